@@ -7,10 +7,10 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-builtin-rules
 
 PROGRAMS := $(patsubst cmd/%/main.go,%,$(wildcard cmd/*/main.go))
-# Areas with RBAC of their own.
+# Areas with their own RBAC roles.
 AREAS := $(patsubst %/setup.go,%,$(wildcard runners/setup.go networking/setup.go hosts/setup.go bridge/setup.go))
 
-# What programs say they are: the tag, with what came since, the commit and its time.
+# The version information of programs: the output of git describe, the commit and its time.
 VERSION ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
 COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
@@ -20,25 +20,25 @@ export GIT_OPTIONAL_LOCKS = 0
 MODIFIED := $(shell test -z "$$(git --no-optional-locks status --porcelain 2>/dev/null)" || echo true)
 version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
-# gRPC's pages of its calls, which nothing here serves, keep unused code in programs: ADR 0057.
+# Disable gRPC's trace pages, which no program serves, because they keep unused code in programs (ADR 0057).
 TAGS := grpcnotrace
-# What is built without the race detector is built as the programs are, so that no package is
-# compiled once for programs, once for linters and once for tests.
+# Builds without the race detector use the same settings as the programs, so that programs, linters and tests share
+# compiled packages.
 as_programs := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath -tags=$(TAGS)"
-# `make release`: where it goes, for which architectures, for which systems besides Linux
-# `hyperfleet` is made as a client, what image names begin with, and the key that signs it.
+# Settings of `make release`: the output folder, the architectures for Linux, the other platforms for the client
+# `hyperfleet`, the prefix of image names, and the signing key.
 DIST ?= dist
 ARCH ?= amd64 arm64
 CLIENTS ?= darwin/amd64 darwin/arm64
 REGISTRY ?=
 KEY ?=
 
-# What `make test` runs: PKG=./kit/... RUN=TestName narrow it down, COUNT=1 runs also what nothing
-# has changed for, RACE=yes has the programs of hack/testrun/race.txt run with the race detector, for
-# which all that they are made of is compiled once more. The end-to-end tests of test/e2e have targets
-# of their own, and so have tests with SPIRE in their names (make e2e-spire) and with Upstream at the end (make
-# e2e-kubevirt, e2e-bridge): what judges there takes longer to build than all else. What takes longest
-# comes first, what waits beside what computes, so that it does not run alone at the end.
+# Settings of `make test`. PKG=./kit/... and RUN=TestName select tests. COUNT=1 also runs tests with a cached result.
+# RACE=yes runs the test programs in hack/testrun/race.txt with the race detector, which compiles all their packages
+# again. Some tests have their own targets: the end-to-end tests in test/e2e, tests with SPIRE in their names
+# (make e2e-spire), and tests whose names end with Upstream (make e2e-kubevirt, make e2e-bridge). The programs that these
+# tests need take longer to build than all others. The slowest packages come first, so that they do not run alone at the
+# end, and packages that mostly wait run in parallel with packages that need the CPU.
 PKG ?= $(shell go list ./bridge ./cmd/hyperfleet ./test/fleet ./test/kill ./hosts ./sim/hypershift ./platform/broker ./test/... ./... 2>/dev/null | grep -v /test/e2e/)
 RUN ?= .
 SKIP := SPIRE|Upstream\b
@@ -46,42 +46,41 @@ COUNT ?=
 RACE ?=
 RACED := $(if $(RACE),-race hack/testrun/race.txt)
 TEST_TIMEOUT ?= 30m
-# What `make test-changed` takes for unchanged: the last commit, or what you branched off.
+# The revision with which `make test-changed` compares: the last commit, or the base of your branch.
 BASE ?= HEAD
-# Tests wait for each other and for servers more than they compute: more packages, and more
-# tests of each, than there are cores. Nobody debugs their programs: no DWARF is linked.
+# Run more packages and tests in parallel than there are cores, because tests mostly wait for servers and for each other.
+# Link the test programs without DWARF, because they are not debugged.
 TEST_FLAGS := -vet=off '-ldflags=-s -w' -p 3 -parallel 8 -timeout $(TEST_TIMEOUT) $(if $(COUNT),-count=$(COUNT))
-# Packages with properties whose runs are whole lives, and with tests that call
-# property.Soak. FUZZ is how long each fuzz target runs.
+# SOAK has the packages with properties that set Brief, and with tests that call property.Soak. FUZZ is the time for which
+# each fuzz target runs.
 SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=property 'property[.]Soak|Brief:' */ | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 FUZZ ?= 1m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
-# `make chaos`: how long troubles come, and the seed that makes the same ones again.
+# Settings of `make chaos`: the time for which it injects faults, and the seed, which reproduces the same faults.
 CHAOS_TIME ?= 2h
 CHAOS_SEED ?=
-# The demo of `make load`: with trouble in it.
+# The flags of the demo for `make load`, with faults.
 LOAD := --jobs 200 --faults webhooks-lost=0.3,webhooks-duplicated=0.2,webhooks-reordered=0.5,vm-crash=0.1,clone-lock=0.2
 
-# End-to-end tests say what they do while they do it. call E2E,NAMES,FLAGS: two of them at a
-# time, with flags of go test.
+# call E2E,NAMES,FLAGS: runs end-to-end tests with the flags of go test, and prints their output immediately.
 define E2E
 $(as_programs) go build -ldflags "-s -w" -o bin/testrun ./hack/testrun
 $(as_programs) PATH="$(CURDIR)/bin:$$PATH" bin/testrun -v $(1:%=./test/e2e/%) -- -vet=off '-ldflags=-s -w' -p 3 -count=1 -timeout $(TEST_TIMEOUT) -run '$(RUN)' $(2)
 endef
 
-# Tests outside of test/e2e that other projects' programs judge. call JUDGED,WORD: those with the word in
-# their names.
+# call JUDGED,PATTERN: runs the tests outside of test/e2e whose names match the pattern. These tests validate our objects
+# with programs of other projects.
 define JUDGED
 $(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
 endef
 
 .PHONY: help setup build release freeze site test test-changed bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
-help: ## show this list
+help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## bring every tool that the other targets need into bin/ (they do it themselves, too)
+setup: ## install all tools for the other targets in bin/ (the targets also do this themselves)
 	@hack/setup.sh
 
 build: ## build the programs into bin/
@@ -90,55 +89,55 @@ build: ## build the programs into bin/
 		$(as_programs) go build -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
 	done
 
-release: ## make all that a release has, in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
+release: ## build all files of a release in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
 	@if [ -n "$(MODIFIED)" ] && [ "$(MODIFIED_OK)" != yes ]; then \
-		echo "release: the checkout has changes: commit them, or say MODIFIED_OK=yes" >&2; exit 1; \
+		echo "release: the checkout has uncommitted changes: commit them, or set MODIFIED_OK=yes" >&2; exit 1; \
 	fi
-	@go mod download # what is built after this is built without a network
+	@go mod download # the following builds use no network
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
 		-tags "$(TAGS)" -ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
 
-freeze: ## write the CRDs and objects that the next releases are held to (VERSION=v0.2.0)
+freeze: ## store the CRDs and objects of a release, which later releases must support (VERSION=v0.2.0)
 	@hack/setup.sh kube
 	@$(as_programs) go test ./test/upgrade -count 1 -run TestFreeze -freeze "$(VERSION)"
 
-site: ## make a site of the documentation, in dist/site: it works from the folder, without a server
+site: ## build the documentation site in dist/site, which works without a server
 	@$(as_programs) go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
 
-test: testrun ## run all tests that something has changed for (PKG=./kit/... RUN=TestName COUNT=1 RACE=yes)
+test: testrun ## run all tests without a valid cached result (PKG=./kit/... RUN=TestName COUNT=1 RACE=yes)
 	@$(as_programs) bin/testrun $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
-test-changed: testrun ## run the tests of packages that depend on what changed since BASE=HEAD
+test-changed: testrun ## run the tests of packages that depend on changes since BASE=HEAD
 	@$(as_programs) bin/testrun -changed $(BASE) $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
-bench-tests: ## what making tests and running them takes, in units of what kube-apiserver takes to build
+bench-tests: ## measure the time to build and run the tests, in units of the build time of kube-apiserver
 	@hack/bench-tests.sh
 
-soak: testrun ## run whole lives by the hundred, kills at every call, and every fuzz target for FUZZ=1m
+soak: testrun ## run all properties at full length, kill programs at each call, and run each fuzz target for FUZZ=1m
 	@hack/setup.sh spire vault
 	@$(as_programs) HYPERFLEETTEST_SOAK=1 bin/testrun $(SOAK) -- $(TEST_FLAGS) -run '^(TestProperty|TestSoak)'
 	@$(as_programs) bin/testrun -fuzz $(FUZZ) $(PKG)
 
-chaos: testrun ## troubles that come, stay and go, by chance (CHAOS_SEED=7 CHAOS_TIME=10h)
+chaos: testrun ## run tests with random faults that begin and end (CHAOS_SEED=7 CHAOS_TIME=10h)
 	@$(as_programs) CHAOS_SEED="$(CHAOS_SEED)" CHAOS_TIME="$(CHAOS_TIME)" bin/testrun -v ./test/chaos -- $(TEST_FLAGS) -count 1
 
-load: ## run a demo of 200 jobs with faults
+load: ## run the demo with 200 jobs and with faults
 	@$(MAKE) --no-print-directory demo DEMO="$(LOAD)"
 
-# What few tests need they bring themselves (test/exe, Tool), while others run.
+# Tests install rarely needed tools themselves while other tests run (Tool in test/exe).
 testrun:
 	@hack/setup.sh kube packages
 	@$(as_programs) go build -ldflags "-s -w" -o bin/testrun ./hack/testrun
 
-# What takes longest comes first.
-e2e: build e2e-release ## run all of the following end-to-end tests in their short form, but e2e-agents
+# The slowest tests come first.
+e2e: build e2e-release ## run the short form of all following end-to-end tests, except for e2e-agents
 	@hack/setup.sh spire vault packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,platform vm kubevirt hosts bridge install spire proxmox,-short)
 	@$(call JUDGED,$(SKIP))
 
-e2e-install: e2e-release ## a release, made twice with the same bytes, and from helm install to the first finished job
+e2e-install: e2e-release ## build two identical releases, and test from helm install to the first finished job
 	@$(call E2E,install)
 
 e2e-release:
@@ -146,58 +145,58 @@ e2e-release:
 	@for dist in bin/install bin/install-again; do \
 		$(MAKE) --no-print-directory release VERSION=v0.0.0-install DIST=$$dist ARCH=$$(go env GOARCH) CLIENTS= MODIFIED_OK=yes REGISTRY= KEY=; \
 	done
-	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "two releases have the same checksums"
+	@cmp bin/install/SHA256SUMS bin/install-again/SHA256SUMS && rm -r bin/install-again && echo "both releases have the same checksums"
 	@cd hack/release && go test ./...
 
-e2e-spire: build ## machines attest to a real SPIRE server, and log in to a real Vault
+e2e-spire: build ## test machines that attest to a real SPIRE server and log in to a real Vault
 	@hack/setup.sh kube spire vault packages
 	@$(call E2E,spire)
 	@$(call JUDGED,SPIRE)
 
-e2e-vm: build ## a job runs in a real VM, from webhook to gone (software emulation)
+e2e-vm: build ## test a job in a real VM, from the webhook to the deletion of the VM (software emulation)
 	@hack/setup.sh kube spire packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,vm)
 
-e2e-kubevirt: build ## machines with static addresses on KubeVirt's own schemas, judged by its own admission
+e2e-kubevirt: build ## test KubeVirt machines with static addresses, with KubeVirt's own schemas and admission webhook
 	@hack/setup.sh kube packages upstream
 	@$(call E2E,kubevirt)
 	@$(call JUDGED,Upstream\b)
 
-e2e-bridge: build ## hosted clusters for DPUs on HyperShift's and MetalLB's own schemas, with MetalLB's controller
+e2e-bridge: build ## test hosted clusters for DPUs, with HyperShift's and MetalLB's own schemas and MetalLB's controller
 	@hack/setup.sh kube upstream
 	@$(call E2E,bridge)
 	@$(call JUDGED,Upstream\b)
 
-e2e-platform: build ## clusters and node pools from API to objects, over real Postgres and brokers
+e2e-platform: build ## test the fleet platform from the API to objects, with a real PostgreSQL and real brokers
 	@hack/setup.sh kube kubectl helm packages
 	@$(call E2E,platform)
 
-e2e-hosts: build ## fleets of hosts from first boot to given back, over SSH
+e2e-hosts: build ## test fleets of hosts over SSH, from the first boot to their release
 	@hack/setup.sh kube packages
 	@$(call E2E,hosts)
 
-# On the Proxmox VE that PVE_ENDPOINT names (go doc ./test/realpve); without it all is skipped.
+# These tests use the Proxmox VE cluster in PVE_ENDPOINT (go doc ./test/realpve). Without it, all of them are skipped.
 SHORT ?=
 e2e-proxmox: TEST_TIMEOUT = 40m
-e2e-proxmox: build ## a real Proxmox VE that PVE_ENDPOINT names: the provider, and a job in a VM on it
+e2e-proxmox: build ## test the provider and a job in a VM on the real Proxmox VE cluster in PVE_ENDPOINT
 	@hack/setup.sh kube
 	@$(call E2E,proxmox,$(SHORT))
 
-# Not every network has the modules of an agent: without one its tests are skipped.
-e2e-agents: ## the real buildkite-agent and gitlab-runner in machines (go doc ./test/e2e/agents)
-	@hack/setup.sh agents || echo "e2e-agents: no buildkite-agent could be built: name one by BUILDKITE_AGENT"
+# Some networks cannot download the modules of an agent. Without an agent, its tests are skipped.
+e2e-agents: ## test machines with the real buildkite-agent and gitlab-runner (go doc ./test/e2e/agents)
+	@hack/setup.sh agents || echo "e2e-agents: cannot build buildkite-agent: set BUILDKITE_AGENT to an installed one"
 	@$(call E2E,agents)
 
-# The cache is the checkout's own: findings kept for another one come with its paths.
-lint: ## run every linter (.golangci.yml)
+# Each checkout has its own cache, because cached findings contain the paths of the checkout.
+lint: ## run all linters (.golangci.yml)
 	@hack/setup.sh lint
 	@bin/golangci-lint config verify
 	@for module in . hack/release; do \
 		(cd $$module && $(as_programs) GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" "$(CURDIR)/bin/golangci-lint" run ./...) || exit 1; \
 	done
 
-generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types, alerts and dashboards from their lists
+generate: ## generate CRDs, deep copies, RBAC roles, reference pages, alerts and dashboards
 	@hack/setup.sh generate
 	@bin/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@bin/controller-gen crd paths=./api/... output:crd:dir=deploy/crds
@@ -209,20 +208,20 @@ generate: ## make CRDs, deep copies, RBAC and reference pages from the Go types,
 	@hack/sqlc.sh
 	@for program in apidoc configdoc taskdoc monitoring; do $(as_programs) go run ./hack/$$program; done
 
-verify: ## fail when what is committed is not what the sources make
+verify: ## fail if generated files, module files or formatting are out of date
 	@hack/verify.sh
 
-dependencies: ## list dependencies, what is newer, deprecated or taken back (asks the module proxy)
+dependencies: ## list direct dependencies with newer, deprecated and retracted versions (asks the module proxy)
 	@hack/dependencies.sh
 
 demo: PROGRAMS := hyperfleet hyperfleet-demo pvesim forgesim bootstrap-service
-demo: build ## run the product's main job on this machine (DEMO="--jobs 50")
+demo: build ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50")
 	@hack/setup.sh kube
 	@bin/hyperfleet-demo $(DEMO)
 
-bench: build ## measure: demo of 50 jobs, memory with 500 live claims, and Go benchmarks
+bench: build ## run benchmarks: a demo with 50 jobs, memory with 500 concurrent claims, and Go benchmarks
 	@hack/setup.sh kube
 	@hack/bench.sh
 
-clean: ## remove what was built, but for the tools (rm -rf bin removes those too)
+clean: ## delete build output except for the tools (to delete the tools too, run rm -rf bin)
 	rm -rf $(addprefix bin/,$(PROGRAMS)) bin/testrun bin/release dist cover.out

@@ -22,21 +22,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 )
 
-// judged is a request that may be approved, until a test changes it, and what it is held against.
-type judged struct {
+// testRequest is a request that passes all checks until a test changes it, and the facts that it is
+// checked against.
+type testRequest struct {
 	template x509.CertificateRequest
 	object   certificatesv1.CertificateSigningRequest
 	facts    csr.Facts
-	// key signs the request, and sealed makes it of its DER.
-	key    crypto.Signer
-	sealed func(der []byte) []byte
+	// key signs the request, and encodePEM encodes its DER.
+	key       crypto.Signer
+	encodePEM func(der []byte) []byte
 }
 
-// worker is the node that asks.
+// worker is the name of the requesting node.
 const worker = "dpu-1"
 
-func joining() *judged {
-	return &judged{
+func newClientRequest() *testRequest {
+	return &testRequest{
 		template: x509.CertificateRequest{Subject: pkix.Name{Organization: []string{"system:nodes"}, CommonName: "system:node:" + worker}},
 		object: certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
 			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
@@ -46,23 +47,23 @@ func joining() *judged {
 		}},
 		facts: csr.Facts{
 			Namespace: "dpf", Cluster: "dpus", DPU: &csr.DPU{Namespace: "dpf", Cluster: "dpus", Phase: "DPU Cluster Config"},
-			HasAddress: func(string) string { return "" },
+			OtherNodeWithAddress: func(string) string { return "" },
 		},
 	}
 }
 
-func serving() *judged {
-	a := joining()
+func newServingRequest() *testRequest {
+	a := newClientRequest()
 	a.template.DNSNames, a.template.IPAddresses = []string{worker}, []net.IP{net.ParseIP("10.9.8.7"), net.ParseIP("2001:db8::7")}
 	a.object.Spec.SignerName = certificatesv1.KubeletServingSignerName
 	a.object.Spec.Username, a.object.Spec.Groups = "system:node:"+worker, []string{"system:nodes", "system:authenticated"}
 	a.object.Spec.Usages = []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageDigitalSignature}
-	a.facts.Node = nodeWith("10.9.8.7", "2001:0db8:0::0007", worker)
+	a.facts.Node = newNode("10.9.8.7", "2001:0db8:0::0007", worker)
 
 	return a
 }
 
-func nodeWith(addresses ...string) *corev1.Node {
+func newNode(addresses ...string) *corev1.Node {
 	out := &corev1.Node{}
 	for _, address := range addresses {
 		out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Address: address})
@@ -71,14 +72,14 @@ func nodeWith(addresses ...string) *corev1.Node {
 	return out
 }
 
-func readyNode() *corev1.Node {
-	out := nodeWith("10.9.8.7")
+func newReadyNode() *corev1.Node {
+	out := newNode("10.9.8.7")
 	out.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 
 	return out
 }
 
-// One thing that is not as it should be is enough, whatever it is.
+// TestOneThingIsEnoughToRefuse checks that a single deviation is enough to refuse a request.
 func TestOneThingIsEnoughToRefuse(t *testing.T) {
 	t.Parallel()
 
@@ -93,77 +94,77 @@ func TestOneThingIsEnoughToRefuse(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct {
-		of     func() *judged
-		change func(a *judged)
+		of     func() *testRequest
+		change func(a *testRequest)
 		want   string
 	}{
-		"a client":           {joining, func(*judged) {}, ""},
-		"a server":           {serving, func(*judged) {}, ""},
-		"a node not ready":   {joining, func(a *judged) { a.facts.Node = nodeWith("10.9.8.7") }, ""},
-		"serving when ready": {serving, func(a *judged) { a.facts.DPU.Phase = "Ready" }, ""},
-		"serving when free":  {serving, func(a *judged) { a.facts.DPU.Phase = "Node Effect Removal" }, ""},
-		"an RSA key": {joining, func(a *judged) {
+		"a client":           {newClientRequest, func(*testRequest) {}, ""},
+		"a server":           {newServingRequest, func(*testRequest) {}, ""},
+		"a node not ready":   {newClientRequest, func(a *testRequest) { a.facts.Node = newNode("10.9.8.7") }, ""},
+		"serving when ready": {newServingRequest, func(a *testRequest) { a.facts.DPU.Phase = "Ready" }, ""},
+		"serving when free":  {newServingRequest, func(a *testRequest) { a.facts.DPU.Phase = "Node Effect Removal" }, ""},
+		"an RSA key": {newClientRequest, func(a *testRequest) {
 			a.key, a.object.Spec.Usages = rsaKey, append(a.object.Spec.Usages, certificatesv1.UsageKeyEncipherment)
 		}, ""},
-		"its own address":      {serving, func(a *judged) { a.facts.HasAddress = func(string) string { return worker } }, ""},
-		"a node that is ready": {joining, func(a *judged) { a.facts.Node = readyNode() }, csr.ReasonNodeReady},
-		"no PEM":               {joining, func(a *judged) { a.sealed = func([]byte) []byte { return []byte("x") } }, csr.ReasonRequest},
-		"a block of another kind": {joining, func(a *judged) {
-			a.sealed = func(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }
+		"its own address":      {newServingRequest, func(a *testRequest) { a.facts.OtherNodeWithAddress = func(string) string { return worker } }, ""},
+		"a node that is ready": {newClientRequest, func(a *testRequest) { a.facts.Node = newReadyNode() }, csr.ReasonNodeReadyAlready},
+		"no PEM":               {newClientRequest, func(a *testRequest) { a.encodePEM = func([]byte) []byte { return []byte("x") } }, csr.ReasonRequest},
+		"a block of another kind": {newClientRequest, func(a *testRequest) {
+			a.encodePEM = func(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }
 		}, csr.ReasonRequest},
-		"signed by nobody": {joining, func(a *judged) {
-			a.sealed = func(der []byte) []byte {
+		"signed by nobody": {newClientRequest, func(a *testRequest) {
+			a.encodePEM = func(der []byte) []byte {
 				der[len(der)-1] ^= 1
 
 				return inPEM(der)
 			}
 		}, csr.ReasonRequest},
-		"more than one block": {joining, func(a *judged) {
-			a.sealed = func(der []byte) []byte { return append(inPEM(der), "and more"...) }
+		"more than one block": {newClientRequest, func(a *testRequest) {
+			a.encodePEM = func(der []byte) []byte { return append(inPEM(der), "and more"...) }
 		}, csr.ReasonRequest},
-		"asked by the node itself": {joining, func(a *judged) {
+		"asked by the node itself": {newClientRequest, func(a *testRequest) {
 			a.object.Spec.Username, a.object.Spec.Groups = "system:node:"+worker, []string{"system:nodes", "system:authenticated"}
 		}, csr.ReasonRequester},
-		"another account":        {joining, func(a *judged) { a.object.Spec.Username += "2" }, csr.ReasonRequester},
-		"a group more":           {serving, func(a *judged) { a.object.Spec.Groups = append(a.object.Spec.Groups, "system:masters") }, csr.ReasonRequester},
-		"a usage more":           {joining, func(a *judged) { a.object.Spec.Usages = append(a.object.Spec.Usages, "any") }, csr.ReasonUsages},
-		"a usage of RSA's alone": {joining, func(a *judged) { a.object.Spec.Usages = append(a.object.Spec.Usages, "key encipherment") }, csr.ReasonUsages},
-		"serving as a client":    {serving, func(a *judged) { a.object.Spec.Usages = append(a.object.Spec.Usages, "client auth") }, csr.ReasonUsages},
-		"an organisation more": {joining, func(a *judged) {
+		"another account":        {newClientRequest, func(a *testRequest) { a.object.Spec.Username += "2" }, csr.ReasonRequester},
+		"a group more":           {newServingRequest, func(a *testRequest) { a.object.Spec.Groups = append(a.object.Spec.Groups, "system:masters") }, csr.ReasonRequester},
+		"a usage more":           {newClientRequest, func(a *testRequest) { a.object.Spec.Usages = append(a.object.Spec.Usages, "any") }, csr.ReasonUsages},
+		"a usage of RSA's alone": {newClientRequest, func(a *testRequest) { a.object.Spec.Usages = append(a.object.Spec.Usages, "key encipherment") }, csr.ReasonUsages},
+		"serving as a client":    {newServingRequest, func(a *testRequest) { a.object.Spec.Usages = append(a.object.Spec.Usages, "client auth") }, csr.ReasonUsages},
+		"an organisation more": {newClientRequest, func(a *testRequest) {
 			a.template.Subject.Organization = append(a.template.Subject.Organization, "system:masters")
 		}, csr.ReasonOrganization},
-		"a country":      {joining, func(a *judged) { a.template.Subject.Country = []string{"DE"} }, csr.ReasonSubject},
-		"another name":   {joining, func(a *judged) { a.template.Subject.CommonName = "admin" }, csr.ReasonCommonName},
-		"no name at all": {joining, func(a *judged) { a.template.Subject.CommonName = "system:node:" }, csr.ReasonCommonName},
-		"an extension": {joining, func(a *judged) {
+		"a country":      {newClientRequest, func(a *testRequest) { a.template.Subject.Country = []string{"DE"} }, csr.ReasonSubject},
+		"another name":   {newClientRequest, func(a *testRequest) { a.template.Subject.CommonName = "admin" }, csr.ReasonCommonName},
+		"no name at all": {newClientRequest, func(a *testRequest) { a.template.Subject.CommonName = "system:node:" }, csr.ReasonCommonName},
+		"an extension": {newClientRequest, func(a *testRequest) {
 			a.template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}
 		}, csr.ReasonExtension},
-		"an e-mail address":    {serving, func(a *judged) { a.template.EmailAddresses = []string{"a@example.com"} }, csr.ReasonAlternatives},
-		"loopback":             {serving, func(a *judged) { a.template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} }, csr.ReasonAlternatives},
-		"a client's name":      {joining, func(a *judged) { a.template.DNSNames = []string{worker} }, csr.ReasonAlternatives},
-		"no node's name":       {serving, func(a *judged) { a.template.DNSNames = nil }, csr.ReasonAlternatives},
-		"link-local":           {serving, func(a *judged) { a.template.IPAddresses = []net.IP{net.ParseIP("fe80::1")} }, csr.ReasonAlternatives},
-		"any address":          {serving, func(a *judged) { a.template.IPAddresses = []net.IP{net.IPv4zero} }, csr.ReasonAlternatives},
-		"no DPU":               {joining, func(a *judged) { a.facts.DPU = nil }, csr.ReasonDPUNotFound},
-		"another cluster":      {joining, func(a *judged) { a.facts.DPU.Cluster = "others" }, csr.ReasonDPUElsewhere},
-		"another namespace":    {joining, func(a *judged) { a.facts.DPU.Namespace = "others" }, csr.ReasonDPUElsewhere},
-		"joining when ready":   {joining, func(a *judged) { a.facts.DPU.Phase = "Ready" }, csr.ReasonDPUPhase},
-		"a DPU in error":       {serving, func(a *judged) { a.facts.DPU.Phase = "Error" }, csr.ReasonDPUPhase},
-		"no node":              {serving, func(a *judged) { a.facts.Node = nil }, csr.ReasonNodeNotFound},
-		"an address of nobody": {serving, func(a *judged) { a.facts.Node = nodeWith("10.9.8.7") }, csr.ReasonAddressUnknown},
-		"a name of nobody":     {serving, func(a *judged) { a.template.DNSNames = append(a.template.DNSNames, "api") }, csr.ReasonAddressUnknown},
-		"another's address": {serving, func(a *judged) {
-			a.facts.HasAddress = func(address string) string { return map[string]string{"2001:db8::7": "dpu-2"}[address] }
-		}, csr.ReasonAddressTaken},
+		"an e-mail address":    {newServingRequest, func(a *testRequest) { a.template.EmailAddresses = []string{"a@example.com"} }, csr.ReasonSubjectAlternativeNames},
+		"loopback":             {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} }, csr.ReasonSubjectAlternativeNames},
+		"a client's name":      {newClientRequest, func(a *testRequest) { a.template.DNSNames = []string{worker} }, csr.ReasonSubjectAlternativeNames},
+		"no node's name":       {newServingRequest, func(a *testRequest) { a.template.DNSNames = nil }, csr.ReasonSubjectAlternativeNames},
+		"link-local":           {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.ParseIP("fe80::1")} }, csr.ReasonSubjectAlternativeNames},
+		"any address":          {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4zero} }, csr.ReasonSubjectAlternativeNames},
+		"no DPU":               {newClientRequest, func(a *testRequest) { a.facts.DPU = nil }, csr.ReasonDPUNotFound},
+		"another cluster":      {newClientRequest, func(a *testRequest) { a.facts.DPU.Cluster = "others" }, csr.ReasonDPUOfAnotherCluster},
+		"another namespace":    {newClientRequest, func(a *testRequest) { a.facts.DPU.Namespace = "others" }, csr.ReasonDPUOfAnotherCluster},
+		"joining when ready":   {newClientRequest, func(a *testRequest) { a.facts.DPU.Phase = "Ready" }, csr.ReasonDPUPhase},
+		"a DPU in error":       {newServingRequest, func(a *testRequest) { a.facts.DPU.Phase = "Error" }, csr.ReasonDPUPhase},
+		"no node":              {newServingRequest, func(a *testRequest) { a.facts.Node = nil }, csr.ReasonNodeNotFound},
+		"an address of nobody": {newServingRequest, func(a *testRequest) { a.facts.Node = newNode("10.9.8.7") }, csr.ReasonAddressNotOfNode},
+		"a name of nobody":     {newServingRequest, func(a *testRequest) { a.template.DNSNames = append(a.template.DNSNames, "api") }, csr.ReasonAddressNotOfNode},
+		"another's address": {newServingRequest, func(a *testRequest) {
+			a.facts.OtherNodeWithAddress = func(address string) string { return map[string]string{"2001:db8::7": "dpu-2"}[address] }
+		}, csr.ReasonAddressOfAnotherNode},
 	} {
 		a := tc.of()
-		a.key, a.sealed = key, inPEM
+		a.key, a.encodePEM = key, inPEM
 		tc.change(a)
 
 		der, err := x509.CreateCertificateRequest(rand.Reader, &a.template, a.key)
 		must(t, err)
 
-		a.object.Spec.Request = a.sealed(der)
+		a.object.Spec.Request = a.encodePEM(der)
 
 		switch refusal := csr.Check(&a.object, a.facts); {
 		case refusal == nil && tc.want != "", refusal != nil && refusal.Reason != tc.want:

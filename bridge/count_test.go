@@ -21,18 +21,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// counts has what the area asks of the API server and of its cache.
+// counts has the numbers of calls of the area to the API server and to its cache.
 type counts struct {
 	mu sync.Mutex
-	// passes over a bridge: each begins with reading it.
-	passes map[types.NamespacedName]int
-	// unselected are lists without a field to select by.
+	// reconciles is the number of reconciles of each bridge. Each reconcile begins with a get of the
+	// bridge.
+	reconciles map[types.NamespacedName]int
+	// unselected are the lists without a field selector.
 	unselected []string
-	// listed are requests for lists that reach the API server.
+	// listed is the number of list requests that reached the API server.
 	listed int
 }
 
-func newCounts() *counts { return &counts{passes: map[types.NamespacedName]int{}} }
+func newCounts() *counts { return &counts{reconciles: map[types.NamespacedName]int{}} }
 
 func (c *counts) newClient(config *rest.Config, options client.Options) (client.Client, error) {
 	made, err := client.New(config, options)
@@ -41,19 +42,19 @@ func (c *counts) newClient(config *rest.Config, options client.Options) (client.
 }
 
 func (c *counts) transport(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
 		if r.Method == http.MethodGet && !r.URL.Query().Has("watch") && err == nil && isList(r.URL.Path) {
 			c.mu.Lock()
 			c.listed++
 			c.mu.Unlock()
 		}
 
-		return answer, err
+		return response, err
 	})
 }
 
-// isList says whether a path is that of a list: /api/v1/RESOURCE, /apis/GROUP/V/RESOURCE, or
+// isList returns whether a path is that of a list request: /api/v1/RESOURCE, /apis/GROUP/V/RESOURCE, or
 // the same in a namespace.
 func isList(path string) bool {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
@@ -73,23 +74,23 @@ func isList(path string) bool {
 	return len(tail) == 1
 }
 
-// lists is how many lists have reached the API server.
-func (c *counts) lists() int {
+// listCount returns how many list requests have reached the API server.
+func (c *counts) listCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	return c.listed
 }
 
-// of is how often a bridge was looked at.
-func (c *counts) of(key types.NamespacedName) int {
+// reconcileCount returns how many times a bridge was reconciled.
+func (c *counts) reconcileCount(key types.NamespacedName) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.passes[key]
+	return c.reconciles[key]
 }
 
-// check fails when a list was not selected by an index.
+// check returns an error if a list did not use an index.
 func (c *counts) check() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,9 +109,9 @@ type countingClient struct {
 }
 
 func (c *countingClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, is := object.(*v1alpha1.DPFHCPBridge); is {
+	if _, ok := object.(*v1alpha1.DPFHCPBridge); ok {
 		c.counts.mu.Lock()
-		c.counts.passes[key]++
+		c.counts.reconciles[key]++
 		c.counts.mu.Unlock()
 	}
 
@@ -130,15 +131,15 @@ func (c *countingClient) List(ctx context.Context, list client.ObjectList, optio
 	return c.Client.List(ctx, list, options...)
 }
 
-func listOf(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
+func newList(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)
 
 	return list
 }
 
-// merge is a merge patch.
-func merge(value any) client.Patch {
+// mergePatch returns a merge patch.
+func mergePatch(value any) client.Patch {
 	raw, err := json.Marshal(value)
 	if err != nil {
 		panic(err)

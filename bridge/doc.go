@@ -1,15 +1,18 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge is the area that turns DPUClusters into hosted OpenShift control planes.
+// Package bridge turns DPUClusters of NVIDIA DPF into hosted OpenShift control planes of HyperShift.
 //
 //	DPUCluster ◄─── DPFHCPBridge ───► HostedCluster, NodePool ──► (HyperShift) control plane
 //	    ▲                │ └────────► IPAddressPool, L2Advertisement ──► (MetalLB) its address
 //	    └── kubeconfig ──┘
 //
-// This folder holds the wiring only (setup.go). dpfhcpbridge/ is the controller. hypershift/
-// writes and reads other projects' objects, address/ knows ranges of addresses and
-// credentials/ reads Secrets; all three are pure. ignition/ makes what DPUs are booted with,
-// release/ asks registries for images. csr/ approves workers' certificates in hosted clusters,
-// where that is asked for.
+// This folder only sets up the controllers (setup.go). The other folders are:
+//
+//   - dpfhcpbridge is the controller of DPFHCPBridges.
+//   - hypershift builds and decodes the objects of other projects, address computes with address
+//     ranges, and credentials parses the content of Secrets. These three are pure functions.
+//   - ignition builds the configuration that DPUs boot with.
+//   - release checks images in registries.
+//   - csr approves the certificates of workers in hosted clusters if the configuration enables it.
 package bridge

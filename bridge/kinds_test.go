@@ -19,14 +19,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
-// The other projects are installed one after the other while the operator runs: a bridge
-// says what is missing, and goes on by itself.
-func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it takes the kinds away
-	withoutKinds(t)
-	alone(t, hurried{})
+// TestKindsComeLater installs the other projects one after another while the operator runs. The bridge
+// reports what is missing and continues without a restart.
+func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it deletes the CRDs
+	deleteCRDs(t)
+	runAreaAlone(t, fastClock{})
 
-	w := newWorldAlone(t)
-	b := w.exposed("b", "10.6.0.1")
+	w := newIsolatedFixture(t)
+	b := w.newExposedBridge("b", "10.6.0.1")
 	w.create(b)
 
 	for _, project := range []struct {
@@ -37,27 +37,27 @@ func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it takes the ki
 		{"HyperShiftNotInstalled", crds.InstallHyperShift},
 		{"MetalLBNotInstalled", crds.InstallMetalLB},
 	} {
-		w.says(b, v1alpha1.ConditionPlatformReady, "False "+project.reason, "install")
-		w.says(b, v1alpha1.ConditionReady, "False ValidationFailed", "")
-		w.reaches(b, v1alpha1.PhasePending)
+		w.waitForCondition(b, v1alpha1.ConditionPlatformReady, "False "+project.reason, "install")
+		w.waitForCondition(b, v1alpha1.ConditionReady, "False ValidationFailed", "")
+		w.waitForPhase(b, v1alpha1.PhasePending)
 
 		must(t, project.install(t.Context(), env.Config))
 	}
 
-	w.says(b, v1alpha1.ConditionPlatformReady, "True Installed", "")
-	w.says(b, v1alpha1.ConditionDPUClusterValid, "False NotFound", "")
-	w.dpuCluster("b", hypershift.PhaseReady)
-	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
+	w.waitForCondition(b, v1alpha1.ConditionPlatformReady, "True Installed", "")
+	w.waitForCondition(b, v1alpha1.ConditionDPUClusterValid, "False NotFound", "")
+	w.createDPUCluster("b", hypershift.PhaseReady)
+	w.waitForCondition(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 }
 
-// hurried is a clock that waits for a hundredth of the time: for kinds to come.
-type hurried struct{ clock.RealClock }
+// fastClock is a clock whose timers wait for a hundredth of the time, so that the gates for CRDs poll
+// often.
+type fastClock struct{ clock.RealClock }
 
-func (hurried) After(d time.Duration) <-chan time.Time { return time.After(d / 100) }
+func (fastClock) After(d time.Duration) <-chan time.Time { return time.After(d / 100) }
 
-// withoutKinds takes the other projects' kinds away, where an earlier test has installed
-// them.
-func withoutKinds(t *testing.T) {
+// deleteCRDs deletes the CRDs of the other projects if an earlier test has installed them.
+func deleteCRDs(t *testing.T) {
 	t.Helper()
 
 	groups := []string{"hypershift.openshift.io", "metallb.io", "provisioning.dpu.nvidia.com"}
@@ -74,6 +74,6 @@ func withoutKinds(t *testing.T) {
 		must(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)))
 	}
 
-	w := &world{t: t, patience: patience}
+	w := &fixture{t: t, timeout: waitTimeout}
 	w.eventually("the kinds are gone", func() bool { return len(left()) == 0 })
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// The document's three patterns.
+// TestPatterns checks the three deployment patterns of the requirements document.
 func TestPatterns(t *testing.T) {
 	t.Parallel()
 
@@ -47,20 +47,20 @@ func TestPatterns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
-			w.dpuCluster(name, hypershift.PhaseReady)
+			w := newFixture(t)
+			w.createDPUCluster(name, hypershift.PhaseReady)
 
-			b := w.bridge(name)
+			b := w.newBridge(name)
 			if tc.address != "" {
-				b = w.exposed(name, tc.address)
+				b = w.newExposedBridge(name, tc.address)
 			}
 
 			b.Spec.ControlPlaneAvailabilityPolicy, b.Spec.InfrastructureAvailabilityPolicy = tc.control, tc.infra
 			w.create(b)
 
-			got := w.reaches(b, v1alpha1.PhaseReady)
-			w.says(b, v1alpha1.ConditionReady, "True ClusterReady", "can be used")
-			w.says(b, v1alpha1.ConditionServiceExposureReady, "True "+tc.exposed, "")
+			got := w.waitForPhase(b, v1alpha1.PhaseReady)
+			w.waitForCondition(b, v1alpha1.ConditionReady, "True ClusterReady", "can be used")
+			w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True "+tc.exposed, "")
 
 			if !strings.HasPrefix(got.Status.APIEndpoint, tc.endpoint) {
 				t.Errorf("API at %s, want %s", got.Status.APIEndpoint, tc.endpoint)
@@ -81,20 +81,21 @@ func TestPatterns(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 
-			w.handedOver(name)
-			w.warned(b, v1alpha1.EventMismatchedAvailability, tc.warned)
+			w.checkPublishedKubeconfig(name)
+			w.checkEvent(b, v1alpha1.EventMismatchedAvailability, tc.warned)
 		})
 	}
 }
 
-// handedOver checks that a DPUCluster names a Secret with its cluster's own kubeconfig.
-func (w *world) handedOver(name string) {
+// checkPublishedKubeconfig checks that a DPUCluster names a Secret with the kubeconfig of its hosted
+// cluster.
+func (w *fixture) checkPublishedKubeconfig(name string) {
 	w.t.Helper()
 
-	dpus := w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, name)
+	dpus := w.readObject(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, name)
 	secret, own := &corev1.Secret{}, &corev1.Secret{}
 
-	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpus, Name: hypershift.ReadDPUCluster(dpus).Kubeconfig}, secret))
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.dpuNamespace, Name: hypershift.DecodeDPUCluster(dpus).Kubeconfig}, secret))
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name + "-admin-kubeconfig"}, own))
 
 	if kubeconfig := secret.Data["super-admin.conf"]; len(kubeconfig) == 0 || !bytes.Equal(kubeconfig, own.Data["kubeconfig"]) {
@@ -102,43 +103,43 @@ func (w *world) handedOver(name string) {
 	}
 }
 
-func (w *world) read(object *unstructured.Unstructured, namespace, name string) *unstructured.Unstructured {
+func (w *fixture) readObject(object *unstructured.Unstructured, namespace, name string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object))
 
 	return object
 }
 
-// An upgrade leads from Ready over Provisioning to Ready; a release that is not there leaves
-// the cluster as it is.
+// TestUpgrade checks that an upgrade leads from Ready over Provisioning to Ready, and that an
+// unsupported release leaves the cluster unchanged.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("upgraded", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("upgraded", hypershift.PhaseReady)
 
-	b := w.exposed("upgraded", "10.2.0.1")
+	b := w.newExposedBridge("upgraded", "10.2.0.1")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	phases := w.phases(b)
+	phases := w.watchPhases(b)
 
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.99.0-x86_64") })
-	w.says(b, v1alpha1.ConditionReleaseImageValid, "False VersionNotSupported", "HyperShift does not run OpenShift 4.99: choose an image of 4.16")
-	w.reaches(b, v1alpha1.PhaseFailed)
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.99.0-x86_64") })
+	w.waitForCondition(b, v1alpha1.ConditionReleaseImageValid, "False VersionNotSupported", "HyperShift does not support OpenShift 4.99: choose an image of version 4.16")
+	w.waitForPhase(b, v1alpha1.PhaseFailed)
 
-	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "upgraded")
+	cluster := w.readObject(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, "upgraded")
 	if got := hypershift.Image(cluster); got != image("4.15.0-x86_64") {
 		t.Errorf("the cluster is to run %s", got)
 	}
 
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.16.0-x86_64") })
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image("4.16.0-x86_64") })
 	w.eventually("the NodePool follows", func() bool {
-		pool := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "upgraded")
+		pool := w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, "upgraded")
 
 		return hypershift.Image(pool) == image("4.16.0-x86_64")
 	})
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
 	want := []v1alpha1.DPFHCPBridgePhase{
 		v1alpha1.PhaseReady, v1alpha1.PhaseFailed, v1alpha1.PhaseProvisioning, v1alpha1.PhaseReady,
@@ -148,8 +149,9 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// phases watches a bridge's phases from now on; what it gives ends the watch and tells them.
-func (w *world) phases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCPBridgePhase {
+// watchPhases starts to watch the phases of a bridge. The returned function stops the watch and returns
+// the phases.
+func (w *fixture) watchPhases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCPBridgePhase {
 	w.t.Helper()
 
 	watching, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -169,12 +171,12 @@ func (w *world) phases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCPBridgeP
 		defer stream.Stop()
 
 		for event := range stream.ResultChan() {
-			now, is := event.Object.(*v1alpha1.DPFHCPBridge)
-			if is && now.Labels[watched] != "" {
+			now, ok := event.Object.(*v1alpha1.DPFHCPBridge)
+			if ok && now.Labels[watched] != "" {
 				break
 			}
 
-			if is && (len(seen) == 0 || seen[len(seen)-1] != now.Status.Phase) {
+			if ok && (len(seen) == 0 || seen[len(seen)-1] != now.Status.Phase) {
 				seen = append(seen, now.Status.Phase)
 			}
 		}
@@ -183,36 +185,37 @@ func (w *world) phases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCPBridgeP
 	}()
 
 	return func() []v1alpha1.DPFHCPBridgePhase {
-		// What is written is told a moment later: all of it, when this is told.
-		w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Labels = map[string]string{watched: "no-more"} })
+		// Watch events arrive with a delay. When the event of this patch arrives, all earlier events have arrived.
+		w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Labels = map[string]string{watched: "no-more"} })
 
 		return <-done
 	}
 }
 
-// A HostedCluster that somebody else deletes is missed, and not made again.
+// TestHostedClusterIsDeletedByAnother checks that the bridge reports a HostedCluster that somebody else
+// has deleted and does not create it again.
 func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("robbed", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("robbed", hypershift.PhaseReady)
 
-	b := w.bridge("robbed")
+	b := w.newBridge("robbed")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "robbed")
+	cluster := w.readObject(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, "robbed")
 	w.must(env.Client.Delete(t.Context(), cluster))
 
-	w.says(b, v1alpha1.ConditionHostedClusterCreated, "False Deleted", "was deleted, though not by this bridge")
-	w.says(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "was deleted")
-	w.reaches(b, v1alpha1.PhaseFailed)
+	w.waitForCondition(b, v1alpha1.ConditionHostedClusterCreated, "False Deleted", "was deleted, but not by this bridge")
+	w.waitForCondition(b, v1alpha1.ConditionReady, "False APIServerUnreachable", "was deleted")
+	w.waitForPhase(b, v1alpha1.PhaseFailed)
 
-	// Nothing that happens later brings it back.
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "other" })
-	w.reaches(b, v1alpha1.PhaseFailed)
+	// A later change of the bridge does not create it again either.
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "other" })
+	w.waitForPhase(b, v1alpha1.PhaseFailed)
 
-	list := listOf(hypershift.HostedClusterKind())
+	list := newList(hypershift.HostedClusterKind())
 	w.must(env.Client.List(t.Context(), list, client.InNamespace(w.namespace)))
 
 	if len(list.Items) > 0 {
@@ -220,38 +223,38 @@ func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	}
 }
 
-// What a person changes of the things a bridge has made is put back.
+// TestChangesAreReverted checks that the operator reverts changes by others to the objects of a bridge.
 func TestChangesAreReverted(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("fixed", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("fixed", hypershift.PhaseReady)
 
-	b := w.exposed("fixed", "10.2.0.2")
+	b := w.newExposedBridge("fixed", "10.2.0.2")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
-	w.must(env.Client.Patch(t.Context(), pool, merge(map[string]any{"spec": map[string]any{"autoAssign": false}})))
+	pool := w.readObject(hypershift.NewObject(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
+	w.must(env.Client.Patch(t.Context(), pool, mergePatch(map[string]any{"spec": map[string]any{"autoAssign": false}})))
 	w.eventually("the pool is as it was", func() bool {
-		pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
+		pool := w.readObject(hypershift.NewObject(hypershift.IPAddressPoolKind()), metalLB, hypershift.PoolName(w.namespace, "fixed"))
 		auto, _, _ := unstructured.NestedBool(pool.Object, "spec", "autoAssign")
 
 		return auto
 	})
 
-	nodes := w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, "fixed")
+	nodes := w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, "fixed")
 	uid := nodes.GetUID()
 	w.must(env.Client.Delete(t.Context(), nodes))
 	w.eventually("the NodePool is made again", func() bool {
-		nodes := hypershift.New(hypershift.NodePoolKind())
+		nodes := hypershift.NewObject(hypershift.NodePoolKind())
 		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "fixed"}, nodes)
 
 		return err == nil && nodes.GetUID() != uid
 	})
 
 	key := &corev1.Secret{}
-	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeyName("fixed")}, key))
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: hypershift.SSHKeySecretName("fixed")}, key))
 	key.Data = map[string][]byte{"id_rsa.pub": []byte("other")}
 	w.must(env.Client.Update(t.Context(), key))
 	w.eventually("the SSH key is as it was", func() bool {
@@ -261,66 +264,68 @@ func TestChangesAreReverted(t *testing.T) {
 	})
 }
 
-// The address may be changed; the Service gets the new one, and the old one is free.
+// TestAddressIsChanged checks that the Service gets the new address after a change, and that the old
+// address is free.
 func TestAddressIsChanged(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("moved", hypershift.PhaseReady)
-	w.dpuCluster("heir", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("moved", hypershift.PhaseReady)
+	w.createDPUCluster("heir", hypershift.PhaseReady)
 
-	b := w.exposed("moved", "10.2.0.3")
+	b := w.newExposedBridge("moved", "10.2.0.3")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	heir := w.exposed("heir", "10.2.0.3")
+	heir := w.newExposedBridge("heir", "10.2.0.3")
 	w.create(heir)
-	w.says(heir, v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "bridge "+w.namespace+"/moved has the address 10.2.0.3")
+	w.waitForCondition(heir, v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "bridge "+w.namespace+"/moved has the address 10.2.0.3")
 
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.2.0.4" })
-	w.says(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "10.2.0.4:6443")
-	w.reaches(b, v1alpha1.PhaseReady)
-	w.reaches(heir, v1alpha1.PhaseReady)
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.2.0.4" })
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "10.2.0.4:6443")
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+	w.waitForPhase(heir, v1alpha1.PhaseReady)
 
-	// The older bridge does not take back what the younger one has by now.
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.2.0.3" })
-	w.says(b, v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "has the address 10.2.0.3")
-	w.reaches(b, v1alpha1.PhaseFailed)
-	w.patch(heir, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "looked-at" })
-	w.reaches(heir, v1alpha1.PhaseReady)
+	// The older bridge does not get the address back, because the younger bridge has it now.
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.2.0.3" })
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "has the address 10.2.0.3")
+	w.waitForPhase(b, v1alpha1.PhaseFailed)
+	w.patchBridge(heir, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ClusterType = "looked-at" })
+	w.waitForPhase(heir, v1alpha1.PhaseReady)
 }
 
-// An address of a pool that is there is asked for, and no pool is made.
+// TestAddressOfAPoolThatIsThere checks that the operator requests an address of an existing pool and
+// creates no pool.
 func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("guest", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("guest", hypershift.PhaseReady)
 
-	pool := hypershift.New(hypershift.IPAddressPoolKind())
+	pool := hypershift.NewObject(hypershift.IPAddressPoolKind())
 	pool.SetNamespace(metalLB)
 	pool.SetName(w.namespace)
 	pool.Object["spec"] = map[string]any{"addresses": []any{"192.0.2.10-192.0.2.20"}}
 	w.create(pool)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), pool) })
 
-	b := w.exposed("guest", "192.0.2.15")
+	b := w.newExposedBridge("guest", "192.0.2.15")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
-	w.says(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "192.0.2.15:6443")
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "192.0.2.15:6443")
 
-	for _, made := range w.made() {
+	for _, made := range w.remainingObjects() {
 		if strings.HasPrefix(made, "IPAddressPool") {
 			t.Errorf("made: %s", made)
 		}
 	}
 
-	// MetalLB gives the lowest that is free: the next bridge gets its address by chance, and
-	// has it written down all the same, for MetalLB may start anew.
-	w.dpuCluster("lucky", hypershift.PhaseReady)
-	lucky := w.exposed("lucky", "192.0.2.10")
+	// MetalLB assigns the lowest free address, so the next bridge gets its address without a request. The operator
+	// requests the address anyway, because MetalLB may assign another one after a restart.
+	w.createDPUCluster("lucky", hypershift.PhaseReady)
+	lucky := w.newExposedBridge("lucky", "192.0.2.10")
 	w.create(lucky)
-	w.reaches(lucky, v1alpha1.PhaseReady)
+	w.waitForPhase(lucky, v1alpha1.PhaseReady)
 	w.eventually("the address is asked for", func() bool {
 		var service corev1.Service
 
@@ -331,20 +336,20 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	})
 }
 
-// A registry that does not let the pull secret in any more does no harm to a cluster that runs
-// the image already.
+// TestRegistryIsNotAskedForWhatRuns checks that a cluster that already runs the image is not affected
+// when the registry rejects the pull secret.
 func TestRegistryIsNotAskedForWhatRuns(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("running", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("running", hypershift.PhaseReady)
 
-	b := w.bridge("running")
+	b := w.newBridge("running")
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "another"))
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour }) // it is looked at
-	w.says(b, v1alpha1.ConditionReleaseImageValid, "True Valid", "the HostedCluster has the image")
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.setSecretData("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "another"))
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour }) // triggers a reconcile
+	w.waitForCondition(b, v1alpha1.ConditionReleaseImageValid, "True Valid", "the HostedCluster already has the image")
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 }

@@ -23,18 +23,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// alone has the area run on the API server, with the kinds that are installed, for a test
-// that is HyperShift, MetalLB and DPF itself and runs while no other does.
-func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, *rest.Config) error) {
+// runAreaAlone runs the area with the installed CRDs for a test that simulates HyperShift, MetalLB and
+// DPF itself and does not run in parallel with other tests.
+func runAreaAlone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, *rest.Config) error) {
 	t.Helper()
 
 	for _, install := range install {
 		must(t, install(t.Context(), env.Config))
 	}
 
-	must(t, makeNode(t.Context()))
+	must(t, createReadyNode(t.Context()))
 
-	versions := `{"versions":["` + strings.Join(supported(), `","`) + `"]}`
+	versions := `{"versions":["` + strings.Join(supportedVersions(), `","`) + `"]}`
 
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metalLB}},
@@ -45,7 +45,7 @@ func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, 
 		},
 	} {
 		err := env.Client.Create(t.Context(), object)
-		if versions, is := object.(*corev1.ConfigMap); is && apierrors.IsAlreadyExists(err) {
+		if versions, ok := object.(*corev1.ConfigMap); ok && apierrors.IsAlreadyExists(err) {
 			err = env.Client.Update(t.Context(), versions)
 		}
 
@@ -65,21 +65,21 @@ func alone(t *testing.T, clk clock.WithTicker, install ...func(context.Context, 
 			t.Error(err)
 		}
 
-		// Before a project is there, its kinds have no index.
+		// Before a project is installed, its kinds have no index.
 		if err := counts.check(); err != nil && len(install) > 0 {
 			t.Error(err)
 		}
 	})
 }
 
-func has(b *v1alpha1.DPFHCPBridge, condition, want string) bool {
+func hasCondition(b *v1alpha1.DPFHCPBridge, condition, want string) bool {
 	c := meta.FindStatusCondition(b.Status.Conditions, condition)
 
 	return c != nil && string(c.Status)+" "+c.Reason == want
 }
 
-// plane is what the test, as HyperShift, says of a control plane.
-type plane struct {
+// controlPlane is the state of a control plane as the test, in the role of HyperShift, reports it.
+type controlPlane struct {
 	service    *corev1.Service
 	address    string
 	conditions map[string]string
@@ -88,8 +88,8 @@ type plane struct {
 	kubeconfig bool
 }
 
-func well() plane {
-	return plane{
+func newReadyControlPlane() controlPlane {
+	return controlPlane{
 		service: &corev1.Service{Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 6443}},
 		}},
@@ -99,31 +99,32 @@ func well() plane {
 	}
 }
 
-// hyperShift plays HyperShift with a control plane that is well.
-func (w *world) hyperShift(b *v1alpha1.DPFHCPBridge) {
+// simulateReadyHyperShift simulates HyperShift with a ready control plane.
+func (w *fixture) simulateReadyHyperShift(b *v1alpha1.DPFHCPBridge) {
 	w.t.Helper()
-	w.play(b, well())
+	w.simulateHyperShift(b, newReadyControlPlane())
 }
 
-// play plays HyperShift and MetalLB for a bridge once it has made its objects.
-func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
+// simulateHyperShift simulates HyperShift and MetalLB for a bridge after the bridge has created its
+// objects.
+func (w *fixture) simulateHyperShift(b *v1alpha1.DPFHCPBridge, p controlPlane) {
 	w.t.Helper()
-	w.says(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
+	w.waitForCondition(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 
 	if p.service != nil {
-		w.eventually("NodePool", func() bool { return w.get(b).Status.NodePoolRef != nil })
+		w.eventually("NodePool", func() bool { return w.getBridge(b).Status.NodePoolRef != nil })
 	}
 
 	namespace := hypershift.ControlPlaneNamespace(b.Namespace, b.Name)
 	if p.service != nil {
 		w.must(client.IgnoreAlreadyExists(env.Client.Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})))
-		w.serve(p, namespace)
+		w.createService(p, namespace)
 	}
 
-	status := anyMap{"conditions": conditionsOf(p.conditions)}
+	status := anyMap{"conditions": newConditions(p.conditions)}
 	if p.service != nil {
 		status["controlPlaneEndpoint"] = anyMap{"host": "10.20.0.1", "port": int64(30443)}
-		w.status(w.read(hypershift.New(hypershift.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": conditionsOf(p.nodes)})
+		w.patchStatus(w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, b.Name), anyMap{"conditions": newConditions(p.nodes)})
 	}
 
 	history := list{}
@@ -141,17 +142,17 @@ func (w *world) play(b *v1alpha1.DPFHCPBridge, p plane) {
 	}
 
 	if p.kubeconfig {
-		secret := w.secret(b.Name+"-admin-kubeconfig", "kubeconfig", "apiVersion: v1")
+		secret := w.newSecret(b.Name+"-admin-kubeconfig", "kubeconfig", "apiVersion: v1")
 		w.must(client.IgnoreAlreadyExists(env.Client.Create(w.t.Context(), secret)))
 
 		status["kubeconfig"] = anyMap{"name": secret.Name}
 	}
 
-	w.status(w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, b.Name), status)
+	w.patchStatus(w.readObject(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, b.Name), status)
 }
 
-// serve makes the Service of a control plane, where it is not there yet.
-func (w *world) serve(p plane, namespace string) {
+// createService creates the Service of a control plane if it does not exist.
+func (w *fixture) createService(p controlPlane, namespace string) {
 	w.t.Helper()
 
 	service := p.service.DeepCopy()
@@ -175,15 +176,16 @@ func (w *world) serve(p plane, namespace string) {
 	}
 }
 
-// refusing is HyperShift that refuses a HostedCluster, and therefore makes nothing.
-func refusing(condition, reason string) plane {
-	return plane{conditions: map[string]string{
+// newBlockedControlPlane returns the state of HyperShift when it rejects a HostedCluster and therefore
+// creates nothing.
+func newBlockedControlPlane(condition, reason string) controlPlane {
+	return controlPlane{conditions: map[string]string{
 		condition: "False " + reason, "Progressing": "False Blocked", "Available": "False WaitingForAvailable",
 		"Degraded": "Unknown StatusUnknown",
 	}}
 }
 
-func conditionsOf(said map[string]string) list {
+func newConditions(said map[string]string) list {
 	out := list{}
 
 	for _, name := range slices.Sorted(maps.Keys(said)) {
@@ -200,15 +202,15 @@ func conditionsOf(said map[string]string) list {
 func createdRows() []row {
 	const condition = v1alpha1.ConditionHostedClusterCreated
 
-	another := func(object *unstructured.Unstructured) func(*world, *v1alpha1.DPFHCPBridge) {
-		return func(w *world, b *v1alpha1.DPFHCPBridge) {
+	another := func(object *unstructured.Unstructured) func(*fixture, *v1alpha1.DPFHCPBridge) {
+		return func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 			object := object.DeepCopy()
 			stranger := b.DeepCopy()
 			stranger.UID = "another"
 
-			made := hypershift.HostedCluster(stranger, "10.20.0.1")
+			made := hypershift.NewHostedCluster(stranger, "10.20.0.1")
 			if object.GetKind() == "NodePool" {
-				made = hypershift.NodePool(stranger, b.Spec.OCPReleaseImage)
+				made = hypershift.NewNodePool(stranger, b.Spec.OCPReleaseImage)
 			}
 
 			made.SetOwnerReferences(nil)
@@ -219,25 +221,25 @@ func createdRows() []row {
 
 	return []row{
 		{
-			name: "not tried", spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpus1(anyMap{"phase": "Pending"}) },
+			name: "not tried", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.setDPUClusterStatus(anyMap{"phase": "Pending"}) },
 			condition: condition, want: "Unknown NotCreated", phase: v1alpha1.PhasePending, ready: v1alpha1.ReasonValidationFailed,
 		},
 		{
-			name: "HostedCluster of that name", spoil: another(hypershift.New(hypershift.HostedClusterKind())),
-			condition: condition, want: "False CreationFailed", message: "is there and does not belong to this bridge: remove it", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.delete(hypershift.New(hypershift.HostedClusterKind()), w.namespace, "b")
-				w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(1)}) // a word that something has changed
+			name: "HostedCluster of that name", breakState: another(hypershift.NewObject(hypershift.HostedClusterKind())),
+			condition: condition, want: "False CreationFailed", message: "exists and does not belong to this bridge: delete it", phase: v1alpha1.PhaseFailed,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.delete(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, "b")
+				w.setDPUClusterStatus(anyMap{"phase": "Ready", "nodesCount": int64(1)}) // triggers a reconcile
 			},
 		},
 		{
-			name: "NodePool of that name", spoil: another(hypershift.New(hypershift.NodePoolKind())),
-			condition: v1alpha1.ConditionNodePoolReady, want: "False NodePoolCreationFailed", message: "is there and does not belong to this bridge",
+			name: "NodePool of that name", breakState: another(hypershift.NewObject(hypershift.NodePoolKind())),
+			condition: v1alpha1.ConditionNodePoolReady, want: "False NodePoolCreationFailed", message: "exists and does not belong to this bridge",
 			phase: v1alpha1.PhaseFailed, ready: v1alpha1.ReasonWaitingForInfrastructure,
 		},
 		{
-			name: "HyperShift refuses the image", spoil: func(_ *world, b *v1alpha1.DPFHCPBridge) {
-				long := strings.Repeat("a/", 120) + "release" // HyperShift takes 253 characters
+			name: "HyperShift refuses the image", breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) {
+				long := strings.Repeat("a/", 120) + "release" // HyperShift accepts at most 253 characters
 				b.Spec.OCPReleaseImage = registryHost() + "/" + long + "@" + images.Push(long, "")
 			},
 			condition: condition, want: "False CreationFailed", message: "spec.release.image", phase: v1alpha1.PhaseFailed,
@@ -250,59 +252,63 @@ func createdRows() []row {
 }
 
 func readyRows() []row {
-	play := func(change func(*plane)) func(*world, *v1alpha1.DPFHCPBridge) {
-		return func(w *world, b *v1alpha1.DPFHCPBridge) {
-			p := well()
+	play := func(change func(*controlPlane)) func(*fixture, *v1alpha1.DPFHCPBridge) {
+		return func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+			p := newReadyControlPlane()
 			change(&p)
-			w.play(b, p)
+			w.simulateHyperShift(b, p)
 		}
 	}
-	exposed := func(address string) func(*world, *v1alpha1.DPFHCPBridge) {
-		return func(_ *world, b *v1alpha1.DPFHCPBridge) {
+	exposed := func(address string) func(*fixture, *v1alpha1.DPFHCPBridge) {
+		return func(_ *fixture, b *v1alpha1.DPFHCPBridge) {
 			b.Spec.ExposeThroughLoadBalancer, b.Spec.MetalLBVirtualIP = true, address
 		}
 	}
-	balancer := func(address string) func(*plane) {
-		return func(p *plane) { p.service.Spec.Type, p.address = corev1.ServiceTypeLoadBalancer, address }
+	balancer := func(address string) func(*controlPlane) {
+		return func(p *controlPlane) { p.service.Spec.Type, p.address = corev1.ServiceTypeLoadBalancer, address }
 	}
-	says := func(name, status string) func(*plane) { return func(p *plane) { p.conditions[name] = status } }
-	fix := func(w *world, b *v1alpha1.DPFHCPBridge) { w.hyperShift(b) }
+	says := func(name, status string) func(*controlPlane) {
+		return func(p *controlPlane) { p.conditions[name] = status }
+	}
+	fix := func(w *fixture, b *v1alpha1.DPFHCPBridge) { w.simulateReadyHyperShift(b) }
 	exposure, nodes, ready := v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady, v1alpha1.ConditionReady
 	infrastructure, control := v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
 	provisioning, failed, invalid := v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed, v1alpha1.ReasonValidationFailed
 	refused := func(says, reason string) row {
 		return row{
-			name: "HyperShift says " + reason, then: func(w *world, b *v1alpha1.DPFHCPBridge) { w.play(b, refusing(says, reason)) },
+			name: "HyperShift says " + reason, afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateHyperShift(b, newBlockedControlPlane(says, reason))
+			},
 			condition: ready, want: "False ValidationFailed", message: says + ": it says " + reason, ready: invalid, phase: failed, fix: fix,
 		}
 	}
 
 	return []row{
-		{name: "no Service yet", condition: exposure, want: "False NodePortPending", message: "has not made Service", ready: infrastructure, phase: provisioning, fix: fix},
+		{name: "no Service yet", condition: exposure, want: "False NodePortPending", message: "has not created Service", ready: infrastructure, phase: provisioning, fix: fix},
 		{
-			name: "Service of another type", then: play(func(p *plane) { p.service.Spec.Type = corev1.ServiceTypeClusterIP }), condition: exposure,
-			want: "False ServiceCreationFailed", message: "is of type ClusterIP, and not NodePort", ready: infrastructure, phase: provisioning,
+			name: "Service of another type", afterCreate: play(func(p *controlPlane) { p.service.Spec.Type = corev1.ServiceTypeClusterIP }), condition: exposure,
+			want: "False ServiceCreationFailed", message: "has type ClusterIP and must have type NodePort", ready: infrastructure, phase: provisioning,
 		},
 		{
-			name: "no address yet", spoil: exposed("10.4.0.1"), then: play(balancer("")), condition: exposure,
-			want: "False LoadBalancerPending", message: "has not given Service", ready: infrastructure, phase: provisioning,
+			name: "no address yet", breakState: exposed("10.4.0.1"), afterCreate: play(balancer("")), condition: exposure,
+			want: "False LoadBalancerPending", message: "has not assigned the address", ready: infrastructure, phase: provisioning,
 		},
 		{
-			name: "another address", spoil: exposed("10.4.0.2"), then: play(balancer("10.9.9.9")), condition: exposure,
-			want: "False LoadBalancerPending", message: "has the address 10.9.9.9, and not 10.4.0.2 yet", ready: infrastructure, phase: provisioning,
+			name: "another address", breakState: exposed("10.4.0.2"), afterCreate: play(balancer("10.9.9.9")), condition: exposure,
+			want: "False LoadBalancerPending", message: "has the address 10.9.9.9 and waits for 10.4.0.2", ready: infrastructure, phase: provisioning,
 		},
-		{name: "at its address", spoil: exposed("10.4.0.3"), then: play(balancer("10.4.0.3")), condition: exposure, want: "True LoadBalancerReady", message: "10.4.0.3:6443", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
-		{name: "at a node's port", then: fix, condition: exposure, want: "True NodePortReady", message: "the API server is at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
+		{name: "at its address", breakState: exposed("10.4.0.3"), afterCreate: play(balancer("10.4.0.3")), condition: exposure, want: "True LoadBalancerReady", message: "10.4.0.3:6443", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
+		{name: "at a node's port", afterCreate: fix, condition: exposure, want: "True NodePortReady", message: "the API server is available at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 		{
-			name: "nothing is said", then: play(func(p *plane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
-			message: "has not said anything", ready: control, phase: provisioning, fix: fix,
+			name: "nothing is said", afterCreate: play(func(p *controlPlane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
+			message: "has not reported the state", ready: control, phase: provisioning, fix: fix,
 		},
 		{
-			name: "not available yet", then: play(says("Available", "False KubeAPIServer")), condition: ready, want: "False WaitingForControlPlane",
+			name: "not available yet", afterCreate: play(says("Available", "False KubeAPIServer")), condition: ready, want: "False WaitingForControlPlane",
 			message: "it says KubeAPIServer", ready: control, phase: provisioning, fix: fix,
 		},
 		{
-			name: "being rolled out", then: play(func(p *plane) { p.history = list{"Partial"} }), condition: ready, want: "False WaitingForControlPlane",
+			name: "being rolled out", afterCreate: play(func(p *controlPlane) { p.history = list{"Partial"} }), condition: ready, want: "False WaitingForControlPlane",
 			message: "is being rolled out", ready: control, phase: provisioning, fix: fix,
 		},
 		refused("ValidConfiguration", "InvalidConfiguration"),
@@ -310,56 +316,56 @@ func readyRows() []row {
 		refused("ValidReleaseImage", "InvalidImage"),
 		refused("Progressing", "Blocked"),
 		{
-			name: "HyperShift fails", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.play(b, plane{conditions: map[string]string{"ReconciliationSucceeded": "False ReconciliationError"}})
+			name: "HyperShift fails", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateHyperShift(b, controlPlane{conditions: map[string]string{"ReconciliationSucceeded": "False ReconciliationError"}})
 			},
 			condition: exposure, want: "False NodePortPending", message: "yet: it says ReconciliationError", ready: infrastructure, phase: provisioning, fix: fix,
 		},
 		{
-			name: "no kubeconfig yet", then: play(func(p *plane) { p.kubeconfig = false }), condition: ready, want: "False WaitingForControlPlane",
+			name: "no kubeconfig yet", afterCreate: play(func(p *controlPlane) { p.kubeconfig = false }), condition: ready, want: "False WaitingForControlPlane",
 			message: "has not written the kubeconfig", ready: control, phase: provisioning, fix: fix,
 		},
 		{
-			name: "not available any more", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.hyperShift(b)
-				w.reaches(b, v1alpha1.PhaseReady)
+			name: "not available any more", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
 				play(says("Available", "False KubeAPIServer"))(w, b)
 			},
-			condition: ready, want: "False APIServerUnreachable", message: "not available any more", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, fix: fix,
+			condition: ready, want: "False APIServerUnreachable", message: "no longer available", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, fix: fix,
 		},
 		{
-			name: "degraded", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.hyperShift(b)
-				w.reaches(b, v1alpha1.PhaseReady)
+			name: "degraded", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
 				play(says("Degraded", "True UnavailableReplicas"))(w, b)
 			},
 			condition: v1alpha1.ConditionHostedClusterDegraded, want: "True UnavailableReplicas", message: "it says UnavailableReplicas",
 			ready: control, phase: failed, fix: fix,
 		},
 		{
-			name: "the key of etcd's Secrets is gone", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.hyperShift(b)
-				w.reaches(b, v1alpha1.PhaseReady)
-				w.delete(&corev1.Secret{}, w.namespace, hypershift.EncryptionKeyName("b")) // it is never made anew
+			name: "the key of etcd's Secrets is gone", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
+				w.delete(&corev1.Secret{}, w.namespace, hypershift.EncryptionKeySecretName("b")) // it is never created again
 			},
-			condition: ready, want: "False ValidationFailed", message: "is gone: bring it back from a backup",
+			condition: ready, want: "False ValidationFailed", message: "does not exist: restore it from a backup",
 			ready: "ValidationFailed", phase: v1alpha1.PhaseFailed,
 		},
 		{
-			name: "nodes are waited for", then: play(func(p *plane) { p.nodes["AllMachinesReady"] = "False NotFound" }), condition: nodes,
+			name: "nodes are waited for", afterCreate: play(func(p *controlPlane) { p.nodes["AllMachinesReady"] = "False NotFound" }), condition: nodes,
 			want: "False WaitingForNodes", message: "it says NotFound", ready: infrastructure, phase: provisioning, fix: fix,
 		},
 		{
-			name: "nodes are not well", then: play(func(p *plane) { p.nodes["AllNodesHealthy"] = "False NodeConditionsFailed" }), condition: nodes,
+			name: "nodes are not well", afterCreate: play(func(p *controlPlane) { p.nodes["AllNodesHealthy"] = "False NodeConditionsFailed" }), condition: nodes,
 			want: "False NodesUnhealthy", message: "AllNodesHealthy: it says NodeConditionsFailed", ready: infrastructure, phase: provisioning, fix: fix,
 		},
-		{name: "nodes are ready", then: fix, condition: nodes, want: "True NodesReady", message: "0 DPUs have joined", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
+		{name: "nodes are ready", afterCreate: fix, condition: nodes, want: "True NodesReady", message: "0 DPUs have joined", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 	}
 }
 
-// everyReason checks that each documented reason has a row. Those of the platform have a test of
-// their own, TestKindsComeLater, and Deleted has TestHostedClusterIsDeletedByAnother.
-func everyReason(t *testing.T, rows []row) {
+// checkEveryReason checks that each documented reason has a row. The reasons of PlatformReady are tested
+// by TestKindsComeLater, and Deleted by TestHostedClusterIsDeletedByAnother.
+func checkEveryReason(t *testing.T, rows []row) {
 	t.Helper()
 
 	said := map[string]bool{}

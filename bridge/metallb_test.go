@@ -20,33 +20,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-// What bridges write for MetalLB is taken by MetalLB itself: pools of their own, of either
-// family and of both, addresses of pools that are there, an address that is changed, and one
-// that another Service has.
-func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nobody else may give addresses
-	alone(t, clock.RealClock{}, crds.Install)
+// TestMetalLBUpstream checks that MetalLB itself accepts what bridges write: their own pools of either
+// and of both families, addresses of existing pools, a changed address, and an address that another
+// Service has.
+func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nothing else may assign addresses
+	runAreaAlone(t, clock.RealClock{}, crds.Install)
 
-	metal := upstream.MetalLB(t, env, metalLB)
-	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported(), WithoutMetalLB: true})
+	metal := upstream.StartMetalLB(t, env, metalLB)
+	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions(), WithoutMetalLB: true})
 
-	w := newWorldAlone(t)
-	w.addressPool("there", "192.0.2.200-192.0.2.209", "2001:db8:9::/120")
+	w := newIsolatedFixture(t)
+	w.createAddressPool("there", "192.0.2.200-192.0.2.209", "2001:db8:9::/120")
 
 	at := map[string]string{"own": "10.9.0.1", "shared": "192.0.2.204"}
 	for name, address := range at {
-		w.dpuCluster(name, hypershift.PhaseReady)
-		w.create(w.exposed(name, address))
+		w.createDPUCluster(name, hypershift.PhaseReady)
+		w.create(w.newExposedBridge(name, address))
 	}
 
 	for name, address := range at {
-		b := w.exposed(name, address)
-		w.says(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is at "+address+":6443")
-		w.reaches(b, v1alpha1.PhaseReady)
+		b := w.newExposedBridge(name, address)
+		w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is available at "+address+":6443")
+		w.waitForPhase(b, v1alpha1.PhaseReady)
 	}
 
-	own := w.exposed("own", "")
-	w.patch(own, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.9.0.2" })
-	w.says(own, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is at 10.9.0.2:6443")
+	own := w.newExposedBridge("own", "")
+	w.patchBridge(own, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.9.0.2" })
+	w.waitForCondition(own, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "the API server is available at 10.9.0.2:6443")
 
 	taken := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
@@ -60,16 +60,16 @@ func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nobody else ma
 		return env.Client.Get(t.Context(), client.ObjectKeyFromObject(taken), taken) == nil && len(taken.Status.LoadBalancer.Ingress) > 0
 	})
 
-	// The API server has no addresses of IPv6, so that the pools are all there is of these.
+	// The API server does not support IPv6, so that only the pools can be checked for IPv6.
 	for name, address := range map[string]string{"six-own": "fd00:10::9", "both-own": "10.9.0.9,fd00:10::a", "rival": "192.0.2.206"} {
-		w.dpuCluster(name, hypershift.PhaseReady)
-		w.create(w.exposed(name, address))
+		w.createDPUCluster(name, hypershift.PhaseReady)
+		w.create(w.newExposedBridge(name, address))
 	}
 
-	w.says(w.exposed("rival", ""), v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "/web has the address 192.0.2.206")
+	w.waitForCondition(w.newExposedBridge("rival", ""), v1alpha1.ConditionServiceExposureReady, "False VIPConflict", "/web has the address 192.0.2.206")
 
 	for _, name := range []string{"six-own", "both-own"} {
-		pool := hypershift.New(hypershift.IPAddressPoolKind())
+		pool := hypershift.NewObject(hypershift.IPAddressPoolKind())
 		pool.SetNamespace(metalLB)
 		pool.SetName(hypershift.PoolName(w.namespace, name))
 		w.eventually("there is the pool of "+name, func() bool {
@@ -77,5 +77,5 @@ func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nobody else ma
 		})
 	}
 
-	w.eventually("MetalLB takes all of it", func() bool { return metal.Refuses(t) == "" })
+	w.eventually("MetalLB takes all of it", func() bool { return metal.ConfigurationError(t) == "" })
 }

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// maxPasses is how often a bridge may be looked at from its creation until it is ready.
-	maxPasses = 8
-	// manyPatience bounds a wait for all of them.
-	manyPatience = 10 * time.Minute
+	// maxReconciles is how many times a bridge may be reconciled from its creation until it is ready.
+	maxReconciles = 8
+	// manyTimeout bounds the wait for all of them.
+	manyTimeout = 10 * time.Minute
 )
 
-// Many bridges at once come to be ready in few passes each, and no event lists anything
-// from the API server. That no list of the cache is without an index is checked when all
-// tests are over.
-func TestManyAtOnce(t *testing.T) { manyAtOnce(t, 10) } //nolint:paralleltest // it counts what all others would add to
+// TestManyAtOnce checks that many bridges become ready at the same time with few reconciles each, and
+// that no event lists objects from the API server. When all tests are done, counts.check checks that
+// every list of the cache uses an index.
+func TestManyAtOnce(t *testing.T) { manyAtOnce(t, 10) } //nolint:paralleltest // it counts calls, which other tests also make
 
-// As many as an operator is to take.
+// TestSoakManyAtOnce uses as many bridges as an operator must support.
 func TestSoakManyAtOnce(t *testing.T) { //nolint:paralleltest // as above
 	property.Soak(t)
 	manyAtOnce(t, 200)
@@ -37,21 +37,21 @@ func TestSoakManyAtOnce(t *testing.T) { //nolint:paralleltest // as above
 func manyAtOnce(t *testing.T, many int) {
 	t.Helper()
 
-	w := newWorld(t)
-	w.patience = manyPatience
+	w := newFixture(t)
+	w.timeout = manyTimeout
 	bridges := make([]*v1alpha1.DPFHCPBridge, many)
 
 	for i := range bridges {
 		name := fmt.Sprintf("b%d", i)
-		w.dpuCluster(name, hypershift.PhaseReady)
+		w.createDPUCluster(name, hypershift.PhaseReady)
 
-		bridges[i] = w.bridge(name)
+		bridges[i] = w.newBridge(name)
 		if i%2 == 0 {
-			bridges[i] = w.exposed(name, fmt.Sprintf("10.5.1.%d", i+1))
+			bridges[i] = w.newExposedBridge(name, fmt.Sprintf("10.5.1.%d", i+1))
 		}
 	}
 
-	before := onStage.counted.lists()
+	before := shared.counts.listCount()
 
 	var making sync.WaitGroup
 	for _, b := range bridges {
@@ -67,18 +67,18 @@ func manyAtOnce(t *testing.T, many int) {
 	most, all := 0, 0
 
 	for _, b := range bridges {
-		w.reaches(b, v1alpha1.PhaseReady)
+		w.waitForPhase(b, v1alpha1.PhaseReady)
 
-		passes := onStage.counted.of(types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
+		passes := shared.counts.reconcileCount(types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
 		most, all = max(most, passes), all+passes
 	}
 
-	lists := onStage.counted.lists() - before
+	lists := shared.counts.listCount() - before
 	t.Logf("%d bridges: %.1f passes each until ready, %d at most; %d lists from the API server",
 		many, float64(all)/float64(many), most, lists)
 
-	if most > maxPasses {
-		t.Errorf("%d passes over one bridge, at most %d are allowed", most, maxPasses)
+	if most > maxReconciles {
+		t.Errorf("%d passes over one bridge, at most %d are allowed", most, maxReconciles)
 	}
 
 	if lists > 0 {

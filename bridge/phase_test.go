@@ -22,40 +22,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// rehearsal is a bridge whose steps come to what a test says.
-type rehearsal struct {
+// phaseFixture is a bridge whose steps return the results that a test sets.
+type phaseFixture struct {
 	t      *testing.T
-	runner *step.Runner
+	runner *step.Reconciler
 	bridge *v1alpha1.DPFHCPBridge
 }
 
-// rehearse keeps the bridge in memory: what is tested is what is computed from conditions.
-func rehearse(t *testing.T) *rehearsal {
+// newPhaseFixture returns a fixture that keeps the bridge in memory, because only the computation from
+// conditions is tested.
+func newPhaseFixture(t *testing.T) *phaseFixture {
 	t.Helper()
 
 	bridge := &v1alpha1.DPFHCPBridge{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", Generation: 1}}
 
-	return &rehearsal{t: t, bridge: bridge, runner: &step.Runner{
-		Client: unwritten{}, Controller: "test", Summarize: dpfhcpbridge.Summarize,
+	return &phaseFixture{t: t, bridge: bridge, runner: &step.Reconciler{
+		Client: discardClient{}, Controller: "test", Summarize: dpfhcpbridge.Summarize,
 	}}
 }
 
-// unwritten takes what a pass writes into the status, of which the pass has a copy.
-type unwritten struct{ client.Client }
+// discardClient discards status writes. The reconcile changes the bridge in memory.
+type discardClient struct{ client.Client }
 
-// Status takes anything.
-func (unwritten) Status() client.SubResourceWriter { return unwrittenStatus{} }
+// Status returns a writer that discards everything.
+func (discardClient) Status() client.SubResourceWriter { return discardStatusWriter{} }
 
-type unwrittenStatus struct{ client.SubResourceWriter }
+type discardStatusWriter struct{ client.SubResourceWriter }
 
-// Patch takes anything.
-func (unwrittenStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+// Patch discards the patch.
+func (discardStatusWriter) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
 	return nil
 }
 
-// pass makes a pass in which the step at a place of the list comes to a result, and all
-// before it are done. A place beyond the list is a pass in which all are.
-func (w *rehearsal) pass(place int, result step.Result) v1alpha1.DPFHCPBridgePhase {
+// reconcile runs the steps. The steps before index place are done, and the step at place returns result.
+// If place is beyond the list, all steps are done.
+func (w *phaseFixture) reconcile(place int, result step.Result) v1alpha1.DPFHCPBridgePhase {
 	w.t.Helper()
 
 	var steps []step.Step[any]
@@ -71,7 +72,7 @@ func (w *rehearsal) pass(place int, result step.Result) v1alpha1.DPFHCPBridgePha
 		}})
 	}
 
-	_, err := step.Run(w.t.Context(), w.runner, w.bridge, steps, nil)
+	_, err := step.ReconcileSteps(w.t.Context(), w.runner, w.bridge, steps, nil)
 	if err != nil {
 		w.t.Error(err)
 	}
@@ -79,10 +80,10 @@ func (w *rehearsal) pass(place int, result step.Result) v1alpha1.DPFHCPBridgePha
 	return w.bridge.Status.Phase
 }
 
-func placeOf(condition string) int { return slices.Index(dpfhcpbridge.Conditions(), condition) }
+func stepIndex(condition string) int { return slices.Index(dpfhcpbridge.Conditions(), condition) }
 
-// The phase and Ready's reason of each condition and reason, before a HostedCluster is made
-// and afterwards.
+// TestPhaseOfEachReason checks the phase and the reason of Ready for each condition and reason, before
+// and after the HostedCluster is created.
 func TestPhaseOfEachReason(t *testing.T) {
 	t.Parallel()
 
@@ -94,16 +95,16 @@ func TestPhaseOfEachReason(t *testing.T) {
 
 	wait := func(reason string) step.Result { return step.Wait(0, reason, "words") }
 	stall := func(reason string) step.Result { return step.Stall(reason, "words") }
-	after := placeOf(v1alpha1.ConditionServiceExposureReady) + 1 // controlPlaneReady
-	platform, dpus := placeOf(v1alpha1.ConditionPlatformReady), placeOf(v1alpha1.ConditionDPUClusterValid)
-	secret, class := placeOf(v1alpha1.ConditionSecretsValid), placeOf(v1alpha1.ConditionStorageClassValid)
-	image, cluster := placeOf(v1alpha1.ConditionReleaseImageValid), placeOf(v1alpha1.ConditionHostedClusterCreated)
-	exposure, nodes := placeOf(v1alpha1.ConditionServiceExposureReady), placeOf(v1alpha1.ConditionNodePoolReady)
+	after := stepIndex(v1alpha1.ConditionServiceExposureReady) + 1 // checkControlPlane
+	platform, dpus := stepIndex(v1alpha1.ConditionPlatformReady), stepIndex(v1alpha1.ConditionDPUClusterValid)
+	secret, class := stepIndex(v1alpha1.ConditionSecretsValid), stepIndex(v1alpha1.ConditionStorageClassValid)
+	image, cluster := stepIndex(v1alpha1.ConditionReleaseImageValid), stepIndex(v1alpha1.ConditionHostedClusterCreated)
+	exposure, nodes := stepIndex(v1alpha1.ConditionServiceExposureReady), stepIndex(v1alpha1.ConditionNodePoolReady)
 
 	rows := []struct {
 		place             int
 		result            step.Result
-		first, then       v1alpha1.DPFHCPBridgePhase // before and after the HostedCluster is made
+		first, then       v1alpha1.DPFHCPBridgePhase // before and after the HostedCluster is created
 		ready, readyAfter string
 	}{
 		{platform, wait(v1alpha1.ReasonDPFNotInstalled), pending, failed, invalid, invalid},
@@ -141,29 +142,29 @@ func TestPhaseOfEachReason(t *testing.T) {
 		t.Run(fmt.Sprintf("%s at %d", row.result, row.place), func(t *testing.T) {
 			t.Parallel()
 
-			w := rehearse(t)
-			if got := w.pass(row.place, row.result); got != row.first {
+			w := newPhaseFixture(t)
+			if got := w.reconcile(row.place, row.result); got != row.first {
 				t.Errorf("phase %s, want %s", got, row.first)
 			}
 
-			w.readyIs(metav1.ConditionFalse, row.ready)
+			w.checkReady(metav1.ConditionFalse, row.ready)
 
-			if got := w.pass(len(dpfhcpbridge.Conditions()), step.Done()); got != v1alpha1.PhaseReady {
+			if got := w.reconcile(len(dpfhcpbridge.Conditions()), step.Done()); got != v1alpha1.PhaseReady {
 				t.Errorf("phase %s when all is done", got)
 			}
 
-			w.readyIs(metav1.ConditionTrue, v1alpha1.ReasonClusterReady)
+			w.checkReady(metav1.ConditionTrue, v1alpha1.ReasonClusterReady)
 
-			if got := w.pass(row.place, row.result); got != row.then {
+			if got := w.reconcile(row.place, row.result); got != row.then {
 				t.Errorf("phase %s after it was ready, want %s", got, row.then)
 			}
 
-			w.readyIs(metav1.ConditionFalse, row.readyAfter)
+			w.checkReady(metav1.ConditionFalse, row.readyAfter)
 		})
 	}
 }
 
-func (w *rehearsal) readyIs(status metav1.ConditionStatus, reason string) {
+func (w *phaseFixture) checkReady(status metav1.ConditionStatus, reason string) {
 	w.t.Helper()
 
 	ready := meta.FindStatusCondition(w.bridge.Status.Conditions, v1alpha1.ConditionReady)
@@ -176,10 +177,10 @@ func (w *rehearsal) readyIs(status metav1.ConditionStatus, reason string) {
 	}
 }
 
-// transitions are the document's, with those that it leaves open: a bridge that has failed
-// before it made anything may wait again, one that was ready is so again once the trouble is
-// over, and a first pass may come to anything.
-func transitions() map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase {
+// allowedTransitions returns the transitions of the requirements document and those that the document
+// leaves open. A bridge that failed before it created anything may wait again, a bridge that was ready
+// becomes ready again when the problem is fixed, and the first reconcile may lead to any phase.
+func allowedTransitions() map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase {
 	return map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase{
 		v1alpha1.PhasePending:      {v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed},
 		v1alpha1.PhaseProvisioning: {v1alpha1.PhaseReady, v1alpha1.PhaseFailed},
@@ -188,8 +189,8 @@ func transitions() map[v1alpha1.DPFHCPBridgePhase][]v1alpha1.DPFHCPBridgePhase {
 	}
 }
 
-// Whatever passes follow each other, each phase follows one that it may follow, and a
-// bridge that has made its HostedCluster is never Pending again.
+// TestPhasesFollowEachOther checks that each phase follows an allowed phase for any sequence of
+// reconciles, and that a bridge that has created its HostedCluster is never Pending again.
 func TestPhasesFollowEachOther(t *testing.T) {
 	t.Parallel()
 
@@ -198,15 +199,15 @@ func TestPhasesFollowEachOther(t *testing.T) {
 	})
 
 	property.Check(t, "phases follow each other as documented", property.Options{Runs: 150}, prop.ForAll(func(passes [][2]int) string {
-		w := rehearse(t)
+		w := newPhaseFixture(t)
 		last := v1alpha1.PhasePending
 		made := false
 
 		for _, p := range passes {
-			// What has been made can't be reported as not tried: the first time that it is, the
-			// list stops there, because the HostedCluster takes longer than a pass.
+			// After its creation, the HostedCluster cannot be reported as not created. The reconcile that creates it stops
+			// there, because the HostedCluster takes longer than one reconcile.
 			place := p[0]
-			if cluster := placeOf(v1alpha1.ConditionHostedClusterCreated); !made && place > cluster {
+			if cluster := stepIndex(v1alpha1.ConditionHostedClusterCreated); !made && place > cluster {
 				place, made = cluster+1, true
 			}
 
@@ -214,8 +215,8 @@ func TestPhasesFollowEachOther(t *testing.T) {
 				step.Wait(0, v1alpha1.ReasonNotFound, "words"), step.Stall("Trouble", "words"), step.Wait(0, "Going", "words"),
 			}[p[1]]
 
-			now := w.pass(place, result)
-			if now != last && !slices.Contains(transitions()[last], now) {
+			now := w.reconcile(place, result)
+			if now != last && !slices.Contains(allowedTransitions()[last], now) {
 				return fmt.Sprintf("%s follows %s (stopped at %d: %s)", now, last, place, result)
 			}
 

@@ -14,47 +14,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// A bridge's networks and the place of its control plane are the HostedCluster's, in
-// HyperShift's own schema. The place may be changed while the cluster runs: by the bridge, and
-// by nobody else.
+// TestNetworksAndPlacement checks that the HostedCluster, with HyperShift's own schema, has the networks
+// and the placement of the bridge. While the cluster runs, the bridge may change the placement. Changes
+// by others are reverted.
 func TestNetworksAndPlacement(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	w.dpuCluster("placed", hypershift.PhaseReady)
+	w := newFixture(t)
+	w.createDPUCluster("placed", hypershift.PhaseReady)
 
-	b := w.bridge("placed")
+	b := w.newBridge("placed")
 	b.Spec.Networking = v1alpha1.Networking{MachineNetwork: []v1alpha1.Network{{CIDR: "10.6.0.0/16"}}}
 	b.Spec.ControlPlane = &v1alpha1.ControlPlane{
 		NodeSelector: map[string]v1alpha1.LabelValue{"zone": "a", "example.com/control-plane": ""},
 		Tolerations:  []v1alpha1.Toleration{{Key: "example.com/control-plane", Operator: "Exists"}},
 	}
 	w.create(b)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 
-	w.hostedHas(b, "networking", anyMap{
+	w.waitForHostedClusterField(b, "networking", anyMap{
 		"networkType": "Other", "allocateNodeCIDRs": "Enabled",
 		"clusterNetwork": list{anyMap{"cidr": v1alpha1.DefaultClusterNetwork}},
 		"serviceNetwork": list{anyMap{"cidr": v1alpha1.DefaultServiceNetwork}}, "machineNetwork": list{anyMap{"cidr": "10.6.0.0/16"}},
 	})
-	w.hostedHas(b, "nodeSelector", anyMap{"zone": "a", "example.com/control-plane": ""})
-	w.hostedHas(b, "tolerations", list{anyMap{"key": "example.com/control-plane", "operator": "Exists"}})
+	w.waitForHostedClusterField(b, "nodeSelector", anyMap{"zone": "a", "example.com/control-plane": ""})
+	w.waitForHostedClusterField(b, "tolerations", list{anyMap{"key": "example.com/control-plane", "operator": "Exists"}})
 
-	cluster := w.read(hypershift.New(hypershift.HostedClusterKind()), w.namespace, b.Name)
-	w.must(env.Client.Patch(t.Context(), cluster, merge(anyMap{"spec": anyMap{"nodeSelector": anyMap{"zone": "b", "more": "c"}}})))
-	w.hostedHas(b, "nodeSelector", anyMap{"zone": "a", "example.com/control-plane": ""})
+	cluster := w.readObject(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, b.Name)
+	w.must(env.Client.Patch(t.Context(), cluster, mergePatch(anyMap{"spec": anyMap{"nodeSelector": anyMap{"zone": "b", "more": "c"}}})))
+	w.waitForHostedClusterField(b, "nodeSelector", anyMap{"zone": "a", "example.com/control-plane": ""})
 
-	w.patch(b, func(b *v1alpha1.DPFHCPBridge) {
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) {
 		b.Spec.ControlPlane.NodeSelector = map[string]v1alpha1.LabelValue{"zone": "a"}
 		b.Spec.ControlPlane.Tolerations = nil
 	})
-	w.hostedHas(b, "nodeSelector", anyMap{"zone": "a"})
-	w.hostedHas(b, "tolerations", nil)
-	w.reaches(b, v1alpha1.PhaseReady)
+	w.waitForHostedClusterField(b, "nodeSelector", anyMap{"zone": "a"})
+	w.waitForHostedClusterField(b, "tolerations", nil)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
 }
 
-// hostedHas waits until a field of the spec of a bridge's HostedCluster is as it is wanted.
-func (w *world) hostedHas(b *v1alpha1.DPFHCPBridge, field string, want any) {
+// waitForHostedClusterField waits until a field of the spec of a bridge's HostedCluster has the desired
+// value.
+func (w *fixture) waitForHostedClusterField(b *v1alpha1.DPFHCPBridge, field string, want any) {
 	w.t.Helper()
 
 	var last any
@@ -66,7 +67,7 @@ func (w *world) hostedHas(b *v1alpha1.DPFHCPBridge, field string, want any) {
 	}()
 
 	w.eventually(field, func() bool {
-		cluster := hypershift.New(hypershift.HostedClusterKind())
+		cluster := hypershift.NewObject(hypershift.HostedClusterKind())
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(b), cluster))
 
 		last, _, _ = unstructured.NestedFieldNoCopy(cluster.Object, "spec", field)

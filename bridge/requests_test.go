@@ -30,40 +30,42 @@ import (
 )
 
 const (
-	joins = "DPU Cluster Config"
-	// approved is what a row wants that is not refused.
+	dpuPhaseConfig = "DPU Cluster Config"
+	// approved is the expected reason of a request that is approved.
 	approved = ""
 )
 
-// asked is a request, and what there is of its node.
-type asked struct {
+// csrCase is a request, and the state of its node.
+type csrCase struct {
 	serving  bool
 	template x509.CertificateRequest
 	usages   []certificatesv1.KeyUsage
 	signer   string
-	// groups of a node that asks to serve.
+	// groups are the groups of a node that requests a serving certificate.
 	groups []string
-	// phase of the DPU; empty: there is none. cluster is the DPUCluster it joins.
+	// phase is the phase of the DPU. If it is empty, there is no DPU. cluster is the DPUCluster that the
+	// DPU joins.
 	phase, cluster string
-	// node is in the hosted cluster, with its addresses, and perhaps ready.
+	// node is true if the node exists in the hosted cluster, with its addresses, and ready is true if it
+	// is ready.
 	node, ready bool
 	addresses   []string
-	// other node has addresses, too.
+	// other are the addresses of another node.
 	other []string
 }
 
-// client is what a worker's kubelet asks for to join.
-func clientOf(node string) asked {
-	return asked{
+// newClientCase returns the request with which a worker's kubelet joins.
+func newClientCase(node string) csrCase {
+	return csrCase{
 		template: x509.CertificateRequest{Subject: pkix.Name{Organization: []string{"system:nodes"}, CommonName: "system:node:" + node}},
 		usages:   []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
-		signer:   certificatesv1.KubeAPIServerClientKubeletSignerName, phase: joins, cluster: "dpus",
+		signer:   certificatesv1.KubeAPIServerClientKubeletSignerName, phase: dpuPhaseConfig, cluster: "dpus",
 	}
 }
 
-// servingOf is what it asks for to serve.
-func servingOf(node string) asked {
-	a := clientOf(node)
+// newServingCase returns the request for the serving certificate.
+func newServingCase(node string) csrCase {
+	a := newClientCase(node)
 	a.serving, a.node, a.signer = true, true, certificatesv1.KubeletServingSignerName
 	a.usages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	a.template.DNSNames, a.template.IPAddresses = []string{node}, []net.IP{net.IPv4(10, 9, 8, 7)}
@@ -72,56 +74,57 @@ func servingOf(node string) asked {
 	return a
 }
 
-// What a request is held against is what there is in both clusters; what is approved,
-// Kubernetes signs. TestOneThingIsEnoughToRefuse has all reasons.
+// TestRequests checks that requests are checked against the state of both clusters, and that Kubernetes
+// signs approved requests. TestOneThingIsEnoughToRefuse covers all reasons.
 func TestRequests(t *testing.T) {
 	tests := map[string]struct {
 		serving bool
-		change  func(a *asked, node string)
+		change  func(a *csrCase, node string)
 		want    string
 	}{
 		"client":  {want: approved},
 		"serving": {serving: true, want: approved},
-		"serving with more groups": {serving: true, want: csr.ReasonRequester, change: func(a *asked, _ string) {
+		"serving with more groups": {serving: true, want: csr.ReasonRequester, change: func(a *csrCase, _ string) {
 			a.groups = append(a.groups, "system:masters")
 		}},
-		"no DPU":                 {want: csr.ReasonDPUNotFound, change: func(a *asked, _ string) { a.phase = "" }},
-		"DPU of another cluster": {want: csr.ReasonDPUElsewhere, change: func(a *asked, _ string) { a.cluster = "others" }},
-		"DPU not there yet":      {want: csr.ReasonDPUPhase, change: func(a *asked, _ string) { a.phase = "OS Installing" }},
-		"node ready already":     {want: csr.ReasonNodeReady, change: func(a *asked, _ string) { a.node, a.ready = true, true }},
-		"serving, no node":       {serving: true, want: csr.ReasonNodeNotFound, change: func(a *asked, _ string) { a.node = false }},
-		"serving, name of nobody": {serving: true, want: csr.ReasonAddressUnknown, change: func(a *asked, _ string) {
+		"no DPU":                 {want: csr.ReasonDPUNotFound, change: func(a *csrCase, _ string) { a.phase = "" }},
+		"DPU of another cluster": {want: csr.ReasonDPUOfAnotherCluster, change: func(a *csrCase, _ string) { a.cluster = "others" }},
+		"DPU not there yet":      {want: csr.ReasonDPUPhase, change: func(a *csrCase, _ string) { a.phase = "OS Installing" }},
+		"node ready already":     {want: csr.ReasonNodeReadyAlready, change: func(a *csrCase, _ string) { a.node, a.ready = true, true }},
+		"serving, no node":       {serving: true, want: csr.ReasonNodeNotFound, change: func(a *csrCase, _ string) { a.node = false }},
+		"serving, name of nobody": {serving: true, want: csr.ReasonAddressNotOfNode, change: func(a *csrCase, _ string) {
 			a.template.DNSNames = append(a.template.DNSNames, "api.example.com")
 		}},
-		"serving, address of another": {serving: true, want: csr.ReasonAddressTaken, change: func(a *asked, _ string) {
+		"serving, address of another": {serving: true, want: csr.ReasonAddressOfAnotherNode, change: func(a *csrCase, _ string) {
 			a.template.IPAddresses, a.addresses = []net.IP{net.ParseIP("2001:db8::7")}, []string{"2001:db8::7"}
 			a.other = []string{"2001:0db8:0::0007"}
 		}},
 	}
 
-	w := newWorkers(t, approve(t))
+	w := newWorkers(t, runApprover(t))
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			node := "dpu-" + strings.NewReplacer(" ", "-", ",", "", "'", "").Replace(strings.ToLower(name))
-			a := clientOf(node)
+			a := newClientCase(node)
 
 			if test.serving {
-				a = servingOf(node)
+				a = newServingCase(node)
 			}
 
 			if test.change != nil {
 				test.change(&a, node)
 			}
 
-			w.prepare(t, node, a)
-			w.want(t, w.ask(t, node, a), test.want)
+			w.prepareCase(t, node, a)
+			w.waitForDecision(t, w.createRequest(t, node, a), test.want)
 		})
 	}
 }
 
-// prepare makes a row's DPU and nodes. Addresses that rows share are of one node at a time.
-func (w *workers) prepare(t *testing.T, node string, a asked) {
+// prepare creates the DPU and the nodes of a case. An address that several cases use belongs to one node
+// at a time.
+func (w *workers) prepareCase(t *testing.T, node string, a csrCase) {
 	t.Helper()
 
 	if a.phase != "" {
@@ -130,15 +133,15 @@ func (w *workers) prepare(t *testing.T, node string, a asked) {
 	}
 
 	if a.node {
-		makeWorker(t, node, a.addresses, a.ready)
+		createNode(t, node, a.addresses, a.ready)
 	}
 
 	if a.other != nil {
-		makeWorker(t, node+"-other", a.other, true)
+		createNode(t, node+"-other", a.other, true)
 	}
 }
 
-func makeWorker(t *testing.T, name string, addresses []string, ready bool) *corev1.Node {
+func createNode(t *testing.T, name string, addresses []string, ready bool) *corev1.Node {
 	t.Helper()
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -171,8 +174,8 @@ func makeWorker(t *testing.T, name string, addresses []string, ready bool) *core
 	return node
 }
 
-// ask sends a row's request, by who asks.
-func (w *workers) ask(t *testing.T, node string, a asked) *certificatesv1.CertificateSigningRequest {
+// createRequest creates the request of a case as the case's requester.
+func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
 	who := env.ServiceAccount(t, workersNamespace, workersAccount)
@@ -206,13 +209,13 @@ func encode(t *testing.T, template *x509.CertificateRequest) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// want waits for what becomes of a request.
-func (w *workers) want(t *testing.T, object *certificatesv1.CertificateSigningRequest, reason string) {
+// waitForDecision waits for the decision about a request.
+func (w *workers) waitForDecision(t *testing.T, object *certificatesv1.CertificateSigningRequest, reason string) {
 	t.Helper()
 
 	if reason == approved {
 		w.eventually(t, "the certificate is signed", func() bool {
-			w.look(t, object)
+			w.refresh(t, object)
 
 			return len(object.Status.Certificate) > 0
 		})
@@ -221,16 +224,16 @@ func (w *workers) want(t *testing.T, object *certificatesv1.CertificateSigningRe
 	}
 
 	w.eventually(t, object.Name+" is told to be refused for "+reason, func() bool {
-		return strings.Contains(w.toldOf(t, object.Name), object.Name+" of the hosted cluster: "+reason+": ")
+		return strings.Contains(w.eventNotes(t, object.Name), object.Name+" of the hosted cluster: "+reason+": ")
 	})
-	w.look(t, object)
+	w.refresh(t, object)
 
-	if !csr.Pending(object) {
+	if !csr.IsPending(object) {
 		t.Errorf("it does not stay pending: %+v", object.Status.Conditions)
 	}
 }
 
-func (w *workers) look(t *testing.T, object client.Object) {
+func (w *workers) refresh(t *testing.T, object client.Object) {
 	t.Helper()
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil && !apierrors.IsNotFound(err) {
@@ -238,8 +241,8 @@ func (w *workers) look(t *testing.T, object client.Object) {
 	}
 }
 
-// toldOf is what the bridge's events say of a request.
-func (w *workers) toldOf(t *testing.T, name string) string {
+// eventNotes returns the notes of the bridge's events about a request.
+func (w *workers) eventNotes(t *testing.T, name string) string {
 	t.Helper()
 
 	var (
@@ -258,92 +261,93 @@ func (w *workers) toldOf(t *testing.T, name string) string {
 	return strings.Join(out, "\n")
 }
 
-// A request that waits for its DPU or node is approved when they are there, if nobody has denied
-// it; those of other signers are nobody's here.
+// TestRequestsThatWait checks that a request that waits for its DPU or node is approved when they exist,
+// unless somebody has denied it. Requests for other signers are not touched.
 func TestRequestsThatWait(t *testing.T) {
-	w := newWorkers(t, approve(t))
+	w := newWorkers(t, runApprover(t))
 
-	foreign := clientOf("dpu-foreign")
+	foreign := newClientCase("dpu-foreign")
 	foreign.signer = certificatesv1.KubeAPIServerClientSignerName
-	w.prepare(t, "dpu-foreign", foreign)
-	untouched := w.ask(t, "dpu-foreign", foreign)
+	w.prepareCase(t, "dpu-foreign", foreign)
+	untouched := w.createRequest(t, "dpu-foreign", foreign)
 
-	early := clientOf("dpu-early")
+	early := newClientCase("dpu-early")
 	early.phase = "Rebooting"
-	w.prepare(t, "dpu-early", early)
-	first := w.ask(t, "dpu-early", early)
-	w.want(t, first, csr.ReasonDPUPhase)
+	w.prepareCase(t, "dpu-early", early)
+	first := w.createRequest(t, "dpu-early", early)
+	w.waitForDecision(t, first, csr.ReasonDPUPhase)
 
-	denied := w.ask(t, "dpu-early", early)
-	w.want(t, denied, csr.ReasonDPUPhase)
+	denied := w.createRequest(t, "dpu-early", early)
+	w.waitForDecision(t, denied, csr.ReasonDPUPhase)
 
 	denied.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "ByHand", LastUpdateTime: metav1.Now(),
 	}}
 	must(t, env.Client.SubResource("approval").Update(t.Context(), denied))
 
-	must(t, w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", joins))
+	must(t, w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", dpuPhaseConfig))
 
-	w.want(t, first, approved)
+	w.waitForDecision(t, first, approved)
 
-	serving := servingOf("dpu-early")
-	second := w.ask(t, "dpu-early", serving)
-	w.want(t, second, csr.ReasonNodeNotFound)
-	makeWorker(t, "dpu-early", serving.addresses, false)
-	w.want(t, second, approved)
+	serving := newServingCase("dpu-early")
+	second := w.createRequest(t, "dpu-early", serving)
+	w.waitForDecision(t, second, csr.ReasonNodeNotFound)
+	createNode(t, "dpu-early", serving.addresses, false)
+	w.waitForDecision(t, second, approved)
 
-	w.look(t, untouched)
+	w.refresh(t, untouched)
 
-	if logged.has(denied.Name) {
+	if errorLog.hasLine(denied.Name) {
 		t.Error("a request that somebody has denied was tried to be approved")
 	}
 
-	if !csr.Pending(untouched) || w.toldOf(t, untouched.Name) != "" {
-		t.Errorf("a request of another signer was touched: %+v %s", untouched.Status.Conditions, w.toldOf(t, untouched.Name))
+	if !csr.IsPending(untouched) || w.eventNotes(t, untouched.Name) != "" {
+		t.Errorf("a request of another signer was touched: %+v %s", untouched.Status.Conditions, w.eventNotes(t, untouched.Name))
 	}
 }
 
-// Heartbeats of nodes have no bridge looked at. Another kubeconfig ends the watches by the old one,
-// and so does the bridge's end.
+// TestWatchesOfAHostedCluster checks that heartbeats of nodes trigger no reconciles. A new kubeconfig
+// stops the watches with the old one, and the deletion of the bridge stops all watches.
 func TestWatchesOfAHostedCluster(t *testing.T) {
-	beside := approve(t)
-	w := newWorkers(t, beside)
-	node := makeWorker(t, "dpu-beats", []string{"10.7.7.7"}, false)
+	approver := runApprover(t)
+	w := newWorkers(t, approver)
+	node := createNode(t, "dpu-beats", []string{"10.7.7.7"}, false)
 
-	w.eventually(t, "its requests and nodes are watched", func() bool { return beside.watches.Load() == 2 })
+	w.eventually(t, "its requests and nodes are watched", func() bool { return approver.openWatches.Load() == 2 })
 
 	const beats = 20
 
-	before := beside.passes.Load()
+	before := approver.reconciles.Load()
 
 	for beat := range beats {
 		node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Duration(beat) * time.Second))
 		must(t, env.Client.Status().Update(t.Context(), node))
 
-		time.Sleep(lookAt)
+		time.Sleep(checkInterval)
 	}
 
-	// Some passes are of what came before.
-	if passes := beside.passes.Load() - before; passes > beats/2 {
+	// Some reconciles were triggered by earlier events.
+	if passes := approver.reconciles.Load() - before; passes > beats/2 {
 		t.Errorf("%d passes for %d heartbeats", passes, beats)
 	}
 
 	secret := &corev1.Secret{}
 	secret.Namespace, secret.Name = w.bridge.Namespace, "c1-admin-kubeconfig"
-	w.look(t, secret)
+	w.refresh(t, secret)
 	secret.Data["kubeconfig"] = append(secret.Data["kubeconfig"], "\n# rotated\n"...)
 
 	must(t, env.Client.Update(t.Context(), secret))
 
-	w.eventually(t, "it is watched by the other kubeconfig", func() bool { return beside.begun.Load() == 4 })
+	w.eventually(t, "it is watched by the other kubeconfig", func() bool { return approver.startedWatches.Load() == 4 })
 
 	must(t, env.Client.Delete(t.Context(), w.bridge))
 
-	w.eventually(t, "nothing is watched", func() bool { return beside.watches.Load() == 0 })
+	w.eventually(t, "nothing is watched", func() bool { return approver.openWatches.Load() == 0 })
 }
 
-// Whoever may write Secrets can't have the operator run programs or read files, nor lead it
-// elsewhere. When the kubeconfig is HyperShift's again, what waited is approved.
+// TestKubeconfigOfOthers checks that somebody who can write Secrets cannot make the operator run
+// programs, read files or connect to another server. When the kubeconfig is HyperShift's again, the
+// waiting request is approved.
 func TestKubeconfigOfOthers(t *testing.T) {
 	marker := filepath.Join(t.TempDir(), "ran")
 	kubeconfig := func(user string) []byte {
@@ -360,44 +364,44 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			s.Data["kubeconfig"] = kubeconfig(`{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/bin/touch",` +
 				`"args":["` + marker + `"],"interactiveMode":"Never"}}`)
 		}},
-		"names a file": {want: "names files", spoil: func(s *corev1.Secret) {
+		"names a file": {want: "refers to files", spoil: func(s *corev1.Secret) {
 			s.Data["kubeconfig"] = kubeconfig(`{"tokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token"}`)
 		}},
-		"is none":         {want: "it is no kubeconfig", spoil: func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte("nonsense") }},
-		"somebody else's": {want: "it is not HyperShift's", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
+		"is none":         {want: "it is not a kubeconfig", spoil: func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte("nonsense") }},
+		"somebody else's": {want: "it is not owned by the HostedCluster of the bridge", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
 	}
 
-	beside := approve(t)
+	approver := runApprover(t)
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorkers(t, beside)
+			w := newWorkers(t, approver)
 			node := "dpu-" + strings.NewReplacer(" ", "-", "'", "").Replace(name)
 
 			secret := &corev1.Secret{}
 			secret.Namespace, secret.Name = w.bridge.Namespace, "c1-admin-kubeconfig"
-			w.look(t, secret)
+			w.refresh(t, secret)
 
 			good := secret.DeepCopy()
 			test.spoil(secret)
 
 			must(t, env.Client.Update(t.Context(), secret))
 
-			a := clientOf(node)
-			w.prepare(t, node, a)
-			object := w.ask(t, node, a)
+			a := newClientCase(node)
+			w.prepareCase(t, node, a)
+			object := w.createRequest(t, node, a)
 
-			w.eventually(t, "the log says why", func() bool { return logged.has(w.bridge.Namespace, test.want) })
-			w.look(t, object)
+			w.eventually(t, "the log says why", func() bool { return errorLog.hasLine(w.bridge.Namespace, test.want) })
+			w.refresh(t, object)
 
-			if _, err := os.Stat(marker); err == nil || !csr.Pending(object) {
+			if _, err := os.Stat(marker); err == nil || !csr.IsPending(object) {
 				t.Errorf("the kubeconfig was used: %+v", object.Status.Conditions)
 			}
 
 			good.ResourceVersion = secret.ResourceVersion
 			must(t, env.Client.Update(t.Context(), good))
 
-			w.want(t, object, approved)
+			w.waitForDecision(t, object, approved)
 		})
 	}
 }

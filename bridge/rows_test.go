@@ -20,18 +20,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
-// row is a trouble, what is said of it, and what fixes it.
+// row is a problem, how it is reported, and what fixes it.
 type row struct {
 	name string
-	// spoil makes the trouble, before the bridge is made. Without it all is well.
-	spoil func(w *world, b *v1alpha1.DPFHCPBridge)
-	// then goes on once the bridge is there.
-	then func(w *world, b *v1alpha1.DPFHCPBridge)
-	// condition says want, with a part of the message; Ready says ready.
+	// breakState creates the problem before the bridge is created. Without it there is no problem.
+	breakState func(w *fixture, b *v1alpha1.DPFHCPBridge)
+	// afterCreate continues after the bridge is created.
+	afterCreate func(w *fixture, b *v1alpha1.DPFHCPBridge)
+	// condition must have the status and the reason in want, and message in its message. Ready must have
+	// the reason in ready.
 	condition, want, message, ready string
 	phase                           v1alpha1.DPFHCPBridgePhase
-	// fix takes the trouble away; nil where a person would make another bridge.
-	fix func(w *world, b *v1alpha1.DPFHCPBridge)
+	// fix removes the problem. It is nil if a person would create another bridge.
+	fix func(w *fixture, b *v1alpha1.DPFHCPBridge)
 }
 
 type (
@@ -39,15 +40,15 @@ type (
 	list   = []any
 )
 
-func (w *world) delete(object client.Object, namespace, name string) {
+func (w *fixture) delete(object client.Object, namespace, name string) {
 	w.t.Helper()
 	object.SetNamespace(namespace)
 	object.SetName(name)
 	w.must(env.Client.Delete(w.t.Context(), object))
 }
 
-// data replaces what a Secret holds.
-func (w *world) data(name, key, value string) {
+// setSecretData replaces the data of a Secret.
+func (w *fixture) setSecretData(name, key, value string) {
 	w.t.Helper()
 
 	secret := &corev1.Secret{}
@@ -56,78 +57,80 @@ func (w *world) data(name, key, value string) {
 	w.must(env.Client.Update(w.t.Context(), secret))
 }
 
-func (w *world) dpus1(status anyMap) {
+func (w *fixture) setDPUClusterStatus(status anyMap) {
 	w.t.Helper()
-	w.status(w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b"), status)
+	w.patchStatus(w.readObject(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, "b"), status)
 }
 
 func dpuClusterRows() []row {
 	const condition = v1alpha1.ConditionDPUClusterValid
 
-	ready := func(w *world, _ *v1alpha1.DPFHCPBridge) {
-		w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(0)})
+	ready := func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+		w.setDPUClusterStatus(anyMap{"phase": "Ready", "nodesCount": int64(0)})
 	}
 
 	return []row{
 		{
 			name: "no DPUCluster",
-			spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.delete(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b")
+			breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.delete(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, "b")
 			},
-			condition: condition, want: "False NotFound", message: "/b is not there: make it", phase: v1alpha1.PhasePending,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpuCluster("b", "Ready") },
+			condition: condition, want: "False NotFound", message: "/b does not exist: create it", phase: v1alpha1.PhasePending,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.createDPUCluster("b", "Ready") },
 		},
 		{
-			name:      "full DPUCluster",
-			spoil:     func(w *world, _ *v1alpha1.DPFHCPBridge) { w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(10)}) },
-			condition: condition, want: "False InsufficientResources", message: "has 10 nodes of 10: raise its maxNodes",
+			name: "full DPUCluster",
+			breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.setDPUClusterStatus(anyMap{"phase": "Ready", "nodesCount": int64(10)})
+			},
+			condition: condition, want: "False InsufficientResources", message: "has 10 of 10 nodes: raise its maxNodes",
 			phase: v1alpha1.PhasePending, fix: ready,
 		},
 		{
 			name: "DPUCluster with a control plane of its own",
-			spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				b.Spec.DPUClusterRef.Name = "kamaji"
-				cluster := hypershift.New(hypershift.DPUClusterKind())
-				cluster.SetNamespace(w.dpus)
+				cluster := hypershift.NewObject(hypershift.DPUClusterKind())
+				cluster.SetNamespace(w.dpuNamespace)
 				cluster.SetName("kamaji")
 				cluster.Object["spec"] = anyMap{"type": "kamaji"}
 				w.create(cluster)
 			},
-			condition: condition, want: "False InUse", message: "is of type kamaji", phase: v1alpha1.PhaseFailed,
+			condition: condition, want: "False InUse", message: "has type kamaji", phase: v1alpha1.PhaseFailed,
 		},
 		{
 			name: "DPUCluster with another control plane",
-			spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				cluster := w.read(hypershift.New(hypershift.DPUClusterKind()), w.dpus, "b")
-				w.must(env.Client.Patch(w.t.Context(), cluster, merge(anyMap{"spec": anyMap{"kubeconfig": "other"}})))
+			breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				cluster := w.readObject(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, "b")
+				w.must(env.Client.Patch(w.t.Context(), cluster, mergePatch(anyMap{"spec": anyMap{"kubeconfig": "other"}})))
 			},
-			condition: condition, want: "False InUse", message: "has the control plane of Secret other already", phase: v1alpha1.PhaseFailed,
+			condition: condition, want: "False InUse", message: "already uses the control plane of Secret other", phase: v1alpha1.PhaseFailed,
 		},
 		{
 			name: "DPUCluster of another bridge",
-			spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				first := w.bridge("a")
+			breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				first := w.newBridge("a")
 				first.Spec.DPUClusterRef = b.Spec.DPUClusterRef
 				w.create(first)
-				w.says(first, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
+				w.waitForCondition(first, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 			},
 			condition: condition, want: "False InUse", message: "is served by bridge", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&v1alpha1.DPFHCPBridge{}, w.namespace, "a") },
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&v1alpha1.DPFHCPBridge{}, w.namespace, "a") },
 		},
 		{
-			name: "DPUCluster is not ready any more", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.hyperShift(b)
-				w.reaches(b, v1alpha1.PhaseReady)
-				w.dpus1(anyMap{"phase": "NotReady"})
+			name: "DPUCluster is not ready any more", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
+				w.setDPUClusterStatus(anyMap{"phase": "NotReady"})
 			},
 			condition: condition, want: "False NotReady", message: "is in phase NotReady", phase: v1alpha1.PhaseFailed, fix: ready,
 		},
 		{
-			name: "DPUCluster is full of its own nodes", then: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.hyperShift(b)
-				w.reaches(b, v1alpha1.PhaseReady)
-				w.dpus1(anyMap{"phase": "Ready", "nodesCount": int64(10)})
-				w.says(b, v1alpha1.ConditionNodePoolReady, "True NodesReady", "10 DPUs have joined")
+			name: "DPUCluster is full of its own nodes", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
+				w.setDPUClusterStatus(anyMap{"phase": "Ready", "nodesCount": int64(10)})
+				w.waitForCondition(b, v1alpha1.ConditionNodePoolReady, "True NodesReady", "10 DPUs have joined")
 			},
 			condition: condition, want: "True Valid", message: "is ready", phase: v1alpha1.PhaseReady,
 		},
@@ -141,16 +144,16 @@ func secretRows() []row {
 
 	missing := func(name, key, good string) row {
 		return row{
-			name: "no " + name, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Secret{}, w.namespace, name) },
+			name: "no " + name, breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Secret{}, w.namespace, name) },
 			condition: condition, want: "False NotFound", message: "/" + name + ": it does not exist: create it with the key \"" + key + "\"",
-			phase: v1alpha1.PhasePending, fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.create(w.secret(name, key, good)) },
+			phase: v1alpha1.PhasePending, fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.create(w.newSecret(name, key, good)) },
 		}
 	}
 	holds := func(why, name, key, value, want, message, goodKey, good string) row {
 		return row{
-			name: why, spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data(name, key, value) },
+			name: why, breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.setSecretData(name, key, value) },
 			condition: condition, want: "False " + want, message: message, phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.data(name, goodKey, good) },
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.setSecretData(name, goodKey, good) },
 		}
 	}
 
@@ -158,13 +161,13 @@ func secretRows() []row {
 		missing("ssh-key", v1alpha1.SSHKeySecretKey, sshKey),
 		missing("pull-secret", v1alpha1.PullSecretKey, pull),
 		holds("SSH key under another key", "ssh-key", "id_rsa.pub", sshKey, "KeyMissing",
-			`has no key "ssh-publickey", or nothing in it: put the value there`, v1alpha1.SSHKeySecretKey, sshKey),
+			`has no key "ssh-publickey", or the value is empty: add the value`, v1alpha1.SSHKeySecretKey, sshKey),
 		holds("pull secret under another key", "pull-secret", "config.json", "{}", "KeyMissing",
 			`has no key ".dockerconfigjson"`, v1alpha1.PullSecretKey, pull),
 		holds("SSH key of words", "ssh-key", v1alpha1.SSHKeySecretKey, "not a key", "Unreadable",
-			"line 1: it is no public key", v1alpha1.SSHKeySecretKey, sshKey),
+			"line 1: it is not a public key", v1alpha1.SSHKeySecretKey, sshKey),
 		holds("pull secret of words", "pull-secret", v1alpha1.PullSecretKey, "words", "Unreadable",
-			"it is no Docker configuration in JSON", v1alpha1.PullSecretKey, pull),
+			"it is not a Docker configuration in JSON", v1alpha1.PullSecretKey, pull),
 	}
 }
 
@@ -173,20 +176,20 @@ func classRows() []row {
 
 	return []row{
 		{
-			name: "no StorageClass", spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&storagev1.StorageClass{}, "", w.namespace) },
-			condition: condition, want: "False NotFound", message: "is not there: make it", phase: v1alpha1.PhasePending,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			name: "no StorageClass", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&storagev1.StorageClass{}, "", w.namespace) },
+			condition: condition, want: "False NotFound", message: "does not exist: create it", phase: v1alpha1.PhasePending,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
 				w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
 			},
 		},
 		{
-			name: "StorageClass of volumes made by hand", spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
+			name: "StorageClass of volumes made by hand", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
 				w.delete(&storagev1.StorageClass{}, "", w.namespace)
 				w.create(&storagev1.StorageClass{
 					ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "kubernetes.io/no-provisioner",
 				})
 			},
-			condition: condition, want: "False NotDynamic", message: "makes no volumes by itself", phase: v1alpha1.PhaseFailed,
+			condition: condition, want: "False NotDynamic", message: "does not provision volumes", phase: v1alpha1.PhaseFailed,
 		},
 	}
 }
@@ -196,31 +199,31 @@ func imageRows() []row {
 
 	names := func(why, image, want, message string, phase v1alpha1.DPFHCPBridgePhase) row {
 		return row{
-			name: why, spoil: func(_ *world, b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image },
+			name: why, breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = image },
 			condition: condition, want: "False " + want, message: message, phase: phase,
-			fix: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				w.patch(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = w.image() })
+			fix: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.OCPReleaseImage = w.validImage() })
 			},
 		}
 	}
 	return []row{
-		names("tag that is not there", image("4.15.99-x86_64"), "ImageNotFound", "is not in its registry", v1alpha1.PhaseFailed),
+		names("tag that is not there", image("4.15.99-x86_64"), "ImageNotFound", "does not exist in its registry", v1alpha1.PhaseFailed),
 		names("name that is none", registryHost()+"/a//b:1.2.3", "ImageNotFound", "parse image", v1alpha1.PhaseFailed),
 		names("registry that does not answer", "127.0.0.1:1/openshift/release:4.15.0", "RegistryUnreachable",
-			"registry 127.0.0.1:1 can't be asked", v1alpha1.PhasePending),
+			"check image at registry 127.0.0.1:1", v1alpha1.PhasePending),
 		names("version that HyperShift does not run", image("4.9.0-x86_64"), "VersionNotSupported",
-			"HyperShift does not run OpenShift 4.9: choose an image of 4.16, 4.15", v1alpha1.PhaseFailed),
+			"HyperShift does not support OpenShift 4.9: choose an image of version 4.16, 4.15", v1alpha1.PhaseFailed),
 		{
-			name: "wrong password", spoil: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "wrong"))
+			name: "wrong password", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.setSecretData("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "wrong"))
 			},
-			condition: condition, want: "False ImageUnauthorized", message: "does not let the pull secret's login read", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.data("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password"))
+			condition: condition, want: "False ImageUnauthorized", message: "does not allow the pull secret's login to read", phase: v1alpha1.PhaseFailed,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.setSecretData("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password"))
 			},
 		},
 		{
-			name: "image by digest", spoil: func(_ *world, b *v1alpha1.DPFHCPBridge) {
+			name: "image by digest", breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) {
 				b.Spec.OCPReleaseImage = registryHost() + "/" + repository + "@" + images.Push(repository, "")
 			},
 			condition: condition, want: "True Valid", phase: v1alpha1.PhaseProvisioning,
@@ -228,13 +231,13 @@ func imageRows() []row {
 	}
 }
 
-// image is the good one.
-func (w *world) image() string { return image("4.15.0-x86_64") }
+// validImage returns an image that exists and is supported.
+func (w *fixture) validImage() string { return image("4.15.0-x86_64") }
 
-func (w *world) pool(name string, spec anyMap) *unstructured.Unstructured {
+func (w *fixture) createPool(name string, spec anyMap) *unstructured.Unstructured {
 	w.t.Helper()
 
-	pool := hypershift.New(hypershift.IPAddressPoolKind())
+	pool := hypershift.NewObject(hypershift.IPAddressPoolKind())
 	pool.SetNamespace(metalLB)
 	pool.SetName(name)
 	pool.Object["spec"] = spec
@@ -248,8 +251,8 @@ func (w *world) pool(name string, spec anyMap) *unstructured.Unstructured {
 	return pool
 }
 
-// takes makes a Service that has an address.
-func (w *world) takes(name, address string) {
+// createServiceWithAddress creates a Service that has an address.
+func (w *fixture) createServiceWithAddress(name, address string) {
 	w.t.Helper()
 
 	service := &corev1.Service{
@@ -269,7 +272,7 @@ func addressRows() []row {
 	}
 	asks := func(why, address, key string) row {
 		return row{
-			name: why, spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			name: why, breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				at(b, address)
 				w.create(&corev1.Service{
 					ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "asks", Annotations: map[string]string{key: "fd00::1, " + address}},
@@ -277,60 +280,60 @@ func addressRows() []row {
 				})
 			},
 			condition: condition, want: "False VIPConflict", message: "/asks has the address", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "asks") },
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "asks") },
 		}
 	}
 
 	return []row{
 		{
-			name: "address of a Service", spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			name: "address of a Service", breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				at(b, "10.3.0.1")
-				w.takes("web", "10.3.0.1")
+				w.createServiceWithAddress("web", "10.3.0.1")
 			},
-			condition: condition, want: "False VIPConflict", message: "/web has the address 10.3.0.1: choose another, or free it", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
+			condition: condition, want: "False VIPConflict", message: "/web has the address 10.3.0.1: choose another address, or release it there", phase: v1alpha1.PhaseFailed,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
 		},
 		asks("address that a Service asks for", "10.3.0.2", hypershift.AnnotationAddress),
-		asks("address that a Service asks for in the old way", "10.3.0.3", hypershift.AnnotationAddressOld),
+		asks("address that a Service asks for in the old way", "10.3.0.3", hypershift.AnnotationAddressDeprecated),
 		{
-			name:      "address of no pool",
-			spoil:     func(_ *world, b *v1alpha1.DPFHCPBridge) { at(b, "198.51.100.7") },
-			condition: condition, want: "False VIPNotInPool", message: "no IPAddressPool has the address 198.51.100.7", phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, _ *v1alpha1.DPFHCPBridge) {
-				w.pool("row-none", anyMap{"addresses": list{"198.51.100.0-198.51.100.9"}})
+			name:       "address of no pool",
+			breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) { at(b, "198.51.100.7") },
+			condition:  condition, want: "False VIPNotInPool", message: "no IPAddressPool has the address 198.51.100.7", phase: v1alpha1.PhaseFailed,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				w.createPool("row-none", anyMap{"addresses": list{"198.51.100.0-198.51.100.9"}})
 			},
 		},
 		{
-			name: "address of a pool for others", spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			name: "address of a pool for others", breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				at(b, "198.51.100.77")
-				w.pool("row-others", anyMap{
+				w.createPool("row-others", anyMap{
 					"addresses": list{"198.51.100.64/28"}, "serviceAllocation": anyMap{"namespaces": list{"others"}},
 				})
 			},
-			condition: condition, want: "False VIPNotInPool", message: "IPAddressPool row-others has the address 198.51.100.77 and does not serve namespace",
+			condition: condition, want: "False VIPNotInPool", message: "IPAddressPool row-others has the address 198.51.100.77 but does not serve namespace",
 			phase: v1alpha1.PhaseFailed,
-			fix: func(w *world, b *v1alpha1.DPFHCPBridge) {
-				pool := w.read(hypershift.New(hypershift.IPAddressPoolKind()), metalLB, "row-others")
-				w.must(env.Client.Patch(w.t.Context(), pool, merge(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
+			fix: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				pool := w.readObject(hypershift.NewObject(hypershift.IPAddressPoolKind()), metalLB, "row-others")
+				w.must(env.Client.Patch(w.t.Context(), pool, mergePatch(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
 					"namespaces": list{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)},
 				}}})))
 			},
 		},
 		{
-			name: "pool of that name", spoil: func(w *world, b *v1alpha1.DPFHCPBridge) {
+			name: "pool of that name", breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				at(b, "10.3.0.4")
-				w.pool(hypershift.PoolName(b.Namespace, b.Name), anyMap{"addresses": list{"203.0.113.1/32"}})
+				w.createPool(hypershift.PoolName(b.Namespace, b.Name), anyMap{"addresses": list{"203.0.113.1/32"}})
 			},
-			condition: condition, want: "False ServiceCreationFailed", message: "is there and does not belong to this bridge", phase: v1alpha1.PhaseFailed,
+			condition: condition, want: "False ServiceCreationFailed", message: "exists and does not belong to this bridge", phase: v1alpha1.PhaseFailed,
 			ready: v1alpha1.ReasonWaitingForInfrastructure,
 		},
 	}
 }
 
-// TestRows has a row for each documented condition and reason, on an API server with
-// HyperShift's, MetalLB's and DPF's schemas, where the test itself plays all three.
-func TestRows(t *testing.T) { //nolint:paralleltest // it plays HyperShift itself
-	alone(t, clock.RealClock{}, crds.Install)
+// TestRows has a row for each documented condition and reason. It uses an API server with the schemas of
+// HyperShift, MetalLB and DPF, and simulates all three itself.
+func TestRows(t *testing.T) { //nolint:paralleltest // it simulates HyperShift itself
+	runAreaAlone(t, clock.RealClock{}, crds.Install)
 
 	rows := append(dpuClusterRows(), secretRows()...)
 	rows = append(rows, classRows()...)
@@ -343,39 +346,39 @@ func TestRows(t *testing.T) { //nolint:paralleltest // it plays HyperShift itsel
 		for _, row := range rows {
 			t.Run(row.name, func(t *testing.T) {
 				t.Parallel()
-				row.check(newWorldAlone(t))
+				row.check(newIsolatedFixture(t))
 			})
 		}
 	})
 
-	everyReason(t, rows)
+	checkEveryReason(t, rows)
 }
 
-func (r row) check(w *world) {
+func (r row) check(w *fixture) {
 	w.t.Helper()
-	w.dpuCluster("b", hypershift.PhaseReady)
+	w.createDPUCluster("b", hypershift.PhaseReady)
 
-	b := w.bridge("b")
-	if r.spoil != nil {
-		r.spoil(w, b)
+	b := w.newBridge("b")
+	if r.breakState != nil {
+		r.breakState(w, b)
 	}
 
 	w.create(b)
 
-	if r.then != nil {
-		r.then(w, b)
+	if r.afterCreate != nil {
+		r.afterCreate(w, b)
 	}
 
 	status, reason, _ := strings.Cut(r.want, " ")
-	w.says(b, r.condition, r.want, r.message)
-	got := w.reaches(b, r.phase)
+	w.waitForCondition(b, r.condition, r.want, r.message)
+	got := w.waitForPhase(b, r.phase)
 
 	if r.ready == "" && status == "False" {
 		r.ready = v1alpha1.ReasonValidationFailed
 	}
 
 	if r.ready != "" {
-		w.says(b, v1alpha1.ConditionReady, map[bool]string{true: "True ", false: "False "}[r.phase == v1alpha1.PhaseReady]+r.ready, "")
+		w.waitForCondition(b, v1alpha1.ConditionReady, map[bool]string{true: "True ", false: "False "}[r.phase == v1alpha1.PhaseReady]+r.ready, "")
 	}
 
 	if r.phase == v1alpha1.PhaseFailed && !strings.Contains(got.Status.Message, r.message) {
@@ -384,16 +387,16 @@ func (r row) check(w *world) {
 
 	if status == "False" && r.phase == v1alpha1.PhaseFailed {
 		if r.condition == v1alpha1.ConditionReady {
-			reason = string(v1alpha1.PhaseFailed) // Ready is told of by phases
+			reason = string(v1alpha1.PhaseFailed) // events about Ready have the phase as reason
 		}
 
-		w.warned(b, reason, true)
+		w.checkEvent(b, reason, true)
 	}
 
 	if r.fix != nil {
 		r.fix(w, b)
 		w.eventually(r.condition+" is fixed", func() bool {
-			return !has(w.get(b), r.condition, r.want)
+			return !hasCondition(w.getBridge(b), r.condition, r.want)
 		})
 	}
 }

@@ -19,49 +19,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
 	"github.com/hyperfleet/hyperfleet/bridge/dpfhcpbridge"
-	kinds "github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
 	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Area is what the bridge area needs of its process.
+// Area holds what the bridge area needs from its process.
 type Area struct {
 	Config   config.Bridge
 	Registry prometheus.Registerer
 	Clock    clock.WithTicker
 	Log      *slog.Logger
-	// Transport leads to image registries.
-	Transport http.RoundTripper
-	// Hosted wraps transports that lead to hosted clusters; may be nil.
-	Hosted func(http.RoundTripper) http.RoundTripper
+	// RegistryTransport sends requests to image registries.
+	RegistryTransport http.RoundTripper
+	// WrapHostedTransport wraps the transports for hosted clusters. It may be nil.
+	WrapHostedTransport func(http.RoundTripper) http.RoundTripper
 }
 
-// Setup adds the area's controllers to the manager. What needs another project's kinds
-// starts when they are there.
+// Setup adds the area's controllers to the manager. If the CRDs of another project are not installed,
+// the parts that need them start when the CRDs are installed.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
-	steps, err := step.NewMetrics(a.Registry)
+	stepMetrics, err := step.NewMetrics(a.Registry)
 	if err != nil {
-		return fmt.Errorf("set up steps: %w", err)
+		return fmt.Errorf("register metrics of steps: %w", err)
 	}
 
-	ranges, err := Ranges(a.Config.AddressRanges)
+	ranges, err := ParseRanges(a.Config.AddressRanges)
 	if err != nil {
 		return err
 	}
 
-	bridges := &dpfhcpbridge.Reconciler{
-		Client: mgr.GetClient(), Cache: mgr.GetCache(), Live: mgr.GetAPIReader(),
-		Runner: &step.Runner{
-			Client: mgr.GetClient(), Controller: "dpfhcpbridge", Clock: a.Clock, Metrics: steps, Summarize: dpfhcpbridge.Summarize,
+	reconciler := &dpfhcpbridge.Reconciler{
+		Client: mgr.GetClient(), Cache: mgr.GetCache(), APIReader: mgr.GetAPIReader(),
+		Runner: &step.Reconciler{
+			Client: mgr.GetClient(), Controller: "dpfhcpbridge", Clock: a.Clock, Metrics: stepMetrics, Summarize: dpfhcpbridge.Summarize,
 		},
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Images: release.New(a.Transport, a.Clock),
-		Ignition:            &ignition.Client{Wrap: a.Hosted, Clock: a.Clock},
+		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Images: release.New(a.RegistryTransport, a.Clock),
+		Ignition:            &ignition.Client{WrapTransport: a.WrapHostedTransport, Clock: a.Clock},
 		HyperShiftNamespace: a.Config.HyperShiftNamespace, MetalLBNamespace: a.Config.MetalLBNamespace,
 		Ranges: ranges, Concurrency: a.Config.Concurrency,
 	}
-	if err := bridges.SetupWithManager(ctx, mgr); err != nil {
+	if err := reconciler.SetupWithManager(ctx, mgr); err != nil {
 		return err
 	}
 
@@ -72,76 +72,84 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	for _, project := range []struct {
 		name  string
 		kinds []schema.GroupVersionKind
-		open  func(context.Context) error
+		start func(context.Context) error
 	}{
-		{"DPF", []schema.GroupVersionKind{kinds.DPUClusterKind(), kinds.DPUFlavorKind()}, bridges.OpenDPF},
-		{"HyperShift", []schema.GroupVersionKind{kinds.HostedClusterKind(), kinds.NodePoolKind()}, bridges.OpenHyperShift},
-		{"MetalLB", []schema.GroupVersionKind{kinds.IPAddressPoolKind(), kinds.L2AdvertisementKind()}, bridges.OpenMetalLB},
+		{"DPF", []schema.GroupVersionKind{hypershift.DPUClusterKind(), hypershift.DPUFlavorKind()}, reconciler.WatchDPF},
+		{
+			"HyperShift",
+			[]schema.GroupVersionKind{hypershift.HostedClusterKind(), hypershift.NodePoolKind()}, reconciler.WatchHyperShift,
+		},
+		{
+			"MetalLB",
+			[]schema.GroupVersionKind{hypershift.IPAddressPoolKind(), hypershift.L2AdvertisementKind()}, reconciler.WatchMetalLB,
+		},
 	} {
-		open := func(ctx context.Context, _ ctrl.Manager) error { return project.open(ctx) }
-		if err := a.gate(ctx, mgr, project.name, project.kinds, open); err != nil {
+		start := func(ctx context.Context, _ ctrl.Manager) error { return project.start(ctx) }
+		if err := a.startWhenInstalled(ctx, mgr, project.name, project.kinds, start); err != nil {
 			return err
 		}
 	}
 
-	return a.approval(ctx, mgr)
+	return a.setUpCSRApproval(ctx, mgr)
 }
 
-// approval adds what approves the certificates of workers, where that is asked for.
-func (a *Area) approval(ctx context.Context, mgr ctrl.Manager) error {
+// setUpCSRApproval adds the controller that approves the certificates of workers, if the configuration
+// enables it.
+func (a *Area) setUpCSRApproval(ctx context.Context, mgr ctrl.Manager) error {
 	if !a.Config.CSRApproval {
 		return nil
 	}
 
 	approver := &csr.Approver{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
-		Registry: a.Registry, Clock: a.Clock, Log: a.Log, Transport: a.Hosted, Concurrency: a.Config.Concurrency,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("hyperfleet"),
+		Registry: a.Registry, Clock: a.Clock, Log: a.Log, WrapTransport: a.WrapHostedTransport, Concurrency: a.Config.Concurrency,
 	}
 
-	open := func(_ context.Context, mgr ctrl.Manager) error { return approver.SetupWithManager(mgr) }
+	start := func(_ context.Context, mgr ctrl.Manager) error { return approver.SetupWithManager(mgr) }
 
-	return a.gate(ctx, mgr, "DPF workers", []schema.GroupVersionKind{csr.DPUKind()}, open)
+	return a.startWhenInstalled(ctx, mgr, "DPF workers", []schema.GroupVersionKind{csr.DPUKind()}, start)
 }
 
-// gate opens at once when the kinds are there, so that no bridge is told that they are not,
-// and else when they have come.
-func (a *Area) gate(
-	ctx context.Context, mgr ctrl.Manager, name string, needed []schema.GroupVersionKind,
-	open func(context.Context, ctrl.Manager) error,
+// startWhenInstalled calls start at once if all required kinds are installed, so that no bridge reports
+// them as missing at startup. Otherwise it adds a gate to the manager, which calls start when the kinds
+// are installed.
+func (a *Area) startWhenInstalled(
+	ctx context.Context, mgr ctrl.Manager, name string, required []schema.GroupVersionKind,
+	start func(context.Context, ctrl.Manager) error,
 ) error {
-	there := true
+	installed := true
 
-	for _, kind := range needed {
+	for _, kind := range required {
 		_, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil && !meta.IsNoMatchError(err) {
-			return fmt.Errorf("look for kind %s: %w", kind.Kind, err)
+			return fmt.Errorf("look up kind %s: %w", kind.Kind, err)
 		}
 
-		there = there && err == nil
+		installed = installed && err == nil
 	}
 
-	if there {
-		return open(ctx, mgr)
+	if installed {
+		return start(ctx, mgr)
 	}
 
 	gate := &crdgate.Gate{
-		Area: "bridge: " + name, Kinds: needed, Manager: mgr, Clock: a.Clock, Log: a.Log, Open: open,
+		Area: "bridge: " + name, Kinds: required, Manager: mgr, Clock: a.Clock, Log: a.Log, SetupWithManager: start,
 	}
 	if err := mgr.Add(gate); err != nil {
-		return fmt.Errorf("add gate of kinds of %s: %w", name, err)
+		return fmt.Errorf("add gate for the kinds of %s: %w", name, err)
 	}
 
 	return nil
 }
 
-// Ranges reads ranges of addresses.
-func Ranges(entries []string) ([]address.Range, error) {
+// ParseRanges parses address ranges.
+func ParseRanges(entries []string) ([]address.Range, error) {
 	out := make([]address.Range, 0, len(entries))
 
 	for _, entry := range entries {
 		r, err := address.Parse(entry)
 		if err != nil {
-			return nil, fmt.Errorf("read address ranges: %w", err)
+			return nil, fmt.Errorf("parse address ranges: %w", err)
 		}
 
 		out = append(out, r)

@@ -39,16 +39,16 @@ const (
 	workersAccount   = "node-bootstrapper"
 )
 
-// logged is what controllers have logged of errors.
-var logged = &journal{}
+// errorLog holds the errors that controllers have logged.
+var errorLog = &logBuffer{}
 
-// journal is a log in memory.
-type journal struct {
+// logBuffer is a log in memory.
+type logBuffer struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (j *journal) Write(line []byte) (int, error) {
+func (j *logBuffer) Write(line []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
@@ -57,8 +57,8 @@ func (j *journal) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// has says whether a line has all the words.
-func (j *journal) has(words ...string) bool {
+// hasLine returns whether a line contains all words.
+func (j *logBuffer) hasLine(words ...string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
@@ -67,8 +67,8 @@ func (j *journal) has(words ...string) bool {
 	})
 }
 
-// furnish lets workers and nodes ask for certificates, as in OpenShift.
-func furnish(t *testing.T) {
+// grantCSRPermissions allows workers and nodes to request certificates, as in OpenShift.
+func grantCSRPermissions(t *testing.T) {
 	t.Helper()
 
 	must(t, crds.Install(t.Context(), env.Config))
@@ -84,55 +84,56 @@ func furnish(t *testing.T) {
 			Subjects:   []rbacv1.Subject{subject},
 		})
 		if client.IgnoreAlreadyExists(err) != nil {
-			t.Fatalf("let %s ask: %v", name, err)
+			t.Fatalf("bind ClusterRole to %s: %v", name, err)
 		}
 	}
 }
 
-// approver is HyperShift, and what an Approver does beside it: it counts its passes, each of
-// which reads the kubeconfig, the watches of hosted clusters that it began, and those that are open.
-type approver struct {
+// approverFixture is the HyperShift simulator with an Approver. It counts the Approver's reconciles
+// (each of which reads the kubeconfig), the watches of hosted clusters that were started, and the
+// watches that are open.
+type approverFixture struct {
 	client.Reader
 
-	sim                    *simulator.Sim
-	passes, begun, watches atomic.Int64
+	sim                                     *simulator.Sim
+	reconciles, startedWatches, openWatches atomic.Int64
 }
 
-func (a *approver) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, is := object.(*corev1.Secret); is {
-		a.passes.Add(1)
+func (a *approverFixture) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, ok := object.(*corev1.Secret); ok {
+		a.reconciles.Add(1)
 	}
 
 	return a.Reader.Get(ctx, key, object, options...)
 }
 
-func (a *approver) transport(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
+func (a *approverFixture) transport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
 		if err == nil && r.URL.Query().Has("watch") {
-			a.begun.Add(1)
-			a.watches.Add(1)
-			answer.Body = &ending{ReadCloser: answer.Body, end: sync.OnceFunc(func() { a.watches.Add(-1) })}
+			a.startedWatches.Add(1)
+			a.openWatches.Add(1)
+			response.Body = &closeNotifier{ReadCloser: response.Body, onClose: sync.OnceFunc(func() { a.openWatches.Add(-1) })}
 		}
 
-		return answer, err
+		return response, err
 	})
 }
 
-// ending is an answer whose end is noticed.
-type ending struct {
+// closeNotifier is a response body that reports when it is closed.
+type closeNotifier struct {
 	io.ReadCloser
 
-	end func()
+	onClose func()
 }
 
-func (e *ending) Close() error {
-	e.end()
+func (e *closeNotifier) Close() error {
+	e.onClose()
 
 	return e.ReadCloser.Close()
 }
 
-// workers is a bridge with a hosted cluster, whose workers ask for certificates.
+// workers is a bridge with a hosted cluster whose workers request certificates.
 type workers struct {
 	t      *testing.T
 	sim    *simulator.Sim
@@ -140,20 +141,20 @@ type workers struct {
 	dpus   types.NamespacedName
 }
 
-// approve runs HyperShift and an Approver until the test ends: one that runs alone, as the
-// API server is every hosted cluster, too.
-func approve(t *testing.T) *approver {
+// runApprover runs the HyperShift simulator and an Approver until the test ends. Only one may run at a
+// time, because the API server is also every hosted cluster.
+func runApprover(t *testing.T) *approverFixture {
 	t.Helper()
-	furnish(t)
+	grantCSRPermissions(t)
 
-	out := &approver{}
-	out.sim = hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supported()})
+	out := &approverFixture{}
+	out.sim = hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions()})
 
-	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
+	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error {
 		out.Reader = mgr.GetAPIReader()
 
 		return (&csr.Approver{
-			Client: mgr.GetClient(), Live: out, Transport: out.transport, Recorder: mgr.GetEventRecorder("hyperfleet"),
+			Client: mgr.GetClient(), APIReader: out, WrapTransport: out.transport, Recorder: mgr.GetEventRecorder("hyperfleet"),
 			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		}).SetupWithManager(mgr)
 	})
@@ -161,7 +162,7 @@ func approve(t *testing.T) *approver {
 	return out
 }
 
-func newWorkers(t *testing.T, beside *approver) *workers {
+func newWorkers(t *testing.T, beside *approverFixture) *workers {
 	t.Helper()
 
 	w := &workers{t: t, sim: beside.sim}
@@ -184,25 +185,25 @@ func newWorkers(t *testing.T, beside *approver) *workers {
 			StringData: map[string]string{v1alpha1.PullSecretKey: `{"auths":{"quay.io":{"auth":"YTpi"}}}`},
 		},
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.SSHKeyName("c1")},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.SSHKeySecretName("c1")},
 			StringData: map[string]string{hypershift.SSHKeyKey: "ssh-ed25519 AAAA"},
 		},
 		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.EncryptionKeyName("c1")},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: hypershift.EncryptionKeySecretName("c1")},
 			StringData: map[string]string{hypershift.EncryptionKeyKey: "0123456789abcdef0123456789abcdef"},
 		},
 		w.bridge,
 	)
-	cluster := hypershift.HostedCluster(w.bridge, "10.0.0.5")
+	cluster := hypershift.NewHostedCluster(w.bridge, "10.0.0.5")
 	w.create(cluster)
 	t.Cleanup(func() { w.clear(cluster) })
-	w.comesUp()
+	w.setBridgeStatus()
 
 	return w
 }
 
-// clear leaves no bridge that a later test's controllers would look at. What HyperShift would
-// take away for its finalizer is nobody's, and stays.
+// clear deletes the bridge and the HostedCluster, so that controllers of later tests do not reconcile
+// them. The objects that HyperShift would delete because of its finalizer stay.
 func (w *workers) clear(cluster *unstructured.Unstructured) {
 	ctx := context.Background()
 
@@ -213,14 +214,14 @@ func (w *workers) clear(cluster *unstructured.Unstructured) {
 	}
 
 	none := map[string]any{"metadata": map[string]any{"finalizers": nil}}
-	if err := client.IgnoreNotFound(env.Client.Patch(ctx, cluster, merge(none))); err != nil {
+	if err := client.IgnoreNotFound(env.Client.Patch(ctx, cluster, mergePatch(none))); err != nil {
 		w.t.Error(err)
 	}
 }
 
-// comesUp says of the bridge what its controller says when HyperShift has written the
+// setBridgeStatus sets the status that the bridge's controller sets when HyperShift has written the
 // kubeconfig.
-func (w *workers) comesUp() {
+func (w *workers) setBridgeStatus() {
 	w.t.Helper()
 
 	secret := &corev1.Secret{}
@@ -244,7 +245,7 @@ func (w *workers) create(objects ...client.Object) {
 
 	for _, o := range objects {
 		if err := env.Client.Create(w.t.Context(), o); err != nil {
-			w.t.Fatalf("make %T %s: %v", o, o.GetName(), err)
+			w.t.Fatalf("create %T %s: %v", o, o.GetName(), err)
 		}
 	}
 }
@@ -252,9 +253,9 @@ func (w *workers) create(objects ...client.Object) {
 func (w *workers) eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); !holds(); time.Sleep(checkInterval) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout: %s", what)
 		}
 	}
 }

@@ -44,9 +44,9 @@ import (
 )
 
 const (
-	// patience bounds a wait.
-	patience = 2 * time.Minute
-	lookAt   = 50 * time.Millisecond
+	// waitTimeout bounds a wait.
+	waitTimeout   = 2 * time.Minute
+	checkInterval = 50 * time.Millisecond
 
 	metalLB    = "metallb-system"
 	repository = "openshift-release-dev/ocp-release"
@@ -54,17 +54,16 @@ const (
 	delay      = 20 * time.Millisecond
 )
 
-// The API server and the image registry of this package's tests. Tests keep apart by
-// namespace, and by address.
+// The API server and the image registry of this package's tests. Tests use different namespaces and addresses.
 var (
-	env     *kube.Env
-	images  *registry.Server
-	served  *httptest.Server
-	onStage stage
+	env    *kube.Env
+	images *registry.Server
+	served *httptest.Server
+	shared sharedEnv
 )
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelError}))))
+	log.SetLogger(kitlog.ToLogr(slog.New(slog.NewTextHandler(errorLog, &slog.HandlerOptions{Level: slog.LevelError}))))
 
 	images = registry.New(registry.Options{Users: map[string]string{"user": "password"}})
 	served = httptest.NewTLSServer(images)
@@ -88,25 +87,24 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// stage is what most tests share while there are any: HyperShift, MetalLB and the area, all
-// on the API server. Tests that are not parallel find it empty, and may fill it themselves.
-type stage struct {
-	mu      sync.Mutex
-	tests   int
-	sim     *simulator.Sim
-	counted *counts
-	end     func() error
+// sharedEnv is shared by most tests while one of them runs: the simulators of HyperShift and MetalLB,
+// and the area, on the API server. A test that is not parallel finds it stopped, and may start its own.
+type sharedEnv struct {
+	mu     sync.Mutex
+	tests  int
+	sim    *simulator.Sim
+	counts *counts
+	stop   func() error
 }
 
-// enter fills the stage for the first test; the last one clears it, and is told what went
-// wrong.
-func (s *stage) enter(t testing.TB) {
+// join starts the environment for the first test. The last test stops it and reports errors.
+func (s *sharedEnv) join(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if s.tests == 0 {
-		must(t, s.fill())
+		must(t, s.start())
 	}
 
 	s.tests++
@@ -120,23 +118,23 @@ func (s *stage) enter(t testing.TB) {
 			return
 		}
 
-		if err := s.end(); err != nil {
+		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-func (s *stage) fill() error {
-	// It goes on when the test is over that was the first.
+func (s *sharedEnv) start() error {
+	// The context must outlive the test that started the environment.
 	ctx, cancel := context.WithCancel(context.Background())
 
-	if err := errors.Join(crds.Install(ctx, env.Config), makeNode(ctx)); err != nil {
+	if err := errors.Join(crds.Install(ctx, env.Config), createReadyNode(ctx)); err != nil {
 		cancel()
 
 		return err
 	}
 
-	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supported(), Ignition: true, Families: families, Delays: simulator.Delays{
+	sim, err := simulator.Start(simulator.Options{Config: env.Config, Supported: supportedVersions(), Ignition: true, Families: families, Delays: simulator.Delays{
 		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}})
 	if err != nil {
@@ -145,15 +143,15 @@ func (s *stage) fill() error {
 		return err
 	}
 
-	s.sim, s.counted = sim, newCounts()
-	done := runArea(ctx, clock.RealClock{}, s.counted)
+	s.sim, s.counts = sim, newCounts()
+	done := runArea(ctx, clock.RealClock{}, s.counts)
 
-	s.end = func() error {
+	s.stop = func() error {
 		cancel()
 
-		err := errors.Join(<-done, sim.Close(), s.counted.check())
+		err := errors.Join(<-done, sim.Close(), s.counts.check())
 		for _, violation := range sim.Violations() {
-			err = errors.Join(err, fmt.Errorf("violation: %s: %s", violation.Object, violation.What))
+			err = errors.Join(err, fmt.Errorf("violation: %s: %s", violation.Object, violation.Message))
 		}
 
 		return errors.Join(append(sim.Problems(), err)...)
@@ -162,23 +160,23 @@ func (s *stage) fill() error {
 	return nil
 }
 
-// image is a reference to an image of the registry.
+// image returns the name of an image in the registry.
 func image(tag string) string { return registryHost() + "/" + repository + ":" + tag }
 
 func registryHost() string { return strings.TrimPrefix(served.URL, "https://") }
 
-// pullSecret is a Docker configuration that logs in to the registry.
+// pullSecret returns a Docker configuration with a login for the registry.
 func pullSecret(user, password string) string {
 	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 
 	return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, registryHost(), auth)
 }
 
-// supported are the versions that HyperShift runs.
-func supported() []string { return []string{"4.16", "4.15"} }
+// supported returns the versions that HyperShift supports.
+func supportedVersions() []string { return []string{"4.16", "4.15"} }
 
-// makeNode makes a node of the management cluster that is ready.
-func makeNode(ctx context.Context) error {
+// createReadyNode creates a ready node of the management cluster.
+func createReadyNode(ctx context.Context) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 
 	err := env.Client.Create(ctx, node)
@@ -187,7 +185,7 @@ func makeNode(ctx context.Context) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("make node: %w", err)
+		return fmt.Errorf("create node: %w", err)
 	}
 
 	node.Status = corev1.NodeStatus{
@@ -195,24 +193,25 @@ func makeNode(ctx context.Context) error {
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}
 	if err := env.Client.Status().Update(ctx, node); err != nil {
-		return fmt.Errorf("make node: %w", err)
+		return fmt.Errorf("create node: %w", err)
 	}
 
 	return nil
 }
 
-// settings are those of the area. Pools of bridges' own may only be of these.
-func settings() config.Bridge {
+// areaConfig returns the configuration of the area, with the address ranges for which bridges may create
+// pools.
+func areaConfig() config.Bridge {
 	cfg := config.Default().Bridge
 	cfg.AddressRanges = []string{"10.0.0.0/8", "fd00:10::/64"}
 
 	return cfg
 }
 
-// runArea runs the area as its process would, until the context ends.
+// runArea runs the area as its process would, until the context is done.
 func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan error {
 	done := make(chan error, 1)
-	kubeconfig := env.Record("hyperfleet-bridge", env.Config)
+	kubeconfig := env.RecordUses("hyperfleet-bridge", env.Config)
 	kubeconfig.QPS = -1
 	kubeconfig.Wrap(count.transport)
 
@@ -227,8 +226,8 @@ func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan er
 	}
 
 	area := &bridge.Area{
-		Config: settings(), Registry: prometheus.NewRegistry(), Clock: clk, Log: slog.New(slog.DiscardHandler),
-		Transport: served.Client().Transport,
+		Config: areaConfig(), Registry: prometheus.NewRegistry(), Clock: clk, Log: slog.New(slog.DiscardHandler),
+		RegistryTransport: served.Client().Transport,
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
 		done <- err
@@ -241,36 +240,36 @@ func runArea(ctx context.Context, clk clock.WithTicker, count *counts) <-chan er
 	return done
 }
 
-// world is a namespace of bridges and one of DPUClusters.
-type world struct {
-	t               testing.TB
-	namespace, dpus string
-	// patience bounds each wait.
-	patience time.Duration
+// fixture is a namespace for bridges and a namespace for DPUClusters.
+type fixture struct {
+	t                       testing.TB
+	namespace, dpuNamespace string
+	// timeout bounds each wait.
+	timeout time.Duration
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
-	onStage.enter(t)
+	shared.join(t)
 
-	return newWorldAlone(t)
+	return newIsolatedFixture(t)
 }
 
-// newWorldAlone is a world on an API server where nothing is on the stage.
-func newWorldAlone(t testing.TB) *world {
+// newIsolatedFixture returns a fixture without the shared environment.
+func newIsolatedFixture(t testing.TB) *fixture {
 	t.Helper()
 
-	w := &world{t: t, patience: patience, namespace: newNamespace(t), dpus: newNamespace(t)}
+	w := &fixture{t: t, timeout: waitTimeout, namespace: newNamespace(t), dpuNamespace: newNamespace(t)}
 	w.create(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "csi.example.com"})
-	w.create(w.secret("ssh-key", v1alpha1.SSHKeySecretKey, sshKey))
-	w.create(w.secret("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")))
+	w.create(w.newSecret("ssh-key", v1alpha1.SSHKeySecretKey, sshKey))
+	w.create(w.newSecret("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "password")))
 	t.Cleanup(w.clear)
 
 	return w
 }
 
-// newNamespace makes a namespace that stays: to delete it, Kubernetes would go through all
-// kinds that there are, and a hundred times that is more than all else that is done here.
+// newNamespace creates a namespace that is not deleted. To delete a namespace, Kubernetes lists all
+// kinds, which takes longer than all tests if it is done a hundred times.
 func newNamespace(t testing.TB) string {
 	t.Helper()
 
@@ -280,8 +279,8 @@ func newNamespace(t testing.TB) string {
 	return namespace.Name
 }
 
-// clear deletes all bridges, and looks whether anything is left of them.
-func (w *world) clear() {
+// clear deletes all bridges and checks that nothing is left of them.
+func (w *fixture) clear() {
 	ctx := context.Background()
 
 	if err := env.Client.DeleteAllOf(ctx, &v1alpha1.DPFHCPBridge{}, client.InNamespace(w.namespace)); err != nil {
@@ -294,7 +293,7 @@ func (w *world) clear() {
 		return env.Client.List(ctx, &list, client.InNamespace(w.namespace)) == nil && len(list.Items) == 0
 	})
 
-	w.eventually("nothing is left", func() bool { return len(w.made()) == 0 })
+	w.eventually("nothing is left", func() bool { return len(w.remainingObjects()) == 0 })
 
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}
 	if err := client.IgnoreNotFound(env.Client.Delete(ctx, class)); err != nil {
@@ -302,9 +301,10 @@ func (w *world) clear() {
 	}
 }
 
-// made lists what there is of the world's bridges, but for what Kubernetes collects: its collector
-// looks for new kinds, such as HyperShift's, twice a minute.
-func (w *world) made() []string {
+// remainingObjects lists the objects of the fixture's bridges, without those that Kubernetes
+// garbage-collects. The garbage collector discovers new kinds, such as HyperShift's, only twice a
+// minute.
+func (w *fixture) remainingObjects() []string {
 	w.t.Helper()
 
 	var out []string
@@ -312,15 +312,15 @@ func (w *world) made() []string {
 	selector := client.MatchingLabels{hypershift.LabelNamespace: w.namespace}
 
 	for _, list := range []*unstructured.UnstructuredList{
-		listOf(hypershift.HostedClusterKind()), listOf(hypershift.NodePoolKind()), listOf(hypershift.IPAddressPoolKind()),
-		listOf(hypershift.L2AdvertisementKind()), listOf(corev1.SchemeGroupVersion.WithKind("Secret")),
+		newList(hypershift.HostedClusterKind()), newList(hypershift.NodePoolKind()), newList(hypershift.IPAddressPoolKind()),
+		newList(hypershift.L2AdvertisementKind()), newList(corev1.SchemeGroupVersion.WithKind("Secret")),
 	} {
 		if err := env.Client.List(context.Background(), list, selector); err != nil {
 			w.t.Error(err)
 		}
 
 		for i := range list.Items {
-			if object := &list.Items[i]; !ownerless(object) {
+			if object := &list.Items[i]; !hasDeletedOwner(object) {
 				out = append(out, object.GetKind()+" "+client.ObjectKeyFromObject(object).String())
 			}
 		}
@@ -329,8 +329,8 @@ func (w *world) made() []string {
 	return out
 }
 
-// ownerless says whether an owner of an object is gone.
-func ownerless(object *unstructured.Unstructured) bool {
+// hasDeletedOwner returns whether an owner of an object is deleted.
+func hasDeletedOwner(object *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool {
 		owner := &unstructured.Unstructured{}
 		owner.SetAPIVersion(ref.APIVersion)
@@ -342,39 +342,40 @@ func ownerless(object *unstructured.Unstructured) bool {
 	})
 }
 
-func (w *world) secret(name, key, value string) *corev1.Secret {
+func (w *fixture) newSecret(name, key, value string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Data: map[string][]byte{key: []byte(value)},
 	}
 }
 
-// dpuCluster makes a DPUCluster that is in a phase.
-func (w *world) dpuCluster(name, phase string) *unstructured.Unstructured {
+// createDPUCluster creates a DPUCluster with a phase.
+func (w *fixture) createDPUCluster(name, phase string) *unstructured.Unstructured {
 	w.t.Helper()
 
-	object := hypershift.New(hypershift.DPUClusterKind())
-	object.SetNamespace(w.dpus)
+	object := hypershift.NewObject(hypershift.DPUClusterKind())
+	object.SetNamespace(w.dpuNamespace)
 	object.SetName(name)
 	object.Object["spec"] = map[string]any{"type": "static", "maxNodes": int64(10)}
 	w.create(object)
-	w.status(object, map[string]any{"phase": phase, "nodesCount": int64(0)})
+	w.patchStatus(object, map[string]any{"phase": phase, "nodesCount": int64(0)})
 
 	return object
 }
 
-func (w *world) status(object *unstructured.Unstructured, status map[string]any) {
+func (w *fixture) patchStatus(object *unstructured.Unstructured, status map[string]any) {
 	w.t.Helper()
 
 	object.Object["status"] = status
-	w.must(env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), merge(map[string]any{"status": status})))
+	w.must(env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), mergePatch(map[string]any{"status": status})))
 }
 
-// bridge is a bridge that is exposed on nodes' ports, with all it needs but its DPUCluster.
-func (w *world) bridge(name string) *v1alpha1.DPFHCPBridge {
+// newBridge returns a bridge that is exposed on node ports. All objects that it needs exist, except its
+// DPUCluster.
+func (w *fixture) newBridge(name string) *v1alpha1.DPFHCPBridge {
 	return &v1alpha1.DPFHCPBridge{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
 		Spec: v1alpha1.DPFHCPBridgeSpec{
-			DPUClusterRef: v1alpha1.ObjectReference{Namespace: w.dpus, Name: name}, BaseDomain: "clusters.example.com",
+			DPUClusterRef: v1alpha1.ObjectReference{Namespace: w.dpuNamespace, Name: name}, BaseDomain: "clusters.example.com",
 			OCPReleaseImage: image("4.15.0-x86_64"), SSHKeySecretRef: v1alpha1.LocalObjectReference{Name: "ssh-key"},
 			PullSecretRef: v1alpha1.LocalObjectReference{Name: "pull-secret"}, EtcdStorageClass: w.namespace,
 			ControlPlaneAvailabilityPolicy: v1alpha1.SingleReplica, InfrastructureAvailabilityPolicy: v1alpha1.SingleReplica,
@@ -383,37 +384,37 @@ func (w *world) bridge(name string) *v1alpha1.DPFHCPBridge {
 	}
 }
 
-// exposed is a bridge with an address of MetalLB's.
-func (w *world) exposed(name, address string) *v1alpha1.DPFHCPBridge {
-	b := w.bridge(name)
+// newExposedBridge returns a bridge with an address of MetalLB.
+func (w *fixture) newExposedBridge(name, address string) *v1alpha1.DPFHCPBridge {
+	b := w.newBridge(name)
 	b.Spec.ExposeThroughLoadBalancer, b.Spec.MetalLBVirtualIP = true, address
 
 	return b
 }
 
-func (w *world) create(object client.Object) {
+func (w *fixture) create(object client.Object) {
 	w.t.Helper()
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 
 	must(w.t, err)
 }
 
-func (w *world) eventually(what string, check func() bool) {
+func (w *fixture) eventually(what string, check func() bool) {
 	w.t.Helper()
 
-	for end := time.Now().Add(w.patience); !check(); time.Sleep(lookAt) {
+	for end := time.Now().Add(w.timeout); !check(); time.Sleep(checkInterval) {
 		if time.Now().After(end) {
-			w.t.Fatalf("wait for %s: in vain", what)
+			w.t.Fatalf("timeout: wait for %s", what)
 		}
 	}
 }
 
-// get reads a bridge again.
-func (w *world) get(b *v1alpha1.DPFHCPBridge) *v1alpha1.DPFHCPBridge {
+// getBridge reads a bridge again.
+func (w *fixture) getBridge(b *v1alpha1.DPFHCPBridge) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
 	out := &v1alpha1.DPFHCPBridge{}
@@ -424,15 +425,15 @@ func (w *world) get(b *v1alpha1.DPFHCPBridge) *v1alpha1.DPFHCPBridge {
 	return out
 }
 
-// says waits until a condition has a status and a reason, and its message a part, and gives
-// the bridge.
-func (w *world) says(b *v1alpha1.DPFHCPBridge, condition, want, part string) *v1alpha1.DPFHCPBridge {
+// waitForCondition waits until a condition has the status and the reason in want, and part in its
+// message. It returns the bridge.
+func (w *fixture) waitForCondition(b *v1alpha1.DPFHCPBridge, condition, want, part string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
 	var last *v1alpha1.DPFHCPBridge
 
-	for end := time.Now().Add(w.patience); ; time.Sleep(lookAt) {
-		last = w.get(b)
+	for end := time.Now().Add(w.timeout); ; time.Sleep(checkInterval) {
+		last = w.getBridge(b)
 
 		c := meta.FindStatusCondition(last.Status.Conditions, condition)
 		if c != nil && string(c.Status)+" "+c.Reason == want && strings.Contains(c.Message, part) {
@@ -440,23 +441,23 @@ func (w *world) says(b *v1alpha1.DPFHCPBridge, condition, want, part string) *v1
 		}
 
 		if time.Now().After(end) {
-			w.t.Fatalf("wait for %s %q with %q in vain; the status is\n%s", condition, want, part, describe(last))
+			w.t.Fatalf("timeout: wait for %s %q with %q; the status is\n%s", condition, want, part, describe(last))
 		}
 	}
 }
 
-// reaches waits for a phase, and gives the bridge.
-func (w *world) reaches(b *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) *v1alpha1.DPFHCPBridge {
+// waitForPhase waits for a phase and returns the bridge.
+func (w *fixture) waitForPhase(b *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
-	for end := time.Now().Add(w.patience); ; time.Sleep(lookAt) {
-		last := w.get(b)
+	for end := time.Now().Add(w.timeout); ; time.Sleep(checkInterval) {
+		last := w.getBridge(b)
 		if last.Status.Phase == phase && last.Status.ObservedGeneration == last.Generation {
 			return last
 		}
 
 		if time.Now().After(end) {
-			w.t.Fatalf("wait for phase %s in vain; the status is\n%s", phase, describe(last))
+			w.t.Fatalf("timeout: wait for phase %s; the status is\n%s", phase, describe(last))
 		}
 	}
 }
@@ -470,18 +471,18 @@ func describe(b *v1alpha1.DPFHCPBridge) string {
 	return strings.Join(out, "\n")
 }
 
-// patch changes a bridge.
-func (w *world) patch(b *v1alpha1.DPFHCPBridge, change func(*v1alpha1.DPFHCPBridge)) {
+// patchBridge changes a bridge.
+func (w *fixture) patchBridge(b *v1alpha1.DPFHCPBridge, change func(*v1alpha1.DPFHCPBridge)) {
 	w.t.Helper()
 
-	now := w.get(b)
+	now := w.getBridge(b)
 	changed := now.DeepCopy()
 	change(changed)
 	w.must(env.Client.Patch(w.t.Context(), changed, client.MergeFrom(now)))
 }
 
-// warned checks whether an event with a reason has been told of a bridge.
-func (w *world) warned(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
+// checkEvent checks whether an event with the reason was recorded for a bridge.
+func (w *fixture) checkEvent(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
 	w.t.Helper()
 
 	told := func() bool {
@@ -500,7 +501,7 @@ func (w *world) warned(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
 	if want {
 		w.eventually("event "+reason, told)
 	} else if told() {
-		w.t.Errorf("event %s was told", reason)
+		w.t.Errorf("event %s was recorded", reason)
 	}
 }
 

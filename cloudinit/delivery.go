@@ -16,17 +16,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Where delivery keeps its parts in the machine.
+// Paths of the delivered files in the machine.
 const (
-	// UnitPath is where the bootstrap service's unit file belongs.
+	// UnitPath is the path of the bootstrap service's unit file.
 	UnitPath = "/etc/systemd/system/" + guest.ServiceUnit
 
 	deliverScript = "/opt/hyperfleet/deliver.sh"
 	deliverCA     = "/opt/hyperfleet/deliver-ca.pem"
 )
 
-// Unit is the bootstrap service's unit file. It is not enabled at boot: cloud-init
-// starts it once its configuration is there.
+// Unit returns the bootstrap service's unit file. The unit is not enabled at boot. cloud-init starts it after
+// it has written the configuration.
 func Unit() string {
 	return `[Unit]
 Description=HyperFleet bootstrap service
@@ -47,10 +47,11 @@ WantedBy=multi-user.target
 `
 }
 
-var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
+var sha256Pattern = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
-// deliver is what brings the bootstrap service into the machine.
-func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
+// buildDelivery returns the files and commands that install the bootstrap service in the machine. It returns
+// nothing if the service is in the image.
+func buildDelivery(in *Input, overrides userOverrides) ([]writeFile, [][]string, error) {
 	if in.Config == nil {
 		return nil, nil, nil
 	}
@@ -61,18 +62,18 @@ func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 	case "", v1alpha1.DeliveryImage:
 		return nil, nil, nil
 	case v1alpha1.DeliveryDownload:
-		if err := checkURL(in.Delivery.URL); err != nil {
+		if err := validateURL(in.Delivery.URL); err != nil {
 			return nil, nil, err
 		}
 
-		fetch = fetchByDownload(in.Delivery)
+		fetch = buildDownload(in.Delivery)
 	case v1alpha1.DeliveryISO:
-		fetch = fetchFromISO()
+		fetch = buildISOCopy()
 	default:
 		return nil, nil, fmt.Errorf("bootstrap.delivery: %q: must be image, download or iso", in.Delivery.Method)
 	}
 
-	sums, err := checksums(in.Delivery)
+	sums, err := formatChecksums(in.Delivery)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,8 +83,8 @@ func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 		commands [][]string
 	)
 
-	if !taken.service {
-		files = append(files, writeFile{deliverScript, script(sums, fetch), rootOwner, programMode})
+	if !overrides.hasService {
+		files = append(files, writeFile{deliverScript, buildInstallScript(sums, fetch), rootOwner, programMode})
 		if in.Delivery.CABundle != "" {
 			files = append(files, writeFile{deliverCA, in.Delivery.CABundle, rootOwner, unitMode})
 		}
@@ -91,7 +92,7 @@ func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 		commands = append(commands, []string{deliverScript})
 	}
 
-	if !taken.unit {
+	if !overrides.hasUnit {
 		files = append(files, writeFile{UnitPath, Unit(), rootOwner, unitMode})
 		commands = append(commands, []string{"systemctl", "daemon-reload"})
 	}
@@ -99,28 +100,28 @@ func deliver(in *Input, taken userOverrides) ([]writeFile, [][]string, error) {
 	return files, commands, nil
 }
 
-func checkURL(text string) error {
+func validateURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.ContainsAny(text, "'\n\\ ") {
 		return fmt.Errorf("bootstrap.delivery download: %q is not the URL of a server: "+
-			"set the operator's address that machines can reach", text)
+			"set an address of the operator that machines can reach", text)
 	}
 
 	return nil
 }
 
-// checksums writes the shell's case branches that set $sum by architecture.
-func checksums(d Delivery) (string, error) {
+// formatChecksums returns the branches of a shell case statement that set $sum for each architecture.
+func formatChecksums(d Delivery) (string, error) {
 	if len(d.SHA256) == 0 {
 		return "", errors.New("bootstrap.delivery: no SHA-256 of the bootstrap service is given: " +
-			"without one nothing is run in the machine")
+			"set one, because the machine only runs a verified program")
 	}
 
 	var b strings.Builder
 
 	for _, arch := range slices.Sorted(maps.Keys(d.SHA256)) {
 		sum := d.SHA256[arch]
-		if !sha256Hex.MatchString(sum) || strings.Trim(arch, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+		if !sha256Pattern.MatchString(sum) || strings.Trim(arch, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
 			return "", fmt.Errorf("bootstrap.delivery: SHA-256 %q for architecture %q: must be 64 hexadecimal digits", sum, arch)
 		}
 
@@ -130,10 +131,11 @@ func checksums(d Delivery) (string, error) {
 	return b.String(), nil
 }
 
-// script verifies what fetch put into $new and installs it.
-func script(sums, fetch string) string {
+// buildInstallScript returns the script that runs fetch, verifies the program that fetch has written to $new,
+// and installs it.
+func buildInstallScript(sums, fetch string) string {
 	return `#!/bin/sh
-# Installs the bootstrap service after checking what it is.
+# Installs the bootstrap service if its SHA-256 is the expected one.
 set -eu
 umask 077
 target=` + guest.ServicePath + `
@@ -146,7 +148,7 @@ new="$target.new"
 trap 'rm -f "$new"' EXIT
 ` + fetch + `
 if ! echo "$sum  $new" | sha256sum -c - >/dev/null 2>&1; then
-  echo "hyperfleet: the bootstrap service has another SHA-256 than expected, it is not run" >&2
+  echo "hyperfleet: the SHA-256 of the bootstrap service is not the expected one, the service is not installed" >&2
   exit 1
 fi
 chmod 0755 "$new"
@@ -154,8 +156,9 @@ mv -f "$new" "$target"
 `
 }
 
-// fetchByDownload tries curl and wget, five times. The CA bundle is used if it is there.
-func fetchByDownload(d Delivery) string {
+// buildDownload returns the part of the script that downloads the program with curl or wget. It makes at most
+// five attempts, and verifies the server with the CA bundle if one is set.
+func buildDownload(d Delivery) string {
 	curlCA, wgetCA := "", ""
 	if d.CABundle != "" {
 		curlCA, wgetCA = "--cacert "+deliverCA+" ", "--ca-certificate="+deliverCA+" "
@@ -168,7 +171,7 @@ fetch() {
   elif command -v wget >/dev/null 2>&1; then
     wget -q -T 30 -t 1 ` + wgetCA + `-O "$new" "$url"
   else
-    echo "hyperfleet: neither curl nor wget is in the machine's template" >&2
+    echo "hyperfleet: the machine's template contains neither curl nor wget" >&2
     exit 1
   fi
 }
@@ -183,8 +186,9 @@ until fetch; do
 done`
 }
 
-// fetchFromISO copies the program from the cloud-init ISO, mounted read-only.
-func fetchFromISO() string {
+// buildISOCopy returns the part of the script that mounts the cloud-init ISO read-only and copies the program
+// from it.
+func buildISOCopy() string {
 	return `medium=$(mktemp -d)
 trap 'rm -f "$new"; umount "$medium" 2>/dev/null || true; rmdir "$medium" 2>/dev/null || true' EXIT
 mount -t iso9660 -o ro LABEL=` + VolumeLabel + ` "$medium"

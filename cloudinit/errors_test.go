@@ -79,7 +79,7 @@ func TestBadTemplates(t *testing.T) {
 		"program not at hand": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"
 			in.Vars.BootstrapServiceBinary = nil
-		}, []string{"not at hand", "bootstrap.delivery"}},
+		}, []string{"not available", "bootstrap.delivery"}},
 		"base64 of a list":      {user("a: {{ base64 .SPIFFEEnabled }}"), []string{"toJson first"}},
 		"the service's own":     {user("write_files: [{path: /run/../run/hyperfleet/x}]"), []string{"write_files[0].path line 2", "/run/hyperfleet/x", "another path"}},
 		"config, no JSON":       {configFile("x"), []string{guest.ConfigPath, "not a runner configuration", "leave the file out"}},
@@ -106,11 +106,11 @@ func TestBadTemplates(t *testing.T) {
 		"delivery, bad arch":      {delivery(cloudinit.Delivery{Method: "iso", SHA256: map[string]string{"*)": strings.Repeat("a", 64)}}), []string{"architecture"}},
 		"mode unknown":            {network(v1alpha1.MachineNetwork{Mode: "x"}), []string{"network.mode", "dhcp, static or cloud-init"}},
 		"static without settings": {network(v1alpha1.MachineNetwork{Mode: "static"}), []string{"needs network.static"}},
-		"static, bad address":     {network(static("10.0.0.300", "24", "")), []string{"network.static.ipAddress"}},
-		"static, bad mask":        {network(static("10.0.0.3", "255.0.255.0", "")), []string{"network.static.netmask", "ones must come first"}},
-		"static, mask too long":   {network(static("10.0.0.3", "33", "")), []string{"1 to 32"}},
-		"static, mixed families":  {network(static("10.0.0.3", "24", "fe80::1")), []string{"network.static.gateway"}},
-		"static, v6 mask":         {network(static("2001:db8::1", "255.255.0.0", "")), []string{"does not fit"}},
+		"static, bad address":     {network(staticNetwork("10.0.0.300", "24", "")), []string{"network.static.ipAddress"}},
+		"static, bad mask":        {network(staticNetwork("10.0.0.3", "255.0.255.0", "")), []string{"network.static.netmask", "ones must come first"}},
+		"static, mask too long":   {network(staticNetwork("10.0.0.3", "33", "")), []string{"1 to 32"}},
+		"static, mixed families":  {network(staticNetwork("10.0.0.3", "24", "fe80::1")), []string{"network.static.gateway"}},
+		"static, v6 mask":         {network(staticNetwork("2001:db8::1", "255.255.0.0", "")), []string{"does not fit"}},
 		"bad name server":         {func(in *cloudinit.Input) { in.DNS.Servers = []string{"dns.example"} }, []string{"network.dns.servers"}},
 		"bad MAC":                 {func(in *cloudinit.Input) { in.MAC = "xx" }, []string{"MAC address"}},
 		"long identifier":         {network(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{ClientIdentifier: strings.Repeat("x", 200)}}), []string{"clientIdentifier", "at most 124"}},
@@ -145,7 +145,7 @@ func TestBadTemplates(t *testing.T) {
 	}
 }
 
-func static(ip, mask, gateway string) v1alpha1.MachineNetwork {
+func staticNetwork(ip, mask, gateway string) v1alpha1.MachineNetwork {
 	return v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: ip, Netmask: mask, Gateway: gateway}}
 }
 

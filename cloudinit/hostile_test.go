@@ -16,7 +16,7 @@ const maxGrowth = 16 << 20
 
 // hostile are templates that would take gigabytes, or for ever, and the limits they meet.
 func hostile() map[string]struct{ text, want string } {
-	const bytes = "more than 2097152 bytes of text in all"
+	const bytes = "more than 2097152 bytes of text in total"
 
 	return map[string]struct{ text, want string }{
 		"kept by each call": {`{{define "a"}}{{$x:=printf "%060000d" 1}}{{template "a"}}{{end}}{{template "a"}}`, bytes},

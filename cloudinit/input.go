@@ -12,64 +12,63 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// DefaultMaxUserData is the largest user data in bytes where Input says nothing. An ISO
-// could carry more; but user data is read as a whole by every stage of cloud-init.
+// DefaultMaxUserData is the default of Input.MaxUserData in bytes. An ISO could contain more, but every stage
+// of cloud-init reads the whole user data.
 const DefaultMaxUserData = 512 << 10
 
-// Input is all that one machine's boot data is made from.
+// Input is the complete input for the boot data of one machine.
 type Input struct {
 	// UserData, MetaData and NetworkData are the user's templates (spec.cloudInit).
 	UserData, MetaData, NetworkData string
-	// Vars are what the templates may use.
+	// Vars are the variables that the templates can use.
 	Vars Vars
-	// Config is written to guest.ConfigPath. Nil writes nothing.
+	// Config is written to guest.ConfigPath. If it is nil, no file is written.
 	Config *guest.Config
-	// InstanceID becomes meta data's instance-id: the claim's uid.
+	// InstanceID is the instance-id in the meta data: the UID of the claim.
 	InstanceID string
-	// Hostname is the machine's name without its domain; FQDN may be empty.
+	// Hostname is the machine's name without its domain. FQDN may be empty.
 	Hostname, FQDN string
-	// Delivery says how the bootstrap service reaches the machine.
+	// Delivery says how the bootstrap service gets into the machine.
 	Delivery Delivery
-	// Network is the template's network; nil is the same as mode dhcp.
+	// Network is the template's network. Nil is the same as mode dhcp.
 	Network *v1alpha1.MachineNetwork
-	// DNS is what holds for the machine: the template's, else the cluster's.
+	// DNS is the DNS configuration of the template, or else that of the hypervisor cluster.
 	DNS v1alpha1.MachineDNS
-	// Addresses are those that the machine was given of the pool in Network, one of each
-	// family at most.
+	// Addresses are the addresses that were allocated to the machine from the pool in Network, at most one of
+	// each family.
 	Addresses []netip.Prefix
-	// MAC of the first network device, if it is known. Else the device is matched by
-	// its kernel name, e*.
+	// MAC is the MAC address of the first network device. If it is empty, the device is matched by its kernel
+	// name, e*.
 	MAC string
-	// MaxUserData in bytes; zero means DefaultMaxUserData.
+	// MaxUserData is the maximum size of the user data in bytes. Zero means DefaultMaxUserData.
 	MaxUserData int
 }
 
-// Delivery says how the bootstrap service reaches a machine.
+// Delivery says how the bootstrap service gets into a machine.
 type Delivery struct {
-	// Method is one of v1alpha1.DeliveryImage (also when empty), DeliveryDownload and
-	// DeliveryISO. With DeliveryISO the caller puts the program on the cloud-init ISO as
-	// BootstrapServiceFile.
+	// Method is v1alpha1.DeliveryImage (the default), DeliveryDownload or DeliveryISO. With DeliveryISO, the
+	// caller has to add the program to the cloud-init ISO as BootstrapServiceFile.
 	Method string
-	// URL that serves the program as URL/bootstrap/ARCH; for DeliveryDownload.
+	// URL is the base URL for DeliveryDownload. The server serves the program at URL/bootstrap/ARCH.
 	URL string
-	// SHA256 in hexadecimal by machine architecture as `uname -m` says it, e.g. x86_64,
-	// aarch64; for DeliveryDownload and DeliveryISO.
+	// SHA256 contains the program's SHA-256 in hexadecimal for each machine architecture as `uname -m` prints
+	// it, e.g. x86_64 or aarch64. DeliveryDownload and DeliveryISO require it.
 	SHA256 map[string]string
-	// CABundle in PEM verifies the URL's host; empty means the system's.
+	// CABundle is the CA bundle in PEM that verifies the URL's host. If it is empty, the system's CAs do.
 	CABundle string
 }
 
-// BootstrapServiceFile is the program's name on the cloud-init ISO with DeliveryISO.
+// BootstrapServiceFile is the name of the program on the cloud-init ISO with DeliveryISO.
 const BootstrapServiceFile = "bootstrap-service"
 
-// Output is what a cloud-init ISO holds.
+// Output is the content of a cloud-init ISO.
 type Output struct {
 	UserData, MetaData []byte
-	// NetworkConfig is nil where cloud-init is to use its own default.
+	// NetworkConfig is nil if cloud-init should use its own default.
 	NetworkConfig []byte
 }
 
-// Files gives the output by the names that NoCloud looks for, as ISO takes them.
+// Files returns the output by the file names that NoCloud expects. BuildISO accepts this map.
 func (o Output) Files() map[string][]byte {
 	files := map[string][]byte{FileUserData: o.UserData, FileMetaData: o.MetaData}
 	if o.NetworkConfig != nil {
@@ -79,7 +78,7 @@ func (o Output) Files() map[string][]byte {
 	return files
 }
 
-// Vars are the variables of the user's templates, by the names of document 000.
+// Vars are the variables of the user's templates. Document 000 defines their names.
 type Vars struct {
 	WorkloadMethod, BootstrapMethod, AttestationMethod string
 
@@ -89,12 +88,12 @@ type Vars struct {
 	RunnerToken, JITConfig      string
 	RegistrationURL, RunnerName string
 	Labels                      List
-	// ExpiresAt in RFC 3339.
+	// ExpiresAt is a time in RFC 3339.
 	ExpiresAt    string
 	RunnerConfig RunnerConfig
 
-	// BootstrapServiceBinary fits into user data only if it is very small: the real
-	// one does not, and using it is an error that says what to do.
+	// BootstrapServiceBinary fits into user data only if it is very small. The real program does not fit. A
+	// template that uses it fails with an error that names the fix.
 	BootstrapServiceBinary *Binary
 	BootstrapServiceURL    string
 
@@ -104,24 +103,24 @@ type Vars struct {
 	NetmaskBits    int
 	Gateway        string
 	DNSServers     List
-	// Addresses with their prefix lengths, and Gateways, of both families.
+	// Addresses have prefix lengths. Addresses and Gateways contain both families.
 	Addresses, Gateways  List
 	Namespace, ClaimName string
 	PoolName             string
 }
 
-// RunnerConfig is the runner program, by the names of document 000.
+// RunnerConfig describes the runner program. Document 000 defines the names.
 type RunnerConfig struct {
-	DownloadUrl, DownloadSHA256 string //nolint:staticcheck // the name that templates use
+	DownloadUrl, DownloadSHA256 string //nolint:staticcheck // templates use this name
 	InstallPath, WorkDir        string
 	ConfigScript, RunScript     string
 	OS, Arch                    string
 }
 
-// List is a list of texts. Written out plainly it is a list of JSON and YAML.
+// List is a list of strings. A template that prints it gets a list in JSON, which is also valid YAML.
 type List []string
 
-// String gives the list as JSON, which is YAML as well.
+// String returns the list as JSON, which is also valid YAML.
 func (l List) String() string {
 	text, err := json.Marshal([]string(l))
 	if err != nil || l == nil {
@@ -131,16 +130,16 @@ func (l List) String() string {
 	return string(text)
 }
 
-// MarshalJSON writes the list; a missing one is empty rather than null.
+// MarshalJSON encodes the list. It encodes a nil list as [] and not as null.
 func (l List) MarshalJSON() ([]byte, error) { return []byte(l.String()), nil }
 
-// Binary is the content of a program, which is read only where it is written out.
+// Binary is the content of a program. It is read only when a template encodes it.
 type Binary struct {
 	content io.ReaderAt
 	size    int64
 }
 
-// NewBinary is a program of size bytes; nil if it has none.
+// NewBinary returns a program of size bytes. It returns nil if size is zero.
 func NewBinary(content io.ReaderAt, size int64) *Binary {
 	if size == 0 {
 		return nil
@@ -149,10 +148,10 @@ func NewBinary(content io.ReaderAt, size int64) *Binary {
 	return &Binary{content: content, size: size}
 }
 
-// String says what it is: a program cannot stand in a text as it is.
+// String returns a placeholder, because a program cannot be part of a text without encoding.
 func (*Binary) String() string { return "(program: write it with | base64)" }
 
-// secrets are the values that may not appear in an error.
+// secrets returns the values that must not appear in an error.
 func (in *Input) secrets() []string {
 	v := &in.Vars
 	all := []string{v.JoinToken, v.RunnerToken, v.JITConfig}

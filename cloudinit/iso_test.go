@@ -76,7 +76,7 @@ func TestISOIsReadByAnotherReader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			img, err := cloudinit.ISO(files)
+			img, err := cloudinit.BuildISO(files)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,12 +98,12 @@ func TestISOIsReadByAnotherReader(t *testing.T) {
 func TestISOIsDeterministic(t *testing.T) {
 	t.Parallel()
 
-	first, err := cloudinit.ISO(sampleFiles())
+	first, err := cloudinit.BuildISO(sampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	second, err := cloudinit.ISO(sampleFiles())
+	second, err := cloudinit.BuildISO(sampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestISORefusesNames(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "a b", "ä", strings.Repeat("x", 65), "a;1"} {
-		if _, err := cloudinit.ISO(map[string][]byte{name: nil}); err == nil || !strings.Contains(err.Error(), "file name") {
+		if _, err := cloudinit.BuildISO(map[string][]byte{name: nil}); err == nil || !strings.Contains(err.Error(), "file name") {
 			t.Errorf("name %q: error %v", name, err)
 		}
 	}
@@ -127,7 +127,7 @@ func TestISORefusesNames(t *testing.T) {
 func TestISOForSystemTools(t *testing.T) {
 	t.Parallel()
 
-	img, err := cloudinit.ISO(sampleFiles())
+	img, err := cloudinit.BuildISO(sampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestISOForSystemTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			out, err := exec.Command(exe.Find(t, tc.tool, tc.pkg), tc.args...).CombinedOutput()
+			out, err := exec.Command(exe.FindProgram(t, tc.tool, tc.pkg), tc.args...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("%s: %v\n%s", tc.tool, err, out)
 			}
@@ -173,14 +173,14 @@ func TestISOForSystemTools(t *testing.T) {
 func TestISOWithMoreEntriesThanASectorHolds(t *testing.T) {
 	t.Parallel()
 
-	isoinfo := exe.Find(t, "isoinfo", "genisoimage")
+	isoinfo := exe.FindProgram(t, "isoinfo", "genisoimage")
 	files := map[string][]byte{}
 
 	for i := range 200 {
 		files[fmt.Sprintf("file-with-a-rather-long-name-%04d", i)] = fmt.Append(nil, i)
 	}
 
-	img, err := cloudinit.ISO(files)
+	img, err := cloudinit.BuildISO(files)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// parseYAML reads one YAML mapping. Field names it in errors. Empty text is an empty
-// mapping. Line numbers are those of the rendered text.
+// parseYAML parses one YAML mapping. An empty text is an empty mapping. Errors contain field and the line
+// number in the rendered text.
 func parseYAML(field, text string) (*yaml.Node, error) {
 	empty := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 
-	most, left := maxOtherValues, budget{values: 2 * maxOtherValues, bytes: maxOtherData}
+	maxValues, remaining := maxOtherValues, budget{values: 2 * maxOtherValues, bytes: maxOtherData}
 	if field == fieldUserData {
-		most, left = maxUserValues, budget{values: 2 * maxUserValues, bytes: DefaultMaxUserData}
+		maxValues, remaining = maxUserValues, budget{values: 2 * maxUserValues, bytes: DefaultMaxUserData}
 	}
 
-	if err := inputbound.YAML([]byte(text), most); err != nil {
-		return nil, fmt.Errorf("%s: after rendering, %w: write large files in base64, or let the machine fetch them", field, err)
+	if err := inputbound.CheckYAML([]byte(text), maxValues); err != nil {
+		return nil, fmt.Errorf("%s: after rendering, %w: write large files in base64, or let the machine download them", field, err)
 	}
 
 	dec := yaml.NewDecoder(strings.NewReader(text))
@@ -36,18 +36,18 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 			return empty, nil
 		}
 
-		return nil, yamlError(field, err)
+		return nil, newYAMLError(field, err)
 	}
 
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
-		return nil, fmt.Errorf("%s line %d: a second YAML document begins here: cloud-init reads one, remove the line ---",
+		return nil, fmt.Errorf("%s line %d: a second YAML document starts here, but cloud-init reads only one: remove the line ---",
 			field, second.Line)
 	} else if err.Error() != "EOF" {
-		return nil, yamlError(field, err)
+		return nil, newYAMLError(field, err)
 	}
 
-	root := resolve(doc.Content[0])
+	root := resolveAlias(doc.Content[0])
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		return empty, nil
 	}
@@ -56,48 +56,49 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		return nil, fmt.Errorf("%s line %d: must be a YAML mapping (key: value), not a %s", field, root.Line, kindName(root))
 	}
 
-	if err := doubleKey(root); err != nil {
-		return nil, yamlError(field, err)
+	if err := rejectDuplicateKeys(root); err != nil {
+		return nil, newYAMLError(field, err)
 	}
 
-	root = plain(root, &left)
-	if left.values < 0 || left.bytes < 0 {
-		return nil, fmt.Errorf("%s: %w: its aliases make it more than it may be: write it without them", field, inputbound.ErrTooLarge)
+	root = expandAliases(root, &remaining)
+	if remaining.values < 0 || remaining.bytes < 0 {
+		return nil, fmt.Errorf("%s: %w after its aliases are expanded: write it without aliases", field, inputbound.ErrTooLarge)
 	}
 
-	var values map[string]any // finds values that are not what their tags say, and the like
+	var values map[string]any // finds errors such as values that do not match their tags
 	if err := root.Decode(&values); err != nil {
-		return nil, yamlError(field, err)
+		return nil, newYAMLError(field, err)
 	}
 
 	return flattenMerges(root), nil
 }
 
-// What a text may have: each value takes some memory, and so does a line of a script.
+// Maximum numbers of values in a text. They limit memory: each value needs some, and so does each line of a
+// script.
 const (
 	maxUserValues  = 5000
 	maxOtherValues = 4000
 )
 
-// budget is what a document may yet have when its aliases are written out. The values are twice
-// those of its text, because keys, lists and mappings count, too.
+// budget contains how many values and bytes a document may still add when its aliases are expanded. The limit
+// of values is twice that of the text, because keys, lists and mappings count too.
 type budget struct{ values, bytes int }
 
-// doubleKey finds the first key that a mapping has twice. The library finds all pairs, and keeps a
-// line for each: thousands of one key take minutes and gigabytes.
-func doubleKey(n *yaml.Node) error {
+// rejectDuplicateKeys returns an error for the first duplicate key of a mapping. The library would report all
+// pairs with a line for each, which takes minutes and gigabytes for thousands of equal keys.
+func rejectDuplicateKeys(n *yaml.Node) error {
 	seen := map[string]int{}
 
 	for i, c := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 0 && c.Kind == yaml.ScalarNode {
-			if line, double := seen[c.Value]; double {
+			if line, duplicate := seen[c.Value]; duplicate {
 				return fmt.Errorf("line %d: mapping key %q already defined at line %d", c.Line, c.Value, line)
 			}
 
 			seen[c.Value] = c.Line
 		}
 
-		if err := doubleKey(c); err != nil {
+		if err := rejectDuplicateKeys(c); err != nil {
 			return err
 		}
 	}
@@ -105,8 +106,8 @@ func doubleKey(n *yaml.Node) error {
 	return nil
 }
 
-// yamlError turns the parser's words into ours.
-func yamlError(field string, err error) error {
+// newYAMLError converts an error of the parser to an error with the field and the fix.
+func newYAMLError(field string, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 
 	var typed *yaml.TypeError
@@ -115,11 +116,11 @@ func yamlError(field string, err error) error {
 	}
 
 	return fmt.Errorf("%s: not valid YAML after rendering, %s: fix the template "+
-		"(values that may hold special characters are safe as {{ .Name | toJson }})", field, text)
+		"(write values with special characters as {{ .Name | toJson }})", field, text)
 }
 
-// resolve follows an alias to what it stands for.
-func resolve(n *yaml.Node) *yaml.Node {
+// resolveAlias returns the node to which an alias refers, and n itself if it is not an alias.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
@@ -127,32 +128,32 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// plain copies a document with its aliases written out, so that adding to one place
-// changes no other, and with folded texts as literal ones: the same values in the
-// plainer form. A budget below zero says that the copy was given up.
-func plain(n *yaml.Node, left *budget) *yaml.Node {
-	n = resolve(n)
+// expandAliases copies a document and expands its aliases, so that a change in one place does not change
+// another. It also converts folded texts to literal texts with the same value. If the budget is below zero
+// afterwards, the copy is incomplete.
+func expandAliases(n *yaml.Node, remaining *budget) *yaml.Node {
+	n = resolveAlias(n)
 	out := *n
 	out.Anchor, out.Content = "", nil
 
-	out.Style = plainStyle(n)
-	left.bytes -= len(n.Value)
+	out.Style = chooseStyle(n)
+	remaining.bytes -= len(n.Value)
 
 	for _, c := range n.Content {
-		left.values--
-		if left.values < 0 || left.bytes < 0 {
+		remaining.values--
+		if remaining.values < 0 || remaining.bytes < 0 {
 			break
 		}
 
-		out.Content = append(out.Content, plain(c, left))
+		out.Content = append(out.Content, expandAliases(c, remaining))
 	}
 
 	return &out
 }
 
-// plainStyle is the style to write a node in. The library writes block texts that begin
-// with a blank or a line end so that they cannot be read again: those are quoted.
-func plainStyle(n *yaml.Node) yaml.Style {
+// chooseStyle returns the style in which to write a node. It quotes block texts that start with a blank or a
+// line end, because the library writes those in a form that it cannot parse.
+func chooseStyle(n *yaml.Node) yaml.Style {
 	const block = yaml.FoldedStyle | yaml.LiteralStyle
 
 	multiline := n.Kind == yaml.ScalarNode && strings.Contains(n.Value, "\n")
@@ -169,8 +170,8 @@ func plainStyle(n *yaml.Node) yaml.Style {
 	}
 }
 
-// flattenMerges copies what top-level merge keys (<<) bring in, so that keys added by
-// us do not hide it.
+// flattenMerges replaces top-level merge keys (<<) by the keys that they merge, so that keys of the operator
+// do not hide those.
 func flattenMerges(root *yaml.Node) *yaml.Node {
 	out := *root
 	out.Content = nil
@@ -185,15 +186,15 @@ func flattenMerges(root *yaml.Node) *yaml.Node {
 			continue
 		}
 
-		if from := resolve(value); from.Kind == yaml.SequenceNode {
-			merged = append(merged, from.Content...)
+		if source := resolveAlias(value); source.Kind == yaml.SequenceNode {
+			merged = append(merged, source.Content...)
 		} else {
-			merged = append(merged, from)
+			merged = append(merged, source)
 		}
 	}
 
 	for _, m := range merged {
-		m = flattenMerges(resolve(m))
+		m = flattenMerges(resolveAlias(m))
 		for i := 0; i < len(m.Content); i += 2 {
 			if lookup(&out, m.Content[i].Value) == nil {
 				out.Content = append(out.Content, m.Content[i], m.Content[i+1])
@@ -204,19 +205,19 @@ func flattenMerges(root *yaml.Node) *yaml.Node {
 	return &out
 }
 
-// lookup finds the value of a key, aliases followed; nil if there is none.
+// lookup returns the value of a key with aliases resolved, and nil if the mapping does not have the key.
 func lookup(m *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key && m.Content[i].Kind == yaml.ScalarNode {
-			return resolve(m.Content[i+1])
+			return resolveAlias(m.Content[i+1])
 		}
 	}
 
 	return nil
 }
 
-// set replaces a key's value or adds the key at the end.
-func set(m *yaml.Node, key string, value *yaml.Node) {
+// setKey replaces the value of a key, or adds the key at the end.
+func setKey(m *yaml.Node, key string, value *yaml.Node) {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key && m.Content[i].Kind == yaml.ScalarNode {
 			m.Content[i+1] = value
@@ -228,43 +229,43 @@ func set(m *yaml.Node, key string, value *yaml.Node) {
 	m.Content = append(m.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
 }
 
-// mergeInto adds ours to the user's mapping: lists append, mappings merge, a scalar that
-// both give must be equal. Nothing of the user's is changed. Where names what is merged.
-func mergeInto(where string, user, ours *yaml.Node) error {
-	for i := 0; i+1 < len(ours.Content); i += 2 {
-		key, value := ours.Content[i].Value, ours.Content[i+1]
+// mergeInto merges the operator's mapping into the user's. It appends lists and merges mappings. A scalar in
+// both must be equal. It changes no value of the user. Errors contain path.
+func mergeInto(path string, user, operator *yaml.Node) error {
+	for i := 0; i+1 < len(operator.Content); i += 2 {
+		key, value := operator.Content[i].Value, operator.Content[i+1]
 
-		merged, err := mergeValue(where+"."+key, lookup(user, key), value)
+		merged, err := mergeValue(path+"."+key, lookup(user, key), value)
 		if err != nil {
 			return err
 		}
 
-		set(user, key, merged)
+		setKey(user, key, merged)
 	}
 
 	return nil
 }
 
-func mergeValue(where string, user, ours *yaml.Node) (*yaml.Node, error) {
+func mergeValue(path string, user, operator *yaml.Node) (*yaml.Node, error) {
 	switch {
 	case user == nil, user.Tag == "!!null":
-		return ours, nil
-	case user.Kind != ours.Kind:
-		return nil, fmt.Errorf("%s line %d: is a %s, must be a %s: the operator adds to it",
-			where, user.Line, kindName(user), kindName(ours))
+		return operator, nil
+	case user.Kind != operator.Kind:
+		return nil, fmt.Errorf("%s line %d: is a %s, must be a %s, because the operator adds to it",
+			path, user.Line, kindName(user), kindName(operator))
 	case user.Kind == yaml.SequenceNode:
 		out := *user
-		out.Content = append(append([]*yaml.Node(nil), user.Content...), ours.Content...)
+		out.Content = append(append([]*yaml.Node(nil), user.Content...), operator.Content...)
 		out.Style &^= yaml.FlowStyle
 
 		return &out, nil
 	case user.Kind == yaml.MappingNode:
 		out := flattenMerges(user)
 
-		return out, mergeInto(where, out, ours)
-	case user.Value != ours.Value:
-		return nil, fmt.Errorf("%s line %d: is %q, the machine's is %q: leave it out, or write the variable",
-			where, user.Line, user.Value, ours.Value)
+		return out, mergeInto(path, out, operator)
+	case user.Value != operator.Value:
+		return nil, fmt.Errorf("%s line %d: is %q, but this machine has %q: remove the key, or use the variable",
+			path, user.Line, user.Value, operator.Value)
 	default:
 		return user, nil
 	}
@@ -283,29 +284,29 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// toNode turns a value of ours into YAML. Struct fields keep their order.
+// toNode converts a value to YAML nodes. Struct fields keep their order.
 func toNode(v any) (*yaml.Node, error) {
 	var n yaml.Node
 	if err := n.Encode(v); err != nil {
-		return nil, fmt.Errorf("write as YAML: %w", err)
+		return nil, fmt.Errorf("convert to YAML: %w", err)
 	}
 
 	return &n, nil
 }
 
-// encode writes YAML with two spaces of indent.
-func encode(n *yaml.Node) ([]byte, error) {
+// encodeYAML encodes YAML with an indent of two spaces.
+func encodeYAML(n *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 
 	if err := enc.Encode(n); err != nil {
-		return nil, fmt.Errorf("write YAML: %w", err)
+		return nil, fmt.Errorf("encode YAML: %w", err)
 	}
 
 	if err := enc.Close(); err != nil {
-		return nil, fmt.Errorf("write YAML: %w", err)
+		return nil, fmt.Errorf("encode YAML: %w", err)
 	}
 
 	return b.Bytes(), nil

@@ -173,7 +173,7 @@ func TestTakeOver(t *testing.T) {
 func TestOtherFormats(t *testing.T) {
 	t.Parallel()
 
-	python := interpreter(t, exe.Find(t, "cloud-init", "cloud-init"))
+	python := interpreter(t, exe.FindProgram(t, "cloud-init", "cloud-init"))
 
 	mime := "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\nContent-Type: text/cloud-config\n\n" +
 		"#cloud-config\nruncmd: [users]\npackages: [git]\n--b\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho é\n--b--\n"
@@ -298,7 +298,7 @@ func TestDeliveryScripts(t *testing.T) {
 
 	const program = "#!/bin/sh\necho service\n"
 
-	exe.Find(t, "curl", "curl")
+	exe.FindProgram(t, "curl", "curl")
 
 	arch, err := exec.Command("uname", "-m").Output()
 	if err != nil {
@@ -314,10 +314,10 @@ func TestDeliveryScripts(t *testing.T) {
 		want   string // in the output of a script that fails
 	}{
 		"download":                     {"download", good, program, ""},
-		"download, changed":            {"download", good, program + "evil", "another SHA-256"},
+		"download, changed":            {"download", good, program + "evil", "is not the expected one"},
 		"download, other architecture": {"download", map[string]string{"riscv64": sha256sum(program)}, program, "for architecture"},
 		"iso":                          {"iso", good, program, ""},
-		"iso, changed":                 {"iso", good, program + "evil", "another SHA-256"},
+		"iso, changed":                 {"iso", good, program + "evil", "is not the expected one"},
 		"iso without the program":      {"iso", good, "", "bootstrap-service"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -413,7 +413,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if out, err := exec.Command(exe.Find(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
+	if out, err := exec.Command(exe.FindProgram(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 }

@@ -20,12 +20,12 @@ const (
 	typeMultipart   = "multipart"
 )
 
-// userDataKind tells a text's content type by its beginning, the way cloud-init does:
-// blanks before it and case do not count, the longest beginning wins.
-func userDataKind(text string) (string, bool) {
+// detectContentType returns the content type of user data, and false if it is unknown. Like cloud-init, it
+// compares the start of the text, ignores leading blanks and case, and prefers the longest match.
+func detectContentType(text string) (string, bool) {
 	start := strings.ToLower(strings.TrimLeft(strings.TrimPrefix(text, "\ufeff"), " \t\r\n"))
 
-	for _, k := range []struct{ prefix, kind string }{
+	for _, k := range []struct{ prefix, contentType string }{
 		{"#cloud-config-archive", "text/cloud-config-archive"},
 		{"#cloud-config-jsonp", "text/cloud-config-jsonp"},
 		{"#cloud-boothook", "text/cloud-boothook"},
@@ -39,27 +39,27 @@ func userDataKind(text string) (string, bool) {
 		{"mime-version:", typeMultipart},
 	} {
 		if strings.HasPrefix(start, k.prefix) {
-			return k.kind, true
+			return k.contentType, true
 		}
 	}
 
 	return "", false
 }
 
-// multipart puts the user's data, unchanged, and the operator's cloud-config into one
-// MIME message. The operator's part comes last and only adds: see mergeType.
-func multipart(in *Input, text, kind string) ([]byte, error) {
-	ours, err := runtimeConfig(in, userOverrides{}, false)
+// buildMultipart returns a MIME message with the user's unchanged data and the operator's cloud-config. The
+// operator's part is the last one and only adds to the user's, because of mergeType.
+func buildMultipart(in *Input, text, contentType string) ([]byte, error) {
+	operator, err := buildOperatorConfig(in, userOverrides{}, false)
 	if err != nil {
 		return nil, err
 	}
 
-	body, err := withHeader(&yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{ours}})
+	body, err := addHeader(&yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{operator}})
 	if err != nil {
 		return nil, err
 	}
 
-	// From the contents, so that the same input gives the same bytes.
+	// The boundary is derived from the contents, so that the same input gives the same bytes.
 	sum := sha256.Sum256(append([]byte(text), body...))
 	boundary := "hyperfleet-" + hex.EncodeToString(sum[:16])
 
@@ -68,10 +68,10 @@ func multipart(in *Input, text, kind string) ([]byte, error) {
 	fmt.Fprintf(&b, "MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=%q\n\n", boundary)
 	fmt.Fprintf(&b, "--%s\n", boundary)
 
-	if kind == typeMultipart { // has headers of its own
+	if contentType == typeMultipart { // the text has its own headers
 		b.WriteString(strings.TrimLeft(strings.TrimPrefix(text, "\ufeff"), " \t\r\n"))
 	} else {
-		writePart(&b, kind, "user-data", "", []byte(text))
+		writePart(&b, contentType, "user-data", "", []byte(text))
 	}
 
 	fmt.Fprintf(&b, "\n--%s\n", boundary)
@@ -81,13 +81,13 @@ func multipart(in *Input, text, kind string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// mergeType makes cloud-init add our part to the user's: lists append, mappings merge,
-// and what the user gave stays.
+// mergeType makes cloud-init merge the operator's part into the user's: it appends lists, merges mappings,
+// and keeps all values of the user.
 const mergeType = "list(append)+dict(no_replace,recurse_list)+str()"
 
-// writePart writes one part in base64, which no mail library can misread.
-func writePart(b *bytes.Buffer, kind, name, merge string, body []byte) {
-	fmt.Fprintf(b, "Content-Type: %s; charset=\"utf-8\"\nContent-Disposition: attachment; filename=%q\n", kind, name)
+// writePart writes one part. It uses base64, so that no mail library changes the text.
+func writePart(b *bytes.Buffer, contentType, name, merge string, body []byte) {
+	fmt.Fprintf(b, "Content-Type: %s; charset=\"utf-8\"\nContent-Disposition: attachment; filename=%q\n", contentType, name)
 	b.WriteString("Content-Transfer-Encoding: base64\n")
 
 	if merge != "" {

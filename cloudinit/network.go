@@ -17,34 +17,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 )
 
-// Names of the first network device in our network configuration. Where its MAC is
-// known the device gets the name, which every network renderer of cloud-init can do;
-// matching by a pattern is for netplan alone.
+// Names of the first network device in the operator's network configuration. If the MAC address is known, the
+// device is renamed to deviceName, which every network renderer of cloud-init supports. Only netplan supports
+// matching by a pattern.
 const (
-	netName    = "eth0"
-	netPattern = "primary"
+	deviceName = "eth0"
+	patternID  = "primary"
 )
 
-// anyDevice matches the names that Linux gives to Ethernet devices.
+// anyDevice is a pattern that matches the names that Linux gives to Ethernet devices.
 const anyDevice = "e*"
 
-// netID is the first network device's name in the network configuration.
-func netID(in *Input) string {
+// linkID returns the ID of the first network device in the network configuration.
+func linkID(in *Input) string {
 	switch {
 	case in.MAC != "":
-		return netName
+		return deviceName
 	case in.Network == nil || in.Network.Interface == "" || strings.ContainsAny(in.Network.Interface, "*?"):
-		return netPattern
+		return patternID
 	default:
-		return in.Network.Interface // what is called so needs no match: all renderers can do it
+		return in.Network.Interface // a device with this name needs no match, so all renderers support it
 	}
 }
 
-// renderNetwork gives the network-config: the user's, else what the mode asks for, else
-// nil, which leaves it to cloud-init.
+// renderNetwork returns the user's network-config, or else that of the mode. It returns nil if cloud-init
+// should use its own default.
 func renderNetwork(in *Input) ([]byte, error) {
 	if strings.TrimSpace(in.NetworkData) != "" {
-		return userNetwork(in)
+		return renderUserNetwork(in)
 	}
 
 	spec := in.Network
@@ -52,7 +52,7 @@ func renderNetwork(in *Input) ([]byte, error) {
 		spec = &v1alpha1.MachineNetwork{}
 	}
 
-	network := &netdata.Network{Links: []netdata.Link{{ID: netID(in), Name: cmp.Or(spec.Interface, anyDevice)}}}
+	network := &netdata.Network{Links: []netdata.Link{{ID: linkID(in), Name: cmp.Or(spec.Interface, anyDevice)}}}
 	link := &network.Links[0]
 
 	if in.MAC != "" {
@@ -61,19 +61,19 @@ func renderNetwork(in *Input) ([]byte, error) {
 			return nil, fmt.Errorf("network: %q is not a MAC address: %w", in.MAC, err)
 		}
 
-		link.MAC, link.Name = mac.String(), netName
+		link.MAC, link.Name = mac.String(), deviceName
 	}
 
 	var err error
 
 	switch spec.Mode {
 	case "", v1alpha1.NetworkModeDHCP:
-		dhcp(in, spec.DHCP, link)
+		setDHCP(in, spec.DHCP, link)
 	case v1alpha1.NetworkModeStatic:
-		err = static(in, spec.Static, network)
+		err = setStatic(in, spec.Static, network)
 	case v1alpha1.NetworkModeCloudInit:
 		if spec.AddressPool() != nil {
-			return nil, networkDataError{errEmpty}
+			return nil, networkDataError{errNoNetworkData}
 		}
 
 		return nil, nil
@@ -85,11 +85,11 @@ func renderNetwork(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	if err := names(in.DNS, &network.DNS); err != nil {
+	if err := setDNS(in.DNS, &network.DNS); err != nil {
 		return nil, err
 	}
 
-	out, err := network.V2()
+	out, err := network.EncodeV2()
 	if err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
@@ -97,46 +97,46 @@ func renderNetwork(in *Input) ([]byte, error) {
 	return out, nil
 }
 
-// errEmpty says that a pool's addresses have no network data to go into.
-var errEmpty = errors.New(fieldNetworkData + ": is empty, and the machine has addresses of network.static.pool: " +
-	"write it, or use network.mode static")
+// errNoNetworkData is the error if there is no network data for the addresses of a pool.
+var errNoNetworkData = errors.New(fieldNetworkData + ": is empty, but the machine has addresses of network.static.pool: " +
+	"set it, or use network.mode static")
 
-// dhcp asks for an address by DHCP.
-func dhcp(in *Input, spec *v1alpha1.DHCP, link *netdata.Link) {
+// setDHCP configures the link for DHCP, or disables DHCP.
+func setDHCP(in *Input, spec *v1alpha1.DHCP, link *netdata.Link) {
 	if spec == nil {
 		spec = &v1alpha1.DHCP{}
 	}
 
-	on := func(p *bool) bool { return p == nil || *p }
-	if !on(spec.Enabled) {
+	isOn := func(p *bool) bool { return p == nil || *p }
+	if !isOn(spec.Enabled) {
 		link.NoDHCP = true
 
 		return
 	}
 
-	send := on(spec.SendHostname)
+	send := isOn(spec.SendHostname)
 	link.DHCP4, link.Options = true, &netdata.DHCPOptions{SendHostname: &send, Identifier: netdata.IdentifierMAC}
 
 	if send {
 		link.Options.Hostname = in.Hostname
 	}
 
-	no := false
-	if !on(spec.UseDNS) {
-		link.Options.UseDNS = &no
+	disabled := false
+	if !isOn(spec.UseDNS) {
+		link.Options.UseDNS = &disabled
 	}
 
-	if !on(spec.UseRoutes) {
-		link.Options.UseRoutes = &no
+	if !isOn(spec.UseRoutes) {
+		link.Options.UseRoutes = &disabled
 	}
 
-	if identifier(spec) != identifierMAC {
-		link.Options.Identifier = netdata.IdentifierDUID // which one: networkd
+	if clientIdentifier(spec) != identifierMAC {
+		link.Options.Identifier = netdata.IdentifierDUID // buildDHCPDropIn sets the DUID
 	}
 }
 
-// static gives the device its fixed addresses, and no others.
-func static(in *Input, spec *v1alpha1.StaticNetwork, network *netdata.Network) error {
+// setStatic configures the static addresses of the device and disables DHCP.
+func setStatic(in *Input, spec *v1alpha1.StaticNetwork, network *netdata.Network) error {
 	if spec == nil {
 		return errors.New("network.mode static needs network.static")
 	}
@@ -145,7 +145,7 @@ func static(in *Input, spec *v1alpha1.StaticNetwork, network *netdata.Network) e
 	link.NoDHCP = true
 
 	if spec.Pool != nil {
-		return pooled(in.Addresses, spec.Pool, network)
+		return setPoolAddresses(in.Addresses, spec.Pool, network)
 	}
 
 	ip, err := netip.ParseAddr(spec.IPAddress)
@@ -166,16 +166,17 @@ func static(in *Input, spec *v1alpha1.StaticNetwork, network *netdata.Network) e
 			return fmt.Errorf("network.static.gateway: %q is not an IP address of the family of %s", spec.Gateway, ip)
 		}
 
-		link.Routes = []netdata.Route{netdata.Default(gateway)}
+		link.Routes = []netdata.Route{netdata.DefaultRoute(gateway)}
 	}
 
-	network.DNS.Servers, err = servers("network.static.dns", spec.DNS)
+	network.DNS.Servers, err = parseServers("network.static.dns", spec.DNS)
 
 	return err
 }
 
-// pooled gives the device the addresses that its machine was given of a pool.
-func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, network *netdata.Network) error {
+// setPoolAddresses configures the addresses that were allocated to the machine from the pool. It uses only
+// the gateways of the same families.
+func setPoolAddresses(addresses []netip.Prefix, pool *v1alpha1.AddressPool, network *netdata.Network) error {
 	if len(addresses) == 0 {
 		return errNoAddress
 	}
@@ -189,24 +190,24 @@ func pooled(addresses []netip.Prefix, pool *v1alpha1.AddressPool, network *netda
 			return fmt.Errorf("network.static.pool.gateway: %q is not an IP address", text)
 		}
 
-		ofFamily := func(a netip.Prefix) bool { return a.Addr().Is4() == gateway.Is4() }
-		if slices.ContainsFunc(addresses, ofFamily) {
-			link.Routes = append(link.Routes, netdata.Default(gateway))
+		isSameFamily := func(a netip.Prefix) bool { return a.Addr().Is4() == gateway.Is4() }
+		if slices.ContainsFunc(addresses, isSameFamily) {
+			link.Routes = append(link.Routes, netdata.DefaultRoute(gateway))
 		}
 	}
 
 	var err error
 
-	network.DNS.Servers, err = servers("network.static.pool.nameservers", pool.Nameservers)
+	network.DNS.Servers, err = parseServers("network.static.pool.nameservers", pool.Nameservers)
 
 	return err
 }
 
-// errNoAddress says that a machine is to have an address of a pool, and has none.
-var errNoAddress = errors.New("network.static.pool: the machine was given no address of it")
+// errNoAddress is the error if a machine needs an address of a pool and none was allocated.
+var errNoAddress = errors.New("network.static.pool: no address was allocated to the machine")
 
-// NetmaskBits gives the prefix length of a netmask, which is an address such as
-// 255.255.255.0 or a prefix length such as 24.
+// NetmaskBits returns the prefix length of a netmask. The netmask is an address such as 255.255.255.0, or a
+// prefix length such as 24.
 func NetmaskBits(ipAddress, netmask string) (int, error) {
 	ip, err := netip.ParseAddr(ipAddress)
 	if err != nil {
@@ -234,9 +235,9 @@ func NetmaskBits(ipAddress, netmask string) (int, error) {
 	return ones, nil
 }
 
-// names adds the DNS settings; servers of network.static win over those of network.dns.
-func names(spec v1alpha1.MachineDNS, dns *netdata.DNS) error {
-	dns.Search = unique(spec.Search)
+// setDNS sets the DNS configuration. Servers from network.static override those from network.dns.
+func setDNS(spec v1alpha1.MachineDNS, dns *netdata.DNS) error {
+	dns.Search = removeDuplicates(spec.Search)
 	if len(dns.Search) == 0 && spec.Domain != "" {
 		dns.Search = []string{spec.Domain}
 	}
@@ -247,13 +248,13 @@ func names(spec v1alpha1.MachineDNS, dns *netdata.DNS) error {
 
 	var err error
 
-	dns.Servers, err = servers("network.dns.servers", spec.Servers)
+	dns.Servers, err = parseServers("network.dns.servers", spec.Servers)
 
 	return err
 }
 
-// servers reads addresses of name servers, each once.
-func servers[T ~string](field string, in []T) ([]netip.Addr, error) {
+// parseServers parses the addresses of name servers and removes duplicates.
+func parseServers[T ~string](field string, in []T) ([]netip.Addr, error) {
 	var out []netip.Addr
 
 	for _, text := range in {
@@ -265,11 +266,11 @@ func servers[T ~string](field string, in []T) ([]netip.Addr, error) {
 		out = append(out, server)
 	}
 
-	return unique(out), nil
+	return removeDuplicates(out), nil
 }
 
-// unique leaves out what was there before, in the order in which it is.
-func unique[T comparable](in []T) []T {
+// removeDuplicates returns the values in their order without duplicates.
+func removeDuplicates[T comparable](in []T) []T {
 	var out []T
 
 	for _, v := range in {

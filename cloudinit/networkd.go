@@ -20,9 +20,9 @@ const (
 	identifierHostname = "hostname"
 )
 
-// identifier is the client identifier wanted. A machine's host name is the only thing
-// that a static lease can hang on: its MAC is new with every machine.
-func identifier(spec *v1alpha1.DHCP) string {
+// clientIdentifier returns the DHCP client identifier. A static lease needs the host name as the identifier,
+// because every machine gets a new MAC address.
+func clientIdentifier(spec *v1alpha1.DHCP) string {
 	switch {
 	case spec.ClientIdentifier != "" && spec.ClientIdentifier != identifierMAC:
 		return spec.ClientIdentifier
@@ -33,21 +33,21 @@ func identifier(spec *v1alpha1.DHCP) string {
 	}
 }
 
-// Bounds of what a DHCP client may be told.
+// Limits of the settings of a DHCP client.
 const (
-	// maxIdentifier is what a DUID holds beside its enterprise number, in bytes.
+	// maxIdentifier is the maximum size of a DUID without its enterprise number, in bytes.
 	maxIdentifier = 124
-	maxLease      = time.Duration(1<<32-1) * time.Second
+	maxLeaseTime  = time.Duration(1<<32-1) * time.Second
 )
 
-// safeName is an interface's name, or a pattern of it, that a shell takes as such.
-var safeName = regexp.MustCompile(`^[A-Za-z0-9_.*?-]*$`)
+// safeInterface matches interface names and patterns that need no quoting in a shell.
+var safeInterface = regexp.MustCompile(`^[A-Za-z0-9_.*?-]*$`)
 
-// dhcpDropIn gives the commands that tell systemd-networkd what a network-config has no
-// words for: the client identifier and the lease time. Nil if there is nothing to tell.
-// They run at boot, before packages are installed; a machine whose network is not run by
-// systemd-networkd is left as it is.
-func dhcpDropIn(in *Input) ([][]string, error) {
+// buildDHCPDropIn returns the commands that configure the client identifier and the lease time in
+// systemd-networkd, because a network-config cannot express them. It returns nil if neither is set. The
+// commands run at boot before packages are installed. They change nothing if systemd-networkd does not manage
+// the network.
+func buildDHCPDropIn(in *Input) ([][]string, error) {
 	if in.Network == nil || in.Network.DHCP == nil || strings.TrimSpace(in.NetworkData) != "" ||
 		in.Network.Mode != "" && in.Network.Mode != v1alpha1.NetworkModeDHCP {
 		return nil, nil
@@ -60,27 +60,28 @@ func dhcpDropIn(in *Input) ([][]string, error) {
 
 	var lines []string
 
-	switch id := identifier(spec); {
+	switch id := clientIdentifier(spec); {
 	case id == identifierMAC:
-	case id == identifierHostname: // a UUID of the name, so that any name fits
+	case id == identifierHostname: // a UUID derived from the name has the right size for every name
 		sum := sha256.Sum256([]byte(in.Hostname))
-		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=uuid", "DUIDRawData="+hexBytes(sum[:16]))
+		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=uuid", "DUIDRawData="+formatBytesHex(sum[:16]))
 	case len(id) > maxIdentifier:
-		return nil, fmt.Errorf("network.dhcp.clientIdentifier: %d bytes, a DHCP client identifier holds at most %d",
+		return nil, fmt.Errorf("network.dhcp.clientIdentifier: has %d bytes, but a DHCP client identifier has at most %d",
 			len(id), maxIdentifier)
-	default: // systemd-networkd sends free text only as the body of a DUID (RFC 8415, 11.3)
+	default: // systemd-networkd sends other texts only as the body of a DUID (RFC 8415, 11.3)
 		enterprise := []byte{0, 0, 0x7e, 0xd9} // 32473, RFC 5612
-		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=vendor", "DUIDRawData="+hexBytes(append(enterprise, id...)))
+		lines = append(lines, "ClientIdentifier=duid", "IAID=1", "DUIDType=vendor",
+			"DUIDRawData="+formatBytesHex(append(enterprise, id...)))
 	}
 
-	if !safeName.MatchString(in.Network.Interface) {
+	if !safeInterface.MatchString(in.Network.Interface) {
 		return nil, fmt.Errorf("network.interface: %q is not the name of an interface such as eth0", in.Network.Interface)
 	}
 
 	if spec.LeaseTime != nil {
 		lease := spec.LeaseTime.Duration
-		if lease < time.Second || lease > maxLease {
-			return nil, fmt.Errorf("network.dhcp.leaseTime: %s: must be 1s to %s", lease, maxLease)
+		if lease < time.Second || lease > maxLeaseTime {
+			return nil, fmt.Errorf("network.dhcp.leaseTime: %s: must be 1s to %s", lease, maxLeaseTime)
 		}
 
 		const optionLeaseTime = 51 // RFC 2132, 9.2
@@ -94,7 +95,7 @@ func dhcpDropIn(in *Input) ([][]string, error) {
 
 	devices := cmp.Or(in.Network.Interface, anyDevice)
 	script := `command -v networkctl >/dev/null || exit 0
-dir=/etc/systemd/network/10-netplan-` + netID(in) + `.network.d
+dir=/etc/systemd/network/10-netplan-` + linkID(in) + `.network.d
 mkdir -p "$dir"
 printf '%s\n' '[DHCPv4]' '` + strings.Join(lines, "' '") + `' >"$dir/50-hyperfleet.conf"
 networkctl reload || exit 0
@@ -105,8 +106,8 @@ for device in /sys/class/net/` + devices + `; do networkctl reconfigure "${devic
 	return [][]string{{"sh", "-c", script}}, nil
 }
 
-// hexBytes writes bytes as systemd takes them: 00:ff.
-func hexBytes(b []byte) string {
+// formatBytesHex formats bytes as systemd expects them, e.g. 00:ff.
+func formatBytesHex(b []byte) string {
 	parts := make([]string, len(b))
 	for i, c := range b {
 		parts[i] = fmt.Sprintf("%02x", c)

@@ -69,7 +69,7 @@ func TestDHCPOptionsForNetworkd(t *testing.T) {
 			}
 
 			of := strings.TrimSuffix(filepath.Base(filepath.Dir(files[0])), ".d")
-			if made := exe.Netplan(t, out.NetworkConfig); made[of] == "" {
+			if made := exe.RunNetplan(t, out.NetworkConfig); made[of] == "" {
 				t.Errorf("it is beside %s, and netplan makes %v", of, made)
 			}
 		})

@@ -317,7 +317,7 @@ func FuzzNetworkData(f *testing.F) {
 			return
 		}
 
-		if there, err := netdata.Has(out.NetworkConfig, in.Addresses); err != nil || !there {
+		if there, err := netdata.HasAddress(out.NetworkConfig, in.Addresses); err != nil || !there {
 			t.Errorf("has no address: %v\n%s\nfrom\n%s", err, out.NetworkConfig, text)
 		}
 	})

@@ -11,30 +11,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The user's texts by their names in a HypervisorMachineTemplate.
+// Names of the user's texts in a HypervisorMachineTemplate.
 const (
 	fieldUserData    = "cloudInit.userData"
 	fieldMetaData    = "cloudInit.metaData"
 	fieldNetworkData = "cloudInit.networkData"
 )
 
-// maxOtherData bounds meta data and network configuration, in bytes.
+// maxOtherData is the maximum size of meta data and of the network configuration in bytes.
 const maxOtherData = 64 << 10
 
-// cloudConfig is the first line of user data that is merged as structure.
+// cloudConfig is the first line of user data that is merged as parsed YAML.
 const cloudConfig = "#cloud-config"
 
-// Render makes one machine's boot data. Every error is the template's fault: it names
-// the field, the line where there is one, and the fix; it holds no credential.
+// Render returns the boot data of one machine. Every error is caused by the template. It names the field, the
+// line if there is one, and the fix, and contains no credential.
 func Render(in Input) (Output, error) {
 	out, err := render(&in)
 
-	return out, redact(err, in.secrets())
+	return out, redactError(err, in.secrets())
 }
 
 func render(in *Input) (Output, error) {
 	if in.InstanceID == "" || in.Hostname == "" {
-		return Output{}, errors.New("render cloud-init data: instance id and host name must be given")
+		return Output{}, errors.New("render cloud-init data: the instance id and the host name must be set")
 	}
 
 	if in.MaxUserData == 0 {
@@ -61,7 +61,7 @@ func render(in *Input) (Output, error) {
 
 // renderMetaData adds instance-id and local-hostname to the user's meta data.
 func renderMetaData(in *Input) ([]byte, error) {
-	text, err := expand(fieldMetaData, in.MetaData, &in.Vars, maxOtherData)
+	text, err := executeTemplate(fieldMetaData, in.MetaData, &in.Vars, maxOtherData)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func renderMetaData(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	ours, err := toNode(struct {
+	operator, err := toNode(struct {
 		InstanceID    string `yaml:"instance-id"`
 		LocalHostname string `yaml:"local-hostname"`
 	}{in.InstanceID, in.Hostname})
@@ -79,31 +79,31 @@ func renderMetaData(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	if err := mergeInto(fieldMetaData, root, ours); err != nil {
+	if err := mergeInto(fieldMetaData, root, operator); err != nil {
 		return nil, err
 	}
 
-	return encode(root)
+	return encodeYAML(root)
 }
 
-// renderUserData joins the user's user data and the operator's.
+// renderUserData merges the user data of the user and of the operator.
 func renderUserData(in *Input) ([]byte, error) {
-	text, err := expand(fieldUserData, in.UserData, &in.Vars, in.MaxUserData)
+	text, err := executeTemplate(fieldUserData, in.UserData, &in.Vars, in.MaxUserData)
 	if err != nil {
 		return nil, err
 	}
 
 	var out []byte
 
-	switch kind, known := userDataKind(text); {
+	switch contentType, isKnown := detectContentType(text); {
 	case strings.TrimSpace(text) == "":
 		out, err = mergeCloudConfig(in, "")
-	case kind == typeCloudConfig:
-		out, err = mergeCloudConfig(in, withoutHeader(text))
-	case known:
-		out, err = multipart(in, text, kind)
+	case contentType == typeCloudConfig:
+		out, err = mergeCloudConfig(in, removeHeader(text))
+	case isKnown:
+		out, err = buildMultipart(in, text, contentType)
 	default:
-		err = fmt.Errorf("%s line 1: begins with no format that cloud-init knows: begin it with %s, #! and a shell, "+
+		err = fmt.Errorf("%s line 1: the format is unknown to cloud-init: begin it with %s, #! and a shell, "+
 			"#include, #cloud-boothook, or a MIME header", fieldUserData, cloudConfig)
 	}
 
@@ -112,51 +112,51 @@ func renderUserData(in *Input) ([]byte, error) {
 	}
 
 	if len(out) > in.MaxUserData {
-		return nil, tooLarge(fieldUserData, fmt.Sprintf("%d bytes", len(out)), in.MaxUserData)
+		return nil, newTooLargeError(fieldUserData, fmt.Sprintf("%d bytes", len(out)), in.MaxUserData)
 	}
 
 	return out, nil
 }
 
-// withoutHeader blanks the #cloud-config line, so that line numbers stay.
-func withoutHeader(text string) string {
-	at := strings.Index(strings.ToLower(text), cloudConfig)
-	lead := text[:at]
+// removeHeader removes the #cloud-config line but keeps its line end, so that line numbers do not change.
+func removeHeader(text string) string {
+	start := strings.Index(strings.ToLower(text), cloudConfig)
+	lead := text[:start]
 
 	rest := ""
-	if nl := strings.IndexByte(text[at:], '\n'); nl >= 0 {
-		rest = text[at+nl:]
+	if newline := strings.IndexByte(text[start:], '\n'); newline >= 0 {
+		rest = text[start+newline:]
 	}
 
 	return strings.TrimPrefix(lead, "\ufeff") + rest
 }
 
-// mergeCloudConfig adds the operator's cloud-config to the user's.
+// mergeCloudConfig merges the operator's cloud-config into the user's.
 func mergeCloudConfig(in *Input, text string) ([]byte, error) {
 	root, err := parseYAML(fieldUserData, text)
 	if err != nil {
 		return nil, err
 	}
 
-	taken, err := takeOver(in, root)
+	overrides, err := findOverrides(in, root)
 	if err != nil {
 		return nil, err
 	}
 
-	ours, err := runtimeConfig(in, taken, mayStart(in, root))
+	operator, err := buildOperatorConfig(in, overrides, canStartEarly(in, root))
 	if err != nil {
 		return nil, err
 	}
 
-	if err := mergeInto(fieldUserData, root, ours); err != nil {
+	if err := mergeInto(fieldUserData, root, operator); err != nil {
 		return nil, err
 	}
 
-	return withHeader(root)
+	return addHeader(root)
 }
 
-func withHeader(root *yaml.Node) ([]byte, error) {
-	body, err := encode(root)
+func addHeader(root *yaml.Node) ([]byte, error) {
+	body, err := encodeYAML(root)
 	if err != nil {
 		return nil, err
 	}

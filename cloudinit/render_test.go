@@ -216,7 +216,7 @@ func TestSchema(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
+			said, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
 			if err != nil || !strings.Contains(string(said), "Valid") {
 				t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, out.UserData)
 			}
@@ -270,7 +270,7 @@ func TestNetplan(t *testing.T) {
 			tc.change(&in)
 			out, _ := mustRender(t, in)
 
-			got := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, out.NetworkConfig))), "")
+			got := strings.Join(slices.Sorted(maps.Values(exe.RunNetplan(t, out.NetworkConfig))), "")
 			for _, want := range tc.want {
 				if !strings.Contains(got, want+"\n") {
 					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, got, out.NetworkConfig)

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// writeFile is an entry of cloud-config's write_files.
+// writeFile is an entry of write_files in a cloud-config.
 type writeFile struct {
 	Path        string `yaml:"path"`
 	Content     string `yaml:"content"`
@@ -21,7 +21,7 @@ type writeFile struct {
 	Permissions string `yaml:"permissions"`
 }
 
-// cloudConfigPart is what the operator adds to a cloud-config.
+// cloudConfigPart contains the fields that the operator adds to a cloud-config.
 type cloudConfigPart struct {
 	Hostname   string      `yaml:"hostname"`
 	FQDN       string      `yaml:"fqdn,omitempty"`
@@ -30,7 +30,7 @@ type cloudConfigPart struct {
 	RunCmd     [][]string  `yaml:"runcmd,omitempty"`
 }
 
-// Owner and permissions of what the operator writes.
+// Owner and permissions of the files that the operator adds.
 const (
 	rootOwner   = "root:root"
 	secretMode  = "0600"
@@ -38,19 +38,19 @@ const (
 	programMode = "0700"
 )
 
-// mayStart says whether the bootstrap service may start as soon as write_files has run:
-// nothing of the user's data comes later, and the service itself is in the image.
-func mayStart(in *Input, root *yaml.Node) bool {
+// canStartEarly returns whether the bootstrap service can start as soon as write_files has run. This is the
+// case if cloud-init handles none of the user's data later, and the service is in the image.
+func canStartEarly(in *Input, root *yaml.Node) bool {
 	if in.Config == nil || in.Delivery.Method != "" && in.Delivery.Method != v1alpha1.DeliveryImage {
 		return false
 	}
 
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		switch root.Content[i].Value {
-		case "bootcmd", "hostname", "fqdn": // before write_files, or of no matter
+		case "bootcmd", "hostname", "fqdn": // these run before write_files or do not affect the service
 		case "write_files":
-			for _, entry := range resolve(root.Content[i+1]).Content {
-				if lookup(resolve(entry), "defer") != nil {
+			for _, entry := range resolveAlias(root.Content[i+1]).Content {
+				if lookup(resolveAlias(entry), "defer") != nil {
 					return false
 				}
 			}
@@ -62,28 +62,28 @@ func mayStart(in *Input, root *yaml.Node) bool {
 	return true
 }
 
-// runtimeConfig is the operator's part, without what the template has taken over. early
-// tells the image that the service may start.
-func runtimeConfig(in *Input, taken userOverrides, early bool) (*yaml.Node, error) {
+// buildOperatorConfig returns the operator's part of the cloud-config, without the parts that the template
+// overrides. If startEarly is true, the part has a file that starts the service before the end of cloud-init.
+func buildOperatorConfig(in *Input, overrides userOverrides, startEarly bool) (*yaml.Node, error) {
 	part := cloudConfigPart{Hostname: in.Hostname, FQDN: in.FQDN}
 
-	if in.Config != nil && !taken.config {
+	if in.Config != nil && !overrides.hasConfig {
 		content, err := json.MarshalIndent(in.Config, "", "  ")
 		if err != nil {
-			return nil, fmt.Errorf("write %s: %w", guest.ConfigPath, err)
+			return nil, fmt.Errorf("encode %s: %w", guest.ConfigPath, err)
 		}
 
 		part.WriteFiles = append(part.WriteFiles, writeFile{guest.ConfigPath, string(content) + "\n", rootOwner, secretMode})
 	}
 
-	boot, err := dhcpDropIn(in)
+	boot, err := buildDHCPDropIn(in)
 	if err != nil {
 		return nil, err
 	}
 
 	part.BootCmd = boot
 
-	files, commands, err := deliver(in, taken)
+	files, commands, err := buildDelivery(in, overrides)
 	if err != nil {
 		return nil, err
 	}
@@ -91,11 +91,11 @@ func runtimeConfig(in *Input, taken userOverrides, early bool) (*yaml.Node, erro
 	part.WriteFiles = append(part.WriteFiles, files...)
 	part.RunCmd = append(part.RunCmd, commands...)
 
-	if early { // the last of all files
+	if startEarly { // must be the last file
 		part.WriteFiles = append(part.WriteFiles, writeFile{guest.StartPath, "", rootOwner, unitMode})
 	}
 
-	if in.Config != nil && !taken.start {
+	if in.Config != nil && !overrides.startsService {
 		part.RunCmd = append(part.RunCmd, []string{"systemctl", "start", "--no-block", guest.ServiceUnit})
 	}
 

@@ -19,27 +19,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// userOverrides says which of the operator's parts a template brings itself, as document
-// 000's sample does.
+// userOverrides says which of the operator's parts the template provides itself, like the sample in document
+// 000.
 type userOverrides struct {
-	config, unit, service, start bool
+	hasConfig, hasUnit, hasService, startsService bool
 }
 
-// takeOver looks for the operator's paths in the user's write_files. A template may
-// write them only if it writes guest.ConfigPath as a valid guest.Config for this very
-// runner; what that leaves out is filled in from the operator's own.
-func takeOver(in *Input, root *yaml.Node) (userOverrides, error) {
-	var taken userOverrides
+// findOverrides searches the user's write_files for the operator's paths. If the template writes
+// guest.ConfigPath, the file must be a valid guest.Config for this runner. findOverrides adds the values that
+// the file leaves out. If the service is delivered, the template may write the unit and the program only
+// together with guest.ConfigPath.
+func findOverrides(in *Input, root *yaml.Node) (userOverrides, error) {
+	var overrides userOverrides
 
 	entries := lookup(root, "write_files")
 	if entries == nil || entries.Kind != yaml.SequenceNode {
-		return taken, nil
+		return overrides, nil
 	}
 
 	found := map[string]*yaml.Node{}
 
 	for i, e := range entries.Content {
-		entry := resolve(e)
+		entry := resolveAlias(e)
 
 		p := lookup(entry, "path")
 		if p == nil {
@@ -47,10 +48,10 @@ func takeOver(in *Input, root *yaml.Node) (userOverrides, error) {
 		}
 
 		clean := path.Clean("/" + strings.TrimSpace(p.Value))
-		where := fmt.Sprintf("%s.write_files[%d].path line %d", fieldUserData, i, p.Line)
+		position := fmt.Sprintf("%s.write_files[%d].path line %d", fieldUserData, i, p.Line)
 
 		if clean == "/run/hyperfleet" || strings.HasPrefix(clean, "/run/hyperfleet/") {
-			return taken, fmt.Errorf("%s: %s belongs to the bootstrap service: write to another path", where, clean)
+			return overrides, fmt.Errorf("%s: %s belongs to the bootstrap service: write to another path", position, clean)
 		}
 
 		if clean != guest.ConfigPath && clean != UnitPath && clean != guest.ServicePath || in.Config == nil {
@@ -58,7 +59,7 @@ func takeOver(in *Input, root *yaml.Node) (userOverrides, error) {
 		}
 
 		if found[clean] != nil {
-			return taken, fmt.Errorf("%s: %s is written twice: remove one", where, clean)
+			return overrides, fmt.Errorf("%s: %s is written twice: remove one entry", position, clean)
 		}
 
 		found[clean] = entry
@@ -66,69 +67,70 @@ func takeOver(in *Input, root *yaml.Node) (userOverrides, error) {
 
 	if entry := found[guest.ConfigPath]; entry != nil {
 		if err := completeConfig(in, entry); err != nil {
-			return taken, fmt.Errorf("%s.write_files line %d: %s: %w: leave the file out and the operator writes it",
+			return overrides, fmt.Errorf("%s.write_files line %d: %s: %w: fix it, or leave the file out so that the operator writes it",
 				fieldUserData, entry.Line, guest.ConfigPath, err)
 		}
 
-		taken.config = true
+		overrides.hasConfig = true
 	}
 
-	taken.unit, taken.service = found[UnitPath] != nil, found[guest.ServicePath] != nil
-	taken.start = taken.config && startsService(root)
+	overrides.hasUnit, overrides.hasService = found[UnitPath] != nil, found[guest.ServicePath] != nil
+	overrides.startsService = overrides.hasConfig && hasStartCommand(root)
 
-	return taken, clashes(in, taken, found)
+	return overrides, rejectConflicts(in, overrides, found)
 }
 
-// clashes refuses a unit file or program beside the one that delivery brings.
-func clashes(in *Input, taken userOverrides, found map[string]*yaml.Node) error {
-	brings := in.Delivery.Method == v1alpha1.DeliveryDownload || in.Delivery.Method == v1alpha1.DeliveryISO
-	if taken.config || !brings {
+// rejectConflicts returns an error if the template writes a unit file or a program that the delivery also
+// writes.
+func rejectConflicts(in *Input, overrides userOverrides, found map[string]*yaml.Node) error {
+	isDelivered := in.Delivery.Method == v1alpha1.DeliveryDownload || in.Delivery.Method == v1alpha1.DeliveryISO
+	if overrides.hasConfig || !isDelivered {
 		return nil
 	}
 
 	for _, p := range []string{UnitPath, guest.ServicePath} {
 		if entry := found[p]; entry != nil {
-			return fmt.Errorf("%s.write_files line %d: %s is written by bootstrap.delivery %s too: "+
-				"remove the entry, or set bootstrap.delivery to image", fieldUserData, entry.Line, p, in.Delivery.Method)
+			return fmt.Errorf("%s.write_files line %d: bootstrap.delivery %s also writes %s: "+
+				"remove the entry, or set bootstrap.delivery to image", fieldUserData, entry.Line, in.Delivery.Method, p)
 		}
 	}
 
 	return nil
 }
 
-// completeConfig checks the template's runner configuration, fills in what it leaves
-// out, and puts it back for root's eyes alone.
+// completeConfig validates the template's runner configuration, adds the values that it leaves out, and
+// writes it back to the entry so that only root can read the file.
 func completeConfig(in *Input, entry *yaml.Node) error {
-	text, err := entryContent(entry)
+	text, err := decodeEntryContent(entry)
 	if err != nil {
 		return err
 	}
 
-	merged, err := overlay(in.Config, text)
+	merged, err := overlayConfig(in.Config, text)
 	if err != nil {
 		return err
 	}
 
 	for i := 0; i+1 < len(entry.Content); i += 2 {
-		entry.Content[i+1] = resolve(entry.Content[i+1])
+		entry.Content[i+1] = resolveAlias(entry.Content[i+1])
 	}
 
-	set(entry, "content", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: merged})
-	set(entry, "encoding", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "text/plain"})
-	set(entry, "permissions", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode})
+	setKey(entry, "content", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: merged})
+	setKey(entry, "encoding", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "text/plain"})
+	setKey(entry, "permissions", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode})
 
 	return nil
 }
 
-// entryContent reads the content of a write_files entry.
-func entryContent(entry *yaml.Node) (string, error) {
+// decodeEntryContent returns the decoded content of an entry of write_files.
+func decodeEntryContent(entry *yaml.Node) (string, error) {
 	if a := lookup(entry, "append"); a != nil && a.Value != "false" {
-		return "", errors.New("append cannot be used for it")
+		return "", errors.New("append is not supported for this file")
 	}
 
 	content := lookup(entry, "content")
 	if content == nil || content.Kind != yaml.ScalarNode {
-		return "", errors.New("has no content")
+		return "", errors.New("the entry has no content")
 	}
 
 	encoding := ""
@@ -140,25 +142,25 @@ func entryContent(entry *yaml.Node) (string, error) {
 	case content.Tag == "!!binary", encoding == "b64", encoding == "base64":
 		raw, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(content.Value), ""))
 		if err != nil {
-			return "", errors.New("content is not base64")
+			return "", errors.New("the content is not valid base64")
 		}
 
 		return string(raw), nil
 	case encoding == "", encoding == "text/plain":
 		return content.Value, nil
 	default:
-		return "", fmt.Errorf("encoding %s cannot be used for it", encoding)
+		return "", fmt.Errorf("encoding %s is not supported for this file", encoding)
 	}
 }
 
-// overlay reads the template's configuration strictly and puts what it states over the
-// operator's; empty values state nothing.
-func overlay(ours *guest.Config, text string) (string, error) {
-	if err := inputbound.JSON([]byte(text), maxOtherValues); err != nil {
-		return "", fmt.Errorf("is no runner configuration: %w", err)
+// overlayConfig parses the template's configuration strictly and returns the operator's configuration with
+// the template's values. Empty values in the template override nothing.
+func overlayConfig(operator *guest.Config, text string) (string, error) {
+	if err := inputbound.CheckJSON([]byte(text), maxOtherValues); err != nil {
+		return "", fmt.Errorf("is not a runner configuration: %w", err)
 	}
 
-	dec := json.NewDecoder(strings.NewReader(withoutEmpty(text)))
+	dec := json.NewDecoder(strings.NewReader(removeEmptyValues(text)))
 	dec.DisallowUnknownFields()
 
 	var user guest.Config
@@ -167,19 +169,20 @@ func overlay(ours *guest.Config, text string) (string, error) {
 	}
 
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return "", errors.New("is not a runner configuration: text follows its end")
+		return "", errors.New("is not a runner configuration: text follows the end of the JSON object")
 	}
 
-	if user.RunnerName != ours.RunnerName {
-		return "", fmt.Errorf("runner_name is %q and not this machine's %q, write {{ .RunnerName }}", user.RunnerName, ours.RunnerName)
+	if user.RunnerName != operator.RunnerName {
+		return "", fmt.Errorf("runner_name is %q, but this machine's is %q: write {{ .RunnerName }}",
+			user.RunnerName, operator.RunnerName)
 	}
 
-	return layer(ours, &user)
+	return overrideConfig(operator, &user)
 }
 
-// withoutEmpty drops empty strings, lists and objects from a JSON object, which is how a
-// template writes a variable that has no value. Invalid JSON comes back as it is.
-func withoutEmpty(text string) string {
+// removeEmptyValues removes empty strings, lists and objects from a JSON object, because a template writes
+// these for variables without a value. It returns invalid JSON unchanged.
+func removeEmptyValues(text string) string {
 	dec := json.NewDecoder(strings.NewReader(text))
 
 	var v map[string]any
@@ -220,49 +223,49 @@ func prune(v map[string]any) {
 	}
 }
 
-// layer writes base with over's values on top, as JSON.
-func layer(base, over *guest.Config) (string, error) {
+// overrideConfig returns base as JSON, overridden by the values of override.
+func overrideConfig(base, override *guest.Config) (string, error) {
 	var values [2]map[string]any
 
-	for i, c := range []*guest.Config{base, over} {
+	for i, c := range []*guest.Config{base, override} {
 		raw, err := json.Marshal(c)
 		if err != nil {
-			return "", fmt.Errorf("write runner configuration: %w", err)
+			return "", fmt.Errorf("encode runner configuration: %w", err)
 		}
 
 		if err := json.Unmarshal(raw, &values[i]); err != nil {
-			return "", fmt.Errorf("read runner configuration: %w", err)
+			return "", fmt.Errorf("decode runner configuration: %w", err)
 		}
 	}
 
 	prune(values[1])
-	stack(values[0], values[1])
+	overrideValues(values[0], values[1])
 
 	raw, err := json.Marshal(values[0])
 	if err != nil {
-		return "", fmt.Errorf("write runner configuration: %w", err)
+		return "", fmt.Errorf("encode runner configuration: %w", err)
 	}
 
-	var c guest.Config // back into the order of its fields
+	var c guest.Config // restores the order of the fields
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return "", fmt.Errorf("read runner configuration: %w", err)
+		return "", fmt.Errorf("decode runner configuration: %w", err)
 	}
 
 	out, err := json.MarshalIndent(&c, "", "  ")
 	if err != nil {
-		return "", fmt.Errorf("write runner configuration: %w", err)
+		return "", fmt.Errorf("encode runner configuration: %w", err)
 	}
 
 	return string(out) + "\n", nil
 }
 
-func stack(base, over map[string]any) {
-	for key, value := range over {
-		under, ok1 := base[key].(map[string]any)
-		top, ok2 := value.(map[string]any)
+func overrideValues(base, override map[string]any) {
+	for key, value := range override {
+		baseMap, isBaseMap := base[key].(map[string]any)
+		overrideMap, isOverrideMap := value.(map[string]any)
 
-		if ok1 && ok2 {
-			stack(under, top)
+		if isBaseMap && isOverrideMap {
+			overrideValues(baseMap, overrideMap)
 
 			continue
 		}
@@ -271,20 +274,20 @@ func stack(base, over map[string]any) {
 	}
 }
 
-// startsService tells whether the user's runcmd starts the bootstrap service.
-func startsService(root *yaml.Node) bool {
+// hasStartCommand returns whether the user's runcmd starts the bootstrap service.
+func hasStartCommand(root *yaml.Node) bool {
 	commands := lookup(root, "runcmd")
 	if commands == nil || commands.Kind != yaml.SequenceNode {
 		return false
 	}
 
 	for _, c := range commands.Content {
-		words := strings.Fields(commandText(resolve(c)))
+		words := strings.Fields(commandText(resolveAlias(c)))
 		text := strings.Join(words, " ")
-		unit := strings.Contains(text, strings.TrimSuffix(guest.ServiceUnit, ".service"))
-		starts := strings.Contains(text, "systemctl") && (strings.Contains(text, "start ") || strings.Contains(text, "--now"))
+		hasUnit := strings.Contains(text, strings.TrimSuffix(guest.ServiceUnit, ".service"))
+		isStart := strings.Contains(text, "systemctl") && (strings.Contains(text, "start ") || strings.Contains(text, "--now"))
 
-		if unit && starts || len(words) > 0 && words[0] == guest.ServicePath {
+		if hasUnit && isStart || len(words) > 0 && words[0] == guest.ServicePath {
 			return true
 		}
 	}
@@ -292,7 +295,7 @@ func startsService(root *yaml.Node) bool {
 	return false
 }
 
-// commandText joins the words of a command given as a list.
+// commandText returns a command as one text. It joins the words of a list with blanks.
 func commandText(n *yaml.Node) string {
 	if n.Kind != yaml.SequenceNode {
 		return n.Value
@@ -300,7 +303,7 @@ func commandText(n *yaml.Node) string {
 
 	words := make([]string, len(n.Content))
 	for i, c := range n.Content {
-		words[i] = resolve(c).Value
+		words[i] = resolveAlias(c).Value
 	}
 
 	return strings.Join(words, " ")

@@ -18,55 +18,54 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
-// maxInlineBinary is the largest program that a template may write into user data.
+// maxInlineBinary is the maximum size in bytes of a program that a template may write into user data.
 const maxInlineBinary = 64 << 10
 
-// workPerByte is how many bytes functions may make in all for each byte that the result
-// may have.
+// workPerByte is how many bytes the functions may create in total for each byte of the maximum result size.
 const workPerByte = 4
 
-// jsonPerByte is how many bytes one of a text takes in JSON at most, as \u0000.
+// jsonPerByte is the maximum number of bytes that JSON needs for one byte of a text (\u0000).
 const jsonPerByte = 6
 
-// expand executes one of the user's templates. Field names the text in errors; limit is
-// the largest result in bytes.
-func expand(field, text string, vars *Vars, limit int) (string, error) {
+// executeTemplate executes one of the user's templates. Errors contain field. limit is the maximum size of
+// the result in bytes.
+func executeTemplate(field, text string, vars *Vars, limit int) (string, error) {
 	if text == "" {
 		return "", nil
 	}
 
 	tmpl, err := templates.Parse(field, text,
-		templates.Limits{Output: limit, Work: workPerByte * limit}, functions, nil)
+		templates.Limits{Output: limit, Work: workPerByte * limit}, newFunctions, nil)
 	if err != nil {
-		return "", expandError(field, err, limit)
+		return "", newExecuteError(field, err, limit)
 	}
 
 	out, err := tmpl.Execute(vars)
 	if err != nil {
-		return "", expandError(field, err, limit)
+		return "", newExecuteError(field, err, limit)
 	}
 
 	return out, nil
 }
 
-func expandError(field string, err error, limit int) error {
-	reached, ok := templates.Limit(err)
+func newExecuteError(field string, err error, limit int) error {
+	reached, ok := templates.AsLimitError(err)
 
 	switch {
 	case !ok:
-		return templateError(field, err)
-	case reached.Kind == templates.Output:
-		return tooLarge(field, "more than "+bytesText(limit), limit)
+		return newTemplateError(field, err)
+	case reached.Kind == templates.OutputLimit:
+		return newTooLargeError(field, "more than "+formatBytes(limit), limit)
 	default:
 		return fmt.Errorf("%s: %w", field, reached)
 	}
 }
 
-// functions are those of templates besides Go's own.
-func functions(budget *templates.Budget) template.FuncMap {
+// newFunctions returns the functions that templates have in addition to those of Go templates.
+func newFunctions(budget *templates.Budget) template.FuncMap {
 	return template.FuncMap{
 		"toJson": func(v any) (string, error) {
-			if err := budget.Room(jsonPerByte * templates.Size(v)); err != nil {
+			if err := budget.CheckWork(jsonPerByte * templates.MaxPrintedSize(v)); err != nil {
 				return "", err
 			}
 
@@ -75,12 +74,12 @@ func functions(budget *templates.Budget) template.FuncMap {
 				return "", err
 			}
 
-			return budget.Made(out)
+			return budget.CountWork(out)
 		},
 		"base64": func(v any) (string, error) {
-			// A program is measured by toBase64, which says what to do instead.
+			// toBase64 checks the size of a program itself, because its error names the fix.
 			if text, ok := v.(string); ok {
-				if err := budget.Room(base64.StdEncoding.EncodedLen(len(text))); err != nil {
+				if err := budget.CheckWork(base64.StdEncoding.EncodedLen(len(text))); err != nil {
 					return "", err
 				}
 			}
@@ -90,19 +89,19 @@ func functions(budget *templates.Budget) template.FuncMap {
 				return "", err
 			}
 
-			return budget.Made(out)
+			return budget.CountWork(out)
 		},
 	}
 }
 
-// tooLarge is the error for a text beyond its limit.
-func tooLarge(field, size string, limit int) error {
-	return fmt.Errorf("%s: %s after rendering, at most %s may reach the machine: "+
-		"write less into it, put large files into the machine's template or let the machine fetch them",
-		field, size, bytesText(limit))
+// newTooLargeError returns the error for a text that exceeds its limit.
+func newTooLargeError(field, size string, limit int) error {
+	return fmt.Errorf("%s: %s after rendering, but the limit is %s: "+
+		"write less into it, put large files into the machine's template or let the machine download them",
+		field, size, formatBytes(limit))
 }
 
-func bytesText(n int) string {
+func formatBytes(n int) string {
 	if n >= 1024 && n%1024 == 0 {
 		return fmt.Sprintf("%d KiB", n/1024)
 	}
@@ -110,7 +109,7 @@ func bytesText(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// toJSON writes a value as JSON on one line, without the escapes meant for HTML.
+// toJSON encodes a value as JSON on one line, without the escapes for HTML.
 func toJSON(v any) (string, error) {
 	var b bytes.Buffer
 
@@ -118,13 +117,13 @@ func toJSON(v any) (string, error) {
 	enc.SetEscapeHTML(false)
 
 	if err := enc.Encode(v); err != nil {
-		return "", fmt.Errorf("write as JSON: %w", err)
+		return "", fmt.Errorf("encode JSON: %w", err)
 	}
 
 	return strings.TrimSuffix(b.String(), "\n"), nil
 }
 
-// toBase64 writes a text or a program in base64 on one line.
+// toBase64 encodes a text or a program in base64 on one line.
 func toBase64(v any) (string, error) {
 	switch v := v.(type) {
 	case *Binary:
@@ -134,36 +133,37 @@ func toBase64(v any) (string, error) {
 	case fmt.Stringer:
 		return base64.StdEncoding.EncodeToString([]byte(v.String())), nil
 	default:
-		return "", fmt.Errorf("base64 takes a text, not %T: use toJson first", v)
+		return "", fmt.Errorf("base64 accepts a text, not %T: use toJson first", v)
 	}
 }
 
-// The shapes of text/template's errors.
+// Patterns of the errors of text/template.
 var (
-	templatePlace   = regexp.MustCompile(`^template: [^:]*:(\d+)(?::(\d+))?: (?:executing "[^"]*" at )?`)
-	unknownVariable = regexp.MustCompile(`^<([^>]*)>: can't evaluate field (\w+) in type (\S+)`)
-	unknownFunction = regexp.MustCompile(`^function "([^"]+)" not defined`)
+	templatePosition = regexp.MustCompile(`^template: [^:]*:(\d+)(?::(\d+))?: (?:executing "[^"]*" at )?`)
+	unknownVariable  = regexp.MustCompile(`^<([^>]*)>: can't evaluate field (\w+) in type (\S+)`)
+	unknownFunction  = regexp.MustCompile(`^function "([^"]+)" not defined`)
 )
 
-// templateError says in which field and line a template is wrong, and what to do.
-func templateError(field string, err error) error {
+// newTemplateError returns an error that names the field and the line of the problem in the template, and the
+// fix.
+func newTemplateError(field string, err error) error {
 	text, line := err.Error(), ""
-	if m := templatePlace.FindStringSubmatch(text); m != nil {
+	if m := templatePosition.FindStringSubmatch(text); m != nil {
 		text, line = text[len(m[0]):], " line "+m[1]
 	}
 
 	if m := unknownVariable.FindStringSubmatch(text); m != nil {
-		known := fieldNames(Vars{})
+		names := fieldNames(Vars{})
 		if strings.HasSuffix(m[3], "RunnerConfig") {
-			known = fieldNames(RunnerConfig{})
+			names = fieldNames(RunnerConfig{})
 		}
 
 		return fmt.Errorf("%s%s: unknown variable %s (no %s): the variables are %s",
-			field, line, m[1], m[2], strings.Join(known, ", "))
+			field, line, m[1], m[2], strings.Join(names, ", "))
 	}
 
 	if m := unknownFunction.FindStringSubmatch(text); m != nil {
-		return fmt.Errorf("%s%s: unknown function %s: besides those of Go templates there are toJson and base64", field, line, m[1])
+		return fmt.Errorf("%s%s: unknown function %s: use the functions of Go templates, toJson and base64", field, line, m[1])
 	}
 
 	return fmt.Errorf("%s%s: %s: fix the template", field, line, text)
@@ -171,13 +171,13 @@ func templateError(field string, err error) error {
 
 func (b *Binary) toBase64() (string, error) {
 	if b == nil {
-		return "", errors.New("the program is not at hand here: leave it out of the template and " +
+		return "", errors.New("the program is not available here: leave it out of the template and " +
 			"set bootstrap.delivery to image, download or iso")
 	}
 
 	if b.size > maxInlineBinary {
-		return "", fmt.Errorf("the program has %d bytes and user data can carry %s of it: leave it out of the "+
-			"template and set bootstrap.delivery to image, download or iso", b.size, bytesText(maxInlineBinary))
+		return "", fmt.Errorf("the program has %d bytes, but user data can contain at most %s of it: leave it "+
+			"out of the template and set bootstrap.delivery to image, download or iso", b.size, formatBytes(maxInlineBinary))
 	}
 
 	content := make([]byte, b.size)
@@ -188,7 +188,7 @@ func (b *Binary) toBase64() (string, error) {
 	return base64.StdEncoding.EncodeToString(content), nil
 }
 
-// MarshalJSON is for toJson.
+// MarshalJSON encodes the program in base64. toJson uses it.
 func (b *Binary) MarshalJSON() ([]byte, error) {
 	text, err := b.toBase64()
 	if err != nil {
@@ -209,9 +209,9 @@ func fieldNames(v any) []string {
 	return names
 }
 
-// redact takes secrets out of an error's text. Wrapped errors would still hold them, so
-// the result wraps nothing; it is an ErrNetworkData still.
-func redact(err error, secrets []string) error {
+// redactError replaces secrets in the text of an error by "***". The result wraps no errors, because these
+// would still contain the secrets. An ErrNetworkData stays one.
+func redactError(err error, secrets []string) error {
 	if err == nil {
 		return nil
 	}

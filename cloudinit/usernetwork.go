@@ -13,27 +13,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 )
 
-// ErrNetworkData says that an error of Render is about cloudInit.networkData.
+// ErrNetworkData marks the errors of Render that cloudInit.networkData causes.
 var ErrNetworkData = errors.New(fieldNetworkData)
 
-// networkDataError is an ErrNetworkData in the words of another error.
+// networkDataError is an ErrNetworkData with the text of another error. It does not wrap that error.
 type networkDataError struct{ error }
 
-// Is says what it is.
+// Is returns whether target is ErrNetworkData.
 func (networkDataError) Is(target error) bool { return target == ErrNetworkData }
 
-// userNetwork gives the user's own network configuration, with the machine's addresses of
-// a pool put in.
+// renderUserNetwork returns the user's network configuration with the machine's addresses of a pool.
 //
-// What comes as network-config stays as it is but for them. OpenStack's network_data.json
-// is put into the words of network-config, because NoCloud has no room for another format.
-func userNetwork(in *Input) ([]byte, error) {
-	pooled := in.Network.AddressPool() != nil
-	if pooled && len(in.Addresses) == 0 {
+// It keeps all other values of a network-config. It converts OpenStack's network_data.json to a
+// network-config, because NoCloud supports no other format.
+func renderUserNetwork(in *Input) ([]byte, error) {
+	hasPool := in.Network.AddressPool() != nil
+	if hasPool && len(in.Addresses) == 0 {
 		return nil, errNoAddress
 	}
 
-	out, err := completed(in, pooled)
+	out, err := completeNetwork(in, hasPool)
 	if err != nil {
 		return nil, networkDataError{err}
 	}
@@ -41,24 +40,24 @@ func userNetwork(in *Input) ([]byte, error) {
 	return out, nil
 }
 
-func completed(in *Input, pooled bool) ([]byte, error) {
-	text, err := expand(fieldNetworkData, in.NetworkData, &in.Vars, maxOtherData)
+func completeNetwork(in *Input, hasPool bool) ([]byte, error) {
+	text, err := executeTemplate(fieldNetworkData, in.NetworkData, &in.Vars, maxOtherData)
 	if err != nil {
 		return nil, err
 	}
 
 	root, err := parseYAML(fieldNetworkData, text)
-	if err != nil || len(root.Content) == 0 && !pooled {
+	if err != nil || len(root.Content) == 0 && !hasPool {
 		return nil, err
 	}
 
-	version := versionOf(root)
+	version := networkVersion(root)
 
 	switch {
-	case version == "1" && pooled:
-		err = mustHave(text, in.Addresses)
-	case version == "2" && pooled, openStack(root):
-		root, err = withAddresses(in, text, pooled)
+	case version == "1" && hasPool:
+		err = requireAddress(text, in.Addresses)
+	case version == "2" && hasPool, isOpenStack(root):
+		root, err = addAddresses(in, text, hasPool)
 	case version != "1" && version != "2":
 		err = fmt.Errorf("%s line %d: must have version: 1 or version: 2, or be OpenStack's network_data.json (links, networks)",
 			fieldNetworkData, max(root.Line, 1))
@@ -68,16 +67,16 @@ func completed(in *Input, pooled bool) ([]byte, error) {
 		return nil, err
 	}
 
-	// Older releases of cloud-init do not look below a top-level network key.
-	if inner := below(root); inner != nil {
+	// Older releases of cloud-init do not support a top-level network key.
+	if inner := unwrapNetwork(root); inner != nil {
 		root = inner
 	}
 
-	return encode(root)
+	return encodeYAML(root)
 }
 
-// below is what stands below the key network, if it stands alone.
-func below(root *yaml.Node) *yaml.Node {
+// unwrapNetwork returns the value of the key network if it is the only key, and nil otherwise.
+func unwrapNetwork(root *yaml.Node) *yaml.Node {
 	if len(root.Content) != 2 {
 		return nil
 	}
@@ -85,9 +84,9 @@ func below(root *yaml.Node) *yaml.Node {
 	return lookup(root, "network")
 }
 
-// versionOf is the version of a network-config, empty if it has none.
-func versionOf(root *yaml.Node) string {
-	if inner := below(root); inner != nil {
+// networkVersion returns the version of a network-config. It returns the empty string if there is no version.
+func networkVersion(root *yaml.Node) string {
+	if inner := unwrapNetwork(root); inner != nil {
 		root = inner
 	}
 
@@ -98,16 +97,17 @@ func versionOf(root *yaml.Node) string {
 	return ""
 }
 
-func openStack(root *yaml.Node) bool {
+func isOpenStack(root *yaml.Node) bool {
 	return lookup(root, "version") == nil && (lookup(root, "links") != nil || lookup(root, "networks") != nil)
 }
 
-// mustHave refuses data that have none of the addresses and that none can be put into.
-func mustHave(text string, addresses []netip.Prefix) error {
-	there, err := netdata.Has([]byte(text), addresses)
-	if err == nil && !there {
+// requireAddress returns an error if version 1 contains none of the addresses, because addresses cannot be
+// added to version 1.
+func requireAddress(text string, addresses []netip.Prefix) error {
+	hasAddress, err := netdata.HasAddress([]byte(text), addresses)
+	if err == nil && !hasAddress {
 		err = errors.New("version 1 has none of the machine's addresses: write {{ .StaticIP }} and {{ .NetmaskBits }}, " +
-			"or version: 2, which gets them put in")
+			"or use version: 2, to which the operator adds them")
 	}
 
 	if err != nil {
@@ -117,11 +117,11 @@ func mustHave(text string, addresses []netip.Prefix) error {
 	return nil
 }
 
-// withAddresses puts a pool's addresses into the user's data.
-func withAddresses(in *Input, text string, pooled bool) (*yaml.Node, error) {
+// addAddresses adds the addresses of a pool to the user's data. It converts OpenStack's format.
+func addAddresses(in *Input, text string, hasPool bool) (*yaml.Node, error) {
 	var allocation netdata.Allocation
 
-	if pooled {
+	if hasPool {
 		allocation.Addresses, allocation.Interface = in.Addresses, in.Network.Interface
 	}
 
@@ -129,10 +129,10 @@ func withAddresses(in *Input, text string, pooled bool) (*yaml.Node, error) {
 
 	switch {
 	case errors.Is(err, netdata.ErrNoInterface), errors.Is(err, netdata.ErrSeveralInterfaces):
-		return nil, fmt.Errorf("%s: %w: set network.interface to one that is there, or write {{ .Addresses }} where they belong",
+		return nil, fmt.Errorf("%s: %w: set network.interface to an existing interface, or write {{ .Addresses }} where they belong",
 			fieldNetworkData, err)
-	case err == nil && format == netdata.OpenStack:
-		out, err = translate(out)
+	case err == nil && format == netdata.FormatOpenStack:
+		out, err = convertOpenStack(out)
 	}
 
 	if err != nil {
@@ -142,16 +142,16 @@ func withAddresses(in *Input, text string, pooled bool) (*yaml.Node, error) {
 	return parseYAML(fieldNetworkData, string(out))
 }
 
-// translate puts OpenStack's network_data.json into the words of network-config.
-func translate(data []byte) ([]byte, error) {
+// convertOpenStack converts OpenStack's network_data.json to a network-config.
+func convertOpenStack(data []byte) ([]byte, error) {
 	network, _, err := netdata.Parse(data)
 	if err != nil {
-		return nil, fmt.Errorf("read: %w", err)
+		return nil, fmt.Errorf("parse: %w", err)
 	}
 
-	out, err := network.V2()
+	out, err := network.EncodeV2()
 	if err != nil {
-		return nil, fmt.Errorf("translate: %w", err)
+		return nil, fmt.Errorf("convert to version 2: %w", err)
 	}
 
 	return out, nil

@@ -22,28 +22,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// agentFiles are the files of a spire-agent.
+// agentFiles holds the paths of a spire-agent's files.
 type agentFiles struct {
 	dir, config, socket string
 }
 
-// maxSocketPath is the longest path of a socket (sun_path of unix(7)).
+// maxSocketPath is the maximum length of a socket's path in bytes (sun_path of unix(7)).
 const maxSocketPath = 107
 
-// writeAgentFiles writes the agent's configuration (SPIRE's doc/spire_agent.md) and the
-// bundle that verifies its server. The token is in the file: arguments and environments of
-// processes can be read by others.
+// writeAgentFiles writes the agent's configuration (SPIRE's doc/spire_agent.md) and the CA bundle that
+// verifies the SPIRE server. The join token is in the configuration file, because other processes can
+// read arguments and environment variables.
 func writeAgentFiles(dir string, cfg *guest.SPIFFE, attestor string) (agentFiles, error) {
 	files := agentFiles{dir: dir, config: filepath.Join(dir, "agent.conf"), socket: filepath.Join(dir, "agent.sock")}
 	bundle := filepath.Join(dir, "bundle.pem")
 
 	if len(files.socket) > maxSocketPath {
-		return files, fmt.Errorf("the path %s is too long for a socket: at most %d bytes are", files.socket, maxSocketPath)
+		return files, fmt.Errorf("the socket path %s is longer than %d bytes", files.socket, maxSocketPath)
 	}
 
 	host, port, err := net.SplitHostPort(cfg.ServerAddress)
 	if err != nil {
-		return files, fmt.Errorf("address of the SPIRE server: %w", err)
+		return files, fmt.Errorf("parse address of SPIRE server: %w", err)
 	}
 
 	settings := [][2]string{
@@ -64,8 +64,8 @@ func writeAgentFiles(dir string, cfg *guest.SPIFFE, attestor string) (agentFiles
 		fmt.Fprintf(&text, "\t%s = %s\n", setting[0], strconv.Quote(setting[1]))
 	}
 
-	// The keys live in the agent's memory and end with it. The entries of machines select
-	// by the path of this program, which the agent looks for if it is told to.
+	// The agent keeps its keys in memory only. The SPIRE entries of machines select a workload by the path
+	// of this program. The agent determines that path only if discover_workload_path is set.
 	fmt.Fprintf(&text, "}\nplugins {\n%s\nKeyManager \"memory\" { plugin_data {} }\n"+
 		"WorkloadAttestor \"unix\" { plugin_data {\n\tdiscover_workload_path = true\n\tworkload_size_limit = -1\n} }\n}\n", attestor)
 
@@ -82,33 +82,35 @@ func writeAgentFiles(dir string, cfg *guest.SPIFFE, attestor string) (agentFiles
 type agent struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
-	// troubles are what it says of its attestation; what nobody takes in time is dropped.
-	troubles chan trouble
-	last     lastLines
-	once     sync.Once
+	// failures receives the attestation failures from the agent's log. If the channel is full, the agent's
+	// next failures are dropped.
+	failures   chan attestFailure
+	lastOutput lastLines
+	stopOnce   sync.Once
 }
 
-// lastWords are what it said in the end.
-func (a *agent) lastWords() string { return cmp.Or(a.last.text(), "it said nothing") }
+// lastMessages returns the last messages of the agent's log.
+func (a *agent) lastMessages() string { return cmp.Or(a.lastOutput.text(), "it logged nothing") }
 
-// agentGrace is how long the agent may take to end.
-const agentGrace = 3 * time.Second
+// agentStopTimeout is how long the agent may take to stop before it is killed.
+const agentStopTimeout = 3 * time.Second
 
 func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
-	// Its life is bounded by this service's, not by one step of it.
+	// The command has no context, because the agent must outlive the step that starts it.
 	cmd := exec.Command(program, "run", "-config", files.config) //nolint:noctx,gosec // see above; the image's own agent
 	cmd.Dir, cmd.Env = files.dir, os.Environ()
-	// Without the service nobody has any use for it.
+	// Pdeathsig makes the kernel kill the agent when the service ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
 	cmd.WaitDelay = waitDelay
 
-	a := &agent{cmd: cmd, exited: make(chan struct{}), troubles: make(chan trouble, 16)}
-	out := s.linesOf(func(line string) { s.heard(a, line) })
+	a := &agent{cmd: cmd, exited: make(chan struct{}), failures: make(chan attestFailure, 16)}
+	out := s.newLineWriter(func(line string) { s.handleAgentLog(a, line) })
 	cmd.Stdout, cmd.Stderr = out, out
 	started := make(chan error, 1)
 
 	go func() {
-		// The kernel takes the end of this thread for the end of the service (Pdeathsig).
+		// The kernel also sends Pdeathsig when the thread that started the agent ends, so the thread must
+		// live as long as the agent.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(a.exited)
@@ -117,7 +119,7 @@ func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 		started <- err
 
 		if err == nil {
-			_ = cmd.Wait() // it has said why
+			_ = cmd.Wait() // the agent has logged the reason
 			out.flush()
 		}
 	}()
@@ -125,36 +127,36 @@ func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 	return a, <-started
 }
 
-// heard takes one line of an agent's log. People see what is wrong; the rest is for the
-// agent's own developers.
-func (s *Service) heard(a *agent, line string) {
-	said := readAgentLog(line)
-	if !said.loud() {
+// handleAgentLog handles one line of the agent's log. It logs warnings and errors only, because the other
+// lines matter only to developers of the agent.
+func (s *Service) handleAgentLog(a *agent, line string) {
+	entry := parseAgentLog(line)
+	if !entry.shouldLog() {
 		return
 	}
 
-	a.last.add(said.text())
-	s.log.Warn("spire-agent", "level", said.Level, "line", said.text())
+	a.lastOutput.add(entry.text())
+	s.log.Warn("spire-agent", "level", entry.Level, "line", entry.text())
 
-	t, ok := said.trouble()
+	failure, ok := entry.parseFailure()
 	if !ok {
 		return
 	}
 
 	select {
-	case a.troubles <- t:
+	case a.failures <- failure:
 	default:
 	}
 }
 
-// stop ends the agent and whatever it started.
+// stop stops the agent and all processes that it has started. Later calls do nothing.
 func (a *agent) stop() {
-	a.once.Do(func() {
+	a.stopOnce.Do(func() {
 		_ = signalGroup(a.cmd, syscall.SIGTERM)
 
 		select {
 		case <-a.exited:
-		case <-time.After(agentGrace):
+		case <-time.After(agentStopTimeout):
 		}
 
 		_ = signalGroup(a.cmd, killSignal)
@@ -162,25 +164,25 @@ func (a *agent) stop() {
 	})
 }
 
-// agentSaid is a line of the agent's log.
-type agentSaid struct {
+// agentLogEntry is one line of the agent's log.
+type agentLogEntry struct {
 	Level string `json:"level"`
 	Msg   string `json:"msg"`
 	Error string `json:"error"`
 }
 
-func readAgentLog(line string) agentSaid {
-	var out agentSaid
-	if err := json.Unmarshal([]byte(line), &out); err != nil { // its configuration is refused before it has a log
-		return agentSaid{Level: "error", Msg: strings.TrimSpace(line)}
+func parseAgentLog(line string) agentLogEntry {
+	var out agentLogEntry
+	if err := json.Unmarshal([]byte(line), &out); err != nil { // the agent rejects its configuration before it logs JSON
+		return agentLogEntry{Level: "error", Msg: strings.TrimSpace(line)}
 	}
 
 	return out
 }
 
-// loud says that the line is worth a place in the machine's log. What the agent answers while
-// it has not heard of the machine's entry is not, nor that it narrows its own umask.
-func (l agentSaid) loud() bool {
+// shouldLog returns whether the line belongs in the machine's log. It excludes info and debug lines, the
+// agent's response while the agent has not received the machine's entry, and the message about its umask.
+func (l agentLogEntry) shouldLog() bool {
 	switch l.Level {
 	case "info", "debug", "trace":
 		return false
@@ -189,48 +191,51 @@ func (l agentSaid) loud() bool {
 	}
 }
 
-func (l agentSaid) text() string { return strings.TrimSuffix(l.Msg+": "+l.Error, ": ") }
+func (l agentLogEntry) text() string { return strings.TrimSuffix(l.Msg+": "+l.Error, ": ") }
 
-// trouble is why the agent has not attested.
-type trouble struct {
+// attestFailure says why the agent has not attested.
+type attestFailure struct {
 	reason, text string
-	// final says that another try of the agent changes nothing.
-	final bool
+	// terminal is true if a retry cannot succeed.
+	terminal bool
 }
 
-// status is how gRPC writes the server's answer, e.g. "rpc error: code = Unavailable desc = ...".
-var status = regexp.MustCompile(`rpc error: code = (\w+) desc = `)
+// grpcStatus matches the server's response as gRPC formats it, e.g. "rpc error: code = Unavailable desc =
+// ...".
+var grpcStatus = regexp.MustCompile(`rpc error: code = (\w+) desc = `)
 
-// trouble reads what a line says of the attestation; false if nothing. The agent repeats all
-// its tries for as long as it is told to, also those that the server has refused for good.
-func (l agentSaid) trouble() (trouble, bool) {
+// parseFailure returns the attestation failure that the line describes, and false if it describes none.
+// The agent retries as long as it runs, even after the server has refused the attestation permanently, so
+// this function has to recognize terminal failures.
+func (l agentLogEntry) parseFailure() (attestFailure, bool) {
 	text := l.text()
 
 	code := ""
-	if found := status.FindStringSubmatch(text); found != nil {
-		code = found[1]
+	if match := grpcStatus.FindStringSubmatch(text); match != nil {
+		code = match[1]
 	}
 
 	switch {
-	// The server's own answer, whatever certificate it speaks of: that of a device, for one.
+	// The server's status code comes first, because the response can mention a certificate, e.g. that of a
+	// device.
 	case code == "InvalidArgument", code == "PermissionDenied", code == "Unauthenticated", code == "FailedPrecondition":
-		return trouble{reason: guest.ReasonAttestationRefused, text: text, final: true}, true
+		return attestFailure{reason: guest.ReasonAttestationRefused, text: text, terminal: true}, true
 	case containsAny(text, "certificate has expired or is not yet valid"):
-		return trouble{reason: guest.ReasonClockSkew, text: text}, true
+		return attestFailure{reason: guest.ReasonClockSkew, text: text}, true
 	case containsAny(text, "certificate signed by unknown authority", "unexpected ID", "no X.509 bundle", "bundle not found"):
-		return trouble{reason: guest.ReasonTrustDomainMismatch, text: text, final: true}, true
+		return attestFailure{reason: guest.ReasonTrustDomainMismatch, text: text, terminal: true}, true
 	case code != "":
-		return trouble{reason: guest.ReasonAttestationTimeout, text: text}, true
+		return attestFailure{reason: guest.ReasonAttestationTimeout, text: text}, true
 	case l.Level == "error", l.Level == "fatal", l.Level == "panic":
-		return trouble{reason: guest.ReasonAttestationUnavailable, text: text}, true
+		return attestFailure{reason: guest.ReasonAttestationUnavailable, text: text}, true
 	default:
-		return trouble{}, false
+		return attestFailure{}, false
 	}
 }
 
-func containsAny(text string, parts ...string) bool {
-	for _, part := range parts {
-		if strings.Contains(text, part) {
+func containsAny(text string, substrings ...string) bool {
+	for _, substring := range substrings {
+		if strings.Contains(text, substring) {
 			return true
 		}
 	}

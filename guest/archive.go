@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// Bounds of an archive.
+// Limits of an archive.
 const (
-	maxUnpacked = 8 << 30
-	maxEntries  = 200_000
-	maxPath     = 1024
+	maxUnpackedBytes = 8 << 30
+	maxEntries       = 200_000
+	maxPathBytes     = 1024
 )
 
-// Extract unpacks a tar.gz file into a directory that exists. Nothing outside of the
-// directory is ever written: absolute names, names with "..", links that lead out, and
-// anything but files, directories and links are errors.
+// Extract unpacks a tar.gz file into an existing directory. It never writes outside of the directory. It
+// returns an error for absolute names, names with "..", links to targets outside of the directory, and
+// entries that are not files, directories or links.
 func Extract(file, dir string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -32,28 +32,28 @@ func Extract(file, dir string) error {
 
 	defer func() { _ = f.Close() }()
 
-	return extract(f, dir, maxUnpacked)
+	return extract(f, dir, maxUnpackedBytes)
 }
 
-// extract reads at most limit bytes of files' contents.
+// extract returns an error if the files in the archive have more than limit bytes in total.
 func extract(r io.Reader, dir string, limit int64) error {
 	gz, err := gzip.NewReader(r)
 	if err != nil {
 		return fmt.Errorf("read archive: not a gzip file: %w", err)
 	}
 
-	root, err := os.OpenRoot(dir) // refuses every path that leaves it
+	root, err := os.OpenRoot(dir) // rejects every path that leads out of it
 	if err != nil {
 		return fmt.Errorf("open directory: %w", err)
 	}
 
 	defer func() { _ = root.Close() }()
 
-	x := &extraction{root: root, left: limit}
+	x := &extraction{root: root, remaining: limit}
 	archive := tar.NewReader(gz)
 
 	for n := 0; ; n++ {
-		head, err := archive.Next()
+		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -66,19 +66,19 @@ func extract(r io.Reader, dir string, limit int64) error {
 			return fmt.Errorf("read archive: more than %d entries", maxEntries)
 		}
 
-		if err := x.entry(head, archive); err != nil {
-			return fmt.Errorf("unpack %q: %w", head.Name, err)
+		if err := x.extractEntry(header, archive); err != nil {
+			return fmt.Errorf("unpack %q: %w", header.Name, err)
 		}
 	}
 }
 
 type extraction struct {
-	root *os.Root
-	left int64
+	root      *os.Root
+	remaining int64
 }
 
-func (x *extraction) entry(head *tar.Header, body io.Reader) error {
-	name, err := entryName(head.Name)
+func (x *extraction) extractEntry(header *tar.Header, body io.Reader) error {
+	name, err := cleanEntryName(header.Name)
 	if err != nil {
 		return err
 	}
@@ -87,27 +87,27 @@ func (x *extraction) entry(head *tar.Header, body io.Reader) error {
 		return nil
 	}
 
-	if parent := path.Dir(name); parent != "." && head.Typeflag != tar.TypeXGlobalHeader {
+	if parent := path.Dir(name); parent != "." && header.Typeflag != tar.TypeXGlobalHeader {
 		if err := x.root.MkdirAll(parent, 0o755); err != nil {
 			return err
 		}
 	}
 
-	switch head.Typeflag {
+	switch header.Typeflag {
 	case tar.TypeDir:
 		return x.root.MkdirAll(name, 0o755)
 	case tar.TypeReg:
-		return x.file(name, head, body)
+		return x.extractFile(name, header, body)
 	case tar.TypeSymlink:
-		if err := insideLink(path.Dir(name), head.Linkname); err != nil {
+		if err := validateLinkTarget(path.Dir(name), header.Linkname); err != nil {
 			return err
 		}
 
 		_ = x.root.Remove(name)
 
-		return x.root.Symlink(head.Linkname, name)
+		return x.root.Symlink(header.Linkname, name)
 	case tar.TypeLink:
-		target, err := entryName(head.Linkname)
+		target, err := cleanEntryName(header.Linkname)
 		if err != nil {
 			return fmt.Errorf("link target: %w", err)
 		}
@@ -118,55 +118,55 @@ func (x *extraction) entry(head *tar.Header, body io.Reader) error {
 	case tar.TypeXGlobalHeader:
 		return nil
 	default:
-		return fmt.Errorf("entries of type %q are not allowed: only files, directories and links", head.Typeflag)
+		return fmt.Errorf("entries of type %q are not allowed: use only files, directories and links", header.Typeflag)
 	}
 }
 
-func (x *extraction) file(name string, head *tar.Header, body io.Reader) error {
-	if head.Size > x.left {
-		return errors.New("the archive unpacks to more bytes than are allowed")
+func (x *extraction) extractFile(name string, header *tar.Header, body io.Reader) error {
+	if header.Size > x.remaining {
+		return errors.New("the unpacked files exceed the size limit")
 	}
 
-	_ = x.root.Remove(name) // never write through a link
+	_ = x.root.Remove(name) // so that no data is written through a link
 
-	perm := os.FileMode(head.Mode) & 0o755 //nolint:gosec // masked: no set-uid, no writing by others
+	perm := os.FileMode(header.Mode) & 0o755 //nolint:gosec // the mask removes set-uid and the write permissions of others
 
 	f, err := x.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm|0o600)
 	if err != nil {
 		return err
 	}
 
-	n, err := io.Copy(f, body) // a tar reader ends at the entry's size
-	x.left -= n
+	n, err := io.Copy(f, body) // the tar reader stops at the entry's size
+	x.remaining -= n
 
 	return errors.Join(err, f.Close())
 }
 
-// entryName cleans a name; it must stay inside.
-func entryName(name string) (string, error) {
+// cleanEntryName returns the cleaned name. It returns an error if the name leads out of the directory.
+func cleanEntryName(name string) (string, error) {
 	switch {
-	case name == "", strings.ContainsRune(name, 0), len(name) > maxPath:
-		return "", errors.New("the name is empty, too long or holds a zero byte")
+	case name == "", strings.ContainsRune(name, 0), len(name) > maxPathBytes:
+		return "", errors.New("the name is empty, too long or contains a zero byte")
 	case path.IsAbs(name):
 		return "", errors.New("the name is absolute")
 	}
 
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", errors.New(`the name holds ".."`)
+			return "", errors.New(`the name contains ".."`)
 		}
 	}
 
 	return path.Clean(name), nil
 }
 
-// insideLink refuses symbolic links that lead out of the directory.
-func insideLink(dir, target string) error {
-	if target == "" || path.IsAbs(target) || strings.ContainsRune(target, 0) || len(target) > maxPath {
-		return errors.New("the link's target is empty, too long or absolute")
+// validateLinkTarget returns an error if a symbolic link in dir leads out of the root directory.
+func validateLinkTarget(dir, target string) error {
+	if target == "" || path.IsAbs(target) || strings.ContainsRune(target, 0) || len(target) > maxPathBytes {
+		return errors.New("the link's target is empty, too long, absolute, or contains a zero byte")
 	}
 
-	if end := path.Join(dir, target); end == ".." || strings.HasPrefix(end, "../") {
+	if resolved := path.Join(dir, target); resolved == ".." || strings.HasPrefix(resolved, "../") {
 		return errors.New("the link leads out of the directory")
 	}
 

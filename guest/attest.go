@@ -15,183 +15,187 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// agentDir is the agent's folder, for root alone: jobs have no way to its socket.
+// agentDir is the agent's directory. Only root can access it, so jobs cannot reach the agent's socket.
 const agentDir = "/run/hyperfleet/spire"
 
-// How long the machine tries to attest.
+// Timeouts of the attestation.
 const (
-	attestDeadline = 5 * time.Minute
-	// clockPatience is how long a machine that has just booted may take to set its clock.
-	clockPatience = time.Minute
+	attestTimeout = 5 * time.Minute
+	// clockSyncTimeout is how long a machine that has just booted may take to set its clock.
+	clockSyncTimeout = time.Minute
 )
 
-// attest has the machine prove who it is: it runs the image's spire-agent, and waits until
-// that has the machine's SVID.
+// attest runs the image's spire-agent and waits until the agent has the machine's SVID. It does nothing
+// if the configuration does not enable SPIFFE.
 func (s *Service) attest(ctx context.Context, cfg *guest.Config) error {
 	if cfg.SPIFFE == nil || !cfg.SPIFFE.Enabled {
 		return nil
 	}
 
-	s.report.report(guest.PhaseAttesting, cfg.SPIFFE.SPIFFEID)
+	s.reporter.reportPhase(guest.PhaseAttesting, cfg.SPIFFE.SPIFFEID)
 
 	program := s.path(cmp.Or(cfg.SPIFFE.AgentPath, guest.AgentPath))
 	if err := checkProgram(program); err != nil {
-		return failed(guest.ReasonAttestationUnavailable, "the image has no spire-agent: %w: install it there", err)
+		return newFailure(guest.ReasonAttestationUnavailable, "the image has no spire-agent: %w: install it in the image", err)
 	}
 
 	dir := s.path(agentDir)
 
-	files, err := s.writeAgent(ctx, dir, cfg.SPIFFE)
+	files, err := s.configureAgent(ctx, dir, cfg.SPIFFE)
 	if err == nil {
 		a := &attestation{service: s, cfg: cfg.SPIFFE, program: program, files: files}
 		s.identity, err = a.run(ctx)
 	}
 
 	if err != nil {
-		s.remove(dir)
+		s.removeAll(dir)
 
 		return err
 	}
 
-	s.remove(files.config)
-	cfg.SPIFFE.JoinToken = "" // it is worth nothing any more
-	s.report.report(guest.PhaseAttested, cfg.SPIFFE.SPIFFEID)
+	s.removeAll(files.config)
+	cfg.SPIFFE.JoinToken = "" // the token is valid for one attestation only
+	s.reporter.reportPhase(guest.PhaseAttested, cfg.SPIFFE.SPIFFEID)
 
 	return nil
 }
 
-// checkProgram says what a program lacks to be run.
+// checkProgram returns an error if the file does not exist or is not executable.
 func checkProgram(file string) error {
 	info, err := os.Stat(file)
 
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("there is no %s", file)
+		return fmt.Errorf("%s does not exist", file)
 	case err != nil:
-		return fmt.Errorf("look for spire-agent: %w", err)
+		return fmt.Errorf("check spire-agent: %w", err)
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		return fmt.Errorf("%s is not a program", file)
+		return fmt.Errorf("%s is not an executable file", file)
 	default:
 		return nil
 	}
 }
 
-// writeAgent writes what the agent reads. The join token is there for as long as the agent
-// needs it.
-func (s *Service) writeAgent(ctx context.Context, dir string, cfg *guest.SPIFFE) (agentFiles, error) {
-	if err := makePrivate(dir); err != nil {
-		return agentFiles{}, failed(guest.ReasonAttestationUnavailable, "make the folder of spire-agent: %w", err)
+// configureAgent writes the files that the agent reads. They contain the join token, so the caller must
+// delete the configuration file after the attestation.
+func (s *Service) configureAgent(ctx context.Context, dir string, cfg *guest.SPIFFE) (agentFiles, error) {
+	if err := createPrivateDir(dir); err != nil {
+		return agentFiles{}, newFailure(guest.ReasonAttestationUnavailable, "create the directory of spire-agent: %w", err)
 	}
 
-	plugin, err := s.nodeAttestor(ctx, dir, cfg)
+	plugin, err := s.configureNodeAttestor(ctx, dir, cfg)
 	if err != nil {
 		return agentFiles{}, err
 	}
 
 	files, err := writeAgentFiles(dir, cfg, plugin)
 	if err != nil {
-		return agentFiles{}, failed(guest.ReasonAttestationUnavailable, "configure spire-agent: %w", err)
+		return agentFiles{}, newFailure(guest.ReasonAttestationUnavailable, "configure spire-agent: %w", err)
 	}
 
 	return files, nil
 }
 
-// nodeAttestor is the agent's configuration of the method.
-func (s *Service) nodeAttestor(ctx context.Context, dir string, cfg *guest.SPIFFE) (string, error) {
+// configureNodeAttestor returns the agent's configuration of the attestation method. For method tpm, it first
+// gets a device identity.
+func (s *Service) configureNodeAttestor(ctx context.Context, dir string, cfg *guest.SPIFFE) (string, error) {
 	switch cfg.Method {
 	case guest.AttestJoinToken:
 		return `NodeAttestor "join_token" { plugin_data {} }`, nil
 	case guest.AttestTPM:
-		return s.deviceIdentity(ctx, dir, cfg)
+		return s.createDeviceIdentity(ctx, dir, cfg)
 	default:
-		return "", failed(guest.ReasonAttestationUnavailable, "this bootstrap service cannot attest by %s", cfg.Method)
+		return "", newFailure(guest.ReasonAttestationUnavailable,
+			"this bootstrap service does not support attestation method %s", cfg.Method)
 	}
 }
 
-// makePrivate makes an empty folder for its owner alone.
-func makePrivate(dir string) error {
+// createPrivateDir creates an empty directory that only its owner can access. It deletes an existing one
+// first.
+func createPrivateDir(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // the status file is there, for all to read
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // everyone may read the status file in it
 		return err
 	}
 
 	return os.Mkdir(dir, 0o700)
 }
 
-// forgetIdentity ends the agent and removes all that is left of it. What it does not find is
-// no error.
-func (s *Service) forgetIdentity() {
+// removeIdentity stops the agent and deletes its files. It does nothing if the machine has no identity.
+func (s *Service) removeIdentity() {
 	if s.identity == nil {
 		return
 	}
 
 	s.identity.close()
 	s.identity = nil
-	s.remove(s.path(agentDir))
+	s.removeAll(s.path(agentDir))
 }
 
-// attestation is one machine's attempt to attest.
+// attestation holds the state of the machine's attestation.
 type attestation struct {
 	service *Service
 	cfg     *guest.SPIFFE
 	program string
 	files   agentFiles
 
-	last     trouble
-	restarts int
-	// deadline ends it; skew does so while the machine's clock is wrong.
-	deadline, skew <-chan time.Time
+	lastFailure attestFailure
+	restarts    int
+	// deadline ends the attestation. skewDeadline ends it early if the machine's clock stays wrong; it is nil
+	// while the clock is not known to be wrong.
+	deadline, skewDeadline <-chan time.Time
 }
 
-// run starts the agent, again where it ends of its own accord, until there is an identity or
-// no hope for one.
+// run starts the agent, and restarts it if it exits, until the machine has an identity or a terminal
+// failure occurs.
 func (a *attestation) run(ctx context.Context) (*identity, error) {
 	s := a.service
-	a.deadline = s.clock.After(attestDeadline)
+	a.deadline = s.clock.After(attestTimeout)
 
 	for {
-		id, err := a.once(ctx)
+		id, err := a.runAgent(ctx)
 		if id != nil || err != nil {
 			return id, err
 		}
 
-		// An agent that does not reach its server ends as well, after a while.
+		// An agent that cannot reach its server also exits after a while. Only the deadline ends its
+		// restarts.
 		a.restarts++
-		if a.restarts > maxRestarts && a.last.reason != guest.ReasonAttestationTimeout {
-			return nil, failed(guest.ReasonAttestationUnavailable, "spire-agent was started %d times and ended each time: %s",
-				a.restarts, cmp.Or(a.last.text, "it said nothing"))
+		if a.restarts > maxRestarts && a.lastFailure.reason != guest.ReasonAttestationTimeout {
+			return nil, newFailure(guest.ReasonAttestationUnavailable, "spire-agent was started %d times and exited each time: %s",
+				a.restarts, cmp.Or(a.lastFailure.text, "it logged nothing"))
 		}
 
-		s.log.Warn("spire-agent is started again", "restart", a.restarts, "error", a.last.text)
+		s.log.Warn("spire-agent has exited and is restarted", "restart", a.restarts, "error", a.lastFailure.text)
 
 		select {
 		case <-ctx.Done():
-			return nil, stopped()
+			return nil, newStoppedError()
 		case <-a.deadline:
-			return nil, a.late()
-		case <-s.clock.After(s.opts.RestartPause):
+			return nil, a.newTimeoutError()
+		case <-s.clock.After(s.opts.RestartDelay):
 		}
 	}
 }
 
-// once runs the agent once; without an identity and an error it has ended.
-func (a *attestation) once(ctx context.Context) (*identity, error) {
+// runAgent runs the agent once. It returns neither an identity nor an error if the agent has exited.
+func (a *attestation) runAgent(ctx context.Context) (*identity, error) {
 	agent, err := a.service.startAgent(a.program, a.files)
 	if err != nil {
-		return nil, failed(guest.ReasonAttestationUnavailable, "start %s: %w", a.program, err)
+		return nil, newFailure(guest.ReasonAttestationUnavailable, "start %s: %w", a.program, err)
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	found := make(chan *identity, 1)
+	identities := make(chan *identity, 1)
 
-	go func() { found <- a.service.identify(ctx, a.files.socket, a.cfg.SPIFFEID) }()
+	go func() { identities <- a.service.fetchIdentity(ctx, a.files.socket, a.cfg.SPIFFEID) }()
 
-	id, err := a.follow(ctx, agent, found)
+	id, err := a.waitForIdentity(ctx, agent, identities)
 	if id != nil {
 		id.agent = agent
 
@@ -201,70 +205,74 @@ func (a *attestation) once(ctx context.Context) (*identity, error) {
 	cancel()
 	agent.stop()
 
-	if late := <-found; late != nil {
-		late.close()
+	if unused := <-identities; unused != nil {
+		unused.close()
 	}
 
 	return nil, err
 }
 
-// follow waits for the identity, or for the reason why there will be none.
-func (a *attestation) follow(ctx context.Context, agent *agent, found chan *identity) (*identity, error) {
+// waitForIdentity waits for the identity. It returns an error if the attestation has failed, and neither an
+// identity nor an error if the agent has exited. Unless it returns the identity, the caller can still receive
+// one value from the channel.
+func (a *attestation) waitForIdentity(ctx context.Context, agent *agent, identities chan *identity) (*identity, error) {
 	for {
 		select {
-		case id := <-found:
-			if id == nil { // ctx has ended
-				found <- nil
+		case id := <-identities:
+			if id == nil { // ctx is done
+				identities <- nil
 
-				return nil, stopped()
+				return nil, newStoppedError()
 			}
 
-			if has := id.name(); has != a.cfg.SPIFFEID {
+			if actual := id.spiffeID(); actual != a.cfg.SPIFFEID {
 				id.close()
-				found <- nil
+				identities <- nil
 
-				return nil, failed(guest.ReasonIdentityMismatch, "the machine is to be %s, but its SVID is of %s", a.cfg.SPIFFEID, has)
+				return nil, newFailure(guest.ReasonIdentityMismatch, "the machine must be %s, but its SVID is for %s",
+					a.cfg.SPIFFEID, actual)
 			}
 
 			return id, nil
-		case t := <-agent.troubles:
-			if err := a.take(t); err != nil {
+		case t := <-agent.failures:
+			if err := a.recordFailure(t); err != nil {
 				return nil, err
 			}
 		case <-agent.exited:
-			return nil, a.drain(agent)
-		case <-a.skew:
-			return nil, failed(guest.ReasonClockSkew, "for %s: %s: set the clock of the machine's host", clockPatience, a.last.text)
+			return nil, a.drainFailures(agent)
+		case <-a.skewDeadline:
+			return nil, newFailure(guest.ReasonClockSkew,
+				"the machine's clock was wrong for %s: %s: set the clock of the machine's host", clockSyncTimeout, a.lastFailure.text)
 		case <-a.deadline:
-			return nil, a.late()
+			return nil, a.newTimeoutError()
 		case <-ctx.Done():
-			return nil, stopped()
+			return nil, newStoppedError()
 		}
 	}
 }
 
-// take notes a trouble; an error is its end.
-func (a *attestation) take(t trouble) error {
-	a.last = t
+// recordFailure records the failure. It returns an error if the failure is terminal.
+func (a *attestation) recordFailure(t attestFailure) error {
+	a.lastFailure = t
 
 	switch {
-	case t.final:
-		return failed(t.reason, "%s", t.text)
+	case t.terminal:
+		return newFailure(t.reason, "%s", t.text)
 	case t.reason != guest.ReasonClockSkew:
-		a.skew = nil
-	case a.skew == nil:
-		a.skew = a.service.clock.After(clockPatience)
+		a.skewDeadline = nil
+	case a.skewDeadline == nil:
+		a.skewDeadline = a.service.clock.After(clockSyncTimeout)
 	}
 
 	return nil
 }
 
-// drain takes what an agent said before it ended.
-func (a *attestation) drain(agent *agent) error {
+// drainFailures records the failures that an agent logged before it exited.
+func (a *attestation) drainFailures(agent *agent) error {
 	for {
 		select {
-		case t := <-agent.troubles:
-			if err := a.take(t); err != nil {
+		case t := <-agent.failures:
+			if err := a.recordFailure(t); err != nil {
 				return err
 			}
 		default:
@@ -273,12 +281,12 @@ func (a *attestation) drain(agent *agent) error {
 	}
 }
 
-func (a *attestation) late() error {
-	return failed(guest.ReasonAttestationTimeout, "the machine got no SVID within %s: %s", attestDeadline,
-		cmp.Or(a.last.text, "the SPIRE server "+a.cfg.ServerAddress+" has no entry for it that this agent was told of"))
+func (a *attestation) newTimeoutError() error {
+	return newFailure(guest.ReasonAttestationTimeout, "the machine got no SVID within %s: %s", attestTimeout,
+		cmp.Or(a.lastFailure.text, "the SPIRE server "+a.cfg.ServerAddress+" sent the agent no entry for the machine"))
 }
 
-// stopped is the end of a machine that was told to stop while it attested.
-func stopped() error {
-	return ended(guest.ReasonTerminated, "the service was told to stop while it attested")
+// newStoppedError returns the end of a machine that is stopped during the attestation.
+func newStoppedError() error {
+	return newFinish(guest.ReasonTerminated, "the service was stopped during the attestation")
 }

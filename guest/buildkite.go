@@ -15,13 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// buildkite runs buildkite-agent for the one job that the machine was made for:
+// buildkite runs buildkite-agent for the one job that the machine was created for:
 // `buildkite-agent start --acquire-job` (https://buildkite.com/docs/agent/v3/cli-start).
 type buildkite struct{}
 
 const (
 	defaultBuildkiteProgram = "/usr/bin/buildkite-agent"
-	// buildkiteHooks is where packages of the agent keep the machine's hooks.
+	// buildkiteHooks is the directory in which the agent's packages install the machine's hooks.
 	buildkiteHooks = "/etc/buildkite-agent/hooks"
 )
 
@@ -31,20 +31,19 @@ const (
 	exitJobLocked   = 28
 )
 
-// What buildkite-agent prints, its colours taken out.
+// Patterns of buildkite-agent's output without its colours.
 var (
 	buildkiteRegistered = regexp.MustCompile(`Successfully registered agent "`)
 	buildkiteStarting   = regexp.MustCompile(`\bStarting job\b`)
 	buildkiteFinished   = regexp.MustCompile(`\bFinished job\b`)
 	buildkiteCanceling  = regexp.MustCompile(`\bCanceling job \S+ .*\(job (cancelled|timed out) on Buildkite\)`)
-	// A job that is not there any more is answered with 404, after which the agent ends as if
-	// all were well.
+	// If the job does not exist any more, Buildkite responds with 404, and the agent exits with code 0.
 	buildkiteRejected = regexp.MustCompile(`rejected the call to acquire the job|/acquire: 404\b`)
 	buildkiteLocked   = regexp.MustCompile(`job is locked`)
 	buildkiteBadToken = regexp.MustCompile(`(?i)\b401\b|invalid (access )?token|unauthorized`)
 )
 
-func (buildkite) check(c *guest.Config) error {
+func (buildkite) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
 		c.Runner.Program = defaultBuildkiteProgram
 	}
@@ -53,46 +52,46 @@ func (buildkite) check(c *guest.Config) error {
 	case c.RunnerToken == "":
 		return errors.New("the credential is missing: runner_token is not set")
 	case c.JobID == "":
-		return errors.New("job_id is missing: an agent is for one job")
+		return errors.New("job_id is missing: an agent runs one job")
 	}
 
-	return unused(c, "jit_config", "command", "env", "runner.download_url")
+	return rejectUnusedFields(c, "jit_config", "command", "env", "runner.download_url")
 }
 
-func (buildkite) program(c *guest.Config) string { return c.Runner.Program }
+func (buildkite) programPath(c *guest.Config) string { return c.Runner.Program }
 
-// prepare has nothing to do: the agent registers itself.
+// prepare does nothing, because the agent registers itself.
 func (buildkite) prepare(context.Context, *Service, *guest.Config, *account) error { return nil }
 
-func (buildkite) launch(s *Service, c *guest.Config) launch {
+func (buildkite) newLaunch(s *Service, c *guest.Config) launch {
 	work := s.path(c.Runner.WorkDir)
 	out := launch{
 		path: s.path(c.Runner.Program), dir: work,
 		args: []string{"start", "--acquire-job", c.JobID},
 		env: []string{
-			setting("BUILDKITE_AGENT_TOKEN", c.RunnerToken),
-			setting("BUILDKITE_AGENT_NAME", c.RunnerName),
-			setting("BUILDKITE_BUILD_PATH", filepath.Join(work, "builds")),
-			setting("BUILDKITE_PLUGINS_PATH", filepath.Join(work, "plugins")),
-			// The agent's exit code is its job's.
-			setting("BUILDKITE_AGENT_REFLECT_EXIT_STATUS", "true"),
-			setting("BUILDKITE_AGENT_NO_COLOR", "true"),
+			formatVariable("BUILDKITE_AGENT_TOKEN", c.RunnerToken),
+			formatVariable("BUILDKITE_AGENT_NAME", c.RunnerName),
+			formatVariable("BUILDKITE_BUILD_PATH", filepath.Join(work, "builds")),
+			formatVariable("BUILDKITE_PLUGINS_PATH", filepath.Join(work, "plugins")),
+			// With this setting, the agent exits with the exit code of its job.
+			formatVariable("BUILDKITE_AGENT_REFLECT_EXIT_STATUS", "true"),
+			formatVariable("BUILDKITE_AGENT_NO_COLOR", "true"),
 		},
-		// SIGINT makes it end when it has no job or after it, SIGQUIT cancels the job.
+		// SIGINT stops the agent after its job, or at once if it has none. SIGQUIT cancels the job.
 		quit: syscall.SIGINT, abort: syscall.SIGQUIT,
 		success: "passed", failure: "failed",
 	}
 
 	if c.RegistrationURL != "" {
-		out.env = append(out.env, setting("BUILDKITE_AGENT_ENDPOINT", c.RegistrationURL))
+		out.env = append(out.env, formatVariable("BUILDKITE_AGENT_ENDPOINT", c.RegistrationURL))
 	}
 
 	if len(c.Labels) > 0 {
-		out.env = append(out.env, setting("BUILDKITE_AGENT_TAGS", strings.Join(c.Labels, ",")))
+		out.env = append(out.env, formatVariable("BUILDKITE_AGENT_TAGS", strings.Join(c.Labels, ",")))
 	}
 
 	if hooks := s.path(buildkiteHooks); isDir(hooks) {
-		out.env = append(out.env, setting("BUILDKITE_HOOKS_PATH", hooks))
+		out.env = append(out.env, formatVariable("BUILDKITE_HOOKS_PATH", hooks))
 	}
 
 	return out
@@ -104,8 +103,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-func (buildkite) read(line string) (event, bool) {
-	line = plain(line)
+func (buildkite) parseLine(line string) (event, bool) {
+	line = stripColors(line)
 
 	switch {
 	case buildkiteRegistered.MatchString(line):
@@ -113,57 +112,57 @@ func (buildkite) read(line string) (event, bool) {
 	case buildkiteStarting.MatchString(line):
 		return event{kind: eventRunning}, true
 	case buildkiteCanceling.MatchString(line):
-		return buildkiteCancellation(buildkiteCanceling.FindStringSubmatch(line)[1]), true
+		return newCancellationEvent(buildkiteCanceling.FindStringSubmatch(line)[1]), true
 	case buildkiteFinished.MatchString(line):
 		return event{kind: eventCompleted}, true
 	case buildkiteRejected.MatchString(line):
-		return event{kind: eventTrouble, text: troubleRejected}, true
+		return event{kind: eventExitReason, text: exitReasonRejected}, true
 	case buildkiteLocked.MatchString(line):
-		return event{kind: eventTrouble, text: troubleLocked}, true
+		return event{kind: eventExitReason, text: exitReasonLocked}, true
 	default:
 		return event{}, false
 	}
 }
 
-// buildkiteCancellation is how a job will have gone that Buildkite ends. Its exit code is
-// that of a failure.
-func buildkiteCancellation(how string) event {
-	if how == "cancelled" {
-		return event{kind: eventEnding, text: "canceled", result: "canceled"}
+// newCancellationEvent returns the event of a job that Buildkite cancels, with the job's result. The result
+// cannot be taken from the exit code, which is that of a failed job.
+func newCancellationEvent(reason string) event {
+	if reason == "cancelled" {
+		return event{kind: eventCanceling, text: "canceled", result: "canceled"}
 	}
 
-	return event{kind: eventEnding, text: how, result: "timed_out"}
+	return event{kind: eventCanceling, text: reason, result: "timed_out"}
 }
 
-// Words for how an agent did not get its job.
+// Reasons why an agent did not get its job, as texts of eventExitReason.
 const (
-	troubleRejected = "rejected"
-	troubleLocked   = "locked"
+	exitReasonRejected = "rejected"
+	exitReasonLocked   = "locked"
 )
 
-// verdict judges an agent that ended before its job did. The exit codes speak of the
-// acquisition only as long as no job ran: with one they are the job's own.
-func (buildkite) verdict(w *watch, exit int) *end {
-	said := w.last.text()
+// endAfterExit returns the end of a machine whose agent exited before the job finished. The special exit
+// codes describe the acquisition only if no job has started. Otherwise, the exit code is that of the job.
+func (buildkite) endAfterExit(w *runnerWatch, code int) *endError {
+	output := w.lastOutput.text()
 
 	switch {
-	case w.ran:
-		return w.broken(exit)
-	case exit == exitNotAcquired, w.trouble == troubleRejected:
-		return ended(guest.ReasonJobGone,
-			"job "+w.cfg.JobID+" cannot be acquired any more: it was cancelled, has finished, or another agent took it")
-	case exit == exitJobLocked, w.trouble == troubleLocked:
-		return failed(guest.ReasonRunnerFailed, "job %s is locked: it waits for something else, and did not become free in time: %s",
-			w.cfg.JobID, said)
-	case !w.listening && buildkiteBadToken.MatchString(said):
-		return failed(guest.ReasonRegistrationError,
-			"Buildkite does not accept the agent's token: it has expired, or its job is over: %s", said)
-	case !w.listening:
-		return failed(guest.ReasonRegistrationError, "the agent could not register (exit code %d): %s", exit, said)
+	case w.jobStarted:
+		return w.newUnexpectedExit(code)
+	case code == exitNotAcquired, w.exitReason == exitReasonRejected:
+		return newFinish(guest.ReasonJobGone,
+			"job "+w.cfg.JobID+" cannot be acquired any more: it was cancelled, has finished, or another agent has acquired it")
+	case code == exitJobLocked, w.exitReason == exitReasonLocked:
+		return newFailure(guest.ReasonRunnerFailed,
+			"job %s is locked because it waits for something else, and was not unlocked in time: %s", w.cfg.JobID, output)
+	case !w.wasOnline && buildkiteBadToken.MatchString(output):
+		return newFailure(guest.ReasonRegistrationError,
+			"Buildkite does not accept the agent's token: it has expired, or its job has finished: %s", output)
+	case !w.wasOnline:
+		return newFailure(guest.ReasonRegistrationError, "the agent could not register (exit code %d): %s", code, output)
 	default:
-		return w.broken(exit)
+		return w.newUnexpectedExit(code)
 	}
 }
 
-// credentials: the token is in the agent's environment alone.
-func (buildkite) credentials(*guest.Config) []string { return nil }
+// credentialFiles returns no files, because the token is only in the agent's environment.
+func (buildkite) credentialFiles(*guest.Config) []string { return nil }

@@ -27,25 +27,27 @@ import (
 )
 
 const (
-	// dockerConfig is read by dockerd when it starts, and its registry-mirrors again at a
-	// SIGHUP (https://docs.docker.com/reference/cli/dockerd/#configuration-reload-behavior).
+	// dockerConfig is the file that dockerd reads when it starts. At a SIGHUP, dockerd reads the
+	// registry-mirrors in it again
+	// (https://docs.docker.com/reference/cli/dockerd/#configuration-reload-behavior).
 	dockerConfig  = "/etc/docker/daemon.json"
 	dockerPID     = "/run/docker.pid"
 	dockerMirrors = "registry-mirrors"
-	// cacheTimeout is how long a cache may take to be reached: a job waits for it.
+	// cacheTimeout limits the attempt to connect to a cache, because the job waits for it.
 	cacheTimeout = 3 * time.Second
 )
 
-// useCaches has the machine use the configuration's caches. A cache saves time and nothing
-// hangs on it: what can't be had is told in the log, and the machine goes on without.
-func (s *Service) useCaches(ctx context.Context, c *guest.Config) error {
-	s.environment = environment(c.Environment)
+// configureCaches makes the machine use the caches of the configuration, and sets the environment of the
+// runner. A cache only saves time. If a cache is unavailable, configureCaches logs a warning and returns no
+// error, and the machine continues without the cache.
+func (s *Service) configureCaches(ctx context.Context, c *guest.Config) error {
+	s.environment = formatEnvironment(c.Environment)
 
 	if c.Cache == nil {
 		return nil
 	}
 
-	if err := s.mirrorRegistry(c.Cache.RegistryMirrors); err != nil {
+	if err := s.configureRegistryMirrors(c.Cache.RegistryMirrors); err != nil {
 		s.log.Warn("the registry mirrors are not used", "error", err.Error())
 	}
 
@@ -53,9 +55,9 @@ func (s *Service) useCaches(ctx context.Context, c *guest.Config) error {
 		return nil
 	}
 
-	// A runner that is told of a cache server sends it all calls for artifacts too: a server
-	// that is down would fail jobs.
-	if err := reach(ctx, c.Cache.ActionsURL); err != nil {
+	// A runner with a cache server also sends all its requests for artifacts to that server, so jobs would
+	// fail if the server is down.
+	if err := checkReachable(ctx, c.Cache.ActionsURL); err != nil {
 		s.log.Warn("the Actions cache is not used", "url", c.Cache.ActionsURL, "error", err.Error())
 
 		c.Cache.ActionsURL = ""
@@ -64,54 +66,54 @@ func (s *Service) useCaches(ctx context.Context, c *guest.Config) error {
 	return nil
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envNamePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// validateEnvironment refuses what is no environment.
-func validateEnvironment(field string, of map[string]string) error {
-	for _, name := range slices.Sorted(maps.Keys(of)) {
+// validateEnvironment checks the names and values of environment variables. It uses field in errors.
+func validateEnvironment(field string, variables map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		switch {
-		case !envName.MatchString(name):
-			return fmt.Errorf("%s %q is no name of a variable: use letters, digits and '_'", field, name)
-		case strings.ContainsRune(of[name], 0):
-			return fmt.Errorf("%s %s holds a zero byte", field, name)
+		case !envNamePattern.MatchString(name):
+			return fmt.Errorf("%s %q is not the name of a variable: use letters, digits and '_'", field, name)
+		case strings.ContainsRune(variables[name], 0):
+			return fmt.Errorf("%s %s contains a zero byte", field, name)
 		}
 	}
 
 	return nil
 }
 
-// validateCaches refuses what is no address of a cache.
+// validateCaches returns an error if the address of a cache is not an http or https URL.
 func validateCaches(c *guest.Cache) error {
 	if c == nil {
 		return nil
 	}
 
 	for _, mirror := range c.RegistryMirrors {
-		if !isHTTP(mirror) {
-			return errors.New("cache.registry_mirrors holds something that is not an http or https URL")
+		if !isHTTPURL(mirror) {
+			return errors.New("cache.registry_mirrors contains a value that is not an http or https URL")
 		}
 	}
 
-	if c.ActionsURL != "" && !isHTTP(c.ActionsURL) {
+	if c.ActionsURL != "" && !isHTTPURL(c.ActionsURL) {
 		return errors.New("cache.actions_url is not an http or https URL")
 	}
 
 	return nil
 }
 
-// environment gives settings in order.
-func environment(of map[string]string) []string {
-	out := make([]string, 0, len(of))
-	for _, name := range slices.Sorted(maps.Keys(of)) {
-		out = append(out, setting(name, of[name]))
+// formatEnvironment returns the variables as NAME=VALUE, sorted by name.
+func formatEnvironment(variables map[string]string) []string {
+	out := make([]string, 0, len(variables))
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		out = append(out, formatVariable(name, variables[name]))
 	}
 
 	return out
 }
 
-// actionsCache is the server for actions/cache, with the slash at its end that runners want
-// to find there; "" where there is none.
-func actionsCache(c *guest.Config) string {
+// actionsCacheURL returns the URL of the server for actions/cache, with the trailing slash that runners
+// require. It returns the empty string if the configuration has no such server.
+func actionsCacheURL(c *guest.Config) string {
 	if c.Cache == nil || c.Cache.ActionsURL == "" {
 		return ""
 	}
@@ -119,17 +121,17 @@ func actionsCache(c *guest.Config) string {
 	return strings.TrimSuffix(c.Cache.ActionsURL, "/") + "/"
 }
 
-// reach opens a connection to a server and closes it.
-func reach(ctx context.Context, base string) error {
-	at, err := url.Parse(base)
+// checkReachable opens a TCP connection to the server of a URL and closes it.
+func checkReachable(ctx context.Context, base string) error {
+	server, err := url.Parse(base)
 	if err != nil {
-		return fmt.Errorf("read URL: %w", err)
+		return fmt.Errorf("parse URL: %w", err)
 	}
 
-	port := map[string]string{"http": "80", "https": "443"}[at.Scheme]
+	port := map[string]string{"http": "80", "https": "443"}[server.Scheme]
 	dialer := net.Dialer{Timeout: cacheTimeout}
 
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), port)))
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -139,9 +141,9 @@ func reach(ctx context.Context, base string) error {
 	return nil
 }
 
-// mirrorRegistry puts mirrors before those that the image has, and has a Docker that runs
-// take them over.
-func (s *Service) mirrorRegistry(mirrors []string) error {
+// configureRegistryMirrors adds the mirrors to Docker's configuration, before the mirrors that the image has
+// configured. If Docker runs, it signals Docker to reload its configuration.
+func (s *Service) configureRegistryMirrors(mirrors []string) error {
 	if len(mirrors) == 0 {
 		return nil
 	}
@@ -153,56 +155,57 @@ func (s *Service) mirrorRegistry(mirrors []string) error {
 		return fmt.Errorf("read Docker's configuration: %w", err)
 	}
 
-	if text, err = withMirrors(text, mirrors); err != nil {
+	if text, err = addMirrors(text, mirrors); err != nil {
 		return fmt.Errorf("read Docker's configuration %s: %w", dockerConfig, err)
 	}
 
-	//nolint:gosec // as Docker's packages have them: nothing of it is secret
+	//nolint:gosec // the modes that Docker's packages use; the file holds no secrets
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, text, 0o644)); err != nil {
 		return fmt.Errorf("write Docker's configuration: %w", err)
 	}
 
 	pid, err := os.ReadFile(s.path(dockerPID))
 	if err != nil {
-		return nil //nolint:nilerr // Docker does not run yet, and reads the file when it starts
+		return nil //nolint:nilerr // Docker does not run yet and reads the file when it starts
 	}
 
 	number, err := strconv.Atoi(strings.TrimSpace(string(pid)))
 	if err != nil || number <= 1 {
-		return fmt.Errorf("read %s: %q is no process", dockerPID, bytes.TrimSpace(pid))
+		return fmt.Errorf("read %s: %q is not a process ID", dockerPID, bytes.TrimSpace(pid))
 	}
 
 	if err := syscall.Kill(number, syscall.SIGHUP); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("have Docker read its configuration again: %w", err)
+		return fmt.Errorf("signal Docker to reload its configuration: %w", err)
 	}
 
 	return nil
 }
 
-// withMirrors adds mirrors to a configuration of Docker; all else in it stays.
-func withMirrors(text []byte, mirrors []string) ([]byte, error) {
+// addMirrors puts the mirrors first in the registry-mirrors of a Docker configuration, without duplicates. It
+// keeps all other settings.
+func addMirrors(text []byte, mirrors []string) ([]byte, error) {
 	settings := map[string]json.RawMessage{}
 
 	if len(bytes.TrimSpace(text)) > 0 {
 		if err := json.Unmarshal(text, &settings); err != nil {
-			return nil, errors.New("it is not valid JSON")
+			return nil, errors.New("not valid JSON")
 		}
 	}
 
-	var had []string
-	if raw, ok := settings[dockerMirrors]; ok && json.Unmarshal(raw, &had) != nil {
-		return nil, errors.New(dockerMirrors + " is not a list of texts")
+	var existing []string
+	if raw, ok := settings[dockerMirrors]; ok && json.Unmarshal(raw, &existing) != nil {
+		return nil, errors.New(dockerMirrors + " is not a list of strings")
 	}
 
-	all := slices.Clone(mirrors)
+	merged := slices.Clone(mirrors)
 
-	for _, mirror := range had {
-		if !slices.Contains(all, mirror) {
-			all = append(all, mirror)
+	for _, mirror := range existing {
+		if !slices.Contains(merged, mirror) {
+			merged = append(merged, mirror)
 		}
 	}
 
-	raw, err := json.Marshal(all)
+	raw, err := json.Marshal(merged)
 	if err != nil {
 		return nil, err
 	}

@@ -37,8 +37,8 @@ func TestDockerAsksMirrors(t *testing.T) {
 			`{"mtu": 1450, "registry-mirrors": ["https://old.example.com", "https://mirror.example.com"]}`,
 			`{"mtu":1450,"registry-mirrors":["http://10.20.0.5:5000","https://mirror.example.com","https://old.example.com"]}`, "",
 		},
-		"broken":       {`{"mtu": `, `{"mtu": `, "it is not valid JSON"},
-		"of a mistake": {`{"registry-mirrors": "a"}`, `{"registry-mirrors": "a"}`, "registry-mirrors is not a list of texts"},
+		"broken":       {`{"mtu": `, `{"mtu": `, "not valid JSON"},
+		"of a mistake": {`{"registry-mirrors": "a"}`, `{"registry-mirrors": "a"}`, "registry-mirrors is not a list of strings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,10 +118,10 @@ func TestBadCachesAreRefused(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{
-		`"cache":{"registry_mirrors":["mirror"]}`: "cache.registry_mirrors holds something that is not an http or https URL",
+		`"cache":{"registry_mirrors":["mirror"]}`: "cache.registry_mirrors contains a value that is not an http or https URL",
 		`"cache":{"actions_url":"ftp://a"}`:       "cache.actions_url is not an http or https URL",
-		`"environment":{"a b":"c"}`:               `environment "a b" is no name of a variable`,
-		`"environment":{"a":"b\u0000"}`:           "environment a holds a zero byte",
+		`"environment":{"a b":"c"}`:               `environment "a b" is not the name of a variable`,
+		`"environment":{"a":"b\u0000"}`:           "environment a contains a zero byte",
 	} {
 		_, err := guest.ParseConfig([]byte(
 			`{"method":"runner-token","platform":"github-actions","runner_name":"r","jit_config":"j",` + text + `}`))

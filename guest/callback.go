@@ -18,138 +18,144 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// How the credential is asked for. The machine can do nothing without it, so it goes on
-// for as long as its operator may be away, and no longer than a machine is waited for.
+// Timeouts and delays of requests for the credential. The machine is useless without the credential, so it
+// retries for longer than the operator is usually unavailable, but no longer than the operator waits for the
+// machine.
 const (
-	fetchTimeout  = 45 * time.Second // one try; the operator takes less
-	fetchDeadline = 10 * time.Minute // all tries
-	fetchPause    = time.Second      // after the first one; it doubles
-	fetchMaxPause = 30 * time.Second
+	fetchTimeout       = 45 * time.Second // of one attempt; the operator needs less
+	fetchDeadline      = 10 * time.Minute // of all attempts
+	fetchRetryDelay    = time.Second      // after the first attempt; it doubles after each further one
+	fetchMaxRetryDelay = 30 * time.Second
 )
 
-// fetchCredential gets the credential from the operator, with method callback, and puts it
-// where the cloud-init ISO has it with other methods.
+// fetchCredential requests the credential from the operator and stores it in cfg, where other methods have
+// the credential from the cloud-init ISO. It does nothing if the method is not callback.
 func (s *Service) fetchCredential(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Method != guest.MethodCallback {
 		return nil
 	}
 
-	to := *cfg.Callback
+	callback := *cfg.Callback
 
-	client, err := operatorClient("callback", to.CABundle, fetchTimeout)
+	client, err := newOperatorClient("callback", callback.CABundle, fetchTimeout)
 	if err != nil {
-		return failed(guest.ReasonConfigInvalid, "%w", err)
+		return newFailure(guest.ReasonConfigInvalid, "%w", err)
 	}
 
 	defer client.CloseIdleConnections()
 
-	credential, err := insist(ctx, s, persistence{
-		what: "the credential", reason: guest.ReasonCredentialUnavailable, lacks: "the operator gave no credential",
+	credential, err := fetchWithRetry(ctx, s, fetchTarget{
+		object: "the credential", reason: guest.ReasonCredentialUnavailable, failure: "the operator returned no credential",
 	}, func(ctx context.Context) (guest.Credential, time.Duration, error) {
-		bearer, err := s.bearer(ctx, to)
+		bearer, err := s.bearerToken(ctx, callback)
 		if err != nil {
 			return guest.Credential{}, 0, err
 		}
 
-		return askCredential(ctx, client, to.URL, bearer)
+		return requestCredential(ctx, client, callback.URL, bearer)
 	})
 	if err != nil {
 		return err
 	}
 
-	cfg.Callback = nil // it is worth nothing any more
+	cfg.Callback = nil // the code is valid for one credential only
 
-	return s.accept(cfg, credential, guest.ReasonConfigInvalid, "credential from the operator")
+	return s.useCredential(cfg, credential, guest.ReasonConfigInvalid, "credential from the operator")
 }
 
-// bearer proves to the operator who asks: by the claim code, or by a JWT-SVID, which is too
-// short-lived to be kept for another try.
-func (s *Service) bearer(ctx context.Context, to guest.Callback) (string, error) {
-	if to.Audience == "" {
-		return to.Code, nil
+// bearerToken returns the token that authenticates the machine to the operator: the claim code, or a new
+// JWT-SVID. A JWT-SVID expires too soon to be reused for a retry.
+func (s *Service) bearerToken(ctx context.Context, callback guest.Callback) (string, error) {
+	if callback.Audience == "" {
+		return callback.Code, nil
 	}
 
-	token, err := s.identity.jwt(ctx, to.Audience)
-	s.redact.hide(token)
+	token, err := s.identity.fetchJWT(ctx, callback.Audience)
+	s.redactor.addSecrets(token)
 
 	return token, err
 }
 
-// accept takes a credential that was fetched. Reason is that of a credential which the
-// platform cannot use.
-func (s *Service) accept(cfg *guest.Config, credential guest.Credential, reason, from string) error {
+// useCredential stores a fetched credential in cfg and adds it to the secrets that are redacted. If the
+// platform cannot use the credential, it returns the machine's end with the given reason. source names the
+// origin of the credential in the message.
+func (s *Service) useCredential(cfg *guest.Config, credential guest.Credential, reason, source string) error {
 	cfg.SetCredential(credential)
-	s.redact.hideAll(cfg)
+	s.redactor.addConfigSecrets(cfg)
 
-	if err := platformOf(cfg.Platform).check(cfg); err != nil {
-		return failed(reason, "%s: %w", from, err)
+	if err := platformFor(cfg.Platform).validate(cfg); err != nil {
+		return newFailure(reason, "%s: %w", source, err)
 	}
 
 	return nil
 }
 
-// persistence is how a thing is asked for that the machine can do nothing without.
-type persistence struct {
-	// what is asked for, lacks what there is not at the end, for people.
-	what, lacks string
-	// reason of the machine's end when it was not available in time.
+// fetchTarget describes an object that the machine cannot work without.
+type fetchTarget struct {
+	// object names the object in messages. failure is the message if the object was not available in time.
+	object, failure string
+	// reason is the reason of the machine's end if the object was not available in time.
 	reason string
 }
 
-// insist asks until there is an answer that more asking does not change: an *end is the last
-// word, after any other error another try may help, after as long as the other side says.
-func insist[T any](
-	ctx context.Context, s *Service, p persistence, ask func(context.Context) (T, time.Duration, error),
+// fetchWithRetry calls fetchOnce until it succeeds, returns a terminal error or the deadline has passed. An
+// error of type *endError is terminal, every other error is transient. Before a retry, fetchWithRetry waits
+// for the delay that fetchOnce returns, or for its own growing delay if that is longer.
+func fetchWithRetry[T any](
+	ctx context.Context, s *Service, target fetchTarget, fetchOnce func(context.Context) (T, time.Duration, error),
 ) (T, error) {
-	var none T
+	var zero T
 
-	until := s.clock.Now().Add(fetchDeadline)
-	wait := fetchPause
+	deadline := s.clock.Now().Add(fetchDeadline)
+	wait := fetchRetryDelay
 
-	for try := 1; ; try++ {
-		got, after, err := ask(ctx)
+	for attempt := 1; ; attempt++ {
+		got, delay, err := fetchOnce(ctx)
 		if err == nil {
 			return got, nil
 		}
 
-		if e, ok := errors.AsType[*end](err); ok {
-			return none, e
+		if e, ok := errors.AsType[*endError](err); ok {
+			return zero, e
 		}
 
-		s.log.Warn("cannot get "+p.what+" yet", "try", try, "error", s.redact.clean(err.Error())) //nolint:sloglint // a few texts
+		//nolint:sloglint // the message takes one of a few fixed texts
+		s.log.Warn("cannot get "+target.object+" yet", "attempt", attempt, "error", s.redactor.redact(err.Error()))
 
-		after = max(after, wait)
-		if s.clock.Now().Add(after).After(until) {
-			return none, failed(p.reason, "%s within %s: %w", p.lacks, fetchDeadline, err)
+		delay = max(delay, wait)
+		if s.clock.Now().Add(delay).After(deadline) {
+			return zero, newFailure(target.reason, "%s within %s: %w", target.failure, fetchDeadline, err)
 		}
 
-		if err := pause(ctx, s.clock, after); err != nil {
-			return none, failed(guest.ReasonTerminated, "wait for %s: %w", p.what, err)
+		if err := sleep(ctx, s.clock, delay); err != nil {
+			return zero, newFailure(guest.ReasonTerminated, "wait for %s: %w", target.object, err)
 		}
 
-		wait = min(2*wait, fetchMaxPause)
+		wait = min(2*wait, fetchMaxRetryDelay)
 	}
 }
 
-// question is what the operator is asked for.
-type question struct {
-	// what is asked for, for people.
-	what        string
+// operatorRequest is a request to the operator.
+type operatorRequest struct {
+	// object names the requested object in messages.
+	object      string
 	url, bearer string
-	// body as JSON; nil for none.
+	// body is JSON. Nil sends no body.
 	body []byte
-	// most bytes are read of the answer, and one more.
-	most int64
+	// maxBytes is the expected maximum size of the response. send reads one byte more, so that the caller can
+	// notice a larger response.
+	maxBytes int64
 }
 
-// ask asks once. The error that refused makes of the operator's no is its last word; after any
-// other error another try may help, after as long as the operator says.
-func (q question) ask(
-	ctx context.Context, client *http.Client, refused func(guest.Refusal) error,
-) (answer []byte, after time.Duration, err error) {
+// send sends the request once and returns the body of the response. If the operator refuses the request, it
+// returns the error that newRefusal creates from the refusal. Every other error is transient, and the caller
+// should retry after the returned delay.
+func (q operatorRequest) send(
+	ctx context.Context, client *http.Client, newRefusal func(guest.Refusal) error,
+) (body []byte, delay time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, q.url, bytes.NewReader(q.body))
 	if err != nil {
-		return nil, 0, failed(guest.ReasonConfigInvalid, "make request for %s: %w", q.what, err)
+		return nil, 0, newFailure(guest.ReasonConfigInvalid, "create request for %s: %w", q.object, err)
 	}
 
 	req.Header.Set("Authorization", "Bearer "+q.bearer)
@@ -161,52 +167,53 @@ func (q question) ask(
 
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, 0, fmt.Errorf("ask for %s: %w", q.what, err)
+		return nil, 0, fmt.Errorf("request %s: %w", q.object, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 
-	answer, err = io.ReadAll(io.LimitReader(resp.Body, q.most+1))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, q.maxBytes+1))
 	if err != nil {
-		return nil, 0, fmt.Errorf("read the operator's answer: %w", err)
+		return nil, 0, fmt.Errorf("read the operator's response: %w", err)
 	}
 
 	if resp.StatusCode == http.StatusOK {
-		return answer, 0, nil
+		return body, 0, nil
 	}
 
-	said := readRefusal(answer, resp.Status)
-	if mayPass(resp.StatusCode) {
-		return nil, retryAfter(resp.Header), errors.New(said.Message)
+	refusal := parseRefusal(body, resp.Status)
+	if isTransientStatus(resp.StatusCode) {
+		return nil, parseRetryAfter(resp.Header), errors.New(refusal.Message)
 	}
 
-	return nil, 0, refused(said)
+	return nil, 0, newRefusal(refusal)
 }
 
-// askCredential asks for the runner's credential once; see question.
-func askCredential(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
-	answer, after, err := question{what: "the credential", url: url, bearer: bearer, most: MaxConfigBytes}.ask(ctx, client,
-		func(said guest.Refusal) error {
-			switch said.Reason {
-			case guest.ReasonJobGone:
-				return ended(guest.ReasonJobGone, said.Message)
-			case guest.ReasonIdentityMismatch:
-				return failed(guest.ReasonIdentityMismatch, "%s", said.Message)
-			default:
-				return failed(guest.ReasonCredentialRefused, "%s", said.Message)
-			}
-		})
+// requestCredential requests the runner's credential once. Its results are those of operatorRequest.send.
+func requestCredential(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
+	request := operatorRequest{object: "the credential", url: url, bearer: bearer, maxBytes: MaxConfigBytes}
+
+	body, delay, err := request.send(ctx, client, func(refusal guest.Refusal) error {
+		switch refusal.Reason {
+		case guest.ReasonJobGone:
+			return newFinish(guest.ReasonJobGone, refusal.Message)
+		case guest.ReasonIdentityMismatch:
+			return newFailure(guest.ReasonIdentityMismatch, "%s", refusal.Message)
+		default:
+			return newFailure(guest.ReasonCredentialRefused, "%s", refusal.Message)
+		}
+	})
 	if err != nil {
-		return guest.Credential{}, after, err
+		return guest.Credential{}, delay, err
 	}
 
-	credential, err := readCredential(answer)
+	credential, err := parseCredential(body)
 
 	return credential, 0, err
 }
 
-// mayPass says whether another try may help. A 404 is what a proxy before the operator
-// answers while it does not know where that is.
-func mayPass(status int) bool {
+// isTransientStatus returns whether a retry can succeed after a response with the status. 404 is transient,
+// because a proxy in front of the operator responds with it while it does not know the operator's address.
+func isTransientStatus(status int) bool {
 	switch status {
 	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
@@ -215,8 +222,9 @@ func mayPass(status int) bool {
 	}
 }
 
-// retryAfter is how long the operator wants to be left alone, within reason.
-func retryAfter(header http.Header) time.Duration {
+// parseRetryAfter returns the delay in the header Retry-After. It returns zero if the header is missing, is
+// not a number of seconds, or exceeds fetchDeadline.
+func parseRetryAfter(header http.Header) time.Duration {
 	seconds, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil || seconds < 0 || seconds > int(fetchDeadline/time.Second) {
 		return 0
@@ -225,37 +233,38 @@ func retryAfter(header http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// readCredential reads the operator's answer as strictly as a configuration. What cannot be
-// read is lost: the code was used for it.
-func readCredential(body []byte) (guest.Credential, error) {
+// parseCredential parses the operator's response as strictly as a configuration. Its errors are terminal,
+// because the operator accepts the claim code only once.
+func parseCredential(body []byte) (guest.Credential, error) {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 
 	var out guest.Credential
 	if err := dec.Decode(&out); err != nil {
-		return out, failed(guest.ReasonConfigInvalid, "read the credential from the operator: %w", jsonError(err))
+		return out, newFailure(guest.ReasonConfigInvalid, "parse the credential from the operator: %w", describeJSONError(err))
 	}
 
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return out, failed(guest.ReasonConfigInvalid, "read the credential from the operator: text follows the end of the JSON object")
+		return out, newFailure(guest.ReasonConfigInvalid,
+			"parse the credential from the operator: text follows the end of the JSON object")
 	}
 
 	return out, nil
 }
 
-// maxRefusal bounds the words that are taken over from a refusal.
-const maxRefusal = 500
+// maxRefusalBytes limits how much of a refusal's message is used.
+const maxRefusalBytes = 500
 
-// readRefusal reads why there is no credential; whoever else answers on the way has the
-// status alone to say.
-func readRefusal(body []byte, status string) guest.Refusal {
+// parseRefusal parses the reason and the message of a refusal. If the body is not a refusal, e.g. because a
+// proxy sent it, the message contains only the status.
+func parseRefusal(body []byte, status string) guest.Refusal {
 	var out guest.Refusal
 	if err := json.Unmarshal(body, &out); err != nil {
 		out = guest.Refusal{}
 	}
 
-	out.Message = strings.ToValidUTF8(out.Message[:min(len(out.Message), maxRefusal)], "")
-	out.Message = strings.TrimSuffix("the operator answered "+status+": "+out.Message, ": ")
+	out.Message = strings.ToValidUTF8(out.Message[:min(len(out.Message), maxRefusalBytes)], "")
+	out.Message = strings.TrimSuffix("the operator responded "+status+": "+out.Message, ": ")
 
 	return out
 }

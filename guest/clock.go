@@ -8,21 +8,22 @@ import (
 	"time"
 )
 
-// Clock is the time as the service sees it.
+// Clock returns the current time and waits. Tests replace it.
 type Clock interface {
 	Now() time.Time
-	// After sends once when d has passed.
+	// After returns a channel that receives one value after d.
 	After(d time.Duration) <-chan time.Time
 }
 
-// wallClock is the machine's own time.
+// wallClock is the machine's system clock.
 type wallClock struct{}
 
 func (wallClock) Now() time.Time                         { return time.Now() }
 func (wallClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// afterOrNever is a channel for a timeout whose zero means never.
-func afterOrNever(c Clock, d time.Duration) <-chan time.Time {
+// newTimeout returns a channel that receives one value after d. It returns nil, which never receives, if d is
+// not positive.
+func newTimeout(c Clock, d time.Duration) <-chan time.Time {
 	if d <= 0 {
 		return nil
 	}
@@ -30,8 +31,8 @@ func afterOrNever(c Clock, d time.Duration) <-chan time.Time {
 	return c.After(d)
 }
 
-// pause waits, unless ctx ends first.
-func pause(ctx context.Context, c Clock, d time.Duration) error {
+// sleep waits for d. It returns the cause of ctx if ctx is done first.
+func sleep(ctx context.Context, c Clock, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

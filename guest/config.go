@@ -21,10 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// MaxConfigBytes is the largest configuration that is read.
+// MaxConfigBytes is the maximum size of a configuration.
 const MaxConfigBytes = 256 << 10
 
-// Defaults of document 000 for what the configuration leaves open.
+// Defaults of document 000 for fields that the configuration does not set.
 const (
 	defaultInstallPath  = "/opt/actions-runner"
 	defaultWorkDir      = "/tmp/runner-work"
@@ -32,9 +32,9 @@ const (
 	defaultRunScript    = "run.sh"
 )
 
-// ParseConfig reads and checks a configuration, and fills in defaults. Unknown fields,
-// anything after the JSON object, and values that cannot work are errors in words; they
-// name fields and never hold a credential.
+// ParseConfig parses and validates a configuration, and sets defaults. It returns an error for unknown
+// fields, for text after the JSON object, and for invalid values. Errors name fields and never contain a
+// credential.
 func ParseConfig(data []byte) (*guest.Config, error) {
 	if len(data) > MaxConfigBytes {
 		return nil, fmt.Errorf("the file has more than %d bytes", MaxConfigBytes)
@@ -49,7 +49,7 @@ func ParseConfig(data []byte) (*guest.Config, error) {
 
 	var c guest.Config
 	if err := dec.Decode(&c); err != nil {
-		return nil, jsonError(err)
+		return nil, describeJSONError(err)
 	}
 
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
@@ -61,8 +61,8 @@ func ParseConfig(data []byte) (*guest.Config, error) {
 	return &c, validate(&c)
 }
 
-// jsonError says what is wrong without quoting values, which may be credentials.
-func jsonError(err error) error {
+// describeJSONError returns an error that describes err without values, because these can be credentials.
+func describeJSONError(err error) error {
 	var (
 		syntax *json.SyntaxError
 		typed  *json.UnmarshalTypeError
@@ -76,9 +76,9 @@ func jsonError(err error) error {
 	case strings.HasPrefix(err.Error(), "json: unknown field "):
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("not valid JSON: it ends too early")
-	default: // times and durations quote what they were given
-		return errors.New("a time or duration cannot be read: write expires_at as 2006-01-02T15:04:05Z and timeouts as 30m0s")
+		return errors.New("not valid JSON: the text ends too early")
+	default: // errors of times and durations quote the value
+		return errors.New("a time or duration is not valid: write expires_at as 2006-01-02T15:04:05Z and timeouts as 30m0s")
 	}
 }
 
@@ -100,20 +100,21 @@ func setDefaults(c *guest.Config) {
 	setIdentityDefaults(c)
 }
 
-var sha256Hex = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
+var sha256Pattern = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
-// validate finds the first thing that cannot work.
+// validate returns an error for the first invalid field. For methods that include the credential, it also
+// sets the platform's defaults.
 func validate(c *guest.Config) error {
 	switch {
 	case c.Method == "":
 		return errors.New("method is missing")
-	case !slices.Contains(methods(), c.Method):
-		return fmt.Errorf("method %q is not known to this bootstrap service: use %s",
-			c.Method, strings.Join(methods(), ", "))
+	case !slices.Contains(supportedMethods(), c.Method):
+		return fmt.Errorf("this bootstrap service does not support method %q: use %s",
+			c.Method, strings.Join(supportedMethods(), ", "))
 	case c.Platform == "":
 		return errors.New("platform is missing")
-	case platformOf(c.Platform) == nil:
-		return fmt.Errorf("platform %q is not known to this bootstrap service: use %s",
+	case platformFor(c.Platform) == nil:
+		return fmt.Errorf("this bootstrap service does not support platform %q: use %s",
 			c.Platform, strings.Join(platformNames(), ", "))
 	case c.RunnerName == "":
 		return errors.New("runner_name is missing")
@@ -122,7 +123,7 @@ func validate(c *guest.Config) error {
 	}
 
 	for name, value := range map[string]string{"registration_url": c.RegistrationURL, "runner.download_url": c.Runner.DownloadURL} {
-		if value != "" && !isHTTP(value) {
+		if value != "" && !isHTTPURL(value) {
 			return fmt.Errorf("%s is not an http or https URL", name)
 		}
 	}
@@ -146,19 +147,19 @@ func validate(c *guest.Config) error {
 	return validateReport(c.Report)
 }
 
-func methods() []string {
+func supportedMethods() []string {
 	return []string{guest.MethodRunnerToken, guest.MethodCallback, guest.MethodExternalSecrets}
 }
 
-// validateMethod checks what the credential's method needs. What the platform needs of a
-// credential that is yet to be fetched is checked when it is there.
+// validateMethod checks the fields that the method requires. If the credential is fetched later,
+// useCredential checks the fields that the platform requires.
 func validateMethod(c *guest.Config) error {
 	if c.Callback != nil && c.Method != guest.MethodCallback {
-		return fmt.Errorf("callback is of no use with method %s: leave it out", c.Method)
+		return fmt.Errorf("callback is not used by method %s: remove it", c.Method)
 	}
 
 	if c.Secrets != nil && c.Method != guest.MethodExternalSecrets {
-		return fmt.Errorf("secrets is of no use with method %s: leave it out", c.Method)
+		return fmt.Errorf("secrets is not used by method %s: remove it", c.Method)
 	}
 
 	switch c.Method {
@@ -167,45 +168,45 @@ func validateMethod(c *guest.Config) error {
 	case guest.MethodExternalSecrets:
 		return validateSecrets(c)
 	default:
-		return platformOf(c.Platform).check(c)
+		return platformFor(c.Platform).validate(c)
 	}
 }
 
 func validateCallback(c *guest.Config) error {
-	to := c.Callback
-	if to == nil {
-		return fmt.Errorf("callback is missing: method %s needs it", c.Method)
+	callback := c.Callback
+	if callback == nil {
+		return fmt.Errorf("callback is missing: method %s requires it", c.Method)
 	}
 
 	switch {
-	case to.Code == "" && to.Audience == "":
+	case callback.Code == "" && callback.Audience == "":
 		return errors.New("callback.code is missing")
-	case to.Code != "" && to.Audience != "":
-		return errors.New("callback.code is of no use with callback.audience: leave one of them out")
-	case to.Audience != "" && !attests(c):
-		return errors.New("callback.audience needs an identity: enable spiffe")
+	case callback.Code != "" && callback.Audience != "":
+		return errors.New("callback.code and callback.audience exclude each other: remove one of them")
+	case callback.Audience != "" && !isAttestationEnabled(c):
+		return errors.New("callback.audience requires an identity: enable spiffe")
 	}
 
-	if err := noCredential(c, c.Credential()); err != nil {
+	if err := rejectCredential(c, c.Credential()); err != nil {
 		return err
 	}
 
-	return validateEndpoint("callback.url", to.URL)
+	return validateEndpoint("callback.url", callback.URL)
 }
 
-// noCredential refuses a credential where one is to be fetched.
-func noCredential(c *guest.Config, has guest.Credential) error {
-	if reflect.DeepEqual(has, guest.Credential{}) {
+// rejectCredential returns an error if a configuration that fetches the credential also contains one.
+func rejectCredential(c *guest.Config, credential guest.Credential) error {
+	if reflect.DeepEqual(credential, guest.Credential{}) {
 		return nil
 	}
 
-	return fmt.Errorf("a credential is of no use with method %s: leave jit_config, runner_token, registration_url, "+
-		"expires_at, job_id and env out", c.Method)
+	return fmt.Errorf("a credential is not used by method %s: remove jit_config, runner_token, registration_url, "+
+		"expires_at, job_id and env", c.Method)
 }
 
-// unused names the first field that is set although the platform has no use for it: such
-// a configuration was made for another one.
-func unused(c *guest.Config, fields ...string) error {
+// rejectUnusedFields returns an error for the first of the fields that is set, because the platform does not
+// use it. A configuration with such a field was probably written for another platform.
+func rejectUnusedFields(c *guest.Config, fields ...string) error {
 	set := map[string]bool{
 		"jit_config": c.JITConfig != "", "runner_token": c.RunnerToken != "", "registration_url": c.RegistrationURL != "",
 		"job_id": c.JobID != "", "command": len(c.Command) > 0, "env": len(c.Env) > 0,
@@ -214,7 +215,7 @@ func unused(c *guest.Config, fields ...string) error {
 
 	for _, field := range fields {
 		if set[field] {
-			return fmt.Errorf("%s is of no use with platform %s: leave it out", field, c.Platform)
+			return fmt.Errorf("%s is not used by platform %s: remove it", field, c.Platform)
 		}
 	}
 
@@ -222,7 +223,7 @@ func unused(c *guest.Config, fields ...string) error {
 }
 
 func validatePaths(r *guest.Runner) error {
-	if r.DownloadSHA256 != "" && !sha256Hex.MatchString(r.DownloadSHA256) {
+	if r.DownloadSHA256 != "" && !sha256Pattern.MatchString(r.DownloadSHA256) {
 		return errors.New("runner.download_sha256 must be 64 hexadecimal digits")
 	}
 
@@ -247,7 +248,7 @@ func validatePaths(r *guest.Runner) error {
 	return nil
 }
 
-// validateReport checks where reports go.
+// validateReport checks the endpoint of the reports.
 func validateReport(r *guest.ReportTo) error {
 	if r == nil {
 		return nil
@@ -264,7 +265,8 @@ func validateReport(r *guest.ReportTo) error {
 	return nil
 }
 
-// validateEndpoint keeps tokens and codes off unencrypted networks.
+// validateEndpoint requires https, except for loopback addresses, so that tokens and codes are always
+// encrypted on the network.
 func validateEndpoint(field, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
@@ -283,15 +285,15 @@ func validateEndpoint(field, text string) error {
 	return nil
 }
 
-func isHTTP(text string) bool {
+func isHTTPURL(text string) bool {
 	u, err := url.Parse(text)
 
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-// takeConfig reads the configuration and deletes it: it holds a credential. It is
-// deleted even if it cannot be used.
-func takeConfig(file string) (*guest.Config, error) {
+// readAndDeleteConfig reads, deletes and parses the configuration file. It deletes the file because it
+// contains a credential, even if the configuration is invalid.
+func readAndDeleteConfig(file string) (*guest.Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("open runner configuration: %w", err)
@@ -301,7 +303,7 @@ func takeConfig(file string) (*guest.Config, error) {
 	_ = f.Close()
 
 	if rmErr := os.Remove(file); rmErr != nil {
-		return nil, fmt.Errorf("remove runner configuration after reading it: %w", rmErr)
+		return nil, fmt.Errorf("delete runner configuration after reading it: %w", rmErr)
 	}
 
 	if err != nil {
@@ -310,7 +312,7 @@ func takeConfig(file string) (*guest.Config, error) {
 
 	c, err := ParseConfig(data)
 	if err != nil {
-		return nil, fmt.Errorf("runner configuration %s: %w", file, err)
+		return nil, fmt.Errorf("parse runner configuration %s: %w", file, err)
 	}
 
 	return c, nil

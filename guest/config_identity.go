@@ -19,10 +19,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// defaultTPM is the TPM's device by way of the kernel's resource manager.
-const defaultTPM = "/dev/tpmrm0"
+// defaultTPMDevice is the TPM's device through the kernel's resource manager.
+const defaultTPMDevice = "/dev/tpmrm0"
 
-// Keys of a secret, by the credential's fields that they hold.
+// Default keys of a secret for the fields of a credential.
 const (
 	keyJITConfig       = "jit_config"
 	keyRunnerToken     = "runner_token"
@@ -31,16 +31,16 @@ const (
 
 func secretKeys() []string { return []string{keyJITConfig, keyRunnerToken, keyRegistrationURL} }
 
-func attests(c *guest.Config) bool { return c.SPIFFE != nil && c.SPIFFE.Enabled }
+func isAttestationEnabled(c *guest.Config) bool { return c.SPIFFE != nil && c.SPIFFE.Enabled }
 
-// setIdentityDefaults fills in what the parts about identity leave open.
+// setIdentityDefaults sets the defaults of the fields spiffe and secrets.
 func setIdentityDefaults(c *guest.Config) {
-	if attests(c) {
+	if isAttestationEnabled(c) {
 		c.SPIFFE.Method = cmp.Or(c.SPIFFE.Method, guest.AttestJoinToken)
 		c.SPIFFE.AgentPath = cmp.Or(c.SPIFFE.AgentPath, guest.AgentPath)
 
 		if c.SPIFFE.Method == guest.AttestTPM {
-			c.SPIFFE.TPMDevice = cmp.Or(c.SPIFFE.TPMDevice, defaultTPM)
+			c.SPIFFE.TPMDevice = cmp.Or(c.SPIFFE.TPMDevice, defaultTPMDevice)
 		}
 	}
 
@@ -52,10 +52,10 @@ func setIdentityDefaults(c *guest.Config) {
 	}
 }
 
-// joinToken is what may stand in the agent's configuration without any quoting.
-var joinToken = regexp.MustCompile(`^[A-Za-z0-9._~-]{1,256}$`)
+// joinTokenPattern matches join tokens that need no quoting in the agent's configuration.
+var joinTokenPattern = regexp.MustCompile(`^[A-Za-z0-9._~-]{1,256}$`)
 
-// validateSPIFFE checks what attestation needs.
+// validateSPIFFE checks the fields that attestation requires.
 func validateSPIFFE(c *guest.SPIFFE) error {
 	if c == nil || !c.Enabled {
 		return nil
@@ -76,7 +76,7 @@ func validateSPIFFE(c *guest.SPIFFE) error {
 
 	switch {
 	case !x509.NewCertPool().AppendCertsFromPEM([]byte(c.TrustBundle)):
-		return errors.New("spiffe.trust_bundle holds no certificate in PEM")
+		return errors.New("spiffe.trust_bundle contains no certificate in PEM")
 	case !path.IsAbs(c.AgentPath):
 		return fmt.Errorf("spiffe.agent_path %q must be an absolute path", c.AgentPath)
 	}
@@ -84,73 +84,73 @@ func validateSPIFFE(c *guest.SPIFFE) error {
 	return validateAttestor(c)
 }
 
-// validateAttestor checks what one method needs.
+// validateAttestor checks the fields that the attestation method requires.
 func validateAttestor(c *guest.SPIFFE) error {
 	switch c.Method {
 	case guest.AttestJoinToken:
-		if !joinToken.MatchString(c.JoinToken) {
-			return errors.New("spiffe.join_token is missing or has characters that no join token has")
+		if !joinTokenPattern.MatchString(c.JoinToken) {
+			return errors.New("spiffe.join_token is missing or is not a valid join token")
 		}
 	case guest.AttestTPM:
 		switch {
 		case !path.IsAbs(c.TPMDevice):
 			return fmt.Errorf("spiffe.tpm_device %q must be an absolute path", c.TPMDevice)
 		case c.JoinToken != "":
-			return errors.New("spiffe.join_token is of no use with method tpm: leave it out")
+			return errors.New("spiffe.join_token is not used by method tpm: remove it")
 		case c.DevID == nil:
-			return errors.New("spiffe.devid is missing: method tpm needs it")
+			return errors.New("spiffe.devid is missing: method tpm requires it")
 		case c.DevID.Code == "":
 			return errors.New("spiffe.devid.code is missing")
 		}
 
 		return validateEndpoint("spiffe.devid.url", c.DevID.URL)
 	default:
-		return fmt.Errorf("spiffe.method %q is not known to this bootstrap service: use %s or %s",
+		return fmt.Errorf("this bootstrap service does not support spiffe.method %q: use %s or %s",
 			c.Method, guest.AttestJoinToken, guest.AttestTPM)
 	}
 
 	return nil
 }
 
-// secretPath is a path of the manager's HTTP API.
-var secretPath = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
+// secretPathPattern matches paths of the secrets manager's HTTP API.
+var secretPathPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
 
-// validateSecrets checks what method external-secrets needs. Where the runner registers to
-// is no secret, and may be given.
+// validateSecrets checks the fields that method external-secrets requires. The configuration may contain the
+// registration URL, because it is not a secret.
 func validateSecrets(c *guest.Config) error {
-	from := c.Secrets
-	if from == nil {
-		return fmt.Errorf("secrets is missing: method %s needs it", c.Method)
+	secrets := c.Secrets
+	if secrets == nil {
+		return fmt.Errorf("secrets is missing: method %s requires it", c.Method)
 	}
 
-	has := c.Credential()
-	has.RegistrationURL = ""
+	credential := c.Credential()
+	credential.RegistrationURL = ""
 
-	if err := noCredential(c, has); err != nil {
+	if err := rejectCredential(c, credential); err != nil {
 		return err
 	}
 
 	switch {
-	case !attests(c):
-		return fmt.Errorf("method %s needs an identity: enable spiffe", c.Method)
-	case from.Manager != guest.SecretsVault:
-		return fmt.Errorf("secrets.manager %q is not known to this bootstrap service: use %s", from.Manager, guest.SecretsVault)
-	case from.Auth != guest.SecretsAuthJWT && from.Auth != guest.SecretsAuthCert:
-		return fmt.Errorf("secrets.auth %q is not known to this bootstrap service: use %s or %s",
-			from.Auth, guest.SecretsAuthJWT, guest.SecretsAuthCert)
-	case from.Auth == guest.SecretsAuthJWT && from.Role == "":
-		return errors.New("secrets.role is missing: auth jwt needs it")
-	case !secretPath.MatchString(from.Path) || strings.Contains(from.Path, ".."):
-		return fmt.Errorf("secrets.path %q must be a path such as secret/data/runners/team-a", from.Path)
-	case !secretPath.MatchString(from.AuthMount) || strings.Contains(from.AuthMount, ".."):
-		return fmt.Errorf("secrets.auth_mount %q must be a path such as jwt", from.AuthMount)
+	case !isAttestationEnabled(c):
+		return fmt.Errorf("method %s requires an identity: enable spiffe", c.Method)
+	case secrets.Manager != guest.SecretsVault:
+		return fmt.Errorf("this bootstrap service does not support secrets.manager %q: use %s", secrets.Manager, guest.SecretsVault)
+	case secrets.Auth != guest.SecretsAuthJWT && secrets.Auth != guest.SecretsAuthCert:
+		return fmt.Errorf("this bootstrap service does not support secrets.auth %q: use %s or %s",
+			secrets.Auth, guest.SecretsAuthJWT, guest.SecretsAuthCert)
+	case secrets.Auth == guest.SecretsAuthJWT && secrets.Role == "":
+		return errors.New("secrets.role is missing: auth jwt requires it")
+	case !secretPathPattern.MatchString(secrets.Path) || strings.Contains(secrets.Path, ".."):
+		return fmt.Errorf("secrets.path %q must be a path such as secret/data/runners/team-a", secrets.Path)
+	case !secretPathPattern.MatchString(secrets.AuthMount) || strings.Contains(secrets.AuthMount, ".."):
+		return fmt.Errorf("secrets.auth_mount %q must be a path such as jwt", secrets.AuthMount)
 	}
 
-	for field, key := range from.Keys {
+	for field, key := range secrets.Keys {
 		if !slices.Contains(secretKeys(), field) || key == "" {
-			return fmt.Errorf("secrets.keys can name %s, each with the name of a key", strings.Join(secretKeys(), ", "))
+			return fmt.Errorf("secrets.keys may only set %s, each to the name of a key", strings.Join(secretKeys(), ", "))
 		}
 	}
 
-	return validateEndpoint("secrets.address", from.Address)
+	return validateEndpoint("secrets.address", secrets.Address)
 }

@@ -16,76 +16,76 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// configure prepares the work directory and what the platform's runner needs.
+// configure creates the work directory and prepares the platform's runner.
 func (s *Service) configure(ctx context.Context, cfg *guest.Config) error {
-	s.report.report(guest.PhaseConfiguring, "")
+	s.reporter.reportPhase(guest.PhaseConfiguring, "")
 
-	who, err := s.findAccount()
+	runAs, err := s.findAccount()
 	if err != nil {
-		return failed(guest.ReasonRunnerFailed, "%w", err)
+		return newFailure(guest.ReasonRunnerFailed, "%w", err)
 	}
 
 	work := s.path(cfg.Runner.WorkDir)
-	if err := os.MkdirAll(work, 0o755); err != nil { //nolint:gosec // jobs of other accounts may need to enter it
-		return failed(guest.ReasonRunnerFailed, "make work directory: %w", err)
+	if err := os.MkdirAll(work, 0o755); err != nil { //nolint:gosec // jobs of other accounts may have to access it
+		return newFailure(guest.ReasonRunnerFailed, "create work directory: %w", err)
 	}
 
-	if err := who.own(work); err != nil {
-		return failed(guest.ReasonRunnerFailed, "give %s to user %s: %w", work, runnerUser, err)
+	if err := runAs.chown(work); err != nil {
+		return newFailure(guest.ReasonRunnerFailed, "change owner of %s to user %s: %w", work, runnerUser, err)
 	}
 
-	return platformOf(cfg.Platform).prepare(ctx, s, cfg, who)
+	return platformFor(cfg.Platform).prepare(ctx, s, cfg, runAs)
 }
 
-// command makes a command that ends with ctx, in a process group of its own.
-func (s *Service) command(ctx context.Context, l launch, who *account) *exec.Cmd {
+// newCommand returns a command in its own process group. The group is killed when ctx is done.
+func (s *Service) newCommand(ctx context.Context, l launch, runAs *account) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, l.path, l.args...) //nolint:gosec // the configured runner
 	cmd.Dir = l.dir
-	cmd.Env = without(os.Environ(), inputPrefix, "SPIFFE_")
+	cmd.Env = withoutPrefixes(os.Environ(), inputPrefix, "SPIFFE_")
 
 	if os.Getenv("PATH") == "" {
-		cmd.Env = append(cmd.Env, setting("PATH", defaultPath))
+		cmd.Env = append(cmd.Env, formatVariable("PATH", defaultPath))
 	}
 
 	cmd.Env = append(cmd.Env, s.environment...)
 
 	if s.traceparent != "" {
-		cmd.Env = append(without(cmd.Env, "TRACEPARENT"), setting("TRACEPARENT", s.traceparent))
+		cmd.Env = append(withoutPrefixes(cmd.Env, "TRACEPARENT"), formatVariable("TRACEPARENT", s.traceparent))
 	}
 
 	cmd.Env = append(cmd.Env, l.env...)
 
-	who.apply(cmd)
+	runAs.applyTo(cmd)
 	cmd.WaitDelay = waitDelay
 	cmd.Cancel = func() error { return signalGroup(cmd, killSignal) }
 
 	return cmd
 }
 
-// traceparents are those of W3C Trace Context, with the trace's id.
-var traceparents = regexp.MustCompile(`^00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
+// traceparentPattern matches a traceparent of W3C Trace Context and captures the trace ID.
+var traceparentPattern = regexp.MustCompile(`^00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// joinTrace has the log and the runner name the machine's trace.
-func (s *Service) joinTrace(traceparent string) {
-	if match := traceparents.FindStringSubmatch(traceparent); match != nil {
+// setTrace passes the machine's trace to the log and to the runner. It ignores an invalid traceparent.
+func (s *Service) setTrace(traceparent string) {
+	if match := traceparentPattern.FindStringSubmatch(traceparent); match != nil {
 		s.traceparent = traceparent
 		s.log = s.log.With("traceId", match[1])
 	}
 }
 
-// defaultPath is what systemd gives its services.
+// defaultPath is the PATH that systemd sets for services.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// waitDelay is how long output is awaited that a left-over process holds open.
+// waitDelay is how long to wait for the end of the output if a process that is still running keeps it open.
 const waitDelay = 5 * time.Second
 
-// lastLines keeps the last lines of an output for an error's text.
+// lastLines keeps the last lines of an output for error messages.
 type lastLines struct {
-	mu   sync.Mutex
-	kept []string
+	mu    sync.Mutex
+	lines []string
 }
 
-const keptLines = 5
+const maxLastLines = 5
 
 func (l *lastLines) add(line string) {
 	if line = strings.TrimSpace(line); line == "" {
@@ -95,8 +95,8 @@ func (l *lastLines) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.kept = append(l.kept, line)
-	l.kept = l.kept[max(0, len(l.kept)-keptLines):]
+	l.lines = append(l.lines, line)
+	l.lines = l.lines[max(0, len(l.lines)-maxLastLines):]
 }
 
 func (l *lastLines) text() string {
@@ -105,7 +105,7 @@ func (l *lastLines) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	text := strings.Join(l.kept, " | ")
+	text := strings.Join(l.lines, " | ")
 	if len(text) > limit {
 		text = fmt.Sprintf("%s [%d bytes more]", strings.ToValidUTF8(text[:limit], ""), len(text)-limit)
 	}

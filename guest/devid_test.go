@@ -21,9 +21,9 @@ func TestDeviceKey(t *testing.T) {
 	t.Parallel()
 
 	authority := tpm.NewAuthority(t)
-	device := authority.TPM(t)
+	device := authority.NewTPM(t)
 
-	key, err := devid.Make(device.Path)
+	key, err := devid.CreateKey(device.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestDeviceKey(t *testing.T) {
 		t.Errorf("endorsement certificate: %v, %v", certificate, err)
 	}
 
-	again, err := devid.Make(device.Path)
+	again, err := devid.CreateKey(device.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +47,12 @@ func TestDeviceKey(t *testing.T) {
 	}
 
 	// What a template's TPM would do to its clones.
-	clone, err := devid.Make(authority.Copy(t, device).Path)
+	clone, err := devid.CreateKey(authority.CopyTPM(t, device).Path)
 	if err != nil || !bytes.Equal(clone.EKCertificate, key.EKCertificate) {
 		t.Errorf("a copied TPM is another one: %v", err)
 	}
 
-	other, err := devid.Make(authority.TPM(t).Path)
+	other, err := devid.CreateKey(authority.NewTPM(t).Path)
 	if err != nil || bytes.Equal(other.EKCertificate, key.EKCertificate) {
 		t.Errorf("two TPMs have one certificate: %v", err)
 	}
@@ -69,12 +69,12 @@ func TestUnusableTPMs(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	stopped := authority.TPM(t)
+	stopped := authority.NewTPM(t)
 	stopped.Stop(t)
 
 	for name, tc := range map[string]struct{ path, want string }{
 		"none":           {filepath.Join(dir, "tpmrm0"), "the machine has no TPM 2.0"},
-		"no certificate": {authority.TPMWithoutCertificate(t).Path, "whoever made the TPM has to certify"},
+		"no certificate": {authority.NewTPMWithoutCertificate(t).Path, "its manufacturer has to certify"},
 		"not a device":   {file, "not a device"},
 		"does not speak": {os.DevNull, "endorsement certificate"},
 		"has gone":       {stopped.Path, "TPM"},
@@ -82,7 +82,7 @@ func TestUnusableTPMs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if key, err := devid.Make(tc.path); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if key, err := devid.CreateKey(tc.path); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %x, %v; want an error with %q", key.Public, err, tc.want)
 			}
 		})
@@ -95,7 +95,7 @@ func TestFilesOfADeviceKey(t *testing.T) {
 	dir := t.TempDir()
 	key := devid.Key{Public: []byte{1}, Private: []byte{2}}
 
-	files, err := key.Write(dir, "/dev/tpmrm0", "chain")
+	files, err := key.WriteFiles(dir, "/dev/tpmrm0", "chain")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +111,11 @@ func TestFilesOfADeviceKey(t *testing.T) {
 
 	want := "NodeAttestor \"tpm_devid\" {\n\tplugin_data {\n\t\ttpm_device_path = \"/dev/tpmrm0\"\n" +
 		"\t\tdevid_cert_path = \"" + files.Certificate + "\"\n"
-	if got := files.Plugin(); !strings.HasPrefix(got, want) {
+	if got := files.NodeAttestor(); !strings.HasPrefix(got, want) {
 		t.Errorf("plugin:\n%s\nwant it to begin with\n%s", got, want)
 	}
 
-	if _, err := key.Write(filepath.Join(dir, "none"), "", ""); err == nil {
+	if _, err := key.WriteFiles(filepath.Join(dir, "none"), "", ""); err == nil {
 		t.Error("there is no such folder")
 	}
 }

@@ -1,33 +1,34 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guest is the bootstrap service that runs inside a machine: it reads the
-// runner's configuration (api/guest), gets the runner, configures it, runs it for one
-// job, reports its phases, cleans up and powers the machine off.
+// Package guest is the bootstrap service that runs inside a machine. It reads the runner's configuration
+// (api/guest), installs and configures the runner, runs it for one job, reports its phases, cleans up
+// and powers the machine off.
 //
 //	Started -> Downloading -> Configuring -> Listening -> Running -> Finished
 //	   |            |              |             |           |
 //	   +------------+--------------+-------------+-----------+--> Failed (with a reason)
 //
-// What runs the job depends on the CI platform, one file each: the runner of GitHub
-// Actions (github.go), gitlab-runner run-single (gitlab.go), buildkite-agent start
-// --acquire-job (buildkite.go), forgejo-runner one-job and act_runner daemon (gitea.go), or
-// a command of the pool (generic.go). Each gets its secrets by environment, or those of
-// gitea.go by a file of its account's alone, and tells by its output and its exit code how it
-// fares. The last report says how the job went, as far as the runner tells, and has the end
-// of the output.
+// The CI platform determines which program runs the job. Each platform has its own file: the runner of
+// GitHub Actions (github.go), gitlab-runner run-single (gitlab.go), buildkite-agent start --acquire-job
+// (buildkite.go), forgejo-runner one-job and act_runner daemon (gitea.go), or a command of the pool
+// (generic.go). The service passes secrets to these programs in environment variables. The programs of
+// gitea.go read them from a file instead, which only the runner's account can read. The service derives
+// the runner's state from its output and its exit code. The last report contains the job's result, if
+// the runner reports one, and the end of the output.
 //
-// Caches that the configuration names (cache.go) save time, and no machine ends for want of one.
+// Caches from the configuration (cache.go) save time. If a cache is unavailable, the machine continues
+// without it.
 //
-// The job runs as the same user as its runner, and so can read what the runner was given.
-// Nothing there is worth more than this one machine's runner.
+// The job runs as the same user as its runner, so the job can read the runner's credentials. None of
+// them gives access to more than this machine's runner.
 //
-// Where the configuration has the machine attest, it first runs the image's spire-agent
-// (attest.go, agent.go) until that has the machine's SVID (identity.go); with the SVID it
-// asks the operator (callback.go) or a secrets manager (secrets.go, vault.go) for the
-// runner's credential. The agent's folder is root's alone. A job that runs as root would get
-// at it, and so the agent ends before such a job begins; a job needs no SVID.
+// If the configuration enables attestation, the service first runs the image's spire-agent (attest.go,
+// agent.go) until the agent has the machine's SVID (identity.go). With the SVID, the service gets the
+// runner's credential from the operator (callback.go) or from a secrets manager (secrets.go, vault.go).
+// Only root can access the agent's directory. A job that runs as root could access it too, so the
+// service stops the agent before it starts such a job. A job needs no SVID.
 //
-// The package travels into every machine, and jobs that nobody trusts run beside it: beside
-// the standard library it uses go-spiffe (the Workload API), Vault's client and go-tpm.
+// Every machine contains this package, and untrusted jobs run next to it. The package therefore has few
+// dependencies besides the standard library: go-spiffe (the workload API), Vault's client and go-tpm.
 package guest

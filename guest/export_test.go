@@ -25,7 +25,7 @@ func Platforms() []string { return platformNames() }
 
 // Read tells whether a platform sees an event in a line, and the event's text.
 func Read(platform, line string) (string, bool) {
-	e, ok := platformOf(platform).read(line)
+	e, ok := platformFor(platform).parseLine(line)
 
 	return e.text, ok
 }
@@ -47,7 +47,7 @@ func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credentia
 	setDefaults(&cfg)
 
 	if err := validate(&cfg); err != nil {
-		return guest.Credential{}, failed(guest.ReasonConfigInvalid, "%w", err)
+		return guest.Credential{}, newFailure(guest.ReasonConfigInvalid, "%w", err)
 	}
 
 	if err := a.service.fetchCredential(ctx, &cfg); err != nil {
@@ -60,7 +60,7 @@ func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credentia
 }
 
 // Redact takes out of a text what the machine knows to be secret.
-func (a *Attested) Redact(text string) string { return a.service.redact.clean(text) }
+func (a *Attested) Redact(text string) string { return a.service.redactor.redact(text) }
 
 // Serial is the serial number of the machine's certificate; "" without one.
 func (a *Attested) Serial() string {
@@ -73,11 +73,11 @@ func (a *Attested) Serial() string {
 }
 
 // Close ends the machine's identity.
-func (a *Attested) Close() { a.service.forgetIdentity() }
+func (a *Attested) Close() { a.service.removeIdentity() }
 
 // Reason of a machine's end, and whether an error is one.
 func Reason(err error) (string, bool) {
-	e, ok := errors.AsType[*end](err)
+	e, ok := errors.AsType[*endError](err)
 	if !ok {
 		return "", false
 	}

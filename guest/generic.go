@@ -16,29 +16,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// generic runs a command that does the one job the machine was made for.
+// generic runs a command that does the one job that the machine was created for.
 type generic struct{}
 
-// Results of a job whose command was told to stop.
+// Results of a job whose command was stopped.
 const (
 	resultCancelled = "cancelled"
 	resultTimedOut  = "timed_out"
 )
 
-// signalBase begins the exit codes that stand for a signal, as shells have them.
+// signalBase is added to the number of a signal to get the exit code that shells use for it.
 const signalBase = 128
 
-func (generic) check(c *guest.Config) error {
+func (generic) validate(c *guest.Config) error {
 	switch {
 	case len(c.Command) == 0 || c.Command[0] == "":
-		return errors.New("command is missing: it does the job")
+		return errors.New("command is missing: platform generic runs it as the job")
 	case c.JobID == "":
-		return errors.New("job_id is missing: the machine is for one job")
+		return errors.New("job_id is missing: the machine runs one job")
 	}
 
 	for i, arg := range c.Command {
 		if strings.ContainsRune(arg, 0) {
-			return fmt.Errorf("command[%d] holds a zero byte", i)
+			return fmt.Errorf("command[%d] contains a zero byte", i)
 		}
 	}
 
@@ -46,33 +46,34 @@ func (generic) check(c *guest.Config) error {
 		return err
 	}
 
-	return unused(c, "jit_config", "runner_token", "registration_url", "runner.program", "runner.download_url")
+	return rejectUnusedFields(c, "jit_config", "runner_token", "registration_url", "runner.program", "runner.download_url")
 }
 
-// program: the command may be any that the system finds.
-func (generic) program(*guest.Config) string { return "" }
+// programPath returns the empty string, because the command can be any command in PATH.
+func (generic) programPath(*guest.Config) string { return "" }
 
 func (generic) prepare(context.Context, *Service, *guest.Config, *account) error { return nil }
 
-func (generic) launch(s *Service, c *guest.Config) launch {
+func (generic) newLaunch(s *Service, c *guest.Config) launch {
 	out := launch{
 		path: c.Command[0], args: c.Command[1:], dir: s.path(c.Runner.WorkDir), job: c.JobID,
-		success: "success", failure: "failure", env: environment(c.Env),
+		success: "success", failure: "failure", env: formatEnvironment(c.Env),
 		quit: syscall.SIGTERM, abort: syscall.SIGTERM,
 	}
 
-	switch own := s.path(out.path); {
+	switch inRoot := s.path(out.path); {
 	case !strings.Contains(out.path, "/"):
-		out.path = lookUp(out.path)
-	case filepath.IsAbs(out.path) && isFile(own): // what another root has of its own goes first
-		out.path = own
+		out.path = lookUpCommand(out.path)
+	case filepath.IsAbs(out.path) && isFile(inRoot): // a file below Options.Root takes precedence
+		out.path = inRoot
 	}
 
 	return out
 }
 
-// lookUp finds a command in PATH, also where the service itself was started without one.
-func lookUp(name string) string {
+// lookUpCommand returns the path of an executable file in PATH, or in defaultPath if the service has no PATH.
+// It returns the name unchanged if it finds no file.
+func lookUpCommand(name string) string {
 	for _, dir := range filepath.SplitList(cmp.Or(os.Getenv("PATH"), defaultPath)) {
 		file := filepath.Join(dir, name)
 		//nolint:gosec // PATH is the machine's own
@@ -90,14 +91,14 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// read: a job's words are its own.
-func (generic) read(string) (event, bool) { return event{}, false }
+// parseLine returns no events, because the output of the command has no known format.
+func (generic) parseLine(string) (event, bool) { return event{}, false }
 
-// verdict: the command's end is the job's.
-func (generic) verdict(w *watch, exit int) *end {
-	w.exited(exit)
+// endAfterExit ends the machine, because the job ends with the command.
+func (generic) endAfterExit(w *runnerWatch, code int) *endError {
+	w.setResult(code)
 
-	return w.done()
+	return w.newJobDone()
 }
 
-func (generic) credentials(*guest.Config) []string { return nil }
+func (generic) credentialFiles(*guest.Config) []string { return nil }

@@ -15,38 +15,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// forgejo runs forgejo-runner for the one job that the machine was made for:
+// forgejo runs forgejo-runner for the one job that the machine was created for:
 // `forgejo-runner one-job` (https://forgejo.org/docs/latest/admin/actions/).
 type forgejo struct{ giteaWords }
 
-// gitea runs act_runner with the settings of an ephemeral runner, which takes one job
+// gitea runs act_runner with the settings of an ephemeral runner, which runs one job
 // (https://docs.gitea.com/usage/actions/act-runner).
 type gitea struct{ giteaWords }
 
-// giteaWords are what the two programs, which have a past in common, share.
+// giteaWords implements the methods that are the same for both programs, which have a common origin.
 type giteaWords struct{}
 
 const (
 	defaultForgejoProgram = "/usr/bin/forgejo-runner"
 	defaultGiteaProgram   = "/usr/bin/act_runner"
-	// forgejoToken is where forgejo-runner reads its token, and giteaFile in the work
-	// directory is where act_runner keeps all that it knows of itself.
-	forgejoToken = "/opt/hyperfleet/runner-token" //nolint:gosec // the name of a file
-	giteaFile    = ".runner"
-	// giteaConfig in the work directory is written where there is something to say in it.
-	giteaConfig = "config.yaml"
-	// onHost is how a label says that jobs run in the machine itself, without a container.
-	onHost = ":host"
+	// forgejoTokenFile is the file from which forgejo-runner reads its token. giteaRunnerFile is the file in
+	// the work directory in which act_runner keeps its registration.
+	forgejoTokenFile = "/opt/hyperfleet/runner-token" //nolint:gosec // the name of a file
+	giteaRunnerFile  = ".runner"
+	// giteaConfigFile is the configuration file in the work directory. It is only written if it has content.
+	giteaConfigFile = "config.yaml"
+	// hostLabelSuffix marks labels whose jobs run in the machine itself, without a container.
+	hostLabelSuffix = ":host"
 )
 
-// What the programs print.
+// Patterns of the programs' output.
 var (
 	giteaOnline  = regexp.MustCompile(`\bwith labels: .*declared? successfully`)
 	giteaRunning = regexp.MustCompile(`\btask (\d+) repo is (\S+)`)
 	giteaRefused = regexp.MustCompile(`unauthenticated: unregistered runner|rejected the runner as unregistered`)
 )
 
-func giteaCheck(c *guest.Config, program string) error {
+func validateGitea(c *guest.Config, program string) error {
 	if c.Runner.Program == "" {
 		c.Runner.Program = program
 	}
@@ -63,57 +63,58 @@ func giteaCheck(c *guest.Config, program string) error {
 	return nil
 }
 
-func (forgejo) check(c *guest.Config) error {
-	if err := giteaCheck(c, defaultForgejoProgram); err != nil {
+func (forgejo) validate(c *guest.Config) error {
+	if err := validateGitea(c, defaultForgejoProgram); err != nil {
 		return err
 	}
 
 	if c.JobID == "" {
-		return errors.New("job_id is missing: the machine is for one job, by its handle")
+		return errors.New("job_id is missing: the machine runs one job, which the handle identifies")
 	}
 
-	return unused(c, "command", "env", "runner.download_url")
+	return rejectUnusedFields(c, "command", "env", "runner.download_url")
 }
 
-func (gitea) check(c *guest.Config) error {
-	if err := giteaCheck(c, defaultGiteaProgram); err != nil {
+func (gitea) validate(c *guest.Config) error {
+	if err := validateGitea(c, defaultGiteaProgram); err != nil {
 		return err
 	}
 
-	return unused(c, "job_id", "command", "env", "runner.download_url")
+	return rejectUnusedFields(c, "job_id", "command", "env", "runner.download_url")
 }
 
-func (giteaWords) program(c *guest.Config) string { return c.Runner.Program }
+func (giteaWords) programPath(c *guest.Config) string { return c.Runner.Program }
 
-// prepare writes the token where the program reads it, and nobody else.
-func (forgejo) prepare(_ context.Context, s *Service, c *guest.Config, who *account) error {
-	// Its runner signs what it asks of a cache server with a secret that the server has too.
-	// A job could read it in the machine, so that no such server is named here.
-	if cache := actionsCache(c); cache != "" {
-		s.log.Warn("the Actions cache is not used: that of Forgejo needs a secret", "url", cache)
+// prepare writes the token to a file that only the runner's account can read.
+func (forgejo) prepare(_ context.Context, s *Service, c *guest.Config, runAs *account) error {
+	// Forgejo's runner signs its requests to a cache server with a secret that it shares with the server. A
+	// job could read that secret in the machine, so no cache server is configured.
+	if cache := actionsCacheURL(c); cache != "" {
+		s.log.Warn("the Actions cache is not used because Forgejo's runner needs a secret for it", "url", cache)
 	}
 
 	return errors.Join(
-		s.writeCredential(forgejoToken, []byte(c.RunnerToken), who), s.configureGitea(c, "", who))
+		s.writeCredential(forgejoTokenFile, []byte(c.RunnerToken), runAs), s.configureGitea(c, "", runAs))
 }
 
-// prepare writes the file that act_runner has after it has registered itself.
-func (gitea) prepare(_ context.Context, s *Service, c *guest.Config, who *account) error {
+// prepare writes the file that act_runner writes when it registers itself.
+func (gitea) prepare(_ context.Context, s *Service, c *guest.Config, runAs *account) error {
 	text, err := json.Marshal(map[string]any{
 		"uuid": c.JITConfig, "name": c.RunnerName, "token": c.RunnerToken, "address": c.RegistrationURL,
-		"labels": hostLabels(c.Labels), "ephemeral": true,
+		"labels": formatHostLabels(c.Labels), "ephemeral": true,
 	})
 	if err != nil {
-		return failed(guest.ReasonRunnerFailed, "write the settings of the runner: %w", err)
+		return newFailure(guest.ReasonRunnerFailed, "encode the settings of the runner: %w", err)
 	}
 
 	return errors.Join(
-		s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaFile), text, who), s.configureGitea(c, actionsCache(c), who))
+		s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaRunnerFile), text, runAs),
+		s.configureGitea(c, actionsCacheURL(c), runAs))
 }
 
-// configureGitea writes the program's configuration: a job gets what stands there, and
-// nothing of the program's own environment.
-func (s *Service) configureGitea(c *guest.Config, cache string, who *account) error {
+// configureGitea writes the program's configuration if it has content. It contains the environment of jobs,
+// because a job does not inherit the program's own environment.
+func (s *Service) configureGitea(c *guest.Config, cache string, runAs *account) error {
 	config := map[string]any{}
 
 	if len(c.Environment) > 0 {
@@ -128,60 +129,60 @@ func (s *Service) configureGitea(c *guest.Config, cache string, who *account) er
 		return nil
 	}
 
-	text, err := json.Marshal(config) // which is YAML, too
+	text, err := json.Marshal(config) // JSON is also YAML
 	if err != nil {
-		return failed(guest.ReasonRunnerFailed, "write the configuration of the runner: %w", err)
+		return newFailure(guest.ReasonRunnerFailed, "encode the configuration of the runner: %w", err)
 	}
 
-	return s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaConfig), text, who)
+	return s.writeCredential(filepath.Join(c.Runner.WorkDir, giteaConfigFile), text, runAs)
 }
 
-// writeCredential writes a file of the machine that the runner's account alone can read.
-func (s *Service) writeCredential(name string, text []byte, who *account) error {
+// writeCredential writes a file that only the runner's account can read.
+func (s *Service) writeCredential(name string, text []byte, runAs *account) error {
 	path := s.path(name)
 
-	//nolint:gosec // the folder may be entered by anybody, the file not
+	//nolint:gosec // everyone may enter the directory, but not read the file
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
 		err = os.WriteFile(path, text, 0o600)
 	}
 
 	if err == nil {
-		err = who.own(path)
+		err = runAs.chown(path)
 	}
 
 	if err != nil {
-		return failed(guest.ReasonRunnerFailed, "write %s: %w", name, err)
+		return newFailure(guest.ReasonRunnerFailed, "write %s: %w", name, err)
 	}
 
 	return nil
 }
 
-func hostLabels(labels []string) []string {
+func formatHostLabels(labels []string) []string {
 	out := make([]string, 0, len(labels))
 	for _, label := range labels {
-		out = append(out, label+onHost)
+		out = append(out, label+hostLabelSuffix)
 	}
 
 	return out
 }
 
-func (forgejo) launch(s *Service, c *guest.Config) launch {
-	out := giteaLaunch(s, c, "one-job", "--url", c.RegistrationURL, "--uuid", c.JITConfig,
-		"--token-url", "file:"+s.path(forgejoToken), "--handle", c.JobID, "--wait")
+func (forgejo) newLaunch(s *Service, c *guest.Config) launch {
+	out := newGiteaLaunch(s, c, "one-job", "--url", c.RegistrationURL, "--uuid", c.JITConfig,
+		"--token-url", "file:"+s.path(forgejoTokenFile), "--handle", c.JobID, "--wait")
 
-	for _, label := range hostLabels(c.Labels) {
+	for _, label := range formatHostLabels(c.Labels) {
 		out.args = append(out.args, "--label", label)
 	}
 
 	return out
 }
 
-func (gitea) launch(s *Service, c *guest.Config) launch { return giteaLaunch(s, c, "daemon") }
+func (gitea) newLaunch(s *Service, c *guest.Config) launch { return newGiteaLaunch(s, c, "daemon") }
 
-// giteaLaunch runs a program that ends, and cancels a job that it has, at either signal.
-func giteaLaunch(s *Service, c *guest.Config, args ...string) launch {
-	if config := s.path(filepath.Join(c.Runner.WorkDir, giteaConfig)); isFile(config) {
+// newGiteaLaunch returns how to run the program. The program cancels its job and exits at SIGINT.
+func newGiteaLaunch(s *Service, c *guest.Config, args ...string) launch {
+	if config := s.path(filepath.Join(c.Runner.WorkDir, giteaConfigFile)); isFile(config) {
 		args = append(args, "--config", config)
 	}
 
@@ -190,8 +191,8 @@ func giteaLaunch(s *Service, c *guest.Config, args ...string) launch {
 	}
 }
 
-func (giteaWords) read(line string) (event, bool) {
-	line = plain(line)
+func (giteaWords) parseLine(line string) (event, bool) {
+	line = stripColors(line)
 
 	switch {
 	case giteaOnline.MatchString(line):
@@ -201,31 +202,31 @@ func (giteaWords) read(line string) (event, bool) {
 
 		return event{kind: eventRunning, text: match[1] + " of " + match[2]}, true
 	case giteaRefused.MatchString(line):
-		return event{kind: eventRefused, text: giteaRefusal}, true
+		return event{kind: eventRejected, text: giteaRefusal}, true
 	default:
 		return event{}, false
 	}
 }
 
-const giteaRefusal = "the server does not accept the runner's token: the runner was removed, or has done its job"
+const giteaRefusal = "the server does not accept the runner's token: the runner was deleted or has already run its job"
 
-// verdict: the programs end by themselves after their one job. They don't say how it went:
-// the server knows.
-func (giteaWords) verdict(w *watch, exit int) *end {
+// endAfterExit returns the end of the machine. The programs exit with code 0 after their one job. They do not
+// print the job's result, which only the server knows.
+func (giteaWords) endAfterExit(w *runnerWatch, code int) *endError {
 	switch {
-	case w.ran && exit == exitOK:
-		w.over = true
+	case w.jobStarted && code == exitOK:
+		w.jobFinished = true
 
-		return w.done()
-	case !w.listening:
-		return failed(guest.ReasonRegistrationError, "the runner could not connect (exit code %d): %s", exit, w.last.text())
+		return w.newJobDone()
+	case !w.wasOnline:
+		return newFailure(guest.ReasonRegistrationError, "the runner could not connect (exit code %d): %s", code, w.lastOutput.text())
 	default:
-		return w.broken(exit)
+		return w.newUnexpectedExit(code)
 	}
 }
 
-func (forgejo) credentials(*guest.Config) []string { return []string{forgejoToken} }
+func (forgejo) credentialFiles(*guest.Config) []string { return []string{forgejoTokenFile} }
 
-func (gitea) credentials(c *guest.Config) []string {
-	return []string{filepath.Join(c.Runner.WorkDir, giteaFile)}
+func (gitea) credentialFiles(c *guest.Config) []string {
+	return []string{filepath.Join(c.Runner.WorkDir, giteaRunnerFile)}
 }

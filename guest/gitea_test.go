@@ -83,7 +83,7 @@ func TestEndOfAMachineOfForgejoOrGitea(t *testing.T) {
 	}{
 		"Forgejo's job":             {forgejoMachine, fjDeclares + fjRuns + fjLeaves, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
 		"Gitea's job":               {actMachine, gtDeclares + gtRuns, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
-		"a crash during the job":    {forgejoMachine, fjDeclares + fjRuns + "exit 3", api.PhaseFailed, api.ReasonRunnerFailed, "in the middle of", ""},
+		"a crash during the job":    {forgejoMachine, fjDeclares + fjRuns + "exit 3", api.PhaseFailed, api.ReasonRunnerFailed, "during job", ""},
 		"a token that is not known": {actMachine, gtUnknown, api.PhaseFailed, api.ReasonRegistrationError, "", ""},
 		"a server that is not there": {
 			forgejoMachine, `echo 'level=error msg="fail to invoke Declare" error="unavailable: dial tcp: connection refused"'; exit 1`,

@@ -17,12 +17,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// gitHub runs the runner of GitHub Actions (https://github.com/actions/runner): config.sh
-// where it is to be registered, and run.sh.
+// gitHub runs the runner of GitHub Actions (https://github.com/actions/runner): config.sh, if the runner has
+// to be registered, and run.sh.
 type gitHub struct{}
 
-// Exit codes of the runner's listener. The runner's own run.sh hides most of them behind
-// 0 and says them in words, so both are looked at.
+// Exit codes of the runner's listener. The runner's own run.sh replaces most of them by 0 and prints a text,
+// so the service checks both the exit code and the text.
 const (
 	exitOK            = 0
 	exitTerminated    = 1
@@ -34,16 +34,16 @@ const (
 	exitDeprecated    = 7
 )
 
-// Bounds of the registration.
+// Limits of the registration.
 const (
-	configureTries   = 3
-	configureTimeout = 5 * time.Minute
+	registerAttempts = 3
+	registerTimeout  = 5 * time.Minute
 )
 
-// inputPrefix begins the variables by which the runner takes its inputs.
+// inputPrefix is the prefix of the environment variables for the runner's inputs.
 const inputPrefix = "ACTIONS_RUNNER_INPUT_"
 
-// What the runner and its scripts print.
+// Patterns of the output of the runner and its scripts.
 var (
 	lineListening = regexp.MustCompile(`(^|: )Listening for Jobs`)
 	lineRunning   = regexp.MustCompile(`(?:^|: )Running job: (.*)`)
@@ -52,62 +52,63 @@ var (
 	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)`)
 )
 
-// refused are answers of the forge that another try does not change.
-var refused = regexp.MustCompile(`(?i)not ?found|unauthorized|forbidden|\b40[0-9]\b|already (configured|exists)`)
+// terminalFailure matches responses of the forge after which a retry cannot succeed.
+var terminalFailure = regexp.MustCompile(`(?i)not ?found|unauthorized|forbidden|\b40[0-9]\b|already (configured|exists)`)
 
-func (gitHub) check(c *guest.Config) error {
+func (gitHub) validate(c *guest.Config) error {
 	switch {
 	case c.JITConfig == "" && c.RunnerToken == "":
 		return errors.New("the credential is missing: neither jit_config nor runner_token is set")
 	case c.JITConfig == "" && c.RegistrationURL == "":
-		return errors.New("registration_url is missing: runner_token needs it")
+		return errors.New("registration_url is missing: runner_token requires it")
 	}
 
-	return unused(c, "job_id", "command", "env", "runner.program")
+	return rejectUnusedFields(c, "job_id", "command", "env", "runner.program")
 }
 
-func (gitHub) program(c *guest.Config) string {
+func (gitHub) programPath(c *guest.Config) string {
 	return filepath.Join(c.Runner.InstallPath, c.Runner.RunScript)
 }
 
-// prepare registers the runner with its token where there is no JIT configuration.
-func (g gitHub) prepare(ctx context.Context, s *Service, c *guest.Config, who *account) error {
+// prepare registers the runner with its token if it has no just-in-time config. It retries transient
+// failures.
+func (g gitHub) prepare(ctx context.Context, s *Service, c *guest.Config, runAs *account) error {
 	dir := s.path(c.Runner.InstallPath)
-	if err := who.own(dir); err != nil {
-		return failed(guest.ReasonRunnerFailed, "give %s to user %s: %w", dir, runnerUser, err)
+	if err := runAs.chown(dir); err != nil {
+		return newFailure(guest.ReasonRunnerFailed, "change owner of %s to user %s: %w", dir, runnerUser, err)
 	}
 
 	if c.JITConfig != "" {
 		return nil
 	}
 
-	for try := 1; ; try++ {
-		said, err := g.register(ctx, s, c, who)
+	for attempt := 1; ; attempt++ {
+		output, err := g.register(ctx, s, c, runAs)
 		if err == nil {
 			return nil
 		}
 
-		if ctx.Err() != nil || try == configureTries || refused.MatchString(said) {
-			return failed(guest.ReasonRegistrationError, "register runner %s at %s: %w: %s",
-				c.RunnerName, c.RegistrationURL, err, said)
+		if ctx.Err() != nil || attempt == registerAttempts || terminalFailure.MatchString(output) {
+			return newFailure(guest.ReasonRegistrationError, "register runner %s at %s: %w: %s",
+				c.RunnerName, c.RegistrationURL, err, output)
 		}
 
-		s.log.Warn("the runner could not be registered, another try follows", "try", try, "error", err.Error())
+		s.log.Warn("the registration of the runner failed and is retried", "attempt", attempt, "error", err.Error())
 
-		if err := pause(ctx, s.clock, s.opts.RestartPause); err != nil {
-			return failed(guest.ReasonRegistrationError, "register runner %s: %w", c.RunnerName, err)
+		if err := sleep(ctx, s.clock, s.opts.RestartDelay); err != nil {
+			return newFailure(guest.ReasonRegistrationError, "register runner %s: %w", c.RunnerName, err)
 		}
 	}
 }
 
-// register runs the configuration script and gives the last of what it said.
-func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, who *account) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, configureTimeout, errors.New("no end after "+configureTimeout.String()))
+// register runs the configuration script and returns the last lines of its output.
+func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, runAs *account) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, registerTimeout, errors.New("it took more than "+registerTimeout.String()))
 	defer cancel()
 
 	args := []string{"--unattended", "--ephemeral", "--disableupdate", "--replace", "--name", c.RunnerName,
 		"--work", s.path(c.Runner.WorkDir), "--url", c.RegistrationURL}
-	if len(c.Labels) > 0 { // a runner needs at least one
+	if len(c.Labels) > 0 { // the runner requires at least one label
 		args = append(args, "--no-default-labels", "--labels", strings.Join(c.Labels, ","))
 	}
 
@@ -115,12 +116,12 @@ func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, who *
 		args = append(args, "--runnergroup", c.RunnerGroup)
 	}
 
-	cmd := s.command(ctx, g.script(s, c, c.Runner.ConfigScript, "TOKEN", c.RunnerToken, args...), who)
+	cmd := s.newCommand(ctx, g.newScriptLaunch(s, c, c.Runner.ConfigScript, "TOKEN", c.RunnerToken, args...), runAs)
 	last := &lastLines{}
-	out := s.lines(last.add)
+	out := s.newOutputWriter(last.add)
 	cmd.Stdout, cmd.Stderr = out, out
 
-	// The kernel takes the end of this thread for the end of the service (Pdeathsig).
+	// The kernel also sends Pdeathsig when the thread that started the script ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -135,64 +136,64 @@ func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, who *
 	return last.text(), err
 }
 
-// script is one of the runner's scripts. Its secret goes by environment, as the runner
-// takes every input as ACTIONS_RUNNER_INPUT_NAME.
-func (gitHub) script(s *Service, c *guest.Config, name, input, secret string, args ...string) launch {
+// newScriptLaunch returns how to run one of the runner's scripts. It passes the secret in an environment
+// variable, because the runner accepts each of its inputs as ACTIONS_RUNNER_INPUT_<NAME>.
+func (gitHub) newScriptLaunch(s *Service, c *guest.Config, name, input, secret string, args ...string) launch {
 	dir := s.path(c.Runner.InstallPath)
 	out := launch{path: filepath.Join(dir, name), args: args, dir: dir}
 
 	if secret != "" {
-		out.env = append(out.env, setting(inputPrefix+input, secret))
+		out.env = append(out.env, formatVariable(inputPrefix+input, secret))
 	}
 
 	if os.Geteuid() == 0 {
-		out.env = append(out.env, "RUNNER_ALLOW_RUNASROOT=1") // of no meaning for other users
+		out.env = append(out.env, "RUNNER_ALLOW_RUNASROOT=1") // other users ignore it
 	}
 
 	return out
 }
 
-func (g gitHub) launch(s *Service, c *guest.Config) launch {
-	out := g.script(s, c, c.Runner.RunScript, "JITCONFIG", c.JITConfig)
-	out.hooks = true
-	// The runner ends its session on it, and cancels a job that it has.
+func (g gitHub) newLaunch(s *Service, c *guest.Config) launch {
+	out := g.newScriptLaunch(s, c, c.Runner.RunScript, "JITCONFIG", c.JITConfig)
+	out.hasHooks = true
+	// At SIGINT, the runner cancels its job, if it has one, and ends its session.
 	out.quit, out.abort = syscall.SIGINT, syscall.SIGINT
-	// Makes run.sh tell when the forge has refused the runner's version.
+	// With this setting, run.sh reports that the forge has refused the runner's version.
 	out.env = append(out.env, "ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1")
 
-	// The first is read by runners that are built to let the cache be elsewhere, the second
-	// reaches actions where a runner is patched not to overwrite it
-	// (https://gha-cache-server.falcondev.io/getting-started). GitHub's own overwrites it.
-	if cache := actionsCache(c); cache != "" {
-		out.env = append(out.env, setting("CUSTOM_ACTIONS_RESULTS_URL", cache), setting("ACTIONS_RESULTS_URL", cache))
+	// Runners that are built to support another cache read CUSTOM_ACTIONS_RESULTS_URL. ACTIONS_RESULTS_URL
+	// reaches actions only if the runner is patched not to overwrite it
+	// (https://gha-cache-server.falcondev.io/getting-started). GitHub's own runner overwrites it.
+	if cache := actionsCacheURL(c); cache != "" {
+		out.env = append(out.env, formatVariable("CUSTOM_ACTIONS_RESULTS_URL", cache), formatVariable("ACTIONS_RESULTS_URL", cache))
 	}
 
 	return out
 }
 
-func (gitHub) read(line string) (event, bool) {
+func (gitHub) parseLine(line string) (event, bool) {
 	switch {
 	case lineListening.MatchString(line):
 		return event{kind: eventListening}, true
 	case lineCompleted.MatchString(line):
-		said := lineCompleted.FindStringSubmatch(line)[2]
+		result := lineCompleted.FindStringSubmatch(line)[2]
 
-		return event{kind: eventCompleted, text: said, result: gitHubConclusion(said)}, true
+		return event{kind: eventCompleted, text: result, result: toGitHubConclusion(result)}, true
 	case lineRunning.MatchString(line):
 		return event{kind: eventRunning, text: strings.TrimSpace(lineRunning.FindStringSubmatch(line)[1])}, true
 	case lineRestart.MatchString(line):
 		return event{kind: eventRestart}, true
 	case lineExit.MatchString(line):
-		return event{kind: eventTrouble, text: strings.ToLower(lineExit.FindStringSubmatch(line)[1])}, true
+		return event{kind: eventExitReason, text: strings.ToLower(lineExit.FindStringSubmatch(line)[1])}, true
 	default:
 		return event{}, false
 	}
 }
 
-// gitHubConclusion is the word of GitHub's API for a result as the runner prints it
-// (TaskResult in the runner's sources).
-func gitHubConclusion(said string) string {
-	switch said {
+// toGitHubConclusion converts a result that the runner prints (TaskResult in the runner's sources) to the
+// conclusion in GitHub's API.
+func toGitHubConclusion(result string) string {
+	switch result {
 	case "Succeeded", "SucceededWithIssues":
 		return "success"
 	case "Failed":
@@ -200,30 +201,30 @@ func gitHubConclusion(said string) string {
 	case "Canceled":
 		return "cancelled"
 	default:
-		return strings.ToLower(said)
+		return strings.ToLower(result)
 	}
 }
 
-func (gitHub) verdict(w *watch, exit int) *end {
-	said := w.last.text()
+func (gitHub) endAfterExit(w *runnerWatch, code int) *endError {
+	output := w.lastOutput.text()
 
 	switch {
-	case exit == exitConflict, strings.Contains(w.trouble, "session conflict"):
-		return failed(guest.ReasonRegistrationError, "another runner is connected as %s: %s", w.cfg.RunnerName, said)
-	case exit == exitDeprecated, strings.Contains(w.trouble, "deprecated"):
-		return failed(guest.ReasonRunnerFailed, "the forge refuses this version of the runner, install a newer one in the image: %s",
-			said)
-	case (exit == exitTerminated || strings.Contains(w.trouble, "terminated")) && !w.listening:
-		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", said)
-	case (exit == exitRetryable || exit == exitUpdating || exit == exitUpdatingEph || exit == exitConfigRefresh) &&
-		w.restarts < maxRestarts && !w.ran:
+	case code == exitConflict, strings.Contains(w.exitReason, "session conflict"):
+		return newFailure(guest.ReasonRegistrationError, "another runner is connected as %s: %s", w.cfg.RunnerName, output)
+	case code == exitDeprecated, strings.Contains(w.exitReason, "deprecated"):
+		return newFailure(guest.ReasonRunnerFailed,
+			"the forge does not accept this version of the runner, install a newer one in the image: %s", output)
+	case (code == exitTerminated || strings.Contains(w.exitReason, "terminated")) && !w.wasOnline:
+		return newFailure(guest.ReasonRegistrationError, "the runner could not connect: %s", output)
+	case (code == exitRetryable || code == exitUpdating || code == exitUpdatingEph || code == exitConfigRefresh) &&
+		w.restarts < maxRestarts && !w.jobStarted:
 		return nil
 	default:
-		return w.broken(exit)
+		return w.newUnexpectedExit(code)
 	}
 }
 
-func (gitHub) credentials(c *guest.Config) []string {
+func (gitHub) credentialFiles(c *guest.Config) []string {
 	var out []string
 
 	for _, name := range []string{".runner", ".runner_migrated", ".credentials", ".credentials_migrated", ".credentials_rsaparams"} {

@@ -16,23 +16,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// gitLab runs gitlab-runner for one job: `gitlab-runner run-single`, whose settings are
-// the runner's flags and variables (https://docs.gitlab.com/runner/commands/#gitlab-runner-run-single).
+// gitLab runs gitlab-runner for one job: `gitlab-runner run-single`. Flags and environment variables
+// configure the runner (https://docs.gitlab.com/runner/commands/#gitlab-runner-run-single).
 type gitLab struct{}
 
 const defaultGitLabProgram = "/usr/bin/gitlab-runner"
 
 const (
-	// gitLabSlack is how much longer than the service the runner itself waits for a job:
-	// the service's own clock tells first.
-	gitLabSlack = 2 * time.Minute
-	// gitLabQuit is how long the runner may take to quit: GitLab holds its question for a
-	// job for up to 50 seconds.
-	gitLabQuit = time.Minute
+	// gitLabWaitMargin is how much longer than the service the runner itself waits for a job, so that the
+	// idle timeout of the service ends first.
+	gitLabWaitMargin = 2 * time.Minute
+	// gitLabQuitTimeout is how long the runner may take to quit, because GitLab can delay its response to a
+	// request for a job by up to 50 seconds.
+	gitLabQuitTimeout = time.Minute
 )
 
-// What gitlab-runner prints, its colours taken out. Fields of a message come after it, at
-// least one blank away.
+// Patterns of gitlab-runner's output without its colours. The fields of a message follow it after at least
+// one blank.
 var (
 	gitLabStarting  = regexp.MustCompile(`Starting runner for \S+ with token`)
 	gitLabReceived  = regexp.MustCompile(`Checking for jobs\.{3} received\b(?:.*?[ "]job(?:=|":)(\d+))?`)
@@ -43,7 +43,7 @@ var (
 	gitLabNoJob     = regexp.MustCompile(`has not received a job in \d+ seconds`)
 )
 
-func (gitLab) check(c *guest.Config) error {
+func (gitLab) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
 		c.Runner.Program = defaultGitLabProgram
 	}
@@ -55,42 +55,42 @@ func (gitLab) check(c *guest.Config) error {
 		return errors.New("registration_url is missing: it is the URL of the GitLab instance")
 	}
 
-	return unused(c, "jit_config", "job_id", "command", "env", "runner.download_url")
+	return rejectUnusedFields(c, "jit_config", "job_id", "command", "env", "runner.download_url")
 }
 
-func (gitLab) program(c *guest.Config) string { return c.Runner.Program }
+func (gitLab) programPath(c *guest.Config) string { return c.Runner.Program }
 
-// prepare has nothing to do: the token is that of a runner which GitLab knows already.
+// prepare does nothing, because the token belongs to a runner that is already registered.
 func (gitLab) prepare(context.Context, *Service, *guest.Config, *account) error { return nil }
 
-func (gitLab) launch(s *Service, c *guest.Config) launch {
+func (gitLab) newLaunch(s *Service, c *guest.Config) launch {
 	work := s.path(c.Runner.WorkDir)
 	out := launch{
 		path: s.path(c.Runner.Program), dir: work,
 		args: []string{"run-single", "--url", c.RegistrationURL, "--executor", "shell", "--builds-dir", work, "--max-builds", "1"},
 		env: []string{
-			setting("CI_SERVER_TOKEN", c.RunnerToken),
-			setting("RUNNER_NAME", c.RunnerName),
-			setting("RUNNER_CACHE_DIR", filepath.Join(work, "cache")),
-			// The shell executor hands its own environment to the job: this takes the
-			// token out of it, lest a job print it by mistake.
-			setting("RUNNER_ENV", "CI_SERVER_TOKEN="),
+			formatVariable("CI_SERVER_TOKEN", c.RunnerToken),
+			formatVariable("RUNNER_NAME", c.RunnerName),
+			formatVariable("RUNNER_CACHE_DIR", filepath.Join(work, "cache")),
+			// The shell executor passes its own environment to the job. This setting removes the token from
+			// it, so that a job does not print the token by mistake.
+			formatVariable("RUNNER_ENV", "CI_SERVER_TOKEN="),
 		},
-		// SIGQUIT makes it end when it has no job or after it, SIGINT cancels the job.
+		// SIGQUIT stops the runner after its job, or at once if it has none. SIGINT cancels the job.
 		quit: syscall.SIGQUIT, abort: syscall.SIGINT,
-		grace: gitLabQuit,
+		grace: gitLabQuitTimeout,
 	}
 
 	if idle := c.IdleTimeout.Value(); idle > 0 {
-		seconds := int64((idle + gitLabSlack + time.Second - 1) / time.Second)
+		seconds := int64((idle + gitLabWaitMargin + time.Second - 1) / time.Second)
 		out.args = append(out.args, "--wait-timeout", strconv.FormatInt(seconds, 10))
 	}
 
 	return out
 }
 
-func (gitLab) read(line string) (event, bool) {
-	line = plain(line)
+func (gitLab) parseLine(line string) (event, bool) {
+	line = stripColors(line)
 
 	switch {
 	case gitLabStarting.MatchString(line):
@@ -100,51 +100,51 @@ func (gitLab) read(line string) (event, bool) {
 	case gitLabSucceeded.MatchString(line):
 		return event{kind: eventCompleted, text: "success", result: "success"}, true
 	case gitLabFailed.MatchString(line):
-		return gitLabFailure(gitLabFailed.FindStringSubmatch(line)), true
+		return newGitLabFailureEvent(gitLabFailed.FindStringSubmatch(line)), true
 	case gitLabForbidden.MatchString(line):
-		return event{kind: eventRefused, text: gitLabRefusal}, true
+		return event{kind: eventRejected, text: gitLabRefusal}, true
 	case gitLabUnhealthy.MatchString(line):
 		return event{kind: eventRetry}, true
 	case gitLabNoJob.MatchString(line):
-		return event{kind: eventTrouble, text: troubleNoJob}, true
+		return event{kind: eventExitReason, text: exitReasonNoJob}, true
 	default:
 		return event{}, false
 	}
 }
 
-const gitLabRefusal = "GitLab does not accept the runner's token: the runner was removed, or its token has expired"
+const gitLabRefusal = "GitLab does not accept the runner's token: the runner was deleted, or its token has expired"
 
-// troubleNoJob says that the runner itself gave up to wait.
-const troubleNoJob = "no job"
+// exitReasonNoJob is the reason if the runner itself stopped waiting for a job.
+const exitReasonNoJob = "no job"
 
-// gitLabFailure is a failed job's end with what the runner says of it.
-func gitLabFailure(match []string) event {
-	system, why := match[1] != "", strings.TrimSpace(match[2])
+// newGitLabFailureEvent returns the event of a failed job with the reason that the runner printed.
+func newGitLabFailureEvent(match []string) event {
+	isSystem, reason := match[1] != "", strings.TrimSpace(match[2])
 	out := event{kind: eventCompleted, text: "failure", result: "failed"}
 
 	switch {
-	case system && why != "":
-		out.text = "system failure (" + why + ")"
-	case system:
+	case isSystem && reason != "":
+		out.text = "system failure (" + reason + ")"
+	case isSystem:
 		out.text = "system failure"
-	case why != "":
-		out.text = "failure (" + why + ")"
+	case reason != "":
+		out.text = "failure (" + reason + ")"
 	}
 
-	if why == "canceled" { // by a person, in GitLab's spelling
-		out.result = why
+	if reason == "canceled" { // a person canceled the job; this is GitLab's spelling
+		out.result = reason
 	}
 
 	return out
 }
 
-func (gitLab) verdict(w *watch, exit int) *end {
-	if w.trouble == troubleNoJob && !w.ran {
-		return w.idled()
+func (gitLab) endAfterExit(w *runnerWatch, code int) *endError {
+	if w.exitReason == exitReasonNoJob && !w.jobStarted {
+		return w.newIdleTimeout()
 	}
 
-	return w.broken(exit)
+	return w.newUnexpectedExit(code)
 }
 
-// credentials: the token is in the runner's environment alone.
-func (gitLab) credentials(*guest.Config) []string { return nil }
+// credentialFiles returns no files, because the token is only in the runner's environment.
+func (gitLab) credentialFiles(*guest.Config) []string { return nil }

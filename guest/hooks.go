@@ -13,53 +13,54 @@ import (
 	"syscall"
 )
 
-// Where the runner's hooks are, and the pipe by which they tell of jobs. Scripts are not
-// in /run, which systems mount without leave to execute.
+// Paths of the runner's hooks and of the pipe to which they write. The scripts are not in /run, because
+// systems can mount it with noexec.
 const (
 	hooksDir = "/opt/hyperfleet/hooks"
 	jobPipe  = "/run/hyperfleet/jobs"
 )
 
-// hookStarted is the word that the hook writes into the pipe.
+// hookStarted is the line that the hook writes to the pipe when a job starts.
 const hookStarted = "started"
 
-// hooks tell of jobs the moment they begin; their ends are told by the runner alone. They are a
-// second source beside the runner's output: a job can write into the pipe as well, so nothing
-// that matters hangs on them alone.
+// hooks reads from the pipe that a job has started. The end of a job is only visible in the runner's output.
+// The pipe is a second source besides that output. A job can write to the pipe too, so no important decision
+// depends on the pipe alone.
 type hooks struct {
 	env  []string
 	pipe *os.File
 	done chan struct{}
 }
 
-// newHooks writes the script and calls seen with each word it sends.
-func (s *Service) newHooks(who *account, seen func(word string)) (*hooks, error) {
+// newHooks creates the pipe and the script, and calls handle with each line that the script writes.
+func (s *Service) newHooks(runAs *account, handle func(line string)) (*hooks, error) {
 	pipe, dir := s.path(jobPipe), s.path(hooksDir)
 
-	//nolint:gosec // read by the runner's user
+	//nolint:gosec // the runner's user reads it
 	if err := errors.Join(os.MkdirAll(filepath.Dir(pipe), 0o755), os.MkdirAll(dir, 0o755)); err != nil {
-		return nil, fmt.Errorf("make directories of the runner's hooks: %w", err)
+		return nil, fmt.Errorf("create directories of the runner's hooks: %w", err)
 	}
 
 	_ = os.Remove(pipe)
 
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		return nil, fmt.Errorf("make pipe %s: %w", pipe, err)
+		return nil, fmt.Errorf("create pipe %s: %w", pipe, err)
 	}
 
-	if who != nil {
-		if err := os.Chown(pipe, int(who.uid), int(who.gid)); err != nil {
-			return nil, fmt.Errorf("give pipe to user %s: %w", runnerUser, err)
+	if runAs != nil {
+		if err := os.Chown(pipe, int(runAs.uid), int(runAs.gid)); err != nil {
+			return nil, fmt.Errorf("change owner of pipe to user %s: %w", runnerUser, err)
 		}
 	}
 
 	h := &hooks{done: make(chan struct{})}
 
 	file := filepath.Join(dir, "job-"+hookStarted+".sh")
-	// Opened for reading and writing it never blocks, even if nobody listens.
+	// The script opens the pipe for reading and writing, so it never blocks, even if no process reads the
+	// pipe.
 	script := "#!/bin/sh\n[ -p '" + pipe + "' ] && echo " + hookStarted + " 1<>'" + pipe + "'\nexit 0\n"
 
-	if err := os.WriteFile(file, []byte(script), 0o755); err != nil { //nolint:gosec // run by the runner's user
+	if err := os.WriteFile(file, []byte(script), 0o755); err != nil { //nolint:gosec // the runner's user runs it
 		return nil, fmt.Errorf("write hook: %w", err)
 	}
 
@@ -76,14 +77,14 @@ func (s *Service) newHooks(who *account, seen func(word string)) (*hooks, error)
 		defer close(h.done)
 
 		for lines := bufio.NewScanner(f); lines.Scan(); {
-			seen(strings.TrimSpace(lines.Text()))
+			handle(strings.TrimSpace(lines.Text()))
 		}
 	}()
 
 	return h, nil
 }
 
-// close ends the listening.
+// close closes the pipe and waits until no more lines are handled. It accepts nil.
 func (h *hooks) close() {
 	if h == nil {
 		return

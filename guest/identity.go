@@ -19,36 +19,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-var errNoIdentity = errors.New("the machine has no identity: it has not attested")
+var errNoIdentity = errors.New("the machine has no identity because it has not attested")
 
-// identity is who the machine is, for as long as its agent lives: the agent renews the
-// X.509-SVID before it ends, and gives a JWT-SVID whenever one is asked for.
+// identity gives access to the machine's SVIDs while its agent runs. The agent renews the X.509-SVID before
+// it expires, and issues a JWT-SVID on request.
 type identity struct {
 	client *workloadapi.Client
 	source *workloadapi.X509Source
 	agent  *agent
 }
 
-// identify waits for the machine's SVID; nil if ctx ends first. Where the agent has several,
-// the one that is wanted is taken.
-func (s *Service) identify(ctx context.Context, socket, want string) *identity {
-	// The socket is there once the agent has attested. By default gRPC would wait longer after
-	// each try to connect, and so for seconds after that.
-	often := grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff: backoff.Config{BaseDelay: retryPause, Multiplier: 1, MaxDelay: retryPause}, MinConnectTimeout: time.Second,
+// fetchIdentity waits for the machine's SVID. It returns nil if ctx is done first, or if it cannot create a
+// client of the workload API. If the agent has several SVIDs, it selects the one with the given SPIFFE ID, or
+// else the first.
+func (s *Service) fetchIdentity(ctx context.Context, socket, spiffeID string) *identity {
+	// The socket exists only after the agent has attested. By default, gRPC increases its delay after each
+	// failed connection, so it would find the socket seconds late.
+	connectParams := grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: agentRetryInterval, Multiplier: 1, MaxDelay: agentRetryInterval},
+		MinConnectTimeout: time.Second,
 	})
 
-	client, err := workloadapi.New(ctx, workloadapi.WithAddr("unix://"+socket), workloadapi.WithBackoffStrategy(steady{}),
-		workloadapi.WithDialOptions(often))
+	client, err := workloadapi.New(ctx, workloadapi.WithAddr("unix://"+socket), workloadapi.WithBackoffStrategy(constantBackoff{}),
+		workloadapi.WithDialOptions(connectParams))
 	if err != nil {
 		s.log.Warn("cannot reach spire-agent", "error", err.Error())
 
 		return nil
 	}
 
-	pick := func(svids []*x509svid.SVID) *x509svid.SVID {
+	pickSVID := func(svids []*x509svid.SVID) *x509svid.SVID {
 		for _, svid := range svids {
-			if svid.ID.String() == want {
+			if svid.ID.String() == spiffeID {
 				return svid
 			}
 		}
@@ -56,7 +58,7 @@ func (s *Service) identify(ctx context.Context, socket, want string) *identity {
 		return svids[0]
 	}
 
-	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClient(client), workloadapi.WithDefaultX509SVIDPicker(pick))
+	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClient(client), workloadapi.WithDefaultX509SVIDPicker(pickSVID))
 	if err != nil {
 		_ = client.Close()
 
@@ -66,8 +68,8 @@ func (s *Service) identify(ctx context.Context, socket, want string) *identity {
 	return &identity{client: client, source: source}
 }
 
-// name is the SPIFFE ID of the machine's SVID.
-func (i *identity) name() string {
+// spiffeID returns the SPIFFE ID of the machine's SVID, and the empty string if the SVID cannot be read.
+func (i *identity) spiffeID() string {
 	svid, err := i.source.GetX509SVID()
 	if err != nil {
 		return ""
@@ -76,8 +78,9 @@ func (i *identity) name() string {
 	return svid.ID.String()
 }
 
-// svid is the machine's X.509-SVID as it is now. An agent that has ended since it attested was
-// told so by its server: a join token is worth one attestation.
+// svid returns the machine's current X.509-SVID. If the agent has exited after the attestation, the server
+// has evicted it. The agent cannot attest again, because a join token is valid for one attestation only, so
+// svid then returns a terminal error.
 func (i *identity) svid() (*x509svid.SVID, error) {
 	if i == nil {
 		return nil, errNoIdentity
@@ -85,24 +88,24 @@ func (i *identity) svid() (*x509svid.SVID, error) {
 
 	select {
 	case <-i.agent.exited:
-		return nil, failed(guest.ReasonAttestationRefused,
-			"spire-agent has ended, and the machine's identity with it: %s", i.agent.lastWords())
+		return nil, newFailure(guest.ReasonAttestationRefused,
+			"spire-agent has exited, so the machine has no identity any more: %s", i.agent.lastMessages())
 	default:
 	}
 
 	svid, err := i.source.GetX509SVID()
 	if err != nil {
-		return nil, fmt.Errorf("look at the X.509-SVID: %w", err)
+		return nil, fmt.Errorf("get X.509-SVID: %w", err)
 	}
 
 	return svid, nil
 }
 
-// jwtTimeout bounds one call of the agent, which has to ask its server.
+// jwtTimeout limits one call to the agent, which has to call its server.
 const jwtTimeout = 15 * time.Second
 
-// jwt gives a fresh JWT-SVID for an audience.
-func (i *identity) jwt(ctx context.Context, audience string) (string, error) {
+// fetchJWT returns a new JWT-SVID for the audience.
+func (i *identity) fetchJWT(ctx context.Context, audience string) (string, error) {
 	svid, err := i.svid()
 	if err != nil {
 		return "", err
@@ -119,9 +122,9 @@ func (i *identity) jwt(ctx context.Context, audience string) (string, error) {
 	return token.Marshal(), nil
 }
 
-// certificate is the X.509-SVID as the certificate of a TLS client, as it is at the moment of
-// the handshake.
-func (i *identity) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+// clientCertificate returns the X.509-SVID as the certificate of a TLS client. TLS calls it at each
+// handshake, so it always returns the current SVID.
+func (i *identity) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	svid, err := i.svid()
 	if err != nil {
 		return nil, err
@@ -135,7 +138,7 @@ func (i *identity) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, e
 	return out, nil
 }
 
-// close ends the agent as well.
+// close closes the connections to the agent and stops the agent.
 func (i *identity) close() {
 	_ = i.source.Close()
 	_ = i.client.Close()
@@ -145,14 +148,15 @@ func (i *identity) close() {
 	}
 }
 
-// retryPause is how long an agent that does not answer yet is left alone.
-const retryPause = 250 * time.Millisecond
+// agentRetryInterval is the time between two attempts to connect to the agent.
+const agentRetryInterval = 250 * time.Millisecond
 
-// steady asks an agent again in even steps: it is on this machine, and is waited for.
-type steady struct{}
+// constantBackoff retries at a constant interval. The agent runs on this machine and the service waits for
+// it, so a growing interval would only lose time.
+type constantBackoff struct{}
 
-func (steady) NewBackoff() workloadapi.Backoff { return steady{} }
+func (constantBackoff) NewBackoff() workloadapi.Backoff { return constantBackoff{} }
 
-func (steady) Next() time.Duration { return retryPause }
+func (constantBackoff) Next() time.Duration { return agentRetryInterval }
 
-func (steady) Reset() {}
+func (constantBackoff) Reset() {}

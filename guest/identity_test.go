@@ -43,7 +43,7 @@ func TestIdentityLivesSPIRE(t *testing.T) {
 	m.cfg.SPIFFE = spiffe()
 
 	_, err := attested.Fetch(t.Context(), m.cfg)
-	if reason, _ := guest.Reason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has ended") {
+	if reason, _ := guest.Reason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has exited") {
 		t.Errorf("after its eviction: %v\n%s", err, m.log)
 	}
 }

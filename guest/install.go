@@ -22,20 +22,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// Bounds of a download.
+// Limits of a download.
 const (
-	maxDownload     = 2 << 30
-	downloadTries   = 6
-	downloadPause   = time.Second
-	downloadTimeout = 30 * time.Minute
-	// stallTimeout ends a try that brings nothing.
+	maxDownload        = 2 << 30
+	downloadAttempts   = 6
+	downloadRetryDelay = time.Second
+	downloadTimeout    = 30 * time.Minute
+	// stallTimeout ends an attempt that receives no data.
 	stallTimeout     = time.Minute
 	progressInterval = 10 * time.Second
 )
 
-// install makes sure that the runner is where it should be.
+// install downloads and unpacks the runner if the image does not contain it. It does nothing if the platform
+// needs no program.
 func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
-	program := platformOf(cfg.Platform).program(cfg)
+	program := platformFor(cfg.Platform).programPath(cfg)
 	if program == "" {
 		return nil
 	}
@@ -48,54 +49,54 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 
 	switch {
 	case cfg.Runner.Program != "":
-		return failed(guest.ReasonDownloadFailed, "the image holds no %s: install the runner in it, or fix the template's program",
+		return newFailure(guest.ReasonDownloadFailed, "the image has no %s: install the runner in it, or fix the template's program",
 			program)
 	case cfg.Runner.DownloadURL == "":
-		return failed(guest.ReasonDownloadFailed, "the image holds no runner at %s, and no download_url is given",
+		return newFailure(guest.ReasonDownloadFailed, "the image has no runner at %s, and runner.download_url is missing",
 			cfg.Runner.InstallPath)
 	case cfg.Runner.DownloadSHA256 == "":
-		return failed(guest.ReasonDownloadFailed, "runner.download_sha256 is missing: without it nothing is downloaded")
+		return newFailure(guest.ReasonDownloadFailed, "runner.download_sha256 is missing: set it to the SHA-256 of the download")
 	}
 
-	s.report.report(guest.PhaseDownloading, "runner from "+cfg.Runner.DownloadURL)
+	s.reporter.reportPhase(guest.PhaseDownloading, "runner from "+cfg.Runner.DownloadURL)
 
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the runner's user must enter it
-		return failed(guest.ReasonDownloadFailed, "make install path: %w", err)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the runner's user must access it
+		return newFailure(guest.ReasonDownloadFailed, "create install path: %w", err)
 	}
 
 	file, err := s.download(ctx, cfg, filepath.Dir(dir))
 	if err != nil {
-		return failed(guest.ReasonDownloadFailed, "download runner: %w", err)
+		return newFailure(guest.ReasonDownloadFailed, "download runner: %w", err)
 	}
 
-	defer s.remove(file)
+	defer s.removeAll(file)
 
 	if err := Extract(file, dir); err != nil {
-		return failed(guest.ReasonDownloadFailed, "unpack runner: %w", err)
+		return newFailure(guest.ReasonDownloadFailed, "unpack runner: %w", err)
 	}
 
 	if _, err := os.Stat(script); err != nil {
-		return failed(guest.ReasonDownloadFailed, "the download does not hold %s", cfg.Runner.RunScript)
+		return newFailure(guest.ReasonDownloadFailed, "the download does not contain %s", cfg.Runner.RunScript)
 	}
 
 	return nil
 }
 
-// download fetches the runner into a new file in dir and checks what it is.
+// download downloads the runner to a new file in dir and checks its SHA-256. It returns the path of the file.
 func (s *Service) download(ctx context.Context, cfg *guest.Config, dir string) (file string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, downloadTimeout, errors.New("it took more than "+downloadTimeout.String()))
 	defer cancel()
 
 	f, err := os.CreateTemp(dir, ".runner-download-*")
 	if err != nil {
-		return "", fmt.Errorf("make file: %w", err)
+		return "", fmt.Errorf("create file: %w", err)
 	}
 
 	defer func() {
 		_ = f.Close()
 
 		if err != nil {
-			s.remove(f.Name())
+			s.removeAll(f.Name())
 		}
 	}()
 
@@ -108,44 +109,44 @@ func (s *Service) download(ctx context.Context, cfg *guest.Config, dir string) (
 
 	defer transport.CloseIdleConnections()
 
-	d := &fetch{
+	d := &downloader{
 		service: s, client: &http.Client{Transport: transport}, url: cfg.Runner.DownloadURL, file: f, sum: sha256.New(),
-		progress: progress{began: s.clock.Now(), last: s.clock.Now()},
+		progress: progress{start: s.clock.Now(), lastLog: s.clock.Now()},
 	}
-	if err := d.all(ctx); err != nil {
+	if err := d.run(ctx); err != nil {
 		return "", err
 	}
 
 	if got := hex.EncodeToString(d.sum.Sum(nil)); !strings.EqualFold(got, cfg.Runner.DownloadSHA256) {
-		return "", fmt.Errorf("the SHA-256 is %s, expected %s: fix runner.download_sha256, or the file was changed",
+		return "", fmt.Errorf("the SHA-256 is %s, expected %s: the file was changed, or runner.download_sha256 is wrong",
 			got, cfg.Runner.DownloadSHA256)
 	}
 
 	return f.Name(), nil
 }
 
-// fetch is one download over several tries; each goes on where the last one broke off.
-type fetch struct {
-	service *Service
-	client  *http.Client
-	url     string
-	file    *os.File
-	sum     hash.Hash
-	got     int64
-	total   int64 // -1 if not known
-	etag    string
+// downloader downloads one file in several attempts. Each attempt resumes where the previous one failed.
+type downloader struct {
+	service  *Service
+	client   *http.Client
+	url      string
+	file     *os.File
+	sum      hash.Hash
+	received int64
+	total    int64 // -1 if unknown
+	etag     string
 
 	progress progress
 }
 
-// errPermanent marks answers that another try does not change.
-var errPermanent = errors.New("not retried")
+// errTerminal marks errors after which a retry cannot succeed.
+var errTerminal = errors.New("not retried")
 
-func (d *fetch) all(ctx context.Context) error {
-	wait := downloadPause
+func (d *downloader) run(ctx context.Context) error {
+	wait := downloadRetryDelay
 
-	for try := 1; ; try++ {
-		err := d.once(ctx)
+	for attempt := 1; ; attempt++ {
+		err := d.runOnce(ctx)
 		if err == nil {
 			return nil
 		}
@@ -154,13 +155,13 @@ func (d *fetch) all(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 
-		if errors.Is(err, errPermanent) || try == downloadTries {
-			return fmt.Errorf("after %d tries and %d bytes: %w", try, d.got, err)
+		if errors.Is(err, errTerminal) || attempt == downloadAttempts {
+			return fmt.Errorf("after %d attempts and %d bytes: %w", attempt, d.received, err)
 		}
 
-		d.service.log.Warn("the download broke off, it goes on in a moment", "try", try, "bytes", d.got, "error", err.Error())
+		d.service.log.Warn("the download failed and is retried", "attempt", attempt, "bytes", d.received, "error", err.Error())
 
-		if err := pause(ctx, d.service.clock, wait); err != nil {
+		if err := sleep(ctx, d.service.clock, wait); err != nil {
 			return err
 		}
 
@@ -168,17 +169,17 @@ func (d *fetch) all(ctx context.Context) error {
 	}
 }
 
-func (d *fetch) once(ctx context.Context) error {
+func (d *downloader) runOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url, http.NoBody)
 	if err != nil {
-		return fmt.Errorf("make request: %w (%w)", err, errPermanent)
+		return fmt.Errorf("create request: %w (%w)", err, errTerminal)
 	}
 
-	if d.got > 0 {
-		req.Header.Set("Range", "bytes="+strconv.FormatInt(d.got, 10)+"-")
+	if d.received > 0 {
+		req.Header.Set("Range", "bytes="+strconv.FormatInt(d.received, 10)+"-")
 
 		if d.etag != "" {
 			req.Header.Set("If-Range", d.etag)
@@ -187,26 +188,27 @@ func (d *fetch) once(ctx context.Context) error {
 
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask for it: %w", err)
+		return fmt.Errorf("send request: %w", err)
 	}
 
 	defer func() { _ = resp.Body.Close() }()
 
-	if err := d.accept(resp); err != nil {
+	if err := d.checkResponse(resp); err != nil {
 		return err
 	}
 
-	return d.copy(cancel, resp.Body)
+	return d.copyBody(cancel, resp.Body)
 }
 
-// accept decides by the answer's head whether to go on, begin again, or give up.
-func (d *fetch) accept(resp *http.Response) error {
+// checkResponse decides from the status and the headers whether to resume (nil), start again (nil, after a
+// reset), retry (a transient error) or stop (an error with errTerminal).
+func (d *downloader) checkResponse(resp *http.Response) error {
 	switch code := resp.StatusCode; {
-	case code == http.StatusPartialContent && d.got > 0 &&
-		strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(d.got, 10)+"-"):
+	case code == http.StatusPartialContent && d.received > 0 &&
+		strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(d.received, 10)+"-"):
 		return nil
 	case code == http.StatusOK:
-		if err := d.restart(); err != nil {
+		if err := d.reset(); err != nil {
 			return err
 		}
 
@@ -216,26 +218,26 @@ func (d *fetch) accept(resp *http.Response) error {
 		}
 
 		if d.total > maxDownload {
-			return fmt.Errorf("it has %d bytes, more than the %d allowed (%w)", d.total, int64(maxDownload), errPermanent)
+			return fmt.Errorf("the file has %d bytes, more than the limit of %d (%w)", d.total, int64(maxDownload), errTerminal)
 		}
 
 		return nil
 	case code == http.StatusRequestedRangeNotSatisfiable, code == http.StatusPartialContent:
-		return errors.Join(fmt.Errorf("the server answered %s", resp.Status), d.restart())
+		return errors.Join(fmt.Errorf("the server responded %s", resp.Status), d.reset())
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
-		return fmt.Errorf("the server answered %s", resp.Status)
+		return fmt.Errorf("the server responded %s", resp.Status)
 	default:
-		return fmt.Errorf("the server answered %s (%w)", resp.Status, errPermanent)
+		return fmt.Errorf("the server responded %s (%w)", resp.Status, errTerminal)
 	}
 }
 
-// restart forgets what came so far.
-func (d *fetch) restart() error {
-	d.got = 0
+// reset discards all data that was received.
+func (d *downloader) reset() error {
+	d.received = 0
 	d.sum.Reset()
 
 	if err := d.file.Truncate(0); err != nil {
-		return fmt.Errorf("empty file: %w", err)
+		return fmt.Errorf("truncate file: %w", err)
 	}
 
 	if _, err := d.file.Seek(0, io.SeekStart); err != nil {
@@ -245,8 +247,8 @@ func (d *fetch) restart() error {
 	return nil
 }
 
-// copy takes the body; a body that stands still for too long is given up.
-func (d *fetch) copy(cancel context.CancelFunc, body io.Reader) error {
+// copyBody writes the body to the file. It cancels the request if no data arrives within stallTimeout.
+func (d *downloader) copyBody(cancel context.CancelFunc, body io.Reader) error {
 	stall := time.AfterFunc(stallTimeout, cancel)
 	defer stall.Stop()
 
@@ -258,37 +260,37 @@ func (d *fetch) copy(cancel context.CancelFunc, body io.Reader) error {
 			stall.Reset(stallTimeout)
 
 			if _, werr := d.file.Write(buf[:n]); werr != nil {
-				return fmt.Errorf("write file: %w (%w)", werr, errPermanent)
+				return fmt.Errorf("write file: %w (%w)", werr, errTerminal)
 			}
 
 			_, _ = d.sum.Write(buf[:n])
-			d.got += int64(n)
+			d.received += int64(n)
 
-			d.progress.tell(d.service, d.got, d.total)
+			d.progress.log(d.service, d.received, d.total)
 
-			if d.got > maxDownload {
-				return fmt.Errorf("it has more than the %d bytes allowed (%w)", int64(maxDownload), errPermanent)
+			if d.received > maxDownload {
+				return fmt.Errorf("the file has more than the limit of %d bytes (%w)", int64(maxDownload), errTerminal)
 			}
 		}
 
 		switch {
-		case errors.Is(err, io.EOF) && d.total >= 0 && d.got < d.total:
+		case errors.Is(err, io.EOF) && d.total >= 0 && d.received < d.total:
 			return io.ErrUnexpectedEOF
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return fmt.Errorf("read it: %w", err)
+			return fmt.Errorf("read response: %w", err)
 		}
 	}
 }
 
-// progress tells how far a download is: every tenth, and every few seconds.
+// progress logs the progress of a download after each tenth, and at least every progressInterval.
 type progress struct {
-	began, last time.Time
-	tenth       int64
+	start, lastLog time.Time
+	tenth          int64
 }
 
-func (p *progress) tell(s *Service, got, total int64) {
+func (p *progress) log(s *Service, got, total int64) {
 	now := s.clock.Now()
 	tenth := int64(0)
 
@@ -296,19 +298,19 @@ func (p *progress) tell(s *Service, got, total int64) {
 		tenth = got * 10 / total
 	}
 
-	if tenth == p.tenth && now.Sub(p.last) < progressInterval {
+	if tenth == p.tenth && now.Sub(p.lastLog) < progressInterval {
 		return
 	}
 
-	p.last, p.tenth = now, tenth
+	p.lastLog, p.tenth = now, tenth
 	attrs := []any{"bytes", got}
 
 	if total > 0 {
 		attrs = append(attrs, "percent", got*100/total)
 	}
 
-	if passed := now.Sub(p.began); passed > 0 {
-		attrs = append(attrs, "bytesPerSecond", int64(float64(got)/passed.Seconds()))
+	if elapsed := now.Sub(p.start); elapsed > 0 {
+		attrs = append(attrs, "bytesPerSecond", int64(float64(got)/elapsed.Seconds()))
 	}
 
 	s.log.Info("hyperfleet: downloading the runner", attrs...)

@@ -142,7 +142,7 @@ func TestDownload(t *testing.T) {
 		"server in trouble": {
 			serve:  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 			pauses: []time.Duration{1 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second},
-			reason: api.ReasonDownloadFailed, message: "after 6 tries",
+			reason: api.ReasonDownloadFailed, message: "after 6 attempts",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

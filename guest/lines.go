@@ -9,36 +9,36 @@ import (
 	"sync"
 )
 
-// maxLine is where a line of the runner's output is cut.
-const maxLine = 8 << 10
+// maxLineBytes is the length at which a line of the runner's output is truncated.
+const maxLineBytes = 8 << 10
 
-// lineWriter shows a program's output to a function by lines, without credentials.
+// lineWriter passes each line of a program's output to a function. It redacts credentials first.
 type lineWriter struct {
-	redact *redactor
-	seen   func(line string)
+	redactor *redactor
+	handle   func(line string)
 
-	mu   sync.Mutex
-	rest []byte
-	skip bool // the line was cut, its rest is dropped
+	mu          sync.Mutex
+	buffer      []byte
+	isTruncated bool // the rest of the line is dropped, because the line is too long
 }
 
-// lines logs the runner's output, keeps its end for the last report, and shows each line to
-// a function.
-func (s *Service) lines(seen func(string)) *lineWriter {
-	return s.linesOf(func(text string) {
+// newOutputWriter returns a writer for the runner's output. It logs each line, keeps the end of the output
+// for the last report, and passes each line to handle.
+func (s *Service) newOutputWriter(handle func(string)) *lineWriter {
+	return s.newLineWriter(func(text string) {
 		s.tail.add(text)
 
 		if text != "" {
 			s.log.Info("runner output", "line", text)
 		}
 
-		seen(text)
+		handle(text)
 	})
 }
 
-// linesOf shows a program's output to a function alone.
-func (s *Service) linesOf(seen func(string)) *lineWriter {
-	return &lineWriter{redact: &s.redact, seen: seen}
+// newLineWriter returns a writer that only passes the lines to handle.
+func (s *Service) newLineWriter(handle func(string)) *lineWriter {
+	return &lineWriter{redactor: &s.redactor, handle: handle}
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
@@ -50,13 +50,13 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	for len(p) > 0 {
 		end := bytes.IndexByte(p, '\n')
 		if end < 0 {
-			w.keep(p)
+			w.appendBytes(p)
 
 			break
 		}
 
-		w.keep(p[:end])
-		w.line()
+		w.appendBytes(p[:end])
+		w.handleLine()
 
 		p = p[end+1:]
 	}
@@ -64,35 +64,36 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *lineWriter) keep(p []byte) {
-	if w.skip {
+func (w *lineWriter) appendBytes(p []byte) {
+	if w.isTruncated {
 		return
 	}
 
-	// What is read beyond the cut lets a credential that lies across it be found.
-	room := maxLine + w.redact.longest()
-	w.rest = append(w.rest, p[:min(len(p), max(0, room-len(w.rest)))]...)
-	w.skip = len(w.rest) >= room
+	// The buffer is larger than maxLineBytes by the longest credential, so that a credential across the end
+	// of the truncated line is redacted too.
+	limit := maxLineBytes + w.redactor.maxSecretLength()
+	w.buffer = append(w.buffer, p[:min(len(p), max(0, limit-len(w.buffer)))]...)
+	w.isTruncated = len(w.buffer) >= limit
 }
 
-func (w *lineWriter) line() {
-	text := strings.TrimRight(strings.ToValidUTF8(string(w.rest), "?"), "\r")
-	w.rest, w.skip = w.rest[:0], false
-	text = w.redact.clean(text)
+func (w *lineWriter) handleLine() {
+	text := strings.TrimRight(strings.ToValidUTF8(string(w.buffer), "?"), "\r")
+	w.buffer, w.isTruncated = w.buffer[:0], false
+	text = w.redactor.redact(text)
 
-	if len(text) > maxLine {
-		text = strings.ToValidUTF8(text[:maxLine], "")
+	if len(text) > maxLineBytes {
+		text = strings.ToValidUTF8(text[:maxLineBytes], "")
 	}
 
-	w.seen(text)
+	w.handle(text)
 }
 
-// flush handles a last line without an end.
+// flush handles a last line that has no newline.
 func (w *lineWriter) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if len(w.rest) > 0 {
-		w.line()
+	if len(w.buffer) > 0 {
+		w.handleLine()
 	}
 }

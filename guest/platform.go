@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// Workload types, as Config.Platform names them.
+// Values of Config.Platform.
 const (
 	platformGitHub    = "github-actions"
 	platformGitLab    = "gitlab-ci"
@@ -24,34 +24,35 @@ const (
 	platformGeneric   = "generic"
 )
 
-// platform is what the service has to know of a CI platform's runner program. It holds
-// nothing: what is known of a runner is in its watch.
+// platform describes the runner program of a CI platform. It has no state. The state of a runner is in its
+// runnerWatch.
 type platform interface {
-	// check fills in the platform's defaults and finds the first thing that cannot work.
-	check(c *guest.Config) error
+	// validate sets the platform's defaults and returns an error for the first invalid field.
+	validate(c *guest.Config) error
 
-	// program is the file that must be in the machine; "" where there is none to look for.
-	program(c *guest.Config) string
+	// programPath returns the path of the file that must exist in the machine, or "" if no file is required.
+	programPath(c *guest.Config) string
 
-	// prepare does what comes before the runner's start: a registration.
-	prepare(ctx context.Context, s *Service, c *guest.Config, who *account) error
+	// prepare prepares the start of the runner, e.g. by registering it.
+	prepare(ctx context.Context, s *Service, c *guest.Config, runAs *account) error
 
-	// launch says how the runner is run.
-	launch(s *Service, c *guest.Config) launch
+	// newLaunch returns how to run the runner.
+	newLaunch(s *Service, c *guest.Config) launch
 
-	// read says what a line of the runner's output means, and false if nothing.
-	read(line string) (event, bool)
+	// parseLine returns the event that a line of the runner's output describes, and false if it describes
+	// none.
+	parseLine(line string) (event, bool)
 
-	// verdict says how the machine ends after a runner that exited without a job's end
-	// and without being told to stop; nil starts it again.
-	verdict(w *watch, exit int) *end
+	// endAfterExit returns how the machine ends after the runner has exited, although its job has not
+	// finished and the service has not stopped it. If it returns nil, the runner is restarted.
+	endAfterExit(w *runnerWatch, code int) *endError
 
-	// credentials are the machine's files that hold credentials of the runner.
-	credentials(c *guest.Config) []string
+	// credentialFiles returns the machine's files that contain credentials of the runner.
+	credentialFiles(c *guest.Config) []string
 }
 
-// platformOf gives the platform of a workload type, nil if there is none.
-func platformOf(name string) platform {
+// platformFor returns the platform with the name, and nil if the service does not support it.
+func platformFor(name string) platform {
 	switch name {
 	case platformGitHub:
 		return gitHub{}
@@ -74,70 +75,70 @@ func platformNames() []string {
 	return []string{platformGitHub, platformGitLab, platformBuildkite, platformForgejo, platformGitea, platformGeneric}
 }
 
-// launch is how a runner is run. Paths are those of this process, with the root before
-// them.
+// launch describes how to run a runner. Its paths include Options.Root.
 type launch struct {
 	path string
 	args []string
-	// env is added to the service's own. Secrets go here: the argument list is for all
-	// to see.
+	// env is added to the environment of the service. Secrets belong in env, because all processes can read
+	// the arguments.
 	env []string
 	dir string
-	// hooks: the runner calls scripts when its job begins and ends.
-	hooks bool
-	// job is set where the command does that job from its start to its end.
+	// hasHooks is true if the runner calls scripts when its job starts and ends.
+	hasHooks bool
+	// job is the ID of the job if the command itself is the job.
 	job string
-	// success and failure are the platform's words for a job's result where the exit code
-	// tells it.
+	// success and failure are the platform's names of a job's result if the result is taken from the exit
+	// code.
 	success, failure string
-	// quit asks a runner without a job to end, abort one with a job. Where they differ, a
-	// runner that was asked to quit finishes a job that reached it at the same time.
+	// quit is the signal that stops a runner without a job. abort is the signal that stops a runner with a
+	// job. If they differ, a runner that has received quit still finishes a job that arrives at the same
+	// time.
 	quit, abort syscall.Signal
-	// grace is how long a runner may take to quit; zero means Options.StopGrace.
+	// grace is how long a runner may take to stop after quit. Zero means Options.StopGrace.
 	grace time.Duration
 }
 
-// patient says that a runner that was asked to quit finishes a job that comes still.
-func (l launch) patient() bool { return l.quit != l.abort }
+// finishesLateJob returns whether a runner that has received the signal quit finishes a job that arrives
+// after it.
+func (l launch) finishesLateJob() bool { return l.quit != l.abort }
 
-// event is something seen of a runner.
+// event is an observation about a runner.
 type event struct {
 	kind eventKind
 	text string
-	// result of the job in the platform's word, with eventCompleted.
+	// result is the job's result as the platform names it, with eventCompleted and eventCanceling.
 	result string
 }
 
 type eventKind int
 
 const (
-	eventListening eventKind = iota
-	eventRunning             // text: the job's name
-	eventCompleted           // text: how the job went; "" if the runner tells it by its exit code
-	eventEnding              // the job is being ended; text and result: how it will have gone
-	eventRestart             // the runner restarts itself
-	eventRetry               // the runner waits for long after a passing error: it is started anew
-	eventRefused             // text: why the platform will never take this runner
-	eventTrouble             // text: how the runner's script says that it ended
+	eventListening  eventKind = iota
+	eventRunning              // text: the job's name
+	eventCompleted            // text: the job's result; "" if the exit code determines it
+	eventCanceling            // the job is being canceled; text and result: the job's future result
+	eventRestart              // the runner restarts itself
+	eventRetry                // the runner waits long after a transient error and has to be restarted
+	eventRejected             // text: why the platform will never accept this runner
+	eventExitReason           // text: the reason that the runner's script prints for its exit
 )
 
-// ansi are the colours in which programs print even into a pipe.
-var ansi = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+// ansiEscape matches the colours that programs print even to a pipe.
+var ansiEscape = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-// plain takes the colours out of a line.
-func plain(line string) string {
+// stripColors removes the colours from a line.
+func stripColors(line string) string {
 	if strings.IndexByte(line, '\x1b') < 0 {
 		return line
 	}
 
-	return ansi.ReplaceAllString(line, "")
+	return ansiEscape.ReplaceAllString(line, "")
 }
 
-// setting is one variable of an environment.
-func setting(name, value string) string { return name + "=" + value }
+func formatVariable(name, value string) string { return name + "=" + value }
 
-// without drops what begins with one of the prefixes.
-func without(env []string, prefixes ...string) []string {
+// withoutPrefixes returns the elements that start with none of the prefixes.
+func withoutPrefixes(env []string, prefixes ...string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(e, p) })
 	})

@@ -186,7 +186,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 		},
 		"the runner dies in the job": {
 			runner: glStarts + glReceives + "kill -9 $$",
-			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job 4711",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 during job 4711",
 		},
 		"wrong settings": {
 			runner: `echo 'FATAL: Missing Executor'; exit 1`,
@@ -194,7 +194,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 		},
 		"no runner in the image": {
 			change: func(m *machine) { _ = os.Remove(m.path(gitlabRunner)) },
-			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "the image holds no /usr/bin/gitlab-runner",
+			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "the image has no /usr/bin/gitlab-runner",
 		},
 	}, gitlabMachine)
 }
@@ -242,7 +242,7 @@ exit 0`,
 		},
 		"the agent dies while its job is cancelled": {
 			runner: bkRegister + bkStarts + bkCancels + "kill -9 $$",
-			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job " + jobUUID,
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 during job " + jobUUID,
 		},
 		"the job is locked": {
 			runner: bkRegister + "exit 28",
@@ -266,7 +266,7 @@ exit 0`,
 		},
 		"the agent dies in the job": {
 			runner: bkRegister + bkStarts + "kill -9 $$",
-			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 in the middle of job " + jobUUID,
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "code 137 during job " + jobUUID,
 		},
 		"the agent hangs after its job": {
 			runner: bkRegister + bkStarts + bkFinishes + `trap '' QUIT; while :; do sleep 0.02; done`,

@@ -11,24 +11,24 @@ import (
 	"syscall"
 )
 
-// PowerOff ends the machine it runs in: by systemd, else by the poweroff program, else
-// by the kernel itself.
+// PowerOff powers off the machine on which it runs. It uses systemctl. If that fails, it uses the poweroff
+// program, and then the reboot system call.
 func PowerOff(ctx context.Context) error {
-	var tried error
+	var failures error
 
 	for _, argv := range [][]string{{"systemctl", "poweroff", "--no-block"}, {"poweroff"}} {
-		err := exec.CommandContext(ctx, argv[0], argv[1:]...).Run() //nolint:gosec // fixed words
+		err := exec.CommandContext(ctx, argv[0], argv[1:]...).Run() //nolint:gosec // the arguments are constant
 		if err == nil {
 			return nil
 		}
 
-		tried = errors.Join(tried, fmt.Errorf("run %s: %w", argv[0], err))
+		failures = errors.Join(failures, fmt.Errorf("run %s: %w", argv[0], err))
 	}
 
 	syscall.Sync()
 
 	if err := syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
-		return errors.Join(tried, fmt.Errorf("power off: %w", err))
+		return errors.Join(failures, fmt.Errorf("power off: %w", err))
 	}
 
 	return nil

@@ -176,7 +176,7 @@ func (s *secretsSite) byTPM(t *testing.T, device string, devices tpm.Devices) ma
 	registerSelf(t, s.spire)
 
 	k := machineKind{name: "tpm", team: "team-a", machine: newMachine(t)}
-	k.machine.hasTPM(t, s.spire, device, tpm.Certifier(t, devices, selfUID, claimCode))
+	k.machine.hasTPM(t, s.spire, device, tpm.StartCertifier(t, devices, selfUID, claimCode))
 	k.machine.cfg.Method, k.machine.cfg.JITConfig = api.MethodExternalSecrets, ""
 
 	return k.attests(t)
@@ -201,9 +201,9 @@ func (s *secretsSite) refused(t *testing.T) machineKind {
 func TestPropertyAttestationAndCredentialsSPIRE(t *testing.T) {
 	t.Parallel()
 
-	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
-	device := authority.TPM(t).Path
-	s := newSecretsSite(t, spire.WithPlugin(authority.Attestor(devices)))
+	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
+	device := authority.NewTPM(t).Path
+	s := newSecretsSite(t, spire.WithPlugin(authority.AttestorConfig(devices)))
 	kinds := map[string]machineKind{}
 
 	for _, k := range []machineKind{s.byToken(t, "team-a"), s.byToken(t, "team-b"), s.byTPM(t, device, devices), s.refused(t)} {

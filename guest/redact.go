@@ -10,58 +10,58 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// redactor takes credentials out of texts. What it was told once it does not forget: a
-// program may write of a credential long after its use.
+// redactor replaces secrets in texts by "***". It keeps each secret forever, because a program can print a
+// credential long after its use.
 type redactor struct {
-	mu       sync.RWMutex
-	pairs    []string
-	replacer *strings.Replacer
-	most     int
+	mu        sync.RWMutex
+	pairs     []string
+	replacer  *strings.Replacer
+	maxLength int
 }
 
-// shortest is the length below which a text is no credential: all logs would be full of
-// stars.
-const shortest = 4
+// minSecretLength is the minimum length of a secret in bytes. Redacting shorter texts would make the logs
+// unreadable.
+const minSecretLength = 4
 
-// hide adds secrets.
-func (r *redactor) hide(secrets ...string) {
+// addSecrets adds secrets to redact. It ignores texts that are shorter than minSecretLength.
+func (r *redactor) addSecrets(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	for _, s := range secrets {
-		if len(s) >= shortest {
+		if len(s) >= minSecretLength {
 			r.pairs = append(r.pairs, s, "***")
-			r.most = max(r.most, len(s))
+			r.maxLength = max(r.maxLength, len(s))
 		}
 	}
 
 	r.replacer = strings.NewReplacer(r.pairs...)
 }
 
-// hideAll adds the secrets of a configuration.
-func (r *redactor) hideAll(c *guest.Config) {
-	r.hide(c.JITConfig, c.RunnerToken)
+// addConfigSecrets adds all secrets of a configuration.
+func (r *redactor) addConfigSecrets(c *guest.Config) {
+	r.addSecrets(c.JITConfig, c.RunnerToken)
 
 	if c.Report != nil {
-		r.hide(c.Report.Token)
+		r.addSecrets(c.Report.Token)
 	}
 
 	if c.Callback != nil {
-		r.hide(c.Callback.Code)
+		r.addSecrets(c.Callback.Code)
 	}
 
 	if c.SPIFFE == nil {
 		return
 	}
 
-	r.hide(c.SPIFFE.JoinToken)
+	r.addSecrets(c.SPIFFE.JoinToken)
 
 	if c.SPIFFE.DevID != nil {
-		r.hide(c.SPIFFE.DevID.Code)
+		r.addSecrets(c.SPIFFE.DevID.Code)
 	}
 }
 
-func (r *redactor) clean(text string) string {
+func (r *redactor) redact(text string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 
@@ -72,10 +72,10 @@ func (r *redactor) clean(text string) string {
 	return r.replacer.Replace(text)
 }
 
-// longest is the longest secret in bytes.
-func (r *redactor) longest() int {
+// maxSecretLength returns the length of the longest secret in bytes.
+func (r *redactor) maxSecretLength() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 
-	return r.most
+	return r.maxLength
 }

@@ -21,51 +21,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// How hard a report is tried. The job never waits for it.
+// Limits of sending a report. The job never waits for a report.
 const (
-	reportTimeout  = 5 * time.Second
-	reportTries    = 4
-	reportPause    = 500 * time.Millisecond // after the first one; it doubles
-	reportMaxPause = 2 * time.Second
-	reportQueue    = 32
-	// flushTimeout bounds how long the machine's end waits for reports.
+	reportTimeout       = 5 * time.Second
+	reportAttempts      = 4
+	reportRetryDelay    = 500 * time.Millisecond // after the first attempt; it doubles after each further one
+	reportMaxRetryDelay = 2 * time.Second
+	reportQueueSize     = 32
+	// flushTimeout limits how long the end of the machine waits for unsent reports.
 	flushTimeout = 15 * time.Second
 )
 
-// reporter writes each phase to the log and the status file, and sends it to the
-// operator in the background, in order.
+// reporter writes each phase to the log and to the status file, and sends it to the operator. It sends
+// reports in the background and in order.
 type reporter struct {
 	log    *slog.Logger
 	clock  Clock
-	status string // file
+	status string // path of the status file
 
-	mu   sync.Mutex
-	last guest.Report
+	mu         sync.Mutex
+	lastReport guest.Report
 
-	queue  chan guest.Report // nil without an endpoint
-	done   chan struct{}
-	stop   context.CancelFunc
-	client *http.Client
-	to     guest.ReportTo
+	queue    chan guest.Report // nil if there is no endpoint
+	done     chan struct{}
+	stop     context.CancelFunc
+	client   *http.Client
+	endpoint guest.ReportTo
 }
 
 func newReporter(log *slog.Logger, clock Clock, status string) *reporter {
 	return &reporter{log: log, clock: clock, status: status}
 }
 
-// connect begins to send to the operator's endpoint.
-func (r *reporter) connect(to *guest.ReportTo) error {
-	if to == nil {
+// connect starts sending reports to the operator's endpoint. It does nothing if endpoint is nil.
+func (r *reporter) connect(endpoint *guest.ReportTo) error {
+	if endpoint == nil {
 		return nil
 	}
 
-	client, err := operatorClient("report", to.CABundle, reportTimeout)
+	client, err := newOperatorClient("report", endpoint.CABundle, reportTimeout)
 	if err != nil {
 		return err
 	}
 
-	r.to, r.client = *to, client
-	r.queue, r.done = make(chan guest.Report, reportQueue), make(chan struct{})
+	r.endpoint, r.client = *endpoint, client
+	r.queue, r.done = make(chan guest.Report, reportQueueSize), make(chan struct{})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -75,15 +75,16 @@ func (r *reporter) connect(to *guest.ReportTo) error {
 	return nil
 }
 
-// operatorClient speaks with the operator alone, as verified by the bundle. Field names
-// in errors what the bundle belongs to.
-func operatorClient(field, bundle string, timeout time.Duration) (*http.Client, error) {
+// newOperatorClient returns a client that verifies the server with the CA bundle, or with the system's CAs if
+// the bundle is empty. It does not follow redirects. field is the configuration field of the bundle, for
+// errors.
+func newOperatorClient(field, bundle string, timeout time.Duration) (*http.Client, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 
 	if bundle != "" {
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM([]byte(bundle)) {
-			return nil, fmt.Errorf("%s.ca_bundle holds no certificate in PEM", field)
+			return nil, fmt.Errorf("%s.ca_bundle contains no certificate in PEM", field)
 		}
 
 		transport.TLSClientConfig.RootCAs = roots
@@ -92,37 +93,38 @@ func operatorClient(field, bundle string, timeout time.Duration) (*http.Client, 
 	return &http.Client{
 		Transport: transport,
 		Timeout:   timeout,
-		// Token and code are for this host alone.
+		// A redirect would send the token or the code to another host.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// report tells a phase.
-func (r *reporter) report(phase guest.Phase, message string) {
-	r.tell(guest.Report{Phase: phase, Message: message})
+// reportPhase reports a phase with a message.
+func (r *reporter) reportPhase(phase guest.Phase, message string) {
+	r.record(guest.Report{Phase: phase, Message: message})
 }
 
-// tell reports at the present time. A phase that was told already is not told again.
-func (r *reporter) tell(report guest.Report) {
+// record sets the time of a report, logs it, writes it to the status file and queues it for the operator. It
+// does nothing if the last report has the same phase and reason. It drops the report if the queue is full.
+func (r *reporter) record(report guest.Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.last.Phase == report.Phase && r.last.Reason == report.Reason {
+	if r.lastReport.Phase == report.Phase && r.lastReport.Reason == report.Reason {
 		return
 	}
 
 	report.Time = r.clock.Now().UTC()
-	r.last = report
+	r.lastReport = report
 	text := "hyperfleet: phase=" + string(report.Phase)
 
 	if report.Reason != "" {
 		text += " reason=" + report.Reason
 	}
 
-	//nolint:sloglint // one text that people can search a console for
+	//nolint:sloglint // one text that people can search for on a console
 	r.log.Info(text, "phase", string(report.Phase), "reason", report.Reason, "message", report.Message)
 
-	if err := writeStatus(r.status, r.last); err != nil {
+	if err := writeStatus(r.status, r.lastReport); err != nil {
 		r.log.Warn("cannot write the status file", "error", err.Error())
 	}
 
@@ -131,13 +133,13 @@ func (r *reporter) tell(report guest.Report) {
 	}
 
 	select {
-	case r.queue <- r.last:
+	case r.queue <- r.lastReport:
 	default:
-		r.log.Warn("a report was dropped: the endpoint does not take them", "phase", string(report.Phase))
+		r.log.Warn("a report was dropped because the queue of unsent reports is full", "phase", string(report.Phase))
 	}
 }
 
-// close sends what is left, for a bounded time.
+// close sends the remaining reports. It stops after flushTimeout.
 func (r *reporter) close() {
 	if r.queue == nil {
 		return
@@ -148,7 +150,7 @@ func (r *reporter) close() {
 	select {
 	case <-r.done:
 	case <-r.clock.After(flushTimeout):
-		r.log.Warn("the last report did not reach the operator in time")
+		r.log.Warn("the last report could not be sent to the operator in time")
 	}
 
 	r.stop()
@@ -160,44 +162,45 @@ func (r *reporter) sendAll(ctx context.Context) {
 	defer close(r.done)
 
 	for report := range r.queue {
-		wait := reportPause
+		wait := reportRetryDelay
 
-		for try := 1; ; try++ {
-			again, err := r.send(ctx, report)
+		for attempt := 1; ; attempt++ {
+			isTransient, err := r.send(ctx, report)
 			if err == nil {
 				break
 			}
 
-			r.log.Warn("cannot send a report", "phase", string(report.Phase), "try", try, "error", err.Error())
+			r.log.Warn("cannot send a report", "phase", string(report.Phase), "attempt", attempt, "error", err.Error())
 
-			if !again || r.gaveUp(report, try) || pause(ctx, r.clock, wait) != nil {
+			if !isTransient || r.shouldGiveUp(report, attempt) || sleep(ctx, r.clock, wait) != nil {
 				break
 			}
 
-			wait = min(2*wait, reportMaxPause)
+			wait = min(2*wait, reportMaxRetryDelay)
 		}
 	}
 }
 
-// gaveUp says that a report is not tried again. A later one says more, and must not come too late
-// for it. The last one, which has the log, is tried until the machine ends.
-func (r *reporter) gaveUp(report guest.Report, tries int) bool {
-	return !report.Phase.Last() && (tries >= reportTries || len(r.queue) > 0)
+// shouldGiveUp returns whether to stop retrying a report. A later report has newer information and must not
+// be delayed by retries of an earlier one. The last report, which has the log, is retried until the machine
+// ends.
+func (r *reporter) shouldGiveUp(report guest.Report, attempts int) bool {
+	return !report.Phase.Last() && (attempts >= reportAttempts || len(r.queue) > 0)
 }
 
-// send tells the endpoint once; again says that another try may help.
-func (r *reporter) send(ctx context.Context, report guest.Report) (again bool, err error) {
-	body, err := encode(report)
+// send sends the report to the endpoint once. isTransient is true if a retry can succeed.
+func (r *reporter) send(ctx context.Context, report guest.Report) (isTransient bool, err error) {
+	body, err := encodeReport(report)
 	if err != nil {
 		return false, err
 	}
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.to.URL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.endpoint.URL, bytes.NewReader(body))
 	if err != nil {
-		return false, fmt.Errorf("make report request: %w", err)
+		return false, fmt.Errorf("create report request: %w", err)
 	}
 
-	req.Header.Set("Authorization", "Bearer "+r.to.Token)
+	req.Header.Set("Authorization", "Bearer "+r.endpoint.Token)
 	req.Header.Set("Content-Type", "application/json")
 
 	resp, err := r.client.Do(req)
@@ -213,35 +216,36 @@ func (r *reporter) send(ctx context.Context, report guest.Report) (again bool, e
 		return false, nil
 	}
 
-	again = resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusRequestTimeout
+	isTransient = resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests ||
+		resp.StatusCode == http.StatusRequestTimeout
 
-	return again, fmt.Errorf("send report: the operator answered %s", resp.Status)
+	return isTransient, fmt.Errorf("send report: the operator responded %s", resp.Status)
 }
 
-// encode writes a report as one line of JSON. A log is full of <, > and &, which need no
-// six bytes each.
-func encode(report guest.Report) ([]byte, error) {
+// encodeReport encodes a report as one line of JSON. It does not escape <, > and &, because logs contain many
+// of them and each escape takes six bytes.
+func encodeReport(report guest.Report) ([]byte, error) {
 	var out bytes.Buffer
 
 	enc := json.NewEncoder(&out)
 	enc.SetEscapeHTML(false)
 
 	if err := enc.Encode(report); err != nil {
-		return nil, fmt.Errorf("write report: %w", err)
+		return nil, fmt.Errorf("encode report: %w", err)
 	}
 
 	return out.Bytes(), nil
 }
 
-// writeStatus replaces the status file in one step, so that no reader sees half of it.
+// writeStatus replaces the status file atomically, so that readers never see a partial file.
 func writeStatus(file string, report guest.Report) error {
-	data, err := encode(report)
+	data, err := encodeReport(report)
 	if err != nil {
 		return err
 	}
 
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // holds no secrets; people may read it
-		return fmt.Errorf("make status directory: %w", err)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // contains no secrets; people may read it
+		return fmt.Errorf("create status directory: %w", err)
 	}
 
 	if err := os.WriteFile(file+".new", data, 0o644); err != nil { //nolint:gosec // as above

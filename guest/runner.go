@@ -17,37 +17,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// maxRestarts is how often a runner is started again, by us or by its own script.
+// maxRestarts is how often a runner may be restarted, by the service or by its own script.
 const maxRestarts = 5
 
-// finishTimeout is how long a runner may take to end after its job.
-const finishTimeout = 2 * time.Minute
+// exitTimeout is how long a runner may take to exit after its job.
+const exitTimeout = 2 * time.Minute
 
 const killSignal = syscall.SIGKILL
 
-// runRunner runs the runner until it has done its one job or is stopped.
+// runRunner runs the runner until it has finished its one job or is stopped. It always returns an error,
+// which says how the machine ends.
 func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
-	who, err := s.findAccount()
+	runAs, err := s.findAccount()
 	if err != nil {
-		return failed(guest.ReasonRunnerFailed, "%w", err)
+		return newFailure(guest.ReasonRunnerFailed, "%w", err)
 	}
 
-	if who == nil {
-		s.forgetIdentity() // nothing keeps such a job from it, and the runner needs none
+	if runAs == nil {
+		s.removeIdentity() // the job runs as root and could use the identity; the runner does not need it
 	}
 
-	p := platformOf(cfg.Platform)
-	w := &watch{
-		service: s, cfg: cfg, platform: p, launch: p.launch(s, cfg), job: cfg.JobID,
-		events: make(chan event, 64), quit: make(chan struct{}),
+	p := platformFor(cfg.Platform)
+	w := &runnerWatch{
+		service: s, cfg: cfg, platform: p, launch: p.newLaunch(s, cfg), job: cfg.JobID,
+		events: make(chan event, 64), closed: make(chan struct{}),
 	}
 
-	defer close(w.quit)
+	defer close(w.closed)
 
-	if w.launch.hooks {
-		h, err := s.newHooks(who, w.hook)
+	if w.launch.hasHooks {
+		h, err := s.newHooks(runAs, w.handleHook)
 		if err != nil {
-			s.log.Warn("the runner's hooks are not used: its output tells of jobs", "error", err.Error())
+			s.log.Warn("the runner's hooks are not used: the start of a job is only read from its output", "error", err.Error())
 		}
 
 		defer h.close()
@@ -57,67 +58,68 @@ func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
 		}
 	}
 
-	w.idle = afterOrNever(s.clock, cfg.IdleTimeout.Value())
+	w.idleTimer = newTimeout(s.clock, cfg.IdleTimeout.Value())
 
 	for {
-		exit, err := w.once(ctx, who)
+		code, err := w.runOnce(ctx, runAs)
 		if err != nil {
 			return err
 		}
 
-		if e := w.verdict(exit); e != nil {
+		if e := w.endAfterExit(code); e != nil {
 			return e
 		}
 
 		w.restarts++
 
-		s.log.Warn("the runner is started again", "exitCode", exit, "restart", w.restarts)
+		s.log.Warn("the runner has exited and is restarted", "exitCode", code, "restart", w.restarts)
 
-		if err := pause(ctx, s.clock, s.opts.RestartPause); err != nil {
-			return failed(guest.ReasonTerminated, "stopped while the runner was about to be started again")
+		if err := sleep(ctx, s.clock, s.opts.RestartDelay); err != nil {
+			return newFailure(guest.ReasonTerminated, "the service was stopped before it could restart the runner")
 		}
 	}
 }
 
-// watch is what is known of the runner so far.
-type watch struct {
+// runnerWatch holds the state of the runner.
+type runnerWatch struct {
 	service  *Service
 	cfg      *guest.Config
 	platform platform
 	launch   launch
 	events   chan event
-	quit     chan struct{}
+	closed   chan struct{}
 
-	listening bool   // was online once
-	job       string // name of the job it took
-	ran       bool
-	over      bool   // the job has ended
-	said      string // of the job's end, by the runner; "" if its exit code tells
-	result    string // of the job, in the platform's word
-	trouble   string // last words of the runner's script on how it ended
-	retry     bool   // is being stopped in order to be started anew
-	restarts  int
-	last      lastLines
+	wasOnline   bool   // the runner was online at least once
+	job         string // name of the job that the runner has started
+	jobStarted  bool   // a job has started
+	jobFinished bool   // the job has finished
+	jobMessage  string // job's result in the runner's output; "" if the exit code determines it
+	jobResult   string // job's result as the platform names it
+	exitReason  string // reason that the runner's script printed for its exit
+	isRetrying  bool   // the runner is being stopped in order to restart it
+	restarts    int
+	lastOutput  lastLines
 
-	// Timeouts: for a job to come, for the job, and for the runner's end after it.
-	idle, jobEnd, finish <-chan time.Time
-	// kill is when a runner that was told to stop is killed.
-	kill <-chan time.Time
+	// The timers limit the wait for a job, the job, and the wait for the runner's exit after the job.
+	idleTimer, jobTimer, exitTimer <-chan time.Time
+	// killTimer fires when a runner that has not stopped in time is killed.
+	killTimer <-chan time.Time
 
-	stopped *end // why it was told to stop before it was done
+	stopReason *endError // why the service is stopping the runner; nil if it is not
 }
 
-// once runs the runner once and gives its exit code.
-func (w *watch) once(ctx context.Context, who *account) (int, error) {
+// runOnce runs the runner once and returns its exit code.
+func (w *runnerWatch) runOnce(ctx context.Context, runAs *account) (int, error) {
 	s := w.service
-	cmd := s.command(context.WithoutCancel(ctx), w.launch, who)
-	out := s.lines(w.line)
+	cmd := s.newCommand(context.WithoutCancel(ctx), w.launch, runAs)
+	out := s.newOutputWriter(w.handleLine)
 	cmd.Stdout, cmd.Stderr = out, out
 
 	started, exited := make(chan error, 1), make(chan error, 1)
 
 	go func() {
-		// The kernel takes the end of this thread for the end of the service (Pdeathsig).
+		// The kernel also sends Pdeathsig when the thread that started the runner ends, so the thread must
+		// live as long as the runner.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 
@@ -136,15 +138,15 @@ func (w *watch) once(ctx context.Context, who *account) (int, error) {
 	}()
 
 	if err := <-started; err != nil {
-		return 0, failed(guest.ReasonRunnerFailed, "start runner: %w", err)
+		return 0, newFailure(guest.ReasonRunnerFailed, "start runner: %w", err)
 	}
 
 	if w.launch.job != "" {
-		w.send(event{kind: eventRunning, text: w.launch.job})
+		w.sendEvent(event{kind: eventRunning, text: w.launch.job})
 	}
 
-	err := w.follow(ctx, cmd, exited)
-	_ = signalGroup(cmd, killSignal) // whatever a job left behind
+	err := w.handleUntilExit(ctx, cmd, exited)
+	_ = signalGroup(cmd, killSignal) // kill processes that the job has left running
 
 	var exit *exec.ExitError
 
@@ -154,11 +156,12 @@ func (w *watch) once(ctx context.Context, who *account) (int, error) {
 	case errors.As(err, &exit):
 		return exitCode(exit), nil
 	default:
-		return 0, failed(guest.ReasonRunnerFailed, "wait for runner: %w", err)
+		return 0, newFailure(guest.ReasonRunnerFailed, "wait for runner: %w", err)
 	}
 }
 
-// exitCode is that of an ended program; of one that a signal ended, as shells tell it.
+// exitCode returns the exit code of a program. If a signal ended the program, it returns signalBase plus the
+// number of the signal, as shells do.
 func exitCode(exit *exec.ExitError) int {
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return signalBase + int(status.Signal())
@@ -167,232 +170,234 @@ func exitCode(exit *exec.ExitError) int {
 	return exit.ExitCode()
 }
 
-// follow handles events and timeouts until the runner has exited.
-func (w *watch) follow(ctx context.Context, cmd *exec.Cmd, exited <-chan error) error {
+// handleUntilExit handles events and timeouts until the runner has exited. It returns the error of exited.
+func (w *runnerWatch) handleUntilExit(ctx context.Context, cmd *exec.Cmd, exited <-chan error) error {
 	done := ctx.Done()
-	w.kill = nil
+	w.killTimer = nil
 
 	for {
 		select {
 		case err := <-exited:
-			w.drain()
+			w.drainEvents()
 
 			return err
 		case e := <-w.events:
-			retrying := w.retry
-			w.stop(cmd, w.handle(e))
+			wasRetrying := w.isRetrying
+			w.stopRunner(cmd, w.handleEvent(e))
 
-			if w.retry && !retrying {
-				w.signal(cmd, w.launch.abort, w.service.opts.StopGrace)
+			if w.isRetrying && !wasRetrying {
+				w.signalRunner(cmd, w.launch.abort, w.service.opts.StopGrace)
 			}
-		case <-w.idle:
-			w.idle = nil
-			if !w.ran {
-				w.stop(cmd, w.idled())
+		case <-w.idleTimer:
+			w.idleTimer = nil
+			if !w.jobStarted {
+				w.stopRunner(cmd, w.newIdleTimeout())
 			}
-		case <-w.jobEnd:
-			w.jobEnd = nil
-			w.stop(cmd, failed(guest.ReasonJobTimeout, "%s took more than %s", w.jobName(), w.cfg.JobTimeout.Value()))
-		case <-w.finish:
-			w.finish = nil
-			w.stop(cmd, w.done())
+		case <-w.jobTimer:
+			w.jobTimer = nil
+			w.stopRunner(cmd, newFailure(guest.ReasonJobTimeout, "%s took more than %s", w.jobName(), w.cfg.JobTimeout.Value()))
+		case <-w.exitTimer:
+			w.exitTimer = nil
+			w.stopRunner(cmd, w.newJobDone())
 		case <-done:
 			done = nil
-			w.stop(cmd, ended(guest.ReasonTerminated, "the service was told to stop"))
-		case <-w.kill:
-			w.kill = nil
-			w.service.log.Warn("the runner did not stop in time, it is killed")
+			w.stopRunner(cmd, newFinish(guest.ReasonTerminated, "the service was stopped"))
+		case <-w.killTimer:
+			w.killTimer = nil
+			w.service.log.Warn("the runner did not stop in time and is killed")
 			_ = signalGroup(cmd, killSignal)
 		}
 	}
 }
 
-// stop tells the runner to stop, once; why nil does nothing.
-func (w *watch) stop(cmd *exec.Cmd, why *end) {
-	if why == nil || w.stopped != nil {
+// stopRunner signals the runner to stop and records the reason. It does nothing if reason is nil or if the
+// runner is already being stopped.
+func (w *runnerWatch) stopRunner(cmd *exec.Cmd, reason *endError) {
+	if reason == nil || w.stopReason != nil {
 		return
 	}
 
-	switch w.stopped = why; {
-	case w.over:
-		w.stopped = w.done()
-	case w.launch.job != "": // nobody else knows how that job ended
-		why.result = resultCancelled
-		if why.reason == guest.ReasonJobTimeout {
-			why.result = resultTimedOut
+	switch w.stopReason = reason; {
+	case w.jobFinished:
+		w.stopReason = w.newJobDone()
+	case w.launch.job != "": // the platform does not know the job's result, so the service sets it
+		reason.result = resultCancelled
+		if reason.reason == guest.ReasonJobTimeout {
+			reason.result = resultTimedOut
 		}
 	}
 
 	sig, grace := w.launch.abort, w.service.opts.StopGrace
-	if why.reason == guest.ReasonIdleTimeout {
+	if reason.reason == guest.ReasonIdleTimeout {
 		sig = w.launch.quit
 		grace = cmp.Or(w.launch.grace, grace)
 	}
 
-	w.service.log.Info("hyperfleet: the runner is told to stop", "reason", why.reason)
-	w.signal(cmd, sig, grace)
+	w.service.log.Info("hyperfleet: stopping the runner", "reason", reason.reason)
+	w.signalRunner(cmd, sig, grace)
 }
 
-// signal asks the runner to end within grace.
-func (w *watch) signal(cmd *exec.Cmd, sig syscall.Signal, grace time.Duration) {
+// signalRunner sends a signal to the runner and starts the timer after which the runner is killed.
+func (w *runnerWatch) signalRunner(cmd *exec.Cmd, sig syscall.Signal, grace time.Duration) {
 	_ = signalGroup(cmd, sig)
-	w.kill = w.service.clock.After(grace)
+	w.killTimer = w.service.clock.After(grace)
 }
 
-// drain handles what came before the runner's end.
-func (w *watch) drain() {
+// drainEvents handles the events that arrived before the runner exited.
+func (w *runnerWatch) drainEvents() {
 	for {
 		select {
 		case e := <-w.events:
-			_ = w.handle(e)
+			_ = w.handleEvent(e)
 		default:
 			return
 		}
 	}
 }
 
-// handle takes one event; a non-nil end says that the runner must stop.
-func (w *watch) handle(e event) *end {
+// handleEvent handles one event. If it returns an end, the runner must be stopped.
+func (w *runnerWatch) handleEvent(e event) *endError {
 	switch e.kind {
 	case eventListening:
-		w.online()
+		w.reportOnline()
 	case eventRunning:
 		if e.text != "" {
 			w.job = e.text
 		}
 
-		if !w.ran {
-			w.online() // output and hooks come by two ways
-			w.ran, w.idle = true, nil
-			w.jobEnd = afterOrNever(w.service.clock, w.cfg.JobTimeout.Value())
-			w.service.report.report(guest.PhaseRunning, w.job)
-			w.goOn()
+		if !w.jobStarted {
+			w.reportOnline() // the hook can report the job before the output shows that the runner is online
+			w.jobStarted, w.idleTimer = true, nil
+			w.jobTimer = newTimeout(w.service.clock, w.cfg.JobTimeout.Value())
+			w.service.reporter.reportPhase(guest.PhaseRunning, w.job)
+			w.resumeForLateJob()
 		}
-	case eventEnding:
-		w.said, w.result = e.text, e.result
+	case eventCanceling:
+		w.jobMessage, w.jobResult = e.text, e.result
 	case eventCompleted:
-		if w.over = true; e.text != "" {
-			w.said, w.result = e.text, e.result
+		if w.jobFinished = true; e.text != "" {
+			w.jobMessage, w.jobResult = e.text, e.result
 		}
 
-		w.finish = w.service.clock.After(finishTimeout)
-	case eventTrouble:
-		w.trouble = e.text
-	case eventRefused:
-		if !w.ran {
-			return failed(guest.ReasonRegistrationError, "runner %s: %s", w.cfg.RunnerName, e.text)
+		w.exitTimer = w.service.clock.After(exitTimeout)
+	case eventExitReason:
+		w.exitReason = e.text
+	case eventRejected:
+		if !w.jobStarted {
+			return newFailure(guest.ReasonRegistrationError, "runner %s: %s", w.cfg.RunnerName, e.text)
 		}
 	case eventRetry:
-		w.retry = !w.ran
+		w.isRetrying = !w.jobStarted
 	case eventRestart:
 		w.restarts++
 		if w.restarts > maxRestarts {
-			return failed(guest.ReasonRunnerFailed, "the runner was started %d times and ended with an error each time: %s",
-				w.restarts, w.last.text())
+			return newFailure(guest.ReasonRunnerFailed, "the runner was started %d times and exited with an error each time: %s",
+				w.restarts, w.lastOutput.text())
 		}
 	}
 
 	return nil
 }
 
-// goOn lets a runner finish a job that reached it when it was just asked to quit.
-func (w *watch) goOn() {
-	if w.stopped != nil && w.stopped.reason == guest.ReasonIdleTimeout && w.launch.patient() {
-		w.service.log.Info("hyperfleet: a job came in the moment of the idle timeout, it is run")
-		w.stopped, w.kill = nil, nil
+// resumeForLateJob cancels the stop of a runner whose job arrived just after the idle timeout.
+func (w *runnerWatch) resumeForLateJob() {
+	if w.stopReason != nil && w.stopReason.reason == guest.ReasonIdleTimeout && w.launch.finishesLateJob() {
+		w.service.log.Info("hyperfleet: a job arrived at the idle timeout and is run")
+		w.stopReason, w.killTimer = nil, nil
 	}
 }
 
-// online notes that the runner was online; once.
-func (w *watch) online() {
-	if !w.listening {
-		w.listening = true
-		w.service.report.report(guest.PhaseListening, "")
+// reportOnline reports phase Listening when the runner is online for the first time.
+func (w *runnerWatch) reportOnline() {
+	if !w.wasOnline {
+		w.wasOnline = true
+		w.service.reporter.reportPhase(guest.PhaseListening, "")
 	}
 }
 
-// line reads one line of the runner's output. It runs beside follow.
-func (w *watch) line(text string) {
-	w.last.add(text)
+// handleLine parses one line of the runner's output. It runs concurrently with handleUntilExit.
+func (w *runnerWatch) handleLine(text string) {
+	w.lastOutput.add(text)
 
-	if e, ok := w.platform.read(text); ok {
-		w.send(e)
+	if e, ok := w.platform.parseLine(text); ok {
+		w.sendEvent(e)
 	}
 }
 
-// hook takes a word of the runner's hooks. That a job began may be told by either side;
-// its result only by the runner.
-func (w *watch) hook(word string) {
-	if word == hookStarted {
-		w.send(event{kind: eventRunning})
+// handleHook handles one line from the runner's hooks. Both the hooks and the output can report the start of
+// a job. Only the output reports its result.
+func (w *runnerWatch) handleHook(line string) {
+	if line == hookStarted {
+		w.sendEvent(event{kind: eventRunning})
 	}
 }
 
-func (w *watch) send(e event) {
+func (w *runnerWatch) sendEvent(e event) {
 	select {
 	case w.events <- e:
-	case <-w.quit:
+	case <-w.closed:
 	}
 }
 
-// verdict says how the machine ends after the runner's exit; nil starts it again.
-func (w *watch) verdict(exit int) *end {
-	if w.over && w.said == "" {
-		w.exited(exit)
+// endAfterExit returns how the machine ends after the runner has exited. If it returns nil, the runner is
+// restarted.
+func (w *runnerWatch) endAfterExit(code int) *endError {
+	if w.jobFinished && w.jobMessage == "" {
+		w.setResult(code)
 	}
 
 	switch {
-	case w.stopped != nil && (!w.over || w.stopped.reason != guest.ReasonIdleTimeout):
-		return w.stopped
-	case w.over: // also if a job came in the moment of the idle timeout
-		return w.done()
-	case w.retry && !w.ran:
-		if w.retry = false; w.restarts < maxRestarts {
+	case w.stopReason != nil && (!w.jobFinished || w.stopReason.reason != guest.ReasonIdleTimeout):
+		return w.stopReason
+	case w.jobFinished: // also if the job arrived at the idle timeout
+		return w.newJobDone()
+	case w.isRetrying && !w.jobStarted:
+		if w.isRetrying = false; w.restarts < maxRestarts {
 			return nil
 		}
 
-		return failed(guest.ReasonRegistrationError, "the runner could not connect: %s", w.last.text())
+		return newFailure(guest.ReasonRegistrationError, "the runner could not connect: %s", w.lastOutput.text())
 	default:
-		return w.platform.verdict(w, exit)
+		return w.platform.endAfterExit(w, code)
 	}
 }
 
-// exited takes the job's result from an exit code.
-func (w *watch) exited(exit int) {
-	if w.over = true; exit == 0 {
-		w.said, w.result = "success (exit code 0)", w.launch.success
+// setResult records that the job has finished and derives its result from the exit code.
+func (w *runnerWatch) setResult(code int) {
+	if w.jobFinished = true; code == 0 {
+		w.jobMessage, w.jobResult = "success (exit code 0)", w.launch.success
 	} else {
-		w.said, w.result = fmt.Sprintf("failure (exit code %d)", exit), w.launch.failure
+		w.jobMessage, w.jobResult = fmt.Sprintf("failure (exit code %d)", code), w.launch.failure
 	}
 }
 
-// broken is the end of a machine whose runner ended before its time.
-func (w *watch) broken(exit int) *end {
-	if w.ran {
-		return failed(guest.ReasonRunnerFailed, "the runner ended with code %d in the middle of %s: %s",
-			exit, w.jobName(), w.last.text())
+// newUnexpectedExit returns the end of a machine whose runner exited unexpectedly.
+func (w *runnerWatch) newUnexpectedExit(code int) *endError {
+	if w.jobStarted {
+		return newFailure(guest.ReasonRunnerFailed, "the runner exited with code %d during %s: %s",
+			code, w.jobName(), w.lastOutput.text())
 	}
 
-	return failed(guest.ReasonRunnerFailed, "the runner ended with code %d and without a job: %s", exit, w.last.text())
+	return newFailure(guest.ReasonRunnerFailed, "the runner exited with code %d and without a job: %s", code, w.lastOutput.text())
 }
 
-// idled is the end of a machine that got no job.
-func (w *watch) idled() *end {
-	return ended(guest.ReasonIdleTimeout, "no job came within "+w.cfg.IdleTimeout.Value().String())
+// newIdleTimeout returns the end of a machine that got no job.
+func (w *runnerWatch) newIdleTimeout() *endError {
+	return newFinish(guest.ReasonIdleTimeout, "no job started within "+w.cfg.IdleTimeout.Value().String())
 }
 
-// jobName is the job in words; hooks tell of a job before its name is known.
-func (w *watch) jobName() string { return strings.TrimSpace("job " + w.job) }
+// jobName returns the job for messages. The name is missing while only a hook has reported the job.
+func (w *runnerWatch) jobName() string { return strings.TrimSpace("job " + w.job) }
 
-// done is the end of a machine whose job has run, whatever the job's result.
-func (w *watch) done() *end {
-	out := ended(guest.ReasonJobDone, w.jobName()+": "+cmp.Or(w.said, "finished"))
-	out.result = w.result
+// newJobDone returns the end of a machine whose job has finished, with any result.
+func (w *runnerWatch) newJobDone() *endError {
+	out := newFinish(guest.ReasonJobDone, w.jobName()+": "+cmp.Or(w.jobMessage, "finished"))
+	out.result = w.jobResult
 
 	return out
 }
 
-// signalGroup signals a command and all its children.
+// signalGroup signals the process group of a command. It does nothing if the command has not started.
 func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
 	if cmd.Process == nil {
 		return nil

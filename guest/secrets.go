@@ -13,49 +13,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// secretsManager is where a machine gets its credential with method external-secrets. One per
-// value of Secrets.Manager.
+// secretsManager reads a machine's credential with method external-secrets. Each value of Secrets.Manager has
+// its own implementation.
 type secretsManager interface {
-	// read logs in as the machine and reads the secret: its keys and what they hold. An *end
-	// is the manager's last word; after any other error another try may help, after as long
-	// as the manager says.
-	read(ctx context.Context) (map[string]any, time.Duration, error)
+	// readSecret logs in as the machine and returns the keys and values of the secret. An error of type
+	// *endError is terminal. Every other error is transient, and the caller should retry after the returned
+	// delay.
+	readSecret(ctx context.Context) (map[string]any, time.Duration, error)
 
 	close()
 }
 
-// openSecrets gives the configured secrets manager.
-func (s *Service) openSecrets(from *guest.Secrets) (secretsManager, error) {
-	switch from.Manager {
+// openSecretsManager returns the configured secrets manager.
+func (s *Service) openSecretsManager(secrets *guest.Secrets) (secretsManager, error) {
+	switch secrets.Manager {
 	case guest.SecretsVault:
-		return openVault(from, s.identity, &s.redact)
-	default: // validateSecrets knows the same ones
-		return nil, errors.New("secrets.manager " + from.Manager + " is not known")
+		return openVault(secrets, s.identity, &s.redactor)
+	default: // validateSecrets accepts the same values
+		return nil, errors.New("unknown secrets.manager " + secrets.Manager)
 	}
 }
 
-// fetchSecrets gets the credential from a secrets manager, with method external-secrets, and
-// puts it where the cloud-init ISO has it with other methods.
+// fetchSecrets reads the credential from a secrets manager and stores it in cfg, where other methods have the
+// credential from the cloud-init ISO. It does nothing if the method is not external-secrets.
 func (s *Service) fetchSecrets(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Method != guest.MethodExternalSecrets {
 		return nil
 	}
 
-	manager, err := s.openSecrets(cfg.Secrets)
+	manager, err := s.openSecretsManager(cfg.Secrets)
 	if err != nil {
-		return failed(guest.ReasonConfigInvalid, "%w", err)
+		return newFailure(guest.ReasonConfigInvalid, "%w", err)
 	}
 
 	defer manager.close()
 
-	secret, err := insist(ctx, s, persistence{
-		what: "the secret", reason: guest.ReasonSecretsUnavailable, lacks: cfg.Secrets.Address + " gave no secret",
-	}, manager.read)
+	secret, err := fetchWithRetry(ctx, s, fetchTarget{
+		object: "the secret", reason: guest.ReasonSecretsUnavailable, failure: cfg.Secrets.Address + " returned no secret",
+	}, manager.readSecret)
 	if err != nil {
 		return err
 	}
 
-	credential, lacks, err := pickCredential(cfg.Secrets, secret)
+	credential, missing, err := pickCredential(cfg.Secrets, secret)
 	if err != nil {
 		return err
 	}
@@ -63,44 +63,45 @@ func (s *Service) fetchSecrets(ctx context.Context, cfg *guest.Config) error {
 	credential.RegistrationURL = cmp.Or(credential.RegistrationURL, cfg.RegistrationURL)
 	reason := guest.ReasonConfigInvalid
 
-	if len(lacks) > 0 { // what the platform needs may be among them
+	if len(missing) > 0 { // if the credential is invalid, the cause can be a missing key
 		reason = guest.ReasonSecretMissing
 	}
 
-	return s.accept(cfg, credential, reason, "secret "+cfg.Secrets.Path)
+	return s.useCredential(cfg, credential, reason, "secret "+cfg.Secrets.Path)
 }
 
-// pickCredential takes the credential out of a secret, and tells which keys that one lacks. A
-// key that was named must be there; of those that go by default, one that is a credential.
-// Nothing of what the secret holds gets into an error.
-func pickCredential(from *guest.Secrets, secret map[string]any) (credential guest.Credential, lacks []string, err error) {
-	for field, into := range map[string]*string{
+// pickCredential returns the credential in a secret, and the keys that the secret does not have. A key that
+// the configuration names must exist. Of the default keys, at least one with a credential must exist. Errors
+// do not contain values of the secret.
+func pickCredential(secrets *guest.Secrets, secret map[string]any) (credential guest.Credential, missing []string, err error) {
+	for field, target := range map[string]*string{
 		keyJITConfig: &credential.JITConfig, keyRunnerToken: &credential.RunnerToken,
 		keyRegistrationURL: &credential.RegistrationURL,
 	} {
-		key := cmp.Or(from.Keys[field], field)
+		key := cmp.Or(secrets.Keys[field], field)
 
-		held, there := secret[key]
-		if !there {
-			if from.Keys[field] != "" {
-				return credential, nil, failed(guest.ReasonSecretMissing, "secret %s has no key %q", from.Path, key)
+		value, ok := secret[key]
+		if !ok {
+			if secrets.Keys[field] != "" {
+				return credential, nil, newFailure(guest.ReasonSecretMissing, "secret %s has no key %q", secrets.Path, key)
 			}
 
-			lacks = append(lacks, key)
+			missing = append(missing, key)
 
 			continue
 		}
 
-		text, ok := held.(string)
-		if *into = strings.TrimSpace(text); !ok || *into == "" {
-			return credential, nil, failed(guest.ReasonSecretMissing, "secret %s: key %q holds no text", from.Path, key)
+		text, ok := value.(string)
+		if *target = strings.TrimSpace(text); !ok || *target == "" {
+			return credential, nil, newFailure(guest.ReasonSecretMissing, "secret %s: key %q is empty or not a string",
+				secrets.Path, key)
 		}
 	}
 
 	if credential.JITConfig == "" && credential.RunnerToken == "" {
-		return credential, nil, failed(guest.ReasonSecretMissing, "secret %s has neither key %q nor %q", from.Path,
-			cmp.Or(from.Keys[keyJITConfig], keyJITConfig), cmp.Or(from.Keys[keyRunnerToken], keyRunnerToken))
+		return credential, nil, newFailure(guest.ReasonSecretMissing, "secret %s has neither key %q nor %q", secrets.Path,
+			cmp.Or(secrets.Keys[keyJITConfig], keyJITConfig), cmp.Or(secrets.Keys[keyRunnerToken], keyRunnerToken))
 	}
 
-	return credential, lacks, nil
+	return credential, missing, nil
 }

@@ -40,26 +40,26 @@ func newSecretsSite(t *testing.T, opts ...spire.Option) *secretsSite {
 
 	s.vault.MountKV(t, "secret", 2)
 	s.vault.MountKV(t, "plain", 1)
-	s.vault.Policy(t, "runners", `path "secret/data/runners/*" { capabilities = ["read"] }
+	s.vault.WritePolicy(t, "runners", `path "secret/data/runners/*" { capabilities = ["read"] }
 path "plain/runners/*" { capabilities = ["read"] }`)
 
 	for _, mount := range []string{"jwt", "machines/jwt"} {
 		s.vault.EnableJWT(t, mount, keys, spire.JWTIssuer)
-		s.vault.JWTRole(t, mount, "ours", "vault", ours, "runners")
-		s.vault.JWTRole(t, mount, "theirs", "vault", theirs, "runners")
-		s.vault.JWTRole(t, mount, "powerless", "vault", ours)
+		s.vault.WriteJWTRole(t, mount, "ours", "vault", ours, "runners")
+		s.vault.WriteJWTRole(t, mount, "theirs", "vault", theirs, "runners")
+		s.vault.WriteJWTRole(t, mount, "powerless", "vault", ours)
 	}
 
 	for _, mount := range []string{"cert", "machines/cert"} {
 		s.vault.EnableCert(t, mount)
-		s.vault.CertRole(t, mount, "ours", bundle, ours, "runners")
-		s.vault.CertRole(t, mount, "theirs", bundle, theirs, "runners")
-		s.vault.CertRole(t, mount, "powerless", bundle, ours)
+		s.vault.WriteCertRole(t, mount, "ours", bundle, ours, "runners")
+		s.vault.WriteCertRole(t, mount, "theirs", bundle, theirs, "runners")
+		s.vault.WriteCertRole(t, mount, "powerless", bundle, ours)
 	}
 
 	for name, data := range secretContents() {
-		s.vault.PutKV(t, "secret", name, data)
-		s.vault.Put(t, "plain/"+name, data)
+		s.vault.WriteKV(t, "secret", name, data)
+		s.vault.Write(t, "plain/"+name, data)
 	}
 
 	s.vault.Delete(t, "secret/data/runners/gone")
@@ -160,7 +160,7 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 		},
 		"a secret of others": {
 			change: func(c *api.Secrets) { c.Path = "secret/data/elsewhere/token" },
-			reason: api.ReasonSecretsRefused, message: "read secret/data/elsewhere/token: the secrets manager answered 403",
+			reason: api.ReasonSecretsRefused, message: "read secret/data/elsewhere/token: the secrets manager responded 403",
 		},
 		"no secret": {
 			change: func(c *api.Secrets) { c.Path = "secret/data/runners/none" },
@@ -178,12 +178,12 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 			reason: api.ReasonSecretMissing, message: `secret secret/data/runners/token has no key "RUNNER"`,
 		},
 		"a key that holds no text": {
-			change: func(c *api.Secrets) { c.Path = "secret/data/runners/number" }, reason: api.ReasonSecretMissing, message: "holds no text",
+			change: func(c *api.Secrets) { c.Path = "secret/data/runners/number" }, reason: api.ReasonSecretMissing, message: "is empty or not a string",
 		},
 		"nobody there": {
 			change: func(c *api.Secrets) { c.Address = "https://127.0.0.1:1" },
 			pauses: []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30},
-			reason: api.ReasonSecretsUnavailable, message: "https://127.0.0.1:1 gave no secret within 10m0s",
+			reason: api.ReasonSecretsUnavailable, message: "https://127.0.0.1:1 returned no secret within 10m0s",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

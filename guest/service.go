@@ -17,43 +17,41 @@ import (
 
 // Options of the service.
 type Options struct {
-	// ConfigPath is where the configuration is; default guest.ConfigPath.
+	// ConfigPath is the path of the configuration. The default is guest.ConfigPath.
 	ConfigPath string
-	// Root is put before every absolute path; default "/". With another root nothing
-	// outside of it is touched, and the caller takes the service's end for the
-	// machine's.
+	// Root is the prefix of every absolute path. The default is "/". With another root, the service does not
+	// access files outside of it, and the caller treats the end of the service as the end of the machine.
 	Root string
-	// Log takes JSON lines; it is what the console shows.
+	// Log receives the log, which the console shows. The default discards it.
 	Log *slog.Logger
-	// Clock tells the time; default the machine's.
+	// Clock is the clock for timeouts and times. The default is the machine's system clock.
 	Clock Clock
-	// PowerOff ends the machine after the last report; nil leaves it on.
+	// PowerOff powers the machine off after the last report. If it is nil, the machine stays on.
 	PowerOff func(context.Context) error
-	// StopGrace is how long a runner that was told to stop has before it is killed;
-	// default 30 seconds.
+	// StopGrace is how long a runner may take to stop before it is killed. The default is 30 seconds.
 	StopGrace time.Duration
-	// RestartPause is the wait before a failed runner is tried again; default 5 seconds.
-	RestartPause time.Duration
+	// RestartDelay is the delay before a failed runner is restarted. The default is 5 seconds.
+	RestartDelay time.Duration
 }
 
-// Service is one machine's bootstrap service. It runs once.
+// Service is the bootstrap service of one machine. Call Run only once.
 type Service struct {
 	opts Options
 	log  *slog.Logger
-	// traceparent is the runner's variable TRACEPARENT; empty where there is no trace.
+	// traceparent is the runner's environment variable TRACEPARENT. It is empty if there is no trace.
 	traceparent string
-	// environment is the configuration's, for the runner.
+	// environment contains the configuration's environment variables for the runner.
 	environment []string
 	clock       Clock
-	report      *reporter
-	redact      redactor
-	// identity is who the machine is; nil unless it attests.
+	reporter    *reporter
+	redactor    redactor
+	// identity is nil until the machine has attested.
 	identity *identity
-	// tail is the end of the runner's output, for the last report.
+	// tail keeps the end of the runner's output for the last report.
 	tail tail
 }
 
-// New makes a service.
+// New returns a service. It sets the defaults of the options.
 func New(opts Options) *Service {
 	if opts.ConfigPath == "" {
 		opts.ConfigPath = guest.ConfigPath
@@ -75,21 +73,21 @@ func New(opts Options) *Service {
 		opts.StopGrace = 30 * time.Second
 	}
 
-	if opts.RestartPause == 0 {
-		opts.RestartPause = 5 * time.Second
+	if opts.RestartDelay == 0 {
+		opts.RestartDelay = 5 * time.Second
 	}
 
 	s := &Service{opts: opts, log: opts.Log, clock: opts.Clock, tail: tail{limit: guest.MaxLog}}
-	s.report = newReporter(opts.Log, opts.Clock, s.path(guest.StatusPath))
+	s.reporter = newReporter(opts.Log, opts.Clock, s.path(guest.StatusPath))
 
 	return s
 }
 
-// path puts an absolute path of the machine below the root.
+// path returns the absolute path p below the root.
 func (s *Service) path(p string) string { return filepath.Join(s.opts.Root, p) }
 
-// configFile is where the configuration is; a path that is below the root already stays
-// as it is.
+// configFile returns the path of the configuration below the root. A path that is already below the root is
+// not changed.
 func (s *Service) configFile() string {
 	rel, err := filepath.Rel(s.opts.Root, s.opts.ConfigPath)
 	if err == nil && filepath.IsLocal(rel) {
@@ -99,70 +97,72 @@ func (s *Service) configFile() string {
 	return s.path(s.opts.ConfigPath)
 }
 
-// end is why the machine ends. It is an error so that steps can return it.
-type end struct {
+// endError says why the machine ends. It implements error so that steps can return it.
+type endError struct {
 	phase           guest.Phase
 	reason, message string
-	// result of the job in the platform's word, if one ran to its end.
+	// result is the job's result as the platform names it. It is empty if no job has finished.
 	result string
 }
 
-func (e *end) Error() string { return e.reason + ": " + e.message }
+func (e *endError) Error() string { return e.reason + ": " + e.message }
 
-func failed(reason, format string, args ...any) *end {
-	return &end{phase: guest.PhaseFailed, reason: reason, message: fmt.Errorf(format, args...).Error()}
+// newFailure returns the end of a machine that failed.
+func newFailure(reason, format string, args ...any) *endError {
+	return &endError{phase: guest.PhaseFailed, reason: reason, message: fmt.Errorf(format, args...).Error()}
 }
 
-// ended is the end of a machine that did what it was for, or was told to stop.
-func ended(reason, message string) *end {
-	return &end{phase: guest.PhaseFinished, reason: reason, message: message}
+// newFinish returns the end of a machine that has finished its work or was stopped.
+func newFinish(reason, message string) *endError {
+	return &endError{phase: guest.PhaseFinished, reason: reason, message: message}
 }
 
-// Run does the whole of the service's work and returns the last report: Finished or
-// Failed, with the reason. When ctx ends (SIGTERM) the runner is told to finish.
+// Run runs the service from reading the configuration to powering off the machine. It returns the last
+// report, whose phase is Finished or Failed. If ctx is done (SIGTERM), Run stops the runner.
 func (s *Service) Run(ctx context.Context) guest.Report {
-	cfg, err := takeConfig(s.configFile())
+	cfg, err := readAndDeleteConfig(s.configFile())
 	if err == nil {
-		s.redact.hideAll(cfg)
-		s.joinTrace(cfg.Traceparent)
-		err = s.report.connect(cfg.Report)
+		s.redactor.addConfigSecrets(cfg)
+		s.setTrace(cfg.Traceparent)
+		err = s.reporter.connect(cfg.Report)
 	}
 
 	if err != nil {
-		err = failed(guest.ReasonConfigInvalid, "%w", err)
+		err = newFailure(guest.ReasonConfigInvalid, "%w", err)
 	} else {
-		err = s.work(ctx, cfg)
+		err = s.runSteps(ctx, cfg)
 	}
 
-	var e *end
+	var e *endError
 	if !errors.As(err, &e) {
-		e = failed(guest.ReasonRunnerFailed, "%w", err)
+		e = newFailure(guest.ReasonRunnerFailed, "%w", err)
 	}
 
 	if ctx.Err() != nil && e.phase == guest.PhaseFailed {
 		result := e.result
-		e = ended(guest.ReasonTerminated, "the service was told to stop")
+		e = newFinish(guest.ReasonTerminated, "the service was stopped")
 		e.result = result
 	}
 
-	s.forgetIdentity()
-	s.report.tell(guest.Report{
-		Phase: e.phase, Reason: e.reason, Message: s.redact.clean(e.message), Result: s.redact.clean(e.result), Log: s.tail.text(),
+	s.removeIdentity()
+	s.reporter.record(guest.Report{
+		Phase: e.phase, Reason: e.reason, Message: s.redactor.redact(e.message), Result: s.redactor.redact(e.result),
+		Log: s.tail.text(),
 	})
 	s.cleanUp(cfg)
-	s.report.close()
+	s.reporter.close()
 	s.powerOff()
 
-	return s.report.last
+	return s.reporter.lastReport
 }
 
-// work goes from the configuration to the runner's end. It always returns an error; an
-// *end says how the machine ends.
-func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
-	s.report.report(guest.PhaseStarted, "runner "+cfg.RunnerName)
+// runSteps runs all steps until the runner has exited. It always returns an error. If the error is a
+// *endError, it says how the machine ends.
+func (s *Service) runSteps(ctx context.Context, cfg *guest.Config) error {
+	s.reporter.reportPhase(guest.PhaseStarted, "runner "+cfg.RunnerName)
 
 	for _, step := range []func(context.Context, *guest.Config) error{
-		s.attest, s.fetchCredential, s.fetchSecrets, s.checkCredential, s.install, s.checkCredential, s.useCaches, s.configure,
+		s.attest, s.fetchCredential, s.fetchSecrets, s.checkExpiry, s.install, s.checkExpiry, s.configureCaches, s.configure,
 	} {
 		if err := step(ctx, cfg); err != nil {
 			return err
@@ -172,52 +172,53 @@ func (s *Service) work(ctx context.Context, cfg *guest.Config) error {
 	return s.runRunner(ctx, cfg)
 }
 
-// checkCredential ends the machine if its credential is of no more use.
-func (s *Service) checkCredential(_ context.Context, cfg *guest.Config) error {
+// checkExpiry returns an error if the runner's credential has expired.
+func (s *Service) checkExpiry(_ context.Context, cfg *guest.Config) error {
 	if cfg.ExpiresAt == nil || s.clock.Now().Before(*cfg.ExpiresAt) {
 		return nil
 	}
 
-	return failed(guest.ReasonCredentialExpired, "the runner's credential expired at %s, before the runner was started",
+	return newFailure(guest.ReasonCredentialExpired, "the runner's credential expired at %s, before the runner was started",
 		cfg.ExpiresAt.UTC().Format(time.RFC3339))
 }
 
-// cleanTimeout bounds the removal of what a job left.
-const cleanTimeout = 20 * time.Second
+// cleanUpTimeout limits the deletion of the files of a job.
+const cleanUpTimeout = 20 * time.Second
 
-// cleanUp removes credentials first, then what the job left, for a bounded time.
+// cleanUp deletes the credentials, and then the hooks and the work directory. It waits at most cleanUpTimeout
+// for the latter.
 func (s *Service) cleanUp(cfg *guest.Config) {
 	if cfg == nil {
 		return
 	}
 
-	for _, name := range platformOf(cfg.Platform).credentials(cfg) {
-		s.remove(s.path(name))
+	for _, name := range platformFor(cfg.Platform).credentialFiles(cfg) {
+		s.removeAll(s.path(name))
 	}
 
 	done := make(chan struct{})
 
 	go func() {
 		defer close(done)
-		s.remove(s.path(hooksDir))
-		s.remove(s.path(jobPipe))
-		s.remove(s.path(cfg.Runner.WorkDir))
+		s.removeAll(s.path(hooksDir))
+		s.removeAll(s.path(jobPipe))
+		s.removeAll(s.path(cfg.Runner.WorkDir))
 	}()
 
 	select {
 	case <-done:
-	case <-s.clock.After(cleanTimeout):
-		s.log.Warn("the work directory is large: it goes with the machine", "path", cfg.Runner.WorkDir)
+	case <-s.clock.After(cleanUpTimeout):
+		s.log.Warn("the work directory could not be deleted in time and stays until the machine is deleted", "path", cfg.Runner.WorkDir)
 	}
 }
 
-func (s *Service) remove(file string) {
+func (s *Service) removeAll(file string) {
 	if err := os.RemoveAll(file); err != nil {
-		s.log.Warn("cannot remove", "path", file, "error", err.Error())
+		s.log.Warn("cannot delete file", "path", file, "error", err.Error())
 	}
 }
 
-// powerOffTimeout bounds asking the system to power off.
+// powerOffTimeout limits the request to power off.
 const powerOffTimeout = 30 * time.Second
 
 func (s *Service) powerOff() {

@@ -85,12 +85,12 @@ func TestEndOfAMachine(t *testing.T) {
 		"told to stop while idle": {
 			runner: listens + waits,
 			after:  api.PhaseListening, stop: true,
-			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
+			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "was stopped",
 		},
 		"told to stop in a job": {
 			runner: listens + runs + stubborn,
 			after:  api.PhaseRunning, stop: true, fire: []time.Duration{grace},
-			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "told to stop",
+			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "was stopped",
 		},
 		"credential expired": {
 			runner: "echo must not run; touch ran",
@@ -99,7 +99,7 @@ func TestEndOfAMachine(t *testing.T) {
 		},
 		"attestation wanted of an image without an agent": {
 			change: func(m *machine) { m.cfg.SPIFFE = spiffe() },
-			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "there is no ",
+			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "does not exist",
 		},
 		"registration deleted": {
 			runner: `echo "The runner registration has been deleted from the server, please re-configure." >&2; exit 1`,
@@ -124,7 +124,7 @@ func TestEndOfAMachine(t *testing.T) {
 		},
 		"the runner dies in the job": {
 			runner: listens + runs + `echo "out of memory: token ` + jitBlob + `"; kill -9 $$`,
-			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "in the middle of job build: ",
+			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "during job build: ",
 		},
 		"a retryable error passes": {
 			runner: `[ -e tried ] || { touch tried; exit 2; }; ` + listens + runs + completes,

@@ -10,15 +10,15 @@ import (
 	"unicode"
 )
 
-// tail keeps the end of what was written, in whole lines, at most limit bytes.
+// tail keeps the last whole lines of an output, at most limit bytes.
 type tail struct {
 	limit int
 
-	mu   sync.Mutex
-	kept []byte
+	mu     sync.Mutex
+	buffer []byte
 }
 
-// add takes one line. Colours and control characters are for screens, not for a report.
+// add adds one line. It removes colours and control characters, which do not belong in a report.
 func (t *tail) add(line string) {
 	line = strings.Map(func(r rune) rune {
 		if r != '\t' && unicode.IsControl(r) {
@@ -26,29 +26,29 @@ func (t *tail) add(line string) {
 		}
 
 		return r
-	}, plain(line))
+	}, stripColors(line))
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.kept = append(append(t.kept, line...), '\n')
-	if len(t.kept) > 2*t.limit { // seldom, so that a line costs little
-		t.kept = append(t.kept[:0], t.cut()...)
+	t.buffer = append(append(t.buffer, line...), '\n')
+	if len(t.buffer) > 2*t.limit { // cut at twice the limit, so that most lines cause no copy
+		t.buffer = append(t.buffer[:0], t.lastLines()...)
 	}
 }
 
-// cut gives the last lines that the limit has room for.
-func (t *tail) cut() []byte {
-	if len(t.kept) <= t.limit {
-		return t.kept
+// lastLines returns the last whole lines that fit in the limit.
+func (t *tail) lastLines() []byte {
+	if len(t.buffer) <= t.limit {
+		return t.buffer
 	}
 
-	from := len(t.kept) - t.limit
-	if t.kept[from-1] == '\n' { // a line begins right there
-		return t.kept[from:]
+	start := len(t.buffer) - t.limit
+	if t.buffer[start-1] == '\n' { // a line begins exactly at start
+		return t.buffer[start:]
 	}
 
-	_, rest, _ := bytes.Cut(t.kept[from:], []byte("\n"))
+	_, rest, _ := bytes.Cut(t.buffer[start:], []byte("\n"))
 
 	return rest
 }
@@ -57,5 +57,5 @@ func (t *tail) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	return string(t.cut())
+	return string(t.lastLines())
 }

@@ -17,116 +17,117 @@ import (
 )
 
 const (
-	// tpmTimeout bounds what the TPM does. An emulator makes an RSA key in a second or two.
+	// tpmTimeout limits the creation of the key. An emulator creates an RSA key in one or two seconds.
 	tpmTimeout = 2 * time.Minute
-	// maxChain bounds the operator's answer.
-	maxChain = 64 << 10
+	// maxChainBytes limits the size of the operator's response.
+	maxChainBytes = 64 << 10
 )
 
-// deviceIdentity has the TPM make a device identity and the operator certify it, and gives
-// the agent's configuration of the method.
-func (s *Service) deviceIdentity(ctx context.Context, dir string, cfg *guest.SPIFFE) (string, error) {
+// createDeviceIdentity creates a key in the TPM, gets a certificate for it from the operator, writes both to
+// dir and returns the agent's configuration of the attestation method.
+func (s *Service) createDeviceIdentity(ctx context.Context, dir string, cfg *guest.SPIFFE) (string, error) {
 	device := s.path(cfg.TPMDevice)
 
-	key, err := s.makeKey(ctx, device)
+	key, err := s.createKey(ctx, device)
 	if err != nil {
 		return "", err
 	}
 
-	chain, err := s.certify(ctx, *cfg.DevID, key)
+	chain, err := s.requestCertificate(ctx, *cfg.DevID, key)
 	if err != nil {
 		return "", err
 	}
 
-	cfg.DevID = nil // it is worth nothing any more
+	cfg.DevID = nil // the code is not needed any more
 
-	files, err := key.Write(dir, device, chain)
+	files, err := key.WriteFiles(dir, device, chain)
 	if err != nil {
-		return "", failed(guest.ReasonAttestationUnavailable, "%w", err)
+		return "", newFailure(guest.ReasonAttestationUnavailable, "%w", err)
 	}
 
-	return files.Plugin(), nil
+	return files.NodeAttestor(), nil
 }
 
-// makeKey waits for the TPM, within reason: a device's driver takes no deadline.
-func (s *Service) makeKey(ctx context.Context, device string) (*devid.Key, error) {
+// createKey creates a key in the TPM. It returns after tpmTimeout, because the driver of the device supports
+// no deadline. The call to the TPM can then continue in the background.
+func (s *Service) createKey(ctx context.Context, device string) (*devid.Key, error) {
 	type result struct {
 		key devid.Key
 		err error
 	}
 
-	made := make(chan result, 1)
+	results := make(chan result, 1)
 
 	go func() {
-		key, err := devid.Make(device)
-		made <- result{key, err}
+		key, err := devid.CreateKey(device)
+		results <- result{key, err}
 	}()
 
 	select {
-	case got := <-made:
+	case got := <-results:
 		if got.err != nil {
-			return nil, failed(guest.ReasonAttestationUnavailable, "make the machine's device identity: %w", got.err)
+			return nil, newFailure(guest.ReasonAttestationUnavailable, "create the machine's device identity: %w", got.err)
 		}
 
 		return &got.key, nil
 	case <-s.clock.After(tpmTimeout):
-		return nil, failed(guest.ReasonAttestationUnavailable, "the TPM %s made no key within %s", device, tpmTimeout)
+		return nil, newFailure(guest.ReasonAttestationUnavailable, "the TPM %s created no key within %s", device, tpmTimeout)
 	case <-ctx.Done():
-		return nil, stopped()
+		return nil, newStoppedError()
 	}
 }
 
-// certify asks the operator for the key's certificate chain.
-func (s *Service) certify(ctx context.Context, to guest.Callback, key *devid.Key) (string, error) {
-	client, err := operatorClient("spiffe.devid", to.CABundle, fetchTimeout)
+// requestCertificate requests the key's certificate chain from the operator.
+func (s *Service) requestCertificate(ctx context.Context, callback guest.Callback, key *devid.Key) (string, error) {
+	client, err := newOperatorClient("spiffe.devid", callback.CABundle, fetchTimeout)
 	if err != nil {
-		return "", failed(guest.ReasonConfigInvalid, "%w", err)
+		return "", newFailure(guest.ReasonConfigInvalid, "%w", err)
 	}
 
 	defer client.CloseIdleConnections()
 
 	body, err := json.Marshal(guest.DevIDRequest{Public: key.Request, EKCertificate: key.EKCertificate})
 	if err != nil {
-		return "", failed(guest.ReasonAttestationUnavailable, "write request for the device identity's certificate: %w", err)
+		return "", newFailure(guest.ReasonAttestationUnavailable, "encode request for the device identity's certificate: %w", err)
 	}
 
-	s.log.Info("asks for the certificate of its device identity",
+	s.log.Info("requesting the certificate of the device identity",
 		"key", fmt.Sprintf("%x", sha256.Sum256(key.Request)))
 
-	return insist(ctx, s, persistence{
-		what: "the certificate of its device identity", reason: guest.ReasonAttestationTimeout,
-		lacks: "the operator certified no device identity",
+	return fetchWithRetry(ctx, s, fetchTarget{
+		object: "the certificate of the device identity", reason: guest.ReasonAttestationTimeout,
+		failure: "the operator certified no device identity",
 	}, func(ctx context.Context) (string, time.Duration, error) {
-		answer, after, err := question{
-			what: "the certificate of the device identity", url: to.URL, bearer: to.Code, body: body, most: maxChain,
-		}.ask(ctx, client, func(said guest.Refusal) error {
-			return failed(guest.ReasonAttestationRefused, "the device identity is not certified: %s", said.Message)
+		response, delay, err := operatorRequest{
+			object: "the certificate of the device identity", url: callback.URL, bearer: callback.Code, body: body, maxBytes: maxChainBytes,
+		}.send(ctx, client, func(refusal guest.Refusal) error {
+			return newFailure(guest.ReasonAttestationRefused, "the device identity is not certified: %s", refusal.Message)
 		})
 		if err != nil {
-			return "", after, err
+			return "", delay, err
 		}
 
-		chain, err := readChain(answer)
+		chain, err := parseChain(response)
 
 		return chain, 0, err
 	})
 }
 
-// readChain reads the operator's answer. Another try may bring a better one: it is always
-// the same certificate.
-func readChain(answer []byte) (string, error) {
+// parseChain parses the operator's response. Its errors are transient, because the operator returns the same
+// certificate to each request.
+func parseChain(response []byte) (string, error) {
 	var out guest.DevIDCertificate
 
-	if len(answer) > maxChain {
-		return "", fmt.Errorf("read the certificate of the device identity: the answer has more than %d bytes", maxChain)
+	if len(response) > maxChainBytes {
+		return "", fmt.Errorf("parse the certificate of the device identity: the response has more than %d bytes", maxChainBytes)
 	}
 
-	if err := json.Unmarshal(answer, &out); err != nil {
-		return "", fmt.Errorf("read the certificate of the device identity: %w", jsonError(err))
+	if err := json.Unmarshal(response, &out); err != nil {
+		return "", fmt.Errorf("parse the certificate of the device identity: %w", describeJSONError(err))
 	}
 
 	if block, _ := pem.Decode([]byte(out.Chain)); block == nil || block.Type != "CERTIFICATE" {
-		return "", errors.New("read the certificate of the device identity: the answer holds none in PEM")
+		return "", errors.New("parse the certificate of the device identity: the response contains no certificate in PEM")
 	}
 
 	return out.Chain, nil

@@ -26,7 +26,7 @@ const selfUID = "4f2c8a3e"
 // registerSelf makes the machine of machineID known to a server.
 func registerSelf(t *testing.T, server *spire.Server) {
 	t.Helper()
-	tpm.Register(t, server, "team-a", "ci-1", selfUID)
+	tpm.RegisterMachine(t, server, "team-a", "ci-1", selfUID)
 }
 
 // hasTPM gives the machine a TPM, and has it attest with it.
@@ -55,13 +55,13 @@ func (m *machine) hasTPM(t *testing.T, server *spire.Server, device string, oper
 func TestMachineAttestsByTPMSPIRE(t *testing.T) {
 	t.Parallel()
 
-	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
-	device := authority.TPM(t)
-	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
+	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
+	device := authority.NewTPM(t)
+	server := spire.Start(t, spire.WithPlugin(authority.AttestorConfig(devices)))
 	registerSelf(t, server)
 
 	m := newMachine(t)
-	m.hasTPM(t, server, device.Path, tpm.Certifier(t, devices, selfUID, claimCode))
+	m.hasTPM(t, server, device.Path, tpm.StartCertifier(t, devices, selfUID, claimCode))
 	m.write(t, runScript, listens+runs+completes)
 
 	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
@@ -79,9 +79,9 @@ func TestMachineAttestsByTPMSPIRE(t *testing.T) {
 func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 	t.Parallel()
 
-	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
-	authority.TPM(t) // its authority is there
-	server := spire.Start(t, spire.WithPlugin(authority.Attestor(devices)))
+	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
+	authority.NewTPM(t) // its authority is there
+	server := spire.Start(t, spire.WithPlugin(authority.AttestorConfig(devices)))
 	registerSelf(t, server)
 
 	plain := filepath.Join(t.TempDir(), "plain")
@@ -107,15 +107,15 @@ func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 			device: plain, operator: says(500, ""), reason: api.ReasonAttestationUnavailable, message: "not a device",
 		},
 		"a TPM that nobody certified": {
-			device: authority.TPMWithoutCertificate(t).Path, operator: says(500, ""),
+			device: authority.NewTPMWithoutCertificate(t).Path, operator: says(500, ""),
 			reason: api.ReasonAttestationUnavailable, message: "certify its endorsement key",
 		},
 		"refused by the operator": {
-			device: authority.TPM(t).Path, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
+			device: authority.NewTPM(t).Path, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
 			reason: api.ReasonAttestationRefused, message: "another key was certified for ***",
 		},
 		"the operator stays away": {
-			device: authority.TPM(t).Path, operator: says(503, ""),
+			device: authority.NewTPM(t).Path, operator: says(503, ""),
 			drive: func(t *testing.T, m *machine) {
 				t.Helper()
 
@@ -127,11 +127,11 @@ func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 			reason: api.ReasonAttestationTimeout, message: "within 10m0s",
 		},
 		"an authority that the SPIRE server does not know": {
-			device: authority.TPM(t).Path, operator: tpm.Certifier(t, tpm.DevID(t), selfUID, claimCode),
+			device: authority.NewTPM(t).Path, operator: tpm.StartCertifier(t, tpm.NewDevID(t), selfUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "unable to verify DevID signature",
 		},
 		"a TPM of another host": {
-			device: tpm.NewAuthority(t).TPM(t).Path, operator: tpm.Certifier(t, devices, selfUID, claimCode),
+			device: tpm.NewAuthority(t).NewTPM(t).Path, operator: tpm.StartCertifier(t, devices, selfUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "cannot verify EK signature",
 		},
 	} {
@@ -165,7 +165,7 @@ func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 			t.Cleanup(operator.Close)
 
 			m := newMachine(t)
-			m.hasTPM(t, server, authority.TPM(t).Path, operator) // only a kernel lets several use one
+			m.hasTPM(t, server, authority.NewTPM(t).Path, operator) // only a kernel lets several use one
 			m.write(t, runScript, "touch ran")
 
 			ctx, cancel := context.WithCancel(t.Context())
@@ -173,7 +173,7 @@ func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 
 			result := m.start(t, ctx)
 			eventually(t, "a next try", func() bool {
-				return strings.Contains(m.log.String(), "cannot get the certificate of its device identity yet")
+				return strings.Contains(m.log.String(), "cannot get the certificate of the device identity yet")
 			})
 			cancel()
 

@@ -14,21 +14,21 @@ import (
 	"syscall"
 )
 
-// runnerUser is the account that runs jobs, if the image has it.
+// runnerUser is the name of the account that runs jobs if the image has this account.
 const runnerUser = "runner"
 
-// account is who runs the runner; nil is who runs the service.
+// account is the account that runs the runner. A nil account is the account of the service.
 type account struct {
 	uid, gid uint32
 	groups   []uint32
 	home     string
 }
 
-// findAccount looks for the runner's account. Only root can become it, and only in a
-// real machine.
+// findAccount returns the runner's account. It returns nil if the image has no such account, if the service
+// does not run as root, or if Options.Root is not "/", because the runner then runs as the service's account.
 func (s *Service) findAccount() (*account, error) {
 	if os.Geteuid() != 0 || filepath.Clean(s.opts.Root) != "/" {
-		return nil, nil //nolint:nilnil // nobody to become
+		return nil, nil //nolint:nilnil // the service cannot change its account
 	}
 
 	u, err := user.Lookup(runnerUser)
@@ -38,11 +38,11 @@ func (s *Service) findAccount() (*account, error) {
 
 	a := &account{home: u.HomeDir}
 
-	if a.uid, err = id(u.Uid); err != nil {
+	if a.uid, err = parseID(u.Uid); err != nil {
 		return nil, err
 	}
 
-	if a.gid, err = id(u.Gid); err != nil {
+	if a.gid, err = parseID(u.Gid); err != nil {
 		return nil, err
 	}
 
@@ -52,7 +52,7 @@ func (s *Service) findAccount() (*account, error) {
 	}
 
 	for _, g := range groups {
-		n, err := id(g)
+		n, err := parseID(g)
 		if err != nil {
 			return nil, err
 		}
@@ -63,18 +63,18 @@ func (s *Service) findAccount() (*account, error) {
 	return a, nil
 }
 
-func id(text string) (uint32, error) {
+func parseID(text string) (uint32, error) {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("read id of user %s: %w", runnerUser, err)
+		return 0, fmt.Errorf("parse id of user %s: %w", runnerUser, err)
 	}
 
 	return uint32(n), nil
 }
 
-// own gives a tree to the account, links not followed; a tree whose top is its own
-// already is left alone.
-func (a *account) own(tree string) error {
+// chown makes the account the owner of a directory tree. It does not follow links. It does nothing for a nil
+// account, or if the account already owns the root of the tree.
+func (a *account) chown(tree string) error {
 	if a == nil {
 		return nil
 	}
@@ -90,13 +90,14 @@ func (a *account) own(tree string) error {
 			return err
 		}
 
-		return os.Lchown(file, int(a.uid), int(a.gid)) //nolint:gosec // before any job runs; links are not followed
+		return os.Lchown(file, int(a.uid), int(a.gid)) //nolint:gosec // no job runs yet, and links are not followed
 	})
 }
 
-// apply makes a command run as the account, in a process group of its own.
-func (a *account) apply(cmd *exec.Cmd) {
-	// Without the service nothing bounds the runner any more: it goes with it.
+// applyTo makes the command run as the account and in its own process group.
+func (a *account) applyTo(cmd *exec.Cmd) {
+	// Pdeathsig makes the kernel kill the runner when the service ends, because nothing else would stop the
+	// runner.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
 
 	if a != nil {
@@ -106,7 +107,7 @@ func (a *account) apply(cmd *exec.Cmd) {
 		return
 	}
 
-	if os.Geteuid() == 0 && os.Getenv("HOME") == "" { // systemd gives system services none
+	if os.Geteuid() == 0 && os.Getenv("HOME") == "" { // systemd sets no HOME for system services
 		cmd.Env = append(cmd.Env, "HOME=/root")
 	}
 }

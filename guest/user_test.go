@@ -44,7 +44,7 @@ func TestAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := a.own(dir); err != nil {
+	if err := a.chown(dir); err != nil {
 		t.Fatal(err)
 	}
 
@@ -55,7 +55,7 @@ func TestAccount(t *testing.T) {
 
 	cmd := exec.Command("sh", "-c", "id -u; id -g; id -G; echo $HOME $USER")
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
-	a.apply(cmd)
+	a.applyTo(cmd)
 
 	out, err := cmd.Output()
 	if want := "65534 65534 65534 /nonexistent runner"; err != nil || strings.Join(strings.Fields(string(out)), " ") != want {

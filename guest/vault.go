@@ -16,71 +16,72 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// vault is HashiCorp Vault or OpenBao (https://developer.hashicorp.com/vault/api-docs, auth/jwt,
-// auth/cert and secret/kv).
+// vault reads secrets from HashiCorp Vault or OpenBao (https://developer.hashicorp.com/vault/api-docs,
+// auth/jwt, auth/cert and secret/kv).
 type vault struct {
-	from     *guest.Secrets
-	identity *identity
-	redact   *redactor
-	client   *vaultapi.Client
-	http     *http.Client
-	// after is how long Vault wants to be left alone, by its last answer.
-	after time.Duration
+	secrets    *guest.Secrets
+	identity   *identity
+	redactor   *redactor
+	client     *vaultapi.Client
+	httpClient *http.Client
+	// retryAfter is the delay from the header Retry-After of Vault's last response.
+	retryAfter time.Duration
 }
 
-// revokeTimeout bounds giving a token back.
+// revokeTimeout limits the revocation of a token.
 const revokeTimeout = 5 * time.Second
 
-func openVault(from *guest.Secrets, id *identity, redact *redactor) (*vault, error) {
-	client, err := operatorClient("secrets", from.CABundle, fetchTimeout)
+func openVault(secrets *guest.Secrets, id *identity, redactor *redactor) (*vault, error) {
+	client, err := newOperatorClient("secrets", secrets.CABundle, fetchTimeout)
 	if err != nil {
 		return nil, err
 	}
 
-	if transport, ok := client.Transport.(*http.Transport); ok && from.Auth == guest.SecretsAuthCert {
-		transport.TLSClientConfig.GetClientCertificate = id.certificate
+	if transport, ok := client.Transport.(*http.Transport); ok && secrets.Auth == guest.SecretsAuthCert {
+		transport.TLSClientConfig.GetClientCertificate = id.clientCertificate
 	}
 
-	// Tries are counted by insist. What the environment says of Vault is not meant for us.
-	made, err := vaultapi.NewClient(&vaultapi.Config{Address: from.Address, HttpClient: client, MaxRetries: 0})
+	// fetchWithRetry retries, so the client must not. The token and the namespace from environment variables
+	// are cleared, because they are not meant for this service.
+	apiClient, err := vaultapi.NewClient(&vaultapi.Config{Address: secrets.Address, HttpClient: client, MaxRetries: 0})
 	if err != nil {
 		return nil, fmt.Errorf("secrets.address: %w", err)
 	}
 
-	made.ClearToken()
-	made.ClearNamespace()
+	apiClient.ClearToken()
+	apiClient.ClearNamespace()
 
-	if from.Namespace != "" {
-		made.SetNamespace(from.Namespace)
+	if secrets.Namespace != "" {
+		apiClient.SetNamespace(secrets.Namespace)
 	}
 
-	out := &vault{from: from, identity: id, redact: redact, http: client}
-	out.client = made.WithResponseCallbacks(func(r *vaultapi.Response) { out.after = retryAfter(r.Header) })
+	out := &vault{secrets: secrets, identity: id, redactor: redactor, httpClient: client}
+	out.client = apiClient.WithResponseCallbacks(func(r *vaultapi.Response) { out.retryAfter = parseRetryAfter(r.Header) })
 
 	return out, nil
 }
 
-func (v *vault) close() { v.http.CloseIdleConnections() }
+func (v *vault) close() { v.httpClient.CloseIdleConnections() }
 
-// read logs in anew for each try: a login is worth one read, and given back after it.
-func (v *vault) read(ctx context.Context) (map[string]any, time.Duration, error) {
+// readSecret logs in, reads the secret and revokes the token of the login again.
+func (v *vault) readSecret(ctx context.Context) (map[string]any, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 
-	v.after = 0
+	v.retryAfter = 0
 
 	token, err := v.login(ctx)
 	if err != nil {
-		return nil, v.after, err
+		return nil, v.retryAfter, err
 	}
 
 	v.client.SetToken(token)
 
 	defer v.revoke(ctx)
 
-	secret, err := v.client.Logical().ReadWithContext(ctx, v.from.Path)
+	secret, err := v.client.Logical().ReadWithContext(ctx, v.secrets.Path)
 	if err != nil {
-		return nil, v.after, v.judge("read "+v.from.Path, err)
+		return nil, v.retryAfter, v.classifyError("read "+v.secrets.Path, err)
 	}
 
 	data, err := v.data(secret)
@@ -88,108 +89,111 @@ func (v *vault) read(ctx context.Context) (map[string]any, time.Duration, error)
 	return data, 0, err
 }
 
-// login gives a token for the machine's identity.
+// login returns a token for the machine's identity.
 func (v *vault) login(ctx context.Context) (string, error) {
 	body := map[string]any{}
 
-	switch v.from.Auth {
+	switch v.secrets.Auth {
 	case guest.SecretsAuthJWT:
-		token, err := v.identity.jwt(ctx, v.from.Audience)
+		token, err := v.identity.fetchJWT(ctx, v.secrets.Audience)
 		if err != nil {
 			return "", err
 		}
 
-		v.redact.hide(token)
-		body["role"], body["jwt"] = v.from.Role, token
+		v.redactor.addSecrets(token)
+		body["role"], body["jwt"] = v.secrets.Role, token
 	case guest.SecretsAuthCert:
-		if v.from.Role != "" {
-			body["name"] = v.from.Role
+		if v.secrets.Role != "" {
+			body["name"] = v.secrets.Role
 		}
 	}
 
-	what := fmt.Sprintf("log in by %s as role %q", v.from.AuthMount, v.from.Role)
+	operation := fmt.Sprintf("log in by %s as role %q", v.secrets.AuthMount, v.secrets.Role)
 
-	got, err := v.client.Logical().WriteWithContext(ctx, "auth/"+v.from.AuthMount+"/login", body)
+	got, err := v.client.Logical().WriteWithContext(ctx, "auth/"+v.secrets.AuthMount+"/login", body)
 	if err != nil {
-		return "", v.judge(what, err)
+		return "", v.classifyError(operation, err)
 	}
 
 	if got == nil || got.Auth == nil || got.Auth.ClientToken == "" {
-		return "", failed(guest.ReasonSecretsRefused, "%s: the secrets manager gave no token for it: it must not ask for more, "+
-			"such as another factor", what)
+		return "", newFailure(guest.ReasonSecretsRefused, "%s: the secrets manager returned no token: the login must not "+
+			"require another factor", operation)
 	}
 
-	v.redact.hide(got.Auth.ClientToken)
+	v.redactor.addSecrets(got.Auth.ClientToken)
 
 	return got.Auth.ClientToken, nil
 }
 
-// revoke gives the token back, as far as the role lets it; it ends by itself otherwise.
+// revoke revokes the token. It ignores errors, e.g. if the role has no permission for this, because the token
+// expires anyway.
 func (v *vault) revoke(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 	defer cancel()
 
-	after := v.after
+	retryAfter := v.retryAfter
 	_ = v.client.Auth().Token().RevokeSelfWithContext(ctx, "")
-	v.after = after
+	v.retryAfter = retryAfter // keeps the delay of the response before the revocation
 
 	v.client.ClearToken()
 }
 
-// data gives the keys of a secret. KV version 2 has them below "data", beside "metadata".
+// data returns the keys and values of a secret. In KV version 2, these are in "data", next to "metadata".
 func (v *vault) data(secret *vaultapi.Secret) (map[string]any, error) {
 	if secret == nil {
-		return nil, failed(guest.ReasonSecretMissing, "there is no secret at %s", v.from.Path)
+		return nil, newFailure(guest.ReasonSecretMissing, "there is no secret at %s", v.secrets.Path)
 	}
 
 	metadata, versioned := secret.Data["metadata"].(map[string]any)
-	if _, is := metadata["version"]; versioned && is {
+	if _, hasVersion := metadata["version"]; versioned && hasVersion {
 		data, ok := secret.Data["data"].(map[string]any)
 		if !ok {
-			return nil, failed(guest.ReasonSecretMissing, "the last version of secret %s was deleted", v.from.Path)
+			return nil, newFailure(guest.ReasonSecretMissing, "the last version of secret %s was deleted", v.secrets.Path)
 		}
 
 		return data, nil
 	}
 
 	if len(secret.Data) == 0 { // e.g. a path of KV version 2 without its data/
-		return nil, failed(guest.ReasonSecretMissing, "there is no secret at %s: %s", v.from.Path, strings.Join(secret.Warnings, "; "))
+		return nil, newFailure(guest.ReasonSecretMissing, "there is no secret at %s: %s",
+			v.secrets.Path, strings.Join(secret.Warnings, "; "))
 	}
 
 	return secret.Data, nil
 }
 
-// judge says what an answer means. Vault answers a login that it refuses with 400 or 403.
-func (v *vault) judge(what string, err error) error {
-	answer, ok := errors.AsType[*vaultapi.ResponseError](err)
+// classifyError returns a *endError if the error is terminal, and a plain error if it is transient. Vault
+// responds with 400 or 403 to a login that it refuses.
+func (v *vault) classifyError(operation string, err error) error {
+	response, ok := errors.AsType[*vaultapi.ResponseError](err)
 	if !ok {
-		if e, ok := errors.AsType[*end](err); ok {
+		if e, ok := errors.AsType[*endError](err); ok {
 			return e
 		}
 
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 
-	said := strings.Join(strings.Fields(strings.Join(answer.Errors, "; ")), " ") // some take several lines
-	said = strings.ToValidUTF8(said[:min(len(said), maxRefusal)], "")
-	text := fmt.Sprintf("%s: the secrets manager answered %d %s: %s", what,
-		answer.StatusCode, http.StatusText(answer.StatusCode), said)
+	message := strings.Join(strings.Fields(strings.Join(response.Errors, "; ")), " ") // some errors have several lines
+	message = strings.ToValidUTF8(message[:min(len(message), maxRefusalBytes)], "")
+	text := fmt.Sprintf("%s: the secrets manager responded %d %s: %s", operation,
+		response.StatusCode, http.StatusText(response.StatusCode), message)
 
-	if vaultMayPass(answer.StatusCode, said) {
+	if isVaultTransient(response.StatusCode, message) {
 		return errors.New(text)
 	}
 
-	return failed(guest.ReasonSecretsRefused, "%s", text)
+	return newFailure(guest.ReasonSecretsRefused, "%s", text)
 }
 
-// vaultMayPass says whether another try may help. A standby that does not know of a login
-// yet answers 412; keys that cannot be fetched make a login invalid.
-func vaultMayPass(status int, said string) bool {
+// isVaultTransient returns whether a retry can succeed. A standby server responds with 412 if it has not
+// received the login yet. Vault responds with 400 to a login if it cannot fetch the keys that verify it.
+func isVaultTransient(status int, message string) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusPreconditionFailed, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true
 	case http.StatusBadRequest:
-		return strings.Contains(said, "fetching keys")
+		return strings.Contains(message, "fetching keys")
 	default:
 		return status >= http.StatusInternalServerError
 	}

@@ -2,9 +2,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes what is generated from api/openapi/openapi.yaml: types and server. Their
-# packages have descriptions of their own, so that of the generator goes, and the
-# licence comes first.
+# Generates Go types and the server from api/openapi/openapi.yaml. The script adds the licence header to each file,
+# and removes the package comment of the generator, because the packages have their own.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

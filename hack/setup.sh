@@ -2,37 +2,37 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Brings the tools that the build and the tests need into bin/, each once for each
-# pinned version:
+# Installs the tools that the build and the tests need in bin/. It installs each tool once for each pinned
+# version:
 #
 #   hack/setup.sh [kube] [managers] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm]   (default: all)
 #   hack/setup.sh agents
 #   hack/setup.sh upstream
 #   hack/setup.sh helm olm
 #
-# kube      etcd and kube-apiserver: from KUBEBUILDER_ASSETS if they are there, else downloaded
-#           where the network has them, else built from the Go modules in hack/tools.
-# managers  kube-controller-manager, of the same version and in the same ways.
-# kubectl   kubectl of the same version, in the same ways.
+# kube      etcd and kube-apiserver. They come from KUBEBUILDER_ASSETS, or else from a download. If no download
+#           is possible, they are built from the Go modules in hack/tools.
+# managers  kube-controller-manager, with the same version and from the same sources.
+# kubectl   kubectl, with the same version and from the same sources.
 # lint      golangci-lint, built from its Go module.
-# generate  controller-gen, oapi-codegen and sqlc, each built from its Go module.
+# generate  controller-gen, oapi-codegen and sqlc, built from their Go modules.
 # spire     spire-server and spire-agent, built from their Go module.
-# vault     a Vault core with the few backends that tests log in to, built from its Go
-#           module. It is a test's secrets manager, and no part of the product.
-# s3        versitygw, an S3 server over a folder that tests write to, built from its Go
-#           module. It is no part of the product.
-# agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT names one.
-# upstream  metallb-controller, MetalLB's, and kubevirt-webhook, KubeVirt's admission of
-#           VirtualMachines, each built from its Go module: tests have them judge what we
-#           write. They are no part of the product.
-# helm      helm, built from its Go module: it installs what a release has, in a test.
-# olm       operator-verify, the Operator Framework's validator, built from its Go module: it
-#           looks at the bundle of a release, in a test.
-# packages  the Debian packages of hack/packages.txt.
-# watch     the Debian packages of hack/packages-watch.txt: a browser and Prometheus.
-# vm        the Debian packages of hack/packages-vm.txt, which make and boot real machines.
+# vault     a Vault core with the backends that the tests use, built from its Go module. It is the secrets manager
+#           in tests and not part of a release.
+# s3        versitygw, an S3 server that stores objects in a folder, built from its Go module. Tests use it. It is
+#           not part of a release.
+# agents    buildkite-agent, built from its Go module, unless BUILDKITE_AGENT is set.
+# upstream  metallb-controller, the controller of MetalLB, and kubevirt-webhook, the admission webhook of KubeVirt
+#           for VirtualMachines, built from their Go modules. Tests validate our objects with them. They are not
+#           part of a release.
+# helm      helm, built from its Go module. A test installs a release with it.
+# olm       operator-verify, the validator of the Operator Framework, built from its Go module. A test validates
+#           the OLM bundle of a release with it.
+# packages  the Debian packages in hack/packages.txt.
+# watch     the Debian packages in hack/packages-watch.txt: a browser and Prometheus.
+# vm        the Debian packages in hack/packages-vm.txt, which are needed to create and boot real machines.
 #
-# KUBE_DOWNLOAD_URL names another place to download from, "off" none.
+# KUBE_DOWNLOAD_URL sets another download server. "off" disables downloads.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -41,10 +41,10 @@ bin=$root/bin
 stamps=$bin/.stamps
 mkdir -p "$stamps"
 
-started=$SECONDS
+start_time=$SECONDS
 download_url=${KUBE_DOWNLOAD_URL:-https://dl.k8s.io/release}
 kube_version=$(awk '$2 == "k8s.io/kubernetes" {print $3} $1 == "k8s.io/kubernetes" {print $2}' hack/tools/kube/go.mod | head -n 1)
-# A program that was built from its module does not know its version.
+# Set the version with linker flags, because programs that are built from a module do not know their version.
 kube_ldflags="-X k8s.io/component-base/version.gitVersion=$kube_version -X k8s.io/component-base/version.gitCommit=module -X k8s.io/component-base/version.gitTreeState=clean"
 os=$(go env GOOS)
 arch=$(go env GOARCH)
@@ -52,8 +52,8 @@ arch=$(go env GOARCH)
 # shellcheck source=hack/lib.sh
 . hack/lib.sh
 
-# key is what a tool in bin/ was made from: its module, how it is linked, and for what.
-key() {
+# build_key prints a checksum of the inputs of a tool: its module, linker flags and platform.
+build_key() {
 	local module=$1 ldflags=$2
 	{
 		cat "hack/tools/$module"/go.mod "hack/tools/$module"/go.sum
@@ -61,129 +61,129 @@ key() {
 	} | cksum | tr -d '\n'
 }
 
-# current says whether a tool is there and made from what is pinned now.
-current() {
-	local name=$1 want=$2
-	[ -x "$bin/$name" ] && [ "$(cat "$stamps/$name" 2>/dev/null)" = "$want" ]
+# is_current succeeds if a tool exists and was built from the pinned inputs.
+is_current() {
+	local name=$1 key=$2
+	[ -x "$bin/$name" ] && [ "$(cat "$stamps/$name" 2>/dev/null)" = "$key" ]
 }
 
-# go_tool builds one program out of a tool module.
-go_tool() {
-	local module=$1 package=$2 name=$3 ldflags=$4 try
-	# A registry that is slow to answer on a busy machine is asked again.
-	for try in 1 2 3; do
+# build_go_tool builds one program from a tool module.
+build_go_tool() {
+	local module=$1 package=$2 name=$3 ldflags=$4 attempt
+	# Retry the download of modules, because a module proxy may be slow.
+	for attempt in 1 2 3; do
 		(cd "hack/tools/$module" && go list -deps "$package" >/dev/null) && break
-		[ "$try" -lt 3 ] && sleep $((try * 5))
+		[ "$attempt" -lt 3 ] && sleep $((attempt * 5))
 	done
-	# Without C they are made of the same parts of Go as everything else here.
+	# Build without cgo, so that the builds share the compiled standard library with the other builds.
 	local -x CGO_ENABLED=0
-	# Into another file first, so that a running program or a broken build does no harm.
+	# Build to a temporary file, so that a failed build does not replace a tool that works.
 	(cd "hack/tools/$module" && go build -trimpath -ldflags "-s -w $ldflags" -o "$bin/.$name.new" "$package") &&
 		mv -f "$bin/.$name.new" "$bin/$name"
 }
 
-# build is go_tool with progress, once for each pin.
+# build builds a tool with progress output, unless the current build is up to date.
 build() {
-	local name=$1 module=$2 package=$3 cost=$4 ldflags=${5:-} want
+	local name=$1 module=$2 package=$3 duration=$4 ldflags=${5:-} key
 	label=$name
-	want=$(key "$module" "$ldflags")
-	if current "$name" "$want"; then
-		say "there"
+	key=$(build_key "$module" "$ldflags")
+	if is_current "$name" "$key"; then
+		log_step "up to date"
 		return
 	fi
-	during "building from Go modules, $cost" "$bin/.$name.log" go_tool "$module" "$package" "$name" "$ldflags"
-	printf '%s' "$want" >"$stamps/$name"
+	run_with_progress "building from Go modules, $duration" "$bin/.$name.log" build_go_tool "$module" "$package" "$name" "$ldflags"
+	printf '%s' "$key" >"$stamps/$name"
 	rm -f "$bin/.$name.log"
 }
 
-# from_assets links a program of KUBEBUILDER_ASSETS, where there is one.
-from_assets() {
+# link_from_assets links a program in KUBEBUILDER_ASSETS. It fails if the program does not exist there.
+link_from_assets() {
 	local name=$1 assets=${KUBEBUILDER_ASSETS:-}
 	[ -n "$assets" ] && [ "$(cd "$assets" 2>/dev/null && pwd -P)" != "$bin" ] && [ -x "$assets/$name" ] || return 1
 	ln -sfn "$(cd "$assets" && pwd -P)/$name" "$bin/$name"
 	printf 'assets' >"$stamps/$name"
-	say "from KUBEBUILDER_ASSETS"
+	log_step "from KUBEBUILDER_ASSETS"
 }
 
 fetch() { curl --fail --silent --show-error --location --connect-timeout 3 --max-time "$1" --output "$2" "$3"; }
 
-# from_download gets a release binary and its checksum, where the network has them.
-from_download() {
-	local name=$1 want=$2 url=$download_url/$kube_version/bin/$os/$arch/$1 new=$bin/.$1.new sum
+# download downloads a release binary and verifies its checksum. It fails if the download is not possible.
+download() {
+	local name=$1 key=$2 url=$download_url/$kube_version/bin/$os/$arch/$1 new=$bin/.$1.new sum
 	[ "$download_url" != off ] && command -v curl >/dev/null || return 1
 	if ! fetch 10 "$new.sha256" "$url.sha256" 2>/dev/null; then
 		rm -f "$new.sha256"
-		say "could not be downloaded from $download_url"
+		log_step "cannot download from $download_url"
 		return 1
 	fi
-	if ! during "downloading $kube_version" "$bin/.$name.log" fetch 300 "$new" "$url"; then
+	if ! run_with_progress "downloading $kube_version" "$bin/.$name.log" fetch 300 "$new" "$url"; then
 		rm -f "$new" "$new.sha256"
 		return 1
 	fi
 	sum=$({ sha256sum "$new" 2>/dev/null || shasum -a 256 "$new"; } | cut -d ' ' -f 1)
 	if [ "$sum" != "$(tr -d '[:space:]' <"$new.sha256")" ]; then
-		say "the download does not match its checksum, dropped"
+		log_step "discarding the download because its checksum does not match"
 		rm -f "$new" "$new.sha256"
 		return 1
 	fi
 	chmod +x "$new"
 	mv -f "$new" "$bin/$name"
 	rm -f "$new.sha256" "$bin/.$name.log"
-	printf '%s' "$want" >"$stamps/$name"
+	printf '%s' "$key" >"$stamps/$name"
 }
 
-# kube brings one program of the control plane.
+# kube installs one program of Kubernetes.
 kube() {
-	local name=$1 cost=$2 want
+	local name=$1 duration=$2 key
 	label=$name
-	if from_assets "$name"; then
+	if link_from_assets "$name"; then
 		return
 	fi
-	want=$(key kube "$kube_ldflags")
-	if current "$name" "$want"; then
-		say "there"
+	key=$(build_key kube "$kube_ldflags")
+	if is_current "$name" "$key"; then
+		log_step "up to date"
 		return
 	fi
-	if from_download "$name" "$want"; then
+	if download "$name" "$key"; then
 		return
 	fi
-	build "$name" kube "k8s.io/kubernetes/cmd/$name" "$cost" "$kube_ldflags"
+	build "$name" kube "k8s.io/kubernetes/cmd/$name" "$duration" "$kube_ldflags"
 }
 
 etcd() {
 	label=etcd
-	from_assets etcd || build etcd etcd go.etcd.io/etcd/server/v3 "less than a minute on two cores"
+	link_from_assets etcd || build etcd etcd go.etcd.io/etcd/server/v3 "less than a minute on two cores"
 }
 
-# packages installs the Debian packages of a list that are missing.
+# packages installs the missing Debian packages of a list.
 packages() {
-	local list=${1:-hack/packages.txt} package program why missing=() sudo=()
+	local list=${1:-hack/packages.txt} package program purpose missing=() sudo=()
 	label=packages
-	while read -r package program why; do
+	while read -r package program purpose; do
 		case $package in '' | '#'*) continue ;; esac
 		if ! PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null; then
 			missing+=("$package")
-			say "$package is missing ($why)"
+			log_step "$package is missing ($purpose)"
 		fi
 	done <"$list"
 	if [ ${#missing[@]} -eq 0 ]; then
-		say "there"
+		log_step "up to date"
 		return
 	fi
 	if [ "$(id -u)" -ne 0 ]; then
 		sudo=(sudo -n)
 	fi
 	if ! command -v apt-get >/dev/null || { [ ${#sudo[@]} -gt 0 ] && ! sudo -n true 2>/dev/null; }; then
-		say "install by hand what is missing: apt-get install --no-install-recommends ${missing[*]}"
+		log_step "install the missing packages manually: apt-get install --no-install-recommends ${missing[*]}"
 		return 1
 	fi
-	during "apt-get update" "$bin/.packages.log" "${sudo[@]}" apt-get update
-	during "apt-get install ${missing[*]}" "$bin/.packages.log" \
+	run_with_progress "apt-get update" "$bin/.packages.log" "${sudo[@]}" apt-get update
+	run_with_progress "apt-get install ${missing[*]}" "$bin/.packages.log" \
 		"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 	rm -f "$bin/.packages.log"
 }
 
-# plan turns the groups asked for into a list of steps, so that they can be counted.
+# plan has the steps for the requested groups. The progress output shows their number.
 plan=()
 for group in "${@:-kube managers kubectl lint generate spire vault s3 packages watch vm}"; do
 	for word in $group; do
@@ -211,12 +211,12 @@ for group in "${@:-kube managers kubectl lint generate spire vault s3 packages w
 	done
 done
 
-# Two setups at once would bring the same thing twice.
-alone() {
+# lock_tool waits until no other setup installs the same tool, so that two setups do not build it twice.
+lock_tool() {
 	if command -v flock >/dev/null; then
 		exec 9>"$stamps/$1.lock"
 		if ! flock -n 9; then
-			echo "setup: waiting for another one to bring $1"
+			echo "setup: waiting for another setup that installs $1"
 			flock 9
 		fi
 	fi
@@ -227,12 +227,12 @@ for entry in "${plan[@]}"; do
 	step=$((step + 1))
 	read -r -a words <<<"$entry"
 	case ${words[0]} in
-	build | kube) alone "${words[1]}" ;;
-	*) alone "${words[0]}" ;;
+	build | kube) lock_tool "${words[1]}" ;;
+	*) lock_tool "${words[0]}" ;;
 	esac
 	"${words[@]//_/ }"
 done
 
-if [ $((SECONDS - started)) -gt 5 ]; then
-	echo "setup: done in $(clock $((SECONDS - started)))"
+if [ $((SECONDS - start_time)) -gt 5 ]; then
+	echo "setup: done in $(clock $((SECONDS - start_time)))"
 fi

@@ -2,8 +2,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes the queries of platform/store/queries as Go. The licence comes first, and that of
-# the sources does not stand before the first function once more.
+# Generates Go code from the queries in platform/store/queries. The script adds the licence header to each file and
+# removes the licence header of the SQL files, which sqlc copies before the first function.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

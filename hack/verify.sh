@@ -2,8 +2,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Fails when what is in the tree is not what its sources make: generated files, the
-# module files, the layout of the code. Leaves the tree as the generators made it.
+# Fails if generated files or module files are out of date, or if Go files are not formatted. It leaves the newly
+# generated files in the tree.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +14,7 @@ complain() {
 	status=1
 }
 
-# generated lists the files that generators write, with their sums.
+# generated lists the files in folders with generated files, with their checksums.
 generated() {
 	find api deploy docs/reference platform -type f -exec cksum {} + 2>/dev/null | sort -k 3
 }
@@ -25,12 +25,12 @@ after=$(generated)
 if [ "$before" != "$after" ]; then
 	diff <(echo "$before") <(echo "$after") | awk '/^[<>]/ {print "    " $4}' | sort -u >&2
 	git --no-pager diff --stat -- api deploy docs/reference platform >&2 || true
-	complain "generated files were out of date: commit what make generate has just made of them"
+	complain "generated files were out of date: commit the files that make generate has just written"
 fi
 
 unformatted=$(find . -name '*.go' -not -path './bin/*' -exec gofmt -l {} +)
 if [ -n "$unformatted" ]; then
-	complain "gofmt has something to say about: $unformatted"
+	complain "these files are not formatted, run gofmt -w: $unformatted"
 fi
 
 if ! go mod tidy -diff; then
@@ -38,10 +38,10 @@ if ! go mod tidy -diff; then
 fi
 
 if ! go mod verify; then
-	complain "a module in the cache is not what go.sum says it is: run go clean -modcache"
+	complain "a module in the cache does not match go.sum: run go clean -modcache"
 fi
 
 if [ "$status" -eq 0 ]; then
-	echo "verify: generated files, formatting and modules are as their sources make them"
+	echo "verify: generated files, formatting and modules are up to date"
 fi
 exit "$status"

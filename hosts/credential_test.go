@@ -21,13 +21,13 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// newCredentialed is a world whose hosts are given the credentials of their Nodes.
-func newCredentialed(t *testing.T, names ...string) *world {
+// newCredentialFixture returns a fixture for whose hosts the operator issues Node credentials.
+func newCredentialFixture(t *testing.T, names ...string) *fixture {
 	t.Helper()
 
-	w := newWorld(t, 0, rollout(1))
+	w := newFixture(t, 0, rollout(1))
 	w.kubeconfig(env.Config)
-	w.credentials()
+	w.enableNodeCredentials()
 
 	for _, name := range names {
 		w.hostWith(name, func(*infrav1.LinuxMachineSpec) {})
@@ -36,7 +36,7 @@ func newCredentialed(t *testing.T, names ...string) *world {
 	return w
 }
 
-func (w *world) credentials() {
+func (w *fixture) enableNodeCredentials() {
 	w.t.Helper()
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
 		spec.NodeCredentials = &infrav1.HostNodeCredentials{
@@ -46,8 +46,8 @@ func (w *world) credentials() {
 	})
 }
 
-// brought is the kubeconfig that a host was given last, and a client with it.
-func (w *world) brought(name string) (string, client.Client) {
+// pushedKubeconfig returns the kubeconfig that was pushed to a host last, and a client with it.
+func (w *fixture) pushedKubeconfig(name string) (string, client.Client) {
 	w.t.Helper()
 
 	text := w.hosts[name].Payload("kubeconfig")
@@ -61,17 +61,17 @@ func (w *world) brought(name string) (string, client.Client) {
 	return text, out
 }
 
-// A host is given a credential that is its own Node's, and with which it can do nothing to others.
+// A host gets a credential of its own Node, which gives no access to other Nodes.
 func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 	t.Parallel()
 
 	const name, other = "credential-a", "credential-b"
 
-	w := newCredentialed(t, name, other)
+	w := newCredentialFixture(t, name, other)
 	w.start()
 	w.converged(2)
 
-	_, node := w.brought(name)
+	_, node := w.pushedKubeconfig(name)
 
 	who := &authenticationv1.SelfSubjectReview{}
 	w.must(node.Create(t.Context(), who))
@@ -81,13 +81,13 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 	}
 
 	for _, node := range []string{name, other} {
-		_, as := w.brought(node)
+		_, as := w.pushedKubeconfig(node)
 		w.must(as.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}))
 
 		t.Cleanup(func() { _ = env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}) })
 	}
 
-	theirs := env.Node(t, other)
+	theirs := env.GetNode(t, other)
 	base := theirs.DeepCopy()
 	theirs.Labels = map[string]string{"mine": "now"}
 
@@ -105,36 +105,36 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 		t.Errorf("on record is %+v", got)
 	}
 
-	w.says(name, infrav1.ConditionNodeCredentialCurrent, "True Current: it holds until ")
+	w.waitForCondition(name, infrav1.ConditionNodeCredentialCurrent, "True Current: the credential is valid until ")
 }
 
-// Two thirds of its time over, a credential is renewed as a part that was lost is brought back:
-// nothing else is sent, and one host at a time. A new operator renews nothing that holds.
+// After two thirds of its validity a credential is renewed like a lost part: nothing else is
+// pushed, and only to one host at a time. A new operator does not renew valid credentials.
 func TestCredentialsAreRenewed(t *testing.T) {
 	t.Parallel()
 
 	names := []string{"renewed-a", "renewed-b", "renewed-c"}
 
-	w := newCredentialed(t, names...)
+	w := newCredentialFixture(t, names...)
 	w.start()
 	w.converged(len(names))
 
 	runs, texts := map[string]int{}, map[string]string{}
 	for _, name := range names {
-		runs[name] = len(w.runs(name))
-		texts[name], _ = w.brought(name)
+		runs[name] = len(w.scriptLabels(name))
+		texts[name], _ = w.pushedKubeconfig(name)
 	}
 
 	w.restart("agent one")
 	w.converged(len(names))
-	w.forgetMost()
+	w.resetMaxBusy()
 
 	for _, name := range names {
-		if more := w.runs(name)[runs[name]:]; len(more) > 0 {
+		if more := w.scriptLabels(name)[runs[name]:]; len(more) > 0 {
 			t.Errorf("%s was sent %v by a new operator", name, more)
 		}
 
-		w.note(name, func(s *infrav1.LinuxMachineStatus) {
+		w.patchStatus(name, func(s *infrav1.LinuxMachineStatus) {
 			s.NodeCredential.From, s.NodeCredential.Until = ago(2*time.Hour+time.Minute), ago(-59*time.Minute)
 		})
 	}
@@ -148,17 +148,17 @@ func TestCredentialsAreRenewed(t *testing.T) {
 			return ""
 		})
 
-		if diff := cmp.Diff([]string{"kubeconfig", "agent-service"}, w.runs(name)[runs[name]:]); diff != "" {
+		if diff := cmp.Diff([]string{"kubeconfig", "agent-service"}, w.scriptLabels(name)[runs[name]:]); diff != "" {
 			t.Errorf("%s: more or less than the credential: %s", name, diff)
 		}
 
-		text, node := w.brought(name)
+		text, node := w.pushedKubeconfig(name)
 		if text == texts[name] || node.Create(t.Context(), &authenticationv1.SelfSubjectReview{}) != nil {
 			t.Errorf("%s has the old credential, or none that is taken", name)
 		}
 	}
 
-	if most := w.mostBusy(); most != 1 {
+	if most := w.maxBusyHosts(); most != 1 {
 		t.Errorf("%d hosts at a time, 1 is allowed", most)
 	}
 }
@@ -167,28 +167,28 @@ func ago(d time.Duration) metav1.Time {
 	return metav1.NewTime(time.Now().Add(-d).Truncate(time.Second))
 }
 
-// What keeps a credential from being made is told, and is no fault of the host's: it goes on when
-// that is mended.
+// An error that prevents a credential is reported and does not count against the host. The host
+// continues when the error is fixed.
 func TestCredentialsThatAreNotMade(t *testing.T) {
 	t.Parallel()
 
 	const name = "uncredentialed"
 
-	w := newCredentialed(t, name)
+	w := newCredentialFixture(t, name)
 	w.kubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
 	w.start()
-	w.says(name, infrav1.ConditionBootstrapped, "NodeCredentialForbidden: make certificate signing request hyperfleet-"+name)
+	w.waitForCondition(name, infrav1.ConditionBootstrapped, "NodeCredentialForbidden: create certificate signing request hyperfleet-"+name)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.NodeCredentials = nil })
-	w.says(name, infrav1.ConditionBootstrapped, "NoKubeconfig: there is nothing that the host could join its cluster with")
+	w.waitForCondition(name, infrav1.ConditionBootstrapped, "NoKubeconfig: the host has no credential to join its cluster")
 	w.kubeconfig(env.Config)
-	w.credentials()
+	w.enableNodeCredentials()
 	w.converged(1)
 
 	if s := w.get(name).Status; s.BootstrapAttempts != 0 || s.FailureReason != "" {
 		t.Errorf("it counts against the host: %+v", s)
 	}
 
-	// A kubeconfig that the host names itself takes the place of ours.
+	// A kubeconfig that the host's spec names replaces the issued one.
 	m := w.get(name)
 	base := m.DeepCopy()
 	m.Spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
@@ -204,51 +204,51 @@ func TestCredentialsThatAreNotMade(t *testing.T) {
 	})
 }
 
-// A host that is deleted is left without the credential, and one that can't be reached is not
-// waited for when its credential is over.
+// The credential of a deleted host is removed. A host that is unreachable is released after a
+// timeout.
 func TestCredentialsAreRemoved(t *testing.T) {
 	t.Parallel()
 
 	const name, away, keyless = "given-up", "given-up-and-away", "given-up-without-a-key"
 
-	w := newCredentialed(t, name, away, keyless)
+	w := newCredentialFixture(t, name, away, keyless)
 	w.start()
 	w.converged(3)
 	w.deleteHost(name)
-	w.gone(name)
+	w.waitForDeletion(name)
 
-	if runs := w.runs(name); runs[len(runs)-1] != "leave" {
+	if runs := w.scriptLabels(name); runs[len(runs)-1] != "leave" {
 		t.Errorf("the last thing that was done is %v", runs)
 	}
 
 	w.hosts[away].SetDown(true)
 	w.deleteHost(away)
-	w.says(away, infrav1.ConditionNodeCredentialRemoved, "False Unreachable")
-	w.note(away, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(6 * time.Minute)) })
-	w.gone(away)
-	w.told(away, "NodeCredentialLeft")
+	w.waitForCondition(away, infrav1.ConditionNodeCredentialRemoved, "False Unreachable")
+	w.patchStatus(away, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(6 * time.Minute)) })
+	w.waitForDeletion(away)
+	w.waitForEvent(away, "NodeCredentialLeft")
 
-	// In a namespace that is deleted the Secret goes before the host: nobody waits for it for long.
+	// In a namespace that is being deleted, the Secret may be deleted first. The host waits only briefly.
 	w.delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hosts"}})
 	w.deleteHost(keyless)
-	w.says(keyless, infrav1.ConditionNodeCredentialRemoved, "all the same")
-	w.says(keyless, infrav1.ConditionNodeCredentialRemoved, "False SecretNotFound")
-	w.note(keyless, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(61 * time.Second)) })
-	w.gone(keyless)
-	w.told(keyless, "NodeCredentialLeft")
+	w.waitForCondition(keyless, infrav1.ConditionNodeCredentialRemoved, "even if its credential is not removed")
+	w.waitForCondition(keyless, infrav1.ConditionNodeCredentialRemoved, "False SecretNotFound")
+	w.patchStatus(keyless, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(61 * time.Second)) })
+	w.waitForDeletion(keyless)
+	w.waitForEvent(keyless, "NodeCredentialLeft")
 }
 
-// No key of a host is in any object.
+// No private key of a host is stored in any object.
 func TestKeysOfHostsAreInNoObject(t *testing.T) {
 	t.Parallel()
 
 	const name = "secretive"
 
-	w := newCredentialed(t, name)
+	w := newCredentialFixture(t, name)
 	w.start()
 	w.converged(1)
 
-	text, _ := w.brought(name)
+	text, _ := w.pushedKubeconfig(name)
 	config, err := clientcmd.Load([]byte(text[:strings.LastIndex(strings.TrimSpace(text), "\n")]))
 	if err != nil {
 		t.Fatal(err)

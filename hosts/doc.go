@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts is the area of long-lived hosts that carry machines: one configuration
-// for all, pushed over SSH, and pushed again where it changed or where a host no longer
-// is as it was left.
+// Package hosts is the area for long-lived hosts that run machines. Every host of a kind gets the
+// same configuration, which the operator pushes over SSH. The operator pushes again when the
+// configuration changes or when a host has drifted from it.
 //
 //	Config ──render──► Plan: parts in order ──push──► host
 //	                     │                              │ probe, part by part
@@ -12,9 +12,12 @@
 //	HostFleet ◄─ counts ── hosts' statuses ◄── machine/ ── WorkerPool ── push/, ssh/ ──► host
 //	    └─ permits (rollout/) ─────────────────►┘
 //
-// This folder holds the wiring only (setup.go). plan/ has the plan and its digests, and
-// below it what each kind of host is made of; drift/ says what has to happen to a host, and
-// rollout/ which hosts of a fleet may be pushed to: all are pure. machine/ reconciles hosts
-// of any kind and knows none; linux/ and mac/ are kinds. fleet/ gives out permits,
-// and orders and returns hosts. nodecert/ makes what hosts join their clusters with.
+// This folder holds only the wiring (setup.go). The folders below it hold the rest:
+//
+//   - plan/ has the plan and its digests, and its subfolders render the plan for each kind of host.
+//   - drift/ decides which action a host needs, and rollout/ decides which hosts of a fleet may be
+//     pushed to. Like plan/, both are pure.
+//   - machine/ reconciles hosts and depends on no particular kind. linux/ and mac/ are the kinds.
+//   - fleet/ grants permits, and creates and deletes hosts to match the number of replicas.
+//   - nodecert/ issues the credentials with which hosts join their clusters.
 package hosts

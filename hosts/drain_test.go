@@ -25,12 +25,12 @@ import (
 
 const nodesKubeconfig = "nodes"
 
-// newNodes is a world whose hosts are Nodes of a cluster, the tests' own API server, and are
-// drained within a time.
-func newNodes(t *testing.T, timeout time.Duration, names ...string) *world {
+// newNodeFixture returns a fixture whose hosts are Nodes of the test's own API server, and are
+// drained with a timeout.
+func newNodeFixture(t *testing.T, timeout time.Duration, names ...string) *fixture {
 	t.Helper()
 
-	w := newWorld(t, 0, rollout(1))
+	w := newFixture(t, 0, rollout(1))
 	w.kubeconfig(env.Config)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
 		spec.Drain = &infrav1.NodeDrain{
@@ -41,7 +41,7 @@ func newNodes(t *testing.T, timeout time.Duration, names ...string) *world {
 
 	for _, name := range names {
 		w.host(name)
-		env.Joins(t, name, nil)
+		env.CreateNode(t, name, nil)
 	}
 
 	w.start()
@@ -50,8 +50,8 @@ func newNodes(t *testing.T, timeout time.Duration, names ...string) *world {
 	return w
 }
 
-// kubeconfig makes or changes the Secret that leads to the cluster.
-func (w *world) kubeconfig(config *rest.Config) {
+// kubeconfig creates or updates the Secret with the cluster's kubeconfig.
+func (w *fixture) kubeconfig(config *rest.Config) {
 	w.t.Helper()
 
 	data, err := kubeproc.Kubeconfig(config)
@@ -69,20 +69,20 @@ func (w *world) kubeconfig(config *rest.Config) {
 	w.must(err)
 }
 
-func (w *world) delete(obj client.Object) {
+func (w *fixture) delete(obj client.Object) {
 	w.t.Helper()
 	obj.SetNamespace(w.namespace)
 
 	w.must(env.Client.Delete(w.t.Context(), obj))
 }
 
-func (w *world) deleteHost(name string) {
+func (w *fixture) deleteHost(name string) {
 	w.t.Helper()
 	w.delete(&infrav1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// says waits until a condition of a host says something.
-func (w *world) says(name, condition, want string) {
+// waitForCondition waits until a condition of a host contains a text.
+func (w *fixture) waitForCondition(name, condition, want string) {
 	w.t.Helper()
 	w.eventually(condition+" of "+name+" says "+want, func() string {
 		last := "nothing"
@@ -98,11 +98,11 @@ func (w *world) says(name, condition, want string) {
 	})
 }
 
-// gone waits until a host's object is gone.
-func (w *world) gone(name string) {
+// waitForDeletion waits until a host's object is deleted.
+func (w *fixture) waitForDeletion(name string) {
 	w.t.Helper()
 	w.eventually(name+" is gone", func() string {
-		for _, m := range w.all() {
+		for _, m := range w.listHosts() {
 			if m.Name == name {
 				return fmt.Sprintf("%+v", m.Status)
 			}
@@ -112,11 +112,11 @@ func (w *world) gone(name string) {
 	})
 }
 
-// told waits for an event.
-func (w *world) told(object, reason string) {
+// waitForEvent waits for an event.
+func (w *fixture) waitForEvent(object, reason string) {
 	w.t.Helper()
 	w.eventually(object+" has the event "+reason, func() string {
-		if got := w.events(object); !slices.Contains(got, reason) {
+		if got := w.eventReasons(object); !slices.Contains(got, reason) {
 			return fmt.Sprint(got)
 		}
 
@@ -124,8 +124,9 @@ func (w *world) told(object, reason string) {
 	})
 }
 
-// cordons is a user who may drain an empty Node, and not delete it.
-func (w *world) cordons() *rest.Config {
+// drainUserConfig returns the configuration of a user who may drain an empty Node but not delete
+// it.
+func (w *fixture) drainUserConfig() *rest.Config {
 	w.t.Helper()
 
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: []rbacv1.PolicyRule{
@@ -142,7 +143,7 @@ func (w *world) cordons() *rest.Config {
 	return env.User(w.t, w.namespace)
 }
 
-func (w *world) hasPod(name string) bool {
+func (w *fixture) hasPod(name string) bool {
 	w.t.Helper()
 
 	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &corev1.Pod{})
@@ -153,9 +154,10 @@ func (w *world) hasPod(name string) bool {
 	return err == nil
 }
 
-// lets has a budget let a pod go. An eviction that a restart has cut off may have used the budget up
-// with the pod still there: a cluster's own controller gives it back after two minutes.
-func (w *world) lets(budget, pod string) {
+// allowEviction makes a budget allow the eviction of a pod. An eviction that a restart interrupted
+// may have used the budget up although the pod still exists. A real cluster's controller restores
+// the budget after two minutes.
+func (w *fixture) allowEviction(budget, pod string) {
 	w.t.Helper()
 	w.eventually("pod "+pod+" goes", func() string {
 		if !w.hasPod(pod) {
@@ -166,35 +168,35 @@ func (w *world) lets(budget, pod string) {
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: budget}, of))
 
 		if of.Status.DisruptionsAllowed == 0 {
-			env.Budget(w.t, w.namespace, budget, 1)
+			env.SetBudget(w.t, w.namespace, budget, 1)
 		}
 
 		return fmt.Sprintf("it is there: %+v", of.Status)
 	})
 }
 
-// A host that is deleted goes when its Node is drained, and its Node after it: what a
-// PodDisruptionBudget keeps is waited for, over a restart of the operator too, and other hosts
-// are left alone.
+// A deleted host is released after its Node is drained, and then its Node is deleted. The drain
+// waits for a PodDisruptionBudget, even across a restart of the operator. Other hosts are not
+// affected.
 func TestHostsAreDrained(t *testing.T) {
 	t.Parallel()
 
 	const leaves, stays = "drained-leaves", "drained-stays"
 
-	w := newNodes(t, time.Hour, leaves, stays)
+	w := newNodeFixture(t, time.Hour, leaves, stays)
 
 	for _, name := range []string{leaves, stays} {
-		env.Pod(t, w.namespace, name, "free-"+name, nil)
-		env.Pod(t, w.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+		env.CreatePod(t, w.namespace, name, "free-"+name, nil)
+		env.CreatePod(t, w.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
 	}
 
-	env.Budget(t, w.namespace, "kept", 0)
+	env.SetBudget(t, w.namespace, "kept", 0)
 	w.deleteHost(leaves)
-	w.says(leaves, infrav1.ConditionNodeDrained, fmt.Sprintf(
-		"False Draining: left: 1 pod (%[1]s/kept-%[2]s); eviction refused for now: %[1]s/kept-%[2]s by PodDisruptionBudget kept",
+	w.waitForCondition(leaves, infrav1.ConditionNodeDrained, fmt.Sprintf(
+		"False Draining: remaining: 1 pod (%[1]s/kept-%[2]s); eviction refused for now: %[1]s/kept-%[2]s by PodDisruptionBudget kept",
 		w.namespace, leaves))
 
-	if node := env.Node(t, leaves); node == nil || !node.Spec.Unschedulable || w.hasPod("free-"+leaves) || !w.hasPod("kept-"+leaves) {
+	if node := env.GetNode(t, leaves); node == nil || !node.Spec.Unschedulable || w.hasPod("free-"+leaves) || !w.hasPod("kept-"+leaves) {
 		t.Errorf("node %+v, free pod there %v, kept pod there %v", node, w.hasPod("free-"+leaves), w.hasPod("kept-"+leaves))
 	}
 
@@ -205,79 +207,80 @@ func TestHostsAreDrained(t *testing.T) {
 		t.Errorf("after a restart the drain is %+v, and it began at %s", now, started)
 	}
 
-	w.lets("kept", "kept-"+leaves)
-	w.gone(leaves)
+	w.allowEviction("kept", "kept-"+leaves)
+	w.waitForDeletion(leaves)
 
-	if env.Node(t, leaves) != nil || w.hasPod("kept-"+leaves) {
+	if env.GetNode(t, leaves) != nil || w.hasPod("kept-"+leaves) {
 		t.Error("its Node or its pod is there")
 	}
 
-	if node := env.Node(t, stays); node == nil || node.Spec.Unschedulable || !w.hasPod("free-"+stays) || !w.hasPod("kept-"+stays) {
+	if node := env.GetNode(t, stays); node == nil || node.Spec.Unschedulable || !w.hasPod("free-"+stays) || !w.hasPod("kept-"+stays) {
 		t.Errorf("%s, which stays, was drained too", stays)
 	}
 }
 
-// A drain that hangs ends after its time, and says what was left. The Node goes all the same.
+// A drain that hangs ends after its timeout and reports what was left. The Node is deleted
+// nevertheless.
 func TestDrainOfAHostThatHangs(t *testing.T) {
 	t.Parallel()
 
 	const name = "hangs"
 
-	w := newNodes(t, time.Second, name)
-	env.Pod(t, w.namespace, name, "kept", nil)
-	env.Budget(t, w.namespace, "kept", 0)
+	w := newNodeFixture(t, time.Second, name)
+	env.CreatePod(t, w.namespace, name, "kept", nil)
+	env.SetBudget(t, w.namespace, "kept", 0)
 	w.deleteHost(name)
-	w.gone(name)
-	w.told(fleetName, "DrainTimedOut")
+	w.waitForDeletion(name)
+	w.waitForEvent(fleetName, "DrainTimedOut")
 
-	if env.Node(t, name) != nil || !w.hasPod("kept") {
-		t.Errorf("its Node is there: %v; its pod is there: %v", env.Node(t, name) != nil, w.hasPod("kept"))
+	if env.GetNode(t, name) != nil || !w.hasPod("kept") {
+		t.Errorf("its Node is there: %v; its pod is there: %v", env.GetNode(t, name) != nil, w.hasPod("kept"))
 	}
 }
 
-// Without the way to its cluster a host waits, and says for how long. A user who may not delete
-// Nodes leaves one, and an event names it.
+// Without access to its cluster a host waits and reports for how long. If the user may not delete
+// Nodes, the Node stays and an event names it.
 func TestDrainOfAHostWithoutItsCluster(t *testing.T) {
 	t.Parallel()
 
 	const name = "forbidden"
 
-	w := newNodes(t, time.Hour, name)
+	w := newNodeFixture(t, time.Hour, name)
 	w.kubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
 	w.deleteHost(name)
-	w.says(name, infrav1.ConditionNodeDrained, "the API server of the Node's cluster answered 403 Forbidden")
-	w.says(name, infrav1.ConditionNodeDrained, "the host goes in 59m")
+	w.waitForCondition(name, infrav1.ConditionNodeDrained, "the API server of the Node's cluster returned 403 Forbidden")
+	w.waitForCondition(name, infrav1.ConditionNodeDrained, "deletion of the host continues in 59m")
 
-	w.kubeconfig(w.cordons())
-	w.gone(name)
-	w.told(fleetName, "NodeLeft")
+	w.kubeconfig(w.drainUserConfig())
+	w.waitForDeletion(name)
+	w.waitForEvent(fleetName, "NodeLeft")
 
-	if node := env.Node(t, name); node == nil || !node.Spec.Unschedulable {
+	if node := env.GetNode(t, name); node == nil || !node.Spec.Unschedulable {
 		t.Errorf("node %+v: want it cordoned", node)
 	}
 }
 
-// A host whose fleet is gone, or that was never booted, goes at once.
+// A host without a fleet, or without a first boot, is released without a drain.
 func TestHostsThatAreNotDrained(t *testing.T) {
 	t.Parallel()
 
 	const booted, fresh = "orphan", "never-booted"
 
-	w := newNodes(t, time.Hour, booted)
-	env.Pod(t, w.namespace, booted, "pod", nil)
+	w := newNodeFixture(t, time.Hour, booted)
+	env.CreatePod(t, w.namespace, booted, "pod", nil)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Paused = true })
 	w.host(fresh)
-	env.Joins(t, fresh, nil)
-	w.says(fresh, infrav1.ConditionBootstrapped, "Paused")
+	env.CreateNode(t, fresh, nil)
+	w.waitForCondition(fresh, infrav1.ConditionBootstrapped, "Paused")
 	w.deleteHost(fresh)
-	w.gone(fresh)
+	w.waitForDeletion(fresh)
 	w.delete(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: fleetName}})
-	w.says(booted, infrav1.ConditionFleetFound, "FleetNotFound")
+	w.waitForCondition(booted, infrav1.ConditionFleetFound, "FleetNotFound")
 	w.deleteHost(booted)
-	w.gone(booted)
+	w.waitForDeletion(booted)
 
 	for _, name := range []string{booted, fresh} {
-		if node := env.Node(t, name); node == nil || node.Spec.Unschedulable {
+		if node := env.GetNode(t, name); node == nil || node.Spec.Unschedulable {
 			t.Errorf("node of %s: %+v; want it left alone", name, node)
 		}
 	}

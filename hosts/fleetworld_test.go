@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// racks is a kind of host of which the configuration alone is known.
+// racks is a kind of host of which only the catalog is implemented.
 type racks struct {
 	machine.Kind
 
@@ -46,26 +46,27 @@ func (racks) FleetName(host machine.Object) string {
 	return m.Spec.FleetName
 }
 func (racks) HostKeys(machine.Object) machine.HostKeys { return machine.HostKeys{AcceptNew: true} }
-func (racks) Like(host machine.Object) machine.Object {
+func (racks) NewLike(host machine.Object) machine.Object {
 	m, _ := host.(*v1alpha1.LinuxMachine)
 
 	return &v1alpha1.LinuxMachine{Spec: m.Spec}
 }
 
-// fleetWorld is a fleet alone, whose hosts the test plays.
-type fleetWorld struct {
-	*world
+// fleetFixture is a fleet without a controller for its hosts. The test sets the status of the
+// hosts.
+type fleetFixture struct {
+	*fixture
 
 	recorder *events.FakeRecorder
-	// live is what the controller reads past its cache.
-	live client.Reader
+	// apiReader is what the controller uses to read from the API server.
+	apiReader client.Reader
 }
 
-func newFleetWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *fleetWorld {
+func newFleetFixture(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *fleetFixture {
 	t.Helper()
 	t.Parallel()
 
-	w := &fleetWorld{world: &world{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100), live: env.Client}
+	w := &fleetFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100), apiReader: env.Client}
 	env.Create(t, &v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}, Spec: spec})
 
 	for _, name := range hosts {
@@ -76,17 +77,17 @@ func newFleetWorld(t *testing.T, spec v1alpha1.HostFleetSpec, hosts ...string) *
 				FleetName: "racks", Address: "192.0.2.1", SSHKeySecretRef: key, KubeconfigSecretRef: key,
 			},
 		})
-		w.note(name, func(s *v1alpha1.LinuxMachineStatus) { s.Bootstrapped, s.HostConfigHash = true, "old" })
+		w.patchStatus(name, func(s *v1alpha1.LinuxMachineStatus) { s.Bootstrapped, s.HostConfigHash = true, "old" })
 	}
 
 	return w
 }
 
 // run runs the controller as the operator does, until the returned function is called.
-func (w *fleetWorld) run(hash string) func() {
+func (w *fleetFixture) run(hash string) func() {
 	w.t.Helper()
 
-	return env.Manage(w.t, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
+	return env.StartManager(w.t, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
 		kind := racks{hash: hash}
 
 		err := mgr.GetFieldIndexer().IndexField(ctx, kind.New(), machine.FleetIndex, func(obj client.Object) []string {
@@ -99,15 +100,15 @@ func (w *fleetWorld) run(hash string) func() {
 		}
 
 		return (&fleet.Reconciler{
-			Kinds: []machine.Kind{kind}, Client: mgr.GetClient(), Live: w.live, Clock: clock.RealClock{}, Recorder: w.recorder,
-			Runner: &step.Runner{Client: mgr.GetClient(), Controller: "hostfleet"},
-			Policy: drift.Policy{MaxAttempts: 5, MaxBoots: 5, Base: time.Hour, Cap: time.Hour},
+			Kinds: []machine.Kind{kind}, Client: mgr.GetClient(), APIReader: w.apiReader, Clock: clock.RealClock{}, Recorder: w.recorder,
+			Runner: &step.Reconciler{Client: mgr.GetClient(), Controller: "hostfleet"},
+			Policy: drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 5, Base: time.Hour, Cap: time.Hour},
 		}).SetupWithManager(mgr)
 	})
 }
 
-// reaches waits until the fleet is as it should be, and gives it.
-func (w *fleetWorld) reaches(what string, done func(*v1alpha1.HostFleet) bool) *v1alpha1.HostFleet {
+// waitForFleet waits until done returns true for the fleet, and returns the fleet.
+func (w *fleetFixture) waitForFleet(what string, done func(*v1alpha1.HostFleet) bool) *v1alpha1.HostFleet {
 	w.t.Helper()
 
 	var last *v1alpha1.HostFleet
@@ -123,8 +124,8 @@ func (w *fleetWorld) reaches(what string, done func(*v1alpha1.HostFleet) bool) *
 	return last
 }
 
-// permits tells whether so many hosts may be pushed to, all with this configuration.
-func permits(f *v1alpha1.HostFleet, n int, hash string) bool {
+// hasPermits returns true if the fleet has n permits for updates, all for the hash.
+func hasPermits(f *v1alpha1.HostFleet, n int, hash string) bool {
 	return len(f.Status.Permits) == n && !slices.ContainsFunc(f.Status.Permits, func(p v1alpha1.HostPermit) bool {
 		return p.Hash != hash || p.What != string(drift.Update)
 	})
@@ -136,35 +137,35 @@ func rackSpec(most int32) v1alpha1.HostFleetSpec {
 	}
 }
 
-// A configuration that a host refuses goes no further, is told of once, and goes on when a
-// person says so.
+// The rollout of a refused configuration stops, emits one event, and continues when a person
+// resumes the fleet.
 func TestRefusedConfigurationStops(t *testing.T) {
-	w := newFleetWorld(t, rackSpec(1), "a", "b")
+	w := newFleetFixture(t, rackSpec(1), "a", "b")
 	defer w.run("bad")()
 
-	first := w.reaches("the canary's permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") })
+	first := w.waitForFleet("the canary's permit", func(f *v1alpha1.HostFleet) bool { return hasPermits(f, 1, "bad") })
 	canary := first.Status.Permits[0]
 	other := map[string]string{"a": "b", "b": "a"}[canary.Host]
 
-	w.note(canary.Host, func(s *v1alpha1.LinuxMachineStatus) {
+	w.patchStatus(canary.Host, func(s *v1alpha1.LinuxMachineStatus) {
 		at := metav1.Now().Rfc3339Copy()
 		s.LastPermit, s.FailedHostConfigHash, s.LastUpdateFailureTime, s.UpdateAttempts = canary.Number, "bad", &at, 1
 	})
 
-	stopped := w.reaches("the stop", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && permits(f, 0, "") })
-	kube.Condition(t, stopped.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, "RolloutStopped", "")
+	stopped := w.waitForFleet("the stop", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && hasPermits(f, 0, "") })
+	kube.CheckCondition(t, stopped.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, "RolloutStopped", "")
 
-	// It is looked at again, and neither told again nor given to another host.
-	w.note(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = []string{"agent"} })
-	w.note(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = nil })
+	// Further reconciles neither repeat the event nor grant a permit to another host.
+	w.patchStatus(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = []string{"agent"} })
+	w.patchStatus(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = nil })
 
 	resumed := w.fleet()
 	resumed.Spec.ResumedAt = new(metav1.NewTime(time.Now().Add(2 * time.Second)))
 
 	w.must(env.Client.Update(t.Context(), resumed))
 
-	goesOn := w.reaches("the next permit", func(f *v1alpha1.HostFleet) bool { return permits(f, 1, "bad") && f.Status.Permits[0].Host == other })
-	kube.Condition(t, goesOn.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
+	goesOn := w.waitForFleet("the next permit", func(f *v1alpha1.HostFleet) bool { return hasPermits(f, 1, "bad") && f.Status.Permits[0].Host == other })
+	kube.CheckCondition(t, goesOn.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
 
 	close(w.recorder.Events)
 
@@ -180,7 +181,7 @@ func TestRefusedConfigurationStops(t *testing.T) {
 	}
 }
 
-// Nothing is permitted while a fleet is paused, or where its kind of host is not known.
+// A fleet grants no permit while it is paused or if its kind of host is unknown.
 func TestFleetsThatHoldBack(t *testing.T) {
 	t.Parallel()
 
@@ -195,11 +196,11 @@ func TestFleetsThatHoldBack(t *testing.T) {
 			held := rackSpec(2)
 			tc.edit(&held)
 
-			w := newFleetWorld(t, held, "a")
+			w := newFleetFixture(t, held, "a")
 			defer w.run("new")()
 
-			f := w.reaches("a word on it", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
-			kube.Condition(t, f.Status.Conditions, tc.condition, metav1.ConditionFalse, tc.reason, "")
+			f := w.waitForFleet("a word on it", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
+			kube.CheckCondition(t, f.Status.Conditions, tc.condition, metav1.ConditionFalse, tc.reason, "")
 
 			if len(f.Status.Permits) > 0 {
 				t.Errorf("permits are out: %+v", f.Status.Permits)
@@ -208,40 +209,41 @@ func TestFleetsThatHoldBack(t *testing.T) {
 	}
 }
 
-// slow is an API server in whose first list of hosts somebody is quicker than a pass.
-type slow struct {
+// racingReader changes an object during the first list of hosts of a reconcile.
+type racingReader struct {
 	client.Reader
 
-	once sync.Once
-	then func()
+	once   sync.Once
+	change func()
 }
 
-func (s *slow) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	s.once.Do(s.then)
+func (s *racingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	s.once.Do(s.change)
 
 	return s.Reader.List(ctx, list, opts...)
 }
 
-// A pass that began before the number of hosts was taken away makes none, and gives none back.
+// If spec.replicas is removed during a reconcile, the reconcile neither creates nor deletes a host.
 func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
 	t.Parallel()
 
 	for name, replicas := range map[string]int32{"one too few": 3, "one too many": 1} {
 		t.Run(name, func(t *testing.T) {
-			w := newFleetWorld(t, v1alpha1.HostFleetSpec{HostKind: "LinuxMachine", Replicas: new(replicas), TemplateHost: "a"}, "a", "b")
+			w := newFleetFixture(t, v1alpha1.HostFleetSpec{HostKind: "LinuxMachine", Replicas: new(replicas), TemplateHost: "a"}, "a", "b")
 			if replicas == 1 {
-				// A fleet gives back what it made, and orders none for a while after that.
+				// A fleet deletes only hosts that it created, and orders no host shortly after it
+				// created one.
 				made := &v1alpha1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "b"}}
-				w.merge(made, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationMadeByFleet+`":"racks"}}}`)
+				w.mergePatch(made, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationMadeByFleet+`":"racks"}}}`)
 			}
 
-			w.live = &slow{Reader: env.Client, then: func() {
-				w.merge(&v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}},
+			w.apiReader = &racingReader{Reader: env.Client, change: func() {
+				w.mergePatch(&v1alpha1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "racks"}},
 					`{"spec":{"replicas":null}}`)
 			}}
 			defer w.run("new")()
 
-			w.reaches("a look at the fleet without a number", func(f *v1alpha1.HostFleet) bool {
+			w.waitForFleet("a look at the fleet without a number", func(f *v1alpha1.HostFleet) bool {
 				return f.Spec.Replicas == nil && f.Status.ObservedGeneration == f.Generation
 			})
 
@@ -262,8 +264,8 @@ func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
 	}
 }
 
-// merge changes an object as kubectl patch does.
-func (w *fleetWorld) merge(obj client.Object, with string) {
+// mergePatch changes an object, as kubectl patch does.
+func (w *fleetFixture) mergePatch(obj client.Object, with string) {
 	w.t.Helper()
 
 	if err := env.Client.Patch(w.t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(with))); err != nil {

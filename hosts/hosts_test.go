@@ -26,8 +26,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// plan is what the operator's configuration brings to all hosts.
-func (w *world) plan() linuxplan.Config {
+// planConfig returns the configuration that all hosts share.
+func (w *fixture) planConfig() linuxplan.Config {
 	w.t.Helper()
 
 	out, err := linux.Load(w.cfg.Linux, os.ReadFile)
@@ -36,11 +36,11 @@ func (w *world) plan() linuxplan.Config {
 	return out
 }
 
-// planOf is what it brings to one.
-func (w *world) planOf(name string) plan.Plan {
+// renderPlan returns the plan of one host.
+func (w *fixture) renderPlan(name string) plan.Plan {
 	w.t.Helper()
 
-	cfg := w.plan()
+	cfg := w.planConfig()
 	cfg.NodeName, cfg.Kubeconfig = name, log.NewSecret(kubeconfig)
 
 	out, err := linuxplan.Render(cfg)
@@ -53,26 +53,26 @@ func rollout(most int) infrav1.HostRollout {
 	return infrav1.HostRollout{MaxUnavailable: new(intstr.FromInt(most)), Canary: new(int32(1)), FailureThreshold: 1}
 }
 
-// From new hosts to a fleet, and then to another configuration: a canary first, never more
-// than allowed at a time, and only what has changed.
+// New hosts are bootstrapped. Then another configuration is rolled out: first to a canary, never to
+// more hosts at a time than allowed, and only the changed parts.
 func TestFleetFollowsItsConfiguration(t *testing.T) {
 	t.Parallel()
 
 	const n = 6
 
-	w := newWorld(t, n, rollout(2))
+	w := newFixture(t, n, rollout(2))
 	w.start()
 	first := w.converged(n)
 
 	for name, host := range w.hosts {
-		m, p := w.get(name), w.planOf(name)
+		m, p := w.get(name), w.renderPlan(name)
 
 		var labels []string
 		for _, part := range p.Parts() {
 			labels = append(labels, part.Label)
 		}
 
-		if diff := cmp.Diff(labels, w.runs(name)); diff != "" {
+		if diff := cmp.Diff(labels, w.scriptLabels(name)); diff != "" {
 			t.Errorf("%s: not all parts, once each, in order: %s", name, diff)
 		}
 
@@ -85,11 +85,11 @@ func TestFleetFollowsItsConfiguration(t *testing.T) {
 		}
 	}
 
-	w.forgetMost()
+	w.resetMaxBusy()
 	before := map[string]int{}
 
 	for name := range w.hosts {
-		before[name] = len(w.runs(name))
+		before[name] = len(w.scriptLabels(name))
 	}
 
 	w.restart("agent two")
@@ -98,18 +98,18 @@ func TestFleetFollowsItsConfiguration(t *testing.T) {
 		t.Error("another agent, and the same hash")
 	}
 
-	if most := w.mostBusy(); most > 2 || most < 1 {
+	if most := w.maxBusyHosts(); most > 2 || most < 1 {
 		t.Errorf("%d hosts at a time, 2 are allowed", most)
 	}
 
 	for name := range w.hosts {
-		if diff := cmp.Diff([]string{"agent", "agent-service"}, w.runs(name)[before[name]:]); diff != "" {
+		if diff := cmp.Diff([]string{"agent", "agent-service"}, w.scriptLabels(name)[before[name]:]); diff != "" {
 			t.Errorf("%s: more or less than has changed: %s", name, diff)
 		}
 	}
 
 	w.eventually("events", func() string {
-		if got := w.events("rack-00"); !slices.Contains(got, "AgentRolled") {
+		if got := w.eventReasons("rack-00"); !slices.Contains(got, "AgentRolled") {
 			return fmt.Sprint(got)
 		}
 
@@ -126,18 +126,18 @@ func partsOf(m *infrav1.LinuxMachine) []plan.Digest {
 	return out
 }
 
-// A bad configuration gets to the canary and no further; another one fixes all.
+// A bad configuration reaches only the canary. The next configuration fixes all hosts.
 func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	t.Parallel()
 
 	const n = 4
 
-	w := newWorld(t, n, rollout(3))
+	w := newFixture(t, n, rollout(3))
 	w.start()
 	good := w.converged(n)
 
 	for _, host := range w.hosts {
-		host.Inject(machost.Fault{Label: "agent", What: machost.Fail})
+		host.Inject(machost.Fault{Label: "agent", Kind: machost.Fail})
 	}
 
 	w.restart("agent bad")
@@ -158,7 +158,7 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 
 	var canary string
 
-	for _, m := range w.all() {
+	for _, m := range w.listHosts() {
 		switch {
 		case m.Status.FailedHostConfigHash == "":
 			if m.Status.HostConfigHash != good {
@@ -176,7 +176,7 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	}
 
 	w.eventually("event", func() string {
-		if got := append(w.events(canary), w.events(fleetName)...); !slices.Contains(got, "AgentRollFailed") || !slices.Contains(got, "RolloutStopped") {
+		if got := append(w.eventReasons(canary), w.eventReasons(fleetName)...); !slices.Contains(got, "AgentRollFailed") || !slices.Contains(got, "RolloutStopped") {
 			return fmt.Sprint(got)
 		}
 
@@ -184,7 +184,7 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	})
 
 	for _, host := range w.hosts {
-		host.Fix()
+		host.ClearFaults()
 	}
 
 	w.restart("agent fixed")
@@ -197,17 +197,16 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 
 func isAgent(d plan.Digest) bool { return d.Label == "agent" }
 
-// A host that refuses a configuration too often has failed for good, until the
-// configuration is another one.
+// A host that refuses a configuration too often fails terminally until the configuration changes.
 func TestFailedForGoodHealsByItself(t *testing.T) {
 	t.Parallel()
 
 	r := rollout(1)
 	r.FailureThreshold = 10
-	w := newWorld(t, 1, r)
+	w := newFixture(t, 1, r)
 	w.start()
 	w.converged(1)
-	w.hosts["rack-00"].Inject(machost.Fault{Label: "agent", What: machost.Fail})
+	w.hosts["rack-00"].Inject(machost.Fault{Label: "agent", Kind: machost.Fail})
 	w.restart("agent bad")
 
 	w.waitWhile("rack-00", "fail", func(m *infrav1.LinuxMachine) bool {
@@ -218,44 +217,44 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 		t.Errorf("%+v", m.Status)
 	}
 
-	// Nothing happens by itself, and phase stays what it is.
-	runs := len(w.runs("rack-00"))
+	// Without a change nothing happens, and the phase stays Failed.
+	runs := len(w.scriptLabels("rack-00"))
 	w.patchFleet(func(s *infrav1.HostFleetSpec) { s.ResumedAt = new(metav1.Now()) })
-	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.Phase = infrav1.HostReady })
+	w.patchStatus("rack-00", func(s *infrav1.LinuxMachineStatus) { s.Phase = infrav1.HostReady })
 	w.eventually("stay failed", func() string {
 		return strings.TrimPrefix(string(w.get("rack-00").Status.Phase), string(infrav1.HostFailed))
 	})
 
-	if after := len(w.runs("rack-00")); after != runs {
+	if after := len(w.scriptLabels("rack-00")); after != runs {
 		t.Errorf("%d scripts more", after-runs)
 	}
 
-	w.hosts["rack-00"].Fix()
+	w.hosts["rack-00"].ClearFaults()
 	w.restart("agent well")
 	w.converged(1)
 }
 
-// An operator that is killed in the middle of a push leaves its permit on record: the next
-// one does the same host first, and no more at a time than allowed.
+// If an operator is killed during a push, the permit stays recorded. The next operator continues
+// with the same host, and pushes to no more hosts at a time than allowed.
 func TestKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 
 	const n = 4
 
-	w := newWorld(t, n, rollout(1))
+	w := newFixture(t, n, rollout(1))
 	w.start()
 	w.converged(n)
-	w.forgetMost()
+	w.resetMaxBusy()
 
-	goOn := w.hold("agent")
+	goOn := w.blockScripts("agent")
 
 	w.restart("agent two")
 
 	var held infrav1.LinuxMachine
 
 	w.eventually("hang", func() string {
-		for _, m := range w.all() {
-			if m.Status.Push != nil && w.mostBusy() > 0 {
+		for _, m := range w.listHosts() {
+			if m.Status.Push != nil && w.maxBusyHosts() > 0 {
 				held = m
 
 				return ""
@@ -275,7 +274,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	w.restart("agent two")
 	w.converged(n)
 
-	if most := w.mostBusy(); most > 1 {
+	if most := w.maxBusyHosts(); most > 1 {
 		t.Errorf("%d hosts at a time", most)
 	}
 
@@ -284,20 +283,20 @@ func TestKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// A host that by its record needs nothing is asked all the same before it is called
-// converged: a push that was cut off at its end was never looked at.
+// A host whose status shows nothing to push is still probed before it counts as converged, because
+// an earlier push may have been interrupted before its probe.
 func TestNothingToPushIsStillLookedAt(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 1, rollout(1))
+	w := newFixture(t, 1, rollout(1))
 	w.start()
 	w.converged(1)
 
-	before := len(w.runs("rack-00"))
-	w.hosts["rack-00"].Lose("agent")
-	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.HostConfigHash = "" })
+	before := len(w.scriptLabels("rack-00"))
+	w.hosts["rack-00"].DropScript("agent")
+	w.patchStatus("rack-00", func(s *infrav1.LinuxMachineStatus) { s.HostConfigHash = "" })
 	w.eventually("repair", func() string {
-		if runs := w.runs("rack-00")[before:]; !slices.Equal(runs, []string{"agent", "agent-service"}) {
+		if runs := w.scriptLabels("rack-00")[before:]; !slices.Equal(runs, []string{"agent", "agent-service"}) {
 			return fmt.Sprint(runs)
 		}
 
@@ -306,19 +305,19 @@ func TestNothingToPushIsStillLookedAt(t *testing.T) {
 	w.converged(1)
 }
 
-// What a host loses is found by its probe, and brought back, and nothing else.
+// A probe finds what a host has lost, and only that is repaired.
 func TestLostPartsAreRepaired(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 2, rollout(1))
+	w := newFixture(t, 2, rollout(1))
 	w.cfg.ProbeInterval = 300 * time.Millisecond
 	w.start()
 	w.converged(2)
 
-	before := len(w.runs("rack-01"))
-	w.hosts["rack-01"].Lose("firewall-rules")
+	before := len(w.scriptLabels("rack-01"))
+	w.hosts["rack-01"].DropScript("firewall-rules")
 	w.eventually("repair", func() string {
-		if runs := w.runs("rack-01")[before:]; len(runs) < 2 {
+		if runs := w.scriptLabels("rack-01")[before:]; len(runs) < 2 {
 			return fmt.Sprint(runs)
 		}
 
@@ -326,23 +325,23 @@ func TestLostPartsAreRepaired(t *testing.T) {
 	})
 	w.converged(2)
 
-	if diff := cmp.Diff([]string{"firewall-rules", "firewall"}, w.runs("rack-01")[before:]); diff != "" {
+	if diff := cmp.Diff([]string{"firewall-rules", "firewall"}, w.scriptLabels("rack-01")[before:]); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func reasonIs(conditions []metav1.Condition, condition, reason string) bool {
+func hasReason(conditions []metav1.Condition, condition, reason string) bool {
 	c := meta.FindStatusCondition(conditions, condition)
 
 	return c != nil && c.Reason == reason
 }
 
-// A host that is deleted in the middle of a push is let go, and the push is ended.
+// If a host is deleted during a push, the push is canceled and the host is released.
 func TestDeletedInTheMiddle(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 1, rollout(1))
-	w.hold("tailscale")
+	w := newFixture(t, 1, rollout(1))
+	w.blockScripts("tailscale")
 	w.start()
 	w.waitWhile("rack-00", "hang", func(m *infrav1.LinuxMachine) bool {
 		return m.Status.Push == nil || m.Status.Phase != infrav1.HostBootstrapping
@@ -351,7 +350,7 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	w.must(env.Client.Delete(t.Context(), w.get("rack-00")))
 
 	w.eventually("go", func() string {
-		if left := w.all(); len(left) > 0 {
+		if left := w.listHosts(); len(left) > 0 {
 			return fmt.Sprintf("%+v", left[0].Status)
 		}
 
@@ -359,24 +358,24 @@ func TestDeletedInTheMiddle(t *testing.T) {
 	})
 }
 
-// Many hosts without drift: no connection, no Secret read, nothing rendered. There is no
-// host and no Secret there, so whatever tried would show.
+// Reconciles of many hosts without drift open no connection, read no Secret and render no plan. The
+// hosts and Secrets do not exist, so each attempt would be visible.
 func TestPassWithoutDriftCostsNothing(t *testing.T) {
 	t.Parallel()
-	passWithoutDrift(t, 40)
+	checkReconcileWithoutDrift(t, 40)
 }
 
 func TestSoakPassWithoutDriftCostsNothing(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	passWithoutDrift(t, 1000)
+	checkReconcileWithoutDrift(t, 1000)
 }
 
-func passWithoutDrift(t *testing.T, n int) {
+func checkReconcileWithoutDrift(t *testing.T, n int) {
 	t.Helper()
 
-	w := newWorld(t, 0, rollout(10))
-	hash := linux.New(w.plan()).Hash()
+	w := newFixture(t, 0, rollout(10))
+	hash := linux.New(w.planConfig()).Hash()
 
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
 		none := infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
@@ -392,7 +391,7 @@ func passWithoutDrift(t *testing.T, n int) {
 				SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 			},
 		}
-		// Every other one has a credential that the operator made.
+		// Every second host has a credential that the operator issued.
 		if i%2 == 0 {
 			m.Spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}
 		}
@@ -410,7 +409,7 @@ func passWithoutDrift(t *testing.T, n int) {
 	}
 
 	w.configureMacs()
-	w.macsAtRest(n / 10)
+	w.createConvergedMacs(n / 10)
 	w.start()
 	w.converged(n)
 	w.eventually("Macs are content with their macOS", func() string {
@@ -421,7 +420,7 @@ func passWithoutDrift(t *testing.T, n int) {
 		return ""
 	})
 
-	for _, m := range w.all() {
+	for _, m := range w.listHosts() {
 		if m.Status.ContactAttempts != 0 || m.Status.LastContactTime != nil {
 			t.Errorf("%s: %+v", m.Name, m.Status)
 		}
@@ -439,9 +438,9 @@ func passWithoutDrift(t *testing.T, n int) {
 	}
 }
 
-// macsAtRest makes Macs that have their configuration and the macOS that their fleet names. There is
-// none, and no Scaleway.
-func (w *world) macsAtRest(n int) {
+// createConvergedMacs creates objects of Macs that have their configuration and the macOS that
+// their fleet names. The Macs do not exist, and neither does Scaleway's API.
+func (w *fixture) createConvergedMacs(n int) {
 	w.t.Helper()
 
 	programs, err := mac.Load(w.cfg.Mac, os.ReadFile)

@@ -35,10 +35,10 @@ type (
 func TestOrderedMachine(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", func(s *macSpec) { s.OS = "macos-sonoma-14.6" })
 
-	w.want(w.provision("mac-1"), "ServerWorking")
+	w.expect(w.provision("mac-1"), "ServerWorking")
 
 	server := w.servers(1)[0]
 	if len(server.SSHKeys) != 1 || server.OS != "macos-sonoma-14.6" || server.Type != "M4-S" {
@@ -46,7 +46,7 @@ func TestOrderedMachine(t *testing.T) {
 	}
 
 	w.clock.Step(10 * time.Minute)
-	w.want(w.provision("mac-1"), "Done")
+	w.expect(w.provision("mac-1"), "Done")
 
 	got := w.get("mac-1")
 	server = w.servers(1)[0]
@@ -69,7 +69,7 @@ func TestOrderedMachine(t *testing.T) {
 	}
 
 	calls := w.sim.Calls()
-	w.want(w.provision("mac-1"), "Done")
+	w.expect(w.provision("mac-1"), "Done")
 
 	if diff := cmp.Diff(calls, w.sim.Calls()); diff != "" {
 		t.Errorf("a machine with a server asks Scaleway again:\n%s", diff)
@@ -79,9 +79,9 @@ func TestOrderedMachine(t *testing.T) {
 func TestAccessAndPlan(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", func(s *macSpec) { s.SSHPort, s.HostCPU = 2222, 4 })
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 
 	object := w.get("mac-1")
 	server := w.servers(1)[0]
@@ -96,12 +96,12 @@ func TestAccessAndPlan(t *testing.T) {
 		t.Errorf("access %+v", access)
 	}
 
-	p, err := w.kind.Plan(t.Context(), macSecrets{}, object, access)
+	p, err := w.kind.RenderPlan(t.Context(), macSecrets{}, object, access)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	plist, _ := p.Part("launchd-plist")
+	plist, _ := p.FindPart("launchd-plist")
 	for _, argument := range []string{
 		"--node-name=mac-1", "--provider-id=scw-applesilicon://fr-par-1/" + server.ID, "--host-cpu=4", "--host-memory-mb=16384",
 		"/Users/m1/Library/Logs/", "Aqua",
@@ -111,18 +111,18 @@ func TestAccessAndPlan(t *testing.T) {
 		}
 	}
 
-	kubeconfig, _ := p.Part("kubeconfig")
+	kubeconfig, _ := p.FindPart("kubeconfig")
 	if kubeconfig.Secret.Reveal() != "kubeconfig of "+t.Name() {
 		t.Error("the plan has another kubeconfig")
 	}
 
 	w.sim.Rename(server.ID, "theirs")
 
-	if _, err := w.kind.Access(t.Context(), macSecrets{}, object); errclass.Reason(err, "") != "ServerRenamed" {
+	if _, err := w.kind.Access(t.Context(), macSecrets{}, object); errclass.ReasonOf(err, "") != "ServerRenamed" {
 		t.Errorf("access to a server that others have: %v", err)
 	}
 
-	w.kind.Stamp(object)
+	w.kind.RecordPush(object)
 
 	if object.Status.TartKubeletBinarySHA != macFleet().TartKubeletBinary.SHA256() {
 		t.Errorf("stamped %q", object.Status.TartKubeletBinarySHA)
@@ -132,47 +132,47 @@ func TestAccessAndPlan(t *testing.T) {
 func TestConfigurationThatCannotBeRendered(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 
 	cfg := macFleet()
 	cfg.VMCachePNCIDR = "10.0.0.0/99"
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: cfg})
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: cfg})
 
-	access := machine.Access{Password: log.NewSecret("of-m1")} // the user is on record
-	_, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"), access)
-	if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != "ConfigNotRendered" ||
+	access := machine.Access{Password: log.NewSecret("of-m1")} // the status records the user
+	_, err := w.kind.RenderPlan(t.Context(), macSecrets{}, w.get("mac-1"), access)
+	if errclass.ClassOf(err) != errclass.Configuration || errclass.ReasonOf(err, "") != "ConfigNotRendered" ||
 		!strings.Contains(err.Error(), "10.0.0.0/99") {
 		t.Errorf("%v", err)
 	}
 
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}})
-	if _, err := w.kind.Plan(t.Context(), macSecrets{}, w.get("mac-1"), access); w.kind.Hash() != "" || errclass.Reason(err, "") != "NoConfiguration" {
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}})
+	if _, err := w.kind.RenderPlan(t.Context(), macSecrets{}, w.get("mac-1"), access); w.kind.Hash() != "" || errclass.ReasonOf(err, "") != "NoConfiguration" {
 		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
 	}
 }
 
-// The operator dies after the order and before it knows the server's id.
+// The operator crashes after the order, before it has recorded the server's ID.
 func TestCrashAfterTheOrder(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.want(w.provision("mac-1"), "ServerWorking")
+	w.expect(w.provision("mac-1"), "ServerWorking")
 
 	now := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *macStatus) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
+	w.updateStatus("mac-1", func(s *macStatus) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
 	w.restart()
 
-	w.want(w.provision("mac-1"), "ServerWorking")
+	w.expect(w.provision("mac-1"), "ServerWorking")
 
 	if got := w.get("mac-1").Status; got.ServerID != w.servers(1)[0].ID || got.OrderedAt != nil {
 		t.Errorf("status %+v: want the server that was ordered", got)
 	}
 }
 
-// The answer to an order is lost: it was carried out, or it was not.
+// The response to an order is lost. The order was executed, or not.
 func TestLostAnswerToAnOrder(t *testing.T) {
 	t.Parallel()
 
@@ -180,21 +180,21 @@ func TestLostAnswerToAnOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newMacWorld(t, sim.Options{})
+			w := newMacFixture(t, sim.Options{})
 			w.machine("mac-1", nil)
-			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut, Times: 1})
+			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, RunsCall: carriedOut, Times: 1})
 
 			if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") {
 				t.Fatalf("the pass came to %s", got)
 			}
 
 			if carriedOut {
-				w.want(w.provision("mac-1"), "ServerWorking")
+				w.expect(w.provision("mac-1"), "ServerWorking")
 			} else {
-				w.want(w.provision("mac-1"), "OrderUnknown")
+				w.expect(w.provision("mac-1"), "OrderUnknown")
 				w.servers(0)
 				w.clock.Step(3 * time.Minute)
-				w.want(w.provision("mac-1"), "ServerWorking")
+				w.expect(w.provision("mac-1"), "ServerWorking")
 			}
 
 			w.servers(1)
@@ -218,17 +218,17 @@ func TestTroubleWithOrders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newMacWorld(t, sim.Options{})
+			w := newMacFixture(t, sim.Options{})
 			w.machine("mac-1", nil)
 			w.sim.Inject(tc.fault)
-			w.want(w.provision("mac-1"), tc.want)
+			w.expect(w.provision("mac-1"), tc.want)
 
 			if w.get("mac-1").Status.OrderedAt != nil {
 				t.Error("an order that was refused is on record as open")
 			}
 
-			w.sim.Heal()
-			w.want(w.provision("mac-1"), "ServerWorking")
+			w.sim.ClearFaults()
+			w.expect(w.provision("mac-1"), "ServerWorking")
 			w.servers(1)
 		})
 	}
@@ -237,7 +237,7 @@ func TestTroubleWithOrders(t *testing.T) {
 func TestBadSecrets(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.secret("no-key", map[string]string{"key": "not a key but secret"})
 	w.secret("bad-api", map[string]string{
 		infrav1.ScalewayAccessKey: "SCW", infrav1.ScalewaySecretKey: "secret-and-no-uuid", infrav1.ScalewayProjectID: "x",
@@ -248,7 +248,7 @@ func TestBadSecrets(t *testing.T) {
 	w.machine("c", func(s *macSpec) { s.SSHKeySecretRef.Name = "no-key" })
 
 	for name, want := range map[string]string{"a": "SecretMissing", "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
-		w.want(w.provision(name), want)
+		w.expect(w.provision(name), want)
 
 		message := w.get(name).Status.Conditions[0].Message
 		if strings.Contains(message, "secret-and-no-uuid") || strings.Contains(message, "but secret") {
@@ -259,11 +259,12 @@ func TestBadSecrets(t *testing.T) {
 	w.servers(0)
 }
 
-// A key of Scaleway goes to the API that its Secret allows, whatever endpoint is beside it.
+// A Scaleway key is sent only to an API that its Secret allows, whatever endpoint the Secret
+// contains.
 func TestScalewayKeysNameTheirServer(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("a", nil)
 
 	m := w.get("a")
@@ -275,40 +276,40 @@ func TestScalewayKeysNameTheirServer(t *testing.T) {
 	}
 
 	allow("api.scaleway.com")
-	w.want(w.provision("a"), credential.ReasonServerNotAllowed)
+	w.expect(w.provision("a"), credential.ReasonServerNotAllowed)
 	w.servers(0)
 }
 
-// Who writes the Secret has the operator call public servers alone, unless an administrator lists
-// the server.
+// The author of a Secret can make the operator call only public servers, unless an administrator
+// lists the server.
 func TestScalewayAtAPrivateAddress(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("a", nil)
 
 	w.reach = nil
 	w.restart()
-	w.want(w.provision("a"), "ScalewayDenied")
+	w.expect(w.provision("a"), "ScalewayDenied")
 	w.servers(0)
 
 	message := meta.FindStatusCondition(w.get("a").Status.Conditions, infrav1.ConditionProvisioned).Message
-	if !strings.Contains(message, "127.0.0.1, which is not a public one") || len(w.sim.Keys()) > 0 {
+	if !strings.Contains(message, "127.0.0.1, which is not public") || len(w.sim.Keys()) > 0 {
 		t.Errorf("it has the keys %v, and the condition says %s", w.sim.Keys(), message)
 	}
 }
 
-// Twenty machines want the servers of a pool of twelve at once.
+// Twenty machines adopt servers of a pool of twelve at the same time.
 func TestAdoptionIsExclusive(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	for range 12 {
-		w.sim.Add("mac-pool-"+t.Name(), "M4-S")
+		w.sim.AddServer("mac-pool-"+t.Name(), "M4-S")
 	}
 
-	w.sim.Add("mac-pool-other", "M1-M")
-	w.sim.Add("hf-mac-pool-else", "M4-S")
+	w.sim.AddServer("mac-pool-other", "M1-M")
+	w.sim.AddServer("hf-mac-pool-else", "M4-S")
 
 	const machines = 20
 
@@ -355,31 +356,31 @@ func TestAdoptionIsExclusive(t *testing.T) {
 	}
 }
 
-// An operator of another cluster names the server at the same time.
+// An operator of another cluster renames the server at the same time.
 func TestAdoptionThatAnotherClusterWins(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
-	first, second := w.sim.Add("pool-1", "M4-S"), w.sim.Add("pool-2", "M4-S")
+	w := newMacFixture(t, sim.Options{})
+	first, second := w.sim.AddServer("pool-1", "M4-S"), w.sim.AddServer("pool-2", "M4-S")
 	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 
-	w.want(w.provision("mac-1"), "Adopting")
+	w.expect(w.provision("mac-1"), "Adopting")
 	w.sim.Rename(first.ID, "hf-theirs-uid")
-	w.want(w.provision("mac-1"), "AdoptedByOther")
-	w.want(w.provision("mac-1"), "Adopting")
-	w.want(w.provision("mac-1"), "Done")
+	w.expect(w.provision("mac-1"), "AdoptedByOther")
+	w.expect(w.provision("mac-1"), "Adopting")
+	w.expect(w.provision("mac-1"), "Done")
 
 	if got := w.get("mac-1").Status; got.ServerID != second.ID || got.PoolName != "pool-2" {
 		t.Errorf("status %+v", got)
 	}
 }
 
-// The operator dies when the server is on record and not named yet.
+// The operator crashes after it has recorded the server and before it has renamed it.
 func TestCrashDuringAdoption(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
-	server := w.sim.Add("pool-1", "M4-S")
+	w := newMacFixture(t, sim.Options{})
+	server := w.sim.AddServer("pool-1", "M4-S")
 	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 502})
 
@@ -387,26 +388,26 @@ func TestCrashDuringAdoption(t *testing.T) {
 		t.Fatalf("the pass came to %s", got)
 	}
 
-	w.sim.Heal()
+	w.sim.ClearFaults()
 	w.restart()
-	w.want(w.provision("mac-1"), "Adopting")
-	w.want(w.provision("mac-1"), "Done")
+	w.expect(w.provision("mac-1"), "Adopting")
+	w.expect(w.provision("mac-1"), "Done")
 }
 
 func TestServerInTrouble(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 
 	now := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *macStatus) { s.UnreachableSince = &now })
+	w.updateStatus("mac-1", func(s *macStatus) { s.UnreachableSince = &now })
 
 	id := w.get("mac-1").Status.ServerID
 
-	w.sim.Break(id)
-	w.want(w.provision("mac-1"), "ServerBroken")
-	w.sim.Remove(id)
-	w.want(w.provision("mac-1"), "ServerGone")
+	w.sim.SetError(id)
+	w.expect(w.provision("mac-1"), "ServerBroken")
+	w.sim.RemoveServer(id)
+	w.expect(w.provision("mac-1"), "ServerGone")
 }

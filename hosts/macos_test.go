@@ -30,28 +30,28 @@ import (
 
 const macFleetName = "macs"
 
-// macs is a fleet of Macs at a simulated Scaleway, each of which runs what it is given, and is a
-// Node of the tests' own API server with a pod on it.
-type macs struct {
-	*world
+// macsFixture is a fleet of Macs at a simulated Scaleway. Each Mac runs the scripts that it gets,
+// and is a Node of the test's own API server with a pod on it.
+type macsFixture struct {
+	*fixture
 
 	mu    sync.Mutex
 	boxes map[string]*machost.Host // by the name of the server
-	// updating are the Macs, by their names, of which an installation has begun and that have
-	// another version since; most were it at a time.
-	updating map[string]bool
-	most     int
-	problems []string
+	// updating holds the Macs, by name, on which an installation has started and whose version has
+	// not changed yet. maxUpdating is the highest number of them.
+	updating    map[string]bool
+	maxUpdating int
+	problems    []string
 }
 
-func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
+func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsFixture {
 	t.Helper()
 
-	m := &macs{world: newWorld(t, 0, infrav1.HostRollout{}), boxes: map[string]*machost.Host{}, updating: map[string]bool{}}
+	m := &macsFixture{fixture: newFixture(t, 0, infrav1.HostRollout{}), boxes: map[string]*machost.Host{}, updating: map[string]bool{}}
 	m.configureMacs()
 
 	port := loopback.Port(t)
-	cloud := sim.New(sim.Options{Deliver: time.Millisecond, Reboot: time.Millisecond, Reinstall: time.Millisecond,
+	cloud := sim.New(sim.Options{DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond,
 		Address: func(server sim.Server) string { return m.deliver(server, port) }})
 	server := httptest.NewServer(cloud)
 
@@ -59,7 +59,7 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 		server.Close()
 
 		for _, box := range m.boxes {
-			if unknown := box.Unknown(); len(unknown) > 0 {
+			if unknown := box.UnknownCalls(); len(unknown) > 0 {
 				t.Errorf("a Mac does not know %v", unknown)
 			}
 
@@ -82,8 +82,8 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 	}})
 
 	for _, name := range names {
-		env.Joins(t, name, nil)
-		env.Pod(t, m.namespace, name, "pod-"+name, nil)
+		env.CreateNode(t, name, nil)
+		env.CreatePod(t, m.namespace, name, "pod-"+name, nil)
 		m.create(&infrav1.ScalewayAppleSiliconMachine{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
@@ -107,8 +107,8 @@ func newMacs(t *testing.T, timeout time.Duration, names ...string) *macs {
 	return m
 }
 
-// configureMacs has the operator bring something to Macs.
-func (w *world) configureMacs() {
+// configureMacs sets the operator's configuration for Macs.
+func (w *fixture) configureMacs() {
 	w.t.Helper()
 
 	programs, err := machost.NewPrograms("1")
@@ -121,8 +121,8 @@ func (w *world) configureMacs() {
 	}
 }
 
-// deliver starts the Mac of a server, at an address of its own.
-func (m *macs) deliver(server sim.Server, port int) string {
+// deliver starts the Mac of a server, at its own address.
+func (m *macsFixture) deliver(server sim.Server, port int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -145,8 +145,8 @@ func (m *macs) deliver(server sim.Server, port int) string {
 	return address
 }
 
-// watchOS checks at the Macs that an installation meets a Node that is drained, and no other.
-func (m *macs) watchOS(name string, run machost.Run) {
+// watchOS checks that an installation only runs on a Mac whose Node is drained.
+func (m *macsFixture) watchOS(name string, run machost.Run) {
 	if run.Label != "macos-install" || run.Ended {
 		return
 	}
@@ -164,24 +164,24 @@ func (m *macs) watchOS(name string, run machost.Run) {
 
 	m.updating[name] = true
 	for other := range m.updating {
-		if m.boxes[other].MacOS() == m.wanted() && other != name {
+		if m.boxes[other].MacOSVersion() == m.desiredVersion() && other != name {
 			delete(m.updating, other)
 		}
 	}
 
-	m.most = max(m.most, len(m.updating))
+	m.maxUpdating = max(m.maxUpdating, len(m.updating))
 }
 
-func (m *macs) wanted() string {
+func (m *macsFixture) desiredVersion() string {
 	f := &infrav1.HostFleet{}
 	_ = env.Client.Get(context.Background(), client.ObjectKey{Namespace: m.namespace, Name: macFleetName}, f)
 
 	return f.Spec.MacOS.Version
 }
 
-func (m *macs) macFleet() *infrav1.HostFleet { return m.fleetOf(macFleetName) }
+func (m *macsFixture) macFleet() *infrav1.HostFleet { return m.fleetOf(macFleetName) }
 
-func (m *macs) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
+func (m *macsFixture) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
 	m.t.Helper()
 
 	box := &infrav1.ScalewayAppleSiliconMachine{}
@@ -190,14 +190,15 @@ func (m *macs) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
 	return box
 }
 
-// want has the fleet want a version, which Apple offers or not, and which goes wrong or not.
-func (m *macs) want(version string, timeout time.Duration, fault machost.UpdateFault, offers ...string) {
+// setVersion makes the fleet desire a version, and sets which versions Apple offers and how updates
+// fail.
+func (m *macsFixture) setVersion(version string, timeout time.Duration, fault machost.UpdateFault, offers ...string) {
 	m.t.Helper()
 
 	for _, box := range m.boxes {
-		m.must(box.SetMacOS(box.MacOS(), offers...))
+		m.must(box.SetMacOS(box.MacOSVersion(), offers...))
 
-		m.must(box.BreakUpdates(fault))
+		m.must(box.SetUpdateFault(fault))
 	}
 
 	f := m.macFleet()
@@ -207,8 +208,8 @@ func (m *macs) want(version string, timeout time.Duration, fault machost.UpdateF
 	m.must(env.Client.Patch(m.t.Context(), f, client.MergeFrom(base)))
 }
 
-// updated waits until all Macs have the version that is wanted, and their Nodes are in service.
-func (m *macs) updated(version string) {
+// waitForUpdate waits until all Macs have the version and their Nodes are in service.
+func (m *macsFixture) waitForUpdate(version string) {
 	m.t.Helper()
 	m.eventually("all Macs have macOS "+version, func() string {
 		f := m.macFleet()
@@ -226,28 +227,28 @@ func (m *macs) updated(version string) {
 
 	for name, box := range m.boxes {
 		status := m.mac(name).Status
-		if box.MacOS() != version || status.OSVersion != version || status.OSUpdate != nil || status.Push != nil || !status.Ready {
-			m.t.Errorf("%s has macOS %s, and its status is %+v", name, box.MacOS(), status.HostStatus)
+		if box.MacOSVersion() != version || status.OSVersion != version || status.OSUpdate != nil || status.Push != nil || !status.Ready {
+			m.t.Errorf("%s has macOS %s, and its status is %+v", name, box.MacOSVersion(), status.HostStatus)
 		}
 	}
 }
 
-// Macs are updated one after the other, each drained before and back in service before the next
-// one's turn, over a restart of the operator. What the update took away of their configuration is
-// back as well, and whoever cordoned a Node finds it so.
+// Macs are updated one after the other, even across a restart of the operator. Each Mac is drained
+// before its update and back in service before the next update starts. Parts that the update
+// removed are restored, and a Node that a person cordoned stays cordoned.
 func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 
 	const one, cordoned = "updated-one", "updated-cordoned"
 
-	m := newMacs(t, time.Minute, one, cordoned)
+	m := newMacsFixture(t, time.Minute, one, cordoned)
 
-	node := env.Node(t, cordoned)
+	node := env.GetNode(t, cordoned)
 	node.Spec.Unschedulable = true
 
 	m.must(env.Client.Update(t.Context(), node))
 
-	m.want("15.3.1", time.Hour, machost.UpdatesWell, "15.3.1", "15.4")
+	m.setVersion("15.3.1", time.Hour, machost.UpdateFaultNone, "15.3.1", "15.4")
 	m.eventually("an update runs", func() string {
 		for name := range m.boxes {
 			if s := m.mac(name).Status; s.OSUpdate != nil && s.OSUpdate.InstallStartedAt != nil {
@@ -264,14 +265,14 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 
 	m.stop()
 	m.start()
-	m.updated("15.3.1")
+	m.waitForUpdate("15.3.1")
 
-	if m.most != 1 || len(m.problems) > 0 {
-		t.Errorf("%d at a time; %v", m.most, m.problems)
+	if m.maxUpdating != 1 || len(m.problems) > 0 {
+		t.Errorf("%d at a time; %v", m.maxUpdating, m.problems)
 	}
 
 	for name, box := range m.boxes {
-		node := env.Node(t, name)
+		node := env.GetNode(t, name)
 		if _, marked := node.Annotations[infrav1.AnnotationCordonedForUpdate]; node.Spec.Unschedulable != (name == cordoned) || marked {
 			t.Errorf("node %s: cordoned %t, %v", name, node.Spec.Unschedulable, node.Annotations)
 		}
@@ -284,15 +285,15 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 			}
 		}
 
-		if begun != 1 || !strings.Contains(box.Read("/etc/pf.conf"), "hyperfleet") {
-			t.Errorf("%s: softwareupdate was begun %d times; pf.conf is\n%s", name, begun, box.Read("/etc/pf.conf"))
+		if begun != 1 || !strings.Contains(box.ReadFile("/etc/pf.conf"), "hyperfleet") {
+			t.Errorf("%s: softwareupdate was begun %d times; pf.conf is\n%s", name, begun, box.ReadFile("/etc/pf.conf"))
 		}
 
-		m.told(name, "MacOSUpdated")
+		m.waitForEvent(name, "MacOSUpdated")
 	}
 
-	// Who has a later version is left alone.
-	m.want("15.3", time.Hour, machost.UpdatesWell)
+	// A Mac with a later version is not updated.
+	m.setVersion("15.3", time.Hour, machost.UpdateFaultNone)
 	m.eventually("the fleet is content", func() string {
 		if f := m.macFleet(); f.Status.MacOSVersion != "15.3" || int(f.Status.Converged) != len(m.boxes) {
 			return fmt.Sprintf("%+v", f.Status)
@@ -302,12 +303,13 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// An update that fails is told with what the Mac said, stops the fleet at the first one, and leaves
-// the Node in service. Another version starts anew. What else a Mac may say, push.TestMacOSUpdate has.
+// A failed update is reported with the Mac's message, stops the rollout after one Mac, and leaves
+// the Node in service. Another version starts with no failed attempts. push.TestMacOSUpdate covers
+// other failures.
 func TestMacOSUpdatesThatFail(t *testing.T) {
 	t.Parallel()
 
-	m := newMacs(t, 2*time.Second, "failing-one", "failing-two")
+	m := newMacsFixture(t, 2*time.Second, "failing-one", "failing-two")
 
 	for i, c := range []struct {
 		fault   machost.UpdateFault
@@ -315,9 +317,9 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 		timeout time.Duration
 		want    string
 	}{
-		{machost.UpdatesWell, false, time.Hour, "UpdateNotOffered: Apple offers this Mac no macOS"},
-		{machost.UpdateFull, true, time.Hour, "NotEnoughDisk: Not enough free disk space"},
-		{machost.UpdateHangs, true, 3 * time.Second, "UpdateTimedOut: the update was ended"},
+		{machost.UpdateFaultNone, false, time.Hour, "UpdateNotOffered: Apple does not offer macOS"},
+		{machost.UpdateDiskFull, true, time.Hour, "NotEnoughDisk: Not enough free disk space"},
+		{machost.UpdateDownloadHangs, true, 3 * time.Second, "UpdateTimedOut: the update was stopped"},
 	} {
 		version := fmt.Sprintf("15.4.%d", i+1)
 		offers := []string{"15.9"}
@@ -326,52 +328,52 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 			offers = append(offers, version)
 		}
 
-		m.want(version, c.timeout, c.fault, offers...)
-		m.stopsFor(version, c.want)
+		m.setVersion(version, c.timeout, c.fault, offers...)
+		m.waitForStop(version, c.want)
 	}
 
-	// A drain that hangs: nothing is installed over what runs there.
-	before := m.installs()
+	// If a drain hangs, nothing is installed.
+	before := m.countInstalls()
 
 	for name := range m.boxes {
-		env.Pod(t, m.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+		env.CreatePod(t, m.namespace, name, "kept-"+name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
 	}
 
-	env.Budget(t, m.namespace, "kept", 0)
-	m.want("15.5", time.Hour, machost.UpdatesWell, "15.5")
-	m.stopsFor("15.5", "DrainTimedOut")
+	env.SetBudget(t, m.namespace, "kept", 0)
+	m.setVersion("15.5", time.Hour, machost.UpdateFaultNone, "15.5")
+	m.waitForStop("15.5", "DrainTimedOut")
 
-	if after := m.installs(); after != before {
+	if after := m.countInstalls(); after != before {
 		t.Errorf("%d installations in spite of the drain", after-before)
 	}
 
-	env.Budget(t, m.namespace, "kept", 2)
+	env.SetBudget(t, m.namespace, "kept", 2)
 
-	// A Node that is not ready after it.
-	m.ready(corev1.ConditionFalse)
-	m.want("15.6", 15*time.Second, machost.UpdatesWell, "15.6")
-	m.stopsFor("15.6", "NodeNotReady: the host has macOS 15.6, and its Node was not ready within 15s")
-	m.ready(corev1.ConditionTrue)
+	// A Node is not ready after the update.
+	m.setNodesReady(corev1.ConditionFalse)
+	m.setVersion("15.6", 15*time.Second, machost.UpdateFaultNone, "15.6")
+	m.waitForStop("15.6", "NodeNotReady: the host has macOS 15.6, but its Node was not ready within 15s")
+	m.setNodesReady(corev1.ConditionTrue)
 
-	// A host that does not come back.
-	m.want("15.7", 4*time.Second, machost.UpdateGone, "15.7")
-	gone := m.stopsFor("15.7", "HostNotBack: the host is away since")
+	// A host does not come back after its restart.
+	m.setVersion("15.7", 4*time.Second, machost.UpdateHostUnreachable, "15.7")
+	gone := m.waitForStop("15.7", "HostNotBack: the host has been unreachable since")
 
 	if s := m.mac(gone).Status; s.UnreachableSince == nil {
 		t.Errorf("%s is not said to be unreachable: %+v", gone, s.HostStatus)
 	}
 
-	m.must(m.boxes[gone].BreakUpdates(machost.UpdatesWell))
+	m.must(m.boxes[gone].SetUpdateFault(machost.UpdateFaultNone))
 
 	m.must(m.boxes[gone].Restart(t.Context()))
 
-	m.want("15.8", time.Hour, machost.UpdatesWell, "15.8")
-	m.updated("15.8")
+	m.setVersion("15.8", time.Hour, machost.UpdateFaultNone, "15.8")
+	m.waitForUpdate("15.8")
 }
 
-// stopsFor waits until the fleet has stopped at one Mac, for a reason, and gives its name. The
-// other was left alone, and both Nodes are in service.
-func (m *macs) stopsFor(version, want string) string {
+// waitForStop waits until the rollout has stopped at one Mac for a reason, and returns the Mac's
+// name. It checks that the other Mac was not touched and that both Nodes are in service.
+func (m *macsFixture) waitForStop(version, want string) string {
 	m.t.Helper()
 
 	var refused []string
@@ -403,7 +405,7 @@ func (m *macs) stopsFor(version, want string) string {
 	}
 
 	m.eventually("an event says "+want, func() string {
-		if notes := m.notes(refused[0], "MacOSUpdateFailed"); !strings.Contains(notes, "update to macOS "+version+": "+want) {
+		if notes := m.eventNotes(refused[0], "MacOSUpdateFailed"); !strings.Contains(notes, "update to macOS "+version+": "+want) {
 			return notes
 		}
 
@@ -411,7 +413,7 @@ func (m *macs) stopsFor(version, want string) string {
 	})
 
 	for name := range m.boxes {
-		if node := env.Node(m.t, name); node.Spec.Unschedulable {
+		if node := env.GetNode(m.t, name); node.Spec.Unschedulable {
 			m.t.Errorf("node %s is left cordoned", name)
 		}
 	}
@@ -419,7 +421,7 @@ func (m *macs) stopsFor(version, want string) string {
 	return refused[0]
 }
 
-func (m *macs) installs() int {
+func (m *macsFixture) countInstalls() int {
 	begun := 0
 
 	for _, box := range m.boxes {
@@ -433,12 +435,12 @@ func (m *macs) installs() int {
 	return begun
 }
 
-// ready has all Nodes say that they are ready, or not.
-func (m *macs) ready(is corev1.ConditionStatus) {
+// setNodesReady sets the Ready condition of all Nodes.
+func (m *macsFixture) setNodesReady(is corev1.ConditionStatus) {
 	m.t.Helper()
 
 	for name := range m.boxes {
-		node := env.Node(m.t, name)
+		node := env.GetNode(m.t, name)
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}}
 
 		m.must(env.Client.Status().Update(m.t.Context(), node))

@@ -17,14 +17,14 @@ import (
 func TestReleaseOfAnOrderedServer(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
-	w.note("mac-1", func(s *macStatus) { s.Bootstrapped = true })
+	w.provisionFully("mac-1")
+	w.updateStatus("mac-1", func(s *macStatus) { s.Bootstrapped = true })
 
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 
-	if got := w.servers(1)[0]; !got.Leaving || got.Installs != 2 {
+	if got := w.servers(1)[0]; !got.DeletionScheduled || got.Installs != 2 {
 		t.Errorf("server %+v: want it wiped, and to be deleted when its least time is over", got)
 	}
 
@@ -39,49 +39,49 @@ func TestReleaseOfAnOrderedServer(t *testing.T) {
 func TestReleaseAfterTheLease(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 	w.clock.Step(25 * time.Hour)
 
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 	w.servers(0)
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 }
 
 func TestReleaseToThePool(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
-	w.sim.Add("pool-1", "M4-S")
+	w := newMacFixture(t, sim.Options{})
+	w.sim.AddServer("pool-1", "M4-S")
 	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
-	w.ready("mac-1")
-	w.note("mac-1", func(s *macStatus) { s.Bootstrapped = true })
+	w.provisionFully("mac-1")
+	w.updateStatus("mac-1", func(s *macStatus) { s.Bootstrapped = true })
 	w.clock.Step(25 * time.Hour)
 
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 
-	if got := w.servers(1)[0]; got.Name != "pool-1" || got.Installs != 2 || got.Leaving {
+	if got := w.servers(1)[0]; got.Name != "pool-1" || got.Installs != 2 || got.DeletionScheduled {
 		t.Errorf("server %+v: want it wiped, with its old name", got)
 	}
 
 	w.machine("mac-2", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
-	w.want(w.provision("mac-2"), "PoolEmpty")
+	w.expect(w.provision("mac-2"), "PoolEmpty")
 	w.clock.Step(20 * time.Minute)
-	w.ready("mac-2")
+	w.provisionFully("mac-2")
 }
 
-// A server that works, an outage, and a crash after each act.
+// The server is busy, the API has an outage, and the operator restarts.
 func TestReleaseThroughTrouble(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
-	w.note("mac-1", func(s *macStatus) { s.BootstrapAttempts = 3 })
-	w.want(w.boot("mac-1"), "Rebooting")
+	w.provisionFully("mac-1")
+	w.updateStatus("mac-1", func(s *macStatus) { s.BootstrapAttempts = 3 })
+	w.expect(w.boot("mac-1"), "Rebooting")
 
-	w.want(w.release("mac-1"), "ServerWorking")
+	w.expect(w.release("mac-1"), "ServerWorking")
 	w.clock.Step(2 * time.Minute)
 
 	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 500, Times: 3})
@@ -91,14 +91,14 @@ func TestReleaseThroughTrouble(t *testing.T) {
 	}
 
 	w.restart()
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 
-	if got := w.servers(1)[0]; got.Installs != 2 || !got.Leaving {
+	if got := w.servers(1)[0]; got.Installs != 2 || !got.DeletionScheduled {
 		t.Errorf("server %+v: want it wiped once", got)
 	}
 }
 
-// An order without an answer leaves nothing behind that is paid for.
+// An order without a response leaves no server behind that costs money.
 func TestReleaseOfAnOpenOrder(t *testing.T) {
 	t.Parallel()
 
@@ -106,19 +106,19 @@ func TestReleaseOfAnOpenOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newMacWorld(t, sim.Options{})
+			w := newMacFixture(t, sim.Options{})
 			w.machine("mac-1", nil)
-			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, Late: carriedOut})
+			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, RunsCall: carriedOut})
 			w.provision("mac-1")
-			w.sim.Heal()
+			w.sim.ClearFaults()
 
 			if carriedOut {
-				w.want(w.release("mac-1"), "Done")
+				w.expect(w.release("mac-1"), "Done")
 				w.clock.Step(24 * time.Hour)
 			} else {
-				w.want(w.release("mac-1"), "OrderUnknown")
+				w.expect(w.release("mac-1"), "OrderUnknown")
 				w.clock.Step(3 * time.Minute)
-				w.want(w.release("mac-1"), "Done")
+				w.expect(w.release("mac-1"), "Done")
 			}
 
 			w.servers(0)
@@ -129,27 +129,27 @@ func TestReleaseOfAnOpenOrder(t *testing.T) {
 func TestReleaseWithoutAServer(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", func(s *macSpec) { s.CredentialsSecretRef.Name = "absent" })
-	w.want(w.release("mac-1"), "Done")
+	w.expect(w.release("mac-1"), "Done")
 
 	w.machine("mac-2", nil)
-	w.ready("mac-2")
-	w.sim.Remove(w.get("mac-2").Status.ServerID)
-	w.want(w.release("mac-2"), "Done")
+	w.provisionFully("mac-2")
+	w.sim.RemoveServer(w.get("mac-2").Status.ServerID)
+	w.expect(w.release("mac-2"), "Done")
 }
 
-// Whoever has lost a server of the pool to another cluster does not wipe it.
+// A machine whose server was adopted by another cluster does not wipe the server.
 func TestReleaseOfAServerThatAnotherClusterHas(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
-	server := w.sim.Add("pool-1", "M4-S")
+	w := newMacFixture(t, sim.Options{})
+	server := w.sim.AddServer("pool-1", "M4-S")
 	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
-	w.want(w.provision("mac-1"), "Adopting")
+	w.expect(w.provision("mac-1"), "Adopting")
 	w.sim.Rename(server.ID, "hf-theirs-uid")
-	w.note("mac-1", func(s *macStatus) { s.SSHHostKey = "SHA256:x" })
-	w.want(w.release("mac-1"), "Done")
+	w.updateStatus("mac-1", func(s *macStatus) { s.SSHHostKey = "SHA256:x" })
+	w.expect(w.release("mac-1"), "Done")
 
 	if got := w.servers(1)[0]; got.Installs != 1 || got.Name != "hf-theirs-uid" {
 		t.Errorf("server %+v: want it left alone", got)
@@ -159,22 +159,22 @@ func TestReleaseOfAServerThatAnotherClusterHas(t *testing.T) {
 func TestRebootOnceAfterThreeFailures(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 
 	reboots := func() int { return w.sim.Calls()["POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"] }
 
 	for attempts := int32(1); attempts < 8; attempts++ {
-		w.note("mac-1", func(s *macStatus) { s.BootstrapAttempts = attempts })
+		w.updateStatus("mac-1", func(s *macStatus) { s.BootstrapAttempts = attempts })
 
 		if attempts == 3 {
-			w.want(w.boot("mac-1"), "Rebooting")
-			w.want(w.boot("mac-1"), "ServerWorking")
+			w.expect(w.boot("mac-1"), "Rebooting")
+			w.expect(w.boot("mac-1"), "ServerWorking")
 			w.clock.Step(2 * time.Minute)
 		}
 
-		w.want(w.boot("mac-1"), "Done")
+		w.expect(w.boot("mac-1"), "Done")
 	}
 
 	if reboots() != 1 {
@@ -182,39 +182,39 @@ func TestRebootOnceAfterThreeFailures(t *testing.T) {
 	}
 }
 
-// A first boot that failed for good: the server is wiped and given back, once, and the
-// machine says so until somebody acts.
+// After a terminally failed first boot the server is wiped and released once. The machine reports
+// that until somebody clears the failure.
 func TestServerThatRefusesItsFirstBoot(t *testing.T) {
 	t.Parallel()
 
-	w := newMacWorld(t, sim.Options{})
+	w := newMacFixture(t, sim.Options{})
 	w.machine("mac-1", nil)
-	w.ready("mac-1")
+	w.provisionFully("mac-1")
 
 	failed := metav1.NewTime(w.clock.Now())
-	w.note("mac-1", func(s *macStatus) {
+	w.updateStatus("mac-1", func(s *macStatus) {
 		s.BootstrapAttempts, s.BootstrapRebootIssued, s.SSHHostKey = 8, true, "SHA256:x"
 		s.FailureReason, s.FailureMessage = infrav1.FailureBootstrapExceededRetries, "it refused"
 		s.FailedHostConfigHash, s.LastUpdateFailureTime, s.Phase = w.kind.Hash(), &failed, infrav1.HostFailed
 	})
 
 	for range 3 {
-		w.want(w.provision("mac-1"), infrav1.FailureBootstrapExceededRetries)
+		w.expect(w.provision("mac-1"), infrav1.FailureBootstrapExceededRetries)
 		w.clock.Step(time.Minute)
 	}
 
 	got := w.get("mac-1").Status
 	if got.ServerID != "" || got.SSHHostKey != "" || len(got.Addresses) != 0 || got.Phase != infrav1.HostFailed ||
-		got.FailureMessage != "it refused; the server was given back: clear status.failureReason to have another one" {
+		got.FailureMessage != "it refused; the server was released: clear status.failureReason to get another server" {
 		t.Errorf("status %+v", got)
 	}
 
-	if server := w.servers(1)[0]; server.Installs != 2 || !server.Leaving {
+	if server := w.servers(1)[0]; server.Installs != 2 || !server.DeletionScheduled {
 		t.Errorf("server %+v: want it wiped and leaving", server)
 	}
 
-	w.note("mac-1", func(s *macStatus) { s.FailureReason, s.FailureMessage = "", "" })
-	w.want(w.provision("mac-1"), "ServerWorking")
+	w.updateStatus("mac-1", func(s *macStatus) { s.FailureReason, s.FailureMessage = "", "" })
+	w.expect(w.provision("mac-1"), "ServerWorking")
 
 	if got := w.get("mac-1").Status; got.BootstrapAttempts != 0 || got.BootstrapRebootIssued {
 		t.Errorf("the new server has the failures of the old one: %+v", got)

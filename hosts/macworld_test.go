@@ -32,20 +32,20 @@ import (
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
-// macWorld is a namespace of Macs, and a project at Scaleway.
-type macWorld struct {
+// macFixture is a namespace of Macs and a project at a simulated Scaleway.
+type macFixture struct {
 	t         *testing.T
 	namespace string
 	sim       *sim.Simulator
 	clock     *testclock.FakeClock
 	kind      *mac.Kind
-	reach     *httpbound.Reach
+	reach     *httpbound.EgressPolicy
 }
 
-func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
+func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
 	t.Helper()
 
-	w := &macWorld{t: t, namespace: env.Namespace(t), clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
+	w := &macFixture{t: t, namespace: env.Namespace(t), clock: testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))}
 	opts.Clock = w.clock
 	w.sim = sim.New(opts)
 
@@ -61,7 +61,7 @@ func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	})
-	private, _ := machosttest.Key(t)
+	private, _ := machosttest.NewKey(t)
 	w.secret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
 	w.reach = reach(t, server.URL)
 	w.restart()
@@ -69,11 +69,11 @@ func newMacWorld(t *testing.T, opts sim.Options) *macWorld {
 	return w
 }
 
-// reach lists a server as an administrator does.
-func reach(t *testing.T, server string) *httpbound.Reach {
+// reach allows a server, as an administrator would.
+func reach(t *testing.T, server string) *httpbound.EgressPolicy {
 	t.Helper()
 
-	out, err := httpbound.NewReach([]string{server}, nil)
+	out, err := httpbound.NewEgressPolicy([]string{server}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,28 +81,28 @@ func reach(t *testing.T, server string) *httpbound.Reach {
 	return out
 }
 
-// restart is an operator that was started anew.
-func (w *macWorld) restart() {
-	w.kind = mac.New(mac.Options{Live: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: settled{w.clock}, Reach: w.reach})
+// restart replaces the kind, as a restart of the operator would.
+func (w *macFixture) restart() {
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: instantClock{w.clock}, Reach: w.reach})
 }
 
-// settled is a clock whose timers are over at once.
-type settled struct{ *testclock.FakeClock }
+// instantClock is a clock whose timers fire at once.
+type instantClock struct{ *testclock.FakeClock }
 
-func (settled) NewTimer(time.Duration) clock.Timer { return clock.RealClock{}.NewTimer(0) }
+func (instantClock) NewTimer(time.Duration) clock.Timer { return clock.RealClock{}.NewTimer(0) }
 
 func macFleet() macplan.Config {
 	return macplan.Config{
-		MaxPods: 2, TartKubeletBinary: plan.Text("kubelet"), TartTarball: plan.Text("tart"),
-		NodeExporterBinary: plan.Text("exporter"),
+		MaxPods: 2, TartKubeletBinary: plan.NewText("kubelet"), TartTarball: plan.NewText("tart"),
+		NodeExporterBinary: plan.NewText("exporter"),
 	}
 }
 
-// macSecrets reads from the API server.
+// macSecrets reads Secrets from the API server.
 type macSecrets struct{}
 
 func (macSecrets) Secret(
-	ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector, to credential.Sent,
+	ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector, to credential.Destination,
 ) (log.Secret, error) {
 	var secret corev1.Secret
 
@@ -112,21 +112,21 @@ func (macSecrets) Secret(
 	}
 
 	if err == nil {
-		err = credential.Check(&secret, to, nil)
+		err = credential.CheckDestination(&secret, to, nil)
 	}
 
 	return log.NewSecret(string(secret.Data[ref.Key])), err
 }
 
-func (w *macWorld) secret(name string, data map[string]string) {
+func (w *macFixture) secret(name string, data map[string]string) {
 	w.t.Helper()
 
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data}
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-// machine makes a machine.
-func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
+// machine creates a machine.
+func (w *macFixture) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
 	w.t.Helper()
 
 	object := &infrav1.ScalewayAppleSiliconMachine{
@@ -144,7 +144,7 @@ func (w *macWorld) machine(name string, change func(*infrav1.ScalewayAppleSilico
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-func (w *macWorld) get(name string) *infrav1.ScalewayAppleSiliconMachine {
+func (w *macFixture) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 	w.t.Helper()
 
 	var object infrav1.ScalewayAppleSiliconMachine
@@ -153,15 +153,15 @@ func (w *macWorld) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 	return &object
 }
 
-// do makes one pass of one step, as the core does, and gives what it came to in words.
-func (w *macWorld) do(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
+// runStep runs one step once, as package machine would, and returns the resulting reason or error.
+func (w *macFixture) runStep(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
 	object := w.get(name)
 	steps := []step.Step[*infrav1.ScalewayAppleSiliconMachine]{{Condition: infrav1.ConditionProvisioned, Run: run}}
 
 	operator, err := env.ClientAs("hyperfleet-hosts")
 	w.must(err)
 
-	_, err = step.Run(w.t.Context(), &step.Runner{Client: operator, Controller: "mac", Clock: w.clock}, object, steps, object)
+	_, err = step.ReconcileSteps(w.t.Context(), &step.Reconciler{Client: operator, Controller: "mac", Clock: w.clock}, object, steps, object)
 	if err != nil {
 		return "fail: " + err.Error()
 	}
@@ -169,26 +169,26 @@ func (w *macWorld) do(name string, run func(context.Context, *infrav1.ScalewayAp
 	return meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionProvisioned).Reason
 }
 
-func (w *macWorld) provision(name string) string {
-	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+func (w *macFixture) provision(name string) string {
+	return w.runStep(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.Provision(ctx, object)
 	})
 }
 
-func (w *macWorld) release(name string) string {
-	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+func (w *macFixture) release(name string) string {
+	return w.runStep(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.Release(ctx, object)
 	})
 }
 
-func (w *macWorld) boot(name string) string {
-	return w.do(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+func (w *macFixture) boot(name string) string {
+	return w.runStep(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.BeforeBoot(ctx, object)
 	})
 }
 
-// note writes into a machine's status what the core would.
-func (w *macWorld) note(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
+// updateStatus changes a machine's status, as package machine would.
+func (w *macFixture) updateStatus(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
 	w.t.Helper()
 
 	object := w.get(name)
@@ -197,17 +197,17 @@ func (w *macWorld) note(name string, change func(*infrav1.ScalewayAppleSiliconMa
 	w.must(env.Client.Status().Update(w.t.Context(), object))
 }
 
-// want checks what a pass came to.
-func (w *macWorld) want(got, want string) {
+// expect checks the result of a reconcile.
+func (w *macFixture) expect(got, want string) {
 	w.t.Helper()
 
 	if got != want {
-		w.t.Fatalf("the pass came to %q, want %q", got, want)
+		w.t.Fatalf("the reconcile ended with %q, want %q", got, want)
 	}
 }
 
-// ready brings a machine to where the core takes over.
-func (w *macWorld) ready(name string) {
+// provisionFully provisions a machine until its server is delivered.
+func (w *macFixture) provisionFully(name string) {
 	w.t.Helper()
 
 	for range 10 {
@@ -221,7 +221,7 @@ func (w *macWorld) ready(name string) {
 	w.t.Fatalf("machine %s has no server: %s", name, w.provision(name))
 }
 
-func (w *macWorld) servers(want int) []sim.Server {
+func (w *macFixture) servers(want int) []sim.Server {
 	w.t.Helper()
 
 	got := w.sim.Servers()
@@ -232,7 +232,7 @@ func (w *macWorld) servers(want int) []sim.Server {
 	return got
 }
 
-func (w *macWorld) must(err error) {
+func (w *macFixture) must(err error) {
 	w.t.Helper()
 
 	if err != nil {
@@ -251,12 +251,12 @@ func names(servers []sim.Server) []string {
 
 const post = http.MethodPost
 
-// A Mac whose push is on record, with nobody at work on it, is read past the cache.
+// If a push is recorded but no job runs, the Mac is read from the API server, not from the cache.
 func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 0, infrav1.HostRollout{})
-	w.macFleet(infrav1.HostFleetSpec{})
+	w := newFixture(t, 0, infrav1.HostRollout{})
+	w.createMacFleet(infrav1.HostFleetSpec{})
 
 	box := &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "box"}}
 	w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(box), box))

@@ -27,9 +27,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// What a cluster says it has signed is brought to a host only if it is the host's: of the key that
-// was made, and of its Node. Nothing else of the operator's kubeconfig comes with it. The cluster is
-// one that lies, which an API server does not.
+// A certificate is pushed to a host only if it is for the generated key and for the host's Node.
+// The kubeconfig with it contains no other credential of the operator. The simulated cluster
+// returns wrong certificates, which a real API server does not.
 func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 	t.Parallel()
 
@@ -46,7 +46,7 @@ func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 		"as asked for":   {"CERTIFICATE", "system:node:rack-1", nil, ""},
 		"another Node":   {"CERTIFICATE", "system:node:rack-2", nil, "another name"},
 		"another key":    {"CERTIFICATE", "system:node:rack-1", &other.PublicKey, "another key"},
-		"no certificate": {"PRIVATE KEY", "system:node:rack-1", nil, "no certificate in PEM"},
+		"no certificate": {"PRIVATE KEY", "system:node:rack-1", nil, "not a PEM certificate"},
 	} {
 		cluster := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			object := &certificatesv1.CertificateSigningRequest{}
@@ -59,7 +59,7 @@ func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 			}
 
 			object.APIVersion, object.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
-			object.Status.Certificate = signs(t, object.Spec.Request, other, tt.kind, tt.common, tt.key)
+			object.Status.Certificate = signCertificate(t, object.Spec.Request, other, tt.kind, tt.common, tt.key)
 
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(object)
@@ -79,17 +79,18 @@ func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 		err = w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
 
 		switch {
-		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || w.Issued != nil):
-			t.Errorf("%s: %v, issued %v; want a refusal that says %q", name, err, w.Issued, tt.says)
-		case tt.says == "" && (err != nil || strings.Contains(w.Issued.Kubeconfig.Reveal(), "s3cr3t") ||
-			!strings.Contains(w.Issued.Kubeconfig.Reveal(), cluster.URL)):
+		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || w.Credential != nil):
+			t.Errorf("%s: %v, issued %v; want a refusal that says %q", name, err, w.Credential, tt.says)
+		case tt.says == "" && (err != nil || strings.Contains(w.Credential.Kubeconfig.Reveal(), "s3cr3t") ||
+			!strings.Contains(w.Credential.Kubeconfig.Reveal(), cluster.URL)):
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// signs makes a certificate for a request, of another key and of a name; nil is the request's key.
-func signs(t *testing.T, request []byte, by *ecdsa.PrivateKey, kind, common string, key any) []byte {
+// signCertificate signs a certificate for a request, with the given key and common name. If key is
+// nil, it uses the key of the request.
+func signCertificate(t *testing.T, request []byte, by *ecdsa.PrivateKey, kind, common string, key any) []byte {
 	t.Helper()
 
 	block, _ := pem.Decode(request)

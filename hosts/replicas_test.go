@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 )
 
-// macs are the names of the Macs that are not leaving.
-func (w *world) macs() []string {
+// macs returns the names of the Macs that are not being deleted.
+func (w *fixture) macs() []string {
 	w.t.Helper()
 
 	var list infrav1.ScalewayAppleSiliconMachineList
@@ -42,8 +42,8 @@ func (w *world) macs() []string {
 	return out
 }
 
-// booted notes of all Macs that they had their first boot, as the core would.
-func (w *world) booted() {
+// markBooted records for all Macs that they had their first boot, as package machine would.
+func (w *fixture) markBooted() {
 	w.t.Helper()
 
 	for _, name := range w.macs() {
@@ -54,8 +54,8 @@ func (w *world) booted() {
 	}
 }
 
-// replicas sets how many hosts the fleet of Macs has, as kubectl scale does.
-func (w *world) replicas(n int32) {
+// scale sets the number of hosts of the Mac fleet, as kubectl scale does.
+func (w *fixture) scale(n int32) {
 	w.t.Helper()
 
 	fleet := &infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "macs"}}
@@ -64,8 +64,8 @@ func (w *world) replicas(n int32) {
 	w.must(env.Client.SubResource("scale").Update(w.t.Context(), fleet, client.WithSubResourceBody(scale)))
 }
 
-// saysReplicas waits until the fleet of Macs says something of how many hosts it has.
-func (w *world) saysReplicas(want string) {
+// waitForReplicas waits until the ReplicasMet condition of the Mac fleet contains a text.
+func (w *fixture) waitForReplicas(want string) {
 	w.t.Helper()
 	w.eventually("the fleet says "+want, func() string {
 		fleet := &infrav1.HostFleet{}
@@ -86,8 +86,8 @@ func (w *world) saysReplicas(want string) {
 	})
 }
 
-// macFleet makes a fleet with one Mac.
-func (w *world) macFleet(spec infrav1.HostFleetSpec) {
+// createMacFleet creates a fleet with one Mac.
+func (w *fixture) createMacFleet(spec infrav1.HostFleetSpec) {
 	w.t.Helper()
 
 	spec.HostKind = mac.Name
@@ -101,18 +101,18 @@ func (w *world) macFleet(spec infrav1.HostFleetSpec) {
 	})
 }
 
-// A fleet orders the hosts that it lacks, made like one of them, and gives back those that are too
-// many: the newest first, and none that somebody made by hand. A restart changes nothing.
+// A fleet orders missing hosts like its template host, and deletes surplus hosts: the newest first,
+// and none that a person created. A restart changes nothing.
 func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 0, infrav1.HostRollout{})
-	w.ahead = time.Minute // a host that was made a moment ago keeps none from being ordered
-	w.macFleet(infrav1.HostFleetSpec{
+	w := newFixture(t, 0, infrav1.HostRollout{})
+	w.clockOffset = time.Minute // so that a recent host does not delay the next order
+	w.createMacFleet(infrav1.HostFleetSpec{
 		Replicas: new(int32(3)), TemplateHost: "box", Rollout: infrav1.HostRollout{MaxUnavailable: new(intstr.FromInt32(1))},
 	})
 	w.start()
-	w.saysReplicas("True Met: 3 hosts, want 3")
+	w.waitForReplicas("True Met: 3 hosts, want 3")
 
 	if diff := cmp.Diff([]string{"box", "macs-1", "macs-2"}, w.macs()); diff != "" {
 		t.Fatal(diff)
@@ -125,29 +125,29 @@ func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 		t.Errorf("made was %+v, %v", made.Spec, made.Annotations)
 	}
 
-	w.replicas(4)
-	w.saysReplicas("False HostsBooting: 3 hosts, want 4: 3 have yet to have their first boot")
+	w.scale(4)
+	w.waitForReplicas("False HostsBooting: 3 hosts, want 4: 3 wait for their first boot")
 	w.stop()
 	w.start()
-	w.booted()
-	w.saysReplicas("True Met: 4 hosts, want 4")
-	w.booted()
-	w.replicas(2)
-	w.saysReplicas("True Met: 2 hosts, want 2")
+	w.markBooted()
+	w.waitForReplicas("True Met: 4 hosts, want 4")
+	w.markBooted()
+	w.scale(2)
+	w.waitForReplicas("True Met: 2 hosts, want 2")
 
 	if diff := cmp.Diff([]string{"box", "macs-1"}, w.macs()); diff != "" {
 		t.Error(diff)
 	}
 
-	w.replicas(0)
-	w.saysReplicas("False HostsMadeByHand: 1 host, want 0")
+	w.scale(0)
+	w.waitForReplicas("False HostsMadeByHand: 1 host, want 0")
 
 	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
 		t.Error(diff)
 	}
 
 	w.eventually("events", func() string {
-		if got := w.events("macs"); !slices.Contains(got, "HostOrdered") || !slices.Contains(got, "HostReturned") {
+		if got := w.eventReasons("macs"); !slices.Contains(got, "HostOrdered") || !slices.Contains(got, "HostReturned") {
 			return fmt.Sprint(got)
 		}
 
@@ -155,14 +155,14 @@ func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 	})
 }
 
-// What keeps a fleet from having its hosts is told, and nothing is made.
+// A problem that keeps a fleet from having its number of hosts is reported, and no host is created.
 func TestFleetThatCannotHaveItsHosts(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 0, infrav1.HostRollout{})
-	w.macFleet(infrav1.HostFleetSpec{Replicas: new(int32(2)), TemplateHost: "other", Paused: true})
+	w := newFixture(t, 0, infrav1.HostRollout{})
+	w.createMacFleet(infrav1.HostFleetSpec{Replicas: new(int32(2)), TemplateHost: "other", Paused: true})
 	w.start()
-	w.saysReplicas("False Paused: 1 host, want 2")
+	w.waitForReplicas("False Paused: 1 host, want 2")
 
 	patch := func(object client.Object, name, with string) {
 		object.SetNamespace(w.namespace)
@@ -172,10 +172,10 @@ func TestFleetThatCannotHaveItsHosts(t *testing.T) {
 	}
 
 	patch(&infrav1.HostFleet{}, "macs", `{"spec":{"paused":false}}`)
-	w.saysReplicas("False TemplateNotFound: 1 host, want 2: the fleet has no host other")
+	w.waitForReplicas("False TemplateNotFound: 1 host, want 2: templateHost other is not a host of the fleet")
 	patch(&infrav1.ScalewayAppleSiliconMachine{}, "box", `{"spec":{"sshHostKeyChecking":null,"sshHostKey":"SHA256:`+strings.Repeat("k", 43)+`"}}`)
 	patch(&infrav1.HostFleet{}, "macs", `{"spec":{"templateHost":"box"}}`)
-	w.saysReplicas("False HostKeyUnknown: 1 host, want 2: nothing would say which key a new host has")
+	w.waitForReplicas("False HostKeyUnknown: 1 host, want 2: the host key of a new host would be unknown")
 
 	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
 		t.Error(diff)

@@ -27,21 +27,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Area is what the hosts area needs of its process.
+// Area holds the dependencies of the hosts area.
 type Area struct {
 	Config   config.Hosts
 	Registry prometheus.Registerer
 	Clock    clock.WithTicker
-	// Calls notes calls to hosts and to clouds; may be nil.
-	Calls *metrics.Calls
-	// Transport wraps the transport to clouds; may be nil.
+	// Calls counts calls to hosts and to cloud APIs. It may be nil.
+	Calls *metrics.CallMetrics
+	// Transport wraps the transport to cloud APIs. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Reach is how far calls go to servers that Secrets of hosts name. Nil: to public addresses.
-	Reach *httpbound.Reach
+	// Reach limits the addresses of the servers that the Secrets of hosts may name. If Reach is
+	// nil, only public addresses are allowed.
+	Reach *httpbound.EgressPolicy
 }
 
-// Setup adds the area's controllers to the manager. Each kind's hash is made here, once, out
-// of the configuration and the files that it names.
+// Setup adds the area's controllers to the manager. It loads the configuration and the files that
+// the configuration names, and computes the hash of each kind once.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	kinds, err := a.Kinds(mgr.GetAPIReader())
 	if err != nil {
@@ -50,7 +51,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 	steps, err := step.NewMetrics(a.Registry)
 	if err != nil {
-		return fmt.Errorf("set up steps: %w", err)
+		return fmt.Errorf("register step metrics: %w", err)
 	}
 
 	pushes, err := machine.NewMetrics(a.Registry)
@@ -64,8 +65,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(name string) *step.Runner {
-		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
+	runner := func(name string) *step.Reconciler {
+		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
 	}
 
 	dialer := ssh.New(ssh.Options{Clock: a.Clock, Calls: a.Calls})
@@ -81,7 +82,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 
 	for _, kind := range kinds {
 		r := &machine.Reconciler{
-			Kind: kind, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
+			Kind: kind, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
 			Runner: runner(strings.ToLower(kind.Name())), Recorder: recorder, Clock: a.Clock,
 			WorkerPool: pool, Metrics: pushes, Settings: settings,
 		}
@@ -91,24 +92,24 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	fleets := &fleet.Reconciler{
-		Kinds: kinds, Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("hostfleet"), Recorder: recorder,
+		Kinds: kinds, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Runner: runner("hostfleet"), Recorder: recorder,
 		Clock: a.Clock, Metrics: counts, Policy: a.Policy(),
 	}
 
 	return fleets.SetupWithManager(mgr)
 }
 
-// Policy says how often and how soon a host is tried again.
+// Policy returns how many attempts a host gets and how long the operator backs off between them.
 func (a *Area) Policy() drift.Policy {
 	return drift.Policy{
-		MaxAttempts: a.Config.MaxUpdateAttempts, MaxBoots: a.Config.MaxBootstrapAttempts,
+		MaxAttempts: a.Config.MaxUpdateAttempts, MaxBootstrapAttempts: a.Config.MaxBootstrapAttempts,
 		Base: a.Config.RetryBase, Cap: a.Config.RetryCap,
 	}
 }
 
-// Kinds gives all kinds of hosts, with what the configuration brings to each; live reads from
-// the API server itself. It is all that has to know of another kind.
-func (a *Area) Kinds(live client.Reader) ([]machine.Kind, error) {
+// Kinds returns all kinds of hosts, each with its part of the configuration. The reader live must
+// read from the API server, not from a cache. To add a kind, only this function has to change.
+func (a *Area) Kinds(apiReader client.Reader) ([]machine.Kind, error) {
 	linuxFleet, err := linux.Load(a.Config.Linux, os.ReadFile)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (a *Area) Kinds(live client.Reader) ([]machine.Kind, error) {
 	}
 
 	macs := mac.New(mac.Options{
-		Live: live, Secrets: machine.KubeSecrets{Reader: live}, Fleet: macFleet, Clock: a.Clock,
+		APIReader: apiReader, Secrets: machine.KubeSecrets{Reader: apiReader}, Fleet: macFleet, Clock: a.Clock,
 		Transport: a.Transport, Reach: a.Reach,
 	})
 

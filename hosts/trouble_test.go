@@ -21,11 +21,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// A host that can't be reached has refused nothing, and comes back by itself.
+// An unreachable host has refused nothing, and recovers without help.
 func TestUnreachableIsNoRefusal(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 1, rollout(1))
+	w := newFixture(t, 1, rollout(1))
 	w.start()
 	w.converged(1)
 	w.hosts["rack-00"].SetDown(true)
@@ -47,11 +47,11 @@ func TestUnreachableIsNoRefusal(t *testing.T) {
 	}
 }
 
-// A host with another key gets nothing, until a person has looked at it.
+// Nothing is pushed to a host with another key until a person has acted.
 func TestChangedHostKeyIsRefused(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 1, rollout(1))
+	w := newFixture(t, 1, rollout(1))
 	w.start()
 	w.converged(1)
 
@@ -69,7 +69,7 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 		t.Errorf("%d scripts were sent to a host of another key", after-runs)
 	}
 
-	w.note("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason, s.FailureMessage, s.SSHHostKey = "", "", "" })
+	w.patchStatus("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason, s.FailureMessage, s.SSHHostKey = "", "", "" })
 	w.converged(1)
 
 	if m := w.get("rack-00"); m.Status.SSHHostKey != host.HostKey() {
@@ -77,15 +77,15 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	}
 }
 
-// A host is logged in to when it shows the key that its user knows, or a certificate by an authority
-// that its user knows; of one of which nothing is known, somebody has to say that its first key
-// counts.
+// The operator logs in to a host if the host presents the key of its spec or a certificate of one
+// of its certificate authorities. If the spec names neither, the first key is trusted only if the
+// spec allows that.
 func TestKnownHostKeys(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 5, rollout(5))
+	w := newFixture(t, 5, rollout(5))
 	key := w.hosts["rack-00"].HostKey()
-	ours, others := w.certifies("rack-03"), w.certifies("rack-04")
+	ours, others := w.certifyHost("rack-03"), w.certifyHost("rack-04")
 
 	for name, change := range map[string]func(*infrav1.LinuxMachineSpec){
 		"rack-00": func(s *infrav1.LinuxMachineSpec) { s.SSHHostKey, s.SSHHostKeyChecking = key, "" },
@@ -106,7 +106,7 @@ func TestKnownHostKeys(t *testing.T) {
 		"rack-03": "Certified", "rack-04": "HostCertificateRefused",
 	} {
 		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
-			return !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason)
+			return !hasReason(m.Status.Conditions, infrav1.ConditionHostKeyPinned, reason)
 		})
 	}
 
@@ -126,19 +126,20 @@ func TestKnownHostKeys(t *testing.T) {
 
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = infrav1.HostKeyAcceptNew })
 	w.waitWhile("rack-02", "its first key counts now", func(m *infrav1.LinuxMachine) bool {
-		return !m.Status.Bootstrapped || !reasonIs(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse")
+		return !m.Status.Bootstrapped || !hasReason(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse")
 	})
 
-	// Its key is on record: whatever is said of unknown ones is not about it.
+	// The key is recorded, so the setting for unknown keys no longer matters.
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = "" })
 	w.restart("agent two")
 	w.waitWhile("rack-02", "it goes on", func(m *infrav1.LinuxMachine) bool {
-		return m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.plan()).Hash()
+		return m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.planConfig()).Hash()
 	})
 }
 
-// certifies has a new authority certify a host, and gives its public key.
-func (w *world) certifies(name string) infrav1.SSHCertAuthority {
+// certifyHost makes a new certificate authority certify a host, and returns the authority's public
+// key.
+func (w *fixture) certifyHost(name string) infrav1.SSHCertAuthority {
 	w.t.Helper()
 
 	private, line, err := machost.NewKey()
@@ -152,8 +153,8 @@ func (w *world) certifies(name string) infrav1.SSHCertAuthority {
 	return infrav1.SSHCertAuthority(strings.TrimSpace(line))
 }
 
-// patch changes what a host's object says.
-func (w *world) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
+// patch changes a host's spec.
+func (w *fixture) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.t.Helper()
 
 	m := w.get(name)
@@ -163,11 +164,11 @@ func (w *world) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.must(env.Client.Patch(w.t.Context(), m, client.MergeFrom(base)))
 }
 
-// A Secret that names its hosts is shown to no other, whatever object names it.
+// A Secret that lists its servers is used for no other host, whichever object names it.
 func TestSecretsNameTheirHosts(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 3, rollout(3))
+	w := newFixture(t, 3, rollout(3))
 
 	for name, hosts := range map[string]string{
 		"key": w.hosts["rack-00"].Address(), "elsewhere": "host.example.com:22",
@@ -201,16 +202,16 @@ func TestSecretsNameTheirHosts(t *testing.T) {
 		t.Errorf("%d logins with a key that does not allow it", logins)
 	}
 
-	if runs := w.runs("rack-02"); len(runs) > 0 {
+	if runs := w.scriptLabels("rack-02"); len(runs) > 0 {
 		t.Errorf("%v ran on a host that the kubeconfig does not allow", runs)
 	}
 }
 
-// Bad input is told by a named reason, and nothing of a secret is in any status.
+// Invalid input is reported with a specific reason, and no status contains a secret.
 func TestTroubleHasAName(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, 3, rollout(3))
+	w := newFixture(t, 3, rollout(3))
 	w.hosts["rack-00"].RefusePasswords(true)
 
 	w.must(w.hosts["rack-01"].SetSudo(machost.SudoRefused))
@@ -223,25 +224,25 @@ func TestTroubleHasAName(t *testing.T) {
 
 	for name, reason := range map[string]string{"rack-00": "Misconfigured", "rack-01": "SudoRefused", "rack-02": "SecretNotFound"} {
 		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
-			return m.Status.ContactReason != reason || m.Status.BootstrapAttempts != 0 || !reasonIs(m.Status.Conditions, "Ready", reason)
+			return m.Status.ContactReason != reason || m.Status.BootstrapAttempts != 0 || !hasReason(m.Status.Conditions, "Ready", reason)
 		})
 	}
 
-	for _, m := range w.all() {
+	for _, m := range w.listHosts() {
 		if text, err := json.Marshal(m.Status); err != nil || strings.Contains(string(text), "kubelet-token") {
 			t.Errorf("%v: %s", err, text)
 		}
 	}
 }
 
-// A host whose address is gone is pushed to at another one of its, and a condition says so. What it
-// is given has to be for that one too.
+// A host whose address is unreachable is pushed to at its fallback address, and a condition reports
+// that. Its Secrets must allow the fallback address, too.
 func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 	t.Parallel()
 
 	const name = "rack-00"
 
-	w := newWorld(t, 1, rollout(1))
+	w := newFixture(t, 1, rollout(1))
 	w.start()
 	w.converged(1)
 
@@ -255,12 +256,12 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 	move("127.0.0.9")
 	w.restart("agent two")
 	w.converged(1)
-	w.says(name, infrav1.ConditionAddressReached, "False FallbackInUse: it was reached at "+at+", and not at 127.0.0.9:")
+	w.waitForCondition(name, infrav1.ConditionAddressReached, "False FallbackInUse: the host was reached at "+at+" and not at 127.0.0.9:")
 
 	move("127.0.0.1")
 	w.restart("agent three")
 	w.converged(1)
-	w.says(name, infrav1.ConditionAddressReached, "True Reached: it was reached at "+at)
+	w.waitForCondition(name, infrav1.ConditionAddressReached, "True Reached: the host was reached at "+at)
 
 	secret := &corev1.Secret{}
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosts"}, secret))

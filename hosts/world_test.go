@@ -38,8 +38,8 @@ import (
 )
 
 const (
-	patience = 5 * time.Minute
-	lookAt   = 20 * time.Millisecond
+	waitTimeout  = 5 * time.Minute
+	pollInterval = 20 * time.Millisecond
 
 	user       = "hyperfleet"
 	fleetName  = "racks"
@@ -49,42 +49,42 @@ const (
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+	log.SetLogger(kitlog.ToLogr(slog.New(slog.DiscardHandler)))
 
 	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithControllerManager(), kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme),
 		kube.WithUses("../test/access/testdata/uses.yaml", "hosts", "hyperfleet-hosts")))
 }
 
-// world is a namespace with a fleet of light Linux hosts, and the area's controllers, which
-// come and go.
-type world struct {
+// fixture is a namespace with a fleet of simulated Linux hosts. Tests start and stop the area's
+// controllers.
+type fixture struct {
 	t         *testing.T
 	namespace string
 	cfg       config.Hosts
-	// key to log in with, and the line that lets it in.
+	// key is the private key to log in with, and authorized is its line of authorized_keys.
 	key, authorized string
 	hosts           map[string]*machost.Host
 	registry        *prometheus.Registry
-	// reach is how far calls to clouds go.
-	reach *httpbound.Reach
-	// ahead is how far the operator's clock is ahead.
-	ahead time.Duration
-	stop  func()
+	// reach limits the addresses of cloud APIs.
+	reach *httpbound.EgressPolicy
+	// clockOffset is how far the operator's clock is ahead.
+	clockOffset time.Duration
+	stop        func()
 
 	mu sync.Mutex
-	// busy counts, by host, the scripts that run and are no probes; most is the highest
-	// number of hosts there was.
-	busy map[string]int
-	most int
-	// gates hold up scripts by their label until they are closed.
+	// busy counts the running scripts of each host, except probes. maxBusy is the highest number of
+	// hosts with a running script.
+	busy    map[string]int
+	maxBusy int
+	// gates block scripts by their label until the channel is closed.
 	gates map[string]chan struct{}
 }
 
-func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
+func newFixture(t *testing.T, n int, rollout infrav1.HostRollout) *fixture {
 	t.Helper()
 
-	w := &world{t: t, namespace: env.Namespace(t), hosts: map[string]*machost.Host{}, busy: map[string]int{}, stop: func() {}, gates: map[string]chan struct{}{}}
-	private, line := machosttest.Key(t)
+	w := &fixture{t: t, namespace: env.Namespace(t), hosts: map[string]*machost.Host{}, busy: map[string]int{}, stop: func() {}, gates: map[string]chan struct{}{}}
+	private, line := machosttest.NewKey(t)
 	w.key, w.authorized = private.Reveal(), line
 	w.configure("agent one")
 	w.create(&infrav1.HostFleet{
@@ -102,7 +102,7 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 		w.stop()
 
 		for name, host := range w.hosts {
-			if unknown := host.Unknown(); len(unknown) > 0 {
+			if unknown := host.UnknownCalls(); len(unknown) > 0 {
 				t.Errorf("%s does not know %v", name, unknown)
 			}
 
@@ -115,8 +115,8 @@ func newWorld(t *testing.T, n int, rollout infrav1.HostRollout) *world {
 	return w
 }
 
-// configure writes the operator's configuration, with an agent of its own.
-func (w *world) configure(agent string) {
+// configure writes the operator's configuration with the given agent.
+func (w *fixture) configure(agent string) {
 	w.t.Helper()
 
 	file, exporter := w.program("agent", []byte(agent)), w.program("exporter", []byte("exporter"))
@@ -129,8 +129,8 @@ func (w *world) configure(agent string) {
 	}
 }
 
-// program writes a file that the operator brings to hosts.
-func (w *world) program(name string, content []byte) string {
+// program writes a file that the operator pushes to hosts.
+func (w *fixture) program(name string, content []byte) string {
 	w.t.Helper()
 
 	path := filepath.Join(w.t.TempDir(), name)
@@ -139,23 +139,23 @@ func (w *world) program(name string, content []byte) string {
 	return path
 }
 
-func (w *world) create(obj client.Object) {
+func (w *fixture) create(obj client.Object) {
 	w.t.Helper()
 	obj.SetNamespace(w.namespace)
 
 	w.must(env.Client.Create(w.t.Context(), obj))
 }
 
-// host starts a host and makes its object.
-func (w *world) host(name string) {
+// host starts a host and creates its object.
+func (w *fixture) host(name string) {
 	w.t.Helper()
 	w.hostWith(name, func(spec *infrav1.LinuxMachineSpec) {
 		spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
 	})
 }
 
-// hostWith starts a host and makes its object, which names no kubeconfig.
-func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
+// hostWith starts a host and creates its object, which names no kubeconfig.
+func (w *fixture) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.t.Helper()
 
 	host, err := machost.Start(w.t.Context(), machost.Options{
@@ -176,7 +176,7 @@ func (w *world) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.create(&infrav1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
-func (w *world) watch(name string, run machost.Run) {
+func (w *fixture) watch(name string, run machost.Run) {
 	if run.Label == "probe" {
 		return
 	}
@@ -186,7 +186,7 @@ func (w *world) watch(name string, run machost.Run) {
 	}
 }
 
-func (w *world) count(name string, run machost.Run) chan struct{} {
+func (w *fixture) count(name string, run machost.Run) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -200,13 +200,13 @@ func (w *world) count(name string, run machost.Run) chan struct{} {
 		delete(w.busy, name)
 	}
 
-	w.most = max(w.most, len(w.busy))
+	w.maxBusy = max(w.maxBusy, len(w.busy))
 
 	return w.gates[run.Label]
 }
 
-// hold has the scripts of a label hang until it is called off.
-func (w *world) hold(label string) (callOff func()) {
+// blockScripts blocks scripts with a label until the returned function is called.
+func (w *fixture) blockScripts(label string) (callOff func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -224,45 +224,45 @@ func (w *world) hold(label string) (callOff func()) {
 	return callOff
 }
 
-// forgetMost starts to count hosts that are pushed to at the same time anew.
-func (w *world) forgetMost() {
+// resetMaxBusy restarts the count of hosts that are pushed to at the same time.
+func (w *fixture) resetMaxBusy() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.most = len(w.busy)
+	w.maxBusy = len(w.busy)
 }
 
-func (w *world) mostBusy() int {
+func (w *fixture) maxBusyHosts() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return w.most
+	return w.maxBusy
 }
 
-// start starts the area as a process of its own would.
-func (w *world) start() {
+// start starts the area's controllers, as a new process would.
+func (w *fixture) start() {
 	w.t.Helper()
 
 	w.registry = prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(w.registry, nil)
+	calls, err := metrics.NewCallMetrics(w.registry, nil)
 	w.must(err)
 
-	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: ahead{by: w.ahead}, Calls: calls, Reach: w.reach}
-	w.stop = env.Manage(w.t, w.namespace, area.Setup)
+	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: offsetClock{offset: w.clockOffset}, Calls: calls, Reach: w.reach}
+	w.stop = env.StartManager(w.t, w.namespace, area.Setup)
 }
 
-// ahead is a clock that is ahead of the API server's.
-type ahead struct {
+// offsetClock is a clock that is ahead of the API server's clock.
+type offsetClock struct {
 	clock.RealClock
 
-	by time.Duration
+	offset time.Duration
 }
 
-func (a ahead) Now() time.Time { return a.RealClock.Now().Add(a.by) }
+func (a offsetClock) Now() time.Time { return a.RealClock.Now().Add(a.offset) }
 
-// restart is another version of the operator, with another agent.
-func (w *world) restart(agent string) {
+// restart stops the operator and starts one with another agent.
+func (w *fixture) restart(agent string) {
 	w.t.Helper()
 	w.stop()
 
@@ -272,7 +272,7 @@ func (w *world) restart(agent string) {
 	w.start()
 }
 
-func (w *world) get(name string) *infrav1.LinuxMachine {
+func (w *fixture) get(name string) *infrav1.LinuxMachine {
 	w.t.Helper()
 
 	var out infrav1.LinuxMachine
@@ -281,9 +281,9 @@ func (w *world) get(name string) *infrav1.LinuxMachine {
 	return &out
 }
 
-func (w *world) fleet() *infrav1.HostFleet { return w.fleetOf(fleetName) }
+func (w *fixture) fleet() *infrav1.HostFleet { return w.fleetOf(fleetName) }
 
-func (w *world) fleetOf(name string) *infrav1.HostFleet {
+func (w *fixture) fleetOf(name string) *infrav1.HostFleet {
 	w.t.Helper()
 
 	var out infrav1.HostFleet
@@ -292,7 +292,7 @@ func (w *world) fleetOf(name string) *infrav1.HostFleet {
 	return &out
 }
 
-func (w *world) all() []infrav1.LinuxMachine {
+func (w *fixture) listHosts() []infrav1.LinuxMachine {
 	w.t.Helper()
 
 	var list infrav1.LinuxMachineList
@@ -301,8 +301,8 @@ func (w *world) all() []infrav1.LinuxMachine {
 	return list.Items
 }
 
-// note changes the status of a host, as a person or an earlier operator did.
-func (w *world) note(name string, change func(*infrav1.LinuxMachineStatus)) {
+// patchStatus changes the status of a host, as a person or an earlier operator would.
+func (w *fixture) patchStatus(name string, change func(*infrav1.LinuxMachineStatus)) {
 	w.t.Helper()
 
 	m := w.get(name)
@@ -312,7 +312,7 @@ func (w *world) note(name string, change func(*infrav1.LinuxMachineStatus)) {
 	w.must(env.Client.Status().Patch(w.t.Context(), m, client.MergeFrom(base)))
 }
 
-func (w *world) patchFleet(change func(*infrav1.HostFleetSpec)) {
+func (w *fixture) patchFleet(change func(*infrav1.HostFleetSpec)) {
 	w.t.Helper()
 
 	f := w.fleet()
@@ -322,7 +322,7 @@ func (w *world) patchFleet(change func(*infrav1.HostFleetSpec)) {
 	w.must(env.Client.Patch(w.t.Context(), f, client.MergeFrom(base)))
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 
 	if err != nil {
@@ -330,8 +330,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// waitWhile waits while something is so of a host.
-func (w *world) waitWhile(name, what string, is func(*infrav1.LinuxMachine) bool) {
+// waitWhile waits until the condition is false for a host.
+func (w *fixture) waitWhile(name, what string, is func(*infrav1.LinuxMachine) bool) {
 	w.t.Helper()
 	w.eventually(name+": "+what, func() string {
 		if m := w.get(name); is(m) {
@@ -342,11 +342,11 @@ func (w *world) waitWhile(name, what string, is func(*infrav1.LinuxMachine) bool
 	})
 }
 
-// eventually waits until there is nothing to say any more.
-func (w *world) eventually(what string, problem func() string) {
+// eventually waits until problem returns an empty string.
+func (w *fixture) eventually(what string, problem func() string) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	said := ""
 
 	for time.Now().Before(deadline) {
@@ -355,21 +355,21 @@ func (w *world) eventually(what string, problem func() string) {
 			return
 		}
 
-		// Looking must not be what the machine is busy with.
-		time.Sleep(max(lookAt, 5*time.Since(start)))
+		// Polling must not slow down the test machine.
+		time.Sleep(max(pollInterval, 5*time.Since(start)))
 	}
 
 	w.t.Fatalf("%s: %s", what, said)
 }
 
-// converged waits until all hosts have one configuration, and gives its hash.
-func (w *world) converged(n int) string {
+// converged waits until all hosts have the configuration, and returns its hash.
+func (w *fixture) converged(n int) string {
 	w.t.Helper()
 
-	hash := linux.New(w.plan()).Hash()
+	hash := linux.New(w.planConfig()).Hash()
 
 	w.eventually("converge", func() string {
-		for _, m := range w.all() {
+		for _, m := range w.listHosts() {
 			if m.Status.HostConfigHash != hash || !m.Status.Ready || !meta.IsStatusConditionTrue(m.Status.Conditions, "Ready") {
 				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, w.fleet().Status)
 			}
@@ -389,8 +389,8 @@ func (w *world) converged(n int) string {
 	return hash
 }
 
-// runs gives the labels of the scripts that a host has ended, probes apart.
-func (w *world) runs(name string) []string {
+// scriptLabels returns the labels of the scripts that have ended on a host, except probes.
+func (w *fixture) scriptLabels(name string) []string {
 	var out []string
 
 	for _, run := range w.hosts[name].Runs() {
@@ -402,8 +402,8 @@ func (w *world) runs(name string) []string {
 	return out
 }
 
-// eventsOf gives the events about an object. None has a secret.
-func (w *world) eventsOf(name string) []eventsv1.Event {
+// listEvents returns the events about an object. It fails the test if an event contains a secret.
+func (w *fixture) listEvents(name string) []eventsv1.Event {
 	w.t.Helper()
 
 	var list eventsv1.EventList
@@ -426,13 +426,13 @@ func (w *world) eventsOf(name string) []eventsv1.Event {
 	return out
 }
 
-// notes gives what the events of a reason about an object say.
-func (w *world) notes(name, reason string) string {
+// eventNotes returns the notes of the events about an object that have a reason.
+func (w *fixture) eventNotes(name, reason string) string {
 	w.t.Helper()
 
 	var out []string
 
-	for _, event := range w.eventsOf(name) {
+	for _, event := range w.listEvents(name) {
 		if event.Reason == reason {
 			out = append(out, event.Note)
 		}
@@ -441,12 +441,12 @@ func (w *world) notes(name, reason string) string {
 	return strings.Join(out, "\n")
 }
 
-// events gives the reasons of the events about an object.
-func (w *world) events(name string) []string {
+// eventReasons returns the reasons of the events about an object.
+func (w *fixture) eventReasons(name string) []string {
 	w.t.Helper()
 
 	var out []string
-	for _, event := range w.eventsOf(name) {
+	for _, event := range w.listEvents(name) {
 		out = append(out, event.Reason)
 	}
 

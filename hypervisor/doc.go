@@ -1,23 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hypervisor is the boundary to whatever makes machines: it says what a
-// hypervisor must do for the runners area, and nothing about how.
+// Package hypervisor defines the interface between the runners area and the hypervisors.
+// It defines what a hypervisor must do. Its subpackages define how.
 //
-// A Provider serves one HypervisorCluster. Its methods never block for longer than one
-// API call: what takes time is started, and the caller is woken (Options.Wake) when it
-// is worth looking again.
+// A Provider serves one HypervisorCluster. A method never blocks for longer than one API
+// call. It starts a long operation and returns, and the provider calls Options.Wake when
+// the caller should call the method again.
 //
 //	Reserve ──► Ensure ──► Creating ──► Prepared ──► Start ──► Running ──► Stopped ──► Delete ──► gone
-//	(the caller puts the id on record)  (standby: it waits here)
+//	(the caller records the id)         (a standby machine waits here)
 //
-// Start makes what is not made yet, so a machine that need not wait is only started. Ensure,
-// Start and Delete are called again and again until they say that there is nothing left to
-// do; each call looks first and goes as far as it can. A provider keeps nothing that it
-// could not find again: what a call needs is in its arguments, which are on the claim's
-// record, and on the machine, which bears its owner from the call that makes it.
+// Start also creates a machine that does not exist yet, so the caller calls Ensure only for
+// a standby machine. The caller calls Ensure, Start and Delete repeatedly until they report
+// that no work is left. Each call first reads the current state and then does as much as it
+// can without waiting. A provider keeps no state that it cannot find again. A call finds
+// what it needs in its arguments, which the claim's status records, and on the machine,
+// which carries its owner from the call that creates it.
 //
-// The error kinds decide what a caller does; see Kind. docs/guides/write-a-provider.md says
-// how to write a provider, hypervisor/example is the smallest one, and
-// hypervisor/conformance checks that it keeps these promises.
+// The kind of an error decides what the caller does; see Kind.
+// docs/guides/write-a-provider.md explains how to write a provider. Package
+// hypervisor/example is the smallest provider. Package hypervisor/conformance checks that a
+// provider behaves as described here.
 package hypervisor

@@ -9,41 +9,44 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Kind says what a caller does about an error. An error without a kind is transient:
-// try again with back-off.
+// Kind defines what a caller does about an error. An error without a kind is transient, so
+// the caller retries with back-off.
 type Kind string
 
 // Kinds of errors.
 const (
-	// NotFound: the thing is not there.
+	// NotFound means that the object does not exist.
 	NotFound Kind = "NotFound"
-	// NoCapacity: no node has room now; wait.
+	// NoCapacity means that no node has enough free capacity now. The caller waits.
 	NoCapacity Kind = "NoCapacity"
-	// Busy: a lock or a limit of the hypervisor; wait.
+	// Busy means that a lock or a limit of the hypervisor blocks the call. The caller waits.
 	Busy Kind = "Busy"
-	// Rejected: it will not work until a person changes something. Reason and Message
-	// are shown to that person.
+	// Rejected means that the call fails until a person changes something. Conditions show
+	// Reason and Message to that person.
 	Rejected Kind = "Rejected"
-	// UnknownOutcome: the call may or may not have had its effect; look before acting.
+	// UnknownOutcome means that the call may or may not have had its effect. The caller
+	// reads the current state before it acts again.
 	UnknownOutcome Kind = "UnknownOutcome"
-	// IDTaken: the reserved id belongs to another's machine; reserve another.
+	// IDTaken means that the reserved id belongs to a machine with another owner. The caller
+	// reserves another id.
 	IDTaken Kind = "IDTaken"
-	// NotOwned: the machine is not this owner's and was not touched.
+	// NotOwned means that the machine has another owner. The provider did not change it.
 	NotOwned Kind = "NotOwned"
-	// Unavailable: the hypervisor does not answer.
+	// Unavailable means that the hypervisor does not respond.
 	Unavailable Kind = "Unavailable"
 )
 
-// Error is an error with a kind, and what a person needs to know.
+// Error is an error with a kind, and with a reason and a message for people.
 type Error = errclass.KindError[Kind]
 
-// KindOf gives the kind of the first Error in err's chain, or "".
+// KindOf returns the kind of the first Error in err's chain, or "" if the chain has none.
 func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
-// Is tells whether err is of the kind.
+// Is reports whether err has the kind. It returns false for a nil error.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// Errorf makes an error of a kind; the message is written as by fmt.Sprintf.
+// Errorf returns an error with the kind and the reason. It formats the message as
+// fmt.Sprintf does. The error wraps no cause.
 func Errorf(kind Kind, reason, format string, args ...any) *Error {
 	return &Error{Kind: kind, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }

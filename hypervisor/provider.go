@@ -12,159 +12,170 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Provider is one connected hypervisor environment. It is safe for concurrent use.
+// Provider is the connection to one hypervisor environment. It is safe for concurrent use.
 //
 //nolint:interfacebloat // one verb per operation: docs/guides/write-a-provider.md is shorter for it
 type Provider interface {
-	// Check connects, authenticates, and verifies that the privileges suffice. An error
-	// of kind Rejected names what a person must fix.
+	// Check connects, authenticates, and verifies that the privileges are sufficient. An
+	// error of kind Rejected names what a person must fix.
 	Check(ctx context.Context) (Info, error)
 
-	// Resolve finds the hypervisor's templates that ref means and verifies that machines
-	// of spec's resources, network and cloud-init source can be cloned from them. An
-	// error of kind NotFound or Rejected names the thing and the fix.
-	Resolve(ctx context.Context, ref TemplateRef, want Shape) ([]Template, error)
+	// Resolve finds the hypervisor's templates that ref refers to. It verifies that machines
+	// with the shape's resources, network and cloud-init source can be cloned from them. An
+	// error of kind NotFound or Rejected names the object and the fix.
+	Resolve(ctx context.Context, ref TemplateRef, shape Shape) ([]Template, error)
 
-	// Reserve chooses an id and a node for the machine that spec.Owner owns, or gives those
-	// of one that is there already. It makes nothing: the caller writes them down, and puts
-	// them into the spec of each call of Ensure and Start. Where the hypervisor places
-	// machines itself when they start, the node is empty.
+	// Reserve chooses an id and a node for the machine of spec.Owner. If the owner already
+	// has a machine, Reserve returns the id and the node of that machine. Reserve creates
+	// nothing. The caller records the id and the node, and passes them in the spec to each
+	// call of Ensure and Start. If the hypervisor chooses a node only when it starts a
+	// machine, the node is empty.
 	Reserve(ctx context.Context, spec MachineSpec) (Reservation, error)
 
-	// Ensure makes the machine, exactly once, however often it is called and whoever crashed
-	// in between, and does not start it. Every call looks first, then goes as far as it
-	// can without waiting, and returns the state reached: Creating (Wake follows), or
-	// Prepared: made and configured, never started, without a cloud-init ISO. What is prepared
-	// takes disk space, and no memory. A machine that was started stays so. Where the
-	// id turns out to be taken by another's machine, the error is IDTaken.
+	// Ensure creates the machine exactly once and does not start it. This holds for any number
+	// of calls, and also if a process crashes between them. Each call reads the current state
+	// first, does as much as it can without waiting, and returns the state that the machine
+	// has reached. The state is Creating (a call of Wake follows) or Prepared. A prepared
+	// machine is created and configured, was never started, and has no cloud-init ISO. It uses
+	// disk space but no memory. Ensure does not stop a machine that was started. If a machine
+	// with another owner has the id, the error is of kind IDTaken.
 	Ensure(ctx context.Context, spec MachineSpec) (Machine, error)
 
-	// Start powers the machine on, exactly once, and makes it first where it is not yet made,
-	// as Ensure does: a machine that need not wait prepared is only started, so that its boot
-	// cloud-init ISO can be made beside its disk. It returns Creating (Wake follows), or Running
-	// once the machine was powered on. It fails with NoCapacity while the node of a prepared
-	// machine has no memory for it. seed is asked for only when the machine's cloud-init ISO
-	// must be made, at most once per machine in an undisturbed life.
+	// Start powers the machine on exactly once. If the machine does not exist, Start creates it
+	// first, as Ensure does. So the caller need not call Ensure for a machine that starts at
+	// once, and the provider can create the cloud-init ISO while it clones the disk. Start
+	// returns Creating (a call of Wake follows), or Running once the machine was powered on.
+	// It fails with NoCapacity while the node of a prepared machine has too little free memory
+	// for it. Start calls seed only when it has to create the machine's cloud-init ISO. Unless
+	// a process crashes, it calls seed at most once per machine.
 	Start(ctx context.Context, spec MachineSpec, seed func(context.Context) (Seed, error)) (Machine, error)
 
-	// Get gives the machine's state, from the shared listing where that is fresh enough
-	// and from the machine itself before it calls one Stopped. Kind NotFound means that
-	// the machine is gone, whatever else was left of it.
+	// Get returns the state of the machine. It reads the state from the shared machine list if
+	// the list is fresh enough. Before Get returns Stopped, it reads the machine itself. An
+	// error of kind NotFound means that the machine does not exist. Remains of the machine,
+	// such as a cloud-init ISO, can still exist.
 	Get(ctx context.Context, ref MachineRef) (Machine, error)
 
-	// List gives everything that carries this operator's ownership, also remains without
-	// a machine (state Remains: a cloud-init ISO whose machine is gone).
+	// List returns everything that carries this operator's ownership. This includes remains
+	// without a machine, for example a cloud-init ISO whose machine no longer exists. Remains
+	// have the state Remains.
 	List(ctx context.Context) ([]Machine, error)
 
-	// Delete stops and removes the machine and its cloud-init ISO. It verifies the ownership
-	// first: what is not the owner's is never touched, and the error is NotOwned. It
-	// returns nil when removal is under way (Wake follows) and NotFound once nothing is
-	// left.
+	// Delete stops and deletes the machine and its cloud-init ISO. It verifies the ownership
+	// first. If the machine has another owner, Delete does not change it, and the error is of
+	// kind NotOwned. Delete returns nil while the deletion is in progress (a call of Wake
+	// follows), and an error of kind NotFound once nothing is left.
 	Delete(ctx context.Context, ref MachineRef) error
 
-	// Capacity gives what the usable nodes have, what is free, and how many machines this
-	// operator has. It is asked every half minute: it costs less than List.
+	// Capacity returns the total and the free resources of the usable nodes, and the number of
+	// this operator's machines. The operator calls it every 30 seconds, so it must cost less
+	// than List.
 	Capacity(ctx context.Context) (Capacity, error)
 }
 
-// Factory connects to one environment. It makes no call: Check does. Close releases
-// what the provider holds; machines stay.
+// Factory returns a connection to one environment. It makes no call to the hypervisor; Check
+// makes the first one.
 type Factory func(Config, Options) (Connection, error)
 
 // Connection is a Provider that can be closed.
 type Connection interface {
 	Provider
-	// Close stops the provider's background work and waits for it.
+	// Close stops the provider's background work and waits until it has stopped. It releases
+	// the provider's resources and does not change machines.
 	Close()
 }
 
-// Config is the HypervisorCluster's spec with its secrets read.
+// Config is the HypervisorCluster's spec with the contents of its Secrets.
 type Config struct {
-	// Name of the HypervisorCluster, part of each machine's ownership.
+	// Name of the HypervisorCluster. The ownership of each machine includes it.
 	Name string
 	// Endpoint is the API's base URL.
 	Endpoint string
 	// Credentials to authenticate with.
 	Credentials Credentials
-	// TLS is the verification of the server, with the client certificate if there is one.
+	// TLS verifies the server. It holds the client certificate if the cluster has one.
 	TLS *tls.Config
-	// Nodes that may be used; none means all.
+	// Nodes that machines may use. Empty means all nodes.
 	Nodes []string
 	// DefaultStorage, ISOStorage, DefaultNetwork and ResourcePool as in the spec.
 	DefaultStorage, ISOStorage, DefaultNetwork, ResourcePool string
-	// IDMin and IDMax bound the ids given to machines, both included.
+	// IDMin and IDMax are the lowest and the highest id that a machine can get.
 	IDMin, IDMax int
-	// ClonesPerStorage and CallsPerNode bound the load.
+	// ClonesPerStorage limits the concurrent clones on a storage, and CallsPerNode limits the
+	// concurrent calls to a node.
 	ClonesPerStorage, CallsPerNode int
-	// Tags put on each machine, beside the ownership's.
+	// Tags of each machine, in addition to the tags of the ownership.
 	Tags map[string]string
-	// Kubeconfig leads to the API server of a hypervisor on Kubernetes; empty means the
-	// operator's own. Namespace is where its machines are made, and NodeSelector says by
-	// labels which of its nodes may be used.
+	// Kubeconfig of the API server of a hypervisor that runs on Kubernetes. Empty means the
+	// operator's own cluster. Namespace is the namespace of the machines. NodeSelector selects
+	// the nodes that machines may use, by their labels.
 	Kubeconfig   []byte
 	Namespace    string
 	NodeSelector map[string]string
 }
 
-// Credentials are the secrets of a cluster. Exactly one of token and password is set,
-// or neither where a client certificate suffices.
+// Credentials are the credentials of a cluster. Exactly one of token and password is set. If
+// a client certificate is sufficient, neither is set.
 type Credentials struct {
 	TokenID, TokenSecret, Username, Password string
 }
 
-// Options are what a provider needs of its process.
+// Options are the settings that a provider gets from its process.
 type Options struct {
-	// OperatorUID is the identity that this operator marks its machines with.
+	// OperatorUID identifies this operator in the ownership of its machines.
 	OperatorUID string
-	// Wake is called, from any goroutine, when a machine of the owner is worth a look.
+	// Wake makes the operator reconcile the owner because its machine may have changed. The
+	// provider can call it from any goroutine.
 	Wake func(Owner)
-	// ListInterval is how old the shared listing may be. Default: 2 s while machines are
-	// being made or removed, at most 10 s.
+	// ListInterval is the maximum age of the shared machine list. Default: 2 s while machines
+	// are being created or deleted, otherwise at most 10 s.
 	ListInterval time.Duration
-	// TaskInterval is how often running tasks are looked at. Default: 250 ms.
+	// TaskInterval is the poll interval for running tasks. Default: 250 ms.
 	TaskInterval time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
-	Transport func(http.RoundTripper) http.RoundTripper
-	// Claimed gives the ids that claims already hold, so that they are not given again
-	// after a restart. It is asked once, before the first id is given. May be nil.
-	Claimed func(context.Context) ([]int, error)
-	// SnippetsPath is the directory where the snippets storage of cloud-init source
-	// builtin is mounted; empty means that the source can't be used.
+	// WrapTransport wraps the HTTP transport for metrics and traces. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// ListClaimedIDs returns the ids that claims already hold, so that the provider does not
+	// reserve them again after a restart. The provider calls it before it reserves the first
+	// id, until one call succeeds. It may be nil.
+	ListClaimedIDs func(context.Context) ([]int, error)
+	// SnippetsPath is the directory at which the snippets storage of cloud-init source
+	// builtin is mounted. If it is empty, templates cannot use that source.
 	SnippetsPath string
-	// Clock tells the time. Default: the real one.
+	// Clock is the source of time. Default: the real clock.
 	Clock clock.WithTicker
 }
 
-// Info is what Check saw.
+// Info is the result of Check.
 type Info struct {
-	// Product is the name of the hypervisor's software, for people.
+	// Product is the name of the hypervisor's software. It is for people.
 	Product string
 	// Version of the hypervisor's software.
 	Version string
-	// Nodes that are usable, online or not.
+	// Nodes that machines may use, online and offline.
 	Nodes []Node
-	// NodesHidden says that the credentials do not suffice to see the nodes, and that
-	// machines can be made all the same.
+	// NodesHidden is true if the credentials do not permit the provider to list the nodes.
+	// The provider can still create machines.
 	NodesHidden bool
-	// Warnings that do not stop anything, for people.
+	// Warnings for people. A warning does not prevent the creation of machines.
 	Warnings []string
 }
 
-// Node is one host of the environment.
+// Node is one node of the environment.
 type Node struct {
 	Name   string
 	Online bool
-	// Trouble says why it is not online, for people.
-	Trouble string
-	// SetAside says what is not used of it for a while, after failures in a row, and why.
-	SetAside []string
-	// Free is what is not taken by running machines.
+	// OfflineReason explains to people why the node is not online.
+	OfflineReason string
+	// Exclusions lists what the operator does not use on the node for a while, because it
+	// failed several times in a row. Each entry names the reason.
+	Exclusions []string
+	// Free is Total without the resources of running machines.
 	Free Resources
-	// Total is what the node has.
+	// Total is all resources of the node.
 	Total Resources
 }
 
-// Resources are amounts.
+// Resources are amounts of CPU, memory and disk.
 type Resources struct {
 	// CPU in cores.
 	CPU int64
@@ -172,43 +183,43 @@ type Resources struct {
 	Memory, Disk int64
 }
 
-// Capacity is what the usable nodes have together and one by one.
+// Capacity is the capacity of each usable node and of all of them together.
 type Capacity struct {
 	Nodes []Node
 	Free  Resources
 	Total Resources
-	// Machines is how many machines carry this operator's ownership, on all nodes and in
-	// every state but Remains.
+	// Machines is the number of machines that carry this operator's ownership. It counts the
+	// machines on all nodes and in every state except Remains.
 	Machines int
 }
 
-// TemplateRef names a template of the hypervisor: by id or by name.
+// TemplateRef refers to a template of the hypervisor by id or by name.
 type TemplateRef struct {
 	ID   int
 	Name string
-	// Kind and Namespace belong to hypervisors whose templates are objects of several
-	// kinds: one of the kinds below. Empty on others.
+	// Kind and Namespace are set only for hypervisors whose templates are objects of several
+	// kinds. Kind is one of the constants below.
 	Kind, Namespace string
-	// PullSecret names what an image is fetched with, if it needs that.
+	// PullSecret is the name of the image pull Secret, if the image needs one.
 	PullSecret string
 }
 
 // Kinds of templates on Kubernetes.
 const (
-	// TemplateImage is a disk in a container image; Name is the image.
+	// TemplateImage is a disk in a container image. TemplateRef.Name is the image.
 	TemplateImage = "ContainerDisk"
 	// TemplateDataSource is a DataSource of the Containerized Data Importer.
 	TemplateDataSource = "DataSource"
-	// TemplateVolume is a PersistentVolumeClaim that is cloned.
+	// TemplateVolume is a PersistentVolumeClaim that the provider clones.
 	TemplateVolume = "PersistentVolumeClaim"
 )
 
-// Template is one template found.
+// Template is one template that Resolve found.
 type Template struct {
 	ID   int
 	Name string
 	Node string
-	// Storage of the first disk, and whether it is shared between nodes.
+	// Storage holds the first disk. Shared is true if the nodes share the storage.
 	Storage string
 	Shared  bool
 	// DiskBytes is the size of the first disk.
@@ -221,134 +232,139 @@ const (
 	SourceBuiltin = "builtin"
 )
 
-// Shape is what a machine looks like, apart from whose it is.
+// Shape is the hardware and the cloud-init source of a machine.
 type Shape struct {
 	CPU int
-	// Memory and Disk in bytes; Disk 0 keeps the template's.
+	// Memory and Disk in bytes. Disk 0 means the size of the template's disk.
 	Memory, Disk int64
-	// Linked shares the template's disks.
+	// Linked makes the clone share the template's disks.
 	Linked bool
-	// Storage for full clones; empty means the cluster's default.
+	// Storage of a full clone. Empty means the cluster's default.
 	Storage string
-	// Bridge and VLAN of the first network device; empty and 0 keep the cluster's
-	// default and no tag.
+	// Bridge and VLAN of the first network device. An empty Bridge means the cluster's
+	// default, and VLAN 0 means no VLAN tag.
 	Bridge string
 	VLAN   int
-	// TPM gives the machine a TPM 2.0 of its own: one that no other machine has or had, with a
-	// certificate of its endorsement key. Without it a template's is kept as it is.
+	// TPM gives the machine its own TPM 2.0, which no other machine has or had. The TPM has a
+	// certificate of its endorsement key. If TPM is false, the provider does not change the TPM
+	// that the template has or lacks.
 	TPM bool
-	// CloudInitSource is SourceNoCloud or SourceBuiltin; SnippetsStorage and SnippetsPath belong to
-	// the latter.
+	// CloudInitSource is SourceNoCloud or SourceBuiltin. SnippetsStorage and
+	// Options.SnippetsPath belong to SourceBuiltin.
 	CloudInitSource, SnippetsStorage string
 }
 
-// Owner is the identity of a machine: the claim it was made for. It is written on the
-// machine in the same call that makes it.
+// Owner identifies the MachineClaim that a machine belongs to, and the pool of the claim. The
+// call that creates the machine also writes the owner on it.
 type Owner struct {
 	Namespace, Name, UID string
 	Pool                 string
 }
 
-// MachineRef names a machine. Its node is looked up: machines migrate.
+// MachineRef refers to a machine. It has no node because machines migrate. The provider looks
+// the node up.
 type MachineRef struct {
 	ID    int
 	Owner Owner
-	// Suspect tells Get that the machine has said that it powers off, so that it is worth
-	// asking the machine itself before the shared listing shows it.
-	Suspect bool
+	// PowerOffReported is true if the guest has reported that it powers off. Get then reads the
+	// machine itself, because the shared machine list may not show the power-off yet.
+	PowerOffReported bool
 }
 
-// MachineSpec is a machine wanted.
+// MachineSpec is the desired state of a machine.
 type MachineSpec struct {
 	Owner Owner
-	// ID reserved before; 0 when one is reserved.
+	// ID is the reserved id. It is 0 in a call of Reserve.
 	ID int
-	// Node reserved with ID.
+	// Node is the node that was reserved with ID.
 	Node string
 	// Hostname is the machine's name on the hypervisor.
 	Hostname string
 	Template TemplateRef
 	Shape    Shape
-	// Strategy by which a node is chosen when an id is reserved. Default: Spread.
+	// Strategy by which Reserve chooses a node. Default: Spread.
 	Strategy Strategy
-	// Standby says that the machine is not to be started soon: Reserve chooses its node by
-	// the memory that the node has, not by what is free of it now.
+	// Standby is true if the machine does not start soon. Reserve then chooses its node by the
+	// total memory of the node, not by the memory that is free now.
 	Standby bool
-	// Builtin holds what the builtin source passes as options.
+	// Network holds the network settings that cloud-init source builtin passes as options.
 	Network NetworkOptions
 }
 
-// Reservation is where a machine is to be made.
+// Reservation is the id and the node of a machine that will be created.
 type Reservation struct {
 	ID int
-	// Node is empty where the hypervisor chooses it when it starts the machine.
+	// Node is empty if the hypervisor chooses the node when it starts the machine.
 	Node string
 }
 
-// Strategy is how machines are placed on nodes.
+// Strategy defines on which node a machine is placed.
 type Strategy string
 
 // Strategies.
 const (
-	// Spread puts a machine where the most room is. It is the zero value's meaning.
+	// Spread places a machine on the node with the most free capacity. An empty Strategy means
+	// Spread.
 	Spread Strategy = "Spread"
-	// Pack puts a machine where the least room is that suffices, so that one node is
-	// filled after the other.
+	// Pack places a machine on the node with the least free capacity that is sufficient, so
+	// that the nodes fill up one after the other.
 	Pack Strategy = "Pack"
 )
 
-// NetworkOptions are network settings for hypervisors that write the guest's network
-// themselves (builtin).
+// NetworkOptions are the network settings for a hypervisor that writes the guest's network
+// configuration itself (cloud-init source builtin).
 type NetworkOptions struct {
-	// Addresses in CIDR notation, one of each family at most; none for DHCP.
+	// Addresses in CIDR notation, at most one of each family. Empty means DHCP.
 	Addresses []string
-	// Gateways, one of each family at most.
-	Gateways []string
-	Servers  []string
-	Search   []string
+	// Gateways, at most one of each family.
+	Gateways      []string
+	DNSServers    []string
+	SearchDomains []string
 }
 
-// Seed is what a machine's cloud-init ISO holds: a NoCloud seed.
+// Seed is the content of a machine's cloud-init ISO, in the layout of cloud-init's datasource
+// NoCloud.
 type Seed struct {
 	UserData, MetaData, NetworkConfig []byte
-	// Files are further files on the cloud-init ISO, by name.
+	// Files are additional files on the cloud-init ISO, by name.
 	Files map[string][]byte
 }
 
-// State is how far a machine is.
+// State is the state of a machine.
 type State string
 
 // States of a machine.
 const (
-	// StateCreating: it is being cloned, configured or started.
+	// StateCreating means that the machine is being cloned, configured or started.
 	StateCreating State = "Creating"
-	// StatePrepared: it is made and configured; it was never started and has no
-	// cloud-init ISO.
+	// StatePrepared means that the machine is created and configured. It was never started and
+	// has no cloud-init ISO.
 	StatePrepared State = "Prepared"
-	// StateRunning: it is powered on.
+	// StateRunning means that the machine is powered on.
 	StateRunning State = "Running"
-	// StateStopped: it was powered off after it ran, confirmed with the machine itself.
+	// StateStopped means that the machine ran and is powered off now. The provider has read
+	// this from the machine itself.
 	StateStopped State = "Stopped"
-	// StateDeleting: it is being removed.
+	// StateDeleting means that the machine is being deleted.
 	StateDeleting State = "Deleting"
-	// StateRemains: the machine is gone, its cloud-init ISO is not.
+	// StateRemains means that the machine no longer exists, but its cloud-init ISO does.
 	StateRemains State = "Remains"
 )
 
-// Machine is a machine as last seen.
+// Machine is the last observed state of a machine.
 type Machine struct {
 	ID    int
 	Name  string
 	Node  string
 	Owner Owner
 	State State
-	// Created is when the clone was asked for.
-	Created time.Time
-	// Cloned says that its clone is whole. Ensure and Start fill it.
+	// CreatedAt is the time at which the clone was requested.
+	CreatedAt time.Time
+	// Cloned is true once the clone is complete. Ensure and Start set it.
 	Cloned bool
-	// MAC and IP of the first network device, if known. IP is filled by Get once the
-	// guest's agent reports one, and never waited for.
+	// MAC and IP of the first network device, if known. Get sets IP once the guest's agent
+	// reports an address. No call waits for an address.
 	MAC, IP string
-	// Message says in words what is under way.
+	// Message describes to people what is in progress.
 	Message string
 }

@@ -12,38 +12,39 @@ import (
 	"time"
 )
 
-// ManagedBy marks a record, and what bears it, as this product's.
+// ManagedBy identifies this product in ownership records and in the labels and tags of the
+// objects that carry them.
 const ManagedBy = "hyperfleet"
 
-// hashLength is how many hexadecimal digits of a digest stand in tags, labels and names.
+// hashLength is the number of hexadecimal digits of a digest in tags, labels and names.
 const hashLength = 10
 
-// ErrNoRecord says that there is no ownership record.
+// ErrNoRecord means that a text holds no ownership record of this product.
 var ErrNoRecord = errors.New("no ownership record")
 
-// Record is the ownership of a machine and of its cloud-init ISO, as JSON wherever the hypervisor
-// has room for a text: the document's six keys. A provider adds the id that it was written
-// for, under its own name.
+// Record is the ownership record of a machine and of its cloud-init ISO. Its JSON, with the six
+// keys of the operator's document, is stored in a text field of the hypervisor. A provider adds
+// the id that the record was written for, under a key of its own.
 type Record struct {
-	// ManagedBy is ManagedBy.
+	// ManagedBy holds the constant ManagedBy.
 	ManagedBy string `json:"managedBy"`
 	// Cluster is the name of the HypervisorCluster.
 	Cluster      string       `json:"cluster"`
 	MachineClaim MachineClaim `json:"machineClaim"`
 	RunnerPool   string       `json:"runnerPool,omitempty"`
-	// CreatedAt is when the machine was asked for.
+	// CreatedAt is the time at which the machine was requested.
 	CreatedAt   time.Time `json:"createdAt"`
 	OperatorUID string    `json:"operatorUID"`
 }
 
-// MachineClaim names the claim in a Record.
+// MachineClaim identifies the claim in a Record.
 type MachineClaim struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
 }
 
-// Owner is the record's claim.
+// Owner returns the claim and the pool that the record names.
 func (r Record) Owner() Owner {
 	return Owner{
 		Namespace: r.MachineClaim.Namespace, Name: r.MachineClaim.Name,
@@ -51,13 +52,15 @@ func (r Record) Owner() Owner {
 	}
 }
 
-// OfProduct says whether this product wrote the record, whichever operator it was.
+// OfProduct reports whether an operator of this product wrote the record. It can be another
+// operator than this one.
 func (r Record) OfProduct() bool {
 	return r.ManagedBy == ManagedBy && r.MachineClaim.UID != "" && r.OperatorUID != ""
 }
 
-// ReadRecord reads JSON into a provider's record. An error is ErrNoRecord.
-func ReadRecord(text string, into interface{ OfProduct() bool }) error {
+// DecodeRecord decodes JSON into a provider's record. Each error wraps ErrNoRecord, also if the
+// text is not JSON or another product wrote the record.
+func DecodeRecord(text string, into interface{ OfProduct() bool }) error {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoRecord, err)
 	}
@@ -69,21 +72,22 @@ func ReadRecord(text string, into interface{ OfProduct() bool }) error {
 	return nil
 }
 
-// Identity is the operator on one cluster: what a record must carry to be its own.
+// Identity identifies an operator on one cluster. A record belongs to the operator if it carries
+// both fields.
 type Identity struct {
 	OperatorUID, Cluster string
 }
 
-// Hash stands for the identity in tags, labels and names. The cluster is part of it, so
-// that two HypervisorClusters on one hypervisor keep what is theirs apart.
+// Hash returns a short digest of the identity for tags, labels and names. The digest includes
+// the cluster, so two HypervisorClusters on one hypervisor do not share machines.
 func (i Identity) Hash() string {
 	sum := sha256.Sum256([]byte(i.OperatorUID + "\x00" + i.Cluster))
 
 	return hex.EncodeToString(sum[:])[:hashLength]
 }
 
-// Record makes the record of an owner's machine.
-func (i Identity) Record(owner Owner, now time.Time) Record {
+// NewRecord returns the record for a machine of the owner. It truncates the time to seconds.
+func (i Identity) NewRecord(owner Owner, now time.Time) Record {
 	return Record{
 		ManagedBy: ManagedBy, Cluster: i.Cluster,
 		MachineClaim: MachineClaim{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID},
@@ -91,7 +95,7 @@ func (i Identity) Record(owner Owner, now time.Time) Record {
 	}
 }
 
-// Wrote tells whether a record is this operator's.
-func (i Identity) Wrote(r Record) bool {
+// HasWritten reports whether this operator wrote the record for this cluster.
+func (i Identity) HasWritten(r Record) bool {
 	return r.ManagedBy == ManagedBy && r.OperatorUID == i.OperatorUID && r.Cluster == i.Cluster
 }

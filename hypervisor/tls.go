@@ -16,20 +16,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// FingerprintError says that a server showed another certificate than the pinned one.
+// FingerprintError is the error for a server that presents another certificate than the pinned
+// one.
 type FingerprintError struct {
-	// Want and Got are SHA-256 fingerprints as Fingerprint writes them.
+	// Want and Got are SHA-256 fingerprints in the format of FormatFingerprint.
 	Want, Got string
 }
 
-// Error names both fingerprints.
+// Error returns a text with both fingerprints.
 func (e *FingerprintError) Error() string {
-	return fmt.Sprintf("verify certificate: its fingerprint is %s, pinned is %s", e.Got, e.Want)
+	return fmt.Sprintf("verify certificate: the fingerprint is %s, but the pinned fingerprint is %s", e.Got, e.Want)
 }
 
-// Fingerprint writes a SHA-256 as Proxmox shows it: 32 pairs of upper case hexadecimal
-// digits with colons between.
-func Fingerprint(sum [sha256.Size]byte) string {
+// FormatFingerprint formats a SHA-256 digest as Proxmox VE does: as 32 pairs of upper case
+// hexadecimal digits that colons separate.
+func FormatFingerprint(sum [sha256.Size]byte) string {
 	pairs := make([]string, len(sum))
 	for i, b := range sum {
 		pairs[i] = hex.EncodeToString([]byte{b})
@@ -38,20 +39,22 @@ func Fingerprint(sum [sha256.Size]byte) string {
 	return strings.ToUpper(strings.Join(pairs, ":"))
 }
 
-// TLSConfig makes the verification of a cluster's server certificate, with the client
-// certificate in PEM if there is one. A nil spec trusts the system's authorities.
-func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Config, error) {
+// NewTLSConfig returns the TLS configuration for the connection to a cluster. certPEM and keyPEM
+// are the client certificate and its private key. Both are empty if the cluster has none. With a
+// nil spec, the configuration trusts the system's certificate authorities. A fingerprint in the
+// spec takes precedence over a CA bundle, and both take precedence over insecureSkipVerify.
+func NewTLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
 	if len(certPEM) > 0 || len(keyPEM) > 0 {
-		if err := inputbound.Key(keyPEM); err != nil {
-			return nil, fmt.Errorf("read client certificate: clientKey is %w", err)
+		if err := inputbound.CheckPrivateKey(keyPEM); err != nil {
+			return nil, fmt.Errorf("parse client certificate: clientKey is %w", err)
 		}
 
 		cert, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
-			// The cause may quote the input; it stays out.
-			return nil, errors.New("read client certificate: clientCert and clientKey are not a pair in PEM")
+			// The cause can quote the input, so the error does not wrap it.
+			return nil, errors.New("parse client certificate: clientCert and clientKey are not a certificate and its private key in PEM")
 		}
 
 		config.Certificates = []tls.Certificate{cert}
@@ -65,14 +68,14 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 	case spec.Fingerprint != "":
 		want, err := parseFingerprint(spec.Fingerprint)
 		if err != nil {
-			return nil, fmt.Errorf("read tls.fingerprint: %w", err)
+			return nil, fmt.Errorf("parse tls.fingerprint: %w", err)
 		}
 
-		pin(config, want)
+		pinCertificate(config, want)
 	case len(spec.CABundle) > 0:
 		var err error
-		if config.RootCAs, err = inputbound.Authorities(spec.CABundle, nil); err != nil {
-			return nil, fmt.Errorf("read tls.caBundle: %w", err)
+		if config.RootCAs, err = inputbound.ParseCABundle(spec.CABundle, nil); err != nil {
+			return nil, fmt.Errorf("parse tls.caBundle: %w", err)
 		}
 	case spec.InsecureSkipVerify:
 		config.InsecureSkipVerify = true
@@ -81,14 +84,15 @@ func TLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Confi
 	return config, nil
 }
 
-// pin replaces the verification by a comparison of the server's own certificate.
-func pin(config *tls.Config, want [sha256.Size]byte) {
-	// The usual verification is replaced, not left out: VerifyConnection runs for each
-	// connection, resumed ones too.
+// pinCertificate replaces the verification of the certificate chain. The connection then accepts
+// only a server certificate with the fingerprint.
+func pinCertificate(config *tls.Config, want [sha256.Size]byte) {
+	// InsecureSkipVerify turns off only the verification of the chain. VerifyConnection still
+	// runs for each connection, also for a resumed one.
 	config.InsecureSkipVerify = true
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {
-			return errors.New("verify certificate: the server showed none")
+			return errors.New("verify certificate: the server presented no certificate")
 		}
 
 		got := sha256.Sum256(state.PeerCertificates[0].Raw)
@@ -96,7 +100,7 @@ func pin(config *tls.Config, want [sha256.Size]byte) {
 			return nil
 		}
 
-		return &FingerprintError{Want: Fingerprint(want), Got: Fingerprint(got)}
+		return &FingerprintError{Want: FormatFingerprint(want), Got: FormatFingerprint(got)}
 	}
 }
 
@@ -105,7 +109,7 @@ func parseFingerprint(s string) ([sha256.Size]byte, error) {
 
 	raw, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
 	if err != nil || len(raw) != len(sum) {
-		return sum, errors.New("want a SHA-256, 32 pairs of hexadecimal digits with colons between")
+		return sum, errors.New("a fingerprint is a SHA-256 digest: 32 pairs of hexadecimal digits that colons separate")
 	}
 
 	copy(sum[:], raw)

@@ -22,7 +22,7 @@ func TestTLSConfig(t *testing.T) {
 	defer server.Close()
 
 	own := server.Certificate()
-	shown := hypervisor.Fingerprint(sha256.Sum256(own.Raw))
+	shown := hypervisor.FormatFingerprint(sha256.Sum256(own.Raw))
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Raw})
 
 	cases := []struct {
@@ -30,20 +30,20 @@ func TestTLSConfig(t *testing.T) {
 		spec    *v1alpha1.HypervisorTLS
 		trusted bool
 	}{
-		{"the system's authorities do not know it", nil, false},
-		{"an empty spec is no spec", &v1alpha1.HypervisorTLS{}, false},
+		{"an unknown authority", nil, false},
+		{"an empty spec", &v1alpha1.HypervisorTLS{}, false},
 		{"its bundle", &v1alpha1.HypervisorTLS{CABundle: bundle}, true},
 		{"its fingerprint", &v1alpha1.HypervisorTLS{Fingerprint: shown}, true},
 		{"its fingerprint in lower case", &v1alpha1.HypervisorTLS{Fingerprint: strings.ToLower(shown)}, true},
 		{"another fingerprint", &v1alpha1.HypervisorTLS{Fingerprint: strings.Repeat("00:", 31) + "00"}, false},
-		{"anything goes, by name", &v1alpha1.HypervisorTLS{InsecureSkipVerify: true}, true},
-		{"a pin is not loosened by insecure", &v1alpha1.HypervisorTLS{
+		{"insecureSkipVerify", &v1alpha1.HypervisorTLS{InsecureSkipVerify: true}, true},
+		{"a fingerprint overrides insecureSkipVerify", &v1alpha1.HypervisorTLS{
 			Fingerprint: strings.Repeat("00:", 31) + "00", InsecureSkipVerify: true,
 		}, false},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			config, err := hypervisor.TLSConfig(c.spec, nil, nil)
+			config, err := hypervisor.NewTLSConfig(c.spec, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestTLSConfig(t *testing.T) {
 			}
 
 			if pin, ok := errors.AsType[*hypervisor.FingerprintError](err); ok && pin.Got != shown {
-				t.Errorf("the server's fingerprint is given as %s", pin.Got)
+				t.Errorf("got the fingerprint %s of the server", pin.Got)
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestTLSConfigRefuses(t *testing.T) {
 		name      string
 		spec      *v1alpha1.HypervisorTLS
 		cert, key string
-		says      string
+		wantText  string
 	}{
 		{"a bundle without certificates", &v1alpha1.HypervisorTLS{CABundle: []byte("x")}, "", "", "tls.caBundle"},
 		{"a short fingerprint", &v1alpha1.HypervisorTLS{Fingerprint: "AB:CD"}, "", "", "tls.fingerprint"},
@@ -79,8 +79,8 @@ func TestTLSConfigRefuses(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := hypervisor.TLSConfig(c.spec, []byte(c.cert), []byte(c.key))
-			if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cr3t") {
+			_, err := hypervisor.NewTLSConfig(c.spec, []byte(c.cert), []byte(c.key))
+			if err == nil || !strings.Contains(err.Error(), c.wantText) || strings.Contains(err.Error(), "s3cr3t") {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -96,6 +96,6 @@ func TestKinds(t *testing.T) {
 	}
 
 	if hypervisor.KindOf(cause) != "" || hypervisor.Is(nil, "") {
-		t.Error("an error without a kind has one")
+		t.Error("KindOf and Is must report no kind for an error without one")
 	}
 }

@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity is the boundary to whoever attests machines: what a SPIFFE identity
-// provider must do so that a machine can prove which claim it is. identity/spire does it
-// with a SPIRE server.
+// Package identity defines the interface to a SPIFFE identity provider that attests machines. With its
+// identity, a machine proves which MachineClaim it belongs to. Package identity/spire implements the
+// interface with a SPIRE server.
 //
-// A machine's identity is spiffe://TRUST-DOMAIN/vm/NAMESPACE/CLAIM/UID. Namespace and claim
-// group machines for policies of whoever relies on the identity; the UID keeps a claim's
-// machine apart from that of an earlier claim of the same name.
+// The SPIFFE ID of a machine is spiffe://TRUST-DOMAIN/vm/NAMESPACE/CLAIM/UID. Policies of relying
+// parties can match the namespace and the claim. The UID distinguishes the machine from the machine
+// of an earlier claim with the same name.
 package identity

@@ -5,34 +5,37 @@ package identity
 
 import "errors"
 
-// Kind says what an error means for whoever called.
+// Kind defines what a caller does about an error.
 type Kind string
 
 // Kinds of errors.
 const (
-	// Unavailable: the provider was not reached, or is not able at present. Try again.
+	// Unavailable means that the provider is unreachable or cannot serve the request now. The
+	// caller retries.
 	Unavailable Kind = "Unavailable"
-	// Rejected: the provider refuses; a person has to change something.
+	// Rejected means that the provider rejects the request. The request fails until a person
+	// changes something.
 	Rejected Kind = "Rejected"
-	// TrustDomainMismatch: the provider is of another trust domain than was configured.
+	// TrustDomainMismatch means that the provider has another trust domain than the configured
+	// one.
 	TrustDomainMismatch Kind = "TrustDomainMismatch"
 )
 
-// Error is an error with a meaning.
+// Error is an error with a kind.
 type Error struct {
 	Kind Kind
-	// Err names the thing and the fix. It never holds a token.
+	// Err names the object and the fix. It never contains a token.
 	Err error
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is says whether an error is of a kind.
+// Is reports whether the first Error in err's chain has the kind.
 func Is(err error, kind Kind) bool {
-	known, ok := errors.AsType[*Error](err)
+	e, ok := errors.AsType[*Error](err)
 
-	return ok && known.Kind == kind
+	return ok && e.Kind == kind
 }

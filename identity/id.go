@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-// ID is whom a machine's identity speaks of: one claim.
+// ID identifies the MachineClaim that a machine belongs to.
 type ID struct {
 	Namespace, Name, UID string
 }
 
-// root is the first segment of the path of each machine's identity.
-const root = "vm"
+// pathRoot is the first segment of the path of each machine's SPIFFE ID.
+const pathRoot = "vm"
 
-// URI is the SPIFFE ID in a trust domain (SPIFFE-ID, section 2).
+// URI returns the SPIFFE ID in the trust domain (SPIFFE-ID, section 2).
 func (id ID) URI(trustDomain string) string { return "spiffe://" + trustDomain + id.Path() }
 
-// Path is the path of the SPIFFE ID, with its leading slash.
+// Path returns the path of the SPIFFE ID with its leading slash.
 func (id ID) Path() string {
-	return "/" + strings.Join([]string{root, id.Namespace, id.Name, id.UID}, "/")
+	return "/" + strings.Join([]string{pathRoot, id.Namespace, id.Name, id.UID}, "/")
 }
 
-// ParsePath reads the path of a machine's SPIFFE ID.
+// ParsePath parses the path of a machine's SPIFFE ID.
 func ParsePath(path string) (ID, error) {
 	parts := strings.Split(path, "/")
-	if len(parts) != 5 || parts[0] != "" || parts[1] != root {
-		return ID{}, fmt.Errorf("read SPIFFE path %q: it is not that of a machine: /%s/NAMESPACE/CLAIM/UID", path, root)
+	if len(parts) != 5 || parts[0] != "" || parts[1] != pathRoot {
+		return ID{}, fmt.Errorf("parse SPIFFE path %q: the path of a machine is /%s/NAMESPACE/CLAIM/UID", path, pathRoot)
 	}
 
 	id := ID{Namespace: parts[2], Name: parts[3], UID: parts[4]}
 	if id.Namespace == "" || id.Name == "" || id.UID == "" {
-		return ID{}, fmt.Errorf("read SPIFFE path %q: a part of it is empty", path)
+		return ID{}, fmt.Errorf("parse SPIFFE path %q: a segment is empty", path)
 	}
 
 	return id, nil

@@ -10,40 +10,42 @@ import (
 
 // Methods of attestation.
 const (
-	// JoinToken: a token on the machine's cloud-init ISO, worth one attestation.
+	// JoinToken attests a machine by a token on its cloud-init ISO. The token is valid for one
+	// attestation.
 	JoinToken = "join-token"
-	// TPM: a device identity (IEEE 802.1AR) in the machine's TPM.
+	// TPM attests a machine by a device identity (IEEE 802.1AR) in its TPM.
 	TPM = "tpm"
 )
 
-// Registry knows machines to the identity provider, for as long as their claims live. It is
-// safe for concurrent use. Its errors are of type *Error.
+// Registry registers machines with the identity provider while their claims exist. It is safe for
+// concurrent use. Its errors are of type *Error.
 type Registry interface {
-	// TrustDomain of all identities, without spiffe://.
+	// TrustDomain returns the trust domain of all identities, without spiffe://.
 	TrustDomain() string
 
-	// Check asks whether the provider is there, lets us in, and is of the trust domain.
+	// Check returns an error if the provider is unavailable, if it rejects the operator's
+	// credentials, or if it has another trust domain.
 	Check(ctx context.Context) error
 
-	// Register makes a machine known, and gives what it attests with. It may be called
-	// again, after a crash for example: what an earlier call made for the same machine is
-	// found and kept or replaced, and no two join tokens of one machine are worth anything
-	// at the same time.
+	// Register registers a machine and returns the data that it attests with. The operator can
+	// call it again for the same machine, for example after a crash. Register then finds what the
+	// earlier call created, and keeps or replaces it. A machine never has two valid join tokens at
+	// the same time.
 	Register(ctx context.Context, machine Machine) (Attestation, error)
 
-	// Attested says whether the machine has attested.
-	Attested(ctx context.Context, id ID) (bool, error)
+	// HasAttested reports whether the machine has attested.
+	HasAttested(ctx context.Context, id ID) (bool, error)
 
-	// Remove ends the identity: the machine can attest no more, and gets no further SVID.
-	// What is gone already is no error.
-	Remove(ctx context.Context, id ID) error
+	// Unregister deletes the identity. The machine can no longer attest and gets no further SVID.
+	// If the identity does not exist, Unregister returns nil.
+	Unregister(ctx context.Context, id ID) error
 
-	// List gives the identities that this operator has registered.
+	// List returns the identities that this operator has registered.
 	List(ctx context.Context) ([]ID, error)
 
-	// Verify gives the identity that a JWT-SVID for the audience proves. An SVID that is
-	// not valid, expired, for another audience, or of another trust domain is an error of
-	// kind Rejected.
+	// Verify returns the identity that a JWT-SVID for the audience proves. The error is of kind
+	// Rejected if the SVID is not valid, has expired, is for another audience, or belongs to
+	// another trust domain.
 	Verify(ctx context.Context, token, audience string) (ID, error)
 }
 
@@ -52,18 +54,19 @@ type Machine struct {
 	ID ID
 	// Method of attestation.
 	Method string
-	// TTL is how long a join token may wait for its use; 0 means the default of an hour.
+	// TTL is the time after which an unused join token expires. 0 means the default of one hour.
 	TTL time.Duration
-	// Template, Pool and Workload are kept with the registration, for people.
+	// Template, Pool and Workload are stored with the registration for people.
 	Template, Pool, Workload string
 }
 
-// Attestation is what a machine attests with.
+// Attestation is the data that a machine attests with.
 type Attestation struct {
-	// JoinToken is worth one attestation, with method JoinToken. It is a secret.
+	// JoinToken is a secret token that is valid for one attestation. It is set only for method
+	// JoinToken.
 	JoinToken string
-	// ServerAddress is where the machine's agent attests, host:port.
+	// ServerAddress is the host:port to which the machine's agent connects for attestation.
 	ServerAddress string
-	// TrustBundle in PEM verifies the server.
+	// TrustBundle holds the CA certificates in PEM that verify the server.
 	TrustBundle string
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 )
 
-// kubeVirtComes answers as an API server does that does not know a group, then one of its two
-// kinds, then both. One answer in between is an error.
+// kubeVirtComes simulates the discovery of an API server that first does not serve a group, then
+// serves one of its two kinds, and then both. One response in between is an error.
 func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	t.Helper()
 
@@ -41,7 +41,7 @@ func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 		n := asked.Add(1) - 1
 		kinds := []metav1.APIResource{{Name: "virtualmachines", Kind: "VirtualMachine"}}
 
-		switch looks := n / 2; looks { // two kinds, two questions a look
+		switch looks := n / 2; looks { // each check sends one request per kind
 		case 0:
 			w.WriteHeader(http.StatusNotFound)
 			_ = json.NewEncoder(w).Encode(metav1.Status{
@@ -64,7 +64,7 @@ func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	return server
 }
 
-// noting is a manager that notes what is added to it.
+// noting is a manager that records the runnables that are added to it.
 type noting struct {
 	ctrl.Manager
 
@@ -96,7 +96,7 @@ func TestGate(t *testing.T) {
 		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
 		Manager: &noting{host: kubeVirtComes(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(&text, nil)),
-		Open: func(context.Context, ctrl.Manager) error {
+		SetupWithManager: func(context.Context, ctrl.Manager) error {
 			opened++
 
 			return errOpen
@@ -122,7 +122,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A manager that runs starts what is added to it, so nothing is before all is ready.
+// A running manager starts added runnables at once, so the gate adds none before the setup is complete.
 func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 	t.Parallel()
 
@@ -132,13 +132,13 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 
 			var asked atomic.Int32
 
-			asked.Store(4) // all kinds are there
+			asked.Store(4) // all kinds are served
 
 			mgr := &noting{host: kubeVirtComes(t, &asked).URL}
 			gate := &crdgate.Gate{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-				Open: func(_ context.Context, given ctrl.Manager) error {
+				SetupWithManager: func(_ context.Context, given ctrl.Manager) error {
 					for range 2 {
 						if err := given.Add(manager.RunnableFunc(func(context.Context) error { return nil })); err != nil {
 							t.Error(err)
@@ -173,7 +173,7 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 	gate := &crdgate.Gate{
 		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 		Manager: &noting{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-		Open: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
+		SetupWithManager: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
 	}
 
 	if err := gate.Start(ctx); err != nil {

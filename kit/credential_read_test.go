@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// kept is a reader of one Secret.
+// kept is a reader that has one Secret.
 type kept struct {
 	client.Reader
 
@@ -36,8 +36,7 @@ func (k kept) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ .
 	return k.err
 }
 
-// What keeps a Secret's value from being read is told with its class and one reason; checks come
-// before the key.
+// Every error of reading a Secret has a class and a reason. Checks run before the key is looked up.
 func TestReadTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
@@ -57,7 +56,7 @@ func TestReadTellsWhatIsWrong(t *testing.T) {
 		"no right":                    {key: "token", err: apierrors.NewForbidden(resource, "s", nil), reason: "SecretForbidden", class: errclass.Configuration, says: "`get` on secrets in namespace ns"},
 		"no answer":                   {key: "token", err: context.DeadlineExceeded, reason: "SecretUnavailable", class: errclass.Transient, says: "read secret ns/s: context deadline"},
 		"no key":                      {key: "other", reason: "SecretKeyNotFound", class: errclass.Configuration, says: `no key "other"`},
-		"nothing under it":            {key: "empty", reason: "SecretKeyNotFound", class: errclass.Configuration, says: "put the value there"},
+		"nothing under it":            {key: "empty", reason: "SecretKeyNotFound", class: errclass.Configuration, says: "add the value"},
 		"refused":                     {key: "token", check: refusal, class: errclass.Transient, says: "not for you"},
 		"refused, and there's no key": {key: "other", check: refusal, class: errclass.Transient, says: "not for you"},
 	} {
@@ -66,7 +65,7 @@ func TestReadTellsWhatIsWrong(t *testing.T) {
 			Data:       map[string][]byte{"token": []byte("s3cr3t"), "empty": nil},
 		}}
 
-		secret, err := credential.Read(t.Context(), reader, types.NamespacedName{Namespace: "ns", Name: "s"}, tt.key,
+		secret, err := credential.ReadSecret(t.Context(), reader, types.NamespacedName{Namespace: "ns", Name: "s"}, tt.key,
 			func(*corev1.Secret) error { return tt.check })
 
 		if tt.says == "" {
@@ -77,18 +76,18 @@ func TestReadTellsWhatIsWrong(t *testing.T) {
 			continue
 		}
 
-		if err == nil || !strings.Contains(err.Error(), tt.says) || errclass.Reason(err, "") != tt.reason || errclass.Of(err) != tt.class {
-			t.Errorf("%s: %s %s: %v", name, errclass.Of(err), errclass.Reason(err, ""), err)
+		if err == nil || !strings.Contains(err.Error(), tt.says) || errclass.ReasonOf(err, "") != tt.reason || errclass.ClassOf(err) != tt.class {
+			t.Errorf("%s: %s %s: %v", name, errclass.ClassOf(err), errclass.ReasonOf(err, ""), err)
 		}
 
 		missing := tt.reason == "SecretNotFound" || tt.reason == "SecretKeyNotFound"
-		if credential.Missing(err) != missing {
+		if credential.IsMissing(err) != missing {
 			t.Errorf("%s: missing %v", name, !missing)
 		}
 	}
 }
 
-// A kubeconfig goes to the server that it names, if its Secret allows that.
+// A kubeconfig may be sent to the server that it names if its Secret allows the server.
 func TestKubeconfigsAreSentWhereTheySay(t *testing.T) {
 	t.Parallel()
 
@@ -102,7 +101,7 @@ contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {ser
 		}}
 
 		data, err := credential.ReadKubeconfig(t.Context(), reader, types.NamespacedName{}, "kubeconfig")
-		if allowed != (string(data) == kubeconfig) || !allowed && errclass.Reason(err, "") != credential.ReasonServerNotAllowed {
+		if allowed != (string(data) == kubeconfig) || !allowed && errclass.ReasonOf(err, "") != credential.ReasonServerNotAllowed {
 			t.Errorf("%s: %v", list, err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 	t.Parallel()
 
-	reach, err := httpbound.NewReach([]string{"https://git.example.com/api/v3"}, nil)
+	reach, err := httpbound.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 			secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: *tt.list}
 		}
 
-		err := credential.Check(secret, credential.Sent{Servers: tt.servers, Usual: []string{public}}, reach)
-		if (err == nil) != tt.allowed || err != nil && errclass.Reason(err, "") != credential.ReasonServerNotAllowed {
+		err := credential.CheckDestination(secret, credential.Destination{Servers: tt.servers, DefaultServers: []string{public}}, reach)
+		if (err == nil) != tt.allowed || err != nil && errclass.ReasonOf(err, "") != credential.ReasonServerNotAllowed {
 			t.Errorf("%s: error %v, want allowed %v", name, err, tt.allowed)
 		}
 	}
@@ -65,18 +65,18 @@ contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b}}],
 clusters: [{name: a, cluster: {server: "https://a.example.com"}}, {name: b, cluster: {server: "https://B.example.com:6443"}}]}`
 
 	for name, tt := range map[string]struct {
-		to   credential.Sent
+		to   credential.Destination
 		want []string
 	}{
-		"nobody":                 {credential.To(""), nil},
-		"an address and a port":  {credential.To("192.0.2.1:22"), []string{"192.0.2.1:22"}},
-		"a URL":                  {credential.ToURL("https://PVE.example.com/api2/json"), []string{"pve.example.com"}},
-		"no URL":                 {credential.ToURL("pve"), nil},
-		"the current context":    {credential.ToKubeconfig([]byte(kubeconfig)), []string{"b.example.com:6443"}},
-		"no kubeconfig":          {credential.ToKubeconfig([]byte("{")), nil},
-		"a kubeconfig of no use": {credential.ToKubeconfig([]byte("{}")), nil},
+		"nobody":                 {credential.NewDestination(""), nil},
+		"an address and a port":  {credential.NewDestination("192.0.2.1:22"), []string{"192.0.2.1:22"}},
+		"a URL":                  {credential.DestinationOfURL("https://PVE.example.com/api2/json"), []string{"pve.example.com"}},
+		"no URL":                 {credential.DestinationOfURL("pve"), nil},
+		"the current context":    {credential.DestinationOfKubeconfig([]byte(kubeconfig)), []string{"b.example.com:6443"}},
+		"no kubeconfig":          {credential.DestinationOfKubeconfig([]byte("{")), nil},
+		"a kubeconfig of no use": {credential.DestinationOfKubeconfig([]byte("{}")), nil},
 	} {
-		if !slices.Equal(tt.to.Servers, tt.want) || !slices.Equal(tt.to.Usual, tt.want) {
+		if !slices.Equal(tt.to.Servers, tt.want) || !slices.Equal(tt.to.DefaultServers, tt.want) {
 			t.Errorf("%s: %+v, want %v", name, tt.to, tt.want)
 		}
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/drain"
 )
 
-// leadsTo is a kubeconfig with a token, for a server that has one thing more said of it.
+// leadsTo returns a kubeconfig with a token and with one additional field of the cluster.
 func leadsTo(server, key, value string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
 		`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
 		`"clusters":[{"name":"a","cluster":{"server":%q,%q:%q}}]}`, server, key, value)
 }
 
-// A tenant names the server, and may read what is told of it: nothing of its answers is quoted,
-// none is read without end, and none leads elsewhere.
+// A tenant chooses the server and can read the resulting errors. Therefore errors do not quote responses,
+// the size of responses is limited, and redirects are not followed.
 func TestServersOfTenantsTellNothing(t *testing.T) {
 	t.Parallel()
 
@@ -32,7 +32,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 
 	var (
 		elsewhere atomic.Int64
-		// read says that all of an answer without end was.
+		// read is true if an endless response was read completely.
 		read atomic.Bool
 	)
 
@@ -79,14 +79,14 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 			ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(
 				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 
-			cluster, err := drain.Open(leadsTo(server.URL, "certificate-authority-data", ca))
+			cluster, err := drain.Connect(leadsTo(server.URL, "certificate-authority-data", ca))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer cluster.Close()
 
 			progress, err := cluster.Drain(t.Context(), "node", false)
-			if err == nil || strings.Contains(err.Error(), secret) || len(progress.Left) > 0 {
+			if err == nil || strings.Contains(err.Error(), secret) || len(progress.RemainingPods) > 0 {
 				t.Errorf("%+v, error %v", progress, err)
 			}
 		})
@@ -99,7 +99,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 	})
 }
 
-// A tenant names no proxy, which could be anything that only the operator reaches.
+// A tenant cannot configure a proxy, because the proxy could be any server that only the operator can reach.
 func TestProxyOfATenantIsNotCalled(t *testing.T) {
 	t.Parallel()
 
@@ -108,14 +108,14 @@ func TestProxyOfATenantIsNotCalled(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
 	t.Cleanup(proxy.Close)
 
-	cluster, err := drain.Open(leadsTo("https://192.0.2.1:6443", "proxy-url", proxy.URL))
+	cluster, err := drain.Connect(leadsTo("https://192.0.2.1:6443", "proxy-url", proxy.URL))
 	if err == nil {
 		_, err = cluster.Drain(t.Context(), "node", false)
 
 		cluster.Close()
 	}
 
-	if err == nil || !strings.Contains(err.Error(), "it names a proxy: take proxy-url out of it") || called.Load() > 0 {
+	if err == nil || !strings.Contains(err.Error(), "it names a proxy: remove proxy-url") || called.Load() > 0 {
 		t.Errorf("the proxy was called %d times, error %v", called.Load(), err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
-// A kubeconfig that reaches out of itself is refused, and its content is not quoted.
+// A kubeconfig that is not self-contained is rejected, and the error does not quote its content.
 func TestKubeconfigIsSelfContained(t *testing.T) {
 	t.Parallel()
 
@@ -23,16 +23,16 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 		"no token":         {"a", "", "", "", "https://192.0.2.1:6443"},
 		"a program":        {"a", "", `exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, interactiveMode: Never}`, "runs a program", "https://192.0.2.1:6443"},
 		"a plugin":         {"a", "", `auth-provider: {name: gcp}`, "runs a program", "https://192.0.2.1:6443"},
-		"a token file":     {"a", "", "tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token", "names files", "https://192.0.2.1:6443"},
-		"a key file":       {"a", "", "client-certificate: /a, client-key: /b", "names files", "https://192.0.2.1:6443"},
-		"a CA file":        {"a", ", certificate-authority: /etc/passwd", "token: s3cr3t", "names a file", "https://192.0.2.1:6443"},
-		"no kubeconfig":    {"a", "", "s3cr3t: [", "no kubeconfig", ""},
+		"a token file":     {"a", "", "tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token", "refers to files", "https://192.0.2.1:6443"},
+		"a key file":       {"a", "", "client-certificate: /a, client-key: /b", "refers to files", "https://192.0.2.1:6443"},
+		"a CA file":        {"a", ", certificate-authority: /etc/passwd", "token: s3cr3t", "refers to a file", "https://192.0.2.1:6443"},
+		"no kubeconfig":    {"a", "", "s3cr3t: [", "not a kubeconfig", ""},
 		"another context":  {"b", "", "token: s3cr3t", "current-context", ""},
 		"no context named": {`""`, "", "token: s3cr3t", "current-context", ""},
 	} {
 		text := []byte(strings.NewReplacer("CONTEXT", tt.context, "MORE", tt.cluster, "USER", tt.user).Replace(frame))
 
-		config, err := kubeconfig.Rest(text)
+		config, err := kubeconfig.RESTConfig(text)
 
 		switch {
 		case tt.says == "" && (err != nil || config.Host != tt.server):
@@ -41,13 +41,13 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 			t.Errorf("%s: want a refusal that says %q, got %v", name, tt.says, err)
 		}
 
-		if server, err := kubeconfig.Server(text); server != tt.server || (err == nil) != (tt.server != "") {
+		if server, err := kubeconfig.ServerURL(text); server != tt.server || (err == nil) != (tt.server != "") {
 			t.Errorf("%s: server %q, %v; want %q", name, server, err, tt.server)
 		}
 	}
 }
 
-// A proxy is for administrators to name: anything that listens would be called as one.
+// Only administrators may configure a proxy, because any server could be called as a proxy.
 func TestProxiesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
 
@@ -57,17 +57,17 @@ func TestProxiesOfOthersAreRefused(t *testing.T) {
 		text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 			clusters: [{name: a, cluster: {server: "https://192.0.2.1:6443", proxy-url: %q}}], users: [{name: a, user: {token: s3cr3t}}]}`, url)
 
-		if _, err := kubeconfig.Rest(text); err != nil {
+		if _, err := kubeconfig.RESTConfig(text); err != nil {
 			t.Errorf("an administrator's, proxy %q: %v", url, err)
 		}
 
-		_, err := kubeconfig.Direct(text)
-		if wanted != (err == nil) || err != nil && !strings.Contains(err.Error(), "take proxy-url out of it") {
+		_, err := kubeconfig.RESTConfigWithoutProxy(text)
+		if wanted != (err == nil) || err != nil && !strings.Contains(err.Error(), "remove proxy-url") {
 			t.Errorf("proxy %q: %v", url, err)
 		}
 	}
 
-	if _, err := kubeconfig.Direct([]byte("s3cr3t: [")); err == nil {
+	if _, err := kubeconfig.RESTConfigWithoutProxy([]byte("s3cr3t: [")); err == nil {
 		t.Error("what is no kubeconfig is taken")
 	}
 }

@@ -21,15 +21,14 @@ import (
 
 var errList = errors.New("the server is gone")
 
-// lister lists ConfigMaps as an API server does: no more than the limit at once, and a token
-// for the rest.
+// lister lists ConfigMaps in pages as an API server does, with a continue token.
 type lister struct {
 	client.Reader
 
 	names []string
-	// failsAt is the call that fails, counted from 1; 0 for none.
+	// failsAt is the number of the call that fails, counted from 1. With 0, no call fails.
 	failsAt int
-	// pages are how many each call gave; selector is that of the last call.
+	// pages has the number of items of each call, and selector is that of the last call.
 	pages    []int
 	selector client.ListOptions
 }
@@ -82,7 +81,7 @@ func TestAllPages(t *testing.T) {
 
 	from := &lister{names: numbered(1201)}
 
-	got, err := objects.All[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
+	got, err := objects.ListAll[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +103,7 @@ func TestAllPages(t *testing.T) {
 func TestHalfAListIsNone(t *testing.T) {
 	t.Parallel()
 
-	got, err := objects.All[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
+	got, err := objects.ListAll[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
 	if !errors.Is(err, errList) || got != nil {
 		t.Errorf("%d objects, error %v", len(got), err)
 	}
@@ -119,14 +118,14 @@ func TestRequestsOfThoseConcerned(t *testing.T) {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}
 	}
 
-	got := objects.Requests(t.Context(), cache, &corev1.ConfigMapList{}, func(object *corev1.ConfigMap) bool {
+	got := objects.ListRequests(t.Context(), cache, &corev1.ConfigMapList{}, func(object *corev1.ConfigMap) bool {
 		return object.Name != "1"
 	})
 	if diff := cmp.Diff([]reconcile.Request{request("0"), request("2")}, got); diff != "" {
 		t.Errorf("some (-want +got):\n%s", diff)
 	}
 
-	got = objects.Requests[*corev1.ConfigMap](t.Context(), cache, &corev1.ConfigMapList{}, nil)
+	got = objects.ListRequests[*corev1.ConfigMap](t.Context(), cache, &corev1.ConfigMapList{}, nil)
 	if diff := cmp.Diff([]reconcile.Request{request("0"), request("1"), request("2")}, got); diff != "" {
 		t.Errorf("all (-want +got):\n%s", diff)
 	}

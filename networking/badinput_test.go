@@ -13,7 +13,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// given are the addresses on record, by the machines' uids.
+// given returns the recorded addresses by the UIDs of the machines.
 func (w *world) given() map[types.UID][]string {
 	w.t.Helper()
 
@@ -25,8 +25,8 @@ func (w *world) given() map[types.UID][]string {
 	return out
 }
 
-// A pool that is spoiled, and fixed after the operator has started anew, goes on with the
-// same machines at the same addresses.
+// A pool that becomes invalid and is corrected after a restart of the operator keeps its machines and their
+// addresses.
 func TestABadChangeLosesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -49,7 +49,7 @@ func TestABadChangeLosesNothing(t *testing.T) {
 		t.Errorf("addresses changed: %s", diff)
 	}
 
-	// One that goes meanwhile gives its address back.
+	// A machine that is deleted in the meantime releases its address.
 	gone := w.machines()[0]
 	w.must(env.Client.Delete(t.Context(), &gone, client.Preconditions{UID: &gone.UID}))
 	w.eventually("one is left", func() bool { return len(w.machines()) == 1 })
@@ -66,8 +66,7 @@ func TestABadChangeLosesNothing(t *testing.T) {
 	}
 }
 
-// A pool that an autoscaler may make larger than its addresses suffice for is warned of, and
-// works.
+// A pool that an autoscaler can scale beyond its addresses gets a warning and works.
 func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	t.Parallel()
 
@@ -75,14 +74,14 @@ func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	pool := w.nodePool("small", 1, "10.0.0.10-10.0.0.12")
 	pool.Spec.MaxReplicas = new(int32(4))
 	w.create(pool)
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the addresses suffice for 3 machines")
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the pool has addresses for 3 machines")
 	w.eventually("its machine has an address", func() bool { return w.allocated() == 1 })
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
 	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
 }
 
-// A prefix length that nobody has said is told as what it is: a guess.
+// A prefix length that no field sets is reported as a guess.
 func TestGuessedPrefixLength(t *testing.T) {
 	t.Parallel()
 
@@ -90,7 +89,7 @@ func TestGuessedPrefixLength(t *testing.T) {
 	pool := w.nodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV4 = 0
 	w.create(pool)
-	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are told that their network is [10.0.0.0/28 fd00::/64]")
+	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are configured with the network [10.0.0.0/28 fd00::/64]")
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.PrefixLengthV4, p.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 24, 64

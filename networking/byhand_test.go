@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// A machine's VirtualMachine gets the addresses that a person put on record, and a node pool's
-// template is put back.
+// A VirtualMachine gets the addresses that a person wrote into the status, and a changed template of a node
+// pool is restored.
 func TestChangesByHand(t *testing.T) {
 	t.Parallel()
 
@@ -52,8 +52,8 @@ func TestChangesByHand(t *testing.T) {
 	})
 }
 
-// A pool of addresses that the cluster does not let its namespace have is in nobody's way,
-// whichever came first.
+// An address pool that the cluster does not allow for its namespace blocks no other pool, whichever pool is
+// older.
 func TestPoolsThatAreNotAllowedBlockNobody(t *testing.T) {
 	t.Parallel()
 
@@ -72,7 +72,7 @@ func TestPoolsThatAreNotAllowedBlockNobody(t *testing.T) {
 	own := w.template("own", cluster, "", "10.0.1.10-10.0.1.19")
 	w.templateSays(own, "True Ready")
 
-	// Nor does one that comes later take anything away.
+	// A newer pool that is not allowed takes no address away either.
 	later := w.template("later", cluster, "", "10.0.0.0/16")
 	w.templateSays(later, "False AddressNotAllowed")
 	patch(w, own, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })

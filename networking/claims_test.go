@@ -28,14 +28,14 @@ import (
 
 var errLost = errors.New("connection reset by peer")
 
-// claimPasses is a world whose controllers of claims and templates make a pass when a test says so.
+// claimPasses is a fixture in which the test calls Reconcile of the controllers of claims and templates.
 type claimPasses struct {
 	*world
 
 	addresses *pools.AddressRegistry
 	recorder  *events.FakeRecorder
-	templates *claims.Templates
-	claims    *claims.Claims
+	templates *claims.TemplateReconciler
+	claims    *claims.ClaimReconciler
 	// lost has status writes reach the API server, and their answers lost.
 	lost bool
 }
@@ -50,7 +50,7 @@ func newClaimPasses(t *testing.T) *claimPasses {
 	return w
 }
 
-// start is what a new process begins with.
+// start creates the reconcilers of a new process.
 func (w *claimPasses) start() {
 	w.t.Helper()
 
@@ -70,17 +70,17 @@ func (w *claimPasses) start() {
 
 	w.addresses = pools.New()
 	registry := claims.NewRegistry(w.addresses)
-	w.addresses.ReadPoolsFrom(claims.PoolReader(plain, registry))
-	w.addresses.ReadFrom(claims.Reader(plain, registry))
+	w.addresses.AddPoolReaders(claims.NewPoolReader(plain, registry))
+	w.addresses.AddReaders(claims.NewReader(plain, registry))
 	w.must(w.addresses.Rebuild(w.t.Context()))
 
-	w.templates = &claims.Templates{Client: c, Live: plain, Addresses: w.addresses, Registry: registry, Clock: clock.RealClock{}}
-	w.claims = &claims.Claims{
+	w.templates = &claims.TemplateReconciler{Client: c, Live: plain, Addresses: w.addresses, Registry: registry, Clock: clock.RealClock{}}
+	w.claims = &claims.ClaimReconciler{
 		Client: c, Live: plain, Addresses: w.addresses, Registry: registry, Recorder: w.recorder, Clock: clock.RealClock{},
 	}
 }
 
-// small is a template with a pool of two addresses, in a cluster of its own.
+// small creates a template with a pool of two addresses, and a cluster for it.
 func (w *claimPasses) small() *v1alpha1.HypervisorMachineTemplate {
 	w.t.Helper()
 
@@ -90,7 +90,7 @@ func (w *claimPasses) small() *v1alpha1.HypervisorMachineTemplate {
 	return template
 }
 
-// claim makes one of the template "small".
+// claim creates a claim of the template "small".
 func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -101,7 +101,7 @@ func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
 	return claim
 }
 
-// pass is one pass over an object, which is read again after it if it is there still.
+// pass reconciles an object once, and then reads it again if it still exists.
 func (w *claimPasses) pass(r reconcile.Reconciler, obj client.Object) reconcile.Result {
 	w.t.Helper()
 
@@ -124,7 +124,7 @@ func (w *claimPasses) read(obj client.Object) {
 	}
 }
 
-// has checks which addresses a claim has on record, and why.
+// has checks the recorded addresses of a claim and the reason of its condition.
 func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses ...string) {
 	w.t.Helper()
 	w.read(claim)
@@ -144,7 +144,7 @@ func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses
 	}
 }
 
-// status changes a claim's status as somebody else does.
+// status changes a claim's status as another controller does.
 func (w *claimPasses) status(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.MachineClaimStatus)) {
 	w.t.Helper()
 	w.read(claim)
@@ -153,8 +153,8 @@ func (w *claimPasses) status(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.M
 	w.must(env.Client.Status().Update(w.t.Context(), claim))
 }
 
-// Each claim gets an address of its own, the third one waits, and gets what the first one lets go
-// of when its machine is gone, not before.
+// Each claim gets a different address. The third claim waits, and gets the address of the first claim only
+// after the machine of the first claim is deleted.
 func TestClaimsGetAddresses(t *testing.T) {
 	w := newClaimPasses(t)
 	w.small()
@@ -186,8 +186,8 @@ func TestClaimsGetAddresses(t *testing.T) {
 	w.has(c, "Allocated", "10.0.0.10/16")
 }
 
-// A status that was written although its answer was lost keeps its address: after another pass, and
-// in a new process.
+// If the response to a status write is lost, the claim keeps its address after another reconcile and in a
+// new process.
 func TestAnAnswerIsLost(t *testing.T) {
 	w := newClaimPasses(t)
 	w.small()
@@ -211,8 +211,8 @@ func TestAnAnswerIsLost(t *testing.T) {
 	w.has(b, "Allocated", "10.0.0.11/16")
 }
 
-// Of two claims with one address on record by somebody's hand, the later one is told so, and both
-// keep what their machines may have.
+// If a person records one address for two claims, the newer claim reports this, and both claims keep their
+// addresses.
 func TestAClaimsAddressOnRecordTwice(t *testing.T) {
 	w := newClaimPasses(t)
 	w.small()
@@ -230,8 +230,8 @@ func TestAClaimsAddressOnRecordTwice(t *testing.T) {
 	w.has(b, claims.ReasonAddressConflict, "10.0.0.10/16")
 }
 
-// A claim that is gone without the operator's doing leaves nothing, and one of its name that is new
-// keeps its own.
+// A claim that is deleted without the operator leaves no address in use, and a new claim with the same name
+// keeps its address.
 func TestAClaimIsGone(t *testing.T) {
 	w := newClaimPasses(t)
 	w.small()
@@ -255,13 +255,13 @@ func TestAClaimIsGone(t *testing.T) {
 
 	w.pass(w.claims, claim)
 
-	if left := w.addresses.Owners("MachineClaim " + w.namespace + "/a/"); len(left) > 0 {
+	if left := w.addresses.OwnersWithPrefix("MachineClaim " + w.namespace + "/a/"); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
 
-// A template that loses its pool takes the addresses of machines that have not started, and of no
-// other one; a machine that runs without an address gets none.
+// If a template loses its pool, only machines that have not started lose their addresses. A machine that
+// runs without an address gets none.
 func TestATemplateLosesItsPool(t *testing.T) {
 	w := newClaimPasses(t)
 	template := w.small()
@@ -290,7 +290,7 @@ func TestATemplateLosesItsPool(t *testing.T) {
 	w.has(late, "")
 }
 
-// What keeps a template's pool from giving addresses is said on the template and on its claims.
+// The template and its claims report why no addresses can be allocated from the pool.
 func TestTemplatesSayWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
@@ -304,7 +304,7 @@ func TestTemplatesSayWhatIsWrong(t *testing.T) {
 			spoil: func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.HypervisorCluster) {
 				t.Spec.HypervisorClusterRef.Name = "nowhere"
 			},
-			reason: "ClusterNotFound", says: `no HypervisorCluster "nowhere"`,
+			reason: "ClusterNotFound", says: `HypervisorCluster "nowhere" does not exist`,
 		},
 		"the pod network": {
 			spoil: func(_ *v1alpha1.HypervisorMachineTemplate, c *v1alpha1.HypervisorCluster) {

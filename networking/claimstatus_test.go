@@ -54,26 +54,25 @@ func writer(kind, owner string) *claimstatus.Writer {
 	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Type: kind}
 }
 
-// runOnce makes one pass over the claim as its own controller does, on a copy that may be
-// old by then.
+// runOnce reconciles the claim once like its own controller, on a copy that may be stale.
 func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
-	runner := &step.Runner{Client: env.Client, Controller: "machineclaim"}
+	runner := &step.Reconciler{Client: env.Client, Controller: "machineclaim"}
 	steps := []step.Step[int]{{Condition: "Placed", Run: func(ctx context.Context, i int) step.Result {
 		claim.Status.Attempts = int32(i)
-		if err := step.Save(ctx); err != nil {
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 
 		return step.Done().WithReason("Placed", strconv.Itoa(i))
 	}}}
 
-	result, err := step.Run(ctx, runner, claim, steps, i)
+	result, err := step.ReconcileSteps(ctx, runner, claim, steps, i)
 
 	return result.IsZero(), err
 }
 
-// The claim's own controller and two of ours write at once, for a while: at the end, each
-// one's last word stands.
+// The claim's own controller and two controllers of this area write concurrently. At the end, the last
+// write of each of them is in the status.
 func TestWritersAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -106,7 +105,7 @@ func TestWritersAtOnce(t *testing.T) {
 				return
 			}
 
-			// A conflict is a quiet second try on a fresh copy.
+			// After a conflict, the controller retries with a new copy and reports no error.
 			if done {
 				i++
 			}
@@ -149,7 +148,7 @@ func TestReportAndClear(t *testing.T) {
 		t.Errorf("from %+v to %+v", before, after)
 	}
 
-	// The same again is no write.
+	// The same condition is not written again.
 	must(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
 
 	if third := readClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
@@ -163,7 +162,7 @@ func TestReportAndClear(t *testing.T) {
 	}
 }
 
-// A claim that is gone takes no condition, and does not come back by it.
+// A condition for a deleted claim is ignored and does not recreate the claim.
 func TestAClaimThatIsGone(t *testing.T) {
 	t.Parallel()
 

@@ -25,14 +25,14 @@ import (
 
 const guestKubeconfig = "guest-kubeconfig"
 
-// workers is a world whose machines are Nodes of a cluster: of the tests' own API server.
+// workers is a world whose machines are Nodes of a cluster. The cluster is the API server of the tests.
 type workers struct {
 	*world
 
 	pool *infrav1.KubevirtNodePool
 }
 
-// newWorkers makes a pool of machines that run, with a Node each.
+// newWorkers creates a pool of running machines with one Node each.
 func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 	t.Helper()
 
@@ -57,7 +57,7 @@ func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 	return w
 }
 
-// kubeconfig makes the Secret that leads to the cluster.
+// kubeconfig creates the Secret with the kubeconfig of the cluster.
 func (w *workers) kubeconfig() {
 	w.t.Helper()
 
@@ -68,11 +68,11 @@ func (w *workers) kubeconfig() {
 	}))
 }
 
-// joins starts a machine and makes its Node.
+// joins starts a machine and creates its Node.
 func (w *workers) joins(m *infrav1.KubevirtMachine) {
 	w.t.Helper()
 
-	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance := kubevirt.NewObject(kubevirt.InstanceKind())
 	instance.SetNamespace(m.Namespace)
 	instance.SetName(m.Name)
 	instance.SetLabels(map[string]string{infrav1.LabelMachine: m.Name})
@@ -82,13 +82,13 @@ func (w *workers) joins(m *infrav1.KubevirtMachine) {
 	instance.Object["status"] = map[string]any{"nodeName": "host-a", "phase": "Running"}
 	w.must(env.Client.Update(w.t.Context(), instance))
 
-	env.Joins(w.t, m.Name, nil)
+	env.CreateNode(w.t, m.Name, nil)
 }
 
-// pod runs on a machine; change may be nil.
+// pod creates a pod on a machine. change may be nil.
 func (w *workers) pod(node, name string, change func(*corev1.Pod)) {
 	w.t.Helper()
-	env.Pod(w.t, w.namespace, node, name, change)
+	env.CreatePod(w.t, w.namespace, node, name, change)
 }
 
 func (w *workers) has(name string) bool {
@@ -102,13 +102,14 @@ func (w *workers) has(name string) bool {
 	return err == nil
 }
 
-// budget keeps the pods of an app, or lets some of them go.
+// budget creates a PodDisruptionBudget that protects the pods of an app or allows some evictions.
 func (w *workers) budget(app string, allowed int32) {
 	w.t.Helper()
-	env.Budget(w.t, w.namespace, app, allowed)
+	env.SetBudget(w.t, w.namespace, app, allowed)
 }
 
-// leaving is the one machine that is being deleted, once it says so of its Node.
+// leaving waits until the machine that is being deleted reports this state of its Node, and returns the
+// machine.
 func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
@@ -143,13 +144,13 @@ func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 	return found
 }
 
-// ends has KubeVirt end a machine's instance, and waits until so many machines are left.
+// ends stops a machine's instance like KubeVirt, and waits until the given number of machines is left.
 func (w *workers) ends(left int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%d machines are left", left), func() bool {
 		machines := w.machines()
 		for _, m := range machines {
-			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.New(kubevirt.InstanceKind()), m.Name) {
+			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.NewObject(kubevirt.InstanceKind()), m.Name) {
 				continue
 			}
 
@@ -162,21 +163,21 @@ func (w *workers) ends(left int) {
 	})
 }
 
-// endInstance has KubeVirt end a machine whose VirtualMachine is gone.
+// endInstance ends the instance of a machine whose VirtualMachine is deleted, like KubeVirt.
 func (w *workers) endInstance(name string) {
 	w.t.Helper()
 
-	if w.virtual(kubevirt.New(kubevirt.VirtualMachineKind()), name) {
+	if w.virtual(kubevirt.NewObject(kubevirt.VirtualMachineKind()), name) {
 		return
 	}
 
-	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance := kubevirt.NewObject(kubevirt.InstanceKind())
 	instance.SetNamespace(w.namespace)
 	instance.SetName(name)
 	w.must(client.IgnoreNotFound(env.Client.Delete(w.t.Context(), instance)))
 }
 
-// virtual says whether there is an object of KubeVirt's of a machine.
+// virtual returns whether KubeVirt has an object for a machine.
 func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 	w.t.Helper()
 
@@ -191,7 +192,7 @@ func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 func (w *workers) cordoned(name string) bool {
 	w.t.Helper()
 
-	node := env.Node(w.t, name)
+	node := env.GetNode(w.t, name)
 
 	return node != nil && node.Spec.Unschedulable
 }
@@ -201,8 +202,8 @@ func (w *workers) scale(replicas int32) {
 	patch(w.world, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
 }
 
-// A machine that is too many goes when its Node is drained: what a PodDisruptionBudget keeps is
-// waited for, over a restart of the operator too, and what belongs to the Node stays.
+// A surplus machine is deleted after its Node is drained. The operator waits for pods that a
+// PodDisruptionBudget protects, also over a restart of the operator. Pods that belong to the Node stay.
 func TestWorkersAreDrained(t *testing.T) {
 	t.Parallel()
 
@@ -221,7 +222,7 @@ func TestWorkersAreDrained(t *testing.T) {
 	w.budget("kept", 0)
 	w.scale(1)
 
-	m := w.leaving("False Draining: left: 1 pod (" + w.namespace + "/kept-")
+	m := w.leaving("False Draining: remaining: 1 pod (" + w.namespace + "/kept-")
 	if !w.cordoned(m.Name) || w.has("free-"+m.Name) || !w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
 		t.Errorf("cordoned %v, free pod there %v, kept pod there %v, DaemonSet's pod there %v",
 			w.cordoned(m.Name), w.has("free-"+m.Name), w.has("kept-"+m.Name), w.has("daemon-"+m.Name))
@@ -257,7 +258,7 @@ func TestWorkersAreDrained(t *testing.T) {
 	}
 }
 
-// A drain that hangs ends after its time, and says what was left.
+// A drain that does not finish ends after its timeout, and reports the remaining pods.
 func TestDrainThatHangs(t *testing.T) {
 	t.Parallel()
 
@@ -265,9 +266,9 @@ func TestDrainThatHangs(t *testing.T) {
 	w.pod(w.machines()[0].Name, "kept", nil)
 	w.pod(w.machines()[0].Name, "new", nil)
 	w.budget("kept", 0)
-	w.budget("new", kube.Unseen)
+	w.budget("new", kube.NotReconciled)
 	w.scale(0)
-	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: left: 2 pods (" +
+	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: remaining: 2 pods (" +
 		w.namespace + "/kept, " + w.namespace + "/new); eviction refused for now: " +
 		w.namespace + "/kept by PodDisruptionBudget kept, " + w.namespace + "/new by PodDisruptionBudget new")
 	w.ends(0)
@@ -286,8 +287,8 @@ func TestDrainThatHangs(t *testing.T) {
 	})
 }
 
-// Without the Secret the machine waits for a person, who may make it; a machine without a Node
-// goes at once, and so do all when their pool goes.
+// Without the Secret, the machine waits until a person creates the Secret. A machine without a Node is
+// deleted at once, and so are all machines when their pool is deleted.
 func TestDrainWithoutACluster(t *testing.T) {
 	t.Parallel()
 

@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// asks has the operator come as another user from now on.
+// asks makes the operator use another user from now on.
 func (w *workers) asks(config *rest.Config) {
 	w.t.Helper()
 
@@ -34,7 +34,7 @@ func (w *workers) asks(config *rest.Config) {
 	w.must(env.Client.Update(w.t.Context(), secret))
 }
 
-// leftTold waits for the event that a Node is left.
+// leftTold waits for the event that a Node remains.
 func (w *workers) leftTold(words string) {
 	w.t.Helper()
 	w.eventually("the event is told", func() bool {
@@ -47,8 +47,8 @@ func (w *workers) leftTold(words string) {
 	})
 }
 
-// The Node of a machine that is gone is gone, too: it stays while the machine is there, and
-// another Node of its name stays.
+// The Node of a deleted machine is deleted too. It stays while the machine exists, and another Node with
+// the same name stays.
 func TestNodeGoesWithItsMachine(t *testing.T) {
 	t.Parallel()
 
@@ -56,18 +56,18 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 	w.scale(2)
 
 	m := w.leaving("True Drained")
-	if env.Node(w.t, m.Name) == nil {
+	if env.GetNode(w.t, m.Name) == nil {
 		t.Error("the Node went before the machine")
 	}
 
 	w.ends(2)
 
-	if env.Node(w.t, m.Name) != nil {
+	if env.GetNode(w.t, m.Name) != nil {
 		t.Error("the Node of a machine that is gone is left")
 	}
 
 	for _, other := range w.machines() {
-		if env.Node(w.t, other.Name) == nil {
+		if env.GetNode(w.t, other.Name) == nil {
 			t.Errorf("Node %s is gone, and its machine is there", other.Name)
 		}
 	}
@@ -75,19 +75,20 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 	w.scale(1)
 
 	m = w.leaving("True Drained")
-	w.must(env.Client.Delete(t.Context(), env.Node(w.t, m.Name)))
+	w.must(env.Client.Delete(t.Context(), env.GetNode(w.t, m.Name)))
 
 	another := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
 	w.must(env.Client.Create(t.Context(), another))
 	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), another) })
 	w.ends(1)
 
-	if env.Node(w.t, m.Name) == nil {
+	if env.GetNode(w.t, m.Name) == nil {
 		t.Error("another Node of the machine's name was deleted")
 	}
 }
 
-// A user that may not delete Nodes holds no machine up, and the event says what it lacks.
+// A user without permission to delete Nodes does not block the deletion of a machine, and the event names
+// the missing permission.
 func TestNodeThatMayNotBeDeleted(t *testing.T) {
 	t.Parallel()
 
@@ -107,15 +108,15 @@ func TestNodeThatMayNotBeDeleted(t *testing.T) {
 	w.scale(0)
 	w.leaving("True Drained")
 	w.ends(0)
-	w.leftTold("Node " + name + " is left, whose machine is gone: delete it: delete node " + name +
-		": the kubeconfig's user may not: let it delete nodes")
+	w.leftTold("Node " + name + " remains after its machine was deleted: delete the Node: delete node " + name +
+		": the kubeconfig's user has no permission: grant it `delete` on nodes")
 
-	if env.Node(w.t, name) == nil {
+	if env.GetNode(w.t, name) == nil {
 		t.Error("the Node is gone")
 	}
 }
 
-// A cluster that is not reached any more holds a machine up for a minute.
+// An unreachable cluster delays the deletion of a machine by one minute.
 func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	t.Parallel()
 
@@ -130,7 +131,7 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 
 		for _, m := range w.machines() {
 			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDeleted)
-			if c != nil && c.Reason != "" && strings.Contains(c.Message, "the machine goes in") {
+			if c != nil && c.Reason != "" && strings.Contains(c.Message, "deletion of the machine continues in") {
 				return true
 			}
 		}
@@ -144,9 +145,9 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionVMDeleted).LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Minute))
 	w.must(env.Client.Status().Patch(t.Context(), &m, client.MergeFrom(before)))
 	w.ends(0)
-	w.leftTold("Node " + name + " is left, whose machine is gone: delete it")
+	w.leftTold("Node " + name + " remains after its machine was deleted: delete the Node")
 
-	if env.Node(w.t, name) == nil {
+	if env.GetNode(w.t, name) == nil {
 		t.Error("the Node is gone")
 	}
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// Whatever becomes of a pool, nothing of it is left when it is gone: neither of those that
-// were refused, nor of their networks, nor of those who asked in vain.
+// The registry keeps nothing of a deleted pool: no refused pools, no networks of these pools, and no owners
+// whose requests failed.
 func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	b := pools.New()
 
-	heap.Ends(t, "pools", func(number int) {
+	heap.CheckNoLeak(t, "pools", func(number int) {
 		network, name := fmt.Sprintf("n%d", number), fmt.Sprintf("p%d", number)
 		moved := network + "-moved"
 		wake := func() {}
@@ -51,12 +51,12 @@ func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // i
 	})
 }
 
-// Of a template that is gone nothing is left.
+// The registry keeps nothing of a deleted template.
 func TestTemplatesThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	registry := claims.NewRegistry(pools.New())
 	cluster := &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 
-	heap.Ends(t, "templates", func(number int) {
+	heap.CheckNoLeak(t, "templates", func(number int) {
 		template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("t%d", number)}}
 		template.Spec.Network = &v1alpha1.MachineNetwork{
 			Mode: v1alpha1.NetworkModeStatic, Bridge: fmt.Sprintf("vmbr%d", number),

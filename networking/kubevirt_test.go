@@ -17,11 +17,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-// What KubeVirt itself says of machines in each shape that pools give them.
+// KubeVirt's own validation accepts the machines of all kinds of pools.
 func TestMachinesLetInUpstream(t *testing.T) {
 	t.Parallel()
 
-	judge := upstream.VirtAPI(t)
+	judge := upstream.StartVirtAPI(t)
 	if judge == nil {
 		t.Skip("hack/setup.sh upstream makes kubevirt-webhook")
 	}
@@ -33,37 +33,37 @@ func TestMachinesLetInUpstream(t *testing.T) {
 		change func(*infrav1.KubevirtNodePool)
 		format netdata.Format
 	}{
-		"static addresses": {func(*infrav1.KubevirtNodePool) {}, netdata.OpenStack},
-		"for NoCloud":      {func(*infrav1.KubevirtNodePool) {}, netdata.V2},
+		"static addresses": {func(*infrav1.KubevirtNodePool) {}, netdata.FormatOpenStack},
+		"for NoCloud":      {func(*infrav1.KubevirtNodePool) {}, netdata.FormatV2},
 		"DHCP": {func(p *infrav1.KubevirtNodePool) {
 			p.Spec.BootstrapNetworkConfig, p.Spec.AttachDefaultNetwork = nil, nil
 		}, ""},
-		"a disk that stays": {func(p *infrav1.KubevirtNodePool) { p.Spec.RootVolume.Persistent = persistent }, netdata.OpenStack},
+		"a disk that stays": {func(p *infrav1.KubevirtNodePool) { p.Spec.RootVolume.Persistent = persistent }, netdata.FormatOpenStack},
 		"user data": {func(p *infrav1.KubevirtNodePool) {
 			p.Spec.UserDataSecretRef = &infrav1.LocalObjectReference{Name: "user-data"}
-		}, netdata.OpenStack},
+		}, netdata.FormatOpenStack},
 		"user data per machine": {func(p *infrav1.KubevirtNodePool) {
 			p.Spec.UserDataSecretRef = &infrav1.LocalObjectReference{Name: "user-data"}
 			p.Spec.UserDataSecrets = infrav1.UserDataPerMachine
-		}, netdata.OpenStack},
+		}, netdata.FormatOpenStack},
 		"cores, pages and a guarantee": {func(p *infrav1.KubevirtNodePool) {
 			p.Spec.Compute = &infrav1.KubevirtCompute{
 				Cores: 4, Memory: resource.MustParse("16Gi"), Hugepages: "1Gi", QosClass: "Guaranteed",
 			}
 			p.Spec.NodeSelector = map[string]string{"zone": "a"}
-		}, netdata.OpenStack},
+		}, netdata.FormatOpenStack},
 		"two networks": {func(p *infrav1.KubevirtNodePool) {
 			p.Spec.AdditionalNetworks = []infrav1.KubevirtNetwork{{Name: "machines"}, {Name: "other/storage.fast"}}
-		}, netdata.OpenStack},
+		}, netdata.FormatOpenStack},
 	} {
 		pool := w.nodePool("workers", 3, "10.0.0.10-10.0.0.50")
 		row.change(pool)
 
-		spec, err := kubevirt.MachineSpec(pool)
+		spec, err := kubevirt.NewMachineSpec(pool)
 		w.must(err)
 
 		m := &infrav1.KubevirtMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "workers-x7k2p", UID: "3b0c"}, Spec: spec}
-		object, err := kubevirt.VirtualMachine(m, "network", row.format)
+		object, err := kubevirt.NewVirtualMachine(m, "network", row.format)
 		w.must(err)
 
 		vm := &virtv1.VirtualMachine{}

@@ -30,8 +30,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// machinePasses is a world with a pool of two addresses, whose controller of machines makes a pass
-// when a test says so. The test plays KubeVirt.
+// machinePasses is a fixture with a pool of two addresses, in which the test calls Reconcile of the machine
+// controller. The test acts as KubeVirt.
 type machinePasses struct {
 	*world
 
@@ -56,7 +56,7 @@ func newMachinePasses(t *testing.T) *machinePasses {
 	return w
 }
 
-// start is what a new process begins with.
+// start creates the reconcilers of a new process.
 func (w *machinePasses) start() {
 	w.t.Helper()
 
@@ -71,7 +71,7 @@ func (w *machinePasses) start() {
 		return err
 	}
 	c := interceptor.NewClient(plain, interceptor.Funcs{
-		// The cache lags behind a write whose answer is lost.
+		// After a lost response, the cache does not have the write yet.
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 			if w.lost == "create" && obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
 				return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
@@ -104,26 +104,26 @@ func (w *machinePasses) start() {
 	w.must(err)
 
 	w.addresses = pools.New()
-	w.addresses.ReadPoolsFrom(func(context.Context) ([]pools.Found, error) { return nil, nil })
-	w.addresses.ReadFrom(machine.Reader(plain))
+	w.addresses.AddPoolReaders(func(context.Context) ([]pools.PoolObject, error) { return nil, nil })
+	w.addresses.AddReaders(machine.NewReader(plain))
 
 	w.must(w.addresses.Rebuild(w.t.Context()))
 
 	w.must(w.addresses.SetPool(pools.Pool{Network: w.network, Addresses: pool}, nil))
 
 	w.controller = &machine.Reconciler{
-		Client: c, Live: plain, Runner: &step.Runner{Client: c, Controller: "kubevirtmachine"},
+		Client: c, Live: plain, Runner: &step.Reconciler{Client: c, Controller: "kubevirtmachine"},
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 }
 
-// machine makes one of the pool.
+// machine creates a machine of the pool.
 func (w *machinePasses) machine(name string) {
 	w.t.Helper()
 	w.must(env.Client.Create(w.t.Context(), machineOf(w.namespace, "workers", name)))
 }
 
-// pass makes some passes over a machine, as its events would.
+// pass reconciles a machine several times, as its events would.
 func (w *machinePasses) pass(name string) reconcile.Result {
 	w.t.Helper()
 
@@ -145,7 +145,7 @@ func (w *machinePasses) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
 }
 
-// read gives a machine; without a name if it is gone.
+// read returns a machine. Its name is empty if it does not exist.
 func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
 	w.t.Helper()
 
@@ -155,11 +155,11 @@ func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
 	return out
 }
 
-// vm gives a machine's VirtualMachine; without a name if it is gone.
+// vm returns a machine's VirtualMachine. Its name is empty if it does not exist.
 func (w *machinePasses) vm(name string) *unstructured.Unstructured {
 	w.t.Helper()
 
-	out := kubevirt.New(kubevirt.VirtualMachineKind())
+	out := kubevirt.NewObject(kubevirt.VirtualMachineKind())
 	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.key(name), out)))
 
 	return out
@@ -181,7 +181,7 @@ func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.Kube
 	}
 }
 
-// finalizer keeps a VirtualMachine, as KubeVirt does until its instance is gone.
+// finalizer keeps a VirtualMachine, as KubeVirt does until its instance is deleted.
 func (w *machinePasses) finalizer(name string, is ...string) {
 	w.t.Helper()
 
@@ -190,8 +190,8 @@ func (w *machinePasses) finalizer(name string, is ...string) {
 	w.must(env.Client.Update(w.t.Context(), vm))
 }
 
-// A machine's addresses are on record before its VirtualMachine is asked for, and are nobody else's
-// until the API server itself has neither a VirtualMachine nor an instance of it.
+// A machine's addresses are recorded before its VirtualMachine is created. No other machine gets them until
+// the API server has neither the VirtualMachine nor its instance.
 func TestAMachinesLife(t *testing.T) {
 	w := newMachinePasses(t)
 	w.machine("a")
@@ -220,7 +220,7 @@ func TestAMachinesLife(t *testing.T) {
 	w.says("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
 	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
 
-	instance := kubevirt.New(kubevirt.InstanceKind())
+	instance := kubevirt.NewObject(kubevirt.InstanceKind())
 	instance.SetNamespace(w.namespace)
 	instance.SetName("a")
 	instance.SetLabels(map[string]string{v1alpha1.LabelMachine: "a"})
@@ -242,8 +242,8 @@ func TestAMachinesLife(t *testing.T) {
 	w.says("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
 }
 
-// Writes whose answers are lost are found to be done: no second VirtualMachine, no second address,
-// in this process and the next one.
+// If responses to writes are lost, the operator finds the results: it creates no second VirtualMachine and
+// allocates no second address, in this process and in the next one.
 func TestAnswersAreLost(t *testing.T) {
 	t.Parallel()
 
@@ -278,12 +278,12 @@ func TestAnswersAreLost(t *testing.T) {
 	}
 }
 
-// Somebody else's VirtualMachine of a machine's name is left alone, while the machine is there and
-// when it goes.
+// The operator does not touch a VirtualMachine of another owner with a machine's name, neither while the
+// machine exists nor when it is deleted.
 func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
 	w := newMachinePasses(t)
 
-	theirs := kubevirt.New(kubevirt.VirtualMachineKind())
+	theirs := kubevirt.NewObject(kubevirt.VirtualMachineKind())
 	theirs.SetNamespace(w.namespace)
 	theirs.SetName("a")
 	w.must(unstructured.SetNestedField(theirs.Object, "Halted", "spec", "runStrategy"))
@@ -303,7 +303,8 @@ func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
 	}
 }
 
-// What the API server refuses of a VirtualMachine ends in Failed, with its words.
+// If the API server refuses a VirtualMachine, the machine has the phase Failed and the API server's
+// message.
 func TestARefusedVirtualMachine(t *testing.T) {
 	w := newMachinePasses(t)
 	w.machine("a")
@@ -320,7 +321,7 @@ func TestARefusedVirtualMachine(t *testing.T) {
 	}
 }
 
-// An address that two machines have on record is told to the later one, which loses nothing.
+// If one address is recorded for two machines, the newer machine reports it and keeps its addresses.
 func TestAMachinesAddressOnRecordTwice(t *testing.T) {
 	w := newMachinePasses(t)
 	w.machine("a")
@@ -337,8 +338,7 @@ func TestAMachinesAddressOnRecordTwice(t *testing.T) {
 	w.says("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
 }
 
-// A machine whose finalizer was taken away by force keeps its addresses until its VirtualMachine is
-// gone.
+// A machine whose finalizer was removed by force keeps its addresses until its VirtualMachine is deleted.
 func TestAFinalizerTakenAway(t *testing.T) {
 	w := newMachinePasses(t)
 	w.machine("a")
@@ -349,7 +349,7 @@ func TestAFinalizerTakenAway(t *testing.T) {
 	w.must(env.Client.Update(t.Context(), m))
 	w.must(env.Client.Delete(t.Context(), m))
 
-	owners := func() []string { return w.addresses.Owners(kubevirt.OwnerPrefix(w.namespace, "a")) }
+	owners := func() []string { return w.addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(w.namespace, "a")) }
 
 	if result := w.pass("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute || len(owners()) != 1 {
 		t.Errorf("looks again in %s, with %v", result.RequeueAfter, owners())
@@ -363,14 +363,14 @@ func TestAFinalizerTakenAway(t *testing.T) {
 	}
 }
 
-// Addresses are on record until they are free, also where the pass began with a copy of the machine
-// that has none: the next process must not find them with nobody, or with two machines.
+// Addresses stay recorded until they are released, even if the reconcile began with a copy of the machine
+// without them. The next process must find each address at exactly one machine.
 func TestAddressesAreFreedOffTheRecord(t *testing.T) {
 	w := newMachinePasses(t)
 	w.machine("a")
 	w.pass("a")
 
-	owners := func() int { return len(w.addresses.Owners(kubevirt.OwnerPrefix(w.namespace, "a"))) }
+	owners := func() int { return len(w.addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(w.namespace, "a"))) }
 
 	w.lost = "addresses"
 	w.must(env.Client.Delete(t.Context(), w.read("a")))

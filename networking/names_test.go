@@ -31,14 +31,14 @@ const (
 	reverseTen = "a.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0." + reverseV6 // of 2001:db8::a
 )
 
-// namedWorld is a world whose machines have names at a real DNS server. Registrations have no
-// namespace: its tests run alone.
+// namedWorld is a world whose machines have names at a real DNS server. Registrations are cluster-scoped,
+// so its tests run alone.
 func namedWorld(t *testing.T) (*world, *dnstest.Server) {
 	t.Helper()
 
 	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{nodesZone, reverseV4, reverseV6}})
 	w := &world{t: t, namespace: env.Namespace(t)}
-	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Sent) (string, error) {
+	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Destination) (string, error) {
 		return map[string]string{"keyName": dnstest.KeyName, "key": server.Key}[ref.Key], nil
 	}
 
@@ -62,7 +62,7 @@ func namedWorld(t *testing.T) (*world, *dnstest.Server) {
 	return w, server
 }
 
-// namedPool is a pool of one machine of both families whose machines are in DNS.
+// namedPool creates a pool of one machine with addresses of both families and a DNS name.
 func (w *world) namedPool() *infrav1.KubevirtNodePool {
 	pool := w.nodePool("named", 1, "10.0.0.10/32", "2001:db8::a/128")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 64
@@ -71,11 +71,11 @@ func (w *world) namedPool() *infrav1.KubevirtNodePool {
 	return pool
 }
 
-// boot says of a VirtualMachine what KubeVirt does when it runs.
+// boot sets the status of a VirtualMachine like KubeVirt when it runs.
 func (w *world) boot(name string) {
 	w.t.Helper()
 
-	vm := kubevirt.New(kubevirt.VirtualMachineKind())
+	vm := kubevirt.NewObject(kubevirt.VirtualMachineKind())
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, vm))
 
 	before := vm.DeepCopy()
@@ -86,8 +86,8 @@ func (w *world) boot(name string) {
 	w.must(env.Client.Status().Patch(w.t.Context(), vm, client.MergeFrom(before)))
 }
 
-// only waits until there is one machine that is not going and has a VirtualMachine, other
-// than not.
+// only waits until one machine that is not being deleted has a VirtualMachine, and returns it. It ignores
+// the machine not.
 func (w *world) only(not string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
@@ -106,8 +106,8 @@ func (w *world) only(not string) *infrav1.KubevirtMachine {
 	return found
 }
 
-// machineSays waits until a condition of a machine says "STATUS REASON", and gives its
-// message; "" waits until there is no such condition.
+// machineSays waits until a condition of a machine is "STATUS REASON", and returns its message. An empty
+// text waits until the machine does not have the condition.
 func (w *world) machineSays(name, condition, want string) string {
 	w.t.Helper()
 
@@ -128,8 +128,8 @@ func (w *world) machineSays(name, condition, want string) string {
 	return got.Message
 }
 
-// records waits until the names of the pool's only addresses lead to a machine and back, or
-// nowhere.
+// records waits until the pool's only addresses and the machine's name resolve to each other, or to
+// nothing.
 func (w *world) records(server *dnstest.Server, fqdn string, there bool) {
 	w.t.Helper()
 
@@ -159,8 +159,8 @@ func (w *world) records(server *dnstest.Server, fqdn string, there bool) {
 	})
 }
 
-// A machine is in DNS once it is Ready, with all its addresses, and out of it before
-// somebody else has them, also when the DNS server is dead meanwhile.
+// A machine is registered in DNS with all its addresses when it is Ready. It is removed from DNS before
+// another machine gets its addresses, even if the DNS server is unreachable in the meantime.
 func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see namedWorld
 	w, server := namedWorld(t)
 	pool := w.namedPool()
@@ -172,12 +172,12 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	w.machineSays(first.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
 	w.records(server, first.Name+"."+nodesZone, true)
 
-	marks := strings.Join(server.All(t, nodesZone), "\n")
+	marks := strings.Join(server.ListRecords(t, nodesZone), "\n")
 	if !strings.Contains(marks, "kubevirtmachine="+w.namespace+"/"+first.Name) {
 		t.Errorf("no mark names the machine:\n%s", marks)
 	}
 
-	// The server dies, and the machine goes: another one waits for the addresses.
+	// The DNS server stops and the machine is deleted, so another machine waits for the addresses.
 	server.Stop(t)
 	w.must(env.Client.Delete(t.Context(), first))
 	w.eventually("the VirtualMachine is gone", func() bool {
@@ -202,11 +202,11 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 		t.Errorf("%s leads to %v, which is another's", first.Name, left)
 	}
 
-	// Another domain, and none: what the pool says counts for the machines that are there.
+	// The pool gets another domain, and then none. The change applies to existing machines.
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.Domain = "a." + nodesZone })
 	w.records(server, second.Name+".a."+nodesZone, true)
 
-	// At another cluster, it is another registration that has the records.
+	// At another cluster, another registration has the records.
 	var cluster hfv1.HypervisorCluster
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace}, &cluster))
 	w.must(env.Client.Create(t.Context(), &hfv1.HypervisorCluster{
@@ -225,7 +225,7 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	w.records(server, second.Name+".a."+nodesZone, false)
 	w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "")
 
-	// A cluster that is not there is named.
+	// The message names a missing cluster.
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: "absent"}}
 	})

@@ -43,12 +43,12 @@ const (
 	lookAt   = 50 * time.Millisecond
 )
 
-// env is the API server of this package's tests. It has KubeVirt's kinds, and nobody who
-// acts on them: a VirtualMachine stays as it is made, and is gone when it is deleted.
+// env is the API server of this package's tests. It has the KubeVirt kinds but no controllers for them, so
+// a VirtualMachine does not change after its creation, and is removed at once when it is deleted.
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+	log.SetLogger(kitlog.ToLogr(slog.New(slog.DiscardHandler)))
 
 	os.Exit(kube.Run(m, func(e *kube.Env) {
 		env = e
@@ -61,13 +61,13 @@ func TestMain(m *testing.M) {
 		kube.WithUses("../test/access/testdata/uses.yaml", "networking", "hyperfleet-networking")))
 }
 
-// world is a namespace with the area's controllers, which come and go.
+// world is a fixture with a namespace and the controllers of the area, which the test can restart.
 type world struct {
 	t         testing.TB
 	namespace string
 	stop      func()
 	// secret reads credentials of DNS services; nil has none.
-	secret dns.ReadSecret
+	secret dns.SecretReader
 }
 
 func newWorld(t testing.TB) *world {
@@ -80,7 +80,7 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// run starts the area for as long as the test goes on.
+// run starts the area until the test ends.
 func (w *world) run() {
 	w.t.Helper()
 	w.start()
@@ -89,13 +89,13 @@ func (w *world) run() {
 
 var errNoSecrets = errors.New("there are no secrets here")
 
-// start starts the area as a process of its own would.
+// start starts the area like a new process.
 func (w *world) start() {
 	w.t.Helper()
 
 	secret := w.secret
 	if secret == nil {
-		secret = func(context.Context, hfv1.SecretKeySelector, credential.Sent) (string, error) {
+		secret = func(context.Context, hfv1.SecretKeySelector, credential.Destination) (string, error) {
 			return "", errNoSecrets
 		}
 	}
@@ -106,7 +106,7 @@ func (w *world) start() {
 		Secret: secret,
 	}
 
-	w.stop = env.Manage(w.t, w.namespace, area.Setup)
+	w.stop = env.StartManager(w.t, w.namespace, area.Setup)
 }
 
 func (w *world) restart() {
@@ -114,8 +114,7 @@ func (w *world) restart() {
 	w.start()
 }
 
-// watch fails the test when an address is given to a machine while the status of another
-// one has it.
+// watch fails the test if a machine gets an address that the status of another machine has.
 func (w *world) watch() {
 	w.t.Helper()
 
@@ -144,7 +143,7 @@ func (w *world) watch() {
 	})
 }
 
-// note compares one event with who has what.
+// note compares one event with the current owners of the addresses.
 func (w *world) note(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
 	has := map[string]bool{}
 
@@ -183,7 +182,7 @@ func (w *world) eventually(what string, holds func() bool) {
 	}
 }
 
-// nodePool has static IPv4 addresses.
+// nodePool returns a pool with static IPv4 addresses.
 func (w *world) nodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
 
@@ -229,7 +228,7 @@ func patch[T client.Object](w *world, object T, how func(T)) {
 	w.must(env.Client.Patch(w.t.Context(), object, client.MergeFrom(before)))
 }
 
-// condition is what a pool's condition says, as "STATUS REASON: MESSAGE".
+// condition returns a pool's condition as "STATUS REASON: MESSAGE".
 func (w *world) condition(pool *infrav1.KubevirtNodePool, name string) string {
 	w.t.Helper()
 
@@ -289,8 +288,8 @@ func (w *world) virtualMachines() []unstructured.Unstructured {
 	return list.Items
 }
 
-// Many machines on one pool, made and deleted by concurrent passes, with restarts in
-// between: no address is ever given twice, and all are used again.
+// Concurrent reconciles create and delete many machines of one pool, with restarts in between. No address
+// is allocated twice, and all released addresses are allocated again.
 func TestManyMachinesOverRestarts(t *testing.T) {
 	t.Parallel()
 	overRestarts(t, 16)
@@ -302,7 +301,7 @@ func TestSoakManyMachinesOverRestarts(t *testing.T) {
 	overRestarts(t, 50)
 }
 
-// overRestarts has so many addresses, and a few machines more.
+// overRestarts runs the test with the given number of addresses and a few more machines.
 func overRestarts(t *testing.T, addresses int) {
 	t.Helper()
 
@@ -316,9 +315,9 @@ func overRestarts(t *testing.T, addresses int) {
 	w.restart()
 	w.eventually("all addresses are in use", func() bool { return w.allocated() == addresses })
 	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the addresses suffice for %d machines", addresses))
+	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the pool has addresses for %d machines", addresses))
 
-	// Those that wait get the addresses of those that go.
+	// Waiting machines get the addresses of deleted machines.
 	for i, m := range w.machines() {
 		if len(m.Status.AllocatedBootstrapAddresses) > 0 && i%3 == 0 {
 			w.must(env.Client.Delete(t.Context(), &m))

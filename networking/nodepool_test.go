@@ -25,8 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// poolPasses is a world with one pool, whose controller of pools makes a pass when a test says so.
-// Nobody acts on the machines but the test.
+// poolPasses is a fixture with one pool, in which the test calls Reconcile of the pool controller. Only the
+// test acts on the machines.
 type poolPasses struct {
 	*world
 
@@ -37,7 +37,7 @@ type poolPasses struct {
 	behind bool
 }
 
-// newPoolPasses is one with a pool of so many machines and as many addresses as given.
+// newPoolPasses returns a fixture whose pool has the given numbers of machines and addresses.
 func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *poolPasses {
 	t.Helper()
 	t.Parallel()
@@ -58,7 +58,7 @@ func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange
 		},
 	})
 	w.controller = &nodepool.Reconciler{
-		Client: cached, Live: plain, Runner: &step.Runner{Client: cached, Controller: "kubevirtnodepool"},
+		Client: cached, Live: plain, Runner: &step.Reconciler{Client: cached, Controller: "kubevirtnodepool"},
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 
@@ -69,8 +69,8 @@ func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange
 	return w
 }
 
-// pass makes some passes over the pool, as its events would, and reads it; its UID is empty if it
-// is gone.
+// pass reconciles the pool several times, as its events would, and reads it. Its UID is empty if it does
+// not exist.
 func (w *poolPasses) pass() {
 	w.t.Helper()
 
@@ -85,7 +85,7 @@ func (w *poolPasses) pass() {
 	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), key, w.pool)))
 }
 
-// change changes the pool, and makes passes.
+// change changes the pool and reconciles it.
 func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
 	w.t.Helper()
 	how(&w.pool.Spec)
@@ -93,7 +93,7 @@ func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
 	w.pass()
 }
 
-// left are the machines of the namespace that are not being deleted, and how many are.
+// left returns the machines of the namespace that are not being deleted, and the number of those that are.
 func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
 	w.t.Helper()
 
@@ -105,7 +105,7 @@ func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
 	return there, len(all.Items) - len(there)
 }
 
-// let lets the machines that are being deleted go, as their own controller does.
+// let removes the finalizers of the machines that are being deleted, as their own controller does.
 func (w *poolPasses) let() {
 	w.t.Helper()
 
@@ -142,8 +142,8 @@ func (w *poolPasses) templates() []string {
 	return names
 }
 
-// A pool has as many machines as it wants, however far its cache is behind; those that are of the
-// least use go first, and the pool goes after all of them.
+// A pool has the desired number of machines even if its cache is stale. The machines with the least
+// progress are deleted first, and the pool is deleted after all of them.
 func TestAPoolsLife(t *testing.T) {
 	w := newPoolPasses(t, 3, "10.0.1.0-10.0.1.1")
 
@@ -199,8 +199,8 @@ func TestAPoolsLife(t *testing.T) {
 	}
 }
 
-// A template says what machines are made from: it is kept as it was made, goes with the last
-// machine that was made from it, and nobody else's is touched.
+// A changed template is restored, and it is deleted together with the last machine that uses it. Templates
+// of other owners do not change.
 func TestTemplatesOfAPool(t *testing.T) {
 	w := newPoolPasses(t, 1, "10.0.1.0-10.0.1.9")
 	first := w.pool.Status.MachineTemplate

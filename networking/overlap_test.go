@@ -18,8 +18,8 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// cluster is a HypervisorCluster of KubeVirt whose machines are in the world's namespace, on
-// its network machines.
+// cluster creates a HypervisorCluster of KubeVirt. Its machines are in the world's namespace, on the
+// network named machines.
 func (w *world) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
 	w.t.Helper()
 
@@ -35,7 +35,8 @@ func (w *world) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.H
 	return cluster
 }
 
-// template is one of KubeVirt with a pool on a network; none is its cluster's.
+// template creates a KubeVirt template with a pool on a network. An empty network means the network of its
+// cluster.
 func (w *world) template(
 	name string, cluster *hfv1.HypervisorCluster, network string, addresses ...hfv1.AddressRange,
 ) *hfv1.HypervisorMachineTemplate {
@@ -59,7 +60,7 @@ func (w *world) template(
 	return template
 }
 
-// templateSays waits for the condition AddressPoolReady, and gives its text.
+// templateSays waits for the condition AddressPoolReady, and returns its text.
 func (w *world) templateSays(template *hfv1.HypervisorMachineTemplate, want string) string {
 	w.t.Helper()
 
@@ -81,9 +82,9 @@ func (w *world) templateSays(template *hfv1.HypervisorMachineTemplate, want stri
 	return said
 }
 
-// A template of KubeVirt and a KubevirtNodePool on one network can't have the same
-// addresses: each is told whose the other pool is. It goes on when the other one lets go,
-// and a restart changes nothing.
+// A KubeVirt template and a KubevirtNodePool on one network cannot have the same addresses, and the
+// conflict names the owner of the other pool. The refused pool is accepted when the other pool removes the
+// addresses. A restart does not change this.
 func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	t.Parallel()
 
@@ -92,7 +93,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	w := newWorld(t)
 	here := w.cluster("here", nil)
 
-	// The node pool was first.
+	// The node pool is older.
 	nodes := w.nodePool("nodes", 0, "10.0.0.10-10.0.0.19")
 	w.create(nodes)
 	w.says(nodes, valid, "True")
@@ -107,14 +108,14 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 		}
 	}
 
-	// Elsewhere the same addresses are others: on another network, and on another cluster.
+	// On another network or on another cluster, the same addresses do not conflict.
 	elsewhere := w.template("elsewhere", here, "other", "10.0.0.10-10.0.0.19")
 	w.templateSays(elsewhere, "on network "+w.namespace+"/other")
 
 	there := w.cluster("there", &hfv1.SecretKeySelector{Name: "kubeconfig", Key: "kubeconfig"})
 	w.templateSays(w.template("remote", there, "", "10.0.0.10-10.0.0.19"), "on network "+there.Name+":"+w.namespace+"/machines")
 
-	// After a restart it is so still; a change makes both be looked at again.
+	// The conflict remains after a restart. A change makes the operator reconcile both again.
 	w.restart()
 	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
 	w.templateSays(late, "False PoolsOverlap")
@@ -123,7 +124,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	})
 	w.says(nodes, valid, "True")
 
-	// The template is fixed; the next node pool is the one that is late.
+	// The template is corrected. Now a newer node pool conflicts with it.
 	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) {
 		m.Spec.Network.Static.Pool.Addresses = []hfv1.AddressRange{"10.0.0.20-10.0.0.29"}
 	})
@@ -143,7 +144,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	w.eventually("a machine with an address", func() bool { return w.allocated() == 1 })
 }
 
-// After a restart the older one of two that overlap has its pool still, whatever its kind is.
+// After a restart, the older of two objects with overlapping pools keeps its pool, whatever its kind is.
 func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
 	t.Parallel()
 
@@ -160,7 +161,7 @@ func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
 
 	w.restart()
 
-	// A change makes both be looked at again.
+	// A change makes the operator reconcile both again.
 	patch(w, second, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Nameservers = []infrav1.IPAddress{"10.0.0.2"}
 	})
@@ -169,7 +170,7 @@ func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
 	w.templateSays(first, "True Ready")
 }
 
-// Machines on the pod network have its addresses and no others.
+// Machines on the pod network only have addresses of the pod network.
 func TestNoPoolOnThePodNetwork(t *testing.T) {
 	t.Parallel()
 

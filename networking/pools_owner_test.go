@@ -19,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// fleet is machines on one pool, as their controller keeps them: what record has is on the
-// API server, addresses is in memory and lost with the process.
+// fleet has the machines of one pool, as their controller handles them. record is at the API server.
+// addresses is in memory and lost with the process.
 type fleet struct {
 	t         testing.TB
 	addresses *pools.AddressRegistry
@@ -38,14 +38,14 @@ func newFleet(t testing.TB) *fleet {
 	return f
 }
 
-// restart is a new process.
+// restart starts a new process.
 func (f *fleet) restart() {
 	f.addresses = pools.New()
-	f.addresses.ReadFrom(func(_ context.Context, b *pools.AddressRegistry) error {
+	f.addresses.AddReaders(func(_ context.Context, b *pools.AddressRegistry) error {
 		set(f.t, b, pool(f.t, blue, "p", "10.0.0.10-10.0.0.17"))
 
 		for owner, address := range f.record {
-			if err := b.Restore(blue, alloc.Held{Owner: owner, Pool: "p", Address: address}); err != nil {
+			if err := b.Restore(blue, alloc.Assignment{Owner: owner, Pool: "p", Address: address}); err != nil {
 				return err
 			}
 		}
@@ -56,7 +56,7 @@ func (f *fleet) restart() {
 	must(f.t, f.addresses.Rebuild(f.t.Context()))
 }
 
-// step does one thing to one machine. It gives what is wrong then.
+// step does one action with one machine, and returns what is wrong after it.
 func (f *fleet) step(n int) string {
 	owner := fmt.Sprintf("m%d", n%13)
 
@@ -122,7 +122,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 	return ""
 }
 
-// steps are so many numbers below a limit: what happens, one after the other.
+// steps generates a list of numbers below a limit. Each number is one action.
 func steps(least, most, limit int) gopter.Gen {
 	numbers := gen.SliceOf(gen.IntRange(0, limit-1))
 
@@ -136,9 +136,9 @@ func steps(least, most, limit int) gopter.Gen {
 
 // Feature: hyperfleet-operator, Property: an address has one owner, over lost writes and restarts
 //
-// Machines come and go in any order, writes of statuses are lost, and the process dies at
-// any time: no machine gets an address that another one has on record or runs with, and
-// after the last one is gone all addresses are free.
+// Machines are created and deleted in any order, writes of statuses are lost, and the process crashes at
+// any time. No machine gets an address that another machine has recorded or runs with, and all addresses
+// are free after the last machine is deleted.
 func TestPropertyOneOwner(t *testing.T) {
 	t.Parallel()
 
@@ -157,8 +157,8 @@ func TestPropertyOneOwner(t *testing.T) {
 			f.addresses.Release(owner)
 		}
 
-		if status, _ := f.addresses.Status("p"); status.Machines() != 8 {
-			return fmt.Sprintf("%d of 8 addresses are free at the end", status.Machines())
+		if status, _ := f.addresses.Status("p"); status.FreeMachines() != 8 {
+			return fmt.Sprintf("%d of 8 addresses are free at the end", status.FreeMachines())
 		}
 
 		return ""

@@ -42,7 +42,7 @@ func set(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	must(t, b.SetPool(p, nil))
 }
 
-// wakes counts who was woken, in order.
+// wakes records the owners whose Wake was called, in order.
 type wakes struct {
 	mu  sync.Mutex
 	who []string
@@ -67,7 +67,7 @@ func (w *wakes) taken() []string {
 	return who
 }
 
-// ask acquires for an owner and gives the addresses as text, or nothing if there are none.
+// ask calls Acquire for an owner and returns the addresses as text, or an empty text after an error.
 func ask(t testing.TB, b *pools.AddressRegistry, w *wakes, pool, owner string) string {
 	t.Helper()
 
@@ -107,7 +107,7 @@ func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
 
 	equal(t, "nobody is woken without a change", w.taken(), []string(nil))
 
-	if status, _ := b.Status("p"); status.Waiting != 3 || status.Machines() != 0 {
+	if status, _ := b.Status("p"); status.Waiting != 3 || status.FreeMachines() != 0 {
 		t.Errorf("status is %+v", status)
 	}
 
@@ -121,12 +121,12 @@ func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
 	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.19"))
 	equal(t, "growth wakes the rest", w.taken(), []string{"m4"})
 
-	if status, _ := b.Status("p"); status.Waiting != 0 || status.Machines() != 8 {
+	if status, _ := b.Status("p"); status.Waiting != 0 || status.FreeMachines() != 8 {
 		t.Errorf("status is %+v", status)
 	}
 }
 
-// Who was woken for an address gets it, whoever asks meanwhile.
+// An owner whose Wake was called gets the address, even if another owner calls Acquire in the meantime.
 func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 
@@ -145,17 +145,18 @@ func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 	equal(t, "who was woken", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
 	equal(t, "nobody else is woken", w.taken(), []string(nil))
 
-	// Who was woken and does without makes room for the next, by whatever way.
+	// If a woken owner does not need its address, the next owner is woken, whichever call removes the first
+	// owner.
 	b.Release("b")
 	equal(t, "woken", w.taken(), []string{"d"})
-	equal(t, "who waits", b.Owners(""), []string{"c", "d", "late"})
-	b.Forget("d")
+	equal(t, "who waits", b.OwnersWithPrefix(""), []string{"c", "d", "late"})
+	b.StopWaiting("d")
 	equal(t, "woken", w.taken(), []string{"late"})
 	set(t, b, pool(t, blue, "other", "10.0.1.0/24"))
 	equal(t, "another pool's", ask(t, b, w, "other", "late"), "[10.0.1.1/8]")
 	equal(t, "the way is free", ask(t, b, w, "p", "last"), "[10.0.0.11/8]")
 
-	// Also where the pool has shrunk since.
+	// This is also the case if the pool has shrunk since.
 	ask(t, b, w, "p", "e")
 	b.Release("last")
 	set(t, b, pool(t, blue, "p", "10.0.0.10/32"))
@@ -164,7 +165,7 @@ func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
 	equal(t, "woken again", w.taken(), []string{"e"})
 
-	held := alloc.Held{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
+	held := alloc.Assignment{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
 	must(t, b.Restore(blue, held))
 
 	equal(t, "who got one by hand waits no more", ask(t, b, w, "p", "f"), "[10.0.0.11/8]")
@@ -182,7 +183,7 @@ func TestWaitersOfAPoolThatIsNotThereYet(t *testing.T) {
 	equal(t, "has", ask(t, b, w, "p", "a"), "[10.0.0.1/8]")
 
 	b.RemovePool("p")
-	equal(t, "keeps", fmt.Sprint(b.Of("a")), "[10.0.0.1/8]")
+	equal(t, "keeps", fmt.Sprint(b.AddressesOf("a")), "[10.0.0.1/8]")
 	equal(t, "asks again without a pool", ask(t, b, w, "p", "late"), "")
 }
 
@@ -225,7 +226,7 @@ func TestAnAddressThatSomebodyHasIsToBeHadLater(t *testing.T) {
 	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
 
 	want := []netip.Addr{netip.MustParseAddr("10.0.0.7")}
-	request := pools.Request{Network: blue, Pool: "p", Owner: "a", Want: want}
+	request := pools.Request{Network: blue, Pool: "p", Owner: "a", Requested: want}
 
 	if _, err := b.Acquire(request); err != nil {
 		t.Fatal(err)
@@ -250,7 +251,7 @@ func TestRestoredAddressesAreNobodyElses(t *testing.T) {
 	t.Parallel()
 
 	b, w := pools.New(), &wakes{}
-	held := alloc.Held{Owner: "ns/a/1", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}
+	held := alloc.Assignment{Owner: "ns/a/1", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}
 
 	must(t, b.Restore(blue, held))
 
@@ -263,13 +264,13 @@ func TestRestoredAddressesAreNobodyElses(t *testing.T) {
 
 	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
 	equal(t, "has", ask(t, b, w, "p", "ns/b/2"), "[10.0.0.2/8]")
-	equal(t, "owners", b.Owners("ns/a/"), []string{"ns/a/1"})
+	equal(t, "owners", b.OwnersWithPrefix("ns/a/"), []string{"ns/a/1"})
 	equal(t, "freed", len(b.Release("ns/a/1")), 1)
 	equal(t, "freed twice", len(b.Release("ns/a/1")), 0)
 }
 
-// Many machines at once, half of which go as soon as they have an address: nobody shares,
-// and who waits is served once there is room.
+// Many machines run concurrently, and half of them are deleted as soon as they have an address. No two
+// machines share an address, and waiting machines are served when addresses are free.
 func TestConcurrentOwners(t *testing.T) {
 	t.Parallel()
 
@@ -303,13 +304,13 @@ func TestConcurrentOwners(t *testing.T) {
 	wg.Wait()
 
 	status, _ := b.Status("p")
-	if status.Waiting == 0 || status.Machines() != 0 {
+	if status.Waiting == 0 || status.FreeMachines() != 0 {
 		t.Errorf("100 stay on 50 addresses, and the address registry says %+v", status)
 	}
 
 	var all []netip.Prefix
 	for i := range 200 {
-		all = append(all, b.Of(fmt.Sprintf("m%d", i))...)
+		all = append(all, b.AddressesOf(fmt.Sprintf("m%d", i))...)
 	}
 
 	slices.SortFunc(all, func(x, y netip.Prefix) int { return x.Addr().Compare(y.Addr()) })

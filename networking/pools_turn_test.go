@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// queue is owners who ask for addresses of one pool, and the order in which they wait.
+// queue has the owners that request addresses of one pool, and the order in which they wait.
 type queue struct {
 	t         testing.TB
 	addresses *pools.AddressRegistry
@@ -26,7 +26,7 @@ type queue struct {
 	has         map[string]bool
 }
 
-// step does one thing, and gives what is wrong then.
+// step does one action, and returns what is wrong after it.
 func (q *queue) step(n int) string {
 	owner := fmt.Sprintf("m%d", n%11)
 
@@ -38,7 +38,7 @@ func (q *queue) step(n int) string {
 		delete(q.has, owner)
 		q.leave(owner)
 	case 5:
-		q.addresses.Forget(owner)
+		q.addresses.StopWaiting(owner)
 		q.leave(owner)
 	case 6:
 		set(q.t, q.addresses, pool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
@@ -49,7 +49,7 @@ func (q *queue) step(n int) string {
 	return ""
 }
 
-// next lets one of those who were woken ask again.
+// next calls Acquire for one of the woken owners.
 func (q *queue) next() string {
 	if len(q.woken) == 0 {
 		return ""
@@ -93,8 +93,8 @@ func (q *queue) ask(owner string) string {
 	q.has[owner] = true
 	q.leave(owner)
 
-	if status, _ := q.addresses.Status("p"); status.Machines() < uint64(ahead) {
-		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.Machines(), ahead)
+	if status, _ := q.addresses.Status("p"); status.FreeMachines() < uint64(ahead) {
+		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.FreeMachines(), ahead)
 	}
 
 	return ""
@@ -102,9 +102,9 @@ func (q *queue) ask(owner string) string {
 
 // Feature: hyperfleet-operator, Property: who waits for an address is served in turn, and nobody is forgotten
 //
-// Owners ask, go, give up, and are woken, while the pool grows and shrinks: nobody gets an
-// address that those who came before need, and once all who were woken have asked, nobody
-// waits while an address is free.
+// Owners acquire, release, stop waiting and are woken while the pool grows and shrinks. No owner gets an
+// address that an earlier owner needs. When all woken owners have called Acquire, no owner waits while an
+// address is free.
 func TestPropertyInTurn(t *testing.T) {
 	t.Parallel()
 
@@ -125,8 +125,8 @@ func TestPropertyInTurn(t *testing.T) {
 		}
 
 		status, _ := q.addresses.Status("p")
-		if len(q.line) > 0 && status.Machines() > 0 {
-			return fmt.Sprintf("%v wait, and %d addresses are free", q.line, status.Machines())
+		if len(q.line) > 0 && status.FreeMachines() > 0 {
+			return fmt.Sprintf("%v wait, and %d addresses are free", q.line, status.FreeMachines())
 		}
 
 		if status.Waiting != len(q.line) {

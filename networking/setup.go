@@ -27,44 +27,44 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/validate"
 )
 
-// Area is what the networking area needs of its process.
+// Area holds what the networking area needs from its process.
 type Area struct {
 	Config   config.Networking
 	Registry prometheus.Registerer
 	Clock    clock.WithTicker
 	Log      *slog.Logger
-	// OperatorUID is on the marks of DNS records.
+	// OperatorUID identifies the operator in the ownership records of DNS records.
 	OperatorUID string
-	// Secret reads credentials of DNS services.
-	Secret dns.ReadSecret
-	// Calls notes calls to other systems; may be nil.
-	Calls *metrics.Calls
+	// Secret reads the credentials of DNS services.
+	Secret dns.SecretReader
+	// Calls records metrics of calls to other systems. It may be nil.
+	Calls *metrics.CallMetrics
 }
 
-// Addresses makes an address registry, and that of the templates that have pools in it, which
-// are filled by Rebuild with what the API server has on record.
-func Addresses(live client.Reader) (*pools.AddressRegistry, *claims.Registry) {
+// NewRegistries returns an empty address registry, and the registry of the templates that have pools in it.
+// Rebuild fills both from the objects at the API server, which it reads through live.
+func NewRegistries(live client.Reader) (*pools.AddressRegistry, *claims.TemplateRegistry) {
 	addresses := pools.New()
 	registry := claims.NewRegistry(addresses)
-	addresses.ReadPoolsFrom(claims.PoolReader(live, registry), nodepool.Reader(live))
-	addresses.ReadFrom(claims.Reader(live, registry), machine.Reader(live))
+	addresses.AddPoolReaders(claims.NewPoolReader(live, registry), nodepool.NewPoolReader(live))
+	addresses.AddReaders(claims.NewReader(live, registry), machine.NewReader(live))
 
 	return addresses, registry
 }
 
-// Setup adds the area's controllers to the manager. Those for KubeVirt start when its kinds
-// are there.
+// Setup adds the controllers of the area to the manager. The controllers for KubeVirt machines start when the
+// API server serves the KubeVirt kinds.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	steps, err := step.NewMetrics(a.Registry)
 	if err != nil {
-		return fmt.Errorf("set up steps: %w", err)
+		return fmt.Errorf("create metrics of steps: %w", err)
 	}
 
-	if err := a.names(ctx, mgr, steps); err != nil {
+	if err := a.addNames(ctx, mgr, steps); err != nil {
 		return err
 	}
 
-	addresses, registry := Addresses(mgr.GetAPIReader())
+	addresses, registry := NewRegistries(mgr.GetAPIReader())
 
 	for _, collector := range []prometheus.Collector{pools.NewCollector(addresses), nodepool.NewCollector(addresses)} {
 		if err := a.Registry.Register(collector); err != nil {
@@ -76,32 +76,32 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 
-	if err := a.claims(mgr, addresses, registry); err != nil {
+	if err := a.addClaims(mgr, addresses, registry); err != nil {
 		return err
 	}
 
 	gate := &crdgate.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
-		Open: func(_ context.Context, mgr ctrl.Manager) error { return a.kubevirt(mgr, addresses, registry, steps) },
+		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error { return a.addKubeVirt(mgr, addresses, registry, steps) },
 	}
 	if err := mgr.Add(gate); err != nil {
-		return fmt.Errorf("add gate of KubeVirt's kinds: %w", err)
+		return fmt.Errorf("add gate for the KubeVirt kinds: %w", err)
 	}
 
 	return nil
 }
 
-// claims adds what gives MachineClaims the addresses of their templates' pools.
-func (a *Area) claims(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry) error {
-	templates := &claims.Templates{
+// addClaims adds the controllers that allocate addresses from the templates' pools to MachineClaims.
+func (a *Area) addClaims(mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.TemplateRegistry) error {
+	templates := &claims.TemplateReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry, Clock: a.Clock,
 	}
 	if err := templates.SetupWithManager(mgr); err != nil {
 		return err
 	}
 
-	machines := &claims.Claims{
+	machines := &claims.ClaimReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Addresses: addresses, Registry: registry,
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Concurrency: a.Config.Concurrency,
 	}
@@ -109,8 +109,8 @@ func (a *Area) claims(mgr ctrl.Manager, addresses *pools.AddressRegistry, regist
 	return machines.SetupWithManager(mgr)
 }
 
-// names adds what writes machines into DNS and looks at them from outside.
-func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics) error {
+// addNames adds the controllers that register machines in DNS and that validate names and addresses.
+func (a *Area) addNames(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics) error {
 	err := dns.SetupWithManager(ctx, mgr, dns.Options{
 		Secret: a.Secret, OperatorUID: a.OperatorUID, Calls: a.Calls, StepMetrics: steps, Clock: a.Clock, Log: a.Log,
 	})
@@ -121,13 +121,13 @@ func (a *Area) names(ctx context.Context, mgr ctrl.Manager, steps *step.Metrics)
 	return validate.SetupWithManager(mgr, validate.Options{Clock: a.Clock, Calls: a.Calls})
 }
 
-// kubevirt adds the controllers of KubeVirt machines.
-func (a *Area) kubevirt(
-	mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.Registry, steps *step.Metrics,
+// addKubeVirt adds the controllers of KubeVirt machines and node pools.
+func (a *Area) addKubeVirt(
+	mgr ctrl.Manager, addresses *pools.AddressRegistry, registry *claims.TemplateRegistry, steps *step.Metrics,
 ) error {
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(name string) *step.Runner {
-		return &step.Runner{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
+	runner := func(name string) *step.Reconciler {
+		return &step.Reconciler{Client: mgr.GetClient(), Controller: name, Clock: a.Clock, Metrics: steps, Recorder: recorder}
 	}
 
 	machines := &machine.Reconciler{
@@ -140,7 +140,7 @@ func (a *Area) kubevirt(
 
 	nodePools := &nodepool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtnodepool"), Recorder: recorder,
-		Addresses: addresses, Owner: registry.Owner, Clock: a.Clock,
+		Addresses: addresses, PoolOwner: registry.PoolOwner, Clock: a.Clock,
 	}
 
 	return nodePools.SetupWithManager(mgr)

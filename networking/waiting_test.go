@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// machineOf is a machine of a pool.
+// machineOf returns a machine of a pool.
 func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
 	return &infrav1.KubevirtMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool}},
@@ -37,7 +37,7 @@ func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
 	}
 }
 
-// waiting makes a machine of the pool whose address is not there for the reason.
+// waiting returns a machine of the pool that has no address for the given reason.
 func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
@@ -51,8 +51,8 @@ func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
 	return m
 }
 
-// A restart changes nothing about whose turn it is: who waited before it is served before
-// who comes after it, the oldest first.
+// A restart does not change the order of the queue. Machines that waited before the restart are served
+// before new machines, the oldest first.
 func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 	t.Parallel()
 
@@ -67,16 +67,16 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 	})
 
-	// These do not wait in the pool's list: it is something else that they lack, or nothing.
+	// These machines are not in the pool's queue, because they do not wait for an address.
 	w.waiting("full", "no-network", "NetworkNotFound")
 	w.waiting("", "no-pool", alloc.ReasonExhausted)
 
-	network, err := kubevirt.NetworkOf(waits[0])
+	network, err := kubevirt.NetworkKey(waits[0])
 	w.must(err)
 
 	name := kubevirt.PoolName(w.namespace, "full")
 	addresses := pools.New()
-	w.must(machine.Reader(env.Client)(t.Context(), addresses))
+	w.must(machine.NewReader(env.Client)(t.Context(), addresses))
 
 	free, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
 	w.must(err)
@@ -102,15 +102,15 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 			t.Fatalf("one that came later has %v", got)
 		}
 
-		if next := i + 1; next < len(waits) && ask(kubevirt.Owner(waits[next])) != nil {
+		if next := i + 1; next < len(waits) && ask(kubevirt.OwnerKey(waits[next])) != nil {
 			t.Fatalf("%s has an address before its turn", waits[next].Name)
 		}
 
-		if got := ask(kubevirt.Owner(m)); got == nil {
+		if got := ask(kubevirt.OwnerKey(m)); got == nil {
 			t.Fatalf("%s has no address when it is its turn", m.Name)
 		}
 
-		addresses.Release(kubevirt.Owner(m))
+		addresses.Release(kubevirt.OwnerKey(m))
 	}
 
 	if got := ask("new"); got == nil {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package platform is the area that turns desired state kept in an API into resources on
+// Package platform is the area that stores desired state in an API and turns it into objects on
 // clusters.
 //
 //	user ──► api (server, store) ──changes──► sentinel ──events──► broker
@@ -9,9 +9,9 @@
 //	          │      └── conditions = f(statuses)                    ▼
 //	          └───────────────── statuses ◄──────────────────── adapter ──► objects
 //	                                                                          │
-//	                           sweep: objects whose resource is gone ◄────────┘
+//	                           sweep: deletes orphans ◄───────────────────────┘
 //
-// Each of api, sentinel, adapter and sweep is a process of its own; they meet through
-// the API's contract (api/openapi), events (api/events) and stamped labels
-// (platform/stamp) alone.
+// API, Sentinel, adapters and sweep are separate processes. They only share the API's OpenAPI document
+// (api/openapi), the events (api/events), and the ownership labels and annotations of objects
+// (platform/stamp).
 package platform

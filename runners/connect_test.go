@@ -28,7 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// What a Secret's owner allows no more is not used on: the connection ends.
+// If the owner of a Secret withdraws a permission, the operator closes the connection that uses the Secret.
 func TestConnectionsEndWithTheirPermission(t *testing.T) {
 	t.Parallel()
 
@@ -57,7 +57,7 @@ func TestConnectionsEndWithTheirPermission(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if _, err := clusters.Ensure(t.Context(), cluster); errclass.Reason(err, "") != reason {
+		if _, err := clusters.Ensure(t.Context(), cluster); errclass.ReasonOf(err, "") != reason {
 			t.Errorf("a Secret whose %s was narrowed: error %v, want reason %s", annotation, err, reason)
 		}
 
@@ -67,15 +67,15 @@ func TestConnectionsEndWithTheirPermission(t *testing.T) {
 	}
 }
 
-// Ten thousand clusters that came and went leave nothing behind.
-func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// Ten thousand clusters that were created and deleted leave no memory allocated.
+func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it measures the heap
 	hv := &lab{}
 	clusters := hv.clusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
 		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
 	}).Build(), "system")
 
-	heap.Ends(t, "connections", func(number int) {
+	heap.CheckNoLeak(t, "connections", func(number int) {
 		cluster := clusterOf(fmt.Sprintf("c%d", number))
 		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
 			t.Fatal(err)
@@ -93,8 +93,8 @@ func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest /
 	}
 }
 
-// Of a Secret of another namespace what is around it is looked at first; its values are asked for
-// only where it lets the namespace have them.
+// For a Secret of another namespace the operator reads the metadata first. It reads the values only if the
+// Secret allows the namespace to use them.
 func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 	t.Parallel()
 
@@ -126,14 +126,14 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 		secrets := &connect.Secrets{Reader: reader}
 
 		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
-		if reads != tt.reads || errclass.Reason(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
+		if reads != tt.reads || errclass.ReasonOf(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
 			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
 		}
 	}
 }
 
-// Who may not read a Secret of another namespace is not told whether it is there, whatever is asked
-// for of it.
+// A namespace without access to a Secret of another namespace cannot find out whether the Secret exists,
+// whichever key it requests.
 func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 	t.Parallel()
 
@@ -148,7 +148,7 @@ func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 			for _, key := range []string{"key", "other"} {
 				value, err := secrets.Value(t.Context(),
 					v1alpha1.SecretKeySelector{Namespace: "platform", Name: name, Key: key, Optional: &optional}, "team-a")
-				told[strings.ReplaceAll(fmt.Sprint(value, errclass.Reason(err, ""), err), name, "NAME")] = true
+				told[strings.ReplaceAll(fmt.Sprint(value, errclass.ReasonOf(err, ""), err), name, "NAME")] = true
 			}
 		}
 
@@ -157,7 +157,7 @@ func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 		}
 	}
 
-	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.Missing(err) {
+	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.IsMissing(err) {
 		t.Errorf("an administrator is not told that it is missing: %v", err)
 	}
 }
@@ -165,8 +165,8 @@ func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 const kubeconfigText = `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}],
 clusters: [{name: c, cluster: {server: "https://hypervisor.example.com"}}]}`
 
-// A hypervisor's credential goes to the servers that its Secret allows: without a list to the
-// one that is named beside it, or in the kubeconfig itself.
+// The operator sends the credential of a hypervisor only to servers that the Secret allows. Without a list
+// of servers, only the server in the same Secret or in the kubeconfig is allowed.
 func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 	t.Parallel()
 
@@ -197,14 +197,14 @@ func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 			clusters := hv.clusters(fake.NewClientBuilder().WithObjects(secret).Build(), "system")
 
 			_, err := clusters.Ensure(t.Context(), &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: spec})
-			if refused := errclass.Reason(err, "") == credential.ReasonServerNotAllowed; refused == allowed || refused && hv.open > 0 {
+			if refused := errclass.ReasonOf(err, "") == credential.ReasonServerNotAllowed; refused == allowed || refused && hv.open > 0 {
 				t.Errorf("%s, list %q: error %v, %d connections, want allowed %v", name, list, err, hv.open, allowed)
 			}
 		}
 	}
 }
 
-// scopes are providers of a CI platform, with the credentials of any template.
+// scopes creates providers of a CI platform, with the credentials of any template.
 type scopes struct {
 	*connect.Workloads
 
@@ -224,7 +224,7 @@ func newScopes() *scopes {
 	return s
 }
 
-// open asks for the provider of the numbered template, and gives how many are made for that.
+// open gets the provider of the numbered template, and returns how many providers were created for the call.
 func (s *scopes) open(t *testing.T, number int) int {
 	t.Helper()
 
@@ -234,28 +234,28 @@ func (s *scopes) open(t *testing.T, number int) int {
 	}
 	before := s.forge.opened
 
-	if _, err := s.For(t.Context(), template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}); err != nil {
+	if _, err := s.ProviderFor(t.Context(), template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}); err != nil {
 		t.Fatal(err)
 	}
 
 	return s.forge.opened - before
 }
 
-// Ten thousand templates that came and went leave nothing behind.
-func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// Ten thousand templates that were created and deleted leave no memory allocated.
+func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest // it measures the heap
 	s := newScopes()
 
-	heap.Ends(t, "providers", func(number int) {
+	heap.CheckNoLeak(t, "providers", func(number int) {
 		s.open(t, number)
 		s.Forget(client.ObjectKey{Namespace: "ci", Name: fmt.Sprintf("t%d", number)})
 	})
 
 	if s.open(t, 1) != 1 {
-		t.Error("a provider outlives its template")
+		t.Error("the provider still exists after its template was deleted")
 	}
 }
 
-// A scope that no pool and no claim of a template names any more goes by and by.
+// A provider is dropped after a while if no pool and no claim of its template uses the scope.
 func TestProvidersThatNobodyAsksForGo(t *testing.T) {
 	t.Parallel()
 
@@ -294,7 +294,7 @@ func TestOutcomeOfErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := connect.Outcome(tc.err, after, "Fallback").String(); got != tc.want {
+			if got := connect.NewErrorResult(tc.err, after, "Fallback").String(); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

@@ -34,7 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// certOffice is a namespace, an operator, and a place where TPMs are made.
+// certOffice is a fixture with a namespace, an operator and a CA that makes TPMs.
 type certOffice struct {
 	t         *testing.T
 	namespace string
@@ -49,7 +49,7 @@ func newCertOffice(t *testing.T) *certOffice {
 	t.Helper()
 
 	w := &certOffice{
-		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.DevID(t),
+		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.NewDevID(t),
 		recorder: events.NewFakeRecorder(1000), cached: indexed(t),
 	}
 	w.operator = w.start(w.devices)
@@ -57,7 +57,7 @@ func newCertOffice(t *testing.T) *certOffice {
 	return w
 }
 
-// start starts a replica. What it knows is in the API server alone.
+// start starts a replica. Its only state is in the API server.
 func (w *certOffice) start(devices config.DevID) *httptest.Server {
 	w.t.Helper()
 
@@ -78,7 +78,7 @@ func (w *certOffice) start(devices config.DevID) *httptest.Server {
 	return server
 }
 
-// indexed is a client that reads from a cache, as the manager's does.
+// indexed returns a client that reads from a cache, as the client of the manager does.
 func indexed(t *testing.T) client.Client {
 	t.Helper()
 
@@ -89,7 +89,7 @@ func indexed(t *testing.T) client.Client {
 		t.Fatal(err)
 	}
 
-	if err := informers.IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
+	if err := informers.IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.ExtractEK); err != nil {
 		t.Fatal(err)
 	}
 
@@ -115,7 +115,7 @@ func indexed(t *testing.T) client.Client {
 	return out
 }
 
-// claim makes a claim whose machine attests by its TPM, changed as the case wants it.
+// claim creates a claim whose machine attests with its TPM, after the case has changed the claim.
 func (w *certOffice) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -136,7 +136,8 @@ func bearer(claim *v1alpha1.MachineClaim) string {
 	return "Bearer " + vmspec.DevIDCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
-// askCertificate asks as the claim's machine would. The body is JSON, or a text as it is.
+// askCertificate sends the request of the claim's machine. The body is a text, or a value that is encoded
+// as JSON.
 func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) told {
 	t.Helper()
 
@@ -153,7 +154,7 @@ func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.Mac
 	return ask(t, operator, vmspec.DevIDPath(claim), bearer, data)
 }
 
-// leaf reads the certificate of an answer.
+// leaf parses the certificate of a response.
 func leaf(t *testing.T, got told) *x509.Certificate {
 	t.Helper()
 
@@ -180,10 +181,10 @@ func TestOneDeviceIdentity(t *testing.T) {
 
 	w := newCertOffice(t)
 	claim := w.claim("linux-1", nil)
-	device := w.tpms.TPM(t)
-	mine := tpm.Request(t, device)
+	device := w.tpms.NewTPM(t)
+	mine := tpm.NewRequest(t, device)
 
-	// An authority that is of no use now may be so later.
+	// A CA that cannot be loaded now may be loaded later, so the refusal is transient.
 	for name, devices := range map[string]config.DevID{
 		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
 	} {
@@ -214,13 +215,13 @@ func TestOneDeviceIdentity(t *testing.T) {
 		t.Errorf("certificate of %q until %s, want until %s", certificate.Subject.CommonName, certificate.NotAfter, want)
 	}
 
-	// The answer was lost: any replica gives the same.
+	// If the response was lost, every replica returns the same certificate.
 	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.body != got.body {
 		t.Errorf("asked again: %+v", again)
 	}
 
-	// Whoever else comes with the code, or the machine with another key, gets nothing.
-	if other := askCertificate(t, w.operator, claim, bearer(claim), tpm.Request(t, device)); other.status != http.StatusConflict ||
+	// A request with the code and another key is refused.
+	if other := askCertificate(t, w.operator, claim, bearer(claim), tpm.NewRequest(t, device)); other.status != http.StatusConflict ||
 		other.refusal.Reason != guest.ReasonAttestationRefused {
 		t.Errorf("another key: %+v", other)
 	}
@@ -240,7 +241,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 	w := newCertOffice(t)
 	good, other := w.claim("good", nil), w.claim("other", nil)
 	now := metav1.NowMicro()
-	mine := tpm.Request(t, w.tpms.TPM(t))
+	mine := tpm.NewRequest(t, w.tpms.NewTPM(t))
 	earlier := good.DeepCopy()
 	earlier.UID = "0c1d7a6e-0000-4000-8000-000000000000"
 
@@ -259,8 +260,8 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		claim  *v1alpha1.MachineClaim
-		bearer string // default: the claim's
-		body   any    // default: a request in good order
+		bearer string // default: the code of the claim
+		body   any    // default: a valid request
 		want   int
 	}{
 		"without a code":              {claim: good, bearer: "Bearer ", want: http.StatusUnauthorized},
@@ -304,24 +305,24 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 		})
 	}
 
-	// None of it has cost the machine its own.
+	// None of the refused requests affects the machine's own request.
 	if got := askCertificate(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
 
-// Of keys that come at the same time, to any replica, one is certified.
+// If several keys arrive at the same time, at any replica, only one is certified.
 func TestKeysAtOnce(t *testing.T) {
 	t.Parallel()
 
 	w := newCertOffice(t)
 	claim := w.claim("linux-1", nil)
 	replicas := []*httptest.Server{w.operator, w.start(w.devices)}
-	device := w.tpms.TPM(t)
+	device := w.tpms.NewTPM(t)
 
 	var requests []guest.DevIDRequest
 	for range 4 {
-		requests = append(requests, tpm.Request(t, device))
+		requests = append(requests, tpm.NewRequest(t, device))
 	}
 
 	var (
@@ -348,21 +349,21 @@ func TestKeysAtOnce(t *testing.T) {
 	}
 }
 
-// Two machines with one TPM would pass for each other.
+// Two machines with the same TPM are refused, because each could impersonate the other.
 func TestSharedTPM(t *testing.T) {
 	t.Parallel()
 
 	w := newCertOffice(t)
 	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
-	device := w.tpms.TPM(t)
+	device := w.tpms.NewTPM(t)
 
-	if got := askCertificate(t, w.operator, first, bearer(first), tpm.Request(t, device)); got.status != http.StatusOK {
+	if got := askCertificate(t, w.operator, first, bearer(first), tpm.NewRequest(t, device)); got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
-	clone := tpm.Request(t, w.tpms.Copy(t, device))
+	clone := tpm.NewRequest(t, w.tpms.CopyTPM(t, device))
 
-	// The cache hears of the first in its own time.
+	// The cache shows the first claim with a delay.
 	probes := 0
 
 	until(t, "a copied TPM is known", func() bool {
@@ -382,7 +383,7 @@ func TestSharedTPM(t *testing.T) {
 	}
 }
 
-// Whoever asks too often waits, whoever guesses codes keeps nobody else from theirs.
+// A machine that sends too many requests must wait. Guessed codes do not use up the limit of other machines.
 func TestTooOften(t *testing.T) {
 	t.Parallel()
 
@@ -417,7 +418,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"public":"AAAA","ek_certificate":"AAAA"}`))
 	f.Add([]byte(`{"public":null}{}`))
 
-	// Without claims and authority: whatever is sent, nobody gets more than words.
+	// Without claims and CA, every request is refused.
 	operator := http.NewServeMux()
 	operator.Handle(devid.Pattern, &devid.Handler{Key: key, Clock: clock.RealClock{}, Recorder: events.NewFakeRecorder(1)})
 

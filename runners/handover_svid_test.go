@@ -20,7 +20,7 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// attestor gives this process the identities of machines, by a real SPIRE server.
+// attestor gets SVIDs of machines for the test from a real SPIRE server.
 type attestor struct {
 	*spire.Registry
 
@@ -35,7 +35,7 @@ func newAttestor(t *testing.T) *attestor {
 	return &attestor{Registry: newRegistry(t, server), server: server}
 }
 
-// machine attests as the claim's machine.
+// machine attests as the machine of the claim.
 func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretest.Agent {
 	t.Helper()
 
@@ -47,20 +47,20 @@ func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretes
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
-	agent := a.server.Agent(t, given.JoinToken)
-	if _, err := agent.SVIDs(ctx); err != nil {
+	agent := a.server.StartAgent(t, given.JoinToken)
+	if _, err := agent.WaitForSVIDs(ctx); err != nil {
 		t.Fatal(err)
 	}
 
 	return agent
 }
 
-// bySVID offers the machine its credential for its SVID.
+// bySVID changes the claim so that its machine authenticates with its SVID.
 func bySVID(status *v1alpha1.MachineClaimStatus) {
 	status.BootstrapInfo.Handover.Proof = v1alpha1.ProofSVID
 }
 
-// A machine with an identity proves itself by that, once, and by nothing else.
+// A machine with an identity authenticates with its SVID, once, and with nothing else.
 func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -70,7 +70,7 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	agent, ours := attestor.machine(t, claim), vmspec.CallbackAudience(settings())
 	operator := w.operator()
 
-	// A claim code, which a second look at the key would give, is not what is asked for.
+	// The claim code of such a machine can be derived, but is refused.
 	cases := []struct {
 		name   string
 		claim  *v1alpha1.MachineClaim
@@ -79,10 +79,10 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 		reason string
 		event  string
 	}{
-		{"for the secrets manager", claim, agent.JWT(t, "vault"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
-		{"for another operator", claim, agent.JWT(t, "hyperfleet/other"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
-		{"of another machine", other, agent.JWT(t, ours), http.StatusForbidden, guest.ReasonIdentityMismatch, "/" + string(claim.UID)},
-		{"code for an SVID", claim, code(claim)[len("Bearer "):], http.StatusForbidden, guest.ReasonCredentialRefused, "by its SVID"},
+		{"for the secrets manager", claim, agent.FetchJWT(t, "vault"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
+		{"for another operator", claim, agent.FetchJWT(t, "hyperfleet/other"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
+		{"of another machine", other, agent.FetchJWT(t, ours), http.StatusForbidden, guest.ReasonIdentityMismatch, "/" + string(claim.UID)},
+		{"code for an SVID", claim, code(claim)[len("Bearer "):], http.StatusForbidden, guest.ReasonCredentialRefused, "authenticate with its SVID"},
 		{"no SVID", claim, "a.b.c", http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 	}
 	for _, tc := range cases {
@@ -100,17 +100,17 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 		t.Errorf("%d credentials were made", made)
 	}
 
-	if told := askCredential(t, operator, claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusOK {
+	if told := askCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusOK {
 		t.Errorf("own SVID: %+v", told)
 	}
 
-	if told := askCredential(t, w.operator(), claim, "Bearer "+agent.JWT(t, ours)); told.status != http.StatusConflict {
+	if told := askCredential(t, w.operator(), claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusConflict {
 		t.Errorf("own SVID again: %+v", told)
 	}
 
-	// An SVID where a code is asked for.
-	told := askCredential(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).JWT(t, ours))
-	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "by its claim code") {
+	// An SVID is refused if a claim code is required.
+	told := askCredential(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).FetchJWT(t, ours))
+	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "authenticate with its claim code") {
 		t.Errorf("SVID for a code: %+v", told)
 	}
 
@@ -119,8 +119,8 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	}
 }
 
-// While the SPIRE server's keys cannot be had nobody is refused for good, and nothing is
-// handed out. Who guesses is held back.
+// While the keys of the SPIRE server are unavailable, refusals are transient and no credential is issued.
+// Guesses are rate-limited.
 func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -156,7 +156,7 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 	}
 }
 
-// newRegistry is that of an operator that has just started.
+// newRegistry returns the registry of an operator that has just started.
 func newRegistry(t *testing.T, server *spiretest.Server) *spire.Registry {
 	t.Helper()
 

@@ -36,16 +36,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// handoverWorld is a namespace with a template of method callback, and the GitHub that it speaks of.
+// handoverWorld is a fixture: a namespace with a template of method callback, and a GitHub simulator.
 type handoverWorld struct {
 	t         *testing.T
 	namespace string
 	github    *githubtest.Server
 	clock     *clocktesting.FakePassiveClock
 	recorder  *events.FakeRecorder
-	// transport is put before the calls to GitHub.
+	// transport wraps the transport to GitHub.
 	transport func(http.RoundTripper) http.RoundTripper
-	// identity verifies SVIDs; nil where there is no SPIRE server.
+	// identity verifies SVIDs. It is nil if the test has no SPIRE server.
 	identity identity.Registry
 }
 
@@ -70,7 +70,7 @@ func newHandoverWorld(t *testing.T) *handoverWorld {
 	return w
 }
 
-// claim makes a claim whose machine was offered a code, changed as the case wants it.
+// claim creates a claim with a recorded offer of a credential, after the case has changed its status.
 func (w *handoverWorld) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -96,7 +96,7 @@ func (w *handoverWorld) info(claim *v1alpha1.MachineClaim) *v1alpha1.BootstrapIn
 	return read(w.t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo
 }
 
-// operator starts a replica; what it knows is in the API server alone.
+// operator starts a replica. Its only state is in the API server.
 func (w *handoverWorld) operator() *httptest.Server {
 	w.t.Helper()
 
@@ -105,7 +105,7 @@ func (w *handoverWorld) operator() *httptest.Server {
 		w.t.Fatal(err)
 	}
 
-	reach, err := httpbound.NewReach([]string{w.github.URL}, nil)
+	reach, err := httpbound.NewEgressPolicy([]string{w.github.URL}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func (w *handoverWorld) operator() *httptest.Server {
 
 func settings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
 
-// askCredential asks as the claim's machine would, with the proof that is given.
+// askCredential sends the request of the claim's machine, with the given bearer token.
 func askCredential(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
 	t.Helper()
 
@@ -157,7 +157,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 		t.Fatalf("%+v, error %v", first, err)
 	}
 
-	// A replica that has never seen the machine knows that the code was used.
+	// A replica without requests of the machine refuses the used code too.
 	again := askCredential(t, w.operator(), claim, code(claim))
 	if again.status != http.StatusConflict || again.refusal.Reason != guest.ReasonCredentialRefused {
 		t.Errorf("replay: %+v", again)
@@ -192,7 +192,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 	}
 }
 
-func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
+func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code after the subtests needs all of them to be done
 	t.Parallel()
 
 	w := newHandoverWorld(t)
@@ -257,13 +257,13 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // what follows 
 		t.Errorf("%d credentials were made", state.Registered)
 	}
 
-	// None of it has cost the machine its own.
+	// None of the refused requests affects the machine's own request.
 	if got := askCredential(t, operator, good, code(good)); got.status != http.StatusOK {
 		t.Errorf("afterwards: %+v", got)
 	}
 }
 
-// Of many that have the same code at the same moment one gets a credential.
+// If many callers use the same code at the same time, only one gets a credential.
 func TestOneOfManyGetsTheCredential(t *testing.T) {
 	t.Parallel()
 
@@ -303,8 +303,8 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 	}
 }
 
-// An operator that dies after the code's use is on record, with or without a credential
-// made, leaves a machine that gets none, and is told so.
+// If the operator crashes after it has recorded the use of the code, whether it has issued the credential
+// or not, the machine gets no credential. The operator refuses its next request with a terminal refusal.
 func TestACrashCostsTheCredential(t *testing.T) {
 	t.Parallel()
 
@@ -315,7 +315,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 			w := newHandoverWorld(t)
 			claim := w.claim("machine", nil)
 			w.transport = func(next http.RoundTripper) http.RoundTripper {
-				return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 					if !strings.HasSuffix(r.URL.Path, "/generate-jitconfig") {
 						return next.RoundTrip(r)
 					}
@@ -326,12 +326,12 @@ func TestACrashCostsTheCredential(t *testing.T) {
 						}
 					}
 
-					panic(http.ErrAbortHandler) // nothing after this is done
+					panic(http.ErrAbortHandler) // the handler stops here
 				})
 			}
 
 			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != 0 {
-				t.Fatalf("the operator lived: %+v", got)
+				t.Fatalf("the operator did not crash: %+v", got)
 			}
 
 			w.transport = nil
@@ -343,7 +343,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 			w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
 
 			got := askCredential(t, w.operator(), claim, code(claim))
-			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "broke off") {
+			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "handover failed") {
 				t.Errorf("later: %+v", got)
 			}
 
@@ -354,7 +354,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 	}
 }
 
-// A platform that gives no credential costs the machine nothing but time.
+// If the platform does not issue a credential, the machine can retry with the same code.
 func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 	t.Parallel()
 
@@ -397,7 +397,7 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 	}
 }
 
-// Who asks too often waits; and guesses keep no machine from its credential.
+// A machine that sends too many requests must wait. Guesses do not use up the limit of machines.
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
@@ -456,7 +456,7 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
-// A machine that was made for one job gets that job's credential, as long as the job waits.
+// A machine that is bound to a job gets the credential of the job while the job is queued.
 func TestBoundJobs(t *testing.T) {
 	t.Parallel()
 
@@ -468,7 +468,7 @@ func TestBoundJobs(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		job   v1alpha1.RunnerJobSpec
-		other string // job that the claim names, if not this one
+		other string // job that the claim names, if it names another job
 		want  int
 	}{
 		"waits":     {job: v1alpha1.RunnerJobSpec{State: v1alpha1.JobQueued}, want: http.StatusOK},
@@ -497,7 +497,7 @@ func TestBoundJobs(t *testing.T) {
 				t.Errorf("credential %s", got.body)
 			}
 
-			// A job that is gone has not used up the code: nothing was made for it.
+			// If the job no longer exists, the code is not used, because no credential was issued.
 			if used := w.info(claim).Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
 				t.Errorf("used: %t", used)
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// clusterWorld is one cluster, whose hypervisor the test plays.
+// clusterWorld is a fixture with one cluster. The test controls the responses of its hypervisor.
 type clusterWorld struct {
 	*testing.T
 
@@ -37,7 +37,7 @@ func newClusterWorld(t *testing.T) *clusterWorld {
 		{Name: "two", Online: true, Free: hypervisor.Resources{Memory: 4 * gib}},
 	}}}
 	w.clusters = &hypervisorcluster.Reconciler{
-		Client: env.Client, Runner: &step.Runner{Client: env.Client, Controller: "hypervisorcluster"}, Interval: time.Minute,
+		Client: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"}, Interval: time.Minute,
 		Clusters: w.lab.clusters(env.Client, w.name),
 	}
 	env.Create(w, clusterOf(w.name))
@@ -45,7 +45,7 @@ func newClusterWorld(t *testing.T) *clusterWorld {
 	return w
 }
 
-// passes until the cluster is as it stays, and gives it.
+// passes reconciles the cluster three times, so that its status no longer changes, and returns it.
 func (w *clusterWorld) passes() *v1alpha1.HypervisorCluster {
 	w.Helper()
 
@@ -83,11 +83,11 @@ func TestClusterBecomesReady(t *testing.T) {
 	w := newClusterWorld(t)
 
 	cluster := w.passes()
-	kube.Condition(w, cluster.Status.Conditions, "Credentials", metav1.ConditionFalse, "SecretNotFound", w.name+"/secrets")
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "SecretNotFound", "create it with the key")
+	kube.CheckCondition(w, cluster.Status.Conditions, "Credentials", metav1.ConditionFalse, "SecretNotFound", w.name+"/secrets")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "SecretNotFound", "create it with the key")
 
 	if w.lab.asked > 0 {
-		t.Errorf("the hypervisor was asked %d times without credentials", w.lab.asked)
+		t.Errorf("the hypervisor was called %d times without credentials", w.lab.asked)
 	}
 
 	makeSecrets(w, w.name)
@@ -95,8 +95,8 @@ func TestClusterBecomesReady(t *testing.T) {
 	w.lab.machines = 1
 
 	cluster = w.passes()
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
-	kube.Condition(w, cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
+	kube.CheckCondition(w, cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
 
 	if w.lab.token != "s3cret" {
 		t.Errorf("connected with the secret %q", w.lab.token)
@@ -105,17 +105,17 @@ func TestClusterBecomesReady(t *testing.T) {
 	status := &cluster.Status
 	got := []any{status.Version, status.ConnectedNodes, status.Machines, status.AvailableResources.Memory.Value(), len(status.Nodes)}
 
-	// Free memory is told in whole GiB: not every page of a machine is news.
+	// Free memory is reported in whole GiB, so that small changes do not change the status.
 	if diff := cmp.Diff([]any{"9.2", int32(2), int32(1), int64(7 * gib), 2}, got); diff != "" {
 		t.Errorf("version, nodes, machines, memory, nodes' statuses: -want +got:\n%s", diff)
 	}
 
 	if again := w.passes(); again.ResourceVersion != cluster.ResourceVersion {
-		t.Errorf("passes without news wrote:\n%s", cmp.Diff(cluster.Status, again.Status))
+		t.Errorf("reconciles without a change updated the status:\n%s", cmp.Diff(cluster.Status, again.Status))
 	}
 
 	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
-		t.Errorf("the next look is after %s", result.RequeueAfter)
+		t.Errorf("the next reconcile is after %s", result.RequeueAfter)
 	}
 }
 
@@ -129,38 +129,38 @@ func TestClusterInTrouble(t *testing.T) {
 	w.lab.err = refusal(hypervisor.Unavailable, "Unavailable", "https://pve.example:8006 does not answer")
 
 	cluster := w.passes()
-	kube.Condition(w, cluster.Status.Conditions, "Connected", metav1.ConditionFalse, "Unavailable", "does not answer")
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "Unavailable", "does not answer")
+	kube.CheckCondition(w, cluster.Status.Conditions, "Connected", metav1.ConditionFalse, "Unavailable", "does not answer")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "Unavailable", "does not answer")
 
 	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > 10*time.Second {
-		t.Errorf("a hypervisor that is back is seen after %s", result.RequeueAfter)
+		t.Errorf("a hypervisor that is reachable again is checked after %s", result.RequeueAfter)
 	}
 
 	w.lab.err = refusal(hypervisor.Rejected, "PrivilegeMissing", "grant VM.Clone on /vms")
 
 	cluster = w.passes()
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "PrivilegeMissing", "grant VM.Clone")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "PrivilegeMissing", "grant VM.Clone")
 
-	w.lab.err, w.lab.nodes[1].SetAside = nil, []string{"clones failed five times"}
+	w.lab.err, w.lab.nodes[1].Exclusions = nil, []string{"clones failed five times"}
 
 	cluster = w.passes()
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
-	kube.Condition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
-	kube.Condition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
+	kube.CheckCondition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
+	kube.CheckCondition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
 
 	for i := range w.lab.nodes {
-		w.lab.nodes[i].Online, w.lab.nodes[i].Trouble = false, "has no quorum"
+		w.lab.nodes[i].Online, w.lab.nodes[i].OfflineReason = false, "has no quorum"
 	}
 
 	cluster = w.passes()
-	kube.Condition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "NoNodeOnline", "none of the cluster's usable nodes")
+	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "NoNodeOnline", "no usable node of the cluster")
 
 	if cluster.Status.ConnectedNodes != 0 {
-		t.Errorf("%d nodes are connected, and none is online", cluster.Status.ConnectedNodes)
+		t.Errorf("%d nodes are connected, but none is online", cluster.Status.ConnectedNodes)
 	}
 }
 
-// A cluster's connection is needed until its last machine is gone.
+// The connection of a cluster stays open until its last machine is deleted.
 func TestClusterOutlivesItsMachines(t *testing.T) {
 	t.Parallel()
 
@@ -174,7 +174,7 @@ func TestClusterOutlivesItsMachines(t *testing.T) {
 	remove(w, w.read())
 
 	cluster := w.passes()
-	kube.Condition(w, cluster.Status.Conditions, "MachinesGone", metav1.ConditionFalse, "MachinesLeft", "1 MachineClaim still has its machine here")
+	kube.CheckCondition(w, cluster.Status.Conditions, "MachinesGone", metav1.ConditionFalse, "MachinesLeft", "1 MachineClaim still has its machine here")
 
 	if _, connected := w.clusters.Clusters.Get(w.name); !connected || w.lab.open != 1 {
 		t.Error("the connection was closed while a machine needs it")

@@ -15,17 +15,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// jobParts are what keeps the ledger of jobs.
+// jobParts are the components that keep the RunnerJobs up to date.
 type jobParts struct {
 	controllers []func(ctrl.Manager) error
 	receiver    http.Handler
 	sources     *demand.Sources
-	// sourcesChanged wakes pools whose sources go otherwise than before.
+	// sourcesChanged enqueues the pools whose job source has changed state.
 	sourcesChanged *trigger.Source
 }
 
-func (a *Area) jobs(
-	mgr ctrl.Manager, runner *step.Runner, secrets *connect.Secrets, workloads *connect.Workloads,
+// newJobParts creates the components that keep the RunnerJobs up to date, and registers their metrics.
+func (a *Area) newJobParts(
+	mgr ctrl.Manager, runner *step.Reconciler, secrets *connect.Secrets, workloads *connect.Workloads,
 ) (*jobParts, error) {
 	metrics, err := demand.NewMetrics(a.Registry)
 	if err != nil {
@@ -34,15 +35,15 @@ func (a *Area) jobs(
 
 	labels := a.JobLabels
 
-	lives, err := demand.NewJobMetrics(a.Registry, labels.Names, labels.Most)
+	jobMetrics, err := demand.NewJobMetrics(a.Registry, labels.Names, labels.MaxCombinations)
 	if err != nil {
 		return nil, fmt.Errorf("set up demand: %w", err)
 	}
 
 	reconciler := &demand.JobReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms, Clock: a.Clock,
-		Retention: a.Config.JobRetention, Silence: a.Config.JobSilence, Metrics: metrics, JobMetrics: lives,
-		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.finder(mgr),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner, Providers: workloads, Platforms: a.Platforms,
+		Clock: a.Clock, Retention: a.Config.JobRetention, ConfirmAfter: a.Config.JobSilence, Metrics: metrics, JobMetrics: jobMetrics,
+		Recorder: mgr.GetEventRecorder("hyperfleet"), Logs: a.newLogFinder(mgr),
 	}
 	receiver := demand.NewReceiver(demand.ReceiverConfig{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Secrets: secrets, Platforms: a.Platforms,
@@ -52,12 +53,12 @@ func (a *Area) jobs(
 	sourcesChanged := &trigger.Source{}
 	sources := &demand.Sources{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
-		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, Wake: sourcesChanged.Enqueue,
+		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, EnqueuePool: sourcesChanged.Enqueue,
 	}
 
 	batches := &demand.BatchReconciler{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Platforms: a.Platforms, Log: a.Log}
 
-	stores, err := a.logStore(mgr, secrets)
+	stores, err := a.logStoreControllers(mgr, secrets)
 	if err != nil {
 		return nil, err
 	}

@@ -16,28 +16,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/report"
 )
 
-// logs keeps the logs of machines; nil where none are kept.
-func (a *Area) logs(mgr ctrl.Manager) *report.Logs {
+// newLogs returns the component that keeps machine logs in the cluster, or nil if runners.logs.keepIn turns
+// logs off.
+func (a *Area) newLogs(mgr ctrl.Manager) *report.Logs {
 	if a.Config.Logs.KeepIn == config.LogsNowhere {
 		return nil
 	}
 
 	return &report.Logs{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), ForStore: a.Config.Logs.KeepIn == config.LogsInStore,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), UploadEnabled: a.Config.Logs.KeepIn == config.LogsInStore,
 	}
 }
 
-// finder finds the logs of machines.
-func (a *Area) finder(mgr ctrl.Manager) demand.Logs {
-	if logs := a.logs(mgr); logs != nil {
+// newLogFinder returns newLogs as an interface, which is nil if logs are turned off.
+func (a *Area) newLogFinder(mgr ctrl.Manager) demand.Logs {
+	if logs := a.newLogs(mgr); logs != nil {
 		return logs
 	}
 
 	return nil
 }
 
-// logStore brings logs to the object store, where one is configured.
-func (a *Area) logStore(mgr ctrl.Manager, secrets *connect.Secrets) ([]func(ctrl.Manager) error, error) {
+// logStoreControllers returns the controller that copies logs to the object store. It returns no controller
+// if no store is configured, but registers the metrics of the store in any case.
+func (a *Area) logStoreControllers(mgr ctrl.Manager, secrets *connect.Secrets) ([]func(ctrl.Manager) error, error) {
 	metrics, err := logstore.NewMetrics(a.Registry)
 	if err != nil {
 		return nil, fmt.Errorf("set up log store: %w", err)
@@ -49,7 +51,7 @@ func (a *Area) logStore(mgr ctrl.Manager, secrets *connect.Secrets) ([]func(ctrl
 
 	transport := a.Transports.LogStore
 	if transport == nil {
-		transport = httpbound.Shared()
+		transport = httpbound.SharedTransport()
 	}
 
 	return []func(ctrl.Manager) error{(&logstore.Reconciler{

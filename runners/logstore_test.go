@@ -36,7 +36,8 @@ const (
 	logText = "make: all is well\n"
 )
 
-// logWorld is a namespace with a job, whose logs go to a store with the keys of a Secret there.
+// logWorld is a fixture with a namespace and a job. Its logs are stored with the credentials of a Secret in
+// the namespace.
 type logWorld struct {
 	namespace string
 	store     *logstore.Store
@@ -59,7 +60,7 @@ func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWo
 			Endpoint: url, Region: s3.Region, Bucket: bucket, Prefix: "hyperfleet/", Secret: "log-store",
 		},
 		Secrets:   &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
-		Transport: httpbound.Shared(),
+		Transport: httpbound.SharedTransport(),
 	}
 
 	return w
@@ -69,7 +70,7 @@ func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWo
 func (w *logWorld) run(t *testing.T) (stop func()) {
 	t.Helper()
 
-	return env.Manage(t, w.namespace, func(_ context.Context, mgr ctrl.Manager) error {
+	return env.StartManager(t, w.namespace, func(_ context.Context, mgr ctrl.Manager) error {
 		metrics, err := logstore.NewMetrics(w.metrics)
 		if err != nil {
 			return err
@@ -82,11 +83,11 @@ func (w *logWorld) run(t *testing.T) (stop func()) {
 	})
 }
 
-// keep keeps the log of a machine as a report does.
+// keep writes the log of a machine to a RunnerLog, as a report does.
 func (w *logWorld) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
 	t.Helper()
 
-	err := (&report.Logs{Client: env.Client, ForStore: true}).Keep(t.Context(), &v1alpha1.MachineClaim{
+	err := (&report.Logs{Client: env.Client, UploadEnabled: true}).Keep(t.Context(), &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: claim},
 		Spec:       v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}},
 		Status:     v1alpha1.MachineClaimStatus{BootstrapInfo: &info},
@@ -123,12 +124,13 @@ func (w *logWorld) written(t *testing.T, outcome string) float64 {
 	return 0
 }
 
-// A log goes to the store, and the RunnerLog says where; also one whose job is known only then.
+// A log is moved to the store, and the RunnerLog holds its location. This also works if the job of the log
+// becomes known only afterwards.
 func TestLogsGoToTheStore(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
-	server.Bucket(t, bucket)
+	server.CreateBucket(t, bucket)
 
 	w := newLogWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
 	w.run(t)
@@ -149,13 +151,13 @@ func TestLogsGoToTheStore(t *testing.T) {
 		t.Errorf("labels %v", got.Labels)
 	}
 
-	if diff := cmp.Diff(map[string]string{key: logText}, server.Objects(t, bucket)); diff != "" {
+	if diff := cmp.Diff(map[string]string{key: logText}, server.ReadObjects(t, bucket)); diff != "" {
 		t.Error(diff)
 	}
 
-	// One that lay on the shelf of its pool.
+	// A log that had no job before.
 	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{})
-	until(t, "the log on the shelf is stored", func() bool { return len(server.Objects(t, bucket)) == 2 })
+	until(t, "the log on the shelf is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
 	until(t, "it says where", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
 
 	if name, err := (&report.Logs{Client: env.Client}).Find(t.Context(), w.namespace, "linux-b"); err != nil || name != "linux-b-log" {
@@ -167,13 +169,12 @@ func TestLogsGoToTheStore(t *testing.T) {
 	}
 }
 
-// A store that is away delays logs, which are in the cluster so long; and the operator may end
-// in between.
+// While the store is unavailable, logs stay in the cluster. The operator may restart in the meantime.
 func TestStoreThatIsAway(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
-	server.Bucket(t, bucket)
+	server.CreateBucket(t, bucket)
 	server.Stop(t)
 
 	w := newLogWorld(t, server.URL, nil)
@@ -187,12 +188,12 @@ func TestStoreThatIsAway(t *testing.T) {
 		}
 
 		return len(told.Items) > 0 && told.Items[0].Reason == logstore.ReasonNotStored && told.Items[0].Regarding.Name == "gh-7" &&
-			strings.Contains(told.Items[0].Note, "is tried again: write s3://"+bucket)
+			strings.Contains(told.Items[0].Note, "until a retry succeeds): write s3://"+bucket)
 	})
 	stop()
 
 	if got := w.log(t, "linux-a-log"); got.Spec.Text != logText || got.Spec.Stored != nil {
-		t.Errorf("while the store is away: %+v", got.Spec)
+		t.Errorf("while the store is unavailable: %+v", got.Spec)
 	}
 
 	server.Run(t)
@@ -202,7 +203,7 @@ func TestStoreThatIsAway(t *testing.T) {
 	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
 }
 
-// A store that refuses for ever is left in peace in the end, and the log stays.
+// If the store always refuses, the controller stops retrying, and the log stays in the cluster.
 func TestGivesUp(t *testing.T) {
 	t.Parallel()
 
@@ -256,7 +257,7 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// The keys go where their Secret lets them.
+// The credentials are sent only to servers that their Secret allows.
 func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
 	t.Parallel()
 
@@ -274,7 +275,7 @@ func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if told := <-recorder.Events; !strings.Contains(told, "annotate it hyperfleet.io/allowed-servers=127.0.0.1") {
+	if told := <-recorder.Events; !strings.Contains(told, "annotate the secret with hyperfleet.io/allowed-servers=127.0.0.1") {
 		t.Error(told)
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// templateWorld is one template on a cluster of its own.
+// templateWorld is a fixture with one template on its own cluster.
 type templateWorld struct {
 	*testing.T
 
@@ -35,7 +35,7 @@ type templateWorld struct {
 	templates *machinetemplate.Reconciler
 }
 
-// newTemplateWorld makes a template, after change, of a cluster that there is not.
+// newTemplateWorld creates a template, after change was applied, of a cluster that does not exist.
 func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *templateWorld {
 	t.Helper()
 
@@ -45,7 +45,7 @@ func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTempl
 	}
 	clusters := w.lab.clusters(env.Client, w.namespace)
 	w.templates = &machinetemplate.Reconciler{
-		Client: env.Client, Live: env.Client, Runner: &step.Runner{Client: env.Client, Controller: "machinetemplate"},
+		Client: env.Client, Live: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "machinetemplate"},
 		Interval: time.Minute, Clusters: clusters,
 		Workloads: &connect.Workloads{
 			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.forge},
@@ -65,7 +65,7 @@ func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTempl
 	return w
 }
 
-// cluster makes the template's cluster, after change: connected, and ready.
+// cluster creates the template's cluster, after change was applied. The cluster is connected and ready.
 func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.Helper()
 
@@ -83,7 +83,7 @@ func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.ready(metav1.ConditionTrue, "Connected", "")
 }
 
-// ready writes whether the cluster is.
+// ready writes the condition Ready of the cluster.
 func (w *templateWorld) ready(status metav1.ConditionStatus, reason, message string) {
 	w.Helper()
 
@@ -99,29 +99,29 @@ func (w *templateWorld) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: "linux"}
 }
 
-// passes until the template is as it stays, and gives it.
+// passes reconciles the template three times, so that its status no longer changes, and returns it.
 func (w *templateWorld) passes() *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
 	for range 3 {
 		_, err := w.templates.Reconcile(w.Context(), reconcile.Request{NamespacedName: w.key()})
 		if (err == nil) != (w.forge.err == nil || workload.Is(w.forge.err, workload.Rejected)) {
-			w.Fatalf("reconcile, while the CI platform says %v: %v", w.forge.err, err)
+			w.Fatalf("reconcile, while the CI platform returns %v: %v", w.forge.err, err)
 		}
 	}
 
 	return read(w, w.namespace, "linux", &v1alpha1.HypervisorMachineTemplate{})
 }
 
-// says makes passes, and makes sure that the template's condition and with it Ready have the
-// reason and the words.
+// says reconciles, and checks that the template's condition and the condition Ready have the reason and
+// contain the text.
 func (w *templateWorld) says(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
 	template := w.passes()
 
 	for _, name := range []string{condition, step.Ready} {
-		kube.Condition(w, template.Status.Conditions, name, metav1.ConditionFalse, reason, words)
+		kube.CheckCondition(w, template.Status.Conditions, name, metav1.ConditionFalse, reason, words)
 	}
 
 	return template
@@ -138,7 +138,7 @@ func TestTemplateBecomesReady(t *testing.T) {
 
 	template := w.passes()
 	if !step.IsReady(template) {
-		t.Fatalf("the template is not ready: %s", step.WhyNot(template))
+		t.Fatalf("the template is not ready: %s", step.NotReadyMessage(template))
 	}
 
 	want := []v1alpha1.ResolvedTemplate{{ID: "9000", Name: "linux", Node: "one"}, {ID: "9001", Name: "linux", Node: "two"}}
@@ -147,11 +147,11 @@ func TestTemplateBecomesReady(t *testing.T) {
 	}
 
 	if again := w.passes(); again.ResourceVersion != template.ResourceVersion {
-		t.Errorf("passes without news wrote:\n%s", cmp.Diff(template.Status, again.Status))
+		t.Errorf("reconciles without a change updated the status:\n%s", cmp.Diff(template.Status, again.Status))
 	}
 }
 
-// Whatever a template needs may be taken away, and is missed by its name.
+// If anything that a template needs is deleted, the condition names what is missing.
 func TestTemplateLosesWhatItNeeds(t *testing.T) {
 	t.Parallel()
 
@@ -169,7 +169,7 @@ func TestTemplateLosesWhatItNeeds(t *testing.T) {
 
 	w.lab.err = &hypervisor.Error{Kind: hypervisor.NotFound, Reason: "TemplateMissing", Message: `there is no template "linux"`}
 	if template := w.says("Resolved", "TemplateMissing", `no template "linux"`); len(template.Status.Sources) > 0 {
-		t.Errorf("a template that is gone has the sources %+v", template.Status.Sources)
+		t.Errorf("a template that does not exist has the sources %+v", template.Status.Sources)
 	}
 
 	w.lab.err = nil
@@ -178,13 +178,13 @@ func TestTemplateLosesWhatItNeeds(t *testing.T) {
 
 	w.forge.err = errors.New("read: connection reset by peer")
 	if template := w.passes(); step.IsReady(template) {
-		t.Error("the template is ready, and its CI platform does not answer")
+		t.Error("the template is ready although its CI platform is unreachable")
 	}
 
 	w.forge.err = nil
 
 	if template := w.passes(); !step.IsReady(template) {
-		t.Errorf("all is there again: %s", step.WhyNot(template))
+		t.Errorf("everything exists again: %s", step.NotReadyMessage(template))
 	}
 }
 
@@ -206,7 +206,7 @@ func TestTemplateIsWrong(t *testing.T) {
 	w.says("Allowed", "NamespaceNotAllowed", w.namespace)
 }
 
-// A template's credentials are needed until its last machine is gone.
+// The credentials of a template are kept until its last machine is deleted.
 func TestTemplateOutlivesItsMachines(t *testing.T) {
 	t.Parallel()
 
@@ -218,7 +218,7 @@ func TestTemplateOutlivesItsMachines(t *testing.T) {
 	claim := makeClaim(w, claimOf(w.namespace, "one"))
 
 	remove(w, template)
-	w.says("ClaimsGone", "ClaimsLeft", "1 MachineClaim is made from it")
+	w.says("ClaimsGone", "ClaimsLeft", "1 MachineClaim still uses the template")
 
 	remove(w, claim)
 

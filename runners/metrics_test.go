@@ -29,7 +29,7 @@ func readyAs(status metav1.ConditionStatus, reason string) []metav1.Condition {
 	return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: reason}}
 }
 
-// measured are a pool that is short of machines, its jobs, and a cluster with a node set aside.
+// measured creates a pool with too few machines, its jobs, and a cluster with an excluded node.
 func measured(now time.Time) []client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
 	job := func(name, pool string, state v1alpha1.JobState, waited time.Duration, conditions []metav1.Condition) client.Object {
@@ -109,8 +109,8 @@ func TestCollect(t *testing.T) {
 	elected := make(chan struct{})
 	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
 	ready := readiness.New(reader, elected,
-		readiness.Kind{Name: "HypervisorCluster", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
-		readiness.Kind{Name: "RunnerJob", List: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
+		readiness.Kind{Name: "HypervisorCluster", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
+		readiness.Kind{Name: "RunnerJob", NewList: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
 
 	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(ready); n != 0 {
 		t.Errorf("%d series of a replica that does not lead", n)

@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// Only runners go that bear this operator's mark, are offline and idle, belong to no claim,
-// and have belonged to none for long enough.
+// The sweeper deletes only runners that have the label of this operator, are offline and idle, and have had
+// no claim for at least MinAge.
 func TestRunnersOfOthersStay(t *testing.T) {
 	t.Parallel()
 
@@ -43,7 +43,7 @@ func TestRunnersOfOthersStay(t *testing.T) {
 	}}
 	s := &orphans.Sweeper{
 		Live:     fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(claim, template, pool).Build(),
-		Recorder: events.NewFakeRecorder(8), OperatorUID: "me", Age: time.Minute, Clock: clk, Log: slog.New(slog.DiscardHandler),
+		Recorder: events.NewFakeRecorder(8), OperatorUID: "me", MinAge: time.Minute, Clock: clk, Log: slog.New(slog.DiscardHandler),
 		Clusters: &connect.Clusters{}, Workloads: &connect.Workloads{
 			Secrets: &connect.Secrets{}, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: platform},
 		},

@@ -34,15 +34,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// reportOffice is a handler with an inbox, and the claim that reports go to.
+// reportOffice is a fixture with a report handler, its inbox, and the claim that receives the reports.
 type reportOffice struct {
 	t       *testing.T
 	client  client.Client
 	handler *report.Handler
 	inbox   *report.Inbox
-	runner  *step.Runner
+	runner  *step.Reconciler
 	woken   chan types.NamespacedName
-	// waited counts what was woken for a machine that waits.
+	// waited counts the reconciles that were enqueued for a waiting machine.
 	waited, writes int
 	creates        atomic.Int32
 }
@@ -68,7 +68,7 @@ func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 
 			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
 		}}).Build()
-	o.inbox = &report.Inbox{Wake: func(name types.NamespacedName, waitsFor bool) {
+	o.inbox = &report.Inbox{Enqueue: func(name types.NamespacedName, waitsFor bool) {
 		o.woken <- name
 
 		if waitsFor {
@@ -78,12 +78,12 @@ func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 	o.handler = &report.Handler{
 		Client: o.client, Inbox: o.inbox, Key: key, Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
 	}
-	o.runner = &step.Runner{Client: o.client, Controller: "claims"}
+	o.runner = &step.Reconciler{Client: o.client, Controller: "claims"}
 
 	return o
 }
 
-// open has the inbox take reports, as the leader's does.
+// open opens the inbox, as on the leader.
 func (o *reportOffice) open() context.CancelFunc {
 	o.t.Helper()
 
@@ -98,7 +98,7 @@ func (o *reportOffice) open() context.CancelFunc {
 
 	o.t.Cleanup(func() { cancel(); <-done })
 
-	// It is open when a report leads to a pass in place of a write.
+	// The inbox is open as soon as a report enqueues a reconcile instead of writing the status.
 	for deadline := time.Now().Add(time.Minute); len(o.woken) == 0; time.Sleep(10 * time.Millisecond) {
 		o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseStarted, Message: rand.Text()})
 
@@ -136,7 +136,7 @@ func (o *reportOffice) claim() *v1alpha1.MachineClaim {
 	return &claim
 }
 
-// pass is one of the claims' controller.
+// pass reconciles the claim once, as the controller of claims does.
 func (o *reportOffice) pass(result step.Result) {
 	o.t.Helper()
 
@@ -147,13 +147,13 @@ func (o *reportOffice) pass(result step.Result) {
 		return result
 	}}}
 
-	if _, err := step.Run(o.t.Context(), o.runner, claim, steps, claim); err != nil {
+	if _, err := step.ReconcileSteps(o.t.Context(), o.runner, claim, steps, claim); err != nil {
 		o.t.Error(err)
 	}
 }
 
-// Reports that say nothing that is not heard elsewhere are answered at once, and written with
-// the next pass that writes; none is lost on the way, and none is written twice.
+// Reports of states that the operator also learns from other sources get a response at once, and are
+// written with the next status update. No report is lost, and no report is written twice.
 func TestReportsAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 
@@ -165,7 +165,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 			t.Errorf("answered %d", code)
 		}
 
-		o.pass(step.Wait(time.Minute, "WaitingForRunner", "x").Unhurried())
+		o.pass(step.Wait(time.Minute, "WaitingForRunner", "x").DeferWrite())
 	}
 
 	o.send(guest.PhaseListening)
@@ -177,7 +177,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// A machine whose word counts has its answer when it is on record.
+// A report that must not be lost gets its response after it is written to the status.
 func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	t.Parallel()
 
@@ -200,7 +200,7 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	default:
 	}
 
-	o.pass(step.Wait(time.Minute, "PoweringOff", "x").Unhurried())
+	o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
 	if code := <-answered; code != http.StatusNoContent || o.writes != 1 {
 		t.Errorf("answered %d after %d writes", code, o.writes)
@@ -211,9 +211,10 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	}
 }
 
-// A controller that is late has its machines come again: nothing is written beside it, which would
-// have its own write refused. What they say is on record once, as of when it was said first.
-func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has a clock of its own
+// If the controller is slow, machines retry. The handler does not write the status itself, because the
+// update of the controller would then fail with a conflict. The report is recorded once, with the time of
+// the first attempt.
+func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has its own clock
 	synctest.Test(t, func(t *testing.T) {
 		o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 		o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
@@ -236,7 +237,7 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 		go func() { answered <- finish() }()
 
 		synctest.Wait()
-		o.pass(step.Wait(time.Minute, "PoweringOff", "x").Unhurried())
+		o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
 		if code := <-answered; code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
 			t.Errorf("answered %d after %d writes; %d passes were asked for at once", code, o.writes, o.waited)
@@ -246,16 +247,16 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 			t.Errorf("on record: %+v, want it at %s", got, said)
 		}
 
-		// The answer may have been lost.
+		// The response may have been lost.
 		if code := finish(); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 || o.creates.Load() != 1 {
 			t.Errorf("repeated, answered %d after %d writes; its log was kept %d times", code, o.writes, o.creates.Load())
 		}
 	})
 }
 
-// What is reported is on record without the controller where it can't get past a pass over the
-// claim, and where it ends meanwhile.
-func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has a clock of its own
+// The handler writes the report itself if the controller does not finish its reconcile of the claim, or
+// stops in the meantime.
+func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has its own clock
 	for name, end := range map[string]func(*reportOffice, context.CancelFunc){
 		"its pass is stuck": func(o *reportOffice, _ context.CancelFunc) {
 			for range 2 {
@@ -283,8 +284,8 @@ func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it h
 	}
 }
 
-// A fleet that starts in one moment reports in one moment: no machine is refused for what the
-// others say, and its last word, which has its log, is not lost.
+// Machines that start at the same time report at the same time. No machine is refused because of the
+// reports of other machines, and the last report with the log is not lost.
 func TestAFleetReportsInOneMoment(t *testing.T) {
 	t.Parallel()
 
@@ -306,7 +307,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 		}
 	}
 
-	if answers[http.StatusGone] != 3*fleet { // they have no claims here
+	if answers[http.StatusGone] != 3*fleet { // the test has no claims for them
 		t.Errorf("answers of the other machines: %v", answers)
 	}
 
@@ -314,7 +315,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 		t.Errorf("answered %d", code)
 	}
 
-	o.handler.Inbox = nil // it is written with its answer
+	o.handler.Inbox = nil // the handler writes the report before it responds
 	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Log: "all is well"}); code != http.StatusNoContent {
 		t.Errorf("a last word is answered %d", code)
 	}
@@ -325,7 +326,7 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 	}
 }
 
-// slowLog is the body of a report with a log that ends when it is told to.
+// slowLog is the body of a report with a log that ends when the test ends it.
 type slowLog struct {
 	io.Reader
 
@@ -343,7 +344,7 @@ func (s *slowLog) Read(p []byte) (int, error) {
 	return s.Reader.Read(p)
 }
 
-// request is a report of the numbered machine.
+// request returns a report of the numbered machine.
 func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
 	o.t.Helper()
 
@@ -357,8 +358,8 @@ func (o *reportOffice) request(number int, body io.Reader, length int64) *http.R
 	return request
 }
 
-// What the logs of a fleet take at once is bounded, however many machines send theirs; what is
-// small waits for none of them.
+// The memory for logs that are received at the same time is limited, however many machines send logs. Small
+// reports do not wait for logs.
 func TestLogsAtOnceAreBounded(t *testing.T) {
 	t.Parallel()
 
@@ -384,7 +385,7 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 			answer := httptest.NewRecorder()
 			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
 
-			if answer.Code != http.StatusGone { // it has no claim here
+			if answer.Code != http.StatusGone { // the test has no claim for it
 				t.Errorf("log %d is answered %d: %s", number, answer.Code, answer.Body)
 			}
 		})
@@ -408,7 +409,7 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 	group.Wait()
 }
 
-// Machines that send their logs slowly keep no other from sending its own.
+// Machines that send their logs slowly do not block the logs of other machines.
 func TestSlowLogsAreCutShort(t *testing.T) {
 	t.Parallel()
 
@@ -446,7 +447,7 @@ func TestSlowLogsAreCutShort(t *testing.T) {
 		})
 	}
 
-	time.Sleep(100 * time.Millisecond) // most of them have come
+	time.Sleep(100 * time.Millisecond) // most of them have arrived
 
 	log := fmt.Sprintf(`{"phase":"Finished","log":%q}`, strings.Repeat("x", guest.MaxLog-1))
 	if code, err := post(slow, strings.NewReader(log), int64(len(log))); err != nil || code != http.StatusGone {
@@ -456,23 +457,23 @@ func TestSlowLogsAreCutShort(t *testing.T) {
 	group.Wait()
 }
 
-// Machines that asked and went leave nothing behind: three for each of ten thousand, as what is
-// kept of one is little.
-func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// Rate limiters of deleted machines leave no memory allocated. The test uses three machines for each of ten
+// thousand rounds, because one limiter is small.
+func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it measures the heap
 	limits, now := &guestapi.Limits{}, time.Unix(1e9, 0)
 
-	heap.Ends(t, "limits", func(number int) {
+	heap.CheckNoLeak(t, "limits", func(number int) {
 		for i := range 3 {
 			now = now.Add(5 * time.Second)
 
-			if refused := limits.Genuine(types.UID(fmt.Sprintf("uid-%d-%d", number, i)), now); refused != nil {
+			if refused := limits.CheckRate(types.UID(fmt.Sprintf("uid-%d-%d", number, i)), now); refused != nil {
 				t.Fatalf("machine %d: %+v", number, refused)
 			}
 		}
 	})
 }
 
-// anyClaim has a claim of each name, whose UID is that.
+// anyClaim is a client that has a claim of every name. The UID of each claim is its name.
 type anyClaim struct{ client.Client }
 
 func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
@@ -483,13 +484,13 @@ func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object,
 	return nil
 }
 
-// Reports of machines that nobody looks at any more, and their limits, go by themselves.
-func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// Reports and rate limiters of machines that are no longer reconciled expire.
+func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it measures the heap
 	o, clk := newReportOffice(t, v1alpha1.BootstrapInfo{}), clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 	o.open()
 	o.handler.Client, o.handler.Clock = anyClaim{}, clk
 
-	heap.Ends(t, "reports", func(number int) {
+	heap.CheckNoLeak(t, "reports", func(number int) {
 		clk.SetTime(clk.Now().Add(time.Second))
 
 		claim := claimOf("ci", fmt.Sprintf("linux-%d", number))

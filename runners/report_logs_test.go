@@ -32,7 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// reporter makes a pool's claim whose runner is known, and which may have a job.
+// reporter creates a claim of a pool. Its runner is recorded, and it may have a job.
 func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -58,7 +58,8 @@ func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	return out
 }
 
-// byRunner finds jobs by their runner, as the operator's cache does. The API server itself does not.
+// byRunner is a client that finds jobs by their runner, as the operator's cache does. The API server has no
+// such index.
 type byRunner struct{ client.Client }
 
 func (c byRunner) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -87,14 +88,14 @@ func reportHandler() *report.Handler {
 	}
 }
 
-// send reports as the claim's machine would, and gives the answer's status.
+// send sends a report of the claim's machine, and returns the status of the response.
 func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	t.Helper()
 
 	return sendTo(t, reportHandler(), claim, body).Code
 }
 
-// sendTo reports as the claim's machine would. The body is JSON, or a text as it is.
+// sendTo sends a report of the claim's machine. The body is a text, or a value that is encoded as JSON.
 func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
 	t.Helper()
 
@@ -114,7 +115,7 @@ func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, bo
 	return answer
 }
 
-// reports serves reports at their place.
+// reports returns a server of the report route.
 func reports(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, handler)
@@ -122,7 +123,7 @@ func reports(handler http.Handler) http.Handler {
 	return mux
 }
 
-// reportOf is the request of the claim's machine.
+// reportOf returns the request of the claim's machine.
 func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
 	t.Helper()
 
@@ -174,7 +175,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			ran := ledgerJob(t, namespace, "7", "runner-7")
 			claim := reporter(t, namespace, "linux-a", info)
 
-			// It may come twice.
+			// A machine may send the report twice.
 			for range 2 {
 				if got := send(t, claim, finished("make: all is well\n")); got != http.StatusNoContent {
 					t.Fatalf("status %d", got)
@@ -208,7 +209,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 	}
 }
 
-// A machine may be done before its platform says which job it had.
+// A machine may have finished before its platform reports which job it ran.
 func TestLogWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
@@ -233,7 +234,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 	}
 }
 
-// In a rush an answer may take longer than the machine waits for it.
+// Under load a response may take longer than the timeout of the machine.
 func TestLogOfAMachineThatHungUp(t *testing.T) {
 	t.Parallel()
 
@@ -273,7 +274,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
+func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after the subtests needs all of them to be done
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -306,7 +307,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		t.Errorf("logs were kept: %+v", got)
 	}
 
-	// The worst log that may be: each byte takes six in JSON.
+	// The largest possible log: each byte takes six bytes in JSON.
 	if got := send(t, claim, finished(strings.Repeat("\x01", guest.MaxLog))); got != http.StatusNoContent {
 		t.Errorf("status %d", got)
 	}
@@ -315,7 +316,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 		t.Errorf("%d bytes were kept", got)
 	}
 
-	// A later claim of that name is another machine.
+	// A newer claim of the same name is another machine.
 	old := claim.DeepCopy()
 	old.UID = "00000000-0000-4000-8000-00000000dead"
 
@@ -324,7 +325,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // what follows the 
 	}
 }
 
-// What the operator may do is enough for its logs, and no more.
+// The RBAC role of the operator is sufficient for its logs, and grants no more.
 func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	t.Parallel()
 
@@ -352,7 +353,7 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Errorf("Find = %q, %v", name, err)
 	}
 
-	if err := keep.Drop(t.Context(), namespace, name); err != nil || len(logsOf(t, namespace)) > 0 {
+	if err := keep.Delete(t.Context(), namespace, name); err != nil || len(logsOf(t, namespace)) > 0 {
 		t.Errorf("Drop = %v", err)
 	}
 
@@ -361,7 +362,8 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	}
 }
 
-// TestReportsAreLimited: a machine that reports for ever costs no more than one that is quiet.
+// TestReportsAreLimited checks that a machine that reports all the time causes no more work than a quiet
+// machine.
 func TestReportsAreLimited(t *testing.T) {
 	t.Parallel()
 
@@ -390,7 +392,7 @@ func TestReportsAreLimited(t *testing.T) {
 	}
 }
 
-// onShelf keeps the log of a machine that is gone, and whose job nobody has told.
+// onShelf stores the log of a deleted machine whose job is unknown.
 func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -405,15 +407,15 @@ func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.Machine
 	return claim
 }
 
-// Machines that never get a job leave no more than a bounded number of logs; and no log goes
-// that a job has, or may have yet.
+// Machines that never get a job leave a limited number of logs. No log is deleted that belongs to a job, or
+// that may still be assigned to a job.
 func TestShelfIsBounded(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
 	runner := func(claim *v1alpha1.MachineClaim) string { return workload.RunnerName(claim.Name, claim.UID) }
 
-	here := client.NewNamespacedClient(env.Client, namespace) // the shelves of other tests stay as they are
+	here := client.NewNamespacedClient(env.Client, namespace) // the logs of other tests stay unchanged
 
 	var claims []*v1alpha1.MachineClaim
 	for i := range 40 {
@@ -422,7 +424,7 @@ func TestShelfIsBounded(t *testing.T) {
 
 	onShelf(t, namespace, "arm", 1)
 
-	// A job that has found its log, one whose runner is told, and a machine that is there.
+	// A job with its log, a job whose runner is known, and a machine that exists.
 	found := ledgerJob(t, namespace, "7", "")
 	found.Status.Logs = nameOfLog(claims[0])
 
@@ -447,7 +449,7 @@ func TestShelfIsBounded(t *testing.T) {
 		{23 * time.Hour, 3 + 32 + 1, "kept as long as jobs are"},
 		{25 * time.Hour, 3, "older than any job's but those that are asked for"},
 	} {
-		shelf := &report.Shelf{
+		shelf := &report.LogGarbageCollector{
 			Client: here, Live: here, Retention: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),
 			Clock: clocktesting.NewFakeClock(time.Now().Add(tc.after)),
 		}

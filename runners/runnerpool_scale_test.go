@@ -38,7 +38,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 
 	w.queue(3)
 	w.pass(time.Second)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "starting 2 machines from standby, making 1")
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "starting 2 machines from standby, creating 1")
 
 	for _, claim := range w.want(3, 2) {
 		was := slices.ContainsFunc(made, func(c v1alpha1.MachineClaim) bool { return c.Name == claim.Name })
@@ -50,7 +50,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 	w.pass(time.Second)
 	w.want(3, 2)
 
-	// One of them finds its node full: another machine is made in its place.
+	// The node of one of them has no capacity: another machine is created in its place.
 	w.is(&made[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 		status.Times.Activated = now
 		status.Conditions = []metav1.Condition{{
@@ -83,7 +83,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	warm := w.want(1, 0)
 	w.is(&warm[0], idle)
 
-	// Four jobs within the minute that a machine takes: four more are to be ready.
+	// Four jobs arrive within the minute that a machine takes to start: four more machines must be ready.
 	w.queue(4)
 	w.pass(time.Second)
 	w.want(8, 0)
@@ -104,7 +104,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 		w.is(&claim, idle)
 	}
 
-	// Four are kept for ten minutes; what is above them, for the delay.
+	// Four machines are kept for ten minutes; machines above this number are kept for the scale-down delay.
 	w.pass(time.Second)
 	w.want(8, 0)
 	w.pass(2 * time.Minute)
@@ -123,7 +123,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 func TestSchedulesRaiseTheMinimum(t *testing.T) {
 	t.Parallel()
 
-	// A window that opens in the next minute but one, whatever the time is.
+	// A window that opens in the minute after the next, at any time of day.
 	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
 	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
@@ -170,7 +170,7 @@ func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
 		w.condition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
 	}
 
-	// Fixed, it goes on.
+	// After the error is fixed, the pool continues.
 	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Scaling.Schedules = s.Scaling.Schedules[:1] })
 	w.pass(time.Second)
 	w.condition(step.Ready, metav1.ConditionTrue, "Ready", "")
@@ -193,7 +193,7 @@ func TestPausedPoolsStayAsTheyAre(t *testing.T) {
 	w.queue(1)
 	w.pass(time.Hour)
 	w.want(2, 0)
-	w.condition(step.Ready, metav1.ConditionTrue, "Paused", "no machine is made and none is removed")
+	w.condition(step.Ready, metav1.ConditionTrue, "Paused", "the pool creates and deletes no machines")
 
 	if status := w.pool().Status; status.Replicas != 2 || status.ReadyReplicas != 2 || status.QueuedJobs != 1 {
 		t.Errorf("status = %+v", status)
@@ -216,7 +216,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	}
 	env.Create(w, quota)
 
-	// The quota controller is not here: its part is ours.
+	// The test has no quota controller, so it does what the controller would do.
 	used := func(n string) {
 		fresh := read(w, w.namespace, "few", &corev1.ResourceQuota{})
 		fresh.Status = corev1.ResourceQuotaStatus{
@@ -229,7 +229,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	}
 	used("0")
 
-	// The API server's admission reads quotas through a cache.
+	// The admission of the API server reads quotas from a cache.
 	until(t, "the API server counts MachineClaims", func() bool {
 		probe := makeClaim(t, claimOf(w.namespace, "probe"))
 		remove(t, probe)
@@ -250,13 +250,13 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 		t.Errorf("looks again after %s, want 30s", result.RequeueAfter)
 	}
 
-	// Passes in between ask for nothing, though there would be room.
+	// Reconciles in between create no claims, although the quota has capacity.
 	used("0")
 	w.pass(10 * time.Second)
 	w.want(2, 0)
 	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
-	// A claim that has gone makes room: that is tried soon.
+	// A deleted claim frees quota: the pool retries soon.
 	remove(t, &claims[0])
 	w.finishDeletions()
 	used("1")
@@ -268,5 +268,5 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	remove(t, quota)
 	w.pass(30 * time.Second)
 	w.want(5, 0)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "making 3 machines")
+	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "creating 3 machines")
 }

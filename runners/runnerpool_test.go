@@ -26,7 +26,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// poolWorld is one namespace with one pool, whose claims the test lets live.
+// poolWorld is a fixture: one namespace with one pool. The test does what the controller of its claims
+// would do.
 type poolWorld struct {
 	*testing.T
 
@@ -36,17 +37,17 @@ type poolWorld struct {
 	jobs      int
 }
 
-// newPoolWorld makes the pool, after change, and its template and cluster, which are ready.
+// newPoolWorld creates the pool, after change was applied, and its template and cluster, which are ready.
 func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 	t.Helper()
 
-	// Claims bear the API server's time, so the pools' clock begins with it.
+	// Claims have the creation time of the API server, so the clock of the pools starts with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
 	platform := github.Platform{}
 	w := &poolWorld{T: t, namespace: env.Namespace(t), clock: clk, pools: &runnerpool.Reconciler{
 		Client: env.Client, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
 		Platforms: demand.Platforms{v1alpha1.WorkloadGitHubActions: platform},
-		Runner:    &step.Runner{Client: env.Client, Controller: "runnerpool", Clock: clk},
+		Runner:    &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
 	}}
 	pool := &v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"},
@@ -72,7 +73,7 @@ func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 	return w
 }
 
-// ready writes an object's condition Ready.
+// ready writes the condition Ready of an object.
 func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 	w.Helper()
 	meta.SetStatusCondition(obj.StatusConditions(), metav1.Condition{
@@ -84,7 +85,7 @@ func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 	}
 }
 
-// template makes a template on a cluster of its own; both are ready.
+// template creates a template on its own cluster. Both are ready.
 func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
@@ -99,7 +100,7 @@ func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
 	return template
 }
 
-// update changes the pool's spec.
+// update updates the spec of the pool.
 func (w *poolWorld) update(change func(*v1alpha1.RunnerPoolSpec)) {
 	w.Helper()
 
@@ -117,7 +118,7 @@ func (w *poolWorld) pool() *v1alpha1.RunnerPool {
 	return read(w, w.namespace, "pool", &v1alpha1.RunnerPool{})
 }
 
-// pass makes one pass over the pool, some time after the last.
+// pass advances the clock, and reconciles the pool once.
 func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 	w.Helper()
 	w.clock.SetTime(w.clock.Now().Add(after))
@@ -132,7 +133,7 @@ func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 	return result
 }
 
-// queue adds jobs that wait.
+// queue adds queued jobs.
 func (w *poolWorld) queue(n int) {
 	w.Helper()
 
@@ -149,7 +150,7 @@ func (w *poolWorld) queue(n int) {
 	}
 }
 
-// claims gives the pool's claims that are not being deleted, by name.
+// claims returns the claims of the pool that are not being deleted, keyed by name.
 func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 	w.Helper()
 
@@ -161,7 +162,7 @@ func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 	return slices.DeleteFunc(list.Items, func(c v1alpha1.MachineClaim) bool { return !c.DeletionTimestamp.IsZero() })
 }
 
-// want makes sure of how many claims there are: to run, and on standby.
+// want checks how many claims the pool has: running, and on standby.
 func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 	w.Helper()
 
@@ -181,7 +182,7 @@ func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 	return claims
 }
 
-// is writes what a claim's controller would.
+// is writes the status of a claim, as its controller would.
 func (w *poolWorld) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
 	w.Helper()
 
@@ -219,7 +220,7 @@ func died(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 	status.Times.Stopped, status.Times.Ended, status.EndReason = now, now, "BootstrapFailed"
 }
 
-// finishDeletions lets the claims that are being deleted be gone.
+// finishDeletions removes the finalizers of the claims that are being deleted.
 func (w *poolWorld) finishDeletions() {
 	w.Helper()
 
@@ -238,13 +239,13 @@ func (w *poolWorld) finishDeletions() {
 	}
 }
 
-// condition makes sure of one of the pool's conditions.
+// condition checks one condition of the pool.
 func (w *poolWorld) condition(kind string, status metav1.ConditionStatus, reason, says string) {
 	w.Helper()
-	kube.Condition(w, w.pool().Status.Conditions, kind, status, reason, says)
+	kube.CheckCondition(w, w.pool().Status.Conditions, kind, status, reason, says)
 }
 
-// slow takes its time to list claims, as it does where there are thousands, and counts.
+// slow is a client that counts lists of claims and delays them, as if there were thousands of claims.
 type slow struct {
 	client.Client
 
@@ -262,8 +263,8 @@ func (c *slow) List(ctx context.Context, list client.ObjectList, opts ...client.
 	return c.Client.List(ctx, list, opts...)
 }
 
-// Looks at a pool take a fifth of the time, however often its machines ask for one and however many
-// they are; and none is left out.
+// Reconciles of a pool take at most a fifth of the time, however often its machines enqueue it and however
+// many machines it has. No requested reconcile is lost.
 func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 	t.Parallel()
 
@@ -321,16 +322,16 @@ func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	w.count(map[string]int{"one": 2, "two": 2})
 	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", `there is no HypervisorMachineTemplate "three"`)
 
-	// The first one's cluster breaks: the pool goes on with the other.
+	// The cluster of the first template fails: the pool uses the other template.
 	w.ready(read(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
 	w.queue(2)
 	w.pass(time.Second)
 	w.count(map[string]int{"one": 2, "two": 4})
-	w.pass(10 * time.Second) // what a pool says anew by the same reason is in no hurry
+	w.pass(10 * time.Second) // an update with the same reason is not written at once
 	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", "is not ready: as the test says")
 }
 
-// count makes sure of how many claims are made from each template.
+// count checks how many claims use each template.
 func (w *poolWorld) count(want map[string]int) {
 	w.Helper()
 
@@ -368,7 +369,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 	w.is(&claims[1], prepared)
 	w.is(&claims[2], prepared)
 
-	// The one that waits is made elsewhere, and so are others for a while.
+	// The waiting machine is created on another cluster, and so are further machines for some time.
 	w.pass(time.Second)
 	w.finishDeletions()
 	w.count(map[string]int{"one": 2, "two": 1})
@@ -376,7 +377,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 	w.pass(time.Second)
 	w.count(map[string]int{"one": 2, "two": 2})
 
-	// Where nothing else has room, it stays where it is.
+	// If no other cluster has capacity, the claim stays.
 	for _, claim := range w.claims() {
 		if claim.Spec.TemplateRef.Name == "two" {
 			w.is(&claim, full)
@@ -386,7 +387,7 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 	w.pass(time.Second)
 	w.count(map[string]int{"one": 2, "two": 2})
 
-	// Later the first one is tried again.
+	// Later the pool uses the first template again.
 	w.pass(2 * time.Minute)
 	w.finishDeletions()
 	w.count(map[string]int{"one": 4})
@@ -453,7 +454,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 			t.Errorf("%d machines of the old template are left, want %d", got, want)
 		}
 
-		// Until the next ones are up, no more go.
+		// No further machines are deleted until the new machines are ready.
 		w.pass(time.Second)
 
 		if got := left(); got != want {
@@ -489,7 +490,7 @@ func TestLimitsOfAPool(t *testing.T) {
 	cases := map[string]struct {
 		change func(*v1alpha1.RunnerPoolSpec)
 		state  func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)
-		// kept right before the limit, gone after it.
+		// kept right before the limit, deleted after it.
 		before, after time.Duration
 	}{
 		"idleTimeout replaces one of the minimum": {
@@ -533,7 +534,7 @@ func TestLimitsOfAPool(t *testing.T) {
 	}
 }
 
-// A machine that dies on its way gives its job back to the pool at once.
+// If a machine fails before its runner is online, the pool creates another machine for the job at once.
 func TestADeadMachineIsReplaced(t *testing.T) {
 	t.Parallel()
 

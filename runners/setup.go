@@ -40,119 +40,120 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Area is what the runners area needs of its process.
+// Area holds what the process passes to the runners area.
 type Area struct {
 	Config config.Runners
-	// Namespace that the operator runs in.
+	// Namespace is the namespace that the operator runs in.
 	Namespace string
 	Settings  vmspec.Settings
-	// Hypervisors by spec.provider; Platforms by workload type.
+	// Hypervisors are keyed by spec.provider, Platforms by workload type.
 	Hypervisors map[string]hypervisor.Factory
 	Platforms   map[string]workload.Platform
-	// Identity attests machines; nil where the operator has no SPIRE server.
+	// Identity registers the SPIFFE IDs of machines. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
-	// DevID is the authority over device identities; empty where the operator has none.
+	// DevID configures the CA that signs device identities. It is empty if the operator has no such CA.
 	DevID config.DevID
-	// Transports put calls to the outside into the metrics.
+	// Transports add metrics to calls to external APIs.
 	Transports Transports
 	Registry   prometheus.Registerer
-	// JobLabels are further labels of the metrics of jobs.
+	// JobLabels are additional labels of the job metrics.
 	JobLabels JobLabels
 	Clock     clock.WithTicker
 	Log       *slog.Logger
-	// MaxBodyBytes bounds a webhook's body.
+	// MaxBodyBytes limits the size of a webhook body.
 	MaxBodyBytes int64
-	// WebhookURL is the operator's address as CI platforms know it; may be empty.
+	// WebhookURL is the URL at which CI platforms reach the operator. It may be empty.
 	WebhookURL string
 }
 
-// JobLabels are demand.JobLabelRepository and ...Workflow, if metrics are to have them, and how
-// many combinations of their values there may be.
+// JobLabels selects the optional labels of the job metrics.
 type JobLabels struct {
+	// Names may hold demand.JobLabelRepository and demand.JobLabelWorkflow.
 	Names []string
-	Most  int
+	// MaxCombinations limits how many combinations of label values the metrics have.
+	MaxCombinations int
 }
 
-// Transports wrap the HTTP transports of the boundaries' clients. Each may be nil.
+// Transports wraps the HTTP transports of the clients of external APIs. Each field may be nil.
 type Transports struct {
 	Hypervisor func(http.RoundTripper) http.RoundTripper
-	// Platform gets the workload type too.
+	// Platform also receives the workload type.
 	Platform func(platform string, next http.RoundTripper) http.RoundTripper
-	// LogStore reaches the object store of runners' logs.
+	// LogStore is the transport to the object store of runner logs.
 	LogStore http.RoundTripper
 }
 
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-report-key,verbs=update
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=hyperfleet-webhooks-ca,verbs=update
 
-// Setup adds the area's controllers to the manager and gives the routes that CI
+// Setup adds the controllers of the area to the manager, and returns the handler of the HTTP routes that CI
 // platforms and machines call.
 func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error) {
-	if err := index(ctx, mgr); err != nil {
+	if err := addIndexes(ctx, mgr); err != nil {
 		return nil, err
 	}
 
-	parts, err := a.parts(mgr)
+	parts, err := a.newParts(mgr)
 	if err != nil {
 		return nil, err
 	}
 
-	for _, add := range slices.Concat(parts.controllers, parts.jobs) {
+	for _, add := range slices.Concat(parts.controllers, parts.jobControllers) {
 		if err := add(mgr); err != nil {
 			return nil, err
 		}
 	}
 
 	if err := mgr.Add(parts.inbox); err != nil {
-		return nil, fmt.Errorf("add inbox of reports: %w", err)
+		return nil, fmt.Errorf("add report inbox: %w", err)
 	}
 
 	if err := mgr.Add(parts.sources); err != nil {
-		return nil, fmt.Errorf("add sources of jobs: %w", err)
+		return nil, fmt.Errorf("add job sources: %w", err)
 	}
 
 	if err := mgr.Add(parts.sweeper); err != nil {
 		return nil, fmt.Errorf("add orphan sweeper: %w", err)
 	}
 
-	shelf := &report.Shelf{
+	shelf := &report.LogGarbageCollector{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Retention: a.Config.JobRetention, Clock: a.Clock, Log: a.Log,
 	}
 	if err := mgr.Add(shelf); err != nil {
-		return nil, fmt.Errorf("add shelf of logs: %w", err)
+		return nil, fmt.Errorf("add log cleanup: %w", err)
 	}
 
 	if err := a.Registry.Register(metrics.NewCollector(mgr.GetClient(), mgr.Elected(), a.Clock)); err != nil {
-		return nil, fmt.Errorf("register metrics of pools and clusters: %w", err)
+		return nil, fmt.Errorf("register pool and cluster metrics: %w", err)
 	}
 
-	// The connections outlive the controllers: whoever still works at shutdown has them.
 	if err := mgr.Add(&closer{clusters: parts.clusters}); err != nil {
-		return nil, fmt.Errorf("add connections: %w", err)
+		return nil, fmt.Errorf("add connection closer: %w", err)
 	}
 
 	return parts.routes, nil
 }
 
 type parts struct {
-	clusters    *connect.Clusters
-	controllers []func(ctrl.Manager) error
-	sweeper     *orphans.Sweeper
-	jobs        []func(ctrl.Manager) error
-	sources     *demand.Sources
-	inbox       *report.Inbox
-	routes      http.Handler
+	clusters       *connect.Clusters
+	controllers    []func(ctrl.Manager) error
+	sweeper        *orphans.Sweeper
+	jobControllers []func(ctrl.Manager) error
+	sources        *demand.Sources
+	inbox          *report.Inbox
+	routes         http.Handler
 }
 
-func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
-	stepMetrics, claimMetrics, err := a.machineMetrics()
+// newParts creates the components of the area and registers their metrics.
+func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
+	stepMetrics, claimMetrics, err := a.newMachineMetrics()
 	if err != nil {
 		return nil, err
 	}
 
-	handoverMetrics, err := handover.NewMetrics(a.Registry, claimMetrics.Issued)
+	handoverMetrics, err := handover.NewMetrics(a.Registry, claimMetrics.ObserveCredential)
 	if err != nil {
-		return nil, fmt.Errorf("set up handovers: %w", err)
+		return nil, fmt.Errorf("set up handover: %w", err)
 	}
 
 	devIDMetrics, err := devid.NewMetrics(a.Registry)
@@ -162,25 +163,27 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 
 	orphanMetrics, err := orphans.NewMetrics(a.Registry)
 	if err != nil {
-		return nil, fmt.Errorf("set up orphans: %w", err)
+		return nil, fmt.Errorf("set up orphan sweeper: %w", err)
 	}
 
 	recorder := mgr.GetEventRecorder("hyperfleet")
-	runner := func(controller string) *step.Runner { return a.runner(mgr, controller, stepMetrics, recorder) }
-	woken := &trigger.Source{}
-	inbox := &report.Inbox{Wake: woken.EnqueueFor}
+	runner := func(controller string) *step.Reconciler {
+		return a.newReconciler(mgr, controller, stepMetrics, recorder)
+	}
+	claimTrigger := &trigger.Source{}
+	inbox := &report.Inbox{Enqueue: claimTrigger.EnqueueWithUrgency}
 
-	secrets, err := a.secrets(mgr)
+	secrets, err := a.newSecrets(mgr)
 	if err != nil {
 		return nil, err
 	}
 
-	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.options(mgr, woken)}
+	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger)}
 	workloads := &connect.Workloads{
 		Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock,
 	}
 
-	jobs, err := a.jobs(mgr, runner("runnerjob"), secrets, workloads)
+	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +206,7 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 			(&machineclaim.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
-				Clusters: clusters, Workloads: workloads, Reports: inbox, Trigger: woken, Settings: a.Settings,
+				Clusters: clusters, Workloads: workloads, Reports: inbox, Trigger: claimTrigger, Settings: a.Settings,
 				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
 				MaxAttempts: a.Config.MaxAttempts,
 			}).SetupWithManager,
@@ -211,13 +214,13 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 		sweeper: &orphans.Sweeper{
 			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads, Identity: a.Identity,
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
-			Age: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun,
+			MinAge: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun,
 			Log: a.Log, Metrics: orphanMetrics,
 		},
-		jobs:    jobs.controllers,
-		sources: jobs.sources,
-		inbox:   inbox,
-		routes: a.routes(mgr, inbox, jobs.receiver, &handover.Handler{
+		jobControllers: jobs.controllers,
+		sources:        jobs.sources,
+		inbox:          inbox,
+		routes: a.newRoutes(mgr, inbox, jobs.receiver, &handover.Handler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Workloads: workloads, Recorder: recorder,
 			Identity: a.Identity, Settings: a.Settings, Metrics: handoverMetrics, Clock: a.Clock,
 		}, &devid.Handler{
@@ -227,8 +230,8 @@ func (a *Area) parts(mgr ctrl.Manager) (*parts, error) {
 	}, nil
 }
 
-// machineMetrics are those of steps and of machine claims.
-func (a *Area) machineMetrics() (*step.Metrics, *machineclaim.Metrics, error) {
+// newMachineMetrics registers the metrics of reconcile steps and of machine claims.
+func (a *Area) newMachineMetrics() (*step.Metrics, *machineclaim.Metrics, error) {
 	steps, err := step.NewMetrics(a.Registry)
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up steps: %w", err)
@@ -242,41 +245,43 @@ func (a *Area) machineMetrics() (*step.Metrics, *machineclaim.Metrics, error) {
 	return steps, claims, nil
 }
 
-func (a *Area) secrets(mgr ctrl.Manager) (*connect.Secrets, error) {
-	reach, err := httpbound.NewReach(a.Config.PlatformURLs, a.Config.PlatformNetworks)
+func (a *Area) newSecrets(mgr ctrl.Manager) (*connect.Secrets, error) {
+	reach, err := httpbound.NewEgressPolicy(a.Config.PlatformURLs, a.Config.PlatformNetworks)
 	if err != nil {
-		return nil, fmt.Errorf("read runners.platformURLs and runners.platformNetworks: %w", err)
+		return nil, fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
 	}
 
 	return &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace, Reach: reach}, nil
 }
 
-// runner is what the passes of one controller share.
-func (a *Area) runner(mgr ctrl.Manager, controller string, steps *step.Metrics, recorder events.EventRecorder) *step.Runner {
-	return &step.Runner{
+// newReconciler returns the step reconciler of one controller.
+func (a *Area) newReconciler(
+	mgr ctrl.Manager, controller string, steps *step.Metrics, recorder events.EventRecorder,
+) *step.Reconciler {
+	return &step.Reconciler{
 		Client: mgr.GetClient(), Controller: controller, Clock: a.Clock, Metrics: steps, Recorder: recorder,
-		LogValues: machineclaim.LogValues, Trace: demand.TraceOf,
+		LogValues: machineclaim.LogValues, ParentSpan: demand.SpanContext,
 	}
 }
 
-// options are what every hypervisor's connection gets.
-func (a *Area) options(mgr ctrl.Manager, woken *trigger.Source) hypervisor.Options {
+// hypervisorOptions returns the options of every hypervisor connection.
+func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *trigger.Source) hypervisor.Options {
 	return hypervisor.Options{
-		OperatorUID:  a.Settings.OperatorUID,
-		Wake:         machineclaim.Waker(woken),
-		ListInterval: a.Config.ListInterval,
-		TaskInterval: a.Config.TaskInterval,
-		SnippetsPath: a.Config.SnippetsPath,
-		Transport:    a.Transports.Hypervisor,
-		Clock:        a.Clock,
-		Claimed: func(ctx context.Context) ([]int, error) {
-			return claimed(ctx, mgr.GetAPIReader())
+		OperatorUID:   a.Settings.OperatorUID,
+		Wake:          machineclaim.NewWakeFunc(claimTrigger),
+		ListInterval:  a.Config.ListInterval,
+		TaskInterval:  a.Config.TaskInterval,
+		SnippetsPath:  a.Config.SnippetsPath,
+		WrapTransport: a.Transports.Hypervisor,
+		Clock:         a.Clock,
+		ListClaimedIDs: func(ctx context.Context) ([]int, error) {
+			return listClaimedIDs(ctx, mgr.GetAPIReader())
 		},
 	}
 }
 
-// claimed gives the ids that claims hold.
-func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
+// listClaimedIDs lists the VM IDs in the status of all MachineClaims. It skips IDs that are not numbers.
+func listClaimedIDs(ctx context.Context, reader client.Reader) ([]int, error) {
 	var claims v1alpha1.MachineClaimList
 	if err := reader.List(ctx, &claims); err != nil {
 		return nil, fmt.Errorf("list machine claims: %w", err)
@@ -295,34 +300,34 @@ func claimed(ctx context.Context, reader client.Reader) ([]int, error) {
 	return ids, nil
 }
 
-// routes are what CI platforms and machines call.
-func (a *Area) routes(mgr ctrl.Manager, inbox *report.Inbox, receiver, credentials, devices http.Handler) http.Handler {
+// newRoutes returns the handler of the HTTP routes that CI platforms and machines call.
+func (a *Area) newRoutes(mgr ctrl.Manager, inbox *report.Inbox, receiver, credentials, devices http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Handler{
-		Client: mgr.GetClient(), Inbox: inbox, Logs: a.logs(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
+		Client: mgr.GetClient(), Inbox: inbox, Logs: a.newLogs(mgr), Key: a.Settings.ReportKey, Clock: a.Clock,
 	})
 	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(devid.Pattern, devices)
-	mux.Handle(vmspec.ProgramPattern, vmspec.Programs(a.Settings.BootstrapServices))
+	mux.Handle(vmspec.ProgramPattern, vmspec.NewProgramHandler(a.Settings.BootstrapServices))
 
 	return mux
 }
 
-// index lets claims be found by the key of their TPM. Jobs and claims are indexed by the
-// controller of jobs.
-func index(ctx context.Context, mgr ctrl.Manager) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.EKOf); err != nil {
-		return fmt.Errorf("index claims by TPM: %w", err)
+// addIndexes indexes MachineClaims by the endorsement certificate of their TPM. The RunnerJob controller
+// adds the other indexes of jobs and claims.
+func addIndexes(ctx context.Context, mgr ctrl.Manager) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.MachineClaim{}, devid.IndexEK, devid.ExtractEK); err != nil {
+		return fmt.Errorf("index machine claims by TPM: %w", err)
 	}
 
 	return nil
 }
 
-// closer closes the connections when the manager has stopped.
+// closer closes the hypervisor connections when the manager stops.
 type closer struct{ clusters *connect.Clusters }
 
-// Start waits for the end.
+// Start blocks until the context is done, then closes the connections.
 func (c *closer) Start(ctx context.Context) error {
 	<-ctx.Done()
 	c.clusters.Close()

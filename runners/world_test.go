@@ -40,7 +40,7 @@ const (
 
 var (
 	env *kube.Env
-	// key signs the proofs of machines.
+	// key is the key from which the codes of machines are derived.
 	key = []byte(strings.Repeat("k", 32))
 )
 
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 		kube.WithUses("../test/access/testdata/uses.yaml", "runners/logstore", "hyperfleet-runners"))
 }
 
-// until looks again and again.
+// until polls the condition until it is true or the timeout is over.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 
@@ -61,7 +61,7 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// read gives an object as the API server has it now.
+// read gets an object from the API server.
 func read[T client.Object](t testing.TB, namespace, name string, into T) T {
 	t.Helper()
 
@@ -72,7 +72,7 @@ func read[T client.Object](t testing.TB, namespace, name string, into T) T {
 	return into
 }
 
-// makeClaim makes a claim with the status that it has.
+// makeClaim creates a claim and its status.
 func makeClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -119,7 +119,7 @@ func templateOf(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemp
 	}
 }
 
-// clusterOf is a cluster with its credentials in the Secret "secrets".
+// clusterOf returns a cluster with its credentials in the Secret "secrets".
 func clusterOf(name string) *v1alpha1.HypervisorCluster {
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -134,7 +134,7 @@ func secretKey(name string) *v1alpha1.SecretValueSource {
 	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
 }
 
-// makeSecrets makes the credentials of a cluster and of a CI platform.
+// makeSecrets creates a Secret with the credentials of a cluster and of a CI platform.
 func makeSecrets(t testing.TB, namespace string) {
 	t.Helper()
 	env.Create(t, &corev1.Secret{
@@ -145,7 +145,7 @@ func makeSecrets(t testing.TB, namespace string) {
 	})
 }
 
-// lab is a hypervisor that says what the test has it say.
+// lab is a hypervisor whose responses the test sets.
 type lab struct {
 	hypervisor.Connection
 
@@ -154,7 +154,7 @@ type lab struct {
 	nodes    []hypervisor.Node
 	has      []hypervisor.Template
 	machines int
-	// asked counts the checks, open the connections.
+	// asked counts the checks, and open the open connections.
 	asked, open int
 }
 
@@ -179,7 +179,7 @@ func (l *lab) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape)
 
 func (l *lab) Close() { l.open-- }
 
-// clusters connects to the lab, by Secrets of the operator's namespace.
+// clusters connects to the lab, with Secrets of the operator's namespace.
 func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters {
 	return &connect.Clusters{
 		Secrets: &connect.Secrets{Reader: secrets, OperatorNamespace: operator},
@@ -194,7 +194,7 @@ func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters
 	}
 }
 
-// forge is GitHub, but that it is never called.
+// forge is a CI platform of type GitHub that is never called.
 type forge struct {
 	github.Platform
 	workload.Provider
@@ -213,7 +213,9 @@ func (f *forge) Open(workload.Config) (workload.Provider, error) {
 
 func (f *forge) Validate(context.Context) error { return f.err }
 
-func (f *forge) Runners(context.Context, string) ([]workload.Runner, error) { return f.runners, nil }
+func (f *forge) ListRunners(context.Context, string) ([]workload.Runner, error) {
+	return f.runners, nil
+}
 
 func (f *forge) Deregister(_ context.Context, id string) error {
 	f.removed = append(f.removed, id)
@@ -221,7 +223,7 @@ func (f *forge) Deregister(_ context.Context, id string) error {
 	return nil
 }
 
-// heard gives the events so far.
+// heard returns the events so far.
 func heard(recorder *events.FakeRecorder) string {
 	var out strings.Builder
 
@@ -235,7 +237,7 @@ func heard(recorder *events.FakeRecorder) string {
 	}
 }
 
-// told is the operator's answer to a machine.
+// told is the operator's response to a machine.
 type told struct {
 	status  int
 	body    string
@@ -243,7 +245,7 @@ type told struct {
 	after   string
 }
 
-// ask asks the operator for what is at a path, with the proof that is given.
+// ask sends a request to a path of the operator, with the given bearer token.
 func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) told {
 	t.Helper()
 
@@ -256,7 +258,7 @@ func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) tol
 
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return told{body: err.Error()} // the connection broke
+		return told{body: err.Error()} // the connection was closed
 	}
 
 	defer func() { _ = response.Body.Close() }()

@@ -10,46 +10,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// ErrSignature says that a webhook's signature does not match its body.
+// ErrSignature means that a webhook's signature or token does not match the secret.
 var ErrSignature = errors.New("webhook signature does not match: check that the platform and the pool hold the same secret")
 
-// Kind says what a caller does about an error. An error without a kind is transient.
+// Kind classifies an error by what the caller has to do. An error without a kind is transient.
 type Kind string
 
 // Kinds of errors.
 const (
+	// NotFound means that the platform does not have the object.
 	NotFound Kind = "NotFound"
-	// RunnerBusy: the runner runs a job and was not removed.
+	// RunnerBusy means that the runner runs a job and was not removed.
 	RunnerBusy Kind = "RunnerBusy"
-	// Conflict: a live runner of that name exists.
+	// Conflict means that a live runner or another listener already uses the name.
 	Conflict Kind = "Conflict"
-	// RateLimited: try again after Error.After.
+	// RateLimited means that the caller can retry after Error.After.
 	RateLimited Kind = "RateLimited"
-	// Rejected: a person must change something; Reason and Message say what.
+	// Rejected means that a person has to change something. Reason and Message name the fix.
 	Rejected Kind = "Rejected"
 )
 
-// Error is an error with a kind, and what a person needs to know.
+// Error is an error with a kind, a reason, a message for people and, for RateLimited, a delay.
 type Error = errclass.KindError[Kind]
 
-// KindOf gives the kind of the first Error in err's chain, or "".
+// KindOf returns the kind of the first Error in err's chain, or "" if the chain has none.
 func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
-// Is tells whether err is of the kind.
+// Is reports whether err has the kind. It returns false for a nil error.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// Reasons of the errors of Platform.Runner that callers tell apart.
+// Reasons of the errors of Platform.ResolveRunner that callers distinguish.
 const (
-	// ReasonScopeMissing: neither the template nor the workload says whose runners.
+	// ReasonScopeMissing means that neither the template nor the workload names the scope of the
+	// runners.
 	ReasonScopeMissing = "ScopeMissing"
-	// ReasonBootstrapIncomplete: the template has no settings for the platform.
+	// ReasonBootstrapIncomplete means that the template has no settings for the platform.
 	ReasonBootstrapIncomplete = "BootstrapIncomplete"
 )
 
-// ReasonRepositoriesMissing is that of NothingToAsk.
+// ReasonRepositoriesMissing is the reason of NewRepositoriesMissingError.
 const ReasonRepositoriesMissing = "RepositoriesMissing"
 
-// Reasons that errors of all platforms have.
+// Reasons of errors that all platforms share.
 const (
 	ReasonRunnerBusy    = "RunnerBusy"
 	ReasonRunnerExists  = "RunnerNameTaken"
@@ -57,26 +59,26 @@ const (
 	ReasonJobMissing    = "JobNotFound"
 )
 
-// Reject gives the error of kind Rejected, whose message names the fix.
-func Reject(reason, message string) *Error {
+// NewRejected returns an error of kind Rejected. The message must name the fix.
+func NewRejected(reason, message string) *Error {
 	return &Error{Kind: Rejected, Reason: reason, Message: message}
 }
 
-// NothingToAsk is the error of a poll of a scope whose jobs the platform does not list, where no
-// repository is known to ask for either.
-func NothingToAsk(scope string) *Error {
-	return Reject(ReasonRepositoriesMissing, "there is no list of the jobs of "+scope+
-		": name repositories in spec.demand.polling.repositories, or have webhooks sent and set spec.workload.webhook")
+// NewRepositoriesMissingError returns the error of a poll that has no repository to list jobs of:
+// the platform has no job list for the scope, and the caller names no repositories.
+func NewRepositoriesMissingError(scope string) *Error {
+	return NewRejected(ReasonRepositoriesMissing, "list the jobs of "+scope+": the platform has no job list for it"+
+		"; name repositories in spec.demand.polling.repositories, or send webhooks and set spec.workload.webhook")
 }
 
-// MissingBootstrap is the error of a template that has no settings for a platform, which are in
-// a field of spec.bootstrap.config. The template may be nil.
-func MissingBootstrap(template *v1alpha1.HypervisorMachineTemplate, field string) error {
+// NewMissingBootstrapError returns the error of a template that has no settings for a platform. The
+// field is the platform's key in spec.bootstrap.config. The template may be nil.
+func NewMissingBootstrapError(template *v1alpha1.HypervisorMachineTemplate, field string) error {
 	name := ""
 	if template != nil {
 		name = template.Name
 	}
 
 	return errclass.New(errclass.Configuration, ReasonBootstrapIncomplete,
-		"reach the CI platform of template %s: spec.bootstrap.config.%s is missing", name, field)
+		"configure the CI platform of template %s: spec.bootstrap.config.%s is missing", name, field)
 }

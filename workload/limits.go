@@ -5,29 +5,30 @@ package workload
 
 import "unicode/utf8"
 
-// Limits of a RunnerJob's fields, in characters but for MaxLabels, which counts labels. They
-// are those of its API type.
+// Limits of a RunnerJob's fields, as its API type declares them. MaxLabels is a number of labels.
+// All others are lengths in characters.
 const (
-	MaxLabels     = 100
-	MaxLabel      = 256
-	MaxText       = 1024
-	MaxRepository = 512
-	MaxName       = 255
-	MaxConclusion = 64
-	MaxURL        = 2048
+	MaxLabels           = 100
+	MaxLabelLength      = 256
+	MaxTextLength       = 1024
+	MaxRepositoryLength = 512
+	MaxNameLength       = 255
+	MaxConclusionLength = 64
+	MaxURLLength        = 2048
 )
 
-// Link keeps a URL only if a RunnerJob can hold it whole: half a link leads nowhere.
-func Link(address string) string {
-	if utf8.RuneCountInString(address) > MaxURL {
+// DropLongURL returns the URL, or "" if the URL is longer than a RunnerJob allows. It never
+// truncates, because a truncated URL does not work.
+func DropLongURL(address string) string {
+	if utf8.RuneCountInString(address) > MaxURLLength {
 		return ""
 	}
 
 	return address
 }
 
-// Cut shortens a text to so many characters.
-func Cut(text string, limit int) string {
+// Truncate shortens a text to at most limit characters.
+func Truncate(text string, limit int) string {
 	if utf8.RuneCountInString(text) <= limit {
 		return text
 	}

@@ -13,126 +13,129 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Platform is what is known of a CI platform without asking it: how its settings are
-// read, which jobs its runners are given, and what its webhooks say. It is pure and safe
-// for concurrent use.
+// Platform describes a CI platform without calling it: how to resolve runner settings, which jobs
+// the platform assigns to a runner, and how to parse its webhooks. Its methods make no calls and
+// have no side effects. A Platform is safe for concurrent use.
 type Platform interface {
 	WebhookParser
 
-	// Traits are what is different about the platform. They never change.
+	// Traits returns the properties in which platforms differ. They never change.
 	Traits() Traits
 
-	// Runner reads the settings of a template and of a workload, which is a pool's or a
-	// claim's; the workload's win. The template may be nil where it is not known (yet).
-	// An error is of class Configuration and names the field; the RunnerSpec that comes
-	// with it holds what could be read.
-	Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (RunnerSpec, error)
+	// ResolveRunner merges the settings of a template with those of a workload, which belongs to a
+	// pool or a claim. The workload's settings override the template's. The template may be nil if
+	// it is not known yet. An error has class Configuration and names the field. The RunnerSpec
+	// that is returned with an error contains the settings that could be resolved.
+	ResolveRunner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (RunnerSpec, error)
 
-	// Fit tells whether the platform offers a job to such runners.
-	Fit(runner RunnerSpec, job Job) Fit
+	// MatchJob reports whether the platform assigns the job to a runner of this specification.
+	MatchJob(runner RunnerSpec, job Job) JobMatch
 
-	// Open makes the provider of a runner's scope. It makes no call: Validate does.
+	// Open creates the provider of a runner's scope. It makes no calls. Provider.Validate does.
 	Open(config Config) (Provider, error)
 }
 
-// Traits are what is different about a platform, for those who do not know its name.
+// Traits are the properties in which platforms differ, for callers that do not know the platform.
 type Traits struct {
-	// Slug is the platform's short name, as in the path of its webhooks: github.
+	// Slug is the platform's short name, for example "github". The path of its webhooks contains
+	// it.
 	Slug string
-	// JobPrefix begins the names of its RunnerJobs: gh. It never changes: names are kept.
+	// JobPrefix is the prefix of the names of the platform's RunnerJobs, for example "gh". It never
+	// changes, because RunnerJobs keep their names.
 	JobPrefix string
-	// MachineEndsJobs says that the platform does not tell when a job has ended without a
-	// result: that its machine is gone does.
-	MachineEndsJobs bool
-	// Configured tells whether a template has settings of the platform. Nil: templates have
-	// none.
-	Configured func(*v1alpha1.BootstrapConfig) bool
-	// Servers are the platform's public ones, as httpbound.Server names them.
-	Servers []string
-	// Hosted tells whether labels are those of a job for the platform's own machines, which
-	// its webhooks speak of all the same. Nil: it has none.
-	Hosted func(labels []string) bool
-	// Operation names a call to the platform in the metrics, by few words however many ids
-	// there are. Nil: nobody calls it.
-	Operation func(*http.Request) string
+	// NeedsMachineForJobEnd means that the platform does not report a job that ended without a
+	// result. A job then counts as ended when its machine is gone.
+	NeedsMachineForJobEnd bool
+	// IsConfigured reports whether a template has settings of the platform. It is nil if templates
+	// have no settings for the platform.
+	IsConfigured func(*v1alpha1.BootstrapConfig) bool
+	// PublicServers are the platform's public servers, in the form that httpbound.Server returns.
+	PublicServers []string
+	// IsHostedJob reports whether a job with these labels runs on the platform's own machines. The
+	// platform sends webhooks for such jobs too. It is nil if the platform has no such machines.
+	IsHostedJob func(labels []string) bool
+	// OperationName returns the name of a call to the platform for the metrics. Names contain no
+	// ids, so that the number of metric series stays small. It is nil if the platform has no API to
+	// call.
+	OperationName func(*http.Request) string
 }
 
-// RunnerSpec says whose runners are made, and which jobs they take.
+// RunnerSpec describes a kind of runner: its scope, the jobs that it takes and how it starts.
 type RunnerSpec struct {
 	// Platform is the workload type.
 	Platform string
-	// URL of the platform's server, where the settings name one (GitLab).
+	// URL of the platform's server, if the settings name one (GitLab, Gitea, Forgejo).
 	URL   string
 	Scope Scope
-	// Labels of the runners, default ones included.
+	// Labels of the runners, including the platform's default labels.
 	Labels []string
-	// Queue that the jobs come from, where the platform has such: a runner scale set of
-	// GitHub, a queue of Buildkite.
+	// Queue that the jobs come from, if the platform has queues: a GitHub runner scale set or a
+	// Buildkite queue.
 	Queue string
-	// Group of runners to join; empty means the default one.
+	// Group is the runner group to join. Empty means the default group.
 	Group string
-	// Name of the one runner that a claim asks for; empty means a name made for it.
+	// Name of the runner, if a claim asks for a name. Empty means that the name is generated.
 	Name string
 	// Registration is v1alpha1.RegistrationJIT or v1alpha1.RegistrationToken.
 	Registration string
-	// Untagged says that the runners take jobs without labels (GitLab).
-	Untagged bool
-	// Description of the runners, for people (GitLab).
+	// CanRunUntagged means that the runners also take jobs without labels (GitLab).
+	CanRunUntagged bool
+	// Description of the runners for people (GitLab).
 	Description string
-	// Binds says that each runner is made for one job, which it is told by its id.
-	Binds bool
-	// Metadata of the runners' own for people, where the platform has such: a stack's of
-	// Buildkite. The first of several pools that share a provider is the one that counts.
+	// NeedsJob means that each runner is created for one job and gets that job's id.
+	NeedsJob bool
+	// Metadata of the runners for people, if the platform has metadata (a Buildkite stack). If
+	// several pools share a provider, the metadata of the first pool is used.
 	Metadata map[string]string
-	// Program is the runner's program in the machine.
+	// Program is the runner program in the guest.
 	Program guest.Runner
-	// Command runs in the machine where the platform has no program of its own.
+	// Command runs in the guest if the platform has no runner program.
 	Command []string
-	// Secrets that Open needs, by a name of the platform's own.
+	// Secrets that Open needs, by a key that the platform defines.
 	Secrets map[string]v1alpha1.SecretValueSource
-	// Servers that Secrets are sent to, as httpbound.Server names them. None where the
-	// settings name none that can be called: Open says what is wrong with them.
+	// Servers that receive the Secrets, in the form that httpbound.Server returns. Servers is empty
+	// if the settings name no valid server. Open then returns the error.
 	Servers []string
-	// Timeout of one call to the platform; zero means the default.
+	// Timeout of one call to the platform. Zero means the default.
 	Timeout time.Duration
-	// PollInterval is how often the platform wants to be asked for jobs; zero leaves it to
-	// the pool.
+	// PollInterval is the platform's own interval for listing jobs. Zero means that the pool sets
+	// it.
 	PollInterval time.Duration
 }
 
-// Fit is how a job and runners go together.
-type Fit struct {
-	// Takes: the platform offers the job to such runners.
-	Takes bool
-	// Covers: the runners belong to the job's scope, whatever their labels.
-	Covers bool
-	// Missing are the job's labels that the runners lack.
-	Missing []string
-	// Why says in a sentence that names the fix why the job is not taken, where Covers
-	// and Missing do not say it.
-	Why string
+// JobMatch is the result of Platform.MatchJob.
+type JobMatch struct {
+	// Matched means that the platform assigns the job to such runners.
+	Matched bool
+	// InScope means that the runners belong to the job's scope, whatever their labels are.
+	InScope bool
+	// MissingLabels are the job's labels that the runners do not have.
+	MissingLabels []string
+	// Message explains why the job does not match and names the fix. It is set only if InScope and
+	// MissingLabels do not explain it.
+	Message string
 }
 
-// Config is what a provider is made of: the settings of its runners' scope, with their
-// secrets read.
+// Config contains what Platform.Open needs: the settings of the runners' scope and the values of
+// their secrets.
 type Config struct {
-	// Runner as Platform.Runner gave it.
+	// Runner is the result of Platform.ResolveRunner.
 	Runner RunnerSpec
-	// Template that it was read from. Pools of one template, scope, group and queue share
-	// a provider: what else a pool says comes with each RunnerRequest.
+	// Template is the template that Runner was resolved from. Pools with the same template, scope,
+	// group and queue share a provider. A pool's other settings are in each RunnerRequest.
 	Template *v1alpha1.HypervisorMachineTemplate
-	// Secrets by the names in Runner.Secrets.
+	// Secrets are the secret values by the keys of Runner.Secrets.
 	Secrets map[string]string
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the transport below that. Nil: httpbound.Shared.
+	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
 	Network http.RoundTripper
-	// Clock is what the provider goes by; see Time.
+	// Clock is the provider's clock. Read it with ClockOrReal.
 	Clock clock.Clock
 }
 
-// Time is the clock that the provider goes by: the real one where none is given.
-func (c Config) Time() clock.Clock {
+// ClockOrReal returns Clock, or the real clock if Clock is nil.
+func (c Config) ClockOrReal() clock.Clock {
 	if c.Clock == nil {
 		return clock.RealClock{}
 	}

@@ -15,104 +15,106 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Provider is one scope of a CI platform. It is safe for concurrent use.
+// Provider calls a CI platform for one scope. It is safe for concurrent use.
 type Provider interface {
-	// Validate asks the platform whether the credentials suffice and the scope and
+	// Validate checks that the credentials have the required permissions and that the scope and the
 	// runner group exist. An error of kind Rejected names the fix.
 	Validate(ctx context.Context) error
 
-	// Issue makes the credential of one runner. A runner of that name which is offline
-	// is a remnant of an earlier try and is replaced; one that is online or busy is an
-	// error of kind Conflict.
-	Issue(ctx context.Context, req RunnerRequest) (Credential, error)
+	// IssueCredential creates the credential of one runner. An offline runner of the same name is
+	// left over from an earlier attempt and is replaced. If a runner of that name is online or
+	// busy, the error has kind Conflict.
+	IssueCredential(ctx context.Context, req RunnerRequest) (Credential, error)
 
-	// Find gives the runner of that name, from a listing that all callers share and that
-	// is at most maxAge old. Kind NotFound means that there is none.
-	Find(ctx context.Context, name string, maxAge time.Duration) (Runner, error)
+	// FindRunner returns the runner of that name. It reads a runner list that all callers share and
+	// that is at most maxAge old. If no runner has the name, the error has kind NotFound.
+	FindRunner(ctx context.Context, name string, maxAge time.Duration) (Runner, error)
 
-	// Runners gives the scope's runners whose names begin with prefix.
-	Runners(ctx context.Context, prefix string) ([]Runner, error)
+	// ListRunners returns the scope's runners whose names begin with prefix.
+	ListRunners(ctx context.Context, prefix string) ([]Runner, error)
 
-	// Deregister removes the runner. Kind RunnerBusy means that it runs a job and was
-	// not removed: the caller must not destroy its machine. NotFound is success.
+	// Deregister removes the runner at the platform. An error of kind RunnerBusy means that the
+	// runner runs a job and was not removed. The caller must then not delete the runner's machine.
+	// A runner that does not exist is no error.
 	Deregister(ctx context.Context, id string) error
 
-	// Job gives the platform's present word on a job, to repair what webhooks missed.
-	Job(ctx context.Context, repository, id string) (Job, error)
+	// GetJob returns the platform's current state of a job. Callers use it when webhooks were lost.
+	GetJob(ctx context.Context, repository, id string) (Job, error)
 }
 
-// Poller is a provider that can list the jobs of its scope, for those whose webhook was
-// lost or never sent.
+// Poller is a Provider that can list the jobs of its scope, for jobs whose webhook was lost or
+// never sent.
 type Poller interface {
-	// Jobs gives the jobs that wait for a runner or run on one, as far as the platform
-	// lists them: not all platforms have such a list. repositories, as the jobs of the
-	// ledger name them, are those to ask for where the platform has no list of the scope.
-	// The error is NothingToAsk if that leaves nothing to ask for.
-	// Jobs that come with an error hold: the error speaks of what could not be read. A job
-	// that is not in the answer may still wait: limits of the platform can end a poll
-	// early, and the next one goes on from there.
-	Jobs(ctx context.Context, repositories []string) ([]Job, error)
+	// ListJobs returns the jobs that wait for a runner or run on one. If the platform has no job
+	// list for the whole scope, ListJobs lists the jobs of repositories, which are named as in
+	// RunnerJobs. If no repository is left to list, the error is NewRepositoriesMissingError.
+	//
+	// Jobs that are returned together with an error are valid. The error then concerns the jobs
+	// that could not be listed. A job that is not in the result may still wait: a rate limit can
+	// end a poll early, and the next poll continues there.
+	ListJobs(ctx context.Context, repositories []string) ([]Job, error)
 }
 
-// Redeliverer is a provider whose platform delivers webhooks again when it is asked to.
+// Redeliverer is a Provider whose platform can deliver webhooks again on request.
 type Redeliverer interface {
-	// Redeliver asks for every delivery of webhooks to url that failed since then and was
-	// not delivered since, and gives how many it asked for.
+	// Redeliver requests a redelivery of every webhook delivery to url that failed after since and
+	// was not delivered later. It returns the number of requested redeliveries.
 	Redeliver(ctx context.Context, url string, since time.Time) (int, error)
 }
 
-// Streamer is a provider that is told of jobs over a connection of its own, without a
-// webhook: a long poll.
+// Streamer is a Provider that receives job updates over its own connection (a long poll) instead of
+// a webhook.
 type Streamer interface {
-	// Stream hands over jobs as they change, until ctx ends or the stream breaks. The
-	// platform is told that jobs were heard of only when got has returned nil. capacity
-	// gives how many jobs can be worked on at present, running ones included.
-	Stream(ctx context.Context, capacity func() int, got func(context.Context, []Job) error) error
+	// StreamJobs calls handle with jobs whenever they change, until ctx ends or the stream breaks.
+	// It acknowledges the updates to the platform only after handle has returned nil. capacity
+	// returns how many jobs can run at present, including those that already run.
+	StreamJobs(ctx context.Context, capacity func() int, handle func(context.Context, []Job) error) error
 }
 
-// RunnerRequest is one runner wanted.
+// RunnerRequest describes one runner to create.
 type RunnerRequest struct {
 	Name   string
 	Labels []string
-	// Group to join; empty means the default one.
+	// Group is the runner group to join. Empty means the default group.
 	Group string
-	// WorkDir of jobs.
+	// WorkDir is the directory in which jobs run.
 	WorkDir string
 	// Registration is v1alpha1.RegistrationJIT or v1alpha1.RegistrationToken.
 	Registration string
-	// Untagged and Description as in RunnerSpec.
-	Untagged    bool
-	Description string
-	// Job is the one job that the runner is for, where RunnerSpec.Binds. A request for
-	// the same runner and job may come again, and gets a credential of the same job.
+	// CanRunUntagged and Description have the same meaning as in RunnerSpec.
+	CanRunUntagged bool
+	Description    string
+	// Job is the only job that the runner may run, if RunnerSpec.NeedsJob is set. A repeated
+	// request for the same runner and job returns a credential for the same job.
 	Job *Job
-	// Timeout is how long the runner may take to take the job; zero means the default.
+	// Timeout is the time within which the runner must start the job. Zero means the default.
 	Timeout time.Duration
 }
 
-// Credential is what a machine needs to be one runner. It is secret.
+// Credential contains what a machine needs to register as one runner. It is secret.
 type Credential struct {
-	// JITConfig or RunnerToken with RegistrationURL is set.
+	// Either JITConfig, or RunnerToken and RegistrationURL, are set. Gitea and Forgejo set all
+	// three.
 	JITConfig       string
 	RunnerToken     string
 	RegistrationURL string
-	// ExpiresAt is when it stops to be of use, if that is known.
+	// ExpiresAt is when the credential expires. It is zero if that is unknown.
 	ExpiresAt time.Time
-	// RunnerID is set where the runner exists already (JIT).
+	// RunnerID is set if the runner is already registered (JIT).
 	RunnerID string
-	// JobID is set where the runner takes that one job only.
+	// JobID is set if the runner takes only that job.
 	JobID string
-	// Env goes into the environment of the job's command (generic).
+	// Env is added to the environment of the job's command (generic).
 	Env map[string]string
 }
 
-// Apply writes the credential into a machine's configuration.
-func (c Credential) Apply(to *guest.Config) {
-	to.JITConfig, to.RunnerToken, to.RegistrationURL = c.JITConfig, c.RunnerToken, c.RegistrationURL
-	to.JobID, to.Env = c.JobID, c.Env
+// Apply copies the credential into a machine's configuration.
+func (c Credential) Apply(config *guest.Config) {
+	config.JITConfig, config.RunnerToken, config.RegistrationURL = c.JITConfig, c.RunnerToken, c.RegistrationURL
+	config.JobID, config.Env = c.JobID, c.Env
 
 	if !c.ExpiresAt.IsZero() {
-		to.ExpiresAt = &c.ExpiresAt
+		config.ExpiresAt = &c.ExpiresAt
 	}
 }
 
@@ -123,43 +125,42 @@ type Runner struct {
 	Labels       []string
 }
 
-// Job is a job as the platform describes it: the spec of a RunnerJob.
+// Job is a job as the platform describes it. It is the spec of a RunnerJob.
 type Job = v1alpha1.RunnerJobSpec
 
-// WebhookParser verifies and reads the webhooks of one platform. It is pure.
+// WebhookParser verifies and parses the webhooks of one platform. It has no side effects.
 type WebhookParser interface {
-	// Scope reads, without trust, whose webhook it claims to be, so that the secrets to
-	// verify it with can be chosen.
-	Scope(header http.Header, body []byte) (Scope, error)
-	// Verify checks the body's signature in constant time. The error is ErrSignature or
-	// says what is missing.
+	// ParseScope returns the scope that the webhook claims to come from, so that the caller can
+	// choose the secrets to verify it with. The result is untrusted until Verify succeeds.
+	ParseScope(header http.Header, body []byte) (Scope, error)
+	// Verify checks the webhook's signature or token in constant time. The error is ErrSignature,
+	// or it names what is missing.
 	Verify(header http.Header, body []byte, secret []byte) error
-	// Parse reads the job, and false where the event speaks of none.
-	Parse(header http.Header, body []byte) (Job, bool, error)
+	// ParseJob returns the job, and false if the event is not about a job.
+	ParseJob(header http.Header, body []byte) (Job, bool, error)
 }
 
-// Scope is whose webhook it is.
+// Scope identifies the part of a platform that runners or a webhook belong to.
 type Scope struct {
-	// Repository as the platform names it: owner/name, group/subgroup/project, or the
+	// Repository is the name that the platform uses: owner/name, group/subgroup/project, or the
 	// slug of a pipeline.
 	Repository string
-	// Organization that the repository belongs to: an organisation, a group.
+	// Organization is the organization or group that the repository belongs to.
 	Organization string
-	// Enterprise that the organisation belongs to.
+	// Enterprise is the enterprise that the organization belongs to.
 	Enterprise string
-	// Server's host, where there is more than one of the platform.
+	// Server is the host of the platform's server, if the platform has several servers.
 	Server string
 }
 
-// MaxRunnerName is the longest name of a runner that every platform takes (GitHub's
-// limit).
-const MaxRunnerName = 64
+// MaxRunnerNameLength is the longest runner name that every platform accepts (GitHub's limit).
+const MaxRunnerNameLength = 64
 
 const uidLength = 8
 
-// RunnerName gives the name of a claim's runner: the claim's name and the first eight
-// characters of its uid, at most 64 characters. The claim's name is what is cut, so that
-// two claims never share a runner's name.
+// RunnerName returns the name of a claim's runner: the claim's name and the first eight characters
+// of its uid, at most 64 characters. It truncates the claim's name and never the uid, so that two
+// claims never share a runner name.
 func RunnerName(claim string, uid types.UID) string {
 	suffix := string(uid)
 	if len(suffix) > uidLength {
@@ -167,12 +168,12 @@ func RunnerName(claim string, uid types.UID) string {
 	}
 
 	if suffix == "" {
-		return claim[:min(len(claim), MaxRunnerName)]
+		return claim[:min(len(claim), MaxRunnerNameLength)]
 	}
 
-	room := MaxRunnerName - len(suffix) - 1
-	if len(claim) > room {
-		claim = strings.TrimRight(claim[:room], "-")
+	limit := MaxRunnerNameLength - len(suffix) - 1
+	if len(claim) > limit {
+		claim = strings.TrimRight(claim[:limit], "-")
 	}
 
 	return claim + "-" + suffix

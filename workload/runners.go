@@ -10,27 +10,27 @@ import (
 	"strings"
 )
 
-// Named gives the runners of that name, the one that matters first: the busy one, else one that
-// is online, else the newest by its id.
-func Named(runners []Runner, name string) []Runner {
+// FilterByName returns the runners of that name, most relevant first: busy runners, then online
+// runners, then the newest by id.
+func FilterByName(runners []Runner, name string) []Runner {
 	out := slices.DeleteFunc(slices.Clone(runners), func(r Runner) bool { return r.Name != name })
 	slices.SortStableFunc(out, func(a, b Runner) int {
-		return cmp.Or(-cmp.Compare(liveness(a), liveness(b)), -cmp.Compare(Number(a.ID), Number(b.ID)))
+		return cmp.Or(-cmp.Compare(rankRunner(a), rankRunner(b)), -cmp.Compare(ParseID(a.ID), ParseID(b.ID)))
 	})
 
 	return out
 }
 
-// Prefixed gives the runners whose names begin with prefix, by name.
-func Prefixed(runners []Runner, prefix string) []Runner {
+// FilterByPrefix returns the runners whose names begin with prefix, sorted by name.
+func FilterByPrefix(runners []Runner, prefix string) []Runner {
 	out := slices.DeleteFunc(slices.Clone(runners), func(r Runner) bool { return !strings.HasPrefix(r.Name, prefix) })
 	slices.SortStableFunc(out, func(a, b Runner) int { return cmp.Compare(a.Name, b.Name) })
 
 	return out
 }
 
-// Number reads an id of a platform whose ids are numbers; 0 where it is none.
-func Number(id string) int64 {
+// ParseID parses a numeric id. It returns 0 if the id is not a number.
+func ParseID(id string) int64 {
 	number, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return 0
@@ -39,7 +39,7 @@ func Number(id string) int64 {
 	return number
 }
 
-func liveness(r Runner) int {
+func rankRunner(r Runner) int {
 	switch {
 	case r.Busy:
 		return 2

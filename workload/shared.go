@@ -13,92 +13,94 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Shared is a listing that all callers share: it is made anew only where it is older than
-// a caller bears, and once for all who wait. Set the fields before the first use.
-type Shared[T any] struct {
-	// List makes the listing. It goes on when one of those who wait goes away.
+// ListCache caches a list that all callers share. It reads the list again only if the cached list
+// is older than a caller accepts, and then once for all waiting callers. Set the exported fields
+// before the first use.
+type ListCache[T any] struct {
+	// List reads the list. It continues if one of the waiting callers cancels its context.
 	List func(context.Context) (T, error)
-	// May says whether a listing may be made now; nil means always.
-	May func() error
-	// Timeout bounds a whole listing.
+	// CheckAllowed returns an error if List must not be called now. Nil means that List is always
+	// allowed.
+	CheckAllowed func() error
+	// Timeout of one call of List.
 	Timeout time.Duration
 	Clock   clock.PassiveClock
 
 	flight singleflight.Group
 
 	mu sync.Mutex
-	// at is when the listing was begun: what it says is no newer.
-	at   time.Time
-	have bool
-	last T
+	// startedAt is when List was called. The list may not contain later changes.
+	startedAt time.Time
+	loaded    bool
+	value     T
 }
 
-// Get gives a listing that was begun at most maxAge ago.
-func (s *Shared[T]) Get(ctx context.Context, maxAge time.Duration) (T, error) {
+// Get returns a list whose call of List started at most maxAge ago.
+func (s *ListCache[T]) Get(ctx context.Context, maxAge time.Duration) (T, error) {
 	oldest := s.Clock.Now().Add(-max(maxAge, 0))
 
-	// A listing that was under way when this call came may be too old; the next is not.
+	// A call of List that was in flight when Get was called may be too old. The next one is not.
 	for {
-		if last, fresh := s.since(oldest); fresh {
+		if last, fresh := s.valueSince(oldest); fresh {
 			return last, nil
 		}
 
-		var none T
+		var zero T
 
-		if s.May != nil {
-			if err := s.May(); err != nil {
-				return none, err
+		if s.CheckAllowed != nil {
+			if err := s.CheckAllowed(); err != nil {
+				return zero, err
 			}
 		}
 
-		if err := s.share(ctx, oldest); err != nil {
-			return none, err
+		if err := s.refresh(ctx, oldest); err != nil {
+			return zero, err
 		}
 	}
 }
 
-// Change puts something else in the place of what was listed, such as the listing without
-// what is known to be gone. Callers hold the old value: it has to be left as it is.
-func (s *Shared[T]) Change(change func(T) T) {
+// Update replaces the cached list with the result of change, for example to leave out an object
+// that was just deleted. Callers hold the old list, so change must not modify it.
+func (s *ListCache[T]) Update(change func(T) T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.last = change(s.last)
+	s.value = change(s.value)
 }
 
-// Forget makes the next caller list anew.
-func (s *Shared[T]) Forget() {
+// Invalidate makes the next caller read the list again.
+func (s *ListCache[T]) Invalidate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.have = false
+	s.loaded = false
 }
 
-// Age is how old the listing is, if there is one.
-func (s *Shared[T]) Age() (time.Duration, bool) {
+// Age returns the age of the cached list, and false if no list is cached.
+func (s *ListCache[T]) Age() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.Clock.Since(s.at), s.have
+	return s.Clock.Since(s.startedAt), s.loaded
 }
 
-func (s *Shared[T]) since(oldest time.Time) (T, bool) {
+func (s *ListCache[T]) valueSince(oldest time.Time) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.last, s.have && !s.at.Before(oldest)
+	return s.value, s.loaded && !s.startedAt.Before(oldest)
 }
 
-func (s *Shared[T]) share(ctx context.Context, oldest time.Time) error {
+func (s *ListCache[T]) refresh(ctx context.Context, oldest time.Time) error {
 	done := s.flight.DoChan("list", func() (any, error) {
-		if _, fresh := s.since(oldest); fresh {
-			return nil, nil //nolint:nilnil // the listing is kept beside
+		if _, fresh := s.valueSince(oldest); fresh {
+			return nil, nil //nolint:nilnil // the list is stored in s
 		}
 
 		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Timeout)
 		defer cancel()
 
-		begun := s.Clock.Now()
+		startedAt := s.Clock.Now()
 
 		listed, err := s.List(shared)
 		if err != nil {
@@ -108,17 +110,17 @@ func (s *Shared[T]) share(ctx context.Context, oldest time.Time) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
-		if !s.have || !begun.Before(s.at) {
-			s.at, s.have, s.last = begun, true, listed
+		if !s.loaded || !startedAt.Before(s.startedAt) {
+			s.startedAt, s.loaded, s.value = startedAt, true, listed
 		}
 
-		return nil, nil //nolint:nilnil // the listing is kept beside
+		return nil, nil //nolint:nilnil // the list is stored in s
 	})
 
 	select {
 	case result := <-done:
 		return result.Err
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the listing: %w", ctx.Err())
+		return fmt.Errorf("wait for the shared list: %w", ctx.Err())
 	}
 }

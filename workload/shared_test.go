@@ -21,7 +21,7 @@ var errListing = errors.New("no listing")
 func TestSharedIsAsOldAsItsCallerBears(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	made := 0
-	shared := workload.Shared[int]{Clock: clk, Timeout: time.Minute, List: func(context.Context) (int, error) {
+	shared := workload.ListCache[int]{Clock: clk, Timeout: time.Minute, List: func(context.Context) (int, error) {
 		made++
 
 		return made, nil
@@ -49,20 +49,20 @@ func TestSharedIsAsOldAsItsCallerBears(t *testing.T) {
 		t.Errorf("age: got %s, %t, want 0", age, have)
 	}
 
-	shared.Change(func(n int) int { return 10 * n })
+	shared.Update(func(n int) int { return 10 * n })
 	get("changed", time.Minute, 20)
-	shared.Forget()
+	shared.Invalidate()
 	get("forgotten", time.Hour, 3)
 }
 
 func TestSharedIsMadeOnceForAll(t *testing.T) {
 	var made atomic.Int32
 
-	begun, finish := make(chan struct{}), make(chan struct{})
-	shared := workload.Shared[int32]{
+	startedAt, finish := make(chan struct{}), make(chan struct{})
+	shared := workload.ListCache[int32]{
 		Clock: testclock.NewFakePassiveClock(time.Unix(1000, 0)), Timeout: time.Minute,
 		List: func(context.Context) (int32, error) {
-			close(begun)
+			close(startedAt)
 			<-finish
 
 			return made.Add(1), nil
@@ -77,7 +77,7 @@ func TestSharedIsMadeOnceForAll(t *testing.T) {
 		gone <- err
 	}()
 
-	<-begun
+	<-startedAt
 	leave()
 
 	if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -101,10 +101,10 @@ func TestSharedIsMadeOnceForAll(t *testing.T) {
 func TestSharedTellsWhy(t *testing.T) {
 	refused := errors.New("not now")
 	may := refused
-	shared := workload.Shared[int]{
+	shared := workload.ListCache[int]{
 		Clock: testclock.NewFakePassiveClock(time.Unix(1000, 0)), Timeout: time.Minute,
-		May:  func() error { return may },
-		List: func(context.Context) (int, error) { return 0, errListing },
+		CheckAllowed: func() error { return may },
+		List:         func(context.Context) (int, error) { return 0, errListing },
 	}
 
 	if _, err := shared.Get(t.Context(), 0); !errors.Is(err, refused) {

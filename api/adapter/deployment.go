@@ -5,48 +5,48 @@ package adapter
 
 import "time"
 
-// Deployment configures `hyperfleet-platform adapter serve`. A flag wins over a HYPERFLEET_*
-// variable, that over the file, that over the default.
+// Deployment configures `hyperfleet-platform adapter serve`. A HYPERFLEET_* environment variable
+// overrides the file, and a flag overrides both.
 type Deployment struct {
 	Adapter Identity  `yaml:"adapter"`
 	Log     LogOutput `yaml:"log"`
-	// DebugConfig serves the configuration, redacted, at /config.
+	// DebugConfig is true to serve the configuration, with secrets redacted, at /config.
 	DebugConfig bool    `yaml:"debug_config"`
 	Clients     Clients `yaml:"clients"`
 	Events      Events  `yaml:"events"`
-	// IdentityKeyFile holds the key of the HMAC that objects are stamped with: at least
-	// 32 bytes, the same for all replicas of the adapter and for sweep.
+	// IdentityKeyFile is the path of the HMAC key with which objects are signed. The key has at least 32
+	// bytes and is the same for all replicas of the adapter and for sweep.
 	IdentityKeyFile string `yaml:"identity_key_file"`
-	// Environment lists the environment variables that task files may read. None else is
-	// seen by them.
+	// Environment is the list of the environment variables that task files may read. Task files cannot
+	// read other variables.
 	Environment []string `yaml:"environment"`
-	// EventTimeout bounds the work on one event. Default: 2m.
+	// EventTimeout is the timeout for the work on one event. Default: 2m.
 	EventTimeout time.Duration `yaml:"event_timeout"`
-	// HealthAddress serves /healthz and /readyz. Default: :8080.
+	// HealthAddress is the address on which /healthz and /readyz are served. Default: :8080.
 	HealthAddress string `yaml:"health_address"`
-	// MetricsAddress serves /metrics. Default: :9090.
+	// MetricsAddress is the address on which /metrics is served. Default: :9090.
 	MetricsAddress string `yaml:"metrics_address"`
 }
 
-// Identity is who the adapter is.
+// Identity is the identity of the adapter.
 type Identity struct {
-	// Name is the value of the label hyperfleet.io/adapter and of the reports' adapter:
-	// a DNS label. Required.
+	// Name is the value of the label hyperfleet.io/adapter and of the field adapter in reports. It must
+	// be a DNS label. Required.
 	Name string `yaml:"name"`
-	// Version is the author's version of the task file; it is in every report.
+	// Version is the author's version of the task file. Every report contains it.
 	Version string `yaml:"version"`
-	// FrameworkVersion is the version of the program the task file was written for;
-	// major and minor have to match.
+	// FrameworkVersion is the version of the program for which the task file was written. Its major and
+	// minor version must match.
 	FrameworkVersion string `yaml:"frameworkVersion"`
 }
 
-// LogOutput says what is logged.
+// LogOutput configures the log.
 type LogOutput struct {
-	// Level is debug, info, warn or error. Default: info.
+	// Level is the lowest level that is logged: debug, info, warn or error. Default: info.
 	Level string `yaml:"level"`
-	// Format is json or text. Default: json.
+	// Format is the format of the log: json or text. Default: json.
 	Format string `yaml:"format"`
-	// Output is stdout or stderr. Default: stdout.
+	// Output is the destination of the log: stdout or stderr. Default: stdout.
 	Output string `yaml:"output"`
 }
 
@@ -54,33 +54,35 @@ type LogOutput struct {
 const (
 	// SourceAPI is the fleet API's change feed.
 	SourceAPI = "api"
-	// SourceBroker is what Sentinel sends.
+	// SourceBroker is the broker to which Sentinel publishes events.
 	SourceBroker = "broker"
 )
 
-// Events say how the adapter hears that a resource has to be looked at.
+// Events configures how the adapter gets its events.
 type Events struct {
-	// Source is api or broker. Default: broker where clients.broker is given, else api.
+	// Source is the source of events: api or broker. Default: broker if clients.broker is set, and api
+	// otherwise.
 	Source string `yaml:"source"`
-	// ResourceType is the collection whose changes are followed, for example clusters; of
-	// several adapters each follows by itself. Required with source api, as are none of
-	// the fields below.
+	// ResourceType is the collection whose changes are followed, for example clusters. Each of several
+	// adapters follows the changes independently. It is required with source api. The following fields
+	// are optional.
 	ResourceType string `yaml:"resource_type"`
-	// ResourceSelector are labels that all have to match.
+	// ResourceSelector is a map of labels that must all match. With source broker, set it in Sentinel
+	// instead.
 	ResourceSelector map[string]string `yaml:"resource_selector"`
-	// MaxAgeNotReconciled is after what time without news a resource is looked at that is not
-	// reconciled. Default: 10s.
+	// MaxAgeNotReconciled is the resync period of a resource that is not reconciled: the time without a
+	// change after which the resource is handled again. Default: 10s.
 	MaxAgeNotReconciled time.Duration `yaml:"max_age_not_reconciled"`
-	// MaxAgeReconciled is the same for one that is. Default: 30m.
+	// MaxAgeReconciled is the resync period of a resource that is reconciled. Default: 30m.
 	MaxAgeReconciled time.Duration `yaml:"max_age_reconciled"`
-	// Parallelism is how many resources are handled at once. Default: 8.
+	// Parallelism is the maximum number of resources that are handled concurrently. Default: 8.
 	Parallelism int `yaml:"parallelism"`
-	// MaxTries is how often an event is tried before it waits for max_age_not_reconciled.
-	// Default: 10.
+	// MaxTries is the maximum number of attempts to handle an event before the adapter waits for
+	// max_age_not_reconciled. Default: 10.
 	MaxTries int `yaml:"max_tries"`
 }
 
-// FromBroker says whether events come from a broker.
+// FromBroker returns whether events come from a broker.
 func (d *Deployment) FromBroker() bool {
 	if d.Events.Source != "" {
 		return d.Events.Source == SourceBroker
@@ -89,7 +91,7 @@ func (d *Deployment) FromBroker() bool {
 	return d.Clients.Broker != Broker{}
 }
 
-// Clients are those the adapter speaks to.
+// Clients configures the APIs that the adapter calls.
 type Clients struct {
 	HyperFleetAPI HyperFleetAPI `yaml:"hyperfleet_api"`
 	Broker        Broker        `yaml:"broker"`
@@ -97,109 +99,112 @@ type Clients struct {
 	Maestro       *Maestro      `yaml:"maestro"`
 }
 
-// MaxAttempts bounds the tries of one call of an API.
+// MaxAttempts is the maximum of retry_attempts.
 const MaxAttempts = 10
 
-// HyperFleetAPI is the fleet API.
+// HyperFleetAPI configures the client of the fleet API.
 type HyperFleetAPI struct {
-	// BaseURL without the path, for example http://hyperfleet-api:8000. Required.
+	// BaseURL is the URL without the path, for example http://hyperfleet-api:8000. Required.
 	BaseURL string `yaml:"base_url"`
-	// CAFile for https, where the system does not know who has signed the API's certificate.
+	// CAFile is the path of a CA bundle for https, if the system does not trust the authority of the
+	// API's certificate.
 	CAFile string `yaml:"ca_file"`
-	// Version of the API. Default: v1.
+	// Version is the version of the API. Default: v1.
 	Version string `yaml:"version"`
-	// Timeout of one try. Default: 10s.
+	// Timeout is the timeout of one attempt. Default: 10s.
 	Timeout time.Duration `yaml:"timeout"`
-	// RetryAttempts is the number of tries, at most 10. Default: 3.
+	// RetryAttempts is the maximum number of attempts, at most 10. Default: 3.
 	RetryAttempts int `yaml:"retry_attempts"`
-	// RetryBackoff is exponential, linear or constant. Default: exponential.
+	// RetryBackoff is the back-off strategy: exponential, linear or constant. Default: exponential.
 	RetryBackoff string `yaml:"retry_backoff"`
-	// BaseDelay before the second try. Default: 1s.
+	// BaseDelay is the delay before the second attempt. Default: 1s.
 	BaseDelay time.Duration `yaml:"base_delay"`
-	// MaxDelay between two tries. Default: 30s.
+	// MaxDelay is the maximum delay between two attempts. Default: 30s.
 	MaxDelay time.Duration `yaml:"max_delay"`
-	// DefaultHeaders are sent with every call.
+	// DefaultHeaders are headers that are sent with every request.
 	DefaultHeaders map[string]string `yaml:"default_headers"`
 	Auth           Auth              `yaml:"auth"`
 }
 
-// Auth is a bearer token in a file.
+// Auth configures authentication with a bearer token in a file.
 type Auth struct {
-	// TokenPath is the file; without it, no token is sent.
+	// TokenPath is the path of the file. If it is empty, no token is sent.
 	TokenPath string `yaml:"token_path"`
-	// TokenCacheTTL is taken and not used: the token is read with each call.
+	// TokenCacheTTL is ignored. The token is read for each request.
 	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"`
 }
 
-// Broker is what the adapter hears of its events by.
+// Broker configures the subscription to the broker.
 type Broker struct {
-	// SubscriptionID: replicas with the same one share the events. Required with
-	// events.source broker.
+	// SubscriptionID is the ID of the subscription. Replicas with the same ID share the events. Required
+	// with events.source broker.
 	SubscriptionID string `yaml:"subscription_id"`
-	// Topic that the events are on. Required with events.source broker.
+	// Topic is the topic of the events. Required with events.source broker.
 	Topic string `yaml:"topic"`
 }
 
-// Kubernetes is the cluster that objects of transport kubernetes live on.
+// Kubernetes configures the cluster of the objects with transport kubernetes.
 type Kubernetes struct {
-	// APIVersion is taken and not used: discovery tells the versions.
+	// APIVersion is ignored. The versions are discovered.
 	APIVersion string `yaml:"api_version"`
-	// KubeConfigPath; empty: in the cluster.
+	// KubeConfigPath is the path of a kubeconfig. If it is empty, the in-cluster configuration is used.
 	KubeConfigPath string `yaml:"kube_config_path"`
-	// QPS and Burst bound the calls. Default: 100 and 200.
+	// QPS is the maximum number of requests per second, and burst is the maximum number of requests at
+	// once. Default: 100 and 200.
 	QPS float32 `yaml:"qps"`
-	// Burst: see qps.
+	// Burst is described at qps.
 	Burst int `yaml:"burst"`
 }
 
-// Maestro is where objects of transport maestro are sent.
+// Maestro configures the server to which objects with transport maestro are sent.
 type Maestro struct {
-	// GRPCServerAddress is host:port of the server's gRPC.
+	// GRPCServerAddress is the address of the server's gRPC API, as host:port.
 	GRPCServerAddress string `yaml:"grpc_server_address"`
 	// HTTPServerAddress is the URL of the server's REST API.
 	HTTPServerAddress string `yaml:"http_server_address"`
-	// SourceID is who the ManifestWorks are from, to the server.
+	// SourceID is the source of the ManifestWorks on the server.
 	SourceID string `yaml:"source_id"`
-	// ClientID tells connections of one source apart.
+	// ClientID is the name that distinguishes the connections of one source.
 	ClientID string `yaml:"client_id"`
-	// Timeout of one try.
+	// Timeout is the timeout of one attempt.
 	Timeout time.Duration `yaml:"timeout"`
-	// ServerHealthinessTimeout is for how long the server may be silent.
+	// ServerHealthinessTimeout is the maximum time without a message from the server.
 	ServerHealthinessTimeout time.Duration `yaml:"server_healthiness_timeout"`
-	// RetryAttempts is the number of tries.
+	// RetryAttempts is the maximum number of attempts.
 	RetryAttempts int       `yaml:"retry_attempts"`
 	Keepalive     Keepalive `yaml:"keepalive"`
-	// Insecure speaks without TLS.
+	// Insecure is true to connect without TLS.
 	Insecure bool        `yaml:"insecure"`
 	Auth     MaestroAuth `yaml:"auth"`
-	// KubeConfigPath of an Open Cluster Management hub: ManifestWorks are then objects in
-	// the namespace of the target cluster there, without a Maestro server between.
+	// KubeConfigPath is the path of a kubeconfig of an Open Cluster Management hub. If it is set,
+	// ManifestWorks are created in the namespace of the target cluster on the hub, without a Maestro
+	// server.
 	KubeConfigPath string `yaml:"kube_config_path"`
 }
 
-// Keepalive of the connection.
+// Keepalive configures the keepalive of the connection.
 type Keepalive struct {
-	// Time of silence after which the server is asked.
+	// Time is the time without traffic after which a keepalive ping is sent.
 	Time time.Duration `yaml:"time"`
-	// Timeout of the answer.
+	// Timeout is the time within which the server must respond to the ping.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// MaestroAuth says who the adapter is to Maestro.
+// MaestroAuth configures how the adapter authenticates to Maestro.
 type MaestroAuth struct {
-	// Type is tls or none.
+	// Type is the authentication method: tls or none.
 	Type      string     `yaml:"type"`
 	TLSConfig *TLSConfig `yaml:"tls_config"`
 }
 
-// TLSConfig names files.
+// TLSConfig holds the paths of TLS files.
 type TLSConfig struct {
-	// CAFile is whom the server is checked by.
+	// CAFile is the path of the CA bundle that verifies the server.
 	CAFile string `yaml:"ca_file"`
-	// CertFile and key_file are the adapter's own.
+	// CertFile is the path of the adapter's client certificate. It is used with key_file.
 	CertFile string `yaml:"cert_file"`
-	// KeyFile goes with cert_file.
+	// KeyFile is the path of the private key of cert_file.
 	KeyFile string `yaml:"key_file"`
-	// HTTPCAFile is ca_file for http_server_address.
+	// HTTPCAFile is the path of the CA bundle for http_server_address.
 	HTTPCAFile string `yaml:"http_ca_file"`
 }

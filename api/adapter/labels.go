@@ -3,27 +3,27 @@
 
 package adapter
 
-// What every object of an adapter bears. The framework stamps what a manifest does not
-// say itself.
+// Labels and annotations of every object of an adapter. The framework adds those that the manifest does
+// not set.
 const (
-	// LabelAdapter is the adapter's name. An object without it is not managed: it is
-	// neither changed nor deleted.
+	// LabelAdapter is the name of the adapter. The framework does not manage an object without this
+	// label: it neither changes nor deletes the object.
 	LabelAdapter = "hyperfleet.io/adapter"
-	// LabelResourceID is the id of the API's resource.
+	// LabelResourceID is the ID of the resource in the fleet API.
 	LabelResourceID = "hyperfleet.io/resource-id"
-	// LabelResourceName is the name of the resources[] entry, so that entries of one kind
-	// are told apart.
+	// LabelResourceName is the name of the entry in resources[]. It distinguishes entries of the same
+	// kind.
 	LabelResourceName = "hyperfleet.io/resource-name"
-	// AnnotationGeneration is the generation of the API's resource that the object was
-	// last applied for.
+	// AnnotationGeneration is the generation of the resource in the fleet API for which the object was
+	// last applied.
 	AnnotationGeneration = "hyperfleet.io/generation"
-	// AnnotationIdentity is an HMAC over adapter, resource id and the object's identity
-	// (group, kind, namespace, name). Sweep deletes nothing whose HMAC does not verify:
-	// who can write labels can't have a stranger's object deleted.
+	// AnnotationIdentity is an HMAC over the adapter, the resource ID and the object's identity (group,
+	// kind, namespace, name). Sweep does not delete an object whose HMAC is not valid. Someone who can
+	// write labels can therefore not make sweep delete objects of others.
 	AnnotationIdentity = "hyperfleet.io/identity"
-	// AnnotationDetached is the name of the adapter that has handed the object over, and
-	// leaves it alone from then on. An object without it and LabelAdapter is nobody's.
+	// AnnotationDetached is the name of the adapter that has detached the object and no longer manages
+	// it. An object without this annotation and without LabelAdapter has no adapter.
 	AnnotationDetached = "hyperfleet.io/detached"
-	// Prefix of all of the above, which authors use for labels of their own, too.
+	// Prefix is the prefix of all of these keys. Authors also use it for their own labels.
 	Prefix = "hyperfleet.io/"
 )

@@ -3,306 +3,312 @@
 
 package adapter
 
-// Task is a task file: what an adapter does with each event. The phases run in the order
-// of the fields.
+// Task is a task file. It defines what an adapter does with each event. The phases run in the order of
+// the fields.
 type Task struct {
-	// Params are values taken from the event, the environment, files, API calls or CEL,
-	// in order; each may use those before it.
+	// Params are values from the event, the environment, files, API calls or CEL expressions. They are
+	// evaluated in order, and each may use those before it.
 	Params []Param `yaml:"params"`
-	// Preconditions run in order and stop at the first that is not met; the resources
-	// are then left as they are, and the post phase runs.
+	// Preconditions are checked in order. If one is not met, the later ones are not checked, the
+	// resources are not changed, and the post phase runs.
 	Preconditions []Precondition `yaml:"preconditions"`
-	// Resources are the objects that the adapter keeps, in the order they are handled.
+	// Resources are the objects that the adapter manages, in the order in which they are handled.
 	Resources []Resource `yaml:"resources"`
-	// Post is what is reported at the end, whatever came before.
+	// Post is the phase that reports the result. It always runs.
 	Post Post `yaml:"post"`
 }
 
-// Param is one named value.
+// Param is a named value.
 type Param struct {
-	// Name is how CEL and templates call it.
+	// Name is the name of the value in CEL expressions and templates.
 	Name string `yaml:"name"`
-	// Source is a string (event.PATH, env.NAME, config.PATH, PARAM.PATH) or an object
-	// with exactly one of api_call, expression, file. Type: string or Source.
+	// Source is a string (event.PATH, env.NAME, config.PATH, PARAM.PATH) or an object with exactly one of
+	// api_call, expression, file. Type: string or Source.
 	Source any `yaml:"source"`
-	// Type converts strings and files: string, int, int64, float, float64, bool.
+	// Type is the type to which strings and file contents are converted: string, int, int64, float,
+	// float64, bool.
 	Type string `yaml:"type"`
-	// Required ends the event as failed if there is no value.
+	// Required is true if the event fails without a value.
 	Required bool `yaml:"required"`
-	// Default stands in for a value that is not there.
+	// Default is the value that is used if there is none.
 	Default any `yaml:"default"`
-	// Description is for the reader.
+	// Description is a description for readers of the file.
 	Description string `yaml:"description"`
 }
 
-// Source is where a value comes from, if not from a path. Exactly one field is set.
+// Source is the source of a value that is not a path. Exactly one field must be set.
 type Source struct {
-	// APICall is a request whose answer is the value.
+	// APICall is a request. The value is its response.
 	APICall *APICall `yaml:"api_call"`
-	// Expression is CEL that yields the value.
+	// Expression is a CEL expression for the value.
 	Expression string `yaml:"expression"`
-	// File is read again for each event.
+	// File is a file with the value. It is read again for each event.
 	File *FileSource `yaml:"file"`
 }
 
-// FileSource reads a file again for each event.
+// FileSource is a file that is read again for each event.
 type FileSource struct {
-	// Path of a file of at most 1 MiB.
+	// Path is the path of a file of at most 1 MiB.
 	Path string `yaml:"path"`
-	// Trim takes white space off both ends. Default: true.
+	// Trim is true to remove white space at both ends. Default: true.
 	Trim *bool `yaml:"trim"`
 }
 
-// APICall is one HTTP request.
+// APICall is an HTTP request.
 type APICall struct {
-	// Method is GET, POST, PUT, PATCH or DELETE.
+	// Method is the HTTP method: GET, POST, PUT, PATCH or DELETE.
 	Method string `yaml:"method"`
-	// URL, a template. A relative one is below the fleet API's root, /api/hyperfleet/v1/.
+	// URL is a template for the URL. A relative URL is relative to the fleet API's root,
+	// /api/hyperfleet/v1/.
 	URL string `yaml:"url"`
-	// Timeout of one try, for example 10s.
+	// Timeout is the timeout of one attempt, for example 10s.
 	Timeout string `yaml:"timeout"`
-	// RetryAttempts is the number of tries, at most 10, on network errors, 408, 429 and 5xx.
+	// RetryAttempts is the maximum number of attempts, at most 10. Network errors and the status codes
+	// 408, 429 and 5xx are retried.
 	RetryAttempts *int `yaml:"retry_attempts"`
-	// RetryBackoff is exponential, linear or constant.
+	// RetryBackoff is the back-off strategy: exponential, linear or constant.
 	RetryBackoff string `yaml:"retry_backoff"`
-	// Headers, with templates as values.
+	// Headers are request headers. Their values are templates.
 	Headers []Header `yaml:"headers"`
-	// Body, a template.
+	// Body is a template for the request body.
 	Body string `yaml:"body"`
 }
 
-// Header is one HTTP header.
+// Header is an HTTP header.
 type Header struct {
-	// Name is the header's name.
+	// Name is the name of the header.
 	Name string `yaml:"name"`
-	// Value is a template.
+	// Value is a template for the value.
 	Value string `yaml:"value"`
 }
 
-// Precondition is what has to hold before resources are touched. At least one of
-// api_call, conditions and expression is there.
+// Precondition is a condition that must be met before resources are changed. At least one of api_call,
+// conditions and expression must be set.
 type Precondition struct {
-	// Name is how CEL and templates call the answer of api_call.
+	// Name is the name of the response of api_call in CEL expressions and templates.
 	Name string `yaml:"name"`
-	// APICall fetches what is looked at.
+	// APICall is a request for the data that is checked.
 	APICall *APICall `yaml:"api_call"`
-	// Capture takes values out of the answer, as params.
+	// Capture is a list of values of the response that become params.
 	Capture []Capture `yaml:"capture"`
-	// Conditions all hold.
+	// Conditions are conditions that must all be met.
 	Conditions []Condition `yaml:"conditions"`
-	// Expression is CEL that yields a bool; it has to be true.
+	// Expression is a CEL expression that must be true.
 	Expression string `yaml:"expression"`
-	// Log is written when the precondition was looked at.
+	// Log is a log line that is written after the check.
 	Log *Log `yaml:"log"`
-	// Type, hyperfleet_api, makes this an old form of api_call: it gets the resource of
-	// the kind that resource names, with the id, and calls the answer output_param.
+	// Type is deprecated. With hyperfleet_api, the precondition gets the resource with the kind in
+	// resource and the ID in id, and names the response as output_param says. Use api_call instead.
 	Type string `yaml:"type"`
-	// Resource is a kind in the old form.
+	// Resource is the kind of the resource with the deprecated field type.
 	Resource string `yaml:"resource"`
-	// ID is a template in the old form.
+	// ID is a template for the resource's ID with the deprecated field type.
 	ID string `yaml:"id"`
-	// OutputParam is how CEL and templates call the answer in the old form.
+	// OutputParam is the name of the response in CEL expressions and templates with the deprecated field
+	// type.
 	OutputParam string `yaml:"output_param"`
 }
 
-// Capture is one value of an answer. Exactly one of field and expression is set.
+// Capture is one value of a response. Exactly one of field and expression must be set.
 type Capture struct {
-	// Name is how CEL and templates call the value.
+	// Name is the name of the value in CEL expressions and templates.
 	Name string `yaml:"name"`
-	// Field is a path into the answer.
+	// Field is the path of the value in the response.
 	Field string `yaml:"field"`
-	// Expression is CEL over response, beside the other variables.
+	// Expression is a CEL expression over response and the other variables.
 	Expression string `yaml:"expression"`
-	// Default stands in for a value that is not there.
+	// Default is the value that is used if there is none.
 	Default any `yaml:"default"`
 }
 
-// Condition compares a field.
+// Condition compares a field with a value.
 type Condition struct {
-	// Field is a path into params.
+	// Field is the path of a value in params.
 	Field string `yaml:"field"`
-	// Operator is equals, notEquals, in, notIn, contains, greaterThan, greaterThanOrEqual,
-	// lessThan, lessThanOrEqual, exists or notExists.
+	// Operator is the comparison: equals, notEquals, in, notIn, contains, greaterThan,
+	// greaterThanOrEqual, lessThan, lessThanOrEqual, exists or notExists.
 	Operator string `yaml:"operator"`
-	// Value is what the field is compared with.
+	// Value is the value with which the field is compared.
 	Value any `yaml:"value"`
-	// Values are those of in and notIn.
+	// Values are the values for in and notIn.
 	Values []any `yaml:"values"`
 }
 
-// Log is one line.
+// Log is a log line.
 type Log struct {
-	// Message, a template.
+	// Message is a template for the message.
 	Message string `yaml:"message"`
-	// Level is debug, info, warning or error.
+	// Level is the level: debug, info, warning or error.
 	Level string `yaml:"level"`
 }
 
-// When is a gate: CEL that yields a bool. An expression that errors fails the resource;
-// it is never false.
+// When is a gate. An error in its expression fails the resource and does not count as false.
 type When struct {
-	// Expression is CEL that yields a bool.
+	// Expression is a CEL expression with a bool result.
 	Expression string `yaml:"expression"`
 }
 
-// Resource is one object that the adapter keeps.
+// Resource is an object that the adapter manages.
 type Resource struct {
-	// Name is how CEL calls the object: resources.NAME. Letters, digits and _,
-	// beginning with a small letter; alone in the file.
+	// Name is the name of the object in CEL expressions: resources.NAME. It has letters, digits and _,
+	// begins with a lower-case letter, and must be unique in the file.
 	Name string `yaml:"name"`
-	// Alias is an old name of name.
+	// Alias is a deprecated alias of name.
 	Alias string `yaml:"alias"`
-	// When gates apply, patch and recreate in this event. Detach, delete and pruning are
-	// not gated by it.
+	// When is the gate of apply, patch and recreate. It does not affect detach, delete and pruning.
 	When *When `yaml:"when"`
-	// Transport says where the object lives.
+	// Transport is the way in which the object is written.
 	Transport Transport `yaml:"transport"`
-	// Manifest is an object, a block string that is YAML after rendering, or {ref: PATH}
-	// of a file beside the task file. Every string in it is a template. It may be absent
-	// where lifecycle.patch alone writes.
+	// Manifest is an object, a block string that is YAML after rendering, or {ref: PATH} for a file next
+	// to the task file. Every string in it is a template. It can be omitted if only lifecycle.patch
+	// writes the object.
 	Manifest any `yaml:"manifest"`
-	// Discovery finds the object. Required.
+	// Discovery is the lookup of the object. Required.
 	Discovery *Discovery `yaml:"discovery"`
-	// NestedDiscoveries find objects inside a ManifestWork.
+	// NestedDiscoveries are lookups of objects inside a ManifestWork.
 	NestedDiscoveries []NestedDiscovery `yaml:"nested_discoveries"`
-	// Owner is an earlier entry whose object becomes the owner of this one.
+	// Owner is an earlier entry whose object becomes the owner of this object.
 	Owner *Owner `yaml:"owner"`
-	// Retention keeps earlier versions of the object.
+	// Retention is the retention policy for earlier versions of the object.
 	Retention *Retention `yaml:"retention"`
-	// RecreateOnChange is an old form of lifecycle.recreate.when.
+	// RecreateOnChange is deprecated. Use lifecycle.recreate.when.
 	RecreateOnChange bool `yaml:"recreate_on_change"`
-	// Lifecycle gates what happens to the object.
+	// Lifecycle is a set of gates for the operations on the object.
 	Lifecycle *Lifecycle `yaml:"lifecycle"`
 }
 
-// Transport says where an object lives.
+// Transport defines how an object is written.
 type Transport struct {
-	// Client is kubernetes (default) or maestro.
+	// Client is the transport: kubernetes or maestro. Default: kubernetes.
 	Client  string            `yaml:"client"`
 	Maestro *MaestroTransport `yaml:"maestro"`
 }
 
-// MaestroTransport sends ManifestWorks.
+// MaestroTransport configures the transport with ManifestWorks.
 type MaestroTransport struct {
-	// TargetCluster is the consumer, a template.
+	// TargetCluster is a template for the name of the consumer.
 	TargetCluster string `yaml:"target_cluster"`
 }
 
-// Discovery finds objects. Exactly one of by_name and by_selectors is set.
+// Discovery looks up objects. Exactly one of by_name and by_selectors must be set.
 type Discovery struct {
-	// APIVersion of the objects, where there is no manifest to say it; no template.
+	// APIVersion is the API version of the objects, if there is no manifest. It is not a template.
 	APIVersion string `yaml:"api_version"`
-	// Kind goes with api_version.
+	// Kind is the kind of the objects. It is used with api_version.
 	Kind string `yaml:"kind"`
-	// Namespace, a template; empty, or *, for objects that have none, and for those of all
-	// namespaces where labels find them.
+	// Namespace is a template for the namespace. For cluster-scoped objects, and to look up objects in
+	// all namespaces by labels, it is empty or *.
 	Namespace string `yaml:"namespace"`
-	// ByName, a template.
+	// ByName is a template for the name of the object.
 	ByName string `yaml:"by_name"`
-	// BySelectors finds by labels: of several, the one of the event's generation, else the
-	// newest.
+	// BySelectors is a lookup by labels. If several objects match, the object of the event's generation
+	// is used, and otherwise the newest object.
 	BySelectors *Selectors `yaml:"by_selectors"`
 }
 
-// Selectors are labels with templates as values.
+// Selectors are labels whose values are templates.
 type Selectors struct {
-	// LabelSelector are labels that all have to match; their values are templates.
+	// LabelSelector is a map of labels that must all match. The values are templates.
 	LabelSelector map[string]string `yaml:"label_selector"`
 }
 
-// NestedDiscovery finds one of the manifests inside a ManifestWork; it becomes
+// NestedDiscovery looks up one of the manifests inside a ManifestWork. The manifest is available as
 // resources.NAME.
 type NestedDiscovery struct {
-	// Name is how CEL calls the object; alone among resources and nested discoveries.
+	// Name is the name of the object in CEL expressions. It must be unique among resources and nested
+	// discoveries.
 	Name      string    `yaml:"name"`
 	Discovery Discovery `yaml:"discovery"`
 }
 
 // Owner names an earlier entry of resources.
 type Owner struct {
-	// Resource is the name of the entry; both are on transport kubernetes.
+	// Resource is the name of the entry. Both entries must have transport kubernetes.
 	Resource string `yaml:"resource"`
 }
 
-// Retention keeps earlier versions; recreating then makes a new object beside the old
-// ones, and the manifest's name has to vary. A version that is not the current one goes
-// when any of the rules says so; the current one never goes.
+// Retention defines which earlier versions of an object are kept. With retention, recreate creates a new
+// object and keeps the old ones, so the manifest's name must vary. An earlier version is deleted if any
+// of the rules applies. The current version is never deleted.
 type Retention struct {
-	// HistoryLimit is how many earlier versions stay. Unset: any number.
+	// HistoryLimit is the maximum number of earlier versions. If it is not set, the number is not
+	// limited.
 	HistoryLimit *int `yaml:"historyLimit"`
-	// TTL is how old an earlier version may be, for example 48h. Unset: any age.
+	// TTL is the maximum age of an earlier version, for example 48h. If it is not set, the age is not
+	// limited.
 	TTL string `yaml:"ttl"`
-	// Expression is CEL over item, items and itemIndex (0 is the newest earlier version);
-	// true removes the item.
+	// Expression is a CEL expression over item, items and itemIndex (0 is the newest earlier version). If
+	// it is true, the item is deleted.
 	Expression string `yaml:"expression"`
 }
 
-// Lifecycle gates what happens to an object. Order: detach, delete, (when), recreate,
-// patch, apply.
+// Lifecycle defines the gates of the operations on an object. They are checked in this order: detach,
+// delete, (when), recreate, patch, apply.
 type Lifecycle struct {
-	// Create is an old form of apply, which an object that exists does not heed.
+	// Create is deprecated. It gates apply for an object that does not exist yet. Use apply instead.
 	Create *Gate `yaml:"create"`
-	// Apply gates the apply step; unset: it runs.
+	// Apply is the gate of apply. If it is not set, apply runs.
 	Apply *Gate `yaml:"apply"`
-	// Patch entries whose gate holds are merge patches (RFC 7396) on the existing object,
-	// in order; if any is applied, the apply step is not run.
+	// Patch is a list of merge patches (RFC 7396) for the existing object. The patches whose gate is true
+	// are applied in order. If any patch is applied, apply does not run.
 	Patch []Patch `yaml:"patch"`
-	// Detach takes the management labels off the object and leaves it alone for good.
+	// Detach is the gate of detach, which removes the management labels from the object. The adapter no
+	// longer manages the object.
 	Detach *Gate `yaml:"detach"`
-	// Orphan is an old name of detach.
+	// Orphan is a deprecated alias of detach.
 	Orphan *Gate `yaml:"orphan"`
-	// Recreate removes the object and makes it anew; with retention it makes a new one
-	// beside it.
+	// Recreate is the gate of recreate, which deletes the object and creates it again. With retention,
+	// recreate creates a new object and keeps the old one.
 	Recreate *Gate `yaml:"recreate"`
-	// Delete removes the object.
+	// Delete is the gate of delete, which deletes the object.
 	Delete *Delete `yaml:"delete"`
 }
 
-// Gate is a gate by itself.
+// Gate is a gate without further settings.
 type Gate struct {
 	When When `yaml:"when"`
 }
 
-// Patch is one gated patch.
+// Patch is a merge patch with a gate.
 type Patch struct {
 	When When `yaml:"when"`
-	// Document is the merge patch; its strings are templates, null removes a field.
+	// Document is the merge patch. Its strings are templates, and null removes a field.
 	Document map[string]any `yaml:"document"`
 }
 
-// Delete is the delete gate.
+// Delete is the gate and the settings of delete.
 type Delete struct {
 	When When `yaml:"when"`
-	// PropagationPolicy is Background (default), Foreground or Orphan.
+	// PropagationPolicy is the propagation policy: Background, Foreground or Orphan. Default: Background.
 	PropagationPolicy string `yaml:"propagationPolicy"`
 }
 
 // Post is the last phase.
 type Post struct {
-	// Payloads are built first.
+	// Payloads are built before the actions run.
 	Payloads []Payload `yaml:"payloads"`
-	// PostActions run in order and stop at the first that fails.
+	// PostActions are run in order. If one fails, the later ones do not run.
 	PostActions []PostAction `yaml:"post_actions"`
 }
 
-// Payload is JSON for the body of an action. Exactly one of build and build_ref is set.
+// Payload is the JSON body of an action. Exactly one of build and build_ref must be set.
 type Payload struct {
-	// Name is how templates of actions call the payload, as JSON text.
+	// Name is the name with which the templates of actions refer to the payload, as JSON text.
 	Name string `yaml:"name"`
-	// When skips the payload where it is false, and the actions that use it.
+	// When is a gate. If it is false, the payload and the actions that use it are skipped.
 	When *When `yaml:"when"`
-	// Build is an object whose leaves are template strings, literals,
-	// {field: PATH, default: X} or {expression: CEL, default: X}.
+	// Build is an object. Its leaves are template strings, literals, {field: PATH, default: X} or
+	// {expression: CEL, default: X}.
 	Build any `yaml:"build"`
-	// BuildRef is the path of a file with such an object, beside the task file.
+	// BuildRef is the path of a file with such an object, next to the task file.
 	BuildRef string `yaml:"build_ref"`
 }
 
-// PostAction is a call or a log line.
+// PostAction is an API call or a log line.
 type PostAction struct {
-	// Name is for logs and traces.
+	// Name is the name of the action in logs and traces.
 	Name string `yaml:"name"`
-	// When skips the action where it is false.
+	// When is a gate. If it is false, the action is skipped.
 	When    *When    `yaml:"when"`
 	APICall *APICall `yaml:"api_call"`
 	Log     *Log     `yaml:"log"`

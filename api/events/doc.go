@@ -1,6 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events is the contract between Sentinel and adapters: CloudEvents 1.0 that say
-// which resource to look at, never what it should be. Who gets one reads the resource.
+// Package events defines the events that Sentinel publishes to adapters: CloudEvents 1.0 that name the
+// resource to reconcile and never contain its desired state. An adapter that receives an event reads the
+// resource from the fleet API.
 package events

@@ -3,39 +3,39 @@
 
 package events
 
-// What every event of Sentinel carries.
+// Attributes of every event of Sentinel.
 const (
-	// Source is the CloudEvents attribute source.
+	// Source is the value of the CloudEvents attribute source.
 	Source = "hyperfleet-sentinel"
-	// ContentType is that of the data; the event itself travels in structured mode as
+	// ContentType is the content type of the data. The event itself is sent in structured mode as
 	// application/cloudevents+json.
 	ContentType = "application/json"
-	// TypePrefix and TypeSuffix stand before and after the kind in lower case:
+	// TypePrefix and TypeSuffix surround the lower-case kind in the event type:
 	// io.hyperfleet.cluster.reconcile.
 	TypePrefix = "io.hyperfleet."
 	TypeSuffix = ".reconcile"
-	// UpstreamTypePrefix stands in TypePrefix's place in events of upstream's Sentinel, which
-	// are handled as well.
+	// UpstreamTypePrefix is the type prefix of events of upstream's Sentinel, which adapters also handle.
 	UpstreamTypePrefix = "com.redhat.hyperfleet."
-	// ExtensionTraceParent is the W3C trace context of the pass that sent the event.
+	// ExtensionTraceParent is the CloudEvents extension with the W3C trace context of the operation that
+	// published the event.
 	ExtensionTraceParent = "traceparent"
-	// PartitionKey is the CloudEvents partitioning extension: the resource's id. Events
-	// with one key are handled in their order, one at a time.
+	// PartitionKey is the CloudEvents partitioning extension. Its value is the resource's ID. Events with
+	// the same key are handled in order, one at a time.
 	PartitionKey = "partitionkey"
 )
 
-// Data is what an event says by default; a Sentinel's message_data may say other things
-// beside. Adapters' task files read it as event.id, event.kind and so on.
+// Data is the default data of an event. A Sentinel's message_data may define other fields. Adapters'
+// task files read the fields as event.id, event.kind and so on.
 type Data struct {
-	// ID of the resource, a UUID.
+	// ID is the UUID of the resource.
 	ID string `json:"id"`
-	// Kind of the resource, for example Cluster.
+	// Kind is the kind of the resource, for example Cluster.
 	Kind string `json:"kind"`
 	// Href is the resource's path below the API's root.
 	Href string `json:"href"`
-	// Generation the resource had when Sentinel looked at it.
+	// Generation is the generation of the resource when Sentinel read it.
 	Generation int32 `json:"generation"`
-	// OwnerReferences is the parent of a resource that has one.
+	// OwnerReferences is the parent of the resource. It is nil if the resource has no parent.
 	OwnerReferences *Reference `json:"owner_references,omitempty"`
 }
 

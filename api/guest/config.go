@@ -7,88 +7,90 @@ import "time"
 
 // Paths in the machine.
 const (
-	// ConfigPath is where cloud-init writes the Config.
+	// ConfigPath is the path to which cloud-init writes the Config.
 	ConfigPath = "/etc/hyperfleet/runner-config.json"
-	// ServicePath is where the bootstrap service is installed.
+	// ServicePath is the path of the bootstrap service.
 	ServicePath = "/opt/hyperfleet/bootstrap-service"
-	// ServiceUnit is the systemd unit that runs it.
+	// ServiceUnit is the name of the systemd unit that runs the bootstrap service.
 	ServiceUnit = "hyperfleet-bootstrap.service"
-	// StatusPath is where the service keeps its last Report.
+	// StatusPath is the path of the bootstrap service's last Report.
 	StatusPath = "/run/hyperfleet/status.json"
-	// StartPath is there as soon as the service may start. An image that watches it (a
-	// systemd path unit) need not wait for cloud-init's last stage, which starts the
-	// service in any case.
+	// StartPath is the path of a file that exists as soon as the service may start. An image that watches
+	// the file (with a systemd path unit) does not have to wait for the last stage of cloud-init, which
+	// always starts the service.
 	StartPath = "/run/hyperfleet/start"
 )
 
-// Methods by which the machine gets its credential.
+// Methods by which a machine gets its credential.
 const (
 	MethodRunnerToken     = "runner-token"
 	MethodCallback        = "callback"
 	MethodExternalSecrets = "external-secrets"
 )
 
-// Config tells the bootstrap service what to run. Unknown fields are errors.
+// Config defines what the bootstrap service runs. An unknown field is an error.
 type Config struct {
-	// Method by which the credential is had.
+	// Method is the method by which the machine gets its credential.
 	Method string `json:"method"`
 	// Platform is the workload type, e.g. github-actions.
 	Platform string `json:"platform"`
-	// JITConfig configures one runner, once (GitHub).
+	// JITConfig is GitHub's just-in-time configuration, which registers one runner once.
 	JITConfig string `json:"jit_config,omitempty"`
-	// RunnerToken registers the runner where JITConfig is empty.
+	// RunnerToken registers the runner if JITConfig is empty.
 	RunnerToken string `json:"runner_token,omitempty"`
-	// RegistrationURL is where the runner registers to.
+	// RegistrationURL is the URL with which the runner registers.
 	RegistrationURL string `json:"registration_url,omitempty"`
 	RunnerName      string `json:"runner_name"`
 	RunnerGroup     string `json:"runner_group,omitempty"`
-	// Labels of the runner.
+	// Labels are the labels of the runner.
 	Labels []string `json:"labels,omitempty"`
-	// ExpiresAt is when the credential stops to be of use (RFC 3339).
+	// ExpiresAt is the time at which the credential expires (RFC 3339).
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	Runner    Runner     `json:"runner"`
-	// JobID is the one job that the machine runs, where the platform binds them.
+	// JobID is the only job that the machine runs, if the platform binds machines to jobs.
 	JobID string `json:"job_id,omitempty"`
-	// Command does the job where the platform has no runner program (generic), with Env
-	// added to its environment.
+	// Command runs the job if the platform has no runner program (generic). Env is added to the command's
+	// environment.
 	Command []string          `json:"command,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
-	// IdleTimeout and JobTimeout end the machine; zero means never.
+	// IdleTimeout and JobTimeout are the times after which the machine ends. Zero means never.
 	IdleTimeout Duration `json:"idle_timeout,omitempty"`
 	JobTimeout  Duration `json:"job_timeout,omitempty"`
-	// Environment is added to that of the runner, and with it of its job. It is no secret.
+	// Environment is added to the environment of the runner and of its job. It contains no secrets.
 	Environment map[string]string `json:"environment,omitempty"`
-	// Cache names caches for the runner and its job; nil where there are none.
+	// Cache names caches for the runner and its job. It is nil if there are none.
 	Cache *Cache `json:"cache,omitempty"`
-	// Traceparent leads to the trace of the machine (W3C Trace Context): the runner has it as
-	// TRACEPARENT, so that a job's own spans can join. Empty where it is not exported.
+	// Traceparent is the trace context of the machine (W3C Trace Context). The runner gets it as
+	// TRACEPARENT, so that the job's own spans can join the trace. It is empty if traces are not
+	// exported.
 	Traceparent string `json:"traceparent,omitempty"`
-	// Report is where phases are reported to, beside the log and the status file.
+	// Report is the endpoint to which phases are reported, in addition to the log and the status file.
 	Report *ReportTo `json:"report,omitempty"`
-	// SPIFFE says how the machine attests.
+	// SPIFFE configures the attestation of the machine.
 	SPIFFE *SPIFFE `json:"spiffe,omitempty"`
-	// Callback is where the credential is had with MethodCallback: then none is here.
+	// Callback is the endpoint that returns the credential with MethodCallback. The Config then contains
+	// no credential.
 	Callback *Callback `json:"callback,omitempty"`
-	// Secrets is where the credential is had with MethodExternalSecrets: then none is here,
-	// and SPIFFE is enabled.
+	// Secrets is the location of the credential with MethodExternalSecrets. The Config then contains no
+	// credential, and SPIFFE is enabled.
 	Secrets *Secrets `json:"secrets,omitempty"`
 }
 
-// Callback is the operator's endpoint that hands over one machine's credential, once.
+// Callback is the operator's endpoint that returns the credential of one machine once.
 type Callback struct {
-	// URL takes a POST without a body, and answers with a Credential.
+	// URL is the URL of the endpoint. A POST request without a body returns a Credential.
 	URL string `json:"url"`
-	// Code is sent as a bearer token. It is good for one credential, of this machine.
-	// Empty where Audience is set.
+	// Code is sent as a bearer token. It is valid for one credential of this machine. It is empty if
+	// Audience is set.
 	Code string `json:"code,omitempty"`
-	// Audience of the JWT-SVID that is sent as the bearer token in Code's place.
+	// Audience is the audience of the JWT-SVID that is sent as a bearer token instead of Code.
 	Audience string `json:"audience,omitempty"`
-	// CABundle in PEM verifies the endpoint; empty means the system's.
+	// CABundle verifies the endpoint, in PEM. If it is empty, the system's certificate authorities are
+	// used.
 	CABundle string `json:"ca_bundle,omitempty"`
 }
 
-// Credential is the part of a Config that is secret. With MethodCallback the operator
-// answers with it.
+// Credential is the secret part of a Config. With MethodCallback, the operator returns it.
 type Credential struct {
 	JITConfig       string            `json:"jit_config,omitempty"`
 	RunnerToken     string            `json:"runner_token,omitempty"`
@@ -98,7 +100,7 @@ type Credential struct {
 	Env             map[string]string `json:"env,omitempty"`
 }
 
-// Credential gives the configuration's credential.
+// Credential returns the credential in the configuration.
 func (c *Config) Credential() Credential {
 	return Credential{
 		JITConfig: c.JITConfig, RunnerToken: c.RunnerToken, RegistrationURL: c.RegistrationURL,
@@ -106,33 +108,34 @@ func (c *Config) Credential() Credential {
 	}
 }
 
-// SetCredential puts a credential in the place of the configuration's own.
+// SetCredential replaces the credential in the configuration.
 func (c *Config) SetCredential(credential Credential) {
 	c.JITConfig, c.RunnerToken, c.RegistrationURL = credential.JITConfig, credential.RunnerToken, credential.RegistrationURL
 	c.ExpiresAt, c.JobID, c.Env = credential.ExpiresAt, credential.JobID, credential.Env
 }
 
-// Refusal is what the operator's endpoint answers where it hands nothing over.
+// Refusal is the response of the operator's endpoint if it returns no credential.
 type Refusal struct {
-	// Reason is one of the reasons for which a machine ends; empty where another try may help.
+	// Reason is one of the reasons for which a machine ends. It is empty if a retry may succeed.
 	Reason string `json:"reason,omitempty"`
-	// Message is for people. It never holds a credential.
+	// Message describes the reason. It never contains a credential.
 	Message string `json:"message"`
 }
 
-// Cache names caches on the machine's network, which it does without where they can't be had.
+// Cache names caches in the machine's network. If a cache is unavailable, the machine does not use it.
 type Cache struct {
-	// RegistryMirrors are base URLs that Docker asks before Docker Hub.
+	// RegistryMirrors are base URLs that Docker tries before Docker Hub.
 	RegistryMirrors []string `json:"registry_mirrors,omitempty"`
 	// ActionsURL is the base URL of a server for actions/cache.
 	ActionsURL string `json:"actions_url,omitempty"`
 }
 
-// Runner is the runner program.
+// Runner defines the runner program.
 type Runner struct {
-	// DownloadURL is used only if InstallPath does not hold the runner.
+	// DownloadURL is only used if InstallPath does not contain the runner.
 	DownloadURL string `json:"download_url,omitempty"`
-	// DownloadSHA256 of the download, in hexadecimal. Without it nothing is downloaded.
+	// DownloadSHA256 is the SHA-256 checksum of the download in hexadecimal. Without it, nothing is
+	// downloaded.
 	DownloadSHA256 string `json:"download_sha256,omitempty"`
 	InstallPath    string `json:"install_path,omitempty"`
 	WorkDir        string `json:"work_dir,omitempty"`
@@ -140,7 +143,7 @@ type Runner struct {
 	RunScript      string `json:"run_script,omitempty"`
 	OS             string `json:"os,omitempty"`
 	Arch           string `json:"arch,omitempty"`
-	// Program is the runner's program where the platform has one and no scripts.
+	// Program is the path of the runner program if the platform has one and no scripts.
 	Program string `json:"program,omitempty"`
 }
 
@@ -150,131 +153,133 @@ const (
 	AttestTPM       = "tpm"
 )
 
-// AgentPath is where the image has spire-agent.
+// AgentPath is the path of spire-agent in the image.
 const AgentPath = "/opt/spire/bin/spire-agent"
 
-// SPIFFE holds what attestation needs.
+// SPIFFE holds the settings of the attestation.
 type SPIFFE struct {
 	Enabled bool `json:"enabled"`
 	// Method is AttestJoinToken or AttestTPM.
 	Method string `json:"method,omitempty"`
-	// JoinToken is worth one attestation, with AttestJoinToken.
+	// JoinToken is valid for one attestation with AttestJoinToken.
 	JoinToken string `json:"join_token,omitempty"`
-	// SPIFFEID that the machine is to have; another one is refused.
+	// SPIFFEID is the SPIFFE ID that the machine must get. The machine rejects another one.
 	SPIFFEID string `json:"spiffe_id,omitempty"`
-	// TPMDevice with AttestTPM; default /dev/tpmrm0.
+	// TPMDevice is the path of the TPM's device file with AttestTPM. Default: /dev/tpmrm0.
 	TPMDevice string `json:"tpm_device,omitempty"`
-	// TrustDomain without spiffe://, e.g. hyperfleet.io.
+	// TrustDomain is the trust domain without spiffe://, e.g. hyperfleet.io.
 	TrustDomain string `json:"trust_domain,omitempty"`
-	// ServerAddress of the SPIRE server as the machine sees it, host:port.
+	// ServerAddress is the address at which the machine reaches the SPIRE server, as host:port.
 	ServerAddress string `json:"server_address,omitempty"`
-	// TrustBundle in PEM verifies the SPIRE server.
+	// TrustBundle verifies the SPIRE server, in PEM.
 	TrustBundle string `json:"trust_bundle,omitempty"`
-	// AgentPath of spire-agent in the machine; default AgentPath.
+	// AgentPath is the path of spire-agent in the machine. Default: the constant AgentPath.
 	AgentPath string `json:"agent_path,omitempty"`
-	// DevID is where the machine has its device identity certified, with AttestTPM: it
-	// takes a POST of a DevIDRequest and answers with a DevIDCertificate.
+	// DevID is the endpoint that certifies the machine's device identity with AttestTPM. A POST request
+	// with a DevIDRequest returns a DevIDCertificate.
 	DevID *Callback `json:"devid,omitempty"`
 }
 
-// DevIDRequest asks for a certificate over a key that the machine's TPM made (TCG TPM 2.0
-// Keys for Device Identity and Attestation, section 6).
+// DevIDRequest requests a certificate for a key that the machine's TPM created (TCG TPM 2.0 Keys for
+// Device Identity and Attestation, section 6).
 type DevIDRequest struct {
-	// Public is the key's TPM2B_PUBLIC.
+	// Public is the TPM2B_PUBLIC of the key.
 	Public []byte `json:"public"`
-	// EKCertificate of the TPM in DER, as far as it has one.
+	// EKCertificate is the endorsement key certificate of the TPM in DER, if the TPM has one.
 	EKCertificate []byte `json:"ek_certificate,omitempty"`
 }
 
-// DevIDCertificate is the answer to a DevIDRequest.
+// DevIDCertificate is the response to a DevIDRequest.
 type DevIDCertificate struct {
-	// Chain in PEM, the key's own certificate first.
+	// Chain is the certificate chain in PEM. The certificate of the key is first.
 	Chain string `json:"chain"`
 }
 
-// SecretsVault is the secrets manager Vault, and OpenBao too.
+// SecretsVault is the secrets manager HashiCorp Vault or OpenBao.
 const SecretsVault = "vault"
 
-// Ways to log in to a secrets manager with a SPIFFE identity.
+// Methods to log in to a secrets manager with a SPIFFE identity.
 const (
 	SecretsAuthJWT  = "jwt"
 	SecretsAuthCert = "cert"
 )
 
-// Secrets says where in a secrets manager the machine's credential is, and how the machine
-// logs in. Nothing of it is secret.
+// Secrets is the location of the machine's credential in a secrets manager, and how the machine logs in.
+// It contains nothing secret.
 type Secrets struct {
-	// Manager is SecretsVault, which is OpenBao too.
+	// Manager is the secrets manager: SecretsVault.
 	Manager string `json:"manager"`
-	// Address is the manager's base URL.
+	// Address is the base URL of the secrets manager.
 	Address string `json:"address"`
-	// CABundle in PEM verifies it; empty means the system's.
+	// CABundle verifies the secrets manager, in PEM. If it is empty, the system's certificate authorities
+	// are used.
 	CABundle string `json:"ca_bundle,omitempty"`
-	// Namespace of the manager (Vault Enterprise, OpenBao); empty means none.
+	// Namespace is the namespace in the secrets manager (Vault Enterprise, OpenBao). It may be empty.
 	Namespace string `json:"namespace,omitempty"`
-	// Auth is SecretsAuthJWT (a JWT-SVID of Audience) or SecretsAuthCert (the X.509-SVID as
-	// the TLS client's certificate).
+	// Auth is SecretsAuthJWT (with a JWT-SVID for Audience) or SecretsAuthCert (with the X.509-SVID as
+	// TLS client certificate).
 	Auth string `json:"auth"`
-	// AuthMount is the path that the method is mounted at; default its name.
+	// AuthMount is the path at which the auth method is mounted. Default: the name of the method.
 	AuthMount string `json:"auth_mount,omitempty"`
-	// Role to log in with.
+	// Role is the role to log in with.
 	Role string `json:"role,omitempty"`
-	// Audience of the JWT-SVID; default the manager's name.
+	// Audience is the audience of the JWT-SVID. Default: the name of the secrets manager.
 	Audience string `json:"audience,omitempty"`
-	// Path of the secret as the HTTP API has it, e.g. secret/data/runners/team-a. Answers of
-	// KV version 2 are told from others by their shape.
+	// Path is the path of the secret in the HTTP API, e.g. secret/data/runners/team-a. Responses of KV
+	// version 2 are recognized by their structure.
 	Path string `json:"path"`
-	// Keys name the keys of the secret that hold the credential's fields; defaults:
-	// jit_config, runner_token, registration_url, by the fields' own names.
+	// Keys maps the credential's fields jit_config, runner_token and registration_url to keys of the
+	// secret. Default: the same names.
 	Keys map[string]string `json:"keys,omitempty"`
 }
 
-// ReportTo is the operator's endpoint for one machine's reports.
+// ReportTo is the operator's endpoint for the reports of one machine.
 type ReportTo struct {
-	// URL takes a POST of a Report.
+	// URL is the URL of the endpoint. It accepts a POST request with a Report.
 	URL string `json:"url"`
-	// Token is sent as a bearer token. It is good for this machine's reports only.
+	// Token is sent as a bearer token. It is valid only for the reports of this machine.
 	Token string `json:"token"`
-	// CABundle in PEM verifies the endpoint; empty means the system's.
+	// CABundle verifies the endpoint, in PEM. If it is empty, the system's certificate authorities are
+	// used.
 	CABundle string `json:"ca_bundle,omitempty"`
 }
 
-// Phase is how far the bootstrap service is.
+// Phase is the phase of the bootstrap service.
 type Phase string
 
-// Phases in their order. Finished and Failed are last.
+// Phases in their order. Finished and Failed are the last phases.
 const (
 	PhaseStarted Phase = "Started"
-	// PhaseAttesting: the machine proves who it is.
+	// PhaseAttesting means that the machine is proving its identity.
 	PhaseAttesting Phase = "Attesting"
-	// PhaseAttested: it has its SVID, and will soon have its credential.
+	// PhaseAttested means that the machine has its SVID and will get its credential.
 	PhaseAttested    Phase = "Attested"
 	PhaseDownloading Phase = "Downloading"
 	PhaseConfiguring Phase = "Configuring"
-	// PhaseListening: the runner is online and waits for a job.
+	// PhaseListening means that the runner is online and waits for a job.
 	PhaseListening Phase = "Listening"
 	PhaseRunning   Phase = "Running"
 	PhaseFinished  Phase = "Finished"
 	PhaseFailed    Phase = "Failed"
 )
 
-// Last says whether the machine has said its last word: it powers off.
+// Last returns whether the phase is the last one. The machine then powers off.
 func (p Phase) Last() bool { return p == PhaseFinished || p == PhaseFailed }
 
-// Reasons why a machine ends. With JobDone, JobGone, IdleTimeout and Terminated the phase
-// is Finished, with all others Failed.
+// Reasons for which a machine ends. With JobDone, JobGone, IdleTimeout and Terminated, the phase is
+// Finished. With all other reasons, it is Failed.
 const (
 	ReasonJobDone = "JobDone"
-	// ReasonJobGone: the one job that the machine was made for cannot be had any more: it
-	// was cancelled, or somebody else took it.
+	// ReasonJobGone means that the only job of the machine is not available any more, because it was
+	// cancelled or another runner has taken it.
 	ReasonJobGone           = "JobGone"
-	ReasonCredentialExpired = "CredentialExpired" //nolint:gosec // a word, no credential
-	// ReasonCredentialRefused: the operator hands the machine no credential: its claim code
-	// was used before, or its claim is over.
-	ReasonCredentialRefused = "CredentialRefused" //nolint:gosec // a word, no credential
-	// ReasonCredentialUnavailable: the operator was not reached, or had no credential, for
-	// as long as the machine waits for it.
-	ReasonCredentialUnavailable = "CredentialUnavailable" //nolint:gosec // as above
+	ReasonCredentialExpired = "CredentialExpired" //nolint:gosec // a reason, not a credential
+	// ReasonCredentialRefused means that the operator does not return a credential, because the machine's
+	// claim code was already used or its claim has ended.
+	ReasonCredentialRefused = "CredentialRefused" //nolint:gosec // a reason, not a credential
+	// ReasonCredentialUnavailable means that the operator was unreachable or had no credential until the
+	// machine's timeout.
+	ReasonCredentialUnavailable = "CredentialUnavailable" //nolint:gosec // a reason, not a credential
 	ReasonIdleTimeout           = "IdleTimeout"
 	ReasonJobTimeout            = "JobTimeout"
 	ReasonConfigInvalid         = "ConfigInvalid"
@@ -282,59 +287,61 @@ const (
 	ReasonRegistrationError     = "RegistrationFailed"
 	ReasonRunnerFailed          = "RunnerFailed"
 	ReasonTerminated            = "Terminated"
-	// ReasonAttestationUnavailable: the configuration wants an identity that this
-	// machine has no means to prove: the image has no spire-agent, or no TPM.
+	// ReasonAttestationUnavailable means that the machine cannot attest as the configuration requires,
+	// because the image has no spire-agent or the machine has no TPM.
 	ReasonAttestationUnavailable = "AttestationUnavailable"
-	// ReasonAttestationRefused: the SPIRE server refuses the machine: its join token was used
-	// before or has expired, its device identity is not certified, or it was evicted.
+	// ReasonAttestationRefused means that the SPIRE server rejects the machine. Its join token was
+	// already used or has expired, its device identity is not certified, or it was evicted.
 	ReasonAttestationRefused = "AttestationRefused"
-	// ReasonAttestationTimeout: the SPIRE server was not reached, or gave no SVID, for as
-	// long as the machine waits for it.
+	// ReasonAttestationTimeout means that the SPIRE server was unreachable or issued no SVID until the
+	// machine's timeout.
 	ReasonAttestationTimeout = "AttestationTimeout"
-	// ReasonTrustDomainMismatch: the server is of another trust domain, or is verified by
-	// other keys than the machine was told.
+	// ReasonTrustDomainMismatch means that the server has another trust domain, or that the configured
+	// trust bundle does not verify the server.
 	ReasonTrustDomainMismatch = "TrustDomainMismatch"
-	// ReasonClockSkew: by the machine's clock the server's certificates are not valid.
+	// ReasonClockSkew means that the server's certificates are not valid according to the machine's
+	// clock.
 	ReasonClockSkew = "ClockSkew"
-	// ReasonIdentityMismatch: the SVID is of another machine.
+	// ReasonIdentityMismatch means that the SVID is the SVID of another machine.
 	ReasonIdentityMismatch = "IdentityMismatch"
-	// ReasonSecretsRefused: the secrets manager lets the machine not log in, or not read.
+	// ReasonSecretsRefused means that the secrets manager does not allow the machine to log in or to read
+	// the secret.
 	ReasonSecretsRefused = "SecretsRefused"
-	// ReasonSecretMissing: the secret, or a key of it, is not in the secrets manager.
+	// ReasonSecretMissing means that the secret or one of its keys does not exist.
 	ReasonSecretMissing = "SecretMissing"
-	// ReasonSecretsUnavailable: the secrets manager was not reached for as long as the
-	// machine waits for it.
+	// ReasonSecretsUnavailable means that the secrets manager was unreachable until the machine's
+	// timeout.
 	ReasonSecretsUnavailable = "SecretsUnavailable"
 )
 
-// Report says what the bootstrap service does. It never holds a credential.
+// Report is the state of the bootstrap service. It never contains a credential.
 type Report struct {
 	Phase Phase `json:"phase"`
-	// Reason is set with Finished and Failed.
+	// Reason is set with the phases Finished and Failed.
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Time    time.Time `json:"time"`
-	// Result of the job in the platform's word, e.g. success; with Finished and Failed, if
-	// one ran and its end is known.
+	// Result is the result of the job in the platform's term, e.g. success. It is set with the phases
+	// Finished and Failed if a job ran and its result is known.
 	Result string `json:"result,omitempty"`
-	// Log is the end of what the runner wrote, without credentials, at most MaxLog bytes;
-	// with Finished and Failed.
+	// Log is the end of the runner's output without credentials, at most MaxLog bytes. It is set with the
+	// phases Finished and Failed.
 	Log string `json:"log,omitempty"`
 }
 
-// MaxLog bounds Report.Log in bytes.
+// MaxLog is the maximum size of Report.Log in bytes.
 const MaxLog = 64 << 10
 
-// Duration is a time.Duration written as Go writes it, e.g. "30m0s".
-type Duration time.Duration //nolint:recvcheck // a text is read into a pointer and written from a value
+// Duration is a time.Duration that is encoded as a string such as "30m0s".
+type Duration time.Duration //nolint:recvcheck // UnmarshalText needs a pointer, MarshalText a value
 
-// Value is the duration as the time package has it.
+// Value returns the duration as a time.Duration.
 func (d Duration) Value() time.Duration { return time.Duration(d) }
 
-// MarshalText writes the duration.
+// MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads a duration.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	*d = Duration(v)

@@ -8,10 +8,10 @@ import _ "embed"
 //go:embed openapi.yaml
 var document string
 
-// Document is the contract, openapi.yaml: what the server checks requests against, and
-// tests its answers.
+// Document returns the contract, openapi.yaml. The server validates requests against it, and tests
+// validate responses.
 func Document() []byte { return []byte(document) }
 
-// HeaderTenant is in the answers to those who see the resources of one tenant alone, so that
-// they don't take another's for gone.
+// HeaderTenant is the header of responses to callers that can see the resources of one tenant only. With
+// it, such a caller does not mistake an invisible resource of another tenant for a deleted one.
 const HeaderTenant = "X-Hyperfleet-Tenant"

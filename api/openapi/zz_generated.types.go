@@ -42,8 +42,8 @@ type Change struct {
 	Id         string `json:"id"`
 	Kind       string `json:"kind"`
 
-	// Operation created; updated (spec, labels, references); deleting (deletion was asked for);
-	// status (conditions changed); removed (the resource is gone).
+	// Operation created, updated (spec, labels or references), deleting (the deletion was requested),
+	// status (conditions changed) or removed (the resource was removed).
 	Operation string `json:"operation"`
 }
 
@@ -51,38 +51,38 @@ type Change struct {
 type ChangeList struct {
 	Items []Change `json:"items"`
 
-	// Next Cursor for the next request.
+	// Next The cursor for the next request.
 	Next string `json:"next"`
 }
 
-// FieldError What is wrong with one field.
+// FieldError An error in one field.
 type FieldError struct {
-	// Field Its path, for example spec.nodes[2].size.
+	// Field The path of the field, for example spec.nodes[2].size.
 	Field string `json:"field"`
 
-	// Message What is wrong, without the value.
+	// Message The error, without the value of the field.
 	Message string `json:"message"`
 }
 
 // ForceDelete defines model for ForceDelete.
 type ForceDelete struct {
-	// Reason Kept in the audit log.
+	// Reason The reason. It is stored in the audit log.
 	Reason string `json:"reason"`
 }
 
 // Lease defines model for Lease.
 type Lease struct {
-	// ExpiresInSeconds By the server's clock, so that clocks need not agree.
+	// ExpiresInSeconds The remaining time by the server's clock, so that clocks do not have to be synchronized.
 	ExpiresInSeconds float64 `json:"expires_in_seconds"`
 
-	// Holder Empty when nobody holds it.
+	// Holder The holder. It is empty if there is none.
 	Holder string `json:"holder"`
 	Name   string `json:"name"`
 }
 
 // LeaseRequest defines model for LeaseRequest.
 type LeaseRequest struct {
-	// Holder One replica; a fresh name for each process.
+	// Holder The name of a replica. It must be different for each process.
 	Holder     string `json:"holder"`
 	TtlSeconds int    `json:"ttl_seconds"`
 }
@@ -93,7 +93,7 @@ type Problem struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail,omitempty"`
 
-	// Errors What is wrong field by field.
+	// Errors The errors in fields.
 	Errors    []FieldError `json:"errors,omitempty"`
 	Instance  string       `json:"instance,omitempty"`
 	Status    int          `json:"status"`
@@ -105,18 +105,18 @@ type Problem struct {
 
 // Resource defines model for Resource.
 type Resource struct {
-	// CreatedBy The caller; anonymous where nobody is asked who they are.
+	// CreatedBy The caller, or anonymous if authentication is disabled.
 	CreatedBy   string    `json:"created_by"`
 	CreatedTime time.Time `json:"created_time"`
 	DeletedBy   string    `json:"deleted_by,omitempty"`
 
-	// DeletedTime When deletion was asked for.
+	// DeletedTime The time at which the deletion was requested.
 	DeletedTime *time.Time `json:"deleted_time,omitempty"`
 
-	// Generation Begins at 1; one more with every change of spec, labels or references, and with deletion.
+	// Generation It starts at 1 and is incremented by every change of spec, labels or references and by the deletion.
 	Generation int32 `json:"generation"`
 
-	// Href Path of the resource below the API's root.
+	// Href The path of the resource below the API's root.
 	Href string `json:"href"`
 
 	// Id UUID version 7.
@@ -131,7 +131,7 @@ type Resource struct {
 	Spec       map[string]any                 `json:"spec"`
 	Status     ResourceStatus                 `json:"status"`
 
-	// Tenancy What the tenancy headers of the creating request said.
+	// Tenancy The tenant of the request that created the resource, by dimension.
 	Tenancy     map[string]string `json:"tenancy,omitempty"`
 	UpdatedBy   string            `json:"updated_by"`
 	UpdatedTime time.Time         `json:"updated_time"`
@@ -142,13 +142,13 @@ type ResourceCondition struct {
 	CreatedTime        time.Time `json:"created_time"`
 	LastTransitionTime time.Time `json:"last_transition_time"`
 
-	// LastUpdatedTime The oldest report that the condition stands on.
+	// LastUpdatedTime The time of the oldest report from which the condition was computed.
 	LastUpdatedTime time.Time `json:"last_updated_time"`
 	Message         string    `json:"message,omitempty"`
 
-	// ObservedGeneration Of Reconciled, the newest generation that a required adapter has reported on: 0
-	// until the first report, and below the resource's generation from a change until
-	// the first report on it.
+	// ObservedGeneration For Reconciled, the highest generation that a required adapter has reported on. It
+	// is 0 until the first report. After a change it is below the resource's generation
+	// until the first report on the new generation.
 	ObservedGeneration int32  `json:"observed_generation"`
 	Reason             string `json:"reason,omitempty"`
 
@@ -159,13 +159,13 @@ type ResourceCondition struct {
 
 // ResourceCreate defines model for ResourceCreate.
 type ResourceCreate struct {
-	// Href As id.
+	// Href Ignored, as id is.
 	Href string `json:"href,omitempty"`
 
-	// Id Taken and not used: the API gives ids.
+	// Id Ignored, because the API assigns IDs.
 	Id string `json:"id,omitempty"`
 
-	// Kind The kind; needed where the path does not say it.
+	// Kind The kind. It is required if the path does not contain it.
 	Kind       string                         `json:"kind,omitempty"`
 	Labels     map[string]string              `json:"labels,omitempty"`
 	Name       string                         `json:"name"`
@@ -181,14 +181,14 @@ type ResourceList struct {
 	Items []Resource `json:"items"`
 	Page  int        `json:"page"`
 
-	// Size Resources on this page.
+	// Size The number of resources on this page.
 	Size int `json:"size"`
 
-	// Total Resources on all pages.
+	// Total The number of resources on all pages.
 	Total int `json:"total"`
 }
 
-// ResourcePatch A field that is there replaces the stored one whole; one that is absent is kept.
+// ResourcePatch A field in the request replaces the stored field completely. A field that is not in the request is not changed.
 type ResourcePatch struct {
 	Labels     *map[string]string              `json:"labels,omitempty"`
 	References *map[string][]ResourceReference `json:"references,omitempty"`
@@ -219,19 +219,19 @@ type StatusList struct {
 type StatusReport struct {
 	Adapter string `json:"adapter"`
 
-	// AdapterConfigVersion Version of the task configuration, from its author.
+	// AdapterConfigVersion The version of the task configuration. Its author defines the version.
 	AdapterConfigVersion string `json:"adapter_config_version,omitempty"`
 
-	// AdapterFrameworkVersion Version of the adapter's program.
+	// AdapterFrameworkVersion The version of the adapter's program.
 	AdapterFrameworkVersion string `json:"adapter_framework_version,omitempty"`
 
-	// Conditions Available, Applied and Health are mandatory, Finalized and others are not.
+	// Conditions Available, Applied and Health are mandatory. Finalized and others are optional.
 	Conditions         []AdapterCondition `json:"conditions"`
 	Data               *map[string]any    `json:"data,omitempty"`
 	Metadata           *map[string]any    `json:"metadata,omitempty"`
 	ObservedGeneration int32              `json:"observed_generation"`
 
-	// ObservedTime At most 5 minutes ahead and 30 minutes old. Reports are told apart by whole seconds; of one second, the last to arrive holds.
+	// ObservedTime It must be at most 5 minutes in the future and 30 minutes in the past. Reports are compared by whole seconds. Of several reports in the same second, the last one to arrive is stored.
 	ObservedTime time.Time `json:"observed_time"`
 }
 
@@ -295,7 +295,7 @@ type CreateBody = ResourceCreate
 // ForceDeleteBody defines model for ForceDeleteBody.
 type ForceDeleteBody = ForceDelete
 
-// PatchBody A field that is there replaces the stored one whole; one that is absent is kept.
+// PatchBody A field in the request replaces the stored field completely. A field that is not in the request is not changed.
 type PatchBody = ResourcePatch
 
 // StatusBody defines model for StatusBody.
@@ -303,14 +303,14 @@ type StatusBody = StatusReport
 
 // ListChangesParams defines parameters for ListChanges.
 type ListChangesParams struct {
-	// After Cursor of an earlier answer.
+	// After Cursor of an earlier response.
 	After *string `form:"after,omitempty" json:"after,omitempty"`
 
-	// Kind Changes of this kind alone.
+	// Kind List only changes of this kind.
 	Kind  *string `form:"kind,omitempty" json:"kind,omitempty"`
 	Limit *int    `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Wait Seconds to wait for a change.
+	// Wait Maximum time to wait for a change, in seconds.
 	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
@@ -318,35 +318,35 @@ type ListChangesParams struct {
 type ListResourcesParams struct {
 	Page *Page `form:"page,omitempty" json:"page,omitempty"`
 
-	// Size Resources on a page.
+	// Size Number of resources per page.
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Order Field and direction, for example `name asc, created_time desc`.
+	// Order Fields to sort by, each with a direction, for example `name asc, created_time desc`.
 	Order *Order `form:"order,omitempty" json:"order,omitempty"`
 
-	// Search Condition on the resources, for example
+	// Search A condition that the resources must meet, for example
 	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
-	// Operators: = != < <= > >= in and or not, with parentheses. Of one resource by its id:
-	// 404 if it does not hold.
+	// The operators are = != < <= > >= in and or not, with parentheses. For a single resource
+	// the status is 404 if the resource does not meet the condition.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 
-	// Fields Fields to answer with, comma-separated, for example `id,name,status.conditions`. `id` is always there.
+	// Fields Fields to return, separated by commas, for example `id,name,status.conditions`. `id` is always returned.
 	Fields *Fields `form:"fields,omitempty" json:"fields,omitempty"`
 
-	// RefType Resources with a reference of this type; needs ref_target_id.
+	// RefType List only resources with a reference of this type. It requires ref_target_id.
 	RefType     *RefType     `form:"ref_type,omitempty" json:"ref_type,omitempty"`
 	RefTargetId *RefTargetID `form:"ref_target_id,omitempty" json:"ref_target_id,omitempty"`
 
-	// Kind Resources of this kind alone, for example NodePool.
+	// Kind List only resources of this kind, for example NodePool.
 	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
 }
 
 // GetResourceParams defines parameters for GetResource.
 type GetResourceParams struct {
-	// Search Condition on the resources, for example
+	// Search A condition that the resources must meet, for example
 	// `labels.tier='gold' and status.conditions.Reconciled='False'`.
-	// Operators: = != < <= > >= in and or not, with parentheses. Of one resource by its id:
-	// 404 if it does not hold.
+	// The operators are = != < <= > >= in and or not, with parentheses. For a single resource
+	// the status is 404 if the resource does not meet the condition.
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 }
 
@@ -354,13 +354,13 @@ type GetResourceParams struct {
 type ListResourceStatusesParams struct {
 	Page *Page `form:"page,omitempty" json:"page,omitempty"`
 
-	// Size Resources on a page.
+	// Size Number of resources per page.
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
 
-	// Order One of adapter, created_time, last_report_time, observed_time and observed_generation, and a direction.
+	// Order The field to sort by (adapter, created_time, last_report_time, observed_time or observed_generation) and a direction.
 	Order *StatusOrder `form:"order,omitempty" json:"order,omitempty"`
 
-	// Search Condition on the reports: `adapter = 'dns'` or `adapter in ('dns', 'images')`.
+	// Search A condition that the reports must meet: `adapter = 'dns'` or `adapter in ('dns', 'images')`.
 	Search *StatusSearch `form:"search,omitempty" json:"search,omitempty"`
 }
 

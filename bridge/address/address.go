@@ -13,90 +13,90 @@ import (
 )
 
 var (
-	errFamilies = errors.New("the ends are of two families")
-	errAddress  = errors.New("an end is no address")
-	errOrder    = errors.New("the first address is behind the last")
+	errFamilies     = errors.New("the two addresses are not of the same family")
+	errNotAddresses = errors.New("it is not a range of two IP addresses")
+	errOrder        = errors.New("the first address is above the last")
 )
 
-// Range is what lies between two addresses of one family, both included.
+// Range holds all addresses from First to Last, both included. Both are of the same family.
 type Range struct{ First, Last netip.Addr }
 
-// Parse reads an entry of an IPAddressPool: a CIDR, or two addresses with a hyphen and
-// perhaps blanks between them. It takes what MetalLB takes (internal/config, ParseCIDR), by
-// the same readers: an address of IPv4 that is written as one of IPv6 is one of IPv4.
+// Parse parses an entry of an IPAddressPool: a CIDR, or two addresses with a hyphen and optional blanks
+// between them. It accepts what MetalLB accepts (internal/config, ParseCIDR) and uses the same parsers.
+// An IPv4-mapped IPv6 address is an IPv4 address.
 func Parse(entry string) (Range, error) {
-	first, last, isRange := strings.Cut(entry, "-")
+	firstText, lastText, isRange := strings.Cut(entry, "-")
 	if !isRange {
 		_, network, err := net.ParseCIDR(entry)
 		if err != nil {
 			return Range{}, fmt.Errorf("parse %q: %w", entry, err)
 		}
 
-		return rangeOf(network), nil
+		return newRange(network), nil
 	}
 
-	from, fromOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(first)))
-	to, toOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(last)))
-	from, to = from.Unmap(), to.Unmap()
+	first, firstOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(firstText)))
+	last, lastOK := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(lastText)))
+	first, last = first.Unmap(), last.Unmap()
 
 	switch {
-	case !fromOK, !toOK:
-		return Range{}, fmt.Errorf("parse %q: %w", entry, errAddress)
-	case from.Is4() != to.Is4():
+	case !firstOK, !lastOK:
+		return Range{}, fmt.Errorf("parse %q: %w", entry, errNotAddresses)
+	case first.Is4() != last.Is4():
 		return Range{}, fmt.Errorf("parse %q: %w", entry, errFamilies)
-	case to.Less(from):
+	case last.Less(first):
 		return Range{}, fmt.Errorf("parse %q: %w", entry, errOrder)
 	}
 
-	return Range{from, to}, nil
+	return Range{first, last}, nil
 }
 
-func rangeOf(network *net.IPNet) Range {
-	last := slices.Clone(network.IP)
-	for i := range last {
-		last[i] |= ^network.Mask[i]
+func newRange(network *net.IPNet) Range {
+	lastIP := slices.Clone(network.IP)
+	for i := range lastIP {
+		lastIP[i] |= ^network.Mask[i]
 	}
 
-	from, _ := netip.AddrFromSlice(network.IP)
-	to, _ := netip.AddrFromSlice(last)
+	first, _ := netip.AddrFromSlice(network.IP)
+	last, _ := netip.AddrFromSlice(lastIP)
 
-	if from.Is4In6() {
-		return Range{from.Unmap(), to.Unmap()}
+	if first.Is4In6() {
+		return Range{first.Unmap(), last.Unmap()}
 	}
 
-	return Range{from, to}
+	return Range{first, last}
 }
 
-// Contains says whether an address is in the range.
+// Contains returns whether the address is in the range.
 func (r Range) Contains(addr netip.Addr) bool {
 	return addr.Is4() == r.First.Is4() && !addr.Less(r.First) && !r.Last.Less(addr)
 }
 
-// Cover cuts a pool's entries into CIDRs. Entries that can't be read are left out: MetalLB
-// refuses such a pool whole.
-func Cover(entries []string) []string {
+// SplitIntoCIDRs splits the entries of a pool into CIDRs. It ignores entries that are not valid, because
+// MetalLB rejects the whole pool if one entry is not valid.
+func SplitIntoCIDRs(entries []string) []string {
 	var out []string
 
 	for _, entry := range entries {
 		if r, err := Parse(entry); err == nil {
-			out = append(out, r.cover()...)
+			out = append(out, r.splitIntoCIDRs()...)
 		}
 	}
 
 	return out
 }
 
-// cover cuts a range into the fewest CIDRs, from its start on: each is as large as the
-// address's alignment and the rest of the range allow.
-func (r Range) cover() []string {
+// splitIntoCIDRs splits the range into as few CIDRs as possible, in ascending order. Each CIDR is as
+// large as the alignment of its first address and the rest of the range allow.
+func (r Range) splitIntoCIDRs() []string {
 	var out []string
 
-	for at := r.First; ; {
-		widest := netip.PrefixFrom(at, at.BitLen())
+	for start := r.First; ; {
+		widest := netip.PrefixFrom(start, start.BitLen())
 
-		for length := at.BitLen() - 1; length >= 0; length-- {
-			wider := netip.PrefixFrom(at, length)
-			if wider.Masked().Addr() != at || r.Last.Less(lastOf(wider)) {
+		for length := start.BitLen() - 1; length >= 0; length-- {
+			wider := netip.PrefixFrom(start, length)
+			if wider.Masked().Addr() != start || r.Last.Less(lastAddress(wider)) {
 				break
 			}
 
@@ -105,17 +105,17 @@ func (r Range) cover() []string {
 
 		out = append(out, widest.String())
 
-		last := lastOf(widest)
+		last := lastAddress(widest)
 		if !last.Less(r.Last) {
 			return out
 		}
 
-		at = last.Next()
+		start = last.Next()
 	}
 }
 
-// Around gives the CIDRs that an address is in, the address's own first.
-func Around(addr netip.Addr) []string {
+// EnclosingCIDRs returns all CIDRs that contain the address, the smallest first.
+func EnclosingCIDRs(addr netip.Addr) []string {
 	out := make([]string, 0, addr.BitLen()+1)
 
 	for length := addr.BitLen(); length >= 0; length-- {
@@ -130,8 +130,8 @@ func Around(addr netip.Addr) []string {
 	return out
 }
 
-// lastOf is a CIDR's last address.
-func lastOf(prefix netip.Prefix) netip.Addr {
+// lastAddress returns the last address of a CIDR.
+func lastAddress(prefix netip.Prefix) netip.Addr {
 	raw := prefix.Addr().AsSlice()
 	for i := range raw {
 		for bit := range 8 {

@@ -66,7 +66,7 @@ func TestCover(t *testing.T) {
 		"10.0.0.1/32", "10.0.0.2/31", "10.0.0.4/30", "10.0.0.8/31", "fd00::/64", "0.0.0.0/0", "255.255.255.255/32",
 		"fd00::1/128", "fd00::2/127", "fd00::4/126", "fd00::8/127", "::/0",
 	}
-	got := address.Cover([]string{
+	got := address.SplitIntoCIDRs([]string{
 		"10.0.0.1-10.0.0.9", "fd00::/64", "words", "0.0.0.0/0", "255.255.255.255/32", "fd00::1-fd00::9", "::/0", "fe80::1%a-fe80::2%a",
 	})
 
@@ -79,27 +79,28 @@ func addr(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// wide is an IPv6 address that has a number at both ends of it.
-func wide(n uint32) netip.Addr {
+// wideAddr returns an IPv6 address that contains a number at both ends.
+func wideAddr(n uint32) netip.Addr {
 	a := addr(n).As4()
 
 	return netip.AddrFrom16([16]byte{0: a[0], 1: a[1], 2: a[2], 3: a[3], 12: a[0], 13: a[1], 14: a[2], 15: a[3]})
 }
 
-// An address is in a range if and only if one of the CIDRs around it covers the range's.
+// TestIndexFindsWhatIsContained checks that an address is in a range if and only if one of the CIDRs
+// that contain the address is one of the CIDRs of the range.
 func TestIndexFindsWhatIsContained(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "the index finds what the range contains", property.Options{Runs: 500}, prop.ForAll(func(points []uint32, near int32) bool {
 		a, b, at := points[0], points[1], points[2]
 
-		for _, of := range []func(uint32) netip.Addr{addr, wide} {
+		for _, of := range []func(uint32) netip.Addr{addr, wideAddr} {
 			first, last := of(min(a, b)), of(max(a, b))
 			r := address.Range{First: first, Last: last}
-			cover := address.Cover([]string{first.String() + "-" + last.String()})
+			cover := address.SplitIntoCIDRs([]string{first.String() + "-" + last.String()})
 
 			for _, probe := range []netip.Addr{of(at), of(min(a, b) + uint32(near)), of(max(a, b) + uint32(near)), first, last} {
-				found := slices.ContainsFunc(address.Around(probe), func(around string) bool { return slices.Contains(cover, around) })
+				found := slices.ContainsFunc(address.EnclosingCIDRs(probe), func(around string) bool { return slices.Contains(cover, around) })
 				if found != r.Contains(probe) {
 					return false
 				}
@@ -121,6 +122,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is %v", entry, r)
 		}
 
-		_ = address.Cover([]string{entry})
+		_ = address.SplitIntoCIDRs([]string{entry})
 	})
 }

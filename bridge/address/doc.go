@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package address answers which of MetalLB's pools has an address. It is pure.
+// Package address finds the IPAddressPool of MetalLB that contains an address. All functions are pure.
 //
-// A pool's ranges are cut into CIDRs, which are what an index keeps: an address is in the
-// pool if one of the 33 CIDRs around the address is among them. So no list of all pools is
-// gone through.
+// The ranges of a pool are split into CIDRs, which are the values of an index. An IPv4 address is in a
+// pool if one of the 33 CIDRs that contain the address (129 for IPv6) is a value of the pool in the
+// index. A lookup therefore does not list all pools.
 package address

@@ -17,45 +17,45 @@ import (
 )
 
 var (
-	errNoKeys   = errors.New("it holds no public key")
-	errPrivate  = errors.New("it holds a private key: put the public one there, and make a new pair")
-	errKeyLine  = errors.New("it is no public key in the form of authorized_keys")
-	errNoAuths  = errors.New("it has no auths")
-	errJSON     = errors.New("it is no Docker configuration in JSON")
-	errAuth     = errors.New("its auth is not the base64 of user:password")
-	errNoSecret = errors.New("it has neither auth nor user and password")
+	errNoKeys        = errors.New("it has no public key")
+	errPrivateKey    = errors.New("it has a private key: create a new key pair and store only its public key here")
+	errInvalidKey    = errors.New("it is not a public key in the format of authorized_keys")
+	errNoAuths       = errors.New("it has no auths")
+	errInvalidJSON   = errors.New("it is not a Docker configuration in JSON")
+	errInvalidAuth   = errors.New("its auth is not the base64 of user:password")
+	errNoCredentials = errors.New("it has neither auth nor username and password")
 )
 
 const (
-	// maxKeys and maxLines are what keys may have: one of RSA and 4096 bits has 750 bytes, and
-	// reading a line takes memory for each of its options.
+	// maxKeys (in bytes) and maxLines bound the SSH keys. An RSA key of 4096 bits has 750 bytes, and
+	// parsing a line allocates memory for each of its options.
 	maxKeys  = 256 << 10
 	maxLines = 2000
-	// maxValues is what a Docker configuration may have: four for each registry.
+	// maxValues bounds the number of JSON values of a Docker configuration. Each registry has four.
 	maxValues = 5000
 )
 
-func boundKeys(text []byte) error {
-	if err := inputbound.Text(text, maxKeys); err != nil {
+func checkKeysSize(text []byte) error {
+	if err := inputbound.CheckSize(text, maxKeys); err != nil {
 		return err
 	}
 
 	if lines := bytes.Count(text, []byte("\n")); lines > maxLines {
-		return fmt.Errorf("%w: it has %d lines: %d at most", inputbound.ErrTooLarge, lines, maxLines)
+		return fmt.Errorf("%w: it has %d lines, and at most %d are allowed", inputbound.ErrTooLarge, lines, maxLines)
 	}
 
 	return nil
 }
 
-// CheckSSHKeys checks that a text holds public keys, one on each line, as authorized_keys
-// has them. Blank lines and comments are passed over.
+// CheckSSHKeys checks that the text holds at least one public key and only public keys, one per line, in
+// the format of authorized_keys. It ignores blank lines and comments.
 func CheckSSHKeys(text []byte) error {
-	if err := boundKeys(text); err != nil {
+	if err := checkKeysSize(text); err != nil {
 		return err
 	}
 
 	if bytes.Contains(text, []byte("PRIVATE KEY-----")) {
-		return errPrivate
+		return errPrivateKey
 	}
 
 	keys := 0
@@ -67,7 +67,7 @@ func CheckSSHKeys(text []byte) error {
 		}
 
 		if _, _, _, _, err := ssh.ParseAuthorizedKey(line); err != nil {
-			return fmt.Errorf("line %d: %w", i+1, errKeyLine) // ssh's own error may quote the line
+			return fmt.Errorf("line %d: %w", i+1, errInvalidKey) // the error of package ssh may contain the line
 		}
 
 		keys++
@@ -80,15 +80,15 @@ func CheckSSHKeys(text []byte) error {
 	return nil
 }
 
-// Login is a user of a registry.
+// Login is the user name and password for a registry.
 type Login struct{ User, Password string }
 
-// Docker is a Docker configuration: logins by registry, or by registry and the beginning of
-// a repository's path.
-type Docker map[string]Login
+// DockerConfig holds the logins of a Docker configuration. The key is a registry, or a registry with the
+// first part of a repository's path.
+type DockerConfig map[string]Login
 
-// ReadDocker reads a Docker configuration in JSON.
-func ReadDocker(text []byte) (Docker, error) {
+// ParseDockerConfig parses a Docker configuration in JSON.
+func ParseDockerConfig(text []byte) (DockerConfig, error) {
 	var file struct {
 		Auths map[string]struct {
 			Auth     string `json:"auth"`
@@ -96,19 +96,19 @@ func ReadDocker(text []byte) (Docker, error) {
 			Password string `json:"password"`
 		} `json:"auths"`
 	}
-	if err := inputbound.JSON(text, maxValues); err != nil {
+	if err := inputbound.CheckJSON(text, maxValues); err != nil {
 		return nil, err
 	}
 
 	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, errJSON // json's own error may quote the text
+		return nil, errInvalidJSON // the error of package json may contain the text
 	}
 
 	if len(file.Auths) == 0 {
 		return nil, errNoAuths
 	}
 
-	out := Docker{}
+	out := DockerConfig{}
 
 	for registry, auth := range file.Auths {
 		login := Login{auth.Username, auth.Password}
@@ -119,43 +119,44 @@ func ReadDocker(text []byte) (Docker, error) {
 			user, password, found := strings.Cut(strings.TrimRight(string(raw), "\x00"), ":")
 
 			if err != nil || !found {
-				return nil, fmt.Errorf("auths[%q]: %w", registry, errAuth)
+				return nil, fmt.Errorf("auths[%q]: %w", registry, errInvalidAuth)
 			}
 
 			login = Login{user, password}
 		case login.User == "" || login.Password == "":
-			return nil, fmt.Errorf("auths[%q]: %w", registry, errNoSecret)
+			return nil, fmt.Errorf("auths[%q]: %w", registry, errNoCredentials)
 		}
 
-		out[key(registry)] = login
+		out[normalizeRegistry(registry)] = login
 	}
 
 	return out, nil
 }
 
-// key is a registry without what old configurations have around it.
-func key(registry string) string {
+// normalizeRegistry removes the scheme, the API version and the last slash, which old configurations
+// have.
+func normalizeRegistry(registry string) string {
 	registry = strings.TrimPrefix(strings.TrimPrefix(registry, "https://"), "http://")
 	registry = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(registry, "/"), "/v1"), "/v2")
 
 	return strings.TrimSuffix(registry, "/")
 }
 
-// For gives the login for a repository such as quay.io/openshift-release-dev/ocp-release:
-// that with the longest path wins
+// LoginFor returns the login for a repository, such as quay.io/openshift-release-dev/ocp-release, and
+// false if the configuration has none. The entry with the longest matching path wins
 // (https://kubernetes.io/docs/concepts/containers/images/#config-json).
-func (d Docker) For(repository string) (Login, bool) {
-	for at := repository; at != ""; {
-		if login, found := d[at]; found {
+func (d DockerConfig) LoginFor(repository string) (Login, bool) {
+	for prefix := repository; prefix != ""; {
+		if login, found := d[prefix]; found {
 			return login, true
 		}
 
-		cut := strings.LastIndexByte(at, '/')
-		if cut < 0 {
+		slash := strings.LastIndexByte(prefix, '/')
+		if slash < 0 {
 			break
 		}
 
-		at = at[:cut]
+		prefix = prefix[:slash]
 	}
 
 	if strings.HasPrefix(repository, "docker.io/") {

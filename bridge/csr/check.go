@@ -19,81 +19,82 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Who asks, and for whom. The account is the one whose token HyperShift puts into the
-// workers' ignition; groups are those that the API server gives it:
+// The expected requesters. bootstrapUser is the service account whose token HyperShift puts into the
+// workers' ignition. The API server adds the groups:
 // https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/.
 const (
-	bootstrapper   = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper"
+	bootstrapUser  = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper"
 	nodePrefix     = "system:node:"
-	groupNodes     = "system:nodes"
+	nodesGroup     = "system:nodes"
 	pemRequestType = "CERTIFICATE REQUEST"
 )
 
 // Phases of a DPU in which its worker needs certificates.
 const (
-	phaseJoins    = "DPU Cluster Config"
-	phaseReady    = "Ready"
-	phaseReleased = "Node Effect Removal"
+	phaseClusterConfig     = "DPU Cluster Config"
+	phaseReady             = "Ready"
+	phaseNodeEffectRemoval = "Node Effect Removal"
 )
 
-// Reasons of refusals.
+// Reasons for which a request is not approved.
 const (
-	ReasonRequest        = "Request"
-	ReasonRequester      = "Requester"
-	ReasonUsages         = "Usages"
-	ReasonSubject        = "Subject"
-	ReasonOrganization   = "Organization"
-	ReasonCommonName     = "CommonName"
-	ReasonExtension      = "Extension"
-	ReasonAlternatives   = "SubjectAlternativeNames"
-	ReasonDPUNotFound    = "DPUNotFound"
-	ReasonDPUElsewhere   = "DPUOfAnotherCluster"
-	ReasonDPUPhase       = "DPUPhase"
-	ReasonNodeReady      = "NodeReadyAlready"
-	ReasonNodeNotFound   = "NodeNotFound"
-	ReasonAddressUnknown = "AddressNotOfNode"
-	ReasonAddressTaken   = "AddressOfAnotherNode"
+	ReasonRequest                 = "Request"
+	ReasonRequester               = "Requester"
+	ReasonUsages                  = "Usages"
+	ReasonSubject                 = "Subject"
+	ReasonOrganization            = "Organization"
+	ReasonCommonName              = "CommonName"
+	ReasonExtension               = "Extension"
+	ReasonSubjectAlternativeNames = "SubjectAlternativeNames"
+	ReasonDPUNotFound             = "DPUNotFound"
+	ReasonDPUOfAnotherCluster     = "DPUOfAnotherCluster"
+	ReasonDPUPhase                = "DPUPhase"
+	ReasonNodeReadyAlready        = "NodeReadyAlready"
+	ReasonNodeNotFound            = "NodeNotFound"
+	ReasonAddressNotOfNode        = "AddressNotOfNode"
+	ReasonAddressOfAnotherNode    = "AddressOfAnotherNode"
 )
 
-// Refusal is why a request is not approved.
+// Refusal says why a request is not approved.
 type Refusal struct {
-	// Reason in CamelCase, one of the constants.
+	// Reason is one of the constants, in CamelCase.
 	Reason string
-	// Message for a person.
+	// Message explains the reason to a person.
 	Message string
 }
 
-func refuse(reason, format string, args ...any) *Refusal {
+func newRefusal(reason, format string, args ...any) *Refusal {
 	return &Refusal{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// DPU is what is read of a worker's DPU.
+// DPU holds the fields of a worker's DPU that the checks need.
 type DPU struct {
-	// Namespace and Cluster are where it joins: the DPUCluster of its spec.
+	// Namespace and Cluster name the DPUCluster in the DPU's spec, which the DPU joins.
 	Namespace, Cluster string
 	Phase              string
 }
 
-// Facts are what a request is held against.
+// Facts is the state of both clusters that a request is checked against.
 type Facts struct {
 	// Namespace and Cluster name the bridge's DPUCluster.
 	Namespace, Cluster string
-	// DPU of the node's name; nil: there is none.
+	// DPU is the DPU with the name of the node. It is nil if the DPU does not exist.
 	DPU *DPU
-	// Node of the hosted cluster; nil: there is none.
+	// Node is the node in the hosted cluster. It is nil if the node does not exist.
 	Node *corev1.Node
-	// HasAddress names another node of the hosted cluster that has an address; empty: none.
-	HasAddress func(address string) string
+	// OtherNodeWithAddress returns the name of another node of the hosted cluster that has the address,
+	// and the empty string if no other node has it.
+	OtherNodeWithAddress func(address string) string
 }
 
-// Concerns says whether a request is one of a kubelet's two certificates.
-func Concerns(object *certificatesv1.CertificateSigningRequest) bool {
+// IsKubeletRequest returns whether the request is for one of a kubelet's two certificates.
+func IsKubeletRequest(object *certificatesv1.CertificateSigningRequest) bool {
 	return object.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName ||
 		object.Spec.SignerName == certificatesv1.KubeletServingSignerName
 }
 
-// Pending says whether nobody has decided about a request.
-func Pending(object *certificatesv1.CertificateSigningRequest) bool {
+// IsPending returns whether the request is neither approved, denied, failed nor signed.
+func IsPending(object *certificatesv1.CertificateSigningRequest) bool {
 	return len(object.Status.Certificate) == 0 &&
 		!slices.ContainsFunc(object.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 			return c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied ||
@@ -101,18 +102,18 @@ func Pending(object *certificatesv1.CertificateSigningRequest) bool {
 		})
 }
 
-// request is one that is checked.
-type request struct {
-	spec    certificatesv1.CertificateSigningRequestSpec
-	parsed  *x509.CertificateRequest
-	node    string
-	serving bool
+// parsedRequest is a request that is being checked.
+type parsedRequest struct {
+	spec      certificatesv1.CertificateSigningRequestSpec
+	parsed    *x509.CertificateRequest
+	node      string
+	isServing bool
 }
 
-// Read checks all that can be told of a request without looking elsewhere: who asks, for
-// what, and in whose name. It gives the name of the node.
-func Read(object *certificatesv1.CertificateSigningRequest) (string, *Refusal) {
-	r, refusal := read(object)
+// CheckContent runs the checks that need nothing but the request: the requester, the usages, the subject
+// and the alternative names. It returns the name of the node.
+func CheckContent(object *certificatesv1.CertificateSigningRequest) (string, *Refusal) {
+	r, refusal := parseAndCheck(object)
 	if refusal != nil {
 		return "", refusal
 	}
@@ -120,13 +121,13 @@ func Read(object *certificatesv1.CertificateSigningRequest) (string, *Refusal) {
 	return r.node, nil
 }
 
-func read(object *certificatesv1.CertificateSigningRequest) (*request, *Refusal) {
+func parseAndCheck(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *Refusal) {
 	r, refusal := parse(object)
 	if refusal != nil {
 		return nil, refusal
 	}
 
-	for _, check := range []func(*request) *Refusal{requester, usages, subject, alternatives} {
+	for _, check := range []func(*parsedRequest) *Refusal{checkRequester, checkUsages, checkSubject, checkAlternativeNames} {
 		if refusal := check(r); refusal != nil {
 			return nil, refusal
 		}
@@ -135,196 +136,200 @@ func read(object *certificatesv1.CertificateSigningRequest) (*request, *Refusal)
 	return r, nil
 }
 
-// Check says why a request must not be approved; nil: it may be.
+// Check returns why a request must not be approved, and nil if it may be approved.
 func Check(object *certificatesv1.CertificateSigningRequest, facts Facts) *Refusal {
-	r, refusal := read(object)
+	r, refusal := parseAndCheck(object)
 	if refusal != nil {
 		return refusal
 	}
 
-	if refusal := dpu(r, facts); refusal != nil {
+	if refusal := checkDPU(r, facts); refusal != nil {
 		return refusal
 	}
 
-	if r.serving {
-		return addresses(r, facts)
+	if r.isServing {
+		return checkAddresses(r, facts)
 	}
 
-	if facts.Node != nil && ready(facts.Node) {
-		return refuse(ReasonNodeReady, "node %s is in the cluster and ready: it has its certificate", r.node)
+	if facts.Node != nil && isReady(facts.Node) {
+		return newRefusal(ReasonNodeReadyAlready, "node %s is already ready in the cluster and therefore has its certificate", r.node)
 	}
 
 	return nil
 }
 
-func parse(object *certificatesv1.CertificateSigningRequest) (*request, *Refusal) {
+func parse(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *Refusal) {
 	block, rest := pem.Decode(object.Spec.Request)
 	if block == nil || block.Type != pemRequestType || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, refuse(ReasonRequest, "it is not one %s in PEM", pemRequestType)
+		return nil, newRefusal(ReasonRequest, "the request must be exactly one %s in PEM", pemRequestType)
 	}
 
 	parsed, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
-		return nil, refuse(ReasonRequest, "it can't be read: %v", err)
+		return nil, newRefusal(ReasonRequest, "the request cannot be parsed: %v", err)
 	}
 
 	if err := parsed.CheckSignature(); err != nil {
-		return nil, refuse(ReasonRequest, "it is not signed by the key that it is for: %v", err)
+		return nil, newRefusal(ReasonRequest, "the request is not signed with its own key: %v", err)
 	}
 
 	node, found := strings.CutPrefix(parsed.Subject.CommonName, nodePrefix)
 	if !found || node == "" {
-		return nil, refuse(ReasonCommonName, "its common name is %q, want %sNAME", parsed.Subject.CommonName, nodePrefix)
+		return nil, newRefusal(ReasonCommonName, "the common name is %q and must be %sNAME", parsed.Subject.CommonName, nodePrefix)
 	}
 
-	return &request{
+	return &parsedRequest{
 		spec: object.Spec, parsed: parsed, node: node,
-		serving: object.Spec.SignerName == certificatesv1.KubeletServingSignerName,
+		isServing: object.Spec.SignerName == certificatesv1.KubeletServingSignerName,
 	}, nil
 }
 
-// requester: the first certificate is asked for by the account that workers start with, the
-// serving one by the node itself.
-func requester(r *request) *Refusal {
-	user := bootstrapper
+// checkRequester checks who created the request. The account that workers start with requests the client
+// certificate. The node itself requests the serving certificate.
+func checkRequester(r *parsedRequest) *Refusal {
+	user := bootstrapUser
 	groups := []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:openshift-machine-config-operator"}
 
-	if r.serving {
-		user, groups = nodePrefix+r.node, []string{"system:authenticated", groupNodes}
+	if r.isServing {
+		user, groups = nodePrefix+r.node, []string{"system:authenticated", nodesGroup}
 	}
 
 	if r.spec.Username != user {
-		return refuse(ReasonRequester, "%q asks for it, want %q", r.spec.Username, user)
+		return newRefusal(ReasonRequester, "the requester is %q and must be %q", r.spec.Username, user)
 	}
 
-	have := slices.Clone(r.spec.Groups)
-	slices.Sort(have)
+	requesterGroups := slices.Clone(r.spec.Groups)
+	slices.Sort(requesterGroups)
 
-	if !slices.Equal(have, groups) {
-		return refuse(ReasonRequester, "groups %q ask for it, want %q", have, groups)
-	}
-
-	return nil
-}
-
-// usages are exactly those that kubelets ask for; key encipherment is RSA's alone.
-func usages(r *request) *Refusal {
-	want := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
-	if r.serving {
-		want = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
-	}
-
-	have := slices.Clone(r.spec.Usages)
-	slices.Sort(have)
-
-	if _, is := r.parsed.PublicKey.(*rsa.PublicKey); is && slices.Contains(have, certificatesv1.UsageKeyEncipherment) {
-		want = append(want, certificatesv1.UsageKeyEncipherment)
-		slices.Sort(want)
-	}
-
-	if !slices.Equal(have, want) {
-		return refuse(ReasonUsages, "its usages are %q, want %q", have, want)
+	if !slices.Equal(requesterGroups, groups) {
+		return newRefusal(ReasonRequester, "the requester's groups are %q and must be %q", requesterGroups, groups)
 	}
 
 	return nil
 }
 
-// subject is an organisation and a common name, and nothing else.
-func subject(r *request) *Refusal {
-	if !slices.Equal(r.parsed.Subject.Organization, []string{groupNodes}) {
-		return refuse(ReasonOrganization, "its organisations are %q, want only %q", r.parsed.Subject.Organization, groupNodes)
+// checkUsages checks that the usages are exactly those that kubelets request. Key encipherment is
+// allowed only for RSA keys.
+func checkUsages(r *parsedRequest) *Refusal {
+	allowed := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}
+	if r.isServing {
+		allowed = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	}
+
+	requested := slices.Clone(r.spec.Usages)
+	slices.Sort(requested)
+
+	if _, ok := r.parsed.PublicKey.(*rsa.PublicKey); ok && slices.Contains(requested, certificatesv1.UsageKeyEncipherment) {
+		allowed = append(allowed, certificatesv1.UsageKeyEncipherment)
+		slices.Sort(allowed)
+	}
+
+	if !slices.Equal(requested, allowed) {
+		return newRefusal(ReasonUsages, "the usages are %q and must be %q", requested, allowed)
+	}
+
+	return nil
+}
+
+// checkSubject checks that the subject has an organization, a common name and nothing else.
+func checkSubject(r *parsedRequest) *Refusal {
+	if !slices.Equal(r.parsed.Subject.Organization, []string{nodesGroup}) {
+		return newRefusal(ReasonOrganization, "the organizations are %q and must be only %q", r.parsed.Subject.Organization, nodesGroup)
 	}
 
 	if names := len(r.parsed.Subject.Names); names != 2 {
-		return refuse(ReasonSubject, "its subject has %d parts, want an organisation and a common name", names)
+		return newRefusal(ReasonSubject, "the subject has %d parts and must have an organization and a common name", names)
 	}
 
 	return nil
 }
 
-// alternatives: the first certificate has no alternative names, the serving one has the
-// node's name and addresses.
-func alternatives(r *request) *Refusal {
+// checkAlternativeNames checks the subject alternative names. The client certificate must have none. The
+// serving certificate must have the node's name and must not have loopback, unspecified, multicast,
+// link-local or broadcast addresses.
+func checkAlternativeNames(r *parsedRequest) *Refusal {
 	alternative := asn1.ObjectIdentifier{2, 5, 29, 17}
-	if at := slices.IndexFunc(r.parsed.Extensions, func(e pkix.Extension) bool { return !e.Id.Equal(alternative) }); at >= 0 {
-		return refuse(ReasonExtension, "it asks for the extension %s", r.parsed.Extensions[at].Id)
+	if i := slices.IndexFunc(r.parsed.Extensions, func(e pkix.Extension) bool { return !e.Id.Equal(alternative) }); i >= 0 {
+		return newRefusal(ReasonExtension, "the request has the extension %s, which is not allowed", r.parsed.Extensions[i].Id)
 	}
 
 	if len(r.parsed.EmailAddresses)+len(r.parsed.URIs) > 0 {
-		return refuse(ReasonAlternatives, "its alternative names have e-mail addresses or URIs")
+		return newRefusal(ReasonSubjectAlternativeNames, "the alternative names must not have e-mail addresses or URIs")
 	}
 
-	if !r.serving {
+	if !r.isServing {
 		if len(r.parsed.Extensions) > 0 {
-			return refuse(ReasonAlternatives, "a client's certificate has no alternative names")
+			return newRefusal(ReasonSubjectAlternativeNames, "a client certificate must not have alternative names")
 		}
 
 		return nil
 	}
 
 	if !slices.Contains(r.parsed.DNSNames, r.node) {
-		return refuse(ReasonAlternatives, "its alternative names lack the node's name %q", r.node)
+		return newRefusal(ReasonSubjectAlternativeNames, "the alternative names must have the node's name %q", r.node)
 	}
 
 	for _, ip := range r.parsed.IPAddresses {
 		if ip.IsLoopback() || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Equal(net.IPv4bcast) {
-			return refuse(ReasonAlternatives, "%s is no node's address", ip)
+			return newRefusal(ReasonSubjectAlternativeNames, "%s cannot be the address of a node", ip)
 		}
 	}
 
 	return nil
 }
 
-// dpu: the node is a DPU of the bridge's DPUCluster, and in a phase that asks.
-func dpu(r *request, facts Facts) *Refusal {
+// checkDPU checks that the node is a DPU of the bridge's DPUCluster and that the DPU is in a phase in
+// which its worker needs the certificate.
+func checkDPU(r *parsedRequest, facts Facts) *Refusal {
 	if facts.DPU == nil {
-		return refuse(ReasonDPUNotFound, "there is no DPU %s/%s", facts.Namespace, r.node)
+		return newRefusal(ReasonDPUNotFound, "DPU %s/%s does not exist", facts.Namespace, r.node)
 	}
 
 	if facts.DPU.Namespace != facts.Namespace || facts.DPU.Cluster != facts.Cluster {
-		return refuse(ReasonDPUElsewhere, "DPU %s joins DPUCluster %q, not %q", r.node,
+		return newRefusal(ReasonDPUOfAnotherCluster, "DPU %s joins DPUCluster %q and must join %q", r.node,
 			facts.DPU.Namespace+"/"+facts.DPU.Cluster, facts.Namespace+"/"+facts.Cluster)
 	}
 
-	phases := []string{phaseJoins}
-	if r.serving {
-		phases = append(phases, phaseReady, phaseReleased)
+	phases := []string{phaseClusterConfig}
+	if r.isServing {
+		phases = append(phases, phaseReady, phaseNodeEffectRemoval)
 	}
 
 	if !slices.Contains(phases, facts.DPU.Phase) {
-		return refuse(ReasonDPUPhase, "DPU %s is in phase %q, want %q", r.node, facts.DPU.Phase, phases)
+		return newRefusal(ReasonDPUPhase, "DPU %s is in phase %q and must be in one of %q", r.node, facts.DPU.Phase, phases)
 	}
 
 	return nil
 }
 
-// addresses: a serving certificate is for names and addresses that the node has, and no
-// other node.
-func addresses(r *request, facts Facts) *Refusal {
+// checkAddresses checks that the node has all names and addresses of a serving certificate, and that no
+// other node has one of them.
+func checkAddresses(r *parsedRequest, facts Facts) *Refusal {
 	if facts.Node == nil {
-		return refuse(ReasonNodeNotFound, "node %s is not in the cluster yet", r.node)
+		return newRefusal(ReasonNodeNotFound, "node %s does not exist in the cluster yet", r.node)
 	}
 
-	wanted := slices.Clone(r.parsed.DNSNames)
+	requested := slices.Clone(r.parsed.DNSNames)
 	for _, ip := range r.parsed.IPAddresses {
-		wanted = append(wanted, ip.String())
+		requested = append(requested, ip.String())
 	}
 
-	for _, address := range wanted {
-		if address != r.node && !slices.Contains(AddressesOf(facts.Node), address) {
-			return refuse(ReasonAddressUnknown, "%s is not among the addresses of node %s", address, r.node)
+	for _, address := range requested {
+		if address != r.node && !slices.Contains(NodeAddresses(facts.Node), address) {
+			return newRefusal(ReasonAddressNotOfNode, "%s is not an address of node %s", address, r.node)
 		}
 
-		if other := facts.HasAddress(address); other != "" && other != r.node {
-			return refuse(ReasonAddressTaken, "%s is an address of node %s as well", address, other)
+		if other := facts.OtherNodeWithAddress(address); other != "" && other != r.node {
+			return newRefusal(ReasonAddressOfAnotherNode, "%s is also an address of node %s", address, other)
 		}
 	}
 
 	return nil
 }
 
-// AddressesOf a node: names as they are, IPs in their usual form.
-func AddressesOf(node *corev1.Node) []string {
+// NodeAddresses returns the addresses of a node without duplicates: names as they are, and IP addresses
+// in their canonical form.
+func NodeAddresses(node *corev1.Node) []string {
 	var out []string
 
 	for _, a := range node.Status.Addresses {
@@ -341,7 +346,7 @@ func AddressesOf(node *corev1.Node) []string {
 	return out
 }
 
-func ready(node *corev1.Node) bool {
+func isReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})

@@ -38,9 +38,9 @@ import (
 )
 
 const (
-	// kubeconfigKey is the key of HyperShift's Secret.
+	// kubeconfigKey is the key of the kubeconfig in HyperShift's Secret.
 	kubeconfigKey = "kubeconfig"
-	// kubeconfigSuffix follows the HostedCluster's name in that of the Secret.
+	// kubeconfigSuffix is the end of that Secret's name, after the name of the HostedCluster.
 	kubeconfigSuffix = "-admin-kubeconfig"
 	// approvedReason is the reason of the condition Approved.
 	approvedReason = "HyperFleetBridgeApproved"
@@ -48,37 +48,37 @@ const (
 	eventRefused   = "CSRRefused"
 	actionApprove  = "ApproveCSR"
 	actionCheck    = "Check"
-	// remembered bounds what is remembered of requests that were told of.
-	remembered = 4096
+	// maxReported bounds how many requests are remembered for which a refusal was reported.
+	maxReported = 4096
 )
 
-// DPUKind is DPF's worker.
+// DPUKind returns the kind of DPF's workers.
 func DPUKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPU"}
 }
 
 // Approver approves the certificates of DPU workers.
 type Approver struct {
-	// Client reads bridges from a cache, Live what must be fresh.
-	Client client.Client
-	Live   client.Reader
-	// Recorder tells of decisions at the bridge.
+	// Client reads bridges from the cache. APIReader reads from the API server what must be current.
+	Client    client.Client
+	APIReader client.Reader
+	// Recorder records decisions as events of the bridge.
 	Recorder events.EventRecorder
 	Registry prometheus.Registerer
 	Clock    clock.PassiveClock
 	Log      *slog.Logger
-	// Transport counts calls to hosted clusters; may be nil.
-	Transport   func(http.RoundTripper) http.RoundTripper
-	Concurrency int
+	// WrapTransport wraps the transports to hosted clusters, for example to count calls. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	Concurrency   int
 
-	fleet     *fleet
+	clusters  *hostedClusters
 	decisions *prometheus.CounterVec
-	// changed are bridges with news of their hosted clusters.
-	changed trigger.Source
+	// clusterEvents enqueues bridges when something changed in their hosted clusters.
+	clusterEvents trigger.Source
 
 	mu sync.Mutex
-	// told are the refusals that were told of, by the request's uid.
-	told map[types.UID]string
+	// reportedReasons holds the reasons of the refusals that were reported, by the request's UID.
+	reportedReasons map[types.UID]string
 }
 
 //+kubebuilder:rbac:groups=dpf.hcp.bridge.com,resources=dpfhcpbridges,verbs=list;watch
@@ -86,27 +86,28 @@ type Approver struct {
 //+kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetupWithManager adds the controller to a manager, whose API server has DPUs.
+// SetupWithManager adds the controller to a manager. The CRD of DPUs must be installed.
 func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 	scheme, err := newScheme()
 	if err != nil {
 		return err
 	}
 
-	a.told = map[types.UID]string{}
+	a.reportedReasons = map[types.UID]string{}
 	a.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "hyperfleet_bridge_csr_decisions_total",
-		Help: "Certificate requests of workers in hosted clusters that were approved, or refused and why.",
+		Help: "Certificate requests of workers in hosted clusters, by result (approved or refused) and reason of the refusal.",
 	}, []string{"result", "reason"})
 
 	if err := a.Registry.Register(a.decisions); err != nil {
 		return fmt.Errorf("register metrics of certificate requests: %w", err)
 	}
 
-	a.fleet = &fleet{
-		scheme: scheme, transport: a.Transport, enqueue: a.changed.Enqueue, clusters: map[types.NamespacedName]*hosted{},
+	a.clusters = &hostedClusters{
+		scheme: scheme, wrapTransport: a.WrapTransport, enqueue: a.clusterEvents.Enqueue,
+		clusters: map[types.NamespacedName]*hostedCluster{},
 	}
-	if err := mgr.Add(a.fleet); err != nil {
+	if err := mgr.Add(a.clusters); err != nil {
 		return fmt.Errorf("add watches of hosted clusters: %w", err)
 	}
 
@@ -115,10 +116,10 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("bridge-csr").
-		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(turns())).
-		Watches(dpu, handler.EnqueueRequestsFromMapFunc(a.ofDPU)).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(ofKubeconfig)).
-		WatchesRawSource(&a.changed).
+		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(newUsabilityPredicate())).
+		Watches(dpu, handler.EnqueueRequestsFromMapFunc(a.findBridgesOfDPU)).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(findBridgeOfKubeconfig)).
+		WatchesRawSource(&a.clusterEvents).
 		WithOptions(controller.Options{MaxConcurrentReconciles: max(a.Concurrency, 1)}).
 		Complete(a)
 	if err != nil {
@@ -128,46 +129,47 @@ func (a *Approver) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// turns are the changes of bridges that matter here: that a hosted cluster can be used, or
-// can't be any more.
-func turns() predicate.Predicate {
+// newUsabilityPredicate returns a predicate for updates of bridges after which the hosted cluster can be
+// used or can no longer be used.
+func newUsabilityPredicate() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, was := e.ObjectOld.(*v1alpha1.DPFHCPBridge)
-		now, is := e.ObjectNew.(*v1alpha1.DPFHCPBridge)
+		before, beforeOK := e.ObjectOld.(*v1alpha1.DPFHCPBridge)
+		after, afterOK := e.ObjectNew.(*v1alpha1.DPFHCPBridge)
 
-		return !was || !is || usable(before) != usable(now) || before.DeletionTimestamp.IsZero() != now.DeletionTimestamp.IsZero()
+		return !beforeOK || !afterOK || isUsable(before) != isUsable(after) ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 	}}
 }
 
-// ofDPU has the bridge looked at that a DPU joins.
-func (a *Approver) ofDPU(_ context.Context, object client.Object) []reconcile.Request {
-	o, is := object.(*unstructured.Unstructured)
-	if !is {
+// findBridgesOfDPU returns requests for the bridges of the DPUCluster that a DPU joins.
+func (a *Approver) findBridgesOfDPU(_ context.Context, object client.Object) []reconcile.Request {
+	o, ok := object.(*unstructured.Unstructured)
+	if !ok {
 		return nil
 	}
 
 	var out []reconcile.Request
 
-	read := readDPU(o)
-	for _, bridge := range a.fleet.of(types.NamespacedName{Namespace: read.Namespace, Name: read.Cluster}) {
+	dpu := decodeDPU(o)
+	for _, bridge := range a.clusters.bridgesOf(types.NamespacedName{Namespace: dpu.Namespace, Name: dpu.Cluster}) {
 		out = append(out, reconcile.Request{NamespacedName: bridge})
 	}
 
 	return out
 }
 
-// ofKubeconfig has the bridge looked at whose hosted cluster a kubeconfig of HyperShift's leads
-// to: both bear one name.
-func ofKubeconfig(_ context.Context, secret client.Object) []reconcile.Request {
-	name, is := strings.CutSuffix(secret.GetName(), kubeconfigSuffix)
-	if !is {
+// findBridgeOfKubeconfig returns a request for the bridge to whose hosted cluster a kubeconfig of
+// HyperShift belongs. The bridge and the HostedCluster have the same name.
+func findBridgeOfKubeconfig(_ context.Context, secret client.Object) []reconcile.Request {
+	name, ok := strings.CutSuffix(secret.GetName(), kubeconfigSuffix)
+	if !ok {
 		return nil
 	}
 
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(), Name: name}}}
 }
 
-func readDPU(object *unstructured.Unstructured) *DPU {
+func decodeDPU(object *unstructured.Unstructured) *DPU {
 	text := func(path ...string) string {
 		value, _, _ := unstructured.NestedString(object.Object, path...)
 
@@ -179,73 +181,74 @@ func readDPU(object *unstructured.Unstructured) *DPU {
 	}
 }
 
-// Reconcile decides about the requests that are pending in a bridge's hosted cluster.
+// Reconcile decides about the pending requests in the hosted cluster of a bridge.
 func (a *Approver) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	bridge := &v1alpha1.DPFHCPBridge{}
 
-	// One that is not there is not usable either.
+	// A bridge that does not exist stays empty and is therefore not usable.
 	if err := client.IgnoreNotFound(a.Client.Get(ctx, request.NamespacedName, bridge)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("get bridge %s: %w", request, err)
 	}
 
-	if !bridge.DeletionTimestamp.IsZero() || !usable(bridge) {
-		a.fleet.forget(request.NamespacedName)
+	if !bridge.DeletionTimestamp.IsZero() || !isUsable(bridge) {
+		a.clusters.stopWatching(request.NamespacedName)
 
 		return reconcile.Result{}, nil
 	}
 
-	kubeconfig, err := a.kubeconfig(ctx, bridge)
+	kubeconfig, err := a.readKubeconfig(ctx, bridge)
 	if err != nil || kubeconfig == nil {
-		a.fleet.forget(request.NamespacedName)
+		a.clusters.stopWatching(request.NamespacedName)
 
 		return reconcile.Result{}, err
 	}
 
-	cluster, err := a.fleet.get(request.NamespacedName, dpuCluster(bridge), kubeconfig)
+	cluster, err := a.clusters.getOrOpen(request.NamespacedName, dpuClusterKey(bridge), kubeconfig)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("reach hosted cluster of %s: %w", request, err)
+		return reconcile.Result{}, fmt.Errorf("connect to hosted cluster of %s: %w", request, err)
 	}
 
-	if !cluster.known() {
-		// What there is comes as news.
+	if !cluster.hasSynced() {
+		// When the caches have synced, the bridge is enqueued again.
 		return reconcile.Result{}, nil
 	}
 
-	return reconcile.Result{}, a.decideAll(ctx, bridge, cluster)
+	return reconcile.Result{}, a.decidePending(ctx, bridge, cluster)
 }
 
-// usable says whether the bridge stands on its DPUCluster and has a hosted cluster.
-func usable(bridge *v1alpha1.DPFHCPBridge) bool {
+// isUsable returns whether the bridge has a hosted cluster and a kubeconfig for it.
+func isUsable(bridge *v1alpha1.DPFHCPBridge) bool {
 	return bridge.Status.KubeconfigSecretRef != nil &&
 		meta.IsStatusConditionTrue(bridge.Status.Conditions, v1alpha1.ConditionHostedClusterCreated)
 }
 
-func dpuCluster(bridge *v1alpha1.DPFHCPBridge) types.NamespacedName {
+func dpuClusterKey(bridge *v1alpha1.DPFHCPBridge) types.NamespacedName {
 	return types.NamespacedName{Namespace: bridge.Spec.DPUClusterRef.Namespace, Name: bridge.Spec.DPUClusterRef.Name}
 }
 
-// kubeconfig reads the Secret that HyperShift wrote; nil: there is none.
-func (a *Approver) kubeconfig(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) ([]byte, error) {
+// readKubeconfig reads the kubeconfig from HyperShift's Secret. It returns nil if the Secret does not
+// exist.
+func (a *Approver) readKubeconfig(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) ([]byte, error) {
 	key := types.NamespacedName{Namespace: bridge.Namespace, Name: bridge.Status.KubeconfigSecretRef.Name}
 
-	data, err := credential.ReadKubeconfig(ctx, a.Live, key, kubeconfigKey, func(secret *corev1.Secret) error {
+	data, err := credential.ReadKubeconfig(ctx, a.APIReader, key, kubeconfigKey, func(secret *corev1.Secret) error {
 		for _, owner := range secret.OwnerReferences {
 			if owner.Kind == "HostedCluster" && owner.Name == bridge.Name {
 				return nil
 			}
 		}
 
-		return fmt.Errorf("use Secret %s: %w", key, errNotOurs)
+		return fmt.Errorf("use Secret %s: %w", key, errNotOwned)
 	})
-	if errclass.Reason(err, "") == credential.ReasonSecretNotFound {
+	if errclass.ReasonOf(err, "") == credential.ReasonSecretNotFound {
 		return nil, nil
 	}
 
 	return data, err
 }
 
-func (a *Approver) decideAll(ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hosted) error {
-	pending, err := cluster.pending(ctx)
+func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster) error {
+	pending, err := cluster.listPending(ctx)
 	if err != nil {
 		return err
 	}
@@ -253,13 +256,13 @@ func (a *Approver) decideAll(ctx context.Context, bridge *v1alpha1.DPFHCPBridge,
 	for i := range pending {
 		object := &pending[i]
 
-		refusal, err := a.decide(ctx, bridge, cluster, object)
+		refusal, err := a.checkRequest(ctx, bridge, cluster, object)
 		if err != nil {
 			return err
 		}
 
 		if refusal != nil {
-			a.refused(bridge, object, refusal)
+			a.reportRefusal(bridge, object, refusal)
 
 			continue
 		}
@@ -272,33 +275,33 @@ func (a *Approver) decideAll(ctx context.Context, bridge *v1alpha1.DPFHCPBridge,
 	return nil
 }
 
-// decide holds a request against what there is.
-func (a *Approver) decide(
-	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hosted, object *certificatesv1.CertificateSigningRequest,
+// checkRequest checks a request against the state of both clusters.
+func (a *Approver) checkRequest(
+	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
 ) (*Refusal, error) {
-	name, refusal := Read(object)
+	name, refusal := CheckContent(object)
 	if refusal != nil {
 		return refusal, nil
 	}
 
-	dpus := dpuCluster(bridge)
-	facts := Facts{Namespace: dpus.Namespace, Cluster: dpus.Name, HasAddress: func(address string) string {
-		return cluster.holder(ctx, address, name)
+	dpus := dpuClusterKey(bridge)
+	facts := Facts{Namespace: dpus.Namespace, Cluster: dpus.Name, OtherNodeWithAddress: func(address string) string {
+		return cluster.findOtherNode(ctx, address, name)
 	}}
 
 	dpu := &unstructured.Unstructured{}
 	dpu.SetGroupVersionKind(DPUKind())
 
-	err := a.Live.Get(ctx, types.NamespacedName{Namespace: dpus.Namespace, Name: name}, dpu)
+	err := a.APIReader.Get(ctx, types.NamespacedName{Namespace: dpus.Namespace, Name: name}, dpu)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get DPU %s/%s: %w", dpus.Namespace, name, err)
 	}
 
 	if err == nil && dpu.GetDeletionTimestamp() == nil {
-		facts.DPU = readDPU(dpu)
+		facts.DPU = decodeDPU(dpu)
 	}
 
-	if facts.Node, err = cluster.node(ctx, name); err != nil {
+	if facts.Node, err = cluster.getNode(ctx, name); err != nil {
 		return nil, err
 	}
 
@@ -306,18 +309,18 @@ func (a *Approver) decide(
 }
 
 func (a *Approver) approve(
-	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hosted, object *certificatesv1.CertificateSigningRequest,
+	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
 ) error {
 	now := metav1.NewTime(a.Clock.Now())
 	object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: approvedReason,
-		Message:        fmt.Sprintf("It is of a DPU of DPUCluster %s, which asks for it.", dpuCluster(bridge)),
+		Message:        fmt.Sprintf("The node is a DPU of DPUCluster %s and needs this certificate.", dpuClusterKey(bridge)),
 		LastUpdateTime: now, LastTransitionTime: now,
 	})
 
 	err := cluster.client.SubResource("approval").Update(ctx, object)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// Its change or its end comes as news.
+		// The watch reports the change or the deletion and enqueues the bridge again.
 		return nil
 	}
 
@@ -328,31 +331,34 @@ func (a *Approver) approve(
 	a.decisions.WithLabelValues("approved", "").Inc()
 	a.Recorder.Eventf(bridge, object, corev1.EventTypeNormal, eventApproved, actionApprove,
 		"approved %s for %s of the hosted cluster", object.Spec.SignerName, object.Name)
-	a.Log.InfoContext(ctx, "approved a worker's certificate", "bridge", client.ObjectKeyFromObject(bridge).String(),
+	a.Log.InfoContext(ctx, "approved certificate of worker", "bridge", client.ObjectKeyFromObject(bridge).String(),
 		"request", object.Name, "signer", object.Spec.SignerName)
 
 	return nil
 }
 
-// refused tells of a request that stays pending, once for each reason.
-func (a *Approver) refused(bridge *v1alpha1.DPFHCPBridge, object *certificatesv1.CertificateSigningRequest, refusal *Refusal) {
+// reportRefusal records an event and a metric for a request that stays pending. It reports each reason
+// of a request once.
+func (a *Approver) reportRefusal(
+	bridge *v1alpha1.DPFHCPBridge, object *certificatesv1.CertificateSigningRequest, refusal *Refusal,
+) {
 	a.mu.Lock()
 
-	before := a.told[object.UID]
-	if len(a.told) >= remembered {
-		clear(a.told)
+	lastReason := a.reportedReasons[object.UID]
+	if len(a.reportedReasons) >= maxReported {
+		clear(a.reportedReasons)
 	}
 
-	a.told[object.UID] = refusal.Reason
+	a.reportedReasons[object.UID] = refusal.Reason
 	a.mu.Unlock()
 
-	if before == refusal.Reason {
+	if lastReason == refusal.Reason {
 		return
 	}
 
 	a.decisions.WithLabelValues("refused", refusal.Reason).Inc()
-	// Events of one action about the same two objects are told as one, with the words of the
-	// first.
+	// The recorder merges events of one action about the same two objects and keeps the note of the first
+	// event. The reason in the action keeps events with different reasons apart.
 	a.Recorder.Eventf(bridge, object, corev1.EventTypeWarning, eventRefused, actionCheck+refusal.Reason,
 		"did not approve %s of the hosted cluster: %s: %s", object.Name, refusal.Reason, refusal.Message)
 }

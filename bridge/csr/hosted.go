@@ -30,57 +30,57 @@ import (
 // callTimeout bounds one call to a hosted cluster.
 const callTimeout = 30 * time.Second
 
-// indexAddress is of nodes of a hosted cluster, by their addresses.
+// indexAddress indexes the nodes of a hosted cluster by their addresses and names.
 const indexAddress = "address"
 
-// hosted is a hosted cluster that is watched.
-type hosted struct {
-	// kubeconfig is the digest of the one that leads to it.
-	kubeconfig [sha256.Size]byte
-	// dpus is the bridge's DPUCluster.
-	dpus   types.NamespacedName
-	view   cache.Cache
-	client client.Client
-	synced []toolscache.InformerSynced
-	cancel context.CancelFunc
-	done   chan struct{}
+// hostedCluster is a hosted cluster that is watched.
+type hostedCluster struct {
+	// kubeconfigDigest is the digest of the kubeconfig that the connection uses.
+	kubeconfigDigest [sha256.Size]byte
+	// dpuCluster is the DPUCluster of the bridge.
+	dpuCluster types.NamespacedName
+	cache      cache.Cache
+	client     client.Client
+	synced     []toolscache.InformerSynced
+	cancel     context.CancelFunc
+	done       chan struct{}
 }
 
-// fleet is the hosted clusters that are watched, by their bridge.
-type fleet struct {
+// hostedClusters holds the hosted clusters that are watched, by their bridge.
+type hostedClusters struct {
 	scheme *runtime.Scheme
-	// transport counts calls; may be nil.
-	transport func(http.RoundTripper) http.RoundTripper
-	// enqueue asks for a pass over a bridge.
+	// wrapTransport wraps the transports, for example to count calls. It may be nil.
+	wrapTransport func(http.RoundTripper) http.RoundTripper
+	// enqueue enqueues a bridge.
 	enqueue func(types.NamespacedName)
 
 	mu       sync.Mutex
-	clusters map[types.NamespacedName]*hosted
+	clusters map[types.NamespacedName]*hostedCluster
 	closed   bool
 }
 
-// newScheme knows what is read of hosted clusters.
+// newScheme returns a scheme with the types that are read from hosted clusters.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{certificatesv1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("add kinds: %w", err)
+			return nil, fmt.Errorf("add types to scheme: %w", err)
 		}
 	}
 
 	return scheme, nil
 }
 
-// get gives the hosted cluster of a bridge, and begins to watch it where it is not watched,
-// or by another kubeconfig.
-func (f *fleet) get(bridge, dpus types.NamespacedName, kubeconfig []byte) (*hosted, error) {
+// getOrOpen returns the hosted cluster of a bridge. If the cluster is not watched yet, or with another
+// kubeconfig, getOrOpen starts to watch it.
+func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kubeconfig []byte) (*hostedCluster, error) {
 	digest := sha256.Sum256(kubeconfig)
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	if h := f.clusters[bridge]; h != nil {
-		if h.kubeconfig == digest {
+		if h.kubeconfigDigest == digest {
 			return h, nil
 		}
 
@@ -92,7 +92,7 @@ func (f *fleet) get(bridge, dpus types.NamespacedName, kubeconfig []byte) (*host
 		return nil, context.Canceled
 	}
 
-	config, err := kubeconfigs.Direct(kubeconfig)
+	config, err := kubeconfigs.RESTConfigWithoutProxy(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -102,39 +102,39 @@ func (f *fleet) get(bridge, dpus types.NamespacedName, kubeconfig []byte) (*host
 		return nil, err
 	}
 
-	h.kubeconfig, h.dpus = digest, dpus
+	h.kubeconfigDigest, h.dpuCluster = digest, dpuCluster
 	f.clusters[bridge] = h
 
 	return h, nil
 }
 
-func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted, error) {
-	if f.transport != nil {
-		config.Wrap(f.transport)
+func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) (*hostedCluster, error) {
+	if f.wrapTransport != nil {
+		config.Wrap(f.wrapTransport)
 	}
 
-	kubeconfigs.Bound(config)
+	kubeconfigs.LimitResponses(config)
 
 	calls := rest.CopyConfig(config)
 	calls.Timeout = callTimeout
 
-	// The kinds are known, so that a cluster which does not answer holds nobody up.
-	mapper := mapper()
+	// The mapper is static, so that a cluster that does not respond blocks nothing here.
+	mapper := newRESTMapper()
 
 	api, err := client.New(calls, client.Options{Scheme: f.scheme, Mapper: mapper})
 	if err != nil {
-		return nil, fmt.Errorf("make client of hosted cluster: %w", err)
+		return nil, fmt.Errorf("create client of hosted cluster: %w", err)
 	}
 
 	view, err := cache.New(config, cache.Options{
 		Scheme: f.scheme, Mapper: mapper, DefaultTransform: cache.TransformStripManagedFields(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make watches of hosted cluster: %w", err)
+		return nil, fmt.Errorf("create cache of hosted cluster: %w", err)
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &hosted{view: view, client: api, cancel: cancel, done: make(chan struct{})}
+	h := &hostedCluster{cache: view, client: api, cancel: cancel, done: make(chan struct{})}
 
 	if err := h.watch(ctx, func() { f.enqueue(bridge) }); err != nil {
 		cancel()
@@ -142,48 +142,48 @@ func (f *fleet) open(bridge types.NamespacedName, config *rest.Config) (*hosted,
 		return nil, err
 	}
 
-	var both sync.WaitGroup
+	var goroutines sync.WaitGroup
 
-	both.Go(func() { _ = view.Start(ctx) }) // it tries for as long as it lives
-	both.Go(func() {
-		// The news of the last object may have come before all was seen.
+	goroutines.Go(func() { _ = view.Start(ctx) }) // the cache retries until ctx is done
+	goroutines.Go(func() {
+		// The event of the last object may arrive before the caches have synced, and is then ignored.
 		if toolscache.WaitForCacheSync(ctx.Done(), h.synced...) {
 			f.enqueue(bridge)
 		}
 	})
 
 	go func() {
-		both.Wait()
+		goroutines.Wait()
 		close(h.done)
 	}()
 
 	return h, nil
 }
 
-func (h *hosted) watch(ctx context.Context, changed func()) error {
-	err := h.view.IndexField(ctx, &corev1.Node{}, indexAddress, func(o client.Object) []string {
-		node, is := o.(*corev1.Node)
-		if !is {
+func (h *hostedCluster) watch(ctx context.Context, notify func()) error {
+	err := h.cache.IndexField(ctx, &corev1.Node{}, indexAddress, func(o client.Object) []string {
+		node, ok := o.(*corev1.Node)
+		if !ok {
 			return nil
 		}
 
-		return append(AddressesOf(node), node.Name)
+		return append(NodeAddresses(node), node.Name)
 	})
 	if err != nil {
 		return fmt.Errorf("index nodes of hosted cluster: %w", err)
 	}
 
 	for _, kind := range []client.Object{&certificatesv1.CertificateSigningRequest{}, &corev1.Node{}} {
-		informer, err := h.view.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		informer, err := h.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch hosted cluster: %w", err)
 		}
 
 		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() },
-			UpdateFunc: func(before, now any) {
-				if news(before, now) {
-					changed()
+			AddFunc: func(any) { notify() },
+			UpdateFunc: func(before, after any) {
+				if isRelevantChange(before, after) {
+					notify()
 				}
 			},
 		})
@@ -197,42 +197,43 @@ func (h *hosted) watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// news says whether a change may matter: heartbeats of nodes do not.
-func news(before, now any) bool {
-	old, was := before.(*corev1.Node)
-	node, is := now.(*corev1.Node)
+// isRelevantChange returns whether a change can lead to another decision. Of nodes, only their addresses
+// and whether they are ready count. Heartbeats do not count.
+func isRelevantChange(before, after any) bool {
+	oldNode, oldOK := before.(*corev1.Node)
+	newNode, newOK := after.(*corev1.Node)
 
-	if !was || !is {
+	if !oldOK || !newOK {
 		return true
 	}
 
-	return !slices.Equal(old.Status.Addresses, node.Status.Addresses) || ready(old) != ready(node)
+	return !slices.Equal(oldNode.Status.Addresses, newNode.Status.Addresses) || isReady(oldNode) != isReady(newNode)
 }
 
-// known says whether all that there is has been seen.
-func (h *hosted) known() bool {
+// hasSynced returns whether all objects of the hosted cluster have been read once.
+func (h *hostedCluster) hasSynced() bool {
 	return !slices.ContainsFunc(h.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// pending are the requests that nobody has decided about.
-func (h *hosted) pending(ctx context.Context) ([]certificatesv1.CertificateSigningRequest, error) {
+// listPending returns the pending requests for certificates of kubelets.
+func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.CertificateSigningRequest, error) {
 	var all certificatesv1.CertificateSigningRequestList
-	if err := h.view.List(ctx, &all); err != nil {
-		return nil, fmt.Errorf("list requests: %w", err)
+	if err := h.cache.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list CertificateSigningRequests of hosted cluster: %w", err)
 	}
 
 	return slices.DeleteFunc(all.Items, func(object certificatesv1.CertificateSigningRequest) bool {
-		return !Concerns(&object) || !Pending(&object)
+		return !IsKubeletRequest(&object) || !IsPending(&object)
 	}), nil
 }
 
-// node of a name; nil: there is none.
-func (h *hosted) node(ctx context.Context, name string) (*corev1.Node, error) {
+// getNode returns the node, and nil if it does not exist.
+func (h *hostedCluster) getNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 
-	err := h.view.Get(ctx, types.NamespacedName{Name: name}, node)
+	err := h.cache.Get(ctx, types.NamespacedName{Name: name}, node)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // a node that does not exist is no error
 	}
 
 	if err != nil {
@@ -242,16 +243,17 @@ func (h *hosted) node(ctx context.Context, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// holder names a node with an address, but for one.
-func (h *hosted) holder(ctx context.Context, address, but string) string {
+// findOtherNode returns the name of a node that has the address and is not the excluded one. It returns
+// the empty string if there is none.
+func (h *hostedCluster) findOtherNode(ctx context.Context, address, excluded string) string {
 	var nodes corev1.NodeList
-	if err := h.view.List(ctx, &nodes, client.MatchingFields{indexAddress: address}); err != nil {
-		// The index is there, so this can't be. Whoever can't be ruled out is in the way.
+	if err := h.cache.List(ctx, &nodes, client.MatchingFields{indexAddress: address}); err != nil {
+		// A list of an existing index does not fail. If it does, the request must not be approved.
 		return "(unknown)"
 	}
 
 	for i := range nodes.Items {
-		if nodes.Items[i].Name != but {
+		if nodes.Items[i].Name != excluded {
 			return nodes.Items[i].Name
 		}
 	}
@@ -259,13 +261,13 @@ func (h *hosted) holder(ctx context.Context, address, but string) string {
 	return ""
 }
 
-func (h *hosted) stop() {
+func (h *hostedCluster) stop() {
 	h.cancel()
 	<-h.done
 }
 
-// forget ends the watch of a bridge's cluster.
-func (f *fleet) forget(bridge types.NamespacedName) {
+// stopWatching stops the watches of a bridge's hosted cluster and removes the cluster.
+func (f *hostedClusters) stopWatching(bridge types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -275,15 +277,15 @@ func (f *fleet) forget(bridge types.NamespacedName) {
 	}
 }
 
-// of gives the bridges of a DPUCluster whose clusters are watched.
-func (f *fleet) of(dpus types.NamespacedName) []types.NamespacedName {
+// bridgesOf returns the bridges of a DPUCluster whose hosted clusters are watched.
+func (f *hostedClusters) bridgesOf(dpuCluster types.NamespacedName) []types.NamespacedName {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	var out []types.NamespacedName
 
 	for bridge, h := range f.clusters {
-		if h.dpus == dpus {
+		if h.dpuCluster == dpuCluster {
 			out = append(out, bridge)
 		}
 	}
@@ -291,8 +293,8 @@ func (f *fleet) of(dpus types.NamespacedName) []types.NamespacedName {
 	return out
 }
 
-// Start ends all watches with the process; it is a manager.Runnable.
-func (f *fleet) Start(ctx context.Context) error {
+// Start implements manager.Runnable. It waits until the manager stops and then stops all watches.
+func (f *hostedClusters) Start(ctx context.Context) error {
 	<-ctx.Done()
 
 	f.mu.Lock()
@@ -308,13 +310,13 @@ func (f *fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection says that only the leader watches hosted clusters.
-func (f *fleet) NeedLeaderElection() bool { return true }
+// NeedLeaderElection returns true: only the leader watches hosted clusters.
+func (f *hostedClusters) NeedLeaderElection() bool { return true }
 
-var errNotOurs = errors.New("it is not HyperShift's")
+var errNotOwned = errors.New("it is not owned by the HostedCluster of the bridge")
 
-// mapper knows the kinds without asking.
-func mapper() meta.RESTMapper {
+// newRESTMapper returns a mapper that knows the kinds without a call to the API server.
+func newRESTMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	m.Add(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"), meta.RESTScopeRoot)
 	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)

@@ -20,19 +20,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// notExposed stops the list, and says so in ServiceExposureReady, whose own step comes
-// later.
-func notExposed(reason, message string) step.Result {
-	return step.Stall(reason, message).Also(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, reason, message)
+// stallExposure stalls and sets the same reason and message on ServiceExposureReady, whose own step does
+// not run.
+func stallExposure(reason, message string) step.Result {
+	return step.Stall(reason, message).WithCondition(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, reason, message)
 }
 
-// addressFree looks whether the addresses may be had: nobody else has them, and one pool does,
-// or a pool may be made for them. MetalLB gives a Service addresses of one pool alone.
-func addressFree(ctx context.Context, s *scope) step.Result {
+// checkAddresses checks that the bridge can have all its addresses. No other Service or bridge may have
+// them, and either one IPAddressPool has all of them or the bridge may create a pool for them. MetalLB
+// allocates all addresses of a Service from one pool.
+func checkAddresses(ctx context.Context, s *scope) step.Result {
 	var pools []string
 
 	for _, vip := range hypershift.VirtualIPs(s.bridge) {
-		pool, result := s.free(ctx, vip)
+		pool, result := s.checkAddress(ctx, vip)
 		if !result.IsDone() {
 			return result
 		}
@@ -41,8 +42,8 @@ func addressFree(ctx context.Context, s *scope) step.Result {
 	}
 
 	if slices.ContainsFunc(pools, func(pool string) bool { return pool != pools[0] }) {
-		return notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
-			"no IPAddressPool has all of %s, and MetalLB gives a Service addresses of one pool alone: put them into one",
+		return stallExposure(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"no IPAddressPool has all of %s, but MetalLB allocates the addresses of a Service from one pool: add all of them to one pool",
 			s.bridge.Spec.MetalLBVirtualIP))
 	}
 
@@ -51,20 +52,20 @@ func addressFree(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// free looks whether one address may be had, and of which pool: of one that is to be made where
-// that has no name.
-func (s *scope) free(ctx context.Context, vip string) (string, step.Result) {
-	by, err := s.takenBy(ctx, vip)
+// checkAddress checks that the bridge can have one address. It returns the name of the IPAddressPool
+// that has the address, and the empty string if the bridge has to create the pool.
+func (s *scope) checkAddress(ctx context.Context, vip string) (string, step.Result) {
+	holder, err := s.findAddressHolder(ctx, vip)
 	if err != nil {
 		return "", step.Fail(err)
 	}
 
-	if by != "" {
-		return "", notExposed(v1alpha1.ReasonVIPConflict,
-			fmt.Sprintf("%s has the address %s: choose another, or free it", by, vip))
+	if holder != "" {
+		return "", stallExposure(v1alpha1.ReasonVIPConflict,
+			fmt.Sprintf("%s has the address %s: choose another address, or release it there", holder, vip))
 	}
 
-	pool, err := s.poolWith(ctx, vip)
+	pool, err := s.findPool(ctx, vip)
 	if err != nil {
 		return "", step.Fail(err)
 	}
@@ -72,52 +73,54 @@ func (s *scope) free(ctx context.Context, vip string) (string, step.Result) {
 	namespace := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
 
 	switch {
-	case pool == nil && !s.mayMakePool(vip):
-		return "", notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
-			"no IPAddressPool has the address %s, and it is not in bridge.addressRanges: choose another, or make a pool with it", vip))
+	case pool == nil && !s.canCreatePool(vip):
+		return "", stallExposure(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"no IPAddressPool has the address %s, and bridge.addressRanges do not allow to create a pool for it: "+
+				"choose another address, or create a pool that has it", vip))
 	case pool == nil:
 		return "", step.Done()
-	case !hypershift.Serves(pool, namespace):
-		return "", notExposed(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
-			"IPAddressPool %s has the address %s and does not serve namespace %s: add it to serviceAllocation.namespaces",
+	case !hypershift.CanServe(pool, namespace):
+		return "", stallExposure(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"IPAddressPool %s has the address %s but does not serve namespace %s: "+
+				"add the namespace to its serviceAllocation.namespaces",
 			pool.GetName(), vip, namespace))
 	default:
 		return pool.GetName(), step.Done()
 	}
 }
 
-// takenBy says who else has the address; empty if nobody has. What the bridge's own Service
-// has can't be another's, whoever wants it.
-func (s *scope) takenBy(ctx context.Context, vip string) (string, error) {
+// findAddressHolder returns who else has the address, for example "Service a/b", and the empty string if
+// nobody else has it. If the bridge's own Service has the address, nobody else can have it.
+func (s *scope) findAddressHolder(ctx context.Context, vip string) (string, error) {
 	var services corev1.ServiceList
 	if err := s.Client.List(ctx, &services, client.MatchingFields{indexAddress: vip}); err != nil {
 		return "", fmt.Errorf("list Services with address %s: %w", vip, err)
 	}
 
-	own := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
-	taken := ""
+	ownNamespace := hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name)
+	holder := ""
 
 	for i := range services.Items {
 		service := &services.Items[i]
 
 		switch {
-		case service.Namespace != own:
-			taken = "Service " + client.ObjectKeyFromObject(service).String()
-		case assigned(service, vip):
+		case service.Namespace != ownNamespace:
+			holder = "Service " + client.ObjectKeyFromObject(service).String()
+		case hasAddress(service, vip):
 			return "", nil
 		}
 	}
 
-	first, err := s.first(ctx, indexAddress, vip)
+	first, err := s.findOwner(ctx, indexAddress, vip)
 	if err == nil && first != client.ObjectKeyFromObject(s.bridge) {
-		taken = "bridge " + first.String()
+		holder = "bridge " + first.String()
 	}
 
-	return taken, err
+	return holder, err
 }
 
-// assigned says whether a Service has an address.
-func assigned(service *corev1.Service, ip string) bool {
+// hasAddress returns whether a load balancer has assigned the address to the Service.
+func hasAddress(service *corev1.Service, ip string) bool {
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
 		if ingress.IP == ip {
 			return true
@@ -127,34 +130,34 @@ func assigned(service *corev1.Service, ip string) bool {
 	return false
 }
 
-// poolWith is the pool that has an address and is not the bridge's own; nil if there is
-// none. Pools are looked up by the CIDRs around the address.
-func (s *scope) poolWith(ctx context.Context, vip string) (*unstructured.Unstructured, error) {
+// findPool returns the IPAddressPool that has the address and does not belong to the bridge, and nil if
+// there is none. It looks pools up by the CIDRs that contain the address.
+func (s *scope) findPool(ctx context.Context, vip string) (*unstructured.Unstructured, error) {
 	addr, err := netip.ParseAddr(vip)
 	if err != nil {
 		return nil, fmt.Errorf("parse address %q: %w", vip, err)
 	}
 
-	for _, around := range address.Around(addr) {
+	for _, prefix := range address.EnclosingCIDRs(addr) {
 		pools := &unstructured.UnstructuredList{}
 		pools.SetGroupVersionKind(hypershift.IPAddressPoolKind())
 
-		err := s.Cache.List(ctx, pools, client.InNamespace(s.MetalLBNamespace), client.MatchingFields{indexAddress: around})
+		err := s.Cache.List(ctx, pools, client.InNamespace(s.MetalLBNamespace), client.MatchingFields{indexAddress: prefix})
 		if err != nil {
-			return nil, fmt.Errorf("list IPAddressPools with %s: %w", around, err)
+			return nil, fmt.Errorf("list IPAddressPools with %s: %w", prefix, err)
 		}
 
 		for i := range pools.Items {
-			if !s.ours(&pools.Items[i]) {
+			if !s.isOwn(&pools.Items[i]) {
 				return &pools.Items[i], nil
 			}
 		}
 	}
 
-	return nil, nil //nolint:nilnil // none is no error
+	return nil, nil //nolint:nilnil // no such pool is no error
 }
 
-func (s *scope) mayMakePool(vip string) bool {
+func (s *scope) canCreatePool(vip string) bool {
 	addr, err := netip.ParseAddr(vip)
 	if err != nil {
 		return false
@@ -169,25 +172,25 @@ func (s *scope) mayMakePool(vip string) bool {
 	return false
 }
 
-// poolMade makes a pool of the one address, and announces it, where no other pool has it:
-// MetalLB allows no two pools with one address.
-func poolMade(ctx context.Context, s *scope) step.Result {
+// reconcileAddressPool creates an IPAddressPool with the bridge's addresses and its L2Advertisement if
+// no other pool has them. MetalLB does not allow two pools with the same address.
+func reconcileAddressPool(ctx context.Context, s *scope) step.Result {
 	if s.pool != "" {
 		return step.Done()
 	}
 
-	for _, want := range []*unstructured.Unstructured{
-		hypershift.Pool(s.bridge, s.MetalLBNamespace), hypershift.Advertisement(s.bridge, s.MetalLBNamespace),
+	for _, desired := range []*unstructured.Unstructured{
+		hypershift.NewAddressPool(s.bridge, s.MetalLBNamespace), hypershift.NewAdvertisement(s.bridge, s.MetalLBNamespace),
 	} {
-		have, err := s.read(ctx, s.Cache, want.GroupVersionKind(), client.ObjectKeyFromObject(want))
+		existing, err := s.getObject(ctx, s.Cache, desired.GroupVersionKind(), client.ObjectKeyFromObject(desired))
 		if err == nil {
-			_, err = s.ensure(ctx, have, want, v1alpha1.ReasonServiceCreationFailed)
+			_, err = s.applyObject(ctx, existing, desired, v1alpha1.ReasonServiceCreationFailed)
 		}
 
 		if err != nil {
-			result := step.ForError(err, lookAgain)
+			result := step.FromError(err, resyncInterval)
 
-			return result.Also(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, result.Reason(), result.Message())
+			return result.WithCondition(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, result.Reason(), result.Message())
 		}
 	}
 

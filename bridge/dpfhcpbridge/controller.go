@@ -25,49 +25,50 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass over one bridge.
-	passTimeout = 2 * time.Minute
-	// lookAgain is when something that events tell of is looked at without one.
-	lookAgain = 5 * time.Minute
-	// lookSoon is the same of what is going, and of what no event tells of.
-	lookSoon = 30 * time.Second
-	// fieldOwner names the bridge in the objects that it writes.
+	// reconcileTimeout bounds one reconcile of one bridge.
+	reconcileTimeout = 2 * time.Minute
+	// resyncInterval is the time until the next reconcile if an event normally triggers it.
+	resyncInterval = 5 * time.Minute
+	// pollInterval is the time until the next reconcile while objects are being deleted, and if no event
+	// triggers it.
+	pollInterval = 30 * time.Second
+	// fieldOwner is the field manager of the objects that the controller writes.
 	fieldOwner = "hyperfleet-bridge"
 )
 
-// Images says whether a release image is there and may be read. Its errors have a class
-// and a reason of ReleaseImageValid.
-type Images interface {
-	Check(ctx context.Context, image string, logins credentials.Docker, version string) error
+// ImageChecker checks that a release image exists and that the logins may read it. Its errors have a
+// class and a reason of ReleaseImageValid.
+type ImageChecker interface {
+	Check(ctx context.Context, image string, logins credentials.DockerConfig, version string) error
 }
 
-// Ignition asks HyperShift's servers for what workers are configured with.
-type Ignition interface {
-	Fetch(ctx context.Context, from ignition.Source) ([]byte, error)
+// IgnitionFetcher fetches the ignition of workers from HyperShift's ignition server.
+type IgnitionFetcher interface {
+	Fetch(ctx context.Context, source ignition.Source) ([]byte, error)
 }
 
 // Reconciler reconciles DPFHCPBridges.
 type Reconciler struct {
 	Client client.Client
-	// Cache reads objects of other projects that are watched.
+	// Cache reads the watched objects of other projects.
 	Cache client.Reader
-	// Live reads from the API server itself.
-	Live     client.Reader
-	Runner   *step.Runner
-	Recorder events.EventRecorder
-	Clock    clock.WithTicker
-	Images   Images
-	Ignition Ignition
-	// HyperShiftNamespace and MetalLBNamespace are where these run.
+	// APIReader reads from the API server directly.
+	APIReader client.Reader
+	Runner    *step.Reconciler
+	Recorder  events.EventRecorder
+	Clock     clock.WithTicker
+	Images    ImageChecker
+	Ignition  IgnitionFetcher
+	// HyperShiftNamespace and MetalLBNamespace are the namespaces in which these operators run.
 	HyperShiftNamespace, MetalLBNamespace string
-	// Ranges out of which pools may be made.
+	// Ranges are the address ranges for which the controller may create IPAddressPools.
 	Ranges []address.Range
-	// Concurrency is how many bridges are worked on at a time.
+	// Concurrency is how many bridges are reconciled at a time.
 	Concurrency int
 
-	// Installed says which projects' kinds are there, and watched.
-	installed installed
-	watch     watches
+	// installed holds which projects' kinds are installed and watched.
+	installed installedProjects
+	watches   dynamicWatches
 }
 
 //+kubebuilder:rbac:groups=dpf.hcp.bridge.com,resources=dpfhcpbridges,verbs=list;watch;patch
@@ -86,65 +87,67 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// scope is one pass over one bridge.
+// scope is the state of one reconcile of one bridge.
 type scope struct {
 	*Reconciler
 
 	bridge *v1alpha1.DPFHCPBridge
-	// cluster is the bridge's HostedCluster, nil where there is none.
-	cluster *unstructured.Unstructured
-	// dpus is filled by dpuCluster.
-	dpus hypershift.DPUCluster
-	// secrets is filled by secrets.
-	secrets secrets
-	// pool that has the address and is not the bridge's own; empty where there is none.
-	// Filled by addressFree.
+	// hostedCluster is the bridge's HostedCluster. It is nil if there is none.
+	hostedCluster *unstructured.Unstructured
+	// dpuCluster is set by validateDPUCluster.
+	dpuCluster hypershift.DPUCluster
+	// secrets is set by validateSecrets.
+	secrets secretData
+	// pool is the name of the IPAddressPool that has the addresses and does not belong to the bridge. It
+	// is empty if there is none. checkAddresses sets it.
 	pool string
-	// service is the API server's, filled by exposed; nil where there is none.
+	// service is the Service of the API server, and nil if it does not exist. checkServiceExposure sets
+	// it.
 	service *corev1.Service
-	// kubeconfig of the hosted cluster, filled by kubeconfigThere.
+	// kubeconfig is the kubeconfig of the hosted cluster. readKubeconfig sets it.
 	kubeconfig []byte
 }
 
-func plan() step.Plan[*scope] {
+func newPlan() step.Plan[*scope] {
 	exposed := func(s *scope) bool { return s.bridge.Spec.ExposeThroughLoadBalancer }
 
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.Finalizer,
 		Steps: []step.Step[*scope]{
-			{Name: "HostedClusterSeen", Run: hostedClusterSeen},
-			{Condition: v1alpha1.ConditionPlatformReady, Run: platformThere},
-			{Condition: v1alpha1.ConditionDPUClusterValid, Run: dpuClusterValid},
-			{Condition: v1alpha1.ConditionSecretsValid, Run: secretsValid},
-			{Condition: v1alpha1.ConditionStorageClassValid, Run: storageClassValid},
-			{Condition: v1alpha1.ConditionReleaseImageValid, Run: releaseImageValid},
-			{Name: "AddressFree", When: exposed, Run: addressFree}, // nothing is made before all of these are done
-			{Name: "KeysCreated", Run: keysMade},
-			{Name: "AddressPoolCreated", When: exposed, Run: poolMade},
-			{Condition: v1alpha1.ConditionHostedClusterCreated, Run: hostedClusterMade},
-			{Name: "HostedClusterAccepted", Run: hostedClusterAccepted},
-			{Name: "NodePoolCreated", Run: nodePoolMade},
-			{Condition: v1alpha1.ConditionServiceExposureReady, Run: inTime(exposedReady)},
-			{Name: "ControlPlaneReady", Run: inTime(controlPlaneReady)},
-			{Name: "KubeconfigReady", Run: inTime(kubeconfigThere)},
-			{Name: "KubeconfigHandedOver", Run: kubeconfigHandedOver}, // DPUs can join
-			{Condition: v1alpha1.ConditionIgnitionConfigured, When: ignites, Run: inTime(ignitionConfigured)},
-			{Condition: v1alpha1.ConditionNodePoolReady, Run: inTime(nodePoolReady)},
+			{Name: "HostedClusterSeen", Run: mirrorHostedClusterConditions},
+			{Condition: v1alpha1.ConditionPlatformReady, Run: checkPlatform},
+			{Condition: v1alpha1.ConditionDPUClusterValid, Run: validateDPUCluster},
+			{Condition: v1alpha1.ConditionSecretsValid, Run: validateSecrets},
+			{Condition: v1alpha1.ConditionStorageClassValid, Run: validateStorageClass},
+			{Condition: v1alpha1.ConditionReleaseImageValid, Run: validateReleaseImage},
+			{Name: "AddressFree", AppliesTo: exposed, Run: checkAddresses}, // nothing is created before the steps above are done
+			{Name: "KeysCreated", Run: reconcileKeys},
+			{Name: "AddressPoolCreated", AppliesTo: exposed, Run: reconcileAddressPool},
+			{Condition: v1alpha1.ConditionHostedClusterCreated, Run: reconcileHostedCluster},
+			{Name: "HostedClusterAccepted", Run: checkHostedClusterAccepted},
+			{Name: "NodePoolCreated", Run: reconcileNodePool},
+			{Condition: v1alpha1.ConditionServiceExposureReady, Run: withProvisioningTimeout(checkServiceExposure)},
+			{Name: "ControlPlaneReady", Run: withProvisioningTimeout(checkControlPlane)},
+			{Name: "KubeconfigReady", Run: withProvisioningTimeout(readKubeconfig)},
+			{Name: "KubeconfigHandedOver", Run: publishKubeconfig}, // from here on, DPUs can join
+			{Condition: v1alpha1.ConditionIgnitionConfigured, AppliesTo: hasIgnition, Run: withProvisioningTimeout(reconcileIgnition)},
+			{Condition: v1alpha1.ConditionNodePoolReady, Run: withProvisioningTimeout(checkNodePool)},
 		},
-		Deletion: []step.Step[*scope]{
-			{Name: "HostedClusterDeleted", Run: hostedClusterGone},
-			{Name: "NodePoolDeleted", Run: nodePoolGone},
-			{Name: "KubeconfigDeleted", Run: handedOverGone},
-			{Name: "IgnitionDeleted", When: ignites, Run: ignitionGone},
-			{Name: "AddressPoolDeleted", Run: poolGone},
-			{Name: "KeysDeleted", Run: keysGone}, // only now is there nothing that needs them
+		DeletionSteps: []step.Step[*scope]{
+			{Name: "HostedClusterDeleted", Run: deleteHostedCluster},
+			{Name: "NodePoolDeleted", Run: deleteNodePool},
+			{Name: "KubeconfigDeleted", Run: deletePublishedKubeconfig},
+			{Name: "IgnitionDeleted", AppliesTo: hasIgnition, Run: deleteIgnitionTemplate},
+			{Name: "AddressPoolDeleted", Run: deleteAddressPool},
+			{Name: "KeysDeleted", Run: deleteKeys}, // last, because the objects above need the keys
 		},
 	}
 }
 
-// Conditions are those of the steps, in their order: empty where a step has none.
+// Conditions returns the condition types of the steps, in the order of the steps. A step without a
+// condition has an empty string.
 func Conditions() []string {
-	steps := plan().Steps
+	steps := newPlan().Steps
 	out := make([]string, 0, len(steps))
 
 	for _, s := range steps {
@@ -154,7 +157,7 @@ func Conditions() []string {
 	return out
 }
 
-// Reconcile looks at one bridge.
+// Reconcile reconciles one bridge.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var bridge v1alpha1.DPFHCPBridge
 	if err := r.Client.Get(ctx, req.NamespacedName, &bridge); err != nil {
@@ -166,41 +169,44 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, bridge: &bridge}
-	if err := s.look(ctx); err != nil {
+	if err := s.loadHostedCluster(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 
 	before := bridge.DeepCopy()
 	if bridge.Status.ObservedGeneration != bridge.Generation {
-		bridge.Status.ProvisioningSince = nil // another spec has its own time
+		bridge.Status.ProvisioningSince = nil // a new spec starts a new provisioning timeout
 	}
 
-	result, err := step.Pass(ctx, r.Runner, &bridge, plan(), s)
-	s.announce(before)
+	result, err := step.Reconcile(ctx, r.Runner, &bridge, newPlan(), s)
+	s.recordEvents(before)
 
 	return result, err
 }
 
-// look reads the bridge's HostedCluster, where HyperShift is. The cache may not have one
-// yet that the status knows of: then the API server is asked.
-func (s *scope) look(ctx context.Context) error {
+// loadHostedCluster reads the bridge's HostedCluster if HyperShift is installed. If the cache does not
+// have a HostedCluster that the status names, loadHostedCluster reads from the API server.
+func (s *scope) loadHostedCluster(ctx context.Context) error {
 	if !s.installed.hyperShift.Load() {
 		return nil
 	}
 
 	var err error
 
-	s.cluster, err = s.read(ctx, s.Cache, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
-	if err == nil && s.cluster == nil && s.bridge.Status.HostedClusterRef != nil {
-		s.cluster, err = s.read(ctx, s.Live, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+	s.hostedCluster, err = s.getObject(ctx, s.Cache, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+	if err == nil && s.hostedCluster == nil && s.bridge.Status.HostedClusterRef != nil {
+		s.hostedCluster, err = s.getObject(ctx, s.APIReader, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
 	}
 
-	if s.cluster != nil && !s.ours(s.cluster) {
-		s.cluster = nil // hostedClusterMade tells
+	if s.hostedCluster != nil && !s.isOwn(s.hostedCluster) {
+		s.hostedCluster = nil // reconcileHostedCluster reports the conflict
 	}
 
 	return err
 }
 
-// made says whether a HostedCluster has been made for the bridge, be it there or not.
-func (s *scope) made() bool { return s.cluster != nil || s.bridge.Status.HostedClusterRef != nil }
+// hasCreatedHostedCluster returns whether the bridge has created a HostedCluster, even if the
+// HostedCluster no longer exists.
+func (s *scope) hasCreatedHostedCluster() bool {
+	return s.hostedCluster != nil || s.bridge.Status.HostedClusterRef != nil
+}

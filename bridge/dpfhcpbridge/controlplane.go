@@ -16,19 +16,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// reasonDegraded stops the list of a cluster that has been ready: its API server answers,
-// and something of the control plane has failed.
+// reasonDegraded is the reason for a cluster that was ready before, whose API server is available and
+// whose control plane is degraded.
 const reasonDegraded = "ControlPlaneDegraded"
 
-// hostedClusterSeen mirrors what HyperShift says of the HostedCluster, whatever the steps
-// after it come to.
-func hostedClusterSeen(_ context.Context, s *scope) step.Result {
+// mirrorHostedClusterConditions copies the HostedCluster's conditions to the bridge. They are reported
+// whatever the later steps return.
+func mirrorHostedClusterConditions(_ context.Context, s *scope) step.Result {
 	result := step.Done()
-	if s.cluster == nil {
+	if s.hostedCluster == nil {
 		return result
 	}
 
-	conditions := hypershift.Conditions(s.cluster)
+	conditions := hypershift.Conditions(s.hostedCluster)
 
 	for _, mirror := range [][2]string{
 		{hypershift.ValidConfiguration, v1alpha1.ConditionHostedClusterValidConfiguration},
@@ -39,31 +39,31 @@ func hostedClusterSeen(_ context.Context, s *scope) step.Result {
 		{hypershift.Degraded, v1alpha1.ConditionHostedClusterDegraded},
 	} {
 		if c := meta.FindStatusCondition(conditions, mirror[0]); c != nil && c.Status != "" {
-			result = result.Also(mirror[1], c.Status, c.Reason, c.Message)
+			result = result.WithCondition(mirror[1], c.Status, c.Reason, c.Message)
 		}
 	}
 
 	return result
 }
 
-// hostedClusterAccepted looks whether HyperShift goes on with the HostedCluster. Where it
-// does not, it makes no Service and no control plane, and there is nothing to wait for.
-func hostedClusterAccepted(_ context.Context, s *scope) step.Result {
-	if refused := hypershift.Refused(s.cluster); refused != nil {
+// checkHostedClusterAccepted checks that HyperShift continues with the HostedCluster. If HyperShift does
+// not, it creates neither a Service nor a control plane, so that waiting does not help.
+func checkHostedClusterAccepted(_ context.Context, s *scope) step.Result {
+	if refused := hypershift.BlockingCondition(s.hostedCluster); refused != nil {
 		return step.Stall(v1alpha1.ReasonValidationFailed,
-			fmt.Sprintf("HyperShift goes no further with HostedCluster %s: %s: %s",
-				client.ObjectKeyFromObject(s.cluster), refused.Type, refused.Message))
+			fmt.Sprintf("HyperShift does not continue with HostedCluster %s: %s: %s",
+				client.ObjectKeyFromObject(s.hostedCluster), refused.Type, refused.Message))
 	}
 
 	return step.Done()
 }
 
-// inTime is a step that is under way for no longer than the bridge allows: then a person
-// has to look, though the step goes on by itself when it can.
-func inTime(run func(context.Context, *scope) step.Result) func(context.Context, *scope) step.Result {
+// withProvisioningTimeout wraps a step so that it stalls if it still waits after the bridge's
+// provisioningTimeout. The step still continues when it can.
+func withProvisioningTimeout(run func(context.Context, *scope) step.Result) func(context.Context, *scope) step.Result {
 	return func(ctx context.Context, s *scope) step.Result {
 		result := run(ctx, s)
-		if result.Pause() == 0 || result.IsFailed() {
+		if result.RequeueAfter() == 0 || result.IsFailed() {
 			return result
 		}
 
@@ -74,50 +74,54 @@ func inTime(run func(context.Context, *scope) step.Result) func(context.Context,
 		}
 
 		limit := s.bridge.Spec.ProvisioningTimeout.Duration
-		if left := limit - now.Sub(s.bridge.Status.ProvisioningSince.Time); left > 0 {
-			return step.Wait(min(result.Pause(), left), result.Reason(), result.Message())
+		if remaining := limit - now.Sub(s.bridge.Status.ProvisioningSince.Time); remaining > 0 {
+			return step.Wait(min(result.RequeueAfter(), remaining), result.Reason(), result.Message())
 		}
 
-		return step.Stall(result.Reason(), fmt.Sprintf("not ready after %s: %s", limit, result.Message()))
+		return step.Stall(result.Reason(), fmt.Sprintf("the cluster is not ready after %s: %s", limit, result.Message()))
 	}
 }
 
-// controlPlaneReady looks whether the control plane runs the release that is wanted, and is
-// well.
-func controlPlaneReady(_ context.Context, s *scope) step.Result {
-	before := s.bridge.Status.KubeconfigSecretRef != nil
+// checkControlPlane checks that the control plane runs the desired release, is available and is not
+// degraded.
+func checkControlPlane(_ context.Context, s *scope) step.Result {
+	wasAvailable := s.bridge.Status.KubeconfigSecretRef != nil
 
-	return controlPlane(hypershift.Conditions(s.cluster), hypershift.RolledOut(s.cluster), before)
+	return evaluateControlPlane(hypershift.Conditions(s.hostedCluster), hypershift.IsRolledOut(s.hostedCluster), wasAvailable)
 }
 
-// controlPlane judges a control plane by HyperShift's conditions, whether its release is
-// rolled out, and whether it has been available before.
-func controlPlane(conditions []metav1.Condition, rolledOut, before bool) step.Result {
+// evaluateControlPlane returns the result for a control plane with the given conditions. rolledOut is
+// whether its release is rolled out, and wasAvailable is whether it has been available before.
+func evaluateControlPlane(conditions []metav1.Condition, rolledOut, wasAvailable bool) step.Result {
 	available := meta.FindStatusCondition(conditions, hypershift.Available)
 	degraded := meta.FindStatusCondition(conditions, hypershift.Degraded)
 
 	switch {
 	case available == nil:
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane,
-			"HyperShift has not said anything of the control plane yet")
+		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
+			"HyperShift has not reported the state of the control plane yet")
 	case !rolledOut:
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "the release is being rolled out"+because(available))
-	case available.Status != metav1.ConditionTrue && before:
-		return step.Wait(lookAgain, v1alpha1.ReasonAPIServerUnreachable,
-			"the control plane is not available any more"+because(available))
+		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
+			"the release is being rolled out"+formatCause(available))
+	case available.Status != metav1.ConditionTrue && wasAvailable:
+		return step.Wait(resyncInterval, v1alpha1.ReasonAPIServerUnreachable,
+			"the control plane is no longer available"+formatCause(available))
 	case available.Status != metav1.ConditionTrue:
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "the control plane is not available yet"+because(available))
-	case degraded != nil && degraded.Status == metav1.ConditionTrue && before:
-		return step.Wait(lookAgain, reasonDegraded, "the control plane is degraded"+because(degraded))
+		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
+			"the control plane is not available yet"+formatCause(available))
+	case degraded != nil && degraded.Status == metav1.ConditionTrue && wasAvailable:
+		return step.Wait(resyncInterval, reasonDegraded, "the control plane is degraded"+formatCause(degraded))
 	case degraded != nil && degraded.Status == metav1.ConditionTrue:
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "the control plane is not whole yet"+because(degraded))
+		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
+			"parts of the control plane are not ready yet"+formatCause(degraded))
 	default:
 		return step.Done()
 	}
 }
 
-// because is what HyperShift says to a condition.
-func because(condition *metav1.Condition) string {
+// formatCause returns ": " and the condition's message, or the empty string if the condition has no
+// message or is Available=True.
+func formatCause(condition *metav1.Condition) string {
 	if condition.Status == metav1.ConditionTrue && condition.Type == hypershift.Available || condition.Message == "" {
 		return ""
 	}

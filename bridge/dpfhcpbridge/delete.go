@@ -14,38 +14,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// reasonDeleting stops the deletion list while something is going.
+// reasonDeleting is the reason while the deletion waits for an object to disappear.
 const reasonDeleting = "Deleting"
 
-// hostedClusterGone deletes the HostedCluster and waits until HyperShift has taken the
-// control plane down.
-func hostedClusterGone(ctx context.Context, s *scope) step.Result {
-	return s.waitGone(ctx, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+// deleteHostedCluster deletes the HostedCluster and waits until HyperShift has deleted the control
+// plane.
+func deleteHostedCluster(ctx context.Context, s *scope) step.Result {
+	return s.deleteAndWait(ctx, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
 }
 
-// nodePoolGone does the same with the NodePool, which HyperShift has mostly deleted by then.
-func nodePoolGone(ctx context.Context, s *scope) step.Result {
-	return s.waitGone(ctx, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+// deleteNodePool deletes the NodePool and waits until it is gone. HyperShift has usually deleted it by
+// then.
+func deleteNodePool(ctx context.Context, s *scope) step.Result {
+	return s.deleteAndWait(ctx, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
 }
 
-// handedOverGone removes the kubeconfig from the DPUCluster's namespace. The DPUCluster goes
-// on naming it: it allows no change.
-func handedOverGone(ctx context.Context, s *scope) step.Result {
+// deletePublishedKubeconfig deletes the Secret with the kubeconfig from the DPUCluster's namespace. The
+// DPUCluster still names the Secret, because its spec.kubeconfig cannot be changed.
+func deletePublishedKubeconfig(ctx context.Context, s *scope) step.Result {
 	key := dpuClusterKey(s.bridge)
 
-	if err := s.removeSecret(ctx, client.ObjectKey{Namespace: key.Namespace, Name: handedOverName(key.Name)}); err != nil {
+	if err := s.deleteSecret(ctx, client.ObjectKey{Namespace: key.Namespace, Name: kubeconfigSecretName(key.Name)}); err != nil {
 		return step.Fail(err)
 	}
 
 	return step.Done()
 }
 
-// poolGone removes the bridge's own pool, once nothing has its address, and what announces it.
-func poolGone(ctx context.Context, s *scope) step.Result {
+// deleteAddressPool deletes the bridge's own IPAddressPool and its L2Advertisement. It runs after the
+// control plane is deleted, when nothing uses the addresses.
+func deleteAddressPool(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKey{Namespace: s.MetalLBNamespace, Name: hypershift.PoolName(s.bridge.Namespace, s.bridge.Name)}
 
 	for _, kind := range []schema.GroupVersionKind{hypershift.L2AdvertisementKind(), hypershift.IPAddressPoolKind()} {
-		if result := s.waitGone(ctx, kind, key); !result.IsDone() {
+		if result := s.deleteAndWait(ctx, kind, key); !result.IsDone() {
 			return result
 		}
 	}
@@ -53,15 +55,15 @@ func poolGone(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// waitGone deletes an object, and waits until there is none.
-func (s *scope) waitGone(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) step.Result {
-	gone, err := s.gone(ctx, kind, key)
+// deleteAndWait deletes an object and waits until it is gone.
+func (s *scope) deleteAndWait(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) step.Result {
+	gone, err := s.deleteObject(ctx, kind, key)
 	if err != nil {
 		return step.Fail(err)
 	}
 
 	if !gone {
-		return step.Wait(lookSoon, reasonDeleting, fmt.Sprintf("%s %s is going", kind.Kind, key))
+		return step.Wait(pollInterval, reasonDeleting, fmt.Sprintf("%s %s is being deleted", kind.Kind, key))
 	}
 
 	return step.Done()

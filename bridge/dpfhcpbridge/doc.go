@@ -9,10 +9,10 @@
 //	 Failed ◄──── Failed ◄──── Failed      a person has to act
 //	   any ──► Deleting
 //
-// controller.go has the list of steps and the deletion list; each step is in a file of its
-// own. What is looked at before anything is made stops the list when it fails, at any time
-// of a bridge's life. All of it is fixed by events: watches.go has an index for each
-// object that a bridge stands on, so no event lists all bridges.
+// The steps and the deletion steps are listed in controller.go. Each step is in its own file. The steps
+// before KeysCreated validate everything that a bridge depends on. They run on every reconcile, and if
+// one of them fails, the later steps do not run. The controller reacts to events. It has an index for
+// each kind of object that a bridge depends on (indexes.go), so that no event lists all bridges.
 //
-// The phase is computed from the conditions (phase.go) and read by nobody here.
+// The phase is computed from the conditions (phase.go). No code reads the phase.
 package dpfhcpbridge

@@ -14,81 +14,86 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// dpuClusterKey is the DPUCluster that a bridge names.
+// dpuClusterKey returns the key of the DPUCluster that the bridge names.
 func dpuClusterKey(bridge *v1alpha1.DPFHCPBridge) client.ObjectKey {
 	return client.ObjectKey{Namespace: bridge.Spec.DPUClusterRef.Namespace, Name: bridge.Spec.DPUClusterRef.Name}
 }
 
-// handedOverName is the Secret with the kubeconfig in the DPUCluster's namespace. A
-// DPUCluster's spec.kubeconfig can never be changed, so the name is the same for whichever
-// bridge serves it.
-func handedOverName(cluster string) string { return cluster + "-hcp-kubeconfig" }
+// kubeconfigSecretName returns the name of the Secret with the kubeconfig in the DPUCluster's namespace.
+// A DPUCluster's spec.kubeconfig cannot be changed, so every bridge that serves the DPUCluster uses the
+// same name.
+func kubeconfigSecretName(cluster string) string { return cluster + "-hcp-kubeconfig" }
 
-// dpuClusterValid looks whether the DPUCluster is there, ready, has room, and is not
-// another's.
-func dpuClusterValid(ctx context.Context, s *scope) step.Result {
+// validateDPUCluster checks that the DPUCluster exists, is ready, does not belong to another bridge, and
+// can take more nodes if the hosted cluster is not created yet.
+func validateDPUCluster(ctx context.Context, s *scope) step.Result {
 	key := dpuClusterKey(s.bridge)
 
-	object, err := s.read(ctx, s.Cache, hypershift.DPUClusterKind(), key)
+	object, err := s.getObject(ctx, s.Cache, hypershift.DPUClusterKind(), key)
 	if err != nil {
 		return step.Fail(err)
 	}
 
 	if object == nil {
-		return step.Wait(lookAgain, v1alpha1.ReasonNotFound, fmt.Sprintf("DPUCluster %s is not there: make it", key))
+		return step.Wait(resyncInterval, v1alpha1.ReasonNotFound, fmt.Sprintf("DPUCluster %s does not exist: create it", key))
 	}
 
-	s.dpus = hypershift.ReadDPUCluster(object)
+	s.dpuCluster = hypershift.DecodeDPUCluster(object)
 
-	if s.dpus.Type == hypershift.TypeKamaji {
+	if s.dpuCluster.Type == hypershift.TypeKamaji {
 		return step.Stall(v1alpha1.ReasonInUse,
-			fmt.Sprintf("DPUCluster %s is of type kamaji and gets its control plane from there: name one of type static", key))
+			fmt.Sprintf("DPUCluster %s has type kamaji and gets its control plane from Kamaji: name a DPUCluster of type static", key))
 	}
 
-	if by := s.dpus.Kubeconfig; by != "" && by != handedOverName(key.Name) {
+	if secret := s.dpuCluster.Kubeconfig; secret != "" && secret != kubeconfigSecretName(key.Name) {
 		return step.Stall(v1alpha1.ReasonInUse,
-			fmt.Sprintf("DPUCluster %s has the control plane of Secret %s already, and can't be given another: name one without", key, by))
+			fmt.Sprintf("DPUCluster %s already uses the control plane of Secret %s, which cannot be changed: "+
+				"name a DPUCluster without spec.kubeconfig", key, secret))
 	}
 
-	first, err := s.firstOfDPUCluster(ctx)
+	first, err := s.findDPUClusterOwner(ctx)
 	if err != nil {
 		return step.Fail(err)
 	}
 
 	if first != client.ObjectKeyFromObject(s.bridge) {
 		return step.Stall(v1alpha1.ReasonInUse,
-			fmt.Sprintf("DPUCluster %s is served by bridge %s: name another, or remove that bridge", key, first))
+			fmt.Sprintf("DPUCluster %s is served by bridge %s: name another DPUCluster, or delete that bridge", key, first))
 	}
 
-	if s.dpus.Phase != hypershift.PhaseReady {
-		return step.Wait(lookAgain, v1alpha1.ReasonNotReady, fmt.Sprintf("DPUCluster %s is in phase %s", key, orNone(s.dpus.Phase)))
+	if s.dpuCluster.Phase != hypershift.PhaseReady {
+		return step.Wait(resyncInterval, v1alpha1.ReasonNotReady,
+			fmt.Sprintf("DPUCluster %s is in phase %s", key, formatPhase(s.dpuCluster.Phase)))
 	}
 
-	// The nodes of a cluster that is made are its own.
-	if !s.made() && s.dpus.Room() == 0 {
-		return step.Wait(lookAgain, v1alpha1.ReasonInsufficientResources,
-			fmt.Sprintf("DPUCluster %s has %d nodes of %d: raise its maxNodes, or remove nodes", key, s.dpus.Nodes, s.dpus.MaxNodes))
+	// If the hosted cluster is created already, the nodes of the DPUCluster are its own nodes.
+	if !s.hasCreatedHostedCluster() && s.dpuCluster.FreeNodes() == 0 {
+		return step.Wait(resyncInterval, v1alpha1.ReasonInsufficientResources,
+			fmt.Sprintf("DPUCluster %s has %d of %d nodes: raise its maxNodes, or remove nodes",
+				key, s.dpuCluster.Nodes, s.dpuCluster.MaxNodes))
 	}
 
 	return step.Done().WithReason(v1alpha1.ReasonValid, fmt.Sprintf("DPUCluster %s is ready", key))
 }
 
-func orNone(phase string) string {
+func formatPhase(phase string) string {
 	if phase == "" {
-		return "none yet"
+		return "(none yet)"
 	}
 
 	return phase
 }
 
-// firstOfDPUCluster is the bridge that the DPUCluster belongs to: one that has made its
-// HostedCluster before one that has not, then the oldest. All come to the same answer.
-func (s *scope) firstOfDPUCluster(ctx context.Context) (client.ObjectKey, error) {
-	return s.first(ctx, indexDPUCluster, dpuClusterKey(s.bridge).String())
+// findDPUClusterOwner returns the bridge that the DPUCluster belongs to: a bridge that has created its
+// HostedCluster before a bridge that has not, and then the oldest bridge. All bridges compute the same
+// result.
+func (s *scope) findDPUClusterOwner(ctx context.Context) (client.ObjectKey, error) {
+	return s.findOwner(ctx, indexDPUCluster, dpuClusterKey(s.bridge).String())
 }
 
-// first is the one of the bridges with a value of an index that was there before the others.
-func (s *scope) first(ctx context.Context, index, value string) (client.ObjectKey, error) {
+// findOwner returns the bridge that takes precedence among this bridge and all bridges with the value in
+// the index.
+func (s *scope) findOwner(ctx context.Context, index, value string) (client.ObjectKey, error) {
 	var bridges v1alpha1.DPFHCPBridgeList
 	if err := s.Client.List(ctx, &bridges, client.MatchingFields{index: value}); err != nil {
 		return client.ObjectKey{}, fmt.Errorf("list bridges with %s %s: %w", index, value, err)
@@ -96,7 +101,7 @@ func (s *scope) first(ctx context.Context, index, value string) (client.ObjectKe
 
 	winner := s.bridge
 	for i := range bridges.Items {
-		if before(&bridges.Items[i], winner) {
+		if hasPrecedence(&bridges.Items[i], winner) {
 			winner = &bridges.Items[i]
 		}
 	}
@@ -104,8 +109,8 @@ func (s *scope) first(ctx context.Context, index, value string) (client.ObjectKe
 	return client.ObjectKeyFromObject(winner), nil
 }
 
-// before says whether a bridge comes before another.
-func before(a, b *v1alpha1.DPFHCPBridge) bool {
+// hasPrecedence returns whether bridge a takes precedence over bridge b.
+func hasPrecedence(a, b *v1alpha1.DPFHCPBridge) bool {
 	if madeA, madeB := a.Status.HostedClusterRef != nil, b.Status.HostedClusterRef != nil; madeA != madeB {
 		return madeA
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// Whose a DPUCluster or an address is: a bridge that has made its cluster before any other,
-// then the older, then the lower uid.
+// TestWhichBridgeComesFirst checks which bridge a DPUCluster or an address belongs to: a bridge that has
+// created its cluster before a bridge that has not, then the older bridge, then the bridge with the
+// lower UID.
 func TestWhichBridgeComesFirst(t *testing.T) {
 	t.Parallel()
 
@@ -37,13 +38,13 @@ func TestWhichBridgeComesFirst(t *testing.T) {
 		"older of two made":    {bridge("b", 2*time.Hour, true), bridge("a", time.Hour, true)},
 		"lower uid":            {bridge("a", time.Hour, false), bridge("b", time.Hour, false)},
 	} {
-		if !before(pair[0], pair[1]) || before(pair[1], pair[0]) {
+		if !hasPrecedence(pair[0], pair[1]) || hasPrecedence(pair[1], pair[0]) {
 			t.Errorf("%s: does not come first", name)
 		}
 	}
 }
 
-// A name of one word is no address to publish: the next best is taken.
+// TestBestAddress checks that a name without a dot is not used and the next best address is selected.
 func TestBestAddress(t *testing.T) {
 	t.Parallel()
 
@@ -59,7 +60,7 @@ func TestBestAddress(t *testing.T) {
 		"node1.example.com": {node("a", word, internal), node("b", name)},
 		"":                  {node("a", word)},
 	} {
-		if got := bestAddress(nodes); got != want {
+		if got := selectNodeAddress(nodes); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	actionCheck  = "Check"
-	mismatchText = "controlPlaneAvailabilityPolicy and infrastructureAvailabilityPolicy differ: " +
-		"this is allowed, and mostly not meant"
+	actionCheck     = "Check"
+	mismatchMessage = "controlPlaneAvailabilityPolicy and infrastructureAvailabilityPolicy differ. " +
+		"This is allowed but usually not intended."
 )
 
-// announced are the conditions whose changes are told by events.
-func announced() []string {
+// eventConditions returns the types of the conditions whose changes are recorded as events.
+func eventConditions() []string {
 	return []string{
 		v1alpha1.ConditionPlatformReady, v1alpha1.ConditionDPUClusterValid, v1alpha1.ConditionSecretsValid,
 		v1alpha1.ConditionStorageClassValid, v1alpha1.ConditionReleaseImageValid, v1alpha1.ConditionHostedClusterCreated,
@@ -26,8 +26,9 @@ func announced() []string {
 	}
 }
 
-// announce tells by events what has changed since before.
-func (s *scope) announce(before *v1alpha1.DPFHCPBridge) {
+// recordEvents records events for what has changed since the bridge was read. before is the bridge as it
+// was read.
+func (s *scope) recordEvents(before *v1alpha1.DPFHCPBridge) {
 	bridge := s.bridge
 	event := func(kind, reason, message string) {
 		s.Recorder.Eventf(bridge, nil, kind, reason, actionCheck, "%s", message)
@@ -35,20 +36,22 @@ func (s *scope) announce(before *v1alpha1.DPFHCPBridge) {
 
 	if bridge.DeletionTimestamp.IsZero() && before.Status.ObservedGeneration != bridge.Generation &&
 		bridge.Spec.ControlPlaneAvailabilityPolicy != bridge.Spec.InfrastructureAvailabilityPolicy {
-		event(corev1.EventTypeWarning, v1alpha1.EventMismatchedAvailability, mismatchText)
+		event(corev1.EventTypeWarning, v1alpha1.EventMismatchedAvailability, mismatchMessage)
 	}
 
-	for _, name := range announced() {
-		was, is := meta.FindStatusCondition(before.Status.Conditions, name), meta.FindStatusCondition(bridge.Status.Conditions, name)
+	for _, name := range eventConditions() {
+		previous := meta.FindStatusCondition(before.Status.Conditions, name)
+		current := meta.FindStatusCondition(bridge.Status.Conditions, name)
 
 		switch {
-		case is == nil, is.Status == metav1.ConditionUnknown, was != nil && was.Status == is.Status && was.Reason == is.Reason:
-		case is.Status == metav1.ConditionTrue:
-			event(corev1.EventTypeNormal, is.Reason, is.Message)
-		case waiting(is.Reason):
-			event(corev1.EventTypeNormal, is.Reason, is.Message)
+		case current == nil, current.Status == metav1.ConditionUnknown,
+			previous != nil && previous.Status == current.Status && previous.Reason == current.Reason:
+		case current.Status == metav1.ConditionTrue:
+			event(corev1.EventTypeNormal, current.Reason, current.Message)
+		case isProgressReason(current.Reason):
+			event(corev1.EventTypeNormal, current.Reason, current.Message)
 		default:
-			event(corev1.EventTypeWarning, is.Reason, is.Message)
+			event(corev1.EventTypeWarning, current.Reason, current.Message)
 		}
 	}
 
@@ -62,8 +65,8 @@ func (s *scope) announce(before *v1alpha1.DPFHCPBridge) {
 	}
 }
 
-// waiting says whether a reason is that of something which is under way.
-func waiting(reason string) bool {
+// isProgressReason returns whether the reason means that the operation is in progress.
+func isProgressReason(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonLoadBalancerPending, v1alpha1.ReasonNodePortPending, v1alpha1.ReasonWaitingForNodes,
 		v1alpha1.ReasonWaitingForIgnition, v1alpha1.ReasonNotCreated:

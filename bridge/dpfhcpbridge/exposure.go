@@ -24,8 +24,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// exposedReady looks at the Service that HyperShift makes for the API server.
-func exposedReady(ctx context.Context, s *scope) step.Result {
+// checkServiceExposure checks the Service that HyperShift creates for the API server: its type, and its
+// address or node port.
+func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKey{
 		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: hypershift.APIServerService,
 	}
@@ -38,7 +39,7 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 
 	err := s.Client.Get(ctx, key, service)
 	if apierrors.IsNotFound(err) {
-		return step.Wait(lookAgain, pending, fmt.Sprintf("HyperShift has not made Service %s yet", key)+s.hyperShiftFailed())
+		return step.Wait(resyncInterval, pending, fmt.Sprintf("HyperShift has not created Service %s yet", key)+s.reconciliationError())
 	}
 
 	if err != nil {
@@ -47,34 +48,34 @@ func exposedReady(ctx context.Context, s *scope) step.Result {
 
 	s.service = service
 
-	want := corev1.ServiceTypeNodePort
+	desired := corev1.ServiceTypeNodePort
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
-		want = corev1.ServiceTypeLoadBalancer
+		desired = corev1.ServiceTypeLoadBalancer
 	}
 
-	if service.Spec.Type != want {
-		return step.Wait(lookAgain, v1alpha1.ReasonServiceCreationFailed,
-			fmt.Sprintf("Service %s is of type %s, and not %s", key, service.Spec.Type, want))
+	if service.Spec.Type != desired {
+		return step.Wait(resyncInterval, v1alpha1.ReasonServiceCreationFailed,
+			fmt.Sprintf("Service %s has type %s and must have type %s", key, service.Spec.Type, desired))
 	}
 
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
-		return s.balanced(ctx)
+		return s.checkLoadBalancer(ctx)
 	}
 
 	for _, port := range service.Spec.Ports {
 		if port.NodePort > 0 {
-			return step.Done().WithReason(v1alpha1.ReasonNodePortReady, "the API server is at "+
-				net.JoinHostPort(hypershift.NodeAddress(s.cluster), strconv.Itoa(int(port.NodePort))))
+			return step.Done().WithReason(v1alpha1.ReasonNodePortReady, "the API server is available at "+
+				net.JoinHostPort(hypershift.NodeAddress(s.hostedCluster), strconv.Itoa(int(port.NodePort))))
 		}
 	}
 
-	return step.Wait(lookAgain, pending, fmt.Sprintf("Service %s has no node port yet", key))
+	return step.Wait(resyncInterval, pending, fmt.Sprintf("Service %s has no node port yet", key))
 }
 
-// hyperShiftFailed is the error of HyperShift's last pass over the HostedCluster, as the end of
-// a sentence; empty where it had none.
-func (s *scope) hyperShiftFailed() string {
-	c := meta.FindStatusCondition(hypershift.Conditions(s.cluster), hypershift.ReconciliationSucceeded)
+// reconciliationError returns ": " and the error of HyperShift's last reconcile of the HostedCluster, or
+// the empty string if the reconcile succeeded.
+func (s *scope) reconciliationError() string {
+	c := meta.FindStatusCondition(hypershift.Conditions(s.hostedCluster), hypershift.ReconciliationSucceeded)
 	if c == nil || c.Status != metav1.ConditionFalse || c.Message == "" {
 		return ""
 	}
@@ -82,55 +83,57 @@ func (s *scope) hyperShiftFailed() string {
 	return ": " + c.Message
 }
 
-// balanced looks whether MetalLB has given the Service the bridge's address, and asks for it
-// where MetalLB might give another.
-func (s *scope) balanced(ctx context.Context) step.Result {
+// checkLoadBalancer checks that MetalLB has assigned the bridge's addresses to the Service. It requests
+// the addresses if MetalLB could assign other ones.
+func (s *scope) checkLoadBalancer(ctx context.Context) step.Result {
 	vip, key := s.bridge.Spec.MetalLBVirtualIP, client.ObjectKeyFromObject(s.service)
-	asked := s.service.Annotations[hypershift.AnnotationAddress]
+	requested := s.service.Annotations[hypershift.AnnotationAddress]
 
-	var have []string
+	var current []string
 	for _, ingress := range s.service.Status.LoadBalancer.Ingress {
-		have = append(have, ingress.IP)
+		current = append(current, ingress.IP)
 	}
 
-	wanted := hypershift.VirtualIPs(s.bridge)
-	all := !slices.ContainsFunc(wanted, func(ip string) bool { return !assigned(s.service, ip) })
+	vips := hypershift.VirtualIPs(s.bridge)
+	hasAll := !slices.ContainsFunc(vips, func(ip string) bool { return !hasAddress(s.service, ip) })
 
-	// A pool of the bridge's own has just its addresses.
-	if asked != vip && (s.pool != "" || asked != "" || len(have) > 0 && !all) {
-		if err := s.ask(ctx, vip); err != nil {
-			return step.ForError(s.refused(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), lookAgain)
+	// The bridge's own pool has no other addresses, so nothing has to be requested there.
+	if requested != vip && (s.pool != "" || requested != "" || len(current) > 0 && !hasAll) {
+		if err := s.requestAddress(ctx, vip); err != nil {
+			return step.FromError(s.newWriteError(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), resyncInterval)
 		}
 	}
 
-	if all {
+	if hasAll {
 		port := int32(0)
 		if ports := s.service.Spec.Ports; len(ports) > 0 {
 			port = ports[0].Port
 		}
 
-		var at []string
-		for _, ip := range wanted {
-			at = append(at, net.JoinHostPort(ip, strconv.Itoa(int(port))))
+		var endpoints []string
+		for _, ip := range vips {
+			endpoints = append(endpoints, net.JoinHostPort(ip, strconv.Itoa(int(port))))
 		}
 
-		return step.Done().WithReason(v1alpha1.ReasonLoadBalancerReady, "the API server is at "+strings.Join(at, " and "))
+		return step.Done().WithReason(v1alpha1.ReasonLoadBalancerReady,
+			"the API server is available at "+strings.Join(endpoints, " and "))
 	}
 
-	if len(have) > 0 {
-		return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
-			fmt.Sprintf("Service %s has the address %s, and not %s yet", key, strings.Join(have, ","), vip)+s.otherFamilies())
+	if len(current) > 0 {
+		return step.Wait(resyncInterval, v1alpha1.ReasonLoadBalancerPending,
+			fmt.Sprintf("Service %s has the address %s and waits for %s", key, strings.Join(current, ","), vip)+s.explainFamilyMismatch())
 	}
 
-	return step.Wait(lookAgain, v1alpha1.ReasonLoadBalancerPending,
-		fmt.Sprintf("MetalLB has not given Service %s the address %s yet", key, vip)+s.otherFamilies())
+	return step.Wait(resyncInterval, v1alpha1.ReasonLoadBalancerPending,
+		fmt.Sprintf("MetalLB has not assigned the address %s to Service %s yet", vip, key)+s.explainFamilyMismatch())
 }
 
-// otherFamilies is why MetalLB gives no such addresses where the Service has other families, as
-// the end of a sentence. HyperShift asks for both where the management cluster has both
-// (kas/service.go), and MetalLB gives a Service what it has.
-func (s *scope) otherFamilies() string {
-	var want []corev1.IPFamily
+// explainFamilyMismatch returns, as the end of a sentence, that MetalLB cannot assign the addresses
+// because the Service has other IP families. It returns the empty string if the families match.
+// HyperShift requests both families if the management cluster has both (kas/service.go), and MetalLB
+// assigns only the families that the Service has.
+func (s *scope) explainFamilyMismatch() string {
+	var desired []corev1.IPFamily
 
 	for _, ip := range hypershift.VirtualIPs(s.bridge) {
 		family := corev1.IPv4Protocol
@@ -138,33 +141,33 @@ func (s *scope) otherFamilies() string {
 			family = corev1.IPv6Protocol
 		}
 
-		want = append(want, family)
+		desired = append(desired, family)
 	}
 
-	have := s.service.Spec.IPFamilies
-	missing := slices.ContainsFunc(want, func(f corev1.IPFamily) bool { return !slices.Contains(have, f) })
+	current := s.service.Spec.IPFamilies
+	missing := slices.ContainsFunc(desired, func(f corev1.IPFamily) bool { return !slices.Contains(current, f) })
 
-	if len(have) == 0 || !missing {
+	if len(current) == 0 || !missing {
 		return ""
 	}
 
-	return fmt.Sprintf(": the Service is of %v, as the management cluster's Services are, and MetalLB gives no others: "+
-		"choose an address of that", have)
+	return fmt.Sprintf(": the Service has the IP families %v, as all Services of the management cluster, and MetalLB assigns "+
+		"no other addresses: choose an address of these families", current)
 }
 
-// ask has the Service ask MetalLB for an address. HyperShift leaves annotations alone that
-// are not its own.
-func (s *scope) ask(ctx context.Context, vip string) error {
+// requestAddress annotates the Service so that MetalLB assigns the addresses in vip. HyperShift does not
+// change annotations of others.
+func (s *scope) requestAddress(ctx context.Context, vip string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{hypershift.AnnotationAddress: vip}},
 	})
 	if err != nil {
-		return fmt.Errorf("write patch: %w", err)
+		return fmt.Errorf("encode patch: %w", err)
 	}
 
-	asking := s.service.DeepCopy()
+	service := s.service.DeepCopy()
 
-	to := client.RawPatch(types.MergePatchType, patch)
+	mergePatch := client.RawPatch(types.MergePatchType, patch)
 
-	return s.Client.Patch(ctx, asking, to, client.FieldOwner(fieldOwner))
+	return s.Client.Patch(ctx, service, mergePatch, client.FieldOwner(fieldOwner))
 }

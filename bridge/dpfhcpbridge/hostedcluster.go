@@ -18,51 +18,55 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// hostedClusterMade makes the HostedCluster, and fixes what has been changed of it. One
-// that was deleted by somebody else is not made again: its data is gone, and a new one would
-// hide that.
-func hostedClusterMade(ctx context.Context, s *scope) step.Result {
+// reconcileHostedCluster creates the HostedCluster and reverts changes to it. If somebody else deleted
+// the HostedCluster, the step stalls instead of creating it again, because its data is lost and a new
+// HostedCluster would hide the loss.
+func reconcileHostedCluster(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKeyFromObject(s.bridge)
 
 	if namespace := hypershift.ControlPlaneNamespace(key.Namespace, key.Name); len(validation.IsDNS1123Label(namespace)) > 0 {
 		return step.Stall(v1alpha1.ReasonCreationFailed, fmt.Sprintf(
-			"HyperShift's namespace %s would have more than 63 characters: make the bridge with a shorter name", namespace))
+			"the name of HyperShift's namespace %s would be longer than 63 characters: "+
+				"create the bridge again with a shorter name", namespace))
 	}
 
 	switch {
-	case s.cluster == nil && s.made():
+	case s.hostedCluster == nil && s.hasCreatedHostedCluster():
 		return step.Stall(v1alpha1.ReasonDeleted, fmt.Sprintf(
-			"HostedCluster %s was deleted, though not by this bridge, and its data with it: delete the bridge, and make a new one", key))
-	case s.cluster != nil && !s.cluster.GetDeletionTimestamp().IsZero():
+			"HostedCluster %s was deleted, but not by this bridge, and its data is lost: delete the bridge and create a new one", key))
+	case s.hostedCluster != nil && !s.hostedCluster.GetDeletionTimestamp().IsZero():
 		return step.Stall(v1alpha1.ReasonDeleted, fmt.Sprintf(
-			"HostedCluster %s is being deleted, though not by this bridge: delete the bridge, and make a new one", key))
+			"HostedCluster %s is being deleted, but not by this bridge: delete the bridge and create a new one", key))
 	}
 
-	address, result := s.nodeAddress(ctx)
+	address, result := s.findNodeAddress(ctx)
 	if !result.IsDone() {
 		return result
 	}
 
-	cluster, err := s.ensure(ctx, s.cluster, hypershift.HostedCluster(s.bridge, address), v1alpha1.ReasonCreationFailed)
+	desired := hypershift.NewHostedCluster(s.bridge, address)
+
+	cluster, err := s.applyObject(ctx, s.hostedCluster, desired, v1alpha1.ReasonCreationFailed)
 	if err != nil {
-		return step.ForError(err, lookAgain)
+		return step.FromError(err, resyncInterval)
 	}
 
-	s.cluster = cluster
+	s.hostedCluster = cluster
 	s.bridge.Status.HostedClusterRef = &v1alpha1.ObjectReference{Namespace: key.Namespace, Name: key.Name}
 
-	return step.Done().WithReason(v1alpha1.ReasonCreated, fmt.Sprintf("HostedCluster %s is there", key))
+	return step.Done().WithReason(v1alpha1.ReasonCreated, fmt.Sprintf("HostedCluster %s exists", key))
 }
 
-// nodeAddress is the address of a node of the management cluster that the control plane is
-// reached at on nodes' ports. It can't be changed of a HostedCluster that is there.
-func (s *scope) nodeAddress(ctx context.Context) (string, step.Result) {
+// findNodeAddress returns the address of a node of the management cluster at which the control plane's
+// node ports are reached. If the HostedCluster exists, its address is returned, because it cannot be
+// changed. For a bridge that is exposed through a load balancer, the address is empty.
+func (s *scope) findNodeAddress(ctx context.Context) (string, step.Result) {
 	if s.bridge.Spec.ExposeThroughLoadBalancer {
 		return "", step.Done()
 	}
 
-	if s.cluster != nil {
-		return hypershift.NodeAddress(s.cluster), step.Done()
+	if s.hostedCluster != nil {
+		return hypershift.NodeAddress(s.hostedCluster), step.Done()
 	}
 
 	var nodes corev1.NodeList
@@ -70,28 +74,29 @@ func (s *scope) nodeAddress(ctx context.Context) (string, step.Result) {
 		return "", step.Fail(fmt.Errorf("list nodes: %w", err))
 	}
 
-	if address := bestAddress(nodes.Items); address != "" {
+	if address := selectNodeAddress(nodes.Items); address != "" {
 		return address, step.Done()
 	}
 
-	return "", step.Wait(lookSoon, v1alpha1.ReasonNotCreated,
-		"no node of the management cluster is ready and has an address, and the control plane would be reached at one")
+	return "", step.Wait(pollInterval, v1alpha1.ReasonNotCreated,
+		"no node of the management cluster is ready and has an address, but node ports need the address of a node")
 }
 
-// bestAddress is the address of one of the nodes: a name that leads there from outside
-// before an address from outside before one from inside, and the first node by name.
-func bestAddress(nodes []corev1.Node) string {
+// selectNodeAddress returns the address of one of the nodes, and the empty string if none has an
+// address. It prefers an external DNS name, then an external IP address, then an internal IP address,
+// and among nodes with the same type of address the first node by name.
+func selectNodeAddress(nodes []corev1.Node) string {
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalDNS, corev1.NodeExternalIP, corev1.NodeInternalIP} {
 		name, address := "", ""
 
 		for i := range nodes {
-			for _, at := range nodes[i].Status.Addresses {
-				if kind == corev1.NodeExternalDNS && !strings.Contains(at.Address, ".") {
-					continue // HyperShift takes no name of one word
+			for _, candidate := range nodes[i].Status.Addresses {
+				if kind == corev1.NodeExternalDNS && !strings.Contains(candidate.Address, ".") {
+					continue // HyperShift rejects a name without a dot
 				}
 
-				if at.Type == kind && at.Address != "" && (name == "" || nodes[i].Name < name) {
-					name, address = nodes[i].Name, at.Address
+				if candidate.Type == kind && candidate.Address != "" && (name == "" || nodes[i].Name < name) {
+					name, address = nodes[i].Name, candidate.Address
 				}
 			}
 		}
@@ -104,8 +109,8 @@ func bestAddress(nodes []corev1.Node) string {
 	return ""
 }
 
-// usable says whether a node is ready and takes work.
-func usable(node *corev1.Node) bool {
+// isUsable returns whether a node is ready, schedulable and not being deleted.
+func isUsable(node *corev1.Node) bool {
 	if node.Spec.Unschedulable || !node.DeletionTimestamp.IsZero() {
 		return false
 	}
@@ -119,26 +124,26 @@ func usable(node *corev1.Node) bool {
 	return false
 }
 
-// nodePoolMade makes the NodePool, and fixes what has been changed of it. It holds no data:
-// one that was deleted is made again.
-func nodePoolMade(ctx context.Context, s *scope) step.Result {
+// reconcileNodePool creates the NodePool and reverts changes to it. A NodePool holds no data, so a
+// deleted NodePool is created again.
+func reconcileNodePool(ctx context.Context, s *scope) step.Result {
 	key := client.ObjectKeyFromObject(s.bridge)
 
 	image := s.bridge.Spec.OCPReleaseImage
 
-	have, err := s.read(ctx, s.Cache, hypershift.NodePoolKind(), key)
-	if have != nil && !hypershift.RolledOut(s.cluster) {
-		image = hypershift.Image(have) // workers may not run ahead of their control plane
+	existing, err := s.getObject(ctx, s.Cache, hypershift.NodePoolKind(), key)
+	if existing != nil && !hypershift.IsRolledOut(s.hostedCluster) {
+		image = hypershift.Image(existing) // workers must not have a newer release than their control plane
 	}
 
 	if err == nil {
-		_, err = s.ensure(ctx, have, hypershift.NodePool(s.bridge, image), v1alpha1.ReasonNodePoolCreationFailed)
+		_, err = s.applyObject(ctx, existing, hypershift.NewNodePool(s.bridge, image), v1alpha1.ReasonNodePoolCreationFailed)
 	}
 
 	if err != nil {
-		result := step.ForError(err, lookAgain)
+		result := step.FromError(err, resyncInterval)
 
-		return result.Also(v1alpha1.ConditionNodePoolReady, metav1.ConditionFalse, result.Reason(), result.Message())
+		return result.WithCondition(v1alpha1.ConditionNodePoolReady, metav1.ConditionFalse, result.Reason(), result.Message())
 	}
 
 	s.bridge.Status.NodePoolRef = &v1alpha1.ObjectReference{Namespace: key.Namespace, Name: key.Name}
@@ -146,21 +151,21 @@ func nodePoolMade(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// nodePoolReady reports on the NodePool. It has no machines of its own: the workers are DPUs
-// that join by themselves, and DPF counts them.
-func nodePoolReady(ctx context.Context, s *scope) step.Result {
-	pool, err := s.read(ctx, s.Cache, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+// checkNodePool reports the state of the NodePool. The NodePool has no machines, because the workers are
+// DPUs that join without it. DPF counts the DPUs.
+func checkNodePool(ctx context.Context, s *scope) step.Result {
+	pool, err := s.getObject(ctx, s.Cache, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
 	if err != nil {
 		return step.Fail(err)
 	}
 
 	if pool == nil {
-		return step.Wait(lookSoon, v1alpha1.ReasonWaitingForNodes, "the NodePool is not in sight yet")
+		return step.Wait(pollInterval, v1alpha1.ReasonWaitingForNodes, "the NodePool is not in the cache yet")
 	}
 
-	if reason, message := hypershift.NodesTrouble(pool); reason != "" {
-		return step.Wait(lookAgain, reason, message)
+	if reason, message := hypershift.NodePoolProblem(pool); reason != "" {
+		return step.Wait(resyncInterval, reason, message)
 	}
 
-	return step.Done().WithReason(v1alpha1.ReasonNodesReady, fmt.Sprintf("%d DPUs have joined", s.dpus.Nodes))
+	return step.Done().WithReason(v1alpha1.ReasonNodesReady, fmt.Sprintf("%d DPUs have joined", s.dpuCluster.Nodes))
 }

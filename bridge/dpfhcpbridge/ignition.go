@@ -24,101 +24,105 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// What DPF's provisioning looks for a template of bf.cfg by: a label, the DPUCluster, the
-// DPUFlavor, and the key of the text.
+// The label, the annotations (DPUCluster and DPUFlavor) and the key by which DPF's provisioning finds a
+// template of bf.cfg.
 const (
-	dpfPrefix           = "provisioning.dpu.nvidia.com/bfcfg-template"
-	templateKey         = "BF_CFG_TEMPLATE"
-	annotationInputs    = "dpf.hcp.bridge.com/ignition-inputs"
-	targetKey           = "target.ign"
-	liveKey             = "live.ign"
-	ignitionTemplateFmt = "bfcfg-%s.cfg"
+	bfcfgTemplatePrefix     = "provisioning.dpu.nvidia.com/bfcfg-template"
+	templateKey             = "BF_CFG_TEMPLATE"
+	annotationInputs        = "dpf.hcp.bridge.com/ignition-inputs"
+	targetKey               = "target.ign"
+	liveKey                 = "live.ign"
+	ignitionConfigMapFormat = "bfcfg-%s.cfg"
 )
 
-// templateName is that of the ConfigMap that DPUs of a DPUCluster boot with.
-func templateName(dpuCluster string) string { return fmt.Sprintf(ignitionTemplateFmt, dpuCluster) }
+// ignitionConfigMapName returns the name of the ConfigMap that DPUs of a DPUCluster boot with.
+func ignitionConfigMapName(dpuCluster string) string {
+	return fmt.Sprintf(ignitionConfigMapFormat, dpuCluster)
+}
 
-// ignites says whether DPUs are, or were, installed by the bridge's template.
-func ignites(s *scope) bool {
+// hasIgnition returns whether DPUs are, or were, installed with the bridge's template.
+func hasIgnition(s *scope) bool {
 	return s.bridge.Spec.DPUIgnition != nil || s.bridge.Status.IgnitionConfigMapRef != nil
 }
 
-// ignitionConfigured keeps the template that DPF boots DPUs with. HyperShift's server is asked
-// only when something that the template is made of has changed: HyperShift gives its user data
-// another token several times a day, and with the token the rest is new as well.
-func ignitionConfigured(ctx context.Context, s *scope) step.Result {
+// reconcileIgnition creates and updates the template that DPF boots DPUs with. It fetches the ignition
+// from HyperShift's server only if an input of the template has changed. HyperShift replaces the token
+// in the user data several times a day. A new token is a changed input, so the whole template is built
+// again.
+func reconcileIgnition(ctx context.Context, s *scope) step.Result {
 	if s.bridge.Spec.DPUIgnition == nil {
-		return ignitionGone(ctx, s)
+		return deleteIgnitionTemplate(ctx, s)
 	}
 
-	inputs, userData, result := s.ignitionInputs(ctx)
+	inputs, userData, result := s.readIgnitionInputs(ctx)
 	if !result.IsDone() {
 		return result
 	}
 
-	want := s.template()
-	digest := digestOf(inputs, userData)
+	desired := s.newTemplateConfigMap()
+	digest := digestInputs(inputs, userData)
 
-	have := &corev1.ConfigMap{}
+	existing := &corev1.ConfigMap{}
 
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(want), have)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(desired), existing)
 	if client.IgnoreNotFound(err) != nil {
-		return step.Fail(fmt.Errorf("get ConfigMap %s: %w", client.ObjectKeyFromObject(want), err))
+		return step.Fail(fmt.Errorf("get ConfigMap %s: %w", client.ObjectKeyFromObject(desired), err))
 	}
 
-	if err == nil && !s.ours(have) {
+	if err == nil && !s.isOwn(existing) {
 		return step.Stall(v1alpha1.ReasonInUse, fmt.Sprintf(
-			"ConfigMap %s is there and does not belong to this bridge: remove it", client.ObjectKeyFromObject(want)))
+			"ConfigMap %s exists and does not belong to this bridge: delete it", client.ObjectKeyFromObject(desired)))
 	}
 
 	done := step.Done().WithReason(v1alpha1.ReasonIgnitionGenerated,
-		fmt.Sprintf("DPUs boot with ConfigMap %s", client.ObjectKeyFromObject(want)))
+		fmt.Sprintf("DPUs boot with ConfigMap %s", client.ObjectKeyFromObject(desired)))
 
-	s.bridge.Status.IgnitionConfigMapRef = &v1alpha1.LocalObjectReference{Name: want.Name}
+	s.bridge.Status.IgnitionConfigMapRef = &v1alpha1.LocalObjectReference{Name: desired.Name}
 
-	if err == nil && have.Annotations[annotationInputs] == digest &&
-		have.Data[templateKey] != "" && have.Labels[dpfPrefix] == "true" {
+	if err == nil && existing.Annotations[annotationInputs] == digest &&
+		existing.Data[templateKey] != "" && existing.Labels[bfcfgTemplatePrefix] == "true" {
 		return done
 	}
 
-	source, err := ignition.ReadUserData(userData)
+	source, err := ignition.ParseUserData(userData)
 	if err == nil {
 		inputs.Worker, err = s.Ignition.Fetch(ctx, source)
 	}
 
 	if err != nil {
-		return step.Wait(lookSoon, v1alpha1.ReasonIgnitionUnreachable, err.Error())
+		return step.Wait(pollInterval, v1alpha1.ReasonIgnitionUnreachable, err.Error())
 	}
 
-	text, err := ignition.Template(inputs)
+	text, err := ignition.BuildTemplate(inputs)
 	if err != nil {
 		return step.Stall(v1alpha1.ReasonIgnitionInvalid, err.Error())
 	}
 
-	want.Annotations[annotationInputs] = digest
-	want.Data = map[string]string{templateKey: text}
+	desired.Annotations[annotationInputs] = digest
+	desired.Data = map[string]string{templateKey: text}
 
-	if err := s.keepTemplate(ctx, have, want); err != nil {
-		return step.ForError(err, lookAgain)
+	if err := s.applyTemplate(ctx, existing, desired); err != nil {
+		return step.FromError(err, resyncInterval)
 	}
 
 	return done
 }
 
-// ignitionInputs reads what a template is made of, and the user data that leads to the rest.
-func (s *scope) ignitionInputs(ctx context.Context) (ignition.Inputs, []byte, step.Result) {
-	wanted, key := s.bridge.Spec.DPUIgnition, dpuClusterKey(s.bridge)
-	out := ignition.Inputs{MachineOS: wanted.MachineOSURL}
+// readIgnitionInputs reads the inputs of the template and the user data, which names the server of the
+// worker's ignition.
+func (s *scope) readIgnitionInputs(ctx context.Context) (ignition.Inputs, []byte, step.Result) {
+	spec, key := s.bridge.Spec.DPUIgnition, dpuClusterKey(s.bridge)
+	out := ignition.Inputs{MachineOS: spec.MachineOSURL}
 
-	flavor, err := s.read(ctx, s.Cache, hypershift.DPUFlavorKind(),
-		client.ObjectKey{Namespace: key.Namespace, Name: wanted.FlavorName})
+	flavor, err := s.getObject(ctx, s.Cache, hypershift.DPUFlavorKind(),
+		client.ObjectKey{Namespace: key.Namespace, Name: spec.FlavorName})
 	if err != nil {
 		return out, nil, step.Fail(err)
 	}
 
 	if flavor == nil {
-		return out, nil, step.Wait(lookAgain, v1alpha1.ReasonNotFound,
-			fmt.Sprintf("DPUFlavor %s/%s is not there: make it", key.Namespace, wanted.FlavorName))
+		return out, nil, step.Wait(resyncInterval, v1alpha1.ReasonNotFound,
+			fmt.Sprintf("DPUFlavor %s/%s does not exist: create it", key.Namespace, spec.FlavorName))
 	}
 
 	out.Flavor = map[string]any{
@@ -126,45 +130,46 @@ func (s *scope) ignitionInputs(ctx context.Context) (ignition.Inputs, []byte, st
 		"metadata": map[string]any{"name": flavor.GetName(), "namespace": flavor.GetNamespace()},
 	}
 
-	if ref := wanted.ConfigMapRef; ref != nil {
-		var more corev1.ConfigMap
+	if ref := spec.ConfigMapRef; ref != nil {
+		var configMap corev1.ConfigMap
 
-		err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: ref.Name}, &more)
+		err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: ref.Name}, &configMap)
 		if apierrors.IsNotFound(err) {
-			return out, nil, step.Wait(lookSoon, v1alpha1.ReasonNotFound,
-				fmt.Sprintf("ConfigMap %s/%s is not there: make it", s.bridge.Namespace, ref.Name))
+			return out, nil, step.Wait(pollInterval, v1alpha1.ReasonNotFound,
+				fmt.Sprintf("ConfigMap %s/%s does not exist: create it", s.bridge.Namespace, ref.Name))
 		}
 
 		if err != nil {
 			return out, nil, step.Fail(fmt.Errorf("get ConfigMap %s: %w", ref.Name, err))
 		}
 
-		out.Target, out.Live = []byte(more.Data[targetKey]), []byte(more.Data[liveKey])
+		out.Target, out.Live = []byte(configMap.Data[targetKey]), []byte(configMap.Data[liveKey])
 	}
 
-	userData, result := s.userData(ctx)
+	userData, result := s.readUserData(ctx)
 
 	return out, userData, result
 }
 
-// userData reads HyperShift's user data of the NodePool.
-func (s *scope) userData(ctx context.Context) ([]byte, step.Result) {
-	pool, err := s.read(ctx, s.Cache, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+// readUserData reads the user data that HyperShift creates for the NodePool.
+func (s *scope) readUserData(ctx context.Context) ([]byte, step.Result) {
+	pool, err := s.getObject(ctx, s.Cache, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
 	if err != nil {
 		return nil, step.Fail(err)
 	}
 
-	if pool == nil || hypershift.UserData(pool) == "" {
-		return nil, step.Wait(lookAgain, v1alpha1.ReasonWaitingForIgnition, "HyperShift has not made the NodePool's user data yet")
+	if pool == nil || hypershift.UserDataSecretName(pool) == "" {
+		return nil, step.Wait(resyncInterval, v1alpha1.ReasonWaitingForIgnition,
+			"HyperShift has not created the NodePool's user data yet")
 	}
 
 	key := client.ObjectKey{
-		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: hypershift.UserData(pool),
+		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: hypershift.UserDataSecretName(pool),
 	}
 
-	secret, err := credential.Read(ctx, s.Live, key, hypershift.UserDataKey)
-	if credential.Missing(err) {
-		return nil, step.Wait(lookSoon, v1alpha1.ReasonWaitingForIgnition, fmt.Sprintf("Secret %s has no user data yet", key))
+	secret, err := credential.ReadSecret(ctx, s.APIReader, key, hypershift.UserDataKey)
+	if credential.IsMissing(err) {
+		return nil, step.Wait(pollInterval, v1alpha1.ReasonWaitingForIgnition, fmt.Sprintf("Secret %s has no user data yet", key))
 	}
 
 	if err != nil {
@@ -174,60 +179,60 @@ func (s *scope) userData(ctx context.Context) ([]byte, step.Result) {
 	return secret.Data[hypershift.UserDataKey], step.Done()
 }
 
-// template is the bridge's ConfigMap, without content.
-func (s *scope) template() *corev1.ConfigMap {
+// newTemplateConfigMap returns the bridge's ConfigMap without data.
+func (s *scope) newTemplateConfigMap() *corev1.ConfigMap {
 	key := dpuClusterKey(s.bridge)
-	labels := hypershift.Labels(s.bridge)
-	labels[dpfPrefix] = "true"
+	labels := hypershift.BridgeLabels(s.bridge)
+	labels[bfcfgTemplatePrefix] = "true"
 
 	return &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace, Name: templateName(key.Name), Labels: labels,
+			Namespace: key.Namespace, Name: ignitionConfigMapName(key.Name), Labels: labels,
 			Annotations: map[string]string{
-				dpfPrefix + "-cluster-name": key.Name, dpfPrefix + "-cluster-namespace": key.Namespace,
-				dpfPrefix + "-dpuflavor-name":      s.bridge.Spec.DPUIgnition.FlavorName,
-				dpfPrefix + "-dpuflavor-namespace": key.Namespace,
+				bfcfgTemplatePrefix + "-cluster-name": key.Name, bfcfgTemplatePrefix + "-cluster-namespace": key.Namespace,
+				bfcfgTemplatePrefix + "-dpuflavor-name":      s.bridge.Spec.DPUIgnition.FlavorName,
+				bfcfgTemplatePrefix + "-dpuflavor-namespace": key.Namespace,
 			},
 		},
 	}
 }
 
-// keepTemplate makes the ConfigMap, or fixes it.
-func (s *scope) keepTemplate(ctx context.Context, have, want *corev1.ConfigMap) error {
-	if have.UID == "" {
-		if err := s.Client.Create(ctx, want, client.FieldOwner(fieldOwner)); err != nil {
-			return s.refused(err, "create", want, v1alpha1.ReasonIgnitionInvalid)
+// applyTemplate creates or updates the ConfigMap.
+func (s *scope) applyTemplate(ctx context.Context, existing, desired *corev1.ConfigMap) error {
+	if existing.UID == "" {
+		if err := s.Client.Create(ctx, desired, client.FieldOwner(fieldOwner)); err != nil {
+			return s.newWriteError(err, "create", desired, v1alpha1.ReasonIgnitionInvalid)
 		}
 
 		return nil
 	}
 
-	if have.Labels == nil {
-		have.Labels = map[string]string{}
+	if existing.Labels == nil {
+		existing.Labels = map[string]string{}
 	}
 
-	if have.Annotations == nil {
-		have.Annotations = map[string]string{}
+	if existing.Annotations == nil {
+		existing.Annotations = map[string]string{}
 	}
 
-	maps.Copy(have.Labels, want.Labels)
-	maps.Copy(have.Annotations, want.Annotations)
-	have.Data, have.BinaryData = want.Data, nil
-	have.TypeMeta = want.TypeMeta
+	maps.Copy(existing.Labels, desired.Labels)
+	maps.Copy(existing.Annotations, desired.Annotations)
+	existing.Data, existing.BinaryData = desired.Data, nil
+	existing.TypeMeta = desired.TypeMeta
 
-	if err := s.Client.Update(ctx, have, client.FieldOwner(fieldOwner)); err != nil {
-		return s.refused(err, "update", have, v1alpha1.ReasonIgnitionInvalid)
+	if err := s.Client.Update(ctx, existing, client.FieldOwner(fieldOwner)); err != nil {
+		return s.newWriteError(err, "update", existing, v1alpha1.ReasonIgnitionInvalid)
 	}
 
 	return nil
 }
 
-// digestOf says whether a template would be another one.
-func digestOf(in ignition.Inputs, userData []byte) string {
+// digestInputs returns a digest of everything that determines the content of the template.
+func digestInputs(in ignition.Inputs, userData []byte) string {
 	text, err := json.Marshal([]any{in.Flavor, in.MachineOS, in.Target, in.Live, userData})
 	if err != nil {
-		return "" // what was read as JSON can be written
+		return "" // cannot happen: everything was decoded from JSON
 	}
 
 	sum := sha256.Sum256(text)
@@ -235,16 +240,16 @@ func digestOf(in ignition.Inputs, userData []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ignitionGone removes the template, where it is the bridge's.
-func ignitionGone(ctx context.Context, s *scope) step.Result {
+// deleteIgnitionTemplate deletes the template if it belongs to the bridge.
+func deleteIgnitionTemplate(ctx context.Context, s *scope) step.Result {
 	cluster := dpuClusterKey(s.bridge)
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: templateName(cluster.Name)}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: ignitionConfigMapName(cluster.Name)}
 
-	var have corev1.ConfigMap
+	var existing corev1.ConfigMap
 
-	err := s.Live.Get(ctx, key, &have)
-	if err == nil && s.ours(&have) {
-		err = s.Client.Delete(ctx, &have, client.Preconditions{UID: &have.UID})
+	err := s.APIReader.Get(ctx, key, &existing)
+	if err == nil && s.isOwn(&existing) {
+		err = s.Client.Delete(ctx, &existing, client.Preconditions{UID: &existing.UID})
 	}
 
 	if client.IgnoreNotFound(err) != nil {

@@ -19,27 +19,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// Indexes of bridges, by what they stand on; that of addresses is of Services and pools as
-// well.
+// Indexes of bridges by the objects that they depend on. indexAddress is also an index of Services and
+// IPAddressPools.
 const (
 	indexDPUCluster   = "bridge.dpuCluster"   // namespace/name
 	indexFlavor       = "bridge.flavor"       // namespace/name
 	indexSecret       = "bridge.secret"       // namespace/name
 	indexStorageClass = "bridge.storageClass" // name
-	indexAddress      = "bridge.address"      // IP; of pools: CIDRs
-	indexControlPlane = "bridge.controlPlane" // HyperShift's namespace of it
-	indexIgnition     = "bridge.ignition"     // that namespace, of those that DPUs boot by
-	indexWantsPool    = "bridge.wantsPool"    // "true" of those whose address no pool has
-	// indexReady is of nodes: "true".
+	indexAddress      = "bridge.address"      // IP address; for pools: CIDRs
+	indexControlPlane = "bridge.controlPlane" // the namespace of the control plane
+	indexIgnition     = "bridge.ignition"     // the same namespace, only for bridges with dpuIgnition
+	indexMissingPool  = "bridge.wantsPool"    // "true" for bridges whose address no pool has
+	// indexReady is an index of nodes: "true" for nodes that are usable.
 	indexReady = "bridge.ready"
 )
 
-// addIndexes teaches the cache the indexes of kinds that are always there.
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
-	of := func(read func(*v1alpha1.DPFHCPBridge) []string) client.IndexerFunc {
+// addIndexes adds the indexes of kinds that are always installed to the cache.
+func addIndexes(ctx context.Context, fieldIndexer client.FieldIndexer) error {
+	indexer := func(read func(*v1alpha1.DPFHCPBridge) []string) client.IndexerFunc {
 		return func(obj client.Object) []string {
-			bridge, is := obj.(*v1alpha1.DPFHCPBridge)
-			if !is {
+			bridge, ok := obj.(*v1alpha1.DPFHCPBridge)
+			if !ok {
 				return nil
 			}
 
@@ -73,19 +73,19 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 
 			return []string{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)}
 		},
-		indexWantsPool: wantsPool,
+		indexMissingPool: missingPoolValues,
 	} {
-		if err := indexer.IndexField(ctx, &v1alpha1.DPFHCPBridge{}, name, of(read)); err != nil {
+		if err := fieldIndexer.IndexField(ctx, &v1alpha1.DPFHCPBridge{}, name, indexer(read)); err != nil {
 			return fmt.Errorf("index bridges by %s: %w", name, err)
 		}
 	}
 
-	if err := indexer.IndexField(ctx, &corev1.Service{}, indexAddress, addressesOfService); err != nil {
+	if err := fieldIndexer.IndexField(ctx, &corev1.Service{}, indexAddress, serviceAddresses); err != nil {
 		return fmt.Errorf("index Services by address: %w", err)
 	}
 
-	err := indexer.IndexField(ctx, &corev1.Node{}, indexReady, func(obj client.Object) []string {
-		if node, is := obj.(*corev1.Node); is && usable(node) {
+	err := fieldIndexer.IndexField(ctx, &corev1.Node{}, indexReady, func(obj client.Object) []string {
+		if node, ok := obj.(*corev1.Node); ok && isUsable(node) {
 			return []string{"true"}
 		}
 
@@ -98,15 +98,18 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// addPoolIndex teaches the cache the index of MetalLB's pools by the CIDRs they consist of.
+// addPoolIndex adds the index of IPAddressPools by the CIDRs that their addresses consist of to the
+// cache.
 func addPoolIndex(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, hypershift.New(hypershift.IPAddressPoolKind()), indexAddress, func(obj client.Object) []string {
-		pool, is := obj.(*unstructured.Unstructured)
-		if !is {
+	pools := hypershift.NewObject(hypershift.IPAddressPoolKind())
+
+	err := indexer.IndexField(ctx, pools, indexAddress, func(obj client.Object) []string {
+		pool, ok := obj.(*unstructured.Unstructured)
+		if !ok {
 			return nil
 		}
 
-		return address.Cover(hypershift.Addresses(pool))
+		return address.SplitIntoCIDRs(hypershift.PoolAddresses(pool))
 	})
 	if err != nil {
 		return fmt.Errorf("index IPAddressPools by address: %w", err)
@@ -115,7 +118,7 @@ func addPoolIndex(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-func wantsPool(bridge *v1alpha1.DPFHCPBridge) []string {
+func missingPoolValues(bridge *v1alpha1.DPFHCPBridge) []string {
 	exposure := meta.FindStatusCondition(bridge.Status.Conditions, v1alpha1.ConditionServiceExposureReady)
 	if exposure != nil && exposure.Reason == v1alpha1.ReasonVIPNotInPool {
 		return []string{"true"}
@@ -124,10 +127,10 @@ func wantsPool(bridge *v1alpha1.DPFHCPBridge) []string {
 	return nil
 }
 
-// addressesOfService are those that a Service has, and those that it asks for.
-func addressesOfService(obj client.Object) []string {
-	service, is := obj.(*corev1.Service)
-	if !is || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+// serviceAddresses returns the addresses that a Service of type LoadBalancer has or requests.
+func serviceAddresses(obj client.Object) []string {
+	service, ok := obj.(*corev1.Service)
+	if !ok || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
 	}
 
@@ -145,7 +148,7 @@ func addressesOfService(obj client.Object) []string {
 
 	add(service.Spec.LoadBalancerIP)
 
-	for _, annotation := range []string{hypershift.AnnotationAddress, hypershift.AnnotationAddressOld} {
+	for _, annotation := range []string{hypershift.AnnotationAddress, hypershift.AnnotationAddressDeprecated} {
 		for ip := range strings.SplitSeq(service.Annotations[annotation], ",") {
 			add(ip)
 		}

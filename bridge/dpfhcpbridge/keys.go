@@ -20,21 +20,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// encryptionKeyBytes is the length of an AES-256 key, what aescbc of the API server takes.
+// encryptionKeyBytes is the length of an AES-256 key, which the API server's aescbc provider needs.
 const encryptionKeyBytes = 32
 
-// keysMade makes the Secrets that HyperShift reads: the SSH keys under HyperShift's own
-// name for them, and the key that etcd's Secrets are encrypted with. That key is made once:
-// a cluster whose key is lost can't read its Secrets, and a new one would hide it.
-func keysMade(ctx context.Context, s *scope) step.Result {
-	name := hypershift.SSHKeyName(s.bridge.Name)
-	if err := s.keep(ctx, s.owned(name), map[string][]byte{hypershift.SSHKeyKey: s.secrets.sshKeys}); err != nil {
-		return step.ForError(err, lookAgain)
+// reconcileKeys creates the Secrets that HyperShift reads: the SSH keys under the key that HyperShift
+// expects, and the key that encrypts Secrets in etcd. The encryption key is created only once. A cluster
+// without its key cannot read its Secrets, and a new key would hide the loss.
+func reconcileKeys(ctx context.Context, s *scope) step.Result {
+	name := hypershift.SSHKeySecretName(s.bridge.Name)
+	if err := s.applySecret(ctx, s.newOwnedSecret(name), map[string][]byte{hypershift.SSHKeyKey: s.secrets.sshKeys}); err != nil {
+		return step.FromError(err, resyncInterval)
 	}
 
-	key := s.owned(hypershift.EncryptionKeyName(s.bridge.Name))
+	key := s.newOwnedSecret(hypershift.EncryptionKeySecretName(s.bridge.Name))
 
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(key), &corev1.Secret{})
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(key), &corev1.Secret{})
 	if err == nil {
 		return step.Done()
 	}
@@ -43,28 +43,29 @@ func keysMade(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get Secret %s/%s: %w", key.Namespace, key.Name, err))
 	}
 
-	if s.made() {
+	if s.hasCreatedHostedCluster() {
 		return step.Stall(v1alpha1.ReasonNotFound, fmt.Sprintf(
-			"Secret %s/%s, with which the cluster's Secrets are encrypted, is gone: bring it back from a backup", key.Namespace, key.Name))
+			"Secret %s/%s with the key that encrypts the cluster's Secrets does not exist: restore it from a backup",
+			key.Namespace, key.Name))
 	}
 
 	raw := make([]byte, encryptionKeyBytes)
-	_, _ = rand.Read(raw) // it never fails
+	_, _ = rand.Read(raw) // rand.Read never returns an error
 
 	key.Data = map[string][]byte{hypershift.EncryptionKeyKey: raw}
 	if err := s.Client.Create(ctx, key, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
-		return step.Fail(s.refused(err, "create", key, v1alpha1.ReasonCreationFailed))
+		return step.Fail(s.newWriteError(err, "create", key, v1alpha1.ReasonCreationFailed))
 	}
 
 	return step.Done()
 }
 
-// owned is a Secret of the bridge, without content.
-func (s *scope) owned(name string) *corev1.Secret {
+// newOwnedSecret returns a Secret of the bridge without data.
+func (s *scope) newOwnedSecret(name string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.bridge.Namespace, Name: name, Labels: hypershift.Labels(s.bridge),
+			Namespace: s.bridge.Namespace, Name: name, Labels: hypershift.BridgeLabels(s.bridge),
 			OwnerReferences: []metav1.OwnerReference{
 				*metav1.NewControllerRef(s.bridge, v1alpha1.GroupVersion.WithKind("DPFHCPBridge")),
 			},
@@ -72,16 +73,16 @@ func (s *scope) owned(name string) *corev1.Secret {
 	}
 }
 
-// keep makes a Secret, or fixes its content.
-func (s *scope) keep(ctx context.Context, want *corev1.Secret, data map[string][]byte) error {
-	key := client.ObjectKeyFromObject(want)
-	have := &corev1.Secret{}
+// applySecret creates the Secret or updates its data.
+func (s *scope) applySecret(ctx context.Context, desired *corev1.Secret, data map[string][]byte) error {
+	key := client.ObjectKeyFromObject(desired)
+	existing := &corev1.Secret{}
 
-	err := s.Live.Get(ctx, key, have)
+	err := s.APIReader.Get(ctx, key, existing)
 	if apierrors.IsNotFound(err) {
-		want.Data = data
-		if err := s.Client.Create(ctx, want, client.FieldOwner(fieldOwner)); err != nil {
-			return s.refused(err, "create", want, v1alpha1.ReasonCreationFailed)
+		desired.Data = data
+		if err := s.Client.Create(ctx, desired, client.FieldOwner(fieldOwner)); err != nil {
+			return s.newWriteError(err, "create", desired, v1alpha1.ReasonCreationFailed)
 		}
 
 		return nil
@@ -91,32 +92,32 @@ func (s *scope) keep(ctx context.Context, want *corev1.Secret, data map[string][
 		return fmt.Errorf("get Secret %s: %w", key, err)
 	}
 
-	if !s.ours(have) {
+	if !s.isOwn(existing) {
 		return errclass.New(errclass.Configuration, v1alpha1.ReasonCreationFailed,
-			"Secret %s is there and does not belong to this bridge: remove it", key)
+			"Secret %s exists and does not belong to this bridge: delete it", key)
 	}
 
-	same := len(have.Data) == len(data)
+	same := len(existing.Data) == len(data)
 	for name, value := range data {
-		same = same && bytes.Equal(have.Data[name], value)
+		same = same && bytes.Equal(existing.Data[name], value)
 	}
 
 	if same {
 		return nil
 	}
 
-	have.Data = data
-	if err := s.Client.Update(ctx, have, client.FieldOwner(fieldOwner)); err != nil {
+	existing.Data = data
+	if err := s.Client.Update(ctx, existing, client.FieldOwner(fieldOwner)); err != nil {
 		return fmt.Errorf("update Secret %s: %w", key, err)
 	}
 
 	return nil
 }
 
-// keysGone removes the bridge's own Secrets.
-func keysGone(ctx context.Context, s *scope) step.Result {
-	for _, name := range []string{hypershift.SSHKeyName(s.bridge.Name), hypershift.EncryptionKeyName(s.bridge.Name)} {
-		if err := s.removeSecret(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}); err != nil {
+// deleteKeys deletes the bridge's own Secrets.
+func deleteKeys(ctx context.Context, s *scope) step.Result {
+	for _, name := range []string{hypershift.SSHKeySecretName(s.bridge.Name), hypershift.EncryptionKeySecretName(s.bridge.Name)} {
+		if err := s.deleteSecret(ctx, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}); err != nil {
 			return step.Fail(err)
 		}
 	}
@@ -124,13 +125,13 @@ func keysGone(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// removeSecret deletes a Secret that is the bridge's. Secrets have no finalizers, unless
-// somebody puts one there, who then has his reasons.
-func (s *scope) removeSecret(ctx context.Context, key client.ObjectKey) error {
+// deleteSecret deletes the Secret if it belongs to the bridge. It does not wait until the Secret is
+// gone, because Secrets have no finalizers unless somebody adds one.
+func (s *scope) deleteSecret(ctx context.Context, key client.ObjectKey) error {
 	secret := &corev1.Secret{}
 
-	err := s.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) || err == nil && (!s.ours(secret) || !secret.DeletionTimestamp.IsZero()) {
+	err := s.APIReader.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) || err == nil && (!s.isOwn(secret) || !secret.DeletionTimestamp.IsZero()) {
 		return nil
 	}
 

@@ -22,26 +22,27 @@ import (
 )
 
 const (
-	// kubeconfigKey is the key of HyperShift's Secret, handedOverKey that of the one which
-	// DPF reads.
-	kubeconfigKey = "kubeconfig"
-	handedOverKey = "super-admin.conf"
-	// apiPort is the port of an API server behind a load balancer.
-	apiPort = 6443
+	// kubeconfigKey is the key in HyperShift's Secret. publishedKubeconfigKey is the key in the Secret
+	// that DPF reads.
+	kubeconfigKey          = "kubeconfig"
+	publishedKubeconfigKey = "super-admin.conf"
+	// defaultAPIPort is the port of the API server if HyperShift does not report one.
+	defaultAPIPort = 6443
 )
 
-// kubeconfigThere waits for the administrator's kubeconfig, and says where the cluster is.
-func kubeconfigThere(ctx context.Context, s *scope) step.Result {
-	name := hypershift.Kubeconfig(s.cluster)
+// readKubeconfig waits for the administrator's kubeconfig and records the endpoints of the cluster in
+// the status.
+func readKubeconfig(ctx context.Context, s *scope) step.Result {
+	name := hypershift.KubeconfigSecretName(s.hostedCluster)
 	if name == "" {
-		return step.Wait(lookAgain, v1alpha1.ReasonWaitingForControlPlane, "HyperShift has not written the kubeconfig yet")
+		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane, "HyperShift has not written the kubeconfig yet")
 	}
 
 	key := client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}
 
-	secret, err := credential.Read(ctx, s.Live, key, kubeconfigKey)
-	if credential.Missing(err) {
-		return step.Wait(lookSoon, v1alpha1.ReasonWaitingForControlPlane, fmt.Sprintf("Secret %s has no kubeconfig yet", key))
+	secret, err := credential.ReadSecret(ctx, s.APIReader, key, kubeconfigKey)
+	if credential.IsMissing(err) {
+		return step.Wait(pollInterval, v1alpha1.ReasonWaitingForControlPlane, fmt.Sprintf("Secret %s has no kubeconfig yet", key))
 	}
 
 	if err != nil {
@@ -50,59 +51,59 @@ func kubeconfigThere(ctx context.Context, s *scope) step.Result {
 
 	s.kubeconfig = secret.Data[kubeconfigKey]
 	s.bridge.Status.KubeconfigSecretRef = &v1alpha1.LocalObjectReference{Name: name}
-	s.bridge.Status.APIEndpoint = s.endpoint()
+	s.bridge.Status.APIEndpoint = s.apiEndpoint()
 	s.bridge.Status.IngressEndpoint = "*.apps." + s.bridge.Name + "." + s.bridge.Spec.BaseDomain
 
 	return step.Done()
 }
 
-// endpoint is the API server's URL: by its name at a load balancer, else by the node and
-// port that HyperShift tells.
-func (s *scope) endpoint() string {
-	host, port := hypershift.Endpoint(s.cluster)
+// apiEndpoint returns the URL of the API server: its DNS name if it is exposed through a load balancer,
+// and otherwise the node and the port that HyperShift reports.
+func (s *scope) apiEndpoint() string {
+	host, port := hypershift.Endpoint(s.hostedCluster)
 
 	if s.bridge.Spec.ExposeThroughLoadBalancer || host == "" {
 		host = "api." + s.bridge.Name + "." + s.bridge.Spec.BaseDomain
 	}
 
 	if port == 0 {
-		port = apiPort
+		port = defaultAPIPort
 	}
 
 	return "https://" + net.JoinHostPort(host, strconv.FormatInt(port, 10))
 }
 
-// kubeconfigHandedOver gives the DPUCluster the way to its control plane: a Secret in its
-// namespace, and the Secret's name in its spec, which can be set once and never changed.
-func kubeconfigHandedOver(ctx context.Context, s *scope) step.Result {
+// publishKubeconfig writes the kubeconfig to a Secret in the DPUCluster's namespace and sets the
+// Secret's name in the DPUCluster's spec.kubeconfig. That field can be set once and cannot be changed.
+func publishKubeconfig(ctx context.Context, s *scope) step.Result {
 	key := dpuClusterKey(s.bridge)
 	secret := &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: key.Namespace, Name: handedOverName(key.Name), Labels: hypershift.Labels(s.bridge),
+			Namespace: key.Namespace, Name: kubeconfigSecretName(key.Name), Labels: hypershift.BridgeLabels(s.bridge),
 		},
 	}
 
-	if err := s.keep(ctx, secret, map[string][]byte{handedOverKey: s.kubeconfig}); err != nil {
-		return step.ForError(err, lookAgain)
+	if err := s.applySecret(ctx, secret, map[string][]byte{publishedKubeconfigKey: s.kubeconfig}); err != nil {
+		return step.FromError(err, resyncInterval)
 	}
 
-	if s.dpus.Kubeconfig == secret.Name {
+	if s.dpuCluster.Kubeconfig == secret.Name {
 		return step.Done()
 	}
 
-	object := hypershift.New(hypershift.DPUClusterKind())
+	object := hypershift.NewObject(hypershift.DPUClusterKind())
 	object.SetNamespace(key.Namespace)
 	object.SetName(key.Name)
 
 	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"kubeconfig": secret.Name}})
 	if err != nil {
-		return step.Fail(fmt.Errorf("write patch of DPUCluster %s: %w", key, err))
+		return step.Fail(fmt.Errorf("encode patch of DPUCluster %s: %w", key, err))
 	}
 
 	err = s.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
 	if err != nil {
-		return step.ForError(s.refused(err, "patch", object, v1alpha1.ReasonWaitingForInfrastructure), lookAgain)
+		return step.FromError(s.newWriteError(err, "patch", object, v1alpha1.ReasonWaitingForInfrastructure), resyncInterval)
 	}
 
 	return step.Done()

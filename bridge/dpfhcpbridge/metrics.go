@@ -13,25 +13,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// collectTimeout bounds the counting for one scrape.
+// collectTimeout bounds the time to count the bridges for one scrape.
 const collectTimeout = 5 * time.Second
 
-// Collector gives hyperfleet_bridge_bridges{phase}: how many bridges are in each phase.
+// Collector implements prometheus.Collector for hyperfleet_bridge_bridges{phase}, the number of bridges
+// in each phase.
 type Collector struct {
 	reader  client.Reader
 	bridges *prometheus.Desc
 }
 
-// NewCollector makes the collector on top of a cache of bridges.
+// NewCollector returns a collector that reads bridges from a cache.
 func NewCollector(reader client.Reader) *Collector {
 	return &Collector{reader: reader, bridges: prometheus.NewDesc("hyperfleet_bridge_bridges",
-		"How many bridges are in a phase.", []string{"phase"}, nil)}
+		"The number of bridges in a phase.", []string{"phase"}, nil)}
 }
 
-// Describe gives the metric's name.
+// Describe sends the descriptor of the metric.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.bridges }
 
-// Collect counts the bridges of the cache.
+// Collect counts the bridges in the cache and sends the metric. A phase without bridges has the value 0.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()

@@ -23,71 +23,83 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// The predicates below let through what a pass can use, and drop nothing else: a change that
-// is dropped leads to the same status and the same writes as before. TestWhatIsDroppedIsOfNoUse
-// holds it; what a step reads anew of an object belongs here as well.
+// The predicates in this file drop only events that cannot change the result of a reconcile: after such an
+// event, the status and the writes would be the same as before. TestWhatIsDroppedIsOfNoUse checks this for
+// HostedClusters. If a step reads another field of an object, the object's predicate must read the field too.
 //
-// Most of what HyperShift says is only told, while the list of steps waits where it did. Such
-// news is gathered, with whatever comes next. What decides is looked at as soon as what comes
-// with it has come: HyperShift writes several objects in one go.
+// Most changes by HyperShift only change what the bridge reports, but not the step at which the bridge waits.
+// These events are batched for batchDelay. Events that let the steps continue or stop wait only for
+// settleDelay, because HyperShift writes several objects in a row.
 
 const (
-	// settle is how long news waits that decides something.
-	settle = time.Second
-	// gather is how long news waits that decides nothing. It is what a status may be behind.
-	gather = 5 * time.Second
+	// settleDelay is the delay of events that let the steps continue or stop.
+	settleDelay = time.Second
+	// batchDelay is the delay of all other events. The status can be out of date for this long.
+	batchDelay = 5 * time.Second
 )
 
-// soon is a handler of updates that has a pass when things have settled where what it reads of
-// the object has changed, or whether the object is going, and else when news is gathered.
-func soon(to handler.MapFunc, read func(client.Object) any) handler.EventHandler {
-	settled, gathered, decides := within(settle, to), within(gather, to), changed(read)
+// newUpdateHandler returns a handler that delays events by settleDelay or batchDelay. Deletions are
+// delayed by settleDelay, and so are updates that change what read returns or whether the object is
+// being deleted. All other events are delayed by batchDelay.
+func newUpdateHandler(mapFunc handler.MapFunc, read func(client.Object) any) handler.EventHandler {
+	fast, batched := newDelayedHandler(settleDelay, mapFunc), newDelayedHandler(batchDelay, mapFunc)
+	needsFast := newChangePredicate(read)
 
 	return handler.Funcs{
-		CreateFunc: gathered.Create,
+		CreateFunc: batched.Create,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if decides.Update(e) {
-				settled.Update(ctx, e, q)
+			if needsFast.Update(e) {
+				fast.Update(ctx, e, q)
 			} else {
-				gathered.Update(ctx, e, q)
+				batched.Update(ctx, e, q)
 			}
 		},
-		DeleteFunc: settled.Delete,
+		DeleteFunc: fast.Delete,
 	}
 }
 
-// within is a handler that has a pass for all that comes within a time.
-func within(wait time.Duration, to handler.MapFunc) handler.EventHandler {
-	now := atOnce(to)
+// newDelayedHandler returns a handler that delays all requests, so that the events within the delay lead
+// to one reconcile.
+func newDelayedHandler(wait time.Duration, mapFunc handler.MapFunc) handler.EventHandler {
+	immediate := newHandler(mapFunc)
 
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { now.Create(ctx, e, delayed{q, wait}) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { now.Update(ctx, e, delayed{q, wait}) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { now.Delete(ctx, e, delayed{q, wait}) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			immediate.Create(ctx, e, delayedQueue{q, wait})
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			immediate.Update(ctx, e, delayedQueue{q, wait})
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			immediate.Delete(ctx, e, delayedQueue{q, wait})
+		},
 	}
 }
 
-// atOnce is a handler that has a pass for each event.
-func atOnce(to handler.MapFunc) handler.EventHandler { return handler.EnqueueRequestsFromMapFunc(to) }
+// newHandler returns a handler without a delay.
+func newHandler(mapFunc handler.MapFunc) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(mapFunc)
+}
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// delayed is a queue whose requests wait. The queue takes requests for one bridge as one, at
-// the earliest time of them.
-type delayed struct {
+// delayedQueue adds requests to the queue after a delay. The queue merges the requests for one bridge
+// and keeps the earliest time.
+type delayedQueue struct {
 	queue
 
-	wait time.Duration
+	delay time.Duration
 }
 
-func (d delayed) Add(request reconcile.Request) { d.AddAfter(request, d.wait) }
+func (d delayedQueue) Add(request reconcile.Request) { d.AddAfter(request, d.delay) }
 
-// nothing is what is read of an object that decides nothing.
-func nothing(client.Object) any { return nil }
+// readNothing is the read function for objects of which no field lets the steps continue or stop.
+func readNothing(client.Object) any { return nil }
 
-// changed is a predicate of updates that change what is read of an object, and of all else
-// but creations: what a bridge makes is no news to it.
-func changed(read func(client.Object) any) predicate.Predicate {
+// newChangePredicate returns a predicate that drops creations and all updates that change neither what
+// read returns nor whether the object is being deleted. Creations are dropped because the bridge itself
+// creates the objects.
+func newChangePredicate(read func(client.Object) any) predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -97,10 +109,11 @@ func changed(read func(client.Object) any) predicate.Predicate {
 	}
 }
 
-// of reads an object of another project.
-func of(read func(*unstructured.Unstructured) any) func(client.Object) any {
+// readUnstructured converts a read function for objects of other projects. The result for other types is
+// nil.
+func readUnstructured(read func(*unstructured.Unstructured) any) func(client.Object) any {
 	return func(obj client.Object) any {
-		if object, is := obj.(*unstructured.Unstructured); is {
+		if object, ok := obj.(*unstructured.Unstructured); ok {
 			return read(object)
 		}
 
@@ -108,10 +121,12 @@ func of(read func(*unstructured.Unstructured) any) func(client.Object) any {
 	}
 }
 
-func hostedClusterNews() predicate.Predicate {
-	return changed(of(func(cluster *unstructured.Unstructured) any {
+// newHostedClusterPredicate returns a predicate for changes of the fields that the steps read of a
+// HostedCluster.
+func newHostedClusterPredicate() predicate.Predicate {
+	return newChangePredicate(readUnstructured(func(cluster *unstructured.Unstructured) any {
 		host, port := hypershift.Endpoint(cluster)
-		told := slices.DeleteFunc(hypershift.Conditions(cluster), func(c metav1.Condition) bool {
+		conditions := slices.DeleteFunc(hypershift.Conditions(cluster), func(c metav1.Condition) bool {
 			return !slices.Contains([]string{
 				hypershift.Available, hypershift.Progressing, hypershift.Degraded, hypershift.ValidConfiguration,
 				hypershift.SupportedHostedCluster, hypershift.ValidReleaseImage, hypershift.ReconciliationSucceeded,
@@ -119,95 +134,102 @@ func hostedClusterNews() predicate.Predicate {
 		})
 
 		return []any{
-			cluster.GetGeneration(), cluster.GetLabels(), hypershift.Kubeconfig(cluster), hypershift.RolledOut(cluster),
-			host, port, told,
+			cluster.GetGeneration(), cluster.GetLabels(),
+			hypershift.KubeconfigSecretName(cluster), hypershift.IsRolledOut(cluster), host, port, conditions,
 		}
 	}))
 }
 
-// hostedClusterDecides is what the list of steps goes on or stops for.
-func hostedClusterDecides(obj client.Object) any {
-	return of(func(cluster *unstructured.Unstructured) any {
+// readHostedClusterProgress returns the fields of a HostedCluster that let the steps continue or stop.
+func readHostedClusterProgress(obj client.Object) any {
+	return readUnstructured(func(cluster *unstructured.Unstructured) any {
 		kubeconfig := ""
 
-		verdict := controlPlane(hypershift.Conditions(cluster), hypershift.RolledOut(cluster), true)
-		if verdict.IsDone() {
-			kubeconfig = hypershift.Kubeconfig(cluster)
+		result := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), true)
+		if result.IsDone() {
+			kubeconfig = hypershift.KubeconfigSecretName(cluster)
 		}
 
 		return []any{
-			cluster.GetGeneration(), cluster.GetLabels(), hypershift.Refused(cluster) != nil,
-			verdict.Reason(), kubeconfig,
+			cluster.GetGeneration(), cluster.GetLabels(), hypershift.BlockingCondition(cluster) != nil,
+			result.Reason(), kubeconfig,
 		}
 	})(obj)
 }
 
-func nodePoolNews() predicate.Predicate {
-	return changed(of(func(pool *unstructured.Unstructured) any {
-		reason, message := hypershift.NodesTrouble(pool)
+// newNodePoolPredicate returns a predicate for changes of the fields that the steps read of a NodePool.
+func newNodePoolPredicate() predicate.Predicate {
+	return newChangePredicate(readUnstructured(func(pool *unstructured.Unstructured) any {
+		reason, message := hypershift.NodePoolProblem(pool)
 
 		return []any{pool.GetGeneration(), pool.GetLabels(), reason, message}
 	}))
 }
 
-func nodePoolDecides(obj client.Object) any {
-	return of(func(pool *unstructured.Unstructured) any {
-		reason, _ := hypershift.NodesTrouble(pool)
+// readNodePoolProgress returns the fields of a NodePool that let the steps continue or stop.
+func readNodePoolProgress(obj client.Object) any {
+	return readUnstructured(func(pool *unstructured.Unstructured) any {
+		reason, _ := hypershift.NodePoolProblem(pool)
 
 		return []any{pool.GetGeneration(), pool.GetLabels(), reason}
 	})(obj)
 }
 
-// userDataNews lets through what DPUs are installed by.
-func userDataNews() predicate.Predicate {
-	return changed(of(func(pool *unstructured.Unstructured) any { return hypershift.UserData(pool) }))
+// newUserDataPredicate returns a predicate for changes of the user data that DPUs are installed with.
+func newUserDataPredicate() predicate.Predicate {
+	return newChangePredicate(readUnstructured(func(pool *unstructured.Unstructured) any {
+		return hypershift.UserDataSecretName(pool)
+	}))
 }
 
-// dpuClusterNews lets through what decides whether a DPUCluster may be used.
-func dpuClusterNews() predicate.Predicate {
+// newDPUClusterPredicate returns a predicate for changes that decide whether a DPUCluster can be used.
+func newDPUClusterPredicate() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, ok := e.ObjectOld.(*unstructured.Unstructured)
-		is, also := e.ObjectNew.(*unstructured.Unstructured)
+		oldObject, oldOK := e.ObjectOld.(*unstructured.Unstructured)
+		newObject, newOK := e.ObjectNew.(*unstructured.Unstructured)
 
-		if !ok || !also {
+		if !oldOK || !newOK {
 			return true
 		}
 
-		before, after := hypershift.ReadDPUCluster(was), hypershift.ReadDPUCluster(is)
-		before.Kubeconfig, after.Kubeconfig = "", "" // it is set by the bridge itself
+		before, after := hypershift.DecodeDPUCluster(oldObject), hypershift.DecodeDPUCluster(newObject)
+		before.Kubeconfig, after.Kubeconfig = "", "" // the bridge itself sets it
 
 		return before != after
 	}}
 }
 
-// serviceNews lets through what changes a Service's type, ports or addresses.
-func serviceNews() predicate.Predicate {
+// newServicePredicate returns a predicate for changes of a Service's type, ports or addresses.
+func newServicePredicate() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		was, ok := e.ObjectOld.(*corev1.Service)
-		is, also := e.ObjectNew.(*corev1.Service)
+		before, beforeOK := e.ObjectOld.(*corev1.Service)
+		after, afterOK := e.ObjectNew.(*corev1.Service)
 
-		return !ok || !also || was.Spec.Type != is.Spec.Type || !equality.Semantic.DeepEqual(was.Spec.Ports, is.Spec.Ports) ||
-			!slices.Equal(addressesOfService(was), addressesOfService(is)) ||
-			!equality.Semantic.DeepEqual(was.Status.LoadBalancer, is.Status.LoadBalancer)
+		return !beforeOK || !afterOK || before.Spec.Type != after.Spec.Type ||
+			!equality.Semantic.DeepEqual(before.Spec.Ports, after.Spec.Ports) ||
+			!slices.Equal(serviceAddresses(before), serviceAddresses(after)) ||
+			!equality.Semantic.DeepEqual(before.Status.LoadBalancer, after.Status.LoadBalancer)
 	}}
 }
 
-// foreignOrChanged lets everything through but the creation of a bridge's own objects.
-func foreignOrChanged() predicate.Predicate {
+// newForeignOrChangedPredicate returns a predicate for all events except creations of a bridge's own
+// objects.
+func newForeignOrChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		return e.Object.GetLabels()[hypershift.LabelUID] == ""
 	}}
 }
 
-// goes lets through bridges that are gone, or have let go of an address.
-func goes() predicate.Predicate {
+// newReleasedPredicate returns a predicate for bridges that are deleted or that have changed their
+// addresses.
+func newReleasedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			was, ok := e.ObjectOld.(*v1alpha1.DPFHCPBridge)
-			is, also := e.ObjectNew.(*v1alpha1.DPFHCPBridge)
+			before, beforeOK := e.ObjectOld.(*v1alpha1.DPFHCPBridge)
+			after, afterOK := e.ObjectNew.(*v1alpha1.DPFHCPBridge)
 
-			return ok && also && was.Spec.MetalLBVirtualIP != is.Spec.MetalLBVirtualIP
+			return beforeOK && afterOK && before.Spec.MetalLBVirtualIP != after.Spec.MetalLBVirtualIP
 		},
 	}
 }

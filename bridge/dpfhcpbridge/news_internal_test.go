@@ -21,12 +21,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// choice is one of what HyperShift may say in one place.
+// choice sets one part of the state that HyperShift may report.
 type choice func(*unstructured.Unstructured)
 
-// saying is a condition's choices: none, and all of its statuses, reasons, messages and
-// generations.
-func saying(name string, reasons ...string) []choice {
+// conditionChoices returns the choices for a condition: no condition, and all combinations of statuses,
+// reasons, messages and generations.
+func conditionChoices(name string, reasons ...string) []choice {
 	out := []choice{func(*unstructured.Unstructured) {}}
 
 	for _, status := range []string{"True", "False", "Unknown"} {
@@ -48,8 +48,8 @@ func saying(name string, reasons ...string) []choice {
 	return out
 }
 
-// setting is a field's choices.
-func setting(values []any, path ...string) []choice {
+// fieldChoices returns the choices for a field.
+func fieldChoices(values []any, path ...string) []choice {
 	out := []choice{func(*unstructured.Unstructured) {}}
 	for _, value := range values {
 		out = append(out, func(object *unstructured.Unstructured) {
@@ -60,32 +60,32 @@ func setting(values []any, path ...string) []choice {
 	return out
 }
 
-// choices of all that HyperShift may say of a HostedCluster.
+// choices returns all choices for the state of a HostedCluster.
 func choices() [][]choice {
 	release := func(image, state string) any { return []any{map[string]any{"image": image, "state": state}} }
 
 	return [][]choice{
-		saying(hypershift.Available, "AsExpected", "WaitingForAvailable"),
-		saying(hypershift.Progressing, "AsExpected", "Blocked"),
-		saying(hypershift.Degraded, "AsExpected", "UnavailableReplicas"),
-		saying(hypershift.ValidConfiguration, "AsExpected", "InvalidConfiguration", "SecretNotFound"),
-		saying(hypershift.SupportedHostedCluster, "AsExpected", "UnsupportedHostedCluster"),
-		saying(hypershift.ValidReleaseImage, "AsExpected", "InvalidImage", "SecretNotFound"),
-		saying(hypershift.ReconciliationSucceeded, "AsExpected", "ReconciliationError"),
-		saying("EtcdAvailable", "QuorumAvailable", "EtcdWaitingForQuorum"),
-		setting([]any{"c-admin-kubeconfig", "other"}, "status", "kubeconfig", "name"),
-		setting([]any{"api.example.com", "10.0.0.1"}, "status", "controlPlaneEndpoint", "host"),
-		setting([]any{int64(6443), int64(30000)}, "status", "controlPlaneEndpoint", "port"),
-		setting([]any{release("image", "Partial"), release("image", "Completed"), release("other", "Completed")}, "status", "version", "history"),
-		setting([]any{release("image", "Partial"), release("image", "Completed")}, "status", "controlPlaneVersion", "history"),
-		setting([]any{"b"}, "metadata", "labels", hypershift.LabelName),
-		setting([]any{"10"}, "metadata", "resourceVersion"),
+		conditionChoices(hypershift.Available, "AsExpected", "WaitingForAvailable"),
+		conditionChoices(hypershift.Progressing, "AsExpected", "Blocked"),
+		conditionChoices(hypershift.Degraded, "AsExpected", "UnavailableReplicas"),
+		conditionChoices(hypershift.ValidConfiguration, "AsExpected", "InvalidConfiguration", "SecretNotFound"),
+		conditionChoices(hypershift.SupportedHostedCluster, "AsExpected", "UnsupportedHostedCluster"),
+		conditionChoices(hypershift.ValidReleaseImage, "AsExpected", "InvalidImage", "SecretNotFound"),
+		conditionChoices(hypershift.ReconciliationSucceeded, "AsExpected", "ReconciliationError"),
+		conditionChoices("EtcdAvailable", "QuorumAvailable", "EtcdWaitingForQuorum"),
+		fieldChoices([]any{"c-admin-kubeconfig", "other"}, "status", "kubeconfig", "name"),
+		fieldChoices([]any{"api.example.com", "10.0.0.1"}, "status", "controlPlaneEndpoint", "host"),
+		fieldChoices([]any{int64(6443), int64(30000)}, "status", "controlPlaneEndpoint", "port"),
+		fieldChoices([]any{release("image", "Partial"), release("image", "Completed"), release("other", "Completed")}, "status", "version", "history"),
+		fieldChoices([]any{release("image", "Partial"), release("image", "Completed")}, "status", "controlPlaneVersion", "history"),
+		fieldChoices([]any{"b"}, "metadata", "labels", hypershift.LabelName),
+		fieldChoices([]any{"10"}, "metadata", "resourceVersion"),
 	}
 }
 
-// said is a HostedCluster of which HyperShift says what is chosen.
-func said(chosen []int) *unstructured.Unstructured {
-	cluster := hypershift.New(hypershift.HostedClusterKind())
+// newHostedCluster returns a HostedCluster in the chosen state.
+func newHostedCluster(chosen []int) *unstructured.Unstructured {
+	cluster := hypershift.NewObject(hypershift.HostedClusterKind())
 	cluster.SetGeneration(2)
 	cluster.Object["spec"] = map[string]any{"release": map[string]any{"image": "image"}}
 
@@ -96,39 +96,39 @@ func said(chosen []int) *unstructured.Unstructured {
 	return cluster
 }
 
-// use is what passes make of a HostedCluster: where the list of steps stops for it, and all
-// that is told of it or written because of it.
-func use(ctx context.Context, cluster *unstructured.Unstructured) (stops, all string) {
+// useCluster runs what the steps do with a HostedCluster. stops is the step at which they stop, and all
+// is everything that they report or write.
+func useCluster(ctx context.Context, cluster *unstructured.Unstructured) (stops, all string) {
 	var place, told strings.Builder
 
 	for _, exposed := range []bool{false, true} {
-		s := &scope{cluster: cluster, bridge: &v1alpha1.DPFHCPBridge{
+		s := &scope{hostedCluster: cluster, bridge: &v1alpha1.DPFHCPBridge{
 			ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "a"},
 			Spec:       v1alpha1.DPFHCPBridgeSpec{ExposeThroughLoadBalancer: exposed, BaseDomain: "example.com"},
 		}}
-		accepted := hostedClusterAccepted(ctx, s)
+		accepted := checkHostedClusterAccepted(ctx, s)
 		fmt.Fprintln(&place, accepted.IsStalled())
-		fmt.Fprintf(&told, "%+v %+v %s %s\n", hostedClusterSeen(ctx, s), accepted, s.endpoint(), s.hyperShiftFailed())
+		fmt.Fprintf(&told, "%+v %+v %s %s\n", mirrorHostedClusterConditions(ctx, s), accepted, s.apiEndpoint(), s.reconciliationError())
 	}
 
 	for _, before := range []bool{false, true} {
-		well := controlPlane(hypershift.Conditions(cluster), hypershift.RolledOut(cluster), before)
+		well := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), before)
 		fmt.Fprintln(&place, well.IsDone(), well.Reason())
 		fmt.Fprintf(&told, "%+v\n", well)
 
 		if well.IsDone() {
-			fmt.Fprintln(&place, hypershift.Kubeconfig(cluster))
+			fmt.Fprintln(&place, hypershift.KubeconfigSecretName(cluster))
 		}
 	}
 
-	fmt.Fprintln(&told, hypershift.Kubeconfig(cluster), cluster.GetLabels(), cluster.GetGeneration())
+	fmt.Fprintln(&told, hypershift.KubeconfigSecretName(cluster), cluster.GetLabels(), cluster.GetGeneration())
 
 	return place.String(), place.String() + told.String()
 }
 
-// What the predicate drops, no pass could use; and what is gathered leaves the list of steps
-// where it stopped. A wake that is lost would leave a bridge waiting for five minutes, or
-// for ever.
+// TestWhatIsDroppedIsOfNoUse checks that no reconcile can use an event that the predicate drops, and
+// that a batched event does not change the step at which the reconcile stops. If an event were lost, a
+// bridge could wait for five minutes or forever.
 func TestWhatIsDroppedIsOfNoUse(t *testing.T) {
 	t.Parallel()
 
@@ -140,19 +140,19 @@ func TestWhatIsDroppedIsOfNoUse(t *testing.T) {
 			then := append([]int{}, chosen...)
 			then[place] = to
 
-			was, is := said(chosen), said(then)
-			stopped, before := use(t.Context(), was)
-			stops, after := use(t.Context(), is)
-			update := event.UpdateEvent{ObjectOld: client.Object(was), ObjectNew: client.Object(is)}
+			was, ok := newHostedCluster(chosen), newHostedCluster(then)
+			stopped, before := useCluster(t.Context(), was)
+			stops, after := useCluster(t.Context(), ok)
+			update := event.UpdateEvent{ObjectOld: client.Object(was), ObjectNew: client.Object(ok)}
 
 			switch {
-			case !hostedClusterNews().Update(update):
+			case !newHostedClusterPredicate().Update(update):
 				dropped++
 
 				if before != after {
 					return fmt.Sprintf("dropped, and of use:\n%s\n%s", before, after)
 				}
-			case !changed(hostedClusterDecides).Update(update):
+			case !newChangePredicate(readHostedClusterProgress).Update(update):
 				gathered++
 
 				if stopped != stops {

@@ -20,15 +20,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// read gets an object of another project; nil if there is none, or no such kind.
-func (r *Reconciler) read(
-	ctx context.Context, from client.Reader, kind schema.GroupVersionKind, key client.ObjectKey,
+// getObject reads an object of another project. It returns nil if the object does not exist or its CRD
+// is not installed.
+func (r *Reconciler) getObject(
+	ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, key client.ObjectKey,
 ) (*unstructured.Unstructured, error) {
-	object := hypershift.New(kind)
+	object := hypershift.NewObject(kind)
 
-	err := from.Get(ctx, key, object)
+	err := reader.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return nil, nil //nolint:nilnil // nothing there is no error
+		return nil, nil //nolint:nilnil // an object that does not exist is no error
 	}
 
 	if err != nil {
@@ -38,62 +39,64 @@ func (r *Reconciler) read(
 	return object, nil
 }
 
-// ours says whether an object was made for this very bridge.
-func (s *scope) ours(object client.Object) bool {
+// isOwn returns whether an object belongs to this bridge: by its controller reference, or by the
+// bridge's UID in its label.
+func (s *scope) isOwn(object client.Object) bool {
 	return metav1.IsControlledBy(object, s.bridge) || object.GetLabels()[hypershift.LabelUID] == string(s.bridge.UID)
 }
 
-// ensure makes an object that is not there, and fixes one that is not as it is wanted: only
-// those fields of its spec that differ are sent. It gives the object as it is then. An object
-// of that name that belongs to somebody else is an error of class Configuration.
-func (s *scope) ensure(
-	ctx context.Context, have, want *unstructured.Unstructured, reason string,
+// applyObject creates the object if existing is nil, and otherwise patches the fields of its spec that
+// differ from the desired state. It returns the object as it is afterwards. If an object of that name
+// belongs to somebody else, applyObject returns an error of class Configuration.
+func (s *scope) applyObject(
+	ctx context.Context, existing, desired *unstructured.Unstructured, reason string,
 ) (*unstructured.Unstructured, error) {
-	key := client.ObjectKeyFromObject(want)
+	key := client.ObjectKeyFromObject(desired)
 
-	if have == nil {
-		made := want.DeepCopy()
+	if existing == nil {
+		created := desired.DeepCopy()
 
-		err := s.Client.Create(ctx, made, client.FieldOwner(fieldOwner))
+		err := s.Client.Create(ctx, created, client.FieldOwner(fieldOwner))
 		if err == nil {
-			return made, nil
+			return created, nil
 		}
 
 		if !apierrors.IsAlreadyExists(err) {
-			return nil, s.refused(err, "create", want, reason)
+			return nil, s.newWriteError(err, "create", desired, reason)
 		}
 
-		// The cache does not have it yet, or it is another's.
-		if have, err = s.read(ctx, s.Live, want.GroupVersionKind(), key); err != nil || have == nil {
-			return nil, errclass.New(errclass.Transient, reason, "read %s %s that is there: %w", want.GetKind(), key, err)
+		// Either the cache does not have the object yet, or the object belongs to somebody else.
+		if existing, err = s.getObject(ctx, s.APIReader, desired.GroupVersionKind(), key); err != nil || existing == nil {
+			return nil, errclass.New(errclass.Transient, reason, "get existing %s %s: %w", desired.GetKind(), key, err)
 		}
 	}
 
-	if !s.ours(have) {
+	if !s.isOwn(existing) {
 		return nil, errclass.New(errclass.Configuration, reason,
-			"%s %s is there and does not belong to this bridge: remove it, or give the bridge another name", want.GetKind(), key)
+			"%s %s exists and does not belong to this bridge: delete it, or create the bridge with another name", desired.GetKind(), key)
 	}
 
-	if hypershift.Covers(have, want) {
-		return have, nil
+	if hypershift.HasDesiredState(existing, desired) {
+		return existing, nil
 	}
 
-	patch, err := json.Marshal(hypershift.Difference(have, want))
+	patch, err := json.Marshal(hypershift.MergePatch(existing, desired))
 	if err != nil {
-		return nil, fmt.Errorf("write patch of %s %s: %w", want.GetKind(), key, err)
+		return nil, fmt.Errorf("encode patch of %s %s: %w", desired.GetKind(), key, err)
 	}
 
-	fixed := have.DeepCopy()
-	if err := s.Client.Patch(ctx, fixed, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
-		return nil, s.refused(err, "patch", want, reason)
+	patched := existing.DeepCopy()
+	if err := s.Client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
+		return nil, s.newWriteError(err, "patch", desired, reason)
 	}
 
-	return fixed, nil
+	return patched, nil
 }
 
-// refused is an error of writing an object: what the API server finds invalid or forbids
-// stays so until a person acts.
-func (s *scope) refused(err error, verb string, object client.Object, reason string) error {
+// newWriteError returns the error of a failed write. If the API server rejects the object as invalid or
+// forbidden, the class is Configuration, because only a person can fix that. Otherwise the class is
+// Transient.
+func (s *scope) newWriteError(err error, verb string, object client.Object, reason string) error {
 	class := errclass.Transient
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
 		class = errclass.Configuration
@@ -103,15 +106,16 @@ func (s *scope) refused(err error, verb string, object client.Object, reason str
 		verb, object.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(object), err)
 }
 
-// gone deletes an object of another project that is the bridge's, and says whether there
-// is none. The word of the cache that there is none is not enough.
-func (s *scope) gone(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) (bool, error) {
-	object, err := s.read(ctx, s.Live, kind, key)
+// deleteObject deletes an object of another project if it belongs to the bridge. It returns true if the
+// bridge has no such object any more. It reads from the API server, because the cache may not have the
+// object yet.
+func (s *scope) deleteObject(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) (bool, error) {
+	object, err := s.getObject(ctx, s.APIReader, kind, key)
 	if err != nil {
 		return false, err
 	}
 
-	if object == nil || !s.ours(object) {
+	if object == nil || !s.isOwn(object) {
 		return true, nil
 	}
 
@@ -126,7 +130,7 @@ func (s *scope) gone(ctx context.Context, kind schema.GroupVersionKind, key clie
 		return false, fmt.Errorf("delete %s %s: %w", kind.Kind, key, err)
 	}
 
-	after, err := s.read(ctx, s.Live, kind, key)
+	after, err := s.getObject(ctx, s.APIReader, kind, key)
 
 	return err == nil && (after == nil || after.GetUID() != uid), err
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// readyMessage is what the status says of a bridge that is ready.
+// readyMessage is the message of a bridge that is ready.
 const readyMessage = "the hosted cluster can be used"
 
-// Summarize says in the status what its conditions come to: the reasons that the document
-// has for Ready and HostedClusterCreated, the phase and the message.
+// Summarize sets the phase, the message and the reasons of Ready and HostedClusterCreated in the status.
+// It derives them from the conditions of the steps. The reasons are those of the requirements document.
 func Summarize(obj step.Object) {
-	bridge, is := obj.(*v1alpha1.DPFHCPBridge)
-	if !is {
+	bridge, ok := obj.(*v1alpha1.DPFHCPBridge)
+	if !ok {
 		return
 	}
 
@@ -30,7 +30,7 @@ func Summarize(obj step.Object) {
 	}
 
 	deleting := !bridge.DeletionTimestamp.IsZero()
-	bridge.Status.Phase = phase(conditions, deleting)
+	bridge.Status.Phase = computePhase(conditions, deleting)
 
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if ready == nil || deleting {
@@ -45,14 +45,15 @@ func Summarize(obj step.Object) {
 		bridge.Status.ProvisioningSince = nil
 		ready.Reason, ready.Message = v1alpha1.ReasonClusterReady, readyMessage
 	} else {
-		ready.Reason = readyReason(conditions)
+		ready.Reason = computeReadyReason(conditions)
 	}
 
 	bridge.Status.Message = ready.Message
 }
 
-// stop is why the list stopped, and whether a person has to act: what kit/step says of it.
-func stop(conditions []metav1.Condition) (reason string, stalled bool) {
+// stopReason returns the reason for which the steps stopped, and whether a person has to act. It reads
+// the conditions of kit/step.
+func stopReason(conditions []metav1.Condition) (reason string, stalled bool) {
 	if c := meta.FindStatusCondition(conditions, step.Stalled); c != nil {
 		return c.Reason, true
 	}
@@ -64,18 +65,18 @@ func stop(conditions []metav1.Condition) (reason string, stalled bool) {
 	return "", false
 }
 
-// made says whether a HostedCluster has been made, or tried to be.
-func made(conditions []metav1.Condition) bool {
+// hasCreationStarted returns whether a HostedCluster was created or its creation was attempted.
+func hasCreationStarted(conditions []metav1.Condition) bool {
 	created := meta.FindStatusCondition(conditions, v1alpha1.ConditionHostedClusterCreated)
 
 	return created != nil && created.Status != metav1.ConditionUnknown && created.Reason != v1alpha1.ReasonNotCreated
 }
 
-// phase sums conditions up. Before anything is made, what is missing is waited for (Pending)
-// and what is wrong has Failed; afterwards both have, because a cluster that was promised
-// stands on it.
-func phase(conditions []metav1.Condition, deleting bool) v1alpha1.DPFHCPBridgePhase {
-	reason, stalled := stop(conditions)
+// computePhase derives the phase from the conditions. Before the HostedCluster is created, the phase is
+// Pending while a dependency is missing and Failed if a dependency is invalid. After that, the phase is
+// Failed in both cases, because an existing cluster needs the dependency.
+func computePhase(conditions []metav1.Condition, deleting bool) v1alpha1.DPFHCPBridgePhase {
+	reason, stalled := stopReason(conditions)
 
 	switch {
 	case deleting:
@@ -84,18 +85,18 @@ func phase(conditions []metav1.Condition, deleting bool) v1alpha1.DPFHCPBridgePh
 		return v1alpha1.PhaseReady
 	case stalled:
 		return v1alpha1.PhaseFailed
-	case !made(conditions):
+	case !hasCreationStarted(conditions):
 		return v1alpha1.PhasePending
-	case standsOn(reason), reason == v1alpha1.ReasonAPIServerUnreachable, reason == reasonDegraded:
+	case isMissingDependency(reason), reason == v1alpha1.ReasonAPIServerUnreachable, reason == reasonDegraded:
 		return v1alpha1.PhaseFailed
 	default:
 		return v1alpha1.PhaseProvisioning
 	}
 }
 
-// standsOn says whether a reason is that something which the bridge stands on is missing or
-// not ready. A registry that can't be asked is none: nothing stands on it but an upgrade.
-func standsOn(reason string) bool {
+// isMissingDependency returns whether the reason means that a dependency of the bridge is missing or not
+// ready. An unreachable registry does not count, because only an upgrade depends on it.
+func isMissingDependency(reason string) bool {
 	switch reason {
 	case v1alpha1.ReasonNotFound, v1alpha1.ReasonNotReady, v1alpha1.ReasonInsufficientResources,
 		v1alpha1.ReasonDPFNotInstalled, v1alpha1.ReasonHyperShiftNotInstalled, v1alpha1.ReasonMetalLBNotInstalled:
@@ -105,9 +106,10 @@ func standsOn(reason string) bool {
 	}
 }
 
-// readyReason is the document's word for why a bridge is not ready.
-func readyReason(conditions []metav1.Condition) string {
-	reason, stalled := stop(conditions)
+// computeReadyReason returns the reason of Ready, as the requirements document defines it, for a bridge
+// that is not ready.
+func computeReadyReason(conditions []metav1.Condition) string {
+	reason, stalled := stopReason(conditions)
 
 	switch reason {
 	case v1alpha1.ReasonInUse, v1alpha1.ReasonKeyMissing, v1alpha1.ReasonUnreadable, v1alpha1.ReasonNotDynamic,
@@ -122,7 +124,7 @@ func readyReason(conditions []metav1.Condition) string {
 		return v1alpha1.ReasonWaitingForInfrastructure
 	}
 
-	if standsOn(reason) || !made(conditions) || stalled {
+	if isMissingDependency(reason) || !hasCreationStarted(conditions) || stalled {
 		return v1alpha1.ReasonValidationFailed
 	}
 

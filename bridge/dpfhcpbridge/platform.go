@@ -11,23 +11,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// installed says which projects' kinds the API server has, and the controller watches.
-type installed struct{ hyperShift, metalLB, dpf atomic.Bool }
+// installedProjects holds which projects' kinds are installed and watched.
+type installedProjects struct{ hyperShift, metalLB, dpf atomic.Bool }
 
-// platformThere looks whether the projects that a bridge works with are installed.
-func platformThere(_ context.Context, s *scope) step.Result {
+// checkPlatform checks that the projects that the bridge needs are installed.
+func checkPlatform(_ context.Context, s *scope) step.Result {
 	switch {
 	case !s.installed.dpf.Load():
-		return step.Wait(lookAgain, v1alpha1.ReasonDPFNotInstalled,
-			"the kinds DPUCluster and DPUFlavor are not there: install NVIDIA DPF")
+		return step.Wait(resyncInterval, v1alpha1.ReasonDPFNotInstalled,
+			"the CRDs of DPUCluster and DPUFlavor do not exist: install NVIDIA DPF")
 	case !s.installed.hyperShift.Load():
-		return step.Wait(lookAgain, v1alpha1.ReasonHyperShiftNotInstalled,
-			"the kinds HostedCluster and NodePool are not there: install HyperShift")
+		return step.Wait(resyncInterval, v1alpha1.ReasonHyperShiftNotInstalled,
+			"the CRDs of HostedCluster and NodePool do not exist: install HyperShift")
 	case s.bridge.Spec.ExposeThroughLoadBalancer && !s.installed.metalLB.Load():
-		return step.Wait(lookAgain, v1alpha1.ReasonMetalLBNotInstalled,
-			"the kinds IPAddressPool and L2Advertisement are not there: install MetalLB, "+
-				"or make a bridge with exposeThroughLoadBalancer false")
+		return step.Wait(resyncInterval, v1alpha1.ReasonMetalLBNotInstalled,
+			"the CRDs of IPAddressPool and L2Advertisement do not exist: install MetalLB, "+
+				"or create a bridge with exposeThroughLoadBalancer: false")
 	default:
-		return step.Done().WithReason(v1alpha1.ReasonInstalled, "all that the bridge works with is installed")
+		return step.Done().WithReason(v1alpha1.ReasonInstalled, "all projects that the bridge needs are installed")
 	}
 }

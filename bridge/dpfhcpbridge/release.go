@@ -21,62 +21,62 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// supportedVersions is HyperShift's ConfigMap, and the key in it, with the minor versions
-// that it can run (hypershift-operator/controllers/supportedversion).
-const supportedVersions = "supported-versions"
+// supportedVersionsName is the name of HyperShift's ConfigMap, and of the key in it, with the OpenShift
+// minor versions that HyperShift can run (hypershift-operator/controllers/supportedversion).
+const supportedVersionsName = "supported-versions"
 
-// releaseImageValid asks the registry for the release image, and HyperShift whether it can
-// run that version. What the HostedCluster has already is not asked for again: a registry
-// that is down does no harm to a cluster that runs.
-func releaseImageValid(ctx context.Context, s *scope) step.Result {
+// validateReleaseImage checks that HyperShift can run the release's version and that the registry has
+// the image. If the HostedCluster already has the image, nothing is checked, so that an unavailable
+// registry does not affect a running cluster.
+func validateReleaseImage(ctx context.Context, s *scope) step.Result {
 	image := s.bridge.Spec.OCPReleaseImage
-	if s.cluster != nil && hypershift.Image(s.cluster) == image {
-		return step.Done().WithReason(v1alpha1.ReasonValid, "the HostedCluster has the image")
+	if s.hostedCluster != nil && hypershift.Image(s.hostedCluster) == image {
+		return step.Done().WithReason(v1alpha1.ReasonValid, "the HostedCluster already has the image")
 	}
 
 	if ref, err := release.Parse(image); err == nil {
-		if result := s.versionSupported(ctx, ref); !result.IsDone() {
+		if result := s.checkVersionSupported(ctx, ref); !result.IsDone() {
 			return result
 		}
 
-		// The pull secret names its registries itself; no other gets a login of it.
-		if _, has := s.secrets.logins.For(ref.Registry + "/" + ref.Repository); has {
-			if err := credential.Check(&s.secrets.pull, credential.To(ref.Registry), nil); err != nil {
-				return step.ForError(err, lookAgain)
+		// The pull secret names its registries, and no other registry gets one of its logins.
+		if _, hasLogin := s.secrets.logins.LoginFor(ref.Registry + "/" + ref.Repository); hasLogin {
+			if err := credential.CheckDestination(&s.secrets.pullSecret, credential.NewDestination(ref.Registry), nil); err != nil {
+				return step.FromError(err, resyncInterval)
 			}
 		}
 	}
 
-	if err := s.Images.Check(ctx, image, s.secrets.logins, s.secrets.version); err != nil {
-		return step.ForError(err, lookAgain)
+	if err := s.Images.Check(ctx, image, s.secrets.logins, s.secrets.pullSecretVersion); err != nil {
+		return step.FromError(err, resyncInterval)
 	}
 
 	return step.Done().WithReason(v1alpha1.ReasonValid, "the registry has the image, and the pull secret may read it")
 }
 
-// versionSupported compares a release's version with HyperShift's list. Without a list, or
-// without a version in the image's tag, there is nothing to compare.
-func (s *scope) versionSupported(ctx context.Context, ref release.Reference) step.Result {
-	minor, told := ref.Minor()
-	if !told {
+// checkVersionSupported checks that HyperShift's list has the release's minor version. If there is no
+// list, or the image's tag has no version, it checks nothing.
+func (s *scope) checkVersionSupported(ctx context.Context, ref release.Reference) step.Result {
+	minor, hasVersion := ref.MinorVersion()
+	if !hasVersion {
 		return step.Done()
 	}
 
 	var supported corev1.ConfigMap
 
-	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.HyperShiftNamespace, Name: supportedVersions}, &supported)
+	err := s.APIReader.Get(ctx, client.ObjectKey{Namespace: s.HyperShiftNamespace, Name: supportedVersionsName}, &supported)
 	if apierrors.IsNotFound(err) {
 		return step.Done()
 	}
 
 	if err != nil {
-		return step.Fail(fmt.Errorf("get ConfigMap %s/%s: %w", s.HyperShiftNamespace, supportedVersions, err))
+		return step.Fail(fmt.Errorf("get ConfigMap %s/%s: %w", s.HyperShiftNamespace, supportedVersionsName, err))
 	}
 
 	var content struct {
 		Versions []string `json:"versions"`
 	}
-	if err := json.Unmarshal([]byte(supported.Data[supportedVersions]), &content); err != nil || len(content.Versions) == 0 {
+	if err := json.Unmarshal([]byte(supported.Data[supportedVersionsName]), &content); err != nil || len(content.Versions) == 0 {
 		return step.Done()
 	}
 
@@ -85,6 +85,6 @@ func (s *scope) versionSupported(ctx context.Context, ref release.Reference) ste
 	}
 
 	return step.Stall(v1alpha1.ReasonVersionNotSupported, fmt.Sprintf(
-		"HyperShift does not run OpenShift %s: choose an image of %s, or upgrade HyperShift",
+		"HyperShift does not support OpenShift %s: choose an image of version %s, or upgrade HyperShift",
 		minor, strings.Join(content.Versions, ", ")))
 }

@@ -18,53 +18,54 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// secrets are what the Secrets of a bridge hold.
-type secrets struct {
+// secretData holds the content of the bridge's Secrets.
+type secretData struct {
 	sshKeys []byte
-	logins  credentials.Docker
-	// pull is the pull secret without its content.
-	pull metav1.ObjectMeta
-	// version of the pull secret.
-	version string
+	logins  credentials.DockerConfig
+	// pullSecret is the metadata of the pull secret.
+	pullSecret metav1.ObjectMeta
+	// pullSecretVersion identifies the content of the pull secret: its UID and its resource version.
+	pullSecretVersion string
 }
 
-// secretsValid reads the Secrets that a bridge names. They are not kept in memory: only
-// their names and versions are watched.
-func secretsValid(ctx context.Context, s *scope) step.Result {
-	ssh, stop := s.secret(ctx, s.bridge.Spec.SSHKeySecretRef.Name, v1alpha1.SSHKeySecretKey)
+// validateSecrets reads and validates the Secrets that the bridge names. The cache does not hold the
+// content of Secrets, only their metadata.
+func validateSecrets(ctx context.Context, s *scope) step.Result {
+	ssh, stop := s.readSecret(ctx, s.bridge.Spec.SSHKeySecretRef.Name, v1alpha1.SSHKeySecretKey)
 	if stop != nil {
 		return *stop
 	}
 
 	s.secrets.sshKeys = ssh.Data[v1alpha1.SSHKeySecretKey]
 	if err := credentials.CheckSSHKeys(s.secrets.sshKeys); err != nil {
-		return unreadable(ssh, v1alpha1.SSHKeySecretKey, err)
+		return stallUnreadable(ssh, v1alpha1.SSHKeySecretKey, err)
 	}
 
-	pull, stop := s.secret(ctx, s.bridge.Spec.PullSecretRef.Name, v1alpha1.PullSecretKey)
+	pull, stop := s.readSecret(ctx, s.bridge.Spec.PullSecretRef.Name, v1alpha1.PullSecretKey)
 	if stop != nil {
 		return *stop
 	}
 
 	var err error
-	if s.secrets.logins, err = credentials.ReadDocker(pull.Data[v1alpha1.PullSecretKey]); err != nil {
-		return unreadable(pull, v1alpha1.PullSecretKey, err)
+	if s.secrets.logins, err = credentials.ParseDockerConfig(pull.Data[v1alpha1.PullSecretKey]); err != nil {
+		return stallUnreadable(pull, v1alpha1.PullSecretKey, err)
 	}
 
-	s.secrets.pull, s.secrets.version = pull.ObjectMeta, string(pull.UID)+"/"+pull.ResourceVersion
+	s.secrets.pullSecret, s.secrets.pullSecretVersion = pull.ObjectMeta, string(pull.UID)+"/"+pull.ResourceVersion
 
-	return step.Done().WithReason(v1alpha1.ReasonValid, "both Secrets are there and can be read")
+	return step.Done().WithReason(v1alpha1.ReasonValid, "both Secrets exist and are valid")
 }
 
-// secret reads one of the Secrets; without it, or without the key, it gives what stops.
-func (s *scope) secret(ctx context.Context, name, key string) (*corev1.Secret, *step.Result) {
-	secret, err := credential.Read(ctx, s.Live, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, key)
+// readSecret reads a Secret that must have the key. If the Secret or the key is missing or cannot be
+// read, readSecret returns the result with which the step stops.
+func (s *scope) readSecret(ctx context.Context, name, key string) (*corev1.Secret, *step.Result) {
+	secret, err := credential.ReadSecret(ctx, s.APIReader, client.ObjectKey{Namespace: s.bridge.Namespace, Name: name}, key)
 
 	var result step.Result
 
-	switch errclass.Reason(err, "") {
+	switch errclass.ReasonOf(err, "") {
 	case credential.ReasonSecretNotFound:
-		result = step.Wait(lookAgain, v1alpha1.ReasonNotFound, err.Error())
+		result = step.Wait(resyncInterval, v1alpha1.ReasonNotFound, err.Error())
 	case credential.ReasonSecretKeyNotFound:
 		result = step.Stall(v1alpha1.ReasonKeyMissing, err.Error())
 	default:
@@ -78,6 +79,6 @@ func (s *scope) secret(ctx context.Context, name, key string) (*corev1.Secret, *
 	return nil, &result
 }
 
-func unreadable(secret *corev1.Secret, key string, err error) step.Result {
+func stallUnreadable(secret *corev1.Secret, key string, err error) step.Result {
 	return step.Stall(v1alpha1.ReasonUnreadable, fmt.Sprintf("Secret %s/%s, key %s: %v", secret.Namespace, secret.Name, key, err))
 }

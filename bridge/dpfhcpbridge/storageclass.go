@@ -15,14 +15,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// noProvisioner is the provisioner of a StorageClass whose volumes a person makes
+// noProvisioner is the provisioner of a StorageClass without dynamic provisioning
 // (https://kubernetes.io/docs/concepts/storage/storage-classes/#local).
 const noProvisioner = "kubernetes.io/no-provisioner"
 
-// storageClassValid looks whether etcd's StorageClass is there and makes volumes by itself.
-// That they can be mounted by one node for reading and writing is not in a StorageClass:
-// every provisioner of file systems and block devices can.
-func storageClassValid(ctx context.Context, s *scope) step.Result {
+// validateStorageClass checks that etcd's StorageClass exists and provisions volumes dynamically. A
+// StorageClass does not declare that its volumes support ReadWriteOnce. Every provisioner of file
+// systems and block devices supports it.
+func validateStorageClass(ctx context.Context, s *scope) step.Result {
 	name := s.bridge.Spec.EtcdStorageClass
 
 	var class storagev1.StorageClass
@@ -31,13 +31,14 @@ func storageClassValid(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return step.Wait(lookAgain, v1alpha1.ReasonNotFound, fmt.Sprintf("StorageClass %s is not there: make it", name))
+		return step.Wait(resyncInterval, v1alpha1.ReasonNotFound, fmt.Sprintf("StorageClass %s does not exist: create it", name))
 	case err != nil:
 		return step.Fail(fmt.Errorf("get StorageClass %s: %w", name, err))
 	case class.Provisioner == noProvisioner:
 		return step.Stall(v1alpha1.ReasonNotDynamic,
-			fmt.Sprintf("StorageClass %s makes no volumes by itself: make a bridge with one that does", name))
+			fmt.Sprintf("StorageClass %s does not provision volumes: create a bridge with a StorageClass that does", name))
 	default:
-		return step.Done().WithReason(v1alpha1.ReasonValid, fmt.Sprintf("StorageClass %s makes volumes by %s", name, class.Provisioner))
+		return step.Done().WithReason(v1alpha1.ReasonValid,
+			fmt.Sprintf("StorageClass %s provisions volumes with %s", name, class.Provisioner))
 	}
 }

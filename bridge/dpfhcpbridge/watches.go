@@ -27,48 +27,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
 
-// watches is what is needed to add watches to the running controller.
-type watches struct {
+// dynamicWatches holds what is needed to add watches to the running controller.
+type dynamicWatches struct {
 	manager    ctrl.Manager
 	controller controller.Controller
-	// kinds are bridges to look at since kinds have come.
-	kinds trigger.Source
+	// installEvents enqueues bridges after another project's kinds were installed.
+	installEvents trigger.Source
 }
 
-// SetupWithManager adds the controller to a manager, with the watches of kinds that are
-// always there. Open adds those of other projects.
+// SetupWithManager adds the controller to a manager, with the watches of kinds that are always
+// installed. WatchDPF, WatchHyperShift and WatchMetalLB add the watches of other projects.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 
-	mine, err := ctrl.NewControllerManagedBy(mgr).
+	bridgeController, err := ctrl.NewControllerManagedBy(mgr).
 		Named("dpfhcpbridge").
 		For(&v1alpha1.DPFHCPBridge{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.DPFHCPBridge{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(goes())).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofSecret), builder.WithPredicates(foreignOrChanged())).
-		WatchesMetadata(&corev1.Secret{}, soon(r.ofClusterSecret, nothing)).
-		Watches(&storagev1.StorageClass{}, handler.EnqueueRequestsFromMapFunc(r.ofStorageClass)).
-		Watches(&corev1.Service{}, within(settle, r.ofService), builder.WithPredicates(serviceNews())).
-		WatchesRawSource(&r.watch.kinds).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
+		Watches(&v1alpha1.DPFHCPBridge{}, newHandler(r.findRivals), builder.WithPredicates(newReleasedPredicate())).
+		WatchesMetadata(&corev1.Secret{}, newHandler(r.findBridgesOfSecret), builder.WithPredicates(newForeignOrChangedPredicate())).
+		WatchesMetadata(&corev1.Secret{}, newUpdateHandler(r.findBridgesOfClusterSecret, readNothing)).
+		Watches(&storagev1.StorageClass{}, newHandler(r.findBridgesOfStorageClass)).
+		Watches(
+			&corev1.Service{}, newDelayedHandler(settleDelay, r.findBridgesOfService), builder.WithPredicates(newServicePredicate()),
+		).
+		WatchesRawSource(&r.watches.installEvents).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("add controller dpfhcpbridge: %w", err)
 	}
 
-	r.watch.manager, r.watch.controller = mgr, mine
+	r.watches.manager, r.watches.controller = mgr, bridgeController
 
 	return nil
 }
 
-// OpenDPF watches DPUClusters and DPUFlavors, whose kinds are there.
-func (r *Reconciler) OpenDPF(ctx context.Context) error {
-	if err := r.follow(hypershift.DPUClusterKind(), atOnce(r.ofDPUCluster), dpuClusterNews()); err != nil {
+// WatchDPF watches DPUClusters and DPUFlavors. Their CRDs must be installed.
+func (r *Reconciler) WatchDPF(ctx context.Context) error {
+	if err := r.addWatch(hypershift.DPUClusterKind(), newHandler(r.findBridgesOfDPUCluster), newDPUClusterPredicate()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.DPUFlavorKind(), atOnce(r.ofFlavor), predicate.GenerationChangedPredicate{}); err != nil {
+	err := r.addWatch(hypershift.DPUFlavorKind(), newHandler(r.findBridgesOfFlavor), predicate.GenerationChangedPredicate{})
+	if err != nil {
 		return err
 	}
 
@@ -77,17 +80,20 @@ func (r *Reconciler) OpenDPF(ctx context.Context) error {
 	return r.enqueueAll(ctx)
 }
 
-// OpenHyperShift watches HostedClusters and NodePools, whose kinds are there.
-func (r *Reconciler) OpenHyperShift(ctx context.Context) error {
-	if err := r.follow(hypershift.HostedClusterKind(), soon(ofOwned, hostedClusterDecides), hostedClusterNews()); err != nil {
+// WatchHyperShift watches HostedClusters and NodePools. Their CRDs must be installed.
+func (r *Reconciler) WatchHyperShift(ctx context.Context) error {
+	clusterHandler := newUpdateHandler(findControllingBridge, readHostedClusterProgress)
+	if err := r.addWatch(hypershift.HostedClusterKind(), clusterHandler, newHostedClusterPredicate()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.NodePoolKind(), soon(ofOwned, nodePoolDecides), nodePoolNews()); err != nil {
+	poolHandler := newUpdateHandler(findControllingBridge, readNodePoolProgress)
+	if err := r.addWatch(hypershift.NodePoolKind(), poolHandler, newNodePoolPredicate()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.NodePoolKind(), soon(r.ofIgnition, nothing), userDataNews()); err != nil {
+	userDataHandler := newUpdateHandler(r.findBridgesOfNodePool, readNothing)
+	if err := r.addWatch(hypershift.NodePoolKind(), userDataHandler, newUserDataPredicate()); err != nil {
 		return err
 	}
 
@@ -96,17 +102,18 @@ func (r *Reconciler) OpenHyperShift(ctx context.Context) error {
 	return r.enqueueAll(ctx)
 }
 
-// OpenMetalLB watches pools and announcements, whose kinds are there.
-func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
-	if err := addPoolIndex(ctx, r.watch.manager.GetFieldIndexer()); err != nil {
+// WatchMetalLB watches IPAddressPools and L2Advertisements. Their CRDs must be installed.
+func (r *Reconciler) WatchMetalLB(ctx context.Context) error {
+	if err := addPoolIndex(ctx, r.watches.manager.GetFieldIndexer()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.IPAddressPoolKind(), atOnce(r.ofPool), foreignOrChanged()); err != nil {
+	poolHandler, advertisementHandler := newHandler(r.findBridgesOfPool), newHandler(findLabeledBridge)
+	if err := r.addWatch(hypershift.IPAddressPoolKind(), poolHandler, newForeignOrChangedPredicate()); err != nil {
 		return err
 	}
 
-	if err := r.follow(hypershift.L2AdvertisementKind(), atOnce(ofLabels), foreignOrChanged()); err != nil {
+	if err := r.addWatch(hypershift.L2AdvertisementKind(), advertisementHandler, newForeignOrChangedPredicate()); err != nil {
 		return err
 	}
 
@@ -115,19 +122,20 @@ func (r *Reconciler) OpenMetalLB(ctx context.Context) error {
 	return r.enqueueAll(ctx)
 }
 
-func (r *Reconciler) follow(kind schema.GroupVersionKind, to handler.EventHandler, news predicate.Predicate) error {
-	from := source.Kind(r.watch.manager.GetCache(), client.Object(hypershift.New(kind)), to, news)
-	if err := r.watch.controller.Watch(from); err != nil {
+func (r *Reconciler) addWatch(kind schema.GroupVersionKind, eventHandler handler.EventHandler, filter predicate.Predicate) error {
+	watch := source.Kind(r.watches.manager.GetCache(), client.Object(hypershift.NewObject(kind)), eventHandler, filter)
+	if err := r.watches.controller.Watch(watch); err != nil {
 		return fmt.Errorf("watch kind %s: %w", kind.Kind, err)
 	}
 
 	return nil
 }
 
-// enqueueAll asks for a pass over all bridges: once, when kinds have come that some of them
-// wait for.
+// enqueueAll enqueues all bridges once after another project's kinds were installed, because some
+// bridges may wait for them. Before the controller has started it does nothing, because the controller
+// reconciles all bridges at its start.
 func (r *Reconciler) enqueueAll(ctx context.Context) error {
-	if !r.watch.kinds.Started() {
+	if !r.watches.installEvents.IsStarted() {
 		return nil
 	}
 
@@ -137,67 +145,70 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 	}
 
 	for i := range bridges.Items {
-		r.watch.kinds.Enqueue(client.ObjectKeyFromObject(&bridges.Items[i]))
+		r.watches.installEvents.Enqueue(client.ObjectKeyFromObject(&bridges.Items[i]))
 	}
 
 	return nil
 }
 
-// by gives the bridges with a value of an index.
-func (r *Reconciler) by(ctx context.Context, index, value string) []reconcile.Request {
-	return objects.Requests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
+// findBridges returns requests for the bridges with the value in the index.
+func (r *Reconciler) findBridges(ctx context.Context, index, value string) []reconcile.Request {
+	return objects.ListRequests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
 		client.MatchingFields{index: value})
 }
 
-// rivals are the bridges that wait for what another had: its DPUCluster, its address.
-func (r *Reconciler) rivals(ctx context.Context, obj client.Object) []reconcile.Request {
-	bridge, is := obj.(*v1alpha1.DPFHCPBridge)
-	if !is {
+// findRivals returns requests for the bridges that use the same DPUCluster or one of the same addresses
+// as a bridge, and may wait for that bridge to release them.
+func (r *Reconciler) findRivals(ctx context.Context, obj client.Object) []reconcile.Request {
+	bridge, ok := obj.(*v1alpha1.DPFHCPBridge)
+	if !ok {
 		return nil
 	}
 
-	out := r.by(ctx, indexDPUCluster, dpuClusterKey(bridge).String())
+	out := r.findBridges(ctx, indexDPUCluster, dpuClusterKey(bridge).String())
 	for _, ip := range hypershift.VirtualIPs(bridge) {
-		out = append(out, r.by(ctx, indexAddress, ip)...)
+		out = append(out, r.findBridges(ctx, indexAddress, ip)...)
 	}
 
 	return out
 }
 
-func (r *Reconciler) ofDPUCluster(ctx context.Context, obj client.Object) []reconcile.Request {
-	return r.by(ctx, indexDPUCluster, client.ObjectKeyFromObject(obj).String())
+func (r *Reconciler) findBridgesOfDPUCluster(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.findBridges(ctx, indexDPUCluster, client.ObjectKeyFromObject(obj).String())
 }
 
-func (r *Reconciler) ofFlavor(ctx context.Context, obj client.Object) []reconcile.Request {
-	return r.by(ctx, indexFlavor, client.ObjectKeyFromObject(obj).String())
+func (r *Reconciler) findBridgesOfFlavor(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.findBridges(ctx, indexFlavor, client.ObjectKeyFromObject(obj).String())
 }
 
-func (r *Reconciler) ofStorageClass(ctx context.Context, obj client.Object) []reconcile.Request {
-	return r.by(ctx, indexStorageClass, obj.GetName())
+func (r *Reconciler) findBridgesOfStorageClass(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.findBridges(ctx, indexStorageClass, obj.GetName())
 }
 
-// ofSecret are the bridges that name a Secret, and the one that has made it.
-func (r *Reconciler) ofSecret(ctx context.Context, obj client.Object) []reconcile.Request {
-	return append(ofLabels(ctx, obj), r.by(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
+// findBridgesOfSecret returns requests for the bridges that name a Secret and for the bridge that has
+// created it.
+func (r *Reconciler) findBridgesOfSecret(ctx context.Context, obj client.Object) []reconcile.Request {
+	return append(findLabeledBridge(ctx, obj), r.findBridges(ctx, indexSecret, client.ObjectKeyFromObject(obj).String())...)
 }
 
-// ofIgnition is the bridge whose DPUs boot with what a NodePool is configured as.
-func (r *Reconciler) ofIgnition(ctx context.Context, obj client.Object) []reconcile.Request {
-	return r.by(ctx, indexIgnition, hypershift.ControlPlaneNamespace(obj.GetNamespace(), obj.GetName()))
+// findBridgesOfNodePool returns requests for the bridges whose DPUs boot with the configuration of a
+// NodePool.
+func (r *Reconciler) findBridgesOfNodePool(ctx context.Context, obj client.Object) []reconcile.Request {
+	return r.findBridges(ctx, indexIgnition, hypershift.ControlPlaneNamespace(obj.GetNamespace(), obj.GetName()))
 }
 
-// ofClusterSecret is the bridge whose kubeconfig a Secret of HyperShift's is, or whose DPUs
-// boot with it.
-func (r *Reconciler) ofClusterSecret(ctx context.Context, obj client.Object) []reconcile.Request {
+// findBridgesOfClusterSecret returns requests for the bridges whose kubeconfig or user data a Secret of
+// HyperShift holds.
+func (r *Reconciler) findBridgesOfClusterSecret(ctx context.Context, obj client.Object) []reconcile.Request {
 	var out []reconcile.Request
 
-	if hypershift.IsUserData(obj.GetName()) {
-		out = r.by(ctx, indexIgnition, obj.GetNamespace())
+	if hypershift.IsUserDataSecret(obj.GetName()) {
+		out = r.findBridges(ctx, indexIgnition, obj.GetNamespace())
 	}
 
-	if name, is := strings.CutSuffix(obj.GetName(), "-admin-kubeconfig"); is {
+	if name, ok := strings.CutSuffix(obj.GetName(), "-admin-kubeconfig"); ok {
 		namespace := hypershift.ControlPlaneNamespace(obj.GetNamespace(), name)
-		for _, request := range r.by(ctx, indexControlPlane, namespace) {
+		for _, request := range r.findBridges(ctx, indexControlPlane, namespace) {
 			if request.Namespace == obj.GetNamespace() {
 				out = append(out, request)
 			}
@@ -207,32 +218,33 @@ func (r *Reconciler) ofClusterSecret(ctx context.Context, obj client.Object) []r
 	return out
 }
 
-// ofService is the bridge whose API server's Service it is, and those whose address it has
-// or had.
-func (r *Reconciler) ofService(ctx context.Context, obj client.Object) []reconcile.Request {
+// findBridgesOfService returns requests for the bridge whose API server a Service exposes, and for the
+// bridges with one of the addresses that the Service has or requests.
+func (r *Reconciler) findBridgesOfService(ctx context.Context, obj client.Object) []reconcile.Request {
 	var out []reconcile.Request
 	if obj.GetName() == hypershift.APIServerService {
-		out = r.by(ctx, indexControlPlane, obj.GetNamespace())
+		out = r.findBridges(ctx, indexControlPlane, obj.GetNamespace())
 	}
 
-	for _, ip := range addressesOfService(obj) {
-		out = append(out, r.by(ctx, indexAddress, ip)...)
+	for _, ip := range serviceAddresses(obj) {
+		out = append(out, r.findBridges(ctx, indexAddress, ip)...)
 	}
 
 	return out
 }
 
-// ofPool is the bridge whose own pool it is, and those whose address no pool had.
-func (r *Reconciler) ofPool(ctx context.Context, obj client.Object) []reconcile.Request {
-	if own := ofLabels(ctx, obj); len(own) > 0 {
+// findBridgesOfPool returns a request for the bridge that owns an IPAddressPool. If no bridge owns the
+// pool, it returns requests for the bridges whose address no pool had.
+func (r *Reconciler) findBridgesOfPool(ctx context.Context, obj client.Object) []reconcile.Request {
+	if own := findLabeledBridge(ctx, obj); len(own) > 0 {
 		return own
 	}
 
-	return r.by(ctx, indexWantsPool, "true")
+	return r.findBridges(ctx, indexMissingPool, "true")
 }
 
-// ofOwned is the bridge that an object belongs to by its owner reference.
-func ofOwned(_ context.Context, obj client.Object) []reconcile.Request {
+// findControllingBridge returns a request for the bridge that controls an object by its owner reference.
+func findControllingBridge(_ context.Context, obj client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOf(obj)
 	if owner == nil || owner.Kind != "DPFHCPBridge" || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {
 		return nil
@@ -241,8 +253,8 @@ func ofOwned(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: obj.GetNamespace(), Name: owner.Name}}}
 }
 
-// ofLabels is the bridge that an object belongs to by its labels.
-func ofLabels(_ context.Context, obj client.Object) []reconcile.Request {
+// findLabeledBridge returns a request for the bridge that an object belongs to by its labels.
+func findLabeledBridge(_ context.Context, obj client.Object) []reconcile.Request {
 	labels := obj.GetLabels()
 	if labels[hypershift.LabelName] == "" || labels[hypershift.LabelNamespace] == "" {
 		return nil

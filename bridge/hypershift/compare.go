@@ -10,25 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Covers says whether an object has all that is wanted of it: every field of the wanted
-// spec, the labels and the owners. What others have added does not matter, but to the fields
-// that are wanted whole.
-func Covers(object, want *unstructured.Unstructured) bool {
-	for key, value := range want.GetLabels() {
+// HasDesiredState returns whether an object has every field of the desired spec and all desired labels.
+// Other fields of the object do not count, except those inside the fields that diffReplacedFields compares.
+func HasDesiredState(object, desired *unstructured.Unstructured) bool {
+	for key, value := range desired.GetLabels() {
 		if object.GetLabels()[key] != value {
 			return false
 		}
 	}
 
-	have, _ := object.Object["spec"].(fields)
-	wanted, _ := want.Object["spec"].(fields)
+	existing, _ := object.Object["spec"].(fields)
+	desiredFields, _ := desired.Object["spec"].(fields)
 
-	return covers(have, wanted) && len(wholeDifference(object, have, wanted)) == 0
+	return isSubset(existing, desiredFields) && len(diffReplacedFields(object, existing, desiredFields)) == 0
 }
 
-// wholeDifference is a merge patch of those fields of a HostedCluster that are wanted whole: what
-// is there and is not wanted goes. None is as good as an empty one.
-func wholeDifference(object *unstructured.Unstructured, have, want fields) fields {
+// diffReplacedFields returns a merge patch for the fields of a HostedCluster that must be exactly as
+// desired: nodeSelector, tolerations and labels. The patch removes entries that are not desired. A
+// missing field equals an empty field.
+func diffReplacedFields(object *unstructured.Unstructured, existing, desired fields) fields {
 	out := fields{}
 	if object.GroupVersionKind() != HostedClusterKind() {
 		return out
@@ -36,18 +36,18 @@ func wholeDifference(object *unstructured.Unstructured, have, want fields) field
 
 	for _, key := range []string{fieldNodeSelector, fieldTolerations, fieldLabels} {
 		switch {
-		case empty(have[key]) && empty(want[key]), equality.Semantic.DeepEqual(have[key], want[key]):
-		case empty(want[key]):
+		case isEmpty(existing[key]) && isEmpty(desired[key]), equality.Semantic.DeepEqual(existing[key], desired[key]):
+		case isEmpty(desired[key]):
 			out[key] = nil
 		default:
-			out[key] = without(have[key], want[key])
+			out[key] = withRemovals(existing[key], desired[key])
 		}
 	}
 
 	return out
 }
 
-func empty(value any) bool {
+func isEmpty(value any) bool {
 	switch value := value.(type) {
 	case fields:
 		return len(value) == 0
@@ -58,19 +58,19 @@ func empty(value any) bool {
 	}
 }
 
-// without is what is wanted of a field, with a nil for each key that is there and is not
-// wanted: a merge patch takes it away.
-func without(have, want any) any {
-	wanted, isMap := want.(fields)
+// withRemovals returns the desired value of a field. If the field is a map, the result also has a nil
+// for each existing key that is not desired, so that a merge patch removes the key.
+func withRemovals(existing, desired any) any {
+	desiredFields, isMap := desired.(fields)
 	if !isMap {
-		return want
+		return desired
 	}
 
-	out := maps.Clone(wanted)
-	values, _ := have.(fields)
+	out := maps.Clone(desiredFields)
+	values, _ := existing.(fields)
 
 	for key := range values {
-		if _, is := wanted[key]; !is {
+		if _, ok := desiredFields[key]; !ok {
 			out[key] = nil
 		}
 	}
@@ -78,56 +78,56 @@ func without(have, want any) any {
 	return out
 }
 
-func covers(have, want any) bool {
-	switch want := want.(type) {
+func isSubset(existing, desired any) bool {
+	switch desired := desired.(type) {
 	case fields:
-		values, isMap := have.(fields)
+		values, isMap := existing.(fields)
 		if !isMap {
 			return false
 		}
 
-		for key, value := range want {
-			if !covers(values[key], value) {
+		for key, value := range desired {
+			if !isSubset(values[key], value) {
 				return false
 			}
 		}
 
 		return true
 	case list:
-		values, isList := have.(list)
-		if !isList || len(values) != len(want) {
+		values, isList := existing.(list)
+		if !isList || len(values) != len(desired) {
 			return false
 		}
 
-		for i := range want {
-			if !covers(values[i], want[i]) {
+		for i := range desired {
+			if !isSubset(values[i], desired[i]) {
 				return false
 			}
 		}
 
 		return true
 	default:
-		return have == want
+		return existing == desired
 	}
 }
 
-// Difference is a merge patch that makes an object what is wanted of it: the labels, and
-// those fields of the spec that are not as they are wanted, whole.
-func Difference(object, want *unstructured.Unstructured) map[string]any {
-	have, _ := object.Object["spec"].(fields)
-	wanted, _ := want.Object["spec"].(fields)
+// MergePatch returns a merge patch that brings an object to the desired state. It has all desired
+// labels, and each field of the spec that differs, as a whole.
+func MergePatch(object, desired *unstructured.Unstructured) map[string]any {
+	existing, _ := object.Object["spec"].(fields)
+	desiredFields, _ := desired.Object["spec"].(fields)
 	spec := fields{}
 
-	for key, value := range wanted {
-		if !covers(have[key], value) {
+	for key, value := range desiredFields {
+		if !isSubset(existing[key], value) {
 			spec[key] = value
 		}
 	}
 
-	maps.Copy(spec, wholeDifference(object, have, wanted))
+	maps.Copy(spec, diffReplacedFields(object, existing, desiredFields))
 
 	labels := fields{}
-	for key, value := range want.GetLabels() {
+	for key, value := range desired.GetLabels() {
 		labels[key] = value
 	}
 

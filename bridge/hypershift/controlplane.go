@@ -9,23 +9,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// Fields of a HostedCluster that say where its control plane's pods run, and how they are
-// labelled.
+// Fields of a HostedCluster that define where its control plane's pods run and which labels the pods
+// have.
 const (
 	fieldNodeSelector = "nodeSelector"
 	fieldTolerations  = "tolerations"
 	fieldLabels       = "labels"
 )
 
-// networking is the networks of a hosted cluster. A bridge of a definition that has no such
-// field has the defaults.
-func networking(of *v1alpha1.Networking) fields {
-	pods := of.ClusterNetwork
+// newNetworking returns the networks of a hosted cluster. A bridge that was created with a CRD without
+// these fields gets the defaults.
+func newNetworking(config *v1alpha1.Networking) fields {
+	pods := config.ClusterNetwork
 	if len(pods) == 0 {
 		pods = []v1alpha1.ClusterNetwork{{CIDR: v1alpha1.DefaultClusterNetwork}}
 	}
 
-	services := of.ServiceNetwork
+	services := config.ServiceNetwork
 	if len(services) == 0 {
 		services = []v1alpha1.Network{{CIDR: v1alpha1.DefaultServiceNetwork}}
 	}
@@ -42,50 +42,50 @@ func networking(of *v1alpha1.Networking) fields {
 	}
 
 	out := fields{
-		"networkType":       "Other", // DPF brings its own
+		"networkType":       "Other", // DPF installs its own network plugin
 		"allocateNodeCIDRs": "Enabled",
 		"clusterNetwork":    cluster,
-		"serviceNetwork":    networks(services),
+		"serviceNetwork":    newNetworks(services),
 	}
 
-	if len(of.MachineNetwork) > 0 {
-		out["machineNetwork"] = networks(of.MachineNetwork)
+	if len(config.MachineNetwork) > 0 {
+		out["machineNetwork"] = newNetworks(config.MachineNetwork)
 	}
 
 	return out
 }
 
-func networks(of []v1alpha1.Network) list {
+func newNetworks(items []v1alpha1.Network) list {
 	var out list
-	for _, n := range of {
-		out = append(out, fields{"cidr": string(n.CIDR)})
+	for _, network := range items {
+		out = append(out, fields{"cidr": string(network.CIDR)})
 	}
 
 	return out
 }
 
-// placed adds to a HostedCluster's spec where its control plane runs, how it is labelled and
-// what it is made without.
-func placed(where *v1alpha1.ControlPlane, spec fields) fields {
-	if where == nil {
+// withControlPlane adds to a HostedCluster's spec where its control plane runs, the labels of its pods
+// and the disabled capabilities.
+func withControlPlane(controlPlane *v1alpha1.ControlPlane, spec fields) fields {
+	if controlPlane == nil {
 		return spec
 	}
 
-	if len(where.NodeSelector) > 0 {
-		spec[fieldNodeSelector] = words(where.NodeSelector)
+	if len(controlPlane.NodeSelector) > 0 {
+		spec[fieldNodeSelector] = toFields(controlPlane.NodeSelector)
 	}
 
-	if len(where.Labels) > 0 {
-		spec[fieldLabels] = words(where.Labels)
+	if len(controlPlane.Labels) > 0 {
+		spec[fieldLabels] = toFields(controlPlane.Labels)
 	}
 
-	if len(where.Tolerations) > 0 {
-		spec[fieldTolerations] = tolerations(where.Tolerations)
+	if len(controlPlane.Tolerations) > 0 {
+		spec[fieldTolerations] = newTolerations(controlPlane.Tolerations)
 	}
 
-	if len(where.DisabledCapabilities) > 0 {
+	if len(controlPlane.DisabledCapabilities) > 0 {
 		var disabled list
-		for _, capability := range slices.Sorted(slices.Values(where.DisabledCapabilities)) {
+		for _, capability := range slices.Sorted(slices.Values(controlPlane.DisabledCapabilities)) {
 			disabled = append(disabled, capability)
 		}
 
@@ -95,19 +95,19 @@ func placed(where *v1alpha1.ControlPlane, spec fields) fields {
 	return spec
 }
 
-func words(of map[string]v1alpha1.LabelValue) fields {
+func toFields(labels map[string]v1alpha1.LabelValue) fields {
 	out := fields{}
-	for key, value := range of {
+	for key, value := range labels {
 		out[key] = string(value)
 	}
 
 	return out
 }
 
-func tolerations(of []v1alpha1.Toleration) list {
+func newTolerations(items []v1alpha1.Toleration) list {
 	var out list
 
-	for _, t := range of {
+	for _, t := range items {
 		toleration := fields{}
 
 		for key, value := range map[string]string{"key": t.Key, "operator": t.Operator, "value": string(t.Value), "effect": t.Effect} {

@@ -15,12 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// specOf is the HostedCluster's spec for a bridge that is changed.
-func specOf(change func(*v1alpha1.DPFHCPBridgeSpec)) (*unstructured.Unstructured, fields) {
+// newSpec returns the HostedCluster and its spec for a bridge whose spec is changed.
+func newSpec(change func(*v1alpha1.DPFHCPBridgeSpec)) (*unstructured.Unstructured, fields) {
 	b := bridge()
 	change(&b.Spec)
 
-	cluster := hypershift.HostedCluster(b, "10.20.0.1")
+	cluster := hypershift.NewHostedCluster(b, "10.20.0.1")
 	spec, _ := cluster.Object["spec"].(fields)
 
 	return cluster, spec
@@ -54,7 +54,7 @@ func TestNetworks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			_, spec := specOf(func(s *v1alpha1.DPFHCPBridgeSpec) { s.Networking = tc.of })
+			_, spec := newSpec(func(s *v1alpha1.DPFHCPBridgeSpec) { s.Networking = tc.of })
 			if diff := cmp.Diff(tc.want, spec["networking"]); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -62,8 +62,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// Where a control plane runs is as the bridge has it, whole: what is there besides goes, and
-// the patch that is sent makes it so.
+// TestPlacement checks that the placement of a control plane is exactly the bridge's: other entries are
+// removed, and the patch leads to the desired state.
 func TestPlacement(t *testing.T) {
 	t.Parallel()
 
@@ -80,7 +80,7 @@ func TestPlacement(t *testing.T) {
 	other := &v1alpha1.ControlPlane{NodeSelector: map[string]v1alpha1.LabelValue{"zone": "b"}, Labels: map[string]v1alpha1.LabelValue{"cost": "1"}}
 	empty := &v1alpha1.ControlPlane{NodeSelector: map[string]v1alpha1.LabelValue{}, Tolerations: []v1alpha1.Toleration{}}
 
-	_, spec := specOf(func(s *v1alpha1.DPFHCPBridgeSpec) {
+	_, spec := newSpec(func(s *v1alpha1.DPFHCPBridgeSpec) {
 		s.ControlPlane = all.DeepCopy()
 		s.ControlPlane.DisabledCapabilities = []string{"Ingress", "Console"}
 	})
@@ -118,16 +118,16 @@ func TestPlacement(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			have, _ := specOf(func(s *v1alpha1.DPFHCPBridgeSpec) { s.ControlPlane = tc.have })
-			want, _ := specOf(func(s *v1alpha1.DPFHCPBridgeSpec) { s.ControlPlane = tc.want })
+			have, _ := newSpec(func(s *v1alpha1.DPFHCPBridgeSpec) { s.ControlPlane = tc.have })
+			want, _ := newSpec(func(s *v1alpha1.DPFHCPBridgeSpec) { s.ControlPlane = tc.want })
 
-			if got := hypershift.Covers(have, want); got != tc.same {
+			if got := hypershift.HasDesiredState(have, want); got != tc.same {
 				t.Errorf("covered: %v", got)
 			}
 
-			patched := patch(t, have, hypershift.Difference(have, want))
-			if !hypershift.Covers(patched, want) {
-				t.Errorf("the patch %v does not make it as it is wanted: %v", hypershift.Difference(have, want), patched.Object["spec"])
+			patched := patch(t, have, hypershift.MergePatch(have, want))
+			if !hypershift.HasDesiredState(patched, want) {
+				t.Errorf("the patch %v does not lead to the desired state: %v", hypershift.MergePatch(have, want), patched.Object["spec"])
 			}
 		})
 	}

@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hypershift writes and reads the objects of other projects that make a bridge:
-// HyperShift's HostedCluster and NodePool, MetalLB's IPAddressPool and L2Advertisement, and
-// DPF's DPUCluster. It is pure: values in, values out, and no client. The objects are
-// unstructured, so that none of these projects' Go modules is needed.
+// Package hypershift builds and decodes the objects of other projects that belong to a bridge:
+// HyperShift's HostedCluster and NodePool, MetalLB's IPAddressPool and L2Advertisement, and DPF's
+// DPUCluster and DPUFlavor. All functions are pure and use no client. The objects are unstructured, so
+// that the Go modules of these projects are not needed.
 package hypershift

@@ -7,39 +7,39 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// PhaseReady is the phase of a DPUCluster that takes DPUs.
+// PhaseReady is the phase of a DPUCluster that DPUs can join.
 const PhaseReady = "Ready"
 
-// TypeKamaji is the type of a DPUCluster whose control plane DPF makes by itself.
+// TypeKamaji is the type of a DPUCluster for which DPF creates the control plane with Kamaji.
 const TypeKamaji = "kamaji"
 
-// defaultMaxNodes is what DPUCluster's schema has for maxNodes.
+// defaultMaxNodes is the default of maxNodes in DPUCluster's schema.
 const defaultMaxNodes = 1000
 
-// DPUCluster is what a bridge reads of a DPUCluster.
+// DPUCluster holds the fields of a DPUCluster that a bridge needs.
 type DPUCluster struct {
 	Type, Phase string
-	// Kubeconfig names the Secret, in the DPUCluster's namespace, with the way to its control
-	// plane. Once set it can't be changed.
+	// Kubeconfig is the name of the Secret with the kubeconfig of the control plane, in the DPUCluster's
+	// namespace. Once set, it cannot be changed.
 	Kubeconfig string
-	// MaxNodes that may join, and Nodes that have.
+	// MaxNodes is how many nodes may join, and Nodes is how many have joined.
 	MaxNodes, Nodes int64
 }
 
-// ReadDPUCluster reads a DPUCluster.
-func ReadDPUCluster(object *unstructured.Unstructured) DPUCluster {
+// DecodeDPUCluster decodes a DPUCluster. If maxNodes is not set, MaxNodes is the default of the schema.
+func DecodeDPUCluster(object *unstructured.Unstructured) DPUCluster {
 	cluster := DPUCluster{
-		Type: text(object, "spec", "type"), Phase: text(object, "status", "phase"),
-		Kubeconfig: text(object, "spec", "kubeconfig"), MaxNodes: defaultMaxNodes,
+		Type: stringField(object, "spec", "type"), Phase: stringField(object, "status", "phase"),
+		Kubeconfig: stringField(object, "spec", "kubeconfig"), MaxNodes: defaultMaxNodes,
 	}
-	if most, found := number(object, "spec", "maxNodes"); found {
+	if most, found := intField(object, "spec", "maxNodes"); found {
 		cluster.MaxNodes = most
 	}
 
-	cluster.Nodes, _ = number(object, "status", "nodesCount")
+	cluster.Nodes, _ = intField(object, "status", "nodesCount")
 
 	return cluster
 }
 
-// Room is how many more nodes may join; never negative.
-func (c DPUCluster) Room() int64 { return max(c.MaxNodes-c.Nodes, 0) }
+// FreeNodes returns how many more nodes may join. It is never negative.
+func (c DPUCluster) FreeNodes() int64 { return max(c.MaxNodes-c.Nodes, 0) }

@@ -13,33 +13,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// etcdSize is that of etcd's volumes.
+// etcdSize is the size of etcd's volumes.
 const etcdSize = "8Gi"
 
-// Conditions and states of a HostedCluster
+// Condition types, reasons and states of a HostedCluster
 // (https://hypershift-docs.netlify.app/reference/api/, HostedClusterStatus).
 const (
 	Available   = "Available"
 	Progressing = "Progressing"
 	Degraded    = "Degraded"
-	// ValidConfiguration and the next two: HyperShift makes and changes nothing of a cluster
-	// while one of them is False.
+	// ValidConfiguration, SupportedHostedCluster and ValidReleaseImage: if one of them is False, HyperShift
+	// does not create or change anything of the cluster.
 	ValidConfiguration     = "ValidConfiguration"
 	SupportedHostedCluster = "SupportedHostedCluster"
 	ValidReleaseImage      = "ValidReleaseImage"
-	// ReconciliationSucceeded has the error of HyperShift's last pass.
+	// ReconciliationSucceeded has the error of HyperShift's last reconcile as its message.
 	ReconciliationSucceeded = "ReconciliationSucceeded"
-	reasonSecretNotFound    = "SecretNotFound" // #nosec G101 -- a word
+	reasonSecretNotFound    = "SecretNotFound" // #nosec G101 -- a reason, not a credential
 	reasonBlocked           = "Blocked"
 	stateCompleted          = "Completed"
 )
 
-// APIServerService is HyperShift's Service of the API server, in the control plane's
+// APIServerService is the name of HyperShift's Service for the API server, in the control plane's
 // namespace.
 const APIServerService = "kube-apiserver"
 
-// Labels of what a bridge makes outside of its own namespace, where no owner reference can
-// lead to it, and of what it makes at home.
+// Labels of the objects that a bridge creates. They are the only record of the owner for objects outside
+// of the bridge's namespace, where owner references cannot be used.
 const (
 	LabelNamespace = "dpf.hcp.bridge.com/namespace"
 	LabelName      = "dpf.hcp.bridge.com/name"
@@ -47,26 +47,27 @@ const (
 	LabelType      = "dpf.hcp.bridge.com/cluster-type"
 )
 
-// Labels of an object that belongs to a bridge.
-func Labels(bridge *v1alpha1.DPFHCPBridge) map[string]string {
+// BridgeLabels returns the labels of an object that belongs to the bridge.
+func BridgeLabels(bridge *v1alpha1.DPFHCPBridge) map[string]string {
 	return map[string]string{
 		LabelNamespace: bridge.Namespace, LabelName: bridge.Name, LabelUID: string(bridge.UID),
 		LabelType: bridge.Spec.ClusterType,
 	}
 }
 
-// ControlPlaneNamespace is where HyperShift runs a HostedCluster's control plane.
+// ControlPlaneNamespace returns the namespace in which HyperShift runs the control plane of a
+// HostedCluster.
 func ControlPlaneNamespace(namespace, name string) string {
 	return namespace + "-" + strings.ReplaceAll(name, ".", "-")
 }
 
-// SSHKeyName is the Secret with the SSH keys under the name that HyperShift wants them by.
-func SSHKeyName(bridge string) string { return bridge + "-hcp-ssh-key" }
+// SSHKeySecretName returns the name of the Secret with the SSH keys in the form that HyperShift needs.
+func SSHKeySecretName(bridge string) string { return bridge + "-hcp-ssh-key" }
 
-// EncryptionKeyName is the Secret with the key that etcd's Secrets are encrypted with.
-func EncryptionKeyName(bridge string) string { return bridge + "-hcp-etcd-encryption-key" }
+// EncryptionKeySecretName returns the name of the Secret with the key that encrypts Secrets in etcd.
+func EncryptionKeySecretName(bridge string) string { return bridge + "-hcp-etcd-encryption-key" }
 
-// Keys of those Secrets, as HyperShift reads them.
+// Keys in these Secrets, as HyperShift reads them.
 const (
 	SSHKeyKey        = "id_rsa.pub"
 	EncryptionKeyKey = "key"
@@ -77,18 +78,18 @@ type (
 	list   = []any
 )
 
-// HostedCluster is the hosted control plane that a bridge wants. The address is that of a
-// node of the management cluster, for a bridge that is exposed on nodes' ports.
-func HostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.Unstructured {
+// NewHostedCluster returns the desired HostedCluster of a bridge. If the bridge is exposed on node
+// ports, address is the address of a node of the management cluster.
+func NewHostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.Unstructured {
 	spec := bridge.Spec
-	object := owned(New(HostedClusterKind()), bridge)
-	object.Object["spec"] = placed(spec.ControlPlane, fields{
+	object := setOwnership(NewObject(HostedClusterKind()), bridge)
+	object.Object["spec"] = withControlPlane(spec.ControlPlane, fields{
 		"platform":   fields{"type": "None"},
 		"release":    fields{"image": spec.OCPReleaseImage},
 		"pullSecret": fields{"name": spec.PullSecretRef.Name},
-		"sshKey":     fields{"name": SSHKeyName(bridge.Name)},
+		"sshKey":     fields{"name": SSHKeySecretName(bridge.Name)},
 		"dns":        fields{"baseDomain": spec.BaseDomain},
-		"networking": networking(&spec.Networking),
+		"networking": newNetworking(&spec.Networking),
 		"etcd": fields{
 			"managementType": "Managed",
 			"managed": fields{"storage": fields{
@@ -99,18 +100,18 @@ func HostedCluster(bridge *v1alpha1.DPFHCPBridge, address string) *unstructured.
 			}},
 		},
 		"secretEncryption": fields{
-			"type": "aescbc", "aescbc": fields{"activeKey": fields{"name": EncryptionKeyName(bridge.Name)}},
+			"type": "aescbc", "aescbc": fields{"activeKey": fields{"name": EncryptionKeySecretName(bridge.Name)}},
 		},
 		"controllerAvailabilityPolicy":     string(spec.ControlPlaneAvailabilityPolicy),
 		"infrastructureAvailabilityPolicy": string(spec.InfrastructureAvailabilityPolicy),
-		"services":                         services(spec.ExposeThroughLoadBalancer, address),
+		"services":                         newServices(spec.ExposeThroughLoadBalancer, address),
 	})
 
 	return object
 }
 
-// services says how the control plane's services are published.
-func services(loadBalancer bool, address string) list {
+// newServices returns how each service of the control plane is published.
+func newServices(loadBalancer bool, address string) list {
 	strategy := func(name string) fields {
 		switch {
 		case !loadBalancer:
@@ -130,10 +131,10 @@ func services(loadBalancer bool, address string) list {
 	return out
 }
 
-// NodePool is the pool of workers that a bridge wants, with a release image: it makes no
-// machines, because DPF brings the DPUs that join.
-func NodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unstructured {
-	object := owned(New(NodePoolKind()), bridge)
+// NewNodePool returns the desired NodePool of a bridge with a release image. The NodePool has no
+// replicas, because DPF provides the DPUs that join.
+func NewNodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unstructured {
+	object := setOwnership(NewObject(NodePoolKind()), bridge)
 	object.Object["spec"] = fields{
 		"clusterName": bridge.Name,
 		"replicas":    int64(0),
@@ -145,11 +146,12 @@ func NodePool(bridge *v1alpha1.DPFHCPBridge, image string) *unstructured.Unstruc
 	return object
 }
 
-// owned names an object after a bridge, in the bridge's namespace and as its own.
-func owned(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *unstructured.Unstructured {
+// setOwnership sets the name, the namespace and the labels of an object to those of the bridge, and
+// makes the bridge its controller.
+func setOwnership(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *unstructured.Unstructured {
 	object.SetNamespace(bridge.Namespace)
 	object.SetName(bridge.Name)
-	object.SetLabels(Labels(bridge))
+	object.SetLabels(BridgeLabels(bridge))
 	object.SetOwnerReferences([]metav1.OwnerReference{
 		*metav1.NewControllerRef(bridge, v1alpha1.GroupVersion.WithKind("DPFHCPBridge")),
 	})
@@ -157,8 +159,8 @@ func owned(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) *un
 	return object
 }
 
-// NodeAddress is the address that a HostedCluster is exposed at on nodes' ports; empty for
-// one that isn't.
+// NodeAddress returns the node address at which a HostedCluster is exposed on node ports. It is empty if
+// the cluster is exposed in another way.
 func NodeAddress(cluster *unstructured.Unstructured) string {
 	published, _, _ := unstructured.NestedSlice(cluster.Object, "spec", "services")
 	for _, item := range published {
@@ -171,30 +173,34 @@ func NodeAddress(cluster *unstructured.Unstructured) string {
 	return ""
 }
 
-// Image is the release that an object's spec names.
-func Image(object *unstructured.Unstructured) string { return text(object, "spec", "release", "image") }
-
-// Kubeconfig is the Secret with the administrator's kubeconfig; empty until there is one.
-func Kubeconfig(cluster *unstructured.Unstructured) string {
-	return text(cluster, "status", "kubeconfig", "name")
+// Image returns the release image in an object's spec.
+func Image(object *unstructured.Unstructured) string {
+	return stringField(object, "spec", "release", "image")
 }
 
-// Endpoint is where the API server is reached, once HyperShift knows.
+// KubeconfigSecretName returns the name of the Secret with the administrator's kubeconfig. It is empty
+// until HyperShift has created the Secret.
+func KubeconfigSecretName(cluster *unstructured.Unstructured) string {
+	return stringField(cluster, "status", "kubeconfig", "name")
+}
+
+// Endpoint returns the host and the port of the API server. They are empty until HyperShift reports
+// them.
 func Endpoint(cluster *unstructured.Unstructured) (host string, port int64) {
-	host = text(cluster, "status", "controlPlaneEndpoint", "host")
-	port, _ = number(cluster, "status", "controlPlaneEndpoint", "port")
+	host = stringField(cluster, "status", "controlPlaneEndpoint", "host")
+	port, _ = intField(cluster, "status", "controlPlaneEndpoint", "port")
 
 	return host, port
 }
 
-// Conditions of an object of another project.
+// Conditions returns the conditions of an object of another project, without their transition times.
 func Conditions(object *unstructured.Unstructured) []metav1.Condition {
 	items, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	out := make([]metav1.Condition, 0, len(items))
 
 	for _, item := range items {
 		values, _ := item.(fields)
-		read := func(key string) string {
+		field := func(key string) string {
 			value, _ := values[key].(string)
 
 			return value
@@ -203,7 +209,7 @@ func Conditions(object *unstructured.Unstructured) []metav1.Condition {
 		generation, _ := values["observedGeneration"].(int64)
 
 		out = append(out, metav1.Condition{
-			Type: read("type"), Status: metav1.ConditionStatus(read("status")), Reason: read("reason"), Message: read("message"),
+			Type: field("type"), Status: metav1.ConditionStatus(field("status")), Reason: field("reason"), Message: field("message"),
 			ObservedGeneration: generation,
 		})
 	}
@@ -211,11 +217,11 @@ func Conditions(object *unstructured.Unstructured) []metav1.Condition {
 	return out
 }
 
-// Refused is the condition for which HyperShift goes no further with a HostedCluster as it is
-// now; nil if there is none. HyperShift does go on without a pull secret
-// (hostedcluster_controller.go, "Block here if the cluster configuration does not pass
-// validation"). A word about an earlier spec does not count.
-func Refused(cluster *unstructured.Unstructured) *metav1.Condition {
+// BlockingCondition returns the condition because of which HyperShift does not continue with the current
+// spec of a HostedCluster, and nil if there is none. A condition of an earlier generation does not
+// count. A missing pull secret does not block HyperShift (hostedcluster_controller.go, "Block here if
+// the cluster configuration does not pass validation").
+func BlockingCondition(cluster *unstructured.Unstructured) *metav1.Condition {
 	conditions := Conditions(cluster)
 
 	current := func(name string) *metav1.Condition {
@@ -233,27 +239,27 @@ func Refused(cluster *unstructured.Unstructured) *metav1.Condition {
 		}
 	}
 
-	// An upgrade that the running version does not allow, or reconciliation that is paused:
-	// neither hurts a cluster that has what is wanted.
-	if c := current(Progressing); c != nil && c.Reason == reasonBlocked && !RolledOut(cluster) {
+	// The running version does not allow the upgrade, or reconciliation is paused. Neither affects a cluster
+	// that already runs the desired release.
+	if c := current(Progressing); c != nil && c.Reason == reasonBlocked && !IsRolledOut(cluster) {
 		return c
 	}
 
 	return nil
 }
 
-// RolledOut says whether the control plane runs the release of its spec. HyperShift with
-// controlPlaneVersion says so of the control plane alone. Without it the cluster's version
-// has to do: that of a first installation is complete only when workers have joined, and is
-// therefore not waited for.
-func RolledOut(cluster *unstructured.Unstructured) bool {
+// IsRolledOut returns whether the control plane runs the release in its spec. If HyperShift reports
+// controlPlaneVersion, its history decides. Otherwise the history of the cluster's version decides.
+// During the first installation that history is completed only after workers have joined, so for a
+// history with one entry the image alone decides.
+func IsRolledOut(cluster *unstructured.Unstructured) bool {
 	want := Image(cluster)
 
-	if history := history(cluster, "controlPlaneVersion"); len(history) > 0 {
+	if history := releaseHistory(cluster, "controlPlaneVersion"); len(history) > 0 {
 		return history[0].image == want && history[0].state == stateCompleted
 	}
 
-	history := history(cluster, "version")
+	history := releaseHistory(cluster, "version")
 
 	switch len(history) {
 	case 0:
@@ -265,18 +271,18 @@ func RolledOut(cluster *unstructured.Unstructured) bool {
 	}
 }
 
-type entry struct{ image, state string }
+type releaseEntry struct{ image, state string }
 
-// history reads the releases that ran, the newest first.
-func history(cluster *unstructured.Unstructured, field string) []entry {
+// releaseHistory returns the releases that ran, the newest first.
+func releaseHistory(cluster *unstructured.Unstructured, field string) []releaseEntry {
 	items, _, _ := unstructured.NestedSlice(cluster.Object, "status", field, "history")
-	out := make([]entry, 0, len(items))
+	out := make([]releaseEntry, 0, len(items))
 
 	for _, item := range items {
 		values, _ := item.(fields)
 		image, _ := values["image"].(string)
 		state, _ := values["state"].(string)
-		out = append(out, entry{image, state})
+		out = append(out, releaseEntry{image, state})
 	}
 
 	return out

@@ -32,12 +32,12 @@ func bridge() *v1alpha1.DPFHCPBridge {
 	}
 }
 
-// What HyperShift and others add to an object does not matter; what they change is sent back,
-// and nothing else.
+// TestOnlyDifferencesAreSent checks that fields that HyperShift and others add are kept, and that only
+// changed fields are sent.
 func TestOnlyDifferencesAreSent(t *testing.T) {
 	t.Parallel()
 
-	want := hypershift.HostedCluster(bridge(), "10.20.0.1")
+	want := hypershift.NewHostedCluster(bridge(), "10.20.0.1")
 
 	have := want.DeepCopy()
 	have.SetLabels(map[string]string{"other": "label"})
@@ -45,23 +45,23 @@ func TestOnlyDifferencesAreSent(t *testing.T) {
 	set(t, have, "b", "spec", "infraID")
 	set(t, have, list{fields{"cidr": "10.132.0.0/14", "hostPrefix": int64(23)}}, "spec", "networking", "clusterNetwork")
 
-	if hypershift.Covers(have, want) {
-		t.Error("the labels are missed by nobody")
+	if hypershift.HasDesiredState(have, want) {
+		t.Error("missing labels were not detected")
 	}
 
 	have.SetLabels(want.GetLabels())
 
-	if !hypershift.Covers(have, want) {
-		t.Error("what was added is taken for a difference")
+	if !hypershift.HasDesiredState(have, want) {
+		t.Error("an added field was taken for a difference")
 	}
 
 	set(t, have, "quay.io/other:1", "spec", "release", "image")
 
-	if hypershift.Covers(have, want) {
-		t.Error("the release was changed, and nobody has seen it")
+	if hypershift.HasDesiredState(have, want) {
+		t.Error("a changed release was not detected")
 	}
 
-	got, _ := hypershift.Difference(have, want)["spec"].(fields)
+	got, _ := hypershift.MergePatch(have, want)["spec"].(fields)
 	if diff := cmp.Diff(fields{"release": fields{"image": image}}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -92,7 +92,7 @@ func TestHowServicesArePublished(t *testing.T) {
 		return out
 	}
 
-	ports := hypershift.HostedCluster(bridge(), "10.20.0.1")
+	ports := hypershift.NewHostedCluster(bridge(), "10.20.0.1")
 	want := map[string]string{"APIServer": "NodePort", "OAuthServer": "NodePort", "Konnectivity": "NodePort", "Ignition": "NodePort"}
 
 	if diff := cmp.Diff(want, kinds(ports)); diff != "" || hypershift.NodeAddress(ports) != "10.20.0.1" {
@@ -101,7 +101,7 @@ func TestHowServicesArePublished(t *testing.T) {
 
 	b := bridge()
 	b.Spec.ExposeThroughLoadBalancer = true
-	balanced := hypershift.HostedCluster(b, "")
+	balanced := hypershift.NewHostedCluster(b, "")
 	want = map[string]string{"APIServer": "LoadBalancer", "OAuthServer": "Route", "Konnectivity": "Route", "Ignition": "Route"}
 
 	if diff := cmp.Diff(want, kinds(balanced)); diff != "" || hypershift.NodeAddress(balanced) != "" {
@@ -134,10 +134,10 @@ func TestRolledOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			cluster := hypershift.HostedCluster(bridge(), "10.20.0.1")
+			cluster := hypershift.NewHostedCluster(bridge(), "10.20.0.1")
 			cluster.Object["status"] = tc.status
 
-			if got := hypershift.RolledOut(cluster); got != tc.want {
+			if got := hypershift.IsRolledOut(cluster); got != tc.want {
 				t.Errorf("got %v", got)
 			}
 		})
@@ -166,9 +166,9 @@ func TestDPUCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := hypershift.ReadDPUCluster(&unstructured.Unstructured{Object: tc.object})
-			if diff := cmp.Diff(tc.want, got); diff != "" || got.Room() != tc.room {
-				t.Errorf("room for %d (-want +got):\n%s", got.Room(), diff)
+			got := hypershift.DecodeDPUCluster(&unstructured.Unstructured{Object: tc.object})
+			if diff := cmp.Diff(tc.want, got); diff != "" || got.FreeNodes() != tc.room {
+				t.Errorf("room for %d (-want +got):\n%s", got.FreeNodes(), diff)
 			}
 		})
 	}
@@ -190,14 +190,14 @@ func TestWhoAPoolServes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			pool := hypershift.Pool(bridge(), "metallb-system")
-			if !hypershift.Serves(pool, "hosted-prod") || hypershift.Serves(pool, "hosted-other") {
+			pool := hypershift.NewAddressPool(bridge(), "metallb-system")
+			if !hypershift.CanServe(pool, "hosted-prod") || hypershift.CanServe(pool, "hosted-other") {
 				t.Error("a bridge's own pool serves its control plane, and nobody else")
 			}
 
 			pool.Object["spec"] = fields{"serviceAllocation": tc.allocation}
 
-			if got := hypershift.Serves(pool, "hosted-prod"); got != tc.want {
+			if got := hypershift.CanServe(pool, "hosted-prod"); got != tc.want {
 				t.Errorf("got %v", got)
 			}
 		})
@@ -226,10 +226,10 @@ func TestNodesTrouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			pool := hypershift.NodePool(bridge(), image)
+			pool := hypershift.NewNodePool(bridge(), image)
 			pool.Object["status"] = fields{"conditions": tc.conditions}
 
-			if reason, message := hypershift.NodesTrouble(pool); reason != tc.reason || (message == "") != (tc.reason == "") {
+			if reason, message := hypershift.NodePoolProblem(pool); reason != tc.reason || (message == "") != (tc.reason == "") {
 				t.Errorf("got %s: %s", reason, message)
 			}
 		})

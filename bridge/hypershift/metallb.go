@@ -12,19 +12,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// AnnotationAddress asks MetalLB for an address of a Service
+// AnnotationAddress on a Service requests addresses from MetalLB
 // (https://metallb.io/usage/#requesting-specific-ips).
 const AnnotationAddress = "metallb.io/loadBalancerIPs"
 
-// AnnotationAddressOld is the same of MetalLB before 0.14.
-const AnnotationAddressOld = "metallb.universe.tf/loadBalancerIPs"
+// AnnotationAddressDeprecated is the same annotation for MetalLB before 0.14.
+const AnnotationAddressDeprecated = "metallb.universe.tf/loadBalancerIPs"
 
-// PoolName is the name of a bridge's own IPAddressPool and L2Advertisement. They are in
-// MetalLB's namespace, with those of other bridges, hence both parts.
+// PoolName returns the name of a bridge's own IPAddressPool and L2Advertisement. It contains the
+// bridge's namespace, because the objects of all bridges are in MetalLB's namespace.
 func PoolName(namespace, name string) string { return namespace + "-" + name }
 
-// VirtualIPs are the addresses that a bridge's API server is exposed at: none, one, or one of
-// each family.
+// VirtualIPs returns the addresses at which a bridge's API server is exposed: none, one, or one of each
+// family.
 func VirtualIPs(bridge *v1alpha1.DPFHCPBridge) []string {
 	if bridge.Spec.MetalLBVirtualIP == "" {
 		return nil
@@ -33,9 +33,10 @@ func VirtualIPs(bridge *v1alpha1.DPFHCPBridge) []string {
 	return strings.Split(bridge.Spec.MetalLBVirtualIP, ",")
 }
 
-// Pool is a pool of a bridge's addresses alone, for its control plane alone.
-func Pool(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
-	object := metalLB(New(IPAddressPoolKind()), bridge, namespace)
+// NewAddressPool returns an IPAddressPool that has only the bridge's addresses and serves only its
+// control plane's namespace.
+func NewAddressPool(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
+	object := setPoolMetadata(NewObject(IPAddressPoolKind()), bridge, namespace)
 
 	var addresses list
 
@@ -59,32 +60,35 @@ func Pool(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstruc
 	return object
 }
 
-// Advertisement announces a bridge's own pool.
-func Advertisement(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
-	object := metalLB(New(L2AdvertisementKind()), bridge, namespace)
+// NewAdvertisement returns the L2Advertisement of a bridge's own IPAddressPool.
+func NewAdvertisement(bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
+	object := setPoolMetadata(NewObject(L2AdvertisementKind()), bridge, namespace)
 	object.Object["spec"] = fields{"ipAddressPools": list{PoolName(bridge.Namespace, bridge.Name)}}
 
 	return object
 }
 
-func metalLB(object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge, namespace string) *unstructured.Unstructured {
+func setPoolMetadata(
+	object *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge, namespace string,
+) *unstructured.Unstructured {
 	object.SetNamespace(namespace)
 	object.SetName(PoolName(bridge.Namespace, bridge.Name))
-	object.SetLabels(Labels(bridge))
+	object.SetLabels(BridgeLabels(bridge))
 
 	return object
 }
 
-// Addresses are the entries of an IPAddressPool.
-func Addresses(pool *unstructured.Unstructured) []string {
+// PoolAddresses returns the entries of an IPAddressPool.
+func PoolAddresses(pool *unstructured.Unstructured) []string {
 	entries, _, _ := unstructured.NestedStringSlice(pool.Object, "spec", "addresses")
 
 	return entries
 }
 
-// Serves says whether an IPAddressPool may give addresses to Services of a namespace. A pool
-// that selects namespaces or Services by labels is taken at its word: MetalLB decides.
-func Serves(pool *unstructured.Unstructured, namespace string) bool {
+// CanServe returns whether an IPAddressPool may allocate addresses for Services of the namespace. A pool
+// without a list of namespaces may. If the pool also selects namespaces by labels, CanServe returns true
+// and leaves the decision to MetalLB.
+func CanServe(pool *unstructured.Unstructured, namespace string) bool {
 	names, _, _ := unstructured.NestedStringSlice(pool.Object, "spec", "serviceAllocation", "namespaces")
 	selectors, _, _ := unstructured.NestedSlice(pool.Object, "spec", "serviceAllocation", "namespaceSelectors")
 

@@ -12,19 +12,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// Conditions and a reason of a NodePool
-// (https://hypershift-docs.netlify.app/reference/api/, NodePoolStatus).
+// Condition types and a reason of a NodePool (https://hypershift-docs.netlify.app/reference/api/,
+// NodePoolStatus).
 const (
 	allMachinesReady = "AllMachinesReady"
 	allNodesHealthy  = "AllNodesHealthy"
 	asExpected       = "AsExpected"
-	valid            = "Valid"
+	validPrefix      = "Valid"
 )
 
-// NodesTrouble is what is wrong with a NodePool, as a reason of NodePoolReady and a message;
-// both empty if nothing is. Of a pool of no machines HyperShift says that not all are
-// ready, as expected.
-func NodesTrouble(pool *unstructured.Unstructured) (reason, message string) {
+// NodePoolProblem returns the problem of a NodePool as a reason of NodePoolReady and a message. Both are
+// empty if there is no problem. For a NodePool without machines, HyperShift reports
+// AllMachinesReady=False with reason AsExpected, which is no problem.
+func NodePoolProblem(pool *unstructured.Unstructured) (reason, message string) {
 	waiting := ""
 
 	for _, condition := range Conditions(pool) {
@@ -33,7 +33,7 @@ func NodesTrouble(pool *unstructured.Unstructured) (reason, message string) {
 		}
 
 		switch {
-		case condition.Type == allNodesHealthy, strings.HasPrefix(condition.Type, valid):
+		case condition.Type == allNodesHealthy, strings.HasPrefix(condition.Type, validPrefix):
 			return v1alpha1.ReasonNodesUnhealthy, "NodePool: " + condition.Type + ": " + condition.Message
 		case condition.Type == allMachinesReady:
 			waiting = "NodePool: " + condition.Message
@@ -48,19 +48,20 @@ func NodesTrouble(pool *unstructured.Unstructured) (reason, message string) {
 }
 
 const (
-	// currentConfig annotates a NodePool with what its workers are to be configured as
-	// (nodepool_controller.go, nodePoolAnnotationCurrentConfigVersion).
-	currentConfig  = "hypershift.openshift.io/nodePoolCurrentConfigVersion"
-	userDataPrefix = "user-data-"
+	// currentConfigAnnotation is the annotation with the version of the configuration that the workers of
+	// a NodePool should have (nodepool_controller.go, nodePoolAnnotationCurrentConfigVersion).
+	currentConfigAnnotation = "hypershift.openshift.io/nodePoolCurrentConfigVersion"
+	userDataPrefix          = "user-data-"
 )
 
 // UserDataKey is the key of the ignition in a Secret with user data.
 const UserDataKey = "value"
 
-// UserData is the name of HyperShift's Secret with the user data of a NodePool's workers, in
-// the control plane's namespace; empty until there is one. Another configuration has another.
-func UserData(pool *unstructured.Unstructured) string {
-	version := pool.GetAnnotations()[currentConfig]
+// UserDataSecretName returns the name of HyperShift's Secret with the user data of a NodePool's workers,
+// in the control plane's namespace. It is empty until HyperShift has set the configuration's version.
+// Each configuration has its own Secret.
+func UserDataSecretName(pool *unstructured.Unstructured) string {
+	version := pool.GetAnnotations()[currentConfigAnnotation]
 	if version == "" {
 		return ""
 	}
@@ -68,5 +69,5 @@ func UserData(pool *unstructured.Unstructured) string {
 	return userDataPrefix + pool.GetName() + "-" + version
 }
 
-// IsUserData says whether a Secret of a control plane's namespace may be one with user data.
-func IsUserData(name string) bool { return strings.HasPrefix(name, userDataPrefix) }
+// IsUserDataSecret returns whether the name is that of a Secret with user data.
+func IsUserDataSecret(name string) bool { return strings.HasPrefix(name, userDataPrefix) }

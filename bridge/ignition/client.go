@@ -20,62 +20,64 @@ import (
 
 const callTimeout = 30 * time.Second
 
-// Client asks HyperShift's ignition servers. It is safe for use by many.
+// Client fetches ignition from HyperShift's ignition servers. It is safe for concurrent use.
 type Client struct {
-	// Wrap wraps the transports, such as for metrics; may be nil.
-	Wrap func(http.RoundTripper) http.RoundTripper
-	// Clock tells the time. Required.
+	// WrapTransport wraps the transports, for example for metrics. It may be nil.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// Clock is the clock for retries. It is required.
 	Clock clock.Clock
 }
 
-// Fetch gives the ignition of a source. Errors name no token.
-func (c *Client) Fetch(ctx context.Context, from Source) ([]byte, error) {
-	roots, err := inputbound.Authorities(from.Authorities, nil)
+// Fetch returns the ignition of a source. It retries failed requests and does not follow redirects.
+// Errors never contain the token.
+func (c *Client) Fetch(ctx context.Context, source Source) ([]byte, error) {
+	roots, err := inputbound.ParseCABundle(source.CABundle, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask for ignition: read the authority of the server in the user data: %w", err)
+		return nil, fmt.Errorf("fetch ignition: parse CA bundle of the server in the user data: %w", err)
 	}
 
-	plain := httpbound.Plain()
-	plain.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	plain.Proxy = nil // the server is the management cluster's own
+	baseTransport := httpbound.NewTransport()
+	baseTransport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	baseTransport.Proxy = nil // the server runs in the management cluster
 
-	defer plain.CloseIdleConnections()
+	defer baseTransport.CloseIdleConnections()
 
-	var transport http.RoundTripper = plain
-	if c.Wrap != nil {
-		transport = c.Wrap(transport)
+	var transport http.RoundTripper = baseTransport
+	if c.WrapTransport != nil {
+		transport = c.WrapTransport(transport)
 	}
 
 	idempotent := func(*http.Request) bool { return true }
+	// The client does not follow redirects, so that the token is sent to no other server.
 	client := &http.Client{
-		Transport: retry.Transport(httpbound.Transport(transport), c.Clock, idempotent), Timeout: callTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+		Transport: retry.NewTransport(httpbound.LimitBodies(transport), c.Clock, idempotent), Timeout: callTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from.URL, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, source.URL, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask for ignition: %w", err)
+		return nil, fmt.Errorf("fetch ignition: %w", err)
 	}
 
-	request.Header = from.Header.Clone()
+	request.Header = source.Header.Clone()
 
-	answer, err := client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask for ignition: %w", err)
+		return nil, fmt.Errorf("fetch ignition: %w", err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body was read
 
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask for ignition: %s answers %s", request.URL.Host, answer.Status)
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("fetch ignition: %s responded with status %s", request.URL.Host, response.Status)
 	}
 
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxWorker+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxWorkerBytes+1))
 	if err == nil {
-		err = inputbound.Text(body, maxWorker)
+		err = inputbound.CheckSize(body, maxWorkerBytes)
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("read ignition of %s: %w", request.URL.Host, err)
+		return nil, fmt.Errorf("read ignition from %s: %w", request.URL.Host, err)
 	}
 
 	return body, nil

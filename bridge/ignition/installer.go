@@ -21,38 +21,38 @@ var (
 const (
 	installPath = "/usr/local/bin/hyperfleet-install"
 	unitName    = "hyperfleet-install.service"
-	// maxText bounds what a file of an ignition may be when it is unpacked.
-	maxText = maxWorker
+	// maxFileBytes bounds the size of a decompressed file of an ignition.
+	maxFileBytes = maxWorkerBytes
 )
 
-// addInstaller brings to the live system what installs the DPU: its name and itself as DPF
-// knows them, which DPF fills in, and a program that runs once.
+// addInstaller adds to the live system the script that installs the DPU, a unit that runs the script
+// once, and the names and the environment of the DPU, which DPF renders.
 func addInstaller(live fields, mode string) {
 	for _, entry := range []fields{
-		// DPF looks whether a template has these words (bf.cfg of BlueField's own installer).
-		file("/etc/dpf/bfcfg-functions", textMode, fields{"source": "data:,bfb_pre_install%20bfb_modify_os%20bfb_post_install"}),
-		file("/etc/hostname", textMode, fields{"source": "data:,{{.DPUHostName}}"}),
-		file("/etc/dpf/environment", textMode, fields{
+		// DPF checks that a template contains these words (from bf.cfg of BlueField's own installer).
+		newFile("/etc/dpf/bfcfg-functions", textMode, fields{"source": "data:,bfb_pre_install%20bfb_modify_os%20bfb_post_install"}),
+		newFile("/etc/hostname", textMode, fields{"source": "data:,{{.DPUHostName}}"}),
+		newFile("/etc/dpf/environment", textMode, fields{
 			"source": "data:,DPUName={{.DPUName}}%0ADPUNamespace={{.DPUNamespace}}%0ADPUUID={{.DPUUID}}%0ADPUMode=" + mode + "%0A",
 		}),
-		text(installPath, scriptMode, installScript),
+		newTextFile(installPath, scriptMode, installScript),
 	} {
-		put(live, entry)
+		setFile(live, entry)
 	}
 
-	place(live, "systemd", "units", "name", fields{"name": unitName, "enabled": true, "contents": installUnit})
+	setEntry(live, "systemd", "units", "name", fields{"name": unitName, "enabled": true, "contents": installUnit})
 }
 
-// unpack is the reverse of gzip, within bounds.
-func unpack(packed []byte) ([]byte, error) {
-	from, err := gzip.NewReader(bytes.NewReader(packed))
+// decompress decompresses gzip data of at most 1 MiB (decompressed).
+func decompress(packed []byte) ([]byte, error) {
+	reader, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return nil, errors.New("it is not compressed as it says")
+		return nil, errors.New("it is not valid gzip data")
 	}
 
-	out, err := io.ReadAll(io.LimitReader(from, maxText+1))
-	if err != nil || len(out) > maxText {
-		return nil, errors.New("it is cut short, or larger than 1 MiB")
+	out, err := io.ReadAll(io.LimitReader(reader, maxFileBytes+1))
+	if err != nil || len(out) > maxFileBytes {
+		return nil, errors.New("it is truncated or larger than 1 MiB")
 	}
 
 	return out, nil

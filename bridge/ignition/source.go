@@ -15,13 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// Source is where HyperShift serves a worker's ignition.
+// Source is the location at which HyperShift serves a worker's ignition.
 type Source struct {
 	URL string
-	// Header has the token: keep it out of logs.
+	// Header contains the token. It must not be logged.
 	Header http.Header
-	// Authorities of the server, in PEM.
-	Authorities []byte
+	// CABundle verifies the server, in PEM.
+	CABundle []byte
 }
 
 type resource struct {
@@ -32,12 +32,12 @@ type resource struct {
 	} `json:"httpHeaders"`
 }
 
-// maxUserData is how many values user data may have: HyperShift's has 20.
-const maxUserData = 1000
+// maxUserDataValues bounds the number of JSON values in user data. HyperShift's user data has 20.
+const maxUserDataValues = 1000
 
-// ReadUserData reads the user data of a NodePool's machines: an ignition that leads to the
-// real one.
-func ReadUserData(value []byte) (Source, error) {
+// ParseUserData parses the user data of a NodePool's machines: an ignition that refers to the actual
+// ignition.
+func ParseUserData(value []byte) (Source, error) {
 	var config struct {
 		Ignition struct {
 			Config struct {
@@ -51,52 +51,53 @@ func ReadUserData(value []byte) (Source, error) {
 		} `json:"ignition"`
 	}
 
-	if err := inputbound.JSON(value, maxUserData); err != nil {
-		return Source{}, fmt.Errorf("read user data: %w", err)
+	if err := inputbound.CheckJSON(value, maxUserDataValues); err != nil {
+		return Source{}, fmt.Errorf("parse user data: %w", err)
 	}
 
-	// The library's words could quote what it was given.
+	// The error of package json may contain the input.
 	if err := json.Unmarshal(value, &config); err != nil {
-		return Source{}, errors.New("read user data: it is no JSON")
+		return Source{}, errors.New("parse user data: it is not JSON")
 	}
 
 	if len(config.Ignition.Config.Merge) != 1 {
-		return Source{}, fmt.Errorf("read user data: it leads to %d ignitions, and not to one", len(config.Ignition.Config.Merge))
+		return Source{}, fmt.Errorf("parse user data: it refers to %d ignitions and must refer to one",
+			len(config.Ignition.Config.Merge))
 	}
 
-	from := config.Ignition.Config.Merge[0]
-	if !strings.HasPrefix(from.Source, "https://") {
-		return Source{}, errors.New("read user data: its source is not at https")
+	location := config.Ignition.Config.Merge[0]
+	if !strings.HasPrefix(location.Source, "https://") {
+		return Source{}, errors.New("parse user data: its source is not an https URL")
 	}
 
-	out := Source{URL: from.Source, Header: http.Header{}}
-	for _, header := range from.HTTPHeaders {
+	out := Source{URL: location.Source, Header: http.Header{}}
+	for _, header := range location.HTTPHeaders {
 		out.Header.Set(header.Name, header.Value)
 	}
 
 	for _, authority := range config.Ignition.Security.TLS.CertificateAuthorities {
-		pem, err := decode(authority.Source)
+		pem, err := decodeDataURL(authority.Source)
 		if err != nil {
-			return Source{}, fmt.Errorf("read user data: authority: %w", err)
+			return Source{}, fmt.Errorf("parse user data: decode certificate authority: %w", err)
 		}
 
-		out.Authorities = append(append(out.Authorities, pem...), '\n')
+		out.CABundle = append(append(out.CABundle, pem...), '\n')
 	}
 
 	return out, nil
 }
 
-// decode gives what a data URL holds (RFC 2397).
-func decode(source string) ([]byte, error) {
+// decodeDataURL returns the content of a data URL (RFC 2397).
+func decodeDataURL(source string) ([]byte, error) {
 	kind, data, ok := strings.Cut(source, ",")
 	if !ok || !strings.HasPrefix(kind, "data:") {
-		return nil, errors.New("it is no data URL")
+		return nil, errors.New("it is not a data URL")
 	}
 
 	if strings.HasSuffix(kind, ";base64") {
 		out, err := base64.StdEncoding.DecodeString(data)
 		if err != nil {
-			return nil, errors.New("its base64 is wrong")
+			return nil, errors.New("its base64 is not valid")
 		}
 
 		return out, nil
@@ -104,7 +105,7 @@ func decode(source string) ([]byte, error) {
 
 	text, err := url.PathUnescape(data)
 	if err != nil {
-		return nil, errors.New("its escapes are wrong")
+		return nil, errors.New("its URL escapes are not valid")
 	}
 
 	return []byte(text), nil

@@ -24,10 +24,11 @@ type (
 	list   = []any
 )
 
-// version of the ignitions that are made: that of the live system's (Ignition 2.15, spec 3.4).
-const version = "3.4.0"
+// ignitionVersion is the spec version of the ignitions that this package builds. It is the version that
+// the live system supports (Ignition 2.15, spec 3.4).
+const ignitionVersion = "3.4.0"
 
-// Places in an installed DPU, and in the live system.
+// Paths in an installed DPU and in the live system.
 const (
 	machineConfigPath = "/etc/ignition-machine-config-encapsulated.json"
 	targetPath        = "/var/target.ign"
@@ -41,26 +42,27 @@ const (
 	scriptMode = 0o755
 )
 
-// Inputs of a template.
+// Inputs are the inputs of a template.
 type Inputs struct {
 	// Worker is the ignition that HyperShift serves.
 	Worker []byte
-	// Flavor is the DPUFlavor: apiVersion, kind, metadata and spec.
+	// Flavor is the DPUFlavor with apiVersion, kind, metadata and spec.
 	Flavor map[string]any
-	// MachineOS is the image of the DPU's system.
+	// MachineOS is the image of the DPU's operating system.
 	MachineOS string
-	// Target and Live are ignitions of the user's that go over what an installed DPU and the
-	// live system have; empty for none.
+	// Target and Live are the user's ignitions, which are merged into the ignitions of an installed DPU
+	// and of the live system. They may be empty.
 	Target, Live []byte
 }
 
-// Template gives the text that DPF fills for each DPU and hands to its live system.
-func Template(in Inputs) (string, error) {
-	if err := in.check(); err != nil {
+// BuildTemplate returns the ignition template that DPF renders for each DPU and passes to its live
+// system.
+func BuildTemplate(in Inputs) (string, error) {
+	if err := in.validate(); err != nil {
 		return "", err
 	}
 
-	target, err := read("HyperShift's ignition", in.Worker)
+	target, err := parseConfig("HyperShift's ignition", in.Worker)
 	if err != nil {
 		return "", err
 	}
@@ -69,7 +71,7 @@ func Template(in Inputs) (string, error) {
 		return "", err
 	}
 
-	live := fields{"ignition": fields{"version": version}}
+	live := fields{"ignition": fields{"version": ignitionVersion}}
 	if users, ok := target["passwd"]; ok {
 		live["passwd"] = users
 	}
@@ -78,172 +80,174 @@ func Template(in Inputs) (string, error) {
 		return "", err
 	}
 
-	if err := over(target, "target.ign", in.Target); err != nil {
+	if err := mergeUserConfig(target, "target.ign", in.Target); err != nil {
 		return "", err
 	}
 
-	text, err := write(target)
+	text, err := encode(target)
 	if err != nil {
 		return "", err
 	}
 
-	packed, err := pack([]byte(text))
+	packed, err := compress([]byte(text))
 	if err != nil {
 		return "", err
 	}
 
-	addInstaller(live, mode(in.Flavor))
-	put(live, file(targetPath, textMode, fields{"source": packed, "compression": "gzip"}))
+	addInstaller(live, dpuMode(in.Flavor))
+	setFile(live, newFile(targetPath, textMode, fields{"source": packed, "compression": "gzip"}))
 
-	if err := over(live, "live.ign", in.Live); err != nil {
+	if err := mergeUserConfig(live, "live.ign", in.Live); err != nil {
 		return "", err
 	}
 
-	return write(live)
+	return encode(live)
 }
 
-// What HyperShift's ignition may have, and the machine's configuration in it: a real one has
-// some 300 KiB and 2,000 values.
+// Limits of HyperShift's ignition and of the machine configuration in it. A real one has about 300 KiB
+// and 2,000 values.
 const (
-	maxWorker = 1 << 20
-	maxValues = 10_000
+	maxWorkerBytes = 1 << 20
+	maxJSONValues  = 10_000
 )
 
-// maxBytes is what each of the inputs may have: what is made of them goes into one ConfigMap of
-// 1 MiB.
-const maxBytes = 256 << 10
+// maxInputBytes bounds each of the other inputs, because everything is stored in one ConfigMap of at
+// most 1 MiB.
+const maxInputBytes = 256 << 10
 
-// check refuses inputs that are too large.
-func (in *Inputs) check() error {
-	if err := inputbound.Text(in.Worker, maxWorker); err != nil {
+// validate returns an error if an input is too large.
+func (in *Inputs) validate() error {
+	if err := inputbound.CheckSize(in.Worker, maxWorkerBytes); err != nil {
 		return fmt.Errorf("read HyperShift's ignition: %w", err)
 	}
 
-	for _, one := range []struct {
-		name  string
-		bytes int
-	}{{"target.ign", len(in.Target)}, {"live.ign", len(in.Live)}, {"DPUFlavor", size(in.Flavor)}} {
-		if one.bytes > maxBytes {
-			return fmt.Errorf("read %s: %w: it has %d bytes: %d at most", one.name, inputbound.ErrTooLarge, one.bytes, maxBytes)
+	for _, input := range []struct {
+		name string
+		size int
+	}{{"target.ign", len(in.Target)}, {"live.ign", len(in.Live)}, {"DPUFlavor", estimateSize(in.Flavor)}} {
+		if input.size > maxInputBytes {
+			return fmt.Errorf("read %s: %w: it has %d bytes, and at most %d are allowed",
+				input.name, inputbound.ErrTooLarge, input.size, maxInputBytes)
 		}
 	}
 
 	return nil
 }
 
-// size is about what a value has as JSON.
-func size(value any) int {
-	const one = len("null,")
+// estimateSize returns approximately how many bytes a value has as JSON.
+func estimateSize(value any) int {
+	const overhead = len("null,")
 
 	switch v := value.(type) {
 	case string:
-		return len(v) + one
+		return len(v) + overhead
 	case []any:
-		out := one
+		out := overhead
 		for _, item := range v {
-			out += size(item)
+			out += estimateSize(item)
 		}
 
 		return out
 	case fields:
-		out := one
+		out := overhead
 		for key, item := range v {
-			out += len(key) + size(item)
+			out += len(key) + estimateSize(item)
 		}
 
 		return out
 	default:
-		return one
+		return overhead
 	}
 }
 
-// write leaves < and > as they are, which DPF's templates may have, and which else take six times
-// as much.
-func write(config fields) (string, error) {
+// encode returns the ignition as JSON. It does not escape < and >, because DPF's templates may contain
+// them and escaping takes six times as many bytes.
+func encode(config fields) (string, error) {
 	var out bytes.Buffer
 
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 
 	if err := encoder.Encode(config); err != nil {
-		return "", fmt.Errorf("write ignition: %w", err)
+		return "", fmt.Errorf("encode ignition: %w", err)
 	}
 
 	return out.String(), nil
 }
 
-// read reads an ignition of spec 3.
-func read(what string, text []byte) (fields, error) {
-	if err := inputbound.JSON(text, maxValues); err != nil {
-		return nil, fmt.Errorf("read %s: %w", what, err)
+// parseConfig parses an ignition of spec 3. name is the name of the input for errors.
+func parseConfig(name string, text []byte) (fields, error) {
+	if err := inputbound.CheckJSON(text, maxJSONValues); err != nil {
+		return nil, fmt.Errorf("parse %s: %w", name, err)
 	}
 
 	var config fields
 	if err := json.Unmarshal(text, &config); err != nil {
-		return nil, fmt.Errorf("read %s: it is no JSON", what) // the library's words could quote it
+		return nil, fmt.Errorf("parse %s: it is not JSON", name) // the error of package json may contain the input
 	}
 
 	header, _ := config["ignition"].(fields)
-	if said, _ := header["version"].(string); !strings.HasPrefix(said, "3.") {
-		return nil, fmt.Errorf("read %s: it is of version %q, and not of 3", what, said)
+	if spec, _ := header["version"].(string); !strings.HasPrefix(spec, "3.") {
+		return nil, fmt.Errorf("parse %s: it has version %q and must have version 3.x", name, spec)
 	}
 
 	return config, nil
 }
 
-// setMachineOS has the DPU's first start change to an image that knows the hardware.
+// setMachineOS changes the machine configuration so that the DPU's first boot switches to an image that
+// supports its hardware.
 func setMachineOS(config fields, image string) error {
-	at := find(config, "files", "path", machineConfigPath)
-	if at == nil {
-		return fmt.Errorf("read HyperShift's ignition: it has no file %s", machineConfigPath)
+	entry := findEntry(config, "files", "path", machineConfigPath)
+	if entry == nil {
+		return fmt.Errorf("parse HyperShift's ignition: it has no file %s", machineConfigPath)
 	}
 
-	contents, _ := at["contents"].(fields)
+	contents, _ := entry["contents"].(fields)
 	source, _ := contents["source"].(string)
 
-	text, err := decode(source)
+	text, err := decodeDataURL(source)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", machineConfigPath, err)
+		return fmt.Errorf("parse %s: %w", machineConfigPath, err)
 	}
 
 	if contents["compression"] == "gzip" {
-		if text, err = unpack(text); err != nil {
-			return fmt.Errorf("read %s: %w", machineConfigPath, err)
+		if text, err = decompress(text); err != nil {
+			return fmt.Errorf("parse %s: %w", machineConfigPath, err)
 		}
 	}
 
-	if err := inputbound.JSON(text, maxValues); err != nil {
-		return fmt.Errorf("read %s: %w", machineConfigPath, err)
+	if err := inputbound.CheckJSON(text, maxJSONValues); err != nil {
+		return fmt.Errorf("parse %s: %w", machineConfigPath, err)
 	}
 
 	var machine fields
 	if err := json.Unmarshal(text, &machine); err != nil {
-		return fmt.Errorf("read %s: it is no JSON", machineConfigPath)
+		return fmt.Errorf("parse %s: it is not JSON", machineConfigPath)
 	}
 
 	spec, ok := machine["spec"].(fields)
 	if !ok {
-		return fmt.Errorf("read %s: it has no spec", machineConfigPath)
+		return fmt.Errorf("parse %s: it has no spec", machineConfigPath)
 	}
 
 	spec["osImageURL"] = image
 
-	changed, err := write(machine)
+	changed, err := encode(machine)
 	if err == nil {
-		err = inputbound.Text([]byte(changed), maxWorker) // what was no UTF-8 has grown
+		err = inputbound.CheckSize([]byte(changed), maxWorkerBytes) // replacing invalid UTF-8 may have made the text longer
 	}
 
 	if err != nil {
-		return fmt.Errorf("write %s: %w", machineConfigPath, err)
+		return fmt.Errorf("encode %s: %w", machineConfigPath, err)
 	}
 
-	at["contents"] = fields{"source": "data:," + url.PathEscape(strings.TrimSuffix(changed, "\n"))}
+	entry["contents"] = fields{"source": "data:," + url.PathEscape(strings.TrimSuffix(changed, "\n"))}
 
 	return nil
 }
 
-// addFlavor brings what a DPUFlavor says: its files and its script for Open vSwitch to the
-// installed DPU, and itself to both systems.
+// addFlavor adds the files and the Open vSwitch script of a DPUFlavor to the installed DPU, and the
+// DPUFlavor itself to both systems.
 func addFlavor(target, live, flavor fields) error {
 	spec, _ := flavor["spec"].(fields)
 
@@ -256,26 +260,27 @@ func addFlavor(target, live, flavor fields) error {
 
 	if ovs, _ := spec["ovs"].(fields); ovs["rawConfigScript"] != nil {
 		script, _ := ovs["rawConfigScript"].(string)
-		put(target, text(ovsPath, scriptMode, script))
+		setFile(target, newTextFile(ovsPath, scriptMode, script))
 	}
 
 	asYAML, err := yaml.Marshal(flavor)
 	if err != nil {
-		return fmt.Errorf("write DPUFlavor: %w", err)
+		return fmt.Errorf("encode DPUFlavor: %w", err)
 	}
 
 	asJSON, err := json.Marshal(flavor)
 	if err != nil {
-		return fmt.Errorf("write DPUFlavor: %w", err)
+		return fmt.Errorf("encode DPUFlavor: %w", err)
 	}
 
-	put(target, text(flavorPath, textMode, string(asYAML)))
-	put(live, text(flavorJSONPath, textMode, string(asJSON)))
+	setFile(target, newTextFile(flavorPath, textMode, string(asYAML)))
+	setFile(live, newTextFile(flavorJSONPath, textMode, string(asJSON)))
 
 	return nil
 }
 
-// addConfigFile brings a file of a DPUFlavor, in place of what is there or at its end.
+// addConfigFile adds a file of a DPUFlavor. The file replaces an existing file, or is appended to it if
+// its operation is append. A file without a path is ignored.
 func addConfigFile(target fields, item any) error {
 	config, _ := item.(fields)
 	path, _ := config["path"].(string)
@@ -291,31 +296,32 @@ func addConfigFile(target fields, item any) error {
 	if permissions != "" {
 		var err error
 		if mode, err = strconv.ParseInt(permissions, 8, 32); err != nil {
-			return fmt.Errorf("read DPUFlavor: file %s: permissions %q are not octal", path, permissions)
+			return fmt.Errorf("parse DPUFlavor: file %s: permissions %q are not octal", path, permissions)
 		}
 	}
 
-	entry := text(path, int(mode), raw)
+	entry := newTextFile(path, int(mode), raw)
 	if config["operation"] != "append" {
-		put(target, entry)
+		setFile(target, entry)
 
 		return nil
 	}
 
-	there := find(target, "files", "path", path)
-	if there == nil {
-		there = fields{"path": path, "mode": mode}
-		put(target, there)
+	existing := findEntry(target, "files", "path", path)
+	if existing == nil {
+		existing = fields{"path": path, "mode": mode}
+		setFile(target, existing)
 	}
 
-	more, _ := there["append"].(list)
-	there["append"] = append(more, entry["contents"])
+	parts, _ := existing["append"].(list)
+	existing["append"] = append(parts, entry["contents"])
 
 	return nil
 }
 
-// mode is how far DPF trusts the host: what the live system tells its programs.
-func mode(flavor fields) string {
+// dpuMode returns how much DPF trusts the host: zero-trust or trusted. The programs of the live system
+// read it.
+func dpuMode(flavor fields) string {
 	spec, _ := flavor["spec"].(fields)
 	if spec["dpuMode"] == "zero-trust" {
 		return "zero-trust"
@@ -324,13 +330,15 @@ func mode(flavor fields) string {
 	return "trusted"
 }
 
-// over puts a user's ignition over one: files by path, units by name, all else added.
-func over(config fields, name string, more []byte) error {
-	if len(more) == 0 {
+// mergeUserConfig merges a user's ignition into config. Files, directories and links replace entries
+// with the same path, and units, users and groups replace entries with the same name. Other entries are
+// added.
+func mergeUserConfig(config fields, name string, text []byte) error {
+	if len(text) == 0 {
 		return nil
 	}
 
-	theirs, err := read(name, more)
+	userConfig, err := parseConfig(name, text)
 	if err != nil {
 		return err
 	}
@@ -339,35 +347,35 @@ func over(config fields, name string, more []byte) error {
 		{"storage", "files", "path"}, {"storage", "directories", "path"}, {"storage", "links", "path"},
 		{"systemd", "units", "name"}, {"passwd", "users", "name"}, {"passwd", "groups", "name"},
 	} {
-		section, _ := theirs[part[0]].(fields)
+		section, _ := userConfig[part[0]].(fields)
 		items, _ := section[part[1]].(list)
 
 		for _, item := range items {
 			entry, ok := item.(fields)
 			if !ok {
-				return fmt.Errorf("read %s: an entry of %s is no object", name, part[1])
+				return fmt.Errorf("parse %s: an entry of %s is not an object", name, part[1])
 			}
 
-			place(config, part[0], part[1], part[2], entry)
+			setEntry(config, part[0], part[1], part[2], entry)
 		}
 	}
 
 	return nil
 }
 
-// place puts an entry in place of the one of its name, or adds it.
-func place(config fields, section, kind, by string, entry fields) {
+// setEntry replaces the entry that has the same value of keyField, or adds the entry.
+func setEntry(config fields, section, kind, keyField string, entry fields) {
 	all, _ := config[section].(fields)
 	if all == nil {
 		all = fields{}
 		config[section] = all
 	}
 
-	name, _ := entry[by].(string)
+	name, _ := entry[keyField].(string)
 	items, _ := all[kind].(list)
 
 	for i, item := range items {
-		if there, _ := item.(fields); there[by] == name {
+		if existing, _ := item.(fields); existing[keyField] == name {
 			items[i] = entry
 
 			return
@@ -377,42 +385,42 @@ func place(config fields, section, kind, by string, entry fields) {
 	all[kind] = append(items, entry)
 }
 
-func put(config, entry fields) { place(config, "storage", "files", "path", entry) }
+func setFile(config, entry fields) { setEntry(config, "storage", "files", "path", entry) }
 
-// find is an entry of storage; nil if there is none.
-func find(config fields, kind, by, name string) fields {
+// findEntry returns an entry of the storage section, and nil if there is none.
+func findEntry(config fields, kind, keyField, name string) fields {
 	storage, _ := config["storage"].(fields)
 	items, _ := storage[kind].(list)
 
 	for _, item := range items {
-		if there, _ := item.(fields); there[by] == name {
-			return there
+		if existing, _ := item.(fields); existing[keyField] == name {
+			return existing
 		}
 	}
 
 	return nil
 }
 
-func file(path string, mode int, contents fields) fields {
+func newFile(path string, mode int, contents fields) fields {
 	return fields{"path": path, "mode": mode, "overwrite": true, "contents": contents}
 }
 
-// text is a file that no template can be in.
-func text(path string, mode int, content string) fields {
-	return file(path, mode, fields{"source": "data:;base64," + base64.StdEncoding.EncodeToString([]byte(content))})
+// newTextFile returns a file with base64 content. DPF does not render templates in it.
+func newTextFile(path string, mode int, content string) fields {
+	return newFile(path, mode, fields{"source": "data:;base64," + base64.StdEncoding.EncodeToString([]byte(content))})
 }
 
-// pack gives a data URL of text that is compressed. It is the same each time.
-func pack(text []byte) (string, error) {
+// compress returns a data URL with the gzip-compressed text. The same text always gives the same URL.
+func compress(text []byte) (string, error) {
 	var out bytes.Buffer
 
-	zip, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	writer, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err == nil {
-		_, err = zip.Write(text)
+		_, err = writer.Write(text)
 	}
 
-	if err = errors.Join(err, zip.Close()); err != nil {
-		return "", fmt.Errorf("pack ignition: %w", err)
+	if err = errors.Join(err, writer.Close()); err != nil {
+		return "", fmt.Errorf("compress ignition: %w", err)
 	}
 
 	return "data:;base64," + base64.StdEncoding.EncodeToString(out.Bytes()), nil

@@ -22,7 +22,8 @@ func flavor(files ...any) map[string]any {
 	return map[string]any{"kind": "DPUFlavor", "spec": map[string]any{"configFiles": files}}
 }
 
-// What can't be read is named, and quotes nothing of what was read: it has credentials.
+// TestTemplateErrors checks that errors name the input that is not valid and do not contain its content,
+// which has credentials.
 func TestTemplateErrors(t *testing.T) {
 	t.Parallel()
 
@@ -30,32 +31,33 @@ func TestTemplateErrors(t *testing.T) {
 		in   ignition.Inputs
 		says string
 	}{
-		"no JSON":           {ignition.Inputs{Worker: []byte("secret")}, "HyperShift's ignition: it is no JSON"},
+		"no JSON":           {ignition.Inputs{Worker: []byte("secret")}, "HyperShift's ignition: it is not JSON"},
 		"another version":   {ignition.Inputs{Worker: []byte(`{"ignition":{"version":"2.2.0"}}`)}, `version "2.2.0"`},
 		"no machine config": {ignition.Inputs{Worker: []byte(`{"ignition":{"version":"3.2.0"}}`)}, "it has no file /etc/ignition-machine-config"},
 		"no data URL": {
-			ignition.Inputs{Worker: []byte(strings.Replace(worker, "data:,", "http://secret/", 1))}, "it is no data URL",
+			ignition.Inputs{Worker: []byte(strings.Replace(worker, "data:,", "http://secret/", 1))}, "it is not a data URL",
 		},
 		"permissions": {
 			ignition.Inputs{Worker: []byte(worker), Flavor: flavor(map[string]any{"path": "/a", "permissions": "rwx"})},
 			`file /a: permissions "rwx" are not octal`,
 		},
 		"too large": {
-			ignition.Inputs{Worker: []byte(worker), Live: make([]byte, 256<<10+1)}, "read live.ign: too large: it has 262145 bytes: 262144 at most",
+			ignition.Inputs{Worker: []byte(worker), Live: make([]byte, 256<<10+1)}, "read live.ign: too large: it has 262145 bytes, and at most 262144 are allowed",
 		},
-		"additions": {ignition.Inputs{Worker: []byte(worker), Target: []byte(`{"ignition":{}}`)}, "read target.ign"},
+		"additions": {ignition.Inputs{Worker: []byte(worker), Target: []byte(`{"ignition":{}}`)}, "parse target.ign"},
 		"additions of the live system": {
-			ignition.Inputs{Worker: []byte(worker), Live: []byte(`{"ignition":{"version":"3.4.0"},"systemd":{"units":[1]}}`)}, "read live.ign: an entry of units",
+			ignition.Inputs{Worker: []byte(worker), Live: []byte(`{"ignition":{"version":"3.4.0"},"systemd":{"units":[1]}}`)}, "parse live.ign: an entry of units",
 		},
 	} {
-		_, err := ignition.Template(tc.in)
+		_, err := ignition.BuildTemplate(tc.in)
 		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %q", name, err, tc.says)
 		}
 	}
 }
 
-// The same inputs give the same text: nothing is written where nothing has changed.
+// TestTemplateIsTheSame checks that the same inputs give the same text, so that nothing is written
+// without a change.
 func TestTemplateIsTheSame(t *testing.T) {
 	t.Parallel()
 
@@ -63,17 +65,17 @@ func TestTemplateIsTheSame(t *testing.T) {
 		return ignition.Inputs{Worker: []byte(worker), MachineOS: "image", Flavor: flavor(map[string]any{"path": "/a", "raw": "b"})}
 	}
 
-	first, err := ignition.Template(in())
+	first, err := ignition.BuildTemplate(in())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if again, _ := ignition.Template(in()); again != first || !strings.Contains(first, "{{.DPUHostName}}") {
+	if again, _ := ignition.BuildTemplate(in()); again != first || !strings.Contains(first, "{{.DPUHostName}}") {
 		t.Errorf("first %s, then %s", first, again)
 	}
 }
 
-// The installer is a script that bash can read.
+// TestInstallerIsAScript checks that bash can parse the installer.
 func TestInstallerIsAScript(t *testing.T) {
 	t.Parallel()
 
@@ -82,7 +84,7 @@ func TestInstallerIsAScript(t *testing.T) {
 	}
 }
 
-// The token goes to the server that the user data names, and nowhere else.
+// TestFetch checks that no request, and so no token, is sent if the user data has no CA bundle.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 
@@ -97,7 +99,7 @@ func TestFetch(t *testing.T) {
 	client := &ignition.Client{Clock: clock.RealClock{}}
 
 	_, err := client.Fetch(t.Context(), ignition.Source{URL: server.URL, Header: http.Header{"Authorization": {"Bearer secret"}}})
-	if err == nil || !strings.Contains(err.Error(), "read the authority of the server in the user data") || asked != 0 {
+	if err == nil || !strings.Contains(err.Error(), "parse CA bundle of the server in the user data") || asked != 0 {
 		t.Errorf("without an authority: %v", err)
 	}
 }
@@ -107,7 +109,7 @@ func FuzzTemplate(f *testing.F) {
 	f.Add([]byte(`{"ignition":{"version":"3.2.0"},"storage":{"files":[null,1,{"path":{}}]}}`), []byte(`{}`))
 
 	f.Fuzz(func(_ *testing.T, worker, more []byte) {
-		_, _ = ignition.Template(ignition.Inputs{Worker: worker, Target: more, Live: more})
-		_, _ = ignition.ReadUserData(worker)
+		_, _ = ignition.BuildTemplate(ignition.Inputs{Worker: worker, Target: more, Live: more})
+		_, _ = ignition.ParseUserData(worker)
 	})
 }

@@ -21,78 +21,79 @@ import (
 )
 
 const (
-	// callTimeout bounds one request, checkTimeout one question with all its requests.
+	// callTimeout bounds one request. checkTimeout bounds one check with all its requests.
 	callTimeout  = 10 * time.Second
 	checkTimeout = 30 * time.Second
-	// remembered is how many answers are kept.
-	remembered = 1024
+	// maxCachedResults bounds the number of cached results.
+	maxCachedResults = 1024
 )
 
-// Checker asks registries. It is safe for use by many.
+// Checker checks images in registries. It is safe for concurrent use.
 type Checker struct {
 	client *http.Client
-	known  *lru.Cache
+	cache  *lru.Cache
 	flight singleflight.Group
 }
 
-// New makes a checker on top of a transport, which has the authorities of private registries.
+// New returns a checker that sends its requests through the transport. The transport must trust the
+// certificate authorities of private registries.
 func New(transport http.RoundTripper, clk clock.Clock) *Checker {
 	idempotent := func(r *http.Request) bool { return r.Method == http.MethodHead || r.Method == http.MethodGet }
 
 	return &Checker{
-		client: &http.Client{Transport: retry.Transport(httpbound.Transport(transport), clk, idempotent), Timeout: callTimeout},
-		known:  lru.New(remembered),
+		client: &http.Client{Transport: retry.NewTransport(httpbound.LimitBodies(transport), clk, idempotent), Timeout: callTimeout},
+		cache:  lru.New(maxCachedResults),
 	}
 }
 
-// question is what an answer is remembered by.
-type question struct{ image, secret string }
+// cacheKey is the key of a cached result.
+type cacheKey struct{ image, secret string }
 
-// Check asks whether an image is there and may be read with the logins of a Secret. The
-// version names the Secret's content: another version is another question. Errors are
-// classed and have a reason of ReleaseImageValid: ImageNotFound, ImageUnauthorized (both
-// Permanent) or RegistryUnreachable (Transient).
-func (c *Checker) Check(ctx context.Context, image string, logins credentials.Docker, version string) error {
+// Check checks that the image exists and that the logins of a Secret may read it. version identifies the
+// content of the Secret. Another version is checked again. Errors have a class and a reason of
+// ReleaseImageValid: ImageNotFound, ImageUnauthorized (both Permanent) or RegistryUnreachable
+// (Transient).
+func (c *Checker) Check(ctx context.Context, image string, logins credentials.DockerConfig, version string) error {
 	ref, err := Parse(image)
 	if err != nil {
 		return errclass.Wrap(errclass.Permanent, v1alpha1.ReasonImageNotFound, err)
 	}
 
-	asked := question{image, version}
-	if _, known := c.known.Get(asked); known {
+	key := cacheKey{image, version}
+	if _, found := c.cache.Get(key); found {
 		return nil
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	answer := c.flight.DoChan(image+"\x00"+version, func() (any, error) {
-		// The first to ask may give up; the others still want to know.
+	results := c.flight.DoChan(image+"\x00"+version, func() (any, error) {
+		// The first caller may be cancelled while other callers still wait for the result.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 		defer cancel()
 
-		return nil, c.ask(ctx, image, ref, logins)
+		return nil, c.checkManifest(ctx, image, ref, logins)
 	})
 
 	select {
-	case result := <-answer:
+	case result := <-results:
 		if result.Err == nil {
-			c.known.Add(asked, true)
+			c.cache.Add(key, true)
 		}
 
 		return result.Err
 	case <-ctx.Done():
-		return unreachable(ref, ctx.Err())
+		return newUnreachableError(ref, ctx.Err())
 	}
 }
 
-func (c *Checker) ask(ctx context.Context, image string, ref Reference, logins credentials.Docker) error {
-	url := "https://" + ref.Host() + "/v2/" + ref.Repository + "/manifests/" + ref.Manifest()
-	login, hasLogin := logins.For(ref.Registry + "/" + ref.Repository)
+func (c *Checker) checkManifest(ctx context.Context, image string, ref Reference, logins credentials.DockerConfig) error {
+	url := "https://" + ref.Host() + "/v2/" + ref.Repository + "/manifests/" + ref.ManifestReference()
+	login, hasLogin := logins.LoginFor(ref.Registry + "/" + ref.Repository)
 
-	status, header, err := c.head(ctx, url, "")
+	status, header, err := c.headManifest(ctx, url, "")
 	if err != nil {
-		return unreachable(ref, err)
+		return newUnreachableError(ref, err)
 	}
 
 	if status == http.StatusUnauthorized {
@@ -101,8 +102,8 @@ func (c *Checker) ask(ctx context.Context, image string, ref Reference, logins c
 			return err
 		}
 
-		if status, _, err = c.head(ctx, url, authorization); err != nil {
-			return unreachable(ref, err)
+		if status, _, err = c.headManifest(ctx, url, authorization); err != nil {
+			return newUnreachableError(ref, err)
 		}
 	}
 
@@ -111,20 +112,20 @@ func (c *Checker) ask(ctx context.Context, image string, ref Reference, logins c
 		return nil
 	case http.StatusNotFound:
 		return errclass.New(errclass.Permanent, v1alpha1.ReasonImageNotFound,
-			"image %s is not in its registry: put one that is there into ocpReleaseImage", image)
+			"image %s does not exist in its registry: set ocpReleaseImage to an image that exists", image)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return unauthorized(ref, hasLogin)
+		return newUnauthorizedError(ref, hasLogin)
 	default:
-		return unreachable(ref, fmt.Errorf("it answers with status %d", status)) //nolint:err113 // wrapped below
+		return newUnreachableError(ref, fmt.Errorf("it responded with status %d", status)) //nolint:err113 // wrapped below
 	}
 }
 
-// head asks for a manifest's head. The manifest is a list of several architectures or one
-// of either format.
-func (c *Checker) head(ctx context.Context, url, authorization string) (int, http.Header, error) {
+// headManifest sends a HEAD request for a manifest. It accepts an index of several architectures or one
+// manifest, each in the OCI or the Docker format.
+func (c *Checker) headManifest(ctx context.Context, url, authorization string) (int, http.Header, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, url, http.NoBody)
 	if err != nil {
-		return 0, nil, fmt.Errorf("make request: %w", err)
+		return 0, nil, fmt.Errorf("create request: %w", err)
 	}
 
 	for _, kind := range []string{
@@ -138,29 +139,30 @@ func (c *Checker) head(ctx context.Context, url, authorization string) (int, htt
 		request.Header.Set("Authorization", authorization)
 	}
 
-	answer, err := c.client.Do(request)
+	response, err := c.client.Do(request)
 	if err != nil {
-		return 0, nil, fmt.Errorf("ask registry: %w", err)
+		return 0, nil, fmt.Errorf("call registry: %w", err)
 	}
 
-	_ = answer.Body.Close()
+	_ = response.Body.Close()
 
-	return answer.StatusCode, answer.Header, nil
+	return response.StatusCode, response.Header, nil
 }
 
-func unreachable(ref Reference, err error) error {
+func newUnreachableError(ref Reference, err error) error {
 	return errclass.New(errclass.Transient, v1alpha1.ReasonRegistryUnreachable,
-		"registry %s can't be asked for the image: %w", ref.Registry, err)
+		"check image at registry %s: %w", ref.Registry, err)
 }
 
-func unauthorized(ref Reference, hasLogin bool) error {
+func newUnauthorizedError(ref Reference, hasLogin bool) error {
 	if !hasLogin {
 		return errclass.New(errclass.Permanent, v1alpha1.ReasonImageUnauthorized,
-			"the pull secret has no login for %s/%s, and the registry wants one: add it to the pull secret", ref.Registry, ref.Repository)
+			"the pull secret has no login for %s/%s, but the registry requires one: add it to the pull secret",
+			ref.Registry, ref.Repository)
 	}
 
 	return errclass.New(errclass.Permanent, v1alpha1.ReasonImageUnauthorized,
-		"registry %s does not let the pull secret's login read %s: put one that may into the pull secret, "+
-			"and see that the image is there",
+		"registry %s does not allow the pull secret's login to read %s: add a login that may read it to the pull secret, "+
+			"and check that the image exists",
 		ref.Registry, ref.Repository)
 }

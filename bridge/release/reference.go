@@ -11,43 +11,43 @@ import (
 	"strings"
 )
 
-// Reference is an image's name, in its parts.
+// Reference is the parsed name of an image.
 type Reference struct {
-	// Registry as host or host:port, Repository without it.
+	// Registry is host or host:port. Repository does not contain it.
 	Registry, Repository string
-	// Tag or Digest; with both, the digest counts.
+	// Tag and Digest may both be set. Then the digest counts.
 	Tag, Digest string
 }
 
 var (
-	errRepository = errors.New("the repository is not lower-case words with slashes between them")
-	errTag        = errors.New("the tag is not of up to 128 letters, digits, dots, hyphens and underscores")
-	errDigest     = errors.New("the digest is not sha256: with 64, or sha512: with 128 hexadecimal digits")
-	errRegistry   = errors.New("the registry is no host name")
+	errRepository = errors.New("the repository must be lower-case words separated by slashes")
+	errTag        = errors.New("the tag must be up to 128 letters, digits, dots, hyphens and underscores")
+	errDigest     = errors.New("the digest must be sha256: with 64 or sha512: with 128 hexadecimal digits")
+	errRegistry   = errors.New("the registry must be a host name")
 )
 
 // The grammar of names: https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
 var (
-	repositories = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tags         = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
-	digests      = regexp.MustCompile(`^(sha256:[a-f0-9]{64}|sha512:[a-f0-9]{128})$`)
-	registries   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:[0-9]{1,5})?$`)
-	versions     = regexp.MustCompile(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+._].*)?$`)
+	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
+	digestPattern     = regexp.MustCompile(`^(sha256:[a-f0-9]{64}|sha512:[a-f0-9]{128})$`)
+	registryPattern   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*(:[0-9]{1,5})?$`)
+	versionPattern    = regexp.MustCompile(`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+._].*)?$`)
 )
 
-// Parse reads an image's name. A name without a registry is Docker Hub's, one without tag
-// and digest has the tag latest, as everywhere.
+// Parse parses the name of an image. As usual, a name without a registry refers to Docker Hub, and a
+// name without a tag and a digest has the tag latest.
 func Parse(image string) (Reference, error) {
 	var ref Reference
 
 	name, digest, hasDigest := strings.Cut(image, "@")
-	if ref.Digest = digest; hasDigest && !digests.MatchString(digest) {
+	if ref.Digest = digest; hasDigest && !digestPattern.MatchString(digest) {
 		return Reference{}, fmt.Errorf("parse image %q: %w", image, errDigest)
 	}
 
 	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
 		name, ref.Tag = name[:colon], name[colon+1:]
-		if !tags.MatchString(ref.Tag) {
+		if !tagPattern.MatchString(ref.Tag) {
 			return Reference{}, fmt.Errorf("parse image %q: %w", image, errTag)
 		}
 	}
@@ -67,17 +67,17 @@ func Parse(image string) (Reference, error) {
 	}
 
 	switch {
-	case !registries.MatchString(ref.Registry):
+	case !registryPattern.MatchString(ref.Registry):
 		return Reference{}, fmt.Errorf("parse image %q: %w", image, errRegistry)
-	case !repositories.MatchString(ref.Repository):
+	case !repositoryPattern.MatchString(ref.Repository):
 		return Reference{}, fmt.Errorf("parse image %q: %w", image, errRepository)
 	}
 
 	return ref, nil
 }
 
-// Manifest is the last part of the manifest's path.
-func (r Reference) Manifest() string {
+// ManifestReference returns the last part of the manifest's URL path: the digest or the tag.
+func (r Reference) ManifestReference() string {
 	if r.Digest != "" {
 		return r.Digest
 	}
@@ -85,7 +85,7 @@ func (r Reference) Manifest() string {
 	return r.Tag
 }
 
-// Host is where the registry answers.
+// Host returns the host at which the registry serves its API.
 func (r Reference) Host() string {
 	if r.Registry == "docker.io" {
 		return "registry-1.docker.io"
@@ -94,10 +94,10 @@ func (r Reference) Host() string {
 	return r.Registry
 }
 
-// Minor is the release's minor version by its tag, such as 4.15; false where the tag, as a
-// digest, does not tell.
-func (r Reference) Minor() (string, bool) {
-	parts := versions.FindStringSubmatch(r.Tag)
+// MinorVersion returns the release's minor version from its tag, for example 4.15. It returns false if
+// the tag has no version.
+func (r Reference) MinorVersion() (string, bool) {
+	parts := versionPattern.FindStringSubmatch(r.Tag)
 	if parts == nil {
 		return "", false
 	}

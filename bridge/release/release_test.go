@@ -48,16 +48,16 @@ func TestParse(t *testing.T) {
 		"hub":             {image: "openshift/release:nightly", want: release.Reference{Registry: "docker.io", Repository: "openshift/release", Tag: "nightly"}},
 		"hub's own":       {image: "alpine:3.20", want: release.Reference{Registry: "docker.io", Repository: "library/alpine", Tag: "3.20"}},
 		"candidate":       {image: "quay.io/a:4.16.0-rc.1-multi", want: release.Reference{Registry: "quay.io", Repository: "a", Tag: "4.16.0-rc.1-multi"}, minor: "4.16"},
-		"short digest":    {image: "quay.io/a@sha256:0a", bad: "the digest is not"},
-		"other digest":    {image: "quay.io/a@md5:" + strings.Repeat("0", 32), bad: "the digest is not"},
-		"empty tag":       {image: "quay.io/a:", bad: "the tag is not"},
-		"long tag":        {image: "quay.io/a:" + strings.Repeat("a", 129), bad: "the tag is not"},
-		"two slashes":     {image: "quay.io/a//b:1", bad: "the repository is not"},
-		"upper case":      {image: "quay.io/A:1", bad: "the repository is not"},
-		"no repository":   {image: "quay.io/", bad: "the repository is not"},
-		"path upwards":    {image: "quay.io/../a:1", bad: "the repository is not"},
-		"registry of -":   {image: "-.io/a:1", bad: "the registry is no host name"},
-		"registry's port": {image: "quay.io:port/a:1", bad: "the registry is no host name"},
+		"short digest":    {image: "quay.io/a@sha256:0a", bad: "the digest must be"},
+		"other digest":    {image: "quay.io/a@md5:" + strings.Repeat("0", 32), bad: "the digest must be"},
+		"empty tag":       {image: "quay.io/a:", bad: "the tag must be"},
+		"long tag":        {image: "quay.io/a:" + strings.Repeat("a", 129), bad: "the tag must be"},
+		"two slashes":     {image: "quay.io/a//b:1", bad: "the repository must be"},
+		"upper case":      {image: "quay.io/A:1", bad: "the repository must be"},
+		"no repository":   {image: "quay.io/", bad: "the repository must be"},
+		"path upwards":    {image: "quay.io/../a:1", bad: "the repository must be"},
+		"registry of -":   {image: "-.io/a:1", bad: "the registry must be a host name"},
+		"registry's port": {image: "quay.io:port/a:1", bad: "the registry must be a host name"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestParse(t *testing.T) {
 				t.Errorf("%v, (-want +got):\n%s", err, diff)
 			}
 
-			if minor, _ := got.Minor(); minor != tc.minor {
+			if minor, _ := got.MinorVersion(); minor != tc.minor {
 				t.Errorf("minor %q, want %q", minor, tc.minor)
 			}
 		})
@@ -90,11 +90,11 @@ func FuzzParse(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, image string) {
 		ref, err := release.Parse(image)
-		if err == nil && (strings.ContainsAny(ref.Host()+ref.Repository+ref.Manifest(), " ?#%@\\") || strings.Contains(ref.Repository, "..")) {
+		if err == nil && (strings.ContainsAny(ref.Host()+ref.Repository+ref.ManifestReference(), " ?#%@\\") || strings.Contains(ref.Repository, "..")) {
 			t.Errorf("%q is %+v", image, ref)
 		}
 
-		_, _ = ref.Minor()
+		_, _ = ref.MinorVersion()
 	})
 }
 
@@ -110,10 +110,10 @@ func transport(t *testing.T, pem []byte) http.RoundTripper {
 	return out
 }
 
-func login(t *testing.T, text string) credentials.Docker {
+func login(t *testing.T, text string) credentials.DockerConfig {
 	t.Helper()
 
-	logins, err := credentials.ReadDocker([]byte(text))
+	logins, err := credentials.ParseDockerConfig([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +139,8 @@ func TestCheck(t *testing.T) {
 		"by tag":                {options: registry.Options{Users: users}},
 		"with the password":     {options: registry.Options{Users: users, Basic: true}},
 		"open":                  {login: elsewhere},
-		"not there":             {options: registry.Options{Users: users}, tag: "4.16.0", reason: "ImageNotFound", class: errclass.Permanent, parts: []string{":4.16.0 is not in its registry"}},
-		"wrong password":        {options: registry.Options{Users: users}, login: "wrong", reason: "ImageUnauthorized", class: errclass.Permanent, parts: []string{"does not let"}},
+		"not there":             {options: registry.Options{Users: users}, tag: "4.16.0", reason: "ImageNotFound", class: errclass.Permanent, parts: []string{":4.16.0 does not exist in its registry"}},
+		"wrong password":        {options: registry.Options{Users: users}, login: "wrong", reason: "ImageUnauthorized", class: errclass.Permanent, parts: []string{"does not allow"}},
 		"wrong password, basic": {options: registry.Options{Users: users, Basic: true}, login: "wrong", reason: "ImageUnauthorized", class: errclass.Permanent},
 		"no login":              {options: registry.Options{Users: users}, login: elsewhere, reason: "ImageUnauthorized", class: errclass.Permanent, parts: []string{"has no login for"}},
 		"no login, basic":       {options: registry.Options{Users: users, Basic: true}, login: elsewhere, reason: "ImageUnauthorized", class: errclass.Permanent, parts: []string{"has no login for"}},
@@ -180,8 +180,8 @@ func TestCheck(t *testing.T) {
 				return
 			}
 
-			if errclass.Reason(err, "") != tc.reason || errclass.Of(err) != tc.class {
-				t.Errorf("got %s %s: %v", errclass.Of(err), errclass.Reason(err, ""), err)
+			if errclass.ReasonOf(err, "") != tc.reason || errclass.ClassOf(err) != tc.class {
+				t.Errorf("got %s %s: %v", errclass.ClassOf(err), errclass.ReasonOf(err, ""), err)
 			}
 
 			for _, part := range tc.parts {
@@ -197,8 +197,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// An answer is remembered by the image and the Secret's version; many who ask at once make
-// one question.
+// TestAnswersAreRemembered checks that results are cached by the image and the Secret's version, and that
+// concurrent checks of one image share one request.
 func TestAnswersAreRemembered(t *testing.T) {
 	t.Parallel()
 
@@ -246,18 +246,19 @@ func TestAnswersAreRemembered(t *testing.T) {
 	}
 }
 
-// A registry that is not one gets no password, and no patience without end.
+// TestStrangeRegistries checks that a server that does not behave as a registry gets no password and
+// that requests to it end.
 func TestStrangeRegistries(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ header, body, want string }{
-		"plain http":  {header: `Bearer realm="http://127.0.0.1:1/token"`, want: "an address that is not https"},
-		"no realm":    {header: `Bearer service="a"`, want: "an address that is not https"},
+		"plain http":  {header: `Bearer realm="http://127.0.0.1:1/token"`, want: "does not use https"},
+		"no realm":    {header: `Bearer service="a"`, want: "does not use https"},
 		"negotiation": {header: "Negotiate", want: "neither Bearer nor Basic"},
 		"nothing":     {want: "neither Bearer nor Basic"},
-		"no token":    {header: `Bearer realm="https://HOST/token",scope="a\"b"`, body: "{}", want: "holds no token"},
-		"words":       {header: `Bearer realm="https://HOST/token"`, body: "top-secret", want: "does not answer as one"},
-		"two lines":   {header: `Bearer realm="https://HOST/token"`, body: `{"token": "a\r\nb: c"}`, want: "holds no token"},
+		"no token":    {header: `Bearer realm="https://HOST/token",scope="a\"b"`, body: "{}", want: "has no token"},
+		"words":       {header: `Bearer realm="https://HOST/token"`, body: "top-secret", want: "is not valid"},
+		"two lines":   {header: `Bearer realm="https://HOST/token"`, body: `{"token": "a\r\nb: c"}`, want: "has no token"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +280,7 @@ func TestStrangeRegistries(t *testing.T) {
 			t.Cleanup(served.Close)
 
 			host := strings.TrimPrefix(served.URL, "https://")
-			logins := credentials.Docker{host: {User: "user", Password: "top-secret"}}
+			logins := credentials.DockerConfig{host: {User: "user", Password: "top-secret"}}
 
 			err := release.New(served.Client().Transport, clock.RealClock{}).Check(t.Context(), host+"/a:1.2.3", logins, "1")
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "top-secret") {
@@ -301,7 +302,7 @@ func TestSlowRegistryIsGivenUp(t *testing.T) {
 	go cancel()
 
 	err := checker.Check(ctx, server.Host+"/a:1.2.3", nil, "1")
-	if !errors.Is(err, context.Canceled) || errclass.Reason(err, "") != "RegistryUnreachable" {
+	if !errors.Is(err, context.Canceled) || errclass.ReasonOf(err, "") != "RegistryUnreachable" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -17,17 +17,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 )
 
-// maxToken bounds in bytes the answer with a token.
-const maxToken = 1 << 20
+// maxTokenBytes bounds the response of a token service.
+const maxTokenBytes = 1 << 20
 
 var (
-	errNoToken  = errors.New("the answer of its token service holds no token")
-	errRealm    = errors.New("it sends logins to an address that is not https")
-	errStrange  = errors.New("it asks for a kind of authentication that is neither Bearer nor Basic")
-	errNoAnswer = errors.New("its token service does not answer as one")
+	errNoToken           = errors.New("the response of its token service has no token")
+	errInvalidRealm      = errors.New("its token service does not use https")
+	errUnsupportedScheme = errors.New("it requires an authentication that is neither Bearer nor Basic")
+	errInvalidResponse   = errors.New("the response of its token service is not valid")
 )
 
-// authorize does what the registry asks for, and gives the header of the next request.
+// authorize authenticates as the response header requires, and returns the Authorization header of the
+// next request.
 func (c *Checker) authorize(
 	ctx context.Context, header http.Header, ref Reference, login credentials.Login, hasLogin bool,
 ) (string, error) {
@@ -36,31 +37,31 @@ func (c *Checker) authorize(
 
 		switch strings.ToLower(scheme) {
 		case "bearer":
-			return c.bearer(ctx, parameters, ref, login, hasLogin)
+			return c.fetchBearerToken(ctx, parameters, ref, login, hasLogin)
 		case "basic":
 			if !hasLogin {
-				return "", unauthorized(ref, false)
+				return "", newUnauthorizedError(ref, false)
 			}
 
-			return basic(login), nil
+			return basicAuthorization(login), nil
 		}
 	}
 
-	return "", unreachable(ref, errStrange)
+	return "", newUnreachableError(ref, errUnsupportedScheme)
 }
 
-func basic(login credentials.Login) string {
+func basicAuthorization(login credentials.Login) string {
 	return "Basic " + base64.StdEncoding.EncodeToString([]byte(login.User+":"+login.Password))
 }
 
-// bearer fetches a token that may pull
+// fetchBearerToken fetches a token that permits to pull the image
 // (https://distribution.github.io/distribution/spec/auth/token/).
-func (c *Checker) bearer(
+func (c *Checker) fetchBearerToken(
 	ctx context.Context, parameters map[string]string, ref Reference, login credentials.Login, hasLogin bool,
 ) (string, error) {
 	realm, err := url.Parse(parameters["realm"])
 	if err != nil || realm.Scheme != "https" || realm.Host == "" {
-		return "", unreachable(ref, errRealm)
+		return "", newUnreachableError(ref, errInvalidRealm)
 	}
 
 	query := realm.Query()
@@ -73,40 +74,40 @@ func (c *Checker) bearer(
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, realm.String(), http.NoBody)
 	if err != nil {
-		return "", unreachable(ref, errRealm)
+		return "", newUnreachableError(ref, errInvalidRealm)
 	}
 
 	if hasLogin {
-		request.Header.Set("Authorization", basic(login))
+		request.Header.Set("Authorization", basicAuthorization(login))
 	}
 
-	answer, err := c.client.Do(request)
+	response, err := c.client.Do(request)
 	if err != nil {
-		return "", unreachable(ref, fmt.Errorf("ask its token service: %w", err))
+		return "", newUnreachableError(ref, fmt.Errorf("call its token service: %w", err))
 	}
 
-	defer answer.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body was read
 
-	switch answer.StatusCode {
+	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return "", unauthorized(ref, hasLogin)
+		return "", newUnauthorizedError(ref, hasLogin)
 	default:
-		err := fmt.Errorf("its token service answers with status %d", answer.StatusCode) //nolint:err113 // wrapped at once
+		err := fmt.Errorf("its token service responded with status %d", response.StatusCode) //nolint:err113 // wrapped at once
 
-		return "", unreachable(ref, err)
+		return "", newUnreachableError(ref, err)
 	}
 
-	return readToken(answer.Body, ref)
+	return decodeToken(response.Body, ref)
 }
 
-func readToken(body io.Reader, ref Reference) (string, error) {
+func decodeToken(body io.Reader, ref Reference) (string, error) {
 	var out struct {
 		Token       string `json:"token"`
 		AccessToken string `json:"access_token"`
 	}
-	if err := json.NewDecoder(io.LimitReader(body, maxToken)).Decode(&out); err != nil {
-		return "", unreachable(ref, errNoAnswer) // json's error may quote the token
+	if err := json.NewDecoder(io.LimitReader(body, maxTokenBytes)).Decode(&out); err != nil {
+		return "", newUnreachableError(ref, errInvalidResponse) // the error of package json may contain the token
 	}
 
 	if out.Token == "" {
@@ -114,14 +115,14 @@ func readToken(body io.Reader, ref Reference) (string, error) {
 	}
 
 	if out.Token == "" || strings.ContainsAny(out.Token, "\r\n") {
-		return "", unreachable(ref, errNoToken)
+		return "", newUnreachableError(ref, errNoToken)
 	}
 
 	return "Bearer " + out.Token, nil
 }
 
-// parseChallenge reads a WWW-Authenticate header: a scheme, and parameters key="value"
-// or key=value with commas between them (RFC 9110, 11.6.1).
+// parseChallenge parses a WWW-Authenticate header: a scheme, and comma-separated parameters of the form
+// key="value" or key=value (RFC 9110, 11.6.1).
 func parseChallenge(text string) (string, map[string]string) {
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	out := map[string]string{}
@@ -148,7 +149,7 @@ func parseChallenge(text string) (string, map[string]string) {
 	}
 }
 
-// unquote reads a quoted string up to its end, and gives what is behind it.
+// unquote returns the quoted string up to its closing quote, and the text after it.
 func unquote(text string) (value, rest string) {
 	var b strings.Builder
 

@@ -12,20 +12,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Has says whether data of any format, JSON or YAML, has one of the addresses as a value,
-// with a prefix length or without.
-func Has(data []byte, addresses []netip.Prefix) (bool, error) {
-	root, _, err := decode(data)
+// HasAddress returns whether network data contains one of the addresses as a value, with or without a prefix
+// length. The data can have any format, in JSON or YAML.
+func HasAddress(data []byte, addresses []netip.Prefix) (bool, error) {
+	root, _, err := decodeTree(data)
 	if err != nil {
 		return false, err
 	}
 
-	return has(root, addresses), nil
+	return hasAddress(root, addresses), nil
 }
 
-func has(n *yaml.Node, addresses []netip.Prefix) bool {
+func hasAddress(n *yaml.Node, addresses []netip.Prefix) bool {
 	if n.Kind != yaml.ScalarNode {
-		return slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return has(c, addresses) })
+		return slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return hasAddress(c, addresses) })
 	}
 
 	host, _, _ := strings.Cut(n.Value, "/")
@@ -38,42 +38,42 @@ func has(n *yaml.Node, addresses []netip.Prefix) bool {
 	return slices.ContainsFunc(addresses, func(p netip.Prefix) bool { return p.Addr() == found })
 }
 
-// choose finds the interface of an allocation that names none: the only one there is. It
-// finds none where the data have the addresses already.
-func choose(root cursor, format Format, a *Allocation) (string, error) {
-	if has(root.node, a.Addresses) {
+// chooseInterface returns the only interface of the data, for an allocation that names no interface. It
+// returns the empty string if the data already contains one of the addresses.
+func chooseInterface(root cursor, format Format, a *Allocation) (string, error) {
+	if hasAddress(root.node, a.Addresses) {
 		return "", nil
 	}
 
-	names, err := interfaces(root, format)
+	names, err := listInterfaces(root, format)
 	if err != nil {
 		return "", err
 	}
 
 	switch len(names) {
 	case 0:
-		return "", root.wrap(fmt.Errorf("%w: it has none that could get the machine's addresses", ErrNoInterface))
+		return "", root.wrapError(fmt.Errorf("%w: it has none that can get the machine's addresses", ErrNoInterface))
 	case 1:
 		return names[0], nil
 	default:
-		return "", root.wrap(fmt.Errorf("%w (%s): name the one that gets the machine's addresses",
+		return "", root.wrapError(fmt.Errorf("%w (%s): name the one that gets the machine's addresses",
 			ErrSeveralInterfaces, strings.Join(names, ", ")))
 	}
 }
 
-// interfaces are the names that the data's interfaces can be found by.
-func interfaces(root cursor, format Format) ([]string, error) {
+// listInterfaces returns the names by which Expand can find the interfaces of the data.
+func listInterfaces(root cursor, format Format) ([]string, error) {
 	var out []string
 
-	if format == OpenStack {
-		links, err := root.get(keyLinks).list()
+	if format == FormatOpenStack {
+		links, err := root.get(keyLinks).items()
 		if err != nil {
 			return nil, err
 		}
 
 		for _, l := range links {
 			name := l.get("name")
-			if !name.present() {
+			if !name.isPresent() {
 				name = l.get("id")
 			}
 
@@ -106,7 +106,7 @@ func interfaces(root cursor, format Format) ([]string, error) {
 	return out, nil
 }
 
-// v2Sections are all sections of version 2 that hold interfaces.
+// v2Sections returns all sections of version 2 that contain interfaces.
 func v2Sections() []string {
-	return append([]string{sectionEthernets, sectionBonds, sectionVLANs}, notInModel()...)
+	return append([]string{sectionEthernets, sectionBonds, sectionVLANs}, unsupportedSections()...)
 }

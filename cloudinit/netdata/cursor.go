@@ -12,16 +12,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// cursor is a place in network data, with its path for errors. The node of what is not
-// there is nil.
+// cursor is a position in network data with its path for errors. The node of a missing position is nil.
 type cursor struct {
 	path string
 	node *yaml.Node
 }
 
-func (c cursor) present() bool { return c.node != nil }
+func (c cursor) isPresent() bool { return c.node != nil }
 
-// get is the place of a key. What is null counts as not there.
+// get returns the cursor of a key. A null value counts as missing.
 func (c cursor) get(key string) cursor {
 	path := key
 	if c.path != "" {
@@ -36,10 +35,10 @@ func (c cursor) get(key string) cursor {
 }
 
 func (c cursor) errorf(format string, args ...any) error {
-	return c.wrap(fmt.Errorf(format, args...))
+	return c.wrapError(fmt.Errorf(format, args...))
 }
 
-func (c cursor) wrap(err error) error {
+func (c cursor) wrapError(err error) error {
 	if c.path == "" {
 		return fmt.Errorf("network data: %w", err)
 	}
@@ -47,8 +46,8 @@ func (c cursor) wrap(err error) error {
 	return fmt.Errorf("network data: %s: %w", c.path, err)
 }
 
-// list gives the items of a list; none if it is not there.
-func (c cursor) list() ([]cursor, error) {
+// items returns the items of a list. It returns none if the list is missing.
+func (c cursor) items() ([]cursor, error) {
 	if c.node == nil {
 		return nil, nil
 	}
@@ -65,7 +64,7 @@ func (c cursor) list() ([]cursor, error) {
 	return out, nil
 }
 
-// entries gives the values of a mapping with their keys, in their order.
+// entries returns the keys and values of a mapping in their order.
 func (c cursor) entries() ([]string, []cursor, error) {
 	if c.node == nil {
 		return nil, nil, nil
@@ -85,21 +84,21 @@ func (c cursor) entries() ([]string, []cursor, error) {
 	return names, out, nil
 }
 
-// text gives a single value as it is written.
+// text returns a single value as it is written in the data.
 func (c cursor) text() (string, error) {
 	if c.node == nil {
 		return "", c.errorf("is missing")
 	}
 
 	if c.node.Kind != yaml.ScalarNode || c.node.Value == "" {
-		return "", c.errorf("must be a text")
+		return "", c.errorf("must be a single value that is not empty")
 	}
 
 	return c.node.Value, nil
 }
 
 func (c cursor) texts() ([]string, error) {
-	items, err := c.list()
+	items, err := c.items()
 	if err != nil {
 		return nil, err
 	}
@@ -118,27 +117,27 @@ func (c cursor) texts() ([]string, error) {
 	return out, nil
 }
 
-func (c cursor) integer(least, most int) (int, error) {
+func (c cursor) parseInteger(minimum, maximum int) (int, error) {
 	s, err := c.text()
 	if err != nil {
 		return 0, err
 	}
 
 	i, err := strconv.Atoi(s)
-	if err != nil || i < least || i > most {
-		return 0, c.errorf("%q: must be a whole number from %d to %d", s, least, most)
+	if err != nil || i < minimum || i > maximum {
+		return 0, c.errorf("%q: must be a whole number from %d to %d", s, minimum, maximum)
 	}
 
 	return i, nil
 }
 
-// boolean is false for what is not there.
+// boolean parses a boolean. It returns false if the value is missing.
 func (c cursor) boolean() (bool, error) {
 	if c.node == nil {
 		return false, nil
 	}
 
-	switch c.node.Value { // netplan takes all of these
+	switch c.node.Value { // netplan accepts all of these
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON", "y", "Y":
 		return true, nil
 	case "false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF", "n", "N":
@@ -156,29 +155,29 @@ func (c cursor) mac() (string, error) {
 
 	mac, err := parseMAC(s)
 	if err != nil {
-		return "", c.wrap(err)
+		return "", c.wrapError(err)
 	}
 
 	return mac, nil
 }
 
-func (c cursor) addr() (netip.Addr, error) {
+func (c cursor) address() (netip.Addr, error) {
 	s, err := c.text()
 	if err != nil {
 		return netip.Addr{}, err
 	}
 
 	a, err := netip.ParseAddr(s)
-	if err != nil || checkAddr(a) != nil {
+	if err != nil || validateAddr(a) != nil {
 		return netip.Addr{}, c.errorf("%q: is not the IP address of one machine", s)
 	}
 
 	return a, nil
 }
 
-// serverInto adds a name server, once.
-func (c cursor) serverInto(dns *DNS) error {
-	a, err := c.addr()
+// addServerTo adds a name server to dns, unless dns already has it.
+func (c cursor) addServerTo(dns *DNS) error {
+	a, err := c.address()
 	if err == nil && !slices.Contains(dns.Servers, a) {
 		dns.Servers = append(dns.Servers, a)
 	}
@@ -186,15 +185,15 @@ func (c cursor) serverInto(dns *DNS) error {
 	return err
 }
 
-// parseDNS adds name servers and search domains, each once.
+// parseDNS adds name servers and search domains to dns, without duplicates.
 func parseDNS(servers, search cursor, dns *DNS) error {
-	items, err := servers.list()
+	items, err := servers.items()
 	if err != nil {
 		return err
 	}
 
 	for _, i := range items {
-		if err := i.serverInto(dns); err != nil {
+		if err := i.addServerTo(dns); err != nil {
 			return err
 		}
 	}

@@ -14,69 +14,69 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Allocation is what a machine got for one of its interfaces.
+// Allocation contains the addresses that were allocated for one interface of a machine.
 type Allocation struct {
-	// Interface is the one to set, e.g. eno101: a link's name or id, or in version 2 the
-	// key, set-name or match of a device. Empty is the only one there is; where the data
-	// have one of the addresses already, they are left as they are.
+	// Interface names the interface that gets the addresses, e.g. eno101. It is the name or id of a link, or
+	// in version 2 the key, set-name or match of a device. If it is empty, the data must have only one
+	// interface. If it is empty and the data already contains one of the addresses, the data is not changed.
 	Interface string
-	// MAC address of the interface, if it is known. A link of OpenStack's that has none
-	// gets it; one that has another is an error.
+	// MAC is the MAC address of the interface, or empty if it is unknown. Expand adds it to an OpenStack link
+	// that has none. A link with another MAC address is an error.
 	MAC string
-	// Addresses with the prefix lengths of their subnets.
+	// Addresses have the prefix lengths of their subnets.
 	Addresses []netip.Prefix
 }
 
 // Errors about the interface of an allocation.
 var (
-	// ErrNoInterface says that network data does not have it.
+	// ErrNoInterface means that the network data does not have the interface.
 	ErrNoInterface = errors.New("no such interface")
-	// ErrSeveralInterfaces says that it has to be named.
+	// ErrSeveralInterfaces means that the allocation must name the interface.
 	ErrSeveralInterfaces = errors.New("several interfaces")
 )
 
-// Expand puts the addresses of an allocation into network data that a user wrote, and
-// leaves everything else as it was: other keys and values, their order, and in YAML the
-// comments. Doing it again changes nothing.
+// Expand adds the addresses of an allocation to the network data of a user. It keeps all other keys and
+// values, their order, and the comments in YAML. Expanding the result again changes nothing.
 //
-// OpenStack's data is given back as JSON, for that is what a config drive holds. An
-// address goes into the first network of its family at the interface that has none, with
-// its netmask; where there is no such network it makes one. The link gets the interface's
-// name where it has none, because afterburn goes by it. Version 2 is given back as it
-// came, JSON or YAML.
+// For OpenStack's format, Expand returns JSON, because a config drive contains JSON. It sets an address and
+// its netmask in the first network of the interface that has the same family and no address. If no such
+// network exists, Expand adds one. It sets the name of a link that has none, because afterburn identifies
+// interfaces by this name.
+//
+// For version 2, Expand returns JSON or YAML like the input.
 func Expand(data []byte, a Allocation) ([]byte, Format, error) {
 	if err := a.validate(); err != nil {
 		return nil, "", err
 	}
 
-	root, isJSON, err := decode(data)
+	root, isJSON, err := decodeTree(data)
 	if err != nil {
 		return nil, "", err
 	}
 
-	format, at, err := formatOf(root)
+	format, network, err := detectFormat(root)
 	if err != nil {
 		return nil, "", err
 	}
 
-	if err := a.put(at, format); err != nil {
+	if err := a.applyTo(network, format); err != nil {
 		return nil, "", err
 	}
 
-	write := encodeYAML
-	if format == OpenStack || isJSON {
-		write = encodeJSON
+	encode := encodeYAML
+	if format == FormatOpenStack || isJSON {
+		encode = encodeJSON
 	}
 
-	out, err := write(root)
+	out, err := encode(root)
 
 	return out, format, err
 }
 
-// put adds the addresses to a tree.
-func (a *Allocation) put(root cursor, format Format) error {
+// applyTo adds the addresses to network data.
+func (a *Allocation) applyTo(root cursor, format Format) error {
 	if a.Interface == "" && len(a.Addresses) > 0 {
-		name, err := choose(root, format, a)
+		name, err := chooseInterface(root, format, a)
 		if err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (a *Allocation) put(root cursor, format Format) error {
 	switch {
 	case a.Interface == "":
 		return nil
-	case format == OpenStack:
+	case format == FormatOpenStack:
 		return expandOpenStack(root, a)
 	default:
 		return expandV2(root, a)
@@ -105,7 +105,7 @@ func (a *Allocation) validate() error {
 	}
 
 	for _, p := range a.Addresses {
-		if err := checkPrefix(p); err != nil {
+		if err := validatePrefix(p); err != nil {
 			return fmt.Errorf("expand network data: address %w", err)
 		}
 	}
@@ -113,12 +113,12 @@ func (a *Allocation) validate() error {
 	return nil
 }
 
-func (a *Allocation) missing(at cursor, has []string) error {
-	return at.wrap(fmt.Errorf("%w: %q, it has %s", ErrNoInterface, a.Interface, strings.Join(has, ", ")))
+func (a *Allocation) newMissingError(parent cursor, available []string) error {
+	return parent.wrapError(fmt.Errorf("%w: %q, it has %s", ErrNoInterface, a.Interface, strings.Join(available, ", ")))
 }
 
 func expandOpenStack(root cursor, a *Allocation) error {
-	link, err := osLinkOf(root, a)
+	link, err := findOSLink(root, a)
 	if err != nil {
 		return err
 	}
@@ -128,26 +128,26 @@ func expandOpenStack(root cursor, a *Allocation) error {
 		return err
 	}
 
-	if !link.get("name").present() {
-		if err := checkName(a.Interface); err != nil {
-			return link.wrap(err)
+	if !link.get("name").isPresent() {
+		if err := validateName(a.Interface); err != nil {
+			return link.wrapError(err)
 		}
 
-		set(link.node, "name", text(a.Interface))
+		setKey(link.node, "name", newText(a.Interface))
 	}
 
 	if err := a.setMAC(link); err != nil {
 		return err
 	}
 
-	for _, key := range []string{keyNetworks, keyServices} { // the schema wants both
-		if !root.get(key).present() {
-			set(root.node, key, list())
+	for _, key := range []string{keyNetworks, keyServices} { // the schema requires both
+		if !root.get(key).isPresent() {
+			setKey(root.node, key, newList())
 		}
 	}
 
 	for _, p := range a.Addresses {
-		if err := osAddAddress(root.get(keyNetworks), id, p); err != nil {
+		if err := addOSAddress(root.get(keyNetworks), id, p); err != nil {
 			return err
 		}
 	}
@@ -155,66 +155,67 @@ func expandOpenStack(root cursor, a *Allocation) error {
 	return nil
 }
 
-// osLinkOf finds the interface's link: by name, else by id.
-func osLinkOf(root cursor, a *Allocation) (cursor, error) {
-	links, err := root.get(keyLinks).list()
+// findOSLink returns the link of the interface. It searches by name first, and then by id.
+func findOSLink(root cursor, a *Allocation) (cursor, error) {
+	links, err := root.get(keyLinks).items()
 	if err != nil {
 		return cursor{}, err
 	}
 
-	var has []string
+	var available []string
 
 	for _, key := range []string{"name", "id"} {
 		for _, l := range links {
-			at := l.get(key)
-			if !at.present() {
+			name := l.get(key)
+			if !name.isPresent() {
 				continue
 			}
 
-			if at.node.Value == a.Interface {
+			if name.node.Value == a.Interface {
 				return l, nil
 			}
 
-			has = append(has, at.node.Value)
+			available = append(available, name.node.Value)
 		}
 	}
 
-	return cursor{}, a.missing(root.get(keyLinks), has)
+	return cursor{}, a.newMissingError(root.get(keyLinks), available)
 }
 
-// setMAC gives a link the interface's MAC address.
+// setMAC sets the MAC address of a link. It returns an error if the link has another MAC address.
 func (a *Allocation) setMAC(link cursor) error {
 	if a.MAC == "" {
 		return nil
 	}
 
 	key := "ethernet_mac_address"
-	if kind := link.get("type"); kind.present() && kind.node.Value == typeVLAN {
+	if kind := link.get("type"); kind.isPresent() && kind.node.Value == typeVLAN {
 		key = "vlan_mac_address"
 	}
 
-	at := link.get(key)
-	if !at.present() {
-		set(link.node, key, text(a.MAC))
+	field := link.get(key)
+	if !field.isPresent() {
+		setKey(link.node, key, newText(a.MAC))
 
 		return nil
 	}
 
-	mac, err := at.mac()
+	mac, err := field.mac()
 	if err != nil {
 		return err
 	}
 
 	if mac != a.MAC {
-		return at.errorf("%s: the machine's is %s: leave it out", mac, a.MAC)
+		return field.errorf("%s: the machine's MAC address is %s: leave the key out", mac, a.MAC)
 	}
 
 	return nil
 }
 
-// osAddAddress puts an address on a link.
-func osAddAddress(networks cursor, link string, p netip.Prefix) error {
-	items, err := networks.list()
+// addOSAddress adds an address to a link. It does nothing if the link already has the address with the same
+// prefix length.
+func addOSAddress(networks cursor, link string, p netip.Prefix) error {
+	items, err := networks.items()
 	if err != nil {
 		return err
 	}
@@ -229,7 +230,7 @@ func osAddAddress(networks cursor, link string, p netip.Prefix) error {
 	used := map[string]bool{}
 
 	for _, c := range items {
-		if id := c.get("id"); id.present() {
+		if id := c.get("id"); id.isPresent() {
 			used[id.node.Value] = true
 		}
 
@@ -237,7 +238,7 @@ func osAddAddress(networks cursor, link string, p netip.Prefix) error {
 			continue
 		}
 
-		if !c.get("ip_address").present() {
+		if !c.get("ip_address").isPresent() {
 			if free == nil {
 				free = &c
 			}
@@ -245,18 +246,18 @@ func osAddAddress(networks cursor, link string, p netip.Prefix) error {
 			continue
 		}
 
-		there, err := osAddress(c, kind == typeIPv6)
+		existing, err := parseOSAddress(c, kind == typeIPv6)
 		if err != nil {
 			return err
 		}
 
-		if there.Addr() == p.Addr() {
-			return same(c, there, p)
+		if existing.Addr() == p.Addr() {
+			return requireSamePrefix(c, existing, p)
 		}
 	}
 
 	if free != nil {
-		return osSetAddress(*free, p)
+		return setOSAddress(*free, p)
 	}
 
 	id := ""
@@ -265,44 +266,45 @@ func osAddAddress(networks cursor, link string, p netip.Prefix) error {
 	}
 
 	m := newNetwork(id, kind, link)
-	add(m, "ip_address", text(p.Addr().String()))
-	add(m, "netmask", text(maskOf(p)))
+	addKey(m, "ip_address", newText(p.Addr().String()))
+	addKey(m, "netmask", newText(formatMask(p)))
 	networks.node.Content = append(networks.node.Content, m)
 
 	return nil
 }
 
-// osSetAddress completes a network that has no address.
-func osSetAddress(c cursor, p netip.Prefix) error {
-	if at := c.get("netmask"); at.present() {
-		bits, err := maskBits(at.node.Value, p.Addr())
+// setOSAddress sets the address and the netmask of a network that has no address. An existing netmask must
+// match.
+func setOSAddress(c cursor, p netip.Prefix) error {
+	if netmask := c.get("netmask"); netmask.isPresent() {
+		bits, err := parseMask(netmask.node.Value, p.Addr())
 		if err != nil {
-			return at.wrap(err)
+			return netmask.wrapError(err)
 		}
 
-		if err := same(at, netip.PrefixFrom(p.Addr(), bits), p); err != nil {
+		if err := requireSamePrefix(netmask, netip.PrefixFrom(p.Addr(), bits), p); err != nil {
 			return err
 		}
 	} else {
-		set(c.node, "netmask", text(maskOf(p)))
+		setKey(c.node, "netmask", newText(formatMask(p)))
 	}
 
-	set(c.node, "ip_address", text(p.Addr().String()))
+	setKey(c.node, "ip_address", newText(p.Addr().String()))
 
 	return nil
 }
 
-// same refuses another prefix length than the one allocated.
-func same(at cursor, there, p netip.Prefix) error {
-	if there != p {
-		return at.errorf("the prefix length is %d here and %d for the pool: make them the same, or leave it out here",
-			there.Bits(), p.Bits())
+// requireSamePrefix returns an error if the existing prefix length differs from the allocated one.
+func requireSamePrefix(position cursor, existing, p netip.Prefix) error {
+	if existing != p {
+		return position.errorf("the prefix length is %d here and %d for the pool: use the same length, or leave it out here",
+			existing.Bits(), p.Bits())
 	}
 
 	return nil
 }
 
-// value is a single value, empty if there is none.
+// value returns a single value. It returns the empty string if there is none.
 func (c cursor) value() string {
 	if c.node == nil || c.node.Kind != yaml.ScalarNode {
 		return ""
@@ -312,31 +314,31 @@ func (c cursor) value() string {
 }
 
 func expandV2(root cursor, a *Allocation) error {
-	entry, err := v2LinkOf(root, a)
+	entry, err := findV2Link(root, a)
 	if err != nil {
 		return err
 	}
 
-	if at := entry.get("match").get("macaddress"); at.present() && a.MAC != "" {
-		mac, err := at.mac()
+	if field := entry.get("match").get("macaddress"); field.isPresent() && a.MAC != "" {
+		mac, err := field.mac()
 		if err != nil {
 			return err
 		}
 
 		if mac != a.MAC {
-			return at.errorf("%s: the machine's is %s: leave it out", mac, a.MAC)
+			return field.errorf("%s: the machine's MAC address is %s: leave the key out", mac, a.MAC)
 		}
 	}
 
 	addresses := entry.get("addresses")
-	if !addresses.present() && len(a.Addresses) > 0 {
-		set(entry.node, "addresses", list())
+	if !addresses.isPresent() && len(a.Addresses) > 0 {
+		setKey(entry.node, "addresses", newList())
 
 		addresses = entry.get("addresses")
 	}
 
 	for _, p := range a.Addresses {
-		if err := v2AddAddress(addresses, p); err != nil {
+		if err := addV2Address(addresses, p); err != nil {
 			return err
 		}
 	}
@@ -344,34 +346,34 @@ func expandV2(root cursor, a *Allocation) error {
 	return nil
 }
 
-func v2AddAddress(addresses cursor, p netip.Prefix) error {
-	items, err := addresses.list()
+func addV2Address(addresses cursor, p netip.Prefix) error {
+	items, err := addresses.items()
 	if err != nil {
 		return err
 	}
 
 	for _, c := range items {
-		there, err := c.v2Address()
+		existing, err := c.parseV2Address()
 		if err != nil {
 			return err
 		}
 
-		if there.Addr() == p.Addr() {
-			return same(c, there, p)
+		if existing.Addr() == p.Addr() {
+			return requireSamePrefix(c, existing, p)
 		}
 	}
 
-	addresses.node.Content = append(addresses.node.Content, text(p.String()))
+	addresses.node.Content = append(addresses.node.Content, newText(p.String()))
 
 	return nil
 }
 
-// v2LinkOf finds the interface's entry: by key or set-name, else by a match of its name,
-// which may be a pattern.
-func v2LinkOf(root cursor, a *Allocation) (cursor, error) {
+// findV2Link returns the entry of the interface. It searches by set-name or key first, and then by the match
+// of a name, which can be a pattern.
+func findV2Link(root cursor, a *Allocation) (cursor, error) {
 	var (
-		has     []string
-		matched *cursor
+		available []string
+		matched   *cursor
 	)
 
 	for _, section := range v2Sections() {
@@ -381,13 +383,13 @@ func v2LinkOf(root cursor, a *Allocation) (cursor, error) {
 		}
 
 		for i, c := range entries {
-			if c.present() && c.node.Kind != yaml.MappingNode {
+			if c.isPresent() && c.node.Kind != yaml.MappingNode {
 				return cursor{}, c.errorf("must be a mapping (key: value)")
 			}
 
-			if c.get("set-name").value() == a.Interface || names[i] == a.Interface && !c.get("set-name").present() {
-				if !c.present() { // a name and nothing else
-					set(root.get(section).node, names[i], mapping())
+			if c.get("set-name").value() == a.Interface || names[i] == a.Interface && !c.get("set-name").isPresent() {
+				if !c.isPresent() { // the entry has only a name
+					setKey(root.get(section).node, names[i], newMapping())
 				}
 
 				return root.get(section).get(names[i]), nil
@@ -397,7 +399,7 @@ func v2LinkOf(root cursor, a *Allocation) (cursor, error) {
 				matched = &c
 			}
 
-			has = append(has, names[i])
+			available = append(available, names[i])
 		}
 	}
 
@@ -405,5 +407,5 @@ func v2LinkOf(root cursor, a *Allocation) (cursor, error) {
 		return *matched, nil
 	}
 
-	return cursor{}, a.missing(root, slices.Clip(has))
+	return cursor{}, a.newMissingError(root, slices.Clip(available))
 }

@@ -29,7 +29,7 @@ func dual() *netdata.Network {
 		Links: []netdata.Link{{
 			ID: "eno101", Name: "eno101", MAC: "52:54:00:12:34:56", MTU: 1400,
 			Addresses: []netip.Prefix{prefix("192.168.1.10/26"), prefix("2620:0:860:2::10/64")},
-			Routes:    []netdata.Route{netdata.Default(addr("192.168.1.1")), netdata.Default(addr("2620:0:860:2::1"))},
+			Routes:    []netdata.Route{netdata.DefaultRoute(addr("192.168.1.1")), netdata.DefaultRoute(addr("2620:0:860:2::1"))},
 		}},
 		DNS: netdata.DNS{Servers: []netip.Addr{addr("8.8.8.8"), addr("2001:4860:4860::8888")}, Search: []string{"example.com"}},
 	}
@@ -68,7 +68,7 @@ ethernets:
 func TestGolden(t *testing.T) {
 	t.Parallel()
 
-	for want, write := range map[string]func() ([]byte, error){dualOpenStack: dual().OpenStack, dualV2: dual().V2} {
+	for want, write := range map[string]func() ([]byte, error){dualOpenStack: dual().EncodeOpenStack, dualV2: dual().EncodeV2} {
 		got, err := write()
 		if err != nil {
 			t.Fatal(err)
@@ -93,11 +93,11 @@ func TestTemplate(t *testing.T) {
 	machine, template := dual(), dual()
 	template.Links[0].MAC, template.Links[0].Addresses = "", nil
 
-	if _, err := template.OpenStack(); err == nil || !strings.Contains(err.Error(), `link "eno101": has no MAC address`) {
+	if _, err := template.EncodeOpenStack(); err == nil || !strings.Contains(err.Error(), `link "eno101": has no MAC address`) {
 		t.Errorf("written without a MAC address: %v", err)
 	}
 
-	data, err := template.OpenStackTemplate()
+	data, err := template.EncodeOpenStackTemplate()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,16 +248,16 @@ func TestExpandRefuses(t *testing.T) {
 	}{
 		"no interface":           {data: `{"links":[{"id":"a","name":"eth0"}],"networks":[]}`, a: fits, want: `links: no such interface: "eno101", it has eth0, a`},
 		"no interface, v2":       {data: "version: 2\nethernets: {eth0: {}}", a: fits, want: `no such interface: "eno101", it has eth0`},
-		"another MAC":            {data: data(`,"ethernet_mac_address":"52:54:00:00:00:01"`, ""), a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "links[0].ethernet_mac_address: 52:54:00:00:00:01: the machine's is"},
+		"another MAC":            {data: data(`,"ethernet_mac_address":"52:54:00:00:00:01"`, ""), a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "links[0].ethernet_mac_address: 52:54:00:00:00:01: the machine's MAC address is"},
 		"another MAC, v2":        {data: "version: 2\nethernets: {eno101: {match: {macaddress: '52:54:00:00:00:01'}}}", a: netdata.Allocation{Interface: "eno101", MAC: "52:54:00:00:00:02"}, want: "match.macaddress"},
 		"another netmask":        {data: data("", `,"netmask":"255.255.0.0"`), a: fits, want: "networks[0].netmask: the prefix length is 16 here and 24 for the pool"},
 		"the address, elsewhere": {data: "version: 2\nethernets: {eno101: {addresses: [10.0.0.5/8]}}", a: fits, want: "addresses[0]: the prefix length is 8 here"},
 		"neither JSON nor YAML":  {data: "links: [", a: fits, want: "is neither JSON nor YAML: line 1"},
 		"empty":                  {data: "", a: fits, want: "is empty"},
 		"another format":         {data: "hello: world", a: fits, want: "is neither OpenStack's"},
-		"version 1":              {data: "version: 1\nconfig: []", a: fits, want: `version: "1": only version 2 is read`},
+		"version 1":              {data: "version: 1\nconfig: []", a: fits, want: `version: "1": only version 2 is supported`},
 		"a list":                 {data: "- a", a: fits, want: "must be a mapping"},
-		"a double key":           {data: "version: 2\nversion: 2", a: fits, want: `the key "version" is there twice`},
+		"a double key":           {data: "version: 2\nversion: 2", a: fits, want: `the key "version" occurs twice`},
 		"two documents":          {data: "version: 2\n---\nversion: 2", a: fits, want: "second YAML document"},
 		"networks that are none": {data: `{"links":[{"id":"eno101"}],"networks":{}}`, a: fits, want: "networks: must be a list"},
 		"bad interface":          {data: `{"links":[{"id":"no name"}]}`, a: netdata.Allocation{Interface: "no name"}, want: `links[0]: interface name "no name"`},
@@ -265,7 +265,7 @@ func TestExpandRefuses(t *testing.T) {
 		"none named, two there":  {data: `{"links":[{"id":"a"},{"id":"b","name":"eth1"}]}`, a: alone, want: "several interfaces (a, eth1): name the one"},
 		"none named, v2":         {data: "version: 2\nethernets: {a: {set-name: eth0}}\nvlans: {b: {id: 1, link: a}}", a: alone, want: "several interfaces (eth0, b)"},
 		"a link without a name":  {data: `{"links":[{"type":"phy"}]}`, a: alone, want: "links[0].id: is missing"},
-		"addresses, version 1":   {data: "version: 1\nconfig: [{type: physical, name: a}]", a: alone, want: "only version 2 is read"},
+		"addresses, version 1":   {data: "version: 1\nconfig: [{type: physical, name: a}]", a: alone, want: "only version 2 is supported"},
 		"bad address":            {data: document, a: netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{prefix("0.0.0.0/0")}}, want: "needs the prefix length"},
 		"an alias of itself":     {data: "version: 2\na: &a [*a]", a: fits, want: "levels deep"},
 		"no number of JSON":      {data: "links: [{id: eno101}]\na: .inf", a: fits, want: "has no form in JSON"},
@@ -290,7 +290,7 @@ func TestParseRefuses(t *testing.T) {
 
 	for name, tc := range map[string]struct{ data, want string }{
 		"no link":           {`{"links":[],"networks":[{"id":"n","type":"ipv4","link":"x"}]}`, `networks[0].link: "x": is not the id of a link`},
-		"a link twice":      {`{"links":[{"id":"a","type":"phy"},{"id":"a","type":"phy"}]}`, `links[1]: the id "a" is there twice`},
+		"a link twice":      {`{"links":[{"id":"a","type":"phy"},{"id":"a","type":"phy"}]}`, `links[1]: the id "a" occurs twice`},
 		"type of link":      {`{"links":[{"id":"a","type":"wlan"}]}`, `links[0].type: "wlan": must be bond, vlan`},
 		"type of network":   {strings.Replace(dualOpenStack, `"ipv4"`, `"ipx"`, 1), `networks[0].type: "ipx": must be one of`},
 		"MAC":               {strings.Replace(dualOpenStack, "52:54:00:12:34:56", "52:54", 1), "links[0].ethernet_mac_address"},
@@ -299,14 +299,14 @@ func TestParseRefuses(t *testing.T) {
 		"name server":       {strings.Replace(dualOpenStack, `"8.8.8.8"`, `"dns.example"`, 1), "services[0].address"},
 		"MTU":               {strings.Replace(dualOpenStack, "1400", "70000", 1), "links[0].mtu: \"70000\": must be a whole number"},
 		"VLAN":              {`{"links":[{"id":"a","type":"vlan","vlan_id":9999,"vlan_link":"b"}]}`, "links[0].vlan_id"},
-		"a VLAN on nothing": {`{"links":[{"id":"a","type":"vlan","vlan_id":9,"vlan_link":"b"}]}`, `is on link "b", which is not there`},
-		"a VLAN on itself":  {`{"links":[{"id":"a","type":"vlan","vlan_id":9,"vlan_link":"a"}]}`, `link "a": is on itself`},
+		"a VLAN on nothing": {`{"links":[{"id":"a","type":"vlan","vlan_id":9,"vlan_link":"b"}]}`, `uses link "b", which does not exist`},
+		"a VLAN on itself":  {`{"links":[{"id":"a","type":"vlan","vlan_id":9,"vlan_link":"a"}]}`, `link "a": uses itself`},
 		"bond mode":         {`{"links":[{"id":"a","type":"bond","bond_mode":"fast","bond_links":[]}]}`, `bond mode "fast"`},
 		"v2 address":        {strings.Replace(dualV2, "10/26", "10", 1), "ethernets.eno101.addresses[0]: \"192.168.1.10\": must be an address with its prefix length"},
 		"v2 route":          {strings.Replace(dualV2, "via: 192.168.1.1", "via: fd00::1", 1), "routes[0]"},
-		"v2 gateway4":       {"version: 2\nethernets: {a: {gateway4: 'fd00::1'}}", "gateway4: fd00::1: is of the other family"},
+		"v2 gateway4":       {"version: 2\nethernets: {a: {gateway4: 'fd00::1'}}", "gateway4: fd00::1: is not of the right address family"},
 		"v2 flag":           {"version: 2\nethernets: {a: {dhcp4: maybe}}", "dhcp4: must be true or false"},
-		"v2 bridge":         {"version: 2\nbridges: {a: {}}", "bridges: is not read"},
+		"v2 bridge":         {"version: 2\nbridges: {a: {}}", "bridges: is not supported"},
 		"v2 long name":      {"version: 2\nethernets: {a: {set-name: sixteencharacter}}", "interface name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -338,7 +338,7 @@ func TestParseTakes(t *testing.T) {
 			}},
 		"netplan's": {"network:\n  version: 2\n  renderer: networkd\n  ethernets:\n    a:\n      gateway4: 10.0.0.1\n      addresses: [10.0.0.5/24: {label: x}]\n      routes: [{to: default, via: 'fd00::1', metric: 5}, {to: 10.9.9.9, via: 10.0.0.2}]\n",
 			&netdata.Network{Links: []netdata.Link{{ID: "a", Name: "a", Addresses: []netip.Prefix{prefix("10.0.0.5/24")},
-				Routes: []netdata.Route{netdata.Default(addr("fd00::1")), {To: prefix("10.9.9.9/32"), Via: addr("10.0.0.2")}, netdata.Default(addr("10.0.0.1"))}}}}},
+				Routes: []netdata.Route{netdata.DefaultRoute(addr("fd00::1")), {To: prefix("10.9.9.9/32"), Via: addr("10.0.0.2")}, netdata.DefaultRoute(addr("10.0.0.1"))}}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -361,7 +361,7 @@ func everything() *netdata.Network {
 		netdata.Link{ID: "bond0", Name: "bond0", MAC: "52:54:00:00:00:03", DHCP4: true,
 			Bond: &netdata.Bond{Mode: "802.3ad", Links: []string{"port1", "port2"}}},
 		netdata.Link{ID: "vlan7", Name: "vlan7", MAC: "52:54:00:00:00:04", VLAN: &netdata.VLAN{ID: 7, Link: "bond0"},
-			Addresses: []netip.Prefix{prefix("10.7.0.5/32")}, Routes: []netdata.Route{netdata.Default(netip.MustParseAddr("10.7.0.1"))}},
+			Addresses: []netip.Prefix{prefix("10.7.0.5/32")}, Routes: []netdata.Route{netdata.DefaultRoute(netip.MustParseAddr("10.7.0.1"))}},
 	)
 
 	return n
@@ -407,12 +407,12 @@ func lacks(t *testing.T, text string, lines ...string) {
 func TestNetplan(t *testing.T) {
 	t.Parallel()
 
-	data, err := everything().V2()
+	data, err := everything().EncodeV2()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, data))), "")
+	made := strings.Join(slices.Sorted(maps.Values(exe.RunNetplan(t, data))), "")
 
 	lacks(t, made, "MACAddress=52:54:00:12:34:56", "Address=192.168.1.10/26", "Address=2620:0:860:2::10/64", "Gateway=192.168.1.1",
 		"Gateway=2620:0:860:2::1", "DNS=8.8.8.8", "DNS=2001:4860:4860::8888", "Domains=example.com", "MTUBytes=1400", "Mode=802.3ad", "Bond=bond0",
@@ -423,9 +423,9 @@ func TestNetplan(t *testing.T) {
 func TestCloudInit(t *testing.T) {
 	t.Parallel()
 
-	program := exe.Find(t, "cloud-init", "cloud-init")
+	program := exe.FindProgram(t, "cloud-init", "cloud-init")
 
-	for kind, write := range map[string]func() ([]byte, error){"network_data.json": everything().OpenStack, "yaml": everything().V2} {
+	for kind, write := range map[string]func() ([]byte, error){"network_data.json": everything().EncodeOpenStack, "yaml": everything().EncodeV2} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 

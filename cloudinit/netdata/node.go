@@ -18,11 +18,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// Bounds of what is read.
+// Limits of the input.
 const (
 	maxData  = 1 << 20
 	maxDepth = 64
-	// maxValues is how many there may be before aliases are written out: an interface has some ten.
+	// maxValues is the maximum number of values before aliases are expanded. An interface has about ten
+	// values.
 	maxValues = 4000
 	maxNodes  = 2 * maxValues
 )
@@ -35,14 +36,14 @@ const (
 	tagList   = "!!seq"
 )
 
-// decode reads JSON or YAML into a tree without aliases, merge keys and double keys.
-// The order of keys, comments, and numbers as they were written stay.
-func decode(data []byte) (root *yaml.Node, isJSON bool, err error) {
+// decodeTree decodes JSON or YAML to a tree. It expands aliases and merge keys, and returns an error for
+// duplicate keys. It keeps the order of keys, comments, and the notation of numbers.
+func decodeTree(data []byte) (root *yaml.Node, isJSON bool, err error) {
 	if len(data) > maxData {
-		return nil, false, fmt.Errorf("network data: %d bytes, at most %d are read", len(data), maxData)
+		return nil, false, fmt.Errorf("network data: has %d bytes, more than the limit of %d", len(data), maxData)
 	}
 
-	if err := inputbound.YAML(data, maxValues); err != nil {
+	if err := inputbound.CheckYAML(data, maxValues); err != nil {
 		return nil, false, fmt.Errorf("network data: %w", err)
 	}
 
@@ -76,25 +77,26 @@ func decodeYAML(data []byte) (*yaml.Node, error) {
 
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("has a second YAML document or ends badly: only one is read, remove what follows the line ---")
+		return nil, errors.New("has a second YAML document or an invalid end: only one document is supported, " +
+			"remove the text after the line ---")
 	}
 
-	return plain(doc.Content[0], 0, &budget{values: maxNodes, bytes: maxData})
+	return expand(doc.Content[0], 0, &budget{values: maxNodes, bytes: maxData})
 }
 
-// budget is what a tree may yet have when its aliases are written out.
+// budget contains how many values and bytes a tree may still add when its aliases are expanded.
 type budget struct{ values, bytes int }
 
-// plain copies a tree with its aliases and merge keys written out.
-func plain(n *yaml.Node, depth int, left *budget) (*yaml.Node, error) {
+// expand copies a tree and expands its aliases and merge keys.
+func expand(n *yaml.Node, depth int, remaining *budget) (*yaml.Node, error) {
 	if n.Kind == yaml.AliasNode {
-		return plain(n.Alias, depth+1, left)
+		return expand(n.Alias, depth+1, remaining)
 	}
 
-	left.values--
-	left.bytes -= len(n.Value)
+	remaining.values--
+	remaining.bytes -= len(n.Value)
 
-	if depth > maxDepth || left.values < 0 || left.bytes < 0 {
+	if depth > maxDepth || remaining.values < 0 || remaining.bytes < 0 {
 		return nil, fmt.Errorf("line %d: is more than %d levels deep, or has more than %d values or %d bytes",
 			n.Line, maxDepth, maxNodes, maxData)
 	}
@@ -103,7 +105,7 @@ func plain(n *yaml.Node, depth int, left *budget) (*yaml.Node, error) {
 	out.Anchor, out.Alias, out.Content = "", nil, nil
 
 	if n.Kind == yaml.ScalarNode {
-		// The library writes some block texts so that they cannot be read again.
+		// The library writes some block texts in a form that it cannot parse, so they are quoted.
 		if strings.ContainsAny(n.Value, "\r\n\u0085\u2028\u2029") || n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
 			out.Style = n.Style&^(yaml.LiteralStyle|yaml.FoldedStyle|yaml.SingleQuotedStyle) | yaml.DoubleQuotedStyle
 		}
@@ -112,11 +114,11 @@ func plain(n *yaml.Node, depth int, left *budget) (*yaml.Node, error) {
 	}
 
 	if n.Kind == yaml.MappingNode {
-		return &out, plainMapping(n, &out, depth, left)
+		return &out, expandMapping(n, &out, depth, remaining)
 	}
 
 	for _, c := range n.Content {
-		child, err := plain(c, depth+1, left)
+		child, err := expand(c, depth+1, remaining)
 		if err != nil {
 			return nil, err
 		}
@@ -127,45 +129,45 @@ func plain(n *yaml.Node, depth int, left *budget) (*yaml.Node, error) {
 	return &out, nil
 }
 
-func plainMapping(n, out *yaml.Node, depth int, left *budget) error {
+func expandMapping(n, out *yaml.Node, depth int, remaining *budget) error {
 	var merged []*yaml.Node
 
-	own := map[string]bool{}
+	ownKeys := map[string]bool{}
 
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, err := plain(n.Content[i], depth+1, left)
+		key, err := expand(n.Content[i], depth+1, remaining)
 		if err != nil {
 			return err
 		}
 
-		value, err := plain(n.Content[i+1], depth+1, left)
+		value, err := expand(n.Content[i+1], depth+1, remaining)
 		if err != nil {
 			return err
 		}
 
 		switch {
 		case key.Kind != yaml.ScalarNode:
-			return fmt.Errorf("line %d: a key must be a text", key.Line)
+			return fmt.Errorf("line %d: a key must be a single value", key.Line)
 		case key.Tag == "!!merge" && value.Kind == yaml.SequenceNode:
 			merged = append(merged, value.Content...)
 		case key.Tag == "!!merge":
 			merged = append(merged, value)
-		case own[key.Value]:
-			return fmt.Errorf("line %d: the key %q is there twice", key.Line, key.Value)
+		case ownKeys[key.Value]:
+			return fmt.Errorf("line %d: the key %q occurs twice", key.Line, key.Value)
 		default:
-			own[key.Value] = true
+			ownKeys[key.Value] = true
 			out.Content = append(out.Content, key, value)
 		}
 	}
 
 	for _, m := range merged {
 		if m.Kind != yaml.MappingNode {
-			return fmt.Errorf("line %d: << must name mappings", m.Line)
+			return fmt.Errorf("line %d: << must refer to mappings", m.Line)
 		}
 
 		for i := 0; i+1 < len(m.Content); i += 2 {
-			if key := m.Content[i].Value; !own[key] {
-				own[key] = true
+			if key := m.Content[i].Value; !ownKeys[key] {
+				ownKeys[key] = true
 				out.Content = append(out.Content, m.Content[i], m.Content[i+1])
 			}
 		}
@@ -178,24 +180,24 @@ func decodeJSON(data []byte) (*yaml.Node, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 
-	return jsonValue(dec, 0)
+	return decodeJSONValue(dec, 0)
 }
 
-func jsonValue(dec *json.Decoder, depth int) (*yaml.Node, error) {
+func decodeJSONValue(dec *json.Decoder, depth int) (*yaml.Node, error) {
 	token, err := dec.Token()
 	if err != nil || depth > maxDepth {
-		return nil, fmt.Errorf("is not JSON that can be read, or is more than %d levels deep: %w", maxDepth, err)
+		return nil, fmt.Errorf("is not valid JSON, or is more than %d levels deep: %w", maxDepth, err)
 	}
 
 	switch t := token.(type) {
 	case json.Delim:
 		if t == '[' {
-			return jsonList(dec, depth)
+			return decodeJSONList(dec, depth)
 		}
 
-		return jsonMapping(dec, depth)
+		return decodeJSONMapping(dec, depth)
 	case string:
-		return text(t), nil
+		return newText(t), nil
 	case json.Number:
 		tag := "!!int"
 		if strings.ContainsAny(t.String(), ".eE") {
@@ -210,11 +212,11 @@ func jsonValue(dec *json.Decoder, depth int) (*yaml.Node, error) {
 	}
 }
 
-func jsonList(dec *json.Decoder, depth int) (*yaml.Node, error) {
-	out := list()
+func decodeJSONList(dec *json.Decoder, depth int) (*yaml.Node, error) {
+	out := newList()
 
 	for dec.More() {
-		v, err := jsonValue(dec, depth+1)
+		v, err := decodeJSONValue(dec, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -227,23 +229,23 @@ func jsonList(dec *json.Decoder, depth int) (*yaml.Node, error) {
 	return out, err
 }
 
-func jsonMapping(dec *json.Decoder, depth int) (*yaml.Node, error) {
-	out := mapping()
+func decodeJSONMapping(dec *json.Decoder, depth int) (*yaml.Node, error) {
+	out := newMapping()
 	seen := map[string]bool{}
 
 	for dec.More() {
-		key, err := jsonValue(dec, depth+1)
+		key, err := decodeJSONValue(dec, depth+1)
 		if err != nil {
 			return nil, err
 		}
 
 		if seen[key.Value] {
-			return nil, fmt.Errorf("the key %q is there twice", key.Value)
+			return nil, fmt.Errorf("the key %q occurs twice", key.Value)
 		}
 
 		seen[key.Value] = true
 
-		v, err := jsonValue(dec, depth+1)
+		v, err := decodeJSONValue(dec, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -256,7 +258,7 @@ func jsonMapping(dec *json.Decoder, depth int) (*yaml.Node, error) {
 	return out, err
 }
 
-// encodeJSON writes a tree as JSON with two spaces of indent.
+// encodeJSON encodes a tree as JSON with an indent of two spaces.
 func encodeJSON(root *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	if err := writeJSON(&b, root); err != nil {
@@ -265,7 +267,7 @@ func encodeJSON(root *yaml.Node) ([]byte, error) {
 
 	var out bytes.Buffer
 	if err := json.Indent(&out, b.Bytes(), "", "  "); err != nil {
-		return nil, fmt.Errorf("write network data as JSON: %w", err)
+		return nil, fmt.Errorf("encode network data as JSON: %w", err)
 	}
 
 	return append(out.Bytes(), '\n'), nil
@@ -295,7 +297,7 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 				b.WriteByte(',')
 			}
 
-			quoteJSON(b, n.Content[i].Value)
+			writeJSONString(b, n.Content[i].Value)
 			b.WriteByte(':')
 
 			if err := writeJSON(b, n.Content[i+1]); err != nil {
@@ -305,14 +307,14 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 
 		b.WriteByte('}')
 	default:
-		return scalarJSON(b, n)
+		return writeJSONScalar(b, n)
 	}
 
 	return nil
 }
 
-// scalarJSON writes one value. Numbers stay as they are written where JSON allows it.
-func scalarJSON(b *bytes.Buffer, n *yaml.Node) error {
+// writeJSONScalar writes one value. It keeps the notation of a number if JSON allows it.
+func writeJSONScalar(b *bytes.Buffer, n *yaml.Node) error {
 	switch n.ShortTag() {
 	case tagNull:
 		b.WriteString("null")
@@ -330,26 +332,26 @@ func scalarJSON(b *bytes.Buffer, n *yaml.Node) error {
 
 		out, err := json.Marshal(v)
 		if err != nil {
-			return fmt.Errorf("network data line %d: %q has no form in JSON: write it as a text", n.Line, n.Value)
+			return fmt.Errorf("network data line %d: %q has no form in JSON: write it as a string", n.Line, n.Value)
 		}
 
 		b.Write(out)
 	default:
-		quoteJSON(b, n.Value)
+		writeJSONString(b, n.Value)
 	}
 
 	return nil
 }
 
-func quoteJSON(b *bytes.Buffer, s string) {
+func writeJSONString(b *bytes.Buffer, s string) {
 	enc := json.NewEncoder(b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) //nolint:errchkjson // a text always encodes
+	_ = enc.Encode(s) //nolint:errchkjson // encoding a string never fails
 
-	b.Truncate(b.Len() - 1) // the line's end
+	b.Truncate(b.Len() - 1) // removes the newline
 }
 
-// encodeYAML writes a tree as YAML with two spaces of indent.
+// encodeYAML encodes a tree as YAML with an indent of two spaces.
 func encodeYAML(root *yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 
@@ -357,19 +359,19 @@ func encodeYAML(root *yaml.Node) ([]byte, error) {
 	enc.SetIndent(2)
 
 	if err := enc.Encode(root); err != nil {
-		return nil, fmt.Errorf("write network data as YAML: %w", err)
+		return nil, fmt.Errorf("encode network data as YAML: %w", err)
 	}
 
 	if err := enc.Close(); err != nil {
-		return nil, fmt.Errorf("write network data as YAML: %w", err)
+		return nil, fmt.Errorf("encode network data as YAML: %w", err)
 	}
 
 	return b.Bytes(), nil
 }
 
-// text is a text as a value. The library quotes what a reader of YAML 1.1, as cloud-init
-// is, would take for something else: 52:54:00:12:34:56 is a number there.
-func text(s string) *yaml.Node {
+// newText returns a node with a string. The library quotes strings to which a YAML 1.1 parser, such as
+// cloud-init's, would give another type. For example, 52:54:00:12:34:56 is a number in YAML 1.1.
+func newText(s string) *yaml.Node {
 	n := &yaml.Node{}
 	if err := n.Encode(s); err != nil || n.Kind != yaml.ScalarNode || n.Value != s || strings.Contains(s, "\n") {
 		n = &yaml.Node{Kind: yaml.ScalarNode, Value: s, Style: yaml.DoubleQuotedStyle}
@@ -380,36 +382,36 @@ func text(s string) *yaml.Node {
 	return n
 }
 
-func number(i int) *yaml.Node {
+func newNumber(i int) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(i)}
 }
 
-func boolean(b bool) *yaml.Node {
+func newBoolean(b bool) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(b)}
 }
 
-func list(items ...*yaml.Node) *yaml.Node {
+func newList(items ...*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: tagList, Content: items}
 }
 
-func mapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: tagMap} }
+func newMapping() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: tagMap} }
 
-func texts[T fmt.Stringer](items []T) *yaml.Node {
-	out := list()
+func newTexts[T fmt.Stringer](items []T) *yaml.Node {
+	out := newList()
 	for _, i := range items {
-		out.Content = append(out.Content, text(i.String()))
+		out.Content = append(out.Content, newText(i.String()))
 	}
 
 	return out
 }
 
-// add puts a key at the end of a mapping.
-func add(m *yaml.Node, key string, value *yaml.Node) {
-	m.Content = append(m.Content, text(key), value)
+// addKey adds a key at the end of a mapping.
+func addKey(m *yaml.Node, key string, value *yaml.Node) {
+	m.Content = append(m.Content, newText(key), value)
 }
 
-// set replaces a key's value, or adds the key.
-func set(m *yaml.Node, key string, value *yaml.Node) {
+// setKey replaces the value of a key, or adds the key at the end.
+func setKey(m *yaml.Node, key string, value *yaml.Node) {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key {
 			m.Content[i+1] = value
@@ -418,10 +420,10 @@ func set(m *yaml.Node, key string, value *yaml.Node) {
 		}
 	}
 
-	add(m, key, value)
+	addKey(m, key, value)
 }
 
-// lookup finds a key's value; nil if there is none or it is null.
+// lookup returns the value of a key. It returns nil if the key is missing or its value is null.
 func lookup(m *yaml.Node, key string) *yaml.Node {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Value == key {
@@ -436,7 +438,7 @@ func lookup(m *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// keys are the keys of a mapping in their order.
+// keys returns the keys of a mapping in their order.
 func keys(m *yaml.Node) []string {
 	var out []string
 	for i := 0; i+1 < len(m.Content); i += 2 {

@@ -31,150 +31,152 @@ const (
 	typeVLAN     = "vlan"
 )
 
-// OpenStack writes network_data.json for a config drive. Every link needs a MAC address,
-// by the schema. Search domains, for which the schema has no key, are written where
-// cloud-init looks for them: as dns_search of each network.
+// EncodeOpenStack encodes the network as network_data.json for a config drive. The schema requires a MAC
+// address for every link. The schema has no key for search domains, so they are written as dns_search of each
+// network, where cloud-init expects them.
 //
-// A single address (/32) gets the netmask 255.255.255.255, which is what readers expect;
-// the pattern of the published schema leaves that one mask out.
-func (n *Network) OpenStack() ([]byte, error) { return n.openStack(true) }
+// A single address (/32) gets the netmask 255.255.255.255. Parsers expect this netmask, although the pattern
+// in the published schema does not allow it.
+func (n *Network) EncodeOpenStack() ([]byte, error) { return n.encodeOpenStack(true) }
 
-// OpenStackTemplate is OpenStack for links whose MAC address is not known yet: such a
-// link has none, and Expand puts it in.
-func (n *Network) OpenStackTemplate() ([]byte, error) { return n.openStack(false) }
+// EncodeOpenStackTemplate is like EncodeOpenStack, but it allows links without a MAC address. Expand adds the
+// MAC address when it is known.
+func (n *Network) EncodeOpenStackTemplate() ([]byte, error) { return n.encodeOpenStack(false) }
 
-func (n *Network) openStack(needMAC bool) ([]byte, error) {
+func (n *Network) encodeOpenStack(requireMAC bool) ([]byte, error) {
 	if err := n.Validate(); err != nil {
-		return nil, fmt.Errorf("write network_data.json: %w", err)
+		return nil, fmt.Errorf("encode network_data.json: %w", err)
 	}
 
-	links, networks, services := list(), list(), list()
+	links, networks, services := newList(), newList(), newList()
 
 	for i := range n.Links {
 		l := &n.Links[i]
 
 		switch {
-		case l.MAC == "" && needMAC:
-			return nil, fmt.Errorf("write network_data.json: link %q: has no MAC address", l.ID)
+		case l.MAC == "" && requireMAC:
+			return nil, fmt.Errorf("encode network_data.json: link %q: has no MAC address", l.ID)
 		case l.Options != nil:
-			return nil, fmt.Errorf("write network_data.json: link %q: it has no words for options of DHCP", l.ID)
+			return nil, fmt.Errorf("encode network_data.json: link %q: the format does not support DHCP options", l.ID)
 		case strings.ContainsAny(l.Name, "*?["):
-			return nil, fmt.Errorf("write network_data.json: link %q: the name %q is a pattern: write one interface's name", l.ID, l.Name)
+			return nil, fmt.Errorf("encode network_data.json: link %q: the name %q is a pattern: use the name of one interface",
+				l.ID, l.Name)
 		}
 
-		links.Content = append(links.Content, osLink(l))
-		osNetworks(l, networks)
+		links.Content = append(links.Content, newOSLink(l))
+		addOSNetworks(l, networks)
 	}
 
 	if len(n.DNS.Search) > 0 {
 		if len(networks.Content) == 0 {
-			return nil, errors.New("write network_data.json: search domains need a link with an address, DHCP or a route")
+			return nil, errors.New("encode network_data.json: search domains need a link with an address, DHCP or a route")
 		}
 
 		for _, network := range networks.Content {
-			domains := list()
+			domains := newList()
 			for _, d := range n.DNS.Search {
-				domains.Content = append(domains.Content, text(d))
+				domains.Content = append(domains.Content, newText(d))
 			}
 
-			add(network, "dns_search", domains)
+			addKey(network, "dns_search", domains)
 		}
 	}
 
 	for _, s := range n.DNS.Servers {
-		services.Content = append(services.Content, dnsService(s))
+		services.Content = append(services.Content, newDNSService(s))
 	}
 
-	// What asks for DHCP but has routes of its own has to say so: see acceptOptions.
+	// A network with DHCP and its own routes needs the list of accepted options: see newAcceptOptions.
 	for _, network := range networks.Content {
 		if lookup(network, "routes") != nil && lookup(network, "type").Value == typeIPv4DHCP {
-			add(network, "accept_dhcp_option", acceptOptions(len(n.DNS.Servers) > 0))
+			addKey(network, "accept_dhcp_option", newAcceptOptions(len(n.DNS.Servers) > 0))
 		}
 	}
 
-	root := mapping()
-	add(root, keyLinks, links)
-	add(root, keyNetworks, networks)
-	add(root, keyServices, services)
+	root := newMapping()
+	addKey(root, keyLinks, links)
+	addKey(root, keyNetworks, networks)
+	addKey(root, keyServices, services)
 
 	return encodeJSON(root)
 }
 
-// acceptOptions tells afterburn that the routes next to DHCP are to be used: without a
-// list that leaves "router" out it takes none. Others skip the key.
-func acceptOptions(ownDNS bool) *yaml.Node {
-	options := list(text("subnet_mask"))
-	if !ownDNS {
-		options.Content = append(options.Content, text("domain_name_server"))
+// newAcceptOptions returns the list of DHCP options that afterburn accepts. Afterburn uses the routes of a
+// network with DHCP only if the list does not contain "router". Other programs ignore the list.
+func newAcceptOptions(hasServers bool) *yaml.Node {
+	options := newList(newText("subnet_mask"))
+	if !hasServers {
+		options.Content = append(options.Content, newText("domain_name_server"))
 	}
 
 	return options
 }
 
-func dnsService(server netip.Addr) *yaml.Node {
-	service := mapping()
-	add(service, "type", text(typeDNS))
-	add(service, "address", text(server.String()))
+func newDNSService(server netip.Addr) *yaml.Node {
+	service := newMapping()
+	addKey(service, "type", newText(typeDNS))
+	addKey(service, "address", newText(server.String()))
 
 	return service
 }
 
-func osLink(l *Link) *yaml.Node {
-	m := mapping()
-	add(m, "id", text(l.ID))
+func newOSLink(l *Link) *yaml.Node {
+	m := newMapping()
+	addKey(m, "id", newText(l.ID))
 
 	if l.Name != "" {
-		add(m, "name", text(l.Name))
+		addKey(m, "name", newText(l.Name))
 	}
 
 	macKey := "ethernet_mac_address"
 
 	switch {
 	case l.VLAN != nil:
-		add(m, "type", text(typeVLAN))
-		add(m, "vlan_id", number(l.VLAN.ID))
-		add(m, "vlan_link", text(l.VLAN.Link))
+		addKey(m, "type", newText(typeVLAN))
+		addKey(m, "vlan_id", newNumber(l.VLAN.ID))
+		addKey(m, "vlan_link", newText(l.VLAN.Link))
 
 		macKey = "vlan_mac_address"
 	case l.Bond != nil:
-		members := list()
+		members := newList()
 		for _, id := range l.Bond.Links {
-			members.Content = append(members.Content, text(id))
+			members.Content = append(members.Content, newText(id))
 		}
 
-		add(m, "type", text(typeBond))
-		add(m, "bond_mode", text(l.Bond.Mode))
-		add(m, "bond_links", members)
+		addKey(m, "type", newText(typeBond))
+		addKey(m, "bond_mode", newText(l.Bond.Mode))
+		addKey(m, "bond_links", members)
 	default:
-		add(m, "type", text(typePhysical))
+		addKey(m, "type", newText(typePhysical))
 	}
 
 	if l.MAC != "" {
-		add(m, macKey, text(l.MAC))
+		addKey(m, macKey, newText(l.MAC))
 	}
 
 	if l.MTU != 0 {
-		add(m, "mtu", number(l.MTU))
+		addKey(m, "mtu", newNumber(l.MTU))
 	}
 
 	return m
 }
 
-// osNetworks adds a link's networks: one for each address and each way to get one. The
-// routes of a family are on its first network; without any they make one of their own.
-func osNetworks(l *Link, networks *yaml.Node) {
+// addOSNetworks adds the networks of a link: one for each address, and one for each method of automatic
+// configuration. The routes of an address family belong to the first network of the family. If the family has
+// no network, its routes get their own network.
+func addOSNetworks(l *Link, networks *yaml.Node) {
 	for _, v6 := range []bool{false, true} {
 		static, dhcp := typeIPv4, typeIPv4DHCP
 		if v6 {
 			static, dhcp = typeIPv6, typeIPv6DHCP
 		}
 
-		var made []*yaml.Node
+		var added []*yaml.Node
 
 		network := func(kind string) *yaml.Node {
 			m := newNetwork(fmt.Sprintf("network%d", len(networks.Content)), kind, l.ID)
 			networks.Content = append(networks.Content, m)
-			made = append(made, m)
+			added = append(added, m)
 
 			return m
 		}
@@ -182,8 +184,8 @@ func osNetworks(l *Link, networks *yaml.Node) {
 		for _, a := range l.Addresses {
 			if a.Addr().Is6() == v6 {
 				m := network(static)
-				add(m, "ip_address", text(a.Addr().String()))
-				add(m, "netmask", text(maskOf(a)))
+				addKey(m, "ip_address", newText(a.Addr().String()))
+				addKey(m, "netmask", newText(formatMask(a)))
 			}
 		}
 
@@ -195,96 +197,97 @@ func osNetworks(l *Link, networks *yaml.Node) {
 			network(typeSLAAC)
 		}
 
-		routes := osRoutes(l.Routes, v6)
+		routes := newOSRoutes(l.Routes, v6)
 		if len(routes.Content) == 0 {
 			continue
 		}
 
-		if len(made) == 0 {
+		if len(added) == 0 {
 			network(static)
 		}
 
-		add(made[0], "routes", routes)
+		addKey(added[0], "routes", routes)
 	}
 }
 
 func newNetwork(id, kind, link string) *yaml.Node {
-	m := mapping()
-	add(m, "id", text(id))
-	add(m, "type", text(kind))
-	add(m, "link", text(link))
-	add(m, "network_id", text(id))
+	m := newMapping()
+	addKey(m, "id", newText(id))
+	addKey(m, "type", newText(kind))
+	addKey(m, "link", newText(link))
+	addKey(m, "network_id", newText(id))
 
 	return m
 }
 
-func osRoutes(routes []Route, v6 bool) *yaml.Node {
-	out := list()
+func newOSRoutes(routes []Route, v6 bool) *yaml.Node {
+	out := newList()
 
 	for _, r := range routes {
 		if r.To.Addr().Is6() != v6 {
 			continue
 		}
 
-		m := mapping()
-		add(m, "network", text(r.To.Addr().String()))
-		add(m, "netmask", text(maskOf(r.To)))
-		add(m, "gateway", text(r.Via.String()))
+		m := newMapping()
+		addKey(m, "network", newText(r.To.Addr().String()))
+		addKey(m, "netmask", newText(formatMask(r.To)))
+		addKey(m, "gateway", newText(r.Via.String()))
 		out.Content = append(out.Content, m)
 	}
 
 	return out
 }
 
-// maskOf is a prefix length as an address: 255.255.255.0, ffff:ffff:ffff:ffff::.
-func maskOf(p netip.Prefix) string {
+// formatMask formats a prefix length as an address, e.g. 255.255.255.0 or ffff:ffff:ffff:ffff::.
+func formatMask(p netip.Prefix) string {
 	mask, _ := netip.AddrFromSlice(net.CIDRMask(p.Bits(), p.Addr().BitLen()))
 
 	return mask.String()
 }
 
-// maskBits reads a netmask of an address: as an address or as a prefix length.
-func maskBits(mask string, of netip.Addr) (int, error) {
-	wrong := fmt.Errorf("netmask %q: must be as %s or a prefix length, for %s", mask,
-		maskOf(netip.PrefixFrom(of, of.BitLen()/2)), of)
+// parseMask parses the netmask of addr and returns its prefix length. The netmask is an address or a prefix
+// length.
+func parseMask(mask string, addr netip.Addr) (int, error) {
+	errMask := fmt.Errorf("netmask %q: must be a prefix length or a mask such as %s for %s", mask,
+		formatMask(netip.PrefixFrom(addr, addr.BitLen()/2)), addr)
 
-	if bits, err := parseUint(mask, of.BitLen()); err == nil {
+	if bits, err := parseUint(mask, addr.BitLen()); err == nil {
 		return bits, nil
 	}
 
 	a, err := netip.ParseAddr(mask)
-	if err != nil || a.Zone() != "" || a.BitLen() != of.BitLen() {
-		return 0, wrong
+	if err != nil || a.Zone() != "" || a.BitLen() != addr.BitLen() {
+		return 0, errMask
 	}
 
 	ones, size := net.IPMask(a.AsSlice()).Size()
 	if size == 0 {
-		return 0, wrong
+		return 0, errMask
 	}
 
 	return ones, nil
 }
 
-func parseUint(s string, most int) (int, error) {
+func parseUint(s string, maximum int) (int, error) {
 	v := 0
 
 	for i, c := range s {
 		if c < '0' || c > '9' || i > 2 {
-			return 0, errors.New("is no number")
+			return 0, errors.New("is not a number")
 		}
 
 		v = v*10 + int(c-'0')
 	}
 
-	if s == "" || v > most {
-		return 0, errors.New("is out of bounds")
+	if s == "" || v > maximum {
+		return 0, errors.New("is out of range")
 	}
 
 	return v, nil
 }
 
-// osLinkTypes are the types of a link that is one device: those of the schema, and those
-// that cloud-init knows besides.
+// osLinkTypes returns the types of a link that is a single device: the types in the schema, and further types
+// that cloud-init supports.
 func osLinkTypes() []string {
 	return []string{
 		"bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif", typePhysical,
@@ -292,11 +295,11 @@ func osLinkTypes() []string {
 	}
 }
 
-// parseOpenStack reads network_data.json.
+// parseOpenStack parses network_data.json.
 func parseOpenStack(root cursor) (*Network, error) {
 	n := &Network{}
 
-	links, err := root.get(keyLinks).list()
+	links, err := root.get(keyLinks).items()
 	if err != nil {
 		return nil, err
 	}
@@ -309,15 +312,15 @@ func parseOpenStack(root cursor) (*Network, error) {
 			return nil, err
 		}
 
-		if _, double := byID[l.ID]; double {
-			return nil, c.errorf("the id %q is there twice", l.ID)
+		if _, duplicate := byID[l.ID]; duplicate {
+			return nil, c.errorf("the id %q occurs twice", l.ID)
 		}
 
 		byID[l.ID] = len(n.Links)
 		n.Links = append(n.Links, l)
 	}
 
-	networks, err := root.get(keyNetworks).list()
+	networks, err := root.get(keyNetworks).items()
 	if err != nil {
 		return nil, err
 	}
@@ -328,8 +331,8 @@ func parseOpenStack(root cursor) (*Network, error) {
 			return nil, err
 		}
 
-		i, known := byID[id]
-		if !known {
+		i, ok := byID[id]
+		if !ok {
 			return nil, c.get("link").errorf("%q: is not the id of a link", id)
 		}
 
@@ -341,23 +344,23 @@ func parseOpenStack(root cursor) (*Network, error) {
 	return n, parseServices(root.get(keyServices), &n.DNS)
 }
 
-func parseServices(at cursor, dns *DNS) error {
-	services, err := at.list()
+func parseServices(services cursor, dns *DNS) error {
+	items, err := services.items()
 	if err != nil {
 		return err
 	}
 
-	for _, c := range services {
+	for _, c := range items {
 		kind, err := c.get("type").text()
 		if err != nil {
 			return err
 		}
 
 		if kind != typeDNS {
-			continue // other services are none of ours
+			continue // the model has no other services
 		}
 
-		if err := c.get("address").serverInto(dns); err != nil {
+		if err := c.get("address").addServerTo(dns); err != nil {
 			return err
 		}
 	}
@@ -385,7 +388,7 @@ func parseOSLink(c cursor) (Link, error) {
 	switch {
 	case kind == typeVLAN:
 		macKey, l.VLAN = "vlan_mac_address", &VLAN{}
-		l.VLAN.ID, err = c.get("vlan_id").integer(0, maxVLAN)
+		l.VLAN.ID, err = c.get("vlan_id").parseInteger(0, maxVLAN)
 
 		if err == nil {
 			l.VLAN.Link, err = c.get("vlan_link").text()
@@ -410,30 +413,30 @@ func parseOSLink(c cursor) (Link, error) {
 	return l, err
 }
 
-// parseCommon reads what every link may have in either format.
+// parseCommon parses the settings that links have in both formats: name, MAC address and MTU.
 func parseCommon(c cursor, nameKey, macKey string, l *Link) error {
 	var err error
 
-	if at := c.get(nameKey); at.present() {
-		if l.Name, err = at.text(); err != nil {
+	if name := c.get(nameKey); name.isPresent() {
+		if l.Name, err = name.text(); err != nil {
 			return err
 		}
 	}
 
-	if at := c.get(macKey); at.present() {
-		if l.MAC, err = at.mac(); err != nil {
+	if mac := c.get(macKey); mac.isPresent() {
+		if l.MAC, err = mac.mac(); err != nil {
 			return err
 		}
 	}
 
-	if at := c.get("mtu"); at.present() {
-		l.MTU, err = at.integer(1, maxMTU)
+	if mtu := c.get("mtu"); mtu.isPresent() {
+		l.MTU, err = mtu.parseInteger(1, maxMTU)
 	}
 
 	return err
 }
 
-// parseOSNetwork adds one network to its link.
+// parseOSNetwork parses one network and adds its settings to its link.
 func parseOSNetwork(c cursor, l *Link, dns *DNS) error {
 	kind, err := c.get("type").text()
 	if err != nil {
@@ -442,8 +445,8 @@ func parseOSNetwork(c cursor, l *Link, dns *DNS) error {
 
 	switch kind {
 	case typeIPv4, typeIPv6:
-		if c.get("ip_address").present() {
-			a, err := osAddress(c, kind == typeIPv6)
+		if c.get("ip_address").isPresent() {
+			a, err := parseOSAddress(c, kind == typeIPv6)
 			if err != nil {
 				return err
 			}
@@ -452,7 +455,7 @@ func parseOSNetwork(c cursor, l *Link, dns *DNS) error {
 		}
 	case typeIPv4DHCP:
 		l.DHCP4 = true
-	case typeIPv6DHCP, "ipv6_dhcpv6-stateful": // the second is what nova itself writes
+	case typeIPv6DHCP, "ipv6_dhcpv6-stateful": // nova itself writes the second
 		l.DHCP6 = true
 	case typeSLAAC, "ipv6_dhcpv6-stateless":
 		l.SLAAC = true
@@ -461,13 +464,13 @@ func parseOSNetwork(c cursor, l *Link, dns *DNS) error {
 			typeIPv4, typeIPv4DHCP, typeIPv6, typeIPv6DHCP, typeSLAAC)
 	}
 
-	routes, err := c.get("routes").list()
+	routes, err := c.get("routes").items()
 	if err != nil {
 		return err
 	}
 
-	for _, at := range routes {
-		r, err := osRoute(at)
+	for _, item := range routes {
+		r, err := parseOSRoute(item)
 		if err != nil {
 			return err
 		}
@@ -482,11 +485,11 @@ func parseOSNetwork(c cursor, l *Link, dns *DNS) error {
 	return parseDNS(c.get("dns_nameservers"), c.get("dns_search"), dns)
 }
 
-// osAddress reads ip_address and netmask. The address may carry its length itself.
-func osAddress(c cursor, v6 bool) (netip.Prefix, error) {
-	at := c.get("ip_address")
+// parseOSAddress parses ip_address and netmask. Without a netmask, the address must have a prefix length.
+func parseOSAddress(c cursor, v6 bool) (netip.Prefix, error) {
+	field := c.get("ip_address")
 
-	s, err := at.text()
+	s, err := field.text()
 	if err != nil {
 		return netip.Prefix{}, err
 	}
@@ -494,29 +497,29 @@ func osAddress(c cursor, v6 bool) (netip.Prefix, error) {
 	ip, length, hasLength := strings.Cut(s, "/")
 
 	a, err := netip.ParseAddr(ip)
-	if err != nil || a.Is6() != v6 || checkAddr(a) != nil {
-		return netip.Prefix{}, at.errorf("%q: is not an address of type %s", s, c.get("type").node.Value)
+	if err != nil || a.Is6() != v6 || validateAddr(a) != nil {
+		return netip.Prefix{}, field.errorf("%q: is not an address of type %s", s, c.get("type").node.Value)
 	}
 
-	mask := c.get("netmask")
-	if !mask.present() {
+	netmask := c.get("netmask")
+	if !netmask.isPresent() {
 		if !hasLength {
 			return netip.Prefix{}, c.errorf("%s has no netmask", s)
 		}
-	} else if length, err = mask.text(); err != nil {
+	} else if length, err = netmask.text(); err != nil {
 		return netip.Prefix{}, err
 	}
 
-	bits, err := maskBits(length, a)
+	bits, err := parseMask(length, a)
 	if err != nil || bits == 0 {
-		return netip.Prefix{}, c.errorf("%s: %q is not its netmask: write %s or a prefix length", a, length,
-			maskOf(netip.PrefixFrom(a, a.BitLen()/2)))
+		return netip.Prefix{}, c.errorf("%s: %q is not its netmask: write a mask such as %s or a prefix length", a, length,
+			formatMask(netip.PrefixFrom(a, a.BitLen()/2)))
 	}
 
 	return netip.PrefixFrom(a, bits), nil
 }
 
-func osRoute(c cursor) (Route, error) {
+func parseOSRoute(c cursor) (Route, error) {
 	network, err := c.get("network").text()
 	if err != nil {
 		return Route{}, err
@@ -532,12 +535,12 @@ func osRoute(c cursor) (Route, error) {
 		return Route{}, err
 	}
 
-	bits, err := maskBits(mask, a)
+	bits, err := parseMask(mask, a)
 	if err != nil {
-		return Route{}, c.get("netmask").wrap(err)
+		return Route{}, c.get("netmask").wrapError(err)
 	}
 
-	via, err := c.get("gateway").addr()
+	via, err := c.get("gateway").address()
 	if err != nil {
 		return Route{}, err
 	}

@@ -9,43 +9,43 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Format is a form of network data.
+// Format is a format of network data.
 type Format string
 
 // Formats.
 const (
-	// OpenStack is network_data.json of a config drive.
-	OpenStack Format = "openstack"
-	// V2 is network-config of version 2, of NoCloud.
-	V2 Format = "v2"
+	// FormatOpenStack is the network_data.json of a config drive.
+	FormatOpenStack Format = "openstack"
+	// FormatV2 is NoCloud's network-config version 2.
+	FormatV2 Format = "v2"
 )
 
-// Parse reads network data of either format, as JSON or as YAML. What the formats allow
-// and the model has no words for (a vif_id, a metric, a bridge's parameters) is passed
-// over; what contradicts a format is an error with its place.
+// Parse parses network data of either format in JSON or YAML. It ignores settings that a format allows and
+// the model does not support, e.g. a vif_id or a metric. It returns an error with the path for a value that
+// is invalid in its format, and for links that the model does not support, e.g. a bridge.
 func Parse(data []byte) (*Network, Format, error) {
-	root, _, err := decode(data)
+	root, _, err := decodeTree(data)
 	if err != nil {
 		return nil, "", err
 	}
 
-	format, at, err := formatOf(root)
+	format, start, err := detectFormat(root)
 	if err != nil {
 		return nil, "", err
 	}
 
 	var n *Network
 
-	if format == OpenStack {
-		n, err = parseOpenStack(at)
+	if format == FormatOpenStack {
+		n, err = parseOpenStack(start)
 	} else {
-		for _, section := range notInModel() {
-			if c := at.get(section); c.present() {
-				return nil, "", c.errorf("is not read: only ethernets, bonds and vlans are")
+		for _, section := range unsupportedSections() {
+			if c := start.get(section); c.isPresent() {
+				return nil, "", c.errorf("is not supported: use only ethernets, bonds and vlans")
 			}
 		}
 
-		n, err = parseV2(at)
+		n, err = parseV2(start)
 	}
 
 	if err != nil {
@@ -59,24 +59,24 @@ func Parse(data []byte) (*Network, Format, error) {
 	return n, format, nil
 }
 
-// formatOf tells the format, and where it begins: network-config may stand below the key
-// network, as in netplan's own files.
-func formatOf(root *yaml.Node) (Format, cursor, error) {
-	at := cursor{node: root}
+// detectFormat returns the format and the position at which the network data starts. A network-config can be
+// the value of the key network, as in netplan's own files.
+func detectFormat(root *yaml.Node) (Format, cursor, error) {
+	start := cursor{node: root}
 	if inner := lookup(root, "network"); inner != nil && inner.Kind == yaml.MappingNode {
-		at = cursor{path: "network", node: inner}
+		start = cursor{path: "network", node: inner}
 	}
 
-	version := at.get("version")
+	version := start.get("version")
 
 	switch {
-	case version.present() && version.node.Value == "2":
-		return V2, at, nil
-	case version.present():
-		return "", at, version.errorf("%q: only version 2 is read", version.node.Value)
+	case version.isPresent() && version.node.Value == "2":
+		return FormatV2, start, nil
+	case version.isPresent():
+		return "", start, version.errorf("%q: only version 2 is supported", version.node.Value)
 	case lookup(root, keyLinks) != nil || lookup(root, keyNetworks) != nil:
-		return OpenStack, cursor{node: root}, nil
+		return FormatOpenStack, cursor{node: root}, nil
 	default:
-		return "", at, at.errorf("is neither OpenStack's (links, networks, services) nor cloud-init's (version: 2)")
+		return "", start, start.errorf("is neither OpenStack's format (links, networks, services) nor cloud-init's (version: 2)")
 	}
 }

@@ -117,7 +117,7 @@ func (s sampler) configure(l *netdata.Link) {
 		}
 
 		if s.IntN(2) == 0 {
-			l.Routes = append(l.Routes, netdata.Default(s.addr(v6)))
+			l.Routes = append(l.Routes, netdata.DefaultRoute(s.addr(v6)))
 		}
 
 		for range s.IntN(3) {
@@ -161,16 +161,16 @@ func TestWrittenIsRead(t *testing.T) {
 	t.Parallel()
 
 	schema := loadSchema(t)
-	for _, format := range []netdata.Format{netdata.OpenStack, netdata.V2} {
+	for _, format := range []netdata.Format{netdata.FormatOpenStack, netdata.FormatV2} {
 		property.Check(t, string(format), property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
 			random := sample(seed)
 			want := random.network()
 
-			write := want.OpenStack
-			if format == netdata.V2 {
+			write := want.EncodeOpenStack
+			if format == netdata.FormatV2 {
 				random.dhcp(want)
 
-				write = want.V2
+				write = want.EncodeV2
 			}
 
 			data, err := write()
@@ -178,7 +178,7 @@ func TestWrittenIsRead(t *testing.T) {
 				return "", err
 			}
 
-			if format == netdata.OpenStack {
+			if format == netdata.FormatOpenStack {
 				if err := visit(schema, data); err != nil {
 					return "", fmt.Errorf("schema: %w\n%s", err, data)
 				}
@@ -268,7 +268,7 @@ func values(t *testing.T, data []byte) map[string]any {
 
 // userData is network data with an interface eno101 that has no address, and much else.
 func (s sampler) userData(format netdata.Format) map[string]any {
-	if format == netdata.V2 {
+	if format == netdata.FormatV2 {
 		eth := s.others(map[string]any{"mtu": 1500, "routes": []any{map[string]any{"to": "0.0.0.0/0", "via": "10.0.0.1"}}}, 2)
 		if s.IntN(2) == 0 {
 			eth["addresses"] = []any{"172.16.0.9/16"}
@@ -298,7 +298,7 @@ func TestExpandKeepsTheRest(t *testing.T) {
 	v4, v6 := netip.MustParsePrefix("10.0.0.5/24"), netip.MustParsePrefix("2001:db8::5/64")
 	a := netdata.Allocation{Interface: "eno101", Addresses: []netip.Prefix{v4, v6}}
 
-	for _, format := range []netdata.Format{netdata.OpenStack, netdata.V2} {
+	for _, format := range []netdata.Format{netdata.FormatOpenStack, netdata.FormatV2} {
 		for name, marshal := range map[string]func(any) ([]byte, error){"JSON": json.Marshal, "YAML": yaml.Marshal} {
 			property.Check(t, string(format)+" in "+name, property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
 				user := sample(seed).userData(format)
@@ -333,7 +333,7 @@ func TestExpandKeepsTheRest(t *testing.T) {
 
 // expandByHand puts the addresses where userData leaves room for them.
 func expandByHand(v map[string]any, format netdata.Format) {
-	if format == netdata.V2 {
+	if format == netdata.FormatV2 {
 		eth := v["ethernets"].(map[string]any)["eno101"].(map[string]any)
 		there, _ := eth["addresses"].([]any)
 		eth["addresses"] = append(there, "10.0.0.5/24", "2001:db8::5/64")
@@ -374,7 +374,7 @@ func TestTheSchemaRefuses(t *testing.T) {
 
 	schema := loadSchema(t)
 
-	good, err := sample(3).network().OpenStack()
+	good, err := sample(3).network().EncodeOpenStack()
 	if err != nil || visit(schema, good) != nil {
 		t.Fatal(err, visit(schema, good))
 	}
@@ -392,8 +392,8 @@ func TestTheSchemaRefuses(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for seed := range uint64(4) {
 		n := sample(seed).network()
-		a, errA := n.OpenStack()
-		b, errB := n.V2()
+		a, errA := n.EncodeOpenStack()
+		b, errB := n.EncodeV2()
 
 		if errA != nil || errB != nil {
 			f.Fatal(errA, errB)
@@ -418,7 +418,7 @@ func FuzzParse(f *testing.F) {
 
 		a.Interface = ""
 		if out, _, err := netdata.Expand(data, a); err == nil {
-			if there, err := netdata.Has(out, a.Addresses); err != nil || !there {
+			if there, err := netdata.HasAddress(out, a.Addresses); err != nil || !there {
 				t.Errorf("lacks the address: %v\n%s", err, out)
 			}
 		}
@@ -437,7 +437,7 @@ func FuzzParse(f *testing.F) {
 			l.Routes = slices.Clone(l.Routes)
 		}
 
-		out, err := n.V2()
+		out, err := n.EncodeV2()
 		if err != nil {
 			return
 		}

@@ -12,22 +12,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Sections of network-config version 2 whose entries are links of the model.
+// Sections of network-config version 2 that the model supports.
 const (
 	sectionEthernets = "ethernets"
 	sectionBonds     = "bonds"
 	sectionVLANs     = "vlans"
 )
 
-// V2 writes cloud-init's network-config of version 2, for NoCloud. Links come in the
-// order ethernets, bonds, vlans. A VLAN or a bond is called by its name if it has one. A
-// gateway outside of every subnet of its link is reached on the link.
+// EncodeV2 encodes the network as cloud-init's network-config version 2 for NoCloud. The order of links is
+// ethernets, bonds, vlans. The key of a VLAN or a bond is its name if it has one. A gateway outside of the
+// subnets of its link gets the setting on-link.
 //
-// Default routes are written as 0.0.0.0/0 and ::/0: afterburn cannot read the word
-// default.
-func (n *Network) V2() ([]byte, error) {
+// Default routes are written as 0.0.0.0/0 and ::/0, because afterburn does not support the value default.
+func (n *Network) EncodeV2() ([]byte, error) {
 	if err := n.Validate(); err != nil {
-		return nil, fmt.Errorf("write network-config: %w", err)
+		return nil, fmt.Errorf("encode network-config: %w", err)
 	}
 
 	sections := map[string]*yaml.Node{}
@@ -40,33 +39,33 @@ func (n *Network) V2() ([]byte, error) {
 	for i := range n.Links {
 		l := &n.Links[i]
 		if sections[l.section()] == nil {
-			sections[l.section()] = mapping()
+			sections[l.section()] = newMapping()
 		}
 
 		if lookup(sections[l.section()], l.key()) != nil {
-			return nil, fmt.Errorf("write network-config: two links are called %q", l.key())
+			return nil, fmt.Errorf("encode network-config: two links have the key %q", l.key())
 		}
 
-		add(sections[l.section()], l.key(), l.v2(names))
+		addKey(sections[l.section()], l.key(), l.newV2Entry(names))
 	}
 
-	if err := n.v2DNS(sections); err != nil {
+	if err := n.addV2DNS(sections); err != nil {
 		return nil, err
 	}
 
-	root := mapping()
-	add(root, "version", number(2))
+	root := newMapping()
+	addKey(root, "version", newNumber(2))
 
 	for _, s := range []string{sectionEthernets, sectionBonds, sectionVLANs} {
 		if sections[s] != nil {
-			add(root, s, sections[s])
+			addKey(root, s, sections[s])
 		}
 	}
 
 	return encodeYAML(root)
 }
 
-// key is what version 2 calls the link.
+// key returns the key of the link in version 2.
 func (l *Link) key() string {
 	if l.section() != sectionEthernets && l.Name != "" {
 		return l.Name
@@ -86,107 +85,108 @@ func (l *Link) section() string {
 	}
 }
 
-// configured says whether the link has anything to do with IP.
-func (l *Link) configured() bool {
+// hasIP returns whether the link has any IP configuration.
+func (l *Link) hasIP() bool {
 	return l.DHCP4 || l.DHCP6 || l.NoDHCP || l.SLAAC || len(l.Addresses)+len(l.Routes) > 0
 }
 
-// v2DNS puts the name servers on each link that has to do with IP.
-func (n *Network) v2DNS(sections map[string]*yaml.Node) error {
+// addV2DNS adds the DNS configuration to each link that has an IP configuration. It returns an error if no
+// link has one.
+func (n *Network) addV2DNS(sections map[string]*yaml.Node) error {
 	if len(n.DNS.Servers)+len(n.DNS.Search) == 0 {
 		return nil
 	}
 
-	written := false
+	isWritten := false
 
 	for i := range n.Links {
 		l := &n.Links[i]
-		if !l.configured() {
+		if !l.hasIP() {
 			continue
 		}
 
-		ns := mapping()
+		ns := newMapping()
 
 		if len(n.DNS.Search) > 0 {
-			domains := list()
+			domains := newList()
 			for _, d := range n.DNS.Search {
-				domains.Content = append(domains.Content, text(d))
+				domains.Content = append(domains.Content, newText(d))
 			}
 
-			add(ns, "search", domains)
+			addKey(ns, "search", domains)
 		}
 
 		if len(n.DNS.Servers) > 0 {
-			add(ns, "addresses", texts(n.DNS.Servers))
+			addKey(ns, "addresses", newTexts(n.DNS.Servers))
 		}
 
-		add(lookup(sections[l.section()], l.key()), "nameservers", ns)
+		addKey(lookup(sections[l.section()], l.key()), "nameservers", ns)
 
-		written = true
+		isWritten = true
 	}
 
-	if !written {
-		return errors.New("write network-config: name servers need a link with an address, DHCP or a route")
+	if !isWritten {
+		return errors.New("encode network-config: name servers need a link with an address, DHCP or a route")
 	}
 
 	return nil
 }
 
-// v2 is a link's entry. Names are the keys of links by their IDs.
-func (l *Link) v2(names map[string]string) *yaml.Node {
-	m := mapping()
+// newV2Entry returns the entry of a link. names contains the keys of all links by their IDs.
+func (l *Link) newV2Entry(names map[string]string) *yaml.Node {
+	m := newMapping()
 
 	switch {
 	case l.VLAN != nil:
-		add(m, "id", number(l.VLAN.ID))
-		add(m, "link", text(names[l.VLAN.Link]))
+		addKey(m, "id", newNumber(l.VLAN.ID))
+		addKey(m, "link", newText(names[l.VLAN.Link]))
 	case l.Bond != nil:
-		members, parameters := list(), mapping()
+		members, parameters := newList(), newMapping()
 		for _, id := range l.Bond.Links {
-			members.Content = append(members.Content, text(names[id]))
+			members.Content = append(members.Content, newText(names[id]))
 		}
 
-		add(parameters, "mode", text(l.Bond.Mode))
-		add(m, "interfaces", members)
-		add(m, "parameters", parameters)
+		addKey(parameters, "mode", newText(l.Bond.Mode))
+		addKey(m, "interfaces", members)
+		addKey(m, "parameters", parameters)
 	default:
-		l.v2Match(m)
+		l.addV2Match(m)
 	}
 
 	if l.section() != sectionEthernets && l.MAC != "" {
-		add(m, "macaddress", text(l.MAC))
+		addKey(m, "macaddress", newText(l.MAC))
 	}
 
 	if l.MTU != 0 {
-		add(m, "mtu", number(l.MTU))
+		addKey(m, "mtu", newNumber(l.MTU))
 	}
 
-	l.v2DHCP(m)
+	l.addV2DHCP(m)
 
 	if len(l.Addresses) > 0 {
-		add(m, "addresses", texts(l.Addresses))
+		addKey(m, "addresses", newTexts(l.Addresses))
 	}
 
 	if len(l.Routes) > 0 {
-		add(m, "routes", l.v2Routes())
+		addKey(m, "routes", l.newV2Routes())
 	}
 
 	return m
 }
 
-// v2DHCP says by which ways the link asks for addresses.
-func (l *Link) v2DHCP(m *yaml.Node) {
+// addV2DHCP adds the settings of DHCP and router advertisements.
+func (l *Link) addV2DHCP(m *yaml.Node) {
 	if l.NoDHCP {
-		add(m, "dhcp4", boolean(false))
-		add(m, "dhcp6", boolean(false))
+		addKey(m, "dhcp4", newBoolean(false))
+		addKey(m, "dhcp6", newBoolean(false))
 	}
 
 	for _, f := range []struct {
-		key string
-		on  bool
+		key       string
+		isEnabled bool
 	}{{"dhcp4", l.DHCP4}, {"dhcp6", l.DHCP6}, {"accept-ra", l.SLAAC}} {
-		if f.on {
-			add(m, f.key, boolean(true))
+		if f.isEnabled {
+			addKey(m, f.key, newBoolean(true))
 		}
 	}
 
@@ -196,60 +196,60 @@ func (l *Link) v2DHCP(m *yaml.Node) {
 	}
 
 	if o.Identifier != "" {
-		add(m, "dhcp-identifier", text(o.Identifier))
+		addKey(m, "dhcp-identifier", newText(o.Identifier))
 	}
 
-	overrides := mapping()
-	optional := func(key string, value *bool) {
+	overrides := newMapping()
+	addOverride := func(key string, value *bool) {
 		if value != nil {
-			add(overrides, key, boolean(*value))
+			addKey(overrides, key, newBoolean(*value))
 		}
 	}
 
-	optional("send-hostname", o.SendHostname)
+	addOverride("send-hostname", o.SendHostname)
 
 	if o.Hostname != "" {
-		add(overrides, "hostname", text(o.Hostname))
+		addKey(overrides, "hostname", newText(o.Hostname))
 	}
 
-	optional("use-dns", o.UseDNS)
-	optional("use-routes", o.UseRoutes)
+	addOverride("use-dns", o.UseDNS)
+	addOverride("use-routes", o.UseRoutes)
 
 	if len(overrides.Content) > 0 {
-		add(m, "dhcp4-overrides", overrides)
+		addKey(m, "dhcp4-overrides", overrides)
 	}
 }
 
-// v2Match says which device an Ethernet link is.
-func (l *Link) v2Match(m *yaml.Node) {
-	match := mapping()
+// addV2Match adds the match of the device of an Ethernet link.
+func (l *Link) addV2Match(m *yaml.Node) {
+	match := newMapping()
 
 	switch {
 	case l.MAC != "":
-		add(match, "macaddress", text(l.MAC))
+		addKey(match, "macaddress", newText(l.MAC))
 	case l.Name != "" && l.Name != l.ID:
-		add(match, "name", text(l.Name))
+		addKey(match, "name", newText(l.Name))
 	default:
 		return
 	}
 
-	add(m, "match", match)
+	addKey(m, "match", match)
 
 	if l.MAC != "" && l.Name != "" {
-		add(m, "set-name", text(l.Name))
+		addKey(m, "set-name", newText(l.Name))
 	}
 }
 
-func (l *Link) v2Routes() *yaml.Node {
-	out := list()
+func (l *Link) newV2Routes() *yaml.Node {
+	out := newList()
 
 	for _, r := range l.Routes {
-		m := mapping()
-		add(m, "to", text(r.To.String()))
-		add(m, "via", text(r.Via.String()))
+		m := newMapping()
+		addKey(m, "to", newText(r.To.String()))
+		addKey(m, "via", newText(r.Via.String()))
 
-		if l.outside(r.Via) {
-			add(m, "on-link", boolean(true))
+		if l.isOutside(r.Via) {
+			addKey(m, "on-link", newBoolean(true))
 		}
 
 		out.Content = append(out.Content, m)
@@ -258,10 +258,10 @@ func (l *Link) v2Routes() *yaml.Node {
 	return out
 }
 
-// outside says whether a gateway is in none of the link's subnets of its family, if the
-// link has any.
-func (l *Link) outside(gateway netip.Addr) bool {
-	outside := false
+// isOutside returns whether the gateway is in none of the link's subnets. It returns false if the link has no
+// subnet of the gateway's family, and for link-local gateways outside of the subnets.
+func (l *Link) isOutside(gateway netip.Addr) bool {
+	hasSubnet := false
 
 	for _, a := range l.Addresses {
 		if a.Addr().Is4() == gateway.Is4() {
@@ -269,14 +269,14 @@ func (l *Link) outside(gateway netip.Addr) bool {
 				return false
 			}
 
-			outside = true
+			hasSubnet = true
 		}
 	}
 
-	return outside && !gateway.IsLinkLocalUnicast()
+	return hasSubnet && !gateway.IsLinkLocalUnicast()
 }
 
-// parseV2 reads network-config of version 2.
+// parseV2 parses network-config version 2.
 func parseV2(root cursor) (*Network, error) {
 	n := &Network{}
 
@@ -299,13 +299,13 @@ func parseV2(root cursor) (*Network, error) {
 	return n, nil
 }
 
-// notInModel are sections whose links the model has no words for; Expand keeps them.
-func notInModel() []string {
+// unsupportedSections returns the sections whose links the model does not support. Expand keeps them.
+func unsupportedSections() []string {
 	return []string{"bridges", "wifis", "modems", "tunnels", "vrfs", "dummy-devices", "virtual-ethernets", "nm-devices"}
 }
 
 func parseV2Link(c cursor, section string, l *Link, dns *DNS) error {
-	if c.present() && c.node.Kind != yaml.MappingNode {
+	if c.isPresent() && c.node.Kind != yaml.MappingNode {
 		return c.errorf("must be a mapping (key: value)")
 	}
 
@@ -314,7 +314,7 @@ func parseV2Link(c cursor, section string, l *Link, dns *DNS) error {
 	switch section {
 	case sectionVLANs:
 		l.VLAN, l.Name = &VLAN{}, l.ID
-		l.VLAN.ID, err = c.get("id").integer(0, maxVLAN)
+		l.VLAN.ID, err = c.get("id").parseInteger(0, maxVLAN)
 
 		if err == nil {
 			l.VLAN.Link, err = c.get("link").text()
@@ -322,7 +322,7 @@ func parseV2Link(c cursor, section string, l *Link, dns *DNS) error {
 	case sectionBonds:
 		l.Bond, l.Name = &Bond{Mode: "balance-rr"}, l.ID // the kernel's default
 
-		if mode := c.get("parameters").get("mode"); mode.present() {
+		if mode := c.get("parameters").get("mode"); mode.isPresent() {
 			l.Bond.Mode, err = mode.text()
 		}
 
@@ -352,8 +352,8 @@ func parseV2Link(c cursor, section string, l *Link, dns *DNS) error {
 
 func parseV2Match(c cursor, l *Link) error {
 	match := c.get("match")
-	if !match.present() {
-		l.Name = l.ID // as netplan has it
+	if !match.isPresent() {
+		l.Name = l.ID // netplan matches by the key
 
 		return nil
 	}
@@ -366,13 +366,13 @@ func parseV2IP(c cursor, l *Link) error {
 		return err
 	}
 
-	addresses, err := c.get("addresses").list()
+	addresses, err := c.get("addresses").items()
 	if err != nil {
 		return err
 	}
 
-	for _, at := range addresses {
-		p, err := at.v2Address()
+	for _, item := range addresses {
+		p, err := item.parseV2Address()
 		if err != nil {
 			return err
 		}
@@ -380,13 +380,13 @@ func parseV2IP(c cursor, l *Link) error {
 		l.Addresses = append(l.Addresses, p)
 	}
 
-	routes, err := c.get("routes").list()
+	routes, err := c.get("routes").items()
 	if err != nil {
 		return err
 	}
 
-	for _, at := range routes {
-		r, err := v2Route(at)
+	for _, item := range routes {
+		r, err := parseV2Route(item)
 		if err != nil {
 			return err
 		}
@@ -395,17 +395,17 @@ func parseV2IP(c cursor, l *Link) error {
 	}
 
 	for _, key := range []string{"gateway4", "gateway6"} {
-		if at := c.get(key); at.present() {
-			gateway, err := at.addr()
+		if field := c.get(key); field.isPresent() {
+			gateway, err := field.address()
 			if err != nil {
 				return err
 			}
 
 			if gateway.Is4() != (key == "gateway4") {
-				return at.errorf("%s: is of the other family", gateway)
+				return field.errorf("%s: is not of the right address family", gateway)
 			}
 
-			l.Routes = append(l.Routes, Default(gateway))
+			l.Routes = append(l.Routes, DefaultRoute(gateway))
 		}
 	}
 
@@ -415,42 +415,42 @@ func parseV2IP(c cursor, l *Link) error {
 func parseV2DHCP(c cursor, l *Link) error {
 	var err error
 
-	for key, to := range map[string]*bool{"dhcp4": &l.DHCP4, "dhcp6": &l.DHCP6, "accept-ra": &l.SLAAC} {
-		if *to, err = c.get(key).boolean(); err != nil {
+	for key, target := range map[string]*bool{"dhcp4": &l.DHCP4, "dhcp6": &l.DHCP6, "accept-ra": &l.SLAAC} {
+		if *target, err = c.get(key).boolean(); err != nil {
 			return err
 		}
 	}
 
-	l.NoDHCP = c.get("dhcp4").present() && c.get("dhcp6").present() && !l.DHCP4 && !l.DHCP6
+	l.NoDHCP = c.get("dhcp4").isPresent() && c.get("dhcp6").isPresent() && !l.DHCP4 && !l.DHCP6
 
 	if !l.DHCP4 {
-		return nil // whatever its options are, nobody is told of them
+		return nil // the options have no effect without DHCP
 	}
 
 	options, overrides := DHCPOptions{}, c.get("dhcp4-overrides")
 
-	if at := c.get("dhcp-identifier"); at.present() {
-		if options.Identifier, err = at.text(); err != nil {
+	if identifier := c.get("dhcp-identifier"); identifier.isPresent() {
+		if options.Identifier, err = identifier.text(); err != nil {
 			return err
 		}
 	}
 
-	if at := overrides.get("hostname"); at.present() {
-		if options.Hostname, err = at.text(); err != nil {
+	if hostname := overrides.get("hostname"); hostname.isPresent() {
+		if options.Hostname, err = hostname.text(); err != nil {
 			return err
 		}
 	}
 
-	for key, to := range map[string]**bool{
+	for key, target := range map[string]**bool{
 		"send-hostname": &options.SendHostname, "use-dns": &options.UseDNS, "use-routes": &options.UseRoutes,
 	} {
-		if at := overrides.get(key); at.present() {
-			value, err := at.boolean()
+		if field := overrides.get(key); field.isPresent() {
+			value, err := field.boolean()
 			if err != nil {
 				return err
 			}
 
-			*to = &value
+			*target = &value
 		}
 	}
 
@@ -461,45 +461,46 @@ func parseV2DHCP(c cursor, l *Link) error {
 	return nil
 }
 
-// v2Address reads an address with its length. Netplan allows options below it.
-func (c cursor) v2Address() (netip.Prefix, error) {
+// parseV2Address parses an address with its prefix length. Netplan also allows a mapping from the address to
+// options.
+func (c cursor) parseV2Address() (netip.Prefix, error) {
 	s := c.node.Value
 	if c.node.Kind == yaml.MappingNode && len(c.node.Content) == 2 {
 		s = c.node.Content[0].Value
 	}
 
 	p, err := netip.ParsePrefix(s)
-	if err != nil || checkPrefix(p) != nil {
-		return p, c.errorf("%q: must be an address with its prefix length, as 10.0.0.5/24", s)
+	if err != nil || validatePrefix(p) != nil {
+		return p, c.errorf("%q: must be an address with its prefix length, such as 10.0.0.5/24", s)
 	}
 
 	return p, nil
 }
 
-func v2Route(c cursor) (Route, error) {
-	to, err := c.get("to").text()
+func parseV2Route(c cursor) (Route, error) {
+	destination, err := c.get("to").text()
 	if err != nil {
 		return Route{}, err
 	}
 
-	via, err := c.get("via").addr()
+	via, err := c.get("via").address()
 	if err != nil {
 		return Route{}, err
 	}
 
-	if to == "default" {
-		return Default(via), nil
+	if destination == "default" {
+		return DefaultRoute(via), nil
 	}
 
-	if !strings.Contains(to, "/") { // one machine, as netplan has it
-		if a, err := netip.ParseAddr(to); err == nil {
-			to = netip.PrefixFrom(a, a.BitLen()).String()
+	if !strings.Contains(destination, "/") { // like in netplan, the address of one machine
+		if a, err := netip.ParseAddr(destination); err == nil {
+			destination = netip.PrefixFrom(a, a.BitLen()).String()
 		}
 	}
 
-	p, err := netip.ParsePrefix(to)
+	p, err := netip.ParsePrefix(destination)
 	if err != nil || p.Addr().Is4() != via.Is4() || p.Addr().Is4In6() {
-		return Route{}, c.errorf("%q: must be default or a network of the family of %s", to, via)
+		return Route{}, c.errorf("%q: must be default or a network of the family of %s", destination, via)
 	}
 
 	return Route{To: p.Masked(), Via: via}, nil

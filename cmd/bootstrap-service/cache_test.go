@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// cacheGuide gives the template of the guide, which is the sample.
+// cacheGuide returns the template in the guide, and checks that it matches the sample.
 func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 	t.Helper()
 
@@ -35,7 +35,7 @@ func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 
 	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(page)
 	if block == nil {
-		t.Fatal("the guide shows no template")
+		t.Fatal("the guide has no template")
 	}
 
 	text, err := os.ReadFile("../../deploy/samples/hypervisormachinetemplate-cache.yaml")
@@ -56,7 +56,7 @@ func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 	return &guide
 }
 
-// seeded is the configuration that a machine of the template finds on its cloud-init ISO.
+// seeded returns the configuration on the cloud-init ISO of a machine of the template.
 func seeded(
 	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, spec workload.RunnerSpec, credential workload.Credential,
 ) *api.Config {
@@ -65,9 +65,9 @@ func seeded(
 	claim := &v1alpha1.MachineClaim{}
 	claim.Namespace, claim.Name, claim.UID = "ci", "linux-abc12", "11111111-2222-4333-8444-555555555555"
 
-	seed, err := vmspec.Seed(vmspec.Input{
-		Claim: claim, Template: template, Runner: spec, Request: vmspec.RunnerRequest(claim, spec, vmspec.Settings{OperatorUID: "op"}),
-		Names: vmspec.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false), Credential: credential,
+	seed, err := vmspec.RenderSeed(vmspec.Input{
+		Claim: claim, Template: template, Runner: spec, Request: vmspec.NewRunnerRequest(claim, spec, vmspec.Settings{OperatorUID: "op"}),
+		Names: vmspec.NewNames(claim, template, &v1alpha1.HypervisorCluster{}, false), Credential: credential,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -93,9 +93,8 @@ func seeded(
 	return &config
 }
 
-// What the guide's template says of caches and of the environment is what a job finds, from
-// the template over cloud-init and the bootstrap service to the runner, on every platform;
-// and a cache that is down is left out.
+// TestJobFindsTheTemplatesCaches checks on each platform that a job has the caches and the environment of the guide's
+// template, which pass through cloud-init, the bootstrap service and the runner. An unavailable cache is omitted.
 func TestJobFindsTheTemplatesCaches(t *testing.T) {
 	t.Parallel()
 
@@ -114,7 +113,7 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 		for cache, names := range map[string][]string{up: map[string][]string{
 			v1alpha1.WorkloadGitHubActions: github, byToken: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
 		}[name], down: nil} {
-			// Two sites are one CI platform: its jobs are for one machine each.
+			// Two sites share one CI platform, so that each machine needs its own label.
 			label := strings.ReplaceAll(name, " ", "-") + map[string]string{up: "-up", down: "-down"}[cache]
 			t.Run(label, func(t *testing.T) {
 				t.Parallel()
@@ -139,8 +138,8 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 	}
 }
 
-// jobsEnvironment runs a job on a machine of the template, and gives what it finds of the
-// template's environment and of caches.
+// jobsEnvironment runs a job on a machine of the template, and returns the job's environment variables for the
+// template's environment and for caches.
 func jobsEnvironment(
 	t *testing.T, site platformSite, label string, template *v1alpha1.HypervisorMachineTemplate,
 ) map[string]string {

@@ -20,8 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
 
-// TestProgramWithAnIdentityOfSPIRE: also a machine that attests and logs in to a secrets manager
-// leaves its memory to the job.
+// TestProgramWithAnIdentityOfSPIRE checks the memory limit of the program also for a machine that attests and logs in to
+// a secrets manager.
 func TestProgramWithAnIdentityOfSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -44,10 +44,10 @@ func TestProgramWithAnIdentityOfSPIRE(t *testing.T) {
 	}
 
 	manager.MountKV(t, "secret", 2)
-	manager.PutKV(t, "secret", "runner", map[string]any{"jit_config": "jit-blob-secret"})
-	manager.Policy(t, "runners", `path "secret/data/runner" { capabilities = ["read"] }`)
+	manager.WriteKV(t, "secret", "runner", map[string]any{"jit_config": "jit-blob-secret"})
+	manager.WritePolicy(t, "runners", `path "secret/data/runner" { capabilities = ["read"] }`)
 	manager.EnableCert(t, "cert")
-	manager.CertRole(t, "cert", "runner", server.Bundle(t), id.URI(server.TrustDomain), "runners")
+	manager.WriteCertRole(t, "cert", "runner", server.Bundle(t), id.URI(server.TrustDomain), "runners")
 
 	data, err := json.Marshal(api.Config{
 		Method: api.MethodExternalSecrets, Platform: "github-actions", RunnerName: "r",
@@ -81,15 +81,14 @@ func TestProgramWithAnIdentityOfSPIRE(t *testing.T) {
 	}
 }
 
-// runAttested runs the program below a root with spire-agent, and gives its peak of memory in
-// KiB and what it wrote.
+// runAttested runs the program in a root folder with spire-agent, and returns its peak memory in KiB and its output.
 func runAttested(t *testing.T, config string) (most int, out string) {
 	t.Helper()
 
 	const works = `echo "Listening for Jobs"; echo "Running job: a"; echo "Job a completed with result: Succeeded"`
 
-	// Paths of sockets are short (unix(7)), names of tests are not.
-	short, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // as above
+	// Use a short path, because the length of socket paths is limited (unix(7)) and t.TempDir returns long paths.
+	short, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // see the comment above
 	if err != nil {
 		t.Fatal(err)
 	}

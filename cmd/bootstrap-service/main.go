@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bootstrap-service runs one CI runner for one job, inside a machine (package guest).
+// Command bootstrap-service runs in a machine and starts one CI runner for one job (package guest).
 package main
 
 import (
@@ -22,19 +22,19 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run returns the exit code: 0 Finished, 1 Failed, 2 for wrong arguments.
+// run returns the exit code: 0 for the phase Finished, 1 for Failed, and 2 for invalid arguments.
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bootstrap-service", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	config := flags.String("config", api.ConfigPath, "the runner's configuration; it is deleted once it is read")
-	root := flags.String("root", "/", "put before every absolute path; with another one than / the machine is never powered off")
-	keepOn := flags.Bool("no-poweroff", false, "leave the machine on at the end")
-	tell := flags.Bool("version", false, "print the version and end")
+	config := flags.String("config", api.ConfigPath, "configuration file of the runner; the file is deleted after it is read")
+	root := flags.String("root", "/", "prefix of all absolute paths; the machine is powered off only if the prefix is /")
+	skipPowerOff := flags.Bool("no-poweroff", false, "do not power off the machine at the end")
+	printVersion := flags.Bool("version", false, "print the version and exit")
 
 	switch err := flags.Parse(args); {
 	case err != nil:
 		return 2
-	case *tell:
+	case *printVersion:
 		_, _ = fmt.Fprintln(stdout, version.Read())
 		return 0
 	case flags.NArg() > 0:
@@ -46,7 +46,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer cancel()
 
 	opts := guest.Options{ConfigPath: *config, Root: *root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
-	if filepath.Clean(*root) == "/" && !*keepOn {
+	if filepath.Clean(*root) == "/" && !*skipPowerOff {
 		opts.PowerOff = guest.PowerOff
 	}
 

@@ -21,32 +21,32 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// program is what machines run, and forgesim the stand-ins of CI platforms' runners: built
-// once, for all tests.
+// program is the path of the bootstrap service, and forgesim the path of forgesim, which contains the simulated runners.
+// Both are built once for all tests.
 var program, forgesim string
 
 func TestMain(m *testing.M) {
-	os.Exit(exe.With(func(dir string) int {
+	os.Exit(exe.RunWith(func(dir string) int {
 		program, forgesim = filepath.Join(dir, "bootstrap-service"), filepath.Join(dir, "forgesim")
 
 		return m.Run()
 	}, "cmd/bootstrap-service", "cmd/forgesim"))
 }
 
-// maxBinary is how large the stripped program may be; it travels into every machine.
+// maxBinary is the maximum size of the stripped program, which is transferred to each machine.
 const maxBinary = 15 << 20
 
-// maxMemory is how much the program may have in memory, in KiB: it runs beside jobs.
+// maxMemory is the maximum memory of the program in KiB. The program must leave the memory to the job.
 const maxMemory = 30 << 10
 
-// root makes a machine's root directory with a runner and a configuration.
+// root creates the root folder of a machine with a runner and a configuration.
 func root(t *testing.T, runner, config string) string {
 	t.Helper()
 
 	dir := t.TempDir()
 
-	// A child that another test starts meanwhile would keep a file open for writing, and
-	// nothing could run it ("text file busy").
+	// Prevent other tests from starting a process now. The process would inherit a file that is open for writing, and
+	// the file could not be executed ("text file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 
@@ -62,9 +62,9 @@ func root(t *testing.T, runner, config string) string {
 
 const config = `{"method":"runner-token","platform":"github-actions","runner_name":"r","jit_config":"jit-blob-secret"}`
 
-// watchMemory follows a process's own peak of memory, VmHWM of proc(5), until it has
-// ended, and then gives it in KiB. What wait(2) tells is no less than the memory of the
-// test that has started the process.
+// watchMemory watches the peak memory of a process (VmHWM in proc(5)) until the process exits. The returned function
+// then returns the peak memory in KiB. The value of wait(2) is not used, because it includes the memory of the test that
+// started the process.
 func watchMemory(pid int) func() int {
 	seen := make(chan int)
 
@@ -75,7 +75,7 @@ func watchMemory(pid int) func() int {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 			_, value, there := strings.Cut(string(status), "VmHWM:")
 
-			if err != nil || !there { // gone, or not waited for yet
+			if err != nil || !there { // the process has exited
 				seen <- most
 
 				return
@@ -158,12 +158,13 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestKilledServiceTakesItsRunnerAlong: nothing would bound the runner any more.
+// TestKilledServiceTakesItsRunnerAlong checks that the runner exits when the service is killed, because nothing else
+// would stop the runner.
 func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
 	t.Parallel()
 
 	dir := root(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
-	// A machine's own path of the configuration will do as well, and so will no environment.
+	// The program also accepts a path below the root folder, and an empty environment.
 	cmd := exec.Command(program, "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
 	cmd.Env = []string{}
 
@@ -206,8 +207,8 @@ func waitForListening(t *testing.T, dir string) {
 	t.Fatal("the runner is not online")
 }
 
-// linked are what the program may carry beside the standard library and its own: a SPIFFE
-// identity, what it speaks with an agent and with a secrets manager, and a TPM.
+// linked returns the packages that the program may import in addition to the standard library: packages for SPIFFE
+// identities, for the protocols of the SPIRE agent and of secrets managers, and for a TPM.
 func linked() []string {
 	return []string{
 		"github.com/hyperfleet/hyperfleet/guest", "github.com/hyperfleet/hyperfleet/api/guest",
@@ -220,7 +221,8 @@ func linked() []string {
 	}
 }
 
-// TestNothingHeavyIsLinked: the program runs beside jobs and carries no cluster code.
+// TestNothingHeavyIsLinked checks that the program contains no code for Kubernetes clusters, because it runs on machines
+// together with jobs.
 func TestNothingHeavyIsLinked(t *testing.T) {
 	t.Parallel()
 

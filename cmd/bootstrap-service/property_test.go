@@ -22,10 +22,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Whatever the platform and whatever becomes of the job, a machine registers the runner
-// that its configuration names, does one job or waits no longer than it may, and ends
-// itself with nothing of its credential left. How its identity is proven is not part of
-// this version: the credential comes with its cloud-init ISO.
+// TestPropertyMachineDoesOneJob checks for all platforms and job outcomes that a machine registers the runner of its
+// configuration, runs one job or waits up to the idle timeout, and stops without leaving its credential behind. The
+// machines in this test do not attest. They get their credential on the cloud-init ISO.
 //
 // Feature: hyperfleet-operator, Property 11: CI/CD Platform Integration via VM Bootstrap Service
 func TestPropertyMachineDoesOneJob(t *testing.T) {
@@ -51,8 +50,8 @@ func TestPropertyMachineDoesOneJob(t *testing.T) {
 		gen.OneConstOf("success", "failure", "idle")))
 }
 
-// Whatever labels, tags or queue a pool asks for, the runner that a machine registers has
-// them at the platform, and the job that asks for all of them runs on it.
+// TestPropertyRunnerHasThePoolsLabels checks that a runner has all labels, tags and the queue of its pool at the
+// platform, and that a job with all these labels runs on it.
 //
 // Feature: hyperfleet-operator, Property 12: CI/CD Runner Configuration
 func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
@@ -105,13 +104,13 @@ func unique(labels []string) []string {
 	return slices.Compact(labels)
 }
 
-// lives are whole lives, of programs: a few show that the platforms are wired as the tests of
-// each (TestJobOfEachPlatform) have it.
+// lives returns options with few runs, because each run starts programs. TestJobOfEachPlatform tests each platform in
+// detail.
 func lives() property.Options {
 	return property.Options{Brief: 4, Workers: 4}
 }
 
-// lastReport is what the machine of the root directory said last.
+// lastReport returns the last report of the machine with the root folder dir.
 func lastReport(dir string) (api.Report, error) {
 	var report api.Report
 

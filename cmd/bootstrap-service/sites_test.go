@@ -39,27 +39,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// byToken is GitHub with registration tokens in place of JIT configurations.
+// byToken is the name of GitHub with registration tokens instead of just-in-time configs.
 const byToken = "github-by-token"
 
-// platformSite is one simulated platform, for machines of any pool.
+// platformSite is one simulated platform for machines of any pool.
 type platformSite struct {
 	platform workload.Platform
-	// pool gives the settings of a template and of a pool whose runners have the labels.
+	// pool returns the settings of a template and of a pool whose runners have the labels.
 	pool    func(labels []string) (v1alpha1.BootstrapConfig, v1alpha1.WorkloadConfig)
 	secrets map[string]string
 	queue   func(control.JobSpec) []control.Job
 	state   func() control.State
-	// trace is what a job printed, where the platform tells.
+	// trace returns the output of a job. It is nil if the platform does not return it.
 	trace func(id int64) string
-	// jobs is where the generic sender's command reports to.
+	// jobs is the URL to which the command of the generic sender reports.
 	jobs string
-	// idles: a runner may be without a job.
+	// idles is true if a runner can wait without a job.
 	idles bool
-	// says is in the last report's message after a job that succeeds and one that fails, logs in its log.
+	// says has texts in the message of the last report, after a successful and after a failed job. logs is a text in
+	// the log of the report.
 	says [2]string
 	logs string
-	// opened is the scope's one provider: pools of one scope share it.
+	// opened has the provider of the scope, which all pools of the scope share.
 	opened *sharedProvider
 }
 
@@ -117,7 +118,7 @@ func platformSites(t *testing.T) map[string]platformSite {
 	return out
 }
 
-// exits is how a command tells of its end.
+// exits returns the texts for the exit codes of a command.
 func exits() [2]string { return [2]string{": success (exit code 0)", ": failure (exit code 3)"} }
 
 func buildkiteSite(s *buildkitetest.Server) platformSite {
@@ -131,7 +132,7 @@ func buildkiteSite(s *buildkitetest.Server) platformSite {
 	}
 }
 
-// giteaSite is a simulated Forgejo or Gitea.
+// giteaSite returns a simulated Forgejo or Gitea.
 func giteaSite(t *testing.T, platform workload.Platform) platformSite {
 	t.Helper()
 
@@ -150,8 +151,8 @@ func giteaSite(t *testing.T, platform workload.Platform) platformSite {
 	}
 }
 
-// credential makes a machine's runner known to the platform, as the operator does for a pool with
-// the labels. Without a job it waits for one.
+// credential registers a machine's runner at the platform, as the operator does for a pool with the labels. If job is
+// nil, the runner waits for a job.
 func (f platformSite) credential(
 	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, name string, labels []string, job *control.Job,
 ) (workload.RunnerSpec, workload.Credential, error) {
@@ -160,7 +161,7 @@ func (f platformSite) credential(
 	bootstrap, load := f.pool(labels)
 	template.Spec.Bootstrap = v1alpha1.Bootstrap{Method: v1alpha1.BootstrapRunnerToken, Config: &bootstrap}
 
-	spec, err := f.platform.Runner(template, v1alpha1.Workload{Config: &load})
+	spec, err := f.platform.ResolveRunner(template, v1alpha1.Workload{Config: &load})
 	if err != nil {
 		return spec, workload.Credential{}, err
 	}
@@ -177,7 +178,7 @@ func (f platformSite) credential(
 	}
 
 	request := workload.RunnerRequest{Name: name, Labels: spec.Labels, Registration: spec.Registration}
-	if job != nil && spec.Binds {
+	if job != nil && spec.NeedsJob {
 		request.Job = &workload.Job{
 			ID: job.Key, Platform: spec.Platform, Name: job.Name, Repository: job.Repo, URL: f.jobs + job.Key,
 			Labels: job.Labels,
@@ -189,7 +190,7 @@ func (f platformSite) credential(
 	return spec, credential, err
 }
 
-// life is one machine's life, from the pool's settings to its last report.
+// life is the result of one machine, from the pool's settings to the machine's last report.
 type life struct {
 	spec   workload.RunnerSpec
 	report api.Report
@@ -197,7 +198,7 @@ type life struct {
 	out    string
 }
 
-// machine is what a machine of a pool with the labels finds. Without a job it waits for one.
+// machine returns the configuration of a machine of a pool with the labels. If job is nil, the machine waits for a job.
 func (f platformSite) machine(t *testing.T, name string, labels []string, job *control.Job) (workload.RunnerSpec, *api.Config, error) {
 	t.Helper()
 
@@ -234,12 +235,12 @@ func (f platformSite) live(t *testing.T, name string, labels []string, job *cont
 	return boot(t, spec, config)
 }
 
-// issued waits as the operator does where a platform's rate limit is spent.
+// issued issues a credential. Like the operator, it waits while the rate limit of the platform is exceeded.
 func issued(t *testing.T, provider workload.Provider, request workload.RunnerRequest) (workload.Credential, error) {
 	t.Helper()
 
 	for {
-		credential, err := provider.Issue(t.Context(), request)
+		credential, err := provider.IssueCredential(t.Context(), request)
 
 		limited, ok := errors.AsType[*workload.Error](err)
 		if !ok || limited.Kind != workload.RateLimited {
@@ -249,12 +250,12 @@ func issued(t *testing.T, provider workload.Provider, request workload.RunnerReq
 		select {
 		case <-t.Context().Done():
 			return credential, err
-		case <-time.After(max(limited.After, 100*time.Millisecond)):
+		case <-time.After(max(limited.RetryAfter, 100*time.Millisecond)):
 		}
 	}
 }
 
-// boot runs the bootstrap service as the machine would.
+// boot runs the bootstrap service in the same way as a machine.
 func boot(t *testing.T, spec workload.RunnerSpec, config *api.Config) (life, error) {
 	t.Helper()
 
@@ -281,7 +282,7 @@ func boot(t *testing.T, spec workload.RunnerSpec, config *api.Config) (life, err
 
 	for _, secret := range []string{config.JITConfig, config.RunnerToken} {
 		if secret != "" && strings.Contains(done.out+done.report.Log, secret) {
-			done.left = append(done.left, "the credential in its words")
+			done.left = append(done.left, "the credential in its output")
 		}
 	}
 
@@ -294,7 +295,7 @@ func boot(t *testing.T, spec workload.RunnerSpec, config *api.Config) (life, err
 	return done, nil
 }
 
-// laidOut is a machine's root directory, with the stand-ins of all runners.
+// laidOut creates the root folder of a machine with the simulated runners of all platforms.
 func laidOut(t *testing.T, config *api.Config) (string, error) {
 	t.Helper()
 
@@ -317,8 +318,8 @@ func laidOut(t *testing.T, config *api.Config) (string, error) {
 	return dir, nil
 }
 
-// oneJob has a machine live whose job succeeds, or fails, or never comes ("idle"), and says what is
-// wrong with that life.
+// oneJob runs a machine whose job succeeds, fails, or never arrives ("idle"). It returns a description of the problem,
+// or an empty string.
 func (f platformSite) oneJob(t *testing.T, label, outcome string) string {
 	t.Helper()
 
@@ -349,7 +350,7 @@ func (f platformSite) oneJob(t *testing.T, label, outcome string) string {
 
 	state := f.state()
 	if slices.ContainsFunc(state.Runners, func(r control.Runner) bool { return r.Name == label && r.Busy }) {
-		return "its runner is busy for ever"
+		return "its runner is still busy"
 	}
 
 	if job == nil {
@@ -378,12 +379,12 @@ func (f platformSite) oneJob(t *testing.T, label, outcome string) string {
 	return ""
 }
 
-// by says whether a runner did a job: a sender without a platform knows no runners.
+// by returns true if the runner ran the job. It always returns true for the generic sender, which has no runners.
 func (f platformSite) by(job control.Job, runner string) bool {
 	return job.RunnerName == runner || f.platform.Traits().Slug == "generic"
 }
 
-// asks and has are a label as a job asks for it and as a pool has it.
+// asks returns a label in the form in which a job requires it, and has in the form in which a pool has it.
 func (f platformSite) asks(label string) []string {
 	if f.platform.Traits().Slug == "buildkite" {
 		return []string{"queue=default", "name=" + label}
@@ -400,8 +401,8 @@ func (f platformSite) has(label string) []string {
 	return []string{label}
 }
 
-// The whole way, on every platform: a job is queued, the program runs the platform's runner, and the
-// platform sees the job done.
+// TestJobOfEachPlatform tests all steps on each platform: a job is queued, the program runs the platform's runner, and
+// the platform records the result of the job.
 func TestJobOfEachPlatform(t *testing.T) {
 	t.Parallel()
 
@@ -422,7 +423,7 @@ func TestJobOfEachPlatform(t *testing.T) {
 	}
 }
 
-// A machine whose job another agent has taken ends.
+// TestJobThatIsAnothers checks that a machine stops if another agent has taken its job.
 func TestJobThatIsAnothers(t *testing.T) {
 	t.Parallel()
 
@@ -436,7 +437,7 @@ func TestJobThatIsAnothers(t *testing.T) {
 	}
 
 	other := s.StartAgent(t, job.Key, config.RunnerToken, nil)
-	s.Eventually("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+	s.WaitUntil("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
 	done, err := boot(t, spec, config)
 	other.Abort()
@@ -447,7 +448,7 @@ func TestJobThatIsAnothers(t *testing.T) {
 	}
 }
 
-// A machine that is told to stop takes its runner along, which the platform sees go.
+// TestToldToStop checks that a machine stops its runner on SIGTERM, and that the runner goes offline at the platform.
 func TestToldToStop(t *testing.T) {
 	t.Parallel()
 
@@ -483,7 +484,7 @@ func TestToldToStop(t *testing.T) {
 			_ = cmd.Wait()
 
 			report, err := lastReport(dir)
-			if err != nil || report.Reason != api.ReasonTerminated || !strings.Contains(report.Message, "told to stop") {
+			if err != nil || report.Reason != api.ReasonTerminated || !strings.Contains(report.Message, "was stopped") {
 				t.Errorf("%v: ended with %+v", err, report)
 			}
 

@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command forgesim simulates forges for tests and the demo. It is no part of
-// the product and is never shipped in an image.
+// Command forgesim simulates CI platforms for tests and for the demo. It is not part of a release and not
+// in any image.
 package main
 
 import (

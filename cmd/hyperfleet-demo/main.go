@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hyperfleet-demo runs the product's main job on one machine, on simulated hardware
-// and a simulated CI platform. It is for trying the product out, and no part of a release.
+// Command hyperfleet-demo runs CI jobs in fresh machines on this computer, on simulated hardware
+// and with a simulated CI platform. It is meant for trying out HyperFleet and is not part of a release.
 package main
 
 import (

@@ -34,7 +34,7 @@ resources:
   discovery: {by_name: "{{ .id }}"}
 `
 
-// runAdapter gives what the command said, its error last, and its exit code.
+// runAdapter runs the command, and returns its output with its error at the end, and its exit code.
 func runAdapter(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
 
@@ -71,7 +71,7 @@ func TestAdapterValidate(t *testing.T) {
 		}},
 		"config, too":              {[]string{"validate", fine, "--config", worse}, 1, []string{worse + ":8:35: clients.broker.topics: unknown field (did you mean topic?)"}},
 		"undeclared environment":   {[]string{"validate", secret, "--config", config}, 1, []string{"unknown env.HOME"}},
-		"no file":                  {[]string{"validate"}, 2, []string{"name a task file"}},
+		"no file":                  {[]string{"validate"}, 2, []string{"pass at least one task file"}},
 		"file that is not there":   {[]string{"validate", "/none/x.yaml"}, 1, []string{"error: /none/x.yaml"}},
 		"another output":           {[]string{"validate", fine, "-o", "xml"}, 2, []string{"use text, json or rbac"}},
 		"example of the reference": {[]string{"validate", "../../platform/adapter/task/testdata/seed/configuration-reference.yaml"}, 0, []string{"0 errors"}},
@@ -114,7 +114,7 @@ func TestAdapterValidateAsJSON(t *testing.T) {
 	}
 }
 
-// The samples' roles are what is printed for them.
+// TestAdapterAccessOfSamples checks that the roles in the samples match the printed roles.
 func TestAdapterAccessOfSamples(t *testing.T) {
 	t.Parallel()
 
@@ -146,7 +146,7 @@ func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 	}
 
 	for _, want := range []string{
-		"on its cluster:", "on its hub:", "namespace: fleet", "name: hyperfleet-adapter\n",
+		"on its cluster.", "on its hub.", "namespace: fleet", "name: hyperfleet-adapter\n",
 		"[namespaces]\n  verbs: [create, delete, get, list, patch, watch]",
 		"[manifestworks]\n  verbs: [create, get, list, patch, watch]",
 	} {
@@ -156,7 +156,7 @@ func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 	}
 
 	unknown := file(t, "unknown.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .id }}\"", 1))
-	if out, code := runAdapter(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "its kind is known only when an event comes") {
+	if out, code := runAdapter(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "the kind is unknown before an event") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 
@@ -183,7 +183,7 @@ func TestAdapterConfigDump(t *testing.T) {
 
 	again, code := runAdapter(t, "config-dump", "-o", "json", "--config", file(t, "again.yaml", out))
 	if code != 0 || !json.Valid([]byte(again)) {
-		t.Errorf("what was printed can't be read again: %d\n%s", code, again)
+		t.Errorf("the printed configuration cannot be loaded: %d\n%s", code, again)
 	}
 
 	if out, code := runAdapter(t, "config-dump"); code != 1 || !strings.Contains(out, "adapter.name") {
@@ -208,11 +208,11 @@ func TestAdapterDryRun(t *testing.T) {
 		"without a configuration": {[]string{"--task", taskFile, "--event", event}, 0, "create: Absent"},
 		"a variable is listed":    {[]string{"--task", taskFile, "--event", event, "--config", config}, 0, `= "north"`},
 		"a variable is given":     {[]string{"--task", taskFile, "--event", event, "--env", "REGION=south"}, 0, `= "south"`},
-		"verbose":                 {[]string{"--task", taskFile, "--event", event, "--verbose"}, 0, "Cluster in the end"},
+		"verbose":                 {[]string{"--task", taskFile, "--event", event, "--verbose"}, 0, "Final objects on the cluster"},
 		"nothing to play":         {[]string{"--task", taskFile}, 2, "--event"},
 		"no such file":            {[]string{"--task", taskFile, "--event", "/nowhere"}, 1, "/nowhere"},
 		"a task that is wrong":    {[]string{"--task", file(t, "bad.yaml", "parms: []\n"), "--event", event}, 1, "bad.yaml:1:1"},
-		"an event that fails":     {[]string{"--task", taskFile, "--event", file(t, "e.json", strings.Replace(testEvent, `"generation":1`, `"generation":"one"`, 1))}, 1, "put to the dead letters"},
+		"an event that fails":     {[]string{"--task", taskFile, "--event", file(t, "e.json", strings.Replace(testEvent, `"generation":1`, `"generation":"one"`, 1))}, 1, "moved to the dead letters"},
 		"an unknown output":       {[]string{"--task", taskFile, "--event", event, "--output", "xml"}, 2, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,26 +23,26 @@ func TestAPIConfigurationsThatAreNotValid(t *testing.T) {
 		"issuers": {
 			"database: {url_file: /x}\nserver:\n  jwt:\n    configs:\n    - {issuer_url: i, jwk_cert_url: http://x, jwk_cert_file: /y}\n" +
 				"    - {issuer_url: i, jwk_cert_file: /y, jwk_cert_ca_file: /z}\nroles: [{role: admin, values: [a]}, {role: admin, values: [a], issuer: j}]\n", nil,
-			[]string{"one of them", "it is there twice", "goes with jwk_cert_url", "roles[0]: issuer", "it is none of server.jwt.configs"},
+			[]string{"set either jwk_cert_url or jwk_cert_file", "it is listed more than once", "set jwk_cert_url", "roles[0]: issuer", "it is not in server.jwt.configs"},
 		},
 		"tenants": {
 			"database: {url_file: /x}\nserver:\n  tenant:\n    system_header: S\n    dimensions:\n    - {key: a, claim: c}\n    - {key: a, header: s}\n    - {claim: c, header: H}\n", nil,
-			[]string{"set server.jwt", "dimensions[1]: key", "dimensions[1]: header", "dimensions[2]: set claim or header", "one has to be required", "all_tenants"},
+			[]string{"set server.jwt", "dimensions[1]: key", "dimensions[1]: header", "dimensions[2]: set either claim or header", "make at least one of them required", "all_tenants"},
 		},
 		"a tenant of none": {"database: {url_file: /x}\nserver: {tenant: {system_header: S}}\n", nil, []string{"without dimensions"}},
 		"roles of none":    {"database: {url_file: /x}\nroles: [{role: admin, values: [a]}]\n", nil, []string{"roles", "set server.jwt"}},
 		"open to all":      {"database: {url_file: /x}\n", nil, []string{"server.address", "insecure_no_authentication"}},
 		"open to a net":    {"database: {url_file: /x}\nserver: {address: '10.0.0.1:80'}\n", nil, []string{"server.address"}},
-		"open and not":     {"database: {url_file: /x}\nserver: {jwt: {configs: [{issuer_url: i, jwk_cert_file: /y}]}}\ninsecure_no_authentication: true\n", nil, []string{"does not go with server.jwt", "without roles"}},
+		"open and not":     {"database: {url_file: /x}\nserver: {jwt: {configs: [{issuer_url: i, jwk_cert_file: /y}]}}\ninsecure_no_authentication: true\n", nil, []string{"cannot be used with server.jwt", "without roles"}},
 		"what roles are": {
 			"database: {url_file: /x}\nserver: {jwt: {configs: [{issuer_url: i, jwk_cert_file: /y}]}}\nroles:\n- {role: king}\n- {role: adapter, values: [a]}\n" +
 				"- {role: reader, values: ['*'], adapters: [a]}\n- {role: adapter, values: [a], adapters: ['*']}\n", nil,
-			[]string{`role "king"`, "values:", "adapter_claim, one of them", "go with role adapter", "a caller does not report as any"},
+			[]string{`role "king"`, "values:", "set either adapters or adapter_claim", "only allowed with role adapter", "a caller cannot report as any adapter"},
 		},
 		"level":           {"database: {url_file: /x}\nlog: {level: loud}\n", nil, []string{"log.level"}},
 		"by flag":         {"database: {url_file: /x}\n", []string{"--stuck-after=-1s"}, []string{"stuck_after"}},
 		"schemas":         {"database: {url_file: /x}\nspec_schemas: /none\n", nil, []string{"spec_schemas"}},
-		"kinds, at once":  {"database: {url_file: /x}\nentities:\n- {kind: A, plural: as, parent_kind: B}\n- {kind: A, plural: changes}\n", nil, []string{`"B" is not registered`, "twice", "route of the API"}},
+		"kinds, at once":  {"database: {url_file: /x}\nentities:\n- {kind: A, plural: as, parent_kind: B}\n- {kind: A, plural: changes}\n", nil, []string{`"B" is not registered`, "registered more than once", "route of the API"}},
 		"a rule's gate":   {"database: {url_file: /x}\nentities:\n- kind: A\n  plural: as\n  conditions:\n  - type: M\n    when: {expression: nope}\n", nil, []string{"unknown variable or function nope"}},
 		"not a kind list": {"database: {url_file: /x}\nentities: 3\n", nil, []string{"entities"}},
 	} {

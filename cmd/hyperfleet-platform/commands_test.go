@@ -14,10 +14,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
-// The tests of the platform's commands are in one program: each of them links nearly all
-// that there is.
+// The tests of all commands are in one package, because each test program links nearly all packages.
 
-// execute runs a command, and gives what it said.
+// execute runs a command and returns its output.
 func execute(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	t.Helper()
 
@@ -33,7 +32,7 @@ func execute(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// file writes a file of the test.
+// file writes a file to a temporary folder and returns its path.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 
@@ -46,7 +45,7 @@ func file(t *testing.T, name, text string) string {
 func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	t.Parallel()
 
-	spelling.Flags(t, command())
+	spelling.CheckFlags(t, newCommand())
 }
 
 func must(t testing.TB, err error) {

@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hyperfleet-platform has the parts of the fleet platform, each a subcommand: the API,
-// Sentinel, the adapter and sweep.
+// Command hyperfleet-platform runs the programs of the fleet platform. Each of them is a subcommand: api,
+// sentinel, adapter and sweep.
 package main
 
 import (
@@ -19,9 +19,9 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-func run(args []string) int { return cli.Run(command(), args) }
+func run(args []string) int { return cli.Run(newCommand(), args) }
 
-func command() *cobra.Command {
+func newCommand() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet-platform", Short: "The fleet platform: API, Sentinel, adapter and sweep"}
 	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New())
 	cli.AddVersion(root)

@@ -28,17 +28,17 @@ import (
 )
 
 const (
-	// envProgram has the test binary be hyperfleet.
+	// envProgram makes the test binary run as hyperfleet-platform.
 	envProgram = "HYPERFLEETTEST_PROGRAM"
 
 	patience = 3 * time.Minute
 	lookAt   = 50 * time.Millisecond
-	// exportToken is in the headers of exports, apiWord in what users send to the API.
+	// exportToken is in the headers of trace exports. apiWord is in requests of users to the API.
 	exportToken = "t0ken-of-the-receiver"
 	apiWord     = "w0rd-of-a-user"
 )
 
-// database is for all tests.
+// database is the database server for all tests.
 var database *postgres.Server
 
 func TestMain(m *testing.M) {
@@ -49,16 +49,16 @@ func TestMain(m *testing.M) {
 	os.Exit(postgres.Run(m, func(s *postgres.Server) { database = s }))
 }
 
-// installation are the platform's programs, each a process of its own.
+// installation has the programs of the platform, each as a separate process.
 type installation struct {
 	t        *testing.T
 	dir      string
 	api      string
 	database string
-	// sentinel is the text of its configuration, which is in the folder mounted.
+	// sentinel is the content of Sentinel's configuration file in the folder mounted.
 	sentinel, mounted string
 	processes         map[string]*procrun.Process
-	// metrics are the addresses of the processes' metrics.
+	// metrics has the addresses of the metrics endpoints by program.
 	metrics map[string]string
 	env     []string
 }
@@ -78,7 +78,7 @@ func install(t *testing.T, env ...string) *installation {
 
 	in.env = append(in.env, env...)
 	in.api = "http://" + loopback.Address(t)
-	in.database = database.Database(t)
+	in.database = database.NewDatabase(t)
 	in.write("url", in.database+"\n")
 	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
 	in.write("rabbitmq-url", brokers.StartRabbitMQ(t).URL+"\n")
@@ -109,7 +109,7 @@ log: {level: debug}
 	return in
 }
 
-// task reads the cluster and reports on it; it needs no objects for that.
+// task is a task file that reads a cluster and reports its status. It has no objects.
 const task = `
 params:
 - {name: id, source: event.id, required: true}
@@ -165,7 +165,7 @@ func (in *installation) start(name, prefix string, args ...string) {
 	in.metrics[name] = loopback.Address(in.t)
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), Grace: patience,
+		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), GracePeriod: patience,
 		Env: append([]string{prefix + "HEALTH_ADDRESS=" + health, prefix + "METRICS_ADDRESS=" + in.metrics[name]}, in.env...),
 	})
 	if err != nil {
@@ -186,7 +186,7 @@ func (in *installation) start(name, prefix string, args ...string) {
 	}
 }
 
-// startAll starts the platform.
+// startAll starts all programs of the platform.
 func (in *installation) startAll() {
 	in.t.Helper()
 	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
@@ -195,7 +195,7 @@ func (in *installation) startAll() {
 	in.start("sentinel", "HYPERFLEET_", "sentinel", "--config", filepath.Join(in.mounted, "sentinel.yaml"))
 }
 
-// stop ends the programs in order.
+// stop stops all programs and checks that their exit code is 0.
 func (in *installation) stop() {
 	for name, process := range in.processes {
 		if err := process.Stop(); err != nil || process.ExitCode() != 0 {
@@ -206,7 +206,7 @@ func (in *installation) stop() {
 	in.processes = map[string]*procrun.Process{}
 }
 
-// create makes a cluster whose spec has a word in it, and waits until it is reconciled.
+// create creates a cluster whose spec contains apiWord, and waits until it is reconciled.
 func (in *installation) create(name string) string {
 	in.t.Helper()
 
@@ -254,7 +254,7 @@ func (in *installation) eventually(what string, is func() bool) {
 				in.t.Logf("%s:\n%s", name, in.log(name))
 			}
 
-			in.t.Fatalf("%s: not within %s", what, patience)
+			in.t.Fatalf("timed out after %s: %s", patience, what)
 		}
 	}
 }
@@ -281,8 +281,8 @@ func call(ctx context.Context, method, url, body string) (string, error) {
 	return string(text), err
 }
 
-// TestTheProgramsTogether follows one change through the programs, by one trace; looks at what
-// they tell of themselves; and has each end for a reason of its own.
+// TestTheProgramsTogether checks the trace of one change through all programs, the metrics of Sentinel, and that each
+// program stops cleanly for different reasons.
 func TestTheProgramsTogether(t *testing.T) {
 	t.Parallel()
 
@@ -298,18 +298,18 @@ func TestTheProgramsTogether(t *testing.T) {
 	} {
 		body = strings.ReplaceAll(body, "WORD", apiWord)
 		if _, err := call(t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters", body); err == nil {
-			t.Errorf("a body that is not valid was taken: %s", body)
+			t.Errorf("the API accepted an invalid body: %s", body)
 		}
 	}
 
 	in.seesMetrics()
 	in.endsWithItsFile()
 	in.endsWhileSomebodyWaits()
-	in.stop() // they export what they have
+	in.stop() // the programs export the remaining spans
 	follows(t, in, receiver.Spans(), id)
 }
 
-// seesMetrics looks at what Sentinel tells of itself.
+// seesMetrics checks the metrics of Sentinel.
 func (in *installation) seesMetrics() {
 	in.t.Helper()
 
@@ -329,7 +329,7 @@ func (in *installation) seesMetrics() {
 	}
 }
 
-// endsWithItsFile mounts another configuration of Sentinel, with which it ends in order.
+// endsWithItsFile changes the mounted configuration of Sentinel, and checks that Sentinel stops cleanly.
 func (in *installation) endsWithItsFile() {
 	in.t.Helper()
 
@@ -339,11 +339,11 @@ func (in *installation) endsWithItsFile() {
 	volume.Mount(in.t, in.mounted, map[string]string{"sentinel.yaml": in.sentinel + "\npoll_interval: 3s\n"})
 
 	if err := in.processes["sentinel"].Wait(ctx); err != nil {
-		in.t.Fatalf("Sentinel goes on with a file that has changed: %v", err)
+		in.t.Fatalf("Sentinel did not stop after its file had changed: %v", err)
 	}
 }
 
-// endsWhileSomebodyWaits ends the API while somebody waits for changes, who is answered.
+// endsWhileSomebodyWaits stops the API while a client waits for changes, and checks that the client gets a response.
 func (in *installation) endsWhileSomebodyWaits() {
 	in.t.Helper()
 
@@ -373,7 +373,7 @@ func (in *installation) endsWhileSomebodyWaits() {
 	}
 
 	if next := <-answered; next != now {
-		in.t.Errorf("who waited was told %q, want %q", next, now)
+		in.t.Errorf("the waiting client got the cursor %q, want %q", next, now)
 	}
 
 	if strings.Contains(in.log("api"), in.database) {
@@ -393,7 +393,7 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 		children[span.Parent] = append(children[span.Parent], span)
 
 		if strings.Contains(span.Text, exportToken) || strings.Contains(span.Text, apiWord) {
-			t.Errorf("a span has what it must not: %s", span.Text)
+			t.Errorf("a span contains a secret: %s", span.Text)
 		}
 
 		if span.Name == "send event" && span.Attributes["hyperfleet.resource.id"] == id && sent == nil {
@@ -431,7 +431,7 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 	}
 
 	for _, name := range []string{"api", "sentinel", "adapter"} {
-		// The log lines of it are found by its id.
+		// The log lines of the event have its trace ID.
 		said := in.log(name)
 		if strings.Contains(said, exportToken) || !strings.Contains(said, "spans are exported") || !strings.Contains(said, sent.TraceID) {
 			t.Errorf("log of %s, with trace %s:\n%s", name, sent.TraceID, said)
@@ -439,7 +439,7 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 	}
 }
 
-// once runs a program that ends by itself, and gives what it says.
+// once runs a program until it exits, and returns its output and exit code.
 func once(t *testing.T, dir string, env []string, args ...string) (text string, code int) {
 	t.Helper()
 
@@ -455,7 +455,7 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	_ = process.Wait(ctx) // the exit code tells
+	_ = process.Wait(ctx) // the caller checks the exit code
 
 	data, err := os.ReadFile(filepath.Join(dir, "log"))
 	must(t, err)
@@ -463,8 +463,8 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	return string(data), process.ExitCode()
 }
 
-// TestEachProgramReadsItsSettingsOfTracing starts each with servers that are not there: what it says
-// of tracing comes before that.
+// TestEachProgramReadsItsSettingsOfTracing starts each program without its servers, because a program reads the
+// settings for tracing before it connects to its servers.
 func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 	t.Parallel()
 
@@ -502,7 +502,7 @@ func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 				t.Errorf("exit code %d, want an error with %q:\n%s", code, want, said)
 			}
 
-			// The others are seen to export in TestTheProgramsTogether.
+			// TestTheProgramsTogether checks the exports of the other programs.
 			if name == "sweep" {
 				said, code = once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
 				if code == 0 || !strings.Contains(said, "spans are exported") || !strings.Contains(said, receiver.URL) {
@@ -515,18 +515,18 @@ func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 	}
 }
 
-// failedRun checks that there is one run of sweep, which has failed, with its calls below it.
+// failedRun checks that the spans have one failed run of sweep, and that all other spans are calls of this run.
 func failedRun(t *testing.T, spans []otlp.Span) {
 	t.Helper()
 
 	at := slices.IndexFunc(spans, func(s otlp.Span) bool { return s.Name == "sweep run" && s.Failed })
 	if at < 0 {
-		t.Fatalf("no run that has failed: %+v", spans)
+		t.Fatalf("no failed run: %+v", spans)
 	}
 
 	for i, span := range spans {
 		if i != at && (span.Parent != spans[at].ID || span.Kind != tracepb.Span_SPAN_KIND_CLIENT) {
-			t.Errorf("beside the calls of the run: %+v", span)
+			t.Errorf("span is not a call of the run: %+v", span)
 		}
 	}
 }

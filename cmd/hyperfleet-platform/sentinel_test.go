@@ -54,7 +54,7 @@ func TestSentinelValidate(t *testing.T) {
 		"numbers": {
 			config: goodSentinel, args: []string{"--page-size=500", "--poll-interval=1ms"}, want: []string{"page_size", "poll_interval"},
 		},
-		"another broker":  {config: goodSentinel, args: []string{"--broker-type=memory"}, want: []string{`broker.type: "memory": write rabbitmq`}},
+		"another broker":  {config: goodSentinel, args: []string{"--broker-type=memory"}, want: []string{`broker.type: "memory": set rabbitmq`}},
 		"an unknown flag": {config: goodSentinel, args: []string{"--pol-interval=3s"}, want: []string{"--pol-interval"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestSentinelBrokerFile(t *testing.T) {
 	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
 	must(t, runSentinel(t, "config", "validate", "--config", config))
 
-	// It really is RabbitMQ that it would connect to.
+	// Check that Sentinel tries to connect to RabbitMQ.
 	err := runSentinel(t, "--config", config, "--health-address=0", "--metrics-address=0")
 	if err == nil || !strings.Contains(err.Error(), "connect to RabbitMQ") {
 		t.Errorf("error %v", err)

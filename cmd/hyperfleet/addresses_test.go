@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// ago is a condition that says since so long whether there are addresses.
-func ago(kind string, has bool, since time.Duration) []metav1.Condition {
+// addressCondition returns a condition about allocated addresses that has had its status for the given time.
+func addressCondition(kind string, has bool, since time.Duration) []metav1.Condition {
 	c := metav1.Condition{
 		Type: kind, Status: metav1.ConditionTrue, Reason: "Done", LastTransitionTime: metav1.NewTime(time.Now().Add(-since)),
 	}
@@ -33,7 +33,7 @@ func ago(kind string, has bool, since time.Duration) []metav1.Condition {
 	return []metav1.Condition{c}
 }
 
-func addressPool(t *testing.T, namespace, name string, ranges ...infrav1.AddressRange) {
+func createPool(t *testing.T, namespace, name string, ranges ...infrav1.AddressRange) {
 	t.Helper()
 	env.Create(t, &infrav1.KubevirtNodePool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -45,7 +45,7 @@ func addressPool(t *testing.T, namespace, name string, ranges ...infrav1.Address
 	})
 }
 
-func addressed(t *testing.T, namespace, pool, name string, since time.Duration, has ...string) {
+func createMachine(t *testing.T, namespace, pool, name string, since time.Duration, has ...string) {
 	t.Helper()
 
 	data := "links: []"
@@ -59,8 +59,8 @@ func addressed(t *testing.T, namespace, pool, name string, since time.Duration, 
 			},
 		},
 	}
-	put(t, m, func(m *infrav1.KubevirtMachine) {
-		m.Status.Conditions = ago(infrav1.ConditionAddressesAllocated, len(has) > 0, since)
+	createWithStatus(t, m, func(m *infrav1.KubevirtMachine) {
+		m.Status.Conditions = addressCondition(infrav1.ConditionAddressesAllocated, len(has) > 0, since)
 		m.Status.Phase = infrav1.KubevirtMachinePending
 
 		if len(has) > 0 {
@@ -70,8 +70,8 @@ func addressed(t *testing.T, namespace, pool, name string, since time.Duration, 
 	})
 }
 
-// sharing makes a template with a pool of two addresses, on a cluster's network.
-func sharing(t *testing.T, namespace, name, cluster string) {
+// createTemplate creates a template with a pool of two addresses on the network of a cluster.
+func createTemplate(t *testing.T, namespace, name, cluster string) {
 	t.Helper()
 	env.Create(t, &hfv1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -88,19 +88,20 @@ func sharing(t *testing.T, namespace, name, cluster string) {
 	})
 }
 
-// Who has which address of a node pool, since when, what is free, and who waits.
+// TestAddressesOfANodePool checks the details of a node pool: the machine that uses each address and since when, the
+// free addresses, and the machines that wait for an address.
 func TestAddressesOfANodePool(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	addressPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
-	addressed(t, namespace, "workers", "w-a", 3*time.Hour, "10.0.0.10/24")
-	addressed(t, namespace, "workers", "w-b", 10*time.Hour, "10.0.0.12/24")
-	addressed(t, namespace, "workers", "w-old", 48*time.Hour, "10.0.0.99/24") // from before the pool shrank
-	addressed(t, namespace, "workers", "w-late", 20*time.Hour)
+	createPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
+	createMachine(t, namespace, "workers", "w-a", 3*time.Hour, "10.0.0.10/24")
+	createMachine(t, namespace, "workers", "w-b", 10*time.Hour, "10.0.0.12/24")
+	createMachine(t, namespace, "workers", "w-old", 48*time.Hour, "10.0.0.99/24") // allocated before the pool was made smaller
+	createMachine(t, namespace, "workers", "w-late", 20*time.Hour)
 
 	got := execute(t, env.Config, "addresses", "workers", "-n", namespace)
-	got.says(t)
+	got.expectSuccess(t)
 
 	want := `KubevirtNodePool NS/workers
   Network    NS/vlan20
@@ -110,7 +111,7 @@ func TestAddressesOfANodePool(t *testing.T) {
 ADDRESS MACHINE PHASE SINCE NOTE
 10.0.0.10/24 KubevirtMachine NS/w-a Running 3h
 10.0.0.12/24 KubevirtMachine NS/w-b Running 10h
-10.0.0.99/24 KubevirtMachine NS/w-old Running 2d the pool does not give it any more
+10.0.0.99/24 KubevirtMachine NS/w-old Running 2d no longer part of the pool
 - KubevirtMachine NS/w-late - 20h waits for an address
 `
 
@@ -119,7 +120,7 @@ ADDRESS MACHINE PHASE SINCE NOTE
 	}
 }
 
-// columns are the words of each line.
+// columns returns the words of each line.
 func columns(text string) [][]string {
 	var out [][]string
 	for line := range strings.Lines(text) {
@@ -129,7 +130,7 @@ func columns(text string) [][]string {
 	return out
 }
 
-// Templates that share a pool are one pool; programs get the same as people.
+// TestAddressesOfASharedPool checks that templates that share a pool are shown as one pool, and the JSON output.
 func TestAddressesOfASharedPool(t *testing.T) {
 	t.Parallel()
 
@@ -144,10 +145,10 @@ func TestAddressesOfASharedPool(t *testing.T) {
 	env.Create(t, cluster)
 
 	for _, name := range []string{"linux", "linux-large"} {
-		sharing(t, namespace, name, cluster.Name)
+		createTemplate(t, namespace, name, cluster.Name)
 	}
 
-	put(t, &hfv1.MachineClaim{
+	createWithStatus(t, &hfv1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux-x7k2p"},
 		Spec: hfv1.MachineClaimSpec{
 			TemplateRef:    hfv1.LocalObjectReference{Name: "linux"},
@@ -155,7 +156,7 @@ func TestAddressesOfASharedPool(t *testing.T) {
 		},
 	}, func(c *hfv1.MachineClaim) {
 		c.Status.Phase = hfv1.MachineClaimReady
-		c.Status.Conditions = ago(hfv1.ConditionAddressAllocated, true, time.Hour)
+		c.Status.Conditions = addressCondition(hfv1.ConditionAddressAllocated, true, time.Hour)
 		c.Status.NetworkInfo = &hfv1.NetworkInfo{Addresses: []string{"10.9.0.10/24"}, AddressNetwork: namespace + "/machines"}
 	})
 
@@ -177,7 +178,7 @@ func TestAddressesOfASharedPool(t *testing.T) {
 		}
 
 		want := addresses.Pool{
-			Of: []addresses.Object{
+			Owners: []addresses.Object{
 				{Kind: "HypervisorMachineTemplate", Namespace: namespace, Name: "linux"},
 				{Kind: "HypervisorMachineTemplate", Namespace: namespace, Name: "linux-large"},
 			},
@@ -186,7 +187,7 @@ func TestAddressesOfASharedPool(t *testing.T) {
 				Address: "10.9.0.10/24", Phase: "Ready",
 				Machine: addresses.Object{Kind: "MachineClaim", Namespace: namespace, Name: "linux-x7k2p"},
 			}},
-			Free: []string{"10.9.0.11"}, Waiting: []addresses.Waiting{},
+			Free: []string{"10.9.0.11"}, WaitingMachines: []addresses.WaitingMachine{},
 		}
 		if diff := cmp.Diff(want, pool); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -194,15 +195,14 @@ func TestAddressesOfASharedPool(t *testing.T) {
 	}
 }
 
-// Without a pool, all are listed: those of the namespace, and those of all. One that gives
-// nothing says why.
+// TestAddressesList checks the list of the pools of one namespace and of all namespaces.
 func TestAddressesList(t *testing.T) {
 	t.Parallel()
 
 	namespace, other := env.Namespace(t), env.Namespace(t)
-	addressPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
-	addressPool(t, other, "more", "10.0.0.10-10.0.0.11", "fd00::10-fd00::1f")
-	addressed(t, namespace, "workers", "w-a", time.Hour, "10.0.0.10/24")
+	createPool(t, namespace, "workers", "10.0.0.10-10.0.0.13")
+	createPool(t, other, "more", "10.0.0.10-10.0.0.11", "fd00::10-fd00::1f")
+	createMachine(t, namespace, "workers", "w-a", time.Hour, "10.0.0.10/24")
 
 	got := execute(t, env.Config, "addresses", "-n", namespace)
 	want := "POOL NETWORK ADDRESSES IN USE FREE WAITING PROBLEM\nKubevirtNodePool NS/workers NS/vlan20 4 1 3 0\n"
@@ -211,8 +211,8 @@ func TestAddressesList(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", got.err, diff)
 	}
 
-	// Two families are told apart.
-	execute(t, env.Config, "addresses", "-A").says(t, namespace+"/workers", other+"/more", "2 + 16")
+	// Addresses of the two families are counted separately.
+	execute(t, env.Config, "addresses", "-A").expectSuccess(t, namespace+"/workers", other+"/more", "2 + 16")
 }
 
 func TestAddressesFail(t *testing.T) {
@@ -227,11 +227,11 @@ func TestAddressesFail(t *testing.T) {
 		"no such pool":   {[]string{"none", "-n", namespace}, `"none" with static addresses in namespace ` + namespace, cli.ExitFailed},
 		"two pools":      {[]string{"a", "b"}, "give one pool", cli.ExitUsage},
 		"another output": {[]string{"--output", "xml"}, "use table or json", cli.ExitUsage},
-		"both scopes":    {[]string{"-A", "-n", namespace}, "exclude each other", cli.ExitUsage},
+		"both scopes":    {[]string{"-A", "-n", namespace}, "mutually exclusive", cli.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			execute(t, env.Config, append([]string{"addresses"}, tc.args...)...).fails(t, tc.code, tc.want)
+			execute(t, env.Config, append([]string{"addresses"}, tc.args...)...).expectFailure(t, tc.code, tc.want)
 		})
 	}
 }

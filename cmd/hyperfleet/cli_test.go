@@ -54,15 +54,14 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A mistyped flag or command is answered with the one that was meant, and is an error of the
-// command line.
+// TestMistyped checks that a mistyped flag or command is a usage error that suggests the correct one.
 func TestMistyped(t *testing.T) {
 	for given, want := range map[string]string{
 		"look --outptu=json": "tool: unknown flag: --outptu (did you mean --output?)\n",
-		"look --colour":      "tool: unknown flag: --colour (tool look --help lists them)\n",
+		"look --colour":      "tool: unknown flag: --colour (see tool look --help)\n",
 		"lok":                "tool: unknown command lok (did you mean look?)\n",
-		"look here":          "tool: unexpected argument here (tool look --help says what it takes)\n",
-		"install":            "tool: unknown command install (tool --help lists them)\n",
+		"look here":          "tool: unexpected argument here (see tool look --help)\n",
+		"install":            "tool: unknown command install (see tool --help)\n",
 	} {
 		root := &cobra.Command{Use: "tool"}
 		look := &cobra.Command{Use: "look", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
@@ -131,7 +130,7 @@ current-context: here
 		{kube: cli.Kube{Context: "there"}, want: "default"},
 		{kube: cli.Kube{Kubeconfig: file, Namespace: "mine"}, want: "mine"},
 		{kube: cli.Kube{Kubeconfig: filepath.Join(dir, "none")}, err: "read kubeconfig"},
-		{kube: cli.Kube{Context: "nowhere"}, err: "find the API server: give --kubeconfig, or set KUBECONFIG"},
+		{kube: cli.Kube{Context: "nowhere"}, err: "find the API server: set --kubeconfig or KUBECONFIG"},
 	} {
 		got, err := tc.kube.Connect()
 
@@ -150,16 +149,16 @@ current-context: here
 	none := filepath.Join(dir, "none")
 	t.Setenv("KUBECONFIG", none)
 
-	if _, err := (&cli.Kube{}).Connect(); err == nil || err.Error() != "find the API server: KUBECONFIG is "+none+", and there is no kubeconfig" {
+	if _, err := (&cli.Kube{}).Connect(); err == nil || err.Error() != "find the API server: KUBECONFIG is "+none+", but this file does not exist or is empty" {
 		t.Errorf("with the name of a kubeconfig that there is not: %v", err)
 	}
 
 	t.Setenv("KUBECONFIG", "")
 
-	_, other := os.Stat(clientcmd.RecommendedHomeFile) // that of whoever runs the test
+	_, other := os.Stat(clientcmd.RecommendedHomeFile) // the kubeconfig of the user who runs the test
 	_, err := (&cli.Kube{}).Connect()
 
-	if other != nil && (err == nil || err.Error() != "find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG") {
+	if other != nil && (err == nil || err.Error() != "find the API server: no kubeconfig found: set --kubeconfig or KUBECONFIG") {
 		t.Errorf("without a kubeconfig: %v", err)
 	}
 }
@@ -186,5 +185,5 @@ func TestVersion(t *testing.T) {
 		t.Errorf("json is %s (%v), want %+v", got.out, err, version.Read())
 	}
 
-	execute(t, nil, "version", "--output", "xml").fails(t, cli.ExitFailed, `print version: unknown output "xml": use text or json`)
+	execute(t, nil, "version", "--output", "xml").expectFailure(t, cli.ExitFailed, `print version: unknown output "xml": use text or json`)
 }

@@ -22,19 +22,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
-// settingsOf is the operator's configuration with a store.
+// settingsOf returns the operator's configuration with a log store.
 func settingsOf(endpoint, bucket, more string) string {
 	return fmt.Sprintf("apiVersion: config.hyperfleet.io/v1alpha1\nsomethingNewer: 1\nrunners:\n  logs:\n    keepIn: store\n"+
 		"    store: {endpoint: %q, region: %q, bucket: %q, prefix: a/, secret: store%s}\n", endpoint, s3.Region, bucket, more)
 }
 
-// The store that the operator's configuration names is tried with the operator's keys, and what
-// it refuses is told with the fix.
-func (i installation) storeOfLogs(t *testing.T) {
+// testLogStore checks that doctor tests the log store with the operator's keys, and reports errors with their fix.
+func (i installation) testLogStore(t *testing.T) {
 	server := s3.Start(t)
-	server.Bucket(t, "logs")
+	server.CreateBucket(t, "logs")
 
-	// keep passes all on but what keys that only write may not do.
+	// keep forwards all requests except deletions, as for keys that can only write.
 	upstream, err := url.Parse(server.URL)
 	must(t, err)
 
@@ -55,13 +54,13 @@ func (i installation) storeOfLogs(t *testing.T) {
 
 	for name, tc := range map[string]struct{ settings, secret, want string }{
 		"well":          {settings: settingsOf(server.URL, "logs", ""), secret: s3.Secret, want: "ok s3://logs/a/hyperfleet-doctor.txt was written, read and deleted"},
-		"no bucket":     {settings: settingsOf(server.URL, "none", ""), secret: s3.Secret, want: "problem it takes no logs: write s3://none/a/hyperfleet-doctor.txt at " + server.URL + ": NoSuchBucket: there is no such bucket: make it, or name another"},
+		"no bucket":     {settings: settingsOf(server.URL, "none", ""), secret: s3.Secret, want: "problem cannot write logs: write s3://none/a/hyperfleet-doctor.txt at " + server.URL + ": NoSuchBucket: the bucket does not exist: create it, or use another bucket"},
 		"another key":   {settings: settingsOf(server.URL, "logs", ""), secret: "another", want: "SignatureDoesNotMatch: the secret access key is wrong"},
-		"no keys":       {settings: settingsOf(server.URL, "logs", ""), want: "problem it takes no logs: read keys of log store: "},
-		"no answer":     {settings: settingsOf(nobody, "logs", ""), secret: s3.Secret, want: "warning it does not answer here: "},
-		"own authority": {settings: settingsOf(server.URL, "logs", ", caFile: /etc/ca.pem"), secret: s3.Secret, want: "warning not tried: /etc/ca.pem, by which"},
+		"no keys":       {settings: settingsOf(server.URL, "logs", ""), want: "problem cannot write logs: read credentials of log store: "},
+		"no answer":     {settings: settingsOf(nobody, "logs", ""), secret: s3.Secret, want: "warning not reachable from here: "},
+		"own authority": {settings: settingsOf(server.URL, "logs", ", caFile: /etc/ca.pem"), secret: s3.Secret, want: "warning not tested: the CA file /etc/ca.pem of the store"},
 		"in cluster":    {settings: "runners: {logs: {keepIn: cluster}}"},
-		"not YAML":      {settings: "runners: [", want: "problem operator.yaml of ConfigMap "},
+		"not YAML":      {settings: "runners: [", want: "problem parse operator.yaml of ConfigMap "},
 		"not installed": {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,21 +70,21 @@ func (i installation) storeOfLogs(t *testing.T) {
 				t.Error("it says the key")
 			}
 
-			if left := server.Objects(t, "logs"); len(left) > 0 {
+			if left := server.ReadObjects(t, "logs"); len(left) > 0 {
 				t.Errorf("left in the store: %v", left)
 			}
 		})
 	}
 
 	t.Run("keys that do not delete", func(t *testing.T) {
-		want := "ok it takes logs; s3://logs/a/hyperfleet-doctor.txt is left there"
+		want := "ok logs can be written; test object s3://logs/a/hyperfleet-doctor.txt remains in the store"
 		if got := i.storeFindings(t, settingsOf(keep.URL, "logs", ""), s3.Secret); !strings.Contains(got, want) {
 			t.Errorf("doctor says %q, want %q", got, want)
 		}
 	})
 }
 
-// storeFindings are what doctor says of the store, with an operator in a namespace of its own.
+// storeFindings returns the findings about the log store of an operator in its own namespace.
 func (i installation) storeFindings(t *testing.T, settings, secret string) string {
 	t.Helper()
 
@@ -104,12 +103,12 @@ func (i installation) storeFindings(t *testing.T, settings, secret string) strin
 		})
 	}
 
-	return of(i.looks(t, i.Config, "-n", namespace, "--operator-namespace", namespace), "store of runners' logs")
+	return findingsOf(i.runDoctor(t, i.Config, "-n", namespace, "--operator-namespace", namespace), "log store")
 }
 
-// A cache that a template names is connected to; one that is down is a warning, for machines
-// are made all the same.
-func (i installation) caches(t *testing.T) {
+// testCaches checks that doctor connects to the caches that templates name. An unreachable cache is a warning, because
+// machines run without it.
+func (i installation) testCaches(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
@@ -133,33 +132,33 @@ func (i installation) caches(t *testing.T) {
 		i.create(t, object("HypervisorMachineTemplate", namespace, name, spec))
 	}
 
-	report := i.looks(t, i.Config, "-n", namespace)
+	report := i.runDoctor(t, i.Config, "-n", namespace)
 
 	for template, want := range map[string]string{
-		"both-up": "ok 2 answer", "up": "ok it answers", "without": "",
-		"down": "warning http://127.0.0.1:1 does not answer here: dial tcp 127.0.0.1:1: connect: connection refused: " +
-			"machines that cannot reach it go without it",
+		"both-up": "ok 2 caches are reachable", "up": "ok the cache is reachable", "without": "",
+		"down": "warning cannot connect to http://127.0.0.1:1 from here: dial tcp 127.0.0.1:1: connect: connection refused: " +
+			"machines that cannot reach the cache run without it",
 	} {
-		if said := of(report, "caches of HypervisorMachineTemplate "+namespace+"/"+template); said != want {
+		if said := findingsOf(report, "caches of HypervisorMachineTemplate "+namespace+"/"+template); said != want {
 			t.Errorf("of template %s: %q, want %q", template, said, want)
 		}
 	}
 }
 
-// It says whether machines' tokens come in the clear, and what ends TLS if they do.
-func (i installation) receiver(t *testing.T) {
+// testReceiver checks the finding about plain HTTP, and about the Ingress that terminates TLS.
+func (i installation) testReceiver(t *testing.T) {
 	const (
 		subject = "webhooks and machines"
 		byTLS   = "ok the operator serves TLS"
-		inward  = "ok plain HTTP behind Ingress hyperfleet-system/hyperfleet-webhooks, which ends TLS"
-		open    = "warning the operator serves plain HTTP (webhooks.plainHTTP of hyperfleet-runners), and no Ingress of " +
-			"namespace hyperfleet-system that ends TLS leads to it: take the setting away, or see that TLS is ended before it"
+		inward  = "ok plain HTTP behind Ingress hyperfleet-system/hyperfleet-webhooks, which terminates TLS"
+		open    = "warning the operator serves plain HTTP (webhooks.plainHTTP of hyperfleet-runners), and no Ingress in " +
+			"namespace hyperfleet-system terminates TLS in front of it: remove the setting, or terminate TLS in front of the operator"
 	)
 
 	says := func(want string) {
 		t.Helper()
 
-		if got := of(i.looks(t, i.Config), subject); got != want {
+		if got := findingsOf(i.runDoctor(t, i.Config), subject); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -174,10 +173,10 @@ func (i installation) receiver(t *testing.T) {
 	must(t, i.Client.Update(t.Context(), settings))
 	says(open)
 
-	// A variable of the pods counts before the file.
+	// The environment variable of the pods overrides the file.
 	labels := map[string]string{"app": "operator"}
 	pods := &appsv1.Deployment{ObjectMeta: meta}
-	pods.Spec.Replicas = new(int32) // nobody is missed
+	pods.Spec.Replicas = new(int32) // no pod is expected to be ready
 	pods.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
 	pods.Spec.Template.Labels = labels
 	pods.Spec.Template.Spec.Containers = []corev1.Container{{

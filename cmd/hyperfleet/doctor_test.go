@@ -39,12 +39,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// installation is an API server of its own: doctor speaks of all that is there, and uninstall
-// removes it.
+// installation is a separate API server, because doctor reports on all objects of a cluster, and uninstall deletes
+// them.
 type installation struct{ *kube.Env }
 
-// looks has doctor look it over, and gives what it found.
-func (i installation) looks(t *testing.T, on *rest.Config, args ...string) *doctor.Report {
+// runDoctor runs doctor and returns its report.
+func (i installation) runDoctor(t *testing.T, on *rest.Config, args ...string) *doctor.Report {
 	t.Helper()
 
 	got := execute(t, on, append([]string{"doctor", "--output", "json"}, args...)...)
@@ -57,8 +57,8 @@ func (i installation) looks(t *testing.T, on *rest.Config, args ...string) *doct
 	return report
 }
 
-// of is what was found of a subject; empty if nothing was.
-func of(report *doctor.Report, subject string) string {
+// findingsOf returns the findings about a subject, one per line.
+func findingsOf(report *doctor.Report, subject string) string {
 	var said []string
 
 	for _, f := range report.Findings {
@@ -70,8 +70,8 @@ func of(report *doctor.Report, subject string) string {
 	return strings.Join(said, "\n")
 }
 
-// ailing are the objects of which something was found.
-func ailing(report *doctor.Report) []string {
+// objectFindings returns the level, kind, name and reason of the findings about objects.
+func objectFindings(report *doctor.Report) []string {
 	var out []string
 
 	for _, f := range report.Findings {
@@ -83,8 +83,8 @@ func ailing(report *doctor.Report) []string {
 	return out
 }
 
-// prints compares the whole of what doctor prints.
-func (i installation) prints(t *testing.T, code int, want string) {
+// expectOutput checks the exit code and the whole output of doctor, except its first line.
+func (i installation) expectOutput(t *testing.T, code int, want string) {
 	t.Helper()
 
 	got := execute(t, i.Config, "doctor")
@@ -92,7 +92,7 @@ func (i installation) prints(t *testing.T, code int, want string) {
 		t.Errorf("it ended with %d (%v), want %d", exit, got.err, code)
 	}
 
-	// The version is the API server's own, and clocks run on.
+	// The first line has the version of the API server, which differs.
 	_, text, _ := strings.Cut(got.out, "\n")
 	if want = strings.TrimPrefix(want, "\n"); text != want {
 		t.Errorf("it printed:\n%s\nwant:\n%s", text, want)
@@ -108,7 +108,7 @@ func object(kind, namespace, name string, spec map[string]any) *unstructured.Uns
 	return o
 }
 
-// create makes an object that is gone when the test is over.
+// create creates an object and deletes it at the end of the test.
 func (i installation) create(t *testing.T, o client.Object) {
 	t.Helper()
 	i.Create(t, o)
@@ -117,9 +117,9 @@ func (i installation) create(t *testing.T, o client.Object) {
 	})
 }
 
-// earlier leads to the API server, of whose objects it says that all was made and deleted by so
-// much earlier.
-func (i installation) earlier(t *testing.T, by time.Duration) *rest.Config {
+// withEarlierTimes returns a configuration for a proxy of the API server that moves the creation and deletion times of all
+// objects into the past.
+func (i installation) withEarlierTimes(t *testing.T, by time.Duration) *rest.Config {
 	t.Helper()
 
 	upstream, err := url.Parse(i.Config.Host)
@@ -132,7 +132,7 @@ func (i installation) earlier(t *testing.T, by time.Duration) *rest.Config {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
-			r.Out.Header.Del("Accept-Encoding") // what is read here is not compressed
+			r.Out.Header.Del("Accept-Encoding") // the response must not be compressed
 		},
 		Transport: transport,
 		ModifyResponse: func(r *http.Response) error {
@@ -163,8 +163,8 @@ func (i installation) earlier(t *testing.T, by time.Duration) *rest.Config {
 	return &rest.Config{Host: server.URL}
 }
 
-// say writes conditions: type, status, since when, reason, message.
-func (i installation) say(t *testing.T, o *unstructured.Unstructured, conditions ...metav1.Condition) {
+// setConditions replaces the conditions in the status of an object.
+func (i installation) setConditions(t *testing.T, o *unstructured.Unstructured, conditions ...metav1.Condition) {
 	t.Helper()
 
 	raw := make([]any, 0, len(conditions))
@@ -226,68 +226,68 @@ func (i installation) queued(t *testing.T, namespace, name string, state v1alpha
 }
 
 const fine = `
-ok        kinds of runners: 7 installed, as this program knows them
-ok        operator of runners: none, and there is nothing for it to do
-ok        kinds of networking: 4 installed, as this program knows them
-ok        operator of networking: none, and there is nothing for it to do
-ok        kinds of hosts: 3 installed, as this program knows them
-ok        operator of hosts: none, and there is nothing for it to do
-ok        kinds of bridge: 1 installed, as this program knows them
-ok        operator of bridge: none, and there is nothing for it to do
+ok        CRDs of runners: 7 installed, all match this version of hyperfleet
+ok        operator of runners: not running, and not needed because the area has no objects
+ok        CRDs of networking: 4 installed, all match this version of hyperfleet
+ok        operator of networking: not running, and not needed because the area has no objects
+ok        CRDs of hosts: 3 installed, all match this version of hyperfleet
+ok        operator of hosts: not running, and not needed because the area has no objects
+ok        CRDs of bridge: 1 installed, all match this version of hyperfleet
+ok        operator of bridge: not running, and not needed because the area has no objects
 
 0 problems, 0 warnings
 `
 
 const others = `
-ok        kinds of networking: 4 installed, as this program knows them
-ok        operator of networking: none, and there is nothing for it to do
-ok        kinds of hosts: 3 installed, as this program knows them
-ok        operator of hosts: none, and there is nothing for it to do
-ok        kinds of bridge: 1 installed, as this program knows them
-ok        operator of bridge: none, and there is nothing for it to do
+ok        CRDs of networking: 4 installed, all match this version of hyperfleet
+ok        operator of networking: not running, and not needed because the area has no objects
+ok        CRDs of hosts: 3 installed, all match this version of hyperfleet
+ok        operator of hosts: not running, and not needed because the area has no objects
+ok        CRDs of bridge: 1 installed, all match this version of hyperfleet
+ok        operator of bridge: not running, and not needed because the area has no objects
 `
 
-func (i installation) nothingIsWrong(t *testing.T) {
-	i.prints(t, 0, fine)
+func (i installation) testNoProblems(t *testing.T) {
+	i.expectOutput(t, 0, fine)
 
 	i.lease(t, "hyperfleet-runners", "one", time.Second)
 	i.lease(t, "hyperfleet-sentinel", "another program", time.Hour)
 
 	cluster := i.hypervisor(t, "pve")
-	i.say(t, cluster, condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
-	i.prints(t, 0, `
-ok        kinds of runners: 7 installed, as this program knows them
-ok        operator of runners: one runs it
-ok        roles of runners: as this program has them
+	i.setConditions(t, cluster, condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
+	i.expectOutput(t, 0, `
+ok        CRDs of runners: 7 installed, all match this version of hyperfleet
+ok        operator of runners: one is the leader
+ok        RBAC roles of runners: all match this version of hyperfleet
 `+strings.TrimPrefix(others, "\n")+`
 0 problems, 0 warnings
 `)
 }
 
-func (i installation) objects(t *testing.T) {
+func (i installation) testObjects(t *testing.T) {
 	namespace := i.Namespace(t)
 
 	i.lease(t, "hyperfleet-runners", "one", time.Second)
 
 	refused := i.hypervisor(t, "refused")
-	i.say(t, refused,
+	i.setConditions(t, refused,
 		condition("Ready", metav1.ConditionFalse, 12*time.Minute, "PermissionDenied", "as below"),
 		condition("Stalled", metav1.ConditionTrue, 12*time.Minute, "PermissionDenied",
 			"check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms:\n\x1b[31mpveum acl modify /vms"))
 
 	trusting := i.hypervisor(t, "trusting")
-	i.say(t, trusting,
+	i.setConditions(t, trusting,
 		condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", ""),
 		condition("InsecureTLS", metav1.ConditionTrue, 3*time.Hour, "AsConfigured", "spec.tls.insecureSkipVerify"))
 
-	i.say(t, i.hypervisor(t, "slow"), condition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
-	i.say(t, i.hypervisor(t, "soon"), condition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.setConditions(t, i.hypervisor(t, "slow"), condition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.setConditions(t, i.hypervisor(t, "soon"), condition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
 
-	i.say(t, i.queued(t, namespace, "waits", v1alpha1.JobQueued),
+	i.setConditions(t, i.queued(t, namespace, "waits", v1alpha1.JobQueued),
 		condition("Ready", metav1.ConditionFalse, 30*time.Minute, "NoPool", "no pool has the labels [linux]"))
 
 	for _, state := range []v1alpha1.JobState{v1alpha1.JobCompleted, v1alpha1.JobRunning, v1alpha1.JobWaiting} {
-		i.say(t, i.queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
+		i.setConditions(t, i.queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
 	}
 
 	deaf := object("RunnerPool", namespace, "deaf", map[string]any{
@@ -295,17 +295,17 @@ func (i installation) objects(t *testing.T) {
 		"workload":    map[string]any{"type": "github-actions", "config": map[string]any{"github": map[string]any{"organization": "o"}}},
 	})
 	i.create(t, deaf)
-	i.say(t, deaf,
+	i.setConditions(t, deaf,
 		condition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
-		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "no job is heard of"))
+		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "the operator receives no jobs"))
 
-	// Kinds without conditions are never late.
+	// Objects without conditions are never overdue.
 	i.create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
 
-	i.prints(t, 1, `
-ok        kinds of runners: 7 installed, as this program knows them
-ok        operator of runners: one runs it
-ok        roles of runners: as this program has them
+	i.expectOutput(t, 1, `
+ok        CRDs of runners: 7 installed, all match this version of hyperfleet
+ok        operator of runners: one is the leader
+ok        RBAC roles of runners: all match this version of hyperfleet
 `+strings.TrimPrefix(others, "\n")+`problem   HypervisorCluster refused: PermissionDenied, for 12m
             check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms: pveum acl modify /vms
 problem   HypervisorCluster slow: Unreachable, for 20m
@@ -315,24 +315,24 @@ warning   HypervisorCluster trusting: InsecureTLS, for 3h
 problem   RunnerJob `+namespace+`/waits: NoPool, for 30m
             no pool has the labels [linux]
 warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
-            RepositoriesMissing: no job is heard of
+            RepositoriesMissing: the operator receives no jobs
 
 3 problems, 2 warnings
 `)
 
-	report := i.looks(t, i.Config, "-n", "default", "--waiting", "5m")
+	report := i.runDoctor(t, i.Config, "-n", "default", "--waiting", "5m")
 	want := []string{
 		"problem HypervisorCluster refused PermissionDenied", "problem HypervisorCluster slow Unreachable",
 		"problem HypervisorCluster soon Unreachable", "warning HypervisorCluster trusting InsecureTLS",
 	}
-	if !slices.Equal(ailing(report), want) || report.Problems != 3 || report.Warnings != 1 || report.Objects["HypervisorCluster"] != 4 ||
+	if !slices.Equal(objectFindings(report), want) || report.Problems != 3 || report.Warnings != 1 || report.Objects["HypervisorCluster"] != 4 ||
 		report.Objects["RunnerJob"] != 0 || !strings.HasPrefix(report.APIServer, "v1.") {
 		t.Errorf("the report in JSON: %+v", report)
 	}
 }
 
-// What is deleted and stays, and what nobody looks at, once that is so for long.
-func (i installation) nobodyLooks(t *testing.T) {
+// testStuckObjects checks the findings about objects whose deletion does not end, and objects that no operator reconciles.
+func (i installation) testStuckObjects(t *testing.T) {
 	i.lease(t, "hyperfleet-runners", "one", time.Second)
 	i.hypervisor(t, "new")
 
@@ -345,7 +345,7 @@ func (i installation) nobodyLooks(t *testing.T) {
 		must(t, i.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
 	})
 
-	// The schema gives it a condition as old as Unix, which counts from the object's time.
+	// The CRD's schema has a default condition with the Unix epoch as its time. Its age counts from the creation.
 	given := &bridgev1.DPFHCPBridge{}
 	(&seeder{t: t}).sample("dpfhcpbridge-production.yaml", given)
 	given.Namespace = i.Namespace(t)
@@ -362,8 +362,8 @@ func (i installation) nobodyLooks(t *testing.T) {
 		{2 * time.Minute, []string{unseen, bridge}},
 		{time.Hour, []string{gone, unseen, bridge}},
 	} {
-		report := i.looks(t, i.earlier(t, tc.later))
-		if got := ailing(report); !slices.Equal(got, tc.want) {
+		report := i.runDoctor(t, i.withEarlierTimes(t, tc.later))
+		if got := objectFindings(report); !slices.Equal(got, tc.want) {
 			t.Errorf("after %s: %q, want %q", tc.later, got, tc.want)
 		}
 
@@ -375,23 +375,24 @@ func (i installation) nobodyLooks(t *testing.T) {
 	}
 }
 
-func (i installation) operators(t *testing.T) {
+func (i installation) testOperators(t *testing.T) {
 	i.hypervisor(t, "pve")
 
 	finding := func(subject string) string {
 		t.Helper()
 
-		return of(i.looks(t, i.Config), subject)
+		return findingsOf(i.runDoctor(t, i.Config), subject)
 	}
 
 	const runners = "operator of runners"
 
-	if got, want := finding(runners), "problem none has ever run it in namespace hyperfleet-system (--operator-namespace), and it has 1 object "+
-		"to look after: kubectl apply --server-side -f hyperfleet.yaml of the release, or its chart hyperfleet with areas.runners.enabled"; got != want {
+	if got, want := finding(runners), "problem not running: no operator has ever run the area in namespace hyperfleet-system (--operator-namespace), and the area has "+
+		"1 object: run `kubectl apply --server-side -f hyperfleet.yaml` with the file of the release, or install its chart hyperfleet with "+
+		"areas.runners.enabled"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	// It is installed, and its image can't be had.
+	// The Deployment exists, but its image cannot be pulled.
 	pods := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: "hyperfleet-runners"}}
 	pods.Spec.Replicas = new(int32(2))
 	pods.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
@@ -399,48 +400,48 @@ func (i installation) operators(t *testing.T) {
 	pods.Spec.Template.Spec.Containers = []corev1.Container{{Name: "operator", Image: "hyperfleet"}}
 	i.create(t, pods)
 
-	if got, want := finding(runners), "problem none runs it: Deployment hyperfleet-system/hyperfleet-runners has 0 of 2 pods ready: "+
-		"kubectl describe pods -n hyperfleet-system -l app.kubernetes.io/name=hyperfleet-runners"; got != want {
+	if got, want := finding(runners), "problem not running: Deployment hyperfleet-system/hyperfleet-runners has 0 of 2 pods ready: to find out why, "+
+		"run `kubectl describe pods -n hyperfleet-system -l app.kubernetes.io/name=hyperfleet-runners`"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 
 	pods.Status.Replicas, pods.Status.ReadyReplicas = 1, 1
 	must(t, i.Client.Status().Update(t.Context(), pods))
 
-	if got := finding(runners); !strings.HasPrefix(got, "problem none has ever run it") {
+	if got := finding(runners); !strings.HasPrefix(got, "problem not running: no operator has ever run the area") {
 		t.Errorf("%s, though a pod is ready", got)
 	}
 
 	alone := i.lease(t, "hyperfleet-runners", "one", 20*time.Minute)
 
-	if got, want := finding(runners), "problem none runs it: one renewed the Lease hyperfleet-system/hyperfleet-runners last 20m ago; "; !strings.HasPrefix(got, want) {
+	if got, want := finding(runners), "problem not running: one last renewed Lease hyperfleet-system/hyperfleet-runners 20m ago; "; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
 	i.lease(t, "hyperfleet-bridge-hosts-networking-runners", "two", time.Second)
 
-	if got := finding(runners); got != "ok two runs it" {
+	if got := finding(runners); got != "ok two is the leader" {
 		t.Error(got)
 	}
 
-	if got := finding("operator of bridge"); got != "ok two runs it" {
+	if got := finding("operator of bridge"); got != "ok two is the leader" {
 		t.Error(got)
 	}
 
 	alone.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
 	must(t, i.Client.Update(t.Context(), alone))
 
-	if got, want := finding(runners), "problem two run it, two with the Lease hyperfleet-system/hyperfleet-bridge-hosts-networking-runners and "+
-		"one with the Lease hyperfleet-system/hyperfleet-runners: leave the area out of the controllers of one of them"; got != want {
+	if got, want := finding(runners), "problem two operators run the area, two with Lease hyperfleet-system/hyperfleet-bridge-hosts-networking-runners and "+
+		"one with Lease hyperfleet-system/hyperfleet-runners: remove the area from the controllers of one of them"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	if got := finding("operator of hosts"); got != "ok two runs it" {
+	if got := finding("operator of hosts"); got != "ok two is the leader" {
 		t.Error(got)
 	}
 }
 
-func (i installation) kindsAndRoles(t *testing.T) {
+func (i installation) testCRDsAndRoles(t *testing.T) {
 	i.lease(t, "hyperfleet-runners", "one", time.Second)
 
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
@@ -476,19 +477,22 @@ func (i installation) kindsAndRoles(t *testing.T) {
 	wider.Rules = wider.Rules[1:]
 	must(t, i.Client.Update(t.Context(), wider))
 
+	const fixCRDs = "run `kubectl apply --server-side -f hyperfleet-crds.yaml` with the file of the release, " +
+		"or install its chart hyperfleet-crds"
+
 	want := `
-warning   kinds of runners: installed in another form than this program (hyperfleet version) knows: runnerpools.hyperfleet.io: run the operator's own version of it, or kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
-ok        operator of runners: one runs it
-problem   roles of runners: Role hyperfleet-system/hyperfleet-runners is missing: kubectl apply --server-side -f hyperfleet.yaml of the release, or its chart hyperfleet with areas.runners.enabled
-ok        kinds of networking: 4 installed, as this program knows them
-ok        operator of networking: none, and there is nothing for it to do
-problem   kinds of hosts: hostfleets.infrastructure.hyperfleet.io missing: kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
-ok        operator of hosts: none, and there is nothing for it to do
-warning   kinds of bridge: none is installed, and the area is off: if it is wanted, kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds
+warning   CRDs of runners: runnerpools.hyperfleet.io differ from the CRDs of this program (see hyperfleet version): use the same version of hyperfleet as the operator, or ` + fixCRDs + `
+ok        operator of runners: one is the leader
+problem   RBAC roles of runners: Role hyperfleet-system/hyperfleet-runners is missing: run ` + "`kubectl apply --server-side -f hyperfleet.yaml`" + ` with the file of the release, or install its chart hyperfleet with areas.runners.enabled
+ok        CRDs of networking: 4 installed, all match this version of hyperfleet
+ok        operator of networking: not running, and not needed because the area has no objects
+problem   CRDs of hosts: hostfleets.infrastructure.hyperfleet.io missing: ` + fixCRDs + `
+ok        operator of hosts: not running, and not needed because the area has no objects
+warning   CRDs of bridge: none is installed, so the area is disabled: to enable the area, ` + fixCRDs + `
 
 2 problems, 2 warnings
 `
-	i.prints(t, 1, want)
+	i.expectOutput(t, 1, want)
 
 	i.Apply(t, "../../deploy/rbac")
 	must(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
@@ -496,35 +500,35 @@ warning   kinds of bridge: none is installed, and the area is off: if it is want
 	wider.Rules = wider.Rules[1:]
 	must(t, i.Client.Update(t.Context(), wider))
 
-	contains(t, of(i.looks(t, i.Config), "roles of runners"),
-		"warning other than this program (hyperfleet version) has them: ClusterRole hyperfleet-runners: ")
+	contains(t, findingsOf(i.runDoctor(t, i.Config), "RBAC roles of runners"),
+		"warning ClusterRole hyperfleet-runners: the rules differ from those of this program (see hyperfleet version): ")
 }
 
-// Who may see little is told what was not looked at.
-func (i installation) forbidden(t *testing.T) {
-	execute(t, i.User(t, "visitor"), "doctor").says(t,
-		"warning   operators: you may not look: leases.coordination.k8s.io is forbidden", "warning   kinds: you may not look: customresourcedefinitions",
-		"warning   objects of runners: you may not list hypervisorclusters, hypervisormachinetemplates, machineclaims, runnerjobbatches, "+
+// testForbidden checks that doctor reports what it has no permission to read.
+func (i installation) testForbidden(t *testing.T) {
+	execute(t, i.User(t, "visitor"), "doctor").expectSuccess(t,
+		"warning   operators: no permission to read: leases.coordination.k8s.io is forbidden", "warning   CRDs: no permission to read: customresourcedefinitions",
+		"warning   objects of runners: no permission to list hypervisorclusters, hypervisormachinetemplates, machineclaims, runnerjobbatches, "+
 			"runnerjobs, runnerlogs, runnerpools\n", "0 problems, 8 warnings")
 }
 
-func (i installation) commandLine(t *testing.T) {
+func (i installation) testCommandLine(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		code int
 		want string
 	}{
-		{[]string{"now"}, 2, "doctor: it takes no argument"},
+		{[]string{"now"}, 2, "doctor: the command takes no arguments"},
 		{[]string{"--output", "xml"}, 2, `doctor: unknown output "xml": use table or json`},
-		{[]string{"--waiting", "0s"}, 2, "doctor: --waiting 0s: give a time above 0, such as 10m0s"},
+		{[]string{"--waiting", "0s"}, 2, "doctor: --waiting 0s: give a duration above 0, such as 10m0s"},
 		{[]string{"--nothing"}, 2, "unknown flag: --nothing"},
 		{[]string{"--context", "none"}, 1, "doctor: find the API server"},
 	} {
-		execute(t, i.Config, append([]string{"doctor"}, tc.args...)...).fails(t, tc.code, tc.want)
+		execute(t, i.Config, append([]string{"doctor"}, tc.args...)...).expectFailure(t, tc.code, tc.want)
 	}
 
 	nowhere := rest.CopyConfig(i.Config)
 	nowhere.Host = "https://127.0.0.1:1"
 
-	execute(t, nowhere, "doctor").fails(t, cli.ExitFailed, "ask the API server at https://127.0.0.1:1 for its version")
+	execute(t, nowhere, "doctor").expectFailure(t, cli.ExitFailed, "get the version of the API server at https://127.0.0.1:1")
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// hostsConfig writes an operator's configuration and gives its path.
+// hostsConfig writes an operator configuration and returns its path.
 func hostsConfig(t *testing.T, agent string) string {
 	t.Helper()
 
@@ -57,7 +57,7 @@ func linuxHost(t *testing.T, namespace, name string, status infrav1.HostStatus) 
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 		},
 	}
-	put(t, m, func(m *infrav1.LinuxMachine) { m.Status.HostStatus = status })
+	createWithStatus(t, m, func(m *infrav1.LinuxMachine) { m.Status.HostStatus = status })
 }
 
 type foundHost struct {
@@ -66,7 +66,7 @@ type foundHost struct {
 	Lost, Push               []string
 }
 
-// What is told is what would be pushed, without a Secret or a host to ask.
+// TestHostsDiff checks that diff shows what the operator would push, without Secrets and without contacting hosts.
 func TestHostsDiff(t *testing.T) {
 	t.Parallel()
 
@@ -137,15 +137,15 @@ func TestHostsDiff(t *testing.T) {
 	}
 
 	got = execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "c-old")
-	got.says(t, "agent (added), agent-service")
+	got.expectSuccess(t, "agent (added), agent-service")
 
 	if strings.Contains(got.out, "a-good") {
 		t.Errorf("it tells of another host:\n%s", got.out)
 	}
 }
 
-// A Mac that has the configuration and an older macOS than its fleet asks for is updated, and one
-// that refused that update for good is left alone.
+// TestHostsDiffMacOS checks that a Mac with an older macOS than its fleet asks for is updated, and that a Mac on which
+// that update has failed terminally is not.
 func TestHostsDiffMacOS(t *testing.T) {
 	t.Parallel()
 
@@ -185,7 +185,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 				SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "none", Key: "key"},
 			},
 		}
-		put(t, m, func(m *infrav1.ScalewayAppleSiliconMachine) {
+		createWithStatus(t, m, func(m *infrav1.ScalewayAppleSiliconMachine) {
 			m.Status.HostStatus = status
 			m.Status.SSHUser, m.Status.HostCPU, m.Status.HostMemoryMB = "m1", 10, 24<<10
 		})
@@ -194,7 +194,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	got := execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace)
 	must(t, got.err)
 
-	// What parts they have is not known here, and told as well.
+	// The applied parts of these hosts are unknown, so the line also lists parts.
 	for i, want := range []struct {
 		action, words string
 		updated       bool
@@ -210,7 +210,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	}
 }
 
-// failedHost is one that the operator leaves alone.
+// failedHost returns the status of a host that has failed terminally.
 func failedHost() infrav1.HostStatus {
 	return infrav1.HostStatus{
 		Bootstrapped: true, FailureReason: infrav1.FailureUpdateExceededRetries, FailureMessage: "it was tried 5 times", UpdateAttempts: 5,
@@ -227,7 +227,7 @@ func readHost(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
 	return out
 }
 
-// racks makes the fleet of the hosts.
+// racks creates the fleet of the hosts.
 func racks(t *testing.T, namespace string) *infrav1.HostFleet {
 	t.Helper()
 
@@ -239,7 +239,7 @@ func racks(t *testing.T, namespace string) *infrav1.HostFleet {
 	return fleet
 }
 
-// A push clears what keeps the operator from it, and nothing that is known of the host.
+// TestHostsPush checks that push clears the failures that prevent a push, and keeps the rest of the status.
 func TestHostsPush(t *testing.T) {
 	t.Parallel()
 
@@ -249,7 +249,7 @@ func TestHostsPush(t *testing.T) {
 	for name, args := range map[string][]string{"some": nil, "every": {"--all"}} {
 		linuxHost(t, namespace, name, failedHost())
 
-		execute(t, env.Config, append([]string{"hosts", "push", name, "-n", namespace, "--no-wait"}, args...)...).says(t, "when its turn comes")
+		execute(t, env.Config, append([]string{"hosts", "push", name, "-n", namespace, "--no-wait"}, args...)...).expectSuccess(t, "the operator pushes when the fleet permits it")
 
 		want := infrav1.HostStatus{Bootstrapped: true, Parts: failedHost().Parts}
 		if args != nil {
@@ -270,11 +270,11 @@ func TestHostsPush(t *testing.T) {
 	linuxHost(t, namespace, "busy", busy)
 
 	for name, says := range map[string]string{
-		"changed": "another key: if the host was installed anew, correct spec.sshHostKey",
-		"busy":    "Repair runs at the host since 2001-09-09T01:46:40Z",
+		"changed": "another key: if the host was reinstalled, correct spec.sshHostKey",
+		"busy":    "Repair has been running on the host since 2001-09-09T01:46:40Z",
 	} {
 		before := readHost(t, namespace, name)
-		execute(t, env.Config, "hosts", "push", name, "--all", "-n", namespace).fails(t, cli.ExitFailed, says)
+		execute(t, env.Config, "hosts", "push", name, "--all", "-n", namespace).expectFailure(t, cli.ExitFailed, says)
 
 		if diff := cmp.Diff(before, readHost(t, namespace, name)); diff != "" {
 			t.Errorf("%s -before +after:\n%s", name, diff)
@@ -284,10 +284,10 @@ func TestHostsPush(t *testing.T) {
 	fleet.Spec.Paused = true
 	must(t, env.Client.Update(t.Context(), fleet))
 
-	execute(t, env.Config, "hosts", "push", "some", "-n", namespace, "--no-wait").fails(t, cli.ExitFailed, "fleet racks is paused")
+	execute(t, env.Config, "hosts", "push", "some", "-n", namespace, "--no-wait").expectFailure(t, cli.ExitFailed, "fleet racks is paused")
 }
 
-// A push is followed to its end, whatever that is, and what it waits for is told.
+// TestHostsPushFollowed checks that push waits until the push has succeeded or failed, and prints what it waits for.
 func TestHostsPushFollowed(t *testing.T) {
 	t.Parallel()
 
@@ -295,13 +295,13 @@ func TestHostsPushFollowed(t *testing.T) {
 	racks(t, namespace)
 
 	for name, end := range map[string]struct {
-		// status is what the operator makes of it.
+		// status is the status that the operator sets at the end of the push.
 		status infrav1.HostStatus
 		says   string
 		fails  bool
 	}{
 		"good":        {infrav1.HostStatus{HostConfigHash: "0123456789abcdef"}, "host good has configuration 0123456789ab", false},
-		"refuses":     {infrav1.HostStatus{UpdateAttempts: 1, FailedHostConfigHash: "0123"}, "host refuses refused configuration 0123", true},
+		"refuses":     {infrav1.HostStatus{UpdateAttempts: 1, FailedHostConfigHash: "0123"}, "update host refuses to configuration 0123 failed", true},
 		"unreachable": {infrav1.HostStatus{ContactAttempts: 1, ContactReason: "Unreachable", ContactMessage: "no route"}, "Unreachable: no route", true},
 		"worn":        {infrav1.HostStatus{FailureReason: "UpdateExceededRetries", FailureMessage: "enough"}, "has failed: UpdateExceededRetries: enough", true},
 	} {
@@ -348,7 +348,7 @@ func TestHostsPauseAndResume(t *testing.T) {
 		command         string
 		paused, resumed bool
 	}{{"pause", true, false}, {"resume", false, true}} {
-		execute(t, env.Config, "hosts", step.command, "racks", "-n", namespace).says(t, namespace+"/racks is "+step.command+"d")
+		execute(t, env.Config, "hosts", step.command, "racks", "-n", namespace).expectSuccess(t, namespace+"/racks is "+step.command+"d")
 
 		must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
 
@@ -367,18 +367,18 @@ func TestHostsFail(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no fleet":         {[]string{"pause"}, "name one fleet"},
+		"no fleet":         {[]string{"pause"}, "give the name of one fleet"},
 		"unknown fleet":    {[]string{"resume", "none", "-n", "default"}, "get fleet none in namespace default"},
-		"no host":          {[]string{"push"}, "name one host"},
-		"no such host":     {[]string{"push", "none", "-n", "default"}, "there is no host none in namespace default"},
+		"no host":          {[]string{"push"}, "give the name of one host"},
+		"no such host":     {[]string{"push", "none", "-n", "default"}, "host none not found in namespace default"},
 		"unknown output":   {[]string{"diff", "--config", file, "--output", "xml"}, "use table or json"},
-		"unknown host":     {[]string{"diff", "--config", file, "-n", "default", "none"}, "there is no host none"},
+		"unknown host":     {[]string{"diff", "--config", file, "-n", "default", "none"}, "host none not found"},
 		"no configuration": {[]string{"diff", "--config", filepath.Join(t.TempDir(), "none")}, "read configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			execute(t, env.Config, append([]string{"hosts"}, tc.args...)...).fails(t, anyCode, tc.want)
+			execute(t, env.Config, append([]string{"hosts"}, tc.args...)...).expectFailure(t, anyCode, tc.want)
 		})
 	}
 }

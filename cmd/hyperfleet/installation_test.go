@@ -31,37 +31,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// TestInstallation: what doctor says of an installation, and how it ends.
+// TestInstallation checks what doctor reports about an installation, and that uninstall deletes the installation.
 func TestInstallation(t *testing.T) { //nolint:tparallel // one step after the other
 	t.Parallel()
 
 	i := installation{kube.Start(t, kube.WithScheme(live.AddToScheme),
 		kube.WithCRDs("../../deploy/crds", "../../deploy/base/namespace.yaml", "../../deploy/rbac", "../../deploy/base/tenancy.yaml"))}
 
-	t.Run("nothing is wrong", i.nothingIsWrong)
-	t.Run("objects", i.objects)
-	t.Run("nobody looks", i.nobodyLooks)
-	t.Run("operators", i.operators)
-	t.Run("kinds and roles", i.kindsAndRoles)
-	t.Run("forbidden", i.forbidden)
-	t.Run("command line", i.commandLine)
-	t.Run("store of logs", i.storeOfLogs)
-	t.Run("caches", i.caches)
-	t.Run("receiver", i.receiver)
+	t.Run("nothing is wrong", i.testNoProblems)
+	t.Run("objects", i.testObjects)
+	t.Run("nobody looks", i.testStuckObjects)
+	t.Run("operators", i.testOperators)
+	t.Run("kinds and roles", i.testCRDsAndRoles)
+	t.Run("forbidden", i.testForbidden)
+	t.Run("command line", i.testCommandLine)
+	t.Run("store of logs", i.testLogStore)
+	t.Run("caches", i.testCaches)
+	t.Run("receiver", i.testReceiver)
 
-	if !t.Run("life", i.life) {
+	if !t.Run("life", i.testLifecycle) {
 		return
 	}
 
-	// The kinds go at last, and nothing is found to do where all is gone.
-	for _, want := range []string{"HyperFleet is removed", "There are no objects of HyperFleet"} {
-		execute(t, i.Config, "uninstall", "--yes", "--timeout", "1m").says(t, want)
-		i.gone(t)
+	// The CRDs are deleted last. A second run finds nothing to delete.
+	for _, want := range []string{"HyperFleet was deleted", "There are no objects of HyperFleet"} {
+		execute(t, i.Config, "uninstall", "--yes", "--timeout", "1m").expectSuccess(t, want)
+		i.waitForDeletion(t)
 	}
 }
 
-// gone waits until a kind is.
-func (i installation) gone(t *testing.T) {
+// waitForDeletion waits until the CRD of MachineClaims is deleted.
+func (i installation) waitForDeletion(t *testing.T) {
 	t.Helper()
 
 	crd := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}}
@@ -78,8 +78,8 @@ func (i installation) gone(t *testing.T) {
 	}
 }
 
-// life tries an installation that runs, and removes it.
-func (i installation) life(t *testing.T) {
+// testLifecycle tests templates of a running installation with doctor, and then uninstalls it.
+func (i installation) testLifecycle(t *testing.T) {
 	var silent atomic.Bool
 
 	model, guest := fleet.Model(), fleet.Guest(t)
@@ -95,33 +95,33 @@ func (i installation) life(t *testing.T) {
 	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
-	i.lease(t, "hyperfleet-runners", "the fleet's operator", -time.Hour) // which holds no Lease
+	i.lease(t, "hyperfleet-runners", "the fleet's operator", -time.Hour) // the fleet's operator holds no Lease itself
 
 	tries := trials{f}
-	tries.works(t)
-	tries.isAsked(t)
+	tries.checkSuccess(t)
+	tries.checkConfirmation(t)
 
 	silent.Store(true)
-	tries.fails(t, []string{"placed", "cloned and configured", "powered on", "removed"},
-		"its bootstrap service has not reported: is it in the template", "--try-timeout", "5s")
+	tries.checkFailure(t, []string{"placed", "cloned and configured", "powered on", "removed"},
+		"its bootstrap service has not reported: check that the template contains the service", "--try-timeout", "5s")
 	silent.Store(false)
 
 	f.PVE.SetPrivilege("HyperFleetTemplate", "VM.Clone", false)
-	tries.fails(t, nil, "lacks VM.Clone on /vms/", "--try-timeout", "20s") // it may be placed before the template is known to lack it
+	tries.checkFailure(t, nil, "lacks VM.Clone on /vms/", "--try-timeout", "20s") // the machine may be placed before the operator notices the missing privilege
 	f.PVE.SetPrivilege("HyperFleetTemplate", "VM.Clone", true)
 	f.EventuallyReady(f.NewTemplate())
-	uninstalled(t, f)
+	checkUninstall(t, f)
 }
 
-// trials are machines that doctor makes to try a template.
+// trials runs doctor with --try.
 type trials struct{ *fleet.Fleet }
 
 func (f trials) args(more ...string) []string {
 	return append([]string{"doctor", "-n", f.Namespace, "--try", fleet.Template}, more...)
 }
 
-// try gives what became of the machine, of which nothing is left.
-func (f trials) try(t *testing.T, args ...string) (executed, *doctor.Trial) {
+// runTrial runs a trial, and returns its result. It checks that nothing of the machine remains.
+func (f trials) runTrial(t *testing.T, args ...string) (executed, *doctor.Trial) {
 	t.Helper()
 
 	got := execute(t, f.Env.Config, f.args(append(args, "--yes", "--output", "json")...)...)
@@ -130,17 +130,17 @@ func (f trials) try(t *testing.T, args ...string) (executed, *doctor.Trial) {
 
 	must(t, json.Unmarshal([]byte(got.out), &report))
 
-	if report.Try == nil || !report.Try.Removed || report.Try.Alive == (report.Problems > 0) {
+	if report.Trial == nil || !report.Trial.Removed || report.Trial.Alive == (report.Problems > 0) {
 		t.Fatalf("%v: %s", got.err, got.out)
 	}
 
-	f.nothingLeft(t)
+	f.checkNothingLeft(t)
 
-	return got, report.Try
+	return got, report.Trial
 }
 
-// nothingLeft makes sure that a trial left nothing, anywhere.
-func (f trials) nothingLeft(t *testing.T) {
+// checkNothingLeft checks that no claim, VM, ISO image or runner of a trial remains.
+func (f trials) checkNothingLeft(t *testing.T) {
 	t.Helper()
 
 	var claims v1alpha1.MachineClaimList
@@ -148,8 +148,8 @@ func (f trials) nothingLeft(t *testing.T) {
 	must(t, f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)))
 
 	state := f.PVE.Snapshot()
-	if len(claims.Items) > 0 || len(state.Made()) > 0 || len(state.ISOs()) > 0 || len(f.GitHub.State().Runners) > 0 {
-		t.Errorf("left: %d claims, machines %+v, ISOs %+v, runners %+v", len(claims.Items), state.Made(), state.ISOs(), f.GitHub.State().Runners)
+	if len(claims.Items) > 0 || len(state.CreatedVMs()) > 0 || len(state.ISOs()) > 0 || len(f.GitHub.State().Runners) > 0 {
+		t.Errorf("left: %d claims, machines %+v, ISOs %+v, runners %+v", len(claims.Items), state.CreatedVMs(), state.ISOs(), f.GitHub.State().Runners)
 	}
 }
 
@@ -162,10 +162,10 @@ func phasesOf(tried *doctor.Trial) []string {
 	return out
 }
 
-func (f trials) works(t *testing.T) {
+func (f trials) checkSuccess(t *testing.T) {
 	t.Helper()
 
-	got, tried := f.try(t)
+	got, tried := f.runTrial(t)
 	if got.err != nil || !tried.Alive || tried.VM == "" || tried.Node == "" {
 		t.Errorf("%v:\n%s", got.err, got.out)
 	}
@@ -175,11 +175,11 @@ func (f trials) works(t *testing.T) {
 	}
 }
 
-// fails: what was missing is told, and the machine is removed all the same.
-func (f trials) fails(t *testing.T, phases []string, want string, args ...string) {
+// checkFailure checks that doctor reports why a machine failed, and deletes the machine.
+func (f trials) checkFailure(t *testing.T, phases []string, want string, args ...string) {
 	t.Helper()
 
-	got, tried := f.try(t, args...)
+	got, tried := f.runTrial(t, args...)
 	if cli.ExitCode(got.err) != cli.ExitFailed || tried.Alive || !strings.Contains(tried.Message, want) {
 		t.Errorf("%v, want %q:\n%s", got.err, want, got.out)
 	}
@@ -189,15 +189,15 @@ func (f trials) fails(t *testing.T, phases []string, want string, args ...string
 	}
 }
 
-// isAsked: a person is asked, and sees what goes on; without a yes nothing is made.
-func (f trials) isAsked(t *testing.T) {
+// checkConfirmation checks that doctor asks for confirmation and prints its progress, and that it creates nothing without a yes.
+func (f trials) checkConfirmation(t *testing.T) {
 	t.Helper()
 
-	answer(t, "y\n", f.Env.Config, f.args()...).says(t,
-		"Make one machine (2 CPUs, 2Gi memory) from template "+f.Namespace+"/template on HypervisorCluster "+f.Cluster+
-			", with a runner on github-actions, and remove both? [y/N]",
+	executeWithInput(t, "y\n", f.Env.Config, f.args()...).expectSuccess(t,
+		"Create one machine (2 CPUs, 2Gi memory) from template "+f.Namespace+"/template on HypervisorCluster "+f.Cluster+
+			", with a runner on github-actions, and delete both afterwards? [y/N]",
 		"placed after ", ": VM ", "powered on after ", "first report of the guest after ", "removed after ")
-	f.nothingLeft(t)
+	f.checkNothingLeft(t)
 
 	clones := func() int {
 		return len(slices.DeleteFunc(f.PVE.Calls(), func(c pve.Call) bool { return !strings.HasSuffix(c.Path, "/clone") }))
@@ -205,7 +205,7 @@ func (f trials) isAsked(t *testing.T) {
 	made := clones()
 
 	for _, no := range []string{"", "n\n", "maybe\n"} {
-		answer(t, no, f.Env.Config, f.args()...).fails(t, cli.ExitFailed, "nothing was made: answer y, or give --yes")
+		executeWithInput(t, no, f.Env.Config, f.args()...).expectFailure(t, cli.ExitFailed, "nothing was created: confirm with y, or use --yes")
 	}
 
 	if n := clones(); n != made {
@@ -213,8 +213,8 @@ func (f trials) isAsked(t *testing.T) {
 	}
 }
 
-// running waits until a job runs, and gives its claim.
-func running(f *fleet.Fleet) *v1alpha1.MachineClaim {
+// waitForRunningJob waits until a job runs, and returns the claim of its machine.
+func waitForRunningJob(f *fleet.Fleet) *v1alpha1.MachineClaim {
 	var found *v1alpha1.MachineClaim
 
 	f.Eventually("a job running", func() (bool, string) {
@@ -236,28 +236,27 @@ func running(f *fleet.Fleet) *v1alpha1.MachineClaim {
 	return found
 }
 
-// untilSaid interrupts a command when it has said something.
-type untilSaid struct {
+// stopWriter is a writer that stops a command when its output contains a text.
+type stopWriter struct {
 	bytes.Buffer
 
-	what string
+	text string
 	stop func()
 }
 
-// Write looks for that.
-func (u *untilSaid) Write(text []byte) (int, error) {
+// Write collects the output, and calls stop if the output contains the text.
+func (u *stopWriter) Write(text []byte) (int, error) {
 	n, err := u.Buffer.Write(text)
-	if strings.Contains(u.String(), u.what) {
+	if strings.Contains(u.String(), u.text) {
 		u.stop()
 	}
 
 	return n, err
 }
 
-// uninstalled: an installation is removed in order: a job that runs is waited for, nothing is left
-// on the hypervisor or at the CI platform, and nobody else's VM was touched. What does not go is
-// named, and nothing that could remove it is taken away.
-func uninstalled(t *testing.T, f *fleet.Fleet) {
+// checkUninstall checks that uninstall waits for a running job, leaves nothing on the hypervisor or at the CI platform,
+// and does not touch VMs of others. If objects remain, it lists them and keeps the operator.
+func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 
 	before := f.PVE.Snapshot()
@@ -266,30 +265,30 @@ func uninstalled(t *testing.T, f *fleet.Fleet) {
 		Labels: []string{"linux"}, Command: "while [ ! -e " + over + " ]; do sleep 0.05; done",
 	})
 
-	claim := running(f)
+	claim := waitForRunningJob(f)
 	where := "VM " + claim.Status.VMRef.VMID + " on node " + claim.Status.VMRef.Node
 
-	execute(t, f.Env.Config, "uninstall").says(t, "1 machine\n", where, "1 of kind RunnerPool", "Nothing was changed")
-	withoutOperator(t, f, where)
+	execute(t, f.Env.Config, "uninstall").expectSuccess(t, "1 machine\n", where, "1 of kind RunnerPool", "Nothing was changed")
+	checkWithoutOperator(t, f, where)
 
-	// The operator waits for the job, and goes on.
+	// The operator waits until the job has ended, and then deletes the machine.
 	f.Start()
 	f.EventuallyCondition(claim, "Deregistered", metav1.ConditionFalse, "RunnerBusy")
 	must(t, os.WriteFile(over, nil, 0o600))
-	drained(t, f)
+	checkDrain(t, f)
 
 	got := execute(t, f.Env.Config, "uninstall", "--yes", "--keep-crds", "--timeout", "3m")
-	got.says(t, "HyperFleet is removed")
+	got.expectSuccess(t, "HyperFleet was deleted")
 
-	if strings.Contains(got.out, "remove the kinds") {
-		t.Errorf("it says that it removes the kinds, which it leaves:\n%s", got.out)
+	if strings.Contains(got.out, "delete the CRDs") {
+		t.Errorf("the output says that the command deletes the CRDs, which it should keep:\n%s", got.out)
 	}
 
-	if left := f.Leftovers(); len(left) > 0 {
+	if left := f.FindLeftovers(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 
-	if done := f.JobsDone(); done != 1 {
+	if done := f.CountSuccessfulJobs(); done != 1 {
 		t.Errorf("%d jobs are done, want the one that ran", done)
 	}
 
@@ -307,31 +306,30 @@ func uninstalled(t *testing.T, f *fleet.Fleet) {
 	f.Stop()
 }
 
-// withoutOperator: nobody removes machines while no operator runs: so it is said, and nothing else
-// goes.
-func withoutOperator(t *testing.T, f *fleet.Fleet, where string) {
+// checkWithoutOperator checks that uninstall reports the remaining machines if no operator runs, and deletes nothing else.
+func checkWithoutOperator(t *testing.T, f *fleet.Fleet, where string) {
 	t.Helper()
 	f.Stop()
 
 	ctx, stop := context.WithCancel(t.Context())
-	out := &untilSaid{what: "left: 1 machine", stop: stop}
+	out := &stopWriter{text: "remaining: 1 machine", stop: stop}
 
 	err := run(ctx, t, strings.NewReader(""), out, f.Env.Config, "uninstall", "--yes", "--timeout", "1m")
-	executed{out: out.String(), err: err}.fails(t, cli.ExitFailed, "drain the machines", where, "run this again")
+	executed{out: out.String(), err: err}.expectFailure(t, cli.ExitFailed, "drain the machines", where, "run this command again")
 
 	if err := f.Client.Get(t.Context(), client.ObjectKey{Name: f.Cluster}, f.NewCluster()); err != nil {
 		t.Errorf("the HypervisorCluster was removed before its machines: %v", err)
 	}
 }
 
-// drained removes the machines, and nothing else.
-func drained(t *testing.T, f *fleet.Fleet) {
+// checkDrain checks that --drain deletes the machines, and nothing else.
+func checkDrain(t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 
-	execute(t, f.Env.Config, "uninstall", "--drain", "--keep-crds").fails(t, cli.ExitUsage)
-	execute(t, f.Env.Config, "uninstall", "--drain", "--yes", "--timeout", "3m").says(t, "All machines are gone, and the pools are paused")
+	execute(t, f.Env.Config, "uninstall", "--drain", "--keep-crds").expectFailure(t, cli.ExitUsage)
+	execute(t, f.Env.Config, "uninstall", "--drain", "--yes", "--timeout", "3m").expectSuccess(t, "All machines were deleted, and the pools are paused")
 
-	if left := f.Leftovers(); len(left) > 0 {
+	if left := f.FindLeftovers(); len(left) > 0 {
 		t.Errorf("left behind by --drain: %v", left)
 	}
 

@@ -23,7 +23,7 @@ func TestJobsCommand(t *testing.T) {
 		jobs        int
 		first, last string
 	}{
-		// What waits comes first, the longest first; of what is over, what ended last.
+		// Queued jobs come first, the longest waiting first; of the completed jobs, the last completed comes first.
 		{"all of a namespace", []string{"-n", namespace}, 39, "github-actions-29679400080", "github-actions-29679400025"},
 		{"all of all namespaces", []string{"-A"}, 39, "github-actions-29679400080", "github-actions-29679400025"},
 		{"of two states", []string{"-n", namespace, "--state", "completed,QUEUED"}, 30, "github-actions-29679400080", "github-actions-29679400025"},
@@ -54,7 +54,7 @@ func TestJobsCommand(t *testing.T) {
 		})
 	}
 
-	execute(t, env.Config, "jobs", "-n", namespace).says(t,
+	execute(t, env.Config, "jobs", "-n", namespace).expectSuccess(t,
 		"JOB ", "WAITING/RUNNING FOR", "github-actions-29679400040", "AtMaximum: RunnerPool linux-large has all", "linux-large-m010")
 }
 
@@ -70,23 +70,23 @@ func TestJobCommand(t *testing.T) {
 	}{
 		"that waits": {
 			[]string{"github-actions-29679400040"},
-			[]string{"Cause", "AtMaximum: ", "Machines that may take it:\n  linux-large-m003, Bootstrapping", "Waiting"},
+			[]string{"Cause", "AtMaximum: ", "Machines that may run the job:\n  linux-large-m003, Bootstrapping", "Waiting"},
 		},
 		"that runs": {[]string{"29679400010"}, []string{"State       Running, ", "Machine     linux-large-m010, Ready, VM 100110 on node rack-a-3"}},
 		"that is over, by its address": {
 			[]string{"https://github.com/acme/checkout/actions/runs/10683749869/job/29679400020?pr=1"},
-			[]string{"Completed (failure)", "Destroyed", "Log, as kept in RunnerLog github-actions-29679400020-log:\n  √ Connected"},
+			[]string{"Completed (failure)", "Destroyed", "Log, from RunnerLog github-actions-29679400020-log:\n  √ Connected"},
 		},
 		"for programs": {[]string{"29679400020", "--output", "json"}, []string{`"log": "√ Connected`, `"moment": "Destroyed"`}},
 		"with its log in a store": {[]string{"29679400024"}, []string{
-			"No log: it is s3://logs/ci/linux-a.log at https://s3.example.com; with AWS_ACCESS_KEY_ID",
+			"No log: the log is s3://logs/ci/linux-a.log at https://s3.example.com; to read it, set AWS_ACCESS_KEY_ID",
 		}},
 		"with its log in a store, for programs": {
 			[]string{"29679400024", "--output", "json"}, []string{`"logUrl": "s3://logs/ci/linux-a.log"`, `"log": null`},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			execute(t, env.Config, append([]string{"job", "-n", namespace}, tc.args...)...).says(t, tc.parts...)
+			execute(t, env.Config, append([]string{"job", "-n", namespace}, tc.args...)...).expectSuccess(t, tc.parts...)
 		})
 	}
 }
@@ -102,8 +102,8 @@ func TestJobCommandsFail(t *testing.T) {
 		code int
 		want string
 	}{
-		"no such job":           {[]string{"job", "29679400099", "-n", namespace}, 1, "near it are:\n  " + namespace + "/github-actions-296794000"},
-		"not in this namespace": {[]string{"job", "zzzzzz"}, 1, `no job "zzzzzz" in namespace default`},
+		"no such job":           {[]string{"job", "29679400099", "-n", namespace}, 1, "similar jobs are:\n  " + namespace + "/github-actions-296794000"},
+		"not in this namespace": {[]string{"job", "zzzzzz"}, 1, `found no job "zzzzzz" in namespace default`},
 		"no kubeconfig":         {[]string{"jobs", "--kubeconfig", filepath.Join(t.TempDir(), "none")}, 1, "read kubeconfig"},
 		"an unknown context":    {[]string{"jobs", "--context", "mars"}, 1, `"mars"`},
 		"no id":                 {[]string{"job"}, 2, "give one job"},
@@ -112,13 +112,13 @@ func TestJobCommandsFail(t *testing.T) {
 		"an unknown flag":       {[]string{"jobs", "--colour"}, 2, "--colour"},
 		"an unknown state":      {[]string{"jobs", "--state", "lost"}, 2, `unknown state "lost": use waiting, queued, running or completed`},
 		"an unknown output":     {[]string{"job", "gh-7", "--output", "xml"}, 2, `unknown output "xml": use table or json`},
-		"two scopes":            {[]string{"jobs", "-A", "-n", "ci"}, 2, "exclude each other"},
+		"two scopes":            {[]string{"jobs", "-A", "-n", "ci"}, 2, "mutually exclusive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			got := execute(t, env.Config, tc.args...)
-			got.fails(t, tc.code, tc.want)
+			got.expectFailure(t, tc.code, tc.want)
 
 			if got.out != "" {
 				t.Errorf("it says %q", got.out)
@@ -126,5 +126,5 @@ func TestJobCommandsFail(t *testing.T) {
 		})
 	}
 
-	execute(t, nobody, "jobs", "-n", namespace).fails(t, cli.ExitFailed, "is forbidden")
+	execute(t, nobody, "jobs", "-n", namespace).expectFailure(t, cli.ExitFailed, "is forbidden")
 }

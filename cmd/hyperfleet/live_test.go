@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 )
 
-// A pool that nothing tells of jobs is not shown as ready, whatever machines it could make.
+// TestAPoolThatHearsOfNoJob checks that a pool without working demand sources is not shown as ready.
 func TestAPoolThatHearsOfNoJob(t *testing.T) {
 	t.Parallel()
 
@@ -44,7 +44,7 @@ func TestAPoolThatHearsOfNoJob(t *testing.T) {
 			pool.Spec.Workload.Webhook = &v1alpha1.Webhook{}
 		}
 
-		if got := live.PoolOf(pool).Ready.Reason; got != tc.want {
+		if got := live.NewPool(pool).Ready.Reason; got != tc.want {
 			t.Errorf("%s: its state is %s, want %s", name, got, tc.want)
 		}
 	}

@@ -1,7 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hyperfleet is the operator, and what people who run it look at it with.
+// Command hyperfleet runs the operator, and has the commands with which people set up, inspect and remove an
+// installation.
 package main
 
 import (
@@ -21,11 +22,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-func main() { os.Exit(cli.Run(command(), os.Args[1:])) }
+func main() { os.Exit(cli.Run(newRootCommand(), os.Args[1:])) }
 
-func command() *cobra.Command {
+func newRootCommand() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
-	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewOne(), addresses.New(),
+	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewExplainCommand(), addresses.New(),
 		top.New(), web.New(), uninstall.New())
 	cli.AddVersion(root)
 

@@ -23,10 +23,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// envProgram makes this test program the operator's.
+// envProgram is the environment variable that makes the test binary run the program instead of the tests.
 const envProgram = "HYPERFLEETTEST_PROGRAM"
 
-// env is for all commands that look at a namespace: their tests keep apart by it.
+// env is the API server for the tests of all commands that read one namespace. Each test uses its own namespace.
 var env *kube.Env
 
 func TestMain(m *testing.M) {
@@ -38,24 +38,24 @@ func TestMain(m *testing.M) {
 	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(live.AddToScheme))
 }
 
-// executed is what became of a command.
+// executed is the output and the error of a command.
 type executed struct {
 	out string
 	err error
 }
 
-// run runs the program with arguments, on the API server that a configuration leads to.
+// run runs the program with arguments on the given API server.
 func run(ctx context.Context, t *testing.T, in io.Reader, out io.Writer, on *rest.Config, args ...string) error {
 	t.Helper()
 
-	cmd := command()
+	cmd := newRootCommand()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetIn(in)
 	cmd.SetOut(out)
 	cmd.SetErr(out)
 
 	if on != nil {
-		args = slices.Insert(args, 1, "--kubeconfig", env.Kubeconfig(t, on)) // what is given goes before it
+		args = slices.Insert(args, 1, "--kubeconfig", env.Kubeconfig(t, on)) // a later --kubeconfig overrides this one
 	}
 
 	cmd.SetArgs(args)
@@ -63,15 +63,15 @@ func run(ctx context.Context, t *testing.T, in io.Reader, out io.Writer, on *res
 	return cmd.ExecuteContext(ctx)
 }
 
-// execute is run where nobody is to answer anything.
+// execute runs the program without input.
 func execute(t *testing.T, on *rest.Config, args ...string) executed {
 	t.Helper()
 
-	return answer(t, "", on, args...)
+	return executeWithInput(t, "", on, args...)
 }
 
-// answer is run with an answer to what is asked.
-func answer(t *testing.T, text string, on *rest.Config, args ...string) executed {
+// executeWithInput runs the program with the given input.
+func executeWithInput(t *testing.T, text string, on *rest.Config, args ...string) executed {
 	t.Helper()
 
 	var out bytes.Buffer
@@ -81,8 +81,8 @@ func answer(t *testing.T, text string, on *rest.Config, args ...string) executed
 	return executed{out: out.String(), err: err}
 }
 
-// says makes sure that the command went well, and said all this.
-func (e executed) says(t *testing.T, parts ...string) {
+// expectSuccess checks that the command succeeded, and that its output contains all parts.
+func (e executed) expectSuccess(t *testing.T, parts ...string) {
 	t.Helper()
 
 	if e.err != nil {
@@ -92,11 +92,11 @@ func (e executed) says(t *testing.T, parts ...string) {
 	contains(t, e.out, parts...)
 }
 
-// anyCode is for where the words alone matter.
+// anyCode accepts any exit code other than 0.
 const anyCode = -1
 
-// fails makes sure that the command ended with a code, and with these words.
-func (e executed) fails(t *testing.T, code int, parts ...string) {
+// expectFailure checks that the command failed with the given exit code, and that the error contains all parts.
+func (e executed) expectFailure(t *testing.T, code int, parts ...string) {
 	t.Helper()
 
 	if got := cli.ExitCode(e.err); e.err == nil || got != code && code != anyCode {
@@ -126,16 +126,16 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// put makes an object with a status.
-func put[T client.Object](t *testing.T, object T, status func(T)) {
+// createWithStatus creates an object and sets its status.
+func createWithStatus[T client.Object](t *testing.T, object T, status func(T)) {
 	t.Helper()
 	env.Create(t, object)
 	status(object)
 	must(t, env.Client.Status().Update(t.Context(), object))
 }
 
-// fileWith is a file with a text.
-func fileWith(t *testing.T, text string) string {
+// writeTempFile writes a text to a file and returns its path.
+func writeTempFile(t *testing.T, text string) string {
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "file")

@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// The operator says where it sends its spans before it looks for its API server.
+// TestOperatorExports checks that the operator logs where it exports spans before it connects to the API server.
 func TestOperatorExports(t *testing.T) {
 	t.Parallel()
 
@@ -67,8 +67,8 @@ func TestOperatorExports(t *testing.T) {
 func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	t.Parallel()
 
-	root := command()
-	spelling.Flags(t, root)
+	root := newRootCommand()
+	spelling.CheckFlags(t, root)
 
 	cmd, _, err := root.Find([]string{"operator"})
 	if err != nil {
@@ -85,7 +85,7 @@ func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	}
 }
 
-// All areas run unless some are chosen, each under its own name in the Lease.
+// TestAllAreasRunByDefault checks that all areas are enabled by default, and that the Lease has the names of the areas.
 func TestAllAreasRunByDefault(t *testing.T) {
 	t.Parallel()
 
@@ -94,12 +94,12 @@ func TestAllAreasRunByDefault(t *testing.T) {
 		t.Errorf("%v, want %v", cfg.Controllers, want)
 	}
 
-	if err := operator.Spec().Validate(&cfg); err != nil {
+	if err := operator.NewConfigSpec().Validate(&cfg); err != nil {
 		t.Errorf("the default configuration: %v", err)
 	}
 
 	cfg.Controllers = []string{"runners", "dns"}
-	if err := operator.Spec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `there is no area "dns": choose of [runners networking hosts bridge]`) {
+	if err := operator.NewConfigSpec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `unknown area "dns": use any of [runners networking hosts bridge]`) {
 		t.Errorf("an area that there is not: %v", err)
 	}
 
@@ -108,16 +108,17 @@ func TestAllAreasRunByDefault(t *testing.T) {
 	}
 }
 
-// refused is a change of the default configuration, and how it is refused; empty: it is not.
-type refused struct {
+// invalidConfig is a change of the default configuration and a part of the validation error. If want is empty, the
+// configuration is valid.
+type invalidConfig struct {
 	name string
 	edit func(*v1alpha1.OperatorConfig)
 	want string
 }
 
-func logSettings() []refused {
-	row := func(name, want string, edit func(*v1alpha1.RunnerLogs)) refused {
-		return refused{"logs, " + name, func(c *v1alpha1.OperatorConfig) {
+func logSettings() []invalidConfig {
+	row := func(name, want string, edit func(*v1alpha1.RunnerLogs)) invalidConfig {
+		return invalidConfig{"logs, " + name, func(c *v1alpha1.OperatorConfig) {
 			c.Runners.Logs = v1alpha1.RunnerLogs{KeepIn: "store", Store: v1alpha1.LogStore{
 				Endpoint: "https://s3.example.com", Region: "eu-1", Bucket: "ci-logs", Prefix: "hyperfleet/", Secret: "log-store",
 			}}
@@ -125,11 +126,11 @@ func logSettings() []refused {
 		}, want}
 	}
 
-	return []refused{
+	return []invalidConfig{
 		row("in order", "", func(*v1alpha1.RunnerLogs) {}),
 		row("without prefix", "", func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = "" }),
 		row("nowhere", "", func(l *v1alpha1.RunnerLogs) { *l = v1alpha1.RunnerLogs{KeepIn: "nowhere"} }),
-		row("elsewhere", `there is no place "s3": choose of [cluster store nowhere]`, func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }),
+		row("elsewhere", `unknown place "s3": use one of [cluster store nowhere]`, func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }),
 		row("in the clear", "runners.logs.store.endpoint: it must be https", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "http://s3.example.com" }),
 		row("no endpoint", "runners.logs.store.endpoint: it must be a URL", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "" }),
 		row("no region", "runners.logs.store.region", func(l *v1alpha1.RunnerLogs) { l.Store.Region = "" }),
@@ -139,15 +140,15 @@ func logSettings() []refused {
 	}
 }
 
-func devIDSettings(t *testing.T) []refused {
+func devIDSettings(t *testing.T) []invalidConfig {
 	t.Helper()
 
-	good, other := tpm.DevID(t), tpm.DevID(t)
-	row := func(name, want string, devID v1alpha1.DevID) refused {
-		return refused{"DevID, " + name, func(c *v1alpha1.OperatorConfig) { c.Identity.DevID = devID }, want}
+	good, other := tpm.NewDevID(t), tpm.NewDevID(t)
+	row := func(name, want string, devID v1alpha1.DevID) invalidConfig {
+		return invalidConfig{"DevID, " + name, func(c *v1alpha1.OperatorConfig) { c.Identity.DevID = devID }, want}
 	}
 
-	return []refused{
+	return []invalidConfig{
 		row("in order", "", good),
 		row("no key", "identity.devID.keyFile", v1alpha1.DevID{CertFile: good.CertFile}),
 		row("no certificate", "identity.devID.certFile", v1alpha1.DevID{KeyFile: good.KeyFile}),
@@ -156,15 +157,15 @@ func devIDSettings(t *testing.T) []refused {
 	}
 }
 
-func spireSettings() []refused {
-	row := func(name, want string, edit func(*v1alpha1.SPIRE)) refused {
-		return refused{"SPIRE, " + name, func(c *v1alpha1.OperatorConfig) {
+func spireSettings() []invalidConfig {
+	row := func(name, want string, edit func(*v1alpha1.SPIRE)) invalidConfig {
+		return invalidConfig{"SPIRE, " + name, func(c *v1alpha1.OperatorConfig) {
 			c.Identity.SPIRE.Address, c.Identity.SPIRE.MachineAddress = "unix:///run/spire/server.sock", "spire.example.com:8081"
 			edit(&c.Identity.SPIRE)
 		}, want}
 	}
 
-	return []refused{
+	return []invalidConfig{
 		row("by socket", "", func(*v1alpha1.SPIRE) {}),
 		row("over TLS", "", func(c *v1alpha1.SPIRE) { c.Address, c.WorkloadAPI = "spire:8081", "unix:///run/spire/agent.sock" }),
 		row("over TLS without an agent", "identity.spire: ", func(c *v1alpha1.SPIRE) { c.Address = "spire:8081" }),
@@ -175,27 +176,27 @@ func spireSettings() []refused {
 	}
 }
 
-func webhookSettings() []refused {
-	const beyond = `webhooks.bindAddress: ":8443" is beyond loopback, where tokens of machines are not taken in the clear: ` +
-		"set webhooks.certFile and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP where an ingress ends TLS"
+func webhookSettings() []invalidConfig {
+	const beyond = `webhooks.bindAddress: ":8443" is not a loopback address, so tokens of machines need TLS: ` +
+		"set webhooks.certFile and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP if an ingress terminates TLS"
 
-	row := func(name, want string, own bool, edit func(*v1alpha1.OperatorConfig)) refused {
-		return refused{"webhooks, " + name, func(c *v1alpha1.OperatorConfig) {
+	row := func(name, want string, own bool, edit func(*v1alpha1.OperatorConfig)) invalidConfig {
+		return invalidConfig{"webhooks, " + name, func(c *v1alpha1.OperatorConfig) {
 			c.Webhooks.OwnAuthority = own
 			edit(c)
 		}, want}
 	}
 	given := func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile, c.Webhooks.KeyFile = "tls.crt", "tls.key" }
 
-	rows := []refused{
+	rows := []invalidConfig{
 		row("as they come", "", true, func(*v1alpha1.OperatorConfig) {}),
 		row("no certificate", beyond, false, func(*v1alpha1.OperatorConfig) {}),
 		row("of another area", "", false, func(c *v1alpha1.OperatorConfig) { c.Controllers = []string{"hosts"} }),
 		row("nobody is served", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.BindAddress = "0" }),
 		row("told so", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.PlainHTTP = true }),
 		row("a certificate", "", false, given),
-		row("half of it", "webhooks.certFile: it belongs together", true, func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile = "tls.crt" }),
-		row("both ways", "webhooks.plainHTTP: webhooks.certFile serves TLS", true, func(c *v1alpha1.OperatorConfig) {
+		row("half of it", "webhooks.certFile: it is required together", true, func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile = "tls.crt" }),
+		row("both ways", "webhooks.plainHTTP: it conflicts with webhooks.certFile, which serves TLS", true, func(c *v1alpha1.OperatorConfig) {
 			given(c)
 
 			c.Webhooks.PlainHTTP = true
@@ -206,7 +207,7 @@ func webhookSettings() []refused {
 		"127.0.0.1:8443": true, "[::1]:8443": true, "localhost:8443": true, "[::ffff:127.0.0.1]:8443": true,
 		"0.0.0.0:8443": false, "[::]:8443": false, "10.0.0.1:8443": false, "127.0.0.1.example.com:8443": false, "": false,
 	} {
-		want := "is beyond loopback"
+		want := "is not a loopback address"
 		if loopback {
 			want = ""
 		}
@@ -217,7 +218,7 @@ func webhookSettings() []refused {
 	return rows
 }
 
-// What the operator would not start with is refused when its configuration is read.
+// TestSettings checks that validation rejects configurations with which the operator could not start.
 func TestSettings(t *testing.T) {
 	t.Parallel()
 
@@ -225,7 +226,7 @@ func TestSettings(t *testing.T) {
 		cfg := v1alpha1.Default()
 		tc.edit(&cfg)
 
-		err := operator.Spec().Validate(&cfg)
+		err := operator.NewConfigSpec().Validate(&cfg)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
@@ -234,14 +235,14 @@ func TestSettings(t *testing.T) {
 			continue
 		}
 
-		made, err := operator.Registry(cfg.Identity.SPIRE, "operator", nil)
+		made, err := operator.NewSPIRERegistry(cfg.Identity.SPIRE, "operator", nil)
 		if err != nil || (made == nil) != (cfg.Identity.SPIRE.Address == "") {
 			t.Errorf("%s: Registry = %v, %v", tc.name, made, err)
 		}
 	}
 }
 
-// Calls to the SPIRE server are counted, by the name of the call.
+// TestCallsToSPIREAreCounted checks that the metrics count calls to the SPIRE server by operation.
 func TestCallsToSPIREAreCounted(t *testing.T) {
 	t.Parallel()
 
@@ -256,7 +257,7 @@ func TestCallsToSPIREAreCounted(t *testing.T) {
 		Address: "unix:///nowhere/server.sock", TrustDomain: "hyperfleet.io", MachineAddress: "spire:8081", Timeout: time.Second,
 	}
 
-	made, err := operator.Registry(cfg, "operator", transports.Identity)
+	made, err := operator.NewSPIRERegistry(cfg, "operator", transports.ObserveSPIRE)
 	if err != nil {
 		t.Fatal(err)
 	}

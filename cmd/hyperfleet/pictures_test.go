@@ -18,21 +18,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/browser"
 )
 
-// update writes the pictures of the documentation anew.
+// update makes the test write the screenshots of the documentation.
 var update = flag.Bool("update", false, "write the pictures of docs/images")
 
 const (
 	imagesDir = "../../docs/images"
-	// shownServer is in the pictures.
+	// shownServer is the API server in the screenshots.
 	shownServer = "https://kube.example.com:6443"
 )
 
-// inTerminal is a page with what `hyperfleet top` shows of the same fleet.
-func inTerminal(t *testing.T, list string) http.HandlerFunc {
+// serveTopOutput serves a page with the output of `hyperfleet top`.
+func serveTopOutput(t *testing.T, list string) http.HandlerFunc {
 	t.Helper()
 
 	got := execute(t, env.Config, "top", "--once", "--list", list)
-	got.says(t)
+	got.expectSuccess(t)
 
 	shown := html.EscapeString(strings.ReplaceAll(got.out, env.Config.Host, shownServer))
 	if !strings.Contains(shown, shownServer) || !strings.Contains(shown, "linux-large") {
@@ -45,14 +45,14 @@ func inTerminal(t *testing.T, list string) http.HandlerFunc {
 	}
 }
 
-// pictures takes a picture of each page, light and dark, and of the terminal.
-func pictures(t *testing.T, pages http.Handler, namespace string) {
+// takeScreenshots takes screenshots of the pages, in light and dark, and of the terminal.
+func takeScreenshots(t *testing.T, pages http.Handler, namespace string) {
 	t.Helper()
 
 	mux := http.NewServeMux()
 	mux.Handle("/", pages)
-	mux.Handle("/top/pools", inTerminal(t, "pools"))
-	mux.Handle("/top/jobs", inTerminal(t, "jobs"))
+	mux.Handle("/top/pools", serveTopOutput(t, "pools"))
+	mux.Handle("/top/jobs", serveTopOutput(t, "jobs"))
 
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -99,8 +99,8 @@ func pictures(t *testing.T, pages http.Handler, namespace string) {
 	}
 }
 
-// paint prints when a browser first shows something of a page.
-func paint(t *testing.T, pages http.Handler, path string) {
+// logFirstPaint logs the time until a browser first paints a page.
+func logFirstPaint(t *testing.T, pages http.Handler, path string) {
 	t.Helper()
 
 	const script = `new PerformanceObserver((list) => { for (const e of list.getEntries()) {

@@ -24,7 +24,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// seeder writes a fleet as an operator leaves it in the middle of a working day.
+// seeder creates the objects of a fleet in the state of a busy day.
 type seeder struct {
 	t         *testing.T
 	namespace string
@@ -33,7 +33,7 @@ type seeder struct {
 
 var seed sync.Once
 
-// seeded gives the namespace of that fleet, whose name is in the pictures. Tests read it alone.
+// seeded returns the namespace of that fleet. The namespace is visible in the screenshots. Tests must only read it.
 func seeded(t *testing.T) string {
 	t.Helper()
 
@@ -58,7 +58,7 @@ func (s *seeder) sample(file string, into client.Object) {
 	must(s.t, yaml.UnmarshalStrict([]byte(first), into))
 }
 
-// write makes an object with its status.
+// write creates an object with its status.
 func (s *seeder) write(obj client.Object, status func()) {
 	s.t.Helper()
 
@@ -66,7 +66,7 @@ func (s *seeder) write(obj client.Object, status func()) {
 		obj.SetNamespace(s.namespace)
 	}
 
-	put(s.t, obj, func(client.Object) { status() })
+	createWithStatus(s.t, obj, func(client.Object) { status() })
 }
 
 func (s *seeder) ago(d time.Duration) *metav1.MicroTime {
@@ -82,7 +82,7 @@ func (s *seeder) ready(status metav1.ConditionStatus, reason, message string, ag
 	}}
 }
 
-// fleet writes everything that there is a page of.
+// fleet creates the objects for every page.
 func (s *seeder) fleet() {
 	s.cluster("rack-a", 4, func(int) string { return "" })
 	s.cluster("rack-b", 3, func(i int) string {
@@ -194,7 +194,7 @@ func (s *seeder) job(i int, state v1alpha1.JobState, pool, reason, message strin
 	}
 
 	if pool != "" {
-		timeline = append(timeline, v1alpha1.JobEvent{Moment: v1alpha1.MomentDecided, Time: at(800 * time.Millisecond), Message: "RunnerPool " + pool + " answers for the job"})
+		timeline = append(timeline, v1alpha1.JobEvent{Moment: v1alpha1.MomentDecided, Time: at(800 * time.Millisecond), Message: "RunnerPool " + pool + " serves the job"})
 	}
 
 	conditions := s.ready(metav1.ConditionFalse, reason, message, time.Minute)
@@ -205,7 +205,7 @@ func (s *seeder) job(i int, state v1alpha1.JobState, pool, reason, message strin
 		claim := fmt.Sprintf("%s-m%03d", pool, i)
 		job.Spec.RunnerName = claim + "-0a1b2c3d"
 		job.Spec.StartedAt = &metav1.Time{Time: queued.Add(24 * time.Second)}
-		conditions = s.ready(metav1.ConditionTrue, "Running", "runner "+job.Spec.RunnerName+" has the job", time.Minute)
+		conditions = s.ready(metav1.ConditionTrue, "Running", "runner "+job.Spec.RunnerName+" runs the job", time.Minute)
 		timeline = append(timeline,
 			v1alpha1.JobEvent{Moment: v1alpha1.MomentCloned, Time: at(3200 * time.Millisecond), Message: "MachineClaim " + claim + ": VM 100142 on node rack-a-2"},
 			v1alpha1.JobEvent{Moment: v1alpha1.MomentBooted, Time: at(4100 * time.Millisecond), Message: "MachineClaim " + claim + ": VM 100142 on node rack-a-2"},
@@ -249,7 +249,7 @@ const logText = "√ Connected to GitHub\n\n2026-11-24 15:01:07Z: Listening for 
 	"<script>alert(1)</script> want 12.50, got 12.49\nFAIL\tacme/checkout/refund\t0.310s\n2026-11-24 15:05:33Z: Job unit tests completed with result: Failed\n"
 
 const (
-	// idleFrom is the number from which on machines have no job.
+	// idleFrom is the number from which machines have no job.
 	idleFrom = 50
 	// logInStore is the number of the job whose log is in a store.
 	logInStore = 24
@@ -317,7 +317,7 @@ func (s *seeder) hosts() {
 	})
 }
 
-// manyJobs writes so many jobs that wait, without a status.
+// manyJobs creates n queued jobs without a status.
 func (s *seeder) manyJobs(n int) {
 	group, ctx := errgroup.WithContext(s.t.Context())
 	group.SetLimit(32)

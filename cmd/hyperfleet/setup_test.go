@@ -20,25 +20,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// start is what the README shows.
+// start is the folder of the files that docs/start/runners.md shows.
 const start = "../../deploy/samples/start"
 
-// The samples that the README shows are what the command writes.
+// TestStartIsWhatIsWritten checks that the samples in docs/start/runners.md are the output of the command.
 func TestStartIsWhatIsWritten(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
 	execute(t, nil, "init", "--skip-checks", "--dir", dir, "--endpoint", "https://pve.example.com:8006",
 		"--fingerprint", "3C:1B:7A:5D:0E:92:44:F8:6B:21:D3:8C:57:AE:10:99:E4:0F:73:B6:2D:58:CA:81:36:FD:49:12:A0:EB:65:07",
-		"--token-id", "hyperfleet@pve!operator", "--token-secret-file", fileWith(t, "00000000-0000-0000-0000-000000000000\n"),
-		"--organization", "my-org", "--app-id", "123456", "--installation-id", "12345678", "--app-key-file", fileWith(t, "change-me\n"),
-	).says(t, "kubectl apply")
+		"--token-id", "hyperfleet@pve!operator", "--token-secret-file", writeTempFile(t, "00000000-0000-0000-0000-000000000000\n"),
+		"--organization", "my-org", "--app-id", "123456", "--installation-id", "12345678", "--app-key-file", writeTempFile(t, "change-me\n"),
+	).expectSuccess(t, "kubectl apply")
 
 	for _, name := range []string{"fleet.yaml", "secrets.yaml"} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		must(t, err)
 
-		got = regexp.MustCompile("[0-9a-f]{64}").ReplaceAll(got, []byte("change-me")) // of its own making
+		got = regexp.MustCompile("[0-9a-f]{64}").ReplaceAll(got, []byte("change-me")) // the generated webhook secret
 		file := filepath.Join(start, name)
 
 		if os.Getenv("UPDATE") != "" {
@@ -54,15 +54,15 @@ func TestStartIsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// Without a terminal all that is missing is told at once.
+// TestNobodyToAsk checks that the command lists all missing flags if it has no terminal.
 func TestNobodyToAsk(t *testing.T) {
 	t.Parallel()
 
-	execute(t, nil, "init", "--endpoint", "pve.example.com", "--dir", t.TempDir()).fails(t, cli.ExitUsage,
+	execute(t, nil, "init", "--endpoint", "pve.example.com", "--dir", t.TempDir()).expectFailure(t, cli.ExitUsage,
 		"give --token-id, --token-secret-file, --organization, --github-token-file")
 }
 
-// Each answer is tried as the operator does it.
+// TestAnswersAreTried checks that the command checks each answer in the same way as the operator.
 func TestAnswersAreTried(t *testing.T) {
 	t.Parallel()
 
@@ -70,15 +70,15 @@ func TestAnswersAreTried(t *testing.T) {
 	forge := githubtest.New(t, github.Options{})
 	good := map[string]string{
 		"endpoint": server.URL(), "fingerprint": server.Fingerprint(), "token-id": pve.DefaultTokenID,
-		"token-secret-file": fileWith(t, pve.DefaultSecret), "template": pve.DefaultTemplate, "memory": "1Gi",
-		"repository": githubtest.Repo, "github-token-file": fileWith(t, githubtest.PAT), "github-url": forge.URL,
+		"token-secret-file": writeTempFile(t, pve.DefaultSecret), "template": pve.DefaultTemplate, "memory": "1Gi",
+		"repository": githubtest.Repo, "github-token-file": writeTempFile(t, githubtest.PAT), "github-url": forge.URL,
 	}
 
 	other := httptest.NewTLSServer(nil)
 	t.Cleanup(other.Close)
 
 	authority := func(text []byte) map[string]string {
-		return map[string]string{"ca-file": fileWith(t, string(text)), "fingerprint": ""}
+		return map[string]string{"ca-file": writeTempFile(t, string(text)), "fingerprint": ""}
 	}
 
 	for name, tc := range map[string]struct {
@@ -86,16 +86,16 @@ func TestAnswersAreTried(t *testing.T) {
 		want   string
 	}{
 		"all is right":          {},
-		"another certificate":   {change: map[string]string{"fingerprint": strings.Repeat("AB:", 31) + "AB"}, want: "give it: --fingerprint " + server.Fingerprint()},
-		"half a fingerprint":    {change: map[string]string{"fingerprint": "AB:CD"}, want: "--fingerprint AB:CD: want a SHA-256"},
-		"another authority":     {change: authority(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), want: "--ca-file does not vouch"},
-		"no authority":          {change: authority([]byte("text")), want: "no certificate in it: write PEM"},
+		"another certificate":   {change: map[string]string{"fingerprint": strings.Repeat("AB:", 31) + "AB"}, want: "use --fingerprint " + server.Fingerprint()},
+		"half a fingerprint":    {change: map[string]string{"fingerprint": "AB:CD"}, want: "--fingerprint AB:CD: a fingerprint is a SHA-256 digest"},
+		"another authority":     {change: authority(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), want: "--ca-file does not verify"},
+		"no authority":          {change: authority([]byte("text")), want: "it contains no certificate: use PEM"},
 		"an unknown template":   {change: map[string]string{"template": "none"}, want: "none"},
-		"a wrong token":         {change: map[string]string{"token-secret-file": fileWith(t, "11111111-1111-1111-1111-111111111111")}, want: "token"},
+		"a wrong token":         {change: map[string]string{"token-secret-file": writeTempFile(t, "11111111-1111-1111-1111-111111111111")}, want: "token"},
 		"an unknown authority":  {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
 		"another repository":    {change: map[string]string{"repository": "octo-org/other"}, want: "octo-org/other"},
-		"a wrong GitHub token":  {change: map[string]string{"github-token-file": fileWith(t, "ghp_wrong")}, want: "token"},
-		"memory of no size":     {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: write a size such as 8Gi"},
+		"a wrong GitHub token":  {change: map[string]string{"github-token-file": writeTempFile(t, "ghp_wrong")}, want: "token"},
+		"memory of no size":     {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: give a size such as 8Gi"},
 		"nobody at the address": {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestAnswersAreTried(t *testing.T) {
 
 			got := execute(t, nil, args...)
 			if tc.want != "" {
-				got.fails(t, anyCode, tc.want)
+				got.expectFailure(t, anyCode, tc.want)
 
 				if got.err != nil && strings.Contains(got.err.Error(), "tls.") {
 					t.Errorf("%v: tls.* is no flag", got.err)
@@ -131,13 +131,13 @@ func TestAnswersAreTried(t *testing.T) {
 				return
 			}
 
-			got.says(t, "kubectl apply")
+			got.expectSuccess(t, "kubectl apply")
 
 			text, err := os.ReadFile(filepath.Join(dir, "secrets.yaml"))
 			must(t, err)
 			contains(t, string(text), pve.DefaultSecret)
 
-			execute(t, nil, args...).fails(t, cli.ExitFailed, "is there already")
+			execute(t, nil, args...).expectFailure(t, cli.ExitFailed, "already exists")
 		})
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// terminal is what a person sees of the command, and presses.
+// terminal is a pseudo-terminal on which the command runs.
 type terminal struct {
 	t       *testing.T
 	outside *os.File
@@ -59,7 +59,7 @@ func onTerminal(t *testing.T, args ...string) *terminal {
 	go func() {
 		out.ended <- cmd.ExecuteContext(ctx)
 
-		_ = inside.Close() // which ends what is read outside
+		_ = inside.Close() // makes reads from outside fail
 	}()
 
 	return out
@@ -79,7 +79,7 @@ func (s *terminal) press(keys string) {
 	must(s.t, err)
 }
 
-// read reads until what was shown satisfies a test, and forgets what it had read.
+// read reads output until the output satisfies a condition, and then discards it.
 func (s *terminal) read(what string, shown func(text string) bool) {
 	s.t.Helper()
 
@@ -103,7 +103,7 @@ func (s *terminal) expect(text string) {
 	s.read(text, func(seen string) bool { return strings.Contains(seen, text) })
 }
 
-// fits waits for a frame that fits the size, and satisfies a test.
+// fits resizes the terminal, and waits for a frame that fits and satisfies a condition.
 func (s *terminal) fits(width, height int, shown func(lines []string) bool) {
 	s.t.Helper()
 	s.resize(width, height)
@@ -122,7 +122,7 @@ func (s *terminal) fits(width, height int, shown func(lines []string) bool) {
 	})
 }
 
-// The least size that frames are drawn for.
+// Minimum size of a frame.
 const minWidth, minHeight = 40, 8
 
 func narrow(lines []string, width int) bool {
@@ -136,13 +136,13 @@ func narrow(lines []string, width int) bool {
 	return true
 }
 
-// TestTop: keys lead into pools and jobs and out of the program, frames fit any size with the
-// chosen row in them, and the terminal is as it was before.
+// TestTop checks that keys open pools and jobs and quit the program, that frames fit any size and contain the selected
+// row, and that the terminal is restored.
 func TestTop(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 
 	s := onTerminal(t, "-n", seeded(t))
-	s.expect(screen.OtherOn)
+	s.expect(screen.EnterAlternateScreen)
 	s.expect("24 jobs wait")
 	s.expect("[1 pools 3]")
 	s.press("\x1b[B\x1b[A\x1b[B\r") // down, up, down, enter
@@ -169,13 +169,13 @@ func TestTop(t *testing.T) {
 	s.press("\x1b1")
 	s.expect("[1 pools 3]")
 	s.press("q")
-	s.expect(screen.OtherOff)
+	s.expect(screen.LeaveAlternateScreen)
 	must(t, <-s.ended)
 
 	interrupted := onTerminal(t, "-n", env.Namespace(t))
 	interrupted.expect("[1 pools 0]")
 	interrupted.press("\x03")
-	interrupted.expect(screen.OtherOff)
+	interrupted.expect(screen.LeaveAlternateScreen)
 	must(t, <-interrupted.ended)
 }
 
@@ -183,10 +183,10 @@ func TestTopOnce(t *testing.T) {
 	t.Parallel()
 
 	seeded(t)
-	execute(t, env.Config, "top", "--once", "--list", "jobs").says(t,
+	execute(t, env.Config, "top", "--once", "--list", "jobs").expectSuccess(t,
 		"jobs wait", "unit tests", "acme/app", "AtMaximum: RunnerPool linux-large has all 12 machines")
 
 	for _, args := range [][]string{{"--list", "cars"}, {"--interval", "1ms"}, {"--colour"}} {
-		execute(t, nil, append([]string{"top"}, args...)...).fails(t, cli.ExitUsage)
+		execute(t, nil, append([]string{"top"}, args...)...).expectFailure(t, cli.ExitUsage)
 	}
 }

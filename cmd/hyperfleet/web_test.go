@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// openPages makes the pages of a namespace as a user sees it.
+// openPages returns the pages of a namespace with the permissions of a user.
 func openPages(t *testing.T, user *rest.Config, namespace string) http.Handler {
 	t.Helper()
 
@@ -55,7 +55,7 @@ func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Requ
 	return answer.Code, answer.Body.String()
 }
 
-// TestPages: the pages of a fleet, a browser's pictures of them, and what none but the user may load.
+// TestPages checks the content of the pages, takes screenshots, and checks which requests are rejected.
 func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	t.Parallel()
 
@@ -63,19 +63,19 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	pages := openPages(t, env.Config, namespace)
 
 	for path, want := range map[string][]string{
-		"/":                                  {"jobs wait", "at maximum", "raise it, or wait", "no pool", "linux-large", "rack-b", "1 set aside", "Not ready", "image has no cloud-init"},
+		"/":                                  {"jobs wait", "at maximum", "raise it, or wait", "no pool", "linux-large", "rack-b", "1 excluded", "Not ready", "image has no cloud-init"},
 		"/pools":                             {"linux-small", "of 10", "bootstrap timeout"},
 		"/pools/" + namespace + "/arm64":     {"Last failure: bootstrap timeout", "3 in a row", "<b>2</b><span>jobs wait"},
 		"/jobs":                              {"integration (postgres)", "acme/checkout", "1 to 39 of 39", "RunnerPool linux-large has all 12"},
 		"/jobs?state=Completed&q=acme%2Fapp": {"1 to 2 of 2"},
 		"/jobs?page=99&state=Running":        {"1 to 9 of 9"},
-		"/jobs/" + namespace + "/github-actions-29679400020": {"linux-small-m020", "&lt;script&gt;alert(1)", "clean-up", "open it at its platform", "gone"},
-		"/jobs/" + namespace + "/github-actions-29679400040": {"It waits: at maximum", "so far"},
+		"/jobs/" + namespace + "/github-actions-29679400020": {"linux-small-m020", "&lt;script&gt;alert(1)", "clean-up", "open at the CI platform", "deleted"},
+		"/jobs/" + namespace + "/github-actions-29679400040": {"Waiting: at maximum", "so far"},
 		"/machines": {"linux-large-m010", "rack-a-3", "100110"},
 		"/machines/" + namespace + "/linux-large-m010": {"192.0.2.20", "the runner took a job", "github-actions-29679400010", "booting"},
 		"/clusters":        {"rack-a", "proxmox 9.2"},
 		"/clusters/rack-b": {"rack-b-2", "no space left on device", "58 of 64"},
-		"/hosts":           {"racks", "no route to host", "1 of 2 as they should be"},
+		"/hosts":           {"racks", "no route to host", "1 of 2 hosts converged"},
 		"/bridges":         {"prod-cluster", "etcd 2 of 3", "prod-dpu-cluster"},
 	} {
 		code, body := get(t, pages, path)
@@ -96,12 +96,12 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 		}
 	}
 
-	t.Run("callers", func(t *testing.T) { callers(t, pages) })
-	t.Run("pictures", func(t *testing.T) { pictures(t, pages, namespace) })
+	t.Run("callers", func(t *testing.T) { checkCallers(t, pages) })
+	t.Run("pictures", func(t *testing.T) { takeScreenshots(t, pages, namespace) })
 }
 
-// callers: what a page elsewhere, another name or another method gets.
-func callers(t *testing.T, pages http.Handler) {
+// checkCallers checks the responses to requests from other sites, for other host names, and with other methods.
+func checkCallers(t *testing.T, pages http.Handler) {
 	t.Helper()
 
 	for name, tc := range map[string]struct {
@@ -135,8 +135,8 @@ func callers(t *testing.T, pages http.Handler) {
 	}
 }
 
-// TestRightsToPages: who may read some kinds only is told what is not shown, and who may read none is
-// told so at once.
+// TestRightsToPages checks that pages name the kinds that the user has no permission to list, and that opening a view
+// fails if the user can list no kind.
 func TestRightsToPages(t *testing.T) {
 	t.Parallel()
 
@@ -146,26 +146,26 @@ func TestRightsToPages(t *testing.T) {
 	cluster, err := kubeconfig.Connect(live.AddToScheme)
 	must(t, err)
 
-	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "you may not list RunnerPools in namespace "+namespace) {
+	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "no permission to list RunnerPools in namespace "+namespace) {
 		t.Errorf("error %v", err)
 	}
 
-	missing := &live.View{Live: cluster.Client, Missing: map[string]string{live.KindBridge: "you may not list DPFHCPBridges"}}
+	missing := &live.View{APIClient: cluster.Client, Missing: map[string]string{live.KindBridge: "no permission to list DPFHCPBridges"}}
 
 	pages, err := web.NewHandler(web.Config{View: missing, Clock: clock.RealClock{}})
 	must(t, err)
 
-	if code, body := get(t, pages, "/bridges"); code != http.StatusOK || !strings.Contains(body, "Not shown: you may not list DPFHCPBridges.") {
+	if code, body := get(t, pages, "/bridges"); code != http.StatusOK || !strings.Contains(body, "Not shown: no permission to list DPFHCPBridges.") {
 		t.Errorf("%d\n%s", code, body)
 	}
 }
 
-// TestManyJobs prints how long pages take with many jobs: 5,000 in a soak.
+// TestManyJobs logs how long pages take with many jobs, with 5,000 jobs in a soak test.
 func TestManyJobs(t *testing.T) {
 	t.Parallel()
 
 	jobs := 1000
-	if property.Soaking() {
+	if property.IsSoak() {
 		jobs = 5000
 	}
 
@@ -195,18 +195,18 @@ func TestManyJobs(t *testing.T) {
 		t.Errorf("%d: %s", code, body)
 	}
 
-	paint(t, pages, "/")
+	logFirstPaint(t, pages, "/")
 }
 
-// TestWebCommand: the command serves on loopback until it is interrupted, and refuses what would let
-// others in.
+// TestWebCommand checks that the command serves on loopback until an interrupt, and that it rejects addresses that are
+// reachable from other machines.
 func TestWebCommand(t *testing.T) {
 	t.Parallel()
 
 	for _, args := range [][]string{
 		{"--bind-address", ":8088"}, {"--bind-address", "192.0.2.1:80"}, {"--bind-address", "8088"}, {"--colour"},
 	} {
-		execute(t, nil, append([]string{"web"}, args...)...).fails(t, cli.ExitUsage)
+		execute(t, nil, append([]string{"web"}, args...)...).expectFailure(t, cli.ExitUsage)
 	}
 
 	namespace := env.Namespace(t)

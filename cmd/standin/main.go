@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command standin stands in for the platforms' runners in simulated machines, for tests and the
-// demo. It is no part of the product and is never shipped in an image.
+// Command standin replaces the runners of CI platforms in simulated machines, for tests and for the demo.
+// It is not part of a release and not in any image.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	code, known := standin.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if !known {
-		fmt.Fprintln(os.Stderr, "usage: standin PROGRAM ARGUMENTS; forgesim says which programs there are")
+		fmt.Fprintln(os.Stderr, "usage: standin PROGRAM ARGUMENTS; forgesim lists the programs")
 	}
 	os.Exit(code)
 }

@@ -2,14 +2,14 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a Debian or Ubuntu cloud image fit for HyperFleet's machines. It runs inside of the
-# image: by virt-customize --run, in a chroot, or in a VM that is to become a template.
-# What it installs lies beside it in the folder /opt/hyperfleet-setup, which it removes:
+# Prepares a Debian or Ubuntu cloud image for HyperFleet's machines. Run the script inside the image: with
+# virt-customize --run, in a chroot, or in a VM that becomes a template. It installs the files in the folder
+# /opt/hyperfleet-setup, and then deletes the folder:
 #
-#   bootstrap-service      HyperFleet's program in the machine; needed
-#   spire-agent            for templates with an attestation
-#   actions-runner.tar.gz  GitHub's runner, so that jobs start without its download
-#   packages               names of more Debian packages, one per line
+#   bootstrap-service      HyperFleet's program in the machine (required)
+#   spire-agent            for templates with attestation
+#   actions-runner.tar.gz  GitHub's runner, so that machines do not have to download it
+#   packages               names of additional Debian packages, one for each line
 set -eu
 
 setup=/opt/hyperfleet-setup
@@ -17,18 +17,18 @@ unit=hyperfleet-bootstrap
 export DEBIAN_FRONTEND=noninteractive
 
 if [ ! -f "$setup/bootstrap-service" ]; then
-	echo "customize: $setup/bootstrap-service is missing: put HyperFleet's bootstrap service there" >&2
+	echo "customize: $setup/bootstrap-service is missing: copy HyperFleet's bootstrap service to this path" >&2
 	exit 1
 fi
 
-# The guest agent tells Proxmox VE of addresses and shuts the machine down in good order;
-# netplan is what cloud-init can match network cards by pattern with.
+# The guest agent reports addresses to Proxmox VE and shuts down the machine cleanly. cloud-init needs netplan to match
+# network cards by a pattern.
 packages="qemu-guest-agent cloud-init netplan.io cloud-guest-utils ca-certificates curl"
 if [ -f "$setup/packages" ]; then
 	packages="$packages $(tr '\n' ' ' <"$setup/packages")"
 fi
 apt-get update
-# shellcheck disable=SC2086 # a list of words
+# shellcheck disable=SC2086 # split into words
 apt-get install -y --no-install-recommends $packages
 
 mkdir -p /opt/hyperfleet
@@ -36,11 +36,11 @@ install -m 0755 "$setup/bootstrap-service" /opt/hyperfleet/bootstrap-service
 if [ -f "$setup/spire-agent" ]; then
 	mkdir -p /opt/spire/bin
 	install -m 0755 "$setup/spire-agent" /opt/spire/bin/spire-agent
-	# One that does not run here would end each machine.
+	# Check that spire-agent runs in this image. Otherwise, each machine would fail.
 	/opt/spire/bin/spire-agent --version
 fi
 
-# Jobs run as this user where there is one. It has no password and no sudo.
+# Jobs run as this user if it exists. It has no password and no sudo.
 if ! id runner >/dev/null 2>&1; then
 	useradd --create-home --shell /bin/bash runner
 fi
@@ -51,8 +51,8 @@ if [ -f "$setup/actions-runner.tar.gz" ]; then
 	chown -R runner:runner /opt/actions-runner
 fi
 
-# cloud-init starts the service in its last stage; the path unit does so as soon as the
-# operator says that nothing of your user data has to be waited for.
+# cloud-init starts the service in its last stage. The path unit starts it earlier, as soon as the start file exists. The
+# operator creates this file if the job does not have to wait for your user data.
 cat >/etc/systemd/system/$unit.service <<'UNIT'
 [Unit]
 Description=HyperFleet bootstrap service
@@ -73,7 +73,7 @@ WantedBy=multi-user.target
 UNIT
 cat >/etc/systemd/system/$unit.path <<'UNIT'
 [Unit]
-Description=HyperFleet bootstrap service, as soon as it may start
+Description=Start of the HyperFleet bootstrap service
 
 [Path]
 PathExists=/run/hyperfleet/start
@@ -83,14 +83,14 @@ WantedBy=paths.target
 UNIT
 systemctl enable $unit.path
 
-# Only the cloud-init ISO that the operator attaches is looked for; nothing is asked of the network.
+# Use only the cloud-init ISO that the operator attaches as a data source, and no data source on the network.
 mkdir -p /etc/cloud/cloud.cfg.d
 printf 'datasource_list: [NoCloud, ConfigDrive]\n' >/etc/cloud/cloud.cfg.d/90-hyperfleet.cfg
 
-# Machines of one job need no maintenance while it runs.
+# Disable maintenance, because a machine runs only one job.
 systemctl mask apt-daily.timer apt-daily-upgrade.timer
 
-# What clones must not have in common, and what nobody needs.
+# Delete files that must differ between clones, and files that are not needed.
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 rm -f /etc/ssh/ssh_host_* /var/lib/dbus/machine-id /var/lib/systemd/random-seed

@@ -2,20 +2,20 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes a template for HyperFleet's machines out of a cloud image, on a node of Proxmox VE:
+# Creates a template for HyperFleet's machines from a cloud image, on a node of Proxmox VE:
 #
 #   make-template.sh --image FILE --bootstrap-service FILE [--spire-agent FILE]
 #       [--runner FILE] [--packages a,b,c] [--id 9000] [--name NAME] [--storage local-lvm]
 #       [--bridge vmbr0]
 #
-# --image              a cloud image of Debian 12 or Ubuntu, qcow2 or raw; it is not changed
+# --image              a cloud image of Debian 12 or Ubuntu, qcow2 or raw; the script does not change it
 # --bootstrap-service  HyperFleet's program in the machine
-# --spire-agent        for templates with an attestation
-# --runner             actions-runner-linux-x64-VERSION.tar.gz as GitHub releases it
-# --packages           more Debian packages that your jobs need
+# --spire-agent        for templates with attestation
+# --runner             actions-runner-linux-x64-VERSION.tar.gz from GitHub's releases
+# --packages           additional Debian packages that your jobs need
 #
-# It takes virt-customize (apt install libguestfs-tools) and asks for the shape of machines
-# nowhere: processors, memory and disk are the business of the HypervisorMachineTemplate.
+# The script needs virt-customize (apt install libguestfs-tools). It has no options for processors, memory and disk size,
+# because a HypervisorMachineTemplate sets them.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -48,13 +48,13 @@ done
 [ -n "$image" ] || fail "--image is missing"
 [ -n "$service" ] || fail "--bootstrap-service is missing"
 for file in "$image" "$service" ${agent:+"$agent"} ${runner:+"$runner"}; do
-	[ -f "$file" ] || fail "there is no file $file"
+	[ -f "$file" ] || fail "file $file does not exist"
 done
 for program in virt-customize qemu-img qm; do
-	command -v "$program" >/dev/null || fail "$program is missing: run it on a node of Proxmox VE, after apt install libguestfs-tools"
+	command -v "$program" >/dev/null || fail "$program is missing: run this script on a node of Proxmox VE, after apt install libguestfs-tools"
 done
 if qm status "$id" >/dev/null 2>&1; then
-	fail "there is a VM $id: choose another --id"
+	fail "VM $id already exists: choose another --id"
 fi
 
 work=$(mktemp -d)
@@ -69,7 +69,7 @@ if [ -n "$runner" ]; then cp "$runner" "$work/hyperfleet-setup/actions-runner.ta
 if [ -n "$packages" ]; then tr ',' '\n' <<<"$packages" >"$work/hyperfleet-setup/packages"; fi
 virt-customize -a "$work/disk.qcow2" --copy-in "$work/hyperfleet-setup:/opt" --run "$here/customize.sh"
 
-echo "make-template: making VM $id"
+echo "make-template: creating VM $id"
 qm create "$id" --name "$name" --ostype l26 --cpu host --cores 2 --memory 4096 \
 	--scsihw virtio-scsi-single --net0 "virtio,bridge=$bridge" --serial0 socket --vga serial0 --agent 1
 qm set "$id" --scsi0 "$storage:0,import-from=$work/disk.qcow2,discard=on"

@@ -11,17 +11,18 @@ import (
 	"strings"
 )
 
-// Files are a certified device identity as SPIRE's agent reads it.
+// Files holds the paths of the files of a certified device identity that SPIRE's agent reads.
 type Files struct {
 	// Device is the path of the TPM.
 	Device string
-	// Certificate is the path of the certificate chain in PEM, Private and Public those of
-	// the key's blobs.
+	// Certificate is the path of the certificate chain in PEM. Private and Public are the paths of the key's
+	// blobs.
 	Certificate, Private, Public string
 }
 
-// Write writes the files, for their owner alone, into a folder that exists.
-func (k *Key) Write(dir, device, chain string) (Files, error) {
+// WriteFiles writes the files to an existing directory. Only their owner can read them. device is the path of
+// the TPM.
+func (k *Key) WriteFiles(dir, device, chain string) (Files, error) {
 	const ownerOnly = 0o600
 
 	files := Files{
@@ -42,9 +43,9 @@ func (k *Key) Write(dir, device, chain string) (Files, error) {
 	return files, nil
 }
 
-// Plugin is the agent's configuration of node attestor tpm_devid, in HCL (SPIRE's
+// NodeAttestor returns the agent's configuration of node attestor tpm_devid in HCL (SPIRE's
 // doc/plugin_agent_nodeattestor_tpm_devid.md).
-func (f Files) Plugin() string {
+func (f Files) NodeAttestor() string {
 	var out strings.Builder
 
 	out.WriteString("NodeAttestor \"tpm_devid\" {\n\tplugin_data {\n")

@@ -16,46 +16,47 @@ import (
 )
 
 const (
-	// ekCertificateRSA is where TPMs keep the certificate of their RSA 2048 endorsement key
-	// (TCG EK Credential Profile, section 2.2.1.4).
-	ekCertificateRSA = tpm2.TPMHandle(0x01c00002)
-	// maxEKCertificate bounds what is read of it.
-	maxEKCertificate = 8 << 10
-	// nvChunk is what every TPM gives in one answer (MAX_NV_BUFFER_SIZE is 512 at least).
+	// ekCertificateIndex is the NV index of the certificate of a TPM's RSA 2048 endorsement key (TCG EK
+	// Credential Profile, section 2.2.1.4).
+	ekCertificateIndex = tpm2.TPMHandle(0x01c00002)
+	// maxEKCertificateBytes is the maximum size of the NV index.
+	maxEKCertificateBytes = 8 << 10
+	// nvChunk is the number of bytes that every TPM can return in one response (MAX_NV_BUFFER_SIZE is at
+	// least 512).
 	nvChunk = 512
 	keyBits = 2048
 )
 
-// Key is a device identity's key. Nothing of it is secret outside its TPM.
+// Key is the key of a device identity. It contains no secrets, because only its TPM can decrypt Private.
 type Key struct {
-	// Request is the key's TPM2B_PUBLIC, as whoever certifies it wants it.
+	// Request is the key's TPM2B_PUBLIC, which the request for a certificate contains.
 	Request []byte
-	// Public is the key's TPMT_PUBLIC, Private the content of its TPM2B_PRIVATE: encrypted
-	// by the TPM, for itself. They are what SPIRE loads.
+	// Public is the key's TPMT_PUBLIC. Private is the content of its TPM2B_PRIVATE, which the TPM has
+	// encrypted for itself. SPIRE loads both.
 	Public, Private []byte
-	// EKCertificate of the TPM in DER.
+	// EKCertificate is the certificate of the TPM's endorsement key in DER.
 	EKCertificate []byte
 }
 
-// Make has the TPM at the path make a key: a device file, or the socket of an emulator. An
-// error says what the TPM lacks.
-func Make(path string) (Key, error) {
-	device, err := open(path)
+// CreateKey creates a key in the TPM at the path, which is a device file or the socket of an emulator. It
+// returns an error if the TPM has no endorsement key certificate.
+func CreateKey(path string) (Key, error) {
+	device, err := openTPM(path)
 	if err != nil {
 		return Key{}, err
 	}
 
-	defer device.Close() //nolint:errcheck // nothing is left to be written
+	defer device.Close() //nolint:errcheck // all commands have completed
 
-	// A TPM without a certificate is of no use: better known before a key is made.
-	certificate, err := ekCertificate(device)
+	// The key is useless without the certificate, so the certificate is read first.
+	certificate, err := readEKCertificate(device)
 	if err != nil {
 		return Key{}, fmt.Errorf("read endorsement certificate of TPM %s: %w", path, err)
 	}
 
-	key, err := create(device)
+	key, err := createInTPM(device)
 	if err != nil {
-		return Key{}, fmt.Errorf("make key in TPM %s: %w", path, err)
+		return Key{}, fmt.Errorf("create key in TPM %s: %w", path, err)
 	}
 
 	key.EKCertificate = certificate
@@ -63,10 +64,10 @@ func Make(path string) (Key, error) {
 	return key, nil
 }
 
-func open(path string) (transport.TPMCloser, error) {
+func openTPM(path string) (transport.TPMCloser, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("open TPM: there is no %s: the machine has no TPM 2.0, or its kernel no driver for it", path)
+		return nil, fmt.Errorf("open TPM: %s does not exist: the machine has no TPM 2.0, or its kernel has no driver for it", path)
 	}
 
 	if err != nil {
@@ -88,17 +89,17 @@ func open(path string) (transport.TPMCloser, error) {
 	return device, nil
 }
 
-// storageRoot is the template of the storage root key that SPIRE makes for itself when it
-// loads the key: H-1 of the TCG EK Credential Profile (section B.6), so the same key.
-func storageRoot() tpm2.TPMTPublic {
+// storageRootTemplate returns the template of the storage root key that SPIRE creates when it loads the key:
+// H-1 of the TCG EK Credential Profile (section B.6). The same template yields the same storage root key.
+func storageRootTemplate() tpm2.TPMTPublic {
 	root := tpm2.RSASRKTemplate
 	root.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{})
 
 	return root
 }
 
-// template is that of the key: it signs, never leaves its TPM, and was born there.
-func template() tpm2.TPMTPublic {
+// keyTemplate returns the template of a signing key that the TPM generates and that never leaves the TPM.
+func keyTemplate() tpm2.TPMTPublic {
 	return tpm2.TPMTPublic{
 		Type:    tpm2.TPMAlgRSA,
 		NameAlg: tpm2.TPMAlgSHA256,
@@ -117,10 +118,10 @@ func template() tpm2.TPMTPublic {
 	}
 }
 
-func create(device transport.TPM) (Key, error) {
+func createInTPM(device transport.TPM) (Key, error) {
 	root, err := tpm2.CreatePrimary{
 		PrimaryHandle: tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)},
-		InPublic:      tpm2.New2B(storageRoot()),
+		InPublic:      tpm2.New2B(storageRootTemplate()),
 	}.Execute(device)
 	if err != nil {
 		return Key{}, fmt.Errorf("create storage root key: %w", err)
@@ -128,22 +129,24 @@ func create(device transport.TPM) (Key, error) {
 
 	defer func() { _, _ = tpm2.FlushContext{FlushHandle: root.ObjectHandle}.Execute(device) }()
 
-	made, err := tpm2.Create{
+	created, err := tpm2.Create{
 		ParentHandle: tpm2.AuthHandle{Handle: root.ObjectHandle, Name: root.Name, Auth: tpm2.PasswordAuth(nil)},
-		InPublic:     tpm2.New2B(template()),
+		InPublic:     tpm2.New2B(keyTemplate()),
 	}.Execute(device)
 	if err != nil {
 		return Key{}, fmt.Errorf("create key: %w", err)
 	}
 
-	return Key{Request: tpm2.Marshal(made.OutPublic), Public: made.OutPublic.Bytes(), Private: made.OutPrivate.Buffer}, nil
+	return Key{
+		Request: tpm2.Marshal(created.OutPublic), Public: created.OutPublic.Bytes(), Private: created.OutPrivate.Buffer,
+	}, nil
 }
 
-// ekCertificate reads the certificate without what may follow it: some TPMs fill it up.
-func ekCertificate(device transport.TPM) ([]byte, error) {
-	public, err := tpm2.NVReadPublic{NVIndex: ekCertificateRSA}.Execute(device)
+// readEKCertificate reads the certificate of the endorsement key. It removes the padding that some TPMs add.
+func readEKCertificate(device transport.TPM) ([]byte, error) {
+	public, err := tpm2.NVReadPublic{NVIndex: ekCertificateIndex}.Execute(device)
 	if errors.Is(err, tpm2.TPMRCHandle) {
-		return nil, errors.New("it has none for RSA 2048: whoever made the TPM has to certify its endorsement key " +
+		return nil, errors.New("the TPM has no certificate for RSA 2048: its manufacturer has to certify its endorsement key " +
 			"(swtpm_setup --create-ek-cert)")
 	}
 
@@ -156,16 +159,16 @@ func ekCertificate(device transport.TPM) ([]byte, error) {
 		return nil, fmt.Errorf("find certificate: %w", err)
 	}
 
-	if contents.DataSize > maxEKCertificate {
-		return nil, fmt.Errorf("it has %d bytes, more than %d", contents.DataSize, maxEKCertificate)
+	if contents.DataSize > maxEKCertificateBytes {
+		return nil, fmt.Errorf("the certificate has %d bytes, more than the limit of %d", contents.DataSize, maxEKCertificateBytes)
 	}
 
 	var data []byte
 
 	for offset := uint16(0); offset < contents.DataSize; {
 		part, err := tpm2.NVRead{
-			AuthHandle: tpm2.AuthHandle{Handle: ekCertificateRSA, Name: public.NVName, Auth: tpm2.PasswordAuth(nil)},
-			NVIndex:    tpm2.NamedHandle{Handle: ekCertificateRSA, Name: public.NVName},
+			AuthHandle: tpm2.AuthHandle{Handle: ekCertificateIndex, Name: public.NVName, Auth: tpm2.PasswordAuth(nil)},
+			NVIndex:    tpm2.NamedHandle{Handle: ekCertificateIndex, Name: public.NVName},
 			Size:       min(nvChunk, contents.DataSize-offset),
 			Offset:     offset,
 		}.Execute(device)
@@ -174,16 +177,16 @@ func ekCertificate(device transport.TPM) ([]byte, error) {
 		}
 
 		if len(part.Data.Buffer) == 0 {
-			return nil, errors.New("it ends early")
+			return nil, errors.New("the TPM returned no more data before the end of the certificate")
 		}
 
 		data = append(data, part.Data.Buffer...)
-		offset = uint16(len(data)) //nolint:gosec // at most DataSize
+		offset = uint16(len(data)) //nolint:gosec // the length is at most DataSize
 	}
 
 	var certificate asn1.RawValue
 	if _, err := asn1.Unmarshal(data, &certificate); err != nil {
-		return nil, fmt.Errorf("what is in its place is no certificate: %w", err)
+		return nil, fmt.Errorf("parse certificate: %w", err)
 	}
 
 	return certificate.FullBytes, nil

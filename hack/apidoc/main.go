@@ -21,21 +21,21 @@ func main() {
 	}
 }
 
-// run writes the page of the repository at root.
+// run writes the page of the repository in the folder root.
 func run(root string) error {
-	crds, err := load(filepath.Join(root, definitions))
+	crds, err := loadCRDs(filepath.Join(root, definitions))
 	if err != nil {
 		return err
 	}
 
-	text, err := page(crds)
+	text, err := renderPage(crds)
 	if err != nil {
 		return err
 	}
 
 	file := filepath.Join(root, reference)
 	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
-		return fmt.Errorf("make folder of %s: %w", reference, err)
+		return fmt.Errorf("create folder of %s: %w", reference, err)
 	}
 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

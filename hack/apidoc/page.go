@@ -19,22 +19,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// preface begins the page.
+// preface is the text before the first definition.
 //
 //go:embed preface.md
 var preface string
 
-var errNone = errors.New("no CustomResourceDefinition found")
+var errNoCRDs = errors.New("no CustomResourceDefinition found")
 
-// load reads the definitions in a folder, ordered by kind.
-func load(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// loadCRDs reads the definitions in a folder, sorted by group and kind.
+func loadCRDs(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", dir, err)
 	}
 
 	if len(files) == 0 {
-		return nil, fmt.Errorf("read %s: %w: run make generate", dir, errNone)
+		return nil, fmt.Errorf("read %s: %w: run make generate", dir, errNoCRDs)
 	}
 
 	crds := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(files))
@@ -47,7 +47,7 @@ func load(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 
 		crd := &apiextensionsv1.CustomResourceDefinition{}
 		if err := yaml.UnmarshalStrict(raw, crd); err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("decode %s: %w", file, err)
 		}
 
 		crds = append(crds, crd)
@@ -60,8 +60,8 @@ func load(dir string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// page writes the definitions as Markdown.
-func page(crds []*apiextensionsv1.CustomResourceDefinition) (string, error) {
+// renderPage returns the page with all definitions in Markdown.
+func renderPage(crds []*apiextensionsv1.CustomResourceDefinition) (string, error) {
 	var out strings.Builder
 
 	out.WriteString(preface)
@@ -85,8 +85,9 @@ func writeKind(
 	root := version.Schema.OpenAPIV3Schema
 	names := crd.Spec.Names
 
-	fmt.Fprintf(out, "\n## %s\n\n%s\n\n", names.Kind, sentence(root.Description))
-	fmt.Fprintf(out, "`apiVersion: %s/%s`, %s. `kubectl get %s`", crd.Spec.Group, version.Name, scope(crd.Spec.Scope), names.Plural)
+	fmt.Fprintf(out, "\n## %s\n\n%s\n\n", names.Kind, joinLines(root.Description))
+	fmt.Fprintf(out, "`apiVersion: %s/%s`, %s. `kubectl get %s`",
+		crd.Spec.Group, version.Name, formatScope(crd.Spec.Scope), names.Plural)
 
 	for _, short := range names.ShortNames {
 		fmt.Fprintf(out, " or `kubectl get %s`", short)
@@ -108,7 +109,7 @@ func writeKind(
 	for _, part := range []string{"spec", "status"} {
 		if schema, exists := root.Properties[part]; exists {
 			fmt.Fprintf(out, "\n### %s %s\n\n", names.Kind, part)
-			out.WriteString("| Field | Type | Default | Limits | What it is |\n|---|---|---|---|---|\n")
+			out.WriteString("| Field | Type | Default | Limits | Description |\n|---|---|---|---|---|\n")
 			writeFields(out, "", &schema)
 		}
 	}
@@ -116,37 +117,37 @@ func writeKind(
 	writeRules(out, names.Kind, root)
 }
 
-func scope(s apiextensionsv1.ResourceScope) string {
+func formatScope(s apiextensionsv1.ResourceScope) string {
 	if s == apiextensionsv1.ClusterScoped {
-		return "without a namespace"
+		return "cluster-scoped"
 	}
 
-	return "in a namespace"
+	return "namespaced"
 }
 
-// writeFields writes a row for each field in the schema and for those in it.
+// writeFields writes a table row for each field in the schema and for each nested field.
 func writeFields(out *strings.Builder, path string, schema *apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
 		full := strings.TrimPrefix(path+"."+name, ".")
-		shown := "`" + full + "`"
+		label := "`" + full + "`"
 
 		if slices.Contains(schema.Required, name) {
-			shown = "**" + shown + "**"
+			label = "**" + label + "**"
 		}
 
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s |\n", shown, typeOf(name, &field), defaultOf(&field),
-			cell(strings.Join(limits(&field), "; ")), cell(sentence(field.Description)))
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %s |\n", label, describeType(name, &field), formatDefault(&field),
+			escapeCell(strings.Join(describeLimits(&field), "; ")), escapeCell(joinLines(field.Description)))
 
-		if inner, suffix := insideOf(name, &field); inner != nil {
+		if inner, suffix := nestedSchema(name, &field); inner != nil {
 			writeFields(out, full+suffix, inner)
 		}
 	}
 }
 
-// insideOf gives the fields inside a field, and what its path is followed by. Those that
-// the preface speaks of are left out.
-func insideOf(name string, schema *apiextensionsv1.JSONSchemaProps) (*apiextensionsv1.JSONSchemaProps, string) {
+// nestedSchema returns the schema with the nested fields of a field, and the suffix of their path. It
+// returns nil for fields that the preface describes.
+func nestedSchema(name string, schema *apiextensionsv1.JSONSchemaProps) (*apiextensionsv1.JSONSchemaProps, string) {
 	switch {
 	case name == "conditions" || name == "secretKeyRef":
 		return nil, ""
@@ -159,16 +160,16 @@ func insideOf(name string, schema *apiextensionsv1.JSONSchemaProps) (*apiextensi
 	}
 }
 
-func typeOf(name string, schema *apiextensionsv1.JSONSchemaProps) string {
+func describeType(name string, schema *apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case name == "conditions":
 		return "list of conditions"
 	case schema.XIntOrString:
 		return "quantity"
 	case schema.Type == "array" && schema.Items != nil && schema.Items.Schema != nil:
-		return "list of " + plural(typeOf("", schema.Items.Schema))
+		return "list of " + pluralize(describeType("", schema.Items.Schema))
 	case schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil:
-		return "map of " + plural(typeOf("", schema.AdditionalProperties.Schema))
+		return "map of " + pluralize(describeType("", schema.AdditionalProperties.Schema))
 	case schema.Format == "byte":
 		return "base64"
 	case schema.Format == "date-time":
@@ -178,9 +179,9 @@ func typeOf(name string, schema *apiextensionsv1.JSONSchemaProps) string {
 	}
 }
 
-func plural(word string) string { return word + "s" }
+func pluralize(word string) string { return word + "s" }
 
-func defaultOf(schema *apiextensionsv1.JSONSchemaProps) string {
+func formatDefault(schema *apiextensionsv1.JSONSchemaProps) string {
 	if schema.Default == nil || string(schema.Default.Raw) == "{}" {
 		return ""
 	}
@@ -188,9 +189,9 @@ func defaultOf(schema *apiextensionsv1.JSONSchemaProps) string {
 	return "`" + strings.Trim(string(schema.Default.Raw), `"`) + "`"
 }
 
-// limits says in words what values are taken.
-func limits(schema *apiextensionsv1.JSONSchemaProps) []string {
-	var said []string
+// describeLimits describes the values that a field accepts.
+func describeLimits(schema *apiextensionsv1.JSONSchemaProps) []string {
+	var out []string
 
 	values := make([]string, 0, len(schema.Enum))
 	for _, value := range schema.Enum {
@@ -198,55 +199,56 @@ func limits(schema *apiextensionsv1.JSONSchemaProps) []string {
 	}
 
 	if len(values) > 0 {
-		said = append(said, "one of "+strings.Join(values, ", "))
+		out = append(out, "one of "+strings.Join(values, ", "))
 	}
 
 	switch {
 	case schema.Minimum != nil && schema.Maximum != nil:
-		said = append(said, number(*schema.Minimum)+" to "+number(*schema.Maximum))
+		out = append(out, formatNumber(*schema.Minimum)+" to "+formatNumber(*schema.Maximum))
 	case schema.Minimum != nil:
-		said = append(said, "at least "+number(*schema.Minimum))
+		out = append(out, "at least "+formatNumber(*schema.Minimum))
 	case schema.Maximum != nil:
-		said = append(said, "at most "+number(*schema.Maximum))
+		out = append(out, "at most "+formatNumber(*schema.Maximum))
 	}
 
 	for _, limit := range []struct {
-		value *int64
-		words string
+		value  *int64
+		format string
 	}{
 		{schema.MaxLength, "at most %d characters"},
 		{schema.MaxItems, "at most %d items"},
 		{schema.MaxProperties, "at most %d entries"},
 	} {
 		if limit.value != nil {
-			said = append(said, fmt.Sprintf(limit.words, *limit.value))
+			out = append(out, fmt.Sprintf(limit.format, *limit.value))
 		}
 	}
 
-	return said
+	return out
 }
 
-func number(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
+func formatNumber(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }
 
-// writeRules lists the messages of the rules, each once for each field.
+// writeRules writes the error message of each validation rule, with the path of its field.
 func writeRules(out *strings.Builder, kind string, root *apiextensionsv1.JSONSchemaProps) {
 	var rules []string
 
-	collect(root, "", func(path, message string) {
-		place := "the object"
+	collectRules(root, "", func(path, message string) {
+		field := "the object"
 		if path != "" {
-			place = "`" + path + "`"
+			field = "`" + path + "`"
 		}
 
-		rules = append(rules, "- "+place+": "+message+"\n")
+		rules = append(rules, "- "+field+": "+message+"\n")
 	})
 
 	if len(rules) > 0 {
-		fmt.Fprintf(out, "\n### %s rules\n\nThe API server answers with these words:\n\n%s", kind, strings.Join(rules, ""))
+		fmt.Fprintf(out, "\n### %s rules\n\nThe API server returns these error messages:\n\n%s", kind, strings.Join(rules, ""))
 	}
 }
 
-func collect(schema *apiextensionsv1.JSONSchemaProps, path string, add func(path, message string)) {
+// collectRules calls add for each rule of the schema and of its nested fields.
+func collectRules(schema *apiextensionsv1.JSONSchemaProps, path string, add func(path, message string)) {
 	for _, rule := range schema.XValidations {
 		add(path, rule.Message)
 	}
@@ -255,7 +257,7 @@ func collect(schema *apiextensionsv1.JSONSchemaProps, path string, add func(path
 		field := schema.Properties[name]
 		full := strings.TrimPrefix(path+"."+name, ".")
 
-		inner, suffix := insideOf(name, &field)
+		inner, suffix := nestedSchema(name, &field)
 		if inner == nil {
 			continue
 		}
@@ -266,12 +268,12 @@ func collect(schema *apiextensionsv1.JSONSchemaProps, path string, add func(path
 			}
 		}
 
-		collect(inner, full+suffix, add)
+		collectRules(inner, full+suffix, add)
 	}
 }
 
-// sentence puts a description on one line.
-func sentence(text string) string { return strings.Join(strings.Fields(text), " ") }
+// joinLines joins the lines of a description.
+func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// cell keeps a text from ending its cell.
-func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+// escapeCell escapes characters that would end a table cell.
+func escapeCell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

@@ -63,11 +63,11 @@ spec:
               conditions: {type: array, items: {type: object, properties: {type: {type: string}}}}
 `
 
-const smallPage = "\n## Pet\n\nIt is an animal.\n\n`apiVersion: example.com/v1`, in a namespace. " +
+const smallPage = "\n## Pet\n\nIt is an animal.\n\n`apiVersion: example.com/v1`, namespaced. " +
 	"`kubectl get pets` or `kubectl get pt` shows: Name, Age (with `-o wide`).\n" + `
 ### Pet spec
 
-| Field | Type | Default | Limits | What it is |
+| Field | Type | Default | Limits | Description |
 |---|---|---|---|---|
 | 'chip' | object |  |  |  |
 | 'chip.secretKeyRef' | object |  |  |  |
@@ -79,13 +79,13 @@ const smallPage = "\n## Pet\n\nIt is an animal.\n\n`apiVersion: example.com/v1`,
 
 ### Pet status
 
-| Field | Type | Default | Limits | What it is |
+| Field | Type | Default | Limits | Description |
 |---|---|---|---|---|
 | 'conditions' | list of conditions |  |  |  |
 
 ### Pet rules
 
-The API server answers with these words:
+The API server returns these error messages:
 
 - 'spec': a pet needs a home
 - 'spec.toys': toys must differ
@@ -99,12 +99,12 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	crds, err := load(dir)
+	crds, err := loadCRDs(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	got, err := page(crds)
+	got, err := renderPage(crds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// The page in the repository is that of the definitions, and comes out the same each time.
+// TestCommittedPageIsCurrent checks that the committed page matches the definitions, and that the output is
+// deterministic.
 func TestCommittedPageIsCurrent(t *testing.T) {
 	t.Parallel()
 
@@ -124,12 +125,12 @@ func TestCommittedPageIsCurrent(t *testing.T) {
 	}
 
 	for range 5 {
-		crds, err := load(filepath.Join("..", "..", definitions))
+		crds, err := loadCRDs(filepath.Join("..", "..", definitions))
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		got, err := page(crds)
+		got, err := renderPage(crds)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +146,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 
 	dir := t.TempDir()
 
-	if _, err := load(dir); err == nil || !strings.Contains(err.Error(), "run make generate") {
+	if _, err := loadCRDs(dir); err == nil || !strings.Contains(err.Error(), "run make generate") {
 		t.Errorf("an empty folder gives: %v", err)
 	}
 
@@ -153,7 +154,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := load(dir); err == nil || !strings.Contains(err.Error(), "broken.yaml") {
+	if _, err := loadCRDs(dir); err == nil || !strings.Contains(err.Error(), "broken.yaml") {
 		t.Errorf("a broken file gives: %v", err)
 	}
 }

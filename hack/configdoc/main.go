@@ -27,7 +27,7 @@ const (
 	reference = "docs/reference/config.md"
 )
 
-// preface begins the page.
+// preface is the text before the table of keys.
 //
 //go:embed preface.md
 var preface string
@@ -39,21 +39,21 @@ func main() {
 	}
 }
 
-// run writes both files of the repository at root.
+// run writes both files of the repository in the folder root.
 func run(root string) error {
-	comments, err := read(filepath.Join(root, sources))
+	comments, err := parseComments(filepath.Join(root, sources))
 	if err != nil {
 		return err
 	}
 
-	keys := keysOf(defaults(), "", comments)
+	keys := listKeys(defaultConfig(), "", comments)
 
-	code, err := helpCode(keys)
+	code, err := renderHelp(keys)
 	if err != nil {
 		return err
 	}
 
-	for name, text := range map[string]string{help: code, reference: page(keys)} {
+	for name, text := range map[string]string{help: code, reference: renderPage(keys)} {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}
@@ -62,13 +62,13 @@ func run(root string) error {
 	return nil
 }
 
-func defaults() reflect.Value { return reflect.ValueOf(v1alpha1.Default()) }
+func defaultConfig() reflect.Value { return reflect.ValueOf(v1alpha1.Default()) }
 
-// comments are those of fields, by type and field.
+// comments has the comments of struct fields, by type and field.
 type comments map[[2]string]string
 
-// read reads the comments of all structs in a folder.
-func read(dir string) (comments, error) {
+// parseComments parses the comments of all structs in a folder.
+func parseComments(dir string) (comments, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", dir, err)
@@ -79,7 +79,7 @@ func read(dir string) (comments, error) {
 	for _, file := range files {
 		syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("parse %s: %w", file, err)
 		}
 
 		ast.Inspect(syntax, func(node ast.Node) bool {
@@ -96,8 +96,8 @@ func read(dir string) (comments, error) {
 	return out, nil
 }
 
-// add notes the comments of a struct. A field without one shares that of the field before, if
-// that names it: "CertFile and KeyFile serve TLS".
+// add adds the comments of a struct. A field without a comment gets the comment of the previous field if
+// this comment names the field, as in "CertFile and KeyFile serve TLS".
 func (c comments) add(name string, structure *ast.StructType) {
 	last := ""
 
@@ -116,11 +116,11 @@ func (c comments) add(name string, structure *ast.StructType) {
 	}
 }
 
-// key is one setting.
+// key is one configuration key, with its type, default and description.
 type key struct{ name, kind, value, text string }
 
-// keysOf are the settings of a struct and of those inside it, in their order.
-func keysOf(value reflect.Value, prefix string, from comments) []key {
+// listKeys returns the keys of a struct and of its nested structs, in the order of the fields.
+func listKeys(value reflect.Value, prefix string, from comments) []key {
 	var out []key
 
 	names := map[string]string{}
@@ -136,7 +136,7 @@ func keysOf(value reflect.Value, prefix string, from comments) []key {
 		text := from[[2]string{value.Type().Name(), field.Name}]
 
 		if field.Type.Kind() == reflect.Struct {
-			out = append(out, keysOf(value.Field(i), name+".", from)...)
+			out = append(out, listKeys(value.Field(i), name+".", from)...)
 
 			continue
 		}
@@ -145,26 +145,26 @@ func keysOf(value reflect.Value, prefix string, from comments) []key {
 			continue
 		}
 
-		out = append(out, key{name, kindOf(field.Type), defaultOf(value.Field(i)), renamed(text, names)})
+		out = append(out, key{name, describeType(field.Type), formatDefault(value.Field(i)), replaceFieldNames(text, names)})
 	}
 
 	return out
 }
 
-var word = regexp.MustCompile(`\b[A-Z]\w+\b`)
+var fieldName = regexp.MustCompile(`\b[A-Z]\w+\b`)
 
-// renamed has the names that files have in place of those that Go has.
-func renamed(text string, names map[string]string) string {
-	return word.ReplaceAllStringFunc(text, func(name string) string {
-		if in, ok := names[name]; ok {
-			return in
+// replaceFieldNames replaces the names of Go fields in a text by the names of the keys in the file.
+func replaceFieldNames(text string, names map[string]string) string {
+	return fieldName.ReplaceAllStringFunc(text, func(name string) string {
+		if key, ok := names[name]; ok {
+			return key
 		}
 
 		return name
 	})
 }
 
-func kindOf(kind reflect.Type) string {
+func describeType(kind reflect.Type) string {
 	switch {
 	case kind == reflect.TypeFor[time.Duration]():
 		return "duration"
@@ -181,7 +181,7 @@ func kindOf(kind reflect.Type) string {
 	}
 }
 
-func defaultOf(value reflect.Value) string {
+func formatDefault(value reflect.Value) string {
 	if value.IsZero() && value.Kind() != reflect.Int && value.Kind() != reflect.Bool {
 		return ""
 	}
@@ -193,7 +193,8 @@ func defaultOf(value reflect.Value) string {
 	return fmt.Sprintf("`%v`", value.Interface())
 }
 
-func page(keys []key) string {
+// renderPage returns the page with a table of all keys.
+func renderPage(keys []key) string {
 	var out strings.Builder
 
 	out.WriteString(preface)
@@ -205,17 +206,17 @@ func page(keys []key) string {
 	return out.String()
 }
 
-// sentenceEnd is not that of an abbreviation.
+// sentenceEnd matches the end of a sentence but not the end of an abbreviation.
 var sentenceEnd = regexp.MustCompile(`\. [A-Z]`)
 
-// helpCode is the function that the operator's flags have their texts from: the first sentence
-// of each.
-func helpCode(keys []key) (string, error) {
+// renderHelp returns the Go file with the function Help, which has the first sentence of each comment. The
+// operator uses these sentences as the help texts of its flags.
+func renderHelp(keys []key) (string, error) {
 	var out strings.Builder
 
 	out.WriteString("// Code generated by hack/configdoc. DO NOT EDIT.\n\n" +
 		"// Copyright The HyperFleet Authors.\n// SPDX-License-Identifier: Apache-2.0\n\npackage v1alpha1\n\n" +
-		"// Help says in a sentence what each key is.\nfunc Help() map[string]string {\n\treturn map[string]string{\n")
+		"// Help returns a one-sentence description of each key.\nfunc Help() map[string]string {\n\treturn map[string]string{\n")
 
 	for _, k := range slices.SortedFunc(slices.Values(keys), func(a, b key) int { return strings.Compare(a.name, b.name) }) {
 		sentence := k.text

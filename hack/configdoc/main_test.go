@@ -34,12 +34,12 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	comments, err := read(dir)
+	comments, err := parseComments(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	got := keysOf(reflect.ValueOf(outer{inner{Count: 3, Names: []string{"a", "b"}}}), "", comments)
+	got := listKeys(reflect.ValueOf(outer{inner{Count: 3, Names: []string{"a", "b"}}}), "", comments)
 	want := []key{
 		{"inner.certFile", "text", "", "certFile and keyFile serve TLS. Both or neither."},
 		{"inner.keyFile", "text", "", "certFile and keyFile serve TLS. Both or neither."},
@@ -52,16 +52,16 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Every key is explained.
+// TestNothingIsUnexplained checks that each key has a comment.
 func TestNothingIsUnexplained(t *testing.T) {
 	t.Parallel()
 
-	comments, err := read("../../" + sources)
+	comments, err := parseComments("../../" + sources)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	for _, k := range keysOf(defaults(), "", comments) {
+	for _, k := range listKeys(defaultConfig(), "", comments) {
 		if k.text == "" {
 			t.Errorf("%s has no comment in %s", k.name, sources)
 		}

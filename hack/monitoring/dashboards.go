@@ -5,90 +5,94 @@ package main
 
 import "fmt"
 
-// Units as Grafana names them.
+// Units of Grafana.
 const (
-	seconds = "s"
-	short   = "short"
-	percent = "percentunit"
-	amount  = "bytes"
-	perSec  = "reqps"
+	seconds  = "s"
+	short    = "short"
+	percent  = "percentunit"
+	byteSize = "bytes"
+	perSec   = "reqps"
 )
 
-// Kinds of panels.
+// Panel types of Grafana.
 const (
 	timeseries = "timeseries"
 	stat       = "stat"
 )
 
-// query is one line of a panel.
+// query is a query of a panel, with the legend of its series.
 type query struct{ expr, legend string }
 
-// panel is one picture, half a dashboard wide.
+// panel is a panel of a dashboard. kind is timeseries or stat.
 type panel struct {
 	title, kind, unit string
-	stacked           bool
+	isStacked         bool
 	queries           []query
 }
 
-// variable is a choice above the panels.
+// variable is a dashboard variable whose values come from a query.
 type variable struct{ name, query string }
 
-// dashboard is one page of panels.
+// dashboard is a Grafana dashboard.
 type dashboard struct {
 	uid, title string
 	variables  []variable
 	panels     []panel
 }
 
-func lines(title, unit string, queries ...query) panel {
+func linePanel(title, unit string, queries ...query) panel {
 	return panel{title: title, kind: timeseries, unit: unit, queries: queries}
 }
 
-func stacked(title, unit string, queries ...query) panel {
-	return panel{title: title, kind: timeseries, unit: unit, stacked: true, queries: queries}
+func stackedPanel(title, unit string, queries ...query) panel {
+	return panel{title: title, kind: timeseries, unit: unit, isStacked: true, queries: queries}
 }
 
-func number(title, unit, expr string) panel {
+func statPanel(title, unit, expr string) panel {
 	return panel{title: title, kind: stat, unit: unit, queries: []query{{expr, ""}}}
 }
 
-func quantile(q float64, metric, by, where string) string {
-	return fmt.Sprintf(`histogram_quantile(%g, sum by (le%s) (rate(%s_bucket{%s}[$__rate_interval])))`, q, by, metric, where)
+// quantile returns an expression for a quantile of a histogram. labels starts with a comma unless it is
+// empty.
+func quantile(q float64, metric, labels, selector string) string {
+	const format = `histogram_quantile(%g, sum by (le%s) (rate(%s_bucket{%s}[$__rate_interval])))`
+
+	return fmt.Sprintf(format, q, labels, metric, selector)
 }
 
-// dashboards are all of them.
+// dashboards returns all dashboards.
 func dashboards() []dashboard {
-	return []dashboard{overview(), pool(), cluster(), platform(), hosts()}
+	return []dashboard{overviewDashboard(), poolDashboard(), clusterDashboard(), platformDashboard(), hostsDashboard()}
 }
 
-func overview() dashboard {
+func overviewDashboard() dashboard {
 	return dashboard{uid: "hyperfleet-overview", title: "HyperFleet / Overview", panels: []panel{
-		number("Jobs that wait", short, `sum(hyperfleet_jobs_waiting)`),
-		number("Jobs that run", short, `sum(hyperfleet_pool_jobs_running)`),
-		number("Machines", short, `sum(hyperfleet_machines)`),
-		number("Jobs done in an hour", short, `sum(increase(hyperfleet_job_finished_total[1h]))`),
-		stacked("What jobs wait for", short, query{`sum by (reason) (hyperfleet_jobs_waiting)`, "{{reason}}"}),
-		lines("How long jobs waited", seconds,
-			query{quantile(0.5, "hyperfleet_job_queue_duration_seconds", "", ""), "half"},
+		statPanel("Waiting jobs", short, `sum(hyperfleet_jobs_waiting)`),
+		statPanel("Running jobs", short, `sum(hyperfleet_pool_jobs_running)`),
+		statPanel("Machines", short, `sum(hyperfleet_machines)`),
+		statPanel("Jobs finished in the last hour", short, `sum(increase(hyperfleet_job_finished_total[1h]))`),
+		stackedPanel("Waiting jobs by reason", short, query{`sum by (reason) (hyperfleet_jobs_waiting)`, "{{reason}}"}),
+		linePanel("Job queue duration", seconds,
+			query{quantile(0.5, "hyperfleet_job_queue_duration_seconds", "", ""), "50%"},
 			query{quantile(0.95, "hyperfleet_job_queue_duration_seconds", "", ""), "95%"}),
-		stacked("Machines by phase", short, query{`sum by (phase) (hyperfleet_machines)`, "{{phase}}"}),
-		stacked(
-			"Ends of machines",
+		stackedPanel("Machines by phase", short, query{`sum by (phase) (hyperfleet_machines)`, "{{phase}}"}),
+		stackedPanel(
+			"Ended machines by reason",
 			perSec,
 			query{`sum by (reason) (rate(hyperfleet_machine_ended_total[$__rate_interval]))`, "{{reason}}"},
 		),
-		lines("How long a machine's phases took (95%)", seconds,
+		linePanel("Duration of machine phases (95%)", seconds,
 			query{quantile(0.95, "hyperfleet_machine_phase_duration_seconds", ", phase", `phase!="job"`), "{{phase}}"}),
-		lines(
-			"Objects that are not ready",
+		linePanel(
+			"Objects that are not Ready",
 			short,
 			query{`sum by (kind) (hyperfleet_objects{ready!="True",kind!~"RunnerJob|MachineClaim"})`, "{{kind}}"},
 		),
 	}}
 }
 
-func pool() dashboard {
-	const where = `namespace="$namespace",pool="$pool"`
+func poolDashboard() dashboard {
+	const selector = `namespace="$namespace",pool="$pool"`
 
 	return dashboard{
 		uid: "hyperfleet-pool", title: "HyperFleet / Pool",
@@ -97,34 +101,34 @@ func pool() dashboard {
 			{"pool", `label_values(hyperfleet_pool_machines_desired{namespace="$namespace"}, pool)`},
 		},
 		panels: []panel{
-			number("Jobs that wait", short, `hyperfleet_pool_jobs_queued{`+where+`}`),
-			number("Jobs that run", short, `hyperfleet_pool_jobs_running{`+where+`}`),
-			number("Longest wait now", seconds, `hyperfleet_jobs_longest_wait_seconds{`+where+`}`),
-			number("Failures in a row", short, `hyperfleet_pool_failures_in_a_row{`+where+`}`),
-			stacked("Machines", short, query{`hyperfleet_pool_machines{` + where + `}`, "{{state}}"}),
-			lines("Machines wanted, and bounds", short,
-				query{`hyperfleet_pool_machines_desired{` + where + `}`, "wanted"},
-				query{`hyperfleet_pool_machines_min{` + where + `}`, "minimum"},
-				query{`hyperfleet_pool_machines_max{` + where + `}`, "maximum"}),
-			lines("How long jobs waited", seconds,
-				query{quantile(0.5, "hyperfleet_job_queue_duration_seconds", "", where), "half"},
-				query{quantile(0.95, "hyperfleet_job_queue_duration_seconds", "", where), "95%"}),
-			lines("How long jobs ran", seconds,
-				query{quantile(0.5, "hyperfleet_job_run_duration_seconds", "", where), "half"},
-				query{quantile(0.95, "hyperfleet_job_run_duration_seconds", "", where), "95%"}),
-			lines("How long machines took (95%)", seconds,
-				query{quantile(0.95, "hyperfleet_machine_phase_duration_seconds", ", phase", where+`,phase!="job"`), "{{phase}}"}),
-			stacked("Ends of machines", perSec,
-				query{`sum by (reason) (rate(hyperfleet_machine_ended_total{` + where + `}[$__rate_interval]))`, "{{reason}}"}),
-			stacked("What jobs wait for", short, query{`sum by (reason) (hyperfleet_jobs_waiting{` + where + `})`, "{{reason}}"}),
-			stacked("Conclusions of jobs", perSec,
-				query{`sum by (conclusion) (rate(hyperfleet_job_finished_total{` + where + `}[$__rate_interval]))`, "{{conclusion}}"}),
+			statPanel("Waiting jobs", short, `hyperfleet_pool_jobs_queued{`+selector+`}`),
+			statPanel("Running jobs", short, `hyperfleet_pool_jobs_running{`+selector+`}`),
+			statPanel("Longest current wait", seconds, `hyperfleet_jobs_longest_wait_seconds{`+selector+`}`),
+			statPanel("Consecutive failures", short, `hyperfleet_pool_failures_in_a_row{`+selector+`}`),
+			stackedPanel("Machines", short, query{`hyperfleet_pool_machines{` + selector + `}`, "{{state}}"}),
+			linePanel("Desired machines and limits", short,
+				query{`hyperfleet_pool_machines_desired{` + selector + `}`, "desired"},
+				query{`hyperfleet_pool_machines_min{` + selector + `}`, "minimum"},
+				query{`hyperfleet_pool_machines_max{` + selector + `}`, "maximum"}),
+			linePanel("Job queue duration", seconds,
+				query{quantile(0.5, "hyperfleet_job_queue_duration_seconds", "", selector), "50%"},
+				query{quantile(0.95, "hyperfleet_job_queue_duration_seconds", "", selector), "95%"}),
+			linePanel("Job run duration", seconds,
+				query{quantile(0.5, "hyperfleet_job_run_duration_seconds", "", selector), "50%"},
+				query{quantile(0.95, "hyperfleet_job_run_duration_seconds", "", selector), "95%"}),
+			linePanel("Duration of machine phases (95%)", seconds,
+				query{quantile(0.95, "hyperfleet_machine_phase_duration_seconds", ", phase", selector+`,phase!="job"`), "{{phase}}"}),
+			stackedPanel("Ended machines by reason", perSec,
+				query{`sum by (reason) (rate(hyperfleet_machine_ended_total{` + selector + `}[$__rate_interval]))`, "{{reason}}"}),
+			stackedPanel("Waiting jobs by reason", short, query{`sum by (reason) (hyperfleet_jobs_waiting{` + selector + `})`, "{{reason}}"}),
+			stackedPanel("Finished jobs by conclusion", perSec,
+				query{`sum by (conclusion) (rate(hyperfleet_job_finished_total{` + selector + `}[$__rate_interval]))`, "{{conclusion}}"}),
 		},
 	}
 }
 
-func cluster() dashboard {
-	taken := func(resource string) string {
+func clusterDashboard() dashboard {
+	usedShare := func(resource string) string {
 		return fmt.Sprintf(
 			`1 - hyperfleet_node_available{cluster="$cluster",resource=%q} / hyperfleet_node_capacity{cluster="$cluster",resource=%q}`,
 			resource,
@@ -136,61 +140,62 @@ func cluster() dashboard {
 		uid: "hyperfleet-cluster", title: "HyperFleet / Hypervisor",
 		variables: []variable{{"cluster", `label_values(hyperfleet_cluster_machines, cluster)`}},
 		panels: []panel{
-			number("Machines", short, `hyperfleet_cluster_machines{cluster="$cluster"}`),
-			number("Nodes online", short, `sum(hyperfleet_node_online{cluster="$cluster"})`),
-			number("Nodes set aside", short, `sum(hyperfleet_node_set_aside{cluster="$cluster"})`),
-			number("Machines without a claim", short, `hyperfleet_orphans_held{cluster="$cluster"}`),
-			lines("Cores taken", percent, query{taken("cpu"), "{{node}}"}),
-			lines("Memory taken", percent, query{taken("memory"), "{{node}}"}),
-			lines("Storage left", amount, query{`hyperfleet_node_available{cluster="$cluster",resource="storage"}`, "{{node}}"}),
-			lines("Nodes set aside", short, query{`hyperfleet_node_set_aside{cluster="$cluster"}`, "{{node}}"}),
+			statPanel("Machines", short, `hyperfleet_cluster_machines{cluster="$cluster"}`),
+			statPanel("Nodes online", short, `sum(hyperfleet_node_online{cluster="$cluster"})`),
+			statPanel("Excluded nodes", short, `sum(hyperfleet_node_set_aside{cluster="$cluster"})`),
+			statPanel("Held orphans", short, `hyperfleet_orphans_held{cluster="$cluster"}`),
+			linePanel("Used CPU cores", percent, query{usedShare("cpu"), "{{node}}"}),
+			linePanel("Used memory", percent, query{usedShare("memory"), "{{node}}"}),
+			linePanel("Free storage", byteSize, query{`hyperfleet_node_available{cluster="$cluster",resource="storage"}`, "{{node}}"}),
+			linePanel("Excluded nodes", short, query{`hyperfleet_node_set_aside{cluster="$cluster"}`, "{{node}}"}),
 		},
 	}
 }
 
-func platform() dashboard {
+func platformDashboard() dashboard {
 	const calls = "hyperfleet_external_call_duration_seconds"
 
 	return dashboard{
 		uid: "hyperfleet-platform", title: "HyperFleet / Other systems",
 		variables: []variable{{"system", `label_values(` + calls + `_count, system)`}},
 		panels: []panel{
-			lines("Calls that are left", short, query{`hyperfleet_external_rate_limit_remaining_calls`, "{{system}} {{resource}}"}),
-			stacked(
+			linePanel("Remaining calls until the rate limit", short,
+				query{`hyperfleet_external_rate_limit_remaining_calls`, "{{system}} {{resource}}"}),
+			stackedPanel(
 				"Webhooks",
 				perSec,
 				query{`sum by (platform, result) (rate(hyperfleet_webhooks_total[$__rate_interval]))`, "{{platform}} {{result}}"},
 			),
-			stacked(
+			stackedPanel(
 				"Calls",
 				perSec,
 				query{`sum by (operation) (rate(` + calls + `_count{system="$system"}[$__rate_interval]))`, "{{operation}}"},
 			),
-			stacked(
-				"Calls that fail",
+			stackedPanel(
+				"Failed calls",
 				perSec,
 				query{
 					`sum by (operation, code) (rate(` + calls + `_count{system="$system",code!~"2xx|3xx|ok"}[$__rate_interval]))`,
 					"{{operation}} {{code}}",
 				},
 			),
-			lines(
-				"How long calls took (95%)",
+			linePanel(
+				"Call duration (95%)",
 				seconds,
 				query{quantile(0.95, calls, ", operation", `system="$system"`), "{{operation}}"},
 			),
-			lines(
-				"How long webhooks took (95%)",
+			linePanel(
+				"Webhook duration (95%)",
 				seconds,
 				query{quantile(0.95, "hyperfleet_webhook_duration_seconds", ", platform", ""), "{{platform}}"},
 			),
-			stacked(
-				"Jobs without news",
+			stackedPanel(
+				"Jobs whose state was polled",
 				perSec,
 				query{`sum by (platform, result) (rate(hyperfleet_job_repairs_total[$__rate_interval]))`, "{{platform}} {{result}}"},
 			),
-			stacked(
-				"Sources of jobs",
+			stackedPanel(
+				"Calls to job sources",
 				perSec,
 				query{
 					`sum by (platform, source, result) (rate(hyperfleet_job_sources_total[$__rate_interval]))`,
@@ -201,29 +206,29 @@ func platform() dashboard {
 	}
 }
 
-func hosts() dashboard {
+func hostsDashboard() dashboard {
 	return dashboard{
 		uid: "hyperfleet-hosts", title: "HyperFleet / Hosts, addresses and bridges",
 		panels: []panel{
-			lines("Hosts", short, query{`hyperfleet_host_fleet_hosts`, "{{namespace}}/{{fleet}} {{state}}"}),
-			lines(
-				"How long pushes took (95%)",
+			linePanel("Hosts", short, query{`hyperfleet_host_fleet_hosts`, "{{namespace}}/{{fleet}} {{state}}"}),
+			linePanel(
+				"Push duration (95%)",
 				seconds,
 				query{quantile(0.95, "hyperfleet_host_push_duration_seconds", ", kind, what", ""), "{{kind}} {{what}}"},
 			),
-			stacked(
-				"Ends of pushes",
+			stackedPanel(
+				"Pushes by outcome",
 				perSec,
 				query{
 					`sum by (what, outcome) (rate(hyperfleet_host_push_duration_seconds_count[$__rate_interval]))`,
 					"{{what}} {{outcome}}",
 				},
 			),
-			lines("Addresses left", short, query{`hyperfleet_ippool_free`, "{{network}} {{pool}} {{family}}"}),
-			lines("Machines that wait for an address", short, query{`hyperfleet_ippool_waiting`, "{{network}} {{pool}}"}),
-			lines("Bridges", short, query{`hyperfleet_bridge_bridges`, "{{phase}}"}),
-			stacked(
-				"Workers' certificates",
+			linePanel("Free addresses", short, query{`hyperfleet_ippool_free`, "{{network}} {{pool}} {{family}}"}),
+			linePanel("Machines waiting for an address", short, query{`hyperfleet_ippool_waiting`, "{{network}} {{pool}}"}),
+			linePanel("Bridges", short, query{`hyperfleet_bridge_bridges`, "{{phase}}"}),
+			stackedPanel(
+				"CSR decisions for worker nodes",
 				perSec,
 				query{`sum by (result, reason) (rate(hyperfleet_bridge_csr_decisions_total[$__rate_interval]))`, "{{result}} {{reason}}"},
 			),

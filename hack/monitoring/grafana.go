@@ -10,14 +10,15 @@ const (
 	lineHeight = 8
 	statWidth  = 6
 	statHeight = 4
-	// schemaVersion of Grafana 10; later ones migrate it.
+	// schemaVersion is the dashboard schema of Grafana 10. Later versions migrate it.
 	schemaVersion = 39
 )
 
-// object is what JSON has in braces.
+// object is a JSON object.
 type object map[string]any
 
-// grafana is the dashboard as Grafana imports it. The data source is chosen there.
+// grafana returns the dashboard in the import format of Grafana. The user selects the data source in
+// Grafana.
 func (d dashboard) grafana() object {
 	source := object{"type": "prometheus", "uid": "${datasource}"}
 	list := []object{{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}}
@@ -32,7 +33,7 @@ func (d dashboard) grafana() object {
 	return object{
 		"uid": d.uid, "title": d.title, "tags": []string{"hyperfleet"}, "editable": true, "schemaVersion": schemaVersion,
 		"time": object{"from": "now-6h", "to": "now"}, "refresh": "30s", "timezone": "browser",
-		"templating": object{"list": list}, "panels": d.place(source),
+		"templating": object{"list": list}, "panels": d.layoutPanels(source),
 		"annotations": object{"list": []object{}},
 		"links": []object{{
 			"type": "dashboards", "title": "HyperFleet", "tags": []string{"hyperfleet"}, "asDropdown": true,
@@ -41,8 +42,8 @@ func (d dashboard) grafana() object {
 	}
 }
 
-// place lays the panels out: from left to right, in rows.
-func (d dashboard) place(source object) []object {
+// layoutPanels returns the panels in rows, from left to right.
+func (d dashboard) layoutPanels(source object) []object {
 	out := make([]object, 0, len(d.panels))
 	x, y, rowHeight := 0, 0, 0
 
@@ -64,7 +65,7 @@ func (d dashboard) place(source object) []object {
 	return out
 }
 
-func (p panel) grafana(id int, source, at object) object {
+func (p panel) grafana(id int, source, gridPos object) object {
 	targets := make([]object, 0, len(p.queries))
 
 	for i, query := range p.queries {
@@ -87,13 +88,13 @@ func (p panel) grafana(id int, source, at object) object {
 			"tooltip": object{"mode": "multi", "sort": "desc"},
 		}
 
-		if p.stacked {
+		if p.isStacked {
 			custom["stacking"], custom["fillOpacity"] = object{"mode": "normal"}, 40
 		}
 	}
 
 	return object{
-		"id": id, "title": p.title, "type": p.kind, "datasource": source, "gridPos": at, "targets": targets, "options": options,
+		"id": id, "title": p.title, "type": p.kind, "datasource": source, "gridPos": gridPos, "targets": targets, "options": options,
 		"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0, "custom": custom}, "overrides": []any{}},
 	}
 }

@@ -20,11 +20,11 @@ import (
 
 const root = "../.."
 
-// TestCommitted: deploy/monitoring is what the lists make.
+// TestCommitted checks that the committed files in deploy/monitoring match the lists.
 func TestCommitted(t *testing.T) {
 	t.Parallel()
 
-	made, err := files()
+	made, err := renderFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestCommitted(t *testing.T) {
 	for name, want := range made {
 		got, err := os.ReadFile(filepath.Join(root, outDir, name))
 		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the lists make: run make generate (%v)", name, err)
+			t.Errorf("%s is out of date: run make generate (%v)", name, err)
 		}
 	}
 
@@ -42,7 +42,7 @@ func TestCommitted(t *testing.T) {
 	}
 }
 
-// TestRunbooks: each alert has its page, which says what to do, and each page its alert.
+// TestRunbooks checks that each alert has a runbook with all sections, and that each runbook has an alert.
 func TestRunbooks(t *testing.T) {
 	t.Parallel()
 
@@ -83,7 +83,7 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// expressions are all that is asked of Prometheus.
+// expressions returns the expressions of all alerts and dashboards.
 func expressions() []string {
 	var out []string
 
@@ -102,7 +102,7 @@ func expressions() []string {
 	return out
 }
 
-// TestMetrics: what is asked for is on the reference page, which says what the operator has.
+// TestMetrics checks that all metrics in expressions are documented on the reference page.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 
@@ -116,7 +116,7 @@ func TestMetrics(t *testing.T) {
 	for _, expr := range expressions() {
 		names := name.FindAllString(expr, -1)
 		if len(names) == 0 {
-			t.Errorf("%s asks for no metric of ours", expr)
+			t.Errorf("%s has no HyperFleet metric", expr)
 		}
 
 		for _, metric := range names {
@@ -127,17 +127,17 @@ func TestMetrics(t *testing.T) {
 			}
 
 			if !strings.Contains(string(page), "`"+metric+"`") {
-				t.Errorf("docs/reference/metrics.md has no %s, which is asked for by %s", metric, expr)
+				t.Errorf("docs/reference/metrics.md does not list %s, which is in the expression %s", metric, expr)
 			}
 		}
 	}
 }
 
-// promtool runs Prometheus' own tool, or skips the test where there is none.
+// promtool runs promtool. If promtool is not installed, it skips the test.
 func promtool(t *testing.T, args ...string) string {
 	t.Helper()
 
-	program, err := exe.Tool("watch", "promtool")
+	program, err := exe.FindTool("watch", "promtool")
 	if err != nil {
 		t.Skip(err)
 	}
@@ -150,7 +150,7 @@ func promtool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestQueries: Prometheus reads every query of the dashboards.
+// TestQueries checks with promtool that all expressions are valid.
 func TestQueries(t *testing.T) {
 	t.Parallel()
 
@@ -180,15 +180,15 @@ func write(t *testing.T, value any) string {
 	return path
 }
 
-// TestAlerts: each alert is raised by what it is for, and not by what is well, in Prometheus'
-// own hands.
+// TestAlerts checks with promtool that each alert fires for a faulty series and stays silent for a normal
+// one.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 
-	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": rules()}}}))
+	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": prometheusRules()}}}))
 
-	// What is tried is when they are raised: their texts are not written down twice.
-	bare := rules()
+	// Remove the annotations, so that the test cases do not have to repeat them.
+	bare := prometheusRules()
 	for _, rule := range bare {
 		delete(rule, "annotations")
 	}

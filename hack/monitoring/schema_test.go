@@ -16,8 +16,8 @@ import (
 	timepanel "github.com/grafana/grafana-foundation-sdk/go/timeseries"
 )
 
-// problems are what Grafana's own schema of dashboards, of the panels that we have, and of
-// queries of Prometheus says against a dashboard.
+// problems validates a dashboard with Grafana's own schemas of dashboards, of our panel types, and of
+// Prometheus queries.
 func problems(text []byte) error {
 	cog.NewRuntime().RegisterPanelcfgVariant(timepanel.VariantConfig())
 	cog.NewRuntime().RegisterPanelcfgVariant(statpanel.VariantConfig())
@@ -26,7 +26,7 @@ func problems(text []byte) error {
 	var read schema.Dashboard //nolint:staticcheck // every Grafana imports this form; version 2 wants Grafana 12
 
 	for _, err := range []error{read.UnmarshalJSONStrict(text), read.Validate()} {
-		// An empty list of problems comes as an error, too.
+		// Validate returns a non-nil error also for an empty list of problems.
 		if err != nil && err.Error() != "" {
 			return err
 		}
@@ -35,7 +35,7 @@ func problems(text []byte) error {
 	return nil
 }
 
-// TestSchema: the dashboards are what Grafana's schema says, and it knows every key in them.
+// TestSchema checks that the dashboards are valid in Grafana's schema, and that the schema knows every key.
 func TestSchema(t *testing.T) {
 	all, err := filepath.Glob(filepath.Join(root, outDir, "dashboards", "*"))
 	if err != nil || len(all) == 0 {

@@ -24,16 +24,17 @@ import (
 
 const (
 	bundleName = "hyperfleet-bundle"
-	// besideName is what OLM takes in no bundle, or would write over.
-	besideName = "hyperfleet-bundle.yaml"
-	channel    = "alpha"
-	// home is the namespace that the operator is for.
-	home = "hyperfleet-system"
-	// minKube is the first version with ValidatingAdmissionPolicies.
-	minKube = "1.30.0"
+	// extraManifestsName is the file with the objects that OLM does not accept in a bundle, or would
+	// overwrite.
+	extraManifestsName = "hyperfleet-bundle.yaml"
+	channel            = "alpha"
+	// suggestedNamespace is the default namespace of the operator.
+	suggestedNamespace = "hyperfleet-system"
+	// minKubeVersion is the first version of Kubernetes with ValidatingAdmissionPolicies.
+	minKubeVersion = "1.30.0"
 )
 
-// object is one of the manifests.
+// object is a Kubernetes object.
 type object map[string]any
 
 func (o object) kind() string { return fmt.Sprint(o["kind"]) }
@@ -44,48 +45,49 @@ func (o object) name() string {
 	return fmt.Sprint(meta["name"])
 }
 
-func (o object) at(path ...string) any {
-	var found any = map[string]any(o)
+// field returns the value at a path, or nil if the path does not exist.
+func (o object) field(path ...string) any {
+	var value any = map[string]any(o)
 
 	for _, name := range path {
-		inside, _ := found.(map[string]any)
-		found = inside[name]
+		fields, _ := value.(map[string]any)
+		value = fields[name]
 	}
 
-	return found
+	return value
 }
 
-// rights are what one account may do.
-type rights struct {
+// permissions are the RBAC rules of one ServiceAccount.
+type permissions struct {
 	ServiceAccountName string `json:"serviceAccountName"`
 	Rules              any    `json:"rules"`
 }
 
-// parts are what OLM wants in its own words: it makes the accounts, roles and Deployments
-// itself, out of the ClusterServiceVersion.
-type parts struct {
-	deployments            []any
-	permissions            []rights
-	clusterPermissions     []rights
-	owned                  []any
-	images                 []string
-	manifests, beside, crd []object
+// bundleParts has the objects of the bundle by their place in it. OLM creates the ServiceAccounts, roles and
+// Deployments from the ClusterServiceVersion.
+type bundleParts struct {
+	deployments                    []any
+	permissions                    []permissions
+	clusterPermissions             []permissions
+	owned                          []any
+	images                         []string
+	manifests, extraManifests, crd []object
 }
 
-// bundle writes what the Operator Lifecycle Manager installs from, in the format registry+v1:
-// the objects of deploy/base, as an OCI archive and as a folder.
-func (r *release) bundle() error {
-	text, err := build(r.source("deploy/base"))
+// writeBundle writes a bundle for the Operator Lifecycle Manager (OLM) in the format registry+v1. The bundle
+// has the objects of deploy/base. writeBundle writes it as an OCI archive and as a compressed folder.
+func (r *release) writeBundle() error {
+	text, err := buildKustomization(r.source("deploy/base"))
 	if err != nil {
 		return err
 	}
 
-	objects, err := objectsIn(r.named(text))
+	objects, err := decodeObjects(r.setImageNames(text))
 	if err != nil {
 		return err
 	}
 
-	sorted, err := sort(objects)
+	sorted, err := sortObjects(objects)
 	if err != nil {
 		return err
 	}
@@ -117,7 +119,7 @@ func (r *release) bundle() error {
 
 	var beside strings.Builder
 
-	for _, o := range sorted.beside {
+	for _, o := range sorted.extraManifests {
 		data, err := yaml.Marshal(o)
 		if err != nil {
 			return err
@@ -126,11 +128,11 @@ func (r *release) bundle() error {
 		beside.WriteString("---\n" + string(data))
 	}
 
-	if err := r.write(besideName, beside.String()); err != nil {
+	if err := r.write(extraManifestsName, beside.String()); err != nil {
 		return err
 	}
 
-	if err := r.bundleImage(entries); err != nil {
+	if err := r.writeBundleImage(entries); err != nil {
 		return err
 	}
 
@@ -138,7 +140,7 @@ func (r *release) bundle() error {
 		entries[i].name = "bundle/" + entries[i].name
 	}
 
-	return r.pack(bundleName+"-"+r.plain()+".tgz", entries)
+	return r.pack(bundleName+"-"+r.plainVersion()+".tgz", entries)
 }
 
 func bundleLabels() map[string]string {
@@ -150,13 +152,13 @@ func bundleLabels() map[string]string {
 	}
 }
 
-func objectsIn(text string) ([]object, error) {
+func decodeObjects(text string) ([]object, error) {
 	var out []object
 
 	for document := range strings.SplitSeq(text, "\n---\n") {
 		var o object
 		if err := yaml.Unmarshal([]byte(strings.TrimPrefix(document, "---\n")), &o); err != nil {
-			return nil, fmt.Errorf("read manifests: %w", err)
+			return nil, fmt.Errorf("decode manifests: %w", err)
 		}
 
 		if o != nil {
@@ -167,57 +169,59 @@ func objectsIn(text string) ([]object, error) {
 	return out, nil
 }
 
-// sort says where each object goes. One of a kind that is not known is an error: it would be
-// missing where OLM installs.
-func sort(objects []object) (*parts, error) {
-	out := &parts{}
+// sortObjects assigns each object to its place in the bundle. It returns an error for an object of an unknown
+// kind, because an OLM installation would not have this object.
+func sortObjects(objects []object) (*bundleParts, error) {
+	out := &bundleParts{}
 
 	for _, o := range objects {
 		switch o.kind() {
 		case "CustomResourceDefinition":
 			out.crd = append(out.crd, o)
-			out.own(o)
+			out.addOwnedKind(o)
 		case "Deployment":
-			out.deploy(o)
+			out.addDeployment(o)
 		case "ServiceAccount", "ClusterRoleBinding", "RoleBinding":
-			// OLM makes them of what follows; TestBundleGrantsWhatTheManifestsGrant holds them together.
+			// OLM creates these objects from the permissions in the ClusterServiceVersion.
+			// TestBundleGrantsWhatTheManifestsGrant compares both.
 		case "ClusterRole":
-			out.clusterPermissions = append(out.clusterPermissions, rights{o.name(), o["rules"]})
+			out.clusterPermissions = append(out.clusterPermissions, permissions{o.name(), o["rules"]})
 		case "Role":
-			out.permissions = append(out.permissions, rights{o.name(), o["rules"]})
+			out.permissions = append(out.permissions, permissions{o.name(), o["rules"]})
 		case "ConfigMap", "Service", "PodDisruptionBudget":
 			if meta, ok := o["metadata"].(map[string]any); ok {
-				delete(meta, "namespace") // it is OLM's to say
+				delete(meta, "namespace") // OLM sets the namespace
 			}
 
 			out.manifests = append(out.manifests, o)
 		case "Namespace", "NetworkPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Secret":
-			// The Secrets are filled in by the operator, and OLM would empty them at each upgrade.
-			out.beside = append(out.beside, o)
+			// The operator fills the Secrets, and OLM would empty them at each upgrade.
+			out.extraManifests = append(out.extraManifests, o)
 		default:
-			return nil, fmt.Errorf("bundle %s %s: say in hack/release/bundle.go where objects of this kind go", o.kind(), o.name())
+			return nil, fmt.Errorf("bundle %s %s: unknown kind: add it in hack/release/bundle.go", o.kind(), o.name())
 		}
 	}
 
 	return out, nil
 }
 
-// own lists a kind as the operator's.
-func (p *parts) own(crd object) {
-	versions, _ := crd.at("spec", "versions").([]any)
-	for _, version := range versions {
-		about, _ := version.(map[string]any)
-		kind := fmt.Sprint(crd.at("spec", "names", "kind"))
-		words := object(about).at("schema", "openAPIV3Schema", "description")
+// addOwnedKind adds the kind of a CRD to the kinds that the operator owns.
+func (p *bundleParts) addOwnedKind(crd object) {
+	versions, _ := crd.field("spec", "versions").([]any)
+	for _, item := range versions {
+		version, _ := item.(map[string]any)
+		kind := fmt.Sprint(crd.field("spec", "names", "kind"))
+		description := object(version).field("schema", "openAPIV3Schema", "description")
 		p.owned = append(p.owned, map[string]any{
-			"name": crd.name(), "version": about["name"], "kind": kind, "displayName": kind, "description": words,
+			"name": crd.name(), "version": version["name"], "kind": kind, "displayName": kind, "description": description,
 		})
 	}
 }
 
-// deploy takes a Deployment. The namespace that OLM puts it in is the operator's.
-func (p *parts) deploy(o object) {
-	containers, _ := o.at("spec", "template", "spec", "containers").([]any)
+// addDeployment adds a Deployment and its images. The environment variable HYPERFLEET_NAMESPACE is set to the
+// namespace in which OLM creates the Deployment.
+func (p *bundleParts) addDeployment(o object) {
+	containers, _ := o.field("spec", "template", "spec", "containers").([]any)
 	for _, item := range containers {
 		container, _ := item.(map[string]any)
 		env, _ := container["env"].([]any)
@@ -230,28 +234,28 @@ func (p *parts) deploy(o object) {
 		}
 	}
 
-	p.deployments = append(p.deployments, map[string]any{"name": o.name(), "label": o.at("metadata", "labels"), "spec": o["spec"]})
+	p.deployments = append(p.deployments, map[string]any{"name": o.name(), "label": o.field("metadata", "labels"), "spec": o["spec"]})
 }
 
-// ofDeployed are the rights of accounts that have a Deployment here.
-func (p *parts) ofDeployed(all []rights) []rights {
-	return slices.DeleteFunc(slices.Clone(all), func(one rights) bool {
+// filterDeployed returns the permissions of ServiceAccounts that a Deployment of the bundle uses.
+func (p *bundleParts) filterDeployed(all []permissions) []permissions {
+	return slices.DeleteFunc(slices.Clone(all), func(r permissions) bool {
 		return !slices.ContainsFunc(p.deployments, func(d any) bool {
 			deployment, _ := d.(map[string]any)
 
-			return object(deployment).at("spec", "template", "spec", "serviceAccountName") == one.ServiceAccountName
+			return object(deployment).field("spec", "template", "spec", "serviceAccountName") == r.ServiceAccountName
 		})
 	})
 }
 
-func (r *release) clusterServiceVersion(p *parts) ([]byte, error) {
+func (r *release) clusterServiceVersion(p *bundleParts) ([]byte, error) {
 	samples, err := r.samples(p)
 	if err != nil {
 		return nil, err
 	}
 
-	mode := func(kind string, supported bool) map[string]any {
-		return map[string]any{"type": kind, "supported": supported}
+	installMode := func(modeType string, isSupported bool) map[string]any {
+		return map[string]any{"type": modeType, "supported": isSupported}
 	}
 
 	related := make([]any, 0, len(p.images))
@@ -266,61 +270,64 @@ func (r *release) clusterServiceVersion(p *parts) ([]byte, error) {
 			"annotations": map[string]any{
 				"alm-examples": samples, "capabilities": "Seamless Upgrades", "categories": "Developer Tools",
 				"containerImage": p.images[0], "createdAt": r.time.UTC().Format("2006-01-02T15:04:05Z"),
-				"operatorframework.io/suggested-namespace": home, "support": "The HyperFleet Authors",
+				"operatorframework.io/suggested-namespace": suggestedNamespace, "support": "The HyperFleet Authors",
 				"description": "A fresh virtual machine for every CI job, on hardware you own",
 			},
 		},
 		"spec": map[string]any{
-			"displayName": "HyperFleet", "version": r.plain(), "maturity": channel, "minKubeVersion": minKube,
-			"description": "A fresh virtual machine for every CI job, on hardware you own, and nothing left behind.\n\n" +
-				"Apply `" + besideName + "` of the same release first: it has what OLM takes in no bundle.\n",
+			"displayName": "HyperFleet", "version": r.plainVersion(), "maturity": channel, "minKubeVersion": minKubeVersion,
+			"description": "HyperFleet runs every CI job in a fresh virtual machine on hardware you own, " +
+				"and deletes the machine afterwards.\n\n" +
+				"Before you install the bundle, apply `" + extraManifestsName + "` of the same release. " +
+				"This file has the objects that OLM does not accept in a bundle.\n",
 			"keywords": []string{"ci", "runners", "github", "gitlab", "proxmox", "kubevirt"},
 			"provider": map[string]any{"name": "The HyperFleet Authors"},
 			"installModes": []any{
-				mode("OwnNamespace", false), mode("SingleNamespace", false), mode("MultiNamespace", false), mode("AllNamespaces", true),
+				installMode("OwnNamespace", false), installMode("SingleNamespace", false),
+				installMode("MultiNamespace", false), installMode("AllNamespaces", true),
 			},
 			"customresourcedefinitions": map[string]any{"owned": p.owned},
 			"install": map[string]any{"strategy": "deployment", "spec": map[string]any{
-				"deployments": p.deployments, "permissions": p.ofDeployed(p.permissions),
-				"clusterPermissions": p.ofDeployed(p.clusterPermissions),
+				"deployments": p.deployments, "permissions": p.filterDeployed(p.permissions),
+				"clusterPermissions": p.filterDeployed(p.clusterPermissions),
 			}},
 			"relatedImages": related,
 		},
 	})
 }
 
-// samples are one object of each kind, as JSON.
-func (r *release) samples(p *parts) (string, error) {
+// samples returns a JSON list with one sample object of each kind.
+func (r *release) samples(p *bundleParts) (string, error) {
 	files, err := filepath.Glob(r.source("deploy/samples/*.yaml"))
 	if err != nil {
 		return "", err
 	}
 
-	more, err := filepath.Glob(r.source("deploy/samples/written-by-the-operator/*.yaml"))
+	operatorFiles, err := filepath.Glob(r.source("deploy/samples/written-by-the-operator/*.yaml"))
 	if err != nil {
 		return "", err
 	}
 
 	var (
-		out  []object
-		have = map[string]bool{}
+		out   []object
+		kinds = map[string]bool{}
 	)
 
-	for _, file := range append(files, more...) {
+	for _, file := range append(files, operatorFiles...) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return "", err
 		}
 
-		objects, err := objectsIn(string(text))
+		objects, err := decodeObjects(string(text))
 		if err != nil {
 			return "", fmt.Errorf("read %s: %w", file, err)
 		}
 
 		for _, o := range objects {
-			owned := slices.ContainsFunc(p.crd, func(crd object) bool { return crd.at("spec", "names", "kind") == o.kind() })
-			if owned && !have[o.kind()] {
-				have[o.kind()] = true
+			isOwned := slices.ContainsFunc(p.crd, func(crd object) bool { return crd.field("spec", "names", "kind") == o.kind() })
+			if isOwned && !kinds[o.kind()] {
+				kinds[o.kind()] = true
 				out = append(out, o)
 			}
 		}
@@ -331,22 +338,22 @@ func (r *release) samples(p *parts) (string, error) {
 	return string(raw), err
 }
 
-// bundleImage writes the bundle as an image: files, and labels that say where they are.
-func (r *release) bundleImage(entries []entry) error {
-	var layer bytes.Buffer
-	if err := writeTar(&layer, entries, r.time); err != nil {
+// writeBundleImage writes the bundle as an OCI image. Labels of the image have the paths of the files.
+func (r *release) writeBundleImage(entries []entry) error {
+	var content bytes.Buffer
+	if err := writeTar(&content, entries, r.time); err != nil {
 		return err
 	}
 
-	made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content.Bytes())), nil
 	}, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return err
 	}
 
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	if image, err = mutate.AppendLayers(image, made); err != nil {
+	if image, err = mutate.AppendLayers(image, layer); err != nil {
 		return err
 	}
 
@@ -367,7 +374,7 @@ func (r *release) bundleImage(entries []entry) error {
 
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 
-	return r.archive(bundleName, mutate.AppendManifests(index, mutate.IndexAddendum{
+	return r.writeArchive(bundleName, mutate.AppendManifests(index, mutate.IndexAddendum{
 		Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "amd64"}},
 	}))
 }

@@ -21,11 +21,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bundled makes the bundle, and gives its files.
+// bundled builds the bundle and returns its files.
 func bundled(t *testing.T, r *release) map[string][]byte {
 	t.Helper()
 
-	if err := r.bundle(); err != nil {
+	if err := r.writeBundle(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -45,8 +45,8 @@ func parsed(t *testing.T, data []byte) object {
 
 const csvFile = "bundle/manifests/hyperfleet.clusterserviceversion.yaml"
 
-// carried are the kinds that a bundle of the format registry+v1 may have beside its
-// ClusterServiceVersion (docs of the Operator Lifecycle Manager, "Packaging an operator").
+// carried returns the kinds that a bundle in the format registry+v1 can contain in addition to its
+// ClusterServiceVersion (documentation of the Operator Lifecycle Manager, "Packaging an operator").
 func carried() []string {
 	return []string{
 		"CustomResourceDefinition", "Secret", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "ServiceAccount", "Service", "Role",
@@ -54,16 +54,16 @@ func carried() []string {
 	}
 }
 
-// The bundle is as the format's documents say: one ClusterServiceVersion, the kinds that it
-// owns, nothing that OLM does not take, and labels that say where all of it is.
+// TestBundleIsOfItsFormat checks that the bundle follows its format. It has one ClusterServiceVersion, its owned kinds,
+// only kinds that OLM accepts, and labels with the paths of its files.
 func TestBundleIsOfItsFormat(t *testing.T) {
 	r := fake(t)
 	files := bundled(t, r)
 	csv := parsed(t, files[csvFile])
 
 	if csv.kind() != "ClusterServiceVersion" || csv["apiVersion"] != "operators.coreos.com/v1alpha1" || csv.name() != "hyperfleet.v1.2.3" ||
-		csv.at("spec", "version") != "1.2.3" {
-		t.Errorf("the ClusterServiceVersion is %v %v %s %v", csv["apiVersion"], csv.kind(), csv.name(), csv.at("spec", "version"))
+		csv.field("spec", "version") != "1.2.3" {
+		t.Errorf("the ClusterServiceVersion is %v %v %s %v", csv["apiVersion"], csv.kind(), csv.name(), csv.field("spec", "version"))
 	}
 
 	crds := map[string]object{}
@@ -74,8 +74,8 @@ func TestBundleIsOfItsFormat(t *testing.T) {
 		}
 
 		o := parsed(t, data)
-		if !slices.Contains(carried(), o.kind()) || o.at("metadata", "namespace") != nil {
-			t.Errorf("%s: OLM does not take %s %s in namespace %v", name, o.kind(), o.name(), o.at("metadata", "namespace"))
+		if !slices.Contains(carried(), o.kind()) || o.field("metadata", "namespace") != nil {
+			t.Errorf("%s: OLM does not take %s %s in namespace %v", name, o.kind(), o.name(), o.field("metadata", "namespace"))
 		}
 
 		if o.kind() == "CustomResourceDefinition" {
@@ -83,7 +83,7 @@ func TestBundleIsOfItsFormat(t *testing.T) {
 		}
 	}
 
-	owned, _ := csv.at("spec", "customresourcedefinitions", "owned").([]any)
+	owned, _ := csv.field("spec", "customresourcedefinitions", "owned").([]any)
 	if len(owned) != len(crds) || len(crds) < 10 {
 		t.Errorf("%d kinds are owned, of %d", len(owned), len(crds))
 	}
@@ -92,21 +92,21 @@ func TestBundleIsOfItsFormat(t *testing.T) {
 		about, _ := item.(map[string]any)
 
 		crd := crds[fmt.Sprint(about["name"])]
-		if crd == nil || crd.at("spec", "names", "kind") != about["kind"] || about["version"] != "v1alpha1" || about["description"] == nil {
+		if crd == nil || crd.field("spec", "names", "kind") != about["kind"] || about["version"] != "v1alpha1" || about["description"] == nil {
 			t.Errorf("owned: %v", about)
 		}
 	}
 
 	var samples []object
 
-	examples, _ := csv.at("metadata", "annotations", "alm-examples").(string)
+	examples, _ := csv.field("metadata", "annotations", "alm-examples").(string)
 	if err := json.Unmarshal([]byte(examples), &samples); err != nil || len(samples) != len(crds) {
 		t.Errorf("%d samples of %d kinds (%v)", len(samples), len(crds), err)
 	}
 
 	var modes []string
 
-	all, _ := csv.at("spec", "installModes").([]any)
+	all, _ := csv.field("spec", "installModes").([]any)
 	for _, item := range all {
 		mode, _ := item.(map[string]any)
 		modes = append(modes, fmt.Sprint(mode["type"], "=", mode["supported"]))
@@ -116,12 +116,12 @@ func TestBundleIsOfItsFormat(t *testing.T) {
 		t.Errorf("install modes: %s", got)
 	}
 
-	if csv.at("spec", "webhookdefinitions") != nil {
+	if csv.field("spec", "webhookdefinitions") != nil {
 		t.Error("there are webhooks")
 	}
 }
 
-// The Operator Framework's own validator has nothing to say against it.
+// TestBundleIsValid checks the bundle with the validator of the Operator Framework.
 func TestBundleIsValid(t *testing.T) {
 	verify, err := filepath.Abs("../../bin/operator-verify")
 	if err != nil {
@@ -149,7 +149,7 @@ func TestBundleIsValid(t *testing.T) {
 		t.Errorf("%v\n%s", err, said)
 	}
 
-	// It says what is wrong and exits with 0 all the same. That it does look: a kind that is owned and is not there is found.
+	// operator-verify exits with 0 even if it finds problems. Check that it finds a missing owned kind.
 	if err := os.Remove(filepath.Join(dir, "bundle", "manifests", "runnerpools.hyperfleet.io_customresourcedefinition.yaml")); err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +159,8 @@ func TestBundleIsValid(t *testing.T) {
 	}
 }
 
-// The image of the bundle says in its labels what metadata/annotations.yaml says, and made again
-// it is the same.
+// TestBundleImage checks that the labels of the bundle image match metadata/annotations.yaml, and that the image is
+// reproducible.
 func TestBundleImage(t *testing.T) {
 	r, again := fake(t), fake(t)
 	files := bundled(t, r)
@@ -197,18 +197,18 @@ func TestBundleImage(t *testing.T) {
 	}
 }
 
-// What an account may do is the same whether OLM, Helm or the manifests give it; and nothing of
-// the manifests is left out.
+// TestBundleGrantsWhatTheManifestsGrant checks that OLM grants each ServiceAccount the same permissions as the
+// manifests, and that the bundle omits no object of the manifests.
 func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 	r := fake(t)
 	files := bundled(t, r)
 	csv := parsed(t, files[csvFile])
 
-	if err := r.manifests(); err != nil {
+	if err := r.writeManifests(); err != nil {
 		t.Fatal(err)
 	}
 
-	objects, err := objectsIn(string(read(t, r.file("hyperfleet.yaml"))))
+	objects, err := decodeObjects(string(read(t, r.file("hyperfleet.yaml"))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 	granted := map[string]any{}
 
 	for place, key := range map[string]string{"permissions": "Role", "clusterPermissions": "ClusterRole"} {
-		list, _ := csv.at("spec", "install", "spec", place).([]any)
+		list, _ := csv.field("spec", "install", "spec", place).([]any)
 		for _, item := range list {
 			one, _ := item.(map[string]any)
 			granted[fmt.Sprint(key, " ", one["serviceAccountName"])] = one["rules"]
@@ -233,7 +233,7 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 			subjects, _ := o["subjects"].([]any)
 			for _, item := range subjects {
 				subject, _ := item.(map[string]any)
-				bound[fmt.Sprint(o.at("roleRef", "kind"), " ", subject["name"])] = rules[fmt.Sprint(o.at("roleRef", "kind"), " ", o.at("roleRef", "name"))]
+				bound[fmt.Sprint(o.field("roleRef", "kind"), " ", subject["name"])] = rules[fmt.Sprint(o.field("roleRef", "kind"), " ", o.field("roleRef", "name"))]
 			}
 		case "Deployment":
 			deployed[o.name()] = o
@@ -244,13 +244,13 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 		t.Errorf("the manifests grant %d roles, the bundle %d, or others", len(bound), len(granted))
 	}
 
-	list, _ := csv.at("spec", "install", "spec", "deployments").([]any)
+	list, _ := csv.field("spec", "install", "spec", "deployments").([]any)
 	for _, item := range list {
 		one, _ := item.(map[string]any)
 
 		want := deployed[fmt.Sprint(one["name"])]
 		if want == nil || !strings.Contains(fmt.Sprint(one["spec"]), "registry.example.com/fleet/hyperfleet:v1.2.3") ||
-			!reflect.DeepEqual(object(one).at("spec", "selector"), want.at("spec", "selector")) {
+			!reflect.DeepEqual(object(one).field("spec", "selector"), want.field("spec", "selector")) {
 			t.Errorf("Deployment %v is not that of the manifests", one["name"])
 		}
 
@@ -262,7 +262,7 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 	}
 
 	others := slices.Collect(maps.Values(files))
-	elsewhere := string(bytes.Join(append(others, read(t, r.file(besideName))), []byte("\n---\n")))
+	elsewhere := string(bytes.Join(append(others, read(t, r.file(extraManifestsName))), []byte("\n---\n")))
 
 	for _, o := range objects {
 		covered := []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount", "Deployment"}

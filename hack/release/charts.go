@@ -16,15 +16,15 @@ import (
 
 const chartsFolder = "deploy/charts"
 
-// charts packs each chart, under the release's version.
-func (r *release) charts() error {
+// packCharts packs each chart with the version of the release.
+func (r *release) packCharts() error {
 	charts, err := os.ReadDir(r.source(chartsFolder))
 	if err != nil {
 		return err
 	}
 
 	for _, chart := range charts {
-		if err := r.chart(chart.Name()); err != nil {
+		if err := r.packChart(chart.Name()); err != nil {
 			return fmt.Errorf("pack chart %s: %w", chart.Name(), err)
 		}
 	}
@@ -32,8 +32,8 @@ func (r *release) charts() error {
 	return nil
 }
 
-func (r *release) chart(name string) error {
-	entries, err := files(filepath.Join(r.source(chartsFolder), name), name)
+func (r *release) packChart(name string) error {
+	entries, err := readFolder(filepath.Join(r.source(chartsFolder), name), name)
 	if err != nil {
 		return err
 	}
@@ -43,21 +43,21 @@ func (r *release) chart(name string) error {
 	for i, e := range entries {
 		switch strings.TrimPrefix(e.name, name+"/") {
 		case "Chart.yaml":
-			entries[i].data = r.stamped(e.data)
+			entries[i].data = r.setChartVersion(e.data)
 		case "values.yaml":
-			entries[i].data = r.placed(e.data)
+			entries[i].data = r.setImageRepositories(e.data)
 		}
 	}
 
-	return r.pack(name+"-"+r.plain()+".tgz", entries)
+	return r.pack(name+"-"+r.plainVersion()+".tgz", entries)
 }
 
-// deploy packs what the documentation speaks of beside charts and manifests: samples, bases and
-// components of kustomize, dashboards, and the script that makes a template.
-func (r *release) deploy() error {
-	folder := "hyperfleet-deploy-" + r.plain()
+// packDeploy packs the other files to which the documentation refers: samples, kustomize bases and
+// components, dashboards, and the script that creates a template.
+func (r *release) packDeploy() error {
+	folder := "hyperfleet-deploy-" + r.plainVersion()
 
-	entries, err := files(r.source("deploy"), folder+"/deploy")
+	entries, err := readFolder(r.source("deploy"), folder+"/deploy")
 	if err != nil {
 		return err
 	}
@@ -68,51 +68,52 @@ func (r *release) deploy() error {
 	slices.SortFunc(entries, byName)
 
 	for i := range entries {
-		entries[i].data = []byte(r.named(string(entries[i].data)))
+		entries[i].data = []byte(r.setImageNames(string(entries[i].data)))
 	}
 
 	return r.pack(folder+".tgz", entries)
 }
 
-// pack writes a compressed tar into dist.
+// pack writes a compressed tar file to dist.
 func (r *release) pack(name string, entries []entry) error {
 	var out bytes.Buffer
 
-	packed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	compressor, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {
 		return err
 	}
 
-	if err := writeTar(packed, entries, r.time); err != nil {
+	if err := writeTar(compressor, entries, r.time); err != nil {
 		return err
 	}
 
-	if err := packed.Close(); err != nil {
+	if err := compressor.Close(); err != nil {
 		return err
 	}
 
 	return r.write(name, out.String())
 }
 
-// stamped is Chart.yaml with the release's version; between releases it has 0.0.0.
-func (r *release) stamped(data []byte) []byte {
-	text := strings.Replace(string(data), "\nversion: 0.0.0\n", "\nversion: "+r.plain()+"\n", 1)
+// setChartVersion returns Chart.yaml with the version of the release in place of 0.0.0.
+func (r *release) setChartVersion(data []byte) []byte {
+	text := strings.Replace(string(data), "\nversion: 0.0.0\n", "\nversion: "+r.plainVersion()+"\n", 1)
 
 	return []byte(strings.Replace(text, "\nappVersion: v0.0.0\n", "\nappVersion: "+r.version+"\n", 1))
 }
 
-// placed is values.yaml with the full names of the images.
-func (r *release) placed(data []byte) []byte {
+// setImageRepositories returns values.yaml with the full names of the images.
+func (r *release) setImageRepositories(data []byte) []byte {
 	text := string(data)
 	for _, name := range imageNames() {
-		text = strings.Replace(text, "\n  repository: "+name+"\n", "\n  repository: "+r.image(name)+"\n", 1)
+		text = strings.Replace(text, "\n  repository: "+name+"\n", "\n  repository: "+r.imageName(name)+"\n", 1)
 	}
 
 	return []byte(text)
 }
 
-// files reads a folder, following links: charts link to what kustomize has, too.
-func files(dir, name string) ([]entry, error) {
+// readFolder reads the files of a folder and its subfolders. It follows symbolic links, because charts link
+// to files of the kustomizations.
+func readFolder(dir, name string) ([]entry, error) {
 	items, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
@@ -129,7 +130,7 @@ func files(dir, name string) ([]entry, error) {
 		}
 
 		if info.IsDir() {
-			inner, err := files(file, path.Join(name, item.Name()))
+			inner, err := readFolder(file, path.Join(name, item.Name()))
 			if err != nil {
 				return nil, err
 			}

@@ -21,21 +21,21 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user that images run as: nobody's account on any host.
+// user is the user and group ID of the programs in images. No host has an account with this ID.
 const user = "65532"
 
-// imageNames are the images; each has one program as its entry point.
+// imageNames returns the names of the images. The entry point of each image is the program of that name.
 func imageNames() []string { return []string{"hyperfleet", "hyperfleet-platform"} }
 
-// images writes an OCI archive of each image, for all architectures in one index.
-func (r *release) images() error {
+// writeImages writes an OCI archive for each image. The index of the archive has all architectures.
+func (r *release) writeImages() error {
 	for _, name := range imageNames() {
 		index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 
 		for _, arch := range r.arch {
-			image, err := r.imageFor(name, arch)
+			image, err := r.buildImage(name, arch)
 			if err != nil {
-				return fmt.Errorf("make image %s for %s: %w", name, arch, err)
+				return fmt.Errorf("build image %s for %s: %w", name, arch, err)
 			}
 
 			index = mutate.AppendManifests(index, mutate.IndexAddendum{
@@ -43,7 +43,7 @@ func (r *release) images() error {
 			})
 		}
 
-		if err := r.archive(name, index); err != nil {
+		if err := r.writeArchive(name, index); err != nil {
 			return fmt.Errorf("write image %s: %w", name, err)
 		}
 	}
@@ -51,11 +51,11 @@ func (r *release) images() error {
 	return nil
 }
 
-// imageFor is an image of one architecture: a layer that all have, and one of programs.
-func (r *release) imageFor(name, arch string) (v1.Image, error) {
+// buildImage returns an image for one architecture. It has a base layer and a layer with programs.
+func (r *release) buildImage(name, arch string) (v1.Image, error) {
 	programs := []entry{{name: "usr/local/bin/" + name, file: r.file(programFile(name, arch)), mode: 0o755}}
 
-	// Machines of both architectures are served by one operator.
+	// One operator serves machines of both architectures.
 	if name == "hyperfleet" {
 		programs = append(programs,
 			entry{name: "opt/hyperfleet/bootstrap-service-x64", file: r.file(programFile("bootstrap-service", "amd64")), mode: 0o755},
@@ -64,20 +64,20 @@ func (r *release) imageFor(name, arch string) (v1.Image, error) {
 
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 
-	for _, entries := range [][]entry{base(), programs} {
-		var layer bytes.Buffer
-		if err := writeTar(&layer, entries, r.time); err != nil {
+	for _, entries := range [][]entry{baseEntries(), programs} {
+		var content bytes.Buffer
+		if err := writeTar(&content, entries, r.time); err != nil {
 			return nil, err
 		}
 
-		made, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-			return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(content.Bytes())), nil
 		}, tarball.WithMediaType(types.OCILayer))
 		if err != nil {
 			return nil, err
 		}
 
-		if image, err = mutate.AppendLayers(image, made); err != nil {
+		if image, err = mutate.AppendLayers(image, layer); err != nil {
 			return nil, err
 		}
 	}
@@ -110,15 +110,16 @@ func (r *release) labels(name string) map[string]string {
 	}
 }
 
-// base is what a static program needs of a system: who it is, whom it trusts (Mozilla's
-// roots, as the Go project keeps them), and where it may write. Time zones are in the programs.
-func base() []entry {
+// baseEntries returns the files that a static program needs: users and groups, CA certificates (Mozilla's
+// root certificates from the Go project), and a folder for temporary files. The programs embed the time
+// zones.
+func baseEntries() []entry {
 	var roots bytes.Buffer
 
 	for root := range bundle.Roots() {
-		// Roots with a limit would be trusted without it.
+		// Skip constrained roots, because programs would trust them without the constraint.
 		if root.Constraint == nil {
-			_ = pem.Encode(&roots, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes it
+			_ = pem.Encode(&roots, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer returns no errors
 		}
 	}
 
@@ -132,14 +133,14 @@ func base() []entry {
 	}
 }
 
-// archive writes an index as a tar of an OCI image layout. The annotations tell tools that
-// load it what it is called.
-func (r *release) archive(name string, index v1.ImageIndex) error {
+// writeArchive writes an index as a tar file with an OCI image layout. Tools that load the archive read the
+// name of the image from the annotations.
+func (r *release) writeArchive(name string, index v1.ImageIndex) error {
 	dir, err := os.MkdirTemp(r.dist, ".image-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // it is a folder of ours in dist
+	defer os.RemoveAll(dir) //nolint:errcheck // the temporary folder is in dist
 
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *release) archive(name string, index v1.ImageIndex) error {
 
 	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"org.opencontainers.image.ref.name": r.version,
-		"io.containerd.image.name":          r.image(name) + ":" + r.version,
+		"io.containerd.image.name":          r.imageName(name) + ":" + r.version,
 	})); err != nil {
 		return err
 	}

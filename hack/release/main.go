@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command release makes everything that a release has, in one folder: programs, image
-// archives, charts, manifests, an OLM bundle, a site of the documentation, an SBOM, notes, checksums, and their
-// signature if there is a key. It needs no network and no container engine, and the same commit
-// makes the same bytes.
+// Command release builds all files of a release in one folder: programs, image archives, charts, manifests,
+// an OLM bundle, a documentation site, an SBOM, release notes and checksums. With a key, it also signs the
+// checksums. It needs no network and no container engine, and builds of the same commit are identical.
 package main
 
 import (
@@ -20,25 +19,25 @@ import (
 	"time"
 )
 
-// release is what one is made of.
+// release has the inputs of a release.
 type release struct {
-	// root is the checkout, dist where the release goes.
+	// root is the checkout, and dist the output folder.
 	root, dist string
-	// version is a tag such as v0.1.0.
+	// version is a tag, for example v0.1.0.
 	version string
 	commit  string
-	// time of the commit: the time of every file.
+	// time is the time of the commit and the modification time of all packed files.
 	time time.Time
-	// registry is what image names begin with, such as registry.example.com/fleet. Empty:
-	// image names are bare, and users say where they have put the images.
+	// registry is the prefix of image names, for example registry.example.com/fleet. If it is empty, the
+	// image names have no prefix, and users set the registry themselves.
 	registry string
-	// arch are the architectures that images and programs are made for, all under Linux.
+	// arch has the architectures of images and programs for Linux.
 	arch []string
-	// clients are the other systems that the programs for people's own machines are made for.
+	// clients has the other platforms for which client programs are built.
 	clients []platform
-	// tags that the programs are built with, and flags that they are linked with.
+	// tags are the build tags, and ldflags the linker flags of the programs.
 	tags, ldflags string
-	// key is the file of the key that signs. Empty: nothing is signed.
+	// key is the file with the signing key. If it is empty, the release is not signed.
 	key string
 }
 
@@ -51,7 +50,7 @@ func run() int {
 	defer stop()
 
 	if err := makeRelease(ctx); err != nil {
-		sayf("%v", err)
+		logf("%v", err)
 
 		return 1
 	}
@@ -59,90 +58,91 @@ func run() int {
 	return 0
 }
 
-// sayf tells how far it is.
-func sayf(format string, values ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", values...) }
+// logf prints progress to standard error.
+func logf(format string, values ...any) { fmt.Fprintf(os.Stderr, "release: "+format+"\n", values...) }
 
 func makeRelease(ctx context.Context) error {
 	var (
-		r      release
-		commit string
-		arch   string
-		client string
+		r          release
+		commitTime string
+		arch       string
+		clients    string
 	)
 
-	flag.StringVar(&r.root, "root", ".", "the checkout")
-	flag.StringVar(&r.dist, "dist", "dist", "folder that the release goes to; it is emptied")
-	flag.StringVar(&r.version, "version", "", "version, such as v0.1.0")
-	flag.StringVar(&r.commit, "commit", "", "commit that is built")
-	flag.StringVar(&commit, "time", "", "time of the commit, in RFC 3339")
-	flag.StringVar(&r.registry, "registry", "", "what image names begin with, such as registry.example.com/fleet")
-	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures, with spaces between them")
-	flag.StringVar(&client, "clients", "", "systems besides that people have, such as darwin/arm64, with spaces between them")
+	flag.StringVar(&r.root, "root", ".", "folder of the checkout")
+	flag.StringVar(&r.dist, "dist", "dist", "output folder; files of an earlier release in it are deleted")
+	flag.StringVar(&r.version, "version", "", "version, for example v0.1.0")
+	flag.StringVar(&r.commit, "commit", "", "commit of the release")
+	flag.StringVar(&commitTime, "time", "", "time of the commit, in RFC 3339")
+	flag.StringVar(&r.registry, "registry", "", "prefix of image names, for example registry.example.com/fleet")
+	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures for Linux, separated by spaces")
+	flag.StringVar(&clients, "clients", "", "other platforms for client programs, for example darwin/arm64, separated by spaces")
 	flag.StringVar(&r.tags, "tags", "", "build tags of the programs")
-	flag.StringVar(&r.ldflags, "ldflags", "", "flags that programs are linked with")
+	flag.StringVar(&r.ldflags, "ldflags", "", "linker flags of the programs")
 	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
 	flag.Parse()
 
 	r.arch = strings.Fields(arch)
 
 	var err error
-	if r.clients, err = platforms(client); err != nil {
-		return fmt.Errorf("read -clients: %w", err)
+	if r.clients, err = parsePlatforms(clients); err != nil {
+		return fmt.Errorf("parse -clients: %w", err)
 	}
 
-	if r.time, err = time.Parse(time.RFC3339, commit); err != nil {
-		return fmt.Errorf("read -time: %w", err)
+	if r.time, err = time.Parse(time.RFC3339, commitTime); err != nil {
+		return fmt.Errorf("parse -time: %w", err)
 	}
 
 	return r.run(ctx)
 }
 
-// run makes it. Each step writes files into dist; the checksums come last.
+// run builds the release. Each step writes files to dist. The checksums and their signature are the last
+// steps.
 func (r *release) run(ctx context.Context) error {
 	if !versionForm.MatchString(r.version) {
-		return fmt.Errorf("version %q is not one such as v0.1.0", r.version)
+		return fmt.Errorf("version %q must have the form v0.1.0", r.version)
 	}
 
-	if err := r.empty(); err != nil {
+	if err := r.emptyDist(); err != nil {
 		return err
 	}
 
 	for _, step := range []struct {
 		name string
-		make func() error
+		run  func() error
 	}{
-		{"programs", func() error { return r.programs(ctx) }}, {"images", r.images}, {"charts", r.charts},
-		{"manifests", r.manifests}, {"deploy", r.deploy}, {"bundle", r.bundle}, {"site", func() error { return r.site(ctx) }},
-		{"SBOM", r.sbom}, {"notes", r.notes}, {"checksums", r.checksums}, {"signature", r.sign},
+		{"programs", func() error { return r.buildPrograms(ctx) }}, {"images", r.writeImages}, {"charts", r.packCharts},
+		{"manifests", r.writeManifests}, {"deploy", r.packDeploy}, {"bundle", r.writeBundle}, {"site", func() error { return r.packSite(ctx) }},
+		{"SBOM", r.writeSBOM}, {"notes", r.writeNotes}, {"checksums", r.writeChecksums}, {"signature", r.sign},
 	} {
-		begun := time.Now()
+		start := time.Now()
 
-		if err := step.make(); err != nil {
+		if err := step.run(); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 
-		sayf("%s: done in %.1fs", step.name, time.Since(begun).Seconds())
+		logf("%s: done in %.1fs", step.name, time.Since(start).Seconds())
 	}
 
 	return nil
 }
 
-// empty makes the folder, or removes what an earlier release has left in it. Another folder is left
-// alone: nobody means to lose what is in it.
-func (r *release) empty() error {
+// emptyDist creates the output folder, or deletes the files of an earlier release in it. If the folder has
+// other files, emptyDist deletes nothing and returns an error.
+func (r *release) emptyDist() error {
 	entries, err := os.ReadDir(r.dist)
 	if err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("look into %s: %w", r.dist, err)
+		return fmt.Errorf("read %s: %w", r.dist, err)
 	}
 
-	ours := func(e os.DirEntry) bool {
+	isReleaseFile := func(e os.DirEntry) bool {
 		return strings.Contains(e.Name(), "hyperfleet") || strings.HasPrefix(e.Name(), "bootstrap-service-") ||
 			slices.Contains([]string{sumsFile, signatureFile, notesFile, "site"}, e.Name())
 	}
 
 	for _, entry := range entries {
-		if !ours(entry) {
-			return fmt.Errorf("%s is no file of a release: %s is not emptied: name another folder", r.file(entry.Name()), r.dist)
+		if !isReleaseFile(entry) {
+			return fmt.Errorf("empty %s: %s is not a release file: set another folder", r.dist, r.file(entry.Name()))
 		}
 	}
 
@@ -150,19 +150,19 @@ func (r *release) empty() error {
 		return fmt.Errorf("empty %s: %w", r.dist, err)
 	}
 
-	//nolint:gosec // everybody may read a release
+	//nolint:gosec // all users can read a release
 	if err := os.MkdirAll(r.dist, 0o755); err != nil {
-		return fmt.Errorf("make %s: %w", r.dist, err)
+		return fmt.Errorf("create %s: %w", r.dist, err)
 	}
 
 	return nil
 }
 
-// plain is the version as charts and packages have it, without the v.
-func (r *release) plain() string { return strings.TrimPrefix(r.version, "v") }
+// plainVersion returns the version without the v, as charts and packages use it.
+func (r *release) plainVersion() string { return strings.TrimPrefix(r.version, "v") }
 
-// image is the full name of an image.
-func (r *release) image(name string) string {
+// imageName returns the full name of an image, with the registry.
+func (r *release) imageName(name string) string {
 	if r.registry != "" {
 		name = r.registry + "/" + name
 	}

@@ -13,27 +13,27 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kustomization is the part of one that the folders in deploy use.
+// kustomization has the fields of a kustomization that the folders in deploy use.
 type kustomization struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Resources  []string `json:"resources"`
 }
 
-// manifests writes each thing that can be installed as one file, with the images' full names.
-func (r *release) manifests() error {
+// writeManifests writes the manifests of each component to one file, with the full names of the images.
+func (r *release) writeManifests() error {
 	for name, folder := range map[string]string{
 		"hyperfleet.yaml":          "deploy/base",
 		"hyperfleet-crds.yaml":     "deploy/crds",
 		"hyperfleet-bridge.yaml":   "deploy/bridge",
 		"hyperfleet-platform.yaml": "deploy/platform",
 	} {
-		text, err := build(r.source(folder))
+		text, err := buildKustomization(r.source(folder))
 		if err != nil {
 			return err
 		}
 
-		if err := r.write(name, r.named(text)); err != nil {
+		if err := r.write(name, r.setImageNames(text)); err != nil {
 			return err
 		}
 	}
@@ -43,16 +43,17 @@ func (r *release) manifests() error {
 
 var bareImage = regexp.MustCompile(`(?m)^(\s*(?:- )?image: )(hyperfleet(?:-platform)?)$`)
 
-func (r *release) named(text string) string {
+// setImageNames replaces the short names of images in manifests by their full names and tags.
+func (r *release) setImageNames(text string) string {
 	return bareImage.ReplaceAllStringFunc(text, func(line string) string {
 		parts := bareImage.FindStringSubmatch(line)
 
-		return parts[1] + r.image(parts[2]) + ":" + r.version
+		return parts[1] + r.imageName(parts[2]) + ":" + r.version
 	})
 }
 
-// build gives the files of a kustomization, one after the other, with their comments.
-func build(dir string) (string, error) {
+// buildKustomization returns the files of a kustomization in order, with their comments.
+func buildKustomization(dir string) (string, error) {
 	var spec kustomization
 
 	raw, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))
@@ -65,7 +66,7 @@ func build(dir string) (string, error) {
 	}
 
 	if err := yaml.UnmarshalStrict(raw, &spec); err != nil {
-		return "", fmt.Errorf("read %s: %w", dir, err)
+		return "", fmt.Errorf("decode kustomization in %s: %w", dir, err)
 	}
 
 	var out strings.Builder
@@ -79,7 +80,7 @@ func build(dir string) (string, error) {
 		}
 
 		if info.IsDir() {
-			text, err := build(file)
+			text, err := buildKustomization(file)
 			if err != nil {
 				return "", err
 			}

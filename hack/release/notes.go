@@ -11,14 +11,15 @@ import (
 
 const notesFile = "RELEASE_NOTES.md"
 
-// notes are what CHANGELOG.md says of the version, and how to check what was downloaded.
-func (r *release) notes() error {
+// writeNotes writes the release notes: the section of the version in CHANGELOG.md, and how to verify the
+// downloaded files.
+func (r *release) writeNotes() error {
 	text, err := os.ReadFile(r.source("CHANGELOG.md"))
 	if err != nil {
 		return err
 	}
 
-	section, err := section(string(text), r.plain())
+	section, err := sectionOf(string(text), r.plainVersion())
 	if err != nil {
 		return err
 	}
@@ -26,9 +27,10 @@ func (r *release) notes() error {
 	var out strings.Builder
 
 	fmt.Fprintf(&out, "# HyperFleet %s\n\n%s\n\n", r.version, section)
-	fmt.Fprintf(&out, "## Where to begin\n\nUnpack `hyperfleet-docs-%s.tgz` and open its `index.html`: "+
-		"*Runners* goes from these files to a first job, *Operate* says what each file is.\n\n", r.plain())
-	out.WriteString("## Check what you have downloaded\n\n    sha256sum --check --ignore-missing SHA256SUMS\n")
+	fmt.Fprintf(&out, "## Get started\n\nUnpack `hyperfleet-docs-%s.tgz` and open `index.html`. "+
+		"The section *Runners* shows how to run a first job with these files. "+
+		"The section *Operate* describes each file.\n\n", r.plainVersion())
+	out.WriteString("## Verify the downloaded files\n\n    sha256sum --check --ignore-missing SHA256SUMS\n")
 
 	if r.key != "" {
 		out.WriteString("    cosign verify-blob --key release.pub --signature SHA256SUMS.sig SHA256SUMS\n")
@@ -39,16 +41,15 @@ func (r *release) notes() error {
 	return r.write(notesFile, out.String())
 }
 
-// section is what a changelog says of one version. What stands under Unreleased is in the commit
-// that is released, and so it is told, too: a prerelease needs no more than that, and a version
-// has a section of its own.
-func section(changelog, version string) (string, error) {
-	own, found := below(changelog, version)
-	latest, _ := below(changelog, "Unreleased")
+// sectionOf returns the section of a version in a changelog, followed by the section Unreleased, because the
+// released commit has these changes too. A version must have its own section. A prerelease may have only the
+// section Unreleased.
+func sectionOf(changelog, version string) (string, error) {
+	own, found := textBelow(changelog, version)
+	latest, _ := textBelow(changelog, "Unreleased")
 
 	if !found && !strings.Contains(version, "-") {
-		return "", fmt.Errorf("CHANGELOG.md has no section \"## %s\": write it before the release, "+
-			"or name \"## Unreleased\" so if that is all of it", version)
+		return "", fmt.Errorf("CHANGELOG.md has no section \"## %s\": add it, or rename \"## Unreleased\" to this version", version)
 	}
 
 	switch {
@@ -57,12 +58,13 @@ func section(changelog, version string) (string, error) {
 	case own == "":
 		return latest, nil
 	default:
-		return own + "\n\n### Besides\n\n" + latest, nil
+		return own + "\n\n### Other changes\n\n" + latest, nil
 	}
 }
 
-// below is what stands below one heading of a changelog, up to the next.
-func below(changelog, heading string) (string, bool) {
+// textBelow returns the text of a changelog between a heading and the next heading, and false if the heading
+// does not exist.
+func textBelow(changelog, heading string) (string, bool) {
 	_, rest, found := strings.Cut("\n"+changelog+"\n", "\n## "+heading+"\n")
 	body, _, _ := strings.Cut("\n"+rest, "\n## ")
 

@@ -11,25 +11,26 @@ import (
 	"strings"
 )
 
-// programNames are what users and machines run. The demo and the simulators are no part of it.
+// programNames returns the programs of a release for Linux. The demo and the simulators are not part of a
+// release.
 func programNames() []string {
 	return []string{"hyperfleet", "hyperfleet-platform", "bootstrap-service"}
 }
 
-// clientNames are the programs that people have on their own machines, whatever these are.
+// clientNames returns the programs that are also built for the platforms of users' own machines.
 func clientNames() []string { return []string{"hyperfleet"} }
 
-// platform is what a program is made for.
+// platform is the operating system and the architecture of a program.
 type platform struct{ os, arch string }
 
-// made is a program and what it is made for.
-type made struct {
+// program is a program for one platform.
+type program struct {
 	name string
 	platform
 }
 
-// file is its name in the release.
-func (m made) file() string {
+// file returns the name of the program's file in the release.
+func (m program) file() string {
 	name := m.name + "-" + m.os + "-" + m.arch
 	if m.os == "windows" {
 		name += ".exe"
@@ -38,12 +39,12 @@ func (m made) file() string {
 	return name
 }
 
-func programFile(name, arch string) string { return made{name, platform{"linux", arch}}.file() }
+func programFile(name, arch string) string { return program{name, platform{"linux", arch}}.file() }
 
-// made are the programs. The bootstrap service is for machines, which one operator has of both
-// architectures.
-func (r *release) made() []made {
-	var out []made
+// programs returns all programs of the release. The bootstrap service is always built for both architectures,
+// because one operator can serve machines of both.
+func (r *release) programs() []program {
+	var out []program
 
 	for _, name := range programNames() {
 		arch := r.arch
@@ -52,27 +53,28 @@ func (r *release) made() []made {
 		}
 
 		for _, arch := range arch {
-			out = append(out, made{name, platform{"linux", arch}})
+			out = append(out, program{name, platform{"linux", arch}})
 		}
 	}
 
 	for _, name := range clientNames() {
 		for _, client := range r.clients {
-			out = append(out, made{name, client})
+			out = append(out, program{name, client})
 		}
 	}
 
 	return out
 }
 
-// platforms reads a list such as "darwin/arm64 windows/amd64".
-func platforms(text string) ([]platform, error) {
+// parsePlatforms parses a list of platforms, for example "darwin/arm64 windows/amd64". It rejects platforms
+// of Linux.
+func parsePlatforms(text string) ([]platform, error) {
 	var out []platform
 
-	for one := range strings.FieldsSeq(text) {
-		system, arch, found := strings.Cut(one, "/")
-		if !found || system == "" || arch == "" || system == "linux" {
-			return nil, fmt.Errorf("%q is not one such as darwin/arm64; those of linux are in -arch", one)
+	for name := range strings.FieldsSeq(text) {
+		system, arch, hasSlash := strings.Cut(name, "/")
+		if !hasSlash || system == "" || arch == "" || system == "linux" {
+			return nil, fmt.Errorf("platform %q must have the form darwin/arm64: set Linux architectures with -arch", name)
 		}
 
 		out = append(out, platform{system, arch})
@@ -81,10 +83,10 @@ func platforms(text string) ([]platform, error) {
 	return out, nil
 }
 
-// programs builds them, out of the module cache alone.
-func (r *release) programs(ctx context.Context) error {
-	for _, one := range r.made() {
-		if err := r.program(ctx, one); err != nil {
+// buildPrograms builds all programs. It uses the module cache and no network.
+func (r *release) buildPrograms(ctx context.Context) error {
+	for _, m := range r.programs() {
+		if err := r.buildProgram(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -92,8 +94,8 @@ func (r *release) programs(ctx context.Context) error {
 	return nil
 }
 
-func (r *release) program(ctx context.Context, m made) error {
-	file, err := absolute(r.file(m.file()))
+func (r *release) buildProgram(ctx context.Context, m program) error {
+	file, err := absolutePath(r.file(m.file()))
 	if err != nil {
 		return err
 	}
@@ -101,8 +103,8 @@ func (r *release) program(ctx context.Context, m made) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-mod=readonly", "-buildvcs=false", "-tags", r.tags,
 		"-ldflags", r.ldflags, "-o", file, "./cmd/"+m.name)
 	cmd.Dir = r.root
-	// What the environment says of how to build would make other bytes.
-	cmd.Env = append(environ("GOFLAGS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140"),
+	// Remove environment variables that would change the build output.
+	cmd.Env = append(environWithout("GOFLAGS", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140"),
 		"CGO_ENABLED=0", "GOOS="+m.os, "GOARCH="+m.arch, "GOPROXY=off", "GOWORK=off")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -112,22 +114,22 @@ func (r *release) program(ctx context.Context, m made) error {
 	return nil
 }
 
-// environ is the environment without some of its variables.
-func environ(without ...string) []string {
-	var kept []string
+// environWithout returns the environment without some of its variables.
+func environWithout(names ...string) []string {
+	var out []string
 
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
 
-		drop := false
-		for _, unwanted := range without {
-			drop = drop || name == unwanted
+		isRemoved := false
+		for _, removed := range names {
+			isRemoved = isRemoved || name == removed
 		}
 
-		if !drop {
-			kept = append(kept, variable)
+		if !isRemoved {
+			out = append(out, variable)
 		}
 	}
 
-	return kept
+	return out
 }

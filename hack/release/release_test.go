@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// fake is a release whose programs are a few bytes.
+// fake returns a release with fake programs of a few bytes.
 func fake(t *testing.T) *release {
 	t.Helper()
 
@@ -35,7 +35,7 @@ func fake(t *testing.T) *release {
 		clients: []platform{{"darwin", "arm64"}, {"windows", "amd64"}},
 	}
 
-	for _, one := range r.made() {
+	for _, one := range r.programs() {
 		if err := os.WriteFile(r.file(one.file()), []byte(one.file()), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func fake(t *testing.T) *release {
 	return r
 }
 
-// unpacked are the files of a compressed tar that is in the release.
+// unpacked returns the files in a compressed tar file of the release.
 func unpacked(t *testing.T, r *release, name string) map[string][]byte {
 	t.Helper()
 
@@ -56,7 +56,7 @@ func unpacked(t *testing.T, r *release, name string) map[string][]byte {
 	return contents(t, packed)
 }
 
-// contents are the files of a tar.
+// contents returns the files in a tar file.
 func contents(t *testing.T, in io.Reader) map[string][]byte {
 	t.Helper()
 
@@ -89,12 +89,12 @@ func read(t *testing.T, file string) []byte {
 	return data
 }
 
-// Images have both architectures, run as nobody, trust somebody, and hold their programs; made
-// again, they are the same.
+// TestImages checks that images have both architectures, an unprivileged user, CA certificates and their programs, and
+// that they are reproducible.
 func TestImages(t *testing.T) {
 	r, again := fake(t), fake(t)
 	for _, one := range []*release{r, again} {
-		if err := one.images(); err != nil {
+		if err := one.writeImages(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -185,10 +185,10 @@ func decode(t *testing.T, data []byte, into any) {
 	}
 }
 
-// Charts bear the version and the registry, and have what they link to.
+// TestCharts checks that charts have the version, the registry, and the files behind their symbolic links.
 func TestCharts(t *testing.T) {
 	r := fake(t)
-	if err := r.charts(); err != nil {
+	if err := r.packCharts(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -204,10 +204,10 @@ func TestCharts(t *testing.T) {
 	}
 }
 
-// Manifests name the images in full, whatever is installed.
+// TestManifests checks that manifests have the full names of images.
 func TestManifests(t *testing.T) {
 	r := fake(t)
-	if err := r.manifests(); err != nil {
+	if err := r.writeManifests(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -225,10 +225,10 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// What the documentation speaks of in deploy/ is in it, ready to be applied; the charts are not again.
+// TestDeploy checks that the archive has the files in deploy/ to which the documentation refers, and no charts.
 func TestDeploy(t *testing.T) {
 	r := fake(t)
-	if err := r.deploy(); err != nil {
+	if err := r.packDeploy(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -253,10 +253,10 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// A release takes the place of the one before it, and of nothing else.
+// TestTheFolderIsOfAReleaseOrEmpty checks that a release replaces an earlier release in its folder, and no other files.
 func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
 	r := fake(t)
-	if err := errors.Join(r.write(sumsFile, ""), r.write(notesFile, ""), r.empty()); err != nil {
+	if err := errors.Join(r.write(sumsFile, ""), r.write(notesFile, ""), r.emptyDist()); err != nil {
 		t.Error(err)
 	}
 
@@ -268,7 +268,7 @@ func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := r.empty(); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
+	if err := r.emptyDist(); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
 		t.Errorf("it empties a folder of somebody's: %v", err)
 	}
 
@@ -277,10 +277,10 @@ func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
 	}
 }
 
-// The documentation is in it as a site, of this version.
+// TestSite checks that the release has the documentation site of its version.
 func TestSite(t *testing.T) {
 	r := fake(t)
-	if err := r.site(t.Context()); err != nil {
+	if err := r.packSite(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
@@ -295,7 +295,7 @@ func TestSite(t *testing.T) {
 	}
 }
 
-// The signature is one that cosign and openssl verify, and the same each time.
+// TestSignature checks that cosign and openssl can verify the signature, and that it is deterministic.
 func TestSignature(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -338,19 +338,19 @@ func TestSection(t *testing.T) {
 	const log = "# Changelog\n\n## Unreleased\n\n- new\n\n## 1.2.3\n\n- fixed\n\n### More\n\n- too\n\n## 1.2.2\n"
 
 	for version, want := range map[string]string{
-		"1.2.3": "- fixed\n\n### More\n\n- too\n\n### Besides\n\n- new", "1.3.0-rc.1": "- new", "1.2.2": "- new",
+		"1.2.3": "- fixed\n\n### More\n\n- too\n\n### Other changes\n\n- new", "1.3.0-rc.1": "- new", "1.2.2": "- new",
 	} {
-		if got, err := section(log, version); err != nil || got != want {
+		if got, err := sectionOf(log, version); err != nil || got != want {
 			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
 
-	if got, err := section(strings.Replace(log, "- new\n", "", 1), "1.2.3"); err != nil || got != "- fixed\n\n### More\n\n- too" {
+	if got, err := sectionOf(strings.Replace(log, "- new\n", "", 1), "1.2.3"); err != nil || got != "- fixed\n\n### More\n\n- too" {
 		t.Errorf("with nothing unreleased: %q, %v", got, err)
 	}
 
 	for _, version := range []string{"2.0.0", "1.2"} {
-		if _, err := section(log, version); err == nil || !strings.Contains(err.Error(), "## "+version) {
+		if _, err := sectionOf(log, version); err == nil || !strings.Contains(err.Error(), "## "+version) {
 			t.Errorf("a version that nobody has written of is released: %v", err)
 		}
 	}
@@ -359,18 +359,18 @@ func TestSection(t *testing.T) {
 func TestPlatforms(t *testing.T) {
 	t.Parallel()
 
-	if got, err := platforms("darwin/arm64 windows/amd64"); err != nil || len(got) != 2 || got[1] != (platform{"windows", "amd64"}) {
+	if got, err := parsePlatforms("darwin/arm64 windows/amd64"); err != nil || len(got) != 2 || got[1] != (platform{"windows", "amd64"}) {
 		t.Errorf("read as %v, %v", got, err)
 	}
 
 	for _, text := range []string{"darwin", "/arm64", "linux/amd64"} {
-		if _, err := platforms(text); err == nil || !strings.Contains(err.Error(), text) {
+		if _, err := parsePlatforms(text); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 
 	names := map[string]bool{}
-	for _, one := range fake(t).made() {
+	for _, one := range fake(t).programs() {
 		names[one.file()] = true
 	}
 

@@ -17,8 +17,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// sbom writes what the programs are made of, as the programs themselves say it.
-func (r *release) sbom() error {
+// writeSBOM writes an SBOM with the modules in the build information of the programs.
+func (r *release) writeSBOM() error {
 	product := cdx.Component{
 		BOMRef: "hyperfleet", Type: cdx.ComponentTypeApplication, Name: "hyperfleet", Version: r.version,
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}},
@@ -31,14 +31,14 @@ func (r *release) sbom() error {
 		dependencies []cdx.Dependency
 	)
 
-	for _, one := range r.made() {
-		program, needs, err := r.componentOf(one.file(), modules)
+	for _, m := range r.programs() {
+		program, dependency, err := r.componentOf(m.file(), modules)
 		if err != nil {
 			return err
 		}
 
 		programs = append(programs, program)
-		dependencies = append(dependencies, needs)
+		dependencies = append(dependencies, dependency)
 		*root.Dependencies = append(*root.Dependencies, program.BOMRef)
 	}
 
@@ -69,7 +69,8 @@ func (r *release) sbom() error {
 	return file.Close()
 }
 
-// componentOf is a program, and adds the modules in it.
+// componentOf returns the component and the dependencies of a program, and adds the program's modules to
+// modules.
 func (r *release) componentOf(file string, modules map[string]cdx.Component) (cdx.Component, cdx.Dependency, error) {
 	info, err := buildinfo.ReadFile(r.file(file))
 	if err != nil {
@@ -83,26 +84,26 @@ func (r *release) componentOf(file string, modules map[string]cdx.Component) (cd
 
 	library := library(&debug.Module{Path: "std", Version: strings.Replace(info.GoVersion, "go", "v", 1)})
 	modules[library.BOMRef] = library
-	needs := cdx.Dependency{Ref: file, Dependencies: &[]string{library.BOMRef}}
+	dependency := cdx.Dependency{Ref: file, Dependencies: &[]string{library.BOMRef}}
 
 	for _, module := range info.Deps {
 		if module.Replace != nil {
 			module = module.Replace
 		}
 
-		library := libraryOf(module)
+		library := libraryWithHash(module)
 		modules[library.BOMRef] = library
-		*needs.Dependencies = append(*needs.Dependencies, library.BOMRef)
+		*dependency.Dependencies = append(*dependency.Dependencies, library.BOMRef)
 	}
 
 	return cdx.Component{
 		BOMRef: file, Type: cdx.ComponentTypeApplication, Name: file, Version: r.version,
 		Hashes: &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}},
-	}, needs, nil
+	}, dependency, nil
 }
 
-// libraryOf is a module, with the hash that go.sum has of it.
-func libraryOf(module *debug.Module) cdx.Component {
+// libraryWithHash returns the component of a module with its hash in go.sum.
+func libraryWithHash(module *debug.Module) cdx.Component {
 	out := library(module)
 
 	if sum, ok := strings.CutPrefix(module.Sum, "h1:"); ok {

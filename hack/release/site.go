@@ -11,25 +11,25 @@ import (
 	"slices"
 )
 
-// site packs the documentation as a site, of the sources that the release is made of.
-func (r *release) site(ctx context.Context) error {
+// packSite builds the documentation site from the sources of the release and packs it.
+func (r *release) packSite(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "hyperfleet-site-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // what is left of it is in a folder for such things
+	defer os.RemoveAll(dir) //nolint:errcheck // the folder is temporary
 
 	cmd := exec.CommandContext(ctx, "go", "run", "-mod=readonly", "./hack/site", "-dist", dir, "-version", r.version)
 	cmd.Dir = r.root
-	cmd.Env = append(environ("GOFLAGS", "GOOS", "GOARCH"), "GOPROXY=off", "GOWORK=off")
+	cmd.Env = append(environWithout("GOFLAGS", "GOOS", "GOARCH"), "GOPROXY=off", "GOWORK=off")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("make it: %w\n%s", err, out)
+		return fmt.Errorf("build site: %w\n%s", err, out)
 	}
 
-	name := "hyperfleet-docs-" + r.plain()
+	name := "hyperfleet-docs-" + r.plainVersion()
 
-	entries, err := files(dir, name)
+	entries, err := readFolder(dir, name)
 	if err != nil {
 		return err
 	}

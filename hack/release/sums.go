@@ -23,8 +23,8 @@ const (
 	signatureFile = "SHA256SUMS.sig"
 )
 
-// checksums writes the sum of everything, as sha256sum does.
-func (r *release) checksums() error {
+// writeChecksums writes the SHA-256 checksums of all files in the format of sha256sum.
+func (r *release) writeChecksums() error {
 	items, err := os.ReadDir(r.dist)
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func sha256Of(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() //nolint:errcheck // the file is only read
 
 	sum := sha256.New()
 	if _, err := io.Copy(sum, file); err != nil {
@@ -59,13 +59,13 @@ func sha256Of(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// sign signs the sums, and so everything, in the form that both take:
+// sign signs the checksums, which cover all files. Both of these commands can verify the signature:
 //
 //	cosign verify-blob --key release.pub --signature SHA256SUMS.sig SHA256SUMS
 //	base64 -d SHA256SUMS.sig >sig && openssl dgst -sha256 -verify release.pub -signature sig SHA256SUMS
 func (r *release) sign() error {
 	if r.key == "" {
-		sayf("signature: there is none, for want of a key: give one by KEY=FILE")
+		logf("signature: skipped because no key is set: set KEY=FILE")
 
 		return nil
 	}
@@ -82,8 +82,7 @@ func (r *release) sign() error {
 
 	digest := sha256.Sum256(data)
 
-	// Without a source of randomness the signature follows from the key and what is signed
-	// (RFC 6979).
+	// Without a source of randomness, the signature is deterministic (RFC 6979).
 	signature, err := key.Sign(nil, digest[:], crypto.SHA256)
 	if err != nil {
 		return err
@@ -92,7 +91,7 @@ func (r *release) sign() error {
 	return r.write(signatureFile, base64.StdEncoding.EncodeToString(signature)+"\n")
 }
 
-// readKey reads an ECDSA key as openssl writes it: SEC 1 or PKCS 8, in PEM, unencrypted.
+// readKey reads an unencrypted ECDSA key in PEM, in the format SEC 1 or PKCS 8. openssl writes both.
 func readKey(file string) (*ecdsa.PrivateKey, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -109,11 +108,11 @@ func readKey(file string) (*ecdsa.PrivateKey, error) {
 				return nil, err
 			}
 
-			if ec, is := key.(*ecdsa.PrivateKey); is {
-				return ec, nil
+			if ecdsaKey, ok := key.(*ecdsa.PrivateKey); ok {
+				return ecdsaKey, nil
 			}
 		}
 	}
 
-	return nil, errors.New("it has no ECDSA key in PEM: openssl ecparam -name prime256v1 -genkey -noout makes one")
+	return nil, errors.New("no ECDSA key in PEM found: create one with openssl ecparam -name prime256v1 -genkey -noout")
 }

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// entry is a file of a tar; a folder, if its name ends in a slash.
+// entry is a file in a tar file. If its name ends with a slash, the entry is a folder.
 type entry struct {
 	name string
-	// file it is read from; else data.
+	// file is the path of the file with the content. If it is empty, data is the content.
 	file string
 	data []byte
 	mode int64
@@ -25,21 +25,21 @@ type entry struct {
 
 func byName(a, b entry) int { return cmp.Compare(a.name, b.name) }
 
-// writeTar writes the entries as they come, all of root's and of one time.
-func writeTar(out io.Writer, entries []entry, at time.Time) error {
+// writeTar writes the entries in order. All entries have the owner root and the same modification time.
+func writeTar(out io.Writer, entries []entry, modTime time.Time) error {
 	archive := tar.NewWriter(out)
 
 	for _, e := range entries {
-		if err := e.write(archive, at); err != nil {
-			return fmt.Errorf("write %s into a tar: %w", e.name, err)
+		if err := e.write(archive, modTime); err != nil {
+			return fmt.Errorf("write %s to a tar file: %w", e.name, err)
 		}
 	}
 
 	return archive.Close()
 }
 
-func (e entry) write(archive *tar.Writer, at time.Time) error {
-	header := &tar.Header{Name: e.name, Mode: e.mode, ModTime: at.UTC(), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+func (e entry) write(archive *tar.Writer, modTime time.Time) error {
+	header := &tar.Header{Name: e.name, Mode: e.mode, ModTime: modTime.UTC(), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
 
 	if strings.HasSuffix(e.name, "/") {
 		header.Typeflag = tar.TypeDir
@@ -63,7 +63,7 @@ func (e entry) write(archive *tar.Writer, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() //nolint:errcheck // the file is only read
 
 	info, err := file.Stat()
 	if err != nil {
@@ -81,10 +81,10 @@ func (e entry) write(archive *tar.Writer, at time.Time) error {
 	return err
 }
 
-func absolute(path string) (string, error) {
+func absolutePath(path string) (string, error) {
 	out, err := filepath.Abs(path)
 	if err != nil {
-		return "", fmt.Errorf("find %s: %w", path, err)
+		return "", fmt.Errorf("resolve path %s: %w", path, err)
 	}
 
 	return out, nil

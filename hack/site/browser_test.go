@@ -13,29 +13,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/browser"
 )
 
-// pictures is where those who want to look find what the browser has drawn.
+// pictures is the folder for screenshots of the pages. It is empty if no screenshots are wanted.
 var pictures = flag.String("pictures", "", "folder for pictures of the pages")
 
-// onDisk is the site in a folder, as a file:// address.
+// onDisk writes the site to a folder, and returns the folder and its file:// URL.
 func onDisk(t *testing.T) (dir, address string) {
 	t.Helper()
 
 	dir = filepath.Join(t.TempDir(), "site")
-	if err := write(dir, files(t)); err != nil {
+	if err := writeFiles(dir, files(t)); err != nil {
 		t.Fatal(err)
 	}
 
 	return dir, "file://" + filepath.ToSlash(dir)
 }
 
-// A browser finds things in the pages of a folder, without a server and without the net.
+// The search works in a browser without a server and without a network.
 func TestSearch(t *testing.T) { //nolint:paralleltest // one browser at a time
 	_, address := onDisk(t)
 
 	for query, want := range map[string]string{
 		"scale+set":            "docs/guides/scale-sets.html",
 		"maxReplicas":          "docs/reference/api.html",
-		"tutorial+nothingness": "Nothing has all of these words.",
+		"tutorial+nothingness": "No section has all of these words.",
 		"(+%5B+*":              "<article>", // no words: the page stays as it is
 		"%3Cimg+src=x%3E+pool": "",
 	} {
@@ -56,12 +56,12 @@ func TestSearch(t *testing.T) { //nolint:paralleltest // one browser at a time
 		}
 
 		if strings.Contains(results, "<img src=x") {
-			t.Errorf("%s: what is asked for is markup", query)
+			t.Errorf("%s: the query is rendered as markup", query)
 		}
 	}
 }
 
-// Pages are drawn light and dark, wide and narrow, and printed.
+// The pages can be rendered in light and dark, wide and narrow, and printed.
 func TestPictures(t *testing.T) { //nolint:paralleltest // one browser at a time
 	_, address := onDisk(t)
 

@@ -19,23 +19,23 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// home is the site's first page, which no file of Markdown is.
+// home is the home page of the site. It is not made from a Markdown file.
 const home = "index.html"
 
-// sheet is what the layout shows.
-type sheet struct {
-	// Top leads to the site's top.
+// layoutData is the data for the layout templates.
+type layoutData struct {
+	// Top is the relative path to the root folder of the site.
 	Top, Title, Version, Home string
-	Readers                   []reader
-	// Page is nil for pages that are made here.
+	Readers                   []audience
+	// Page is nil for pages that are not made from a Markdown file.
 	Page       *page
 	Body       template.HTML
 	Contents   []heading
 	Prev, Next *page
 }
 
-// files are all files of the site.
-func (s *site) files() (map[string][]byte, error) {
+// renderFiles returns the content of all files of the site by name.
+func (s *site) renderFiles() (map[string][]byte, error) {
 	layout, err := template.New("").ParseFS(assets, "assets/*.html")
 	if err != nil {
 		return nil, err
@@ -44,19 +44,19 @@ func (s *site) files() (map[string][]byte, error) {
 	out := map[string][]byte{}
 
 	for i, p := range s.pages {
-		s.resolve(p)
+		s.resolveLinks(p)
 
 		var body bytes.Buffer
 		if err := markdown().Renderer().Render(&body, p.source, p.tree); err != nil {
 			return nil, fmt.Errorf("render %s: %w", p.file, err)
 		}
 
-		if err := s.around(p, &body); err != nil {
+		if err := s.addFolderList(p, &body); err != nil {
 			return nil, err
 		}
 
-		sh := s.sheet(p.Out, p.Title)
-		sh.Page, sh.Body, sh.Contents = p, template.HTML(body.String()), contents(p.Headings) //nolint:gosec // our own pages
+		sh := s.newLayoutData(p.Out, p.Title)
+		sh.Page, sh.Body, sh.Contents = p, template.HTML(body.String()), listContents(p.Headings) //nolint:gosec // our own pages
 
 		if i > 0 {
 			sh.Prev = s.pages[i-1]
@@ -66,20 +66,20 @@ func (s *site) files() (map[string][]byte, error) {
 			sh.Next = s.pages[i+1]
 		}
 
-		if out[p.Out], err = execute(layout, "page", sh); err != nil {
+		if out[p.Out], err = renderTemplate(layout, "page", sh); err != nil {
 			return nil, err
 		}
 	}
 
-	if out[home], err = execute(layout, "home", s.sheet(home, "Documentation")); err != nil {
+	if out[home], err = renderTemplate(layout, "home", s.newLayoutData(home, "Documentation")); err != nil {
 		return nil, err
 	}
 
-	if err := s.sources(layout, out); err != nil {
+	if err := s.addSources(layout, out); err != nil {
 		return nil, err
 	}
 
-	if out["search-index.js"], err = s.index(); err != nil {
+	if out["search-index.js"], err = s.renderIndex(); err != nil {
 		return nil, err
 	}
 
@@ -92,21 +92,22 @@ func (s *site) files() (map[string][]byte, error) {
 	return out, nil
 }
 
-func (s *site) sheet(out, title string) sheet {
-	return sheet{Top: top(out), Title: title, Version: s.version, Home: home, Readers: s.readers}
+func (s *site) newLayoutData(out, title string) layoutData {
+	return layoutData{Top: pathToTop(out), Title: title, Version: s.version, Home: home, Readers: s.readers}
 }
 
-func execute(layout *template.Template, name string, sh sheet) ([]byte, error) {
+func renderTemplate(layout *template.Template, name string, sh layoutData) ([]byte, error) {
 	var out bytes.Buffer
 	if err := layout.ExecuteTemplate(&out, name, sh); err != nil {
-		return nil, fmt.Errorf("make %s: %w", sh.Title, err)
+		return nil, fmt.Errorf("render %s: %w", sh.Title, err)
 	}
 
 	return out.Bytes(), nil
 }
 
-// contents are the headings that a page lists beside it, if it is worth it.
-func contents(all []heading) []heading {
+// listContents returns the headings of level 2 for the table of contents, or nil if a page has fewer than
+// three of them.
+func listContents(all []heading) []heading {
 	var out []heading
 
 	for _, h := range all {
@@ -122,10 +123,11 @@ func contents(all []heading) []heading {
 	return out
 }
 
-// sources adds the files and folders that pages link to. What is in a linked folder is added too.
-func (s *site) sources(layout *template.Template, out map[string][]byte) error {
-	for todo := slices.Sorted(maps.Keys(s.linked)); len(todo) > 0; todo = todo[1:] {
-		file := todo[0]
+// addSources adds the files and folders to which pages link. For a linked folder, it also adds the content of
+// the folder.
+func (s *site) addSources(layout *template.Template, out map[string][]byte) error {
+	for queue := slices.Sorted(maps.Keys(s.linked)); len(queue) > 0; queue = queue[1:] {
+		file := queue[0]
 		local := filepath.Join(s.root, filepath.FromSlash(file))
 
 		info, err := os.Stat(local)
@@ -150,13 +152,13 @@ func (s *site) sources(layout *template.Template, out map[string][]byte) error {
 
 		switch {
 		case info.IsDir():
-			var more []string
-			body, more, err = s.folder(file, name)
-			todo = append(todo, more...)
+			var inner []string
+			body, inner, err = s.renderFolder(file, name)
+			queue = append(queue, inner...)
 		case isImage(file):
 			out[name], err = os.ReadFile(local)
 		default:
-			body, err = source(local)
+			body, err = renderSource(local)
 		}
 
 		if err != nil {
@@ -164,10 +166,10 @@ func (s *site) sources(layout *template.Template, out map[string][]byte) error {
 		}
 
 		if body != "" {
-			sh := s.sheet(name, file)
+			sh := s.newLayoutData(name, file)
 			sh.Body = body
 
-			if out[name], err = execute(layout, "page", sh); err != nil {
+			if out[name], err = renderTemplate(layout, "page", sh); err != nil {
 				return err
 			}
 		}
@@ -176,16 +178,16 @@ func (s *site) sources(layout *template.Template, out map[string][]byte) error {
 	return nil
 }
 
-// around adds to the README of a folder what lies beside it. The folders of the documentation
-// have indexes of their own.
-func (s *site) around(p *page, body *bytes.Buffer) error {
+// addFolderList adds a list of the files in a folder to the README of the folder. It skips the root folder and
+// the folders below docs, which have their own indexes.
+func (s *site) addFolderList(p *page, body *bytes.Buffer) error {
 	folder := path.Dir(p.file)
 	if path.Base(p.file) != "README.md" || folder == "." || strings.HasPrefix(folder, "docs/") {
 		return nil
 	}
 
-	list, more, err := s.folder(folder, p.Out)
-	for _, file := range more {
+	list, files, err := s.renderFolder(folder, p.Out)
+	for _, file := range files {
 		s.linked[file] = true
 	}
 
@@ -195,16 +197,17 @@ func (s *site) around(p *page, body *bytes.Buffer) error {
 	return err
 }
 
-// folder lists what is in a folder, and gives what of it is to be added.
-func (s *site) folder(folder, from string) (template.HTML, []string, error) {
+// renderFolder returns a list of links to the files of a folder, and the files that are not pages. The caller
+// must add these files to the site.
+func (s *site) renderFolder(folder, from string) (template.HTML, []string, error) {
 	entries, err := os.ReadDir(filepath.Join(s.root, filepath.FromSlash(folder)))
 	if err != nil {
 		return "", nil, err
 	}
 
 	var (
-		body strings.Builder
-		more []string
+		body  strings.Builder
+		files []string
 	)
 
 	body.WriteString("<ul>\n")
@@ -212,26 +215,26 @@ func (s *site) folder(folder, from string) (template.HTML, []string, error) {
 	for _, entry := range entries {
 		file := folder + "/" + entry.Name()
 
-		to, why := s.target(file, "")
-		if why != "" {
-			return "", nil, fmt.Errorf("list %s: %s", file, why)
+		target, problem := s.findTarget(file, "")
+		if problem != "" {
+			return "", nil, fmt.Errorf("list %s: %s", file, problem)
 		}
 
 		if s.byFile[file] == nil {
-			more = append(more, file)
+			files = append(files, file)
 		}
 
 		fmt.Fprintf(&body, "<li><a href=\"%s\">%s</a></li>\n",
-			template.HTMLEscapeString(relative(from, to)), template.HTMLEscapeString(entry.Name()))
+			template.HTMLEscapeString(relativePath(from, target)), template.HTMLEscapeString(entry.Name()))
 	}
 
 	body.WriteString("</ul>\n")
 
-	return template.HTML(body.String()), more, nil //nolint:gosec // escaped above
+	return template.HTML(body.String()), files, nil //nolint:gosec // escaped above
 }
 
-// source shows a text file, with an anchor for each line, and for each function by its name.
-func source(local string) (template.HTML, error) {
+// renderSource returns a text file as HTML, with an anchor for each line and for each function.
+func renderSource(local string) (template.HTML, error) {
 	text, err := os.ReadFile(local)
 	if err != nil {
 		return "", err

@@ -15,11 +15,11 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// sourceDir is the folder of the site for files that are no pages.
+// sourceDir is the folder of the site for files that are not pages.
 const sourceDir = "source"
 
-// resolve makes the links of a page those of the site, and notes the broken ones.
-func (s *site) resolve(p *page) {
+// resolveLinks replaces the links of a page by links in the site, and records broken links.
+func (s *site) resolveLinks(p *page) {
 	_ = ast.Walk(p.tree, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
 			return ast.WalkContinue, nil
@@ -27,72 +27,74 @@ func (s *site) resolve(p *page) {
 
 		switch node := node.(type) {
 		case *ast.Link:
-			node.Destination = []byte(s.link(p, string(node.Destination)))
+			node.Destination = []byte(s.resolveLink(p, string(node.Destination)))
 		case *ast.Image:
-			node.Destination = []byte(s.link(p, string(node.Destination)))
+			node.Destination = []byte(s.resolveLink(p, string(node.Destination)))
 		}
 
 		return ast.WalkContinue, nil
 	})
 }
 
-// link is what a link of a page is in the site.
-func (s *site) link(p *page, link string) string {
-	to, err := url.Parse(link)
+// resolveLink returns the link in the site for a link in a page. It returns external links and broken links
+// unchanged.
+func (s *site) resolveLink(p *page, link string) string {
+	target, err := url.Parse(link)
 
 	switch {
 	case err != nil:
-		s.fails(p, link, err.Error())
+		s.addBroken(p, link, err.Error())
 
 		return link
-	case to.Scheme != "" || to.Host != "":
+	case target.Scheme != "" || target.Host != "":
 		return link
 	}
 
 	file := p.file
-	if to.Path != "" {
-		file = path.Join(path.Dir(p.file), to.Path)
+	if target.Path != "" {
+		file = path.Join(path.Dir(p.file), target.Path)
 	}
 
-	out, why := s.target(file, to.Fragment)
-	if why != "" {
-		s.fails(p, link, why)
+	out, problem := s.findTarget(file, target.Fragment)
+	if problem != "" {
+		s.addBroken(p, link, problem)
 
 		return link
 	}
 
-	if to.Fragment != "" {
-		out += "#" + to.Fragment
+	if target.Fragment != "" {
+		out += "#" + target.Fragment
 	}
 
-	return relative(p.Out, out)
+	return relativePath(p.Out, out)
 }
 
-func (s *site) fails(p *page, link, why string) {
-	s.broken = append(s.broken, broken{p.file, link, why})
+func (s *site) addBroken(p *page, link, problem string) {
+	s.broken = append(s.broken, brokenLink{p.file, link, problem})
 }
 
-// target is where a file or folder is in the site, or why it is not there.
-func (s *site) target(file, fragment string) (out, why string) {
-	if other := s.byFile[file]; other != nil {
-		if fragment != "" && !other.anchors[fragment] {
+// findTarget returns the path of a file or folder in the site, or else the problem with the link. It records
+// files that are not pages in linked.
+func (s *site) findTarget(file, fragment string) (out, problem string) {
+	if p := s.byFile[file]; p != nil {
+		if fragment != "" && !p.anchors[fragment] {
 			return "", "the page has no such heading"
 		}
 
-		return other.Out, ""
+		return p.Out, ""
 	}
 
 	if strings.HasPrefix(file, "..") {
-		return "", "it leads out of the project"
+		return "", "the link points out of the project"
 	}
 
 	info, err := os.Stat(filepath.Join(s.root, filepath.FromSlash(file)))
 
 	switch {
 	case err != nil:
-		return "", "there is no such file"
+		return "", "no such file"
 	case info.IsDir() && s.byFile[file+"/README.md"] != nil:
-		return s.target(file+"/README.md", fragment)
+		return s.findTarget(file+"/README.md", fragment)
 	case info.IsDir() && fragment != "":
 		return "", "a folder has no headings"
 	}
@@ -121,7 +123,8 @@ var (
 	funcLine   = regexp.MustCompile(`^func (\w+)\(`)
 )
 
-// hasAnchor says whether a file that is no page has the line, as #L12, or the function.
+// hasAnchor returns true if the anchor is a line, as in #L12, or a function of a file that is not a page. It
+// does not check that the line exists.
 func hasAnchor(text []byte, anchor string) bool {
 	return lineAnchor.MatchString(anchor) || bytes.Contains(append([]byte("\n"), text...), []byte("\nfunc "+anchor+"("))
 }
@@ -135,10 +138,10 @@ func isImage(file string) bool {
 	return false
 }
 
-// relative is the way from one file of the site to another, by the site's top.
-func relative(from, to string) string {
-	return top(from) + to
+// relativePath returns the relative path from one file of the site to another.
+func relativePath(from, to string) string {
+	return pathToTop(from) + to
 }
 
-// top leads from a file of the site to the folder that all is in.
-func top(from string) string { return strings.Repeat("../", strings.Count(from, "/")) }
+// pathToTop returns the relative path from a file of the site to the root folder of the site.
+func pathToTop(from string) string { return strings.Repeat("../", strings.Count(from, "/")) }

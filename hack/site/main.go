@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command site makes a site of the documentation: pages by reader and by task, a search that
-// needs no server, and every file that the pages link to. It needs no network, nor do the pages;
-// the same sources make the same bytes. A link to something that is not there is an error.
+// Command site builds a website of the documentation. The site has the pages by audience and task, a search
+// that needs no server, and all files to which the pages link. The command and the pages need no network. The
+// output is deterministic. A broken link is an error.
 package main
 
 import (
@@ -15,9 +15,9 @@ import (
 )
 
 func main() {
-	root := flag.String("root", ".", "the checkout")
-	dist := flag.String("dist", "dist/site", "folder that the site goes to; it is emptied")
-	version := flag.String("version", "", "version that the pages name")
+	root := flag.String("root", ".", "folder of the checkout")
+	dist := flag.String("dist", "dist/site", "output folder; its content is deleted")
+	version := flag.String("version", "", "version that the pages show")
 	flag.Parse()
 
 	if err := run(*root, *dist, *version); err != nil {
@@ -27,33 +27,33 @@ func main() {
 }
 
 func run(root, dist, version string) error {
-	site, err := load(root, readers())
+	site, err := loadSite(root, audiences())
 	if err != nil {
 		return err
 	}
 
 	site.version = version
 
-	files, err := site.files()
+	files, err := site.renderFiles()
 	if err != nil {
 		return err
 	}
 
 	if len(site.broken) > 0 {
-		return fmt.Errorf("links to what is not there:\n%s", table(site.broken))
+		return fmt.Errorf("broken links:\n%s", formatBrokenLinks(site.broken))
 	}
 
-	if err := write(dist, files); err != nil {
+	if err := writeFiles(dist, files); err != nil {
 		return err
 	}
 
-	fmt.Fprintf(os.Stderr, "site: %d pages, %d files in all: open %s\n", len(site.pages), len(files), filepath.Join(dist, home))
+	fmt.Fprintf(os.Stderr, "site: %d pages, %d files in total: open %s\n", len(site.pages), len(files), filepath.Join(dist, home))
 
 	return nil
 }
 
-// write replaces what is in dist.
-func write(dist string, files map[string][]byte) error {
+// writeFiles replaces the content of dist.
+func writeFiles(dist string, files map[string][]byte) error {
 	if err := os.RemoveAll(dist); err != nil {
 		return fmt.Errorf("empty %s: %w", dist, err)
 	}
@@ -61,8 +61,8 @@ func write(dist string, files map[string][]byte) error {
 	for name, data := range files {
 		file := filepath.Join(dist, filepath.FromSlash(name))
 
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // a site is for everybody
-			return fmt.Errorf("make the folder of %s: %w", file, err)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // all users can read the site
+			return fmt.Errorf("create the folder of %s: %w", file, err)
 		}
 
 		if err := os.WriteFile(file, data, 0o644); err != nil {
@@ -73,11 +73,11 @@ func write(dist string, files map[string][]byte) error {
 	return nil
 }
 
-// broken is a link that leads nowhere.
-type broken struct{ page, link, why string }
+// brokenLink is a link whose target does not exist.
+type brokenLink struct{ page, link, problem string }
 
-// table shows broken links, one a line.
-func table(links []broken) string {
+// formatBrokenLinks returns a table of broken links, one for each line.
+func formatBrokenLinks(links []brokenLink) string {
 	width := [2]int{}
 	for _, l := range links {
 		width[0], width[1] = max(width[0], len(l.page)), max(width[1], len(l.link))
@@ -85,7 +85,7 @@ func table(links []broken) string {
 
 	var out strings.Builder
 	for _, l := range links {
-		fmt.Fprintf(&out, "%-*s  %-*s  %s\n", width[0], l.page, width[1], l.link, l.why)
+		fmt.Fprintf(&out, "%-*s  %-*s  %s\n", width[0], l.page, width[1], l.link, l.problem)
 	}
 
 	return out.String()

@@ -10,27 +10,27 @@ import (
 	"strings"
 )
 
-// reader is somebody with a matter of their own: the pages for them, by task.
-type reader struct {
+// audience is a group of readers, with the pages for them by task.
+type audience struct {
 	Title, About string
 	Tasks        []task
 }
 
-// task is what a reader is about to do, and the pages on it.
+// task is a task of a reader, with the pages about it.
 type task struct {
 	Title string
 	pages []string
 	Pages []*page
 }
 
-// readers are all of them, in the order that the site shows them in. Pages are named by their
-// files, in docs/ unless they begin with a slash; DIR/* is whatever else is in a folder.
-func readers() []reader {
-	return append([]reader{
+// audiences returns all audiences in the order of the site. pages has paths relative to docs/, or relative to
+// the root folder if they start with a slash. DIR/* stands for the other pages in a folder.
+func audiences() []audience {
+	return append([]audience{
 		{
 			Title: "Runners", About: "A fresh virtual machine for every CI job, on your own hypervisors.",
 			Tasks: []task{
-				{Title: "Try it, and start", pages: []string{"/README.md", "start/demo.md", "start/runners.md"}},
+				{Title: "Get started", pages: []string{"/README.md", "start/demo.md", "start/runners.md"}},
 				{Title: "Prepare a hypervisor", pages: []string{
 					"guides/proxmox-permissions.md", "guides/proxmox-template.md", "guides/kubevirt-runners.md",
 				}},
@@ -41,70 +41,70 @@ func readers() []reader {
 				{Title: "Run pools and jobs", pages: []string{
 					"guides/pools.md", "guides/jobs.md", "guides/cache.md", "/deploy/samples/README.md",
 				}},
-				{Title: "Keep secrets and teams apart", pages: []string{
+				{Title: "Secure tenants and credentials", pages: []string{
 					"guides/tenants.md", "guides/credentials.md", "guides/identity.md", "guides/tpm.md", "guides/threat-model.md",
 				}},
 			},
 		},
 		{
-			Title: "Addresses and names", About: "Fixed addresses for machines and node pools, and their records in DNS.",
+			Title: "Addresses and names", About: "Static addresses and DNS records for machines and node pools.",
 			Tasks: []task{
-				{Title: "Give machines addresses", pages: []string{"guides/addresses.md", "guides/kubevirt.md"}},
-				{Title: "Give machines names", pages: []string{"guides/dns.md"}},
-				{Title: "Look it up", pages: []string{"reference/addresses.md"}},
+				{Title: "Assign addresses", pages: []string{"guides/addresses.md", "guides/kubevirt.md"}},
+				{Title: "Assign DNS names", pages: []string{"guides/dns.md"}},
+				{Title: "Reference", pages: []string{"reference/addresses.md"}},
 			},
 		},
 		{
-			Title: "Hosts", About: "Macs at Scaleway and Linux hosts, kept on one configuration over SSH.",
-			Tasks: []task{{Title: "Keep hosts", pages: []string{"guides/hosts.md", "guides/mac-hosts.md"}}},
+			Title: "Hosts", About: "Configuration of Macs at Scaleway and of Linux hosts over SSH.",
+			Tasks: []task{{Title: "Configure hosts", pages: []string{"guides/hosts.md", "guides/mac-hosts.md"}}},
 		},
 		{
 			Title: "Bridge", About: "Hosted control planes for DPU clusters.",
-			Tasks: []task{{Title: "Give DPUs a cluster", pages: []string{"guides/bridge.md"}}},
+			Tasks: []task{{Title: "Create clusters for DPUs", pages: []string{"guides/bridge.md"}}},
 		},
 		{
-			Title: "Fleet platform", About: "Desired state in an API, and adapters that make objects of it on clusters.",
+			Title: "Fleet platform", About: "An API for desired state, and adapters that create objects on clusters from it.",
 			Tasks: []task{
-				{Title: "Start", pages: []string{"start/platform.md", "guides/first-adapter.md"}},
-				{Title: "Run it", pages: []string{"guides/platform.md", "guides/objects.md", "guides/lifecycle-gates.md"}},
-				{Title: "Look it up", pages: []string{
+				{Title: "Get started", pages: []string{"start/platform.md", "guides/first-adapter.md"}},
+				{Title: "Run the platform", pages: []string{"guides/platform.md", "guides/objects.md", "guides/lifecycle-gates.md"}},
+				{Title: "Reference", pages: []string{
 					"reference/fleet-api.md", "reference/search.md", "reference/sentinel.md", "reference/adapter.md",
 					"reference/task-file.md", "reference/sweep.md",
 				}},
 			},
 		},
-	}, running()...)
+	}, operationAudiences()...)
 }
 
-// running are those who run it, look something up or change it.
-func running() []reader {
-	return []reader{
+// operationAudiences returns the audiences that operate HyperFleet, look up details, or change the code.
+func operationAudiences() []audience {
+	return []audience{
 		{
-			Title: "Operate", About: "Install, watch, upgrade, back up, repair, remove.",
+			Title: "Operate", About: "Install, monitor, upgrade, back up, repair, uninstall.",
 			Tasks: []task{
-				{Title: "Install and keep", pages: []string{
+				{Title: "Install and maintain", pages: []string{
 					"operate/README.md", "operate/install.md", "operate/tls.md", "operate/sizing.md", "operate/logs.md", "operate/upgrade.md",
 					"operate/backup.md", "operate/rotation.md", "guides/uninstall.md", "operate/*",
 				}},
-				{Title: "Watch", pages: []string{"guides/web.md", "guides/monitoring.md", "reference/metrics.md", "reference/tracing.md"}},
-				{Title: "Find out what is wrong", pages: []string{"guides/doctor.md", "guides/trouble.md", "reference/conditions.md"}},
-				{Title: "Answer an alert", pages: []string{"runbooks/README.md", "runbooks/*"}},
+				{Title: "Monitor", pages: []string{"guides/web.md", "guides/monitoring.md", "reference/metrics.md", "reference/tracing.md"}},
+				{Title: "Troubleshoot", pages: []string{"guides/doctor.md", "guides/trouble.md", "reference/conditions.md"}},
+				{Title: "Respond to alerts", pages: []string{"runbooks/README.md", "runbooks/*"}},
 			},
 		},
 		{
-			Title: "Reference", About: "Every field, setting and promise.",
+			Title: "Reference", About: "All fields, configuration keys and guarantees.",
 			Tasks: []task{
-				{Title: "Write objects and settings", pages: []string{
-					"reference/api.md", "reference/config.md", "reference/cloud-init.md", "reference/limits.md",
+				{Title: "Objects and configuration", pages: []string{
+					"reference/glossary.md", "reference/api.md", "reference/config.md", "reference/cloud-init.md", "reference/limits.md",
 				}},
-				{Title: "Compare and measure", pages: []string{
-					"reference/features.md", "benchmarks.md", "reference/properties.md", "reference/*",
+				{Title: "Features and benchmarks", pages: []string{
+					"reference/features.md", "reference/tested-with.md", "benchmarks.md", "reference/properties.md", "reference/*",
 				}},
-				{Title: "Follow the project", pages: []string{"/CHANGELOG.md", "/SECURITY.md"}},
+				{Title: "Project", pages: []string{"/CHANGELOG.md", "/SECURITY.md"}},
 			},
 		},
 		{
-			Title: "Contribute", About: "How it is built, tested and decided.",
+			Title: "Contribute", About: "Code, tests and design decisions.",
 			Tasks: []task{
 				{Title: "Change the code", pages: []string{
 					"/CONTRIBUTING.md", "/ARCHITECTURE.md", "guides/write-a-provider.md", "guides/test-against-proxmox.md", "pvesim.md",
@@ -115,35 +115,35 @@ func running() []reader {
 	}
 }
 
-// names are what pages are called in lists, where their titles would not say enough.
-func names() map[string]string {
+// pageNames returns the names of pages in lists, for pages whose titles are not clear in a list.
+func pageNames() map[string]string {
 	return map[string]string{
-		"README.md": "What HyperFleet is", "ARCHITECTURE.md": "Architecture: the map", "docs/operate/README.md": "Overview",
+		"README.md": "What is HyperFleet?", "ARCHITECTURE.md": "Architecture", "docs/operate/README.md": "Overview",
 		"docs/runbooks/README.md": "All alerts", "docs/adr/README.md": "All decisions",
 	}
 }
 
-// place gives the files of the pages by reader and task, without the pages themselves.
-func place(root string, all []reader) ([]reader, error) {
-	named := map[string]bool{}
+// resolvePages replaces the page names of all tasks by paths in the checkout. It does not load the pages.
+func resolvePages(root string, all []audience) ([]audience, error) {
+	listed := map[string]bool{}
 
 	for i := range all {
 		for j := range all[i].Tasks {
 			for k, name := range all[i].Tasks[j].pages {
 				name = "docs/" + name
-				if below, atRoot := strings.CutPrefix(name, "docs//"); atRoot {
-					name = below
+				if rootName, isAtRoot := strings.CutPrefix(name, "docs//"); isAtRoot {
+					name = rootName
 				}
 
 				all[i].Tasks[j].pages[k] = name
-				named[name] = true
+				listed[name] = true
 			}
 		}
 	}
 
 	for i := range all {
 		for j := range all[i].Tasks {
-			files, err := expand(root, all[i].Tasks[j].pages, named)
+			files, err := expand(root, all[i].Tasks[j].pages, listed)
 			if err != nil {
 				return nil, err
 			}
@@ -155,8 +155,8 @@ func place(root string, all []reader) ([]reader, error) {
 	return all, nil
 }
 
-// expand puts the files that no task names in place of DIR/*.
-func expand(root string, names []string, named map[string]bool) ([]string, error) {
+// expand replaces DIR/* by the pages in the folder that no task lists.
+func expand(root string, names []string, listed map[string]bool) ([]string, error) {
 	var out []string
 
 	for _, name := range names {
@@ -174,7 +174,7 @@ func expand(root string, names []string, named map[string]bool) ([]string, error
 		}
 
 		for _, entry := range entries {
-			if file := folder + "/" + entry.Name(); strings.HasSuffix(file, ".md") && !named[file] {
+			if file := folder + "/" + entry.Name(); strings.HasSuffix(file, ".md") && !listed[file] {
 				out = append(out, file)
 			}
 		}
@@ -183,11 +183,11 @@ func expand(root string, names []string, named map[string]bool) ([]string, error
 	return slices.Clip(out), nil
 }
 
-// shown is how many pages of a task the first page lists at once.
-const shown = 8
+// maxFirst is the maximum number of pages of a task that the home page shows without a click.
+const maxFirst = 8
 
-// First are the pages of a task that the site's first page shows at once.
-func (t task) First() []*page { return t.Pages[:min(shown, len(t.Pages))] }
+// First returns the pages of a task that the home page shows without a click.
+func (t task) First() []*page { return t.Pages[:min(maxFirst, len(t.Pages))] }
 
-// Rest are the others.
-func (t task) Rest() []*page { return t.Pages[min(shown, len(t.Pages)):] }
+// Rest returns the remaining pages of a task.
+func (t task) Rest() []*page { return t.Pages[min(maxFirst, len(t.Pages)):] }

@@ -17,30 +17,30 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// site is what is read of a checkout.
+// site has the pages of a checkout.
 type site struct {
 	root    string
 	version string
-	readers []reader
-	// pages in the order of the readers, and by file.
+	readers []audience
+	// pages has the pages in the order of the audiences. byFile has the same pages by file.
 	pages  []*page
 	byFile map[string]*page
-	// linked are files and folders that are no pages and that a page links to.
+	// linked has the files and folders to which pages link and that are not pages.
 	linked map[string]bool
-	broken []broken
+	broken []brokenLink
 }
 
-// page is one file of Markdown.
+// page is a page of the site that is made from a Markdown file.
 type page struct {
-	// file in the checkout, such as docs/guides/pools.md, and in the site.
+	// file is the path in the checkout, for example docs/guides/pools.md. Out is the path in the site.
 	file, Out string
 	Title     string
-	// Name is what lists call it.
+	// Name is the name of the page in lists.
 	Name   string
 	Reader string
 	source []byte
 	tree   ast.Node
-	// anchors are the ids in the page.
+	// anchors has the IDs in the page.
 	anchors  map[string]bool
 	Headings []heading
 }
@@ -54,31 +54,31 @@ func markdown() goldmark.Markdown {
 	return goldmark.New(
 		goldmark.WithExtensions(extension.Table, extension.Strikethrough),
 		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
-		goldmark.WithRendererOptions(ours()),
+		goldmark.WithRendererOptions(nodeRenderers()),
 	)
 }
 
-// load reads the pages that readers have.
-func load(root string, all []reader) (*site, error) {
-	placed, err := place(root, all)
+// loadSite loads the pages of all audiences. A page must not belong to two tasks.
+func loadSite(root string, all []audience) (*site, error) {
+	resolved, err := resolvePages(root, all)
 	if err != nil {
 		return nil, err
 	}
 
-	s := &site{root: root, readers: placed, byFile: map[string]*page{}, linked: map[string]bool{}}
+	s := &site{root: root, readers: resolved, byFile: map[string]*page{}, linked: map[string]bool{}}
 
 	for i := range s.readers {
 		r := &s.readers[i]
 
 		for j := range r.Tasks {
 			for _, file := range r.Tasks[j].pages {
-				p, err := s.read(file)
+				p, err := s.loadPage(file)
 				if err != nil {
 					return nil, err
 				}
 
 				if s.byFile[file] != nil {
-					return nil, fmt.Errorf("page %s has two places: in hack/site/nav.go it needs one", file)
+					return nil, fmt.Errorf("page %s is listed twice in hack/site/nav.go: remove one of them", file)
 				}
 
 				p.Reader = r.Title
@@ -92,8 +92,8 @@ func load(root string, all []reader) (*site, error) {
 	return s, nil
 }
 
-// read reads one page.
-func (s *site) read(file string) (*page, error) {
+// loadPage reads and parses one page. A page must start with a title.
+func (s *site) loadPage(file string) (*page, error) {
 	source, err := os.ReadFile(filepath.Join(s.root, filepath.FromSlash(file)))
 	if err != nil {
 		return nil, err
@@ -103,14 +103,14 @@ func (s *site) read(file string) (*page, error) {
 	p.tree = markdown().Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext(parser.WithIDs(newIDs()))))
 
 	_ = ast.Walk(p.tree, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
-		found, is := node.(*ast.Heading)
-		if !is || !entering {
+		headingNode, isHeading := node.(*ast.Heading)
+		if !isHeading || !entering {
 			return ast.WalkContinue, nil
 		}
 
-		h := heading{Level: found.Level, Text: plain(found, source)}
-		if id, there := found.AttributeString("id"); there {
-			h.ID = string(id.([]byte)) //nolint:forcetypeassert,errcheck // goldmark's own
+		h := heading{Level: headingNode.Level, Text: plainText(headingNode, source)}
+		if id, ok := headingNode.AttributeString("id"); ok {
+			h.ID = string(id.([]byte)) //nolint:forcetypeassert,errcheck // goldmark sets []byte
 		}
 
 		p.anchors[h.ID] = true
@@ -120,17 +120,17 @@ func (s *site) read(file string) (*page, error) {
 	})
 
 	if len(p.Headings) == 0 || p.Headings[0].Level != 1 {
-		return nil, fmt.Errorf("page %s does not begin with a title", file)
+		return nil, fmt.Errorf("page %s does not start with a heading of level 1", file)
 	}
 
 	p.Title = p.Headings[0].Text
-	p.Name = cmp.Or(names()[file], p.Title)
+	p.Name = cmp.Or(pageNames()[file], p.Title)
 
 	return p, nil
 }
 
-// plain is the text of a node, without its marks.
-func plain(node ast.Node, source []byte) string {
+// plainText returns the text of a node without Markdown syntax.
+func plainText(node ast.Node, source []byte) string {
 	var out strings.Builder
 
 	_ = ast.Walk(node, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -161,25 +161,25 @@ func plain(node ast.Node, source []byte) string {
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
-// ids are the anchors of headings as GitHub makes them, which the pages' links rely on.
-type ids struct{ taken map[string]int }
+// ids generates the IDs of headings in the same way as GitHub, because the links in the pages use these IDs.
+type ids struct{ used map[string]int }
 
-func newIDs() *ids { return &ids{taken: map[string]int{}} }
+func newIDs() *ids { return &ids{used: map[string]int{}} }
 
-// Generate gives a heading's id: its text in lower case, without punctuation, with hyphens for
-// spaces, and with a number where there is one already.
+// Generate returns the ID of a heading. The ID is the text in lower case without punctuation and with hyphens
+// in place of spaces. If the page already has this ID, a number is appended.
 func (i *ids) Generate(value []byte, _ ast.NodeKind) []byte {
 	id := slug(string(value))
 
-	for n, taken := i.taken[id]; taken; n, taken = i.taken[id] {
-		i.taken[id] = n + 1
+	for n, taken := i.used[id]; taken; n, taken = i.used[id] {
+		i.used[id] = n + 1
 		id = fmt.Sprintf("%s-%d", id, n+1)
 	}
 
-	i.taken[id] = 0
+	i.used[id] = 0
 
 	return []byte(id)
 }
 
-// Put takes an id that was given by hand.
-func (i *ids) Put(value []byte) { i.taken[string(value)] = 0 }
+// Put records an ID that is set in the page.
+func (i *ids) Put(value []byte) { i.used[string(value)] = 0 }

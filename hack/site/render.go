@@ -14,24 +14,26 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// marker says which test runs a block of commands, or why none does.
+// marker matches a comment with the test that runs a block of commands, or the reason why no test runs it.
 var marker = regexp.MustCompile(`<!-- (run|not run): (.+?) -->`)
 
-// nodes renders what the site shows in a way of its own.
-type nodes struct{}
+// nodeRenderer renders HTML comments and code blocks.
+type nodeRenderer struct{}
 
-func ours() renderer.Option { return renderer.WithNodeRenderers(util.Prioritized(nodes{}, 100)) }
-
-// RegisterFuncs is goldmark's.
-func (nodes) RegisterFuncs(to renderer.NodeRendererFuncRegisterer) {
-	to.Register(ast.KindHTMLBlock, renderHTML)
-	to.Register(ast.KindFencedCodeBlock, renderCode)
+func nodeRenderers() renderer.Option {
+	return renderer.WithNodeRenderers(util.Prioritized(nodeRenderer{}, 100))
 }
 
-// renderHTML shows markers as a line above their commands. There is no other HTML in pages.
+// RegisterFuncs implements renderer.NodeRenderer.
+func (nodeRenderer) RegisterFuncs(registerer renderer.NodeRendererFuncRegisterer) {
+	registerer.Register(ast.KindHTMLBlock, renderHTML)
+	registerer.Register(ast.KindFencedCodeBlock, renderCode)
+}
+
+// renderHTML renders a marker as a line above its commands. It omits all other HTML, which pages do not use.
 func renderHTML(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
-	block, is := node.(*ast.HTMLBlock)
-	if !is || !entering {
+	block, isHTML := node.(*ast.HTMLBlock)
+	if !isHTML || !entering {
 		return ast.WalkContinue, nil
 	}
 
@@ -40,22 +42,23 @@ func renderHTML(w util.BufWriter, source []byte, node ast.Node, entering bool) (
 		raw = append(bytes.Clone(raw), block.ClosureLine.Value(source)...)
 	}
 
-	if says := marker.FindSubmatch(raw); says != nil {
-		what := "Not run by a test: " + html.EscapeString(string(says[2]))
-		if string(says[1]) == "run" {
-			what = "Run by the test <code>" + html.EscapeString(string(says[2])) + "</code>"
+	if match := marker.FindSubmatch(raw); match != nil {
+		text := "Not run by a test: " + html.EscapeString(string(match[2]))
+		if string(match[1]) == "run" {
+			text = "Run by the test <code>" + html.EscapeString(string(match[2])) + "</code>"
 		}
 
-		fmt.Fprintf(w, "<p class=\"run\">%s</p>\n", what)
+		fmt.Fprintf(w, "<p class=\"run\">%s</p>\n", text)
 	}
 
 	return ast.WalkContinue, nil
 }
 
-// renderCode shows diagrams as text with a caption: what draws them would have to come from the net.
+// renderCode renders code blocks. It renders a Mermaid diagram as text with a caption, because the library that
+// draws diagrams would have to be loaded from the Internet.
 func renderCode(w util.BufWriter, source []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
-	block, is := node.(*ast.FencedCodeBlock)
-	if !is || !entering {
+	block, isCode := node.(*ast.FencedCodeBlock)
+	if !isCode || !entering {
 		return ast.WalkContinue, nil
 	}
 
@@ -64,7 +67,7 @@ func renderCode(w util.BufWriter, source []byte, node ast.Node, entering bool) (
 
 	if language == "mermaid" {
 		fmt.Fprintf(w, "<figure class=\"diagram\"><pre tabindex=\"0\"><code>%s</code></pre>"+
-			"<figcaption>Diagram, as text (Mermaid): %s</figcaption></figure>\n", code, html.EscapeString(section(node, source)))
+			"<figcaption>Diagram, as text (Mermaid): %s</figcaption></figure>\n", code, html.EscapeString(sectionTitle(node, source)))
 
 		return ast.WalkSkipChildren, nil
 	}
@@ -74,11 +77,11 @@ func renderCode(w util.BufWriter, source []byte, node ast.Node, entering bool) (
 	return ast.WalkSkipChildren, nil
 }
 
-// section is the heading that a node is below.
-func section(node ast.Node, source []byte) string {
-	for at := node; at != nil; at = at.PreviousSibling() {
-		if h, is := at.(*ast.Heading); is {
-			return plain(h, source)
+// sectionTitle returns the text of the heading above a node.
+func sectionTitle(node ast.Node, source []byte) string {
+	for sibling := node; sibling != nil; sibling = sibling.PreviousSibling() {
+		if h, isHeading := sibling.(*ast.Heading); isHeading {
+			return plainText(h, source)
 		}
 	}
 

@@ -10,9 +10,9 @@ import (
 	"github.com/yuin/goldmark/ast"
 )
 
-// entry is a section of a page, as the search knows it.
+// entry is a section of a page in the search index.
 type entry struct {
-	// URL from the site's top, with the anchor.
+	// URL is relative to the root folder of the site and includes the anchor.
 	URL     string `json:"u"`
 	Reader  string `json:"r"`
 	Title   string `json:"t"`
@@ -20,8 +20,8 @@ type entry struct {
 	Text    string `json:"x"`
 }
 
-// entries are the sections of a page: one for each heading.
-func (p *page) entries() []entry {
+// indexEntries returns one entry for each heading of a page.
+func (p *page) indexEntries() []entry {
 	var (
 		out  []entry
 		text []string
@@ -36,10 +36,10 @@ func (p *page) entries() []entry {
 	}
 
 	for node := p.tree.FirstChild(); node != nil; node = node.NextSibling() {
-		h, is := node.(*ast.Heading)
-		if !is {
-			if said := plain(node, p.source); said != "" {
-				text = append(text, said)
+		h, isHeading := node.(*ast.Heading)
+		if !isHeading {
+			if paragraph := plainText(node, p.source); paragraph != "" {
+				text = append(text, paragraph)
 			}
 
 			continue
@@ -51,8 +51,8 @@ func (p *page) entries() []entry {
 
 		if h.Level > 1 {
 			id, _ := h.AttributeString("id")
-			e.Heading = plain(h, p.source)
-			e.URL += "#" + string(id.([]byte)) //nolint:forcetypeassert,errcheck // goldmark's own
+			e.Heading = plainText(h, p.source)
+			e.URL += "#" + string(id.([]byte)) //nolint:forcetypeassert,errcheck // goldmark sets []byte
 		}
 
 		out = append(out, e)
@@ -63,12 +63,12 @@ func (p *page) entries() []entry {
 	return out
 }
 
-// index is the script that gives the search all sections. It is a script, and not data to be
-// fetched, since pages of a folder may load scripts from it and nothing else.
-func (s *site) index() ([]byte, error) {
+// renderIndex returns a script that sets the search index. The index is a script and not a JSON file, because
+// pages that are opened from a folder can load scripts but cannot fetch data.
+func (s *site) renderIndex() ([]byte, error) {
 	all := []entry{}
 	for _, p := range s.pages {
-		all = append(all, p.entries()...)
+		all = append(all, p.indexEntries()...)
 	}
 
 	data, err := json.Marshal(all)

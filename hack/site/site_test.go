@@ -23,7 +23,7 @@ import (
 
 const checkout = "../.."
 
-// whole is the site of this checkout with its files.
+// whole returns the site of this checkout with its files.
 type whole struct {
 	*site
 
@@ -31,17 +31,17 @@ type whole struct {
 }
 
 func build() (whole, error) {
-	s, err := load(checkout, readers())
+	s, err := loadSite(checkout, audiences())
 	if err != nil {
 		return whole{}, err
 	}
 
-	all, err := s.files()
+	all, err := s.renderFiles()
 
 	return whole{s, all}, err
 }
 
-// made is made once for all tests, which only read it.
+// made is the site that all tests share. The tests only read it.
 var made = sync.OnceValues(build)
 
 func files(t *testing.T) map[string][]byte {
@@ -55,8 +55,7 @@ func files(t *testing.T) map[string][]byte {
 	return out.files
 }
 
-// Every link from README, CONTRIBUTING and docs to a page, a heading, a file, a line or a
-// function leads there.
+// All links from README, CONTRIBUTING and docs to pages, headings, files, lines and functions are valid.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 
@@ -66,7 +65,7 @@ func TestLinks(t *testing.T) {
 	}
 
 	if len(s.broken) > 0 {
-		t.Errorf("links to what is not there:\n%s", table(s.broken))
+		t.Errorf("broken links:\n%s", formatBrokenLinks(s.broken))
 	}
 
 	if len(s.linked) < 100 {
@@ -86,7 +85,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// attributes that lead somewhere.
+// attributes collects the attributes with URLs.
 func links(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) {
 	t.Helper()
 
@@ -113,8 +112,8 @@ func links(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) 
 	return to, loads, ids
 }
 
-// Links of the pages as they are made lead to files and ids of the site, and nothing that a
-// page loads comes from elsewhere, or by a way that a page of a folder does not have.
+// Links in the generated pages point to existing files and IDs of the site. Pages load resources only from the site, and
+// only in ways that work without a server.
 func TestPagesAreWhole(t *testing.T) {
 	t.Parallel()
 
@@ -127,14 +126,14 @@ func TestPagesAreWhole(t *testing.T) {
 		}
 	}
 
-	var wrong []broken
+	var wrong []brokenLink
 
 	for _, name := range slices.Sorted(maps.Keys(ids)) {
 		to, loads, _ := links(t, all[name])
 
 		for _, load := range loads {
 			if load != "data:," && (strings.Contains(load, ":") || all[path.Join(path.Dir(name), load)] == nil) {
-				wrong = append(wrong, broken{name, load, "is not loaded from the site"})
+				wrong = append(wrong, brokenLink{name, load, "is not loaded from the site"})
 			}
 		}
 
@@ -152,9 +151,9 @@ func TestPagesAreWhole(t *testing.T) {
 			switch {
 			case parsed.Scheme != "":
 			case all[file] == nil:
-				wrong = append(wrong, broken{name, link, "there is no such file"})
+				wrong = append(wrong, brokenLink{name, link, "there is no such file"})
 			case parsed.Fragment != "" && !ids[file][parsed.Fragment]:
-				wrong = append(wrong, broken{name, link, "there is no such id"})
+				wrong = append(wrong, brokenLink{name, link, "there is no such id"})
 			}
 		}
 
@@ -164,7 +163,7 @@ func TestPagesAreWhole(t *testing.T) {
 	}
 
 	if len(wrong) > 0 {
-		t.Errorf("links to what is not there:\n%s", table(wrong))
+		t.Errorf("broken links:\n%s", formatBrokenLinks(wrong))
 	}
 
 	if len(ids) < 150 {
@@ -178,7 +177,7 @@ func TestPagesAreWhole(t *testing.T) {
 	}
 }
 
-// fixture is a site of a few files; those in Markdown are its pages.
+// fixture returns a site with a few files. The Markdown files are its pages.
 func fixture(t *testing.T, files map[string]string) *site {
 	t.Helper()
 
@@ -202,7 +201,7 @@ func fixture(t *testing.T, files map[string]string) *site {
 
 	slices.Sort(pages)
 
-	s, err := load(root, []reader{{Title: "R", Tasks: []task{{Title: "T", pages: pages}}}})
+	s, err := loadSite(root, []audience{{Title: "R", Tasks: []task{{Title: "T", pages: pages}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,18 +226,18 @@ func TestBrokenLinksAreFound(t *testing.T) {
 				"x/code.go": "package x\n\nfunc Do() {}\n",
 			})
 
-			if _, err := s.files(); err != nil {
+			if _, err := s.renderFiles(); err != nil {
 				t.Fatal(err)
 			}
 
-			if got := table(s.broken); want == "" && got != "" || !strings.Contains(got, want) {
+			if got := formatBrokenLinks(s.broken); want == "" && got != "" || !strings.Contains(got, want) {
 				t.Errorf("broken: %q, want %q", got, want)
 			}
 		})
 	}
 }
 
-// A site with a broken link is not made.
+// A site with a broken link is not written.
 func TestRunRefusesBrokenLinks(t *testing.T) {
 	t.Parallel()
 
@@ -298,14 +297,14 @@ func TestSlug(t *testing.T) {
 	}
 }
 
-// Markers, diagrams and code look as they are meant to, and nothing of a page's text is markup.
+// Markers, diagrams and code are rendered correctly, and text of a page is not rendered as markup.
 func TestPageIsShown(t *testing.T) {
 	t.Parallel()
 
 	s := fixture(t, map[string]string{"a.md": "# A\n\n## How\n\n<!-- run: TestX -->\n```sh\necho <b>\n```\n\n1. One\n\n    <!-- not run: no & yes -->\n" +
 		"    ```sh\n    ls\n    ```\n\n```mermaid\na --> b\n```\n\n<!-- a remark -->\n"})
 
-	all, err := s.files()
+	all, err := s.renderFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +325,7 @@ func TestPageIsShown(t *testing.T) {
 	}
 }
 
-// The search knows every section of every page, by addresses that are there.
+// The search index has all sections of all pages with valid URLs.
 func TestSearchIndex(t *testing.T) {
 	t.Parallel()
 

@@ -11,7 +11,7 @@ import (
 
 var linkText = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 
-// slug is the anchor that GitHub gives a heading.
+// slug returns the anchor that GitHub generates for a heading.
 func slug(heading string) string {
 	heading = linkText.ReplaceAllString(strings.TrimSpace(heading), "$1")
 

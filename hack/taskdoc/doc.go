@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command taskdoc writes docs/reference/task-file.md from the Go types in api/adapter:
-// every field of an adapter's two files with its type and meaning. Run it from the
-// repository's root. The same types always give the same page.
+// Command taskdoc writes docs/reference/task-file.md from the Go types in api/adapter. The page lists each
+// field of the two files of an adapter with its type and description. Run the command in the root folder of
+// the repository. The output is deterministic.
 package main

@@ -21,9 +21,9 @@ func main() {
 	}
 }
 
-// run writes the page of the repository at root.
+// run writes the page of the repository in the folder root.
 func run(root string) error {
-	text, err := page(filepath.Join(root, types))
+	text, err := renderPage(filepath.Join(root, types))
 	if err != nil {
 		return err
 	}

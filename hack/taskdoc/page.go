@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// preface begins the page.
+// preface is the text before the first type.
 //
 //go:embed preface.md
 var preface string
@@ -29,15 +29,15 @@ type structure struct {
 	fields    []field
 }
 
-// field is one field of it, by its name in the file.
+// field is one field of a struct. key is its name in the file.
 type field struct {
 	key, doc string
 	kind     ast.Expr
 }
 
-// page makes the page from the Go files of a folder.
-func page(dir string) (string, error) {
-	structures, err := load(dir)
+// renderPage returns the page for the Go files in a folder.
+func renderPage(dir string) (string, error) {
+	structures, err := parseStructures(dir)
 	if err != nil {
 		return "", err
 	}
@@ -49,21 +49,21 @@ func page(dir string) (string, error) {
 	for _, root := range []struct{ title, name string }{{"The task file", "Task"}, {"The deployment configuration", "Deployment"}} {
 		fmt.Fprintf(&out, "\n## %s\n", root.title)
 
-		for _, name := range reachable(structures, root.name) {
-			one, ok := structures[name]
+		for _, name := range reachableStructures(structures, root.name) {
+			s, ok := structures[name]
 			if !ok {
 				return "", fmt.Errorf("read %s: %w: %s", dir, errNoType, name)
 			}
 
-			one.write(&out, structures)
+			s.write(&out, structures)
 		}
 	}
 
 	return out.String(), nil
 }
 
-// load reads the structs of a folder.
-func load(dir string) (map[string]*structure, error) {
+// parseStructures parses the structs in a folder.
+func parseStructures(dir string) (map[string]*structure, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", dir, err)
@@ -74,7 +74,7 @@ func load(dir string) (map[string]*structure, error) {
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("parse %s: %w", file, err)
 		}
 
 		for _, decl := range parsed.Decls {
@@ -84,8 +84,8 @@ func load(dir string) (map[string]*structure, error) {
 			}
 
 			for _, spec := range general.Specs {
-				if one := read(general, spec); one != nil {
-					out[one.name] = one
+				if s := newStructure(general, spec); s != nil {
+					out[s.name] = s
 				}
 			}
 		}
@@ -94,8 +94,8 @@ func load(dir string) (map[string]*structure, error) {
 	return out, nil
 }
 
-// read reads one type; nil for one that is no struct.
-func read(general *ast.GenDecl, spec ast.Spec) *structure {
+// newStructure returns the struct of a type declaration, and nil if the type is not a struct.
+func newStructure(general *ast.GenDecl, spec ast.Spec) *structure {
 	named, ok := spec.(*ast.TypeSpec)
 	if !ok {
 		return nil
@@ -106,25 +106,25 @@ func read(general *ast.GenDecl, spec ast.Spec) *structure {
 		return nil
 	}
 
-	out := &structure{name: named.Name.Name, doc: sentence(general.Doc, named.Name.Name)}
+	out := &structure{name: named.Name.Name, doc: descriptionOf(general.Doc, named.Name.Name)}
 
-	for _, one := range body.Fields.List {
-		if one.Tag == nil {
+	for _, astField := range body.Fields.List {
+		if astField.Tag == nil {
 			continue
 		}
 
-		key := reflect.StructTag(strings.Trim(one.Tag.Value, "`")).Get("yaml")
-		for _, name := range one.Names {
-			out.fields = append(out.fields, field{key: key, doc: sentence(one.Doc, name.Name), kind: one.Type})
+		key := reflect.StructTag(strings.Trim(astField.Tag.Value, "`")).Get("yaml")
+		for _, name := range astField.Names {
+			out.fields = append(out.fields, field{key: key, doc: descriptionOf(astField.Doc, name.Name), kind: astField.Type})
 		}
 	}
 
 	return out
 }
 
-// sentence is a comment as one line, with the Go name at its beginning turned into what
-// the reader knows.
-func sentence(comment *ast.CommentGroup, name string) string {
+// descriptionOf returns a comment as one line. It removes the Go name and the verb "is" or "are" at the
+// beginning of the comment, because readers of the page know only the name in the file.
+func descriptionOf(comment *ast.CommentGroup, name string) string {
 	text := strings.Join(strings.Fields(comment.Text()), " ")
 
 	for _, verb := range []string{" is ", " are ", ", ", ": "} {
@@ -136,17 +136,17 @@ func sentence(comment *ast.CommentGroup, name string) string {
 	return strings.ReplaceAll(text, "|", `\|`)
 }
 
-// reachable are the names of the structs that a file is made of, from its root on.
-func reachable(structures map[string]*structure, root string) []string {
+// reachableStructures returns the names of the structs that can occur in a file, starting with its root.
+func reachableStructures(structures map[string]*structure, root string) []string {
 	names := []string{root}
 
 	for i := 0; i < len(names); i++ {
-		one := structures[names[i]]
-		if one == nil {
+		s := structures[names[i]]
+		if s == nil {
 			continue
 		}
 
-		for _, field := range one.fields {
+		for _, field := range s.fields {
 			for _, name := range structsIn(field.kind, structures) {
 				if !slices.Contains(names, name) {
 					names = append(names, name)
@@ -154,9 +154,9 @@ func reachable(structures map[string]*structure, root string) []string {
 			}
 		}
 
-		// What is any in Go has its type in its words.
-		for _, field := range one.fields {
-			if name := typeInWords(field, structures); name != "" && !slices.Contains(names, name) {
+		// The comment of a field of type any names its struct.
+		for _, field := range s.fields {
+			if name := structInComment(field, structures); name != "" && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -165,7 +165,7 @@ func reachable(structures map[string]*structure, root string) []string {
 	return names
 }
 
-// structsIn are the structs in a type.
+// structsIn returns the names of the structs in a type expression.
 func structsIn(kind ast.Expr, structures map[string]*structure) []string {
 	switch typed := kind.(type) {
 	case *ast.Ident:
@@ -183,14 +183,15 @@ func structsIn(kind ast.Expr, structures map[string]*structure) []string {
 	return nil
 }
 
-// typeInWords is the struct that a field's comment names with "Type: string or X.".
-func typeInWords(one field, structures map[string]*structure) string {
-	_, after, ok := strings.Cut(one.doc, "Type: string or ")
+// structInComment returns the struct that the comment of a field names in the form "Type: string or X.". It
+// returns an empty string if the comment has no such text.
+func structInComment(f field, structures map[string]*structure) string {
+	_, typeText, ok := strings.Cut(f.doc, "Type: string or ")
 	if !ok {
 		return ""
 	}
 
-	name := strings.TrimSuffix(strings.Fields(after)[0], ".")
+	name := strings.TrimSuffix(strings.Fields(typeText)[0], ".")
 	if structures[name] == nil {
 		return ""
 	}
@@ -198,43 +199,43 @@ func typeInWords(one field, structures map[string]*structure) string {
 	return name
 }
 
-// write adds the structure's heading and its table.
+// write writes the heading, the description and the table of the struct.
 func (s *structure) write(out *strings.Builder, structures map[string]*structure) {
 	fmt.Fprintf(out, "\n### %s\n\n%s\n\n| field | type | meaning |\n|---|---|---|\n", s.name, s.doc)
 
-	for _, one := range s.fields {
-		doc, kind := one.doc, kindOf(one.kind, structures)
+	for _, f := range s.fields {
+		doc, kind := f.doc, describeType(f.kind, structures)
 
-		if name := typeInWords(one, structures); name != "" {
+		if name := structInComment(f, structures); name != "" {
 			doc, _, _ = strings.Cut(doc, " Type: string or ")
-			kind = "text or " + link(name)
+			kind = "text or " + formatLink(name)
 		}
 
-		if names := structsIn(one.kind, structures); doc == "" && len(names) > 0 {
+		if names := structsIn(f.kind, structures); doc == "" && len(names) > 0 {
 			doc = structures[names[0]].doc
 		}
 
-		fmt.Fprintf(out, "| `%s` | %s | %s |\n", one.key, kind, doc)
+		fmt.Fprintf(out, "| `%s` | %s | %s |\n", f.key, kind, doc)
 	}
 }
 
-func link(name string) string { return fmt.Sprintf("[%s](#%s)", name, strings.ToLower(name)) }
+func formatLink(name string) string { return fmt.Sprintf("[%s](#%s)", name, strings.ToLower(name)) }
 
-// kindOf is a type in words.
-func kindOf(kind ast.Expr, structures map[string]*structure) string {
+// describeType returns the name of a type for readers who do not know Go.
+func describeType(kind ast.Expr, structures map[string]*structure) string {
 	switch typed := kind.(type) {
 	case *ast.Ident:
 		if structures[typed.Name] != nil {
-			return link(typed.Name)
+			return formatLink(typed.Name)
 		}
 
-		return wordOf(typed.Name)
+		return describeBasicType(typed.Name)
 	case *ast.StarExpr:
-		return kindOf(typed.X, structures)
+		return describeType(typed.X, structures)
 	case *ast.ArrayType:
-		return "list of " + kindOf(typed.Elt, structures)
+		return "list of " + describeType(typed.Elt, structures)
 	case *ast.MapType:
-		return "map of " + kindOf(typed.Value, structures)
+		return "map of " + describeType(typed.Value, structures)
 	case *ast.SelectorExpr:
 		return strings.ToLower(typed.Sel.Name)
 	default:
@@ -242,7 +243,7 @@ func kindOf(kind ast.Expr, structures map[string]*structure) string {
 	}
 }
 
-func wordOf(name string) string {
+func describeBasicType(name string) string {
 	switch name {
 	case "string":
 		return "text"

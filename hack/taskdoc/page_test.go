@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestThePageIsThatOfTheTypes: what is in the tree is what the types give now.
+// TestThePageIsThatOfTheTypes checks that the committed page matches the types.
 func TestThePageIsThatOfTheTypes(t *testing.T) {
 	t.Parallel()
 
 	root := filepath.Join("..", "..")
 
-	want, err := page(filepath.Join(root, types))
+	want, err := renderPage(filepath.Join(root, types))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,11 +34,12 @@ func TestThePageIsThatOfTheTypes(t *testing.T) {
 	}
 }
 
-// TestEveryLinkLeadsSomewhere: types that are linked have a heading.
+// TestEveryLinkLeadsSomewhere checks that each linked type has a heading, and that each field has a
+// description.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	t.Parallel()
 
-	text, err := page(filepath.Join("..", "..", types))
+	text, err := renderPage(filepath.Join("..", "..", types))
 	if err != nil {
 		t.Fatal(err)
 	}

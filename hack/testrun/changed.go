@@ -13,20 +13,20 @@ import (
 	"strings"
 )
 
-// Files that tests read without importing a package say so here: what changes below the
-// folder changes the packages that import the other.
-func readBy() map[string][]string {
+// fileReaders returns the packages that read files of a folder without importing a package from it. A change in
+// the folder affects all tests that depend on these packages.
+func fileReaders() map[string][]string {
 	return map[string][]string{
-		"deploy": {"test/kube"},                // manifests are applied to API servers
-		"docs":   {"test/guides", "hack/site"}, // documents are run, and their links followed
+		"deploy": {"test/kube"},                // applies manifests to API servers
+		"docs":   {"test/guides", "hack/site"}, // run the commands in documents and check their links
 		"hack":   {"."},
-		".":      {".", "hack/site"}, // the house tests look at everything
+		".":      {".", "hack/site"}, // the house tests read all files
 	}
 }
 
-// changed gives the packages whose tests could tell what has changed since a revision,
-// uncommitted and new files included. They are all packages when the module's files changed.
-func changed(ctx context.Context, dir, since string, packages []string) ([]string, error) {
+// changedPackages returns the packages whose tests depend on files that have changed since a revision. Changed
+// files include uncommitted and untracked files. If go.mod or go.sum has changed, it returns all packages.
+func changedPackages(ctx context.Context, dir, since string, packages []string) ([]string, error) {
 	files, err := changedFiles(ctx, dir, since)
 	if err != nil {
 		return nil, err
@@ -51,29 +51,30 @@ func changed(ctx context.Context, dir, since string, packages []string) ([]strin
 		return nil, err
 	}
 
-	return affected(module, folders, tests), nil
+	return affectedPackages(module, folders, tests), nil
 }
 
-// affected gives the packages that depend on a folder. Folders without a package, such as
-// testdata, belong to the nearest one above.
-func affected(module string, folders map[string]bool, tests map[string]testProgram) []string {
+// affectedPackages returns the packages whose tests depend on one of the folders. A folder without a package,
+// for example testdata, belongs to the nearest parent folder with a package. The house tests in the root
+// folder are always affected.
+func affectedPackages(module string, folders map[string]bool, tests map[string]testProgram) []string {
 	known := map[string]bool{}
 	for _, program := range tests {
-		for _, need := range program.needs {
+		for _, need := range program.deps {
 			known[need] = true
 		}
 	}
 
-	dirty := map[string]bool{module: true} // the house tests run always
+	dirty := map[string]bool{module: true} // the house tests always run
 
 	for folder := range folders {
 		top, _, _ := strings.Cut(folder, "/")
-		for _, by := range readBy()[top] {
-			dirty[path.Join(module, by)] = true
+		for _, reader := range fileReaders()[top] {
+			dirty[path.Join(module, reader)] = true
 		}
 
-		for at := folder; ; at = path.Dir(at) {
-			if pkg := path.Join(module, at); known[pkg] || at == "." {
+		for dir := folder; ; dir = path.Dir(dir) {
+			if pkg := path.Join(module, dir); known[pkg] || dir == "." {
 				dirty[pkg] = true
 
 				break
@@ -84,7 +85,7 @@ func affected(module string, folders map[string]bool, tests map[string]testProgr
 	var out []string
 
 	for pkg, program := range tests {
-		if slices.ContainsFunc(program.needs, func(need string) bool { return dirty[need] }) {
+		if slices.ContainsFunc(program.deps, func(need string) bool { return dirty[need] }) {
 			out = append(out, pkg)
 		}
 	}
@@ -94,14 +95,14 @@ func affected(module string, folders map[string]bool, tests map[string]testProgr
 	return out
 }
 
-// changedFiles are those that differ from the revision, and those that git does not know.
+// changedFiles returns the files that differ from the revision, and the untracked files.
 func changedFiles(ctx context.Context, dir, since string) ([]string, error) {
-	tracked, err := output(ctx, dir, "git", "diff", "--name-only", since)
+	tracked, err := runCommand(ctx, dir, "git", "diff", "--name-only", since)
 	if err != nil {
 		return nil, err
 	}
 
-	untracked, err := output(ctx, dir, "git", "ls-files", "--others", "--exclude-standard")
+	untracked, err := runCommand(ctx, dir, "git", "ls-files", "--others", "--exclude-standard")
 	if err != nil {
 		return nil, err
 	}
@@ -109,14 +110,14 @@ func changedFiles(ctx context.Context, dir, since string) ([]string, error) {
 	return strings.Fields(tracked + untracked), nil
 }
 
-// moduleOf is the path of the module in a folder.
+// moduleOf returns the path of the Go module in a folder.
 func moduleOf(ctx context.Context, dir string) (string, error) {
-	module, err := output(ctx, dir, "go", "list", "-m")
+	module, err := runCommand(ctx, dir, "go", "list", "-m")
 
 	return strings.TrimSpace(module), err
 }
 
-func output(ctx context.Context, dir, program string, args ...string) (string, error) {
+func runCommand(ctx context.Context, dir, program string, args ...string) (string, error) {
 	var stderr bytes.Buffer
 
 	cmd := exec.CommandContext(ctx, program, args...)

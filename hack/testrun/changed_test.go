@@ -15,13 +15,13 @@ func TestAffected(t *testing.T) {
 	const m = "example.com/m"
 
 	tests := map[string]testProgram{
-		m:                  {needs: []string{m}},
-		m + "/kit/log":     {needs: []string{m + "/kit/log"}},
-		m + "/runners":     {needs: []string{m + "/runners", m + "/kit/log", m + "/test/kube"}},
-		m + "/hosts":       {needs: []string{m + "/hosts", m + "/test/kube"}},
-		m + "/test/kube":   {needs: []string{m + "/test/kube"}},
-		m + "/test/guides": {needs: []string{m + "/test/guides"}},
-		m + "/hack/site":   {needs: []string{m + "/hack/site"}},
+		m:                  {deps: []string{m}},
+		m + "/kit/log":     {deps: []string{m + "/kit/log"}},
+		m + "/runners":     {deps: []string{m + "/runners", m + "/kit/log", m + "/test/kube"}},
+		m + "/hosts":       {deps: []string{m + "/hosts", m + "/test/kube"}},
+		m + "/test/kube":   {deps: []string{m + "/test/kube"}},
+		m + "/test/guides": {deps: []string{m + "/test/guides"}},
+		m + "/hack/site":   {deps: []string{m + "/hack/site"}},
 	}
 	cases := map[string]struct {
 		folders, want []string
@@ -43,7 +43,7 @@ func TestAffected(t *testing.T) {
 				folders[folder] = true
 			}
 
-			if got := affected(m, folders, maps.Clone(tests)); !slices.Equal(got, tc.want) {
+			if got := affectedPackages(m, folders, maps.Clone(tests)); !slices.Equal(got, tc.want) {
 				t.Errorf("affected = %v, want %v", got, tc.want)
 			}
 		})

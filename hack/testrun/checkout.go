@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// checkoutDigest stands for all that tests which start programs depend on: the files of the checkout (which name
-// the versions of the tools in bin/, too), Go, Debian's packages, and the environment's names of servers. It is
-// empty where git does not tell the files.
+// checkoutDigest returns a digest of everything on which tests that start programs depend: the files of the
+// checkout, which include the versions of the tools in bin/, the Go version, the Debian packages, and environment
+// variables that configure tests. It returns an empty string if git cannot list the files.
 func checkoutDigest(ctx context.Context, dir string) string {
-	files, err := output(ctx, dir, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+	files, err := runCommand(ctx, dir, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
 	if err != nil {
 		return ""
 	}
@@ -33,7 +33,7 @@ func checkoutDigest(ctx context.Context, dir string) string {
 	for _, name := range slices.Compact(names) {
 		fmt.Fprintf(sum, "%s\n", name)
 
-		// A file that was removed since the last commit is one too.
+		// A file that was deleted since the last commit contributes only its name.
 		if file, err := os.Open(filepath.Join(dir, name)); err == nil {
 			_, _ = io.Copy(sum, file)
 			_ = file.Close()
@@ -41,9 +41,9 @@ func checkoutDigest(ctx context.Context, dir string) string {
 	}
 
 	for _, command := range [][]string{{"go", "version"}, append([]string{"dpkg-query", "-W"}, debianPackages(dir)...)} {
-		// Not every system has Debian's packages.
-		said, _ := output(ctx, dir, command[0], command[1:]...)
-		fmt.Fprintln(sum, said)
+		// Ignore errors, because some systems do not have dpkg-query.
+		text, _ := runCommand(ctx, dir, command[0], command[1:]...)
+		fmt.Fprintln(sum, text)
 	}
 
 	for _, variable := range os.Environ() {
@@ -55,12 +55,12 @@ func checkoutDigest(ctx context.Context, dir string) string {
 		}
 	}
 
-	const enough = 12
+	const digestLength = 12
 
-	return hex.EncodeToString(sum.Sum(nil)[:enough])
+	return hex.EncodeToString(sum.Sum(nil)[:digestLength])
 }
 
-// debianPackages are those that the tests need.
+// debianPackages returns the Debian packages in hack/packages.txt, which the tests need.
 func debianPackages(dir string) []string {
 	list, err := os.ReadFile(filepath.Join(dir, "hack", "packages.txt"))
 	if err != nil {

@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// slowest is how many packages and tests are named.
-	slowest = 10
-	// quoted is how many lines of a flaky package's output are repeated for each run.
-	quoted = 60
+	// maxSlowest is the maximum number of packages and of tests in the list of the slowest ones.
+	maxSlowest = 10
+	// maxQuotedLines is the maximum number of output lines of a flaky package that are printed for each run.
+	maxQuotedLines = 60
 )
 
-// closing are the lines that a run ends with.
-type closing struct {
+// runSummary prints the last lines of a run.
+type runSummary struct {
 	out io.Writer
-	// second is the report of what was run once more, nil if nothing was.
+	// first is the report of the run. second is the report of the second attempt, or nil if there was none.
 	first, second *report
-	// cpu is what packages took, by their path in the module; total is what all took, with
-	// building and linking.
-	cpu   map[string]time.Duration
-	total time.Duration
-	took  time.Duration
-	// servers is what the shared servers took of the total.
+	// cpu is the CPU time of packages by their path in the module. total is the CPU time of the whole run,
+	// including building and linking.
+	cpu      map[string]time.Duration
+	total    time.Duration
+	duration time.Duration
+	// servers is the part of total that the shared servers used.
 	servers time.Duration
 	planes  int
 }
 
-// print says whether all is well: there were tests, and nothing failed twice.
-func (c *closing) print() bool {
+// print prints the summary. It returns true if tests ran and none of them failed in both attempts, and also if
+// all tests were skipped.
+func (c *runSummary) print() bool {
 	var (
 		skipped, failures, flaky []string
 		passed, failed           int
@@ -46,8 +47,8 @@ func (c *closing) print() bool {
 		pkg := c.first.packages[name]
 
 		if c.second != nil && c.second.packages[name] != nil {
-			pkg = pkg.with(c.second.packages[name])
-			if !pkg.bad {
+			pkg = pkg.merge(c.second.packages[name])
+			if !pkg.hasFailed {
 				flaky = append(flaky, name)
 			}
 		}
@@ -60,10 +61,10 @@ func (c *closing) print() bool {
 		fmt.Fprintf(c.out, "skip  %s\n", line)
 	}
 
-	c.slowest()
+	c.printSlowest()
 
 	for _, name := range flaky {
-		c.flaky(name)
+		c.printFlaky(name)
 	}
 
 	for _, line := range failures {
@@ -71,7 +72,7 @@ func (c *closing) print() bool {
 	}
 
 	if passed+failed == 0 && len(skipped) > 0 {
-		fmt.Fprintf(c.out, "note  nothing was looked at: %s\n", strings.Join(reasons(skipped), "; "))
+		fmt.Fprintf(c.out, "note  all tests were skipped: %s\n", strings.Join(skipReasons(skipped), "; "))
 		fmt.Fprintf(c.out, "0 passed, 0 failed, %d skipped\n", len(skipped))
 
 		return true
@@ -82,13 +83,13 @@ func (c *closing) print() bool {
 	return failed == 0 && passed > 0
 }
 
-// reasons are those for which tests were skipped, each once.
-func reasons(skipped []string) []string {
+// skipReasons returns the distinct reasons why tests were skipped.
+func skipReasons(skipped []string) []string {
 	var out []string
 
 	for _, line := range skipped {
 		_, reason, _ := strings.Cut(line, ": ")
-		out = append(out, remark.ReplaceAllString(reason, ""))
+		out = append(out, messagePrefix.ReplaceAllString(reason, ""))
 	}
 
 	slices.Sort(out)
@@ -96,29 +97,29 @@ func reasons(skipped []string) []string {
 	return slices.Compact(out)
 }
 
-// flaky tells of a package that failed and then passed.
-func (c *closing) flaky(name string) {
+// printFlaky prints a package that failed in the first attempt and passed in the second.
+func (c *runSummary) printFlaky(name string) {
 	first, second := c.first.packages[name], c.second.packages[name]
 
-	fmt.Fprintf(c.out, "FLAKY %s failed, and passed when it was run once more: fix it next\n", name)
+	fmt.Fprintf(c.out, "FLAKY %s failed, and passed in the second attempt: fix it next\n", name)
 
 	for _, failure := range first.failures {
 		fmt.Fprintf(c.out, "FLAKY   %s\n", failure)
 	}
 
-	fmt.Fprintf(c.out, "  the first time, in %.1fs, what failed said:\n%s", first.took, quote(first.kept.String()))
-	fmt.Fprintf(c.out, "  the second time, in %.1fs, the same tests said:\n%s", second.took, quote(second.kept.String()))
+	fmt.Fprintf(c.out, "  first attempt, in %.1fs, output of the failed tests:\n%s", first.duration, quoteTail(first.kept.String()))
+	fmt.Fprintf(c.out, "  second attempt, in %.1fs, output of the same tests:\n%s", second.duration, quoteTail(second.kept.String()))
 }
 
-// quote gives the last lines of a text.
-func quote(text string) string {
+// quoteTail returns the last lines of a text, indented.
+func quoteTail(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 
 	var out strings.Builder
 
-	if len(lines) > quoted {
-		fmt.Fprintf(&out, "    (%d lines before these)\n", len(lines)-quoted)
-		lines = lines[len(lines)-quoted:]
+	if len(lines) > maxQuotedLines {
+		fmt.Fprintf(&out, "    (%d lines omitted)\n", len(lines)-maxQuotedLines)
+		lines = lines[len(lines)-maxQuotedLines:]
 	}
 
 	for _, line := range lines {
@@ -128,48 +129,48 @@ func quote(text string) string {
 	return out.String()
 }
 
-// slowest names what took longest.
-func (c *closing) slowest() {
+// printSlowest prints the slowest packages and tests, and the CPU time of the run.
+func (c *runSummary) printSlowest() {
 	packages := slices.DeleteFunc(slices.Collect(maps.Keys(c.first.packages)), func(name string) bool {
-		return c.first.packages[name].notTesting
+		return c.first.packages[name].hasNoTests
 	})
 	if len(packages) <= 1 {
 		return
 	}
 
 	slices.SortFunc(packages, func(a, b string) int {
-		return cmp.Compare(c.first.packages[b].took, c.first.packages[a].took)
+		return cmp.Compare(c.first.packages[b].duration, c.first.packages[a].duration)
 	})
 
 	fmt.Fprintf(c.out, "slow  %-62s %8s\n", "package", "wall")
 
-	for _, name := range packages[:min(slowest, len(packages))] {
-		fmt.Fprintf(c.out, "slow  %-62s %7.1fs%s\n", name, c.first.packages[name].took, c.cpuOf(name))
+	for _, name := range packages[:min(maxSlowest, len(packages))] {
+		fmt.Fprintf(c.out, "slow  %-62s %7.1fs%s\n", name, c.first.packages[name].duration, c.formatCPU(name))
 	}
 
 	tests := slices.Clone(c.first.tests)
-	slices.SortFunc(tests, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+	slices.SortFunc(tests, func(a, b testDuration) int { return cmp.Compare(b.seconds, a.seconds) })
 	fmt.Fprintf(c.out, "slow  %-62s %8s\n", "test", "wall")
 
-	for _, test := range tests[:min(slowest, len(tests))] {
-		fmt.Fprintf(c.out, "slow  %-62s %7.1fs\n", strings.TrimPrefix(test.name, common(packages)), test.seconds)
+	for _, test := range tests[:min(maxSlowest, len(tests))] {
+		fmt.Fprintf(c.out, "slow  %-62s %7.1fs\n", strings.TrimPrefix(test.name, commonPrefix(packages)), test.seconds)
 	}
 
-	held := 0
+	cached := 0
 
 	for _, pkg := range c.first.packages {
-		if pkg.held {
-			held++
+		if pkg.cached {
+			cached++
 		}
 	}
 
 	fmt.Fprintf(c.out, "took  %s: %.1f CPU minutes, %.1f of them in %d control planes and other servers; "+
-		"%d packages are as they were before\n",
-		c.took.Round(time.Second), c.total.Minutes(), c.servers.Minutes(), c.planes, held)
+		"%d packages are cached\n",
+		c.duration.Round(time.Second), c.total.Minutes(), c.servers.Minutes(), c.planes, cached)
 }
 
-// cpuOf tells the processor's time of a package, where it was measured.
-func (c *closing) cpuOf(name string) string {
+// formatCPU returns the CPU time of a package, or an empty string if it was not measured.
+func (c *runSummary) formatCPU(name string) string {
 	for path, cpu := range c.cpu {
 		if strings.HasSuffix(name, "/"+path) || path == "." && strings.Count(name, "/") == 2 {
 			return fmt.Sprintf(" %7.1fs of CPU", cpu.Seconds())
@@ -179,8 +180,8 @@ func (c *closing) cpuOf(name string) string {
 	return ""
 }
 
-// common is what all names begin with, to the last slash.
-func common(names []string) string {
+// commonPrefix returns the common prefix of all names up to its last slash.
+func commonPrefix(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

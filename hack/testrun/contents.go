@@ -27,53 +27,54 @@ import (
 )
 
 const (
-	// A new API server goes on to write things of its own for a moment after it is ready.
-	settleTime = 500 * time.Millisecond
-	lookAgain  = 20 * time.Millisecond
-	emptyTime  = time.Minute
-	callTime   = 20 * time.Second
-	// transaction is how many operations etcd takes at once (--max-txn-ops).
-	transaction = 128
+	// settleInterval is the interval without writes after which a new control plane counts as settled. A new
+	// API server still writes its own objects for a short time after it is ready.
+	settleInterval      = 500 * time.Millisecond
+	restorePollInterval = 20 * time.Millisecond
+	restoreTimeout      = time.Minute
+	callTimeout         = 20 * time.Second
+	// maxTransactionOps is the maximum number of operations in an etcd transaction (--max-txn-ops).
+	maxTransactionOps = 128
 )
 
-var errNotEmpty = errors.New("the API server still shows what was removed")
+var errNotRestored = errors.New("the API server still serves deleted objects")
 
-// contents is what there is in a control plane that nobody has used.
+// contents has the etcd keys and the API groups of an unused control plane.
 type contents struct {
 	keys   map[string]entry
 	groups []string
 }
 
-// entry is a key of etcd: all in base64, as its gateway has it (etcd, api/v3 JSON).
+// entry is a key of etcd. Its key and value are in base64, as in the JSON gateway of etcd (api/v3).
 type entry struct {
 	Key         string `json:"key"`
 	Value       string `json:"value,omitempty"`
 	ModRevision string `json:"mod_revision,omitempty"`
 }
 
-// settled waits until the control plane writes nothing more, and gives what it has.
-func settled(ctx context.Context, cluster *kubeproc.Cluster) (*contents, error) {
-	ctx, cancel := context.WithTimeout(ctx, emptyTime)
+// waitSettled waits until the control plane creates no more keys, and returns its contents.
+func waitSettled(ctx context.Context, cluster *kubeproc.Cluster) (*contents, error) {
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 
 	var last []string
 
 	for {
-		keys, err := list(ctx, cluster, false)
+		keys, err := listKeys(ctx, cluster, false)
 		if err != nil {
 			return nil, err
 		}
 
-		now := slices.Sorted(maps.Keys(keys))
-		if slices.Equal(now, last) {
-			groups, err := groups(ctx, cluster)
+		names := slices.Sorted(maps.Keys(keys))
+		if slices.Equal(names, last) {
+			groups, err := servedGroups(ctx, cluster)
 
 			return &contents{keys: keys, groups: groups}, err
 		}
 
-		last = now
+		last = names
 
-		if err := sleep(ctx, settleTime); err != nil {
+		if err := sleep(ctx, settleInterval); err != nil {
 			return nil, err
 		}
 	}
@@ -88,53 +89,52 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// restore makes a control plane what it was, behind the API server's back: its caches
-// follow etcd. So nothing waits for finalizers, and it takes as long for one object as
-// for thousands.
+// restore restores the contents of a control plane directly in etcd. The API server's caches follow etcd. This
+// way, the restore does not wait for finalizers, and its duration hardly depends on the number of objects.
 func (c *contents) restore(ctx context.Context, cluster *kubeproc.Cluster) error {
-	ctx, cancel := context.WithTimeout(ctx, emptyTime)
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 
-	now, err := list(ctx, cluster, true)
+	keys, err := listKeys(ctx, cluster, true)
 	if err != nil {
 		return err
 	}
 
 	var operations []any
 
-	for key, is := range now {
-		was, known := c.keys[key]
+	for key, current := range keys {
+		original, known := c.keys[key]
 
 		switch {
-		case ofTheServer(key):
+		case isServerKey(key):
 		case !known:
-			operations = append(operations, map[string]any{"request_delete_range": map[string]string{"key": is.Key}})
-		case was.ModRevision != is.ModRevision:
-			operations = append(operations, put(was))
+			operations = append(operations, map[string]any{"request_delete_range": map[string]string{"key": current.Key}})
+		case original.ModRevision != current.ModRevision:
+			operations = append(operations, putOperation(original))
 		}
 	}
 
-	for key, was := range c.keys {
-		if _, there := now[key]; !there && !ofTheServer(key) {
-			operations = append(operations, put(was))
+	for key, original := range c.keys {
+		if _, exists := keys[key]; !exists && !isServerKey(key) {
+			operations = append(operations, putOperation(original))
 		}
 	}
 
-	for chunk := range slices.Chunk(operations, transaction) {
-		if err := etcd(ctx, cluster, "kv/txn", map[string]any{"success": chunk}, &struct{}{}); err != nil {
+	for chunk := range slices.Chunk(operations, maxTransactionOps) {
+		if err := callEtcd(ctx, cluster, "kv/txn", map[string]any{"success": chunk}, &struct{}{}); err != nil {
 			return err
 		}
 	}
 
-	return c.awaitShown(ctx, cluster)
+	return c.waitRestored(ctx, cluster)
 }
 
-func put(e entry) map[string]any {
+func putOperation(e entry) map[string]any {
 	return map[string]any{"request_put": map[string]string{"key": e.Key, "value": e.Value}}
 }
 
-// ofTheServer are keys that the API server itself writes again and again.
-func ofTheServer(key string) bool {
+// isServerKey returns true for keys that the API server itself writes periodically.
+func isServerKey(key string) bool {
 	for _, prefix := range []string{
 		"/registry/leases/kube-system/", "/registry/masterleases/", "/registry/ranges/",
 		"/registry/apiregistration.k8s.io/", "compact_rev_key",
@@ -147,8 +147,8 @@ func ofTheServer(key string) bool {
 	return false
 }
 
-// awaitShown waits until the API server's caches show what is there.
-func (c *contents) awaitShown(ctx context.Context, cluster *kubeproc.Cluster) error {
+// waitRestored waits until the API server serves the restored API groups and namespaces.
+func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) error {
 	config, err := cluster.AdminConfig()
 	if err != nil {
 		return err
@@ -156,16 +156,16 @@ func (c *contents) awaitShown(ctx context.Context, cluster *kubeproc.Cluster) er
 
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return fmt.Errorf("create client: %w", err)
 	}
 
 	for {
-		shown, err := groups(ctx, cluster)
+		served, err := servedGroups(ctx, cluster)
 		if err != nil {
 			return err
 		}
 
-		// A list of the latest is a read that the caches have to catch up for.
+		// A consistent list makes the cache of the API server catch up with etcd.
 		namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return fmt.Errorf("list namespaces: %w", err)
@@ -176,29 +176,29 @@ func (c *contents) awaitShown(ctx context.Context, cluster *kubeproc.Cluster) er
 
 			return known
 		})
-		if slices.Equal(shown, c.groups) && len(extra) == 0 {
+		if slices.Equal(served, c.groups) && len(extra) == 0 {
 			return nil
 		}
 
-		if err := sleep(ctx, lookAgain); err != nil {
-			return errors.Join(errNotEmpty, err)
+		if err := sleep(ctx, restorePollInterval); err != nil {
+			return errors.Join(errNotRestored, err)
 		}
 	}
 }
 
-// groups are the names of the API groups that are served.
-func groups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, error) {
+// servedGroups returns the sorted names of the API groups that the API server serves.
+func servedGroups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, error) {
 	config, err := cluster.AdminConfig()
 	if err != nil {
 		return nil, err
 	}
 
 	config = rest.CopyConfig(config)
-	config.Timeout = callTime
+	config.Timeout = callTimeout
 
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 
 	served, err := client.ServerGroupsWithContext(ctx)
@@ -216,25 +216,25 @@ func groups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, error) {
 	return names, nil
 }
 
-// list gives all keys of etcd, with their values if they may have to be put back.
-func list(ctx context.Context, cluster *kubeproc.Cluster, keysOnly bool) (map[string]entry, error) {
-	var answer struct {
+// listKeys returns all keys of etcd. It returns their values too, unless keysOnly is true.
+func listKeys(ctx context.Context, cluster *kubeproc.Cluster, keysOnly bool) (map[string]entry, error) {
+	var response struct {
 		KVs []entry `json:"kvs"`
 	}
 
-	// From the lowest key to the end of all (etcd, RangeRequest: both ends zero).
+	// A range with the zero byte at both ends contains all keys (etcd, RangeRequest).
 	all := base64.StdEncoding.EncodeToString([]byte{0})
 	request := map[string]any{"key": all, "range_end": all, "keys_only": keysOnly}
-	if err := etcd(ctx, cluster, "kv/range", request, &answer); err != nil {
+	if err := callEtcd(ctx, cluster, "kv/range", request, &response); err != nil {
 		return nil, err
 	}
 
-	out := make(map[string]entry, len(answer.KVs))
+	out := make(map[string]entry, len(response.KVs))
 
-	for _, e := range answer.KVs {
+	for _, e := range response.KVs {
 		key, err := base64.StdEncoding.DecodeString(e.Key)
 		if err != nil {
-			return nil, fmt.Errorf("read etcd's keys: %w", err)
+			return nil, fmt.Errorf("decode a key of etcd: %w", err)
 		}
 
 		out[string(key)] = e
@@ -243,37 +243,37 @@ func list(ctx context.Context, cluster *kubeproc.Cluster, keysOnly bool) (map[st
 	return out, nil
 }
 
-var errEtcd = errors.New("etcd refused")
+var errEtcd = errors.New("etcd rejected the request")
 
-// etcd calls etcd's JSON gateway.
-func etcd(ctx context.Context, cluster *kubeproc.Cluster, what string, request, answer any) error {
+// callEtcd calls the JSON gateway of etcd and decodes its response.
+func callEtcd(ctx context.Context, cluster *kubeproc.Cluster, method string, request, out any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("encode a request to etcd: %w", err)
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, cluster.EtcdURL()+"/v3/"+what, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, cluster.EtcdURL()+"/v3/"+method, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("ask etcd: %w", err)
+		return fmt.Errorf("call etcd: %w", err)
 	}
 
 	response, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("ask etcd: %w", err)
+		return fmt.Errorf("call etcd: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // the body is only read
 
 	data, err := io.ReadAll(response.Body)
 	if err != nil {
-		return fmt.Errorf("read etcd's answer: %w", err)
+		return fmt.Errorf("read etcd's response: %w", err)
 	}
 
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w %s: %s: %s", errEtcd, what, response.Status, data[:min(len(data), 200)]) //nolint:mnd // a line of it
+		return fmt.Errorf("%w %s: %s: %s", errEtcd, method, response.Status, data[:min(len(data), 200)]) //nolint:mnd // about one line
 	}
 
-	return json.Unmarshal(data, answer)
+	return json.Unmarshal(data, out)
 }

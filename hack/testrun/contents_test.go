@@ -18,8 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// Whatever one test program leaves in a control plane, the next one finds what the first
-// found: nothing, not even what could not be deleted.
+// A restored control plane is as empty as a new one, even if objects in it could not be deleted.
 func TestAPlaneIsEmptied(t *testing.T) {
 	t.Parallel()
 
@@ -27,26 +26,26 @@ func TestAPlaneIsEmptied(t *testing.T) {
 	t.Cleanup(s.stop)
 
 	for round := range 3 {
-		p, err := s.take(false)
+		p, err := s.acquire(false)
 		if err != nil {
 			t.Fatal(err)
 		}
 
 		litter(t, p)
-		s.giveBack(p)
+		s.release(p)
 
 		if p.busy {
 			t.Fatalf("round %d: the plane could not be emptied", round)
 		}
 	}
 
-	if got := s.started(); got != 1 {
+	if got := s.planeCount(); got != 1 {
 		t.Errorf("%d control planes were started, want the first to be used again", got)
 	}
 }
 
-// litter leaves things behind, after it has seen that there are none.
-func litter(t *testing.T, p *plane) {
+// litter checks that the control plane is empty, and then creates objects.
+func litter(t *testing.T, p *controlPlane) {
 	t.Helper()
 
 	config, err := p.AdminConfig()
@@ -75,7 +74,7 @@ func litter(t *testing.T, p *plane) {
 		t.Fatal(err)
 	}
 
-	// The API server may tell of itself at any time.
+	// The API server may create events about itself at any time.
 	if told := slices.IndexFunc(events.Items, func(e corev1.Event) bool { return e.Namespace != metav1.NamespaceDefault }); told >= 0 {
 		t.Fatalf("an event was left: %v", events.Items[told])
 	}
@@ -87,7 +86,7 @@ func litter(t *testing.T, p *plane) {
 		t.Fatal(err)
 	}
 
-	// An object of the API server's own, changed and removed.
+	// Change and delete an object of the API server itself.
 	if err := typed.RbacV1().ClusterRoles().Delete(ctx, "view", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// fuzzAtOnce is how many targets share the cores: each has its time by the clock.
-	fuzzAtOnce = 12
-	// fuzzEnd is how long a target may take to end after its time.
-	fuzzEnd = time.Minute
+	// maxParallelFuzz is the number of targets that run at the same time. The time of a target is wall time.
+	maxParallelFuzz = 12
+	// fuzzGracePeriod is the time that a target may take to exit after its fuzzing time.
+	fuzzGracePeriod = time.Minute
 )
 
 // target is a fuzz test.
 type target struct{ dir, name string }
 
-// fuzzing runs fuzz targets.
-type fuzzing struct {
-	out  io.Writer
-	dir  string
-	each time.Duration
+// fuzzer runs fuzz targets.
+type fuzzer struct {
+	out      io.Writer
+	dir      string
+	fuzzTime time.Duration
 
 	mu           sync.Mutex
 	done, failed int
@@ -43,9 +43,9 @@ type fuzzing struct {
 
 var fuzzFunction = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`)
 
-// all fuzzes every target of the packages, and says whether none has found anything.
-func (f *fuzzing) all(ctx context.Context, packages []string) (bool, error) {
-	targets, err := f.targets(ctx, packages)
+// runAll runs all fuzz targets of the packages. It returns true if there are targets and none of them failed.
+func (f *fuzzer) runAll(ctx context.Context, packages []string) (bool, error) {
+	targets, err := f.findTargets(ctx, packages)
 	if err != nil {
 		return false, err
 	}
@@ -54,39 +54,39 @@ func (f *fuzzing) all(ctx context.Context, packages []string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("fuzz: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // it is the system's to clean up then
+	defer os.RemoveAll(work) //nolint:errcheck // the folder is temporary
 
-	programs, err := f.build(ctx, work, targets)
+	programs, err := f.buildPrograms(ctx, work, targets)
 	if err != nil {
 		return false, err
 	}
 
 	var (
-		slots = make(chan struct{}, fuzzAtOnce)
-		all   sync.WaitGroup
+		slots = make(chan struct{}, maxParallelFuzz)
+		group sync.WaitGroup
 	)
 
 	for _, t := range targets {
 		slots <- struct{}{}
 
-		all.Go(func() {
+		group.Go(func() {
 			defer func() { <-slots }()
 
-			f.one(ctx, programs[t.dir], work, t, len(targets))
+			f.runTarget(ctx, programs[t.dir], work, t, len(targets))
 		})
 	}
 
-	all.Wait()
+	group.Wait()
 	fmt.Fprintf(f.out, "%d passed, %d failed\n", f.done-f.failed, f.failed)
 
 	return f.failed == 0 && f.done > 0, ctx.Err()
 }
 
-// targets finds the fuzz tests in the packages' sources.
-func (f *fuzzing) targets(ctx context.Context, packages []string) ([]target, error) {
+// findTargets finds the fuzz tests in the source files of the packages.
+func (f *fuzzer) findTargets(ctx context.Context, packages []string) ([]target, error) {
 	const files = `{{$d := .Dir}}{{range .TestGoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`
 
-	list, err := output(ctx, f.dir, "go", append([]string{"list", "-f", files}, packages...)...)
+	list, err := runCommand(ctx, f.dir, "go", append([]string{"list", "-f", files}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -107,14 +107,14 @@ func (f *fuzzing) targets(ctx context.Context, packages []string) ([]target, err
 	return out, nil
 }
 
-// build makes the instrumented test programs, one for each package, two at a time: most of it
-// is linking, which has one core to itself.
-func (f *fuzzing) build(ctx context.Context, work string, targets []target) (map[string]string, error) {
-	const atOnce = 2
+// buildPrograms builds the instrumented test program of each package. It builds two programs at a time, because
+// linking takes most of the time and uses only one core.
+func (f *fuzzer) buildPrograms(ctx context.Context, work string, targets []target) (map[string]string, error) {
+	const maxParallel = 2
 
 	var builds errgroup.Group
 
-	builds.SetLimit(atOnce)
+	builds.SetLimit(maxParallel)
 
 	programs := map[string]string{}
 
@@ -127,9 +127,9 @@ func (f *fuzzing) build(ctx context.Context, work string, targets []target) (map
 		programs[t.dir] = program
 
 		builds.Go(func() error {
-			_, err := output(ctx, t.dir, "go", "test", "-c", "-vet=off", "-fuzz", ".", "-o", program, ".")
+			_, err := runCommand(ctx, t.dir, "go", "test", "-c", "-vet=off", "-fuzz", ".", "-o", program, ".")
 			if err == nil {
-				fmt.Fprintf(f.out, "built %s\n", f.short(t.dir))
+				fmt.Fprintf(f.out, "built %s\n", f.relativeDir(t.dir))
 			}
 
 			return err
@@ -139,7 +139,7 @@ func (f *fuzzing) build(ctx context.Context, work string, targets []target) (map
 	return programs, builds.Wait()
 }
 
-func (f *fuzzing) short(dir string) string {
+func (f *fuzzer) relativeDir(dir string) string {
 	if path, err := filepath.Rel(f.dir, dir); err == nil {
 		return path
 	}
@@ -147,21 +147,21 @@ func (f *fuzzing) short(dir string) string {
 	return dir
 }
 
-// one fuzzes a target. What it finds lies in the package's testdata, as go test has it.
-func (f *fuzzing) one(ctx context.Context, program, work string, t target, of int) {
-	// The kernel ends the program with the thread that started it.
+// runTarget runs one fuzz target. Like go test, it writes failing inputs to testdata in the package.
+func (f *fuzzer) runTarget(ctx context.Context, program, work string, t target, total int) {
+	// The kernel kills the program when the thread that started it exits.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	ctx, cancel := context.WithTimeout(ctx, f.each+fuzzEnd)
+	ctx, cancel := context.WithTimeout(ctx, f.fuzzTime+fuzzGracePeriod)
 	defer cancel()
 
 	var text bytes.Buffer
 
-	cmd := exec.CommandContext(ctx, program, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", f.each.String(),
-		"-test.parallel", "1", "-test.fuzzcachedir", filepath.Join(work, "cache", f.short(t.dir), t.name))
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", f.fuzzTime.String(),
+		"-test.parallel", "1", "-test.fuzzcachedir", filepath.Join(work, "cache", f.relativeDir(t.dir), t.name))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.dir, &text, &text
-	endWithParent(cmd)
+	killWithParent(cmd)
 
 	err := cmd.Run()
 
@@ -170,18 +170,19 @@ func (f *fuzzing) one(ctx context.Context, program, work string, t target, of in
 
 	f.done++
 
-	tries := "0"
-	if found := regexp.MustCompile(`execs: (\d+)`).FindAllStringSubmatch(text.String(), -1); len(found) > 0 {
-		tries = found[len(found)-1][1]
+	inputs := "0"
+	if matches := regexp.MustCompile(`execs: (\d+)`).FindAllStringSubmatch(text.String(), -1); len(matches) > 0 {
+		inputs = matches[len(matches)-1][1]
 	}
 
 	if err == nil {
-		fmt.Fprintf(f.out, "ok    [%d/%d] %s %s: %s inputs\n", f.done, of, f.short(t.dir), t.name, tries)
+		fmt.Fprintf(f.out, "ok    [%d/%d] %s %s: %s inputs\n", f.done, total, f.relativeDir(t.dir), t.name, inputs)
 
 		return
 	}
 
 	f.failed++
 
-	fmt.Fprintf(f.out, "%sfail  [%d/%d] %s %s after %s inputs: %v\n", text.String(), f.done, of, f.short(t.dir), t.name, tries, err)
+	fmt.Fprintf(f.out, "%sfail  [%d/%d] %s %s after %s inputs: %v\n",
+		text.String(), f.done, total, f.relativeDir(t.dir), t.name, inputs, err)
 }

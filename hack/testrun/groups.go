@@ -13,24 +13,25 @@ import (
 	"strings"
 )
 
-// group is a part of a run's packages that one go test runs.
+// group is a set of packages that one call of go test tests.
 type group struct {
 	packages []string
 	race     bool
-	// starts: its tests start programs, such as servers, that go does not see when it decides
-	// whether a result still holds.
-	starts bool
+	// startsPrograms is true if the tests start programs, for example servers. go test does not know these
+	// programs when it decides whether a cached result is valid.
+	startsPrograms bool
 }
 
-// flags are go test's for the group. A result of tests that start programs holds for one checkout: its
-// digest is in a flag, which go compares. Without a digest nothing holds.
-func (g group) flags(given []string, checkout string) []string {
-	flags := slices.Clone(given)
+// testFlags returns the flags of go test for the group. A cached result of tests that start programs is valid
+// for one checkout only. The digest of the checkout is therefore part of the flag -skip, which go test compares.
+// Without a digest, no cached result is used.
+func (g group) testFlags(base []string, checkout string) []string {
+	flags := slices.Clone(base)
 	if g.race {
 		flags = append(flags, "-race")
 	}
 
-	if !g.starts {
+	if !g.startsPrograms {
 		return flags
 	}
 
@@ -40,28 +41,29 @@ func (g group) flags(given []string, checkout string) []string {
 
 	skip := "^checkout " + checkout + "$"
 	flags = slices.DeleteFunc(flags, func(flag string) bool {
-		pattern, is := strings.CutPrefix(flag, "-skip=")
-		if is {
+		pattern, isSkip := strings.CutPrefix(flag, "-skip=")
+		if isSkip {
 			skip = pattern + "|" + skip
 		}
 
-		return is
+		return isSkip
 	})
 
 	return append(flags, "-skip="+skip)
 }
 
-// split groups the packages that have tests. raced are the folders of those that run with the race detector.
-func split(module string, tests map[string]testProgram, raced map[string][]string) []group {
+// groupPackages groups the packages that have tests. The keys of raced are the folders of the packages that run
+// with the race detector.
+func groupPackages(module string, tests map[string]testProgram, raced map[string][]string) []group {
 	var out []group
 
 	for _, race := range []bool{false, true} {
 		for _, starts := range []bool{false, true} {
-			g := group{race: race, starts: starts}
+			g := group{race: race, startsPrograms: starts}
 
 			for _, pkg := range slices.Sorted(maps.Keys(tests)) {
 				folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
-				if _, is := raced[folder]; is == race && tests[pkg].starts == starts {
+				if _, isRaced := raced[folder]; isRaced == race && tests[pkg].startsPrograms == starts {
 					g.packages = append(g.packages, pkg)
 				}
 			}
@@ -75,43 +77,45 @@ func split(module string, tests map[string]testProgram, raced map[string][]strin
 	return out
 }
 
-// among leaves only those packages in the parts that are among the wanted.
-func among(parts []group, wanted []string) []group {
+// filterGroups returns the groups with the wanted packages only, without empty groups.
+func filterGroups(groups []group, wanted []string) []group {
 	var out []group
 
-	for _, part := range parts {
-		part.packages = slices.DeleteFunc(slices.Clone(part.packages), func(pkg string) bool { return !slices.Contains(wanted, pkg) })
-		if len(part.packages) > 0 {
-			out = append(out, part)
+	for _, g := range groups {
+		g.packages = slices.DeleteFunc(slices.Clone(g.packages), func(pkg string) bool { return !slices.Contains(wanted, pkg) })
+		if len(g.packages) > 0 {
+			out = append(out, g)
 		}
 	}
 
 	return out
 }
 
-// inOrder puts packages that are named first in front, as go test starts them in the order of its arguments.
-// They are named by import path or by folder.
-func (g group) inOrder(module string, named []string) group {
-	place := func(pkg string) int {
+// sortByArguments sorts the packages by their position in the arguments, because go test starts packages in the
+// order of its arguments. An argument is an import path or a folder. All other packages come last.
+func (g group) sortByArguments(module string, arguments []string) group {
+	position := func(pkg string) int {
 		folder := "." + strings.TrimPrefix(pkg, module)
 
-		i := slices.IndexFunc(named, func(name string) bool { return name == pkg || name == folder })
+		i := slices.IndexFunc(arguments, func(name string) bool { return name == pkg || name == folder })
 		if i < 0 {
-			return len(named)
+			return len(arguments)
 		}
 
 		return i
 	}
 
-	slices.SortStableFunc(g.packages, func(a, b string) int { return place(a) - place(b) })
+	slices.SortStableFunc(g.packages, func(a, b string) int { return position(a) - position(b) })
 
 	return g
 }
 
-// notRaced is in the place of a program where nothing of ours runs side by side.
+// notRaced replaces the program in a line with packages that need no race detector, because no goroutines share
+// their data.
 const notRaced = "-"
 
-// readRaced reads a file of lines "PROGRAM: PACKAGE...", all of them folders: the packages by the program.
+// readRaced reads a file with lines of the form "PROGRAM: PACKAGE...", where each name is a folder. It returns
+// the packages by program.
 func readRaced(file string) (map[string][]string, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // no file, no packages
@@ -126,7 +130,7 @@ func readRaced(file string) (map[string][]string, error) {
 
 	for line := range strings.Lines(string(data)) {
 		line, _, _ = strings.Cut(line, "#")
-		if program, packages, is := strings.Cut(line, ":"); is {
+		if program, packages, ok := strings.Cut(line, ":"); ok {
 			out[strings.TrimSpace(program)] = append(out[strings.TrimSpace(program)], strings.Fields(packages)...)
 		}
 	}
@@ -134,34 +138,34 @@ func readRaced(file string) (map[string][]string, error) {
 	return out, nil
 }
 
-// testProgram is what go makes of a package's tests.
+// testProgram is the test program of a package.
 type testProgram struct {
-	// needs are the packages it is made of, that of the tests included.
-	needs []string
-	// starts: a package of this module in it can start programs.
-	starts bool
+	// deps are the packages that the program is built from, including the tested package.
+	deps []string
+	// startsPrograms is true if a package of this module in the program imports os/exec.
+	startsPrograms bool
 }
 
-// listed is one line of go list.
-type listed struct {
+// listEntry is one line of the output of go list.
+type listEntry struct {
 	name    string
 	imports []string
 	deps    []string
 }
 
-// testPrograms gives those of the packages that have tests, by the package.
+// testPrograms returns the test programs of the packages that have tests, by package.
 func testPrograms(ctx context.Context, dir string, packages []string) (map[string]testProgram, error) {
-	// Imports of this module's packages, and all that programs of tests are made of.
+	// List the imports of packages in this module, and the dependencies of test programs.
 	const format = `{{if .Module}}{{if .Module.Main}}{{.ImportPath}}|{{join .Imports " "}}{{end}}{{end}}` +
 		`{{if not .DepOnly}}|{{join .Deps " "}}{{end}}`
 
-	text, err := output(ctx, dir, "go", append([]string{"list", "-e", "-test", "-deps", "-f", format}, packages...)...)
+	text, err := runCommand(ctx, dir, "go", append([]string{"list", "-e", "-test", "-deps", "-f", format}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
 
 	var (
-		programs []listed
+		programs []listEntry
 		starters = map[string]bool{}
 		lines    = bufio.NewScanner(strings.NewReader(text))
 	)
@@ -171,10 +175,10 @@ func testPrograms(ctx context.Context, dir string, packages []string) (map[strin
 	for lines.Scan() {
 		name, rest, _ := strings.Cut(lines.Text(), "|")
 		imports, deps, _ := strings.Cut(rest, "|")
-		l := listed{name: name, imports: strings.Fields(imports), deps: strings.Fields(deps)}
+		l := listEntry{name: name, imports: strings.Fields(imports), deps: strings.Fields(deps)}
 
 		if slices.Contains(l.imports, "os/exec") {
-			starters[plain(name)] = true
+			starters[packageName(name)] = true
 		}
 
 		if strings.HasSuffix(name, ".test") && !strings.Contains(name, " ") {
@@ -186,15 +190,15 @@ func testPrograms(ctx context.Context, dir string, packages []string) (map[strin
 
 	for _, l := range programs {
 		pkg := strings.TrimSuffix(l.name, ".test")
-		program := testProgram{needs: []string{pkg}}
+		program := testProgram{deps: []string{pkg}}
 
 		for _, dep := range l.deps {
 			if strings.HasPrefix(dep, "[") {
 				continue
 			}
 
-			program.needs = append(program.needs, strings.TrimSuffix(dep, "_test"))
-			program.starts = program.starts || starters[dep]
+			program.deps = append(program.deps, strings.TrimSuffix(dep, "_test"))
+			program.startsPrograms = program.startsPrograms || starters[dep]
 		}
 
 		out[pkg] = program
@@ -203,8 +207,8 @@ func testPrograms(ctx context.Context, dir string, packages []string) (map[strin
 	return out, nil
 }
 
-// plain is a package's name without the program that it was compiled for.
-func plain(name string) string {
+// packageName returns a package's name in the output of go list without the test program it is compiled for.
+func packageName(name string) string {
 	name, _, _ = strings.Cut(name, " ")
 
 	return name

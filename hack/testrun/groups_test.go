@@ -18,27 +18,27 @@ import (
 func TestSplit(t *testing.T) {
 	t.Parallel()
 
-	tests := map[string]testProgram{"m": {}, "m/kit": {}, "m/hosts": {starts: true}, "m/bridge": {starts: true}, "m/test/fleet": {starts: true}}
+	tests := map[string]testProgram{"m": {}, "m/kit": {}, "m/hosts": {startsPrograms: true}, "m/bridge": {startsPrograms: true}, "m/test/fleet": {startsPrograms: true}}
 
-	got := split("m", tests, map[string][]string{"hosts": {"hosts/mac"}})
+	got := groupPackages("m", tests, map[string][]string{"hosts": {"hosts/mac"}})
 	for i := range got {
-		got[i] = got[i].inOrder("m", []string{"m/test/fleet"})
+		got[i] = got[i].sortByArguments("m", []string{"m/test/fleet"})
 	}
 
 	want := []group{
 		{packages: []string{"m", "m/kit"}},
-		{packages: []string{"m/test/fleet", "m/bridge"}, starts: true},
-		{packages: []string{"m/hosts"}, race: true, starts: true},
+		{packages: []string{"m/test/fleet", "m/bridge"}, startsPrograms: true},
+		{packages: []string{"m/hosts"}, race: true, startsPrograms: true},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(group{})); diff != "" {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 
-	if byFolder := got[1].inOrder("m", []string{"./bridge"}); byFolder.packages[0] != "m/bridge" {
+	if byFolder := got[1].sortByArguments("m", []string{"./bridge"}); byFolder.packages[0] != "m/bridge" {
 		t.Errorf("named by its folder, m/bridge does not come first: %v", byFolder.packages)
 	}
 
-	if left := among(got, []string{"m/hosts"}); len(left) != 1 || !left[0].race {
+	if left := filterGroups(got, []string{"m/hosts"}); len(left) != 1 || !left[0].race {
 		t.Errorf("with the hosts alone %+v", left)
 	}
 }
@@ -55,16 +55,16 @@ func TestFlags(t *testing.T) {
 	}{
 		"starts nothing":              {group{}, "abc", given},
 		"with the detector":           {group{race: true}, "abc", []string{"-vet=off", "-skip=SPIRE", "-race"}},
-		"starts programs":             {group{starts: true}, "abc", []string{"-vet=off", "-skip=SPIRE|^checkout abc$"}},
-		"nobody tells the checkout's": {group{starts: true}, "", []string{"-vet=off", "-skip=SPIRE", "-count=1"}},
+		"starts programs":             {group{startsPrograms: true}, "abc", []string{"-vet=off", "-skip=SPIRE|^checkout abc$"}},
+		"nobody tells the checkout's": {group{startsPrograms: true}, "", []string{"-vet=off", "-skip=SPIRE", "-count=1"}},
 	} {
-		if got := tc.group.flags(given, tc.checkout); !slices.Equal(got, tc.want) {
+		if got := tc.group.testFlags(given, tc.checkout); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }
 
-// What is run again: of tests that start programs all, after any change; of others those that depend on it.
+// After any change, all tests that start programs run again. Other tests run again only if they depend on the change.
 func TestWhatIsRunAgain(t *testing.T) {
 	t.Parallel()
 
@@ -92,14 +92,14 @@ func TestWhatIsRunAgain(t *testing.T) {
 	held := func() []string {
 		var out strings.Builder
 
-		if good, err := (&run{out: &out, dir: dir}).all(t.Context(), []string{"./..."}); err != nil || !good {
+		if good, err := (&run{out: &out, dir: dir}).runAll(t.Context(), []string{"./..."}); err != nil || !good {
 			t.Fatalf("%v\n%s", err, out.String())
 		}
 
 		var names []string
 
 		for line := range strings.Lines(out.String()) {
-			if fields := strings.Fields(line); fields[0] == "ok" && strings.HasSuffix(strings.TrimSpace(line), "as before") {
+			if fields := strings.Fields(line); fields[0] == "ok" && strings.HasSuffix(strings.TrimSpace(line), "cached") {
 				names = append(names, fields[1])
 			}
 		}
@@ -110,13 +110,13 @@ func TestWhatIsRunAgain(t *testing.T) {
 	held()
 
 	if got := held(); !slices.Equal(got, []string{"example.com/m/pure", "example.com/m/served"}) {
-		t.Errorf("without a change %q are as before", got)
+		t.Errorf("without a change %q are cached", got)
 	}
 
-	// What it says has never been there: go keeps the results of runs of this test, too.
+	// Use a new content for each run, because go also caches the results of earlier runs of this test.
 	write("notes.txt", time.Now().String())
 
 	if got := held(); !slices.Equal(got, []string{"example.com/m/pure"}) {
-		t.Errorf("after a change of what no test imports %q are as before", got)
+		t.Errorf("after a change of a file that no test imports %q are cached", got)
 	}
 }

@@ -1,27 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command testrun runs `go test` on packages, with the servers that they share, and prints
-// what a person wants of it: a line for each package as it ends, the output of what failed,
-// what was skipped and why, what took longest, and last the counts, "N passed, N failed".
+// Command testrun runs `go test` on packages and starts the servers that their tests share. It prints a line for
+// each package, the output of failed tests, the skipped tests with reasons, the slowest tests, and in its last
+// line the counts, "N passed, N failed".
 //
 //	testrun [-v] [-once] [-usage] [-race FILE] [-changed REVISION] PACKAGE... [-- FLAG...]
 //	testrun -fuzz DURATION PACKAGE...
 //
-// With -changed it runs those of the packages whose tests depend on what differs from the
-// revision. With -race the packages that the file names, one folder a line, run with the race
-// detector, and no others. With -usage it tells the processor's time of each package. With -fuzz it
-// runs every fuzz target of the packages for so long, twelve at a time.
+// With -changed, it runs only packages whose tests depend on files that differ from the revision. With -race,
+// only the packages in the file run with the race detector. With -usage, it prints the CPU time of each package.
+// With -fuzz, it runs each fuzz target of the packages for the given time, twelve targets at a time.
 //
-// A result that go has kept is taken where nothing has changed that it depends on. Tests that start
-// programs (their code or that of this module in them imports os/exec) depend on all of the checkout
-// and on Debian's packages (docs/adr/0064). -count=1 behind -- runs all of them.
+// testrun uses cached results of go test if nothing on which they depend has changed. Tests that start programs,
+// that is tests with a package of this module that imports os/exec, depend on all files of the checkout and on
+// the Debian packages (docs/adr/0064). To run all tests, pass -count=1 after --.
 //
-// Flags behind -- are go test's. What fails is run once more at the end. If it
-// passes then, the run passes, and its closing lines name the package under FLAKY with what
-// it said both times: that is a defect to be fixed next. It exits 1 when something failed
-// twice, or did not build, or there was no test. Where every test was skipped it passes, and says
-// for which reasons.
+// Flags after -- are passed to go test. Failed tests run a second time at the end. If they pass, the run passes,
+// and the summary lists their package under FLAKY with the output of both attempts. Fix a flaky test next. The
+// exit code is 1 if a test failed twice, if a package does not build, or if there are no tests. If all tests were
+// skipped, the run passes and the summary lists the reasons.
 package main
 
 import (
@@ -36,31 +34,31 @@ import (
 )
 
 func main() {
-	// As go test's -exec, see usage.go.
+	// go test runs this program through its flag -exec, see usage.go.
 	if len(os.Args) > 2 && os.Args[1] == execCommand {
 		os.Exit(execute(os.Args[2], os.Args[3:]))
 	}
 
 	var o options
 
-	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests as it comes, of several packages with their names")
-	flag.BoolVar(&o.once, "once", false, "do not run again what failed")
-	flag.BoolVar(&o.usage, "usage", false, "tell the processor's time of each package")
+	flag.BoolVar(&o.verbose, "v", false, "print the output of all tests immediately; with several packages, also print their names")
+	flag.BoolVar(&o.once, "once", false, "do not run failed tests a second time")
+	flag.BoolVar(&o.usage, "usage", false, "print the CPU time of each package")
 	flag.StringVar(&o.race, "race", "", "`file` with the folders of packages that run with the race detector")
-	flag.StringVar(&o.changed, "changed", "", "only what depends on changes since this `revision`")
-	flag.DurationVar(&o.fuzz, "fuzz", 0, "fuzz every target of the packages for this `duration`")
+	flag.StringVar(&o.changed, "changed", "", "run only packages that depend on changes since this `revision`")
+	flag.DurationVar(&o.fuzz, "fuzz", 0, "run each fuzz target of the packages for this `duration`")
 	flag.Parse()
 
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 
-	good, err := o.run(ctx, flag.Args())
+	passed, err := o.run(ctx, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testrun:", err)
 	}
 
 	cancel()
 
-	if err != nil || !good {
+	if err != nil || !passed {
 		os.Exit(1)
 	}
 }
@@ -71,7 +69,7 @@ type options struct {
 	fuzz                 time.Duration
 }
 
-// run does what the options say, and says whether all is well.
+// run runs the tests or the fuzz targets, and returns true if they passed.
 func (o options) run(ctx context.Context, args []string) (bool, error) {
 	packages, flags := args, []string(nil)
 	if i := slices.Index(args, "--"); i >= 0 {
@@ -83,8 +81,8 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 		return false, fmt.Errorf("find the packages: %w", err)
 	}
 
-	// Programs that live for a minute gain more by memory than by collecting it: a sixth of
-	// an API server's time was the collector's.
+	// Collect garbage less often, because test programs and servers run only for minutes. With the default, an
+	// API server spent one sixth of its CPU time on garbage collection.
 	if os.Getenv("GOGC") == "" {
 		if err := os.Setenv("GOGC", "300"); err != nil {
 			return false, fmt.Errorf("set GOGC: %w", err)
@@ -92,15 +90,15 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 	}
 
 	if o.fuzz > 0 {
-		return (&fuzzing{out: os.Stdout, dir: dir, each: o.fuzz}).all(ctx, packages)
+		return (&fuzzer{out: os.Stdout, dir: dir, fuzzTime: o.fuzz}).runAll(ctx, packages)
 	}
 
 	if o.changed != "" {
-		if packages, err = changed(ctx, dir, o.changed, packages); err != nil {
+		if packages, err = changedPackages(ctx, dir, o.changed, packages); err != nil {
 			return false, err
 		}
 
-		fmt.Printf("changed: %d packages have tests that depend on it\n", len(packages)) //nolint:forbidigo // this is its output
+		fmt.Printf("changed: %d packages have tests that depend on the changes\n", len(packages)) //nolint:forbidigo // its output
 	}
 
 	raced, err := readRaced(o.race)
@@ -109,6 +107,6 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 	}
 
 	return (&run{
-		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, again: !o.once, usage: o.usage, raced: raced,
-	}).all(ctx, packages)
+		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, retry: !o.once, usage: o.usage, raced: raced,
+	}).runAll(ctx, packages)
 }

@@ -7,5 +7,5 @@ package main
 
 import "os/exec"
 
-// endWithParent does what can be done: nothing.
+// killWithParent does nothing, because only Linux can kill a child process with its parent.
 func endWithParent(*exec.Cmd) {}

@@ -20,34 +20,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-// servers are what the run's test programs share.
+// servers has the servers that the test programs of a run share.
 type servers struct {
 	dir  string
 	out  io.Writer
 	bill func(dir string, cpu time.Duration)
-	// life ends with the run: the servers do so with it.
-	life context.Context //nolint:containedctx // it is the servers' own
+	// ctx is canceled at the end of the run and stops the servers.
+	ctx context.Context //nolint:containedctx // the lifetime of the servers
 
 	mu       sync.Mutex
 	changed  *sync.Cond
-	planes   []*plane
+	planes   []*controlPlane
 	postgres func() (*pgproc.Server, error)
 }
 
-// plane is a control plane that one test program has at a time.
-type plane struct {
+// controlPlane is a control plane that one test program uses at a time.
+type controlPlane struct {
 	*kubeproc.Cluster
 
 	dir      string
 	managers bool
 	busy     bool
-	// wiping: it will be free, or gone, in a moment.
-	wiping bool
-	first  *contents
+	// restoring is true while the contents are restored. The control plane is free or stopped soon after.
+	restoring bool
+	contents  *contents
 }
 
 func newServers(life context.Context, dir string, out io.Writer, bill func(string, time.Duration)) *servers {
-	s := &servers{dir: dir, out: out, bill: bill, life: life}
+	s := &servers{dir: dir, out: out, bill: bill, ctx: life}
 	s.changed = sync.NewCond(&s.mu)
 	s.postgres = sync.OnceValues(func() (*pgproc.Server, error) {
 		return pgproc.Start(life, pgproc.Options{Dir: filepath.Join(dir, "postgres")})
@@ -56,13 +56,13 @@ func newServers(life context.Context, dir string, out io.Writer, bill func(strin
 	return s
 }
 
-// kinds are the leases that are served.
-func (s *servers) kinds() map[string]lease.Provider {
-	return map[string]lease.Provider{kube.LeaseKind: s.controlPlane, postgres.LeaseKind: s.database}
+// providers returns the providers of leases by kind.
+func (s *servers) providers() map[string]lease.Provider {
+	return map[string]lease.Provider{kube.LeaseKind: s.leaseControlPlane, postgres.LeaseKind: s.leaseDatabase}
 }
 
-// database is one server for all: each test has a database of its own there.
-func (s *servers) database(context.Context, lease.Request) (any, func(), error) {
+// leaseDatabase returns the shared PostgreSQL server. Each test creates its own database on it.
+func (s *servers) leaseDatabase(context.Context, lease.Request) (any, func(), error) {
 	server, err := s.postgres()
 	if err != nil {
 		return nil, nil, err
@@ -71,27 +71,27 @@ func (s *servers) database(context.Context, lease.Request) (any, func(), error) 
 	return postgres.Lease{URL: server.URL("postgres")}, func() {}, nil
 }
 
-// controlPlane is one that nobody else has, with nothing in it.
-func (s *servers) controlPlane(_ context.Context, request lease.Request) (any, func(), error) {
-	p, err := s.take(slices.Contains(request.Options, kube.LeaseWithManagers))
+// leaseControlPlane returns an empty control plane for exclusive use.
+func (s *servers) leaseControlPlane(_ context.Context, request lease.Request) (any, func(), error) {
+	p, err := s.acquire(slices.Contains(request.Options, kube.LeaseWithManagers))
 	if err != nil {
 		return nil, nil, err
 	}
 
-	before := cpuOf(p.PIDs())
+	initialCPU := processCPU(p.PIDs())
 
 	return kube.Lease{Dir: p.dir, Host: p.Host()}, func() {
-		s.bill(request.Dir, cpuOf(p.PIDs())-before)
-		s.giveBack(p)
+		s.bill(request.Dir, processCPU(p.PIDs())-initialCPU)
+		s.release(p)
 	}, nil
 }
 
-// take gives a free plane, or starts one if none will be free in a moment.
-func (s *servers) take(managers bool) (*plane, error) {
+// acquire returns a free control plane. If none is free and none is being restored, it starts a new one.
+func (s *servers) acquire(managers bool) (*controlPlane, error) {
 	s.mu.Lock()
 
 	for {
-		soon := false
+		isRestoring := false
 
 		for _, p := range s.planes {
 			if p.managers == managers && !p.busy {
@@ -101,68 +101,69 @@ func (s *servers) take(managers bool) (*plane, error) {
 				return p, nil
 			}
 
-			soon = soon || p.managers == managers && p.wiping
+			isRestoring = isRestoring || p.managers == managers && p.restoring
 		}
 
-		if !soon {
+		if !isRestoring {
 			break
 		}
 
 		s.changed.Wait()
 	}
 
-	p := &plane{dir: filepath.Join(s.dir, fmt.Sprintf("kube%d", len(s.planes)+1)), managers: managers, busy: true}
+	p := &controlPlane{dir: filepath.Join(s.dir, fmt.Sprintf("kube%d", len(s.planes)+1)), managers: managers, busy: true}
 	s.planes = append(s.planes, p)
 	s.mu.Unlock()
 
-	if err := p.start(s.life); err != nil {
+	if err := p.start(s.ctx); err != nil {
 		return nil, err
 	}
 
 	return p, nil
 }
 
-func (p *plane) start(ctx context.Context) error {
+func (p *controlPlane) start(ctx context.Context) error {
 	cluster, err := kubeproc.Start(ctx, kubeproc.Options{Dir: p.dir, ControllerManager: p.managers})
 	if err != nil {
 		return err
 	}
 
 	p.Cluster = cluster
-	p.first, err = settled(ctx, cluster)
+	p.contents, err = waitSettled(ctx, cluster)
 
 	return err
 }
 
-// giveBack empties a plane for the next one. One that can't be emptied is not used again.
-func (s *servers) giveBack(p *plane) {
+// release restores the contents of a control plane, so that another test program can use it. If this fails,
+// release stops the control plane, which is not used again.
+func (s *servers) release(p *controlPlane) {
 	s.mu.Lock()
-	p.wiping = true
+	p.restoring = true
 	s.mu.Unlock()
 
-	err := p.first.restore(s.life, p.Cluster)
+	err := p.contents.restore(s.ctx, p.Cluster)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	p.wiping, p.busy = false, err != nil
+	p.restoring, p.busy = false, err != nil
 	s.changed.Broadcast()
 
-	if err != nil && s.life.Err() == nil {
-		fmt.Fprintf(s.out, "note  a control plane could not be emptied, another one takes its place: %v\n", err)
+	if err != nil && s.ctx.Err() == nil {
+		fmt.Fprintf(s.out, "note  a control plane was stopped because it could not be restored: %v\n", err)
 		_ = p.Stop()
 	}
 }
 
-// started says how many control planes were.
-func (s *servers) started() int {
+// planeCount returns the number of control planes that were started.
+func (s *servers) planeCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return len(s.planes)
 }
 
-// stop ends all servers and removes what they wrote.
+// stop stops all control planes and removes the files of all servers.
 func (s *servers) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

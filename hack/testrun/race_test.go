@@ -19,8 +19,7 @@ import (
 
 const root = "../.."
 
-// The race detector sees what runs in the test programs of race.txt: each package of the product in which goroutines
-// meet is in a line of it, and in that line's program.
+// Each package with concurrent code is in a line of race.txt, and the program of that line contains the package.
 func TestGoroutinesMeetTheDetector(t *testing.T) {
 	t.Parallel()
 
@@ -41,14 +40,14 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 
 	for _, pkg := range slices.Sorted(maps.Keys(concurrent)) {
 		if place[pkg] == "" {
-			t.Errorf("goroutines meet in %s (%s): add it to a line of hack/testrun/race.txt whose program has them run side by side",
+			t.Errorf("%s has concurrent code (%s): add it to the line of hack/testrun/race.txt whose program runs this code concurrently",
 				pkg, concurrent[pkg])
 		}
 	}
 
 	for _, pkg := range slices.Sorted(maps.Keys(place)) {
 		if concurrent[pkg] == "" {
-			t.Errorf("no goroutines meet in %s: take it off hack/testrun/race.txt", pkg)
+			t.Errorf("%s has no concurrent code: remove it from hack/testrun/race.txt", pkg)
 		}
 	}
 
@@ -63,8 +62,8 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 	}
 
 	for pkg, program := range place {
-		if program != notRaced && !slices.Contains(programs[path.Join(module, program)].needs, path.Join(module, pkg)) {
-			t.Errorf("the tests of %s have nothing of %s in them: hack/testrun/race.txt has it in another line", program, pkg)
+		if program != notRaced && !slices.Contains(programs[path.Join(module, program)].deps, path.Join(module, pkg)) {
+			t.Errorf("the tests of %s do not import %s: move it to another line of hack/testrun/race.txt", program, pkg)
 		}
 	}
 }
@@ -81,8 +80,8 @@ func folders(raced map[string][]string) []string {
 	return out
 }
 
-// concurrentPackages are the folders of the product's packages that start goroutines or guard what several
-// share, with the first thing that says so.
+// concurrentPackages returns the folders of packages that start goroutines or protect shared data, with the position of
+// the first such code.
 func concurrentPackages(t *testing.T) map[string]string {
 	t.Helper()
 
@@ -144,7 +143,7 @@ func concurrent(file *ast.File) token.Pos {
 	return at
 }
 
-// What is said of the line's form is true of what is read.
+// readRaced reports a missing file, and returns nothing without a file name.
 func TestReadRaced(t *testing.T) {
 	t.Parallel()
 

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// event is one line of test2json (go doc test2json) or of a build.
+// event is one line of the output of go test -json: an event of test2json (go doc test2json) or of a build.
 type event struct {
 	Action      string
 	Package     string
@@ -27,41 +27,42 @@ type event struct {
 	FailedBuild string
 }
 
-// result is what came of one package.
+// result is the result of one package.
 type result struct {
-	// output of the package itself and of each test that has not ended.
+	// output has the output of the package itself and of each unfinished test.
 	output map[string]*strings.Builder
-	// kept is what tests that failed said, and those that are looked at once more.
+	// kept is the output of failed tests, and of passed tests that failed in the first attempt.
 	kept              strings.Builder
 	passed, failed    int
 	skipped, failures []string
-	// passedIn counts what passed by the function that it is a part of; again are the functions
-	// that failed, nil where the package came to a bad end by something else.
-	passedIn               map[string]int
-	again                  []string
-	took                   float64
-	ended, bad, notTesting bool
-	// orderly: all of its functions have ended, however.
-	orderly bool
-	// held: go had kept the result, and nothing has changed that it depends on.
-	held bool
+	// passedIn is the number of passed tests and subtests by test function. failedFunctions are the test
+	// functions to run again. It is nil if the package failed for another reason.
+	passedIn                        map[string]int
+	failedFunctions                 []string
+	duration                        float64
+	finished, hasFailed, hasNoTests bool
+	// completed is true if all test functions of a failed package have finished, so that the package did not
+	// panic or exit.
+	completed bool
+	// cached is true if the result comes from the cache of go test.
+	cached bool
 }
 
-// timed is how long a test took, with its subtests and without what it waited for others
-// that ran in parallel.
-type timed struct {
+// testDuration is the duration of a test with its subtests, without the time that the test waited for parallel
+// tests.
+type testDuration struct {
 	name    string
 	seconds float64
 }
 
 type report struct {
 	out io.Writer
-	// verbose prints output as it comes, named says of which package.
-	verbose, named bool
-	packages       map[string]*result
-	tests          []timed
-	// failedTests by package and name; keepPassed are those of the run before this one,
-	// whose output is kept when they pass.
+	// verbose prints output immediately. showPackage adds the name of the package to each line.
+	verbose, showPackage bool
+	packages             map[string]*result
+	tests                []testDuration
+	// failedTests has the failed tests by package and name. keepPassed has the failed tests of the first
+	// attempt, whose output is kept if they pass.
 	failedTests, keepPassed map[string]bool
 }
 
@@ -69,14 +70,14 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, packages: map[string]*result{}, failedTests: map[string]bool{}}
 }
 
-// read takes all events. Lines that are none are printed as they are.
+// read reads all events. It prints lines that are not events unchanged.
 func (r *report) read(in io.Reader) error {
 	lines := bufio.NewReader(in)
 
 	for {
 		line, err := lines.ReadString('\n')
 		if line != "" {
-			r.line(line)
+			r.handleLine(line)
 		}
 
 		if errors.Is(err, io.EOF) {
@@ -89,7 +90,7 @@ func (r *report) read(in io.Reader) error {
 	}
 }
 
-func (r *report) line(line string) {
+func (r *report) handleLine(line string) {
 	var e event
 	if err := json.Unmarshal([]byte(line), &e); err != nil || e.Action == "" {
 		fmt.Fprint(r.out, line)
@@ -97,51 +98,51 @@ func (r *report) line(line string) {
 		return
 	}
 
-	r.event(e)
+	r.handleEvent(e)
 }
 
-func (r *report) event(e event) {
+func (r *report) handleEvent(e event) {
 	switch {
 	case e.Action == "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case e.Action == "output":
-		r.keep(e)
+		r.handleOutput(e)
 	case e.Test != "":
-		r.test(e)
+		r.handleTest(e)
 	case e.Action == "pass" || e.Action == "fail" || e.Action == "skip":
-		r.pkg(e)
+		r.handlePackage(e)
 	}
 }
 
-// repeat prints output that was kept, unless it was printed when it came.
-func (r *report) repeat(output string) {
+// printKept prints kept output, unless verbose has already printed it.
+func (r *report) printKept(output string) {
 	if !r.verbose {
 		fmt.Fprint(r.out, output)
 	}
 }
 
 func (r *report) result(name string) *result {
-	got, ok := r.packages[name]
+	pkg, ok := r.packages[name]
 	if !ok {
-		got = &result{output: map[string]*strings.Builder{}, passedIn: map[string]int{}}
-		r.packages[name] = got
+		pkg = &result{output: map[string]*strings.Builder{}, passedIn: map[string]int{}}
+		r.packages[name] = pkg
 	}
 
-	return got
+	return pkg
 }
 
-func (r *report) keep(e event) {
-	// Package testing says so when it is through; who panics or exits does not.
+func (r *report) handleOutput(e event) {
+	// Package testing prints FAIL after all tests have finished, but not after a panic or an exit.
 	if e.Test == "" && strings.TrimSpace(e.Output) == "FAIL" {
-		r.result(e.Package).orderly = true
+		r.result(e.Package).completed = true
 	}
 
 	if e.Test == "" && strings.HasSuffix(strings.TrimSpace(e.Output), "(cached)") {
-		r.result(e.Package).held = true
+		r.result(e.Package).cached = true
 	}
 
 	if r.verbose {
-		if r.named {
+		if r.showPackage {
 			fmt.Fprintf(r.out, "%-8s  ", path.Base(e.Package))
 		}
 
@@ -159,8 +160,8 @@ func (r *report) keep(e event) {
 	text.WriteString(e.Output)
 }
 
-// take returns the output that was kept of a test, and drops it.
-func (r *report) take(pkg, test string) string {
+// takeOutput returns the collected output of a test and removes it.
+func (r *report) takeOutput(pkg, test string) string {
 	output := r.result(pkg).output
 
 	text, ok := output[test]
@@ -173,18 +174,18 @@ func (r *report) take(pkg, test string) string {
 	return text.String()
 }
 
-func (r *report) test(e event) {
+func (r *report) handleTest(e event) {
 	if e.Action != "pass" && e.Action != "fail" && e.Action != "skip" {
 		return
 	}
 
 	pkg, name := r.result(e.Package), e.Package+" "+e.Test
-	output := r.take(e.Package, e.Test)
-	function, _, part := strings.Cut(e.Test, "/")
+	output := r.takeOutput(e.Package, e.Test)
+	function, _, isSubtest := strings.Cut(e.Test, "/")
 
-	// Subtests are in the time of their test.
-	if !part {
-		r.tests = append(r.tests, timed{name: name, seconds: e.Elapsed})
+	// The duration of a test includes its subtests.
+	if !isSubtest {
+		r.tests = append(r.tests, testDuration{name: name, seconds: e.Elapsed})
 	}
 
 	switch e.Action {
@@ -199,21 +200,22 @@ func (r *report) test(e event) {
 		pkg.failed++
 		r.failedTests[name] = true
 
-		if !part {
-			pkg.again = append(pkg.again, function)
+		if !isSubtest {
+			pkg.failedFunctions = append(pkg.failedFunctions, function)
 		}
 
 		pkg.kept.WriteString(output)
-		r.repeat(output)
+		r.printKept(output)
 
-		pkg.failures = append(pkg.failures, name+": "+end(output))
+		pkg.failures = append(pkg.failures, name+": "+failureMessage(output))
 	case "skip":
-		pkg.skipped = append(pkg.skipped, name+": "+why(output))
+		pkg.skipped = append(pkg.skipped, name+": "+skipReason(output))
 	}
 }
 
-// said is what a test wrote, without the marks of its runner: one line at least.
-func said(output string) []string {
+// outputLines returns the output lines of a test, without the lines of the test runner. It returns at least one
+// line.
+func outputLines(output string) []string {
 	var lines []string
 
 	for line := range strings.Lines(output) {
@@ -230,78 +232,77 @@ func said(output string) []string {
 	return lines
 }
 
-// why finds the reason in the output of a test that was skipped.
-func why(output string) string { return said(output)[0] }
+// skipReason returns the reason in the output of a skipped test.
+func skipReason(output string) string { return outputLines(output)[0] }
 
-// endLines and endLength bound what is repeated of a failed test's output: enough
-// to know what it was where only the end of a log is kept.
+// maxFailureLines and maxFailureLineLength limit the output of a failed test in the summary. It is long enough to
+// understand the failure if only the end of a log is available.
 const (
-	endLines  = 5
-	endLength = 180
+	maxFailureLines      = 5
+	maxFailureLineLength = 180
 )
 
-// remark is how package testing begins what a test says by Error, Log and the like, which
-// it does not tell apart.
-var remark = regexp.MustCompile(`^\S+\.go:\d+: `)
+// messagePrefix matches the prefix that package testing adds to messages of Error, Log and similar methods. The
+// prefix does not show which method was called.
+var messagePrefix = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// end is what a failed test remarked, its first and its last remarks if there are many, or
-// the last that it said if that was nothing, in one line.
-func end(output string) string {
-	lines := said(output)
+// failureMessage returns the messages of a failed test in one line. If there are many messages, it returns the
+// first and the last ones. If there is at most one, it adds the last lines of the output.
+func failureMessage(output string) string {
+	lines := outputLines(output)
 
-	remarks := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !remark.MatchString(line) })
-	if len(remarks) > endLines {
-		remarks = append(remarks[:1], remarks[len(remarks)-endLines+1:]...)
+	messages := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !messagePrefix.MatchString(line) })
+	if len(messages) > maxFailureLines {
+		messages = append(messages[:1], messages[len(messages)-maxFailureLines+1:]...)
 	}
 
-	// What follows the only remark may be why.
-	if len(remarks) <= 1 {
-		first := max(0, slices.IndexFunc(lines, remark.MatchString))
-		remarks = append(remarks, lines[max(first+len(remarks), len(lines)-endLines+len(remarks)):]...)
+	// The lines after a single message may contain the reason of the failure.
+	if len(messages) <= 1 {
+		first := max(0, slices.IndexFunc(lines, messagePrefix.MatchString))
+		messages = append(messages, lines[max(first+len(messages), len(lines)-maxFailureLines+len(messages)):]...)
 	}
 
-	for i, line := range remarks {
-		remarks[i] = line[:min(len(line), endLength)]
+	for i, line := range messages {
+		messages[i] = line[:min(len(line), maxFailureLineLength)]
 	}
 
-	return strings.Join(remarks, " | ")
+	return strings.Join(messages, " | ")
 }
 
-func (r *report) pkg(e event) {
+func (r *report) handlePackage(e event) {
 	pkg := r.result(e.Package)
-	pkg.ended, pkg.took = true, e.Elapsed
+	pkg.finished, pkg.duration = true, e.Elapsed
 
 	switch e.Action {
 	case "pass":
-		took := fmt.Sprintf("%7.1fs", e.Elapsed)
-		if pkg.held {
-			took = "as before"
+		duration := fmt.Sprintf("%7.1fs", e.Elapsed)
+		if pkg.cached {
+			duration = "cached"
 		}
 
-		fmt.Fprintf(r.out, "ok    %-70s %s\n", e.Package, took)
+		fmt.Fprintf(r.out, "ok    %-70s %s\n", e.Package, duration)
 	case "skip":
-		pkg.notTesting = true
+		pkg.hasNoTests = true
 		fmt.Fprintf(r.out, "none  %s\n", e.Package)
 	case "fail":
-		pkg.bad, pkg.notTesting = true, e.FailedBuild != ""
+		pkg.hasFailed, pkg.hasNoTests = true, e.FailedBuild != ""
 
-		// Tests that were running when the package came to a bad end have no result of
-		// their own: what they wrote is all there is.
+		// Tests that were running when the package failed have no result. Only their output is available.
 		var output strings.Builder
 		for test := range pkg.output {
-			output.WriteString(r.take(e.Package, test))
+			output.WriteString(r.takeOutput(e.Package, test))
 		}
 
 		pkg.kept.WriteString(output.String())
-		r.repeat(output.String())
+		r.printKept(output.String())
 
-		if !pkg.orderly {
-			pkg.again = nil
+		if !pkg.completed {
+			pkg.failedFunctions = nil
 		}
 
 		if pkg.failed == 0 {
 			pkg.failed++
-			pkg.failures = append(pkg.failures, e.Package+": "+end(output.String()))
+			pkg.failures = append(pkg.failures, e.Package+": "+failureMessage(output.String()))
 		}
 
 		fmt.Fprintf(r.out, "FAIL  %-70s %7.1fs\n", e.Package, e.Elapsed)
@@ -310,28 +311,29 @@ func (r *report) pkg(e event) {
 	pkg.output = map[string]*strings.Builder{}
 }
 
-// end notes the packages that never ended: they have failed.
-func (r *report) end() {
+// finish marks the packages that did not finish as failed.
+func (r *report) finish() {
 	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
 		pkg := r.packages[name]
-		if pkg.ended {
+		if pkg.finished {
 			continue
 		}
 
-		pkg.bad, pkg.again = true, nil
+		pkg.hasFailed, pkg.failedFunctions = true, nil
 		pkg.failed++
-		pkg.failures = append(pkg.failures, name+": it never ended")
+		pkg.failures = append(pkg.failures, name+": it did not finish")
 
-		fmt.Fprintf(r.out, "FAIL  %s: it never ended\n", name)
+		fmt.Fprintf(r.out, "FAIL  %s: it did not finish\n", name)
 	}
 }
 
-// failedPackages are those whose tests failed; what does not build would not do so again.
+// failedPackages returns the packages whose tests failed. It does not return packages that do not build,
+// because a second attempt would not help.
 func (r *report) failedPackages() []string {
 	var out []string
 
 	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
-		if pkg := r.packages[name]; pkg.bad && !pkg.notTesting {
+		if pkg := r.packages[name]; pkg.hasFailed && !pkg.hasNoTests {
 			out = append(out, name)
 		}
 	}
@@ -339,13 +341,13 @@ func (r *report) failedPackages() []string {
 	return out
 }
 
-// functions is the flag that has go test run what failed in packages, and nothing else. Empty: one of
-// them came to a bad end by something else, so that all of it is run.
-func (r *report) functions(packages []string) []string {
+// runFlag returns the flag -run of go test for the failed test functions of the packages. It returns nil if one of
+// the packages failed for another reason, so that all its tests must run again.
+func (r *report) runFlag(packages []string) []string {
 	var out []string
 
 	for _, name := range packages {
-		again := r.packages[name].again
+		again := r.packages[name].failedFunctions
 		if len(again) == 0 {
 			return nil
 		}
@@ -358,14 +360,14 @@ func (r *report) functions(packages []string) []string {
 	return []string{"-run=^(" + strings.Join(slices.Compact(out), "|") + ")$"}
 }
 
-// with is what came of a package when some of its functions were run once more.
-func (p *result) with(second *result) *result {
+// merge returns the result of a package after a second attempt, which may have run only some of its functions.
+func (p *result) merge(second *result) *result {
 	out := *second
 
-	if len(p.again) > 0 {
+	if len(p.failedFunctions) > 0 {
 		out.passed = 0
 		for function, passed := range p.passedIn {
-			if _, ran := second.passedIn[function]; !ran && !slices.Contains(p.again, function) {
+			if _, isInSecond := second.passedIn[function]; !isInSecond && !slices.Contains(p.failedFunctions, function) {
 				out.passed += passed
 			}
 		}

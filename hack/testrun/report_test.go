@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestMain is the program that go test runs test programs by, when it is asked to be.
+// TestMain runs a test program, if go test starts this program through its flag -exec.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == execCommand {
 		os.Exit(execute(os.Args[2], os.Args[3:]))
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testRun runs the tests of a module that is made of the files, and gives what it printed.
+// testRun runs the tests of a module with the files, and returns its output.
 func testRun(t *testing.T, files map[string]string) (string, bool) {
 	t.Helper()
 
@@ -39,7 +39,7 @@ func testRun(t *testing.T, files map[string]string) (string, bool) {
 
 	var out strings.Builder
 
-	good, err := (&run{out: &out, dir: dir, again: true, usage: true}).all(t.Context(), []string{"./..."})
+	good, err := (&run{out: &out, dir: dir, retry: true, usage: true}).runAll(t.Context(), []string{"./..."})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 		},
 		"one panics once, and all is run again": {
 			files: map[string]string{"a/a_test.go": strings.Replace(flaky, "t.Fatal(", "panic(", 1) + "func TestB(t *testing.T) {}\n"},
-			good:  true, want: []string{"again 1 packages that failed: all of them"}, last: "2 passed, 0 failed",
+			good:  true, want: []string{"again 1 packages that failed: all tests"}, last: "2 passed, 0 failed",
 		},
 		"a skipped test is named with its reason": {
 			files: map[string]string{
@@ -118,7 +118,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) { t.Skip(\"no moon\") }\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",
 			},
-			good: true, want: []string{"note  nothing was looked at: no moon\n"}, last: "0 passed, 0 failed, 2 skipped",
+			good: true, want: []string{"note  all tests were skipped: no moon\n"}, last: "0 passed, 0 failed, 2 skipped",
 		},
 		"a panic outside any result": {
 			files: map[string]string{
@@ -169,7 +169,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 	}
 }
 
-// With -v, all is printed once, when it comes; the closing lines are the same.
+// With -v, all output is printed once and immediately. The summary is the same.
 func TestVerbose(t *testing.T) {
 	t.Parallel()
 
@@ -197,9 +197,9 @@ func TestVerbose(t *testing.T) {
 		}
 	}
 
-	report.end()
+	report.finish()
 
-	if (&closing{out: &out, first: report}).print() {
+	if (&runSummary{out: &out, first: report}).print() {
 		t.Error("a failed test is good")
 	}
 
@@ -215,14 +215,14 @@ func TestVerbose(t *testing.T) {
 	}
 }
 
-// Where several packages write at once, each line says whose it is.
+// If several packages write at the same time, each line has the name of its package.
 func TestVerboseOfSeveral(t *testing.T) {
 	t.Parallel()
 
 	var out strings.Builder
 
 	report := newReport(&out)
-	report.verbose, report.named = true, true
+	report.verbose, report.showPackage = true, true
 
 	for _, pkg := range []string{"m/e2e/vm", "m/e2e/platform"} {
 		if err := report.read(strings.NewReader(`{"Action":"output","Package":"` + pkg + `","Test":"TestA","Output":"halfway\n"}` + "\n")); err != nil {
@@ -247,9 +247,9 @@ func TestARunThatWasCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	report.end()
+	report.finish()
 
-	if (&closing{out: &out, first: report}).print() || !strings.Contains(out.String(), "fail  m/a: it never ended") || !strings.Contains(out.String(), "plain\n") {
+	if (&runSummary{out: &out, first: report}).print() || !strings.Contains(out.String(), "fail  m/a: it did not finish") || !strings.Contains(out.String(), "plain\n") {
 		t.Errorf("output:\n%s", out.String())
 	}
 }

@@ -20,34 +20,35 @@ import (
 )
 
 const (
-	// fewFail is how many packages may fail and be run again: where more do, it is no flake.
-	fewFail = 8
-	// afterInterrupt is how long go test may take to end its programs.
-	afterInterrupt = 20 * time.Second
+	// maxRetriedPackages is the maximum number of failed packages that run a second time. If more packages
+	// fail, the cause is not a flaky test.
+	maxRetriedPackages = 8
+	// interruptGracePeriod is the time that go test has to stop its programs after an interrupt.
+	interruptGracePeriod = 20 * time.Second
 )
 
-// run is one call of this program.
+// run is one run of the tests.
 type run struct {
 	out     io.Writer
 	verbose bool
-	// dir is the module's folder, with an absolute path.
+	// dir is the absolute path of the module's folder.
 	dir string
-	// flags are go test's.
+	// flags are the flags of go test.
 	flags []string
-	// raced are the packages that run with the race detector (readRaced).
+	// raced has the packages that run with the race detector (readRaced).
 	raced map[string][]string
-	// usage has what each package takes of the processor told; no result holds then.
+	// usage prints the CPU time of each package. It disables cached results.
 	usage bool
-	// again runs tests that failed once more, and packages that came to a bad end by something else.
-	again bool
-	// cpu is what go test and all under it has taken; the servers are not under it.
+	// retry runs failed tests a second time, and all tests of a package that failed for another reason.
+	retry bool
+	// cpu is the CPU time of go test and its child processes, without the shared servers.
 	cpu time.Duration
 }
 
-var errNoPackages = errors.New("no packages: name some, such as ./..., as arguments")
+var errNoPackages = errors.New("no packages: pass some as arguments, such as ./... for all")
 
-// all runs the packages, and says whether all is well.
-func (r *run) all(ctx context.Context, packages []string) (bool, error) {
+// runAll runs the tests of the packages and returns true if they passed.
+func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
 	if len(packages) == 0 {
 		return false, errNoPackages
 	}
@@ -57,72 +58,72 @@ func (r *run) all(ctx context.Context, packages []string) (bool, error) {
 		return false, fmt.Errorf("run tests: %w", err)
 	}
 
-	// The user of PostgreSQL passes through.
+	// The PostgreSQL server runs as another user and needs access to its subfolder.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return false, fmt.Errorf("run tests: %w", err)
 	}
 
 	account := &account{file: filepath.Join(dir, "usage"), root: r.dir, billed: map[string]time.Duration{}}
 
-	life, end := context.WithCancel(ctx)
-	shared := newServers(life, dir, r.out, account.bill)
+	serverCtx, cancel := context.WithCancel(ctx)
+	shared := newServers(serverCtx, dir, r.out, account.bill)
 
 	defer shared.stop()
 
-	socket, released, err := lease.Serve(life, dir, shared.kinds())
+	socket, waitReleased, err := lease.Serve(serverCtx, dir, shared.providers())
 	if err != nil {
-		end()
+		cancel()
 
 		return false, err
 	}
 
 	defer func() {
-		end()
-		released()
+		cancel()
+		waitReleased()
 	}()
 
 	environment := append(os.Environ(), lease.EnvSocket+"="+socket, envUsage+"="+account.file)
-	begun := time.Now()
+	start := time.Now()
 
-	parts, err := r.parts(ctx, packages)
+	groups, err := r.groupPackages(ctx, packages)
 	if err != nil {
 		return false, err
 	}
 
 	first := newReport(r.out)
-	first.verbose, first.named = r.verbose, len(packages) > 1
+	first.verbose, first.showPackage = r.verbose, len(packages) > 1
 
-	if err := r.goTests(ctx, parts, nil, environment, first); err != nil {
+	if err := r.testGroups(ctx, groups, nil, environment, first); err != nil {
 		return false, err
 	}
 
 	var second *report
 
-	if failed := first.failedPackages(); r.again && len(failed) > 0 && len(failed) <= fewFail && ctx.Err() == nil {
-		only := first.functions(failed)
-		fmt.Fprintf(r.out, "again %d packages that failed: %s\n", len(failed), cmp.Or(strings.Join(only, " "), "all of them"))
+	if failed := first.failedPackages(); r.retry && len(failed) > 0 && len(failed) <= maxRetriedPackages && ctx.Err() == nil {
+		runFlags := first.runFlag(failed)
+		fmt.Fprintf(r.out, "again %d packages that failed: %s\n", len(failed), cmp.Or(strings.Join(runFlags, " "), "all tests"))
 
 		second = newReport(r.out)
-		second.verbose, second.named, second.keepPassed = r.verbose, len(failed) > 1, first.failedTests
+		second.verbose, second.showPackage, second.keepPassed = r.verbose, len(failed) > 1, first.failedTests
 
-		if err := r.goTests(ctx, among(parts, failed), only, environment, second); err != nil {
+		if err := r.testGroups(ctx, filterGroups(groups, failed), runFlags, environment, second); err != nil {
 			return false, err
 		}
 	}
 
-	whole := &closing{
-		out: r.out, first: first, second: second, total: r.cpu + account.ofServers(), servers: account.ofServers(),
-		took: time.Since(begun), planes: shared.started(),
+	summary := &runSummary{
+		out: r.out, first: first, second: second, total: r.cpu + account.serverTotal(), servers: account.serverTotal(),
+		duration: time.Since(start), planes: shared.planeCount(),
 	}
 	if r.usage {
-		whole.cpu = account.perPackage()
+		summary.cpu = account.perPackage()
 	}
 
-	return whole.print(), nil
+	return summary.print(), nil
 }
 
-// parts are the packages by how they are run.
-func (r *run) parts(ctx context.Context, packages []string) ([]group, error) {
+// groupPackages groups the packages by the way in which their tests run.
+func (r *run) groupPackages(ctx context.Context, packages []string) ([]group, error) {
 	module, err := moduleOf(ctx, r.dir)
 	if err != nil {
 		return nil, err
@@ -133,22 +134,23 @@ func (r *run) parts(ctx context.Context, packages []string) ([]group, error) {
 		return nil, err
 	}
 
-	parts := split(module, programs, r.raced)
-	for i := range parts {
-		parts[i] = parts[i].inOrder(module, packages)
+	groups := groupPackages(module, programs, r.raced)
+	for i := range groups {
+		groups[i] = groups[i].sortByArguments(module, packages)
 	}
 
-	return parts, nil
+	return groups, nil
 }
 
-// goTests runs go test on each part, one after the other: side by side they are more than tests have patience for.
-func (r *run) goTests(ctx context.Context, parts []group, only, environment []string, report *report) error {
-	defer report.end()
+// testGroups runs go test for each group, one group after the other. In parallel, tests would exceed their
+// timeouts.
+func (r *run) testGroups(ctx context.Context, groups []group, runFlags, environment []string, report *report) error {
+	defer report.finish()
 
 	checkout := checkoutDigest(ctx, r.dir)
 
-	for _, part := range parts {
-		if err := r.goTest(ctx, part, append(part.flags(r.flags, checkout), only...), environment, report); err != nil {
+	for _, g := range groups {
+		if err := r.testGroup(ctx, g, append(g.testFlags(r.flags, checkout), runFlags...), environment, report); err != nil {
 			return err
 		}
 	}
@@ -156,8 +158,8 @@ func (r *run) goTests(ctx context.Context, parts []group, only, environment []st
 	return nil
 }
 
-// goTest runs go test on packages, and has the report read what it tells.
-func (r *run) goTest(ctx context.Context, part group, flags, environment []string, report *report) error {
+// testGroup runs go test for one group. The report reads its events.
+func (r *run) testGroup(ctx context.Context, g group, flags, environment []string, report *report) error {
 	args := []string{"test", "-json"}
 
 	if r.usage {
@@ -169,12 +171,12 @@ func (r *run) goTest(ctx context.Context, part group, flags, environment []strin
 		args = append(args, "-exec", "'"+self+"' "+execCommand)
 	}
 
-	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, flags, part.packages)...)
+	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, flags, g.packages)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = r.dir, environment, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = afterInterrupt
+	cmd.WaitDelay = interruptGracePeriod
 
-	if part.race { // it is made of C
+	if g.race { // the race detector needs cgo
 		cmd.Env = append(slices.Clone(environment), "CGO_ENABLED=1")
 	}
 
@@ -195,8 +197,8 @@ func (r *run) goTest(ctx context.Context, part group, flags, environment []strin
 
 	r.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 
-	// That tests failed is told by the events.
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+	// Ignore the exit code, because the events report failed tests.
+	if exitErr := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exitErr) {
 		return fmt.Errorf("run tests: %w", err)
 	}
 

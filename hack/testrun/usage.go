@@ -20,31 +20,31 @@ import (
 )
 
 const (
-	// execCommand makes this program one that go test runs a test program by: it notes the
-	// CPU time that the test program and all that it started have taken, which go test's
-	// events do not tell.
+	// execCommand is the first argument with which go test starts this program in place of a test program. This
+	// program then runs the test program and records the CPU time of the test program and its child processes.
+	// The events of go test do not have this time.
 	execCommand = "exec"
-	// envUsage names the file that usages are added to, a line of JSON each.
+	// envUsage is the environment variable with the file to which each usage is appended as a line of JSON.
 	envUsage = "HYPERFLEETTEST_USAGE"
 )
 
 // usage is the CPU time of a test program.
 type usage struct {
-	// Dir is the folder of its package.
+	// Dir is the folder of the tested package.
 	Dir string
 	CPU time.Duration
 }
 
-// execute runs a test program, and gives its exit code.
+// execute runs a test program and returns its exit code.
 func execute(program string, args []string) int {
-	// The kernel ends the program with the thread that started it.
+	// The kernel kills the program when the thread that started it exits.
 	runtime.LockOSThread()
 
-	cmd := exec.Command(program, args...) //nolint:noctx // go test bounds its time
+	cmd := exec.Command(program, args...) //nolint:noctx // go test has a timeout
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	endWithParent(cmd)
+	killWithParent(cmd)
 
-	// go test ends a program that takes too long by SIGQUIT, for its goroutines.
+	// Forward signals. go test sends SIGQUIT after its timeout, so that the program prints its goroutines.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 
@@ -55,15 +55,15 @@ func execute(program string, args []string) int {
 	}
 
 	go func() {
-		for got := range signals {
-			_ = cmd.Process.Signal(got)
+		for received := range signals {
+			_ = cmd.Process.Signal(received)
 		}
 	}()
 
 	err := cmd.Wait()
-	note(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime())
+	recordUsage(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime())
 
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+	if exitErr := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exitErr) {
 		fmt.Fprintln(os.Stderr, err)
 
 		return 1
@@ -78,8 +78,8 @@ func execute(program string, args []string) int {
 	return 1
 }
 
-// note adds a usage to the file. What can't be noted is missing in a table, and no failure.
-func note(cpu time.Duration) {
+// recordUsage appends a usage to the file. It ignores errors, because a missing usage is not a test failure.
+func recordUsage(cpu time.Duration) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return
@@ -101,8 +101,8 @@ func note(cpu time.Duration) {
 	_ = file.Close()
 }
 
-// account knows the CPU time of the run's packages: of their test programs by the file, and
-// of the servers that were theirs by what is billed.
+// account collects the CPU time of packages. The file has the CPU time of the test programs, and billed the CPU
+// time of the servers that a package has used.
 type account struct {
 	file string
 	root string
@@ -111,7 +111,7 @@ type account struct {
 	billed map[string]time.Duration
 }
 
-// bill adds what a server did for the package in a folder.
+// bill adds the CPU time that a server has used for the package in a folder.
 func (a *account) bill(dir string, cpu time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,7 +119,7 @@ func (a *account) bill(dir string, cpu time.Duration) {
 	a.billed[dir] += cpu
 }
 
-// perPackage is the CPU time by a package's path inside of the module.
+// perPackage returns the CPU time of packages by their path in the module.
 func (a *account) perPackage() map[string]time.Duration {
 	out := map[string]time.Duration{}
 	add := func(dir string, cpu time.Duration) {
@@ -147,8 +147,8 @@ func (a *account) perPackage() map[string]time.Duration {
 	return out
 }
 
-// ofServers is what the servers did for all of the packages.
-func (a *account) ofServers() time.Duration {
+// serverTotal returns the CPU time that the servers have used for all packages.
+func (a *account) serverTotal() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -160,9 +160,9 @@ func (a *account) ofServers() time.Duration {
 	return total
 }
 
-// cpuOf is the CPU time that running processes have taken so far; 0 where /proc does not
-// tell.
-func cpuOf(pids []int) time.Duration {
+// processCPU returns the CPU time that running processes have used so far. It counts a process as 0 if /proc has no
+// data about the process.
+func processCPU(pids []int) time.Duration {
 	// USER_HZ is 100 on every architecture that Go runs on (proc(5)).
 	const tick = time.Second / 100
 
@@ -174,10 +174,9 @@ func cpuOf(pids []int) time.Duration {
 			continue
 		}
 
-		// The name, in parentheses, may have spaces. utime and stime are the 12th and 13th
-		// field behind it.
+		// The name in parentheses may contain spaces. utime and stime are the 12th and 13th fields after the name.
 		fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-		if len(fields) < 13 { //nolint:mnd // as above
+		if len(fields) < 13 { //nolint:mnd // see the comment above
 			continue
 		}
 

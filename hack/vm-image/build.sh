@@ -2,21 +2,19 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes the machine images that tests boot, into bin/vm, each when what it is made of
-# has changed:
+# Builds the machine images for tests in bin/vm. It rebuilds an image only if its inputs have changed:
 #
 #   hack/vm-image/build.sh
 #
-# debian.tar      Debian with the packages of packages.txt, by mmdebstrap
+# debian.tar      Debian with the packages in packages.txt, created by mmdebstrap
 # vmlinuz         its kernel
-# untuned.qcow2   that Debian as it is, and untuned.initrd, the initrd that it makes itself
-# runner.qcow2    that Debian tuned for boot speed (tune.sh, overlay/), with the bootstrap
-#                 service, spire-agent and the stand-in runner of forgesim; runner.initrd and
-#                 runner.cmdline, the kernel's arguments
+# untuned.qcow2   Debian without changes, and untuned.initrd, its own initrd
+# runner.qcow2    Debian tuned for boot speed (tune.sh, overlay/), with the bootstrap service, spire-agent and the
+#                 simulated runner of forgesim, and runner.initrd and runner.cmdline, the kernel arguments
 #
-# The programs are taken from bin/, where `make build` and `hack/setup.sh spire` put them.
-# No loop devices and no mounts: it works in containers, as root (or with sudo that asks
-# no password). DEBIAN_MIRROR names another mirror than Debian's own.
+# The programs come from bin/. Run `make build` and `hack/setup.sh spire` first. The script needs root or sudo without
+# a password, but no loop devices and no mounts, so that it also works in containers. DEBIAN_MIRROR sets another
+# Debian mirror.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -33,7 +31,7 @@ steps=3
 
 PATH=$PATH:/usr/sbin:/sbin
 if [ "$(uname -m)" != x86_64 ]; then
-	echo "vm-image: machine images are made for x86_64, on x86_64" >&2
+	echo "vm-image: machine images can only be built on x86_64" >&2
 	exit 1
 fi
 for program in mmdebstrap mkfs.ext4 qemu-img; do
@@ -49,10 +47,10 @@ for program in "${programs[@]}"; do
 	fi
 done
 
-# The files of an image belong to many users, so it takes root to write them.
+# Only root can write the files of an image, because they belong to many users.
 if [ "$(id -u)" -ne 0 ]; then
 	if ! sudo -n true 2>/dev/null; then
-		echo "vm-image: run it as root, or allow sudo without a password: the files of an image belong to many users" >&2
+		echo "vm-image: run this script as root, or allow sudo without a password" >&2
 		exit 1
 	fi
 	sudo -n --preserve-env=DEBIAN_MIRROR "$here/build.sh"
@@ -60,24 +58,24 @@ if [ "$(id -u)" -ne 0 ]; then
 	exit
 fi
 
-# Two builds at once would write the same files.
+# Prevent two builds at the same time, because they would write the same files.
 exec 8>"$out/.lock"
 if ! flock -n 8; then
-	echo "vm-image: waiting for another build to end"
+	echo "vm-image: waiting for another build"
 	flock 8
 fi
 
-# sum_of is what an image is made of, in short.
+# sum_of prints a checksum of files.
 sum_of() { cat "$@" | cksum | tr -d ' \n'; }
 
-# made says whether a file is there and made of what it would be made of now.
-made() { [ -e "$out/$1" ] && [ "$(cat "$out/.$1.made" 2>/dev/null)" = "$2" ]; }
+# is_current succeeds if a file exists and was built from the current inputs.
+is_current() { [ -e "$out/$1" ] && [ "$(cat "$out/.$1.made" 2>/dev/null)" = "$2" ]; }
 
 words() { grep -v '^#' "$1" | paste -sd , -; }
 
 debian() {
 	local mirror=(${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"})
-	# Documentation and translations are of no use to a machine of one job.
+	# Machines need no documentation and no translations.
 	mmdebstrap --variant=minbase --format=tar --include="$(words $here/packages.txt)" \
 		--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
@@ -85,7 +83,7 @@ debian() {
 	mv "$out/.debian.tar" "$out/debian.tar"
 }
 
-# unpack gives the tree of an image without what is of the machine that it was made on.
+# unpack unpacks Debian and removes files that are specific to the build machine.
 unpack() {
 	rm -rf "$1"
 	mkdir -p "$1"
@@ -94,7 +92,7 @@ unpack() {
 	: >"$1/etc/machine-id"
 }
 
-# disk writes a tree as a disk without partitions; clones grow it to their size.
+# disk writes a tree to a disk image without partitions. Clones resize the file system to the size of their disk.
 disk() {
 	local tree=$1 name=$2
 	truncate -s 1536M "$out/.$name.raw"
@@ -118,36 +116,36 @@ runner() {
 	unpack "$tree"
 	$here/tune.sh "$tree"
 	$here/initrd.sh "$tree" "$out/runner.initrd"
-	# ds=nocloud has cloud-init apply the medium's data before the network is up; show_status
-	# tells of systemd's units, which times the boot. The rest saves time: a machine of one
-	# job guards no process from another, and no clock but the emulator's is to be found.
+	# ds=nocloud makes cloud-init apply its data before the network is up. show_status prints the systemd units, from
+	# which tests measure the boot. The other arguments save time: they disable mitigations that protect processes from
+	# each other, which a machine for one job does not need, and checks for clocks that the emulator does not have.
 	cp $here/cmdline "$out/runner.cmdline"
 	install -D -m 0755 "$bin/bootstrap-service" "$tree/opt/hyperfleet/bootstrap-service"
 	install -D -m 0755 "$bin/spire-agent" "$tree/opt/spire/bin/spire-agent"
 	if ! chroot "$tree" /opt/spire/bin/spire-agent --version; then
-		echo "bin/spire-agent does not run on Debian $suite: it was built against a newer C library" >&2
+		echo "bin/spire-agent does not run on Debian $suite, because it needs a newer C library" >&2
 		return 1
 	fi
 	"$bin/forgesim" image "$tree"
-	# Jobs run as runner, who may nothing: no sudo, no password.
+	# Jobs run as the user runner, who has no privileges, no sudo and no password.
 	chroot "$tree" useradd --create-home --shell /bin/bash runner
 	chroot "$tree" chown -R runner:runner /opt/actions-runner
-	# Kernel and initrd are given to the machine from outside.
+	# QEMU loads the kernel and the initrd directly.
 	rm -rf "$tree"/boot/* "$tree"/{vmlinuz,initrd.img}{,.old}
 	disk "$tree" runner.qcow2
 }
 
-# make_image FILE KEY FUNCTION WHAT: makes a file once for each key.
-make_image() {
-	local file=$1 key=$2 how=$3 what=$4
+# build_image FILE KEY BUILD_FUNCTION TITLE: builds a file once for each key.
+build_image() {
+	local file=$1 key=$2 build_function=$3 title=$4
 	step=$((step + 1))
 	label=$file
-	if made "$file" "$key"; then
-		say "there"
+	if is_current "$file" "$key"; then
+		log_step "up to date"
 		return
 	fi
 	rm -f "$out/.$file.made"
-	during "$what" "$out/.$file.log" "$how"
+	run_with_progress "$title" "$out/.$file.log" "$build_function"
 	printf '%s' "$key" >"$out/.$file.made"
 	rm -f "$out/.$file.log"
 }
@@ -155,7 +153,7 @@ make_image() {
 base=$(sum_of $here/packages.txt <(declare -f debian) <(echo "$suite"))
 common=$base-$(sum_of <(declare -f unpack disk))
 tuning=$(find $here -type f ! -name build.sh | LC_ALL=C sort)
-make_image debian.tar "$base" debian "Debian $suite with its packages, about a minute"
-make_image untuned.qcow2 "$common-$(sum_of <(declare -f untuned))" untuned "writing the file system"
+build_image debian.tar "$base" debian "Debian $suite with its packages, about a minute"
+build_image untuned.qcow2 "$common-$(sum_of <(declare -f untuned))" untuned "writing the file system"
 # shellcheck disable=SC2086 # a list of files
-make_image runner.qcow2 "$common-$(sum_of <(declare -f runner) $tuning "${programs[@]/#/$bin/}")" runner "tuning, writing the file system"
+build_image runner.qcow2 "$common-$(sum_of <(declare -f runner) $tuning "${programs[@]/#/$bin/}")" runner "tuning, writing the file system"

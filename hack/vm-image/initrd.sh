@@ -2,12 +2,12 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes the initrd of an unpacked Debian: hack/vm-image/initrd.sh TREE FILE
+# Creates the initrd for an unpacked Debian: hack/vm-image/initrd.sh TREE FILE
 set -euo pipefail
 
 tree=$1 file=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# Drivers of disks, and of what may wait until the disk is mounted.
+# Drivers for disks, and drivers that can be loaded while the disk is mounted.
 disk=(virtio_pci virtio_scsi sd_mod virtio_blk)
 rest=(ata_piix sr_mod isofs virtio_net virtio_console)
 
@@ -19,12 +19,11 @@ cp "$here/init" "$work/init"
 
 modules=$(echo "$tree"/lib/modules/*)
 
-# order names the files of drivers and of what they need, in the order of loading, and
-# copies them.
-order() {
+# copy_modules copies drivers and the modules on which they depend, and prints their file names in loading order.
+copy_modules() {
 	local driver line path
 	for driver in "$@"; do
-		# Without a line it is built into the kernel. What is needed deepest is last.
+		# A driver without a line is built into the kernel. The deepest dependency is last in the line.
 		line=$(grep -E "/$driver\.ko[^:]*:" "$modules/modules.dep") || continue
 		# shellcheck disable=SC2086 # a list of words
 		printf '%s\n' ${line/:/} | tac
@@ -33,8 +32,8 @@ order() {
 		echo "${path##*/}"
 	done
 }
-order "${disk[@]}" >"$work/disk"
-order "${rest[@]}" | grep -vxFf "$work/disk" >"$work/rest"
+copy_modules "${disk[@]}" >"$work/disk"
+copy_modules "${rest[@]}" | grep -vxFf "$work/disk" >"$work/rest"
 mv "$work/disk" "$work/rest" "$work/modules/"
 
 chroot "$tree" sh -c 'cd "$1" && find . -mindepth 1 | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0' sh "/tmp/${work##*/}" >"$file"

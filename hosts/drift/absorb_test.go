@@ -22,8 +22,8 @@ func threeParts(t *testing.T) plan.Plan {
 
 	part := func(label string) plan.Part {
 		return plan.Part{
-			Label: label, Kind: plan.File, When: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
-			Content: plan.Text(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label,
+			Label: label, Kind: plan.File, Schedule: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
+			Content: plan.NewText(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label,
 		}
 	}
 
@@ -35,8 +35,8 @@ func threeParts(t *testing.T) plan.Plan {
 	return p
 }
 
-// What a host is known to have after a push is what was applied for sure, and nothing is
-// stamped that was not pushed whole.
+// After a push, the status contains only parts that are known to be on the host. The
+// configuration's hash is recorded only after a complete push.
 func TestApplyResult(t *testing.T) {
 	t.Parallel()
 
@@ -83,17 +83,17 @@ func TestApplyResult(t *testing.T) {
 		},
 		"cut off in the middle": {
 			drift.Update, nil, result(fault(ssh.Unreachable), push.Applied, push.Failed, push.Unchanged),
-			drift.Unreached, map[string]string{"a": sums["a"], "c": sums["c"]},
+			drift.Unreachable, map[string]string{"a": sums["a"], "c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "Unreachable"},
 		},
 		"nobody got in": {
 			drift.Update, fault(ssh.AuthRefused), push.Result{},
-			drift.Unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.Unreachable, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "AuthRefused"},
 		},
 		"another host": {
 			drift.Update, fault(ssh.HostKeyChanged), push.Result{},
-			drift.Changed, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.HostKeyChanged, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailureReason: v1alpha1.FailureHostKeyChanged},
 		},
 		"a first boot was refused": {
@@ -103,7 +103,7 @@ func TestApplyResult(t *testing.T) {
 		},
 		"a probe that fails is no refusal": {
 			drift.Probe, fault(ssh.Rejected), push.Result{},
-			drift.Unreached, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
+			drift.Unreachable, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, ContactAttempts: 1, ContactReason: "Rejected"},
 		},
 	}
@@ -115,13 +115,13 @@ func TestApplyResult(t *testing.T) {
 				Bootstrapped: tc.what != drift.FirstBoot, SSHHostKey: "SHA256:x", Parts: had,
 				Push: &v1alpha1.HostPush{Permit: 7},
 			}
-			policy := drift.Policy{MaxAttempts: 5, MaxBoots: 8, Base: time.Minute, Cap: time.Hour}
+			policy := drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, Base: time.Minute, Cap: time.Hour}
 			out := drift.Outcome{
-				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, At: time.Unix(1, 0),
+				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, Time: time.Unix(1, 0),
 			}
 
-			if said := drift.ApplyResult(&host, out, policy); said != tc.said {
-				t.Errorf("it says %s, want %s", said, tc.said)
+			if verdict := drift.ApplyResult(&host, out, policy); verdict != tc.said {
+				t.Errorf("it says %s, want %s", verdict, tc.said)
 			}
 
 			got := map[string]string{}
@@ -133,7 +133,7 @@ func TestApplyResult(t *testing.T) {
 				t.Error(diff)
 			}
 
-			if (host.Push == nil) != tc.what.Pushes() {
+			if (host.Push == nil) != tc.what.IsPush() {
 				t.Errorf("push on record: %+v", host.Push)
 			}
 
@@ -149,8 +149,8 @@ func TestApplyResult(t *testing.T) {
 	}
 }
 
-// A key that a host has shown is pinned even where nobody got in, and never one that was
-// refused.
+// The first key that a host presents is pinned even if the login fails. A changed key is never
+// pinned.
 func TestKeysArePinnedOnce(t *testing.T) {
 	t.Parallel()
 
@@ -169,7 +169,7 @@ func TestKeysArePinnedOnce(t *testing.T) {
 			t.Parallel()
 
 			host := v1alpha1.HostStatus{SSHHostKey: tc.pinned}
-			drift.ApplyResult(&host, drift.Outcome{Action: drift.Greet, HostKey: "SHA256:shown", Err: tc.err}, drift.Policy{})
+			drift.ApplyResult(&host, drift.Outcome{Action: drift.Connect, HostKey: "SHA256:shown", Err: tc.err}, drift.Policy{})
 
 			if host.SSHHostKey != tc.want {
 				t.Errorf("pinned %q, want %q", host.SSHHostKey, tc.want)

@@ -1,15 +1,16 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drift says what has to happen to a host now: nothing, a push, a wait, or that it
-// has failed for good. It is pure.
+// Package drift decides which action a host needs now: nothing, a push, a back-off, or none because
+// it failed terminally. The package is pure.
 //
 //	desired hash ─┐                      ┌─► Nothing
 //	applied hash ─┼─► Decide ─► Decision ┼─► FirstBoot, Update, Repair, OSUpdate
 //	lost parts   ─┤                      ├─► Wait until
 //	failures     ─┘                      └─► Terminal
 //
-// What a host has refused counts against the configuration that it refused, so that the
-// next one starts anew. A host that can't be reached has refused nothing. An update of its
-// operating system (os.go) goes over many looks, and a host that is away meanwhile restarts.
+// A refusal counts against the configuration that the host refused, so the next configuration
+// starts with no failed attempts. A host that is unreachable has refused nothing. An update of the
+// operating system (os.go) takes many reconciles, and a host that is unreachable during the update
+// is taken to be restarting.
 package drift

@@ -12,47 +12,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 )
 
-// Action is what has to happen.
+// Action is what a host needs next.
 type Action string
 
 const (
-	// Nothing has to happen: the host is as it should be, or there is nothing that it should be.
+	// Nothing means that the host is up to date, or that no configuration is desired.
 	Nothing Action = "Nothing"
-	// FirstBoot brings all parts to a host that is new.
+	// FirstBoot pushes all parts to a new host.
 	FirstBoot Action = "FirstBoot"
-	// Update brings the fleet's configuration to a host that has another one.
+	// Update pushes the fleet's configuration to a host that has another configuration.
 	Update Action = "Update"
-	// Repair brings back parts that the host has lost.
+	// Repair pushes the parts that the host has lost.
 	Repair Action = "Repair"
-	// OSUpdate brings another version of its operating system to a host that has the configuration.
+	// OSUpdate updates the operating system of a host that already has the configuration.
 	OSUpdate Action = "OSUpdate"
-	// Wait until the time of the decision: the host failed, or could not be reached.
+	// Wait means that the host failed or was unreachable, and backs off until the decision's
+	// RetryTime.
 	Wait Action = "Wait"
-	// Terminal is a host that is left alone.
+	// Terminal means that the host failed and gets no attempt until the failure is cleared.
 	Terminal Action = "Terminal"
-	// Greet sees a host for the first time: it connects, and sends nothing but a login.
-	Greet Action = "Greet"
-	// Leave takes what lets it join its cluster off a host that is given up.
-	Leave Action = "Leave"
-	// Probe asks which parts are as they were left.
+	// Connect contacts a host for the first time to learn its host key. It runs no script.
+	Connect Action = "Greet"
+	// RemoveCredential deletes the credential with which the host joins its cluster, before the
+	// host is released.
+	RemoveCredential Action = "Leave"
+	// Probe checks which parts of the host are intact.
 	Probe Action = "Probe"
 )
 
-// Pushes says whether the action pushes anything.
-func (a Action) Pushes() bool { return a == FirstBoot || a == Update || a == Repair }
+// IsPush returns true if the action pushes parts to the host.
+func (a Action) IsPush() bool { return a == FirstBoot || a == Update || a == Repair }
 
-// Rolls says whether the action goes to a fleet's hosts in the order of its rollout.
-func (a Action) Rolls() bool { return a == Update || a == OSUpdate }
+// NeedsRollout returns true if the action follows the order of the fleet's rollout.
+func (a Action) NeedsRollout() bool { return a == Update || a == OSUpdate }
 
-// Desired is what a host should have.
+// Desired is the desired state of a host.
 type Desired struct {
-	// Hash of the configuration; empty: nothing is brought to any host.
+	// Hash of the configuration. If it is empty, nothing is pushed to any host.
 	Hash string
-	// OSVersion that the host's operating system has at least; empty: it is left alone.
+	// OSVersion is the minimum version of the host's operating system. If it is empty, the
+	// operating system is not updated.
 	OSVersion string
 }
 
-// Target names both, as permits and refusals have it: of another one all begins anew.
+// Target returns the hash and the operating system's version as one string, the form that permits
+// and refusals record. A new target starts with no failed attempts.
 func (d Desired) Target() string {
 	if d.Hash == "" || d.OSVersion == "" {
 		return d.Hash
@@ -61,36 +65,37 @@ func (d Desired) Target() string {
 	return d.Hash + "+macos-" + d.OSVersion
 }
 
-// Older says whether the first version is before the second. One that can't be read is not.
-func Older(has, wanted string) bool {
-	a, err := version.ParseGeneric(has)
+// IsOlder returns true if the current version is lower than the target. It returns false if either
+// version can't be parsed.
+func IsOlder(current, target string) bool {
+	a, err := version.ParseGeneric(current)
 	if err != nil {
 		return false
 	}
 
-	b, err := version.ParseGeneric(wanted)
+	b, err := version.ParseGeneric(target)
 
 	return err == nil && a.LessThan(b)
 }
 
-// Reached says whether a host's version is the wanted one or later, where one is wanted.
-func Reached(has, wanted string) bool {
-	_, err := version.ParseGeneric(has)
+// IsAtLeast returns true if the current version is the target or later, or if the target is empty.
+// It returns false if the current version can't be parsed.
+func IsAtLeast(current, target string) bool {
+	_, err := version.ParseGeneric(current)
 
-	return wanted == "" || err == nil && !Older(has, wanted)
+	return target == "" || err == nil && !IsOlder(current, target)
 }
 
-// Policy says how often and how soon a push is tried again.
+// Policy limits the attempts at a host and sets the back-off between them.
 type Policy struct {
-	// MaxAttempts and MaxBoots are how many times a host may refuse one configuration, and
-	// its first boot.
-	MaxAttempts, MaxBoots int
-	// Base is how long is waited after the first failure; each further one doubles it, up to
-	// Cap.
+	// MaxAttempts and MaxBootstrapAttempts are how many times a host may refuse one configuration,
+	// and its first boot, before it fails terminally.
+	MaxAttempts, MaxBootstrapAttempts int
+	// Base is the back-off after the first failure. Each further failure doubles it, up to Cap.
 	Base, Cap time.Duration
 }
 
-// Backoff is how long is waited after so many failures in a row.
+// Backoff returns the delay after the given number of consecutive failures.
 func (p Policy) Backoff(failures int) time.Duration {
 	wait := p.Base
 	for range failures - 1 {
@@ -102,93 +107,94 @@ func (p Policy) Backoff(failures int) time.Duration {
 	return min(wait, p.Cap)
 }
 
-// Decision is what has to happen to a host.
+// Decision is the action that a host needs.
 type Decision struct {
-	Do Action
-	// Next is what Wait waits to do.
-	Next Action
-	// Until is the end of a Wait.
-	Until time.Time
-	// Heal says that the host had failed for good with another configuration: its failure is
-	// to be cleared.
-	Heal bool
-	// Attempts that count: how many times the host has refused the desired configuration.
+	Action Action
+	// NextAction is the action that follows a Wait.
+	NextAction Action
+	// RetryTime is when a Wait ends.
+	RetryTime time.Time
+	// ShouldClearFailure is true if the host failed terminally with another configuration, so the
+	// recorded failure has to be cleared.
+	ShouldClearFailure bool
+	// Attempts is how many times the host has refused the desired configuration.
 	Attempts int
 }
 
-// Decide looks at what is known of a host, and at what it should have.
+// Decide returns the action that a host needs, given its status and its desired state.
 //
-// A host without a hash drifts once; without a desired hash none ever does. A host that has
-// failed for good stays so until its failureReason is cleared by hand, or the desired
-// configuration is another one than it refused; where the failure is not that of a
-// configuration, only by hand.
+// A host without a recorded hash drifts once. Without a desired hash, no host drifts. A host that
+// has failed terminally stays so until somebody clears its failureReason, or until the desired
+// configuration differs from the one that it refused. If the failure was not caused by a
+// configuration, only clearing failureReason ends it.
 func Decide(host *v1alpha1.HostStatus, desired Desired, policy Policy, now time.Time) Decision {
-	next := wanted(host, desired)
-	moved := desired.Hash != "" && host.FailedHostConfigHash != desired.Target()
+	nextAction := desiredAction(host, desired)
+	isNewTarget := desired.Hash != "" && host.FailedHostConfigHash != desired.Target()
 
-	d := Decision{Do: next, Next: next}
-	if !moved {
+	d := Decision{Action: nextAction, NextAction: nextAction}
+	if !isNewTarget {
 		d.Attempts = int(host.UpdateAttempts)
 	}
 
-	most := policy.MaxAttempts
+	maxAttempts := policy.MaxAttempts
 
 	if !host.Bootstrapped {
-		d.Attempts, most = int(host.BootstrapAttempts), policy.MaxBoots
+		d.Attempts, maxAttempts = int(host.BootstrapAttempts), policy.MaxBootstrapAttempts
 	}
 
 	if host.FailureReason != "" {
-		if !moved || !heals(host.FailureReason) {
-			d.Do = Terminal
+		if !isNewTarget || !isFixedByNewConfig(host.FailureReason) {
+			d.Action = Terminal
 
 			return d
 		}
 
-		d.Heal, d.Attempts = true, 0
+		d.ShouldClearFailure, d.Attempts = true, 0
 	}
 
-	// It has had all its attempts and has not failed for good: somebody gives it more.
-	if d.Attempts >= most {
+	// The host has used all its attempts but has no failureReason: somebody cleared it, so the
+	// count starts again.
+	if d.Attempts >= maxAttempts {
 		d.Attempts = 0
 	}
 
-	if next == Nothing {
+	if nextAction == Nothing {
 		return d
 	}
 
-	if d.Until = until(host, d.Attempts, policy); now.Before(d.Until) {
-		d.Do = Wait
+	if d.RetryTime = retryTime(host, d.Attempts, policy); now.Before(d.RetryTime) {
+		d.Action = Wait
 	}
 
 	return d
 }
 
-// wanted is what has to be pushed, failures apart.
-func wanted(host *v1alpha1.HostStatus, desired Desired) Action {
+// desiredAction returns the action that the host needs, without regard to failures.
+func desiredAction(host *v1alpha1.HostStatus, desired Desired) Action {
 	switch {
 	case desired.Hash == "":
 		return Nothing
 	case !host.Bootstrapped:
 		return FirstBoot
-	case plan.Drifted(host.HostConfigHash, desired.Hash):
+	case plan.HasDrifted(host.HostConfigHash, desired.Hash):
 		return Update
 	case len(host.LostParts) > 0:
 		return Repair
-	case Older(host.OSVersion, desired.OSVersion):
+	case IsOlder(host.OSVersion, desired.OSVersion):
 		return OSUpdate
 	default:
 		return Nothing
 	}
 }
 
-// heals says whether another configuration may fix a failure.
-func heals(reason string) bool {
+// isFixedByNewConfig returns true if another configuration may fix the failure.
+func isFixedByNewConfig(reason string) bool {
 	return reason == v1alpha1.FailureUpdateExceededRetries || reason == v1alpha1.FailureBootstrapExceededRetries
 }
 
-// until is before when nothing is tried: the later of what being refused and not being
-// reached ask for.
-func until(host *v1alpha1.HostStatus, attempts int, policy Policy) time.Time {
+// retryTime returns the time before which nothing is attempted: the later of the back-off after a
+// refusal and the back-off after failed contacts.
+func retryTime(host *v1alpha1.HostStatus, attempts int, policy Policy) time.Time {
 	var out time.Time
 
 	if attempts > 0 && host.LastUpdateFailureTime != nil {
@@ -196,8 +202,8 @@ func until(host *v1alpha1.HostStatus, attempts int, policy Policy) time.Time {
 	}
 
 	if host.ContactAttempts > 0 && host.LastContactTime != nil {
-		if reach := host.LastContactTime.Add(policy.Backoff(int(host.ContactAttempts))); reach.After(out) {
-			out = reach
+		if contactRetry := host.LastContactTime.Add(policy.Backoff(int(host.ContactAttempts))); contactRetry.After(out) {
+			out = contactRetry
 		}
 	}
 

@@ -17,14 +17,14 @@ import (
 )
 
 func policy() drift.Policy {
-	return drift.Policy{MaxAttempts: 5, MaxBoots: 8, Base: time.Minute, Cap: 30 * time.Minute}
+	return drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, Base: time.Minute, Cap: 30 * time.Minute}
 }
 
 func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
 func ago(d time.Duration) *metav1.Time { return new(metav1.NewTime(now().Add(-d))) }
 
-// TestHostConfigDrift has the cases of the document, and what was learned after it.
+// TestHostConfigDrift covers the documented cases and cases that were found later.
 func TestHostConfigDrift(t *testing.T) {
 	t.Parallel()
 
@@ -93,18 +93,18 @@ func TestHostConfigDrift(t *testing.T) {
 			t.Parallel()
 
 			got := drift.Decide(&tc.host, drift.Desired{Hash: tc.desired}, policy(), now())
-			if got.Do != tc.want || got.Next != tc.next || got.Heal != tc.heal {
+			if got.Action != tc.want || got.NextAction != tc.next || got.ShouldClearFailure != tc.heal {
 				t.Errorf("Decide() = %+v: want %s, then %s, heal %v", got, tc.want, tc.next, tc.heal)
 			}
 
-			if tc.want == drift.Wait && !got.Until.Equal(now().Add(tc.until)) {
-				t.Errorf("waits for %s, want %s", got.Until.Sub(now()), tc.until)
+			if tc.want == drift.Wait && !got.RetryTime.Equal(now().Add(tc.until)) {
+				t.Errorf("waits for %s, want %s", got.RetryTime.Sub(now()), tc.until)
 			}
 
-			// Stamped after the push, it has converged.
-			if got.Do == drift.Update {
+			// With the hash recorded after the push, the host has converged.
+			if got.Action == drift.Update {
 				stamped := status{Bootstrapped: true, HostConfigHash: tc.desired}
-				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, policy(), now()); again.Do != drift.Nothing {
+				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, policy(), now()); again.Action != drift.Nothing {
 					t.Errorf("it drifts a second time: %+v", again)
 				}
 			}
@@ -112,7 +112,7 @@ func TestHostConfigDrift(t *testing.T) {
 	}
 }
 
-// Waits grow with failures and never beyond the cap.
+// The back-off grows with the failures but never exceeds the cap.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 
@@ -124,24 +124,25 @@ func TestBackoff(t *testing.T) {
 	}, gen.IntRange(1, 200)))
 }
 
-// A host with its configuration gets the version of its operating system that its fleet names, if
-// it has an older one and says so. What it refuses counts against both together.
+// A host that has its configuration is updated to its fleet's version of the operating system if
+// the host reports an older version. A refusal counts against the combination of configuration and
+// version.
 func TestOSVersionDrift(t *testing.T) {
 	t.Parallel()
 
 	type status = v1alpha1.HostStatus
 
 	wanted := drift.Desired{Hash: "a", OSVersion: "15.3"}
-	has := func(version string) status {
+	current := func(version string) status {
 		return status{Bootstrapped: true, HostConfigHash: "a", OSVersion: version}
 	}
 	refused := func(target string) status {
-		out := has("15.2")
+		out := current("15.2")
 		out.FailedHostConfigHash, out.UpdateAttempts, out.LastUpdateFailureTime = target, 1, ago(0)
 
 		return out
 	}
-	lost := has("15.2")
+	lost := current("15.2")
 	lost.LostParts = []string{"x"}
 
 	for name, tc := range map[string]struct {
@@ -149,17 +150,17 @@ func TestOSVersionDrift(t *testing.T) {
 		desired drift.Desired
 		want    drift.Action
 	}{
-		"older":                         {has("15.2"), wanted, drift.OSUpdate},
-		"older by a number":             {has("15.2.10"), wanted, drift.OSUpdate},
-		"nine is before ten":            {has("15.9"), drift.Desired{Hash: "a", OSVersion: "15.10"}, drift.OSUpdate},
-		"a major version":               {has("15.3"), drift.Desired{Hash: "a", OSVersion: "26.1"}, drift.OSUpdate},
-		"the same":                      {has("15.3"), wanted, drift.Nothing},
-		"the same, longer":              {has("15.3.0"), wanted, drift.Nothing},
-		"newer":                         {has("15.3.1"), wanted, drift.Nothing},
-		"not known":                     {has(""), wanted, drift.Nothing},
-		"not told":                      {has(drift.UnknownOS), wanted, drift.Nothing},
-		"none wanted":                   {has("15.2"), drift.Desired{Hash: "a"}, drift.Nothing},
-		"its configuration comes first": {has("15.2"), drift.Desired{Hash: "b", OSVersion: "15.3"}, drift.Update},
+		"older":                         {current("15.2"), wanted, drift.OSUpdate},
+		"older by a number":             {current("15.2.10"), wanted, drift.OSUpdate},
+		"nine is before ten":            {current("15.9"), drift.Desired{Hash: "a", OSVersion: "15.10"}, drift.OSUpdate},
+		"a major version":               {current("15.3"), drift.Desired{Hash: "a", OSVersion: "26.1"}, drift.OSUpdate},
+		"the same":                      {current("15.3"), wanted, drift.Nothing},
+		"the same, longer":              {current("15.3.0"), wanted, drift.Nothing},
+		"newer":                         {current("15.3.1"), wanted, drift.Nothing},
+		"not known":                     {current(""), wanted, drift.Nothing},
+		"not told":                      {current(drift.UnknownOS), wanted, drift.Nothing},
+		"none wanted":                   {current("15.2"), drift.Desired{Hash: "a"}, drift.Nothing},
+		"its configuration comes first": {current("15.2"), drift.Desired{Hash: "b", OSVersion: "15.3"}, drift.Update},
 		"what it has lost comes first":  {lost, wanted, drift.Repair},
 		"refused a moment ago":          {refused(wanted.Target()), wanted, drift.Wait},
 		"refused with another version":  {refused("a+macos-15.2.1"), wanted, drift.OSUpdate},
@@ -167,7 +168,7 @@ func TestOSVersionDrift(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := drift.Decide(&tc.host, tc.desired, policy(), now()); got.Do != tc.want {
+			if got := drift.Decide(&tc.host, tc.desired, policy(), now()); got.Action != tc.want {
 				t.Errorf("Decide() = %+v, want %s", got, tc.want)
 			}
 		})

@@ -14,101 +14,102 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 )
 
-// Why an update of an operating system failed, where the host itself does not say.
+// Reasons why an update of an operating system failed, if the host itself reports none.
 const (
-	// ReasonTimedOut is an update that ran for too long.
+	// ReasonTimedOut means that an update ran for too long.
 	ReasonTimedOut = "UpdateTimedOut"
-	// ReasonNotBack is a host that did not come back from its restart in time.
-	ReasonNotBack = "HostNotBack"
-	// ReasonNodeNotReady is a Node that was not ready in time after an update.
+	// ReasonHostNotBack means that a host was not reachable in time after its restart.
+	ReasonHostNotBack = "HostNotBack"
+	// ReasonNodeNotReady means that a Node was not ready in time after an update.
 	ReasonNodeNotReady = "NodeNotReady"
-	// ReasonRefused is a script that ended with an error.
-	ReasonRefused = "UpdateFailed"
+	// ReasonUpdateFailed means that an update script ended with an error.
+	ReasonUpdateFailed = "UpdateFailed"
 )
 
-// UnknownOS is the version of an operating system that does not tell it.
+// UnknownOS is recorded as the version of an operating system that did not report its version.
 const UnknownOS = "unknown"
 
-// OSLook is what a look at an update of a host's operating system found.
-type OSLook struct {
+// OSUpdateStatus is the state of an update of a host's operating system, as the host reported it.
+type OSUpdateStatus struct {
 	// Label under which the update is offered.
 	Label string
-	// Running says that it is being installed, or that the host is about to restart, and Progress
-	// what it said last.
+	// Running is true while the update is being installed or the host is about to restart. Progress
+	// is the last line that the installation printed.
 	Running  bool
 	Progress string
-	// Reason and Message say why it failed.
+	// Reason and Message say why the update failed. They are empty if it has not failed.
 	Reason, Message string
 }
 
-// looked notes a look at an update. A host that can't be reached may be restarting: only its
-// time ends that.
-func looked(host *v1alpha1.HostStatus, out Outcome, said Verdict, at metav1.Time) Verdict {
+// applyOSUpdateStatus records the state of an update in the host's status. A host that is
+// unreachable may be restarting, so an unreachable host never ends the update. Only the update's
+// timeouts do.
+func applyOSUpdateStatus(host *v1alpha1.HostStatus, out Outcome, verdict Verdict, contactTime metav1.Time) Verdict {
 	update := host.OSUpdate
 	if update == nil || update.EndedAt != nil {
-		return said
+		return verdict
 	}
 
-	switch said {
-	case Unreached:
+	switch verdict {
+	case Unreachable:
 		if update.AwaySince == nil {
-			update.AwaySince = &at
+			update.AwaySince = &contactTime
 		}
 
-		host.ContactReason, host.ContactMessage = reasonOf(out.Failure()), out.Failure().Error()
+		host.ContactReason, host.ContactMessage = contactReason(out.Failure()), out.Failure().Error()
 
-		return said
-	case Changed:
+		return verdict
+	case HostKeyChanged:
 		host.FailureReason, host.FailureMessage = v1alpha1.FailureHostKeyChanged, out.Failure().Error()
-		endOS(host, at, v1alpha1.FailureHostKeyChanged, out.Failure().Error())
+		endOSUpdate(host, contactTime, v1alpha1.FailureHostKeyChanged, out.Failure().Error())
 
-		return said
+		return verdict
 	case Refused:
-		reached(host)
-		endOS(host, at, ReasonRefused, out.Failure().Error())
+		clearUnreachable(host)
+		endOSUpdate(host, contactTime, ReasonUpdateFailed, out.Failure().Error())
 
-		return said
+		return verdict
 	case Succeeded:
 	}
 
-	reached(host)
+	clearUnreachable(host)
 
-	update.AwaySince, update.Progress = nil, out.OS.Progress
+	update.AwaySince, update.Progress = nil, out.OSUpdate.Progress
 
 	switch {
-	case Reached(out.OSVersion, update.Version):
-		host.LastProbeTime, host.LostParts = &at, out.Result.Lost
-		endOS(host, at, "", "")
-	case out.OS.Reason != "":
-		endOS(host, at, out.OS.Reason, out.OS.Message)
+	case IsAtLeast(out.OSVersion, update.Version):
+		host.LastProbeTime, host.LostParts = &contactTime, out.Result.LostParts
+		endOSUpdate(host, contactTime, "", "")
+	case out.OSUpdate.Reason != "":
+		endOSUpdate(host, contactTime, out.OSUpdate.Reason, out.OSUpdate.Message)
 
 		return Refused
-	case out.OS.Label != "":
-		update.Label = out.OS.Label
+	case out.OSUpdate.Label != "":
+		update.Label = out.OSUpdate.Label
 	}
 
-	return said
+	return verdict
 }
 
-func endOS(host *v1alpha1.HostStatus, at metav1.Time, reason, message string) {
-	host.OSUpdate.EndedAt, host.OSUpdate.Reason, host.OSUpdate.Message = &at, reason, message
+func endOSUpdate(host *v1alpha1.HostStatus, contactTime metav1.Time, reason, message string) {
+	host.OSUpdate.EndedAt, host.OSUpdate.Reason, host.OSUpdate.Message = &contactTime, reason, message
 }
 
-// FailOS ends an update for want of something that is not the host's word.
-func FailOS(host *v1alpha1.HostStatus, now time.Time, reason, message string) {
-	endOS(host, metav1.NewTime(now).Rfc3339Copy(), reason, message)
+// FailOSUpdate ends an update for a reason that the host itself did not report.
+func FailOSUpdate(host *v1alpha1.HostStatus, now time.Time, reason, message string) {
+	endOSUpdate(host, metav1.NewTime(now).Rfc3339Copy(), reason, message)
 }
 
-// FinishOS notes what became of an update that has ended, and uses up its permit. It counts as
-// refused where it failed, as a configuration does.
-func FinishOS(host *v1alpha1.HostStatus, policy Policy) Verdict {
-	update, said := host.OSUpdate, Succeeded
+// FinishOSUpdate records the result of an update that has ended, and uses up its permit. A failed
+// update counts as a refusal, as a failed push of a configuration does.
+func FinishOSUpdate(host *v1alpha1.HostStatus, policy Policy) Verdict {
+	update, verdict := host.OSUpdate, Succeeded
 
 	if update.Reason != "" {
-		said = Refused
+		verdict = Refused
 		err := errors.New(update.Reason + ": " + update.Message)
 		err = fmt.Errorf("update to macOS %s: %w", update.Version, err)
-		noteRefusal(host, Outcome{Action: OSUpdate, Target: host.Push.Hash, Err: err}, *update.EndedAt, policy)
+		recordRefusal(host, Outcome{Action: OSUpdate, Target: host.Push.Hash, Err: err}, *update.EndedAt, policy)
 	} else {
 		host.FailedHostConfigHash, host.LastUpdateFailureTime, host.UpdateAttempts = "", nil, 0
 	}
@@ -116,11 +117,11 @@ func FinishOS(host *v1alpha1.HostStatus, policy Policy) Verdict {
 	host.LastPermit = max(host.LastPermit, host.Push.Permit)
 	host.Push, host.OSUpdate = nil, nil
 
-	return said
+	return verdict
 }
 
-// refusesOS says whether an error of a look is the host's word.
-func refusesOS(err error) bool {
+// isOSRefusal returns true if the host itself reported the error.
+func isOSRefusal(err error) bool {
 	kind := ssh.KindOf(err)
 
 	return kind == ssh.Rejected || kind == ssh.NotKept

@@ -18,38 +18,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// reasonUnreached is why nobody got in when nothing more is known.
-const reasonUnreached = "Unreachable"
+// reasonUnreachable is the reason of a failed contact if no better one is known.
+const reasonUnreachable = "Unreachable"
 
-// Outcome is what became of work at a host.
+// Outcome is the result of work at a host.
 type Outcome struct {
 	Action Action
-	// Plan and Hash of what was pushed; Plan alone for a probe.
+	// Plan and Hash of what was pushed. A probe has only a Plan.
 	Plan plan.Plan
 	Hash string
-	// Target that counts as refused where it is; Hash if empty.
+	// Target that is recorded as refused if the host refuses it. If it is empty, Hash is used.
 	Target string
-	// Permit that it ran under; 0 for none.
+	// Permit under which the work ran. It is 0 if there was none.
 	Permit int64
-	// Has are the digests of what the host got last.
-	Has []plan.Digest
-	// HostKey that the host has shown; empty if it did not get that far.
+	// AppliedDigests are the digests of the parts that the host got last.
+	AppliedDigests []plan.Digest
+	// HostKey that the host presented. It is empty if the connection did not get that far.
 	HostKey string
-	// Address where it was reached; empty if it was not.
+	// Address at which the host was reached. It is empty if it was not reached.
 	Address string
-	// Result of a push, States of a probe.
+	// Result of a push, and States of a probe.
 	Result push.Result
 	States map[string]plan.State
-	// OSVersion that the host says it has; empty where it was not asked. OS is what a look at an
-	// update of its operating system found.
+	// OSVersion that the host reported. It is empty if the host was not queried. OSUpdate is the
+	// state of an update of its operating system.
 	OSVersion string
-	OS        OSLook
-	// Err of connecting or probing; that of a push is in its result.
-	Err error
-	At  time.Time
+	OSUpdate  OSUpdateStatus
+	// Err is the error of connecting or probing. The error of a push is in Result.
+	Err  error
+	Time time.Time
 }
 
-// Failure is why not all of the work was done.
+// Failure returns the error that kept the work from completing, or nil.
 func (o Outcome) Failure() error {
 	if o.Err != nil {
 		return o.Err
@@ -58,49 +58,49 @@ func (o Outcome) Failure() error {
 	return o.Result.Err
 }
 
-// Verdict is what an outcome says of the host.
+// Verdict classifies an outcome.
 type Verdict string
 
 const (
-	// Succeeded is a host that took all of it.
+	// Succeeded means that the host took everything.
 	Succeeded Verdict = "ok"
-	// Refused is a host that did not take what was pushed.
+	// Refused means that the host did not take what was pushed.
 	Refused Verdict = "refused"
-	// Unreached is a host that nothing is known of, for nobody got in or to an end.
-	Unreached Verdict = "unreachable"
-	// Changed is a host that is another one by its key.
-	Changed Verdict = "host-key-changed"
+	// Unreachable means that the connection failed or broke, so the state of the host is unknown.
+	Unreachable Verdict = "unreachable"
+	// HostKeyChanged means that the host presented a key other than the recorded one.
+	HostKeyChanged Verdict = "host-key-changed"
 )
 
-// judge says what an outcome means: only a script that ran can have refused anything.
-func judge(out Outcome) Verdict {
+// verdictOf classifies an outcome. Only a script that ran can have refused anything.
+func verdictOf(out Outcome) Verdict {
 	err := out.Failure()
 
 	switch kind := ssh.KindOf(err); {
 	case err == nil:
 		return Succeeded
 	case kind == ssh.HostKeyChanged:
-		return Changed
-	case out.Action.Pushes() && (kind == ssh.Rejected || kind == ssh.TimedOut || kind == ssh.NotKept):
+		return HostKeyChanged
+	case out.Action.IsPush() && (kind == ssh.Rejected || kind == ssh.TimedOut || kind == ssh.NotKept):
 		return Refused
-	case out.Action == OSUpdate && refusesOS(err):
+	case out.Action == OSUpdate && isOSRefusal(err):
 		return Refused
 	default:
-		return Unreached
+		return Unreachable
 	}
 }
 
-// ApplyResult notes what became of a job in the host's status. It is pure, and does the same
-// whenever it is done again with the same outcome on the same status.
+// ApplyResult records the outcome of a job in the host's status. It is pure and deterministic, so a
+// reconcile may repeat it on the old status after a failed write.
 func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict {
-	at := metav1.NewTime(out.At).Rfc3339Copy()
-	said := judge(out)
+	contactTime := metav1.NewTime(out.Time).Rfc3339Copy()
+	verdict := verdictOf(out)
 
-	if host.SSHHostKey == "" && said != Changed {
+	if host.SSHHostKey == "" && verdict != HostKeyChanged {
 		host.SSHHostKey = out.HostKey
 	}
 
-	host.LastContactTime = &at
+	host.LastContactTime = &contactTime
 
 	if out.Address != "" {
 		host.ContactAddress = out.Address
@@ -111,96 +111,97 @@ func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict 
 	}
 
 	if out.Action == OSUpdate {
-		return looked(host, out, said, at)
+		return applyOSUpdateStatus(host, out, verdict, contactTime)
 	}
 
-	switch said {
-	case Unreached:
+	switch verdict {
+	case Unreachable:
 		host.ContactAttempts++
-		host.ContactReason, host.ContactMessage = reasonOf(out.Failure()), out.Failure().Error()
+		host.ContactReason, host.ContactMessage = contactReason(out.Failure()), out.Failure().Error()
 
 		if host.UnreachableSince == nil {
-			host.UnreachableSince = &at
+			host.UnreachableSince = &contactTime
 		}
-	case Changed:
+	case HostKeyChanged:
 		host.FailureReason, host.FailureMessage = v1alpha1.FailureHostKeyChanged, out.Failure().Error()
 	case Succeeded, Refused:
-		reached(host)
+		clearUnreachable(host)
 	}
 
 	switch {
-	case out.Action == Probe && said == Succeeded:
-		host.LastProbeTime = &at
-		host.LostParts = push.Drifted(out.Plan, out.Has, out.States)
-	case out.Action.Pushes():
-		pushed(host, out, said, at, policy)
+	case out.Action == Probe && verdict == Succeeded:
+		host.LastProbeTime = &contactTime
+		host.LostParts = push.FindDrifted(out.Plan, out.AppliedDigests, out.States)
+	case out.Action.IsPush():
+		applyPushResult(host, out, verdict, contactTime, policy)
 	}
 
-	return said
+	return verdict
 }
 
-// reasonOf is why nobody got in, or to an end, in one word.
-func reasonOf(err error) string {
+// contactReason returns why the connection failed or broke, as a condition reason.
+func contactReason(err error) string {
 	if kind := ssh.KindOf(err); kind != "" {
 		return string(kind)
 	}
 
-	return errclass.Reason(err, reasonUnreached)
+	return errclass.ReasonOf(err, reasonUnreachable)
 }
 
-// reached notes that the host could be reached.
-func reached(host *v1alpha1.HostStatus) {
+// clearUnreachable records that the host was reached.
+func clearUnreachable(host *v1alpha1.HostStatus) {
 	host.ContactAttempts, host.UnreachableSince = 0, nil
 	host.ContactReason, host.ContactMessage = "", ""
 }
 
-// pushed notes what became of a push.
-func pushed(host *v1alpha1.HostStatus, out Outcome, said Verdict, at metav1.Time, policy Policy) {
+// applyPushResult records the outcome of a push.
+func applyPushResult(host *v1alpha1.HostStatus, out Outcome, verdict Verdict, contactTime metav1.Time, policy Policy) {
 	host.Push = nil
 	host.LastPermit = max(host.LastPermit, out.Permit)
-	host.Parts = partsAfter(host.Parts, out)
+	host.Parts = partsAfterPush(host.Parts, out)
 
-	switch said {
+	switch verdict {
 	case Succeeded:
 		host.Bootstrapped, host.HostConfigHash = true, out.Hash
 		host.FailedHostConfigHash, host.LastUpdateFailureTime = "", nil
 		host.UpdateAttempts, host.BootstrapAttempts = 0, 0
-		host.LastProbeTime, host.LostParts = &at, out.Result.Lost
+		host.LastProbeTime, host.LostParts = &contactTime, out.Result.LostParts
 	case Refused:
-		noteRefusal(host, out, at, policy)
-	case Unreached, Changed:
+		recordRefusal(host, out, contactTime, policy)
+	case Unreachable, HostKeyChanged:
 	}
 }
 
-func noteRefusal(host *v1alpha1.HostStatus, out Outcome, at metav1.Time, policy Policy) {
+func recordRefusal(host *v1alpha1.HostStatus, out Outcome, contactTime metav1.Time, policy Policy) {
 	target := cmp.Or(out.Target, out.Hash)
 	if host.FailedHostConfigHash != target {
 		host.UpdateAttempts = 0
 	}
 
-	host.FailedHostConfigHash, host.LastUpdateFailureTime = target, &at
+	host.FailedHostConfigHash, host.LastUpdateFailureTime = target, &contactTime
 
-	attempts, most, reason := &host.UpdateAttempts, policy.MaxAttempts, v1alpha1.FailureUpdateExceededRetries
+	attempts, maxAttempts, reason := &host.UpdateAttempts, policy.MaxAttempts, v1alpha1.FailureUpdateExceededRetries
 	if out.Action == FirstBoot {
-		attempts, most, reason = &host.BootstrapAttempts, policy.MaxBoots, v1alpha1.FailureBootstrapExceededRetries
+		attempts, maxAttempts, reason = &host.BootstrapAttempts, policy.MaxBootstrapAttempts, v1alpha1.FailureBootstrapExceededRetries
 	}
 
-	// Somebody has cleared a failure: it starts anew.
-	if int(*attempts) >= most {
+	// Somebody has cleared the failure, so the count starts again.
+	if int(*attempts) >= maxAttempts {
 		*attempts = 0
 	}
 
 	*attempts++
 
-	if int(*attempts) >= most {
+	if int(*attempts) >= maxAttempts {
 		host.FailureReason = reason
-		host.FailureMessage = fmt.Sprintf("it was tried %d times: %v", *attempts, out.Failure())
+		host.FailureMessage = fmt.Sprintf("%d attempts failed: %v", *attempts, out.Failure())
 	}
 }
 
-// partsAfter are the digests of what the host has for sure after a push: what was applied is
-// there, what failed or was not reached has to be pushed again, the rest is as it was.
-func partsAfter(before []v1alpha1.HostPart, out Outcome) []v1alpha1.HostPart {
+// partsAfterPush returns the digests of the parts that the host is known to have after a push. It
+// keeps applied and unchanged parts. Parts that failed or were not reached are dropped, so that
+// they are pushed again.
+func partsAfterPush(before []v1alpha1.HostPart, out Outcome) []v1alpha1.HostPart {
 	if out.Err != nil {
 		return before // nothing was sent
 	}
@@ -219,8 +220,8 @@ func partsAfter(before []v1alpha1.HostPart, out Outcome) []v1alpha1.HostPart {
 		case push.Applied:
 			after = append(after, part)
 		case push.Unchanged:
-			if had := slices.IndexFunc(before, func(p v1alpha1.HostPart) bool { return p.Label == digest.Label }); had >= 0 {
-				after = append(after, before[had])
+			if previous := slices.IndexFunc(before, func(p v1alpha1.HostPart) bool { return p.Label == digest.Label }); previous >= 0 {
+				after = append(after, before[previous])
 			}
 		case push.Failed, push.NotReached:
 		}

@@ -26,21 +26,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// passTimeout bounds one pass over one fleet.
-const passTimeout = time.Minute
+// reconcileTimeout bounds one reconcile of one fleet.
+const reconcileTimeout = time.Minute
 
 // Reconciler reconciles HostFleets.
 type Reconciler struct {
-	// Kinds of hosts that there are, whose hosts are indexed by [machine.FleetIndex].
+	// Kinds are all kinds of hosts. Their hosts must be indexed by [machine.FleetIndex].
 	Kinds  []machine.Kind
 	Client client.Client
-	// Live reads from the API server itself.
-	Live     client.Reader
-	Runner   *step.Runner
-	Recorder events.EventRecorder
-	Clock    clock.PassiveClock
-	Metrics  *Metrics
-	// Policy of each host.
+	// APIReader reads from the API server, not from a cache.
+	APIReader client.Reader
+	Runner    *step.Reconciler
+	Recorder  events.EventRecorder
+	Clock     clock.PassiveClock
+	Metrics   *Metrics
+	// Policy limits the attempts at each host.
 	Policy drift.Policy
 }
 
@@ -52,7 +52,7 @@ type Reconciler struct {
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	builder := ctrl.NewControllerManagedBy(mgr).Named(r.Runner.Controller).For(&v1alpha1.HostFleet{}).
-		WithOptions(controller.Options{ReconciliationTimeout: passTimeout})
+		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout})
 
 	for _, kind := range r.Kinds {
 		builder = builder.Watches(kind.New(), handler.EnqueueRequestsFromMapFunc(
@@ -75,25 +75,26 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// scope is one pass over one fleet.
+// scope is the data of one reconcile of one fleet.
 type scope struct {
 	*Reconciler
 
 	fleet *v1alpha1.HostFleet
 	kind  machine.Catalog
-	// again is how soon the fleet's number of hosts is looked at; 0 for on events.
-	again time.Duration
+	// requeueAfter is when to check the number of hosts again. It is 0 if only events lead to a
+	// check.
+	requeueAfter time.Duration
 }
 
-func plan() []step.Step[*scope] {
+func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
-		{Condition: v1alpha1.ConditionPolicyValid, Run: check},
-		{Name: "HostsScaled", When: func(s *scope) bool { return s.fleet.Spec.Replicas != nil }, Run: scale},
-		{Condition: v1alpha1.ConditionRolledOut, Run: roll},
+		{Condition: v1alpha1.ConditionPolicyValid, Run: validateFleet},
+		{Name: "HostsScaled", AppliesTo: func(s *scope) bool { return s.fleet.Spec.Replicas != nil }, Run: scale},
+		{Condition: v1alpha1.ConditionRolledOut, Run: rollOut},
 	}
 }
 
-// Reconcile looks at one fleet.
+// Reconcile reconciles one fleet.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var fleet v1alpha1.HostFleet
 
@@ -101,21 +102,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	switch {
 	case apierrors.IsNotFound(err):
-		r.Metrics.forget(req.Namespace, req.Name)
+		r.Metrics.deleteFleet(req.Namespace, req.Name)
 
 		return reconcile.Result{}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("get fleet: %w", err)
+		return reconcile.Result{}, fmt.Errorf("get HostFleet %s: %w", req.NamespacedName, err)
 	case !fleet.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, nil
 	}
 
-	return step.Run(ctx, r.Runner, &fleet, plan(), &scope{Reconciler: r, fleet: &fleet})
+	return step.ReconcileSteps(ctx, r.Runner, &fleet, steps(), &scope{Reconciler: r, fleet: &fleet})
 }
 
-// check looks at what the spec says. Windows that can't be followed keep updates back, and
-// nothing else.
-func check(_ context.Context, s *scope) step.Result {
+// validateFleet finds the fleet's kind of hosts and stalls if spec.hostKind is unknown.
+func validateFleet(_ context.Context, s *scope) step.Result {
 	i := slices.IndexFunc(s.Kinds, func(k machine.Kind) bool { return k.Name() == s.fleet.Spec.HostKind })
 	if i < 0 {
 		var names []string
@@ -123,7 +123,7 @@ func check(_ context.Context, s *scope) step.Result {
 			names = append(names, kind.Name())
 		}
 
-		return step.Stall("UnknownHostKind", fmt.Sprintf("hostKind %q is not known: use one of %s",
+		return step.Stall("UnknownHostKind", fmt.Sprintf("hostKind %q is unknown: use one of %s",
 			s.fleet.Spec.HostKind, strings.Join(names, ", ")))
 	}
 

@@ -1,14 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet reconciles HostFleets: it looks at all hosts of a fleet, gives out the
-// permits under which they are pushed to (hosts/rollout), and counts them.
+// Package fleet reconciles HostFleets. It reads all hosts of a fleet, grants the permits under
+// which the hosts are pushed to (hosts/rollout), and counts the hosts by state.
 //
 //	hosts' statuses ──► drift.Decide, each ──► rollout.Decide ──► status.permits ──► hosts
 //
-// The permits of a fleet are in its status, and nowhere else: whoever runs the program
-// next finds those that are out.
+// The permits of a fleet are kept only in its status, so a new leader finds the permits in flight.
 //
-// Where the fleet says how many hosts it has, one at a time is made or deleted before that
+// If the fleet has spec.replicas, each reconcile first creates or deletes at most one host
 // (scale.go).
 package fleet

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// What is counted of fleets ends with them.
-func TestMetricsEndWithTheirFleets(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// The metrics of a fleet are deleted with the fleet.
+func TestMetricsEndWithTheirFleets(t *testing.T) { //nolint:paralleltest // the test measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestMetricsEndWithTheirFleets(t *testing.T) { //nolint:paralleltest // it l
 
 	fleets := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Metrics: metrics}
 
-	heap.Ends(t, "fleets", func(number int) {
+	heap.CheckNoLeak(t, "fleets", func(number int) {
 		fleet := &v1alpha1.HostFleet{}
 		fleet.Namespace, fleet.Name = "ns", fmt.Sprintf("f%d", number)
 		metrics.set(fleet, rollout.Report{Converged: 1})

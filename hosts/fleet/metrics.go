@@ -13,11 +13,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// Metrics counts the hosts of fleets. A nil *Metrics counts nothing.
+// Metrics reports the number of hosts of each fleet. All methods of a nil *Metrics do nothing.
 type Metrics struct{ hosts *prometheus.GaugeVec }
 
-// NewMetrics registers hyperfleet_host_fleet_hosts, with the labels namespace, fleet and
-// state: converged, drifted, failed, unreachable, pushing. A host may be in several.
+// NewMetrics registers hyperfleet_host_fleet_hosts with the labels namespace, fleet and state
+// (converged, drifted, failed, unreachable, pushing). A host may be in several states.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{hosts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: metrics.Namespace,
@@ -46,7 +46,7 @@ func (m *Metrics) set(fleet *v1alpha1.HostFleet, report rollout.Report) {
 	}
 }
 
-func (m *Metrics) forget(namespace, fleet string) {
+func (m *Metrics) deleteFleet(namespace, fleet string) {
 	if m != nil {
 		m.hosts.DeletePartialMatch(prometheus.Labels{"namespace": namespace, "fleet": fleet})
 	}

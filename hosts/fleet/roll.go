@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// roll gives out permits, and says how far the fleet's configuration has got.
-func roll(ctx context.Context, s *scope) step.Result {
+// rollOut grants permits and reports how far the rollout of the fleet's configuration is.
+func rollOut(ctx context.Context, s *scope) step.Result {
 	objects, err := machine.List(ctx, s.Client, s.kind, s.fleet.Namespace, s.fleet.Name)
 	if err != nil {
 		return step.Fail(err)
@@ -32,20 +32,21 @@ func roll(ctx context.Context, s *scope) step.Result {
 	hosts := make([]rollout.Host, 0, len(objects))
 
 	for _, obj := range objects {
-		hosts = append(hosts, hostOf(obj, desired, s.Policy, now))
+		hosts = append(hosts, newRolloutHost(obj, desired, s.Policy, now))
 	}
 
-	next, report := rollout.Decide(policyOf(&s.fleet.Spec, len(hosts)), stateOf(&s.fleet.Status), hosts, desired.Target(), now)
-	write(&s.fleet.Status, next, desired, report)
+	policy, state := newRolloutPolicy(&s.fleet.Spec, len(hosts)), newRolloutState(&s.fleet.Status)
+	next, report := rollout.Decide(policy, state, hosts, desired.Target(), now)
+	writeStatus(&s.fleet.Status, next, desired, report)
 	s.Metrics.set(s.fleet, report)
 
-	result := resultOf(next, report, now, s.again)
+	result := newResult(next, report, now, s.requeueAfter)
 	if !report.Stopped {
 		return result
 	}
 
-	// The event is of what is on record.
-	if err := step.SaveAs(ctx, result); err != nil {
+	// The event must describe a state that is saved, so save first.
+	if err := step.SaveStatusAs(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 
@@ -54,61 +55,61 @@ func roll(ctx context.Context, s *scope) step.Result {
 	return result
 }
 
-func resultOf(next rollout.State, report rollout.Report, now time.Time, again time.Duration) step.Result {
-	after := again
-	if !report.Next.IsZero() && (again == 0 || report.Next.Sub(now) < again) {
-		after = report.Next.Sub(now)
+func newResult(next rollout.State, report rollout.Report, now time.Time, requeueAfter time.Duration) step.Result {
+	delay := requeueAfter
+	if !report.Next.IsZero() && (requeueAfter == 0 || report.Next.Sub(now) < requeueAfter) {
+		delay = report.Next.Sub(now)
 	}
 
 	message := report.Message
 	if err := errors.Join(report.Problems...); err != nil {
-		message = fmt.Sprintf("%s; %v: the window counts as closed", message, err)
+		message = fmt.Sprintf("%s; invalid maintenance window, which counts as closed: %v", message, err)
 	}
 
 	var result step.Result
 
 	switch report.Reason {
 	case rollout.ReasonConverged:
-		if result = step.Done().WithReason(report.Reason, message); again > 0 {
-			result = step.Steady(again, report.Reason, message)
+		if result = step.Done().WithReason(report.Reason, message); requeueAfter > 0 {
+			result = step.WaitReady(requeueAfter, report.Reason, message)
 		}
 	case rollout.ReasonStopped, rollout.ReasonNoConfig:
-		// A person has to act, and the number of hosts goes on meanwhile.
-		if result = step.Stall(report.Reason, message); again > 0 {
-			result = step.Wait(again, report.Reason, message)
+		// A person has to act, but the number of hosts is still checked meanwhile.
+		if result = step.Stall(report.Reason, message); requeueAfter > 0 {
+			result = step.Wait(requeueAfter, report.Reason, message)
 		}
 	default:
-		result = step.Wait(after, report.Reason, message)
+		result = step.Wait(delay, report.Reason, message)
 	}
 
 	if next.StoppedHash != "" {
-		return result.Also(v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, rollout.ReasonStopped, next.StoppedReason)
+		return result.WithCondition(v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, rollout.ReasonStopped, next.StoppedReason)
 	}
 
-	return result.Also(v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
+	return result.WithCondition(v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
 }
 
-// hostOf is a host as the rollout sees it.
-func hostOf(obj machine.Object, desired drift.Desired, policy drift.Policy, now time.Time) rollout.Host {
+// newRolloutHost converts a host to the input of the rollout.
+func newRolloutHost(obj machine.Object, desired drift.Desired, policy drift.Policy, now time.Time) rollout.Host {
 	status := obj.Host()
 	d := drift.Decide(status, desired, policy, now)
 
 	out := rollout.Host{
-		Name: obj.GetName(), Want: d.Do, Applied: status.HostConfigHash,
-		Refused: status.FailedHostConfigHash, Failed: d.Do == drift.Terminal,
+		Name: obj.GetName(), Action: d.Action, Applied: status.HostConfigHash,
+		Refused: status.FailedHostConfigHash, Failed: d.Action == drift.Terminal,
 		Unreachable: status.UnreachableSince != nil,
-		// A first boot has no permit, and is none of the rollout's pushes.
+		// A first boot has no permit, so it is not a push of the rollout.
 		Pushing:    status.Push != nil && status.Push.Permit != 0,
 		LastPermit: status.LastPermit, Leaving: !obj.GetDeletionTimestamp().IsZero(),
 	}
 
-	// It has all when it has both.
-	if status.HostConfigHash == desired.Hash && drift.Reached(status.OSVersion, desired.OSVersion) {
+	// The target counts as applied once the host has both the configuration and the version.
+	if status.HostConfigHash == desired.Hash && drift.IsAtLeast(status.OSVersion, desired.OSVersion) {
 		out.Applied = desired.Target()
 	}
 
-	if d.Do == drift.Wait {
-		out.Want, out.NotBefore = d.Next, d.Until
+	if d.Action == drift.Wait {
+		out.Action, out.NotBefore = d.NextAction, d.RetryTime
 	}
 
 	if status.LastUpdateFailureTime != nil {
@@ -118,10 +119,11 @@ func hostOf(obj machine.Object, desired drift.Desired, policy drift.Policy, now 
 	return out
 }
 
-func policyOf(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
+func newRolloutPolicy(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
 	r := spec.Rollout
 	out := rollout.Policy{
-		MaxUnavailable: most(r.MaxUnavailable, hosts), Canary: 1, Threshold: int(r.FailureThreshold), Paused: spec.Paused,
+		MaxUnavailable: resolveMaxUnavailable(r.MaxUnavailable, hosts), Canary: 1,
+		Threshold: int(r.FailureThreshold), Paused: spec.Paused,
 	}
 
 	if r.Canary != nil {
@@ -145,21 +147,22 @@ func policyOf(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
 	return out
 }
 
-// most is a number or a part of the hosts, rounded down, and at least one.
-func most(value *intstr.IntOrString, hosts int) int {
+// resolveMaxUnavailable returns the number of hosts that value, a number or a percentage, stands
+// for. It rounds down and returns at least 1. Without a value it returns 1.
+func resolveMaxUnavailable(value *intstr.IntOrString, hosts int) int {
 	if value == nil {
 		return 1
 	}
 
 	n, err := intstr.GetScaledValueFromIntOrPercent(value, hosts, false)
 	if err != nil {
-		return 1 // the API server lets no other text in
+		return 1 // cannot happen: the CRD's schema rejects other texts
 	}
 
 	return max(1, n)
 }
 
-func stateOf(status *v1alpha1.HostFleetStatus) rollout.State {
+func newRolloutState(status *v1alpha1.HostFleetStatus) rollout.State {
 	has := drift.Desired{Hash: status.HostConfigHash, OSVersion: status.MacOSVersion}
 	out := rollout.State{
 		Hash: has.Target(), LastPermit: status.LastPermit,
@@ -175,33 +178,35 @@ func stateOf(status *v1alpha1.HostFleetStatus) rollout.State {
 	}
 
 	for _, p := range status.Permits {
-		out.Permits = append(out.Permits, rollout.Permit{Host: p.Host, Number: p.Number, Hash: p.Hash, What: drift.Action(p.What)})
+		out.Permits = append(out.Permits, rollout.Permit{Host: p.Host, Number: p.Number, Hash: p.Hash, Action: drift.Action(p.What)})
 	}
 
 	return out
 }
 
-func write(status *v1alpha1.HostFleetStatus, state rollout.State, desired drift.Desired, report rollout.Report) {
+func writeStatus(status *v1alpha1.HostFleetStatus, state rollout.State, desired drift.Desired, report rollout.Report) {
 	status.HostConfigHash, status.MacOSVersion, status.LastPermit = desired.Hash, desired.OSVersion, state.LastPermit
 	status.StoppedHash, status.StoppedReason = state.StoppedHash, state.StoppedReason
-	status.RolloutStarted, status.StoppedAt = moment(state.Started), moment(state.StoppedAt)
+	status.RolloutStarted, status.StoppedAt = newMetaTime(state.Started), newMetaTime(state.StoppedAt)
 	status.Permits = nil
 
 	for _, p := range state.Permits {
-		status.Permits = append(status.Permits, v1alpha1.HostPermit{Host: p.Host, Number: p.Number, Hash: p.Hash, What: string(p.What)})
+		status.Permits = append(status.Permits, v1alpha1.HostPermit{
+			Host: p.Host, Number: p.Number, Hash: p.Hash, What: string(p.Action),
+		})
 	}
 
-	status.Hosts, status.Converged, status.Drifted = count(report.Hosts), count(report.Converged), count(report.Drifted)
-	status.Failed, status.Unreachable = count(report.Failed), count(report.Unreachable)
+	status.Hosts, status.Converged, status.Drifted = toInt32(report.Hosts), toInt32(report.Converged), toInt32(report.Drifted)
+	status.Failed, status.Unreachable = toInt32(report.Failed), toInt32(report.Unreachable)
 }
 
-func count(n int) int32 { return int32(n) } //nolint:gosec // G115: hosts are no billions
+func toInt32(n int) int32 { return int32(n) } //nolint:gosec // G115: a fleet has fewer than 2^31 hosts
 
-// moment is a time as the API keeps it, in whole seconds; nil for none.
-func moment(at time.Time) *metav1.Time {
-	if at.IsZero() {
+// newMetaTime converts a time to whole seconds, as the API stores it, and a zero time to nil.
+func newMetaTime(timestamp time.Time) *metav1.Time {
+	if timestamp.IsZero() {
 		return nil
 	}
 
-	return new(metav1.NewTime(at).Rfc3339Copy())
+	return new(metav1.NewTime(timestamp).Rfc3339Copy())
 }

@@ -23,183 +23,191 @@ import (
 )
 
 const (
-	// mostNew bounds the hosts that are on their way to their first boot: what is wrong with the
-	// first is not ordered many times over.
-	mostNew = 3
-	// spacing is how long after a host another one is made.
-	spacing = 10 * time.Second
+	// maxBooting limits how many hosts may be waiting for their first boot. If a fault keeps hosts
+	// from booting, the fleet does not order more of them.
+	maxBooting = 3
+	// orderInterval is the minimum time between the creation of two hosts.
+	orderInterval = 10 * time.Second
 )
 
-// replica is a host as the number of hosts sees it.
+// replica is the view of a host that decideScaling needs.
 type replica struct {
 	name string
-	// made says that the fleet made it, and leaving that it is being deleted.
-	made, leaving bool
-	// booted says that it has had its first boot, and well that it carries machines.
-	booted, well bool
-	since        time.Time
+	// createdByFleet is true if the fleet created the host. deleting is true if the host is being
+	// deleted.
+	createdByFleet, deleting bool
+	// booted is true if the host has had its first boot. ready is true if it can run machines.
+	booted, ready bool
+	created       time.Time
 }
 
-// scaling is what has to happen for a fleet to have as many hosts as it should.
+// scaling is the next step towards the desired number of hosts.
 type scaling struct {
-	// add says that one is to be made; remove names one that is to be deleted.
-	add    bool
-	remove string
-	// again is how soon more may happen by itself; 0 for never.
-	again time.Duration
-	// reason and message say how it stands; met that there is nothing to do.
-	met             bool
+	// shouldCreate is true if one host has to be created. deleteName names the host that has to be
+	// deleted. It is empty if none has to be.
+	shouldCreate bool
+	deleteName   string
+	// requeueAfter is when the next step may be possible without an event. It is 0 for never.
+	requeueAfter time.Duration
+	// isMet is true if the number of hosts is the desired one. reason and message describe the
+	// state.
+	isMet           bool
 	reason, message string
 }
 
-// decide says what has to happen next, one host at a time. It is pure, and chooses the same host
-// until that is leaving.
-func decide(all []replica, want, maxUnavailable int, now time.Time) scaling {
+// decideScaling returns the next step, which creates or deletes at most one host. It is pure. While
+// a host that it chose is not being deleted yet, it chooses the same host again.
+func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now time.Time) scaling {
 	var (
-		have, fresh, leaving int
-		last                 time.Time
-		ours                 []replica
+		current, booting, deleting int
+		lastCreated                time.Time
+		owned                      []replica
 	)
 
-	for _, r := range all {
-		if r.leaving {
-			leaving++
+	for _, r := range replicas {
+		if r.deleting {
+			deleting++
 
 			continue
 		}
 
-		have++
+		current++
 
 		if !r.booted {
-			fresh++
+			booting++
 		}
 
-		if r.made {
-			ours = append(ours, r)
+		if r.createdByFleet {
+			owned = append(owned, r)
 
-			if r.since.After(last) {
-				last = r.since
+			if r.created.After(lastCreated) {
+				lastCreated = r.created
 			}
 		}
 	}
 
-	counts := fmt.Sprintf("%s, want %d", english.Plural(have, "host", ""), want)
-	rest := last.Add(spacing).Sub(now)
+	counts := fmt.Sprintf("%s, want %d", english.Plural(current, "host", ""), desiredHosts)
+	remaining := lastCreated.Add(orderInterval).Sub(now)
 
 	switch {
-	case have == want:
-		return scaling{met: true, reason: "Met", message: counts}
-	case have < want && fresh >= mostNew:
-		return scaling{reason: "HostsBooting", message: fmt.Sprintf("%s: %d have yet to have their first boot", counts, fresh)}
-	case have < want && rest > 0:
-		return scaling{reason: "Ordering", message: counts, again: rest}
-	case have < want:
-		return scaling{add: true, reason: "Ordering", message: counts, again: spacing}
-	case len(ours) == 0:
+	case current == desiredHosts:
+		return scaling{isMet: true, reason: "Met", message: counts}
+	case current < desiredHosts && booting >= maxBooting:
+		return scaling{reason: "HostsBooting", message: fmt.Sprintf("%s: %d wait for their first boot", counts, booting)}
+	case current < desiredHosts && remaining > 0:
+		return scaling{reason: "Ordering", message: counts, requeueAfter: remaining}
+	case current < desiredHosts:
+		return scaling{shouldCreate: true, reason: "Ordering", message: counts, requeueAfter: orderInterval}
+	case len(owned) == 0:
 		return scaling{
-			reason: "HostsMadeByHand", message: counts + ": none of them was made by the fleet: delete those that are too many",
+			reason:  "HostsMadeByHand",
+			message: counts + ": the fleet deletes only hosts that it created: delete the surplus hosts yourself",
 		}
-	case leaving >= maxUnavailable:
-		return scaling{reason: "HostsLeaving", message: fmt.Sprintf("%s: %d are leaving", counts, leaving)}
+	case deleting >= maxUnavailable:
+		return scaling{reason: "HostsLeaving", message: fmt.Sprintf("%s: %d are being deleted", counts, deleting)}
 	default:
-		return scaling{remove: slices.MinFunc(ours, first).name, reason: "Returning", message: counts}
+		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "Returning", message: counts}
 	}
 }
 
-// first goes before others: one that was never booted, then one that carries no machines, then
-// the newest: least has settled on it.
-func first(a, b replica) int {
+// compareForDeletion orders hosts by which is deleted first: hosts without a first boot, then hosts
+// that are not ready, then the newest host, because it is likely to run the fewest machines.
+func compareForDeletion(a, b replica) int {
 	rank := func(r replica) int {
 		switch {
 		case !r.booted:
 			return 0
-		case !r.well:
+		case !r.ready:
 			return 1
 		default:
 			return 2
 		}
 	}
 
-	return cmp.Or(cmp.Compare(rank(a), rank(b)), b.since.Compare(a.since), cmp.Compare(b.name, a.name))
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), b.created.Compare(a.created), cmp.Compare(b.name, a.name))
 }
 
-// scale makes or deletes one host. What it says keeps nothing from being rolled out.
+// scale creates or deletes one host. A fleet whose number of hosts can't be reached still rolls out
+// its configuration.
 func scale(ctx context.Context, s *scope) step.Result {
-	// From the API server itself: a cache may lack what was made or deleted a moment ago.
-	hosts, taken, err := s.members(ctx)
+	// Read from the API server, because a cache may lack hosts that were just created or deleted.
+	hosts, usedNames, err := s.listHosts(ctx)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	all := make([]replica, 0, len(hosts))
+	replicas := make([]replica, 0, len(hosts))
 	for name, host := range hosts {
-		all = append(all, replica{
-			name: name, made: host.GetAnnotations()[v1alpha1.AnnotationMadeByFleet] == s.fleet.Name,
-			leaving: !host.GetDeletionTimestamp().IsZero(), booted: host.Host().Bootstrapped, well: host.Host().Ready,
-			since: host.GetCreationTimestamp().Time,
+		replicas = append(replicas, replica{
+			name: name, createdByFleet: host.GetAnnotations()[v1alpha1.AnnotationMadeByFleet] == s.fleet.Name,
+			deleting: !host.GetDeletionTimestamp().IsZero(), booted: host.Host().Bootstrapped, ready: host.Host().Ready,
+			created: host.GetCreationTimestamp().Time,
 		})
 	}
 
-	next := decide(all, int(*s.fleet.Spec.Replicas), most(s.fleet.Spec.Rollout.MaxUnavailable, len(all)), s.Clock.Now())
-	if s.fleet.Spec.Paused && !next.met {
+	limit := resolveMaxUnavailable(s.fleet.Spec.Rollout.MaxUnavailable, len(replicas))
+	next := decideScaling(replicas, int(*s.fleet.Spec.Replicas), limit, s.Clock.Now())
+	if s.fleet.Spec.Paused && !next.isMet {
 		next = scaling{reason: "Paused", message: next.message}
 	}
 
-	if next.add || next.remove != "" {
-		// Looked at after the hosts: whoever takes the number away first, and then a host, meant it so.
-		changed, err := s.changed(ctx)
+	if next.shouldCreate || next.deleteName != "" {
+		// Check the fleet after the hosts are read. If somebody first changed spec.replicas and
+		// then deleted a host, the old number must not be restored.
+		changed, err := s.hasChanged(ctx)
 		if err != nil {
 			return step.Fail(err)
 		}
 
 		if changed {
-			return step.Done() // its event brings the next pass
+			return step.Done() // the event of the change triggers the next reconcile
 		}
 	}
 
 	switch {
-	case next.add:
-		next, err = s.order(ctx, hosts[s.fleet.Spec.TemplateHost], taken, next)
-	case next.remove != "":
-		err = s.giveBack(ctx, hosts[next.remove])
+	case next.shouldCreate:
+		next, err = s.createHost(ctx, hosts[s.fleet.Spec.TemplateHost], usedNames, next)
+	case next.deleteName != "":
+		err = s.deleteHost(ctx, hosts[next.deleteName])
 	}
 
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	s.again = next.again
+	s.requeueAfter = next.requeueAfter
 	status := metav1.ConditionFalse
 
-	if next.met {
+	if next.isMet {
 		status = metav1.ConditionTrue
 	}
 
-	return step.Done().Also(v1alpha1.ConditionReplicasMet, status, next.reason, next.message)
+	return step.Done().WithCondition(v1alpha1.ConditionReplicasMet, status, next.reason, next.message)
 }
 
-// changed says whether the fleet is another than the cache had when the pass began: an order costs a
-// day's rent, and a host that is given back is wiped.
-func (s *scope) changed(ctx context.Context) (bool, error) {
+// hasChanged returns true if the fleet differs from the cached object of this reconcile. Scaling by
+// a stale number is expensive: an order costs a day's rent, and a deleted host is wiped.
+func (s *scope) hasChanged(ctx context.Context) (bool, error) {
 	now := &v1alpha1.HostFleet{}
 
-	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.fleet), now)
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(s.fleet), now)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("get fleet past the cache: %w", err)
+		return false, fmt.Errorf("get HostFleet %s from the API server: %w", s.fleet.Name, err)
 	}
 
-	// A deletion is a new generation as well.
+	// A deletion increments the generation, too.
 	return now.UID != s.fleet.UID || now.Generation != s.fleet.Generation, nil
 }
 
-// members are the fleet's hosts by name; taken are the names of all hosts of its kind.
-func (s *scope) members(ctx context.Context) (hosts map[string]machine.Object, taken map[string]bool, err error) {
+// listHosts returns the fleet's hosts by name, and the names of all hosts of its kind in the
+// namespace.
+func (s *scope) listHosts(ctx context.Context) (hosts map[string]machine.Object, usedNames map[string]bool, err error) {
 	list := s.kind.NewList()
-	if err := s.Live.List(ctx, list, client.InNamespace(s.fleet.Namespace)); err != nil {
+	if err := s.APIReader.List(ctx, list, client.InNamespace(s.fleet.Namespace)); err != nil {
 		return nil, nil, fmt.Errorf("list hosts: %w", err)
 	}
 
@@ -208,49 +216,49 @@ func (s *scope) members(ctx context.Context) (hosts map[string]machine.Object, t
 		return nil, nil, fmt.Errorf("list hosts: %w", err)
 	}
 
-	hosts, taken = map[string]machine.Object{}, map[string]bool{}
+	hosts, usedNames = map[string]machine.Object{}, map[string]bool{}
 
 	for _, item := range items {
-		taken[item.GetName()] = true
+		usedNames[item.GetName()] = true
 
 		if s.kind.FleetName(item) == s.fleet.Name {
 			hosts[item.GetName()] = item
 		}
 	}
 
-	return hosts, taken, nil
+	return hosts, usedNames, nil
 }
 
-// order makes a host. Its name is the first that is free, so that one whose making got no answer
-// is not made twice.
-func (s *scope) order(ctx context.Context, template machine.Object, taken map[string]bool, next scaling) (scaling, error) {
+// createHost creates a host like the template host. The name is the first unused one, so a create
+// whose response was lost is not repeated under another name.
+func (s *scope) createHost(ctx context.Context, template machine.Object, usedNames map[string]bool, next scaling) (scaling, error) {
 	if template == nil {
-		next.reason, next.again = "TemplateNotFound", 0
-		next.message += fmt.Sprintf(": the fleet has no host %s, which new ones are made like: name another templateHost",
+		next.reason, next.requeueAfter = "TemplateNotFound", 0
+		next.message += fmt.Sprintf(": templateHost %s is not a host of the fleet: set spec.templateHost to one of its hosts",
 			s.fleet.Spec.TemplateHost)
 
 		return next, nil
 	}
 
-	host := s.kind.Like(template)
+	host := s.kind.NewLike(template)
 	if host == nil {
-		next.reason, next.again = "HostsNotOrdered", 0
-		next.message += fmt.Sprintf(": nobody orders hosts of kind %s: make them, and take replicas away",
+		next.reason, next.requeueAfter = "HostsNotOrdered", 0
+		next.message += fmt.Sprintf(": hosts of kind %s cannot be ordered: create the hosts yourself, and remove spec.replicas",
 			s.fleet.Spec.HostKind)
 
 		return next, nil
 	}
 
-	if keys := s.kind.HostKeys(host); keys.Empty() && !keys.AcceptNew {
-		next.reason, next.again = v1alpha1.ReasonHostKeyUnknown, 0
-		next.message += fmt.Sprintf(": nothing would say which key a new host has: set spec.sshHostKeyChecking: AcceptNew or "+
-			"spec.sshHostCertAuthorities of %s, which new ones are made like", template.GetName())
+	if keys := s.kind.HostKeys(host); keys.IsEmpty() && !keys.AcceptNew {
+		next.reason, next.requeueAfter = v1alpha1.ReasonHostKeyUnknown, 0
+		next.message += fmt.Sprintf(": the host key of a new host would be unknown: set spec.sshHostKeyChecking: AcceptNew or "+
+			"spec.sshHostCertAuthorities on the template host %s", template.GetName())
 
 		return next, nil
 	}
 
 	number := 1
-	for taken[s.fleet.Name+"-"+strconv.Itoa(number)] {
+	for usedNames[s.fleet.Name+"-"+strconv.Itoa(number)] {
 		number++
 	}
 
@@ -262,31 +270,32 @@ func (s *scope) order(ctx context.Context, template machine.Object, taken map[st
 
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return next, nil // made a moment ago: the next pass sees it
+		return next, nil // created by an earlier attempt: the next reconcile lists it
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		next.reason, next.again = "HostRefused", 0
-		next.message = fmt.Sprintf("%s: make host %s: %v", next.message, host.GetName(), err)
+		next.reason, next.requeueAfter = "HostRefused", 0
+		next.message = fmt.Sprintf("%s: create host %s: %v", next.message, host.GetName(), err)
 
 		return next, nil
 	case err != nil:
-		return next, fmt.Errorf("make host %s: %w", host.GetName(), err)
+		return next, fmt.Errorf("create host %s: %w", host.GetName(), err)
 	}
 
-	s.Recorder.Eventf(s.fleet, host, corev1.EventTypeNormal, "HostOrdered", "Scale", "%s is made like %s",
+	s.Recorder.Eventf(s.fleet, host, corev1.EventTypeNormal, "HostOrdered", "Scale", "created host %s like host %s",
 		host.GetName(), template.GetName())
 
 	return next, nil
 }
 
-// giveBack deletes a host, unless it was made anew in the meantime. It is drained and given back
-// as any other.
-func (s *scope) giveBack(ctx context.Context, host machine.Object) error {
+// deleteHost deletes a host, unless it was recreated in the meantime. The host is drained and
+// released like any other deleted host.
+func (s *scope) deleteHost(ctx context.Context, host machine.Object) error {
 	uid := host.GetUID()
 	if err := client.IgnoreNotFound(s.Client.Delete(ctx, host, client.Preconditions{UID: &uid})); err != nil {
 		return fmt.Errorf("delete host %s: %w", host.GetName(), err)
 	}
 
-	s.Recorder.Eventf(s.fleet, host, corev1.EventTypeNormal, "HostReturned", "Scale", "%s is one too many", host.GetName())
+	s.Recorder.Eventf(s.fleet, host, corev1.EventTypeNormal, "HostReturned", "Scale",
+		"deleted host %s: the fleet has more hosts than spec.replicas", host.GetName())
 
 	return nil
 }

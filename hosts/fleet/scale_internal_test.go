@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// A fleet gets one host at a time, few that are not booted, and gives back what it made itself:
-// what is least missed first.
+// A fleet creates one host at a time and limits the hosts without a first boot. It deletes only
+// hosts that it created, in the order of compareForDeletion.
 func TestDecideHowManyHosts(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	host := func(name string, made, booted, well bool, age time.Duration) replica {
-		return replica{name: name, made: made, booted: booted, well: well, since: now.Add(-age)}
+		return replica{name: name, createdByFleet: made, booted: booted, ready: well, created: now.Add(-age)}
 	}
 	byHand := host("by-hand", false, true, true, time.Hour)
 	old, young := host("old", true, true, true, 2*time.Hour), host("young", true, true, true, time.Hour)
 	broken := host("broken", true, true, false, 3*time.Hour)
-	fresh := host("fresh", true, false, false, 4*time.Hour)
-	leaving := host("leaving", true, true, true, time.Minute)
-	leaving.leaving = true
+	booting := host("fresh", true, false, false, 4*time.Hour)
+	deleting := host("leaving", true, true, true, time.Minute)
+	deleting.deleting = true
 
 	for name, tt := range map[string]struct {
 		all    []replica
@@ -33,20 +33,20 @@ func TestDecideHowManyHosts(t *testing.T) {
 		reason string
 	}{
 		"as many as wanted":              {[]replica{byHand, old}, 2, false, "", 0, "Met"},
-		"one that leaves does not count": {[]replica{byHand, leaving}, 1, false, "", 0, "Met"},
-		"one is missing":                 {[]replica{byHand, old}, 3, true, "", spacing, "Ordering"},
-		"in its place":                   {[]replica{byHand, leaving}, 2, true, "", spacing, "Ordering"},
+		"one that leaves does not count": {[]replica{byHand, deleting}, 1, false, "", 0, "Met"},
+		"one is missing":                 {[]replica{byHand, old}, 3, true, "", orderInterval, "Ordering"},
+		"in its place":                   {[]replica{byHand, deleting}, 2, true, "", orderInterval, "Ordering"},
 		"one was made just now":          {[]replica{byHand, host("new", true, true, true, 3*time.Second)}, 3, false, "", 7 * time.Second, "Ordering"},
-		"too many to be booted":          {[]replica{byHand, fresh, fresh, fresh}, 9, false, "", 0, "HostsBooting"},
-		"never booted goes first":        {[]replica{byHand, old, young, broken, fresh}, 4, false, "fresh", 0, "Returning"},
+		"too many to be booted":          {[]replica{byHand, booting, booting, booting}, 9, false, "", 0, "HostsBooting"},
+		"never booted goes first":        {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "Returning"},
 		"then what carries nothing":      {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "Returning"},
 		"then the newest":                {[]replica{byHand, old, young}, 2, false, "young", 0, "Returning"},
 		"not what was made by hand":      {[]replica{byHand, byHand}, 1, false, "", 0, "HostsMadeByHand"},
-		"one at a time":                  {[]replica{old, young, leaving}, 1, false, "", 0, "HostsLeaving"},
+		"one at a time":                  {[]replica{old, young, deleting}, 1, false, "", 0, "HostsLeaving"},
 		"none at all":                    {[]replica{old}, 0, false, "old", 0, "Returning"},
 	} {
-		got := decide(tt.all, tt.want, 1, now)
-		if got.add != tt.add || got.remove != tt.remove || got.again != tt.again || got.reason != tt.reason || got.met != (tt.reason == "Met") {
+		got := decideScaling(tt.all, tt.want, 1, now)
+		if got.shouldCreate != tt.add || got.deleteName != tt.remove || got.requeueAfter != tt.again || got.reason != tt.reason || got.isMet != (tt.reason == "Met") {
 			t.Errorf("%s: %+v, want %+v", name, got, tt)
 		}
 	}

@@ -25,10 +25,10 @@ import (
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines,verbs=get;list;watch;patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=linuxmachines/status,verbs=patch
 
-// Name of the kind.
+// Name is the name of the kind.
 const Name = "LinuxMachine"
 
-// Kind is machine.Kind for LinuxMachines.
+// Kind implements machine.Kind for LinuxMachines.
 type Kind struct {
 	fleet linuxplan.Config
 	hash  string
@@ -36,8 +36,8 @@ type Kind struct {
 
 var _ machine.Kind = (*Kind)(nil)
 
-// New gives the kind, with what is the same for all hosts ([Load]). Its hash is made here,
-// once. Without an agent nothing is brought to any host.
+// New returns the kind with the configuration that all hosts share ([Load]), and computes its hash.
+// Without an agent binary the hash is empty, so nothing is pushed to any host.
 func New(fleet linuxplan.Config) *Kind {
 	k := &Kind{fleet: fleet}
 	if fleet.AgentBinary.Size() > 0 {
@@ -47,25 +47,26 @@ func New(fleet linuxplan.Config) *Kind {
 	return k
 }
 
-// Name of the kind.
+// Name returns the name of the kind.
 func (k *Kind) Name() string { return Name }
 
-// New gives an empty object.
+// New returns an empty object.
 func (k *Kind) New() machine.Object { return &v1alpha1.LinuxMachine{} }
 
-// NewList gives an empty list.
+// NewList returns an empty list.
 func (k *Kind) NewList() client.ObjectList { return &v1alpha1.LinuxMachineList{} }
 
-// FleetName is the host's fleet.
+// FleetName returns the name of the host's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return linuxOf(host).Spec.FleetName }
 
-// Like gives nothing: hosts are where they are.
-func (k *Kind) Like(machine.Object) machine.Object { return nil }
+// NewLike returns nil, because Linux hosts can't be ordered.
+func (k *Kind) NewLike(machine.Object) machine.Object { return nil }
 
-// Hash of what all hosts get; empty without an agent.
+// Hash returns the digest of what all hosts get. It is empty without an agent.
 func (k *Kind) Hash() string { return k.hash }
 
-// linuxOf is the object as what it is: the core hands back what New gave.
+// linuxOf returns the host as a LinuxMachine. It panics for other types, but package machine only
+// passes objects that New returned.
 func linuxOf(host machine.Object) *v1alpha1.LinuxMachine {
 	out, ok := host.(*v1alpha1.LinuxMachine)
 	if !ok {
@@ -75,21 +76,21 @@ func linuxOf(host machine.Object) *v1alpha1.LinuxMachine {
 	return out
 }
 
-// Provision notes the address: the host is there.
+// Provision copies the address to the status. The host already exists.
 func (k *Kind) Provision(_ context.Context, host machine.Object) step.Result {
 	m := linuxOf(host)
 
-	form := "Hostname"
+	addressType := "Hostname"
 	if _, err := netip.ParseAddr(m.Spec.Address); err == nil {
-		form = "InternalIP"
+		addressType = "InternalIP"
 	}
 
-	m.Status.Addresses = []v1alpha1.HostAddress{{Type: form, Address: m.Spec.Address}}
+	m.Status.Addresses = []v1alpha1.HostAddress{{Type: addressType, Address: m.Spec.Address}}
 
 	return step.Done()
 }
 
-// Access is what the spec says.
+// Access returns the access data of the spec.
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	m := linuxOf(host)
 
@@ -98,7 +99,7 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 
 	var err error
 
-	access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.To(access.Servers()...))
+	access.PrivateKey, err = secrets.Secret(ctx, m.Namespace, m.Spec.SSHKeySecretRef, credential.NewDestination(access.Servers()...))
 	if err != nil {
 		return machine.Access{}, err
 	}
@@ -109,29 +110,29 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
 	return machine.Access{
 		Address:   net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))),
-		Fallbacks: machine.At(m.Spec.FallbackAddresses, m.Spec.Port),
+		Fallbacks: machine.JoinHostsPort(m.Spec.FallbackAddresses, m.Spec.Port),
 	}
 }
 
-// HostKeys is what the spec says.
+// HostKeys returns what the spec says about the host's key.
 func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
 	spec := linuxOf(host).Spec
 
-	return machine.HostKeysOf(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+	return machine.NewHostKeys(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
 }
 
-// NamesKubeconfig says whether the spec names one.
-func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+// HasKubeconfig returns true if the spec names a kubeconfig.
+func (k *Kind) HasKubeconfig(host machine.Object) bool {
 	return linuxOf(host).Spec.KubeconfigSecretRef.Name != ""
 }
 
-// AskOS has nothing to ask: the operating system is updated by whoever runs the host.
-func (k *Kind) AskOS(machine.Object, machine.Access, machine.OSAsk) (plan.Part, bool) {
+// RenderOSQuery returns false, because the owner of the host updates its operating system.
+func (k *Kind) RenderOSQuery(machine.Object, machine.Access, machine.OSQuery) (plan.Part, bool) {
 	return plan.Part{}, false
 }
 
-// Plan renders what the host should have.
-func (k *Kind) Plan(
+// RenderPlan renders the plan of the host.
+func (k *Kind) RenderPlan(
 	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
 ) (plan.Plan, error) {
 	if k.hash == "" {
@@ -143,16 +144,18 @@ func (k *Kind) Plan(
 	cfg := k.fleet
 	cfg.NodeName = m.Name
 
-	// It is pushed to the host, which is as much as sent.
-	to := credential.To(addressesOf(m).Servers()...)
+	// The Secret is pushed to the host, so the host must be an allowed destination of the Secret.
+	destination := credential.NewDestination(addressesOf(m).Servers()...)
 
 	var err error
-	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, m.Namespace, m.Spec.KubeconfigSecretRef, access, to); err != nil {
+
+	cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, m.Namespace, m.Spec.KubeconfigSecretRef, access, destination)
+	if err != nil {
 		return plan.Plan{}, err
 	}
 
 	if ref := m.Spec.TailscaleAuthKeySecretRef; cfg.Tailnet && ref != nil {
-		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, m.Namespace, *ref, to); err != nil {
+		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, m.Namespace, *ref, destination); err != nil {
 			return plan.Plan{}, err
 		}
 	}
@@ -165,22 +168,25 @@ func (k *Kind) Plan(
 	return p, nil
 }
 
-// BeforeBoot has nothing to do.
+// BeforeBoot does nothing.
 func (k *Kind) BeforeBoot(context.Context, machine.Object) step.Result { return step.Done() }
 
-// Stamp has nothing to note.
-func (k *Kind) Stamp(machine.Object) {}
+// RecordPush does nothing.
+func (k *Kind) RecordPush(machine.Object) {}
 
-// Leave stops the agent: its credential is ours.
-func (k *Kind) Leave(machine.Object) (plan.Part, bool) { return linuxplan.Leave(), true }
+// RenderCredentialRemoval returns a script that stops the agent and deletes the credential that the
+// operator issued.
+func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) {
+	return linuxplan.NewCredentialRemoval(), true
+}
 
-// Release leaves the host as it is: what was brought there stays, and its agent goes on for
-// as long as a kubeconfig of its own is taken.
+// Release does nothing, so everything that was pushed stays on the host. The agent runs as long as
+// the cluster accepts the kubeconfig that the host's spec names.
 func (k *Kind) Release(context.Context, machine.Object) step.Result { return step.Done() }
 
-// Load makes what is the same for all hosts out of the operator's configuration, with its
-// files read. A file that can't be read is an error; what is wrong or missing of the rest
-// is told by the hosts' conditions when their plans are rendered.
+// Load converts the operator's configuration to the configuration that all hosts share, and reads
+// the files that it names. It returns an error if a file can't be read. Other errors of the
+// configuration are reported by the hosts' conditions when their plans are rendered.
 func Load(cfg config.LinuxHosts, read func(path string) ([]byte, error)) (linuxplan.Config, error) {
 	out := linuxplan.Config{
 		MaxPods: cfg.MaxPods, NodeLabels: cfg.NodeLabels,
@@ -189,9 +195,9 @@ func Load(cfg config.LinuxHosts, read func(path string) ([]byte, error)) (linuxp
 	}
 
 	return out, plan.ReadFiles(read,
-		plan.Source{Field: "hosts.linux.agentFile", Path: cfg.AgentFile, Into: &out.AgentBinary},
-		plan.Source{Field: "hosts.linux.nodeExporterFile", Path: cfg.NodeExporterFile, Into: &out.NodeExporterBinary},
-		plan.Source{Field: "hosts.linux.tailnet.cliFile", Path: cfg.Tailnet.CLIFile, Into: &out.TailscaleBinary},
-		plan.Source{Field: "hosts.linux.tailnet.daemonFile", Path: cfg.Tailnet.DaemonFile, Into: &out.TailscaledBinary},
+		plan.Source{Field: "hosts.linux.agentFile", Path: cfg.AgentFile, Target: &out.AgentBinary},
+		plan.Source{Field: "hosts.linux.nodeExporterFile", Path: cfg.NodeExporterFile, Target: &out.NodeExporterBinary},
+		plan.Source{Field: "hosts.linux.tailnet.cliFile", Path: cfg.Tailnet.CLIFile, Target: &out.TailscaleBinary},
+		plan.Source{Field: "hosts.linux.tailnet.daemonFile", Path: cfg.Tailnet.DaemonFile, Target: &out.TailscaledBinary},
 	)
 }

@@ -31,38 +31,39 @@ import (
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines,verbs=get;list;watch;patch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=scalewayapplesiliconmachines/status,verbs=patch
 
-// Name of the kind.
+// Name is the name of the kind.
 const Name = "ScalewayAppleSiliconMachine"
 
-// Options of a Kind.
+// Options are the dependencies and settings of a Kind.
 type Options struct {
-	// Live reads from the API server itself. Required.
-	Live client.Reader
+	// APIReader reads from the API server, not from a cache. Required.
+	APIReader client.Reader
 	// Secrets reads the API keys. Required.
 	Secrets machine.Secrets
-	// Fleet is what is the same for all Macs ([Load]); nothing is brought to any without its
-	// kubelet.
+	// Fleet is the configuration that all Macs share ([Load]). Without its kubelet, nothing is
+	// pushed to any Mac.
 	Fleet macplan.Config
-	// Clock tells the time. Default: the real one.
+	// Clock is the source of time. Default: the real clock.
 	Clock clock.Clock
-	// Transport wraps the transport to Scaleway's API, such as for metrics. May be nil.
+	// Transport wraps the transport to Scaleway's API, for example for metrics. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Reach is how far calls go to an API that a Secret names. Nil: to public addresses.
-	Reach *httpbound.Reach
+	// Reach limits the addresses of the API endpoints that Secrets may name. If Reach is nil, only
+	// public addresses are allowed.
+	Reach *httpbound.EgressPolicy
 }
 
-// Kind is machine.Kind for ScalewayAppleSiliconMachines.
+// Kind implements machine.Kind for ScalewayAppleSiliconMachines.
 type Kind struct {
 	Options
 
 	hash string
-	// adopting is held while a server of a pool is chosen and put on record.
-	adopting sync.Mutex
+	// adoptLock is held while a server of a pool is chosen and recorded.
+	adoptLock sync.Mutex
 }
 
 var _ machine.Kind = (*Kind)(nil)
 
-// New gives the kind. The fleet's hash is made here, once.
+// New returns the kind, and computes the hash of the shared configuration.
 func New(options Options) *Kind {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
@@ -76,31 +77,33 @@ func New(options Options) *Kind {
 	return k
 }
 
-// Name of the kind.
+// Name returns the name of the kind.
 func (k *Kind) Name() string { return Name }
 
-// New gives an empty object.
+// New returns an empty object.
 func (k *Kind) New() machine.Object { return &v1alpha1.ScalewayAppleSiliconMachine{} }
 
-// NewList gives an empty list.
+// NewList returns an empty list.
 func (k *Kind) NewList() client.ObjectList { return &v1alpha1.ScalewayAppleSiliconMachineList{} }
 
-// FleetName is the machine's fleet.
+// FleetName returns the name of the machine's fleet.
 func (k *Kind) FleetName(host machine.Object) string { return macOf(host).Spec.FleetName }
 
-// Like gives a Mac that is ordered or adopted as another one was. The tag of its private network,
-// its addresses and its key are its own.
-func (k *Kind) Like(host machine.Object) machine.Object {
+// NewLike returns a Mac with the spec of another Mac, so it is ordered or adopted in the same way.
+// The VLAN of the private network, the fallback addresses and the host key belong to one Mac and
+// are left out.
+func (k *Kind) NewLike(host machine.Object) machine.Object {
 	out := &v1alpha1.ScalewayAppleSiliconMachine{Spec: *macOf(host).Spec.DeepCopy()}
 	out.Spec.PrivateNetworkVLAN, out.Spec.FallbackAddresses, out.Spec.SSHHostKey = 0, nil, ""
 
 	return out
 }
 
-// Hash of what all Macs get; empty without a kubelet.
+// Hash returns the digest of what all Macs get. It is empty without a kubelet.
 func (k *Kind) Hash() string { return k.hash }
 
-// macOf is the object as what it is: the core hands back what New gave.
+// macOf returns the host as a ScalewayAppleSiliconMachine. It panics for other types, but package
+// machine only passes objects that New returned.
 func macOf(host machine.Object) *v1alpha1.ScalewayAppleSiliconMachine {
 	mac, ok := host.(*v1alpha1.ScalewayAppleSiliconMachine)
 	if !ok {
@@ -110,49 +113,53 @@ func macOf(host machine.Object) *v1alpha1.ScalewayAppleSiliconMachine {
 	return mac
 }
 
-// serverName ties a server to its machine. The uid makes it another one for a machine that
-// is made anew.
+// serverName returns the name that ties a server to its machine. It contains the UID, so a
+// recreated machine has another server name.
 func serverName(mac *v1alpha1.ScalewayAppleSiliconMachine) string {
 	return ourPrefix + mac.Name + "-" + string(mac.UID)
 }
 
-// ourPrefix begins the names of all servers of machines; no pool may have it.
+// ourPrefix is the prefix of the names of all servers that belong to machines. The prefix of a pool
+// must differ.
 const ourPrefix = "hf-"
 
-// Access asks Scaleway for the user and the password, which is another one after each
-// installation and is kept nowhere, and whether the server still is the machine's.
+// Access gets the user and the password from Scaleway. The password changes with each installation
+// and is not stored anywhere else. Access also verifies that the server still belongs to the
+// machine.
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	mac := macOf(host)
 
-	api, err := k.api(ctx, mac)
+	api, err := k.newClient(ctx, mac)
 	if err != nil {
 		return machine.Access{}, err
 	}
 
 	server, err := api.Get(ctx, mac.Status.ServerID)
 	if err != nil {
-		return machine.Access{}, fmt.Errorf("ask how to log in: %w", err)
+		return machine.Access{}, fmt.Errorf("get SSH login: %w", err)
 	}
 
-	// The name says whose it is: nothing is pushed to a server that others were given.
+	// The name shows the server's owner. Push nothing to a server that belongs to another machine
+	// now.
 	if server.Name != serverName(mac) {
 		return machine.Access{}, errclass.New(errclass.Configuration, "ServerRenamed",
-			"server %s is named %q at Scaleway, and not %s any more: name it so again, or delete this machine",
+			"server %s was renamed to %q at Scaleway: rename it to %s, or delete this machine",
 			server.ID, server.Name, serverName(mac))
 	}
 
 	if server.IP == "" || server.SSHUser == "" {
 		return machine.Access{}, errclass.New(errclass.Transient, "ServerWithoutAddress",
-			"server %s has no address or no user (yet): it is %s", server.ID, server.Status)
+			"server %s has no IP address or no SSH user yet: its status is %s", server.ID, server.Status)
 	}
 
 	access := machine.Access{
 		Address:   net.JoinHostPort(server.IP, strconv.Itoa(int(mac.Spec.SSHPort))),
-		Fallbacks: machine.At(mac.Spec.FallbackAddresses, mac.Spec.SSHPort),
+		Fallbacks: machine.JoinHostsPort(mac.Spec.FallbackAddresses, mac.Spec.SSHPort),
 		User:      server.SSHUser, Password: server.Password,
 	}
 
-	access.PrivateKey, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef, credential.To(access.Servers()...))
+	servers := credential.NewDestination(access.Servers()...)
+	access.PrivateKey, err = secrets.Secret(ctx, mac.Namespace, mac.Spec.SSHKeySecretRef, servers)
 	if err != nil {
 		return machine.Access{}, err
 	}
@@ -160,20 +167,21 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	return access, nil
 }
 
-// HostKeys is what the spec says: Scaleway's API tells no keys.
+// HostKeys returns what the spec says about the host's key. Scaleway's API does not return host
+// keys.
 func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
 	spec := macOf(host).Spec
 
-	return machine.HostKeysOf(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+	return machine.NewHostKeys(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
 }
 
-// NamesKubeconfig says whether the spec names one.
-func (k *Kind) NamesKubeconfig(host machine.Object) bool {
+// HasKubeconfig returns true if the spec names a kubeconfig.
+func (k *Kind) HasKubeconfig(host machine.Object) bool {
 	return macOf(host).Spec.KubeconfigSecretRef.Name != ""
 }
 
-// Plan renders what the Mac should have.
-func (k *Kind) Plan(
+// RenderPlan renders the plan of the Mac.
+func (k *Kind) RenderPlan(
 	ctx context.Context, secrets machine.Secrets, host machine.Object, access machine.Access,
 ) (plan.Plan, error) {
 	if k.hash == "" {
@@ -194,16 +202,18 @@ func (k *Kind) Plan(
 		cfg.VMCachePNVLAN = int(mac.Spec.PrivateNetworkVLAN)
 	}
 
-	// It is pushed to the host, which is as much as sent.
-	to := credential.To(access.Servers()...)
+	// The Secret is pushed to the host, so the host must be an allowed destination of the Secret.
+	destination := credential.NewDestination(access.Servers()...)
 
 	var err error
-	if cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, mac.Namespace, mac.Spec.KubeconfigSecretRef, access, to); err != nil {
+
+	cfg.Kubeconfig, err = machine.Kubeconfig(ctx, secrets, mac.Namespace, mac.Spec.KubeconfigSecretRef, access, destination)
+	if err != nil {
 		return plan.Plan{}, err
 	}
 
 	if ref := mac.Spec.TailscaleAuthKeySecretRef; cfg.Tailnet && ref != nil {
-		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, mac.Namespace, *ref, to); err != nil {
+		if cfg.TailscaleAuthKey, err = secrets.Secret(ctx, mac.Namespace, *ref, destination); err != nil {
 			return plan.Plan{}, err
 		}
 	}
@@ -216,17 +226,17 @@ func (k *Kind) Plan(
 	return p, nil
 }
 
-// AskOS asks sw_vers and softwareupdate. The host's user owns its volumes, and its password, which
-// Scaleway tells, is what an installation asks for.
-func (k *Kind) AskOS(_ machine.Object, access machine.Access, ask machine.OSAsk) (plan.Part, bool) {
-	return macplan.AskMacOS(macplan.Question{
-		Step: string(ask.Step), Version: ask.Version, Label: ask.Label, Attempt: ask.Attempt,
+// RenderOSQuery returns a script that runs sw_vers and softwareupdate. The SSH user owns the host's
+// volumes, and an installation needs the user's password, which Scaleway returns.
+func (k *Kind) RenderOSQuery(_ machine.Object, access machine.Access, query machine.OSQuery) (plan.Part, bool) {
+	return macplan.NewOSQuery(macplan.OSQuery{
+		Step: string(query.Step), Version: query.Version, Label: query.Label, Attempt: query.Attempt,
 		User: access.User, Password: access.Password,
 	}), true
 }
 
-// Stamp notes which kubelet was pushed.
-func (k *Kind) Stamp(host machine.Object) {
+// RecordPush records the digest of the kubelet that was pushed.
+func (k *Kind) RecordPush(host machine.Object) {
 	macOf(host).Status.TartKubeletBinarySHA = k.Fleet.TartKubeletBinary.SHA256()
 }
 
@@ -238,22 +248,23 @@ func firstSet(a, b int32) int32 {
 	return b
 }
 
-// api gives a client with the machine's API key.
-func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (*scaleway.Client, error) {
-	var to credential.Sent
+// newClient returns a Scaleway client with the machine's API key.
+func (k *Kind) newClient(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (*scaleway.Client, error) {
+	var destination credential.Destination
 
 	read := func(key string) (log.Secret, error) {
 		return k.Secrets.Secret(ctx, mac.Namespace,
-			v1alpha1.LocalSecretKeySelector{Name: mac.Spec.CredentialsSecretRef.Name, Key: key}, to)
+			v1alpha1.LocalSecretKeySelector{Name: mac.Spec.CredentialsSecretRef.Name, Key: key}, destination)
 	}
 
 	endpoint, err := read(v1alpha1.ScalewayAPIURL)
-	if err != nil && errclass.Of(err) != errclass.Configuration { // the key may be left away
+	if err != nil && errclass.ClassOf(err) != errclass.Configuration { // the key is optional
 		return nil, err
 	}
 
-	// Whoever wrote the Secret wrote the endpoint that is in it.
-	to = credential.ToURL(cmp.Or(endpoint.Reveal(), scaleway.Endpoint))
+	// The author of the Secret chose the endpoint in it, so the endpoint is an allowed destination
+	// of the key.
+	destination = credential.DestinationOfURL(cmp.Or(endpoint.Reveal(), scaleway.Endpoint))
 
 	access, err := read(v1alpha1.ScalewayAccessKey)
 	if err != nil {
@@ -281,25 +292,26 @@ func (k *Kind) api(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachin
 	return api, nil
 }
 
-// publicKey of the key that the operator logs in with, as a line of authorized_keys.
+// publicKey returns the public half of the key with which the operator logs in, as a line of
+// authorized_keys.
 func (k *Kind) publicKey(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine) (string, error) {
 	ref := mac.Spec.SSHKeySecretRef
 
-	// It is read for its public half.
-	key, err := k.Secrets.Secret(ctx, mac.Namespace, ref, credential.Sent{})
+	// Only the public half of the key is used, so the Secret has no destination.
+	key, err := k.Secrets.Secret(ctx, mac.Namespace, ref, credential.Destination{})
 	if err != nil {
 		return "", err
 	}
 
-	if err := inputbound.Key([]byte(key.Reveal())); err != nil {
+	if err := inputbound.CheckPrivateKey([]byte(key.Reveal())); err != nil {
 		return "", errclass.New(errclass.Configuration, "SSHKeyInvalid", "secret %s, key %s: %w", ref.Name, ref.Key, err)
 	}
 
 	signer, err := ssh.ParsePrivateKey([]byte(key.Reveal()))
 	if err != nil {
-		// The library's words could quote what it was given.
+		// The library's error could contain the private key.
 		return "", errclass.New(errclass.Configuration, "SSHKeyInvalid",
-			"secret %s, key %s: must be a private key as OpenSSH or PEM text, without a passphrase", ref.Name, ref.Key)
+			"secret %s, key %s: must be an OpenSSH or PEM private key without a passphrase", ref.Name, ref.Key)
 	}
 
 	return string(ssh.MarshalAuthorizedKey(signer.PublicKey())), nil

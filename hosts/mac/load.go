@@ -9,9 +9,9 @@ import (
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
 )
 
-// Load makes what is the same for all Macs out of the operator's configuration, with its
-// files read. A file that can't be read is an error; what is wrong or missing of the rest
-// is told by the hosts' conditions when their plans are rendered.
+// Load converts the operator's configuration to the configuration that all Macs share, and reads
+// the files that it names. It returns an error if a file can't be read. Other errors of the
+// configuration are reported by the hosts' conditions when their plans are rendered.
 func Load(cfg config.MacHosts, read func(path string) ([]byte, error)) (macplan.Config, error) {
 	out := macplan.Config{
 		MaxPods: cfg.MaxPods, NodeLabels: cfg.NodeLabels,
@@ -20,10 +20,10 @@ func Load(cfg config.MacHosts, read func(path string) ([]byte, error)) (macplan.
 	}
 
 	return out, plan.ReadFiles(read,
-		plan.Source{Field: "hosts.mac.tartKubeletFile", Path: cfg.TartKubeletFile, Into: &out.TartKubeletBinary},
-		plan.Source{Field: "hosts.mac.tartFile", Path: cfg.TartFile, Into: &out.TartTarball},
-		plan.Source{Field: "hosts.mac.nodeExporterFile", Path: cfg.NodeExporterFile, Into: &out.NodeExporterBinary},
-		plan.Source{Field: "hosts.mac.tailnet.cliFile", Path: cfg.Tailnet.CLIFile, Into: &out.TailscaleBinary},
-		plan.Source{Field: "hosts.mac.tailnet.daemonFile", Path: cfg.Tailnet.DaemonFile, Into: &out.TailscaledBinary},
+		plan.Source{Field: "hosts.mac.tartKubeletFile", Path: cfg.TartKubeletFile, Target: &out.TartKubeletBinary},
+		plan.Source{Field: "hosts.mac.tartFile", Path: cfg.TartFile, Target: &out.TartTarball},
+		plan.Source{Field: "hosts.mac.nodeExporterFile", Path: cfg.NodeExporterFile, Target: &out.NodeExporterBinary},
+		plan.Source{Field: "hosts.mac.tailnet.cliFile", Path: cfg.Tailnet.CLIFile, Target: &out.TailscaleBinary},
+		plan.Source{Field: "hosts.mac.tailnet.daemonFile", Path: cfg.Tailnet.DaemonFile, Target: &out.TailscaledBinary},
 	)
 }

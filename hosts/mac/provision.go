@@ -20,32 +20,33 @@ import (
 )
 
 const (
-	// lookAgain is how often a server that works is looked at: a Mac takes minutes.
-	lookAgain = 30 * time.Second
-	// resourceWait is for how long nothing is tried where stock, quota or a pool is used up.
+	// pollInterval is how often a server that is not ready yet is checked. Delivering a Mac takes
+	// minutes.
+	pollInterval = 30 * time.Second
+	// resourceWait is the delay before the next attempt if stock, quota or a pool is used up.
 	resourceWait = 5 * time.Minute
-	// orderWait is how long an order that got no answer may take to show in the list.
+	// orderWait is how long an order without a response may take to appear in the list of servers.
 	orderWait = 2 * time.Minute
-	// claimWait is how long a server that was named as ours is left before it is believed:
-	// for operators of other clusters that name the same one at the same time.
+	// claimWait is the delay between renaming an adopted server and using it. It detects operators
+	// of other clusters that rename the same server at the same time.
 	claimWait = 10 * time.Second
 )
 
-// Provision has a server for the machine, and waits until it is delivered. Once it is,
-// Scaleway is asked again only while the host can't be reached.
+// Provision orders or adopts a server for the machine and waits until the server is delivered. For
+// a delivered server it calls Scaleway only while the host is unreachable.
 func (k *Kind) Provision(ctx context.Context, host machine.Object) step.Result {
 	mac := macOf(host)
-	if delivered(mac) && mac.Status.UnreachableSince == nil && !k.refused(mac) {
+	if isDelivered(mac) && mac.Status.UnreachableSince == nil && !k.hasRefusedFirstBoot(mac) {
 		return step.Done()
 	}
 
-	api, err := k.api(ctx, mac)
+	api, err := k.newClient(ctx, mac)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	if k.refused(mac) {
-		return k.giveUp(ctx, api, mac)
+	if k.hasRefusedFirstBoot(mac) {
+		return k.releaseRefusedServer(ctx, api, mac)
 	}
 
 	if mac.Status.ServerID == "" {
@@ -55,70 +56,71 @@ func (k *Kind) Provision(ctx context.Context, host machine.Object) step.Result {
 	}
 
 	server, err := api.Get(ctx, mac.Status.ServerID)
-	if scaleway.Is(err, scaleway.NotFound) {
+	if scaleway.IsKind(err, scaleway.NotFound) {
 		return step.Stall("ServerGone", fmt.Sprintf(
-			"server %s is not at Scaleway any more: delete this machine and make another one", mac.Status.ServerID))
+			"server %s no longer exists at Scaleway: delete this machine and create another one", mac.Status.ServerID))
 	}
 
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	if result := k.claim(ctx, api, mac, server); !result.IsDone() {
+	if result := k.claimServer(ctx, api, mac, server); !result.IsDone() {
 		return result
 	}
 
-	return k.await(ctx, api, mac, server)
+	return k.awaitDelivery(ctx, api, mac, server)
 }
 
-// delivered says whether the machine has a server with an address.
-func delivered(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
+// isDelivered returns true if the machine has a server with an address.
+func isDelivered(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
 	return mac.Status.ServerID != "" && len(mac.Status.Addresses) > 0
 }
 
-// outcome is what an error asks for.
-func outcome(err error) step.Result { return step.ForError(err, resourceWait) }
+// resultForError returns the step's result for an error of Scaleway's API.
+func resultForError(err error) step.Result { return step.FromError(err, resourceWait) }
 
-// acquire finds, adopts or orders a server, and puts its id on record.
+// acquire finds, adopts or orders a server, and records its ID.
 func (k *Kind) acquire(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
-	public, err := k.publicKey(ctx, mac)
+	authorizedKey, err := k.publicKey(ctx, mac)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	// Servers get the keys that are there when they are installed.
-	if err := api.EnsureKey(ctx, "hyperfleet-"+mac.Namespace+"-"+mac.Spec.FleetName, public); err != nil {
-		return outcome(err)
+	// A server gets the keys that are registered when it is installed.
+	if err := api.EnsureKey(ctx, "hyperfleet-"+mac.Namespace+"-"+mac.Spec.FleetName, authorizedKey); err != nil {
+		return resultForError(err)
 	}
 
 	if mac.Spec.AdoptPoolPrefix != "" {
 		return k.adopt(ctx, api, mac)
 	}
 
-	return k.order(ctx, api, mac)
+	return k.orderServer(ctx, api, mac)
 }
 
-// order orders a server, unless there is one by the machine's name, or may be.
-func (k *Kind) order(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
+// orderServer orders a server. It orders none if a server with the machine's name exists, or if an
+// earlier order may still create one.
+func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
 	server, found, err := api.Find(ctx, serverName(mac))
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
 	if found {
-		return record(ctx, mac, server)
+		return recordServer(ctx, mac, server)
 	}
 
-	if at := mac.Status.OrderedAt; at != nil {
-		if rest := orderWait - k.Clock.Since(at.Time); rest > 0 {
-			return step.Wait(rest, "OrderUnknown", "an order got no answer: looking whether it was carried out")
+	if orderedAt := mac.Status.OrderedAt; orderedAt != nil {
+		if remaining := orderWait - k.Clock.Since(orderedAt.Time); remaining > 0 {
+			return step.Wait(remaining, "OrderUnknown", "the response to an order was lost: checking whether the server exists")
 		}
 	}
 
 	order := scaleway.Order{Name: serverName(mac), Type: mac.Spec.Type}
 	if mac.Spec.OS != "" {
-		if order.OSID, err = api.OS(ctx, mac.Spec.Type, mac.Spec.OS); err != nil {
-			return outcome(err)
+		if order.OSID, err = api.FindOS(ctx, mac.Spec.Type, mac.Spec.OS); err != nil {
+			return resultForError(err)
 		}
 	}
 
@@ -126,60 +128,60 @@ func (k *Kind) order(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 	mac.Status.OrderedAt = &now
 	mac.Status.Phase = v1alpha1.HostProvisioning
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
 	if server, err = api.Order(ctx, order); err != nil {
-		if scaleway.Decided(err) {
+		if scaleway.IsOrderRejected(err) {
 			mac.Status.OrderedAt = nil
 		}
 
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	return record(ctx, mac, server)
+	return recordServer(ctx, mac, server)
 }
 
-// record writes down which server is the machine's.
-func record(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server) step.Result {
+// recordServer records which server belongs to the machine.
+func recordServer(ctx context.Context, mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server) step.Result {
 	mac.Status.ServerID, mac.Status.OrderedAt = server.ID, nil
 	mac.Status.BootstrapAttempts, mac.Status.BootstrapRebootIssued = 0, false
 	mac.Status.ProviderID = "scw-applesilicon://" + mac.Spec.Zone + "/" + server.ID
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
 	return step.Done()
 }
 
-// adopt chooses a server of the pool that no machine has, and puts it on record. One
-// machine at a time does.
+// adopt chooses a server of the pool that belongs to no machine, and records it. A lock makes sure
+// that only one machine at a time does so.
 func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
-	k.adopting.Lock()
-	defer k.adopting.Unlock()
+	k.adoptLock.Lock()
+	defer k.adoptLock.Unlock()
 
 	servers, err := api.List(ctx)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	var all v1alpha1.ScalewayAppleSiliconMachineList
-	if err := k.Live.List(ctx, &all); err != nil {
+	var machines v1alpha1.ScalewayAppleSiliconMachineList
+	if err := k.APIReader.List(ctx, &machines); err != nil {
 		return step.Fail(fmt.Errorf("list machines: %w", err))
 	}
 
-	taken := map[string]bool{}
-	for i := range all.Items {
-		taken[all.Items[i].Status.ServerID] = true
+	usedIDs := map[string]bool{}
+	for i := range machines.Items {
+		usedIDs[machines.Items[i].Status.ServerID] = true
 	}
 
 	mac.Status.Phase = v1alpha1.HostAdopting
 
-	i := slices.IndexFunc(servers, func(s scaleway.Server) bool { return s.Name == serverName(mac) && !s.Leaving })
+	i := slices.IndexFunc(servers, func(s scaleway.Server) bool { return s.Name == serverName(mac) && !s.DeletionScheduled })
 	if i < 0 {
-		i = slices.IndexFunc(servers, func(s scaleway.Server) bool { return !taken[s.ID] && inPool(mac, s) })
+		i = slices.IndexFunc(servers, func(s scaleway.Server) bool { return !usedIDs[s.ID] && isInPool(mac, s) })
 	}
 
 	if i < 0 {
@@ -189,25 +191,25 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 	}
 
 	mac.Status.PoolName = servers[i].Name
-	if servers[i].Name == serverName(mac) { // taken before, and then the record was lost
+	if servers[i].Name == serverName(mac) { // adopted before, but the record in the status was lost
 		mac.Status.PoolName = mac.Spec.AdoptPoolPrefix + servers[i].ID
 	}
 
-	return record(ctx, mac, servers[i])
+	return recordServer(ctx, mac, servers[i])
 }
 
-// inPool says whether a server is one that the machine may adopt.
-func inPool(mac *v1alpha1.ScalewayAppleSiliconMachine, s scaleway.Server) bool {
+// isInPool returns true if the machine may adopt the server.
+func isInPool(mac *v1alpha1.ScalewayAppleSiliconMachine, s scaleway.Server) bool {
 	return strings.HasPrefix(s.Name, mac.Spec.AdoptPoolPrefix) && !strings.HasPrefix(s.Name, ourPrefix) &&
-		s.Type == mac.Spec.Type && s.State == scaleway.Usable && !s.Leaving
+		s.Type == mac.Spec.Type && s.State == scaleway.Usable && !s.DeletionScheduled
 }
 
-// claim names an adopted server as the machine's, and believes that only when it still is
-// after a while. Another operator may have named it as its own in between.
-func (k *Kind) claim(
+// claimServer renames an adopted server for the machine. The server counts as claimed only if it
+// still has that name after claimWait, because another operator may rename it in between.
+func (k *Kind) claimServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server,
 ) step.Result {
-	if mac.Status.PoolName == "" || delivered(mac) {
+	if mac.Status.PoolName == "" || isDelivered(mac) {
 		return step.Done()
 	}
 
@@ -216,37 +218,37 @@ func (k *Kind) claim(
 		return step.Done()
 	case mac.Status.PoolName:
 		if err := api.Rename(ctx, server.ID, serverName(mac)); err != nil {
-			return outcome(err)
+			return resultForError(err)
 		}
 
-		return step.Wait(claimWait, "Adopting", fmt.Sprintf("server %s of the pool was named as this machine's", server.ID))
+		return step.Wait(claimWait, "Adopting", fmt.Sprintf("server %s of the pool was renamed for this machine", server.ID))
 	default:
 		mac.Status.ServerID, mac.Status.PoolName, mac.Status.ProviderID = "", "", ""
 
 		return step.Wait(claimWait, "AdoptedByOther", fmt.Sprintf(
-			"server %s was named %q by somebody else: looking for another one", server.ID, server.Name))
+			"server %s was renamed to %q by somebody else: choosing another server", server.ID, server.Name))
 	}
 }
 
-// await waits until the server is delivered, and notes what the host needs of it.
-func (k *Kind) await(
+// awaitDelivery waits until the server is delivered, and records its hardware, user and address.
+func (k *Kind) awaitDelivery(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server,
 ) step.Result {
-	if !delivered(mac) && mac.Status.Phase != v1alpha1.HostAdopting {
+	if !isDelivered(mac) && mac.Status.Phase != v1alpha1.HostAdopting {
 		mac.Status.Phase = v1alpha1.HostProvisioning
 	}
 
-	if result := usable(server); !result.IsDone() {
+	if result := checkUsable(server); !result.IsDone() {
 		return result
 	}
 
 	if mac.Status.HostCPU == 0 || mac.Status.HostMemoryMB == 0 {
 		hardware, err := api.Hardware(ctx, mac.Spec.Type)
 		if err != nil {
-			return outcome(err)
+			return resultForError(err)
 		}
 
-		mac.Status.HostCPU, mac.Status.HostMemoryMB = clamp(hardware.Cores), clamp(hardware.MemoryMB)
+		mac.Status.HostCPU, mac.Status.HostMemoryMB = toInt32(hardware.Cores), toInt32(hardware.MemoryMB)
 	}
 
 	mac.Status.SSHUser = server.SSHUser
@@ -255,20 +257,20 @@ func (k *Kind) await(
 	return step.Done()
 }
 
-// usable says whether there is a server to log in to.
-func usable(server scaleway.Server) step.Result {
-	said := fmt.Sprintf("server %s is %s at Scaleway", server.ID, server.Status)
+// checkUsable returns a result that is done if it is possible to log in to the server.
+func checkUsable(server scaleway.Server) step.Result {
+	message := fmt.Sprintf("server %s is %s at Scaleway", server.ID, server.Status)
 
 	switch {
 	case server.State == scaleway.Broken:
-		return step.Stall("ServerBroken", said+": have it fixed there, or delete this machine")
+		return step.Stall("ServerBroken", message+": ask Scaleway to fix the server, or delete this machine")
 	case server.State == scaleway.Locked:
-		return step.Stall("ServerLocked", said+": ask Scaleway why, or delete this machine")
+		return step.Stall("ServerLocked", message+": ask Scaleway why, or delete this machine")
 	case server.State == scaleway.Working || server.IP == "":
-		return step.Wait(lookAgain, "ServerWorking", said)
+		return step.Wait(pollInterval, "ServerWorking", message)
 	default:
 		return step.Done()
 	}
 }
 
-func clamp(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) } //nolint:gosec // it is in range
+func toInt32(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) } //nolint:gosec // it is in range

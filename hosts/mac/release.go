@@ -14,54 +14,57 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// rebootAfter is how many first boots a host may refuse before it is restarted, once.
+// rebootAfter is how many first boots a host may refuse before it is restarted. It is restarted
+// only once.
 const rebootAfter = 3
 
-// BeforeBoot restarts a server that refused some first boots, once.
+// BeforeBoot restarts a server once, after it has refused rebootAfter first boots.
 func (k *Kind) BeforeBoot(ctx context.Context, host machine.Object) step.Result {
 	mac := macOf(host)
 	if mac.Status.BootstrapAttempts < rebootAfter {
 		return step.Done()
 	}
 
-	api, err := k.api(ctx, mac)
+	api, err := k.newClient(ctx, mac)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
 	server, err := api.Get(ctx, mac.Status.ServerID)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
-	if result := usable(server); !result.IsDone() || mac.Status.BootstrapRebootIssued {
+	if result := checkUsable(server); !result.IsDone() || mac.Status.BootstrapRebootIssued {
 		return result
 	}
 
 	if err := api.Reboot(ctx, server.ID); err != nil {
-		return waitFor(err, server)
+		return resultForServer(err, server)
 	}
 
 	mac.Status.BootstrapRebootIssued = true
 
-	return step.Wait(lookAgain, "Rebooting", fmt.Sprintf(
-		"server %s refused %d first boots: it was restarted", server.ID, mac.Status.BootstrapAttempts))
+	return step.Wait(pollInterval, "Rebooting", fmt.Sprintf(
+		"server %s was restarted because it refused %d first boots", server.ID, mac.Status.BootstrapAttempts))
 }
 
-// refused says whether the machine has failed for good with its first boot, and with the
-// configuration that it would get now.
-func (k *Kind) refused(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
+// hasRefusedFirstBoot returns true if the first boot failed terminally with the current
+// configuration.
+func (k *Kind) hasRefusedFirstBoot(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
 	return mac.Status.FailureReason == v1alpha1.FailureBootstrapExceededRetries && !mac.Status.Bootstrapped &&
 		(k.hash == "" || mac.Status.FailedHostConfigHash == k.hash)
 }
 
-// giveUp wipes a server that refused too many first boots and gives it back. The machine
-// gets another one when its failureReason is cleared, or for another configuration.
-func (k *Kind) giveUp(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
-	const advice = "; the server was given back: clear status.failureReason to have another one"
+// releaseRefusedServer wipes and releases a server that refused too many first boots. The machine
+// gets another server when its failureReason is cleared or the configuration changes.
+func (k *Kind) releaseRefusedServer(
+	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
+) step.Result {
+	const advice = "; the server was released: clear status.failureReason to get another server"
 
 	if mac.Status.ServerID != "" {
-		if result := k.giveBack(ctx, api, mac); !result.IsDone() {
+		if result := k.releaseServer(ctx, api, mac); !result.IsDone() {
 			return result
 		}
 
@@ -74,11 +77,11 @@ func (k *Kind) giveUp(ctx context.Context, api *scaleway.Client, mac *v1alpha1.S
 	return step.Stall(mac.Status.FailureReason, mac.Status.FailureMessage)
 }
 
-// Leave has nothing to do: Release wipes the server.
-func (k *Kind) Leave(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
+// RenderCredentialRemoval returns false, because Release wipes the server.
+func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
 
-// Release gives the server back. It needs the API key: an object whose Secret is gone
-// stays, so that nobody pays for a server that nobody knows of.
+// Release releases the server. It needs the API key. If the Secret with the key is missing, the
+// object keeps its finalizer, so that no paid server is lost track of.
 func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 	mac := macOf(host)
 
@@ -86,37 +89,37 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 		return step.Done()
 	}
 
-	api, err := k.api(ctx, mac)
+	api, err := k.newClient(ctx, mac)
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
 	if mac.Status.ServerID == "" {
 		return k.releaseOrder(ctx, api, mac)
 	}
 
-	return k.giveBack(ctx, api, mac)
+	return k.releaseServer(ctx, api, mac)
 }
 
-// releaseOrder gives back what an order without an answer may have brought.
+// releaseOrder releases the server that an order without a response may have created.
 func (k *Kind) releaseOrder(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {
 	server, found, err := api.Find(ctx, serverName(mac))
 	if err != nil {
-		return outcome(err)
+		return resultForError(err)
 	}
 
 	if found {
-		if result := record(ctx, mac, server); !result.IsDone() {
+		if result := recordServer(ctx, mac, server); !result.IsDone() {
 			return result
 		}
 
-		return k.giveBack(ctx, api, mac)
+		return k.releaseServer(ctx, api, mac)
 	}
 
-	if rest := orderWait - k.Clock.Since(mac.Status.OrderedAt.Time); rest > 0 {
-		return step.Wait(rest, "OrderUnknown", "an order got no answer: looking whether there is a server to give back")
+	if remaining := orderWait - k.Clock.Since(mac.Status.OrderedAt.Time); remaining > 0 {
+		return step.Wait(remaining, "OrderUnknown", "the response to an order was lost: checking whether there is a server to release")
 	}
 
 	mac.Status.OrderedAt = nil
@@ -124,80 +127,82 @@ func (k *Kind) releaseOrder(
 	return step.Done()
 }
 
-// giveBack wipes the server, so that nothing of ours is on its disk, and then lets go of
-// it. It is called until it is done.
-func (k *Kind) giveBack(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
+// releaseServer wipes the server, so that no data of ours stays on its disk, and then releases it.
+// It is called until its result is done.
+func (k *Kind) releaseServer(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
 	server, err := api.Get(ctx, mac.Status.ServerID)
 
 	switch {
-	case scaleway.Is(err, scaleway.NotFound):
-		return forgotten(mac)
+	case scaleway.IsKind(err, scaleway.NotFound):
+		return clearServer(mac)
 	case err != nil:
-		return outcome(err)
-	case server.Leaving || mac.Status.PoolName != "" && server.Name != mac.Status.PoolName && server.Name != serverName(mac):
-		return forgotten(mac) // on its way out, or adopted by somebody else
+		return resultForError(err)
+	case server.DeletionScheduled,
+		mac.Status.PoolName != "" && server.Name != mac.Status.PoolName && server.Name != serverName(mac):
+		return clearServer(mac) // scheduled for deletion, or adopted by another machine
 	}
 
 	if mac.Status.PoolName == "" && !k.Clock.Now().Before(server.DeletableAt) {
-		if err := api.Delete(ctx, server.ID); err != nil && !scaleway.Is(err, scaleway.NotFound) {
-			return waitFor(err, server)
+		if err := api.Delete(ctx, server.ID); err != nil && !scaleway.IsKind(err, scaleway.NotFound) {
+			return resultForServer(err, server)
 		}
 
-		return forgotten(mac)
+		return clearServer(mac)
 	}
 
-	if !mac.Status.WipeIssued && touched(mac) {
+	if !mac.Status.WipeIssued && needsWipe(mac) {
 		if err := api.Wipe(ctx, server.ID); err != nil {
-			return waitFor(err, server)
+			return resultForServer(err, server)
 		}
 
 		mac.Status.WipeIssued = true
-		if err := step.Save(ctx); err != nil {
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 	}
 
-	return k.letGo(ctx, api, mac, server)
+	return k.finishRelease(ctx, api, mac, server)
 }
 
-// letGo gives a server of a pool its old name again, and has Scaleway delete any other when
-// its least time is over.
-func (k *Kind) letGo(
+// finishRelease gives a server of a pool its old name back. It schedules any other server for
+// deletion at the end of its minimum rental period.
+func (k *Kind) finishRelease(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server,
 ) step.Result {
 	var err error
 
 	switch {
 	case mac.Status.PoolName == "":
-		err = api.Leave(ctx, server.ID)
+		err = api.ScheduleDeletion(ctx, server.ID)
 	case server.Name != mac.Status.PoolName:
 		err = api.Rename(ctx, server.ID, mac.Status.PoolName)
 	}
 
-	if err != nil && !scaleway.Is(err, scaleway.NotFound) {
-		return waitFor(err, server)
+	if err != nil && !scaleway.IsKind(err, scaleway.NotFound) {
+		return resultForServer(err, server)
 	}
 
-	return forgotten(mac)
+	return clearServer(mac)
 }
 
-// touched says whether anything of ours may be on the server's disk.
-func touched(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
+// needsWipe returns true if the server's disk may hold data of ours.
+func needsWipe(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
 	return mac.Status.Bootstrapped || mac.Status.BootstrapAttempts > 0 || mac.Status.Push != nil || mac.Status.SSHHostKey != ""
 }
 
-// waitFor is outcome, but for a server that is busy: that is over in minutes.
-func waitFor(err error, server scaleway.Server) step.Result {
-	if scaleway.Is(err, scaleway.Busy) {
-		return step.Wait(lookAgain, "ServerWorking", fmt.Sprintf("server %s is %s: it is given back after that",
+// resultForServer returns the result for an error, like resultForError. For a busy server it waits
+// only pollInterval, because the server is free again within minutes.
+func resultForServer(err error, server scaleway.Server) step.Result {
+	if scaleway.IsKind(err, scaleway.Busy) {
+		return step.Wait(pollInterval, "ServerWorking", fmt.Sprintf("server %s is %s: waiting to release it",
 			server.ID, server.Status))
 	}
 
-	return outcome(err)
+	return resultForError(err)
 }
 
-// forgotten takes the server off the record.
-func forgotten(mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
+// clearServer removes the server from the machine's status.
+func clearServer(mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
 	mac.Status.ServerID, mac.Status.ProviderID, mac.Status.PoolName = "", "", ""
 	mac.Status.OrderedAt, mac.Status.WipeIssued = nil, false
 

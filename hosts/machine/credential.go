@@ -25,11 +25,12 @@ import (
 )
 
 const (
-	// leftOut stands in plans for a credential that is not pushed by them.
-	leftOut = "(left out)"
-	// removalTimeout bounds what a host's end is held up for its credential's removal, where nobody
-	// answers; unableTimeout where it can't even be tried, as for want of a Secret: in a namespace
-	// that is being deleted the Secret is gone for good.
+	// placeholderText replaces the credential in plans that do not push it.
+	placeholderText = "(left out)"
+	// removalTimeout limits how long the release of a host waits for the removal of its credential
+	// while the host is unreachable. unableTimeout is the limit if the removal can't even start,
+	// for example because a Secret is missing. In a namespace that is being deleted, the Secret
+	// never comes back.
 	removalTimeout = 5 * time.Minute
 	unableTimeout  = time.Minute
 
@@ -43,183 +44,193 @@ const (
 	reasonLeftThere = "NodeCredentialLeft"
 )
 
-// credentialed says whether the operator makes what the host joins its cluster with.
-func credentialed(s *scope) bool {
-	return s.fleet != nil && s.fleet.Spec.NodeCredentials != nil && !s.Kind.NamesKubeconfig(s.obj)
+// needsCredential returns true if the operator issues the credential with which the host joins its
+// cluster.
+func needsCredential(s *scope) bool {
+	return s.fleet != nil && s.fleet.Spec.NodeCredentials != nil && !s.Kind.HasKubeconfig(s.obj)
 }
 
-// renewal is when a credential is to be renewed: when two thirds of its time are over.
-func renewal(from, until time.Time) time.Time {
+// renewalTime returns when to renew a credential: after two thirds of its validity.
+func renewalTime(from, until time.Time) time.Time {
 	const parts, of = 2, 3
 
 	return from.Add(until.Sub(from) / of * parts)
 }
 
-// renew has the host's credential brought anew when it is time, as a part that the host has
-// lost: under a permit of its fleet, whatever its windows. Where the host names a kubeconfig of
-// its own by now, that takes its place.
-func renew(_ context.Context, s *scope) step.Result {
-	has, ours := s.status.NodeCredential, credentialed(s)
+// renewCredential marks the kubeconfig part as lost if the host has no issued credential or if its
+// credential is due for renewal. Like every repair, the renewal needs a permit of the fleet but no
+// maintenance window. If the host's spec has named its own kubeconfig meanwhile, that kubeconfig
+// replaces the issued credential.
+func renewCredential(_ context.Context, s *scope) step.Result {
+	issued, isIssued := s.status.NodeCredential, needsCredential(s)
 
 	switch {
-	case !s.status.Bootstrapped, !ours && (has == nil || !s.Kind.NamesKubeconfig(s.obj)):
+	case !s.status.Bootstrapped, !isIssued && (issued == nil || !s.Kind.HasKubeconfig(s.obj)):
 		return step.Done()
-	case ours && has != nil && s.untilRenewal() > 0:
-		return step.Done().Also(v1alpha1.ConditionNodeCredentialCurrent, metav1.ConditionTrue, reasonCurrent,
-			"it holds until "+has.Until.UTC().Format(time.RFC3339))
+	case isIssued && issued != nil && s.renewalDelay() > 0:
+		return step.Done().WithCondition(v1alpha1.ConditionNodeCredentialCurrent, metav1.ConditionTrue, reasonCurrent,
+			"the credential is valid until "+issued.Until.UTC().Format(time.RFC3339))
 	}
 
-	if !slices.Contains(s.status.LostParts, plan.Kubeconfig) {
-		s.status.LostParts = append(s.status.LostParts, plan.Kubeconfig)
+	if !slices.Contains(s.status.LostParts, plan.KubeconfigLabel) {
+		s.status.LostParts = append(s.status.LostParts, plan.KubeconfigLabel)
 	}
 
-	reason, message := reasonNotMade, "the host has none that the operator made"
+	reason, message := reasonNotMade, "the host has no credential issued by the operator"
 
 	switch {
-	case has == nil:
-	case s.Clock.Now().Before(has.Until.Time):
-		reason, message = reasonRenewing, "it holds until "+has.Until.UTC().Format(time.RFC3339)+", and is to be renewed"
+	case issued == nil:
+	case s.Clock.Now().Before(issued.Until.Time):
+		reason = reasonRenewing
+		message = "the credential is valid until " + issued.Until.UTC().Format(time.RFC3339) + " and is due for renewal"
 	default:
-		reason, message = reasonExpired, "it held until "+has.Until.UTC().Format(time.RFC3339)
+		reason, message = reasonExpired, "the credential expired at "+issued.Until.UTC().Format(time.RFC3339)
 	}
 
-	return step.Done().Also(v1alpha1.ConditionNodeCredentialCurrent, metav1.ConditionFalse, reason, message)
+	return step.Done().WithCondition(v1alpha1.ConditionNodeCredentialCurrent, metav1.ConditionFalse, reason, message)
 }
 
-// untilRenewal is how long it is until the host's credential is renewed.
-func (s *scope) untilRenewal() time.Duration {
-	has := s.status.NodeCredential
+// renewalDelay returns the time until the host's credential is due for renewal.
+func (s *scope) renewalDelay() time.Duration {
+	issued := s.status.NodeCredential
 
-	return renewal(has.From.Time, has.Until.Time).Sub(s.Clock.Now())
+	return renewalTime(issued.From.Time, issued.Until.Time).Sub(s.Clock.Now())
 }
 
-// pushesKubeconfig says whether work brings the host what it joins its cluster with.
-func pushesKubeconfig(work job) bool {
-	return work.what == drift.FirstBoot ||
-		slices.ContainsFunc(work.plan.DriftSteps(work.drifted...), func(p plan.Part) bool { return p.Label == plan.Kubeconfig })
+// hasKubeconfigPart returns true if the job pushes the kubeconfig part.
+func hasKubeconfigPart(work job) bool {
+	return work.action == drift.FirstBoot ||
+		slices.ContainsFunc(work.plan.DriftSteps(work.drifted...), func(p plan.Part) bool {
+			return p.Label == plan.KubeconfigLabel
+		})
 }
 
-// issue puts a credential into the plan of work that brings one. The key is in memory until it
-// is at the host: whoever does not have it any more makes another.
-func (s *scope) issue(ctx context.Context, work *job, access Access) step.Result {
+// issueCredential adds a credential to the plan of a job that pushes one. The private key exists
+// only in memory until it is on the host. If the operator restarts before that, it creates another
+// key.
+func (s *scope) issueCredential(ctx context.Context, work *job, access Access) step.Result {
 	now, name := s.Clock.Now(), client.ObjectKeyFromObject(s.obj)
-	wanted := s.wanted.get(name)
+	pending := s.pendingCredentials.get(name)
 
-	if wanted == nil || wanted.Issued != nil && !now.Before(renewal(wanted.Issued.From, wanted.Issued.Until)) {
+	if pending == nil || pending.Credential != nil &&
+		!now.Before(renewalTime(pending.Credential.NotBefore, pending.Credential.NotAfter)) {
 		var err error
-		if wanted, err = nodecert.New(s.obj.GetName(), now); err != nil {
+		if pending, err = nodecert.New(s.obj.GetName(), now); err != nil {
 			return step.Fail(err)
 		}
 
-		s.wanted.set(name, wanted)
+		s.pendingCredentials.set(name, pending)
 	}
 
 	spec := s.fleet.Spec.NodeCredentials
 	key := client.ObjectKey{Namespace: name.Namespace, Name: spec.KubeconfigSecretRef.Name}
 
-	data, err := credential.ReadKubeconfig(ctx, s.Live, key, spec.KubeconfigSecretRef.Key)
+	data, err := credential.ReadKubeconfig(ctx, s.APIReader, key, spec.KubeconfigSecretRef.Key)
 	if err != nil {
-		return s.unable(fmt.Errorf("read nodeCredentials.kubeconfigSecretRef: %w", err), *work)
+		return s.recordCannotStart(fmt.Errorf("read nodeCredentials.kubeconfigSecretRef: %w", err), *work)
 	}
 
-	if err := wanted.Advance(ctx, data, spec.Lifetime.Duration, now); err != nil {
-		if errclass.Of(err) == errclass.Configuration {
-			s.wanted.set(name, nil) // what was refused is not asked for again
+	if err := pending.Advance(ctx, data, spec.Lifetime.Duration, now); err != nil {
+		if errclass.ClassOf(err) == errclass.Configuration {
+			s.pendingCredentials.set(name, nil) // do not repeat a refused request
 		}
 
-		return s.unable(err, *work)
+		return s.recordCannotStart(err, *work)
 	}
 
-	if wanted.Issued == nil {
-		return step.Wait(lookAgain, reasonSigning, "the cluster is asked to sign the credential of the host's Node")
+	if pending.Credential == nil {
+		return step.Wait(retryInterval, reasonSigning, "waiting for the cluster to sign the host's Node credential")
 	}
 
-	access.Kubeconfig = wanted.Issued.Kubeconfig
+	access.Kubeconfig = pending.Credential.Kubeconfig
 	work.credential = &v1alpha1.HostNodeCredential{
-		From: metav1.NewTime(wanted.Issued.From), Until: metav1.NewTime(wanted.Issued.Until),
+		From: metav1.NewTime(pending.Credential.NotBefore), Until: metav1.NewTime(pending.Credential.NotAfter),
 	}
 
-	if work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj, access); err != nil {
-		return s.unable(err, *work)
+	if work.plan, err = s.Kind.RenderPlan(ctx, s.Secrets, s.obj, access); err != nil {
+		return s.recordCannotStart(err, *work)
 	}
 
 	return step.Done()
 }
 
-// placeholder stands for the credential while none is pushed.
-func (s *scope) placeholder() log.Secret {
-	if !credentialed(s) {
+// placeholderKubeconfig returns the text that replaces the credential in plans that do not push it.
+// It is empty if the operator issues no credential for the host.
+func (s *scope) placeholderKubeconfig() log.Secret {
+	if !needsCredential(s) {
 		return log.Secret{}
 	}
 
-	return log.NewSecret(leftOut)
+	return log.NewSecret(placeholderText)
 }
 
-// removes says whether a credential of ours is at a host that stays as it is.
-func removes(s *scope) bool {
-	_, stays := s.Kind.Leave(s.obj)
+// needsCredentialRemoval returns true if an issued credential is on a host that is not wiped on
+// release.
+func needsCredentialRemoval(s *scope) bool {
+	_, staysOnHost := s.Kind.RenderCredentialRemoval(s.obj)
 
-	return stays && s.status.NodeCredential != nil
+	return staysOnHost && s.status.NodeCredential != nil
 }
 
-// removed takes the credential off the host, which is left with nothing that joins its cluster.
-// It can't be revoked, so that a host that does not let it be taken away for some minutes has it
-// until it is over, and an event says so.
-func removed(ctx context.Context, s *scope) step.Result {
-	has, now := s.status.NodeCredential, s.Clock.Now()
-	if has.RemovedAt != nil {
-		return step.Done().WithReason(reasonRemoved, "it is off the host")
+// removeCredential deletes the credential from the host, so that the host can no longer join its
+// cluster. The certificate can't be revoked. If the removal fails for some minutes, the host keeps
+// a credential that works until it expires, and an event reports that.
+func removeCredential(ctx context.Context, s *scope) step.Result {
+	issued, now := s.status.NodeCredential, s.Clock.Now()
+	if issued.RemovedAt != nil {
+		return step.Done().WithReason(reasonRemoved, "the credential was removed from the host")
 	}
 
-	if running := s.running(); running != "" {
-		if running != drift.Leave {
+	if running := s.runningAction(); running != "" {
+		if running != drift.RemoveCredential {
 			s.WorkerPool.cancel(s.obj.GetUID())
 		}
 
-		return step.Wait(lookAgain, reasonRemoving, fmt.Sprintf("%s runs at the host", running))
+		return step.Wait(retryInterval, reasonRemoving, fmt.Sprintf("%s is running on the host", running))
 	}
 
-	if has.RemovalStartedAt == nil {
-		has.RemovalStartedAt = new(metav1.NewTime(now))
-		if err := step.Save(ctx); err != nil {
+	if issued.RemovalStartedAt == nil {
+		issued.RemovalStartedAt = new(metav1.NewTime(now))
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 	}
 
-	if !now.Before(has.Until.Time) {
-		return step.Done().WithReason(reasonExpired, "it held until "+has.Until.UTC().Format(time.RFC3339))
+	if !now.Before(issued.Until.Time) {
+		return step.Done().WithReason(reasonExpired, "the credential expired at "+issued.Until.UTC().Format(time.RFC3339))
 	}
 
-	limit := removalTimeout
+	timeout := removalTimeout
 	if s.status.ContactAttempts > 0 && s.status.UnreachableSince == nil {
-		limit = unableTimeout
+		timeout = unableTimeout
 	}
 
-	left := limit - now.Sub(has.RemovalStartedAt.Time)
-	if left <= 0 {
-		return s.leftThere()
+	remaining := timeout - now.Sub(issued.RemovalStartedAt.Time)
+	if remaining <= 0 {
+		return s.reportCredentialLeft()
 	}
 
-	if wait := s.untilContact(); wait > 0 {
-		return step.Wait(min(wait, left), s.status.ContactReason, fmt.Sprintf("%s: the host goes at %s all the same",
-			s.contactWords(), now.Add(left).UTC().Format(time.RFC3339)))
+	if wait := s.contactDelay(); wait > 0 {
+		return step.Wait(min(wait, remaining), s.status.ContactReason, fmt.Sprintf(
+			"%s: the host is released at %s even if its credential is not removed",
+			s.contactMessage(), now.Add(remaining).UTC().Format(time.RFC3339)))
 	}
 
-	part, _ := s.Kind.Leave(s.obj)
+	part, _ := s.Kind.RenderCredentialRemoval(s.obj)
 
-	result := s.begin(ctx, job{what: drift.Leave, leave: part})
+	result := s.startJob(ctx, job{action: drift.RemoveCredential, removal: part})
 	if result.IsFailed() {
 		return result
 	}
 
-	return step.Wait(min(left, removalWait), reasonRemoving, "the credential of the host's Node is being taken off the host")
+	return step.Wait(min(remaining, removalInterval), reasonRemoving, "removing the Node credential from the host")
 }
 
-// removalWait is how soon the removal is looked at that nothing enqueues.
-const removalWait = 10 * time.Second
+// removalInterval is when to check the removal again if nothing enqueues the host.
+const removalInterval = 10 * time.Second
 
-func (s *scope) leftThere() step.Result {
-	message := fmt.Sprintf("the host has the credential of Node %s until %s: it could not be taken away: %s",
+func (s *scope) reportCredentialLeft() step.Result {
+	message := fmt.Sprintf("the host keeps the credential of Node %s, valid until %s, because the removal failed: %s",
 		s.obj.GetName(), s.status.NodeCredential.Until.UTC().Format(time.RFC3339), s.status.ContactMessage)
 
 	before := meta.FindStatusCondition(*s.obj.StatusConditions(), v1alpha1.ConditionNodeCredentialRemoved)

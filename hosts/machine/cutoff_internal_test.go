@@ -18,7 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 )
 
-// Work that we cut off ourselves says nothing of the host: it is forgotten, and done again.
+// A job that the operator canceled tells nothing about the host. Its outcome is dropped, and the
+// job runs again.
 func TestOurOwnCutOffIsNoOutcome(t *testing.T) {
 	t.Parallel()
 
@@ -26,13 +27,13 @@ func TestOurOwnCutOffIsNoOutcome(t *testing.T) {
 	before := host.Host().DeepCopy()
 
 	pool := NewWorkerPool(&ssh.Dialer{}, clock.RealClock{}, 1, time.Minute)
-	pool.jobs["a"] = &entry{done: &outcome{Outcome: drift.Outcome{
-		Action: drift.Probe, Err: fmt.Errorf("connect: %w", context.Canceled), At: time.Now(),
+	pool.jobs["a"] = &entry{outcome: &outcome{Outcome: drift.Outcome{
+		Action: drift.Probe, Err: fmt.Errorf("connect: %w", context.Canceled), Time: time.Now(),
 	}}}
 
 	result := collectResult(t.Context(), &scope{Reconciler: &Reconciler{WorkerPool: pool}, obj: host, status: host.Host()})
-	if !result.IsDone() || pool.knows("a") {
-		t.Errorf("got %+v; is its work known still: %t", result, pool.knows("a"))
+	if !result.IsDone() || pool.hasJob("a") {
+		t.Errorf("got %+v; is its work known still: %t", result, pool.hasJob("a"))
 	}
 
 	if diff := cmp.Diff(before, host.Host()); diff != "" {

@@ -1,29 +1,31 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine reconciles one host of any kind: from a machine that can be reached over
-// first boot to a host that follows its fleet's configuration and is put right where it is
-// no longer as it was left.
+// Package machine reconciles one host of any kind. It provisions a reachable machine, runs the
+// first boot, keeps the host at its fleet's configuration and repairs drift.
 //
 //	FleetFound ─► Provisioned ─► Bootstrapped ─► Converged ─► Intact
 //	                 (kind)       first boot      update       probe, repair
 //
-// One that is deleted is drained first, where its fleet says so, and its Node goes after it:
+// A host that is being deleted is drained first if its fleet has spec.drain, and its Node is
+// deleted last:
 //
 //	NodeDrained ─► NodeCredentialRemoved ─► Released (kind) ─► NodeDeleted
 //
-// The operating system of a host whose fleet names a version is updated in Converged, as one more
-// thing under a permit (os.go), which lasts from the drain of its Node until that is in service again.
+// If the fleet names a version of the operating system, the host is updated to it in Converged
+// (os.go). The update runs under a permit, which lasts from the drain of the Node until the Node is
+// in service again.
 //
-// What a host joins its cluster with is made for it where its fleet says so (hosts/nodecert), in
-// the pass that pushes it, and renewed as a part that was lost.
+// If the fleet has spec.nodeCredentials, the operator issues the credential with which the host
+// joins its cluster (hosts/nodecert), in the same reconcile that pushes it. A credential is renewed
+// in the same way as a lost part is repaired.
 //
-// What differs between kinds is behind [Kind]. Pushes and probes run beside the
-// reconcile, in a [WorkerPool]: a pass writes down what begins, hands it over, and takes up the
-// result when it is woken. An operator that was killed finds in the status what was under
-// way, and does it again, under the same permit.
+// [Kind] hides what differs between kinds. Pushes and probes run outside the reconcile, in a
+// [WorkerPool]. A reconcile records in the status which job starts, hands the job to the pool, and
+// collects the result when the finished job enqueues the host. If the operator is killed, the next
+// process finds the job in the status and runs it again under the same permit.
 //
-// A host that has drifted needs a permit of its fleet (hosts/fleet) before anything is
-// pushed. A pass over a host that has not drifted reads no Secret, renders nothing and
-// opens no connection.
+// A host that has drifted needs a permit of its fleet (hosts/fleet) before anything is pushed. A
+// reconcile of a host that has not drifted reads no Secret, renders no plan and opens no
+// connection.
 package machine

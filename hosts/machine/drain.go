@@ -16,8 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// lookForFleet reads the fleet of a host that is being deleted. It may be gone before its hosts.
-func (s *scope) lookForFleet(ctx context.Context) error {
+// findFleetOnDelete reads the fleet of a host that is being deleted. The fleet may be deleted
+// before its hosts. In that case, s.fleet stays nil.
+func (s *scope) findFleetOnDelete(ctx context.Context) error {
 	if s.obj.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -31,7 +32,7 @@ func (s *scope) lookForFleet(ctx context.Context) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("get fleet %s: %w", name.Name, err)
+		return fmt.Errorf("get HostFleet %s: %w", name.Name, err)
 	}
 
 	if fleet.Spec.HostKind == s.Kind.Name() {
@@ -41,38 +42,39 @@ func (s *scope) lookForFleet(ctx context.Context) error {
 	return nil
 }
 
-// drains says whether the host's Node is drained before the host goes: its fleet says how, and
-// stays. Where the fleet goes as well nobody is left to take the work. A host that has never been
-// booted is no Node.
-func drains(s *scope) bool {
+// needsDrain returns true if the host's Node has to be drained before the host is released: the
+// fleet has spec.drain and is not being deleted itself. If the fleet is being deleted, no host is
+// left to take the work. A host that never had its first boot is not a Node.
+func needsDrain(s *scope) bool {
 	return s.fleet != nil && s.fleet.Spec.Drain != nil && s.fleet.DeletionTimestamp.IsZero() && s.status.Bootstrapped
 }
 
-// order is the drain of the host's Node, which has its name.
-func (s *scope) order() drain.Order {
-	return drain.Order{
-		Node: s.obj.GetName(), Thing: "host", Limit: s.fleet.Spec.Drain.Timeout.Duration,
-		Record: &s.status.Drain, Open: s.cluster, Clock: s.Clock,
-		Warn: func(reason, message string) {
+// drainOrder returns the drain of the host's Node. The Node has the name of the host.
+func (s *scope) drainOrder() drain.Drainer {
+	return drain.Drainer{
+		Node: s.obj.GetName(), Subject: "host", Timeout: s.fleet.Spec.Drain.Timeout.Duration,
+		Status: &s.status.Drain, Connect: s.openCluster, Clock: s.Clock,
+		EmitWarning: func(reason, message string) {
 			s.Recorder.Eventf(s.fleet, s.obj, corev1.EventTypeWarning, reason, "Drain", "%s", message)
 		},
 	}
 }
 
-// cluster is the one that the host is a Node of.
-func (s *scope) cluster(ctx context.Context) (*drain.Cluster, error) {
+// openCluster connects to the cluster in which the host is a Node.
+func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.fleet.Spec.Drain.KubeconfigSecretRef
 
-	return drain.OpenSecret(ctx, s.Live, client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}, ref.Key)
+	return drain.ConnectFromSecret(ctx, s.APIReader, client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}, ref.Key)
 }
 
-// drained takes the work off the host's Node, for as long as the fleet allows.
-func drained(ctx context.Context, s *scope) step.Result { return s.order().Pass(ctx) }
+// drainNode evicts the Pods from the host's Node, for at most the timeout of the fleet's
+// spec.drain.
+func drainNode(ctx context.Context, s *scope) step.Result { return s.drainOrder().Reconcile(ctx) }
 
-// leavesNode says whether a Node is left of the host that nobody else removes.
-func leavesNode(s *scope) bool { return drains(s) && s.order().LeavesNode() }
+// needsNodeDelete returns true if the host leaves behind a Node that nothing else deletes.
+func needsNodeDelete(s *scope) bool { return needsDrain(s) && s.drainOrder().ShouldDeleteNode() }
 
-// nodeGone deletes the Node of the host that was given back.
-func nodeGone(ctx context.Context, s *scope) step.Result {
-	return s.order().Forget(ctx, s.status.Conditions, v1alpha1.ConditionReleased)
+// deleteNode deletes the Node of a released host.
+func deleteNode(ctx context.Context, s *scope) step.Result {
+	return s.drainOrder().DeleteNode(ctx, s.status.Conditions, v1alpha1.ConditionReleased)
 }

@@ -16,25 +16,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// What came of work at hosts is dropped when it is read.
-func TestWorkEndsWithItsHosts(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// The outcome of a job is dropped after it was collected.
+func TestWorkEndsWithItsHosts(t *testing.T) { //nolint:paralleltest // the test measures the heap
 	pool := NewWorkerPool(&ssh.Dialer{}, clock.RealClock{}, 1, time.Minute)
 	pool.ctx = t.Context()
 
-	heap.Ends(t, "hosts", func(number int) {
+	heap.CheckNoLeak(t, "hosts", func(number int) {
 		host, over := types.UID(strconv.Itoa(number)), make(chan struct{})
 
-		// There is no such target: the work is over at once.
-		if !pool.begin(host, job{what: drift.Probe, enqueue: func() { close(over) }}) {
+		// The target is invalid, so the job ends at once.
+		if !pool.startJob(host, job{action: drift.Probe, enqueue: func() { close(over) }}) {
 			t.Fatal("the pool does not work")
 		}
 
 		<-over
 
-		if pool.outcome(host) == nil {
+		if pool.finishedOutcome(host) == nil {
 			t.Fatal("the work has no outcome")
 		}
 
-		pool.forget(host)
+		pool.deleteFinished(host)
 	})
 }

@@ -18,89 +18,94 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Object is an object of any kind of host.
+// Object is the API object of any kind of host.
 type Object interface {
 	step.Object
-	// Host points at what is known of the host, in the object's status.
+	// Host returns a pointer to the common host status in the object's status.
 	Host() *v1alpha1.HostStatus
 }
 
-// Kind is all that the core has to know of one kind of host. Its methods are called from
-// several reconciles at a time, each with an object of its own, and may not block for long.
+// Kind is everything that this package needs to know about a kind of host. Several reconciles call
+// its methods concurrently, each with an object of its own. The methods must not block for long.
 type Kind interface {
 	Catalog
 	Contents
-	Life
+	Lifecycle
 }
 
-// Catalog is what there is of a kind.
+// Catalog describes a kind and its objects.
 type Catalog interface {
-	// Name of the kind, such as LinuxMachine.
+	// Name returns the name of the kind, such as LinuxMachine.
 	Name() string
-	// New gives an empty object, and NewList an empty list of them.
+	// New returns an empty object, and NewList returns an empty list.
 	New() Object
 	NewList() client.ObjectList
-	// FleetName is the HostFleet of the object, in its namespace.
+	// FleetName returns the name of the object's HostFleet, which is in the same namespace.
 	FleetName(host Object) string
-	// HostKeys is what the host's spec says of its key.
+	// HostKeys returns what the host's spec says about the host's key.
 	HostKeys(host Object) HostKeys
-	// Like gives a new host that is made as another one; nil for kinds whose hosts nobody orders.
-	Like(host Object) Object
-	// Hash is the digest of the configuration of all hosts of the kind: computed once, when
-	// the program starts. Empty: nothing is pushed to any.
+	// NewLike returns a new host with the same spec as another host. It returns nil for kinds whose
+	// hosts can't be ordered.
+	NewLike(host Object) Object
+	// Hash returns the digest of the configuration of all hosts of the kind. It is computed once,
+	// when the program starts. If it is empty, nothing is pushed to any host.
 	Hash() string
 }
 
-// Contents is what a host should have, and how it gets there.
+// Contents renders what is pushed to a host and says how the host is reached.
 type Contents interface {
-	// Access says how the host is reached. Errors have a class (kit/errclass).
+	// Access returns how the host is reached. Errors have a class (kit/errclass).
 	Access(ctx context.Context, secrets Secrets, host Object) (Access, error)
-	// NamesKubeconfig says whether the host's spec names what it joins its cluster with.
-	NamesKubeconfig(host Object) bool
-	// Plan renders what the host should have, given how it is reached. Errors have a class.
-	Plan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
-	// AskOS is a script that asks the host about its operating system and prints what readOS reads:
-	// the version that it has, and how an update is going; false for kinds whose operating
-	// system is not updated.
-	AskOS(host Object, access Access, ask OSAsk) (plan.Part, bool)
+	// HasKubeconfig returns true if the host's spec names the kubeconfig with which the host joins
+	// its cluster.
+	HasKubeconfig(host Object) bool
+	// RenderPlan renders the plan of a host that is reached by access. Errors have a class.
+	RenderPlan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
+	// RenderOSQuery returns a script that prints the version of the host's operating system and the
+	// progress of an update, in the format that parseOSOutput parses. It returns false for kinds
+	// whose operating system is not updated.
+	RenderOSQuery(host Object, access Access, query OSQuery) (plan.Part, bool)
 }
 
-// Life is how a host is had and given back.
-type Life interface {
-	// Provision brings about a machine that Access leads to, and is called on every pass: it
-	// has to be quick when there is one. It may set phase and addresses.
+// Lifecycle provisions and releases hosts.
+type Lifecycle interface {
+	// Provision provides a machine that can be reached with Access. It is called in every
+	// reconcile, so it must be quick if the machine exists. It may set the phase and the addresses.
 	Provision(ctx context.Context, host Object) step.Result
-	// BeforeBoot is called before each first boot, with status.bootstrapAttempts telling how
-	// many the host has refused; whatever is not done keeps it from beginning. It may set the
-	// count back, for a machine that was wiped.
+	// BeforeBoot is called before each first boot. status.bootstrapAttempts is the number of first
+	// boots that the host has refused. If the result is not done, the first boot does not start.
+	// BeforeBoot may reset the count for a machine that was wiped.
 	BeforeBoot(ctx context.Context, host Object) step.Result
-	// Stamp is called when a push has succeeded, before the status is written.
-	Stamp(host Object)
-	// Leave is what takes off a host, before Release, what lets it join its cluster; false for
-	// one that Release wipes.
-	Leave(host Object) (plan.Part, bool)
-	// Release gives the machine back, on deletion. It is called until it is done.
+	// RecordPush is called after a successful push, before the status is written.
+	RecordPush(host Object)
+	// RenderCredentialRemoval returns a script that runs before Release and deletes the credential
+	// with which the host joins its cluster. It returns false if Release wipes the host.
+	RenderCredentialRemoval(host Object) (plan.Part, bool)
+	// Release releases the machine when the host is deleted. It is called until its result is done.
 	Release(ctx context.Context, host Object) step.Result
 }
 
-// Secrets reads values that are kept in Secrets.
+// Secrets reads values from Secrets.
 type Secrets interface {
-	// Secret reads one key of a Secret in a namespace, if it may be sent there. Errors are of
-	// class Configuration and name the Secret and the fix, except where the API server did
-	// not answer.
-	Secret(ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, to credential.Sent) (log.Secret, error)
+	// Secret returns the value of one key of a Secret if the Secret allows its use for the
+	// destination. Errors are of class Configuration and name the Secret and the fix, except if the
+	// API server did not respond.
+	Secret(
+		ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, destination credential.Destination,
+	) (log.Secret, error)
 }
 
-// HostKeys is what a host's spec says of its key.
+// HostKeys is what a host's spec says about the host's key.
 type HostKeys struct {
 	ssh.Trust
 
-	// AcceptNew trusts the key that the host shows first, where the spec tells of none.
+	// AcceptNew trusts the first key that the host presents, if the spec names no key and no
+	// certificate authority.
 	AcceptNew bool
 }
 
-// HostKeysOf gives what the three fields of a spec say.
-func HostKeysOf(key string, authorities []v1alpha1.SSHCertAuthority, checking v1alpha1.SSHHostKeyChecking) HostKeys {
+// NewHostKeys returns the HostKeys of the three fields of a spec.
+func NewHostKeys(key string, authorities []v1alpha1.SSHCertAuthority, checking v1alpha1.SSHHostKeyChecking) HostKeys {
 	out := HostKeys{Trust: ssh.Trust{HostKey: key}, AcceptNew: checking == v1alpha1.HostKeyAcceptNew}
 	for _, authority := range authorities {
 		out.CertAuthorities = append(out.CertAuthorities, string(authority))
@@ -109,9 +114,10 @@ func HostKeysOf(key string, authorities []v1alpha1.SSHCertAuthority, checking v1
 	return out
 }
 
-// Or is what the host has to show, where this key of its is on record.
-func (k HostKeys) Or(recorded string) ssh.Trust {
-	if k.Empty() {
+// TrustOr returns what the host's key must match: the keys of the spec, or the recorded key if the
+// spec names none.
+func (k HostKeys) TrustOr(recorded string) ssh.Trust {
+	if k.IsEmpty() {
 		return ssh.Trust{HostKey: recorded}
 	}
 
@@ -120,21 +126,22 @@ func (k HostKeys) Or(recorded string) ssh.Trust {
 
 // Access is how a host is reached.
 type Access struct {
-	// Address as host:port, and Fallbacks, where the host is tried after it.
+	// Address is host:port. Fallbacks are the addresses that are tried after it.
 	Address   string
 	Fallbacks []string
 	User      string
-	// PrivateKey as OpenSSH or PEM text; Password where there is no key. Either may be empty.
+	// PrivateKey is OpenSSH or PEM text. Password is used if there is no private key. Either may be
+	// empty.
 	PrivateKey, Password log.Secret
-	// Kubeconfig that was made for the host, where it names none.
+	// Kubeconfig is the issued credential of a host whose spec names no kubeconfig.
 	Kubeconfig log.Secret
 }
 
-// Servers are all to which what the host is given may be sent.
+// Servers returns all addresses to which the host's credentials may be sent.
 func (a Access) Servers() []string { return append([]string{a.Address}, a.Fallbacks...) }
 
-// At gives hosts with a port.
-func At(hosts []string, port int32) []string {
+// JoinHostsPort returns host:port for each of the hosts.
+func JoinHostsPort(hosts []string, port int32) []string {
 	var out []string
 	for _, host := range hosts {
 		out = append(out, net.JoinHostPort(host, strconv.Itoa(int(port))))

@@ -12,12 +12,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// Metrics takes how long work at hosts took. A nil *Metrics takes nothing.
+// Metrics records the duration of jobs on hosts. All methods of a nil *Metrics do nothing.
 type Metrics struct{ duration *prometheus.HistogramVec }
 
-// NewMetrics registers hyperfleet_host_push_duration_seconds, with the labels kind (of
-// host), what (FirstBoot, Update, Repair, OSUpdate, Probe, Greet, Leave) and outcome (ok, refused,
-// unreachable, host-key-changed).
+// NewMetrics registers hyperfleet_host_push_duration_seconds with the labels kind (of host), what
+// (FirstBoot, Update, Repair, OSUpdate, Probe, Greet, Leave) and outcome (ok, refused, unreachable,
+// host-key-changed).
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: metrics.Namespace,
@@ -34,8 +34,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observe(kind string, done outcome, said drift.Verdict) {
+func (m *Metrics) observe(kind string, done outcome, verdict drift.Verdict) {
 	if m != nil {
-		m.duration.WithLabelValues(kind, string(done.Action), string(said)).Observe(done.took.Seconds())
+		m.duration.WithLabelValues(kind, string(done.Action), string(verdict)).Observe(done.duration.Seconds())
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// List gives the hosts of a fleet. From a manager's client they are those of its cache, and
-// must not be changed; the index of [FleetIndex] has to be there.
+// List returns the hosts of a fleet. The reader must have the index [FleetIndex]. Hosts that are
+// read with a manager's client belong to its cache and must not be changed.
 func List(ctx context.Context, reader client.Reader, kind Catalog, namespace, fleet string) ([]Object, error) {
 	list := kind.NewList()
 
@@ -34,14 +34,14 @@ func List(ctx context.Context, reader client.Reader, kind Catalog, namespace, fl
 	return Items(list)
 }
 
-// Items gives the hosts in a list of any kind of host.
+// Items returns the hosts in a list of any kind of host.
 func Items(list client.ObjectList) ([]Object, error) {
 	var out []Object
 
 	err := meta.EachListItem(list, func(item runtime.Object) error {
 		host, ok := item.(Object)
 		if !ok {
-			return fmt.Errorf("read list: %T is no host", item)
+			return fmt.Errorf("read list of hosts: %T is not a host", item)
 		}
 
 		out = append(out, host)
@@ -52,8 +52,8 @@ func Items(list client.ObjectList) ([]Object, error) {
 	return out, err
 }
 
-// states are those of parts that a host has lost, as package push takes them.
-func states(lost []string) map[string]plan.State {
+// lostStates converts the labels of lost parts to the form that package push takes.
+func lostStates(lost []string) map[string]plan.State {
 	out := map[string]plan.State{}
 	for _, label := range lost {
 		out[label] = plan.Lost
@@ -62,17 +62,18 @@ func states(lost []string) map[string]plan.State {
 	return out
 }
 
-// Kubeconfig is what a host joins its cluster with: what its spec names, or else what was made
-// for it.
+// Kubeconfig returns the credential with which a host joins its cluster: the one that its spec
+// names, or else the one that the operator issued.
 func Kubeconfig(
-	ctx context.Context, secrets Secrets, namespace string, named v1alpha1.LocalSecretKeySelector, access Access, to credential.Sent,
+	ctx context.Context, secrets Secrets, namespace string, specRef v1alpha1.LocalSecretKeySelector,
+	access Access, destination credential.Destination,
 ) (log.Secret, error) {
 	switch {
-	case named.Name != "":
-		return secrets.Secret(ctx, namespace, named, to)
-	case access.Kubeconfig.Empty():
+	case specRef.Name != "":
+		return secrets.Secret(ctx, namespace, specRef, destination)
+	case access.Kubeconfig.IsEmpty():
 		return log.Secret{}, errclass.New(errclass.Configuration, "NoKubeconfig",
-			"there is nothing that the host could join its cluster with: set its kubeconfigSecretRef, or nodeCredentials of its HostFleet")
+			"the host has no credential to join its cluster: set its kubeconfigSecretRef, or nodeCredentials of its HostFleet")
 	default:
 		return access.Kubeconfig, nil
 	}
@@ -80,18 +81,18 @@ func Kubeconfig(
 
 // KubeSecrets reads Secrets from the API server.
 type KubeSecrets struct {
-	// Reader reads from the API server itself, not from a cache.
+	// Reader must read from the API server, not from a cache.
 	Reader client.Reader
 }
 
-// Secret reads one key.
+// Secret reads one key of a Secret.
 func (k KubeSecrets) Secret(
-	ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, to credential.Sent,
+	ctx context.Context, namespace string, ref v1alpha1.LocalSecretKeySelector, destination credential.Destination,
 ) (log.Secret, error) {
 	key := types.NamespacedName{Namespace: namespace, Name: ref.Name}
 
-	secret, err := credential.Read(ctx, k.Reader, key, ref.Key,
-		func(secret *corev1.Secret) error { return credential.Check(secret, to, nil) })
+	secret, err := credential.ReadSecret(ctx, k.Reader, key, ref.Key,
+		func(secret *corev1.Secret) error { return credential.CheckDestination(secret, destination, nil) })
 	if err != nil {
 		return log.Secret{}, err
 	}

@@ -33,36 +33,36 @@ const (
 	reasonOSUpdated  = "MacOSUpdated"
 	reasonOSFailed   = "MacOSUpdateFailed"
 
-	// mostWords bounds what is kept of a host's words.
-	mostWords = 256
+	// maxOutput limits how many bytes of a line of a host's output are kept.
+	maxOutput = 256
 )
 
-// OSStep is what a host is asked about its operating system.
+// OSStep is a step of an update of the operating system. All steps are idempotent.
 type OSStep string
 
-// What is asked. Each may be asked any number of times over.
+// The steps of an update.
 const (
-	// OSVersion asks which it has.
+	// OSVersion prints the version of the operating system.
 	OSVersion OSStep = "version"
-	// OSOffer asks under which name an update is offered.
+	// OSOffer prints the label under which an update is offered.
 	OSOffer OSStep = "offer"
-	// OSInstall begins an update that has not begun, and asks how far it is.
+	// OSInstall starts the update if it has not started, and prints its progress.
 	OSInstall OSStep = "install"
-	// OSCancel ends an update that takes too long.
+	// OSCancel stops an update that takes too long.
 	OSCancel OSStep = "cancel"
 )
 
-// OSAsk is a question about a host's operating system, with the version that is wanted, the name
-// under which it is offered, and what tells this try to install it from others.
-type OSAsk struct {
+// OSQuery is a step that runs on a host, with the desired version and the label of its update.
+// Attempt distinguishes this installation from earlier ones.
+type OSQuery struct {
 	Step                    OSStep
 	Version, Label, Attempt string
 }
 
-// desired is what the host should have.
+// desired returns the desired state of the host.
 func (s *scope) desired() drift.Desired { return Desired(s.hash, s.fleet) }
 
-// Desired is what hosts of a kind should have, by its hash and their fleet.
+// Desired returns the desired state of the hosts of a fleet. The hash is that of their kind.
 func Desired(hash string, fleet *v1alpha1.HostFleet) drift.Desired {
 	out := drift.Desired{Hash: hash}
 	if fleet != nil && fleet.Spec.MacOS != nil {
@@ -72,23 +72,24 @@ func Desired(hash string, fleet *v1alpha1.HostFleet) drift.Desired {
 	return out
 }
 
-// beginOS puts on record that the host's operating system is updated, under a permit.
-func (s *scope) beginOS(ctx context.Context, permit *v1alpha1.HostPermit) step.Result {
+// startOSUpdate records in the status that an update of the operating system starts under a permit,
+// and starts it.
+func (s *scope) startOSUpdate(ctx context.Context, permit *v1alpha1.HostPermit) step.Result {
 	now := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
 	s.status.Push = &v1alpha1.HostPush{Permit: permit.Number, Hash: permit.Hash, What: permit.What, Started: now}
 	s.status.OSUpdate = &v1alpha1.HostOSUpdate{Version: s.desired().OSVersion, StartedAt: now}
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	return s.updateOS(ctx)
+	return s.continueOSUpdate(ctx)
 }
 
-// updateOS goes on with an update of the operating system that is on record: the update is looked
-// for, the Node drained, the update begun, the host awaited, and the Node put in service again. It
-// is done when all that is over, in one way or another.
-func (s *scope) updateOS(ctx context.Context) step.Result {
+// continueOSUpdate continues the recorded update of the operating system. It finds the update's
+// label, drains the Node, starts the installation, waits for the host to restart, and returns the
+// Node to service. The result is done once the update has succeeded or failed.
+func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	update := s.status.OSUpdate
 	if update == nil { // somebody has cleared it
 		s.status.LastPermit, s.status.Push = max(s.status.LastPermit, s.status.Push.Permit), nil
@@ -96,39 +97,42 @@ func (s *scope) updateOS(ctx context.Context) step.Result {
 		return step.Done()
 	}
 
-	left := s.leftOS()
+	remaining := s.osTimeLeft()
 
 	switch {
 	case update.EndedAt != nil:
-	case update.Label == "" && left > 0:
-		return s.lookOS(ctx, OSOffer, left)
+	case update.Label == "" && remaining > 0:
+		return s.queryOS(ctx, OSOffer, remaining)
 	case update.Label == "":
-		drift.FailOS(s.status, s.Clock.Now(), drift.ReasonNotBack, "the host could not be asked for updates: "+s.status.ContactMessage)
+		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack,
+			"the host could not be queried for updates: "+s.status.ContactMessage)
 	case update.InstallStartedAt == nil && s.fleet.Spec.Drain == nil:
-		drift.FailOS(s.status, s.Clock.Now(), drift.ReasonRefused, "the fleet's drain was taken out: put it back, or take out macOS")
+		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonUpdateFailed,
+			"the fleet's spec.drain was removed: restore it, or remove spec.macOS")
 	case update.InstallStartedAt == nil:
-		if result := s.orderOS().Pass(ctx); !result.IsDone() {
+		if result := s.osDrainOrder().Reconcile(ctx); !result.IsDone() {
 			return result
 		}
 
 		if update.Drain.Reason != drain.ReasonTimedOut {
-			return s.install(ctx)
+			return s.startOSInstall(ctx)
 		}
 
-		drift.FailOS(s.status, s.Clock.Now(), drain.ReasonTimedOut, update.Drain.Message)
-	case left > 0:
-		return s.lookOS(ctx, OSInstall, left)
+		drift.FailOSUpdate(s.status, s.Clock.Now(), drain.ReasonTimedOut, update.Drain.Message)
+	case remaining > 0:
+		return s.queryOS(ctx, OSInstall, remaining)
 	case update.AwaySince == nil:
-		return s.lookOS(ctx, OSCancel, 0)
+		return s.queryOS(ctx, OSCancel, 0)
 	default:
-		s.notBack()
+		s.failHostNotBack()
 	}
 
-	return s.returned(ctx)
+	return s.finishOSUpdate(ctx)
 }
 
-// begunOS is when what the update is at began: its installation, or what comes before.
-func (s *scope) begunOS() time.Time {
+// osPhaseStart returns when the current phase of the update started: the installation, or the
+// preparation before it.
+func (s *scope) osPhaseStart() time.Time {
 	if at := s.status.OSUpdate.InstallStartedAt; at != nil {
 		return at.Time
 	}
@@ -136,12 +140,12 @@ func (s *scope) begunOS() time.Time {
 	return s.status.OSUpdate.StartedAt.Time
 }
 
-// leftOS is how much of the update's time is left.
-func (s *scope) leftOS() time.Duration { return s.limitOS() - s.Clock.Since(s.begunOS()) }
+// osTimeLeft returns the time left for the current phase of the update.
+func (s *scope) osTimeLeft() time.Duration { return s.osTimeout() - s.Clock.Since(s.osPhaseStart()) }
 
-// limitOS is how long an update may take. A fleet that names no version any more lets one that has
-// begun come to its end.
-func (s *scope) limitOS() time.Duration {
+// osTimeout returns the limit for each phase of an update. If the fleet no longer names a version,
+// an update that has started continues with the default limit.
+func (s *scope) osTimeout() time.Duration {
 	const usual = 2 * time.Hour
 	if s.fleet.Spec.MacOS == nil {
 		return usual
@@ -150,61 +154,63 @@ func (s *scope) limitOS() time.Duration {
 	return cmp.Or(s.fleet.Spec.MacOS.Timeout.Duration, usual)
 }
 
-// orderOS is the drain of the host's Node for its update.
-func (s *scope) orderOS() drain.Order {
-	order := s.order()
-	order.Record, order.ComesBack = &s.status.OSUpdate.Drain, true
+// osDrainOrder returns the drain of the host's Node for an update.
+func (s *scope) osDrainOrder() drain.Drainer {
+	order := s.drainOrder()
+	order.Status, order.Temporary = &s.status.OSUpdate.Drain, true
 
 	return order
 }
 
-// install begins the installation, of which nobody knows how far it is once it has begun.
-func (s *scope) install(ctx context.Context) step.Result {
+// startOSInstall records that the installation starts and starts it. The record comes first because
+// the progress of a started installation can't be determined without it.
+func (s *scope) startOSInstall(ctx context.Context) step.Result {
 	s.status.OSUpdate.InstallStartedAt = new(metav1.NewTime(s.Clock.Now()).Rfc3339Copy())
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	return s.lookOS(ctx, OSInstall, s.leftOS())
+	return s.queryOS(ctx, OSInstall, s.osTimeLeft())
 }
 
-// notBack is a host that is away since its restart.
-func (s *scope) notBack() {
+// failHostNotBack ends the update of a host that was not reachable in time after its restart.
+func (s *scope) failHostNotBack() {
 	update := s.status.OSUpdate
-	drift.FailOS(s.status, s.Clock.Now(), drift.ReasonNotBack, fmt.Sprintf("the host is away since %s: %s",
+	drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack, fmt.Sprintf("the host has been unreachable since %s: %s",
 		update.AwaySince.UTC().Format(time.RFC3339), s.status.ContactMessage))
 
 	s.status.UnreachableSince, s.status.ContactAttempts = update.AwaySince, 1
 }
 
-// lookOS asks the host, no more often than the first pause after a failure is long. Where it can't
-// be asked it is away, whatever the reason.
-func (s *scope) lookOS(ctx context.Context, ask OSStep, left time.Duration) step.Result {
+// queryOS runs a step of the update on the host, at most once per base back-off. A host that can't
+// be queried counts as unreachable, whatever the error.
+func (s *scope) queryOS(ctx context.Context, query OSStep, remaining time.Duration) step.Result {
 	update := s.status.OSUpdate
-	if s.running() != "" {
-		return step.Wait(safety, reasonUpdatingOS, s.wordsOS())
+	if s.runningAction() != "" {
+		return step.Wait(resyncInterval, reasonUpdatingOS, s.osMessage())
 	}
 
 	if last := s.status.LastContactTime; last != nil && last.After(update.StartedAt.Time) {
-		if wait := min(last.Add(s.Settings.Policy.Base).Sub(s.Clock.Now()), left); wait > 0 {
-			return step.Wait(wait, s.reasonOS(), s.wordsOS())
+		if wait := min(last.Add(s.Settings.Policy.Base).Sub(s.Clock.Now()), remaining); wait > 0 {
+			return step.Wait(wait, s.osReason(), s.osMessage())
 		}
 	}
 
-	return s.begin(ctx, job{what: drift.OSUpdate, ask: OSAsk{
-		Step: ask, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(s.begunOS().Unix(), 10),
+	return s.startJob(ctx, job{action: drift.OSUpdate, osQuery: OSQuery{
+		Step: query, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(s.osPhaseStart().Unix(), 10),
 	}})
 }
 
-// unableOS is a host that can't even be asked, as for want of a Secret.
-func (s *scope) unableOS(err error) step.Result {
-	if errclass.Of(err) == errclass.Transient {
+// recordOSQueryFailed records that a step could not even start, for example because a Secret is
+// missing.
+func (s *scope) recordOSQueryFailed(err error) step.Result {
+	if errclass.ClassOf(err) == errclass.Transient {
 		return step.Fail(err)
 	}
 
 	now := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
 	s.status.LastContactTime, s.status.ContactMessage = &now, err.Error()
-	s.status.ContactReason = errclass.Reason(err, "Misconfigured")
+	s.status.ContactReason = errclass.ReasonOf(err, "Misconfigured")
 
 	if s.status.OSUpdate.AwaySince == nil {
 		s.status.OSUpdate.AwaySince = &now
@@ -213,7 +219,7 @@ func (s *scope) unableOS(err error) step.Result {
 	return step.Wait(s.Settings.Policy.Base, s.status.ContactReason, err.Error())
 }
 
-func (s *scope) reasonOS() string {
+func (s *scope) osReason() string {
 	if s.status.OSUpdate.AwaySince != nil {
 		return reasonRestarting
 	}
@@ -221,53 +227,54 @@ func (s *scope) reasonOS() string {
 	return reasonUpdatingOS
 }
 
-func (s *scope) wordsOS() string {
+func (s *scope) osMessage() string {
 	update := s.status.OSUpdate
-	what := fmt.Sprintf("the host is updated from macOS %s to %s", s.status.OSVersion, update.Version)
+	summary := fmt.Sprintf("updating the host from macOS %s to %s", s.status.OSVersion, update.Version)
 
 	switch {
 	case update.AwaySince != nil:
-		return fmt.Sprintf("%s: it can't be reached since %s, as while it restarts; it is waited for until %s: %s",
-			what, update.AwaySince.UTC().Format(time.RFC3339), s.Clock.Now().Add(s.leftOS()).UTC().Format(time.RFC3339),
+		return fmt.Sprintf("%s: the host has been unreachable since %s, probably because it is restarting; "+
+			"the update fails if the host is not back by %s: %s",
+			summary, update.AwaySince.UTC().Format(time.RFC3339), s.Clock.Now().Add(s.osTimeLeft()).UTC().Format(time.RFC3339),
 			s.status.ContactMessage)
 	case update.Progress != "":
-		return what + ": " + update.Progress
+		return summary + ": " + update.Progress
 	default:
-		return what
+		return summary
 	}
 }
 
-// returned puts the host's Node in service again, and notes how the update ended. One that went
-// well is over when the Node is ready.
-func (s *scope) returned(ctx context.Context) step.Result {
+// finishOSUpdate returns the host's Node to service and records the result of the update. A
+// successful update is finished only when the Node is ready.
+func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 	update := s.status.OSUpdate
 
 	if update.Drain != nil && s.fleet.Spec.Drain != nil {
-		ready, err := s.orderOS().Return(ctx)
+		ready, err := s.osDrainOrder().Uncordon(ctx)
 
 		switch {
 		case err != nil:
-			return step.Wait(lookAgain, errclass.Reason(err, reasonReturning),
-				fmt.Sprintf("Node %s is not in service again: %v", s.obj.GetName(), err))
-		case !ready && update.Reason == "" && s.leftOS() > 0:
-			return step.Wait(min(lookAgain, s.leftOS()), reasonReturning,
-				fmt.Sprintf("the host has macOS %s, and its Node is not ready yet", s.status.OSVersion))
+			return step.Wait(retryInterval, errclass.ReasonOf(err, reasonReturning),
+				fmt.Sprintf("return Node %s to service: %v", s.obj.GetName(), err))
+		case !ready && update.Reason == "" && s.osTimeLeft() > 0:
+			return step.Wait(min(retryInterval, s.osTimeLeft()), reasonReturning,
+				fmt.Sprintf("the host has macOS %s, but its Node is not ready yet", s.status.OSVersion))
 		case !ready && update.Reason == "":
-			drift.FailOS(s.status, s.Clock.Now(), drift.ReasonNodeNotReady,
-				fmt.Sprintf("the host has macOS %s, and its Node was not ready within %s", s.status.OSVersion, s.limitOS()))
+			drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonNodeNotReady,
+				fmt.Sprintf("the host has macOS %s, but its Node was not ready within %s", s.status.OSVersion, s.osTimeout()))
 		}
 	}
 
 	version, reason, message := update.Version, update.Reason, update.Message
 
-	said := drift.FinishOS(s.status, s.Settings.Policy)
-	s.phase()
+	verdict := drift.FinishOSUpdate(s.status, s.Settings.Policy)
+	s.updatePhase()
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	if said == drift.Succeeded {
+	if verdict == drift.Succeeded {
 		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, reasonOSUpdated, string(drift.OSUpdate),
 			"the host has macOS %s", s.status.OSVersion)
 	} else {
@@ -278,49 +285,51 @@ func (s *scope) returned(ctx context.Context) step.Result {
 	return step.Done()
 }
 
-// askOS asks a host about its operating system. Where an update is over, what it took away of the
-// configuration is brought back, but for the credential, which has its own turn.
-func (p *WorkerPool) askOS(ctx context.Context, conn *ssh.Conn, work job, options push.Options, out *outcome) {
-	said, err := runOS(ctx, conn, work.os, p.timeout)
+// queryOS runs a step of an update on a host. Once the host has the desired version, queryOS
+// repairs the parts that the update has lost. It does not repair the kubeconfig or parts of another
+// configuration, because those need a permit of their own.
+func (p *WorkerPool) queryOS(ctx context.Context, conn *ssh.Conn, work job, options push.Options, out *outcome) {
+	output, err := runOSScript(ctx, conn, work.osScript, p.timeout)
 	if err != nil {
 		out.Err = err
 
 		return
 	}
 
-	out.OSVersion, out.OS, out.Err = readOS(said)
-	if out.Err != nil || !drift.Reached(out.OSVersion, work.ask.Version) {
+	out.OSVersion, out.OSUpdate, out.Err = parseOSOutput(output)
+	if out.Err != nil || !drift.IsAtLeast(out.OSVersion, work.osQuery.Version) {
 		return
 	}
 
-	lost, err := lost(ctx, conn, work.plan, options)
+	lost, err := probeLostParts(ctx, conn, work.plan, options)
 	if err != nil {
 		out.Err = err
 
 		return
 	}
 
-	// A part of another configuration has its own turn, too.
-	own := map[string]bool{plan.Kubeconfig: true}
-	for _, change := range plan.Diff(work.plan.Digests(), work.has) {
-		own[change.Label] = true
+	// A part of another configuration needs a permit of its own.
+	excluded := map[string]bool{plan.KubeconfigLabel: true}
+	for _, change := range plan.Diff(work.plan.Digests(), work.appliedDigests) {
+		excluded[change.Label] = true
 	}
 
-	drifted := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return own[label] })
+	drifted := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return excluded[label] })
 
-	if out.Result.Lost = lost; len(drifted) > 0 {
-		out.Result = push.Drift(ctx, conn, work.plan, drifted, options)
+	if out.Result.LostParts = lost; len(drifted) > 0 {
+		out.Result = push.ApplyDrifted(ctx, conn, work.plan, drifted, options)
 	}
 }
 
-// versionOf asks a host that is otherwise well for its version.
-func (p *WorkerPool) versionOf(ctx context.Context, conn *ssh.Conn, work job) string {
-	said, err := runOS(ctx, conn, work.os, p.timeout)
+// queryOSVersion returns the version of a host's operating system, or drift.UnknownOS if the query
+// fails.
+func (p *WorkerPool) queryOSVersion(ctx context.Context, conn *ssh.Conn, work job) string {
+	output, err := runOSScript(ctx, conn, work.osScript, p.timeout)
 	if err != nil {
 		return drift.UnknownOS
 	}
 
-	version, _, err := readOS(said)
+	version, _, err := parseOSOutput(output)
 	if err != nil {
 		return drift.UnknownOS
 	}
@@ -328,9 +337,9 @@ func (p *WorkerPool) versionOf(ctx context.Context, conn *ssh.Conn, work job) st
 	return cmp.Or(version, drift.UnknownOS)
 }
 
-func runOS(ctx context.Context, conn *ssh.Conn, part plan.Part, limit time.Duration) (string, error) {
-	script := ssh.Script{Label: part.Label, Input: strings.NewReader(part.Input()), Timeout: limit}
-	if !part.Secret.Empty() {
+func runOSScript(ctx context.Context, conn *ssh.Conn, part plan.Part, timeout time.Duration) (string, error) {
+	script := ssh.Script{Label: part.Label, Input: strings.NewReader(part.Input()), Timeout: timeout}
+	if !part.Secret.IsEmpty() {
 		script.Secrets = append(script.Secrets, part.Secret)
 	}
 
@@ -339,42 +348,42 @@ func runOS(ctx context.Context, conn *ssh.Conn, part plan.Part, limit time.Durat
 	return out.Stdout, err
 }
 
-// readOS reads what a host said of its operating system: lines that begin with version, offered,
-// running or failed. A host that was cut short says nothing that ends an update.
-func readOS(said string) (string, drift.OSLook, error) {
+// parseOSOutput parses the output of a step: lines that begin with version, offered, running or
+// failed. Truncated output never ends an update.
+func parseOSOutput(output string) (string, drift.OSUpdateStatus, error) {
 	var (
 		version string
-		look    drift.OSLook
+		update  drift.OSUpdateStatus
 	)
 
-	lines := bufio.NewScanner(strings.NewReader(said))
+	lines := bufio.NewScanner(strings.NewReader(output))
 	for lines.Scan() {
-		word, rest, _ := strings.Cut(lines.Text(), " ")
-		rest = clip(rest)
+		keyword, rest, _ := strings.Cut(lines.Text(), " ")
+		rest = sanitizeOutput(rest)
 
-		switch word {
+		switch keyword {
 		case "version":
 			version = rest
 		case "offered":
-			look.Label = rest
+			update.Label = rest
 		case "running":
-			look.Running, look.Progress = true, rest
+			update.Running, update.Progress = true, rest
 		case "failed":
-			look.Reason, look.Message, _ = strings.Cut(rest, " ")
+			update.Reason, update.Message, _ = strings.Cut(rest, " ")
 		default:
-			return "", look, fmt.Errorf("read what the host says of its operating system: %q is no line of it", clip(lines.Text()))
+			return "", update, fmt.Errorf("parse output of operating system query: unknown line %q", sanitizeOutput(lines.Text()))
 		}
 	}
 
 	if err := lines.Err(); err != nil {
-		return "", look, fmt.Errorf("read what the host says of its operating system: %w", err)
+		return "", update, fmt.Errorf("parse output of operating system query: %w", err)
 	}
 
-	return version, look, nil
+	return version, update, nil
 }
 
-// clip keeps the first printable characters of a host's words.
-func clip(text string) string {
+// sanitizeOutput removes control characters and limits the length of a line of a host's output.
+func sanitizeOutput(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return -1
@@ -383,8 +392,8 @@ func clip(text string) string {
 		return r
 	}, strings.ToValidUTF8(text, "?"))
 
-	if len(text) > mostWords {
-		text = strings.ToValidUTF8(text[:mostWords], "")
+	if len(text) > maxOutput {
+		text = strings.ToValidUTF8(text[:maxOutput], "")
 	}
 
 	return strings.TrimSpace(text)

@@ -28,23 +28,24 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass over one host.
-	passTimeout = time.Minute
-	// lookAgain is how soon a host is looked at that nothing enqueues, such as when work could
-	// not begin.
-	lookAgain = 2 * time.Second
-	// safety is how soon a host is looked at whose work enqueues it when it is over.
-	safety = 5 * time.Minute
-	// FleetIndex is the field that hosts of every kind are indexed by.
+	// reconcileTimeout bounds one reconcile of one host.
+	reconcileTimeout = time.Minute
+	// retryInterval is when to reconcile a host again if nothing enqueues it, for example because
+	// its job could not start.
+	retryInterval = 2 * time.Second
+	// resyncInterval is when to reconcile a host again at the latest while its job runs. Normally
+	// the job enqueues the host when it ends.
+	resyncInterval = 5 * time.Minute
+	// FleetIndex is the field by which hosts of every kind are indexed.
 	FleetIndex = "spec.fleetName"
 )
 
-// Settings are what the configuration says of all hosts.
+// Settings are the settings that the configuration has for all hosts.
 type Settings struct {
 	Policy drift.Policy
-	// ProbeInterval is how often a host's parts are looked at; 0 for never.
+	// ProbeInterval is how often the parts of a host are probed. If it is 0, hosts are not probed.
 	ProbeInterval time.Duration
-	// Concurrency is how many hosts are worked on at a time.
+	// Concurrency is how many hosts are reconciled at the same time.
 	Concurrency int
 }
 
@@ -52,20 +53,20 @@ type Settings struct {
 type Reconciler struct {
 	Kind   Kind
 	Client client.Client
-	// Live reads from the API server itself.
-	Live       client.Reader
+	// APIReader reads from the API server, not from a cache.
+	APIReader  client.Reader
 	Secrets    Secrets
-	Runner     *step.Runner
+	Runner     *step.Reconciler
 	Recorder   events.EventRecorder
 	Clock      clock.PassiveClock
 	WorkerPool *WorkerPool
 	Metrics    *Metrics
 	Settings   Settings
 
-	// done are hosts whose work is over.
-	done trigger.Source
-	// wanted are credentials on their way to hosts.
-	wanted wanted
+	// finishedJobs enqueues hosts whose job has ended.
+	finishedJobs trigger.Source
+	// pendingCredentials are credentials that are not on their host yet.
+	pendingCredentials pendingCredentials
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=hostfleets,verbs=list;watch
@@ -90,8 +91,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Named(name).
 		For(r.Kind.New()).
 		Watches(&v1alpha1.HostFleet{}, r.fleetEvents()).
-		WatchesRawSource(&r.done).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency, ReconciliationTimeout: passTimeout}).
+		WatchesRawSource(&r.finishedJobs).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Settings.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller %s: %w", name, err)
@@ -102,9 +103,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// fleetEvents enqueues the hosts that a change of a fleet concerns: all when its spec has
-// changed or it is gone, else those that have got a permit. A fleet of a thousand hosts changes with each
-// of them.
+// fleetEvents enqueues the hosts that a change of a fleet affects. If the fleet was created,
+// deleted or changed in its spec, these are all its hosts. Otherwise they are only the hosts with a
+// new permit, because the status of a fleet of a thousand hosts changes with each of its hosts.
 func (r *Reconciler) fleetEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.enqueueAll(ctx, e.Object, q) },
@@ -131,7 +132,7 @@ func (r *Reconciler) fleetEvents() handler.EventHandler {
 func (r *Reconciler) enqueueAll(ctx context.Context, fleet client.Object, q queue) {
 	hosts, err := List(ctx, r.Client, r.Kind, fleet.GetNamespace(), fleet.GetName())
 	if err != nil {
-		return // the cache is gone, and the program with it
+		return // the cache has stopped, so the program is stopping
 	}
 
 	for _, host := range hosts {
@@ -139,93 +140,94 @@ func (r *Reconciler) enqueueAll(ctx context.Context, fleet client.Object, q queu
 	}
 }
 
-// scope is one pass over one host.
+// scope is the data of one reconcile of one host.
 type scope struct {
 	*Reconciler
 
 	obj    Object
 	status *v1alpha1.HostStatus
 	fleet  *v1alpha1.HostFleet
-	// hash that the host should have.
+	// hash is the desired hash of the host's configuration.
 	hash string
 }
 
 func (r *Reconciler) plan() step.Plan[*scope] {
-	named := func(name, condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
+	newStep := func(name, condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
 		return step.Step[*scope]{Name: name, Condition: condition, Run: func(ctx context.Context, s *scope) step.Result {
 			result := run(ctx, s)
-			s.phase()
+			s.updatePhase()
 
 			return result
 		}}
 	}
 
-	when := func(is func(*scope) bool, of step.Step[*scope]) step.Step[*scope] {
-		of.When = is
+	onlyIf := func(applies func(*scope) bool, conditional step.Step[*scope]) step.Step[*scope] {
+		conditional.AppliesTo = applies
 
-		return of
+		return conditional
 	}
 
 	return step.Plan[*scope]{
-		Finalizer: v1alpha1.FinalizerHost,
-		Ready:     &step.ReadyEvent{Reason: "HostReady", Message: "the host carries machines and has its fleet's configuration"},
+		Finalizer:  v1alpha1.FinalizerHost,
+		ReadyEvent: &step.ReadyEvent{Reason: "HostReady", Message: "the host can run machines and has its fleet's configuration"},
 		Steps: []step.Step[*scope]{
-			named("ResultCollected", "", collectResult), // what became of work at the host is on record
-			named("", v1alpha1.ConditionFleetFound, findFleet),
-			named("", v1alpha1.ConditionProvisioned, provision),
-			named("", v1alpha1.ConditionHostKeyPinned, pin), // before anything is sent to the host
-			named("", v1alpha1.ConditionBootstrapped, boot),
-			named("CredentialRenewed", "", renew),
-			named("", v1alpha1.ConditionConverged, converge),
-			named("", v1alpha1.ConditionIntact, inspect),
-			named("Resting", "", rest),
+			newStep("ResultCollected", "", collectResult), // save the result of a finished job first
+			newStep("", v1alpha1.ConditionFleetFound, findFleet),
+			newStep("", v1alpha1.ConditionProvisioned, provision),
+			newStep("", v1alpha1.ConditionHostKeyPinned, pinHostKey), // before anything is sent to the host
+			newStep("", v1alpha1.ConditionBootstrapped, bootstrap),
+			newStep("CredentialRenewed", "", renewCredential),
+			newStep("", v1alpha1.ConditionConverged, converge),
+			newStep("", v1alpha1.ConditionIntact, inspect),
+			newStep("Resting", "", scheduleNext),
 		},
-		Deletion: []step.Step[*scope]{
-			named("ResultCollected", "", collectResult),
-			when(drains, named("", v1alpha1.ConditionNodeDrained, drained)),
-			when(removes, named("", v1alpha1.ConditionNodeCredentialRemoved, removed)),
-			named("", v1alpha1.ConditionReleased, release),
-			when(leavesNode, named("", v1alpha1.ConditionNodeDeleted, nodeGone)), // nobody joins again under its name now
+		DeletionSteps: []step.Step[*scope]{
+			newStep("ResultCollected", "", collectResult),
+			onlyIf(needsDrain, newStep("", v1alpha1.ConditionNodeDrained, drainNode)),
+			onlyIf(needsCredentialRemoval, newStep("", v1alpha1.ConditionNodeCredentialRemoved, removeCredential)),
+			newStep("", v1alpha1.ConditionReleased, release),
+			onlyIf(needsNodeDelete, newStep("", v1alpha1.ConditionNodeDeleted, deleteNode)), // no process can rejoin it now
 		},
 	}
 }
 
-// Reconcile looks at one host.
+// Reconcile reconciles one host.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	obj := r.Kind.New()
 	if err := r.Client.Get(ctx, req.NamespacedName, obj); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.wanted.set(req.NamespacedName, nil)
+			r.pendingCredentials.set(req.NamespacedName, nil)
 
 			return reconcile.Result{}, nil
 		}
 
-		return reconcile.Result{}, fmt.Errorf("get host: %w", err)
+		return reconcile.Result{}, fmt.Errorf("get %s %s: %w", r.Kind.Name(), req.NamespacedName, err)
 	}
 
-	if obj.Host().Push != nil && !r.WorkerPool.knows(obj.GetUID()) {
-		// Nobody works on a push that is on record: the program is a new one, or the cache has
-		// not seen yet that the push is over, and it would be done a second time.
-		if err := r.Live.Get(ctx, req.NamespacedName, obj); err != nil {
+	if obj.Host().Push != nil && !r.WorkerPool.hasJob(obj.GetUID()) {
+		// No job runs for the recorded push. Either this process is new, or the cache does not show
+		// yet that the push has ended. Read from the API server, so that a finished push is not
+		// repeated.
+		if err := r.APIReader.Get(ctx, req.NamespacedName, obj); err != nil {
 			if apierrors.IsNotFound(err) {
 				return reconcile.Result{}, nil
 			}
 
-			return reconcile.Result{}, fmt.Errorf("get host past the cache: %w", err)
+			return reconcile.Result{}, fmt.Errorf("get %s %s from the API server: %w", r.Kind.Name(), req.NamespacedName, err)
 		}
 	}
 
 	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}
-	if err := s.lookForFleet(ctx); err != nil {
+	if err := s.findFleetOnDelete(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return step.Pass(ctx, r.Runner, obj, r.plan(), s)
+	return step.Reconcile(ctx, r.Runner, obj, r.plan(), s)
 }
 
-// phase puts where the host is in its life into one word. A host that has failed stays
-// Failed, whatever else is done with it.
-func (s *scope) phase() {
+// updatePhase sets the phase and the ready field of the host. A host that has failed stays Failed,
+// whatever else happens.
+func (s *scope) updatePhase() {
 	h := s.status
 	deleting := !s.obj.GetDeletionTimestamp().IsZero()
 	h.Ready = !deleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil && h.OSUpdate == nil
@@ -246,8 +248,8 @@ func (s *scope) phase() {
 	}
 }
 
-// share gives a number from 0 to below 1 that is always the same for the same text.
-func share(text string) float64 {
+// hashFraction maps a text to a number in [0, 1). The same text always gives the same number.
+func hashFraction(text string) float64 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(text))
 

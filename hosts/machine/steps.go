@@ -35,43 +35,43 @@ const (
 	reasonBackingOff = "BackingOff"
 )
 
-// collectResult notes what became of work at the host, and takes up the host's state from there.
-// The outcome is dropped only when it is on record.
+// collectResult records the result of a finished job in the host's status. It drops the outcome
+// only after the status is saved.
 func collectResult(ctx context.Context, s *scope) step.Result {
-	done := s.WorkerPool.outcome(s.obj.GetUID())
+	done := s.WorkerPool.finishedOutcome(s.obj.GetUID())
 	if done == nil {
 		return step.Done()
 	}
 
-	interrupted := errors.Is(done.Failure(), context.Canceled)
-	if interrupted && s.obj.GetDeletionTimestamp().IsZero() {
-		// It was cut off by us: nobody knows how far it got, and it is done again.
-		s.WorkerPool.forget(s.obj.GetUID())
+	isCanceled := errors.Is(done.Failure(), context.Canceled)
+	if isCanceled && s.obj.GetDeletionTimestamp().IsZero() {
+		// The operator canceled the job. Its progress is unknown, so it is run again.
+		s.WorkerPool.deleteFinished(s.obj.GetUID())
 
 		return step.Done()
 	}
 
-	s.noteCredential(*done)
+	s.recordCredential(*done)
 
-	said := drift.ApplyResult(s.status, done.Outcome, s.Settings.Policy)
-	if said == drift.Succeeded && done.Action.Pushes() {
-		s.Kind.Stamp(s.obj)
+	verdict := drift.ApplyResult(s.status, done.Outcome, s.Settings.Policy)
+	if verdict == drift.Succeeded && done.Action.IsPush() {
+		s.Kind.RecordPush(s.obj)
 	}
 
-	s.phase()
+	s.updatePhase()
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	s.WorkerPool.forget(s.obj.GetUID())
-	s.recordOutcome(*done, said)
+	s.WorkerPool.deleteFinished(s.obj.GetUID())
+	s.reportOutcome(*done, verdict)
 
-	return s.tellAddress(step.Done(), *done)
+	return s.reportAddress(step.Done(), *done)
 }
 
-// tellAddress says at which address a host with several was reached.
-func (s *scope) tellAddress(result step.Result, done outcome) step.Result {
+// reportAddress reports at which of its addresses a host with fallback addresses was reached.
+func (s *scope) reportAddress(result step.Result, done outcome) step.Result {
 	switch {
 	case len(done.target.Fallbacks) == 0:
 		meta.RemoveStatusCondition(s.obj.StatusConditions(), v1alpha1.ConditionAddressReached)
@@ -80,35 +80,36 @@ func (s *scope) tellAddress(result step.Result, done outcome) step.Result {
 	case done.Address == "":
 		return result
 	case done.Address == done.target.Address:
-		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached", "it was reached at "+done.Address)
+		return result.WithCondition(v1alpha1.ConditionAddressReached, metav1.ConditionTrue, "Reached",
+			"the host was reached at "+done.Address)
 	default:
-		return result.Also(v1alpha1.ConditionAddressReached, metav1.ConditionFalse, "FallbackInUse",
-			"it was reached at "+done.Address+", and not at "+done.target.Address)
+		return result.WithCondition(v1alpha1.ConditionAddressReached, metav1.ConditionFalse, "FallbackInUse",
+			"the host was reached at "+done.Address+" and not at "+done.target.Address)
 	}
 }
 
-// noteCredential notes which credential is at the host, or that it is off it.
-func (s *scope) noteCredential(done outcome) {
+// recordCredential records which credential is on the host, or that the credential was removed.
+func (s *scope) recordCredential(done outcome) {
 	switch {
-	case slices.Contains(done.Result.Labels(push.Applied), plan.Kubeconfig):
+	case slices.Contains(done.Result.Labels(push.Applied), plan.KubeconfigLabel):
 		s.status.NodeCredential = done.credential
-		s.wanted.set(client.ObjectKeyFromObject(s.obj), nil)
-	case done.Action == drift.Leave && done.Failure() == nil && s.status.NodeCredential != nil:
-		s.status.NodeCredential.RemovedAt = new(metav1.NewTime(done.At))
+		s.pendingCredentials.set(client.ObjectKeyFromObject(s.obj), nil)
+	case done.Action == drift.RemoveCredential && done.Failure() == nil && s.status.NodeCredential != nil:
+		s.status.NodeCredential.RemovedAt = new(metav1.NewTime(done.Time))
 	}
 }
 
-// recordOutcome makes events and metrics of an outcome.
-func (s *scope) recordOutcome(done outcome, said drift.Verdict) {
-	s.Metrics.observe(s.Kind.Name(), done, said)
+// reportOutcome emits the event and the metrics of an outcome.
+func (s *scope) reportOutcome(done outcome, verdict drift.Verdict) {
+	s.Metrics.observe(s.Kind.Name(), done, verdict)
 
-	if !done.Action.Pushes() {
+	if !done.Action.IsPush() {
 		return
 	}
 
 	applied := done.Result.Labels(push.Applied)
 
-	if said == drift.Succeeded {
+	if verdict == drift.Succeeded {
 		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(done.Action),
 			"%s: %d parts applied %v, configuration %.12s", done.Action, len(applied), applied, done.Hash)
 
@@ -116,7 +117,7 @@ func (s *scope) recordOutcome(done outcome, said drift.Verdict) {
 	}
 
 	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, "AgentRollFailed", string(done.Action),
-		"%s of configuration %.12s: %s: %v", done.Action, done.Hash, said, done.Failure())
+		"%s of configuration %.12s: %s: %v", done.Action, done.Hash, verdict, done.Failure())
 }
 
 func findFleet(ctx context.Context, s *scope) step.Result {
@@ -127,11 +128,13 @@ func findFleet(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return step.Stall("FleetNotFound", fmt.Sprintf("there is no HostFleet %s: make one of hostKind %s", name.Name, s.Kind.Name()))
+		return step.Stall("FleetNotFound",
+			fmt.Sprintf("HostFleet %s does not exist: create it with hostKind %s", name.Name, s.Kind.Name()))
 	case err != nil:
-		return step.Fail(fmt.Errorf("get fleet %s: %w", name.Name, err))
+		return step.Fail(fmt.Errorf("get HostFleet %s: %w", name.Name, err))
 	case fleet.Spec.HostKind != s.Kind.Name():
-		return step.Stall("FleetOfOtherKind", fmt.Sprintf("HostFleet %s is of %s, and this is a %s: name another fleet",
+		return step.Stall("FleetOfOtherKind", fmt.Sprintf(
+			"HostFleet %s has hostKind %s, but this host is a %s: set spec.fleetName to another fleet",
 			name.Name, fleet.Spec.HostKind, s.Kind.Name()))
 	}
 
@@ -142,18 +145,19 @@ func findFleet(ctx context.Context, s *scope) step.Result {
 
 func provision(ctx context.Context, s *scope) step.Result { return s.Kind.Provision(ctx, s.obj) }
 
-// pin sees the host's key before anything is sent to it, and puts it on record.
-func pin(ctx context.Context, s *scope) step.Result {
-	known := s.Kind.HostKeys(s.obj)
+// pinHostKey makes sure that the host's key is known and recorded before anything is sent to the
+// host.
+func pinHostKey(ctx context.Context, s *scope) step.Result {
+	specKeys := s.Kind.HostKeys(s.obj)
 
 	switch recorded := s.status.SSHHostKey; {
 	case recorded == "":
-	case recorded == known.HostKey:
-		return step.Done().WithReason("Known", "the key is that of spec.sshHostKey")
-	case len(known.CertAuthorities) > 0:
-		return step.Done().WithReason("Certified", "the host has to show a certificate by spec.sshHostCertAuthorities at each login")
-	case known.HostKey == "":
-		return step.Done().WithReason("TrustedOnFirstUse", "the key is the first one that the host has shown: "+recorded)
+	case recorded == specKeys.HostKey:
+		return step.Done().WithReason("Known", "the key matches spec.sshHostKey")
+	case len(specKeys.CertAuthorities) > 0:
+		return step.Done().WithReason("Certified", "the host must present a certificate of spec.sshHostCertAuthorities at each login")
+	case specKeys.HostKey == "":
+		return step.Done().WithReason("TrustedOnFirstUse", "the key is the first one that the host presented: "+recorded)
 	default:
 		s.status.SSHHostKey = "" // spec.sshHostKey was set since, or changed
 	}
@@ -163,46 +167,46 @@ func pin(ctx context.Context, s *scope) step.Result {
 			": correct spec.sshHostKey, and then clear status.failureReason")
 	}
 
-	if known.Empty() && !known.AcceptNew {
-		return step.Stall(v1alpha1.ReasonHostKeyUnknown, "nothing says which key the host has: set spec.sshHostKey or "+
-			"spec.sshHostCertAuthorities, or spec.sshHostKeyChecking: AcceptNew to trust the first one that it shows")
+	if specKeys.IsEmpty() && !specKeys.AcceptNew {
+		return step.Stall(v1alpha1.ReasonHostKeyUnknown, "the host key is unknown: set spec.sshHostKey or "+
+			"spec.sshHostCertAuthorities, or set spec.sshHostKeyChecking: AcceptNew to trust the first key that the host presents")
 	}
 
-	if s.running() != "" {
-		return s.busy()
+	if s.runningAction() != "" {
+		return s.waitForJob()
 	}
 
-	if wait := s.untilContact(); wait > 0 {
-		return step.Wait(wait, s.status.ContactReason, s.contactWords())
+	if wait := s.contactDelay(); wait > 0 {
+		return step.Wait(wait, s.status.ContactReason, s.contactMessage())
 	}
 
-	return s.begin(ctx, job{what: drift.Greet})
+	return s.startJob(ctx, job{action: drift.Connect})
 }
 
-// boot brings all parts to a new host.
-func boot(ctx context.Context, s *scope) step.Result {
+// bootstrap runs the first boot, which pushes all parts to a new host.
+func bootstrap(ctx context.Context, s *scope) step.Result {
 	if s.status.Bootstrapped {
 		return step.Done()
 	}
 
-	if s.running() != "" {
-		return s.busy()
+	if s.runningAction() != "" {
+		return s.waitForJob()
 	}
 
 	if s.hash == "" {
 		return step.Stall(reasonNoConfig, "the operator has no configuration for "+s.Kind.Name()+": set hosts in its configuration")
 	}
 
-	resumed := s.status.Push != nil
+	isResumed := s.status.Push != nil
 	d := drift.Decide(s.status, s.desired(), s.Settings.Policy, s.Clock.Now())
 
-	s.heal(d)
+	s.clearFailure(d)
 
-	if r, held := s.held(d); held && !resumed {
+	if r, isBlocked := s.blockedResult(d); isBlocked && !isResumed {
 		return r
 	}
 
-	if s.fleet.Spec.Paused && !resumed {
+	if s.fleet.Spec.Paused && !isResumed {
 		return step.Wait(0, reasonPaused, "fleet "+s.fleet.Name+" is paused")
 	}
 
@@ -210,96 +214,97 @@ func boot(ctx context.Context, s *scope) step.Result {
 		return r
 	}
 
-	return s.begin(ctx, job{what: drift.FirstBoot})
+	return s.startJob(ctx, job{action: drift.FirstBoot})
 }
 
-// converge brings the fleet's configuration to a host that has another one, and brings
-// back what it has lost, under a permit of its fleet.
+// converge pushes the fleet's configuration to a host that has another one, and repairs the parts
+// that a host has lost. Both need a permit of the fleet.
 func converge(ctx context.Context, s *scope) step.Result {
-	if s.running().Pushes() {
-		return s.busy()
+	if s.runningAction().IsPush() {
+		return s.waitForJob()
 	}
 
-	permit := s.permit()
+	permit := s.openPermit()
 
 	switch running := s.status.Push; {
 	case running == nil:
 	case running.What == string(drift.OSUpdate):
-		// It goes on to its end, whatever is wanted by now: the host is on its way.
-		if result := s.updateOS(ctx); !result.IsDone() {
+		// A started update runs to its end, even if the desired state has changed.
+		if result := s.continueOSUpdate(ctx); !result.IsDone() {
 			return result
 		}
 
-		permit = s.permit()
+		permit = s.openPermit()
 	default:
 		if running.Hash == s.hash {
-			return s.begin(ctx, job{what: drift.Action(running.What), permit: running.Permit})
+			return s.startJob(ctx, job{action: drift.Action(running.What), permit: running.Permit})
 		}
 
-		// The program is another one than began it: what it brings has to have its own turn.
+		// A process with another configuration started the push. The new configuration needs its own permit.
 		s.status.LastPermit, s.status.Push = max(s.status.LastPermit, running.Permit), nil
-		permit = s.permit()
+		permit = s.openPermit()
 	}
 
-	if s.asksVersion() {
-		return s.begin(ctx, job{what: drift.Probe})
+	if s.needsOSVersion() {
+		return s.startJob(ctx, job{action: drift.Probe})
 	}
 
-	return s.decide(ctx, permit)
+	return s.runAction(ctx, permit)
 }
 
-// asksVersion says whether nobody knows yet what the host's operating system is, and its fleet
-// names one.
-func (s *scope) asksVersion() bool {
+// needsOSVersion returns true if the fleet names a version of the operating system and the host's
+// version is not known yet.
+func (s *scope) needsOSVersion() bool {
 	return s.desired().OSVersion != "" && s.status.OSVersion == "" && s.status.FailureReason == "" &&
-		s.running() == "" && s.status.HostConfigHash != "" && s.untilContact() <= 0
+		s.runningAction() == "" && s.status.HostConfigHash != "" && s.contactDelay() <= 0
 }
 
-// decide does what is due now, if there is a permit for it.
-func (s *scope) decide(ctx context.Context, permit *v1alpha1.HostPermit) step.Result {
+// runAction starts the action that the host needs if the host has a permit for it.
+func (s *scope) runAction(ctx context.Context, permit *v1alpha1.HostPermit) step.Result {
 	d := drift.Decide(s.status, s.desired(), s.Settings.Policy, s.Clock.Now())
-	s.heal(d)
+	s.clearFailure(d)
 
 	switch {
-	case d.Do == drift.Nothing:
-		s.giveBack(permit)
+	case d.Action == drift.Nothing:
+		s.returnPermit(permit)
 
 		return step.Done()
-	case d.Do == drift.Terminal || d.Do == drift.Wait:
-		s.giveBack(permit)
-		r, _ := s.held(d)
+	case d.Action == drift.Terminal || d.Action == drift.Wait:
+		s.returnPermit(permit)
+		r, _ := s.blockedResult(d)
 
 		return r
 	case permit == nil:
-		return step.Steady(safety, reasonPermit, fmt.Sprintf("%s is due when fleet %s lets the host have it", d.Do, s.fleet.Name))
-	case permit.Hash != s.desired().Target() || s.fleet.Spec.Paused || permit.What != string(d.Do):
-		s.giveBack(permit)
+		return step.WaitReady(resyncInterval, reasonPermit, fmt.Sprintf("%s waits for a permit of fleet %s", d.Action, s.fleet.Name))
+	case permit.Hash != s.desired().Target() || s.fleet.Spec.Paused || permit.What != string(d.Action):
+		s.returnPermit(permit)
 
-		return step.Steady(lookAgain, reasonPermit, fmt.Sprintf("%s is due, and the permit is not for it", d.Do))
+		return step.WaitReady(retryInterval, reasonPermit, fmt.Sprintf(
+			"%s waits for another permit: the fleet is paused, or the permit is for another action or configuration", d.Action))
 	}
 
-	// A probe that runs is soon over, and wakes the host.
-	if s.running() != "" {
-		return s.busy()
+	// A running probe ends soon and enqueues the host.
+	if s.runningAction() != "" {
+		return s.waitForJob()
 	}
 
-	if d.Do == drift.OSUpdate {
-		return s.beginOS(ctx, permit)
+	if d.Action == drift.OSUpdate {
+		return s.startOSUpdate(ctx, permit)
 	}
 
-	return s.begin(ctx, job{what: d.Do, permit: permit.Number})
+	return s.startJob(ctx, job{action: d.Action, permit: permit.Number})
 }
 
-// heal clears a failure that another configuration may fix.
-func (s *scope) heal(d drift.Decision) {
-	if d.Heal {
+// clearFailure clears a failure that another configuration may fix.
+func (s *scope) clearFailure(d drift.Decision) {
+	if d.ShouldClearFailure {
 		s.status.FailureReason, s.status.FailureMessage = "", ""
 		s.status.UpdateAttempts, s.status.BootstrapAttempts = 0, 0
 	}
 }
 
-// permit is the permit that the host has got and not used up; nil for none.
-func (s *scope) permit() *v1alpha1.HostPermit {
+// openPermit returns the permit that the host has and has not used up, or nil.
+func (s *scope) openPermit() *v1alpha1.HostPermit {
 	for i := range s.fleet.Status.Permits {
 		permit := &s.fleet.Status.Permits[i]
 		if permit.Host == s.obj.GetName() && permit.Number > s.status.LastPermit {
@@ -310,43 +315,44 @@ func (s *scope) permit() *v1alpha1.HostPermit {
 	return nil
 }
 
-func (s *scope) giveBack(permit *v1alpha1.HostPermit) {
+func (s *scope) returnPermit(permit *v1alpha1.HostPermit) {
 	if permit != nil {
 		s.status.LastPermit = permit.Number
 	}
 }
 
-// held says why nothing is pushed now, if nothing is.
-func (s *scope) held(d drift.Decision) (step.Result, bool) {
-	switch d.Do {
+// blockedResult returns the step's result and true if the host failed terminally or backs off.
+func (s *scope) blockedResult(d drift.Decision) (step.Result, bool) {
+	switch d.Action {
 	case drift.Terminal:
 		return step.Stall(s.status.FailureReason, s.status.FailureMessage), true
 	case drift.Wait:
-		after := d.Until.Sub(s.Clock.Now())
+		delay := d.RetryTime.Sub(s.Clock.Now())
 		if s.status.ContactAttempts > 0 {
-			return step.Wait(after, s.status.ContactReason, s.contactWords()), true
+			return step.Wait(delay, s.status.ContactReason, s.contactMessage()), true
 		}
 
-		words := fmt.Sprintf("the host refused configuration %.12s, attempt %d: it is tried again at %s",
-			s.status.FailedHostConfigHash, d.Attempts, d.Until.UTC().Format(time.RFC3339))
+		message := fmt.Sprintf("the host refused configuration %.12s (attempt %d): the next attempt is at %s",
+			s.status.FailedHostConfigHash, d.Attempts, d.RetryTime.UTC().Format(time.RFC3339))
 
-		return step.Wait(after, reasonBackingOff, words), true
+		return step.Wait(delay, reasonBackingOff, message), true
 	default:
 		return step.Done(), false
 	}
 }
 
-func (s *scope) contactWords() string {
+func (s *scope) contactMessage() string {
 	since := s.status.UnreachableSince
 	if since == nil {
 		return s.status.ContactMessage
 	}
 
-	return fmt.Sprintf("the host can't be reached since %s: %s", since.UTC().Format(time.RFC3339), s.status.ContactMessage)
+	return fmt.Sprintf("the host has been unreachable since %s: %s", since.UTC().Format(time.RFC3339), s.status.ContactMessage)
 }
 
-// untilContact is how long it is until a host that can't be reached is tried again.
-func (s *scope) untilContact() time.Duration {
+// contactDelay returns the time until the next attempt to reach a host that was unreachable. It
+// returns 0 if the host was reachable.
+func (s *scope) contactDelay() time.Duration {
 	if s.status.ContactAttempts == 0 || s.status.LastContactTime == nil {
 		return 0
 	}
@@ -356,38 +362,39 @@ func (s *scope) untilContact() time.Duration {
 	return until.Sub(s.Clock.Now())
 }
 
-// running is what the pool does at the host; empty for nothing.
-func (s *scope) running() drift.Action { return s.WorkerPool.runs(s.obj.GetUID()) }
+// runningAction returns the action that the pool runs on the host, or an empty string if none.
+func (s *scope) runningAction() drift.Action { return s.WorkerPool.runningAction(s.obj.GetUID()) }
 
-// busy waits for work at the host, which wakes it when it is over. A host that carries
-// machines goes on doing so.
-func (s *scope) busy() step.Result {
-	words := fmt.Sprintf("%s runs at the host", s.running())
+// waitForJob waits for the job on the host, which enqueues the host when it ends. A bootstrapped
+// host that is reachable stays ready meanwhile.
+func (s *scope) waitForJob() step.Result {
+	message := fmt.Sprintf("%s is running on the host", s.runningAction())
 	if s.status.Bootstrapped && s.status.UnreachableSince == nil {
-		return step.Steady(safety, reasonPushing, words)
+		return step.WaitReady(resyncInterval, reasonPushing, message)
 	}
 
-	return step.Wait(safety, reasonPushing, words)
+	return step.Wait(resyncInterval, reasonPushing, message)
 }
 
-// inspect asks the host, from time to time, whether it is as it was left.
+// inspect probes the host when its probe is due.
 func inspect(ctx context.Context, s *scope) step.Result {
 	switch {
-	case s.Settings.ProbeInterval <= 0 || s.hash == "" || s.running() != "":
+	case s.Settings.ProbeInterval <= 0 || s.hash == "" || s.runningAction() != "":
 		return step.Done()
-	case s.probeDue() > 0 && s.status.ContactAttempts > 0:
-		return step.Wait(s.probeDue(), s.status.ContactReason, s.contactWords())
-	case s.probeDue() > 0:
+	case s.probeDelay() > 0 && s.status.ContactAttempts > 0:
+		return step.Wait(s.probeDelay(), s.status.ContactReason, s.contactMessage())
+	case s.probeDelay() > 0:
 		return step.Done()
 	}
 
-	return s.begin(ctx, job{what: drift.Probe})
+	return s.startJob(ctx, job{action: drift.Probe})
 }
 
-// probeDue is how long it is until the host is probed: the interval, a tenth more or less,
-// so that hosts that were pushed to together are not all asked together.
-func (s *scope) probeDue() time.Duration {
-	if wait := s.untilContact(); s.status.ContactAttempts > 0 {
+// probeDelay returns the time until the host's next probe. The interval varies by up to 10 % from
+// host to host, so that hosts that were pushed to at the same time are not all probed at the same
+// time.
+func (s *scope) probeDelay() time.Duration {
+	if wait := s.contactDelay(); s.status.ContactAttempts > 0 {
 		return wait
 	}
 
@@ -398,145 +405,147 @@ func (s *scope) probeDue() time.Duration {
 
 	const least, spread = 0.9, 0.2
 
-	interval := float64(s.Settings.ProbeInterval) * (least + spread*share(string(s.obj.GetUID())+last.String()))
+	interval := float64(s.Settings.ProbeInterval) * (least + spread*hashFraction(string(s.obj.GetUID())+last.String()))
 
 	return last.Add(time.Duration(interval)).Sub(s.Clock.Now())
 }
 
-// rest waits for the next probe, or for its credential to be renewed.
-func rest(_ context.Context, s *scope) step.Result {
-	var next time.Duration
+// scheduleNext requeues the host for its next probe, or for the renewal of its credential if that
+// is sooner.
+func scheduleNext(_ context.Context, s *scope) step.Result {
+	var delay time.Duration
 	if s.Settings.ProbeInterval > 0 {
-		next = max(s.probeDue(), time.Second)
+		delay = max(s.probeDelay(), time.Second)
 	}
 
-	if s.status.NodeCredential != nil && credentialed(s) {
-		if renewal := max(s.untilRenewal(), time.Second); next == 0 || renewal < next {
-			next = renewal
+	if s.status.NodeCredential != nil && needsCredential(s) {
+		if renewal := max(s.renewalDelay(), time.Second); delay == 0 || renewal < delay {
+			delay = renewal
 		}
 	}
 
-	if next == 0 {
+	if delay == 0 {
 		return step.Done()
 	}
 
-	return step.Steady(next, "Ready", "the host has its fleet's configuration")
+	return step.WaitReady(delay, "Ready", "the host has its fleet's configuration")
 }
 
-// begin hands work to the pool. What is pushed is on record before.
-func (s *scope) begin(ctx context.Context, work job) step.Result {
+// startJob hands a job to the pool. A push is recorded in the status before it starts.
+func (s *scope) startJob(ctx context.Context, work job) step.Result {
 	access, err := s.Kind.Access(ctx, s.Secrets, s.obj)
-	if err == nil && work.what != drift.Greet && work.what != drift.Leave {
-		access.Kubeconfig = s.placeholder()
-		work.plan, err = s.Kind.Plan(ctx, s.Secrets, s.obj, access)
+	if err == nil && work.action != drift.Connect && work.action != drift.RemoveCredential {
+		access.Kubeconfig = s.placeholderKubeconfig()
+		work.plan, err = s.Kind.RenderPlan(ctx, s.Secrets, s.obj, access)
 	}
 
 	if err != nil {
-		return s.unable(err, work)
+		return s.recordCannotStart(err, work)
 	}
 
-	s.asks(access, &work)
+	s.addOSQuery(access, &work)
 
 	work.target = ssh.Target{
 		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
-		PrivateKey: access.PrivateKey, Password: access.Password, Trust: s.Kind.HostKeys(s.obj).Or(s.status.SSHHostKey),
+		PrivateKey: access.PrivateKey, Password: access.Password, Trust: s.Kind.HostKeys(s.obj).TrustOr(s.status.SSHHostKey),
 	}
-	work.hash, work.refuses, work.has = s.hash, s.desired().Target(), digests(s.status.Parts)
-	work.enqueue = s.done.For(client.ObjectKeyFromObject(s.obj))
+	work.hash, work.refusalTarget, work.appliedDigests = s.hash, s.desired().Target(), toDigests(s.status.Parts)
+	work.enqueue = s.finishedJobs.EnqueueFunc(client.ObjectKeyFromObject(s.obj))
 
-	if work.what.Pushes() {
-		work.drifted = push.Drifted(work.plan, work.has, states(s.status.LostParts))
+	if work.action.IsPush() {
+		work.drifted = push.FindDrifted(work.plan, work.appliedDigests, lostStates(s.status.LostParts))
 
-		if credentialed(s) && pushesKubeconfig(work) {
-			if result := s.issue(ctx, &work, access); !result.IsDone() {
+		if needsCredential(s) && hasKubeconfigPart(work) {
+			if result := s.issueCredential(ctx, &work, access); !result.IsDone() {
 				return result
 			}
 		}
 
-		if err := s.record(ctx, work); err != nil {
+		if err := s.recordPush(ctx, work); err != nil {
 			return step.Fail(err)
 		}
 	}
 
-	if !s.WorkerPool.begin(s.obj.GetUID(), work) {
-		return step.Wait(lookAgain, reasonPushing, fmt.Sprintf("%s is about to begin", work.what))
+	if !s.WorkerPool.startJob(s.obj.GetUID(), work) {
+		return step.Wait(retryInterval, reasonPushing, fmt.Sprintf("%s is about to start", work.action))
 	}
 
-	switch work.what {
+	switch work.action {
 	case drift.Probe:
-		return step.Done() // it goes on beside
+		return step.Done() // the probe runs in the pool
 	case drift.OSUpdate:
-		return step.Wait(safety, s.reasonOS(), s.wordsOS())
+		return step.Wait(resyncInterval, s.osReason(), s.osMessage())
 	default:
-		return s.busy()
+		return s.waitForJob()
 	}
 }
 
-// asks has the host asked for the version of its operating system beside all else, where its
-// fleet names one.
-func (s *scope) asks(access Access, work *job) {
-	if work.what != drift.OSUpdate && s.desired().OSVersion != "" && (work.what == drift.Probe || work.what.Pushes()) {
-		work.ask = OSAsk{Step: OSVersion}
+// addOSQuery adds a query of the operating system's version to a push or probe, if the fleet names
+// a version.
+func (s *scope) addOSQuery(access Access, work *job) {
+	if work.action != drift.OSUpdate && s.desired().OSVersion != "" && (work.action == drift.Probe || work.action.IsPush()) {
+		work.osQuery = OSQuery{Step: OSVersion}
 	}
 
-	if work.ask.Step != "" {
+	if work.osQuery.Step != "" {
 		var ok bool
-		if work.os, ok = s.Kind.AskOS(s.obj, access, work.ask); !ok {
-			work.ask = OSAsk{}
+		if work.osScript, ok = s.Kind.RenderOSQuery(s.obj, access, work.osQuery); !ok {
+			work.osQuery = OSQuery{}
 		}
 	}
 }
 
-// record writes down that a push begins. From now on the host has no whole configuration.
-func (s *scope) record(ctx context.Context, work job) error {
+// recordPush records that a push starts. From then on the host counts as having no complete
+// configuration.
+func (s *scope) recordPush(ctx context.Context, work job) error {
 	started := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
 	if s.status.Push != nil {
 		started = s.status.Push.Started
 	}
 
-	s.status.Push = &v1alpha1.HostPush{Permit: work.permit, Hash: work.hash, What: string(work.what), Started: started}
+	s.status.Push = &v1alpha1.HostPush{Permit: work.permit, Hash: work.hash, What: string(work.action), Started: started}
 	s.status.HostConfigHash = ""
 
-	return step.Save(ctx)
+	return step.SaveStatus(ctx)
 }
 
-// unable is work that can't even begin, as for want of a Secret: the host is no worse for
-// it, and its permit goes to another.
-func (s *scope) unable(err error, work job) step.Result {
-	if work.what == drift.OSUpdate {
-		return s.unableOS(err)
+// recordCannotStart records that a job could not start, for example because a Secret is missing.
+// This does not count as a refusal. The permit is used up, so that another host can get one.
+func (s *scope) recordCannotStart(err error, work job) step.Result {
+	if work.action == drift.OSUpdate {
+		return s.recordOSQueryFailed(err)
 	}
 
-	if errclass.Of(err) == errclass.Transient {
+	if errclass.ClassOf(err) == errclass.Transient {
 		return step.Fail(err)
 	}
 
 	now := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
 	s.status.LastContactTime, s.status.ContactMessage = &now, err.Error()
-	s.status.ContactReason = errclass.Reason(err, "Misconfigured")
+	s.status.ContactReason = errclass.ReasonOf(err, "Misconfigured")
 	s.status.ContactAttempts++
 	s.status.LastPermit = max(s.status.LastPermit, work.permit)
 	s.status.Push = nil
 
-	return step.Wait(s.untilContact(), s.status.ContactReason, err.Error())
+	return step.Wait(s.contactDelay(), s.status.ContactReason, err.Error())
 }
 
-// release gives the host back when nothing of ours is at work there.
+// release releases the host after its job, if any, has ended.
 func release(ctx context.Context, s *scope) step.Result {
-	if s.running() != "" {
+	if s.runningAction() != "" {
 		s.WorkerPool.cancel(s.obj.GetUID())
 
-		return step.Wait(lookAgain, reasonPushing, "work at the host is being ended")
+		return step.Wait(retryInterval, reasonPushing, "waiting for the canceled job on the host to end")
 	}
 
-	s.WorkerPool.forget(s.obj.GetUID())
+	s.WorkerPool.deleteFinished(s.obj.GetUID())
 	s.status.Push = nil
 
 	return s.Kind.Release(ctx, s.obj)
 }
 
-// digests are the parts that a host is known to have, as package push takes them.
-func digests(parts []v1alpha1.HostPart) []plan.Digest {
+// toDigests converts the recorded parts of a host to the form that package push takes.
+func toDigests(parts []v1alpha1.HostPart) []plan.Digest {
 	var out []plan.Digest
 	for _, part := range parts {
 		out = append(out, plan.Digest{Label: part.Label, SHA256: part.SHA256})

@@ -11,33 +11,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/nodecert"
 )
 
-// wanted are the credentials that are on their way, by host. They are in memory alone.
-type wanted struct {
+// pendingCredentials holds the credentials that are not on their host yet, by host. They exist only
+// in memory.
+type pendingCredentials struct {
 	mu    sync.Mutex
-	hosts map[types.NamespacedName]*nodecert.Wanted
+	hosts map[types.NamespacedName]*nodecert.PendingCredential
 }
 
-func (w *wanted) get(host types.NamespacedName) *nodecert.Wanted {
+func (w *pendingCredentials) get(host types.NamespacedName) *nodecert.PendingCredential {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	return w.hosts[host]
 }
 
-// set keeps a credential; nil forgets it.
-func (w *wanted) set(host types.NamespacedName, to *nodecert.Wanted) {
+// set stores the credential of a host. A nil credential deletes the entry.
+func (w *pendingCredentials) set(host types.NamespacedName, pending *nodecert.PendingCredential) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if to == nil {
+	if pending == nil {
 		delete(w.hosts, host)
 
 		return
 	}
 
 	if w.hosts == nil {
-		w.hosts = map[types.NamespacedName]*nodecert.Wanted{}
+		w.hosts = map[types.NamespacedName]*nodecert.PendingCredential{}
 	}
 
-	w.hosts[host] = to
+	w.hosts[host] = pending
 }

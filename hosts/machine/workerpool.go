@@ -19,73 +19,75 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 )
 
-// job is work at one host, beside its reconcile.
+// job is work on one host that runs outside the reconcile.
 type job struct {
-	what   drift.Action
+	action drift.Action
 	target ssh.Target
-	// plan, hash and labels of what is pushed; plan alone for a probe.
+	// plan, hash and drifted labels of what is pushed. A probe has only a plan.
 	plan    plan.Plan
 	hash    string
 	drifted []string
-	// has are the digests of what the host got last.
-	has []plan.Digest
-	// leave is run by a Leave.
-	leave plan.Part
-	// target that is refused where what is pushed is.
-	refuses string
-	// os asks the host about its operating system, and ask is what; empty where it is not asked.
-	os  plan.Part
-	ask OSAsk
-	// credential that the plan brings to the host; nil for none of ours.
+	// appliedDigests are the digests of the parts that the host got last.
+	appliedDigests []plan.Digest
+	// removal is the script that a RemoveCredential runs.
+	removal plan.Part
+	// refusalTarget is the target that is recorded as refused if the host refuses the push.
+	refusalTarget string
+	// osScript queries the host's operating system for osQuery. Both are empty if the host is not
+	// queried.
+	osScript plan.Part
+	osQuery  OSQuery
+	// credential is the issued credential that the plan pushes, or nil.
 	credential *v1alpha1.HostNodeCredential
-	// permit that the job runs under; 0 for none.
+	// permit under which the job runs. It is 0 if there is none.
 	permit int64
-	// enqueue asks for a pass over the host, when it is over.
+	// enqueue requests a reconcile of the host. It is called when the job has ended.
 	enqueue func()
 }
 
-// outcome is what became of a job, and how long it took.
+// outcome is the result of a job and its duration.
 type outcome struct {
 	drift.Outcome
 
-	took time.Duration
-	// target that it was done at.
+	duration time.Duration
+	// target of the job.
 	target ssh.Target
-	// credential that the job was to bring to the host.
+	// credential that the job was to push to the host.
 	credential *v1alpha1.HostNodeCredential
 }
 
-// WorkerPool does the work at hosts beside the reconciles: at most so many jobs at a time, and one
-// at a host. It is a runnable of a manager.
+// WorkerPool runs jobs on hosts outside the reconciles. It runs a limited number of jobs at the
+// same time, and at most one per host. It is a runnable of a manager.
 type WorkerPool struct {
 	dialer  *ssh.Dialer
 	clock   clock.PassiveClock
 	timeout time.Duration
 	slots   chan struct{}
 
-	mu   sync.Mutex
-	ctx  context.Context //nolint:containedctx // that of Start, for work that begins later
-	jobs map[types.UID]*entry
-	all  sync.WaitGroup
+	mu      sync.Mutex
+	ctx     context.Context //nolint:containedctx // the context of Start, for jobs that start later
+	jobs    map[types.UID]*entry
+	running sync.WaitGroup
 }
 
 type entry struct {
-	what   drift.Action
+	action drift.Action
 	cancel context.CancelFunc
-	// done is nil while the job runs.
-	done *outcome
+	// outcome is nil while the job runs.
+	outcome *outcome
 }
 
-// NewWorkerPool makes a pool that does so many jobs at a time, each script within a time.
-func NewWorkerPool(dialer *ssh.Dialer, clk clock.PassiveClock, most int, timeout time.Duration) *WorkerPool {
+// NewWorkerPool returns a pool that runs up to concurrency jobs at the same time. The timeout
+// applies to each script.
+func NewWorkerPool(dialer *ssh.Dialer, clk clock.PassiveClock, concurrency int, timeout time.Duration) *WorkerPool {
 	return &WorkerPool{
 		dialer: dialer, clock: clk, timeout: timeout,
-		slots: make(chan struct{}, max(1, most)), jobs: map[types.UID]*entry{},
+		slots: make(chan struct{}, max(1, concurrency)), jobs: map[types.UID]*entry{},
 	}
 }
 
-// Start lets work begin, until the context ends: then all is cut off where it is, and is
-// done again by whoever comes next.
+// Start accepts jobs until the context ends. Then it cancels the running jobs and waits for them.
+// The next leader runs them again.
 func (p *WorkerPool) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -97,17 +99,17 @@ func (p *WorkerPool) Start(ctx context.Context) error {
 	p.ctx = nil
 	p.mu.Unlock()
 
-	p.all.Wait()
+	p.running.Wait()
 
 	return nil
 }
 
-// NeedLeaderElection says that only the leader works.
+// NeedLeaderElection returns true, so that only the leader runs jobs.
 func (p *WorkerPool) NeedLeaderElection() bool { return true }
 
-// begin starts a job at a host that has none. It gives false where the pool does not work
-// yet, or no more.
-func (p *WorkerPool) begin(host types.UID, work job) bool {
+// startJob starts a job on a host. It returns false if the host already has a job, or if the pool
+// has not started or has stopped.
+func (p *WorkerPool) startJob(host types.UID, work job) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -116,16 +118,16 @@ func (p *WorkerPool) begin(host types.UID, work job) bool {
 	}
 
 	ctx, cancel := context.WithCancel(p.ctx)
-	e := &entry{what: work.what, cancel: cancel}
+	e := &entry{action: work.action, cancel: cancel}
 	p.jobs[host] = e
 
-	p.all.Go(func() {
+	p.running.Go(func() {
 		defer cancel()
 
-		out := p.do(ctx, work)
+		out := p.runJob(ctx, work)
 
 		p.mu.Lock()
-		e.done = &out
+		e.outcome = &out
 		p.mu.Unlock()
 
 		work.enqueue()
@@ -134,49 +136,50 @@ func (p *WorkerPool) begin(host types.UID, work job) bool {
 	return true
 }
 
-// outcome gives what became of a host's job; nil while it runs, and where there is none.
-func (p *WorkerPool) outcome(host types.UID) *outcome {
+// finishedOutcome returns the outcome of a host's job. It returns nil while the job runs, and if
+// there is no job.
+func (p *WorkerPool) finishedOutcome(host types.UID) *outcome {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	if e := p.jobs[host]; e != nil {
-		return e.done
+		return e.outcome
 	}
 
 	return nil
 }
 
-// knows says whether a host has a job, be it over or not.
-func (p *WorkerPool) knows(host types.UID) bool {
+// hasJob returns true if the host has a job that is running or finished.
+func (p *WorkerPool) hasJob(host types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	return p.jobs[host] != nil
 }
 
-// runs gives what runs at a host; empty for nothing.
-func (p *WorkerPool) runs(host types.UID) drift.Action {
+// runningAction returns the action that is running on the host, or an empty string if none is.
+func (p *WorkerPool) runningAction(host types.UID) drift.Action {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if e := p.jobs[host]; e != nil && e.done == nil {
-		return e.what
+	if e := p.jobs[host]; e != nil && e.outcome == nil {
+		return e.action
 	}
 
 	return ""
 }
 
-// forget drops a job that is over, when what became of it is on record.
-func (p *WorkerPool) forget(host types.UID) {
+// deleteFinished drops a finished job. Call it after the outcome is saved.
+func (p *WorkerPool) deleteFinished(host types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if e := p.jobs[host]; e != nil && e.done != nil {
+	if e := p.jobs[host]; e != nil && e.outcome != nil {
 		delete(p.jobs, host)
 	}
 }
 
-// cancel cuts off a host's job. It is over a little later.
+// cancel cancels a host's job. The job ends some time after cancel returns.
 func (p *WorkerPool) cancel(host types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,30 +189,31 @@ func (p *WorkerPool) cancel(host types.UID) {
 	}
 }
 
-func (p *WorkerPool) do(ctx context.Context, work job) outcome {
+func (p *WorkerPool) runJob(ctx context.Context, work job) outcome {
 	out := outcome{Outcome: drift.Outcome{
-		Action: work.what, Plan: work.plan, Hash: work.hash, Target: work.refuses, Permit: work.permit, Has: work.has,
+		Action: work.action, Plan: work.plan, Hash: work.hash, Target: work.refusalTarget,
+		Permit: work.permit, AppliedDigests: work.appliedDigests,
 	}, credential: work.credential, target: ssh.Target{Address: work.target.Address, Fallbacks: work.target.Fallbacks}}
 
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
 	case <-ctx.Done():
-		out.Err, out.At = ctx.Err(), p.clock.Now()
+		out.Err, out.Time = ctx.Err(), p.clock.Now()
 
 		return out
 	}
 
 	start := p.clock.Now()
-	p.work(ctx, work, &out)
-	out.At = p.clock.Now()
-	out.took = out.At.Sub(start)
+	p.runOnHost(ctx, work, &out)
+	out.Time = p.clock.Now()
+	out.duration = out.Time.Sub(start)
 
 	return out
 }
 
-func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
-	if work.what == drift.Greet && work.target.Empty() {
+func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
+	if work.action == drift.Connect && work.target.IsEmpty() {
 		out.HostKey, out.Err = p.dialer.HostKey(ctx, work.target)
 
 		return
@@ -221,42 +225,42 @@ func (p *WorkerPool) work(ctx context.Context, work job, out *outcome) {
 
 		return
 	}
-	defer conn.Close() //nolint:errcheck // what matters has been heard
+	defer conn.Close() //nolint:errcheck // all output was read before
 
-	// A connection does not know of contexts between scripts.
+	// Between scripts, the connection does not watch the context.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
 	out.HostKey, out.Address = conn.HostKey(), conn.Address()
 	options := push.Options{Timeout: p.timeout, Clock: p.clock}
 
-	switch work.what {
-	case drift.Greet:
-	case drift.Leave:
+	switch work.action {
+	case drift.Connect:
+	case drift.RemoveCredential:
 		_, out.Err = conn.Run(ctx, ssh.Script{
-			Label: work.leave.Label, Input: strings.NewReader(work.leave.Input()), Timeout: p.timeout,
+			Label: work.removal.Label, Input: strings.NewReader(work.removal.Input()), Timeout: p.timeout,
 		})
 	case drift.OSUpdate:
-		p.askOS(ctx, conn, work, options, out)
+		p.queryOS(ctx, conn, work, options, out)
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:
-		out.Result = push.FirstBoot(ctx, conn, work.plan, options)
+		out.Result = push.ApplyAll(ctx, conn, work.plan, options)
 	default:
-		out.Result = push.Drift(ctx, conn, work.plan, work.drifted, options)
+		out.Result = push.ApplyDrifted(ctx, conn, work.plan, work.drifted, options)
 		if out.Result.Err == nil && len(work.plan.DriftSteps(work.drifted...)) == 0 {
-			out.Result.Lost, out.Result.Err = lost(ctx, conn, work.plan, options)
+			out.Result.LostParts, out.Result.Err = probeLostParts(ctx, conn, work.plan, options)
 		}
 	}
 
-	if work.ask.Step == OSVersion && out.Failure() == nil {
-		out.OSVersion = p.versionOf(ctx, conn, work)
+	if work.osQuery.Step == OSVersion && out.Failure() == nil {
+		out.OSVersion = p.queryOSVersion(ctx, conn, work)
 	}
 }
 
-// lost asks a host to which nothing was pushed: it is not called converged unasked, as it
-// may be one that was cut off before it could be.
-func lost(ctx context.Context, conn *ssh.Conn, p plan.Plan, options push.Options) ([]string, error) {
+// probeLostParts probes a host to which nothing was pushed. Without a probe the host must not count
+// as converged, because an earlier push may have been interrupted before it verified the host.
+func probeLostParts(ctx context.Context, conn *ssh.Conn, p plan.Plan, options push.Options) ([]string, error) {
 	states, err := push.Probe(ctx, conn, p, options)
 	if err != nil {
 		return nil, err

@@ -32,113 +32,114 @@ import (
 )
 
 const (
-	// userPrefix and group are whom the API server takes the certificate's holder for.
+	// userPrefix and nodeGroup make the API server identify the certificate's holder as a Node.
 	userPrefix = "system:node:"
-	group      = "system:nodes"
+	nodeGroup  = "system:nodes"
 
-	// maxCertificate bounds what is read of another cluster's word.
-	maxCertificate = 64 << 10
-	// patience is how long a cluster may take to sign.
-	patience = 2 * time.Minute
+	// maxCertificateSize limits the size of a certificate that another cluster returns.
+	maxCertificateSize = 64 << 10
+	// signTimeout is how long a cluster may take to sign a request.
+	signTimeout = 2 * time.Minute
 )
 
-// Reasons of Advance's errors that a person has to do something about.
+// Reasons of the errors of Advance that a person has to fix.
 const (
 	ReasonForbidden = "NodeCredentialForbidden"
 	ReasonRefused   = "NodeCredentialRefused"
 	ReasonNotSigned = "NodeCredentialNotSigned"
 )
 
-// Issued is a credential that a host can be given.
-type Issued struct {
+// Credential is a credential that was issued for a host.
+type Credential struct {
 	Kubeconfig log.Secret
-	// From and Until it holds.
-	From, Until time.Time
+	// NotBefore and NotAfter limit its validity.
+	NotBefore, NotAfter time.Time
 }
 
-// Wanted is a credential that is on its way.
-type Wanted struct {
-	// Issued is what has come of it; nil before.
-	Issued *Issued
+// PendingCredential is a credential that is being issued.
+type PendingCredential struct {
+	// Credential is the result. It is nil until the cluster has signed the request.
+	Credential *Credential
 
 	node, name   string
 	key, request []byte
-	asked        time.Time
+	requestedAt  time.Time
 }
 
-// New makes the key of a Node's credential.
-func New(node string, now time.Time) (*Wanted, error) {
+// New creates the private key and the certificate request of a Node's credential.
+func New(node string, now time.Time) (*PendingCredential, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make key of node %s: %w", node, err)
+		return nil, fmt.Errorf("generate key of node %s: %w", node, err)
 	}
 
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("make key of node %s: %w", node, err)
+		return nil, fmt.Errorf("encode key of node %s: %w", node, err)
 	}
 
 	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: userPrefix + node, Organization: []string{group}},
+		Subject: pkix.Name{CommonName: userPrefix + node, Organization: []string{nodeGroup}},
 	}, key)
 	if err != nil {
-		return nil, fmt.Errorf("make request of node %s: %w", node, err)
+		return nil, fmt.Errorf("create certificate request of node %s: %w", node, err)
 	}
 
 	const short = 5
 
 	sum := sha256.Sum256(request)
 
-	return &Wanted{
-		node: node, name: "hyperfleet-" + node + "-" + hex.EncodeToString(sum[:short]), asked: now,
+	return &PendingCredential{
+		node: node, name: "hyperfleet-" + node + "-" + hex.EncodeToString(sum[:short]), requestedAt: now,
 		key:     pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 		request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: request}),
 	}, nil
 }
 
-// Advance does what can be done now for the credential to be signed, for a lifetime, by the
-// cluster that a kubeconfig leads to. Without an error, and while Issued is nil, it is to be
-// called again in a second or two. What a person has to change is of class Configuration.
-func (w *Wanted) Advance(ctx context.Context, data []byte, lifetime time.Duration, now time.Time) error {
-	if w.Issued != nil {
+// Advance does the next step of issuing a credential of the given lifetime, in the cluster of the
+// kubeconfig. It approves the request itself. If it returns no error and Credential is still nil,
+// call Advance again after one or two seconds. Errors that a person has to fix are of class
+// Configuration.
+func (w *PendingCredential) Advance(ctx context.Context, data []byte, lifetime time.Duration, now time.Time) error {
+	if w.Credential != nil {
 		return nil
 	}
 
-	cluster, end, err := kubeconfig.Connect(data, kubeconfig.Kinds{
-		Add: []func(*runtime.Scheme) error{certificatesv1.AddToScheme},
-		Known: map[schema.GroupVersionKind]meta.RESTScope{
+	cluster, closeClient, err := kubeconfig.Connect(data, kubeconfig.Kinds{
+		AddToScheme: []func(*runtime.Scheme) error{certificatesv1.AddToScheme},
+		Scopes: map[schema.GroupVersionKind]meta.RESTScope{
 			certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"): meta.RESTScopeRoot,
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
-	defer end()
+	defer closeClient()
 
-	object, err := w.requested(ctx, cluster, lifetime)
+	object, err := w.ensureRequest(ctx, cluster, lifetime)
 	if err != nil {
 		return err
 	}
 
 	if len(object.Status.Certificate) > 0 {
-		return w.take(data, object.Status.Certificate)
+		return w.acceptCertificate(data, object.Status.Certificate)
 	}
 
-	if err := refused(object); err != nil {
+	if err := checkRefused(object); err != nil {
 		return err
 	}
 
-	if now.Sub(w.asked) > patience {
+	if now.Sub(w.requestedAt) > signTimeout {
 		return errclass.New(errclass.Configuration, ReasonNotSigned,
-			"certificate signing request %s is not signed: the cluster has to sign for %s", w.name,
+			"certificate signing request %s was not signed in time: the cluster must have a signer for %s", w.name,
 			certificatesv1.KubeAPIServerClientKubeletSignerName)
 	}
 
 	return w.approve(ctx, cluster, object)
 }
 
-// requested makes the request, or reads how it stands.
-func (w *Wanted) requested(
+// ensureRequest creates the certificate signing request, or reads it if it exists.
+func (w *PendingCredential) ensureRequest(
 	ctx context.Context, cluster client.Client, lifetime time.Duration,
 ) (*certificatesv1.CertificateSigningRequest, error) {
 	object := &certificatesv1.CertificateSigningRequest{
@@ -156,36 +157,38 @@ func (w *Wanted) requested(
 	}
 
 	if err != nil {
-		return nil, w.failed("make certificate signing request", err)
+		return nil, w.callError("create certificate signing request", err)
 	}
 
 	return object, nil
 }
 
-// failed is an error of a call, with what to do where the user may not make it.
-func (w *Wanted) failed(what string, err error) error {
+// callError wraps the error of a call. If the call was forbidden, the error names the fix.
+func (w *PendingCredential) callError(operation string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return errclass.New(errclass.Configuration, ReasonForbidden, "%s %s: the kubeconfig's user may not: give it the rights "+
-			"that the guide to hosts names", what, w.name)
+		return errclass.New(errclass.Configuration, ReasonForbidden, "%s %s: forbidden: give the kubeconfig's user the RBAC "+
+			"permissions that the hosts guide lists", operation, w.name)
 	}
 
-	return fmt.Errorf("%s %s: %w", what, w.name, kubeconfig.Answered(err))
+	return fmt.Errorf("%s %s: %w", operation, w.name, kubeconfig.RedactError(err))
 }
 
-// refused says whether somebody, or the signer, has said no.
-func refused(object *certificatesv1.CertificateSigningRequest) error {
+// checkRefused returns an error if the request was denied or its signing failed.
+func checkRefused(object *certificatesv1.CertificateSigningRequest) error {
 	for _, c := range object.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
 			return errclass.New(errclass.Configuration, ReasonRefused,
-				"certificate signing request %s was refused: see why with kubectl describe csr %s", object.Name, object.Name)
+				"certificate signing request %s was denied or failed: run kubectl describe csr %s for the reason", object.Name, object.Name)
 		}
 	}
 
 	return nil
 }
 
-// approve lets the signer sign.
-func (w *Wanted) approve(ctx context.Context, cluster client.Client, object *certificatesv1.CertificateSigningRequest) error {
+// approve approves the request, so that the signer signs it.
+func (w *PendingCredential) approve(
+	ctx context.Context, cluster client.Client, object *certificatesv1.CertificateSigningRequest,
+) error {
 	for _, c := range object.Status.Conditions {
 		if c.Type == certificatesv1.CertificateApproved {
 			return nil
@@ -194,61 +197,63 @@ func (w *Wanted) approve(ctx context.Context, cluster client.Client, object *cer
 
 	object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
-		Reason: "HyperFleetHost", Message: "asked for by HyperFleet for its host " + w.node,
+		Reason: "HyperFleetHost", Message: "requested by HyperFleet for host " + w.node,
 	})
 
-	// Where somebody else was faster, the next call sees it.
+	// If another client changed the request, the next call sees the change.
 	if err := cluster.SubResource("approval").Update(ctx, object); err != nil && !apierrors.IsConflict(err) {
-		return w.failed("approve certificate signing request", err)
+		return w.callError("approve certificate signing request", err)
 	}
 
 	return nil
 }
 
-// take makes the kubeconfig of a certificate, which has to be that of the key and of the Node.
-func (w *Wanted) take(data, certificate []byte) error {
-	if len(certificate) > maxCertificate {
-		return fmt.Errorf("read certificate of %s: it has %d bytes, more than %d", w.name, len(certificate), maxCertificate)
+// acceptCertificate builds the kubeconfig of a certificate. The certificate must be for the pending
+// key and Node.
+func (w *PendingCredential) acceptCertificate(data, certificate []byte) error {
+	if len(certificate) > maxCertificateSize {
+		return fmt.Errorf("read certificate of %s: its size of %d bytes exceeds the limit of %d",
+			w.name, len(certificate), maxCertificateSize)
 	}
 
-	leaf, err := w.leaf(certificate)
+	leaf, err := w.parseLeaf(certificate)
 	if err != nil {
 		return fmt.Errorf("read certificate of %s: %w", w.name, err)
 	}
 
-	text, err := kubeconfig.WithCertificate(data, certificate, w.key)
+	text, err := kubeconfig.NewWithClientCertificate(data, certificate, w.key)
 	if err != nil {
 		return err
 	}
 
-	w.Issued = &Issued{Kubeconfig: log.NewSecret(string(text)), From: leaf.NotBefore, Until: leaf.NotAfter}
+	w.Credential = &Credential{Kubeconfig: log.NewSecret(string(text)), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter}
 
 	return nil
 }
 
-var errOther = errors.New("it is not what was asked for: another key, or another name")
+var errMismatch = errors.New("the certificate is for another key or another name than requested")
 
-func (w *Wanted) leaf(certificate []byte) (*x509.Certificate, error) {
+func (w *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(certificate)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, errors.New("it is no certificate in PEM")
+		return nil, errors.New("it is not a PEM certificate")
 	}
 
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return nil, errors.New("it can't be parsed")
+		return nil, errors.New("the certificate can't be parsed")
 	}
 
-	asked, _ := pem.Decode(w.request)
+	requestBlock, _ := pem.Decode(w.request)
 
-	request, err := x509.ParseCertificateRequest(asked.Bytes)
+	request, err := x509.ParseCertificateRequest(requestBlock.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("parse our own request: %w", err)
+		return nil, fmt.Errorf("parse certificate request: %w", err)
 	}
 
 	key, ok := request.PublicKey.(*ecdsa.PublicKey)
 	if !ok || !key.Equal(leaf.PublicKey) || leaf.Subject.CommonName != userPrefix+w.node {
-		return nil, errOther
+		return nil, errMismatch
 	}
 
 	return leaf, nil

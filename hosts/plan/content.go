@@ -10,30 +10,30 @@ import (
 	"fmt"
 )
 
-// Content is what a part carries: a text or a program, with its digest, which is made
-// once.
+// Content is the text or program that a part carries, with its digest.
 type Content struct {
 	data string
 	sum  string
 }
 
-// Text is content that was rendered.
-func Text(text string) Content {
+// NewText returns the content of a rendered text.
+func NewText(text string) Content {
 	sum := sha256.Sum256([]byte(text))
 
 	return Content{data: text, sum: hex.EncodeToString(sum[:])}
 }
 
-// Binary is content that was built: a program or an archive. It keeps a copy.
-func Binary(data []byte) Content { return Text(string(data)) }
+// NewBinary returns the content of a program or an archive. It copies the data.
+func NewBinary(data []byte) Content { return NewText(string(data)) }
 
-// Size in bytes.
+// Size returns the size in bytes.
 func (c Content) Size() int { return len(c.data) }
 
-// String gives the content.
+// String returns the content.
 func (c Content) String() string { return c.data }
 
-// SHA256 in lower case hexadecimal; empty for no content.
+// SHA256 returns the SHA-256 digest in lower-case hexadecimal. It returns an empty string for empty
+// content.
 func (c Content) SHA256() string {
 	if c.Size() == 0 {
 		return ""
@@ -42,17 +42,17 @@ func (c Content) SHA256() string {
 	return c.sum
 }
 
-// Source is a file of the operator's that becomes content of plans.
+// Source is a file of the operator that becomes content of plans.
 type Source struct {
-	// Field of the configuration that names it, for errors.
+	// Field is the configuration field that names the file. It is used in errors.
 	Field string
-	// Path; empty: there is none, and the content stays as it is.
-	Path string
-	Into *Content
+	// Path of the file. If it is empty, ReadFiles leaves the content unchanged.
+	Path   string
+	Target *Content
 }
 
-// ReadFiles reads files into contents: all that can be read, and an error for each that
-// can't.
+// ReadFiles reads files into contents. It reads as many files as possible and returns one joined
+// error for those that can't be read.
 func ReadFiles(read func(path string) ([]byte, error), files ...Source) error {
 	var errs []error
 
@@ -68,7 +68,7 @@ func ReadFiles(read func(path string) ([]byte, error), files ...Source) error {
 			continue
 		}
 
-		*file.Into = Binary(data)
+		*file.Target = NewBinary(data)
 	}
 
 	return errors.Join(errs...)

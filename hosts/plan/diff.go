@@ -5,50 +5,50 @@ package plan
 
 import "slices"
 
-// What happened to a part.
-type What string
+// ChangeKind says how a part differs.
+type ChangeKind string
 
 const (
 	// Added is a part that the host does not have yet.
-	Added What = "added"
-	// Changed is a part that the host has in another version.
-	Changed What = "changed"
-	// Removed is a part that the host has and the plan has not. Nothing undoes it.
-	Removed What = "removed"
+	Added ChangeKind = "added"
+	// Changed is a part of which the host has another version.
+	Changed ChangeKind = "changed"
+	// Removed is a part that the host has but the plan does not. It stays on the host.
+	Removed ChangeKind = "removed"
 )
 
-// Change is one difference between what a host should have and what it has.
+// Change is one difference between the desired and the actual parts of a host.
 type Change struct {
-	Label string `json:"label"`
-	What  What   `json:"what"`
+	Label string     `json:"label"`
+	Kind  ChangeKind `json:"what"`
 }
 
-// Diff names the parts that differ, in the order of the desired ones and then of the
-// actual ones. Order alone is no difference of a part.
+// Diff returns the parts that differ: first in the order of the desired parts, then in the order of
+// the actual parts. A different order alone is not a difference.
 func Diff(desired, actual []Digest) []Change {
-	find := func(in []Digest, label string) (Digest, bool) {
-		i := slices.IndexFunc(in, func(d Digest) bool { return d.Label == label })
+	find := func(digests []Digest, label string) (Digest, bool) {
+		i := slices.IndexFunc(digests, func(d Digest) bool { return d.Label == label })
 		if i < 0 {
 			return Digest{}, false
 		}
 
-		return in[i], true
+		return digests[i], true
 	}
 
 	var out []Change
 
-	for _, want := range desired {
-		switch have, ok := find(actual, want.Label); {
+	for _, digest := range desired {
+		switch existing, ok := find(actual, digest.Label); {
 		case !ok:
-			out = append(out, Change{Label: want.Label, What: Added})
-		case have != want:
-			out = append(out, Change{Label: want.Label, What: Changed})
+			out = append(out, Change{Label: digest.Label, Kind: Added})
+		case existing != digest:
+			out = append(out, Change{Label: digest.Label, Kind: Changed})
 		}
 	}
 
-	for _, have := range actual {
-		if _, ok := find(desired, have.Label); !ok {
-			out = append(out, Change{Label: have.Label, What: Removed})
+	for _, digest := range actual {
+		if _, ok := find(desired, digest.Label); !ok {
+			out = append(out, Change{Label: digest.Label, Kind: Removed})
 		}
 	}
 

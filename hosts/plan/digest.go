@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// tagKey tags each field of a configuration as one of these two.
+	// tagKey is the struct tag that marks each field of a configuration as perHost or fleet.
 	tagKey  = "host"
 	perHost = "per-host"
 	fleet   = "fleet"
 )
 
-// Digest is the fingerprint of one part.
+// Digest is the digest of one part.
 type Digest struct {
 	Label  string `json:"label"`
 	SHA256 string `json:"sha256"`
 }
 
-// Digest of the part: of all that is pushed, but for its secret. Probes are not pushed,
-// and a better probe is no reason to push again.
+// Digest returns the digest of everything that is pushed for the part except its secret. It does
+// not cover the probe, because an improved probe is no reason to push again.
 func (p Part) Digest() Digest {
-	return sum(p.Label, string(p.Kind), p.Path, fmt.Sprintf("%04o", p.Mode), p.Owner, p.Content.SHA256(), p.Apply)
+	return newDigest(p.Label, string(p.Kind), p.Path, fmt.Sprintf("%04o", p.Mode), p.Owner, p.Content.SHA256(), p.Apply)
 }
 
-// Digests of the hashed parts, in their order.
+// Digests returns the digests of the hashed parts, in order.
 func (p Plan) Digests() []Digest {
 	var out []Digest
 
 	for _, part := range p.parts {
-		if part.Hashed() {
+		if part.IsHashed() {
 			out = append(out, part.Digest())
 		}
 	}
@@ -42,11 +42,12 @@ func (p Plan) Digests() []Digest {
 	return out
 }
 
-// Hash is the digest over the hashed parts and their order.
-func (p Plan) Hash() string { return hashOf(p.Digests()) }
+// Hash returns the digest of the hashed parts and their order.
+func (p Plan) Hash() string { return hashDigests(p.Digests()) }
 
-// sum is the digest of fields that begin with a label. Lengths keep fields apart.
-func sum(label string, fields ...string) Digest {
+// newDigest returns the digest of a label and fields. It hashes the length of each field, so that
+// different fields can't give the same input.
+func newDigest(label string, fields ...string) Digest {
 	h := sha256.New()
 	for _, field := range append([]string{label}, fields...) {
 		fmt.Fprintf(h, "%d:%s,", len(field), field)
@@ -55,18 +56,18 @@ func sum(label string, fields ...string) Digest {
 	return Digest{Label: label, SHA256: hex.EncodeToString(h.Sum(nil))}
 }
 
-func hashOf(digests []Digest) string {
+func hashDigests(digests []Digest) string {
 	var fields []string
 	for _, d := range digests {
 		fields = append(fields, d.Label, d.SHA256)
 	}
 
-	return sum("host-config", fields...).SHA256
+	return newDigest("host-config", fields...).SHA256
 }
 
-// Fleet gives the configuration with every field that belongs to one host zeroed: what
-// is the same for all hosts.
-func Fleet[C any](cfg C) C {
+// ClearPerHost returns the configuration with every per-host field zeroed, so that only the fields
+// that all hosts share are left.
+func ClearPerHost[C any](cfg C) C {
 	v := reflect.ValueOf(&cfg).Elem()
 
 	for i := range v.NumField() {
@@ -78,9 +79,9 @@ func Fleet[C any](cfg C) C {
 	return cfg
 }
 
-// CheckTags says which fields of a configuration are not tagged as exactly one of
-// host:"per-host" and host:"fleet".
-func CheckTags[C any]() error {
+// ValidateTags returns an error for the first field of a configuration that is not exported or not
+// tagged with exactly one of host:"per-host" and host:"fleet".
+func ValidateTags[C any]() error {
 	t := reflect.TypeFor[C]()
 
 	for field := range t.Fields() {
@@ -92,16 +93,16 @@ func CheckTags[C any]() error {
 	return nil
 }
 
-// HostConfigHash is the digest of what a configuration brings to every host of a fleet:
-// its draft with all per-host fields zeroed. Parts that can't be rendered count with their
-// error, so that the hash is the same each time, and another one when they are fixed.
+// HostConfigHash returns the digest of what a configuration pushes to every host of a fleet: the
+// digest of its draft with all per-host fields zeroed. A part that can't be rendered contributes
+// its error, so the hash is stable while the error exists and changes when it is fixed.
 func HostConfigHash[C any](cfg C, draft func(C) *Draft) string {
-	return hashOf(draft(Fleet(cfg)).digests())
+	return hashDigests(draft(ClearPerHost(cfg)).digests())
 }
 
-// Drifted says whether a host that carries one hash has to get the configuration of
-// another. A host without one has never got any, or from a version that kept no hash:
-// it drifts once. Without a desired hash there is nothing to push.
-func Drifted(applied, desired string) bool {
+// HasDrifted returns true if a host with the applied hash needs the configuration of the desired
+// hash. A host without an applied hash was never pushed to, or was pushed to by a version that
+// recorded no hash, so it drifts once. Without a desired hash, nothing drifts.
+func HasDrifted(applied, desired string) bool {
 	return desired != "" && applied != desired
 }

@@ -8,13 +8,14 @@ import (
 	"fmt"
 )
 
-// Draft is a plan while it is rendered: its parts, and of those that can't be, why.
+// Draft is a plan that is being rendered. It holds the parts, and the errors of those that can't be
+// rendered.
 type Draft struct {
 	parts []Part
 	errs  map[string]error
 }
 
-// Add appends a part, or the reason why there is none of that label.
+// Add appends a part, and the error of its rendering if there is one.
 func (d *Draft) Add(part Part, err error) {
 	if err != nil {
 		if d.errs == nil {
@@ -27,7 +28,7 @@ func (d *Draft) Add(part Part, err error) {
 	d.parts = append(d.parts, part)
 }
 
-// Plan gives the plan if all its parts could be rendered.
+// Plan returns the plan, or the errors of all parts that could not be rendered.
 func (d *Draft) Plan() (Plan, error) {
 	var errs []error
 
@@ -47,9 +48,9 @@ func (d *Draft) digests() []Digest {
 
 	for _, part := range d.parts {
 		switch err := d.errs[part.Label]; {
-		case !part.Hashed():
+		case !part.IsHashed():
 		case err != nil:
-			out = append(out, sum(part.Label, "ERROR:"+err.Error()))
+			out = append(out, newDigest(part.Label, "ERROR:"+err.Error()))
 		default:
 			out = append(out, part.Digest())
 		}

@@ -15,72 +15,73 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// Kind says what a part leaves at a host.
+// Kind says what a part leaves on a host.
 type Kind string
 
 const (
-	// File is a text at a path.
+	// File is a text file.
 	File Kind = "file"
-	// Unit is a text at a path that the host's service manager reads.
+	// Unit is a text file that the host's service manager reads.
 	Unit Kind = "unit"
-	// Executable is a program at a path.
+	// Executable is a program.
 	Executable Kind = "binary"
-	// Script changes the host by running, and leaves no file by itself.
+	// Script changes the host by running. It leaves no file that the plan describes.
 	Script Kind = "script"
 )
 
-// Kubeconfig labels the part with which a host joins its cluster.
-const Kubeconfig = "kubeconfig"
+// KubeconfigLabel is the label of the part with which a host joins its cluster.
+const KubeconfigLabel = "kubeconfig"
 
-// When says on which passes a part is applied.
-type When string
+// Schedule says when a part is applied.
+type Schedule string
 
 const (
-	// Always is on the first boot and whenever the host has drifted. Such a part is hashed.
-	Always When = "always"
-	// FirstBoot is never again after the first boot, because machines that run on the host
-	// would not survive it. Such a part is not hashed: a new version comes with a new host.
-	FirstBoot When = "first-boot"
+	// Always means on the first boot and whenever the host has drifted. Such a part is hashed.
+	Always Schedule = "always"
+	// FirstBoot means only on the first boot, because a later change would stop the machines that
+	// run on the host. Such a part is not hashed, so a new version reaches only new hosts.
+	FirstBoot Schedule = "first-boot"
 )
 
-// Part is one thing that is brought to a host.
+// Part is one item that is pushed to a host.
 type Part struct {
-	// Label names the part in digests, differences and events: lower case, with hyphens.
-	Label string
-	Kind  Kind
-	When  When
-	// Path, Mode and Owner ("user:group") of what the part leaves; empty for a script.
+	// Label identifies the part in digests, differences and events. It consists of lower-case words
+	// that are separated by hyphens.
+	Label    string
+	Kind     Kind
+	Schedule Schedule
+	// Path, Mode and Owner ("user:group") of the file. They are empty for a script.
 	Path  string
 	Mode  fs.FileMode
 	Owner string
-	// Content is what Apply reads on its standard input.
+	// Content is the standard input of Apply.
 	Content Content
-	// Secret is what Apply reads in place of Content. It is in no digest.
+	// Secret is the standard input of Apply instead of Content. It is in no digest.
 	Secret log.Secret
-	// Apply brings the part to the host, in bash, as root, any number of times over. It is
-	// the same on the first boot and later.
+	// Apply is the bash script that applies the part, as root. It is idempotent, and the same on
+	// the first boot and later.
 	Apply string
-	// Probe ends with 0 where the part is as it should be: bash commands that read alone.
+	// Probe consists of bash commands that exit with 0 if the part is intact. They only read.
 	Probe string
-	// Reapplies are the labels of later parts that have to follow whenever this one was
-	// applied, such as the restart of a job whose program is new.
+	// Reapplies are the labels of later parts that must be applied again whenever this part was
+	// applied, for example the restart of a job after its program has changed.
 	Reapplies []string
 }
 
-// Hashed says whether the part is in the digest of a plan. It is if, and only if, it is
-// applied to hosts that have drifted.
-func (p Part) Hashed() bool { return p.When == Always }
+// IsHashed returns true if the part is in the digest of a plan. That is the case if and only if the
+// part is applied to drifted hosts.
+func (p Part) IsHashed() bool { return p.Schedule == Always }
 
-// Plan is all that makes up a host, in the order in which it is brought there.
+// Plan is the list of all parts of a host, in the order in which they are applied.
 type Plan struct{ parts []Part }
 
-// New gives the plan of parts. Parts that can't be right, such as two of one label, are
-// an error.
+// New returns a plan of the parts. It returns an error if a part is invalid, for example if two
+// parts have the same label.
 func New(parts ...Part) (Plan, error) {
 	var errs []error
 
 	for i, part := range parts {
-		errs = append(errs, checkPart(part, parts[:i], parts[i+1:]))
+		errs = append(errs, validatePart(part, parts[:i], parts[i+1:]))
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -90,11 +91,11 @@ func New(parts ...Part) (Plan, error) {
 	return Plan{parts: slices.Clone(parts)}, nil
 }
 
-// Parts gives the parts in their order.
+// Parts returns the parts in order.
 func (p Plan) Parts() []Part { return slices.Clone(p.parts) }
 
-// Part gives the part of a label.
-func (p Plan) Part(label string) (Part, bool) {
+// FindPart returns the part with the label, and false if there is none.
+func (p Plan) FindPart(label string) (Part, bool) {
 	i := indexOf(p.parts, label)
 	if i < 0 {
 		return Part{}, false
@@ -103,12 +104,12 @@ func (p Plan) Part(label string) (Part, bool) {
 	return p.parts[i], true
 }
 
-// FirstBootSteps are the parts to apply to a host that is new, in order: all.
+// FirstBootSteps returns the parts to apply to a new host: all parts in order.
 func (p Plan) FirstBootSteps() []Part { return p.Parts() }
 
-// DriftSteps are the parts to apply to a host of which these have drifted: they and
-// those that have to follow, in order. Labels that the plan does not have and parts of
-// the first boot are left out.
+// DriftSteps returns the parts to apply to a host whose parts with the given labels have drifted:
+// these parts and those that they reapply, in order. It ignores unknown labels and parts of the
+// first boot.
 func (p Plan) DriftSteps(drifted ...string) []Part {
 	chosen := map[string]bool{}
 	for _, label := range drifted {
@@ -118,7 +119,7 @@ func (p Plan) DriftSteps(drifted ...string) []Part {
 	var steps []Part
 
 	for _, part := range p.parts {
-		if !chosen[part.Label] || part.When != Always {
+		if !chosen[part.Label] || part.Schedule != Always {
 			continue
 		}
 
@@ -132,8 +133,7 @@ func (p Plan) DriftSteps(drifted ...string) []Part {
 	return steps
 }
 
-// AllDriftSteps are the parts to apply to a host of which nothing is known, but that it
-// is not new.
+// AllDriftSteps returns the parts to apply to a bootstrapped host whose state is unknown.
 func (p Plan) AllDriftSteps() []Part {
 	var labels []string
 	for _, part := range p.parts {
@@ -148,61 +148,61 @@ func indexOf(parts []Part, label string) int {
 }
 
 var (
-	labelForm = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
-	ownerForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]*:[a-z_][a-z0-9_-]*$`)
+	labelPattern = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	ownerPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]*:[a-z_][a-z0-9_-]*$`)
 )
 
-// checkPart says what is wrong with a part, given those before and after it.
-func checkPart(part Part, before, after []Part) error {
-	wrong := func(format string, args ...any) error {
+// validatePart returns an error if a part is invalid, given the parts before and after it.
+func validatePart(part Part, before, after []Part) error {
+	newError := func(format string, args ...any) error {
 		return fmt.Errorf("part %q: %w", part.Label, fmt.Errorf(format, args...))
 	}
 
 	switch {
-	case !labelForm.MatchString(part.Label):
-		return wrong("the label must be words of a-z and 0-9 with hyphens between")
+	case !labelPattern.MatchString(part.Label):
+		return newError("the label must be words of a-z and 0-9, separated by hyphens")
 	case indexOf(before, part.Label) >= 0:
-		return wrong("there are two of it: labels name one part each")
+		return newError("the label is used twice: labels must be unique")
 	case !slices.Contains([]Kind{File, Unit, Executable, Script}, part.Kind):
-		return wrong("kind %q: must be file, unit, binary or script", part.Kind)
-	case part.When != Always && part.When != FirstBoot:
-		return wrong("when %q: must be always or first-boot", part.When)
+		return newError("kind %q: must be file, unit, binary or script", part.Kind)
+	case part.Schedule != Always && part.Schedule != FirstBoot:
+		return newError("when %q: must be always or first-boot", part.Schedule)
 	case part.Apply == "":
-		return wrong("it has no script that applies it")
-	case part.Probe == "" && part.When == Always:
-		return wrong("it has no probe, so nobody would see it go")
-	case part.Content.Size() > 0 && !part.Secret.Empty():
-		return wrong("it has content and a secret: standard input carries one")
+		return newError("the Apply script is missing")
+	case part.Probe == "" && part.Schedule == Always:
+		return newError("the probe is missing, so a loss of the part would not be detected")
+	case part.Content.Size() > 0 && !part.Secret.IsEmpty():
+		return newError("the part has content and a secret: standard input can carry only one of them")
 	}
 
 	for _, follower := range part.Reapplies {
-		if i := indexOf(after, follower); i < 0 || after[i].When != Always {
-			return wrong("it reapplies %q, which is no later part that is always applied", follower)
+		if i := indexOf(after, follower); i < 0 || after[i].Schedule != Always {
+			return newError("it reapplies %q, which is not a later part that is always applied", follower)
 		}
 	}
 
-	return checkPlace(part, wrong)
+	return validateFile(part, newError)
 }
 
-func checkPlace(part Part, wrong func(string, ...any) error) error {
+func validateFile(part Part, newError func(string, ...any) error) error {
 	if part.Kind == Script {
 		if part.Path != "" || part.Mode != 0 || part.Owner != "" {
-			return wrong("a script leaves no file: it has no path, mode or owner")
+			return newError("a script leaves no file, so it must have no path, mode or owner")
 		}
 
 		return nil
 	}
 
 	if !path.IsAbs(part.Path) || path.Clean(part.Path) != part.Path || strings.ContainsAny(part.Path, "\n\x00") {
-		return wrong("path %q: must be absolute, without . and ..", part.Path)
+		return newError("path %q: must be absolute, without . and ..", part.Path)
 	}
 
 	if part.Mode == 0 || part.Mode&^fs.ModePerm != 0 || part.Mode&0o022 != 0 {
-		return wrong("mode %#o: must be permissions, and only the owner may write", part.Mode)
+		return newError("mode %#o: must consist of permission bits, and only the owner may have write permission", part.Mode)
 	}
 
-	if !ownerForm.MatchString(part.Owner) {
-		return wrong("owner %q: must be user:group", part.Owner)
+	if !ownerPattern.MatchString(part.Owner) {
+		return newError("owner %q: must be user:group", part.Owner)
 	}
 
 	return nil

@@ -15,8 +15,8 @@ import (
 
 func file(label string, reapplies ...string) plan.Part {
 	return plan.Part{
-		Label: label, Kind: plan.File, When: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
-		Content: plan.Text(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label, Reapplies: reapplies,
+		Label: label, Kind: plan.File, Schedule: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
+		Content: plan.NewText(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label, Reapplies: reapplies,
 	}
 }
 
@@ -46,8 +46,8 @@ func mustNew(t *testing.T, parts ...plan.Part) plan.Plan {
 	return p
 }
 
-// A host drifts once where it has no hash, and never where there is nothing to converge on. What
-// follows from it, drift.TestHostConfigDrift has.
+// A host without a hash drifts once. Without a desired hash, no host drifts.
+// drift.TestHostConfigDrift covers the consequences.
 func TestDrifted(t *testing.T) {
 	t.Parallel()
 
@@ -55,7 +55,7 @@ func TestDrifted(t *testing.T) {
 		machine, operator string
 		want              bool
 	}{{"a", "a", false}, {"a", "b", true}, {"", "b", true}, {"a", "", false}, {"", "", false}} {
-		if got := plan.Drifted(tc.machine, tc.operator); got != tc.want {
+		if got := plan.HasDrifted(tc.machine, tc.operator); got != tc.want {
 			t.Errorf("Drifted(%q, %q) = %v", tc.machine, tc.operator, got)
 		}
 	}
@@ -69,22 +69,22 @@ func TestNewRefuses(t *testing.T) {
 		want  string
 	}{
 		"label with a space":   {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Label = "a b" })}, "words of a-z"},
-		"two of a label":       {[]plan.Part{file("a"), file("a")}, "two of it"},
+		"two of a label":       {[]plan.Part{file("a"), file("a")}, "used twice"},
 		"unknown kind":         {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Kind = "link" })}, "file, unit, binary or script"},
-		"no pass":              {[]plan.Part{with(file("a"), func(p *plan.Part) { p.When = "" })}, "always or first-boot"},
-		"nothing that applies": {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Apply = "" })}, "no script"},
-		"no probe":             {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Probe = "" })}, "no probe"},
+		"no pass":              {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Schedule = "" })}, "always or first-boot"},
+		"nothing that applies": {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Apply = "" })}, "Apply script is missing"},
+		"no probe":             {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Probe = "" })}, "probe is missing"},
 		"content and a secret": {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Secret = log.NewSecret("s") })}, "content and a secret"},
 		"relative path":        {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Path = "etc/a" })}, "absolute"},
 		"path that climbs":     {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Path = "/etc/../a" })}, "without . and .."},
-		"all may write":        {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Mode = 0o666 })}, "only the owner may write"},
+		"all may write":        {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Mode = 0o666 })}, "only the owner may have write permission"},
 		"no mode":              {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Mode = 0 })}, "mode 0"},
 		"owner without group":  {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Owner = "root" })}, "user:group"},
 		"script with a path":   {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Kind = plan.Script })}, "leaves no file"},
-		"reapplies an earlier": {[]plan.Part{file("a"), file("b", "a")}, "no later part"},
+		"reapplies an earlier": {[]plan.Part{file("a"), file("b", "a")}, "not a later part"},
 		"reapplies on first boot": {
-			[]plan.Part{file("a", "b"), with(file("b"), func(p *plan.Part) { p.When = plan.FirstBoot })},
-			"no later part that is always applied",
+			[]plan.Part{file("a", "b"), with(file("b"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })},
+			"not a later part that is always applied",
 		},
 	}
 	for name, tc := range cases {
@@ -102,7 +102,7 @@ func TestNewRefuses(t *testing.T) {
 func TestDriftSteps(t *testing.T) {
 	t.Parallel()
 
-	once := with(file("once"), func(p *plan.Part) { p.When = plan.FirstBoot })
+	once := with(file("once"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })
 	p := mustNew(t, once, file("program", "job"), file("unit", "job"), file("job", "network"), file("other"), file("network"))
 
 	cases := map[string]struct {
@@ -135,7 +135,7 @@ func TestDiffNamesParts(t *testing.T) {
 
 	before := mustNew(t, file("a"), file("b"), file("c")).Digests()
 	after := mustNew(t, file("d"), file("a"), with(file("b"), func(p *plan.Part) { p.Mode = 0o600 })).Digests()
-	want := []plan.Change{{Label: "d", What: plan.Added}, {Label: "b", What: plan.Changed}, {Label: "c", What: plan.Removed}}
+	want := []plan.Change{{Label: "d", Kind: plan.Added}, {Label: "b", Kind: plan.Changed}, {Label: "c", Kind: plan.Removed}}
 
 	if diff := cmp.Diff(want, plan.Diff(after, before)); diff != "" {
 		t.Error(diff)
@@ -165,7 +165,7 @@ type config struct {
 func TestFleetZeroesWhatBelongsToOneHost(t *testing.T) {
 	t.Parallel()
 
-	got := plan.Fleet(config{Common: "a", Lists: []string{"b"}, Own: "c"})
+	got := plan.ClearPerHost(config{Common: "a", Lists: []string{"b"}, Own: "c"})
 	if diff := cmp.Diff(config{Common: "a", Lists: []string{"b"}}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -174,15 +174,15 @@ func TestFleetZeroesWhatBelongsToOneHost(t *testing.T) {
 func TestCheckTagsFinds(t *testing.T) {
 	t.Parallel()
 
-	if err := plan.CheckTags[config](); err != nil {
+	if err := plan.ValidateTags[config](); err != nil {
 		t.Error(err)
 	}
 
-	if err := plan.CheckTags[struct{ Bare string }](); err == nil || !strings.Contains(err.Error(), "Bare") {
+	if err := plan.ValidateTags[struct{ Bare string }](); err == nil || !strings.Contains(err.Error(), "Bare") {
 		t.Errorf("a field without a tag: %v", err)
 	}
 
-	if err := plan.CheckTags[struct {
+	if err := plan.ValidateTags[struct {
 		Both string `host:"fleet,per-host"`
 	}](); err == nil {
 		t.Error("a field with both is not found")
@@ -197,17 +197,17 @@ func TestReadProbe(t *testing.T) {
 		"whole":           {out: "a intact\nb lost\n"},
 		"cut short":       {out: "a intact\n", wrong: "part b is missing"},
 		"nothing":         {wrong: "part a is missing"},
-		"twice":           {out: "a intact\na lost\nb lost\n", wrong: "named twice"},
+		"twice":           {out: "a intact\na lost\nb lost\n", wrong: "appears twice"},
 		"a state of none": {out: "a fine\nb lost\n", wrong: "must be intact or lost"},
-		"a foreign part":  {out: "c lost\n", wrong: "no line of this plan"},
-		"a banner":        {out: "Welcome!\na intact\nb lost\n", wrong: "no line of this plan"},
-		"an endless line": {out: strings.Repeat("x", 1<<20), wrong: "read probe"},
+		"a foreign part":  {out: "c lost\n", wrong: "unexpected line"},
+		"a banner":        {out: "Welcome!\na intact\nb lost\n", wrong: "unexpected line"},
+		"an endless line": {out: strings.Repeat("x", 1<<20), wrong: "parse probe output"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			states, err := p.ReadProbe(strings.NewReader(tc.out))
+			states, err := p.ParseProbe(strings.NewReader(tc.out))
 			if tc.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) || len(err.Error()) > 200 {
 					t.Errorf("error %v does not say %q in short", err, tc.wrong)
@@ -234,7 +234,7 @@ func FuzzReadProbe(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, out string) {
-		states, err := p.ReadProbe(strings.NewReader(out))
+		states, err := p.ParseProbe(strings.NewReader(out))
 		if (err == nil) != (len(states) == 2) {
 			t.Errorf("%d states and %v", len(states), err)
 		}

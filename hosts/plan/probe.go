@@ -12,21 +12,21 @@ import (
 	"strings"
 )
 
-// State is what a host said of one part.
+// State is the state of one part as the host reported it.
 type State string
 
 const (
-	// Intact is a part that is as it was left.
+	// Intact means that the part is as it was pushed.
 	Intact State = "intact"
-	// Lost is a part that is not.
+	// Lost means that the part is missing or was changed.
 	Lost State = "lost"
 )
 
-// maxProbe bounds what a host may say: each part takes a line.
+// maxProbe limits the output of a probe, in bytes. Each part takes one line.
 const maxProbe = 64 << 10
 
-// probePrelude runs a probe in a shell of its own that ends at the first command that
-// fails; under if, && or || bash would go on.
+// probePrelude defines the function that runs one probe. The probe runs in a subshell with set -e.
+// The function does not call it under if, && or ||, because bash would ignore set -e there.
 const probePrelude = `#!/bin/bash
 set -uo pipefail
 
@@ -40,15 +40,15 @@ probe() {
 
 `
 
-// ProbeScript looks at all parts that are kept, in one call, and prints a line for each:
-// "LABEL intact" or "LABEL lost". It changes nothing and fails only where a shell does.
+// ProbeScript returns a script that prints a line "LABEL STATE" for each hashed part. It changes
+// nothing on the host.
 func (p Plan) ProbeScript() string {
 	var b strings.Builder
 
 	b.WriteString(probePrelude)
 
 	for _, part := range p.parts {
-		if part.Hashed() {
+		if part.IsHashed() {
 			name := strings.ReplaceAll(part.Label, "-", "_")
 			fmt.Fprintf(&b, "probe_%s() {\n%s\n}\nprobe %s\n\n", name, indent(part.Probe), part.Label)
 		}
@@ -63,49 +63,48 @@ func indent(text string) string {
 	return "\t" + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n\t")
 }
 
-// ReadProbe reads what ProbeScript printed at a host. The answer has to be whole: a part
-// that is not named, is named twice or is not in the plan is an error, and so is any
-// other text, because a shell that was cut short proves nothing.
-func (p Plan) ReadProbe(out io.Reader) (map[string]State, error) {
+// ParseProbe parses the output of ProbeScript. It returns an error unless every hashed part appears
+// exactly once.
+func (p Plan) ParseProbe(out io.Reader) (map[string]State, error) {
 	states := map[string]State{}
 
 	for _, part := range p.parts {
-		if part.Hashed() {
+		if part.IsHashed() {
 			states[part.Label] = ""
 		}
 	}
 
 	lines := bufio.NewScanner(io.LimitReader(out, maxProbe))
 	for lines.Scan() {
-		label, said, _ := strings.Cut(lines.Text(), " ")
-		state := State(said)
+		label, value, _ := strings.Cut(lines.Text(), " ")
+		state := State(value)
 
-		switch old, known := states[label]; {
-		case !known:
-			return nil, fmt.Errorf("read probe: %q is no line of this plan's probe", clip(lines.Text()))
-		case old != "":
-			return nil, fmt.Errorf("read probe: part %s is named twice", label)
+		switch previous, isKnown := states[label]; {
+		case !isKnown:
+			return nil, fmt.Errorf("parse probe output: unexpected line %q", truncate(lines.Text()))
+		case previous != "":
+			return nil, fmt.Errorf("parse probe output: part %s appears twice", label)
 		case state != Intact && state != Lost:
-			return nil, fmt.Errorf("read probe: part %s is %q: must be intact or lost", label, clip(said))
+			return nil, fmt.Errorf("parse probe output: part %s has state %q: must be intact or lost", label, truncate(value))
 		}
 
 		states[label] = state
 	}
 
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read probe: %w", err)
+		return nil, fmt.Errorf("parse probe output: %w", err)
 	}
 
 	for _, label := range slices.Sorted(maps.Keys(states)) {
 		if states[label] == "" {
-			return nil, fmt.Errorf("read probe: part %s is missing: the host's answer was cut short", label)
+			return nil, fmt.Errorf("parse probe output: part %s is missing: the output was truncated", label)
 		}
 	}
 
 	return states, nil
 }
 
-func clip(text string) string {
+func truncate(text string) string {
 	const most = 80
 	if len(text) > most {
 		return text[:most]
@@ -114,8 +113,7 @@ func clip(text string) string {
 	return text
 }
 
-// LostParts gives the labels of the parts that a host has lost, in the plan's order:
-// what [Plan.DriftSteps] takes.
+// LostParts returns the labels of the lost parts, in the order of the plan.
 func (p Plan) LostParts(states map[string]State) []string {
 	var out []string
 

@@ -20,11 +20,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// draft is a plan of three parts, of which one uses what belongs to the host.
+// draft returns a plan of three parts, of which one depends on a per-host field.
 func draft(cfg config) *plan.Draft {
 	d := &plan.Draft{}
 	text := func(label, text string) plan.Part {
-		return with(file(label), func(p *plan.Part) { p.Content = plan.Text(text) })
+		return with(file(label), func(p *plan.Part) { p.Content = plan.NewText(text) })
 	}
 
 	var err error
@@ -64,7 +64,7 @@ func TestHashProperties(t *testing.T) {
 		}, gen.SliceOfN(2, words()), gen.SliceOfN(2, gen.SliceOf(gen.AnyString()))))
 }
 
-// A script could go on in the middle of a text that was meant to be in it.
+// A badly quoted text could become part of the script.
 func TestQuotedTextsStayOneWord(t *testing.T) {
 	t.Parallel()
 
@@ -83,14 +83,14 @@ func TestQuotedTextsStayOneWord(t *testing.T) {
 		}, gen.OneGenOf(gen.AnyString(), gen.RegexMatch("['\"$`;\\\\ \\n!]{0,12}"))))
 }
 
-// pick makes parts out of numbers: each its kind of pass, text, and what follows it.
+// pick generates parts from numbers: the schedule, the text and the dependents of each part.
 func pick(numbers []int) []plan.Part {
 	var parts []plan.Part
 
 	for i, n := range numbers {
-		part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Content = plan.Text(strconv.Itoa(n % 3)) })
+		part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Content = plan.NewText(strconv.Itoa(n % 3)) })
 		if n%5 == 0 {
-			part.When = plan.FirstBoot
+			part.Schedule = plan.FirstBoot
 		}
 
 		parts = append(parts, part)
@@ -98,7 +98,7 @@ func pick(numbers []int) []plan.Part {
 
 	for i := range parts {
 		for j := i + 1; j < len(parts); j++ {
-			if parts[j].When == plan.Always && numbers[i]%(j+1) == 1 {
+			if parts[j].Schedule == plan.Always && numbers[i]%(j+1) == 1 {
 				parts[i].Reapplies = append(parts[i].Reapplies, parts[j].Label)
 			}
 		}
@@ -107,7 +107,7 @@ func pick(numbers []int) []plan.Part {
 	return parts
 }
 
-// broken says how a plan does not do what it says; empty if it does.
+// broken returns a description of a violated invariant of the plan, or an empty string.
 func broken(numbers []int) string {
 	parts := pick(numbers)
 
@@ -118,12 +118,12 @@ func broken(numbers []int) string {
 
 	for i, part := range parts {
 		steps := labels(p.DriftSteps(part.Label))
-		if slices.Contains(steps, part.Label) != part.Hashed() {
+		if slices.Contains(steps, part.Label) != part.IsHashed() {
 			return part.Label + " is applied or hashed alone"
 		}
 
 		for _, follower := range part.Reapplies {
-			if part.Hashed() && !slices.Contains(steps, follower) {
+			if part.IsHashed() && !slices.Contains(steps, follower) {
 				return follower + " does not follow " + part.Label
 			}
 		}
@@ -136,12 +136,12 @@ func broken(numbers []int) string {
 			return err.Error()
 		}
 
-		if want := part.Hashed(); (q.Hash() != p.Hash()) != want {
+		if want := part.IsHashed(); (q.Hash() != p.Hash()) != want {
 			return "a change of " + part.Label + " and the hash disagree"
 		}
 
-		if changes := plan.Diff(q.Digests(), p.Digests()); part.Hashed() &&
-			!slices.Equal(changes, []plan.Change{{Label: part.Label, What: plan.Changed}}) {
+		if changes := plan.Diff(q.Digests(), p.Digests()); part.IsHashed() &&
+			!slices.Equal(changes, []plan.Change{{Label: part.Label, Kind: plan.Changed}}) {
 			return fmt.Sprintf("a change of %s is told as %v", part.Label, changes)
 		}
 	}
@@ -168,7 +168,7 @@ func TestProbeScriptTellsOfEachPart(t *testing.T) {
 			for i, f := range fails {
 				part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Probe = "true\necho noise\ncat" })
 				if f {
-					// The last command is well: the one before decides.
+					// The last command succeeds, but the command before it fails.
 					part.Probe = "test a = b\ntrue"
 					want = append(want, part.Label)
 				}
@@ -189,7 +189,7 @@ func TestProbeScriptTellsOfEachPart(t *testing.T) {
 				return err.Error()
 			}
 
-			states, err := q.ReadProbe(strings.NewReader(string(out)))
+			states, err := q.ParseProbe(strings.NewReader(string(out)))
 			if err != nil || !slices.Equal(q.LostParts(states), want) {
 				return fmt.Sprintf("%v: lost %v, want %v\n%s", err, q.LostParts(states), want, out)
 			}

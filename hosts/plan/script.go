@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Interpreter is the command that scripts are sent to, on standard input: the script and
-// then what it reads. Neither is ever an argument, which other users of the host could
-// see. Bash reads a script from a pipe byte by byte, so that the commands of the script
-// read what follows it (POSIX, sh, "STDIN").
+// Interpreter is the command that runs scripts. Its standard input is the script followed by the
+// script's input. Neither is ever an argument, because other users of the host could see arguments.
+// Bash reads a script from a pipe byte by byte, so that the commands of the script can read the
+// rest of the input (POSIX, sh, "STDIN").
 const Interpreter = "/bin/bash -s"
 
-// Var is a variable that a script finds set.
+// Var is a variable that is set in a script.
 type Var struct{ Name, Value string }
 
-// Render gives the script of a body: strict mode, the variables, the body, and its call.
-// The body defines main. Its call and the end are one line, which bash reads as a whole:
-// what follows is left to main.
+// Render returns a script with strict mode, the variables, the body and a call of main, which the
+// body must define. The call and the exit are on one line. Bash reads this line as a whole, so the
+// rest of the input is left for main.
 func Render(body string, vars ...Var) string {
 	var b strings.Builder
 
@@ -34,21 +34,21 @@ func Render(body string, vars ...Var) string {
 	return b.String()
 }
 
-// Quote gives a text as one word of a shell.
+// Quote returns the text as one shell word.
 func Quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// End is the line after a secret. A script that does not find it was cut off from its
-// input, and changes nothing. Content has a digest in its script in place of that.
-const End = "--- end of input ---"
+// EndMarker is the line after a secret. A script that does not find the marker got truncated input,
+// and changes nothing. For content, the script checks a digest instead.
+const EndMarker = "--- end of input ---"
 
-// Input is what goes to the standard input of [Interpreter] to apply a part. It carries
-// the secret of the part: keep it out of logs.
+// Input returns the standard input of [Interpreter] that applies a part. It contains the part's
+// secret and must not be logged.
 func (p Part) Input() string {
-	if p.Secret.Empty() {
+	if p.Secret.IsEmpty() {
 		return p.Apply + p.Content.String()
 	}
 
-	return p.Apply + strings.TrimSuffix(p.Secret.Reveal(), "\n") + "\n" + End + "\n"
+	return p.Apply + strings.TrimSuffix(p.Secret.Reveal(), "\n") + "\n" + EndMarker + "\n"
 }

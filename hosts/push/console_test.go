@@ -15,8 +15,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// A Mac runs machines from the console session of its user. When the session is lost, the
-// machines are, and the next look finds it and brings it back; so does a start of the host.
+// A Mac runs machines in the console session of its user. If the session is lost, its machines are
+// lost. The next probe detects that and the next push restores the session. A restart of the host
+// restores it, too.
 func TestConsoleSession(t *testing.T) {
 	t.Parallel()
 
@@ -24,11 +25,11 @@ func TestConsoleSession(t *testing.T) {
 	p := running(t, "1")
 	conn := dial(t, target)
 
-	if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil {
+	if result := push.ApplyAll(t.Context(), conn, p, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
-	if got := host.Read("/sim/run/session"); got != "m1\n" {
+	if got := host.ReadFile("/sim/run/session"); got != "m1\n" {
 		t.Fatalf("at the console: %q", got)
 	}
 
@@ -36,15 +37,15 @@ func TestConsoleSession(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A process of the system, or of somebody who came by SSH, gets no machine.
+	// A process of the system session or of an SSH session can't start a machine.
 	if out, err := host.Exec(t.Context(), "/sim/bin/vz"); err == nil || !strings.Contains(out, "Failed to get current host key") {
 		t.Errorf("a machine outside of the session: %v", err)
 	}
 
-	// The machine survives its kubelet, and is not of the next one's processes.
+	// The machine survives a restart of its kubelet and is not a child of the next kubelet.
 	next := running(t, "2")
 
-	if result := push.Drift(t.Context(), conn, next, []string{"tart-kubelet-install", "launchd"}, push.Options{}); result.Err != nil {
+	if result := push.ApplyDrifted(t.Context(), conn, next, []string{"tart-kubelet-install", "launchd"}, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -67,7 +68,7 @@ func TestConsoleSession(t *testing.T) {
 		t.Fatalf("lost: %v", lost)
 	}
 
-	if result := push.Drift(t.Context(), conn, next, lost, push.Options{}); result.Err != nil {
+	if result := push.ApplyDrifted(t.Context(), conn, next, lost, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -81,12 +82,12 @@ func TestConsoleSession(t *testing.T) {
 		}
 	}
 
-	if unknown := host.Unknown(); len(unknown) > 0 {
+	if unknown := host.UnknownCalls(); len(unknown) > 0 {
 		t.Errorf("unknown: %q", unknown)
 	}
 }
 
-// running is the part of a Mac's plan that runs machines.
+// running returns the part of a Mac's plan that runs machines.
 func running(t *testing.T, version string) plan.Plan {
 	t.Helper()
 
@@ -97,7 +98,7 @@ func running(t *testing.T, version string) plan.Plan {
 
 	labels := []string{"console", "tart", "kubeconfig", "tart-kubelet-install", "launchd-plist", "launchd"}
 	for _, label := range labels {
-		part, _ := all.Part(label)
+		part, _ := all.FindPart(label)
 		part.Reapplies = slices.DeleteFunc(slices.Clone(part.Reapplies), func(other string) bool { return !slices.Contains(labels, other) })
 		parts = append(parts, part)
 	}
@@ -115,13 +116,13 @@ func processes(t *testing.T, host *machost.Host) []string {
 	return must(t, all, err)
 }
 
-// What keeps a user from being logged in is told, and what fixes it.
+// If the user can't be logged in, the error names the cause and the fix.
 func TestNoConsoleSession(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct{ password, before, says string }{
 		"another password": {"wrong", "true", "m1 is not logged in at the console"},
-		"FileVault":        {userPassword, "touch /sim/filevault", "turn it off with fdesetup disable"},
+		"FileVault":        {userPassword, "touch /sim/filevault", "turn FileVault off with fdesetup disable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,11 +137,11 @@ func TestNoConsoleSession(t *testing.T) {
 			p, err := mac.Render(cfg)
 			p = must(t, p, err)
 
-			console, _ := p.Part("console")
+			console, _ := p.FindPart("console")
 			console.Reapplies = nil
 			alone, err := plan.New(console)
 
-			result := push.FirstBoot(t.Context(), dial(t, target), must(t, alone, err), push.Options{})
+			result := push.ApplyAll(t.Context(), dial(t, target), must(t, alone, err), push.Options{})
 			if result.Err == nil || !strings.Contains(result.Err.Error(), tc.says) {
 				t.Errorf("%v, want %q", result.Err, tc.says)
 			}

@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package push brings a plan to a host, part by part, and says of each what became of it.
+// Package push pushes a plan to a host, part by part, and returns the outcome of each part.
 //
-//	FirstBoot: all parts          ┐  stops at the first part   ┐
-//	Drift:     parts that drifted ┘  that fails                ┴─► probe ─► Result
+//	ApplyAll:     all parts          ┐  stops at the first part   ┐
+//	ApplyDrifted: parts that drifted ┘  that fails                ┴─► probe ─► Result
 //
-// A part counts as applied when its script has ended well and, if it is one that is kept,
-// when the host's probe finds it afterwards: so nothing is called done that is half done.
+// A part counts as applied if its script succeeded and, for a hashed part, if the host's probe
+// finds the part intact afterwards. So no partial change is reported as applied.
 package push

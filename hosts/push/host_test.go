@@ -44,11 +44,11 @@ func macConfig(t *testing.T, version string) mac.Config {
 		NodeName: "mac-1", SSHUser: "m1", UserPassword: log.NewSecret(userPassword), ProviderID: "scw-applesilicon://fr-par-1/1", HostCPU: 10, HostMemoryMB: 24576, MaxPods: 2,
 		Kubeconfig:        log.NewSecret("apiVersion: v1\nusers:\n- user: {token: " + kubeToken + "}\n"),
 		NodeLabels:        map[string]string{"fleet": "a"},
-		TartKubeletBinary: plan.Binary(p.Kubelet), TartTarball: plan.Binary(p.Tart),
-		Tailnet: true, TailscaleBinary: plan.Binary(p.Tailscale), TailscaledBinary: plan.Binary(p.Tailscaled),
+		TartKubeletBinary: plan.NewBinary(p.Kubelet), TartTarball: plan.NewBinary(p.Tart),
+		Tailnet: true, TailscaleBinary: plan.NewBinary(p.Tailscale), TailscaledBinary: plan.NewBinary(p.Tailscaled),
 		TailscaleTags: []string{"tag:mac"}, TailscaleAuthKey: log.NewSecret(tailnetKey),
 		VMCachePNCIDR: "172.16.16.0/22", VMCachePNVLAN: 1597, VMKuraEgressCIDR: "10.32.0.0/16",
-		NodeExporterBinary: plan.Binary(p.NodeExporter),
+		NodeExporterBinary: plan.NewBinary(p.NodeExporter),
 	}
 }
 
@@ -59,24 +59,24 @@ func linuxConfig(t *testing.T, version string) linux.Config {
 
 	return linux.Config{
 		NodeName: "rack-1", Kubeconfig: log.NewSecret("apiVersion: v1\nusers:\n- user: {token: " + kubeToken + "}\n"),
-		AgentBinary: plan.Binary(p.Kubelet), MaxPods: 8, NodeLabels: map[string]string{"fleet": "a"},
-		Tailnet: true, TailscaleBinary: plan.Binary(p.Tailscale), TailscaledBinary: plan.Binary(p.Tailscaled),
+		AgentBinary: plan.NewBinary(p.Kubelet), MaxPods: 8, NodeLabels: map[string]string{"fleet": "a"},
+		Tailnet: true, TailscaleBinary: plan.NewBinary(p.Tailscale), TailscaledBinary: plan.NewBinary(p.Tailscaled),
 		TailscaleTags: []string{"tag:host"}, TailscaleAuthKey: log.NewSecret(tailnetKey),
-		VMCIDR: "192.168.122.0/24", VMEgressCIDRs: []string{"10.32.0.0/16"}, NodeExporterBinary: plan.Binary(p.NodeExporter),
+		VMCIDR: "192.168.122.0/24", VMEgressCIDRs: []string{"10.32.0.0/16"}, NodeExporterBinary: plan.NewBinary(p.NodeExporter),
 	}
 }
 
-// system is a kind of host: how its plan is made, and which of its parts the tests touch.
+// system is a kind of host: how its plan is rendered, and which of its parts the tests use.
 type system struct {
 	name machost.System
-	// render makes a plan whose program for machines perhaps ends at once.
+	// render returns a plan. If crashes is true, the program that runs machines ends at once.
 	render func(t *testing.T, version, egress string, crashes bool) plan.Plan
-	// rules is the part with the text of the firewall; kubelet the one with the program that
-	// runs machines, and job the one that starts it.
+	// rules is the label of the part with the firewall rules, kubelet that of the program that runs
+	// machines, and job that of the part that starts this program.
 	rules, kubelet, job string
-	// lose is a command that loses the firewall.
+	// lose is a command that removes the firewall.
 	lose string
-	// secretPath is where the kubeconfig lies.
+	// secretPath is the path of the kubeconfig.
 	secretPath string
 }
 
@@ -93,7 +93,7 @@ func systems() []system {
 				cfg.VMKuraEgressCIDR = egress
 
 				if crashes {
-					cfg.TartKubeletBinary = plan.Binary(programs(t, version).Crashing)
+					cfg.TartKubeletBinary = plan.NewBinary(programs(t, version).Crashing)
 				}
 
 				p, err := mac.Render(cfg)
@@ -112,7 +112,7 @@ func systems() []system {
 				cfg.VMEgressCIDRs = []string{egress}
 
 				if crashes {
-					cfg.AgentBinary = plan.Binary(programs(t, version).Crashing)
+					cfg.AgentBinary = plan.NewBinary(programs(t, version).Crashing)
 				}
 
 				p, err := linux.Render(cfg)
@@ -133,11 +133,11 @@ func must[T any](t *testing.T, value T, err error) T {
 	return value
 }
 
-// reach starts a host, and says how it is reached.
+// reach starts a host and returns its target.
 func reach(t *testing.T, options machost.Options) (*machost.Host, ssh.Target) {
 	t.Helper()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	options.AuthorizedKeys, options.Password = []string{line}, userPassword
 	host := machosttest.Start(t, options)
 

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// asker asks a Mac about its macOS, over as many connections as it takes.
+// asker runs steps of a macOS update on a Mac, with a new connection when needed.
 type asker struct {
 	t        *testing.T
 	host     *machost.Host
@@ -22,7 +22,7 @@ type asker struct {
 	password string
 }
 
-// ask gives what the host said after its version.
+// ask returns the output of a step after the version.
 func (a asker) ask(step, attempt string) string {
 	a.t.Helper()
 
@@ -32,7 +32,7 @@ func (a asker) ask(step, attempt string) string {
 	}
 	defer conn.Close()
 
-	part := mac.AskMacOS(mac.Question{
+	part := mac.NewOSQuery(mac.OSQuery{
 		Step: step, Version: "15.3.1", Label: "macOS Sequoia 15.3.1-24D60", Attempt: attempt, User: "m1", Password: log.NewSecret(a.password),
 	})
 
@@ -44,7 +44,7 @@ func (a asker) ask(step, attempt string) string {
 	return strings.TrimSpace(out.Stdout)
 }
 
-// until asks until the answer has something in it.
+// until repeats a step until the output contains a text.
 func (a asker) until(step, attempt, want string) string {
 	a.t.Helper()
 
@@ -60,8 +60,8 @@ func (a asker) until(step, attempt, want string) string {
 	return ""
 }
 
-// An update is found, begun, followed over the restart, and is there; what each trouble is
-// called is what the host is heard to say.
+// An update is found, started, followed across the restart, and installed. The output of a step
+// names the reason of each failure.
 func TestMacOSUpdate(t *testing.T) {
 	t.Parallel()
 
@@ -87,7 +87,7 @@ func TestMacOSUpdate(t *testing.T) {
 
 	set("15.3", "15.4")
 
-	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateNotOffered Apple offers this Mac no macOS 15.3.1; offered: 15.3 15.4") {
+	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateNotOffered Apple does not offer macOS 15.3.1 to this Mac; offered: 15.3 15.4") {
 		t.Errorf("the host says %q", got)
 	}
 
@@ -97,17 +97,17 @@ func TestMacOSUpdate(t *testing.T) {
 		wrong  bool
 		want   string
 	}{
-		{machost.UpdatesWell, []string{"15.4"}, false, "failed UpdateNotOffered macOS Sequoia 15.3.1-24D60: No such update"},
-		{machost.UpdateFull, []string{"15.3.1"}, false, "failed NotEnoughDisk Not enough free disk space"},
-		{machost.UpdateDownload, []string{"15.3.1"}, false, "failed DownloadFailed Failed to download"},
-		{machost.UpdateOwner, []string{"15.3.1"}, false, "failed VolumeOwnerRefused Failed to authenticate"},
-		{machost.UpdatesWell, []string{"15.3.1"}, true, "failed VolumeOwnerRefused Failed to authenticate"},
-		{machost.UpdateStays, []string{"15.3.1"}, false, "failed VersionUnchanged the host has restarted and still has macOS 15.2"},
-		{machost.UpdateHangs, []string{"15.3.1"}, false, "running Downloading: 37.12%"},
+		{machost.UpdateFaultNone, []string{"15.4"}, false, "failed UpdateNotOffered macOS Sequoia 15.3.1-24D60: No such update"},
+		{machost.UpdateDiskFull, []string{"15.3.1"}, false, "failed NotEnoughDisk Not enough free disk space"},
+		{machost.UpdateDownloadFails, []string{"15.3.1"}, false, "failed DownloadFailed Failed to download"},
+		{machost.UpdateNotOwner, []string{"15.3.1"}, false, "failed VolumeOwnerRefused Failed to authenticate"},
+		{machost.UpdateFaultNone, []string{"15.3.1"}, true, "failed VolumeOwnerRefused Failed to authenticate"},
+		{machost.UpdateKeepsVersion, []string{"15.3.1"}, false, "failed VersionUnchanged the host has restarted but still has macOS 15.2"},
+		{machost.UpdateDownloadHangs, []string{"15.3.1"}, false, "running Downloading: 37.12%"},
 	} {
 		set(c.offers...)
 
-		if err := host.BreakUpdates(c.fault); err != nil {
+		if err := host.SetUpdateFault(c.fault); err != nil {
 			t.Fatal(err)
 		}
 
@@ -119,8 +119,8 @@ func TestMacOSUpdate(t *testing.T) {
 		with.until("install", string(rune('a'+i)), c.want)
 	}
 
-	// What hangs is ended, and ends nothing else.
-	if got := a.ask("cancel", "g"); !strings.Contains(got, "failed UpdateTimedOut the update was ended, as its time was up: ") {
+	// Canceling stops an update that hangs, and no other process.
+	if got := a.ask("cancel", "g"); !strings.Contains(got, "failed UpdateTimedOut the update was stopped because its time was up: ") {
 		t.Errorf("the host says %q", got)
 	}
 
@@ -130,7 +130,7 @@ func TestMacOSUpdate(t *testing.T) {
 		}
 	}
 
-	if err := host.BreakUpdates(machost.UpdatesUnreachable); err != nil {
+	if err := host.SetUpdateFault(machost.UpdateServerUnreachable); err != nil {
 		t.Fatal(err)
 	}
 
@@ -138,7 +138,7 @@ func TestMacOSUpdate(t *testing.T) {
 		t.Errorf("the host says %q", got)
 	}
 
-	if err := host.BreakUpdates(machost.UpdatesWell); err != nil {
+	if err := host.SetUpdateFault(machost.UpdateFaultNone); err != nil {
 		t.Fatal(err)
 	}
 
@@ -160,7 +160,7 @@ func TestMacOSUpdate(t *testing.T) {
 		t.Errorf("softwareupdate was begun %d times, want once for each try", begun)
 	}
 
-	if unknown := host.Unknown(); len(unknown) > 0 {
+	if unknown := host.UnknownCalls(); len(unknown) > 0 {
 		t.Errorf("unknown: %q", unknown)
 	}
 }

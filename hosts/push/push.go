@@ -20,69 +20,70 @@ import (
 )
 
 const (
-	// probeLabel names the probe among scripts.
+	// probeLabel is the label of the probe script.
 	probeLabel = "probe"
-	// DefaultProbeTimeout is how long a probe may take: it reads alone.
+	// DefaultProbeTimeout is the default timeout of a probe, which only reads.
 	DefaultProbeTimeout = 2 * time.Minute
 )
 
-// Host is where scripts run; [ssh.Conn] is one.
+// Host runs scripts. [ssh.Conn] implements it.
 type Host interface {
 	Run(ctx context.Context, script ssh.Script) (ssh.Output, error)
 }
 
-// Options of a push; zero values are what is usual.
+// Options are the options of a push. Zero values stand for the defaults.
 type Options struct {
-	// Timeout of each part; [ssh.DefaultTimeout] if zero.
+	// Timeout of each part. Default: [ssh.DefaultTimeout].
 	Timeout time.Duration
-	// ProbeTimeout of the probe of all parts; [DefaultProbeTimeout] if zero.
+	// ProbeTimeout is the timeout of the probe of all parts. Default: [DefaultProbeTimeout].
 	ProbeTimeout time.Duration
-	// Beside has a probe run beside what else runs at the host, such as a push; see [ssh.Script].
-	Beside bool
-	// Clock tells how long parts took.
+	// Concurrent lets a probe run at the same time as another script on the host, for example a
+	// push. See [ssh.Script].
+	Concurrent bool
+	// Clock measures how long parts take.
 	Clock clock.PassiveClock
-	// Started and Ended hear of each part that is run; may be nil.
-	Started func(label string)
-	Ended   func(part Part)
+	// OnStart and OnEnd are called for each part that is pushed. They may be nil.
+	OnStart func(label string)
+	OnEnd   func(part Part)
 }
 
-// Outcome is what became of a part.
+// Outcome is the outcome of a part.
 type Outcome string
 
 const (
-	// Applied is a part whose script ended well and that the host has now.
+	// Applied means that the part's script succeeded and the host has the part.
 	Applied Outcome = "applied"
-	// Unchanged is a part that was not to be applied.
+	// Unchanged means that the part did not have to be applied.
 	Unchanged Outcome = "unchanged"
-	// Failed is a part whose script did not end well, or that the host has not all the same.
-	// It may be there in part: it has to be applied again.
+	// Failed means that the part's script failed, or that the host does not have the part although
+	// the script succeeded. The part may have been applied partially and must be applied again.
 	Failed Outcome = "failed"
-	// NotReached is a part that was to be applied after one that failed.
+	// NotReached means that the part was not applied because an earlier part failed.
 	NotReached Outcome = "not-reached"
 )
 
-// Part is what became of a part.
+// Part is the result of one part.
 type Part struct {
 	Label   string
 	Outcome Outcome
-	// Err of one that failed; [ssh.KindOf] gives its kind.
+	// Err is the error of a failed part. [ssh.KindOf] returns its kind.
 	Err error
-	// Took is how long its script ran.
-	Took time.Duration
+	// Duration is how long the part's script ran.
+	Duration time.Duration
 }
 
-// Result is what became of all parts of a plan, in its order.
+// Result is the result of a push, with all parts of the plan in order.
 type Result struct {
 	Parts []Part
-	// Lost are the parts that the host does not have by its probe, applied now or not. It is
-	// empty where the host could not be asked.
-	Lost []string
-	// Err is why not all is done: that of the part that failed, or of the probe, without
-	// which nobody knows. Without an error each part that was to be applied is applied.
+	// LostParts are the parts that the probe reported as lost, whether or not this push applied
+	// them. It is empty if the probe failed.
+	LostParts []string
+	// Err is the error of the failed part, or of the probe, without which the state of the host is
+	// unknown. If Err is nil, every part that had to be applied is applied.
 	Err error
 }
 
-// Labels gives the labels of parts with an outcome, in order.
+// Labels returns the labels of the parts with an outcome, in order.
 func (r Result) Labels(outcome Outcome) []string {
 	var out []string
 
@@ -95,30 +96,30 @@ func (r Result) Labels(outcome Outcome) []string {
 	return out
 }
 
-// FirstBoot brings all parts to a new host.
-func FirstBoot(ctx context.Context, host Host, p plan.Plan, options Options) Result {
-	return run(ctx, host, p, p.FirstBootSteps(), options)
+// ApplyAll applies all parts to a new host.
+func ApplyAll(ctx context.Context, host Host, p plan.Plan, options Options) Result {
+	return pushParts(ctx, host, p, p.FirstBootSteps(), options)
 }
 
-// Drift brings these parts and those that have to follow to a host that is not new; parts
-// of the first boot never.
-func Drift(ctx context.Context, host Host, p plan.Plan, drifted []string, options Options) Result {
-	return run(ctx, host, p, p.DriftSteps(drifted...), options)
+// ApplyDrifted applies the drifted parts, and the parts that they reapply, to a bootstrapped host.
+// It never applies parts of the first boot.
+func ApplyDrifted(ctx context.Context, host Host, p plan.Plan, drifted []string, options Options) Result {
+	return pushParts(ctx, host, p, p.DriftSteps(drifted...), options)
 }
 
-// Drifted names the parts of the plan that a host has to get: those whose digest is not the
-// one that it got last, and those that it has lost; either may be nil. Without any digests
-// nothing is known of the host and all parts that are always applied have drifted.
-func Drifted(p plan.Plan, has []plan.Digest, states map[string]plan.State) []string {
+// FindDrifted returns the labels of the parts that a host needs: the parts whose digest differs
+// from the applied one, and the lost parts. Both inputs may be nil. Without applied digests the
+// state of the host is unknown, so all parts that are always applied count as drifted.
+func FindDrifted(p plan.Plan, applied []plan.Digest, states map[string]plan.State) []string {
 	stale := map[string]bool{}
-	for _, change := range plan.Diff(p.Digests(), has) {
+	for _, change := range plan.Diff(p.Digests(), applied) {
 		stale[change.Label] = true
 	}
 
 	var out []string
 
 	for _, part := range p.Parts() {
-		if part.Hashed() && (stale[part.Label] || states[part.Label] == plan.Lost) {
+		if part.IsHashed() && (stale[part.Label] || states[part.Label] == plan.Lost) {
 			out = append(out, part.Label)
 		}
 	}
@@ -126,26 +127,26 @@ func Drifted(p plan.Plan, has []plan.Digest, states map[string]plan.State) []str
 	return out
 }
 
-// Probe asks the host which parts it has as it should.
+// Probe returns the state of each hashed part on the host.
 func Probe(ctx context.Context, host Host, p plan.Plan, options Options) (map[string]plan.State, error) {
 	out, err := host.Run(ctx, ssh.Script{
 		Label: probeLabel, Input: strings.NewReader(p.ProbeScript()),
-		Timeout: cmp.Or(options.ProbeTimeout, DefaultProbeTimeout),
-		Beside:  options.Beside,
-		Secrets: secrets(p),
+		Timeout:    cmp.Or(options.ProbeTimeout, DefaultProbeTimeout),
+		Concurrent: options.Concurrent,
+		Secrets:    planSecrets(p),
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	return p.ReadProbe(strings.NewReader(out.Stdout))
+	return p.ParseProbe(strings.NewReader(out.Stdout))
 }
 
-func secrets(p plan.Plan) []log.Secret {
+func planSecrets(p plan.Plan) []log.Secret {
 	var out []log.Secret
 
 	for _, part := range p.Parts() {
-		if !part.Secret.Empty() {
+		if !part.Secret.IsEmpty() {
 			out = append(out, part.Secret)
 		}
 	}
@@ -153,7 +154,7 @@ func secrets(p plan.Plan) []log.Secret {
 	return out
 }
 
-func run(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options Options) Result {
+func pushParts(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options Options) Result {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
@@ -174,8 +175,8 @@ func run(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options
 	}
 
 	for _, step := range steps {
-		part := apply(ctx, host, step, secrets(p), options)
-		set(&result, part)
+		part := apply(ctx, host, step, planSecrets(p), options)
+		setPart(&result, part)
 
 		if part.Err != nil {
 			result.Err = fmt.Errorf("push %s: %w", part.Label, part.Err)
@@ -189,30 +190,30 @@ func run(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options
 	return result
 }
 
-func apply(ctx context.Context, host Host, step plan.Part, hidden []log.Secret, options Options) Part {
-	if options.Started != nil {
-		options.Started(step.Label)
+func apply(ctx context.Context, host Host, step plan.Part, secrets []log.Secret, options Options) Part {
+	if options.OnStart != nil {
+		options.OnStart(step.Label)
 	}
 
 	start := options.Clock.Now()
 	_, err := host.Run(ctx, ssh.Script{
 		Label: step.Label, Input: strings.NewReader(step.Input()),
-		Timeout: options.Timeout, Secrets: hidden,
+		Timeout: options.Timeout, Secrets: secrets,
 	})
 
-	part := Part{Label: step.Label, Outcome: Applied, Err: err, Took: options.Clock.Since(start)}
+	part := Part{Label: step.Label, Outcome: Applied, Err: err, Duration: options.Clock.Since(start)}
 	if err != nil {
 		part.Outcome = Failed
 	}
 
-	if options.Ended != nil {
-		options.Ended(part)
+	if options.OnEnd != nil {
+		options.OnEnd(part)
 	}
 
 	return part
 }
 
-func set(r *Result, part Part) {
+func setPart(r *Result, part Part) {
 	for i := range r.Parts {
 		if r.Parts[i].Label == part.Label {
 			r.Parts[i] = part
@@ -220,15 +221,16 @@ func set(r *Result, part Part) {
 	}
 }
 
-// verify asks the host whether what was applied is there. A host that is gone or hangs is
-// not asked once more.
+// verify probes the host to check that the applied parts are there. It does not probe a host that
+// is unreachable or that timed out.
 func verify(ctx context.Context, host Host, p plan.Plan, options Options, r *Result) {
 	if kind := ssh.KindOf(r.Err); r.Err != nil && kind != ssh.Rejected {
 		return
 	}
 
-	// What this push ran has ended. If somebody else's script has ended it, that one runs on.
-	options.Beside = true
+	// The script of this push has ended. If another client has stopped it, that client's script is
+	// running and must not be stopped.
+	options.Concurrent = true
 
 	states, err := Probe(ctx, host, p, options)
 	if err != nil {
@@ -237,7 +239,7 @@ func verify(ctx context.Context, host Host, p plan.Plan, options Options, r *Res
 		return
 	}
 
-	r.Lost = p.LostParts(states)
+	r.LostParts = p.LostParts(states)
 
 	for i, part := range r.Parts {
 		if part.Outcome != Applied || states[part.Label] != plan.Lost {
@@ -246,7 +248,7 @@ func verify(ctx context.Context, host Host, p plan.Plan, options Options, r *Res
 
 		err := &ssh.Error{
 			Kind: ssh.NotKept, Reason: string(ssh.NotKept),
-			Message: part.Label + " was applied without an error, and the host's probe does not find it as it should be",
+			Message: part.Label + " was applied without an error, but the host's probe reports it as lost",
 		}
 		r.Parts[i].Outcome, r.Parts[i].Err = Failed, err
 		r.Err = errors.Join(r.Err, fmt.Errorf("push %s: %w", part.Label, err))

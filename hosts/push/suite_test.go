@@ -31,8 +31,8 @@ const (
 	openssh   = "openssh"
 )
 
-// Hosts of both kinds live their life, one behind the simulator's SSH and one behind
-// OpenSSH's. TestSoakLifeOfAHost has them the other way round.
+// Hosts of both kinds go through their lifecycle, one behind the simulator's SSH server and one
+// behind OpenSSH. TestSoakLifeOfAHost swaps the servers.
 func TestLifeOfAHost(t *testing.T) {
 	t.Parallel()
 	lives(t, map[machost.System]string{machost.Mac: simulator, machost.Linux: openssh})
@@ -56,7 +56,7 @@ func lives(t *testing.T, doors map[machost.System]string) {
 			host, target := reach(t, machost.Options{Name: "h", System: s.name})
 
 			if door == openssh {
-				sshd, err := host.OpenSSH(t.Context())
+				sshd, err := host.StartOpenSSH(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,7 +84,7 @@ type life struct {
 	has  plan.Plan
 }
 
-// boot brings all parts, while somebody watches the processes of the host.
+// boot applies all parts, while a goroutine watches the processes of the host.
 func (l *life) boot() {
 	l.t.Helper()
 	l.has = l.render(l.t, "1", egress, false)
@@ -95,7 +95,7 @@ func (l *life) boot() {
 	seen := map[string]bool{}
 
 	watching.Go(func() {
-		// Often enough to see most scripts, and seldom enough to leave them the processor.
+		// Often enough to see most scripts, and rarely enough not to slow them down.
 		for ; ctx.Err() == nil; time.Sleep(time.Second) {
 			processes, _ := l.host.Processes(ctx)
 			for _, process := range processes {
@@ -104,7 +104,7 @@ func (l *life) boot() {
 		}
 	})
 
-	result := push.FirstBoot(l.t.Context(), l.conn, l.has, push.Options{})
+	result := push.ApplyAll(l.t.Context(), l.conn, l.has, push.Options{})
 
 	cancel()
 	watching.Wait()
@@ -113,8 +113,8 @@ func (l *life) boot() {
 		l.t.Fatal(result.Err)
 	}
 
-	if got, want := len(result.Labels(push.Applied)), len(l.has.Parts()); got != want || len(result.Lost) > 0 {
-		l.t.Errorf("applied %d parts of %d, lost %q", got, want, result.Lost)
+	if got, want := len(result.Labels(push.Applied)), len(l.has.Parts()); got != want || len(result.LostParts) > 0 {
+		l.t.Errorf("applied %d parts of %d, lost %q", got, want, result.LostParts)
 	}
 
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(s string) bool { return strings.Contains(s, "hyperfleet-script") }) {
@@ -128,7 +128,7 @@ func (l *life) boot() {
 		}
 	}
 
-	if !strings.Contains(l.host.Read(l.secretPath), kubeToken) {
+	if !strings.Contains(l.host.ReadFile(l.secretPath), kubeToken) {
 		l.t.Error("the kubeconfig is not there")
 	}
 
@@ -137,19 +137,19 @@ func (l *life) boot() {
 	}
 }
 
-// follow brings what has drifted, and demands that the machine lives on.
+// follow applies the drifted parts, and requires that the machine keeps running.
 func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
 	l.t.Helper()
 
 	before := l.host.Machines(l.t.Context())
-	result := push.Drift(l.t.Context(), l.conn, p, push.Drifted(p, l.has.Digests(), states), push.Options{})
+	result := push.ApplyDrifted(l.t.Context(), l.conn, p, push.FindDrifted(p, l.has.Digests(), states), push.Options{})
 
 	if diff := cmp.Diff(before, l.host.Machines(l.t.Context())); diff != "" || before["one"] == "" {
 		l.t.Errorf("the machine did not survive the push: %s", diff)
 	}
 
 	for _, part := range p.Parts() {
-		if part.When == plan.FirstBoot && !slices.Contains(result.Labels(push.Unchanged), part.Label) {
+		if part.Schedule == plan.FirstBoot && !slices.Contains(result.Labels(push.Unchanged), part.Label) {
 			l.t.Errorf("%s is of the first boot and was applied again", part.Label)
 		}
 	}
@@ -200,13 +200,13 @@ func (l *life) loses() {
 		l.t.Errorf("lost %q", lost)
 	}
 
-	if result := l.follow(l.has, states); result.Err != nil || len(result.Lost) > 0 {
-		l.t.Errorf("after the repair: lost %q: %v", result.Lost, result.Err)
+	if result := l.follow(l.has, states); result.Err != nil || len(result.LostParts) > 0 {
+		l.t.Errorf("after the repair: lost %q: %v", result.LostParts, result.Err)
 	}
 }
 
-// crashes pushes a program that ends at once: it counts as failed, though all its bytes
-// arrived, and the next one fixes it.
+// crashes pushes a program that ends at once. The push fails although the program arrived
+// completely, and the next push fixes it.
 func (l *life) crashes() {
 	l.t.Helper()
 
@@ -214,7 +214,7 @@ func (l *life) crashes() {
 
 	result := l.follow(bad, nil)
 	if ssh.KindOf(result.Err) != ssh.Rejected || !slices.Contains(result.Labels(push.Failed), l.job) ||
-		!strings.Contains(result.Err.Error(), "did not live") {
+		!strings.Contains(result.Err.Error(), "did not run") {
 		l.t.Errorf("a program that crashes: failed %q: %v", result.Labels(push.Failed), result.Err)
 	}
 

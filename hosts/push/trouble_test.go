@@ -29,20 +29,20 @@ const (
 	token      = "hunter2-hunter2-hunter2"
 )
 
-// small is a plan of four parts: first, token, script, last.
+// small returns a plan of four parts: first, token, script, last.
 func small(t *testing.T, version, script string) plan.Plan {
 	t.Helper()
 
-	place := func(path string) parts.Place { return parts.Place{Path: path, Mode: 0o600, Owner: "root:wheel"} }
+	place := func(path string) parts.FileSpec { return parts.FileSpec{Path: path, Mode: 0o600, Owner: "root:wheel"} }
 	content := func(name string) plan.Content {
-		return plan.Text(strings.Repeat(name+" "+version+"\n", 10_000))
+		return plan.NewText(strings.Repeat(name+" "+version+"\n", 10_000))
 	}
 
 	p, err := plan.New(
-		parts.File("first", plan.File, place(firstPath), content("first")),
-		parts.Secret("token", place(secretPath), log.NewSecret(token)),
-		parts.Script("script", script, "true"),
-		parts.File("last", plan.File, place(lastPath), content("last")),
+		parts.NewFile("first", plan.File, place(firstPath), content("first")),
+		parts.NewSecret("token", place(secretPath), log.NewSecret(token)),
+		parts.NewScript("script", script, "true"),
+		parts.NewFile("last", plan.File, place(lastPath), content("last")),
 	)
 
 	return must(t, p, err)
@@ -50,7 +50,7 @@ func small(t *testing.T, version, script string) plan.Plan {
 
 const fine = "main() { true; }"
 
-// outcomes gives the parts with what became of them.
+// outcomes formats the parts with their outcomes.
 func outcomes(result push.Result) string {
 	var out []string
 	for _, part := range result.Parts {
@@ -60,13 +60,13 @@ func outcomes(result push.Result) string {
 	return strings.Join(out, ", ")
 }
 
-// Each trouble has its kind, ends the push where it was, leaves no part half done, and the
-// next push fixes all.
+// Each failure has its kind, stops the push at its part, and leaves no part half applied. The next
+// push fixes everything.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
 
-	script := func(what machost.What) func(*testing.T, *machost.Host) {
-		return func(_ *testing.T, h *machost.Host) { h.Inject(machost.Fault{Label: "first", What: what, Times: 1}) }
+	script := func(what machost.FaultKind) func(*testing.T, *machost.Host) {
+		return func(_ *testing.T, h *machost.Host) { h.Inject(machost.Fault{Label: "first", Kind: what, Times: 1}) }
 	}
 
 	cases := map[string]struct {
@@ -78,7 +78,7 @@ func TestTrouble(t *testing.T) {
 		want    string
 	}{
 		"a step hangs": {
-			trouble: script(machost.Hang), kind: ssh.TimedOut, says: "ended after 2s",
+			trouble: script(machost.Hang), kind: ssh.TimedOut, says: "stopped after its timeout of 2s",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
 		"the connection is cut in the middle": {
@@ -97,14 +97,14 @@ func TestTrouble(t *testing.T) {
 			trouble: func(t *testing.T, h *machost.Host) {
 				t.Helper()
 
-				if err := h.FillDisk(t.Context(), true); err != nil {
+				if err := h.SetDiskFull(t.Context(), true); err != nil {
 					t.Fatal(err)
 				}
 			},
 			fix: func(t *testing.T, h *machost.Host) {
 				t.Helper()
 
-				if err := h.FillDisk(t.Context(), false); err != nil {
+				if err := h.SetDiskFull(t.Context(), false); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -113,7 +113,7 @@ func TestTrouble(t *testing.T) {
 		},
 		"a script that is wrong": {
 			script: "main() { echo it is wrong: " + token + " >&2; exit 3; }",
-			kind:   ssh.Rejected, says: "it ended with 3: it is wrong: REDACTED",
+			kind:   ssh.Rejected, says: "the script exited with code 3: it is wrong: REDACTED",
 			want: "first applied, token applied, script failed, last not-reached",
 		},
 		"a script that ends well and undoes another part": {
@@ -129,11 +129,11 @@ func TestTrouble(t *testing.T) {
 			host, target := reach(t, machost.Options{Name: "h"})
 
 			old := small(t, "old", fine)
-			if result := push.FirstBoot(t.Context(), dial(t, target), old, push.Options{}); result.Err != nil {
+			if result := push.ApplyAll(t.Context(), dial(t, target), old, push.Options{}); result.Err != nil {
 				t.Fatal(result.Err)
 			}
 
-			before := [2]string{host.Read(firstPath), host.Read(lastPath)}
+			before := [2]string{host.ReadFile(firstPath), host.ReadFile(lastPath)}
 			conn := dial(t, target)
 
 			if tc.trouble != nil {
@@ -145,9 +145,9 @@ func TestTrouble(t *testing.T) {
 			}
 
 			next := small(t, "new", tc.script)
-			all := push.Drifted(next, nil, nil)
+			all := push.FindDrifted(next, nil, nil)
 
-			result := push.Drift(t.Context(), conn, next, all, push.Options{Timeout: limit(tc.kind)})
+			result := push.ApplyDrifted(t.Context(), conn, next, all, push.Options{Timeout: limit(tc.kind)})
 			if got := ssh.KindOf(result.Err); got != tc.kind || !strings.Contains(result.Err.Error(), tc.says) {
 				t.Errorf("kind %q: %v", got, result.Err)
 			}
@@ -166,7 +166,7 @@ func TestTrouble(t *testing.T) {
 				tc.fix(t, host)
 			}
 
-			fixed := push.Drift(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
+			fixed := push.ApplyDrifted(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
 			if fixed.Err != nil {
 				t.Error(fixed.Err)
 			}
@@ -174,7 +174,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// limit is long enough for any part, but for those that are to run out of it.
+// limit returns a timeout that is long enough for any part, except for tests of timeouts.
 func limit(kind ssh.Kind) time.Duration {
 	if kind == ssh.TimedOut {
 		return 2 * time.Second
@@ -183,19 +183,19 @@ func limit(kind ssh.Kind) time.Duration {
 	return patience
 }
 
-// whole demands that each file is as it was or as it is to be, and that nothing lies beside.
+// whole requires that each file has its old or its new content, and that no temporary file is left.
 func whole(t *testing.T, host *machost.Host, before [2]string, next plan.Plan) {
 	t.Helper()
 
 	for i, label := range []string{"first", "last"} {
-		part, _ := next.Part(label)
-		if got := host.Read(part.Path); got != before[i] && got != part.Content.String() && got != "" {
+		part, _ := next.FindPart(label)
+		if got := host.ReadFile(part.Path); got != before[i] && got != part.Content.String() && got != "" {
 			t.Errorf("%s is half there: %d bytes", label, len(got))
 		}
 	}
 }
 
-// redial connects once the host is back.
+// redial connects to a host that was restarted.
 func redial(t *testing.T, target ssh.Target) *ssh.Conn {
 	t.Helper()
 
@@ -216,7 +216,7 @@ func redial(t *testing.T, target ssh.Target) *ssh.Conn {
 	}
 }
 
-// hangs waits until a script at the host hangs.
+// hangs waits until a script hangs on the host.
 func hangs(t *testing.T, host *machost.Host) {
 	t.Helper()
 
@@ -237,14 +237,14 @@ func hangs(t *testing.T, host *machost.Host) {
 	}
 }
 
-// An operator that is gone leaves its script running. The next one ends it before it runs
-// its own, with all that it had started.
+// An operator that was killed leaves its script running. The next operator stops this script and
+// its child processes before it runs its own.
 func TestOneScriptAtATime(t *testing.T) {
 	t.Parallel()
 
 	host, target := reach(t, machost.Options{})
 
-	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
+	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := dial(t, target)
@@ -259,14 +259,14 @@ func TestOneScriptAtATime(t *testing.T) {
 		hangs(t, host)
 	})
 
-	result := push.FirstBoot(ctx, gone, p, push.Options{})
+	result := push.ApplyAll(ctx, gone, p, push.Options{})
 	if !errors.Is(result.Err, context.Canceled) {
 		t.Fatal(result.Err)
 	}
 
 	_ = gone.Close()
 
-	if result := push.FirstBoot(t.Context(), dial(t, target), p, push.Options{}); result.Err != nil {
+	if result := push.ApplyAll(t.Context(), dial(t, target), p, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -276,14 +276,14 @@ func TestOneScriptAtATime(t *testing.T) {
 	}
 }
 
-// Somebody who asks a host what it has does not end what the operator does there.
+// A concurrent probe does not stop the operator's script.
 func TestALookBesideAPush(t *testing.T) {
 	t.Parallel()
 
 	host, target := reach(t, machost.Options{})
 	p := small(t, "1", fine)
 
-	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
+	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -291,11 +291,11 @@ func TestALookBesideAPush(t *testing.T) {
 	operator := dial(t, target)
 	ended := make(chan error, 1)
 
-	go func() { ended <- push.FirstBoot(ctx, operator, p, push.Options{}).Err }()
+	go func() { ended <- push.ApplyAll(ctx, operator, p, push.Options{}).Err }()
 
 	hangs(t, host)
 
-	states, err := push.Probe(t.Context(), dial(t, target), p, push.Options{Beside: true})
+	states, err := push.Probe(t.Context(), dial(t, target), p, push.Options{Concurrent: true})
 	if err != nil || len(states) == 0 {
 		t.Errorf("the look: %v, %v", states, err)
 	}
@@ -306,7 +306,7 @@ func TestALookBesideAPush(t *testing.T) {
 	default:
 	}
 
-	// One that is the operator's does end it.
+	// A probe of the operator stops the script.
 	if _, err := push.Probe(t.Context(), dial(t, target), p, push.Options{}); err != nil {
 		t.Error(err)
 	}
@@ -316,21 +316,21 @@ func TestALookBesideAPush(t *testing.T) {
 	}
 }
 
-// A push that the next operator's script has ended asks what it has left, and does not end
-// that script in turn.
+// If the script of the next operator stops a push, the stopped push still probes the host and does
+// not stop that script.
 func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 	t.Parallel()
 
 	host, target := reach(t, machost.Options{})
 	p := small(t, "1", fine)
 
-	host.Inject(machost.Fault{Label: "first", What: machost.Hang, Times: 1})
-	host.Inject(machost.Fault{Label: "probe", What: machost.Hang, Times: 1})
+	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
+	host.Inject(machost.Fault{Label: "probe", Kind: machost.Hang, Times: 1})
 
 	before, next := dial(t, target), dial(t, target)
 	ended, looked := make(chan push.Result, 1), make(chan error, 1)
 
-	go func() { ended <- push.FirstBoot(t.Context(), before, p, push.Options{}) }()
+	go func() { ended <- push.ApplyAll(t.Context(), before, p, push.Options{}) }()
 
 	hangs(t, host)
 
@@ -340,8 +340,8 @@ func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 	}()
 
 	result := <-ended
-	if ssh.KindOf(result.Err) != ssh.Rejected || len(result.Lost) == 0 {
-		t.Errorf("the push: %v; lost: %v", result.Err, result.Lost)
+	if ssh.KindOf(result.Err) != ssh.Rejected || len(result.LostParts) == 0 {
+		t.Errorf("the push: %v; lost: %v", result.Err, result.LostParts)
 	}
 
 	hangs(t, host)
@@ -361,7 +361,7 @@ func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 	}
 }
 
-// Light hosts take all, and answer their probe by it.
+// Light hosts accept every part, and report the parts in their probe.
 func TestManyHosts(t *testing.T) {
 	t.Parallel()
 
@@ -376,14 +376,14 @@ func TestManyHosts(t *testing.T) {
 			host, target := reach(t, machost.Options{Light: true})
 			conn := dial(t, target)
 
-			if result := push.FirstBoot(t.Context(), conn, p, push.Options{}); result.Err != nil || len(host.Digests()) != 4 {
+			if result := push.ApplyAll(t.Context(), conn, p, push.Options{}); result.Err != nil || len(host.Digests()) != 4 {
 				t.Errorf("%v: %v", result.Err, host.Digests())
 			}
 
-			host.Lose("last")
+			host.DropScript("last")
 
 			states, err := push.Probe(t.Context(), conn, p, push.Options{})
-			if diff := cmp.Diff([]string{"last"}, push.Drifted(p, p.Digests(), states)); diff != "" || err != nil {
+			if diff := cmp.Diff([]string{"last"}, push.FindDrifted(p, p.Digests(), states)); diff != "" || err != nil {
 				t.Errorf("%v: %s", err, diff)
 			}
 		})

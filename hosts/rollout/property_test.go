@@ -18,25 +18,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// world is a fleet whose hosts behave by chance: they take a configuration, refuse it,
-// can't be reached, lose parts, and are looked at late.
-type world struct {
+// fixture is a fleet whose hosts behave randomly. They accept a configuration, refuse it, are
+// unreachable, lose parts, and see permits late.
+type fixture struct {
 	random *rand.Rand
 	policy rollout.Policy
 	state  rollout.State
-	// seen are the permits as hosts see them, which may be a little old.
+	// seen are the permits as the hosts see them, which may be stale.
 	seen  []rollout.Permit
 	hosts []rollout.Host
-	// permit that each host works on; 0 for none.
+	// works holds the permit under which each host is pushed to. It is 0 for none.
 	works []int64
 	now   time.Time
 	hash  string
-	// bad are configurations that are refused more often than taken.
+	// bad are configurations that hosts usually refuse.
 	bad map[string]bool
 }
 
-// act lets one host do something. It begins only under a permit that it has not used.
-func (w *world) act(i int) {
+// act lets one host take one step. A push starts only under an unused permit.
+func (w *fixture) act(i int) {
 	host := &w.hosts[i]
 
 	switch {
@@ -57,33 +57,33 @@ func (w *world) act(i int) {
 	}
 }
 
-func (w *world) end(host *rollout.Host) {
+func (w *fixture) end(host *rollout.Host) {
 	switch chance := w.random.IntN(10); {
 	case chance == 0:
-		host.Unreachable, host.Want, host.NotBefore = true, drift.Update, w.now.Add(time.Minute)
+		host.Unreachable, host.Action, host.NotBefore = true, drift.Update, w.now.Add(time.Minute)
 	case w.bad[w.hash] && chance < 8:
 		host.Refused, host.RefusedAt, host.Unreachable = w.hash, w.now, false
-		host.Want, host.NotBefore = drift.Update, w.now.Add(time.Minute)
+		host.Action, host.NotBefore = drift.Update, w.now.Add(time.Minute)
 		host.Failed = w.random.IntN(3) == 0
 	default:
 		host.Applied, host.Refused, host.Unreachable, host.Failed = w.hash, "", false, false
-		host.Want = drift.Nothing
+		host.Action = drift.Nothing
 	}
 }
 
-// move brings a new configuration.
-func (w *world) move(hash string) {
+// setConfig sets a new configuration.
+func (w *fixture) setConfig(hash string) {
 	w.hash = hash
 	for i := range w.hosts {
 		if w.hosts[i].Applied != hash {
-			w.hosts[i].Want, w.hosts[i].Failed = drift.Update, false
+			w.hosts[i].Action, w.hosts[i].Failed = drift.Update, false
 		}
 	}
 }
 
-// check says what must never be.
-func (w *world) check(before rollout.State) error {
-	most := max(1, w.policy.MaxUnavailable)
+// check returns an error if an invariant is violated.
+func (w *fixture) check(before rollout.State) error {
+	limit := max(1, w.policy.MaxUnavailable)
 
 	working, converged := 0, 0
 	for i := range w.hosts {
@@ -99,16 +99,16 @@ func (w *world) check(before rollout.State) error {
 	fresh, updates := map[int64]bool{}, 0
 	for _, permit := range w.state.Permits {
 		fresh[permit.Number] = permit.Number > before.LastPermit
-		if permit.What == drift.Update && fresh[permit.Number] {
+		if permit.Action == drift.Update && fresh[permit.Number] {
 			updates++
 		}
 	}
 
 	switch {
-	case len(w.state.Permits) > most:
-		return fmt.Errorf("%d permits, %d allowed", len(w.state.Permits), most)
-	case working > most:
-		return fmt.Errorf("%d hosts are pushed to, %d allowed", working, most)
+	case len(w.state.Permits) > limit:
+		return fmt.Errorf("%d permits, %d allowed", len(w.state.Permits), limit)
+	case working > limit:
+		return fmt.Errorf("%d hosts are pushed to, %d allowed", working, limit)
 	case w.policy.Paused && w.state.LastPermit != before.LastPermit:
 		return errors.New("a permit while the fleet is paused")
 	case w.state.StoppedHash == w.hash && updates > 0:
@@ -128,11 +128,11 @@ func (w *world) check(before rollout.State) error {
 	return nil
 }
 
-func newWorld(seed uint64) *world {
+func newWorld(seed uint64) *fixture {
 	random := rand.New(rand.NewPCG(seed, 1))
 	hosts := drifted(1 + random.IntN(30))
 
-	return &world{
+	return &fixture{
 		random: random, hosts: hosts, works: make([]int64, len(hosts)), now: start(), hash: "new",
 		bad: map[string]bool{"bad": true},
 		policy: rollout.Policy{
@@ -142,7 +142,7 @@ func newWorld(seed uint64) *world {
 	}
 }
 
-func (w *world) decide() error {
+func (w *fixture) decide() error {
 	before := w.state
 	if w.random.IntN(2) == 0 {
 		w.seen = before.Permits
@@ -153,9 +153,9 @@ func (w *world) decide() error {
 	return w.check(before)
 }
 
-// Whatever happens, there are never more hosts in flight than allowed, canaries go first,
-// nothing begins while the fleet is paused or a configuration is stopped; and a good
-// configuration reaches all hosts in the end.
+// In all cases, no more hosts than allowed are in flight, canaries go first, and no update starts
+// while the fleet is paused or the rollout is stopped. A good configuration reaches all hosts in
+// the end.
 func TestRolloutKeepsItsPromises(t *testing.T) {
 	t.Parallel()
 
@@ -167,7 +167,7 @@ func TestRolloutKeepsItsPromises(t *testing.T) {
 			case 0:
 				w.policy.Paused = !w.policy.Paused
 			case 1:
-				w.move([]string{"new", "bad", "newer"}[w.random.IntN(3)])
+				w.setConfig([]string{"new", "bad", "newer"}[w.random.IntN(3)])
 			case 2:
 				w.policy.ResumedAt = w.now
 			case 3, 4, 5: // a host that is off by itself
@@ -184,16 +184,16 @@ func TestRolloutKeepsItsPromises(t *testing.T) {
 			}
 		}
 
-		err := w.arrives()
+		err := w.converge()
 
 		return err == nil, err
 	}, gen.UInt64()))
 }
 
-// arrives brings a configuration that nobody refuses.
-func (w *world) arrives() error {
+// converge rolls out a configuration that no host refuses.
+func (w *fixture) converge() error {
 	w.policy.Paused = false
-	w.move("good")
+	w.setConfig("good")
 
 	for range 5000 {
 		for i := range w.hosts {

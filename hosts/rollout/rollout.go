@@ -16,21 +16,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// Policy is how a configuration reaches a fleet.
+// Policy says how a configuration is rolled out to a fleet.
 type Policy struct {
-	// MaxUnavailable hosts at any moment: at least 1.
+	// MaxUnavailable is the maximum number of unavailable hosts at any time. It is at least 1.
 	MaxUnavailable int
-	// Canary hosts have to have a configuration before the rest gets it.
+	// Canary is how many hosts must have a configuration before the rest gets it.
 	Canary int
-	// Threshold is the number of hosts that refuse a configuration at which it is stopped: at
-	// least 1.
+	// Threshold is the number of refusing hosts at which a rollout stops. It is at least 1.
 	Threshold int
-	// Jitter spreads hosts over so much time.
+	// Jitter is the time over which updates of hosts are spread.
 	Jitter time.Duration
-	// Windows are when updates may go; none means always.
+	// Windows are the times at which updates may start. If there are none, updates may start at any
+	// time.
 	Windows []Window
 	Paused  bool
-	// ResumedAt forgives what failed before.
+	// ResumedAt is when somebody resumed the fleet. Earlier refusals do not count.
 	ResumedAt time.Time
 }
 
@@ -40,60 +40,63 @@ type Window struct {
 	window.Window
 }
 
-// Permit lets one host be pushed to, once.
+// Permit allows one push to one host.
 type Permit struct {
 	Host   string
 	Number int64
 	Hash   string
-	What   drift.Action
+	Action drift.Action
 }
 
-// State is what has to be remembered of a fleet.
+// State is the part of a fleet's status that Decide needs for its next decision.
 type State struct {
-	// Hash that is rolled out, and since when.
+	// Hash is the hash that is being rolled out since Started.
 	Hash    string
 	Started time.Time
-	// Permits that are out, in the order of their hosts' names; LastPermit is the highest
-	// number there was.
+	// Permits are the permits in flight, sorted by host name. LastPermit is the highest number that
+	// was ever granted.
 	Permits    []Permit
 	LastPermit int64
-	// StoppedHash is a configuration that was stopped, with when and why.
+	// StoppedHash is the hash of a configuration whose rollout was stopped, at StoppedAt and for
+	// StoppedReason.
 	StoppedHash   string
 	StoppedAt     time.Time
 	StoppedReason string
 }
 
-// Host is one host of the fleet as it is now.
+// Host is the current state of one host of the fleet.
 type Host struct {
 	Name string
-	// Want is Update, OSUpdate or Repair for a host that may be pushed to as soon as NotBefore.
-	Want      drift.Action
+	// Action is what the host needs. Update, OSUpdate and Repair need a permit and may start at
+	// NotBefore.
+	Action    drift.Action
 	NotBefore time.Time
-	// Applied is the hash of the configuration that it has, its operating system's version
-	// included where the fleet names one, Refused that of the one it
-	// refused last and since has not taken, at RefusedAt.
+	// Applied is the hash that the host has. If the fleet names a version of the operating system,
+	// the hash includes that version. Refused is the hash that the host refused last, at RefusedAt,
+	// and has not accepted since.
 	Applied, Refused string
 	RefusedAt        time.Time
-	// Failed for good, or Unreachable.
+	// Failed is true if the host has failed terminally.
 	Failed, Unreachable bool
-	// Pushing says that something is being pushed to it; LastPermit is the number of the
-	// last permit that it used up.
+	// Pushing is true while a push to the host runs under a permit. LastPermit is the number of the
+	// last permit that the host used up.
 	Pushing    bool
 	LastPermit int64
-	// Leaving is being deleted: nothing begins there any more.
+	// Leaving is true if the host is being deleted. It gets no new permit.
 	Leaving bool
 }
 
-// Report is what there is to say of a fleet.
+// Report is what the fleet's conditions and metrics report.
 type Report struct {
 	Hosts, Converged, Drifted, Failed, Unreachable, Refused int
-	// Reason and Message say why hosts that have drifted are not pushed to, or that they are.
+	// Reason and Message say why drifted hosts are not pushed to, or that they are.
 	Reason, Message string
-	// Stopped says that the configuration was stopped just now.
+	// Stopped is true if this decision stopped the rollout.
 	Stopped bool
-	// Next is when something may change by itself; zero for never.
+	// Next is when to decide again without an event. It is zero for never.
 	Next time.Time
-	// Problems of windows whose words can't be followed: they count as closed.
+	// Problems are the errors of maintenance windows that are invalid. Such a window counts as
+	// closed.
 	Problems []error
 }
 
@@ -109,26 +112,28 @@ const (
 	ReasonNoConfig  = "NoConfiguration"
 )
 
-// decision is one decision under way.
+// decision is the working state of one call of Decide.
 type decision struct {
 	policy Policy
 	state  State
 	hosts  []Host
 	now    time.Time
 	report Report
-	// flying are the hosts with a permit, away those that are unavailable, they included.
-	flying, away map[string]bool
-	// missing is how many canaries are missing, and windows says that one is open.
-	missing int
-	windows bool
+	// inFlight holds the hosts with a permit. unavailable holds all unavailable hosts, including
+	// those in flight.
+	inFlight, unavailable map[string]bool
+	// missingCanaries is how many canaries do not have the configuration yet. isWindowOpen is true
+	// if a maintenance window is open.
+	missingCanaries int
+	isWindowOpen    bool
 }
 
-// Decide gives the state that the fleet has to have next, with the permits that are out
-// then, and what there is to say. It gives the same for the same input, whatever the order
-// of the hosts. The state has to be on record before any permit is used.
+// Decide returns the next state of the fleet, with the permits that are then in flight, and a
+// report. The result does not depend on the order of the hosts. The caller must persist the state
+// before any permit is used.
 func Decide(policy Policy, state State, hosts []Host, desired string, now time.Time) (State, Report) {
 	d := &decision{
-		policy: policy, state: state, now: now, flying: map[string]bool{}, away: map[string]bool{},
+		policy: policy, state: state, now: now, inFlight: map[string]bool{}, unavailable: map[string]bool{},
 		hosts: slices.SortedFunc(slices.Values(hosts), func(a, b Host) int { return cmp.Compare(a.Name, b.Name) }),
 	}
 
@@ -136,18 +141,19 @@ func Decide(policy Policy, state State, hosts []Host, desired string, now time.T
 		d.state.Hash, d.state.Started = desired, now
 	}
 
-	d.collect()
-	d.count()
-	d.stop()
-	d.open()
-	d.grant()
-	d.say()
+	d.removeUsedPermits()
+	d.countHosts()
+	d.updateStop()
+	d.checkWindows()
+	d.grantPermits()
+	d.setReason()
 
 	return d.state, d.report
 }
 
-// collect takes back the permits that are used up.
-func (d *decision) collect() {
+// removeUsedPermits drops the permits that are used up, and those of hosts that are gone or being
+// deleted.
+func (d *decision) removeUsedPermits() {
 	byName := map[string]Host{}
 	for _, host := range d.hosts {
 		byName[host.Name] = host
@@ -156,58 +162,58 @@ func (d *decision) collect() {
 	var out []Permit
 
 	for _, permit := range d.state.Permits {
-		host, there := byName[permit.Host]
-		used := host.LastPermit >= permit.Number && !host.Pushing
-		gone := host.Leaving && !host.Pushing
+		host, found := byName[permit.Host]
+		isUsed := host.LastPermit >= permit.Number && !host.Pushing
+		isGone := host.Leaving && !host.Pushing
 
-		if there && !used && !gone {
+		if found && !isUsed && !isGone {
 			out = append(out, permit)
-			d.flying[permit.Host] = true
+			d.inFlight[permit.Host] = true
 		}
 	}
 
 	d.state.Permits = out
 }
 
-func (d *decision) count() {
+func (d *decision) countHosts() {
 	d.report.Hosts = len(d.hosts)
-	d.missing = min(d.policy.Canary, len(d.hosts))
+	d.missingCanaries = min(d.policy.Canary, len(d.hosts))
 
 	for _, host := range d.hosts {
-		if d.flying[host.Name] || host.Unreachable || host.Failed {
-			d.away[host.Name] = true
+		if d.inFlight[host.Name] || host.Unreachable || host.Failed {
+			d.unavailable[host.Name] = true
 		}
 
-		d.missing -= one(d.converged(host))
-		d.report.Converged += one(d.converged(host) && host.Want != drift.Repair && !host.Failed)
-		d.report.Drifted += one(host.Want != drift.Nothing)
-		d.report.Failed += one(host.Failed)
-		d.report.Unreachable += one(host.Unreachable)
-		d.report.Refused += one(d.refused(host))
+		d.missingCanaries -= toInt(d.hasConverged(host))
+		d.report.Converged += toInt(d.hasConverged(host) && host.Action != drift.Repair && !host.Failed)
+		d.report.Drifted += toInt(host.Action != drift.Nothing)
+		d.report.Failed += toInt(host.Failed)
+		d.report.Unreachable += toInt(host.Unreachable)
+		d.report.Refused += toInt(d.hasRefused(host))
 	}
 }
 
-func one(yes bool) int {
-	if yes {
+func toInt(value bool) int {
+	if value {
 		return 1
 	}
 
 	return 0
 }
 
-func (d *decision) converged(host Host) bool {
+func (d *decision) hasConverged(host Host) bool {
 	return d.state.Hash != "" && host.Applied == d.state.Hash
 }
 
-// refused says whether a host counts towards the threshold.
-func (d *decision) refused(host Host) bool {
+// hasRefused returns true if the host's refusal counts towards the threshold.
+func (d *decision) hasRefused(host Host) bool {
 	return d.state.Hash != "" && host.Refused == d.state.Hash && host.RefusedAt.After(d.policy.ResumedAt)
 }
 
-// stop stops a configuration that too many hosts refuse, and lets one go on that is
-// another, or that was resumed. Times are whole seconds: one that was resumed in the second of
-// its stop goes on too, since no refusal up to then counts.
-func (d *decision) stop() {
+// updateStop stops the rollout of a configuration that too many hosts refuse. It ends an earlier
+// stop if the configuration has changed or the fleet was resumed. Times have whole seconds, so a
+// resume in the second of the stop also ends the stop, because no refusal until then counts.
+func (d *decision) updateStop() {
 	s := &d.state
 	if s.StoppedHash != s.Hash || !d.policy.ResumedAt.Before(s.StoppedAt) {
 		s.StoppedHash, s.StoppedAt, s.StoppedReason = "", time.Time{}, ""
@@ -220,7 +226,7 @@ func (d *decision) stop() {
 	var names []string
 
 	for _, host := range d.hosts {
-		if d.refused(host) {
+		if d.hasRefused(host) {
 			names = append(names, host.Name)
 		}
 	}
@@ -229,110 +235,112 @@ func (d *decision) stop() {
 
 	s.StoppedHash, s.StoppedAt = s.Hash, d.now
 	s.StoppedReason = fmt.Sprintf(
-		"%d of %d hosts refused the configuration, such as %v: fix it, or resume the fleet to go on with it",
+		"%d of %d hosts refused the configuration, including %v: fix the configuration, or resume the fleet to continue the rollout",
 		len(names), len(d.hosts), names[:min(len(names), most)])
 	d.report.Stopped = true
 }
 
-// open says whether a maintenance window is open.
-func (d *decision) open() {
-	d.windows = len(d.policy.Windows) == 0
+// checkWindows finds out whether a maintenance window is open.
+func (d *decision) checkWindows() {
+	d.isWindowOpen = len(d.policy.Windows) == 0
 
 	for _, w := range d.policy.Windows {
-		open, boundary, err := w.At(d.now)
+		open, boundary, err := w.StateAt(d.now)
 		if err != nil {
 			d.report.Problems = append(d.report.Problems, fmt.Errorf("rollout.maintenanceWindows %q: %w", w.Name, err))
 
 			continue
 		}
 
-		d.windows = d.windows || open
-		d.wake(boundary)
+		d.isWindowOpen = d.isWindowOpen || open
+		d.scheduleNext(boundary)
 	}
 }
 
-func (d *decision) wake(at time.Time) {
-	if at.After(d.now) && (d.report.Next.IsZero() || at.Before(d.report.Next)) {
-		d.report.Next = at
+func (d *decision) scheduleNext(start time.Time) {
+	if start.After(d.now) && (d.report.Next.IsZero() || start.Before(d.report.Next)) {
+		d.report.Next = start
 	}
 }
 
-// grant gives out permits.
-func (d *decision) grant() {
+// grantPermits grants permits to hosts until the limits of the policy are reached.
+func (d *decision) grantPermits() {
 	if d.policy.Paused || d.state.Hash == "" {
 		return
 	}
 
-	most := max(1, d.policy.MaxUnavailable)
+	limit := max(1, d.policy.MaxUnavailable)
 
 	for _, host := range d.candidates() {
-		if len(d.flying) >= most {
+		if len(d.inFlight) >= limit {
 			break
 		}
 
-		if !d.away[host.Name] && len(d.away) >= most || host.Want.Rolls() && d.held() != "" {
+		if !d.unavailable[host.Name] && len(d.unavailable) >= limit || host.Action.NeedsRollout() && d.blockingReason() != "" {
 			continue
 		}
 
 		d.state.LastPermit++
-		d.flying[host.Name], d.away[host.Name] = true, true
+		d.inFlight[host.Name], d.unavailable[host.Name] = true, true
 		d.state.Permits = append(d.state.Permits, Permit{
-			Host: host.Name, Number: d.state.LastPermit, Hash: d.state.Hash, What: host.Want,
+			Host: host.Name, Number: d.state.LastPermit, Hash: d.state.Hash, Action: host.Action,
 		})
 	}
 
 	slices.SortFunc(d.state.Permits, func(a, b Permit) int { return cmp.Compare(a.Host, b.Host) })
 }
 
-// held is the reason why no update goes at all now; empty if one may.
-func (d *decision) held() string {
+// blockingReason returns why no update may start now, or an empty string if one may.
+func (d *decision) blockingReason() string {
 	switch {
 	case d.state.StoppedHash != "":
 		return ReasonStopped
-	case !d.windows:
+	case !d.isWindowOpen:
 		return ReasonWindow
-	case d.canaries() <= 0:
+	case d.canariesLeft() <= 0:
 		return ReasonCanary
 	default:
 		return ""
 	}
 }
 
-// canaries is how many more hosts may be in flight while canaries are missing; many when
-// none is.
-func (d *decision) canaries() int {
-	missing := d.missing
+// canariesLeft returns how many more updates may start while canaries are missing. If none is
+// missing, it returns the number of hosts.
+func (d *decision) canariesLeft() int {
+	missing := d.missingCanaries
 	if missing <= 0 {
 		return len(d.hosts)
 	}
 
 	for _, permit := range d.state.Permits {
-		missing -= one(permit.What.Rolls())
+		missing -= toInt(permit.Action.NeedsRollout())
 	}
 
 	return missing
 }
 
-// candidates are the hosts that could be pushed to now: repairs first, then hosts that are
-// well before those that are not, as they say more of a configuration; then in an order
-// that is another one for each configuration.
+// candidates returns the hosts that could be pushed to now, in this order: repairs, then available
+// hosts, because their results say more about a configuration, then unavailable hosts. Within a
+// group the order depends on the hash of the host's name and the configuration, so it differs
+// between configurations.
 func (d *decision) candidates() []Host {
 	var out []Host
 
 	for _, host := range d.hosts {
-		if !host.Want.Rolls() && host.Want != drift.Repair || d.flying[host.Name] || host.Pushing || host.Leaving {
+		if !host.Action.NeedsRollout() && host.Action != drift.Repair ||
+			d.inFlight[host.Name] || host.Pushing || host.Leaving {
 			continue
 		}
 
-		at := host.NotBefore
-		if host.Want.Rolls() && d.missing <= 0 {
-			if spread := d.state.Started.Add(d.delay(host.Name)); spread.After(at) {
-				at = spread
+		start := host.NotBefore
+		if host.Action.NeedsRollout() && d.missingCanaries <= 0 {
+			if jittered := d.state.Started.Add(d.jitterDelay(host.Name)); jittered.After(start) {
+				start = jittered
 			}
 		}
 
-		if at.After(d.now) {
-			d.wake(at)
+		if start.After(d.now) {
+			d.scheduleNext(start)
 
 			continue
 		}
@@ -342,58 +350,58 @@ func (d *decision) candidates() []Host {
 
 	slices.SortStableFunc(out, func(a, b Host) int {
 		return cmp.Or(
-			cmp.Compare(one(b.Want == drift.Repair), one(a.Want == drift.Repair)),
-			cmp.Compare(one(d.away[a.Name]), one(d.away[b.Name])),
-			cmp.Compare(spread(a.Name, d.state.Hash), spread(b.Name, d.state.Hash)),
+			cmp.Compare(toInt(b.Action == drift.Repair), toInt(a.Action == drift.Repair)),
+			cmp.Compare(toInt(d.unavailable[a.Name]), toInt(d.unavailable[b.Name])),
+			cmp.Compare(nameHash(a.Name, d.state.Hash), nameHash(b.Name, d.state.Hash)),
 		)
 	})
 
 	return out
 }
 
-// delay is a host's part of the jitter: the same whenever it is asked.
-func (d *decision) delay(name string) time.Duration {
+// jitterDelay returns the host's share of the jitter. It is the same at every call.
+func (d *decision) jitterDelay(name string) time.Duration {
 	if d.policy.Jitter <= 0 {
 		return 0
 	}
 
-	return time.Duration(spread(name, d.state.Hash) % uint64(d.policy.Jitter)) //nolint:gosec // G115: below a duration
+	return time.Duration(nameHash(name, d.state.Hash) % uint64(d.policy.Jitter)) //nolint:gosec // G115: below a duration
 }
 
-func spread(name, hash string) uint64 {
+func nameHash(name, hash string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(hash + "/" + name))
 
 	return h.Sum64()
 }
 
-// say puts the state into words.
-func (d *decision) say() {
+// setReason sets the report's reason and message.
+func (d *decision) setReason() {
 	r := &d.report
 
-	held := ""
+	reason := ""
 	if r.Drifted > 0 {
-		held = d.held()
+		reason = d.blockingReason()
 	}
 
 	switch {
 	case d.state.Hash == "":
 		r.Reason, r.Message = ReasonNoConfig, "the operator has no configuration for this kind of host"
 	case d.policy.Paused && r.Drifted > 0:
-		r.Reason, r.Message = ReasonPaused, "the fleet is paused; waiting: "+english.Plural(r.Drifted, "host", "")
+		r.Reason, r.Message = ReasonPaused, "the fleet is paused, drifted: "+english.Plural(r.Drifted, "host", "")
 	case r.Drifted == 0 && r.Failed == 0:
-		r.Reason, r.Message = ReasonConverged, "all have the configuration: "+english.Plural(r.Hosts, "host", "")
-	case held == ReasonStopped:
-		r.Reason, r.Message = held, d.state.StoppedReason
+		r.Reason, r.Message = ReasonConverged, "all hosts have the configuration: "+english.Plural(r.Hosts, "host", "")
+	case reason == ReasonStopped:
+		r.Reason, r.Message = reason, d.state.StoppedReason
 	case len(d.state.Permits) > 0:
 		r.Reason = ReasonRolling
-		r.Message = fmt.Sprintf("drifted: %s; being pushed to: %d", english.Plural(r.Drifted, "host", ""), len(d.state.Permits))
-	case held == ReasonWindow:
-		r.Reason, r.Message = held, "waiting for the next maintenance window: "+english.Plural(r.Drifted, "host", "")
+		r.Message = fmt.Sprintf("drifted: %s; pushing to: %d", english.Plural(r.Drifted, "host", ""), len(d.state.Permits))
+	case reason == ReasonWindow:
+		r.Reason, r.Message = reason, "waiting for the next maintenance window: "+english.Plural(r.Drifted, "host", "")
 	default:
 		r.Reason = ReasonWaiting
 		r.Message = fmt.Sprintf(
-			"drifted: %s; failed for good: %d; not reachable: %d; at most %d may be unavailable",
+			"drifted: %s; failed terminally: %d; unreachable: %d; at most %d may be unavailable",
 			english.Plural(r.Drifted, "host", ""), r.Failed, r.Unreachable, max(1, d.policy.MaxUnavailable))
 	}
 }

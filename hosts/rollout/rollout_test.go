@@ -20,11 +20,11 @@ import (
 
 func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) } // a Friday
 
-// drifted gives n hosts that have another configuration than "new".
+// drifted returns n hosts whose configuration is not "new".
 func drifted(n int) []rollout.Host {
 	out := make([]rollout.Host, n)
 	for i := range out {
-		out[i] = rollout.Host{Name: fmt.Sprintf("h%04d", i), Want: drift.Update, Applied: "old"}
+		out[i] = rollout.Host{Name: fmt.Sprintf("h%04d", i), Action: drift.Update, Applied: "old"}
 	}
 
 	return out
@@ -37,7 +37,7 @@ func change(hosts []rollout.Host, i int, f func(*rollout.Host)) []rollout.Host {
 	return hosts
 }
 
-func have(host *rollout.Host) { host.Want, host.Applied = drift.Nothing, "new" }
+func have(host *rollout.Host) { host.Action, host.Applied = drift.Nothing, "new" }
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestDecide(t *testing.T) {
 		return p
 	}
 	first := change(drifted(6), 0, have)
-	failed := func(h *rollout.Host) { h.Failed, h.Want = true, drift.Terminal }
+	failed := func(h *rollout.Host) { h.Failed, h.Action = true, drift.Terminal }
 	refused := func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", start() }
 
 	cases := map[string]struct {
@@ -95,7 +95,7 @@ func TestDecide(t *testing.T) {
 			with(func(p *rollout.Policy) {
 				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 9 * * *", Duration: time.Hour}}}
 			}),
-			change(change(drifted(3), 1, refused), 0, func(h *rollout.Host) { h.Want, h.Applied = drift.Repair, "new" }),
+			change(change(drifted(3), 1, refused), 0, func(h *rollout.Host) { h.Action, h.Applied = drift.Repair, "new" }),
 			"new", 1, rollout.ReasonStopped, 5*time.Hour + 55*time.Minute + 55*time.Second,
 		},
 		"outside the window": {
@@ -126,17 +126,17 @@ func TestDecide(t *testing.T) {
 				t.Errorf("%d permits and %s (%s), want %d and %s", len(state.Permits), report.Reason, report.Message, tc.permits, tc.reason)
 			}
 
-			// An update of the operating system goes by the same rules.
+			// An update of the operating system follows the same rules.
 			for i := range tc.hosts {
-				if tc.hosts = slices.Clone(tc.hosts); tc.hosts[i].Want == drift.Update {
-					tc.hosts[i].Want = drift.OSUpdate
+				if tc.hosts = slices.Clone(tc.hosts); tc.hosts[i].Action == drift.Update {
+					tc.hosts[i].Action = drift.OSUpdate
 				}
 			}
 
 			other, _ := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, start())
 			for i := range other.Permits {
-				if other.Permits[i].What == drift.OSUpdate {
-					other.Permits[i].What = drift.Update
+				if other.Permits[i].Action == drift.OSUpdate {
+					other.Permits[i].Action = drift.Update
 				}
 			}
 
@@ -151,7 +151,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Jitter spreads hosts over its time, each host always to the same moment of it.
+// Jitter spreads hosts over its duration. The same host always has the same delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
 
@@ -180,8 +180,8 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// A stop outlasts the host that caused it, and ends with another configuration or when the
-// fleet is resumed.
+// A stop persists when the host that caused it recovers. It ends with another configuration or when
+// the fleet is resumed.
 func TestStopStays(t *testing.T) {
 	t.Parallel()
 
@@ -202,7 +202,7 @@ func TestStopStays(t *testing.T) {
 		t.Errorf("another configuration: %+v", other)
 	}
 
-	// Times are kept in whole seconds, so that a resume may come in the second of the stop.
+	// Times have whole seconds, so a resume may have the same second as the stop.
 	policy.ResumedAt = start()
 	if resumed, _ := rollout.Decide(policy, state, hosts, "new", start()); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
 		t.Errorf("resumed in the second of its stop: %+v", resumed)
@@ -214,7 +214,8 @@ func TestStopStays(t *testing.T) {
 	}
 }
 
-// A permit is out until its host has used it up, whatever the host wants meanwhile.
+// A permit stays in flight until its host has used it up, even if the host needs another action
+// meanwhile.
 func TestPermitsAreUsedOnce(t *testing.T) {
 	t.Parallel()
 
@@ -234,7 +235,7 @@ func TestPermitsAreUsedOnce(t *testing.T) {
 	}{
 		{"it begins", func(h *rollout.Host) { h.Pushing = true }, 1},
 		{"its number is noted while it is pushed to", func(h *rollout.Host) { h.LastPermit = 1 }, 1},
-		{"it wants nothing any more", func(h *rollout.Host) { h.Want, h.Applied = drift.Nothing, "new" }, 1},
+		{"it wants nothing any more", func(h *rollout.Host) { h.Action, h.Applied = drift.Nothing, "new" }, 1},
 		{"it is deleted in the middle", func(h *rollout.Host) { h.Leaving = true }, 1},
 		{"it is done", func(h *rollout.Host) { h.Pushing = false }, 2},
 	}

@@ -24,42 +24,42 @@ import (
 )
 
 const (
-	// Endpoint is where the API is unless a Config says otherwise.
+	// Endpoint is the default URL of the API.
 	Endpoint = "https://api.scaleway.com"
-	// defaultTimeout of one call, all tries together.
+	// defaultTimeout limits one call, including its retries.
 	defaultTimeout = 30 * time.Second
 	pageSize       = 100
 )
 
 var (
-	accessKeyForm = regexp.MustCompile(`^SCW[A-Z0-9]{17}$`)
-	uuidForm      = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	zoneForm      = regexp.MustCompile(`^[a-z]{2}-[a-z]{3}-[1-9]$`)
+	accessKeyPattern = regexp.MustCompile(`^SCW[A-Z0-9]{17}$`)
+	uuidPattern      = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	zonePattern      = regexp.MustCompile(`^[a-z]{2}-[a-z]{3}-[1-9]$`)
 )
 
-// Config says whose servers, and where.
+// Config selects the project and zone, and holds the credentials.
 type Config struct {
-	// AccessKey and SecretKey of an API key with the permission sets
-	// AppleSiliconFullAccess and SSHKeysFullAccess in the project.
+	// AccessKey and SecretKey form an API key with the permission sets AppleSiliconFullAccess and
+	// SSHKeysFullAccess in the project.
 	AccessKey string
 	SecretKey log.Secret
-	// ProjectID is a UUID. Servers of other projects are not seen.
+	// ProjectID is a UUID. The client does not see servers of other projects.
 	ProjectID string
-	// Zone such as fr-par-1.
+	// Zone is a zone such as fr-par-1.
 	Zone string
-	// Endpoint without a path. Default: Scaleway's.
+	// Endpoint is the URL of the API without a path. Default: Scaleway's.
 	Endpoint string
 	// Network is the transport of the connections. Required.
 	Network http.RoundTripper
-	// Transport wraps it, such as for metrics. May be nil.
+	// Transport wraps Network, for example for metrics. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Timeout of one call, all its tries together. Default: 30 s.
+	// Timeout limits one call, including its retries. Default: 30 s.
 	Timeout time.Duration
-	// Clock paces tries. Default: the real one.
+	// Clock times the retries. Default: the real clock.
 	Clock clock.Clock
 }
 
-// Client of one project in one zone.
+// Client is a client for one project in one zone.
 type Client struct {
 	macs    *applesilicon.API
 	keys    *iam.API
@@ -69,8 +69,8 @@ type Client struct {
 	timeout time.Duration
 }
 
-// New gives a client. It calls nobody. Everything that can't be right is told at once, and
-// without its secret.
+// New returns a client and validates its configuration. It makes no API call. Its errors do not
+// contain the secret key.
 func New(cfg Config) (*Client, error) {
 	if cfg.Endpoint == "" {
 		cfg.Endpoint = Endpoint
@@ -84,8 +84,8 @@ func New(cfg Config) (*Client, error) {
 		cfg.Clock = clock.RealClock{}
 	}
 
-	if err := cfg.check(); err != nil {
-		return nil, &Error{Kind: Denied, Message: "use Scaleway's API: " + err.Error()}
+	if err := cfg.validate(); err != nil {
+		return nil, &Error{Kind: Denied, Message: "configure Scaleway client: " + err.Error()}
 	}
 
 	transport := cfg.Network
@@ -99,13 +99,13 @@ func New(cfg Config) (*Client, error) {
 		scw.WithDefaultProjectID(cfg.ProjectID),
 		scw.WithUserAgent("hyperfleet"),
 		scw.WithHTTPClient(&http.Client{
-			Transport: withoutMetadata(retry.Transport(transport, cfg.Clock, repeatable)),
+			Transport: stubMetadata(retry.NewTransport(transport, cfg.Clock, isIdempotent)),
 			Timeout:   cfg.Timeout,
-			// The key goes to the configured host and nowhere else.
+			// The key must only be sent to the configured host.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}))
 	if err != nil {
-		return nil, &Error{Kind: Denied, Message: "use Scaleway's API: the SDK refuses these settings"}
+		return nil, &Error{Kind: Denied, Message: "configure Scaleway client: the SDK rejects the settings"}
 	}
 
 	return &Client{
@@ -114,11 +114,11 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// withoutMetadata answers GET /metadata itself, with 404. The SDK asks for it after each call,
-// outside the caller's context and without a lock around what it keeps of it, to write names
-// into its values that nobody here uses.
-func withoutMetadata(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// stubMetadata responds to GET /metadata itself, with 404. The SDK sends this request after each
+// call, outside the caller's context, and caches the response without a lock. It uses the response
+// only to add names to its values, which this package does not need.
+func stubMetadata(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path != "/metadata" {
 			return next.RoundTrip(r)
 		}
@@ -130,43 +130,44 @@ func withoutMetadata(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// check does what the SDK would, whose words repeat the secret key.
-func (cfg Config) check() error {
+// validate validates the settings before the SDK does, because the SDK's errors contain the secret
+// key.
+func (cfg Config) validate() error {
 	var errs []error
 
-	if !accessKeyForm.MatchString(cfg.AccessKey) {
-		errs = append(errs, errors.New("the access key must be SCW and 17 capital letters or digits"))
+	if !accessKeyPattern.MatchString(cfg.AccessKey) {
+		errs = append(errs, errors.New("the access key must be SCW followed by 17 capital letters or digits"))
 	}
 
-	if !uuidForm.MatchString(cfg.SecretKey.Reveal()) {
+	if !uuidPattern.MatchString(cfg.SecretKey.Reveal()) {
 		errs = append(errs, errors.New("the secret key must be a UUID"))
 	}
 
-	if !uuidForm.MatchString(cfg.ProjectID) {
+	if !uuidPattern.MatchString(cfg.ProjectID) {
 		errs = append(errs, fmt.Errorf("project %q: must be a UUID", cfg.ProjectID))
 	}
 
-	if !zoneForm.MatchString(cfg.Zone) {
-		errs = append(errs, fmt.Errorf("zone %q: must be one such as fr-par-1", cfg.Zone))
+	if !zonePattern.MatchString(cfg.Zone) {
+		errs = append(errs, fmt.Errorf("zone %q: must be a zone such as fr-par-1", cfg.Zone))
 	}
 
 	u, err := url.Parse(cfg.Endpoint)
-	if err != nil || u.User != nil || u.Path != "" || !httpbound.Safe(u) {
+	if err != nil || u.User != nil || u.Path != "" || !httpbound.IsSecureURL(u) {
 		errs = append(errs, errors.New("the endpoint must be a URL such as "+Endpoint+", without path and user"))
 	}
 
 	return errors.Join(errs...)
 }
 
-// repeatable says that a call has the same outcome however often it is made: all but
-// orders and restarts.
-func repeatable(r *http.Request) bool { return r.Method != http.MethodPost }
+// isIdempotent returns true if the request may be retried. All requests are idempotent except POST,
+// which orders and restarts use.
+func isIdempotent(r *http.Request) bool { return r.Method != http.MethodPost }
 
-// Operation names a call for metrics, without ids.
+// Operation returns the name of a call for metrics, with IDs replaced.
 func Operation(r *http.Request) string {
 	segments := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	for i, segment := range segments {
-		if uuidForm.MatchString(segment) {
+		if uuidPattern.MatchString(segment) {
 			segments[i] = "ID"
 		}
 	}
@@ -174,10 +175,10 @@ func Operation(r *http.Request) string {
 	return r.Method + " /" + strings.Join(segments, "/")
 }
 
-// call bounds a call in time.
-func (c *Client) call(ctx context.Context, verb string, do func(scw.RequestOption) error) error {
+// call sends a request with the client's timeout and converts its error.
+func (c *Client) call(ctx context.Context, operation string, send func(scw.RequestOption) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
-	return c.failure(verb, do(scw.WithContext(ctx)))
+	return c.newError(operation, send(scw.WithContext(ctx)))
 }

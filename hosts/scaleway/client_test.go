@@ -24,7 +24,7 @@ import (
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
-// instant is a clock whose timers are over at once.
+// instant is a clock whose timers fire at once.
 type instant struct{ clock.RealClock }
 
 func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
@@ -62,7 +62,7 @@ func config(endpoint string) scaleway.Config {
 	return scaleway.Config{
 		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
 		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instant{},
-		Network: httpbound.Shared(),
+		Network: httpbound.SharedTransport(),
 	}
 }
 
@@ -78,7 +78,7 @@ func TestLifeOfAServer(t *testing.T) {
 		t.Errorf("%v, %d keys, want one", err, len(w.sim.Keys()))
 	}
 
-	os, err := w.client.OS(ctx, "M4-S", "macos-sonoma-14.6")
+	os, err := w.client.FindOS(ctx, "M4-S", "macos-sonoma-14.6")
 	must(t, err)
 
 	ordered, err := w.client.Order(ctx, scaleway.Order{Name: "mac-1", Type: "M4-S", OSID: os})
@@ -97,7 +97,7 @@ func TestLifeOfAServer(t *testing.T) {
 	must(t, err)
 
 	if got.State != scaleway.Usable || got.IP == "" || got.SSHUser != "m1" || got.OS != "macos-sonoma-14.6" ||
-		got.Password.Empty() || !got.DeletableAt.Equal(got.Created.Add(24*time.Hour)) {
+		got.Password.IsEmpty() || !got.DeletableAt.Equal(got.Created.Add(24*time.Hour)) {
 		t.Errorf("delivered: %+v", got)
 	}
 
@@ -107,7 +107,7 @@ func TestLifeOfAServer(t *testing.T) {
 
 	must(t, w.client.Reboot(ctx, got.ID))
 
-	if err := w.client.Wipe(ctx, got.ID); !scaleway.Is(err, scaleway.Busy) {
+	if err := w.client.Wipe(ctx, got.ID); !scaleway.IsKind(err, scaleway.Busy) {
 		t.Errorf("wipe of a server that restarts: %v, want Busy", err)
 	}
 
@@ -123,11 +123,11 @@ func checkEnd(t *testing.T, w world, got scaleway.Server) {
 
 	ctx := t.Context()
 
-	if err := w.client.Delete(ctx, got.ID); !scaleway.Is(err, scaleway.Rejected) || !strings.Contains(err.Error(), "cannot be deleted before") {
+	if err := w.client.Delete(ctx, got.ID); !scaleway.IsKind(err, scaleway.Rejected) || !strings.Contains(err.Error(), "cannot be deleted before") {
 		t.Errorf("delete within the lease: %v, want Rejected with the time", err)
 	}
 
-	must(t, w.client.Leave(ctx, got.ID))
+	must(t, w.client.ScheduleDeletion(ctx, got.ID))
 
 	if _, ok, err := w.client.Find(ctx, "mac-1"); ok || err != nil {
 		t.Errorf("a server that leaves was found: %v", err)
@@ -135,11 +135,11 @@ func checkEnd(t *testing.T, w world, got scaleway.Server) {
 
 	w.clock.Step(24 * time.Hour)
 
-	if _, err := w.client.Get(ctx, got.ID); !scaleway.Is(err, scaleway.NotFound) {
+	if _, err := w.client.Get(ctx, got.ID); !scaleway.IsKind(err, scaleway.NotFound) {
 		t.Errorf("get after its end: %v, want NotFound", err)
 	}
 
-	if err := w.client.Delete(ctx, got.ID); !scaleway.Is(err, scaleway.NotFound) {
+	if err := w.client.Delete(ctx, got.ID); !scaleway.IsKind(err, scaleway.NotFound) {
 		t.Errorf("delete after its end: %v, want NotFound", err)
 	}
 }
@@ -156,22 +156,22 @@ func TestHardware(t *testing.T) {
 		t.Error(diff)
 	}
 
-	if _, err := w.client.Hardware(t.Context(), "M99"); !scaleway.Is(err, scaleway.NotFound) {
+	if _, err := w.client.Hardware(t.Context(), "M99"); !scaleway.IsKind(err, scaleway.NotFound) {
 		t.Errorf("%v, want NotFound", err)
 	}
 
-	if _, err := w.client.OS(t.Context(), "M4-S", "macos-sonoma"); !scaleway.Is(err, scaleway.Rejected) {
+	if _, err := w.client.FindOS(t.Context(), "M4-S", "macos-sonoma"); !scaleway.IsKind(err, scaleway.Rejected) {
 		t.Errorf("a prefix of names is no name: %v", err)
 	}
 }
 
-// More servers than one page has.
+// There are more servers than fit on one page.
 func TestListIsWhole(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t, sim.Options{})
 	for i := range 230 {
-		w.sim.Add(fmt.Sprint("pool-", i), "M4-S")
+		w.sim.AddServer(fmt.Sprint("pool-", i), "M4-S")
 	}
 
 	list, err := w.client.List(t.Context())
@@ -206,7 +206,7 @@ func TestErrors(t *testing.T) {
 		"bad argument":        {sim.Fault{Status: 400, Type: "invalid_arguments"}, scaleway.Rejected, errclass.Configuration, true},
 		"bad request":         {sim.Fault{Status: 400}, scaleway.Rejected, errclass.Configuration, true},
 		"outage":              {sim.Fault{Status: 502}, scaleway.Unavailable, errclass.Transient, false},
-		"outage, but ordered": {sim.Fault{Status: 504, Late: true}, scaleway.Unavailable, errclass.Transient, false},
+		"outage, but ordered": {sim.Fault{Status: 504, RunsCall: true}, scaleway.Unavailable, errclass.Transient, false},
 	}
 
 	for name, tc := range tests {
@@ -218,7 +218,7 @@ func TestErrors(t *testing.T) {
 			w.sim.Inject(tc.fault)
 
 			_, err := w.client.Order(t.Context(), scaleway.Order{Name: "mac-1", Type: "M4-S"})
-			if !scaleway.Is(err, tc.kind) || errclass.Of(err) != tc.class || scaleway.Decided(err) != tc.decided {
+			if !scaleway.IsKind(err, tc.kind) || errclass.ClassOf(err) != tc.class || scaleway.IsOrderRejected(err) != tc.decided {
 				t.Errorf("%v: want %s, %s, decided %v", err, tc.kind, tc.class, tc.decided)
 			}
 
@@ -226,7 +226,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("%d orders, want one: an order is not repeated", n)
 			}
 
-			if len(w.sim.Servers()) == 1 != tc.fault.Late {
+			if len(w.sim.Servers()) == 1 != tc.fault.RunsCall {
 				t.Errorf("%d servers", len(w.sim.Servers()))
 			}
 		})
@@ -237,7 +237,7 @@ func TestOutageOfReadsPasses(t *testing.T) {
 	t.Parallel()
 
 	w := newWorld(t, sim.Options{})
-	w.sim.Add("mac-1", "M4-S")
+	w.sim.AddServer("mac-1", "M4-S")
 	w.sim.Inject(sim.Fault{Status: 502, Times: 2})
 
 	if list, err := w.client.List(t.Context()); err != nil || len(list) != 1 {
@@ -246,7 +246,7 @@ func TestOutageOfReadsPasses(t *testing.T) {
 
 	w.sim.Inject(sim.Fault{Status: 502, Times: 3})
 
-	if _, err := w.client.List(t.Context()); !scaleway.Is(err, scaleway.Unavailable) {
+	if _, err := w.client.List(t.Context()); !scaleway.IsKind(err, scaleway.Unavailable) {
 		t.Errorf("%v, want Unavailable after three", err)
 	}
 }
@@ -260,7 +260,7 @@ func TestSlowAnswers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 
-	if _, err := w.client.List(ctx); !scaleway.Is(err, scaleway.Unavailable) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := w.client.List(ctx); !scaleway.IsKind(err, scaleway.Unavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want Unavailable with the deadline", err)
 	}
 }
@@ -271,7 +271,7 @@ func TestDisabledKeyIsTold(t *testing.T) {
 	w := newWorld(t, sim.Options{})
 	w.sim.AddKey(sim.Key{Name: "old", PublicKey: "ssh-ed25519 AAAA", Disabled: true})
 
-	if err := w.client.EnsureKey(t.Context(), "fleet", "ssh-ed25519 AAAA"); !scaleway.Is(err, scaleway.Rejected) {
+	if err := w.client.EnsureKey(t.Context(), "fleet", "ssh-ed25519 AAAA"); !scaleway.IsKind(err, scaleway.Rejected) {
 		t.Errorf("%v, want Rejected", err)
 	}
 }
@@ -285,12 +285,12 @@ func TestBadSettingsAreToldWithoutTheSecret(t *testing.T) {
 	cfg.AccessKey, cfg.SecretKey, cfg.ProjectID, cfg.Zone = "SCW", log.NewSecret(secret), "mine", "paris"
 
 	_, err := scaleway.New(cfg)
-	if !scaleway.Is(err, scaleway.Denied) || strings.Contains(err.Error(), secret) {
+	if !scaleway.IsKind(err, scaleway.Denied) || strings.Contains(err.Error(), secret) {
 		t.Fatalf("%v", err)
 	}
 
 	for _, endpoint := range []string{"http://api.example.com", "http://169.254.169.254"} {
-		if _, err := scaleway.New(config(endpoint)); !scaleway.Is(err, scaleway.Denied) {
+		if _, err := scaleway.New(config(endpoint)); !scaleway.IsKind(err, scaleway.Denied) {
 			t.Errorf("%s is called without TLS: %v", endpoint, err)
 		}
 	}

@@ -1,21 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scaleway orders, finds, restarts, wipes and gives back Macs at Scaleway's Apple
-// silicon API (https://www.scaleway.com/en/developers/api/apple-silicon/), through
-// scaleway-sdk-go.
+// Package scaleway orders, finds, restarts, wipes and deletes Macs with Scaleway's Apple silicon
+// API (https://www.scaleway.com/en/developers/api/apple-silicon/), through scaleway-sdk-go.
 //
-// What a caller may do about an error is its kind:
+// The kind of an error tells the caller what to do:
 //
-//	NotFound     the server, operating system or type is not there
-//	OutOfStock   wait: no such Mac is free
-//	Quota        wait, or ask for more: the organization's quota is used up
-//	Busy         wait: the server is in the middle of something, or too many calls were made
+//	NotFound     the server, operating system or type does not exist
+//	OutOfStock   wait: no Mac of this type is available
+//	Quota        wait, or ask for a higher quota: the organization's quota is used up
+//	Busy         wait: the server is changing its state, or too many calls were made
 //	Denied       a person has to change the credentials or their permissions
-//	Rejected     a person has to change what was asked for
-//	Unavailable  try again: the API did not answer, or answered 5xx
+//	Rejected     a person has to change the request
+//	Unavailable  retry: the API did not respond, or responded with 5xx
 //
-// An order is never repeated by itself, because an order that got no answer may have been
-// carried out. Its name tells: look for a server of that name before another order
-// ([Client.Find]). All other calls are tried three times.
+// The client never retries an order, because an order whose response was lost may have been
+// executed. Before the caller orders again, it must look for a server with the name of the order
+// ([Client.Find]). Restarts and other POST requests are not retried either. All other calls are
+// attempted up to three times.
 package scaleway

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
-// Kind says what a caller does about an error.
+// Kind tells the caller what to do about an error.
 type Kind string
 
 // The kinds.
@@ -29,24 +29,24 @@ const (
 	Unavailable Kind = "Unavailable"
 )
 
-// Error of a call, with its kind and the words for people. It has the class of its kind.
+// Error is the error of a call. Its kind determines its class.
 type Error struct {
 	Kind Kind
-	// Message names what was tried and the fix. It holds no secret.
+	// Message names the operation and the fix. It contains no secret.
 	Message string
 	cause   error
 }
 
-// Error gives the message.
+// Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives what the API said, where that may be looked at.
+// Unwrap returns the API's error, without secrets, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Reason is the kind, for conditions and events.
+// Reason returns the kind as a reason for conditions and events.
 func (e *Error) Reason() string { return "Scaleway" + string(e.Kind) }
 
-// Class says whether to wait, to try again, or to ask a person.
+// Class returns the class of the error's kind.
 func (e *Error) Class() errclass.Class {
 	switch e.Kind {
 	case OutOfStock, Quota, Busy:
@@ -62,36 +62,36 @@ func (e *Error) Class() errclass.Class {
 	}
 }
 
-// Is tells whether err is of the kind.
-func Is(err error, kind Kind) bool {
+// IsKind returns true if err is an Error of the kind.
+func IsKind(err error, kind Kind) bool {
 	e, ok := errors.AsType[*Error](err)
 
 	return ok && e.Kind == kind
 }
 
-// Decided says that the API answered an order with no: nothing was ordered. After any
-// other error it may have been.
-func Decided(err error) bool {
+// IsOrderRejected returns true if the API rejected an order, so that nothing was ordered. After any
+// other error, the server may have been ordered.
+func IsOrderRejected(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 
 	return ok && e.Kind != Unavailable
 }
 
-// fix is what a person is told for a kind.
-func fix(kind Kind) string {
+// fixFor returns the advice for errors of a kind.
+func fixFor(kind Kind) string {
 	switch kind {
 	case OutOfStock:
-		return "no such Mac is free in this zone: wait, or choose another type or zone"
+		return "no Mac of this type is available in this zone: wait, or choose another type or zone"
 	case Quota:
-		return "the organization's quota is used up: give servers back, or ask Scaleway for more"
+		return "the organization's quota is used up: delete servers, or ask Scaleway for a higher quota"
 	case Busy:
 		return "the server or the API is busy"
 	case Denied:
-		return "check the API key, and that it may use Apple silicon and SSH keys in this project"
+		return "check the API key and its permissions for Apple silicon and SSH keys in this project"
 	case Rejected:
-		return "fix what was asked for"
+		return "the API rejected the request: correct its values"
 	case NotFound:
-		return "it is not there (any more), or belongs to another project or zone"
+		return "it does not exist, or belongs to another project or zone"
 	case Unavailable:
 		return "the API cannot be reached or has an outage"
 	default:
@@ -99,36 +99,37 @@ func fix(kind Kind) string {
 	}
 }
 
-// failure turns an error of the SDK into one with a kind. Whatever the API repeated of the
-// secret key is taken out.
-func (c *Client) failure(verb string, err error) error {
+// newError converts an error of the SDK to an Error. It redacts the secret key, which the API may
+// have repeated.
+func (c *Client) newError(operation string, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	if private, ok := errors.AsType[*httpbound.AddressError](err); ok {
-		return &Error{Kind: Denied, Message: verb + ": SCW_API_URL is not called: " + private.Error(), cause: private}
+	if addressErr, ok := errors.AsType[*httpbound.AddressError](err); ok {
+		return &Error{Kind: Denied, Message: operation + ": SCW_API_URL is not allowed: " + addressErr.Error(), cause: addressErr}
 	}
 
-	kind, cause := kindOf(err), c.redact.Cause(err)
-	said := strings.TrimPrefix(cause.Error(), "scaleway-sdk-go: ")
+	kind, cause := kindOf(err), c.redact.RedactError(err)
+	text := strings.TrimPrefix(cause.Error(), "scaleway-sdk-go: ")
 
-	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s (%s)", verb, fix(kind), clip(said)), cause: cause}
+	return &Error{Kind: kind, Message: fmt.Sprintf("%s: %s (%s)", operation, fixFor(kind), truncate(text)), cause: cause}
 }
 
-// kindOf reads the standard errors (https://www.scaleway.com/en/developers/api/#standard-errors)
-// as the SDK has them, and statuses where a body is of no known type.
+// kindOf returns the kind of an error. It maps the standard errors
+// (https://www.scaleway.com/en/developers/api/#standard-errors) as the SDK parses them, and the
+// HTTP status of any other response.
 func kindOf(err error) Kind {
 	if kind := kindOfStandard(err); kind != "" {
 		return kind
 	}
 
-	answer, ok := errors.AsType[*scw.ResponseError](err)
+	response, ok := errors.AsType[*scw.ResponseError](err)
 	if !ok {
 		return Unavailable
 	}
 
-	switch status := answer.StatusCode; {
+	switch status := response.StatusCode; {
 	case status == http.StatusNotFound || status == http.StatusGone:
 		return NotFound
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
@@ -144,12 +145,12 @@ func kindOf(err error) Kind {
 
 func kindOfStandard(err error) Kind {
 	kinds := map[Kind][]func(error) bool{
-		NotFound:   {is[*scw.ResourceNotFoundError], is[*scw.ResourceExpiredError]},
-		OutOfStock: {is[*scw.OutOfStockError]},
-		Quota:      {is[*scw.QuotasExceededError]},
-		Busy:       {is[*scw.TransientStateError], is[*scw.ResourceLockedError]},
-		Denied:     {is[*scw.PermissionsDeniedError], is[*scw.DeniedAuthenticationError]},
-		Rejected:   {is[*scw.InvalidArgumentsError], is[*scw.PreconditionFailedError]},
+		NotFound:   {isError[*scw.ResourceNotFoundError], isError[*scw.ResourceExpiredError]},
+		OutOfStock: {isError[*scw.OutOfStockError]},
+		Quota:      {isError[*scw.QuotasExceededError]},
+		Busy:       {isError[*scw.TransientStateError], isError[*scw.ResourceLockedError]},
+		Denied:     {isError[*scw.PermissionsDeniedError], isError[*scw.DeniedAuthenticationError]},
+		Rejected:   {isError[*scw.InvalidArgumentsError], isError[*scw.PreconditionFailedError]},
 	}
 
 	for kind, tests := range kinds {
@@ -163,13 +164,13 @@ func kindOfStandard(err error) Kind {
 	return ""
 }
 
-func is[E error](err error) bool {
+func isError[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 
 	return ok
 }
 
-func clip(text string) string {
+func truncate(text string) string {
 	const most = 300
 	if len(text) > most {
 		text = strings.ToValidUTF8(text[:most], "") + "..."

@@ -12,9 +12,9 @@ import (
 	"github.com/scaleway/scaleway-sdk-go/scw"
 )
 
-// EnsureKey registers a public key with the project, in the form of authorized_keys, if it
-// is not. Servers get the keys of their project when they are installed, so it has to be
-// there before a server is ordered.
+// EnsureKey registers a public key with the project if it is not registered. The key has the format
+// of a line of authorized_keys. A server gets the keys of its project when it is installed, so the
+// key must be registered before the server is ordered.
 func (c *Client) EnsureKey(ctx context.Context, name, publicKey string) error {
 	keys, err := c.listKeys(ctx)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) listKeys(ctx context.Context) ([]*iam.SSHKey, error) {
 	return keys, err
 }
 
-// keyOf is the key without its comment.
+// keyOf returns the key without its comment.
 func keyOf(line string) string {
 	fields := strings.Fields(line)
 

@@ -17,18 +17,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// State is how a server is, as far as a caller has to know.
+// State is the state of a server as far as callers need it.
 type State string
 
 // The states.
 const (
-	// Usable servers are delivered and run.
+	// Usable servers are delivered and running.
 	Usable State = "Usable"
 	// Working servers are being delivered, restarted, wiped or updated.
 	Working State = "Working"
-	// Broken servers need Scaleway or a wipe.
+	// Broken servers need Scaleway's support or a wipe.
 	Broken State = "Broken"
-	// Locked servers are held by Scaleway.
+	// Locked servers are locked by Scaleway.
 	Locked State = "Locked"
 )
 
@@ -36,35 +36,36 @@ const (
 type Server struct {
 	ID, Name, Type, Zone string
 	State                State
-	// Status in Scaleway's word, for people.
+	// Status is Scaleway's name of the state, for messages.
 	Status string
-	// IP is empty until there is one.
+	// IP is empty until the server has one.
 	IP string
-	// SSHUser may become root with Password.
+	// SSHUser can become root with Password.
 	SSHUser  string
 	Password log.Secret
 	OS       string
-	// DeletableAt is when the least time that a Mac is leased for is over.
+	// DeletableAt is when the minimum rental period of the Mac ends.
 	DeletableAt time.Time
-	// Leaving servers are deleted by Scaleway at DeletableAt.
-	Leaving bool
-	Created time.Time
+	// DeletionScheduled is true if Scaleway deletes the server at DeletableAt.
+	DeletionScheduled bool
+	Created           time.Time
 }
 
-// Order says what to order.
+// Order is the request for a new server.
 type Order struct {
-	// Name finds the server again, so no two machines have the same.
+	// Name with which the server is found again. It must be unique for each machine.
 	Name string
-	// Type such as M4-S.
+	// Type is the server type, such as M4-S.
 	Type string
-	// OSID is an operating system's id (Client.OS); empty for the type's default.
+	// OSID is the ID of an operating system (Client.FindOS). If it is empty, the server gets the
+	// default of its type.
 	OSID string
 }
 
-func serverOf(s *applesilicon.Server) Server {
+func newServer(s *applesilicon.Server) Server {
 	out := Server{
 		ID: s.ID, Name: s.Name, Type: s.Type, Zone: string(s.Zone), Status: string(s.Status), State: stateOf(s),
-		SSHUser: s.SSHUsername, Password: log.NewSecret(s.SudoPassword), Leaving: s.DeletionScheduled,
+		SSHUser: s.SSHUsername, Password: log.NewSecret(s.SudoPassword), DeletionScheduled: s.DeletionScheduled,
 	}
 
 	if s.IP != nil && !s.IP.IsUnspecified() {
@@ -103,7 +104,7 @@ func stateOf(s *applesilicon.Server) State {
 	}
 }
 
-// List gives all servers of the project in the zone, the oldest first.
+// List returns all servers of the project in the zone, oldest first.
 func (c *Client) List(ctx context.Context) ([]Server, error) {
 	var out []Server
 
@@ -118,7 +119,7 @@ func (c *Client) List(ctx context.Context) ([]Server, error) {
 		}
 
 		for _, s := range list.Servers {
-			out = append(out, serverOf(s))
+			out = append(out, newServer(s))
 		}
 
 		return nil
@@ -134,14 +135,15 @@ func (c *Client) List(ctx context.Context) ([]Server, error) {
 	return out, nil
 }
 
-// Find gives the oldest server of a name. Names are not unique at Scaleway.
+// Find returns the oldest server with the name. It ignores servers that are scheduled for deletion.
+// Names are not unique at Scaleway.
 func (c *Client) Find(ctx context.Context, name string) (Server, bool, error) {
 	servers, err := c.List(ctx)
 	if err != nil {
 		return Server{}, false, fmt.Errorf("find server %s: %w", name, err)
 	}
 
-	i := slices.IndexFunc(servers, func(s Server) bool { return s.Name == name && !s.Leaving })
+	i := slices.IndexFunc(servers, func(s Server) bool { return s.Name == name && !s.DeletionScheduled })
 	if i < 0 {
 		return Server{}, false, nil
 	}
@@ -149,15 +151,15 @@ func (c *Client) Find(ctx context.Context, name string) (Server, bool, error) {
 	return servers[i], true, nil
 }
 
-// Get gives one server.
+// Get returns one server.
 func (c *Client) Get(ctx context.Context, id string) (Server, error) {
-	return c.server(ctx, "get server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+	return c.callServer(ctx, "get server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
 		return c.macs.GetServer(&applesilicon.GetServerRequest{Zone: c.zone, ServerID: id}, opt)
 	})
 }
 
-// Order orders a server, which takes minutes to be delivered. It is not repeated: see
-// Decided for what an error means.
+// Order orders a server, whose delivery takes minutes. The order is never retried. IsOrderRejected
+// tells what an error means.
 func (c *Client) Order(ctx context.Context, order Order) (Server, error) {
 	req := &applesilicon.CreateServerRequest{
 		Zone: c.zone, ProjectID: c.project, Name: order.Name, Type: order.Type,
@@ -168,14 +170,14 @@ func (c *Client) Order(ctx context.Context, order Order) (Server, error) {
 		req.OsID = &order.OSID
 	}
 
-	return c.server(ctx, "order server "+order.Name, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+	return c.callServer(ctx, "order server "+order.Name, func(opt scw.RequestOption) (*applesilicon.Server, error) {
 		return c.macs.CreateServer(req, opt)
 	})
 }
 
-// Rename names a server.
+// Rename renames a server.
 func (c *Client) Rename(ctx context.Context, id, name string) error {
-	_, err := c.server(ctx, "name server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+	_, err := c.callServer(ctx, "name server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
 		return c.macs.UpdateServer(&applesilicon.UpdateServerRequest{Zone: c.zone, ServerID: id, Name: &name}, opt)
 	})
 
@@ -184,43 +186,43 @@ func (c *Client) Rename(ctx context.Context, id, name string) error {
 
 // Reboot restarts a server.
 func (c *Client) Reboot(ctx context.Context, id string) error {
-	_, err := c.server(ctx, "restart server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+	_, err := c.callServer(ctx, "restart server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
 		return c.macs.RebootServer(&applesilicon.RebootServerRequest{Zone: c.zone, ServerID: id}, opt)
 	})
 
 	return err
 }
 
-// Wipe installs a server anew: all that is on its disk is gone, and it gets another host
-// key and password.
+// Wipe reinstalls a server. All data on its disk is lost, and the server gets a new host key and
+// password.
 func (c *Client) Wipe(ctx context.Context, id string) error {
-	_, err := c.server(ctx, "wipe server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+	_, err := c.callServer(ctx, "wipe server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
 		return c.macs.ReinstallServer(&applesilicon.ReinstallServerRequest{Zone: c.zone, ServerID: id}, opt)
 	})
 
 	return err
 }
 
-// Leave has Scaleway delete a server as soon as its least time is over.
-func (c *Client) Leave(ctx context.Context, id string) error {
-	yes := true
+// ScheduleDeletion makes Scaleway delete a server at the end of its minimum rental period.
+func (c *Client) ScheduleDeletion(ctx context.Context, id string) error {
+	enabled := true
 
-	_, err := c.server(ctx, "schedule deletion of server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
-		return c.macs.UpdateServer(&applesilicon.UpdateServerRequest{Zone: c.zone, ServerID: id, ScheduleDeletion: &yes}, opt)
+	_, err := c.callServer(ctx, "schedule deletion of server "+id, func(opt scw.RequestOption) (*applesilicon.Server, error) {
+		return c.macs.UpdateServer(&applesilicon.UpdateServerRequest{Zone: c.zone, ServerID: id, ScheduleDeletion: &enabled}, opt)
 	})
 
 	return err
 }
 
-// Delete gives a server back. Before Server.DeletableAt Scaleway refuses.
+// Delete deletes a server. Scaleway rejects the call before Server.DeletableAt.
 func (c *Client) Delete(ctx context.Context, id string) error {
 	return c.call(ctx, "delete server "+id, func(opt scw.RequestOption) error {
 		return c.macs.DeleteServer(&applesilicon.DeleteServerRequest{Zone: c.zone, ServerID: id}, opt)
 	})
 }
 
-// OS gives the id of an operating system that a type of server can have, by its name.
-func (c *Client) OS(ctx context.Context, serverType, name string) (string, error) {
+// FindOS returns the ID of the operating system with the name that is available for a server type.
+func (c *Client) FindOS(ctx context.Context, serverType, name string) (string, error) {
 	id := ""
 	size := uint32(pageSize)
 
@@ -246,34 +248,34 @@ func (c *Client) OS(ctx context.Context, serverType, name string) (string, error
 
 	if id == "" {
 		return "", &Error{Kind: Rejected, Message: fmt.Sprintf(
-			"there is no operating system %q for servers of type %s: choose one of the API's list, or leave os away", name, serverType)}
+			"there is no operating system %q for servers of type %s: choose one from the API's list, or omit os", name, serverType)}
 	}
 
 	return id, nil
 }
 
-// Hardware is what a type of server has, its memory in units of 2^20 bytes.
+// Hardware describes a server type. Memory is in MiB.
 type Hardware struct {
 	Cores    int
 	MemoryMB int
 }
 
-// Hardware gives what a type of server has.
+// Hardware returns the hardware of a server type.
 func (c *Client) Hardware(ctx context.Context, serverType string) (Hardware, error) {
 	var out Hardware
 
 	err := c.call(ctx, "get server type "+serverType, func(opt scw.RequestOption) error {
-		got, err := c.macs.GetServerType(&applesilicon.GetServerTypeRequest{Zone: c.zone, ServerType: serverType}, opt)
+		response, err := c.macs.GetServerType(&applesilicon.GetServerTypeRequest{Zone: c.zone, ServerType: serverType}, opt)
 		if err != nil {
 			return err
 		}
 
-		if got.CPU != nil {
-			out.Cores = int(got.CPU.CoreCount)
+		if response.CPU != nil {
+			out.Cores = int(response.CPU.CoreCount)
 		}
 
-		if got.Memory != nil {
-			out.MemoryMB = int(got.Memory.Capacity >> 20)
+		if response.Memory != nil {
+			out.MemoryMB = int(response.Memory.Capacity >> 20)
 		}
 
 		return nil
@@ -282,15 +284,15 @@ func (c *Client) Hardware(ctx context.Context, serverType string) (Hardware, err
 	return out, err
 }
 
-func (c *Client) server(
-	ctx context.Context, verb string, do func(scw.RequestOption) (*applesilicon.Server, error),
+func (c *Client) callServer(
+	ctx context.Context, operation string, send func(scw.RequestOption) (*applesilicon.Server, error),
 ) (Server, error) {
 	var out Server
 
-	err := c.call(ctx, verb, func(opt scw.RequestOption) error {
-		got, err := do(opt)
+	err := c.call(ctx, operation, func(opt scw.RequestOption) error {
+		response, err := send(opt)
 		if err == nil {
-			out = serverOf(got)
+			out = newServer(response)
 		}
 
 		return err

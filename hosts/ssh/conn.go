@@ -20,65 +20,67 @@ import (
 
 const (
 	checkTimeout = 30 * time.Second
-	// mostMissed is after how many keep-alives without an answer a connection is cut.
-	mostMissed = 3
+	// maxMissedKeepAlives is how many keep-alives in a row may get no response before the
+	// connection is closed.
+	maxMissedKeepAlives = 3
 )
 
-// Conn is a connection to a host. Scripts of one connection run one after the other.
+// Conn is a connection to a host. The scripts of one connection run one after the other.
 type Conn struct {
-	dialer  *Dialer
-	client  *cryptossh.Client
-	target  Target
-	hostKey string
-	as      root
+	dialer   *Dialer
+	client   *cryptossh.Client
+	target   Target
+	hostKey  string
+	sudoMode sudoMode
 
-	running sync.Mutex
-	closing sync.Once
-	closed  chan struct{}
+	runLock   sync.Mutex
+	closeOnce sync.Once
+	closed    chan struct{}
 }
 
-func (d *Dialer) open(target Target, hostKey string, client *cryptossh.Client) *Conn {
+func (d *Dialer) newConn(target Target, hostKey string, client *cryptossh.Client) *Conn {
 	c := &Conn{dialer: d, client: client, target: target, hostKey: hostKey, closed: make(chan struct{})}
 	go c.keepAlive()
 
 	return c
 }
 
-// HostKey is the fingerprint of the host's key, to be pinned: "SHA256:" and the digest in
-// base64, as ssh-keygen -l prints it.
+// HostKey returns the fingerprint of the host's key: "SHA256:" and the digest in base64, as
+// ssh-keygen -l prints it.
 func (c *Conn) HostKey() string { return c.hostKey }
 
-// Address is where the host was reached, as host:port.
+// Address returns the host:port at which the host was reached.
 func (c *Conn) Address() string { return c.target.Address }
 
-// Close ends the connection. A script that runs goes on until it is done or its time is up.
+// Close closes the connection. A script that is running continues until it ends or its timeout
+// ends.
 func (c *Conn) Close() error {
-	c.closing.Do(func() { close(c.closed) })
+	c.closeOnce.Do(func() { close(c.closed) })
 
 	return c.client.Close()
 }
 
-// keepAlive cuts a connection that does not answer, so that whoever waits on it hears.
+// keepAlive closes a connection that gets no responses, so that pending calls return an error.
 func (c *Conn) keepAlive() {
 	ticker := c.dialer.Clock.NewTicker(c.dialer.KeepAlive)
 	defer ticker.Stop()
 
-	answers, waiting, missed := make(chan error, 1), false, 0
+	responses, isWaiting, missed := make(chan error, 1), false, 0
 
 	for {
 		select {
 		case <-c.closed:
 			return
-		case err := <-answers:
-			if waiting, missed = false, 0; err != nil {
+		case err := <-responses:
+			if isWaiting, missed = false, 0; err != nil {
 				_ = c.client.Close()
 
 				return
 			}
 		case <-ticker.C():
-			if waiting {
+			if isWaiting {
 				missed++
-				if missed == mostMissed {
+				if missed == maxMissedKeepAlives {
 					_ = c.client.Close()
 
 					return
@@ -87,71 +89,73 @@ func (c *Conn) keepAlive() {
 				continue
 			}
 
-			waiting = true
+			isWaiting = true
 
 			go func() {
-				// The answer may be a no: that it comes is what counts.
+				// Any response shows that the host is alive, even a negative one.
 				_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
-				answers <- err
+				responses <- err
 			}()
 		}
 	}
 }
 
-// becomeRoot finds out how.
+// becomeRoot finds out how the user becomes root: without sudo, with sudo, or with sudo and a
+// password.
 func (c *Conn) becomeRoot(ctx context.Context) error {
 	if c.target.User == rootUser {
 		return nil
 	}
 
-	ways := []root{sudo}
-	if !c.target.Password.Empty() {
-		ways = append(ways, sudoAsked)
+	modes := []sudoMode{sudoDirect}
+	if !c.target.Password.IsEmpty() {
+		modes = append(modes, sudoPrompt)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	said := ""
+	message := ""
 
-	for _, way := range ways {
-		a, err := c.exec(ctx, string(way)+"/usr/bin/true", c.password(way))
+	for _, mode := range modes {
+		a, err := c.exec(ctx, string(mode)+"/usr/bin/true", c.passwordInput(mode))
 		if err != nil {
-			return fault(Unreachable, err, "ask sudo at "+c.target.name())
+			return newError(Unreachable, err, "run sudo on "+c.target.name())
 		}
 
-		if c.as = way; a.code == 0 {
+		if c.sudoMode = mode; a.code == 0 {
 			return nil
 		}
 
-		said = a.stderr.text()
+		message = a.stderr.text()
 	}
 
-	return fault(SudoRefused, nil, fmt.Sprintf("%s may not become root at %s with sudo: add a rule with NOPASSWD for it: %s",
-		c.target.User, c.target.name(), last(redact(said, c.target.Password, c.target.PrivateKey))))
+	return newError(SudoRefused, nil, fmt.Sprintf(
+		"user %s can't become root on %s with sudo: add a sudo rule with NOPASSWD for the user: %s",
+		c.target.User, c.target.name(), lastLines(redact(message, c.target.Password, c.target.PrivateKey))))
 }
 
-func (c *Conn) password(way root) io.Reader {
-	if way != sudoAsked {
+func (c *Conn) passwordInput(mode sudoMode) io.Reader {
+	if mode != sudoPrompt {
 		return strings.NewReader("")
 	}
 
 	return strings.NewReader(c.target.Password.Reveal() + "\n")
 }
 
-// Output is what a script said on its standard output.
+// Output is the standard output of a script.
 type Output struct {
 	Stdout string
-	// Truncated says that there was more than 256 KiB, and that the rest is missing.
+	// Truncated is true if the output had more than 256 KiB. The rest is missing.
 	Truncated bool
 }
 
-// Run runs a script as root. If it ended with an error, its output comes with it, and the
-// last lines of its standard error are in the message. When the context ends, the script
-// goes on without anybody who hears.
+// Run runs a script as root. If the script fails, Run returns both its output and an error, whose
+// message contains the last lines of standard error. If the context ends first, the script keeps
+// running and its output is lost.
 func (c *Conn) Run(ctx context.Context, script Script) (Output, error) {
-	c.running.Lock()
-	defer c.running.Unlock()
+	c.runLock.Lock()
+	defer c.runLock.Unlock()
 
 	script.Timeout = cmp.Or(script.Timeout, DefaultTimeout)
 	start := c.dialer.Clock.Now()
@@ -162,45 +166,47 @@ func (c *Conn) Run(ctx context.Context, script Script) (Output, error) {
 }
 
 func (c *Conn) run(ctx context.Context, script Script) (Output, error) {
-	limited, cancel := context.WithTimeout(ctx, script.Timeout+grace)
+	runCtx, cancel := context.WithTimeout(ctx, script.Timeout+gracePeriod)
 	defer cancel()
 
-	a, err := c.exec(limited, command(c.as, script), io.MultiReader(c.password(c.as), script.Input))
-	hidden := append([]log.Secret{c.target.Password, c.target.PrivateKey}, script.Secrets...)
+	a, err := c.exec(runCtx, commandLine(c.sudoMode, script), io.MultiReader(c.passwordInput(c.sudoMode), script.Input))
+	secrets := append([]log.Secret{c.target.Password, c.target.PrivateKey}, script.Secrets...)
 	text, truncated := a.stdout.text()
-	out := Output{Stdout: redact(text, hidden...), Truncated: truncated}
+	out := Output{Stdout: redact(text, secrets...), Truncated: truncated}
 	stderr := a.stderr.text()
-	what := fmt.Sprintf("run %s at %s", script.Label, c.target.name())
-	said := last(redact(stderr, hidden...))
+	operation := fmt.Sprintf("run %s on %s", script.Label, c.target.name())
+	message := lastLines(redact(stderr, secrets...))
 
 	switch {
 	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		// Nobody is there who could have ended it, or it can't be.
+		// The guard is gone, or it could not stop the script.
 		_ = c.Close()
 
-		return out, fault(TimedOut, nil, fmt.Sprintf("%s: no end within %s, and the host does not say why", what, script.Timeout))
+		return out, newError(TimedOut, nil,
+			fmt.Sprintf("%s: timed out after %s, and the host did not respond", operation, script.Timeout))
 	case err != nil:
-		return out, fault(Unreachable, err, what)
-	case wasLate(script, a.code, stderr):
-		return out, fault(TimedOut, nil, fmt.Sprintf("%s: it was ended after %s: %s", what, script.Timeout, said))
+		return out, newError(Unreachable, err, operation)
+	case hasTimedOut(script, a.code, stderr):
+		return out, newError(TimedOut, nil,
+			fmt.Sprintf("%s: the script was stopped after its timeout of %s: %s", operation, script.Timeout, message))
 	case a.code != 0:
-		return out, fault(Rejected, nil, fmt.Sprintf("%s: it ended with %d: %s", what, a.code, said))
+		return out, newError(Rejected, nil, fmt.Sprintf("%s: the script exited with code %d: %s", operation, a.code, message))
 	default:
 		return out, nil
 	}
 }
 
-// answer is how a command ended.
-type answer struct {
+// commandResult is the result of a command.
+type commandResult struct {
 	code   int
-	stdout *head
-	stderr *tail
+	stdout *headBuffer
+	stderr *tailBuffer
 }
 
-// exec runs a command in a session of its own. An error is one of the connection, or of the
-// context, and then the answer is what was said so far.
-func (c *Conn) exec(ctx context.Context, line string, input io.Reader) (answer, error) {
-	a := answer{stdout: &head{}, stderr: &tail{}}
+// exec runs a command in a new session. It returns an error if the connection fails or the context
+// ends. The result then holds the output so far.
+func (c *Conn) exec(ctx context.Context, line string, input io.Reader) (commandResult, error) {
+	a := commandResult{stdout: &headBuffer{}, stderr: &tailBuffer{}}
 	done := make(chan error, 1)
 	code := 0
 
@@ -242,7 +248,8 @@ func (c *Conn) session(ctx context.Context, line string, input io.Reader, stdout
 	}
 
 	go func() {
-		// A script may end well without having read all: its end says how it went.
+		// A script may succeed without reading all of its input, so ignore errors here. The exit
+		// code counts.
 		_, _ = io.Copy(stdin, input)
 		_ = stdin.Close()
 	}()
@@ -254,7 +261,7 @@ func (c *Conn) session(ctx context.Context, line string, input io.Reader, stdout
 	}
 
 	if _, ok := errors.AsType[*cryptossh.ExitMissingError](err); ok {
-		return 0, errors.New("the connection was cut before the end: what was done by then is not known")
+		return 0, errors.New("the connection was lost before the command ended: the command's progress is unknown")
 	}
 
 	return 0, err

@@ -43,7 +43,7 @@ func dial(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, erro
 	return conn, err
 }
 
-// pinned is the host's own key.
+// pinned trusts the host's current key.
 func pinned(host *machost.Host) ssh.Trust { return ssh.Trust{HostKey: host.HostKey()} }
 
 func run(t *testing.T, conn *ssh.Conn, script string, limit time.Duration) (ssh.Output, error) {
@@ -52,7 +52,7 @@ func run(t *testing.T, conn *ssh.Conn, script string, limit time.Duration) (ssh.
 	return conn.Run(t.Context(), ssh.Script{Label: "test", Input: strings.NewReader(script), Timeout: limit})
 }
 
-// silent is a server that takes connections and says nothing, or something that is not SSH.
+// silent starts a server that accepts connections and sends nothing or a text that is not SSH.
 func silent(t *testing.T, says string) string {
 	t.Helper()
 
@@ -85,8 +85,8 @@ func silent(t *testing.T, says string) string {
 func TestDialSortsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
-	other, _ := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
+	other, _ := machosttest.NewKey(t)
 	light := func(change func(*machost.Host)) func(*testing.T, *ssh.Target) {
 		return func(t *testing.T, target *ssh.Target) {
 			t.Helper()
@@ -112,11 +112,11 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		}},
 		"wrong key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = other },
-			kind: ssh.AuthRefused, class: errclass.Configuration, says: "h does not let m1 in",
+			kind: ssh.AuthRefused, class: errclass.Configuration, says: "h refused the login of user m1",
 		},
 		"wrong password": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret("wrong-password") },
-			kind: ssh.AuthRefused, class: errclass.Configuration, says: "check the user, the password and the key",
+			kind: ssh.AuthRefused, class: errclass.Configuration, says: "check the user, the password and the private key",
 		},
 		"no passwords at all": {
 			at:     light(func(h *machost.Host) { h.RefusePasswords(true) }),
@@ -137,11 +137,11 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		},
 		"another host key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "SHA256:another" },
-			kind: ssh.HostKeyChanged, class: errclass.Configuration, says: "in place of SHA256:another",
+			kind: ssh.HostKeyChanged, class: errclass.Configuration, says: "instead of SHA256:another",
 		},
 		"host is down": {
 			at:   light(func(h *machost.Host) { h.SetDown(true) }),
-			kind: ssh.Unreachable, class: errclass.Transient, says: "log in at h",
+			kind: ssh.Unreachable, class: errclass.Transient, says: "log in to h",
 		},
 		"nobody listens": {
 			at:   func(_ *testing.T, g *ssh.Target) { g.Address = "127.0.0.1:1" },
@@ -152,11 +152,11 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 				t.Helper()
 				g.Address = silent(t, "HTTP/1.0 400 Bad Request\r\n\r\n")
 			},
-			kind: ssh.Unreachable, class: errclass.Transient, says: "log in at h",
+			kind: ssh.Unreachable, class: errclass.Transient, says: "log in to h",
 		},
 		"no answer": {
 			at:   func(t *testing.T, g *ssh.Target) { t.Helper(); g.Address = silent(t, "") },
-			kind: ssh.Unreachable, class: errclass.Transient, says: "no answer within",
+			kind: ssh.Unreachable, class: errclass.Transient, says: "no response within",
 		},
 		"no credentials": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.Secret{} },
@@ -206,8 +206,8 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 				}
 			}
 
-			shown := tc.kind == ssh.AuthRefused || tc.kind == ssh.SudoRefused
-			if shown && !strings.HasPrefix(ssh.HostKeyOf(err), "SHA256:") {
+			presentedKey := tc.kind == ssh.AuthRefused || tc.kind == ssh.SudoRefused
+			if presentedKey && !strings.HasPrefix(ssh.HostKeyOf(err), "SHA256:") {
 				t.Error("the host had shown its key, and the error has none to pin")
 			}
 		})
@@ -217,7 +217,7 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 func TestHostKeyIsPinned(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
 	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Password: log.NewSecret(password)}
 
@@ -225,15 +225,15 @@ func TestHostKeyIsPinned(t *testing.T) {
 		t.Fatalf("no key is known: %v, and %d logins", err, host.Logins())
 	}
 
-	shown, err := ssh.New(ssh.Options{}).HostKey(t.Context(), target)
-	if err != nil || shown != host.HostKey() || host.Logins() > 0 {
+	presentedKey, err := ssh.New(ssh.Options{}).HostKey(t.Context(), target)
+	if err != nil || presentedKey != host.HostKey() || host.Logins() > 0 {
 		t.Fatalf("asked for its key: %v, and %d logins", err, host.Logins())
 	}
 
-	target.HostKey = shown
+	target.HostKey = presentedKey
 
 	conn, err := dial(t, target, ssh.Options{})
-	if err != nil || conn.HostKey() != shown {
+	if err != nil || conn.HostKey() != presentedKey {
 		t.Fatal(err)
 	}
 
@@ -247,12 +247,12 @@ func TestHostKeyIsPinned(t *testing.T) {
 	}
 }
 
-// A host is reached at another address of its where nobody answers at the first: only with a key
-// that is known, and not a host that shows another one, to which nothing is sent.
+// A host that is unreachable at its address is reached at a fallback address, but only if it
+// presents a trusted key. Nothing is sent to a host with another key.
 func TestOtherAddresses(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	options := machost.Options{Light: true, AuthorizedKeys: []string{line}}
 	host, stranger := machosttest.Start(t, options), machosttest.Start(t, options)
 	nobody := machosttest.Start(t, options)
@@ -285,13 +285,13 @@ func TestOtherAddresses(t *testing.T) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{Password: password, AuthorizedKeys: []string{line}})
 	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)}
 
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
 	conn, err := dial(t, target, ssh.Options{Calls: calls})
@@ -306,22 +306,22 @@ func TestRun(t *testing.T) {
 	}{
 		"reads what follows it": {script: "main() { cat; }\nmain; exit 0\nthe payload\n", stdout: "the payload\n"},
 		"leaves its input":      {script: "exit 0\n" + strings.Repeat("x", 4<<20)},
-		"ends with an error":    {script: "echo one >&2; echo two >&2; exit 7\n", kind: ssh.Rejected, says: []string{"run test at h: it ended with 7: one; two"}},
-		"says nothing":          {script: "exit 9\n", kind: ssh.Rejected, says: []string{"ended with 9: it said nothing"}},
-		"is killed":             {script: "kill -KILL $$\n", kind: ssh.Rejected, says: []string{"ended with 137"}},
+		"ends with an error":    {script: "echo one >&2; echo two >&2; exit 7\n", kind: ssh.Rejected, says: []string{"run test on h: the script exited with code 7: one; two"}},
+		"says nothing":          {script: "exit 9\n", kind: ssh.Rejected, says: []string{"exited with code 9: no output"}},
+		"is killed":             {script: "kill -KILL $$\n", kind: ssh.Rejected, says: []string{"exited with code 137"}},
 		"its last lines": {
 			script: "for ((i = 0; i < 5000; i++)); do echo line $i; done >&2; exit 1\n",
 			kind:   ssh.Rejected, says: []string{"line 4990", "line 4999"},
 		},
 		"quotes the password":    {script: "echo '" + password + "' >&2; exit 1\n", kind: ssh.Rejected},
-		"ends with 124":          {script: "exit 124\n", kind: ssh.Rejected, says: []string{"ended with 124"}},
-		"hangs":                  {script: "/bin/sleep 1000\n", limit: time.Second, kind: ssh.TimedOut, says: []string{"ended after 1s"}},
+		"ends with 124":          {script: "exit 124\n", kind: ssh.Rejected, says: []string{"exited with code 124"}},
+		"hangs":                  {script: "/bin/sleep 1000\n", limit: time.Second, kind: ssh.TimedOut, says: []string{"stopped after its timeout of 1s"}},
 		"hangs and will not end": {script: "trap '' TERM; while :; do /bin/sleep 1; done\n", limit: time.Second, kind: ssh.TimedOut},
 		"leaves a child that hangs": {
 			script: "/bin/sleep 1001 & sleep 1002\n", limit: time.Second, kind: ssh.TimedOut,
 		},
 	}
-	// One after the other: it is one connection.
+	// The cases run one after the other, because they share a connection.
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
 		for name := range cases {
 			if !yield(name) {
@@ -385,30 +385,30 @@ func TestSudoWithAPassword(t *testing.T) {
 	}
 }
 
-// A host that answers no more is noticed by what is asked of it again and again.
+// Keep-alives detect a host that no longer responds.
 func TestKeepAliveCutsADeadConnection(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
 
 	conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)},
 		ssh.Options{KeepAlive: 50 * time.Millisecond})
 	must(t, err)
 
-	host.Freeze(true)
-	defer host.Freeze(false)
+	host.SetFrozen(true)
+	defer host.SetFrozen(false)
 
 	if _, err := run(t, conn, "true\n", patience); ssh.KindOf(err) != ssh.Unreachable {
 		t.Error(err)
 	}
 }
 
-// A great output is cut, and who said it is not held up.
+// Large output is truncated and does not block the script.
 func TestOutputIsBounded(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
 
 	conn, err := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)}, ssh.Options{})

@@ -25,49 +25,50 @@ const (
 	system   = "ssh"
 	rootUser = "root"
 
-	dialTries = 2
-	dialPause = time.Second
+	dialAttempts   = 2
+	dialRetryDelay = time.Second
 )
 
-// Target is a host and how to get in.
+// Target is a host and the login for it.
 type Target struct {
-	// Name of the host in messages; empty for its address.
+	// Name of the host in messages. If it is empty, messages contain the address.
 	Name string
-	// Address is host:port, and Fallbacks are tried after it, in their order, where nobody answers
-	// there.
+	// Address is host:port. Fallbacks are addresses that are tried after it, in order, if it is
+	// unreachable.
 	Address   string
 	Fallbacks []string
-	// User to log in as. Any but root has to be able to become root with sudo, without a
-	// password or with Password.
+	// User is the login name. A user other than root must be able to become root with sudo, without
+	// a password or with Password.
 	User string
-	// Password and PrivateKey (PEM, without a passphrase); at least one. The key is tried
-	// first.
+	// Password and PrivateKey (PEM, without a passphrase) authenticate the user. At least one of
+	// them must be set. The private key is tried first.
 	Password   log.Secret
 	PrivateKey log.Secret
-	// Trust says which key the host has to show. Without any nobody logs in.
+	// Trust says which key the host must present. Without any trusted key, Dial does not log in.
 	Trust
 }
 
 func (t Target) name() string { return cmp.Or(t.Name, t.Address) }
 
-// Options of a Dialer; zero values are what is usual.
+// Options are the options of a Dialer. Zero values stand for the defaults.
 type Options struct {
-	// DialTimeout is for one try to connect, HandshakeTimeout for keys and login; 15 s each.
+	// DialTimeout limits one attempt to connect, and HandshakeTimeout limits key exchange and
+	// login. Default: 15 s each.
 	DialTimeout      time.Duration
 	HandshakeTimeout time.Duration
-	// KeepAlive is how often a connection is asked whether it lives; 15 s. After three times
-	// without an answer it is cut.
+	// KeepAlive is the interval of keep-alive requests. Default: 15 s. After three requests without
+	// a response the connection is closed.
 	KeepAlive time.Duration
-	// Clock times keep-alives and calls.
+	// Clock times keep-alives and measures calls.
 	Clock clock.WithTicker
-	// Calls counts and times calls, as system "ssh"; may be nil.
-	Calls *metrics.Calls
+	// Calls counts and times calls, as system "ssh". It may be nil.
+	Calls *metrics.CallMetrics
 }
 
-// Dialer connects to hosts. It may be used from any goroutine.
+// Dialer connects to hosts. It is safe for concurrent use.
 type Dialer struct{ Options }
 
-// New gives a dialer.
+// New returns a dialer.
 func New(options Options) *Dialer {
 	options.DialTimeout = cmp.Or(options.DialTimeout, defaultDialTimeout)
 	options.HandshakeTimeout = cmp.Or(options.HandshakeTimeout, defaultHandshakeTimeout)
@@ -80,16 +81,16 @@ func New(options Options) *Dialer {
 	return &Dialer{Options: options}
 }
 
-// Dial connects, checks the host's key, logs in and makes sure that scripts can run as
-// root. The context is that of the dialing alone: Close ends the connection.
+// Dial connects, verifies the host's key, logs in and makes sure that scripts can run as root. The
+// context only limits Dial itself. Close ends the connection.
 func (d *Dialer) Dial(ctx context.Context, target Target) (*Conn, error) {
-	auth, err := authOf(target)
+	auth, err := newAuthMethods(target)
 	if err != nil {
-		return nil, fault(Misconfigured, err, "connect to "+target.name())
+		return nil, newError(Misconfigured, err, "connect to "+target.name())
 	}
 
-	if target.authorities, err = target.parse(); err != nil {
-		return nil, fault(Misconfigured, err, "connect to "+target.name())
+	if target.authorities, err = target.parseAuthorities(); err != nil {
+		return nil, newError(Misconfigured, err, "connect to "+target.name())
 	}
 
 	start := d.Clock.Now()
@@ -103,7 +104,7 @@ func (d *Dialer) Dial(ctx context.Context, target Target) (*Conn, error) {
 	if err := conn.becomeRoot(ctx); err != nil {
 		_ = conn.Close()
 
-		return nil, &presented{hostKey: conn.hostKey, error: err}
+		return nil, &hostKeyError{hostKey: conn.hostKey, error: err}
 	}
 
 	return conn, nil
@@ -111,7 +112,7 @@ func (d *Dialer) Dial(ctx context.Context, target Target) (*Conn, error) {
 
 func (d *Dialer) observe(operation string, start time.Time, err error) {
 	if KindOf(err) == TimedOut {
-		// The guard's word for it is not the library's.
+		// The metrics only recognize the error of the context package as a timeout.
 		err = context.DeadlineExceeded
 	}
 
@@ -120,81 +121,83 @@ func (d *Dialer) observe(operation string, start time.Time, err error) {
 	}
 }
 
-func authOf(target Target) ([]cryptossh.AuthMethod, error) {
+func newAuthMethods(target Target) ([]cryptossh.AuthMethod, error) {
 	var methods []cryptossh.AuthMethod
 
-	if !target.PrivateKey.Empty() {
-		if err := inputbound.Key([]byte(target.PrivateKey.Reveal())); err != nil {
+	if !target.PrivateKey.IsEmpty() {
+		if err := inputbound.CheckPrivateKey([]byte(target.PrivateKey.Reveal())); err != nil {
 			return nil, fmt.Errorf("the private key can't be used: %w", err)
 		}
 
 		signer, err := cryptossh.ParsePrivateKey([]byte(target.PrivateKey.Reveal()))
 		if err != nil {
-			// The library's words could quote what it was given.
-			return nil, errors.New("the private key can't be read: it must be PEM, without a passphrase")
+			// The library's error could contain the private key.
+			return nil, errors.New("the private key can't be parsed: it must be PEM without a passphrase")
 		}
 
 		methods = append(methods, cryptossh.PublicKeys(signer))
 	}
 
-	if !target.Password.Empty() {
-		methods = append(methods, cryptossh.Password(target.Password.Reveal()), asked(target.Password))
+	if !target.Password.IsEmpty() {
+		methods = append(methods, cryptossh.Password(target.Password.Reveal()), newKeyboardInteractive(target.Password))
 	}
 
 	switch {
 	case len(methods) == 0:
-		return nil, errors.New("there is neither a password nor a private key: name one in the host's secret")
+		return nil, errors.New("there is neither a password nor a private key: add one of them to the host's Secret")
 	case target.User == "":
-		return nil, errors.New("there is no user to log in as")
+		return nil, errors.New("the user name is missing")
 	default:
 		return methods, nil
 	}
 }
 
-// asked answers the one hidden question that servers with PAM ask in place of taking a
-// password (RFC 4256).
-func asked(password log.Secret) cryptossh.AuthMethod {
+// newKeyboardInteractive answers the single hidden question that servers with PAM ask instead of
+// accepting a password (RFC 4256).
+func newKeyboardInteractive(password log.Secret) cryptossh.AuthMethod {
 	return cryptossh.KeyboardInteractive(func(_, _ string, questions []string, echos []bool) ([]string, error) {
-		answers := make([]string, len(questions))
+		responses := make([]string, len(questions))
 		for i := range questions {
 			if echos[i] || len(questions) > 1 {
 				return nil, errors.New("the host asks for more than a password")
 			}
 
-			answers[i] = password.Reveal()
+			responses[i] = password.Reveal()
 		}
 
-		return answers, nil
+		return responses, nil
 	})
 }
 
-// dial tries to reach the host, and then at its other addresses. What the host answers is final;
-// another one at another address of its is none of it.
+// dial tries the address of the host and then its fallbacks, as long as the host is unreachable. If
+// the host responds, the result is final. A fallback address at which a host with an untrusted key
+// responds counts as unreachable.
 func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthMethod) (*Conn, error) {
-	conn, err := d.reach(ctx, target, auth, dialTries)
+	conn, err := d.dialAddress(ctx, target, auth, dialAttempts)
 
 	for _, address := range target.Fallbacks {
 		if KindOf(err) != Unreachable || ctx.Err() != nil {
 			break
 		}
 
-		other := target
-		other.Address = address
+		fallback := target
+		fallback.Address = address
 
-		conn, otherErr := d.reach(ctx, other, auth, 1)
-		if kind := KindOf(otherErr); kind != Unreachable && kind != HostKeyChanged && kind != HostCertificateRefused {
-			return conn, otherErr
+		conn, fallbackErr := d.dialAddress(ctx, fallback, auth, 1)
+		if kind := KindOf(fallbackErr); kind != Unreachable && kind != HostKeyChanged && kind != HostCertificateRefused {
+			return conn, fallbackErr
 		}
 
-		err = fault(Unreachable, fmt.Errorf("%w; %s", err, otherErr.Error()), "try "+target.name()+" at "+address+" as well")
+		err = newError(Unreachable, fmt.Errorf("%w; %s", err, fallbackErr.Error()),
+			"try "+target.name()+" at fallback address "+address)
 	}
 
 	return conn, err
 }
 
-// reach tries one address so many times.
-func (d *Dialer) reach(ctx context.Context, target Target, auth []cryptossh.AuthMethod, tries int) (*Conn, error) {
-	raw, err := d.connect(ctx, target, tries)
+// dialAddress connects to one address, with the given number of attempts, and logs in.
+func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptossh.AuthMethod, attempts int) (*Conn, error) {
+	raw, err := d.connect(ctx, target, attempts)
 	if err != nil {
 		return nil, err
 	}
@@ -202,15 +205,15 @@ func (d *Dialer) reach(ctx context.Context, target Target, auth []cryptossh.Auth
 	return d.handshake(ctx, target, auth, raw)
 }
 
-func (d *Dialer) connect(ctx context.Context, target Target, tries int) (net.Conn, error) {
-	for try := 1; ; try++ {
+func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.Conn, error) {
+	for attempt := 1; ; attempt++ {
 		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
 		if err == nil {
 			return raw, nil
 		}
 
-		if try == tries || ctx.Err() != nil || retry.Pause(ctx, d.Clock, dialPause) != nil {
-			return nil, fault(Unreachable, err, "connect to "+target.name())
+		if attempt == attempts || ctx.Err() != nil || retry.Sleep(ctx, d.Clock, dialRetryDelay) != nil {
+			return nil, newError(Unreachable, err, "connect to "+target.name())
 		}
 	}
 }
@@ -221,50 +224,50 @@ func (d *Dialer) handshake(
 	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
 	defer cancel()
 
-	// The library knows no contexts: closing is what it hears.
+	// The library does not support contexts, so close the connection when the context ends.
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 
-	shown, refusal := "", error(nil)
+	presentedKey, keyErr := "", error(nil)
 	config := &cryptossh.ClientConfig{
 		User: target.User, Auth: auth, HostKeyAlgorithms: target.algorithms(),
 		HostKeyCallback: func(address string, _ net.Addr, key cryptossh.PublicKey) error {
-			shown, refusal = fingerprint(key), target.check(address, key, d.Clock.Now())
+			presentedKey, keyErr = fingerprint(key), target.verifyKey(address, key, d.Clock.Now())
 
-			return refusal
+			return keyErr
 		},
 	}
 
 	client, channels, requests, err := cryptossh.NewClientConn(raw, target.Address, config)
 	if err == nil && stop() {
-		return d.open(target, shown, cryptossh.NewClient(client, channels, requests)), nil
+		return d.newConn(target, presentedKey, cryptossh.NewClient(client, channels, requests)), nil
 	}
 
 	_ = raw.Close()
 
-	if refusal != nil {
-		return nil, target.untrusted(shown, refusal) // its key is nobody's to pin
+	if keyErr != nil {
+		return nil, target.untrustedKeyError(presentedKey, keyErr) // no key to pin, because it is not trusted
 	}
 
-	return nil, &presented{hostKey: shown, error: d.refusal(ctx, target, err)}
+	return nil, &hostKeyError{hostKey: presentedKey, error: d.loginError(ctx, target, err)}
 }
 
-// refusal sorts what went wrong between connecting and being in, but for the host's key.
-func (d *Dialer) refusal(ctx context.Context, target Target, err error) *Error {
+// loginError returns the error for a failure after connecting, except for an untrusted host key.
+func (d *Dialer) loginError(ctx context.Context, target Target, err error) *Error {
 	name := target.name()
 
 	switch {
-	case err != nil && refused(err.Error()):
-		return fault(AuthRefused, nil, fmt.Sprintf(
-			"%s does not let %s in: check the user, the password and the key in the host's secret", name, target.User))
+	case err != nil && isAuthRefusal(err.Error()):
+		return newError(AuthRefused, nil, fmt.Sprintf(
+			"%s refused the login of user %s: check the user, the password and the private key in the host's Secret", name, target.User))
 	case ctx.Err() != nil:
-		return fault(Unreachable, ctx.Err(), fmt.Sprintf("log in at %s: no answer within %s", name, d.HandshakeTimeout))
+		return newError(Unreachable, ctx.Err(), fmt.Sprintf("log in to %s: no response within %s", name, d.HandshakeTimeout))
 	default:
-		return fault(Unreachable, err, "log in at "+name)
+		return newError(Unreachable, err, "log in to "+name)
 	}
 }
 
-// refused knows the texts of a refusal: that of the library, when all was tried, and that of
-// OpenSSH, which hangs up after its MaxAuthTries.
-func refused(text string) bool {
+// isAuthRefusal returns true for the error texts of a refused login: that of the library after all
+// methods failed, and that of OpenSSH, which disconnects after MaxAuthTries.
+func isAuthRefusal(text string) bool {
 	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "Too many authentication failures")
 }

@@ -10,45 +10,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Kind says what is at fault, and so what has to happen next.
+// Kind says what failed, and therefore what the caller has to do.
 type Kind string
 
 const (
-	// Unreachable is the network, or a host that is off or cut the connection: try again
-	// later. A script that was running may have done all, a part or nothing of its work, and
-	// may still run.
+	// Unreachable means a network failure, or a host that is off or closed the connection. Retry
+	// later. A script that was running may have done all, some or none of its work, and may still
+	// be running.
 	Unreachable Kind = "Unreachable"
-	// AuthRefused is a user, password or key that the host does not take.
+	// AuthRefused means that the host refused the user, the password or the private key.
 	AuthRefused Kind = "AuthRefused"
-	// HostKeyChanged is another key than the pinned one: another host, or somebody between.
+	// HostKeyChanged means that the host presented a key other than the pinned one. It is another
+	// host, or somebody intercepts the connection.
 	HostKeyChanged Kind = "HostKeyChanged"
-	// HostCertificateRefused is a host without a certificate that holds for it: it, or its authority,
-	// may bring another one.
+	// HostCertificateRefused means that the host presented no certificate that is valid for it. The
+	// host or its certificate authority may provide another certificate.
 	HostCertificateRefused Kind = "HostCertificateRefused"
-	// SudoRefused is a user who may not become root.
+	// SudoRefused means that the user can't become root.
 	SudoRefused Kind = "SudoRefused"
-	// Rejected is a script that ended with an error.
+	// Rejected means that the script exited with an error.
 	Rejected Kind = "Rejected"
-	// TimedOut is a script that was ended because its time was up.
+	// TimedOut means that the script was stopped because of its timeout.
 	TimedOut Kind = "TimedOut"
-	// NotKept is a script that ended well, and whose work the host does not show.
+	// NotKept means that the script succeeded, but the host's probe does not show its effect.
 	NotKept Kind = "NotKept"
-	// Misconfigured is a target that can't be right, such as one without a key. Nothing was
-	// sent.
+	// Misconfigured means that the target is invalid, for example without a private key. Nothing
+	// was sent.
 	Misconfigured Kind = "Misconfigured"
 )
 
-// Error is what went wrong. Its reason is its kind; its message names the host and the
-// fix, and has no secret that the target or the script names.
+// Error is the error type of this package. Its reason is its kind. Its message names the host and
+// the fix, and contains no secret of the target or the script.
 type Error = errclass.KindError[Kind]
 
 // ErrHostKeyChanged is in the chain of every error of kind HostKeyChanged.
 var ErrHostKeyChanged = errors.New("host key has changed")
 
-// KindOf gives the kind of an error of this package; empty for others.
+// KindOf returns the kind of an error of this package, or an empty kind for other errors.
 func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
-// Class gives the class of an error of this package, which is that of its kind.
+// Class returns the class of an error. For an error of this package, the kind determines the class.
 func Class(err error) errclass.Class {
 	switch KindOf(err) {
 	case AuthRefused, HostKeyChanged, HostCertificateRefused, SudoRefused, Misconfigured:
@@ -58,27 +59,27 @@ func Class(err error) errclass.Class {
 	case Unreachable, TimedOut:
 		return errclass.Transient
 	default:
-		return errclass.Of(err)
+		return errclass.ClassOf(err)
 	}
 }
 
-func fault(kind Kind, err error, message string) *Error {
+func newError(kind Kind, err error, message string) *Error {
 	return &Error{Kind: kind, Reason: string(kind), Message: message, Err: err}
 }
 
-// presented is an error of a host that had shown its key.
-type presented struct {
+// hostKeyError is an error of a host that had presented its key before.
+type hostKeyError struct {
 	error
 
 	hostKey string
 }
 
-func (p *presented) Unwrap() error { return p.error }
+func (p *hostKeyError) Unwrap() error { return p.error }
 
-// HostKeyOf gives the fingerprint of the key that a host had shown, and that was trusted, before
-// Dial failed; empty if the host did not get that far.
+// HostKeyOf returns the fingerprint of the key that a host presented, and that was trusted, before
+// Dial failed. It returns an empty string if the host presented no trusted key.
 func HostKeyOf(err error) string {
-	if p, ok := errors.AsType[*presented](err); ok {
+	if p, ok := errors.AsType[*hostKeyError](err); ok {
 		return p.hostKey
 	}
 
@@ -89,9 +90,9 @@ const (
 	defaultDialTimeout      = 15 * time.Second
 	defaultHandshakeTimeout = 15 * time.Second
 	defaultKeepAlive        = 15 * time.Second
-	// DefaultTimeout is how long a script may run that names no time.
+	// DefaultTimeout is the timeout of a script that sets none.
 	DefaultTimeout = 15 * time.Minute
-	// grace is how much longer than the host we wait for the end of a script that took all
-	// of its time: the guard gives it 5 s to end by itself.
-	grace = 30 * time.Second
+	// gracePeriod is how much longer than the script's timeout Run waits for the end of the script.
+	// After the timeout, the guard gives the script 5 s to end before it kills it.
+	gracePeriod = 30 * time.Second
 )

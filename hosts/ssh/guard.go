@@ -18,42 +18,44 @@ import (
 var guard string
 
 const (
-	// lateCode is how the guard ends when a script's time was up, and late how its last line
-	// ends then.
-	lateCode = 124
-	late     = "hyperfleet: %s was ended after %d s"
+	// timeoutCode is the exit code of the guard if the script timed out. timeoutMessage is the last
+	// line on standard error in that case.
+	timeoutCode    = 124
+	timeoutMessage = "hyperfleet: %s was stopped after %d s"
 )
 
-// Script is something to run at a host.
+// Script is a script to run on a host.
 type Script struct {
-	// Label names it in messages and in the host's list of processes: lower case words with
-	// hyphens, and nothing secret.
+	// Label names the script in messages and in the host's process list. It consists of lower-case
+	// words with hyphens and must contain no secret.
 	Label string
-	// Input is the script and what it reads, for [plan.Interpreter].
+	// Input is the standard input of [plan.Interpreter]: the script and the script's input.
 	Input io.Reader
-	// Timeout after which it is ended; [DefaultTimeout] if zero. At least a second.
+	// Timeout after which the script is stopped. If it is 0, [DefaultTimeout] applies. The minimum
+	// is one second.
 	Timeout time.Duration
-	// Beside has it run beside another script, where otherwise one that an earlier connection
-	// has left is ended first: for what reads alone, and is not the operator's.
-	Beside bool
-	// Secrets that must not be in what comes back.
+	// Concurrent lets the script run at the same time as another script. Otherwise the guard first
+	// stops a script that an earlier connection has left running. It is meant for scripts that only
+	// read and that the operator does not run.
+	Concurrent bool
+	// Secrets are redacted in the output and the errors.
 	Secrets []log.Secret
 }
 
-// root is how a user becomes root.
-type root string
+// sudoMode is the command prefix with which a user becomes root.
+type sudoMode string
 
 const (
-	asRoot    root = ""
-	sudo      root = "sudo -n "
-	sudoAsked root = "sudo -k -S -p '' "
+	sudoNone   sudoMode = ""
+	sudoDirect sudoMode = "sudo -n "
+	sudoPrompt sudoMode = "sudo -k -S -p '' "
 )
 
-// command is the line that the user's shell gets.
-func command(as root, script Script) string {
+// command returns the command line for the user's shell.
+func commandLine(mode sudoMode, script Script) string {
 	line := fmt.Sprintf("%s/bin/bash -c %s hyperfleet-script %s %d",
-		as, plan.Quote(guard), plan.Quote(script.Label), seconds(script.Timeout))
-	if script.Beside {
+		mode, plan.Quote(guard), plan.Quote(script.Label), seconds(script.Timeout))
+	if script.Concurrent {
 		line += " beside"
 	}
 
@@ -62,7 +64,9 @@ func command(as root, script Script) string {
 
 func seconds(limit time.Duration) int { return max(1, int(limit.Round(time.Second).Seconds())) }
 
-// wasLate says whether the guard has ended the script.
-func wasLate(script Script, code int, stderr string) bool {
-	return code == lateCode && strings.HasSuffix(strings.TrimSpace(stderr), fmt.Sprintf(late, script.Label, seconds(script.Timeout)))
+// hasTimedOut returns true if the guard stopped the script.
+func hasTimedOut(script Script, code int, stderr string) bool {
+	message := fmt.Sprintf(timeoutMessage, script.Label, seconds(script.Timeout))
+
+	return code == timeoutCode && strings.HasSuffix(strings.TrimSpace(stderr), message)
 }

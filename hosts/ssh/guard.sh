@@ -1,15 +1,15 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs what comes on standard input, named $1, for at most $2 seconds. It has a process
-# group of its own, so that it can be ended with all that it has started. One runs at a
-# time: one that an earlier connection has left is ended first. Where $3 is "beside" it runs
-# beside that one, and they leave each other alone. What is called here with its path may
-# not be anybody's in PATH.
+# Runs the script on standard input, named $1, for at most $2 seconds. The script has a
+# process group of its own, so that it can be stopped with everything that it has started.
+# Only one script runs at a time: a script that an earlier connection has left running is
+# stopped first. If $3 is "beside", the script runs concurrently and stops no other script.
+# Commands with a full path must not be looked up in PATH.
 set -mu
 export LC_ALL=C
 mark=/var/run/hyperfleet.script
-# The shell's own words about jobs are nobody's concern.
+# Discard the shell's own messages about jobs.
 exec 3>&2 2>/dev/null
 
 born() { ps -o lstart= -p "$1" | awk '{ $1 = $1; print }'; }
@@ -31,7 +31,7 @@ if [ -s "$mark" ]; then read -r old since <"$mark"; fi
 if [ -n "$old" ] && [ -n "$since" ] && [ "$(born "$old")" = "$since" ]; then end "$old"; fi
 rm -f "$mark.late"
 
-# It is written down before it runs: the same process does both.
+# The script's process writes the mark itself, before it runs the script.
 export mark
 export -f born
 /bin/bash -c 'printf "%s %s\n" "$$" "$(born "$$")" >"$mark"; export -fn born; export -n mark; exec /bin/bash -s' <&0 2>&3 3>&- &
@@ -47,10 +47,10 @@ wait "$script"
 code=$?
 if [ -e "$mark.late" ]; then
 	wait "$watch"
-	echo "hyperfleet: $1 was ended after $2 s" >&3
+	echo "hyperfleet: $1 was stopped after $2 s" >&3
 	exit 124
 fi
 kill -KILL -- "-$watch"
-# Whoever has ended this one may have written down its own by now.
+# If another guard has stopped this script, the mark may already be that guard's.
 if read -r now _ <"$mark" && [ "$now" = "$script" ]; then rm -f "$mark"; fi
 exit "$code"

@@ -12,90 +12,91 @@ import (
 )
 
 const (
-	// mostStdout and mostStderr, in bytes, bound what a host can make us keep.
-	mostStdout = 256 << 10
-	mostStderr = 16 << 10
-	// mostSaid bounds, in bytes and lines, what of it gets into a message.
-	mostSaid  = 1 << 10
-	mostLines = 10
-	// leastWord is how long a word of a secret is that is looked for by itself: shorter ones
-	// are words of everybody.
-	leastWord = 12
+	// maxStdout and maxStderr limit how many bytes of a host's output are kept.
+	maxStdout = 256 << 10
+	maxStderr = 16 << 10
+	// maxMessage and maxLines limit, in bytes and lines, how much of the output gets into a
+	// message.
+	maxMessage = 1 << 10
+	maxLines   = 10
+	// minSecretWord is the minimum length of a word of a secret that is redacted by itself. Shorter
+	// words are too common.
+	minSecretWord = 12
 )
 
-// head keeps the first bytes.
-type head struct {
-	mu   sync.Mutex
-	kept []byte
-	lost bool
+// headBuffer keeps the first bytes that are written to it.
+type headBuffer struct {
+	mu        sync.Mutex
+	data      []byte
+	truncated bool
 }
 
-// Write takes all, and keeps what there is room for.
-func (h *head) Write(p []byte) (int, error) {
+// Write keeps the bytes until maxStdout is reached. It never fails.
+func (h *headBuffer) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	room := min(len(p), mostStdout-len(h.kept))
-	h.kept = append(h.kept, p[:room]...)
-	h.lost = h.lost || room < len(p)
+	free := min(len(p), maxStdout-len(h.data))
+	h.data = append(h.data, p[:free]...)
+	h.truncated = h.truncated || free < len(p)
 
 	return len(p), nil
 }
 
-func (h *head) text() (text string, lost bool) {
+func (h *headBuffer) text() (text string, truncated bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	return string(h.kept), h.lost
+	return string(h.data), h.truncated
 }
 
-// tail keeps the last bytes.
-type tail struct {
-	mu   sync.Mutex
-	kept []byte
-	lost bool
+// tailBuffer keeps the last bytes that are written to it.
+type tailBuffer struct {
+	mu        sync.Mutex
+	data      []byte
+	truncated bool
 }
 
-// Write takes all, and keeps the last.
-func (t *tail) Write(p []byte) (int, error) {
+// Write keeps the last maxStderr bytes. It never fails.
+func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.kept = append(t.kept, p...)
-	if over := len(t.kept) - mostStderr; over > 0 {
-		t.kept = slices.Clone(t.kept[over:])
-		t.lost = true
+	t.data = append(t.data, p...)
+	if excess := len(t.data) - maxStderr; excess > 0 {
+		t.data = slices.Clone(t.data[excess:])
+		t.truncated = true
 	}
 
 	return len(p), nil
 }
 
-// text gives whole lines alone: a secret that was cut in two would not be found.
-func (t *tail) text() string {
+// text returns whole lines only, because redact would not find a secret that was cut.
+func (t *tailBuffer) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if !t.lost {
-		return string(t.kept)
+	if !t.truncated {
+		return string(t.data)
 	}
 
-	_, rest, _ := strings.Cut(string(t.kept), "\n")
+	_, rest, _ := strings.Cut(string(t.data), "\n")
 
 	return rest
 }
 
-// last gives the last lines of a text, in one line.
-func last(text string) string {
+// lastLines returns the last lines of a text as one line, without control characters.
+func lastLines(text string) string {
 	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	lines = lines[max(0, len(lines)-mostLines):]
-	said := strings.ToValidUTF8(strings.Join(lines, "; "), "?")
+	lines = lines[max(0, len(lines)-maxLines):]
+	message := strings.ToValidUTF8(strings.Join(lines, "; "), "?")
 
-	if said == "" {
-		return "it said nothing"
+	if message == "" {
+		return "no output"
 	}
 
-	if over := len(said) - mostSaid; over > 0 {
-		said = "..." + strings.ToValidUTF8(said[over:], "")
+	if excess := len(message) - maxMessage; excess > 0 {
+		message = "..." + strings.ToValidUTF8(message[excess:], "")
 	}
 
 	return strings.Map(func(r rune) rune {
@@ -104,29 +105,29 @@ func last(text string) string {
 		}
 
 		return r
-	}, said)
+	}, message)
 }
 
-// redact takes secrets out of a text: each as a whole, each of their lines, and their long
-// words, as programs quote what they could not read in parts.
+// redact replaces secrets in a text. It replaces each secret as a whole, each of its lines, and
+// their long words, because programs quote parts of an input that they can't parse.
 func redact(text string, secrets ...log.Secret) string {
 	var hidden []string
 
 	for _, secret := range secrets {
-		whole := strings.TrimSpace(secret.Reveal())
-		hidden = append(hidden, whole)
+		trimmed := strings.TrimSpace(secret.Reveal())
+		hidden = append(hidden, trimmed)
 
-		for line := range strings.Lines(whole) {
+		for line := range strings.Lines(trimmed) {
 			line = strings.TrimSpace(line)
-			for _, piece := range append(strings.Fields(line), line) {
-				if len(piece) >= leastWord {
-					hidden = append(hidden, piece)
+			for _, word := range append(strings.Fields(line), line) {
+				if len(word) >= minSecretWord {
+					hidden = append(hidden, word)
 				}
 			}
 		}
 	}
 
-	// The longest first, so that none is hidden in part.
+	// The longest secrets come first, so that no secret is replaced only in part.
 	slices.SortFunc(hidden, func(a, b string) int { return len(b) - len(a) })
 
 	for _, secret := range slices.Compact(hidden) {

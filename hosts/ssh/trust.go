@@ -16,28 +16,30 @@ import (
 	cryptossh "golang.org/x/crypto/ssh"
 )
 
-// Trust says which key a host has to show: the pinned one, or one that an authority has certified.
+// Trust says which key a host must present: the pinned key, or a key that an authority has
+// certified.
 type Trust struct {
-	// HostKey is the pinned fingerprint, as [Conn.HostKey] gives it.
+	// HostKey is the pinned fingerprint, in the format of [Conn.HostKey].
 	HostKey string
-	// CertAuthorities are public keys, each as a line of authorized_keys(5). A certificate of a host
-	// by one of them has to name the address that was dialled, without its port.
+	// CertAuthorities are public keys, each as a line of authorized_keys(5). A host certificate
+	// that one of them has signed must name the dialed address, without its port.
 	CertAuthorities []string
 
 	authorities []cryptossh.PublicKey
 }
 
-// Empty says that no key is trusted.
-func (t Trust) Empty() bool { return t.HostKey == "" && len(t.CertAuthorities) == 0 }
+// IsEmpty returns true if no key is trusted.
+func (t Trust) IsEmpty() bool { return t.HostKey == "" && len(t.CertAuthorities) == 0 }
 
-// parse gives the authorities.
-func (t Trust) parse() ([]cryptossh.PublicKey, error) {
-	if t.Empty() {
-		return nil, errors.New("nothing says which key the host has")
+// parseAuthorities returns the public keys of the certificate authorities. It returns an error if
+// the Trust is invalid.
+func (t Trust) parseAuthorities() ([]cryptossh.PublicKey, error) {
+	if t.IsEmpty() {
+		return nil, errors.New("no host key and no certificate authority is trusted")
 	}
 
 	if t.HostKey != "" && !strings.HasPrefix(t.HostKey, "SHA256:") {
-		return nil, fmt.Errorf("pinned host key %q: must be SHA256: and a fingerprint, as ssh-keygen -l prints it", t.HostKey)
+		return nil, fmt.Errorf("pinned host key %q: must be a SHA256: fingerprint, as ssh-keygen -l prints it", t.HostKey)
 	}
 
 	var out []cryptossh.PublicKey
@@ -45,7 +47,7 @@ func (t Trust) parse() ([]cryptossh.PublicKey, error) {
 	for i, line := range t.CertAuthorities {
 		key, _, options, rest, err := cryptossh.ParseAuthorizedKey([]byte(line))
 		if err != nil || len(options) > 0 || len(rest) > 0 {
-			return nil, fmt.Errorf("certificate authority %d: must be one public key, as ssh-keygen writes it to a file .pub", i+1)
+			return nil, fmt.Errorf("certificate authority %d: must be one public key, as ssh-keygen writes it to a .pub file", i+1)
 		}
 
 		out = append(out, key)
@@ -54,8 +56,8 @@ func (t Trust) parse() ([]cryptossh.PublicKey, error) {
 	return out, nil
 }
 
-// algorithms in one order for good: a host with several keys always shows the same. Certificates
-// come first where they count.
+// algorithms returns the host key algorithms in a fixed order, so that a host with several keys
+// always presents the same key. If there are certificate authorities, certificates come first.
 func (t Trust) algorithms() []string {
 	keys := []string{
 		cryptossh.KeyAlgoED25519,
@@ -73,9 +75,8 @@ func (t Trust) algorithms() []string {
 	}, keys...)
 }
 
-// check says what is wrong with a key that the host at an address has shown; nil for one that is
-// trusted.
-func (t Trust) check(address string, key cryptossh.PublicKey, now time.Time) error {
+// verifyKey returns an error if the key that the host at an address has presented is not trusted.
+func (t Trust) verifyKey(address string, key cryptossh.PublicKey, now time.Time) error {
 	if fingerprint(key) == t.HostKey {
 		return nil
 	}
@@ -88,11 +89,11 @@ func (t Trust) check(address string, key cryptossh.PublicKey, now time.Time) err
 
 	switch {
 	case !ok:
-		return errors.New("it has no certificate")
+		return errors.New("the host presented no certificate")
 	case len(cert.ValidPrincipals) == 0:
-		return errors.New("its certificate names no host, so that it is one of all hosts")
+		return errors.New("the certificate names no host, so it would be valid for all hosts")
 	case cert.Signature.Format == cryptossh.KeyAlgoRSA:
-		return errors.New("its certificate is signed with SHA-1")
+		return errors.New("the certificate is signed with SHA-1")
 	}
 
 	checker := &cryptossh.CertChecker{
@@ -107,7 +108,7 @@ func (t Trust) check(address string, key cryptossh.PublicKey, now time.Time) err
 	return checker.CheckHostKey(address, nil, key)
 }
 
-// fingerprint of a key; of a certificate, that of the key in it.
+// fingerprint returns the fingerprint of a key. For a certificate it is that of the certified key.
 func fingerprint(key cryptossh.PublicKey) string {
 	if cert, ok := key.(*cryptossh.Certificate); ok {
 		key = cert.Key
@@ -116,16 +117,17 @@ func fingerprint(key cryptossh.PublicKey) string {
 	return cryptossh.FingerprintSHA256(key)
 }
 
-// untrusted is a host that was not logged in to, for its key.
-func (t Target) untrusted(shown string, refusal error) *Error {
-	if errors.Is(refusal, ErrHostKeyChanged) {
-		return fault(HostKeyChanged, ErrHostKeyChanged, fmt.Sprintf(
-			"%s shows the key %s in place of %s: if it was installed anew, remove the pinned key; nothing was sent to it",
-			t.name(), shown, t.HostKey))
+// untrustedKeyError returns the error for a host whose key is not trusted.
+func (t Target) untrustedKeyError(presentedKey string, keyErr error) *Error {
+	if errors.Is(keyErr, ErrHostKeyChanged) {
+		return newError(HostKeyChanged, ErrHostKeyChanged, fmt.Sprintf(
+			"%s presents the key %s instead of %s: if the host was reinstalled, remove the pinned key; nothing was sent to the host",
+			t.name(), presentedKey, t.HostKey))
 	}
 
-	return fault(HostCertificateRefused, refusal, fmt.Sprintf(
-		"%s shows the key %s, which no authority has certified for %s; nothing was sent to it", t.name(), shown, hostOf(t.Address)))
+	return newError(HostCertificateRefused, keyErr, fmt.Sprintf(
+		"%s presents the key %s, which no authority has certified for %s; nothing was sent to the host",
+		t.name(), presentedKey, hostOf(t.Address)))
 }
 
 func hostOf(address string) string {
@@ -137,25 +139,25 @@ func hostOf(address string) string {
 	return host
 }
 
-// errSeen ends a connection once the host has shown its key.
-var errSeen = errors.New("the key is seen")
+// errKeySeen aborts a handshake after the host has presented its key.
+var errKeySeen = errors.New("the host key was received")
 
-// HostKey asks the host which key it has, and sends nothing: whoever answers at its address chooses
-// the answer.
+// HostKey returns the key that the host presents. It does not log in and sends nothing secret. The
+// key is not authenticated: any server at the address can respond.
 func (d *Dialer) HostKey(ctx context.Context, target Target) (string, error) {
 	start := d.Clock.Now()
-	shown, err := d.ask(ctx, target)
+	presentedKey, err := d.fetchHostKey(ctx, target)
 	d.observe("hostkey", start, err)
 
-	return shown, err
+	return presentedKey, err
 }
 
-func (d *Dialer) ask(ctx context.Context, target Target) (string, error) {
-	raw, err := d.connect(ctx, target, dialTries)
+func (d *Dialer) fetchHostKey(ctx context.Context, target Target) (string, error) {
+	raw, err := d.connect(ctx, target, dialAttempts)
 	if err != nil {
 		return "", err
 	}
-	defer raw.Close() //nolint:errcheck // the key has been seen, or not
+	defer raw.Close() //nolint:errcheck // the result is known before
 
 	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
 	defer cancel()
@@ -163,19 +165,19 @@ func (d *Dialer) ask(ctx context.Context, target Target) (string, error) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 
-	shown := ""
-	_, _, _, err = cryptossh.NewClientConn(raw, target.Address, &cryptossh.ClientConfig{ //nolint:dogsled // it never connects
+	presentedKey := ""
+	_, _, _, err = cryptossh.NewClientConn(raw, target.Address, &cryptossh.ClientConfig{ //nolint:dogsled // never connects
 		HostKeyAlgorithms: Trust{}.algorithms(),
 		HostKeyCallback: func(_ string, _ net.Addr, key cryptossh.PublicKey) error {
-			shown = fingerprint(key)
+			presentedKey = fingerprint(key)
 
-			return errSeen
+			return errKeySeen
 		},
 	})
 
-	if shown == "" {
-		return "", d.refusal(ctx, target, err)
+	if presentedKey == "" {
+		return "", d.loginError(ctx, target, err)
 	}
 
-	return shown, nil
+	return presentedKey, nil
 }

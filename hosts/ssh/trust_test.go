@@ -18,11 +18,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 )
 
-// authority makes a key that certifies hosts, and its line in a file .pub.
+// authority returns a key that certifies hosts, and its line of a .pub file.
 func authority(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 
 	signer, err := cryptossh.ParsePrivateKey([]byte(private.Reveal()))
 	must(t, err)
@@ -30,7 +30,7 @@ func authority(t *testing.T) (cryptossh.Signer, string) {
 	return signer, line
 }
 
-// sha1 signs as nobody should any more.
+// sha1 returns a signer with the obsolete SHA-1 algorithm.
 func sha1(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
@@ -51,8 +51,8 @@ func sha1(t *testing.T) (cryptossh.Signer, string) {
 	return old, string(cryptossh.MarshalAuthorizedKey(signer.PublicKey()))
 }
 
-// A host of whose key an authority is to tell is logged in to with a certificate that holds for it,
-// and with nothing else.
+// If a certificate authority is trusted, the operator logs in only to a host with a valid
+// certificate of that authority.
 func TestCertifiedHosts(t *testing.T) {
 	t.Parallel()
 
@@ -61,20 +61,20 @@ func TestCertifiedHosts(t *testing.T) {
 	old, oldLine := sha1(t)
 
 	cases := map[string]struct {
-		// by signs the certificate that the host shows; nil for none.
+		// by signs the certificate that the host presents. It is nil for no certificate.
 		by     cryptossh.Signer
 		change func(*cryptossh.Certificate)
 		trust  ssh.Trust
-		// own has the host's own key be pinned.
+		// own pins the host's own key.
 		own  bool
 		says string
 	}{
 		"certified":           {by: ours},
 		"one of two":          {by: others, trust: ssh.Trust{CertAuthorities: []string{line, otherLine}}},
 		"two names":           {by: ours, change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-1", "127.0.0.1"} }},
-		"no certificate":      {says: "it has no certificate"},
+		"no certificate":      {says: "presented no certificate"},
 		"no certificate, pin": {own: true},
-		"another pin":         {trust: ssh.Trust{CertAuthorities: []string{line}, HostKey: "SHA256:another"}, says: "it has no certificate"},
+		"another pin":         {trust: ssh.Trust{CertAuthorities: []string{line}, HostKey: "SHA256:another"}, says: "presented no certificate"},
 		"wrong authority":     {by: others, says: "no authorities for hostname"},
 		"by nobody of two":    {by: others, trust: ssh.Trust{CertAuthorities: []string{line, oldLine}}, says: "no authorities for hostname"},
 		"expired": {
@@ -108,7 +108,7 @@ func TestCertifiedHosts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			private, authorized := machosttest.Key(t)
+			private, authorized := machosttest.NewKey(t)
 			host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{authorized}})
 
 			if tc.by != nil {
@@ -144,11 +144,11 @@ func TestCertifiedHosts(t *testing.T) {
 	}
 }
 
-// What is not one public key, without options, is no authority.
+// An authority must be exactly one public key without options.
 func TestAuthoritiesThatAreNone(t *testing.T) {
 	t.Parallel()
 
-	private, line := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
 
 	for name, text := range map[string]string{
 		"nothing": " ", "a word": "ssh-ed25519", "a key cut off": line[:40], "two": line + line, "options": `command="x" ` + line,
@@ -162,16 +162,16 @@ func TestAuthoritiesThatAreNone(t *testing.T) {
 	}
 }
 
-// OpenSSH's own server shows certificates as the simulator does.
+// OpenSSH's server presents certificates like the simulator.
 func TestCertifiedByOpenSSH(t *testing.T) {
 	t.Parallel()
 
 	ours, line := authority(t)
 	others, _ := authority(t)
-	private, authorized := machosttest.Key(t)
+	private, authorized := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{System: machost.Linux, AuthorizedKeys: []string{authorized}})
 
-	sshd, err := host.OpenSSH(t.Context())
+	sshd, err := host.StartOpenSSH(t.Context())
 	must(t, err)
 
 	t.Cleanup(func() { _ = sshd.Close() })
@@ -192,7 +192,7 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 		must(t, sshd.Certify(by, change))
 	}
 
-	refused("it has no certificate")
+	refused("presented no certificate")
 	certify(others, nil)
 	refused("no authorities")
 	certify(ours, func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-2"} })

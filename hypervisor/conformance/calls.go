@@ -9,41 +9,42 @@ import (
 	"sync"
 )
 
-// Calls are those who want to know of each call, for a Harness's OnCall. The zero value has none.
-type Calls struct {
-	mu   sync.Mutex
-	next int
-	all  map[int]func(Boundary)
+// CallHooks is a set of functions that run at each call, for Harness.OnCall. The zero value is an
+// empty set. It is safe for concurrent use.
+type CallHooks struct {
+	mu    sync.Mutex
+	next  int
+	hooks map[int]func(Boundary)
 }
 
-// On has f run for each call until it is removed.
-func (c *Calls) On(f func(Boundary)) (remove func()) {
+// Add adds f. remove removes it from the set.
+func (c *CallHooks) Add(f func(Boundary)) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.all == nil {
-		c.all = map[int]func(Boundary){}
+	if c.hooks == nil {
+		c.hooks = map[int]func(Boundary){}
 	}
 
 	c.next++
-	mine := c.next
-	c.all[mine] = f
+	id := c.next
+	c.hooks[id] = f
 
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
-		delete(c.all, mine)
+		delete(c.hooks, id)
 	}
 }
 
-// Tell tells them of a call.
-func (c *Calls) Tell(b Boundary) {
+// Run calls each function of the set with the boundary.
+func (c *CallHooks) Run(b Boundary) {
 	c.mu.Lock()
-	all := slices.Collect(maps.Values(c.all))
+	hooks := slices.Collect(maps.Values(c.hooks))
 	c.mu.Unlock()
 
-	for _, f := range all {
+	for _, f := range hooks {
 		f(b)
 	}
 }

@@ -11,44 +11,45 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Run runs every case, each against a hypervisor of its own.
-func Run(t *testing.T, fresh New) {
+// Run runs each case against its own hypervisor.
+func Run(t *testing.T, newHarness HarnessFunc) {
 	t.Helper()
 
 	cases := []struct {
 		name string
 		run  func(*env)
-		// alone: it measures what machines of other cases on one hypervisor would change.
+		// alone is true if machines of other cases on the same hypervisor would change what the
+		// case measures. The case then does not run in parallel.
 		alone bool
 	}{
-		{name: "reserving makes nothing and is repeatable", run: reserves},
-		{name: "concurrent creates make one machine", run: concurrent},
-		{name: "the cloud-init ISO is made once", run: seedOnce},
-		{name: "a life ends with nothing left", run: life},
-		{name: "get follows the machine", run: follows},
-		{name: "a stopped machine is not started again", run: runsOnce},
-		{name: "a vanished machine is not made again by get", run: vanishes},
-		{name: "deleting is repeatable and knows the unknown", run: deletes},
-		{name: "a running machine is deleted", run: deletesRunning},
-		{name: "deletion while it is being made", run: deletesHalfMade},
-		{name: "an id of another's is given up", run: idTaken},
-		{name: "another claim's machine is not touched", run: notOwned},
-		{name: "a machine whose id was lost is adopted", run: adopts},
-		{name: "list gives machines and remains", run: lists},
-		{name: "two operators do not see each other", run: twoOperators},
-		{name: "owners are woken", run: wakes},
-		{name: "capacity is plausible and shrinks", run: capacity, alone: true},
-		{name: "errors have kinds", run: kinds},
-		{name: "many machines at once", run: many},
-		{name: "a held machine is made and not started", run: holds},
-		{name: "a held machine is started when it is released", run: releases},
-		{name: "a held machine is released by another process", run: releasedByAnother},
-		{name: "a held machine is deleted", run: deletesHeld},
-		{name: "a held machine that vanished is gone", run: heldVanishes},
-		{name: "a held machine takes no memory", run: heldCapacity, alone: true},
-		{name: "holding once more stops nothing", run: holdsLate},
-		{name: "a machine's TPM is its own", run: ownTPM},
-		{name: "a TPM comes only where it is asked for", run: noTPM},
+		{name: "Reserve creates nothing and is repeatable", run: testReserve},
+		{name: "concurrent calls create one machine", run: testConcurrentCreate},
+		{name: "the cloud-init ISO is created once", run: testSeedOnce},
+		{name: "nothing is left after the deletion", run: testLifecycle},
+		{name: "Get returns the current state", run: testGet},
+		{name: "a stopped machine is not started again", run: testSingleStart},
+		{name: "Get does not find a machine that was deleted externally", run: testExternalDeletion},
+		{name: "Delete is repeatable and does not find an unknown machine", run: testDelete},
+		{name: "a running machine is deleted", run: testDeleteRunning},
+		{name: "a machine is deleted while it is created", run: testDeleteWhileCreating},
+		{name: "an id with another owner is replaced", run: testIDTaken},
+		{name: "another claim's machine is not changed", run: testNotOwned},
+		{name: "a machine whose id was lost is adopted", run: testAdopt},
+		{name: "List returns machines and remains", run: testList},
+		{name: "an operator does not list another operator's machines", run: testTwoOperators},
+		{name: "Wake is called for owners", run: testWake},
+		{name: "Capacity is plausible and decreases", run: testCapacity, alone: true},
+		{name: "errors have kinds", run: testErrorKinds},
+		{name: "many machines concurrently", run: testManyMachines},
+		{name: "a standby machine is created and not started", run: testStandby},
+		{name: "a standby machine is started when its standby ends", run: testStandbyStart},
+		{name: "a standby machine is started by another process", run: testStandbyStartInNewProcess},
+		{name: "a standby machine is deleted", run: testStandbyDelete},
+		{name: "Get does not find a standby machine that was deleted externally", run: testStandbyExternalDeletion},
+		{name: "a standby machine uses no memory", run: testStandbyCapacity, alone: true},
+		{name: "Ensure does not stop a running machine", run: testEnsureRunning},
+		{name: "each machine has its own TPM", run: testOwnTPM},
+		{name: "a machine has a TPM only if its shape requests one", run: testNoTPM},
 	}
 
 	for _, c := range cases {
@@ -57,16 +58,16 @@ func Run(t *testing.T, fresh New) {
 				t.Parallel()
 			}
 
-			e := newEnv(t, fresh)
+			e := newEnv(t, newHarness)
 			c.run(e)
-			e.untouched()
+			e.assertForeignUnchanged()
 		})
 	}
 }
 
-func reserves(e *env) {
+func testReserve(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	first, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
@@ -82,17 +83,17 @@ func reserves(e *env) {
 		e.Errorf("want the same reservation twice, got %+v and %+v", first, second)
 	}
 
-	other, err := p.Reserve(e.Context(), e.claim(2).spec)
+	other, err := p.Reserve(e.Context(), e.newClaim(2).spec)
 	if err != nil || other.ID == first.ID {
 		e.Errorf("want another id for another claim, got %+v (%v)", other, err)
 	}
 
-	e.nothingLeft()
+	e.assertNothingLeft()
 }
 
-func concurrent(e *env) {
+func testConcurrentCreate(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	reserved, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
@@ -103,85 +104,85 @@ func concurrent(e *env) {
 
 	for range 8 {
 		wg.Go(func() {
-			mine := *c
-			mine.spec.ID, mine.spec.Node = reserved.ID, reserved.Node
+			copied := *c
+			copied.spec.ID, copied.spec.Node = reserved.ID, reserved.Node
 
-			if _, err := create(e.Context(), p, &mine); err != nil {
+			if _, err := createMachine(e.Context(), p, &copied); err != nil {
 				e.Error(err)
 			}
 		})
 	}
 
 	wg.Wait()
-	e.only(c)
+	e.assertStartedOnce(c)
 }
 
-func seedOnce(e *env) {
+func testSeedOnce(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	e.mustCreate(p, c)
 
-	if c.seed != 1 {
-		e.Errorf("the cloud-init ISO was asked for %d times", c.seed)
+	if c.seedCalls != 1 {
+		e.Errorf("the cloud-init seed was requested %d times, want once", c.seedCalls)
 	}
 
 	if seed := e.Inspect().Seeds; len(seed) > 1 {
-		e.Errorf("want at most one cloud-init ISO, there are %v", seed)
+		e.Errorf("want at most one cloud-init ISO, got %v", seed)
 	}
 }
 
-func life(e *env) {
+func testLifecycle(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	m := e.mustCreate(p, c)
-	if m.ID != c.spec.ID || m.Node == "" || m.Owner != c.spec.Owner || m.Created.IsZero() {
+	if m.ID != c.spec.ID || m.Node == "" || m.Owner != c.spec.Owner || m.CreatedAt.IsZero() {
 		e.Errorf("the machine is incomplete: %+v", m)
 	}
 
-	e.only(c)
+	e.assertStartedOnce(c)
 	e.PowerOff(m.ID)
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func follows(e *env) {
+func testGet(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	_, err := p.Get(e.Context(), c.ref())
-	e.kind(err, hypervisor.NotFound)
+	e.assertKind(err, hypervisor.NotFound)
 
 	m := e.mustCreate(p, c)
 
 	got, err := p.Get(e.Context(), c.ref())
 	if err != nil || got.State != hypervisor.StateRunning {
-		e.Fatalf("want it running, got %+v (%v)", got, err)
+		e.Fatalf("want a running machine, got %+v (%v)", got, err)
 	}
 
 	e.PowerOff(m.ID)
-	e.eventually("get says stopped", func() bool {
+	e.eventually("Get returns Stopped", func() bool {
 		got, err := p.Get(e.Context(), c.ref())
 
 		return err == nil && got.State == hypervisor.StateStopped
 	})
 
-	// A new process sees the same.
+	// A new process gets the same state.
 	got, err = e.connect(operatorA).Get(e.Context(), c.ref())
 	if err != nil || got.State != hypervisor.StateStopped || got.Owner != c.spec.Owner {
-		e.Errorf("want it stopped for a new process, got %+v (%v)", got, err)
+		e.Errorf("want a stopped machine in a new process, got %+v (%v)", got, err)
 	}
 }
 
-func runsOnce(e *env) {
+func testSingleStart(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	m := e.mustCreate(p, c)
 	e.PowerOff(m.ID)
 
 	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
-		e.eventually("create says stopped", func() bool {
-			again, err := create(e.Context(), provider, c)
+		e.eventually("create returns Stopped", func() bool {
+			again, err := createMachine(e.Context(), provider, c)
 			if err != nil {
 				e.Fatal(err)
 			}
@@ -190,215 +191,219 @@ func runsOnce(e *env) {
 		})
 	}
 
-	e.only(c)
+	e.assertStartedOnce(c)
 }
 
-func vanishes(e *env) {
+func testExternalDeletion(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	m := e.mustCreate(p, c)
-	e.Vanish(e, m.ID)
+	e.DeleteExternally(e, m.ID)
 
-	e.eventually("get says gone", func() bool {
+	e.eventually("Get returns NotFound", func() bool {
 		_, err := p.Get(e.Context(), c.ref())
 
 		return hypervisor.Is(err, hypervisor.NotFound)
 	})
 
 	_, err := e.connect(operatorA).Get(e.Context(), c.ref())
-	e.kind(err, hypervisor.NotFound)
+	e.assertKind(err, hypervisor.NotFound)
 
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func deletes(e *env) {
+func testDelete(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	c.spec.ID = e.IDMin + 7
 
-	e.kind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
+	e.assertKind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
 
 	c.spec.ID = 0
 	e.mustCreate(p, c)
-	e.mustRemove(p, c)
-	e.kind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
-	e.kind(e.connect(operatorA).Delete(e.Context(), c.ref()), hypervisor.NotFound)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertKind(p.Delete(e.Context(), c.ref()), hypervisor.NotFound)
+	e.assertKind(e.connect(operatorA).Delete(e.Context(), c.ref()), hypervisor.NotFound)
+	e.assertNothingLeft()
 }
 
-func deletesRunning(e *env) {
-	c := e.claim(1)
+func testDeleteRunning(e *env) {
+	c := e.newClaim(1)
 	e.mustCreate(e.connect(operatorA), c)
 
-	// By a process that did not make it.
-	e.mustRemove(e.connect(operatorA), c)
-	e.nothingLeft()
+	// Another process than the one that created the machine deletes it.
+	e.mustDelete(e.connect(operatorA), c)
+	e.assertNothingLeft()
 }
 
-func deletesHalfMade(e *env) {
+func testDeleteWhileCreating(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	for range 2 {
-		if _, err := c.further(e.Context(), p); err != nil {
+		if _, err := c.advance(e.Context(), p); err != nil {
 			e.Fatal(err)
 		}
 	}
 
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func idTaken(e *env) {
+func testIDTaken(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
 	reserved, err := p.Reserve(e.Context(), c.spec)
 	if err != nil {
 		e.Fatal(err)
 	}
 
-	e.Occupy(e, reserved.ID)
-	e.foreign = e.Inspect().Foreign
+	e.OccupyID(e, reserved.ID)
+	e.initialForeign = e.Inspect().Foreign
 
 	c.spec.ID, c.spec.Node = reserved.ID, reserved.Node
 
 	m := e.mustCreate(p, c)
 	if m.ID == reserved.ID {
-		e.Errorf("the machine has the id %d that is another's", m.ID)
+		e.Errorf("the machine has the id %d, which belongs to another owner", m.ID)
 	}
 
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func notOwned(e *env) {
+func testNotOwned(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	m := e.mustCreate(p, c)
 
-	for _, thief := range []hypervisor.Provider{p, e.connect(operatorA), e.connect(operatorB)} {
-		other := e.claim(2)
+	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA), e.connect(operatorB)} {
+		other := e.newClaim(2)
 		other.spec.ID = m.ID
 
-		refusal := hypervisor.NotOwned
+		want := hypervisor.NotOwned
 		if e.NamesHoldOwner {
-			refusal = hypervisor.NotFound
+			want = hypervisor.NotFound
 		}
 
-		e.kind(thief.Delete(e.Context(), other.ref()), refusal)
+		e.assertKind(provider.Delete(e.Context(), other.ref()), want)
 
-		_, err := thief.Get(e.Context(), other.ref())
-		e.kind(err, hypervisor.NotFound)
+		_, err := provider.Get(e.Context(), other.ref())
+		e.assertKind(err, hypervisor.NotFound)
 	}
 
-	stranger := e.connect(operatorB)
-	e.kind(stranger.Delete(e.Context(), c.ref()), hypervisor.NotOwned)
-	e.only(c)
+	otherOperator := e.connect(operatorB)
+	e.assertKind(otherOperator.Delete(e.Context(), c.ref()), hypervisor.NotOwned)
+	e.assertStartedOnce(c)
 }
 
-func adopts(e *env) {
-	c := e.claim(1)
+func testAdopt(e *env) {
+	c := e.newClaim(1)
 	m := e.mustCreate(e.connect(operatorA), c)
 
 	// The claim's status was lost.
-	lost := e.claim(1)
+	lost := e.newClaim(1)
 	p := e.connect(operatorA)
 
 	again := e.mustCreate(p, lost)
-	if again.ID != m.ID || lost.seed != 0 {
+	if again.ID != m.ID || lost.seedCalls != 0 {
 		e.Errorf("want machine %d adopted, got %+v", m.ID, again)
 	}
 
-	e.only(c)
-	e.mustRemove(p, lost)
-	e.nothingLeft()
+	e.assertStartedOnce(c)
+	e.mustDelete(p, lost)
+	e.assertNothingLeft()
 }
 
-func lists(e *env) {
+func testList(e *env) {
 	p := e.connect(operatorA)
-	one, two := e.claim(1), e.claim(2)
-	m := e.mustCreate(p, one)
-	gone := e.mustCreate(p, two)
-	e.Vanish(e, gone.ID)
+	first, second := e.newClaim(1), e.newClaim(2)
+	m := e.mustCreate(p, first)
+	deleted := e.mustCreate(p, second)
+	e.DeleteExternally(e, deleted.ID)
 
 	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
-		e.eventually("list gives the machine", func() bool {
+		e.eventually("List returns the machine", func() bool {
 			all, err := provider.List(e.Context())
 			if err != nil {
 				e.Fatal(err)
 			}
 
 			return slices.ContainsFunc(all, func(x hypervisor.Machine) bool {
-				return x.ID == m.ID && x.Owner == one.spec.Owner && x.State == hypervisor.StateRunning
+				return x.ID == m.ID && x.Owner == first.spec.Owner && x.State == hypervisor.StateRunning
 			})
 		})
 	}
 
-	// Only a process that does not know the second claim takes its cloud-init ISO for remains.
-	fresh := e.connect(operatorA)
+	// Only a new process, which does not know the second claim, lists its cloud-init ISO as remains.
+	newProcess := e.connect(operatorA)
 
-	all, err := fresh.List(e.Context())
+	all, err := newProcess.List(e.Context())
 	if err != nil {
 		e.Fatal(err)
 	}
 
 	for _, x := range all {
 		if x.State == hypervisor.StateRemains {
-			if x.Owner.UID != two.spec.Owner.UID {
+			if x.Owner.UID != second.spec.Owner.UID {
 				e.Errorf("remains of an unknown owner: %+v", x)
 			}
 
-			if err := Remove(e.Context(), fresh, hypervisor.MachineRef{ID: x.ID, Owner: x.Owner}); err != nil {
+			if err := Delete(e.Context(), newProcess, hypervisor.MachineRef{ID: x.ID, Owner: x.Owner}); err != nil {
 				e.Error(err)
 			}
 		}
 	}
 
-	e.mustRemove(p, one)
-	e.nothingLeft()
+	e.mustDelete(p, first)
+	e.assertNothingLeft()
 }
 
-func twoOperators(e *env) {
+func testTwoOperators(e *env) {
 	a, b := e.connect(operatorA), e.connect(operatorB)
-	ca, cb := e.claim(1), e.claim(2)
+	ca, cb := e.newClaim(1), e.newClaim(2)
 	e.mustCreate(a, ca)
 	e.mustCreate(b, cb)
 
 	for p, c := range map[hypervisor.Provider]*claim{a: ca, b: cb} {
-		e.eventually("each lists its own", func() bool {
+		e.eventually("each operator lists only its own machine", func() bool {
 			all, err := p.List(e.Context())
 
 			return err == nil && len(all) == 1 && all[0].Owner == c.spec.Owner
 		})
 	}
 
-	e.mustRemove(a, ca)
-	e.only(cb)
-	e.mustRemove(b, cb)
-	e.nothingLeft()
+	e.mustDelete(a, ca)
+	e.assertStartedOnce(cb)
+	e.mustDelete(b, cb)
+	e.assertNothingLeft()
 }
 
-func wakes(e *env) {
+func testWake(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	m := e.mustCreate(p, c)
 
-	e.eventually("the owner is woken while it is made", func() bool { return e.woken(c.spec.Owner.UID) > 0 })
+	e.eventually("Wake is called for the owner while the machine is created", func() bool {
+		return e.wakeCount(c.spec.Owner.UID) > 0
+	})
 
-	e.eventually("get says running", func() bool {
+	e.eventually("Get returns Running", func() bool {
 		got, err := p.Get(e.Context(), c.ref())
 
 		return err == nil && got.State == hypervisor.StateRunning
 	})
 
-	before := e.woken(c.spec.Owner.UID)
+	before := e.wakeCount(c.spec.Owner.UID)
 	e.PowerOff(m.ID)
-	e.eventually("the owner is woken when it stops", func() bool { return e.woken(c.spec.Owner.UID) > before })
+	e.eventually("Wake is called for the owner when the machine stops", func() bool {
+		return e.wakeCount(c.spec.Owner.UID) > before
+	})
 }
 
-func capacity(e *env) {
+func testCapacity(e *env) {
 	p := e.connect(operatorA)
 
 	before, err := p.Capacity(e.Context())
@@ -406,7 +411,7 @@ func capacity(e *env) {
 		e.Fatal(err)
 	}
 
-	e.mustCreate(p, e.claim(1))
+	e.mustCreate(p, e.newClaim(1))
 
 	after, err := p.Capacity(e.Context())
 	if err != nil {
@@ -414,21 +419,22 @@ func capacity(e *env) {
 	}
 
 	if len(before.Nodes) == 0 || before.Free.Memory > before.Total.Memory || before.Total.CPU == 0 {
-		e.Errorf("implausible: %+v", before)
+		e.Errorf("implausible capacity: %+v", before)
 	}
 
 	if before.Free.Memory-after.Free.Memory < e.Shape.Memory {
-		e.Errorf("a machine of %d bytes left %d of %d free", e.Shape.Memory, after.Free.Memory, before.Free.Memory)
+		e.Errorf("want a machine to use %d bytes of memory, but the free memory changed from %d to %d bytes",
+			e.Shape.Memory, before.Free.Memory, after.Free.Memory)
 	}
 
-	e.eventually("one machine more is counted", func() bool {
+	e.eventually("Capacity counts one more machine", func() bool {
 		got, err := p.Capacity(e.Context())
 
 		return err == nil && got.Machines == before.Machines+1
 	})
 }
 
-func kinds(e *env) {
+func testErrorKinds(e *env) {
 	p := e.connect(operatorA)
 
 	if _, err := p.Check(e.Context()); err != nil {
@@ -437,25 +443,25 @@ func kinds(e *env) {
 
 	found, err := p.Resolve(e.Context(), e.Template, e.Shape)
 	if err != nil || len(found) == 0 {
-		e.Errorf("resolve: %v (%v)", found, err)
+		e.Errorf("resolve template: got %v (%v)", found, err)
 	}
 
 	_, err = p.Resolve(e.Context(), hypervisor.TemplateRef{Name: "there-is-no-such-template"}, e.Shape)
-	e.kind(err, hypervisor.NotFound)
+	e.assertKind(err, hypervisor.NotFound)
 
 	big := e.Shape
 	big.Memory = 1 << 50
 	_, err = p.Resolve(e.Context(), e.Template, big)
-	e.kind(err, hypervisor.Rejected)
+	e.assertKind(err, hypervisor.Rejected)
 
-	c := e.claim(1)
+	c := e.newClaim(1)
 	c.spec.Shape = big
 	_, err = p.Reserve(e.Context(), c.spec)
-	e.kind(err, hypervisor.NoCapacity)
-	e.nothingLeft()
+	e.assertKind(err, hypervisor.NoCapacity)
+	e.assertNothingLeft()
 }
 
-func many(e *env) {
+func testManyMachines(e *env) {
 	const machines = 6
 
 	p := e.connect(operatorA)
@@ -465,9 +471,9 @@ func many(e *env) {
 
 	for n := range machines {
 		wg.Go(func() {
-			c := e.claim(n + 1)
+			c := e.newClaim(n + 1)
 
-			m, err := create(e.Context(), p, c)
+			m, err := createMachine(e.Context(), p, c)
 			if err != nil {
 				e.Error(err)
 
@@ -476,7 +482,7 @@ func many(e *env) {
 
 			ids[n] = m.ID
 
-			if err := Remove(e.Context(), p, c.ref()); err != nil {
+			if err := Delete(e.Context(), p, c.ref()); err != nil {
 				e.Error(err)
 			}
 		})
@@ -486,8 +492,8 @@ func many(e *env) {
 	slices.Sort(ids)
 
 	if len(slices.Compact(ids)) != machines {
-		e.Errorf("ids were given twice: %v", ids)
+		e.Errorf("an id was reserved twice: %v", ids)
 	}
 
-	e.nothingLeft()
+	e.assertNothingLeft()
 }

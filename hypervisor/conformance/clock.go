@@ -10,14 +10,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// Speed is how much faster the cases' clock runs: what they wait for in seconds
-// takes a test milliseconds.
+// Speed is how many times faster than real time the clock of the cases runs. A wait of seconds
+// then takes a test milliseconds.
 const Speed = 50
 
-// tick is how often it moves.
-const tick = 2 * time.Millisecond
+// tick is the interval at which FastClock advances.
+const tickInterval = 2 * time.Millisecond
 
-// FastClock is a clock that runs so many times faster than real time until the test ends.
+// FastClock returns a clock that runs speed times faster than real time until the test ends.
 func FastClock(tb testing.TB, speed int) *clocktesting.FakeClock {
 	tb.Helper()
 
@@ -28,7 +28,7 @@ func FastClock(tb testing.TB, speed int) *clocktesting.FakeClock {
 	go func() {
 		defer close(ended)
 
-		ticker := time.NewTicker(tick)
+		ticker := time.NewTicker(tickInterval)
 		defer ticker.Stop()
 
 		last := time.Now()

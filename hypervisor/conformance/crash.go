@@ -13,171 +13,176 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// scene is a part of a machine's life, with what comes before it, and what comes after
-// until the machine runs. After nil the machine is only removed.
+// scene is the part of a machine's lifecycle in which a process crashes. newAction returns the action
+// that crashes. setUp runs before the action, and finish runs after it until the machine runs. Both
+// may be nil. At the end, the machine is deleted.
 type scene struct {
-	before func(*env, *claim)
-	do     func(*claim) func(context.Context, hypervisor.Provider) error
-	after  func(*env, *claim)
+	setUp     func(*env, *claim)
+	newAction func(*claim) func(context.Context, hypervisor.Provider) error
+	finish    func(*env, *claim)
 }
 
-func whileCreating() scene { return scene{do: creating, after: (*env).resume} }
+func newCreationScene() scene {
+	return scene{newAction: newCreateAction, finish: (*env).resumeInNewProcess}
+}
 
-func whileDeleting() scene { return scene{before: (*env).start, do: removing} }
+func newDeletionScene() scene { return scene{setUp: (*env).startMachine, newAction: newDeleteAction} }
 
-func whileHolding() scene {
+func newStandbyScene() scene {
 	return scene{
-		before: func(_ *env, c *claim) { c.spec.Standby = true },
-		do:     creating,
-		after: func(e *env, c *claim) {
-			e.start(c)
-			e.held(c)
-			release(c)
-			e.resume(c)
+		setUp:     func(_ *env, c *claim) { c.spec.Standby = true },
+		newAction: newCreateAction,
+		finish: func(e *env, c *claim) {
+			e.startMachine(c)
+			e.assertPrepared(c)
+			endStandby(c)
+			e.resumeInNewProcess(c)
 		},
 	}
 }
 
-func whileReleasing() scene {
+func newStandbyStartScene() scene {
 	return scene{
-		before: func(e *env, c *claim) {
+		setUp: func(e *env, c *claim) {
 			c.spec.Standby = true
-			e.start(c)
-			release(c)
+			e.startMachine(c)
+			endStandby(c)
 		},
-		do:    creating,
-		after: (*env).resume,
+		newAction: newCreateAction,
+		finish:    (*env).resumeInNewProcess,
 	}
 }
 
-func whileDeletingHeld() scene {
+func newStandbyDeletionScene() scene {
 	return scene{
-		before: func(e *env, c *claim) {
+		setUp: func(e *env, c *claim) {
 			c.spec.Standby = true
-			e.start(c)
+			e.startMachine(c)
 		},
-		do: removing,
+		newAction: newDeleteAction,
 	}
 }
 
-// start has the machine made by a process of its own.
-func (e *env) start(c *claim) {
+// startMachine creates the claim's machine in a new process.
+func (e *env) startMachine(c *claim) {
 	e.Helper()
 	e.mustCreate(e.connect(operatorA), c)
 }
 
-func release(c *claim) { c.spec.Standby = false }
+func endStandby(c *claim) { c.spec.Standby = false }
 
-// Crashes ends the process at each call in turn that changes something, before its effect
-// and after it, and has a new one go on with what the claim has on record. It must end
-// with one machine that was started once, and then with nothing.
-func Crashes(t *testing.T, fresh New) {
+// Crashes runs each scene once for each boundary of a call that changes something. At the boundary,
+// the process ends, and a new process continues with the state that the claim records. The case
+// checks that the result is one machine that was started once, and that nothing is left after the
+// machine is deleted.
+func Crashes(t *testing.T, newHarness HarnessFunc) {
 	t.Helper()
-	crashes(t, fresh, Boundary.changes, 0)
+	runCrashes(t, newHarness, Boundary.isWrite, 0)
 }
 
-// morePolls is how many boundaries there may be beyond those of an undisturbed life, because
-// a poll comes once more than before.
-const morePolls = 4
+// extraPolls is the number of boundaries that CrashesAtEveryCall tries beyond those of a run without
+// a crash, because the number of polls varies between runs.
+const extraPolls = 4
 
-// CrashesAtEveryCall is Crashes at calls that only look as well. It takes minutes.
-func CrashesAtEveryCall(t *testing.T, fresh New) {
+// CrashesAtEveryCall does the same as Crashes, but also at calls that only read. It takes minutes.
+func CrashesAtEveryCall(t *testing.T, newHarness HarnessFunc) {
 	t.Helper()
-	crashes(t, fresh, func(Boundary) bool { return true }, morePolls)
+	runCrashes(t, newHarness, func(Boundary) bool { return true }, extraPolls)
 }
 
-func (b Boundary) changes() bool { return b.Write }
+func (b Boundary) isWrite() bool { return b.Write }
 
-// at chooses the boundaries at which processes die.
-type at func(Boundary) bool
+// boundaryFilter selects the boundaries at which a process ends.
+type boundaryFilter func(Boundary) bool
 
-func crashes(t *testing.T, fresh New, where at, more int) {
+func runCrashes(t *testing.T, newHarness HarnessFunc, isCrashPoint boundaryFilter, extra int) {
 	t.Helper()
 
 	scenes := []struct {
-		name string
-		of   func() scene
+		name     string
+		newScene func() scene
 	}{
-		{"while creating", whileCreating},
-		{"while deleting", whileDeleting},
-		{"while holding", whileHolding},
-		{"while releasing", whileReleasing},
-		{"while creating with a TPM", whileGivingTPM},
-		{"while deleting a held one", whileDeletingHeld},
+		{"while creating", newCreationScene},
+		{"while deleting", newDeletionScene},
+		{"while preparing a standby machine", newStandbyScene},
+		{"while starting a standby machine", newStandbyStartScene},
+		{"while creating with a TPM", newTPMCreationScene},
+		{"while deleting a standby machine", newStandbyDeletionScene},
 	}
 	for _, s := range scenes {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 
-			// An undisturbed life tells how many boundaries there are.
-			for n := range lifeCalls(t, fresh, where, s.of()) + more {
+			// A run without a crash counts the boundaries.
+			for n := range countBoundaries(t, newHarness, isCrashPoint, s.newScene()) + extra {
 				t.Run(strconv.Itoa(n+1), func(t *testing.T) {
 					t.Parallel()
-					crash(newEnv(t, fresh), n+1, where, s.of())
+					runScene(newEnv(t, newHarness), n+1, isCrashPoint, s.newScene())
 				})
 			}
 		})
 	}
 }
 
-// crash plays the scene with a process that dies at the n-th boundary, and what is to
-// come after it.
-func crash(e *env, n int, where at, s scene) {
+// runScene runs the scene with a process that ends at the n-th boundary. It then finishes the scene,
+// deletes the machine, and checks that nothing is left.
+func runScene(e *env, n int, isCrashPoint boundaryFilter, s scene) {
 	e.Helper()
 
-	c := e.claim(1)
+	c := e.newClaim(1)
 
-	if s.before != nil {
-		s.before(e, c)
+	if s.setUp != nil {
+		s.setUp(e, c)
 	}
 
-	e.crashAt(n, where, s.do(c))
+	e.runUntilCrash(n, isCrashPoint, s.newAction(c))
 
-	if s.after != nil {
-		s.after(e, c)
+	if s.finish != nil {
+		s.finish(e, c)
 	}
 
-	e.mustRemove(e.connect(operatorA), c)
-	e.settled()
-	e.nothingLeft()
+	e.mustDelete(e.connect(operatorA), c)
+	e.assertListEmpty()
+	e.assertNothingLeft()
 }
 
-func creating(c *claim) func(context.Context, hypervisor.Provider) error {
+func newCreateAction(c *claim) func(context.Context, hypervisor.Provider) error {
 	return func(ctx context.Context, p hypervisor.Provider) error {
-		_, err := create(ctx, p, c)
+		_, err := createMachine(ctx, p, c)
 
 		return err
 	}
 }
 
-func removing(c *claim) func(context.Context, hypervisor.Provider) error {
-	return func(ctx context.Context, p hypervisor.Provider) error { return Remove(ctx, p, c.ref()) }
+func newDeleteAction(c *claim) func(context.Context, hypervisor.Provider) error {
+	return func(ctx context.Context, p hypervisor.Provider) error { return Delete(ctx, p, c.ref()) }
 }
 
-// lifeCalls counts the boundaries of an undisturbed scene.
-func lifeCalls(t *testing.T, fresh New, where at, scene scene) int {
+// countBoundaries returns the number of boundaries of the scene without a crash.
+func countBoundaries(t *testing.T, newHarness HarnessFunc, isCrashPoint boundaryFilter, scene scene) int {
 	t.Helper()
 
-	e := newEnv(t, fresh)
-	c := e.claim(1)
+	e := newEnv(t, newHarness)
+	c := e.newClaim(1)
 
-	if scene.before != nil {
-		scene.before(e, c)
+	if scene.setUp != nil {
+		scene.setUp(e, c)
 	}
 
-	return e.crashAt(0, where, scene.do(c))
+	return e.runUntilCrash(0, isCrashPoint, scene.newAction(c))
 }
 
-// resume goes on in a new process.
-func (e *env) resume(c *claim) {
+// resumeInNewProcess continues with the claim in a new process and checks the result.
+func (e *env) resumeInNewProcess(c *claim) {
 	e.Helper()
 	e.mustCreate(e.connect(operatorA), c)
-	e.only(c)
+	e.assertStartedOnce(c)
 }
 
-// settled waits until what the dead process had asked for is over: a call of its may
-// have been on its way still, and then a new process's sweep finds what it made.
-func (e *env) settled() {
+// assertListEmpty checks in a new process that the operator has no objects on the hypervisor. The
+// last call of the process that ended can take effect after its end. The list then includes the
+// object that this call created.
+func (e *env) assertListEmpty() {
 	e.Helper()
 
 	p := e.connect(operatorA)
@@ -188,13 +193,14 @@ func (e *env) settled() {
 	}
 
 	for _, m := range all {
-		e.Errorf("left after the removal: %+v", m)
+		e.Errorf("want nothing left after the deletion, got %+v", m)
 	}
 }
 
-// crashAt runs do in a process that dies at the n-th of the boundaries, and gives how many
-// were passed.
-func (e *env) crashAt(n int, where at, do func(context.Context, hypervisor.Provider) error) int {
+// runUntilCrash runs the action in a process that ends at the n-th boundary that the filter selects.
+// It returns the number of boundaries that the process reached. With n = 0, the process does not
+// crash.
+func (e *env) runUntilCrash(n int, isCrashPoint boundaryFilter, action func(context.Context, hypervisor.Provider) error) int {
 	e.Helper()
 
 	ctx, cancel := context.WithCancel(e.Context())
@@ -206,7 +212,7 @@ func (e *env) crashAt(n int, where at, do func(context.Context, hypervisor.Provi
 	)
 
 	stop := e.OnCall(func(b Boundary) {
-		if !where(b) {
+		if !isCrashPoint(b) {
 			return
 		}
 
@@ -215,13 +221,13 @@ func (e *env) crashAt(n int, where at, do func(context.Context, hypervisor.Provi
 
 		count++
 		if count == n {
-			e.Logf("dies at %s (before: %t)", b.What, b.Before)
+			e.Logf("the process ends at %s (before: %t)", b.Call, b.Before)
 			cancel()
 		}
 	})
 
-	conn := e.Connect(e.T, e.options(operatorA))
-	err := do(ctx, conn)
+	conn := e.Connect(e.T, e.newOptions(operatorA))
+	err := action(ctx, conn)
 
 	stop()
 	conn.Close()

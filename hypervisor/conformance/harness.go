@@ -16,164 +16,164 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Harness is one fresh hypervisor for one case, or a part of one that nobody else uses: with
-// ids of its own and another name of the cluster, so that nothing of other cases is its
-// operators'.
+// Harness is a new hypervisor for one case, or a part of a hypervisor that no other case uses. Such
+// a part has its own id range and its own cluster name, so the operators of the case do not own
+// objects of other cases.
 type Harness struct {
-	// Connect makes a provider, as a new process would.
+	// Connect returns a new provider, as a new process does.
 	Connect func(tb testing.TB, options hypervisor.Options) hypervisor.Connection
-	// Template that machines can be made from, and a shape that fits.
+	// Template that machines can be cloned from, and a shape that the template supports.
 	Template hypervisor.TemplateRef
 	Shape    hypervisor.Shape
-	// TPMTemplate is one whose machines had a TPM when it was made into a template; empty where
-	// the hypervisor gives machines no TPM.
+	// TPMTemplate is a template with a TPM. It is empty if the hypervisor has no TPMs for machines.
 	TPMTemplate hypervisor.TemplateRef
-	// IDMin is the lowest id that is given.
+	// IDMin is the lowest id of the range.
 	IDMin int
-	// PlacesAtStart says that the hypervisor chooses a machine's node when it starts it: no
-	// node is known before.
+	// PlacesAtStart is true if the hypervisor chooses a machine's node when it starts the machine.
+	// The machine has no node before.
 	PlacesAtStart bool
-	// NamesHoldOwner says that what names a machine holds its owner besides its id: another
-	// owner's reference with the same id names nothing.
+	// NamesHoldOwner is true if the hypervisor's name for a machine includes the owner and the id.
+	// Then a reference with the same id and another owner refers to no machine.
 	NamesHoldOwner bool
-	// RealTime says that the hypervisor keeps its own time, as a real one does: providers get
-	// the real clock and their own intervals.
+	// RealTime is true if the hypervisor uses its own clock, as a real hypervisor does. Providers
+	// then use the real clock and their default intervals.
 	RealTime bool
-	// TPMsHidden says that Inspect can't tell TPMs apart: cases about them are skipped.
+	// TPMsHidden is true if Inspect cannot distinguish TPMs. Cases about TPMs are then skipped.
 	TPMsHidden bool
-	// Inspect tells what is on the hypervisor now.
+	// Inspect returns the current state of the hypervisor.
 	Inspect func() State
-	// OnCall has f run for each call that reaches the hypervisor, before and after its
-	// effect; the call waits for f. Only Crashes needs it.
+	// OnCall makes f run at each call that reaches the hypervisor, before and after the effect of
+	// the call. The call waits for f. Only Crashes needs OnCall.
 	OnCall func(f func(Boundary)) (remove func())
-	// PowerOff lets a machine's guest power off.
+	// PowerOff powers off the guest of a machine.
 	PowerOff func(id int)
-	// Occupy puts somebody else's machine on an id.
-	Occupy func(tb testing.TB, id int)
-	// Vanish removes a machine behind the provider's back; its cloud-init ISO stays.
-	Vanish func(tb testing.TB, id int)
+	// OccupyID creates a machine of another owner with the id.
+	OccupyID func(tb testing.TB, id int)
+	// DeleteExternally deletes a machine without the provider. Its cloud-init ISO stays.
+	DeleteExternally func(tb testing.TB, id int)
 }
 
-// Boundary is a moment of a call.
+// Boundary is a point in a call at which the case can act.
 type Boundary struct {
-	// Before its effect, or after it and before the answer.
+	// Before is true before the effect of the call. It is false after the effect and before the
+	// response.
 	Before bool
-	// Write says that the call changes something.
+	// Write is true if the call changes something.
 	Write bool
-	// What names the call.
-	What string
+	// Call is the name of the call.
+	Call string
 }
 
-// State is what really is on the hypervisor.
+// State is the real state of the hypervisor.
 type State struct {
-	// Machines that were not there from the start.
-	Machines []Seen
-	// Seeds are the cloud-init ISOs and Secrets that are there.
+	// Machines that did not exist at the start of the case.
+	Machines []ObservedMachine
+	// Seeds are the names of all cloud-init ISOs and Secrets.
 	Seeds []string
-	// TPMs are those of templates.
+	// TPMs of the templates, each identified as ObservedMachine.TPM is.
 	TPMs []string
-	// Foreign stands for everything that was there from the start: any change of it
-	// changes the text.
+	// Foreign describes the objects that existed at the start of the case and the machines of
+	// others. The text changes if any of these objects changes.
 	Foreign string
 }
 
-// Seen is a machine as it really is.
-type Seen struct {
+// ObservedMachine is the real state of a machine.
+type ObservedMachine struct {
 	ID int
-	// ClaimUID and OperatorUID that it carries.
+	// ClaimUID and OperatorUID of the ownership that the machine carries.
 	ClaimUID, OperatorUID string
 	Running               bool
-	// Starts counts how often it was started.
+	// Starts is the number of times that the machine was started.
 	Starts int
-	// TPM stands for the seeds of its TPM: of two machines with the same one each could pass
-	// for the other. Empty without a TPM.
+	// TPM identifies the seeds of the machine's TPM. Two machines with the same seeds could
+	// impersonate each other. It is empty if the machine has no TPM.
 	TPM string
 }
 
-// New makes the harness of a case.
-type New func(t *testing.T) Harness
+// HarnessFunc returns the harness of one case.
+type HarnessFunc func(t *testing.T) Harness
 
-// Operators of the cases.
+// UIDs of the two operators in the cases.
 const (
 	operatorA = "aaaaaaaa-0000-4000-8000-000000000001"
 	operatorB = "bbbbbbbb-0000-4000-8000-000000000002"
 )
 
 const (
-	// patience bounds what a case waits for. It decides nothing but how long a broken
-	// provider is waited for.
-	patience = 3 * time.Minute
-	// pause between two looks.
-	pause = 20 * time.Millisecond
+	// waitTimeout limits each wait of a case. A correct provider never reaches it.
+	waitTimeout = 3 * time.Minute
+	// pollInterval is the interval at which a case checks the state that it waits for.
+	pollInterval = 20 * time.Millisecond
 )
 
-// env is one case with what it needs.
+// env is the environment of one case.
 type env struct {
 	*testing.T
 	Harness
 
-	clock   clock.WithTicker
-	foreign string
+	clock          clock.WithTicker
+	initialForeign string
 
-	mu    sync.Mutex
-	wakes map[string]int
+	mu         sync.Mutex
+	wakeCounts map[string]int
 }
 
-func newEnv(t *testing.T, fresh New) *env {
+func newEnv(t *testing.T, newHarness HarnessFunc) *env {
 	t.Helper()
 
-	e := &env{T: t, Harness: fresh(t), wakes: map[string]int{}}
+	e := &env{T: t, Harness: newHarness(t), wakeCounts: map[string]int{}}
 
 	if !e.RealTime {
 		e.clock = FastClock(t, Speed)
 	}
 
-	e.foreign = e.Inspect().Foreign
+	e.initialForeign = e.Inspect().Foreign
 
 	return e
 }
 
-func (e *env) options(operator string) hypervisor.Options {
-	options := hypervisor.Options{OperatorUID: operator, Wake: e.wake}
+func (e *env) newOptions(operator string) hypervisor.Options {
+	options := hypervisor.Options{OperatorUID: operator, Wake: e.countWake}
 	if !e.RealTime {
-		options.TaskInterval, options.ListInterval, options.Clock = Speed*pause, Speed*pause, e.clock
+		options.TaskInterval, options.ListInterval, options.Clock = Speed*pollInterval, Speed*pollInterval, e.clock
 	}
 
 	return options
 }
 
-func (e *env) wake(o hypervisor.Owner) {
+func (e *env) countWake(o hypervisor.Owner) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	e.wakes[o.UID]++
+	e.wakeCounts[o.UID]++
 }
 
-func (e *env) woken(uid string) int {
+func (e *env) wakeCount(uid string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return e.wakes[uid]
+	return e.wakeCounts[uid]
 }
 
-// connect makes a provider that lives as long as the case.
+// connect returns a new provider and closes it at the end of the case.
 func (e *env) connect(operator string) hypervisor.Connection {
 	e.Helper()
 
-	conn := e.Connect(e.T, e.options(operator))
+	conn := e.Connect(e.T, e.newOptions(operator))
 	e.Cleanup(conn.Close)
 
 	return conn
 }
 
-// claim is what a controller keeps of a machine: its spec, with the id once reserved.
+// claim is the state that a controller keeps for a machine: its spec, with the id once it is
+// reserved.
 type claim struct {
 	spec hypervisor.MachineSpec
-	// cloud-init ISOs counts how often the cloud-init ISO was asked for.
-	seed int
+	// seedCalls is the number of times that the provider requested the cloud-init seed.
+	seedCalls int
 }
 
-func (e *env) claim(n int) *claim {
+func (e *env) newClaim(n int) *claim {
 	name := fmt.Sprintf("claim-%d", n)
 
 	return &claim{spec: hypervisor.MachineSpec{
@@ -188,17 +188,18 @@ func (c *claim) ref() hypervisor.MachineRef {
 	return hypervisor.MachineRef{ID: c.spec.ID, Owner: c.spec.Owner}
 }
 
-func (c *claim) makeSeed(context.Context) (hypervisor.Seed, error) {
-	c.seed++
+func (c *claim) newSeed(context.Context) (hypervisor.Seed, error) {
+	c.seedCalls++
 
 	return hypervisor.Seed{
 		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: " + c.spec.Owner.UID + "\n"),
 	}, nil
 }
 
-// Further does the next thing that a controller does: it reserves an id and writes it down,
-// and then has the machine made, and started unless it is to wait.
-func Further(
+// Advance makes the next call that a controller makes. If the spec has no id, Advance reserves one
+// and records it in the spec. Otherwise it calls Ensure for a standby machine and Start for another
+// machine.
+func Advance(
 	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	switch {
@@ -216,27 +217,27 @@ func Further(
 	}
 }
 
-func (c *claim) further(ctx context.Context, p hypervisor.Provider) (hypervisor.Machine, error) {
-	return Further(ctx, p, &c.spec, c.makeSeed)
+func (c *claim) advance(ctx context.Context, p hypervisor.Provider) (hypervisor.Machine, error) {
+	return Advance(ctx, p, &c.spec, c.newSeed)
 }
 
-// Create does what a controller does until the machine runs, has run, or is held: it writes the
-// reserved id down, comes again while the provider waits, and takes another id where
-// its own is another's.
+// Create calls Advance, as a controller does, until the machine runs or has run. For a standby
+// machine, it stops once the machine is prepared. It retries after a transient error, and reserves
+// another id after an error of kind IDTaken.
 func Create(
 	ctx context.Context, p hypervisor.Provider, s *hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
-		m, err := Further(ctx, p, s, seed)
+		m, err := Advance(ctx, p, s, seed)
 
 		switch {
 		case ctx.Err() != nil:
 			return m, ctx.Err()
 		case hypervisor.Is(err, hypervisor.IDTaken):
 			s.ID, s.Node = 0, ""
-		case err != nil && !Passing(err):
+		case err != nil && !IsTransient(err):
 			return m, err
 		case err == nil && (m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped):
 			return m, nil
@@ -245,20 +246,20 @@ func Create(
 		}
 
 		if time.Now().After(deadline) {
-			return m, fmt.Errorf("create machine of %s: still %s (%s): %w", s.Owner.Name, m.State, m.Message, err)
+			return m, fmt.Errorf("create machine of %s: it is still %s (%s): %w", s.Owner.Name, m.State, m.Message, err)
 		}
 
-		time.Sleep(pause)
+		time.Sleep(pollInterval)
 	}
 }
 
-func create(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
-	return Create(ctx, p, &c.spec, c.makeSeed)
+func createMachine(ctx context.Context, p hypervisor.Provider, c *claim) (hypervisor.Machine, error) {
+	return Create(ctx, p, &c.spec, c.newSeed)
 }
 
-// Remove does what a controller does until nothing is left.
-func Remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRef) error {
-	deadline := time.Now().Add(patience)
+// Delete calls Provider.Delete, as a controller does, until nothing of the machine is left.
+func Delete(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRef) error {
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
 		err := p.Delete(ctx, ref)
@@ -268,7 +269,7 @@ func Remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRe
 			return ctx.Err()
 		case hypervisor.Is(err, hypervisor.NotFound):
 			return nil
-		case err != nil && !Passing(err):
+		case err != nil && !IsTransient(err):
 			return err
 		}
 
@@ -276,12 +277,12 @@ func Remove(ctx context.Context, p hypervisor.Provider, ref hypervisor.MachineRe
 			return fmt.Errorf("delete machine of %s: %w", ref.Owner.Name, err)
 		}
 
-		time.Sleep(pause)
+		time.Sleep(pollInterval)
 	}
 }
 
-// Passing tells whether an error asks to try again.
-func Passing(err error) bool {
+// IsTransient reports whether the caller should retry after err, which must not be nil.
+func IsTransient(err error) bool {
 	switch hypervisor.KindOf(err) {
 	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, hypervisor.NoCapacity, "":
 		return true
@@ -293,7 +294,7 @@ func Passing(err error) bool {
 func (e *env) mustCreate(p hypervisor.Provider, c *claim) hypervisor.Machine {
 	e.Helper()
 
-	m, err := create(e.Context(), p, c)
+	m, err := createMachine(e.Context(), p, c)
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -301,82 +302,83 @@ func (e *env) mustCreate(p hypervisor.Provider, c *claim) hypervisor.Machine {
 	return m
 }
 
-func (e *env) mustRemove(p hypervisor.Provider, c *claim) {
+func (e *env) mustDelete(p hypervisor.Provider, c *claim) {
 	e.Helper()
 
-	if err := Remove(e.Context(), p, c.ref()); err != nil {
+	if err := Delete(e.Context(), p, c.ref()); err != nil {
 		e.Fatal(err)
 	}
 }
 
-// eventually waits for something to come true.
-func (e *env) eventually(what string, ok func() bool) {
+// eventually waits until the condition is true. It fails the test after waitTimeout.
+func (e *env) eventually(description string, ok func() bool) {
 	e.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for !ok() {
 		if time.Now().After(deadline) {
-			e.Fatalf("never came true: %s", what)
+			e.Fatalf("timed out: condition %q did not become true", description)
 		}
 
-		time.Sleep(pause)
+		time.Sleep(pollInterval)
 	}
 }
 
-// nothingLeft makes sure that no machine and no cloud-init ISO is left and that nothing of
-// anybody else's was touched.
-func (e *env) nothingLeft() {
+// assertNothingLeft checks that no machine and no cloud-init ISO is left and that objects of others
+// have not changed.
+func (e *env) assertNothingLeft() {
 	e.Helper()
 
 	state := e.Inspect()
 	if len(state.Machines)+len(state.Seeds) > 0 {
-		e.Errorf("left behind: machines %+v, cloud-init ISOs %v", state.Machines, state.Seeds)
+		e.Errorf("want nothing left, got machines %+v, cloud-init ISOs %v", state.Machines, state.Seeds)
 	}
 
-	e.untouched()
+	e.assertForeignUnchanged()
 }
 
-func (e *env) untouched() {
+func (e *env) assertForeignUnchanged() {
 	e.Helper()
 
-	if diff := cmp.Diff(e.foreign, e.Inspect().Foreign); diff != "" {
-		e.Errorf("machines of others were touched (-before +after):\n%s", diff)
+	if diff := cmp.Diff(e.initialForeign, e.Inspect().Foreign); diff != "" {
+		e.Errorf("objects of others have changed (-before +after):\n%s", diff)
 	}
 }
 
-// only makes sure that there is exactly one machine, the claim's, started once.
-func (e *env) only(c *claim) {
+// assertStartedOnce checks that exactly one machine exists, that it belongs to the claim, and that it
+// was started once.
+func (e *env) assertStartedOnce(c *claim) {
 	e.Helper()
 
 	state := e.Inspect()
 	if len(state.Machines) != 1 {
-		e.Fatalf("want one machine of %s, there are %+v", c.spec.Owner.UID, state.Machines)
+		e.Fatalf("want one machine of %s, got %+v", c.spec.Owner.UID, state.Machines)
 	}
 
 	m := state.Machines[0]
 	if m.ClaimUID != c.spec.Owner.UID || m.Starts != 1 {
-		e.Errorf("want a machine of %s started once, there is %+v", c.spec.Owner.UID, m)
+		e.Errorf("want a machine of %s that was started once, got %+v", c.spec.Owner.UID, m)
 	}
 }
 
-// held makes sure that there is exactly one machine, the claim's, never started and
-// without a cloud-init ISO.
-func (e *env) held(c *claim) {
+// assertPrepared checks that exactly one machine exists, that it belongs to the claim, and that it
+// was never started and has no cloud-init ISO.
+func (e *env) assertPrepared(c *claim) {
 	e.Helper()
 
 	state := e.Inspect()
 	if len(state.Machines) != 1 || len(state.Seeds) != 0 {
-		e.Fatalf("want one held machine of %s, there is %+v", c.spec.Owner.UID, state)
+		e.Fatalf("want one prepared machine of %s, got %+v", c.spec.Owner.UID, state)
 	}
 
 	m := state.Machines[0]
 	if m.ClaimUID != c.spec.Owner.UID || m.Starts != 0 || m.Running {
-		e.Errorf("want a machine of %s that was never started, there is %+v", c.spec.Owner.UID, m)
+		e.Errorf("want a machine of %s that was never started, got %+v", c.spec.Owner.UID, m)
 	}
 }
 
-// kind makes sure of an error's kind.
-func (e *env) kind(err error, want hypervisor.Kind) {
+// assertKind checks the kind of the error.
+func (e *env) assertKind(err error, want hypervisor.Kind) {
 	e.Helper()
 
 	if hypervisor.KindOf(err) != want {

@@ -7,119 +7,119 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// mustHold has a machine made and held.
-func (e *env) mustHold(p hypervisor.Provider, c *claim) hypervisor.Machine {
+// mustPrepare creates a standby machine and waits until it is prepared.
+func (e *env) mustPrepare(p hypervisor.Provider, c *claim) hypervisor.Machine {
 	e.Helper()
 
 	c.spec.Standby = true
 
 	m := e.mustCreate(p, c)
 	if m.State != hypervisor.StatePrepared {
-		e.Fatalf("want it prepared, got %+v", m)
+		e.Fatalf("want a prepared machine, got %+v", m)
 	}
 
 	return m
 }
 
-func holds(e *env) {
+func testStandby(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 
-	m := e.mustHold(p, c)
+	m := e.mustPrepare(p, c)
 	if m.ID != c.spec.ID || (m.Node == "") != e.PlacesAtStart || m.Owner != c.spec.Owner || !m.Cloned {
 		e.Errorf("the machine is incomplete: %+v", m)
 	}
 
-	if c.seed != 0 {
-		e.Errorf("the cloud-init ISO of a held machine was asked for %d times", c.seed)
+	if c.seedCalls != 0 {
+		e.Errorf("the cloud-init seed of a standby machine was requested %d times, want never", c.seedCalls)
 	}
 
-	e.held(c)
+	e.assertPrepared(c)
 
 	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
 		got, err := provider.Get(e.Context(), c.ref())
 		if err != nil || got.State != hypervisor.StatePrepared {
-			e.Errorf("get: want it prepared, got %+v (%v)", got, err)
+			e.Errorf("get: want a prepared machine, got %+v (%v)", got, err)
 		}
 
-		again, err := create(e.Context(), provider, c)
+		again, err := createMachine(e.Context(), provider, c)
 		if err != nil || again.State != hypervisor.StatePrepared {
-			e.Errorf("create: want it prepared, got %+v (%v)", again, err)
+			e.Errorf("create: want a prepared machine, got %+v (%v)", again, err)
 		}
 	}
 
-	e.held(c)
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.assertPrepared(c)
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func releases(e *env) {
+func testStandbyStart(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
-	held := e.mustHold(p, c)
+	c := e.newClaim(1)
+	held := e.mustPrepare(p, c)
 
-	release(c)
+	endStandby(c)
 
 	m := e.mustCreate(p, c)
-	if m.ID != held.ID || m.State != hypervisor.StateRunning || c.seed != 1 {
-		e.Errorf("want machine %d running with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, c.seed)
+	if m.ID != held.ID || m.State != hypervisor.StateRunning || c.seedCalls != 1 {
+		e.Errorf("want machine %d running with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, c.seedCalls)
 	}
 
-	e.only(c)
+	e.assertStartedOnce(c)
 	e.PowerOff(m.ID)
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func releasedByAnother(e *env) {
-	c := e.claim(1)
-	held := e.mustHold(e.connect(operatorA), c)
+func testStandbyStartInNewProcess(e *env) {
+	c := e.newClaim(1)
+	held := e.mustPrepare(e.connect(operatorA), c)
 
-	// The claim's status was lost as well.
-	lost := e.claim(1)
+	// The claim's status was lost, too.
+	lost := e.newClaim(1)
 	p := e.connect(operatorA)
 
 	m := e.mustCreate(p, lost)
-	if m.ID != held.ID || lost.seed != 1 {
-		e.Errorf("want machine %d adopted with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, lost.seed)
+	if m.ID != held.ID || lost.seedCalls != 1 {
+		e.Errorf("want machine %d adopted with one cloud-init ISO, got %+v and %d cloud-init ISOs", held.ID, m, lost.seedCalls)
 	}
 
-	e.only(lost)
-	e.mustRemove(p, lost)
-	e.nothingLeft()
+	e.assertStartedOnce(lost)
+	e.mustDelete(p, lost)
+	e.assertNothingLeft()
 }
 
-func deletesHeld(e *env) {
+func testStandbyDelete(e *env) {
 	p := e.connect(operatorA)
-	one, two := e.claim(1), e.claim(2)
-	e.mustHold(p, one)
-	e.mustHold(p, two)
+	first, second := e.newClaim(1), e.newClaim(2)
+	e.mustPrepare(p, first)
+	e.mustPrepare(p, second)
 
-	e.mustRemove(p, one)
-	e.held(two)
+	e.mustDelete(p, first)
+	e.assertPrepared(second)
 
-	// By a process that did not make it.
-	e.mustRemove(e.connect(operatorA), two)
-	e.nothingLeft()
+	// Another process than the one that created the machine deletes it.
+	e.mustDelete(e.connect(operatorA), second)
+	e.assertNothingLeft()
 }
 
-func heldVanishes(e *env) {
+func testStandbyExternalDeletion(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
-	m := e.mustHold(p, c)
-	e.Vanish(e, m.ID)
+	c := e.newClaim(1)
+	m := e.mustPrepare(p, c)
+	e.DeleteExternally(e, m.ID)
 
-	e.eventually("get says gone", func() bool {
+	e.eventually("Get returns NotFound", func() bool {
 		_, err := p.Get(e.Context(), c.ref())
 
 		return hypervisor.Is(err, hypervisor.NotFound)
 	})
 
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }
 
-func heldCapacity(e *env) {
+func testStandbyCapacity(e *env) {
 	p := e.connect(operatorA)
 
 	free := func() int64 {
@@ -132,36 +132,36 @@ func heldCapacity(e *env) {
 	}
 
 	before := free()
-	c := e.claim(1)
-	e.mustHold(p, c)
+	c := e.newClaim(1)
+	e.mustPrepare(p, c)
 
 	if got := free(); got != before {
-		e.Errorf("a held machine takes %d bytes of memory", before-got)
+		e.Errorf("a standby machine uses %d bytes of memory, want none", before-got)
 	}
 
-	release(c)
+	endStandby(c)
 	e.mustCreate(p, c)
 
 	if got := free(); before-got < e.Shape.Memory {
-		e.Errorf("a released machine of %d bytes takes %d", e.Shape.Memory, before-got)
+		e.Errorf("want a started machine to use %d bytes of memory, got %d", e.Shape.Memory, before-got)
 	}
 }
 
-func holdsLate(e *env) {
+func testEnsureRunning(e *env) {
 	p := e.connect(operatorA)
-	c := e.claim(1)
+	c := e.newClaim(1)
 	e.mustCreate(p, c)
 
 	c.spec.Standby = true
 
 	for _, provider := range []hypervisor.Provider{p, e.connect(operatorA)} {
-		m, err := c.further(e.Context(), provider)
+		m, err := c.advance(e.Context(), provider)
 		if err != nil || m.State != hypervisor.StateRunning {
-			e.Errorf("want it running, got %+v (%v)", m, err)
+			e.Errorf("want a running machine, got %+v (%v)", m, err)
 		}
 	}
 
-	e.only(c)
-	e.mustRemove(p, c)
-	e.nothingLeft()
+	e.assertStartedOnce(c)
+	e.mustDelete(p, c)
+	e.assertNothingLeft()
 }

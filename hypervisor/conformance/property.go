@@ -17,13 +17,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// How many random lives are tried, at all times and in `make soak`.
+// Numbers of random runs: briefRuns in every test run, soakRuns in `make soak`.
 const (
-	briefLives = 6
-	soakLives  = 100
+	briefRuns = 6
+	soakRuns  = 100
 )
 
-// What can happen in a random life.
+// Steps of a random run. stepCount is their number.
 const (
 	stepCreate = iota
 	stepGet
@@ -33,47 +33,48 @@ const (
 	stepVanish
 	stepRestart
 	stepRelease
-	stepKinds
+	stepCount
 )
 
 const (
-	claimsAtOnce = 2
-	lifeSteps    = 12
+	claimCount  = 2
+	stepsPerRun = 12
 )
 
-// Property runs random sequences of what callers, guests and people do to a provider,
-// and holds the promises of the interface against what really is on the hypervisor. Each
-// sequence has a hypervisor of its own, so that one that fails can be made smaller.
+// Property runs random sequences of actions of callers, guests and people. After each action, it
+// checks the guarantees of the Provider interface against the real state of the hypervisor. Each
+// sequence has its own hypervisor, so the property test can shrink a sequence that fails.
 //
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
-func Property(t *testing.T, fresh New) {
+func Property(t *testing.T, newHarness HarnessFunc) {
 	t.Helper()
 
-	lives := 0
+	runs := 0
 
-	property.Check(t, "a provider keeps its promises whatever happens", property.Options{Runs: soakLives, Brief: briefLives},
+	property.Check(t, "a provider keeps its guarantees", property.Options{Runs: soakRuns, Brief: briefRuns},
 		prop.ForAll(func(steps []int) string {
-			lives++
-			problem := "the test ended before the life did"
+			runs++
+			problem := "the test ended before its last step"
 
-			t.Run(strconv.Itoa(lives), func(t *testing.T) {
-				problem = newEnv(t, fresh).randomLife(steps)
+			t.Run(strconv.Itoa(runs), func(t *testing.T) {
+				problem = newEnv(t, newHarness).runSteps(steps)
 			})
 
 			return problem
-		}, gen.SliceOfN(lifeSteps, gen.IntRange(0, stepKinds*claimsAtOnce-1))))
+		}, gen.SliceOfN(stepsPerRun, gen.IntRange(0, stepCount*claimCount-1))))
 }
 
-// randomLife plays the steps and cleans up. It gives what went wrong, or "".
-func (e *env) randomLife(steps []int) string {
-	var claims [claimsAtOnce]*claim
+// runSteps runs the steps and then deletes the machines. It returns a description of the first
+// problem, or "" if there is none.
+func (e *env) runSteps(steps []int) string {
+	var claims [claimCount]*claim
 	for i := range claims {
-		claims[i] = e.claim(i + 1)
+		claims[i] = e.newClaim(i + 1)
 		claims[i].spec.Standby = i > 0
 	}
 
-	options := e.options(operatorA)
-	options.Claimed = func(context.Context) ([]int, error) {
+	options := e.newOptions(operatorA)
+	options.ListClaimedIDs = func(context.Context) ([]int, error) {
 		var ids []int
 
 		for _, c := range claims {
@@ -89,58 +90,59 @@ func (e *env) randomLife(steps []int) string {
 	defer func() { provider.Close() }()
 
 	for _, step := range steps {
-		c := claims[step/stepKinds]
+		c := claims[step/stepCount]
 
-		if step%stepKinds == stepRestart {
+		if step%stepCount == stepRestart {
 			provider.Close()
 			provider = e.Connect(e.T, options)
 
 			continue
 		}
 
-		if problem := e.play(provider, c, step%stepKinds); problem != "" {
+		if problem := e.runStep(provider, c, step%stepCount); problem != "" {
 			return problem
 		}
 
-		if problem := e.promises(claims[:]); problem != "" {
+		if problem := e.checkInvariants(claims[:]); problem != "" {
 			return problem
 		}
 	}
 
 	for _, c := range claims {
-		if err := Remove(e.Context(), provider, c.ref()); err != nil {
+		if err := Delete(e.Context(), provider, c.ref()); err != nil {
 			return err.Error()
 		}
 	}
 
 	if state := e.Inspect(); len(state.Machines)+len(state.Seeds) > 0 {
-		return fmt.Sprintf("left behind: %+v", state)
-	} else if state.Foreign != e.foreign {
-		return "machines of others were touched"
+		return fmt.Sprintf("want nothing left, got %+v", state)
+	} else if state.Foreign != e.initialForeign {
+		return "objects of others have changed"
 	}
 
 	return ""
 }
 
-// play takes one step. Errors are part of life; only those that can't be right count.
-func (e *env) play(p hypervisor.Provider, c *claim, step int) string {
+// runStep runs one step. It returns a description of an error whose kind the step must not return,
+// or "".
+func (e *env) runStep(p hypervisor.Provider, c *claim, step int) string {
 	switch step {
 	case stepCreate:
-		_, err := c.further(e.Context(), p)
+		_, err := c.advance(e.Context(), p)
 
-		return odd(err, hypervisor.Busy, hypervisor.UnknownOutcome)
+		return describeUnexpected(err, hypervisor.Busy, hypervisor.UnknownOutcome)
 	case stepGet:
 		_, err := p.Get(e.Context(), c.ref())
 
-		return odd(err, hypervisor.NotFound, hypervisor.Busy)
+		return describeUnexpected(err, hypervisor.NotFound, hypervisor.Busy)
 	case stepDelete:
-		return odd(p.Delete(e.Context(), c.ref()), hypervisor.NotFound, hypervisor.Busy, hypervisor.UnknownOutcome)
+		return describeUnexpected(p.Delete(e.Context(), c.ref()), hypervisor.NotFound, hypervisor.Busy, hypervisor.UnknownOutcome)
 	case stepList:
 		_, err := p.List(e.Context())
 
-		return odd(err)
+		return describeUnexpected(err)
 	case stepRelease:
-		release(c)
+		endStandby(c)
 	case stepPowerOff:
 		if c.spec.ID != 0 {
 			e.PowerOff(c.spec.ID)
@@ -148,7 +150,7 @@ func (e *env) play(p hypervisor.Provider, c *claim, step int) string {
 	case stepVanish:
 		for _, m := range e.Inspect().Machines {
 			if m.ClaimUID == c.spec.Owner.UID {
-				e.Vanish(e.T, m.ID)
+				e.DeleteExternally(e.T, m.ID)
 			}
 		}
 	}
@@ -156,8 +158,9 @@ func (e *env) play(p hypervisor.Provider, c *claim, step int) string {
 	return ""
 }
 
-// odd describes an error whose kind is none of the expected.
-func odd(err error, expected ...hypervisor.Kind) string {
+// describeUnexpected returns a description of err if its kind is none of the expected kinds. It
+// returns "" for a nil error.
+func describeUnexpected(err error, expected ...hypervisor.Kind) string {
 	for _, kind := range expected {
 		if hypervisor.Is(err, kind) {
 			return ""
@@ -171,9 +174,10 @@ func odd(err error, expected ...hypervisor.Kind) string {
 	return fmt.Sprintf("unexpected error of kind %q: %v", hypervisor.KindOf(err), err)
 }
 
-// promises makes sure of what holds at every moment: at most one machine per claim,
-// started at most once and not while it is held, and nobody else's touched.
-func (e *env) promises(claims []*claim) string {
+// checkInvariants checks the conditions that must always be true. Each claim has at most one machine.
+// A machine is started at most once, and not while it is on standby. Objects of others do not change.
+// It returns a description of the first violation, or "".
+func (e *env) checkInvariants(claims []*claim) string {
 	state := e.Inspect()
 	machines := map[string]int{}
 
@@ -186,10 +190,10 @@ func (e *env) promises(claims []*claim) string {
 	}
 
 	for _, c := range claims {
-		if c.spec.Standby && slices.ContainsFunc(state.Machines, func(m Seen) bool {
+		if c.spec.Standby && slices.ContainsFunc(state.Machines, func(m ObservedMachine) bool {
 			return m.ClaimUID == c.spec.Owner.UID && m.Starts > 0
 		}) {
-			return c.spec.Owner.Name + " was started though it is held"
+			return c.spec.Owner.Name + " was started, but it is on standby"
 		}
 
 		if machines[c.spec.Owner.UID] > 1 {
@@ -197,8 +201,8 @@ func (e *env) promises(claims []*claim) string {
 		}
 	}
 
-	if state.Foreign != e.foreign {
-		return "machines of others were touched"
+	if state.Foreign != e.initialForeign {
+		return "objects of others have changed"
 	}
 
 	return ""

@@ -9,29 +9,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// withTPM is the claim of a machine with a TPM, from a template that had one.
-func (e *env) withTPM(n int) *claim {
-	c := e.claim(n)
+// newTPMClaim returns the claim of a machine with a TPM that is cloned from a template with a TPM.
+func (e *env) newTPMClaim(n int) *claim {
+	c := e.newClaim(n)
 	c.spec.Template, c.spec.Shape.TPM = e.TPMTemplate, true
 
 	return c
 }
 
-// ownTPM: two machines never share a TPM, neither with each other nor with their template,
-// held or not; and a template without one gives machines one, too.
-func ownTPM(e *env) {
+// testOwnTPM checks that no two machines have the same TPM and that no machine has the TPM of its
+// template. This includes standby machines. It also checks that a machine gets a TPM if its template
+// has none. If the hypervisor has no TPMs for machines, Resolve must reject the shape.
+func testOwnTPM(e *env) {
 	if e.TPMsHidden {
-		e.Skip("TPMs can't be told apart here")
+		e.Skip("Inspect cannot distinguish the TPMs of this hypervisor")
 	}
 
 	p := e.connect(operatorA)
 
-	plain := e.claim(1)
+	plain := e.newClaim(1)
 	plain.spec.Shape.TPM = true
 
 	if e.TPMTemplate == (hypervisor.TemplateRef{}) {
 		_, err := p.Resolve(e.Context(), plain.spec.Template, plain.spec.Shape)
-		e.kind(err, hypervisor.Rejected)
+		e.assertKind(err, hypervisor.Rejected)
 
 		return
 	}
@@ -40,15 +41,15 @@ func ownTPM(e *env) {
 		e.Fatal(err)
 	}
 
-	held := e.withTPM(4)
+	held := e.newTPMClaim(4)
 	held.spec.Standby = true
-	claims := []*claim{plain, e.withTPM(2), e.withTPM(3), held}
+	claims := []*claim{plain, e.newTPMClaim(2), e.newTPMClaim(3), held}
 
 	for _, c := range claims {
 		e.mustCreate(p, c)
 	}
 
-	release(held)
+	endStandby(held)
 	e.mustCreate(p, held)
 
 	state := e.Inspect()
@@ -62,43 +63,44 @@ func ownTPM(e *env) {
 
 	different := len(slices.Compact(slices.Clone(seen))) == len(seen)
 	if len(state.TPMs) == 0 || len(state.Machines) != len(claims) || seen[0] == "" || !different {
-		e.Errorf("want a TPM for each of %d machines, and for the template; there are %q", len(claims), seen)
+		e.Errorf("want a different TPM for each of %d machines and for the template, got %q", len(claims), seen)
 	}
 
 	for _, c := range claims {
-		e.mustRemove(p, c)
+		e.mustDelete(p, c)
 	}
 
-	e.nothingLeft()
+	e.assertNothingLeft()
 }
 
-func noTPM(e *env) {
-	e.mustCreate(e.connect(operatorA), e.claim(1))
+func testNoTPM(e *env) {
+	e.mustCreate(e.connect(operatorA), e.newClaim(1))
 
 	for _, m := range e.Inspect().Machines {
 		if m.TPM != "" {
-			e.Errorf("machine %d has a TPM that nobody asked for", m.ID)
+			e.Errorf("machine %d has a TPM, but its shape requests none", m.ID)
 		}
 	}
 }
 
-// whileGivingTPM is whileCreating for a machine with a TPM, where there are any.
-func whileGivingTPM() scene {
+// newTPMCreationScene returns the creation scene for a machine with a TPM. It skips the case if the
+// hypervisor has no TPMs for machines.
+func newTPMCreationScene() scene {
 	return scene{
-		before: func(e *env, c *claim) {
+		setUp: func(e *env, c *claim) {
 			if e.TPMTemplate == (hypervisor.TemplateRef{}) {
-				e.Skip("machines have no TPM here")
+				e.Skip("this hypervisor has no TPMs for machines")
 			}
 
-			*c = *e.withTPM(1)
+			*c = *e.newTPMClaim(1)
 		},
-		do: creating,
-		after: func(e *env, c *claim) {
-			e.resume(c)
+		newAction: newCreateAction,
+		finish: func(e *env, c *claim) {
+			e.resumeInNewProcess(c)
 
 			state := e.Inspect()
 			if state.Machines[0].TPM == "" || slices.Contains(state.TPMs, state.Machines[0].TPM) {
-				e.Errorf("its TPM is %q, those of templates are %q", state.Machines[0].TPM, state.TPMs)
+				e.Errorf("want a TPM of its own, got %q; the TPMs of the templates are %q", state.Machines[0].TPM, state.TPMs)
 			}
 		},
 	}

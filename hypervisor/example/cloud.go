@@ -12,85 +12,88 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Errors of the cloud.
+// Errors of Cloud.
 var (
-	errGone   = errors.New("no such machine")
-	errExists = errors.New("there is a machine of this id")
+	errNotFound = errors.New("no such machine")
+	errExists   = errors.New("a machine with this id exists already")
 )
 
-// Cloud is a hypervisor with one node, on which machines take memory while they run.
+// Cloud is a hypervisor with one node. A machine uses memory of the node while it runs.
 type Cloud struct {
 	// Memory of the node, in bytes.
 	Memory int64
-	// Template is the one template that there is.
+	// Template is the name of the only template.
 	Template string
-	// OnCall, if set, is called before and after each change.
-	OnCall func(what string, before bool)
+	// OnCall is called before and after each change. It may be nil.
+	OnCall func(operation string, before bool)
 
 	mu        sync.Mutex
 	vms       map[int]vm
 	listeners map[*Provider]bool
 }
 
-// vm is a machine. Its tags are written in the call that makes it.
+// vm is a machine. The call that creates it also writes Owner and Operator.
 type vm struct {
 	Owner    hypervisor.Owner
 	Operator string
 	Created  time.Time
 	Memory   int64
-	// Seed is the cloud-init ISO, from the start until the machine is removed.
+	// Seed is the cloud-init ISO. It exists from the start of the machine until its deletion.
 	Seed    *hypervisor.Seed
 	Running bool
 	Starts  int
 }
 
-// change makes one change, as one call of an API does: all of it or nothing. Its answer is
-// lost on a caller that has gone away.
-func (c *Cloud) change(ctx context.Context, what string, id int, do func(at vm, there bool) (vm, error)) error {
-	c.call(what, true)
+// update applies one change to a machine, as one API call does. It applies all of the change or
+// nothing. If mutate returns an empty vm, update deletes the machine. If ctx is canceled before the
+// change, update does not apply it. If ctx is canceled later, update applies the change but returns
+// an error, as for a response that the caller does not receive.
+func (c *Cloud) update(ctx context.Context, operation string, id int, mutate func(current vm, exists bool) (vm, error)) error {
+	c.notifyCall(operation, true)
 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 
 	c.mu.Lock()
-	at, there := c.vms[id]
+	current, exists := c.vms[id]
 
-	now, err := do(at, there)
+	updated, err := mutate(current, exists)
 	if err == nil {
-		c.vms[id] = now
+		c.vms[id] = updated
 	}
 
-	if err == nil && now == (vm{}) {
+	if err == nil && updated == (vm{}) {
 		delete(c.vms, id)
 	}
 	c.mu.Unlock()
 
-	c.call(what, false)
+	c.notifyCall(operation, false)
 
 	if err != nil {
 		return err
 	}
 
-	c.tell(now)
+	c.wakeOwner(updated)
 
 	return ctx.Err()
 }
 
-func (c *Cloud) call(what string, before bool) {
+func (c *Cloud) notifyCall(operation string, before bool) {
 	if c.OnCall != nil {
-		c.OnCall(what, before)
+		c.OnCall(operation, before)
 	}
 }
 
-// tell brings word of a change to the providers, as a watch or a poll would.
-func (c *Cloud) tell(now vm) {
+// wakeOwner makes the providers of the machine's operator wake its owner, as a watch or a poll would
+// do.
+func (c *Cloud) wakeOwner(updated vm) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	for p := range c.listeners {
-		if p.options.Wake != nil && p.options.OperatorUID == now.Operator {
-			go p.options.Wake(now.Owner)
+		if p.options.Wake != nil && p.options.OperatorUID == updated.Operator {
+			go p.options.Wake(updated.Owner)
 		}
 	}
 }
@@ -99,23 +102,23 @@ func (c *Cloud) get(id int) (vm, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	at, there := c.vms[id]
+	current, exists := c.vms[id]
 
-	return at, there
+	return current, exists
 }
 
-// all gives a copy of the machines, and the memory that is free.
-func (c *Cloud) all() (map[int]vm, int64) {
+// list returns a copy of all machines, and the free memory of the node in bytes.
+func (c *Cloud) list() (map[int]vm, int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	out, free := map[int]vm{}, c.Memory
 
-	for id, at := range c.vms {
-		out[id] = at
+	for id, current := range c.vms {
+		out[id] = current
 
-		if at.Running {
-			free -= at.Memory
+		if current.Running {
+			free -= current.Memory
 		}
 	}
 

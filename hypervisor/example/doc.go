@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package example is the smallest complete hypervisor.Provider: its machines are entries in
-// memory. It is read beside docs/guides/write-a-provider.md, passes the conformance suite,
-// and is part of no program.
+// Package example is the smallest complete hypervisor.Provider. Its machines are entries in
+// memory. It is the example for docs/guides/write-a-provider.md and passes the conformance suite.
+// No program uses it.
 //
-// cloud.go is the hypervisor: what a vendor's API would be. provider.go is the provider:
-// what you write.
+// cloud.go simulates the hypervisor and stands for a vendor's API. provider.go is the provider,
+// which is the part that you write for a new hypervisor.
 package example

@@ -15,53 +15,53 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, fresh)
+	conformance.Run(t, newHarness)
 }
 
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.CrashesAtEveryCall(t, fresh)
+	conformance.CrashesAtEveryCall(t, newHarness)
 }
 
-// fresh makes a cloud for one case.
-func fresh(t *testing.T) conformance.Harness {
+// newHarness returns the harness of a new cloud for one case.
+func newHarness(t *testing.T) conformance.Harness {
 	t.Helper()
 
 	const gib = 1 << 30
 
 	cloud := &Cloud{Memory: 64 * gib, Template: "ubuntu"}
-	calls := &conformance.Calls{}
-	cloud.OnCall = func(what string, before bool) {
-		calls.Tell(conformance.Boundary{Before: before, Write: true, What: what})
+	calls := &conformance.CallHooks{}
+	cloud.OnCall = func(operation string, before bool) {
+		calls.Run(conformance.Boundary{Before: before, Write: true, Call: operation})
 	}
 
 	return conformance.Harness{
 		Connect:  func(_ testing.TB, options hypervisor.Options) hypervisor.Connection { return Connect(cloud, options) },
 		Template: hypervisor.TemplateRef{Name: cloud.Template}, Shape: hypervisor.Shape{CPU: 2, Memory: 2 * gib},
-		IDMin: minID, Inspect: func() conformance.State { return inspect(cloud) }, OnCall: calls.On,
+		IDMin: minID, Inspect: func() conformance.State { return inspect(cloud) }, OnCall: calls.Add,
 		PowerOff: func(id int) {
-			change(t, cloud, "power off", id, func(at vm, _ bool) (vm, error) {
-				at.Running = false
+			update(t, cloud, "power off", id, func(current vm, _ bool) (vm, error) {
+				current.Running = false
 
-				return at, nil
+				return current, nil
 			})
 		},
-		Occupy: func(_ testing.TB, id int) {
-			change(t, cloud, "occupy", id, func(vm, bool) (vm, error) {
+		OccupyID: func(_ testing.TB, id int) {
+			update(t, cloud, "occupy", id, func(vm, bool) (vm, error) {
 				return vm{Owner: hypervisor.Owner{Name: "somebody's"}, Running: true}, nil
 			})
 		},
-		Vanish: func(_ testing.TB, id int) {
-			change(t, cloud, "vanish", id, func(vm, bool) (vm, error) { return vm{}, nil })
+		DeleteExternally: func(_ testing.TB, id int) {
+			update(t, cloud, "vanish", id, func(vm, bool) (vm, error) { return vm{}, nil })
 		},
 	}
 }
 
-// change is done by somebody else than the provider.
-func change(t *testing.T, cloud *Cloud, what string, id int, do func(vm, bool) (vm, error)) {
+// update changes a machine as somebody else than the provider does.
+func update(t *testing.T, cloud *Cloud, operation string, id int, mutate func(vm, bool) (vm, error)) {
 	t.Helper()
 
-	if err := cloud.change(t.Context(), what, id, do); err != nil {
+	if err := cloud.update(t.Context(), operation, id, mutate); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -72,19 +72,19 @@ func inspect(cloud *Cloud) conformance.State {
 		foreign []string
 	)
 
-	vms, _ := cloud.all()
-	for id, at := range vms {
-		if at.Operator == "" {
-			foreign = append(foreign, fmt.Sprint(id, at))
+	vms, _ := cloud.list()
+	for id, current := range vms {
+		if current.Operator == "" {
+			foreign = append(foreign, fmt.Sprint(id, current))
 
 			continue
 		}
 
-		out.Machines = append(out.Machines, conformance.Seen{
-			ID: id, ClaimUID: at.Owner.UID, OperatorUID: at.Operator, Running: at.Running, Starts: at.Starts,
+		out.Machines = append(out.Machines, conformance.ObservedMachine{
+			ID: id, ClaimUID: current.Owner.UID, OperatorUID: current.Operator, Running: current.Running, Starts: current.Starts,
 		})
 
-		if at.Seed != nil {
+		if current.Seed != nil {
 			out.Seeds = append(out.Seeds, fmt.Sprint("iso of ", id))
 		}
 	}

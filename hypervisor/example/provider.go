@@ -24,14 +24,14 @@ type Provider struct {
 	options hypervisor.Options
 
 	mu sync.Mutex
-	// reserved ids by owner's uid, until the machine is there. What is lost of it with the
-	// process is on the claims' record.
+	// reserved holds the reserved ids by the owner's UID until the machine exists. If the process
+	// ends, the claims' status still records the ids.
 	reserved map[string]int
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
 
-// Connect makes a provider. It makes no call.
+// Connect returns a provider for the cloud. It makes no call to the cloud.
 func Connect(cloud *Cloud, options hypervisor.Options) *Provider {
 	p := &Provider{cloud: cloud, options: options, reserved: map[string]int{}}
 
@@ -47,7 +47,7 @@ func Connect(cloud *Cloud, options hypervisor.Options) *Provider {
 	return p
 }
 
-// Close ends the watch; machines stay.
+// Close stops the watch. It does not change machines.
 func (p *Provider) Close() {
 	p.cloud.mu.Lock()
 	defer p.cloud.mu.Unlock()
@@ -55,40 +55,44 @@ func (p *Provider) Close() {
 	delete(p.cloud.listeners, p)
 }
 
-// Check says what there is; an error of kind Rejected would name what a person must fix.
+// Check returns the product and its node. In a real provider, an error of kind Rejected names what a
+// person must fix.
 func (p *Provider) Check(context.Context) (hypervisor.Info, error) {
 	return hypervisor.Info{Product: "example", Version: "1", Nodes: p.nodes()}, nil
 }
 
-// Resolve finds the template.
-func (p *Provider) Resolve(_ context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) ([]hypervisor.Template, error) {
+// Resolve finds the template and verifies that the node can run a machine of the shape.
+func (p *Provider) Resolve(
+	_ context.Context, ref hypervisor.TemplateRef, shape hypervisor.Shape,
+) ([]hypervisor.Template, error) {
 	if ref.Name != p.cloud.Template {
 		return nil, hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
-			"there is no template %q: the only one is %q", ref.Name, p.cloud.Template)
+			"template %q does not exist: use the template %q", ref.Name, p.cloud.Template)
 	}
 
-	if want.Memory > p.cloud.Memory {
+	if shape.Memory > p.cloud.Memory {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "ResourcesExceedNode",
-			"no node has %d bytes of memory: ask for less", want.Memory)
+			"no node has %d bytes of memory: request less memory", shape.Memory)
 	}
 
-	if want.TPM {
-		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnavailable", "machines have no TPM here: leave tpm out")
+	if shape.TPM {
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnavailable",
+			"this hypervisor has no TPM for machines: remove tpm")
 	}
 
 	return []hypervisor.Template{{Name: ref.Name, Node: node}}, nil
 }
 
-// Reserve chooses an id. A machine that bears the owner's mark already is found again: its
-// id was lost.
+// Reserve chooses an id. If a machine of the owner exists already, because the claim lost the id,
+// Reserve returns the id of that machine.
 func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	vms, free := p.cloud.all()
+	vms, free := p.cloud.list()
 
-	for id, at := range vms {
-		if at.Operator == p.options.OperatorUID && at.Owner.UID == spec.Owner.UID {
+	for id, current := range vms {
+		if current.Operator == p.options.OperatorUID && current.Owner.UID == spec.Owner.UID {
 			return hypervisor.Reservation{ID: id, Node: node}, nil
 		}
 	}
@@ -97,19 +101,19 @@ func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hype
 		return hypervisor.Reservation{ID: id, Node: node}, nil
 	}
 
-	// What waits prepared takes no memory: it has to fit some day, not now.
+	// A standby machine uses no memory until it starts, so its memory need not be free now.
 	if spec.Standby {
 		free = p.cloud.Memory
 	}
 
 	if spec.Shape.Memory > free {
 		return hypervisor.Reservation{}, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
-			"%s has %d bytes of memory free", node, free)
+			"node %s has %d bytes of free memory", node, free)
 	}
 
 	taken := slices.Collect(maps.Values(p.reserved))
 	for id := minID; ; id++ {
-		if _, there := vms[id]; !there && !slices.Contains(taken, id) {
+		if _, exists := vms[id]; !exists && !slices.Contains(taken, id) {
 			p.reserved[spec.Owner.UID] = id
 
 			return hypervisor.Reservation{ID: id, Node: node}, nil
@@ -117,42 +121,44 @@ func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hype
 	}
 }
 
-// Ensure makes the machine.
+// Ensure creates the machine.
 func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if at, there := p.cloud.get(spec.ID); there {
+	if current, exists := p.cloud.get(spec.ID); exists {
 		delete(p.reserved, spec.Owner.UID)
 
-		if !p.owns(at, spec.Owner) {
-			return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken", "machine %d is another's", spec.ID)
+		if !p.isOwner(current, spec.Owner) {
+			return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken", "machine %d has another owner", spec.ID)
 		}
 
-		return describe(spec.ID, at), nil
+		return newMachine(spec.ID, current), nil
 	}
 
-	made := vm{Owner: spec.Owner, Operator: p.options.OperatorUID, Created: p.now(), Memory: spec.Shape.Memory}
+	created := vm{Owner: spec.Owner, Operator: p.options.OperatorUID, Created: p.now(), Memory: spec.Shape.Memory}
 
-	// The mark is written by the call that makes the machine: whoever dies now finds it.
-	err := p.cloud.change(ctx, "make", spec.ID, func(_ vm, there bool) (vm, error) {
-		if there {
+	// The call that creates the machine also writes its owner. So if the process ends now, the next
+	// process finds the machine.
+	err := p.cloud.update(ctx, "create", spec.ID, func(_ vm, exists bool) (vm, error) {
+		if exists {
 			return vm{}, errExists
 		}
 
-		return made, nil
+		return created, nil
 	})
 	if err != nil {
-		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.UnknownOutcome, "MakeFailed", "make machine %d: %v", spec.ID, err)
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.UnknownOutcome, "MakeFailed",
+			"create machine %d: %v", spec.ID, err)
 	}
 
-	m := describe(spec.ID, made)
-	m.State, m.Message = hypervisor.StateCreating, "it was just made"
+	m := newMachine(spec.ID, created)
+	m.State, m.Message = hypervisor.StateCreating, "the machine was created"
 
 	return m, nil
 }
 
-// Start starts the machine, which it makes first where it is not there.
+// Start starts the machine. If the machine does not exist, Start creates it first.
 func (p *Provider) Start(
 	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
@@ -164,13 +170,14 @@ func (p *Provider) Start(
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	// Another call may have started it meanwhile: its credential is the machine's.
-	if at, there := p.cloud.get(spec.ID); there && at.Starts > 0 {
-		return describe(spec.ID, at), nil
+	// If another call has started the machine in the meantime, the machine has the credential of
+	// that call.
+	if current, exists := p.cloud.get(spec.ID); exists && current.Starts > 0 {
+		return newMachine(spec.ID, current), nil
 	}
 
-	if _, free := p.cloud.all(); spec.Shape.Memory > free {
-		return m, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity", "%s has %d bytes of memory free", node, free)
+	if _, free := p.cloud.list(); spec.Shape.Memory > free {
+		return m, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity", "node %s has %d bytes of free memory", node, free)
 	}
 
 	iso, err := seed(ctx)
@@ -178,18 +185,18 @@ func (p *Provider) Start(
 		return m, err
 	}
 
-	err = p.cloud.change(ctx, "start", spec.ID, func(at vm, there bool) (vm, error) {
-		if !there {
-			return vm{}, errGone
+	err = p.cloud.update(ctx, "start", spec.ID, func(current vm, exists bool) (vm, error) {
+		if !exists {
+			return vm{}, errNotFound
 		}
 
-		if at.Starts == 0 { // never a second time, whoever asks
-			at.Seed, at.Running, at.Starts = &iso, true, 1
+		if current.Starts == 0 { // a machine is never started a second time
+			current.Seed, current.Running, current.Starts = &iso, true, 1
 		}
 
-		m = describe(spec.ID, at)
+		m = newMachine(spec.ID, current)
 
-		return at, nil
+		return current, nil
 	})
 	if err != nil {
 		return m, hypervisor.Errorf(hypervisor.UnknownOutcome, "StartFailed", "start machine %d: %v", spec.ID, err)
@@ -198,56 +205,56 @@ func (p *Provider) Start(
 	return m, nil
 }
 
-// Get gives the machine's state.
+// Get returns the state of the machine.
 func (p *Provider) Get(_ context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
-	at, there := p.cloud.get(ref.ID)
-	if !there || !p.owns(at, ref.Owner) {
-		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
+	current, exists := p.cloud.get(ref.ID)
+	if !exists || !p.isOwner(current, ref.Owner) {
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d does not exist", ref.ID)
 	}
 
-	return describe(ref.ID, at), nil
+	return newMachine(ref.ID, current), nil
 }
 
-// List gives the machines with the operator's mark.
+// List returns this operator's machines.
 func (p *Provider) List(context.Context) ([]hypervisor.Machine, error) {
 	var out []hypervisor.Machine
 
-	vms, _ := p.cloud.all()
-	for id, at := range vms {
-		if at.Operator == p.options.OperatorUID {
-			out = append(out, describe(id, at))
+	vms, _ := p.cloud.list()
+	for id, current := range vms {
+		if current.Operator == p.options.OperatorUID {
+			out = append(out, newMachine(id, current))
 		}
 	}
 
 	return out, nil
 }
 
-// Delete removes the machine with its cloud-init ISO.
+// Delete deletes the machine with its cloud-init ISO.
 func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
-	at, there := p.cloud.get(ref.ID)
+	current, exists := p.cloud.get(ref.ID)
 
 	switch {
-	case !there:
-		return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d is gone", ref.ID)
-	case !p.owns(at, ref.Owner):
-		return hypervisor.Errorf(hypervisor.NotOwned, "NotOwned", "machine %d is another's: it is left as it is", ref.ID)
+	case !exists:
+		return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %d does not exist", ref.ID)
+	case !p.isOwner(current, ref.Owner):
+		return hypervisor.Errorf(hypervisor.NotOwned, "NotOwned", "machine %d has another owner and was not changed", ref.ID)
 	}
 
-	err := p.cloud.change(ctx, "remove", ref.ID, func(now vm, there bool) (vm, error) {
-		if there && !p.owns(now, ref.Owner) {
-			return now, errExists
+	err := p.cloud.update(ctx, "delete", ref.ID, func(latest vm, exists bool) (vm, error) {
+		if exists && !p.isOwner(latest, ref.Owner) {
+			return latest, errExists
 		}
 
 		return vm{}, nil
 	})
 	if err != nil {
-		return hypervisor.Errorf(hypervisor.UnknownOutcome, "DeleteFailed", "remove machine %d: %v", ref.ID, err)
+		return hypervisor.Errorf(hypervisor.UnknownOutcome, "DeleteFailed", "delete machine %d: %v", ref.ID, err)
 	}
 
 	return nil
 }
 
-// Capacity gives what there is and what is free.
+// Capacity returns the total and the free resources, and the number of this operator's machines.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	nodes := p.nodes()
 	own, err := p.List(ctx)
@@ -256,14 +263,14 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 }
 
 func (p *Provider) nodes() []hypervisor.Node {
-	_, free := p.cloud.all()
+	_, free := p.cloud.list()
 	total := hypervisor.Resources{CPU: 8, Memory: p.cloud.Memory}
 
 	return []hypervisor.Node{{Name: node, Online: true, Total: total, Free: hypervisor.Resources{CPU: 8, Memory: free}}}
 }
 
-func (p *Provider) owns(at vm, owner hypervisor.Owner) bool {
-	return at.Operator == p.options.OperatorUID && at.Owner.UID == owner.UID
+func (p *Provider) isOwner(current vm, owner hypervisor.Owner) bool {
+	return current.Operator == p.options.OperatorUID && current.Owner.UID == owner.UID
 }
 
 func (p *Provider) now() time.Time {
@@ -274,16 +281,16 @@ func (p *Provider) now() time.Time {
 	return time.Now()
 }
 
-func describe(id int, at vm) hypervisor.Machine {
+func newMachine(id int, current vm) hypervisor.Machine {
 	m := hypervisor.Machine{
-		ID: id, Name: at.Owner.Name, Node: node, Owner: at.Owner, Created: at.Created, Cloned: true,
+		ID: id, Name: current.Owner.Name, Node: node, Owner: current.Owner, CreatedAt: current.Created, Cloned: true,
 		State: hypervisor.StatePrepared,
 	}
 
 	switch {
-	case at.Running:
+	case current.Running:
 		m.State = hypervisor.StateRunning
-	case at.Starts > 0:
+	case current.Starts > 0:
 		m.State = hypervisor.StateStopped
 	}
 

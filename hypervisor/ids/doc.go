@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ids gives the machines of one HypervisorCluster ids out of its range, for providers
-// whose machines are told apart by a number.
+// Package ids reserves ids from the id range of a HypervisorCluster for its machines. Providers
+// whose hypervisor identifies a machine by a number use it.
 package ids

@@ -12,60 +12,64 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// ReservationLife is how long an id is kept for a caller that has not come back with it. By
-// then its claim was written or its process is gone.
-const ReservationLife = 10 * time.Minute
+// ReservationTTL is the time after which a reservation that nobody confirmed expires. By then,
+// either the claim records the id or the process that reserved it has ended.
+const ReservationTTL = 10 * time.Minute
 
-// Allocator gives out ids of a range. It keeps a T with each reservation, such as what was
-// promised with it. Many may use it at once.
+// Allocator reserves ids from a range. It keeps a value of type T with each reservation, for
+// example the resources that the reservation uses. It is safe for concurrent use.
 type Allocator[T any] struct {
-	min, max int
-	now      func() time.Time
-	first    func(owner string) int
+	min, max    int
+	now         func() time.Time
+	searchStart func(owner string) int
 
-	// seeding is held while Options.Claimed is asked; seeded says that it was.
-	seeding sync.Mutex
-	seeded  bool
+	// loadMu is held while LoadClaimed reads the claimed ids. loaded is true once it has read them.
+	loadMu sync.Mutex
+	loaded bool
 
 	mu   sync.Mutex
 	next int
-	// byID and byOwner are reservations; claimed are ids known to be claims', with the
-	// owner's uid where it is known.
+	// byID holds the reservations, and byOwner the reserved id of each owner's UID.
 	byID    map[int]reservation[T]
 	byOwner map[string]int
+	// claimed maps each id that a claim holds to the owner's UID. The UID is empty if it is
+	// unknown.
 	claimed map[int]string
-	// taken are ids seen to be someone else's, whoever that is.
+	// taken holds the ids that belong to a machine of another owner.
 	taken map[int]bool
 }
 
 type reservation[T any] struct {
-	owner string
-	until time.Time
-	note  T
+	owner     string
+	expiresAt time.Time
+	value     T
 }
 
-// New makes an allocator of the ids from lowest to highest, both included. First says how far
-// into the range an owner's search begins. Nil begins after the id given last: one just freed
-// comes round late, so that what people see under it stays the same a while.
-func New[T any](lowest, highest int, now func() time.Time, first func(owner string) int) *Allocator[T] {
+// New returns an allocator for the ids from lowest to highest, both included. It reads the time
+// from now. searchStart returns the offset in the range at which the search for an owner's id
+// starts. If searchStart is nil, the search starts after the id that was reserved last. A released
+// id is then reused late, so people see the same machine under an id for a while.
+func New[T any](lowest, highest int, now func() time.Time, searchStart func(owner string) int) *Allocator[T] {
 	return &Allocator[T]{
-		min: lowest, max: highest, now: now, first: first,
+		min: lowest, max: highest, now: now, searchStart: searchStart,
 		byID: map[int]reservation[T]{}, byOwner: map[string]int{}, claimed: map[int]string{}, taken: map[int]bool{},
 	}
 }
 
-// Seed asks once which ids claims hold already, as hypervisor.Options.Claimed gives them.
-func (a *Allocator[T]) Seed(ctx context.Context, claimed func(context.Context) ([]int, error)) error {
-	a.seeding.Lock()
-	defer a.seeding.Unlock()
+// LoadClaimed reads the ids that claims already hold. The function that it calls is
+// hypervisor.Options.ListClaimedIDs, which may be nil. After the first success, further calls do
+// nothing.
+func (a *Allocator[T]) LoadClaimed(ctx context.Context, listClaimed func(context.Context) ([]int, error)) error {
+	a.loadMu.Lock()
+	defer a.loadMu.Unlock()
 
-	if a.seeded || claimed == nil {
+	if a.loaded || listClaimed == nil {
 		return nil
 	}
 
-	ids, err := claimed(ctx)
+	ids, err := listClaimed(ctx)
 	if err != nil {
-		return fmt.Errorf("read the ids that claims hold: %w", err)
+		return fmt.Errorf("list the ids that claims hold: %w", err)
 	}
 
 	a.mu.Lock()
@@ -77,18 +81,19 @@ func (a *Allocator[T]) Seed(ctx context.Context, claimed func(context.Context) (
 		}
 	}
 
-	a.seeded = true
+	a.loaded = true
 
 	return nil
 }
 
-// Reserve gives the owner's reserved id, or reserves one that is free and that used, if it is
-// not nil, does not know.
-func (a *Allocator[T]) Reserve(owner string, note T, used func(int) bool) (int, error) {
+// Reserve returns the id that is reserved for the owner, or reserves a free id for it together
+// with the value. If isUsed is not nil, Reserve skips the ids for which isUsed returns true. If no
+// id is free, the error is of kind NoCapacity.
+func (a *Allocator[T]) Reserve(owner string, value T, isUsed func(int) bool) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.expire()
+	a.deleteExpired()
 
 	if id, ok := a.byOwner[owner]; ok {
 		return id, nil
@@ -96,77 +101,78 @@ func (a *Allocator[T]) Reserve(owner string, note T, used func(int) bool) (int, 
 
 	size := a.max - a.min + 1
 
-	first := a.next
-	if a.first != nil {
-		first = a.first(owner)
+	start := a.next
+	if a.searchStart != nil {
+		start = a.searchStart(owner)
 	}
 
 	for i := range size {
-		id := a.min + (first+i)%size
-		if a.busy(id, owner) || used != nil && used(id) {
+		id := a.min + (start+i)%size
+		if a.isInUse(id, owner) || isUsed != nil && isUsed(id) {
 			continue
 		}
 
 		a.next = id + 1 - a.min
-		a.byID[id] = reservation[T]{owner: owner, until: a.now().Add(ReservationLife), note: note}
+		a.byID[id] = reservation[T]{owner: owner, expiresAt: a.now().Add(ReservationTTL), value: value}
 		a.byOwner[owner] = id
 
 		return id, nil
 	}
 
 	return 0, hypervisor.Errorf(hypervisor.NoCapacity, "IDsExhausted",
-		"all ids from %d to %d are taken: widen vmIdRange or remove machines", a.min, a.max)
+		"reserve id: all ids from %d to %d are in use: widen vmIdRange or delete machines", a.min, a.max)
 }
 
-func (a *Allocator[T]) busy(id int, owner string) bool {
+func (a *Allocator[T]) isInUse(id int, owner string) bool {
 	_, reserved := a.byID[id]
 	holder, claimed := a.claimed[id]
 
 	return reserved || claimed && holder != owner || a.taken[id]
 }
 
-// Reserved gives an owner's reservation.
-func (a *Allocator[T]) Reserved(owner string) (id int, note T, ok bool) {
+// ReservationFor returns the id that is reserved for the owner and the value of the reservation.
+// ok is false if the owner has no reservation.
+func (a *Allocator[T]) ReservationFor(owner string) (id int, value T, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.expire()
+	a.deleteExpired()
 
 	id, ok = a.byOwner[owner]
 
-	return id, a.byID[id].note, ok
+	return id, a.byID[id].value, ok
 }
 
-// Reservations gives what was noted with each reservation.
+// Reservations returns the values of all reservations, in no particular order.
 func (a *Allocator[T]) Reservations() []T {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.expire()
+	a.deleteExpired()
 
 	out := make([]T, 0, len(a.byID))
 	for _, r := range a.byID {
-		out = append(out, r.note)
+		out = append(out, r.value)
 	}
 
 	return out
 }
 
-// Confirm turns a reservation into a claim's id. It tells whether the id was reserved for this
-// owner by this process and is confirmed for the first time: then nothing can have been made
-// under it yet.
+// Confirm records that the owner's claim holds the id, and deletes the owner's reservation of the
+// id. It returns true if this process reserved the id for this owner and confirms it for the first
+// time. In that case, no machine with this id can exist yet.
 func (a *Allocator[T]) Confirm(id int, owner string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	fresh := a.drop(id, owner)
+	wasReserved := a.deleteReservation(id, owner)
 	a.claimed[id] = owner
 
-	return fresh
+	return wasReserved
 }
 
-// HeldByOther tells whether this process deals with another claim's machine under an id.
-func (a *Allocator[T]) HeldByOther(id int, owner string) bool {
+// IsHeldByOther reports whether this process has confirmed the id for another owner.
+func (a *Allocator[T]) IsHeldByOther(id int, owner string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -175,8 +181,8 @@ func (a *Allocator[T]) HeldByOther(id int, owner string) bool {
 	return holder != "" && holder != owner
 }
 
-// Live gives the ids of the machines that this process deals with.
-func (a *Allocator[T]) Live() map[int]bool {
+// ConfirmedIDs returns the set of ids that this process has confirmed for an owner.
+func (a *Allocator[T]) ConfirmedIDs() map[int]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -191,33 +197,36 @@ func (a *Allocator[T]) Live() map[int]bool {
 	return out
 }
 
-// Release frees the id of an owner that is gone.
+// Release frees the id of an owner whose machine no longer exists. It does nothing to the claim of
+// another owner.
 func (a *Allocator[T]) Release(id int, owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.free(id, owner)
+	a.releaseLocked(id, owner)
 }
 
-// Reject frees an id that turned out to be someone else's, and does not give it again.
-func (a *Allocator[T]) Reject(id int, owner string) {
+// MarkTaken releases an id that belongs to a machine of another owner. The allocator never
+// reserves the id again.
+func (a *Allocator[T]) MarkTaken(id int, owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.free(id, owner)
+	a.releaseLocked(id, owner)
 	a.taken[id] = true
 }
 
-func (a *Allocator[T]) free(id int, owner string) {
-	a.drop(id, owner)
+func (a *Allocator[T]) releaseLocked(id int, owner string) {
+	a.deleteReservation(id, owner)
 
 	if holder, ok := a.claimed[id]; ok && (holder == owner || holder == "") {
 		delete(a.claimed, id)
 	}
 }
 
-// drop ends an owner's reservation, and tells whether there was one.
-func (a *Allocator[T]) drop(id int, owner string) bool {
+// deleteReservation deletes the reservation of the id if the owner has it, and reports whether
+// it did.
+func (a *Allocator[T]) deleteReservation(id int, owner string) bool {
 	r, ok := a.byID[id]
 	if !ok || r.owner != owner {
 		return false
@@ -229,11 +238,11 @@ func (a *Allocator[T]) drop(id int, owner string) bool {
 	return true
 }
 
-func (a *Allocator[T]) expire() {
+func (a *Allocator[T]) deleteExpired() {
 	now := a.now()
 	for id, r := range a.byID {
-		if now.After(r.until) {
-			a.drop(id, r.owner)
+		if now.After(r.expiresAt) {
+			a.deleteReservation(id, r.owner)
 		}
 	}
 }

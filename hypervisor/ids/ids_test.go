@@ -37,12 +37,12 @@ func TestReserve(t *testing.T) {
 	}
 
 	if !a.Confirm(100, "a") || a.Confirm(100, "a") {
-		t.Error("only the first confirmation is fresh")
+		t.Error("want true only for the first confirmation")
 	}
 
 	a.Release(100, "a")
 
-	// Lowest free after the last given: 100 comes round late.
+	// The search starts after the id that was reserved last, so 100 is reused last.
 	if got := []int{reserve("b"), reserve("c"), reserve("d"), reserve("e")}; !cmp.Equal(got, []int{101, 102, 103, 100}) {
 		t.Errorf("reserved %v", got)
 	}
@@ -52,13 +52,13 @@ func TestReserve(t *testing.T) {
 	}
 
 	if a.Confirm(101, "x") {
-		t.Error("another's reservation was confirmed as fresh")
+		t.Error("want false for the confirmation of another owner's reservation")
 	}
 
-	clk.Step(ids.ReservationLife + time.Second)
+	clk.Step(ids.ReservationTTL + time.Second)
 
 	if id := reserve("g"); id != 102 {
-		t.Errorf("after the reservations ran out: %d", id)
+		t.Errorf("reserved %d after the reservations expired, want 102", id)
 	}
 }
 
@@ -67,26 +67,26 @@ func TestReserveAvoids(t *testing.T) {
 
 	a := ids.New[string](100, 105, time.Now, nil)
 
-	for range 2 { // it is asked once
-		err := a.Seed(t.Context(), func(context.Context) ([]int, error) { return []int{100}, nil })
+	for range 2 { // the second call does nothing
+		err := a.LoadClaimed(t.Context(), func(context.Context) ([]int, error) { return []int{100}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	a.Reject(101, "a")
+	a.MarkTaken(101, "a")
 
 	id, err := a.Reserve("b", "n", func(id int) bool { return id == 102 })
 	if err != nil || id != 103 {
-		t.Errorf("reserved %d (%v): claimed, foreign and listed ids must be left out", id, err)
+		t.Errorf("reserved %d (%v), want 103: claimed, taken and used ids must be skipped", id, err)
 	}
 
 	if got := a.Reservations(); !cmp.Equal(got, []string{"n"}) {
-		t.Errorf("noted with reservations: %v", got)
+		t.Errorf("values of reservations: %v", got)
 	}
 }
 
-// Where the search begins can be the owner's own: a new process finds the same id.
+// With a search start for each owner, a new process finds the same id for an owner.
 func TestReserveBeginsWhereItIsTold(t *testing.T) {
 	t.Parallel()
 
@@ -99,10 +99,10 @@ func TestReserveBeginsWhereItIsTold(t *testing.T) {
 			}
 		}
 
-		a.Reject(102, "ab")
+		a.MarkTaken(102, "ab")
 
 		if id, err := a.Reserve("ab", "", nil); err != nil || id != 100 {
-			t.Errorf("after another's was met: %d (%v)", id, err)
+			t.Errorf("reserved %d (%v) after an id was taken, want 100", id, err)
 		}
 	}
 }

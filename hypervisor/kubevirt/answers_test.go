@@ -17,19 +17,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 )
 
-// Whatever another cluster answers, it is not read without end, and its credential goes nowhere else.
+// The provider limits how much it reads of a response of another cluster, and never sends the credentials to
+// another server.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
 	const pieces = 512 // MiB
 
-	var elsewhere, written atomic.Int64
+	var otherRequests, written atomic.Int64
 
-	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { otherRequests.Add(1) }))
 	t.Cleanup(other.Close)
 
-	for name, answer := range map[string]http.HandlerFunc{
-		"an answer without end": func(w http.ResponseWriter, _ *http.Request) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"an endless response": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, `{"gitVersion":"`)
 
@@ -39,18 +40,18 @@ func TestAnswersAreBounded(t *testing.T) {
 				}
 			}
 		},
-		"a header without end": func(w http.ResponseWriter, _ *http.Request) {
+		"a large header": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Long", strings.Repeat("x", 1<<20))
 			fmt.Fprint(w, `{"gitVersion":"v1.30.0"}`)
 		},
-		"a way elsewhere": func(w http.ResponseWriter, r *http.Request) {
+		"a redirect to another server": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			server := httptest.NewTLSServer(answer)
+			server := httptest.NewTLSServer(handler)
 			t.Cleanup(server.Close)
 
 			text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
@@ -65,15 +66,15 @@ func TestAnswersAreBounded(t *testing.T) {
 			defer p.Close()
 
 			_, err = p.Check(t.Context())
-			if err == nil || name == "a header without end" && !strings.Contains(err.Error(), "header") {
-				t.Errorf("it is taken: %v", err)
+			if err == nil || name == "a large header" && !strings.Contains(err.Error(), "header") {
+				t.Errorf("check = %v, want an error", err)
 			}
 		})
 	}
 
 	t.Cleanup(func() {
-		if n := elsewhere.Load(); n > 0 || written.Load() > pieces {
-			t.Errorf("%d calls went elsewhere, %d MiB were read", n, written.Load())
+		if n := otherRequests.Load(); n > 0 || written.Load() > pieces {
+			t.Errorf("%d requests went to another server, the provider read %d MiB", n, written.Load())
 		}
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Texts of refusals that have no status reason of their own: the API server's quota
-// admission (plugin/pkg/admission/resourcequota/controller.go) and its webhook plugins
+// Parts of error texts that have no status reason of their own. They come from the API server's quota
+// admission (plugin/pkg/admission/resourcequota/controller.go) and from its webhook plugins
 // (apiserver/pkg/admission/plugin/webhook/errors/statuserror.go).
 const (
 	textQuota         = "exceeded quota"
@@ -29,30 +29,30 @@ const (
 	textNoSuchPath    = "the server could not find the requested resource"
 )
 
-// explain gives an error of the API server its kind. what says what was tried, write
-// whether it would have changed something.
-func explain(what string, write bool, err error) error {
+// wrapAPIError gives an error of the API server its kind. action describes the call, and isWrite is true
+// if the call changes something. It returns nil for a nil error.
+func wrapAPIError(action string, isWrite bool, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	kind, reason := classify(err, write)
+	kind, reason := classifyAPIError(err, isWrite)
 	if kind == "" {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", action, err)
 	}
 
-	out := &hypervisor.Error{Kind: kind, Reason: reason, Message: what, Err: err}
+	out := &hypervisor.Error{Kind: kind, Reason: reason, Message: action, Err: err}
 
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok && seconds > 0 {
-		out.After = time.Duration(seconds) * time.Second
+		out.RetryAfter = time.Duration(seconds) * time.Second
 	}
 
 	return out
 }
 
-// classify gives the kind and the reason of an error, or "" for one that is best tried
-// again.
-func classify(err error, write bool) (hypervisor.Kind, string) {
+// classifyAPIError returns the kind and the reason of an error. The kind is "" for an error that the
+// caller retries.
+func classifyAPIError(err error, isWrite bool) (hypervisor.Kind, string) {
 	text := err.Error()
 
 	switch {
@@ -80,12 +80,13 @@ func classify(err error, write bool) (hypervisor.Kind, string) {
 	case apierrors.IsServiceUnavailable(err):
 		return hypervisor.Unavailable, "Unavailable"
 	default:
-		return network(err, write)
+		return classifyNetworkError(err, isWrite)
 	}
 }
 
-// network classifies what kept a call from an answer.
-func network(err error, write bool) (hypervisor.Kind, string) {
+// classifyNetworkError returns the kind and the reason of an error for a call without a response. The
+// outcome of a write is unknown if the request may have reached the API server.
+func classifyNetworkError(err error, isWrite bool) (hypervisor.Kind, string) {
 	var (
 		authority x509.UnknownAuthorityError
 		hostname  x509.HostnameError
@@ -99,8 +100,8 @@ func network(err error, write bool) (hypervisor.Kind, string) {
 		return hypervisor.Rejected, "CertificateUntrusted"
 	case errors.As(err, &op) && op.Op == "dial":
 		return hypervisor.Unavailable, "Unreachable"
-	case apierrors.IsInternalError(err), apierrors.IsTimeout(err), errors.Is(err, context.DeadlineExceeded), isNet(err):
-		if write {
+	case apierrors.IsInternalError(err), apierrors.IsTimeout(err), errors.Is(err, context.DeadlineExceeded), isNetworkError(err):
+		if isWrite {
 			return hypervisor.UnknownOutcome, "NoAnswer"
 		}
 
@@ -110,7 +111,7 @@ func network(err error, write bool) (hypervisor.Kind, string) {
 	}
 }
 
-func isNet(err error) bool {
+func isNetworkError(err error) bool {
 	_, ok := errors.AsType[net.Error](err)
 
 	return ok

@@ -17,37 +17,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// launcher is the value of the label kubevirt.io of the pods that instances run in.
-const launcher = "virt-launcher"
+// launcherLabel is the value of the label kubevirt.io of the pods that instances run in.
+const launcherLabel = "virt-launcher"
 
-// Capacity gives what the usable nodes have; see hypervisor.Provider. What is free is what
-// Kubernetes' scheduler would find: allocatable, less the requests of pods and the
-// memory of machines. Where the credentials do not suffice to see nodes it is empty, and
-// where they do not suffice to see all pods, too much is called free. Disks are not
-// counted: storage classes do not say what they have.
+// Capacity returns the resources of the usable nodes; see hypervisor.Provider. As for Kubernetes'
+// scheduler, the free resources are the allocatable resources without the requests of pods and the
+// memory of machines. If the credentials do not permit listing nodes, the capacity is empty except for
+// the number of machines. If they do not permit listing all pods, the free resources are too high.
+// Capacity does not include disks, because a storage class does not report its capacity.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
-	machines, err := p.count(ctx)
+	machines, err := p.countMachines(ctx)
 	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
-	nodes, seen, err := p.nodes(ctx)
-	if err != nil || !seen {
+	nodes, visible, err := p.listNodes(ctx)
+	if err != nil || !visible {
 		return hypervisor.Capacity{Machines: machines}, err
 	}
 
 	out := hypervisor.Capacity{Nodes: nodes, Machines: machines}
 
-	used, err := p.used(ctx)
+	usageByNode, err := p.listUsage(ctx)
 	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
 	for i := range out.Nodes {
 		node := &out.Nodes[i]
-		taken := used[node.Name]
-		node.Free.CPU = max(node.Total.CPU-milliToCores(taken.milli), 0)
-		node.Free.Memory = max(node.Total.Memory-taken.memory, 0)
+		nodeUsage := usageByNode[node.Name]
+		node.Free.CPU = max(node.Total.CPU-milliToCores(nodeUsage.milli), 0)
+		node.Free.Memory = max(node.Total.Memory-nodeUsage.memory, 0)
 
 		out.Total.CPU += node.Total.CPU
 		out.Total.Memory += node.Total.Memory
@@ -61,20 +61,20 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	return out, nil
 }
 
-// count gives how many machines are this operator's.
-func (p *Provider) count(ctx context.Context) (int, error) {
-	ctx, cancel := p.in(ctx)
+// countMachines returns the number of this operator's machines.
+func (p *Provider) countMachines(ctx context.Context) (int, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var all virtv1.VirtualMachineList
-	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.id.selector()); err != nil {
-		return 0, explain("count machines", false, err)
+	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
+		return 0, wrapAPIError("count machines", false, err)
 	}
 
 	owned := 0
 
 	for i := range all.Items {
-		if _, ours := p.id.owns(&all.Items[i]); ours {
+		if _, isOurs := p.identity.ownedRecord(&all.Items[i]); isOurs {
 			owned++
 		}
 	}
@@ -82,9 +82,10 @@ func (p *Provider) count(ctx context.Context) (int, error) {
 	return owned, nil
 }
 
-// nodes gives the usable nodes with what they have in all, and whether they may be seen.
-func (p *Provider) nodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
-	ctx, cancel := p.in(ctx)
+// listNodes returns the usable nodes with their total resources. The second result is false if the
+// credentials do not permit listing nodes.
+func (p *Provider) listNodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var all corev1.NodeList
@@ -95,18 +96,18 @@ func (p *Provider) nodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
 	}
 
 	if err != nil {
-		return nil, false, explain("list nodes", false, err)
+		return nil, false, wrapAPIError("list nodes", false, err)
 	}
 
 	var out []hypervisor.Node
 
 	for i := range all.Items {
-		if node := &all.Items[i]; p.usable(node) {
+		if node := &all.Items[i]; p.isUsable(node) {
 			total := hypervisor.Resources{
 				CPU: node.Status.Allocatable.Cpu().Value(), Memory: node.Status.Allocatable.Memory().Value(),
 			}
 
-			out = append(out, hypervisor.Node{Name: node.Name, Online: online(node), Total: total, Free: total})
+			out = append(out, hypervisor.Node{Name: node.Name, Online: isOnline(node), Total: total, Free: total})
 		}
 	}
 
@@ -115,7 +116,7 @@ func (p *Provider) nodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
 	return out, true, nil
 }
 
-func (p *Provider) usable(node *corev1.Node) bool {
+func (p *Provider) isUsable(node *corev1.Node) bool {
 	if len(p.config.Nodes) > 0 && !slices.Contains(p.config.Nodes, node.Labels[corev1.LabelHostname]) {
 		return false
 	}
@@ -123,29 +124,29 @@ func (p *Provider) usable(node *corev1.Node) bool {
 	return labels.SelectorFromSet(p.config.NodeSelector).Matches(labels.Set(node.Labels))
 }
 
-func online(node *corev1.Node) bool {
+func isOnline(node *corev1.Node) bool {
 	return !node.Spec.Unschedulable && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// amount is what is taken of a node, CPU in thousandths of a core.
-type amount struct{ milli, memory int64 }
+// resourceUsage is the used resources of a node: CPU in thousandths of a core, and memory in bytes.
+type resourceUsage struct{ milli, memory int64 }
 
 const milliPerCore = 1000
 
 func milliToCores(milli int64) int64 { return (milli + milliPerCore - 1) / milliPerCore }
 
-// used gives what is taken of each node: by instances, and by pods that are not the
-// instances' own, as far as both may be seen.
-func (p *Provider) used(ctx context.Context) (map[string]amount, error) {
-	ctx, cancel := p.in(ctx)
+// listUsage returns the used resources of each node by name. It counts instances, and pods other than
+// the ones that instances run in, as far as the credentials permit listing them.
+func (p *Provider) listUsage(ctx context.Context) (map[string]resourceUsage, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	used := map[string]amount{}
+	usageByNode := map[string]resourceUsage{}
 
 	var instances virtv1.VirtualMachineInstanceList
-	if err := p.listAll(ctx, &instances); err != nil {
+	if err := p.listVisible(ctx, &instances); err != nil {
 		return nil, err
 	}
 
@@ -155,53 +156,53 @@ func (p *Provider) used(ctx context.Context) (map[string]amount, error) {
 			continue
 		}
 
-		taken := used[v.Status.NodeName]
-		taken.milli += milliOf(&v.Spec)
-		taken.memory += memoryOf(&v.Spec)
-		used[v.Status.NodeName] = taken
+		nodeUsage := usageByNode[v.Status.NodeName]
+		nodeUsage.milli += requestedMilliCPU(&v.Spec)
+		nodeUsage.memory += requestedMemory(&v.Spec)
+		usageByNode[v.Status.NodeName] = nodeUsage
 	}
 
 	var pods corev1.PodList
-	if err := p.listAll(ctx, &pods); err != nil {
+	if err := p.listVisible(ctx, &pods); err != nil {
 		return nil, err
 	}
 
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Spec.NodeName == "" || pod.Labels[virtv1.AppLabel] == launcher ||
+		if pod.Spec.NodeName == "" || pod.Labels[virtv1.AppLabel] == launcherLabel ||
 			pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			continue
 		}
 
-		taken := used[pod.Spec.NodeName]
+		nodeUsage := usageByNode[pod.Spec.NodeName]
 
 		for _, c := range pod.Spec.Containers {
-			taken.milli += c.Resources.Requests.Cpu().MilliValue()
-			taken.memory += c.Resources.Requests.Memory().Value()
+			nodeUsage.milli += c.Resources.Requests.Cpu().MilliValue()
+			nodeUsage.memory += c.Resources.Requests.Memory().Value()
 		}
 
-		used[pod.Spec.NodeName] = taken
+		usageByNode[pod.Spec.NodeName] = nodeUsage
 	}
 
-	return used, nil
+	return usageByNode, nil
 }
 
-// listAll lists a kind in all namespaces, or in the machines' own where no more is
-// allowed, or not at all.
-func (p *Provider) listAll(ctx context.Context, list client.ObjectList) error {
+// listVisible lists a kind in all namespaces. If the credentials do not permit this, it lists the kind
+// in the machines' namespace. If they do not permit this either, it leaves the list empty.
+func (p *Provider) listVisible(ctx context.Context, list client.ObjectList) error {
 	err := p.api.List(ctx, list)
 	if apierrors.IsForbidden(err) {
 		err = p.api.List(ctx, list, client.InNamespace(p.config.Namespace))
 	}
 
 	if err != nil && !apierrors.IsForbidden(err) {
-		return explain("list what runs on the nodes", false, err)
+		return wrapAPIError("list instances and pods", false, err)
 	}
 
 	return nil
 }
 
-func memoryOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
+func requestedMemory(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	if m := spec.Domain.Memory; m != nil && m.Guest != nil {
 		return m.Guest.Value()
 	}
@@ -209,7 +210,7 @@ func memoryOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	return spec.Domain.Resources.Requests.Memory().Value()
 }
 
-func milliOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
+func requestedMilliCPU(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	if request, ok := spec.Domain.Resources.Requests[corev1.ResourceCPU]; ok {
 		return request.MilliValue()
 	}
@@ -221,12 +222,12 @@ func milliOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	return milliPerCore
 }
 
-// fits makes sure that some node is large enough for the shape, however much of it is
-// taken now: the scheduler waits for room, and an autoscaler may bring it. Where nodes
-// can't be seen everything fits.
-func (p *Provider) fits(ctx context.Context, shape hypervisor.Shape, kind hypervisor.Kind) error {
-	nodes, seen, err := p.nodes(ctx)
-	if err != nil || !seen {
+// checkNodeSize returns an error of the given kind if no node is large enough for the shape. It compares
+// with the total resources of a node, not with the free ones. The scheduler waits for free resources,
+// and an autoscaler can add nodes. If the credentials do not permit listing nodes, the check succeeds.
+func (p *Provider) checkNodeSize(ctx context.Context, shape hypervisor.Shape, kind hypervisor.Kind) error {
+	nodes, visible, err := p.listNodes(ctx)
+	if err != nil || !visible {
 		return err
 	}
 
@@ -237,5 +238,5 @@ func (p *Provider) fits(ctx context.Context, shape hypervisor.Shape, kind hyperv
 	}
 
 	return hypervisor.Errorf(kind, "NoNodeLargeEnough",
-		"none of the %d usable nodes has %d cores and %d MiB in all", len(nodes), shape.CPU, shape.Memory>>20)
+		"none of the %d usable nodes has a total of %d cores and %d MiB of memory", len(nodes), shape.CPU, shape.Memory>>20)
 }

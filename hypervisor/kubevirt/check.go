@@ -18,14 +18,14 @@ import (
 
 const product = "KubeVirt"
 
-// permission is what the provider does to one resource.
+// permission is the verbs that the provider uses for one resource type.
 type permission struct {
 	group, resource string
 	verbs           []string
 }
 
-// permissions are what making machines takes, in the machines' namespace.
-func permissions() []permission {
+// requiredPermissions returns the permissions that the provider needs in the machines' namespace.
+func requiredPermissions() []permission {
 	return []permission{
 		{"kubevirt.io", "virtualmachines", []string{"get", "list", "watch", "create", "patch", "delete"}},
 		{"kubevirt.io", "virtualmachineinstances", []string{"get", "list", "watch", "delete"}},
@@ -33,82 +33,84 @@ func permissions() []permission {
 	}
 }
 
-// Check connects and looks; see hypervisor.Provider. The permissions are asked for by
-// SelfSubjectAccessReviews (authorization.k8s.io/v1), and each that is missing is named.
+// Check checks the connection and the permissions; see hypervisor.Provider. It checks each permission by
+// a SelfSubjectAccessReview (authorization.k8s.io/v1). The error names all missing permissions.
 func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	info := hypervisor.Info{Product: product}
 
-	if err := p.allowed(ctx); err != nil {
+	if err := p.checkPermissions(ctx); err != nil {
 		return info, err
 	}
 
-	if err := p.ready(ctx); err != nil {
+	if err := p.checkReady(ctx); err != nil {
 		return info, err
 	}
 
 	var err error
-	if info.Version, err = p.version(ctx, &info); err != nil {
+	if info.Version, err = p.readVersion(ctx, &info); err != nil {
 		return info, err
 	}
 
-	nodes, seen, err := p.nodes(ctx)
+	nodes, visible, err := p.listNodes(ctx)
 	if err != nil {
 		return info, err
 	}
 
-	info.Nodes, info.NodesHidden = nodes, !seen
+	info.Nodes, info.NodesHidden = nodes, !visible
 
-	if !seen {
+	if !visible {
 		info.Warnings = append(info.Warnings,
-			"nodes can't be seen, so capacity is unknown: allow `list` on nodes to have it reported")
+			"the capacity is unknown because the credentials do not permit listing nodes: allow `list` on nodes")
 	}
 
-	if _, err := p.view.start(); err != nil {
+	if _, err := p.cache.start(); err != nil {
 		return info, err
 	}
 
 	return info, nil
 }
 
-// ready makes sure that the namespace and KubeVirt's kinds are there.
-func (p *Provider) ready(ctx context.Context) error {
-	ctx, cancel := p.in(ctx)
+// checkReady returns an error if the machines' namespace does not exist or is being deleted, or if
+// KubeVirt's kinds do not exist.
+func (p *Provider) checkReady(ctx context.Context) error {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var namespace corev1.Namespace
 
-	err := p.api.Get(ctx, p.key(p.config.Namespace), &namespace)
+	err := p.api.Get(ctx, p.objectKey(p.config.Namespace), &namespace)
 	if apierrors.IsNotFound(err) {
 		return hypervisor.Errorf(hypervisor.Rejected, "NamespaceNotFound",
-			"there is no namespace %q for machines: create it, or correct spec.kubevirt.namespace", p.config.Namespace)
+			"namespace %q for machines does not exist: create it, or correct spec.kubevirt.namespace", p.config.Namespace)
 	}
 
 	if err != nil && !apierrors.IsForbidden(err) {
-		return explain("read namespace "+p.config.Namespace, false, err)
+		return wrapAPIError("read namespace "+p.config.Namespace, false, err)
 	}
 
 	if namespace.DeletionTimestamp != nil {
-		return hypervisor.Errorf(hypervisor.Rejected, "NamespaceTerminating", "namespace %q is being deleted", p.config.Namespace)
+		return hypervisor.Errorf(hypervisor.Rejected, "NamespaceTerminating",
+			"namespace %q for machines is being deleted", p.config.Namespace)
 	}
 
-	_, err = p.find(ctx, hypervisor.Owner{UID: "nobody"})
+	_, err = p.findMachine(ctx, hypervisor.Owner{UID: "nobody"})
 	if hypervisor.Is(err, hypervisor.NotFound) {
 		return hypervisor.Errorf(hypervisor.Rejected, "KubeVirtMissing",
-			"the API server does not know VirtualMachines of kubevirt.io/v1: install KubeVirt")
+			"the API server does not have the kind VirtualMachine of kubevirt.io/v1: install KubeVirt")
 	}
 
 	return err
 }
 
-// allowed names the permissions that are missing.
-func (p *Provider) allowed(ctx context.Context) error {
+// checkPermissions returns an error that names all missing permissions.
+func (p *Provider) checkPermissions(ctx context.Context) error {
 	var missing []string
 
-	for _, need := range permissions() {
+	for _, required := range requiredPermissions() {
 		var verbs []string
 
-		for _, verb := range need.verbs {
-			ok, err := p.may(ctx, need, verb)
+		for _, verb := range required.verbs {
+			ok, err := p.isAllowed(ctx, required, verb)
 			if err != nil {
 				return err
 			}
@@ -119,7 +121,7 @@ func (p *Provider) allowed(ctx context.Context) error {
 		}
 
 		if len(verbs) > 0 {
-			missing = append(missing, fmt.Sprintf("%s on %s", strings.Join(verbs, ", "), resourceName(need)))
+			missing = append(missing, fmt.Sprintf("%s on %s", strings.Join(verbs, ", "), resourceName(required)))
 		}
 	}
 
@@ -128,7 +130,7 @@ func (p *Provider) allowed(ctx context.Context) error {
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "PermissionsMissing",
-		"in namespace %q the credentials lack %s: give them a Role with these",
+		"the credentials lack permissions in namespace %q: %s: add the permissions to their Role",
 		p.config.Namespace, strings.Join(missing, "; "))
 }
 
@@ -140,27 +142,28 @@ func resourceName(p permission) string {
 	return p.resource + "." + p.group
 }
 
-func (p *Provider) may(ctx context.Context, need permission, verb string) (bool, error) {
-	ctx, cancel := p.in(ctx)
+// isAllowed reports whether the credentials have the permission for the verb.
+func (p *Provider) isAllowed(ctx context.Context, required permission, verb string) (bool, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: p.config.Namespace, Group: need.group, Resource: need.resource, Verb: verb,
+			Namespace: p.config.Namespace, Group: required.group, Resource: required.resource, Verb: verb,
 		},
 	}}
 
 	if err := p.api.Create(ctx, review); err != nil {
-		return false, explain("review permissions", false, err)
+		return false, wrapAPIError("review permissions", false, err)
 	}
 
 	return review.Status.Allowed, nil
 }
 
-// version is that of the KubeVirt that runs, if its object may be seen. What is wrong
-// with it is a warning.
-func (p *Provider) version(ctx context.Context, info *hypervisor.Info) (string, error) {
-	ctx, cancel := p.in(ctx)
+// readVersion returns the version of the installed KubeVirt. It returns "" if the credentials do not
+// permit listing KubeVirt objects. It appends problems with the KubeVirt object to info.Warnings.
+func (p *Provider) readVersion(ctx context.Context, info *hypervisor.Info) (string, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var all virtv1.KubeVirtList
@@ -169,16 +172,18 @@ func (p *Provider) version(ctx context.Context, info *hypervisor.Info) (string, 
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		return "", nil
 	case err != nil:
-		return "", explain("read KubeVirt's version", false, err)
+		return "", wrapAPIError("read the version of KubeVirt", false, err)
 	case len(all.Items) == 0:
-		info.Warnings = append(info.Warnings, "there is no KubeVirt object: KubeVirt's kinds are there, KubeVirt may not be")
+		info.Warnings = append(info.Warnings,
+			"no KubeVirt object exists: KubeVirt's kinds are installed, but KubeVirt may not be")
 
 		return "", nil
 	}
 
 	kv := &all.Items[0]
 	if kv.Status.Phase != virtv1.KubeVirtPhaseDeployed {
-		info.Warnings = append(info.Warnings, fmt.Sprintf("KubeVirt is %q, not %q", kv.Status.Phase, virtv1.KubeVirtPhaseDeployed))
+		info.Warnings = append(info.Warnings,
+			fmt.Sprintf("KubeVirt is in the phase %q, want %q", kv.Status.Phase, virtv1.KubeVirtPhaseDeployed))
 	}
 
 	return kv.Status.ObservedKubeVirtVersion, nil

@@ -38,13 +38,14 @@ import (
 
 var env *kube.Env
 
-// atOnce is how many tests run at once: they wait for an API server, and compute little.
-const atOnce = "6"
+// maxParallel is the number of tests that run in parallel. The tests mostly wait for the API server and need
+// little CPU time.
+const maxParallel = "6"
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 
-	if err := flag.Set("test.parallel", atOnce); err != nil {
+	if err := flag.Set("test.parallel", maxParallel); err != nil {
 		panic(err)
 	}
 
@@ -58,7 +59,7 @@ func TestMain(m *testing.M) {
 	}, kube.WithScheme(virtv1.AddToScheme))
 }
 
-func fresh(t *testing.T) conformance.Harness {
+func newHarness(t *testing.T) conformance.Harness {
 	t.Helper()
 
 	return newSite(t, simkubevirt.Delays{}).harness()
@@ -66,17 +67,17 @@ func fresh(t *testing.T) conformance.Harness {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, fresh)
+	conformance.Run(t, newHarness)
 }
 
-// A call that a dying process has not sent changes nothing: before it is after the one that
-// it sent last.
+// A process that ends before it sends a call changes nothing. This is the same boundary as the one after the
+// previous call, so the test leaves out the boundaries before calls.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	conformance.Crashes(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
-		h := fresh(t)
+		h := newHarness(t)
 		onCall := h.OnCall
 		h.OnCall = func(f func(conformance.Boundary)) func() {
 			return onCall(func(b conformance.Boundary) {
@@ -90,17 +91,17 @@ func TestCrashes(t *testing.T) {
 	})
 }
 
-// A process dies at every call, not only at those that change something.
+// The process ends at each call, also at calls that only read.
 func TestSoakCrashes(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	conformance.CrashesAtEveryCall(t, fresh)
+	conformance.CrashesAtEveryCall(t, newHarness)
 }
 
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-	conformance.Property(t, fresh)
+	conformance.Property(t, newHarness)
 }
 
 const (
@@ -109,17 +110,17 @@ const (
 	idMin = 100000
 )
 
-// site is one namespace with KubeVirt.
+// site is a test fixture: a namespace with a simulated KubeVirt.
 type site struct {
 	t         testing.TB
 	sim       *simkubevirt.Cluster
 	namespace string
 	nodes     []string
 
-	calls conformance.Calls
+	calls conformance.CallHooks
 
 	mu sync.Mutex
-	// occupied are the names of machines of others.
+	// occupied holds the names of machines of other owners.
 	occupied map[string]bool
 }
 
@@ -134,7 +135,7 @@ func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 
 	s := &site{t: t, namespace: env.Namespace(t), occupied: map[string]bool{}}
 	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
-	options.Namespaces, options.Judge = []string{s.namespace}, upstream.VirtAPI(t)
+	options.Namespaces, options.Webhook = []string{s.namespace}, upstream.StartVirtAPI(t)
 	s.sim = kubevirttest.New(t, env.Config, options)
 
 	return s
@@ -150,14 +151,14 @@ func (s *site) template() hypervisor.TemplateRef {
 	return hypervisor.TemplateRef{Kind: hypervisor.TemplateImage, Name: image}
 }
 
-func shape() hypervisor.Shape {
+func newShape() hypervisor.Shape {
 	return hypervisor.Shape{CPU: 2, Memory: 2 * gib, CloudInitSource: hypervisor.SourceNoCloud}
 }
 
 func (s *site) connect(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
 	tb.Helper()
 
-	o.Transport = s.hook
+	o.WrapTransport = s.wrapTransport
 
 	p, err := kubevirt.New(s.config(), o, env.Config)
 	if err != nil {
@@ -167,17 +168,17 @@ func (s *site) connect(tb testing.TB, o hypervisor.Options) hypervisor.Connectio
 	return p
 }
 
-// hook tells the cases of each call before and after it.
-func (s *site) hook(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// wrapTransport runs the hooks of the cases before and after each call.
+func (s *site) wrapTransport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Query().Get("watch") != "" {
 			return next.RoundTrip(r)
 		}
 
 		boundary := conformance.Boundary{
-			Before: true, Write: r.Method != http.MethodGet, What: r.Method + " " + r.URL.Path,
+			Before: true, Write: r.Method != http.MethodGet, Call: r.Method + " " + r.URL.Path,
 		}
-		s.calls.Tell(boundary)
+		s.calls.Run(boundary)
 
 		if err := r.Context().Err(); err != nil {
 			return nil, err
@@ -185,12 +186,12 @@ func (s *site) hook(next http.RoundTripper) http.RoundTripper {
 
 		resp, err := next.RoundTrip(r)
 		boundary.Before = false
-		s.calls.Tell(boundary)
+		s.calls.Run(boundary)
 
-		if gone := r.Context().Err(); gone != nil && err == nil {
+		if ctxErr := r.Context().Err(); ctxErr != nil && err == nil {
 			_ = resp.Body.Close()
 
-			return nil, gone
+			return nil, ctxErr
 		}
 
 		return resp, err
@@ -199,15 +200,15 @@ func (s *site) hook(next http.RoundTripper) http.RoundTripper {
 
 func (s *site) harness() conformance.Harness {
 	return conformance.Harness{
-		Connect: s.connect, Template: s.template(), Shape: shape(), IDMin: idMin,
+		Connect: s.connect, Template: s.template(), Shape: newShape(), IDMin: idMin,
 		PlacesAtStart: true, NamesHoldOwner: true,
-		Inspect: s.inspect, OnCall: s.calls.On, PowerOff: s.powerOff, Occupy: s.occupy, Vanish: s.vanish,
+		Inspect: s.inspect, OnCall: s.calls.Add, PowerOff: s.powerOff, OccupyID: s.occupyID, DeleteExternally: s.deleteExternally,
 	}
 }
 
-// all lists the namespace's objects. It outlives the test's context, because inspection
-// does.
-func all[T client.ObjectList](s *site, into T) T {
+// listAll lists the objects of the namespace. It does not use the test's context, because the test inspects
+// the namespace after that context has ended.
+func listAll[T client.ObjectList](s *site, into T) T {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
@@ -225,11 +226,11 @@ func (s *site) inspect() conformance.State {
 	)
 
 	instances := map[string]bool{}
-	for _, v := range all(s, &virtv1.VirtualMachineInstanceList{}).Items {
+	for _, v := range listAll(s, &virtv1.VirtualMachineInstanceList{}).Items {
 		instances[v.Name] = v.IsRunning()
 	}
 
-	for _, vm := range all(s, &virtv1.VirtualMachineList{}).Items {
+	for _, vm := range listAll(s, &virtv1.VirtualMachineList{}).Items {
 		if s.isOccupied(vm.Name) {
 			foreign = append(foreign, vm.Spec)
 
@@ -237,13 +238,13 @@ func (s *site) inspect() conformance.State {
 		}
 
 		record, _ := kubevirt.ParseRecord(&vm)
-		state.Machines = append(state.Machines, conformance.Seen{
+		state.Machines = append(state.Machines, conformance.ObservedMachine{
 			ID: record.ID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
-			Running: instances[vm.Name], Starts: s.sim.Starts(vm.UID),
+			Running: instances[vm.Name], Starts: s.sim.StartCount(vm.UID),
 		})
 	}
 
-	for _, secret := range all(s, &corev1.SecretList{}).Items {
+	for _, secret := range listAll(s, &corev1.SecretList{}).Items {
 		state.Seeds = append(state.Seeds, secret.Name)
 	}
 
@@ -264,9 +265,9 @@ func (s *site) isOccupied(name string) bool {
 	return s.occupied[name]
 }
 
-// named finds the machine of an id.
-func (s *site) named(id int) (types.NamespacedName, *virtv1.VirtualMachine) {
-	vms := all(s, &virtv1.VirtualMachineList{}).Items
+// findVM returns the key and the VirtualMachine with the id. The VirtualMachine is nil if none exists.
+func (s *site) findVM(id int) (types.NamespacedName, *virtv1.VirtualMachine) {
+	vms := listAll(s, &virtv1.VirtualMachineList{}).Items
 	for i := range vms {
 		if record, err := kubevirt.ParseRecord(&vms[i]); err == nil && record.ID == id {
 			return client.ObjectKeyFromObject(&vms[i]), &vms[i]
@@ -277,15 +278,15 @@ func (s *site) named(id int) (types.NamespacedName, *virtv1.VirtualMachine) {
 }
 
 func (s *site) powerOff(id int) {
-	if key, vm := s.named(id); vm != nil {
+	if key, vm := s.findVM(id); vm != nil {
 		if err := s.sim.PowerOff(context.Background(), key); err != nil {
 			s.t.Error(err)
 		}
 	}
 }
 
-// occupy makes a machine of somebody else's where claim-1's would be.
-func (s *site) occupy(tb testing.TB, id int) {
+// occupyID creates a machine of another owner with the name that the machine of claim-1 would have.
+func (s *site) occupyID(tb testing.TB, id int) {
 	tb.Helper()
 
 	name := "claim-1-" + strconv.Itoa(id)
@@ -294,12 +295,12 @@ func (s *site) occupy(tb testing.TB, id int) {
 	s.occupied[name] = true
 	s.mu.Unlock()
 
-	if err := env.Client.Create(tb.Context(), foreign(s.namespace, name)); err != nil {
+	if err := env.Client.Create(tb.Context(), newForeignVM(s.namespace, name)); err != nil {
 		tb.Fatal(err)
 	}
 }
 
-func foreign(namespace, name string) *virtv1.VirtualMachine {
+func newForeignVM(namespace, name string) *virtv1.VirtualMachine {
 	halted := virtv1.RunStrategyHalted
 	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	vm.Spec.RunStrategy = &halted
@@ -309,26 +310,26 @@ func foreign(namespace, name string) *virtv1.VirtualMachine {
 	return vm
 }
 
-// vanish takes a machine away as a person would who removes its finalizer, and its
-// instance with it, as Kubernetes' garbage collection would.
-func (s *site) vanish(tb testing.TB, id int) {
+// deleteExternally deletes a machine as a person does who also removes its finalizer. It deletes the instance,
+// too, as Kubernetes' garbage collection does.
+func (s *site) deleteExternally(tb testing.TB, id int) {
 	tb.Helper()
 
-	key, vm := s.named(id)
+	key, vm := s.findVM(id)
 	if vm == nil {
 		return
 	}
 
-	bare := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	if err := client.IgnoreNotFound(env.Client.Delete(tb.Context(), vm)); err != nil {
 		tb.Fatal(err)
 	}
 
-	if err := client.IgnoreNotFound(env.Client.Patch(tb.Context(), vm, bare)); err != nil {
+	if err := client.IgnoreNotFound(env.Client.Patch(tb.Context(), vm, patch)); err != nil {
 		tb.Fatal(err)
 	}
 
-	if err := s.sim.LoseInstance(tb.Context(), key); err != nil {
+	if err := s.sim.ForceDeleteInstance(tb.Context(), key); err != nil {
 		tb.Fatal(err)
 	}
 }

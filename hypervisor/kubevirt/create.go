@@ -17,14 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Ensure makes the machine; see hypervisor.Provider.
+// Ensure creates the machine; see hypervisor.Provider.
 func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
 	spec.Standby = true
 
 	return p.advance(ctx, spec, nil)
 }
 
-// Start makes and starts the machine; see hypervisor.Provider.
+// Start creates and starts the machine; see hypervisor.Provider.
 func (p *Provider) Start(
 	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
@@ -33,103 +33,103 @@ func (p *Provider) Start(
 	return p.advance(ctx, spec, seed)
 }
 
-// advance takes the machine as far as it gets without waiting: until it is prepared if it is
-// on standby, else until it runs.
+// advance does as much for the machine as it can without waiting. A standby machine is done when it
+// is prepared, and another machine when it runs.
 func (p *Provider) advance(
 	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	if spec.ID == 0 {
-		return hypervisor.Machine{}, errors.New("make machine: it needs a reserved id")
+		return hypervisor.Machine{}, errors.New("create machine: the spec has no reserved id")
 	}
 
-	if _, err := p.view.start(); err != nil {
+	if _, err := p.cache.start(); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
-	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
-	// One call at a time makes a machine, so that one credential is made for it.
-	defer p.busy.lock(spec.Owner.UID)()
+	// Only one call at a time works on a machine, so that only one credential is created for it.
+	defer p.machineLocks.lock(spec.Owner.UID)()
 
 	p.ids.Confirm(spec.ID, spec.Owner.UID)
 
-	if m, waits := p.waits(ctx, spec); waits {
+	if m, waits := p.findWaiting(ctx, spec); waits {
 		return m, nil
 	}
 
-	vm, instance, err := p.read(ctx, nameOf(spec.Owner, spec.ID))
+	vm, instance, err := p.readMachine(ctx, machineName(spec.Owner, spec.ID))
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
 
 	if vm == nil {
-		if vm, err = p.make(ctx, spec); err != nil {
+		if vm, err = p.createVM(ctx, spec); err != nil {
 			return hypervisor.Machine{}, err
 		}
 	}
 
-	record, ours := p.id.isOf(vm, spec.Owner)
-	if !ours {
-		p.ids.Reject(spec.ID, spec.Owner.UID)
+	record, isOurs := p.identity.recordOf(vm, spec.Owner)
+	if !isOurs {
+		p.ids.MarkTaken(spec.ID, spec.Owner.UID)
 
 		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "IDTaken",
-			"VirtualMachine %s is there already and is not this claim's", p.key(vm.Name))
+			"create machine: VirtualMachine %s exists already and has another owner", p.objectKey(vm.Name))
 	}
 
-	return p.further(ctx, spec, vm, instance, record, seed)
+	return p.advanceExisting(ctx, spec, vm, instance, record, seed)
 }
 
-// waits tells whether the watches show a machine that needs nothing but time. What they
-// show may be late, and then only the next look is.
-func (p *Provider) waits(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, bool) {
-	vm, instance, err := p.seen(ctx, nameOf(spec.Owner, spec.ID))
+// findWaiting returns the machine from the cache, and whether the operator only has to wait for it.
+// The cache can be out of date. Then only the next reconcile is later than necessary.
+func (p *Provider) findWaiting(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, bool) {
+	vm, instance, err := p.readCached(ctx, machineName(spec.Owner, spec.ID))
 	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false
 	}
 
-	record, ours := p.id.isOf(vm, spec.Owner)
-	m := describe(vm, instance, record)
+	record, isOurs := p.identity.recordOf(vm, spec.Owner)
+	m := newMachine(vm, instance, record)
 
-	switch strategyOf(vm) {
+	switch runStrategyOf(vm) {
 	case virtv1.RunStrategyHalted:
-		return m, ours && spec.Standby && m.State == hypervisor.StateCreating
+		return m, isOurs && spec.Standby && m.State == hypervisor.StateCreating
 	case virtv1.RunStrategyOnce:
-		// With an instance there is something to do: see further.
-		return m, ours && instance == nil && m.State == hypervisor.StateCreating
+		// If the instance exists, the strategy has to be set to Manual; see advanceExisting.
+		return m, isOurs && instance == nil && m.State == hypervisor.StateCreating
 	default:
-		return m, ours && m.State == hypervisor.StateCreating
+		return m, isOurs && m.State == hypervisor.StateCreating
 	}
 }
 
-// Reserve chooses an id, or finds the one under which the owner's machine is there
-// already; see hypervisor.Provider.
+// Reserve chooses an id, or returns the id of the owner's machine if it exists already; see
+// hypervisor.Provider.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	var reserved hypervisor.Reservation
 
-	if _, err := p.view.start(); err != nil {
+	if _, err := p.cache.start(); err != nil {
 		return reserved, err
 	}
 
-	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
 		return reserved, err
 	}
 
-	old, err := p.find(ctx, spec.Owner)
+	old, err := p.findMachine(ctx, spec.Owner)
 	if err != nil {
 		return reserved, err
 	}
 
 	if old != nil {
-		if record, ours := p.id.isOf(old, spec.Owner); ours {
+		if record, isOurs := p.identity.recordOf(old, spec.Owner); isOurs {
 			reserved.ID = record.ID
 
 			return reserved, nil
 		}
 	}
 
-	if err := p.fits(ctx, spec.Shape, hypervisor.NoCapacity); err != nil {
+	if err := p.checkNodeSize(ctx, spec.Shape, hypervisor.NoCapacity); err != nil {
 		return reserved, err
 	}
 
@@ -141,131 +141,133 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 		reserved.ID = id
 
-		vm, _, err := p.read(ctx, nameOf(spec.Owner, id))
+		vm, _, err := p.readMachine(ctx, machineName(spec.Owner, id))
 		if err != nil || vm == nil {
 			return reserved, err
 		}
 
-		if _, ours := p.id.isOf(vm, spec.Owner); ours {
+		if _, isOurs := p.identity.recordOf(vm, spec.Owner); isOurs {
 			return reserved, nil
 		}
 
-		p.ids.Reject(id, spec.Owner.UID)
+		p.ids.MarkTaken(id, spec.Owner.UID)
 	}
 }
 
-// find looks for the owner's machine under whatever id; nil is none.
-func (p *Provider) find(ctx context.Context, owner hypervisor.Owner) (*virtv1.VirtualMachine, error) {
-	ctx, cancel := p.in(ctx)
+// findMachine finds the owner's machine with any id. It returns nil if the owner has none.
+func (p *Provider) findMachine(ctx context.Context, owner hypervisor.Owner) (*virtv1.VirtualMachine, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var all virtv1.VirtualMachineList
-	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.id.of(owner)); err != nil {
-		return nil, explain("find machine of "+owner.Name, false, err)
+	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.ownerSelector(owner)); err != nil {
+		return nil, wrapAPIError("find machine of MachineClaim "+owner.Name, false, err)
 	}
 
 	for i := range all.Items {
-		if _, ours := p.id.isOf(&all.Items[i], owner); ours {
+		if _, isOurs := p.identity.recordOf(&all.Items[i], owner); isOurs {
 			return &all.Items[i], nil
 		}
 	}
 
-	return nil, nil //nolint:nilnil // nil is none
+	return nil, nil //nolint:nilnil // nil means that no machine exists
 }
 
-// read reads a machine and its instance; nil is none. The instance is only asked for
-// where there can be one.
-func (p *Provider) read(
+// readMachine reads a machine and its instance. Each is nil if it does not exist. readMachine does not
+// request the instance of a halted machine that cannot have one.
+func (p *Provider) readMachine(
 	ctx context.Context, name string,
 ) (*virtv1.VirtualMachine, *virtv1.VirtualMachineInstance, error) {
-	vm, err := fetch(ctx, p, name, &virtv1.VirtualMachine{})
+	vm, err := getOrNil(ctx, p, name, &virtv1.VirtualMachine{})
 	if err != nil || vm == nil {
 		return nil, nil, err
 	}
 
-	if strategyOf(vm) == virtv1.RunStrategyHalted && !vm.Status.Created {
+	if runStrategyOf(vm) == virtv1.RunStrategyHalted && !vm.Status.Created {
 		return vm, nil, nil
 	}
 
-	instance, err := fetch(ctx, p, name, &virtv1.VirtualMachineInstance{})
+	instance, err := getOrNil(ctx, p, name, &virtv1.VirtualMachineInstance{})
 
 	return vm, instance, err
 }
 
-// fetch reads an object; nil is none.
-func fetch[T client.Object](ctx context.Context, p *Provider, name string, into T) (T, error) {
-	ctx, cancel := p.in(ctx)
+// getOrNil reads an object into the argument into and returns it. It returns nil if the object does
+// not exist.
+func getOrNil[T client.Object](ctx context.Context, p *Provider, name string, into T) (T, error) {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	var none T
+	var zero T
 
-	err := p.api.Get(ctx, p.key(name), into)
+	err := p.api.Get(ctx, p.objectKey(name), into)
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return none, nil
+		return zero, nil
 	case err != nil:
-		return none, explain(fmt.Sprintf("read machine %s", p.key(name)), false, err)
+		return zero, wrapAPIError(fmt.Sprintf("read machine %s", p.objectKey(name)), false, err)
 	default:
 		return into, nil
 	}
 }
 
-// make makes the machine, or finds that another call has made it.
-func (p *Provider) make(ctx context.Context, spec hypervisor.MachineSpec) (*virtv1.VirtualMachine, error) {
-	vm, err := p.build(spec, p.clock.Now())
+// createVM creates the VirtualMachine. If another call has created it, createVM returns the existing
+// one, which can have another owner.
+func (p *Provider) createVM(ctx context.Context, spec hypervisor.MachineSpec) (*virtv1.VirtualMachine, error) {
+	vm, err := p.buildVM(spec, p.clock.Now())
 	if err != nil {
 		return nil, err
 	}
 
 	name := vm.Name
-	call, cancel := p.in(ctx)
+	call, cancel := p.withCallTimeout(ctx)
 	err = p.api.Create(call, vm)
 
 	cancel()
 
 	if !apierrors.IsAlreadyExists(err) {
-		return vm, explain(fmt.Sprintf("make machine %s", p.key(name)), true, err)
+		return vm, wrapAPIError(fmt.Sprintf("create machine %s", p.objectKey(name)), true, err)
 	}
 
-	other, err := fetch(ctx, p, name, &virtv1.VirtualMachine{})
+	existing, err := getOrNil(ctx, p, name, &virtv1.VirtualMachine{})
 	if err != nil {
 		return nil, err
 	}
 
-	if other == nil {
+	if existing == nil {
 		return nil, hypervisor.Errorf(hypervisor.Busy, "Busy",
-			"make machine %s: another of its name is just going", p.key(name))
+			"create machine %s: a VirtualMachine with the same name was just deleted", p.objectKey(name))
 	}
 
-	return other, nil
+	return existing, nil
 }
 
-// further takes a machine that is there as far as it gets without waiting.
-func (p *Provider) further(
+// advanceExisting does as much for an existing machine as it can without waiting.
+func (p *Provider) advanceExisting(
 	ctx context.Context, spec hypervisor.MachineSpec, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
 	record Record, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	m := describe(vm, instance, record)
+	m := newMachine(vm, instance, record)
 
 	switch m.State {
 	case hypervisor.StateDeleting:
 		return m, nil
 	case hypervisor.StatePrepared, hypervisor.StateCreating:
-		// A machine whose instance is there needs nothing more than time.
-		if strategyOf(vm) == virtv1.RunStrategyHalted && !spec.Standby {
-			return p.release(ctx, vm, m, seed)
+		// A machine that is not halted was started already.
+		if runStrategyOf(vm) == virtv1.RunStrategyHalted && !spec.Standby {
+			return p.startVM(ctx, vm, m, seed)
 		}
 	case hypervisor.StateRunning, hypervisor.StateStopped:
-		if err := p.emptySeed(ctx, vm); err != nil {
+		if err := p.emptySeedSecret(ctx, vm); err != nil {
 			return m, err
 		}
 	case hypervisor.StateRemains:
-		// No machine that is there is so.
+		// An existing machine is never in this state.
 	}
 
-	if instance != nil && strategyOf(vm) == virtv1.RunStrategyOnce {
-		if err := p.setStrategy(ctx, vm, virtv1.RunStrategyManual); err != nil {
+	if instance != nil && runStrategyOf(vm) == virtv1.RunStrategyOnce {
+		if err := p.setRunStrategy(ctx, vm, virtv1.RunStrategyManual); err != nil {
 			return m, err
 		}
 	}
@@ -273,41 +275,46 @@ func (p *Provider) further(
 	return m, nil
 }
 
-// release gives a machine its cloud-init Secret and starts it.
-func (p *Provider) release(
+// startVM creates the machine's cloud-init Secret and starts the machine.
+func (p *Provider) startVM(
 	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	if err := p.giveSeed(ctx, vm, m, seed); err != nil {
+	if err := p.ensureSeedSecret(ctx, vm, m, seed); err != nil {
 		return m, err
 	}
 
-	if err := p.setStrategy(ctx, vm, virtv1.RunStrategyOnce); err != nil {
+	if err := p.setRunStrategy(ctx, vm, virtv1.RunStrategyOnce); err != nil {
 		return m, err
 	}
 
-	m.State, m.Message = hypervisor.StateCreating, "it is being started"
+	m.State, m.Message = hypervisor.StateCreating, "the machine is being started"
 
 	return m, nil
 }
 
-// setStrategy changes how the machine is run, if nobody else has changed it meanwhile.
-func (p *Provider) setStrategy(ctx context.Context, vm *virtv1.VirtualMachine, to virtv1.VirtualMachineRunStrategy) error {
-	ctx, cancel := p.in(ctx)
+// setRunStrategy sets the machine's run strategy. If the strategy has changed since vm was read,
+// setRunStrategy changes nothing and returns an error of kind Busy.
+func (p *Provider) setRunStrategy(
+	ctx context.Context, vm *virtv1.VirtualMachine, strategy virtv1.VirtualMachineRunStrategy,
+) error {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	// Both are named: what was read must still be so.
+	// The patch applies only if the UID and the strategy are still the ones that were read.
 	patch := fmt.Appendf(nil, `[{"op":"test","path":"/metadata/uid","value":%q},`+
 		`{"op":"test","path":"/spec/runStrategy","value":%q},{"op":"replace","path":"/spec/runStrategy","value":%q}]`,
-		vm.UID, strategyOf(vm), to)
+		vm.UID, runStrategyOf(vm), strategy)
 
 	err := p.api.Patch(ctx, vm.DeepCopy(), client.RawPatch(types.JSONPatchType, patch))
 	if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), textWebhook) {
-		// A test of the patch failed: another call was faster. The next look shows what it did.
+		// A test of the patch failed because another call has changed the machine. The next reconcile
+		// reads the new state.
 		return &hypervisor.Error{
 			Kind: hypervisor.Busy, Reason: "Busy",
-			Message: fmt.Sprintf("set runStrategy of machine %s to %s: it has changed", p.key(vm.Name), to), Err: err,
+			Message: fmt.Sprintf("set runStrategy of machine %s to %s: the machine has changed", p.objectKey(vm.Name), strategy),
+			Err:     err,
 		}
 	}
 
-	return explain(fmt.Sprintf("set runStrategy of machine %s to %s", p.key(vm.Name), to), true, err)
+	return wrapAPIError(fmt.Sprintf("set runStrategy of machine %s to %s", p.objectKey(vm.Name), strategy), true, err)
 }

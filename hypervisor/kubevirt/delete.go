@@ -15,47 +15,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Delete removes the machine; see hypervisor.Provider. KubeVirt's finalizer keeps the
-// VirtualMachine until its instance is gone, so a machine that is not there runs nowhere.
-// A disk that was made for it goes with it by Kubernetes' garbage collection.
+// Delete deletes the machine; see hypervisor.Provider. KubeVirt's finalizer keeps the VirtualMachine
+// until its instance no longer exists. So a machine whose VirtualMachine does not exist does not run.
+// Kubernetes garbage-collects the disk that was created for the machine.
 func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
-	if _, err := p.view.start(); err != nil {
+	if _, err := p.cache.start(); err != nil {
 		return err
 	}
 
 	if ref.ID == 0 {
-		vm, err := p.find(ctx, ref.Owner)
+		vm, err := p.findMachine(ctx, ref.Owner)
 		if err != nil {
 			return err
 		}
 
 		if vm == nil {
-			return gone(ref)
+			return newNotFoundError(ref)
 		}
 
-		record, _ := p.id.isOf(vm, ref.Owner)
+		record, _ := p.identity.recordOf(vm, ref.Owner)
 		ref.ID = record.ID
 	}
 
-	name := nameOf(ref.Owner, ref.ID)
+	name := machineName(ref.Owner, ref.ID)
 
-	// The machine goes before its instance, which would be made again, and before its
-	// cloud-init Secret, whose name must not look free while the machine is there.
+	// The machine is deleted before its instance, because KubeVirt would create a new instance. It is
+	// also deleted before its cloud-init Secret, because the name of the Secret must not be free while
+	// the machine exists.
 	for _, obj := range []client.Object{&virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}} {
-		left, err := p.remove(ctx, name, obj, ref.Owner)
-		if err != nil || left {
+		exists, err := p.deleteOwned(ctx, name, obj, ref.Owner)
+		if err != nil || exists {
 			return err
 		}
 	}
 
-	secret, err := fetch(ctx, p, name, &corev1.Secret{})
+	secret, err := getOrNil(ctx, p, name, &corev1.Secret{})
 	if err != nil {
 		return err
 	}
 
 	if secret != nil {
-		if _, ours := p.id.isOf(secret, ref.Owner); ours {
-			if err := p.deleteSeed(ctx, secret); err != nil {
+		if _, isOurs := p.identity.recordOf(secret, ref.Owner); isOurs {
+			if err := p.deleteSeedSecret(ctx, secret); err != nil {
 				return err
 			}
 		}
@@ -63,26 +64,27 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 
 	p.ids.Release(ref.ID, ref.Owner.UID)
 
-	return gone(ref)
+	return newNotFoundError(ref)
 }
 
-// remove deletes an object of the owner's, and tells whether it is still there.
-func (p *Provider) remove(ctx context.Context, name string, obj client.Object, owner hypervisor.Owner) (bool, error) {
-	found, err := fetch(ctx, p, name, obj)
+// deleteOwned deletes the object if it belongs to the owner. It returns false if the object does not
+// exist, and true while it is being deleted.
+func (p *Provider) deleteOwned(ctx context.Context, name string, obj client.Object, owner hypervisor.Owner) (bool, error) {
+	found, err := getOrNil(ctx, p, name, obj)
 	if err != nil || found == nil {
 		return false, err
 	}
 
-	if _, ours := p.id.isOf(found, owner); !ours {
+	if _, isOurs := p.identity.recordOf(found, owner); !isOurs {
 		return false, hypervisor.Errorf(hypervisor.NotOwned, "NotOwned",
-			"machine %s is not this claim's and was not touched", p.key(name))
+			"delete machine %s: it has another owner and was not changed", p.objectKey(name))
 	}
 
 	if found.GetDeletionTimestamp() != nil {
 		return true, nil
 	}
 
-	ctx, cancel := p.in(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	uid := found.GetUID()
@@ -92,5 +94,5 @@ func (p *Provider) remove(ctx context.Context, name string, obj client.Object, o
 		return false, nil
 	}
 
-	return true, explain(fmt.Sprintf("delete machine %s", p.key(name)), true, err)
+	return true, wrapAPIError(fmt.Sprintf("delete machine %s", p.objectKey(name)), true, err)
 }

@@ -1,24 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt is the hypervisor.Provider for KubeVirt: machines are VirtualMachines
-// in one namespace of a Kubernetes cluster.
+// Package kubevirt is the hypervisor.Provider for KubeVirt. Its machines are VirtualMachines in one
+// namespace of a Kubernetes cluster.
 //
 //	VirtualMachine, Halted ──► cloud-init Secret ──► Once ──► Manual ──► off
-//	(ownership in the same     (credential inside;   (starts  (nothing
-//	 call; Ensure ends here)    owned by the VM)      it)      starts it again)
+//	(ownership in the same     (holds a credential;  (starts  (nothing starts
+//	 call; Ensure ends here)    owned by the VM)      it)      it again)
 //
-// KubeVirt has no ids. A machine's id is a number out of vmIdRange, chosen by its claim's
-// uid, and the machine's name is the claim's name and the id, so that the API server's
-// rule of one object per name makes two machines of one claim impossible. See
+// KubeVirt has no numeric ids. The provider chooses a machine's id from vmIdRange by the UID of its
+// claim. The name of the machine consists of the claim's name and the id. Because the API server
+// allows only one object per name, a claim cannot have two machines with the same id. See
 // docs/adr/0015-machines-of-kubevirt.md.
 //
-// A machine is started by runStrategy Once, which needs no subresource and no more than
-// `patch` on virtualmachines. KubeVirt makes an instance again under Once if the old one
-// is lost, so the strategy becomes Manual as soon as the instance is there: a machine
-// runs once.
+// The provider starts a machine by setting runStrategy to Once. This needs no subresource and no
+// permission other than `patch` on virtualmachines. With Once, KubeVirt creates a new instance if
+// the old one is lost. So that a machine runs only once, the provider sets the strategy to Manual
+// as soon as the instance exists.
 //
-// The cloud-init Secret is one that KubeVirt shows the guest as a disk labelled cidata. It is
-// emptied when the guest runs, and not deleted: KubeVirt mounts it again when the machine
-// moves to another node, and copies the disk itself from the old one.
+// KubeVirt presents the cloud-init Secret to the guest as a disk with the label cidata. The provider
+// removes the data from the Secret once the guest runs. It does not delete the Secret, because
+// KubeVirt mounts the Secret again if the machine migrates to another node. KubeVirt copies the
+// content of the disk from the old node.
 package kubevirt

@@ -14,107 +14,109 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Get gives the machine's state; see hypervisor.Provider.
+// Get returns the state of the machine; see hypervisor.Provider.
 func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
 	if ref.ID == 0 {
-		return hypervisor.Machine{}, gone(ref)
+		return hypervisor.Machine{}, newNotFoundError(ref)
 	}
 
-	if !ref.Suspect {
-		m, sure, err := p.glance(ctx, ref)
-		if err != nil || sure {
+	if !ref.PowerOffReported {
+		m, isCertain, err := p.getCached(ctx, ref)
+		if err != nil || isCertain {
 			return m, err
 		}
 	}
 
-	vm, instance, err := p.read(ctx, nameOf(ref.Owner, ref.ID))
+	vm, instance, err := p.readMachine(ctx, machineName(ref.Owner, ref.ID))
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
 
 	if vm == nil {
-		return hypervisor.Machine{}, gone(ref)
+		return hypervisor.Machine{}, newNotFoundError(ref)
 	}
 
-	record, ours := p.id.isOf(vm, ref.Owner)
-	if !ours {
-		return hypervisor.Machine{}, gone(ref)
+	record, isOurs := p.identity.recordOf(vm, ref.Owner)
+	if !isOurs {
+		return hypervisor.Machine{}, newNotFoundError(ref)
 	}
 
-	return describe(vm, instance, record), nil
+	return newMachine(vm, instance, record), nil
 }
 
-// glance looks at what the watches have seen. It is not sure of an end: a machine is
-// only called off or gone when the API server says so itself.
-func (p *Provider) glance(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, bool, error) {
-	vm, instance, err := p.seen(ctx, nameOf(ref.Owner, ref.ID))
+// getCached returns the machine from the cache, and whether the result is certain. The result is not
+// certain if the cache has no machine or shows it as stopped. The caller must then read the machine
+// from the API server.
+func (p *Provider) getCached(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, bool, error) {
+	vm, instance, err := p.readCached(ctx, machineName(ref.Owner, ref.ID))
 	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false, err
 	}
 
-	record, ours := p.id.isOf(vm, ref.Owner)
-	m := describe(vm, instance, record)
+	record, isOurs := p.identity.recordOf(vm, ref.Owner)
+	m := newMachine(vm, instance, record)
 
-	return m, ours && m.State != hypervisor.StateStopped, nil
+	return m, isOurs && m.State != hypervisor.StateStopped, nil
 }
 
-// seen gives a machine and its instance as the watches last saw them; nil is none.
-func (p *Provider) seen(
+// readCached returns a machine and its instance from the cache. Each is nil if the cache does not have
+// it.
+func (p *Provider) readCached(
 	ctx context.Context, name string,
 ) (*virtv1.VirtualMachine, *virtv1.VirtualMachineInstance, error) {
-	ctx, cancel := p.in(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	reader, err := p.view.reader(ctx)
+	reader, err := p.cache.syncedReader(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 
 	vm, instance := &virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}
 
-	switch err := reader.Get(ctx, p.key(name), vm); {
+	switch err := reader.Get(ctx, p.objectKey(name), vm); {
 	case apierrors.IsNotFound(err):
 		return nil, nil, nil
 	case err != nil:
-		return nil, nil, explain("read machine "+name, false, err)
+		return nil, nil, wrapAPIError("read machine "+name, false, err)
 	}
 
-	switch err := reader.Get(ctx, p.key(name), instance); {
+	switch err := reader.Get(ctx, p.objectKey(name), instance); {
 	case apierrors.IsNotFound(err):
 		return vm, nil, nil
 	case err != nil:
-		return nil, nil, explain("read machine "+name, false, err)
+		return nil, nil, wrapAPIError("read machine "+name, false, err)
 	}
 
 	return vm, instance, nil
 }
 
-func gone(ref hypervisor.MachineRef) error {
-	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "there is no machine %s", nameOf(ref.Owner, ref.ID))
+func newNotFoundError(ref hypervisor.MachineRef) error {
+	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %s does not exist", machineName(ref.Owner, ref.ID))
 }
 
-// List gives what is this operator's; see hypervisor.Provider.
+// List returns this operator's machines and remains; see hypervisor.Provider.
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
-	ctx, cancel := p.in(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	// Secrets first: a machine is made before its cloud-init Secret, so a Secret without a machine
-	// in the later list has lost it.
+	// Secrets are listed first. A machine is created before its cloud-init Secret. So if the later
+	// list has no machine for a Secret, the machine no longer exists.
 	var (
-		seed      corev1.SecretList
+		seeds     corev1.SecretList
 		vms       virtv1.VirtualMachineList
 		instances virtv1.VirtualMachineInstanceList
 	)
 
-	for _, list := range []client.ObjectList{&seed, &vms, &instances} {
-		if err := p.api.List(ctx, list, client.InNamespace(p.config.Namespace), p.id.selector()); err != nil {
-			return nil, explain("list machines", false, err)
+	for _, list := range []client.ObjectList{&seeds, &vms, &instances} {
+		if err := p.api.List(ctx, list, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
+			return nil, wrapAPIError("list machines", false, err)
 		}
 	}
 
-	running := map[string]*virtv1.VirtualMachineInstance{}
+	instanceByName := map[string]*virtv1.VirtualMachineInstance{}
 	for i := range instances.Items {
-		running[instances.Items[i].Name] = &instances.Items[i]
+		instanceByName[instances.Items[i].Name] = &instances.Items[i]
 	}
 
 	var out []hypervisor.Machine
@@ -123,36 +125,36 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 
 	for i := range vms.Items {
 		vm := &vms.Items[i]
-		if record, ours := p.id.owns(vm); ours {
+		if record, isOurs := p.identity.ownedRecord(vm); isOurs {
 			seen[vm.Name] = true
 
-			out = append(out, describe(vm, running[vm.Name], record))
+			out = append(out, newMachine(vm, instanceByName[vm.Name], record))
 		}
 	}
 
-	return p.remains(out, seen, seed.Items, instances.Items), nil
+	return p.appendRemains(out, seen, seeds.Items, instances.Items), nil
 }
 
-// remains adds what is left of machines that are gone: cloud-init Secrets, and instances that somebody
-// has taken the machine away from.
-func (p *Provider) remains(
-	out []hypervisor.Machine, seen map[string]bool, seed []corev1.Secret, instances []virtv1.VirtualMachineInstance,
+// appendRemains appends the remains of machines that no longer exist. These are cloud-init Secrets, and
+// instances whose VirtualMachine somebody has deleted. It skips the names in seen.
+func (p *Provider) appendRemains(
+	out []hypervisor.Machine, seen map[string]bool, seeds []corev1.Secret, instances []virtv1.VirtualMachineInstance,
 ) []hypervisor.Machine {
 	add := func(obj client.Object) {
-		record, ours := p.id.owns(obj)
-		if !ours || seen[obj.GetName()] {
+		record, isOurs := p.identity.ownedRecord(obj)
+		if !isOurs || seen[obj.GetName()] {
 			return
 		}
 
 		seen[obj.GetName()] = true
 
 		out = append(out, hypervisor.Machine{
-			ID: record.ID, Name: obj.GetName(), Owner: record.Owner(), Created: record.CreatedAt, State: hypervisor.StateRemains,
+			ID: record.ID, Name: obj.GetName(), Owner: record.Owner(), CreatedAt: record.CreatedAt, State: hypervisor.StateRemains,
 		})
 	}
 
-	for i := range seed {
-		add(&seed[i])
+	for i := range seeds {
+		add(&seeds[i])
 	}
 
 	for i := range instances {

@@ -10,21 +10,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
-// restConfig leads to the cluster's API server: by its kubeconfig, or the operator's own.
-func restConfig(config hypervisor.Config, local *rest.Config) (*rest.Config, error) {
+// newRESTConfig returns the configuration for the cluster's API server. It is the configuration in the
+// kubeconfig, or a copy of local if the cluster has no kubeconfig.
+func newRESTConfig(config hypervisor.Config, local *rest.Config) (*rest.Config, error) {
 	if len(config.Kubeconfig) == 0 {
 		if local == nil {
 			return nil, hypervisor.Errorf(hypervisor.Rejected, "KubeconfigMissing",
-				"connect to the operator's own cluster: it is not known: set spec.kubevirt.kubeconfigSecretRef")
+				"connect to the operator's own cluster: the operator has no configuration for it: "+
+					"set spec.kubevirt.kubeconfigSecretRef")
 		}
 
 		return rest.CopyConfig(local), nil
 	}
 
-	made, err := kubeconfig.Rest(config.Kubeconfig)
+	parsed, err := kubeconfig.RESTConfig(config.Kubeconfig)
 	if err != nil {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "KubeconfigInvalid", "%v", err)
 	}
 
-	return made, nil
+	return parsed, nil
 }

@@ -5,41 +5,41 @@ package kubevirt
 
 import "sync"
 
-// locks are mutexes by name, as many as are held.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]*lock
+// keyedMutex is a set of mutexes by key. It holds only the mutexes that are in use.
+type keyedMutex struct {
+	mu      sync.Mutex
+	entries map[string]*lockEntry
 }
 
-type lock struct {
+type lockEntry struct {
 	mu    sync.Mutex
 	users int
 }
 
-func newLocks() *locks { return &locks{held: map[string]*lock{}} }
+func newKeyedMutex() *keyedMutex { return &keyedMutex{entries: map[string]*lockEntry{}} }
 
-// lock waits for the name's mutex and gives what releases it.
-func (l *locks) lock(name string) func() {
+// lock waits for the mutex of the key, locks it, and returns the function that unlocks it.
+func (l *keyedMutex) lock(key string) func() {
 	l.mu.Lock()
 
-	one, ok := l.held[name]
+	entry, ok := l.entries[key]
 	if !ok {
-		one = &lock{}
-		l.held[name] = one
+		entry = &lockEntry{}
+		l.entries[key] = entry
 	}
 
-	one.users++
+	entry.users++
 	l.mu.Unlock()
-	one.mu.Lock()
+	entry.mu.Lock()
 
 	return func() {
-		one.mu.Unlock()
+		entry.mu.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 
-		one.users--
-		if one.users == 0 {
-			delete(l.held, name)
+		entry.users--
+		if entry.users == 0 {
+			delete(l.entries, key)
 		}
 	}
 }

@@ -21,18 +21,19 @@ const (
 	rootDisk   = "root"
 	seedDisk   = "cloud-init"
 	defaultNet = "default"
-	// seedLabel is the label by which cloud-init finds the disk with its data.
+	// seedLabel is the volume label by which cloud-init finds the disk with its data.
 	seedLabel = "cidata"
 )
 
-// build makes the VirtualMachine of a spec: halted, owned, and without its cloud-init Secret.
-func (p *Provider) build(spec hypervisor.MachineSpec, now time.Time) (*virtv1.VirtualMachine, error) {
-	labels, annotations, err := p.id.marks(spec.ID, spec.Owner, p.config.Tags, now)
+// buildVM returns the VirtualMachine for the spec, with its ownership. The machine is halted, and its
+// cloud-init Secret does not exist yet.
+func (p *Provider) buildVM(spec hypervisor.MachineSpec, now time.Time) (*virtv1.VirtualMachine, error) {
+	labels, annotations, err := p.identity.newMetadata(spec.ID, spec.Owner, p.config.Tags, now)
 	if err != nil {
 		return nil, err
 	}
 
-	name := nameOf(spec.Owner, spec.ID)
+	name := machineName(spec.Owner, spec.ID)
 	halted := virtv1.RunStrategyHalted
 
 	vm := &virtv1.VirtualMachine{
@@ -42,15 +43,15 @@ func (p *Provider) build(spec hypervisor.MachineSpec, now time.Time) (*virtv1.Vi
 		Spec: virtv1.VirtualMachineSpec{
 			RunStrategy: &halted,
 			Template: &virtv1.VirtualMachineInstanceTemplateSpec{
-				// The instance carries the ownership too: an instance whose machine was taken away
-				// is known for ours.
+				// The instance carries the ownership, too. So the provider recognizes its own instance
+				// after somebody has deleted the machine.
 				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
-				Spec:       p.instance(spec, name),
+				Spec:       p.buildInstanceSpec(spec, name),
 			},
 		},
 	}
 
-	root, template, err := p.root(spec, name)
+	root, template, err := p.buildRootDisk(spec, name)
 	if err != nil {
 		return nil, err
 	}
@@ -61,24 +62,25 @@ func (p *Provider) build(spec hypervisor.MachineSpec, now time.Time) (*virtv1.Vi
 	return vm, nil
 }
 
-// instance is the machine proper, but for its first disk.
-func (p *Provider) instance(spec hypervisor.MachineSpec, name string) virtv1.VirtualMachineInstanceSpec {
+// buildInstanceSpec returns the spec of the instance without the volume of its first disk.
+func (p *Provider) buildInstanceSpec(spec hypervisor.MachineSpec, name string) virtv1.VirtualMachineInstanceSpec {
 	memory := resource.NewQuantity(spec.Shape.Memory, resource.BinarySI)
-	// A machine that is to go is not asked to shut down: its job is over, or ends with it.
+	// The guest of a deleted machine needs no time to shut down. Its job has finished, or is to end
+	// with the machine.
 	grace := int64(0)
-	// A machine that can move to another node when its own is drained does so; one that
-	// can't does not hold up the drain.
+	// When its node is drained, a machine migrates if it can. A machine that cannot migrate does not
+	// block the drain.
 	eviction := virtv1.EvictionStrategyLiveMigrateIfPossible
-	iface, net := p.attach(spec.Shape.Bridge)
+	iface, net := p.buildNetwork(spec.Shape.Bridge)
 
 	return virtv1.VirtualMachineInstanceSpec{
 		Hostname:                      spec.Hostname,
 		TerminationGracePeriodSeconds: &grace,
 		EvictionStrategy:              &eviction,
 		NodeSelector:                  p.config.NodeSelector,
-		Affinity:                      p.affinity(),
+		Affinity:                      p.nodeAffinity(),
 		Domain: virtv1.DomainSpec{
-			CPU:    &virtv1.CPU{Cores: uint32(spec.Shape.CPU)}, //nolint:gosec // the API bounds it
+			CPU:    &virtv1.CPU{Cores: uint32(spec.Shape.CPU)}, //nolint:gosec // the API limits the value
 			Memory: &virtv1.Memory{Guest: memory},
 			Devices: virtv1.Devices{
 				Rng: &virtv1.Rng{},
@@ -96,9 +98,10 @@ func (p *Provider) instance(spec hypervisor.MachineSpec, name string) virtv1.Vir
 	}
 }
 
-// attach gives the machine's network device: on the NetworkAttachmentDefinition, or on
-// the cluster's default one, or on the pod network.
-func (p *Provider) attach(attachment string) (virtv1.Interface, virtv1.Network) {
+// buildNetwork returns the machine's network device and its network. The network is the
+// NetworkAttachmentDefinition, or the cluster's default if the argument is empty, or the pod network
+// if the cluster has no default.
+func (p *Provider) buildNetwork(attachment string) (virtv1.Interface, virtv1.Network) {
 	attachment = cmp.Or(attachment, p.config.DefaultNetwork)
 	if attachment == "" {
 		return virtv1.Interface{
@@ -113,8 +116,8 @@ func (p *Provider) attach(attachment string) (virtv1.Interface, virtv1.Network) 
 		}
 }
 
-// affinity keeps machines on the nodes that may be used.
-func (p *Provider) affinity() *corev1.Affinity {
+// nodeAffinity restricts machines to the configured nodes. It returns nil if no nodes are configured.
+func (p *Provider) nodeAffinity() *corev1.Affinity {
 	if len(p.config.Nodes) == 0 {
 		return nil
 	}
@@ -128,35 +131,38 @@ func (p *Provider) affinity() *corev1.Affinity {
 	}}
 }
 
-// root is the machine's first disk, with the DataVolume that it is made as if it is one.
-func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume, []virtv1.DataVolumeTemplateSpec, error) {
-	from := spec.Template
+// buildRootDisk returns the volume of the machine's first disk. If the disk is a DataVolume, it also
+// returns the template of the DataVolume.
+func (p *Provider) buildRootDisk(
+	spec hypervisor.MachineSpec, name string,
+) (virtv1.Volume, []virtv1.DataVolumeTemplateSpec, error) {
+	source := spec.Template
 	volume := virtv1.Volume{Name: rootDisk}
 
-	if from.Kind == hypervisor.TemplateImage {
-		volume.ContainerDisk = &virtv1.ContainerDiskSource{Image: from.Name, ImagePullSecret: from.PullSecret}
+	if source.Kind == hypervisor.TemplateImage {
+		volume.ContainerDisk = &virtv1.ContainerDiskSource{Image: source.Name, ImagePullSecret: source.PullSecret}
 
 		return volume, nil, nil
 	}
 
 	template := virtv1.DataVolumeTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       cdiv1.DataVolumeSpec{Storage: p.storage(spec.Shape)},
+		Spec:       cdiv1.DataVolumeSpec{Storage: p.buildStorage(spec.Shape)},
 	}
 
-	switch from.Kind {
+	switch source.Kind {
 	case hypervisor.TemplateDataSource, "":
-		namespace := p.namespaceOf(from)
+		namespace := p.templateNamespace(source)
 		template.Spec.SourceRef = &cdiv1.DataVolumeSourceRef{
-			Kind: cdiv1.DataVolumeDataSource, Namespace: &namespace, Name: from.Name,
+			Kind: cdiv1.DataVolumeDataSource, Namespace: &namespace, Name: source.Name,
 		}
 	case hypervisor.TemplateVolume:
 		template.Spec.Source = &cdiv1.DataVolumeSource{
-			PVC: &cdiv1.DataVolumeSourcePVC{Namespace: p.namespaceOf(from), Name: from.Name},
+			PVC: &cdiv1.DataVolumeSourcePVC{Namespace: p.templateNamespace(source), Name: source.Name},
 		}
 	default:
 		return virtv1.Volume{}, nil, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
-			"make machine from a %s: KubeVirt has no such templates", from.Kind)
+			"create machine: KubeVirt has no templates of kind %q", source.Kind)
 	}
 
 	volume.DataVolume = &virtv1.DataVolumeSource{Name: name}
@@ -164,12 +170,13 @@ func (p *Provider) root(spec hypervisor.MachineSpec, name string) (virtv1.Volume
 	return volume, []virtv1.DataVolumeTemplateSpec{template}, nil
 }
 
-func (p *Provider) namespaceOf(ref hypervisor.TemplateRef) string {
+func (p *Provider) templateNamespace(ref hypervisor.TemplateRef) string {
 	return cmp.Or(ref.Namespace, p.config.Namespace)
 }
 
-// storage of a machine's first disk; CDI takes the template's size where none is given.
-func (p *Provider) storage(shape hypervisor.Shape) *cdiv1.StorageSpec {
+// buildStorage returns the storage of a machine's first disk. If the shape has no disk size, the
+// Containerized Data Importer uses the size of the template.
+func (p *Provider) buildStorage(shape hypervisor.Shape) *cdiv1.StorageSpec {
 	storage := &cdiv1.StorageSpec{}
 
 	class := cmp.Or(shape.Storage, p.config.DefaultStorage)

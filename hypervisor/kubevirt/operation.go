@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// Operation names a call for metrics, by its method and its path without the names of
-// objects: "PATCH /apis/kubevirt.io/v1/virtualmachines/{name}".
-func Operation(r *http.Request) string {
+// OperationName returns the name of a call for metrics. It consists of the method and the path without
+// the names of objects and namespaces, for example
+// "PATCH /apis/kubevirt.io/v1/virtualmachines/{name}". The method of a watch is WATCH.
+func OperationName(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 
 	// /api/v1/… and /apis/{group}/{version}/…

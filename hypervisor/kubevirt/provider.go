@@ -28,33 +28,33 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to the API server, with its repetitions.
+	// callTimeout limits one call to the API server, including its retries.
 	callTimeout  = 30 * time.Second
 	defaultIDMin = 100000
 	defaultIDMax = 199999
-	// defaultNamespace is where machines are made if nothing is said.
+	// defaultNamespace is the namespace of machines if the config names none.
 	defaultNamespace = "default"
 )
 
-// Provider is the connection to one namespace with KubeVirt. It is safe for concurrent
+// Provider is the connection to one namespace of a cluster with KubeVirt. It is safe for concurrent
 // use.
 type Provider struct {
-	config  hypervisor.Config
-	options hypervisor.Options
-	id      identity
-	clock   clock.WithTicker
-	api     client.Client
-	http    *http.Client
-	rest    *rest.Config
-	view    *view
-	ids     *ids.Allocator[struct{}]
-	busy    *locks
+	config       hypervisor.Config
+	options      hypervisor.Options
+	identity     identity
+	clock        clock.WithTicker
+	api          client.Client
+	http         *http.Client
+	rest         *rest.Config
+	cache        *machineCache
+	ids          *ids.Allocator[struct{}]
+	machineLocks *keyedMutex
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
 
-// Factory is the hypervisor.Factory of KubeVirt. A cluster without a kubeconfig is the
-// one that local leads to, the operator's own.
+// Factory returns the hypervisor.Factory of KubeVirt. A connection without a kubeconfig uses local,
+// which is the configuration of the operator's own cluster.
 func Factory(local *rest.Config) hypervisor.Factory {
 	return func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
 		p, err := New(config, options, local)
@@ -66,47 +66,50 @@ func Factory(local *rest.Config) hypervisor.Factory {
 	}
 }
 
-// New connects to a cluster; see Factory. It makes no call.
+// New returns a provider for the cluster; see Factory. It makes no call to the API server.
 func New(config hypervisor.Config, options hypervisor.Options, local *rest.Config) (*Provider, error) {
 	if config.Name == "" || options.OperatorUID == "" {
-		return nil, fmt.Errorf("connect to cluster %q: its name and the operator's uid are needed to own machines", config.Name)
+		return nil, fmt.Errorf("connect to cluster %q: the ownership of machines needs the cluster's name and the operator's UID",
+			config.Name)
 	}
 
 	setDefaults(&config, &options)
 
 	if config.IDMin < 1 || config.IDMin > config.IDMax {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "IDRangeInvalid",
-			"vmIdRange %d to %d must hold a number, and none below 1", config.IDMin, config.IDMax)
+			"validate vmIdRange: the range %d to %d must start at 1 or above and must not be empty", config.IDMin, config.IDMax)
 	}
 
-	kube, err := restConfig(config, local)
+	kube, err := newRESTConfig(config, local)
 	if err != nil {
 		return nil, err
 	}
 
 	p := &Provider{
 		config: config, options: options, clock: options.Clock, rest: kube,
-		id:  identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
-		ids: ids.New[struct{}](config.IDMin, config.IDMax, options.Clock.Now, beginning(config)), busy: newLocks(),
+		identity:     identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
+		ids:          ids.New[struct{}](config.IDMin, config.IDMax, options.Clock.Now, newSearchStart(config)),
+		machineLocks: newKeyedMutex(),
 	}
 
-	if err := p.connect(); err != nil {
+	if err := p.createClients(); err != nil {
 		return nil, fmt.Errorf("connect to cluster %q: %w", config.Name, err)
 	}
 
 	return p, nil
 }
 
-// beginning follows from an owner's uid, so that a new process finds the same id and a claim
-// made again under an old name does not.
-func beginning(config hypervisor.Config) func(owner string) int {
+// newSearchStart returns a function that computes from an owner's UID the offset at which the search
+// for its id starts. A new process therefore finds the same id for an owner. A new claim with the
+// name of a deleted claim has another UID and gets another id.
+func newSearchStart(config hypervisor.Config) func(owner string) int {
 	size := config.IDMax - config.IDMin + 1
 
 	return func(owner string) int {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(owner))
 
-		return int(h.Sum64() % uint64(size)) //nolint:gosec // below size, which is an int
+		return int(h.Sum64() % uint64(size)) //nolint:gosec // the result is less than size, which is an int
 	}
 }
 
@@ -128,22 +131,22 @@ func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
 	}
 }
 
-// connect makes the clients.
-func (p *Provider) connect() error {
-	// The API server's own priority and fairness bounds us.
+// createClients creates the HTTP client, the API client and the machine cache.
+func (p *Provider) createClients() error {
+	// API Priority and Fairness of the API server limits the requests, so the client does not.
 	p.rest.QPS = -1
 	p.rest.Timeout = 0
 	p.rest.UserAgent = "hyperfleet"
 
-	if p.options.Transport != nil {
-		p.rest.Wrap(p.options.Transport)
+	if p.options.WrapTransport != nil {
+		p.rest.Wrap(p.options.WrapTransport)
 	}
 
-	kubeconfig.Bound(p.rest)
+	kubeconfig.LimitResponses(p.rest)
 	p.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		reads := func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.Watches(r) }
+		isRead := func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.IsWatch(r) }
 
-		return retry.Transport(next, p.clock, reads)
+		return retry.NewTransport(next, p.clock, isRead)
 	})
 
 	scheme, err := newScheme()
@@ -152,20 +155,20 @@ func (p *Provider) connect() error {
 	}
 
 	if p.http, err = rest.HTTPClientFor(p.rest); err != nil {
-		return fmt.Errorf("make transport: %w", err)
+		return fmt.Errorf("create HTTP client: %w", err)
 	}
 
-	// A redirect would carry the credentials elsewhere.
+	// Following a redirect would send the credentials to another server.
 	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 	mapper := newMapper()
 
 	p.api, err = client.New(p.rest, client.Options{HTTPClient: p.http, Scheme: scheme, Mapper: mapper})
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return fmt.Errorf("create client: %w", err)
 	}
 
-	p.view = newView(p, scheme, mapper)
+	p.cache = newMachineCache(p, scheme, mapper)
 
 	return nil
 }
@@ -176,23 +179,26 @@ func newScheme() (*runtime.Scheme, error) {
 		corev1.AddToScheme, storagev1.AddToScheme, authorizationv1.AddToScheme, virtv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("add kinds: %w", err)
+			return nil, fmt.Errorf("add kinds to scheme: %w", err)
 		}
 	}
 
 	return scheme, nil
 }
 
-// Kinds that are read without types of their own.
-func dataSourceKind() schema.GroupVersionKind {
+// dataSourceGVK is the kind of a DataSource, which the provider reads as unstructured object.
+func dataSourceGVK() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "cdi.kubevirt.io", Version: "v1beta1", Kind: "DataSource"}
 }
 
-func attachmentKind() schema.GroupVersionKind {
+// attachmentGVK is the kind of a NetworkAttachmentDefinition, which the provider reads as unstructured
+// object.
+func attachmentGVK() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"}
 }
 
-// newMapper knows the kinds in use, so that the API server need not be asked.
+// newMapper returns a mapper with all kinds that the provider uses, so that no discovery request is
+// necessary.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 
@@ -204,10 +210,10 @@ func newMapper() meta.RESTMapper {
 		m.Add(virtv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	m.Add(dataSourceKind(), meta.RESTScopeNamespace)
-	m.AddSpecific(attachmentKind(),
-		attachmentKind().GroupVersion().WithResource("network-attachment-definitions"),
-		attachmentKind().GroupVersion().WithResource("network-attachment-definition"), meta.RESTScopeNamespace)
+	m.Add(dataSourceGVK(), meta.RESTScopeNamespace)
+	m.AddSpecific(attachmentGVK(),
+		attachmentGVK().GroupVersion().WithResource("network-attachment-definitions"),
+		attachmentGVK().GroupVersion().WithResource("network-attachment-definition"), meta.RESTScopeNamespace)
 
 	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	m.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
@@ -217,17 +223,17 @@ func newMapper() meta.RESTMapper {
 	return m
 }
 
-// Close stops the watches and waits for them. Machines stay.
+// Close stops the watches and waits until they have stopped. It does not change machines.
 func (p *Provider) Close() {
-	p.view.close()
+	p.cache.close()
 	p.http.CloseIdleConnections()
 }
 
-// in bounds a call.
-func (p *Provider) in(ctx context.Context) (context.Context, context.CancelFunc) {
+// withCallTimeout returns a context that ends after callTimeout.
+func (p *Provider) withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-func (p *Provider) key(name string) client.ObjectKey {
+func (p *Provider) objectKey(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: p.config.Namespace, Name: name}
 }

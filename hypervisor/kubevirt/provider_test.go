@@ -27,7 +27,7 @@ import (
 
 const operatorUID = "aaaaaaaa-0000-4000-8000-000000000001"
 
-func (s *site) provider(config hypervisor.Config, local *rest.Config) *kubevirt.Provider {
+func (s *site) newProvider(config hypervisor.Config, local *rest.Config) *kubevirt.Provider {
 	s.t.Helper()
 
 	p, err := kubevirt.New(config, hypervisor.Options{OperatorUID: operatorUID}, local)
@@ -40,26 +40,26 @@ func (s *site) provider(config hypervisor.Config, local *rest.Config) *kubevirt.
 	return p
 }
 
-func machineSpec() hypervisor.MachineSpec {
+func newMachineSpec() hypervisor.MachineSpec {
 	return hypervisor.MachineSpec{
 		Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "c0000000-0000-4000-8000-000000000001", Pool: "linux"},
-		Hostname: "claim-1", Template: hypervisor.TemplateRef{Kind: hypervisor.TemplateImage, Name: image}, Shape: shape(),
+		Hostname: "claim-1", Template: hypervisor.TemplateRef{Kind: hypervisor.TemplateImage, Name: image}, Shape: newShape(),
 	}
 }
 
-func seed(context.Context) (hypervisor.Seed, error) {
+func newSeed(context.Context) (hypervisor.Seed, error) {
 	return hypervisor.Seed{
 		UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n"), NetworkConfig: []byte("version: 2\n"),
 		Files: map[string][]byte{"bootstrap-service": []byte("program")},
 	}, nil
 }
 
-// start has a machine made until it is in a state, and gives its spec with its id.
-func (s *site) start(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hypervisor.State) hypervisor.MachineSpec {
+// start advances the machine until it has the state, and returns its spec with its id.
+func (s *site) advanceTo(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hypervisor.State) hypervisor.MachineSpec {
 	s.t.Helper()
 
 	s.eventually("the machine is "+string(want), func() bool {
-		m, err := conformance.Further(s.t.Context(), p, &spec, seed)
+		m, err := conformance.Advance(s.t.Context(), p, &spec, newSeed)
 		if err != nil && !hypervisor.Is(err, hypervisor.Busy) {
 			s.t.Fatal(err)
 		}
@@ -73,7 +73,7 @@ func (s *site) start(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hyp
 func (s *site) secret() *corev1.Secret {
 	s.t.Helper()
 
-	secrets := all(s, &corev1.SecretList{}).Items
+	secrets := listAll(s, &corev1.SecretList{}).Items
 	if len(secrets) != 1 {
 		s.t.Fatalf("there are %d secrets", len(secrets))
 	}
@@ -81,20 +81,22 @@ func (s *site) secret() *corev1.Secret {
 	return &secrets[0]
 }
 
-// What stands on the API server is what people and other tools rely on.
+// People and other tools rely on the objects that the provider creates on the API server.
 func TestMachineOnTheAPIServer(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, simkubevirt.Delays{Boot: 200 * time.Millisecond})
-	p := s.provider(s.config(), env.Config)
-	spec := s.start(p, machineSpec(), hypervisor.StateCreating)
+	p := s.newProvider(s.config(), env.Config)
+	spec := s.advanceTo(p, newMachineSpec(), hypervisor.StateCreating)
 
-	vm := all(s, &virtv1.VirtualMachineList{}).Items[0]
+	vm := listAll(s, &virtv1.VirtualMachineList{}).Items[0]
 	if want := "claim-1-"; !strings.HasPrefix(vm.Name, want) || vm.Labels["hyperfleet.io/claim-uid"] != spec.Owner.UID {
 		t.Errorf("machine %s has labels %v", vm.Name, vm.Labels)
 	}
 
-	s.eventually("it has its cloud-init Secret", func() bool { return len(all(s, &corev1.SecretList{}).Items) > 0 || nudge(s, p, spec) })
+	s.eventually("the machine has its cloud-init Secret", func() bool {
+		return len(listAll(s, &corev1.SecretList{}).Items) > 0 || advanceOnce(s, p, spec)
+	})
 
 	secret := s.secret()
 	if !metav1.IsControlledBy(secret, &vm) {
@@ -109,13 +111,13 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 		t.Errorf("cloud-init Secret (-want +got):\n%s", diff)
 	}
 
-	s.start(p, spec, hypervisor.StateRunning)
+	s.advanceTo(p, spec, hypervisor.StateRunning)
 
 	if left := s.secret().Data; len(left) > 0 {
 		t.Errorf("the cloud-init Secret of a running machine still holds %d files", len(left))
 	}
 
-	vm = all(s, &virtv1.VirtualMachineList{}).Items[0]
+	vm = listAll(s, &virtv1.VirtualMachineList{}).Items[0]
 	if *vm.Spec.RunStrategy != virtv1.RunStrategyManual {
 		t.Errorf("a running machine has the strategy %s", *vm.Spec.RunStrategy)
 	}
@@ -126,53 +128,54 @@ func TestMachineOnTheAPIServer(t *testing.T) {
 	}
 }
 
-func nudge(s *site, p *kubevirt.Provider, spec hypervisor.MachineSpec) bool {
-	_, _ = conformance.Further(s.t.Context(), p, &spec, seed)
+// advanceOnce advances the machine and returns false.
+func advanceOnce(s *site, p *kubevirt.Provider, spec hypervisor.MachineSpec) bool {
+	_, _ = conformance.Advance(s.t.Context(), p, &spec, newSeed)
 
 	return false
 }
 
-func (s *site) eventually(what string, ok func() bool) {
+func (s *site) eventually(description string, ok func() bool) {
 	s.t.Helper()
 
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("never came true: %s; problems %v", what, s.sim.Problems())
+			s.t.Fatalf("timed out: condition %q did not become true; problems %v", description, s.sim.Problems())
 		}
 	}
 }
 
-// A machine that has run is not started again, however its instance was lost.
+// A machine that has run is never started again, also if its instance is lost.
 func TestRunsOnce(t *testing.T) {
 	t.Parallel()
 
 	lose := map[string]func(*site, client.ObjectKey) error{
-		"its instance is deleted by force": func(s *site, key client.ObjectKey) error { return s.sim.LoseInstance(s.t.Context(), key) },
-		"it crashes":                       func(s *site, key client.ObjectKey) error { return s.sim.Crash(s.t.Context(), key) },
-		"its node dies":                    func(s *site, _ client.ObjectKey) error { return s.loseNodes() },
+		"its instance is force-deleted": func(s *site, key client.ObjectKey) error { return s.sim.ForceDeleteInstance(s.t.Context(), key) },
+		"its guest crashes":             func(s *site, key client.ObjectKey) error { return s.sim.Crash(s.t.Context(), key) },
+		"its node fails":                func(s *site, _ client.ObjectKey) error { return s.loseNodes() },
 	}
 	for name, end := range lose {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			s := newSite(t, simkubevirt.Delays{})
-			p := s.provider(s.config(), env.Config)
-			spec := s.start(p, machineSpec(), hypervisor.StateRunning)
-			key, vm := s.named(spec.ID)
+			p := s.newProvider(s.config(), env.Config)
+			spec := s.advanceTo(p, newMachineSpec(), hypervisor.StateRunning)
+			key, vm := s.findVM(spec.ID)
 
 			if err := end(s, key); err != nil {
 				t.Fatal(err)
 			}
 
-			s.eventually("it is off", func() bool {
+			s.eventually("the machine is stopped", func() bool {
 				m, err := p.Get(t.Context(), hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner})
 
 				return err == nil && m.State == hypervisor.StateStopped
 			})
-			s.start(p, spec, hypervisor.StateStopped)
+			s.advanceTo(p, spec, hypervisor.StateStopped)
 
-			if starts := s.sim.Starts(vm.UID); starts != 1 {
-				t.Errorf("it was started %d times", starts)
+			if starts := s.sim.StartCount(vm.UID); starts != 1 {
+				t.Errorf("the machine was started %d times, want once", starts)
 			}
 		})
 	}
@@ -180,7 +183,7 @@ func TestRunsOnce(t *testing.T) {
 
 func (s *site) loseNodes() error {
 	for _, node := range s.nodes {
-		if err := s.sim.LoseNode(s.t.Context(), node); err != nil {
+		if err := s.sim.FailNode(s.t.Context(), node); err != nil {
 			return err
 		}
 	}
@@ -188,29 +191,29 @@ func (s *site) loseNodes() error {
 	return nil
 }
 
-// What keeps a machine from starting is told in KubeVirt's and Kubernetes' words.
+// The message of a machine that does not start contains the reason from KubeVirt or Kubernetes.
 func TestWaitingIsExplained(t *testing.T) {
 	t.Parallel()
 
-	t.Run("no room", func(t *testing.T) {
+	t.Run("no capacity", func(t *testing.T) {
 		t.Parallel()
 
 		s := newSite(t, simkubevirt.Delays{})
-		p := s.provider(s.config(), env.Config)
+		p := s.newProvider(s.config(), env.Config)
 
 		for n := range 3 {
-			spec := machineSpec()
+			spec := newMachineSpec()
 			spec.Owner.Name, spec.Owner.UID = "big-"+string(rune('a'+n)), "big-"+string(rune('a'+n))
 			spec.Shape.Memory = 200 * gib
 
 			if n < 2 {
-				s.start(p, spec, hypervisor.StateRunning)
+				s.advanceTo(p, spec, hypervisor.StateRunning)
 
 				continue
 			}
 
-			spec = s.start(p, spec, hypervisor.StateCreating)
-			s.message(p, spec, "Insufficient memory")
+			spec = s.advanceTo(p, spec, hypervisor.StateCreating)
+			s.eventuallyMessage(p, spec, "Insufficient memory")
 		}
 	})
 
@@ -218,22 +221,23 @@ func TestWaitingIsExplained(t *testing.T) {
 		t.Parallel()
 
 		s := newSiteWith(t, simkubevirt.Options{Images: []string{"another"}})
-		p := s.provider(s.config(), env.Config)
-		s.message(p, s.start(p, machineSpec(), hypervisor.StateCreating), "ErrImagePull")
+		p := s.newProvider(s.config(), env.Config)
+		s.eventuallyMessage(p, s.advanceTo(p, newMachineSpec(), hypervisor.StateCreating), "ErrImagePull")
 	})
 }
 
-func (s *site) message(p *kubevirt.Provider, spec hypervisor.MachineSpec, want string) {
+func (s *site) eventuallyMessage(p *kubevirt.Provider, spec hypervisor.MachineSpec, want string) {
 	s.t.Helper()
-	s.eventually("the message says "+want, func() bool {
-		m, err := conformance.Further(s.t.Context(), p, &spec, seed)
+	s.eventually("the message contains "+want, func() bool {
+		m, err := conformance.Advance(s.t.Context(), p, &spec, newSeed)
 
 		return err == nil && strings.Contains(m.Message, want)
 	})
 }
 
-// reader is an account that may do only what its rules say in the site's namespace.
-func (s *site) account(name string, rules ...rbacv1.PolicyRule) *rest.Config {
+// account returns the configuration of a ServiceAccount that has only the permissions of the rules in the
+// site's namespace.
+func (s *site) newAccount(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	s.t.Helper()
 
 	meta := metav1.ObjectMeta{Namespace: s.namespace, Name: name}
@@ -254,7 +258,7 @@ func (s *site) account(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	return env.ServiceAccount(s.t, s.namespace, name)
 }
 
-func rule(group, kind string, verbs ...string) rbacv1.PolicyRule {
+func newRule(group, kind string, verbs ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{kind}, Verbs: verbs}
 }
 
@@ -263,31 +267,31 @@ func TestCheck(t *testing.T) {
 
 	s := newSite(t, simkubevirt.Delays{})
 
-	info, err := s.provider(s.config(), env.Config).Check(t.Context())
+	info, err := s.newProvider(s.config(), env.Config).Check(t.Context())
 	if err != nil || info.Product != "KubeVirt" || len(info.Nodes) != 2 || !info.Nodes[0].Online || info.NodesHidden {
 		t.Errorf("got %+v (%v)", info, err)
 	}
 
-	vms := rule("kubevirt.io", "virtualmachines", "get", "list", "watch", "create", "patch", "delete")
-	vmis := rule("kubevirt.io", "virtualmachineinstances", "get", "list", "watch", "delete")
-	secrets := rule("", "secrets", "get", "list", "create", "patch", "delete")
+	vms := newRule("kubevirt.io", "virtualmachines", "get", "list", "watch", "create", "patch", "delete")
+	vmis := newRule("kubevirt.io", "virtualmachineinstances", "get", "list", "watch", "delete")
+	secrets := newRule("", "secrets", "get", "list", "create", "patch", "delete")
 
-	// Only what is needed: everything works, nodes are hidden, and it says so.
-	few := s.provider(s.config(), s.account("few", vms, vmis, secrets))
+	// With only the required permissions, everything works, and a warning reports that nodes are hidden.
+	restricted := s.newProvider(s.config(), s.newAccount("few", vms, vmis, secrets))
 
-	info, err = few.Check(t.Context())
-	if err != nil || !info.NodesHidden || !strings.Contains(strings.Join(info.Warnings, ";"), "nodes can't be seen") {
+	info, err = restricted.Check(t.Context())
+	if err != nil || !info.NodesHidden || !strings.Contains(strings.Join(info.Warnings, ";"), "do not permit listing nodes") {
 		t.Errorf("got %+v (%v)", info, err)
 	}
 
-	s.start(few, machineSpec(), hypervisor.StateRunning)
+	s.advanceTo(restricted, newMachineSpec(), hypervisor.StateRunning)
 
-	if capacity, err := few.Capacity(t.Context()); err != nil || len(capacity.Nodes) != 0 {
+	if capacity, err := restricted.Capacity(t.Context()); err != nil || len(capacity.Nodes) != 0 {
 		t.Errorf("got %+v (%v)", capacity, err)
 	}
 
-	elsewhere := s.config()
-	elsewhere.Namespace = "no-such-namespace"
+	otherNamespace := s.config()
+	otherNamespace.Namespace = "no-such-namespace"
 
 	unreachable := rest.CopyConfig(env.Config)
 	unreachable.Host = "https://127.0.0.1:1"
@@ -295,31 +299,31 @@ func TestCheck(t *testing.T) {
 	distrusted := rest.CopyConfig(env.Config)
 	distrusted.CAData, distrusted.CAFile = nil, ""
 
-	stranger := rest.CopyConfig(env.Config)
-	stranger.CertData, stranger.KeyData, stranger.CertFile, stranger.KeyFile = nil, nil, "", ""
-	stranger.BearerToken = "wrong"
+	unauthorized := rest.CopyConfig(env.Config)
+	unauthorized.CertData, unauthorized.KeyData, unauthorized.CertFile, unauthorized.KeyFile = nil, nil, "", ""
+	unauthorized.BearerToken = "wrong"
 
 	cases := []struct {
-		name   string
-		config hypervisor.Config
-		local  *rest.Config
-		kind   hypervisor.Kind
-		says   string
+		name     string
+		config   hypervisor.Config
+		local    *rest.Config
+		kind     hypervisor.Kind
+		wantText string
 	}{
-		{"no patch, no secrets", s.config(), s.account("less", vmis, rule("kubevirt.io", "virtualmachines", "get", "list", "watch", "create", "delete")),
-			hypervisor.Rejected, "lack patch on virtualmachines.kubevirt.io; get, list, create, patch, delete on secrets"},
-		{"no namespace", elsewhere, env.Config, hypervisor.Rejected, "there is no namespace \"no-such-namespace\""},
-		{"nobody there", s.config(), unreachable, hypervisor.Unavailable, "refused"},
+		{"no patch, no secrets", s.config(), s.newAccount("less", vmis, newRule("kubevirt.io", "virtualmachines", "get", "list", "watch", "create", "delete")),
+			hypervisor.Rejected, "patch on virtualmachines.kubevirt.io; get, list, create, patch, delete on secrets"},
+		{"no namespace", otherNamespace, env.Config, hypervisor.Rejected, "namespace \"no-such-namespace\" for machines does not exist"},
+		{"an unreachable API server", s.config(), unreachable, hypervisor.Unavailable, "refused"},
 		{"another certificate", s.config(), distrusted, hypervisor.Rejected, "certificate"},
-		{"a wrong token", s.config(), stranger, hypervisor.Rejected, "Unauthorized"},
+		{"a wrong token", s.config(), unauthorized, hypervisor.Rejected, "Unauthorized"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := s.provider(c.config, c.local).Check(t.Context())
-			if hypervisor.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("want %s that says %q, got %s: %v", c.kind, c.says, hypervisor.KindOf(err), err)
+			_, err := s.newProvider(c.config, c.local).Check(t.Context())
+			if hypervisor.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.wantText) {
+				t.Errorf("want %s with %q, got %s: %v", c.kind, c.wantText, hypervisor.KindOf(err), err)
 			}
 		})
 	}
@@ -329,7 +333,7 @@ func TestResolve(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t, simkubevirt.Delays{})
-	p := s.provider(s.config(), env.Config)
+	p := s.newProvider(s.config(), env.Config)
 
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "disk"},
@@ -346,40 +350,40 @@ func TestResolve(t *testing.T) {
 
 	volume := hypervisor.TemplateRef{Kind: hypervisor.TemplateVolume, Name: "disk"}
 	with := func(change func(*hypervisor.Shape)) hypervisor.Shape {
-		out := shape()
+		out := newShape()
 		change(&out)
 
 		return out
 	}
 
 	cases := []struct {
-		name string
-		ref  hypervisor.TemplateRef
-		want hypervisor.Shape
-		kind hypervisor.Kind
-		says string
+		name     string
+		ref      hypervisor.TemplateRef
+		want     hypervisor.Shape
+		kind     hypervisor.Kind
+		wantText string
 	}{
-		{"an image", s.template(), shape(), "", ""},
-		{"a disk", volume, shape(), "", ""},
+		{"an image", s.template(), newShape(), "", ""},
+		{"a disk", volume, newShape(), "", ""},
 		{"a disk that grows", volume, with(func(x *hypervisor.Shape) { x.Disk = 20 * gib }), "", ""},
-		{"a disk that shrinks", volume, with(func(x *hypervisor.Shape) { x.Disk = gib }), hypervisor.Rejected, "disks only grow"},
+		{"a disk that shrinks", volume, with(func(x *hypervisor.Shape) { x.Disk = gib }), hypervisor.Rejected, "a disk cannot shrink"},
 		{"an image that grows", s.template(), with(func(x *hypervisor.Shape) { x.Disk = gib }), hypervisor.Rejected, "size of its image"},
 		{
-			"no such disk", hypervisor.TemplateRef{Kind: hypervisor.TemplateVolume, Name: "none"}, shape(),
-			hypervisor.NotFound, "there is no PersistentVolumeClaim " + s.namespace + "/none",
+			"no such disk", hypervisor.TemplateRef{Kind: hypervisor.TemplateVolume, Name: "none"}, newShape(),
+			hypervisor.NotFound, "PersistentVolumeClaim " + s.namespace + "/none does not exist",
 		},
 		{
-			"no such source", hypervisor.TemplateRef{Kind: hypervisor.TemplateDataSource, Name: "none", Namespace: "images"}, shape(),
-			hypervisor.NotFound, "there is no DataSource images/none",
+			"no such source", hypervisor.TemplateRef{Kind: hypervisor.TemplateDataSource, Name: "none", Namespace: "images"}, newShape(),
+			hypervisor.NotFound, "DataSource images/none does not exist",
 		},
-		{"a number", hypervisor.TemplateRef{Kind: "VMID", ID: 7}, shape(), hypervisor.Rejected, "no templates of kind"},
+		{"a number", hypervisor.TemplateRef{Kind: "VMID", ID: 7}, newShape(), hypervisor.Rejected, "no templates of kind"},
 		{
 			"no such storage", volume, with(func(x *hypervisor.Shape) { x.Storage = "none" }),
-			hypervisor.NotFound, "there is no StorageClass none",
+			hypervisor.NotFound, "StorageClass none does not exist",
 		},
 		{
 			"no such network", s.template(), with(func(x *hypervisor.Shape) { x.Bridge = "networks/none" }),
-			hypervisor.NotFound, "there is no NetworkAttachmentDefinition networks/none",
+			hypervisor.NotFound, "NetworkAttachmentDefinition networks/none does not exist",
 		},
 		{"a VLAN", s.template(), with(func(x *hypervisor.Shape) { x.VLAN = 7 }), hypervisor.Rejected, "NetworkAttachmentDefinition"},
 		{"too many cores", s.template(), with(func(x *hypervisor.Shape) { x.CPU = 65 }), hypervisor.Rejected, "none of the 2 usable nodes"},
@@ -397,15 +401,15 @@ func TestResolve(t *testing.T) {
 				return
 			}
 
-			if hypervisor.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("want %s that says %q, got %s: %v", c.kind, c.says, hypervisor.KindOf(err), err)
+			if hypervisor.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.wantText) {
+				t.Errorf("want %s with %q, got %s: %v", c.kind, c.wantText, hypervisor.KindOf(err), err)
 			}
 		})
 	}
 }
 
-// A kubeconfig that reaches out of itself is refused as the user's mistake; the rows are those of
-// package kubeconfig.
+// A kubeconfig that names files is rejected as a mistake of the user. Package kubeconfig tests the other
+// cases.
 func TestKubeconfigIsSelfContained(t *testing.T) {
 	t.Parallel()
 
@@ -414,7 +418,7 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 
 	_, err := kubevirt.New(hypervisor.Config{Name: "lab", Kubeconfig: []byte(text)},
 		hypervisor.Options{OperatorUID: operatorUID}, nil)
-	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "names files") {
+	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "refers to files") {
 		t.Errorf("a kubeconfig that names files: %v", err)
 	}
 }
@@ -436,7 +440,7 @@ func TestOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got := kubevirt.Operation(r); got != c.want {
+		if got := kubevirt.OperationName(r); got != c.want {
 			t.Errorf("%s %s is named %q, want %q", c.method, c.url, got, c.want)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// What marks this product's objects. The annotation is the ownership; the labels follow
-// it for people and for listing.
+// Annotations and labels of this product's objects. The annotation AnnotationOwner is the ownership.
+// The labels repeat parts of it for people and for label selectors.
 const (
 	AnnotationOwner = "hyperfleet.io/owner"
 	annotationTags  = "hyperfleet.io/tags"
@@ -29,21 +29,21 @@ const (
 	labelClaim     = "hyperfleet.io/claim-uid"
 	labelMachine   = "hyperfleet.io/machine-id"
 
-	// maxName is the longest name of a machine: KubeVirt makes a label of it.
+	// maxName is the maximum length of a machine's name. KubeVirt uses the name as a label value.
 	maxName = 63
 )
 
-// Record is the ownership of a machine and of its cloud-init Secret, as it stands in their
+// Record is the ownership record of a machine and of its cloud-init Secret. It is the value of their
 // annotation hyperfleet.io/owner.
 type Record struct {
 	hypervisor.Record
 
-	// ID that the record was written for.
+	// ID of the machine that the record was written for.
 	ID int `json:"id"`
 }
 
-// ParseRecord reads the ownership of an object. hypervisor.ErrNoRecord means that it has
-// none.
+// ParseRecord returns the ownership record of an object. The error wraps hypervisor.ErrNoRecord if
+// the object has none.
 func ParseRecord(obj client.Object) (Record, error) {
 	raw, ok := obj.GetAnnotations()[AnnotationOwner]
 	if !ok {
@@ -51,53 +51,55 @@ func ParseRecord(obj client.Object) (Record, error) {
 	}
 
 	var r Record
-	if err := hypervisor.ReadRecord(raw, &r); err != nil {
+	if err := hypervisor.DecodeRecord(raw, &r); err != nil {
 		return Record{}, err
 	}
 
 	return r, nil
 }
 
-// identity is the operator on one cluster: what a record must carry to be ours.
+// identity identifies this operator on one cluster. The operator owns an object if the object's
+// record carries the identity.
 type identity struct{ hypervisor.Identity }
 
-// selector picks this operator's objects.
+// selector returns the label selector for this operator's objects.
 func (i identity) selector() client.MatchingLabels {
 	return client.MatchingLabels{labelManagedBy: hypervisor.ManagedBy, labelOperator: i.Hash()}
 }
 
-// of picks the objects of one claim.
-func (i identity) of(owner hypervisor.Owner) client.MatchingLabels {
+// ownerSelector returns the label selector for the objects of one claim.
+func (i identity) ownerSelector(owner hypervisor.Owner) client.MatchingLabels {
 	labels := i.selector()
 	labels[labelClaim] = owner.UID
 
 	return labels
 }
 
-// owns gives an object's record if the object is this operator's.
-func (i identity) owns(obj client.Object) (Record, bool) {
+// ownedRecord returns the record of an object, and whether this operator owns the object.
+func (i identity) ownedRecord(obj client.Object) (Record, bool) {
 	r, err := ParseRecord(obj)
 
-	return r, err == nil && i.Wrote(r.Record)
+	return r, err == nil && i.HasWritten(r.Record)
 }
 
-// isOf gives an object's record if the object is this owner's.
-func (i identity) isOf(obj client.Object, owner hypervisor.Owner) (Record, bool) {
-	r, ours := i.owns(obj)
+// recordOf returns the record of an object, and whether the object belongs to the owner's claim and
+// to this operator.
+func (i identity) recordOf(obj client.Object, owner hypervisor.Owner) (Record, bool) {
+	r, isOurs := i.ownedRecord(obj)
 
-	return r, ours && r.MachineClaim.UID == owner.UID
+	return r, isOurs && r.MachineClaim.UID == owner.UID
 }
 
-// marks are the labels and annotations of an object made for an owner.
-func (i identity) marks(
+// newMetadata returns the labels and annotations for an object of the owner.
+func (i identity) newMetadata(
 	id int, owner hypervisor.Owner, tags map[string]string, now time.Time,
 ) (labels, annotations map[string]string, err error) {
-	raw, err := json.Marshal(Record{Record: i.Record(owner, now), ID: id})
+	raw, err := json.Marshal(Record{Record: i.NewRecord(owner, now), ID: id})
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode ownership of machine %d: %w", id, err)
+		return nil, nil, fmt.Errorf("encode ownership record of machine %d: %w", id, err)
 	}
 
-	labels = i.of(owner)
+	labels = i.ownerSelector(owner)
 	labels[labelMachine] = strconv.Itoa(id)
 
 	if owner.Pool != "" {
@@ -118,16 +120,17 @@ func (i identity) marks(
 	return labels, annotations, nil
 }
 
-// nameOf is a machine's name: its claim's, and its id. What is cut off a long one is the
-// front: a claim's random part is at its end.
-func nameOf(owner hypervisor.Owner, id int) string {
+// machineName returns the name of a machine. It consists of the claim's name and the id. If the name
+// is too long, machineName cuts off the start of the claim's name, because the random part of a
+// claim's name is at its end.
+func machineName(owner hypervisor.Owner, id int) string {
 	suffix := "-" + strconv.Itoa(id)
 
 	name := owner.Name
-	if over := len(name) + len(suffix) - maxName; over > 0 {
-		name = strings.TrimLeft(name[over:], "-.")
+	if excess := len(name) + len(suffix) - maxName; excess > 0 {
+		name = strings.TrimLeft(name[excess:], "-.")
 	}
 
-	// A claim's name may hold dots; a machine's, which is a host's name too, may not.
+	// A claim's name may contain dots. A machine's name is also a host name, so it may not.
 	return strings.ReplaceAll(name, ".", "-") + suffix
 }

@@ -18,7 +18,7 @@ import (
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-// A quota that is used up is waited for.
+// If the quota of the namespace is exhausted, the error is of kind NoCapacity, so the operator waits.
 func TestQuotaIsNoCapacity(t *testing.T) {
 	t.Parallel()
 
@@ -32,21 +32,22 @@ func TestQuotaIsNoCapacity(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What the quota controller, which does not run here, would write.
+	// The quota controller does not run in this test, so the test writes the status.
 	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts}
 	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
 
-	s.eventually("the quota counts", func() bool { return apierrors.IsForbidden(s.probe()) })
+	s.eventually("the quota is enforced", func() bool { return apierrors.IsForbidden(s.dryRunCreate()) })
 
-	_, err := s.create(t)
+	_, err := s.createMachine(t)
 	if !hypervisor.Is(err, hypervisor.NoCapacity) || !strings.Contains(err.Error(), "exceeded quota: none") {
 		t.Errorf("got %s: %v", hypervisor.KindOf(err), err)
 	}
 }
 
-// What an admission policy refuses stalls with its words.
+// If an admission policy denies the machine, the error is of kind Rejected and contains the message of the
+// policy.
 func TestAdmissionIsRejected(t *testing.T) {
 	t.Parallel()
 
@@ -84,24 +85,24 @@ func TestAdmissionIsRejected(t *testing.T) {
 		}
 	}
 
-	s.eventually("the policy counts", func() bool { return s.probe() != nil })
+	s.eventually("the policy is enforced", func() bool { return s.dryRunCreate() != nil })
 
-	_, err := s.create(t)
+	_, err := s.createMachine(t)
 	if !hypervisor.Is(err, hypervisor.Rejected) || !strings.Contains(err.Error(), "machines need a cost centre") {
 		t.Errorf("got %s: %v", hypervisor.KindOf(err), err)
 	}
 }
 
-// probe tries a machine without making it.
-func (s *site) probe() error {
-	return env.Client.Create(s.t.Context(), foreign(s.namespace, "probe"), client.DryRunAll)
+// dryRunCreate creates a machine as a dry run.
+func (s *site) dryRunCreate() error {
+	return env.Client.Create(s.t.Context(), newForeignVM(s.namespace, "probe"), client.DryRunAll)
 }
 
-// create reserves an id and makes the machine.
-func (s *site) create(t *testing.T) (hypervisor.Machine, error) {
+// createMachine reserves an id and starts the machine.
+func (s *site) createMachine(t *testing.T) (hypervisor.Machine, error) {
 	t.Helper()
 
-	p, spec := s.provider(s.config(), env.Config), machineSpec()
+	p, spec := s.newProvider(s.config(), env.Config), newMachineSpec()
 
 	reserved, err := p.Reserve(t.Context(), spec)
 	if err != nil {
@@ -110,5 +111,5 @@ func (s *site) create(t *testing.T) (hypervisor.Machine, error) {
 
 	spec.ID = reserved.ID
 
-	return p.Start(t.Context(), spec, seed)
+	return p.Start(t.Context(), spec, newSeed)
 }

@@ -19,105 +19,109 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Resolve finds the template; see hypervisor.Provider. An image can't be looked up from
-// here: KubeVirt says so when it can't pull it. What the credentials do not suffice to
-// see is taken to be there.
+// Resolve finds the template; see hypervisor.Provider. It cannot check that an image exists. KubeVirt
+// reports an error if it cannot pull the image. Resolve assumes that an object exists if the
+// credentials do not permit it to read the object.
 func (p *Provider) Resolve(
-	ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape,
+	ctx context.Context, ref hypervisor.TemplateRef, shape hypervisor.Shape,
 ) ([]hypervisor.Template, error) {
-	if err := p.fits(ctx, want, hypervisor.Rejected); err != nil {
+	if err := p.checkNodeSize(ctx, shape, hypervisor.Rejected); err != nil {
 		return nil, err
 	}
 
-	found, err := p.source(ctx, ref, want)
+	found, err := p.resolveSource(ctx, ref, shape)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := p.hasStorage(ctx, found.Storage); err != nil {
+	if err := p.checkStorage(ctx, found.Storage); err != nil {
 		return nil, err
 	}
 
-	if err := p.hasNetwork(ctx, cmp.Or(want.Bridge, p.config.DefaultNetwork)); err != nil {
+	if err := p.checkNetwork(ctx, cmp.Or(shape.Bridge, p.config.DefaultNetwork)); err != nil {
 		return nil, err
 	}
 
-	if want.TPM {
+	if shape.TPM {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnsupported",
-			"machines on KubeVirt are given no TPM: KubeVirt has none whose endorsement key is certified by an authority that "+
-				"outlives the machine: use attestation method join-token")
+			"TPM is not supported on KubeVirt, because no certificate authority that outlives the machine certifies the "+
+				"endorsement key of a KubeVirt TPM: use attestation method join-token")
 	}
 
-	if want.VLAN != 0 {
+	if shape.VLAN != 0 {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "VLANUnsupported",
-			"a VLAN is a matter of the NetworkAttachmentDefinition on KubeVirt: name one with it, and leave network.vlan out")
+			"network.vlan is not supported on KubeVirt: remove it, and use a NetworkAttachmentDefinition that sets the VLAN")
 	}
 
 	return []hypervisor.Template{found}, nil
 }
 
-// source finds what the first disk is made from.
-func (p *Provider) source(ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape) (hypervisor.Template, error) {
-	found := hypervisor.Template{Name: ref.Name, Storage: cmp.Or(want.Storage, p.config.DefaultStorage), Shared: true}
+// resolveSource finds the object that the first disk is created from.
+func (p *Provider) resolveSource(
+	ctx context.Context, ref hypervisor.TemplateRef, shape hypervisor.Shape,
+) (hypervisor.Template, error) {
+	found := hypervisor.Template{Name: ref.Name, Storage: cmp.Or(shape.Storage, p.config.DefaultStorage), Shared: true}
 
 	switch ref.Kind {
 	case hypervisor.TemplateImage:
-		// A containerDisk is shared and read only; what a machine writes is kept beside it.
+		// A containerDisk is shared and read-only. KubeVirt keeps the writes of a machine separately.
 		found.Storage = ""
 
-		if want.Disk > 0 {
+		if shape.Disk > 0 {
 			return found, hypervisor.Errorf(hypervisor.Rejected, "DiskUnsupported",
-				"resources.disk: a containerDisk has the size of its image: leave it out, or use a dataSource")
+				"resources.disk is not supported for a containerDisk, which has the size of its image: "+
+					"remove resources.disk, or use a dataSource")
 		}
 
 		return found, nil
 	case hypervisor.TemplateVolume:
-		return p.volume(ctx, ref, want, found)
+		return p.resolveVolume(ctx, ref, shape, found)
 	case hypervisor.TemplateDataSource, "":
 		source := &unstructured.Unstructured{}
-		source.SetGroupVersionKind(dataSourceKind())
+		source.SetGroupVersionKind(dataSourceGVK())
 
-		return found, p.there(ctx, p.namespaceOf(ref), ref.Name, source)
+		return found, p.checkExists(ctx, p.templateNamespace(ref), ref.Name, source)
 	default:
 		return found, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
-			"there are no templates of kind %q on KubeVirt", ref.Kind)
+			"KubeVirt has no templates of kind %q", ref.Kind)
 	}
 }
 
-// volume finds a PersistentVolumeClaim and makes sure that its disk is not too large.
-func (p *Provider) volume(
-	ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape, found hypervisor.Template,
+// resolveVolume finds a PersistentVolumeClaim and verifies that its disk is not larger than the
+// shape's.
+func (p *Provider) resolveVolume(
+	ctx context.Context, ref hypervisor.TemplateRef, shape hypervisor.Shape, found hypervisor.Template,
 ) (hypervisor.Template, error) {
 	var claim corev1.PersistentVolumeClaim
-	if err := p.there(ctx, p.namespaceOf(ref), ref.Name, &claim); err != nil {
+	if err := p.checkExists(ctx, p.templateNamespace(ref), ref.Name, &claim); err != nil {
 		return found, err
 	}
 
 	found.DiskBytes = claim.Spec.Resources.Requests.Storage().Value()
-	if has := claim.Status.Capacity.Storage().Value(); has > 0 {
-		found.DiskBytes = has
+	if capacity := claim.Status.Capacity.Storage().Value(); capacity > 0 {
+		found.DiskBytes = capacity
 	}
 
-	if want.Disk > 0 && want.Disk < found.DiskBytes {
+	if shape.Disk > 0 && shape.Disk < found.DiskBytes {
 		return found, hypervisor.Errorf(hypervisor.Rejected, "DiskTooSmall",
-			"resources.disk is %d MiB, the disk of PersistentVolumeClaim %s is %d MiB: disks only grow",
-			want.Disk>>20, ref.Name, found.DiskBytes>>20)
+			"resources.disk is %d MiB, but the disk of PersistentVolumeClaim %s is %d MiB: a disk cannot shrink",
+			shape.Disk>>20, ref.Name, found.DiskBytes>>20)
 	}
 
 	return found, nil
 }
 
-func (p *Provider) hasStorage(ctx context.Context, class string) error {
+func (p *Provider) checkStorage(ctx context.Context, class string) error {
 	if class == "" {
 		return nil
 	}
 
-	return p.there(ctx, "", class, &storagev1.StorageClass{})
+	return p.checkExists(ctx, "", class, &storagev1.StorageClass{})
 }
 
-// hasNetwork makes sure that a NetworkAttachmentDefinition, written as name or
-// namespace/name as Multus does, is there.
-func (p *Provider) hasNetwork(ctx context.Context, network string) error {
+// checkNetwork returns an error if the NetworkAttachmentDefinition does not exist. The notation is that
+// of Multus: NAME or NAMESPACE/NAME.
+func (p *Provider) checkNetwork(ctx context.Context, network string) error {
 	if network == "" {
 		return nil
 	}
@@ -128,14 +132,15 @@ func (p *Provider) hasNetwork(ctx context.Context, network string) error {
 	}
 
 	attachment := &unstructured.Unstructured{}
-	attachment.SetGroupVersionKind(attachmentKind())
+	attachment.SetGroupVersionKind(attachmentGVK())
 
-	return p.there(ctx, namespace, name, attachment)
+	return p.checkExists(ctx, namespace, name, attachment)
 }
 
-// there makes sure that an object is there, as far as it may be seen.
-func (p *Provider) there(ctx context.Context, namespace, name string, obj client.Object) error {
-	ctx, cancel := p.in(ctx)
+// checkExists returns an error of kind NotFound if the object does not exist. It returns nil if the
+// credentials do not permit reading the object.
+func (p *Provider) checkExists(ctx context.Context, namespace, name string, obj client.Object) error {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	key := client.ObjectKey{Namespace: namespace, Name: name}
@@ -147,12 +152,12 @@ func (p *Provider) there(ctx context.Context, namespace, name string, obj client
 	case apierrors.IsNotFound(err):
 		return &hypervisor.Error{
 			Kind: hypervisor.NotFound, Reason: kind.Kind + "NotFound",
-			Message: fmt.Sprintf("there is no %s %s: create it, or correct the template",
+			Message: fmt.Sprintf("%s %s does not exist: create it, or correct the template",
 				kind.Kind, strings.TrimPrefix(key.String(), "/")),
 			Err: err,
 		}
 	default:
-		return explain(fmt.Sprintf("read %s %s", kind.Kind, key), false, err)
+		return wrapAPIError(fmt.Sprintf("read %s %s", kind.Kind, key), false, err)
 	}
 }
 

@@ -18,65 +18,67 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Names of the files of a cloud-init Secret (cloud-init, datasource NoCloud).
+// Names of the files in a cloud-init Secret (cloud-init, datasource NoCloud).
 const (
 	fileUserData = "user-data"
 	fileMetaData = "meta-data"
 	fileNetwork  = "network-config"
 )
 
-// maxSeed is the most that a Secret holds (api/core/v1, MaxSecretSize).
+// maxSeed is the maximum size of a Secret in bytes (api/core/v1, MaxSecretSize).
 const maxSeed = 1 << 20
 
-// giveSeed makes the machine's cloud-init Secret, unless it is there.
-func (p *Provider) giveSeed(
+// ensureSeedSecret creates the machine's cloud-init Secret if it does not exist. It first deletes a
+// Secret of the same name that an earlier machine of the claim has left.
+func (p *Provider) ensureSeedSecret(
 	ctx context.Context, vm *virtv1.VirtualMachine, m hypervisor.Machine, seed func(context.Context) (hypervisor.Seed, error),
 ) error {
-	old, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
+	old, err := getOrNil(ctx, p, vm.Name, &corev1.Secret{})
 	if err != nil {
 		return err
 	}
 
 	if old != nil {
-		switch _, ours := p.id.isOf(old, m.Owner); {
-		case !ours:
+		switch _, isOurs := p.identity.recordOf(old, m.Owner); {
+		case !isOurs:
 			return hypervisor.Errorf(hypervisor.Rejected, "SeedNameTaken",
-				"make cloud-init Secret: secret %s is there already and is not this machine's", p.key(vm.Name))
+				"create cloud-init Secret: Secret %s exists already and has another owner: delete it", p.objectKey(vm.Name))
 		case metav1.IsControlledBy(old, vm):
 			return nil
 		}
 
-		// It is left of a machine that is gone, and its credential with it.
-		if err := p.deleteSeed(ctx, old); err != nil {
+		// The Secret belongs to an earlier VirtualMachine that no longer exists. Its credential is not
+		// for this machine.
+		if err := p.deleteSeedSecret(ctx, old); err != nil {
 			return err
 		}
 	}
 
-	made, err := seed(ctx)
+	content, err := seed(ctx)
 	if err != nil {
-		return fmt.Errorf("make cloud-init Secret: %w", err)
+		return fmt.Errorf("create cloud-init Secret: %w", err)
 	}
 
-	secret, err := p.buildSeed(vm, m, made)
+	secret, err := p.buildSeedSecret(vm, m, content)
 	if err != nil {
 		return err
 	}
 
-	call, cancel := p.in(ctx)
+	call, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
-	// Two calls at once may both have made a cloud-init Secret; one of them is the machine's.
+	// If another process has created the Secret at the same time, that Secret is the machine's.
 	if err := p.api.Create(call, secret); !apierrors.IsAlreadyExists(err) {
-		return explain(fmt.Sprintf("make cloud-init Secret %s", p.key(vm.Name)), true, err)
+		return wrapAPIError(fmt.Sprintf("create cloud-init Secret %s", p.objectKey(vm.Name)), true, err)
 	}
 
 	return nil
 }
 
-func (p *Provider) buildSeed(
+func (p *Provider) buildSeedSecret(
 	vm *virtv1.VirtualMachine, m hypervisor.Machine, seed hypervisor.Seed,
 ) (*corev1.Secret, error) {
-	labels, annotations, err := p.id.marks(m.ID, m.Owner, nil, m.Created)
+	labels, annotations, err := p.identity.newMetadata(m.ID, m.Owner, nil, m.CreatedAt)
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +97,12 @@ func (p *Provider) buildSeed(
 
 	if size > maxSeed {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "SeedTooLarge",
-			"make cloud-init Secret of %d bytes: a Secret holds %d: leave files out of cloudInit.userData, or put them into the image "+
-				"(the bootstrap service is best installed there)", size, maxSeed)
+			"create cloud-init Secret: its data has %d bytes, and a Secret can hold %d bytes: remove files from "+
+				"cloudInit.userData, or install them in the image, which is best for the bootstrap service", size, maxSeed)
 	}
 
-	// Nothing waits for the Secret: blocking the machine's deletion would need a right on its finalizers.
+	// BlockOwnerDeletion would need a permission for the finalizers of VirtualMachines. It is not
+	// necessary, because the deletion of the machine need not wait for the Secret.
 	owner := *metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)
 	owner.BlockOwnerDeletion = nil
 
@@ -112,15 +115,15 @@ func (p *Provider) buildSeed(
 	}, nil
 }
 
-// emptySeed takes what the guest has read out of the Secret. The Secret stays: KubeVirt
-// mounts it again where the machine moves to.
-func (p *Provider) emptySeed(ctx context.Context, vm *virtv1.VirtualMachine) error {
-	secret, err := fetch(ctx, p, vm.Name, &corev1.Secret{})
+// emptySeedSecret deletes the data of the machine's cloud-init Secret. It does not delete the Secret,
+// because KubeVirt mounts the Secret again if the machine migrates to another node.
+func (p *Provider) emptySeedSecret(ctx context.Context, vm *virtv1.VirtualMachine) error {
+	secret, err := getOrNil(ctx, p, vm.Name, &corev1.Secret{})
 	if err != nil || secret == nil || len(secret.Data) == 0 || !metav1.IsControlledBy(secret, vm) {
 		return err
 	}
 
-	ctx, cancel := p.in(ctx)
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q},"data":null}`, secret.UID)
@@ -130,12 +133,12 @@ func (p *Provider) emptySeed(ctx context.Context, vm *virtv1.VirtualMachine) err
 		return nil
 	}
 
-	return explain(fmt.Sprintf("empty cloud-init Secret %s", p.key(vm.Name)), true, err)
+	return wrapAPIError(fmt.Sprintf("empty cloud-init Secret %s", p.objectKey(vm.Name)), true, err)
 }
 
-// deleteSeed deletes a Secret that was read.
-func (p *Provider) deleteSeed(ctx context.Context, secret *corev1.Secret) error {
-	ctx, cancel := p.in(ctx)
+// deleteSeedSecret deletes the Secret if its UID has not changed since it was read.
+func (p *Provider) deleteSeedSecret(ctx context.Context, secret *corev1.Secret) error {
+	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	err := p.api.Delete(ctx, secret, client.Preconditions{UID: &secret.UID})
@@ -143,5 +146,5 @@ func (p *Provider) deleteSeed(ctx context.Context, secret *corev1.Secret) error 
 		return nil
 	}
 
-	return explain(fmt.Sprintf("delete cloud-init Secret %s", p.key(secret.Name)), true, err)
+	return wrapAPIError(fmt.Sprintf("delete cloud-init Secret %s", p.objectKey(secret.Name)), true, err)
 }

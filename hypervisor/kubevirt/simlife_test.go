@@ -18,18 +18,18 @@ import (
 func TestLife(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, simkubevirt.Options{})
-	w.create(w.machine("a", virtv1.RunStrategyHalted))
-	w.status("a", virtv1.VirtualMachineStatusStopped)
+	w := newSimFixture(t, simkubevirt.Options{})
+	w.create(w.newVM("a", virtv1.RunStrategyHalted))
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusStopped)
 
-	if w.vmi("a") != nil {
+	if w.getVMI("a") != nil {
 		t.Error("a halted machine has an instance")
 	}
 
-	w.strategy("a", virtv1.RunStrategyAlways)
-	w.status("a", virtv1.VirtualMachineStatusRunning)
+	w.setStrategy("a", virtv1.RunStrategyAlways)
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusRunning)
 
-	vmi := w.vmi("a")
+	vmi := w.getVMI("a")
 	if vmi.Status.NodeName == "" || len(vmi.Status.Interfaces) != 1 || vmi.Status.Interfaces[0].IP == "" {
 		t.Errorf("the instance is incomplete: %+v", vmi.Status)
 	}
@@ -39,26 +39,27 @@ func TestLife(t *testing.T) {
 		t.Errorf("finalizers (-want +got):\n%s", diff)
 	}
 
-	w.strategy("a", virtv1.RunStrategyHalted)
-	w.status("a", virtv1.VirtualMachineStatusStopped)
-	w.strategy("a", virtv1.RunStrategyAlways)
-	w.status("a", virtv1.VirtualMachineStatusRunning)
+	w.setStrategy("a", virtv1.RunStrategyHalted)
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusStopped)
+	w.setStrategy("a", virtv1.RunStrategyAlways)
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusRunning)
 
-	if again := w.vmi("a"); again.UID == vmi.UID {
-		t.Error("a machine that was stopped runs on as the same instance")
+	if again := w.getVMI("a"); again.UID == vmi.UID {
+		t.Error("a machine that was stopped and started again has the same instance")
 	}
 
-	check(t, env.Client.Delete(t.Context(), w.vm("a")))
-	w.eventually("the machine is gone", func() bool { return w.vm("a") == nil && w.vmi("a") == nil })
+	mustSucceed(t, env.Client.Delete(t.Context(), w.getVM("a")))
+	w.eventually("the machine is gone", func() bool { return w.getVM("a") == nil && w.getVMI("a") == nil })
 }
 
-// What a run strategy does when the guest powers off, crashes, or its instance is lost.
+// The run strategy decides whether KubeVirt starts a machine again after its guest powers off or crashes, or
+// its instance is lost.
 func TestRunStrategies(t *testing.T) {
 	t.Parallel()
 
 	cases := []struct {
 		strategy     virtv1.VirtualMachineRunStrategy
-		off, crashed int // starts after it
+		off, crashed int // number of starts afterwards
 		lost         int
 	}{
 		{virtv1.RunStrategyAlways, 2, 2, 2},
@@ -70,41 +71,41 @@ func TestRunStrategies(t *testing.T) {
 		t.Run(string(c.strategy), func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, simkubevirt.Options{})
+			w := newSimFixture(t, simkubevirt.Options{})
 			ends := map[string]struct {
 				end    func(string)
 				starts int
 			}{
-				"off":     {func(n string) { check(t, w.PowerOff(t.Context(), w.key(n))) }, c.off},
-				"crashed": {func(n string) { check(t, w.Crash(t.Context(), w.key(n))) }, c.crashed},
-				"lost":    {func(n string) { check(t, w.LoseInstance(t.Context(), w.key(n))) }, c.lost},
+				"off":     {func(n string) { mustSucceed(t, w.PowerOff(t.Context(), w.objectKey(n))) }, c.off},
+				"crashed": {func(n string) { mustSucceed(t, w.Crash(t.Context(), w.objectKey(n))) }, c.crashed},
+				"lost":    {func(n string) { mustSucceed(t, w.ForceDeleteInstance(t.Context(), w.objectKey(n))) }, c.lost},
 			}
 
 			for name, e := range ends {
-				vm := w.machine(name, virtv1.RunStrategyOnce)
+				vm := w.newVM(name, virtv1.RunStrategyOnce)
 				w.create(vm)
-				w.status(name, virtv1.VirtualMachineStatusRunning)
-				w.strategy(name, c.strategy)
-				w.eventually("the strategy is seen", func() bool { return w.vm(name).Status.RunStrategy == c.strategy })
+				w.eventuallyStatus(name, virtv1.VirtualMachineStatusRunning)
+				w.setStrategy(name, c.strategy)
+				w.eventually("KubeVirt has observed the strategy", func() bool { return w.getVM(name).Status.RunStrategy == c.strategy })
 				e.end(name)
 
 				if e.starts == 2 {
-					w.eventually(name+": it is started again", func() bool { return w.Starts(vm.UID) == 2 })
+					w.eventually(name+": the machine is started again", func() bool { return w.StartCount(vm.UID) == 2 })
 
 					continue
 				}
 
-				w.status(name, virtv1.VirtualMachineStatusStopped)
+				w.eventuallyStatus(name, virtv1.VirtualMachineStatusStopped)
 
-				if starts := w.Starts(vm.UID); starts != 1 {
-					t.Errorf("%s: it was started %d times", name, starts)
+				if starts := w.StartCount(vm.UID); starts != 1 {
+					t.Errorf("%s: the machine was started %d times", name, starts)
 				}
 			}
 		})
 	}
 }
 
-func check(t *testing.T, err error) {
+func mustSucceed(t *testing.T, err error) {
 	t.Helper()
 
 	if err != nil {
@@ -112,40 +113,40 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// The subresources start and stop work on a machine whose strategy leaves it to them.
+// The subresources start and stop work for a machine whose run strategy permits them.
 func TestStartAndStop(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, simkubevirt.Options{})
-	vm := w.machine("a", virtv1.RunStrategyManual)
+	w := newSimFixture(t, simkubevirt.Options{})
+	vm := w.newVM("a", virtv1.RunStrategyManual)
 	w.create(vm)
-	w.status("a", virtv1.VirtualMachineStatusStopped)
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusStopped)
 
-	check(t, w.Start(t.Context(), w.key("a")))
-	w.status("a", virtv1.VirtualMachineStatusRunning)
-	check(t, w.Restart(t.Context(), w.key("a")))
-	w.eventually("it is started again", func() bool { return w.Starts(vm.UID) == 2 })
-	w.status("a", virtv1.VirtualMachineStatusRunning)
-	w.eventually("nothing is asked any more", func() bool { return len(w.vm("a").Status.StateChangeRequests) == 0 })
-	check(t, w.Stop(t.Context(), w.key("a")))
-	w.status("a", virtv1.VirtualMachineStatusStopped)
+	mustSucceed(t, w.Start(t.Context(), w.objectKey("a")))
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusRunning)
+	mustSucceed(t, w.Restart(t.Context(), w.objectKey("a")))
+	w.eventually("the machine is started again", func() bool { return w.StartCount(vm.UID) == 2 })
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusRunning)
+	w.eventually("no state change is requested", func() bool { return len(w.getVM("a").Status.StateChangeRequests) == 0 })
+	mustSucceed(t, w.Stop(t.Context(), w.objectKey("a")))
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusStopped)
 
-	if err := w.Stop(t.Context(), w.key("a")); err == nil {
+	if err := w.Stop(t.Context(), w.objectKey("a")); err == nil {
 		t.Error("a machine that does not run was stopped")
 	}
 }
 
-// A guest reads its cloud-init Secret, works, and powers off.
+// A guest reads its cloud-init Secret, runs its work, and powers off.
 func TestGuest(t *testing.T) {
 	t.Parallel()
 
 	read := make(chan map[string][]byte, 1)
-	w := newWorld(t, simkubevirt.Options{Guest: func(g simkubevirt.Guest) {
+	w := newSimFixture(t, simkubevirt.Options{Guest: func(g simkubevirt.Guest) {
 		g.Log("hello from %s", g.Name)
 		read <- g.Drive
 	}})
 
-	vm := w.machine("a", virtv1.RunStrategyOnce)
+	vm := w.newVM("a", virtv1.RunStrategyOnce)
 	spec := &vm.Spec.Template.Spec
 	spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, virtv1.Disk{Name: "init"})
 	spec.Volumes = append(spec.Volumes, virtv1.Volume{Name: "init", VolumeSource: virtv1.VolumeSource{
@@ -153,8 +154,8 @@ func TestGuest(t *testing.T) {
 	}})
 	w.create(vm)
 
-	w.eventually("its pod waits for the secret", func() bool {
-		vmi := w.vmi("a")
+	w.eventually("the pod waits for the Secret", func() bool {
+		vmi := w.getVMI("a")
 
 		return vmi != nil && vmi.Status.Phase == virtv1.Scheduling
 	})
@@ -166,33 +167,33 @@ func TestGuest(t *testing.T) {
 		t.Errorf("cloud-init Secret (-want +got):\n%s", diff)
 	}
 
-	w.status("a", virtv1.VirtualMachineStatusStopped)
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusStopped)
 
-	if got := w.Console(w.key("a")); got != "hello from a\n" {
+	if got := w.Console(w.objectKey("a")); got != "hello from a\n" {
 		t.Errorf("console %q", got)
 	}
 }
 
-// A live migration moves the instance and changes nothing else of it.
+// A live migration changes only the node of the instance.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, simkubevirt.Options{Delays: simkubevirt.Delays{Migrate: 5 * time.Millisecond}})
-	w.create(w.machine("a", virtv1.RunStrategyAlways))
-	w.status("a", virtv1.VirtualMachineStatusRunning)
+	w := newSimFixture(t, simkubevirt.Options{Delays: simkubevirt.Delays{Migrate: 5 * time.Millisecond}})
+	w.create(w.newVM("a", virtv1.RunStrategyAlways))
+	w.eventuallyStatus("a", virtv1.VirtualMachineStatusRunning)
 
-	before := w.vmi("a")
+	before := w.getVMI("a")
 	migration := &virtv1.VirtualMachineInstanceMigration{}
 	migration.Namespace, migration.Name, migration.Spec.VMIName = w.namespace, "m", "a"
 	w.create(migration)
 
-	w.eventually("it has moved", func() bool {
-		return found(w, "m", &virtv1.VirtualMachineInstanceMigration{}).Status.Phase == virtv1.MigrationSucceeded
+	w.eventually("the migration has succeeded", func() bool {
+		return getObject(w, "m", &virtv1.VirtualMachineInstanceMigration{}).Status.Phase == virtv1.MigrationSucceeded
 	})
 
-	after := w.vmi("a")
+	after := w.getVMI("a")
 	if after.UID != before.UID || after.Status.NodeName == before.Status.NodeName {
-		t.Errorf("from %s on %s to %s on %s", before.UID, before.Status.NodeName, after.UID, after.Status.NodeName)
+		t.Errorf("want the same instance on another node, got %s on %s before and %s on %s after", before.UID, before.Status.NodeName, after.UID, after.Status.NodeName)
 	}
 
 	if diff := cmp.Diff(before.Status.Interfaces, after.Status.Interfaces); diff != "" {
@@ -200,7 +201,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// The guest's agent reports the addresses that its network data gives.
+// The guest's agent reports the addresses in its network data.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 
@@ -221,11 +222,11 @@ func TestAddresses(t *testing.T) {
 		},
 	}
 
-	w := newWorld(t, simkubevirt.Options{})
+	w := newSimFixture(t, simkubevirt.Options{})
 
 	for name, source := range cases {
 		name := "vm-" + name[:2]
-		vm := w.machine(name, virtv1.RunStrategyAlways)
+		vm := w.newVM(name, virtv1.RunStrategyAlways)
 		spec := &vm.Spec.Template.Spec
 		spec.Networks = []virtv1.Network{{Name: "lan", NetworkSource: virtv1.NetworkSource{
 			Multus: &virtv1.MultusNetwork{NetworkName: "lan"},
@@ -236,9 +237,9 @@ func TestAddresses(t *testing.T) {
 		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, virtv1.Disk{Name: "init"})
 		spec.Volumes = append(spec.Volumes, virtv1.Volume{Name: "init", VolumeSource: source(name)})
 		w.create(vm)
-		w.status(name, virtv1.VirtualMachineStatusRunning)
+		w.eventuallyStatus(name, virtv1.VirtualMachineStatusRunning)
 
-		got := w.vmi(name).Status.Interfaces[0]
+		got := w.getVMI(name).Status.Interfaces[0]
 		if diff := cmp.Diff([]string{"192.0.2.7", "2001:db8::7"}, got.IPs); diff != "" || got.InterfaceName != "eno101" {
 			t.Errorf("%s: interface %s (-want +got):\n%s", name, got.InterfaceName, diff)
 		}

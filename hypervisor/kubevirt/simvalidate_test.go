@@ -18,22 +18,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-// What the schema takes and KubeVirt's webhooks do not.
+// KubeVirt's webhooks reject machines that the schema accepts.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 
 	order, yes := uint(1), true
-	judge := upstream.VirtAPI(t)
+	judge := upstream.StartVirtAPI(t)
 
 	cases := []struct {
-		name   string
-		change func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec)
-		says   string
+		name     string
+		change   func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec)
+		wantText string
 	}{
 		{"a machine", func(*virtv1.VirtualMachine, *virtv1.VirtualMachineInstanceSpec) {}, ""},
 		{"no template", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
 			vm.Spec.Template = nil
-		}, "template"}, // KubeVirt itself is kept from its own words by its schema
+		}, "template"}, // in KubeVirt itself, the schema rejects this machine before the webhook
 		{"both ways to run", func(vm *virtv1.VirtualMachine, _ *virtv1.VirtualMachineInstanceSpec) {
 			vm.Spec.Running = &yes
 		}, "mutually exclusive"},
@@ -97,13 +97,13 @@ func TestValidate(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			w := &world{T: t, site: &site{}}
-			vm := w.machine("a", virtv1.RunStrategyHalted)
+			w := &simFixture{T: t, site: &site{}}
+			vm := w.newVM("a", virtv1.RunStrategyHalted)
 			c.change(vm, &vm.Spec.Template.Spec)
 
 			got := strings.Join(simkubevirt.Validate(vm), "; ")
-			if !strings.Contains(got, c.says) || (c.says == "") != (got == "") {
-				t.Errorf("want %q, got %q", c.says, got)
+			if !strings.Contains(got, c.wantText) || (c.wantText == "") != (got == "") {
+				t.Errorf("want %q, got %q", c.wantText, got)
 			}
 
 			if judge == nil {
@@ -111,20 +111,20 @@ func TestValidate(t *testing.T) {
 			}
 
 			causes, err := judge(t.Context(), vm)
-			if own := strings.Join(causes, "; "); err != nil || !strings.Contains(own, c.says) || (c.says == "") != (own == "") {
-				t.Errorf("want %q, KubeVirt itself says %q, %v", c.says, own, err)
+			if joined := strings.Join(causes, "; "); err != nil || !strings.Contains(joined, c.wantText) || (c.wantText == "") != (joined == "") {
+				t.Errorf("want %q, KubeVirt itself reports %q, %v", c.wantText, joined, err)
 			}
 		})
 	}
 }
 
-// What is let in as a VirtualMachine and can't be started: KubeVirt refuses its instance.
+// KubeVirt accepts a VirtualMachine without memory but rejects its instance, so the machine does not start.
 func TestMachineWithoutMemoryDoesNotStart(t *testing.T) {
 	t.Parallel()
 
-	w := &world{T: t, site: &site{t: t, namespace: env.Namespace(t)}}
+	w := &simFixture{T: t, site: &site{t: t, namespace: env.Namespace(t)}}
 
-	sim, err := simkubevirt.Start(env.Config, simkubevirt.Options{Namespaces: []string{w.namespace}, Judge: upstream.VirtAPI(t)})
+	sim, err := simkubevirt.Start(env.Config, simkubevirt.Options{Namespaces: []string{w.namespace}, Webhook: upstream.StartVirtAPI(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,21 +136,21 @@ func TestMachineWithoutMemoryDoesNotStart(t *testing.T) {
 	})
 
 	w.sim = sim
-	vm := w.machine("a", virtv1.RunStrategyAlways)
+	vm := w.newVM("a", virtv1.RunStrategyAlways)
 	vm.Spec.Template.Spec.Domain.Memory = nil
 	w.create(vm)
-	w.eventually("KubeVirt refuses its instance", func() bool {
+	w.eventually("KubeVirt rejects the instance", func() bool {
 		all := sim.Violations()
 
-		return len(all) == 1 && strings.Contains(all[0].What, "no memory requested")
+		return len(all) == 1 && strings.Contains(all[0].Message, "no memory requested")
 	})
 
-	if w.vmi("a") != nil || len(sim.Problems()) > 0 {
-		t.Errorf("got %v, problems %v", w.vmi("a"), sim.Problems())
+	if w.getVMI("a") != nil || len(sim.Problems()) > 0 {
+		t.Errorf("got %v, problems %v", w.getVMI("a"), sim.Problems())
 	}
 }
 
-// The schemas are KubeVirt's: what they refuse is refused.
+// The API server validates objects by KubeVirt's schemas.
 func TestSchemasRefuse(t *testing.T) { //nolint:tparallel // its subtests change one simulator in turn
 	t.Parallel()
 
@@ -159,7 +159,7 @@ func TestSchemasRefuse(t *testing.T) { //nolint:tparallel // its subtests change
 	cases := []struct {
 		name  string
 		iface map[string]any
-		taken bool
+		valid bool
 	}{
 		{"an interface", map[string]any{"name": "default", "masquerade": map[string]any{}}, true},
 		{"an interface with a place on the bus", map[string]any{"name": "default", "acpiIndex": int64(101)}, true},
@@ -180,7 +180,7 @@ func TestSchemasRefuse(t *testing.T) { //nolint:tparallel // its subtests change
 			}}
 
 			err := env.Client.Create(t.Context(), vm)
-			if (err == nil) != c.taken || (err != nil && !apierrors.IsInvalid(err)) {
+			if (err == nil) != c.valid || (err != nil && !apierrors.IsInvalid(err)) {
 				t.Errorf("got %v", err)
 			}
 		})

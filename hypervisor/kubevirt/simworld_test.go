@@ -18,27 +18,27 @@ import (
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-// world is a site with its own machines.
-type world struct {
+// simFixture is a site whose test creates VirtualMachines itself.
+type simFixture struct {
 	*testing.T
 	*simkubevirt.Cluster
 	*site
 }
 
-func newWorld(t *testing.T, options simkubevirt.Options) *world {
+func newSimFixture(t *testing.T, options simkubevirt.Options) *simFixture {
 	t.Helper()
 
 	s := newSiteWith(t, options)
 
-	return &world{T: t, Cluster: s.sim, site: s}
+	return &simFixture{T: t, Cluster: s.sim, site: s}
 }
 
-func (w *world) key(name string) types.NamespacedName {
+func (w *simFixture) objectKey(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: w.namespace, Name: name}
 }
 
-// machine is a VirtualMachine with a network.
-func (w *world) machine(name string, strategy virtv1.VirtualMachineRunStrategy) *virtv1.VirtualMachine {
+// newVM returns a VirtualMachine with one disk.
+func (w *simFixture) newVM(name string, strategy virtv1.VirtualMachineRunStrategy) *virtv1.VirtualMachine {
 	memory := resource.MustParse("1Gi")
 
 	return &virtv1.VirtualMachine{
@@ -62,7 +62,7 @@ func (w *world) machine(name string, strategy virtv1.VirtualMachineRunStrategy) 
 	}
 }
 
-func (w *world) create(obj client.Object) {
+func (w *simFixture) create(obj client.Object) {
 	w.Helper()
 
 	if err := env.Client.Create(w.Context(), obj); err != nil {
@@ -70,33 +70,33 @@ func (w *world) create(obj client.Object) {
 	}
 }
 
-// vm reads a VirtualMachine; nil is none.
-func (w *world) vm(name string) *virtv1.VirtualMachine {
+// getVM reads a VirtualMachine. It returns nil if it does not exist.
+func (w *simFixture) getVM(name string) *virtv1.VirtualMachine {
 	w.Helper()
 
 	var vm virtv1.VirtualMachine
 
-	return found(w, name, &vm)
+	return getObject(w, name, &vm)
 }
 
-func (w *world) vmi(name string) *virtv1.VirtualMachineInstance {
+func (w *simFixture) getVMI(name string) *virtv1.VirtualMachineInstance {
 	w.Helper()
 
 	var vmi virtv1.VirtualMachineInstance
 
-	return found(w, name, &vmi)
+	return getObject(w, name, &vmi)
 }
 
-func found[T client.Object](w *world, name string, into T) T {
+func getObject[T client.Object](w *simFixture, name string, into T) T {
 	w.Helper()
 
-	var none T
+	var zero T
 
-	err := env.Client.Get(w.Context(), w.key(name), into)
+	err := env.Client.Get(w.Context(), w.objectKey(name), into)
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return none
+		return zero
 	case err != nil:
 		w.Fatal(err)
 	}
@@ -104,18 +104,18 @@ func found[T client.Object](w *world, name string, into T) T {
 	return into
 }
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
-func (w *world) status(name string, want virtv1.VirtualMachinePrintableStatus) {
+func (w *simFixture) eventuallyStatus(name string, want virtv1.VirtualMachinePrintableStatus) {
 	w.Helper()
 	w.eventually(fmt.Sprintf("machine %s is %s", name, want), func() bool {
-		vm := w.vm(name)
+		vm := w.getVM(name)
 
 		return vm != nil && vm.Status.PrintableStatus == want
 	})
 }
 
-func (w *world) strategy(name string, strategy virtv1.VirtualMachineRunStrategy) {
+func (w *simFixture) setStrategy(name string, strategy virtv1.VirtualMachineRunStrategy) {
 	w.Helper()
 
 	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}

@@ -12,8 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// strategyOf is a machine's run strategy, with the older field `running` in its words.
-func strategyOf(vm *virtv1.VirtualMachine) virtv1.VirtualMachineRunStrategy {
+// runStrategyOf returns a machine's run strategy. It converts the older field `running` to a run
+// strategy, and returns Unknown if both fields are set.
+func runStrategyOf(vm *virtv1.VirtualMachine) virtv1.VirtualMachineRunStrategy {
 	strategy, err := vm.RunStrategy()
 	if err != nil {
 		return virtv1.RunStrategyUnknown
@@ -22,67 +23,68 @@ func strategyOf(vm *virtv1.VirtualMachine) virtv1.VirtualMachineRunStrategy {
 	return strategy
 }
 
-// describe gives a machine of ours as callers see it. instance is nil when there is none.
-func describe(
+// newMachine converts a machine of this operator for callers. instance is nil if the machine has none.
+func newMachine(
 	vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, record Record,
 ) hypervisor.Machine {
 	m := hypervisor.Machine{
-		ID: record.ID, Name: vm.Name, Owner: record.Owner(), Created: record.CreatedAt,
+		ID: record.ID, Name: vm.Name, Owner: record.Owner(), CreatedAt: record.CreatedAt,
 		Cloned: vm.Status.PrintableStatus != "" && vm.Status.PrintableStatus != virtv1.VirtualMachineStatusProvisioning,
 	}
 
 	if instance != nil {
-		m.Node, m.IP, m.MAC, m.Cloned = instance.Status.NodeName, ipOf(instance), macOf(instance), true
+		m.Node, m.IP, m.MAC, m.Cloned = instance.Status.NodeName, firstIP(instance), firstMAC(instance), true
 	}
 
-	m.State, m.Message = stateOf(vm, instance)
+	m.State, m.Message = machineState(vm, instance)
 
 	return m
 }
 
-// stateOf reads the state out of both objects (KubeVirt, "VirtualMachine run
-// strategies" and "Lifecycle").
-func stateOf(vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance) (hypervisor.State, string) {
+// machineState returns the state of a machine and a message for people (see KubeVirt, "VirtualMachine
+// run strategies" and "Lifecycle").
+func machineState(vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance) (hypervisor.State, string) {
 	if vm.DeletionTimestamp != nil {
-		return hypervisor.StateDeleting, "it is being deleted"
+		return hypervisor.StateDeleting, "the machine is being deleted"
 	}
 
 	if instance == nil {
-		return withoutInstance(vm)
+		return stateWithoutInstance(vm)
 	}
 
 	switch instance.Status.Phase {
 	case virtv1.Running, virtv1.Unknown:
-		// Unknown is an instance whose node does not answer: it may run.
+		// The phase is Unknown if the node does not respond. The instance may still run.
 		return hypervisor.StateRunning, ""
 	case virtv1.Succeeded:
-		return hypervisor.StateStopped, "it powered off"
+		return hypervisor.StateStopped, "the machine powered off"
 	case virtv1.Failed:
-		return hypervisor.StateStopped, "it failed " + instance.Status.Reason
+		return hypervisor.StateStopped, "the instance failed: " + instance.Status.Reason
 	default:
-		return hypervisor.StateCreating, fmt.Sprintf("it is %s %s", phaseOf(instance), whyWaiting(instance))
+		return hypervisor.StateCreating, fmt.Sprintf("the instance is %s %s", instancePhase(instance), waitingReason(instance))
 	}
 }
 
-func withoutInstance(vm *virtv1.VirtualMachine) (hypervisor.State, string) {
-	switch strategy := strategyOf(vm); {
+// stateWithoutInstance returns the state of a machine that has no instance, and a message for people.
+func stateWithoutInstance(vm *virtv1.VirtualMachine) (hypervisor.State, string) {
+	switch strategy := runStrategyOf(vm); {
 	case strategy == virtv1.RunStrategyManual, strategy == virtv1.RunStrategyHalted && vm.Status.RunStrategy != "":
-		// KubeVirt writes status.runStrategy with the first instance and keeps it.
-		return hypervisor.StateStopped, "it ran, and its instance is gone"
+		// KubeVirt sets status.runStrategy when it creates the first instance, and never clears it.
+		return hypervisor.StateStopped, "the machine ran, and its instance no longer exists"
 	case vm.Status.PrintableStatus == virtv1.VirtualMachineStatusProvisioning:
-		return hypervisor.StateCreating, "its disk is being made"
-	case isTroubled(vm.Status.PrintableStatus):
-		return hypervisor.StateCreating, "KubeVirt says " + string(vm.Status.PrintableStatus)
+		return hypervisor.StateCreating, "the disk is being created"
+	case isVolumeProblem(vm.Status.PrintableStatus):
+		return hypervisor.StateCreating, "KubeVirt reports the status " + string(vm.Status.PrintableStatus)
 	case strategy != virtv1.RunStrategyHalted:
-		return hypervisor.StateCreating, "it is being started"
+		return hypervisor.StateCreating, "the machine is being started"
 	case vm.Status.PrintableStatus == "":
-		return hypervisor.StateCreating, "KubeVirt has not seen it yet"
+		return hypervisor.StateCreating, "KubeVirt has not reconciled the machine yet"
 	default:
 		return hypervisor.StatePrepared, ""
 	}
 }
 
-func isTroubled(status virtv1.VirtualMachinePrintableStatus) bool {
+func isVolumeProblem(status virtv1.VirtualMachinePrintableStatus) bool {
 	switch status {
 	case virtv1.VirtualMachineStatusPvcNotFound, virtv1.VirtualMachineStatusDataVolumeError,
 		virtv1.VirtualMachineStatusWaitingForVolumeBinding:
@@ -92,7 +94,7 @@ func isTroubled(status virtv1.VirtualMachinePrintableStatus) bool {
 	}
 }
 
-func phaseOf(instance *virtv1.VirtualMachineInstance) string {
+func instancePhase(instance *virtv1.VirtualMachineInstance) string {
 	if instance.Status.Phase == virtv1.VmPhaseUnset {
 		return string(virtv1.Pending)
 	}
@@ -100,13 +102,14 @@ func phaseOf(instance *virtv1.VirtualMachineInstance) string {
 	return string(instance.Status.Phase)
 }
 
-// whyWaiting is what keeps an instance from running, in Kubernetes' and KubeVirt's words.
-func whyWaiting(instance *virtv1.VirtualMachineInstance) string {
+// waitingReason returns the reason and the message of the condition that explains why the instance
+// does not run. It returns "" if no condition does.
+func waitingReason(instance *virtv1.VirtualMachineInstance) string {
 	for _, c := range instance.Status.Conditions {
-		telling := c.Type == virtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled) ||
+		isRelevant := c.Type == virtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled) ||
 			c.Type == virtv1.VirtualMachineInstanceSynchronized
 
-		if telling && c.Status == corev1.ConditionFalse {
+		if isRelevant && c.Status == corev1.ConditionFalse {
 			return c.Reason + ": " + c.Message
 		}
 	}
@@ -114,8 +117,8 @@ func whyWaiting(instance *virtv1.VirtualMachineInstance) string {
 	return ""
 }
 
-// ipOf is the first address of the first interface that reports one.
-func ipOf(instance *virtv1.VirtualMachineInstance) string {
+// firstIP returns the first address of the first interface that reports one.
+func firstIP(instance *virtv1.VirtualMachineInstance) string {
 	for _, i := range instance.Status.Interfaces {
 		if i.IP != "" {
 			return i.IP
@@ -125,7 +128,7 @@ func ipOf(instance *virtv1.VirtualMachineInstance) string {
 	return ""
 }
 
-func macOf(instance *virtv1.VirtualMachineInstance) string {
+func firstMAC(instance *virtv1.VirtualMachineInstance) string {
 	for _, i := range instance.Status.Interfaces {
 		if i.MAC != "" {
 			return i.MAC

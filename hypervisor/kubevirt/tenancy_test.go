@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// tenancyCluster is a cluster that some namespaces may use; package tenancy is tested here, since
-// a program of its own would link more than it tests.
+// tenancyCluster returns a cluster that the namespaces of the entries are allowed to use. The tests of package
+// tenancy are in this test program, because linking a separate test program would take longer than the tests.
 func tenancyCluster(entries ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "prod"},
@@ -37,10 +37,11 @@ func TestTenancyFind(t *testing.T) {
 		entries []v1alpha1.NamespaceAccess
 		labels  map[string]string
 		down    bool
-		// want is the entry, -1 for none and -2 for a refusal.
+		// want is the index of the entry. It is -1 for no entry, -2 for a rejection, and -3 for the error of
+		// the labels function.
 		want int
 	}{
-		"nobody is limited":     {nil, nil, true, -1},
+		"no entries":            {nil, nil, true, -1},
 		"by name":               {[]v1alpha1.NamespaceAccess{{Names: []string{"x"}}, {Names: []string{"y", "ci"}}}, nil, true, 1},
 		"no prefix":             {[]v1alpha1.NamespaceAccess{{Names: []string{"ci-2", "c"}}}, nil, true, -2},
 		"by labels":             {[]v1alpha1.NamespaceAccess{{Selector: gold}}, map[string]string{"tier": "gold"}, false, 0},
@@ -51,7 +52,7 @@ func TestTenancyFind(t *testing.T) {
 		"a name before a label": {[]v1alpha1.NamespaceAccess{{Names: []string{"ci"}}, {Selector: gold}}, nil, true, 0},
 	} {
 		in := tenancyCluster(tt.entries...)
-		got, err := tenancy.Find(in, "ci", func() (map[string]string, error) {
+		got, err := tenancy.FindEntry(in, "ci", func() (map[string]string, error) {
 			if tt.down {
 				return nil, errDown
 			}
@@ -65,7 +66,7 @@ func TestTenancyFind(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, got, err)
 			}
 		case -2:
-			if errclass.Of(err) != errclass.Configuration || errclass.Reason(err, "") != tenancy.ReasonNamespace {
+			if errclass.ClassOf(err) != errclass.Configuration || errclass.ReasonOf(err, "") != tenancy.ReasonNamespace {
 				t.Errorf("%s: error %v", name, err)
 			}
 		case -3:
@@ -166,14 +167,14 @@ func TestTenancyCheck(t *testing.T) {
 		"a pool over the end": {&addresses, static("", "10.2.0.5-10.2.0.10"), tenancy.ReasonAddress},
 		"of which one is bad": {&addresses, static("", "10.1.0.0/24", "10.3.0.1/32"), tenancy.ReasonAddress},
 	} {
-		err := tenancy.Check(tt.entry, tenancyCluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
-		if reason := errclass.Reason(err, ""); reason != tt.reason || err != nil && errclass.Of(err) != errclass.Configuration {
+		err := tenancy.CheckTemplate(tt.entry, tenancyCluster(), &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
+		if reason := errclass.ReasonOf(err, ""); reason != tt.reason || err != nil && errclass.ClassOf(err) != errclass.Configuration {
 			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
 		}
 	}
 }
 
-// A template that says nothing has the cluster's domain, which is listed like any other.
+// A template without a domain has the cluster's domain. The entry has to list that domain, too.
 func TestTenancyDefaultDomain(t *testing.T) {
 	t.Parallel()
 
@@ -183,8 +184,8 @@ func TestTenancyDefaultDomain(t *testing.T) {
 	for allowed, want := range map[string]string{"ci.example.com": "", "team-a.example.com": tenancy.ReasonDomain} {
 		entry := &v1alpha1.NamespaceAccess{Domains: []string{allowed}}
 
-		err := tenancy.Check(entry, in, &v1alpha1.HypervisorMachineTemplate{})
-		if errclass.Reason(err, "") != want {
+		err := tenancy.CheckTemplate(entry, in, &v1alpha1.HypervisorMachineTemplate{})
+		if errclass.ReasonOf(err, "") != want {
 			t.Errorf("%s: error %v, want reason %q", allowed, err, want)
 		}
 	}
@@ -211,8 +212,8 @@ func TestTenancyName(t *testing.T) {
 		"a name without a domain":  {team, "vm1", false},
 		"a domain that is a label": {&v1alpha1.NamespaceAccess{Domains: []string{"lan"}}, "vm1.lan", true},
 	} {
-		err := tenancy.CheckName(tt.entry, "prod", "ci", tt.fqdn)
-		if (err == nil) != tt.allowed || err != nil && errclass.Reason(err, "") != tenancy.ReasonDomain {
+		err := tenancy.CheckDNSName(tt.entry, "prod", "ci", tt.fqdn)
+		if (err == nil) != tt.allowed || err != nil && errclass.ReasonOf(err, "") != tenancy.ReasonDomain {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
@@ -238,13 +239,13 @@ func TestTenancyQuota(t *testing.T) {
 		"none at all":     {&v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{Machines: new(int32(0))}}, make([]v1alpha1.PlacedResources, 1), false},
 		"one of them set": {&v1alpha1.NamespaceAccess{Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(1))}}, make([]v1alpha1.PlacedResources, 9), true},
 	} {
-		var taken tenancy.Taken
+		var taken tenancy.Usage
 		for _, machine := range tt.machines {
 			taken.Add(machine)
 		}
 
 		err := tenancy.CheckQuota(tt.entry, "prod", "ci", taken)
-		if (err == nil) != tt.allowed || err != nil && errclass.Of(err) != errclass.Resource {
+		if (err == nil) != tt.allowed || err != nil && errclass.ClassOf(err) != errclass.Resource {
 			t.Errorf("%s: error %v, want allowed %v", name, err, tt.allowed)
 		}
 	}

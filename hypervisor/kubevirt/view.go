@@ -18,14 +18,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// view watches this operator's machines: it answers most questions without a call, and
-// wakes the owners of what has changed. It starts with the first question.
-type view struct {
-	p      *Provider
-	scheme *runtime.Scheme
-	mapper meta.RESTMapper
+// machineCache caches this operator's machines and instances by watches. Most reads need no call to the
+// API server. It wakes the owner of a machine that has changed. The watches start with the first read.
+type machineCache struct {
+	provider *Provider
+	scheme   *runtime.Scheme
+	mapper   meta.RESTMapper
 
-	ctx    context.Context //nolint:containedctx // the view's life
+	ctx    context.Context //nolint:containedctx // it ends when the cache is closed
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -33,13 +33,13 @@ type view struct {
 	cache cache.Cache
 }
 
-func newView(p *Provider, scheme *runtime.Scheme, mapper meta.RESTMapper) *view {
+func newMachineCache(p *Provider, scheme *runtime.Scheme, mapper meta.RESTMapper) *machineCache {
 	ctx, cancel := context.WithCancel(context.Background())
 
-	return &view{p: p, scheme: scheme, mapper: mapper, ctx: ctx, cancel: cancel}
+	return &machineCache{provider: p, scheme: scheme, mapper: mapper, ctx: ctx, cancel: cancel}
 }
 
-func (v *view) close() {
+func (v *machineCache) close() {
 	v.cancel()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -47,8 +47,9 @@ func (v *view) close() {
 	v.wg.Wait()
 }
 
-// reader gives the view once it has seen everything there is, and nil before.
-func (v *view) reader(ctx context.Context) (client.Reader, error) {
+// syncedReader starts the watches if necessary, waits until the cache has synced, and returns it. If ctx
+// ends before that, the error is of kind Unavailable.
+func (v *machineCache) syncedReader(ctx context.Context) (client.Reader, error) {
 	started, err := v.start()
 	if err != nil {
 		return nil, err
@@ -57,15 +58,16 @@ func (v *view) reader(ctx context.Context) (client.Reader, error) {
 	if !started.WaitForCacheSync(ctx) {
 		return nil, &hypervisor.Error{
 			Kind: hypervisor.Unavailable, Reason: "WatchFailed",
-			Message: "watch machines: the API server has not answered yet", Err: ctx.Err(),
+			Message: "watch machines: the cache has not synced with the API server yet", Err: ctx.Err(),
 		}
 	}
 
 	return started, nil
 }
 
-// start begins to watch, if that is not done, and does not wait for it.
-func (v *view) start() (cache.Cache, error) {
+// start starts the watches if they do not run. It does not wait until the cache has synced. After close,
+// it returns an error.
+func (v *machineCache) start() (cache.Cache, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
@@ -74,54 +76,55 @@ func (v *view) start() (cache.Cache, error) {
 	}
 
 	if v.ctx.Err() != nil {
-		return nil, explain("watch machines", false, v.ctx.Err())
+		return nil, wrapAPIError("watch machines", false, v.ctx.Err())
 	}
 
-	made, err := cache.New(v.p.rest, cache.Options{
-		HTTPClient: v.p.http, Scheme: v.scheme, Mapper: v.mapper,
-		DefaultNamespaces:    map[string]cache.Config{v.p.config.Namespace: {}},
-		DefaultLabelSelector: labels.SelectorFromSet(labels.Set(v.p.id.selector())),
+	created, err := cache.New(v.provider.rest, cache.Options{
+		HTTPClient: v.provider.http, Scheme: v.scheme, Mapper: v.mapper,
+		DefaultNamespaces:    map[string]cache.Config{v.provider.config.Namespace: {}},
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set(v.provider.identity.selector())),
 		DefaultTransform:     cache.TransformStripManagedFields(),
-		// Check tells people why a watch fails; here it is only tried again.
+		// Check reports to people why the API server rejects requests. A watch that fails is only retried.
 		DefaultWatchErrorHandler: func(context.Context, *toolscache.Reflector, error) {},
 	})
 	if err != nil {
-		return nil, explain("watch machines", false, err)
+		return nil, wrapAPIError("watch machines", false, err)
 	}
 
 	for _, kind := range []client.Object{&virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}} {
-		informer, err := made.GetInformer(v.ctx, kind, cache.BlockUntilSynced(false))
+		informer, err := created.GetInformer(v.ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
-			return nil, explain("watch machines", false, err)
+			return nil, wrapAPIError("watch machines", false, err)
 		}
 
-		if _, err := informer.AddEventHandler(v.handler()); err != nil {
-			return nil, explain("watch machines", false, err)
+		if _, err := informer.AddEventHandler(v.newEventHandler()); err != nil {
+			return nil, wrapAPIError("watch machines", false, err)
 		}
 	}
 
-	v.wg.Go(func() { _ = made.Start(v.ctx) })
-	v.cache = made
+	v.wg.Go(func() { _ = created.Start(v.ctx) })
+	v.cache = created
 
-	return made, nil
+	return created, nil
 }
 
-// handler wakes the owners of what changes in a way that an owner cares about.
-func (v *view) handler() toolscache.ResourceEventHandler {
+// newEventHandler returns a handler that wakes the owner of an object that was added or deleted, or
+// whose summary has changed.
+func (v *machineCache) newEventHandler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: v.wake,
-		UpdateFunc: func(old, now any) {
-			if summary(old) != summary(now) {
-				v.wake(now)
+		AddFunc: v.wakeOwner,
+		UpdateFunc: func(oldObj, newObj any) {
+			if summarize(oldObj) != summarize(newObj) {
+				v.wakeOwner(newObj)
 			}
 		},
-		DeleteFunc: v.wake,
+		DeleteFunc: v.wakeOwner,
 	}
 }
 
-func (v *view) wake(obj any) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
+func (v *machineCache) wakeOwner(obj any) {
+	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
 	}
 
 	object, ok := obj.(client.Object)
@@ -129,29 +132,29 @@ func (v *view) wake(obj any) {
 		return
 	}
 
-	if record, ours := v.p.id.owns(object); ours {
-		v.p.options.Wake(record.Owner())
+	if record, isOurs := v.provider.identity.ownedRecord(object); isOurs {
+		v.provider.options.Wake(record.Owner())
 	}
 }
 
-// summary is what of an object matters to its owner.
-type brief struct {
+// objectSummary is the part of an object that its owner depends on.
+type objectSummary struct {
 	phase, node, ip, reason string
 	deleting                bool
 }
 
-func summary(obj any) brief {
+func summarize(obj any) objectSummary {
 	switch o := obj.(type) {
 	case *virtv1.VirtualMachine:
-		return brief{
-			phase: string(o.Status.PrintableStatus), reason: string(strategyOf(o)), deleting: o.DeletionTimestamp != nil,
+		return objectSummary{
+			phase: string(o.Status.PrintableStatus), reason: string(runStrategyOf(o)), deleting: o.DeletionTimestamp != nil,
 		}
 	case *virtv1.VirtualMachineInstance:
-		return brief{
-			phase: string(o.Status.Phase), node: o.Status.NodeName, ip: ipOf(o), reason: whyWaiting(o),
+		return objectSummary{
+			phase: string(o.Status.Phase), node: o.Status.NodeName, ip: firstIP(o), reason: waitingReason(o),
 			deleting: o.DeletionTimestamp != nil,
 		}
 	default:
-		return brief{}
+		return objectSummary{}
 	}
 }

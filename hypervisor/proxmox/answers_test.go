@@ -19,8 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
-// packed is a whole gzip stream: many, one after the other, are one as well (RFC 1952, 2.2).
-func packed(text string) []byte {
+// gzipText returns the text as a complete gzip stream. Several streams in a row are a valid stream too (RFC
+// 1952, 2.2).
+func gzipText(text string) []byte {
 	var out bytes.Buffer
 
 	writer := gzip.NewWriter(&out)
@@ -30,11 +31,11 @@ func packed(text string) []byte {
 	return out.Bytes()
 }
 
-// Whatever a hypervisor answers, it is not read without end, and its credential goes nowhere else.
+// The client limits the size of a response and does not send its credential to another server.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
-	const pieces = 1 << 16 // MiB: packed, they are more than what connections hold
+	const pieces = 1 << 16 // MiB: more than the buffers of the connection hold
 
 	var elsewhere, written atomic.Int64
 
@@ -47,9 +48,9 @@ func TestAnswersAreBounded(t *testing.T) {
 	}{
 		"a small answer that becomes large": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
-			_, _ = w.Write(packed(`{"data":"`))
+			_, _ = w.Write(gzipText(`{"data":"`))
 
-			for piece := packed(strings.Repeat("x", 1<<20)); ; written.Add(1) {
+			for piece := gzipText(strings.Repeat("x", 1<<20)); ; written.Add(1) {
 				if _, err := w.Write(piece); err != nil || written.Load() > pieces {
 					return
 				}
@@ -68,7 +69,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			server := httptest.NewTLSServer(tt.answer)
 			t.Cleanup(server.Close)
 
-			trusted, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: pem.EncodeToMemory(
+			trusted, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{CABundle: pem.EncodeToMemory(
 				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}, nil, nil)
 			if err != nil {
 				t.Fatal(err)

@@ -25,18 +25,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// APIError is an error answer of Proxmox. Its text stands in the reason phrase of the
-// status line, from PVE 8.4 on also in the body.
+// APIError is an error response of Proxmox. Proxmox writes the text in the reason phrase of the status
+// line. Since PVE 8.4 the body has the text too.
 type APIError struct {
 	Method, Path string
 	Status       int
-	// Reason is the text, e.g. "VM is locked (clone)".
+	// Reason is the error text, such as "VM is locked (clone)".
 	Reason string
-	// Fields are the parameters refused (status 400), by name.
+	// Fields maps the rejected parameters (status 400) to their error texts.
 	Fields map[string]string
 }
 
-// Error gives the text with the parameters refused.
+// Error returns the error text with the rejected parameters.
 func (e *APIError) Error() string {
 	parts := []string{fmt.Sprintf("%s %s: %d %s", e.Method, e.Path, e.Status, e.Reason)}
 	for _, name := range slices.Sorted(maps.Keys(e.Fields)) {
@@ -48,13 +48,13 @@ func (e *APIError) Error() string {
 
 const maxErrorBody = 64 << 10
 
-// readAPIError makes an APIError of an answer and closes its body.
+// readAPIError converts a response to an APIError and closes the response body.
 func readAPIError(req *http.Request, res *http.Response) *APIError {
 	defer func() { _ = res.Body.Close() }()
 
 	e := &APIError{Method: req.Method, Path: apiPath(req), Status: res.StatusCode}
 
-	// Status is "500 can't lock file ..."; the code is cut off.
+	// Status is "500 can't lock file ...". Only the text after the code is kept.
 	_, e.Reason, _ = strings.Cut(res.Status, " ")
 
 	var body struct {
@@ -75,33 +75,33 @@ func readAPIError(req *http.Request, res *http.Response) *APIError {
 		e.Reason = http.StatusText(e.Status)
 	}
 
-	// A server that repeats what it was asked with, a proxy in between for one, would have
-	// the credential told to whoever reads conditions, logs or traces.
-	hide := hider(req)
-	e.Reason = hide.Replace(e.Reason)
+	// A server or a proxy may repeat the request in its error text. Without redaction, the credential would
+	// appear in conditions, logs and traces.
+	redactor := newRedactor(req)
+	e.Reason = redactor.Replace(e.Reason)
 
 	for name, text := range e.Fields {
-		e.Fields[name] = hide.Replace(text)
+		e.Fields[name] = redactor.Replace(text)
 	}
 
 	return e
 }
 
-// shortestSecret is the length of what is taken for a credential: less would be found in
-// words that are none.
-const shortestSecret = 4
+// minSecretLength is the shortest value that is redacted. A shorter value could match a part of an ordinary
+// word.
+const minSecretLength = 4
 
-// hider replaces the credentials that a request was sent with.
-func hider(req *http.Request) *strings.Replacer {
+// newRedactor returns a replacer that redacts the credentials of a request.
+func newRedactor(req *http.Request) *strings.Replacer {
 	var pairs []string
 
 	add := func(secret string) {
-		if len(secret) >= shortestSecret {
+		if len(secret) >= minSecretLength {
 			pairs = append(pairs, secret, log.Redacted, url.QueryEscape(secret), log.Redacted)
 		}
 	}
 
-	// PVEAPIToken=USER@REALM!TOKENID=SECRET
+	// The header value is PVEAPIToken=USER@REALM!TOKENID=SECRET.
 	authorization := req.Header.Get("Authorization")
 	add(authorization[strings.LastIndex(authorization, "=")+1:])
 	add(req.Header.Get("Csrfpreventiontoken"))
@@ -111,14 +111,15 @@ func hider(req *http.Request) *strings.Replacer {
 	}
 
 	if apiPath(req) == "/access/ticket" {
-		add(passwordOf(req))
+		add(loginPassword(req))
 	}
 
 	return strings.NewReplacer(pairs...)
 }
 
-// passwordOf is the password of a login, in either of the forms that the API takes.
-func passwordOf(req *http.Request) string {
+// loginPassword returns the password of a login request with a JSON body or a form body, or "" if there is
+// none.
+func loginPassword(req *http.Request) string {
 	if req.GetBody == nil {
 		return ""
 	}
@@ -150,15 +151,15 @@ func passwordOf(req *http.Request) string {
 	return form.Get("password")
 }
 
-// Statuses that Proxmox's node-to-node proxy answers with (AnyEvent::HTTP).
+// These are the statuses that Proxmox's node-to-node proxy returns (AnyEvent::HTTP).
 const (
 	statusProxyConnect = 595
 	statusProxySend    = 596
 	statusProxyOther   = 599
 )
 
-// retryable tells whether a status says that another try may be answered soon.
-func retryable(status int) bool {
+// isRetryableStatus reports whether a request with this response status may succeed soon if it is retried.
+func isRetryableStatus(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
@@ -167,151 +168,155 @@ func retryable(status int) bool {
 	}
 }
 
-// silent tells whether a status says that a node did not answer the one that was asked:
-// after 30 s for one that hangs or was cut off, so that another try is dear.
-func silent(status int) bool { return status >= statusProxyConnect && status <= statusProxyOther }
+// isUnresponsiveStatus reports whether a status means that the target node did not respond to the connected
+// node. If the target node hangs or is cut off, Proxmox returns the status after 30 s, so a retry is
+// expensive.
+func isUnresponsiveStatus(status int) bool {
+	return status >= statusProxyConnect && status <= statusProxyOther
+}
 
-// errorWord maps a text of Proxmox to what it means for the caller.
-type errorWord struct {
+// errorPattern maps a text of Proxmox to an error kind and a reason.
+type errorPattern struct {
 	text   string
 	kind   hypervisor.Kind
 	reason string
 }
 
-// Reasons of errors, shown to people.
+// Reasons of errors. Users see them in conditions.
 const (
-	reasonLocked      = "Locked"
-	reasonOverloaded  = "Overloaded"
-	reasonStorageFull = "StorageFull"
-	reasonGone        = "NotFound"
-	reasonTaken       = "IDTaken"
-	reasonChanged     = "ChangedMeanwhile"
-	reasonRunning     = "StillRunning"
-	reasonNoSpace     = "NoMemory"
-	reasonDenied      = "PermissionDenied"
-	reasonStale       = "StatusStale"
-	reasonQuorum      = "NoQuorum"
-	reasonNoNode      = "NoNodeUsable"
-	reasonSilent      = "NodeUnreachable"
-	reasonNodeLost    = "NodeLost"
-	reasonNotOnNode   = "TemplateNotOnNode"
+	reasonLocked            = "Locked"
+	reasonOverloaded        = "Overloaded"
+	reasonStorageFull       = "StorageFull"
+	reasonNotFound          = "NotFound"
+	reasonIDTaken           = "IDTaken"
+	reasonConfigChanged     = "ChangedMeanwhile"
+	reasonStillRunning      = "StillRunning"
+	reasonNoMemory          = "NoMemory"
+	reasonPermissionDenied  = "PermissionDenied"
+	reasonStatusStale       = "StatusStale"
+	reasonNoQuorum          = "NoQuorum"
+	reasonNoUsableNode      = "NoNodeUsable"
+	reasonNodeUnreachable   = "NodeUnreachable"
+	reasonNodeLost          = "NodeLost"
+	reasonTemplateNotOnNode = "TemplateNotOnNode"
 )
 
-// errorWords are the texts of qemu-server, pve-storage and pve-cluster, in order: the
-// first that is found counts.
-func errorWords() []errorWord {
-	return []errorWord{
-		{"config file already exists", hypervisor.IDTaken, reasonTaken},
-		{"already exists on node", hypervisor.IDTaken, reasonTaken},
+// errorPatterns returns the texts of qemu-server, pve-storage and pve-cluster. The first pattern that an
+// error contains decides its kind.
+func errorPatterns() []errorPattern {
+	return []errorPattern{
+		{"config file already exists", hypervisor.IDTaken, reasonIDTaken},
+		{"already exists on node", hypervisor.IDTaken, reasonIDTaken},
 		{"got timeout", hypervisor.Busy, reasonLocked},
 		{"got lock request timeout", hypervisor.Busy, reasonLocked},
 		{"VM is locked", hypervisor.Busy, reasonLocked},
-		// A node with too much to do; the worker has done nothing (PVE::RESTEnvironment).
+		// The node is overloaded, and the worker has done nothing (PVE::RESTEnvironment).
 		{"start worker failed", hypervisor.Busy, reasonOverloaded},
 		{"starting worker failed", hypervisor.Busy, reasonOverloaded},
 		{"can't lock file", hypervisor.Busy, reasonLocked},
-		{"detected modified configuration", hypervisor.Busy, reasonChanged},
-		{"is running - destroy failed", hypervisor.Busy, reasonRunning},
-		{"no quorum", hypervisor.Unavailable, reasonQuorum},
+		{"detected modified configuration", hypervisor.Busy, reasonConfigChanged},
+		{"is running - destroy failed", hypervisor.Busy, reasonStillRunning},
+		{"no quorum", hypervisor.Unavailable, reasonNoQuorum},
 		{"no space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"No space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"insufficient free space", hypervisor.NoCapacity, reasonStorageFull},
 		{"not enough free space", hypervisor.NoCapacity, reasonStorageFull},
 		{"out of space", hypervisor.NoCapacity, reasonStorageFull},
-		// "Cannot create new thin volume, free space in thin pool pve/data reached threshold." (lvm2).
+		// lvm2: "Cannot create new thin volume, free space in thin pool pve/data reached threshold."
 		{"reached threshold", hypervisor.NoCapacity, reasonStorageFull},
-		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoSpace},
-		{"no such task", hypervisor.NotFound, reasonGone},
+		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoMemory},
+		{"no such task", hypervisor.NotFound, reasonNotFound},
 	}
 }
 
-// noConfig matches the answer about a VM that is not on the node asked.
-var noConfig = regexp.MustCompile(
+// configMissingPattern matches the error about a VM that does not exist on the requested node.
+var configMissingPattern = regexp.MustCompile(
 	`Configuration file 'nodes/[^/]+/qemu-server/\d+\.conf' does not exist`)
 
-// kindOfText gives what a text of Proxmox means, with a reason for people.
-func kindOfText(text string) (hypervisor.Kind, string) {
-	if noConfig.MatchString(text) {
-		return hypervisor.NotFound, reasonGone
+// classifyText returns the kind and the reason of a Proxmox error text, or empty values if no pattern
+// matches.
+func classifyText(text string) (hypervisor.Kind, string) {
+	if configMissingPattern.MatchString(text) {
+		return hypervisor.NotFound, reasonNotFound
 	}
 
-	for _, word := range errorWords() {
-		if strings.Contains(text, word.text) {
-			return word.kind, word.reason
+	for _, pattern := range errorPatterns() {
+		if strings.Contains(text, pattern.text) {
+			return pattern.kind, pattern.reason
 		}
 	}
 
 	return "", ""
 }
 
-// vmIDTaken matches the parameter error about an id in use.
-var vmIDTaken = regexp.MustCompile(`VM \d+ already exists`)
+// vmIDTakenPattern matches the parameter error about an ID that is in use.
+var vmIDTakenPattern = regexp.MustCompile(`VM \d+ already exists`)
 
-// busyAfter is how long to leave a busy lock alone; the client adds jitter.
-const busyAfter = time.Second
+// busyRetryDelay is the delay before a busy operation is retried. The client adds jitter.
+const busyRetryDelay = time.Second
 
-// classify makes a hypervisor.Error of what a call gave. doing says what was attempted,
-// as in "clone template 9001".
-func (c *client) classify(doing, method string, err error) error {
+// classify converts the error of a call to a hypervisor.Error. operation names what was attempted, such as
+// "clone template 9001".
+func (c *client) classify(operation, method string, err error) error {
 	if err == nil {
 		return nil
 	}
 
 	var known *hypervisor.Error
 	if errors.As(err, &known) || errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s: %w", doing, err)
+		return fmt.Errorf("%s: %w", operation, err)
 	}
 
-	if answer, ok := errors.AsType[*APIError](err); ok {
-		return c.classifyAnswer(doing, method, answer)
+	if apiErr, ok := errors.AsType[*APIError](err); ok {
+		return c.classifyAPIError(operation, method, apiErr)
 	}
 
-	if quiet, ok := errors.AsType[*silentError](err); ok {
+	if backoff, ok := errors.AsType[*nodeBackoffError](err); ok {
 		return &hypervisor.Error{
-			Kind: hypervisor.Unavailable, Reason: reasonSilent, Err: err, Message: doing, After: quiet.after,
+			Kind: hypervisor.Unavailable, Reason: reasonNodeUnreachable, Err: err, Message: operation, RetryAfter: backoff.retryAfter,
 		}
 	}
 
-	return c.classifyTransport(doing, method, err)
+	return c.classifyTransport(operation, method, err)
 }
 
-func (c *client) classifyAnswer(doing, method string, answer *APIError) error {
-	e := &hypervisor.Error{Message: doing, Err: answer}
+func (c *client) classifyAPIError(operation, method string, apiErr *APIError) error {
+	e := &hypervisor.Error{Message: operation, Err: apiErr}
 
 	switch {
-	case answer.Status == http.StatusUnauthorized:
+	case apiErr.Status == http.StatusUnauthorized:
 		e.Kind, e.Reason = hypervisor.Rejected, "AuthenticationFailed"
-		e.Message = fmt.Sprintf("%s: Proxmox refuses the credentials of %s: check the id and the secret, "+
-			"and that neither user nor token is disabled or expired", doing, c.who())
-	case answer.Status == http.StatusForbidden:
-		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonDenied, doing+": "+c.permissionFix(answer.Reason)
-	case answer.Status == http.StatusTooManyRequests:
-		e.Kind, e.Reason, e.After = hypervisor.Busy, "TooManyRequests", c.jitter(busyAfter)
-	case retryable(answer.Status):
-		e.Kind, e.Reason = outcome(method), "ProxyError"
-	case silent(answer.Status):
-		e.Kind, e.Reason, e.After = outcome(method), reasonSilent, c.jitter(silentFirst)
-	case answer.Status == http.StatusNotImplemented:
+		e.Message = fmt.Sprintf("%s: Proxmox rejected the credentials of %s: check the id and the secret, "+
+			"and make sure that neither the user nor the token is disabled or expired", operation, c.principal())
+	case apiErr.Status == http.StatusForbidden:
+		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonPermissionDenied, operation+": "+c.explainDenial(apiErr.Reason)
+	case apiErr.Status == http.StatusTooManyRequests:
+		e.Kind, e.Reason, e.RetryAfter = hypervisor.Busy, "TooManyRequests", c.jitter(busyRetryDelay)
+	case isRetryableStatus(apiErr.Status):
+		e.Kind, e.Reason = kindWithoutResponse(method), "ProxyError"
+	case isUnresponsiveStatus(apiErr.Status):
+		e.Kind, e.Reason, e.RetryAfter = kindWithoutResponse(method), reasonNodeUnreachable, c.jitter(initialNodeBackoff)
+	case apiErr.Status == http.StatusNotImplemented:
 		e.Kind, e.Reason = hypervisor.Rejected, "NotImplemented"
-	case answer.Status == http.StatusBadRequest:
+	case apiErr.Status == http.StatusBadRequest:
 		e.Kind, e.Reason = hypervisor.Rejected, "ParameterRefused"
 
-		if vmIDTaken.MatchString(answer.Error()) {
-			e.Kind, e.Reason = hypervisor.IDTaken, reasonTaken
+		if vmIDTakenPattern.MatchString(apiErr.Error()) {
+			e.Kind, e.Reason = hypervisor.IDTaken, reasonIDTaken
 		}
 	default:
-		e.Kind, e.Reason = kindOfText(answer.Reason)
+		e.Kind, e.Reason = classifyText(apiErr.Reason)
 		if e.Kind == hypervisor.Busy {
-			e.After = c.jitter(busyAfter)
+			e.RetryAfter = c.jitter(busyRetryDelay)
 		}
 	}
 
 	return e
 }
 
-// outcome is what a call without an answer means: a read can be tried again, of a write
-// it isn't known whether it had its effect.
-func outcome(method string) hypervisor.Kind {
+// kindWithoutResponse returns the kind of a call that got no response. A read can be retried. After a write
+// it is unknown whether the write took effect.
+func kindWithoutResponse(method string) hypervisor.Kind {
 	if method == http.MethodGet {
 		return hypervisor.Unavailable
 	}
@@ -319,27 +324,27 @@ func outcome(method string) hypervisor.Kind {
 	return hypervisor.UnknownOutcome
 }
 
-func (c *client) classifyTransport(doing, method string, err error) error {
+func (c *client) classifyTransport(operation, method string, err error) error {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: "CertificateUntrusted", Err: err,
-			Message: fmt.Sprintf("%s: the certificate of %s is not trusted: set tls.caBundle to the "+
-				"certificate authority's, or, after comparing it on the server, tls.fingerprint to %s",
-				doing, c.host(), fingerprintOf(certificate)),
+			Message: fmt.Sprintf("%s: the certificate of %s is not trusted: set tls.caBundle to the certificate of "+
+				"the certificate authority, or compare the fingerprint on the server and set tls.fingerprint to %s",
+				operation, c.host(), certificateFingerprint(certificate)),
 		}
 	}
 
 	if pin, ok := errors.AsType[*hypervisor.FingerprintError](err); ok {
 		return &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: "CertificateUntrusted", Err: err,
-			Message: fmt.Sprintf("%s: %s shows another certificate than the one pinned: if it was renewed, "+
-				"compare it on the server and set tls.fingerprint to %s", doing, c.host(), pin.Got),
+			Message: fmt.Sprintf("%s: the certificate of %s does not match the pinned fingerprint: if the certificate was renewed, "+
+				"compare the fingerprint on the server and set tls.fingerprint to %s", operation, c.host(), pin.Got),
 		}
 	}
 
-	kind := outcome(method)
+	kind := kindWithoutResponse(method)
 
-	// A connection that was never made has had no effect.
+	// A request whose connection was never established has had no effect.
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
 		kind = hypervisor.Unavailable
 	}
@@ -350,68 +355,70 @@ func (c *client) classifyTransport(doing, method string, err error) error {
 
 	return &hypervisor.Error{
 		Kind: kind, Reason: "Unreachable", Err: err,
-		Message: fmt.Sprintf("%s: no answer from %s", doing, c.host()),
+		Message: fmt.Sprintf("%s: no response from %s", operation, c.host()),
 	}
 }
 
-// fingerprintOf gives the SHA-256 of the server's own certificate as Proxmox shows it.
-func fingerprintOf(e *tls.CertificateVerificationError) string {
+// certificateFingerprint returns the SHA-256 of the server's own certificate in Proxmox's notation.
+func certificateFingerprint(e *tls.CertificateVerificationError) string {
 	if len(e.UnverifiedCertificates) == 0 {
-		return "(no certificate was shown)"
+		return "(the server sent no certificate)"
 	}
 
-	return hypervisor.Fingerprint(sha256.Sum256(e.UnverifiedCertificates[0].Raw))
+	return hypervisor.FormatFingerprint(sha256.Sum256(e.UnverifiedCertificates[0].Raw))
 }
 
-var permissionText = regexp.MustCompile(
+var permissionPattern = regexp.MustCompile(
 	`\((/[^,]*), ([A-Za-z.|, ]+)\)`)
 
-// permissionFix puts the answer "Permission check failed (/vms/100, VM.Audit)" in
-// words with the command that fixes it.
-func (c *client) permissionFix(reason string) string {
-	found := permissionText.FindStringSubmatch(reason)
+// explainDenial converts an error such as "Permission check failed (/vms/100, VM.Audit)" to a message with
+// the command that grants the privilege.
+func (c *client) explainDenial(reason string) string {
+	found := permissionPattern.FindStringSubmatch(reason)
 	if found == nil {
-		return fmt.Sprintf("Proxmox denies it to %s (%s)", c.who(), reason)
+		return fmt.Sprintf("Proxmox denied the request of %s (%s)", c.principal(), reason)
 	}
 
-	return c.missing(found[1], privilegesOf(found[2]))
+	return c.describeMissingPrivileges(found[1], parsePrivileges(found[2]))
 }
 
-// privilegesOf are those that a denial names.
-func privilegesOf(text string) []string {
+// parsePrivileges returns the privileges that a denial names.
+func parsePrivileges(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '|' || r == ',' || r == ' ' })
 }
 
-// explain names the privileges that are missing where Proxmox names none, as it does
-// where one of several would do ("or" in PVE::RPCEnvironment) and for uploads. needs are
-// those of the call.
-func (c *client) explain(ctx context.Context, doing string, err error, needs ...need) error {
-	answer, ok := errors.AsType[*APIError](err)
-	if !ok || answer.Status != http.StatusForbidden || permissionText.MatchString(answer.Reason) {
+// explainForbidden adds the missing privileges to a 403 error that names none. Proxmox names no privilege
+// if one of several privileges would suffice ("or" in PVE::RPCEnvironment), and for uploads. requirements
+// are the privileges that the call needs. For all other errors, or if no privilege is missing,
+// explainForbidden returns err unchanged.
+func (c *client) explainForbidden(ctx context.Context, operation string, err error, requirements ...requirement) error {
+	apiErr, ok := errors.AsType[*APIError](err)
+	if !ok || apiErr.Status != http.StatusForbidden || permissionPattern.MatchString(apiErr.Reason) {
 		return err
 	}
 
-	held, heldErr := c.permissions(ctx)
-	if heldErr != nil {
+	granted, permissionsErr := c.readPermissions(ctx)
+	if permissionsErr != nil {
 		return err
 	}
 
-	if words := c.unmet(held, needs); len(words) > 0 {
-		return privilegesMissing(doing, words)
+	if problems := c.describeUnmet(granted, requirements); len(problems) > 0 {
+		return newPrivilegesError(operation, problems)
 	}
 
 	return err
 }
 
-// missing says which privileges are missing on a path, and the commands that grant them.
-func (c *client) missing(path string, privileges []string) string {
-	who, flag := c.who(), "--users"
-	if strings.Contains(who, "!") {
-		flag = "--tokens"
+// describeMissingPrivileges returns a message that names the missing privileges on a path and the commands
+// that grant them.
+func (c *client) describeMissingPrivileges(path string, privileges []string) string {
+	principal, option := c.principal(), "--users"
+	if strings.Contains(principal, "!") {
+		option = "--tokens"
 	}
 
-	return fmt.Sprintf("%s lacks %s on %s; grant it with: pveum role add HyperFleet --privs %q "+
-		"(or pveum role modify HyperFleet --append --privs ..., where the role exists) && "+
+	return fmt.Sprintf("%s lacks %s on %s: grant the privileges with: pveum role add HyperFleet --privs %q "+
+		"(or pveum role modify HyperFleet --append --privs ..., if the role exists) && "+
 		"pveum acl modify %s %s '%s' --roles HyperFleet",
-		who, strings.Join(privileges, ", "), path, strings.Join(privileges, " "), path, flag, who)
+		principal, strings.Join(privileges, ", "), path, strings.Join(privileges, " "), path, option, principal)
 }

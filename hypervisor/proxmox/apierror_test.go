@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// says makes sure of an error's kind and of words in it.
-func says(t *testing.T, err error, kind hypervisor.Kind, words ...string) {
+// requireError checks the kind of an error and the texts in its message.
+func requireError(t *testing.T, err error, kind hypervisor.Kind, words ...string) {
 	t.Helper()
 
 	if hypervisor.KindOf(err) != kind || err == nil {
@@ -77,7 +77,7 @@ func TestClassify(t *testing.T) {
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			err := c.classify("do it", tc.method, tc.err)
-			says(t, err, tc.kind, append(tc.words, "do it")...)
+			requireError(t, err, tc.kind, append(tc.words, "do it")...)
 		})
 	}
 
@@ -99,20 +99,20 @@ func TestBaseURL(t *testing.T) {
 		"https://proxy.example/pve":         "https://proxy.example/pve/api2/json",
 		"https://u:p@pve:8006/api2/json?x=": "https://pve:8006/api2/json",
 	} {
-		if got, err := baseURL(endpoint); err != nil || got != want {
+		if got, err := parseEndpoint(endpoint); err != nil || got != want {
 			t.Errorf("baseURL(%q) = %q, %v", endpoint, got, err)
 		}
 	}
 
 	for _, endpoint := range []string{"", "pve:8006", "http://pve:8006", "https://", "%"} {
-		_, err := baseURL(endpoint)
-		says(t, err, hypervisor.Rejected, "https URL")
+		_, err := parseEndpoint(endpoint)
+		requireError(t, err, hypervisor.Rejected, "https URL")
 	}
 }
 
 func TestOperation(t *testing.T) {
 	for path, want := range map[string]string{
-		// Those of a life are in TestCallsOfALife.
+		// TestCallsOfALife covers the operations of a machine's life.
 		"/nodes/n1/storage/local/content": "GET /nodes/{node}/storage/{storage}/content",
 		"/nodes/n1/tasks/UPID:x:/status":  "GET /nodes/{node}/tasks/{upid}/status",
 		"/cluster/resources":              "GET /cluster/resources",
@@ -180,15 +180,15 @@ func TestAddressOf(t *testing.T) {
 	add("docker0", "02:42:00:00:00:01", "172.17.0.1")
 	add("eth0", "bc:24:11:00:00:01", "fe80::1", "2001:db8::5", "10.0.0.5", "nonsense")
 
-	if got := addressOf(answer, "BC:24:11:00:00:01"); got != "10.0.0.5" {
+	if got := selectAddress(answer, "BC:24:11:00:00:01"); got != "10.0.0.5" {
 		t.Errorf("got %q", got)
 	}
 
-	if got := addressOf(answer, "BC:24:11:00:00:99"); got != "" {
+	if got := selectAddress(answer, "BC:24:11:00:00:99"); got != "" {
 		t.Errorf("an interface of another MAC gave %q", got)
 	}
 
-	if got := addressOf(guestInterfaces{}, ""); got != "" {
+	if got := selectAddress(guestInterfaces{}, ""); got != "" {
 		t.Errorf("nothing gave %q", got)
 	}
 }

@@ -21,10 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// callsPerMachine is the most a machine may cost over its whole life.
+// callsPerMachine is the maximum number of calls that a machine may need over its whole life.
 const callsPerMachine = 10
 
-// fleet drives machines as a controller does: each is looked at when it is woken.
+// fleet handles machines as a controller does: a machine is reconciled when its owner is woken.
 type fleet struct {
 	p     hypervisor.Provider
 	wakes map[string]chan struct{}
@@ -35,7 +35,7 @@ func newFleet(tb testing.TB, s *pve.Server, machines int, o func(*hypervisor.Opt
 
 	f := &fleet{wakes: map[string]chan struct{}{}}
 	for n := range machines {
-		f.wakes[spec(n+1).Owner.UID] = make(chan struct{}, 1)
+		f.wakes[newSpec(n+1).Owner.UID] = make(chan struct{}, 1)
 	}
 
 	f.p = connect(tb, s, func(_ *hypervisor.Config, opts *hypervisor.Options) {
@@ -53,12 +53,12 @@ func (f *fleet) wake(o hypervisor.Owner) {
 	}
 }
 
-// live takes one machine through its life.
-func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
+// runLife takes one machine through its life.
+func (f *fleet) runLife(ctx context.Context, s hypervisor.MachineSpec) error {
 	until := func(do func() (bool, error)) error {
 		for {
 			ready, err := do()
-			if err != nil && !conformance.Passing(err) {
+			if err != nil && !conformance.IsTransient(err) {
 				return err
 			}
 
@@ -85,7 +85,7 @@ func (f *fleet) live(ctx context.Context, s hypervisor.MachineSpec) error {
 
 	err = until(func() (bool, error) {
 		m, err := f.p.Start(ctx, s, seed)
-		// A short life may be over before anybody looks.
+		// A short life may end before a reconcile.
 		started := m.State == hypervisor.StateRunning || m.State == hypervisor.StateStopped
 
 		return started && err == nil, err
@@ -115,9 +115,9 @@ var (
 	uidInPath   = regexp.MustCompile(`content/.*-(\d{12})\.iso$`)
 )
 
-// costs sums the calls by machine. Clones and uploads bear another path and are counted
-// in full; listings and task polls apart.
-func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int) {
+// sumCalls counts the calls by machine. The paths of clones and uploads have no machine ID, so these calls
+// are counted separately. Lists and task polls are shared calls.
+func sumCalls(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int) {
 	byMachine = map[string]int{}
 
 	for _, c := range s.Calls() {
@@ -127,7 +127,8 @@ func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int
 		case strings.HasSuffix(c.Path, "/upload"):
 			uploads++
 		case strings.Contains(c.Path, "/agent/"):
-			// The address is asked for while a machine runs, and that takes as long as it takes.
+			// The number of requests for the address depends on how long the machine runs, so they are not
+			// counted.
 		case machinePath.MatchString(c.Path):
 			byMachine[machinePath.FindStringSubmatch(c.Path)[1]]++
 		case c.Method == http.MethodDelete && uidInPath.MatchString(c.Path):
@@ -140,8 +141,8 @@ func costs(s *pve.Server) (byMachine map[string]int, clones, uploads, shared int
 	return byMachine, clones, uploads, shared
 }
 
-// callsOf tells what was asked of one machine, in order.
-func callsOf(s *pve.Server, id string) []string {
+// listCalls returns the calls for one machine in their order.
+func listCalls(s *pve.Server, id string) []string {
 	var calls []string
 
 	for _, c := range s.Calls() {
@@ -181,7 +182,7 @@ func TestCallsPerMachine(t *testing.T) {
 
 			runFleet(t, f, machines, c.disk)
 
-			byMachine, clones, uploads, _ := costs(s)
+			byMachine, clones, uploads, _ := sumCalls(s)
 			if clones != machines || uploads != machines {
 				t.Errorf("%d clones and %d uploads for %d machines", clones, uploads, machines)
 			}
@@ -191,18 +192,18 @@ func TestCallsPerMachine(t *testing.T) {
 					continue
 				}
 
-				// One clone, one upload and one removal of the ISO come on top.
+				// One clone, one upload and one deletion of the ISO are added.
 				if total := calls + 3; total > callsPerMachine {
-					t.Errorf("machine %s cost %d calls: %v", id, total, callsOf(s, id))
+					t.Errorf("machine %s cost %d calls: %v", id, total, listCalls(s, id))
 				}
 			}
 
-			nothingLeft(t, s)
+			expectNothingLeft(t, s)
 		})
 	}
 }
 
-// The shared calls of a connection are as many for two machines as for twenty.
+// The number of the shared calls of a connection does not grow from two machines to twenty.
 func TestSharedCallsDoNotGrow(t *testing.T) {
 	t.Parallel()
 
@@ -217,12 +218,12 @@ func TestSharedCallsDoNotGrow(t *testing.T) {
 		})
 
 		for n := range machines {
-			sp := reserve(t, p, spec(n+1))
+			sp := reserve(t, p, newSpec(n+1))
 			if _, err := p.Start(t.Context(), sp, seed); err != nil {
 				t.Fatal(err)
 			}
 
-			if _, err := p.Get(t.Context(), refOf(sp)); err != nil {
+			if _, err := p.Get(t.Context(), newRef(sp)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -231,7 +232,7 @@ func TestSharedCallsDoNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		_, _, _, shared := costs(s)
+		_, _, _, shared := sumCalls(s)
 
 		return shared
 	}
@@ -251,10 +252,10 @@ func runFleet(tb testing.TB, f *fleet, machines int, disk int64) {
 
 	for n := range machines {
 		wg.Go(func() {
-			sp := spec(n + 1)
+			sp := newSpec(n + 1)
 			sp.Shape.Disk = disk
 
-			if err := f.live(ctx, sp); err != nil {
+			if err := f.runLife(ctx, sp); err != nil {
 				tb.Error(fmt.Errorf("machine %d: %w", n+1, err))
 			}
 		})
@@ -263,8 +264,8 @@ func runFleet(tb testing.TB, f *fleet, machines int, disk int64) {
 	wg.Wait()
 }
 
-// BenchmarkBurst runs 50 machines at once on three nodes and prints what one costs, and
-// how far the makespan is from the best that the delays allow.
+// BenchmarkBurst runs 50 machines at once on three nodes. It prints the cost of one machine, and the
+// difference between the makespan and the shortest makespan that the delays allow.
 func BenchmarkBurst(b *testing.B) {
 	const (
 		machines = 50
@@ -306,7 +307,7 @@ func BenchmarkBurst(b *testing.B) {
 
 		cleaned := time.Since(last)
 
-		byMachine, clones, uploads, shared := costs(s)
+		byMachine, clones, uploads, shared := sumCalls(s)
 		own := clones + uploads
 
 		for _, n := range byMachine {

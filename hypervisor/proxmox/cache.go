@@ -10,50 +10,51 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// cached is an answer that serves many: one fetch at a time, and who comes while it is
-// under way takes its result if that is young enough.
+// cached is a result that several callers share. Only one fetch runs at a time. A caller that waits for a
+// running fetch takes its result if the result is young enough.
 type cached[T any] struct {
 	clock clock.PassiveClock
 	fetch func(context.Context) (T, error)
-	// turn holds one token; whoever has it may touch what is below.
-	turn  chan struct{}
-	value T
-	at    time.Time
+	// token holds one value. The caller that has received the value may use the fields below.
+	token     chan struct{}
+	value     T
+	fetchedAt time.Time
 }
 
 func newCached[T any](clk clock.PassiveClock, fetch func(context.Context) (T, error)) *cached[T] {
-	c := &cached[T]{clock: clk, fetch: fetch, turn: make(chan struct{}, 1)}
-	c.turn <- struct{}{}
+	c := &cached[T]{clock: clk, fetch: fetch, token: make(chan struct{}, 1)}
+	c.token <- struct{}{}
 
 	return c
 }
 
-// get gives a value that was asked for no longer than maxAge ago; 0 asks anew. at is
-// when it was asked for.
-func (c *cached[T]) get(ctx context.Context, maxAge time.Duration) (value T, at time.Time, err error) {
-	wanted := c.clock.Now().Add(-maxAge)
+// get returns a value whose fetch started at most maxAge ago. If maxAge is 0, the fetch started after the
+// call of get. fetchedAt is the start of the fetch.
+func (c *cached[T]) get(ctx context.Context, maxAge time.Duration) (value T, fetchedAt time.Time, err error) {
+	oldest := c.clock.Now().Add(-maxAge)
 
 	select {
-	case <-c.turn:
+	case <-c.token:
 	case <-ctx.Done():
-		return value, at, ctx.Err()
+		return value, fetchedAt, ctx.Err()
 	}
 
-	defer func() { c.turn <- struct{}{} }()
+	defer func() { c.token <- struct{}{} }()
 
-	// What was asked for at the same moment may have been asked for before.
-	if c.at.After(wanted) || maxAge > 0 && !c.at.IsZero() && c.at.Equal(wanted) {
-		return c.value, c.at, nil
+	// A value that was fetched at the same clock time may be older than this call. It does not count if
+	// maxAge is 0.
+	if c.fetchedAt.After(oldest) || maxAge > 0 && !c.fetchedAt.IsZero() && c.fetchedAt.Equal(oldest) {
+		return c.value, c.fetchedAt, nil
 	}
 
-	asked := c.clock.Now()
+	startedAt := c.clock.Now()
 
 	value, err = c.fetch(ctx)
 	if err != nil {
-		return value, at, err
+		return value, fetchedAt, err
 	}
 
-	c.value, c.at = value, asked
+	c.value, c.fetchedAt = value, startedAt
 
-	return value, asked, nil
+	return value, startedAt, nil
 }

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// The calls used, each after its page in the API viewer
+// The methods below are the API calls of this package. Each one is documented on its page of the API viewer
 // (https://pve.proxmox.com/pve-docs/api-viewer/).
 
 // flag is a boolean as Proxmox writes it: 1, "1", true or absent.
 type flag bool
 
-// UnmarshalJSON reads any of Proxmox's ways to write a boolean.
+// UnmarshalJSON decodes each notation of a boolean that Proxmox uses.
 func (f *flag) UnmarshalJSON(raw []byte) error {
 	text := strings.Trim(string(raw), `"`)
 	*f = text == "1" || text == "true"
@@ -42,14 +42,14 @@ type resource struct {
 	Template flag   `json:"template"`
 	MaxMem   int64  `json:"maxmem"`
 	MaxDisk  int64  `json:"maxdisk"`
-	// MaxCPU is a number of cores; containers may have fractions.
+	// MaxCPU is the number of cores. Containers may have fractions of a core.
 	MaxCPU float64 `json:"maxcpu"`
 	Uptime int64   `json:"uptime"`
-	// HAState is set for machines that the HA manager looks after.
+	// HAState is set for machines that the HA manager manages.
 	HAState string `json:"hastate"`
 }
 
-func (c *client) resources(ctx context.Context) ([]resource, error) {
+func (c *client) listResources(ctx context.Context) ([]resource, error) {
 	var out []resource
 
 	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
@@ -67,36 +67,36 @@ type nodeInfo struct {
 	Disk    int64   `json:"disk"`
 }
 
-func (n nodeInfo) online() bool { return n.Status == "online" }
+func (n nodeInfo) isOnline() bool { return n.Status == "online" }
 
-// statusStale is the status of a node, and of the machines on it, of which the cluster
-// has no news: pvestatd there hangs, often on a storage that does not answer, or has not
-// reported yet. A node's machines keep their last status for five minutes before
-// (pmxcfs, status.c).
+// statusStale is the status of a node, and of the machines on the node, if the cluster receives no status
+// reports from the node. In that case pvestatd on the node hangs, often on a storage that does not respond,
+// or has not reported yet. Before the status becomes stale, a node's machines keep their last status for
+// five minutes (pmxcfs, status.c).
 const statusStale = "unknown"
 
-// offline tells whether a node is not part of the cluster. One that is neither online nor
-// offline may answer all the same.
-func (n nodeInfo) offline() bool { return n.Status == "offline" }
+// isOffline reports whether the cluster lists a node as offline. A node that is neither online nor offline
+// may still respond.
+func (n nodeInfo) isOffline() bool { return n.Status == "offline" }
 
-// statusSilent is our own status of a node that is online and does not answer.
-const statusSilent = "silent"
+// statusUnresponsive is the status that this package sets for a node that is online and does not respond.
+const statusUnresponsive = "silent"
 
-// trouble says why a node is not used, or nothing.
-func (n nodeInfo) trouble() string {
+// unusableReason returns the reason why a node is not used, or "" if the node is online.
+func (n nodeInfo) unusableReason() string {
 	switch n.Status {
 	case "online":
 		return ""
 	case statusStale:
-		return "reports no status (see whether pvestatd runs there, or hangs on a storage)"
-	case statusSilent:
-		return "does not answer"
+		return "reports no status (check whether pvestatd runs on the node or hangs on a storage)"
+	case statusUnresponsive:
+		return "does not respond"
 	default:
 		return "is " + n.Status
 	}
 }
 
-func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
+func (c *client) listNodes(ctx context.Context) ([]nodeInfo, error) {
 	var out []nodeInfo
 
 	err := c.call(ctx, "list nodes", http.MethodGet, "/nodes", nil, &out)
@@ -104,8 +104,8 @@ func (c *client) nodes(ctx context.Context) ([]nodeInfo, error) {
 	return out, err
 }
 
-// listedTask is one entry of /nodes/{node}/tasks: status is the exit status, empty or
-// RUNNING while the task runs.
+// listedTask is one entry of /nodes/{node}/tasks. Status is the exit status. It is empty or RUNNING while
+// the task runs.
 type listedTask struct {
 	UPID    string `json:"upid"`
 	Type    string `json:"type"`
@@ -118,57 +118,58 @@ type listedTask struct {
 	Start   int64  `json:"starttime"`
 }
 
-func (t listedTask) done() bool { return t.EndTime != 0 || t.Status != "" && t.Status != "RUNNING" }
+func (t listedTask) isDone() bool { return t.EndTime != 0 || t.Status != "" && t.Status != "RUNNING" }
 
-// by tells whether a principal started the task. A running one names the token with its
-// user, one that has ended apart (PVE::API2::Tasks).
-func (t listedTask) by(who string) bool {
-	return t.User == who || t.TokenID != "" && t.User+"!"+t.TokenID == who
+// isStartedBy reports whether a principal started the task. A running task has the token's name in User. An
+// ended task has the token's name in TokenID (PVE::API2::Tasks).
+func (t listedTask) isStartedBy(principal string) bool {
+	return t.User == principal || t.TokenID != "" && t.User+"!"+t.TokenID == principal
 }
 
-// mostTasks bounds the answers about tasks. One that is left out is asked for by name.
-const mostTasks = 500
+// maxTasks limits the number of tasks in one response. The watcher requests a task that the list omits by
+// its UPID.
+const maxTasks = 500
 
-// tasks gives a node's tasks. /cluster/tasks has them for all nodes at once, but shows a
-// token its own only with Sys.Audit on / (PVE::API2::Cluster).
-func (c *client) tasks(ctx context.Context, doing, node string, filter map[string]string) ([]listedTask, error) {
+// listTasks returns the tasks of a node. /cluster/tasks lists the tasks of all nodes in one call, but shows
+// a token its own tasks only if the token has Sys.Audit on / (PVE::API2::Cluster).
+func (c *client) listTasks(ctx context.Context, operation, node string, filter map[string]string) ([]listedTask, error) {
 	var out []listedTask
 
-	filter["limit"] = strconv.Itoa(mostTasks)
-	err := c.call(ctx, doing, http.MethodGet, "/nodes/"+url.PathEscape(node)+"/tasks", filter, &out)
+	filter["limit"] = strconv.Itoa(maxTasks)
+	err := c.call(ctx, operation, http.MethodGet, "/nodes/"+url.PathEscape(node)+"/tasks", filter, &out)
 
 	return out, err
 }
 
-// tasksSince gives the running and the ended tasks of a node that were started at or
-// after a moment of the node's clock, in seconds.
-func (c *client) tasksSince(ctx context.Context, node string, since int64) ([]listedTask, error) {
-	return c.tasks(ctx, "list the tasks of node "+node, node,
+// listTasksSince returns the running and the ended tasks of a node that started at or after a time of the
+// node's clock, in seconds.
+func (c *client) listTasksSince(ctx context.Context, node string, since int64) ([]listedTask, error) {
+	return c.listTasks(ctx, "list the tasks of node "+node, node,
 		map[string]string{"source": "all", "since": strconv.FormatInt(since, 10)})
 }
 
-// runningTasks gives the tasks of a node that run.
-func (c *client) runningTasks(ctx context.Context, node string) ([]listedTask, error) {
-	all, err := c.tasks(ctx, "list the running tasks of node "+node, node, map[string]string{"source": "active"})
+// listRunningTasks returns the running tasks of a node.
+func (c *client) listRunningTasks(ctx context.Context, node string) ([]listedTask, error) {
+	all, err := c.listTasks(ctx, "list the running tasks of node "+node, node, map[string]string{"source": "active"})
 
-	return slices.DeleteFunc(all, listedTask.done), err
+	return slices.DeleteFunc(all, listedTask.isDone), err
 }
 
-// history gives the tasks about a machine's id on a node, newest first.
-func (c *client) history(ctx context.Context, node string, id int) ([]listedTask, error) {
-	out, err := c.tasks(ctx, fmt.Sprintf("list the tasks of machine %d on node %s", id, node), node,
+// listTasksOfVM returns the tasks of a VM ID on a node, newest first.
+func (c *client) listTasksOfVM(ctx context.Context, node string, id int) ([]listedTask, error) {
+	out, err := c.listTasks(ctx, fmt.Sprintf("list the tasks of machine %d on node %s", id, node), node,
 		map[string]string{"vmid": strconv.Itoa(id), "source": "all"})
 
-	// Within a second, the process start time in the name tells the order.
+	// The process start time in the UPID orders tasks of the same second.
 	slices.SortStableFunc(out, func(a, b listedTask) int {
-		return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(ticksOf(b.UPID), ticksOf(a.UPID)))
+		return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(startTicks(b.UPID), startTicks(a.UPID)))
 	})
 
 	return out, err
 }
 
-// taskLog gives the first lines of a task's log.
-func (c *client) taskLog(ctx context.Context, node, upid string) ([]string, error) {
+// readTaskLog returns the first 20 lines of a task's log.
+func (c *client) readTaskLog(ctx context.Context, node, upid string) ([]string, error) {
 	var lines []struct {
 		Text string `json:"t"`
 	}
@@ -184,8 +185,9 @@ func (c *client) taskLog(ctx context.Context, node, upid string) ([]string, erro
 	return out, err
 }
 
-// ticksOf gives the start of a task's process in clock ticks since its node's boot.
-func ticksOf(upid string) uint64 {
+// startTicks returns the start of a task's process in clock ticks since the boot of the node, or 0 if the
+// UPID cannot be parsed.
+func startTicks(upid string) uint64 {
 	parsed, err := ParseUPID(upid)
 	if err != nil {
 		return 0
@@ -199,7 +201,7 @@ type taskStatus struct {
 	ExitStatus string `json:"exitstatus"`
 }
 
-func (c *client) taskStatus(ctx context.Context, node, upid string) (taskStatus, error) {
+func (c *client) readTaskStatus(ctx context.Context, node, upid string) (taskStatus, error) {
 	var out taskStatus
 
 	err := c.call(ctx, "read task "+upid, http.MethodGet,
@@ -212,9 +214,8 @@ func vmPath(node string, id int) string {
 	return fmt.Sprintf("/nodes/%s/qemu/%d", url.PathEscape(node), id)
 }
 
-// config reads a machine's configuration. Values that Proxmox gives as numbers are
-// turned into text.
-func (c *client) config(ctx context.Context, node string, id int) (vmConfig, error) {
+// readConfig returns the configuration of a machine. Numbers are converted to text.
+func (c *client) readConfig(ctx context.Context, node string, id int) (vmConfig, error) {
 	var raw map[string]any
 
 	err := c.call(ctx, fmt.Sprintf("read configuration of machine %d on node %s", id, node), http.MethodGet,
@@ -225,13 +226,13 @@ func (c *client) config(ctx context.Context, node string, id int) (vmConfig, err
 
 	out := vmConfig{}
 	for name, value := range raw {
-		out[name] = text(value)
+		out[name] = formatValue(value)
 	}
 
 	return out, nil
 }
 
-func text(value any) string {
+func formatValue(value any) string {
 	switch v := value.(type) {
 	case string:
 		return v
@@ -244,36 +245,39 @@ func text(value any) string {
 	}
 }
 
-// configure writes options at once; digest guards against changes in between.
-func (c *client) configure(ctx context.Context, node string, id int, options map[string]string) error {
+// writeConfig writes all options in one call. If the options contain a digest, Proxmox rejects the call
+// after any change since the digest was read.
+func (c *client) writeConfig(ctx context.Context, node string, id int, options map[string]string) error {
 	return c.call(ctx, fmt.Sprintf("configure machine %d on node %s", id, node), http.MethodPut,
 		vmPath(node, id)+"/config", options, nil)
 }
 
-func (c *client) clone(ctx context.Context, node string, template int, params map[string]string) (string, error) {
+func (c *client) cloneTemplate(ctx context.Context, node string, template int, params map[string]string) (string, error) {
 	var upid string
 
-	doing := fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"])
-	err := c.call(ctx, doing, http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
+	operation := fmt.Sprintf("clone template %d on node %s to %s", template, node, params["newid"])
+	err := c.call(ctx, operation, http.MethodPost, vmPath(node, template)+"/clone", params, &upid)
 
-	places := []string{"/vms/" + params["newid"]}
+	paths := []string{"/vms/" + params["newid"]}
 	if pool := params["pool"]; pool != "" {
-		places = append(places, "/pool/"+pool)
+		paths = append(paths, "/pool/"+pool)
 	}
 
-	needs := []need{
-		{any: []string{fmt.Sprintf("/vms/%d", template)}, privileges: []string{"VM.Clone"}},
-		{any: places, privileges: []string{"VM.Allocate"}},
+	requirements := []requirement{
+		{paths: []string{fmt.Sprintf("/vms/%d", template)}, privileges: []string{"VM.Clone"}},
+		{paths: paths, privileges: []string{"VM.Allocate"}},
 	}
 	if storage := params["storage"]; storage != "" {
-		needs = append(needs, need{any: []string{"/storage/" + storage}, privileges: []string{"Datastore.AllocateSpace"}})
+		requirements = append(requirements,
+			requirement{paths: []string{"/storage/" + storage}, privileges: []string{"Datastore.AllocateSpace"}})
 	}
 
-	return upid, c.explain(ctx, doing, err, needs...)
+	return upid, c.explainForbidden(ctx, operation, err, requirements...)
 }
 
-// resize grows a disk. Proxmox 8 and 9 answer with a task; older ones with nothing.
-func (c *client) resize(ctx context.Context, node string, id int, slot, size string) (string, error) {
+// resizeDisk grows a disk. Proxmox 8 and 9 return a task. Older versions return nothing, and then the UPID
+// is "".
+func (c *client) resizeDisk(ctx context.Context, node string, id int, slot, size string) (string, error) {
 	var upid *string
 
 	err := c.call(ctx, fmt.Sprintf("grow disk %s of machine %d on node %s to %s", slot, id, node, size), http.MethodPut,
@@ -285,8 +289,8 @@ func (c *client) resize(ctx context.Context, node string, id int, slot, size str
 	return *upid, nil
 }
 
-// power starts or stops a machine.
-func (c *client) power(ctx context.Context, node string, id int, action string) (string, error) {
+// changePower starts or stops a machine. action is the last part of the API path, such as start or stop.
+func (c *client) changePower(ctx context.Context, node string, id int, action string) (string, error) {
 	var upid string
 
 	err := c.call(ctx, fmt.Sprintf("%s machine %d on node %s", action, id, node), http.MethodPost,
@@ -303,7 +307,7 @@ type currentStatus struct {
 	} `json:"ha"`
 }
 
-func (c *client) status(ctx context.Context, node string, id int) (currentStatus, error) {
+func (c *client) readStatus(ctx context.Context, node string, id int) (currentStatus, error) {
 	var out currentStatus
 
 	err := c.call(ctx, fmt.Sprintf("read status of machine %d on node %s", id, node), http.MethodGet,
@@ -312,7 +316,7 @@ func (c *client) status(ctx context.Context, node string, id int) (currentStatus
 	return out, err
 }
 
-func (c *client) destroy(ctx context.Context, node string, id int) (string, error) {
+func (c *client) destroyVM(ctx context.Context, node string, id int) (string, error) {
 	var upid string
 
 	err := c.call(ctx, fmt.Sprintf("destroy machine %d on node %s", id, node), http.MethodDelete,
@@ -332,10 +336,10 @@ type guestInterfaces struct {
 	} `json:"result"`
 }
 
-func (c *client) interfaces(ctx context.Context, node string, id int) (guestInterfaces, error) {
+func (c *client) listGuestInterfaces(ctx context.Context, node string, id int) (guestInterfaces, error) {
 	var out guestInterfaces
 
-	err := c.call(ctx, fmt.Sprintf("ask the guest agent of machine %d on node %s", id, node), http.MethodGet,
+	err := c.call(ctx, fmt.Sprintf("query the guest agent of machine %d on node %s", id, node), http.MethodGet,
 		vmPath(node, id)+"/agent/network-get-interfaces", nil, &out)
 
 	return out, err
@@ -353,13 +357,13 @@ type storageInfo struct {
 	Total   int64  `json:"total"`
 }
 
-func (s storageInfo) holds(content string) bool {
+func (s storageInfo) hasContentType(content string) bool {
 	return slices.Contains(strings.Split(s.Content, ","), content)
 }
 
-// gate names what clones to the storage on the node wait for: the storage itself, which
-// several nodes have where it is shared.
-func (s storageInfo) gate(node string) string {
+// cloneQueueKey returns the name of the clone queue of the storage. The nodes share the queue of a shared
+// storage. Every other storage has one queue per node.
+func (s storageInfo) cloneQueueKey(node string) string {
 	if s.Shared {
 		return s.Storage
 	}
@@ -367,9 +371,9 @@ func (s storageInfo) gate(node string) string {
 	return node + "/" + s.Storage
 }
 
-func (s storageInfo) usable() bool { return bool(s.Active) && (s.Enabled == nil || bool(*s.Enabled)) }
+func (s storageInfo) isUsable() bool { return bool(s.Active) && (s.Enabled == nil || bool(*s.Enabled)) }
 
-func (c *client) storages(ctx context.Context, node string) ([]storageInfo, error) {
+func (c *client) listStorages(ctx context.Context, node string) ([]storageInfo, error) {
 	var out []storageInfo
 
 	err := c.call(ctx, "list storages of node "+node, http.MethodGet,
@@ -383,9 +387,9 @@ type volume struct {
 	CTime int64  `json:"ctime"`
 }
 
-func (v volume) created() time.Time { return time.Unix(v.CTime, 0) }
+func (v volume) createdAt() time.Time { return time.Unix(v.CTime, 0) }
 
-func (c *client) isos(ctx context.Context, node, storage string) ([]volume, error) {
+func (c *client) listISOs(ctx context.Context, node, storage string) ([]volume, error) {
 	var out []volume
 
 	err := c.call(ctx, fmt.Sprintf("list ISOs of storage %s on node %s", storage, node), http.MethodGet,
@@ -396,11 +400,12 @@ func (c *client) isos(ctx context.Context, node, storage string) ([]volume, erro
 }
 
 func (c *client) uploadISO(ctx context.Context, node, storage, name string, content []byte) (string, error) {
-	doing := fmt.Sprintf("upload %s to storage %s on node %s", name, storage, node)
-	upid, err := c.upload(ctx, doing,
+	operation := fmt.Sprintf("upload %s to storage %s on node %s", name, storage, node)
+	upid, err := c.upload(ctx, operation,
 		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/upload", name, content)
 
-	return upid, c.explain(ctx, doing, err, need{any: []string{"/storage/" + storage}, privileges: isoPrivileges()})
+	return upid, c.explainForbidden(ctx, operation, err,
+		requirement{paths: []string{"/storage/" + storage}, privileges: isoPrivileges()})
 }
 
 func (c *client) deleteVolume(ctx context.Context, node, volid string) (string, error) {
@@ -408,11 +413,12 @@ func (c *client) deleteVolume(ctx context.Context, node, volid string) (string, 
 
 	var upid *string
 
-	doing := fmt.Sprintf("delete %s on node %s", volid, node)
-	err := c.call(ctx, doing, http.MethodDelete,
+	operation := fmt.Sprintf("delete %s on node %s", volid, node)
+	err := c.call(ctx, operation, http.MethodDelete,
 		"/nodes/"+url.PathEscape(node)+"/storage/"+url.PathEscape(storage)+"/content/"+url.PathEscape(volid), nil, &upid)
 	if err != nil || upid == nil {
-		return "", c.explain(ctx, doing, err, need{any: []string{"/storage/" + storage}, privileges: isoPrivileges()})
+		return "", c.explainForbidden(ctx, operation, err,
+			requirement{paths: []string{"/storage/" + storage}, privileges: isoPrivileges()})
 	}
 
 	return *upid, nil
@@ -424,7 +430,7 @@ type bridgeInfo struct {
 	Type  string `json:"type"`
 }
 
-func (c *client) bridges(ctx context.Context, node string) ([]bridgeInfo, error) {
+func (c *client) listBridges(ctx context.Context, node string) ([]bridgeInfo, error) {
 	var out []bridgeInfo
 
 	err := c.call(ctx, "list bridges of node "+node, http.MethodGet,
@@ -433,11 +439,11 @@ func (c *client) bridges(ctx context.Context, node string) ([]bridgeInfo, error)
 	return out, err
 }
 
-// permissions gives the principal's privileges.
-func (c *client) permissions(ctx context.Context) (permissions, error) {
+// readPermissions returns the privileges of the client's principal.
+func (c *client) readPermissions(ctx context.Context) (permissions, error) {
 	var out permissions
 
-	err := c.call(ctx, "read the permissions of "+c.who(), http.MethodGet, "/access/permissions", nil, &out)
+	err := c.call(ctx, "read the permissions of "+c.principal(), http.MethodGet, "/access/permissions", nil, &out)
 
 	return out, err
 }
@@ -447,7 +453,7 @@ type versionInfo struct {
 	Release string `json:"release"`
 }
 
-func (c *client) version(ctx context.Context) (versionInfo, error) {
+func (c *client) readVersion(ctx context.Context) (versionInfo, error) {
 	var out versionInfo
 
 	err := c.call(ctx, "read the version of "+c.host(), http.MethodGet, "/version", nil, &out)

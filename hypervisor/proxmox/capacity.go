@@ -12,38 +12,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// nodeLoad is a node with the clones that run, wait or are promised on it.
+// nodeLoad is a node with its free and reserved resources.
 type nodeLoad struct {
 	hypervisor.Node
 
-	// unpromised is the memory that running machines leave.
-	unpromised int64
+	// unreserved is the memory that running machines leave, without reservations.
+	unreserved int64
 }
 
-// Capacity gives what the usable nodes have and what is free; see hypervisor.Provider.
+// Capacity returns the total and the free resources of the usable nodes; see hypervisor.Provider.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
-	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+	vms, _, err := p.vmCache.get(ctx, p.watcher.idleListAge)
 	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
-	loads, err := p.nodeLoads(ctx, snap)
+	loads, err := p.listNodeLoads(ctx, vms)
 	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
-	owned, err := p.inventory(ctx, snap)
+	owned, err := p.listOwned(ctx, vms)
 	if err != nil {
 		return hypervisor.Capacity{}, err
 	}
 
 	out := hypervisor.Capacity{Machines: len(owned)}
 
-	var silent error
+	var unavailableErr error
 
 	for _, n := range loads {
 		if err := p.addDisk(ctx, &n.Node); hypervisor.Is(err, hypervisor.Unavailable) {
-			n.Online, n.Trouble, silent = false, err.Error(), err
+			n.Online, n.OfflineReason, unavailableErr = false, err.Error(), err
 		} else if err != nil {
 			return hypervisor.Capacity{}, err
 		}
@@ -53,34 +53,35 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 			continue
 		}
 
-		out.Free = plus(out.Free, n.Free)
-		out.Total = plus(out.Total, n.Total)
+		out.Free = addResources(out.Free, n.Free)
+		out.Total = addResources(out.Total, n.Total)
 	}
 
-	if silent != nil && !slices.ContainsFunc(out.Nodes, func(n hypervisor.Node) bool { return n.Online }) {
-		return hypervisor.Capacity{}, silent
+	if unavailableErr != nil && !slices.ContainsFunc(out.Nodes, func(n hypervisor.Node) bool { return n.Online }) {
+		return hypervisor.Capacity{}, unavailableErr
 	}
 
 	return out, nil
 }
 
-func plus(a, b hypervisor.Resources) hypervisor.Resources {
+func addResources(a, b hypervisor.Resources) hypervisor.Resources {
 	return hypervisor.Resources{CPU: a.CPU + b.CPU, Memory: a.Memory + b.Memory, Disk: a.Disk + b.Disk}
 }
 
-// addDisk gives the node the space of the storage that disks go to.
+// addDisk sets the node's disk space to that of the largest storage for disks, or of the default storage if
+// one is configured.
 func (p *Provider) addDisk(ctx context.Context, n *hypervisor.Node) error {
 	if !n.Online {
 		return nil
 	}
 
-	storages, err := p.storagesOf(ctx, n.Name)
+	storages, err := p.listStorages(ctx, n.Name)
 	if err != nil {
 		return err
 	}
 
 	for _, s := range storages {
-		if p.config.DefaultStorage != "" && s.Storage != p.config.DefaultStorage || !s.holds("images") || !s.usable() {
+		if p.config.DefaultStorage != "" && s.Storage != p.config.DefaultStorage || !s.hasContentType("images") || !s.isUsable() {
 			continue
 		}
 
@@ -92,20 +93,20 @@ func (p *Provider) addDisk(ctx context.Context, n *hypervisor.Node) error {
 	return nil
 }
 
-// nodeLoads gives the usable nodes with what running machines and this process's
-// promises leave free.
-func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, error) {
-	infos, err := p.usableNodes(ctx)
+// listNodeLoads returns the usable nodes and the resources that running machines and the reservations of
+// this process leave free.
+func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, error) {
+	infos, err := p.listUsableNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	promised, _ := p.promises(snap)
+	reserved, _ := p.sumReservations(vms)
 	running := map[string]hypervisor.Resources{}
 
-	for _, r := range snap {
+	for _, r := range vms {
 		if r.Status == statusRunning {
-			running[r.Node] = plus(running[r.Node],
+			running[r.Node] = addResources(running[r.Node],
 				hypervisor.Resources{CPU: int64(math.Ceil(r.MaxCPU)), Memory: r.MaxMem})
 		}
 	}
@@ -117,14 +118,14 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 		unpromised := total.Memory - running[n.Node].Memory
 		free := hypervisor.Resources{
 			CPU:    max(0, total.CPU-running[n.Node].CPU),
-			Memory: max(0, unpromised-promised[n.Node]),
+			Memory: max(0, unpromised-reserved[n.Node]),
 		}
 		out = append(out, nodeLoad{
 			Node: hypervisor.Node{
-				Name: n.Node, Online: n.online(), Free: free, Total: total,
-				Trouble: n.trouble(), SetAside: p.health.troubles(n.Node),
+				Name: n.Node, Online: n.isOnline(), Free: free, Total: total,
+				OfflineReason: n.unusableReason(), Exclusions: p.breaker.listExclusions(n.Node),
 			},
-			unpromised: unpromised,
+			unreserved: unpromised,
 		})
 	}
 
@@ -133,37 +134,37 @@ func (p *Provider) nodeLoads(ctx context.Context, snap snapshot) ([]nodeLoad, er
 	return out, nil
 }
 
-// promise is what a reserved id's machine will take: memory of a node, in bytes.
-type promise struct {
+// memoryReservation is the memory of a node, in bytes, that is reserved for the machine of a reserved ID.
+type memoryReservation struct {
 	node   string
 	memory int64
 }
 
-// promises gives per node the memory of machines that will run but that the listing does
-// not show running yet, and how many of them are still to be cloned.
-func (p *Provider) promises(snap snapshot) (memory map[string]int64, queue map[string]int) {
+// sumReservations returns two values per node: the memory of machines that will run and that the list does
+// not show as running yet, and the number of machines that are not cloned yet.
+func (p *Provider) sumReservations(vms vmsByID) (memory map[string]int64, queue map[string]int) {
 	queue, memory = map[string]int{}, map[string]int64{}
 
-	for _, promised := range p.ids.Reservations() {
-		queue[promised.node]++
-		memory[promised.node] += promised.memory
+	for _, reserved := range p.ids.Reservations() {
+		queue[reserved.node]++
+		memory[reserved.node] += reserved.memory
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for _, m := range p.machines {
-		at := m.placed
-		if at.node == "" || at.done {
+		pl := m.placement
+		if pl.node == "" || pl.isAccounted {
 			continue
 		}
 
-		if snap[at.id].Status != statusRunning && !at.held {
-			memory[at.node] += at.memory
+		if vms[pl.id].Status != statusRunning && !pl.standby {
+			memory[pl.node] += pl.memory
 		}
 
-		if at.toClone {
-			queue[at.node]++
+		if pl.needsClone {
+			queue[pl.node]++
 		}
 	}
 

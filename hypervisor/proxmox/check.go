@@ -13,22 +13,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// oldestMajor is the oldest version of Proxmox VE that is known to work.
-const oldestMajor = 8
+// minMajor is the oldest major version of Proxmox VE that is known to work.
+const minMajor = 8
 
-// Check connects and verifies; see hypervisor.Provider.
+// Check connects to the cluster and verifies the configuration; see hypervisor.Provider.
 func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
-	version, err := p.client.version(ctx)
+	version, err := p.client.readVersion(ctx)
 	if err != nil {
 		return hypervisor.Info{}, err
 	}
 
 	info := hypervisor.Info{Product: "Proxmox VE", Version: version.Version}
-	if major := majorOf(version.Version); major < oldestMajor {
-		info.Warnings = append(info.Warnings, fmt.Sprintf("Proxmox VE %s is older than %d", version.Version, oldestMajor))
+	if major := parseMajor(version.Version); major < minMajor {
+		info.Warnings = append(info.Warnings, fmt.Sprintf("Proxmox VE %s is older than %d, the oldest version that is known to work",
+			version.Version, minMajor))
 	}
 
-	nodes, _, err := p.nodes.get(ctx, 0)
+	nodes, _, err := p.nodeCache.get(ctx, 0)
 	if err != nil {
 		return info, err
 	}
@@ -37,25 +38,25 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return info, err
 	}
 
-	held, err := p.client.permissions(ctx)
+	granted, err := p.client.readPermissions(ctx)
 	if err != nil {
 		return info, err
 	}
 
-	if err := p.checkPrivileges(held, nodes); err != nil {
+	if err := p.checkPrivileges(granted, nodes); err != nil {
 		return info, err
 	}
 
-	info.Warnings = append(info.Warnings, p.privilegeWarnings(held, majorOf(version.Version))...)
+	info.Warnings = append(info.Warnings, p.listPrivilegeWarnings(granted, parseMajor(version.Version))...)
 
-	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+	vms, _, err := p.vmCache.get(ctx, p.watcher.idleListAge)
 	if err != nil {
 		return info, err
 	}
 
-	p.askAll(ctx, nodes)
+	p.probeNodes(ctx, nodes)
 
-	loads, err := p.nodeLoads(ctx, snap)
+	loads, err := p.listNodeLoads(ctx, vms)
 	if err != nil {
 		return info, err
 	}
@@ -63,42 +64,42 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	for _, n := range loads {
 		info.Nodes = append(info.Nodes, n.Node)
 
-		if n.Trouble != "" {
-			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s %s", n.Name, n.Trouble))
+		if n.OfflineReason != "" {
+			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s %s", n.Name, n.OfflineReason))
 		}
 	}
 
-	err = p.checkStorages(ctx, held, &info)
+	err = p.checkStorages(ctx, granted, &info)
 
 	return info, err
 }
 
-// askAll asks the nodes for their storages side by side, those that did not answer a
-// while ago too: one that hangs takes half a minute, and so do two.
-func (p *Provider) askAll(ctx context.Context, nodes []nodeInfo) {
+// probeNodes requests the storages of the nodes in parallel, including the nodes in back-off. A request to
+// a node that hangs takes half a minute, and parallel requests to several such nodes take no longer.
+func (p *Provider) probeNodes(ctx context.Context, nodes []nodeInfo) {
 	var all sync.WaitGroup
 
 	for _, n := range nodes {
 		switch {
-		case !n.online() || !p.usable(n.Node):
-		case p.client.transport.silent(n.Node):
-			all.Go(func() { _, _ = p.client.storages(ctx, n.Node) })
+		case !n.isOnline() || !p.isAllowedNode(n.Node):
+		case p.client.transport.isUnresponsive(n.Node):
+			all.Go(func() { _, _ = p.client.listStorages(ctx, n.Node) })
 		default:
-			all.Go(func() { _, _ = p.storagesOf(ctx, n.Node) })
+			all.Go(func() { _, _ = p.listStorages(ctx, n.Node) })
 		}
 	}
 
 	all.Wait()
 }
 
-func majorOf(version string) int {
+func parseMajor(version string) int {
 	major := 0
 	_, _ = fmt.Sscanf(version, "%d.", &major)
 
 	return major
 }
 
-// checkNodes makes sure that the nodes named exist.
+// checkNodes verifies that the configured nodes exist.
 func (p *Provider) checkNodes(nodes []nodeInfo) error {
 	var names []string
 	for _, n := range nodes {
@@ -109,9 +110,9 @@ func (p *Provider) checkNodes(nodes []nodeInfo) error {
 
 	var unknown []string
 
-	for _, want := range p.config.Nodes {
-		if !slices.Contains(names, want) {
-			unknown = append(unknown, want)
+	for _, name := range p.config.Nodes {
+		if !slices.Contains(names, name) {
+			unknown = append(unknown, name)
 		}
 	}
 
@@ -120,124 +121,127 @@ func (p *Provider) checkNodes(nodes []nodeInfo) error {
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "NodeNotFound",
-		"%s has no node %s: its nodes are %s; correct spec.nodes",
+		"%s has no node %s (its nodes are %s): correct spec.nodes",
 		p.client.host(), strings.Join(unknown, ", "), strings.Join(names, ", "))
 }
 
-// checkPrivileges makes sure of the privileges that do not depend on a template.
-func (p *Provider) checkPrivileges(held permissions, nodes []nodeInfo) error {
+// checkPrivileges verifies the privileges that do not depend on a template.
+func (p *Provider) checkPrivileges(granted permissions, nodes []nodeInfo) error {
 	machines := []string{fmt.Sprintf("/vms/%d", p.config.IDMin)}
 	if p.config.ResourcePool != "" {
 		machines = append(machines, "/pool/"+p.config.ResourcePool)
 	}
 
-	// On the narrowest path that covers the range.
-	if len(machines) == 1 && !held.has(machines[0], "VM.Allocate") {
+	// If the privilege is missing on the first ID, the error names /vms, the narrowest path that covers the
+	// range of IDs.
+	if len(machines) == 1 && !granted.has(machines[0], "VM.Allocate") {
 		machines[0] = "/vms"
 	}
 
-	needs := []need{{any: machines, privileges: machinePrivileges()}}
+	requirements := []requirement{{paths: machines, privileges: machinePrivileges()}}
 
 	for _, n := range nodes {
-		if p.usable(n.Node) {
-			needs = append(needs, need{any: []string{"/nodes/" + n.Node}, privileges: []string{"Sys.Audit"}})
+		if p.isAllowedNode(n.Node) {
+			requirements = append(requirements, requirement{paths: []string{"/nodes/" + n.Node}, privileges: []string{"Sys.Audit"}})
 		}
 	}
 
 	if p.config.ISOStorage != "" {
-		needs = append(needs, need{any: []string{"/storage/" + p.config.ISOStorage}, privileges: isoPrivileges()})
+		requirements = append(requirements,
+			requirement{paths: []string{"/storage/" + p.config.ISOStorage}, privileges: isoPrivileges()})
 	}
 
 	if p.config.DefaultStorage != "" {
-		needs = append(needs, need{any: []string{"/storage/" + p.config.DefaultStorage}, privileges: diskPrivileges()})
+		requirements = append(requirements,
+			requirement{paths: []string{"/storage/" + p.config.DefaultStorage}, privileges: diskPrivileges()})
 	}
 
-	if words := p.client.unmet(held, needs); len(words) > 0 {
-		return privilegesMissing("check the privileges on "+p.client.host(), words)
+	if problems := p.client.describeUnmet(granted, requirements); len(problems) > 0 {
+		return newPrivilegesError("check the privileges on "+p.client.host(), problems)
 	}
 
 	return nil
 }
 
-// privilegeWarnings name what is not needed for machines to run.
-func (p *Provider) privilegeWarnings(held permissions, major int) []string {
+// listPrivilegeWarnings returns warnings about missing privileges that machines can run without.
+func (p *Provider) listPrivilegeWarnings(granted permissions, major int) []string {
 	agent := "VM.GuestAgent.Audit"
-	if major <= oldestMajor {
+	if major <= minMajor {
 		agent = "VM.Monitor"
 	}
 
 	path := fmt.Sprintf("/vms/%d", p.config.IDMin)
-	if held.has(path, agent) || p.config.ResourcePool != "" && held.has("/pool/"+p.config.ResourcePool, agent) {
+	if granted.has(path, agent) || p.config.ResourcePool != "" && granted.has("/pool/"+p.config.ResourcePool, agent) {
 		return nil
 	}
 
-	return []string{"machines' addresses stay unknown: " + p.client.missing("/vms", []string{agent})}
+	return []string{"the addresses of machines stay unknown: " + p.client.describeMissingPrivileges("/vms", []string{agent})}
 }
 
-// checkStorages makes sure that each online node has a storage for cloud-init ISOs, and
-// that the default storage takes disks. A node that does not answer is told of as a
-// warning and is not online, unless there is no other.
-func (p *Provider) checkStorages(ctx context.Context, held permissions, info *hypervisor.Info) error {
-	var silent error
+// checkStorages verifies that each online node has a storage for cloud-init ISOs, and that the default
+// storage accepts disks. If a node does not respond, checkStorages adds a warning and sets the node
+// offline. If no node responds, checkStorages returns the error.
+func (p *Provider) checkStorages(ctx context.Context, granted permissions, info *hypervisor.Info) error {
+	var unavailableErr error
 
-	answered := false
+	hasAnswer := false
 
 	for i, n := range info.Nodes {
 		if !n.Online {
 			continue
 		}
 
-		err := p.checkStoragesOf(ctx, held, n.Name)
+		err := p.checkNodeStorages(ctx, granted, n.Name)
 
 		switch {
 		case hypervisor.Is(err, hypervisor.Unavailable):
-			silent = err
+			unavailableErr = err
 			info.Nodes[i].Online = false
-			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s does not answer: %v", n.Name, err))
+			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s does not respond: %v", n.Name, err))
 		case err != nil:
 			return err
 		default:
-			answered = true
+			hasAnswer = true
 		}
 	}
 
-	if answered {
+	if hasAnswer {
 		return nil
 	}
 
-	return silent
+	return unavailableErr
 }
 
-func (p *Provider) checkStoragesOf(ctx context.Context, held permissions, node string) error {
-	iso, err := p.isoStorage(ctx, node)
+func (p *Provider) checkNodeStorages(ctx context.Context, granted permissions, node string) error {
+	iso, err := p.findISOStorage(ctx, node)
 	if err != nil {
 		return err
 	}
 
-	missing := held.lacking("/storage/"+iso.Storage, isoPrivileges())
+	missing := granted.listMissing("/storage/"+iso.Storage, isoPrivileges())
 	if len(missing) > 0 {
-		return privilegesMissing("check the storage for ISOs",
-			[]string{p.client.missing("/storage/"+iso.Storage, missing)})
+		return newPrivilegesError("check the storage for ISOs",
+			[]string{p.client.describeMissingPrivileges("/storage/"+iso.Storage, missing)})
 	}
 
 	if p.config.DefaultStorage == "" {
 		return nil
 	}
 
-	disks, err := p.storageOf(ctx, node, p.config.DefaultStorage)
+	disks, err := p.findStorage(ctx, node, p.config.DefaultStorage)
 	if err != nil {
 		return err
 	}
 
-	if !disks.holds("images") {
-		return storageWithoutImages(node, disks)
+	if !disks.hasContentType("images") {
+		return newStorageWithoutImagesError(node, disks)
 	}
 
 	return nil
 }
 
-func storageWithoutImages(node string, s storageInfo) error {
+func newStorageWithoutImagesError(node string, s storageInfo) error {
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutImages",
-		"storage %s on node %s does not take disks of machines (it takes %s): choose another, "+
-			"or allow it with: pvesm set %s --content %s,images", s.Storage, node, s.Content, s.Storage, s.Content)
+		"storage %s on node %s does not accept VM disks (it accepts %s): choose another storage, "+
+			"or allow disks with: pvesm set %s --content %s,images", s.Storage, node, s.Content, s.Storage, s.Content)
 }

@@ -25,37 +25,39 @@ import (
 )
 
 const (
-	// callTimeout is longer than the 30 s after which Proxmox says that a node did not
-	// answer it.
+	// callTimeout is longer than the 30 s after which Proxmox reports that a node did not respond to the
+	// connected node.
 	callTimeout   = 40 * time.Second
 	uploadTimeout = 2 * time.Minute
 	dialTimeout   = 10 * time.Second
-	// ticketLife is when a ticket is renewed; Proxmox takes it for two hours.
-	ticketLife = 90 * time.Minute
-	userAgent  = "hyperfleet"
-	// maxAnswer is the most bytes of one answer: a list of ten thousand machines has eight million.
-	maxAnswer = 64 << 20
+	// ticketRenewAfter is the age at which the client renews a ticket. Proxmox accepts a ticket for two
+	// hours.
+	ticketRenewAfter = 90 * time.Minute
+	userAgent        = "hyperfleet"
+	// maxResponseBytes is the largest accepted size of one response. A list of ten thousand machines has
+	// about eight million bytes.
+	maxResponseBytes = 64 << 20
 )
 
-// client makes calls: each with a timeout, with the session's credentials, and with its
-// errors classified. It is safe for concurrent use.
+// client calls the Proxmox API. Each call has a timeout and uses the session's credentials, and the client
+// classifies its errors. A client is safe for concurrent use.
 type client struct {
-	base        string
-	credentials hypervisor.Credentials
-	http        *http.Client
-	transport   *transport
-	inner       *http.Transport
-	clock       clock.WithTicker
+	base          string
+	credentials   hypervisor.Credentials
+	http          *http.Client
+	transport     *transport
+	httpTransport *http.Transport
+	clock         clock.WithTicker
 
-	// login is held while a ticket is fetched; mu guards the two below.
-	login   sync.Mutex
+	// loginMu is held while a ticket is requested. mu guards session and renewAt.
+	loginMu sync.Mutex
 	mu      sync.Mutex
 	session *proxmox.Session
 	renewAt time.Time
 }
 
 func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.WithTicker) (*client, error) {
-	base, err := baseURL(config.Endpoint)
+	base, err := parseEndpoint(config.Endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -67,40 +69,42 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 
 	tlsConfig = tlsConfig.Clone()
 	if tlsConfig.ClientSessionCache == nil {
-		// Proxmox closes the connection after each upload and each error.
+		// Proxmox closes the connection after each upload and after each error, so TLS sessions are
+		// resumed.
 		tlsConfig.ClientSessionCache = tls.NewLRUClientSessionCache(idleConns)
 	}
 
 	c := &client{base: base, credentials: config.Credentials, clock: clk}
-	// HTTP/1.1 only: the texts of errors stand in the status line's reason phrase.
-	c.inner = &http.Transport{
+	// The transport uses HTTP/1.1 only, because Proxmox writes error texts in the reason phrase of the
+	// status line.
+	c.httpTransport = &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  0,
-		MaxResponseHeaderBytes: httpbound.MaxHeader,
+		MaxResponseHeaderBytes: httpbound.MaxHeaderBytes,
 		MaxIdleConnsPerHost:    idleConns,
 		IdleConnTimeout:        idleLifetime,
 	}
 
-	next := httpbound.Within(c.inner, maxAnswer)
-	if options.Transport != nil {
-		next = options.Transport(next)
+	next := httpbound.LimitBodiesTo(c.httpTransport, maxResponseBytes)
+	if options.WrapTransport != nil {
+		next = options.WrapTransport(next)
 	}
 
 	c.transport = newTransport(next, clk, c.jitter, config.CallsPerNode)
 	c.http = &http.Client{
 		Transport: c.transport,
-		// A redirect would carry the credentials elsewhere.
+		// The client follows no redirect, because a redirect could send the credentials to another server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 
 	return c, nil
 }
 
-// baseURL completes an endpoint by the API's path.
-func baseURL(endpoint string) (string, error) {
+// parseEndpoint validates an endpoint and returns the URL with the API path appended.
+func parseEndpoint(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "https" {
 		return "", &hypervisor.Error{
@@ -126,8 +130,8 @@ func (c *client) host() string {
 	return u.Host
 }
 
-// who names the principal for messages.
-func (c *client) who() string {
+// principal returns the name of the token or the user for messages.
+func (c *client) principal() string {
 	switch {
 	case c.credentials.TokenID != "":
 		return c.credentials.TokenID
@@ -138,14 +142,14 @@ func (c *client) who() string {
 	}
 }
 
-// jitter gives between half and all of d and a half.
+// jitter returns a random duration between 0.5 and 1.5 times d.
 func (c *client) jitter(d time.Duration) time.Duration { return wait.Jitter(d/2, 2) }
 
-func (c *client) close() { c.inner.CloseIdleConnections() }
+func (c *client) close() { c.httpTransport.CloseIdleConnections() }
 
-// call makes one call with a timeout. method and path as in the API viewer; params go in
-// the query of GET and DELETE and in the body of POST and PUT. out may be nil.
-func (c *client) call(ctx context.Context, doing, method, path string, params map[string]string, out any) error {
+// call sends one request with a timeout. The method and the path are those of the API viewer. The params
+// are sent in the query of GET and DELETE, and in the body of POST and PUT. out can be nil.
+func (c *client) call(ctx context.Context, operation, method, path string, params map[string]string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
@@ -164,19 +168,19 @@ func (c *client) call(ctx context.Context, doing, method, path string, params ma
 		case http.MethodGet:
 			return api.Get(ctx, path, out)
 		case http.MethodPost:
-			return api.Post(ctx, path, body(params), out)
+			return api.Post(ctx, path, nonNilParams(params), out)
 		case http.MethodPut:
-			return api.Put(ctx, path, body(params), out)
+			return api.Put(ctx, path, nonNilParams(params), out)
 		default:
 			return api.Delete(ctx, path, out)
 		}
 	})
 
-	return c.classify(doing, method, err)
+	return c.classify(operation, method, err)
 }
 
-// body keeps a nil map a nil body.
-func body(params map[string]string) any {
+// nonNilParams returns an empty map instead of a nil map, so that each POST and PUT has a body.
+func nonNilParams(params map[string]string) any {
 	if params == nil {
 		return map[string]string{}
 	}
@@ -184,14 +188,14 @@ func body(params map[string]string) any {
 	return params
 }
 
-// upload sends a file to a storage and gives the task that puts it in its place.
-func (c *client) upload(ctx context.Context, doing, path, name string, content []byte) (string, error) {
+// upload sends a file to a storage and returns the UPID of the task that moves the file to its final place.
+func (c *client) upload(ctx context.Context, operation, path, name string, content []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()
 
 	var upid string
 
-	// The library's upload takes no context, so it is put in the request on its way.
+	// The library's upload method takes no context, so an interceptor adds the context to the request.
 	withContext := proxmox.WithRequestInterceptor(func(req *http.Request) error {
 		*req = *req.WithContext(ctx)
 
@@ -203,23 +207,23 @@ func (c *client) upload(ctx context.Context, doing, path, name string, content [
 			bytes.NewReader(content), int64(len(content)), &upid)
 	}, withContext)
 
-	return upid, c.classify(doing, http.MethodPost, err)
+	return upid, c.classify(operation, http.MethodPost, err)
 }
 
-// withSession runs do with the library's client for the present session. A ticket that
-// was refused is renewed once.
-func (c *client) withSession(ctx context.Context, do func(*proxmox.Client) error, more ...proxmox.Option) error {
-	api, session, err := c.api(ctx, nil, more)
+// withSession runs do with a library client for the current session. If the server rejects the ticket,
+// withSession gets a new ticket and runs do once more.
+func (c *client) withSession(ctx context.Context, do func(*proxmox.Client) error, extra ...proxmox.Option) error {
+	api, session, err := c.newAPIClient(ctx, nil, extra)
 	if err != nil {
 		return err
 	}
 
 	err = do(api)
-	if session == nil || !refused(err) {
+	if session == nil || !isUnauthorized(err) {
 		return err
 	}
 
-	api, _, err = c.api(ctx, session, more)
+	api, _, err = c.newAPIClient(ctx, session, extra)
 	if err != nil {
 		return err
 	}
@@ -227,18 +231,18 @@ func (c *client) withSession(ctx context.Context, do func(*proxmox.Client) error
 	return do(api)
 }
 
-func refused(err error) bool {
-	answer, ok := errors.AsType[*APIError](err)
+func isUnauthorized(err error) bool {
+	apiErr, ok := errors.AsType[*APIError](err)
 
-	return ok && answer.Status == http.StatusUnauthorized
+	return ok && apiErr.Status == http.StatusUnauthorized
 }
 
-// api gives the library's client. A client is made per call and never changed, since
-// the library's own renewal of tickets is not safe for concurrent calls. stale is a
-// session that was refused.
-func (c *client) api(ctx context.Context, stale *proxmox.Session, more []proxmox.Option,
+// newAPIClient returns a library client and its session. The session is nil for an API token and for a
+// client certificate. Each call gets its own library client that never changes, because the library's
+// ticket renewal is not safe for concurrent calls. stale is a session that the server rejected.
+func (c *client) newAPIClient(ctx context.Context, stale *proxmox.Session, extra []proxmox.Option,
 ) (*proxmox.Client, *proxmox.Session, error) {
-	options := append([]proxmox.Option{proxmox.WithHTTPClient(c.http), proxmox.WithUserAgent(userAgent)}, more...)
+	options := append([]proxmox.Option{proxmox.WithHTTPClient(c.http), proxmox.WithUserAgent(userAgent)}, extra...)
 
 	switch {
 	case c.credentials.TokenID != "":
@@ -249,7 +253,7 @@ func (c *client) api(ctx context.Context, stale *proxmox.Session, more []proxmox
 		return proxmox.NewClient(c.base, options...), nil, nil
 	}
 
-	session, err := c.ticket(ctx, stale)
+	session, err := c.ensureSession(ctx, stale)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -259,14 +263,14 @@ func (c *client) api(ctx context.Context, stale *proxmox.Session, more []proxmox
 	return proxmox.NewClient(c.base, options...), session, nil
 }
 
-// ticket gives a session that is neither stale nor due for renewal. Where the old
-// ticket is still good, it is renewed by itself; else the password logs in.
-func (c *client) ticket(ctx context.Context, stale *proxmox.Session) (*proxmox.Session, error) {
-	c.login.Lock()
-	defer c.login.Unlock()
+// ensureSession returns a session that is neither stale nor due for renewal. If the old ticket is still
+// valid, ensureSession uses the ticket to renew the session. Otherwise it logs in with the password.
+func (c *client) ensureSession(ctx context.Context, stale *proxmox.Session) (*proxmox.Session, error) {
+	c.loginMu.Lock()
+	defer c.loginMu.Unlock()
 
-	old := c.current()
-	if old != nil && old != stale && c.clock.Now().Before(c.renewal()) {
+	old := c.currentSession()
+	if old != nil && old != stale && c.clock.Now().Before(c.renewalTime()) {
 		return old, nil
 	}
 
@@ -279,14 +283,14 @@ func (c *client) ticket(ctx context.Context, stale *proxmox.Session) (*proxmox.S
 	return c.logIn(ctx, c.credentials.Username, c.credentials.Password)
 }
 
-func (c *client) current() *proxmox.Session {
+func (c *client) currentSession() *proxmox.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	return c.session
 }
 
-func (c *client) renewal() time.Time {
+func (c *client) renewalTime() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -298,14 +302,15 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 
 	session, err := api.Ticket(ctx, &proxmox.Credentials{Username: username, Password: password})
 	if err != nil {
-		// Logging in changes nothing: without an answer it is tried again.
+		// A login changes nothing on the server, so a login without a response is classified like a read
+		// and can be retried.
 		return nil, c.classify("log in to "+c.host(), http.MethodGet, err)
 	}
 
 	if session == nil || session.Ticket == "" {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "AuthenticationFailed",
-			"log in to %s: %s got no ticket; a second factor is not possible here, "+
-				"use an API token", c.host(), username)
+			"log in to %s: Proxmox issued no ticket for %s. If the user needs a second factor, "+
+				"use an API token instead", c.host(), username)
 	}
 
 	if session.Username == "" {
@@ -313,16 +318,16 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 	}
 
 	c.mu.Lock()
-	c.session, c.renewAt = session, c.clock.Now().Add(ticketLife)
+	c.session, c.renewAt = session, c.clock.Now().Add(ticketRenewAfter)
 	c.mu.Unlock()
 
 	return session, nil
 }
 
-// untrusted tells whether an error is about the server's certificate.
-func untrusted(err error) bool {
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	_, pin := errors.AsType[*hypervisor.FingerprintError](err)
+// isCertificateError reports whether an error is about the server's certificate.
+func isCertificateError(err error) bool {
+	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, isPin := errors.AsType[*hypervisor.FingerprintError](err)
 
-	return certificate || pin
+	return isCertificate || isPin
 }

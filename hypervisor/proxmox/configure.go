@@ -14,11 +14,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// configure gives the clone its options with one write, then grows its disk. The record
-// is read right before, and the digest ties the write to what was read.
+// configure writes the options of the clone with one call, and then grows its disk. It reads the ownership
+// record right before the call. The digest makes Proxmox reject the call if the configuration has changed
+// in between.
 func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
-	if err := p.uploadISO(ctx, m, spec, seed); err != nil {
+	if err := p.ensureISO(ctx, m, spec, seed); err != nil {
 		return "", err
 	}
 
@@ -35,58 +36,58 @@ func (p *Provider) configure(ctx context.Context, m *machine, spec hypervisor.Ma
 		return "", err
 	}
 
-	if !p.mine(m, config) || config["lock"] != "" {
+	if !p.isOwn(m, config) || config["lock"] != "" {
 		p.invalidate(m)
 
-		return "", p.judge(ctx, m, config)
+		return "", p.evaluateConfig(ctx, m, config)
 	}
 
-	p.learn(m, config)
+	p.recordConfig(m, config)
 
 	switch {
-	case p.configured(m, config):
-		m.held = false
-	case spec.Standby && p.prepared(config):
-		m.held = true
+	case p.isConfigured(m, config):
+		m.standby = false
+	case spec.Standby && p.isPrepared(config):
+		m.standby = true
 	default:
-		if config, err = p.dropTPM(ctx, m, spec, config); err != nil {
+		if config, err = p.removeTemplateTPM(ctx, m, spec, config); err != nil {
 			return "", err
 		}
 
-		if err := p.writeOptions(ctx, m, spec, config); err != nil {
+		if err := p.writeMachineOptions(ctx, m, spec, config); err != nil {
 			return "", err
 		}
 
-		m.held = spec.Standby
+		m.standby = spec.Standby
 	}
 
-	return p.grow(ctx, m, spec, config)
+	return p.growDisk(ctx, m, spec, config)
 }
 
-// writeOptions makes the one write.
-func (p *Provider) writeOptions(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
-	options, err := p.machineOptions(m, spec, config)
+// writeMachineOptions writes the options of the machine with one call.
+func (p *Provider) writeMachineOptions(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
+	options, err := p.buildOptions(m, spec, config)
 	if err != nil {
 		return err
 	}
 
-	if err := p.change(ctx, m, options); err != nil {
+	if err := p.writeConfig(ctx, m, options); err != nil {
 		return err
 	}
 
 	if net := options["net0"]; net != "" {
-		m.mac = macOf(net)
+		m.mac = parseMAC(net)
 	}
 
 	return nil
 }
 
-// machineOptions are the options of a machine, worked out from its clone's. They
-// replace what the template would bring along: tags, onboot and protection among them.
-func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, config vmConfig) (map[string]string, error) {
+// buildOptions returns the options of a machine, based on the configuration of the clone. They replace
+// options of the template, such as tags, onboot and protection.
+func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config vmConfig) (map[string]string, error) {
 	options := map[string]string{
-		"cores": strconv.Itoa(spec.Shape.CPU), "memory": memoryMiB(spec.Shape.Memory),
-		"tags":   machineTags(p.id, spec.Owner.Pool, p.config.Tags),
+		"cores": strconv.Itoa(spec.Shape.CPU), "memory": formatMemory(spec.Shape.Memory),
+		"tags":   buildTags(p.id, spec.Owner.Pool, p.config.Tags),
 		"onboot": "0", "protection": "0",
 	}
 
@@ -107,18 +108,18 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 		options["serial0"] = "socket"
 	}
 
-	maps.Copy(options, reconcileCPU(config, spec.Shape))
-	maps.Copy(options, tpmOptions(spec, config))
+	maps.Copy(options, buildCPUOptions(config, spec.Shape))
+	maps.Copy(options, buildTPMOptions(spec, config))
 
 	if spec.Shape.CloudInitSource == hypervisor.SourceBuiltin {
-		return options, p.builtinOptions(options, m, spec, config)
+		return options, p.addBuiltinOptions(options, m, spec, config)
 	}
 
-	slot := isoSlot(config)
+	slot := findISOSlot(config)
 	if slot == "" {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "NoDriveForISO",
 			"%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
-				"free one with: qm set TEMPLATE --delete ide2", refText(spec.Template))
+				"free one with: qm set TEMPLATE --delete ide2", formatRef(spec.Template))
 	}
 
 	if !spec.Standby {
@@ -128,8 +129,8 @@ func (p *Provider) machineOptions(m *machine, spec hypervisor.MachineSpec, confi
 	return options, nil
 }
 
-// reconcileCPU makes the template's sockets, vcpus and balloon agree with the resources.
-func reconcileCPU(config vmConfig, want hypervisor.Shape) map[string]string {
+// buildCPUOptions adjusts the template's sockets, vcpus and balloon to the resources of the shape.
+func buildCPUOptions(config vmConfig, shape hypervisor.Shape) map[string]string {
 	options := map[string]string{}
 
 	if s := config["sockets"]; s != "" && s != "1" {
@@ -137,27 +138,27 @@ func reconcileCPU(config vmConfig, want hypervisor.Shape) map[string]string {
 	}
 
 	if v, err := strconv.Atoi(config["vcpus"]); err == nil && v > 0 {
-		options["vcpus"] = strconv.Itoa(want.CPU)
+		options["vcpus"] = strconv.Itoa(shape.CPU)
 	}
 
-	if b, err := strconv.ParseInt(config["balloon"], 10, 64); err == nil && b*mebibyte > want.Memory {
-		options["balloon"] = memoryMiB(want.Memory)
+	if b, err := strconv.ParseInt(config["balloon"], 10, 64); err == nil && b*mebibyte > shape.Memory {
+		options["balloon"] = formatMemory(shape.Memory)
 	}
 
 	return options
 }
 
-// grow makes the first disk as large as wanted; disks never shrink.
-func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig,
+// growDisk grows the boot disk to the size of the shape. A disk never shrinks.
+func (p *Provider) growDisk(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig,
 ) (hypervisor.State, error) {
-	first, ok := firstDisk(config)
-	if m.diskDone || !ok || spec.Shape.Disk <= first.Bytes {
-		m.phase = m.made()
+	first, ok := findBootDisk(config)
+	if m.diskGrown || !ok || spec.Shape.Disk <= first.Bytes {
+		m.phase = m.configuredPhase()
 
 		return "", nil
 	}
 
-	upid, err := p.client.resize(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
+	upid, err := p.client.resizeDisk(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {
 			p.invalidate(m)
@@ -166,30 +167,30 @@ func (p *Provider) grow(ctx context.Context, m *machine, spec hypervisor.Machine
 		return "", err
 	}
 
-	m.message = "its disk is being grown"
+	m.message = "its disk is being resized"
 	m.phase = phaseResizing
 
 	if upid == "" {
 		return "", nil
 	}
 
-	m.work = p.watch.add(upid, m.owner, nil)
+	m.task = p.watcher.watchTask(upid, m.owner, nil)
 
 	return hypervisor.StateCreating, nil
 }
 
-// growEnded takes the resize's result. Whatever the task says, the size decides.
-func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.MachineSpec) error {
+// finishGrow processes the result of the resize task. If the task has failed, the size of the disk decides.
+func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.MachineSpec) error {
 	exit := "OK"
-	if m.work != nil {
-		exit, _ = m.work.result()
+	if m.task != nil {
+		exit, _ = m.task.result()
 	}
 
-	m.work = nil
+	m.task = nil
 
-	if taskSucceeded(exit) {
-		m.diskDone = true
-		m.phase = m.made()
+	if isTaskSuccess(exit) {
+		m.diskGrown = true
+		m.phase = m.configuredPhase()
 
 		return nil
 	}
@@ -201,43 +202,43 @@ func (p *Provider) growEnded(ctx context.Context, m *machine, spec hypervisor.Ma
 		return err
 	}
 
-	if first, ok := firstDisk(config); ok && first.Bytes >= spec.Shape.Disk {
-		m.diskDone = true
+	if first, ok := findBootDisk(config); ok && first.Bytes >= spec.Shape.Disk {
+		m.diskGrown = true
 
 		return nil
 	}
 
-	return p.taskFailed(m, "ResizeFailed", fmt.Sprintf("grow the disk of machine %d", m.id), exit)
+	return p.handleTaskFailure(m, "ResizeFailed", fmt.Sprintf("grow the disk of machine %d", m.id), exit)
 }
 
-// builtinOptions are the options of Proxmox's own cloud-init.
-func (p *Provider) builtinOptions(options map[string]string, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
-	if cloudInitSlot(config) == "" {
+// addBuiltinOptions adds the options of Proxmox's own cloud-init.
+func (p *Provider) addBuiltinOptions(options map[string]string, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
+	if findCloudInitSlot(config) == "" {
 		return hypervisor.Errorf(hypervisor.Rejected, "NoCloudInitDrive",
 			"%s has no cloud-init drive, which cloudInitSource builtin needs: "+
-				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", refText(spec.Template))
+				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", formatRef(spec.Template))
 	}
 
-	// What cicustom names is written when the machine is released.
+	// The files that cicustom names are written when the standby machine is released.
 	if spec.Standby {
 		return nil
 	}
 
-	at := func(part string) string {
+	snippet := func(part string) string {
 		return part + "=" + spec.Shape.SnippetsStorage + ":snippets/" + p.id.snippetName(m.owner.UID, part)
 	}
 
-	options["cicustom"] = at("user") + "," + at("meta")
-	options["ipconfig0"] = ipConfig(spec.Network)
-	// Off: an upgrade at each boot is minutes lost, and the image's own business.
+	options["cicustom"] = snippet("user") + "," + snippet("meta")
+	options["ipconfig0"] = formatIPConfig(spec.Network)
+	// An upgrade at each boot takes minutes, and updates are the job of the image.
 	options["ciupgrade"] = "0"
 
-	if len(spec.Network.Servers) > 0 {
-		options["nameserver"] = strings.Join(spec.Network.Servers, " ")
+	if len(spec.Network.DNSServers) > 0 {
+		options["nameserver"] = strings.Join(spec.Network.DNSServers, " ")
 	}
 
-	if len(spec.Network.Search) > 0 {
-		options["searchdomain"] = strings.Join(spec.Network.Search, " ")
+	if len(spec.Network.SearchDomains) > 0 {
+		options["searchdomain"] = strings.Join(spec.Network.SearchDomains, " ")
 	}
 
 	return nil

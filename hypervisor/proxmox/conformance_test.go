@@ -19,19 +19,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// quickTasks is a hypervisor whose tasks end at once.
-func quickTasks(t *testing.T) conformance.Harness {
+// newQuickHarness returns a hypervisor whose tasks end immediately.
+func newQuickHarness(t *testing.T) conformance.Harness {
 	t.Helper()
 
 	m := fastModel()
 	m.Delays.Clone = time.Millisecond
 
-	return harness(t, m)
+	return newHarness(t, m)
 }
 
-// slowTasks is one whose tasks take their time: they leave half-made machines for a new
-// process to find.
-func slowTasks(t *testing.T) conformance.Harness {
+// newSlowHarness returns a hypervisor with slow tasks. A new process finds incomplete machines there.
+func newSlowHarness(t *testing.T) conformance.Harness {
 	t.Helper()
 
 	const short = 15 * time.Millisecond
@@ -39,39 +38,39 @@ func slowTasks(t *testing.T) conformance.Harness {
 	m := fastModel()
 	m.Delays = pve.Delays{Clone: short, Start: short, Destroy: short, Upload: short, Boot: short}
 
-	return harness(t, m)
+	return newHarness(t, m)
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	conformance.Run(t, slowTasks)
+	conformance.Run(t, newSlowHarness)
 }
 
 func TestCrashes(t *testing.T) {
 	t.Parallel()
-	conformance.Crashes(t, slowTasks)
+	conformance.Crashes(t, newSlowHarness)
 }
 
-// With the operator's own intervals a machine is made before the listing is asked for again,
-// as on a real Proxmox VE.
+// With the operator's default intervals, a machine is created before the VM list is requested again, as on
+// a real Proxmox VE.
 func TestSoakConformanceOwnIntervals(t *testing.T) {
 	property.Soak(t)
 
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
-		h := harness(t, fastModel())
+		h := newHarness(t, fastModel())
 		h.RealTime = true
 
 		return h
 	})
 }
 
-// A process dies at every call, not only at those that change something.
+// A process stops at each call, and not only at the calls that change something.
 func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
 
-	for name, fresh := range map[string]conformance.New{"quick tasks": quickTasks, "slow tasks": slowTasks} {
+	for name, fresh := range map[string]conformance.HarnessFunc{"quick tasks": newQuickHarness, "slow tasks": newSlowHarness} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.CrashesAtEveryCall(t, fresh)
@@ -82,14 +81,14 @@ func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the m
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-	conformance.Property(t, quickTasks)
+	conformance.Property(t, newQuickHarness)
 }
 
-// tpmTemplate is a template whose machines have its TPM, and are protected.
+// tpmTemplate is the name of a protected template with a TPM. Its clones have the same TPM.
 const tpmTemplate = "with-tpm"
 
-// harness is the simulator behind the conformance cases.
-func harness(t *testing.T, model pve.Model) conformance.Harness {
+// newHarness returns the simulator for the conformance cases.
+func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 	t.Helper()
 
 	withTPM := model.Templates[0]
@@ -112,7 +111,7 @@ func harness(t *testing.T, model pve.Model) conformance.Harness {
 		Connect: func(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
 			tb.Helper()
 
-			p, err := proxmox.New(config(s), o)
+			p, err := proxmox.New(newConfig(s), o)
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -120,34 +119,34 @@ func harness(t *testing.T, model pve.Model) conformance.Harness {
 			return p
 		},
 		Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
-		Shape:    spec(1).Shape,
-		IDMin:    config(s).IDMin,
+		Shape:    newSpec(1).Shape,
+		IDMin:    newConfig(s).IDMin,
 
 		TPMTemplate: hypervisor.TemplateRef{Name: tpmTemplate},
-		Inspect:     func() conformance.State { return inspect(s, occupied) },
+		Inspect:     func() conformance.State { return readState(s, occupied) },
 		OnCall: func(f func(conformance.Boundary)) func() {
 			return s.OnCall(func(c pve.Call) {
 				f(conformance.Boundary{
-					Before: c.Phase == pve.Before, Write: c.Method != http.MethodGet, What: c.Method + " " + c.Path,
+					Before: c.Phase == pve.PhaseBefore, Write: c.Method != http.MethodGet, Call: c.Method + " " + c.Path,
 				})
 			})
 		},
 		PowerOff: s.PowerOff,
-		Occupy: func(tb testing.TB, id int) {
+		OccupyID: func(tb testing.TB, id int) {
 			tb.Helper()
 			occupy(tb, s, id)
 
 			occupied[id] = true
 		},
-		Vanish: func(tb testing.TB, id int) {
+		DeleteExternally: func(tb testing.TB, id int) {
 			tb.Helper()
-			s.Vanish(id)
+			s.DeleteVM(id)
 		},
 	}
 }
 
-// inspect tells what is in the simulator.
-func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
+// readState returns the contents of the simulator.
+func readState(s *pve.Server, occupied map[int]bool) conformance.State {
 	var (
 		state   conformance.State
 		foreign []pve.VMState
@@ -171,7 +170,7 @@ func inspect(s *pve.Server, occupied map[int]bool) conformance.State {
 			record, _ = proxmox.ParseRecord(raw)
 		}
 
-		state.Machines = append(state.Machines, conformance.Seen{
+		state.Machines = append(state.Machines, conformance.ObservedMachine{
 			ID: vm.VMID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
 			Running: vm.Status == "running", Starts: vm.Starts, TPM: vm.TPM,
 		})

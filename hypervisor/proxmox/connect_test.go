@@ -28,15 +28,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-func password(c *hypervisor.Config, _ *hypervisor.Options) {
+func usePassword(c *hypervisor.Config, _ *hypervisor.Options) {
 	c.Credentials = hypervisor.Credentials{Username: pve.DefaultUser, Password: pve.DefaultPassword}
 }
 
-// trust sets the verification of the server.
-func trust(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, *hypervisor.Options) {
+// withTLS returns an option that sets how the server's certificate is verified.
+func withTLS(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, *hypervisor.Options) {
 	t.Helper()
 
-	config, err := hypervisor.TLSConfig(spec, nil, nil)
+	config, err := hypervisor.NewTLSConfig(spec, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func trust(t testing.TB, spec *v1alpha1.HypervisorTLS) func(*hypervisor.Config, 
 	return func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = config }
 }
 
-func TestWaysToConnect(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
+func TestWaysToConnect(t *testing.T) { //nolint:tparallel // its subtests share a server and run one after the other
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
@@ -53,9 +53,9 @@ func TestWaysToConnect(t *testing.T) { //nolint:tparallel // its subtests share 
 		change []func(*hypervisor.Config, *hypervisor.Options)
 	}{
 		{"token and fingerprint", nil},
-		{"token and CA bundle", []func(*hypervisor.Config, *hypervisor.Options){trust(t, &v1alpha1.HypervisorTLS{CABundle: s.CAPEM()})}},
-		{"insecure by name", []func(*hypervisor.Config, *hypervisor.Options){trust(t, &v1alpha1.HypervisorTLS{InsecureSkipVerify: true})}},
-		{"password", []func(*hypervisor.Config, *hypervisor.Options){password}},
+		{"token and CA bundle", []func(*hypervisor.Config, *hypervisor.Options){withTLS(t, &v1alpha1.HypervisorTLS{CABundle: s.CAPEM()})}},
+		{"insecure by name", []func(*hypervisor.Config, *hypervisor.Options){withTLS(t, &v1alpha1.HypervisorTLS{InsecureSkipVerify: true})}},
+		{"password", []func(*hypervisor.Config, *hypervisor.Options){usePassword}},
 		{"endpoint without a path", []func(*hypervisor.Config, *hypervisor.Options){
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.Endpoint = s.URL() },
 		}},
@@ -69,8 +69,8 @@ func TestWaysToConnect(t *testing.T) { //nolint:tparallel // its subtests share 
 		})
 	}
 
-	p := connect(t, s, password)
-	_, sp := create(t, p, spec(1))
+	p := connect(t, s, usePassword)
+	_, sp := create(t, p, newSpec(1))
 	remove(t, p, sp)
 }
 
@@ -79,7 +79,7 @@ func TestTicket(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	s := pvetest.New(t, fastModel(), pve.WithClock(clk))
-	p := connect(t, s, password, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
+	p := connect(t, s, usePassword, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
 
 	check := func(want int, why string) {
 		t.Helper()
@@ -88,7 +88,7 @@ func TestTicket(t *testing.T) {
 			t.Fatalf("%s: %v", why, err)
 		}
 
-		if got := asked(s, "", "/access/ticket"); got != want {
+		if got := countCalls(s, "", "/access/ticket"); got != want {
 			t.Errorf("%s: %d logins, want %d", why, got, want)
 		}
 	}
@@ -106,10 +106,10 @@ func TestTicket(t *testing.T) {
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
 
-	certPEM, keyPEM, pool := clientCertificate(t)
-	s := pvetest.Listen(t, fastModel(), pve.Listen{ClientCAs: pool})
+	certPEM, keyPEM, pool := newClientCertificate(t)
+	s := pvetest.Listen(t, fastModel(), pve.ListenOptions{ClientCAs: pool})
 
-	with, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: s.CAPEM()}, certPEM, keyPEM)
+	with, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{CABundle: s.CAPEM()}, certPEM, keyPEM)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,10 +121,10 @@ func TestClientCertificate(t *testing.T) {
 
 	without := connect(t, s)
 	_, err = without.Check(t.Context())
-	says(t, err, hypervisor.Unavailable)
+	requireError(t, err, hypervisor.Unavailable)
 }
 
-func clientCertificate(t testing.TB) (certPEM, keyPEM []byte, pool *x509.CertPool) {
+func newClientCertificate(t testing.TB) (certPEM, keyPEM []byte, pool *x509.CertPool) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -155,7 +155,7 @@ func clientCertificate(t testing.TB) (certPEM, keyPEM []byte, pool *x509.CertPoo
 	return certPEM, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey}), pool
 }
 
-// what a person is told when the cluster can't be used.
+// Each error names what a person has to fix.
 func TestBadConnections(t *testing.T) {
 	t.Parallel()
 
@@ -182,10 +182,10 @@ func TestBadConnections(t *testing.T) {
 			hypervisor.Rejected, []string{"nas"}},
 		{"ISO storage without ISOs", func(m *pve.Model) { grant(m, "/storage/local-lvm", "HyperFleetISO") },
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.ISOStorage = "local-lvm" },
-			hypervisor.Rejected, []string{"storage local-lvm", "does not take ISOs", "pvesm set local-lvm"}},
+			hypervisor.Rejected, []string{"storage local-lvm", "does not accept ISOs", "pvesm set local-lvm"}},
 		{"default storage without disks", func(m *pve.Model) { grant(m, "/storage/local", "HyperFleetISO") },
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.DefaultStorage = "local" },
-			hypervisor.Rejected, []string{"storage local", "does not take disks", "pvesm set local"}},
+			hypervisor.Rejected, []string{"storage local", "does not accept VM disks", "pvesm set local"}},
 		{"missing privilege on machines", func(m *pve.Model) { revoke(m, "HyperFleetVM", "VM.Config.CDROM") },
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.ResourcePool = "" },
 			hypervisor.Rejected, []string{"VM.Config.CDROM", "/vms", "pveum acl modify", pve.DefaultTokenID}},
@@ -216,13 +216,13 @@ func TestBadConnections(t *testing.T) {
 			}
 
 			err := connectError(t, s, c.change)
-			says(t, err, c.kind, c.words...)
+			requireError(t, err, c.kind, c.words...)
 
 			if err != nil && strings.Contains(err.Error(), "s3cr3t") {
 				t.Error("it tells the secret")
 			}
 
-			if len(s.Snapshot().Made()) > 0 {
+			if len(s.Snapshot().CreatedVMs()) > 0 {
 				t.Error("something was made")
 			}
 		})
@@ -234,16 +234,16 @@ func TestUntrustedCertificate(t *testing.T) {
 
 	s := pvetest.New(t, fastModel())
 
-	// The message shows what to pin, and pinning it works.
+	// The message shows the fingerprint to pin, and a pinned fingerprint works.
 	err := connectError(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.TLS = nil })
-	says(t, err, hypervisor.Rejected, "not trusted", "tls.fingerprint to "+s.Fingerprint())
+	requireError(t, err, hypervisor.Rejected, "not trusted", "tls.fingerprint to "+s.Fingerprint())
 
 	other := strings.Repeat("AB:", 31) + "AB"
-	err = connectError(t, s, trust(t, &v1alpha1.HypervisorTLS{Fingerprint: other}))
-	says(t, err, hypervisor.Rejected, "another certificate", s.Fingerprint())
+	err = connectError(t, s, withTLS(t, &v1alpha1.HypervisorTLS{Fingerprint: other}))
+	requireError(t, err, hypervisor.Rejected, "does not match the pinned fingerprint", s.Fingerprint())
 
-	err = connectError(t, s, trust(t, &v1alpha1.HypervisorTLS{CABundle: pvetest.New(t, fastModel()).CAPEM()}))
-	says(t, err, hypervisor.Rejected, "not trusted")
+	err = connectError(t, s, withTLS(t, &v1alpha1.HypervisorTLS{CABundle: pvetest.New(t, fastModel()).CAPEM()}))
+	requireError(t, err, hypervisor.Rejected, "not trusted")
 
 	if calls := s.Calls(); len(calls) > 0 {
 		t.Errorf("credentials were sent to a server that is not trusted: %+v", calls)
@@ -258,8 +258,8 @@ func TestTransportIsWrapped(t *testing.T) {
 	var seen atomic.Int64
 
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
-		o.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		o.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				seen.Add(1)
 
 				return next.RoundTrip(r)
@@ -276,11 +276,11 @@ func TestTransportIsWrapped(t *testing.T) {
 	}
 }
 
-// connectError gives the error of a connection or of its check.
+// connectError returns the error of New, or otherwise of Check.
 func connectError(t testing.TB, s *pve.Server, change func(*hypervisor.Config, *hypervisor.Options)) error {
 	t.Helper()
 
-	c, o := config(s), fast(t)
+	c, o := newConfig(s), fastOptions(t)
 	change(&c, &o)
 
 	p, err := proxmox.New(c, o)
@@ -294,7 +294,7 @@ func connectError(t testing.TB, s *pve.Server, change func(*hypervisor.Config, *
 	return err
 }
 
-// grant gives the operator's user and token a role on a path.
+// grant assigns a role on a path to the operator's user and token.
 func grant(m *pve.Model, path, role string) {
 	m.ACL = slices.Clone(m.ACL)
 	m.ACL = slices.DeleteFunc(m.ACL, func(a pve.ACL) bool { return a.Path == path })
@@ -304,7 +304,7 @@ func grant(m *pve.Model, path, role string) {
 	}
 }
 
-// revoke takes a privilege out of a role.
+// revoke removes a privilege from a role.
 func revoke(m *pve.Model, role, privilege string) {
 	m.Roles = slices.Clone(m.Roles)
 

@@ -15,50 +15,50 @@ import (
 )
 
 const (
-	// maxVanished bounds how often a machine that is not where it was made is looked for anew
-	// without the caller being told.
-	maxVanished = 3
-	// maxDenials bounds how often that is done of one that its node alone denies: by the pauses of
-	// a claim half a minute.
+	// maxDisappearances limits how often a machine that disappears during its creation is inspected again
+	// before the error is returned.
+	maxDisappearances = 3
+	// maxDenials limits the retries after a node denies a privilege that the connected node grants. With
+	// the back-off of a claim, the retries take half a minute.
 	maxDenials = 5
-	// maxMoves bounds the steps of one call of advance; there are fewer phases.
-	maxMoves = 12
+	// maxSteps limits the steps of one call of advance or Delete. There are fewer phases.
+	maxSteps = 12
 )
 
 type seedFunc = func(context.Context) (hypervisor.Seed, error)
 
-// Ensure makes the machine; see hypervisor.Provider.
+// Ensure creates the machine; see hypervisor.Provider.
 func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
 	spec.Standby = true
 
 	return p.advance(ctx, spec, nil)
 }
 
-// Start makes and starts the machine; see hypervisor.Provider.
+// Start creates and starts the machine; see hypervisor.Provider.
 func (p *Provider) Start(ctx context.Context, spec hypervisor.MachineSpec, seed seedFunc) (hypervisor.Machine, error) {
 	spec.Standby = false
 
 	return p.advance(ctx, spec, seed)
 }
 
-// advance takes the machine as far as it gets without waiting: until it is prepared if it is
-// on standby, else until it runs.
+// advance runs the steps of a machine that need no waiting. It ends when the machine is prepared if the
+// machine is on standby, and when the machine runs otherwise.
 func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, seed seedFunc) (hypervisor.Machine, error) {
 	if spec.Owner.UID == "" || spec.ID == 0 {
-		return hypervisor.Machine{}, errors.New("make machine: it needs an owner's uid and a reserved id")
+		return hypervisor.Machine{}, errors.New("create machine: the spec needs the UID of an owner and a reserved id")
 	}
 
-	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
 		return hypervisor.Machine{}, err
 	}
 
-	m := p.machineOf(spec.Owner, spec.ID, spec.Node)
+	m := p.ensureMachine(spec.Owner, spec.ID, spec.Node)
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	if p.ids.Confirm(spec.ID, spec.Owner.UID) && m.phase == phaseUnknown {
-		// Reserved by this process and not used since: nothing to look for.
+		// This process has reserved the ID and not used it since, so there is nothing to inspect.
 		m.phase, m.isoState = phaseReserved, isoNone
 		m.id, m.node = spec.ID, spec.Node
 	}
@@ -67,95 +67,97 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 		m.id, m.node, m.phase = spec.ID, spec.Node, phaseUnknown
 	}
 
-	p.note(m, func(at *placement) {
-		at.id, at.node, at.memory = m.id, m.node, spec.Shape.Memory
-		at.toClone = m.phase < phaseCloned
-		at.held = spec.Standby || m.phase == phasePrepared
+	p.updatePlacement(m, func(pl *placement) {
+		pl.id, pl.node, pl.memory = m.id, m.node, spec.Shape.Memory
+		pl.needsClone = m.phase < phaseCloned
+		pl.standby = spec.Standby || m.phase == phasePrepared
 	})
 
-	for range maxMoves {
-		state, err := p.move(ctx, m, spec, seed)
+	for range maxSteps {
+		state, err := p.runStep(ctx, m, spec, seed)
 		if err != nil {
-			return m.view(hypervisor.StateCreating, m.message), p.afterError(ctx, m, err)
+			return m.toMachine(hypervisor.StateCreating, m.message), p.handleStepError(ctx, m, err)
 		}
 
 		if state != "" {
-			return m.view(state, m.message), nil
+			return m.toMachine(state, m.message), nil
 		}
 	}
 
-	return m.view(hypervisor.StateCreating, m.message), nil
+	return m.toMachine(hypervisor.StateCreating, m.message), nil
 }
 
-// afterError cleans up behind an error: an id of another's is given up, and a machine
-// that went away while it was made, perhaps with its node, is looked for.
-func (p *Provider) afterError(ctx context.Context, m *machine, err error) error {
-	aside := hypervisor.Is(err, hypervisor.IDTaken) || hypervisor.Is(err, hypervisor.Busy)
-	if !aside && m.phase > phaseReserved && p.lost(ctx, m) {
+// handleStepError handles the error of a step. It gives up an ID that belongs to another machine. A machine
+// that disappeared during its creation, perhaps together with its node, is inspected again in the next
+// call.
+func (p *Provider) handleStepError(ctx context.Context, m *machine, err error) error {
+	hasKnownCause := hypervisor.Is(err, hypervisor.IDTaken) || hypervisor.Is(err, hypervisor.Busy)
+	if !hasKnownCause && m.phase > phaseReserved && p.isLostWithNode(ctx, m) {
 		p.invalidate(m)
 
-		return p.busy(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
+		return p.newBusyError(m, reasonNodeLost, "node %s was removed from the cluster, and machine %d with it (%v)", m.node, m.id, err)
 	}
 
-	if m.denials < maxDenials && p.client.outdated(ctx, err, p.config.ResourcePool) {
+	if m.denials < maxDenials && p.client.isDenialOutdated(ctx, err, p.config.ResourcePool) {
 		m.denials++
 		p.invalidate(m)
 
-		return p.busy(m, reasonDenied, "node %s denies what is granted, as one does that has been away (%v)", m.node, err)
+		return p.newBusyError(m, reasonPermissionDenied,
+			"node %s denies a privilege that is granted, because it has outdated permissions (%v)", m.node, err)
 	}
 
-	if hypervisor.Is(err, hypervisor.NotFound) && reasonIs(err, reasonGone) {
+	if hypervisor.Is(err, hypervisor.NotFound) && hasReason(err, reasonNotFound) {
 		p.invalidate(m)
 
-		m.vanished++
-		if m.vanished <= maxVanished {
-			return p.busy(m, "Vanished", "machine %d went away from node %s while it was made", m.id, m.node)
+		m.disappearances++
+		if m.disappearances <= maxDisappearances {
+			return p.newBusyError(m, "Vanished", "machine %d disappeared from node %s during its creation", m.id, m.node)
 		}
 	}
 
 	if hypervisor.Is(err, hypervisor.IDTaken) {
-		p.leaveGate(m)
-		p.forget(m)
+		p.leaveCloneQueue(m)
+		p.dropMachine(m)
 
-		if !reasonIs(err, reasonAside) {
-			p.ids.Reject(m.id, m.owner.UID)
+		if !hasReason(err, reasonNodeExcluded) {
+			p.ids.MarkTaken(m.id, m.owner.UID)
 		}
 	}
 
 	return err
 }
 
-// move takes one step. An empty state asks for the next.
-func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
+// runStep runs one step. If the returned state is empty, the caller must run the next step.
+func (p *Provider) runStep(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
-	if m.work.pending() {
-		return hypervisor.StateCreating, p.uploadISO(ctx, m, spec, seed)
+	if m.task.isPending() {
+		return hypervisor.StateCreating, p.ensureISO(ctx, m, spec, seed)
 	}
 
 	switch m.phase {
 	case phaseUnknown:
-		return "", p.look(ctx, m)
+		return "", p.inspect(ctx, m)
 	case phaseReserved:
 		return p.startClone(ctx, m, spec, seed)
 	case phaseCloning:
-		return "", p.cloneEnded(ctx, m)
+		return "", p.finishClone(ctx, m)
 	case phaseCloned:
 		return p.configure(ctx, m, spec, seed)
 	case phaseResizing:
-		return "", p.growEnded(ctx, m, spec)
+		return "", p.finishGrow(ctx, m, spec)
 	case phasePrepared:
-		return p.release(ctx, m, spec)
+		return p.releaseStandby(ctx, m, spec)
 	case phaseConfigured:
 		return p.start(ctx, m, spec)
 	case phaseStarting:
-		return "", p.startEnded(ctx, m)
+		return "", p.finishStart(ctx, m)
 	case phaseRunning, phaseStopped:
-		// It was started, and is never started again.
+		// The machine was started, and is never started again.
 		out, err := p.observe(ctx, m, false)
 
 		return out.State, err
-	case phaseDestroying, phaseGone:
-		m.message = "it is being removed"
+	case phaseDestroying, phaseDeleted:
+		m.message = "is being deleted"
 
 		return hypervisor.StateDeleting, nil
 	}
@@ -163,60 +165,60 @@ func (p *Provider) move(ctx context.Context, m *machine, spec hypervisor.Machine
 	return "", fmt.Errorf("create machine %d: unknown phase %d", m.id, m.phase)
 }
 
-// Reserve chooses an id and a node; see hypervisor.Provider.
+// Reserve chooses an ID and a node; see hypervisor.Provider.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	var out hypervisor.Reservation
 
 	if spec.Owner.UID == "" {
-		return out, errors.New("reserve an id: the machine's owner has no uid")
+		return out, errors.New("reserve an id: the owner of the machine has no UID")
 	}
 
-	if err := p.ids.Seed(ctx, p.options.Claimed); err != nil {
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
 		return out, err
 	}
 
-	if id, at, ok := p.ids.Reserved(spec.Owner.UID); ok {
-		out.ID, out.Node = id, at.node
+	if id, existing, ok := p.ids.ReservationFor(spec.Owner.UID); ok {
+		out.ID, out.Node = id, existing.node
 
 		return out, nil
 	}
 
-	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	vms, _, err := p.vmCache.get(ctx, p.watcher.busyListAge)
 	if err != nil {
 		return out, err
 	}
 
-	if id, ok, err := p.adoptable(ctx, snap, spec.Owner.UID); err != nil {
+	if id, ok, err := p.findByClaim(ctx, vms, spec.Owner.UID); err != nil {
 		return out, err
 	} else if ok {
-		out.ID, out.Node = id, snap[id].Node
+		out.ID, out.Node = id, vms[id].Node
 
 		return out, nil
 	}
 
-	candidates, err := p.candidates(ctx, snap, spec)
+	candidates, err := p.listCandidates(ctx, vms, spec)
 	if err != nil {
 		return out, err
 	}
 
-	// Of machines that are placed at the same time, each counts what the others were promised.
-	p.admission.Lock()
-	defer p.admission.Unlock()
+	// The lock makes each parallel placement see the reservations of the others.
+	p.placementMu.Lock()
+	defer p.placementMu.Unlock()
 
-	chosen, err := p.place(candidates, snap, spec)
+	chosen, err := p.placeMachine(candidates, vms, spec)
 	if err != nil {
 		return out, err
 	}
 
 	out.Node = chosen.Node
 
-	promised := promise{node: chosen.Node, memory: spec.Shape.Memory}
+	reserved := memoryReservation{node: chosen.Node, memory: spec.Shape.Memory}
 	if spec.Standby {
-		promised.memory = 0
+		reserved.memory = 0
 	}
 
-	out.ID, err = p.ids.Reserve(spec.Owner.UID, promised, func(id int) bool {
-		_, used := snap[id]
+	out.ID, err = p.ids.Reserve(spec.Owner.UID, reserved, func(id int) bool {
+		_, used := vms[id]
 
 		return used
 	})
@@ -224,14 +226,14 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	return out, err
 }
 
-// candidates are the nodes that a machine could be placed on.
-func (p *Provider) candidates(ctx context.Context, snap snapshot, spec hypervisor.MachineSpec) ([]candidate, error) {
-	templates, err := p.resolve(ctx, snap, spec.Template)
+// listCandidates returns the nodes on which a machine could be placed.
+func (p *Provider) listCandidates(ctx context.Context, vms vmsByID, spec hypervisor.MachineSpec) ([]candidate, error) {
+	templates, err := p.findTemplates(ctx, vms, spec.Template)
 	if err != nil {
 		return nil, err
 	}
 
-	nodes, err := p.nodeLoads(ctx, snap)
+	nodes, err := p.listNodeLoads(ctx, vms)
 	if err != nil {
 		return nil, err
 	}
@@ -239,127 +241,128 @@ func (p *Provider) candidates(ctx context.Context, snap snapshot, spec hyperviso
 	var all []candidate
 
 	for _, n := range nodes {
-		t, ok := templateFor(templates, n.Name)
+		t, ok := selectTemplate(templates, n.Name)
 		if !ok {
 			continue
 		}
 
 		all = append(all, candidate{
-			Node: n.Name, Template: t, Online: n.Online, Trouble: n.Trouble, Cores: n.Total.CPU,
-			unpromised: n.unpromised, TotalMemory: n.Total.Memory,
+			Node: n.Name, Template: t, Online: n.Online, Trouble: n.OfflineReason, Cores: n.Total.CPU,
+			unreserved: n.unreserved, TotalMemory: n.Total.Memory,
 		})
-		p.weighStorage(ctx, &all[len(all)-1], spec)
+		p.checkCandidateStorage(ctx, &all[len(all)-1], spec)
 	}
 
 	return all, nil
 }
 
-// place chooses the node for a machine by what is promised now; p.admission is held until that
-// machine's part is promised too.
-func (p *Provider) place(all []candidate, snap snapshot, spec hypervisor.MachineSpec) (candidate, error) {
-	promised, queue := p.promises(snap)
+// placeMachine chooses the node for a machine from the current reservations. The caller must hold
+// p.placementMu until the machine's own reservation is made.
+func (p *Provider) placeMachine(all []candidate, vms vmsByID, spec hypervisor.MachineSpec) (candidate, error) {
+	reserved, queue := p.sumReservations(vms)
 
 	for i := range all {
 		c := &all[i]
-		c.FreeMemory, c.Queue = max(0, c.unpromised-promised[c.Node]), queue[c.Node]
+		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
 	}
 
-	chosen, err := choose(all, spec)
+	chosen, err := chooseNode(all, spec)
 	if err == nil {
-		p.health.admit(spec.Owner.UID, chosen.Sites...)
+		p.breaker.recordPlacement(spec.Owner.UID, chosen.Sites...)
 	}
 
 	return chosen, err
 }
 
-// weighStorage sees whether the storage that a machine would go to is there and has room, and
-// whether the place is set aside.
-func (p *Provider) weighStorage(ctx context.Context, c *candidate, spec hypervisor.MachineSpec) {
+// checkCandidateStorage checks whether the target storage is available and has space, and whether the
+// candidate is excluded. It fills the fields of the candidate.
+func (p *Provider) checkCandidateStorage(ctx context.Context, c *candidate, spec hypervisor.MachineSpec) {
 	if !c.Online {
 		return
 	}
 
-	name := p.targetStorage(c.Template, spec.Shape)
+	name := p.selectStorage(c.Template, spec.Shape)
 
-	storage, err := p.storageOf(ctx, c.Node, name)
+	storage, err := p.findStorage(ctx, c.Node, name)
 
 	switch {
 	case err != nil:
 		c.Trouble = err.Error()
-	case !storage.usable():
-		c.Trouble = fmt.Sprintf("has no storage %s now: it is not active", name)
+	case !storage.isUsable():
+		c.Trouble = fmt.Sprintf("cannot use storage %s because the storage is not active", name)
 	}
 
 	c.Online = c.Trouble == ""
-	c.Roomy = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
-	onNode, onStorage := nodeSite(c.Node, c.Template.ID), storageSite(storage.gate(c.Node))
-	c.Sites = []site{onNode, onStorage}
-	c.Full, c.Aside = p.health.aside(spec.Owner.UID, onStorage), p.health.aside(spec.Owner.UID, onNode)
+	c.HasDiskSpace = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
+	templateTarget, storageTarget := newTemplateSite(c.Node, c.Template.ID), newStorageSite(storage.cloneQueueKey(c.Node))
+	c.Sites = []site{templateTarget, storageTarget}
+	c.StorageExclusion = p.breaker.exclusionReason(spec.Owner.UID, storageTarget)
+	c.TemplateExclusion = p.breaker.exclusionReason(spec.Owner.UID, templateTarget)
 }
 
-// startClone takes a place at the storage and asks for the clone.
+// startClone takes a clone slot of the storage and sends the clone call.
 func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc,
 ) (hypervisor.State, error) {
 	if m.node == "" {
 		return "", hypervisor.Errorf(hypervisor.IDTaken, "NoNode", "id %d was reserved without a node", m.id)
 	}
 
-	if why, err := p.unreachable(ctx, m.node); err != nil {
+	if reason, err := p.explainUnusableNode(ctx, m.node); err != nil {
 		return "", err
-	} else if why != "" {
-		return hypervisor.StateCreating, p.abandon(ctx, m, why)
+	} else if reason != "" {
+		return hypervisor.StateCreating, p.abandonNode(ctx, m, reason)
 	}
 
-	params, template, gate, err := p.cloneParams(ctx, m, spec)
-	if reasonIs(err, reasonNotOnNode) {
-		return hypervisor.StateCreating, p.abandon(ctx, m, err.Error())
+	params, template, queueKey, err := p.buildCloneParams(ctx, m, spec)
+	if hasReason(err, reasonTemplateNotOnNode) {
+		return hypervisor.StateCreating, p.abandonNode(ctx, m, err.Error())
 	}
 
 	if err != nil {
 		return "", err
 	}
 
-	m.gate = gate
-	m.at = origin{template: template.ID, storage: gate}
+	m.queueKey = queueKey
+	m.origin = origin{template: template.ID, storage: queueKey}
 
-	if why := p.health.aside(m.owner.UID, m.sites()...); why != "" {
-		return hypervisor.StateCreating, p.abandon(ctx, m, why)
+	if reason := p.breaker.exclusionReason(m.owner.UID, m.sites()...); reason != "" {
+		return hypervisor.StateCreating, p.abandonNode(ctx, m, reason)
 	}
 
-	entered, ahead := p.gates.enter(gate, m.owner, spec.Standby)
-	if !entered {
-		m.message = fmt.Sprintf("waits for a place to clone on storage %s, %d before it", gate, ahead)
-		p.watch.kick()
+	acquired, ahead := p.cloneQueues.acquire(queueKey, m.owner, spec.Standby)
+	if !acquired {
+		m.message = fmt.Sprintf("waits for a clone slot on storage %s, machines ahead of it: %d", queueKey, ahead)
+		p.watcher.ensureRunning()
 
 		return hypervisor.StateCreating, nil
 	}
 
-	m.created = p.clock.Now()
+	m.createdAt = p.clock.Now()
 
-	upid, err := p.client.clone(ctx, template.Node, template.ID, params)
+	upid, err := p.client.cloneTemplate(ctx, template.Node, template.ID, params)
 	if err != nil {
-		p.leaveGate(m)
+		p.leaveCloneQueue(m)
 
-		return "", p.cloneRefused(m, err)
+		return "", p.handleCloneError(m, err)
 	}
 
 	owner := m.owner
 	m.phase, m.message = phaseCloning, "is being cloned"
-	m.work = p.watch.add(upid, owner, func() { p.gates.leave(gate, owner) })
+	m.task = p.watcher.watchTask(upid, owner, func() { p.cloneQueues.release(queueKey, owner) })
 
-	return hypervisor.StateCreating, p.uploadISO(ctx, m, spec, seed)
+	return hypervisor.StateCreating, p.ensureISO(ctx, m, spec, seed)
 }
 
-// cloneRefused decides what a failed clone call means. Where the outcome is unknown or
-// the id is in use, the next step looks.
-func (p *Provider) cloneRefused(m *machine, err error) error {
+// handleCloneError handles the error of a clone call. If the outcome is unknown or the ID is in use, the
+// next step inspects the machine.
+func (p *Provider) handleCloneError(m *machine, err error) error {
 	switch {
 	case hypervisor.Is(err, hypervisor.IDTaken):
 		p.invalidate(m)
 
-		// It may be our own, from a call whose answer was lost.
-		m.vanished++
-		if m.vanished <= maxVanished {
+		// The VM may be the machine itself, created by a call whose response was lost.
+		m.disappearances++
+		if m.disappearances <= maxDisappearances {
 			return nil
 		}
 
@@ -368,21 +371,21 @@ func (p *Provider) cloneRefused(m *machine, err error) error {
 		return err
 	default:
 		p.invalidate(m)
-		p.blame(m, hypervisor.KindOf(err), err.Error())
+		p.recordSiteFailure(m, hypervisor.KindOf(err), err.Error())
 
 		return err
 	}
 }
 
-// abandon gives up the node of a machine of which nothing is there yet, for another one. Its
-// cloud-init ISO, which may be, goes first.
-func (p *Provider) abandon(ctx context.Context, m *machine, why string) error {
-	if m.isoTask.pending() {
+// abandonNode gives up the node of a machine that has no VM yet, so that another node can be chosen. It
+// first deletes the machine's cloud-init ISO, if there is one.
+func (p *Provider) abandonNode(ctx context.Context, m *machine, reason string) error {
+	if m.isoTask.isPending() {
 		return nil
 	}
 
 	if m.isoTask != nil {
-		p.isoTaskEnded(m)
+		p.finishISOTask(m)
 	}
 
 	if m.isoState == isoUnknown {
@@ -395,41 +398,43 @@ func (p *Provider) abandon(ctx context.Context, m *machine, why string) error {
 		return p.deleteISO(ctx, m)
 	}
 
-	return hypervisor.Errorf(hypervisor.IDTaken, reasonAside, "machine %d is not made on node %s: %s", m.id, m.node, why)
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonNodeExcluded,
+		"machine %d is not created on node %s: %s", m.id, m.node, reason)
 }
 
-func (p *Provider) leaveGate(m *machine) {
-	if m.gate != "" {
-		p.gates.leave(m.gate, m.owner)
-		m.gate = ""
+func (p *Provider) leaveCloneQueue(m *machine) {
+	if m.queueKey != "" {
+		p.cloneQueues.release(m.queueKey, m.owner)
+		m.queueKey = ""
 	}
 }
 
-// cloneParams are the parameters of the clone call.
-func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.MachineSpec,
-) (params map[string]string, template hypervisor.Template, gate string, err error) {
-	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+// buildCloneParams returns the parameters of the clone call, the template, and the clone queue of the
+// storage.
+func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hypervisor.MachineSpec,
+) (params map[string]string, template hypervisor.Template, queueKey string, err error) {
+	vms, _, err := p.vmCache.get(ctx, p.watcher.idleListAge)
 	if err != nil {
 		return nil, template, "", err
 	}
 
-	templates, err := p.resolve(ctx, snap, spec.Template)
+	templates, err := p.findTemplates(ctx, vms, spec.Template)
 	if err != nil {
 		return nil, template, "", err
 	}
 
-	template, ok := templateFor(templates, m.node)
+	template, ok := selectTemplate(templates, m.node)
 	if !ok {
-		return nil, template, "", hypervisor.Errorf(hypervisor.Rejected, reasonNotOnNode,
-			"%s is no longer there", refText(spec.Template))
+		return nil, template, "", hypervisor.Errorf(hypervisor.Rejected, reasonTemplateNotOnNode,
+			"%s is no longer available", formatRef(spec.Template))
 	}
 
-	description, err := p.id.record(m.id, spec.Owner, p.clock.Now()).Encode()
+	description, err := p.id.newRecord(m.id, spec.Owner, p.clock.Now()).Encode()
 	if err != nil {
 		return nil, template, "", err
 	}
 
-	storage := p.targetStorage(template, spec.Shape)
+	storage := p.selectStorage(template, spec.Shape)
 	params = map[string]string{"newid": strconv.Itoa(m.id), "description": description, "full": "1"}
 
 	if spec.Hostname != "" {
@@ -451,19 +456,19 @@ func (p *Provider) cloneParams(ctx context.Context, m *machine, spec hypervisor.
 		params["target"] = m.node
 	}
 
-	gate, err = p.gateKey(ctx, template.Node, storage)
+	queueKey, err = p.cloneQueueKey(ctx, template.Node, storage)
 
-	return params, template, gate, err
+	return params, template, queueKey, err
 }
 
-// cloneEnded takes the clone's result. Proxmox removes a clone that failed, so that the
-// same id is free again; what is there decides, not the task alone.
-func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
-	exit, _ := m.work.result()
+// finishClone processes the result of the clone task. Proxmox deletes a failed clone, and the same ID is
+// free again. If the task has failed or was adopted, the next step inspects the machine.
+func (p *Provider) finishClone(_ context.Context, m *machine) error {
+	exit, _ := m.task.result()
 	adopted := m.adopted
-	m.work, m.gate, m.adopted = nil, "", false
+	m.task, m.queueKey, m.adopted = nil, "", false
 
-	p.note(m, func(at *placement) { at.toClone = false })
+	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 
 	if adopted {
 		p.invalidate(m)
@@ -471,7 +476,7 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 		return nil
 	}
 
-	if taskSucceeded(exit) {
+	if isTaskSuccess(exit) {
 		m.phase = phaseCloned
 
 		return nil
@@ -479,38 +484,39 @@ func (p *Provider) cloneEnded(_ context.Context, m *machine) error {
 
 	p.invalidate(m)
 
-	return p.taskFailed(m, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
+	return p.handleTaskFailure(m, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
 }
 
-// taskFailed is the error of a task that failed, which its place bears. doing says what was
-// attempted; reason is that of the error where the task's text tells none.
-func (p *Provider) taskFailed(m *machine, reason, doing, exit string) error {
-	kind, known := kindOfText(exit)
-	if kind == hypervisor.Busy || taskLost(exit) {
-		return p.busy(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", doing, m.node, exit)
+// handleTaskFailure returns the error of a failed task and records the failure of the machine's site.
+// operation names what was attempted. reason is the reason of the error if the text of the task has no
+// known reason.
+func (p *Provider) handleTaskFailure(m *machine, reason, operation, exit string) error {
+	kind, known := classifyText(exit)
+	if kind == hypervisor.Busy || isTaskOutcomeUnknown(exit) {
+		return p.newBusyError(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", operation, m.node, exit)
 	}
 
-	p.blame(m, kind, exit)
+	p.recordSiteFailure(m, kind, exit)
 
-	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", doing, m.node, exit)
+	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", operation, m.node, exit)
 }
 
-// busy says that it is worth trying again soon.
-func (p *Provider) busy(m *machine, reason, format string, args ...any) error {
+// newBusyError returns an error that is worth a retry soon, and sets the machine's message.
+func (p *Provider) newBusyError(m *machine, reason, format string, args ...any) error {
 	m.message = fmt.Sprintf(format, args...)
 
 	return &hypervisor.Error{
-		Kind: hypervisor.Busy, Reason: reason, Message: m.message, After: p.client.jitter(busyAfter),
+		Kind: hypervisor.Busy, Reason: reason, Message: m.message, RetryAfter: p.client.jitter(busyRetryDelay),
 	}
 }
 
-// start powers the machine on, for the first and only time.
+// start powers the machine on for the first and only time.
 func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
 	if spec.Standby {
 		return hypervisor.StatePrepared, nil
 	}
 
-	upid, err := p.client.power(ctx, m.node, m.id, "start")
+	upid, err := p.client.changePower(ctx, m.node, m.id, "start")
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
 			p.invalidate(m)
@@ -520,25 +526,25 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 	}
 
 	m.phase, m.message = phaseStarting, "is being started"
-	m.work = p.watch.add(upid, m.owner, nil)
+	m.task = p.watcher.watchTask(upid, m.owner, nil)
 
 	return hypervisor.StateCreating, nil
 }
 
-// startEnded takes the start's result. A start task may fail though the machine runs,
-// so its status decides.
-func (p *Provider) startEnded(ctx context.Context, m *machine) error {
-	exit, _ := m.work.result()
-	m.work = nil
+// finishStart processes the result of the start task. A start task can fail although the machine runs, so
+// after a failure the status of the machine decides.
+func (p *Provider) finishStart(ctx context.Context, m *machine) error {
+	exit, _ := m.task.result()
+	m.task = nil
 
-	if taskSucceeded(exit) {
+	if isTaskSuccess(exit) {
 		p.setRunning(m, p.clock.Now())
-		p.health.worked(m.sites()...)
+		p.breaker.recordSuccess(m.sites()...)
 
 		return nil
 	}
 
-	if err := p.judgeStarted(ctx, m); err != nil {
+	if err := p.evaluateStarted(ctx, m); err != nil {
 		p.invalidate(m)
 
 		return err
@@ -548,10 +554,10 @@ func (p *Provider) startEnded(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	return p.taskFailed(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
+	return p.handleTaskFailure(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
 }
 
-// since tells whether t lies no longer than d ago.
-func (p *Provider) since(t time.Time, d time.Duration) bool {
+// isWithin reports whether t is set and less than d ago.
+func (p *Provider) isWithin(t time.Time, d time.Duration) bool {
 	return !t.IsZero() && p.clock.Since(t) < d
 }

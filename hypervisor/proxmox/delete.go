@@ -14,34 +14,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// verifiedFor is how long a check of the ownership holds for the next change of the
-// same removal: long enough for a machine to be stopped, too short for its id to be
-// freed and given to another.
-const verifiedFor = 5 * time.Second
+// verificationLifetime is how long a verified ownership counts for the next change of the same deletion.
+// The time is long enough to stop a machine, and too short for the ID to be freed and used for another
+// machine.
+const verificationLifetime = 5 * time.Second
 
-// Delete removes a machine and its cloud-init ISO; see hypervisor.Provider.
+// Delete deletes a machine and its cloud-init ISO; see hypervisor.Provider.
 func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
 	if ref.Owner.UID == "" {
-		return errors.New("delete machine: its owner has no uid")
+		return errors.New("delete machine: its owner has no UID")
 	}
 
-	if p.removed(ref.Owner.UID) {
-		return p.notFound(&machine{id: ref.ID, owner: ref.Owner})
+	if p.isRecentlyDeleted(ref.Owner.UID) {
+		return p.newNotFoundError(&machine{id: ref.ID, owner: ref.Owner})
 	}
 
-	m := p.machineOf(ref.Owner, ref.ID, "")
+	m := p.ensureMachine(ref.Owner, ref.ID, "")
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if !m.leaving {
-		// What was verified while it was made does not count for its removal.
-		m.leaving, m.verified = true, time.Time{}
-		p.note(m, func(at *placement) { at.leaving = true })
+	if !m.deleting {
+		// A verification from the creation of the machine does not count for the deletion.
+		m.deleting, m.verifiedAt = true, time.Time{}
+		p.updatePlacement(m, func(pl *placement) { pl.deleting = true })
 	}
 
-	for range maxMoves {
-		done, err := p.unmake(ctx, m)
+	for range maxSteps {
+		done, err := p.runDeletionStep(ctx, m)
 		if err != nil || done {
 			return err
 		}
@@ -50,23 +50,23 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	return nil
 }
 
-// unmake takes one step of the removal. done says that the call ends here.
-func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error) {
-	if m.work.pending() {
+// runDeletionStep runs one step of the deletion. done is true if the current call of Delete must end.
+func (p *Provider) runDeletionStep(ctx context.Context, m *machine) (done bool, err error) {
+	if m.task.isPending() {
 		return true, nil
 	}
 
 	switch m.phase {
 	case phaseUnknown:
-		return false, p.lookToDelete(ctx, m)
+		return false, p.inspectForDeletion(ctx, m)
 	case phaseReserved:
-		p.leaveGate(m)
-		m.phase = phaseGone
+		p.leaveCloneQueue(m)
+		m.phase = phaseDeleted
 
 		return false, nil
 	case phaseCloning, phaseResizing, phaseStarting:
-		// Whatever the task did: what is there now?
-		p.afterTask(m)
+		// The result of the task may be unknown, so the actual state decides.
+		p.leaveTaskPhase(m)
 
 		return false, nil
 	case phaseCloned, phasePrepared, phaseConfigured, phaseStopped:
@@ -74,78 +74,78 @@ func (p *Provider) unmake(ctx context.Context, m *machine) (done bool, err error
 	case phaseRunning:
 		return p.stop(ctx, m)
 	case phaseDestroying:
-		return false, p.destroyEnded(m)
-	case phaseGone:
-		return true, p.removeISO(ctx, m)
+		return false, p.finishDestroy(m)
+	case phaseDeleted:
+		return true, p.deleteClaimISO(ctx, m)
 	}
 
 	return true, fmt.Errorf("delete machine %d: unknown phase %d", m.id, m.phase)
 }
 
-// lookToDelete finds out what there is to remove. A machine of another's is let be, but
-// the claim's own cloud-init ISO goes.
-func (p *Provider) lookToDelete(ctx context.Context, m *machine) error {
-	err := p.look(ctx, m)
+// inspectForDeletion finds out what has to be deleted. It does not change a machine of another owner, but
+// deletes the claim's own cloud-init ISO.
+func (p *Provider) inspectForDeletion(ctx context.Context, m *machine) error {
+	err := p.inspect(ctx, m)
 	if !hypervisor.Is(err, hypervisor.IDTaken) {
 		return err
 	}
 
-	if err := p.removeISO(ctx, m); err == nil || !hypervisor.Is(err, hypervisor.NotFound) {
+	if err := p.deleteClaimISO(ctx, m); err == nil || !hypervisor.Is(err, hypervisor.NotFound) {
 		return err
 	}
 
-	return p.notOwned(m)
+	return p.newNotOwnedError(m)
 }
 
-func (p *Provider) notOwned(m *machine) error {
+func (p *Provider) newNotOwnedError(m *machine) error {
 	return hypervisor.Errorf(hypervisor.NotOwned, "NotOwned",
 		"machine %d on node %s does not carry the ownership record of claim %s/%s (uid %s) in its notes "+
 			"and was not touched", m.id, m.node, m.owner.Namespace, m.owner.Name, m.owner.UID)
 }
 
-// afterTask goes on after the task of a phase that is now to be undone.
-func (p *Provider) afterTask(m *machine) {
-	exit := exitLost
-	if m.work != nil {
-		exit, _ = m.work.result()
+// leaveTaskPhase moves the machine out of a phase with a task, so that the deletion can continue.
+func (p *Provider) leaveTaskPhase(m *machine) {
+	exit := exitUnknown
+	if m.task != nil {
+		exit, _ = m.task.result()
 	}
 
-	was, adopted := m.phase, m.adopted
-	m.work, m.gate, m.adopted = nil, "", false
+	previous, adopted := m.phase, m.adopted
+	m.task, m.queueKey, m.adopted = nil, "", false
 
-	p.note(m, func(at *placement) { at.toClone = false })
+	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 
 	switch {
-	case !taskSucceeded(exit), adopted:
+	case !isTaskSuccess(exit), adopted:
 		p.invalidate(m)
-	case was == phaseStarting:
+	case previous == phaseStarting:
 		p.setRunning(m, p.clock.Now())
 	default:
 		m.phase = phaseCloned
 	}
 }
 
-// verify reads the record right before a change, unless that was done a moment ago. gone
-// says that the machine is not what it was.
-func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error) {
-	if p.since(m.verified, verifiedFor) {
+// verifyOwnership reads the ownership record right before a change, unless the record was verified within
+// verificationLifetime. gone is true if the machine has changed and the caller must look at the new phase.
+func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (gone bool, err error) {
+	if p.isWithin(m.verifiedAt, verificationLifetime) {
 		return false, nil
 	}
 
 	config, err := p.readConfig(ctx, m)
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return p.moved(ctx, m)
+		return p.handleMoved(ctx, m)
 	}
 
-	if reasonIs(err, reasonDenied) || err == nil && config["lock"] == lockDestroyed {
-		// It is looked for anew.
+	if hasReason(err, reasonPermissionDenied) || err == nil && config["lock"] == lockDestroyed {
+		// The next step inspects the machine again.
 		p.invalidate(m)
 
 		return true, nil
 	}
 
-	if err != nil && p.lost(ctx, m) {
-		m.phase = phaseGone
+	if err != nil && p.isLostWithNode(ctx, m) {
+		m.phase = phaseDeleted
 
 		return true, nil
 	}
@@ -154,83 +154,84 @@ func (p *Provider) verify(ctx context.Context, m *machine) (gone bool, err error
 		return false, err
 	}
 
-	if !p.mine(m, config) {
+	if !p.isOwn(m, config) {
 		p.invalidate(m)
 
-		return false, p.notOwned(m)
+		return false, p.newNotOwnedError(m)
 	}
 
-	p.learn(m, config)
+	p.recordConfig(m, config)
 
 	return false, nil
 }
 
-// moved deals with a machine that is not on its node: it was migrated, or is gone.
-func (p *Provider) moved(ctx context.Context, m *machine) (gone bool, err error) {
-	snap, _, err := p.listing.get(ctx, 0)
+// handleMoved handles a machine that is not on its node: the machine was migrated or deleted.
+func (p *Provider) handleMoved(ctx context.Context, m *machine) (gone bool, err error) {
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
 		return false, err
 	}
 
-	r, ok := snap[m.id]
+	r, ok := vms[m.id]
 	if ok && r.Node != m.node {
 		m.node = r.Node
 
-		return false, p.busy(m, "Migrated", "machine %d has moved to node %s", m.id, m.node)
+		return false, p.newBusyError(m, "Migrated", "machine %d was migrated to node %s", m.id, m.node)
 	}
 
-	m.phase = phaseGone
+	m.phase = phaseDeleted
 
 	return true, nil
 }
 
-// stop powers the machine off at once: its work is over, and it is thrown away.
+// stop powers the machine off immediately, because the machine is no longer needed.
 func (p *Provider) stop(ctx context.Context, m *machine) (done bool, err error) {
-	if p.since(m.stopped, confirmationLifetime) {
+	if p.isWithin(m.stoppedAt, confirmationLifetime) {
 		m.phase = phaseStopped
 
 		return false, nil
 	}
 
-	if err := p.refuseHA(ctx, m); err != nil {
+	if err := p.rejectHAManaged(ctx, m); err != nil {
 		return true, err
 	}
 
-	if gone, err := p.verify(ctx, m); err != nil || gone {
+	if gone, err := p.verifyOwnership(ctx, m); err != nil || gone {
 		return false, err
 	}
 
-	upid, err := p.client.power(ctx, m.node, m.id, "stop")
+	upid, err := p.client.changePower(ctx, m.node, m.id, "stop")
 	if err != nil {
-		return true, p.changeFailed(m, err)
+		return true, p.handleChangeError(m, err)
 	}
 
 	m.phase, m.message = phaseStopped, "is being stopped"
-	m.stopped = time.Time{}
-	m.work = p.watch.add(upid, m.owner, nil)
+	m.stoppedAt = time.Time{}
+	m.task = p.watcher.watchTask(upid, m.owner, nil)
 
 	return true, nil
 }
 
-// refuseHA leaves a machine alone that someone has given to the HA manager, which would
-// start it again.
-func (p *Provider) refuseHA(ctx context.Context, m *machine) error {
-	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+// rejectHAManaged returns an error if somebody has added the machine to the HA manager, because the HA
+// manager would start the machine again.
+func (p *Provider) rejectHAManaged(ctx context.Context, m *machine) error {
+	vms, _, err := p.vmCache.get(ctx, p.watcher.idleListAge)
 	if err != nil {
 		return err
 	}
 
-	if snap[m.id].HAState == "" {
+	if vms[m.id].HAState == "" {
 		return nil
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "HAManaged",
-		"machine %d on node %s is in the care of the HA manager: take it out with: ha-manager remove vm:%d",
+		"machine %d on node %s is managed by the HA manager: remove it from HA with: ha-manager remove vm:%d",
 		m.id, m.node, m.id)
 }
 
-// changeFailed decides what a failed stop or destroy call means.
-func (p *Provider) changeFailed(m *machine, err error) error {
+// handleChangeError handles the error of a stop call or a destroy call. Unless Proxmox rejected the call,
+// the machine is inspected again.
+func (p *Provider) handleChangeError(m *machine, err error) error {
 	if !hypervisor.Is(err, hypervisor.Rejected) {
 		p.invalidate(m)
 	}
@@ -238,37 +239,37 @@ func (p *Provider) changeFailed(m *machine, err error) error {
 	return err
 }
 
-// destroy removes the machine with its disks, and starts to remove its cloud-init ISO.
+// destroy deletes the machine with its disks and starts the deletion of its cloud-init ISO.
 func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err error) {
-	if m.work != nil {
-		// The stop has ended. If it failed, the destroy is refused and says why.
-		m.work = nil
+	if m.task != nil {
+		// The stop task has ended. If the stop failed, Proxmox rejects the destroy call with the reason.
+		m.task = nil
 	}
 
-	if gone, err := p.verify(ctx, m); err != nil || gone {
+	if gone, err := p.verifyOwnership(ctx, m); err != nil || gone {
 		return false, err
 	}
 
-	upid, err := p.client.destroy(ctx, m.node, m.id)
+	upid, err := p.client.destroyVM(ctx, m.node, m.id)
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		_, err = p.moved(ctx, m)
+		_, err = p.handleMoved(ctx, m)
 
 		return false, err
 	}
 
-	if reasonIs(err, reasonDenied) {
-		return true, p.findDestroy(ctx, m, err)
+	if hasReason(err, reasonPermissionDenied) {
+		return true, p.adoptDestroyTask(ctx, m, err)
 	}
 
 	if err != nil {
-		return true, p.changeFailed(m, err)
+		return true, p.handleChangeError(m, err)
 	}
 
-	p.watch.forget(m.owner.UID)
-	p.note(m, func(at *placement) { at.done = true })
+	p.watcher.unwatchMachine(m.owner.UID)
+	p.updatePlacement(m, func(pl *placement) { pl.isAccounted = true })
 
 	m.phase, m.message = phaseDestroying, "is being destroyed"
-	m.work = p.watch.add(upid, m.owner, nil)
+	m.task = p.watcher.watchTask(upid, m.owner, nil)
 
 	if m.isoState == isoReady {
 		return true, p.deleteISO(ctx, m)
@@ -277,40 +278,40 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 	return true, nil
 }
 
-// destroyEnded takes the destroy's result.
-func (p *Provider) destroyEnded(m *machine) error {
-	exit, _ := m.work.result()
-	m.work = nil
+// finishDestroy processes the result of the destroy task.
+func (p *Provider) finishDestroy(m *machine) error {
+	exit, _ := m.task.result()
+	m.task = nil
 
-	if taskSucceeded(exit) {
-		m.phase = phaseGone
+	if isTaskSuccess(exit) {
+		m.phase = phaseDeleted
 
 		return nil
 	}
 
 	p.invalidate(m)
 
-	kind, reason := kindOfText(exit)
-	if kind == hypervisor.NotFound || taskLost(exit) {
+	kind, reason := classifyText(exit)
+	if kind == hypervisor.NotFound || isTaskOutcomeUnknown(exit) {
 		return nil
 	}
 
 	if kind == hypervisor.Busy {
-		return p.busy(m, reason, "destroy machine %d on node %s: %s", m.id, m.node, exit)
+		return p.newBusyError(m, reason, "destroy machine %d on node %s: %s", m.id, m.node, exit)
 	}
 
 	return hypervisor.Errorf(kind, cmp.Or(reason, "DestroyFailed"), "destroy machine %d on node %s: %s", m.id, m.node, exit)
 }
 
-// removeISO removes the cloud-init ISO of a machine that is gone. NotFound says that nothing
-// is left.
-func (p *Provider) removeISO(ctx context.Context, m *machine) error {
-	if m.isoTask.pending() {
+// deleteClaimISO deletes the cloud-init ISO and the snippets of a machine that is deleted. It returns
+// NotFound when nothing is left.
+func (p *Provider) deleteClaimISO(ctx context.Context, m *machine) error {
+	if m.isoTask.isPending() {
 		return nil
 	}
 
 	if m.isoTask != nil {
-		p.isoTaskEnded(m)
+		p.finishISOTask(m)
 	}
 
 	if m.isoState == isoUnknown {
@@ -323,40 +324,40 @@ func (p *Provider) removeISO(ctx context.Context, m *machine) error {
 		return p.deleteISO(ctx, m)
 	}
 
-	if err := p.removeSnippets(m.owner.UID); err != nil {
+	if err := p.deleteSnippets(m.owner.UID); err != nil {
 		return err
 	}
 
-	p.forget(m)
-	p.rememberGone(m.owner.UID)
+	p.dropMachine(m)
+	p.recordDeletion(m.owner.UID)
 
-	return p.notFound(m)
+	return p.newNotFoundError(m)
 }
 
-// isoTaskEnded takes the result of an upload or a removal.
-func (p *Provider) isoTaskEnded(m *machine) {
+// finishISOTask processes the result of an upload or of a deletion of the ISO.
+func (p *Provider) finishISOTask(m *machine) {
 	exit, _ := m.isoTask.result()
 	m.isoTask = nil
 
 	switch {
-	case !taskSucceeded(exit):
+	case !isTaskSuccess(exit):
 		m.isoState = isoUnknown
 	case m.isoState == isoDeleting:
-		m.isoState = isoGone
+		m.isoState = isoDeleted
 	default:
 		m.isoState = isoReady
 	}
 }
 
-// deleteISO removes the claim's ISO. Its name carries operator, cluster and claim.
+// deleteISO deletes the claim's ISO. The name of the ISO contains the operator, the cluster and the claim.
 func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 	if m.volid == "" {
-		m.isoState = isoGone
+		m.isoState = isoDeleted
 
 		return nil
 	}
 
-	upid, err := p.client.deleteVolume(ctx, cmp.Or(m.isoAt, m.node), m.volid)
+	upid, err := p.client.deleteVolume(ctx, cmp.Or(m.isoNode, m.node), m.volid)
 	if err != nil {
 		m.isoState = isoUnknown
 
@@ -365,38 +366,38 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 
 	m.isoState = isoDeleting
 	if upid == "" {
-		m.isoState = isoGone
+		m.isoState = isoDeleted
 
 		return nil
 	}
 
-	m.isoTask = p.watch.add(upid, m.owner, nil)
+	m.isoTask = p.watcher.watchTask(upid, m.owner, nil)
 
 	return nil
 }
 
-// findISO looks for the claim's ISO where it may be.
+// findISO looks for the claim's ISO on the nodes that may have it.
 func (p *Provider) findISO(ctx context.Context, m *machine) error {
-	nodes, err := p.usableNodes(ctx)
+	nodes, err := p.listUsableNodes(ctx)
 	if err != nil {
 		return err
 	}
 
-	// It is where its machine was; that is not known of one that was gone before.
-	if at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == m.node && !n.offline() }); at >= 0 {
-		nodes = nodes[at : at+1]
+	// The ISO is on the node of its machine. If that node is unknown, all usable nodes are searched.
+	if index := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == m.node && !n.isOffline() }); index >= 0 {
+		nodes = nodes[index : index+1]
 	}
 
-	found, err := p.isosOf(ctx, nodes)
+	found, err := p.listISOsOnNodes(ctx, nodes)
 	if err != nil {
 		return err
 	}
 
-	m.isoState = isoGone
+	m.isoState = isoDeleted
 
 	for _, iso := range found {
-		if iso.uid == safeName(m.owner.UID) {
-			m.isoState, m.volid, m.isoAt = isoReady, iso.volid, iso.node
+		if iso.uid == sanitizeName(m.owner.UID) {
+			m.isoState, m.volid, m.isoNode = isoReady, iso.volid, iso.node
 		}
 	}
 

@@ -19,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// One thing goes wrong on the way, and the machine is made and removed all the same:
-// once, and with nothing left.
+// A single fault does not prevent the creation and the deletion of the machine. The machine is created
+// exactly once, and nothing is left after its deletion.
 func TestTroubleThatPasses(t *testing.T) {
 	t.Parallel()
 
@@ -97,14 +97,14 @@ func TestTroubleThatPasses(t *testing.T) {
 
 			s.AddFault(c.fault)
 
-			_, sp := create(t, p, spec(1))
+			_, sp := create(t, p, newSpec(1))
 
-			if made := s.Snapshot().Made(); len(made) != 1 || made[0].Starts != 1 {
+			if made := s.Snapshot().CreatedVMs(); len(made) != 1 || made[0].Starts != 1 {
 				t.Errorf("made %+v", made)
 			}
 
 			remove(t, p, sp)
-			nothingLeft(t, s)
+			expectNothingLeft(t, s)
 
 			if len(s.Faults()) != 0 && c.fault.Count == 1 {
 				t.Errorf("the fault never struck: %+v", s.Faults())
@@ -113,25 +113,25 @@ func TestTroubleThatPasses(t *testing.T) {
 	}
 }
 
-// The connection breaks in the midst of an upload: what came of the cloud-init ISO does not count.
+// The connection breaks during an upload. The incomplete cloud-init ISO is not used.
 func TestUploadCut(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
-	cut := &cutting{}
+	cut := &cuttingTransport{}
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
-		o.Transport = func(next http.RoundTripper) http.RoundTripper {
+		o.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 			cut.next = next
 
 			return cut
 		}
 	})
 
-	_, sp := create(t, p, spec(1))
+	_, sp := create(t, p, newSpec(1))
 	snap := s.Snapshot()
 
-	if len(snap.Made()) != 1 || snap.Made()[0].Starts != 1 || len(snap.ISOs()) != 1 {
-		t.Errorf("made %+v, ISOs %+v", snap.Made(), snap.ISOs())
+	if len(snap.CreatedVMs()) != 1 || snap.CreatedVMs()[0].Starts != 1 || len(snap.ISOs()) != 1 {
+		t.Errorf("made %+v, ISOs %+v", snap.CreatedVMs(), snap.ISOs())
 	}
 
 	if !cut.done.Load() {
@@ -139,16 +139,16 @@ func TestUploadCut(t *testing.T) {
 	}
 
 	remove(t, p, sp)
-	nothingLeft(t, s)
+	expectNothingLeft(t, s)
 }
 
-// cutting breaks the connection of the first upload after some of it.
-type cutting struct {
+// cuttingTransport is a transport that breaks the connection during the first upload.
+type cuttingTransport struct {
 	next http.RoundTripper
 	done atomic.Bool
 }
 
-func (c *cutting) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c *cuttingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "/upload") && c.done.CompareAndSwap(false, true) {
 		const some = 1000
 
@@ -163,8 +163,7 @@ func (c *cutting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(req)
 }
 
-// Some trouble does not pass by itself. It is told in words, and ends when a person has
-// done what they say.
+// Some faults need a person. The error names the fix, and the machine continues after the fix.
 func TestTroubleForPeople(t *testing.T) {
 	t.Parallel()
 
@@ -175,14 +174,14 @@ func TestTroubleForPeople(t *testing.T) {
 		p := connect(t, s)
 		s.AddFault(pve.Fault{Kind: pve.FaultHalfClone, Count: 1})
 
-		sp := spec(1)
+		sp := newSpec(1)
 		err := createError(t, p, &sp)
-		says(t, err, hypervisor.Rejected, "left locked (clone)", "qm unlock 100000")
-		says(t, p.Delete(t.Context(), refOf(sp)), hypervisor.Rejected, "qm unlock 100000")
+		requireError(t, err, hypervisor.Rejected, "still locked (clone)", "qm unlock 100000")
+		requireError(t, p.Delete(t.Context(), newRef(sp)), hypervisor.Rejected, "qm unlock 100000")
 
-		// The person removes it.
+		// The fix is to remove the lock.
 		s.SetLock(sp.ID, "")
-		s.Vanish(sp.ID)
+		s.DeleteVM(sp.ID)
 
 		_, sp = create(t, p, sp)
 		remove(t, p, sp)
@@ -195,8 +194,8 @@ func TestTroubleForPeople(t *testing.T) {
 		p := connect(t, s)
 		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: copying did not work"})
 
-		sp := spec(1)
-		says(t, createError(t, p, &sp), "", "copying did not work", "100000")
+		sp := newSpec(1)
+		requireError(t, createError(t, p, &sp), "", "copying did not work", "100000")
 	})
 
 	t.Run("a storage that stays full", func(t *testing.T) {
@@ -207,8 +206,8 @@ func TestTroubleForPeople(t *testing.T) {
 		s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone",
 			Reason: "clone failed: lvcreate error: insufficient free space"})
 
-		sp := spec(1)
-		says(t, createError(t, p, &sp), hypervisor.NoCapacity, "insufficient free space")
+		sp := newSpec(1)
+		requireError(t, createError(t, p, &sp), hypervisor.NoCapacity, "insufficient free space")
 	})
 
 	t.Run("a machine that lost its record", func(t *testing.T) {
@@ -216,14 +215,14 @@ func TestTroubleForPeople(t *testing.T) {
 
 		s := pvetest.New(t, fastModel())
 		p := connect(t, s)
-		made, sp := create(t, p, spec(1))
+		made, sp := create(t, p, newSpec(1))
 
-		if err := root(t, s).Put(t.Context(), "/nodes/"+made.Node+"/qemu/100000/config",
+		if err := newRootClient(t, s).Put(t.Context(), "/nodes/"+made.Node+"/qemu/100000/config",
 			map[string]any{"description": "mine now"}, nil); err != nil {
 			t.Fatal(err)
 		}
 
-		says(t, p.Delete(t.Context(), refOf(sp)), hypervisor.NotOwned, "100000")
+		requireError(t, p.Delete(t.Context(), newRef(sp)), hypervisor.NotOwned, "100000")
 
 		if vm, ok := s.Snapshot().VM(made.ID); !ok || vm.Status != "running" {
 			t.Errorf("it was touched: %+v", vm)
@@ -231,13 +230,13 @@ func TestTroubleForPeople(t *testing.T) {
 	})
 }
 
-// A VM migrates while it runs: it is followed, and removed where it is.
+// A running VM migrates. The provider finds the VM on its new node and deletes it there.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel().WithSharedStorage())
 	p := connect(t, s)
-	made, sp := create(t, p, spec(1))
+	made, sp := create(t, p, newSpec(1))
 
 	other := "pve1"
 	if made.Node == other {
@@ -246,12 +245,12 @@ func TestMigration(t *testing.T) {
 
 	s.Migrate(made.ID, other)
 	eventually(t, "it runs on "+other, func() bool {
-		got, err := p.Get(t.Context(), refOf(sp))
+		got, err := p.Get(t.Context(), newRef(sp))
 
 		return err == nil && got.Node == other && got.State == hypervisor.StateRunning
 	})
 
-	// It moves once more, and nobody looks at it.
+	// The VM migrates again, and no reconcile observes the migration.
 	s.Migrate(made.ID, made.Node)
 	eventually(t, "it is listed where it was", func() bool {
 		all, err := p.List(t.Context())
@@ -259,11 +258,10 @@ func TestMigration(t *testing.T) {
 		return err == nil && len(all) == 1 && all[0].Node == made.Node
 	})
 	remove(t, p, sp)
-	nothingLeft(t, s)
+	expectNothingLeft(t, s)
 }
 
-// The status in the listing lags behind by seconds; a machine just started is not taken
-// for one that has stopped.
+// The status in the list lags behind by seconds. A machine that was just started does not count as stopped.
 func TestLagOfTheListing(t *testing.T) {
 	t.Parallel()
 
@@ -271,25 +269,26 @@ func TestLagOfTheListing(t *testing.T) {
 	m.StatusLag = time.Hour
 
 	s := pvetest.New(t, m)
-	p := connect(t, s, realTime)
-	_, sp := create(t, p, spec(1))
+	p := connect(t, s, useRealTime)
+	_, sp := create(t, p, newSpec(1))
 
-	// The listing says stopped, as it did when the machine was cloned. A new process asks the machine.
-	for who, p := range map[string]hypervisor.Provider{"the same process": p, "a new process": connect(t, s, realTime)} {
-		if got, err := p.Get(t.Context(), refOf(sp)); err != nil || got.State != hypervisor.StateRunning {
+	// The list still shows the status of the clone: stopped. A new process reads the status of the machine
+	// itself.
+	for who, p := range map[string]hypervisor.Provider{"the same process": p, "a new process": connect(t, s, useRealTime)} {
+		if got, err := p.Get(t.Context(), newRef(sp)); err != nil || got.State != hypervisor.StateRunning {
 			t.Errorf("get by %s: %+v %v", who, got, err)
 		}
 	}
 }
 
-// An upload that was on its way when another operator took over ends after the machine and
-// its cloud-init ISO are gone. The new leader, which remembers that they are, removes it at once.
+// An upload of the previous leader ends after the machine and its cloud-init ISO were deleted. The new
+// leader still has the record of the deletion and deletes the late ISO immediately.
 func TestAnISOThatComesLate(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s)
-	_, sp := create(t, p, spec(1))
+	_, sp := create(t, p, newSpec(1))
 
 	isos := s.Snapshot().ISOs()
 	if len(isos) != 1 {
@@ -309,16 +308,17 @@ func TestAnISOThatComesLate(t *testing.T) {
 	}
 
 	remove(t, p, hypervisor.MachineSpec{Owner: listed[0].Owner})
-	nothingLeft(t, s)
+	expectNothingLeft(t, s)
 }
 
-// createError goes on until it gives an error that waiting does not fix, or the one that is looked for.
+// createError continues the creation until it returns a terminal error, or an UnknownOutcome error if kinds
+// contains that kind.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec, kinds ...hypervisor.Kind) (err error) {
 	t.Helper()
 	eventually(t, "there is an error", func() bool {
 		var m hypervisor.Machine
 
-		m, err = conformance.Further(t.Context(), p, sp, seed)
+		m, err = conformance.Advance(t.Context(), p, sp, seed)
 		if err == nil && m.State == hypervisor.StateRunning {
 			t.Fatal("it runs")
 		}
@@ -331,8 +331,8 @@ func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec
 	return err
 }
 
-// says makes sure of an error's kind and of words in it.
-func says(t testing.TB, err error, kind hypervisor.Kind, words ...string) {
+// requireError checks the kind of an error and the texts in its message.
+func requireError(t testing.TB, err error, kind hypervisor.Kind, words ...string) {
 	t.Helper()
 
 	if err == nil || hypervisor.KindOf(err) != kind {

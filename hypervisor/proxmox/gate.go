@@ -11,196 +11,201 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// turnLife is how long a place is kept for a waiting owner that was woken.
-const turnLife = 5 * time.Second
+// reservationLifetime is how long a clone slot stays reserved for an owner that was woken.
+const reservationLifetime = 5 * time.Second
 
-// gates bound the clones per storage. Who finds no place waits in line without a
-// goroutine: it is woken when its turn comes, and the place is kept for it a while.
+// cloneQueues limit the parallel clones per storage. If a storage has no free slot, the owner waits in a
+// queue and needs no goroutine. When a slot becomes free, the slot is reserved for the next owner for
+// reservationLifetime, and that owner is woken.
 //
-// A machine that a job waits for comes before those that are made to be held, and finds
-// one place that those leave free, where there is more than one.
-type gates struct {
+// Machines that are needed now are served before standby machines. If the limit is more than one, standby
+// machines leave one slot free for machines that are needed now.
+type cloneQueues struct {
 	limit int
 	wake  func(hypervisor.Owner)
 	now   func() time.Time
 
 	mu     sync.Mutex
-	places map[string]*place
+	queues map[string]*cloneQueue
 }
 
-// place is the state of one storage.
-type place struct {
-	holders map[string]bool
-	// turns are owners woken, by uid, with the time until which a place is kept.
-	turns map[string]time.Time
-	// line has those who wait: the wanted in the order they came, then the held.
-	line []waiter
+// cloneQueue is the state of one storage.
+type cloneQueue struct {
+	active map[string]bool
+	// reserved maps the UIDs of woken owners to the time at which their reserved slot expires.
+	reserved map[string]time.Time
+	// waiting holds the waiting owners: first the machines that are needed now in the order of their
+	// arrival, then the standby machines.
+	waiting []waiter
 }
 
-// waiter is an owner in line.
+// waiter is a waiting owner.
 type waiter struct {
 	owner hypervisor.Owner
-	// held: nobody waits for the machine, it is made to be held.
-	held bool
+	// standby is true for a machine that is prepared and not started.
+	standby bool
 }
 
-func newGates(limit int, wake func(hypervisor.Owner), now func() time.Time) *gates {
-	return &gates{limit: max(limit, 1), wake: wake, now: now, places: map[string]*place{}}
+func newCloneQueues(limit int, wake func(hypervisor.Owner), now func() time.Time) *cloneQueues {
+	return &cloneQueues{limit: max(limit, 1), wake: wake, now: now, queues: map[string]*cloneQueue{}}
 }
 
-// enter takes a place on a storage, for a machine that is wanted or to be held. If there is
-// none, the owner is put in line, and ahead says how many are before it.
-func (g *gates) enter(storage string, owner hypervisor.Owner, held bool) (entered bool, ahead int) {
+// acquire takes a clone slot of a storage for the owner's machine. If no slot is free, acquire puts the
+// owner in the queue and returns the number of owners ahead of it. An owner that holds a slot keeps that
+// slot.
+func (g *cloneQueues) acquire(storage string, owner hypervisor.Owner, standby bool) (entered bool, ahead int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	p := g.at(storage)
-	g.expire(p)
+	p := g.queueOf(storage)
+	g.expireReservations(p)
 
-	if p.holders[owner.UID] {
+	if p.active[owner.UID] {
 		return true, 0
 	}
 
-	who := waiter{owner: owner, held: held}
-	before := p.before(who)
+	entry := waiter{owner: owner, standby: standby}
+	position := p.queuePosition(entry)
 
-	if _, turn := p.turns[owner.UID]; turn || g.room(p, held) && before == 0 {
-		delete(p.turns, owner.UID)
-		p.leaveLine(owner)
-		p.holders[owner.UID] = true
+	if _, isReserved := p.reserved[owner.UID]; isReserved || g.hasFreeSlot(p, standby) && position == 0 {
+		delete(p.reserved, owner.UID)
+		p.removeWaiter(owner)
+		p.active[owner.UID] = true
 
 		return true, 0
 	}
 
-	if at := slices.Index(p.line, who); at >= 0 {
-		return false, at
+	if index := slices.Index(p.waiting, entry); index >= 0 {
+		return false, index
 	}
 
-	p.leaveLine(owner) // it was to be held, and is wanted now
-	p.line = slices.Insert(p.line, before, who)
+	p.removeWaiter(owner) // a standby machine that is needed now moves forward
+	p.waiting = slices.Insert(p.waiting, position, entry)
 
-	return false, before
+	return false, position
 }
 
-// room tells whether there is a free place for a machine that is wanted or to be held.
-func (g *gates) room(p *place, held bool) bool {
+// hasFreeSlot reports whether a slot is free for a machine. Standby machines leave one slot free if the
+// limit is more than one.
+func (g *cloneQueues) hasFreeSlot(p *cloneQueue, standby bool) bool {
 	limit := g.limit
-	if held && limit > 1 {
+	if standby && limit > 1 {
 		limit--
 	}
 
-	return len(p.holders)+len(p.turns) < limit
+	return len(p.active)+len(p.reserved) < limit
 }
 
-// before is how many in line a newcomer lets go first.
-func (p *place) before(who waiter) int {
-	if who.held {
-		return len(p.line)
+// queuePosition returns the number of waiting owners that come before a new waiter.
+func (p *cloneQueue) queuePosition(entry waiter) int {
+	if entry.standby {
+		return len(p.waiting)
 	}
 
-	first := slices.IndexFunc(p.line, func(w waiter) bool { return w.held })
+	first := slices.IndexFunc(p.waiting, func(w waiter) bool { return w.standby })
 	if first < 0 {
-		return len(p.line)
+		return len(p.waiting)
 	}
 
 	return first
 }
 
-func (p *place) leaveLine(owner hypervisor.Owner) {
-	p.line = slices.DeleteFunc(p.line, func(w waiter) bool { return w.owner.UID == owner.UID })
+func (p *cloneQueue) removeWaiter(owner hypervisor.Owner) {
+	p.waiting = slices.DeleteFunc(p.waiting, func(w waiter) bool { return w.owner.UID == owner.UID })
 }
 
-// leave gives back whatever the owner has on a storage: its place, its turn, its
-// waiting. It wakes who comes next.
-func (g *gates) leave(storage string, owner hypervisor.Owner) {
+// release gives up the owner's slot, reservation and queue position of a storage, and wakes the owners that
+// come next.
+func (g *cloneQueues) release(storage string, owner hypervisor.Owner) {
 	g.mu.Lock()
 
-	p := g.at(storage)
-	delete(p.holders, owner.UID)
-	delete(p.turns, owner.UID)
-	p.leaveLine(owner)
-	g.expire(p)
-	woken := g.advance(p)
-	g.tidy(storage, p)
+	p := g.queueOf(storage)
+	delete(p.active, owner.UID)
+	delete(p.reserved, owner.UID)
+	p.removeWaiter(owner)
+	g.expireReservations(p)
+	owners := g.reserveSlots(p)
+	g.deleteIfEmpty(storage, p)
 	g.mu.Unlock()
 
-	g.wakeAll(woken)
+	g.wakeAll(owners)
 }
 
-// tick passes on the turns that were not taken. It tells whether anybody waits.
-func (g *gates) tick() bool {
+// wakeWaiters reserves the free slots, including expired reservations, for the next waiting owners and
+// wakes those owners. It reports whether any owner still waits or has a reserved slot.
+func (g *cloneQueues) wakeWaiters() bool {
 	g.mu.Lock()
 
-	var woken []hypervisor.Owner
+	var owners []hypervisor.Owner
 
-	waiting := false
+	isWaiting := false
 
-	for storage, p := range g.places {
-		g.expire(p)
-		woken = append(woken, g.advance(p)...)
-		waiting = waiting || len(p.line) > 0 || len(p.turns) > 0
-		g.tidy(storage, p)
+	for storage, p := range g.queues {
+		g.expireReservations(p)
+		owners = append(owners, g.reserveSlots(p)...)
+		isWaiting = isWaiting || len(p.waiting) > 0 || len(p.reserved) > 0
+		g.deleteIfEmpty(storage, p)
 	}
 	g.mu.Unlock()
 
-	g.wakeAll(woken)
+	g.wakeAll(owners)
 
-	return waiting
+	return isWaiting
 }
 
-// load is how many clones run or wait on a storage.
-func (g *gates) load(storage string) int {
+// load returns the number of clones that run or wait on a storage, including reserved slots.
+func (g *cloneQueues) load(storage string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	p, ok := g.places[storage]
+	p, ok := g.queues[storage]
 	if !ok {
 		return 0
 	}
 
-	return len(p.holders) + len(p.turns) + len(p.line)
+	return len(p.active) + len(p.reserved) + len(p.waiting)
 }
 
-func (g *gates) at(storage string) *place {
-	p, ok := g.places[storage]
+func (g *cloneQueues) queueOf(storage string) *cloneQueue {
+	p, ok := g.queues[storage]
 	if !ok {
-		p = &place{holders: map[string]bool{}, turns: map[string]time.Time{}}
-		g.places[storage] = p
+		p = &cloneQueue{active: map[string]bool{}, reserved: map[string]time.Time{}}
+		g.queues[storage] = p
 	}
 
 	return p
 }
 
-func (g *gates) expire(p *place) {
+func (g *cloneQueues) expireReservations(p *cloneQueue) {
 	now := g.now()
-	for uid, until := range p.turns {
-		if now.After(until) {
-			delete(p.turns, uid)
+	for uid, expiry := range p.reserved {
+		if now.After(expiry) {
+			delete(p.reserved, uid)
 		}
 	}
 }
 
-// advance gives free places to the head of the line.
-func (g *gates) advance(p *place) []hypervisor.Owner {
-	var woken []hypervisor.Owner
+// reserveSlots reserves the free slots for the owners at the head of the queue and returns those owners.
+func (g *cloneQueues) reserveSlots(p *cloneQueue) []hypervisor.Owner {
+	var owners []hypervisor.Owner
 
-	for len(p.line) > 0 && g.room(p, p.line[0].held) {
-		next := p.line[0].owner
-		p.line = p.line[1:]
-		p.turns[next.UID] = g.now().Add(turnLife)
-		woken = append(woken, next)
+	for len(p.waiting) > 0 && g.hasFreeSlot(p, p.waiting[0].standby) {
+		next := p.waiting[0].owner
+		p.waiting = p.waiting[1:]
+		p.reserved[next.UID] = g.now().Add(reservationLifetime)
+		owners = append(owners, next)
 	}
 
-	return woken
+	return owners
 }
 
-func (g *gates) tidy(storage string, p *place) {
-	if len(p.holders)+len(p.turns)+len(p.line) == 0 {
-		delete(g.places, storage)
+func (g *cloneQueues) deleteIfEmpty(storage string, p *cloneQueue) {
+	if len(p.active)+len(p.reserved)+len(p.waiting) == 0 {
+		delete(g.queues, storage)
 	}
 }
 
-func (g *gates) wakeAll(owners []hypervisor.Owner) {
+func (g *cloneQueues) wakeAll(owners []hypervisor.Owner) {
 	for _, owner := range owners {
 		g.wake(owner)
 	}

@@ -14,27 +14,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-func owner(n int) hypervisor.Owner {
+func newOwner(n int) hypervisor.Owner {
 	return hypervisor.Owner{Name: strconv.Itoa(n), UID: strconv.Itoa(n)}
 }
 
-func testGates(limit int) (*gates, *clocktesting.FakeClock, *[]string) {
+func newTestQueues(limit int) (*cloneQueues, *clocktesting.FakeClock, *[]string) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	woken := &[]string{}
 
-	return newGates(limit, func(o hypervisor.Owner) { *woken = append(*woken, o.UID) }, clk.Now), clk, woken
+	return newCloneQueues(limit, func(o hypervisor.Owner) { *woken = append(*woken, o.UID) }, clk.Now), clk, woken
 }
 
-// enters makes sure of whether an owner enters, and of how many are before it if it does not.
-func enters(t *testing.T, g *gates, storage string, n int, held, want bool, ahead int) {
+// expectAcquire checks whether an owner acquires a slot, and otherwise how many owners are ahead of it.
+func expectAcquire(t *testing.T, g *cloneQueues, storage string, n int, held, want bool, ahead int) {
 	t.Helper()
 
-	if entered, before := g.enter(storage, owner(n), held); entered != want || !entered && before != ahead {
+	if entered, before := g.acquire(storage, newOwner(n), held); entered != want || !entered && before != ahead {
 		t.Errorf("owner %d entered: %t, %d before it", n, entered, before)
 	}
 }
 
-func wakes(t *testing.T, woken *[]string, want ...string) {
+func expectWoken(t *testing.T, woken *[]string, want ...string) {
 	t.Helper()
 
 	if diff := cmp.Diff(want, *woken); diff != "" {
@@ -43,114 +43,114 @@ func wakes(t *testing.T, woken *[]string, want ...string) {
 }
 
 func TestGateServesInOrder(t *testing.T) {
-	g, _, woken := testGates(2)
+	g, _, woken := newTestQueues(2)
 
 	for n := range 5 {
-		enters(t, g, "s", n, false, n < 2, n-2)
+		expectAcquire(t, g, "s", n, false, n < 2, n-2)
 	}
 
-	enters(t, g, "s", 3, false, false, 1) // coming again keeps the place in line
-	g.leave("s", owner(0))
+	expectAcquire(t, g, "s", 3, false, false, 1) // a second call keeps the position in the queue
+	g.release("s", newOwner(0))
 
-	wakes(t, woken, "2")
+	expectWoken(t, woken, "2")
 
-	// The place is kept for the one woken.
-	enters(t, g, "s", 9, false, false, 2)
-	enters(t, g, "s", 2, false, true, 0)
+	// The slot stays reserved for the woken owner.
+	expectAcquire(t, g, "s", 9, false, false, 2)
+	expectAcquire(t, g, "s", 2, false, true, 0)
 }
 
 func TestGatePassesOnTurnsNotTaken(t *testing.T) {
-	g, clk, woken := testGates(1)
-	g.enter("s", owner(0), false)
-	g.enter("s", owner(1), false)
-	g.enter("s", owner(2), false)
-	g.leave("s", owner(0))
-	clk.Step(turnLife + time.Second)
+	g, clk, woken := newTestQueues(1)
+	g.acquire("s", newOwner(0), false)
+	g.acquire("s", newOwner(1), false)
+	g.acquire("s", newOwner(2), false)
+	g.release("s", newOwner(0))
+	clk.Step(reservationLifetime + time.Second)
 
-	if !g.tick() {
+	if !g.wakeWaiters() {
 		t.Error("nobody waits")
 	}
 
-	wakes(t, woken, "1", "2")
+	expectWoken(t, woken, "1", "2")
 
-	g.leave("s", owner(2))
+	g.release("s", newOwner(2))
 
-	if g.tick() || g.load("s") != 0 {
+	if g.wakeWaiters() || g.load("s") != 0 {
 		t.Error("the gate is not empty")
 	}
 }
 
 func TestGateForgetsWhoGivesUp(t *testing.T) {
-	g, _, woken := testGates(1)
-	g.enter("s", owner(0), false)
-	g.enter("s", owner(1), false)
-	g.enter("s", owner(2), false)
-	g.leave("s", owner(1))
-	g.leave("s", owner(0))
+	g, _, woken := newTestQueues(1)
+	g.acquire("s", newOwner(0), false)
+	g.acquire("s", newOwner(1), false)
+	g.acquire("s", newOwner(2), false)
+	g.release("s", newOwner(1))
+	g.release("s", newOwner(0))
 
-	wakes(t, woken, "2")
+	expectWoken(t, woken, "2")
 }
 
 func TestGateLetsTheWantedGoFirst(t *testing.T) {
-	g, _, woken := testGates(2)
+	g, _, woken := newTestQueues(2)
 
-	// Those to be held leave one place free, which a wanted one gets.
-	enters(t, g, "s", 0, true, true, 0)
-	enters(t, g, "s", 1, true, false, 0)
-	enters(t, g, "s", 2, true, false, 1)
-	enters(t, g, "s", 3, false, true, 0)
-	enters(t, g, "s", 4, false, false, 0) // none of those to be held is before a wanted one
-	enters(t, g, "s", 2, false, false, 1) // what was to be held is wanted now
-	g.leave("s", owner(0))
-	g.leave("s", owner(3))
+	// Standby machines leave one slot free for a machine that is needed now.
+	expectAcquire(t, g, "s", 0, true, true, 0)
+	expectAcquire(t, g, "s", 1, true, false, 0)
+	expectAcquire(t, g, "s", 2, true, false, 1)
+	expectAcquire(t, g, "s", 3, false, true, 0)
+	expectAcquire(t, g, "s", 4, false, false, 0) // no standby machine is ahead of a machine that is needed now
+	expectAcquire(t, g, "s", 2, false, false, 1) // the standby machine is needed now
+	g.release("s", newOwner(0))
+	g.release("s", newOwner(3))
 
-	// The last in line is to be held, and leaves the free place free.
-	wakes(t, woken, "4", "2")
+	// The last waiting machine is a standby machine and leaves the free slot free.
+	expectWoken(t, woken, "4", "2")
 
-	g.enter("s", owner(4), false)
-	g.enter("s", owner(2), false)
-	g.leave("s", owner(4))
-	g.leave("s", owner(2))
+	g.acquire("s", newOwner(4), false)
+	g.acquire("s", newOwner(2), false)
+	g.release("s", newOwner(4))
+	g.release("s", newOwner(2))
 
-	wakes(t, woken, "4", "2", "1")
+	expectWoken(t, woken, "4", "2", "1")
 }
 
 func TestGateOfOnePlaceServesBoth(t *testing.T) {
-	g, _, woken := testGates(1)
+	g, _, woken := newTestQueues(1)
 
-	enters(t, g, "s", 0, true, true, 0)
-	g.enter("s", owner(1), true)
-	g.enter("s", owner(2), false)
-	g.leave("s", owner(0))
+	expectAcquire(t, g, "s", 0, true, true, 0)
+	g.acquire("s", newOwner(1), true)
+	g.acquire("s", newOwner(2), false)
+	g.release("s", newOwner(0))
 
-	wakes(t, woken, "2")
+	expectWoken(t, woken, "2")
 }
 
 func TestGatesAreApart(t *testing.T) {
-	g, _, _ := testGates(1)
-	enters(t, g, "a", 0, false, true, 0)
-	enters(t, g, "a", 1, false, false, 0)
-	enters(t, g, "b", 1, false, true, 0)
+	g, _, _ := newTestQueues(1)
+	expectAcquire(t, g, "a", 0, false, true, 0)
+	expectAcquire(t, g, "a", 1, false, false, 0)
+	expectAcquire(t, g, "b", 1, false, true, 0)
 }
 
 func TestChoose(t *testing.T) {
 	const gib = int64(1) << 30
 
 	node := func(name string, online bool, cores, free int64, queue int) candidate {
-		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, TotalMemory: 64 * gib, Queue: queue}
+		return candidate{Node: name, Online: online, Cores: cores, FreeMemory: free * gib, TotalMemory: 64 * gib, QueuedClones: queue}
 	}
 	full := func(c candidate) candidate {
-		c.Full = "storage a/data was full"
+		c.StorageExclusion = "storage a/data was full"
 
 		return c
 	}
 	aside := func(c candidate) candidate {
-		c.Aside = "failed"
+		c.TemplateExclusion = "failed"
 
 		return c
 	}
 	roomy := func(c candidate) candidate {
-		c.Roomy = true
+		c.HasDiskSpace = true
 
 		return c
 	}
@@ -187,13 +187,13 @@ func TestChoose(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := choose(c.nodes, c.spec)
+			got, err := chooseNode(c.nodes, c.spec)
 			if got.Node != c.want {
 				t.Errorf("chose %q (%v)", got.Node, err)
 			}
 
 			if c.says != "" {
-				says(t, err, hypervisor.NoCapacity, c.says)
+				requireError(t, err, hypervisor.NoCapacity, c.says)
 			}
 		})
 	}
@@ -205,11 +205,11 @@ func TestTooLarge(t *testing.T) {
 		{Name: "big", Total: hypervisor.Resources{CPU: 8, Memory: 64 << 30}},
 	}
 
-	if err := tooLarge(nodes, hypervisor.Shape{CPU: 8, Memory: 64 << 30}); err != nil {
+	if err := checkNodeSize(nodes, hypervisor.Shape{CPU: 8, Memory: 64 << 30}); err != nil {
 		t.Error(err)
 	}
 
-	// Each amount fits on some node, both together on none.
-	err := tooLarge(nodes, hypervisor.Shape{CPU: 9, Memory: 9 << 30})
-	says(t, err, hypervisor.Rejected, "the biggest node big has 8 cores and 64 GiB")
+	// Each amount fits on a node, but no node has both.
+	err := checkNodeSize(nodes, hypervisor.Shape{CPU: 9, Memory: 9 << 30})
+	requireError(t, err, hypervisor.Rejected, "the biggest node big has 8 cores and 64 GiB")
 }

@@ -12,204 +12,208 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// agentPause is the longest wait between two questions to a guest agent.
-const agentPause = 10 * time.Minute
+// maxAgentInterval is the longest interval between two requests to a guest agent.
+const maxAgentInterval = 10 * time.Minute
 
-// Get gives a machine's state; see hypervisor.Provider.
+// Get returns the state of a machine; see hypervisor.Provider.
 func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, error) {
-	m := p.machineOf(ref.Owner, ref.ID, "")
+	m := p.ensureMachine(ref.Owner, ref.ID, "")
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	if m.phase == phaseUnknown && !m.work.pending() {
-		if err := p.look(ctx, m); err != nil {
-			return m.view("", m.message), getError(err)
+	if m.phase == phaseUnknown && !m.task.isPending() {
+		if err := p.inspect(ctx, m); err != nil {
+			return m.toMachine("", m.message), convertIDTaken(err)
 		}
 	}
 
 	switch m.phase {
-	case phaseReserved, phaseGone:
-		p.dropUnused(m)
+	case phaseReserved, phaseDeleted:
+		p.dropUnusedEntry(m)
 
-		return m.view("", ""), p.notFound(m)
+		return m.toMachine("", ""), p.newNotFoundError(m)
 	case phasePrepared:
-		return p.observeHeld(ctx, m)
+		return p.observeStandby(ctx, m)
 	case phaseRunning, phaseStopped:
-		return p.observe(ctx, m, ref.Suspect)
+		return p.observe(ctx, m, ref.PowerOffReported)
 	case phaseDestroying:
-		return m.view(hypervisor.StateDeleting, m.message), nil
+		return m.toMachine(hypervisor.StateDeleting, m.message), nil
 	case phaseUnknown, phaseCloning, phaseCloned, phaseResizing, phaseConfigured, phaseStarting:
-		return m.view(hypervisor.StateCreating, m.message), nil
+		return m.toMachine(hypervisor.StateCreating, m.message), nil
 	}
 
-	return m.view(hypervisor.StateCreating, m.message), nil
+	return m.toMachine(hypervisor.StateCreating, m.message), nil
 }
 
-// dropUnused drops an entry that was made only to look for a machine.
-func (p *Provider) dropUnused(m *machine) {
+// dropUnusedEntry drops an entry that was added only to look up a machine.
+func (p *Provider) dropUnusedEntry(m *machine) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if m.placed.id == 0 && m.isoState == isoUnknown && p.machines[m.owner.UID] == m {
+	if m.placement.id == 0 && m.isoState == isoUnknown && p.machines[m.owner.UID] == m {
 		delete(p.machines, m.owner.UID)
 	}
 }
 
-// getError turns "the id is another's" into "this claim has none".
-func getError(err error) error {
+// convertIDTaken converts an IDTaken error to NotFound: the ID belongs to another machine, so the claim has
+// no machine.
+func convertIDTaken(err error) error {
 	if !hypervisor.Is(err, hypervisor.IDTaken) {
 		return err
 	}
 
-	return &hypervisor.Error{Kind: hypervisor.NotFound, Reason: reasonGone, Message: "machine is gone", Err: err}
+	return &hypervisor.Error{Kind: hypervisor.NotFound, Reason: reasonNotFound, Message: "machine is gone", Err: err}
 }
 
-func (p *Provider) notFound(m *machine) error {
-	return hypervisor.Errorf(hypervisor.NotFound, reasonGone,
+func (p *Provider) newNotFoundError(m *machine) error {
+	return hypervisor.Errorf(hypervisor.NotFound, reasonNotFound,
 		"there is no machine %d of claim %s/%s on %s", m.id, m.owner.Namespace, m.owner.Name, p.client.host())
 }
 
-// observe gives the state of a machine that was started, from the shared listing, and
-// from the machine itself before it is called stopped or gone.
+// observe returns the state of a machine that was started. The state comes from the shared list. Before
+// observe reports a machine as stopped or deleted, observe reads the status of the machine itself.
 func (p *Provider) observe(ctx context.Context, m *machine, suspect bool) (hypervisor.Machine, error) {
 	if m.phase == phaseStopped {
-		return m.view(hypervisor.StateStopped, "powered off"), nil
+		return m.toMachine(hypervisor.StateStopped, "powered off"), nil
 	}
 
-	if suspect && !p.since(m.running, confirmationLifetime) {
-		return p.confirm(ctx, m)
+	if suspect && !p.isWithin(m.runningAt, confirmationLifetime) {
+		return p.confirmState(ctx, m)
 	}
 
-	snap, at, err := p.listing.get(ctx, p.watch.listAge())
+	vms, listedAt, err := p.vmCache.get(ctx, p.watcher.listMaxAge())
 	if err != nil {
-		return m.view(hypervisor.StateRunning, m.message), err
+		return m.toMachine(hypervisor.StateRunning, m.message), err
 	}
 
-	r, listed := snap[m.id]
-	if listed {
+	r, isListed := vms[m.id]
+	if isListed {
 		m.node = r.Node
 	}
 
 	m.message = ""
-	stale := !at.After(m.started)
+	isStale := !listedAt.After(m.startedAt)
 
 	switch {
-	case stale, listed && r.Status == statusRunning:
-		p.settle(m, r, stale)
-		p.askAgent(ctx, m)
+	case isStale, isListed && r.Status == statusRunning:
+		p.recordListedRunning(m, r, isStale)
+		p.queryAgent(ctx, m)
 
-		return m.view(hypervisor.StateRunning, ""), nil
-	case listed && r.Status != statusStopped:
-		return m.view(hypervisor.StateRunning, "its node does not report: "+r.Node), nil
-	case listed && !p.watch.sawRunning(m.owner.UID) && p.since(m.started, statusLag):
-		// The listing's status lags behind the start.
-		return m.view(hypervisor.StateRunning, ""), nil
-	case p.since(m.running, confirmationLifetime):
-		return m.view(hypervisor.StateRunning, ""), nil
+		return m.toMachine(hypervisor.StateRunning, ""), nil
+	case isListed && r.Status != statusStopped:
+		return m.toMachine(hypervisor.StateRunning, "its status is unknown because node "+r.Node+" reports no status"), nil
+	case isListed && !p.watcher.hasSeenRunning(m.owner.UID) && p.isWithin(m.startedAt, statusLag):
+		// The status in the list lags behind the start.
+		return m.toMachine(hypervisor.StateRunning, ""), nil
+	case p.isWithin(m.runningAt, confirmationLifetime):
+		return m.toMachine(hypervisor.StateRunning, ""), nil
 	}
 
-	return p.confirm(ctx, m)
+	return p.confirmState(ctx, m)
 }
 
-// settle notes that the listing shows the machine running: from then on the listing
-// accounts for what it takes.
-func (p *Provider) settle(m *machine, r resource, stale bool) {
-	if !stale && r.Status == statusRunning {
-		p.note(m, func(at *placement) { at.done = true })
+// recordListedRunning records that the list shows the machine as running. From then on the list accounts
+// for the machine's resources.
+func (p *Provider) recordListedRunning(m *machine, r resource, isStale bool) {
+	if !isStale && r.Status == statusRunning {
+		p.updatePlacement(m, func(pl *placement) { pl.isAccounted = true })
 	}
 }
 
-// confirm asks the machine itself.
-func (p *Provider) confirm(ctx context.Context, m *machine) (hypervisor.Machine, error) {
-	status, err := p.client.status(ctx, m.node, m.id)
+// confirmState reads the status of the machine itself.
+func (p *Provider) confirmState(ctx context.Context, m *machine) (hypervisor.Machine, error) {
+	status, err := p.client.readStatus(ctx, m.node, m.id)
 
 	switch {
-	case hypervisor.Is(err, hypervisor.NotFound), reasonIs(err, reasonDenied):
-		return p.missing(ctx, m, err)
-	case err != nil && p.lost(ctx, m):
-		m.phase = phaseGone
-		p.watch.forget(m.owner.UID)
+	case hypervisor.Is(err, hypervisor.NotFound), hasReason(err, reasonPermissionDenied):
+		return p.handleMissing(ctx, m, err)
+	case err != nil && p.isLostWithNode(ctx, m):
+		m.phase = phaseDeleted
+		p.watcher.unwatchMachine(m.owner.UID)
 
-		return m.view("", ""), p.notFound(m)
+		return m.toMachine("", ""), p.newNotFoundError(m)
 	case err != nil:
-		return m.view(hypervisor.StateRunning, ""), err
+		return m.toMachine(hypervisor.StateRunning, ""), err
 	case status.Status == statusRunning:
-		m.running = p.clock.Now()
+		m.runningAt = p.clock.Now()
 
-		return m.view(hypervisor.StateRunning, ""), nil
+		return m.toMachine(hypervisor.StateRunning, ""), nil
 	}
 
-	m.phase, m.stopped = phaseStopped, p.clock.Now()
-	p.watch.forget(m.owner.UID)
-	p.note(m, func(at *placement) { at.done = true })
+	m.phase, m.stoppedAt = phaseStopped, p.clock.Now()
+	p.watcher.unwatchMachine(m.owner.UID)
+	p.updatePlacement(m, func(pl *placement) { pl.isAccounted = true })
 
-	return m.view(hypervisor.StateStopped, "powered off"), nil
+	return m.toMachine(hypervisor.StateStopped, "powered off"), nil
 }
 
-// missing deals with a machine that is not on the node it was on, or not to be seen there:
-// with rights on a pool alone that is the same. Where it went, or that it is gone, the
-// listing says.
-func (p *Provider) missing(ctx context.Context, m *machine, cause error) (hypervisor.Machine, error) {
-	snap, _, err := p.listing.get(ctx, 0)
+// handleMissing handles a machine that its node does not have, or that the principal cannot see on its
+// node. A principal that has privileges only on a pool cannot tell the two cases apart. The list shows
+// whether the machine was migrated or deleted.
+func (p *Provider) handleMissing(ctx context.Context, m *machine, cause error) (hypervisor.Machine, error) {
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
-		return m.view(hypervisor.StateRunning, ""), err
+		return m.toMachine(hypervisor.StateRunning, ""), err
 	}
 
-	if r, ok := snap[m.id]; ok && r.Node != m.node {
+	if r, ok := vms[m.id]; ok && r.Node != m.node {
 		m.node = r.Node
 
-		return m.view(hypervisor.StateRunning, "has just been migrated to "+r.Node), nil
+		return m.toMachine(hypervisor.StateRunning, "was just migrated to node "+r.Node), nil
 	}
 
-	if reasonIs(cause, reasonDenied) {
-		if _, ok := snap[m.id]; ok {
-			return m.view(hypervisor.StateRunning, ""), cause
+	if hasReason(cause, reasonPermissionDenied) {
+		if _, ok := vms[m.id]; ok {
+			return m.toMachine(hypervisor.StateRunning, ""), cause
 		}
 
-		if err := p.absent(ctx, m); err != nil {
-			return m.view(hypervisor.StateRunning, ""), err
+		if err := p.confirmAbsent(ctx, m); err != nil {
+			return m.toMachine(hypervisor.StateRunning, ""), err
 		}
 	}
 
-	m.phase = phaseGone
-	p.watch.forget(m.owner.UID)
+	m.phase = phaseDeleted
+	p.watcher.unwatchMachine(m.owner.UID)
 
-	return m.view("", ""), p.notFound(m)
+	return m.toMachine("", ""), p.newNotFoundError(m)
 }
 
-// askAgent asks the guest's agent for the machine's address, when the guest has had time
-// to boot, and then ever more rarely. It never fails: an address is good to know, and
-// nothing waits for it.
-func (p *Provider) askAgent(ctx context.Context, m *machine) {
+// queryAgent asks the guest agent for the machine's address after the guest has had time to boot, and then
+// at increasing intervals. It returns no error, because the address is optional and nothing waits for it.
+func (p *Provider) queryAgent(ctx context.Context, m *machine) {
 	now := p.clock.Now()
-	if m.ip != "" || now.Before(m.agentNext) {
+	if m.ip != "" || now.Before(m.nextAgentQuery) {
 		return
 	}
 
-	// The watcher wakes the owner for it; who looks in between asks twice as often at most.
-	m.agentNext = now.Add(agentWait(m.started, now) / 2)
+	// The watcher wakes the owner for each query. The divisor limits the queries of other callers to twice
+	// that rate.
+	m.nextAgentQuery = now.Add(agentInterval(m.startedAt, now) / 2)
 
-	answer, err := p.client.interfaces(ctx, m.node, m.id)
+	interfaces, err := p.client.listGuestInterfaces(ctx, m.node, m.id)
 	if err == nil {
-		m.ip = addressOf(answer, m.mac)
+		m.ip = selectAddress(interfaces, m.mac)
 	}
 
 	if m.ip != "" {
-		p.watch.addressed(m.owner.UID)
+		p.watcher.stopAgentQueries(m.owner.UID)
 	}
 }
 
-// agentWait is the wait for the next question to a guest agent: as long as the machine
-// has run already.
-func agentWait(started, now time.Time) time.Duration { return min(now.Sub(started), agentPause) }
+// agentInterval returns the time until the next request to a guest agent: the time for which the machine
+// has already run, up to maxAgentInterval.
+func agentInterval(started, now time.Time) time.Duration {
+	return min(now.Sub(started), maxAgentInterval)
+}
 
-// addressOf picks the address of the interface with the machine's MAC, or of the first
-// that is not the loopback: an IPv4 address before an IPv6 one, none that is link-local.
-func addressOf(answer guestInterfaces, mac string) string {
+// selectAddress returns an address of the interface that has the machine's MAC address. If the MAC address
+// is unknown, any interface except the loopback counts. IPv4 comes before IPv6, and link-local addresses
+// are ignored.
+func selectAddress(interfaces guestInterfaces, mac string) string {
 	best := ""
 
-	for _, nic := range answer.Result {
+	for _, nic := range interfaces.Result {
 		if nic.Name == "lo" || mac != "" && nic.MAC != "" && !strings.EqualFold(nic.MAC, mac) {
 			continue
 		}

@@ -16,56 +16,59 @@ import (
 )
 
 const (
-	// asideAfter so many failures in a row no machine of the template is placed on the node.
-	// A storage that is full is set aside at once: the next clone would fill it again.
-	asideAfter = 3
-	// asideFirst is for how long, which doubles with each probe that fails, up to asideLast.
-	asideFirst = time.Minute
-	asideLast  = 15 * time.Minute
+	// After exclusionThreshold failures in a row, no machine of the template is placed on the node. A full
+	// storage is excluded after one failure, because the next clone would fill the storage again.
+	exclusionThreshold = 3
+	// initialExclusion is the duration of the first exclusion. The duration doubles with each failed probe,
+	// up to maxExclusion.
+	initialExclusion = time.Minute
+	maxExclusion     = 15 * time.Minute
 )
 
-// reasonAside is that of a machine whose node was set aside before it was made.
-const reasonAside = "NodeSetAside"
+// reasonNodeExcluded is the reason of a machine whose node was excluded before the machine was created.
+const reasonNodeExcluded = "NodeSetAside"
 
-// health sets aside what machines fail on: a template on a node, since another template may
-// well work there and one that is broken must not shut out the others, and a storage that is
-// full. When the time is over one machine is placed there as a probe. A template that is set
-// aside wherever it could be is used all the same: it is not the nodes' fault then, and claims
-// and pools slow down by themselves. It is kept in memory:
-// a new process finds out again. The zero value needs a clock.
-type health struct {
+// breaker is a circuit breaker for the sites on which machines fail. A site is a template on a node, or a
+// storage. The breaker excludes a template on one node only, because another template may work on the same
+// node and a broken template must not block the others. When an exclusion is over, one machine is placed on
+// the site as a probe.
+//
+// If a template is excluded on all of its nodes, machines are placed there nevertheless. The nodes are not
+// the cause in that case, and claims and pools have their own back-off. The state is kept in memory only,
+// so a new process has to observe the failures again. The clock must be set.
+type breaker struct {
 	clock clock.PassiveClock
 
-	mu   sync.Mutex
-	sick map[site]*sickness
+	mu       sync.Mutex
+	failures map[site]*siteFailures
 }
 
-// site is where machines are made: a template on a node, or a storage, which is NODE/STORAGE
-// where it is not shared.
+// site is a place where machines are created: a template on a node, or a storage. The name of a storage
+// that is not shared is NODE/STORAGE.
 type site struct {
 	node     string
 	template int
 	storage  string
 }
 
-type sickness struct {
-	failures int
-	wait     time.Duration
-	// until is when a probe may be made; zero while it is not set aside.
+type siteFailures struct {
+	count    int
+	duration time.Duration
+	// until is the time from which a probe is allowed. It is zero while the site is not excluded.
 	until time.Time
-	// admitted are the owners of machines that are placed there all the same: the probe's, or
-	// all where there is nowhere else.
-	admitted map[string]bool
-	// cause is what the last failure said.
+	// admittedOwners are the owners of machines that are placed on the site despite the exclusion: the
+	// owner of the probe, or all owners if no other site is available.
+	admittedOwners map[string]bool
+	// cause is the error text of the latest failure.
 	cause string
 }
 
-func nodeSite(node string, template int) site { return site{node: node, template: template} }
+func newTemplateSite(node string, template int) site { return site{node: node, template: template} }
 
-func storageSite(gate string) site { return site{storage: gate} }
+func newStorageSite(storage string) site { return site{storage: storage} }
 
-// text names the place for people.
-func (p site) text() string {
+// describe returns the name of the site for messages.
+func (p site) describe() string {
 	if p.storage != "" {
 		return "storage " + p.storage
 	}
@@ -73,112 +76,115 @@ func (p site) text() string {
 	return fmt.Sprintf("template %d on node %s", p.template, p.node)
 }
 
-// failed notes that a machine failed at a place; at once says that one failure is enough.
-func (h *health) failed(at site, cause string, atOnce bool) {
+// recordFailure counts a failure of a machine on a site. If atOnce is true, one failure is enough for an
+// exclusion.
+func (h *breaker) recordFailure(target site, cause string, atOnce bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.sick == nil {
-		h.sick = map[site]*sickness{}
+	if h.failures == nil {
+		h.failures = map[site]*siteFailures{}
 	}
 
-	s := h.sick[at]
+	s := h.failures[target]
 	if s == nil {
-		s = &sickness{}
-		h.sick[at] = s
+		s = &siteFailures{}
+		h.failures[target] = s
 	}
 
-	s.failures++
+	s.count++
 	s.cause = cause
 
-	// What had begun before the place was set aside makes its time no longer.
-	already := len(s.admitted) == 0 && h.clock.Now().Before(s.until)
-	if already || s.failures < asideAfter && !atOnce {
+	// A machine that started before the exclusion does not extend the exclusion.
+	isExcluded := len(s.admittedOwners) == 0 && h.clock.Now().Before(s.until)
+	if isExcluded || s.count < exclusionThreshold && !atOnce {
 		return
 	}
 
-	s.wait = min(max(2*s.wait, asideFirst), asideLast) //nolint:mnd // it doubles
-	s.until, s.admitted = h.clock.Now().Add(s.wait), nil
+	s.duration = min(max(2*s.duration, initialExclusion), maxExclusion) //nolint:mnd // the duration doubles
+	s.until, s.admittedOwners = h.clock.Now().Add(s.duration), nil
 }
 
-// worked notes that a machine was made at the places.
-func (h *health) worked(at ...site) {
+// recordSuccess removes the failures of the sites after a machine was created there.
+func (h *breaker) recordSuccess(sites ...site) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	for _, one := range at {
-		delete(h.sick, one)
+	for _, target := range sites {
+		delete(h.failures, target)
 	}
 }
 
-// aside says why no machine of the owner is to be made at one of the places; nothing where one
-// may be.
-func (h *health) aside(owner string, at ...site) string {
+// exclusionReason returns the reason why no machine of the owner may be created on one of the sites, or ""
+// if all sites can be used.
+func (h *breaker) exclusionReason(owner string, sites ...site) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	now := h.clock.Now()
 
-	for _, one := range at {
-		s := h.sick[one]
-		if s == nil || s.until.IsZero() || s.admitted[owner] || !now.Before(s.until) {
+	for _, target := range sites {
+		s := h.failures[target]
+		if s == nil || s.until.IsZero() || s.admittedOwners[owner] || !now.Before(s.until) {
 			continue
 		}
 
-		return s.words(one)
+		return s.describe(target)
 	}
 
 	return ""
 }
 
-func (s *sickness) words(at site) string {
+func (s *siteFailures) describe(target site) string {
 	times := "once"
-	if s.failures > 1 {
-		times = fmt.Sprintf("%d times in a row", s.failures)
+	if s.count > 1 {
+		times = fmt.Sprintf("%d times in a row", s.count)
 	}
 
-	again := s.until.UTC().Format(time.TimeOnly + "Z")
+	until := s.until.UTC().Format(time.TimeOnly + "Z")
 
-	return fmt.Sprintf("%s failed %s and is tried again at %s: %s", at.text(), times, again, s.cause)
+	return fmt.Sprintf("%s failed %s and is excluded until %s: %s", target.describe(), times, until, s.cause)
 }
 
-// admit notes that the owner's machine is placed there. Where that is a probe, since the time
-// is over, the others wait for what becomes of it.
-func (h *health) admit(owner string, at ...site) {
+// recordPlacement records that the owner's machine is placed on the sites. If the machine is a probe,
+// because the exclusion is over, the exclusion is extended for all other owners until the probe has a
+// result.
+func (h *breaker) recordPlacement(owner string, sites ...site) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	now := h.clock.Now()
 
-	for _, one := range at {
-		s := h.sick[one]
+	for _, target := range sites {
+		s := h.failures[target]
 		if s == nil || s.until.IsZero() {
 			continue
 		}
 
-		if s.admitted == nil {
-			s.admitted = map[string]bool{}
+		if s.admittedOwners == nil {
+			s.admittedOwners = map[string]bool{}
 		}
 
-		s.admitted[owner] = true
+		s.admittedOwners[owner] = true
 
 		if !now.Before(s.until) {
-			s.until = now.Add(s.wait)
+			s.until = now.Add(s.duration)
 		}
 	}
 }
 
-// troubles says what is set aside of a node.
-func (h *health) troubles(node string) []string {
+// listExclusions returns a description of each exclusion that affects a node.
+func (h *breaker) listExclusions(node string) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	var out []string
 
-	for at, s := range h.sick {
-		here := at.node == node || strings.HasPrefix(at.storage, node+"/") || at.storage != "" && !strings.Contains(at.storage, "/")
-		if here && !s.until.IsZero() {
-			out = append(out, s.words(at))
+	for target, s := range h.failures {
+		isShared := target.storage != "" && !strings.Contains(target.storage, "/")
+		isAffected := target.node == node || strings.HasPrefix(target.storage, node+"/") || isShared
+		if isAffected && !s.until.IsZero() {
+			out = append(out, s.describe(target))
 		}
 	}
 
@@ -187,25 +193,24 @@ func (h *health) troubles(node string) []string {
 	return out
 }
 
-// blame has the place of a machine bear a failure, where it is one that another place may not
-// have.
-func (p *Provider) blame(m *machine, kind hypervisor.Kind, text string) {
+// recordSiteFailure records a failure on the machine's site if another site may not have the same failure.
+func (p *Provider) recordSiteFailure(m *machine, kind hypervisor.Kind, text string) {
 	switch kind {
 	case hypervisor.NoCapacity:
-		if m.at.storage != "" {
-			p.health.failed(storageSite(m.at.storage), text, true)
+		if m.origin.storage != "" {
+			p.breaker.recordFailure(newStorageSite(m.origin.storage), text, true)
 		}
 	case "", hypervisor.UnknownOutcome:
-		if m.at.template == 0 {
-			return // it was made by an earlier process: of what is not known any more
+		if m.origin.template == 0 {
+			return // an earlier process created the machine, so its template is unknown
 		}
 
-		p.health.failed(nodeSite(m.node, m.at.template), text, false)
+		p.breaker.recordFailure(newTemplateSite(m.node, m.origin.template), text, false)
 	case hypervisor.NotFound, hypervisor.Busy, hypervisor.Rejected, hypervisor.IDTaken, hypervisor.NotOwned, hypervisor.Unavailable:
 	}
 }
 
-// sites are where a machine is made.
+// sites returns the sites on which a machine is created.
 func (m *machine) sites() []site {
-	return []site{nodeSite(m.node, m.at.template), storageSite(m.at.storage)}
+	return []site{newTemplateSite(m.node, m.origin.template), newStorageSite(m.origin.storage)}
 }

@@ -11,78 +11,78 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 )
 
-// A site is set aside after failures in a row, probed by one machine at a time, and left alone
-// for longer each time that the probe fails.
+// A site is excluded after failures in a row and probed by one machine at a time. Each failed probe extends
+// the exclusion.
 func TestSitesAreSetAside(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
-	h := &health{clock: clk}
-	at, other := nodeSite("pve1", 9000), nodeSite("pve1", 9001)
+	h := &breaker{clock: clk}
+	at, other := newTemplateSite("pve1", 9000), newTemplateSite("pve1", 9001)
 
-	for range asideAfter - 1 {
-		h.failed(at, "boom", false)
+	for range exclusionThreshold - 1 {
+		h.recordFailure(at, "boom", false)
 	}
 
-	if why := h.aside("a", at); why != "" {
-		t.Fatalf("set aside after %d failures: %s", asideAfter-1, why)
+	if why := h.exclusionReason("a", at); why != "" {
+		t.Fatalf("set aside after %d failures: %s", exclusionThreshold-1, why)
 	}
 
-	h.failed(at, "boom", false)
+	h.recordFailure(at, "boom", false)
 
-	if why := h.aside("a", at); !strings.Contains(why, "template 9000 on node pve1 failed 3 times in a row") || !strings.Contains(why, "boom") {
+	if why := h.exclusionReason("a", at); !strings.Contains(why, "template 9000 on node pve1 failed 3 times in a row") || !strings.Contains(why, "boom") {
 		t.Fatalf("not set aside, or without words: %q", why)
 	}
 
-	if why := h.aside("a", other); why != "" {
+	if why := h.exclusionReason("a", other); why != "" {
 		t.Errorf("another template bears it as well: %s", why)
 	}
 
-	if got := h.troubles("pve1"); len(got) != 1 || len(h.troubles("pve2")) != 0 {
-		t.Errorf("troubles: %q, of another node %q", got, h.troubles("pve2"))
+	if got := h.listExclusions("pve1"); len(got) != 1 || len(h.listExclusions("pve2")) != 0 {
+		t.Errorf("troubles: %q, of another node %q", got, h.listExclusions("pve2"))
 	}
 
-	for wait := asideFirst; wait <= 4*asideLast; wait *= 2 {
-		clk.Step(min(wait, asideLast) - time.Second)
+	for wait := initialExclusion; wait <= 4*maxExclusion; wait *= 2 {
+		clk.Step(min(wait, maxExclusion) - time.Second)
 
-		if h.aside("a", at) == "" {
-			t.Fatalf("back before its %s were over", min(wait, asideLast))
+		if h.exclusionReason("a", at) == "" {
+			t.Fatalf("back before its %s were over", min(wait, maxExclusion))
 		}
 
 		clk.Step(time.Second)
 
-		if why := h.aside("a", at); why != "" {
+		if why := h.exclusionReason("a", at); why != "" {
 			t.Fatalf("no probe after %s: %s", wait, why)
 		}
 
-		h.admit("a", at)
+		h.recordPlacement("a", at)
 
-		if h.aside("a", at) != "" || h.aside("b", at) == "" {
+		if h.exclusionReason("a", at) != "" || h.exclusionReason("b", at) == "" {
 			t.Fatal("one machine is the probe, and no other")
 		}
 
-		h.failed(at, "boom", false)
+		h.recordFailure(at, "boom", false)
 	}
 
-	h.worked(at)
+	h.recordSuccess(at)
 
-	if why := h.aside("b", at); why != "" {
+	if why := h.exclusionReason("b", at); why != "" {
 		t.Errorf("set aside though a machine was made: %s", why)
 	}
 }
 
-// A storage that was full once gets nothing more.
+// A storage is excluded after it was full once.
 func TestAFullStorageIsSetAsideAtOnce(t *testing.T) {
 	t.Parallel()
 
-	h := &health{clock: testclock.NewFakeClock(time.Unix(1_800_000_000, 0))}
-	h.failed(storageSite("pve1/local-lvm"), "full", true)
+	h := &breaker{clock: testclock.NewFakeClock(time.Unix(1_800_000_000, 0))}
+	h.recordFailure(newStorageSite("pve1/local-lvm"), "full", true)
 
-	if h.aside("a", nodeSite("pve1", 9000), storageSite("pve1/local-lvm")) == "" {
+	if h.exclusionReason("a", newTemplateSite("pve1", 9000), newStorageSite("pve1/local-lvm")) == "" {
 		t.Error("the full storage is used")
 	}
 
-	if why := h.aside("a", nodeSite("pve2", 9000), storageSite("pve2/local-lvm")); why != "" {
+	if why := h.exclusionReason("a", newTemplateSite("pve2", 9000), newStorageSite("pve2/local-lvm")); why != "" {
 		t.Errorf("another node's storage is not: %s", why)
 	}
 }

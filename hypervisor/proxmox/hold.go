@@ -11,16 +11,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// release lets a held machine go on, once its node has the memory that it did not take
-// while it was held.
-func (p *Provider) release(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
+// releaseStandby lets a standby machine continue as soon as its node has free memory for the machine. A
+// standby machine occupies no memory.
+func (p *Provider) releaseStandby(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
 	if spec.Standby {
-		m.message = "is made, and not started"
+		m.message = "is prepared and not started"
 
 		return hypervisor.StatePrepared, nil
 	}
 
-	if err := p.admit(ctx, m, spec.Shape.Memory); err != nil {
+	if err := p.reserveMemory(ctx, m, spec.Shape.Memory); err != nil {
 		return "", err
 	}
 
@@ -29,78 +29,79 @@ func (p *Provider) release(ctx context.Context, m *machine, spec hypervisor.Mach
 	return "", nil
 }
 
-// admit promises the machine its memory, one machine at a time: two that are released
-// together must not be given the same.
-func (p *Provider) admit(ctx context.Context, m *machine, memory int64) error {
-	p.admission.Lock()
-	defer p.admission.Unlock()
+// reserveMemory reserves the machine's memory on its node. The lock lets only one machine reserve at a
+// time, so that two machines cannot reserve the same memory.
+func (p *Provider) reserveMemory(ctx context.Context, m *machine, memory int64) error {
+	p.placementMu.Lock()
+	defer p.placementMu.Unlock()
 
-	// Its own promise is not held against it.
-	p.note(m, func(at *placement) { at.held = true })
+	// The standby flag excludes the machine's own reservation from the calculation.
+	p.updatePlacement(m, func(pl *placement) { pl.standby = true })
 
-	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	vms, _, err := p.vmCache.get(ctx, p.watcher.busyListAge)
 	if err != nil {
 		return err
 	}
 
-	nodes, err := p.nodeLoads(ctx, snap)
+	nodes, err := p.listNodeLoads(ctx, vms)
 	if err != nil {
 		return err
 	}
 
-	at := slices.IndexFunc(nodes, func(n nodeLoad) bool { return n.Name == m.node && n.Online })
-	if at < 0 {
-		return p.noRoom(m, "is offline or may not be used")
+	index := slices.IndexFunc(nodes, func(n nodeLoad) bool { return n.Name == m.node && n.Online })
+	if index < 0 {
+		return p.newNoMemoryError(m, "is offline or not allowed by spec.nodes")
 	}
 
-	if free := nodes[at].Free.Memory; free < memory {
-		return p.noRoom(m, fmt.Sprintf("has %s of memory free, %s are needed", bytesText(free), bytesText(memory)))
+	if free := nodes[index].Free.Memory; free < memory {
+		return p.newNoMemoryError(m, fmt.Sprintf("has %s of memory free, but the machine needs %s",
+			formatBytes(free), formatBytes(memory)))
 	}
 
-	p.note(m, func(at *placement) { at.held = false })
+	p.updatePlacement(m, func(pl *placement) { pl.standby = false })
 
 	return nil
 }
 
-func (p *Provider) noRoom(m *machine, why string) error {
-	m.message = fmt.Sprintf("machine %d is made and waits to be started: its node %s %s", m.id, m.node, why)
+func (p *Provider) newNoMemoryError(m *machine, reason string) error {
+	m.message = fmt.Sprintf("machine %d is prepared and waits to be started, because node %s %s", m.id, m.node, reason)
 
 	return &hypervisor.Error{
-		Kind: hypervisor.NoCapacity, Reason: "NoCapacity", Message: m.message, After: p.client.jitter(busyAfter),
+		Kind: hypervisor.NoCapacity, Reason: "NoCapacity", Message: m.message, RetryAfter: p.client.jitter(busyRetryDelay),
 	}
 }
 
-// observeHeld gives the state of a held machine, from the shared listing. It is gone where
-// neither the listing nor its node knows it, and running where a person has started it.
-func (p *Provider) observeHeld(ctx context.Context, m *machine) (hypervisor.Machine, error) {
-	snap, _, err := p.listing.get(ctx, p.watch.listQuiet)
+// observeStandby returns the state of a standby machine from the shared list. The machine is deleted if
+// neither the list nor its node has it. The machine is running if somebody else has started it.
+func (p *Provider) observeStandby(ctx context.Context, m *machine) (hypervisor.Machine, error) {
+	vms, _, err := p.vmCache.get(ctx, p.watcher.idleListAge)
 	if err != nil {
-		return m.view(hypervisor.StatePrepared, m.message), err
+		return m.toMachine(hypervisor.StatePrepared, m.message), err
 	}
 
-	r, listed := snap[m.id]
+	r, isListed := vms[m.id]
 
 	switch {
-	case listed && r.Status == statusRunning:
+	case isListed && r.Status == statusRunning:
 		m.node = r.Node
 		p.setRunning(m, p.clock.Now())
 
-		return m.view(hypervisor.StateRunning, "was started by somebody else"), nil
-	case listed:
+		return m.toMachine(hypervisor.StateRunning, "was not started by the operator"), nil
+	case isListed:
 		m.node = r.Node
 
-		return m.view(hypervisor.StatePrepared, m.message), nil
+		return m.toMachine(hypervisor.StatePrepared, m.message), nil
 	}
 
 	p.invalidate(m)
 
-	if err := p.look(ctx, m); err != nil {
-		return m.view(hypervisor.StatePrepared, m.message), getError(err)
+	if err := p.inspect(ctx, m); err != nil {
+		return m.toMachine(hypervisor.StatePrepared, m.message), convertIDTaken(err)
 	}
 
 	if m.phase == phaseReserved {
-		return m.view("", ""), p.notFound(m)
+		return m.toMachine("", ""), p.newNotFoundError(m)
 	}
 
-	return m.view(hypervisor.StatePrepared, m.message), nil
+	return m.toMachine(hypervisor.StatePrepared, m.message), nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// A node has disk for more machines than it has memory for. Those that are released
-// together are not given the same memory, and who finds none waits for it.
+// A node has disk space for more machines than it has memory for. Machines that are released at the same
+// time do not get the same memory, and a machine without free memory waits.
 func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 	t.Parallel()
 
@@ -30,7 +30,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 
 	specs := make([]hypervisor.MachineSpec, machines)
 	for i := range specs {
-		specs[i] = spec(i + 1)
+		specs[i] = newSpec(i + 1)
 		specs[i].Shape.Memory = capacity.Free.Memory / (fit + 1) * 5 / 4 &^ (1<<20 - 1)
 		specs[i].Standby = true
 		_, specs[i] = create(t, p, specs[i])
@@ -47,7 +47,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 		one.Standby = false
 
 		group.Go(func() {
-			ran := released(t, p, one)
+			ran := startUntilSettled(t, p, one)
 
 			mu.Lock()
 			defer mu.Unlock()
@@ -70,45 +70,45 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 	create(t, p, waits[0])
 }
 
-// released calls Start until the machine runs, or is told that there is no room.
-func released(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) (runs bool) {
+// startUntilSettled calls Start until the machine runs, or until the error is NoCapacity.
+func startUntilSettled(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) (runs bool) {
 	t.Helper()
 	eventually(t, s.Owner.Name+" runs or waits", func() bool {
 		m, err := p.Start(t.Context(), s, seed)
 		runs = err == nil && m.State == hypervisor.StateRunning
 
 		if hypervisor.Is(err, hypervisor.NoCapacity) {
-			says(t, err, hypervisor.NoCapacity, "waits to be started: its node pve1 has")
+			requireError(t, err, hypervisor.NoCapacity, "waits to be started, because node pve1 has")
 
 			return true
 		}
 
-		return runs || err != nil && !conformance.Passing(err)
+		return runs || err != nil && !conformance.IsTransient(err)
 	})
 
 	return runs
 }
 
-// A machine that somebody else starts is no longer prepared, for whoever looks.
+// Every process observes a standby machine that somebody else has started.
 func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s)
-	one := spec(1)
+	one := newSpec(1)
 	one.Standby = true
 	_, one = create(t, p, one)
 
 	var upid string
-	if err := root(t, s).Post(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d/status/start", one.Node, one.ID), nil, &upid); err != nil {
+	if err := newRootClient(t, s).Post(t.Context(), fmt.Sprintf("/nodes/%s/qemu/%d/status/start", one.Node, one.ID), nil, &upid); err != nil {
 		t.Fatal(err)
 	}
 
-	await(t, s, upid)
+	awaitTask(t, s, upid)
 
 	for _, provider := range []hypervisor.Provider{p, connect(t, s)} {
 		eventually(t, "it is seen to run", func() bool {
-			m, err := provider.Get(t.Context(), refOf(one))
+			m, err := provider.Get(t.Context(), newRef(one))
 
 			return err == nil && m.State == hypervisor.StateRunning
 		})

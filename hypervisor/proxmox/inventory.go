@@ -12,102 +12,101 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// knownVM is what is known of a machine in the listing without asking again: whose it
-// is. It holds while key holds. It is never enough to change the machine.
+// knownVM is the cached owner of a listed VM. An entry is valid as long as the key is unchanged. An entry
+// alone is never sufficient for a change of the VM.
 type knownVM struct {
 	key    string
-	ours   bool
+	isOwn  bool
 	record Record
 	mac    string
 }
 
-// keyOf changes when a machine under an id may be another one than before.
-func keyOf(name, lock string) string { return name + "\x00" + lock }
+// identityKey returns a key that changes when the VM of an ID may have been replaced by another VM.
+func identityKey(name, lock string) string { return name + "\x00" + lock }
 
-// remember keeps whose a machine is.
-func (p *Provider) remember(id int, config vmConfig, record Record, ours bool) {
+// recordOwnership caches the owner of a VM.
+func (p *Provider) recordOwnership(id int, config vmConfig, record Record, ours bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.known[id] = knownVM{
-		key: keyOf(config["name"], config["lock"]), ours: ours, record: record, mac: macOf(config["net0"]),
+	p.knownVMs[id] = knownVM{
+		key: identityKey(config["name"], config["lock"]), isOwn: ours, record: record, mac: parseMAC(config["net0"]),
 	}
 }
 
-// candidate tells whether a listed machine may be this operator's: its id is of the
-// range, or it bears the operator's tag. Which of the two it is proves nothing.
-func (p *Provider) maybeOurs(r resource) bool {
+// mayBeOwned reports whether a listed VM may belong to this operator: its ID is in the range, or the VM has
+// the operator's tag. Neither proves the ownership.
+func (p *Provider) mayBeOwned(r resource) bool {
 	inRange := r.VMID >= p.config.IDMin && r.VMID <= p.config.IDMax
 
 	return r.Type == "qemu" && !bool(r.Template) && (inRange || hasOperatorTag(p.id, r.Tags))
 }
 
-// looksAtOnce is how many machines of which nothing is known are read side by side: after a
-// restart these are all. Each node has its own bound below this.
-const looksAtOnce = 16
+// maxParallelReads limits the parallel reads of unknown VMs. After a restart all VMs are unknown. The limit
+// of the calls per node applies too.
+const maxParallelReads = 16
 
-// inventory gives the machines of the listing that are this operator's. The record of
-// each is read once; what is known to be made by this process needs no look.
-func (p *Provider) inventory(ctx context.Context, snap snapshot) (map[int]knownVM, error) {
+// listOwned returns the listed VMs that belong to this operator. It reads the record of each VM only once,
+// and does not read VMs that this process is creating.
+func (p *Provider) listOwned(ctx context.Context, vms vmsByID) (map[int]knownVM, error) {
 	out := map[int]knownVM{}
-	live := p.ids.Live()
+	live := p.ids.ConfirmedIDs()
 
 	var unknown []resource
 
-	for id, r := range snap {
-		if !p.maybeOurs(r) {
+	for id, r := range vms {
+		if !p.mayBeOwned(r) {
 			continue
 		}
 
-		switch known, ok := p.knownOf(r); {
-		case ok && known.ours:
+		switch known, ok := p.lookupKnown(r); {
+		case ok && known.isOwn:
 			out[id] = known
-		// A machine that this process is making is not asked after.
+		// This process is creating the VM, so its record need not be read.
 		case !ok && !live[id]:
 			unknown = append(unknown, r)
 		}
 	}
 
-	look, ctx := errgroup.WithContext(ctx)
-	look.SetLimit(looksAtOnce)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelReads)
 
 	for _, r := range unknown {
-		look.Go(func() error { return p.identify(ctx, r) })
+		group.Go(func() error { return p.identifyVM(ctx, r) })
 	}
 
-	if err := look.Wait(); err != nil {
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 
 	for _, r := range unknown {
-		if known, ok := p.knownOf(r); ok && known.ours {
+		if known, ok := p.lookupKnown(r); ok && known.isOwn {
 			out[r.VMID] = known
 		}
 	}
 
-	p.prune(snap, live)
+	p.pruneKnown(vms, live)
 
 	return out, nil
 }
 
-// knownOf gives what is known of a listed machine, if that still holds.
-func (p *Provider) knownOf(r resource) (knownVM, bool) {
+// lookupKnown returns the cached owner of a listed VM, if the entry is still valid.
+func (p *Provider) lookupKnown(r resource) (knownVM, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	known, ok := p.known[r.VMID]
+	known, ok := p.knownVMs[r.VMID]
 
-	// Its name comes with the delayed part of the listing, so the name of a machine
-	// of ours may lag behind.
-	return known, ok && (known.ours || known.key == keyOf(r.Name, r.Lock))
+	// The list updates names with a delay, so the name of an owned VM may be outdated.
+	return known, ok && (known.isOwn || known.key == identityKey(r.Name, r.Lock))
 }
 
-// identify finds out whose a listed machine is, for knownOf.
-func (p *Provider) identify(ctx context.Context, r resource) error {
-	config, err := p.client.config(ctx, r.Node, r.VMID)
-	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) || reasonIs(err, reasonSilent) {
-		// A node that does not answer must not keep the others from getting machines: the
-		// machines of claims are found by the ids in their status, not here.
+// identifyVM reads the record of a listed VM and caches the owner for lookupKnown.
+func (p *Provider) identifyVM(ctx context.Context, r resource) error {
+	config, err := p.client.readConfig(ctx, r.Node, r.VMID)
+	if hypervisor.Is(err, hypervisor.NotFound) || hasReason(err, reasonPermissionDenied) || hasReason(err, reasonNodeUnreachable) {
+		// An unresponsive node must not prevent the creation of machines on other nodes. The machines of
+		// claims are found by the IDs in the claims' status, and not here.
 		return nil
 	}
 
@@ -120,29 +119,29 @@ func (p *Provider) identify(ctx context.Context, r resource) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.known[r.VMID] = knownVM{
-		key: keyOf(r.Name, r.Lock), ours: err == nil && p.id.owns(record, r.VMID), record: record, mac: macOf(config["net0"]),
+	p.knownVMs[r.VMID] = knownVM{
+		key: identityKey(r.Name, r.Lock), isOwn: err == nil && p.id.owns(record, r.VMID), record: record, mac: parseMAC(config["net0"]),
 	}
 
 	return nil
 }
 
-// prune forgets machines that are not listed any more. Those that this process deals with may
-// be younger than the listing.
-func (p *Provider) prune(snap snapshot, live map[int]bool) {
+// pruneKnown drops the entries of VMs that are no longer listed. It keeps the VMs that this process
+// manages, because they may be newer than the list.
+func (p *Provider) pruneKnown(vms vmsByID, live map[int]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	for id := range p.known {
-		if _, ok := snap[id]; !ok && !live[id] {
-			delete(p.known, id)
+	for id := range p.knownVMs {
+		if _, ok := vms[id]; !ok && !live[id] {
+			delete(p.knownVMs, id)
 		}
 	}
 }
 
-// adoptable finds the machine of a claim under another id than the one asked for.
-func (p *Provider) adoptable(ctx context.Context, snap snapshot, uid string) (int, bool, error) {
-	all, err := p.inventory(ctx, snap)
+// findByClaim returns the ID of a claim's machine. The machine may have another ID than the requested one.
+func (p *Provider) findByClaim(ctx context.Context, vms vmsByID, uid string) (int, bool, error) {
+	all, err := p.listOwned(ctx, vms)
 	if err != nil {
 		return 0, false, err
 	}
@@ -156,15 +155,15 @@ func (p *Provider) adoptable(ctx context.Context, snap snapshot, uid string) (in
 	return 0, false, nil
 }
 
-// ownISO tells whether a drive holds this machine's ISO.
-func (p *Provider) ownISO(m *machine, option string) bool {
-	uid, ok := p.id.isoOwner(volumeOf(option))
+// isOwnISO reports whether a drive holds the ISO of this machine.
+func (p *Provider) isOwnISO(m *machine, option string) bool {
+	uid, ok := p.id.parseISOOwner(parseVolume(option))
 
-	return ok && uid == safeName(m.owner.UID)
+	return ok && uid == sanitizeName(m.owner.UID)
 }
 
-// volumeOf gives the volume of a drive option.
-func volumeOf(option string) string {
+// parseVolume returns the volume of a drive option.
+func parseVolume(option string) string {
 	volume, _, _ := strings.Cut(option, ",")
 
 	return volume

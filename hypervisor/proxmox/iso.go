@@ -18,18 +18,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// snippetMode lets root alone read what may hold a credential.
+// snippetMode allows only root to read a snippet, because a snippet may hold a credential.
 const snippetMode = 0o600
 
-// uploadISO brings the machine's cloud-init ISO on its way, if that has not been done.
-// It runs beside the clone.
-func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc) error {
+// ensureISO starts the upload of the machine's cloud-init ISO, or writes the snippets of the builtin
+// source, if that has not been done. The upload runs in parallel with the clone. Standby machines get no
+// ISO.
+func (p *Provider) ensureISO(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc) error {
 	if spec.Standby {
 		return nil
 	}
 
 	if m.isoState == isoUploading {
-		return p.uploadEnded(m)
+		return p.finishUpload(m)
 	}
 
 	if m.isoState == isoReady || m.phase != phaseCloning && m.phase != phaseCloned {
@@ -40,14 +41,14 @@ func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.Ma
 		return p.writeSnippets(ctx, m, spec, seed)
 	}
 
-	storage, err := p.isoStorage(ctx, m.node)
+	storage, err := p.findISOStorage(ctx, m.node)
 	if err != nil {
 		return err
 	}
 
-	if m.iso == nil {
-		if m.iso, err = buildISO(ctx, seed); err != nil {
-			return fmt.Errorf("make the cloud-init ISO of machine %d: %w", m.id, err)
+	if m.isoImage == nil {
+		if m.isoImage, err = buildISO(ctx, seed); err != nil {
+			return fmt.Errorf("build the cloud-init ISO of machine %d: %w", m.id, err)
 		}
 	}
 
@@ -56,50 +57,52 @@ func (p *Provider) uploadISO(ctx context.Context, m *machine, spec hypervisor.Ma
 
 	upid, err := p.sendISO(ctx, m, storage, name)
 	if err != nil {
-		// Uploading anew replaces what may be there.
+		// The next upload replaces a file that this upload may have left.
 		m.isoState = isoUnknown
-		p.blame(m, hypervisor.KindOf(err), err.Error())
+		p.recordSiteFailure(m, hypervisor.KindOf(err), err.Error())
 
 		return err
 	}
 
 	m.isoState = isoUploading
-	m.isoTask = p.watch.add(upid, m.owner, nil)
+	m.isoTask = p.watcher.watchTask(upid, m.owner, nil)
 
 	return nil
 }
 
-// askedNode names the node that is connected, in any call (PVE::API2Tools, PVE::Storage).
-const askedNode = "localhost"
+// connectedNode is the name of the connected node in any call (PVE::API2Tools, PVE::Storage).
+const connectedNode = "localhost"
 
-// sendISO uploads the cloud-init ISO. What is for another node's storage the node that is asked
-// passes on by SSH; to one that is shared it has a way of its own.
+// sendISO uploads the cloud-init ISO. If the storage is not shared, the connected node forwards the ISO to
+// the machine's node over SSH. If the storage is shared, the connected node writes the ISO itself, unless
+// the storage is not available on that node.
 func (p *Provider) sendISO(ctx context.Context, m *machine, storage storageInfo, name string) (string, error) {
-	m.isoAt = ""
+	m.isoNode = ""
 
 	if storage.Shared {
-		upid, err := p.client.uploadISO(ctx, askedNode, storage.Storage, name, m.iso)
-		if answer, ok := errors.AsType[*APIError](err); !ok || !strings.Contains(answer.Reason, "is not available on node") {
-			m.isoAt = askedNode
+		upid, err := p.client.uploadISO(ctx, connectedNode, storage.Storage, name, m.isoImage)
+		if apiErr, ok := errors.AsType[*APIError](err); !ok || !strings.Contains(apiErr.Reason, "is not available on node") {
+			m.isoNode = connectedNode
 
 			return upid, err
 		}
 	}
 
-	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.iso)
+	upid, err := p.client.uploadISO(ctx, m.node, storage.Storage, name, m.isoImage)
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return upid, err
 	}
 
 	return "", &hypervisor.Error{
 		Kind: hypervisor.UnknownOutcome, Reason: "UploadNotPassedOn", Err: err,
-		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: Proxmox passes it on to node %s by SSH, and gives up after "+
-			"5 s: make sure that the nodes reach each other by SSH in less, or take an isoStorage that is shared", m.id, m.node),
+		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: Proxmox forwards the ISO to node %s over SSH "+
+			"and gives up after 5 s: make sure that the nodes can connect to each other over SSH in less time, "+
+			"or use a shared isoStorage", m.id, m.node),
 	}
 }
 
-// uploadEnded takes the upload's result, if it has ended.
-func (p *Provider) uploadEnded(m *machine) error {
+// finishUpload processes the result of the upload if the upload has ended.
+func (p *Provider) finishUpload(m *machine) error {
 	exit, done := m.isoTask.result()
 	if !done {
 		return nil
@@ -107,15 +110,15 @@ func (p *Provider) uploadEnded(m *machine) error {
 
 	m.isoTask = nil
 
-	if taskSucceeded(exit) {
-		m.isoState, m.iso = isoReady, nil
+	if isTaskSuccess(exit) {
+		m.isoState, m.isoImage = isoReady, nil
 
 		return nil
 	}
 
 	m.isoState = isoUnknown
 
-	return p.taskFailed(m, "UploadFailed", fmt.Sprintf("upload the cloud-init ISO of machine %d", m.id), exit)
+	return p.handleTaskFailure(m, "UploadFailed", fmt.Sprintf("upload the cloud-init ISO of machine %d", m.id), exit)
 }
 
 func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {
@@ -131,7 +134,7 @@ func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {
 
 	maps.Copy(files, content.Files)
 
-	image, err := cloudinit.ISO(files)
+	image, err := cloudinit.BuildISO(files)
 	if err != nil {
 		return nil, fmt.Errorf("pack ISO: %w", err)
 	}
@@ -139,15 +142,15 @@ func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {
 	return image, nil
 }
 
-// writeSnippets puts user data and meta data on the mounted snippets storage.
+// writeSnippets writes user data and meta data to the mounted snippets storage.
 func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hypervisor.MachineSpec, seed seedFunc) error {
-	if err := p.snippetsMissing(spec.Shape); err != nil {
+	if err := p.checkSnippetsConfig(spec.Shape); err != nil {
 		return err
 	}
 
 	content, err := seed(ctx)
 	if err != nil {
-		return fmt.Errorf("make the cloud-init data of machine %d: %w", m.id, err)
+		return fmt.Errorf("build the cloud-init data of machine %d: %w", m.id, err)
 	}
 
 	for part, data := range map[string][]byte{"user": content.UserData, "meta": content.MetaData} {
@@ -162,10 +165,10 @@ func (p *Provider) writeSnippets(ctx context.Context, m *machine, spec hyperviso
 	return nil
 }
 
-// snippetsMissing says what the builtin source still needs to be told.
-func (p *Provider) snippetsMissing(want hypervisor.Shape) error {
+// checkSnippetsConfig returns an error that names the missing setting of the builtin source, or nil.
+func (p *Provider) checkSnippetsConfig(shape hypervisor.Shape) error {
 	switch {
-	case want.SnippetsStorage == "":
+	case shape.SnippetsStorage == "":
 		return hypervisor.Errorf(hypervisor.Rejected, "SnippetsStorageMissing",
 			"cloudInitSource builtin needs template.proxmox.snippetsStorage")
 	case p.options.SnippetsPath == "":
@@ -177,22 +180,22 @@ func (p *Provider) snippetsMissing(want hypervisor.Shape) error {
 	}
 }
 
-// replaceFile writes a file so that it is there whole or not at all.
+// replaceFile writes a file atomically: readers see the complete file or no change.
 func replaceFile(path string, data []byte) error {
-	part := path + ".part"
-	if err := os.WriteFile(part, data, snippetMode); err != nil {
+	tempPath := path + ".part"
+	if err := os.WriteFile(tempPath, data, snippetMode); err != nil {
 		return fmt.Errorf("write snippet: %w", err)
 	}
 
-	if err := os.Rename(part, path); err != nil {
-		return errors.Join(fmt.Errorf("write snippet: %w", err), os.Remove(part))
+	if err := os.Rename(tempPath, path); err != nil {
+		return errors.Join(fmt.Errorf("write snippet: %w", err), os.Remove(tempPath))
 	}
 
 	return nil
 }
 
-// removeSnippets removes the claim's files, if there are any.
-func (p *Provider) removeSnippets(uid string) error {
+// deleteSnippets deletes the claim's files if they exist.
+func (p *Provider) deleteSnippets(uid string) error {
 	if p.options.SnippetsPath == "" {
 		return nil
 	}
@@ -202,7 +205,7 @@ func (p *Provider) removeSnippets(uid string) error {
 	for _, part := range []string{"user", "meta"} {
 		err := os.Remove(filepath.Join(p.options.SnippetsPath, p.id.snippetName(uid, part)))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			all = errors.Join(all, fmt.Errorf("remove snippet: %w", err))
+			all = errors.Join(all, fmt.Errorf("delete snippet: %w", err))
 		}
 	}
 

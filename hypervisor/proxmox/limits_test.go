@@ -20,36 +20,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// most counts what is under way, and the most that ever was.
-type most struct {
-	mu        sync.Mutex
-	now, ever int
+// maxCounter counts running operations and keeps the maximum.
+type maxCounter struct {
+	mu               sync.Mutex
+	current, highest int
 }
 
-func (m *most) add(n int) {
+func (m *maxCounter) add(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.now += n
-	m.ever = max(m.ever, m.now)
+	m.current += n
+	m.highest = max(m.highest, m.current)
 }
 
-// saw notes how many are under way.
-func (m *most) saw(n int) {
+// record records the number of running operations.
+func (m *maxCounter) record(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.ever = max(m.ever, n)
+	m.highest = max(m.highest, n)
 }
 
-func (m *most) seen() int {
+func (m *maxCounter) maximum() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	return m.ever
+	return m.highest
 }
 
-// No more calls than allowed are under way on a node.
+// A node gets no more parallel calls than the limit allows.
 func TestCallsPerNodeAreBounded(t *testing.T) {
 	t.Parallel()
 
@@ -58,12 +58,12 @@ func TestCallsPerNodeAreBounded(t *testing.T) {
 	s := pvetest.New(t, fastModel())
 	s.AddFault(pve.Fault{Kind: pve.FaultSlow, Path: "/nodes/*/qemu/*/config", Delay: 20 * time.Millisecond})
 
-	var under most
+	var under maxCounter
 
 	p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
 		c.Nodes, c.CallsPerNode, c.ClonesPerStorage = []string{"pve1"}, calls, machines
-		o.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		o.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				if strings.Contains(r.URL.Path, "/nodes/pve1/") {
 					under.add(1)
 					defer under.add(-1)
@@ -74,64 +74,64 @@ func TestCallsPerNodeAreBounded(t *testing.T) {
 		}
 	})
 
-	makeAll(t, p, machines)
+	createAll(t, p, machines)
 
-	if n := under.seen(); n != calls {
+	if n := under.maximum(); n != calls {
 		t.Errorf("%d calls at once on one node, want %d", n, calls)
 	}
 }
 
-// No more clones than allowed run on a storage.
+// A storage gets no more parallel clones than the limit allows.
 func TestClonesPerStorageAreBounded(t *testing.T) {
 	t.Parallel()
 
 	const clones, machines = 3, 9
 
 	m := fastModel()
-	m.Limits.ClonesPerStorage = 0 // the simulator's own bound
+	m.Limits.ClonesPerStorage = 0 // the limit of the simulator
 	m.Delays.Clone = 200 * time.Millisecond
 
 	s := pvetest.New(t, m)
 
-	var running most
+	var running maxCounter
 
 	s.OnCall(func(c pve.Call) {
-		if c.Phase != pve.Before {
+		if c.Phase != pve.PhaseBefore {
 			return
 		}
 
 		n := 0
 
-		for _, vm := range s.Snapshot().Made() {
+		for _, vm := range s.Snapshot().CreatedVMs() {
 			if vm.Lock == "clone" {
 				n++
 			}
 		}
 
-		running.saw(n)
+		running.record(n)
 	})
 
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
 		c.Nodes, c.ClonesPerStorage = []string{"pve1"}, clones
 	})
 
-	makeAll(t, p, machines)
+	createAll(t, p, machines)
 
-	// What is seen is seen between calls: some clones, and not all, run then.
-	if n := running.seen(); n < 2 || n > clones {
+	// The count is taken between calls, so it may be less than the limit.
+	if n := running.maximum(); n < 2 || n > clones {
 		t.Errorf("%d clones at once on one storage, want 2 to %d", n, clones)
 	}
 }
 
-// makeAll makes so many machines side by side.
-func makeAll(t *testing.T, p hypervisor.Provider, machines int) {
+// createAll creates a number of machines in parallel.
+func createAll(t *testing.T, p hypervisor.Provider, machines int) {
 	t.Helper()
 
 	var group errgroup.Group
 
 	for n := range machines {
 		group.Go(func() error {
-			create(t, p, spec(n))
+			create(t, p, newSpec(n))
 
 			return nil
 		})
@@ -140,15 +140,15 @@ func makeAll(t *testing.T, p hypervisor.Provider, machines int) {
 	_ = group.Wait()
 }
 
-// A machine that somebody has given to the HA manager is refused, in words, and stays.
+// A machine that somebody has added to the HA manager is not deleted, and the error names the reason.
 func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
 
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
-		o.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		o.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				res, err := next.RoundTrip(r)
 				if err != nil || !strings.HasSuffix(r.URL.Path, "/cluster/resources") {
 					return res, err
@@ -161,7 +161,7 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 					return nil, err
 				}
 
-				// As PVE::API2::Cluster has it of what the HA manager looks after.
+				// PVE::API2::Cluster writes the field hastate for machines that the HA manager manages.
 				body = bytes.ReplaceAll(body, []byte(`"type":"qemu"`), []byte(`"type":"qemu","hastate":"started"`))
 				res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 				res.Header.Del("Content-Length")
@@ -171,19 +171,19 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 		}
 	})
 
-	_, sp := create(t, p, spec(1))
+	_, sp := create(t, p, newSpec(1))
 
 	var err error
 
 	eventually(t, "it is refused or gone", func() bool {
-		err = p.Delete(t.Context(), refOf(sp))
+		err = p.Delete(t.Context(), newRef(sp))
 
 		return hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound)
 	})
 
-	says(t, err, hypervisor.Rejected, "ha-manager remove vm:")
+	requireError(t, err, hypervisor.Rejected, "ha-manager remove vm:")
 
-	if n := len(s.Snapshot().Made()); n != 1 {
+	if n := len(s.Snapshot().CreatedVMs()); n != 1 {
 		t.Errorf("%d machines are left, want 1", n)
 	}
 }

@@ -13,66 +13,66 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// isoFound is an ISO of this operator's.
-type isoFound struct {
+// foundISO is an ISO of this operator.
+type foundISO struct {
 	uid, volid, node string
-	created          time.Time
+	createdAt        time.Time
 }
 
-// List gives everything of this operator's; see hypervisor.Provider. The state is that
-// of the listing: Get confirms it. A held machine that this process has not asked after yet
-// is listed as stopped.
+// List returns all machines and ISOs of this operator; see hypervisor.Provider. The states come from the
+// shared list, and Get confirms them. List returns a standby machine as stopped if this process has not
+// handled that machine yet.
 func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
-	// ISOs before machines: a cloud-init ISO whose machine is made in between is not taken for
-	// a remnant.
-	isos, begun, err := p.isos.get(ctx, p.isosAge())
+	// ISOs are listed before machines. Otherwise the ISO of a machine that is created in between would look
+	// like an orphan.
+	isos, isosListedAt, err := p.isoCache.get(ctx, p.isoListMaxAge())
 	if err != nil {
 		return nil, err
 	}
 
-	snap, at, err := p.listing.get(ctx, p.watch.listBusy)
+	vms, vmsListedAt, err := p.vmCache.get(ctx, p.watcher.busyListAge)
 	if err != nil {
 		return nil, err
 	}
 
-	owned, err := p.inventory(ctx, snap)
+	owned, err := p.listOwned(ctx, vms)
 	if err != nil {
 		return nil, err
 	}
 
-	p.sweepRetired()
+	p.dropDeletedMachines()
 
-	live, held := p.liveOwners()
+	live, standby := p.listLiveOwners()
 
 	var out []hypervisor.Machine
 
 	for id, known := range owned {
-		r := snap[id]
+		r := vms[id]
 		live[known.record.MachineClaim.UID] = true
-		p.recall(known.record.MachineClaim.UID, at.Add(-listingLag))
+		p.clearDeletion(known.record.MachineClaim.UID, vmsListedAt.Add(-listLag))
 
-		state := listedState(p.id, r)
+		state := deriveListedState(p.id, r)
 
-		if state == hypervisor.StateStopped && held[known.record.MachineClaim.UID] {
+		if state == hypervisor.StateStopped && standby[known.record.MachineClaim.UID] {
 			state = hypervisor.StatePrepared
 		}
 
 		out = append(out, hypervisor.Machine{
 			ID: id, Name: r.Name, Node: r.Node, Owner: known.record.Owner(), State: state,
-			Created: known.record.CreatedAt, MAC: known.mac,
+			CreatedAt: known.record.CreatedAt, MAC: known.mac,
 		})
 	}
 
 	for _, iso := range isos {
-		if live[iso.uid] || p.removedSince(iso.uid, begun) {
+		if live[iso.uid] || p.isDeletedAfter(iso.uid, isosListedAt) {
 			continue
 		}
 
-		p.recall(iso.uid, begun)
+		p.clearDeletion(iso.uid, isosListedAt)
 
 		out = append(out, hypervisor.Machine{
 			Node: iso.node, Owner: hypervisor.Owner{UID: iso.uid}, State: hypervisor.StateRemains,
-			Created: iso.created, Message: iso.volid,
+			CreatedAt: iso.createdAt, Message: iso.volid,
 		})
 	}
 
@@ -83,14 +83,14 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	return out, nil
 }
 
-// allISOs gives this operator's ISOs on the usable nodes that answer.
-func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
-	nodes, err := p.usableNodes(ctx)
+// listAllISOs returns this operator's ISOs on the usable nodes that respond.
+func (p *Provider) listAllISOs(ctx context.Context) ([]foundISO, error) {
+	nodes, err := p.listUsableNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	isos, err := p.isosOf(ctx, nodes)
+	isos, err := p.listISOsOnNodes(ctx, nodes)
 	if hypervisor.Is(err, hypervisor.Unavailable) {
 		err = nil
 	}
@@ -98,7 +98,7 @@ func (p *Provider) allISOs(ctx context.Context) ([]isoFound, error) {
 	return isos, err
 }
 
-func listedState(id identity, r resource) hypervisor.State {
+func deriveListedState(id identity, r resource) hypervisor.State {
 	switch {
 	case r.Status == statusRunning:
 		return hypervisor.StateRunning
@@ -109,30 +109,30 @@ func listedState(id identity, r resource) hypervisor.State {
 	}
 }
 
-// sweepRetired drops the machines whose removal has ended and that nobody asks after any
-// more. It makes no call.
-func (p *Provider) sweepRetired() {
+// dropDeletedMachines drops the entries of machines whose deletion has ended, because no caller may call
+// Delete for them again. It sends no requests.
+func (p *Provider) dropDeletedMachines() {
 	p.mu.Lock()
 
-	var leaving []*machine
+	var deleting []*machine
 
 	for _, m := range p.machines {
-		if m.placed.leaving {
-			leaving = append(leaving, m)
+		if m.placement.deleting {
+			deleting = append(deleting, m)
 		}
 	}
 	p.mu.Unlock()
 
-	for _, m := range leaving {
+	for _, m := range deleting {
 		if !m.mu.TryLock() {
 			continue
 		}
 
-		if p.retired(m) {
-			p.forget(m)
+		if p.isDeletionDone(m) {
+			p.dropMachine(m)
 
-			if m.isoState == isoGone || m.isoState == isoNone {
-				p.rememberGone(m.owner.UID)
+			if m.isoState == isoDeleted || m.isoState == isoNone {
+				p.recordDeletion(m.owner.UID)
 			}
 		}
 
@@ -140,54 +140,55 @@ func (p *Provider) sweepRetired() {
 	}
 }
 
-func (p *Provider) retired(m *machine) bool {
-	if m.phase == phaseDestroying && !m.work.pending() {
-		_ = p.destroyEnded(m)
+func (p *Provider) isDeletionDone(m *machine) bool {
+	if m.phase == phaseDestroying && !m.task.isPending() {
+		_ = p.finishDestroy(m)
 	}
 
-	if m.isoTask != nil && !m.isoTask.pending() {
-		p.isoTaskEnded(m)
+	if m.isoTask != nil && !m.isoTask.isPending() {
+		p.finishISOTask(m)
 	}
 
-	return m.phase == phaseGone && m.isoTask == nil
+	return m.phase == phaseDeleted && m.isoTask == nil
 }
 
-// liveOwners gives the claims that this process makes machines for, and those of them
-// whose machines are held.
-func (p *Provider) liveOwners() (live, held map[string]bool) {
+// listLiveOwners returns the claims for which this process creates machines, and the claims whose machines
+// are on standby.
+func (p *Provider) listLiveOwners() (live, standby map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	live, held = map[string]bool{}, map[string]bool{}
+	live, standby = map[string]bool{}, map[string]bool{}
 
 	for uid, m := range p.machines {
-		if !m.placed.leaving {
-			live[safeName(uid)] = true
-			held[uid] = m.placed.held
+		if !m.placement.deleting {
+			live[sanitizeName(uid)] = true
+			standby[uid] = m.placement.standby
 		}
 	}
 
-	return live, held
+	return live, standby
 }
 
-// isosOf gives this operator's ISOs on the nodes that are not offline; shared storages are
-// asked once. With an error that a node did not answer it gives those of the others.
-func (p *Provider) isosOf(ctx context.Context, nodes []nodeInfo) ([]isoFound, error) {
+// listISOsOnNodes returns this operator's ISOs on the nodes that are not offline. It lists each shared
+// storage once. If a node does not respond, listISOsOnNodes returns the ISOs of the other nodes together
+// with the error.
+func (p *Provider) listISOsOnNodes(ctx context.Context, nodes []nodeInfo) ([]foundISO, error) {
 	var (
-		out    []isoFound
-		silent error
+		out            []foundISO
+		unavailableErr error
 	)
 
 	shared := map[string]bool{}
 
 	for _, n := range nodes {
-		if n.offline() {
+		if n.isOffline() {
 			continue
 		}
 
-		found, err := p.isosOfNode(ctx, n.Node, shared)
+		found, err := p.listISOsOnNode(ctx, n.Node, shared)
 		if hypervisor.Is(err, hypervisor.Unavailable) {
-			silent = err
+			unavailableErr = err
 		} else if err != nil {
 			return nil, err
 		}
@@ -195,24 +196,25 @@ func (p *Provider) isosOf(ctx context.Context, nodes []nodeInfo) ([]isoFound, er
 		out = append(out, found...)
 	}
 
-	return out, silent
+	return out, unavailableErr
 }
 
-// isosOfNode gives this operator's ISOs on a node, but for shared storages already asked.
-func (p *Provider) isosOfNode(ctx context.Context, node string, shared map[string]bool) ([]isoFound, error) {
-	storages, err := p.storagesOf(ctx, node)
+// listISOsOnNode returns this operator's ISOs on a node. It skips the shared storages that are already
+// listed.
+func (p *Provider) listISOsOnNode(ctx context.Context, node string, shared map[string]bool) ([]foundISO, error) {
+	storages, err := p.listStorages(ctx, node)
 	if err != nil {
 		return nil, err
 	}
 
-	var out []isoFound
+	var out []foundISO
 
 	for _, s := range storages {
-		if !p.mayHoldISOs(s) || bool(s.Shared) && shared[s.Storage] {
+		if !p.canHoldISOs(s) || bool(s.Shared) && shared[s.Storage] {
 			continue
 		}
 
-		found, err := p.isosOn(ctx, node, s.Storage)
+		found, err := p.listISOsOnStorage(ctx, node, s.Storage)
 		if err != nil {
 			return out, err
 		}
@@ -224,23 +226,23 @@ func (p *Provider) isosOfNode(ctx context.Context, node string, shared map[strin
 	return out, nil
 }
 
-func (p *Provider) mayHoldISOs(s storageInfo) bool {
-	named := p.config.ISOStorage == "" || p.config.ISOStorage == s.Storage
+func (p *Provider) canHoldISOs(s storageInfo) bool {
+	isSelected := p.config.ISOStorage == "" || p.config.ISOStorage == s.Storage
 
-	return named && s.holds(isoContent) && s.usable()
+	return isSelected && s.hasContentType(isoContent) && s.isUsable()
 }
 
-func (p *Provider) isosOn(ctx context.Context, node, storage string) ([]isoFound, error) {
-	volumes, err := p.client.isos(ctx, node, storage)
+func (p *Provider) listISOsOnStorage(ctx context.Context, node, storage string) ([]foundISO, error) {
+	volumes, err := p.client.listISOs(ctx, node, storage)
 	if err != nil {
 		return nil, err
 	}
 
-	var out []isoFound
+	var out []foundISO
 
 	for _, v := range volumes {
-		if uid, ok := p.id.isoOwner(v.VolID); ok {
-			out = append(out, isoFound{uid: uid, volid: v.VolID, node: node, created: v.created()})
+		if uid, ok := p.id.parseISOOwner(v.VolID); ok {
+			out = append(out, foundISO{uid: uid, volid: v.VolID, node: node, createdAt: v.createdAt()})
 		}
 	}
 

@@ -14,12 +14,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// A listing that is older than a machine does not hide it for good.
+// A VM list that is older than a machine does not hide the machine permanently.
 func TestListYoungMachine(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel()), realTime)
-	m, _ := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel()), useRealTime)
+	m, _ := create(t, p, newSpec(1))
 
 	eventually(t, "the machine is listed", func() bool {
 		all, err := p.List(t.Context())
@@ -31,22 +31,21 @@ func TestListYoungMachine(t *testing.T) {
 	})
 }
 
-// Nor does it make a machine that this process made for one claim nobody's, when another claim
-// says that it is its own.
+// If another claim refers to the machine, the machine still belongs to the claim that it was created for.
 func TestDeleteYoungMachineOfAnother(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel()), realTime)
-	m, _ := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel()), useRealTime)
+	m, _ := create(t, p, newSpec(1))
 
-	err := p.Delete(t.Context(), hypervisor.MachineRef{ID: m.ID, Owner: spec(2).Owner})
+	err := p.Delete(t.Context(), hypervisor.MachineRef{ID: m.ID, Owner: newSpec(2).Owner})
 	if !hypervisor.Is(err, hypervisor.NotOwned) {
 		t.Errorf("want NotOwned, got %v", err)
 	}
 }
 
-// Where each node has to be asked by itself, many nodes are asked less often: the calls of an
-// hour do not grow with the cluster.
+// If the provider needs one request per node, it sends fewer requests per node in a large cluster, so that
+// the calls per hour do not grow with the cluster.
 func TestListingsDoNotGrowWithNodes(t *testing.T) {
 	t.Parallel()
 
@@ -55,7 +54,7 @@ func TestListingsDoNotGrowWithNodes(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Now())
 		p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = clk })
 
-		// As the operator does: what is free each half minute, all machines each minute.
+		// The operator reads the capacity every half minute, and lists all machines every minute.
 		for half := range 120 {
 			if _, err := p.Capacity(t.Context()); err != nil {
 				t.Fatal(err)
@@ -70,7 +69,7 @@ func TestListingsDoNotGrowWithNodes(t *testing.T) {
 			clk.Step(30 * time.Second)
 		}
 
-		return asked(s, "", "/storage")
+		return countCalls(s, "", "/storage")
 	}
 
 	const little = 1.1
@@ -80,12 +79,12 @@ func TestListingsDoNotGrowWithNodes(t *testing.T) {
 	}
 }
 
-// A cloud-init ISO that was removed since all nodes were asked for theirs is not listed.
+// A cloud-init ISO that was deleted after the ISOs were listed is not returned.
 func TestListRemovedISO(t *testing.T) {
 	t.Parallel()
 
-	p := connect(t, pvetest.New(t, fastModel().WithNodes(12)), realTime)
-	_, sp := create(t, p, spec(1))
+	p := connect(t, pvetest.New(t, fastModel().WithNodes(12)), useRealTime)
+	_, sp := create(t, p, newSpec(1))
 
 	if all, err := p.List(t.Context()); err != nil || len(all) > 1 {
 		t.Fatalf("want one machine alone, got %+v (%v)", all, err)

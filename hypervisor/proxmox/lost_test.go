@@ -17,18 +17,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// stage is how far a machine is when its node is lost.
+// stage is the progress of a machine when its node is lost.
 type stage struct {
 	name string
-	// slow has the machine stay at the stage, and standby is that it is made without being started.
+	// slow keeps the machine in the stage. standby creates the machine without a start.
 	slow    func(*pve.Delays)
 	standby bool
-	// fault keeps it there.
+	// fault keeps the machine in the stage.
 	fault   pve.Fault
 	reached func(pve.State, hypervisor.Machine) bool
 }
 
-func stages() []stage {
+func listStages() []stage {
 	task := func(kind string) func(pve.State, hypervisor.Machine) bool {
 		return func(s pve.State, _ hypervisor.Machine) bool {
 			return slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" })
@@ -40,10 +40,10 @@ func stages() []stage {
 			name: "is placed", reached: func(pve.State, hypervisor.Machine) bool { return true },
 		},
 		{
-			name: "is cloned", slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: task("qmclone"),
+			name: "is cloned", slow: func(d *pve.Delays) { d.Clone = longDelay }, reached: task("qmclone"),
 		},
 		{
-			name: "waits for its ISO", slow: func(d *pve.Delays) { d.Upload = aWhile },
+			name: "waits for its ISO", slow: func(d *pve.Delays) { d.Upload = longDelay },
 			reached: func(s pve.State, m hypervisor.Machine) bool { return m.Cloned && task("imgcopy")(s, m) },
 		},
 		{
@@ -57,7 +57,7 @@ func stages() []stage {
 			reached: func(_ pve.State, m hypervisor.Machine) bool { return m.State == hypervisor.StatePrepared },
 		},
 		{
-			name: "is being started", slow: func(d *pve.Delays) { d.Start = aWhile }, reached: task("qmstart"),
+			name: "is being started", slow: func(d *pve.Delays) { d.Start = longDelay }, reached: task("qmstart"),
 		},
 		{
 			name:    "runs",
@@ -66,35 +66,35 @@ func stages() []stage {
 	}
 }
 
-// find is what is found out of a machine whose node is lost.
-type find func(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec)
+// nodeLossCheck checks what the provider does with a machine whose node is lost.
+type nodeLossCheck func(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec)
 
-// A node is removed from the cluster for good, and its machines with it, however far they are.
-// Those that ran are gone, those that did not are made elsewhere, and all can be removed; for the
-// process that made them and for a new one, and nothing waits for the node.
+// A node is removed from the cluster permanently, together with its machines. Machines that ran are gone,
+// the other machines are created on another node, and all machines can be deleted. This holds for the
+// process that created them and for a new process. Nothing waits for the lost node.
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
-	losesNodes(t, func(restarted, shared bool) bool { return restarted == shared })
+	testNodeLoss(t, func(restarted, shared bool) bool { return restarted == shared })
 }
 
 func TestSoakNodeLost(t *testing.T) {
 	t.Parallel()
 	property.Soak(t)
-	losesNodes(t, func(bool, bool) bool { return true })
+	testNodeLoss(t, func(bool, bool) bool { return true })
 }
 
-func losesNodes(t *testing.T, tried func(restarted, shared bool) bool) {
+func testNodeLoss(t *testing.T, tried func(restarted, shared bool) bool) {
 	t.Helper()
 
 	both := []bool{false, true}
 
-	for _, at := range stages() {
-		finds := map[string]find{"is removed": removed, "is made elsewhere": madeElsewhere}
+	for _, at := range listStages() {
+		checks := map[string]nodeLossCheck{"is removed": deleteLost, "is made elsewhere": recreateElsewhere}
 		if at.name == "runs" {
-			finds = map[string]find{"is removed": removed, "is gone": findGone}
+			checks = map[string]nodeLossCheck{"is removed": deleteLost, "is gone": waitUntilGone}
 		}
 
-		for what, check := range finds {
+		for what, check := range checks {
 			for _, restarted := range both {
 				for _, shared := range both {
 					if !tried(restarted, shared) {
@@ -114,8 +114,8 @@ func losesNodes(t *testing.T, tried func(restarted, shared bool) bool) {
 	}
 }
 
-// loseNode has the node of a machine lost when that has reached a stage, and gives who finds out:
-// a new process, where it was restarted.
+// loseNode removes the node of a machine when the machine has reached a stage. It returns the provider of a
+// new process if restarted is true.
 func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provider, hypervisor.MachineSpec) {
 	t.Helper()
 
@@ -128,7 +128,7 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 		at.slow(&m.Delays)
 	}
 
-	clk, pass := standing(t)
+	clk, pass := newManualClock(t)
 	s := pvetest.New(t, m, pve.WithClock(clk))
 	p := connect(t, s)
 
@@ -136,14 +136,14 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 		s.AddFault(at.fault)
 	}
 
-	want := placedElsewhere(t, p, s, at.standby)
+	want := reserveElsewhere(t, p, s, at.standby)
 
 	eventually(t, "it "+at.name, func() bool {
 		var made hypervisor.Machine
 
 		if at.name != "is placed" {
 			var err error
-			if made, err = conformance.Further(t.Context(), p, &want, seed); err != nil && !conformance.Passing(err) {
+			if made, err = conformance.Advance(t.Context(), p, &want, seed); err != nil && !conformance.IsTransient(err) {
 				t.Fatal(err)
 			}
 		}
@@ -164,13 +164,13 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 	return p, want
 }
 
-// placedElsewhere reserves a machine on another node than the first, which is the one that is asked,
-// and has the template where that is shared.
-func placedElsewhere(t *testing.T, p hypervisor.Provider, s *pve.Server, standby bool) (want hypervisor.MachineSpec) {
+// reserveElsewhere reserves a machine on another node than the connected node. That node has the template
+// if the storage is shared.
+func reserveElsewhere(t *testing.T, p hypervisor.Provider, s *pve.Server, standby bool) (want hypervisor.MachineSpec) {
 	t.Helper()
 
 	for n := 1; want.Node == "" || want.Node == s.Model().Nodes[0].Name; n++ {
-		want = spec(n)
+		want = newSpec(n)
 		want.Standby = standby
 		want = reserve(t, p, want)
 	}
@@ -178,48 +178,48 @@ func placedElsewhere(t *testing.T, p hypervisor.Provider, s *pve.Server, standby
 	return want
 }
 
-// findGone waits until the machine is called gone.
-func findGone(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
+// waitUntilGone waits until Get returns NotFound.
+func waitUntilGone(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
 	eventually(t, "it is gone", func() bool {
-		_, err := p.Get(t.Context(), refOf(lost))
+		_, err := p.Get(t.Context(), newRef(lost))
 
 		return hypervisor.Is(err, hypervisor.NotFound)
 	})
 }
 
-func removed(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
+func deleteLost(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
 	remove(t, p, lost)
 }
 
-// madeElsewhere makes the machine, and makes sure that few of the tries count as such.
-func madeElsewhere(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
+// recreateElsewhere creates the machine, and checks that only a few attempts count as failures.
+func recreateElsewhere(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
 
-	counted := &counting{Provider: p}
+	counted := &failureCounter{Provider: p}
 
 	if m, _ := create(t, counted, lost); m.Node == lost.Node {
 		t.Errorf("it runs on node %s, which is lost", m.Node)
 	}
 
-	if len(counted.failures) > mostFailures {
+	if len(counted.failures) > maxFailures {
 		t.Errorf("%d tries that count: %q", len(counted.failures), counted.failures)
 	}
 }
 
-// mostFailures are the tries that may count: a claim has eight.
-const mostFailures = 2
+// maxFailures is the maximum number of attempts that count as failures. A claim has eight attempts.
+const maxFailures = 2
 
-// counting counts the tries that count.
-type counting struct {
+// failureCounter counts the attempts that count as failures.
+type failureCounter struct {
 	hypervisor.Provider
 
 	failures []string
 }
 
-// Start makes the machine.
-func (c *counting) Start(ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+// Start creates and starts the machine.
+func (c *failureCounter) Start(ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	m, err := c.Provider.Start(ctx, spec, seed)
 
@@ -234,8 +234,8 @@ func (c *counting) Start(ctx context.Context, spec hypervisor.MachineSpec, seed 
 	return m, err
 }
 
-// A machine that was placed on a node that went offline before anything was made is placed
-// elsewhere: what were made there could not be configured.
+// A machine is placed on another node if its node goes offline before the clone. A clone on the offline
+// node could not be configured.
 func TestNodeOfflineBeforeClone(t *testing.T) {
 	t.Parallel()
 
@@ -245,7 +245,7 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 
 			s := pvetest.New(t, fastModel().WithSharedStorage())
 			p := connect(t, s)
-			want := placedElsewhere(t, p, s, false)
+			want := reserveElsewhere(t, p, s, false)
 
 			s.AddFault(pve.Fault{Kind: kind, Node: want.Node})
 			eventually(t, want.Node+" is one where nothing can be made", func() bool {
@@ -253,9 +253,9 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 
 				return err == nil && !slices.ContainsFunc(capacity.Nodes, func(n hypervisor.Node) bool { return n.Name == want.Node && n.Online })
 			})
-			madeElsewhere(t, p, want)
+			recreateElsewhere(t, p, want)
 
-			if made := s.Snapshot().Made(); len(made) != 1 || made[0].Node == want.Node {
+			if made := s.Snapshot().CreatedVMs(); len(made) != 1 || made[0].Node == want.Node {
 				t.Errorf("machines: %+v", made)
 			}
 		})

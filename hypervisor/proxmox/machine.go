@@ -12,45 +12,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// phase is how far a machine is, as far as this process knows.
+// phase is the progress of a machine, as far as this process knows.
 type phase int
 
 const (
-	// phaseUnknown: look first. A new process knows nothing, and a call whose outcome is
-	// unknown leads back here.
+	// phaseUnknown means that the machine must be inspected first. A new process starts in this phase, and
+	// so does a machine after a call with an unknown outcome.
 	phaseUnknown phase = iota
-	// phaseReserved: there is nothing on the hypervisor.
+	// phaseReserved means that the hypervisor has no VM for the machine.
 	phaseReserved
-	// phaseCloning: its clone task runs, or another that holds its lock.
+	// phaseCloning means that the clone task runs, or another task that holds the machine's lock.
 	phaseCloning
-	// phaseCloned: it is whole and ours, and still has the template's options.
+	// phaseCloned means that the clone is complete and ours, and still has the template's options.
 	phaseCloned
-	// phaseResizing: its options are written, the task that grows its disk runs.
+	// phaseResizing means that the options are written and the task that grows the disk runs.
 	phaseResizing
-	// phasePrepared: its options are written but for its cloud-init ISO; it was never started.
+	// phasePrepared means that the options are written without a cloud-init ISO. The machine was never
+	// started.
 	phasePrepared
-	// phaseConfigured: its options are written; it was never started.
+	// phaseConfigured means that all options are written. The machine was never started.
 	phaseConfigured
-	// phaseStarting: its start task runs.
+	// phaseStarting means that the start task runs.
 	phaseStarting
-	// phaseRunning: it was started.
+	// phaseRunning means that the machine was started.
 	phaseRunning
-	// phaseStopped: it was started and has stopped.
+	// phaseStopped means that the machine was started and has stopped.
 	phaseStopped
-	// phaseDestroying: its destroy task runs.
+	// phaseDestroying means that the destroy task runs.
 	phaseDestroying
-	// phaseGone: it is gone; its cloud-init ISO may not be.
-	phaseGone
+	// phaseDeleted means that the VM is deleted. The cloud-init ISO may still exist.
+	phaseDeleted
 )
 
-// Locks of machines whose clone runs, and of which nothing is left but the lock. Neither
-// has a record yet or any more.
+// Locks of VMs without a record: lockClone while the clone runs, and lockDestroyed if nothing but the lock
+// is left.
 const (
 	lockClone     = "clone"
 	lockDestroyed = "destroyed"
 )
 
-// isoState is how far a machine's ISO is.
+// isoState is the progress of a machine's ISO.
 type isoState int
 
 const (
@@ -59,13 +60,13 @@ const (
 	isoUploading
 	isoReady
 	isoDeleting
-	isoGone
+	isoDeleted
 )
 
-// machine is what this process knows of one claim's machine. The hypervisor is the
-// truth; this only saves calls.
+// machine is what this process knows of the machine of one claim. The hypervisor is the source of truth,
+// and this state only saves calls.
 type machine struct {
-	// mu is held while a call about the machine is under way.
+	// mu is held during each call that concerns the machine.
 	mu sync.Mutex
 
 	owner hypervisor.Owner
@@ -73,69 +74,70 @@ type machine struct {
 	node  string
 	name  string
 	phase phase
-	// at is what it is cloned from and to.
-	at origin
-	// placed tells, without mu, where the machine will be and what it takes, until the
-	// listing shows it running.
-	placed placement
+	// origin is the template and the target storage of the clone.
+	origin origin
+	// placement holds the node and the resources of the machine until the list shows the machine as
+	// running. It is guarded by Provider.mu instead of mu.
+	placement placement
 
-	// work is the task that the phase waits for; adopted says that it was found, not
-	// begun: what it leaves is looked at.
-	work    *task
+	// task is the task that the phase waits for. adopted is true if this process found the task and did not
+	// start it. In that case the result of the task is inspected.
+	task    *task
 	adopted bool
-	// gate is the storage whose place or turn it has.
-	gate    string
-	created time.Time
-	started time.Time
-	mac, ip string
-	// verified is when its record was last read and found ours; stopped when its status
-	// was last confirmed to be stopped, running likewise.
-	verified, stopped, running time.Time
-	// invalidatedAt is since when it isn't known what is there.
-	invalidatedAt time.Time
-	vanished      int
-	denials       int
-	message       string
+	// queueKey is the clone queue in which the machine waits or has a slot.
+	queueKey  string
+	createdAt time.Time
+	startedAt time.Time
+	mac, ip   string
+	// verifiedAt is the time at which the ownership record was last read and verified. stoppedAt is the
+	// time at which the machine was last confirmed as stopped, and runningAt the time at which it was last
+	// confirmed as running.
+	verifiedAt, stoppedAt, runningAt time.Time
+	// invalidatedAt is the time since which the state of the VM is unknown.
+	invalidatedAt  time.Time
+	disappearances int
+	denials        int
+	message        string
 
 	isoState isoState
 	isoTask  *task
 	volid    string
-	// isoAt is the node by which its ISO is reached; empty for that of the machine.
-	isoAt string
-	// iso is the built cloud-init ISO, kept until it is uploaded.
-	iso []byte
+	// isoNode is the node through which the ISO can be deleted. If it is empty, that is the machine's node.
+	isoNode string
+	// isoImage is the cloud-init ISO. It is kept until it is uploaded.
+	isoImage []byte
 
-	agentNext time.Time
-	diskDone  bool
-	// held says that its options were written without a cloud-init ISO.
-	held bool
-	// leaving says that Delete was called.
-	leaving bool
+	nextAgentQuery time.Time
+	diskGrown      bool
+	// standby is true if the options were written without a cloud-init ISO.
+	standby bool
+	// deleting is true after Delete was called.
+	deleting bool
 }
 
-// origin is the template that a machine is cloned from, and the storage that it goes to.
+// origin is the template of a clone and the clone queue of its target storage.
 type origin struct {
 	template int
 	storage  string
 }
 
-// placement is what a machine takes of a node.
+// placement is what a machine occupies on a node.
 type placement struct {
 	id     int
 	node   string
 	memory int64
-	// toClone says that its clone has not ended.
-	toClone bool
-	// held says that it is not to be started yet, and takes no memory.
-	held bool
-	// done says that the listing accounts for it, or that it is gone.
-	done bool
-	// leaving says that Delete was called.
-	leaving bool
+	// needsClone is true until the clone has ended.
+	needsClone bool
+	// standby is true if the machine is not to be started yet and occupies no memory.
+	standby bool
+	// isAccounted is true if the list accounts for the machine, or if the machine is deleted.
+	isAccounted bool
+	// deleting is true after Delete was called.
+	deleting bool
 }
 
-// machineOf gives the entry of a claim's machine, making one if needed.
-func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machine {
+// ensureMachine returns the entry of a claim's machine. It adds an entry if there is none.
+func (p *Provider) ensureMachine(owner hypervisor.Owner, id int, node string) *machine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -144,16 +146,16 @@ func (p *Provider) machineOf(owner hypervisor.Owner, id int, node string) *machi
 		m = &machine{owner: owner, id: id, node: node}
 		p.machines[owner.UID] = m
 
-		delete(p.gone, safeName(owner.UID))
+		delete(p.deletedAt, sanitizeName(owner.UID))
 	}
 
 	return m
 }
 
-// forget drops a machine that is gone for good. Whose it was is kept until the listing
-// does not show it any more (prune), so that nobody looks for it in between.
-func (p *Provider) forget(m *machine) {
-	p.watch.forget(m.owner.UID)
+// dropMachine drops the entry of a deleted machine. The owner stays in knownVMs until the list no longer
+// shows the VM (see pruneKnown), so that the VM is not read again in between.
+func (p *Provider) dropMachine(m *machine) {
+	p.watcher.unwatchMachine(m.owner.UID)
 	p.ids.Release(m.id, m.owner.UID)
 
 	p.mu.Lock()
@@ -164,235 +166,235 @@ func (p *Provider) forget(m *machine) {
 	}
 }
 
-// goneFor is how long a removal is remembered. Whoever asks for it again within that time
-// has not read the news yet.
-const goneFor = time.Minute
+// deletionLifetime is how long a deletion is remembered. A caller that deletes the machine again within
+// this time has not yet observed the deletion.
+const deletionLifetime = time.Minute
 
-// rememberGone keeps that nothing of the owner's is left.
-func (p *Provider) rememberGone(uid string) {
-	now, kept := p.clock.Now(), max(goneFor, p.isosAge())
+// recordDeletion records that nothing of the owner is left.
+func (p *Provider) recordDeletion(uid string) {
+	now, lifetime := p.clock.Now(), max(deletionLifetime, p.isoListMaxAge())
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	for old, at := range p.gone {
-		if now.Sub(at) >= kept {
-			delete(p.gone, old)
+	for other, deletedAt := range p.deletedAt {
+		if now.Sub(deletedAt) >= lifetime {
+			delete(p.deletedAt, other)
 		}
 	}
 
-	p.gone[safeName(uid)] = now
+	p.deletedAt[sanitizeName(uid)] = now
 }
 
-// removed says whether nothing of the owner's was left a moment ago.
-func (p *Provider) removed(uid string) bool {
+// isRecentlyDeleted reports whether nothing of the owner was left within the last deletionLifetime.
+func (p *Provider) isRecentlyDeleted(uid string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	at, ok := p.gone[safeName(uid)]
+	deletedAt, ok := p.deletedAt[sanitizeName(uid)]
 
-	return ok && p.since(at, goneFor)
+	return ok && p.isWithin(deletedAt, deletionLifetime)
 }
 
-// removedSince says whether nothing of the owner's was left at some time after at.
-func (p *Provider) removedSince(uid string, at time.Time) bool {
+// isDeletedAfter reports whether a deletion of the owner's machine ended after a time.
+func (p *Provider) isDeletedAfter(uid string, t time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	gone, ok := p.gone[safeName(uid)]
+	deletedAt, ok := p.deletedAt[sanitizeName(uid)]
 
-	return ok && at.Before(gone)
+	return ok && t.Before(deletedAt)
 }
 
-// listingLag is how long after its end a machine may still be listed (pvestatd tells of
-// machines every ten seconds).
-const listingLag = 10 * time.Second
+// listLag is how long a deleted machine may still be listed. pvestatd reports machines every ten seconds.
+const listLag = 10 * time.Second
 
-// recall forgets a removal after which the owner's machine or cloud-init ISO is listed: it was made
-// again, by an operator that did not know yet that it leads no more. Listed is when it was
-// there.
-func (p *Provider) recall(uid string, listed time.Time) {
+// clearDeletion removes the record of a deletion if the owner's machine or cloud-init ISO was listed after
+// the deletion. In that case another operator, which did not know yet that it was no longer the leader,
+// created the machine again. listedAt is the time at which the machine or the ISO existed.
+func (p *Provider) clearDeletion(uid string, listedAt time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if at, ok := p.gone[safeName(uid)]; ok && !listed.Before(at) {
-		delete(p.gone, safeName(uid))
+	if deletedAt, ok := p.deletedAt[sanitizeName(uid)]; ok && !listedAt.Before(deletedAt) {
+		delete(p.deletedAt, sanitizeName(uid))
 	}
 }
 
-// note keeps what the machine takes of its node, for placement.
-func (p *Provider) note(m *machine, change func(*placement)) {
+// updatePlacement changes the placement of a machine.
+func (p *Provider) updatePlacement(m *machine, change func(*placement)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	change(&m.placed)
+	change(&m.placement)
 }
 
-// view is the machine for the caller.
-func (m *machine) view(state hypervisor.State, message string) hypervisor.Machine {
+// toMachine returns the machine for the caller.
+func (m *machine) toMachine(state hypervisor.State, message string) hypervisor.Machine {
 	return hypervisor.Machine{
 		ID: m.id, Name: m.name, Node: m.node, Owner: m.owner, State: state,
-		Created: m.created, Cloned: m.phase >= phaseCloned && m.phase < phaseDestroying,
+		CreatedAt: m.createdAt, Cloned: m.phase >= phaseCloned && m.phase < phaseDestroying,
 		MAC: m.mac, IP: m.ip, Message: message,
 	}
 }
 
-// look finds out how far a machine is, from the hypervisor alone. It sets m.phase.
-func (p *Provider) look(ctx context.Context, m *machine) error {
-	snap, _, err := p.listing.get(ctx, p.lookAge(m))
+// inspect determines the phase of a machine from the hypervisor alone, and sets m.phase.
+func (p *Provider) inspect(ctx context.Context, m *machine) error {
+	vms, _, err := p.vmCache.get(ctx, p.inspectionMaxAge(m))
 	if err != nil {
 		return err
 	}
 
-	found, listed := snap[m.id]
-	if !listed {
-		if id, ok, err := p.adoptable(ctx, snap, m.owner.UID); err != nil {
+	vm, isListed := vms[m.id]
+	if !isListed {
+		if id, ok, err := p.findByClaim(ctx, vms, m.owner.UID); err != nil {
 			return err
 		} else if ok {
-			found, listed = snap[id], true
+			vm, isListed = vms[id], true
 			m.id = id
 		}
 	}
 
-	if listed {
-		m.node = found.Node
+	if isListed {
+		m.node = vm.Node
 	}
 
-	if m.node == "" || !listed && !p.member(ctx, m.node) {
-		// Neither listed nor placed: no node could be asked for it.
-		if found, err := p.findMaking(ctx, m); err != nil || found {
+	if m.node == "" || !isListed && !p.isClusterMember(ctx, m.node) {
+		// The machine is neither listed nor placed, so the node to query is unknown.
+		if found, err := p.adoptVMTask(ctx, m); err != nil || found {
 			return err
 		}
 
-		return p.absent(ctx, m)
+		return p.confirmAbsent(ctx, m)
 	}
 
 	config, err := p.readConfig(ctx, m)
 
 	switch {
-	case !listed && (hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied)):
-		return p.lookHidden(ctx, m)
+	case !isListed && (hypervisor.Is(err, hypervisor.NotFound) || hasReason(err, reasonPermissionDenied)):
+		return p.inspectHidden(ctx, m)
 	case hypervisor.Is(err, hypervisor.NotFound):
-		// Listed a moment ago: it has just gone, or moved to another node.
+		// The list has just shown the machine, so the machine was deleted or migrated since then.
 		p.invalidate(m)
 
-		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
-	case reasonIs(err, reasonDenied):
-		return p.findDestroy(ctx, m, err)
+		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
+	case hasReason(err, reasonPermissionDenied):
+		return p.adoptDestroyTask(ctx, m, err)
 	case err != nil:
 		return err
 	}
 
-	return p.judge(ctx, m, config)
+	return p.evaluateConfig(ctx, m, config)
 }
 
-// lookAge is how old a listing may be for a look: younger than the call whose outcome is
-// unknown, and than what this process made for another claim under the id. What another
-// process did was over before this one began.
-func (p *Provider) lookAge(m *machine) time.Duration {
-	if p.ids.HeldByOther(m.id, m.owner.UID) {
+// inspectionMaxAge returns the maximum age of the list for an inspection. The list must be younger than a
+// call with an unknown outcome, and younger than what this process did for another claim with the same ID.
+// Another process had finished its work before this process started.
+func (p *Provider) inspectionMaxAge(m *machine) time.Duration {
+	if p.ids.IsHeldByOther(m.id, m.owner.UID) {
 		return 0
 	}
 
 	if m.invalidatedAt.IsZero() {
-		return p.watch.listBusy
+		return p.watcher.busyListAge
 	}
 
-	return max(0, min(p.watch.listBusy, p.clock.Since(m.invalidatedAt)))
+	return max(0, min(p.watcher.busyListAge, p.clock.Since(m.invalidatedAt)))
 }
 
-// invalidate sends the machine back to be looked for.
+// invalidate makes the next step inspect the machine.
 func (p *Provider) invalidate(m *machine) {
-	m.phase, m.verified, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
+	m.phase, m.verifiedAt, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
 // readConfig reads the machine's configuration.
 func (p *Provider) readConfig(ctx context.Context, m *machine) (vmConfig, error) {
-	return p.client.config(ctx, m.node, m.id)
+	return p.client.readConfig(ctx, m.node, m.id)
 }
 
-// judge decides from a configuration how far the machine is.
-func (p *Provider) judge(ctx context.Context, m *machine, config vmConfig) error {
-	if p.mine(m, config) {
+// evaluateConfig determines the phase of the machine from its configuration.
+func (p *Provider) evaluateConfig(ctx context.Context, m *machine, config vmConfig) error {
+	if p.isOwn(m, config) {
 		if config["lock"] != "" {
-			return p.judgeLocked(ctx, m, config["lock"])
+			return p.inspectLocked(ctx, m, config["lock"])
 		}
 
-		p.learn(m, config)
+		p.recordConfig(m, config)
 
-		if !p.configured(m, config) {
+		if !p.isConfigured(m, config) {
 			m.phase = phaseCloned
-			if m.held = p.prepared(config); m.held {
+			if m.standby = p.isPrepared(config); m.standby {
 				m.phase = phasePrepared
 			}
 
 			return nil
 		}
 
-		return p.judgeStarted(ctx, m)
+		return p.evaluateStarted(ctx, m)
 	}
 
 	if _, err := ParseRecord(config["description"]); err != nil && config["lock"] == lockClone {
-		return p.judgeLocked(ctx, m, lockClone)
+		return p.inspectLocked(ctx, m, lockClone)
 	}
 
 	if config["lock"] == lockDestroyed {
-		return p.findDestroy(ctx, m, p.busy(m, "Destroyed", "machine %d on node %s has just been destroyed", m.id, m.node))
+		return p.adoptDestroyTask(ctx, m, p.newBusyError(m, "Destroyed", "machine %d on node %s was just destroyed", m.id, m.node))
 	}
 
-	return p.taken(m, config["name"])
+	return p.rejectID(m, config["name"])
 }
 
-// taken gives up an id that is another machine's.
-func (p *Provider) taken(m *machine, name string) error {
-	p.ids.Reject(m.id, m.owner.UID)
+// rejectID gives up an ID that belongs to another machine, and returns an IDTaken error.
+func (p *Provider) rejectID(m *machine, name string) error {
+	p.ids.MarkTaken(m.id, m.owner.UID)
 
-	return hypervisor.Errorf(hypervisor.IDTaken, reasonTaken,
+	return hypervisor.Errorf(hypervisor.IDTaken, reasonIDTaken,
 		"id %d on node %s belongs to another machine (%s)", m.id, m.node, name)
 }
 
-// mine tells whether a configuration carries this claim's record, and notes when.
-func (p *Provider) mine(m *machine, config vmConfig) bool {
+// isOwn reports whether a configuration has this claim's ownership record. If it has, isOwn updates the
+// machine from the record and sets verifiedAt.
+func (p *Provider) isOwn(m *machine, config vmConfig) bool {
 	record, err := ParseRecord(config["description"])
 	if err != nil || !p.id.owns(record, m.id) || record.MachineClaim.UID != m.owner.UID {
 		return false
 	}
 
-	m.verified = p.clock.Now()
-	m.created = record.CreatedAt
+	m.verifiedAt = p.clock.Now()
+	m.createdAt = record.CreatedAt
 	m.owner = record.Owner()
-	p.remember(m.id, config, record, true)
+	p.recordOwnership(m.id, config, record, true)
 
 	return true
 }
 
-// learn takes over what a configuration says.
-func (p *Provider) learn(m *machine, config vmConfig) {
-	m.name, m.mac = config["name"], macOf(config["net0"])
+// recordConfig copies the name, the MAC address and the ISO from the configuration.
+func (p *Provider) recordConfig(m *machine, config vmConfig) {
+	m.name, m.mac = config["name"], parseMAC(config["net0"])
 
 	for name, option := range config {
-		if diskSlot.MatchString(name) && p.ownISO(m, option) {
-			m.volid = volumeOf(option)
+		if diskSlotPattern.MatchString(name) && p.isOwnISO(m, option) {
+			m.volid = parseVolume(option)
 		}
 	}
 }
 
-// configured tells whether the config write of this machine has been made: it sets the
-// operator's tag and, with nocloud, attaches the ISO, in one call.
-func (p *Provider) configured(m *machine, config vmConfig) bool {
-	return p.prepared(config) && (config["cicustom"] != "" || p.attached(m, config))
+// isConfigured reports whether the options of the machine are written. One call sets the operator's tag
+// and, with the source nocloud, attaches the ISO.
+func (p *Provider) isConfigured(m *machine, config vmConfig) bool {
+	return p.isPrepared(config) && (config["cicustom"] != "" || p.hasISO(m, config))
 }
 
-// prepared tells whether the config write of this machine has been made, perhaps without
-// its cloud-init ISO: then it is held.
-func (p *Provider) prepared(config vmConfig) bool {
+// isPrepared reports whether the options of the machine are written. The cloud-init ISO may still be
+// missing, and then the machine is on standby.
+func (p *Provider) isPrepared(config vmConfig) bool {
 	return hasOperatorTag(p.id, config["tags"]) && config["onboot"] != "1"
 }
 
-// attached tells whether the machine has its cloud-init ISO.
-func (p *Provider) attached(m *machine, config vmConfig) bool {
+// hasISO reports whether the machine's cloud-init ISO is attached.
+func (p *Provider) hasISO(m *machine, config vmConfig) bool {
 	for name, option := range config {
-		if diskSlot.MatchString(name) && p.ownISO(m, option) {
+		if diskSlotPattern.MatchString(name) && p.isOwnISO(m, option) {
 			return true
 		}
 	}
@@ -400,84 +402,84 @@ func (p *Provider) attached(m *machine, config vmConfig) bool {
 	return false
 }
 
-// made is the phase of a machine whose options were written and whose disk is as wanted.
-func (m *machine) made() phase {
-	if m.held {
+// configuredPhase returns the phase of a machine whose options are written and whose disk has the right
+// size.
+func (m *machine) configuredPhase() phase {
+	if m.standby {
 		return phasePrepared
 	}
 
 	return phaseConfigured
 }
 
-// judgeStarted finds out whether a configured machine runs, has run, or waits for its
-// first start. Its status alone can't tell the last two apart: the node's record of
-// start tasks does.
-func (p *Provider) judgeStarted(ctx context.Context, m *machine) error {
-	status, err := p.client.status(ctx, m.node, m.id)
+// evaluateStarted determines whether a configured machine runs, has run, or was never started. The status
+// alone does not distinguish the last two cases, so the start tasks of the node decide.
+func (p *Provider) evaluateStarted(ctx context.Context, m *machine) error {
+	status, err := p.client.readStatus(ctx, m.node, m.id)
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		// It went since its configuration was read; its cloud-init ISO may be there.
+		// The machine was deleted after its configuration was read. Its cloud-init ISO may still exist.
 		p.invalidate(m)
 
-		return p.busy(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
-	case reasonIs(err, reasonDenied):
-		return p.findDestroy(ctx, m, err)
+		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
+	case hasReason(err, reasonPermissionDenied):
+		return p.adoptDestroyTask(ctx, m, err)
 	case err != nil:
 		return err
 	}
 
 	if status.Status == statusRunning {
 		p.setRunning(m, p.clock.Now())
-		m.running = p.clock.Now()
+		m.runningAt = p.clock.Now()
 
 		return nil
 	}
 
-	tasks, err := p.client.history(ctx, m.node, m.id)
+	tasks, err := p.client.listTasksOfVM(ctx, m.node, m.id)
 	if err != nil {
 		return err
 	}
 
-	p.judgeHistory(m, tasks)
+	p.evaluateTasks(m, tasks)
 
 	return nil
 }
 
-// judgeHistory decides from a node's tasks about an id, newest first, whether the
-// machine was started. What lies before the last destruction was another machine: ids
-// are reused. The order is the node's own, so that no clocks are compared.
-func (p *Provider) judgeHistory(m *machine, tasks []listedTask) {
+// evaluateTasks determines from the tasks of an ID on a node, newest first, whether the machine was
+// started. Tasks before the latest deletion belong to another machine, because IDs are reused. The order of
+// the tasks comes from the node, so that no clocks are compared.
+func (p *Provider) evaluateTasks(m *machine, tasks []listedTask) {
 	m.phase = phaseConfigured
 
 	for _, t := range tasks {
 		switch {
-		case t.Type == taskDestroy && t.done() && taskSucceeded(t.Status):
+		case t.Type == taskDestroy && t.isDone() && isTaskSuccess(t.Status):
 			return
 		case t.Type != "qmstart":
-		case !t.done():
-			m.phase, m.work = phaseStarting, p.watch.add(t.UPID, m.owner, nil)
+		case !t.isDone():
+			m.phase, m.task = phaseStarting, p.watcher.watchTask(t.UPID, m.owner, nil)
 
 			return
-		case taskSucceeded(t.Status), taskLost(t.Status):
-			m.phase, m.stopped = phaseStopped, p.clock.Now()
+		case isTaskSuccess(t.Status), isTaskOutcomeUnknown(t.Status):
+			m.phase, m.stoppedAt = phaseStopped, p.clock.Now()
 
 			return
 		}
 	}
 }
 
-// setRunning notes that the machine was started.
+// setRunning records that the machine was started.
 func (p *Provider) setRunning(m *machine, since time.Time) {
-	m.phase, m.work = phaseRunning, nil
-	m.started = since
-	m.agentNext = since.Add(agentFirst)
-	p.note(m, func(at *placement) { at.toClone = false })
-	p.watch.run(m.owner, m.id, since, m.ip == "")
+	m.phase, m.task = phaseRunning, nil
+	m.startedAt = since
+	m.nextAgentQuery = since.Add(firstAgentDelay)
+	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
+	p.watcher.watchMachine(m.owner, m.id, since, m.ip == "")
 }
 
-// reasonIs tells whether an error carries a reason.
-func reasonIs(err error, reason string) bool {
+// hasReason reports whether an error has a reason.
+func hasReason(err error, reason string) bool {
 	e, ok := errors.AsType[*hypervisor.Error](err)
 
 	return ok && e.Reason == reason

@@ -12,55 +12,55 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// cloneLog matches the lines of a clone's log that name the machine it makes: the first
-// of Proxmox VE 9 (PVE::API2::Qemu), and the names of new volumes in those of older ones.
-var cloneLog = regexp.MustCompile(`with ID (\d+)$|\bvm-(\d+)-(?:disk|cloudinit)`)
+// cloneLogPattern matches the line of a clone's log that names the new VM: the first line in Proxmox VE 9
+// (PVE::API2::Qemu), and the names of new volumes in older versions.
+var cloneLogPattern = regexp.MustCompile(`with ID (\d+)$|\bvm-(\d+)-(?:disk|cloudinit)`)
 
-// makings are the tasks that run and make or destroy machines, of this principal and of
-// others, by name. While they do, a machine may not be seen.
-type makings map[string]making
+// vmTasks maps the UPIDs of running clone and destroy tasks of all principals. While such a task runs, its
+// VM may be invisible.
+type vmTasks map[string]vmTask
 
-// making is such a task. A clone's bears the id of its template; which machine it makes
-// only its log tells.
-type making struct {
+// vmTask is a running clone or destroy task. The ID of a clone task is the ID of the template. Only the log
+// of the task names the new VM.
+type vmTask struct {
 	upid, node string
-	// target is 0 while the log does not tell.
-	target  int
-	ours    bool
-	destroy bool
+	// target is the ID of the VM. It is 0 until the log names the VM.
+	target    int
+	isOwn     bool
+	isDestroy bool
 }
 
-// of gives the task that makes or destroys a machine. unsure says that one of ours runs
-// that may.
-func (c makings) of(id int) (found making, ok, unsure bool) {
+// forVM returns the task that clones or destroys a VM. unsure is true if no task has the VM as its target,
+// but a running clone task of this principal has an unknown target.
+func (c vmTasks) forVM(id int) (match vmTask, ok, unsure bool) {
 	for _, t := range c {
 		if t.target == id {
 			return t, true, false
 		}
 
-		unsure = unsure || t.ours && t.target == 0
+		unsure = unsure || t.isOwn && t.target == 0
 	}
 
-	return found, false, unsure
+	return match, false, unsure
 }
 
-// runningMakings asks all nodes that are not offline for the tasks that run there: a clone
-// runs where its template is, which need not be where machines may be. Only a process
-// that did not begin a task itself needs to look for it.
-func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
-	nodes, _, err := p.nodes.get(ctx, nodesAge)
+// listVMTasks returns the running clone and destroy tasks of all nodes that are not offline. A clone task
+// runs on the node of the template, and that node may be one without machines. Only a process that did not
+// start the task itself has to look for it.
+func (p *Provider) listVMTasks(ctx context.Context) (vmTasks, error) {
+	nodes, _, err := p.nodeCache.get(ctx, nodesMaxAge)
 	if err != nil {
 		return nil, err
 	}
 
-	out := makings{}
+	out := vmTasks{}
 
 	for _, n := range nodes {
-		if n.offline() {
+		if n.isOffline() {
 			continue
 		}
 
-		tasks, err := p.client.runningTasks(ctx, n.Node)
+		tasks, err := p.client.listRunningTasks(ctx, n.Node)
 		if err != nil {
 			return nil, err
 		}
@@ -68,42 +68,43 @@ func (p *Provider) runningMakings(ctx context.Context) (makings, error) {
 		for _, t := range tasks {
 			switch t.Type {
 			case taskClone:
-				if out[t.UPID], err = p.cloneTask(ctx, n.Node, t); err != nil {
+				if out[t.UPID], err = p.inspectCloneTask(ctx, n.Node, t); err != nil {
 					return nil, err
 				}
 			case taskDestroy:
 				id, _ := strconv.Atoi(t.ID)
-				out[t.UPID] = making{upid: t.UPID, node: n.Node, target: id, ours: true, destroy: true}
+				out[t.UPID] = vmTask{upid: t.UPID, node: n.Node, target: id, isOwn: true, isDestroy: true}
 			}
 		}
 	}
 
 	p.mu.Lock()
-	p.makings = out
+	p.lastVMTasks = out
 	p.mu.Unlock()
 
 	return out, nil
 }
 
-// cloneTask finds out which machine a clone makes. Its log is read until it tells.
-func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (making, error) {
+// inspectCloneTask finds out which VM a clone task creates. It reads the task's log until the log names the
+// VM.
+func (p *Provider) inspectCloneTask(ctx context.Context, node string, t listedTask) (vmTask, error) {
 	p.mu.Lock()
-	known := p.makings[t.UPID]
+	known := p.lastVMTasks[t.UPID]
 	p.mu.Unlock()
 
 	if known.target != 0 {
 		return known, nil
 	}
 
-	out := making{upid: t.UPID, node: node, ours: t.by(p.client.who())}
+	out := vmTask{upid: t.UPID, node: node, isOwn: t.isStartedBy(p.client.principal())}
 
-	lines, err := p.client.taskLog(ctx, node, t.UPID)
-	if hypervisor.Is(err, hypervisor.NotFound) || reasonIs(err, reasonDenied) {
+	lines, err := p.client.readTaskLog(ctx, node, t.UPID)
+	if hypervisor.Is(err, hypervisor.NotFound) || hasReason(err, reasonPermissionDenied) {
 		return out, nil
 	}
 
 	for _, line := range lines {
-		if found := cloneLog.FindStringSubmatch(line); found != nil {
+		if found := cloneLogPattern.FindStringSubmatch(line); found != nil {
 			out.target, _ = strconv.Atoi(found[1] + found[2])
 
 			break
@@ -113,47 +114,49 @@ func (p *Provider) cloneTask(ctx context.Context, node string, t listedTask) (ma
 	return out, err
 }
 
-// findMaking looks for a task that makes or destroys the machine and that another process,
-// or a call without an answer, has begun.
-func (p *Provider) findMaking(ctx context.Context, m *machine) (found bool, err error) {
-	running, _, err := p.running.get(ctx, p.lookAge(m))
+// adoptVMTask looks for a task that clones or destroys the machine. Another process may have started the
+// task, or this process with a call that got no response. adoptVMTask adopts the task and reports whether
+// it found one.
+func (p *Provider) adoptVMTask(ctx context.Context, m *machine) (found bool, err error) {
+	running, _, err := p.vmTaskCache.get(ctx, p.inspectionMaxAge(m))
 	if err != nil {
 		return false, err
 	}
 
-	t, ok, unsure := running.of(m.id)
+	t, ok, unsure := running.forVM(m.id)
 
 	switch {
 	case unsure:
-		return false, p.busy(m, reasonLocked, "a clone has just begun, and its log does not tell yet whether it makes machine %d", m.id)
+		return false, p.newBusyError(m, reasonLocked,
+			"a clone task has just started, and its log does not show yet whether the task creates machine %d", m.id)
 	case !ok:
 		return false, nil
-	case !t.ours:
-		return false, p.taken(m, "one that somebody clones")
+	case !t.isOwn:
+		return false, p.rejectID(m, "from a clone task of another user")
 	}
 
 	m.phase, m.message, m.adopted = phaseCloning, "is being cloned", true
-	if t.destroy {
+	if t.isDestroy {
 		m.phase, m.message, m.adopted = phaseDestroying, "is being destroyed", false
 	}
 
-	m.work = p.watch.add(t.upid, m.owner, nil)
+	m.task = p.watcher.watchTask(t.upid, m.owner, nil)
 
 	return true, nil
 }
 
-// The types of the tasks that clone and destroy machines, and delete ISOs.
+// Types of the tasks that clone VMs, destroy VMs and delete ISOs.
 const (
 	taskClone     = "qmclone"
 	taskDestroy   = "qmdestroy"
 	taskDeleteISO = "imgdel"
 )
 
-// findDestroy looks for a task that destroys the machine: near its end the machine has no
-// record any more, and has left its pool, so that it is hidden from who has rights on
-// that alone. otherwise is what it is if there is none.
-func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error) error {
-	tasks, err := p.client.runningTasks(ctx, m.node)
+// adoptDestroyTask looks for a running task that destroys the machine. Near the end of such a task, the VM
+// has no record and is no longer in its pool, so that the VM is invisible to a principal with privileges
+// only on the pool. If there is no task and the VM is still listed, adoptDestroyTask returns fallback.
+func (p *Provider) adoptDestroyTask(ctx context.Context, m *machine, fallback error) error {
+	tasks, err := p.client.listRunningTasks(ctx, m.node)
 	if err != nil {
 		return err
 	}
@@ -161,50 +164,51 @@ func (p *Provider) findDestroy(ctx context.Context, m *machine, otherwise error)
 	for _, t := range tasks {
 		if t.Type == taskDestroy && t.ID == strconv.Itoa(m.id) {
 			m.phase, m.message = phaseDestroying, "is being destroyed"
-			m.work = p.watch.add(t.UPID, m.owner, nil)
+			m.task = p.watcher.watchTask(t.UPID, m.owner, nil)
 
 			return nil
 		}
 	}
 
-	// It may have ended between the two looks.
-	snap, _, err := p.listing.get(ctx, 0)
+	// The task may have ended between the list of the tasks and this list of the VMs.
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
 		return err
 	}
 
-	if _, listed := snap[m.id]; !listed {
-		return p.absent(ctx, m)
+	if _, isListed := vms[m.id]; !isListed {
+		return p.confirmAbsent(ctx, m)
 	}
 
-	return otherwise
+	return fallback
 }
 
-// absent says that there is no machine, as none is seen: if it would be seen. Without the
-// privilege to see it, nothing is known; and as that may have come back since the machine was
-// looked for, the listing is looked at once more.
-func (p *Provider) absent(ctx context.Context, m *machine) error {
-	held, err := p.client.permissions(ctx)
+// confirmAbsent records that the machine does not exist, after it has verified that the principal could see
+// the machine. Without the privilege VM.Audit, the error names the missing privilege. The privilege may
+// have been restored after the machine was looked up, so confirmAbsent lists the VMs once more.
+func (p *Provider) confirmAbsent(ctx context.Context, m *machine) error {
+	granted, err := p.client.readPermissions(ctx)
 	if err != nil {
 		return err
 	}
 
-	places := []string{fmt.Sprintf("/vms/%d", m.id)}
+	paths := []string{fmt.Sprintf("/vms/%d", m.id)}
 	if p.config.ResourcePool != "" {
-		places = append(places, "/pool/"+p.config.ResourcePool)
+		paths = append(paths, "/pool/"+p.config.ResourcePool)
 	}
 
-	if words := p.client.unmet(held, []need{{any: places, privileges: []string{"VM.Audit"}}}); len(words) > 0 {
-		return privilegesMissing(fmt.Sprintf("look for machine %d", m.id), words)
+	requirements := []requirement{{paths: paths, privileges: []string{"VM.Audit"}}}
+	if problems := p.client.describeUnmet(granted, requirements); len(problems) > 0 {
+		return newPrivilegesError(fmt.Sprintf("look for machine %d", m.id), problems)
 	}
 
-	snap, _, err := p.listing.get(ctx, 0)
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
 		return err
 	}
 
-	if _, listed := snap[m.id]; listed {
-		return p.busy(m, "SeenAgain", "machine %d is to be seen again", m.id)
+	if _, isListed := vms[m.id]; isListed {
+		return p.newBusyError(m, "SeenAgain", "machine %d is visible again", m.id)
 	}
 
 	m.phase = phaseReserved
@@ -212,15 +216,15 @@ func (p *Provider) absent(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// lookHidden looks for a machine that is not listed and whose configuration can't be
-// read: with rights on a pool alone, a machine is seen when its clone has ended, for only
-// then it is put into the pool.
-func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
-	if found, err := p.findMaking(ctx, m); err != nil || found {
+// inspectHidden inspects a machine that is not listed and whose configuration cannot be read. A principal
+// with privileges only on a pool sees a machine only after its clone task has ended, because Proxmox adds
+// the VM to the pool at the end of the clone.
+func (p *Provider) inspectHidden(ctx context.Context, m *machine) error {
+	if found, err := p.adoptVMTask(ctx, m); err != nil || found {
 		return err
 	}
 
-	// The clone may have ended between the two looks.
+	// The clone may have ended between the two requests.
 	config, err := p.readConfig(ctx, m)
 
 	switch {
@@ -228,50 +232,51 @@ func (p *Provider) lookHidden(ctx context.Context, m *machine) error {
 		m.phase = phaseReserved
 
 		return nil
-	case reasonIs(err, reasonDenied):
-		return p.absent(ctx, m)
+	case hasReason(err, reasonPermissionDenied):
+		return p.confirmAbsent(ctx, m)
 	case err != nil:
 		return err
 	}
 
-	return p.judge(ctx, m, config)
+	return p.evaluateConfig(ctx, m, config)
 }
 
-// judgeLocked deals with a machine that is locked: by a task that runs, or for good.
-func (p *Provider) judgeLocked(ctx context.Context, m *machine, lock string) error {
+// inspectLocked handles a locked machine. If a running task holds the lock, inspectLocked waits for the
+// task. Otherwise a person has to remove the lock.
+func (p *Provider) inspectLocked(ctx context.Context, m *machine, lock string) error {
 	if lock == lockClone {
-		if found, err := p.findMaking(ctx, m); err != nil || found {
+		if found, err := p.adoptVMTask(ctx, m); err != nil || found {
 			return err
 		}
 	}
 
-	tasks, err := p.client.runningTasks(ctx, m.node)
+	tasks, err := p.client.listRunningTasks(ctx, m.node)
 	if err != nil {
 		return err
 	}
 
 	for _, t := range tasks {
-		// A backup of many machines bears no id.
+		// A backup of several machines has no ID.
 		if t.ID == strconv.Itoa(m.id) || lock == "backup" && t.Type == "vzdump" && t.ID == "" {
 			m.phase, m.adopted = phaseCloning, true
-			m.work = p.watch.add(t.UPID, m.owner, nil)
+			m.task = p.watcher.watchTask(t.UPID, m.owner, nil)
 
 			return nil
 		}
 	}
 
-	// The task may have ended between the two looks.
+	// The task may have ended between the two requests.
 	config, err := p.readConfig(ctx, m)
 	if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
 		return err
 	}
 
 	if err != nil || config["lock"] == "" {
-		return p.busy(m, reasonLocked, "machine %d on node %s has just been unlocked", m.id, m.node)
+		return p.newBusyError(m, reasonLocked, "machine %d on node %s was just unlocked", m.id, m.node)
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "VMLocked",
-		"machine %d on node %s was left locked (%s) and no task works on it; Proxmox lets only "+
-			"root unlock it: make sure that it is no longer needed and run on %s: qm unlock %d && qm destroy %d --purge",
+		"machine %d on node %s is still locked (%s), no task holds the lock, and only root can "+
+			"unlock the machine: make sure that it is no longer needed, then run on %s: qm unlock %d && qm destroy %d --purge",
 		m.id, m.node, config["lock"], m.node, m.id, m.id)
 }

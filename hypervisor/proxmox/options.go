@@ -15,14 +15,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// vmConfig is the configuration of a VM: options by name, as text.
+// vmConfig is the configuration of a VM. It maps option names to their values as text.
 type vmConfig map[string]string
 
-// diskSlot matches the names of disk slots.
-var diskSlot = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
+// diskSlotPattern matches the names of disk slots.
+var diskSlotPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
-// property reads one key of an option such as "local-lvm:vm-1-disk-0,size=20G".
-func property(option, key string) string {
+// parseProperty returns the value of one key of an option such as "local-lvm:vm-1-disk-0,size=20G", or ""
+// if the option does not have the key.
+func parseProperty(option, key string) string {
 	for part := range strings.SplitSeq(option, ",") {
 		if k, v, ok := strings.Cut(part, "="); ok && k == key {
 			return v
@@ -32,8 +33,8 @@ func property(option, key string) string {
 	return ""
 }
 
-// setProperty sets one key of an option, or removes it where value is empty. The other
-// parts and their order stay.
+// setProperty sets one key of an option. An empty value removes the key. The other parts of the option and
+// their order do not change.
 func setProperty(option, key, value string) string {
 	var parts []string
 	if option != "" {
@@ -65,18 +66,20 @@ func setProperty(option, key, value string) string {
 	return strings.Join(kept, ",")
 }
 
-// nicModel matches the network models of qemu-server, which may carry the MAC.
-var nicModel = regexp.MustCompile(
+// nicModelPattern matches the network models of qemu-server. A model can be the key that holds the MAC
+// address.
+var nicModelPattern = regexp.MustCompile(
 	`^(e1000|e1000-82540em|e1000-82544gc|e1000-82545em|e1000e|i82551|i82557b|i82559er|` +
 		`ne2k_isa|ne2k_pci|pcnet|rtl8139|virtio|vmxnet3)$`)
 
-const defaultModel = "virtio"
+const defaultNICModel = "virtio"
 
-// macOf gives the MAC of an option netN: virtio=AA:BB:..,bridge=vmbr0.
-func macOf(net string) string {
+// parseMAC returns the MAC address of an option netN such as virtio=AA:BB:..,bridge=vmbr0, or "" if the
+// option has none.
+func parseMAC(net string) string {
 	for part := range strings.SplitSeq(net, ",") {
 		key, value, ok := strings.Cut(part, "=")
-		if ok && (nicModel.MatchString(key) || key == "macaddr") {
+		if ok && (nicModelPattern.MatchString(key) || key == "macaddr") {
 			return strings.ToUpper(value)
 		}
 	}
@@ -84,16 +87,16 @@ func macOf(net string) string {
 	return ""
 }
 
-// editNet gives the option net0 of a machine: model, MAC and all else as the clone has
-// them, the bridge and VLAN as wanted. An empty bridge keeps the template's; VLAN 0
-// keeps no tag only where the bridge was chosen, else the template's.
+// editNet returns the option net0 of a machine. The model, the MAC address and all other properties stay as
+// in the clone. An empty bridge keeps the template's bridge. VLAN 0 removes the VLAN tag if a bridge is
+// given, and keeps the template's tag otherwise.
 func editNet(net, bridge string, vlan int) string {
 	if net == "" {
 		if bridge == "" {
 			return ""
 		}
 
-		net = defaultModel
+		net = defaultNICModel
 	}
 
 	if bridge != "" {
@@ -109,21 +112,21 @@ func editNet(net, bridge string, vlan int) string {
 	return net
 }
 
-// disk is one disk of a VM.
 type disk struct {
 	Slot, Storage string
 	Bytes         int64
 }
 
-// firstDisk finds the disk a machine boots from: the first disk of `boot`, else the
-// lowest slot in the order scsi, virtio, sata, ide.
-func firstDisk(c vmConfig) (disk, bool) {
-	slots := bootOrder(c["boot"])
+// findBootDisk returns the disk that a machine boots from: the first disk of the option boot, or otherwise
+// the lowest slot in the order scsi, virtio, sata, ide. The size is 0 if the option's size cannot be
+// parsed.
+func findBootDisk(c vmConfig) (disk, bool) {
+	slots := parseBootOrder(c["boot"])
 
 	var rest []string
 
 	for name := range c {
-		if diskSlot.MatchString(name) {
+		if diskSlotPattern.MatchString(name) {
 			rest = append(rest, name)
 		}
 	}
@@ -132,7 +135,7 @@ func firstDisk(c vmConfig) (disk, bool) {
 
 	for _, slot := range append(slots, rest...) {
 		option := c[slot]
-		if !diskSlot.MatchString(slot) || option == "" || isCDROM(option) {
+		if !diskSlotPattern.MatchString(slot) || option == "" || isCDROM(option) {
 			continue
 		}
 
@@ -141,7 +144,7 @@ func firstDisk(c vmConfig) (disk, bool) {
 			continue
 		}
 
-		size, err := parseSize(property(option, "size"))
+		size, err := parseSize(parseProperty(option, "size"))
 		if err != nil {
 			size = 0
 		}
@@ -152,9 +155,9 @@ func firstDisk(c vmConfig) (disk, bool) {
 	return disk{}, false
 }
 
-// bootOrder reads `boot: order=scsi0;ide2;net0`.
-func bootOrder(boot string) []string {
-	order := property(boot, "order")
+// parseBootOrder returns the devices of an option such as `boot: order=scsi0;ide2;net0`.
+func parseBootOrder(boot string) []string {
+	order := parseProperty(boot, "order")
 	if order == "" {
 		return nil
 	}
@@ -173,24 +176,24 @@ func compareSlots(a, b string) int {
 	return rank(a) - rank(b)
 }
 
-// isCDROM tells whether a drive is a CD-ROM; cloud-init drives are.
+// isCDROM reports whether a drive is a CD-ROM drive. A cloud-init drive is one too.
 func isCDROM(option string) bool {
-	return property(option, "media") == "cdrom" || isCloudInit(option)
+	return parseProperty(option, "media") == "cdrom" || isCloudInit(option)
 }
 
-// isCloudInit tells whether a drive is Proxmox's own cloud-init drive.
+// isCloudInit reports whether a drive is Proxmox's own cloud-init drive.
 func isCloudInit(option string) bool {
 	volume, _, _ := strings.Cut(option, ",")
 
 	return strings.HasSuffix(volume, "cloudinit") || strings.Contains(volume, "-cloudinit.")
 }
 
-// cloudInitSlot gives the slot of the cloud-init drive, or "".
-func cloudInitSlot(c vmConfig) string {
+// findCloudInitSlot returns the lowest slot of a cloud-init drive, or "" if the VM has none.
+func findCloudInitSlot(c vmConfig) string {
 	var slots []string
 
 	for name, option := range c {
-		if diskSlot.MatchString(name) && isCloudInit(option) {
+		if diskSlotPattern.MatchString(name) && isCloudInit(option) {
 			slots = append(slots, name)
 		}
 	}
@@ -204,10 +207,11 @@ func cloudInitSlot(c vmConfig) string {
 	return slots[0]
 }
 
-// isoSlot gives the slot that the NoCloud ISO goes to: the cloud-init drive's, else
-// the first of ide2, ide0 and sata5 that is free or an empty CD-ROM drive; "" if none.
-func isoSlot(c vmConfig) string {
-	if slot := cloudInitSlot(c); slot != "" {
+// findISOSlot returns the slot for the NoCloud ISO: the slot of the cloud-init drive, or otherwise the
+// first of ide2, ide0 and sata5 that is free or holds an empty CD-ROM drive. It returns "" if no slot is
+// free.
+func findISOSlot(c vmConfig) string {
+	if slot := findCloudInitSlot(c); slot != "" {
 		return slot
 	}
 
@@ -220,17 +224,18 @@ func isoSlot(c vmConfig) string {
 	return ""
 }
 
-// agentEnabled reads the option agent: "1", "enabled=1,fstrim_cloned_disks=1".
-func agentEnabled(option string) bool {
+// isAgentEnabled reports whether the option agent enables the guest agent, as in "1" or
+// "enabled=1,fstrim_cloned_disks=1".
+func isAgentEnabled(option string) bool {
 	first, _, _ := strings.Cut(option, ",")
 
-	return first == "1" || property(option, "enabled") == "1"
+	return first == "1" || parseProperty(option, "enabled") == "1"
 }
 
-// parseSize reads a size as Proxmox writes it: 512, 4M, 20G, 1T (1024 each).
+// parseSize parses a size as Proxmox writes it: 512, 4M, 20G, 1T. Each unit is 1024 times the previous one.
 func parseSize(s string) (int64, error) {
 	if s == "" {
-		return 0, errors.New("parse size: it is empty")
+		return 0, errors.New("parse size: the text is empty")
 	}
 
 	unit := int64(1)
@@ -253,7 +258,7 @@ func parseSize(s string) (int64, error) {
 
 	n, err := strconv.ParseFloat(digits, 64)
 	if err != nil || n < 0 || math.IsInf(n, 0) || math.IsNaN(n) || n*float64(unit) > math.MaxInt64/2 {
-		return 0, fmt.Errorf("parse size %.40q: want a number with K, M, G or T", s)
+		return 0, fmt.Errorf("parse size %.40q: the text must be a number, optionally with the unit K, M, G or T", s)
 	}
 
 	return int64(n * float64(unit)), nil
@@ -261,7 +266,7 @@ func parseSize(s string) (int64, error) {
 
 const mebibyte = 1 << 20
 
-// formatSize gives bytes as Proxmox takes them for a disk, rounded up to a MiB.
+// formatSize formats a disk size in bytes for Proxmox. The size is rounded up to a MiB.
 func formatSize(bytes int64) string {
 	mib := (bytes + mebibyte - 1) / mebibyte
 	if mib%1024 == 0 {
@@ -271,13 +276,13 @@ func formatSize(bytes int64) string {
 	return strconv.FormatInt(mib, 10) + "M"
 }
 
-// memoryMiB gives bytes as the option memory takes them, rounded up.
-func memoryMiB(bytes int64) string {
+// formatMemory formats an amount of memory in bytes as MiB for the option memory. The amount is rounded up.
+func formatMemory(bytes int64) string {
 	return strconv.FormatInt((bytes+mebibyte-1)/mebibyte, 10)
 }
 
-// ipConfig gives the option ipconfig0.
-func ipConfig(n hypervisor.NetworkOptions) string {
+// formatIPConfig returns the value of the option ipconfig0.
+func formatIPConfig(n hypervisor.NetworkOptions) string {
 	if len(n.Addresses) == 0 {
 		return "ip=dhcp"
 	}
@@ -286,22 +291,23 @@ func ipConfig(n hypervisor.NetworkOptions) string {
 	has := map[string]bool{}
 
 	for _, address := range n.Addresses {
-		has[suffix(address)] = true
-		parts = append(parts, "ip"+suffix(address)+"="+address)
+		has[familySuffix(address)] = true
+		parts = append(parts, "ip"+familySuffix(address)+"="+address)
 	}
 
 	for _, gateway := range n.Gateways {
-		// Proxmox refuses a gateway without an address of its family.
-		if has[suffix(gateway)] {
-			parts = append(parts, "gw"+suffix(gateway)+"="+gateway)
+		// Proxmox rejects a gateway without an address of the same family.
+		if has[familySuffix(gateway)] {
+			parts = append(parts, "gw"+familySuffix(gateway)+"="+gateway)
 		}
 	}
 
 	return strings.Join(parts, ",")
 }
 
-// suffix is what the options of an address's family end with.
-func suffix(address string) string {
+// familySuffix returns the suffix of the option keys for the family of an address: "6" for IPv6, "" for
+// IPv4.
+func familySuffix(address string) string {
 	if strings.Contains(address, ":") {
 		return "6"
 	}

@@ -47,7 +47,7 @@ func TestMACOf(t *testing.T) {
 		"virtio=AA:BB:CC:DD:EE:FF,virtio=00:00:00:00:00:0": "AA:BB:CC:DD:EE:FF",
 	}
 	for net, want := range cases {
-		if got := macOf(net); got != want {
+		if got := parseMAC(net); got != want {
 			t.Errorf("macOf(%q) = %q, want %q", net, got, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestFirstDisk(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := firstDisk(c.config)
+			got, ok := findBootDisk(c.config)
 			if ok != c.ok || got != c.want {
 				t.Errorf("got %+v %t, want %+v %t", got, ok, c.want, c.ok)
 			}
@@ -97,11 +97,11 @@ func TestSlots(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if got := cloudInitSlot(c.config); got != c.cloudInit {
+			if got := findCloudInitSlot(c.config); got != c.cloudInit {
 				t.Errorf("cloud-init slot %q, want %q", got, c.cloudInit)
 			}
 
-			if got := isoSlot(c.config); got != c.seed {
+			if got := findISOSlot(c.config); got != c.seed {
 				t.Errorf("cloud-init ISOs slot %q, want %q", got, c.seed)
 			}
 		})
@@ -129,7 +129,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 
-	if got := memoryMiB(2<<30 + 1); got != "2049" {
+	if got := formatMemory(2<<30 + 1); got != "2049" {
 		t.Errorf("memory is rounded to %s", got)
 	}
 }
@@ -143,12 +143,12 @@ func TestIPConfig(t *testing.T) {
 		"ip=10.0.0.5/24,ip6=2001:db8::5/64,gw=10.0.0.1,gw6=fe80::1": {
 			Addresses: []string{"10.0.0.5/24", "2001:db8::5/64"}, Gateways: []string{"10.0.0.1", "fe80::1"},
 		},
-		"ip6=2001:db8::6/64,gw6=fe80::1": { // a gateway without an address of its family is refused
+		"ip6=2001:db8::6/64,gw6=fe80::1": { // a gateway without an address of its family is ignored
 			Addresses: []string{"2001:db8::6/64"}, Gateways: []string{"10.0.0.1", "fe80::1"},
 		},
 	}
 	for want, options := range cases {
-		if got := ipConfig(options); got != want {
+		if got := formatIPConfig(options); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -159,7 +159,7 @@ func TestAgentEnabled(t *testing.T) {
 		"1": true, "enabled=1": true, "1,fstrim_cloned_disks=1": true, "fstrim_cloned_disks=1,enabled=1": true,
 		"": false, "0": false, "enabled=0": false, "0,type=virtio": false,
 	} {
-		if got := agentEnabled(option); got != want {
+		if got := isAgentEnabled(option); got != want {
 			t.Errorf("agentEnabled(%q) = %t", option, got)
 		}
 	}
@@ -192,8 +192,8 @@ func TestParseUPID(t *testing.T) {
 }
 
 func TestTaskSucceeded(t *testing.T) {
-	for exit, want := range map[string]bool{"OK": true, "WARNINGS: 1": true, exitLost: false, "clone failed": false} {
-		if taskSucceeded(exit) != want {
+	for exit, want := range map[string]bool{"OK": true, "WARNINGS: 1": true, exitUnknown: false, "clone failed": false} {
+		if isTaskSuccess(exit) != want {
 			t.Errorf("exit status %q counts as success: %t", exit, !want)
 		}
 	}
@@ -220,11 +220,11 @@ func FuzzEditNet(f *testing.F) {
 
 		got := editNet(net, bridge, int(vlan))
 
-		if bridge != "" && property(got, "bridge") != bridge {
+		if bridge != "" && parseProperty(got, "bridge") != bridge {
 			t.Errorf("%q has not bridge %q", got, bridge)
 		}
 
-		if macOf(got) != macOf(net) && net != "" {
+		if parseMAC(got) != parseMAC(net) && net != "" {
 			t.Errorf("the MAC changed: %q to %q", net, got)
 		}
 
@@ -242,7 +242,7 @@ func FuzzSetProperty(f *testing.F) {
 		}
 
 		got := setProperty(option, key, value)
-		if property(got, key) != value {
+		if parseProperty(got, key) != value {
 			t.Errorf("setProperty(%q, %q, %q) = %q", option, key, value, got)
 		}
 	})

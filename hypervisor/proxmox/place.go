@@ -12,119 +12,122 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// candidate is a node that a machine could be placed on, with the template it would be
-// cloned from.
+// candidate is a node on which a machine could be placed, with the template for the clone.
 type candidate struct {
 	Node     string
 	Template hypervisor.Template
 	Online   bool
-	// Trouble says why it is not online.
+	// Trouble is the reason why the node is not online.
 	Trouble string
-	// Cores of the node; FreeMemory after running machines and what is promised, unpromised
-	// without the latter.
+	// Cores is the number of the node's cores. FreeMemory is what running machines and reservations leave.
+	// The field unreserved ignores the reservations.
 	Cores       int64
 	FreeMemory  int64
 	TotalMemory int64
-	unpromised  int64
-	// Queue is how many clones run, wait or are promised on the storage concerned.
-	Queue int
-	// Roomy says that its storage has room for the whole disk. Thin storages take more.
-	Roomy bool
-	// Full says why no machine is placed there, since its storage was full, and Aside why one
-	// is only if there is nowhere else. Sites are what both are about.
-	Full  string
-	Aside string
-	Sites []site
+	unreserved  int64
+	// QueuedClones is the number of clones that run, wait or are reserved on the storage.
+	QueuedClones int
+	// HasDiskSpace reports whether the storage has space for the complete disk. Thin storages accept more.
+	HasDiskSpace bool
+	// StorageExclusion is the reason why no machine is placed here, because its storage was full.
+	// TemplateExclusion is the reason why a machine is placed here only if there is no other node. Sites
+	// are the sites of both.
+	StorageExclusion  string
+	TemplateExclusion string
+	Sites             []site
 }
 
-// choose picks the node for a machine: online, with enough memory and cores, and with a
-// storage that was not full a while ago. Nodes that are not set aside come first, then those
-// with room for the whole disk. To spread, it takes the shortest queue for clones, then the
-// most free memory, then the name; to pack, the least free memory that suffices, then the
-// name. Cores may be promised more than once, as Proxmox does, memory not: a VM that does not
-// fit fails to start. A held machine needs its memory later, so that its node has to have it
-// when it is empty.
-func choose(candidates []candidate, spec hypervisor.MachineSpec) (candidate, error) {
-	want := spec.Shape
+// chooseNode chooses the node for a machine. The node must be online and have enough memory and cores, and
+// its storage must not be excluded. Nodes without a template exclusion come first, then nodes with disk
+// space for the complete disk. The strategy Spread then chooses the shortest clone queue, the most free
+// memory, and the first name. The strategy Pack chooses the least free memory that suffices, and the first
+// name.
+//
+// As in Proxmox, the machines of a node share its cores, so the sum of their cores may exceed the cores of
+// the node. Memory is not shared, because a VM without enough memory fails to start. A standby machine
+// needs its memory later, so only the total memory of the node counts.
+func chooseNode(candidates []candidate, spec hypervisor.MachineSpec) (candidate, error) {
+	shape := spec.Shape
 
-	var fits []candidate
+	var suitable []candidate
 
 	for _, c := range candidates {
-		room := c.FreeMemory
+		memory := c.FreeMemory
 		if spec.Standby {
-			room = c.TotalMemory
+			memory = c.TotalMemory
 		}
 
-		if c.Online && c.Full == "" && int64(want.CPU) <= c.Cores && want.Memory <= room {
-			fits = append(fits, c)
+		if c.Online && c.StorageExclusion == "" && int64(shape.CPU) <= c.Cores && shape.Memory <= memory {
+			suitable = append(suitable, c)
 		}
 	}
 
-	if len(fits) == 0 {
-		return candidate{}, noCapacity(candidates, want)
+	if len(suitable) == 0 {
+		return candidate{}, newNoCapacityError(candidates, shape)
 	}
 
-	if well := slices.DeleteFunc(slices.Clone(fits), func(c candidate) bool { return c.Aside != "" }); len(well) > 0 {
-		fits = well
+	preferred := slices.DeleteFunc(slices.Clone(suitable), func(c candidate) bool { return c.TemplateExclusion != "" })
+	if len(preferred) > 0 {
+		suitable = preferred
 	}
 
-	return slices.MinFunc(fits, func(a, b candidate) int {
+	return slices.MinFunc(suitable, func(a, b candidate) int {
 		if spec.Strategy == hypervisor.Pack {
-			return cmp.Or(roomyFirst(a, b), cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
+			return cmp.Or(compareDiskSpace(a, b), cmp.Compare(a.FreeMemory, b.FreeMemory), strings.Compare(a.Node, b.Node))
 		}
 
-		return cmp.Or(roomyFirst(a, b), cmp.Compare(a.Queue, b.Queue), cmp.Compare(b.FreeMemory, a.FreeMemory),
+		return cmp.Or(compareDiskSpace(a, b), cmp.Compare(a.QueuedClones, b.QueuedClones), cmp.Compare(b.FreeMemory, a.FreeMemory),
 			strings.Compare(a.Node, b.Node))
 	}), nil
 }
 
-// roomyFirst prefers storages with room for the whole disk.
-func roomyFirst(a, b candidate) int {
+// compareDiskSpace sorts storages with space for the complete disk first.
+func compareDiskSpace(a, b candidate) int {
 	switch {
-	case a.Roomy == b.Roomy:
+	case a.HasDiskSpace == b.HasDiskSpace:
 		return 0
-	case a.Roomy:
+	case a.HasDiskSpace:
 		return -1
 	default:
 		return 1
 	}
 }
 
-func noCapacity(candidates []candidate, want hypervisor.Shape) error {
-	var words []string
+func newNoCapacityError(candidates []candidate, shape hypervisor.Shape) error {
+	var problems []string
 
 	reason := "NoCapacity"
 
 	for _, c := range candidates {
 		switch {
 		case !c.Online:
-			words = append(words, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
-		case c.Full != "":
-			words, reason = append(words, c.Full), reasonAside
-		case int64(want.CPU) > c.Cores:
-			words = append(words, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
+			problems = append(problems, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
+		case c.StorageExclusion != "":
+			problems, reason = append(problems, c.StorageExclusion), reasonNodeExcluded
+		case int64(shape.CPU) > c.Cores:
+			problems = append(problems, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:
-			words = append(words, fmt.Sprintf("%s has %s free", c.Node, bytesText(c.FreeMemory)))
+			problems = append(problems, fmt.Sprintf("%s has %s free", c.Node, formatBytes(c.FreeMemory)))
 		}
 	}
 
-	if len(words) == 0 {
-		words = []string{"no usable node has the template"}
+	if len(problems) == 0 {
+		problems = []string{"no usable node has the template"}
 	}
 
 	return hypervisor.Errorf(hypervisor.NoCapacity, reason,
-		"no node has room for %d cores and %s of memory: %s",
-		want.CPU, bytesText(want.Memory), strings.Join(words, ", "))
+		"no node can take a machine with %d cores and %s of memory: %s",
+		shape.CPU, formatBytes(shape.Memory), strings.Join(problems, ", "))
 }
 
-// tooLarge says so if a shape fits on none of the nodes, even when they are empty.
-func tooLarge(nodes []hypervisor.Node, want hypervisor.Shape) error {
+// checkNodeSize returns an error if a shape fits on none of the nodes, even when the nodes are empty.
+func checkNodeSize(nodes []hypervisor.Node, shape hypervisor.Shape) error {
 	if len(nodes) == 0 {
 		return nil
 	}
 
 	for _, n := range nodes {
-		if int64(want.CPU) <= n.Total.CPU && want.Memory <= n.Total.Memory {
+		if int64(shape.CPU) <= n.Total.CPU && shape.Memory <= n.Total.Memory {
 			return nil
 		}
 	}
@@ -134,13 +137,13 @@ func tooLarge(nodes []hypervisor.Node, want hypervisor.Shape) error {
 	})
 
 	return hypervisor.Errorf(hypervisor.Rejected, "ResourcesExceedNode",
-		"%d cores and %s of memory are wanted, the biggest node %s has %d cores and %s: "+
-			"ask for less in resources or add a bigger node",
-		want.CPU, bytesText(want.Memory), biggest.Name, biggest.Total.CPU, bytesText(biggest.Total.Memory))
+		"the template requests %d cores and %s of memory, but the biggest node %s has %d cores and %s: "+
+			"request less in resources or add a bigger node",
+		shape.CPU, formatBytes(shape.Memory), biggest.Name, biggest.Total.CPU, formatBytes(biggest.Total.Memory))
 }
 
-// bytesText writes an amount of bytes for people.
-func bytesText(n int64) string {
+// formatBytes formats a number of bytes for messages.
+func formatBytes(n int64) string {
 	const step = 1024
 
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}

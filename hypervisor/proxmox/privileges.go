@@ -13,41 +13,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// permissions are a principal's privileges by path, as /access/permissions gives them:
-// each with whether it reaches the paths below.
+// permissions maps paths to the privileges of a principal, as /access/permissions returns them. The flag of
+// a privilege is true if the privilege propagates to the paths below.
 type permissions map[string]map[string]flag
 
-// has tells whether a privilege is held on a path: there, or at the nearest path above
-// that is listed. A role on a path replaces what comes from above (PVE::AccessControl).
+// has reports whether the principal has a privilege on a path: on the path itself, or propagated from the
+// nearest listed path above. A role on a path replaces the roles from above (PVE::AccessControl).
 func (p permissions) has(path, privilege string) bool {
-	if held, ok := p[path]; ok {
-		_, has := held[privilege]
+	if granted, ok := p[path]; ok {
+		_, has := granted[privilege]
 
 		return has
 	}
 
-	for at := parentPath(path); ; at = parentPath(at) {
-		if held, ok := p[at]; ok {
-			return bool(held[privilege])
+	for parent := parentPath(path); ; parent = parentPath(parent) {
+		if granted, ok := p[parent]; ok {
+			return bool(granted[privilege])
 		}
 
-		if at == "/" {
+		if parent == "/" {
 			return false
 		}
 	}
 }
 
 func parentPath(path string) string {
-	at := strings.LastIndex(path, "/")
-	if at <= 0 {
+	index := strings.LastIndex(path, "/")
+	if index <= 0 {
 		return "/"
 	}
 
-	return path[:at]
+	return path[:index]
 }
 
-// lacking gives those of the privileges that are not held on the path.
-func (p permissions) lacking(path string, privileges []string) []string {
+// listMissing returns the privileges that the principal does not have on the path.
+func (p permissions) listMissing(path string, privileges []string) []string {
 	var out []string
 
 	for _, privilege := range privileges {
@@ -59,8 +59,8 @@ func (p permissions) lacking(path string, privileges []string) []string {
 	return out
 }
 
-// machinePrivileges are needed on the machines made. Each is named by a call of ours in
-// the API viewer.
+// machinePrivileges returns the privileges that are needed on the machines. The API viewer names each of
+// them on the page of a call that this package uses.
 func machinePrivileges() []string {
 	return []string{
 		"VM.Allocate", "VM.Audit", "VM.PowerMgmt", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Disk",
@@ -74,58 +74,59 @@ func isoPrivileges() []string {
 
 func diskPrivileges() []string { return []string{"Datastore.Audit", "Datastore.AllocateSpace"} }
 
-// need is a set of privileges on a path. any are paths of which one suffices.
-type need struct {
-	any        []string
+// requirement is a set of privileges that are needed on one of the paths.
+type requirement struct {
+	paths      []string
 	privileges []string
 }
 
-// unmet says what of the needs is missing, each with the command that fixes it.
-func (c *client) unmet(held permissions, needs []need) []string {
+// describeUnmet returns a message for each unmet requirement, with the command that grants the privileges.
+func (c *client) describeUnmet(granted permissions, requirements []requirement) []string {
 	var out []string
 
-	for _, n := range needs {
+	for _, n := range requirements {
 		var missing [][]string
 
-		for _, path := range n.any {
-			missing = append(missing, held.lacking(path, n.privileges))
+		for _, path := range n.paths {
+			missing = append(missing, granted.listMissing(path, n.privileges))
 		}
 
 		if slices.ContainsFunc(missing, func(m []string) bool { return len(m) == 0 }) {
 			continue
 		}
 
-		// Where several paths would do, the last is the narrowest: the pool.
-		last := len(n.any) - 1
-		out = append(out, c.missing(n.any[last], missing[last]))
+		// If several paths would suffice, the last path is the narrowest one: the pool.
+		last := len(n.paths) - 1
+		out = append(out, c.describeMissingPrivileges(n.paths[last], missing[last]))
 	}
 
 	return out
 }
 
-func privilegesMissing(what string, words []string) error {
-	return hypervisor.Errorf(hypervisor.Rejected, reasonDenied, "%s: %s", what, strings.Join(words, "; "))
+func newPrivilegesError(operation string, problems []string) error {
+	return hypervisor.Errorf(hypervisor.Rejected, reasonPermissionDenied, "%s: %s", operation, strings.Join(problems, "; "))
 }
 
-// outdated tells whether a node denies what the one that is asked grants, as it does after it was
-// hung or cut off, until it has heard of what was granted meanwhile: a machine's pool for one.
-func (c *client) outdated(ctx context.Context, err error, pool string) bool {
-	answer, ok := errors.AsType[*APIError](err)
-	if !ok || answer.Status != http.StatusForbidden {
+// isDenialOutdated reports whether a node denies a privilege that the connected node grants. A node that
+// was hung or cut off does so until it has received the permissions that were granted in the meantime, for
+// example on the pool of a machine.
+func (c *client) isDenialOutdated(ctx context.Context, err error, pool string) bool {
+	apiErr, ok := errors.AsType[*APIError](err)
+	if !ok || apiErr.Status != http.StatusForbidden {
 		return false
 	}
 
-	found := permissionText.FindStringSubmatch(answer.Reason)
+	found := permissionPattern.FindStringSubmatch(apiErr.Reason)
 	if found == nil {
 		return false
 	}
 
-	places := []string{found[1]}
+	paths := []string{found[1]}
 	if pool != "" && strings.HasPrefix(found[1], "/vms/") {
-		places = append(places, "/pool/"+pool)
+		paths = append(paths, "/pool/"+pool)
 	}
 
-	held, err := c.permissions(ctx)
+	granted, err := c.readPermissions(ctx)
 
-	return err == nil && len(c.unmet(held, []need{{any: places, privileges: privilegesOf(found[2])}})) == 0
+	return err == nil && len(c.describeUnmet(granted, []requirement{{paths: paths, privileges: parsePrivileges(found[2])}})) == 0
 }

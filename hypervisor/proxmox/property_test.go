@@ -25,10 +25,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// briefLives is how many whole lives of a property are tried outside of `make soak`.
+// briefLives is the number of lives that a property test runs outside of `make soak`.
 const briefLives = 3
 
-// propertyModel has several storages and bridges to choose from.
+// propertyModel returns a cluster with several storages and bridges.
 func propertyModel() pve.Model {
 	m := fastModel().WithSharedStorage()
 	m.Bridges = []string{"vmbr0", "vmbr1", "vmbr2"}
@@ -36,8 +36,8 @@ func propertyModel() pve.Model {
 	return m
 }
 
-// lives makes a machine, lets look see it, and removes it.
-func lives(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.MachineSpec, look func(pve.VMState) string) string {
+// runLife creates a machine, calls look with its state, and deletes the machine.
+func runLife(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.MachineSpec, look func(pve.VMState) string) string {
 	t.Helper()
 
 	made, sp := create(t, p, sp)
@@ -50,8 +50,8 @@ func lives(t testing.TB, s *pve.Server, p hypervisor.Provider, sp hypervisor.Mac
 
 	remove(t, p, sp)
 
-	if left := s.Snapshot(); problem == "" && len(left.Made())+len(left.ISOs()) > 0 {
-		problem = fmt.Sprintf("left behind: %+v %+v", left.Made(), left.ISOs())
+	if left := s.Snapshot(); problem == "" && len(left.CreatedVMs())+len(left.ISOs()) > 0 {
+		problem = fmt.Sprintf("left behind: %+v %+v", left.CreatedVMs(), left.ISOs())
 	}
 
 	return problem
@@ -68,13 +68,13 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 	property.Check(t, "machines are clones with a cloud-init drive, made over the API", property.Options{Brief: briefLives}, prop.ForAll(
 		func(linked bool, cpu int, memoryMiB int64) string {
 			n++
-			sp := spec(n)
+			sp := newSpec(n)
 			sp.Shape.Linked, sp.Shape.CPU, sp.Shape.Memory = linked, cpu, memoryMiB<<20
 
 			s.ResetCalls()
 
-			problem := lives(t, s, p, sp, func(vm pve.VMState) string {
-				// A linked clone's disk names the template's.
+			problem := runLife(t, s, p, sp, func(vm pve.VMState) string {
+				// The disk of a linked clone refers to the template's disk.
 				isLinked := strings.Contains(vm.Config["scsi0"], "base-900")
 				iso := vm.Config["ide2"]
 
@@ -93,7 +93,7 @@ func TestProperty19ProxmoxAPIIntegration(t *testing.T) {
 				return problem
 			}
 
-			if clones := asked(s, http.MethodPost, "/clone"); clones != 1 {
+			if clones := countCalls(s, http.MethodPost, "/clone"); clones != 1 {
 				return fmt.Sprintf("%d clones", clones)
 			}
 
@@ -111,7 +111,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 
 	property.Check(t, "records and tags of any owner", property.Options{}, prop.ForAll(
 		func(namespace, name, pool, key, value string) string {
-			owner := spec(1).Owner
+			owner := newSpec(1).Owner
 			owner.Namespace, owner.Name, owner.Pool = namespace, name, pool
 
 			notes, err := proxmox.NewRecord(operatorUID, "lab", 100001, owner, time.Now()).Encode()
@@ -119,7 +119,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 				return err.Error()
 			}
 
-			return marked(notes, proxmox.Tags(operatorUID, "lab", pool, map[string]string{key: value}), owner, 100001)
+			return checkMarks(notes, proxmox.Tags(operatorUID, "lab", pool, map[string]string{key: value}), owner, 100001)
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
 
 	clk := conformance.FastClock(t, conformance.Speed)
@@ -130,11 +130,11 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 			p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
 				c.Tags, o.Clock = map[string]string{key: value}, clk
 			})
-			sp := spec(n)
+			sp := newSpec(n)
 			sp.Owner.Namespace, sp.Owner.Name, sp.Owner.Pool = namespace, name, pool
 			before := clk.Now().Add(-time.Second)
 
-			return lives(t, s, p, sp, func(vm pve.VMState) string {
+			return runLife(t, s, p, sp, func(vm pve.VMState) string {
 				notes, _ := description(vm)
 
 				r, err := proxmox.ParseRecord(notes)
@@ -142,16 +142,16 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 					return fmt.Sprintf("record is %+v", r)
 				}
 
-				return marked(notes, vm.Tags, sp.Owner, vm.VMID)
+				return checkMarks(notes, vm.Tags, sp.Owner, vm.VMID)
 			})
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
 }
 
-// tagOfProxmox is what a tag looks like in lower case.
-var tagOfProxmox = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+// tagPattern matches a valid tag in lower case.
+var tagPattern = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
 
-// marked tells what is wrong with a machine's notes and tags.
-func marked(notes, tags string, owner hypervisor.Owner, id int) string {
+// checkMarks returns what is wrong with a machine's notes and tags, or "".
+func checkMarks(notes, tags string, owner hypervisor.Owner, id int) string {
 	r, err := proxmox.ParseRecord(notes)
 	if err != nil {
 		return err.Error()
@@ -162,7 +162,7 @@ func marked(notes, tags string, owner hypervisor.Owner, id int) string {
 	}
 
 	for x := range strings.SplitSeq(tags, ";") {
-		if !tagOfProxmox.MatchString(x) {
+		if !tagPattern.MatchString(x) {
 			return "tag " + x
 		}
 	}
@@ -185,12 +185,12 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 	property.Check(t, "storages and networks are chosen as the cluster and the template say", property.Options{}, prop.ForAll(
 		func(defaultStorage, storage, defaultBridge, bridge string, vlan int, linked bool) string {
 			c := hypervisor.Config{DefaultStorage: defaultStorage, DefaultNetwork: defaultBridge}
-			shape := spec(1).Shape
+			shape := newSpec(1).Shape
 			shape.Linked, shape.Storage, shape.Bridge, shape.VLAN = linked, storage, bridge, vlan
 
-			gotStorage, gotNet := proxmox.Where(c, shape, pve.DefaultSharedID, "virtio=BC:24:11:00:00:01,bridge=vmbr0")
+			gotStorage, gotNet := proxmox.SelectStorageAndNet(c, shape, pve.DefaultSharedID, "virtio=BC:24:11:00:00:01,bridge=vmbr0")
 
-			return placed(c, shape, gotStorage+":vm-1-disk-0", gotNet)
+			return checkPlacement(c, shape, gotStorage+":vm-1-disk-0", gotNet)
 		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
 
 	s := pvetest.New(t, propertyModel())
@@ -207,22 +207,22 @@ func TestProperty21StorageAndNetwork(t *testing.T) {
 				c.DefaultStorage, c.DefaultNetwork, c.ISOStorage, o.Clock = defaultStorage, defaultBridge, "local", clk
 				cluster = *c
 			})
-			sp := spec(n)
+			sp := newSpec(n)
 			sp.Shape.Linked, sp.Shape.Storage, sp.Shape.Bridge, sp.Shape.VLAN = linked, storage, bridge, vlan
 
-			return lives(t, s, p, sp, func(vm pve.VMState) string {
+			return runLife(t, s, p, sp, func(vm pve.VMState) string {
 				if !strings.HasPrefix(vm.Config["ide2"], "local:iso/") {
 					return "cloud-init ISO is " + vm.Config["ide2"]
 				}
 
-				return placed(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
+				return checkPlacement(cluster, sp.Shape, vm.Config["scsi0"], vm.Config["net0"])
 			})
 		}, storages, storages, bridges, bridges, vlans, gen.Bool())) //nolint:gocritic // generators are not options
 }
 
-// placed tells what is wrong with where a machine's disk and network are. Its template's are
-// on the shared storage and on vmbr0.
-func placed(c hypervisor.Config, shape hypervisor.Shape, disk, net string) string {
+// checkPlacement returns what is wrong with a machine's disk and network, or "". The template is on the
+// shared storage and on vmbr0.
+func checkPlacement(c hypervisor.Config, shape hypervisor.Shape, disk, net string) string {
 	wantStorage := cmp.Or(shape.Storage, c.DefaultStorage, pve.DefaultSharedID)
 	if shape.Linked {
 		wantStorage = pve.DefaultSharedID
@@ -243,9 +243,9 @@ func placed(c hypervisor.Config, shape hypervisor.Shape, disk, net string) strin
 	return ""
 }
 
-// almostOurs writes the record of claim n on machine id with one thing changed.
-func almostOurs(what string, id, n int, noise string) string {
-	sp := spec(n)
+// newForeignRecord returns the record of claim n on machine id with one change.
+func newForeignRecord(what string, id, n int, noise string) string {
+	sp := newSpec(n)
 	record := map[string]any{
 		"managedBy": "hyperfleet", "cluster": "lab", "vmid": id, "runnerPool": sp.Owner.Pool,
 		"machineClaim": map[string]any{"namespace": sp.Owner.Namespace, "name": sp.Owner.Name, "uid": sp.Owner.UID},
@@ -283,7 +283,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 	clk := conformance.FastClock(t, conformance.Speed)
 	ids := func(c *hypervisor.Config, o *hypervisor.Options) { c.IDMin, c.IDMax, o.Clock = 100, 199, clk }
 	p := connect(t, s, ids)
-	admin := root(t, s)
+	admin := newRootClient(t, s)
 	changes := gen.OneConstOf("operator", "cluster", "id", "claim", "product", "record")
 	yes := gen.Bool()
 	n := 0
@@ -291,11 +291,11 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 
 	property.Check(t, "only a record that is right in every respect makes a machine ours", property.Options{}, prop.ForAll(
 		func(what, noise string) string {
-			if proxmox.Mine(pure, 101, spec(1).Owner, almostOurs(what, 101, 1, noise)) {
+			if proxmox.IsOwn(pure, 101, newSpec(1).Owner, newForeignRecord(what, 101, 1, noise)) {
 				return "it is taken for ours"
 			}
 
-			if !proxmox.Mine(pure, 101, spec(1).Owner, almostOurs("", 101, 1, noise)) {
+			if !proxmox.IsOwn(pure, 101, newSpec(1).Owner, newForeignRecord("", 101, 1, noise)) {
 				return "ours is not"
 			}
 
@@ -306,7 +306,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 		func(what, noise string, running, tagged, fresh bool) string {
 			n++
 
-			options := map[string]any{"description": almostOurs(what, 101, n, noise)}
+			options := map[string]any{"description": newForeignRecord(what, 101, n, noise)}
 			if tagged {
 				options["tags"] = "hyperfleet;" + proxmox.OperatorTag(operatorUID, "lab")
 			}
@@ -321,7 +321,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 					return err.Error()
 				}
 
-				await(t, s, upid)
+				awaitTask(t, s, upid)
 			}
 
 			provider := hypervisor.Provider(p)
@@ -344,13 +344,13 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 		changes, gen.AlphaString(), yes, yes, yes)) //nolint:gocritic // generators are not options
 }
 
-// attack has the provider do all it can to machine 101 as claim n.
+// attack calls all methods of the provider on machine 101 as claim n.
 func attack(t testing.TB, p hypervisor.Provider, n int) string {
 	t.Helper()
 
-	sp := spec(n)
+	sp := newSpec(n)
 	sp.ID, sp.Node = 101, "pve2"
-	ref := refOf(sp)
+	ref := newRef(sp)
 
 	for range 3 {
 		if _, err := p.Get(t.Context(), ref); !hypervisor.Is(err, hypervisor.NotFound) {
@@ -372,7 +372,7 @@ func attack(t testing.TB, p hypervisor.Provider, n int) string {
 	}
 
 	for _, m := range all {
-		// With another claim's uid it is ours, and yet not this claim's.
+		// A record with another claim's UID belongs to this operator, but not to this claim.
 		if m.ID == 101 && m.Owner.UID == sp.Owner.UID {
 			return fmt.Sprintf("listed: %+v", m)
 		}

@@ -16,68 +16,71 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 )
 
-// Defaults of hypervisor.Options and Config.
+// Defaults of hypervisor.Options and Config, and limits of Proxmox VE.
 const (
-	defaultTaskInterval = 250 * time.Millisecond
-	defaultListBusy     = 2 * time.Second
-	defaultListQuiet    = 10 * time.Second
-	defaultIDMin        = 100000
-	defaultIDMax        = 199999
-	defaultClones       = 2
-	defaultCallsPerNode = 4
-	nodesAge            = 10 * time.Second
-	templateAge         = time.Minute
-	storagesAge         = time.Minute
-	// Where each node has to be asked by itself, so many nodes are asked a minute: the answers
-	// of more nodes are kept longer, so that calls do not grow with the cluster.
-	nodesPerMinute       = 10
-	isoContent           = "iso"
-	lowestVMID           = 100
-	highestVMID          = 999_999_999
-	hostnameLimit        = 63
-	confirmationLifetime = 10 * time.Second
+	defaultTaskInterval     = 250 * time.Millisecond
+	defaultBusyListAge      = 2 * time.Second
+	defaultIdleListAge      = 10 * time.Second
+	defaultIDMin            = 100000
+	defaultIDMax            = 199999
+	defaultClonesPerStorage = 2
+	defaultCallsPerNode     = 4
+	nodesMaxAge             = 10 * time.Second
+	templateMaxAge          = time.Minute
+	storagesMaxAge          = time.Minute
+	// nodeRequestsPerMinute limits the requests that the provider sends to each node separately. In a
+	// larger cluster the results are cached for longer, so that the number of calls does not grow with the
+	// cluster.
+	nodeRequestsPerMinute = 10
+	isoContent            = "iso"
+	lowestVMID            = 100
+	highestVMID           = 999_999_999
+	maxHostnameLength     = 63
+	confirmationLifetime  = 10 * time.Second
 )
 
 // Provider is the connection to one Proxmox VE cluster. It is safe for concurrent use.
 type Provider struct {
-	config  hypervisor.Config
-	options hypervisor.Options
-	id      identity
-	clock   clock.WithTicker
-	client  *client
-	listing *cached[snapshot]
-	nodes   *cached[[]nodeInfo]
-	running *cached[makings]
-	isos    *cached[[]isoFound]
-	gates   *gates
-	watch   *watcher
-	ids     *ids.Allocator[promise]
-	health  *health
+	config      hypervisor.Config
+	options     hypervisor.Options
+	id          identity
+	clock       clock.WithTicker
+	client      *client
+	vmCache     *cached[vmsByID]
+	nodeCache   *cached[[]nodeInfo]
+	vmTaskCache *cached[vmTasks]
+	isoCache    *cached[[]foundISO]
+	cloneQueues *cloneQueues
+	watcher     *watcher
+	ids         *ids.Allocator[memoryReservation]
+	breaker     *breaker
 
 	mu       sync.Mutex
 	machines map[string]*machine
-	// gone holds when each of the latest removals ended, by the owner's uid.
-	gone      map[string]time.Time
-	known     map[int]knownVM
-	storages  map[string]*cached[[]storageInfo]
-	templates map[templateKey]*cached[vmConfig]
-	// makings is what the last look at the running tasks found.
-	makings makings
+	// deletedAt holds the end time of each recent deletion by the owner's UID (see recordDeletion).
+	deletedAt      map[string]time.Time
+	knownVMs       map[int]knownVM
+	storageCaches  map[string]*cached[[]storageInfo]
+	templateCaches map[templateKey]*cached[vmConfig]
+	// lastVMTasks is the result of the latest call of listVMTasks.
+	lastVMTasks vmTasks
 
-	// admission is held while a machine is given memory of its node.
-	admission sync.Mutex
+	// placementMu is held while the provider places a machine and reserves memory of a node for that
+	// machine.
+	placementMu sync.Mutex
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
 
-// New is the hypervisor.Factory of Proxmox VE.
+// New connects to the Proxmox VE cluster of the config. New is the hypervisor.Factory of Proxmox VE and
+// makes no call.
 func New(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
 	return newProvider(config, options)
 }
 
 func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provider, error) {
 	if config.Name == "" || options.OperatorUID == "" {
-		return nil, fmt.Errorf("connect to cluster %q: its name and the operator's uid are needed to own machines", config.Name)
+		return nil, fmt.Errorf("connect to cluster %q: the name of the cluster and the UID of the operator must be set", config.Name)
 	}
 
 	setDefaults(&config, &options)
@@ -94,21 +97,21 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 
 	p := &Provider{
 		config: config, options: options, clock: options.Clock, client: client,
-		id:        identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
-		listing:   newCached(options.Clock, client.snapshot),
-		nodes:     newCached(options.Clock, client.nodes),
-		ids:       ids.New[promise](config.IDMin, config.IDMax, options.Clock.Now, nil),
-		health:    &health{clock: options.Clock},
-		machines:  map[string]*machine{},
-		gone:      map[string]time.Time{},
-		known:     map[int]knownVM{},
-		storages:  map[string]*cached[[]storageInfo]{},
-		templates: map[templateKey]*cached[vmConfig]{},
+		id:             identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
+		vmCache:        newCached(options.Clock, client.listVMs),
+		nodeCache:      newCached(options.Clock, client.listNodes),
+		ids:            ids.New[memoryReservation](config.IDMin, config.IDMax, options.Clock.Now, nil),
+		breaker:        &breaker{clock: options.Clock},
+		machines:       map[string]*machine{},
+		deletedAt:      map[string]time.Time{},
+		knownVMs:       map[int]knownVM{},
+		storageCaches:  map[string]*cached[[]storageInfo]{},
+		templateCaches: map[templateKey]*cached[vmConfig]{},
 	}
-	p.running = newCached(options.Clock, p.runningMakings)
-	p.isos = newCached(options.Clock, p.allISOs)
-	p.gates = newGates(config.ClonesPerStorage, options.Wake, options.Clock.Now)
-	p.watch = p.newWatcher()
+	p.vmTaskCache = newCached(options.Clock, p.listVMTasks)
+	p.isoCache = newCached(options.Clock, p.listAllISOs)
+	p.cloneQueues = newCloneQueues(config.ClonesPerStorage, options.Wake, options.Clock.Now)
+	p.watcher = p.newWatcher()
 
 	return p, nil
 }
@@ -131,7 +134,7 @@ func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
 	}
 
 	if config.ClonesPerStorage <= 0 {
-		config.ClonesPerStorage = defaultClones
+		config.ClonesPerStorage = defaultClonesPerStorage
 	}
 
 	if config.CallsPerNode <= 0 {
@@ -142,135 +145,139 @@ func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
 func (p *Provider) newWatcher() *watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watcher{
-		member: p.member, client: p.client, clock: p.clock, listing: p.listing, gates: p.gates, wake: p.options.Wake,
-		taskEvery: p.options.TaskInterval, listBusy: defaultListBusy, listQuiet: defaultListQuiet,
-		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, looks: map[string]time.Time{}, took: map[string]time.Duration{},
-		machines: map[string]*watched{},
+		isClusterMember: p.isClusterMember, client: p.client, clock: p.clock, vmCache: p.vmCache,
+		cloneQueues: p.cloneQueues, wake: p.options.Wake,
+		taskInterval: p.options.TaskInterval, busyListAge: defaultBusyListAge, idleListAge: defaultIdleListAge,
+		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, nextPolls: map[string]time.Time{}, taskDurations: map[string]time.Duration{},
+		machines: map[string]*watchedMachine{},
 	}
 
 	if p.options.ListInterval > 0 {
-		w.listBusy, w.listQuiet = p.options.ListInterval, p.options.ListInterval
+		w.busyListAge, w.idleListAge = p.options.ListInterval, p.options.ListInterval
 	}
 
 	return w
 }
 
-// Close ends the background work and waits for it. Machines stay.
+// Close stops the background work and waits for its end. Close deletes no machines.
 func (p *Provider) Close() {
-	p.watch.close()
+	p.watcher.close()
 	p.client.close()
 }
 
-// usable tells whether a node may carry machines.
-func (p *Provider) usable(node string) bool {
+// isAllowedNode reports whether the configuration allows machines on a node.
+func (p *Provider) isAllowedNode(node string) bool {
 	return len(p.config.Nodes) == 0 || slices.Contains(p.config.Nodes, node)
 }
 
-// usableNodes gives the nodes that may carry machines. One that does not answer is given
-// as such, whatever the cluster says of it.
-func (p *Provider) usableNodes(ctx context.Context) ([]nodeInfo, error) {
-	all, _, err := p.nodes.get(ctx, nodesAge)
+// listUsableNodes returns the nodes on which the configuration allows machines. If a node does not respond
+// to requests, its status is statusUnresponsive, even if the cluster reports the node as online.
+func (p *Provider) listUsableNodes(ctx context.Context) ([]nodeInfo, error) {
+	all, _, err := p.nodeCache.get(ctx, nodesMaxAge)
 	if err != nil {
 		return nil, err
 	}
 
-	out := slices.DeleteFunc(slices.Clone(all), func(n nodeInfo) bool { return !p.usable(n.Node) })
+	out := slices.DeleteFunc(slices.Clone(all), func(n nodeInfo) bool { return !p.isAllowedNode(n.Node) })
 	for i, n := range out {
-		if n.online() && p.client.transport.silent(n.Node) {
-			out[i].Status = statusSilent
+		if n.isOnline() && p.client.transport.isUnresponsive(n.Node) {
+			out[i].Status = statusUnresponsive
 		}
 	}
 
 	return out, nil
 }
 
-// member tells whether a node is part of the cluster, well or not. Where that can't be asked it
-// is taken for one.
-func (p *Provider) member(ctx context.Context, node string) bool {
-	return p.memberSince(ctx, node, nodesAge)
+// isClusterMember reports whether a node is part of the cluster, whatever the node's status is. If the
+// nodes cannot be listed, isClusterMember returns true.
+func (p *Provider) isClusterMember(ctx context.Context, node string) bool {
+	return p.isClusterMemberWithin(ctx, node, nodesMaxAge)
 }
 
-// memberSince is member by a list of the nodes that is no older than so.
-func (p *Provider) memberSince(ctx context.Context, node string, age time.Duration) bool {
-	all, _, err := p.nodes.get(ctx, age)
+// isClusterMemberWithin is isClusterMember with a node list that is not older than age.
+func (p *Provider) isClusterMemberWithin(ctx context.Context, node string, age time.Duration) bool {
+	all, _, err := p.nodeCache.get(ctx, age)
 
 	return err != nil || len(all) == 0 || slices.ContainsFunc(all, func(n nodeInfo) bool { return n.Node == node })
 }
 
-// lost tells whether a machine is gone with its node: an administrator has removed the node from
-// the cluster, and the machine's configuration with it. Of a node that is only silent nothing is
-// known.
-func (p *Provider) lost(ctx context.Context, m *machine) bool {
-	if p.memberSince(ctx, m.node, p.watch.listBusy) {
+// isLostWithNode reports whether a machine was lost because an administrator removed the machine's node
+// from the cluster, which removes the VM's configuration too. A node that only fails to respond is still
+// part of the cluster, and isLostWithNode returns false.
+func (p *Provider) isLostWithNode(ctx context.Context, m *machine) bool {
+	if p.isClusterMemberWithin(ctx, m.node, p.watcher.busyListAge) {
 		return false
 	}
 
-	snap, _, err := p.listing.get(ctx, 0)
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
 		return false
 	}
 
-	_, listed := snap[m.id]
+	_, isListed := vms[m.id]
 
-	return !listed
+	return !isListed
 }
 
-// unreachable says why no machine can be made on a node now; nothing where one may be. A node
-// that reports no status may work.
-func (p *Provider) unreachable(ctx context.Context, node string) (string, error) {
-	nodes, err := p.usableNodes(ctx)
+// explainUnusableNode returns the reason why no machine can be created on a node now, or "" if machines can
+// be created there. A node that reports no status counts as usable, because such a node may still work.
+func (p *Provider) explainUnusableNode(ctx context.Context, node string) (string, error) {
+	nodes, err := p.listUsableNodes(ctx)
 	if err != nil {
 		return "", err
 	}
 
-	at := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == node })
+	index := slices.IndexFunc(nodes, func(n nodeInfo) bool { return n.Node == node })
 
 	switch {
-	case at < 0:
-		return "it is not part of the cluster, or may not be used", nil
-	case nodes[at].offline(), nodes[at].Status == statusSilent:
-		return "it " + nodes[at].trouble(), nil
+	case index < 0:
+		return "the node is not part of the cluster or not allowed by spec.nodes", nil
+	case nodes[index].isOffline(), nodes[index].Status == statusUnresponsive:
+		return "the node " + nodes[index].unusableReason(), nil
 	default:
 		return "", nil
 	}
 }
 
-// storagesOf gives the storages of a node.
-func (p *Provider) storagesOf(ctx context.Context, node string) ([]storageInfo, error) {
+// listStorages returns the storages of a node. The result is cached.
+func (p *Provider) listStorages(ctx context.Context, node string) ([]storageInfo, error) {
 	p.mu.Lock()
 
-	cache, ok := p.storages[node]
+	cache, ok := p.storageCaches[node]
 	if !ok {
-		cache = newCached(p.clock, func(ctx context.Context) ([]storageInfo, error) { return p.client.storages(ctx, node) })
-		p.storages[node] = cache
+		cache = newCached(p.clock, func(ctx context.Context) ([]storageInfo, error) { return p.client.listStorages(ctx, node) })
+		p.storageCaches[node] = cache
 	}
 	p.mu.Unlock()
 
-	out, _, err := cache.get(ctx, max(storagesAge, p.nodeAge()))
+	out, _, err := cache.get(ctx, max(storagesMaxAge, p.perNodeMaxAge()))
 
 	return out, err
 }
 
-// nodeAge is how long answers are kept for which each node is asked by itself.
-func (p *Provider) nodeAge() time.Duration {
+// perNodeMaxAge returns the maximum cache age of results that need one request per node. The age grows with
+// the number of nodes (see nodeRequestsPerMinute).
+func (p *Provider) perNodeMaxAge() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	return time.Duration(len(p.storages)) * time.Minute / nodesPerMinute
+	return time.Duration(len(p.storageCaches)) * time.Minute / nodeRequestsPerMinute
 }
 
-// isosAge is how old the listing of ISOs may be: on few nodes it is made each time.
-func (p *Provider) isosAge() time.Duration {
-	if age := p.nodeAge(); age > time.Minute {
+// isoListMaxAge returns the maximum age of the cached ISO list. If the cluster has few nodes, isoListMaxAge
+// returns 0, so that the provider lists the ISOs each time.
+func (p *Provider) isoListMaxAge() time.Duration {
+	if age := p.perNodeMaxAge(); age > time.Minute {
 		return age
 	}
 
 	return 0
 }
 
-// storageOf gives one storage of a node.
-func (p *Provider) storageOf(ctx context.Context, node, name string) (storageInfo, error) {
-	all, err := p.storagesOf(ctx, node)
+// findStorage returns one storage of a node. If the node has no storage of that name, the error is
+// Rejected.
+func (p *Provider) findStorage(ctx context.Context, node, name string) (storageInfo, error) {
+	all, err := p.listStorages(ctx, node)
 	if err != nil {
 		return storageInfo{}, err
 	}
@@ -289,39 +296,41 @@ func (p *Provider) storageOf(ctx context.Context, node, name string) (storageInf
 	slices.Sort(names)
 
 	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageNotFound",
-		"node %s has no storage %q (it has %v): name one of them, or grant %s Datastore.Audit on /storage/%s",
-		node, name, names, p.client.who(), name)
+		"node %s has no storage %q (it has %v): use one of these storages, or grant %s Datastore.Audit on /storage/%s",
+		node, name, names, p.client.principal(), name)
 }
 
-// isoStorage gives the storage of a node that takes the cloud-init ISOs.
-func (p *Provider) isoStorage(ctx context.Context, node string) (storageInfo, error) {
+// findISOStorage returns the storage of a node that receives the cloud-init ISOs: the configured ISO
+// storage, or otherwise the first active storage that accepts ISOs.
+func (p *Provider) findISOStorage(ctx context.Context, node string) (storageInfo, error) {
 	if name := p.config.ISOStorage; name != "" {
-		s, err := p.storageOf(ctx, node, name)
+		s, err := p.findStorage(ctx, node, name)
 		if err != nil {
 			return s, err
 		}
 
-		if !s.holds(isoContent) {
+		if !s.hasContentType(isoContent) {
 			return s, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
-				"storage %s on node %s does not take ISOs (it takes %s): choose another isoStorage, "+
-					"or allow it with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content)
+				"storage %s on node %s does not accept ISOs (it accepts %s): choose another isoStorage, "+
+					"or allow ISOs with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content)
 		}
 
 		return s, nil
 	}
 
-	all, err := p.storagesOf(ctx, node)
+	all, err := p.listStorages(ctx, node)
 	if err != nil {
 		return storageInfo{}, err
 	}
 
 	for _, s := range all {
-		if s.holds(isoContent) && s.usable() {
+		if s.hasContentType(isoContent) && s.isUsable() {
 			return s, nil
 		}
 	}
 
 	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
-		"no active storage of node %s takes ISOs: allow it on one with: pvesm set STORAGE --content ...,iso, "+
-			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on it", node, p.client.who())
+		"no active storage of node %s accepts ISOs: allow ISOs on a storage with: pvesm set STORAGE --content ...,iso, "+
+			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on that storage",
+		node, p.client.principal())
 }

@@ -28,13 +28,13 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	operatorUID = "11111111-2222-3333-4444-555555555555"
-	gib         = int64(1) << 30
-	patience    = time.Minute
-	pause       = 10 * time.Millisecond // between two looks
+	operatorUID     = "11111111-2222-3333-4444-555555555555"
+	gib             = int64(1) << 30
+	testTimeout     = time.Minute
+	attemptInterval = 10 * time.Millisecond // between two attempts
 )
 
-// fastModel is the default cluster without delays and without lag.
+// fastModel returns the default cluster without delays and without lag.
 func fastModel() pve.Model {
 	m := pve.DefaultModel()
 	m.StatusLag = 0
@@ -43,8 +43,8 @@ func fastModel() pve.Model {
 	return m
 }
 
-func config(s *pve.Server) hypervisor.Config {
-	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
+func newConfig(s *pve.Server) hypervisor.Config {
+	tls, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
 	if err != nil {
 		panic(err)
 	}
@@ -56,25 +56,25 @@ func config(s *pve.Server) hypervisor.Config {
 	}
 }
 
-// fast has a provider look often, by a clock that runs faster than real time.
-func fast(t testing.TB) hypervisor.Options {
+// fastOptions returns options with short intervals and a clock that runs faster than real time.
+func fastOptions(t testing.TB) hypervisor.Options {
 	t.Helper()
 
 	return hypervisor.Options{
 		OperatorUID: operatorUID, Wake: func(hypervisor.Owner) {}, Clock: conformance.FastClock(t, conformance.Speed),
-		TaskInterval: conformance.Speed * pause / 2, ListInterval: conformance.Speed * pause / 2,
+		TaskInterval: conformance.Speed * attemptInterval / 2, ListInterval: conformance.Speed * attemptInterval / 2,
 	}
 }
 
-// realTime has it look as seldom as the operator does.
-func realTime(_ *hypervisor.Config, o *hypervisor.Options) {
+// useRealTime sets the operator's default intervals.
+func useRealTime(_ *hypervisor.Config, o *hypervisor.Options) {
 	o.Clock, o.TaskInterval, o.ListInterval = clock.RealClock{}, 0, 0
 }
 
 func connect(t testing.TB, s *pve.Server, change ...func(*hypervisor.Config, *hypervisor.Options)) hypervisor.Connection {
 	t.Helper()
 
-	c, o := config(s), fast(t)
+	c, o := newConfig(s), fastOptions(t)
 	for _, f := range change {
 		f(&c, &o)
 	}
@@ -89,7 +89,7 @@ func connect(t testing.TB, s *pve.Server, change ...func(*hypervisor.Config, *hy
 	return p
 }
 
-func spec(n int) hypervisor.MachineSpec {
+func newSpec(n int) hypervisor.MachineSpec {
 	uid := fmt.Sprintf("00000000-0000-4000-8000-%012d", n)
 
 	return hypervisor.MachineSpec{
@@ -106,7 +106,7 @@ func seed(context.Context) (hypervisor.Seed, error) {
 	}, nil
 }
 
-// reserve gives the spec of a machine with its id and node.
+// reserve returns the spec of a machine with a reserved ID and node.
 func reserve(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hypervisor.MachineSpec {
 	t.Helper()
 
@@ -120,8 +120,7 @@ func reserve(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) hype
 	return s
 }
 
-// create goes on until the machine runs, or is prepared if it is on standby, and gives its spec with
-// its id, too.
+// create calls Ensure or Start until the machine is prepared or runs, and returns its spec with the ID.
 func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hypervisor.Machine, hypervisor.MachineSpec) {
 	t.Helper()
 
@@ -138,11 +137,11 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hype
 	return m, s
 }
 
-// eventually waits for what comes by itself.
+// eventually waits until a condition holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(pause) {
+	for deadline := time.Now().Add(testTimeout); !holds(); time.Sleep(attemptInterval) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came true: %s", what)
 		}
@@ -153,26 +152,26 @@ func eventually(t testing.TB, what string, holds func() bool) {
 func remove(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) {
 	t.Helper()
 
-	if err := conformance.Remove(t.Context(), p, refOf(s)); err != nil {
+	if err := conformance.Delete(t.Context(), p, newRef(s)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func refOf(s hypervisor.MachineSpec) hypervisor.MachineRef {
+func newRef(s hypervisor.MachineSpec) hypervisor.MachineRef {
 	return hypervisor.MachineRef{ID: s.ID, Owner: s.Owner}
 }
 
-// nothingLeft makes sure that no machine and no cloud-init ISO is left.
-func nothingLeft(t testing.TB, s *pve.Server) {
+// expectNothingLeft checks that no machine and no cloud-init ISO is left.
+func expectNothingLeft(t testing.TB, s *pve.Server) {
 	t.Helper()
 
-	if left := s.Snapshot(); len(left.Made())+len(left.ISOs()) > 0 {
-		t.Errorf("left behind: %+v %+v", left.Made(), left.ISOs())
+	if left := s.Snapshot(); len(left.CreatedVMs())+len(left.ISOs()) > 0 {
+		t.Errorf("left behind: %+v %+v", left.CreatedVMs(), left.ISOs())
 	}
 }
 
-// asked counts the calls whose method, if it is given, and path are these.
-func asked(s *pve.Server, method, path string) int {
+// countCalls counts the calls with this path, and with this method if the method is not empty.
+func countCalls(s *pve.Server, method, path string) int {
 	n := 0
 
 	for _, c := range s.Calls() {
@@ -184,16 +183,16 @@ func asked(s *pve.Server, method, path string) int {
 	return n
 }
 
-// A life's calls, in order: what a machine costs, and that each change is preceded by a
-// look at whose it is.
+// The calls of one life, in their order. They show the cost of a machine, and that the ownership record is
+// read before each change.
 func TestCallsOfALife(t *testing.T) {
 	t.Parallel()
 
-	const slower = 10 // else its owner would have to be looked at twice before it is stopped and destroyed
+	const slower = 10 // otherwise the ownership must be verified twice before the machine is stopped and destroyed
 
 	s := pvetest.New(t, fastModel())
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) { o.Clock = conformance.FastClock(t, slower) })
-	m, sp := create(t, p, spec(1))
+	m, sp := create(t, p, newSpec(1))
 	remove(t, p, sp)
 
 	want := []string{
@@ -229,17 +228,17 @@ func TestCallsOfALife(t *testing.T) {
 	}
 }
 
-// The guest's agent is asked for an address, when the machine's budget allows it.
-func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and where much runs beside it one is made twice
+// The provider requests an address from the guest agent within the call budget of the machine.
+func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and one call is repeated under high load
 	m := fastModel()
 	m.Delays.Agent = time.Millisecond
 
 	s := pvetest.New(t, m)
 	p := connect(t, s)
-	made, sp := create(t, p, spec(1))
+	made, sp := create(t, p, newSpec(1))
 
 	eventually(t, "it has an address", func() bool {
-		got, err := p.Get(t.Context(), refOf(sp))
+		got, err := p.Get(t.Context(), newRef(sp))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +249,7 @@ func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and w
 	s.PowerOff(made.ID)
 	remove(t, p, sp)
 
-	byMachine, clones, uploads, _ := costs(s)
+	byMachine, clones, uploads, _ := sumCalls(s)
 
 	total := clones + uploads
 	for _, n := range byMachine {
@@ -268,29 +267,29 @@ func description(vm pve.VMState) (string, bool) {
 	return text, ok
 }
 
-// root is a client with all rights, for what others do.
-func root(t testing.TB, s *pve.Server) *gopve.Client {
+// newRootClient returns a client with all privileges for actions of other users.
+func newRootClient(t testing.TB, s *pve.Server) *gopve.Client {
 	t.Helper()
 
 	return gopve.NewClient(s.URL()+"/api2/json", gopve.WithHTTPClient(s.HTTPClient()),
 		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
 }
 
-// occupy clones a machine of somebody else's to an id.
+// occupy clones a machine of another user to an ID.
 func occupy(t testing.TB, s *pve.Server, id int) {
 	t.Helper()
 
 	var upid string
-	if err := root(t, s).Post(t.Context(), "/nodes/pve1/qemu/9001/clone",
+	if err := newRootClient(t, s).Post(t.Context(), "/nodes/pve1/qemu/9001/clone",
 		map[string]any{"newid": id, "name": "somebody-elses"}, &upid); err != nil {
 		t.Fatal(err)
 	}
 
-	await(t, s, upid)
+	awaitTask(t, s, upid)
 }
 
-// await waits for the end of a task.
-func await(t testing.TB, s *pve.Server, upid string) {
+// awaitTask waits for the end of a task.
+func awaitTask(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()
 
 	eventually(t, "task "+upid+" has ended", func() bool {

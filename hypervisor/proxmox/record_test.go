@@ -17,7 +17,7 @@ import (
 func testRecord() Record {
 	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
 
-	return id.record(100001, hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"},
+	return id.newRecord(100001, hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"},
 		time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 }
 
@@ -29,7 +29,7 @@ func TestRecordSurvivesTheDescription(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Proxmox gives a description back with a line end, and people add lines.
+	// Proxmox returns a description with a line end, and people add lines.
 	for _, description := range []string{text, text + "\n", text + "\nkeep until Friday", "\n" + text} {
 		got, err := ParseRecord(description)
 		if err != nil {
@@ -78,12 +78,12 @@ func TestISONames(t *testing.T) {
 	uid := "0f0f0f0f-0000-4000-8000-000000000001"
 	volid := "local:iso/" + a.isoName(uid)
 
-	if got, ok := a.isoOwner(volid); !ok || got != uid {
+	if got, ok := a.parseISOOwner(volid); !ok || got != uid {
 		t.Errorf("own ISO: %q %t", got, ok)
 	}
 
 	for _, other := range []string{volid, "local:iso/debian.iso", "local:iso/", "", "local:iso/" + a.isoPrefix() + "x"} {
-		if got, ok := b.isoOwner(other); ok {
+		if got, ok := b.parseISOOwner(other); ok {
 			t.Errorf("%q taken for an ISO of %q", other, got)
 		}
 	}
@@ -93,8 +93,8 @@ func TestMachineTags(t *testing.T) {
 	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
 	want := "env-prod-eu;hf-op-" + id.Hash() + ";hf-pool-linux_x64;hyperfleet;team"
 
-	// Those that no tag is left of are left out.
-	got := machineTags(id, "Linux_X64", map[string]string{"Env": "Prod EU", "team": "", "é": ""})
+	// Tags without a valid character are omitted.
+	got := buildTags(id, "Linux_X64", map[string]string{"Env": "Prod EU", "team": "", "é": ""})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -13,98 +13,98 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Resolve finds templates and verifies that machines of a shape can be cloned from them;
-// see hypervisor.Provider.
-func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, want hypervisor.Shape,
+// Resolve finds templates and verifies that machines of a shape can be cloned from them; see
+// hypervisor.Provider.
+func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, shape hypervisor.Shape,
 ) ([]hypervisor.Template, error) {
-	snap, _, err := p.listing.get(ctx, p.watch.listBusy)
+	vms, _, err := p.vmCache.get(ctx, p.watcher.busyListAge)
 	if err != nil {
 		return nil, err
 	}
 
-	templates, err := p.resolve(ctx, snap, ref)
+	templates, err := p.findTemplates(ctx, vms, ref)
 	if err != nil {
 		return nil, err
 	}
 
-	loads, err := p.nodeLoads(ctx, snap)
+	loads, err := p.listNodeLoads(ctx, vms)
 	if err != nil {
 		return nil, err
 	}
 
-	held, err := p.client.permissions(ctx)
+	granted, err := p.client.readPermissions(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	usable, nodes := p.reachable(templates, loads)
+	usable, nodes := p.filterReachable(templates, loads)
 	if len(usable) > 0 && len(nodes) == 0 {
-		return nil, unavailable(refText(ref), loads)
+		return nil, newNoUsableNodeError(formatRef(ref), loads)
 	}
 
 	if len(nodes) == 0 {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "TemplateNotUsable",
-			"%s lives on %s, which is none of the cluster's usable nodes, and its disks are not shared",
-			refText(ref), nodesOf(templates))
+			"%s is on %s and not on a usable node of the cluster, and its disks are not shared",
+			formatRef(ref), joinNodes(templates))
 	}
 
-	if err := tooLarge(nodes, want); err != nil {
+	if err := checkNodeSize(nodes, shape); err != nil {
 		return nil, err
 	}
 
 	for _, t := range usable {
-		if err := p.checkTemplate(ctx, held, t, want); err != nil {
-			return nil, p.unlessGone(ctx, ref, err)
+		if err := p.checkTemplate(ctx, granted, t, shape); err != nil {
+			return nil, p.preferNotFound(ctx, ref, err)
 		}
 	}
 
-	return usable, p.checkBridges(ctx, held, nodes, want)
+	return usable, p.checkBridges(ctx, granted, nodes, shape)
 }
 
-// unavailable says that the nodes that something could be made on are in trouble.
-func unavailable(what string, loads []nodeLoad) error {
-	var words []string
+// newNoUsableNodeError returns an error that lists the unusable nodes and the reasons.
+func newNoUsableNodeError(target string, loads []nodeLoad) error {
+	var problems []string
 
 	for _, n := range loads {
-		if n.Trouble != "" {
-			words = append(words, fmt.Sprintf("node %s %s", n.Name, n.Trouble))
+		if n.OfflineReason != "" {
+			problems = append(problems, fmt.Sprintf("node %s %s", n.Name, n.OfflineReason))
 		}
 	}
 
-	return hypervisor.Errorf(hypervisor.Unavailable, reasonNoNode,
-		"no node can be used for %s: %s", what, strings.Join(words, ", "))
+	return hypervisor.Errorf(hypervisor.Unavailable, reasonNoUsableNode,
+		"no node can be used for %s: %s", target, strings.Join(problems, ", "))
 }
 
-// unlessGone gives what is wrong with a template, unless it has gone since it was listed: then
-// it is that. A template takes the privileges on it along.
-func (p *Provider) unlessGone(ctx context.Context, ref hypervisor.TemplateRef, wrong error) error {
-	snap, _, err := p.listing.get(ctx, 0)
+// preferNotFound returns a NotFound error if the template was deleted after it was listed, and cause
+// otherwise. When Proxmox deletes a template, the privileges on the template are deleted too, so cause can
+// be a misleading denial.
+func (p *Provider) preferNotFound(ctx context.Context, ref hypervisor.TemplateRef, cause error) error {
+	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
-		return wrong
+		return cause
 	}
 
-	if _, err := p.resolve(ctx, snap, ref); hypervisor.Is(err, hypervisor.NotFound) {
+	if _, err := p.findTemplates(ctx, vms, ref); hypervisor.Is(err, hypervisor.NotFound) {
 		return err
 	}
 
-	return wrong
+	return cause
 }
 
-// reachable gives the templates that machines on usable nodes can be cloned from, and
-// those nodes.
-func (p *Provider) reachable(templates []hypervisor.Template, loads []nodeLoad) ([]hypervisor.Template, []hypervisor.Node) {
+// filterReachable returns the templates that can be cloned to usable nodes, and those nodes.
+func (p *Provider) filterReachable(templates []hypervisor.Template, loads []nodeLoad) ([]hypervisor.Template, []hypervisor.Node) {
 	var (
 		usable []hypervisor.Template
 		nodes  []hypervisor.Node
 	)
 
 	for _, n := range loads {
-		t, ok := templateFor(templates, n.Name)
+		t, ok := selectTemplate(templates, n.Name)
 		if !ok {
 			continue
 		}
 
-		// A node that is offline tells nothing of its size.
+		// The size of an offline node is unknown.
 		if n.Online {
 			nodes = append(nodes, n.Node)
 		}
@@ -117,7 +117,7 @@ func (p *Provider) reachable(templates []hypervisor.Template, loads []nodeLoad) 
 	return usable, nodes
 }
 
-func nodesOf(templates []hypervisor.Template) string {
+func joinNodes(templates []hypervisor.Template) string {
 	var out []string
 	for _, t := range templates {
 		out = append(out, t.Node)
@@ -126,149 +126,150 @@ func nodesOf(templates []hypervisor.Template) string {
 	return strings.Join(slices.Compact(out), ", ")
 }
 
-// checkTemplate makes sure that one template gives machines of the shape.
-func (p *Provider) checkTemplate(ctx context.Context, held permissions, t hypervisor.Template, want hypervisor.Shape) error {
-	storage := p.targetStorage(t, want)
-	needs := []need{
-		{any: []string{fmt.Sprintf("/vms/%d", t.ID)}, privileges: []string{"VM.Clone", "VM.Audit"}},
-		{any: []string{"/storage/" + storage}, privileges: diskPrivileges()},
+// checkTemplate verifies that machines of the shape can be cloned from a template.
+func (p *Provider) checkTemplate(ctx context.Context, granted permissions, t hypervisor.Template, shape hypervisor.Shape) error {
+	storage := p.selectStorage(t, shape)
+	requirements := []requirement{
+		{paths: []string{fmt.Sprintf("/vms/%d", t.ID)}, privileges: []string{"VM.Clone", "VM.Audit"}},
+		{paths: []string{"/storage/" + storage}, privileges: diskPrivileges()},
 	}
 
-	if words := p.client.unmet(held, needs); len(words) > 0 {
-		return privilegesMissing(fmt.Sprintf("clone template %d", t.ID), words)
+	if problems := p.client.describeUnmet(granted, requirements); len(problems) > 0 {
+		return newPrivilegesError(fmt.Sprintf("clone template %d", t.ID), problems)
 	}
 
-	config, err := p.templateConfig(ctx, t.Node, t.ID)
+	config, err := p.readTemplateConfig(ctx, t.Node, t.ID)
 	if err != nil {
 		return err
 	}
 
-	if err := checkConfig(config, t, want); err != nil {
+	if err := checkTemplateConfig(config, t, shape); err != nil {
 		return err
 	}
 
-	if want.CloudInitSource == hypervisor.SourceBuiltin {
-		if err := p.checkSnippets(ctx, t, want); err != nil {
+	if shape.CloudInitSource == hypervisor.SourceBuiltin {
+		if err := p.checkSnippetsStorage(ctx, t, shape); err != nil {
 			return err
 		}
 	}
 
-	return p.checkCloneStorage(ctx, t, want, storage)
+	return p.checkCloneStorage(ctx, t, shape, storage)
 }
 
-// checkConfig judges a template's configuration.
-func checkConfig(config vmConfig, t hypervisor.Template, want hypervisor.Shape) error {
+// checkTemplateConfig validates the configuration of a template.
+func checkTemplateConfig(config vmConfig, t hypervisor.Template, shape hypervisor.Shape) error {
 	reject := func(reason, format string, args ...any) error {
 		return hypervisor.Errorf(hypervisor.Rejected, reason,
 			"template %d (%s) on node %s %s", t.ID, t.Name, t.Node, fmt.Sprintf(format, args...))
 	}
 
 	switch {
-	case !agentEnabled(config["agent"]):
+	case !isAgentEnabled(config["agent"]):
 		return reject("TemplateWithoutAgent", "has no guest agent: install qemu-guest-agent in it and run: qm set %d --agent 1", t.ID)
-	case want.CloudInitSource == hypervisor.SourceBuiltin && cloudInitSlot(config) == "":
+	case shape.CloudInitSource == hypervisor.SourceBuiltin && findCloudInitSlot(config) == "":
 		return reject("TemplateWithoutCloudInit", "has no cloud-init drive, which cloudInitSource builtin needs: "+
 			"add one with: qm set %d --ide2 %s:cloudinit", t.ID, t.Storage)
-	case want.CloudInitSource != hypervisor.SourceBuiltin && isoSlot(config) == "":
+	case shape.CloudInitSource != hypervisor.SourceBuiltin && findISOSlot(config) == "":
 		return reject("TemplateWithoutCloudInit", "has no cloud-init drive and no free CD-ROM slot for the cloud-init ISO: "+
 			"free one with: qm set %d --delete ide2", t.ID)
-	case want.Disk > 0 && want.Disk < t.DiskBytes:
-		return reject("DiskTooSmall", "has a disk of %s, and %s are wanted: disks only grow; ask for at least as much, or for none",
-			bytesText(t.DiskBytes), bytesText(want.Disk))
+	case shape.Disk > 0 && shape.Disk < t.DiskBytes:
+		return reject("DiskTooSmall", "has a disk of %s, but the requested disk has %s: "+
+			"a disk can only grow, so request a larger disk or none", formatBytes(t.DiskBytes), formatBytes(shape.Disk))
 	case config["lock"] != "":
 		return reject("TemplateLocked", "is locked (%s)", config["lock"])
-	case config["net0"] == "" && want.Bridge == "" && want.VLAN > 0:
-		return reject("TemplateWithoutNetwork", "has no network device net0 for VLAN %d: name a bridge", want.VLAN)
+	case config["net0"] == "" && shape.Bridge == "" && shape.VLAN > 0:
+		return reject("TemplateWithoutNetwork", "has no network device net0 for VLAN %d: set a bridge", shape.VLAN)
 	}
 
 	return nil
 }
 
-// noLinkedClones are the storage types that can't share a template's disks: their images
-// are plain block devices (PVE::Storage plug-ins without the feature `clone`).
-func noLinkedClones() []string { return []string{"lvm", "iscsi", "iscsidirect"} }
+// typesWithoutLinkedClones returns the storage types that cannot share a template's disks. Their images are
+// plain block devices (PVE::Storage plug-ins without the feature `clone`).
+func typesWithoutLinkedClones() []string { return []string{"lvm", "iscsi", "iscsidirect"} }
 
-// checkCloneStorage makes sure that the clone's disks can go where they are to.
-func (p *Provider) checkCloneStorage(ctx context.Context, t hypervisor.Template, want hypervisor.Shape, name string) error {
-	storage, err := p.storageOf(ctx, t.Node, name)
+// checkCloneStorage verifies that the target storage can hold the disks of a clone.
+func (p *Provider) checkCloneStorage(ctx context.Context, t hypervisor.Template, shape hypervisor.Shape, name string) error {
+	storage, err := p.findStorage(ctx, t.Node, name)
 	if err != nil {
 		return err
 	}
 
-	if want.Linked && slices.Contains(noLinkedClones(), storage.Type) {
+	if shape.Linked && slices.Contains(typesWithoutLinkedClones(), storage.Type) {
 		return hypervisor.Errorf(hypervisor.Rejected, "LinkedCloneImpossible",
-			"template %d (%s) on node %s has its disk on storage %s of type %s, which has no linked clones: "+
+			"template %d (%s) on node %s has its disk on storage %s of type %s, which does not support linked clones: "+
 				"set linkedClone to false or move the disk", t.ID, t.Name, t.Node, name, storage.Type)
 	}
 
-	if !want.Linked && !storage.holds("images") {
-		return storageWithoutImages(t.Node, storage)
+	if !shape.Linked && !storage.hasContentType("images") {
+		return newStorageWithoutImagesError(t.Node, storage)
 	}
 
 	return nil
 }
 
-// checkSnippets makes sure that the builtin source has where to keep its data.
-func (p *Provider) checkSnippets(ctx context.Context, t hypervisor.Template, want hypervisor.Shape) error {
-	if err := p.snippetsMissing(want); err != nil {
+// checkSnippetsStorage verifies that the builtin cloud-init source has a storage for its data.
+func (p *Provider) checkSnippetsStorage(ctx context.Context, t hypervisor.Template, shape hypervisor.Shape) error {
+	if err := p.checkSnippetsConfig(shape); err != nil {
 		return err
 	}
 
-	storage, err := p.storageOf(ctx, t.Node, want.SnippetsStorage)
+	storage, err := p.findStorage(ctx, t.Node, shape.SnippetsStorage)
 	if err != nil {
 		return err
 	}
 
-	if storage.holds("snippets") {
+	if storage.hasContentType("snippets") {
 		return nil
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutSnippets",
-		"storage %s on node %s does not take snippets (it takes %s): choose another snippetsStorage, "+
-			"or allow it with: pvesm set %s --content %s,snippets",
+		"storage %s on node %s does not accept snippets (it accepts %s): choose another snippetsStorage, "+
+			"or allow snippets with: pvesm set %s --content %s,snippets",
 		storage.Storage, t.Node, storage.Content, storage.Storage, storage.Content)
 }
 
-// checkBridges makes sure that the bridge exists on the nodes and may be used. A token
-// that may not list bridges is not asked for more: the clone says what is missing.
-func (p *Provider) checkBridges(ctx context.Context, held permissions, nodes []hypervisor.Node, want hypervisor.Shape) error {
-	bridge := cmp.Or(want.Bridge, p.config.DefaultNetwork)
+// checkBridges verifies that the bridge exists on the nodes and that the principal may use it. If the
+// principal may not list the bridges of a node, checkBridges skips the node, because the clone call reports
+// the missing privilege.
+func (p *Provider) checkBridges(ctx context.Context, granted permissions, nodes []hypervisor.Node, shape hypervisor.Shape) error {
+	bridge := cmp.Or(shape.Bridge, p.config.DefaultNetwork)
 	if bridge == "" {
 		return nil
 	}
 
 	path := "/sdn/zones/localnetwork/" + bridge
-	missing := held.lacking(path, []string{"SDN.Use"})
+	missing := granted.listMissing(path, []string{"SDN.Use"})
 
 	for _, n := range nodes {
-		bridges, err := p.client.bridges(ctx, n.Name)
+		bridges, err := p.client.listBridges(ctx, n.Name)
 
 		switch {
-		case reasonIs(err, reasonDenied), reasonIs(err, "NotImplemented"), reasonIs(err, reasonSilent):
+		case hasReason(err, reasonPermissionDenied), hasReason(err, "NotImplemented"), hasReason(err, reasonNodeUnreachable):
 			continue
 		case err != nil:
 			return err
 		case !slices.ContainsFunc(bridges, func(b bridgeInfo) bool { return b.Iface == bridge }):
-			// Bridges that may not be used are not listed, and no word is said of that.
+			// Proxmox omits the bridges that the principal may not use, and returns no error for them.
 			if len(missing) > 0 {
-				return privilegesMissing("use bridge "+bridge, []string{p.client.missing(path, missing)})
+				return newPrivilegesError("use bridge "+bridge, []string{p.client.describeMissingPrivileges(path, missing)})
 			}
 
-			return bridgeNotFound(n.Name, bridge, bridges)
+			return newBridgeNotFoundError(n.Name, bridge, bridges)
 		case slices.ContainsFunc(bridges, func(b bridgeInfo) bool { return b.Iface == bridge && b.Type == "vnet" }):
-			// A virtual network belongs to a zone of its own.
+			// A virtual network belongs to an SDN zone of its own, so the path above does not apply.
 			return nil
 		}
 	}
 
 	if len(missing) > 0 {
-		return privilegesMissing("use bridge "+bridge, []string{p.client.missing(path, missing)})
+		return newPrivilegesError("use bridge "+bridge, []string{p.client.describeMissingPrivileges(path, missing)})
 	}
 
 	return nil
 }
 
-func bridgeNotFound(node, bridge string, bridges []bridgeInfo) error {
+func newBridgeNotFoundError(node, bridge string, bridges []bridgeInfo) error {
 	var names []string
 	for _, b := range bridges {
 		names = append(names, b.Iface)

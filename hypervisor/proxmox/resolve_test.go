@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// changed connects to a simulator whose model, or the connection's configuration, is changed.
-func changed(t *testing.T, model func(*pve.Model), config func(*hypervisor.Config)) hypervisor.Connection {
+// connectChanged connects to a simulator with a changed model or a changed configuration of the connection.
+func connectChanged(t *testing.T, model func(*pve.Model), config func(*hypervisor.Config)) hypervisor.Connection {
 	t.Helper()
 
 	m := fastModel()
@@ -52,9 +52,9 @@ func TestResolve(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			p := changed(t, c.model, c.config)
+			p := connectChanged(t, c.model, c.config)
 
-			found, err := p.Resolve(t.Context(), c.ref, spec(1).Shape)
+			found, err := p.Resolve(t.Context(), c.ref, newSpec(1).Shape)
 			if err != nil || len(found) != c.want {
 				t.Errorf("found %+v (%v), want %d", found, err, c.want)
 			}
@@ -127,30 +127,30 @@ func TestResolveRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 
-			p := changed(t, c.model, c.config)
+			p := connectChanged(t, c.model, c.config)
 
-			shape := spec(1).Shape
+			shape := newSpec(1).Shape
 			if c.shape != nil {
 				c.shape(&shape)
 			}
 
 			_, err := p.Resolve(t.Context(), c.ref, shape)
-			says(t, err, c.kind, c.words...)
+			requireError(t, err, c.kind, c.words...)
 		})
 	}
 }
 
-// Proxmox's own cloud-init, with the user data on a mounted snippets storage.
+// The builtin source uses Proxmox's own cloud-init, with the user data on a mounted snippets storage.
 func TestBuiltin(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
 	m := fastModel()
 
-	// The simulator's node sees the files of the storage as the model names them.
+	// The simulator gets the files of the storage from its model.
 	files := map[string]string{}
 	for _, part := range []string{"user", "meta"} {
-		files[proxmox.SnippetName(operatorUID, "lab", spec(1).Owner.UID, part)] = "#cloud-config\n{}\n"
+		files[proxmox.SnippetName(operatorUID, "lab", newSpec(1).Owner.UID, part)] = "#cloud-config\n{}\n"
 	}
 
 	m.Storages = append([]pve.Storage(nil), m.Storages...)
@@ -163,11 +163,11 @@ func TestBuiltin(t *testing.T) {
 	s := pvetest.New(t, m)
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) { o.SnippetsPath = dir })
 
-	sp := spec(1)
+	sp := newSpec(1)
 	sp.Shape.CloudInitSource, sp.Shape.SnippetsStorage = hypervisor.SourceBuiltin, "local"
 	sp.Network = hypervisor.NetworkOptions{
 		Addresses: []string{"10.0.0.5/24", "fd00::5/64"}, Gateways: []string{"10.0.0.1", "fd00::1"},
-		Servers: []string{"10.0.0.2", "10.0.0.3"}, Search: []string{"ci.example.com"},
+		DNSServers: []string{"10.0.0.2", "10.0.0.3"}, SearchDomains: []string{"ci.example.com"},
 	}
 
 	if _, err := p.Resolve(t.Context(), sp.Template, sp.Shape); err != nil {
@@ -206,7 +206,7 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
-// What was made looks as it was wanted.
+// The created machine has the requested configuration.
 func TestConfiguration(t *testing.T) {
 	t.Parallel()
 
@@ -220,7 +220,7 @@ func TestConfiguration(t *testing.T) {
 
 	s := pvetest.New(t, m)
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.Tags = map[string]string{"site": "Berlin"} })
-	sp := spec(1)
+	sp := newSpec(1)
 	sp.Shape.Bridge, sp.Shape.VLAN, sp.Shape.Disk = "vmbr1", 42, 30*gib
 
 	made, _ := create(t, p, sp)

@@ -18,9 +18,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// byPool turns the grants on /vms into grants on the pool: a machine is seen when its
-// clone has ended, which is when Proxmox puts it into the pool.
-func byPool(m *pve.Model) {
+// grantByPool replaces the grants on /vms by grants on the pool. The operator then sees a machine only
+// after its clone has ended, because Proxmox adds the machine to the pool at that time.
+func grantByPool(m *pve.Model) {
 	for i, grant := range m.ACL {
 		if grant.Path == "/vms" {
 			m.ACL[i].Path = "/pool/" + pve.DefaultPool
@@ -28,11 +28,11 @@ func byPool(m *pve.Model) {
 	}
 }
 
-// eachGrant tries the two ways of docs/guides/proxmox-permissions.md.
-func eachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) {
+// forEachGrant runs a test with both kinds of grants of docs/guides/proxmox-permissions.md.
+func forEachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) {
 	t.Helper()
 
-	for name, grant := range map[string]func(*pve.Model){"by pool": byPool, "on /vms": func(*pve.Model) {}} {
+	for name, grant := range map[string]func(*pve.Model){"by pool": grantByPool, "on /vms": func(*pve.Model) {}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			try(t, grant)
@@ -40,8 +40,9 @@ func eachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) {
 	}
 }
 
-// standing is a simulator's time: it stands, so that tasks last, until pass is called.
-func standing(t *testing.T) (clk *clocktesting.FakeClock, pass func()) {
+// newManualClock returns the clock of a simulator. The clock stands still until pass is called, so that
+// tasks do not end.
+func newManualClock(t *testing.T) (clk *clocktesting.FakeClock, pass func()) {
 	t.Helper()
 
 	clk = clocktesting.NewFakeClock(time.Now())
@@ -51,89 +52,89 @@ func standing(t *testing.T) (clk *clocktesting.FakeClock, pass func()) {
 
 		group.Go(func() {
 			for ; t.Context().Err() == nil; time.Sleep(time.Millisecond) {
-				clk.Step(aWhile / 4)
+				clk.Step(longDelay / 4)
 			}
 		})
 		t.Cleanup(group.Wait)
 	}
 }
 
-// aWhile is long enough to be met in.
-const aWhile = time.Minute
+// longDelay is long enough to observe a task while it runs.
+const longDelay = time.Minute
 
-// A process that begins while a clone runs goes on with that clone: there is one
-// machine, nothing is refused, and nobody is told to destroy what is being made.
+// A process that starts while a clone runs adopts the clone. There is one machine, no error, and no advice
+// to destroy the new machine.
 func TestRestartDuringClone(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
-		s, want, pass := cloning(t, grant)
+		s, want, pass := startCloneTask(t, grant)
 		p := connect(t, s)
 
-		if _, err := p.Start(t.Context(), want, seed); err != nil && !conformance.Passing(err) {
+		if _, err := p.Start(t.Context(), want, seed); err != nil && !conformance.IsTransient(err) {
 			t.Fatal(err)
 		}
 
 		pass()
 		create(t, p, want)
 
-		if made := s.Snapshot().Made(); len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
+		if made := s.Snapshot().CreatedVMs(); len(made) != 1 || made[0].VMID != want.ID || made[0].Starts != 1 {
 			t.Errorf("machines: %+v", made)
 		}
 
-		if n := asked(s, http.MethodPost, "/clone"); n != 1 {
+		if n := countCalls(s, http.MethodPost, "/clone"); n != 1 {
 			t.Errorf("%d clones were asked for", n)
 		}
 	})
 }
 
-// A removal that begins while a clone runs waits for it: it must not be called gone, for
-// it would be left behind.
+// A deletion that starts during a clone waits for the clone. If the machine were reported as gone, the
+// clone would become an orphan.
 func TestRemovedDuringClone(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
-		s, want, pass := cloning(t, grant)
+		s, want, pass := startCloneTask(t, grant)
 		p := connect(t, s)
 
-		if err := p.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+		if err := p.Delete(t.Context(), newRef(want)); err != nil && !conformance.IsTransient(err) {
 			t.Fatal(err)
 		}
 
 		pass()
 		remove(t, p, want)
-		nothingLeft(t, s)
+		expectNothingLeft(t, s)
 	})
 }
 
-// A process that begins while a machine is destroyed waits for that: it is not another's,
-// though nothing in it says whose it was, and no privilege is missing, though it has left
-// its pool.
+// A process that starts while a machine is destroyed waits for the task. The machine does not count as
+// another owner's, although it has no record any more. No privilege is reported as missing, although the
+// machine has left its pool.
 func TestRestartDuringDestroy(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
 		m := fastModel()
-		m.Delays.Destroy = aWhile
+		m.Delays.Destroy = longDelay
 		grant(&m)
 
-		clk, pass := standing(t)
+		clk, pass := newManualClock(t)
 		s := pvetest.New(t, m, pve.WithClock(clk))
 		first := connect(t, s)
-		_, want := create(t, first, spec(1))
+		_, want := create(t, first, newSpec(1))
 
 		eventually(t, "it is being destroyed", func() bool {
-			if err := first.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+			if err := first.Delete(t.Context(), newRef(want)); err != nil && !conformance.IsTransient(err) {
 				t.Fatal(err)
 			}
 
 			return clk.HasWaiters()
 		})
 		first.Close()
-		clk.Step(aWhile / 2)
+		clk.Step(longDelay / 2)
 		eventually(t, "nothing stands in it", func() bool {
 			vm, _ := s.Snapshot().VM(want.ID)
 
@@ -141,22 +142,22 @@ func TestRestartDuringDestroy(t *testing.T) {
 		})
 
 		second := connect(t, s)
-		if err := second.Delete(t.Context(), refOf(want)); err != nil && !conformance.Passing(err) {
+		if err := second.Delete(t.Context(), newRef(want)); err != nil && !conformance.IsTransient(err) {
 			t.Fatal(err)
 		}
 
 		pass()
 		remove(t, second, want)
-		nothingLeft(t, s)
+		expectNothingLeft(t, s)
 	})
 }
 
-// A machine may go between two looks of the same pass: it is looked for once more, and what is
-// left of it is removed. No privilege is missing, though with rights on its pool alone it
-// can't be seen any more.
+// A machine may disappear between two requests of one reconcile. It is inspected again, and its remains are
+// deleted. No privilege is reported as missing, although privileges on the pool alone no longer show the
+// machine.
 func TestGoneBetweenLooks(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
 		m := fastModel()
@@ -164,39 +165,39 @@ func TestGoneBetweenLooks(t *testing.T) {
 
 		s := pvetest.New(t, m)
 		first := connect(t, s)
-		_, want := create(t, first, spec(1))
+		_, want := create(t, first, newSpec(1))
 
 		first.Close()
 
 		var once sync.Once
 
 		s.OnCall(func(c pve.Call) {
-			if c.Phase == pve.Before && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
-				once.Do(func() { s.Vanish(want.ID) })
+			if c.Phase == pve.PhaseBefore && c.VMID == want.ID && strings.HasSuffix(c.Path, "/status/current") {
+				once.Do(func() { s.DeleteVM(want.ID) })
 			}
 		})
 
 		remove(t, connect(t, s), want)
-		nothingLeft(t, s)
+		expectNothingLeft(t, s)
 	})
 }
 
-// cloning gives a simulator on which a clone runs until pass is called, and that a process asked
-// for which is gone.
-func cloning(t *testing.T, grant func(*pve.Model)) (s *pve.Server, want hypervisor.MachineSpec, pass func()) {
+// startCloneTask returns a simulator with a running clone that ends when pass is called. The process that
+// started the clone no longer exists.
+func startCloneTask(t *testing.T, grant func(*pve.Model)) (s *pve.Server, want hypervisor.MachineSpec, pass func()) {
 	t.Helper()
 
 	m := fastModel()
-	m.Delays.Clone = aWhile
-	// Its disk is its first drive: until that is copied, nothing stands in the clone's
-	// configuration but its lock.
+	m.Delays.Clone = longDelay
+	// The disk is the first drive of the clone. Until the disk is copied, the configuration of the clone
+	// has only its lock.
 	m.Templates[0].NoCloudInit = true
 	grant(&m)
 
-	clk, pass := standing(t)
+	clk, pass := newManualClock(t)
 	s = pvetest.New(t, m, pve.WithClock(clk))
 	first := connect(t, s)
-	want = reserve(t, first, spec(1))
+	want = reserve(t, first, newSpec(1))
 
 	if _, err := first.Start(t.Context(), want, seed); err != nil {
 		t.Fatal(err)
@@ -204,37 +205,37 @@ func cloning(t *testing.T, grant func(*pve.Model)) (s *pve.Server, want hypervis
 
 	first.Close()
 
-	if vms := s.Snapshot().Made(); len(vms) != 1 || vms[0].Lock != "clone" {
+	if vms := s.Snapshot().CreatedVMs(); len(vms) != 1 || vms[0].Lock != "clone" {
 		t.Fatalf("no clone runs: %+v", vms)
 	}
 
 	return s, want, pass
 }
 
-// Proxmox does not say which privilege a clone lacks, as one of two would do.
+// Proxmox does not name the missing privilege of a clone, because one of two privileges would suffice.
 func TestCloneWithoutPrivilege(t *testing.T) {
 	t.Parallel()
 
 	m := fastModel()
-	byPool(&m)
+	grantByPool(&m)
 
 	s := pvetest.New(t, m)
 	p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) { c.ResourcePool = "" })
-	_, err := p.Start(t.Context(), reserve(t, p, spec(1)), seed)
-	says(t, err, hypervisor.Rejected, "lacks VM.Allocate on /vms/")
+	_, err := p.Start(t.Context(), reserve(t, p, newSpec(1)), seed)
+	requireError(t, err, hypervisor.Rejected, "lacks VM.Allocate on /vms/")
 }
 
-// seeMachines gives the operator the privilege to see machines, however its rights are granted, or takes it away.
-func seeMachines(s *pve.Server, held bool) {
+// setAuditPrivilege grants or revokes the privilege to see machines, for both kinds of grants.
+func setAuditPrivilege(s *pve.Server, held bool) {
 	for _, role := range []string{"HyperFleetVM", "HyperFleetPool"} {
 		s.SetPrivilege(role, "VM.Audit", held)
 	}
 }
 
-// A privilege that was taken away hides machines: that is no reason to call them gone.
+// A revoked privilege hides machines, but the machines do not count as gone.
 func TestPrivilegeTakenAway(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
 		m := fastModel()
@@ -242,27 +243,27 @@ func TestPrivilegeTakenAway(t *testing.T) {
 
 		s := pvetest.New(t, m)
 		first := connect(t, s)
-		_, want := create(t, first, spec(1))
+		_, want := create(t, first, newSpec(1))
 
-		seeMachines(s, false)
+		setAuditPrivilege(s, false)
 
 		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
 			t.Log(who)
-			says(t, p.Delete(t.Context(), refOf(want)), hypervisor.Rejected, "VM.Audit")
+			requireError(t, p.Delete(t.Context(), newRef(want)), hypervisor.Rejected, "VM.Audit")
 		}
 
-		seeMachines(s, true)
+		setAuditPrivilege(s, true)
 
 		remove(t, connect(t, s), want)
-		nothingLeft(t, s)
+		expectNothingLeft(t, s)
 	})
 }
 
-// The privilege comes back after the machine was looked for, and before the privileges are: whoever looks at
-// both must not call the machine gone, which runs on.
+// The privilege is granted again after the machine was looked up and before the privileges are read. The
+// machine must not count as gone, because it still runs.
 func TestPrivilegeComesBack(t *testing.T) {
 	t.Parallel()
-	eachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
 
 		m := fastModel()
@@ -270,50 +271,49 @@ func TestPrivilegeComesBack(t *testing.T) {
 
 		s := pvetest.New(t, m)
 		first := connect(t, s)
-		_, want := create(t, first, spec(1))
+		_, want := create(t, first, newSpec(1))
 
 		t.Cleanup(s.OnCall(func(call pve.Call) {
-			if call.Phase != pve.After && strings.HasSuffix(call.Path, "/access/permissions") {
-				seeMachines(s, true)
+			if call.Phase != pve.PhaseAfter && strings.HasSuffix(call.Path, "/access/permissions") {
+				setAuditPrivilege(s, true)
 			}
 		}))
 
-		suspect := refOf(want)
-		suspect.Suspect = true
+		suspect := newRef(want)
+		suspect.PowerOffReported = true
 
 		for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
 			for range 3 {
-				seeMachines(s, false)
+				setAuditPrivilege(s, false)
 
 				if got, err := p.Get(t.Context(), suspect); hypervisor.Is(err, hypervisor.NotFound) {
 					t.Fatalf("%s: %+v, %v", who, got, err)
 				}
 			}
 
-			seeMachines(s, true)
+			setAuditPrivilege(s, true)
 		}
 
 		remove(t, connect(t, s), want)
-		nothingLeft(t, s)
+		expectNothingLeft(t, s)
 	})
 }
 
-// While no node reports, there is no template to be seen: that is no reason to say that
-// there is none.
+// While no node reports its status, no template is visible. The error must not be NotFound.
 func TestNoReports(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
-	heal := noReports(s)
+	heal := stopReports(s)
 	p := connect(t, s)
-	want := spec(1)
+	want := newSpec(1)
 
 	for what, err := range map[string]error{
-		"resolve": second(p.Resolve(t.Context(), want.Template, want.Shape)),
-		"reserve": second(p.Reserve(t.Context(), want)),
+		"resolve": errorOf(p.Resolve(t.Context(), want.Template, want.Shape)),
+		"reserve": errorOf(p.Reserve(t.Context(), want)),
 	} {
 		t.Log(what)
-		says(t, err, hypervisor.Unavailable, "reports no status")
+		requireError(t, err, hypervisor.Unavailable, "reports no status")
 	}
 
 	info, err := p.Check(t.Context())
@@ -325,14 +325,14 @@ func TestNoReports(t *testing.T) {
 		t.Errorf("warnings: %q", info.Warnings)
 	}
 
-	// What a node is silent about is there all the same.
+	// The VMs of a node without status reports still exist.
 	heal()
 
-	_, made := create(t, connect(t, s), spec(2))
+	_, made := create(t, connect(t, s), newSpec(2))
 
-	heal = noReports(s)
+	heal = stopReports(s)
 	remove(t, connect(t, s), made)
-	nothingLeft(t, s)
+	expectNothingLeft(t, s)
 	heal()
 
 	if _, err := connect(t, s).Resolve(t.Context(), want.Template, want.Shape); err != nil {
@@ -340,8 +340,8 @@ func TestNoReports(t *testing.T) {
 	}
 }
 
-// noReports lets no node report.
-func noReports(s *pve.Server) (heal func()) {
+// stopReports stops the status reports of all nodes.
+func stopReports(s *pve.Server) (heal func()) {
 	var all []func()
 
 	for _, n := range pve.DefaultModel().Nodes {
@@ -355,9 +355,9 @@ func noReports(s *pve.Server) (heal func()) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
-// A node that does not answer is left alone, and the others go on.
+// A node that does not respond is in back-off, and the other nodes stay in use.
 func TestNodeThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 
@@ -373,12 +373,12 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if !strings.Contains(strings.Join(info.Warnings, "\n"), "node pve2 does not answer") {
+	if !strings.Contains(strings.Join(info.Warnings, "\n"), "node pve2 does not respond") {
 		t.Errorf("warnings: %q", info.Warnings)
 	}
 
 	for n := range 6 {
-		reserved, err := p.Reserve(t.Context(), spec(n+1))
+		reserved, err := p.Reserve(t.Context(), newSpec(n+1))
 		if err != nil || reserved.Node == "pve2" {
 			t.Errorf("reserved on %q: %v", reserved.Node, err)
 		}
@@ -388,7 +388,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 		t.Error(err)
 	}
 
-	if n := asked(s, "", "/nodes/pve2/"); n != 1 {
+	if n := countCalls(s, "", "/nodes/pve2/"); n != 1 {
 		t.Errorf("the node was asked %d times", n)
 	}
 
@@ -401,7 +401,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Machines that are placed at the same time are spread as those placed one after the other.
+// Machines that are placed at the same time are spread like machines that are placed one after the other.
 func TestConcurrentReservations(t *testing.T) {
 	t.Parallel()
 
@@ -419,7 +419,7 @@ func TestConcurrentReservations(t *testing.T) {
 
 	for n := range each * len(m.Nodes) {
 		wg.Go(func() {
-			reserved, err := p.Reserve(t.Context(), spec(n+1))
+			reserved, err := p.Reserve(t.Context(), newSpec(n+1))
 			if err != nil {
 				t.Error(err)
 			}

@@ -16,18 +16,18 @@ const (
 	tagSeparators = ";, \t\n"
 )
 
-// machineTags are the tags of a machine, as Proxmox writes them: lower case, sorted,
-// joined by semicolons. They take the place of the template's.
-func machineTags(id identity, pool string, extra map[string]string) string {
+// buildTags returns the tags of a machine in Proxmox's notation: lower case, sorted, joined by semicolons.
+// They replace the template's tags.
+func buildTags(id identity, pool string, extra map[string]string) string {
 	tags := []string{tagManaged, tagOperator + id.Hash()}
 	if pool != "" {
-		tags = append(tags, tagPool+tagText(pool))
+		tags = append(tags, tagPool+sanitizeTag(pool))
 	}
 
 	for key, value := range extra {
-		tag := tagText(key)
+		tag := sanitizeTag(key)
 		if value != "" {
-			tag += "-" + tagText(value)
+			tag += "-" + sanitizeTag(value)
 		}
 
 		tags = append(tags, strings.TrimLeft(tag, "-+."))
@@ -43,9 +43,9 @@ func machineTags(id identity, pool string, extra map[string]string) string {
 	return strings.Join(slices.Compact(tags), ";")
 }
 
-// tagText makes text fit for a tag: [a-z0-9_][a-z0-9_\-\+\.]*, the pattern pve-tag of
+// sanitizeTag converts text to a valid tag: [a-z0-9_][a-z0-9_\-\+\.]*, the pattern pve-tag of
 // PVE::JSONSchema in lower case.
-func tagText(s string) string {
+func sanitizeTag(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_', r == '-', r == '+', r == '.':
@@ -56,13 +56,13 @@ func tagText(s string) string {
 	}, strings.ToLower(s))
 }
 
-// splitTags reads tags as Proxmox does: separated by semicolons, commas or spaces.
+// splitTags splits tags as Proxmox does. Semicolons, commas and white space separate tags.
 func splitTags(tags string) []string {
 	return strings.FieldsFunc(tags, func(r rune) bool { return strings.ContainsRune(tagSeparators, r) })
 }
 
-// hasOperatorTag tells whether the tags carry this operator's mark. It is a hint for
-// where to look, never a proof.
+// hasOperatorTag reports whether the tags contain this operator's tag. The tag only indicates where to
+// look. It does not prove the ownership.
 func hasOperatorTag(id identity, tags string) bool {
 	return slices.Contains(splitTags(tags), tagOperator+id.Hash())
 }

@@ -18,26 +18,27 @@ type templateKey struct {
 	id   int
 }
 
-// templateConfig gives a template's configuration, read once in a while for all.
-func (p *Provider) templateConfig(ctx context.Context, node string, id int) (vmConfig, error) {
+// readTemplateConfig returns the configuration of a template. All callers share a cached result of at most
+// templateMaxAge.
+func (p *Provider) readTemplateConfig(ctx context.Context, node string, id int) (vmConfig, error) {
 	key := templateKey{node: node, id: id}
 
 	p.mu.Lock()
 
-	cache, ok := p.templates[key]
+	cache, ok := p.templateCaches[key]
 	if !ok {
-		cache = newCached(p.clock, func(ctx context.Context) (vmConfig, error) { return p.client.config(ctx, node, id) })
-		p.templates[key] = cache
+		cache = newCached(p.clock, func(ctx context.Context) (vmConfig, error) { return p.client.readConfig(ctx, node, id) })
+		p.templateCaches[key] = cache
 	}
 	p.mu.Unlock()
 
-	out, _, err := cache.get(ctx, templateAge)
+	out, _, err := cache.get(ctx, templateMaxAge)
 
 	return out, err
 }
 
-// refText names a template for messages.
-func refText(ref hypervisor.TemplateRef) string {
+// formatRef returns the name of a template for messages.
+func formatRef(ref hypervisor.TemplateRef) string {
 	if ref.ID != 0 {
 		return fmt.Sprintf("template %d", ref.ID)
 	}
@@ -45,53 +46,54 @@ func refText(ref hypervisor.TemplateRef) string {
 	return fmt.Sprintf("template %q", ref.Name)
 }
 
-// find gives the machines of the listing that ref means, by node.
-func find(snap snapshot, ref hypervisor.TemplateRef) []resource {
-	var out []resource
+// matchTemplateRef returns the listed VMs that match ref, sorted by node.
+func matchTemplateRef(vms vmsByID, ref hypervisor.TemplateRef) []resource {
+	var matches []resource
 
-	for _, r := range snap {
+	for _, r := range vms {
 		if r.Type == "qemu" && (ref.ID != 0 && r.VMID == ref.ID || ref.ID == 0 && r.Name == ref.Name) {
-			out = append(out, r)
+			matches = append(matches, r)
 		}
 	}
 
-	slices.SortFunc(out, func(a, b resource) int {
+	slices.SortFunc(matches, func(a, b resource) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), a.VMID-b.VMID)
 	})
 
-	return out
+	return matches
 }
 
-// checkStale makes sure that what ref means is not on a node whose machines can't be told
-// apart. A machine's status alone says little: it is unknown for a moment after its clone.
-func (p *Provider) checkStale(ctx context.Context, snap snapshot, ref hypervisor.TemplateRef) error {
-	nodes, _, err := p.nodes.get(ctx, nodesAge)
+// checkStaleNodes returns an error if a VM that ref may refer to is on a node that reports no status. The
+// list does not show which VMs of such a node are templates. The status of the VM alone is not sufficient,
+// because the status of a new clone is unknown for a short time too.
+func (p *Provider) checkStaleNodes(ctx context.Context, vms vmsByID, ref hypervisor.TemplateRef) error {
+	nodes, _, err := p.nodeCache.get(ctx, nodesMaxAge)
 	if err != nil {
 		return err
 	}
 
 	for _, n := range nodes {
-		for _, r := range snap {
-			if n.online() || r.Node != n.Node || r.Status != statusStale || ref.ID != 0 && r.VMID != ref.ID {
+		for _, r := range vms {
+			if n.isOnline() || r.Node != n.Node || r.Status != statusStale || ref.ID != 0 && r.VMID != ref.ID {
 				continue
 			}
 
-			return hypervisor.Errorf(hypervisor.Unavailable, reasonStale,
-				"find %s: node %s %s; until it does, Proxmox gives neither its machines' names nor "+
-					"which of them are templates", refText(ref), n.Node, n.trouble())
+			return hypervisor.Errorf(hypervisor.Unavailable, reasonStatusStale,
+				"find %s: node %s %s; until the node recovers, Proxmox shows neither the names of its machines nor "+
+					"which of them are templates", formatRef(ref), n.Node, n.unusableReason())
 		}
 	}
 
 	return nil
 }
 
-// resolve gives the templates that ref means, with their first disks.
-func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.TemplateRef) ([]hypervisor.Template, error) {
-	found := find(snap, ref)
+// findTemplates returns the templates that match ref, with their boot disks.
+func (p *Provider) findTemplates(ctx context.Context, vms vmsByID, ref hypervisor.TemplateRef) ([]hypervisor.Template, error) {
+	found := matchTemplateRef(vms, ref)
 	templates := slices.DeleteFunc(slices.Clone(found), func(r resource) bool { return !bool(r.Template) })
 
 	if len(templates) == 0 {
-		if err := p.checkStale(ctx, snap, ref); err != nil {
+		if err := p.checkStaleNodes(ctx, vms, ref); err != nil {
 			return nil, err
 		}
 	}
@@ -99,7 +101,7 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 	if len(found) == 0 {
 		return nil, hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
 			"there is no %s on %s that %s can see: create it, correct its name, or grant VM.Audit "+
-				"and VM.Clone on it", refText(ref), p.client.host(), p.client.who())
+				"and VM.Clone on it", formatRef(ref), p.client.host(), p.client.principal())
 	}
 
 	if len(templates) == 0 {
@@ -110,14 +112,14 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 
 	out := make([]hypervisor.Template, 0, len(templates))
 
-	var silent error
+	var unavailableErr error
 
 	for _, r := range templates {
-		t, err := p.describe(ctx, r)
+		t, err := p.describeTemplate(ctx, r)
 
 		switch {
-		case reasonIs(err, reasonSilent):
-			silent = err
+		case hasReason(err, reasonNodeUnreachable):
+			unavailableErr = err
 		case err != nil:
 			return nil, err
 		default:
@@ -126,22 +128,22 @@ func (p *Provider) resolve(ctx context.Context, snap snapshot, ref hypervisor.Te
 	}
 
 	if len(out) == 0 {
-		return nil, silent
+		return nil, unavailableErr
 	}
 
 	return out, nil
 }
 
-// describe reads what a template's clones need to know of it.
-func (p *Provider) describe(ctx context.Context, r resource) (hypervisor.Template, error) {
+// describeTemplate returns a template with the details that its clones need.
+func (p *Provider) describeTemplate(ctx context.Context, r resource) (hypervisor.Template, error) {
 	t := hypervisor.Template{ID: r.VMID, Name: r.Name, Node: r.Node}
 
-	config, err := p.templateConfig(ctx, r.Node, r.VMID)
+	config, err := p.readTemplateConfig(ctx, r.Node, r.VMID)
 	if err != nil {
 		return t, err
 	}
 
-	first, ok := firstDisk(config)
+	first, ok := findBootDisk(config)
 	if !ok {
 		return t, hypervisor.Errorf(hypervisor.Rejected, "TemplateWithoutDisk",
 			"template %d (%s) on node %s has no disk to boot from", r.VMID, r.Name, r.Node)
@@ -149,7 +151,7 @@ func (p *Provider) describe(ctx context.Context, r resource) (hypervisor.Templat
 
 	t.Storage, t.DiskBytes = first.Storage, first.Bytes
 
-	storage, err := p.storageOf(ctx, r.Node, first.Storage)
+	storage, err := p.findStorage(ctx, r.Node, first.Storage)
 	if err != nil {
 		return t, err
 	}
@@ -159,9 +161,9 @@ func (p *Provider) describe(ctx context.Context, r resource) (hypervisor.Templat
 	return t, nil
 }
 
-// templateFor gives the template to clone from for a machine on node: one that lives
-// there, else one whose disks are shared.
-func templateFor(templates []hypervisor.Template, node string) (hypervisor.Template, bool) {
+// selectTemplate returns the template from which a machine on the node is cloned: a template on the same
+// node, or otherwise a template on shared storage. It returns false if there is none.
+func selectTemplate(templates []hypervisor.Template, node string) (hypervisor.Template, bool) {
 	var shared *hypervisor.Template
 
 	for i, t := range templates {
@@ -181,13 +183,13 @@ func templateFor(templates []hypervisor.Template, node string) (hypervisor.Templ
 	return *shared, true
 }
 
-// targetStorage is where the clone's disks go: for linked clones the template's.
-func (p *Provider) targetStorage(t hypervisor.Template, want hypervisor.Shape) string {
+// selectStorage returns the storage of the clone's disks. A linked clone uses the template's storage.
+func (p *Provider) selectStorage(t hypervisor.Template, shape hypervisor.Shape) string {
 	switch {
-	case want.Linked:
+	case shape.Linked:
 		return t.Storage
-	case want.Storage != "":
-		return want.Storage
+	case shape.Storage != "":
+		return shape.Storage
 	case p.config.DefaultStorage != "":
 		return p.config.DefaultStorage
 	default:
@@ -195,12 +197,12 @@ func (p *Provider) targetStorage(t hypervisor.Template, want hypervisor.Shape) s
 	}
 }
 
-// gateKey names the storage that a clone on node works on.
-func (p *Provider) gateKey(ctx context.Context, node, storage string) (string, error) {
-	s, err := p.storageOf(ctx, node, storage)
+// cloneQueueKey returns the clone queue of a storage on a node.
+func (p *Provider) cloneQueueKey(ctx context.Context, node, storage string) (string, error) {
+	s, err := p.findStorage(ctx, node, storage)
 	if err != nil {
 		return "", err
 	}
 
-	return s.gate(node), nil
+	return s.cloneQueueKey(node), nil
 }

@@ -11,29 +11,32 @@ import (
 
 const (
 	tpmSlot = "tpmstate0"
-	// newTPM follows the storage. The size is ignored, a TPM's state has 4 MiB; its format is
-	// always raw (API viewer, tpmstate0). Proxmox makes the TPM's seeds, and has the node's
-	// authority certify its endorsement key, when the machine starts first.
-	newTPM = ":1,version=v2.0"
+	// newTPMVolume is appended to the storage name. Proxmox ignores the size: a TPM's state has 4 MiB, and
+	// its format is always raw (API viewer, tpmstate0). At the first start of the machine, Proxmox creates
+	// the TPM's seeds, and the node's certificate authority certifies the endorsement key.
+	newTPMVolume = ":1,version=v2.0"
 )
 
-// dropTPM removes a TPM that the machine has from its template: with its seeds, both would be
-// one TPM, and each could pass for the other. It gives the configuration after that. It is
-// only for machines whose options were not written yet: what they have is not their own.
-func (p *Provider) dropTPM(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig) (vmConfig, error) {
-	if !spec.Shape.TPM || config[tpmSlot] == "" || p.prepared(config) {
+// removeTemplateTPM removes the TPM that the machine has from its template, and returns the configuration
+// after the removal. With the template's seeds, both VMs would have the same TPM, and each could
+// impersonate the other. It does nothing for machines whose options are already written, because those have
+// a TPM of their own.
+func (p *Provider) removeTemplateTPM(
+	ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig,
+) (vmConfig, error) {
+	if !spec.Shape.TPM || config[tpmSlot] == "" || p.isPrepared(config) {
 		return config, nil
 	}
 
-	// A protected machine's disks cannot be removed.
+	// The disks of a protected machine cannot be removed.
 	if config["protection"] == "1" {
-		if err := p.change(ctx, m, map[string]string{"protection": "0"}); err != nil {
+		if err := p.writeConfig(ctx, m, map[string]string{"protection": "0"}); err != nil {
 			return nil, err
 		}
 	}
 
-	// By force: else the state would stay as a disk of the machine's.
-	if err := p.change(ctx, m, map[string]string{"delete": tpmSlot, "force": "1"}); err != nil {
+	// Without force, the old TPM state would stay as an unused disk of the machine.
+	if err := p.writeConfig(ctx, m, map[string]string{"delete": tpmSlot, "force": "1"}); err != nil {
 		return nil, err
 	}
 
@@ -45,9 +48,10 @@ func (p *Provider) dropTPM(ctx context.Context, m *machine, spec hypervisor.Mach
 	return config, err
 }
 
-// change writes options of a machine.
-func (p *Provider) change(ctx context.Context, m *machine, options map[string]string) error {
-	err := p.client.configure(ctx, m.node, m.id, options)
+// writeConfig writes options of a machine. After an error other than Rejected and Busy, the state of the
+// machine is unknown, and writeConfig invalidates the machine.
+func (p *Provider) writeConfig(ctx context.Context, m *machine, options map[string]string) error {
+	err := p.client.writeConfig(ctx, m.node, m.id, options)
 	if err != nil && !hypervisor.Is(err, hypervisor.Rejected) && !hypervisor.Is(err, hypervisor.Busy) {
 		p.invalidate(m)
 	}
@@ -55,12 +59,13 @@ func (p *Provider) change(ctx context.Context, m *machine, options map[string]st
 	return err
 }
 
-// tpmOptions give a machine a TPM of its own, beside its first disk.
-func tpmOptions(spec hypervisor.MachineSpec, config vmConfig) map[string]string {
-	first, ok := firstDisk(config)
+// buildTPMOptions returns the option that adds a new TPM on the storage of the boot disk. It returns nil if
+// the machine needs no TPM, already has one, or has no disk.
+func buildTPMOptions(spec hypervisor.MachineSpec, config vmConfig) map[string]string {
+	first, ok := findBootDisk(config)
 	if !spec.Shape.TPM || config[tpmSlot] != "" || !ok {
 		return nil
 	}
 
-	return map[string]string{tpmSlot: first.Storage + newTPM}
+	return map[string]string{tpmSlot: first.Storage + newTPMVolume}
 }

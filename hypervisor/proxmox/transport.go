@@ -19,118 +19,122 @@ import (
 )
 
 const (
-	getTries     = 3
-	retryFirst   = 100 * time.Millisecond
-	apiPrefix    = "/api2/json"
-	nodesPrefix  = "/nodes/"
-	idleConns    = 8
-	idleLifetime = 60 * time.Second
+	getAttempts       = 3
+	initialRetryDelay = 100 * time.Millisecond
+	apiPrefix         = "/api2/json"
+	nodesPrefix       = "/nodes/"
+	idleConns         = 8
+	idleLifetime      = 60 * time.Second
 )
 
-// A node that did not answer is left alone for a while, which doubles from the first to
-// the last of these: each call for it takes half a minute to fail, and a place.
+// If a node does not respond, the transport sends no requests to that node for a back-off delay. Each
+// request to an unresponsive node takes half a minute to fail and occupies a call slot of the node. The
+// delay starts at initialNodeBackoff and doubles up to maxNodeBackoff.
 const (
-	silentFirst = 10 * time.Second
-	silentLast  = time.Minute
+	initialNodeBackoff = 10 * time.Second
+	maxNodeBackoff     = time.Minute
 )
 
-// silentError says that a node is left alone, and for how long yet. Nothing was sent.
-type silentError struct {
-	node  string
-	after time.Duration
-	// cause is what the last call for it gave.
+// nodeBackoffError is returned without sending a request while a node is in back-off. It holds the time
+// until the next request.
+type nodeBackoffError struct {
+	node       string
+	retryAfter time.Duration
+	// cause is the error of the latest request to the node.
 	cause error
 }
 
-// Error names the node.
-func (e *silentError) Error() string {
-	return fmt.Sprintf("node %s did not answer and is asked again in %s (%v)", e.node, e.after.Round(time.Second), e.cause)
+// Error returns a text that names the node.
+func (e *nodeBackoffError) Error() string {
+	return fmt.Sprintf("node %s did not respond, the next request is sent in %s (%v)",
+		e.node, e.retryAfter.Round(time.Second), e.cause)
 }
 
-// silence is since when, and for how long, a node is left alone.
-type silence struct {
+// nodeBackoff is the back-off state of a node.
+type nodeBackoff struct {
 	until time.Time
-	wait  time.Duration
+	delay time.Duration
 	cause error
 }
 
-// transport is the way of each request: a place at its node, a few tries for reads, and
-// answers other than 2xx as *APIError. It gives an answer as an error because the
-// library above keeps nothing of a refusal but its status line, and of 401 and 403 not
-// even that.
+// transport is the http.RoundTripper of all requests. It limits the parallel requests per node, retries GET
+// requests, applies the back-off of unresponsive nodes, and returns each response other than 2xx as an
+// *APIError. The transport returns these responses as errors because the library keeps only the status line
+// of a failed response, and not even that of 401 and 403.
 type transport struct {
-	next    http.RoundTripper
-	clock   clock.WithTicker
-	jitter  func(time.Duration) time.Duration
-	perNode int64
+	next         http.RoundTripper
+	clock        clock.WithTicker
+	jitter       func(time.Duration) time.Duration
+	callsPerNode int64
 
-	mu    sync.Mutex
-	nodes map[string]*semaphore.Weighted
-	quiet map[string]silence
+	mu        sync.Mutex
+	callSlots map[string]*semaphore.Weighted
+	backoffs  map[string]nodeBackoff
 }
 
 func newTransport(next http.RoundTripper, clk clock.WithTicker, jitter func(time.Duration) time.Duration, perNode int,
 ) *transport {
 	return &transport{
-		next: next, clock: clk, jitter: jitter, perNode: int64(max(perNode, 1)),
-		nodes: map[string]*semaphore.Weighted{}, quiet: map[string]silence{},
+		next: next, clock: clk, jitter: jitter, callsPerNode: int64(max(perNode, 1)),
+		callSlots: map[string]*semaphore.Weighted{}, backoffs: map[string]nodeBackoff{},
 	}
 }
 
-// RoundTrip makes the request; see transport.
+// RoundTrip sends the request; see transport.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	node := nodeOf(req)
-	gate := t.gate(node)
+	node := targetNode(req)
+	slots := t.slotsOfNode(node)
 
-	if err := gate.Acquire(req.Context(), 1); err != nil {
+	if err := slots.Acquire(req.Context(), 1); err != nil {
 		return nil, err
 	}
-	defer gate.Release(1)
+	defer slots.Release(1)
 
-	if err := t.leftAlone(node); err != nil {
+	if err := t.checkBackoff(node); err != nil {
 		return nil, err
 	}
 
-	res, err := t.try(req)
-	t.heard(node, err)
+	res, err := t.sendWithRetries(req)
+	t.recordResponse(node, err)
 
 	return res, err
 }
 
-// leftAlone refuses a call for a node that did not answer a moment ago. When its time is
-// over, one call goes through, and those beside it wait for what it tells.
-func (t *transport) leftAlone(node string) error {
+// checkBackoff returns a nodeBackoffError while the node is in back-off. When the delay is over, one
+// request goes through as a probe. Parallel requests are still refused until the probe has a result.
+func (t *transport) checkBackoff(node string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	q, ok := t.quiet[node]
+	q, ok := t.backoffs[node]
 	if !ok {
 		return nil
 	}
 
 	now := t.clock.Now()
-	if left := q.until.Sub(now); left > 0 {
-		return &silentError{node: node, after: left, cause: q.cause}
+	if remaining := q.until.Sub(now); remaining > 0 {
+		return &nodeBackoffError{node: node, retryAfter: remaining, cause: q.cause}
 	}
 
-	q.until = now.Add(q.wait)
-	t.quiet[node] = q
+	q.until = now.Add(q.delay)
+	t.backoffs[node] = q
 
 	return nil
 }
 
-// silent tells whether a node has not answered since its last call failed so.
-func (t *transport) silent(node string) bool {
+// isUnresponsive reports whether the latest request to a node failed because the node did not respond.
+func (t *transport) isUnresponsive(node string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	_, ok := t.quiet[node]
+	_, ok := t.backoffs[node]
 
 	return ok
 }
 
-// heard notes whether a node answered.
-func (t *transport) heard(node string, err error) {
+// recordResponse starts, extends or ends the back-off of a node after a request. An error that is not an
+// API response does not change the back-off.
+func (t *transport) recordResponse(node string, err error) {
 	if node == "" {
 		return
 	}
@@ -138,40 +142,40 @@ func (t *transport) heard(node string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	answer, ok := errors.AsType[*APIError](err)
+	apiErr, ok := errors.AsType[*APIError](err)
 
 	switch {
-	case ok && silent(answer.Status):
-		wait := silentFirst
-		if q, again := t.quiet[node]; again {
-			wait = min(2*q.wait, silentLast) //nolint:mnd // it doubles
+	case ok && isUnresponsiveStatus(apiErr.Status):
+		delay := initialNodeBackoff
+		if q, isRepeated := t.backoffs[node]; isRepeated {
+			delay = min(2*q.delay, maxNodeBackoff) //nolint:mnd // the delay doubles
 		}
 
-		t.quiet[node] = silence{until: t.clock.Now().Add(t.jitter(wait)), wait: wait, cause: answer}
+		t.backoffs[node] = nodeBackoff{until: t.clock.Now().Add(t.jitter(delay)), delay: delay, cause: apiErr}
 	case err == nil, ok:
-		delete(t.quiet, node)
+		delete(t.backoffs, node)
 	}
 }
 
-// try makes the request, a read a few times.
-func (t *transport) try(req *http.Request) (*http.Response, error) {
-	wait := retryFirst
+// sendWithRetries sends the request. A GET request is sent up to getAttempts times.
+func (t *transport) sendWithRetries(req *http.Request) (*http.Response, error) {
+	delay := initialRetryDelay
 
-	for try := 1; ; try++ {
-		res, err := t.once(req)
-		if err == nil || try == getTries || !t.again(req, err) {
+	for attempt := 1; ; attempt++ {
+		res, err := t.send(req)
+		if err == nil || attempt == getAttempts || !t.shouldRetry(req, err) {
 			return res, err
 		}
 
-		if retry.Pause(req.Context(), t.clock, t.jitter(wait)) != nil {
+		if retry.Sleep(req.Context(), t.clock, t.jitter(delay)) != nil {
 			return nil, err
 		}
 
-		wait *= 2
+		delay *= 2
 	}
 }
 
-func (t *transport) once(req *http.Request) (*http.Response, error) {
+func (t *transport) send(req *http.Request) (*http.Response, error) {
 	res, err := t.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
@@ -184,33 +188,33 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 	return nil, readAPIError(req, res)
 }
 
-// again tells whether a read may be tried again.
-func (t *transport) again(req *http.Request, err error) bool {
+// shouldRetry reports whether a failed request can be sent again. Only GET requests are retried.
+func (t *transport) shouldRetry(req *http.Request, err error) bool {
 	if req.Method != http.MethodGet || req.Context().Err() != nil {
 		return false
 	}
 
-	if answer, ok := errors.AsType[*APIError](err); ok {
-		return retryable(answer.Status)
+	if apiErr, ok := errors.AsType[*APIError](err); ok {
+		return isRetryableStatus(apiErr.Status)
 	}
 
-	return !untrusted(err)
+	return !isCertificateError(err)
 }
 
-func (t *transport) gate(node string) *semaphore.Weighted {
+func (t *transport) slotsOfNode(node string) *semaphore.Weighted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	gate, ok := t.nodes[node]
+	slots, ok := t.callSlots[node]
 	if !ok {
-		gate = semaphore.NewWeighted(t.perNode)
-		t.nodes[node] = gate
+		slots = semaphore.NewWeighted(t.callsPerNode)
+		t.callSlots[node] = slots
 	}
 
-	return gate
+	return slots
 }
 
-// apiPath is the request's path below /api2/json.
+// apiPath returns the path of the request below /api2/json.
 func apiPath(req *http.Request) string {
 	_, path, ok := strings.Cut(req.URL.Path, apiPrefix)
 	if !ok {
@@ -220,8 +224,8 @@ func apiPath(req *http.Request) string {
 	return path
 }
 
-// nodeOf gives the node that works on a request, or "" for the one that is connected.
-func nodeOf(req *http.Request) string {
+// targetNode returns the node that processes a request, or "" if the connected node processes it.
+func targetNode(req *http.Request) string {
 	rest, ok := strings.CutPrefix(apiPath(req), nodesPrefix)
 	if !ok {
 		return ""
@@ -232,8 +236,8 @@ func nodeOf(req *http.Request) string {
 	return node
 }
 
-// Operation names a request for metrics, with placeholders for what varies: "POST
-// /nodes/{node}/qemu/{vmid}/clone".
+// Operation returns the name of a request for metrics, with placeholders for the variable parts, such as
+// "POST /nodes/{node}/qemu/{vmid}/clone".
 func Operation(req *http.Request) string {
 	parts := strings.Split(strings.Trim(apiPath(req), "/"), "/")
 

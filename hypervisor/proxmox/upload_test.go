@@ -15,9 +15,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// A cloud-init ISO for another node than the one that is asked, which reaches it slowly: one that
-// goes to a shared storage needs no way there, and for one that does not the tries are told apart
-// from others.
+// A cloud-init ISO is uploaded for another node than the connected node, and the connection between the
+// nodes is slow. An upload to a shared storage does not need that connection. An upload to another storage
+// returns an error of its own.
 func TestUploadForAnotherNode(t *testing.T) {
 	t.Parallel()
 
@@ -25,7 +25,8 @@ func TestUploadForAnotherNode(t *testing.T) {
 
 	for _, row := range []struct {
 		name, storage string
-		// only node of the shared storage.
+		// only is the name of the only node that has the shared storage, or "" if all nodes have the
+		// storage.
 		only string
 		told bool
 	}{
@@ -53,17 +54,17 @@ func TestUploadForAnotherNode(t *testing.T) {
 			p := connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
 				c.ISOStorage, c.Nodes = row.storage, []string{"pve2"}
 			})
-			want := spec(1)
+			want := newSpec(1)
 
 			if row.told {
-				says(t, createError(t, p, &want, hypervisor.UnknownOutcome), hypervisor.UnknownOutcome, "node pve2 by SSH", "isoStorage that is shared")
+				requireError(t, createError(t, p, &want, hypervisor.UnknownOutcome), hypervisor.UnknownOutcome, "node pve2 over SSH", "shared isoStorage")
 
 				return
 			}
 
 			_, want = create(t, p, want)
 			remove(t, p, want)
-			nothingLeft(t, s)
+			expectNothingLeft(t, s)
 
 			for _, call := range s.Calls() {
 				if strings.HasSuffix(call.Path, "/upload") && call.Path != "/nodes/localhost/storage/"+isos+"/upload" {

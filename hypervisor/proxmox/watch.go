@@ -14,58 +14,59 @@ import (
 )
 
 const (
-	// taskMissing is how long a task may be absent from its node's list before it is asked
-	// for by name: the list is bounded, and a node writes its ended tasks down in turn.
-	taskMissing = 3 * time.Second
-	// taskPause bounds the pause between two looks at a node's tasks: so much time is lost
-	// at most of each. taskPauseFailed is the pause after a failed look.
-	taskPause       = time.Second
-	taskPauseFailed = 5 * time.Second
-	// taskShare is the part of a task's age that is waited before the next look, once it
-	// runs longer than its kind did lately.
-	taskShare = 8
-	// statusLag is how old the status in /cluster/resources may be: it is broadcast every
-	// ten seconds (pvestatd).
+	// taskMissingTimeout is how long a task may be missing from the task list of its node before it is
+	// requested by its UPID. The list is limited, and a node writes its ended tasks to the list one after
+	// the other.
+	taskMissingTimeout = 3 * time.Second
+	// maxTaskInterval is the longest interval between two polls of a node's tasks, and thus the longest
+	// delay after the end of a task. failedTaskInterval is the interval after a failed poll.
+	maxTaskInterval    = time.Second
+	failedTaskInterval = 5 * time.Second
+	// taskAgeDivisor sets the interval of a task that runs longer than the recent tasks of its type: the
+	// next poll follows after the task's age divided by taskAgeDivisor.
+	taskAgeDivisor = 8
+	// statusLag is the maximum age of the status in /cluster/resources. pvestatd broadcasts the status
+	// every ten seconds.
 	statusLag = 12 * time.Second
-	// wakeAgain is when an owner that was woken for a stopped machine is woken again.
-	wakeAgain = 5 * time.Second
-	// agentFirst is how long after the start the guest's agent is asked first.
-	agentFirst = 20 * time.Second
+	// rewakeInterval is the interval at which the owner of a stopped machine is woken again.
+	rewakeInterval = 5 * time.Second
+	// firstAgentDelay is the delay between the start of a machine and the first request to its guest agent.
+	firstAgentDelay = 20 * time.Second
 )
 
-// task is a task of Proxmox that is waited for. Its fields are the watcher's.
+// task is a Proxmox task that the watcher waits for. The watcher's mutex guards its fields.
 type task struct {
-	w    *watcher
-	upid string
-	node string
-	// kind is its type, such as qmclone.
-	kind string
-	// started is by the node's clock, in seconds; added by ours.
-	started int64
-	added   time.Time
-	waits   []taskWait
+	watcher *watcher
+	upid    string
+	node    string
+	// taskType is the type of the task, such as qmclone.
+	taskType string
+	// startedAt is in seconds of the node's clock. addedAt is a time of the local clock.
+	startedAt int64
+	addedAt   time.Time
+	waiters   []taskWaiter
 
-	missing time.Time
-	exit    string
-	done    bool
+	missingSince time.Time
+	exitStatus   string
+	done         bool
 }
 
-// taskWait is somebody who waits for a task.
-type taskWait struct {
+// taskWaiter is an owner that waits for a task.
+type taskWaiter struct {
 	owner  hypervisor.Owner
 	onDone func()
 }
 
-// result gives the exit status once the task has ended.
+// result returns the exit status of the task, and whether the task has ended.
 func (t *task) result() (exit string, done bool) {
-	t.w.mu.Lock()
-	defer t.w.mu.Unlock()
+	t.watcher.mu.Lock()
+	defer t.watcher.mu.Unlock()
 
-	return t.exit, t.done
+	return t.exitStatus, t.done
 }
 
-// pending tells whether a task is still waited for; no task is not.
-func (t *task) pending() bool {
+// isPending reports whether the task is still running. A nil task is not pending.
+func (t *task) isPending() bool {
 	if t == nil {
 		return false
 	}
@@ -75,134 +76,138 @@ func (t *task) pending() bool {
 	return !done
 }
 
-// watched is a machine whose end is watched for.
-type watched struct {
+// watchedMachine is a machine whose end the watcher waits for.
+type watchedMachine struct {
 	owner hypervisor.Owner
 	id    int
-	// since is when it was started; seen says that the listing has shown it running.
-	since    time.Time
-	seen     bool
-	woken    time.Time
-	agentDue time.Time
+	// startedAt is the start of the machine. seenRunning is true after the list has shown the machine as
+	// running.
+	startedAt   time.Time
+	seenRunning bool
+	wokenAt     time.Time
+	agentDueAt  time.Time
 }
 
-// watcher is the one poller of a connection. Its goroutine lives while there is
-// something to watch.
+// watcher is the single poller of a connection. Its goroutine runs only while the watcher waits for a task,
+// a machine or a clone slot.
 type watcher struct {
 	client *client
-	// member tells whether a node is part of the cluster.
-	member              func(ctx context.Context, node string) bool
-	clock               clock.WithTicker
-	listing             *cached[snapshot]
-	gates               *gates
-	wake                func(hypervisor.Owner)
-	taskEvery           time.Duration
-	listBusy, listQuiet time.Duration
+	// isClusterMember reports whether a node is part of the cluster.
+	isClusterMember          func(ctx context.Context, node string) bool
+	clock                    clock.WithTicker
+	vmCache                  *cached[vmsByID]
+	cloneQueues              *cloneQueues
+	wake                     func(hypervisor.Owner)
+	taskInterval             time.Duration
+	busyListAge, idleListAge time.Duration
 
-	ctx    context.Context //nolint:containedctx // ends with the connection
+	ctx    context.Context //nolint:containedctx // canceled when the connection is closed
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.Mutex
-	running bool
-	tasks   map[string]*task
-	// looks holds, by node, when its tasks are looked at next; zero while they are.
-	looks map[string]time.Time
-	// took holds how long tasks took lately, by kind.
-	took     map[string]time.Duration
-	machines map[string]*watched
+	mu        sync.Mutex
+	isRunning bool
+	tasks     map[string]*task
+	// nextPolls maps each node to the time of the next poll of its tasks. The time is zero while a poll
+	// runs.
+	nextPolls map[string]time.Time
+	// taskDurations holds a moving average of the recent task durations by task type.
+	taskDurations map[string]time.Duration
+	machines      map[string]*watchedMachine
 }
 
-// add waits for a task. onDone runs once, before the owner is woken.
-func (w *watcher) add(upid string, owner hypervisor.Owner, onDone func()) *task {
-	wait := taskWait{owner: owner, onDone: onDone}
+// watchTask waits for a task and wakes the owner when the task has ended. onDone runs once, before the
+// owner is woken.
+func (w *watcher) watchTask(upid string, owner hypervisor.Owner, onDone func()) *task {
+	waiter := taskWaiter{owner: owner, onDone: onDone}
 
 	parsed, err := ParseUPID(upid)
 	if err != nil {
-		// A task that can't be watched is looked at as one whose end was lost.
+		// A task with an invalid UPID cannot be watched, so its outcome counts as unknown.
 		if onDone != nil {
 			onDone()
 		}
 
-		return &task{w: w, upid: upid, done: true, exit: exitLost}
+		return &task{watcher: w, upid: upid, done: true, exitStatus: exitUnknown}
 	}
 
-	defer w.kick()
+	defer w.ensureRunning()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	t, ok := w.tasks[upid]
 	if !ok {
-		t = &task{w: w, upid: upid, node: parsed.Node, kind: parsed.Type, started: parsed.Start.Unix(), added: w.clock.Now()}
+		t = &task{watcher: w, upid: upid, node: parsed.Node, taskType: parsed.Type, startedAt: parsed.Start.Unix(), addedAt: w.clock.Now()}
 		w.tasks[upid] = t
 	}
 
-	t.waits = append(t.waits, wait)
+	t.waiters = append(t.waiters, waiter)
 
 	return t
 }
 
-// run watches for a machine's end. agent says that its guest agent will be asked.
-func (w *watcher) run(owner hypervisor.Owner, id int, since time.Time, agent bool) {
+// watchMachine watches for the end of a machine. If agent is true, the watcher also wakes the owner when
+// the next request to the guest agent is due.
+func (w *watcher) watchMachine(owner hypervisor.Owner, id int, startedAt time.Time, agent bool) {
 	w.mu.Lock()
 	if _, ok := w.machines[owner.UID]; !ok {
-		m := &watched{owner: owner, id: id, since: since}
+		m := &watchedMachine{owner: owner, id: id, startedAt: startedAt}
 		if agent {
-			m.agentDue = since.Add(agentFirst)
+			m.agentDueAt = startedAt.Add(firstAgentDelay)
 		}
 
 		w.machines[owner.UID] = m
 	}
 	w.mu.Unlock()
 
-	w.kick()
+	w.ensureRunning()
 }
 
-// forget ends the watch of a machine.
-func (w *watcher) forget(uid string) {
+// unwatchMachine stops watching a machine.
+func (w *watcher) unwatchMachine(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	delete(w.machines, uid)
 }
 
-// addressed ends the questions for a machine's address.
-func (w *watcher) addressed(uid string) {
+// stopAgentQueries stops waking the owner for requests to the guest agent.
+func (w *watcher) stopAgentQueries(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	if m, ok := w.machines[uid]; ok {
-		m.agentDue = time.Time{}
+		m.agentDueAt = time.Time{}
 	}
 }
 
-// sawRunning tells whether a listing has shown the machine running since its start.
-func (w *watcher) sawRunning(uid string) bool {
+// hasSeenRunning reports whether the list has shown the machine as running since its start.
+func (w *watcher) hasSeenRunning(uid string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	m, ok := w.machines[uid]
 
-	return ok && m.seen
+	return ok && m.seenRunning
 }
 
-// kick starts the poller if it does not run.
-func (w *watcher) kick() {
+// ensureRunning starts the poller if it is not running.
+func (w *watcher) ensureRunning() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if w.running || w.ctx.Err() != nil {
+	if w.isRunning || w.ctx.Err() != nil {
 		return
 	}
 
-	w.running = true
+	w.isRunning = true
 	w.wg.Add(1)
 
 	go w.loop()
 }
 
-// close ends the poller and waits for it.
+// close stops the poller and waits for its end.
 func (w *watcher) close() {
 	w.mu.Lock()
 	w.cancel()
@@ -213,10 +218,10 @@ func (w *watcher) close() {
 func (w *watcher) loop() {
 	defer w.wg.Done()
 
-	wait := w.taskEvery
+	interval := w.taskInterval
 
 	for {
-		timer := w.clock.NewTimer(wait)
+		timer := w.clock.NewTimer(interval)
 
 		select {
 		case <-w.ctx.Done():
@@ -226,27 +231,27 @@ func (w *watcher) loop() {
 		case <-timer.C():
 		}
 
-		waiting, over := w.pass()
-		if over {
+		waiting, idle := w.pollOnce()
+		if idle {
 			return
 		}
 
-		// While machines wait for a place to clone, each moment between the end of one
-		// clone and the start of the next is lost to all of them.
-		wait = w.taskEvery
+		// While machines wait for a clone slot, the time between the end of one clone and the start of the
+		// next delays all of these machines.
+		interval = w.taskInterval
 		if waiting {
-			wait /= 2
+			interval /= 2
 		}
 	}
 }
 
-// pass looks once at everything. It tells whether machines wait for a place, and whether
-// nothing is left to watch.
-func (w *watcher) pass() (waiting, over bool) {
+// pollOnce polls the tasks, the machines and the clone queues once. waiting is true if an owner waits for a
+// clone slot. idle is true if nothing is left to watch, and then the poller stops.
+func (w *watcher) pollOnce() (waiting, idle bool) {
 	w.pollTasks()
 	w.pollMachines()
 
-	waiting = w.gates.tick()
+	waiting = w.cloneQueues.wakeWaiters()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,70 +260,69 @@ func (w *watcher) pass() (waiting, over bool) {
 		return waiting, false
 	}
 
-	w.running = false
+	w.isRunning = false
 
 	return false, true
 }
 
-// pollTasks looks at the tasks that are waited for: one call for each node that has some,
-// side by side, so that a node that does not answer keeps no other waiting.
+// pollTasks polls the watched tasks with one request for each node that has such tasks. The requests run in
+// parallel, so that an unresponsive node does not delay the others.
 func (w *watcher) pollTasks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	now := w.clock.Now()
 
-	for node, since := range w.oldest() {
-		next, looked := w.looks[node]
-		if looked && (next.IsZero() || now.Before(next)) || w.ctx.Err() != nil {
+	for node, since := range w.oldestStarts() {
+		next, isScheduled := w.nextPolls[node]
+		if isScheduled && (next.IsZero() || now.Before(next)) || w.ctx.Err() != nil {
 			continue
 		}
 
-		w.looks[node] = time.Time{}
+		w.nextPolls[node] = time.Time{}
 		w.wg.Go(func() { w.pollNode(node, since) })
 	}
 }
 
-// oldest gives, for each node with tasks that are waited for, when the first of them was
-// started. w.mu is held.
-func (w *watcher) oldest() map[string]int64 {
+// oldestStarts returns the start time of the oldest watched task of each node. The caller must hold w.mu.
+func (w *watcher) oldestStarts() map[string]int64 {
 	out := map[string]int64{}
 
 	for _, t := range w.tasks {
-		if at, ok := out[t.node]; !ok || t.started < at {
-			out[t.node] = t.started
+		if oldest, ok := out[t.node]; !ok || t.startedAt < oldest {
+			out[t.node] = t.startedAt
 		}
 	}
 
 	return out
 }
 
-// pollNode looks at the tasks of one node.
+// pollNode polls the tasks of one node.
 func (w *watcher) pollNode(node string, since int64) {
-	listed, err := w.client.tasksSince(w.ctx, node, since)
+	tasks, err := w.client.listTasksSince(w.ctx, node, since)
 	if err == nil {
-		byName := make(map[string]listedTask, len(listed))
-		for _, t := range listed {
-			byName[t.UPID] = t
+		byUPID := make(map[string]listedTask, len(tasks))
+		for _, t := range tasks {
+			byUPID[t.UPID] = t
 		}
 
-		for _, t := range w.sort(node, byName) {
-			w.ask(t)
+		for _, t := range w.processListedTasks(node, byUPID) {
+			w.pollTask(t)
 		}
 	}
 
-	if err != nil && !w.member(w.ctx, node) {
-		w.loseTasks(node)
+	if err != nil && !w.isClusterMember(w.ctx, node) {
+		w.finishLostTasks(node)
 	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.looks[node] = w.clock.Now().Add(w.pause(node, err))
+	w.nextPolls[node] = w.clock.Now().Add(w.nextTaskInterval(node, err))
 }
 
-// loseTasks ends the wait for the tasks of a node that was removed from the cluster.
-func (w *watcher) loseTasks(node string) {
+// finishLostTasks finishes the tasks of a node that was removed from the cluster, with an unknown outcome.
+func (w *watcher) finishLostTasks(node string) {
 	w.mu.Lock()
 
 	var lost []*task
@@ -331,52 +335,54 @@ func (w *watcher) loseTasks(node string) {
 	w.mu.Unlock()
 
 	for _, t := range lost {
-		w.finish(t, exitLost)
+		w.finishTask(t, exitUnknown)
 	}
 }
 
-// pause is how long a node's tasks are left alone: until the first of them can be
-// expected to end, and then the longer they run already, the longer. w.mu is held.
-func (w *watcher) pause(node string, err error) time.Duration {
+// nextTaskInterval returns the time until the next poll of a node's tasks. The next poll is due when the
+// first task is expected to end. If tasks run longer than expected, the interval grows with their age. The
+// caller must hold w.mu.
+func (w *watcher) nextTaskInterval(node string, err error) time.Duration {
 	if err != nil {
-		return max(taskPauseFailed, w.taskEvery)
+		return max(failedTaskInterval, w.taskInterval)
 	}
 
-	pause := taskPause
+	interval := maxTaskInterval
 
 	for _, t := range w.tasks {
 		if t.node == node {
-			age := w.clock.Since(t.added)
-			pause = min(pause, max(w.took[t.kind]-age, age/taskShare, w.least(t)))
+			age := w.clock.Since(t.addedAt)
+			interval = min(interval, max(w.taskDurations[t.taskType]-age, age/taskAgeDivisor, w.minTaskInterval(t)))
 		}
 	}
 
-	return max(w.taskEvery, pause) - w.taskEvery
+	return max(w.taskInterval, interval) - w.taskInterval
 }
 
-// least is the least pause before a task is looked at again: one look serves more of them. For a
-// clone's end others wait, for that of most others their own machine, and for that of a removal
-// nobody.
-func (w *watcher) least(t *task) time.Duration {
-	switch t.kind {
+// minTaskInterval returns the shortest interval between two polls of a task. A longer interval serves more
+// tasks with one request. The end of a clone is polled most often, because other machines wait for its
+// slot. Only the machine itself waits for most other tasks, and nothing waits for the end of a deletion.
+func (w *watcher) minTaskInterval(t *task) time.Duration {
+	switch t.taskType {
 	case taskClone:
-		return w.taskEvery
+		return w.taskInterval
 	case taskDestroy, taskDeleteISO:
-		return 4 * w.taskEvery //nolint:mnd // a second by default: all that a task may lose
+		return 4 * w.taskInterval //nolint:mnd // one second by default, which is maxTaskInterval
 	default:
-		return 2 * w.taskEvery //nolint:mnd // half of that
+		return 2 * w.taskInterval //nolint:mnd // half of the interval above
 	}
 }
 
-func (w *watcher) count() int {
+func (w *watcher) countTasks() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	return len(w.tasks)
 }
 
-// sort finishes a node's tasks that have ended and gives those that are long missing.
-func (w *watcher) sort(node string, listed map[string]listedTask) []*task {
+// processListedTasks finishes the ended tasks of a node, and returns the tasks that have been missing from
+// the list for taskMissingTimeout.
+func (w *watcher) processListedTasks(node string, byUPID map[string]listedTask) []*task {
 	w.mu.Lock()
 
 	var ended, missing []*task
@@ -389,128 +395,130 @@ func (w *watcher) sort(node string, listed map[string]listedTask) []*task {
 			continue
 		}
 
-		entry, ok := listed[upid]
+		entry, ok := byUPID[upid]
 
 		switch {
-		case ok && entry.done():
+		case ok && entry.isDone():
 			exits[t] = entry.Status
 			ended = append(ended, t)
 		case ok:
-			t.missing = time.Time{}
-		case t.missing.IsZero():
-			t.missing = now
-		case now.Sub(t.missing) >= taskMissing:
+			t.missingSince = time.Time{}
+		case t.missingSince.IsZero():
+			t.missingSince = now
+		case now.Sub(t.missingSince) >= taskMissingTimeout:
 			missing = append(missing, t)
-			t.missing = now
+			t.missingSince = now
 		}
 	}
 	w.mu.Unlock()
 
 	for _, t := range ended {
-		w.finish(t, exits[t])
+		w.finishTask(t, exits[t])
 	}
 
 	return missing
 }
 
-// ask looks at one task by its name.
-func (w *watcher) ask(t *task) {
-	status, err := w.client.taskStatus(w.ctx, t.node, t.upid)
+// pollTask requests the status of one task by its UPID.
+func (w *watcher) pollTask(t *task) {
+	status, err := w.client.readTaskStatus(w.ctx, t.node, t.upid)
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		w.finish(t, exitLost)
+		w.finishTask(t, exitUnknown)
 	case err == nil && status.Status == "stopped":
-		w.finish(t, status.ExitStatus)
+		w.finishTask(t, status.ExitStatus)
 	}
 }
 
-// finish ends the wait for a task and wakes whose it is.
-func (w *watcher) finish(t *task, exit string) {
+// finishTask records the exit status of a task and wakes the waiting owners.
+func (w *watcher) finishTask(t *task, exit string) {
 	w.mu.Lock()
 	delete(w.tasks, t.upid)
 
-	waits := t.waits
-	t.waits, t.done, t.exit = nil, true, exit
+	waiters := t.waiters
+	t.waiters, t.done, t.exitStatus = nil, true, exit
 
-	if taskSucceeded(exit) {
-		// A little less, so that it follows tasks that become shorter.
-		age := w.clock.Since(t.added)
-		w.took[t.kind] = (w.took[t.kind] + age - age/taskShare) / 2 //nolint:mnd // the latest counts half
+	if isTaskSuccess(exit) {
+		// The age is reduced slightly, so that the average follows tasks that become shorter.
+		age := w.clock.Since(t.addedAt)
+		average := w.taskDurations[t.taskType]
+		w.taskDurations[t.taskType] = (average + age - age/taskAgeDivisor) / 2 //nolint:mnd // the latest duration counts half
 	}
 	w.mu.Unlock()
 
-	for _, wait := range waits {
-		if wait.onDone != nil {
-			wait.onDone()
+	for _, waiter := range waiters {
+		if waiter.onDone != nil {
+			waiter.onDone()
 		}
 
-		w.wake(wait.owner)
+		w.wake(waiter.owner)
 	}
 }
 
-// listAge is how old the listing may be now.
-func (w *watcher) listAge() time.Duration {
-	if w.count() > 0 {
-		return w.listBusy
+// listMaxAge returns the maximum age of the VM list. The age is shorter while tasks are watched.
+func (w *watcher) listMaxAge() time.Duration {
+	if w.countTasks() > 0 {
+		return w.busyListAge
 	}
 
-	return w.listQuiet
+	return w.idleListAge
 }
 
-// pollMachines wakes the owners whose machines are not running any more, or whose
-// guest agent is worth asking.
+// pollMachines wakes the owners whose machines have stopped running, or whose guest agents are due for a
+// request.
 func (w *watcher) pollMachines() {
 	w.mu.Lock()
-	idle := len(w.machines) == 0
+	isIdle := len(w.machines) == 0
 	w.mu.Unlock()
 
-	if idle {
+	if isIdle {
 		return
 	}
 
-	snap, at, err := w.listing.get(w.ctx, w.listAge())
+	vms, listedAt, err := w.vmCache.get(w.ctx, w.listMaxAge())
 	if err != nil {
 		return
 	}
 
 	now := w.clock.Now()
 
-	var wake []hypervisor.Owner
+	var owners []hypervisor.Owner
 
 	w.mu.Lock()
 	for _, m := range w.machines {
-		if at.After(m.since) && m.due(snap, now) && now.Sub(m.woken) >= wakeAgain {
-			m.woken = now
-			wake = append(wake, m.owner)
+		if listedAt.After(m.startedAt) && m.isDue(vms, now) && now.Sub(m.wokenAt) >= rewakeInterval {
+			m.wokenAt = now
+			owners = append(owners, m.owner)
 		}
 	}
 	w.mu.Unlock()
 
-	for _, owner := range wake {
+	for _, owner := range owners {
 		w.wake(owner)
 	}
 }
 
-// due tells whether the machine's owner should look at it.
-func (m *watched) due(snap snapshot, now time.Time) bool {
-	r, ok := snap[m.id]
+// isDue reports whether the machine's owner has to be woken. It also records that the list shows the
+// machine as running, and schedules the next request to the guest agent.
+func (m *watchedMachine) isDue(vms vmsByID, now time.Time) bool {
+	r, ok := vms[m.id]
 
 	switch {
 	case !ok:
 		return true
 	case r.Status == statusRunning:
-		m.seen = true
+		m.seenRunning = true
 
-		if !m.agentDue.IsZero() && now.After(m.agentDue) {
-			m.agentDue = now.Add(agentWait(m.since, now))
+		if !m.agentDueAt.IsZero() && now.After(m.agentDueAt) {
+			m.agentDueAt = now.Add(agentInterval(m.startedAt, now))
 
 			return true
 		}
 
 		return false
 	case r.Status == statusStopped:
-		return m.seen || now.Sub(m.since) >= statusLag
+		return m.seenRunning || now.Sub(m.startedAt) >= statusLag
 	default:
 		return false
 	}
@@ -522,16 +530,16 @@ const (
 	statusStopped = "stopped"
 )
 
-// snapshot is one listing of the cluster's machines, by id.
-type snapshot map[int]resource
+// vmsByID is a list of the cluster's VMs by their IDs.
+type vmsByID map[int]resource
 
-func (c *client) snapshot(ctx context.Context) (snapshot, error) {
-	resources, err := c.resources(ctx)
+func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
+	resources, err := c.listResources(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	out := make(snapshot, len(resources))
+	out := make(vmsByID, len(resources))
 	for _, r := range resources {
 		out[r.VMID] = r
 	}

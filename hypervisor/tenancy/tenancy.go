@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Reasons of errors, for conditions.
+// Reasons of the errors of this package. Conditions show them.
 const (
 	ReasonNamespace = "NamespaceNotAllowed"
 	ReasonTemplate  = "TemplateNotAllowed"
@@ -32,26 +32,31 @@ const (
 	ReasonQuota     = "QuotaExceeded"
 )
 
-// Labels gives the labels of a namespace. It is asked only where an entry goes by labels.
-type Labels func() (map[string]string, error)
+// LabelsFunc returns the labels of a namespace. FindEntry calls it only if an entry selects
+// namespaces by labels.
+type LabelsFunc func() (map[string]string, error)
 
-// LabelsOf reads them from the API server.
-func LabelsOf(ctx context.Context, live client.Reader, namespace string) Labels {
+// NewLabelsFunc returns a function that reads the labels of the namespace from the API server.
+func NewLabelsFunc(ctx context.Context, live client.Reader, namespace string) LabelsFunc {
 	return func() (map[string]string, error) {
 		var found corev1.Namespace
 		if err := live.Get(ctx, client.ObjectKey{Name: namespace}, &found); err != nil {
-			return nil, fmt.Errorf("get namespace %s, which an entry of allowedNamespaces picks by labels: %w", namespace, err)
+			return nil, fmt.Errorf("get Namespace %s to compare its labels with spec.allowedNamespaces: %w", namespace, err)
 		}
 
 		return found.Labels, nil
 	}
 }
 
-// Find gives the entry that counts for a namespace; nil where all may do anything. The error
-// is of class Configuration where no entry lets the namespace in, or that of namespaceLabels.
-func Find(cluster *v1alpha1.HypervisorCluster, namespace string, namespaceLabels Labels) (*v1alpha1.NamespaceAccess, error) {
+// FindEntry returns the first entry of spec.allowedNamespaces that matches the namespace. It
+// returns nil without an error if the cluster has no entries, because then each namespace is
+// allowed to use everything. If no entry matches, the error is of class Configuration. FindEntry
+// also returns the error of namespaceLabels.
+func FindEntry(
+	cluster *v1alpha1.HypervisorCluster, namespace string, namespaceLabels LabelsFunc,
+) (*v1alpha1.NamespaceAccess, error) {
 	if len(cluster.Spec.AllowedNamespaces) == 0 {
-		return nil, nil //nolint:nilnil // no limits is an answer
+		return nil, nil //nolint:nilnil // a nil entry means that the cluster has no limits
 	}
 
 	for i := range cluster.Spec.AllowedNamespaces {
@@ -64,12 +69,12 @@ func Find(cluster *v1alpha1.HypervisorCluster, namespace string, namespaceLabels
 			continue
 		}
 
-		own, err := namespaceLabels()
+		nsLabels, err := namespaceLabels()
 		if err != nil {
 			return nil, err
 		}
 
-		if labels.SelectorFromSet(entry.Selector.MatchLabels).Matches(labels.Set(own)) {
+		if labels.SelectorFromSet(entry.Selector.MatchLabels).Matches(labels.Set(nsLabels)) {
 			return entry, nil
 		}
 	}
@@ -77,15 +82,17 @@ func Find(cluster *v1alpha1.HypervisorCluster, namespace string, namespaceLabels
 	return nil, errclass.New(
 		errclass.Configuration,
 		ReasonNamespace,
-		"make machines on HypervisorCluster %s: namespace %s is not in its spec.allowedNamespaces: ask whoever administers the cluster",
+		"create machines on HypervisorCluster %s: no entry of its spec.allowedNamespaces matches namespace %s: "+
+			"ask the administrator of the cluster to add the namespace",
 		cluster.Name,
 		namespace,
 	)
 }
 
-// Check makes sure that a template names nothing beyond an entry, which may be nil. The error
-// is of class Configuration.
-func Check(
+// CheckTemplate returns an error of class Configuration if the entry does not allow something that
+// the template names: its template, storages, network, VLAN, DNS domain or addresses. A nil entry
+// allows everything.
+func CheckTemplate(
 	entry *v1alpha1.NamespaceAccess,
 	cluster *v1alpha1.HypervisorCluster,
 	template *v1alpha1.HypervisorMachineTemplate,
@@ -95,62 +102,65 @@ func Check(
 	}
 
 	spec := &template.Spec
-	refused := func(reason, what, name string, allowed any) error {
+	newError := func(reason, resource, name string, allowed any) error {
 		return errclass.New(
 			errclass.Configuration,
 			reason,
-			"make machines on HypervisorCluster %s: namespace %s may not use %s %s, but %v",
+			"create machines on HypervisorCluster %s: namespace %s is not allowed to use %s %s: "+
+				"its entry of spec.allowedNamespaces allows only %v",
 			cluster.Name,
 			template.Namespace,
-			what,
+			resource,
 			name,
 			allowed,
 		)
 	}
 
-	if source := sourceOf(spec, cluster); entry.Templates != nil && !slices.Contains(entry.Templates, source) {
-		return refused(ReasonTemplate, "template", source, entry.Templates)
+	if source := templateSource(spec, cluster); entry.Templates != nil && !slices.Contains(entry.Templates, source) {
+		return newError(ReasonTemplate, "template", source, entry.Templates)
 	}
 
-	for _, storage := range storagesOf(spec) {
+	for _, storage := range templateStorages(spec) {
 		if entry.Storages != nil && !slices.Contains(entry.Storages, storage) && !slices.Contains(defaultStorages(cluster), storage) {
-			return refused(ReasonStorage, "storage", storage, entry.Storages)
+			return newError(ReasonStorage, "storage", storage, entry.Storages)
 		}
 	}
 
-	network, usual := networkOf(spec, cluster)
-	if entry.Networks != nil && network != "" && network != usual && !slices.Contains(entry.Networks, network) {
-		return refused(ReasonNetwork, "network", network, entry.Networks)
+	network, defaultNetwork := templateNetwork(spec, cluster)
+	if entry.Networks != nil && network != "" && network != defaultNetwork && !slices.Contains(entry.Networks, network) {
+		return newError(ReasonNetwork, "network", network, entry.Networks)
 	}
 
-	if own := spec.Network; entry.VLANs != nil && own != nil && own.VLAN != nil && !inVLANs(entry.VLANs, *own.VLAN) {
-		return refused(ReasonVLAN, "VLAN", strconv.Itoa(int(*own.VLAN)), vlans(entry.VLANs))
+	if n := spec.Network; entry.VLANs != nil && n != nil && n.VLAN != nil && !isVLANAllowed(entry.VLANs, *n.VLAN) {
+		return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*n.VLAN)), formatVLANRanges(entry.VLANs))
 	}
 
-	if domain := domainOf(spec, cluster); domain != "" && !inDomains(entry, domain) {
-		return refused(ReasonDomain, "domain", domain, entry.Domains)
+	if domain := dnsDomain(spec, cluster); domain != "" && !isDomainAllowed(entry, domain) {
+		return newError(ReasonDomain, "domain", domain, entry.Domains)
 	}
 
-	return checkAddresses(entry, spec.Network, refused)
+	return checkAddresses(entry, spec.Network, newError)
 }
 
-// CheckName makes sure that a machine of a namespace may have its name in DNS, by an entry that
-// may be nil. The error is of class Configuration.
-func CheckName(entry *v1alpha1.NamespaceAccess, cluster, namespace, fqdn string) error {
+// CheckDNSName returns an error of class Configuration if the entry does not allow a machine of the
+// namespace to have the DNS name. A nil entry allows every name.
+func CheckDNSName(entry *v1alpha1.NamespaceAccess, cluster, namespace, fqdn string) error {
 	_, domain, _ := strings.Cut(fqdn, ".")
-	if entry == nil || inDomains(entry, domain) {
+	if entry == nil || isDomainAllowed(entry, domain) {
 		return nil
 	}
 
 	return errclass.New(errclass.Configuration, ReasonDomain,
-		"register %s by HypervisorCluster %s: machines of namespace %s may have names in %v alone: set dns.domain to one of them",
+		"register DNS name %s with HypervisorCluster %s: its spec.allowedNamespaces allows namespace %s only names in %v: "+
+			"set dns.domain to one of these domains",
 		fqdn, cluster, namespace, entry.Domains)
 }
 
-// domainOf is the domain of a template's machines: its own, or the cluster's.
-func domainOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) string {
-	if own := spec.Network; own != nil && own.DNS != nil && own.DNS.Domain != "" {
-		return own.DNS.Domain
+// dnsDomain returns the DNS domain of a template's machines. This is the template's domain, or the
+// cluster's if the template has none.
+func dnsDomain(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) string {
+	if n := spec.Network; n != nil && n.DNS != nil && n.DNS.Domain != "" {
+		return n.DNS.Domain
 	}
 
 	if cluster.Spec.DNS == nil {
@@ -160,8 +170,9 @@ func domainOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.Hy
 	return cluster.Spec.DNS.Domain
 }
 
-// inDomains says whether a domain is one of an entry's, or below one.
-func inDomains(entry *v1alpha1.NamespaceAccess, domain string) bool {
+// isDomainAllowed reports whether the domain is one of the entry's domains or a subdomain of one. An
+// entry without domains allows every domain.
+func isDomainAllowed(entry *v1alpha1.NamespaceAccess, domain string) bool {
 	dotted := "." + strings.ToLower(strings.TrimSuffix(domain, "."))
 
 	return entry.Domains == nil || slices.ContainsFunc(entry.Domains, func(allowed string) bool {
@@ -169,48 +180,50 @@ func inDomains(entry *v1alpha1.NamespaceAccess, domain string) bool {
 	})
 }
 
-// Taken is what machines take together.
-type Taken struct {
+// Usage is the sum of the resources of several machines.
+type Usage struct {
 	Machines int64
 	CPU      int64
 	// Memory in bytes.
 	Memory int64
 }
 
-// Add adds one machine.
-func (t *Taken) Add(machine v1alpha1.PlacedResources) {
+// Add adds the resources of one machine.
+func (t *Usage) Add(machine v1alpha1.PlacedResources) {
 	t.Machines++
 	t.CPU += int64(machine.CPU)
 	t.Memory += machine.Memory.Value()
 }
 
-// CheckQuota makes sure that what a namespace takes, the new machine included, is within an
-// entry's quota. The error is of class Resource: it is waited for.
-func CheckQuota(entry *v1alpha1.NamespaceAccess, cluster, namespace string, taken Taken) error {
+// CheckQuota returns an error of class Resource if the usage of the namespace, including the new
+// machine, exceeds the entry's quota. The claim then waits until other machines are deleted.
+func CheckQuota(entry *v1alpha1.NamespaceAccess, cluster, namespace string, usage Usage) error {
 	if entry == nil || entry.Quota == nil {
 		return nil
 	}
 
-	over := func(what string, limit, have any) error {
+	newError := func(resource string, limit, required any) error {
 		return errclass.New(errclass.Resource, ReasonQuota,
-			"make a machine on HypervisorCluster %s: namespace %s may have %v %s there, and would have %v: it waits for a machine to go",
-			cluster, namespace, limit, what, have)
+			"create a machine on HypervisorCluster %s: the quota of namespace %s is %v %s, but its machines would use %v: "+
+				"the claim waits until another machine of the namespace is deleted",
+			cluster, namespace, limit, resource, required)
 	}
 
 	switch quota := entry.Quota; {
-	case quota.Machines != nil && taken.Machines > int64(*quota.Machines):
-		return over("machines", *quota.Machines, taken.Machines)
-	case quota.CPU != nil && taken.CPU > int64(*quota.CPU):
-		return over("cores", *quota.CPU, taken.CPU)
-	case quota.Memory != nil && taken.Memory > quota.Memory.Value():
-		return over("of memory", quota.Memory.String(), fmt.Sprintf("%d bytes", taken.Memory))
+	case quota.Machines != nil && usage.Machines > int64(*quota.Machines):
+		return newError("machines", *quota.Machines, usage.Machines)
+	case quota.CPU != nil && usage.CPU > int64(*quota.CPU):
+		return newError("cores", *quota.CPU, usage.CPU)
+	case quota.Memory != nil && usage.Memory > quota.Memory.Value():
+		return newError("of memory", quota.Memory.String(), fmt.Sprintf("%d bytes", usage.Memory))
 	}
 
 	return nil
 }
 
-// sourceOf is what a template's machines are made from, as entries name it.
-func sourceOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) string {
+// templateSource returns the source that a template's machines are cloned from, in the notation of
+// NamespaceAccess.Templates.
+func templateSource(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) string {
 	if source := spec.Template.Proxmox; source != nil {
 		if source.TemplateID != nil {
 			return strconv.Itoa(int(*source.TemplateID))
@@ -230,15 +243,16 @@ func sourceOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.Hy
 
 	for _, object := range []*v1alpha1.KubeVirtSource{source.DataSource, source.PersistentVolumeClaim} {
 		if object != nil {
-			return cmp.Or(object.Namespace, machinesOf(cluster)) + "/" + object.Name
+			return cmp.Or(object.Namespace, machineNamespace(cluster)) + "/" + object.Name
 		}
 	}
 
 	return ""
 }
 
-// machinesOf is the namespace of a cluster's machines on KubeVirt.
-func machinesOf(cluster *v1alpha1.HypervisorCluster) string {
+// machineNamespace returns the namespace of a cluster's machines on KubeVirt, or "" for another
+// hypervisor.
+func machineNamespace(cluster *v1alpha1.HypervisorCluster) string {
 	if cluster.Spec.KubeVirt == nil {
 		return ""
 	}
@@ -246,17 +260,17 @@ func machinesOf(cluster *v1alpha1.HypervisorCluster) string {
 	return cluster.Spec.KubeVirt.Namespace
 }
 
-func storagesOf(spec *v1alpha1.HypervisorMachineTemplateSpec) []string {
-	var named []string
+func templateStorages(spec *v1alpha1.HypervisorMachineTemplateSpec) []string {
+	var storages []string
 	if source := spec.Template.Proxmox; source != nil {
-		named = []string{source.Storage, source.SnippetsStorage}
+		storages = []string{source.Storage, source.SnippetsStorage}
 	}
 
 	if source := spec.Template.KubeVirt; source != nil {
-		named = []string{source.StorageClassName}
+		storages = []string{source.StorageClassName}
 	}
 
-	return slices.DeleteFunc(named, func(name string) bool { return name == "" })
+	return slices.DeleteFunc(storages, func(name string) bool { return name == "" })
 }
 
 func defaultStorages(cluster *v1alpha1.HypervisorCluster) []string {
@@ -267,23 +281,25 @@ func defaultStorages(cluster *v1alpha1.HypervisorCluster) []string {
 	return []string{cluster.Spec.DefaultStorage}
 }
 
-// networkOf is the network that a template names, and the cluster's default. On KubeVirt both
-// are written with their namespace.
-func networkOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster) (network, usual string) {
+// templateNetwork returns the network that a template names and the cluster's default network. On
+// KubeVirt, both include their namespace.
+func templateNetwork(
+	spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.HypervisorCluster,
+) (network, defaultNetwork string) {
 	if source := spec.Template.KubeVirt; source != nil {
-		full := func(name string) string {
+		qualify := func(name string) string {
 			if name == "" || strings.Contains(name, "/") {
 				return name
 			}
 
-			return machinesOf(cluster) + "/" + name
+			return machineNamespace(cluster) + "/" + name
 		}
 
 		if cluster.Spec.KubeVirt != nil {
-			usual = full(cluster.Spec.KubeVirt.Network)
+			defaultNetwork = qualify(cluster.Spec.KubeVirt.Network)
 		}
 
-		return full(source.Network), usual
+		return qualify(source.Network), defaultNetwork
 	}
 
 	if spec.Network == nil {
@@ -293,11 +309,11 @@ func networkOf(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alpha1.H
 	return spec.Network.Bridge, cluster.Spec.DefaultNetwork
 }
 
-func inVLANs(ranges []v1alpha1.VLANRange, vlan int32) bool {
+func isVLANAllowed(ranges []v1alpha1.VLANRange, vlan int32) bool {
 	return slices.ContainsFunc(ranges, func(r v1alpha1.VLANRange) bool { return r.Min <= vlan && vlan <= r.Max })
 }
 
-func vlans(ranges []v1alpha1.VLANRange) []string {
+func formatVLANRanges(ranges []v1alpha1.VLANRange) []string {
 	out := make([]string, 0, len(ranges))
 	for _, r := range ranges {
 		out = append(out, fmt.Sprintf("%d-%d", r.Min, r.Max))
@@ -307,46 +323,49 @@ func vlans(ranges []v1alpha1.VLANRange) []string {
 }
 
 func checkAddresses(
-	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork, refused func(reason, what, name string, allowed any) error,
+	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork,
+	newError func(reason, resource, name string, allowed any) error,
 ) error {
 	if entry.Addresses == nil || network == nil || network.Static == nil {
 		return nil
 	}
 
-	var named []string
+	var ranges []string
 	if address := network.Static.IPAddress; address != "" {
-		named = append(named, address+"-"+address)
+		ranges = append(ranges, address+"-"+address)
 	}
 
 	if pool := network.Static.Pool; pool != nil {
 		for _, text := range pool.Addresses {
-			named = append(named, string(text))
+			ranges = append(ranges, string(text))
 		}
 	}
 
-	for _, text := range named {
-		within := slices.ContainsFunc(entry.Addresses, func(allowed string) bool {
-			return contains(allowed, text)
+	for _, text := range ranges {
+		isAllowed := slices.ContainsFunc(entry.Addresses, func(allowed string) bool {
+			return containsRange(allowed, text)
 		})
-		if !within {
-			return refused(ReasonAddress, "addresses", text, entry.Addresses)
+		if !isAllowed {
+			return newError(ReasonAddress, "addresses", text, entry.Addresses)
 		}
 	}
 
 	return nil
 }
 
-// contains says whether all addresses of the second are in the first, both written as
-// v1alpha1.AddressRange is.
-func contains(outer, inner string) bool {
-	from, to, ok := ends(outer)
-	first, last, ok2 := ends(inner)
+// containsRange reports whether the outer range contains all addresses of the inner range. Both have
+// the format of v1alpha1.AddressRange. It returns false if one of them is not valid.
+func containsRange(outer, inner string) bool {
+	outerFirst, outerLast, outerOK := parseRange(outer)
+	innerFirst, innerLast, innerOK := parseRange(inner)
 
-	return ok && ok2 && from.BitLen() == first.BitLen() && from.Compare(first) <= 0 && last.Compare(to) <= 0
+	return outerOK && innerOK && outerFirst.BitLen() == innerFirst.BitLen() &&
+		outerFirst.Compare(innerFirst) <= 0 && innerLast.Compare(outerLast) <= 0
 }
 
-// ends are the first and last address of a CIDR or of a range.
-func ends(text string) (first, last netip.Addr, ok bool) {
+// parseRange returns the first and the last address of a CIDR or of a range FIRST-LAST. ok is false
+// if the text is neither, or if a range ends before it starts.
+func parseRange(text string) (first, last netip.Addr, ok bool) {
 	if prefix, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
 		bytes := prefix.Masked().Addr().AsSlice()
 		for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
@@ -358,13 +377,13 @@ func ends(text string) (first, last netip.Addr, ok bool) {
 		return prefix.Masked().Addr(), last, ok
 	}
 
-	from, to, ok := strings.Cut(text, "-")
+	firstText, lastText, ok := strings.Cut(text, "-")
 	if !ok {
 		return netip.Addr{}, netip.Addr{}, false
 	}
 
-	first, err := netip.ParseAddr(strings.TrimSpace(from))
-	last, err2 := netip.ParseAddr(strings.TrimSpace(to))
+	first, err := netip.ParseAddr(strings.TrimSpace(firstText))
+	last, lastErr := netip.ParseAddr(strings.TrimSpace(lastText))
 
-	return first.Unmap(), last.Unmap(), err == nil && err2 == nil && first.Compare(last) <= 0
+	return first.Unmap(), last.Unmap(), err == nil && lastErr == nil && first.Compare(last) <= 0
 }

@@ -23,31 +23,32 @@ import (
 )
 
 const (
-	// MaxLifetime is that of certificates for machines without a bound of their own.
+	// MaxLifetime is the maximum lifetime of a certificate, and the lifetime for a machine without
+	// a limit of its own.
 	MaxLifetime = 24 * time.Hour
-	// early is how much earlier than its making a certificate is valid, for the clocks of
-	// those who check it.
-	early = 5 * time.Minute
-	// serialBytes keep a serial number within what is allowed (RFC 5280, 4.1.2.2).
+	// clockSkew is the time by which a certificate is valid before the request, so that relying
+	// parties with a slow clock accept it.
+	clockSkew = 5 * time.Minute
+	// serialBytes is the length of a serial number. It is within the limit of RFC 5280, 4.1.2.2.
 	serialBytes = 16
 )
 
-// CommonName is that of the subject of a machine's certificates. SPIRE makes it the selector
-// tpm_devid:subject:cn:COMMON-NAME of the machine's agent.
+// CommonName returns the common name in the subject of a machine's certificates. SPIRE derives from it
+// the selector tpm_devid:subject:cn:COMMON-NAME of the machine's agent.
 func CommonName(id identity.ID) string { return id.UID }
 
-// Authority certifies keys. It is immutable, and safe for concurrent use.
+// Authority issues certificates for keys. It is immutable and safe for concurrent use.
 type Authority struct {
 	issuer *x509.Certificate
-	// above are the issuer and who issued it, but for a root: who relies on certificates
-	// has that.
-	above []*x509.Certificate
+	// chain is the issuer's certificate and the certificates above it, without a root. Relying
+	// parties have the root.
+	chain []*x509.Certificate
 	key   crypto.Signer
 }
 
-// Load reads the authority that the operator is configured with. It is made anew wherever it
-// is needed, so that a renewed certificate is taken up without a restart.
-func Load(settings config.DevID, at clock.PassiveClock) (*Authority, error) {
+// Load reads the configured authority from its files. Callers load it each time they need it, so the
+// operator uses a renewed certificate without a restart.
+func Load(settings config.DevID, clk clock.PassiveClock) (*Authority, error) {
 	certificate, err := os.ReadFile(settings.CertFile)
 	if err != nil {
 		return nil, fmt.Errorf("read identity.devID.certFile: %w", err)
@@ -58,89 +59,91 @@ func Load(settings config.DevID, at clock.PassiveClock) (*Authority, error) {
 		return nil, fmt.Errorf("read identity.devID.keyFile: %w", err)
 	}
 
-	authority, err := New(certificate, key, at.Now())
+	authority, err := New(certificate, key, clk.Now())
 	if err != nil {
-		return nil, fmt.Errorf("use device identity authority %s: %w", settings.CertFile, err)
+		return nil, fmt.Errorf("load device identity authority %s: %w", settings.CertFile, err)
 	}
 
 	return authority, nil
 }
 
-// New makes an authority of its certificate, with those above it where it is not a root, and
-// its key, all in PEM.
+// New returns the authority with the certificate and the private key, both in PEM. If the certificate is
+// not a root, the certificates above it follow it. New returns an error if the authority cannot issue
+// certificates at the time now.
 func New(certificate, key []byte, now time.Time) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		// crypto/tls tells neither of the key's bytes.
-		return nil, fmt.Errorf("read certificate and key: %w", err)
+		// Errors of crypto/tls do not contain bytes of the key.
+		return nil, fmt.Errorf("parse certificate and private key: %w", err)
 	}
 
 	out := &Authority{issuer: pair.Leaf}
 
 	var ok bool
 	if out.key, ok = pair.PrivateKey.(crypto.Signer); !ok {
-		return nil, errors.New("its key cannot sign")
+		return nil, errors.New("the private key cannot sign: use an RSA, ECDSA or Ed25519 key")
 	}
 
-	if err := out.valid(now); err != nil {
+	if err := out.validate(now); err != nil {
 		return nil, err
 	}
 
 	for _, der := range pair.Certificate {
-		one, err := x509.ParseCertificate(der)
+		parsed, err := x509.ParseCertificate(der)
 		if err != nil {
-			return nil, fmt.Errorf("read certificate: %w", err)
+			return nil, fmt.Errorf("parse certificate: %w", err)
 		}
 
-		if !bytes.Equal(one.RawIssuer, one.RawSubject) {
-			out.above = append(out.above, one)
+		if !bytes.Equal(parsed.RawIssuer, parsed.RawSubject) {
+			out.chain = append(out.chain, parsed)
 		}
 	}
 
 	return out, nil
 }
 
-// valid says whether the authority may issue.
-func (a *Authority) valid(now time.Time) error {
+// validate returns an error if the authority cannot issue certificates at the time now.
+func (a *Authority) validate(now time.Time) error {
 	switch c := a.issuer; {
 	case !c.BasicConstraintsValid || !c.IsCA:
-		return fmt.Errorf("certificate of %q is not a certificate authority's: make one with basicConstraints CA:TRUE", c.Subject)
+		return fmt.Errorf("certificate of %q is not a CA certificate: issue it with basicConstraints CA:TRUE", c.Subject)
 	case c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0:
-		return fmt.Errorf("certificate of %q may not sign certificates: make one with keyUsage keyCertSign", c.Subject)
+		return fmt.Errorf("certificate of %q does not permit signing certificates: issue it with keyUsage keyCertSign", c.Subject)
 	case now.Before(c.NotBefore):
 		return fmt.Errorf("certificate of %q is not valid before %s: correct the clock", c.Subject, c.NotBefore.Format(time.RFC3339))
 	case !now.Before(c.NotAfter):
-		return fmt.Errorf("certificate of %q has expired at %s: renew it", c.Subject, c.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("certificate of %q expired at %s: renew it", c.Subject, c.NotAfter.Format(time.RFC3339))
 	default:
 		return nil
 	}
 }
 
-// Request is for the certificate of one machine.
+// Request is the request for the certificate of one machine.
 type Request struct {
 	Machine identity.ID
-	// Public is the TPM2B_PUBLIC of its key.
-	Public []byte
-	// At is when it was first asked for, and Lifetime how long it is good for from then on;
-	// 0 means MaxLifetime, as does more.
-	At       time.Time
-	Lifetime time.Duration
+	// PublicArea is the TPM2B_PUBLIC of the machine's key.
+	PublicArea []byte
+	// RequestedAt is the time at which the machine first requested the certificate. Lifetime starts
+	// at that time. A Lifetime of 0 or of more than MaxLifetime means MaxLifetime.
+	RequestedAt time.Time
+	Lifetime    time.Duration
 }
 
-// Certificate is what a machine is given.
+// Certificate is the certificate that a machine gets.
 type Certificate struct {
-	// Chain in DER, the key's own certificate first, without the root.
+	// Chain in DER without the root. The certificate of the key is the first one.
 	Chain [][]byte
-	// Serial of the key's own certificate.
+	// Serial is the serial number of the certificate of the key.
 	Serial *big.Int
-	// NotAfter is when it ends.
+	// NotAfter is the time at which the certificate of the key expires.
 	NotAfter time.Time
 }
 
-// Issue certifies a key. For one request there is one certificate: who asks again gets the
-// same, as long as the authority is the same. Errors of the key are ErrPublic.
+// Issue issues the certificate for a key. The certificate does not outlive the authority's own
+// certificate. The same request always results in the same certificate as long as the authority is the
+// same. If the key cannot be certified, the error wraps ErrKeyNotCertifiable.
 func (a *Authority) Issue(request Request) (Certificate, error) {
-	key, err := ReadPublic(request.Public)
+	key, err := ParsePublic(request.PublicArea)
 	if err != nil {
 		return Certificate{}, err
 	}
@@ -150,43 +153,45 @@ func (a *Authority) Issue(request Request) (Certificate, error) {
 		lifetime = MaxLifetime
 	}
 
-	at := request.At.UTC().Truncate(time.Second)
-	end := at.Add(lifetime)
+	requestedAt := request.RequestedAt.UTC().Truncate(time.Second)
+	notAfter := requestedAt.Add(lifetime)
 
-	if end.After(a.issuer.NotAfter) {
-		end = a.issuer.NotAfter
+	if notAfter.After(a.issuer.NotAfter) {
+		notAfter = a.issuer.NotAfter
 	}
 
 	template := &x509.Certificate{
-		SerialNumber: serial(request),
+		SerialNumber: serialNumber(request),
 		Subject:      pkix.Name{CommonName: CommonName(request.Machine)},
-		NotBefore:    at.Add(-early),
-		NotAfter:     end,
+		NotBefore:    requestedAt.Add(-clockSkew),
+		NotAfter:     notAfter,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
-		// None of TCG's extended key usages (tcg-cap-verifiedTPMResidency and its like):
-		// residency is for whoever relies on the certificate to verify.
+		// The certificate has none of TCG's extended key usages, such as
+		// tcg-cap-verifiedTPMResidency. The relying party has to verify that the TPM holds the key.
 		BasicConstraintsValid: true,
 	}
 
-	// Without randomness ECDSA is deterministic (RFC 6979), as RSA and Ed25519 are anyway: one
-	// request is one certificate, and one agent to SPIRE, which names agents by it.
+	// Without a source of randomness, ECDSA signatures are deterministic (RFC 6979). RSA and Ed25519
+	// signatures always are. So one request results in one certificate. SPIRE derives the id of an
+	// agent from its certificate, so one request also results in one agent.
 	der, err := x509.CreateCertificate(nil, template, a.issuer, key, a.key)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("sign certificate of machine %s: %w", request.Machine.Path(), err)
 	}
 
-	out := Certificate{Chain: [][]byte{der}, Serial: template.SerialNumber, NotAfter: end}
-	for _, above := range a.above {
-		out.Chain = append(out.Chain, above.Raw)
+	out := Certificate{Chain: [][]byte{der}, Serial: template.SerialNumber, NotAfter: notAfter}
+	for _, certificate := range a.chain {
+		out.Chain = append(out.Chain, certificate.Raw)
 	}
 
 	return out, nil
 }
 
-// serial is a number that no other machine or key gets, and this one each time.
-func serial(request Request) *big.Int {
-	sum := sha256.Sum256([]byte(request.Machine.UID + "\x00" + Fingerprint(request.Public)))
-	// Neither negative nor 0.
+// serialNumber returns a serial number that is always the same for a machine and a key, and different for
+// every other machine or key.
+func serialNumber(request Request) *big.Int {
+	sum := sha256.Sum256([]byte(request.Machine.UID + "\x00" + Fingerprint(request.PublicArea)))
+	// The first byte makes the number positive and not zero.
 	sum[0] = sum[0]&0x7f | 0x40
 
 	return new(big.Int).SetBytes(sum[:serialBytes])

@@ -31,13 +31,13 @@ import (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// ca is a certificate authority, or what is taken for one.
+// ca is a certificate authority, or a certificate that the test uses as one.
 type ca struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-func (c ca) pem(t testing.TB) (certificate, key []byte) {
+func (c ca) encodePEM(t testing.TB) (certificate, key []byte) {
 	t.Helper()
 
 	der, err := x509.MarshalPKCS8PrivateKey(c.key)
@@ -73,7 +73,7 @@ func newKey(t testing.TB, kind string) crypto.Signer {
 	return key
 }
 
-// newCA makes an authority under another one, or a root, changed as the case wants it.
+// newCA returns an authority below parent, or a root if parent is nil, with the change of the case.
 func newCA(t testing.TB, kind string, parent *ca, change func(*x509.Certificate)) ca {
 	t.Helper()
 
@@ -87,13 +87,13 @@ func newCA(t testing.TB, kind string, parent *ca, change func(*x509.Certificate)
 	}
 
 	out := ca{key: newKey(t, kind)}
-	above, signer := template, out.key
+	issuer, signer := template, out.key
 
 	if parent != nil {
-		above, signer = parent.cert, parent.key
+		issuer, signer = parent.cert, parent.key
 	}
 
-	der, err := x509.CreateCertificate(rand.Reader, template, above, out.key.Public(), signer)
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer, out.key.Public(), signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestIssue(t *testing.T) {
 			root := newCA(t, kind, nil, nil)
 			authority := mustNew(t, root)
 
-			request := devid.Request{Machine: machine, Public: public(t, rsaKey(t), nil), At: now, Lifetime: 2 * time.Hour}
+			request := devid.Request{Machine: machine, PublicArea: publicArea(t, rsaKey(t), nil), RequestedAt: now, Lifetime: 2 * time.Hour}
 
 			got, err := authority.Issue(request)
 			if err != nil {
@@ -127,7 +127,7 @@ func TestIssue(t *testing.T) {
 
 			again, err := authority.Issue(request)
 			if err != nil || !bytes.Equal(again.Chain[0], got.Chain[0]) {
-				t.Errorf("one request has two certificates: %v", err)
+				t.Errorf("the same request results in two certificates: %v", err)
 			}
 
 			leaf, err := x509.ParseCertificate(got.Chain[0])
@@ -152,7 +152,7 @@ func TestIssue(t *testing.T) {
 
 			other, err := authority.Issue(request)
 			if err != nil || other.Serial.Cmp(got.Serial) == 0 {
-				t.Errorf("two machines have one serial: %v", err)
+				t.Errorf("two machines have the same serial number: %v", err)
 			}
 		})
 	}
@@ -165,38 +165,38 @@ func TestLifetime(t *testing.T) {
 	authority := mustNew(t, root)
 
 	for name, tc := range map[string]struct {
-		at   time.Time
-		asks time.Duration
-		want time.Duration
+		requestedAt time.Time
+		lifetime    time.Duration
+		want        time.Duration
 	}{
-		"none":                 {now, 0, 24 * time.Hour},
-		"as long as asked for": {now, time.Hour, time.Hour},
-		"bounded":              {now, 48 * time.Hour, 24 * time.Hour},
-		"by the authority":     {now.Add(28 * time.Hour), 0, 2 * time.Hour},
+		"none":             {now, 0, 24 * time.Hour},
+		"as requested":     {now, time.Hour, time.Hour},
+		"limited":          {now, 48 * time.Hour, 24 * time.Hour},
+		"by the authority": {now.Add(28 * time.Hour), 0, 2 * time.Hour},
 	} {
-		got, err := authority.Issue(devid.Request{Public: public(t, eccKey(t), nil), At: tc.at, Lifetime: tc.asks})
-		if err != nil || !got.NotAfter.Equal(tc.at.Add(tc.want)) {
-			t.Errorf("%s: ends at %s (%v), want %s", name, got.NotAfter, err, tc.at.Add(tc.want))
+		got, err := authority.Issue(devid.Request{PublicArea: publicArea(t, eccKey(t), nil), RequestedAt: tc.requestedAt, Lifetime: tc.lifetime})
+		if err != nil || !got.NotAfter.Equal(tc.requestedAt.Add(tc.want)) {
+			t.Errorf("%s: the certificate expires at %s (%v), want %s", name, got.NotAfter, err, tc.requestedAt.Add(tc.want))
 		}
 	}
 }
 
-// The chain leads to the root, and has it not.
+// The chain ends below the root and does not include the root.
 func TestIntermediate(t *testing.T) {
 	t.Parallel()
 
 	root := newCA(t, "", nil, func(c *x509.Certificate) { c.Subject.CommonName = "root" })
 	middle := newCA(t, "", &root, nil)
 
-	certificate, key := middle.pem(t)
-	top, _ := root.pem(t)
+	certificate, key := middle.encodePEM(t)
+	top, _ := root.encodePEM(t)
 
 	authority, err := devid.New(append(certificate, top...), key, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	got, err := authority.Issue(devid.Request{Public: public(t, eccKey(t), nil), At: now})
+	got, err := authority.Issue(devid.Request{PublicArea: publicArea(t, eccKey(t), nil), RequestedAt: now})
 	if err != nil || len(got.Chain) != 2 || !bytes.Equal(got.Chain[1], middle.cert.Raw) {
 		t.Fatalf("chain of %d, %v", len(got.Chain), err)
 	}
@@ -210,26 +210,26 @@ func TestUnusableAuthorities(t *testing.T) {
 		want   string
 	}{
 		"not an authority": {func(c *x509.Certificate) { c.IsCA = false; c.KeyUsage = 0 }, "CA:TRUE"},
-		"may not sign":     {func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }, "keyCertSign"},
+		"cannot sign":      {func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign }, "keyCertSign"},
 		"not valid yet":    {func(c *x509.Certificate) { c.NotBefore = now.Add(time.Minute) }, "correct the clock"},
 		"expired":          {func(c *x509.Certificate) { c.NotAfter = now }, "renew it"},
 	} {
-		certificate, key := newCA(t, "", nil, tc.change).pem(t)
+		certificate, key := newCA(t, "", nil, tc.change).encodePEM(t)
 
 		if _, err := devid.New(certificate, key, now); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want an error with %q", name, err, tc.want)
 		}
 	}
 
-	certificate, _ := newCA(t, "", nil, nil).pem(t)
-	_, key := newCA(t, "", nil, nil).pem(t)
+	certificate, _ := newCA(t, "", nil, nil).encodePEM(t)
+	_, key := newCA(t, "", nil, nil).encodePEM(t)
 
 	if _, err := devid.New(certificate, key, now); err == nil || strings.Contains(err.Error(), string(key)) {
-		t.Errorf("another's key: %v", err)
+		t.Errorf("new with the key of another authority = %v, want an error without the key", err)
 	}
 
 	if _, err := devid.New(nil, nil, now); err == nil {
-		t.Error("nothing")
+		t.Error("new without certificate and key succeeded, want an error")
 	}
 }
 
@@ -247,14 +247,14 @@ func TestLoad(t *testing.T) {
 	}
 
 	if _, err := devid.Load(settings, clock); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "certFile") {
-		t.Errorf("without certificate: %v", err)
+		t.Errorf("load without certificate = %v", err)
 	}
 
-	certificate, key := newCA(t, "", nil, nil).pem(t)
+	certificate, key := newCA(t, "", nil, nil).encodePEM(t)
 	write(settings.CertFile, certificate)
 
 	if _, err := devid.Load(settings, clock); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "keyFile") {
-		t.Errorf("without key: %v", err)
+		t.Errorf("load without key = %v", err)
 	}
 
 	write(settings.KeyFile, key)
@@ -266,19 +266,19 @@ func TestLoad(t *testing.T) {
 	clock.SetTime(now.Add(400 * 24 * time.Hour))
 
 	if _, err := devid.Load(settings, clock); err == nil || !strings.Contains(err.Error(), settings.CertFile) {
-		t.Errorf("expired: %v", err)
+		t.Errorf("load with an expired certificate = %v", err)
 	}
 }
 
-func mustNew(t testing.TB, of ca) *devid.Authority {
+func mustNew(t testing.TB, authority ca) *devid.Authority {
 	t.Helper()
 
-	certificate, key := of.pem(t)
+	certificate, key := authority.encodePEM(t)
 
-	authority, err := devid.New(certificate, key, now)
+	out, err := devid.New(certificate, key, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return authority
+	return out
 }

@@ -1,12 +1,15 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devid is the authority over the device identities of machines with a TPM: it
-// certifies a key that a TPM has made, for the one claim whose machine asked for it.
+// Package devid is the certificate authority for the device identities of machines with a TPM. It
+// issues a certificate for a key that a TPM has created. The certificate is valid for the one claim
+// whose machine requested it.
 //
-// It sees that the key says of itself that it was made in a TPM and can never leave it. That
-// this is so, and in which TPM, is proven to whoever relies on the identity: SPIRE's server
-// has the TPM certify the key and checks the TPM's endorsement certificate.
+// The package checks that the attributes of the key claim that a TPM created the key and that the key
+// can never leave that TPM. It does not verify this claim or which TPM holds the key. The relying party
+// has to do that. SPIRE's server makes the TPM certify the key and checks the TPM's endorsement
+// certificate.
 //
-// It reads the structures of the TPM 2.0 Library Specification by github.com/google/go-tpm.
+// The package decodes the structures of the TPM 2.0 Library Specification by
+// github.com/google/go-tpm.
 package devid

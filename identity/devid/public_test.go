@@ -21,8 +21,8 @@ func rsaKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "rsa")
 
 func eccKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "").Public() }
 
-// public is the TPM2B_PUBLIC of a key as a TPM would have it, changed as the case wants it.
-func public(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic)) []byte {
+// publicArea returns the TPM2B_PUBLIC of a key as a TPM encodes it, with the change of the case.
+func publicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic)) []byte {
 	t.Helper()
 
 	area := tpm2.TPMTPublic{
@@ -86,11 +86,11 @@ func eccPoint(x, y []byte) tpm2.TPMUPublicID {
 	})
 }
 
-// What a machine's TPM makes is what is certified.
+// The key that a machine's TPM creates can be certified.
 func TestReadPublicOfTPM(t *testing.T) {
 	t.Parallel()
 
-	got, err := devid.ReadPublic(tpm.Request(t, tpm.NewAuthority(t).TPM(t)).Public)
+	got, err := devid.ParsePublic(tpm.NewRequest(t, tpm.NewAuthority(t).NewTPM(t)).Public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,33 +100,34 @@ func TestReadPublicOfTPM(t *testing.T) {
 	}
 }
 
+// Only keys with the attributes of a device identity can be certified.
 func TestReadPublic(t *testing.T) {
 	t.Parallel()
 
 	ecc, long := eccKey(t), rsaKey(t)
 
 	attributes := func(change func(*tpm2.TPMAObject)) []byte {
-		return public(t, long, func(p *tpm2.TPMTPublic) { change(&p.ObjectAttributes) })
+		return publicArea(t, long, func(p *tpm2.TPMTPublic) { change(&p.ObjectAttributes) })
 	}
 
 	for name, tc := range map[string]struct {
 		data []byte
-		want string // within the error; empty: it is read
+		want string // part of the error; empty means no error
 	}{
-		"RSA":      {data: public(t, long, nil)},
-		"ECC":      {data: public(t, ecc, nil)},
+		"RSA":      {data: publicArea(t, long, nil)},
+		"ECC":      {data: publicArea(t, ecc, nil)},
 		"empty":    {data: nil, want: "no TPM2B_PUBLIC"},
-		"short":    {data: public(t, ecc, nil)[:20], want: "no TPM2B_PUBLIC"},
-		"followed": {data: append(public(t, ecc, nil), 0), want: "more than a TPM2B_PUBLIC"},
+		"short":    {data: publicArea(t, ecc, nil)[:20], want: "no TPM2B_PUBLIC"},
+		"followed": {data: append(publicArea(t, ecc, nil), 0), want: "more than a TPM2B_PUBLIC"},
 		"large":    {data: make([]byte, 2000), want: "2000 bytes"},
-		"may leave its TPM": {
+		"can leave its TPM": {
 			data: attributes(func(a *tpm2.TPMAObject) { a.FixedTPM = false }), want: "moved out",
 		},
-		"may leave its parent": {
+		"can leave its parent": {
 			data: attributes(func(a *tpm2.TPMAObject) { a.FixedParent = false }), want: "moved out",
 		},
 		"imported": {
-			data: attributes(func(a *tpm2.TPMAObject) { a.SensitiveDataOrigin = false }), want: "made outside",
+			data: attributes(func(a *tpm2.TPMAObject) { a.SensitiveDataOrigin = false }), want: "created outside",
 		},
 		"decrypts": {
 			data: attributes(func(a *tpm2.TPMAObject) { a.Decrypt = true }), want: "signing alone",
@@ -141,39 +142,39 @@ func TestReadPublic(t *testing.T) {
 			data: attributes(func(a *tpm2.TPMAObject) { a.UserWithAuth = false }), want: "userWithAuth",
 		},
 		"another size": {
-			data: public(t, long, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
 				p.Parameters = rsaParameters(3072, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA256)
 			}), want: "2048 bits",
 		},
 		"even": {
-			data: public(t, long, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
 				n := make([]byte, 256)
 				n[0] = 0x80
 				p.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: n})
 			}), want: "even",
 		},
 		"PSS": {
-			data: public(t, long, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
 				p.Parameters = rsaParameters(2048, tpm2.TPMAlgRSAPSS, tpm2.TPMAlgSHA256)
 			}), want: "RSASSA",
 		},
 		"SHA-1": {
-			data: public(t, long, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
 				p.Parameters = rsaParameters(2048, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA1)
 			}), want: "SHA-256",
 		},
 		"another curve": {
-			data: public(t, ecc, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
 				p.Parameters = eccParameters(tpm2.TPMECCNistP384, tpm2.TPMAlgSHA256)
 			}), want: "P-256",
 		},
 		"ECDSA with SHA-512": {
-			data: public(t, ecc, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
 				p.Parameters = eccParameters(tpm2.TPMECCNistP256, tpm2.TPMAlgSHA512)
 			}), want: "SHA-256",
 		},
 		"not on its curve": {
-			data: public(t, ecc, func(p *tpm2.TPMTPublic) {
+			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
 				p.Unique = eccPoint(make([]byte, 32), append(make([]byte, 31), 1))
 			}), want: "curve",
 		},
@@ -181,12 +182,12 @@ func TestReadPublic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			key, err := devid.ReadPublic(tc.data)
+			key, err := devid.ParsePublic(tc.data)
 
 			switch {
 			case tc.want == "" && (err != nil || key == nil):
 				t.Errorf("read %v, %v", key, err)
-			case tc.want != "" && (!errors.Is(err, devid.ErrPublic) || !strings.Contains(err.Error(), tc.want)):
+			case tc.want != "" && (!errors.Is(err, devid.ErrKeyNotCertifiable) || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("read %v, %v; want an error with %q", key, err, tc.want)
 			}
 		})
@@ -195,24 +196,24 @@ func TestReadPublic(t *testing.T) {
 
 func FuzzReadPublic(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(public(f, rsaKey(f), nil))
-	f.Add(public(f, eccKey(f), nil))
-	mixed := public(f, eccKey(f), nil)
+	f.Add(publicArea(f, rsaKey(f), nil))
+	f.Add(publicArea(f, eccKey(f), nil))
+	mixed := publicArea(f, eccKey(f), nil)
 	mixed[3] = byte(tpm2.TPMAlgRSA) // after the two bytes of the size
 	f.Add(mixed)
-	f.Add(public(f, rsaKey(f), func(p *tpm2.TPMTPublic) { p.ObjectAttributes.FixedTPM = false }))
+	f.Add(publicArea(f, rsaKey(f), func(p *tpm2.TPMTPublic) { p.ObjectAttributes.FixedTPM = false }))
 
 	authority := mustNew(f, newCA(f, "", nil, nil))
 
 	f.Fuzz(func(t *testing.T, data []byte) {
-		key, err := devid.ReadPublic(data)
-		if (key == nil) == (err == nil) || err != nil && !errors.Is(err, devid.ErrPublic) {
+		key, err := devid.ParsePublic(data)
+		if (key == nil) == (err == nil) || err != nil && !errors.Is(err, devid.ErrKeyNotCertifiable) {
 			t.Fatalf("%v, %v", key, err)
 		}
 
-		// What was read can be certified, and nothing else is.
-		if _, issued := authority.Issue(devid.Request{Public: data, At: now}); (issued == nil) != (err == nil) {
-			t.Fatalf("read: %v, issued: %v", err, issued)
+		// Issue accepts exactly the keys that ParsePublic accepts.
+		if _, issued := authority.Issue(devid.Request{PublicArea: data, RequestedAt: now}); (issued == nil) != (err == nil) {
+			t.Fatalf("parse: %v, issue: %v", err, issued)
 		}
 	})
 }

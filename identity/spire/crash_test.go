@@ -19,9 +19,9 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// mortal makes a registry whose operator ends after so many calls: what it is asked for then
-// fails. The context is that of its life.
-func mortal(t *testing.T, server *spiretest.Server, calls int) (context.Context, *spire.Registry) {
+// newCrashingRegistry returns a registry whose operator ends after the given number of calls. All later
+// calls with the returned context fail.
+func newCrashingRegistry(t *testing.T, server *spiretest.Server, calls int) (context.Context, *spire.Registry) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,9 +31,9 @@ func mortal(t *testing.T, server *spiretest.Server, calls int) (context.Context,
 		cancel()
 	}
 
-	var made atomic.Int64 // a stream's end is told of by another goroutine
+	var made atomic.Int64 // another goroutine observes the end of a stream
 
-	return ctx, open(t, server, func(o *spire.Options) {
+	return ctx, newRegistry(t, server, func(o *spire.Options) {
 		o.Observe = func(string, time.Duration, error) {
 			if made.Add(1) == int64(calls) {
 				cancel()
@@ -42,8 +42,9 @@ func mortal(t *testing.T, server *spiretest.Server, calls int) (context.Context,
 	})
 }
 
-// worth counts the machine's join tokens that are worth its identity: those with an alias.
-func worth(t *testing.T, server *spiretest.Server, id identity.ID) int {
+// countJoinTokens returns the number of the machine's join tokens that have an alias. Only these give an
+// agent the machine's identity.
+func countJoinTokens(t *testing.T, server *spiretest.Server, id identity.ID) int {
 	t.Helper()
 
 	entries, err := entryv1.NewEntryClient(server.Dial(t)).ListEntries(t.Context(), &entryv1.ListEntriesRequest{
@@ -64,56 +65,57 @@ func worth(t *testing.T, server *spiretest.Server, id identity.ID) int {
 	return aliases
 }
 
-// most is more calls than any operation makes.
-const most = 16
+// maxCalls is more than the number of calls of any operation.
+const maxCalls = 16
 
-// An operator that ends after any of its calls leaves what its successor finds: never two
-// tokens worth anything, nothing that the sweep does not list, and in the end nothing.
+// An operator can end after any of its calls. Its successor then finds everything that is left. The
+// machine never has two valid tokens, List includes each machine of which anything is left, and nothing
+// is left at the end.
 func TestOperatorEndsAfterAnyCallSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
 
-	for calls := range most {
+	for calls := range maxCalls {
 		for _, method := range []string{identity.JoinToken, identity.TPM} {
-			claim := machine(fmt.Sprintf("%s-%d", method, calls))
+			claim := newMachine(fmt.Sprintf("%s-%d", method, calls))
 			claim.Method = method
 
-			// Once for a machine that nobody knows, once for one that is known.
+			// The machine is registered once when it is unknown and once when it is known.
 			for range 2 {
-				ctx, registry := mortal(t, server, calls)
+				ctx, registry := newCrashingRegistry(t, server, calls)
 				_, _ = registry.Register(ctx, claim)
 
-				if tokens := worth(t, server, claim.ID); tokens > 1 {
-					t.Fatalf("%s after %d calls: %d tokens are worth something", method, calls, tokens)
+				if tokens := countJoinTokens(t, server, claim.ID); tokens > 1 {
+					t.Fatalf("%s after %d calls: %d valid join tokens", method, calls, tokens)
 				}
 			}
 
-			successor := open(t, server)
-			given := register(t, successor, claim)
+			successor := newRegistry(t, server)
+			given := mustRegister(t, successor, claim)
 
-			if tokens := worth(t, server, claim.ID); (method == identity.JoinToken) != (tokens == 1 && given.JoinToken != "") {
-				t.Errorf("%s after %d calls: %d tokens are worth something", method, calls, tokens)
+			if tokens := countJoinTokens(t, server, claim.ID); (method == identity.JoinToken) != (tokens == 1 && given.JoinToken != "") {
+				t.Errorf("%s after %d calls: %d valid join tokens", method, calls, tokens)
 			}
 
-			ctx, registry := mortal(t, server, calls)
-			if err := registry.Remove(ctx, claim.ID); err != nil {
-				checkListed(t, server, successor, claim.ID)
+			ctx, registry := newCrashingRegistry(t, server, calls)
+			if err := registry.Unregister(ctx, claim.ID); err != nil {
+				assertListed(t, server, successor, claim.ID)
 			}
 
-			if err := successor.Remove(t.Context(), claim.ID); err != nil {
+			if err := successor.Unregister(t.Context(), claim.ID); err != nil {
 				t.Fatal(err)
 			}
 
-			if got := server.Known(t); len(got) != 0 {
-				t.Fatalf("%s after %d calls: left %q", method, calls, got)
+			if got := server.ListRegistered(t); len(got) != 0 {
+				t.Fatalf("%s after %d calls: %q is left", method, calls, got)
 			}
 		}
 	}
 }
 
-// checkListed says that a machine of which anything is left is in the list.
-func checkListed(t *testing.T, server *spiretest.Server, registry *spire.Registry, id identity.ID) {
+// assertListed checks that List includes the machine if anything of it is left.
+func assertListed(t *testing.T, server *spiretest.Server, registry *spire.Registry, id identity.ID) {
 	t.Helper()
 
 	ids, err := registry.List(t.Context())
@@ -121,7 +123,7 @@ func checkListed(t *testing.T, server *spiretest.Server, registry *spire.Registr
 		t.Fatal(err)
 	}
 
-	if got := server.Known(t); len(got) > 0 && len(ids) != 1 {
-		t.Errorf("left of %s: %q, but listed is %v", id.Path(), got, ids)
+	if got := server.ListRegistered(t); len(got) > 0 && len(ids) != 1 {
+		t.Errorf("left of %s: %q, but the list is %v", id.Path(), got, ids)
 	}
 }

@@ -24,64 +24,67 @@ import (
 )
 
 const (
-	// agentPath is before the token in the path of an agent that attested with one (SPIRE's
-	// plugin nodeattestor join_token).
-	agentPath = "/spire/agent/join_token/"
-	// serverPath is the server's own, which node entries have as their parent.
+	// joinedAgentPath is the prefix before the token in the path of an agent that attested with a
+	// join token (SPIRE's plugin nodeattestor join_token).
+	joinedAgentPath = "/spire/agent/join_token/"
+	// serverPath is the path of the server's SPIFFE ID. Node entries have it as their parent.
 	serverPath = "/spire/server"
-	// aliasSelector is the type of an alias's one selector: the agent's SPIFFE ID.
+	// aliasSelector is the type of an alias's only selector. The value of the selector is the agent's
+	// SPIFFE ID.
 	aliasSelector = "spiffe_id"
-	// nodeSuffix ends the id of a node entry.
+	// nodeSuffix is the suffix of the id of a node entry.
 	nodeSuffix = ".node"
-	// joinToken and deviceID are names of node attestors.
-	joinToken = "join_token"
-	deviceID  = "tpm_devid"
+	// joinTokenAttestor and devIDAttestor are the names of SPIRE's node attestors.
+	joinTokenAttestor = "join_token"
+	devIDAttestor     = "tpm_devid"
 )
 
-// prefix is before the claim's UID in the ids of our entries. Operators are told apart by a
-// hash, for their UIDs may hold what an entry's id may not (letters, digits, "-", "_" and
-// "." in at most 255 characters, as SPIRE's datastore checks).
-func (r *Registry) prefix() string {
+// entryIDPrefix returns the prefix before the claim's UID in the ids of this operator's entries. It
+// contains a digest of the operator's UID, because the UID can contain characters that an entry id must
+// not contain. SPIRE's datastore allows at most 255 letters, digits, "-", "_" and ".".
+func (r *Registry) entryIDPrefix() string {
 	sum := sha256.Sum256([]byte(r.options.OperatorUID))
 
 	return "hyperfleet." + hex.EncodeToString(sum[:10]) + "."
 }
 
-func (r *Registry) entryID(uid string) string { return r.prefix() + uid }
+func (r *Registry) entryID(uid string) string { return r.entryIDPrefix() + uid }
 
-func (r *Registry) id(id identity.ID) *types.SPIFFEID {
+func (r *Registry) spiffeID(id identity.ID) *types.SPIFFEID {
 	return &types.SPIFFEID{TrustDomain: r.trustDomain.Name(), Path: id.Path()}
 }
 
-// workloadEntry gives the machine's identity to the bootstrap service. The first of an entry's
-// DNS names becomes the common name of its certificates, which have none otherwise; Vault's
-// method cert knows by it who logs in, and refuses whoever has none.
+// workloadEntry returns the entry that gives the machine's identity to the bootstrap service. SPIRE uses
+// the first DNS name of an entry as the common name of its certificates. Vault's auth method cert
+// identifies a client by the common name and rejects a certificate without one.
 func (r *Registry) workloadEntry(machine identity.Machine) *types.Entry {
 	return &types.Entry{
-		Id: r.entryID(machine.ID.UID), SpiffeId: r.id(machine.ID), ParentId: r.id(machine.ID),
-		Selectors: r.selectors, Hint: hint(machine), DnsNames: []string{machine.ID.UID},
+		Id: r.entryID(machine.ID.UID), SpiffeId: r.spiffeID(machine.ID), ParentId: r.spiffeID(machine.ID),
+		Selectors: r.selectors, Hint: buildHint(machine), DnsNames: []string{machine.ID.UID},
 	}
 }
 
-// nodeEntry knows the machine's agent by its device identity.
+// nodeEntry returns the entry that matches the machine's agent by its device identity.
 func (r *Registry) nodeEntry(machine identity.Machine) *types.Entry {
 	return &types.Entry{
-		Id: r.entryID(machine.ID.UID) + nodeSuffix, SpiffeId: r.id(machine.ID),
+		Id: r.entryID(machine.ID.UID) + nodeSuffix, SpiffeId: r.spiffeID(machine.ID),
 		ParentId:  &types.SPIFFEID{TrustDomain: r.trustDomain.Name(), Path: serverPath},
-		Selectors: []*types.Selector{deviceSelector(machine.ID)}, Hint: hint(machine),
+		Selectors: []*types.Selector{deviceSelector(machine.ID)}, Hint: buildHint(machine),
 	}
 }
 
-// deviceSelector is the common name of the device identity: the claim's UID.
+// deviceSelector returns the selector for the common name of the device identity, which is the claim's
+// UID.
 func deviceSelector(id identity.ID) *types.Selector {
-	return &types.Selector{Type: deviceID, Value: "subject:cn:" + id.UID}
+	return &types.Selector{Type: devIDAttestor, Value: "subject:cn:" + id.UID}
 }
 
-// maxHint bounds a hint; SPIRE's column has 255 characters.
+// maxHint is the maximum length of a hint in bytes. SPIRE's database column has 255 characters.
 const maxHint = 255
 
-// hint says for people what the entry is of.
-func hint(machine identity.Machine) string {
+// buildHint returns a text for people that describes the machine of the entry. It cuts the text off
+// after maxHint bytes.
+func buildHint(machine identity.Machine) string {
 	parts := []string{"hyperfleet"}
 
 	for _, part := range []struct{ name, value string }{
@@ -97,21 +100,23 @@ func hint(machine identity.Machine) string {
 	return text[:min(len(text), maxHint)]
 }
 
-// ensure makes an entry, unless it is there.
-func (r *Registry) ensure(ctx context.Context, c clients, entry *types.Entry) error {
-	for again := true; ; again = false {
-		got, err := c.entries.BatchCreateEntry(ctx, &entryv1.BatchCreateEntryRequest{
+// ensureEntry creates the entry if it does not exist. If this operator's entry has other selectors, as
+// another version of the operator creates it, ensureEntry replaces it. If an entry of another owner has
+// the same identity, the error is of kind Rejected.
+func (r *Registry) ensureEntry(ctx context.Context, c clients, entry *types.Entry) error {
+	for canReplace := true; ; canReplace = false {
+		response, err := c.entries.BatchCreateEntry(ctx, &entryv1.BatchCreateEntryRequest{
 			Entries: []*types.Entry{entry}, OutputMask: &types.EntryMask{},
 		})
 		if err != nil {
-			return failed("make entry "+entry.GetId(), err)
+			return wrapError("create entry "+entry.GetId(), err)
 		}
 
-		if len(got.GetResults()) != 1 {
-			return failed("make entry "+entry.GetId(), errAnswer)
+		if len(response.GetResults()) != 1 {
+			return wrapError("create entry "+entry.GetId(), errResultCount)
 		}
 
-		result := got.GetResults()[0]
+		result := response.GetResults()[0]
 		code := codes.Code(uint32(result.GetStatus().GetCode())) //nolint:gosec // a code of gRPC
 
 		switch {
@@ -119,42 +124,44 @@ func (r *Registry) ensure(ctx context.Context, c clients, entry *types.Entry) er
 			return nil
 		case code == codes.AlreadyExists && result.GetEntry().GetId() != "":
 			return &identity.Error{Kind: identity.Rejected, Err: fmt.Errorf(
-				"make entry %s: entry %s of somebody else gives the same identity %s: delete that one",
+				"create entry %s: entry %s of another owner gives the same identity %s: delete the other entry",
 				entry.GetId(), result.GetEntry().GetId(), entry.GetSpiffeId().GetPath())}
-		case code == codes.InvalidArgument || !again:
-			return failed("make entry "+entry.GetId(), status.Error(code, result.GetStatus().GetMessage()))
+		case code == codes.InvalidArgument || !canReplace:
+			return wrapError("create entry "+entry.GetId(), status.Error(code, result.GetStatus().GetMessage()))
 		}
 
-		// One of ours with other selectors, of another version of the operator.
-		if err := r.drop(ctx, c, entry.GetId()); err != nil {
+		// Another version of the operator has created the entry with other selectors.
+		if err := r.deleteEntries(ctx, c, entry.GetId()); err != nil {
 			return err
 		}
 	}
 }
 
-// drop removes entries by their ids; those that are not there are none.
-func (r *Registry) drop(ctx context.Context, c clients, ids ...string) error {
+// deleteEntries deletes entries by their ids. It ignores ids that do not exist.
+func (r *Registry) deleteEntries(ctx context.Context, c clients, ids ...string) error {
 	if len(ids) == 0 {
 		return nil
 	}
 
-	got, err := c.entries.BatchDeleteEntry(ctx, &entryv1.BatchDeleteEntryRequest{Ids: ids})
+	response, err := c.entries.BatchDeleteEntry(ctx, &entryv1.BatchDeleteEntryRequest{Ids: ids})
 	if err != nil {
-		return failed("delete entries "+strings.Join(ids, ", "), err)
+		return wrapError("delete entries "+strings.Join(ids, ", "), err)
 	}
 
-	for _, result := range got.GetResults() {
+	for _, result := range response.GetResults() {
 		code := codes.Code(uint32(result.GetStatus().GetCode())) //nolint:gosec // a code of gRPC
 		if code != codes.OK && code != codes.NotFound {
-			return failed("delete entry "+result.GetId(), status.Error(code, result.GetStatus().GetMessage()))
+			return wrapError("delete entry "+result.GetId(), status.Error(code, result.GetStatus().GetMessage()))
 		}
 	}
 
 	return nil
 }
 
-// entries lists entries, page by page.
-func (r *Registry) entries(ctx context.Context, c clients, filter *entryv1.ListEntriesRequest_Filter) ([]*types.Entry, error) {
+// listEntries returns all entries that match the filter. It reads them page by page.
+func (r *Registry) listEntries(
+	ctx context.Context, c clients, filter *entryv1.ListEntriesRequest_Filter,
+) ([]*types.Entry, error) {
 	var out []*types.Entry
 
 	request := &entryv1.ListEntriesRequest{
@@ -164,7 +171,7 @@ func (r *Registry) entries(ctx context.Context, c clients, filter *entryv1.ListE
 	for {
 		page, err := c.entries.ListEntries(ctx, request)
 		if err != nil {
-			return nil, failed("list entries of SPIRE server", err)
+			return nil, wrapError("list entries of SPIRE server", err)
 		}
 
 		out = append(out, page.GetEntries()...)
@@ -177,10 +184,10 @@ func (r *Registry) entries(ctx context.Context, c clients, filter *entryv1.ListE
 	}
 }
 
-// aliases are the entries by which agents with a join token are the machine. The server made
-// them, under ids of its own.
-func (r *Registry) aliases(ctx context.Context, c clients, id identity.ID) ([]*types.Entry, error) {
-	all, err := r.entries(ctx, c, &entryv1.ListEntriesRequest_Filter{BySpiffeId: r.id(id)})
+// listAliases returns the aliases of the machine. An alias gives the machine's SPIFFE ID to an agent that
+// attested with a join token. The server creates an alias with each token and chooses its id.
+func (r *Registry) listAliases(ctx context.Context, c clients, id identity.ID) ([]*types.Entry, error) {
+	all, err := r.listEntries(ctx, c, &entryv1.ListEntriesRequest_Filter{BySpiffeId: r.spiffeID(id)})
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +198,7 @@ func (r *Registry) aliases(ctx context.Context, c clients, id identity.ID) ([]*t
 		parent, selectors := entry.GetParentId(), entry.GetSelectors()
 		uri := "spiffe://" + parent.GetTrustDomain() + parent.GetPath()
 
-		if strings.HasPrefix(parent.GetPath(), agentPath) && len(selectors) == 1 &&
+		if strings.HasPrefix(parent.GetPath(), joinedAgentPath) && len(selectors) == 1 &&
 			selectors[0].GetType() == aliasSelector && selectors[0].GetValue() == uri {
 			out = append(out, entry)
 		}
@@ -200,36 +207,37 @@ func (r *Registry) aliases(ctx context.Context, c clients, id identity.ID) ([]*t
 	return out, nil
 }
 
-// revoke ends all the machine's join tokens but one, with the agents that have used them.
-func (r *Registry) revoke(ctx context.Context, c clients, id identity.ID, keep string) error {
-	aliases, err := r.aliases(ctx, c, id)
+// revokeTokens revokes all join tokens of the machine except keep, and evicts the agents that have used
+// them. With an empty keep, it revokes all.
+func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, keep string) error {
+	aliases, err := r.listAliases(ctx, c, id)
 	if err != nil {
 		return err
 	}
 
 	for _, alias := range aliases {
-		token := strings.TrimPrefix(alias.GetParentId().GetPath(), agentPath)
+		token := strings.TrimPrefix(alias.GetParentId().GetPath(), joinedAgentPath)
 		if token == keep {
 			continue
 		}
 
-		used, err := r.evict(ctx, c, alias.GetParentId())
+		wasUsed, err := r.evictAgent(ctx, c, alias.GetParentId())
 		if err != nil {
 			return err
 		}
 
-		if !used {
-			if err := r.spend(ctx, c, token); err != nil {
+		if !wasUsed {
+			if err := r.spendToken(ctx, c, token); err != nil {
 				return err
 			}
 
-			if _, err := r.evict(ctx, c, alias.GetParentId()); err != nil {
+			if _, err := r.evictAgent(ctx, c, alias.GetParentId()); err != nil {
 				return err
 			}
 		}
 
-		// The alias goes last: it alone knows the token.
-		if err := r.drop(ctx, c, alias.GetId()); err != nil {
+		// The alias is deleted last because only the alias contains the token.
+		if err := r.deleteEntries(ctx, c, alias.GetId()); err != nil {
 			return err
 		}
 	}
@@ -237,40 +245,41 @@ func (r *Registry) revoke(ctx context.Context, c clients, id identity.ID, keep s
 	return nil
 }
 
-// evict removes an agent: whatever it asks for from now on is refused. It tells whether there
-// was one.
-func (r *Registry) evict(ctx context.Context, c clients, agent *types.SPIFFEID) (bool, error) {
+// evictAgent deletes an agent. The server then rejects all its requests. evictAgent reports whether the
+// agent existed.
+func (r *Registry) evictAgent(ctx context.Context, c clients, agent *types.SPIFFEID) (bool, error) {
 	_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{Id: agent})
 
 	switch {
 	case status.Code(err) == codes.NotFound:
 		return false, nil
 	case err != nil:
-		return false, failed("evict agent", withoutToken(err, agent))
+		return false, wrapError("evict agent", redactToken(err, agent))
 	default:
 		return true, nil
 	}
 }
 
-// known tells whether an agent has attested.
-func (r *Registry) known(ctx context.Context, c clients, agent *types.SPIFFEID) (bool, error) {
-	got, err := c.agents.GetAgent(ctx, &agentv1.GetAgentRequest{Id: agent, OutputMask: &types.AgentMask{Banned: true}})
+// isAttested reports whether the agent exists, which means that it has attested, and is not banned.
+func (r *Registry) isAttested(ctx context.Context, c clients, agent *types.SPIFFEID) (bool, error) {
+	found, err := c.agents.GetAgent(ctx, &agentv1.GetAgentRequest{Id: agent, OutputMask: &types.AgentMask{Banned: true}})
 
 	switch {
 	case status.Code(err) == codes.NotFound:
 		return false, nil
 	case err != nil:
-		return false, failed("get agent", withoutToken(err, agent))
+		return false, wrapError("get agent", redactToken(err, agent))
 	default:
-		return !got.GetBanned(), nil
+		return !found.GetBanned(), nil
 	}
 }
 
-// devices are the agents of the machine's device identity.
-func (r *Registry) devices(ctx context.Context, c clients, id identity.ID) ([]*types.Agent, error) {
-	got, err := c.agents.ListAgents(ctx, &agentv1.ListAgentsRequest{
+// listDeviceAgents returns the agents that attested with the machine's device identity. It reads only
+// the first page.
+func (r *Registry) listDeviceAgents(ctx context.Context, c clients, id identity.ID) ([]*types.Agent, error) {
+	response, err := c.agents.ListAgents(ctx, &agentv1.ListAgentsRequest{
 		Filter: &agentv1.ListAgentsRequest_Filter{
-			ByAttestationType: deviceID,
+			ByAttestationType: devIDAttestor,
 			BySelectorMatch: &types.SelectorMatch{
 				Selectors: []*types.Selector{deviceSelector(id)}, Match: types.SelectorMatch_MATCH_SUPERSET,
 			},
@@ -278,18 +287,19 @@ func (r *Registry) devices(ctx context.Context, c clients, id identity.ID) ([]*t
 		OutputMask: &types.AgentMask{}, PageSize: pageSize,
 	})
 	if err != nil {
-		return nil, failed("list agents of machine "+id.Path(), err)
+		return nil, wrapError("list agents of machine "+id.Path(), err)
 	}
 
-	return got.GetAgents(), nil
+	return response.GetAgents(), nil
 }
 
-// spend uses a join token up. That the server refuses it, for it was used or has expired, is
-// as good. The certificate that comes of it is for a key that nobody keeps.
-func (r *Registry) spend(ctx context.Context, c clients, token string) error {
-	request, err := certificateRequest()
+// spendToken makes a join token unusable by attesting an agent with it. If the server rejects the token
+// because it was used or has expired, spendToken returns nil. Nobody can use the certificate that the
+// server issues, because spendToken does not keep its private key.
+func (r *Registry) spendToken(ctx context.Context, c clients, token string) error {
+	request, err := newCertificateRequest()
 	if err != nil {
-		return failed("use join token up", err)
+		return wrapError("spend join token", err)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, r.options.Timeout)
@@ -297,35 +307,35 @@ func (r *Registry) spend(ctx context.Context, c clients, token string) error {
 
 	stream, err := c.agents.AttestAgent(ctx)
 	if err != nil {
-		return failed("use join token up", err)
+		return wrapError("spend join token", err)
 	}
 
-	// What is wrong with sending, receiving tells.
+	// Recv returns the error of a failed Send, too.
 	_ = stream.Send(&agentv1.AttestAgentRequest{Step: &agentv1.AttestAgentRequest_Params_{
 		Params: &agentv1.AttestAgentRequest_Params{
-			Data:   &types.AttestationData{Type: joinToken, Payload: []byte(token)},
+			Data:   &types.AttestationData{Type: joinTokenAttestor, Payload: []byte(token)},
 			Params: &agentv1.AgentX509SVIDParams{Csr: request},
 		},
 	}})
 	_ = stream.CloseSend()
 
 	if _, err := stream.Recv(); err != nil && status.Code(err) != codes.InvalidArgument {
-		return failed("use join token up", withoutToken(err, &types.SPIFFEID{Path: agentPath + token}))
+		return wrapError("spend join token", redactToken(err, &types.SPIFFEID{Path: joinedAgentPath + token}))
 	}
 
 	return nil
 }
 
-// certificateRequest is one for a key that is thrown away.
-func certificateRequest() ([]byte, error) {
+// newCertificateRequest returns a certificate request for a new private key, which it does not keep.
+func newCertificateRequest() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
+		return nil, fmt.Errorf("generate private key: %w", err)
 	}
 
 	request, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
-		return nil, fmt.Errorf("make certificate request: %w", err)
+		return nil, fmt.Errorf("create certificate request: %w", err)
 	}
 
 	return request, nil

@@ -27,17 +27,18 @@ import (
 const (
 	unixScheme = "unix://"
 
-	// tries of one call that finds no server.
-	tries = 3
-	// pause before the second try; it grows with each.
-	pause = 100 * time.Millisecond
-	// maxPause bounds the pause between two tries to connect.
-	maxPause = 5 * time.Second
+	// maxAttempts is the number of attempts of one call while the server is unavailable.
+	maxAttempts = 3
+	// retryDelay is the delay before the second attempt. The delay before each further attempt is
+	// longer by the same amount. It is also the first delay before the client reconnects.
+	retryDelay = 100 * time.Millisecond
+	// maxReconnectDelay limits the delay between two attempts to connect.
+	maxReconnectDelay = 5 * time.Second
 )
 
-// link is the connection to the server. It is made when it is first needed, so that an
-// operator starts without its SPIRE server too.
-type link struct {
+// connection is the connection to the server. It connects when it is first used, so the operator can
+// start while the SPIRE server is unavailable.
+type connection struct {
 	options     Options
 	trustDomain spiffeid.TrustDomain
 
@@ -46,29 +47,29 @@ type link struct {
 	source *workloadapi.X509Source
 }
 
-// check says what is wrong with the addresses.
-func (l *link) check() error {
+// validate returns an error if an address is not valid.
+func (l *connection) validate() error {
 	if socket, ok := strings.CutPrefix(l.options.Address, unixScheme); ok {
 		if !path.IsAbs(socket) {
-			return fmt.Errorf("read address of SPIRE server %q: %w", l.options.Address, errAddress)
+			return fmt.Errorf("validate address of SPIRE server %q: %w", l.options.Address, errAddress)
 		}
 
 		return nil
 	}
 
 	if _, _, err := net.SplitHostPort(l.options.Address); err != nil {
-		return fmt.Errorf("read address of SPIRE server %q: %w", l.options.Address, errAddress)
+		return fmt.Errorf("validate address of SPIRE server %q: %w", l.options.Address, errAddress)
 	}
 
 	if socket, ok := strings.CutPrefix(l.options.WorkloadAPI, unixScheme); !ok || !path.IsAbs(socket) {
-		return fmt.Errorf("read address of Workload API %q: %w", l.options.WorkloadAPI, errSocket)
+		return fmt.Errorf("validate address of Workload API %q: %w", l.options.WorkloadAPI, errSocket)
 	}
 
 	return nil
 }
 
-// connect gives the connection.
-func (l *link) connect(ctx context.Context) (*grpc.ClientConn, error) {
+// connect returns the gRPC connection and creates it if it does not exist.
+func (l *connection) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -76,7 +77,7 @@ func (l *link) connect(ctx context.Context) (*grpc.ClientConn, error) {
 		return l.conn, nil
 	}
 
-	transport, err := l.transport(ctx)
+	transport, err := l.newTransportCredentials(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,13 +85,13 @@ func (l *link) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(l.target(),
 		grpc.WithTransportCredentials(transport),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           reconnect(),
+			Backoff:           reconnectBackoff(),
 			MinConnectTimeout: l.options.Timeout,
 		}),
-		grpc.WithUnaryInterceptor(l.call), grpc.WithStreamInterceptor(l.stream),
+		grpc.WithUnaryInterceptor(l.interceptUnary), grpc.WithStreamInterceptor(l.interceptStream),
 	)
 	if err != nil {
-		return nil, failed("connect to SPIRE server", err)
+		return nil, wrapError("connect to SPIRE server", err)
 	}
 
 	l.conn = conn
@@ -98,15 +99,15 @@ func (l *link) connect(ctx context.Context) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// reconnect says how soon a server that was not found is looked for again.
-func reconnect() backoff.Config {
+// reconnectBackoff returns the back-off between two attempts to connect to the server.
+func reconnectBackoff() backoff.Config {
 	config := backoff.DefaultConfig
-	config.BaseDelay, config.MaxDelay = pause, maxPause
+	config.BaseDelay, config.MaxDelay = retryDelay, maxReconnectDelay
 
 	return config
 }
 
-func (l *link) target() string {
+func (l *connection) target() string {
 	if strings.HasPrefix(l.options.Address, unixScheme) {
 		return l.options.Address
 	}
@@ -114,8 +115,10 @@ func (l *link) target() string {
 	return "dns:///" + l.options.Address
 }
 
-// transport shows the operator's SVID; the socket's own rights need none.
-func (l *link) transport(ctx context.Context) (credentials.TransportCredentials, error) {
+// newTransportCredentials returns the credentials for the connection to the server. For an address
+// HOST:PORT, they are the operator's own SVID from the Workload API. For a Unix socket, there are none,
+// because the file permissions of the socket control the access.
+func (l *connection) newTransportCredentials(ctx context.Context) (credentials.TransportCredentials, error) {
 	if strings.HasPrefix(l.options.Address, unixScheme) {
 		return insecure.NewCredentials(), nil
 	}
@@ -125,25 +128,25 @@ func (l *link) transport(ctx context.Context) (credentials.TransportCredentials,
 
 	source, err := workloadapi.NewX509Source(ctx, workloadapi.WithClientOptions(workloadapi.WithAddr(l.options.WorkloadAPI)))
 	if err != nil {
-		return nil, failed("get own SVID from Workload API "+l.options.WorkloadAPI, err)
+		return nil, wrapError("get own SVID from Workload API "+l.options.WorkloadAPI, err)
 	}
 
 	svid, err := source.GetX509SVID()
 	if err == nil && svid.ID.TrustDomain() != l.trustDomain {
-		err = mismatch(l.trustDomain.Name(), svid.ID.TrustDomain().Name())
+		err = newMismatchError(l.trustDomain.Name(), svid.ID.TrustDomain().Name())
 	}
 
 	if err != nil {
 		_ = source.Close()
 
-		return nil, failed("read own SVID", err)
+		return nil, wrapError("read own SVID", err)
 	}
 
 	server, err := spiffeid.FromPath(l.trustDomain, serverPath)
 	if err != nil {
 		_ = source.Close()
 
-		return nil, failed("name SPIRE server", err)
+		return nil, wrapError("build SPIFFE ID of SPIRE server", err)
 	}
 
 	l.source = source
@@ -151,7 +154,7 @@ func (l *link) transport(ctx context.Context) (credentials.TransportCredentials,
 	return credentials.NewTLS(tlsconfig.MTLSClientConfig(source, source, tlsconfig.AuthorizeID(server))), nil
 }
 
-func (l *link) close() error {
+func (l *connection) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -174,26 +177,27 @@ func (l *link) close() error {
 	return nil
 }
 
-// call bounds a call in time, tries it again where no server was found, and has it counted.
-// A server that was not found has done nothing; all of a registry's calls may also be
-// repeated, but for the making of a token, which has its own look at what is there.
-func (l *link) call(
+// interceptUnary limits a call to the timeout, retries it while the server is unavailable, and reports
+// each attempt to Options.Observe. A retry is safe because an unavailable server has not executed the
+// call. All calls of a registry except CreateJoinToken are idempotent. createToken revokes an
+// additional token that a retry of CreateJoinToken may create.
+func (l *connection) interceptUnary(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, l.options.Timeout)
 	defer cancel()
 
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		start := l.options.Clock.Now()
 		err := invoke(ctx, method, request, reply, conn, opts...)
-		l.observe(method, start, err)
+		l.reportCall(method, start, err)
 
-		if status.Code(err) != codes.Unavailable || try == tries {
+		if status.Code(err) != codes.Unavailable || attempt == maxAttempts {
 			return err
 		}
 
-		timer := time.NewTimer(time.Duration(try) * pause)
+		timer := time.NewTimer(time.Duration(attempt) * retryDelay)
 
 		select {
 		case <-ctx.Done():
@@ -205,31 +209,33 @@ func (l *link) call(
 	}
 }
 
-// stream has a stream counted; whoever opens one bounds it in time.
-func (l *link) stream(
+// interceptStream reports a stream to Options.Observe when it ends. It sets no timeout. The caller
+// that opens a stream has to set one.
+func (l *connection) interceptStream(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	start := l.options.Clock.Now()
 
 	return open(ctx, desc, conn, method, append(opts, grpc.OnFinish(func(err error) {
-		l.observe(method, start, err)
+		l.reportCall(method, start, err)
 	}))...)
 }
 
-// observe tells of a call by its name without the service's.
-func (l *link) observe(method string, start time.Time, err error) {
+// reportCall reports a call to Options.Observe by the method name without the service name. It reports
+// the responses NotFound and AlreadyExists as success.
+func (l *connection) reportCall(method string, start time.Time, err error) {
 	if l.options.Observe == nil {
 		return
 	}
 
-	switch status.Code(err) { //nolint:exhaustive // others are plain errors
+	switch status.Code(err) { //nolint:exhaustive // err stays as it is for all other codes
 	case codes.DeadlineExceeded:
 		err = context.DeadlineExceeded
 	case codes.Canceled:
 		err = context.Canceled
 	case codes.NotFound, codes.AlreadyExists:
-		err = nil // an answer
+		err = nil // the server has responded
 	}
 
 	l.options.Observe(path.Base(method), l.options.Clock.Since(start), err)

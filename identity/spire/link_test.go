@@ -26,12 +26,12 @@ func TestKindsOfErrorsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	token := register(t, open(t, server), machine("claim-1")).JoinToken
+	token := mustRegister(t, newRegistry(t, server), newMachine("claim-1")).JoinToken
 
 	cases := map[string]struct {
 		change func(*spire.Options)
 		kind   identity.Kind
-		words  string
+		want   string
 	}{
 		"no server":            {func(o *spire.Options) { o.Address = "unix:///nowhere/at/all.sock" }, identity.Unavailable, "nowhere/at/all.sock"},
 		"another trust domain": {func(o *spire.Options) { o.TrustDomain = "example.org" }, identity.TrustDomainMismatch, `"hyperfleet.io" and not "example.org"`},
@@ -39,35 +39,35 @@ func TestKindsOfErrorsSPIRE(t *testing.T) {
 			o.Address, o.WorkloadAPI, o.Timeout = server.Address, "unix:///nowhere/agent.sock", time.Second
 		}, identity.Unavailable, "Workload API"},
 	}
-	odd := machine("claim-1")
+	odd := newMachine("claim-1")
 	odd.Method = "by-word-of-honour"
 
-	if _, err := open(t, server).Register(t.Context(), odd); !identity.Is(err, identity.Rejected) {
-		t.Errorf("register by a method that there is not = %v", err)
+	if _, err := newRegistry(t, server).Register(t.Context(), odd); !identity.Is(err, identity.Rejected) {
+		t.Errorf("register with an unsupported method = %v, want a rejection", err)
 	}
 
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			registry := open(t, server, tc.change)
-			id := machine("claim-1").ID
+			registry := newRegistry(t, server, tc.change)
+			id := newMachine("claim-1").ID
 
 			for call, err := range map[string]error{
 				"check":    registry.Check(t.Context()),
-				"register": func() error { _, err := registry.Register(t.Context(), machine("claim-9")); return err }(),
-				"verify":   func() error { _, err := registry.Verify(t.Context(), head+".e30.c2ln", "x"); return err }(),
+				"register": func() error { _, err := registry.Register(t.Context(), newMachine("claim-9")); return err }(),
+				"verify":   func() error { _, err := registry.Verify(t.Context(), jwtHeader+".e30.c2ln", "x"); return err }(),
 			} {
-				if !identity.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.words) || strings.Contains(err.Error(), token) {
-					t.Errorf("%s = %v, want %s with %q", call, err, tc.kind, tc.words)
+				if !identity.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), token) {
+					t.Errorf("%s = %v, want %s with %q", call, err, tc.kind, tc.want)
 				}
 			}
 
 			if tc.kind == identity.Unavailable {
-				_, attested := registry.Attested(t.Context(), id)
+				_, attested := registry.HasAttested(t.Context(), id)
 				_, listed := registry.List(t.Context())
 
-				for _, err := range []error{registry.Remove(t.Context(), id), attested, listed} {
+				for _, err := range []error{registry.Unregister(t.Context(), id), attested, listed} {
 					if !identity.Is(err, identity.Unavailable) {
 						t.Errorf("error = %v", err)
 					}
@@ -77,45 +77,45 @@ func TestKindsOfErrorsSPIRE(t *testing.T) {
 	}
 }
 
-// head is the header of a JWT that names a key: {"alg":"ES256","kid":"key"}.
-const head = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9"
+// jwtHeader is the header of a JWT that names a key: {"alg":"ES256","kid":"key"}.
+const jwtHeader = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9"
 
-// A server that goes and comes back is found again by the same registry.
+// The same registry reconnects to a server that was stopped and started again.
 func TestServerComesBackSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	registry := open(t, server)
-	claim := machine("claim-1")
+	registry := newRegistry(t, server)
+	claim := newMachine("claim-1")
 
-	register(t, registry, claim)
+	mustRegister(t, registry, claim)
 	server.Stop(t)
 
 	if err := registry.Check(t.Context()); !identity.Is(err, identity.Unavailable) {
 		t.Errorf("check without a server = %v", err)
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); !identity.Is(err, identity.Unavailable) {
-		t.Errorf("removal without a server = %v", err)
+	if err := registry.Unregister(t.Context(), claim.ID); !identity.Is(err, identity.Unavailable) {
+		t.Errorf("unregister without a server = %v", err)
 	}
 
 	server.Restart(t)
-	eventually(t, "the server is found again", func() bool { return registry.Check(t.Context()) == nil })
+	eventually(t, "the registry reconnects to the server", func() bool { return registry.Check(t.Context()) == nil })
 
 	if ids, err := registry.List(t.Context()); err != nil || !cmp.Equal(ids, []identity.ID{claim.ID}) {
 		t.Errorf("list = %v, %v", ids, err)
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)
 	}
 
-	if got := server.Known(t); len(got) != 0 {
+	if got := server.ListRegistered(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
 	}
 }
 
-// Over TLS with the operator's own SVID, which has to be an admin's.
+// Over TLS, the operator uses its own SVID. The server accepts it only if it is an admin's.
 func TestOverTLSSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -124,8 +124,8 @@ func TestOverTLSSPIRE(t *testing.T) {
 	server := spiretest.Start(t, spiretest.WithAdmins("spiffe://hyperfleet.io"+admin))
 
 	for path, allowed := range map[string]bool{admin: true, plain: false} {
-		registry := open(t, server, func(o *spire.Options) {
-			o.Address, o.WorkloadAPI = server.Address, agentOf(t, server, path).Address()
+		registry := newRegistry(t, server, func(o *spire.Options) {
+			o.Address, o.WorkloadAPI = server.Address, startAgent(t, server, path).Address()
 		})
 
 		err := registry.Check(t.Context())
@@ -141,18 +141,18 @@ func TestOverTLSSPIRE(t *testing.T) {
 			continue
 		}
 
-		claim := machine("claim-1")
-		register(t, registry, claim)
-		register(t, registry, claim) // uses the first token up, over TLS
+		claim := newMachine("claim-1")
+		mustRegister(t, registry, claim)
+		mustRegister(t, registry, claim) // spends the first token over TLS
 
-		if err := registry.Remove(t.Context(), claim.ID); err != nil {
+		if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 			t.Errorf("remove = %v", err)
 		}
 	}
 }
 
-// agentOf runs an agent that gives this process an identity.
-func agentOf(t *testing.T, server *spiretest.Server, path string) *spiretest.Agent {
+// startAgent starts an agent that gives this process the SPIFFE ID with the path.
+func startAgent(t *testing.T, server *spiretest.Server, path string) *spiretest.Agent {
 	t.Helper()
 
 	conn := server.Dial(t)
@@ -163,7 +163,7 @@ func agentOf(t *testing.T, server *spiretest.Server, path string) *spiretest.Age
 		Selectors: []*types.Selector{{Type: "unix", Value: "uid:" + strconv.Itoa(os.Getuid())}},
 	}}})
 	if err != nil || made.GetResults()[0].GetStatus().GetCode() != int32(codes.OK) {
-		t.Fatalf("make entry: %v, %v", made, err)
+		t.Fatalf("create entry: %v, %v", made, err)
 	}
 
 	token, err := agentv1.NewAgentClient(conn).CreateJoinToken(t.Context(), &agentv1.CreateJoinTokenRequest{Ttl: 600, AgentId: node})
@@ -171,30 +171,30 @@ func agentOf(t *testing.T, server *spiretest.Server, path string) *spiretest.Age
 		t.Fatal(err)
 	}
 
-	agent := server.Agent(t, token.GetValue())
-	attest(t, agent)
+	agent := server.StartAgent(t, token.GetValue())
+	mustAttest(t, agent)
 
 	return agent
 }
 
-func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // how often the server is asked is counted over all cases
+func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // the calls to the server are counted over all cases
 	t.Parallel()
 
 	server, stranger := spiretest.Start(t), spiretest.Start(t)
 	clock := testclock.NewFakePassiveClock(time.Now())
-	seen := &calls{}
-	registry := open(t, server, func(o *spire.Options) { o.Clock, o.Observe = clock, seen.observe })
-	claim := machine("claim-1")
+	seen := &callRecorder{}
+	registry := newRegistry(t, server, func(o *spire.Options) { o.Clock, o.Observe = clock, seen.observe })
+	claim := newMachine("claim-1")
 	jwt := func(server *spiretest.Server, registry *spire.Registry, audience string) string {
-		agent := server.Agent(t, register(t, registry, claim).JoinToken)
-		attest(t, agent)
+		agent := server.StartAgent(t, mustRegister(t, registry, claim).JoinToken)
+		mustAttest(t, agent)
 
-		return agent.JWT(t, audience)
+		return agent.FetchJWT(t, audience)
 	}
 
-	good, forged := jwt(server, registry, "us"), jwt(stranger, open(t, stranger), "us")
+	good, forged := jwt(server, registry, "us"), jwt(stranger, newRegistry(t, stranger), "us")
 	signature := good[strings.LastIndex(good, ".")+1:]
-	other := agentOf(t, server, "/not/a/machine").JWT(t, "us")
+	other := startAgent(t, server, "/not/a/machine").FetchJWT(t, "us")
 
 	before := seen.count("GetBundle")
 
@@ -225,25 +225,25 @@ func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // how often the server 
 			case !tc.good && (!identity.Is(err, identity.Rejected) || id != identity.ID{}):
 				t.Errorf("verify = %+v, %v, want a rejection", id, err)
 			case !tc.good && tc.token != "" && strings.Contains(err.Error(), tc.token):
-				t.Errorf("the error holds the token: %v", err)
+				t.Errorf("the error contains the token: %v", err)
 			}
 		})
 	}
 
-	// However many come with keys that nobody knows, the server is asked once in a while.
-	if asked := seen.count("GetBundle") - before; asked > 1 {
-		t.Errorf("the keys were fetched %d times, want once", asked)
+	// Many SVIDs with unknown keys make the registry fetch the keys only once within minAge.
+	if fetches := seen.count("GetBundle") - before; fetches > 1 {
+		t.Errorf("the keys were fetched %d times, want once", fetches)
 	}
 
 	clock.SetTime(clock.Now().Add(10 * time.Second))
 
 	_, _ = registry.Verify(t.Context(), forged, "us")
 
-	if asked := seen.count("GetBundle") - before; asked != 2 {
-		t.Errorf("the keys were fetched %d times for an unknown key, want twice", asked)
+	if fetches := seen.count("GetBundle") - before; fetches != 2 {
+		t.Errorf("the keys were fetched %d times for an unknown key, want twice", fetches)
 	}
 
-	// Keys that cannot be looked after are not believed for ever.
+	// If the registry cannot fetch the keys, it does not accept the cached keys after maxAge.
 	server.Stop(t)
 	clock.SetTime(clock.Now().Add(2 * time.Minute))
 
@@ -259,14 +259,14 @@ func TestSettings(t *testing.T) {
 
 	cases := map[string]struct {
 		change func(*spire.Options)
-		words  string
+		want   string
 	}{
 		"good":                       {func(*spire.Options) {}, ""},
 		"trust domain with a scheme": {func(o *spire.Options) { o.TrustDomain = "spiffe://hyper fleet" }, "trust domain"},
 		"no trust domain":            {func(o *spire.Options) { o.TrustDomain = "" }, "trust domain"},
 		"relative socket":            {func(o *spire.Options) { o.Address = "unix://server.sock" }, "unix:///PATH"},
 		"no port":                    {func(o *spire.Options) { o.Address = "spire" }, "HOST:PORT"},
-		"TLS without own agent":      {func(o *spire.Options) { o.Address = "spire:8081" }, "needed with an address"},
+		"TLS without own agent":      {func(o *spire.Options) { o.Address = "spire:8081" }, "a server address HOST:PORT requires it"},
 		"machines' address":          {func(o *spire.Options) { o.MachineAddress = "spire" }, "for machines"},
 		"selector":                   {func(o *spire.Options) { o.Selectors = []string{"unix"} }, "TYPE:VALUE"},
 	}
@@ -278,24 +278,24 @@ func TestSettings(t *testing.T) {
 			tc.change(&options)
 
 			_, err := spire.New(options)
-			if (err == nil) != (tc.words == "") || (err != nil && !strings.Contains(err.Error(), tc.words)) {
-				t.Errorf("new = %v, want %q", err, tc.words)
+			if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("new = %v, want %q", err, tc.want)
 			}
 		})
 	}
 }
 
-// By its device identity a machine has a node entry, and no token.
+// With a device identity, a machine has a node entry and no token.
 func TestDeviceIdentitySPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	registry := open(t, server)
-	claim := machine("claim-1")
+	registry := newRegistry(t, server)
+	claim := newMachine("claim-1")
 	claim.Method = identity.TPM
 
 	for range 2 {
-		if given := register(t, registry, claim); given.JoinToken != "" || given.TrustBundle == "" {
+		if given := mustRegister(t, registry, claim); given.JoinToken != "" || given.TrustBundle == "" {
 			t.Errorf("attestation = %+v", given)
 		}
 	}
@@ -312,7 +312,7 @@ func TestDeviceIdentitySPIRE(t *testing.T) {
 		t.Errorf("selector of node entry = %v", got)
 	}
 
-	if got := server.Known(t); len(got) != 2 {
+	if got := server.ListRegistered(t); len(got) != 2 {
 		t.Errorf("entries = %q", got)
 	}
 
@@ -320,11 +320,11 @@ func TestDeviceIdentitySPIRE(t *testing.T) {
 		t.Errorf("list = %v, %v", ids, err)
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)
 	}
 
-	if got := server.Known(t); len(got) != 0 {
+	if got := server.ListRegistered(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
 	}
 }

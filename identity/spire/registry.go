@@ -25,57 +25,60 @@ import (
 )
 
 const (
-	// defaultTTL of a join token: the document's hour.
+	// defaultTTL of a join token, as in the operator's document.
 	defaultTTL = time.Hour
 	// defaultTimeout of one call.
 	defaultTimeout = 10 * time.Second
-	// pageSize of listings.
+	// pageSize of list requests.
 	pageSize = 500
 )
 
-// Options say which server, and who asks.
+// Options are the settings of a Registry.
 type Options struct {
-	// Address of the API: unix:///PATH of the admin socket, or host:port.
+	// Address of the server's API. It is unix:///PATH of the admin socket, or host:port.
 	Address string
-	// WorkloadAPI is the socket of the operator's own agent, unix:///PATH; for host:port.
+	// WorkloadAPI is unix:///PATH of the socket of the operator's own agent. An Address host:port
+	// needs it.
 	WorkloadAPI string
-	// TrustDomain without spiffe://.
+	// TrustDomain is the trust domain without spiffe://.
 	TrustDomain string
-	// MachineAddress of the server as machines see it, host:port.
+	// MachineAddress is the host:port at which machines reach the server.
 	MachineAddress string
-	// Timeout of one call; default 10 seconds.
+	// Timeout of one call. Default: 10 seconds.
 	Timeout time.Duration
-	// OperatorUID tells our entries from those of other operators.
+	// OperatorUID distinguishes the entries of this operator from the entries of others.
 	OperatorUID string
-	// Selectors of the program that gets a machine's identity, TYPE:VALUE. Default: the
-	// bootstrap service, as root.
+	// Selectors of the program that gets a machine's identity, as TYPE:VALUE. Default: the
+	// bootstrap service that runs as root.
 	Selectors []string
-	// Clock ages the server's keys; nil means the real one.
+	// Clock determines the age of the server's keys. Nil means the real clock.
 	Clock clock.PassiveClock
-	// Observe is told of each call; may be nil.
+	// Observe is called after each call. It may be nil.
 	Observe func(operation string, took time.Duration, err error)
 }
 
-// DefaultSelectors are those of the bootstrap service, run by root (SPIRE's plugin
-// workloadattestor unix; unix:path needs its discover_workload_path).
+// DefaultSelectors returns the selectors of the bootstrap service that runs as root. They are selectors
+// of SPIRE's plugin workloadattestor unix. The selector unix:path needs the plugin's option
+// discover_workload_path.
 func DefaultSelectors() []string { return []string{"unix:uid:0", "unix:path:" + guest.ServicePath} }
 
-// Registry is an identity.Registry on a SPIRE server.
+// Registry is the identity.Registry for a SPIRE server.
 type Registry struct {
 	options     Options
 	trustDomain spiffeid.TrustDomain
 	selectors   []*types.Selector
-	link        *link
-	keys        keys
+	connection  *connection
+	keys        keyCache
 }
 
 var _ identity.Registry = (*Registry)(nil)
 
-// New makes a registry. It connects when it is first used.
+// New returns a registry. It validates the options and connects to the server only when it is first
+// used.
 func New(options Options) (*Registry, error) {
 	trustDomain, err := spiffeid.TrustDomainFromString(options.TrustDomain)
 	if err != nil {
-		return nil, fmt.Errorf("read trust domain %q: %w: it is a name such as hyperfleet.io", options.TrustDomain, err)
+		return nil, fmt.Errorf("parse trust domain %q: %w: use a name such as hyperfleet.io", options.TrustDomain, err)
 	}
 
 	if options.Timeout <= 0 {
@@ -91,115 +94,116 @@ func New(options Options) (*Registry, error) {
 	}
 
 	if _, _, err := net.SplitHostPort(options.MachineAddress); err != nil {
-		return nil, fmt.Errorf("read address of SPIRE server for machines: %w: it is HOST:PORT", err)
+		return nil, fmt.Errorf("parse address of SPIRE server for machines: %w: use HOST:PORT", err)
 	}
 
-	r := &Registry{options: options, trustDomain: trustDomain, link: &link{options: options, trustDomain: trustDomain}}
+	r := &Registry{options: options, trustDomain: trustDomain, connection: &connection{options: options, trustDomain: trustDomain}}
 
 	for _, text := range options.Selectors {
 		kind, value, ok := strings.Cut(text, ":")
 		if !ok || kind == "" || value == "" {
-			return nil, fmt.Errorf("read selector %q: %w", text, errSelector)
+			return nil, fmt.Errorf("parse selector %q: %w", text, errSelector)
 		}
 
 		r.selectors = append(r.selectors, &types.Selector{Type: kind, Value: value})
 	}
 
-	return r, r.link.check()
+	return r, r.connection.validate()
 }
 
-// Close ends the connection.
-func (r *Registry) Close() error { return r.link.close() }
+// Close closes the connection.
+func (r *Registry) Close() error { return r.connection.close() }
 
-// TrustDomain of all identities.
+// TrustDomain returns the trust domain of all identities.
 func (r *Registry) TrustDomain() string { return r.trustDomain.Name() }
 
-// clients are those of one connection.
+// clients are the API clients of one connection.
 type clients struct {
 	agents  agentv1.AgentClient
 	bundles bundlev1.BundleClient
 	entries entryv1.EntryClient
 }
 
-// clients connects, if that is not done yet.
-func (r *Registry) clients(ctx context.Context) (clients, error) {
-	conn, err := r.link.connect(ctx)
+// connect returns the API clients, and connects to the server if necessary.
+func (r *Registry) connect(ctx context.Context) (clients, error) {
+	conn, err := r.connection.connect(ctx)
 	if err != nil {
 		return clients{}, err
 	}
 
-	return of(conn), nil
+	return newClients(conn), nil
 }
 
-func of(conn *grpc.ClientConn) clients {
+func newClients(conn *grpc.ClientConn) clients {
 	return clients{
 		agents: agentv1.NewAgentClient(conn), bundles: bundlev1.NewBundleClient(conn), entries: entryv1.NewEntryClient(conn),
 	}
 }
 
-// Check asks for the bundle, which tells the trust domain, and for one entry, which only an
-// admin gets.
+// Check verifies the trust domain by the server's bundle. It also requests one entry, which the server
+// returns only to an admin.
 func (r *Registry) Check(ctx context.Context) error {
-	_, err := r.bundle(ctx)
+	_, err := r.fetchBundle(ctx)
 	if err != nil {
 		return err
 	}
 
-	c, err := r.clients(ctx)
+	c, err := r.connect(ctx)
 	if err != nil {
 		return err
 	}
 
 	_, err = c.entries.ListEntries(ctx, &entryv1.ListEntriesRequest{OutputMask: &types.EntryMask{}, PageSize: 1})
 	if err != nil {
-		return failed("list entries of SPIRE server", err)
+		return wrapError("list entries of SPIRE server", err)
 	}
 
 	return nil
 }
 
-// bundle gets the server's keys, of the right trust domain.
-func (r *Registry) bundle(ctx context.Context) (*types.Bundle, error) {
-	c, err := r.clients(ctx)
+// fetchBundle returns the server's bundle. The error is of kind TrustDomainMismatch if the bundle
+// belongs to another trust domain.
+func (r *Registry) fetchBundle(ctx context.Context) (*types.Bundle, error) {
+	c, err := r.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	bundle, err := c.bundles.GetBundle(ctx, &bundlev1.GetBundleRequest{})
 	if err != nil {
-		return nil, failed("get bundle of SPIRE server", err)
+		return nil, wrapError("get bundle of SPIRE server", err)
 	}
 
 	if got := bundle.GetTrustDomain(); got != r.trustDomain.Name() {
-		return nil, mismatch(r.trustDomain.Name(), got)
+		return nil, newMismatchError(r.trustDomain.Name(), got)
 	}
 
 	return bundle, nil
 }
 
-// Register makes a machine known.
+// Register registers the machine; see identity.Registry.
 func (r *Registry) Register(ctx context.Context, machine identity.Machine) (identity.Attestation, error) {
-	bundle, err := r.bundle(ctx)
+	bundle, err := r.fetchBundle(ctx)
 	if err != nil {
 		return identity.Attestation{}, err
 	}
 
-	c, err := r.clients(ctx)
+	c, err := r.connect(ctx)
 	if err != nil {
 		return identity.Attestation{}, err
 	}
 
-	if err := r.ensure(ctx, c, r.workloadEntry(machine)); err != nil {
+	if err := r.ensureEntry(ctx, c, r.workloadEntry(machine)); err != nil {
 		return identity.Attestation{}, err
 	}
 
-	out := identity.Attestation{ServerAddress: r.options.MachineAddress, TrustBundle: authorities(bundle)}
+	out := identity.Attestation{ServerAddress: r.options.MachineAddress, TrustBundle: encodeAuthorities(bundle)}
 
 	switch machine.Method {
 	case identity.JoinToken:
-		out.JoinToken, err = r.token(ctx, c, machine)
+		out.JoinToken, err = r.createToken(ctx, c, machine)
 	case identity.TPM:
-		err = r.ensure(ctx, c, r.nodeEntry(machine))
+		err = r.ensureEntry(ctx, c, r.nodeEntry(machine))
 	default:
 		err = &identity.Error{Kind: identity.Rejected, Err: fmt.Errorf("register machine %s: %w: %q",
 			machine.ID.Path(), errMethod, machine.Method)}
@@ -212,10 +216,11 @@ func (r *Registry) Register(ctx context.Context, machine identity.Machine) (iden
 	return out, nil
 }
 
-// token makes a join token that is the machine's only one. Those of earlier calls are of no
-// use before it is made; another look after it finds the one whose making was given up.
-func (r *Registry) token(ctx context.Context, c clients, machine identity.Machine) (string, error) {
-	if err := r.revoke(ctx, c, machine.ID, ""); err != nil {
+// createToken creates a join token and ensures that the machine has no other valid one. It revokes the
+// tokens of earlier calls before it creates the token. Afterwards it revokes again, to find a token
+// that an earlier attempt created although its call failed.
+func (r *Registry) createToken(ctx context.Context, c clients, machine identity.Machine) (string, error) {
+	if err := r.revokeTokens(ctx, c, machine.ID, ""); err != nil {
 		return "", err
 	}
 
@@ -225,86 +230,87 @@ func (r *Registry) token(ctx context.Context, c clients, machine identity.Machin
 	}
 
 	token, err := c.agents.CreateJoinToken(ctx, &agentv1.CreateJoinTokenRequest{
-		Ttl: int32(min(max(ttl/time.Second, 1), maxTTL)), AgentId: r.id(machine.ID),
+		Ttl: int32(min(max(ttl/time.Second, 1), maxTTL)), AgentId: r.spiffeID(machine.ID),
 	})
 	if err != nil {
-		return "", failed("make join token of machine "+machine.ID.Path(), err)
+		return "", wrapError("create join token of machine "+machine.ID.Path(), err)
 	}
 
-	if err := r.revoke(ctx, c, machine.ID, token.GetValue()); err != nil {
+	if err := r.revokeTokens(ctx, c, machine.ID, token.GetValue()); err != nil {
 		return "", err
 	}
 
 	return token.GetValue(), nil
 }
 
-// maxTTL of a join token in seconds: a month.
+// maxTTL is the maximum TTL of a join token in seconds: 31 days.
 const maxTTL = 31 * 24 * 60 * 60
 
-// Attested says whether the machine has an agent that the server knows.
-func (r *Registry) Attested(ctx context.Context, id identity.ID) (bool, error) {
-	c, err := r.clients(ctx)
+// HasAttested reports whether the server has an agent of the machine that is not banned.
+func (r *Registry) HasAttested(ctx context.Context, id identity.ID) (bool, error) {
+	c, err := r.connect(ctx)
 	if err != nil {
 		return false, err
 	}
 
-	aliases, err := r.aliases(ctx, c, id)
+	aliases, err := r.listAliases(ctx, c, id)
 	if err != nil {
 		return false, err
 	}
 
 	for _, alias := range aliases {
-		known, err := r.known(ctx, c, alias.GetParentId())
+		known, err := r.isAttested(ctx, c, alias.GetParentId())
 		if known || err != nil {
 			return known, err
 		}
 	}
 
-	agents, err := r.devices(ctx, c, id)
+	agents, err := r.listDeviceAgents(ctx, c, id)
 
 	return len(agents) > 0, err
 }
 
-// Remove evicts the machine's agents, and removes its entries, the workload entry last: with
-// it the registry would forget what is left.
-func (r *Registry) Remove(ctx context.Context, id identity.ID) error {
-	c, err := r.clients(ctx)
+// Unregister evicts the machine's agents and deletes its entries. It deletes the workload entry last,
+// because List finds a machine only by this entry.
+func (r *Registry) Unregister(ctx context.Context, id identity.ID) error {
+	c, err := r.connect(ctx)
 	if err != nil {
 		return err
 	}
 
-	if err := r.revoke(ctx, c, id, ""); err != nil {
+	if err := r.revokeTokens(ctx, c, id, ""); err != nil {
 		return err
 	}
 
-	// A device identity attests again for as long as the machine runs. Without the entry that
-	// is worth nothing.
-	if err := r.drop(ctx, c, r.entryID(id.UID)+nodeSuffix); err != nil {
+	// The machine can attest with its device identity again while it runs. Without the node entry,
+	// it gets no identity.
+	if err := r.deleteEntries(ctx, c, r.entryID(id.UID)+nodeSuffix); err != nil {
 		return err
 	}
 
-	agents, err := r.devices(ctx, c, id)
+	agents, err := r.listDeviceAgents(ctx, c, id)
 	if err != nil {
 		return err
 	}
 
 	for _, agent := range agents {
-		if _, err := r.evict(ctx, c, agent.GetId()); err != nil {
+		if _, err := r.evictAgent(ctx, c, agent.GetId()); err != nil {
 			return err
 		}
 	}
 
-	return r.drop(ctx, c, r.entryID(id.UID))
+	return r.deleteEntries(ctx, c, r.entryID(id.UID))
 }
 
-// List gives whose workload entries are there.
+// List returns the identities of the machines that have a workload entry of this operator. It sorts
+// them by path.
 func (r *Registry) List(ctx context.Context) ([]identity.ID, error) {
-	c, err := r.clients(ctx)
+	c, err := r.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	entries, err := r.entries(ctx, c, &entryv1.ListEntriesRequest_Filter{BySelectors: &types.SelectorMatch{
+	entries, err := r.listEntries(ctx, c, &entryv1.ListEntriesRequest_Filter{BySelectors: &types.SelectorMatch{
 		Selectors: r.selectors, Match: types.SelectorMatch_MATCH_EXACT,
 	}})
 	if err != nil {
@@ -314,10 +320,10 @@ func (r *Registry) List(ctx context.Context) ([]identity.ID, error) {
 	var out []identity.ID
 
 	for _, entry := range entries {
-		uid, ours := strings.CutPrefix(entry.GetId(), r.prefix())
+		uid, isOurs := strings.CutPrefix(entry.GetId(), r.entryIDPrefix())
 
 		id, err := identity.ParsePath(entry.GetSpiffeId().GetPath())
-		if ours && err == nil && id.UID == uid {
+		if isOurs && err == nil && id.UID == uid {
 			out = append(out, id)
 		}
 	}
@@ -327,8 +333,9 @@ func (r *Registry) List(ctx context.Context) ([]identity.ID, error) {
 	return out, nil
 }
 
-// authorities are the keys that verify the server, in PEM.
-func authorities(bundle *types.Bundle) string {
+// encodeAuthorities returns the CA certificates of the bundle that verify the server, in PEM. It leaves
+// out tainted ones.
+func encodeAuthorities(bundle *types.Bundle) string {
 	var out strings.Builder
 
 	for _, authority := range bundle.GetX509Authorities() {

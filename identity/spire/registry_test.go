@@ -21,39 +21,39 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// patience is how long a real server and agent may take.
-const patience = time.Minute
+// waitTimeout limits each wait for a real server or agent.
+const waitTimeout = time.Minute
 
-// calls are the operations that were observed.
-type calls struct {
-	mu   sync.Mutex
-	seen map[string]int
+// callRecorder counts the observed calls by operation.
+type callRecorder struct {
+	mu     sync.Mutex
+	counts map[string]int
 }
 
-func (c *calls) observe(operation string, _ time.Duration, err error) {
+func (c *callRecorder) observe(operation string, _ time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.seen == nil {
-		c.seen = map[string]int{}
+	if c.counts == nil {
+		c.counts = map[string]int{}
 	}
 
 	if err != nil {
 		operation += " failed"
 	}
 
-	c.seen[operation]++
+	c.counts[operation]++
 }
 
-func (c *calls) count(operation string) int {
+func (c *callRecorder) count(operation string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.seen[operation]
+	return c.counts[operation]
 }
 
-// open makes a registry whose workload is this process.
-func open(t *testing.T, server *spiretest.Server, change ...func(*spire.Options)) *spire.Registry {
+// newRegistry returns a registry that gives the identity of a machine to this process.
+func newRegistry(t *testing.T, server *spiretest.Server, change ...func(*spire.Options)) *spire.Registry {
 	t.Helper()
 
 	self, err := os.Executable()
@@ -83,14 +83,14 @@ func open(t *testing.T, server *spiretest.Server, change ...func(*spire.Options)
 	return registry
 }
 
-func machine(name string) identity.Machine {
+func newMachine(name string) identity.Machine {
 	return identity.Machine{
 		ID: identity.ID{Namespace: "team-a", Name: name, UID: "uid-of-" + name}, Method: identity.JoinToken,
 		TTL: 10 * time.Minute, Template: "linux", Pool: "pool", Workload: "github-actions",
 	}
 }
 
-func register(t *testing.T, registry *spire.Registry, machine identity.Machine) identity.Attestation {
+func mustRegister(t *testing.T, registry *spire.Registry, machine identity.Machine) identity.Attestation {
 	t.Helper()
 
 	out, err := registry.Register(t.Context(), machine)
@@ -101,13 +101,13 @@ func register(t *testing.T, registry *spire.Registry, machine identity.Machine) 
 	return out
 }
 
-func attest(t *testing.T, agent *spiretest.Agent) string {
+func mustAttest(t *testing.T, agent *spiretest.Agent) string {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
-	svids, err := agent.SVIDs(ctx)
+	svids, err := agent.WaitForSVIDs(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,49 +119,49 @@ func attest(t *testing.T, agent *spiretest.Agent) string {
 	return svids[0].ID.String()
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t *testing.T, description string, ok func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !ok(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: it did not come to that", what)
+			t.Fatalf("timed out: condition %q did not become true", description)
 		}
 	}
 }
 
-// The life of a machine: registered, attested, its JWT-SVID verified, removed while its agent
+// A machine is registered and attests, its JWT-SVID is verified, and it is unregistered while its agent
 // runs.
 func TestLifeOfAMachineSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	seen := &calls{}
-	registry := open(t, server, func(o *spire.Options) { o.Observe = seen.observe })
-	claim := machine("claim-1")
+	seen := &callRecorder{}
+	registry := newRegistry(t, server, func(o *spire.Options) { o.Observe = seen.observe })
+	claim := newMachine("claim-1")
 
 	if err := registry.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
-	given := register(t, registry, claim)
+	given := mustRegister(t, registry, claim)
 	if given.JoinToken == "" || given.ServerAddress != server.Address || given.TrustBundle != server.Bundle(t) {
 		t.Errorf("attestation = %+v", given)
 	}
 
-	if known, err := registry.Attested(t.Context(), claim.ID); known || err != nil {
+	if known, err := registry.HasAttested(t.Context(), claim.ID); known || err != nil {
 		t.Errorf("attested before the agent ran: %v, %v", known, err)
 	}
 
-	agent := server.Agent(t, given.JoinToken)
-	if got, want := attest(t, agent), claim.ID.URI(server.TrustDomain); got != want {
+	agent := server.StartAgent(t, given.JoinToken)
+	if got, want := mustAttest(t, agent), claim.ID.URI(server.TrustDomain); got != want {
 		t.Errorf("SPIFFE ID = %s, want %s", got, want)
 	}
 
-	if known, err := registry.Attested(t.Context(), claim.ID); !known || err != nil {
+	if known, err := registry.HasAttested(t.Context(), claim.ID); !known || err != nil {
 		t.Errorf("attested = %v, %v", known, err)
 	}
 
-	token := agent.JWT(t, "hyperfleet")
+	token := agent.FetchJWT(t, "hyperfleet")
 	if got, err := registry.Verify(t.Context(), token, "hyperfleet"); err != nil || got != claim.ID {
 		t.Errorf("verify = %+v, %v; want %+v", got, err, claim.ID)
 	}
@@ -170,94 +170,94 @@ func TestLifeOfAMachineSPIRE(t *testing.T) {
 		t.Errorf("list = %v, %v", ids, err)
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)
 	}
 
-	if got := server.Known(t); len(got) != 0 {
-		t.Errorf("left after removal: %q", got)
+	if got := server.ListRegistered(t); len(got) != 0 {
+		t.Errorf("left after the machine was unregistered: %q", got)
 	}
 
-	// The agent asks every 5 seconds; refused, it ends.
+	// The agent sends a request every 5 seconds. It ends when the server rejects the request.
 	select {
 	case <-agent.Done():
-	case <-time.After(patience):
-		t.Error("the agent of a removed machine goes on")
+	case <-time.After(waitTimeout):
+		t.Error("the agent of an unregistered machine still runs")
 	}
 
-	if got := server.Known(t); len(got) != 0 {
-		t.Errorf("the agent came back: %q", got)
+	if got := server.ListRegistered(t); len(got) != 0 {
+		t.Errorf("the agent attested again: %q", got)
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
-		t.Errorf("second removal: %v", err)
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
+		t.Errorf("second unregister = %v", err)
 	}
 
 	if seen.count("CreateJoinToken") != 1 || seen.count("DeleteAgent") == 0 || seen.count("DeleteAgent failed") != 0 {
-		t.Errorf("observed calls = %v", seen.seen)
+		t.Errorf("observed calls = %v", seen.counts)
 	}
 }
 
-// A crash may come between any two calls: whatever was done before is no hindrance, and a
-// machine's older tokens are worth nothing.
+// The operator can crash between any two calls. It can then register the machine again, and the machine's
+// earlier tokens become invalid.
 func TestRegisterAgainSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	registry := open(t, server)
-	claim := machine("claim-1")
+	registry := newRegistry(t, server)
+	claim := newMachine("claim-1")
 
-	first := register(t, registry, claim)
-	second := register(t, open(t, server), claim)
+	first := mustRegister(t, registry, claim)
+	second := mustRegister(t, newRegistry(t, server), claim)
 
 	if first.JoinToken == second.JoinToken {
 		t.Fatal("the same token twice")
 	}
 
-	if got := server.Known(t); len(got) != 2 {
+	if got := server.ListRegistered(t); len(got) != 2 {
 		t.Errorf("entries = %q, want an alias and a workload entry", got)
 	}
 
-	// The first token is used up, and leaves no agent.
-	refused := server.Agent(t, first.JoinToken)
+	// The first token was spent, and no agent is left of it.
+	refused := server.StartAgent(t, first.JoinToken)
 
 	eventually(t, "the first token is refused", func() bool {
 		return strings.Contains(refused.Log(t), "join token does not exist or has already been used")
 	})
 	refused.Stop(t)
 
-	agent := server.Agent(t, second.JoinToken)
-	if got, want := attest(t, agent), claim.ID.URI(server.TrustDomain); got != want {
+	agent := server.StartAgent(t, second.JoinToken)
+	if got, want := mustAttest(t, agent), claim.ID.URI(server.TrustDomain); got != want {
 		t.Errorf("SPIFFE ID = %s, want %s", got, want)
 	}
 
-	// Used once, it is refused to another machine.
-	replay := server.Agent(t, second.JoinToken)
+	// The server rejects the second use of the token by another machine.
+	replay := server.StartAgent(t, second.JoinToken)
 
 	eventually(t, "the token's second use is refused", func() bool {
 		return strings.Contains(replay.Log(t), "join token does not exist or has already been used")
 	})
 
-	// Registered anew, the machine that has attested has to go.
-	third := register(t, registry, claim)
+	// When the machine is registered again, the agent that has attested is evicted.
+	third := mustRegister(t, registry, claim)
 
 	select {
 	case <-agent.Done():
-	case <-time.After(patience):
-		t.Error("the agent of the earlier token goes on")
+	case <-time.After(waitTimeout):
+		t.Error("the agent of the earlier token still runs")
 	}
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)
 	}
 
-	late := server.Agent(t, third.JoinToken)
+	late := server.StartAgent(t, third.JoinToken)
 
-	eventually(t, "a removed machine's token is refused", func() bool {
+	eventually(t, "the token of an unregistered machine is refused", func() bool {
 		return strings.Contains(late.Log(t), "join token does not exist or has already been used")
 	})
 
-	if got := server.Known(t); len(got) != 0 {
+	if got := server.ListRegistered(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
 	}
 }
@@ -266,40 +266,41 @@ func TestTokenExpiresSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	registry := open(t, server)
-	claim := machine("claim-1")
+	registry := newRegistry(t, server)
+	claim := newMachine("claim-1")
 	claim.TTL = time.Second
 
-	given := register(t, registry, claim)
+	given := mustRegister(t, registry, claim)
 
 	time.Sleep(2100 * time.Millisecond) // the server's own clock
 
-	agent := server.Agent(t, given.JoinToken)
+	agent := server.StartAgent(t, given.JoinToken)
 
 	eventually(t, "the token is refused", func() bool { return strings.Contains(agent.Log(t), "join token expired") })
 
-	if err := registry.Remove(t.Context(), claim.ID); err != nil {
+	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)
 	}
 
-	if got := server.Known(t); len(got) != 0 {
+	if got := server.ListRegistered(t); len(got) != 0 {
 		t.Errorf("left = %q", got)
 	}
 }
 
-// Two operators and a person share a server.
+// Two operators and a person use the same server.
 func TestOthersAreLeftAloneSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	ours := open(t, server)
-	theirs := open(t, server, func(o *spire.Options) { o.OperatorUID = "operator-1." })
-	mine, other := machine("claim-1"), machine("claim-2")
+	ours := newRegistry(t, server)
+	theirs := newRegistry(t, server, func(o *spire.Options) { o.OperatorUID = "operator-1." })
+	mine, other := newMachine("claim-1"), newMachine("claim-2")
 
-	register(t, ours, mine)
-	register(t, theirs, other)
+	mustRegister(t, ours, mine)
+	mustRegister(t, theirs, other)
 
-	// A person's entries: one below the machine's id, one of the machine's id elsewhere.
+	// A person creates two entries: one whose parent is the machine's SPIFFE ID, and one with the machine's
+	// SPIFFE ID and another parent.
 	entries := entryv1.NewEntryClient(server.Dial(t))
 	id := &types.SPIFFEID{TrustDomain: server.TrustDomain, Path: mine.ID.Path()}
 
@@ -326,12 +327,12 @@ func TestOthersAreLeftAloneSPIRE(t *testing.T) {
 		}
 	}
 
-	// What somebody else registered under the same identity is not taken over.
-	if _, err := ours.Register(t.Context(), other); !identity.Is(err, identity.Rejected) || !strings.Contains(err.Error(), "somebody else") {
+	// The operator does not take over an entry of another operator with the same identity.
+	if _, err := ours.Register(t.Context(), other); !identity.Is(err, identity.Rejected) || !strings.Contains(err.Error(), "another owner") {
 		t.Errorf("register another operator's machine = %v, want a rejection", err)
 	}
 
-	if err := ours.Remove(t.Context(), mine.ID); err != nil {
+	if err := ours.Unregister(t.Context(), mine.ID); err != nil {
 		t.Fatal(err)
 	}
 
@@ -340,8 +341,8 @@ func TestOthersAreLeftAloneSPIRE(t *testing.T) {
 	}
 	got := map[string]int{}
 
-	for _, one := range server.Known(t) {
-		got[one]++
+	for _, object := range server.ListRegistered(t) {
+		got[object]++
 	}
 
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -349,17 +350,17 @@ func TestOthersAreLeftAloneSPIRE(t *testing.T) {
 	}
 }
 
-// An entry of ours with other selectors, of another version, is replaced.
+// The operator replaces its own entry if another version of the operator created it with other selectors.
 func TestChangedSelectorsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
-	claim := machine("claim-1")
+	claim := newMachine("claim-1")
 
-	register(t, open(t, server, func(o *spire.Options) { o.Selectors = []string{"unix:uid:12"} }), claim)
-	given := register(t, open(t, server), claim)
+	mustRegister(t, newRegistry(t, server, func(o *spire.Options) { o.Selectors = []string{"unix:uid:12"} }), claim)
+	given := mustRegister(t, newRegistry(t, server), claim)
 
-	if got, want := attest(t, server.Agent(t, given.JoinToken)), claim.ID.URI(server.TrustDomain); got != want {
+	if got, want := mustAttest(t, server.StartAgent(t, given.JoinToken)), claim.ID.URI(server.TrustDomain); got != want {
 		t.Errorf("SPIFFE ID = %s, want %s", got, want)
 	}
 }

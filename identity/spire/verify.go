@@ -21,27 +21,30 @@ import (
 )
 
 const (
-	// maxAge of the server's keys: one that was revoked is not believed for longer.
+	// maxAge is the maximum age of the cached keys. The operator accepts a revoked key for at most
+	// this time.
 	maxAge = time.Minute
-	// minAge of them before somebody who names another key has them fetched again.
+	// minAge is the minimum age of the cached keys before an SVID with an unknown key makes the
+	// operator fetch them again.
 	minAge = 5 * time.Second
-	// maxToken bounds a JWT-SVID in bytes.
+	// maxToken is the maximum size of a JWT-SVID in bytes.
 	maxToken = 16 << 10
 )
 
-// keys are the server's keys of JWT-SVIDs, for a while.
-type keys struct {
-	// fetching is held by the one that asks the server; whoever needs no news does not wait.
-	fetching sync.Mutex
+// keyCache caches the server's keys that sign JWT-SVIDs.
+type keyCache struct {
+	// fetchMu is held by the goroutine that fetches the keys. A goroutine that finds its key in the
+	// cache does not wait for it.
+	fetchMu sync.Mutex
 
-	mu      sync.Mutex
-	bundle  *jwtbundle.Bundle
-	fetched time.Time
+	mu        sync.Mutex
+	bundle    *jwtbundle.Bundle
+	fetchedAt time.Time
 }
 
-// have gives the keys if they are fresh, and hold the one that is asked for or were fetched
-// a moment ago.
-func (k *keys) have(key string, now time.Time) *jwtbundle.Bundle {
+// get returns the cached keys, or nil if they have to be fetched. It returns them if they are younger
+// than maxAge, and if they contain the key or are younger than minAge.
+func (k *keyCache) get(key string, now time.Time) *jwtbundle.Bundle {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -49,7 +52,7 @@ func (k *keys) have(key string, now time.Time) *jwtbundle.Bundle {
 		return nil
 	}
 
-	age := now.Sub(k.fetched)
+	age := now.Sub(k.fetchedAt)
 	if age < maxAge && (k.bundle.HasJWTAuthority(key) || age < minAge) {
 		return k.bundle
 	}
@@ -57,20 +60,20 @@ func (k *keys) have(key string, now time.Time) *jwtbundle.Bundle {
 	return nil
 }
 
-func (k *keys) keep(bundle *jwtbundle.Bundle, now time.Time) {
+func (k *keyCache) store(bundle *jwtbundle.Bundle, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	k.bundle, k.fetched = bundle, now
+	k.bundle, k.fetchedAt = bundle, now
 }
 
-// Verify gives the identity that a JWT-SVID proves.
+// Verify returns the identity that the JWT-SVID proves; see identity.Registry.
 func (r *Registry) Verify(ctx context.Context, token, audience string) (identity.ID, error) {
 	if audience == "" || len(token) > maxToken {
-		return identity.ID{}, rejected("verify JWT-SVID: it is too long, or no audience was asked for")
+		return identity.ID{}, newRejectedError("verify JWT-SVID: it has more than %d bytes, or the audience is empty", maxToken)
 	}
 
-	key, err := keyOf(token)
+	key, err := signingKeyID(token)
 	if err != nil {
 		return identity.ID{}, err
 	}
@@ -82,25 +85,25 @@ func (r *Registry) Verify(ctx context.Context, token, audience string) (identity
 
 	svid, err := jwtsvid.ParseAndValidate(token, bundle, []string{audience})
 	if err != nil {
-		return identity.ID{}, rejected("verify JWT-SVID: %w", err)
+		return identity.ID{}, newRejectedError("verify JWT-SVID: %w", err)
 	}
 
 	id, err := identity.ParsePath(svid.ID.Path())
 	if err != nil {
-		return identity.ID{}, rejected("verify JWT-SVID: %w", err)
+		return identity.ID{}, newRejectedError("verify JWT-SVID: %w", err)
 	}
 
 	return id, nil
 }
 
-// keyOf gives the name of the key that a token says it was signed with (RFC 7515, section
-// 4.1.4).
-func keyOf(token string) (string, error) {
+// signingKeyID returns the id of the key that the token's header names as its signing key (RFC 7515,
+// section 4.1.4).
+func signingKeyID(token string) (string, error) {
 	head, _, _ := strings.Cut(token, ".")
 
 	data, err := base64.RawURLEncoding.DecodeString(head)
 	if err != nil {
-		return "", rejected("read JWT-SVID: its header is not base64url")
+		return "", newRejectedError("decode JWT-SVID: its header is not base64url")
 	}
 
 	var header struct {
@@ -108,27 +111,27 @@ func keyOf(token string) (string, error) {
 	}
 
 	if err := json.Unmarshal(data, &header); err != nil || header.KeyID == "" {
-		return "", rejected("read JWT-SVID: its header names no key")
+		return "", newRejectedError("decode JWT-SVID: its header names no key")
 	}
 
 	return header.KeyID, nil
 }
 
-// jwtBundle gives the server's keys, fetched again where they are old, or do not have the key
-// that is asked for. One fetch at a time.
+// jwtBundle returns the server's keys. It fetches them if the cached keys are too old or do not contain
+// the key. Only one goroutine fetches the keys at a time.
 func (r *Registry) jwtBundle(ctx context.Context, key string) (*jwtbundle.Bundle, error) {
-	if known := r.keys.have(key, r.options.Clock.Now()); known != nil {
-		return known, nil
+	if cached := r.keys.get(key, r.options.Clock.Now()); cached != nil {
+		return cached, nil
 	}
 
-	r.keys.fetching.Lock()
-	defer r.keys.fetching.Unlock()
+	r.keys.fetchMu.Lock()
+	defer r.keys.fetchMu.Unlock()
 
-	if known := r.keys.have(key, r.options.Clock.Now()); known != nil {
-		return known, nil // somebody else has fetched them meanwhile
+	if cached := r.keys.get(key, r.options.Clock.Now()); cached != nil {
+		return cached, nil // another goroutine has fetched them in the meantime
 	}
 
-	bundle, err := r.bundle(ctx)
+	bundle, err := r.fetchBundle(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,14 +145,14 @@ func (r *Registry) jwtBundle(ctx context.Context, key string) (*jwtbundle.Bundle
 
 		public, err := x509.ParsePKIXPublicKey(authority.GetPublicKey())
 		if err != nil {
-			return nil, failed("read JWT authorities of SPIRE server", fmt.Errorf("key %s: %w", authority.GetKeyId(), err))
+			return nil, wrapError("parse JWT authorities of SPIRE server", fmt.Errorf("key %s: %w", authority.GetKeyId(), err))
 		}
 
 		authorities[authority.GetKeyId()] = public
 	}
 
-	fresh := jwtbundle.FromJWTAuthorities(r.trustDomain, authorities)
-	r.keys.keep(fresh, r.options.Clock.Now())
+	fetched := jwtbundle.FromJWTAuthorities(r.trustDomain, authorities)
+	r.keys.store(fetched, r.options.Clock.Now())
 
-	return fresh, nil
+	return fetched, nil
 }

@@ -21,34 +21,36 @@ import (
 )
 
 const (
-	// defaultInterval is the time between two looks.
+	// defaultInterval is the default of Gate.Interval.
 	defaultInterval = 10 * time.Second
-	// callTimeout bounds one look at one group.
+	// callTimeout is the timeout of one discovery call.
 	callTimeout = 10 * time.Second
 )
 
-// Gate opens when the API server serves all of its kinds. It is a manager.Runnable that
-// every replica runs.
+// Gate starts the controllers of an area when the API server serves all kinds that the area needs.
+// It is a manager.Runnable that runs on every replica.
 type Gate struct {
-	// Area that stays off without the kinds, for the log.
+	// Area is the name of the area in the log.
 	Area string
-	// Kinds that the area needs.
+	// Kinds are the kinds that the area needs.
 	Kinds []schema.GroupVersionKind
-	// Manager that the area's controllers are added to. Required.
+	// Manager runs the area's controllers. Required.
 	Manager ctrl.Manager
-	// Open is called once, when the kinds are there, and adds to the manager that it is
-	// given. Its error ends the process, and nothing is added then.
-	Open func(ctx context.Context, mgr ctrl.Manager) error
-	// Interval between two looks. Default: 10 seconds.
+	// SetupWithManager is called once, when the API server serves the kinds. It adds the controllers
+	// to mgr. If it returns an error, none of them is started, and Start returns the error, which
+	// stops the process.
+	SetupWithManager func(ctx context.Context, mgr ctrl.Manager) error
+	// Interval is the time between two checks. Default: 10 seconds.
 	Interval time.Duration
 	Clock    clock.WithTicker
 	Log      *slog.Logger
 }
 
-// NeedLeaderElection says that every replica waits, so that each can lead.
+// NeedLeaderElection returns false: every replica waits for the kinds, so that each can become the
+// leader.
 func (g *Gate) NeedLeaderElection() bool { return false }
 
-// Start waits for the kinds, and opens.
+// Start waits for the kinds and then starts the controllers. It returns nil if ctx ends before.
 func (g *Gate) Start(ctx context.Context) error {
 	cfg := rest.CopyConfig(g.Manager.GetConfig())
 	cfg.Timeout = callTimeout
@@ -58,24 +60,24 @@ func (g *Gate) Start(ctx context.Context) error {
 		return fmt.Errorf("wait for kinds of %s: %w", g.Area, err)
 	}
 
-	said := false
+	logged := false
 
 	for {
-		missing, err := missing(api, g.Kinds)
+		missing, err := missingKinds(api, g.Kinds)
 
 		switch {
 		case err != nil:
-			g.Log.WarnContext(ctx, "can't tell whether the kinds that an area needs are there, looking again",
+			g.Log.WarnContext(ctx, "checking for the kinds that an area needs failed, retrying",
 				"area", g.Area, "error", err)
 		case len(missing) == 0:
 			g.Log.InfoContext(ctx, "area starts", "area", g.Area)
 
-			return g.open(ctx)
-		case !said:
-			g.Log.InfoContext(ctx, "area is off until kinds that it needs are installed",
+			return g.setUp(ctx)
+		case !logged:
+			g.Log.InfoContext(ctx, "area is off until the kinds that it needs are installed",
 				"area", g.Area, "missing", strings.Join(missing, ", "))
 
-			said = true
+			logged = true
 		}
 
 		select {
@@ -86,13 +88,14 @@ func (g *Gate) Start(ctx context.Context) error {
 	}
 }
 
-func (g *Gate) open(ctx context.Context) error {
-	held := &holding{Manager: g.Manager}
-	if err := g.Open(ctx, held); err != nil {
+// setUp calls SetupWithManager, and then adds the controllers to the manager, which starts them.
+func (g *Gate) setUp(ctx context.Context) error {
+	deferring := &deferringManager{Manager: g.Manager}
+	if err := g.SetupWithManager(ctx, deferring); err != nil {
 		return err
 	}
 
-	for _, runnable := range held.runnables {
+	for _, runnable := range deferring.runnables {
 		if err := g.Manager.Add(runnable); err != nil {
 			return fmt.Errorf("start %s: %w", g.Area, err)
 		}
@@ -101,18 +104,18 @@ func (g *Gate) open(ctx context.Context) error {
 	return nil
 }
 
-// holding is a manager that starts nothing yet. A controller that is added to one that runs
-// starts at once, before its builder has given it its sources, and waits for none of those
-// that come after: not for caches, and not for what is to be read back before its first
-// pass.
-type holding struct {
+// deferringManager is a manager that collects runnables instead of starting them. A running manager
+// starts an added controller immediately, before the controller's builder has added the sources.
+// The controller would not wait for sources that are added later, neither for their caches nor for
+// state that must be read before the first reconcile.
+type deferringManager struct {
 	ctrl.Manager
 
 	runnables []manager.Runnable
 }
 
-// Add holds the runnable back.
-func (h *holding) Add(runnable manager.Runnable) error {
+// Add collects the runnable.
+func (h *deferringManager) Add(runnable manager.Runnable) error {
 	h.runnables = append(h.runnables, runnable)
 
 	return nil
@@ -126,8 +129,8 @@ func (g *Gate) interval() time.Duration {
 	return defaultInterval
 }
 
-// missing gives the kinds that the API server does not serve.
-func missing(api discovery.ServerResourcesInterface, kinds []schema.GroupVersionKind) ([]string, error) {
+// missingKinds returns the kinds that the API server does not serve.
+func missingKinds(api discovery.ServerResourcesInterface, kinds []schema.GroupVersionKind) ([]string, error) {
 	var out []string
 
 	for _, kind := range kinds {
@@ -135,17 +138,17 @@ func missing(api discovery.ServerResourcesInterface, kinds []schema.GroupVersion
 
 		served, err := api.ServerResourcesForGroupVersion(group)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("ask for the kinds of %s: %w", group, err)
+			return nil, fmt.Errorf("discover kinds of %s: %w", group, err)
 		}
 
-		there := false
+		found := false
 		if err == nil {
 			for i := range served.APIResources {
-				there = there || served.APIResources[i].Kind == kind.Kind
+				found = found || served.APIResources[i].Kind == kind.Kind
 			}
 		}
 
-		if name := kind.Kind + "." + group; !there && !slices.Contains(out, name) {
+		if name := kind.Kind + "." + group; !found && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}

@@ -16,71 +16,76 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
-// ReasonServerNotAllowed is the reason of Check's error.
+// ReasonServerNotAllowed is the reason of the error of CheckDestination.
 const ReasonServerNotAllowed = "ServerNotAllowed"
 
-// Sent is where a value goes. The zero value goes to nobody.
-type Sent struct {
-	// Servers that it is sent to, as httpbound.Server names them.
+// Destination is the set of servers that a value of a Secret is sent to. The zero value has no servers.
+type Destination struct {
+	// Servers are the servers, in the form of httpbound.Server.
 	Servers []string
-	// Usual are those of them that a Secret may be sent to which says nothing: a platform's
-	// public ones, or what its owner named beside it.
-	Usual []string
+	// DefaultServers are the servers that a Secret without a list of allowed servers may be sent to.
+	// They are the public servers of a platform, or the servers in the object that refers to the
+	// Secret.
+	DefaultServers []string
 }
 
-// To is for servers, as host:port, that are named by an object of the Secret's own owner: a
-// Secret that says nothing may be sent there. Empty is nobody.
-func To(named ...string) Sent {
+// NewDestination returns a destination for servers, as host:port, that an object of the Secret's
+// owner names. A Secret without a list of allowed servers may be sent to all of them. Empty strings
+// are ignored.
+func NewDestination(named ...string) Destination {
 	var servers []string
 
 	for _, server := range named {
 		if server != "" {
-			servers = append(servers, httpbound.CanonicalServer(server))
+			servers = append(servers, httpbound.NormalizeServer(server))
 		}
 	}
 
-	return Sent{Servers: servers, Usual: servers}
+	return Destination{Servers: servers, DefaultServers: servers}
 }
 
-// ToURL is To for the server of a URL; nobody if it is none.
-func ToURL(text string) Sent {
+// DestinationOfURL returns the destination for the server of a URL. If the text is not a URL with a
+// host, the destination is empty.
+func DestinationOfURL(text string) Destination {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Host == "" {
-		return Sent{}
+		return Destination{}
 	}
 
-	return To(httpbound.Server(parsed))
+	return NewDestination(httpbound.Server(parsed))
 }
 
-// ToKubeconfig is To for the API server that a kubeconfig's current context leads to; nobody
-// if it is no kubeconfig, which can't be used then.
-func ToKubeconfig(text []byte) Sent {
-	server, err := kubeconfig.Server(text)
+// DestinationOfKubeconfig returns the destination for the API server of the current context of a
+// kubeconfig. If the text is not a valid kubeconfig, the destination is empty. Such a kubeconfig
+// cannot be used to send anything.
+func DestinationOfKubeconfig(text []byte) Destination {
+	server, err := kubeconfig.ServerURL(text)
 	if err != nil {
-		return Sent{}
+		return Destination{}
 	}
 
-	return ToURL(server)
+	return DestinationOfURL(server)
 }
 
-// Check makes sure that a Secret allows where its value goes: by its own list, which is its
-// owner's word and final, and else by the usual servers and those that an administrator has
-// listed; reach may be nil. The error is of class Configuration and says how to allow it.
-func Check(secret metav1.Object, to Sent, reach *httpbound.Reach) error {
-	list, own := secret.GetAnnotations()[v1alpha1.AnnotationAllowedServers]
+// CheckDestination returns an error if the Secret's value may not be sent to one of the servers. If
+// the Secret has the annotation with its allowed servers, only this list counts. Otherwise the
+// default servers and the servers that an administrator has listed in policy are allowed. policy
+// may be nil. The error has class Configuration and says how to allow the server.
+func CheckDestination(secret metav1.Object, destination Destination, policy *httpbound.EgressPolicy) error {
+	list, hasList := secret.GetAnnotations()[v1alpha1.AnnotationAllowedServers]
 
-	for _, server := range to.Servers {
-		allowed := slices.Contains(to.Usual, server) || reach.Lists(server)
+	for _, server := range destination.Servers {
+		allowed := slices.Contains(destination.DefaultServers, server) || policy.IsListed(server)
 		fix := ", or list the server in runners.platformURLs of the operator's configuration"
 
-		if own {
-			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return httpbound.CanonicalServer(a) == server })
+		if hasList {
+			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return httpbound.NormalizeServer(a) == server })
 			fix = ""
 		}
 
 		if !allowed {
 			return errclass.New(errclass.Configuration, ReasonServerNotAllowed,
-				"send secret %s/%s to %s: the secret does not allow it: annotate it %s=%s%s",
+				"send secret %s/%s to %s: the secret does not allow this server: annotate the secret with %s=%s%s",
 				secret.GetNamespace(), secret.GetName(), server, v1alpha1.AnnotationAllowedServers, server, fix)
 		}
 	}

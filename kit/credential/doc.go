@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credential reads values out of Secrets, and says which servers they may be sent to.
+// Package credential reads values from Secrets and checks to which servers the values may be sent.
 package credential

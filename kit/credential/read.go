@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Reasons of Read's errors.
+// Reasons of the errors of ReadSecret and CheckMetadata.
 const (
 	ReasonSecretNotFound    = "SecretNotFound"    // #nosec G101 -- a word
 	ReasonSecretForbidden   = "SecretForbidden"   // #nosec G101 -- a word
@@ -23,19 +23,19 @@ const (
 	ReasonSecretKeyNotFound = "SecretKeyNotFound" // #nosec G101 -- a word
 )
 
-// Read reads a Secret for the value under a key, which is there then and not empty. The reader
-// asks the API server itself: no Secret is kept in a cache. The checks are asked before the key
-// is looked for, so that nobody who may not read the Secret learns what is in it; a check's
-// error is returned as it is.
+// ReadSecret reads a Secret that must have a value for the key. The reader must read from the API
+// server directly, because no Secret is kept in a cache. The checks run before the key is looked
+// up, so that nobody without permission to use the Secret learns which keys it has. An error of a
+// check is returned unchanged.
 //
-// Errors are of class Configuration and name the Secret and the fix, except where the API
-// server did not answer. They never hold a value.
-func Read(
+// Errors have class Configuration and name the Secret and the fix. If the API server is
+// unavailable, the error has class Transient. Errors never contain a value.
+func ReadSecret(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, checks ...func(*corev1.Secret) error,
 ) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	if err := reader.Get(ctx, name, secret); err != nil {
-		return nil, unread(err, name, key)
+		return nil, wrapReadError(err, name, key)
 	}
 
 	for _, check := range checks {
@@ -46,55 +46,57 @@ func Read(
 
 	if len(secret.Data[key]) == 0 {
 		return nil, errclass.New(errclass.Configuration, ReasonSecretKeyNotFound,
-			"read secret %s: it has no key %q, or nothing in it: put the value there", name, key)
+			"read secret %s: it has no key %q, or the value is empty: add the value", name, key)
 	}
 
 	return secret, nil
 }
 
-// Look reads what is around a Secret, for a check of whether its values may be read at all: of them
-// nothing is asked for. Errors are as those of Read.
-func Look(
+// CheckMetadata reads the metadata of a Secret and calls check, which decides whether the values
+// may be read. It does not read the values. Errors are as those of ReadSecret.
+func CheckMetadata(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, check func(metav1.Object) error,
 ) error {
-	around := &metav1.PartialObjectMetadata{}
-	around.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	metadata := &metav1.PartialObjectMetadata{}
+	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 
-	if err := reader.Get(ctx, name, around); err != nil {
-		return unread(err, name, key)
+	if err := reader.Get(ctx, name, metadata); err != nil {
+		return wrapReadError(err, name, key)
 	}
 
-	return check(around)
+	return check(metadata)
 }
 
-// unread says why a Secret was not read.
-func unread(err error, name types.NamespacedName, key string) error {
+// wrapReadError converts an error of the API server into an error with a class, a reason and the fix.
+func wrapReadError(err error, name types.NamespacedName, key string) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return errclass.New(errclass.Configuration, ReasonSecretNotFound,
 			"read secret %s: it does not exist: create it with the key %q", name, key)
 	case apierrors.IsForbidden(err):
 		return errclass.New(errclass.Configuration, ReasonSecretForbidden,
-			"read secret %s: the operator may not: give its service account `get` on secrets in namespace %s", name, name.Namespace)
+			"read secret %s: the operator has no permission: grant its service account `get` on secrets in namespace %s",
+			name, name.Namespace)
 	default:
 		return errclass.New(errclass.Transient, ReasonSecretUnavailable, "read secret %s: %w", name, err)
 	}
 }
 
-// Missing tells whether an error of Read means that the Secret, or what was looked for in it, is
-// not there.
-func Missing(err error) bool {
-	reason := errclass.Reason(err, "")
+// IsMissing returns whether an error of ReadSecret means that the Secret or its key does not exist.
+func IsMissing(err error) bool {
+	reason := errclass.ReasonOf(err, "")
 
 	return reason == ReasonSecretNotFound || reason == ReasonSecretKeyNotFound
 }
 
-// ReadKubeconfig is Read for a kubeconfig, which says itself which server it is sent to.
+// ReadKubeconfig reads a kubeconfig from a Secret. In addition to the checks, it checks that the
+// Secret may be sent to the API server of the kubeconfig. Errors are as those of ReadSecret and
+// CheckDestination.
 func ReadKubeconfig(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, checks ...func(*corev1.Secret) error,
 ) ([]byte, error) {
-	secret, err := Read(ctx, reader, name, key, append(checks, func(secret *corev1.Secret) error {
-		return Check(secret, ToKubeconfig(secret.Data[key]), nil)
+	secret, err := ReadSecret(ctx, reader, name, key, append(checks, func(secret *corev1.Secret) error {
+		return CheckDestination(secret, DestinationOfKubeconfig(secret.Data[key]), nil)
 	})...)
 	if err != nil {
 		return nil, err

@@ -26,26 +26,27 @@ import (
 )
 
 const (
-	// pageSize is how many pods one call lists.
+	// pageSize is the maximum number of pods in one page of a list.
 	pageSize = 500
-	// evictions bounds those that one Drain asks for.
-	evictions = 100
-	// maxPods bounds those of one Node: Kubernetes means 110, and the server is a tenant's.
+	// maxEvictions is the maximum number of evictions that one call of Drain requests.
+	maxEvictions = 100
+	// maxPods is the maximum number of pods of one Node. Kubernetes recommends at most 110, but the
+	// API server belongs to a tenant and is not trusted.
 	maxPods = 5000
 )
 
-// Cluster is one whose Nodes are drained.
+// Cluster is a client of a cluster whose Nodes are drained.
 type Cluster struct {
 	client client.Client
 	close  func()
 }
 
-// Open makes a client of the cluster that a kubeconfig leads to. It has connections of its own,
-// which Close ends.
-func Open(data []byte) (*Cluster, error) {
-	made, end, err := kubeconfig.Connect(data, kubeconfig.Kinds{
-		Add: []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme},
-		Known: map[schema.GroupVersionKind]meta.RESTScope{
+// Connect returns a client of the cluster in a kubeconfig. The client has connections of its own,
+// which Close closes.
+func Connect(data []byte) (*Cluster, error) {
+	c, closeIdle, err := kubeconfig.Connect(data, kubeconfig.Kinds{
+		AddToScheme: []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme},
+		Scopes: map[schema.GroupVersionKind]meta.RESTScope{
 			corev1.SchemeGroupVersion.WithKind("Node"): meta.RESTScopeRoot,
 			corev1.SchemeGroupVersion.WithKind("Pod"):  meta.RESTScopeNamespace,
 		},
@@ -54,67 +55,70 @@ func Open(data []byte) (*Cluster, error) {
 		return nil, fmt.Errorf("connect to the cluster of the Node: %w", err)
 	}
 
-	return &Cluster{client: made, close: end}, nil
+	return &Cluster{client: c, close: closeIdle}, nil
 }
 
-// OpenSecret is Open for a kubeconfig in a Secret.
-func OpenSecret(ctx context.Context, reader client.Reader, name client.ObjectKey, key string) (*Cluster, error) {
+// ConnectFromSecret reads a kubeconfig from a Secret and calls Connect.
+func ConnectFromSecret(ctx context.Context, reader client.Reader, name client.ObjectKey, key string) (*Cluster, error) {
 	data, err := credential.ReadKubeconfig(ctx, reader, name, key)
 	if err != nil {
 		return nil, fmt.Errorf("read drain.kubeconfigSecretRef: %w", err)
 	}
 
-	return Open(data)
+	return Connect(data)
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c *Cluster) Close() { c.close() }
 
-// Progress is how far a drain has come.
+// Progress is the progress of a drain.
 type Progress struct {
-	// NoNode says that there is no such Node. Node is that which was drained.
-	NoNode bool
-	Node   types.UID
-	// Left are the pods that are still to go, as NAMESPACE/NAME, and Kept those of them whose
-	// eviction was refused for now, with the PodDisruptionBudget that holds them where the
-	// cluster names one.
-	Left, Kept []string
+	// NodeNotFound is true if the Node does not exist.
+	NodeNotFound bool
+	// NodeUID is the UID of the drained Node.
+	NodeUID types.UID
+	// RemainingPods are the pods that are still on the Node, as NAMESPACE/NAME. BlockedPods are those
+	// of them whose eviction was refused for now, with the PodDisruptionBudget if the API server names
+	// it.
+	RemainingPods, BlockedPods []string
 }
 
-// Drain cordons a Node, and evicts what may be evicted now. One that comes back bears a mark, by
-// which Return knows that it was cordoned here.
-func (c *Cluster) Drain(ctx context.Context, name string, comesBack bool) (Progress, error) {
+// Drain cordons a Node, and evicts the pods that can be evicted now. If the drain is temporary,
+// Drain also sets an annotation, by which Uncordon recognizes that HyperFleet has cordoned the
+// Node.
+func (c *Cluster) Drain(ctx context.Context, name string, temporary bool) (Progress, error) {
 	node := &corev1.Node{}
 
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
 	if apierrors.IsNotFound(err) {
-		return Progress{NoNode: true}, nil
+		return Progress{NodeNotFound: true}, nil
 	}
 
 	if err != nil {
-		return Progress{}, fmt.Errorf("get node %s: %w", name, kubeconfig.Answered(err))
+		return Progress{}, fmt.Errorf("get node %s: %w", name, kubeconfig.RedactError(err))
 	}
 
-	if err := c.cordon(ctx, node, comesBack); err != nil {
-		return Progress{Node: node.UID}, err
+	if err := c.cordon(ctx, node, temporary); err != nil {
+		return Progress{NodeUID: node.UID}, err
 	}
 
-	pods, err := c.pods(ctx, name)
+	pods, err := c.listPods(ctx, name)
 	if err != nil {
-		return Progress{Node: node.UID}, err
+		return Progress{NodeUID: node.UID}, err
 	}
 
-	progress, err := c.evict(ctx, pods, ready(node))
-	progress.Node = node.UID
+	progress, err := c.evict(ctx, pods, isReady(node))
+	progress.NodeUID = node.UID
 
 	return progress, err
 }
 
-// ReasonNodeForbidden is that of Forget's error where the kubeconfig's user may not.
+// ReasonNodeForbidden is the reason of the error of DeleteNode if the kubeconfig's user has no
+// permission.
 const ReasonNodeForbidden = "NodeForbidden"
 
-// Forget deletes the Node of a machine that is gone. Another Node of the name stays.
-func (c *Cluster) Forget(ctx context.Context, name string, uid types.UID) error {
+// DeleteNode deletes the Node of a deleted machine. It does not delete another Node with the same name.
+func (c *Cluster) DeleteNode(ctx context.Context, name string, uid types.UID) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 
 	err := c.client.Delete(ctx, node, client.Preconditions{UID: &uid})
@@ -124,15 +128,16 @@ func (c *Cluster) Forget(ctx context.Context, name string, uid types.UID) error 
 
 	if apierrors.IsForbidden(err) {
 		return errclass.New(errclass.Configuration, ReasonNodeForbidden,
-			"delete node %s: the kubeconfig's user may not: let it delete nodes", name)
+			"delete node %s: the kubeconfig's user has no permission: grant it `delete` on nodes", name)
 	}
 
-	return fmt.Errorf("delete node %s: %w", name, kubeconfig.Answered(err))
+	return fmt.Errorf("delete node %s: %w", name, kubeconfig.RedactError(err))
 }
 
-// Return lets pods on a Node again that Drain has kept them off, and says whether it is ready. A Node
-// that is gone is none that anybody waits for.
-func (c *Cluster) Return(ctx context.Context, name string) (bool, error) {
+// Uncordon makes a Node schedulable again if Drain cordoned it temporarily, and returns whether the
+// Node is ready. It returns true if the Node does not exist, because then nobody has to wait for
+// it.
+func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
 	node := &corev1.Node{}
 
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
@@ -141,11 +146,11 @@ func (c *Cluster) Return(ctx context.Context, name string) (bool, error) {
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("get node %s: %w", name, kubeconfig.Answered(err))
+		return false, fmt.Errorf("get node %s: %w", name, kubeconfig.RedactError(err))
 	}
 
-	if _, ours := node.Annotations[v1alpha1.AnnotationCordonedForUpdate]; !ours {
-		return ready(node), nil
+	if _, hasAnnotation := node.Annotations[v1alpha1.AnnotationCordonedForUpdate]; !hasAnnotation {
+		return isReady(node), nil
 	}
 
 	before := node.DeepCopy()
@@ -153,15 +158,15 @@ func (c *Cluster) Return(ctx context.Context, name string) (bool, error) {
 	delete(node.Annotations, v1alpha1.AnnotationCordonedForUpdate)
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return false, fmt.Errorf("uncordon node %s: %w", name, kubeconfig.Answered(err))
+		return false, fmt.Errorf("uncordon node %s: %w", name, kubeconfig.RedactError(err))
 	}
 
-	return ready(node), nil
+	return isReady(node), nil
 }
 
-// cordon keeps new pods off the Node. The mark is set with it, and not on one that somebody else
-// has cordoned.
-func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, mark bool) error {
+// cordon makes the Node unschedulable and, for a temporary drain, sets the annotation in the same
+// patch. If the Node is already cordoned, cordon changes nothing.
+func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, temporary bool) error {
 	if node.Spec.Unschedulable {
 		return nil
 	}
@@ -169,19 +174,19 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, mark bool) erro
 	before := node.DeepCopy()
 	node.Spec.Unschedulable = true
 
-	if mark {
+	if temporary {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationCordonedForUpdate, "true")
 	}
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return fmt.Errorf("cordon node %s: %w", node.Name, kubeconfig.Answered(err))
+		return fmt.Errorf("cordon node %s: %w", node.Name, kubeconfig.RedactError(err))
 	}
 
 	return nil
 }
 
-// pods are those on the Node that have to go.
-func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+// listPods returns the pods on the Node that must be evicted.
+func (c *Cluster) listPods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var (
 		out  []corev1.Pod
 		next string
@@ -192,15 +197,15 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 
 		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list pods of node %s: %w", node, kubeconfig.Answered(err))
+			return nil, fmt.Errorf("list pods of node %s: %w", node, kubeconfig.RedactError(err))
 		}
 
 		if len(out)+len(page.Items) > maxPods {
-			return nil, fmt.Errorf("list pods of node %s: it has more than %d", node, maxPods)
+			return nil, fmt.Errorf("list pods of node %s: the node has more than %d pods", node, maxPods)
 		}
 
 		for i := range page.Items {
-			if goes(&page.Items[i]) {
+			if mustEvict(&page.Items[i]) {
 				out = append(out, page.Items[i])
 			}
 		}
@@ -210,59 +215,60 @@ func (c *Cluster) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("list pods of node %s: the list does not end", node)
+	return nil, fmt.Errorf("list pods of node %s: the list has too many pages", node)
 }
 
-// aBudget is how Kubernetes tells which PodDisruptionBudget refuses an eviction
-// (pkg/registry/core/pod/storage/eviction.go): there is no field for its name.
-var aBudget = regexp.MustCompile(`^The disruption budget ([a-z0-9][-.a-z0-9]{0,252}) `)
+// budgetPattern matches the message in which Kubernetes names the PodDisruptionBudget that refuses
+// an eviction (pkg/registry/core/pod/storage/eviction.go). The response has no field for the name.
+var budgetPattern = regexp.MustCompile(`^The disruption budget ([a-z0-9][-.a-z0-9]{0,252}) `)
 
-// heldBy names the PodDisruptionBudget that an eviction was refused for, and nothing else of
-// the answer.
-func heldBy(err error) string {
+// describeBudget returns the name of the PodDisruptionBudget that refused an eviction, as a phrase
+// to append to the name of the pod. It includes nothing else of the response, and returns "" if the
+// response names no budget.
+func describeBudget(err error) string {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.ErrStatus.Details == nil {
 		return ""
 	}
 
 	for _, cause := range status.ErrStatus.Details.Causes {
-		if named := aBudget.FindStringSubmatch(cause.Message); cause.Type == policyv1.DisruptionBudgetCause && named != nil {
-			return " by PodDisruptionBudget " + named[1]
+		if match := budgetPattern.FindStringSubmatch(cause.Message); cause.Type == policyv1.DisruptionBudgetCause && match != nil {
+			return " by PodDisruptionBudget " + match[1]
 		}
 	}
 
 	return ""
 }
 
-// goes says whether a pod has to be off its Node before that goes.
-func goes(pod *corev1.Pod) bool {
+// mustEvict returns whether a pod must leave its Node before the Node is drained.
+func mustEvict(pod *corev1.Pod) bool {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return false
 	}
 
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
-		return false // it would be made again at once
+		return false // the DaemonSet would recreate it immediately
 	}
 
 	return pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
-// evict asks for the eviction of pods. Those on a Node that is not ready are not waited for once
-// they are evicted: nobody ends them there.
-func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Progress, error) {
+// evict requests the eviction of pods. If the Node is not ready, evicted pods do not count as
+// remaining, because no kubelet terminates them.
+func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) (Progress, error) {
 	var (
 		out      Progress
 		problems []error
-		asked    int
+		requests int
 	)
 
 	for i := range pods {
 		pod := &pods[i]
 		name := client.ObjectKeyFromObject(pod).String()
-		going := pod.DeletionTimestamp != nil
+		terminating := pod.DeletionTimestamp != nil
 
-		if !going && asked < evictions {
-			asked++
+		if !terminating && requests < maxEvictions {
+			requests++
 
 			err := c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 				ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -271,25 +277,25 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, ready bool) (Pro
 
 			switch {
 			case err == nil:
-				going = true
+				terminating = true
 			case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-				continue // it is gone, or another one has its name
+				continue // the pod is deleted, or another pod has its name
 			case apierrors.IsTooManyRequests(err):
-				out.Kept = append(out.Kept, name+heldBy(err))
+				out.BlockedPods = append(out.BlockedPods, name+describeBudget(err))
 			default:
-				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, kubeconfig.Answered(err)))
+				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, kubeconfig.RedactError(err)))
 			}
 		}
 
-		if !going || ready {
-			out.Left = append(out.Left, name)
+		if !terminating || nodeReady {
+			out.RemainingPods = append(out.RemainingPods, name)
 		}
 	}
 
 	return out, errors.Join(problems...)
 }
 
-func ready(node *corev1.Node) bool {
+func isReady(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			return condition.Status == corev1.ConditionTrue

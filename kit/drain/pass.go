@@ -20,140 +20,148 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// How a drain stands or ended.
+// Reasons of the steps that drain and delete a Node.
 const (
 	reasonDraining    = "Draining"
 	reasonDrained     = "Drained"
 	reasonNoNode      = "NoNode"
 	reasonUnreachable = "ClusterUnreachable"
 
-	// How the Node's end stands or ended.
 	reasonNodeDeleted = "NodeDeleted"
 	reasonNodeLeft    = "NodeLeft"
 
-	// lookAgain is how soon a Node that is being drained is looked at.
-	lookAgain = 5 * time.Second
-	// nodeTimeout bounds what an object is kept for its Node's sake.
-	nodeTimeout = time.Minute
-	// maxUID bounds what is kept of another cluster's word.
-	maxUID = 64
-	// namedPods bounds the pods that a message names.
-	namedPods = 3
+	// pollInterval is the interval in which a Node that is being drained is checked.
+	pollInterval = 5 * time.Second
+	// nodeDeletionTimeout is how long an object's deletion waits for the deletion of its Node.
+	nodeDeletionTimeout = time.Minute
+	// maxUIDLength is the maximum length of a UID that is recorded. The UID comes from an untrusted
+	// cluster.
+	maxUIDLength = 64
+	// maxNamedPods is the maximum number of pods that a message names.
+	maxNamedPods = 3
 )
 
-// ReasonTimedOut is that of a drain whose time was over.
+// ReasonTimedOut is the reason of a drain that did not complete before its timeout.
 const ReasonTimedOut = "DrainTimedOut"
 
-// Order is a drain as a deletion's steps make it, pass by pass.
-type Order struct {
-	// Node by name, and Thing is what it is of, in a word: "machine".
-	Node, Thing string
-	// Limit is how long the drain may take.
-	Limit time.Duration
-	// ComesBack says that the Node is drained for a while ([Cluster.Return]), and not for good:
-	// what is not drained in time is given up.
-	ComesBack bool
-	// Record is what the object's status says of the drain; nil there before it begins.
-	Record **v1alpha1.NodeDrainStatus
-	// Open connects to the Node's cluster.
-	Open  func(context.Context) (*Cluster, error)
-	Clock clock.PassiveClock
-	// Warn tells an event of what was left.
-	Warn func(reason, message string)
+// Drainer drains and deletes a Node in the steps of an object, over several reconciles.
+type Drainer struct {
+	// Node is the name of the Node. Subject is a word for the object that the Node belongs to, such as
+	// "machine".
+	Node, Subject string
+	// Timeout is the maximum duration of the drain.
+	Timeout time.Duration
+	// Temporary is true if the Node returns to service later ([Cluster.Uncordon]). The caller must
+	// give up its operation if such a drain times out.
+	Temporary bool
+	// Status points to the status of the drain in the object's status. The status is nil before the
+	// drain starts.
+	Status **v1alpha1.NodeDrainStatus
+	// Connect connects to the Node's cluster.
+	Connect func(context.Context) (*Cluster, error)
+	Clock   clock.PassiveClock
+	// EmitWarning emits a warning event that names what was not drained or deleted.
+	EmitWarning func(reason, message string)
 }
 
-// Pass takes the work off the Node, for as long as the order allows. Whatever is in the way, the
-// step is done when that time is over, and an event says what was left.
-func (o Order) Pass(ctx context.Context) step.Result {
-	if *o.Record == nil {
-		*o.Record = &v1alpha1.NodeDrainStatus{StartedAt: metav1.NewTime(o.Clock.Now())}
+// Reconcile continues the drain of the Node. After the timeout, the step is done even if pods
+// remain or the cluster is unreachable. In this case, Reconcile emits a warning event with the
+// remaining pods or the error.
+func (o Drainer) Reconcile(ctx context.Context) step.Result {
+	if *o.Status == nil {
+		*o.Status = &v1alpha1.NodeDrainStatus{StartedAt: metav1.NewTime(o.Clock.Now())}
 
-		// Before anything is done: its end is counted from here, whoever goes on with it.
-		if err := step.Save(ctx); err != nil {
-			return step.Fail(fmt.Errorf("save the beginning of the drain: %w", err))
+		// Save the start time before the drain starts. The timeout counts from this time, also after a
+		// restart of the operator.
+		if err := step.SaveStatus(ctx); err != nil {
+			return step.Fail(fmt.Errorf("save start of the drain: %w", err))
 		}
 	}
 
-	record := *o.Record
+	record := *o.Status
 	if record.EndedAt != nil {
 		return step.Done().WithReason(record.Reason, record.Message)
 	}
 
 	progress, err := o.drain(ctx)
-	if uid := progress.Node; uid != "" && len(uid) <= maxUID {
+	if uid := progress.NodeUID; uid != "" && len(uid) <= maxUIDLength {
 		record.NodeUID = string(uid)
 	}
 
-	remaining := o.Limit - o.Clock.Since(record.StartedAt.Time)
+	remaining := o.Timeout - o.Clock.Since(record.StartedAt.Time)
 
 	switch {
-	case err == nil && progress.NoNode:
-		return o.end(reasonNoNode, "there is no Node "+o.Node)
-	case err == nil && len(progress.Left) == 0:
-		return o.end(reasonDrained, fmt.Sprintf("Node %s is cordoned, and nothing is left on it", o.Node))
+	case err == nil && progress.NodeNotFound:
+		return o.finish(reasonNoNode, "Node "+o.Node+" does not exist")
+	case err == nil && len(progress.RemainingPods) == 0:
+		return o.finish(reasonDrained, fmt.Sprintf("Node %s is cordoned and drained", o.Node))
 	case remaining <= 0:
-		message := fmt.Sprintf("Node %s was not drained within %s: %s", o.Node, o.Limit, standing(progress, err))
-		o.Warn(ReasonTimedOut, message)
+		message := fmt.Sprintf("Node %s was not drained within %s: %s", o.Node, o.Timeout, describeProgress(progress, err))
+		o.EmitWarning(ReasonTimedOut, message)
 
-		return o.end(ReasonTimedOut, message)
+		return o.finish(ReasonTimedOut, message)
 	case err != nil:
 		return o.wait(remaining, err)
 	default:
-		return step.Wait(min(lookAgain, remaining), reasonDraining, standing(progress, nil))
+		return step.Wait(min(pollInterval, remaining), reasonDraining, describeProgress(progress, nil))
 	}
 }
 
-func (o Order) drain(ctx context.Context) (Progress, error) {
-	cluster, err := o.Open(ctx)
+func (o Drainer) drain(ctx context.Context) (Progress, error) {
+	cluster, err := o.Connect(ctx)
 	if err != nil {
 		return Progress{}, err
 	}
 	defer cluster.Close()
 
-	return cluster.Drain(ctx, o.Node, o.ComesBack)
+	return cluster.Drain(ctx, o.Node, o.Temporary)
 }
 
-func (o Order) end(reason, message string) step.Result {
-	record, at := *o.Record, metav1.NewTime(o.Clock.Now())
-	record.EndedAt, record.Reason, record.Message = &at, reason, message
+// finish records the end of the drain and returns a done result.
+func (o Drainer) finish(reason, message string) step.Result {
+	record, now := *o.Status, metav1.NewTime(o.Clock.Now())
+	record.EndedAt, record.Reason, record.Message = &now, reason, message
 
 	return step.Done().WithReason(reason, message)
 }
 
-func (o Order) wait(remaining time.Duration, err error) step.Result {
-	words := "the %s goes in %s all the same: %v"
-	if o.ComesBack {
-		words = "the %s is left as it is in %s: %v"
+// wait returns a waiting result whose message says what happens after the remaining time.
+func (o Drainer) wait(remaining time.Duration, err error) step.Result {
+	format := "deletion of the %s continues in %s even if the error persists: %v"
+	if o.Temporary {
+		format = "the %s returns to service in %s even if the error persists: %v"
 	}
 
-	return step.Wait(min(lookAgain, remaining), errclass.Reason(err, reasonUnreachable),
-		fmt.Sprintf(words, o.Thing, remaining.Round(time.Second), err))
+	return step.Wait(min(pollInterval, remaining), errclass.ReasonOf(err, reasonUnreachable),
+		fmt.Sprintf(format, o.Subject, remaining.Round(time.Second), err))
 }
 
-// Return puts the Node in service again, and says whether it is ready.
-func (o Order) Return(ctx context.Context) (bool, error) {
-	cluster, err := o.Open(ctx)
+// Uncordon connects to the Node's cluster and calls [Cluster.Uncordon].
+func (o Drainer) Uncordon(ctx context.Context) (bool, error) {
+	cluster, err := o.Connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer cluster.Close()
 
-	return cluster.Return(ctx, o.Node)
+	return cluster.Uncordon(ctx, o.Node)
 }
 
-// LeavesNode says whether a Node is left of what is gone that nobody else removes: the cluster
-// has no cloud that knows of it. It is that which was drained, and no other of its name.
-func (o Order) LeavesNode() bool { return *o.Record != nil && (*o.Record).NodeUID != "" }
+// ShouldDeleteNode returns whether the object has a drained Node that remains after the deletion.
+// The Node's cluster has no cloud provider that deletes Nodes of deleted machines. DeleteNode
+// deletes only this Node and not another Node with the same name.
+func (o Drainer) ShouldDeleteNode() bool { return *o.Status != nil && (*o.Status).NodeUID != "" }
 
-// Forget deletes the Node of what is gone since the named condition became True. Whatever is in
-// the way, the object's end waits a minute for it at most, and an event says that the Node is
-// left.
-func (o Order) Forget(ctx context.Context, conditions []metav1.Condition, gone string) step.Result {
-	cluster, err := o.Open(ctx)
+// DeleteNode deletes the Node of an object whose machine is deleted. deleted is the type of the
+// condition that became True when the machine was deleted. If the Node cannot be deleted, the
+// deletion of the object waits at most one minute from that time. An error that a person has to fix
+// does not delay the deletion. If the Node remains, DeleteNode emits a warning event.
+func (o Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, deleted string) step.Result {
+	cluster, err := o.Connect(ctx)
 	if err == nil {
 		defer cluster.Close()
 
-		err = cluster.Forget(ctx, o.Node, types.UID((*o.Record).NodeUID))
+		err = cluster.DeleteNode(ctx, o.Node, types.UID((*o.Status).NodeUID))
 	}
 
 	if err == nil {
@@ -161,40 +169,41 @@ func (o Order) Forget(ctx context.Context, conditions []metav1.Condition, gone s
 	}
 
 	since := o.Clock.Now()
-	if c := meta.FindStatusCondition(conditions, gone); c != nil && c.Status == metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(conditions, deleted); c != nil && c.Status == metav1.ConditionTrue {
 		since = c.LastTransitionTime.Time
 	}
 
-	// What a person has to change is not waited for: all else is gone.
-	if left := nodeTimeout - o.Clock.Since(since); left > 0 && errclass.Of(err) != errclass.Configuration {
-		return o.wait(left, err)
+	// Do not wait for a person to fix the error, because everything else is already deleted.
+	if remaining := nodeDeletionTimeout - o.Clock.Since(since); remaining > 0 && errclass.ClassOf(err) != errclass.Configuration {
+		return o.wait(remaining, err)
 	}
 
-	message := fmt.Sprintf("Node %s is left, whose %s is gone: delete it: %v", o.Node, o.Thing, err)
-	o.Warn(reasonNodeLeft, message)
+	message := fmt.Sprintf("Node %s remains after its %s was deleted: delete the Node: %v", o.Node, o.Subject, err)
+	o.EmitWarning(reasonNodeLeft, message)
 
 	return step.Done().WithReason(reasonNodeLeft, message)
 }
 
-// standing says what is left.
-func standing(progress Progress, err error) string {
+// describeProgress returns the error, or a text that names the remaining and the blocked pods.
+func describeProgress(progress Progress, err error) string {
 	if err != nil {
 		return err.Error()
 	}
 
-	out := fmt.Sprintf("left: %s (%s)", english.Plural(len(progress.Left), "pod", ""), some(progress.Left))
-	if len(progress.Kept) > 0 {
-		out += "; eviction refused for now: " + some(progress.Kept)
+	pods := progress.RemainingPods
+	out := fmt.Sprintf("remaining: %s (%s)", english.Plural(len(pods), "pod", ""), joinFirst(pods))
+	if len(progress.BlockedPods) > 0 {
+		out += "; eviction refused for now: " + joinFirst(progress.BlockedPods)
 	}
 
 	return out
 }
 
-// some are the first names of a list.
-func some(names []string) string {
-	if len(names) <= namedPods {
+// joinFirst joins the first names of a list.
+func joinFirst(names []string) string {
+	if len(names) <= maxNamedPods {
 		return strings.Join(names, ", ")
 	}
 
-	return strings.Join(names[:namedPods], ", ") + ", ..."
+	return strings.Join(names[:maxNamedPods], ", ") + ", ..."
 }

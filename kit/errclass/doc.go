@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package errclass sorts errors by what has to happen next, in the four classes
-// of the operator's document (section "Error Handling"): Transient, Permanent,
-// Configuration and Resource.
+// Package errclass classifies errors by what has to happen next. It has the four classes of the
+// operator's requirements document (section "Error Handling"): Transient, Permanent, Configuration
+// and Resource.
 //
-// The class travels with the error through wrapping. Whoever reports an error
-// (kit/step, kit/metrics) asks Of; whoever makes one uses New or Wrap and names a
-// reason, one CamelCase word that ends up in conditions and events.
+// An error keeps its class when it is wrapped. Code that reports errors (kit/step, kit/metrics) calls
+// ClassOf. Code that creates errors calls New or Wrap with a reason, one CamelCase word that appears in
+// conditions and events.
 package errclass

@@ -9,36 +9,36 @@ import (
 	"fmt"
 )
 
-// Class says what has to happen before the same call can succeed.
+// Class tells what has to happen before the same call can succeed.
 type Class string
 
-// The classes of the operator's document.
+// The classes of the operator's requirements document.
 const (
-	// Transient errors go away by themselves: retry with back-off.
+	// Transient errors disappear without intervention. The caller retries with back-off.
 	Transient Class = "Transient"
-	// Permanent errors stay whatever is retried: the object has failed.
+	// Permanent errors occur again on every retry. The object has failed.
 	Permanent Class = "Permanent"
-	// Configuration errors need a person to change something.
+	// Configuration errors last until a person changes the configuration.
 	Configuration Class = "Configuration"
-	// Resource errors last until somebody frees or adds resources: wait.
+	// Resource errors last until resources are freed or added. The caller waits.
 	Resource Class = "Resource"
 )
 
-// Error is an error with its class and the reason to show in a condition.
+// Error is an error with a class and with a reason for a condition.
 type Error struct {
 	class  Class
 	reason string
 	err    error
 }
 
-// New makes an error of a class. The reason is one CamelCase word; format and
-// args are those of fmt.Errorf, %w included.
+// New returns an error of the class. The reason is one CamelCase word. format and args are those of
+// fmt.Errorf, including %w.
 func New(class Class, reason, format string, args ...any) *Error {
 	return &Error{class: class, reason: reason, err: fmt.Errorf(format, args...)}
 }
 
-// Wrap gives an existing error a class and a reason; the text stays. It returns
-// nil for nil. The result is an error and no *Error, so that nil stays nil.
+// Wrap adds a class and a reason to err and keeps its text. It returns nil if err is nil. The result
+// type is error and not *Error, so that a nil result compares equal to nil.
 func Wrap(class Class, reason string, err error) error {
 	if err == nil {
 		return nil
@@ -56,31 +56,30 @@ func (e *Error) Unwrap() error { return e.err }
 // Class returns the error's class.
 func (e *Error) Class() Class { return e.class }
 
-// Reason returns the CamelCase word for conditions and events, possibly empty.
+// Reason returns the CamelCase word for conditions and events. It may be empty.
 func (e *Error) Reason() string { return e.reason }
 
-// Of returns the class of the outermost error in err's tree that has one.
-// Errors without a class are Transient: trying again is the only answer that is
-// never wrong for long. Of(nil) is empty.
-func Of(err error) Class {
+// ClassOf returns the class of the outermost error in err's tree that has a class. It returns Transient
+// for an error without a class, because a retry does no lasting harm. It returns "" for nil.
+func ClassOf(err error) Class {
 	if err == nil {
 		return ""
 	}
 
-	var classed interface{ Class() Class }
-	if errors.As(err, &classed) && classed.Class() != "" {
-		return classed.Class()
+	var target interface{ Class() Class }
+	if errors.As(err, &target) && target.Class() != "" {
+		return target.Class()
 	}
 
 	return Transient
 }
 
-// Reason returns the reason of the outermost error in err's tree that has one,
-// "Timeout" for an exceeded deadline, else fallback.
-func Reason(err error, fallback string) string {
-	var reasoned interface{ Reason() string }
-	if errors.As(err, &reasoned) && reasoned.Reason() != "" {
-		return reasoned.Reason()
+// ReasonOf returns the reason of the outermost error in err's tree that has a reason. For other errors,
+// it returns "Timeout" if a deadline was exceeded, and fallback otherwise.
+func ReasonOf(err error, fallback string) string {
+	var target interface{ Reason() string }
+	if errors.As(err, &target) && target.Reason() != "" {
+		return target.Reason()
 	}
 
 	if errors.Is(err, context.DeadlineExceeded) {

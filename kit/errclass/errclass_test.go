@@ -37,11 +37,11 @@ func TestClassAndReasonTravelThroughWrapping(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := errclass.Of(tc.err); got != tc.class {
+			if got := errclass.ClassOf(tc.err); got != tc.class {
 				t.Errorf("Of() = %q, want %q", got, tc.class)
 			}
 
-			if got := errclass.Reason(tc.err, "Fallback"); got != tc.reason {
+			if got := errclass.ReasonOf(tc.err, "Fallback"); got != tc.reason {
 				t.Errorf("Reason() = %q, want %q", got, tc.reason)
 			}
 		})

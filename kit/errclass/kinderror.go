@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// KindError is an error of a boundary: its kind says what the caller does about it, the
-// rest is for people. Each boundary names its own kinds:
+// KindError is an error of a boundary package such as hypervisor or workload. The caller decides by the
+// Kind what to do. Reason and Message are for people. Each boundary defines its own kinds:
 //
 //	type Error = errclass.KindError[Kind]
 type KindError[K ~string] struct {
 	Kind K
-	// Reason is a CamelCase word for conditions and events, e.g. TemplateNotFound.
+	// Reason is a CamelCase word for conditions and events, for example TemplateNotFound.
 	Reason string
-	// Message names the thing and the fix. It never holds a secret.
+	// Message names the object of the problem and the fix. It must not contain a secret.
 	Message string
-	// After is when it is worth trying again; 0 leaves that to the caller.
-	After time.Duration
-	// Err is the cause, if there is one.
+	// RetryAfter is the time after which a retry is useful. If it is 0, the caller decides.
+	RetryAfter time.Duration
+	// Err is the cause. It may be nil.
 	Err error
 }
 
-// Error gives the message and the cause.
+// Error returns the message and the cause.
 func (e *KindError[K]) Error() string {
 	if e.Err == nil {
 		return e.Message
@@ -34,10 +34,10 @@ func (e *KindError[K]) Error() string {
 	return fmt.Sprintf("%s: %v", e.Message, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *KindError[K]) Unwrap() error { return e.Err }
 
-// KindOf gives the kind of the first error of K's boundary in err's chain, or "".
+// KindOf returns the kind of the first KindError[K] in err's chain, or "" if the chain has none.
 func KindOf[K ~string](err error) K {
 	if e, ok := errors.AsType[*KindError[K]](err); ok {
 		return e.Kind

@@ -1,11 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fence keeps a leader from writing once its lease has run out.
+// Package fence prevents a former leader from writing after its lease has expired.
 //
-// Leader election stops a leader that can't renew its lease in time. One that was stopped
-// itself, with its machine paused or moved, comes back with its work half done and does not
-// know of the time that has passed: the election notices only when its next renewal has
-// failed for as long as it may (client-go's RenewDeadline), and another leads by then. The
-// fence looks at the clock before each call instead.
+// Leader election stops a leader that cannot renew its lease in time. A leader whose machine was
+// paused or moved resumes in the middle of its work and does not know how much time has passed.
+// Leader election notices only after the next renewal has failed for client-go's RenewDeadline. By
+// then, another replica may be the leader. The fence therefore checks the clock before each call.
 package fence

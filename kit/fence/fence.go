@@ -14,49 +14,55 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// Fence knows until when the lease of this process holds. It is safe for concurrent use.
+// Fence tracks until when the lease of this process is valid. It is safe for concurrent use.
 type Fence struct {
-	clock clock.PassiveClock
-	lasts time.Duration
+	clock         clock.PassiveClock
+	leaseDuration time.Duration
 
-	mu      sync.Mutex
-	renewed time.Time
+	mu sync.Mutex
+	// renewedAt is the time of the last renewal. It is zero if this process never held the lease.
+	renewedAt time.Time
 }
 
-// New makes a fence for a lease that lasts so long after its last renewal. Until the process
-// has had the lease, nothing is refused: what runs without it is not the leader's.
-func New(now clock.PassiveClock, lasts time.Duration) *Fence { return &Fence{clock: now, lasts: lasts} }
+// New returns a fence for a lease that is valid for leaseDuration after its last renewal. The fence
+// refuses nothing until the process has held the lease for the first time, because such calls are not
+// made by a leader.
+func New(clk clock.PassiveClock, leaseDuration time.Duration) *Fence {
+	return &Fence{clock: clk, leaseDuration: leaseDuration}
+}
 
-// Err says that the process has had the lease, and that it has run out. Both clocks count:
-// the one that goes on is stopped with the machine, and the one on the wall can be set.
-func (f *Fence) Err() error {
+// CheckLease returns an error if this process has held the lease and the lease has expired. It uses the
+// larger of the elapsed monotonic and wall-clock times: the monotonic clock stops while the machine is
+// paused, and the wall clock can be set.
+func (f *Fence) CheckLease() error {
 	f.mu.Lock()
-	renewed := f.renewed
+	last := f.renewedAt
 	f.mu.Unlock()
 
-	if renewed.IsZero() {
+	if last.IsZero() {
 		return nil
 	}
 
 	now := f.clock.Now()
-	if age := max(now.Sub(renewed), now.Round(0).Sub(renewed.Round(0))); age >= f.lasts {
-		return fmt.Errorf("the leader's lease was renewed %s ago and lasts %s: another may lead, "+
-			"and nothing is written until it is renewed", age.Round(time.Millisecond), f.lasts)
+	if age := max(now.Sub(last), now.Round(0).Sub(last.Round(0))); age >= f.leaseDuration {
+		return fmt.Errorf("the leader's lease was renewed %s ago and is valid for %s: another replica may be the leader, "+
+			"so writes are refused until the lease is renewed", age.Round(time.Millisecond), f.leaseDuration)
 	}
 
 	return nil
 }
 
-// Election wraps the transport of leader election, whose writes renew the lease.
-func (f *Fence) Election(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		// The server has the time of the renewal from before it was asked.
-		began := f.clock.Now()
+// TrackRenewals wraps the transport of leader election. Each successful write through it renews the
+// lease.
+func (f *Fence) TrackRenewals(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		// The renew time in the lease was set before the request was sent.
+		start := f.clock.Now()
 
 		response, err := next.RoundTrip(r)
-		if err == nil && writes(r) && response.StatusCode < http.StatusMultipleChoices {
+		if err == nil && isWrite(r) && response.StatusCode < http.StatusMultipleChoices {
 			f.mu.Lock()
-			f.renewed = began
+			f.renewedAt = start
 			f.mu.Unlock()
 		}
 
@@ -64,13 +70,13 @@ func (f *Fence) Election(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// Writes wraps the transport to what only a leader may change: calls that may change
-// something are refused once the lease has run out.
-func (f *Fence) Writes(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-		if writes(r) {
-			if err := f.Err(); err != nil {
-				// Transports close what they are given (net/http, RoundTripper).
+// GuardWrites wraps a transport to a system that only the leader may change. It returns the error of
+// CheckLease for each request that may change something. Other requests pass.
+func (f *Fence) GuardWrites(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		if isWrite(r) {
+			if err := f.CheckLease(); err != nil {
+				// A RoundTripper must close the request's body (net/http).
 				if r.Body != nil {
 					_ = r.Body.Close()
 				}
@@ -83,8 +89,8 @@ func (f *Fence) Writes(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// writes says whether a call may change something (RFC 9110, section 9.2.1).
-func writes(r *http.Request) bool {
+// isWrite returns whether a request may change something (RFC 9110, section 9.2.1).
+func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return false

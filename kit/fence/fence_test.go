@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/fence"
 )
 
-// answer is a server that gives one status, and counts its calls.
+// answer is a transport that returns one status and counts its calls.
 type answer struct {
 	status, calls int
 	err           error
@@ -75,7 +75,7 @@ func TestWritesAreRefusedWithoutTheLease(t *testing.T) {
 	clock := clocktest.NewFakePassiveClock(time.Unix(1000, 0))
 	f := fence.New(clock, 15*time.Second)
 	world, lease := &answer{status: http.StatusOK}, &answer{status: http.StatusOK}
-	writes, election := f.Writes(world), f.Election(lease)
+	writes, election := f.GuardWrites(world), f.TrackRenewals(lease)
 
 	pass := func(d time.Duration) { clock.SetTime(clock.Now().Add(d)) }
 
@@ -117,7 +117,7 @@ func TestWritesAreRefusedWithoutTheLease(t *testing.T) {
 	}
 }
 
-// The clock that goes on does not while a machine is paused; that on the wall shows it.
+// The monotonic clock stops while a machine is paused. The wall clock shows the elapsed time.
 func TestPausedMachine(t *testing.T) {
 	t.Parallel()
 
@@ -125,21 +125,21 @@ func TestPausedMachine(t *testing.T) {
 	clock := clocktest.NewFakePassiveClock(now)
 	f := fence.New(clock, 15*time.Second)
 
-	if err := call(t, f.Election(&answer{status: http.StatusOK}), http.MethodPut); err != nil {
+	if err := call(t, f.TrackRenewals(&answer{status: http.StatusOK}), http.MethodPut); err != nil {
 		t.Fatal(err)
 	}
 
-	// Without a reading of the clock that goes on (package time).
+	// These times have no monotonic clock reading (package time).
 	clock.SetTime(now.Round(0).Add(time.Minute))
 
-	if err := f.Err(); err == nil || !strings.Contains(err.Error(), "renewed 1m0s ago and lasts 15s") {
+	if err := f.CheckLease(); err == nil || !strings.Contains(err.Error(), "renewed 1m0s ago and is valid for 15s") {
 		t.Errorf("after a minute: %v", err)
 	}
 
-	// Set back, it does not lengthen the lease.
+	// Setting the wall clock back does not extend the lease.
 	clock.SetTime(now.Add(time.Minute))
 
-	if err := f.Err(); err == nil {
+	if err := f.CheckLease(); err == nil {
 		t.Error("the lease holds for ever")
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gomod finds the files of Go modules that are read and not imported, such as
-// other projects' CustomResourceDefinitions: a module that is in no go.mod of ours is
-// fetched by the go command, and what came is compared with a sum that the caller knows.
+// Package gomod finds the files of Go modules that are read but not imported, such as the
+// CustomResourceDefinitions of other projects. Such a module is not in our go.mod files. The go
+// command downloads it, and its checksum is compared with a checksum that the caller provides.
 package gomod

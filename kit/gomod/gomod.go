@@ -10,15 +10,16 @@ import (
 	"os/exec"
 )
 
-// Module is a module whose content is known.
+// Module is a module with a known checksum.
 type Module struct {
 	Path, Version string
-	// Sum of the module's files as the checksum database has it: h1:...
+	// Sum is the checksum of the module's files in the format of the checksum database, h1:...
 	Sum string
 }
 
-// Dir finds the module's files, and fetches them where they are not there yet.
-func (m Module) Dir(ctx context.Context) (string, error) {
+// Download returns the folder with the module's files. It downloads the files unless the module
+// cache has them.
+func (m Module) Download(ctx context.Context) (string, error) {
 	// #nosec G204 -- callers name modules by constants
 	out, err := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.Path+"@"+m.Version).Output()
 

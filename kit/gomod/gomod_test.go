@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/gomod"
 )
 
-// cmp is a module that the tests need anyhow, so that nothing is fetched for this one.
+// cmp is a module that other tests need, so this test downloads nothing.
 func cmp() gomod.Module {
 	return gomod.Module{
 		Path: "github.com/google/go-cmp", Version: "v0.7.0", Sum: "h1:wk8382ETsv4JYUZwIsn6YpYiWiBsYLSJiTsyBybVuN8=",
@@ -22,7 +22,7 @@ func cmp() gomod.Module {
 func TestDir(t *testing.T) {
 	t.Parallel()
 
-	dir, err := cmp().Dir(t.Context())
+	dir, err := cmp().Download(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestOtherContentIsRefused(t *testing.T) {
 	module := cmp()
 	module.Sum = "h1:other"
 
-	if dir, err := module.Dir(t.Context()); err == nil || !strings.Contains(err.Error(), "want h1:other") {
+	if dir, err := module.Download(t.Context()); err == nil || !strings.Contains(err.Error(), "want h1:other") {
 		t.Errorf("got %q, %v", dir, err)
 	}
 }
@@ -46,7 +46,7 @@ func TestOtherContentIsRefused(t *testing.T) {
 func TestNoSuchModule(t *testing.T) {
 	t.Parallel()
 
-	_, err := gomod.Module{Path: "not a module", Version: "v1.0.0"}.Dir(t.Context())
+	_, err := gomod.Module{Path: "not a module", Version: "v1.0.0"}.Download(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "download not a module@v1.0.0") {
 		t.Errorf("got %v", err)
 	}

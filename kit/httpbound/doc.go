@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpbound bounds what the servers that users name can have this program hold: a
-// few hundred kilobytes of gzip become hundreds of megabytes, and libraries read an answer
-// as a whole. It also says where credentials may be sent.
+// Package httpbound limits how much memory the servers that users configure can make this program
+// allocate. A few hundred kilobytes of gzip can expand to hundreds of megabytes, and libraries read
+// a response as a whole. The package also decides to which servers credentials may be sent.
 package httpbound

@@ -19,38 +19,38 @@ import (
 )
 
 const (
-	// MaxBody is the most bytes of one answer, decompressed. The largest that is wanted, a
-	// page of a platform's list, has some hundred kilobytes.
-	MaxBody = 8 << 20
+	// MaxBodyBytes is the maximum size of a response body after decompression. The largest expected
+	// response, a page of a platform's list, has some hundred kilobytes.
+	MaxBodyBytes = 8 << 20
 
-	// MaxHeader is the most bytes of an answer's header.
-	MaxHeader = 256 << 10
-	// headerTimeout is longer than any long poll.
+	// MaxHeaderBytes is the maximum size of a response header.
+	MaxHeaderBytes = 256 << 10
+	// headerTimeout is the timeout for the response header. It is longer than any long poll.
 	headerTimeout = 2 * time.Minute
 )
 
-// TooLargeError is an answer that goes on beyond the limit.
+// TooLargeError is the error for a response body that exceeds the limit.
 type TooLargeError struct {
-	// Host is the server's.
+	// Host is the host of the server.
 	Host string
-	// Limit in bytes.
+	// Limit is the limit in bytes.
 	Limit int64
 }
 
 // Error names the server and the limit.
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the answer of %s has more than %d bytes: check that the URL is the API's", e.Host, e.Limit)
+	return fmt.Sprintf("the response of %s has more than %d bytes: check that the URL is that of the API", e.Host, e.Limit)
 }
 
-// Trusting is how TLS is spoken to servers of which the CAs in a file, in PEM, vouch, or one of the
-// given ones, such as the system's; beside may be nil.
-func Trusting(file string, beside *x509.CertPool) (*tls.Config, error) {
+// LoadTLSConfig returns a TLS client configuration that trusts the CAs in a PEM file and those of
+// base, such as the system's pool. base may be nil.
+func LoadTLSConfig(file string, base *x509.CertPool) (*tls.Config, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 
-	pool, err := inputbound.Authorities(pem, beside)
+	pool, err := inputbound.ParseCABundle(pem, base)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -58,94 +58,98 @@ func Trusting(file string, beside *x509.CertPool) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
-// Plain is a transport as http.DefaultTransport is, for settings of a caller's own, with
-// bounds on headers. Its bodies have none: see Transport.
-func Plain() *http.Transport {
+// NewTransport returns a copy of http.DefaultTransport with limits on response headers. Callers may
+// change its settings. Response bodies are not limited: wrap the transport with LimitBodies.
+func NewTransport() *http.Transport {
 	base, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
-		// Somebody replaced the default; what matters of it is this.
+		// Other code replaced http.DefaultTransport. Use its most important settings.
 		base = &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSHandshakeTimeout: headerTimeout}
 	}
 
 	out := base.Clone()
-	out.MaxResponseHeaderBytes = MaxHeader
+	out.MaxResponseHeaderBytes = MaxHeaderBytes
 	out.ResponseHeaderTimeout = headerTimeout
 
 	return out
 }
 
-//nolint:gochecknoglobals // as http.DefaultTransport: one pool of connections
-var shared = sync.OnceValue(func() http.RoundTripper { return Transport(Plain()) })
+//nolint:gochecknoglobals // one connection pool, as with http.DefaultTransport
+var sharedTransport = sync.OnceValue(func() http.RoundTripper { return LimitBodies(NewTransport()) })
 
-// Shared is the transport of clients without settings of their own, with all bounds.
-func Shared() http.RoundTripper { return shared() }
+// SharedTransport returns the transport for clients without settings of their own. It limits
+// headers and bodies.
+func SharedTransport() http.RoundTripper { return sharedTransport() }
 
-// Transport bounds the bodies of another to MaxBody. Reading on is a *TooLargeError.
-func Transport(next http.RoundTripper) http.RoundTripper { return Within(next, MaxBody) }
+// LimitBodies wraps a transport and limits its response bodies to MaxBodyBytes. Reading beyond the
+// limit returns a *TooLargeError.
+func LimitBodies(next http.RoundTripper) http.RoundTripper { return LimitBodiesTo(next, MaxBodyBytes) }
 
-// Within is Transport with a limit of its own, for servers that an administrator names and whose
-// lists are longer.
-func Within(next http.RoundTripper, limit int64) http.RoundTripper { return bounded{next, limit} }
+// LimitBodiesTo does the same as LimitBodies with a given limit. Use it for servers that an
+// administrator configures and whose lists are longer.
+func LimitBodiesTo(next http.RoundTripper, limit int64) http.RoundTripper {
+	return limitedTransport{next, limit}
+}
 
-type bounded struct {
+type limitedTransport struct {
 	next  http.RoundTripper
 	limit int64
 }
 
-// RoundTrip makes one call.
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip sends the request and limits the body of the response.
+func (b limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
 
-	// What is announced uncompressed need not be read.
+	// If the uncompressed body is announced to be too large, do not read it.
 	if resp.ContentLength > b.limit {
 		_ = resp.Body.Close()
 
 		return nil, &TooLargeError{Host: r.URL.Host, Limit: b.limit}
 	}
 
-	resp.Body = &body{ReadCloser: resp.Body, left: b.limit, limit: b.limit, host: r.URL.Host}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, remaining: b.limit, limit: b.limit, host: r.URL.Host}
 
 	return resp, nil
 }
 
-// CloseIdleConnections closes those of the transport below.
-func (b bounded) CloseIdleConnections() {
+// CloseIdleConnections closes the idle connections of the wrapped transport.
+func (b limitedTransport) CloseIdleConnections() {
 	if closer, ok := b.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}
 }
 
-type body struct {
+type limitedBody struct {
 	io.ReadCloser
 
-	left, limit int64
-	host        string
+	remaining, limit int64
+	host             string
 }
 
-// Read reads up to the limit, and one byte more to see whether that was all.
-func (b *body) Read(p []byte) (int, error) {
-	if b.left < 0 {
+// Read reads up to the limit, plus one byte to detect a body that exceeds the limit.
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if b.remaining < 0 {
 		return 0, &TooLargeError{Host: b.host, Limit: b.limit}
 	}
 
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
+	if int64(len(p)) > b.remaining+1 {
+		p = p[:b.remaining+1]
 	}
 
 	n, err := b.ReadCloser.Read(p)
-	if b.left -= int64(n); b.left < 0 {
+	if b.remaining -= int64(n); b.remaining < 0 {
 		return n - 1, &TooLargeError{Host: b.host, Limit: b.limit}
 	}
 
 	return n, err
 }
 
-// Safe says whether credentials may be sent to a URL: its scheme is https, or http on this
-// machine's own loopback interface.
-func Safe(u *url.URL) bool {
+// IsSecureURL returns whether credentials may be sent to a URL. The scheme must be https, or http
+// if the host is on the loopback interface.
+func IsSecureURL(u *url.URL) bool {
 	if u.Hostname() == "" {
 		return false
 	}

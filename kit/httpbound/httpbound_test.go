@@ -23,7 +23,7 @@ func get(t *testing.T, handler http.HandlerFunc) ([]byte, error) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 
-	resp, err := (&http.Client{Transport: httpbound.Shared()}).Get(server.URL)
+	resp, err := (&http.Client{Transport: httpbound.SharedTransport()}).Get(server.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +40,9 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 		gzip    bool
 		refused bool
 	}{
-		"all that may be": {httpbound.MaxBody, false, false},
-		"one more":        {httpbound.MaxBody + 1, false, true},
-		"small, gzip":     {httpbound.MaxBody, true, false},
+		"all that may be": {httpbound.MaxBodyBytes, false, false},
+		"one more":        {httpbound.MaxBodyBytes + 1, false, true},
+		"small, gzip":     {httpbound.MaxBodyBytes, true, false},
 		"large, gzip":     {300 << 20, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 					out = gzip.NewWriter(w)
 				}
 
-				// Written until the client has enough.
+				// Write until the client closes the connection.
 				piece := bytes.Repeat([]byte("x"), 1<<16)
 				for left := tt.size; left > 0; left -= len(piece) {
 					if _, err := out.Write(piece[:min(left, len(piece))]); err != nil {
@@ -73,7 +73,7 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 				t.Errorf("error %v, want one of the limit: %v", err, tt.refused)
 			}
 
-			if len(got) > httpbound.MaxBody || !tt.refused && len(got) != tt.size {
+			if len(got) > httpbound.MaxBodyBytes || !tt.refused && len(got) != tt.size {
 				t.Errorf("%d bytes were read", len(got))
 			}
 		})
@@ -94,7 +94,7 @@ func TestCredentialsGoWhereNobodyListens(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got := httpbound.Safe(parsed); got != want {
+		if got := httpbound.IsSecureURL(parsed); got != want {
 			t.Errorf("Safe(%s) = %v, want %v", text, got, want)
 		}
 	}

@@ -17,24 +17,26 @@ import (
 	"time"
 )
 
-// Reach is how far calls go to servers that users name who are no administrators: to public
-// addresses, and to what an administrator has listed. The zero value has nothing listed.
-type Reach struct {
+// EgressPolicy decides which servers may be called if they are configured by users who are not
+// administrators. Public addresses are allowed, and in addition the servers and networks that an
+// administrator has listed. The zero value has an empty list.
+type EgressPolicy struct {
 	servers  []string
 	networks []netip.Prefix
-	// transport is made with the Reach: one pool of connections.
+	// transport is created once per policy, so that all clients share one connection pool.
 	transport http.RoundTripper
 }
 
-// NewReach lists the servers of these URLs, whatever their addresses, and networks such as
-// 10.20.0.0/16, whose addresses are called as public ones are.
-func NewReach(urls, networks []string) (*Reach, error) {
-	out := &Reach{}
+// NewEgressPolicy returns a policy that allows the servers of the URLs at any address, and all
+// addresses in the networks, such as 10.20.0.0/16. Each URL must be https, or http on loopback,
+// without user and password.
+func NewEgressPolicy(urls, networks []string) (*EgressPolicy, error) {
+	out := &EgressPolicy{}
 
 	for _, text := range urls {
 		parsed, err := url.Parse(text)
-		if err != nil || !Safe(parsed) || parsed.User != nil {
-			return nil, fmt.Errorf("read URL %q: it must be https, or http on loopback, without user and password", text)
+		if err != nil || !IsSecureURL(parsed) || parsed.User != nil {
+			return nil, fmt.Errorf("parse URL %q: it must be https, or http on loopback, without user and password", text)
 		}
 
 		out.servers = append(out.servers, Server(parsed))
@@ -43,19 +45,19 @@ func NewReach(urls, networks []string) (*Reach, error) {
 	for _, text := range networks {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("read network %q: write one such as 10.20.0.0/16", text)
+			return nil, fmt.Errorf("parse network %q: use a CIDR such as 10.20.0.0/16", text)
 		}
 
 		out.networks = append(out.networks, network.Masked())
 	}
 
-	out.transport = out.dialing()
+	out.transport = out.newTransport()
 
 	return out, nil
 }
 
-// Server names the server of a URL: its host in lower case, with the port unless that is
-// https's own.
+// Server returns the server of a URL as host:port in lower case. It omits port 443. If the URL has
+// no port, Server uses the port of the scheme.
 func Server(u *url.URL) string {
 	port := u.Port()
 	if port == "" && u.Scheme == "http" {
@@ -66,52 +68,58 @@ func Server(u *url.URL) string {
 		port = "443"
 	}
 
-	return CanonicalServer(net.JoinHostPort(u.Hostname(), port))
+	return NormalizeServer(net.JoinHostPort(u.Hostname(), port))
 }
 
-// CanonicalServer is a server as Server names it, from host or host:port as people write it.
-func CanonicalServer(text string) string {
+// NormalizeServer converts host or host:port, as people write it, into the form that Server returns.
+func NormalizeServer(text string) string {
 	text = strings.ToLower(strings.TrimSpace(text))
 
 	return strings.TrimSuffix(strings.TrimSuffix(text, ":443"), ".")
 }
 
-// Lists says whether an administrator has listed a server, by the name that Server gives it.
-func (r *Reach) Lists(server string) bool { return r != nil && slices.Contains(r.servers, server) }
+// IsListed returns whether an administrator has listed the server. The server must be in the form
+// that Server returns. A nil policy lists no server.
+func (r *EgressPolicy) IsListed(server string) bool {
+	return r != nil && slices.Contains(r.servers, server)
+}
 
-// Transport has all bounds of this package, and looks at the address that is dialled, so that
-// it does not matter what a name resolved to before. Behind a proxy of the environment
-// (HTTPS_PROXY) it is the proxy that resolves names, and that decides.
-func (r *Reach) Transport() http.RoundTripper {
+// Transport returns a transport that has all limits of this package and enforces the policy. It
+// checks the address that is dialed, so earlier results of name resolution do not matter. With a
+// proxy from the environment (HTTPS_PROXY), the proxy resolves names and decides which servers are
+// reached. A nil policy allows only public addresses.
+func (r *EgressPolicy) Transport() http.RoundTripper {
 	if r == nil {
-		return nowhere()
+		return defaultTransport()
 	}
 
 	return r.transport
 }
 
-//nolint:gochecknoglobals // as Shared: one pool of connections
-var nowhere = sync.OnceValue(func() http.RoundTripper { return (&Reach{}).dialing() })
+//nolint:gochecknoglobals // one connection pool, as SharedTransport
+var defaultTransport = sync.OnceValue(func() http.RoundTripper { return (&EgressPolicy{}).newTransport() })
 
 const (
 	dialTimeout = 30 * time.Second
 	keepAlive   = 30 * time.Second
 )
 
-func (r *Reach) dialing() http.RoundTripper {
+// newTransport returns a transport that dials listed servers and proxies at any address, and checks
+// the addresses of all other servers.
+func (r *EgressPolicy) newTransport() http.RoundTripper {
 	var proxies sync.Map
 
-	open := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
-	guarded := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive, Control: r.control}
+	unchecked := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
+	checked := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive, Control: r.checkAddress}
 
-	base := Plain()
-	find := base.Proxy
+	base := NewTransport()
+	findProxy := base.Proxy
 	base.Proxy = func(req *http.Request) (*url.URL, error) {
-		if find == nil {
-			return nil, nil //nolint:nilnil // as http.ProxyFromEnvironment: no proxy
+		if findProxy == nil {
+			return nil, nil //nolint:nilnil // no proxy, as in http.ProxyFromEnvironment
 		}
 
-		proxy, err := find(req)
+		proxy, err := findProxy(req)
 		if proxy != nil {
 			proxies.Store(Server(proxy), true)
 		}
@@ -119,51 +127,52 @@ func (r *Reach) dialing() http.RoundTripper {
 		return proxy, err
 	}
 	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		server := CanonicalServer(address)
-		if _, proxy := proxies.Load(server); proxy || r.Lists(server) {
-			return open.DialContext(ctx, network, address)
+		server := NormalizeServer(address)
+		if _, isProxy := proxies.Load(server); isProxy || r.IsListed(server) {
+			return unchecked.DialContext(ctx, network, address)
 		}
 
-		return guarded.DialContext(ctx, network, address)
+		return checked.DialContext(ctx, network, address)
 	}
 
-	return Transport(base)
+	return LimitBodies(base)
 }
 
-// AddressError is an address that is not called.
+// AddressError is the error for an address that the policy does not allow.
 type AddressError struct{ Address netip.Addr }
 
-// Error says how to have it called.
+// Error names the address and how an administrator allows it.
 func (e *AddressError) Error() string {
-	return fmt.Sprintf("the server has the address %s, which is not a public one: list the server's URL in runners.platformURLs "+
+	return fmt.Sprintf("the server has the address %s, which is not public: list the server's URL in runners.platformURLs "+
 		"or its network in runners.platformNetworks of the operator's configuration", e.Address)
 }
 
-// control is asked with the address that a connection is about to be made to.
-func (r *Reach) control(_, address string, _ syscall.RawConn) error {
-	at, err := netip.ParseAddrPort(address)
+// checkAddress returns an AddressError if the policy does not allow the address. The dialer calls
+// it immediately before it connects.
+func (r *EgressPolicy) checkAddress(_, address string, _ syscall.RawConn) error {
+	addrPort, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("read the address %q: %w", address, err)
+		return fmt.Errorf("parse address %q: %w", address, err)
 	}
 
-	addr := at.Addr().Unmap().WithZone("")
-	if public(addr) || slices.ContainsFunc(r.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
+	addr := addrPort.Addr().Unmap().WithZone("")
+	if isPublic(addr) || slices.ContainsFunc(r.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
 		return nil
 	}
 
 	return &AddressError{Address: addr}
 }
 
-// public says whether an address is one of the Internet's. It leaves out what IANA's registries
-// of special-purpose addresses call not globally reachable, and what stands for an IPv4
-// address of any kind.
-func public(addr netip.Addr) bool {
+// isPublic returns whether an address is reachable on the Internet. It returns false for addresses
+// that IANA's special-purpose address registries list as not globally reachable, and for IPv6
+// addresses that embed an IPv4 address.
+func isPublic(addr netip.Addr) bool {
 	return addr.IsGlobalUnicast() && !addr.IsPrivate() &&
-		!slices.ContainsFunc(special(), func(n netip.Prefix) bool { return n.Contains(addr) })
+		!slices.ContainsFunc(specialPurposeNetworks(), func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-//nolint:gochecknoglobals // read once
-var special = sync.OnceValue(func() []netip.Prefix {
+//nolint:gochecknoglobals // parsed once
+var specialPurposeNetworks = sync.OnceValue(func() []netip.Prefix {
 	var out []netip.Prefix
 
 	for _, text := range []string{

@@ -14,10 +14,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
-func reach(t *testing.T, urls, networks []string) *httpbound.Reach {
+func reach(t *testing.T, urls, networks []string) *httpbound.EgressPolicy {
 	t.Helper()
 
-	out, err := httpbound.NewReach(urls, networks)
+	out, err := httpbound.NewEgressPolicy(urls, networks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,8 +25,8 @@ func reach(t *testing.T, urls, networks []string) *httpbound.Reach {
 	return out
 }
 
-// TestDialledAddressCounts: localhost stands for a name that resolved to something else when
-// it was looked at.
+// TestDialledAddressCounts uses localhost for a name that resolved to another address in an earlier
+// check.
 func TestDialledAddressCounts(t *testing.T) {
 	t.Parallel()
 
@@ -42,7 +42,7 @@ func TestDialledAddressCounts(t *testing.T) {
 	byName := "http://localhost:" + port
 
 	for name, tt := range map[string]struct {
-		reach   *httpbound.Reach
+		reach   *httpbound.EgressPolicy
 		url     string
 		refused bool
 	}{
@@ -116,7 +116,7 @@ func TestListsThatCannotBeRead(t *testing.T) {
 	for _, lists := range [][2][]string{
 		{{"http://git.example.com"}, nil}, {{"git.example.com"}, nil}, {{"https://u:p@git.example.com"}, nil}, {nil, {"10.0.0.1"}},
 	} {
-		if _, err := httpbound.NewReach(lists[0], lists[1]); err == nil {
+		if _, err := httpbound.NewEgressPolicy(lists[0], lists[1]); err == nil {
 			t.Errorf("%v was taken", lists)
 		}
 	}

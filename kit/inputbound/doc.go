@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inputbound bounds texts that others wrote before they are decoded: a decoder takes
-// some memory for each value, whatever its size, and a text of 1 MiB may have half a million.
+// Package inputbound limits untrusted input before it is decoded. A decoder allocates memory for
+// each value, however small the value is, and a text of 1 MiB can contain half a million values.
 package inputbound

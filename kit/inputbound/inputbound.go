@@ -11,105 +11,106 @@ import (
 	"regexp"
 )
 
-// ErrTooLarge is what an error of this package is, if it is about a limit.
+// ErrTooLarge is wrapped by every error about an exceeded limit.
 var ErrTooLarge = errors.New("too large")
 
-// JSON refuses a JSON text of more values than that. Whether it is JSON is for the parser to
-// say.
-func JSON(text []byte, most int) error {
-	found, quoted := 1, false
+// CheckJSON returns an error if a JSON text has more values than the limit. It does not check
+// whether the text is valid JSON.
+func CheckJSON(text []byte, limit int) error {
+	values, quoted := 1, false
 
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case quoted && c == '\\':
-			i++ // whatever is escaped ends no string
+			i++ // an escaped character does not end the string
 		case c == '"':
 			quoted = !quoted
 		case !quoted && (c == ',' || c == '[' || c == '{'):
-			found++
+			values++
 		}
 	}
 
-	return count(found, most)
+	return checkCount(values, limit)
 }
 
-// YAML is JSON for a YAML text. It counts what may part values, in strings too: a line of a
-// script counts as one.
-func YAML(text []byte, most int) error {
-	found := 1
+// CheckYAML returns an error if a YAML text has more values than the limit. It counts every
+// separator of values, also in strings, so each line of an embedded script counts as a value.
+func CheckYAML(text []byte, limit int) error {
+	values := 1
 	for _, part := range []string{"\n", "\r", ",", "[", "{", "- ", "-\t", "? ", "?\t"} {
-		found += bytes.Count(text, []byte(part))
+		values += bytes.Count(text, []byte(part))
 	}
 
-	return count(found, most)
+	return checkCount(values, limit)
 }
 
-// anchor is the name of a value that a YAML text repeats: few of them make much of little.
-var anchor = regexp.MustCompile(`(?m)(^|[\s,:\[{-])&[^\s&]`)
+// anchorPattern matches a YAML anchor. With a few anchors and aliases, a small text expands to a
+// huge value.
+var anchorPattern = regexp.MustCompile(`(?m)(^|[\s,:\[{-])&[^\s&]`)
 
-// Anchors refuses a YAML text that has any.
-func Anchors(text []byte) error {
-	if anchor.Match(text) {
-		return fmt.Errorf("%w: it has an anchor (&name): write the value where it is used", ErrTooLarge)
-	}
-
-	return nil
-}
-
-// maxKey is what a private key may have in PEM: RSA of 8192 bits has 6,400 bytes.
-const maxKey = 8 << 10
-
-// Key refuses a private key that is larger: signing takes the cube of its length, and one of
-// 40 KiB took minutes.
-func Key(text []byte) error {
-	if len(text) > maxKey {
-		return fmt.Errorf("%w: a private key of %d bytes: %d at most", ErrTooLarge, len(text), maxKey)
+// RejectAnchors returns an error if a YAML text contains an anchor.
+func RejectAnchors(text []byte) error {
+	if anchorPattern.Match(text) {
+		return fmt.Errorf("%w: the YAML has an anchor (&name): write the value where it is used", ErrTooLarge)
 	}
 
 	return nil
 }
 
-// Text refuses a text of more bytes than that.
-func Text(text []byte, most int) error {
-	if len(text) > most {
-		return fmt.Errorf("%w: it has %d bytes: %d at most", ErrTooLarge, len(text), most)
+// maxKeyBytes is the maximum size of a private key in PEM. An RSA key of 8192 bits has 6,400 bytes.
+const maxKeyBytes = 8 << 10
+
+// CheckPrivateKey returns an error if a private key in PEM has more than 8 KiB. The time to sign
+// grows with the cube of the key length: a key of 40 KiB took minutes.
+func CheckPrivateKey(text []byte) error {
+	if len(text) > maxKeyBytes {
+		return fmt.Errorf("%w: the private key has %d bytes, at most %d are allowed", ErrTooLarge, len(text), maxKeyBytes)
 	}
 
 	return nil
 }
 
-// What a bundle of authorities may have: that of a system, with some 150, has 225 KiB.
+// CheckSize returns an error if a text has more bytes than the limit.
+func CheckSize(text []byte, limit int) error {
+	if len(text) > limit {
+		return fmt.Errorf("%w: it has %d bytes, at most %d are allowed", ErrTooLarge, len(text), limit)
+	}
+
+	return nil
+}
+
+// Limits of a CA bundle. The bundle of an operating system has about 150 certificates and 225 KiB.
 const (
-	maxBundle       = 256 << 10
+	maxBundleBytes  = 256 << 10
 	maxCertificates = 500
 )
 
-// Authorities reads certificates in PEM, and puts them beside others, such as the system's; beside
-// may be nil.
-func Authorities(text []byte, beside *x509.CertPool) (*x509.CertPool, error) {
-	if err := Text(text, maxBundle); err != nil {
+// ParseCABundle parses certificates in PEM and returns a pool of these certificates and those of
+// base, such as the system's pool. base may be nil and is not changed.
+func ParseCABundle(text []byte, base *x509.CertPool) (*x509.CertPool, error) {
+	if err := CheckSize(text, maxBundleBytes); err != nil {
 		return nil, err
 	}
 
-	if found := bytes.Count(text, []byte("-----BEGIN")); found > maxCertificates {
-		return nil, fmt.Errorf("%w: it has %d certificates: %d at most", ErrTooLarge, found, maxCertificates)
+	if certificates := bytes.Count(text, []byte("-----BEGIN")); certificates > maxCertificates {
+		return nil, fmt.Errorf("%w: it has %d certificates, at most %d are allowed", ErrTooLarge, certificates, maxCertificates)
 	}
 
 	out := x509.NewCertPool()
-	if beside != nil {
-		out = beside.Clone()
+	if base != nil {
+		out = base.Clone()
 	}
 
 	if !out.AppendCertsFromPEM(text) {
-		return nil, errors.New("no certificate in it: write PEM")
+		return nil, errors.New("it contains no certificate: use PEM")
 	}
 
 	return out, nil
 }
 
-func count(found, most int) error {
-	if found > most {
-		return fmt.Errorf("%w: it has %d values: %d at most", ErrTooLarge, found, most)
+func checkCount(values, limit int) error {
+	if values > limit {
+		return fmt.Errorf("%w: it has %d values, at most %d are allowed", ErrTooLarge, values, limit)
 	}
 
 	return nil

@@ -24,22 +24,22 @@ func TestBounds(t *testing.T) {
 		"a few":                  {`{"a": [1, 2, {"b": "c"}]}`, false, ""},
 		"commas in strings":      {`{"a": "1,2,3,4,5,6,7,8,9,10,[{[{", "b": "\\"}`, false, ""},
 		"an escaped quote":       {`["\",,,,,,,,,,,,"]`, false, ""},
-		"many values":            {"[" + strings.Repeat("1,", 10) + "1]", false, "it has 12 values: 8 at most"},
-		"many lists":             {strings.Repeat("[", 8), false, "it has 9 values: 8 at most"},
-		"after a string's end":   {`["\\",,,,,,,,,,]`, false, "values: 8 at most"},
+		"many values":            {"[" + strings.Repeat("1,", 10) + "1]", false, "it has 12 values, at most 8 are allowed"},
+		"many lists":             {strings.Repeat("[", 8), false, "it has 9 values, at most 8 are allowed"},
+		"after a string's end":   {`["\\",,,,,,,,,,]`, false, "values, at most 8 are allowed"},
 		"YAML":                   {"a: 1\nb: [1, 2]\nc: a&b & c\n", true, ""},
-		"YAML of many lines":     {strings.Repeat("- a\n", 9), true, "it has 19 values: 8 at most"},
-		"YAML of many in a line": {"[" + strings.Repeat("a,", 9) + "a]", true, "values: 8 at most"},
-		"YAML of lists in lists": {strings.Repeat("- ", 9) + "a", true, "values: 8 at most"},
-		"YAML of keys in keys":   {strings.Repeat("? ", 9) + "a", true, "values: 8 at most"},
-		"YAML with an anchor":    {"a: &x 1\nb: *x\n", true, "it has an anchor"},
-		"an anchor in a list":    {"[&x 1]", true, "it has an anchor"},
-		"an anchor at the start": {"&x a: 1", true, "it has an anchor"},
+		"YAML of many lines":     {strings.Repeat("- a\n", 9), true, "it has 19 values, at most 8 are allowed"},
+		"YAML of many in a line": {"[" + strings.Repeat("a,", 9) + "a]", true, "values, at most 8 are allowed"},
+		"YAML of lists in lists": {strings.Repeat("- ", 9) + "a", true, "values, at most 8 are allowed"},
+		"YAML of keys in keys":   {strings.Repeat("? ", 9) + "a", true, "values, at most 8 are allowed"},
+		"YAML with an anchor":    {"a: &x 1\nb: *x\n", true, "has an anchor"},
+		"an anchor in a list":    {"[&x 1]", true, "has an anchor"},
+		"an anchor at the start": {"&x a: 1", true, "has an anchor"},
 	} {
-		check := inputbound.JSON
+		check := inputbound.CheckJSON
 		if tt.yaml {
 			check = func(text []byte, most int) error {
-				return cmp.Or(inputbound.Anchors(text), inputbound.YAML(text, most))
+				return cmp.Or(inputbound.RejectAnchors(text), inputbound.CheckYAML(text, most))
 			}
 		}
 
@@ -50,7 +50,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Whatever is let through as JSON has no more values than that.
+// Every JSON text that CheckJSON accepts has at most the limit of values.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"a": [1, "\",", {"b": null}]}`))
 	f.Add([]byte("[[[[[[[[[[1]]]]]]]]]]"))
@@ -59,7 +59,7 @@ func FuzzJSON(f *testing.F) {
 		const most = 16
 
 		var value any
-		if inputbound.JSON(text, most) != nil || json.Unmarshal(text, &value) != nil {
+		if inputbound.CheckJSON(text, most) != nil || json.Unmarshal(text, &value) != nil {
 			return
 		}
 
@@ -69,7 +69,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// values counts those that are no list or object.
+// values counts the scalars in a decoded value.
 func values(value any) int {
 	out := 0
 

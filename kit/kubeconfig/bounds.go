@@ -14,22 +14,23 @@ import (
 )
 
 const (
-	// MaxAnswer is the most bytes of one answer of a cluster that is no watch: a list of ten thousand
-	// machines has some hundred million.
-	MaxAnswer = 128 << 20
+	// MaxResponseBytes is the maximum size of a response of a cluster that is not a watch. A list of
+	// ten thousand machines has about a hundred million bytes.
+	MaxResponseBytes = 128 << 20
 
-	// As client-go has them: a connection whose other end is gone is noticed, whatever waits on it.
-	pingAfter, pingTimeout = 30 * time.Second, 15 * time.Second
+	// pingInterval and pingTimeout are those of client-go. HTTP/2 pings detect connections to
+	// unreachable servers.
+	pingInterval, pingTimeout = 30 * time.Second, 15 * time.Second
 )
 
-// Bound has each answer of the cluster that a configuration leads to be of at most MaxAnswer bytes,
-// decompressed. A watch has no end; client-go bounds each of its events.
-func Bound(config *rest.Config) {
+// LimitResponses limits each response of the cluster to MaxResponseBytes after decompression. It
+// does not limit watches, which have no end. client-go limits each event of a watch.
+func LimitResponses(config *rest.Config) {
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		bounded := httpbound.Within(next, MaxAnswer)
+		bounded := httpbound.LimitBodiesTo(next, MaxResponseBytes)
 
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if Watches(r) {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			if IsWatch(r) {
 				return next.RoundTrip(r)
 			}
 
@@ -38,26 +39,27 @@ func Bound(config *rest.Config) {
 	})
 }
 
-// Watches says whether a call to an API server is a watch.
-func Watches(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+// IsWatch returns whether a request to an API server is a watch.
+func IsWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 
-// connected gives a configuration, which names no files, connections of its own, whose answers'
-// headers are bounded: those of client-go have none.
-func connected(config *rest.Config) error {
+// setTransport sets a transport with its own connections and a limit on response headers, which
+// client-go's transport does not have. The configuration must not refer to files.
+func setTransport(config *rest.Config) error {
 	tls, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return errCertificates
 	}
 
-	// Without TLS settings it would be http where the server has no scheme.
+	// Set the scheme now. After TLSClientConfig is cleared, a server without a scheme would default to
+	// http.
 	server, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
 		return errServer
 	}
 
-	transport := httpbound.Plain()
+	transport := httpbound.NewTransport()
 	transport.TLSClientConfig = tls
-	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: pingTimeout}
 
 	if config.Proxy != nil {
 		transport.Proxy = config.Proxy

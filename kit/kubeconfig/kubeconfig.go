@@ -14,29 +14,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// maxValues is what a kubeconfig may have. That of one cluster has some twenty.
+// maxValues is the maximum number of values of a kubeconfig. A kubeconfig of one cluster has about
+// twenty.
 const maxValues = 2000
 
 var (
-	// The cause may quote the input; it stays out.
-	errNoKubeconfig = errors.New("read kubeconfig: it is no kubeconfig in YAML or JSON")
-	errProxy        = errors.New("read kubeconfig: it names a proxy: take proxy-url out of it, " +
-		"the operator calls the API server itself")
-	errCertificates = errors.New("read kubeconfig: it has certificates that can't be read")
-	errServer       = errors.New("read kubeconfig: it has a server that is no URL")
-	errNoContext    = errors.New("read kubeconfig: its current-context must name a context, a cluster and a user that are in it")
+	// These errors do not wrap their cause, because the cause may quote the input.
+	errNotKubeconfig = errors.New("read kubeconfig: it is not a kubeconfig in YAML or JSON")
+	errProxy         = errors.New("read kubeconfig: it names a proxy: remove proxy-url, " +
+		"because the operator connects to the API server directly")
+	errCertificates = errors.New("read kubeconfig: it has invalid certificates")
+	errServer       = errors.New("read kubeconfig: its server is not a URL")
+	errNoContext    = errors.New("read kubeconfig: its current-context must refer to an existing context, cluster and user")
 )
 
-// Rest leads to the API server of a kubeconfig's current context. A kubeconfig that would have
-// the operator run programs or read files of its own is refused. Its connections are its own, with
-// answers' headers bounded; see Bound for the rest. Errors say what to change and quote no value.
-func Rest(data []byte) (*rest.Config, error) {
+// RESTConfig returns a client configuration for the API server of the kubeconfig's current context.
+// It rejects a kubeconfig that would make the operator run programs or read its own files. The
+// configuration has its own connections with limited response headers. LimitResponses also limits
+// the bodies. Errors say what to change and contain no values of credentials.
+func RESTConfig(data []byte) (*rest.Config, error) {
 	parsed, err := load(data)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := selfContained(parsed); err != nil {
+	if err := checkSelfContained(parsed); err != nil {
 		return nil, err
 	}
 
@@ -45,13 +47,14 @@ func Rest(data []byte) (*rest.Config, error) {
 		return nil, errNoContext
 	}
 
-	return config, connected(config)
+	return config, setTransport(config)
 }
 
-// Direct is Rest for a kubeconfig of somebody who administers no cluster here: one that would
-// have the operator call a proxy is refused, too, which could be anything that listens.
-func Direct(data []byte) (*rest.Config, error) {
-	config, err := Rest(data)
+// RESTConfigWithoutProxy does the same as RESTConfig, and also rejects a kubeconfig with a proxy.
+// Use it for kubeconfigs of users who are not administrators, because the proxy could be any server
+// in the operator's network.
+func RESTConfigWithoutProxy(data []byte) (*rest.Config, error) {
+	config, err := RESTConfig(data)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +66,8 @@ func Direct(data []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// Server is the URL of the API server that a kubeconfig's current context leads to.
-func Server(data []byte) (string, error) {
+// ServerURL returns the URL of the API server of the kubeconfig's current context.
+func ServerURL(data []byte) (string, error) {
 	parsed, err := load(data)
 	if err != nil {
 		return "", err
@@ -78,15 +81,16 @@ func Server(data []byte) (string, error) {
 	return parsed.Clusters[current.Cluster].Server, nil
 }
 
-// WithCertificate is a kubeconfig for the cluster of another one's current context, with a client
-// certificate and its key in PEM, and nothing else of the other's.
-func WithCertificate(data, certificate, key []byte) ([]byte, error) {
+// NewWithClientCertificate returns a new kubeconfig for the cluster of the current context in data.
+// The new kubeconfig authenticates with the given client certificate and key in PEM. It contains
+// the server and its CA, and nothing else of data.
+func NewWithClientCertificate(data, certificate, key []byte) ([]byte, error) {
 	parsed, err := load(data)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := selfContained(parsed); err != nil {
+	if err := checkSelfContained(parsed); err != nil {
 		return nil, err
 	}
 
@@ -108,16 +112,16 @@ func WithCertificate(data, certificate, key []byte) ([]byte, error) {
 
 	text, err := clientcmd.Write(*out)
 	if err != nil {
-		return nil, errors.New("write kubeconfig: it can't be written as YAML")
+		return nil, errors.New("write kubeconfig: encoding as YAML failed")
 	}
 
 	return text, nil
 }
 
 func load(data []byte) (*clientcmdapi.Config, error) {
-	err := inputbound.YAML(data, maxValues)
+	err := inputbound.CheckYAML(data, maxValues)
 	if err == nil {
-		err = inputbound.Anchors(data)
+		err = inputbound.RejectAnchors(data)
 	}
 
 	if err != nil {
@@ -126,23 +130,24 @@ func load(data []byte) (*clientcmdapi.Config, error) {
 
 	parsed, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errNoKubeconfig
+		return nil, errNotKubeconfig
 	}
 
 	return parsed, nil
 }
 
-// selfContained refuses a kubeconfig that reaches out of itself.
-func selfContained(config *clientcmdapi.Config) error {
+// checkSelfContained returns an error if the kubeconfig refers to programs or files, or has a
+// private key that is too large.
+func checkSelfContained(config *clientcmdapi.Config) error {
 	for name, user := range config.AuthInfos {
 		switch {
 		case user == nil:
 		case user.Exec != nil, user.AuthProvider != nil:
 			return fmt.Errorf(
-				"read kubeconfig: user %q runs a program to authenticate: use a token or a client certificate in it", name)
+				"read kubeconfig: user %q runs a program to authenticate: use a token or an embedded client certificate", name)
 		case user.ClientCertificate != "", user.ClientKey != "", user.TokenFile != "":
 			return fmt.Errorf(
-				"read kubeconfig: user %q names files: put what they hold in it (client-certificate-data, client-key-data, token)",
+				"read kubeconfig: user %q refers to files: embed their content (client-certificate-data, client-key-data, token)",
 				name)
 		}
 	}
@@ -152,7 +157,7 @@ func selfContained(config *clientcmdapi.Config) error {
 			continue
 		}
 
-		if err := inputbound.Key(user.ClientKeyData); err != nil {
+		if err := inputbound.CheckPrivateKey(user.ClientKeyData); err != nil {
 			return fmt.Errorf("read kubeconfig: user %q: client-key-data: %w", name, err)
 		}
 	}
@@ -160,7 +165,7 @@ func selfContained(config *clientcmdapi.Config) error {
 	for name, cluster := range config.Clusters {
 		if cluster != nil && cluster.CertificateAuthority != "" {
 			return fmt.Errorf(
-				"read kubeconfig: cluster %q names a file: put what it holds in certificate-authority-data", name)
+				"read kubeconfig: cluster %q refers to a file: embed its content as certificate-authority-data", name)
 		}
 	}
 

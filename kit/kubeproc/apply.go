@@ -35,10 +35,9 @@ const (
 	yamlBuffer       = 4096
 )
 
-// Apply applies every object in the YAML or JSON files at the paths, server side:
-// files as they are, folders with all that is in them, CRDs before all else. It
-// returns when the CRDs among them are served. Files named kustomization.yaml are
-// passed over.
+// Apply applies all objects in the YAML and JSON files at the paths with server-side apply. A path
+// is a file or a folder. Folders are read recursively, and files named kustomization.* are skipped.
+// Apply applies CRDs before all other objects and waits until the API server serves them.
 func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
 	objects, err := ReadObjects(paths...)
 	if err != nil {
@@ -47,7 +46,7 @@ func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
 
 	c, err := client.New(config, client.Options{Scheme: runtime.NewScheme()})
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return fmt.Errorf("create client: %w", err)
 	}
 
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
@@ -62,7 +61,7 @@ func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
 	}
 
 	for _, crd := range objects[:crds] {
-		if err := established(ctx, config, c, crd); err != nil {
+		if err := waitUntilServed(ctx, config, c, crd); err != nil {
 			return err
 		}
 	}
@@ -70,7 +69,7 @@ func Apply(ctx context.Context, config *rest.Config, paths ...string) error {
 	return applyAll(ctx, c, objects[crds:])
 }
 
-// rank orders what others need before what needs it.
+// rank returns the position of an object's kind in the order in which kinds must be applied.
 func rank(obj *unstructured.Unstructured) int {
 	order := []string{"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role"}
 	if i := slices.Index(order, obj.GetKind()); i >= 0 {
@@ -91,9 +90,9 @@ func applyAll(ctx context.Context, c client.Client, objects []*unstructured.Unst
 	return nil
 }
 
-// established waits until the API server serves the CRD, and says so to whoever asks for its
-// kinds: discovery is written a moment after the condition Established.
-func established(ctx context.Context, config *rest.Config, c client.Client, crd *unstructured.Unstructured) error {
+// waitUntilServed waits until the API server serves the CRD and discovery lists its kinds.
+// Discovery is updated shortly after the condition Established.
+func waitUntilServed(ctx context.Context, config *rest.Config, c client.Client, crd *unstructured.Unstructured) error {
 	var last string
 
 	err := wait.PollUntilContextTimeout(ctx, establishPoll, establishTimeout, true, func(ctx context.Context) (bool, error) {
@@ -109,13 +108,13 @@ func established(ctx context.Context, config *rest.Config, c client.Client, crd 
 			return false, err
 		}
 
-		last = "no conditions yet"
+		last = "it has no conditions yet"
 
 		for _, condition := range typed.Status.Conditions {
 			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-				last = "its kinds are not in discovery yet"
+				last = "discovery does not list its kinds yet"
 
-				return discovered(config, typed)
+				return isDiscovered(config, typed)
 			}
 
 			last = fmt.Sprintf("%s=%s %s", condition.Type, condition.Status, condition.Message)
@@ -130,8 +129,8 @@ func established(ctx context.Context, config *rest.Config, c client.Client, crd 
 	return nil
 }
 
-// discovered says whether a client that knows nothing yet finds the CRD's kinds.
-func discovered(config *rest.Config, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
+// isDiscovered returns whether a new client without cached discovery finds the CRD's kinds.
+func isDiscovered(config *rest.Config, crd *apiextensionsv1.CustomResourceDefinition) (bool, error) {
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return false, err
@@ -160,8 +159,8 @@ func discovered(config *rest.Config, crd *apiextensionsv1.CustomResourceDefiniti
 	return true, nil
 }
 
-// ReadObjects reads the objects in the YAML and JSON files at the paths, in the
-// order of the paths and of the names in a folder.
+// ReadObjects reads the objects in the YAML and JSON files at the paths. The objects are in the
+// order of the paths, and of the file names in a folder.
 func ReadObjects(paths ...string) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 

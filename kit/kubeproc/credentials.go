@@ -19,12 +19,12 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// tokenLife is how long the token of a service account is good for.
-const tokenLife = 24 * time.Hour
+// tokenValidity is the validity of a service account's token.
+const tokenValidity = 24 * time.Hour
 
-// ServiceAccountConfig returns the configuration of a client that is the given
-// service account, with a token as pods get it, good for a day. Namespace and
-// account are made if they are not there. What it may do, RBAC says.
+// ServiceAccountConfig returns the configuration of a client that authenticates as a service
+// account, with a token as pods have it. The token is valid for a day. ServiceAccountConfig creates
+// the namespace and the service account if they do not exist. RBAC determines the permissions.
 func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	admin, err := c.AdminConfig()
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name stri
 
 	client, err := kubernetes.NewForConfig(admin)
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 
 	_, err = client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
@@ -50,7 +50,7 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name stri
 		return nil, fmt.Errorf("create service account %s/%s: %w", namespace, name, err)
 	}
 
-	seconds := int64(tokenLife.Seconds())
+	seconds := int64(tokenValidity.Seconds())
 
 	token, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
@@ -85,8 +85,7 @@ func Kubeconfig(config *rest.Config) ([]byte, error) {
 	return data, nil
 }
 
-// WriteKubeconfig writes a client's configuration as a kubeconfig file that only the
-// owner may read.
+// WriteKubeconfig writes a client's configuration to a kubeconfig file that only the owner can read.
 func WriteKubeconfig(path string, config *rest.Config) error {
 	data, err := Kubeconfig(config)
 	if err != nil {

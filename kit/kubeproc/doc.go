@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeproc runs a Kubernetes control plane on the loopback interface: real
-// etcd and kube-apiserver, and kube-controller-manager on request, with RBAC. The
-// demo and the tests use it.
+// Package kubeproc runs a Kubernetes control plane on the loopback interface. It runs real etcd and
+// kube-apiserver with RBAC, and optionally kube-controller-manager. The demo and the tests use it.
 //
-// There is no kubelet and no scheduler: objects are stored, validated, watched and,
-// with the controller manager, garbage collected, but no pod runs.
+// The control plane has no kubelet and no scheduler. Objects are stored, validated, watched and,
+// with the controller manager, garbage-collected, but no pod runs.
 package kubeproc

@@ -25,21 +25,20 @@ const (
 	controllerName = "kube-controller-manager"
 
 	startTimeout = 2 * time.Minute
-	// portTries is how often the start is tried again when somebody else takes one of
-	// the free ports that were picked.
-	portTries = 3
+	// maxPortAttempts is the maximum number of attempts to start the control plane. An attempt fails
+	// if another program occupies one of the picked ports.
+	maxPortAttempts = 3
 )
 
-// Options say what to run.
+// Options configure a control plane.
 type Options struct {
-	// Dir holds keys, data and logs. It is made, for the owner alone, and not removed.
-	// Required.
+	// Dir is the folder for keys, data and logs. Start creates it with access only for the owner, and
+	// Stop does not delete it. Required.
 	Dir string
-	// BinDir holds the programs. Default: see procrun.FindBinaries.
+	// BinDir is the folder with the programs. Default: see procrun.FindBinaries.
 	BinDir string
-	// ControllerManager also runs kube-controller-manager with garbage collection,
-	// namespace deletion, default service accounts, and the signing of certificates that
-	// somebody has approved.
+	// ControllerManager also runs kube-controller-manager with garbage collection, namespace deletion,
+	// default service accounts, and the signing of approved certificate signing requests.
 	ControllerManager bool
 }
 
@@ -52,8 +51,9 @@ type Cluster struct {
 	procs   []*procrun.Process
 }
 
-// Attach returns the control plane that another process started in the folder, and whose
-// API server is the host: for its credentials. Its Stop does nothing.
+// Attach returns the control plane that another process started in the folder, so that the caller
+// can create credentials for it. host is the URL of the API server. Stop of the returned Cluster
+// does nothing.
 func Attach(dir, host string) (*Cluster, error) {
 	ca, err := readAuthority(filepath.Join(dir, caCert), filepath.Join(dir, caKey))
 	if err != nil {
@@ -63,8 +63,8 @@ func Attach(dir, host string) (*Cluster, error) {
 	return &Cluster{options: Options{Dir: dir}, ca: ca, host: host}, nil
 }
 
-// Start starts a control plane and returns when it serves. The processes end with
-// Stop, with ctx, or with this process.
+// Start starts a control plane and returns when it is ready. The processes run until Stop is
+// called, ctx ends, or this process ends.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	names := []string{etcdName, apiserverName}
 	if options.ControllerManager {
@@ -87,9 +87,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 
 	options.Dir = dir
 
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		cluster, err := startOnce(ctx, options)
-		if err == nil || !errors.Is(err, procrun.ErrEnded) || try == portTries {
+		if err == nil || !errors.Is(err, procrun.ErrExited) || attempt == maxPortAttempts {
 			return cluster, err
 		}
 	}
@@ -113,7 +113,7 @@ func startOnce(parent context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-// prepare makes the folder, with fresh keys and no data of an earlier run.
+// prepare creates the folder and new keys, and deletes the data of an earlier run.
 func (c *Cluster) prepare() error {
 	const ownerOnly = 0o700
 
@@ -130,12 +130,12 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 
-	server, err := ca.server()
+	server, err := ca.newServerCertificate()
 	if err != nil {
 		return err
 	}
 
-	private, public, err := signingKey()
+	private, public, err := newSigningKey()
 	if err != nil {
 		return err
 	}
@@ -152,10 +152,10 @@ func (c *Cluster) prepare() error {
 	})
 }
 
-// startAll starts the programs under the life of the parent context, and waits for
-// them under ctx.
+// startAll starts the programs with the lifetime of the parent context. ctx only limits the time
+// until they are ready.
 func (c *Cluster) startAll(parent, ctx context.Context) error {
-	ports, err := procrun.Ports(4)
+	ports, err := procrun.PickPorts(4)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (c *Cluster) startAll(parent, ctx context.Context) error {
 	etcdURL := "http://" + loopback(ports[0])
 	c.etcd = etcdURL
 
-	err = c.start(parent, ctx, etcdName, etcdArgs(c.path(etcdName), etcdURL, "http://"+loopback(ports[1])),
+	err = c.startProgram(parent, ctx, etcdName, etcdArgs(c.path(etcdName), etcdURL, "http://"+loopback(ports[1])),
 		func(ctx context.Context) error { return probeHTTP(ctx, etcdURL+"/health") })
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (c *Cluster) startAll(parent, ctx context.Context) error {
 		return err
 	}
 
-	err = c.start(parent, ctx, apiserverName, apiserverArgs(c.options.Dir, etcdURL, ports[2]),
+	err = c.startProgram(parent, ctx, apiserverName, apiserverArgs(c.options.Dir, etcdURL, ports[2]),
 		func(ctx context.Context) error { return probeReady(ctx, admin) })
 	if err != nil || !c.options.ControllerManager {
 		return err
@@ -189,16 +189,17 @@ func (c *Cluster) startAll(parent, ctx context.Context) error {
 
 	health := "https://" + loopback(ports[3]) + "/healthz"
 
-	return c.start(parent, ctx, controllerName, controllerArgs(c.options.Dir, kubeconfig, ports[3]),
+	return c.startProgram(parent, ctx, controllerName, controllerArgs(c.options.Dir, kubeconfig, ports[3]),
 		func(ctx context.Context) error { return c.probeTLS(ctx, health) })
 }
 
-func (c *Cluster) start(
+// startProgram starts a program with the lifetime of parent, and waits until it is ready or ctx ends.
+func (c *Cluster) startProgram(
 	parent, ctx context.Context, name string, args []string, ready func(context.Context) error,
 ) error {
 	process, err := procrun.Start(parent, procrun.Spec{
 		Name: name, Path: filepath.Join(c.options.BinDir, name), Args: args, Dir: c.options.Dir, LogPath: c.path(name + ".log"),
-		Env: environment(),
+		Env: programEnv(),
 	})
 	if err != nil {
 		return err
@@ -209,13 +210,12 @@ func (c *Cluster) start(
 	return process.WaitReady(ctx, ready)
 }
 
-// Stop ends the control plane; its data is left in the folder. A second call does
-// nothing.
+// Stop stops the control plane and keeps the data in the folder. A second call does nothing.
 func (c *Cluster) Stop() error {
 	var errs []error
 
-	// The last one first: none may wait for another that is gone. Nothing here is kept,
-	// so none is given time to end well except by the signal itself.
+	// Stop in the reverse order, so that no program waits for a stopped one. The data is not needed
+	// any more, so the processes are killed without a grace period.
 	for _, process := range slices.Backward(c.procs) {
 		errs = append(errs, process.Kill())
 	}
@@ -226,10 +226,10 @@ func (c *Cluster) Stop() error {
 // Host returns the API server's URL.
 func (c *Cluster) Host() string { return c.host }
 
-// EtcdURL returns etcd's URL, which asks for no credentials.
+// EtcdURL returns etcd's URL, which requires no credentials.
 func (c *Cluster) EtcdURL() string { return c.etcd }
 
-// PIDs returns the processes' ids.
+// PIDs returns the ids of the processes.
 func (c *Cluster) PIDs() []int {
 	pids := make([]int, 0, len(c.procs))
 	for _, process := range c.procs {
@@ -239,7 +239,7 @@ func (c *Cluster) PIDs() []int {
 	return pids
 }
 
-// LogPaths returns the log files of the programs that were started.
+// LogPaths returns the paths of the log files of the started programs.
 func (c *Cluster) LogPaths() []string {
 	paths := make([]string, 0, len(c.procs))
 	for _, process := range c.procs {
@@ -249,15 +249,15 @@ func (c *Cluster) LogPaths() []string {
 	return paths
 }
 
-// AdminConfig returns the configuration of a client that may do everything.
+// AdminConfig returns the configuration of a client with all permissions.
 func (c *Cluster) AdminConfig() (*rest.Config, error) {
 	return c.UserConfig("hyperfleet-admin", "system:masters")
 }
 
-// UserConfig returns the configuration of a client that the API server takes as the
-// given user and groups. What it may do, RBAC says.
+// UserConfig returns the configuration of a client that authenticates as the given user and groups.
+// RBAC determines the permissions.
 func (c *Cluster) UserConfig(user string, groups ...string) (*rest.Config, error) {
-	pair, err := c.ca.client(user, groups)
+	pair, err := c.ca.newClientCertificate(user, groups)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,8 @@ func (c *Cluster) UserConfig(user string, groups ...string) (*rest.Config, error
 func (c *Cluster) config() *rest.Config {
 	return &rest.Config{
 		Host: c.host,
-		// The server is the client's own: no client-side limit slows the tests down.
+		// The client is the only user of the server, so client-side rate limiting would only slow the
+		// tests down.
 		QPS:             -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem},
 	}
@@ -281,9 +282,10 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir,
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// environment has the programs collect garbage less often, where nobody says how often: they live
-// for minutes, and a fifth of an API server's time was the collector's.
-func environment() []string {
+// programEnv returns the environment of the programs. If GOGC is not set, it sets GOGC so that the
+// garbage collector runs less often. The programs run only for minutes, and the collector used a
+// fifth of the API server's CPU time.
+func programEnv() []string {
 	const name = "GOGC"
 
 	out := os.Environ()

@@ -31,7 +31,7 @@ func etcdArgs(dataDir, clientURL, peerURL string) []string {
 		"--listen-client-urls=" + clientURL, "--advertise-client-urls=" + clientURL,
 		"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL,
 		"--initial-cluster=default=" + peerURL,
-		// The data is thrown away with the control plane.
+		// The data is not needed after the control plane stops.
 		"--unsafe-no-fsync",
 		"--log-level=warn",
 	}
@@ -43,7 +43,7 @@ func apiserverArgs(dir, etcdURL string, port int) []string {
 	return []string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
-		// A loopback address can't be the endpoint of the kubernetes service.
+		// A loopback address cannot be an endpoint of the kubernetes Service.
 		"--endpoint-reconciler-type=none",
 		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
 		"--client-ca-file=" + file(caCert),
@@ -51,9 +51,10 @@ func apiserverArgs(dir, etcdURL string, port int) []string {
 		"--service-account-key-file=" + file("sa.pub"), "--service-account-signing-key-file=" + file("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC",
-		// No pod runs here, and none should be refused for want of a token.
+		// No pod runs in this cluster, and pods must not be rejected because their service account is missing.
 		"--disable-admission-plugins=ServiceAccount",
-		// OpenShift has it: who blocks an owner's deletion must be allowed to.
+		// OpenShift enables this plugin: setting blockOwnerDeletion requires permission to update the
+		// owner's finalizers.
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement,NodeRestriction",
 		"--allow-privileged=true",
 		"--profiling=false",
@@ -93,34 +94,34 @@ func (c *Cluster) probeTLS(ctx context.Context, url string) error {
 func probe(ctx context.Context, client *http.Client, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", url, err)
+		return fmt.Errorf("get %s: %w", url, err)
 	}
 
 	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing was read
+	defer response.Body.Close() //nolint:errcheck // the body was not read
 
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask %s: %s: %w", url, response.Status, errNotReady)
+		return fmt.Errorf("get %s: %s: %w", url, response.Status, errNotReady)
 	}
 
 	return nil
 }
 
-// probeReady asks the API server whether it is ready, bootstrap policy included.
+// probeReady returns an error until the API server is ready, including its bootstrap RBAC policy.
 func probeReady(ctx context.Context, config *rest.Config) error {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", config.Host, err)
+		return fmt.Errorf("get readyz of %s: %w", config.Host, err)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 
 	if err := client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("ask %s: %w", config.Host, err)
+		return fmt.Errorf("get readyz of %s: %w", config.Host, err)
 	}
 
 	return nil

@@ -1,11 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package log sets up structured logging for every program: log/slog, as JSON or
-// text, at the level that LOG_LEVEL names, with a bridge for libraries that speak
-// logr.
+// Package log sets up structured logging for every program. It uses log/slog with JSON or text
+// output, at the level of LOG_LEVEL, and adapts the logger for libraries that use logr.
 //
-// Secrets are values of type Secret, which no formatter, encoder or logger can
-// print. As a second net, attributes whose key names a credential are redacted
-// whatever their value is.
+// Secrets are values of type Secret, which no formatter, encoder or logger can print. In addition,
+// the logger redacts every attribute whose key names a credential.
 package log

@@ -14,10 +14,10 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// EnvLevel names the environment variable that holds the level.
+// EnvLevel is the environment variable with the log level.
 const EnvLevel = "LOG_LEVEL"
 
-// Format is how log lines are written.
+// Format is the format of log lines.
 type Format string
 
 // The formats.
@@ -28,11 +28,11 @@ const (
 	Text Format = "text"
 )
 
-// Options say what is logged and how. The zero value means INFO and JSON.
+// Options configure a logger. The zero value means INFO and JSON.
 type Options struct {
 	// Level is the lowest level that is written.
 	Level slog.Level
-	// Format of the lines. Default: JSON.
+	// Format is the format of the lines. Default: JSON.
 	Format Format
 }
 
@@ -42,7 +42,7 @@ var (
 	ErrFormat = errors.New("log format is not json or text")
 )
 
-// ParseLevel reads DEBUG, INFO, WARN or ERROR, in any case; empty means INFO.
+// ParseLevel parses DEBUG, INFO, WARN, WARNING or ERROR, in any case. An empty text means INFO.
 func ParseLevel(text string) (slog.Level, error) {
 	switch strings.ToUpper(strings.TrimSpace(text)) {
 	case "DEBUG":
@@ -58,7 +58,7 @@ func ParseLevel(text string) (slog.Level, error) {
 	}
 }
 
-// ParseFormat reads json or text, in any case; empty means JSON.
+// ParseFormat parses json or text, in any case. An empty text means JSON.
 func ParseFormat(text string) (Format, error) {
 	switch format := Format(strings.ToLower(strings.TrimSpace(text))); format {
 	case "", JSON:
@@ -72,27 +72,27 @@ func ParseFormat(text string) (Format, error) {
 
 // New returns a logger that writes lines to w.
 func New(w io.Writer, options Options) *slog.Logger {
-	handlerOptions := &slog.HandlerOptions{Level: options.Level, ReplaceAttr: replace}
+	handlerOptions := &slog.HandlerOptions{Level: options.Level, ReplaceAttr: redactAttr}
 
 	if options.Format == Text {
-		return slog.New(levels{slog.NewTextHandler(w, handlerOptions)})
+		return slog.New(levelHandler{slog.NewTextHandler(w, handlerOptions)})
 	}
 
-	return slog.New(levels{slog.NewJSONHandler(w, handlerOptions)})
+	return slog.New(levelHandler{slog.NewJSONHandler(w, handlerOptions)})
 }
 
-// Logr is the same logger for libraries that speak logr, controller-runtime first
-// of all: hand it to ctrl.SetLogger once. Their V(1) to V(4) are DEBUG; what is
-// chattier is dropped.
-func Logr(logger *slog.Logger) logr.Logger {
+// ToLogr converts the logger for libraries that use logr, mainly controller-runtime (pass it to
+// ctrl.SetLogger once). Lines at V(1) to V(4) are logged at DEBUG. More verbose lines are dropped.
+func ToLogr(logger *slog.Logger) logr.Logger {
 	return logr.FromSlogHandler(logger.Handler())
 }
 
-// levels folds the in-between levels of logr's verbosity into DEBUG.
-type levels struct{ slog.Handler }
+// levelHandler logs all levels below INFO, which logr's verbosity creates, at DEBUG.
+type levelHandler struct{ slog.Handler }
 
-func (h levels) Handle(ctx context.Context, record slog.Record) error {
-	if record.Level < slog.LevelInfo || logged(record) {
+// Handle also logs lines about an error that was already logged at DEBUG.
+func (h levelHandler) Handle(ctx context.Context, record slog.Record) error {
+	if record.Level < slog.LevelInfo || isLogged(record) {
 		record.Level = slog.LevelDebug
 	}
 
@@ -103,9 +103,10 @@ func (h levels) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// logged says whether the line is about an error that was logged where it arose: one
-// whose Logged method says so. Libraries log each error that they are given.
-func logged(record slog.Record) bool {
+// isLogged returns whether the line has an error that was already logged, that is, an error whose
+// method Logged returns true. Libraries such as controller-runtime log each error that a caller
+// returns to them.
+func isLogged(record slog.Record) bool {
 	found := false
 
 	record.Attrs(func(attr slog.Attr) bool {
@@ -114,11 +115,11 @@ func logged(record slog.Record) bool {
 			return true
 		}
 
-		told, ok := errors.AsType[interface {
+		marked, ok := errors.AsType[interface {
 			error
 			Logged() bool
 		}](err)
-		found = ok && told.Logged()
+		found = ok && marked.Logged()
 
 		return !found
 	})
@@ -126,31 +127,31 @@ func logged(record slog.Record) bool {
 	return found
 }
 
-func (h levels) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return levels{h.Handler.WithAttrs(attrs)}
+func (h levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return levelHandler{h.Handler.WithAttrs(attrs)}
 }
 
-func (h levels) WithGroup(name string) slog.Handler {
-	return levels{h.Handler.WithGroup(name)}
+func (h levelHandler) WithGroup(name string) slog.Handler {
+	return levelHandler{h.Handler.WithGroup(name)}
 }
 
-// replace redacts attributes whose key names a credential.
-func replace(_ []string, attr slog.Attr) slog.Attr {
-	if !sensitive(attr.Key) || attr.Value.Kind() == slog.KindBool {
+// redactAttr redacts an attribute if its key names a credential. It keeps booleans.
+func redactAttr(_ []string, attr slog.Attr) slog.Attr {
+	if !isSensitive(attr.Key) || attr.Value.Kind() == slog.KindBool {
 		return attr
 	}
 
 	return slog.String(attr.Key, Redacted)
 }
 
-// sensitive tells keys whose values are credentials. Keys such as secretName, which
-// only name where a credential is kept, are not among them.
-func sensitive(key string) bool {
-	for _, end := range []string{
+// isSensitive returns whether the value of the key is a credential. It returns false for keys such
+// as secretName, whose values only name the place of a credential.
+func isSensitive(key string) bool {
+	for _, suffix := range []string{
 		"password", "passwd", "token", "authorization", "privatekey", "apikey", "jitconfig", "csrfpreventiontoken",
 		"secretvalue", "credential", "ticket", "cookie",
 	} {
-		if endsIn(key, end) {
+		if hasSuffixFold(key, suffix) {
 			return true
 		}
 	}
@@ -158,12 +159,12 @@ func sensitive(key string) bool {
 	return false
 }
 
-// endsIn says whether the key ends in the word, whatever its case and with or without
-// separators. Every attribute of every line asks, so it makes no copies.
-func endsIn(key, word string) bool {
-	left := len(word)
+// hasSuffixFold returns whether the key ends in the word. It ignores case and the separators _, -
+// and . in the key. It does not allocate, because it runs for every attribute of every line.
+func hasSuffixFold(key, word string) bool {
+	rest := len(word)
 
-	for i := len(key) - 1; i >= 0 && left > 0; i-- {
+	for i := len(key) - 1; i >= 0 && rest > 0; i-- {
 		c := key[i]
 		if c == '_' || c == '-' || c == '.' {
 			continue
@@ -173,12 +174,12 @@ func endsIn(key, word string) bool {
 			c += 'a' - 'A'
 		}
 
-		if c != word[left-1] {
+		if c != word[rest-1] {
 			return false
 		}
 
-		left--
+		rest--
 	}
 
-	return left == 0
+	return rest == 0
 }

@@ -79,7 +79,7 @@ func TestLevelsAcrossTheBridge(t *testing.T) {
 
 			var out bytes.Buffer
 
-			logger := log.Logr(log.New(&out, log.Options{Level: tc.level})).WithName("x").WithValues("k", "v")
+			logger := log.ToLogr(log.New(&out, log.Options{Level: tc.level})).WithName("x").WithValues("k", "v")
 			logger.Info("zero")
 			logger.V(1).Info("one")
 			logger.V(4).Info("four")
@@ -110,7 +110,7 @@ func lines(t *testing.T, out string) []string {
 	return got
 }
 
-// printings are the ways in which a value ends up as text.
+// printings are the ways in which a value is converted to text.
 func printings(t *testing.T, s log.Secret) []string {
 	t.Helper()
 
@@ -147,7 +147,7 @@ func printings(t *testing.T, s log.Secret) []string {
 		logger := log.New(&out, log.Options{Level: slog.LevelDebug, Format: format})
 		logger.Info("m", "a", s, "b", h, "c", []any{s}, slog.Group("g", "d", s))
 		logger.With("token", s.Reveal(), "runnerPassword", s.Reveal()).Debug("m", "apiKey", s.Reveal())
-		log.Logr(logger).Info("m", "a", s, "b", h, "jitConfig", s.Reveal())
+		log.ToLogr(logger).Info("m", "a", s, "b", h, "jitConfig", s.Reveal())
 		got = append(got, out.String())
 	}
 
@@ -176,7 +176,7 @@ func TestSecret(t *testing.T) {
 
 	full := log.NewSecret("hunter2")
 
-	if !none.Empty() || none.String() != "" || full.Empty() || full.String() != log.Redacted {
+	if !none.IsEmpty() || none.String() != "" || full.IsEmpty() || full.String() != log.Redacted {
 		t.Errorf("none = %q, full = %q", none, full)
 	}
 

@@ -14,17 +14,18 @@ import (
 	"strings"
 )
 
-// Redactor removes secrets from texts: those that it knows, in the forms that errors and
-// URLs write them in, and what has the shape of one. It is safe for concurrent use.
+// Redactor replaces secrets in texts. It replaces given secrets, also in the quoted and escaped
+// forms in which errors and URLs contain them, and everything that matches a pattern. It is safe
+// for concurrent use.
 type Redactor struct {
-	known *strings.Replacer
-	shape *regexp.Regexp
+	secrets *strings.Replacer
+	pattern *regexp.Regexp
 }
 
-// NewRedactor makes a Redactor of the shapes of secrets, nil if they have none, and of
-// secrets; empty ones are none.
-func NewRedactor(shape *regexp.Regexp, secrets ...string) Redactor {
-	var known []string
+// NewRedactor returns a Redactor for the secrets and for all matches of the pattern. The pattern
+// may be nil. Empty secrets are ignored.
+func NewRedactor(pattern *regexp.Regexp, secrets ...string) Redactor {
+	var forms []string
 
 	for _, secret := range secrets {
 		if secret == "" {
@@ -32,67 +33,70 @@ func NewRedactor(shape *regexp.Regexp, secrets ...string) Redactor {
 		}
 
 		quoted := strconv.Quote(secret)
-		known = append(known, secret, url.QueryEscape(secret), url.PathEscape(secret), quoted[1:len(quoted)-1])
+		forms = append(forms, secret, url.QueryEscape(secret), url.PathEscape(secret), quoted[1:len(quoted)-1])
 	}
 
-	// The longest first: one may begin as another does, and its end would stay.
-	slices.SortFunc(known, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	// Replace the longest forms first. If a secret is a prefix of another one, the rest of the longer
+	// one would otherwise remain.
+	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 
-	pairs := make([]string, 0, 2*len(known))
-	for _, form := range slices.Compact(known) {
+	pairs := make([]string, 0, 2*len(forms))
+	for _, form := range slices.Compact(forms) {
 		pairs = append(pairs, form, Redacted)
 	}
 
-	return Redactor{known: strings.NewReplacer(pairs...), shape: shape}
+	return Redactor{secrets: strings.NewReplacer(pairs...), pattern: pattern}
 }
 
-// Text is a text without secrets.
-func (r Redactor) Text(text string) string {
-	text = r.known.Replace(text)
-	if r.shape == nil {
+// Redact returns the text without secrets.
+func (r Redactor) Redact(text string) string {
+	text = r.secrets.Replace(text)
+	if r.pattern == nil {
 		return text
 	}
 
-	return r.shape.ReplaceAllString(text, Redacted)
+	return r.pattern.ReplaceAllString(text, Redacted)
 }
 
-// Cause is an error's text without secrets. Of the error itself only what callers ask for
-// is kept: that it ran out of time or was cancelled. Secrets are further ones that the
-// error may hold; empty ones are none.
-func (r Redactor) Cause(err error, secrets ...string) error {
-	out := &cause{text: NewRedactor(nil, secrets...).Text(r.Text(err.Error()))}
+// RedactError returns an error with the text of err without secrets. The result wraps
+// context.Canceled or context.DeadlineExceeded if err does, and no other error, because wrapped
+// errors could reveal secrets. The arguments are additional secrets to redact. Empty secrets are
+// ignored.
+func (r Redactor) RedactError(err error, secrets ...string) error {
+	out := &redactedError{text: NewRedactor(nil, secrets...).Redact(r.Redact(err.Error()))}
 
-	for _, kept := range []error{context.Canceled, context.DeadlineExceeded} {
-		if errors.Is(err, kept) {
-			out.kept = kept
+	for _, target := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, target) {
+			out.contextErr = target
 		}
 	}
 
 	return out
 }
 
-// URL is a URL with Redacted for its password, or Redacted alone for what is none.
-func URL(text string) string {
+// RedactURL returns the URL with its password replaced by Redacted. If the text is not a URL, it
+// returns Redacted.
+func RedactURL(text string) string {
 	parsed, err := url.Parse(text)
 	if err != nil {
 		return Redacted
 	}
 
-	if _, has := parsed.User.Password(); has {
+	if _, hasPassword := parsed.User.Password(); hasPassword {
 		parsed.User = url.UserPassword(parsed.User.Username(), Redacted)
 	}
 
 	return parsed.String()
 }
 
-// cause is an error without secrets; see Redactor.Cause.
-type cause struct {
-	text string
-	kept error
+// redactedError is an error without secrets, see Redactor.RedactError.
+type redactedError struct {
+	text       string
+	contextErr error
 }
 
-// Error gives the redacted text.
-func (c *cause) Error() string { return c.text }
+// Error returns the redacted text.
+func (c *redactedError) Error() string { return c.text }
 
-// Unwrap gives the context's error, if it was one.
-func (c *cause) Unwrap() error { return c.kept }
+// Unwrap returns context.Canceled, context.DeadlineExceeded or nil.
+func (c *redactedError) Unwrap() error { return c.contextErr }

@@ -31,7 +31,7 @@ func TestRedactor(t *testing.T) {
 		"the longer one: prefixed.":            "the longer one: REDACTED.",
 		"the shape of one: tok_abc":            "the shape of one: REDACTED",
 	} {
-		if got := r.Text(text); got != want {
+		if got := r.Redact(text); got != want {
 			t.Errorf("Text(%q) = %q, want %q", text, got, want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestURL(t *testing.T) {
 		"https://who:w%zrd@example.com": "REDACTED",
 		"":                              "",
 	} {
-		if got := log.URL(text); got != want {
+		if got := log.RedactURL(text); got != want {
 			t.Errorf("URL(%q) = %q, want %q", text, got, want)
 		}
 	}
@@ -57,7 +57,7 @@ func TestRedactedCause(t *testing.T) {
 	t.Parallel()
 
 	inner := &url.Error{Op: "Get", URL: "https://example.com/?token=a+b%2Fc", Err: context.DeadlineExceeded}
-	err := log.NewRedactor(nil, "known").Cause(fmt.Errorf("known: %w", inner), "a b/c", "")
+	err := log.NewRedactor(nil, "known").RedactError(fmt.Errorf("known: %w", inner), "a b/c", "")
 
 	if text := err.Error(); strings.Contains(text, "known") || strings.Contains(text, "a+b") || !strings.Contains(text, "example.com") {
 		t.Errorf("Cause() = %s", text)

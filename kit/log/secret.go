@@ -10,21 +10,21 @@ import (
 	"log/slog"
 )
 
-// Redacted is what is printed in place of a secret.
+// Redacted is printed in place of a secret.
 const Redacted = "REDACTED"
 
-// Secret is a text that must not be printed. Every way to format, encode or log it
-// gives Redacted, or nothing at all for the empty one; Reveal is the only way in.
-// It holds its text behind a pointer, so that printing a struct with a Secret in an
-// unexported field, where no method is called, shows an address.
+// Secret is a text that must not be printed. Formatting, encoding or logging it results in
+// Redacted, or in an empty text if the secret is empty. Only Reveal returns the text. Secret stores
+// the text behind a pointer, because package fmt calls no methods on unexported fields: for a
+// Secret in such a field, it prints an address.
 type Secret struct {
 	text *string
 }
 
-// NewSecret wraps a text.
+// NewSecret returns a Secret with the text.
 func NewSecret(text string) Secret { return Secret{text: &text} }
 
-// Reveal returns the text, for the one place that has to send it.
+// Reveal returns the text. Call it only where the secret is sent or used.
 func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
@@ -33,27 +33,27 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// Empty says whether there is no text.
-func (s Secret) Empty() bool { return s.Reveal() == "" }
+// IsEmpty returns whether the secret has no text.
+func (s Secret) IsEmpty() bool { return s.Reveal() == "" }
 
-// Equal compares two secrets in a time that does not depend on what is in them.
+// Equal compares two secrets of the same length in constant time.
 func (s Secret) Equal(other Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
 }
 
-// String returns Redacted, or "" for the empty secret.
+// String returns Redacted, or "" if the secret is empty.
 func (s Secret) String() string {
-	if s.Empty() {
+	if s.IsEmpty() {
 		return ""
 	}
 
 	return Redacted
 }
 
-// GoString is String, for %#v.
+// GoString returns the result of String in the form for %#v.
 func (s Secret) GoString() string { return "log.Secret(" + s.String() + ")" }
 
-// Format prints String for every verb, those that don't fit a text included.
+// Format prints the result of String for every verb, including verbs that are invalid for a text.
 func (s Secret) Format(state fmt.State, verb rune) {
 	text := s.String()
 	if verb == 'v' && state.Flag('#') {
@@ -63,13 +63,13 @@ func (s Secret) Format(state fmt.State, verb rune) {
 	_, _ = state.Write([]byte(text))
 }
 
-// MarshalText returns String, for encoders other than JSON.
+// MarshalText returns the result of String, for encoders other than JSON.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalJSON returns String as JSON.
+// MarshalJSON returns the result of String as JSON.
 func (s Secret) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s.String())
 }
 
-// LogValue returns String, for log/slog.
+// LogValue returns the result of String, for log/slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

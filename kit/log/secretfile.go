@@ -11,13 +11,13 @@ import (
 	"os"
 )
 
-// maxSecret bounds a secret's file: private keys and tokens are far smaller.
-const maxSecret = 64 << 10
+// maxSecretBytes is the maximum size of a secret file. Private keys and tokens are far smaller.
+const maxSecretBytes = 64 << 10
 
-// ReadSecret returns what is in the file now, without white space at its end: a rotated
-// secret is there with the next call. An empty file, or one of more than 64 KiB, is an
-// error; no error has the secret.
-func ReadSecret(path string) (Secret, error) {
+// ReadSecretFile returns the current content of the file without trailing white space. Each call
+// reads the file, so a rotated secret takes effect with the next call. ReadSecretFile returns an
+// error if the file is empty or has more than 64 KiB. No error contains the secret.
+func ReadSecretFile(path string) (Secret, error) {
 	if path == "" {
 		return Secret{}, errors.New("no secret file is configured")
 	}
@@ -28,7 +28,7 @@ func ReadSecret(path string) (Secret, error) {
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 
-	data, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
+	data, err := io.ReadAll(io.LimitReader(file, maxSecretBytes+1))
 	if err != nil {
 		return Secret{}, fmt.Errorf("read secret: %w", err)
 	}
@@ -38,8 +38,8 @@ func ReadSecret(path string) (Secret, error) {
 	switch {
 	case len(data) == 0:
 		return Secret{}, fmt.Errorf("read secret %s: the file is empty", path)
-	case len(data) > maxSecret:
-		return Secret{}, fmt.Errorf("read secret %s: the file is larger than %d bytes", path, maxSecret)
+	case len(data) > maxSecretBytes:
+		return Secret{}, fmt.Errorf("read secret %s: the file is larger than %d bytes", path, maxSecretBytes)
 	}
 
 	return NewSecret(string(data)), nil

@@ -25,33 +25,33 @@ func TestSecretFiles(t *testing.T) {
 
 	write("first\n")
 
-	if got, err := log.ReadSecret(path); err != nil || got.Reveal() != "first" {
+	if got, err := log.ReadSecretFile(path); err != nil || got.Reveal() != "first" {
 		t.Errorf("log.ReadSecret() = %q, %v", got.Reveal(), err)
 	}
 
 	write("second")
 
-	if got, err := log.ReadSecret(path); err != nil || got.Reveal() != "second" {
+	if got, err := log.ReadSecretFile(path); err != nil || got.Reveal() != "second" {
 		t.Errorf("after rotation log.ReadSecret() = %q, %v", got.Reveal(), err)
 	}
 
 	write(" \n")
 
-	if _, err := log.ReadSecret(path); err == nil {
+	if _, err := log.ReadSecretFile(path); err == nil {
 		t.Errorf("empty: %v", err)
 	}
 
 	write(strings.Repeat("x", 70000))
 
-	if _, err := log.ReadSecret(path); err == nil || strings.Contains(err.Error(), "xx") {
+	if _, err := log.ReadSecretFile(path); err == nil || strings.Contains(err.Error(), "xx") {
 		t.Errorf("large: %v", err)
 	}
 
-	if _, err := log.ReadSecret(""); err == nil {
+	if _, err := log.ReadSecretFile(""); err == nil {
 		t.Errorf("unset: %v", err)
 	}
 
-	if _, err := log.ReadSecret(path + "x"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := log.ReadSecretFile(path + "x"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("missing: %v", err)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// NewRegistry is that of a program: what it was built from, and its runtime and process.
+// NewRegistry returns the registry of a program, with the metrics of the Go runtime and the
+// process, and with hyperfleet_build_info.
 func NewRegistry(program, version, commit, goVersion string) (*prometheus.Registry, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -23,7 +24,7 @@ func NewRegistry(program, version, commit, goVersion string) (*prometheus.Regist
 func RegisterBuildInfo(registerer prometheus.Registerer, program, version, commit, goVersion string) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: Namespace, Name: "build_info",
-		Help: "Always 1; its labels say what the program was built from.",
+		Help: "Always 1. The labels describe the build of the program.",
 		ConstLabels: prometheus.Labels{
 			"program": program, "version": version, "commit": commit, "go_version": goVersion,
 		},

@@ -26,10 +26,10 @@ import (
 
 const tracerName = "github.com/hyperfleet/hyperfleet/kit/metrics"
 
-// maxOperations bounds the operations of one system.
+// maxOperations is the maximum number of distinct operations of one system.
 const maxOperations = 64
 
-// Results of a call that brought no HTTP status.
+// Values of the label code for calls without an HTTP status.
 const (
 	codeTimeout  = "timeout"
 	codeCanceled = "canceled"
@@ -37,33 +37,33 @@ const (
 	codeOK       = "ok"
 )
 
-// Calls counts and times calls to other systems.
-type Calls struct {
-	duration *prometheus.HistogramVec
-	limits   *rateLimits
-	clock    clock.PassiveClock
+// CallMetrics counts calls to external systems and measures their duration.
+type CallMetrics struct {
+	duration   *prometheus.HistogramVec
+	rateLimits *rateLimits
+	clock      clock.PassiveClock
 }
 
-// NewCalls registers hyperfleet_external_call_duration_seconds with the labels system
-// ("proxmox"), operation ("clone"), and code: the class of the HTTP status ("2xx"),
-// or timeout, canceled or error when none came; ok for calls that are not HTTP. Its
-// count is the number of calls. hyperfleet_external_rate_limit_calls{system,resource} and
-// ..._remaining_calls are what the answers' headers say of rate limits. A nil clock is the
-// real one.
-func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Calls, error) {
-	if timer == nil {
-		timer = clock.RealClock{}
+// NewCallMetrics registers hyperfleet_external_call_duration_seconds with the labels system
+// ("proxmox"), operation ("clone") and code. The code is the class of the HTTP status ("2xx");
+// timeout, canceled or error if no response arrived; or ok for calls that are not HTTP. The count
+// of the histogram is the number of calls. NewCallMetrics also registers
+// hyperfleet_external_rate_limit_calls{system,resource} and ..._remaining_calls, which report the
+// rate limits in response headers. If clk is nil, the real clock is used.
+func NewCallMetrics(registerer prometheus.Registerer, clk clock.PassiveClock) (*CallMetrics, error) {
+	if clk == nil {
+		clk = clock.RealClock{}
 	}
 
-	c := &Calls{clock: timer, limits: newRateLimits(timer), duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	c := &CallMetrics{clock: clk, rateLimits: newRateLimits(clk), duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: Namespace,
 		Subsystem: "external_call",
 		Name:      "duration_seconds",
-		Help:      "How long calls to other systems took until the head of the answer came, in seconds.",
+		Help:      "Duration of calls to external systems until the response header arrived, in seconds.",
 		Buckets:   CallBuckets(),
 	}, []string{"system", "operation", "code"})}
 
-	for _, collector := range []prometheus.Collector{c.duration, c.limits} {
+	for _, collector := range []prometheus.Collector{c.duration, c.rateLimits} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register metrics of external calls: %w", err)
 		}
@@ -72,14 +72,16 @@ func NewCalls(registerer prometheus.Registerer, timer clock.PassiveClock) (*Call
 	return c, nil
 }
 
-// Transport wraps an HTTP transport, nil meaning that of httpbound.Shared; a call that belongs
-// to a trace is a span of it. The operation
-// of a request should be a name of the call and not its path, which holds names of
-// objects; nil means the request's method. At most 64 operations of a system are told
-// apart.
-func (c *Calls) Transport(system string, operation func(*http.Request) string, next http.RoundTripper) http.RoundTripper {
+// WrapTransport returns a transport that measures each request. If next is nil, it wraps
+// httpbound.SharedTransport. If the context of a request has a span, the request becomes a child
+// span. operation returns the name of a request's operation, which should not be the path, because
+// paths contain names of objects. If operation is nil, the HTTP method is used. After 64 distinct
+// operations, further operations are reported as "other".
+func (c *CallMetrics) WrapTransport(
+	system string, operation func(*http.Request) string, next http.RoundTripper,
+) http.RoundTripper {
 	if next == nil {
-		next = httpbound.Shared()
+		next = httpbound.SharedTransport()
 	}
 
 	if operation == nil {
@@ -87,39 +89,39 @@ func (c *Calls) Transport(system string, operation func(*http.Request) string, n
 	}
 
 	return &transport{
-		calls: c, system: system, operation: operation, bounded: NewBounded(maxOperations),
-		resources: NewBounded(maxResources), next: next,
+		calls: c, system: system, operation: operation, operations: NewLabelLimiter(maxOperations),
+		resources: NewLabelLimiter(maxResources), next: next,
 	}
 }
 
-// Observe notes a call that is not HTTP. The operation has to be out of a fixed set.
-func (c *Calls) Observe(system, operation string, took time.Duration, err error) {
-	c.duration.WithLabelValues(system, operation, codeOf(nil, err)).Observe(took.Seconds())
+// Observe records a call that is not HTTP. The operation must be one of a fixed set.
+func (c *CallMetrics) Observe(system, operation string, elapsed time.Duration, err error) {
+	c.duration.WithLabelValues(system, operation, resultCode(nil, err)).Observe(elapsed.Seconds())
 }
 
 type transport struct {
-	calls     *Calls
-	system    string
-	operation func(*http.Request) string
-	bounded   *Bounded
-	resources *Bounded
-	next      http.RoundTripper
+	calls      *CallMetrics
+	system     string
+	operation  func(*http.Request) string
+	operations *LabelLimiter
+	resources  *LabelLimiter
+	next       http.RoundTripper
 }
 
-// RoundTrip sends the request and notes how it went.
+// RoundTrip sends the request and records its duration, result and rate limit.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	operation := t.bounded.Value(t.operation(request))
+	operation := t.operations.Limit(t.operation(request))
 	start := t.calls.clock.Now()
 
-	request, span := t.begin(request, operation)
+	request, span := t.startSpan(request, operation)
 	defer span.End()
 
 	response, err := t.next.RoundTrip(request)
-	code := codeOf(response, err)
+	code := resultCode(response, err)
 	t.calls.duration.WithLabelValues(t.system, operation, code).Observe(t.calls.clock.Since(start).Seconds())
 
 	if response != nil {
-		t.calls.limits.note(t, response.Header)
+		t.calls.rateLimits.record(t, response.Header)
 		span.SetAttributes(attribute.Int("http.response.status_code", response.StatusCode))
 	}
 
@@ -130,10 +132,10 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// begin makes the span of a call that belongs to a trace; calls that don't, such as those
-// that pollers make all day long, begin none. The span's context goes to those alone that
-// are sent one anyway: it is not everybody's to know.
-func (t *transport) begin(request *http.Request, operation string) (*http.Request, trace.Span) {
+// startSpan starts a span if the context of the request has one. Other requests, such as those of
+// pollers, get no span. startSpan updates the header Traceparent of a request that already has this
+// header. It never adds the header, because not every server may learn the trace id.
+func (t *transport) startSpan(request *http.Request, operation string) (*http.Request, trace.Span) {
 	ctx := request.Context()
 
 	parent := trace.SpanContextFromContext(ctx)
@@ -147,7 +149,7 @@ func (t *transport) begin(request *http.Request, operation string) (*http.Reques
 			attribute.String("http.request.method", request.Method), attribute.String("server.address", request.URL.Hostname()),
 		))
 	if span.SpanContext().Equal(parent) {
-		// Nobody exports: the request goes on as it is.
+		// No exporter is configured. Send the request unchanged.
 		return request, span
 	}
 
@@ -160,15 +162,16 @@ func (t *transport) begin(request *http.Request, operation string) (*http.Reques
 	return request, span
 }
 
-// CloseIdleConnections lets http.Client.CloseIdleConnections reach the transport below.
+// CloseIdleConnections closes the idle connections of the wrapped transport.
+// http.Client.CloseIdleConnections calls it.
 func (t *transport) CloseIdleConnections() {
 	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}
 }
 
-// codeOf is the class of an answer.
-func codeOf(response *http.Response, err error) string {
+// resultCode returns the value of the label code.
+func resultCode(response *http.Response, err error) string {
 	var timeout net.Error
 
 	switch {

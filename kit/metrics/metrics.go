@@ -8,45 +8,45 @@ import (
 	"sync"
 )
 
-// Namespace is the first word of every metric's name.
+// Namespace is the prefix of every metric's name.
 const Namespace = "hyperfleet"
 
-// Other stands for all values of a label beyond the allowed number.
+// Other replaces all values of a label beyond the limit.
 const Other = "other"
 
-// MaxPools bounds the pools, with their namespaces, that a metric tells apart.
+// MaxPools is the maximum number of pools, with their namespaces, that a metric distinguishes.
 const MaxPools = 500
 
-// CallBuckets are for calls to other systems, in seconds.
+// CallBuckets returns the buckets for calls to external systems, in seconds.
 func CallBuckets() []float64 { return []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60} }
 
-// PhaseBuckets are for phases of a machine's life, in seconds.
+// PhaseBuckets returns the buckets for phases of a machine's lifecycle, in seconds.
 func PhaseBuckets() []float64 { return []float64{.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800} }
 
-// PoolBuckets are for what is kept for each pool, in seconds, from a machine that was warm to
-// a day.
+// PoolBuckets returns the buckets for durations that are measured per pool, in seconds: from 1
+// second, for a machine that was kept warm, to one day.
 func PoolBuckets() []float64 {
 	return []float64{1, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400}
 }
 
-// Bounded lets a limited number of values of one label through, those seen first, and
-// makes Other of the rest. It may be used from any goroutine.
-type Bounded struct {
+// LabelLimiter limits the number of distinct values of one label. It keeps the first values that it
+// receives and replaces all others by Other. It is safe for concurrent use.
+type LabelLimiter struct {
 	limit int
 
-	mu   sync.Mutex
-	seen map[string]struct{}
+	mu     sync.Mutex
+	values map[string]struct{}
 }
 
-// NewBounded allows limit values.
-func NewBounded(limit int) *Bounded {
-	return &Bounded{limit: limit, seen: make(map[string]struct{}, limit)}
+// NewLabelLimiter returns a LabelLimiter that keeps at most limit values.
+func NewLabelLimiter(limit int) *LabelLimiter {
+	return &LabelLimiter{limit: limit, values: make(map[string]struct{}, limit)}
 }
 
-// Values is Value of labels that belong together, such as namespace and name: they come through
-// together, or each of them is Other.
-func (b *Bounded) Values(values ...string) []string {
-	if b.Value(strings.Join(values, "\x00")) != Other {
+// LimitAll limits combinations of labels that belong together, such as namespace and name. It
+// returns the values unchanged, or Other for each of them.
+func (b *LabelLimiter) LimitAll(values ...string) []string {
+	if b.Limit(strings.Join(values, "\x00")) != Other {
 		return values
 	}
 
@@ -58,20 +58,20 @@ func (b *Bounded) Values(values ...string) []string {
 	return out
 }
 
-// Value returns the value, or Other.
-func (b *Bounded) Value(value string) string {
+// Limit returns the value, or Other if the limit is reached.
+func (b *LabelLimiter) Limit(value string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if _, ok := b.seen[value]; ok {
+	if _, ok := b.values[value]; ok {
 		return value
 	}
 
-	if len(b.seen) >= b.limit {
+	if len(b.values) >= b.limit {
 		return Other
 	}
 
-	b.seen[value] = struct{}{}
+	b.values[value] = struct{}{}
 
 	return value
 }

@@ -24,11 +24,11 @@ import (
 func TestBounded(t *testing.T) {
 	t.Parallel()
 
-	bounded := metrics.NewBounded(2)
+	bounded := metrics.NewLabelLimiter(2)
 
 	var got []string
 	for _, value := range []string{"a", "b", "c", "a", "d", "b"} {
-		got = append(got, bounded.Value(value))
+		got = append(got, bounded.Limit(value))
 	}
 
 	if diff := cmp.Diff([]string{"a", "b", "other", "a", "other", "b"}, got); diff != "" {
@@ -39,12 +39,12 @@ func TestBounded(t *testing.T) {
 func TestBoundedUnderRace(t *testing.T) {
 	t.Parallel()
 
-	bounded := metrics.NewBounded(10)
+	bounded := metrics.NewLabelLimiter(10)
 	distinct := sync.Map{}
 
 	var group sync.WaitGroup
 	for i := range 100 {
-		group.Go(func() { distinct.Store(bounded.Value(strconv.Itoa(i)), true) })
+		group.Go(func() { distinct.Store(bounded.Limit(strconv.Itoa(i)), true) })
 	}
 
 	group.Wait()
@@ -62,7 +62,7 @@ func TestBoundedUnderRace(t *testing.T) {
 	}
 }
 
-// seen lists the series as labels with their counts.
+// seen returns the labels of each series with its count.
 func seen(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	t.Helper()
 
@@ -87,12 +87,12 @@ func seen(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	return out
 }
 
-func newCalls(t *testing.T) (*metrics.Calls, *prometheus.Registry) {
+func newCalls(t *testing.T) (*metrics.CallMetrics, *prometheus.Registry) {
 	t.Helper()
 
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestCallsAreCountedByWhatCameOfThem(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 
 	calls, registry := newCalls(t)
-	client := &http.Client{Transport: calls.Transport("proxmox", func(r *http.Request) string {
+	client := &http.Client{Transport: calls.WrapTransport("proxmox", func(r *http.Request) string {
 		return strings.Trim(r.URL.Path, "/")
 	}, nil)}
 
@@ -149,7 +149,7 @@ func TestCallsAreCountedByWhatCameOfThem(t *testing.T) {
 	calls.Observe("dns", "update", time.Second, nil)
 	calls.Observe("dns", "update", time.Second, errors.ErrUnsupported)
 
-	// Labels come in the order of their names: code, operation, system.
+	// The labels are sorted by name: code, operation, system.
 	const name = "hyperfleet_external_call_duration_seconds "
 
 	want := map[string]uint64{
@@ -171,8 +171,8 @@ func TestOperationsAreBounded(t *testing.T) {
 	t.Cleanup(server.Close)
 
 	calls, registry := newCalls(t)
-	client := &http.Client{Transport: calls.Transport("x", func(r *http.Request) string { return r.URL.Path }, nil)}
-	plain := &http.Client{Transport: calls.Transport("plain", nil, http.DefaultTransport)}
+	client := &http.Client{Transport: calls.WrapTransport("x", func(r *http.Request) string { return r.URL.Path }, nil)}
+	plain := &http.Client{Transport: calls.WrapTransport("plain", nil, http.DefaultTransport)}
 
 	for i := range 80 {
 		for _, c := range []*http.Client{client, plain} {
@@ -196,7 +196,7 @@ func TestRegisteringTwiceIsAnError(t *testing.T) {
 	t.Parallel()
 
 	_, registry := newCalls(t)
-	if _, err := metrics.NewCalls(registry, nil); err == nil {
+	if _, err := metrics.NewCallMetrics(registry, nil); err == nil {
 		t.Error("no error")
 	}
 }

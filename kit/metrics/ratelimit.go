@@ -15,55 +15,58 @@ import (
 )
 
 const (
-	// maxBudgets bounds the rate limits that are kept, over all systems and credentials.
-	maxBudgets = 1024
-	// maxResources bounds the resources of one system that are told apart.
+	// maxRateLimits is the maximum number of rate limits that are stored, for all systems and credentials.
+	maxRateLimits = 1024
+	// maxResources is the maximum number of distinct resources of one system.
 	maxResources = 16
-	// resetAfter is when a limit whose answer does not say when it is reset counts no more.
-	resetAfter = time.Hour
-	// aheadAtMost bounds the reset that is believed.
-	aheadAtMost = 24 * time.Hour
+	// defaultResetDelay is the time after which a rate limit expires if the response does not say when
+	// it is reset.
+	defaultResetDelay = time.Hour
+	// maxResetDelay limits the reset time of a response. Later times are replaced by this limit.
+	maxResetDelay = 24 * time.Hour
 )
 
-// budget is the rate limit of one transport, which has one credential, for one resource.
-type budget struct {
+// rateLimitKey identifies the rate limit of one transport, which has one credential, for one resource.
+type rateLimitKey struct {
 	transport        *transport
 	system, resource string
 }
 
-// left is what a system last said of a rate limit.
-type left struct {
+// rateLimit is the rate limit in the last response.
+type rateLimit struct {
 	limit, remaining float64
-	until            time.Time
+	resetAt          time.Time
 }
 
-// rateLimits keeps what systems say of their rate limits. Credentials have limits of their own:
-// the one with the least left is shown, for it is the next to be refused.
+// rateLimits collects the rate limits of external systems. Each credential has its own limit. The
+// metrics show the credential with the fewest remaining calls, because its calls are rejected
+// first.
 type rateLimits struct {
 	clock            clock.PassiveClock
 	limit, remaining *prometheus.Desc
 
-	mu   sync.Mutex
-	seen map[budget]left
+	mu    sync.Mutex
+	byKey map[rateLimitKey]rateLimit
 }
 
-func newRateLimits(timer clock.PassiveClock) *rateLimits {
+func newRateLimits(clk clock.PassiveClock) *rateLimits {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(Namespace, "external_rate_limit", name), help,
 			[]string{"system", "resource"}, nil)
 	}
 
 	return &rateLimits{
-		clock: timer, seen: map[budget]left{},
-		limit: desc("calls", "How many calls a system allows the credential that has the fewest left, until the limit is reset."),
+		clock: clk, byKey: map[rateLimitKey]rateLimit{},
+		limit: desc("calls",
+			"Number of calls until the limit is reset that a system allows for the credential with the fewest remaining calls."),
 		remaining: desc("remaining_calls",
-			"How many calls a system allows until its limit is reset, of the credential that has the fewest left."),
+			"Number of remaining calls until the limit is reset, of the credential with the fewest remaining calls."),
 	}
 }
 
-// note reads an answer's headers: those of GitHub (X-RateLimit-*, with a resource), and those
-// of GitLab and Buildkite (RateLimit-*, IETF draft).
-func (r *rateLimits) note(from *transport, header http.Header) {
+// record stores the rate limit in the headers of a response: those of GitHub (X-RateLimit-*, with a
+// resource), or those of GitLab and Buildkite (RateLimit-*, IETF draft).
+func (r *rateLimits) record(from *transport, header http.Header) {
 	prefix := "X-RateLimit-"
 	if header.Get(prefix+"Remaining") == "" {
 		prefix = "RateLimit-"
@@ -80,71 +83,72 @@ func (r *rateLimits) note(from *transport, header http.Header) {
 	}
 
 	now := r.clock.Now()
-	key := budget{from, from.system, from.resources.Value(cmp.Or(header.Get(prefix+"Resource"), "all"))}
+	key := rateLimitKey{from, from.system, from.resources.Limit(cmp.Or(header.Get(prefix+"Resource"), "all"))}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.forget(now)
+	r.dropExpired(now)
 
-	if _, known := r.seen[key]; known || len(r.seen) < maxBudgets {
-		r.seen[key] = left{limit, remaining, resetOf(header.Get(prefix+"Reset"), now)}
+	if _, exists := r.byKey[key]; exists || len(r.byKey) < maxRateLimits {
+		r.byKey[key] = rateLimit{limit, remaining, parseReset(header.Get(prefix+"Reset"), now)}
 	}
 }
 
-// resetOf is when a limit is reset: the header has seconds from now, or since 1970.
-func resetOf(text string, now time.Time) time.Time {
+// parseReset returns the time at which a limit is reset. The header contains the seconds from now,
+// or the seconds since 1970. The result is at most maxResetDelay after now.
+func parseReset(text string, now time.Time) time.Time {
 	seconds, err := strconv.ParseInt(text, 10, 64)
 
-	at := now.Add(resetAfter)
+	reset := now.Add(defaultResetDelay)
 
 	switch {
 	case err != nil || seconds < 0:
-	case time.Duration(seconds) < aheadAtMost/time.Second:
-		at = now.Add(time.Duration(seconds) * time.Second)
+	case time.Duration(seconds) < maxResetDelay/time.Second:
+		reset = now.Add(time.Duration(seconds) * time.Second)
 	default:
-		at = time.Unix(seconds, 0)
+		reset = time.Unix(seconds, 0)
 	}
 
-	if at.After(now.Add(aheadAtMost)) {
-		return now.Add(aheadAtMost)
+	if reset.After(now.Add(maxResetDelay)) {
+		return now.Add(maxResetDelay)
 	}
 
-	return at
+	return reset
 }
 
-// forget drops what has been reset since.
-func (r *rateLimits) forget(now time.Time) {
-	for key, value := range r.seen {
-		if !now.Before(value.until) {
-			delete(r.seen, key)
+// dropExpired deletes the rate limits that have been reset.
+func (r *rateLimits) dropExpired(now time.Time) {
+	for key, value := range r.byKey {
+		if !now.Before(value.resetAt) {
+			delete(r.byKey, key)
 		}
 	}
 }
 
-// Describe gives the metrics' names.
+// Describe sends the descriptions of the metrics.
 func (r *rateLimits) Describe(ch chan<- *prometheus.Desc) {
 	ch <- r.limit
 	ch <- r.remaining
 }
 
-// Collect gives the least that is left of each system's resources.
+// Collect sends, for each resource of each system, the rate limit with the fewest remaining calls.
 func (r *rateLimits) Collect(ch chan<- prometheus.Metric) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.forget(r.clock.Now())
+	r.dropExpired(r.clock.Now())
 
-	least := map[budget]left{}
+	lowest := map[rateLimitKey]rateLimit{}
 
-	for key, value := range r.seen {
+	for key, value := range r.byKey {
 		key.transport = nil
-		if had, ok := least[key]; !ok || value.remaining < had.remaining {
-			least[key] = value
+		if current, ok := lowest[key]; !ok || value.remaining < current.remaining {
+			lowest[key] = value
 		}
 	}
 
-	for key, value := range least {
+	for key, value := range lowest {
 		ch <- prometheus.MustNewConstMetric(r.limit, prometheus.GaugeValue, value.limit, key.system, key.resource)
 		ch <- prometheus.MustNewConstMetric(r.remaining, prometheus.GaugeValue, value.remaining, key.system, key.resource)
 	}

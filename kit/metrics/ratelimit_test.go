@@ -19,7 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// TestRateLimits: the credential with the fewest calls left is shown, until its limit is reset.
+// TestRateLimits checks that the metrics show the credential with the fewest remaining calls, until its
+// limit is reset.
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
@@ -27,7 +28,7 @@ func TestRateLimits(t *testing.T) {
 	timer := clocktesting.NewFakePassiveClock(start)
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, timer)
+	calls, err := metrics.NewCallMetrics(registry, timer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func TestRateLimits(t *testing.T) {
 	var answer http.Header
 
 	transport := func(system string) http.RoundTripper {
-		return calls.Transport(system, nil, retry.RoundTripper(func(*http.Request) (*http.Response, error) {
+		return calls.WrapTransport(system, nil, retry.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Header: answer}, nil
 		}))
 	}
@@ -76,8 +77,8 @@ func TestRateLimits(t *testing.T) {
 
 		var want strings.Builder
 
-		want.WriteString("# HELP hyperfleet_external_rate_limit_remaining_calls How many calls a system allows until its limit is reset, " +
-			"of the credential that has the fewest left.\n# TYPE hyperfleet_external_rate_limit_remaining_calls gauge\n")
+		want.WriteString("# HELP hyperfleet_external_rate_limit_remaining_calls Number of remaining calls until the limit is reset, " +
+			"of the credential with the fewest remaining calls.\n# TYPE hyperfleet_external_rate_limit_remaining_calls gauge\n")
 
 		for _, line := range []string{github, gitlab} {
 			if line != "" {

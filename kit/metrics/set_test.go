@@ -13,18 +13,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// A set's metrics bear its subsystem and its labels, and are registered together, or not at all
-// where there is nowhere to.
+// The metrics of a set have its subsystem and labels, and are registered together. Without a registerer,
+// none is registered.
 func TestSet(t *testing.T) {
 	t.Parallel()
 
 	set := metrics.NewSet("part", prometheus.Labels{"of": "x"})
-	set.Counters("done_total", "Done.", "how").WithLabelValues("well").Inc()
-	set.Counter("all_total", "All.").Add(2)
-	set.Gauge("held", "Held.").Set(3)
-	set.Gauges("open", "Open.", "where").WithLabelValues("here").Set(4)
-	set.GaugeOf("waiting", "Waiting.", func() float64 { return 5 })
-	set.Histograms("took_seconds", "Took.", []float64{1}).WithLabelValues().Observe(0.5)
+	set.NewCounterVec("done_total", "Done.", "how").WithLabelValues("well").Inc()
+	set.NewCounter("all_total", "All.").Add(2)
+	set.NewGauge("held", "Held.").Set(3)
+	set.NewGaugeVec("open", "Open.", "where").WithLabelValues("here").Set(4)
+	set.NewGaugeFunc("waiting", "Waiting.", func() float64 { return 5 })
+	set.NewHistogramVec("took_seconds", "Took.", []float64{1}).WithLabelValues().Observe(0.5)
 
 	if err := set.Register(nil); err != nil {
 		t.Error(err)

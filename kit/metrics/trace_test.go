@@ -23,7 +23,7 @@ import (
 
 // TestSpansOfCalls sets the provider of the whole process, so it is not parallel.
 func TestSpansOfCalls(t *testing.T) {
-	calls, err := metrics.NewCalls(prometheus.NewRegistry(), nil)
+	calls, err := metrics.NewCallMetrics(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestSpansOfCalls(t *testing.T) {
 			const before = "00-00000000000000000000000000000001-0000000000000002-01"
 
 			sent := ""
-			client := calls.Transport("proxmox", func(*http.Request) string { return "clone" }, retry.RoundTripper(
+			client := calls.WrapTransport("proxmox", func(*http.Request) string { return "clone" }, retry.RoundTripperFunc(
 				func(r *http.Request) (*http.Response, error) {
 					sent = r.Header.Get("Traceparent")
 					if tc.err != nil {

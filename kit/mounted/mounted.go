@@ -11,44 +11,48 @@ import (
 	"time"
 )
 
-// lookEvery is how often it is looked whether other files are mounted. Kubelet takes up to a
-// minute or two to mount them.
-const lookEvery = 2 * time.Second
+// pollInterval is the interval in which the mounted files are checked. The kubelet takes up to two
+// minutes to mount changed files.
+const pollInterval = 2 * time.Second
 
-// dataLink is the link that kubelet puts beside the files of a volume: it leads to the folder that
-// has them, and is replaced when one of them changes.
-const dataLink = "..data"
+// dataLinkName is the name of the symbolic link that the kubelet creates in a volume. It points to
+// the folder with the current files. The kubelet replaces it when one of the files changes.
+const dataLinkName = "..data"
 
-// Files are those in the folder of one file.
-type Files struct {
-	link, seen string
-	read       func() error
+// Watcher watches the files in the folder of one file.
+type Watcher struct {
+	// linkPath is the path of the kubelet's symbolic link, and linkTarget its last known target.
+	// linkTarget is empty if the files are not mounted by the kubelet.
+	linkPath, linkTarget string
+	validate             func() error
 }
 
-// Beside looks which files are mounted in the folder of a file. It is called before the file is
-// read; read reads it as the program does, and says what is wrong with it.
-func Beside(file string, read func() error) *Files {
-	f := &Files{link: filepath.Join(filepath.Dir(file), dataLink), read: read}
-	f.seen, _ = os.Readlink(f.link) // there is none where nothing is mounted
+// NewWatcher returns a watcher for the folder of a file, and records which files are mounted now.
+// Call it before the program reads the file. validate reads the file as the program does and
+// returns an error if the file is invalid.
+func NewWatcher(file string, validate func() error) *Watcher {
+	f := &Watcher{linkPath: filepath.Join(filepath.Dir(file), dataLinkName), validate: validate}
+	f.linkTarget, _ = os.Readlink(f.linkPath) // the link is missing if nothing is mounted
 
 	return f
 }
 
-// Until gives a context that ends when other files are mounted and nothing is wrong with them.
-// What is wrong is logged, and the program goes on with what it has. The function that comes with
-// the context ends it, and the looking.
-func (f *Files) Until(ctx context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
+// CancelOnChange returns a context that ends when the kubelet has mounted changed files and the
+// files are valid. If they are invalid, the error is logged and the program continues with its
+// current configuration. The returned function ends the context and the watch. If the kubelet
+// mounts no files in the folder, nothing is watched.
+func (f *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 
-	if f.seen != "" {
+	if f.linkTarget != "" {
 		go f.watch(ctx, cancel, log)
 	}
 
 	return ctx, cancel
 }
 
-func (f *Files) watch(ctx context.Context, end context.CancelFunc, log *slog.Logger) {
-	ticker := time.NewTicker(lookEvery)
+func (f *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slog.Logger) {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 
 	for {
@@ -58,22 +62,23 @@ func (f *Files) watch(ctx context.Context, end context.CancelFunc, log *slog.Log
 		case <-ticker.C:
 		}
 
-		now, err := os.Readlink(f.link)
-		if err != nil || now == f.seen {
+		target, err := os.Readlink(f.linkPath)
+		if err != nil || target == f.linkTarget {
 			continue
 		}
 
-		f.seen = now
+		f.linkTarget = target
 
-		if err := f.read(); err != nil {
-			log.ErrorContext(ctx, "the configuration has changed and is invalid: the program goes on with the one it was "+
-				"started with, and could not be started anew", "error", err)
+		if err := f.validate(); err != nil {
+			log.ErrorContext(ctx, "the changed configuration is invalid: the program continues with the configuration from "+
+				"its start, and would fail if it were restarted", "error", err)
 
 			continue
 		}
 
-		log.InfoContext(ctx, "the configuration has changed: the program ends, to be started with the new one")
-		end()
+		log.InfoContext(ctx, "the configuration has changed: the program stops, "+
+			"to be restarted with the new configuration")
+		cancel()
 
 		return
 	}

@@ -33,14 +33,14 @@ func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
 
-		files := mounted.Beside(file, func() error {
+		files := mounted.NewWatcher(file, func() error {
 			if text, err := os.ReadFile(file); err != nil || string(text) == "typo" {
 				return errors.Join(errTypo, err)
 			}
 
 			return nil
 		})
-		ctx, stop := files.Until(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		ctx, stop := files.CancelOnChange(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
 		defer stop()
 
 		later := func() error {
@@ -62,20 +62,20 @@ func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
 
 		mount("second")
 
-		if later() == nil || !strings.Contains(said.String(), "to be started with the new one") {
+		if later() == nil || !strings.Contains(said.String(), "restarted with the new configuration") {
 			t.Errorf("it goes on with the old configuration: %s", &said)
 		}
 	})
 }
 
-// Files that nobody mounts are edited at any time, and nobody is there to start the program anew.
+// Files that are not mounted can be edited at any time, and no kubelet would restart the program.
 func TestFilesThatNobodyMountsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 
 	file := filepath.Join(t.TempDir(), "operator.yaml")
 
 	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := mounted.Beside(file, func() error { return nil }).Until(t.Context(), slog.New(slog.DiscardHandler))
+		ctx, stop := mounted.NewWatcher(file, func() error { return nil }).CancelOnChange(t.Context(), slog.New(slog.DiscardHandler))
 
 		if err := os.WriteFile(file, []byte("text"), 0o600); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objects lists objects: all of a kind, page by page, and those that an event about
-// another object concerns.
+// Package objects lists objects: all objects of a kind, page by page, and the objects that an event
+// about another object affects.
 package objects

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// pageSize is how many objects one call of All lists.
+// pageSize is the maximum number of objects in one page of ListAll.
 const pageSize = 500
 
-// All gives all objects of a kind, of which list is an empty list, by calls of 500 each. It is
-// for reading past caches.
-func All[T client.Object](
+// ListAll returns all objects of a kind. list is an empty list of the kind. ListAll lists pages of 500
+// objects. It is meant for readers that bypass the cache.
+func ListAll[T client.Object](
 	ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption,
 ) ([]T, error) {
 	var (
@@ -29,7 +29,7 @@ func All[T client.Object](
 	for {
 		page, ok := list.DeepCopyObject().(client.ObjectList)
 		if !ok {
-			return nil, fmt.Errorf("list %T: its copy is no list", list)
+			return nil, fmt.Errorf("copy %T: the copy is not a list", list)
 		}
 
 		err := from.List(ctx, page, append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, options...)...)
@@ -37,7 +37,7 @@ func All[T client.Object](
 			return nil, err
 		}
 
-		out = append(out, items[T](page)...)
+		out = append(out, extractItems[T](page)...)
 
 		if next = page.GetContinue(); next == "" {
 			return out, nil
@@ -45,10 +45,12 @@ func All[T client.Object](
 	}
 }
 
-// Requests asks for a pass over each object in a list that is concerned; nil is all of them.
-// It is for handlers of events and reads a cache, which only fails when the process ends.
-func Requests[T client.Object](
-	ctx context.Context, cache client.Reader, list client.ObjectList, concerned func(T) bool, options ...client.ListOption,
+// ListRequests returns a reconcile request for each listed object for which isAffected returns
+// true. If isAffected is nil, it returns a request for every object. ListRequests is meant for
+// event handlers that read a cache. It returns nil if the list fails, because a cache fails only
+// when the process shuts down.
+func ListRequests[T client.Object](
+	ctx context.Context, cache client.Reader, list client.ObjectList, isAffected func(T) bool, options ...client.ListOption,
 ) []reconcile.Request {
 	if err := cache.List(ctx, list, options...); err != nil {
 		return nil
@@ -56,8 +58,8 @@ func Requests[T client.Object](
 
 	var out []reconcile.Request
 
-	for _, item := range items[T](list) {
-		if concerned == nil || concerned(item) {
+	for _, item := range extractItems[T](list) {
+		if isAffected == nil || isAffected(item) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item)})
 		}
 	}
@@ -65,8 +67,8 @@ func Requests[T client.Object](
 	return out
 }
 
-// items are pointers into a list.
-func items[T client.Object](list client.ObjectList) []T {
+// extractItems returns pointers to the items of a list. It skips items that are not of type T.
+func extractItems[T client.Object](list client.ObjectList) []T {
 	out := make([]T, 0, meta.LenList(list))
 
 	_ = meta.EachListItem(list, func(item runtime.Object) error {

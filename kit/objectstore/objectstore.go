@@ -20,70 +20,70 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// maxMessage bounds what an error says of a store's answer, in letters.
-const maxMessage = 300
+// maxMessageRunes is the maximum length of the store's message in an error.
+const maxMessageRunes = 300
 
-// Place is where texts are.
-type Place struct {
-	// Endpoint is the store's base URL, without a path; https, or http on loopback.
+// Location is the location of a bucket.
+type Location struct {
+	// Endpoint is the store's base URL without a path. It must be https, or http on loopback.
 	Endpoint string
-	// Region that requests are signed for.
+	// Region is the region that requests are signed for.
 	Region string
-	// Bucket must be there.
+	// Bucket is the name of an existing bucket.
 	Bucket string
 }
 
-// Keys sign requests. They print redacted.
-type Keys struct{ ID, Secret, Token string }
+// Credentials sign requests. They are redacted when printed.
+type Credentials struct{ ID, Secret, Token string }
 
-// String hides them.
-func (Keys) String() string { return log.Redacted }
+// String returns log.Redacted.
+func (Credentials) String() string { return log.Redacted }
 
-// GoString hides them.
-func (Keys) GoString() string { return log.Redacted }
+// GoString returns log.Redacted.
+func (Credentials) GoString() string { return log.Redacted }
 
-// Store is one bucket.
+// Store is a client for one bucket.
 type Store struct {
-	client *minio.Client
-	place  Place
-	keys   Keys
+	client      *minio.Client
+	location    Location
+	credentials Credentials
 }
 
-// Check says what is wrong with an endpoint; nil if nothing is.
-func Check(endpoint string) error {
+// ValidateEndpoint returns an error if the endpoint is invalid.
+func ValidateEndpoint(endpoint string) error {
 	u, err := url.Parse(endpoint)
 
 	switch {
 	case err != nil, u.Host == "", u.User != nil, strings.Trim(u.Path, "/") != "", u.RawQuery != "", u.Fragment != "":
 		return errors.New("it must be a URL such as https://s3.example.com, without a path")
-	case !httpbound.Safe(u):
-		return errors.New("it must be https: logs go there (http is for loopback)")
+	case !httpbound.IsSecureURL(u):
+		return errors.New("it must be https, because logs are sent to it (http is allowed on loopback only)")
 	default:
 		return nil
 	}
 }
 
-// CheckBucket says what is wrong with a bucket's name; nil if nothing is.
-func CheckBucket(name string) error {
+// ValidateBucket returns an error if the name of the bucket is invalid.
+func ValidateBucket(name string) error {
 	return s3utils.CheckValidBucketName(name)
 }
 
-// CheckPrefix says what is wrong with what keys begin with, which may be empty and has so many
-// bytes at most; nil if nothing is.
-func CheckPrefix(prefix string, most int) error {
+// ValidatePrefix returns an error if the prefix of keys is invalid or has more bytes than the
+// limit. An empty prefix is valid.
+func ValidatePrefix(prefix string, limit int) error {
 	switch {
 	case prefix == "":
 		return nil
-	case len(prefix) > most:
-		return fmt.Errorf("it has more than %d bytes", most)
+	case len(prefix) > limit:
+		return fmt.Errorf("it has more than %d bytes", limit)
 	default:
 		return s3utils.CheckValidObjectName(prefix)
 	}
 }
 
-// New makes a store; nobody is called.
-func New(place Place, keys Keys, transport http.RoundTripper) (*Store, error) {
-	if err := Check(place.Endpoint); err != nil {
+// New returns a Store. It sends no request.
+func New(place Location, keys Credentials, transport http.RoundTripper) (*Store, error) {
+	if err := ValidateEndpoint(place.Endpoint); err != nil {
 		return nil, fmt.Errorf("use object store %s: %w", place.Endpoint, err)
 	}
 
@@ -100,64 +100,65 @@ func New(place Place, keys Keys, transport http.RoundTripper) (*Store, error) {
 		return nil, fmt.Errorf("use object store %s: %w", place.Endpoint, err)
 	}
 
-	return &Store{client: client, place: place, keys: keys}, nil
+	return &Store{client: client, location: place, credentials: keys}, nil
 }
 
-// Put writes a text over what was there. The same text under the same key may be written again.
+// Put writes a text and replaces an existing text with the same key. It is idempotent.
 func (s *Store) Put(ctx context.Context, key, text string) error {
-	_, err := s.client.PutObject(ctx, s.place.Bucket, key, strings.NewReader(text), int64(len(text)),
+	_, err := s.client.PutObject(ctx, s.location.Bucket, key, strings.NewReader(text), int64(len(text)),
 		minio.PutObjectOptions{ContentType: "text/plain; charset=utf-8", DisableMultipart: true})
 	if err != nil {
-		return s.problem("write", key, err)
+		return s.newError("write", key, err)
 	}
 
 	return nil
 }
 
-// Get reads a text of at most so many bytes.
-func (s *Store) Get(ctx context.Context, key string, most int64) (string, error) {
-	object, err := s.client.GetObject(ctx, s.place.Bucket, key, minio.GetObjectOptions{})
+// Get reads a text. It returns an error if the text has more bytes than the limit.
+func (s *Store) Get(ctx context.Context, key string, limit int64) (string, error) {
+	object, err := s.client.GetObject(ctx, s.location.Bucket, key, minio.GetObjectOptions{})
 	if err != nil {
-		return "", s.problem("read", key, err)
+		return "", s.newError("read", key, err)
 	}
-	defer object.Close() //nolint:errcheck // it was read
+	defer object.Close() //nolint:errcheck // it was only read
 
-	text, err := io.ReadAll(io.LimitReader(object, most+1))
+	text, err := io.ReadAll(io.LimitReader(object, limit+1))
 	if err != nil {
-		return "", s.problem("read", key, err)
+		return "", s.newError("read", key, err)
 	}
 
-	if int64(len(text)) > most {
-		return "", fmt.Errorf("read %s: it has more than %d bytes", s.at(key), most)
+	if int64(len(text)) > limit {
+		return "", fmt.Errorf("read %s: it has more than %d bytes", s.objectURL(key), limit)
 	}
 
 	return string(text), nil
 }
 
-// Delete removes a text. One that is not there is no error.
+// Delete deletes a text. It returns nil if the text does not exist.
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := s.client.RemoveObject(ctx, s.place.Bucket, key, minio.RemoveObjectOptions{}); err != nil {
-		return s.problem("delete", key, err)
+	if err := s.client.RemoveObject(ctx, s.location.Bucket, key, minio.RemoveObjectOptions{}); err != nil {
+		return s.newError("delete", key, err)
 	}
 
 	return nil
 }
 
-func (s *Store) at(key string) string { return URL(s.place.Bucket, key) }
+func (s *Store) objectURL(key string) string { return ObjectURL(s.location.Bucket, key) }
 
-// URL is the address of a text as S3's tools write it.
-func URL(bucket, key string) string { return "s3://" + bucket + "/" + key }
+// ObjectURL returns the s3:// URL of a text.
+func ObjectURL(bucket, key string) string { return "s3://" + bucket + "/" + key }
 
-// problem is an error with the fix where the store's word allows one. A store may repeat what
-// it was sent: the keys are taken out.
-func (s *Store) problem(verb, key string, err error) error {
-	text := log.NewRedactor(nil, s.keys.Secret, s.keys.Token).Text(strings.ToValidUTF8(err.Error(), "?"))
-	if letters := []rune(text); len(letters) > maxMessage {
-		text = string(letters[:maxMessage]) + "..."
+// newError returns an error with the store's error code and, if the code is known, the fix in place
+// of the store's message. A store may repeat parts of the request in its message, so the
+// credentials are redacted.
+func (s *Store) newError(verb, key string, err error) error {
+	text := log.NewRedactor(nil, s.credentials.Secret, s.credentials.Token).Redact(strings.ToValidUTF8(err.Error(), "?"))
+	if runes := []rune(text); len(runes) > maxMessageRunes {
+		text = string(runes[:maxMessageRunes]) + "..."
 	}
 
 	code := minio.ToErrorResponse(err).Code
-	if fix := fixes()[code]; fix != "" {
+	if fix := fixesByCode()[code]; fix != "" {
 		text = fix
 	}
 
@@ -165,12 +166,12 @@ func (s *Store) problem(verb, key string, err error) error {
 		text = code + ": " + text
 	}
 
-	return &Error{Code: code, text: fmt.Sprintf("%s %s at %s: %s", verb, s.at(key), s.place.Endpoint, text)}
+	return &Error{Code: code, text: fmt.Sprintf("%s %s at %s: %s", verb, s.objectURL(key), s.location.Endpoint, text)}
 }
 
-// Error is why a text was not written or read.
+// Error is an error of the store.
 type Error struct {
-	// Code is the store's word, such as NoSuchBucket; it may be empty.
+	// Code is the store's error code, such as NoSuchBucket. It may be empty.
 	Code string
 
 	text string
@@ -178,14 +179,15 @@ type Error struct {
 
 func (e *Error) Error() string { return e.text }
 
-func fixes() map[string]string {
+// fixesByCode returns the explanation of each known error code, with the fix.
+func fixesByCode() map[string]string {
 	return map[string]string{
-		"AccessDenied":                 "the keys may not: allow them s3:PutObject to write, s3:GetObject to read",
-		"AuthorizationHeaderMalformed": "the region is wrong: name the bucket's",
-		"InvalidAccessKeyId":           "the store does not know the access key id",
-		"NoSuchBucket":                 "there is no such bucket: make it, or name another",
-		"NoSuchKey":                    "it is not there (any more)",
-		"RequestTimeTooSkewed":         "the clocks differ by too much",
+		"AccessDenied":                 "the credentials have no permission: grant s3:PutObject to write, s3:GetObject to read",
+		"AuthorizationHeaderMalformed": "the region is wrong: use the region of the bucket",
+		"InvalidAccessKeyId":           "the access key id is unknown to the store",
+		"NoSuchBucket":                 "the bucket does not exist: create it, or use another bucket",
+		"NoSuchKey":                    "the object does not exist",
+		"RequestTimeTooSkewed":         "the clock of this machine and that of the store differ too much: synchronize them",
 		"SignatureDoesNotMatch":        "the secret access key is wrong",
 	}
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
-func open(t *testing.T, place objectstore.Place, keys objectstore.Keys) *objectstore.Store {
+func open(t *testing.T, place objectstore.Location, keys objectstore.Credentials) *objectstore.Store {
 	t.Helper()
 
-	store, err := objectstore.New(place, keys, httpbound.Shared())
+	store, err := objectstore.New(place, keys, httpbound.SharedTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,15 +31,15 @@ func open(t *testing.T, place objectstore.Place, keys objectstore.Keys) *objects
 	return store
 }
 
-// What is written is there and can be read, and a server that verifies refuses what is wrong.
+// A written text can be read, and a server that verifies signatures rejects wrong credentials.
 func TestWriteAndRead(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
-	server.Bucket(t, "logs")
+	server.CreateBucket(t, "logs")
 
-	place := objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}
-	keys := objectstore.Keys{ID: s3.KeyID, Secret: s3.Secret}
+	place := objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}
+	keys := objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret}
 	store, text := open(t, place, keys), strings.Repeat("make: all is well €\n", 3000)
 
 	for range 2 {
@@ -48,7 +48,7 @@ func TestWriteAndRead(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(map[string]string{"a/ci/linux-x7k2p.log": text}, server.Objects(t, "logs")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"a/ci/linux-x7k2p.log": text}, server.ReadObjects(t, "logs")); diff != "" {
 		t.Error(diff)
 	}
 
@@ -66,19 +66,19 @@ func TestWriteAndRead(t *testing.T) {
 		}
 	}
 
-	if left := server.Objects(t, "logs"); len(left) > 0 {
+	if left := server.ReadObjects(t, "logs"); len(left) > 0 {
 		t.Errorf("deleted, and there is %v", left)
 	}
 
 	for name, tc := range map[string]struct {
-		place objectstore.Place
-		keys  objectstore.Keys
+		place objectstore.Location
+		keys  objectstore.Credentials
 		code  string
 	}{
-		"another secret": {place, objectstore.Keys{ID: s3.KeyID, Secret: "another"}, "SignatureDoesNotMatch"},
-		"another key":    {place, objectstore.Keys{ID: "nobody", Secret: s3.Secret}, "XAdminUserNotFound"},
-		"another region": {objectstore.Place{Endpoint: server.URL, Region: "us-east-1", Bucket: "logs"}, keys, "AuthorizationHeaderMalformed"},
-		"no bucket":      {objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "none"}, keys, "NoSuchBucket"},
+		"another secret": {place, objectstore.Credentials{ID: s3.KeyID, Secret: "another"}, "SignatureDoesNotMatch"},
+		"another key":    {place, objectstore.Credentials{ID: "nobody", Secret: s3.Secret}, "XAdminUserNotFound"},
+		"another region": {objectstore.Location{Endpoint: server.URL, Region: "us-east-1", Bucket: "logs"}, keys, "AuthorizationHeaderMalformed"},
+		"no bucket":      {objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "none"}, keys, "NoSuchBucket"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,12 +97,12 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
-	server.Bucket(t, "logs")
+	server.CreateBucket(t, "logs")
 
-	store := open(t, objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}, objectstore.Keys{ID: s3.KeyID, Secret: s3.Secret})
+	store := open(t, objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}, objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret})
 
 	_, err := store.Get(t.Context(), "gone.log", 100)
-	if err == nil || !strings.Contains(err.Error(), "read s3://logs/gone.log at "+server.URL+": NoSuchKey: it is not there") {
+	if err == nil || !strings.Contains(err.Error(), "read s3://logs/gone.log at "+server.URL+": NoSuchKey: the object does not exist") {
 		t.Errorf("Get = %v", err)
 	}
 }
@@ -115,14 +115,14 @@ func TestEndpoints(t *testing.T) {
 		"http://s3.example.com": false, "s3.example.com": false, "https://s3.example.com/bucket": false,
 		"https://user:word@s3.example.com": false, "": false, "https://s3.example.com?x=1": false, "ftp://s3.example.com": false,
 	} {
-		if err := objectstore.Check(endpoint); (err == nil) != good {
+		if err := objectstore.ValidateEndpoint(endpoint); (err == nil) != good {
 			t.Errorf("Check(%q) = %v, want good = %v", endpoint, err, good)
 		}
 	}
 }
 
-// A store that repeats what it was sent, or talks on and on, is not quoted at length; and a
-// call is made once.
+// If a store repeats the request or sends a long message, errors quote at most a limited part without
+// secrets. Each call is made once.
 func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
 	t.Parallel()
 
@@ -138,9 +138,9 @@ func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 
-	keys := objectstore.Keys{ID: "id", Secret: "very-secret"}
+	keys := objectstore.Credentials{ID: "id", Secret: "very-secret"}
 
-	err := open(t, objectstore.Place{Endpoint: server.URL, Region: "r", Bucket: "logs"}, keys).Put(ctx, "x", "text")
+	err := open(t, objectstore.Location{Endpoint: server.URL, Region: "r", Bucket: "logs"}, keys).Put(ctx, "x", "text")
 	if err == nil || strings.Contains(err.Error(), "very-secret") || len(err.Error()) > 500 {
 		t.Errorf("Put = %v", err)
 	}
@@ -158,18 +158,18 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 
 	for name, good := range map[string]bool{"ci-logs": true, "": false, "a": false, "CI_logs!": false, "192.168.0.1": false} {
-		if err := objectstore.CheckBucket(name); (err == nil) != good {
+		if err := objectstore.ValidateBucket(name); (err == nil) != good {
 			t.Errorf("CheckBucket(%q) = %v, want good = %v", name, err, good)
 		}
 	}
 
 	for prefix, good := range map[string]bool{"": true, "hyperfleet/": true, "a\xff": false} {
-		if err := objectstore.CheckPrefix(prefix, 11); (err == nil) != good {
+		if err := objectstore.ValidatePrefix(prefix, 11); (err == nil) != good {
 			t.Errorf("CheckPrefix(%q) = %v, want good = %v", prefix, err, good)
 		}
 	}
 
-	if err := objectstore.CheckPrefix("hyperfleet/", 10); err == nil {
+	if err := objectstore.ValidatePrefix("hyperfleet/", 10); err == nil {
 		t.Error("a prefix of 11 bytes has 10 at most")
 	}
 }

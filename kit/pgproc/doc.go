@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pgproc runs a PostgreSQL server on the loopback interface, out of the
-// programs that are installed on this machine. Tests and demos use it: what it stores
-// does not survive a crash of the machine.
+// Package pgproc runs a PostgreSQL server on the loopback interface, with the programs that are
+// installed on this machine. Tests and demos use it. The stored data does not survive a crash of
+// the machine.
 package pgproc

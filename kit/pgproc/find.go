@@ -18,33 +18,34 @@ const (
 	initdb   = "initdb"
 	postgres = "postgres"
 
-	// debianRoot holds a folder for each installed version; it is not on PATH.
+	// debianRoot contains a folder for each installed version. These folders are not on PATH.
 	debianRoot = "/usr/lib/postgresql"
 )
 
-// ErrNoPostgres is returned when PostgreSQL's programs are not there.
-var ErrNoPostgres = errors.New("no PostgreSQL server is installed")
+// ErrPostgresNotFound is the error if PostgreSQL's programs are missing.
+var ErrPostgresNotFound = errors.New("no PostgreSQL server is installed")
 
-// FindBinaries returns the folder that holds initdb and postgres: that of initdb on
-// PATH, links followed, else the newest below /usr/lib/postgresql.
+// FindBinaries returns the folder that contains initdb and postgres. It checks the folder of initdb
+// on PATH, after resolving symbolic links, and then the versions in /usr/lib/postgresql, the newest
+// first.
 func FindBinaries() (string, error) {
-	for _, dir := range candidates() {
+	for _, dir := range candidateDirs() {
 		if isProgram(filepath.Join(dir, initdb)) && isProgram(filepath.Join(dir, postgres)) {
 			return dir, nil
 		}
 	}
 
-	return "", fmt.Errorf("%w: initdb and postgres are neither on PATH nor in %s/*/bin: install it (apt-get install postgresql)",
-		ErrNoPostgres, debianRoot)
+	return "", fmt.Errorf("%w: initdb and postgres are neither on PATH nor in %s/*/bin: "+
+		"install PostgreSQL (apt-get install postgresql)", ErrPostgresNotFound, debianRoot)
 }
 
-func candidates() []string {
+func candidateDirs() []string {
 	var dirs []string
 
 	if path, err := exec.LookPath(initdb); err == nil {
-		// initdb looks for its share folder beside what it is itself.
-		if followed, err := filepath.EvalSymlinks(path); err == nil {
-			path = followed
+		// initdb finds its share folder relative to its own path.
+		if resolved, err := filepath.EvalSymlinks(path); err == nil {
+			path = resolved
 		}
 
 		dirs = append(dirs, filepath.Dir(path))
@@ -55,13 +56,14 @@ func candidates() []string {
 		return dirs
 	}
 
-	slices.SortFunc(found, func(a, b string) int { return version(b) - version(a) })
+	slices.SortFunc(found, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
 
 	return append(dirs, found...)
 }
 
-// version of /usr/lib/postgresql/15/bin is 15.
-func version(dir string) int {
+// majorVersion returns the version in a path: 15 for /usr/lib/postgresql/15/bin. It returns 0 if
+// the path has no version.
+func majorVersion(dir string) int {
 	major, _, _ := strings.Cut(filepath.Base(filepath.Dir(dir)), ".")
 	number, err := strconv.Atoi(major)
 	if err != nil {

@@ -25,28 +25,29 @@ import (
 
 const (
 	superuser = "hyperfleet"
-	// account runs the server when this process is root's, which PostgreSQL refuses.
+	// account is the user that runs the server if this process runs as root, because PostgreSQL
+	// refuses to run as root.
 	account = "postgres"
 
 	startTimeout = 2 * time.Minute
 	probeTimeout = 5 * time.Second
 	stopTimeout  = 10 * time.Second
-	// portTries is how often the start is tried again when somebody else takes the free
-	// port that was picked.
-	portTries = 3
+	// maxPortAttempts is the maximum number of attempts to start the server. An attempt fails if
+	// another program occupies the picked port.
+	maxPortAttempts = 3
 )
 
-// Options say what to run.
+// Options configure a server.
 type Options struct {
-	// Dir holds data and log. It is made, for the server's user alone, emptied of an
-	// earlier run's data, and not removed. Required. The user postgres has to be able to
-	// reach it when this process is root's.
+	// Dir is the folder for data and logs. Start creates it with access only for the server's user,
+	// and deletes the data of an earlier run. Stop does not delete it. If this process runs as root,
+	// the user postgres must have access to the parent folders. Required.
 	Dir string
-	// BinDir holds the programs. Default: see FindBinaries.
+	// BinDir is the folder with the programs. Default: see FindBinaries.
 	BinDir string
 }
 
-// Server is a running PostgreSQL.
+// Server is a running PostgreSQL server.
 type Server struct {
 	options  Options
 	account  *user.User
@@ -55,8 +56,8 @@ type Server struct {
 	process  *procrun.Process
 }
 
-// Start makes an empty database cluster and serves it; it returns when the server
-// answers. The server ends with Stop, with ctx, or with this process.
+// Start creates an empty database cluster, starts a server for it, and returns when the server is
+// ready. The server runs until Stop is called, ctx ends, or this process ends.
 func Start(ctx context.Context, options Options) (*Server, error) {
 	if options.BinDir == "" {
 		found, err := FindBinaries()
@@ -75,12 +76,12 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 	options.Dir = dir
 	server := &Server{options: options, password: rand.Text()}
 
-	if err := server.initialise(ctx); err != nil {
+	if err := server.initialize(ctx); err != nil {
 		return nil, err
 	}
 
-	for try := 1; ; try++ {
-		ports, err := procrun.Ports(1)
+	for attempt := 1; ; attempt++ {
+		ports, err := procrun.PickPorts(1)
 		if err != nil {
 			return nil, err
 		}
@@ -90,14 +91,14 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 			return server, nil
 		}
 
-		if !errors.Is(err, procrun.ErrEnded) || try == portTries {
+		if !errors.Is(err, procrun.ErrExited) || attempt == maxPortAttempts {
 			return nil, errors.Join(err, server.Stop())
 		}
 	}
 }
 
-// initialise makes the folder and an empty database cluster in it.
-func (s *Server) initialise(parent context.Context) error {
+// initialize creates the folder and an empty database cluster in it.
+func (s *Server) initialize(parent context.Context) error {
 	if err := os.RemoveAll(s.path("data")); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
@@ -110,34 +111,34 @@ func (s *Server) initialise(parent context.Context) error {
 	if err := os.WriteFile(secret, []byte(s.password+"\n"), 0o600); err != nil {
 		return fmt.Errorf("start postgres: %w", err)
 	}
-	defer os.Remove(secret) //nolint:errcheck // the folder is the owner's alone
+	defer os.Remove(secret) //nolint:errcheck // only the owner can access the folder
 
-	if err := s.handOver(s.options.Dir, secret); err != nil {
+	if err := s.chownToServerUser(s.options.Dir, secret); err != nil {
 		return err
 	}
 
 	ctx, cancel := context.WithTimeout(parent, startTimeout)
 	defer cancel()
 
-	// The password stays on the loopback interface. SCRAM would cost a client 4,096 rounds of
-	// hashing for each connection.
-	process, err := s.run(ctx, initdb, "-D", s.path("data"), "-U", superuser, "-A", "password",
+	// The password is sent only over the loopback interface. With SCRAM, each connection would cost
+	// the client 4,096 rounds of hashing.
+	process, err := s.startProgram(ctx, initdb, "-D", s.path("data"), "-U", superuser, "-A", "password",
 		"--pwfile", secret, "--no-sync", "--encoding", "UTF8", "--locale", "C")
 	if err != nil {
 		return err
 	}
 
 	if err := process.Wait(ctx); err != nil {
-		return fmt.Errorf("make database cluster in %s: %w: %s", s.options.Dir, err, process.LogTail())
+		return fmt.Errorf("create database cluster in %s: %w: %s", s.options.Dir, err, process.LogTail())
 	}
 
 	return nil
 }
 
-// serve starts the server on a port and waits until it answers.
+// serve starts the server on a port and waits until it is ready.
 func (s *Server) serve(parent context.Context, port int) error {
-	// Nothing here is kept, so nothing waits for disks.
-	process, err := s.run(parent, postgres, "-D", s.path("data"), "-p", strconv.Itoa(port),
+	// The data need not survive a crash, so the server does not wait for disks.
+	process, err := s.startProgram(parent, postgres, "-D", s.path("data"), "-p", strconv.Itoa(port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=300",
 		"-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=64MB")
 	if err != nil {
@@ -164,10 +165,10 @@ func (s *Server) probe(parent context.Context) error {
 	return conn.Close(ctx)
 }
 
-// run starts one of PostgreSQL's programs, as the user postgres if this process is
-// root's. The kernel forgets to end a child with its parent when the child becomes
-// another user, so setpriv says it again.
-func (s *Server) run(ctx context.Context, name string, args ...string) (*procrun.Process, error) {
+// startProgram starts one of PostgreSQL's programs, as the user postgres if this process runs as
+// root. When a child changes its user, the kernel clears the setting that kills the child with its
+// parent, so setpriv sets it again.
+func (s *Server) startProgram(ctx context.Context, name string, args ...string) (*procrun.Process, error) {
 	spec := procrun.Spec{
 		Name: name, Path: filepath.Join(s.options.BinDir, name), Args: args, Dir: s.options.Dir,
 		LogPath: s.path(name + ".log"),
@@ -177,7 +178,7 @@ func (s *Server) run(ctx context.Context, name string, args ...string) (*procrun
 	if s.account != nil {
 		setpriv, err := exec.LookPath("setpriv")
 		if err != nil {
-			return nil, fmt.Errorf("run %s as user %s: %w: install util-linux, or run this as another user than root",
+			return nil, fmt.Errorf("run %s as user %s: %w: install util-linux, or run this program as a user other than root",
 				name, account, err)
 		}
 
@@ -190,27 +191,29 @@ func (s *Server) run(ctx context.Context, name string, args ...string) (*procrun
 	return procrun.Start(ctx, spec)
 }
 
-// handOver gives the paths to the user postgres if this process is root's.
-func (s *Server) handOver(paths ...string) error {
+// chownToServerUser changes the owner of the paths to the user postgres if this process runs as
+// root. Otherwise it does nothing.
+func (s *Server) chownToServerUser(paths ...string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
 
 	found, err := user.Lookup(account)
 	if err != nil {
-		return fmt.Errorf("start postgres: it does not run as root: %w: install PostgreSQL's package, which makes that user", err)
+		return fmt.Errorf("start postgres: PostgreSQL does not run as root: %w: install PostgreSQL's package, "+
+			"which creates that user", err)
 	}
 
 	s.account = found
 
 	uid, err := strconv.Atoi(found.Uid)
 	if err != nil {
-		return fmt.Errorf("start postgres: id of user %s: %w", account, err)
+		return fmt.Errorf("start postgres: parse id of user %s: %w", account, err)
 	}
 
 	gid, err := strconv.Atoi(found.Gid)
 	if err != nil {
-		return fmt.Errorf("start postgres: group of user %s: %w", account, err)
+		return fmt.Errorf("start postgres: parse group id of user %s: %w", account, err)
 	}
 
 	for _, path := range paths {
@@ -222,14 +225,14 @@ func (s *Server) handOver(paths ...string) error {
 	return nil
 }
 
-// Stop ends the server; its data is left in the folder. A second call does nothing.
+// Stop stops the server and keeps its data in the folder. A second call does nothing.
 func (s *Server) Stop() error {
 	if s.process == nil {
 		return nil
 	}
 
-	// An immediate shutdown: the server ends its own children, each of which has a
-	// process group of its own, before it ends.
+	// SIGQUIT requests an immediate shutdown. The server stops its children, each of which has a
+	// process group of its own, before it exits.
 	if err := s.process.Signal(syscall.SIGQUIT); err != nil {
 		return err
 	}
@@ -245,11 +248,11 @@ func (s *Server) Stop() error {
 	}
 }
 
-// Process is the server's, for tests that freeze or kill it.
+// Process returns the server's process, for tests that freeze or kill it.
 func (s *Server) Process() *procrun.Process { return s.process }
 
-// Restart kills the server if it still runs, and serves the same data again at the same
-// address. It is not to be called at once with other methods.
+// Restart stops the server if it runs, and starts it again with the same data and the same address.
+// Do not call it concurrently with other methods.
 func (s *Server) Restart(ctx context.Context) error {
 	if err := s.Stop(); err != nil {
 		return err
@@ -258,7 +261,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.serve(ctx, s.port)
 }
 
-// URL is where a database is reached, with the password of the superuser in it.
+// URL returns the URL of a database. It contains the password of the superuser.
 func (s *Server) URL(database string) string {
 	address := url.URL{
 		Scheme: "postgres", User: url.UserPassword(superuser, s.password),

@@ -11,32 +11,32 @@ import (
 	"strings"
 )
 
-// EnvAssets names the environment variable that points at a folder with the
-// binaries, as controller-runtime's envtest uses it.
+// EnvAssets is the environment variable with the folder of the binaries. controller-runtime's
+// envtest uses the same variable.
 const EnvAssets = "KUBEBUILDER_ASSETS"
 
-// ErrNoBinaries is returned when programs that `make setup` brings are not there.
-var ErrNoBinaries = errors.New("no binaries")
+// ErrBinariesNotFound is the error if programs that `make setup` installs are missing.
+var ErrBinariesNotFound = errors.New("binaries not found")
 
-// FindBinaries returns the folder that holds all the named programs: that of
-// KUBEBUILDER_ASSETS, else that of the running program, else the nearest bin folder
-// next to a go.mod at or above the working directory.
+// FindBinaries returns a folder that contains all named programs. It checks the folder of
+// KUBEBUILDER_ASSETS, then the folder of the running program, and then the nearest bin folder next
+// to a go.mod in the working directory or above.
 func FindBinaries(names ...string) (string, error) {
-	var tried []string
+	var checked []string
 
-	for _, dir := range candidates() {
-		if holds(dir, names) {
+	for _, dir := range candidateDirs() {
+		if hasPrograms(dir, names) {
 			return dir, nil
 		}
 
-		tried = append(tried, dir)
+		checked = append(checked, dir)
 	}
 
-	return "", fmt.Errorf("%w: %s not found together in %s: run make setup, or set %s",
-		ErrNoBinaries, strings.Join(names, ", "), strings.Join(tried, ", "), EnvAssets)
+	return "", fmt.Errorf("%w: no folder contains all of %s (checked %s): run make setup, or set %s",
+		ErrBinariesNotFound, strings.Join(names, ", "), strings.Join(checked, ", "), EnvAssets)
 }
 
-func candidates() []string {
+func candidateDirs() []string {
 	var dirs []string
 
 	if assets := os.Getenv(EnvAssets); assets != "" {
@@ -64,8 +64,8 @@ func candidates() []string {
 	return dirs
 }
 
-// holds says whether every name is an executable file in dir.
-func holds(dir string, names []string) bool {
+// hasPrograms returns whether every name is an executable file in dir.
+func hasPrograms(dir string, names []string) bool {
 	const executable = 0o111
 
 	for _, name := range names {

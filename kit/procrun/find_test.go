@@ -15,7 +15,7 @@ func TestMissingProgramsAreNamed(t *testing.T) {
 	t.Setenv(procrun.EnvAssets, t.TempDir())
 
 	_, err := procrun.FindBinaries("etcd", "no-such-program")
-	if !errors.Is(err, procrun.ErrNoBinaries) || !strings.Contains(err.Error(), "etcd, no-such-program") ||
+	if !errors.Is(err, procrun.ErrBinariesNotFound) || !strings.Contains(err.Error(), "etcd, no-such-program") ||
 		!strings.Contains(err.Error(), "make setup") {
 		t.Errorf("err = %v", err)
 	}

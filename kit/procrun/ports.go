@@ -17,19 +17,19 @@ import (
 
 const (
 	loopback = "127.0.0.1"
-	// firstPort is above what servers are commonly found at.
+	// firstPort is the first port that is picked. It is above the well-known ports of servers.
 	firstPort = 10000
-	// usualEphemeral is where Linux begins with the ports of outgoing connections if it
-	// isn't told otherwise (ip(7), ip_local_port_range); other systems begin above it.
-	usualEphemeral = 32768
-	// fewestPorts is what has to be left below them.
-	fewestPorts = 1000
-	ownerOnly   = 0o600
+	// defaultEphemeralPort is the first port for outgoing connections in the default configuration of
+	// Linux (ip(7), ip_local_port_range). Other systems start at a higher port.
+	defaultEphemeralPort = 32768
+	// minPortCount is the minimum number of ports below the ephemeral ports.
+	minPortCount = 1000
+	ownerOnly    = 0o600
 )
 
-// Address is a free address of loopback, host:port. See Ports.
-func Address() (string, error) {
-	ports, err := Ports(1)
+// PickAddress returns a free loopback address as host:port. See PickPorts.
+func PickAddress() (string, error) {
+	ports, err := PickPorts(1)
 	if err != nil {
 		return "", err
 	}
@@ -37,36 +37,36 @@ func Address() (string, error) {
 	return net.JoinHostPort(loopback, strconv.Itoa(ports[0])), nil
 }
 
-// Ports picks n ports of 127.0.0.1 for programs that can't be given a socket. Nobody
-// listens on them, over TCP or UDP; nobody else who asks here is given them, in this
-// process or another one of the user, until all others were; and no outgoing connection
-// takes one before the program does, or while the program is down to be started again:
-// they are below the system's ephemeral ports.
-func Ports(n int) ([]int, error) {
+// PickPorts picks n ports of 127.0.0.1 for programs that cannot inherit a socket. No process
+// listens on these ports with TCP or UDP. Other calls, in this process or another process of the
+// same user, do not return the same ports until all other ports have been returned. The ports are
+// below the system's ephemeral ports, so no outgoing connection occupies a port before the program
+// starts, or while the program restarts.
+func PickPorts(n int) ([]int, error) {
 	name := filepath.Join(os.TempDir(), fmt.Sprintf("hyperfleet-ports-%d", os.Getuid()))
 
-	// The file holds the port that was picked last. Its lock ends with the process.
+	// The file contains the port that was picked last. The kernel releases the lock when the process ends.
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, ownerOnly)
 	if err != nil {
 		return nil, fmt.Errorf("pick free ports: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // what was written is a hint
+	defer file.Close() //nolint:errcheck // the content of the file is only a hint
 
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("pick free ports: lock %s: %w", name, err)
 	}
 
-	last, err := io.ReadAll(io.LimitReader(file, 16)) //nolint:mnd // digits of a port, and then some
+	last, err := io.ReadAll(io.LimitReader(file, 16)) //nolint:mnd // more than the digits of a port
 	if err != nil {
 		return nil, fmt.Errorf("pick free ports: %w", err)
 	}
 
-	ports, err := after(string(last), n, ephemeral())
+	ports, err := nextFreePorts(string(last), n, firstEphemeralPort())
 	if err != nil || n == 0 {
 		return nil, err
 	}
 
-	// All of one width: the new number covers the old one.
+	// All numbers have the same width, so the new number overwrites the old one completely.
 	if _, err := file.WriteAt(fmt.Appendf(nil, "%05d\n", ports[n-1]), 0); err != nil {
 		return nil, fmt.Errorf("pick free ports: %w", err)
 	}
@@ -74,11 +74,12 @@ func Ports(n int) ([]int, error) {
 	return ports, nil
 }
 
-// after picks the n free ports that follow the last one, below the end and in a circle.
-func after(last string, n, end int) ([]int, error) {
+// nextFreePorts returns the n free ports that follow the last port. After end, it continues with
+// firstPort.
+func nextFreePorts(last string, n, end int) ([]int, error) {
 	var ports []int
 
-	// What isn't a port says nothing: it begins anew.
+	// If the text is not a valid port, start with firstPort.
 	last, _, _ = strings.Cut(last, "\n")
 
 	port, err := strconv.Atoi(last)
@@ -96,20 +97,20 @@ func after(last string, n, end int) ([]int, error) {
 			port = firstPort
 		}
 
-		if free(port) {
+		if isFree(port) {
 			ports = append(ports, port)
 		}
 	}
 
 	if len(ports) < n {
-		return nil, fmt.Errorf("pick free ports: of %d to %d only %d are free, not %d", firstPort, end-1, len(ports), n)
+		return nil, fmt.Errorf("pick free ports: only %d of the ports %d to %d are free, want %d", len(ports), firstPort, end-1, n)
 	}
 
 	return ports, nil
 }
 
-// free says whether a program can listen there.
-func free(port int) bool {
+// isFree returns whether a program can listen on the port.
+func isFree(port int) bool {
 	address := net.JoinHostPort(loopback, strconv.Itoa(port))
 
 	stream, err := net.Listen("tcp", address) //nolint:noctx // it does not block
@@ -125,17 +126,17 @@ func free(port int) bool {
 	return errors.Join(err, stream.Close()) == nil
 }
 
-// ephemeral is the first port of outgoing connections.
-func ephemeral() int {
+// firstEphemeralPort returns the first port for outgoing connections.
+func firstEphemeralPort() int {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		return usualEphemeral
+		return defaultEphemeralPort
 	}
 
 	var first int
-	if _, err := fmt.Sscan(string(text), &first); err != nil || first < firstPort+fewestPorts {
-		return usualEphemeral
+	if _, err := fmt.Sscan(string(text), &first); err != nil || first < firstPort+minPortCount {
+		return defaultEphemeralPort
 	}
 
-	return min(first, usualEphemeral)
+	return min(first, defaultEphemeralPort)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// counterIn has ports picked from the beginning, and gives the file that says so.
+// counterIn makes PickPorts start with the first port, and returns the file with the last picked port.
 func counterIn(t *testing.T) string {
 	t.Helper()
 
@@ -28,7 +28,7 @@ func counterIn(t *testing.T) string {
 func ports(t *testing.T, n int) []int {
 	t.Helper()
 
-	got, err := procrun.Ports(n)
+	got, err := procrun.PickPorts(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestPortsAreGivenOnce(t *testing.T) {
 	for range askers {
 		all.Go(func() {
 			for range rounds {
-				got, err := procrun.Ports(each)
+				got, err := procrun.PickPorts(each)
 				if err != nil {
 					t.Error(err)
 				}
@@ -85,7 +85,7 @@ func TestPortsAreGivenOnce(t *testing.T) {
 	}
 }
 
-// A connection's own port is never one of them, and a port in use is passed over.
+// The local port of a connection is never picked, and ports in use are skipped.
 func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 	counter := counterIn(t)
 	first := ports(t, 1)[0]
@@ -116,7 +116,7 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 		t.Errorf("Ports() = %d, want one above %d, which is in use", got, first+2)
 	}
 
-	// What isn't a port says nothing.
+	// Content that is not a port is ignored.
 	for _, text := range []string{"", "x", "99999\n", "80\n", "10000000000000000000000"} {
 		if err := os.WriteFile(counter, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func TestPortsBeginAnewAtTheEnd(t *testing.T) {
 		t.Errorf("after the last one, Ports(1) = %d, want at most %d", got, first)
 	}
 
-	if _, err := procrun.Ports(1 << 20); err == nil {
+	if _, err := procrun.PickPorts(1 << 20); err == nil {
 		t.Error("a million ports were given")
 	}
 }
@@ -152,7 +152,7 @@ func TestPortsBeginAnewAtTheEnd(t *testing.T) {
 func TestAddress(t *testing.T) {
 	counterIn(t)
 
-	address, err := procrun.Address()
+	address, err := procrun.PickAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestAddress(t *testing.T) {
 
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
 
-	if _, err := procrun.Address(); err == nil {
+	if _, err := procrun.PickAddress(); err == nil {
 		t.Error("there was no place to note what was picked, and it was no error")
 	}
 }

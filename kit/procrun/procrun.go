@@ -17,54 +17,53 @@ import (
 )
 
 const (
-	defaultGrace  = 10 * time.Second
-	probeInterval = 50 * time.Millisecond
-	tailBytes     = 4096
+	defaultGracePeriod = 10 * time.Second
+	probeInterval      = 50 * time.Millisecond
+	tailBytes          = 4096
 )
 
-// ErrEnded is returned to whoever waits for a process to get ready that has ended.
-var ErrEnded = errors.New("process ended")
+// ErrExited is the error of WaitReady if the process has exited.
+var ErrExited = errors.New("process exited")
 
-// Spec says what to run.
+// Spec describes a process.
 type Spec struct {
-	// Name of the process in errors. Default: the base name of Path.
+	// Name is the name of the process in errors. Default: the base name of Path.
 	Name string
-	// Path of the program.
+	// Path is the path of the program.
 	Path string
-	// Args after the program's name. They can be seen by every user of the machine, so
-	// they must hold no secret.
+	// Args are the arguments after the program's name. Every user of the machine can see them, so they
+	// must not contain a secret.
 	Args []string
 	// Env is the environment as key=value. Default: that of this process.
 	Env []string
 	// Dir is the working directory. Default: that of this process.
 	Dir string
-	// LogPath is the file that standard output and error are appended to, created with
-	// mode 0600 and its directory. Default: they are discarded.
+	// LogPath is the file to which standard output and standard error are appended. The file is
+	// created with mode 0600, and its directory is created, too. Default: the output is discarded.
 	LogPath string
-	// Grace is how long the process may take to end after SIGTERM before SIGKILL.
-	// Default: 10 seconds.
-	Grace time.Duration
+	// GracePeriod is the time between SIGTERM and SIGKILL. Default: 10 seconds.
+	GracePeriod time.Duration
 }
 
-// Process is a child process. Its methods may be called from any goroutine.
+// Process is a child process. Its methods are safe for concurrent use.
 type Process struct {
 	spec Spec
 	pid  int
 	done chan struct{}
 
-	// Written before done is closed, read after.
+	// state and err are written before done is closed, and read after it is closed.
 	state *os.ProcessState
 	err   error
 }
 
-// Start starts a process. When ctx ends, the process is stopped as by Stop.
+// Start starts a process. When ctx ends, the process is stopped as with Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if spec.Name == "" {
 		spec.Name = filepath.Base(spec.Path)
 	}
 
-	if spec.Grace <= 0 {
-		spec.Grace = defaultGrace
+	if spec.GracePeriod <= 0 {
+		spec.GracePeriod = defaultGracePeriod
 	}
 
 	logFile, err := openLog(spec.LogPath)
@@ -72,7 +71,8 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 
-	// What to run is the caller's to say; its end is by group and with grace.
+	// The caller decides what to run. exec.CommandContext would kill only the child, at once and
+	// without its group.
 	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx,gosec // see above
 	cmd.Env, cmd.Dir = spec.Env, spec.Dir
 	cmd.Stdout, cmd.Stderr = logFile, logFile
@@ -87,19 +87,18 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
 	}
 
-	go process.follow(ctx)
+	go process.stopWithContext(ctx)
 
 	return process, nil
 }
 
-// run starts the command and waits for its end. Both happen on one thread that
-// lives as long as the child: the kernel ends a child with the thread, not with the
-// process, that started it.
+// run starts the command and waits until it exits. Both happen on one locked thread, because the
+// kernel kills a child when the thread that started it ends, and not when the process ends.
 func (p *Process) run(cmd *exec.Cmd, logFile *os.File, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	defer logFile.Close() //nolint:errcheck // the child has written it, not we
+	defer logFile.Close() //nolint:errcheck // only the child writes to the file
 
 	if err := cmd.Start(); err != nil {
 		started <- err
@@ -112,13 +111,14 @@ func (p *Process) run(cmd *exec.Cmd, logFile *os.File, started chan<- error) {
 	p.err = cmd.Wait()
 	p.state = cmd.ProcessState
 
-	// What the child started and left behind ends with it.
+	// Kill the processes that the child started and did not stop.
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
 
 	close(p.done)
 }
 
-func (p *Process) follow(ctx context.Context) {
+// stopWithContext stops the process when ctx ends.
+func (p *Process) stopWithContext(ctx context.Context) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
@@ -129,14 +129,13 @@ func (p *Process) follow(ctx context.Context) {
 // Name returns the process's name.
 func (p *Process) Name() string { return p.spec.Name }
 
-// PID returns the id of the process, which is that of its group too.
+// PID returns the id of the process, which is also the id of its group.
 func (p *Process) PID() int { return p.pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the end of the process and returns how it ended: nil for exit
-// code 0.
+// Wait waits until the process exits. It returns nil for exit code 0, and an error otherwise.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -150,8 +149,8 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// ExitCode returns the exit code once the process has ended; -1 before, and when a
-// signal ended it.
+// ExitCode returns the exit code of the process. It returns -1 if the process runs or was
+// terminated by a signal.
 func (p *Process) ExitCode() int {
 	select {
 	case <-p.done:
@@ -161,8 +160,7 @@ func (p *Process) ExitCode() int {
 	}
 }
 
-// MaxRSS returns the peak resident memory in bytes once the process has ended, else
-// 0.
+// MaxRSS returns the peak resident memory of the process in bytes. It returns 0 while the process runs.
 func (p *Process) MaxRSS() int64 {
 	select {
 	case <-p.done:
@@ -178,14 +176,14 @@ func (p *Process) MaxRSS() int64 {
 	return maxRSSBytes(usage)
 }
 
-// Stop ends the process and its group: SIGTERM, the grace time, SIGKILL. It returns
-// when the process has ended. Stopping what has ended does nothing.
+// Stop sends SIGTERM to the process and its group, and SIGKILL after the grace period. It returns
+// when the process has exited. If the process has already exited, Stop does nothing.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
 	}
 
-	timer := time.NewTimer(p.spec.Grace)
+	timer := time.NewTimer(p.spec.GracePeriod)
 	defer timer.Stop()
 
 	select {
@@ -196,8 +194,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Kill ends the process and its group at once with SIGKILL and returns when the
-// process has ended.
+// Kill sends SIGKILL to the process and its group, and returns when the process has exited.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
@@ -208,8 +205,7 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Signal sends a signal to the process and its group; to an ended one it does
-// nothing.
+// Signal sends a signal to the process and its group. If the process has exited, Signal does nothing.
 func (p *Process) Signal(signal syscall.Signal) error {
 	select {
 	case <-p.done:
@@ -224,8 +220,8 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	return nil
 }
 
-// WaitReady calls probe until it returns nil. It gives up when ctx ends or the
-// process does; the error then ends with the last lines of the log.
+// WaitReady calls probe until probe returns nil. It returns an error with the last lines of the log
+// if ctx ends, or if the process exits (ErrExited).
 func (p *Process) WaitReady(ctx context.Context, probe func(context.Context) error) error {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -238,23 +234,23 @@ func (p *Process) WaitReady(ctx context.Context, probe func(context.Context) err
 
 		select {
 		case <-p.done:
-			return fmt.Errorf("wait for %s: %w with code %d: %s", p.spec.Name, ErrEnded, p.ExitCode(), p.LogTail())
+			return fmt.Errorf("wait for %s: %w with code %d: %s", p.spec.Name, ErrExited, p.ExitCode(), p.LogTail())
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w: last answer: %w: %s", p.spec.Name, ctx.Err(), err, p.LogTail())
+			return fmt.Errorf("wait for %s: %w: last probe: %w: %s", p.spec.Name, ctx.Err(), err, p.LogTail())
 		case <-ticker.C:
 		}
 	}
 }
 
-// LogTail returns the last 4 KiB that the process wrote, from a line's start.
+// LogTail returns the last 4 KiB of the process's output, starting at the start of a line.
 func (p *Process) LogTail() string {
 	if p.spec.LogPath == "" {
-		return "(no log is kept)"
+		return "(the output was discarded)"
 	}
 
 	data, err := os.ReadFile(p.spec.LogPath)
 	if err != nil {
-		return "(log: " + err.Error() + ")"
+		return "(read log: " + err.Error() + ")"
 	}
 
 	if len(data) > tailBytes {

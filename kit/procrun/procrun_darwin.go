@@ -5,13 +5,13 @@ package procrun
 
 import "syscall"
 
-// ownGroup puts the child in a process group of its own. The kernel has no means to
-// end it with its parent.
+// ownGroup returns the attributes that put the child in a process group of its own. Darwin cannot
+// kill a child when its parent ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// maxRSSBytes returns the peak resident memory; Darwin counts in bytes.
+// maxRSSBytes returns the peak resident memory in bytes. Darwin reports bytes.
 func maxRSSBytes(usage *syscall.Rusage) int64 {
 	return usage.Maxrss
 }

@@ -5,13 +5,13 @@ package procrun
 
 import "syscall"
 
-// ownGroup puts the child in a process group of its own and has the kernel end it
-// with the thread that started it.
+// ownGroup returns the attributes that put the child in a process group of its own and make the
+// kernel kill the child when the thread that started it ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// maxRSSBytes returns the peak resident memory; Linux counts in KiB.
+// maxRSSBytes returns the peak resident memory in bytes. Linux reports KiB.
 func maxRSSBytes(usage *syscall.Rusage) int64 {
 	const kib = 1024
 

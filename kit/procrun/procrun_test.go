@@ -47,7 +47,7 @@ func shell(t *testing.T, script string, grace time.Duration) *procrun.Process {
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
 		Name: "script", Path: "/bin/sh", Args: []string{"-c", script},
-		LogPath: filepath.Join(t.TempDir(), "logs", "out.log"), Grace: grace,
+		LogPath: filepath.Join(t.TempDir(), "logs", "out.log"), GracePeriod: grace,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func shell(t *testing.T, script string, grace time.Duration) *procrun.Process {
 	return process
 }
 
-// gone waits until no process has the id.
+// gone waits until no process with the id runs.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 
@@ -78,7 +78,7 @@ func gone(t *testing.T, pid int) {
 	t.Errorf("process %d is still there", pid)
 }
 
-// said waits until the process has written want, and returns all that it wrote.
+// said waits until the process has written want, and returns its output.
 func said(t *testing.T, process *procrun.Process, want string) string {
 	t.Helper()
 
@@ -220,7 +220,7 @@ func TestStartAndReadinessErrors(t *testing.T) {
 	process := shell(t, "echo no licence; exit 4", 0)
 
 	err = process.WaitReady(t.Context(), func(context.Context) error { return errors.ErrUnsupported })
-	if !errors.Is(err, procrun.ErrEnded) || !strings.Contains(err.Error(), "with code 4: no licence") {
+	if !errors.Is(err, procrun.ErrExited) || !strings.Contains(err.Error(), "with code 4: no licence") {
 		t.Errorf("WaitReady() = %v", err)
 	}
 

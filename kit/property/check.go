@@ -10,63 +10,64 @@ import (
 	"github.com/leanovate/gopter"
 )
 
-// EnvSoak is set where tests have the time for every run of every property.
+// EnvSoak is the environment variable that enables all runs of all properties.
 const EnvSoak = "HYPERFLEETTEST_SOAK"
 
-// defaultRuns is what document 000 asks for.
+// defaultRuns is the number of runs that document 000 requires.
 const defaultRuns = 100
 
-// Options say how a property is tried. The zero value is for a property that costs
+// Options configure how a property is checked. The zero value is for a property whose run takes
 // milliseconds.
 type Options struct {
-	// Runs is how many inputs are tried. Default: 100.
+	// Runs is the number of inputs. Default: 100.
 	Runs int
-	// Brief is how many are tried outside of `make soak`, for a property whose runs are
-	// whole lives. Default: Runs. The test's name has to begin with TestProperty, by which
-	// `make soak` finds it. Whole lives keep an input that fails as it is (prop.ForAllNoShrink): to
-	// look for a smaller one takes a hundred more.
+	// Brief is the number of inputs outside of `make soak`, for properties whose run is a whole
+	// lifecycle. Default: Runs. The name of the test must start with TestProperty, because `make soak`
+	// selects tests by this prefix. Use prop.ForAllNoShrink for such properties, because shrinking a
+	// failing input takes about a hundred additional runs.
 	Brief int
-	// Workers try so many inputs at the same time. Default: 1.
+	// Workers is the number of inputs that are checked in parallel. Default: 1.
 	Workers int
 }
 
-// Soaking says whether this is `make soak`.
-func Soaking() bool { return os.Getenv(EnvSoak) != "" }
+// IsSoak returns whether the test runs in `make soak`.
+func IsSoak() bool { return os.Getenv(EnvSoak) != "" }
 
-// Soak skips a test that takes too long for `make test`. Its name has to begin with
-// TestSoak, by which `make soak` finds it.
+// Soak skips the test outside of `make soak`. Call it in tests that take too long for `make test`.
+// The name of the test must start with TestSoak, because `make soak` selects tests by this prefix.
 func Soak(t testing.TB) {
 	t.Helper()
 
-	if !Soaking() {
+	if !IsSoak() {
 		t.Skip("make soak runs it")
 	}
 }
 
-// Count is how many inputs the options ask for here and now.
-func (o Options) Count() int {
+// RunCount returns the number of inputs for this process: Brief outside of `make soak` if it is
+// set, otherwise Runs.
+func (o Options) RunCount() int {
 	runs := o.Runs
 	if runs == 0 {
 		runs = defaultRuns
 	}
 
-	if o.Brief > 0 && !Soaking() {
+	if o.Brief > 0 && !IsSoak() {
 		return o.Brief
 	}
 
 	return runs
 }
 
-// Check tries a property under its name, and fails the test if it does not hold.
+// Check checks a property and fails the test if the property does not hold.
 func Check(t *testing.T, name string, options Options, holds gopter.Prop) {
 	t.Helper()
 
 	parameters := gopter.DefaultTestParameters()
-	parameters.MinSuccessfulTests = options.Count()
-	// gopter gives every worker a run at least.
-	parameters.Workers = min(max(options.Workers, 1), options.Count())
+	parameters.MinSuccessfulTests = options.RunCount()
+	// gopter runs at least one input per worker.
+	parameters.Workers = min(max(options.Workers, 1), options.RunCount())
 
 	properties := gopter.NewProperties(parameters)
 	properties.Property(name, holds)
-	properties.TestingRun(t, Reporter(t))
+	properties.TestingRun(t, NewReporter(t))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// tried counts how many inputs a property is tried with.
+// tried returns with how many inputs a property is checked.
 func tried(t *testing.T, options property.Options) int {
 	t.Helper()
 
@@ -46,15 +46,15 @@ func TestRunsOfBothTiers(t *testing.T) {
 			for soak, want := range map[string]int{"": c.brief, "1": c.soak} {
 				t.Setenv(property.EnvSoak, soak)
 
-				if got := tried(t, c.options); got != want || c.options.Count() != want {
-					t.Errorf("%s=%q: %d runs of %d, want %d", property.EnvSoak, soak, got, c.options.Count(), want)
+				if got := tried(t, c.options); got != want || c.options.RunCount() != want {
+					t.Errorf("%s=%q: %d runs of %d, want %d", property.EnvSoak, soak, got, c.options.RunCount(), want)
 				}
 			}
 		})
 	}
 }
 
-// skipper notes that it was skipped.
+// skipper records whether it was skipped.
 type skipper struct {
 	testing.TB
 
@@ -71,16 +71,16 @@ func TestSoakIsSkippedElsewhere(t *testing.T) {
 		s := &skipper{TB: t}
 		property.Soak(s)
 
-		if s.skipped != want || property.Soaking() == want {
+		if s.skipped != want || property.IsSoak() == want {
 			t.Errorf("%s=%q: skipped is %t", property.EnvSoak, soak, s.skipped)
 		}
 	}
 }
 
-// failing is the environment in which TestAPropertyThatFails runs its body.
+// failing is the environment variable that makes TestAPropertyThatFails run its body.
 const failing = "HYPERFLEET_TEST_FAILING_PROPERTY"
 
-// TestAPropertyThatFails is a test of the program that TestCheckFailsItsTest starts.
+// TestAPropertyThatFails runs only in the process that TestCheckFailsItsTest starts.
 func TestAPropertyThatFails(t *testing.T) {
 	if os.Getenv(failing) == "" {
 		return
@@ -90,7 +90,7 @@ func TestAPropertyThatFails(t *testing.T) {
 		func(n int) bool { return n < 100 }, gen.Const(800).WithShrinker(gen.IntShrinker)))
 }
 
-// What does not hold fails the test, with the smallest input that shows it.
+// A property that does not hold fails the test, and the output contains the smallest failing input.
 func TestCheckFailsItsTest(t *testing.T) {
 	t.Parallel()
 

@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package property tries properties with gopter, in one way for all tests: what does not
-// hold says why in the test's own output, with the smallest input that shows it. (gopter by
-// itself prints to the program's output, where tests that run side by side mix.)
+// Package property checks properties with gopter in the same way for all tests. If a property does
+// not hold, the test's own output contains the reason and the smallest input that was found.
+// (gopter itself prints to standard output, where the output of parallel tests is mixed.)
 //
-// It also knows the two tiers of tests. `make test` tries a whole life of a machine a few
-// times; `make soak` sets HYPERFLEETTEST_SOAK, which tries it as often as the property asks for,
-// and runs the tests that call Soak.
+// The package also implements the two tiers of tests. `make test` checks properties of a whole
+// machine lifecycle with a few inputs. `make soak` sets HYPERFLEETTEST_SOAK, checks these
+// properties with all inputs, and runs the tests that call Soak.
 package property

@@ -10,24 +10,24 @@ import (
 	"github.com/leanovate/gopter"
 )
 
-// width of a line, in characters; gopter does not end for 0.
+// width is the width of a line in characters. With 0, gopter would not terminate.
 const width = 160
 
-// Reporter is for Properties.TestingRun.
-func Reporter(t testing.TB) gopter.Reporter {
+// NewReporter returns a reporter for Properties.TestingRun that writes to the test's log.
+func NewReporter(t testing.TB) gopter.Reporter {
 	t.Helper()
 
-	return gopter.NewFormatedReporter(true, width, lines{t})
+	return gopter.NewFormatedReporter(true, width, testWriter{t})
 }
 
-type lines struct{ t testing.TB }
+type testWriter struct{ t testing.TB }
 
-func (l lines) Write(text []byte) (int, error) {
+func (l testWriter) Write(text []byte) (int, error) {
 	l.t.Helper()
 
-	// The reason stands in the first line, which is what summaries of a run repeat.
-	told := strings.Replace(string(text), "\n> Labels of failing property: ", " ", 1)
-	l.t.Log(strings.TrimRight(told, "\n"))
+	// Move the reason to the first line, because summaries of test runs show only the first line.
+	message := strings.Replace(string(text), "\n> Labels of failing property: ", " ", 1)
+	l.t.Log(strings.TrimRight(message, "\n"))
 
 	return len(text), nil
 }

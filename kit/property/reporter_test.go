@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// heard keeps what a test logs.
+// heard records the log of a test.
 type heard struct {
 	testing.TB
 
@@ -39,7 +39,7 @@ func TestWhatDoesNotHoldIsToldByItsTest(t *testing.T) {
 		return ""
 	}, gen.IntRange(0, 1000)))
 
-	if properties.Run(property.Reporter(h)) {
+	if properties.Run(property.NewReporter(h)) {
 		t.Fatal("it holds")
 	}
 

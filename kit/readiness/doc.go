@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package readiness puts the condition Ready of objects into the metrics, read out of a cache at
-// each scrape.
+// Package readiness exports the Ready condition of objects as metrics. It reads the objects from a
+// cache at each scrape.
 package readiness

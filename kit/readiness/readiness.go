@@ -19,59 +19,60 @@ import (
 
 const (
 	collectTimeout = 5 * time.Second
-	// maxNamed bounds the objects of a kind that have a series of their own.
-	maxNamed = 500
-	// maxReasons bounds the reasons of a kind that are told apart.
+	// maxObjectSeries is the maximum number of objects of a kind that have a series of their own.
+	maxObjectSeries = 500
+	// maxReasons is the maximum number of distinct reasons of a kind. Further reasons become "other".
 	maxReasons = 64
 )
 
-// Kind is a kind whose readiness is told.
+// Kind is a kind of objects whose readiness is exported.
 type Kind struct {
-	// Name of the kind, as in manifests.
+	// Name is the kind as in manifests.
 	Name string
-	// List makes an empty list of it.
-	List func() client.ObjectList
-	// Named says that each object has a series: for what people write, and not for what comes
-	// and goes with jobs.
-	Named bool
+	// NewList returns an empty list of the kind.
+	NewList func() client.ObjectList
+	// PerObject adds a series for each object. Set it for objects that people create, and not for objects
+	// that are created and deleted with jobs.
+	PerObject bool
 }
 
-// Collector gives hyperfleet_objects{kind,namespace,ready,reason}, and for named kinds
+// Collector collects hyperfleet_objects{kind,namespace,ready,reason}, and for kinds with PerObject also
 // hyperfleet_object_ready{kind,namespace,name}.
 type Collector struct {
 	reader  client.Reader
 	elected <-chan struct{}
 	kinds   []Kind
-	reasons map[string]*metrics.Bounded
+	reasons map[string]*metrics.LabelLimiter
 
-	count, object *prometheus.Desc
+	countDesc, objectDesc *prometheus.Desc
 }
 
-// New makes the collector on top of a cache. It gives nothing before elected is closed.
+// New returns a collector that reads from a cache. It collects nothing until elected is closed.
 func New(reader client.Reader, elected <-chan struct{}, kinds ...Kind) *Collector {
 	out := &Collector{
-		reader: reader, elected: elected, kinds: kinds, reasons: map[string]*metrics.Bounded{},
-		count: prometheus.NewDesc("hyperfleet_objects",
+		reader: reader, elected: elected, kinds: kinds, reasons: map[string]*metrics.LabelLimiter{},
+		countDesc: prometheus.NewDesc("hyperfleet_objects",
 			"Objects of a kind by their condition Ready (True, False, Unknown) and its reason.",
 			[]string{"kind", "namespace", "ready", "reason"}, nil),
-		object: prometheus.NewDesc("hyperfleet_object_ready",
-			"1 where the object's condition Ready is True, else 0. At most 500 objects of a kind have it.",
+		objectDesc: prometheus.NewDesc("hyperfleet_object_ready",
+			"1 if the object's condition Ready is True, else 0. At most 500 objects of a kind have this metric.",
 			[]string{"kind", "namespace", "name"}, nil),
 	}
 	for _, kind := range kinds {
-		out.reasons[kind.Name] = metrics.NewBounded(maxReasons)
+		out.reasons[kind.Name] = metrics.NewLabelLimiter(maxReasons)
 	}
 
 	return out
 }
 
-// Describe gives the metrics' names.
+// Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.count
-	ch <- c.object
+	ch <- c.countDesc
+	ch <- c.objectDesc
 }
 
-// Collect reads the cache. A kind that can't be read is missing, and the others are not.
+// Collect reads the cache and sends the metrics. If the objects of one kind cannot be read, Collect
+// sends an invalid metric for that kind and still collects the other kinds.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
@@ -83,16 +84,16 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 
 	for _, kind := range c.kinds {
-		// A kind that is not installed has no objects.
-		if err := c.kind(ctx, ch, kind); err != nil && !meta.IsNoMatchError(err) {
-			ch <- prometheus.NewInvalidMetric(c.count, err)
+		// If the CRD of a kind is not installed, the kind has no objects.
+		if err := c.collectKind(ctx, ch, kind); err != nil && !meta.IsNoMatchError(err) {
+			ch <- prometheus.NewInvalidMetric(c.countDesc, err)
 		}
 	}
 }
 
-// kind tells the readiness of one kind.
-func (c *Collector) kind(ctx context.Context, ch chan<- prometheus.Metric, kind Kind) error {
-	list := kind.List()
+// collectKind sends the metrics of one kind.
+func (c *Collector) collectKind(ctx context.Context, ch chan<- prometheus.Metric, kind Kind) error {
+	list := kind.NewList()
 	if err := c.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list %s: %w", kind.Name, err)
 	}
@@ -109,7 +110,7 @@ func (c *Collector) kind(ctx context.Context, ch chan<- prometheus.Metric, kind 
 	for i, item := range items {
 		obj, ok := item.(step.Object)
 		if !ok {
-			return fmt.Errorf("read list of %s: %T has no conditions", kind.Name, item)
+			return fmt.Errorf("read list of %s: type %T has no conditions", kind.Name, item)
 		}
 
 		status, reason := metav1.ConditionUnknown, "NotSeen"
@@ -117,20 +118,20 @@ func (c *Collector) kind(ctx context.Context, ch chan<- prometheus.Metric, kind 
 			status, reason = condition.Status, condition.Reason
 		}
 
-		count[group{obj.GetNamespace(), string(status), c.reasons[kind.Name].Value(reason)}]++
+		count[group{obj.GetNamespace(), string(status), c.reasons[kind.Name].Limit(reason)}]++
 
-		if kind.Named && i < maxNamed {
+		if kind.PerObject && i < maxObjectSeries {
 			value := 0.0
 			if status == metav1.ConditionTrue {
 				value = 1
 			}
 
-			ch <- prometheus.MustNewConstMetric(c.object, prometheus.GaugeValue, value, kind.Name, obj.GetNamespace(), obj.GetName())
+			ch <- prometheus.MustNewConstMetric(c.objectDesc, prometheus.GaugeValue, value, kind.Name, obj.GetNamespace(), obj.GetName())
 		}
 	}
 
-	for at, n := range count {
-		ch <- prometheus.MustNewConstMetric(c.count, prometheus.GaugeValue, float64(n), kind.Name, at.namespace, at.ready, at.reason)
+	for g, n := range count {
+		ch <- prometheus.MustNewConstMetric(c.countDesc, prometheus.GaugeValue, float64(n), kind.Name, g.namespace, g.ready, g.reason)
 	}
 
 	return nil

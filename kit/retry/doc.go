@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package retry repeats HTTP calls that the network or a server's outage kept from an
-// answer, a bounded number of times, and waits by a given clock.
+// Package retry retries HTTP requests that failed because of the network or an outage of the server.
+// The number of attempts is limited, and the delays use a given clock.
 package retry

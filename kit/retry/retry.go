@@ -14,72 +14,71 @@ import (
 )
 
 const (
-	// maxTries of a call that may be repeated, with firstPause before the second try and
-	// twice that before the third.
-	maxTries   = 3
-	firstPause = 200 * time.Millisecond
-	// maxDrain bounds in bytes what is read of a body only so that its connection can be
-	// used again.
-	maxDrain = 64 << 10
+	// maxAttempts is the number of attempts of a retryable request. The delay before the second attempt
+	// is initialDelay, and doubles before each further attempt.
+	maxAttempts  = 3
+	initialDelay = 200 * time.Millisecond
+	// maxDrainBytes limits how much of an unused body is read so that its connection can be reused.
+	maxDrainBytes = 64 << 10
 )
 
-// RoundTripper is a function that is an http.RoundTripper.
-type RoundTripper func(*http.Request) (*http.Response, error)
+// RoundTripperFunc is a function that implements http.RoundTripper.
+type RoundTripperFunc func(*http.Request) (*http.Response, error)
 
 // RoundTrip calls the function.
-func (f RoundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f RoundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Transport repeats the requests that may be repeated, three times in all, while the
-// network fails or the server answers 500, 502, 503 or 504. What it gives back is the last
-// answer or error. A request with a body is repeated only with a GetBody, which
+// NewTransport returns a transport that makes up to three attempts of each request for which isRetryable
+// returns true. It retries if the connection fails or the response has status 500, 502, 503 or 504. It
+// returns the last response or error. A request with a body is retried only if it has a GetBody, which
 // http.NewRequest sets for the usual bodies.
-func Transport(next http.RoundTripper, clk clock.Clock, may func(*http.Request) bool) http.RoundTripper {
-	return RoundTripper(func(r *http.Request) (*http.Response, error) {
-		if !may(r) || r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+func NewTransport(next http.RoundTripper, clk clock.Clock, isRetryable func(*http.Request) bool) http.RoundTripper {
+	return RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		if !isRetryable(r) || r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
 			return next.RoundTrip(r)
 		}
 
-		for try := 1; ; try++ {
-			again, err := fresh(r)
+		for attempt := 1; ; attempt++ {
+			clone, err := cloneRequest(r)
 			if err != nil {
 				return nil, err
 			}
 
-			resp, err := next.RoundTrip(again)
-			if try == maxTries || r.Context().Err() != nil || err == nil && !outage(resp.StatusCode) {
+			resp, err := next.RoundTrip(clone)
+			if attempt == maxAttempts || r.Context().Err() != nil || err == nil && !isServerOutage(resp.StatusCode) {
 				return resp, err
 			}
 
 			if err == nil {
-				_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+				_, _ = io.CopyN(io.Discard, resp.Body, maxDrainBytes)
 				_ = resp.Body.Close()
 			}
 
-			if err := Pause(r.Context(), clk, firstPause<<(try-1)); err != nil {
+			if err := Sleep(r.Context(), clk, initialDelay<<(attempt-1)); err != nil {
 				return nil, err
 			}
 		}
 	})
 }
 
-// fresh gives a request that can be sent, whatever became of the last one.
-func fresh(r *http.Request) (*http.Request, error) {
-	again := r.Clone(r.Context())
+// cloneRequest returns a copy of the request with an unread body.
+func cloneRequest(r *http.Request) (*http.Request, error) {
+	clone := r.Clone(r.Context())
 	if r.GetBody == nil {
-		return again, nil
+		return clone, nil
 	}
 
 	body, err := r.GetBody()
 	if err != nil {
-		return nil, fmt.Errorf("read the request again: %w", err)
+		return nil, fmt.Errorf("get request body for retry: %w", err)
 	}
 
-	again.Body = body
+	clone.Body = body
 
-	return again, nil
+	return clone, nil
 }
 
-func outage(status int) bool {
+func isServerOutage(status int) bool {
 	switch status {
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
@@ -88,9 +87,9 @@ func outage(status int) bool {
 	}
 }
 
-// Pause waits, unless the context ends first: then it gives the context's error.
-func Pause(ctx context.Context, clk clock.Clock, wait time.Duration) error {
-	timer := clk.NewTimer(wait)
+// Sleep waits for the given time. If the context ends earlier, it returns the context's error.
+func Sleep(ctx context.Context, clk clock.Clock, delay time.Duration) error {
+	timer := clk.NewTimer(delay)
 	defer timer.Stop()
 
 	select {

@@ -19,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// script answers with one status after the other; 0 is an error of the network. It notes
-// the bodies it got.
+// script is a transport that returns one status after the other. Status 0 is a network error. It
+// records the bodies of the requests.
 type script struct {
 	answers []int
 	bodies  []string
@@ -72,7 +72,7 @@ func TestTransport(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			peer := &script{answers: tc.answers}
-			transport := retry.Transport(peer, instant{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
+			transport := retry.NewTransport(peer, instant{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
 
 			req, err := http.NewRequestWithContext(t.Context(), tc.method, "http://peer.test/", strings.NewReader(tc.body))
 			if err != nil {
@@ -107,7 +107,7 @@ func TestTransportEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	clk := testclock.NewFakeClock(time.Now())
 	peer := &script{answers: []int{503, 503, 503}}
-	transport := retry.Transport(peer, clk, func(*http.Request) bool { return true })
+	transport := retry.NewTransport(peer, clk, func(*http.Request) bool { return true })
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer.test/", http.NoBody)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestTransportEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// instant is a clock whose timers are over at once.
+// instant is a clock whose timers fire immediately.
 type instant struct{ clock.RealClock }
 
 func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }

@@ -1,45 +1,44 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package step is the reconcile loop of every HyperFleet controller: a list of
-// named steps, run in order until one is not done.
+// Package step implements the reconcile loop of every HyperFleet controller: a list of
+// named steps that run in order until one of them is not done.
 //
-// A step looks at the world, does the next thing, and returns one of
+// A step observes the current state, takes the next action, and returns one of
 //
-//	Done()                        go on with the next step
-//	Wait(after, reason, message)  look again later, or on the next event
-//	Steady(after, reason, message)  as it should be; go on when the world does
-//	Stall(reason, message)        a person has to act first
-//	Fail(err)                     try again with back-off
+//	Done()                            continue with the next step
+//	Wait(after, reason, message)      requeue after this time, or reconcile on the next event
+//	WaitReady(after, reason, message) as Wait, but Ready is True: the object is as desired
+//	Stall(reason, message)            a person has to act first
+//	Fail(err)                         retry with back-off
 //
-// Steps never write conditions. Run does that, from the list:
+// Steps never write conditions. Reconcile and ReconcileSteps derive the conditions from the list:
 //
-//   - A step's condition is True when it is done, else False with the step's
-//     reason and message. Conditions of steps that were not reached keep what was
-//     last said of them, with the generation it was said of; those never reported
-//     are Unknown with reason Pending.
-//   - Ready is True when every step is done or the one that stopped rests, else False with the reason and message
-//     of the step that stopped the run. While the object is being deleted Ready is
-//     never True.
-//   - Reconciling (the run waits or failed) and Stalled (a person must act) follow
-//     kstatus: present while true, absent otherwise.
+//   - A step's condition is True if the step is done. Otherwise the condition is False and has the
+//     step's reason and message. If a step was not reached, its condition keeps its last value and
+//     the generation that this value was reported for. A condition that was never reported is
+//     Unknown with reason Pending.
+//   - Ready is True if every step is done or if the run stopped at WaitReady. Otherwise Ready is
+//     False and has the reason and message of the step that stopped the run. While the object is
+//     being deleted, Ready is never True.
+//   - Reconciling (the run waits or failed) and Stalled (a person has to act) follow kstatus: each
+//     is present while it is True, and absent otherwise.
 //
-// Conditions are reports. Nothing may read them as program state: facts that
-// can't be observed again are plain status fields, and a step that must have such
-// a fact on disk before it acts calls Save.
+// Conditions only report. No code may read them as program state. A fact that cannot be observed
+// again is stored in a plain status field. If such a fact must be stored before the step acts, the
+// step calls SaveStatus.
 //
-// A step with When is in the list only of the objects that it is true for.
+// A step with AppliesTo is part of the list only for objects for which AppliesTo returns true.
 //
-// The status is patched once per run, with the difference to the object as it was
-// read and its resourceVersion, and not at all when nothing changed. A stale read
-// therefore ends in a conflict and another run, never in lost facts.
+// The status is patched once per run, with the difference to the object as it was read and with
+// the resourceVersion of that object. If nothing changed, nothing is patched. A stale read
+// therefore ends in a conflict and another run, and never loses facts.
 //
-// Each step yields one OpenTelemetry span and one sample of
-// hyperfleet_step_duration_seconds, both under the step's name. A panic in a step is a
-// failure of that step.
+// Each step produces one OpenTelemetry span and one sample of hyperfleet_step_duration_seconds,
+// both under the step's name. If a step panics, the step counts as failed.
 //
-// Events, counters and lines in the log are for what is on record: steps hand them to
-// OnSaved, and they run after the write of the status, once. Run itself logs each
-// condition that changed (INFO), and each new cause for which an object is not ready
-// (WARN); tries that fail for the same cause again are DEBUG.
+// Events, counters and log lines must report only what the status already records. For that,
+// steps pass callbacks to OnSaved, which run once, after the status was written. The package
+// itself logs each condition that changed (INFO) and each new cause for which an object is not
+// ready (WARN). Attempts that fail again for the same cause are logged at DEBUG.
 package step

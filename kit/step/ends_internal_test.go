@@ -14,17 +14,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// Objects that are gone without a last pass are forgotten.
+// The state of objects that were deleted without a last run is deleted.
 func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	now := time.Unix(1e9, 0)
 
-	var known memory
+	var known objectStates
 
-	heap.Ends(t, "objects", func(number int) {
+	heap.CheckNoLeak(t, "objects", func(number int) {
 		now = now.Add(time.Second)
 
 		for i, remember := range []func(*corev1.ConfigMap){
-			func(obj *corev1.ConfigMap) { known.wrote(obj, now) }, func(obj *corev1.ConfigMap) { known.hold(obj, now) },
+			func(obj *corev1.ConfigMap) { known.recordWrite(obj, now) }, func(obj *corev1.ConfigMap) { known.deferWrite(obj, now) },
 		} {
 			obj := &corev1.ConfigMap{}
 			obj.UID, obj.ResourceVersion = types.UID(fmt.Sprint(number, i)), "1"

@@ -13,33 +13,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Finalize runs the deletion list of an object and takes the finalizer off once
-// every step is done. That is put on record first where somebody else's finalizer keeps the
-// object; else it is gone, and nobody could read it. An object without the finalizer is
-// left alone: its cleanup is over.
+// Finalize runs the deletion steps of an object and removes the finalizer once every step is done. If
+// another finalizer keeps the object, Finalize writes the final status before it removes its own.
+// Otherwise removing the finalizer deletes the object, and nobody could read the status. If the object
+// does not have the finalizer, its cleanup is complete and Finalize does nothing.
 func Finalize[S any](
-	ctx context.Context, r *Runner, obj Object, finalizer string, steps []Step[S], scope S,
+	ctx context.Context, r *Reconciler, obj Object, finalizer string, steps []Step[S], scope S,
 ) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(obj, finalizer) {
 		return ctrl.Result{}, nil
 	}
 
-	write, err := newWriter(r, obj, nil)
+	write, err := newStatusPatcher(r, obj, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	last := run(ctx, r, obj, steps, scope, write)
-	kept := len(obj.GetFinalizers()) > 1
+	last := runSteps(ctx, r, obj, steps, scope, write)
+	hasOtherFinalizers := len(obj.GetFinalizers()) > 1
 
-	if !last.IsDone() || kept {
-		if result, err := finish(ctx, r, write, last); !last.IsDone() || err != nil || !result.IsZero() {
+	if !last.IsDone() || hasOtherFinalizers {
+		if result, err := finishReconcile(ctx, r, write, last); !last.IsDone() || err != nil || !result.IsZero() {
 			return result, err
 		}
 	}
 
-	// The answer to the patch has the status that the server has.
-	end, ok := obj.DeepCopyObject().(Object)
+	// The patch below replaces obj by the server's response, and so loses the status of this run.
+	finalized, ok := obj.DeepCopyObject().(Object)
 	if !ok {
 		return ctrl.Result{}, fmt.Errorf("copy %T: the copy has no conditions", obj)
 	}
@@ -50,26 +50,26 @@ func Finalize[S any](
 	case apierrors.IsNotFound(err):
 		return ctrl.Result{}, nil
 	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: conflictRetry}, nil
+		return ctrl.Result{RequeueAfter: conflictRetryDelay}, nil
 	case err != nil:
 		return ctrl.Result{}, err
 	}
 
-	r.memory.forget(obj)
-	write.obj = end
+	r.states.forget(obj)
+	write.obj = finalized
 
-	if !kept {
-		write.written(ctx, write.conditions())
+	if !hasOtherFinalizers {
+		write.afterWrite(ctx, write.serverConditions())
 	}
 
-	runAll(&write.onFinalized)
+	runCallbacks(&write.onFinalized)
 
 	return ctrl.Result{}, nil
 }
 
-// EnsureFinalizer puts the finalizer on the object and writes it, if it isn't
-// there. A controller calls it before its first step, and returns its error.
-func EnsureFinalizer(ctx context.Context, r *Runner, obj Object, finalizer string) error {
+// EnsureFinalizer adds the finalizer to the object and patches the object, unless the finalizer is
+// present. A controller calls EnsureFinalizer before its first step and returns the error.
+func EnsureFinalizer(ctx context.Context, r *Reconciler, obj Object, finalizer string) error {
 	if controllerutil.ContainsFinalizer(obj, finalizer) {
 		return nil
 	}
@@ -77,8 +77,8 @@ func EnsureFinalizer(ctx context.Context, r *Runner, obj Object, finalizer strin
 	return patchFinalizer(ctx, r.Client, obj, func() { controllerutil.AddFinalizer(obj, finalizer) })
 }
 
-// patchFinalizer writes a change of the object's finalizers, which are one list to
-// a merge patch: hence the resourceVersion as read goes with it.
+// patchFinalizer patches the object's finalizers. A merge patch replaces the finalizers as one list, so
+// the patch contains the resourceVersion of obj and fails if obj is stale.
 func patchFinalizer(ctx context.Context, c client.Client, obj Object, change func()) error {
 	base, ok := obj.DeepCopyObject().(client.Object)
 	if !ok {

@@ -15,154 +15,160 @@ import (
 )
 
 const (
-	// holdFor is how long the outcome of an unhurried pass is kept in memory, for something
-	// more to write with it.
-	holdFor = 5 * time.Second
-	// cacheRetry is how soon an object is looked at again whose copy in the cache is older
-	// than what this process has written.
-	cacheRetry = 20 * time.Millisecond
-	// forgetAfter is how long an object is remembered that no pass comes over: it is gone
-	// without a last one. All that is worth remembering is shorter.
-	forgetAfter = time.Minute
-	// cacheLag is how long a cache may take to have a write. One that does not have it by then
-	// never will: the API server was restored from a backup.
-	cacheLag = 10 * time.Second
+	// maxWriteDelay is the longest time that a deferred write is kept in memory, so that later
+	// changes are written together with it.
+	maxWriteDelay = 5 * time.Second
+	// cacheRetryDelay is the time after which an object is reconciled again if its copy in the cache
+	// is older than the last write of this process.
+	cacheRetryDelay = 20 * time.Millisecond
+	// stateTTL is how long the state of an object is kept if the object is no longer reconciled, for
+	// example because it was deleted without a last run. It is longer than maxWriteDelay and
+	// maxCacheLag.
+	stateTTL = time.Minute
+	// maxCacheLag is how long a cache may take to receive a write. A cache that has not received the
+	// write by then never will, because the API server was restored from a backup.
+	maxCacheLag = 10 * time.Second
 )
 
-// memory is what the passes of one controller know of objects beside what the cache has. It
-// is lost with the process, which costs passes and writes, and no facts: see
-// Result.Unhurried. The zero value is ready to use.
-type memory struct {
-	mu      sync.Mutex
-	objects map[types.UID]*remembered
-	swept   time.Time
+// objectStates holds what the runs of one controller know of objects in addition to the cache. The
+// states are lost when the process ends. This costs additional runs and writes, but no facts: see
+// Result.DeferWrite. The zero value is ready to use.
+type objectStates struct {
+	mu        sync.Mutex
+	objects   map[types.UID]*objectState
+	lastSweep time.Time
 }
 
-// remembered is what is known of one object.
-type remembered struct {
-	// written is the resource version of the last write, at that time, until the cache has it.
-	written string
-	at      time.Time
-	// held is the object as a pass left it that wrote nothing, and since when.
-	held  client.Object
-	since time.Time
+// objectState is the state of one object.
+type objectState struct {
+	// writtenVersion is the resourceVersion of the last write, and writtenAt the time of that write.
+	// writtenVersion is empty once the cache has received the write.
+	writtenVersion string
+	writtenAt      time.Time
+	// deferredObject is the object as the last run left it without writing it. deferredAt is the time
+	// of the first run whose write is deferred.
+	deferredObject client.Object
+	deferredAt     time.Time
 }
 
-// behind tells whether this process has written the object since the copy was read: a pass
-// over it would act on old news, and its write would be refused.
-func (m *memory) behind(obj client.Object, now time.Time) bool {
+// isCacheBehind returns whether this process has written a newer version of the object than obj. A run
+// with obj would act on stale data, and its write would fail with a conflict.
+func (m *objectStates) isCacheBehind(obj client.Object, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	known := m.objects[obj.GetUID()]
-	if known == nil || known.written == "" {
+	if known == nil || known.writtenVersion == "" {
 		return false
 	}
 
-	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.written)
-	if err == nil && order < 0 && now.Sub(known.at) < cacheLag {
+	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), known.writtenVersion)
+	if err == nil && order < 0 && now.Sub(known.writtenAt) < maxCacheLag {
 		return true
 	}
 
-	known.written = ""
-	m.tidy(obj.GetUID())
+	known.writtenVersion = ""
+	m.deleteIfEmpty(obj.GetUID())
 
 	return false
 }
 
-// wrote notes a write, whose outcome is in the object.
-func (m *memory) wrote(obj client.Object, now time.Time) {
+// recordWrite records a write. obj is the object as the API server returned it.
+func (m *objectStates) recordWrite(obj client.Object, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	*m.of(obj.GetUID(), now) = remembered{written: obj.GetResourceVersion(), at: now}
+	*m.getOrCreate(obj.GetUID(), now) = objectState{writtenVersion: obj.GetResourceVersion(), writtenAt: now}
 }
 
-// hold keeps the object as a pass has left it, and gives how long it may be kept: nothing
-// where it was kept for long enough.
-func (m *memory) hold(obj client.Object, now time.Time) time.Duration {
+// deferWrite keeps the object as a run has left it, and returns how much longer the write may be
+// deferred. It returns 0 if the write was deferred for maxWriteDelay.
+func (m *objectStates) deferWrite(obj client.Object, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	known := m.of(obj.GetUID(), now)
-	if known.held == nil {
-		known.since = now
+	known := m.getOrCreate(obj.GetUID(), now)
+	if known.deferredObject == nil {
+		known.deferredAt = now
 	}
 
-	known.held, _ = obj.DeepCopyObject().(client.Object)
+	known.deferredObject, _ = obj.DeepCopyObject().(client.Object)
 
-	return max(known.since.Add(holdFor).Sub(now), 0)
+	return max(known.deferredAt.Add(maxWriteDelay).Sub(now), 0)
 }
 
-// resume makes the object what an earlier pass over the same version of it has left.
-func (m *memory) resume(obj client.Object) {
+// restoreDeferred replaces obj by the object that an earlier run left without writing it. If obj
+// has another resourceVersion than that object, it drops the deferred object instead.
+func (m *objectStates) restoreDeferred(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	known := m.objects[obj.GetUID()]
-	if known == nil || known.held == nil {
+	if known == nil || known.deferredObject == nil {
 		return
 	}
 
-	if known.held.GetResourceVersion() != obj.GetResourceVersion() {
-		known.held = nil // somebody has written since: what was found is found again
-		m.tidy(obj.GetUID())
+	if known.deferredObject.GetResourceVersion() != obj.GetResourceVersion() {
+		known.deferredObject = nil // another client has written the object: this run observes the facts again
+		m.deleteIfEmpty(obj.GetUID())
 
 		return
 	}
 
-	if held, ok := known.held.DeepCopyObject().(client.Object); ok && reflect.TypeOf(held) == reflect.TypeOf(obj) {
-		// A copy of the cache has its kind, one that was read or written live has none; and a cache
-		// may leave out who manages which field. A difference in either would be patched, and refused.
-		held.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
-		held.SetManagedFields(obj.GetManagedFields())
-		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(held).Elem())
+	if restored, ok := known.deferredObject.DeepCopyObject().(client.Object); ok && reflect.TypeOf(restored) == reflect.TypeOf(obj) {
+		// Objects from the cache have a kind, but objects from a live read or a write have none. A cache
+		// may also strip managedFields. If either differed, it would become part of the patch, and the
+		// API server would reject the patch.
+		restored.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
+		restored.SetManagedFields(obj.GetManagedFields())
+		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(restored).Elem())
 	}
 }
 
-// release drops what is held of an object: it is as the server has it.
-func (m *memory) release(obj client.Object) {
+// dropDeferred drops the deferred object, because nothing is left to write.
+func (m *objectStates) dropDeferred(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	if known := m.objects[obj.GetUID()]; known != nil {
-		known.held = nil
-		m.tidy(obj.GetUID())
+		known.deferredObject = nil
+		m.deleteIfEmpty(obj.GetUID())
 	}
 }
 
-// forget drops what is known of an object that is gone.
-func (m *memory) forget(obj client.Object) {
+// forget drops the state of an object that was deleted.
+func (m *objectStates) forget(obj client.Object) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	delete(m.objects, obj.GetUID())
 }
 
-func (m *memory) of(uid types.UID, now time.Time) *remembered {
+// getOrCreate returns the state of an object. It also deletes the states that are older than stateTTL.
+func (m *objectStates) getOrCreate(uid types.UID, now time.Time) *objectState {
 	if m.objects == nil {
-		m.objects, m.swept = map[types.UID]*remembered{}, now
+		m.objects, m.lastSweep = map[types.UID]*objectState{}, now
 	}
 
-	if now.Sub(m.swept) > forgetAfter {
-		m.swept = now
-		maps.DeleteFunc(m.objects, func(_ types.UID, known *remembered) bool {
-			return now.Sub(known.at) > forgetAfter && now.Sub(known.since) > forgetAfter
+	if now.Sub(m.lastSweep) > stateTTL {
+		m.lastSweep = now
+		maps.DeleteFunc(m.objects, func(_ types.UID, known *objectState) bool {
+			return now.Sub(known.writtenAt) > stateTTL && now.Sub(known.deferredAt) > stateTTL
 		})
 	}
 
 	known := m.objects[uid]
 	if known == nil {
-		known = &remembered{}
+		known = &objectState{}
 		m.objects[uid] = known
 	}
 
 	return known
 }
 
-// tidy drops an object of which nothing is known any more.
-func (m *memory) tidy(uid types.UID) {
-	if known := m.objects[uid]; known != nil && known.written == "" && known.held == nil {
+// deleteIfEmpty deletes the state of an object if the state is empty.
+func (m *objectStates) deleteIfEmpty(uid types.UID) {
+	if known := m.objects[uid]; known != nil && known.writtenVersion == "" && known.deferredObject == nil {
 		delete(m.objects, uid)
 	}
 }

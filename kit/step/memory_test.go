@@ -18,15 +18,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// says is a step that comes to a result.
+// says returns a step with the given result.
 func says(result step.Result) func(context.Context, *widget) step.Result {
 	return func(context.Context, *widget) step.Result { return result }
 }
 
-// unhurried is what a pass says that may be written later.
-func unhurried() step.Result { return step.Wait(time.Minute, "Creating", "x").Unhurried() }
+// unhurried is a result whose write may be deferred.
+func unhurried() step.Result { return step.Wait(time.Minute, "Creating", "x").DeferWrite() }
 
-// What an unhurried pass has found is written with what comes next, and the next pass has it.
+// The changes of a run with a deferred write are kept for the next run, and are written with later changes.
 func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 
@@ -38,7 +38,7 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 		t.Helper()
 
 		return world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
-			step.Afterwards(ctx, func() { told++ })
+			step.OnNextSave(ctx, func() { told++ })
 
 			if w.Status.MachineID == "" {
 				found++
@@ -65,7 +65,7 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 		t.Errorf("machine %q after %d writes, told %d times", got.Status.MachineID, world.statusPatches, told)
 	}
 
-	// It lasts: so it is written.
+	// The maximum delay has passed, so the changes are written.
 	run(world.read(t), unhurried())
 	clk.SetTime(start.Add(10 * time.Second))
 
@@ -74,8 +74,8 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 	}
 }
 
-// What was held and came to nothing is no write: after a restart, an object that is ready once its
-// hypervisor is connected stays ready since the time that the server has.
+// If deferred changes are undone, nothing is written. After a restart of the operator, an object that becomes
+// ready when its hypervisor is connected keeps the lastTransitionTime that the API server has.
 func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 	t.Parallel()
 
@@ -96,7 +96,7 @@ func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 	run(obj, "1", step.Done())
 
 	before := world.read(t)
-	world.runner = &step.Runner{Client: world.client, Controller: "widget", Clock: clk}
+	world.runner = &step.Reconciler{Client: world.client, Controller: "widget", Clock: clk}
 
 	clk.SetTime(start.Add(time.Hour))
 	run(world.read(t), "2", unhurried())
@@ -104,7 +104,7 @@ func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 	run(world.read(t), "1", step.Done())
 
 	seen := world.read(t)
-	run(seen, "", step.Done()) // it is not what was held, either
+	run(seen, "", step.Done()) // the deferred object is not used, either
 
 	if seen.Status.MachineID != "1" {
 		t.Errorf("machine %q, as was held and undone", seen.Status.MachineID)
@@ -115,9 +115,9 @@ func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 	}
 }
 
-// A copy of the cache has its kind and may be without its managers, one that was read or written at
-// the API server is the other way round: what is held of the one does not take the other's away,
-// which the API server refuses.
+// An object from the cache has a kind and may lack managedFields. An object from a live read or a write has
+// managedFields but no kind. A deferred object of one sort must not change these fields of the other sort,
+// because the API server rejects such a patch.
 func TestWhatIsHeldLeavesTheKind(t *testing.T) {
 	t.Parallel()
 
@@ -137,7 +137,7 @@ func TestWhatIsHeldLeavesTheKind(t *testing.T) {
 	}
 }
 
-// A pass that has something to tell is written at once, however little hurry it is in.
+// A run with a callback for OnSaved or OnTransition is written immediately, even if its result defers the write.
 func TestNewsAreInAHurry(t *testing.T) {
 	t.Parallel()
 
@@ -154,7 +154,7 @@ func TestNewsAreInAHurry(t *testing.T) {
 	}
 }
 
-// Somebody else's write makes what was found and not written be found again.
+// If another client writes the object, the deferred changes are dropped and observed again.
 func TestHeldNewsOfAnotherVersionAreDropped(t *testing.T) {
 	t.Parallel()
 
@@ -176,8 +176,9 @@ func TestHeldNewsOfAnotherVersionAreDropped(t *testing.T) {
 	}
 }
 
-// A copy from before our own last write is not worked on: nothing is called, nothing refused. One of
-// an API server that was restored from a backup, which never has the write, counts again.
+// An object that is older than this process's last write is not reconciled, so no call is made and no write
+// fails. If the API server was restored from a backup and never has the write, the object is reconciled again
+// after a while.
 func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 	t.Parallel()
 
@@ -218,7 +219,7 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 	}
 }
 
-// The status of an object that nobody else keeps is not written before it goes.
+// If no other finalizer keeps an object, its status is not written before the finalizer is removed.
 func TestTheLastFinalizerNeedsNoStatus(t *testing.T) {
 	t.Parallel()
 

@@ -11,29 +11,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics takes how long steps ran. A nil *Metrics takes nothing.
+// Metrics observes the duration of steps. A nil *Metrics observes nothing.
 type Metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// NewMetrics registers hyperfleet_step_duration_seconds, with the labels
-// controller, step, outcome (done, wait, stall, fail) and class (none, or the
-// error's class). All values come from program text, so their number is bounded. Areas of
-// one process share the metric: the first registers it.
+// NewMetrics registers hyperfleet_step_duration_seconds with the labels controller, step, outcome
+// (done, wait, stall, fail, or rest for WaitReady) and class (the error's class, or none). All label
+// values are constants of the program, so their number is bounded. If the metric is already
+// registered, NewMetrics returns the registered one, so that the areas of a process share it.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "hyperfleet",
 		Subsystem: "step",
 		Name:      "duration_seconds",
-		Help:      "How long one step of a reconcile ran, in seconds.",
+		Help:      "Duration of one step of a reconcile, in seconds.",
 		Buckets:   []float64{.001, .005, .025, .1, .25, 1, 2.5, 10, 30},
 	}, []string{"controller", "step", "outcome", "class"})}
 
 	err := registerer.Register(m.duration)
 
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(err, &there) {
-		if duration, ok := there.ExistingCollector.(*prometheus.HistogramVec); ok {
+	var registered prometheus.AlreadyRegisteredError
+	if errors.As(err, &registered) {
+		if duration, ok := registered.ExistingCollector.(*prometheus.HistogramVec); ok {
 			return &Metrics{duration: duration}, nil
 		}
 	}
@@ -45,10 +45,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observe(controller, step, outcome, class string, took time.Duration) {
+func (m *Metrics) observeStep(controller, step, outcome, class string, elapsed time.Duration) {
 	if m == nil {
 		return
 	}
 
-	m.duration.WithLabelValues(controller, step, outcome, class).Observe(took.Seconds())
+	m.duration.WithLabelValues(controller, step, outcome, class).Observe(elapsed.Seconds())
 }

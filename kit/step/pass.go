@@ -10,54 +10,56 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// Plan is what a controller does with objects of its kind.
+// Plan lists the steps of a controller.
 type Plan[S any] struct {
-	// Finalizer keeps an object until Deletion is done. Required with Deletion.
+	// Finalizer keeps an object until all DeletionSteps are done. Required with DeletionSteps.
 	Finalizer string
-	// Steps of an object that is wanted, Deletion of one that is not.
-	Steps, Deletion []Step[S]
-	// Ready, if set, is emitted by the Runner's Recorder when an object has become ready; and
-	// one that waits emits why, as one that fails does.
-	Ready *ReadyEvent
+	// Steps run for an object that is not being deleted, DeletionSteps for one that is.
+	Steps, DeletionSteps []Step[S]
+	// ReadyEvent, if set, is emitted by the Recorder of the Reconciler when an object becomes ready. If
+	// it is set, an object that waits also emits an event with the reason, as one that fails does.
+	ReadyEvent *ReadyEvent
 }
 
-// ReadyEvent is what is said of an object that has become ready.
+// ReadyEvent is the event for an object that has become ready.
 type ReadyEvent struct {
 	// Reason is a CamelCase word, Message is for people.
 	Reason, Message string
 }
 
-// Pass makes one pass over one object: its deletion list if it is being deleted, else
-// its list of steps, with the finalizer put on it first.
-func Pass[S any](ctx context.Context, r *Runner, obj Object, plan Plan[S], scope S) (ctrl.Result, error) {
-	if r.memory.behind(obj, r.clock().Now()) {
-		return ctrl.Result{RequeueAfter: cacheRetry}, nil
+// Reconcile reconciles one object. If the object is being deleted, Reconcile calls Finalize with the
+// deletion steps. Otherwise it adds the finalizer, runs the steps, and writes the status. If the cache
+// has not yet received this process's last write of the object, it runs no step and requeues.
+func Reconcile[S any](ctx context.Context, r *Reconciler, obj Object, plan Plan[S], scope S) (ctrl.Result, error) {
+	if r.states.isCacheBehind(obj, r.clock().Now()) {
+		return ctrl.Result{RequeueAfter: cacheRetryDelay}, nil
 	}
 
 	if !obj.GetDeletionTimestamp().IsZero() {
-		return Finalize(ctx, r, obj, plan.Finalizer, plan.Deletion, scope)
+		return Finalize(ctx, r, obj, plan.Finalizer, plan.DeletionSteps, scope)
 	}
 
 	if err := EnsureFinalizer(ctx, r, obj, plan.Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	write, err := newWriter(r, obj, plan.Ready)
+	write, err := newStatusPatcher(r, obj, plan.ReadyEvent)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	return finish(ctx, r, write, run(ctx, r, obj, plan.Steps, scope, write))
+	return finishReconcile(ctx, r, write, runSteps(ctx, r, obj, plan.Steps, scope, write))
 }
 
-// IsReady says whether an object that another controller reports on is ready.
+// IsReady returns whether the Ready condition of the object is True.
 func IsReady(obj Object) bool { return meta.IsStatusConditionTrue(*obj.StatusConditions(), Ready) }
 
-// WhyNot says in words why an object that another controller reports on is not ready.
-func WhyNot(obj Object) string {
+// NotReadyMessage returns the message of the Ready condition of an object that is not ready. If the
+// message is missing, it returns that the object has not been reconciled.
+func NotReadyMessage(obj Object) string {
 	ready := meta.FindStatusCondition(*obj.StatusConditions(), Ready)
 	if ready == nil || ready.Message == "" {
-		return "it has not been looked at yet"
+		return "it has not been reconciled yet"
 	}
 
 	return ready.Message

@@ -28,7 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// outcome is one generated step.
+// outcome is a generated result of a step.
 type outcome struct {
 	kind    int
 	reason  string
@@ -51,7 +51,7 @@ func (o outcome) result() step.Result {
 }
 
 func genOutcomes() gopter.Gen {
-	// One in ten is longer than a condition takes.
+	// One in ten messages is longer than the limit of a condition.
 	messages := gen.Frequency(map[int]gopter.Gen{9: gen.AnyString(), 1: gen.AlphaString().Map(func(s string) string {
 		return strings.Repeat(s+"é", 1+20000/(len(s)+2))
 	})})
@@ -62,7 +62,7 @@ func genOutcomes() gopter.Gen {
 		}))
 }
 
-// wellFormed says what the API server would refuse about the conditions.
+// wellFormed returns the reason for which the API server would reject the conditions.
 func wellFormed(conditions []metav1.Condition) string {
 	reason := regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
 	seen := map[string]bool{}
@@ -85,7 +85,7 @@ func wellFormed(conditions []metav1.Condition) string {
 	return ""
 }
 
-// checkRun runs the outcomes as a list and says what is wrong with what came of it.
+// checkRun runs the outcomes as a list of steps and returns a description of a wrong outcome.
 func checkRun(t *testing.T, outcomes []outcome) string {
 	t.Helper()
 
@@ -98,7 +98,7 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 	}
 
 	world, obj := newWorld(t, fresh())
-	runner := &step.Runner{
+	runner := &step.Reconciler{
 		Client: world.client, Controller: "widget", Metrics: metrics,
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test"),
 	}
@@ -121,7 +121,7 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 		}
 	}
 
-	result, err := step.Run(t.Context(), runner, obj, steps, &ran)
+	result, err := step.ReconcileSteps(t.Context(), runner, obj, steps, &ran)
 	got := world.read(t)
 	wantRan := min(stop+1, len(outcomes))
 	stopped := stop < len(outcomes)

@@ -8,29 +8,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions that Run writes beside those in the list.
+// Types of the conditions that every object has in addition to those of its steps.
 const (
-	// Ready sums up the list: True when every step is done.
+	// Ready summarizes the list. It is True if every step is done or the run stopped at WaitReady.
 	Ready = "Ready"
-	// Reconciling is present, and True, while the list waits or failed.
+	// Reconciling is present, and True, if the last run waits or failed.
 	Reconciling = "Reconciling"
-	// Stalled is present, and True, while a person has to act.
+	// Stalled is present, and True, if a person has to act.
 	Stalled = "Stalled"
 )
 
-// reasonPending is that of a condition whose step was not reached yet.
+// reasonPending is the reason of a condition whose step was never reached.
 const reasonPending = "Pending"
 
-// report writes the conditions of one run into the object.
+// report sets the conditions of one run in the object.
 type report struct {
 	obj Object
 	now metav1.Time
-	// server gives the conditions that the server has.
-	server func() []metav1.Condition
+	// serverConditions returns the conditions that the API server has.
+	serverConditions func() []metav1.Condition
 }
 
-// step reports one step that was run, with what it had to say beside.
-func (p *report) step(condition string, result Result) {
+// setStep sets the condition of one step that has run, and the additional conditions of its result.
+func (p *report) setStep(condition string, result Result) {
 	status := metav1.ConditionFalse
 	if result.IsDone() {
 		status = metav1.ConditionTrue
@@ -40,13 +40,14 @@ func (p *report) step(condition string, result Result) {
 		p.set(condition, status, result.reason, result.message)
 	}
 
-	for _, also := range result.also {
-		p.set(also.Type, also.Status, also.Reason, also.Message)
+	for _, extra := range result.conditions {
+		p.set(extra.Type, extra.Status, extra.Reason, extra.Message)
 	}
 }
 
-// pending reports a step that was not reached: what was said of it earlier stays.
-func (p *report) pending(condition string) {
+// setPending sets the condition of a step that was not reached to Unknown. If the condition exists, it
+// stays as it is.
+func (p *report) setPending(condition string) {
 	if condition == "" || meta.FindStatusCondition(*p.obj.StatusConditions(), condition) != nil {
 		return
 	}
@@ -54,31 +55,31 @@ func (p *report) pending(condition string) {
 	p.set(condition, metav1.ConditionUnknown, reasonPending, "an earlier step is not done")
 }
 
-// summary writes Ready, Reconciling and Stalled, and the observed generation.
-func (p *report) summary(last Result) {
+// setSummary sets Ready, Reconciling and Stalled, and the observed generation.
+func (p *report) setSummary(last Result) {
 	deleting := !p.obj.GetDeletionTimestamp().IsZero()
 
 	switch {
 	case last.IsDone() && deleting:
-		p.set(Ready, metav1.ConditionFalse, "Deleted", "nothing is left to clean up")
-		p.drop(Reconciling)
-		p.drop(Stalled)
+		p.set(Ready, metav1.ConditionFalse, "Deleted", "cleanup is complete")
+		p.remove(Reconciling)
+		p.remove(Stalled)
 	case last.IsDone():
 		p.set(Ready, metav1.ConditionTrue, "Ready", "")
-		p.drop(Reconciling)
-		p.drop(Stalled)
-	case last.outcome == outcomeRest && !deleting:
+		p.remove(Reconciling)
+		p.remove(Stalled)
+	case last.outcome == outcomeWaitReady && !deleting:
 		p.set(Ready, metav1.ConditionTrue, last.reason, last.message)
-		p.drop(Reconciling)
-		p.drop(Stalled)
+		p.remove(Reconciling)
+		p.remove(Stalled)
 	case last.outcome == outcomeStall:
 		p.set(Ready, metav1.ConditionFalse, last.reason, last.message)
 		p.set(Stalled, metav1.ConditionTrue, last.reason, last.message)
-		p.drop(Reconciling)
+		p.remove(Reconciling)
 	default:
 		p.set(Ready, metav1.ConditionFalse, last.reason, last.message)
 		p.set(Reconciling, metav1.ConditionTrue, last.reason, last.message)
-		p.drop(Stalled)
+		p.remove(Stalled)
 	}
 
 	if observer, ok := p.obj.(interface{ SetObservedGeneration(generation int64) }); ok {
@@ -86,12 +87,12 @@ func (p *report) summary(last Result) {
 	}
 }
 
-// set writes one condition; its time changes only with its status. One that is back at what the
-// server has, after passes that were held in memory, has not changed.
+// set sets one condition. Its lastTransitionTime changes only if its status differs from the status that
+// the API server has. Changes in runs whose writes were deferred do not count.
 func (p *report) set(condition string, status metav1.ConditionStatus, reason, message string) {
 	since := p.now
-	if was := meta.FindStatusCondition(p.server(), condition); was != nil && was.Status == status {
-		since = was.LastTransitionTime
+	if stored := meta.FindStatusCondition(p.serverConditions(), condition); stored != nil && stored.Status == status {
+		since = stored.LastTransitionTime
 	}
 
 	meta.SetStatusCondition(p.obj.StatusConditions(), metav1.Condition{
@@ -99,11 +100,11 @@ func (p *report) set(condition string, status metav1.ConditionStatus, reason, me
 		Status:             status,
 		ObservedGeneration: p.obj.GetGeneration(),
 		LastTransitionTime: since,
-		Reason:             camel(reason),
-		Message:            trim(message),
+		Reason:             sanitizeReason(reason),
+		Message:            sanitizeMessage(message),
 	})
 }
 
-func (p *report) drop(condition string) {
+func (p *report) remove(condition string) {
 	meta.RemoveStatusCondition(p.obj.StatusConditions(), condition)
 }

@@ -21,139 +21,142 @@ const (
 )
 
 const (
-	outcomeDone  = "done"
-	outcomeWait  = "wait"
-	outcomeStall = "stall"
-	outcomeFail  = "fail"
-	outcomeRest  = "rest"
+	outcomeDone      = "done"
+	outcomeWait      = "wait"
+	outcomeStall     = "stall"
+	outcomeFail      = "fail"
+	outcomeWaitReady = "rest"
 )
 
-var errNil = errors.New("step failed without an error")
+var errNoCause = errors.New("step failed without an error")
 
-// Result is what a step came to. The zero Result is a failure: a step has to say
-// what it came to.
+// Result is the outcome of a step. The zero Result is invalid and counts as a failure.
 type Result struct {
-	outcome string
-	after   time.Duration
-	reason  string
-	message string
-	err     error
-	also    []metav1.Condition
-	// unhurried says that the outcome may be written later.
-	unhurried bool
+	outcome      string
+	requeueAfter time.Duration
+	reason       string
+	message      string
+	err          error
+	conditions   []metav1.Condition
+	// canDeferWrite is true if the status need not be written at the end of this run.
+	canDeferWrite bool
 }
 
-// Done says that the step has nothing left to do; the next one may run.
+// Done returns the result of a step that has nothing left to do. The next step runs.
 func Done() Result { return Result{outcome: outcomeDone, reason: "Done"} }
 
-// Wait says that the step is under way. The object is looked at again after the
-// given time, or earlier when an event comes; with after <= 0 only on an event.
-// The reason is one CamelCase word.
+// Wait returns the result of a step that is in progress. The object is requeued after the given
+// time, and reconciled earlier if an event arrives. If after <= 0, the object is reconciled only on
+// an event. The reason is one CamelCase word.
 func Wait(after time.Duration, reason, message string) Result {
-	return Result{outcome: outcomeWait, after: max(after, 0), reason: reason, message: message}
+	return Result{outcome: outcomeWait, requeueAfter: max(after, 0), reason: reason, message: message}
 }
 
-// Steady says that the object is as it should be for now, and that the step waits for the
-// world to go on. The steps after it are not run, and Ready is True with the reason and
-// message. The object is looked at again after the given time, or earlier when an event
-// comes; with after <= 0 only on an event.
-func Steady(after time.Duration, reason, message string) Result {
-	return Result{outcome: outcomeRest, after: max(after, 0), reason: reason, message: message}
+// WaitReady returns the result of a step that waits although the object is in its desired state for
+// now. The following steps do not run, and Ready is True with the reason and message. (While the
+// object is being deleted, Ready is False as after Wait.) The object is requeued after the given
+// time, and reconciled earlier if an event arrives. If after <= 0, the object is reconciled only on
+// an event.
+func WaitReady(after time.Duration, reason, message string) Result {
+	return Result{outcome: outcomeWaitReady, requeueAfter: max(after, 0), reason: reason, message: message}
 }
 
-// Stall says that a person must act before the step can go on. The object is
-// looked at again on events and on the Runner's slow resync. The reason is one
-// CamelCase word; the message names the thing and the fix.
+// Stall returns the result of a step that cannot continue until a person acts. The object is
+// reconciled again on events and after the Resync interval of the Reconciler. The reason is one
+// CamelCase word. The message names the object of the problem and the fix.
 func Stall(reason, message string) Result {
 	return Result{outcome: outcomeStall, reason: reason, message: message}
 }
 
-// Fail says that the step could not do its work; the object is tried again with
-// the controller's back-off. Condition reason and error class are those that err
-// carries (see kit/errclass). The error's text becomes the condition's message, so
-// it must hold no secret.
+// Fail returns the result of a step that failed. The object is reconciled again with the
+// controller's back-off. The condition's reason and the error class are those of err (see
+// kit/errclass). The text of err becomes the condition's message, so it must not contain a secret.
+// A nil err counts as a failure, too.
 func Fail(err error) Result {
 	if err == nil {
-		err = errNil
+		err = errNoCause
 	}
 
-	return Result{outcome: outcomeFail, reason: errclass.Reason(err, "Failed"), message: err.Error(), err: err}
+	return Result{outcome: outcomeFail, reason: errclass.ReasonOf(err, "Failed"), message: err.Error(), err: err}
 }
 
-// After gives a failed result its own pause, in place of the controller's back-off. It changes
-// no other result.
-func (r Result) After(pause time.Duration) Result {
+// WithRetryAfter returns the failed result with a fixed retry delay that replaces the controller's
+// back-off. It returns all other results unchanged.
+func (r Result) WithRetryAfter(delay time.Duration) Result {
 	if r.IsFailed() {
-		r.after = pause
+		r.requeueAfter = delay
 	}
 
 	return r
 }
 
-// ForError turns an error into the result its class asks for: Transient fails,
-// Permanent and Configuration stall, Resource waits for the given time.
-func ForError(err error, wait time.Duration) Result {
-	class := errclass.Of(err)
+// FromError converts an error into the result for its class: Fail for Transient, Stall for Permanent
+// and Configuration, and Wait for Resource, with the given time.
+func FromError(err error, wait time.Duration) Result {
+	class := errclass.ClassOf(err)
 	result := Fail(err)
 
 	switch class {
 	case errclass.Permanent, errclass.Configuration:
 		result.outcome = outcomeStall
 	case errclass.Resource:
-		result.outcome, result.after = outcomeWait, max(wait, 0)
+		result.outcome, result.requeueAfter = outcomeWait, max(wait, 0)
 	case errclass.Transient:
 	}
 
 	return result
 }
 
-// WithReason gives a result other words: for a done step, more than "Done".
+// WithReason returns the result with another reason and message, for example for a done step whose
+// condition should say more than "Done".
 func (r Result) WithReason(reason, message string) Result {
 	r.reason, r.message = reason, message
 
 	return r
 }
 
-// Unhurried says that what this pass has to write may wait up to five seconds in memory, to
-// be written together with what comes next: for progress that passes by, and for facts that
-// are found again. Nothing is told before it is written, and a pass that has something to
-// tell (OnSaved, OnTransition) is written at once.
-func (r Result) Unhurried() Result {
-	r.unhurried = true
+// DeferWrite returns the result with the permission to keep the status changes of this run in memory
+// for up to five seconds, so that one patch writes them together with later changes. Use it for
+// short-lived progress and for facts that the next run can observe again. Conditions are logged only
+// after they are written. A run that registered a callback with OnSaved or OnTransition is written
+// immediately.
+func (r Result) DeferWrite() Result {
+	r.canDeferWrite = true
 
 	return r
 }
 
-// Also reports one more condition beside the step's own, for facts that don't stop
-// the list: a warning, or a documented condition of opposite polarity. It has no
-// influence on Ready.
-func (r Result) Also(condition string, status metav1.ConditionStatus, reason, message string) Result {
-	r.also = append(r.also[:len(r.also):len(r.also)], metav1.Condition{
+// WithCondition returns the result with one more condition to report in addition to the step's own.
+// Use it for facts that do not stop the list: a warning, or a documented condition of opposite
+// polarity. The condition does not affect Ready.
+func (r Result) WithCondition(condition string, status metav1.ConditionStatus, reason, message string) Result {
+	r.conditions = append(r.conditions[:len(r.conditions):len(r.conditions)], metav1.Condition{
 		Type: condition, Status: status, Reason: reason, Message: message,
 	})
 
 	return r
 }
 
-// IsDone says whether the step was done.
+// IsDone returns whether the step is done.
 func (r Result) IsDone() bool { return r.outcome == outcomeDone }
 
-// IsStalled says whether a person has to act.
+// IsStalled returns whether a person has to act.
 func (r Result) IsStalled() bool { return r.outcome == outcomeStall }
 
-// IsFailed says whether the step failed and is tried again with back-off.
+// IsFailed returns whether the step failed and the object is reconciled again with back-off.
 func (r Result) IsFailed() bool { return r.outcome == outcomeFail }
 
-// Pause is how long the result asks to wait; 0 where it does not say.
-func (r Result) Pause() time.Duration { return r.after }
+// RequeueAfter returns the time after which the object is reconciled again without an event. It
+// returns 0 if the result has no such time.
+func (r Result) RequeueAfter() time.Duration { return r.requeueAfter }
 
-// Reason is the word that the step's condition will have.
-func (r Result) Reason() string { return camel(r.reason) }
+// Reason returns the reason of the step's condition.
+func (r Result) Reason() string { return sanitizeReason(r.reason) }
 
-// Message is the text that the step's condition will have.
+// Message returns the message of the step's condition.
 func (r Result) Message() string { return r.message }
 
-// String is the result in words, for logs and test output.
+// String formats the outcome, reason and message for logs and test output.
 func (r Result) String() string {
 	text := r.outcome
 	if text == "" {
@@ -171,17 +174,18 @@ func (r Result) String() string {
 	return text
 }
 
-func (r Result) class() string {
+func (r Result) errorClass() string {
 	if r.err == nil {
 		return "none"
 	}
 
-	return string(errclass.Of(r.err))
+	return string(errclass.ClassOf(r.err))
 }
 
-// camel makes a reason that the API server accepts out of any text: the letters
-// and digits of it, beginning with an upper case letter.
-func camel(reason string) string {
+// sanitizeReason converts any text into a reason that the API server accepts. It keeps only the
+// letters and digits of ASCII, makes the first letter of each word upper case, and cuts the result
+// at 1024 bytes. It returns "Unspecified" if no letter is left.
+func sanitizeReason(reason string) string {
 	upper := true
 
 	kept := strings.Map(func(c rune) rune {
@@ -217,9 +221,9 @@ func camel(reason string) string {
 	return kept[:min(len(kept), maxReason)]
 }
 
-// trim makes a message that the API server accepts: valid UTF-8 of at most 32768
-// bytes, cut between characters.
-func trim(message string) string {
+// sanitizeMessage converts any text into a message that the API server accepts: valid UTF-8 of at
+// most 32768 bytes, cut between characters.
+func sanitizeMessage(message string) string {
 	message = strings.ToValidUTF8(message, "?")
 	if len(message) <= maxMessage {
 		return message

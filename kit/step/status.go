@@ -22,53 +22,55 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrOutsideStep is what Save returns to a caller that no Run has called.
-var ErrOutsideStep = errors.New("save status: the context is not that of a step")
+// ErrOutsideStep is the error of SaveStatus and SaveStatusAs if the context is not that of a step.
+var ErrOutsideStep = errors.New("save status: the context does not belong to a step")
 
-// writer patches an object's status with the difference to what was last read or
+// statusPatcher patches an object's status with the difference to the object as it was last read or
 // written.
-type writer struct {
-	obj  Object
+type statusPatcher struct {
+	obj Object
+	// base is the object as it was last read or written.
 	base client.Object
-	// tell puts a result of the step that runs into the conditions; last is the result.
-	tell func(Result)
-	last Result
-	// condition of the step that runs.
-	condition string
-	runner    *Runner
-	ready     *ReadyEvent
-	// onSaved and onFinalized run after the writes; see OnSaved. afterwards do, too, and are
-	// no reason for a write.
-	onSaved, onFinalized, afterwards []func()
+	// applyResult sets lastResult and the conditions according to a result of the current step.
+	applyResult func(Result)
+	lastResult  Result
+	// condition is the condition type of the current step.
+	condition  string
+	reconciler *Reconciler
+	readyEvent *ReadyEvent
+	// onSaved, onFinalized and onNextSave run after a write, see OnSaved. If only onNextSave has
+	// callbacks, the write may still be deferred.
+	onSaved, onFinalized, onNextSave []func()
 	onTransition                     []transition
 }
 
-// transition is what is to happen when a condition changes its status or reason.
+// transition is a callback that runs when a condition changes its status or reason.
 type transition struct {
 	condition string
 	do        func()
 }
 
-// actionCheck is the action in events about readiness.
+// actionCheck is the action of events about readiness.
 const actionCheck = "Check"
 
-type writerKey struct{}
+type statusPatcherKey struct{}
 
-// newWriter begins a pass over an object: with what an earlier one has found and not written.
-func newWriter(r *Runner, obj Object, ready *ReadyEvent) (*writer, error) {
-	w := &writer{runner: r, obj: obj, ready: ready}
+// newStatusPatcher starts a run for an object. If an earlier run deferred its write, obj is changed
+// to the state that the earlier run left.
+func newStatusPatcher(r *Reconciler, obj Object, ready *ReadyEvent) (*statusPatcher, error) {
+	w := &statusPatcher{reconciler: r, obj: obj, readyEvent: ready}
 
-	if err := w.rebase(); err != nil {
+	if err := w.resetBase(); err != nil {
 		return nil, err
 	}
 
-	r.memory.resume(obj)
+	r.states.restoreDeferred(obj)
 
 	return w, nil
 }
 
-// rebase takes the object as it is now as what the server has.
-func (w *writer) rebase() error {
+// resetBase copies the object as the version that the API server has.
+func (w *statusPatcher) resetBase() error {
 	base, ok := w.obj.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("copy %T: the copy is not a client object", w.obj)
@@ -79,41 +81,40 @@ func (w *writer) rebase() error {
 	return nil
 }
 
-// save sends the difference, if there is one. The patch carries the resourceVersion
-// as read: conditions are one list to a merge patch, and a stale copy must not
-// replace it.
-func (w *writer) save(ctx context.Context) error {
-	diff, err := w.diff()
+// save patches the status if it has changed. The patch contains the resourceVersion of base. A merge
+// patch replaces the conditions as one list, so a patch of a stale copy must fail.
+func (w *statusPatcher) save(ctx context.Context) error {
+	diff, err := w.buildPatch()
 	if err != nil {
 		return err
 	}
 
 	if diff == nil {
-		w.runner.memory.release(w.obj)
+		w.reconciler.states.dropDeferred(w.obj)
 
 		return nil
 	}
 
-	patch, err := locked(diff, w.base.GetResourceVersion())
+	patch, err := withResourceVersion(diff, w.base.GetResourceVersion())
 	if err != nil {
 		return fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
 	}
 
-	before := w.conditions()
+	before := w.serverConditions()
 
-	if err := w.runner.Client.Status().Patch(ctx, w.obj, patch); err != nil {
+	if err := w.reconciler.Client.Status().Patch(ctx, w.obj, patch); err != nil {
 		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
 	}
 
-	w.runner.memory.wrote(w.obj, w.runner.clock().Now())
-	w.written(ctx, before)
+	w.reconciler.states.recordWrite(w.obj, w.reconciler.clock().Now())
+	w.afterWrite(ctx, before)
 
-	return w.rebase()
+	return w.resetBase()
 }
 
-// diff is what there is to write, as a merge patch; nil if there is nothing.
-func (w *writer) diff() ([]byte, error) {
-	// Most passes change nothing, which needs no JSON to see.
+// buildPatch returns the changes of the object as a merge patch, or nil if nothing has changed.
+func (w *statusPatcher) buildPatch() ([]byte, error) {
+	// Most runs change nothing. DeepEqual is cheaper than encoding JSON.
 	if reflect.DeepEqual(w.base, w.obj) {
 		return nil, nil
 	}
@@ -130,15 +131,16 @@ func (w *writer) diff() ([]byte, error) {
 	return diff, nil
 }
 
-// locked is a merge patch that counts only for the version that it was made of.
-func locked(diff []byte, version string) (client.Patch, error) {
+// withResourceVersion returns the merge patch with a resourceVersion. The API server rejects the patch
+// with a conflict if the object has another version.
+func withResourceVersion(diff []byte, version string) (client.Patch, error) {
 	var patch, metadata map[string]json.RawMessage
 	if err := json.Unmarshal(diff, &patch); err != nil {
 		return nil, err
 	}
 
-	if has := patch["metadata"]; has != nil {
-		if err := json.Unmarshal(has, &metadata); err != nil {
+	if data := patch["metadata"]; data != nil {
+		if err := json.Unmarshal(data, &metadata); err != nil {
 			return nil, err
 		}
 	}
@@ -160,32 +162,33 @@ func locked(diff []byte, version string) (client.Patch, error) {
 	return client.RawPatch(types.MergePatchType, out), err
 }
 
-// written tells what a write was worth.
-func (w *writer) written(ctx context.Context, before []metav1.Condition) {
-	w.tellChanges(ctx, before)
-	runAll(&w.onSaved)
-	runAll(&w.afterwards)
+// afterWrite logs the changes of a write and runs the callbacks that waited for it.
+func (w *statusPatcher) afterWrite(ctx context.Context, before []metav1.Condition) {
+	w.reportChanges(ctx, before)
+	runCallbacks(&w.onSaved)
+	runCallbacks(&w.onNextSave)
 }
 
-// held keeps the outcome of a pass in memory instead of writing it, where the pass was in no
-// hurry and has nothing to tell. It gives when the outcome is to be written at the latest.
-func (w *writer) held(last Result) (time.Duration, bool) {
-	if !last.unhurried || len(w.onSaved)+len(w.onTransition) > 0 {
+// deferWrite keeps the changes of a run in memory instead of writing them, if the result allows that
+// and the run registered no callback with OnSaved or OnTransition. It returns the time after which
+// the changes must be written, and whether the write was deferred.
+func (w *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
+	if !last.canDeferWrite || len(w.onSaved)+len(w.onTransition) > 0 {
 		return 0, false
 	}
 
-	// What is to be written can wait as well: to see that there is something needs no JSON.
+	// Without changes, nothing has to be deferred. DeepEqual is cheaper than encoding JSON.
 	if equality.Semantic.DeepEqual(w.base, w.obj) {
 		return 0, false
 	}
 
-	left := w.runner.memory.hold(w.obj, w.runner.clock().Now())
+	delay := w.reconciler.states.deferWrite(w.obj, w.reconciler.clock().Now())
 
-	return left, left > 0
+	return delay, delay > 0
 }
 
-// conditions gives those that the server had before.
-func (w *writer) conditions() []metav1.Condition {
+// serverConditions returns the conditions of base.
+func (w *statusPatcher) serverConditions() []metav1.Condition {
 	if base, ok := w.base.(Object); ok {
 		return *base.StatusConditions()
 	}
@@ -193,48 +196,50 @@ func (w *writer) conditions() []metav1.Condition {
 	return nil
 }
 
-// tellChanges logs what a write has changed, and emits what became of the object's readiness.
-func (w *writer) tellChanges(ctx context.Context, before []metav1.Condition) {
+// reportChanges logs the conditions that a write has changed, runs the callbacks of the transitions,
+// and emits an event if the object's readiness has changed.
+func (w *statusPatcher) reportChanges(ctx context.Context, before []metav1.Condition) {
 	after := *w.obj.StatusConditions()
-	changesOf(before, after, w.last).log(ctx, w.last.IsStalled(), w.logValues(ctx))
+	diffConditions(before, after, w.lastResult).log(ctx, w.lastResult.IsStalled(), w.logValues(ctx))
 
-	for _, one := range w.onTransition {
-		was, now := meta.FindStatusCondition(before, one.condition), meta.FindStatusCondition(after, one.condition)
-		if now != nil && (was == nil || was.Status != now.Status || was.Reason != now.Reason) {
-			one.do()
+	for _, t := range w.onTransition {
+		previous, current := meta.FindStatusCondition(before, t.condition), meta.FindStatusCondition(after, t.condition)
+		if current != nil && (previous == nil || previous.Status != current.Status || previous.Reason != current.Reason) {
+			t.do()
 		}
 	}
 
 	w.onTransition = nil
 
-	if w.runner.Recorder != nil && w.obj.GetDeletionTimestamp().IsZero() {
-		w.announce(meta.FindStatusCondition(before, Ready), meta.FindStatusCondition(after, Ready))
+	if w.reconciler.Recorder != nil && w.obj.GetDeletionTimestamp().IsZero() {
+		w.emitReadyEvent(meta.FindStatusCondition(before, Ready), meta.FindStatusCondition(after, Ready))
 	}
 }
 
-// announce emits an event where an object has become ready, or why it is not.
-func (w *writer) announce(was, now *metav1.Condition) {
-	if now == nil || was != nil && was.Status == now.Status && was.Reason == now.Reason {
+// emitReadyEvent emits an event if the object has become ready, or if it is not ready for a new
+// reason. An object that waits gets an event only if the Plan has a ReadyEvent.
+func (w *statusPatcher) emitReadyEvent(previous, current *metav1.Condition) {
+	if current == nil || previous != nil && previous.Status == current.Status && previous.Reason == current.Reason {
 		return
 	}
 
-	told, recorder := w.ready, w.runner.Recorder
+	event, recorder := w.readyEvent, w.reconciler.Recorder
 
 	switch {
-	case now.Status == metav1.ConditionTrue:
-		if told != nil && (was == nil || was.Status != metav1.ConditionTrue) {
-			recorder.Eventf(w.obj, nil, corev1.EventTypeNormal, told.Reason, actionCheck, "%s", told.Message)
+	case current.Status == metav1.ConditionTrue:
+		if event != nil && (previous == nil || previous.Status != metav1.ConditionTrue) {
+			recorder.Eventf(w.obj, nil, corev1.EventTypeNormal, event.Reason, actionCheck, "%s", event.Message)
 		}
-	case told != nil, w.last.IsFailed(), w.last.IsStalled():
-		recorder.Eventf(w.obj, nil, corev1.EventTypeWarning, now.Reason, actionCheck, "%s", now.Message)
+	case event != nil, w.lastResult.IsFailed(), w.lastResult.IsStalled():
+		recorder.Eventf(w.obj, nil, corev1.EventTypeWarning, current.Reason, actionCheck, "%s", current.Message)
 	}
 }
 
-// logValues are what lines in the log name of the object, and of the trace.
-func (w *writer) logValues(ctx context.Context) []any {
+// logValues returns the keys and values that log lines have for the object and its trace.
+func (w *statusPatcher) logValues(ctx context.Context) []any {
 	var values []any
-	if w.runner.LogValues != nil {
-		values = w.runner.LogValues(w.obj)
+	if w.reconciler.LogValues != nil {
+		values = w.reconciler.LogValues(w.obj)
 	}
 
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
@@ -244,16 +249,17 @@ func (w *writer) logValues(ctx context.Context) []any {
 	return values
 }
 
-func withWriter(ctx context.Context, w *writer) context.Context {
-	return context.WithValue(ctx, writerKey{}, w)
+func withStatusPatcher(ctx context.Context, w *statusPatcher) context.Context {
+	return context.WithValue(ctx, statusPatcherKey{}, w)
 }
 
-// Save writes the object's status at once, from within a step: for a fact that
-// must be on record before the step acts on it, such as the id of a machine about
-// to be made. A step that gets an error must not act, and returns Fail(err); a
-// conflict then leads to a quiet second run on a fresh copy.
-func Save(ctx context.Context) error {
-	w, ok := ctx.Value(writerKey{}).(*writer)
+// SaveStatus writes the object's status immediately, from within a step. Use it for a fact that must
+// be recorded before the step acts on it, such as the id of a machine that the step is about to
+// create. If SaveStatus returns an error, the step must not act and must return Fail(err). If the
+// error is a conflict, the object is reconciled again with a fresh copy, and no condition reports a
+// failure.
+func SaveStatus(ctx context.Context) error {
+	w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 	if !ok {
 		return ErrOutsideStep
 	}
@@ -261,16 +267,17 @@ func Save(ctx context.Context) error {
 	return w.save(ctx)
 }
 
-// SaveAs is Save with the conditions as the result has them, which the step is about to
-// return. It is for a step whose act makes its copy of the object stale, such as deleting
-// the object: what the step returns after that could not be written any more.
-func SaveAs(ctx context.Context, result Result) error {
-	w, ok := ctx.Value(writerKey{}).(*writer)
+// SaveStatusAs sets the conditions for the result that the step is about to return, and then writes
+// the status as SaveStatus does. Use it in a step whose action makes its copy of the object stale,
+// such as deleting the object. After such an action, the result that the step returns can no longer
+// be written.
+func SaveStatusAs(ctx context.Context, result Result) error {
+	w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 	if !ok {
 		return ErrOutsideStep
 	}
 
-	w.tell(result)
+	w.applyResult(result)
 
 	return w.save(ctx)
 }

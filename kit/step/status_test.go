@@ -23,7 +23,7 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 	world, obj := newWorld(t, fresh())
 	world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
-		if err := step.Save(ctx); err != nil {
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 
@@ -39,8 +39,8 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 	}
 }
 
-// A step that deletes the object has its reason on record, though the deletion makes its copy
-// stale.
+// The reason of a step that deletes the object is recorded, although the deletion makes the copy of the
+// object stale.
 func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 	t.Parallel()
 
@@ -51,7 +51,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 		{Condition: "A", Run: says(step.Done())},
 		{Condition: "B", Run: func(ctx context.Context, w *widget) step.Result {
 			result := step.Wait(0, "TooLate", "its time is up")
-			if err := errors.Join(step.SaveAs(ctx, result), world.client.Delete(ctx, w)); err != nil {
+			if err := errors.Join(step.SaveStatusAs(ctx, result), world.client.Delete(ctx, w)); err != nil {
 				return step.Fail(err)
 			}
 
@@ -60,7 +60,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 		{Condition: "C", Run: says(step.Done())},
 	}
 
-	result, err := step.Run(t.Context(), world.runner, obj, steps, obj)
+	result, err := step.ReconcileSteps(t.Context(), world.runner, obj, steps, obj)
 	if err != nil || !result.IsZero() {
 		t.Errorf("Run() = %+v, %v", result, err)
 	}
@@ -80,7 +80,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 func TestSaveOutsideAStep(t *testing.T) {
 	t.Parallel()
 
-	for _, err := range []error{step.Save(t.Context()), step.SaveAs(t.Context(), step.Done())} {
+	for _, err := range []error{step.SaveStatus(t.Context()), step.SaveStatusAs(t.Context(), step.Done())} {
 		if !errors.Is(err, step.ErrOutsideStep) {
 			t.Errorf("saved: %v", err)
 		}
@@ -96,7 +96,7 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 	acted := false
 	after := world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
-		if err := step.Save(ctx); err != nil {
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 
@@ -114,7 +114,7 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 	}
 }
 
-// somebodyWrites gives the widget another machine, past the controller.
+// somebodyWrites changes the machine of the widget as another client does.
 func (w *world) somebodyWrites(t *testing.T, machine string) {
 	t.Helper()
 
@@ -143,7 +143,7 @@ func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
 	world, obj := deleted(t, finalizer, "other")
 	steps := make([]step.Step[*[]string], 1)
 
-	for _, after := range []time.Duration{time.Second, 0} { // by itself, and once something happens
+	for _, after := range []time.Duration{time.Second, 0} { // with and without a requeue
 		steps[0] = returns("Destroyed", step.Wait(after, "Destroying", "VM 100 stops"))
 
 		result, err := step.Finalize(t.Context(), world.runner, obj, finalizer, steps, new([]string))

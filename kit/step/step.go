@@ -27,98 +27,102 @@ import (
 )
 
 const (
-	// defaultResync is how often a stalled object is looked at without any event.
+	// defaultResync is the interval after which a stalled object is reconciled without an event.
 	defaultResync = 10 * time.Minute
-	// conflictRetry is how long a run that read a stale object waits for the cache.
-	conflictRetry = 100 * time.Millisecond
-	// saveTimeout bounds the writing of a status once the run's own time is up.
+	// conflictRetryDelay is the time after which an object is reconciled again if its run read a
+	// stale copy. The cache usually has the current version by then.
+	conflictRetryDelay = 100 * time.Millisecond
+	// saveTimeout bounds the write of a status at the end of a run. It also applies if the context
+	// of the run has ended.
 	saveTimeout = 10 * time.Second
 
 	tracerName = "github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Object is what Run needs of a custom resource: conditions to write.
-// A resource that also has SetObservedGeneration(int64) is told the generation
-// that the run has seen.
+// Object is a custom resource whose conditions this package can write. If the resource also has a
+// method SetObservedGeneration(int64), each run calls the method with the generation that it
+// reconciled.
 type Object interface {
 	client.Object
-	// StatusConditions points at the conditions in the object's status.
+	// StatusConditions returns a pointer to the conditions in the object's status.
 	StatusConditions() *[]metav1.Condition
 }
 
 // Step is one entry of a controller's list.
 type Step[S any] struct {
-	// Condition is the type of the condition that reports the step; empty for a step
-	// that only shows when it stops the run.
+	// Condition is the type of the condition that reports the step. If it is empty, the step is
+	// visible only in Ready, Reconciling and Stalled, when it stops the run.
 	Condition string
-	// Name of the step in metrics, spans and logs. Default: its condition; a step without
-	// one must have a name.
+	// Name is the step's name in metrics, spans and logs. Default: Condition. A step without a
+	// condition must have a name.
 	Name string
-	// When says whether the step is in the list of this object at all; one that is not has no
-	// condition either. It is asked each time, and earlier steps may change its answer. Nil
-	// means always.
-	When func(S) bool
+	// AppliesTo returns whether the step is in the list of this object. If it returns false, the
+	// step neither runs nor reports a condition. It is called in each run, and earlier steps may
+	// change its result. If it is nil, the step is always in the list.
+	AppliesTo func(S) bool
 	// Run does the step's work on the scope S of one reconcile. It may change plain
-	// status fields of the object; it must not sleep.
+	// status fields of the object. It must not sleep.
 	Run func(context.Context, S) Result
 }
 
-// Runner is what the runs of one controller share.
-type Runner struct {
+// Reconciler holds what the runs of one controller share.
+type Reconciler struct {
 	// Client writes the status. Required.
 	Client client.Client
 	// Controller names the controller in spans, metrics and logs. Required.
 	Controller string
-	// Clock tells the time. Default: the real clock.
+	// Clock returns the current time. Default: the real clock.
 	Clock clock.PassiveClock
-	// Metrics takes the duration of each step. Default: none are kept.
+	// Metrics observes the duration of each step. Default: durations are not observed.
 	Metrics *Metrics
-	// Tracer makes the spans. Default: that of the global provider.
+	// Tracer creates the spans. Default: a tracer of the global provider.
 	Tracer trace.Tracer
-	// Trace, if set, gives the span that an object's steps are children of, and whose trace the
-	// log names: so all that is done for an object is one trace. Where it gives an invalid one,
-	// each step begins a trace.
-	Trace func(Object) trace.SpanContext
-	// Resync is how often a stalled object is looked at again without an event.
+	// ParentSpan, if set, returns the parent of the spans of an object's steps, so that all runs for
+	// an object belong to one trace. Log lines name that trace. If the returned span context is
+	// invalid, each step starts its own trace.
+	ParentSpan func(Object) trace.SpanContext
+	// Resync is the interval after which a stalled object is reconciled without an event.
 	// Default: 10 minutes.
 	Resync time.Duration
-	// Summarize, if set, is called when a run's conditions are in the object and before its
-	// status is written: for what a status says beside conditions, such as a phase.
+	// Summarize, if set, is called after a run has set the object's conditions and before the
+	// status is written. It sets status fields that derive from the conditions, such as a phase.
 	Summarize func(Object)
-	// LogValues gives what lines in the log name of an object beside its kind, namespace and
-	// name, as keys and values. May be nil.
+	// LogValues returns keys and values that log lines have in addition to the object's kind,
+	// namespace and name. It may be nil.
 	LogValues func(Object) []any
-	// Recorder takes an event for each new cause for which an object is not ready: of a step
-	// that failed or stalled. May be nil.
+	// Recorder emits an event for each new cause for which an object is not ready because a step
+	// failed or stalled. It may be nil.
 	Recorder events.EventRecorder
 
-	memory memory
+	states objectStates
 }
 
-// Run runs the steps in order on one object, stops at the first that is not done,
-// and writes the status; see the package's description. The scope is handed to
-// each step and usually holds obj itself: the steps must change that very object.
+// ReconcileSteps runs the steps in order on one object, stops at the first step that is not done,
+// and writes the status. See the package description. ReconcileSteps passes the scope to each step.
+// The scope usually holds obj itself, because the steps must change this very object.
 //
-// The returned result and error are what Reconcile returns: an error only for a
-// failed step or a failed write, so that the queue backs off.
-func Run[S any](ctx context.Context, r *Runner, obj Object, steps []Step[S], scope S) (ctrl.Result, error) {
-	if r.memory.behind(obj, r.clock().Now()) {
-		return ctrl.Result{RequeueAfter: cacheRetry}, nil
+// A controller's Reconcile method returns the result and the error as they are. The error is set
+// only for a failed step or a failed write, so that the queue backs off. If the cache has not yet
+// received this process's last write of the object, ReconcileSteps runs no step and requeues.
+func ReconcileSteps[S any](ctx context.Context, r *Reconciler, obj Object, steps []Step[S], scope S) (ctrl.Result, error) {
+	if r.states.isCacheBehind(obj, r.clock().Now()) {
+		return ctrl.Result{RequeueAfter: cacheRetryDelay}, nil
 	}
 
-	write, err := newWriter(r, obj, nil)
+	write, err := newStatusPatcher(r, obj, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	return finish(ctx, r, write, run(ctx, r, obj, steps, scope, write))
+	return finishReconcile(ctx, r, write, runSteps(ctx, r, obj, steps, scope, write))
 }
 
-// run makes one pass over the object, in memory, and gives the result that it ended with.
-func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S], scope S, write *writer) Result {
-	ctx = runner.traced(ctx, obj)
+// runSteps runs the steps and sets the conditions in obj. It writes nothing to the API server
+// unless a step calls SaveStatus. It returns the result of the step that ended the run.
+func runSteps[S any](ctx context.Context, runner *Reconciler, obj Object, steps []Step[S], scope S, write *statusPatcher) Result {
+	ctx = runner.withParentSpan(ctx, obj)
 	now := runner.clock().Now()
-	rep := &report{obj: obj, now: metav1.NewTime(now), server: write.conditions}
+	rep := &report{obj: obj, now: metav1.NewTime(now), serverConditions: write.serverConditions}
 	last := Done()
 
 	for i, step := range steps {
@@ -128,19 +132,19 @@ func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S]
 
 		name := step.name()
 		write.condition = step.Condition
-		write.tell = func(result Result) {
-			write.last = result
-			tell(rep, steps[i:], scope, result)
+		write.applyResult = func(result Result) {
+			write.lastResult = result
+			applyResult(rep, steps[i:], scope, result)
 		}
-		last = observe(withWriter(ctx, write), runner, obj, name, func(ctx context.Context) Result {
+		last = runStep(withStatusPatcher(ctx, write), runner, obj, name, func(ctx context.Context) Result {
 			return step.Run(ctx, scope)
 		})
 
-		if interrupted(last) {
+		if isInterrupted(last) {
 			break
 		}
 
-		write.tell(last)
+		write.applyResult(last)
 
 		if !last.IsDone() {
 			break
@@ -148,45 +152,47 @@ func run[S any](ctx context.Context, runner *Runner, obj Object, steps []Step[S]
 	}
 
 	if last.IsDone() {
-		rep.summary(last)
+		rep.setSummary(last)
 	}
 
-	if runner.Summarize != nil && !interrupted(last) {
+	if runner.Summarize != nil && !isInterrupted(last) {
 		runner.Summarize(obj)
 	}
 
 	return last
 }
 
-// tell puts the result of the first of the steps into the conditions.
-func tell[S any](rep *report, steps []Step[S], scope S, result Result) {
-	rep.step(steps[0].Condition, result)
+// applyResult sets the conditions according to the result of steps[0], which has just run. The rest
+// of the steps have not run.
+func applyResult[S any](rep *report, steps []Step[S], scope S, result Result) {
+	rep.setStep(steps[0].Condition, result)
 
 	if result.IsDone() {
 		return
 	}
 
-	for _, later := range steps[1:] {
-		if later.applies(scope) {
-			rep.pending(later.Condition)
+	for _, unreached := range steps[1:] {
+		if unreached.applies(scope) {
+			rep.setPending(unreached.Condition)
 		}
 	}
 
-	rep.summary(result)
+	rep.setSummary(result)
 }
 
-// finish writes the status and turns the last result into the queue's terms.
-func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Result, error) {
-	if left, held := write.held(last); held {
-		if last.after > 0 {
-			left = min(left, last.after)
+// finishReconcile writes the status, or defers the write, and converts the last result into a
+// ctrl.Result and an error for the queue.
+func finishReconcile(ctx context.Context, r *Reconciler, write *statusPatcher, last Result) (ctrl.Result, error) {
+	if delay, deferred := write.deferWrite(last); deferred {
+		if last.requeueAfter > 0 {
+			delay = min(delay, last.requeueAfter)
 		}
 
-		return ctrl.Result{RequeueAfter: left}, nil
+		return ctrl.Result{RequeueAfter: delay}, nil
 	}
 
-	// What the steps did has happened, and what they noted of it has to be kept even
-	// if the run's time is up.
+	// The steps may already have changed external systems. Their records of these changes must be
+	// saved even if the context of the run has ended.
 	saveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 
@@ -194,33 +200,33 @@ func finish(ctx context.Context, r *Runner, write *writer, last Result) (ctrl.Re
 
 	switch {
 	case apierrors.IsNotFound(err):
-		log.FromContext(ctx).V(1).Info("object is gone, its status was not written")
+		log.FromContext(ctx).V(1).Info("object no longer exists, status was not written")
 
 		return ctrl.Result{}, nil
 	case apierrors.IsConflict(err), err == nil && apierrors.IsConflict(last.err):
-		return ctrl.Result{RequeueAfter: conflictRetry}, nil
+		return ctrl.Result{RequeueAfter: conflictRetryDelay}, nil
 	case err != nil:
-		return ctrl.Result{}, errors.Join(last.failure(), err)
+		return ctrl.Result{}, errors.Join(last.queueError(), err)
 	}
 
 	switch last.outcome {
 	case outcomeDone:
 		return ctrl.Result{}, nil
-	case outcomeWait, outcomeRest:
-		return ctrl.Result{RequeueAfter: last.after}, nil
+	case outcomeWait, outcomeWaitReady:
+		return ctrl.Result{RequeueAfter: last.requeueAfter}, nil
 	case outcomeStall:
 		return ctrl.Result{RequeueAfter: r.resync()}, nil
 	default:
-		if last.after > 0 {
-			return ctrl.Result{RequeueAfter: last.after}, nil
+		if last.requeueAfter > 0 {
+			return ctrl.Result{RequeueAfter: last.requeueAfter}, nil
 		}
 
-		return ctrl.Result{}, logged{last.failure()}
+		return ctrl.Result{}, loggedError{last.queueError()}
 	}
 }
 
-// failure is the error that the queue sees: none unless the step failed.
-func (r Result) failure() error {
+// queueError returns the error that the controller's queue receives. It is nil unless the step failed.
+func (r Result) queueError() error {
 	if r.outcome != outcomeFail {
 		return nil
 	}
@@ -228,16 +234,16 @@ func (r Result) failure() error {
 	return r.err
 }
 
-// interrupted says that a step ended because the program is ending or because it
-// had read a stale copy of something: neither is news about the object.
-func interrupted(last Result) bool {
+// isInterrupted returns whether a step ended because the process is shutting down or because the
+// step had read a stale copy of an object. Neither changes the conditions of the object.
+func isInterrupted(last Result) bool {
 	return errors.Is(last.err, context.Canceled) || apierrors.IsConflict(last.err)
 }
 
-// observe runs one step with its span, its metric and its logger, and makes a
-// failure of a panic.
-func observe(
-	ctx context.Context, runner *Runner, obj client.Object, name string, do func(context.Context) Result,
+// runStep runs one step with a span, a metric and a logger of its own. It converts a panic into a
+// failed result.
+func runStep(
+	ctx context.Context, runner *Reconciler, obj client.Object, name string, do func(context.Context) Result,
 ) (result Result) {
 	ctx, span := runner.tracer().Start(ctx, runner.Controller+"/"+name, trace.WithAttributes(
 		attribute.String("hyperfleet.controller", runner.Controller),
@@ -255,7 +261,7 @@ func observe(
 			result = Fail(errclass.New(errclass.Permanent, "Panic", "run step %s: panic: %v", name, cause))
 		}
 
-		class := result.class()
+		class := result.errorClass()
 		span.SetAttributes(
 			attribute.String("hyperfleet.outcome", result.outcome),
 			attribute.String("hyperfleet.reason", result.reason),
@@ -268,29 +274,30 @@ func observe(
 		}
 
 		span.End()
-		runner.Metrics.observe(runner.Controller, name, result.outcome, class, runner.clock().Since(start))
+		runner.Metrics.observeStep(runner.Controller, name, result.outcome, class, runner.clock().Since(start))
 		logger.V(1).Info("step ended", "outcome", result.outcome, "reason", result.reason, "message", result.message)
 	}()
 
 	if name == "" {
-		return Fail(errclass.New(errclass.Permanent, "NoName", "run a step without condition and name"))
+		return Fail(errclass.New(errclass.Permanent, "NoName", "run step: it has neither a condition nor a name"))
 	}
 
 	result = do(log.IntoContext(ctx, logger))
 	if result.outcome == "" {
-		result = Fail(errclass.New(errclass.Permanent, "NoResult", "run step %s: it returned the zero result", name))
+		result = Fail(errclass.New(errclass.Permanent, "NoResult", "run step %s: the step returned the zero result", name))
 	}
 
 	return result
 }
 
-// traced puts the span that the object's steps are children of into the context.
-func (r *Runner) traced(ctx context.Context, obj Object) context.Context {
-	if r.Trace == nil {
+// withParentSpan returns a context with the parent span of the object's steps. Without a valid
+// parent span, it returns ctx.
+func (r *Reconciler) withParentSpan(ctx context.Context, obj Object) context.Context {
+	if r.ParentSpan == nil {
 		return ctx
 	}
 
-	parent := r.Trace(obj)
+	parent := r.ParentSpan(obj)
 	if !parent.IsValid() {
 		return ctx
 	}
@@ -298,12 +305,12 @@ func (r *Runner) traced(ctx context.Context, obj Object) context.Context {
 	return trace.ContextWithRemoteSpanContext(ctx, parent)
 }
 
-// applies says whether the step is in the list of the scope's object.
-func (s Step[S]) applies(scope S) bool { return s.When == nil || s.When(scope) }
+// applies returns whether the step is in the list of the scope's object.
+func (s Step[S]) applies(scope S) bool { return s.AppliesTo == nil || s.AppliesTo(scope) }
 
 func (s Step[S]) name() string { return cmp.Or(s.Name, s.Condition) }
 
-func (r *Runner) clock() clock.PassiveClock {
+func (r *Reconciler) clock() clock.PassiveClock {
 	if r.Clock != nil {
 		return r.Clock
 	}
@@ -311,7 +318,7 @@ func (r *Runner) clock() clock.PassiveClock {
 	return clock.RealClock{}
 }
 
-func (r *Runner) resync() time.Duration {
+func (r *Reconciler) resync() time.Duration {
 	if r.Resync > 0 {
 		return r.Resync
 	}
@@ -319,7 +326,7 @@ func (r *Runner) resync() time.Duration {
 	return defaultResync
 }
 
-func (r *Runner) tracer() trace.Tracer {
+func (r *Reconciler) tracer() trace.Tracer {
 	if r.Tracer != nil {
 		return r.Tracer
 	}

@@ -26,7 +26,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// returns is a step that comes to a given result and notes that it ran.
+// returns makes a step with the given result that records that it ran.
 func returns(condition string, result step.Result) step.Step[*[]string] {
 	return step.Step[*[]string]{Condition: condition, Run: func(_ context.Context, ran *[]string) step.Result {
 		*ran = append(*ran, condition)
@@ -35,7 +35,7 @@ func returns(condition string, result step.Result) step.Step[*[]string] {
 	}}
 }
 
-// said is a condition without its time and generation.
+// said formats a condition without its time and generation.
 func said(w *widget) []string {
 	var out []string
 	for _, c := range w.Status.Conditions {
@@ -47,8 +47,8 @@ func said(w *widget) []string {
 	return out
 }
 
-// stopped are the conditions of a list of three whose second step has stopped it with a reason and a
-// message, beside what they say of its cause.
+// stopped returns the conditions of a list of three steps whose second step has stopped the run with a
+// reason and a message.
 func stopped(reason string, more ...string) []string {
 	out := append([]string{
 		"A=True Done", "B=False " + reason, "C=Unknown Pending an earlier step is not done",
@@ -58,7 +58,7 @@ func stopped(reason string, more ...string) []string {
 	return out
 }
 
-// notReady are the further conditions of an object that is not ready.
+// notReady returns the summary conditions of an object that is not ready.
 func notReady(why, reason string) []string {
 	return []string{step.Ready + "=False " + reason, why + "=True " + reason}
 }
@@ -69,8 +69,8 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 	full := errclass.New(errclass.Resource, "StorageFull", "clone: storage local is full")
 	cases := map[string]struct {
 		second step.Result
-		// all are the conditions of a list that is done; else it stopped with says, and the object
-		// is not ready for why.
+		// all are the conditions if the list is done. Otherwise, says is the condition of the step that
+		// stopped the run, and why is Reconciling or Stalled.
 		all       []string
 		says, why string
 		result    ctrl.Result
@@ -82,13 +82,13 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			all:    []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
 		},
 		"says more than its own condition": {
-			second: step.Done().Also("Insecure", metav1.ConditionTrue, "ByName", "TLS is not checked"),
+			second: step.Done().WithCondition("Insecure", metav1.ConditionTrue, "ByName", "TLS is not checked"),
 			all: []string{
 				"A=True Done", "B=True Done", "C=True Done", "Insecure=True ByName TLS is not checked", "Ready=True Ready",
 			},
 		},
 		"rests": {
-			second: step.Steady(time.Second, "Idle", "waits for a job"),
+			second: step.WaitReady(time.Second, "Idle", "waits for a job"),
 			all:    stopped("Idle waits for a job", "Ready=True Idle waits for a job"),
 			result: ctrl.Result{RequeueAfter: time.Second},
 		},
@@ -106,11 +106,11 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			says: "StorageFull create: clone: storage local is full", why: "Reconciling",
 		},
 		"a resource error waits": {
-			second: step.ForError(full, time.Minute), says: "StorageFull clone: storage local is full", why: "Reconciling",
+			second: step.FromError(full, time.Minute), says: "StorageFull clone: storage local is full", why: "Reconciling",
 			result: ctrl.Result{RequeueAfter: time.Minute},
 		},
 		"a configuration error stalls": {
-			second: step.ForError(errclass.Wrap(errclass.Configuration, "BadURL", errBoom), time.Minute),
+			second: step.FromError(errclass.Wrap(errclass.Configuration, "BadURL", errBoom), time.Minute),
 			says:   "BadURL boom", why: "Stalled", result: ctrl.Result{RequeueAfter: time.Hour},
 		},
 		"a reason the server would refuse is fixed": {
@@ -153,7 +153,7 @@ func TestNothingIsSentWhenNothingChanged(t *testing.T) {
 	world, obj := newWorld(t, fresh())
 	clock := clocktesting.NewFakePassiveClock(start)
 	world.runner.Clock = clock
-	// b passes over an object, and gives the condition B after it.
+	// b reconciles an object and returns its condition B.
 	b := func(obj *widget, second step.Result) *metav1.Condition {
 		t.Helper()
 
@@ -205,7 +205,7 @@ func TestStepsNotReachedKeepWhatWasSaidOfThem(t *testing.T) {
 	}
 }
 
-// A step that panics, says nothing, or could not be named by metrics is a failure of that step.
+// A step that panics, returns the zero result, or has no name counts as failed.
 func TestMistakesOfStepsAreTheirFailures(t *testing.T) {
 	t.Parallel()
 
@@ -226,7 +226,7 @@ func TestMistakesOfStepsAreTheirFailures(t *testing.T) {
 				notReady("Reconciling", "Panic run step Clone: panic: no")...),
 		},
 		"the zero result": {step: returns("A", step.Result{}), says: "zero result"},
-		"no name":         {step: returns("", step.Done()), says: "without condition and name"},
+		"no name":         {step: returns("", step.Done()), says: "neither a condition nor a name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -307,14 +307,14 @@ func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
 	}
 }
 
-// A step that is not in the list of an object neither runs nor has a condition, reached or not.
+// A step that does not apply to an object neither runs nor has a condition, whether the run reaches it or not.
 func TestStepsThatDoNotApply(t *testing.T) {
 	t.Parallel()
 
 	world, obj := newWorld(t, fresh())
 	never, once := returns("Never", step.Done()), returns("Once", step.Done())
-	never.When = func(*[]string) bool { return false }
-	once.When = func(ran *[]string) bool { return len(*ran) == 1 } // an earlier step decides
+	never.AppliesTo = func(*[]string) bool { return false }
+	once.AppliesTo = func(ran *[]string) bool { return len(*ran) == 1 } // depends on an earlier step
 	later := never
 	later.Condition = "Later"
 

@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// OnSaved has do run once the status with this step's changes is written, and not at all
-// where there is nothing to write or the write fails: the fact is then on record already,
-// or the next pass finds it again. So what is counted or told in do is counted and told
-// once, whatever conflicts and repeated passes there are. do must not change the object.
-// Outside a step do runs at once.
+// OnSaved registers do to run after the status with this step's changes has been written. If nothing
+// has to be written, do does not run, because the status already records the fact. If the write
+// fails, do does not run either, because the next run observes the fact again. Therefore do can count
+// or report each fact exactly once, despite conflicts and repeated runs. do must not change the
+// object. If ctx is not the context of a step, OnSaved calls do immediately.
 func OnSaved(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(writerKey{}).(*writer); ok {
+	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
 		w.onSaved = append(w.onSaved, do)
 
 		return
@@ -31,48 +31,51 @@ func OnSaved(ctx context.Context, do func()) {
 	do()
 }
 
-// OnTransition is OnSaved for what a step says each time that it runs: do runs only where
-// the write changes the status or the reason of the step's condition.
+// OnTransition registers do to run after the status has been written, but only if that write changes
+// the status or the reason of the step's condition. A step can therefore call OnTransition in every
+// run. If ctx is not the context of a step, OnTransition does nothing.
 func OnTransition(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(writerKey{}).(*writer); ok {
+	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
 		w.onTransition = append(w.onTransition, transition{w.condition, do})
 	}
 }
 
-// Afterwards is OnSaved for what only has to know that the pass is on record: it is no reason
-// to write an unhurried pass at once.
-func Afterwards(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(writerKey{}).(*writer); ok {
-		w.afterwards = append(w.afterwards, do)
+// OnNextSave registers do to run if the status is written at the end of this run. Unlike OnSaved, it
+// does not cause a write that the step's result defers (Result.DeferWrite). If the write is deferred,
+// do does not run. If ctx is not the context of a step, OnNextSave does nothing.
+func OnNextSave(ctx context.Context, do func()) {
+	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
+		w.onNextSave = append(w.onNextSave, do)
 	}
 }
 
-// OnFinalized is OnSaved for steps of a deletion list whose fact is that the object is
-// gone: do runs once the finalizer is off.
+// OnFinalized registers do to run after Finalize has removed the finalizer. Use it in the steps of a
+// deletion list for facts that depend on the deletion of the object. If ctx is not the context of a
+// step, OnFinalized does nothing.
 func OnFinalized(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(writerKey{}).(*writer); ok {
+	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
 		w.onFinalized = append(w.onFinalized, do)
 	}
 }
 
-// Notice is something that happened to the object of a pass: a Kubernetes event and a
-// line in the log.
-type Notice struct {
+// Event is a Kubernetes event about the object of a run, and the log line for the event.
+type Event struct {
 	// Type is corev1.EventTypeNormal (logged as INFO) or EventTypeWarning (WARN).
 	Type string
-	// Reason and Action are CamelCase words, as events have them.
+	// Reason and Action are CamelCase words.
 	Reason, Action string
-	// Related is the other object that it is about; may be nil.
+	// Related is a second object that the event concerns. It may be nil.
 	Related client.Object
-	// Message for people; it holds no secret.
+	// Message is for people. It must not contain a secret.
 	Message string
 }
 
-// Emit gives what On… takes: it emits the notice as an event of the pass's object, by the
-// Runner's Recorder, and as a line in the log.
-func (n Notice) Emit(ctx context.Context) func() {
+// EmitFunc returns a callback for OnSaved, OnTransition, OnNextSave or OnFinalized. The callback emits
+// the event with the Recorder of the Reconciler, and writes a log line. If ctx is not the context of a
+// step, the callback does nothing.
+func (n Event) EmitFunc(ctx context.Context) func() {
 	return func() {
-		w, ok := ctx.Value(writerKey{}).(*writer)
+		w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 		if !ok {
 			return
 		}
@@ -85,14 +88,14 @@ func (n Notice) Emit(ctx context.Context) func() {
 
 		logAt(ctx, n.Type == corev1.EventTypeWarning, n.Message, values)
 
-		if recorder := w.runner.Recorder; recorder != nil {
-			recorder.Eventf(w.obj, related(n.Related), n.Type, n.Reason, n.Action, "%s", n.Message)
+		if recorder := w.reconciler.Recorder; recorder != nil {
+			recorder.Eventf(w.obj, toRuntimeObject(n.Related), n.Type, n.Reason, n.Action, "%s", n.Message)
 		}
 	}
 }
 
-// related is the object as a recorder takes it: none is nil, and no interface around it.
-func related(obj client.Object) runtime.Object {
+// toRuntimeObject converts obj for a recorder. It returns a nil interface for a nil obj.
+func toRuntimeObject(obj client.Object) runtime.Object {
 	if obj == nil {
 		return nil
 	}
@@ -100,11 +103,11 @@ func related(obj client.Object) runtime.Object {
 	return obj
 }
 
-// logAt writes a line at INFO or WARN, which logr does not have.
+// logAt writes a line at INFO or WARN. It uses slog for WARN, because logr has no such level.
 func logAt(ctx context.Context, warn bool, message string, values []any) {
 	logger := log.FromContext(ctx)
 	if warn {
-		//nolint:sloglint // the message is what happened, in the words of the event
+		//nolint:sloglint // the message is that of the event
 		slog.New(logr.ToSlogHandler(logger)).WarnContext(ctx, message, values...)
 
 		return
@@ -113,77 +116,80 @@ func logAt(ctx context.Context, warn bool, message string, values []any) {
 	logger.Info(message, values...)
 }
 
-// runAll runs what was to happen after a write, each once.
-func runAll(list *[]func()) {
-	todo := *list
+// runCallbacks empties the list and calls each function in it.
+func runCallbacks(list *[]func()) {
+	callbacks := *list
 	*list = nil
 
-	for _, do := range todo {
+	for _, do := range callbacks {
 		do()
 	}
 }
 
-// changes are the lines that a write of the status is worth.
+// changes are the condition changes of a status write that are logged.
 type changes struct {
 	changed []metav1.Condition
-	// trouble is the Ready condition of a failed or stalled step, where its cause is new.
-	trouble *metav1.Condition
+	// failure is the Ready condition if a step failed or stalled for a new cause. Otherwise it is nil.
+	failure *metav1.Condition
 }
 
-// changesOf compares the conditions before a write with those after it.
-func changesOf(before, after []metav1.Condition, last Result) changes {
+// diffConditions compares the conditions before a write with the conditions after it. It leaves out
+// Reconciling, Stalled, pending conditions, and conditions that repeat the reason of a failure.
+func diffConditions(before, after []metav1.Condition, last Result) changes {
 	var out changes
 
-	troubled := last.outcome == outcomeFail || last.outcome == outcomeStall
+	failed := last.outcome == outcomeFail || last.outcome == outcomeStall
 
 	for i := range after {
-		now := &after[i]
+		current := &after[i]
 
-		was := meta.FindStatusCondition(before, now.Type)
-		if was != nil && was.Status == now.Status && (was.Reason == now.Reason || now.Type == Ready && !troubled) {
+		previous := meta.FindStatusCondition(before, current.Type)
+		if previous != nil && previous.Status == current.Status &&
+			(previous.Reason == current.Reason || current.Type == Ready && !failed) {
 			continue
 		}
 
 		switch {
-		case now.Type == Ready && troubled:
-			out.trouble = now
-		case now.Type == Reconciling, now.Type == Stalled:
-		case now.Status == metav1.ConditionUnknown && now.Reason == reasonPending:
-		case troubled && now.Reason == camel(last.reason) && now.Type != Ready:
+		case current.Type == Ready && failed:
+			out.failure = current
+		case current.Type == Reconciling, current.Type == Stalled:
+		case current.Status == metav1.ConditionUnknown && current.Reason == reasonPending:
+		case failed && current.Reason == sanitizeReason(last.reason) && current.Type != Ready:
 		default:
-			out.changed = append(out.changed, *now)
+			out.changed = append(out.changed, *current)
 		}
 	}
 
 	return out
 }
 
-// log writes one line for each condition that changed, and one for a new trouble.
+// log writes one line for each condition that changed, and one line for a new failure.
 func (c changes) log(ctx context.Context, stalled bool, values []any) {
 	for i := range c.changed {
-		now := &c.changed[i]
+		condition := &c.changed[i]
 		logAt(ctx, false, "condition changed", append([]any{
-			"condition", now.Type, "status", string(now.Status), "reason", now.Reason, "message", now.Message,
+			"condition", condition.Type, "status", string(condition.Status), "reason", condition.Reason,
+			"message", condition.Message,
 		}, values...))
 	}
 
-	if c.trouble == nil {
+	if c.failure == nil {
 		return
 	}
 
-	text := "not ready, it is tried again"
+	text := "object is not ready, retrying"
 	if stalled {
-		text = "not ready, a person has to act"
+		text = "object is not ready, a person has to act"
 	}
 
-	logAt(ctx, true, text, append([]any{"reason", c.trouble.Reason, "message", c.trouble.Message}, values...))
+	logAt(ctx, true, text, append([]any{"reason", c.failure.Reason, "message", c.failure.Message}, values...))
 }
 
-// logged is an error that the log has told already, at the first try that failed so: a
-// controller's own line for each try is for DEBUG.
-type logged struct{ error }
+// loggedError is an error that the package logged at the first attempt that failed for this cause.
+// kit/log writes the line that controller-runtime logs for each further attempt at DEBUG.
+type loggedError struct{ error }
 
-func (e logged) Unwrap() error { return e.error }
+func (e loggedError) Unwrap() error { return e.error }
 
-// Logged tells kit/log so.
-func (logged) Logged() bool { return true }
+// Logged returns true. kit/log looks for this method.
+func (loggedError) Logged() bool { return true }

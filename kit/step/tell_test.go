@@ -22,14 +22,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// told are passes of one controller over one widget, with what they emitted and logged.
+// told runs one controller for one widget, and records the emitted events and the log.
 type told struct {
 	t        *testing.T
 	world    *world
 	recorder *events.FakeRecorder
 	lines    bytes.Buffer
 	ctx      context.Context //nolint:containedctx // it carries the logger
-	runner   *step.Runner
+	runner   *step.Reconciler
 	ready    *step.ReadyEvent
 }
 
@@ -38,9 +38,9 @@ func newTold(t *testing.T, obj *widget) *told {
 
 	world, _ := newWorld(t, obj)
 	out := &told{t: t, world: world, recorder: events.NewFakeRecorder(100)}
-	logger := log.Logr(log.New(&out.lines, log.Options{Format: log.Text}))
+	logger := log.ToLogr(log.New(&out.lines, log.Options{Format: log.Text}))
 	out.ctx = ctrllog.IntoContext(t.Context(), logger)
-	out.runner = &step.Runner{
+	out.runner = &step.Reconciler{
 		Client: world.client, Controller: "widget", Recorder: out.recorder,
 		LogValues: func(obj step.Object) []any {
 			if w, ok := obj.(*widget); ok && w.Status.MachineID != "" {
@@ -54,20 +54,20 @@ func newTold(t *testing.T, obj *widget) *told {
 	return out
 }
 
-// pass makes a pass with one step.
+// pass reconciles with one step.
 func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error {
 	o.t.Helper()
 
 	steps := []step.Step[*widget]{{Condition: "Made", Run: run}}
 	obj := o.world.read(o.t)
-	_, err := step.Pass(o.ctx, o.runner, obj, step.Plan[*widget]{
-		Finalizer: finalizer, Steps: steps, Deletion: steps, Ready: o.ready,
+	_, err := step.Reconcile(o.ctx, o.runner, obj, step.Plan[*widget]{
+		Finalizer: finalizer, Steps: steps, DeletionSteps: steps, ReadyEvent: o.ready,
 	}, obj)
 
 	return err
 }
 
-// log gives the lines since the last call, without time.
+// log returns the log lines since the last call, without their time.
 func (o *told) log() []string {
 	var out []string
 
@@ -102,8 +102,8 @@ func expect(t *testing.T, what string, want, got []string) {
 	}
 }
 
-// What happened is told once, after the write that records it: not where the write meets a
-// conflict, and not again by a pass that read an old copy.
+// A fact is reported once, after the write that records it. It is not reported if the write fails with a
+// conflict, and not again by a run that read a stale object.
 func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 	t.Parallel()
 
@@ -114,9 +114,9 @@ func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 		if w.Status.MachineID == "" {
 			w.Status.MachineID = "100"
 			step.OnSaved(ctx, func() { counted++ })
-			step.OnSaved(ctx, step.Notice{
+			step.OnSaved(ctx, step.Event{
 				Type: corev1.EventTypeNormal, Reason: "Placed", Action: "Place", Message: "VM 100 on node pve1",
-			}.Emit(ctx))
+			}.EmitFunc(ctx))
 		}
 
 		return step.Done()
@@ -137,8 +137,8 @@ func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 		}
 	}
 
-	// The cache has not seen the write yet: its optimistic lock refuses the second one.
-	if _, err := step.Run(o.ctx, o.runner, stale, []step.Step[*widget]{{Condition: "Made", Run: run}}, stale); err != nil {
+	// The cache has not received the write yet, so the second write fails with a conflict.
+	if _, err := step.ReconcileSteps(o.ctx, o.runner, stale, []step.Step[*widget]{{Condition: "Made", Run: run}}, stale); err != nil {
 		t.Fatal(err)
 	}
 
@@ -154,7 +154,7 @@ func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 	}, o.log())
 }
 
-// A cause is a warning once, however many tries fail for it.
+// A cause is logged as a warning once, however many attempts fail for this cause.
 func TestACauseIsToldOnce(t *testing.T) {
 	t.Parallel()
 
@@ -168,10 +168,10 @@ func TestACauseIsToldOnce(t *testing.T) {
 			t.Fatalf("err = %v", err)
 		}
 
-		logger.Error(err, "Reconciler error") // as controller-runtime does for each try
+		logger.Error(err, "Reconciler error") // as controller-runtime does for each attempt
 	}
 
-	expect(t, "log", []string{`level=WARN msg="not ready, it is tried again" reason=Failed message=boom`}, o.log())
+	expect(t, "log", []string{`level=WARN msg="object is not ready, retrying" reason=Failed message=boom`}, o.log())
 	expect(t, "events", []string{"Warning Failed boom"}, o.events())
 
 	if err := o.pass(func(context.Context, *widget) step.Result { return step.Stall("NoDisk", "add a disk") }); err != nil {
@@ -179,9 +179,9 @@ func TestACauseIsToldOnce(t *testing.T) {
 	}
 
 	expect(t, "log of another cause",
-		[]string{`level=WARN msg="not ready, a person has to act" reason=NoDisk message="add a disk"`}, o.log())
+		[]string{`level=WARN msg="object is not ready, a person has to act" reason=NoDisk message="add a disk"`}, o.log())
 
-	// An error that nobody has told of is an ERROR as ever.
+	// An error that was not logged before is logged at ERROR.
 	logger.Error(errBoom, "Reconciler error")
 	expect(t, "log", []string{`level=ERROR msg="Reconciler error" err=boom`}, o.log())
 }
@@ -197,7 +197,7 @@ func TestReadinessIsEmitted(t *testing.T) {
 		"ready at first":               {[]step.Result{step.Done()}, []string{"Normal Connected it answers"}},
 		"became ready":                 {[]step.Result{wait("Down"), step.Done()}, []string{"Warning Down words", "Normal Connected it answers"}},
 		"still ready":                  {[]step.Result{step.Done(), step.Done()}, []string{"Normal Connected it answers"}},
-		"ready for another reason":     {[]step.Result{step.Done(), step.Steady(0, "Idle", "x")}, []string{"Normal Connected it answers"}},
+		"ready for another reason":     {[]step.Result{step.Done(), step.WaitReady(0, "Idle", "x")}, []string{"Normal Connected it answers"}},
 		"ceased to be ready":           {[]step.Result{step.Done(), wait("Down")}, []string{"Normal Connected it answers", "Warning Down words"}},
 		"still not, for the same":      {[]step.Result{wait("Down"), wait("Down")}, []string{"Warning Down words"}},
 		"still not, for another cause": {[]step.Result{wait("Down"), wait("Denied")}, []string{"Warning Down words", "Warning Denied words"}},
@@ -220,8 +220,8 @@ func TestReadinessIsEmitted(t *testing.T) {
 	}
 }
 
-// What a step of a deletion list says each time is told when its condition changes, and the
-// end when the finalizer is off. That is no trouble.
+// A step of a deletion list reports when its condition changes, and the end of the deletion is reported when
+// the finalizer is removed. Neither is a warning.
 func TestToldOfADeletion(t *testing.T) {
 	t.Parallel()
 
@@ -229,7 +229,7 @@ func TestToldOfADeletion(t *testing.T) {
 	obj.Finalizers = []string{finalizer, "another"}
 	o := newTold(t, obj)
 	say := func(ctx context.Context, reason string, on func(context.Context, func())) {
-		on(ctx, step.Notice{Type: corev1.EventTypeNormal, Reason: reason, Action: "Remove", Message: "x"}.Emit(ctx))
+		on(ctx, step.Event{Type: corev1.EventTypeNormal, Reason: reason, Action: "Remove", Message: "x"}.EmitFunc(ctx))
 	}
 
 	if err := o.world.client.Delete(t.Context(), o.world.read(t)); err != nil {
@@ -238,7 +238,7 @@ func TestToldOfADeletion(t *testing.T) {
 
 	for i, result := range []step.Result{step.Wait(0, "Left", "x"), step.Wait(0, "Left", "y"), step.Done(), step.Done()} {
 		err := o.pass(func(ctx context.Context, w *widget) step.Result {
-			w.Status.MachineID = strings.Repeat("1", i+1) // something to write each time
+			w.Status.MachineID = strings.Repeat("1", i+1) // changes the status in each run
 
 			say(ctx, result.Reason(), step.OnTransition)
 

@@ -21,7 +21,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// widget is a custom resource as the API packages make them.
+// widget is a custom resource as the API packages define them.
 type widget struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -47,12 +47,12 @@ func (w *widget) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// world is an API server with one widget, which counts and may refuse writes, and a controller.
+// world is an API server with one widget, which counts and can reject writes, and a controller.
 type world struct {
-	runner        *step.Runner
+	runner        *step.Reconciler
 	client        client.Client
 	statusPatches int
-	// lastPatch is the last of them.
+	// lastPatch is the last patch.
 	lastPatch []byte
 	patches   int
 	refuse    error
@@ -92,21 +92,21 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 			},
 		}).Build()
 
-	out.runner = &step.Runner{Client: out.client, Controller: "widget"}
+	out.runner = &step.Reconciler{Client: out.client, Controller: "widget"}
 
 	obj := out.read(t)
 
 	return out, obj
 }
 
-// pass makes a pass with one step over an object, whose error it returns.
+// pass reconciles an object with one step and returns the error.
 func (w *world) pass(
 	ctx context.Context, obj *widget, run func(context.Context, *widget) step.Result,
 ) (ctrl.Result, error) {
-	return step.Run(ctx, w.runner, obj, []step.Step[*widget]{{Condition: "A", Run: run}}, obj)
+	return step.ReconcileSteps(ctx, w.runner, obj, []step.Step[*widget]{{Condition: "A", Run: run}}, obj)
 }
 
-// after makes a pass that does not fail, and gives how soon it is looked at again.
+// after reconciles without an error and returns the time after which the object is requeued.
 func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widget) step.Result) time.Duration {
 	t.Helper()
 
@@ -118,18 +118,18 @@ func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widg
 	return result.RequeueAfter
 }
 
-// steps runs a list on an object and gives what ran.
+// steps runs a list of steps for an object and returns the names of the steps that ran.
 func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) ([]string, ctrl.Result, error) {
 	t.Helper()
 
 	var ran []string
 
-	result, err := step.Run(t.Context(), w.runner, obj, list, &ran)
+	result, err := step.ReconcileSteps(t.Context(), w.runner, obj, list, &ran)
 
 	return ran, result, err
 }
 
-// read gets the widget as the server has it.
+// read gets the widget from the server.
 func (w *world) read(t *testing.T) *widget {
 	t.Helper()
 

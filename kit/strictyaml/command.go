@@ -18,13 +18,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// Command makes the subcommand `config` of a program: `config validate` and
-// `config print`. Both take the program's own flags.
-func (s *Spec[T]) Command() (*cobra.Command, error) {
-	parent := &cobra.Command{Use: "config", Short: "Check and show the configuration"}
+// NewCommand returns the subcommand `config` of a program, with `config validate` and `config
+// print`. Both accept the program's own flags.
+func (s *Spec[T]) NewCommand() (*cobra.Command, error) {
+	parent := &cobra.Command{Use: "config", Short: "Validate and print the configuration"}
 
 	validate := &cobra.Command{
-		Use: "validate", Short: "Check file, environment and flags; say all that is wrong", Args: cobra.NoArgs,
+		Use: "validate", Args: cobra.NoArgs,
+		Short: "Validate the configuration from file, environment and flags, and print all problems",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := s.Load(cmd.Flags()); err != nil {
 				return err
@@ -40,7 +41,7 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 
 	show := &cobra.Command{
 		Use: "print", Args: cobra.NoArgs,
-		Short: "Print the configuration that file, environment and flags give, and which of them has set what",
+		Short: "Print the configuration from file, environment and flags, and the source of each value",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, from, err := s.load(cmd.Flags())
 			if err != nil {
@@ -55,7 +56,7 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 				return s.writeSources(cmd.OutOrStdout(), config, from)
 			}
 
-			return writeFrom(cmd.OutOrStdout(), config, from)
+			return writeWithSources(cmd.OutOrStdout(), config, from)
 		},
 	}
 
@@ -63,32 +64,32 @@ func (s *Spec[T]) Command() (*cobra.Command, error) {
 		return nil, err
 	}
 
-	show.Flags().BoolVar(&redacted, "redacted", true, "leave out passwords in URLs")
-	show.Flags().BoolVar(&sources, "sources", false, "print one line for each key, with what has set it")
+	show.Flags().BoolVar(&redacted, "redacted", true, "redact passwords in URLs")
+	show.Flags().BoolVar(&sources, "sources", false, "print one line for each key, with the source of its value")
 	parent.AddCommand(validate, show)
 
 	return parent, nil
 }
 
-// redact takes passwords out of URLs in all keys that a variable can set.
+// redact redacts passwords in URLs in all keys that a variable can set.
 func (s *Spec[T]) redact(config *T) {
 	root := reflect.ValueOf(config).Elem()
 
 	for _, l := range s.leaves() {
 		switch value := l.get(root).(type) {
 		case string:
-			l.set(root, withoutPassword(value))
+			l.set(root, redactPassword(value))
 		case []string:
 			out := slices.Clone(value)
 			for i := range out {
-				out[i] = withoutPassword(out[i])
+				out[i] = redactPassword(out[i])
 			}
 
 			l.set(root, out)
 		case map[string]string:
 			out := maps.Clone(value)
 			for key := range out {
-				out[key] = withoutPassword(out[key])
+				out[key] = redactPassword(out[key])
 			}
 
 			l.set(root, out)
@@ -96,36 +97,37 @@ func (s *Spec[T]) redact(config *T) {
 	}
 }
 
-// withoutPassword is a text without the password of a URL. One that may be a URL but does
-// not parse is left out as a whole.
-func withoutPassword(text string) string {
+// redactPassword redacts the password in a text that is a URL. If the text looks like a URL but
+// cannot be parsed, the whole text is redacted.
+func redactPassword(text string) string {
 	if !strings.Contains(text, "://") || !strings.Contains(text, "@") {
 		return text
 	}
 
-	return log.URL(text)
+	return log.RedactURL(text)
 }
 
-// writeFrom is Write with a comment at each key that something else than the default has set.
-func writeFrom(w io.Writer, config any, from map[string]string) error {
+// writeWithSources writes the configuration with a comment at each key whose value is not the
+// default. The comment names the source of the value.
+func writeWithSources(w io.Writer, config any, from map[string]string) error {
 	var document yaml.Node
 	if err := document.Encode(config); err != nil {
 		return fmt.Errorf("print configuration: %w", err)
 	}
 
-	comment(&document, "", from)
+	addComments(&document, "", from)
 
 	return Write(w, &document)
 }
 
-// comment puts the comments at the keys of a mapping and of those inside it.
-func comment(at *yaml.Node, prefix string, from map[string]string) {
-	if at.Kind != yaml.MappingNode {
+// addComments adds the comments to the keys of a mapping and its nested mappings.
+func addComments(mapping *yaml.Node, prefix string, from map[string]string) {
+	if mapping.Kind != yaml.MappingNode {
 		return
 	}
 
-	for i := 0; i+1 < len(at.Content); i += 2 {
-		key, value := at.Content[i], at.Content[i+1]
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
 
 		if source := from[prefix+key.Value]; source != "" {
 			if value.Kind == yaml.ScalarNode {
@@ -135,11 +137,11 @@ func comment(at *yaml.Node, prefix string, from map[string]string) {
 			key.LineComment = source
 		}
 
-		comment(value, prefix+at.Content[i].Value+".", from)
+		addComments(value, prefix+mapping.Content[i].Value+".", from)
 	}
 }
 
-// writeSources writes a line for each key: its value and what has set it.
+// writeSources writes one line for each key, with its value and the source of the value.
 func (s *Spec[T]) writeSources(w io.Writer, config *T, from map[string]string) error {
 	root := reflect.ValueOf(config).Elem()
 

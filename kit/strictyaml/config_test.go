@@ -49,7 +49,7 @@ func settingsSpec(environ ...string) *strictyaml.Spec[settings] {
 			Log: logging{Level: "INFO"}, Areas: []string{"runners"}, Binaries: map[string]string{"x64": "/x"},
 			Leader: leader{Enabled: true, RetryPeriod: 2 * time.Second, Replicas: 1, Share: .5},
 		},
-		EnvFile: "HYPERFLEET_CONFIG", OwnsPrefix: true, OtherEnv: []string{"HYPERFLEET_DEMO_DIR"},
+		EnvFile: "HYPERFLEET_CONFIG", OwnsPrefix: true, ForeignEnv: []string{"HYPERFLEET_DEMO_DIR"},
 		Aliases: map[string]string{"log.level": "LOG_LEVEL"},
 		Help:    map[string]string{"log.level": "least level that is logged"},
 		Environ: func() []string { return environ },
@@ -58,7 +58,7 @@ func settingsSpec(environ ...string) *strictyaml.Spec[settings] {
 
 const head = "apiVersion: config.test/v1\nkind: Settings\n"
 
-// loadSettings loads with the file's text, where there is one, and the arguments.
+// loadSettings loads the settings from a file with the text, if there is a text, and from the arguments.
 func loadSettings[T any](t *testing.T, s *strictyaml.Spec[T], file string, args ...string) (*T, error) {
 	t.Helper()
 
@@ -176,7 +176,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"a duration without a unit": {
 			file: head + "leaderElection: {retryPeriod: 30}", want: []string{"leaderElection.retryPeriod: is 30, want a duration such as 30s"},
 		},
-		"a number for a text":    {file: head + "ownerUID: 12", want: []string{"ownerUID: is 12, want a text (numbers in quotes)"}},
+		"a number for a text":    {file: head + "ownerUID: 12", want: []string{"ownerUID: is 12, want a string (numbers in quotes)"}},
 		"a text for a list":      {file: head + "areas: runners", want: []string{`areas: is "runners", want a list`}},
 		"a list for a map":       {file: head + "binaries: [a]", want: []string{"binaries: is a list, want a mapping of keys to values"}},
 		"a fraction for a whole": {file: head + "leaderElection: {replicas: 1.5}", want: []string{"leaderElection.replicas: is 1.5, want a whole number"}},
@@ -185,7 +185,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 			environ: []string{"HYPERFLEET_LEADER_ELECTION_ENABLED=maybe"},
 			want:    []string{`env HYPERFLEET_LEADER_ELECTION_ENABLED: leaderElection.enabled: "maybe": want true or false`},
 		},
-		"a bad map":    {environ: []string{"HYPERFLEET_BINARIES=x64"}, want: []string{`"x64": want a map of texts`}},
+		"a bad map":    {environ: []string{"HYPERFLEET_BINARIES=x64"}, want: []string{`"x64": want a map of strings`}},
 		"a bad flag":   {args: []string{"--leader-election-retry-period=soon"}, want: []string{`"soon": want a duration`}},
 		"too large":    {file: head + "#" + strings.Repeat("x", 4<<20), want: []string{"larger than 4194304 bytes"}},
 		"no such file": {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: open /no/such.yaml: no such file"}},
@@ -268,7 +268,7 @@ func TestNamesOfFlags(t *testing.T) {
 	}
 
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	if err := (&strictyaml.Spec[names]{Words: []string{"MetalLB"}}).AddFlags(flags); err != nil {
+	if err := (&strictyaml.Spec[names]{CompoundWords: []string{"MetalLB"}}).AddFlags(flags); err != nil {
 		t.Fatal(err)
 	}
 
@@ -286,7 +286,7 @@ func TestNamesOfFlags(t *testing.T) {
 func run[T any](t *testing.T, s *strictyaml.Spec[T], args ...string) (string, error) {
 	t.Helper()
 
-	cmd, err := s.Command()
+	cmd, err := s.NewCommand()
 	if err != nil {
 		t.Fatal(err)
 	}

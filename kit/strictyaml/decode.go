@@ -14,33 +14,34 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Decode fills a struct, by its yaml tags; out is a pointer to it. Its error is of type
-// Problems; out then has what could be read.
+// Decode decodes the document into the struct that out points to, by its yaml tags. The error is of
+// type Problems. If there are problems, out has the values that could be decoded.
 func (d *Document) Decode(out any) error { return d.DecodeAt(nil, out) }
 
-// DecodeAt fills out with the value at a path: for values that are any in the struct and
-// have a type of their own. Nothing is done where there is no value.
+// DecodeAt decodes the value at a path into out, a pointer. Use it for values that have type any in
+// the struct and whose concrete type is known later. If the document has no value at the path,
+// DecodeAt does nothing.
 func (d *Document) DecodeAt(path Path, out any) error {
-	at := d.root
+	current := d.root
 
 	for _, step := range path {
-		if at = at.step(step); at == nil {
+		if current = current.child(step); current == nil {
 			return nil
 		}
 	}
 
 	target := reflect.ValueOf(out)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
-		return fmt.Errorf("decode %s: want a pointer, not %T", d.file, out)
+		return fmt.Errorf("decode %s: out must be a non-nil pointer, not %T", d.file, out)
 	}
 
 	decoder := decoder{file: d.file}
-	decoder.value(at, target.Elem(), path)
+	decoder.decodeValue(current, target.Elem(), path)
 
 	return decoder.problems.Err()
 }
 
-// Decode reads data as one document into out, a pointer to a struct.
+// Decode parses data as one document and decodes it into out, a pointer to a struct.
 func Decode(file string, data []byte, out any) error {
 	doc, err := Parse(file, data)
 	if err != nil {
@@ -61,8 +62,8 @@ func (d *decoder) problemf(line, column int, path Path, hint, format string, arg
 	})
 }
 
-func (d *decoder) value(in *node, out reflect.Value, path Path) {
-	if in.null() {
+func (d *decoder) decodeValue(in *node, out reflect.Value, path Path) {
+	if in.isNull() {
 		return
 	}
 
@@ -82,35 +83,35 @@ func (d *decoder) value(in *node, out reflect.Value, path Path) {
 			out.Set(reflect.New(out.Type().Elem()))
 		}
 
-		d.value(in, out.Elem(), path)
+		d.decodeValue(in, out.Elem(), path)
 	case reflect.Interface:
-		out.Set(reflect.ValueOf(free(in)))
+		out.Set(reflect.ValueOf(toAny(in)))
 	case reflect.Struct:
-		d.structure(in, out, path)
+		d.decodeStruct(in, out, path)
 	case reflect.Slice:
-		d.slice(in, out, path)
+		d.decodeSlice(in, out, path)
 	case reflect.Map:
-		d.mapping(in, out, path)
+		d.decodeMap(in, out, path)
 	default:
-		d.scalar(in, out, path)
+		d.decodeScalar(in, out, path)
 	}
 }
 
-// wants says that a value of another kind stands there.
-func (d *decoder) wants(in *node, path Path, what string) {
-	d.problemf(in.line, in.column, path, "", "is %s, want %s", describe(in), what)
+// addTypeProblem reports that a value has the wrong type.
+func (d *decoder) addTypeProblem(in *node, path Path, expected string) {
+	d.problemf(in.line, in.column, path, "", "is %s, want %s", describeValue(in), expected)
 }
 
-func (d *decoder) structure(in *node, out reflect.Value, path Path) {
+func (d *decoder) decodeStruct(in *node, out reflect.Value, path Path) {
 	if in.kind != yaml.MappingNode {
-		d.wants(in, path, "a mapping of keys to values")
+		d.addTypeProblem(in, path, "a mapping of keys to values")
 
 		return
 	}
 
-	fields := fieldsOf(out.Type())
+	fields := fieldsByName(out.Type())
 
-	for _, entry := range in.keys {
+	for _, entry := range in.entries {
 		index, ok := fields[entry.name]
 		if !ok {
 			known := make([]string, 0, len(fields))
@@ -118,17 +119,17 @@ func (d *decoder) structure(in *node, out reflect.Value, path Path) {
 				known = append(known, name)
 			}
 
-			d.problemf(entry.line, entry.column, path.With(entry.name), Nearest(entry.name, known), "unknown field")
+			d.problemf(entry.line, entry.column, path.Append(entry.name), SuggestName(entry.name, known), "unknown field")
 
 			continue
 		}
 
-		d.value(entry.value, out.Field(index), path.With(entry.name))
+		d.decodeValue(entry.value, out.Field(index), path.Append(entry.name))
 	}
 }
 
-// fieldsOf are the exported fields by their yaml name.
-func fieldsOf(kind reflect.Type) map[string]int {
+// fieldsByName returns the indexes of the exported fields by their yaml name.
+func fieldsByName(kind reflect.Type) map[string]int {
 	fields := map[string]int{}
 
 	for i := range kind.NumField() {
@@ -140,7 +141,7 @@ func fieldsOf(kind reflect.Type) map[string]int {
 	return fields
 }
 
-// fieldName is a field's key in the file; empty for a field without one.
+// fieldName returns a field's key in the file, or "" if the field has no key.
 func fieldName(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 	if !field.IsExported() || name == "-" {
@@ -150,49 +151,49 @@ func fieldName(field reflect.StructField) string {
 	return name
 }
 
-func (d *decoder) slice(in *node, out reflect.Value, path Path) {
+func (d *decoder) decodeSlice(in *node, out reflect.Value, path Path) {
 	if in.kind != yaml.SequenceNode {
-		d.wants(in, path, "a list")
+		d.addTypeProblem(in, path, "a list")
 
 		return
 	}
 
 	list := reflect.MakeSlice(out.Type(), len(in.items), len(in.items))
 	for i, item := range in.items {
-		d.value(item, list.Index(i), path.With(i))
+		d.decodeValue(item, list.Index(i), path.Append(i))
 	}
 
 	out.Set(list)
 }
 
-func (d *decoder) mapping(in *node, out reflect.Value, path Path) {
+func (d *decoder) decodeMap(in *node, out reflect.Value, path Path) {
 	if in.kind != yaml.MappingNode {
-		d.wants(in, path, "a mapping of keys to values")
+		d.addTypeProblem(in, path, "a mapping of keys to values")
 
 		return
 	}
 
-	values := reflect.MakeMapWithSize(out.Type(), len(in.keys))
+	values := reflect.MakeMapWithSize(out.Type(), len(in.entries))
 
-	for _, entry := range in.keys {
+	for _, entry := range in.entries {
 		value := reflect.New(out.Type().Elem()).Elem()
-		d.value(entry.value, value, path.With(entry.name))
+		d.decodeValue(entry.value, value, path.Append(entry.name))
 		values.SetMapIndex(reflect.ValueOf(entry.name).Convert(out.Type().Key()), value)
 	}
 
 	out.Set(values)
 }
 
-func (d *decoder) scalar(in *node, out reflect.Value, path Path) {
-	if in.kind != yaml.ScalarNode || !scalarFits(in, out.Type()) {
-		d.wants(in, path, wantOf(out.Type()))
+func (d *decoder) decodeScalar(in *node, out reflect.Value, path Path) {
+	if in.kind != yaml.ScalarNode || !isScalarOf(in, out.Type()) {
+		d.addTypeProblem(in, path, describeType(out.Type()))
 
 		return
 	}
 
-	value, err := fromText(out.Type(), in.text)
+	value, err := parseValue(out.Type(), in.text)
 	if err != nil {
-		d.wants(in, path, wantOf(out.Type()))
+		d.addTypeProblem(in, path, describeType(out.Type()))
 
 		return
 	}
@@ -200,9 +201,9 @@ func (d *decoder) scalar(in *node, out reflect.Value, path Path) {
 	out.Set(reflect.ValueOf(value).Convert(out.Type()))
 }
 
-// scalarFits says whether a scalar's own type goes with the field's: a text is no number,
-// and a number no text.
-func scalarFits(in *node, kind reflect.Type) bool {
+// isScalarOf returns whether a scalar may be decoded into a field of the type. A string is not
+// converted to a number, nor a number to a string.
+func isScalarOf(in *node, kind reflect.Type) bool {
 	if kind == reflect.TypeFor[time.Duration]() {
 		return in.tag == "!!str"
 	}
@@ -219,30 +220,30 @@ func scalarFits(in *node, kind reflect.Type) bool {
 	}
 }
 
-// free is a value without a type: map[string]any, []any, string, int64, float64, bool or
-// nil. A date is the text that stands there.
-func free(in *node) any {
+// toAny converts a value into map[string]any, []any, string, int64, float64, bool or nil. A date
+// becomes a string as it is written in the file.
+func toAny(in *node) any {
 	switch in.kind {
 	case yaml.MappingNode:
-		out := make(map[string]any, len(in.keys))
-		for _, entry := range in.keys {
-			out[entry.name] = free(entry.value)
+		out := make(map[string]any, len(in.entries))
+		for _, entry := range in.entries {
+			out[entry.name] = toAny(entry.value)
 		}
 
 		return out
 	case yaml.SequenceNode:
 		out := make([]any, len(in.items))
 		for i, item := range in.items {
-			out[i] = free(item)
+			out[i] = toAny(item)
 		}
 
 		return out
 	default:
-		return freeScalar(in)
+		return scalarToAny(in)
 	}
 }
 
-func freeScalar(in *node) any {
+func scalarToAny(in *node) any {
 	switch in.tag {
 	case "!!null":
 		return nil
@@ -262,7 +263,7 @@ func freeScalar(in *node) any {
 	return in.text
 }
 
-func describe(in *node) string {
+func describeValue(in *node) string {
 	switch {
 	case in.kind == yaml.MappingNode:
 		return "a mapping"
@@ -271,7 +272,7 @@ func describe(in *node) string {
 	case in.tag == "!!str" && len(in.text) <= 40:
 		return strconv.Quote(in.text)
 	case in.tag == "!!str":
-		return "a text"
+		return "a string"
 	default:
 		return in.text
 	}

@@ -1,19 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package strictyaml reads YAML files into structs with yaml tags and says everything
-// that is wrong with them at once, each with file, line and column: unknown and double
-// keys, values of a wrong type, more than one document.
+// Package strictyaml decodes YAML files into structs with yaml tags. It reports all problems of a
+// file at once, each with file, line and column: unknown and duplicate keys, values of a wrong
+// type, and more than one document.
 //
 //	doc, err := strictyaml.Parse("task.yaml", data)
 //	err = doc.Decode(&task)                       // Problems, or nil
-//	problem := doc.At(strictyaml.Path{"resources", 0, "name"}, "name it")
+//	problem := doc.ProblemAt(strictyaml.Path{"resources", 0, "name"}, "name it")
 //
-// Durations are texts such as 10s. A value that is not set, or null, leaves what is in
-// the struct: fill defaults in before. Anchors, aliases and merge keys work, with a bound
-// on what they expand to.
+// Durations are strings such as 10s. If a value is not set, or is null, the struct keeps its value,
+// so set defaults before decoding. Anchors, aliases and merge keys are supported, with a limit on
+// their expansion.
 //
-// [Spec] reads a program's configuration: file, then HYPERFLEET_* variables, then flags.
-// Secrets are no part of a configuration: a key names a file, which is read when the
-// secret is needed.
+// [Spec] loads a program's configuration from a file, HYPERFLEET_* variables and flags. A later
+// source overrides an earlier one. A configuration contains no secrets. Instead, a key names a
+// file, which the program reads when it needs the secret.
 package strictyaml

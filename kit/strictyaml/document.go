@@ -15,44 +15,44 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Bounds on a file. Files of ours are far smaller; one that is larger is a mistake or an
-// attack by aliases of aliases.
+// Limits of a file. Valid files are far smaller. A larger file is a mistake, or an attack with
+// nested aliases.
 const (
 	maxBytes = 4 << 20
 	maxNodes = 200_000
 	maxDepth = 100
 )
 
-// Document is a file that was read, with the place of each value.
+// Document is a parsed file with the position of each value.
 type Document struct {
 	file string
 	root *node
-	// lines are those of the file.
+	// lines are the lines of the file.
 	lines []string
 }
 
-// node is a value without aliases and merge keys.
+// node is a value after the resolution of aliases and merge keys.
 type node struct {
-	// kind is that of the YAML node: mapping, sequence or scalar.
+	// kind is the kind of the YAML node: mapping, sequence or scalar.
 	kind         yaml.Kind
 	line, column int
 	tag, text    string
 	style        yaml.Style
-	keys         []key
+	entries      []mapEntry
 	items        []*node
 }
 
-// key is one entry of a mapping, in the order of the file.
-type key struct {
+// mapEntry is one entry of a mapping. Entries keep the order of the file.
+type mapEntry struct {
 	name         string
 	line, column int
 	value        *node
-	// merged came from a merge key.
+	// merged is true if the entry comes from a merge key.
 	merged bool
 }
 
-// Parse reads a file with one document; its error is of type Problems. An empty file is
-// an empty mapping.
+// Parse parses a file with one document. The error is of type Problems. An empty file becomes an
+// empty mapping.
 func Parse(file string, data []byte) (*Document, error) {
 	doc := &Document{file: file, root: &node{kind: yaml.MappingNode, line: 1, column: 1}}
 
@@ -68,20 +68,20 @@ func Parse(file string, data []byte) (*Document, error) {
 	if err := decoder.Decode(&first); errors.Is(err, io.EOF) {
 		return doc, nil
 	} else if err != nil {
-		return nil, Problems{syntax(file, err)}
+		return nil, Problems{syntaxProblem(file, err)}
 	}
 
 	if err := decoder.Decode(&second); err == nil {
 		return nil, Problems{{
 			File: file, Line: second.Line, Column: max(second.Column, 1),
-			Message: "a second document", Hint: "a file has one document: take out what follows ---",
+			Message: "a second document", Hint: "a file must have one document: remove the line --- and everything after it",
 		}}
 	} else if !errors.Is(err, io.EOF) {
-		return nil, Problems{syntax(file, err)}
+		return nil, Problems{syntaxProblem(file, err)}
 	}
 
 	flat := flattener{file: file}
-	if root := flat.value(first.Content[0], 0); root.tag != "!!null" {
+	if root := flat.flatten(first.Content[0], 0); root.tag != "!!null" {
 		doc.root = root
 	}
 
@@ -90,17 +90,17 @@ func Parse(file string, data []byte) (*Document, error) {
 
 var syntaxLine = regexp.MustCompile(`^(?:yaml: )?line (\d+)(?:, column (\d+))?: `)
 
-// syntax is the parser's error with its line.
-func syntax(file string, err error) Problem {
+// syntaxProblem converts an error of the parser into a Problem with its line.
+func syntaxProblem(file string, err error) Problem {
 	text := err.Error()
-	// The parser does not say the line where it is the first.
-	problem := Problem{File: file, Line: 1, Column: 1, Message: "not YAML: " + strings.TrimPrefix(text, "yaml: ")}
+	// The parser does not report the line if it is the first line.
+	problem := Problem{File: file, Line: 1, Column: 1, Message: "invalid YAML: " + strings.TrimPrefix(text, "yaml: ")}
 
 	if match := syntaxLine.FindStringSubmatch(text); match != nil {
 		problem.Line, _ = strconv.Atoi(match[1])
 		problem.Column, _ = strconv.Atoi(match[2])
 		problem.Column = max(problem.Column, 1)
-		problem.Message = "not YAML: " + text[len(match[0]):]
+		problem.Message = "invalid YAML: " + text[len(match[0]):]
 	}
 
 	return problem
@@ -117,7 +117,7 @@ func (f *flattener) problemf(at *yaml.Node, format string, args ...any) {
 	f.problems = append(f.problems, Problem{File: f.file, Line: at.Line, Column: at.Column, Message: fmt.Sprintf(format, args...)})
 }
 
-func (f *flattener) value(in *yaml.Node, depth int) *node {
+func (f *flattener) flatten(in *yaml.Node, depth int) *node {
 	f.nodes++
 
 	out := &node{kind: in.Kind, line: in.Line, column: in.Column, tag: in.ShortTag(), text: in.Value, style: in.Style}
@@ -135,20 +135,20 @@ func (f *flattener) value(in *yaml.Node, depth int) *node {
 
 	switch in.Kind {
 	case yaml.AliasNode:
-		return f.value(in.Alias, depth+1)
+		return f.flatten(in.Alias, depth+1)
 	case yaml.SequenceNode:
 		for _, item := range in.Content {
-			out.items = append(out.items, f.value(item, depth+1))
+			out.items = append(out.items, f.flatten(item, depth+1))
 		}
 	case yaml.MappingNode:
-		f.mapping(out, in, depth)
+		f.flattenMapping(out, in, depth)
 	default:
 	}
 
 	return out
 }
 
-func (f *flattener) mapping(out *node, in *yaml.Node, depth int) {
+func (f *flattener) flattenMapping(out *node, in *yaml.Node, depth int) {
 	var merges []*yaml.Node
 
 	for i := 0; i+1 < len(in.Content); i += 2 {
@@ -161,12 +161,12 @@ func (f *flattener) mapping(out *node, in *yaml.Node, depth int) {
 		case tag == "!!merge":
 			merges = append(merges, value)
 		case name.Kind != yaml.ScalarNode || tag != "!!str":
-			f.problemf(name, "key %s is not a text: put it in quotes", name.Value)
-		case out.find(name.Value) != nil:
-			f.problemf(name, "key %s is there twice, first in line %d", name.Value, out.find(name.Value).line)
+			f.problemf(name, "key %s is not a string: put it in quotes", name.Value)
+		case out.findEntry(name.Value) != nil:
+			f.problemf(name, "duplicate key %s, first used in line %d", name.Value, out.findEntry(name.Value).line)
 		default:
-			out.keys = append(out.keys, key{
-				name: name.Value, line: name.Line, column: name.Column, value: f.value(value, depth+1),
+			out.entries = append(out.entries, mapEntry{
+				name: name.Value, line: name.Line, column: name.Column, value: f.flatten(value, depth+1),
 			})
 		}
 	}
@@ -176,9 +176,9 @@ func (f *flattener) mapping(out *node, in *yaml.Node, depth int) {
 	}
 }
 
-// merge adds the keys of a merge key's mappings that are not there yet.
+// merge adds the entries of a merge key's mappings to out. Entries that out already has take precedence.
 func (f *flattener) merge(out *node, in *yaml.Node, depth int) {
-	from := f.value(in, depth+1)
+	from := f.flatten(in, depth+1)
 
 	sources := []*node{from}
 	if from.kind == yaml.SequenceNode {
@@ -187,41 +187,41 @@ func (f *flattener) merge(out *node, in *yaml.Node, depth int) {
 
 	for _, source := range sources {
 		if source.kind != yaml.MappingNode {
-			f.problemf(in, "<< wants a mapping or a list of mappings")
+			f.problemf(in, "<< requires a mapping or a list of mappings")
 
 			continue
 		}
 
-		for _, entry := range source.keys {
-			if out.find(entry.name) == nil {
+		for _, entry := range source.entries {
+			if out.findEntry(entry.name) == nil {
 				entry.merged = true
-				out.keys = append(out.keys, entry)
+				out.entries = append(out.entries, entry)
 			}
 		}
 	}
 }
 
-func (n *node) find(name string) *key {
-	for i := range n.keys {
-		if n.keys[i].name == name {
-			return &n.keys[i]
+func (n *node) findEntry(name string) *mapEntry {
+	for i := range n.entries {
+		if n.entries[i].name == name {
+			return &n.entries[i]
 		}
 	}
 
 	return nil
 }
 
-func (n *node) null() bool { return n.kind == yaml.ScalarNode && n.tag == "!!null" }
+func (n *node) isNull() bool { return n.kind == yaml.ScalarNode && n.tag == "!!null" }
 
-// step is the value one step further, or nil.
-func (n *node) step(step any) *node {
+// child returns the value of a key or an index, or nil if there is none.
+func (n *node) child(step any) *node {
 	switch typed := step.(type) {
 	case int:
 		if typed >= 0 && typed < len(n.items) {
 			return n.items[typed]
 		}
 	case string:
-		if entry := n.find(typed); entry != nil {
+		if entry := n.findEntry(typed); entry != nil {
 			return entry.value
 		}
 	}
@@ -229,36 +229,36 @@ func (n *node) step(step any) *node {
 	return nil
 }
 
-// File is the name that Parse was given.
+// File returns the name of the file, as passed to Parse.
 func (d *Document) File() string { return d.file }
 
-// Has says whether the file has a value there that is not null.
-func (d *Document) Has(path Path) bool {
-	at := d.root
+// HasValue returns whether the file has a value at the path that is not null.
+func (d *Document) HasValue(path Path) bool {
+	current := d.root
 
 	for _, step := range path {
-		if at = at.step(step); at == nil {
+		if current = current.child(step); current == nil {
 			return false
 		}
 	}
 
-	return !at.null()
+	return !current.isNull()
 }
 
-// At is a problem with the value at a path; its place is that of the value or, where it
-// is not there, of the nearest value around it.
-func (d *Document) At(path Path, format string, args ...any) Problem {
+// ProblemAt returns a problem with the value at a path, with the position of the value. If the
+// value does not exist, the position is that of the nearest enclosing value.
+func (d *Document) ProblemAt(path Path, format string, args ...any) Problem {
 	problem := Problem{File: d.file, Path: path.String(), Message: fmt.Sprintf(format, args...)}
-	at := d.root
+	current := d.root
 
-	for at != nil {
-		problem.Line, problem.Column = at.line, at.column
+	for current != nil {
+		problem.Line, problem.Column = current.line, current.column
 
 		if len(path) == 0 {
 			break
 		}
 
-		at, path = at.step(path[0]), path[1:]
+		current, path = current.child(path[0]), path[1:]
 	}
 
 	return problem

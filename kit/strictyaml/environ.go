@@ -11,15 +11,15 @@ import (
 	"strings"
 )
 
-// EnvPrefix begins the name of every variable that sets a key.
+// EnvPrefix is the prefix of every variable that sets a key.
 const EnvPrefix = "HYPERFLEET_"
 
-// serviceLink matches the variables that Kubernetes makes for each Service of a
-// namespace. One named hyperfleet-x gets variables that look like ours.
+// serviceLink matches the variables that Kubernetes sets in pods for each Service of a namespace.
+// For a Service named hyperfleet-x, these variables start with EnvPrefix.
 var serviceLink = regexp.MustCompile(
 	`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
-// environ is the environment by name.
+// environ returns the environment variables by name.
 func (s *Spec[T]) environ() map[string]string {
 	list := os.Environ
 	if s.Environ != nil {
@@ -37,13 +37,13 @@ func (s *Spec[T]) environ() map[string]string {
 	return environ
 }
 
-// unknownVariables are those that would be ours if there were such a key.
-func (s *Spec[T]) unknownVariables(leaves []leaf, environ map[string]string) Problems {
+// findUnknownVariables returns a problem for each variable with EnvPrefix that sets no key.
+func (s *Spec[T]) findUnknownVariables(leaves []leaf, environ map[string]string) Problems {
 	if !s.OwnsPrefix {
 		return nil
 	}
 
-	known := append(slices.Clone(s.OtherEnv), s.EnvFile)
+	known := append(slices.Clone(s.ForeignEnv), s.EnvFile)
 	for _, l := range leaves {
 		known = append(known, l.env)
 	}
@@ -55,7 +55,7 @@ func (s *Spec[T]) unknownVariables(leaves []leaf, environ map[string]string) Pro
 			continue
 		}
 
-		problems = append(problems, Problem{File: "env " + name, Message: "unknown variable", Hint: Nearest(name, known)})
+		problems = append(problems, Problem{File: "env " + name, Message: "unknown variable", Hint: SuggestName(name, known)})
 	}
 
 	return problems

@@ -13,85 +13,88 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// fileFlag is the flag with the path of the file.
+// fileFlag is the name of the flag with the path of the file.
 const fileFlag = "config"
 
-// words finds the words of a key: those that are written whole, then those that begin with
-// a capital or a lower case letter.
-func words(whole []string) *regexp.Regexp {
+// wordPattern returns a pattern that splits a key into words. Acronyms and the compound words are
+// kept as one word. Other words start with an upper or lower case letter.
+func wordPattern(compound []string) *regexp.Regexp {
 	parts := []string{"CIDRs?", "DNS", "IP", "API", "CA", "UID"}
 
-	for _, word := range whole {
+	for _, word := range compound {
 		parts = append(parts, "(?i:"+regexp.QuoteMeta(word)+")")
 	}
 
 	return regexp.MustCompile(strings.Join(append(parts, "[A-Z]?[a-z0-9]+", "[A-Z]+"), "|"))
 }
 
-// flagName is a key as a flag has it: hosts.vmEgressCIDRs is hosts-vm-egress-cidrs.
-func flagName(words *regexp.Regexp, key string) string {
-	return strings.ToLower(strings.Join(words.FindAllString(key, -1), "-"))
+// flagName returns the name of the flag for a key. For example, hosts.vmEgressCIDRs becomes
+// hosts-vm-egress-cidrs.
+func flagName(pattern *regexp.Regexp, key string) string {
+	return strings.ToLower(strings.Join(pattern.FindAllString(key, -1), "-"))
 }
 
-// leaf is one key that a variable or a flag may set.
+// leaf is a key that a variable or a flag can set.
 type leaf struct {
 	key, flag, env string
 	index          [][]int
 	kind           reflect.Type
 }
 
-// get is the key's value; nil where an optional group or value on the way is not there.
+// get returns the key's value. It returns nil if the value, or a group that contains the key, is a
+// nil pointer.
 func (l leaf) get(root reflect.Value) any {
-	at := root
+	current := root
 
 	for _, index := range append(slices.Clone(l.index), nil) {
-		if at.Kind() == reflect.Pointer {
-			if at.IsNil() {
+		if current.Kind() == reflect.Pointer {
+			if current.IsNil() {
 				return nil
 			}
 
-			at = at.Elem()
+			current = current.Elem()
 		}
 
 		if index != nil {
-			at = at.FieldByIndex(index)
+			current = current.FieldByIndex(index)
 		}
 	}
 
-	return at.Interface()
+	return current.Interface()
 }
 
-// set puts a value where the key belongs; optional groups on the way are made.
+// set sets the key's value. It allocates the groups that contain the key if they are nil pointers.
 func (l leaf) set(root reflect.Value, value any) {
-	at := root
+	current := root
 
 	for _, index := range l.index {
-		if at.Kind() == reflect.Pointer {
-			if at.IsNil() {
-				at.Set(reflect.New(at.Type().Elem()))
+		if current.Kind() == reflect.Pointer {
+			if current.IsNil() {
+				current.Set(reflect.New(current.Type().Elem()))
 			}
 
-			at = at.Elem()
+			current = current.Elem()
 		}
 
-		at = at.FieldByIndex(index)
+		current = current.FieldByIndex(index)
 	}
 
-	if at.Kind() == reflect.Pointer {
-		at.Set(reflect.New(at.Type().Elem()))
-		at = at.Elem()
+	if current.Kind() == reflect.Pointer {
+		current.Set(reflect.New(current.Type().Elem()))
+		current = current.Elem()
 	}
 
-	at.Set(reflect.ValueOf(value).Convert(at.Type()))
+	current.Set(reflect.ValueOf(value).Convert(current.Type()))
 }
 
-// leaves are the keys of the configuration with their names as variable and flag.
+// leaves returns the keys of the configuration with the names of their variables and flags. It
+// omits apiVersion and kind.
 func (s *Spec[T]) leaves() []leaf {
-	words := words(s.Words)
+	pattern := wordPattern(s.CompoundWords)
 
 	leaves := leavesOf(reflect.TypeFor[T](), "", nil)
 	for i := range leaves {
-		leaves[i].flag = flagName(words, leaves[i].key)
+		leaves[i].flag = flagName(pattern, leaves[i].key)
 		leaves[i].env = EnvPrefix + strings.ToUpper(strings.ReplaceAll(leaves[i].flag, "-", "_"))
 	}
 
@@ -102,7 +105,8 @@ func (s *Spec[T]) leaves() []leaf {
 	return slices.DeleteFunc(leaves, func(l leaf) bool { return l.key == keyAPIVersion || l.key == keyKind })
 }
 
-// leavesOf are the keys of a struct; lists of structs and free values have none.
+// leavesOf returns the keys of a struct and its nested structs. Lists of structs and values of type
+// any have no keys.
 func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
 	var leaves []leaf
 
@@ -122,7 +126,7 @@ func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
 		path := append(slices.Clone(index), []int{i})
 
 		switch {
-		case settable(fieldType):
+		case isSettable(fieldType):
 			leaves = append(leaves, leaf{key: prefix + name, index: path, kind: fieldType})
 		case fieldType.Kind() == reflect.Struct:
 			leaves = append(leaves, leavesOf(fieldType, prefix+name+".", path)...)
@@ -132,7 +136,7 @@ func leavesOf(kind reflect.Type, prefix string, index [][]int) []leaf {
 	return leaves
 }
 
-// AddFlags adds --config and a flag for each key.
+// AddFlags adds the flag --config and a flag for each key.
 func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
 	usage := "configuration file"
 	if s.EnvFile != "" {
@@ -143,7 +147,7 @@ func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
 
 	for _, l := range s.leaves() {
 		if flags.Lookup(l.flag) != nil {
-			return fmt.Errorf("key %s: there is a flag --%s already", l.key, l.flag)
+			return fmt.Errorf("add flag of key %s: flag --%s exists already", l.key, l.flag)
 		}
 
 		usage := "sets " + l.key + " (env " + l.env + ")"
@@ -160,17 +164,17 @@ func (s *Spec[T]) AddFlags(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// flagValue is one key's flag.
+// flagValue is the value of a key's flag.
 type flagValue struct {
 	kind  reflect.Type
 	text  string
 	value any
 }
 
-// String returns the value as it was given.
+// String returns the value as it was set.
 func (v *flagValue) String() string { return v.text }
 
-// Type is what the help text shows after the flag's name.
+// Type returns the placeholder that the help text shows after the flag's name.
 func (v *flagValue) Type() string {
 	switch kind := v.kind.Kind(); {
 	case kind == reflect.Bool:
@@ -188,13 +192,14 @@ func (v *flagValue) Type() string {
 	}
 }
 
-// Set takes a value; given again, lists and maps grow, and others change.
+// Set sets the value. If the flag is repeated, lists and maps are extended, and other values are
+// replaced.
 func (v *flagValue) Set(text string) error {
 	if kind := v.kind.Kind(); v.value != nil && (kind == reflect.Slice || kind == reflect.Map) {
 		text = v.text + "," + text
 	}
 
-	value, err := fromText(v.kind, text)
+	value, err := parseValue(v.kind, text)
 	if err != nil {
 		return err
 	}

@@ -9,86 +9,86 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Inside is At for a place in a text, such as an expression or a template; line and column
-// count from 1, in characters of the text. Where the text's own place in the file can't be
-// told (it has escapes, say, or is folded in an uncommon way), the place is that of the
-// text as a whole, and ok is false.
-func (d *Document) Inside(path Path, line, column int, format string, args ...any) (problem Problem, ok bool) {
-	problem = d.At(path, format, args...)
-	at := d.root
+// ProblemInside returns a problem at a position inside a string value, such as an expression or a
+// template. line and column count from 1, in characters of the string. If the position in the file
+// cannot be determined, for example because the string has escapes or is folded in an uncommon way,
+// the problem has the position of the whole string and ok is false.
+func (d *Document) ProblemInside(path Path, line, column int, format string, args ...any) (problem Problem, ok bool) {
+	problem = d.ProblemAt(path, format, args...)
+	current := d.root
 
 	for _, step := range path {
-		if at = at.step(step); at == nil {
+		if current = current.child(step); current == nil {
 			return problem, false
 		}
 	}
 
-	if at.kind != yaml.ScalarNode || line < 1 || column < 1 {
+	if current.kind != yaml.ScalarNode || line < 1 || column < 1 {
 		return problem, false
 	}
 
-	raw := d.rawLines(at)
+	raw := d.rawLines(current)
 
-	// What is counted is what is left of the text when its lines are laid end to end.
-	count := column - 1
-	for _, before := range strings.SplitAfter(at.text, "\n")[:min(line-1, strings.Count(at.text, "\n"))] {
-		count += len([]rune(before))
+	// offset is the position in characters after all lines of the string are joined.
+	offset := column - 1
+	for _, previous := range strings.SplitAfter(current.text, "\n")[:min(line-1, strings.Count(current.text, "\n"))] {
+		offset += len([]rune(previous))
 	}
 
-	laid := make([]string, len(raw))
-	for i, one := range raw {
-		laid[i] = string(one.text)
+	texts := make([]string, len(raw))
+	for i, piece := range raw {
+		texts[i] = string(piece.text)
 	}
 
 	separator := "\n"
-	if at.style&yaml.FoldedStyle != 0 || at.style&yaml.LiteralStyle == 0 {
+	if current.style&yaml.FoldedStyle != 0 || current.style&yaml.LiteralStyle == 0 {
 		separator = " "
 	}
 
-	if strings.TrimRight(strings.Join(laid, separator), "\n ") != strings.TrimRight(at.text, "\n ") {
+	if strings.TrimRight(strings.Join(texts, separator), "\n ") != strings.TrimRight(current.text, "\n ") {
 		return problem, false
 	}
 
-	for _, one := range raw {
-		if count <= len(one.text) {
-			problem.Line, problem.Column = one.line, one.column+count
+	for _, piece := range raw {
+		if offset <= len(piece.text) {
+			problem.Line, problem.Column = piece.line, piece.column+offset
 
 			return problem, true
 		}
 
-		count -= len(one.text) + 1
+		offset -= len(piece.text) + 1
 	}
 
 	return problem, false
 }
 
-// rawLine is a piece of a text as it stands in the file.
+// rawLine is a part of a string value as it is written in the file.
 type rawLine struct {
 	line, column int
 	text         []rune
 }
 
-// rawLines are the pieces of a scalar: one for a text on one line, one for each line of a
-// block.
-func (d *Document) rawLines(at *node) []rawLine {
-	if at.style&(yaml.FoldedStyle|yaml.LiteralStyle) == 0 {
-		return d.inline(at)
+// rawLines returns the parts of a scalar: one part for a string on one line, or one part for each
+// line of a block.
+func (d *Document) rawLines(scalar *node) []rawLine {
+	if scalar.style&(yaml.FoldedStyle|yaml.LiteralStyle) == 0 {
+		return d.inlineText(scalar)
 	}
 
 	var out []rawLine
 
 	indent := -1
 
-	for i := at.line; i < len(d.lines); i++ {
+	for i := scalar.line; i < len(d.lines); i++ {
 		line := strings.TrimRight(d.lines[i], "\r")
-		bare := strings.TrimLeft(line, " ")
+		content := strings.TrimLeft(line, " ")
 
 		if indent < 0 {
-			indent = len(line) - len(bare)
+			indent = len(line) - len(content)
 		}
 
-		// The text ends with its indentation; a blank line in it is not followed.
-		if bare == "" || len(line)-len(bare) < indent || indent == 0 {
+		// The block ends at the first line with less indentation. Lines after a blank line are not supported.
+		if content == "" || len(line)-len(content) < indent || indent == 0 {
 			break
 		}
 
@@ -98,23 +98,23 @@ func (d *Document) rawLines(at *node) []rawLine {
 	return out
 }
 
-// inline is a text on one line, plain or in quotes.
-func (d *Document) inline(at *node) []rawLine {
-	if at.line < 1 || at.line > len(d.lines) {
+// inlineText returns the part of a plain or quoted scalar on one line.
+func (d *Document) inlineText(scalar *node) []rawLine {
+	if scalar.line < 1 || scalar.line > len(d.lines) {
 		return nil
 	}
 
-	runes := []rune(d.lines[at.line-1])
+	runes := []rune(d.lines[scalar.line-1])
 
-	column := at.column
-	if at.style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
+	column := scalar.column
+	if scalar.style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
 		column++
 	}
 
-	text := []rune(at.text)
+	text := []rune(scalar.text)
 	if column < 1 || column-1+len(text) > len(runes) {
 		return nil
 	}
 
-	return []rawLine{{line: at.line, column: column, text: runes[column-1 : column-1+len(text)]}}
+	return []rawLine{{line: scalar.line, column: column, text: runes[column-1 : column-1+len(text)]}}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// What is printed says at each key what has set it, if not the default, and reads back.
+// The printed configuration names the source of each value that is not the default, and can be decoded again.
 func TestPrintSaysFromWhere(t *testing.T) {
 	t.Parallel()
 
@@ -40,7 +40,7 @@ func TestPrintSaysFromWhere(t *testing.T) {
 	}
 }
 
-// What is wrong with what could be read is told along with what could not be read.
+// Problems of validation are reported together with problems of decoding.
 func TestAllProblemsAtOnce(t *testing.T) {
 	t.Parallel()
 

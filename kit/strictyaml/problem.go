@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Path leads to a value: a string is a key, an int an index of a list.
+// Path is the path to a value. A string element is a key, and an int element is an index of a list.
 type Path []any
 
-// With is the path with more steps; the path itself stays as it is.
-func (p Path) With(steps ...any) Path { return append(slices.Clip(slices.Clone(p)), steps...) }
+// Append returns a new path with additional elements. It does not change p.
+func (p Path) Append(elements ...any) Path { return append(slices.Clip(slices.Clone(p)), elements...) }
 
-// String is the path as people write it: resources[0].lifecycle.delete.when, with keys
-// that have dots or spaces in them in brackets and quotes.
+// String formats the path, for example resources[0].lifecycle.delete.when. Keys with dots, spaces,
+// brackets or quotes are written in brackets and quotes.
 func (p Path) String() string {
 	var out strings.Builder
 
@@ -40,21 +40,21 @@ func (p Path) String() string {
 	return out.String()
 }
 
-// Problem is one thing wrong in a file.
+// Problem is one problem in a file.
 type Problem struct {
 	File string `json:"file"`
-	// Line and Column count from 1; 0 where the place is not known.
+	// Line and Column count from 1. They are 0 if the position is unknown.
 	Line   int `json:"line,omitempty"`
 	Column int `json:"column,omitempty"`
-	// Path of the value; empty for the file as a whole.
+	// Path is the path of the value. It is empty if the problem concerns the whole file.
 	Path string `json:"path,omitempty"`
-	// Message says what is wrong.
+	// Message describes the problem.
 	Message string `json:"message"`
-	// Hint says what to do about it.
+	// Hint describes the fix.
 	Hint string `json:"hint,omitempty"`
 }
 
-// String is one line: file:line:column: path: message (hint).
+// String formats the problem as one line: file:line:column: path: message (hint).
 func (p Problem) String() string {
 	var out strings.Builder
 
@@ -77,17 +77,17 @@ func (p Problem) String() string {
 	return out.String()
 }
 
-// WithHint is the problem with words on what to do about it.
+// WithHint returns the problem with a hint.
 func (p Problem) WithHint(format string, args ...any) Problem {
 	p.Hint = fmt.Sprintf(format, args...)
 
 	return p
 }
 
-// Problems is an error of one line for each problem.
-type Problems []Problem //nolint:errname // it is said in the plural, as what it is
+// Problems is an error with one line for each problem.
+type Problems []Problem //nolint:errname // a plural noun is clearer for a list
 
-// Error gives each problem a line.
+// Error returns one line for each problem.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, problem := range p {
@@ -97,8 +97,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err is nil where there is no problem; else the problems in the order of the file,
-// those that are said twice once.
+// Err returns nil if there is no problem. Otherwise it returns the result of Sorted.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -107,7 +106,7 @@ func (p Problems) Err() error {
 	return p.Sorted()
 }
 
-// Sorted are the problems in the order of the file, those that are said twice once.
+// Sorted returns the problems in the order of file, line and column, without duplicates.
 func (p Problems) Sorted() Problems {
 	sorted := slices.Clone(p)
 

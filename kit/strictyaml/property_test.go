@@ -17,10 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// places in the order of precedence.
+// places are the sources in the order of precedence.
 var places = []string{"default", "file", "env", "flag"}
 
-// subject is a key with its names and a distinct value for each place.
+// subject is a key with its names and a distinct value for each source.
 type subject struct {
 	key, env, flag string
 	values         [4]string
@@ -56,7 +56,7 @@ func subjects() []subject {
 	}
 }
 
-// yamlOf writes a key as a file has it.
+// yamlOf formats a key as a line of a file.
 func yamlOf(key, value string) string {
 	if key == "areas" {
 		value = "[" + value + "]"
@@ -70,8 +70,8 @@ func yamlOf(key, value string) string {
 	return group + ": {" + name + ": " + value + "}\n"
 }
 
-// checkPrecedence sets each key at the places whose bit is set, and compares what
-// comes out with the highest of them.
+// checkPrecedence sets each key in the sources whose bit is set, and compares the loaded value with that of
+// the source with the highest precedence.
 func checkPrecedence(t *testing.T, masks []int) string {
 	t.Helper()
 

@@ -16,42 +16,44 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Keys of a file that say what it is; nothing else can set them.
+// Keys that identify the type of a file. Variables and flags cannot set them.
 const (
 	keyAPIVersion = "apiVersion"
 	keyKind       = "kind"
 )
 
-// Spec describes the configuration of one program: a file, over that HYPERFLEET_*
-// variables, over those flags. Each key that is a text, bool, number, duration, list of
-// texts or map of texts has a variable and a flag: clients.hyperfleet_api.base_url is
-// HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL and --clients-hyperfleet-api-base-url. Lists
-// and maps are replaced as a whole; in variables and flags they are a,b and k=v,k2=v2.
+// Spec describes the configuration of one program. HYPERFLEET_* variables override the file, and
+// flags override the variables. Each key whose value is a string, bool, number, duration, list of
+// strings or map of strings has a variable and a flag. For example, clients.hyperfleet_api.base_url
+// has HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL and --clients-hyperfleet-api-base-url. Lists and
+// maps are replaced as a whole. Variables and flags write them as a,b and k=v,k2=v2.
 type Spec[T any] struct {
-	// APIVersion and Kind that the file has to carry, in fields of that name. Empty: none.
+	// APIVersion and Kind are the required values of the file's apiVersion and kind. If Kind is empty,
+	// neither is checked.
 	APIVersion, Kind string
-	// Default is what the file is read over.
+	// Default is the configuration with the defaults, which the file overrides.
 	Default T
-	// EnvFile names the variable with the path of the file, as --config does.
+	// EnvFile is the name of the variable with the path of the file. The flag --config overrides the
+	// variable.
 	EnvFile string
-	// Required says that there has to be a file.
-	Required bool
-	// OwnsPrefix says that HYPERFLEET_* variables that fit no key are mistakes, but for
-	// OtherEnv, which something else reads, and those that Kubernetes sets for services.
-	// Else they are not looked at.
+	// FileRequired makes it an error if no file is configured.
+	FileRequired bool
+	// OwnsPrefix makes HYPERFLEET_* variables that set no key an error, except for ForeignEnv and for
+	// variables that Kubernetes sets for Services. If it is false, such variables are ignored.
 	OwnsPrefix bool
-	OtherEnv   []string
-	// Aliases are further variables, by the key they set; those of the key itself go first.
+	// ForeignEnv are names of HYPERFLEET_* variables that other code reads.
+	ForeignEnv []string
+	// Aliases are alternative variables, by the key that they set. A key's own variable takes precedence.
 	Aliases map[string]string
-	// Words are names with capitals inside, such as MetalLB, that flags and variables have
-	// as one word.
-	Words []string
-	// Help gives words to a key's flag.
+	// CompoundWords are names with capitals inside, such as MetalLB, that are one word in flags and
+	// variables.
+	CompoundWords []string
+	// Help contains the help texts of flags, by key.
 	Help map[string]string
-	// Validate checks the whole; it reports with ErrorAt, joined by errors.Join, so that
-	// the place of the key is said.
+	// Validate validates the configuration. It joins errors of ErrorAt with errors.Join, so that each
+	// problem has the position of its key.
 	Validate func(*T) error
-	// Environ is the environment. Default: os.Environ.
+	// Environ returns the environment. Default: os.Environ.
 	Environ func() []string
 }
 
@@ -61,19 +63,19 @@ type KeyError struct {
 	Err  error
 }
 
-// Error is the key and the error.
+// Error returns the key and the error.
 func (e *KeyError) Error() string { return e.Path.String() + ": " + e.Err.Error() }
 
-// Unwrap is the error without the key.
+// Unwrap returns the error without the key.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// ErrorAt is an error about one key, such as log.level; lists have indexes of their own:
-// use a KeyError for what is in them.
+// ErrorAt returns an error about one key, such as log.level. A key cannot contain an index. For
+// elements of lists, use a KeyError.
 func ErrorAt(key, format string, args ...any) error {
-	return &KeyError{Path: pathOf(key), Err: fmt.Errorf(format, args...)}
+	return &KeyError{Path: parsePath(key), Err: fmt.Errorf(format, args...)}
 }
 
-func pathOf(key string) Path {
+func parsePath(key string) Path {
 	path := Path{}
 	for step := range strings.SplitSeq(key, ".") {
 		path = append(path, step)
@@ -82,46 +84,46 @@ func pathOf(key string) Path {
 	return path
 }
 
-// Load reads the configuration. Flags may be nil; else AddFlags was called on them and
-// they are parsed. Everything wrong is in the error, which is of type Problems.
+// Load loads the configuration. flags may be nil. Otherwise AddFlags must have been called on
+// flags, and flags must have been parsed. The error is of type Problems and contains all problems.
 func (s *Spec[T]) Load(flags *pflag.FlagSet) (*T, error) {
 	out, _, err := s.load(flags)
 
 	return out, err
 }
 
-// Check says what is wrong with the configuration, as Load does.
+// Check loads the configuration and returns only the error.
 func (s *Spec[T]) Check(flags *pflag.FlagSet) error {
 	_, err := s.Load(flags)
 
 	return err
 }
 
-// load says as well which keys do not have their default: "file PATH", "env NAME" or
-// "flag --name".
+// load also returns the source of each value that is not the default, by key: "file PATH", "env
+// NAME" or "flag --name".
 func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
 	environ, leaves := s.environ(), s.leaves()
 	out := s.Default
 
 	doc, err := s.readFile(flags, environ, &out)
-	problems := problemsOf(err)
+	problems := asProblems(err)
 
 	if err != nil && problems == nil {
 		return nil, nil, err
 	}
 
-	problems = append(problems, s.unknownVariables(leaves, environ)...)
+	problems = append(problems, s.findUnknownVariables(leaves, environ)...)
 	from := map[string]string{}
 	root := reflect.ValueOf(&out).Elem()
 
 	for _, l := range leaves {
-		problems = append(problems, s.override(l, root, flags, environ, from)...)
+		problems = append(problems, s.applyOverrides(l, root, flags, environ, from)...)
 	}
 
 	problems = append(problems, s.validate(&out, problems, doc, from)...)
 
 	for _, l := range leaves {
-		if from[l.key] == "" && doc != nil && doc.Has(pathOf(l.key)) {
+		if from[l.key] == "" && doc != nil && doc.HasValue(parsePath(l.key)) {
 			from[l.key] = "file " + doc.file
 		}
 	}
@@ -129,23 +131,23 @@ func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
 	return &out, from, problems.Err()
 }
 
-// validate gives what Validate says of the keys that could be read: one that could not has its
-// default, of which nothing is to be said.
-func (s *Spec[T]) validate(out *T, unread Problems, doc *Document, from map[string]string) Problems {
-	// A file that is no YAML says nothing of any key.
-	if s.Validate == nil || (doc == nil && len(unread) > 0) {
+// validate calls Validate and returns its problems. It omits problems of keys that could not be
+// decoded, because these keys have their default.
+func (s *Spec[T]) validate(out *T, decodeProblems Problems, doc *Document, from map[string]string) Problems {
+	// If the file could not be parsed, no value is known.
+	if s.Validate == nil || (doc == nil && len(decodeProblems) > 0) {
 		return nil
 	}
 
-	return slices.DeleteFunc(placed(s.Validate(out), doc, from), func(found Problem) bool {
-		return slices.ContainsFunc(unread, func(p Problem) bool { return p.Path == found.Path })
+	return slices.DeleteFunc(locateProblems(s.Validate(out), doc, from), func(found Problem) bool {
+		return slices.ContainsFunc(decodeProblems, func(p Problem) bool { return p.Path == found.Path })
 	})
 }
 
-// File is the one that Load reads; empty if there is none.
-func (s *Spec[T]) File(flags *pflag.FlagSet) string { return s.file(flags, s.environ()) }
+// FilePath returns the path of the file that Load reads, or "" if no file is configured.
+func (s *Spec[T]) FilePath(flags *pflag.FlagSet) string { return s.filePath(flags, s.environ()) }
 
-func (s *Spec[T]) file(flags *pflag.FlagSet, environ map[string]string) string {
+func (s *Spec[T]) filePath(flags *pflag.FlagSet, environ map[string]string) string {
 	if flags != nil {
 		if given, err := flags.GetString(fileFlag); err == nil && given != "" {
 			return given
@@ -156,10 +158,10 @@ func (s *Spec[T]) file(flags *pflag.FlagSet, environ map[string]string) string {
 }
 
 func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {
-	path := s.file(flags, environ)
+	path := s.filePath(flags, environ)
 
 	if path == "" {
-		if s.Required {
+		if s.FileRequired {
 			return nil, Problems{{File: "--" + fileFlag, Message: "no configuration file is given"}}
 		}
 
@@ -176,44 +178,44 @@ func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out 
 		return nil, err
 	}
 
-	problems := append(s.identity(doc), problemsOf(doc.Decode(out))...)
+	problems := append(s.checkIdentity(doc), asProblems(doc.Decode(out))...)
 
 	return doc, problems.Err()
 }
 
-// identity checks what the file says it is.
-func (s *Spec[T]) identity(doc *Document) Problems {
+// checkIdentity checks the file's apiVersion and kind.
+func (s *Spec[T]) checkIdentity(doc *Document) Problems {
 	if s.Kind == "" {
 		return nil
 	}
 
 	var problems Problems
 
-	for _, one := range []struct{ key, want string }{{keyAPIVersion, s.APIVersion}, {keyKind, s.Kind}} {
-		switch entry := doc.root.find(one.key); {
-		case entry == nil || entry.value.null():
-			problems = append(problems, doc.At(nil, "%s is missing: want %s", one.key, one.want))
-		case entry.value.text != one.want:
-			problems = append(problems, doc.At(Path{one.key}, "is %s, want %s", describe(entry.value), one.want))
+	for _, required := range []struct{ key, value string }{{keyAPIVersion, s.APIVersion}, {keyKind, s.Kind}} {
+		switch entry := doc.root.findEntry(required.key); {
+		case entry == nil || entry.value.isNull():
+			problems = append(problems, doc.ProblemAt(nil, "%s is missing: want %s", required.key, required.value))
+		case entry.value.text != required.value:
+			problems = append(problems, doc.ProblemAt(Path{required.key}, "is %s, want %s", describeValue(entry.value), required.value))
 		}
 	}
 
 	return problems
 }
 
-// readFile reads at most what Parse takes.
+// readFile reads one byte more than Parse accepts, so that Parse rejects a larger file.
 func readFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err // callers say what they read
+		return nil, err // the caller adds the path
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 
 	return io.ReadAll(io.LimitReader(file, maxBytes+1))
 }
 
-// override sets a key from its variable or flag.
-func (s *Spec[T]) override(
+// applyOverrides sets a key from its variable, its alias or its flag.
+func (s *Spec[T]) applyOverrides(
 	l leaf, root reflect.Value, flags *pflag.FlagSet, environ, from map[string]string,
 ) Problems {
 	name := l.env
@@ -227,7 +229,7 @@ func (s *Spec[T]) override(
 	var problems Problems
 
 	if ok {
-		value, err := fromText(l.kind, text)
+		value, err := parseValue(l.kind, text)
 		if err != nil {
 			problems = Problems{{File: "env " + name, Path: l.key, Message: err.Error()}}
 		} else {
@@ -244,7 +246,7 @@ func (s *Spec[T]) override(
 		if value, ok := flag.Value.(*flagValue); ok {
 			l.set(root, value.value)
 			from[l.key] = "flag --" + l.flag
-			// What the flag goes over need not be right.
+			// The flag overrides the variable, so an invalid variable does not matter.
 			problems = nil
 		}
 	}
@@ -252,27 +254,27 @@ func (s *Spec[T]) override(
 	return problems
 }
 
-// placed turns the errors of Validate into problems with their places.
-func placed(err error, doc *Document, from map[string]string) Problems {
+// locateProblems converts the errors of Validate into problems with positions.
+func locateProblems(err error, doc *Document, from map[string]string) Problems {
 	if err == nil {
 		return nil
 	}
 
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var problems Problems
-		for _, one := range joined.Unwrap() {
-			problems = append(problems, placed(one, doc, from)...)
+		for _, err := range joined.Unwrap() {
+			problems = append(problems, locateProblems(err, doc, from)...)
 		}
 
 		return problems
 	}
 
-	var at *KeyError
-	if !errors.As(err, &at) {
+	var keyErr *KeyError
+	if !errors.As(err, &keyErr) {
 		return Problems{{File: doc.file, Message: err.Error()}}
 	}
 
-	problem := doc.At(at.Path, "%v", at.Err)
+	problem := doc.ProblemAt(keyErr.Path, "%v", keyErr.Err)
 	if source := from[problem.Path]; source != "" {
 		problem.File, problem.Line, problem.Column = source, 0, 0
 	}
@@ -280,7 +282,7 @@ func placed(err error, doc *Document, from map[string]string) Problems {
 	return Problems{problem}
 }
 
-func problemsOf(err error) Problems {
+func asProblems(err error) Problems {
 	var problems Problems
 
 	errors.As(err, &problems)
@@ -288,7 +290,7 @@ func problemsOf(err error) Problems {
 	return problems
 }
 
-// Write prints a configuration as a file that gives the same again.
+// Write writes a configuration as YAML. Decoding the output results in the same configuration.
 func Write(w io.Writer, value any) error {
 	encoder := yaml.NewEncoder(w)
 	encoder.SetIndent(2)

@@ -106,20 +106,20 @@ func TestProblemsHaveTheirPlace(t *testing.T) {
 				"f:1:1: nam: unknown field (did you mean name?)",
 				"f:2:7: wait: is 5, want a duration such as 30s or 5m",
 				`f:3:8: count: is "a", want a whole number`,
-				"f:5:9: list[0].key: is 1, want a text (numbers in quotes)",
+				"f:5:9: list[0].key: is 1, want a string (numbers in quotes)",
 				"f:6:4: list[1].kee: unknown field (did you mean key?)",
 				`f:6:18: list[1].tags: is "y", want a list`,
 			},
 		},
-		"double key":         {"name: a\nname: b\n", []string{"f:2:1: key name is there twice, first in line 1"}},
-		"key with a dot":     {"map: {a.b: [1]}", []string{`f:1:12: map["a.b"]: is a list, want a text (numbers in quotes)`}},
-		"number as key":      {"any: {1: x}", []string{"f:1:7: key 1 is not a text: put it in quotes"}},
+		"double key":         {"name: a\nname: b\n", []string{"f:2:1: duplicate key name, first used in line 1"}},
+		"key with a dot":     {"map: {a.b: [1]}", []string{`f:1:12: map["a.b"]: is a list, want a string (numbers in quotes)`}},
+		"number as key":      {"any: {1: x}", []string{"f:1:7: key 1 is not a string: put it in quotes"}},
 		"no mapping":         {"- a", []string{"f:1:1: is a list, want a mapping of keys to values"}},
-		"two documents":      {"name: a\n---\nname: b\n", []string{"f:2:1: a second document (a file has one document: take out what follows ---)"}},
-		"no YAML":            {"name: a\n\tx: y\n", []string{"f:2:1: not YAML: found a tab character that violates indentation"}},
+		"two documents":      {"name: a\n---\nname: b\n", []string{"f:2:1: a second document (a file must have one document: remove the line --- and everything after it)"}},
+		"no YAML":            {"name: a\n\tx: y\n", []string{"f:2:1: invalid YAML: found a tab character that violates indentation"}},
 		"too large a number": {"small: 3000000000", []string{"f:1:8: small: is 3000000000, want a whole number"}},
 		"aliases of aliases": {bombs.String(), []string{"expands to more than 200000 values"}},
-		"merge of a text":    {"group:\n  <<: x\n", []string{"f:2:7: << wants a mapping or a list of mappings"}},
+		"merge of a text":    {"group:\n  <<: x\n", []string{"f:2:7: << requires a mapping or a list of mappings"}},
 	}
 
 	for name, test := range cases {
@@ -160,15 +160,15 @@ func TestPlaceOfAPath(t *testing.T) {
 		"f:5:5: list[1].tags[0]: bad":         {"list", 1, "tags", 0},
 		"f:2:1: list[9].key: bad":             {"list", 9, "key"},
 		"f:1:1: bad":                          {},
-		`f:1:1: x["a b"][""]["c.d/e"].f: bad`: strictyaml.Path{"x", "a b", "", "c.d/e"}.With("f"),
+		`f:1:1: x["a b"][""]["c.d/e"].f: bad`: strictyaml.Path{"x", "a b", "", "c.d/e"}.Append("f"),
 	}
 	for want, path := range cases {
-		if got := doc.At(path, "bad").String(); got != want {
+		if got := doc.ProblemAt(path, "bad").String(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 
-	if !doc.Has(strictyaml.Path{"list", 1, "tags"}) || doc.Has(strictyaml.Path{"list", 0, "tags"}) {
+	if !doc.HasValue(strictyaml.Path{"list", 1, "tags"}) || doc.HasValue(strictyaml.Path{"list", 0, "tags"}) {
 		t.Error("Has does not see what is there")
 	}
 
@@ -208,7 +208,7 @@ func TestPlaceInsideOfAText(t *testing.T) {
 	}
 
 	for _, test := range cases {
-		if got, ok := doc.Inside(strictyaml.Path{test.key}, test.line, test.column, "x"); got.String() != test.want || ok != test.ok {
+		if got, ok := doc.ProblemInside(strictyaml.Path{test.key}, test.line, test.column, "x"); got.String() != test.want || ok != test.ok {
 			t.Errorf("%s %d:%d: %s, %v, want %s, %v", test.key, test.line, test.column, got, ok, test.want, test.ok)
 		}
 	}
@@ -224,7 +224,7 @@ func FuzzDecode(f *testing.F) {
 		doc, err := strictyaml.Parse("f", data)
 		if err == nil {
 			err = doc.Decode(&out)
-			doc.Inside(strictyaml.Path{"name"}, 1, 3, "x")
+			doc.ProblemInside(strictyaml.Path{"name"}, 1, 3, "x")
 		}
 
 		var problems strictyaml.Problems

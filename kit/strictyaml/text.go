@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// settable says whether a value of the type can be written as one text, as in a variable.
-func settable(kind reflect.Type) bool {
+// isSettable returns whether a value of the type can be written as one string, as in a variable.
+func isSettable(kind reflect.Type) bool {
 	switch kind.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
 		return true
@@ -25,22 +25,22 @@ func settable(kind reflect.Type) bool {
 	}
 }
 
-// wantOf says in words what values of a type look like.
-func wantOf(kind reflect.Type) string {
+// describeType returns a description of the values of a type, for error messages.
+func describeType(kind reflect.Type) string {
 	switch kind {
 	case reflect.TypeFor[time.Duration]():
 		return "a duration such as 30s or 5m"
 	case reflect.TypeFor[[]string]():
-		return "a list of texts"
+		return "a list of strings"
 	case reflect.TypeFor[map[string]string]():
-		return "a map of texts"
+		return "a map of strings"
 	}
 
 	switch kind.Kind() {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
-		return "a text (numbers in quotes)"
+		return "a string (numbers in quotes)"
 	case reflect.Float32, reflect.Float64:
 		return "a number"
 	default:
@@ -48,12 +48,13 @@ func wantOf(kind reflect.Type) string {
 	}
 }
 
-// fromText reads a value of a settable type as variables and flags have it: lists a,b and
-// maps k=v,k2=v2. Whole numbers come as int64 that fits the type, others as float64.
-func fromText(kind reflect.Type, text string) (any, error) {
+// parseValue parses a value of a settable type from a variable or a flag. Lists have the form a,b
+// and maps the form k=v,k2=v2. Whole numbers are returned as an int64 that fits the type, and other
+// numbers as a float64.
+func parseValue(kind reflect.Type, text string) (any, error) {
 	value, err := parseText(kind, text)
 	if err != nil {
-		return nil, fmt.Errorf("%q: want %s", text, wantOf(kind))
+		return nil, fmt.Errorf("%q: want %s", text, describeType(kind))
 	}
 
 	return value, nil
@@ -64,9 +65,9 @@ func parseText(kind reflect.Type, text string) (any, error) {
 	case reflect.TypeFor[time.Duration]():
 		return time.ParseDuration(text)
 	case reflect.TypeFor[[]string]():
-		return list(text), nil
+		return parseList(text), nil
 	case reflect.TypeFor[map[string]string]():
-		return pairs(text)
+		return parsePairs(text)
 	}
 
 	switch kind.Kind() {
@@ -81,8 +82,8 @@ func parseText(kind reflect.Type, text string) (any, error) {
 	}
 }
 
-// list splits a,b; the empty text is the empty list.
-func list(text string) []string {
+// parseList splits a,b. An empty text results in an empty list.
+func parseList(text string) []string {
 	out := []string{}
 
 	for item := range strings.SplitSeq(text, ",") {
@@ -96,11 +97,11 @@ func list(text string) []string {
 
 var errPairs = errors.New("not k=v,k2=v2")
 
-// pairs splits k=v,k2=v2.
-func pairs(text string) (map[string]string, error) {
+// parsePairs splits k=v,k2=v2.
+func parsePairs(text string) (map[string]string, error) {
 	out := map[string]string{}
 
-	for _, item := range list(text) {
+	for _, item := range parseList(text) {
 		key, value, ok := strings.Cut(item, "=")
 		if !ok || key == "" {
 			return nil, errPairs
@@ -112,14 +113,14 @@ func pairs(text string) (map[string]string, error) {
 	return out, nil
 }
 
-// Nearest returns "did you mean X?" for the known name that is closest to name, or nothing
-// when none is close; of two that are as close, the first in the alphabet.
-func Nearest(name string, known []string) string {
+// SuggestName returns "did you mean X?" for the known name that is closest to name, or "" if no
+// known name is close. If two names are equally close, it suggests the first in alphabetical order.
+func SuggestName(name string, known []string) string {
 	known = slices.Sorted(slices.Values(known))
 	best, bestDistance := "", len(name)/3+2
 
 	for _, candidate := range known {
-		if d := distance(strings.ToLower(name), strings.ToLower(candidate)); d < bestDistance {
+		if d := levenshtein(strings.ToLower(name), strings.ToLower(candidate)); d < bestDistance {
 			best, bestDistance = "did you mean "+candidate+"?", d
 		}
 	}
@@ -127,8 +128,8 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// distance is Levenshtein's.
-func distance(a, b string) int {
+// levenshtein returns the Levenshtein distance of two strings, in bytes.
+func levenshtein(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

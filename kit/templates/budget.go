@@ -5,79 +5,83 @@ package templates
 
 import "fmt"
 
-// What an execution may take where Limits say nothing.
+// Limits that apply to every template, and the default of Limits.Steps.
 const (
-	// DefaultSteps is how many nodes of a template may be executed.
+	// DefaultSteps is the default maximum number of executed nodes.
 	DefaultSteps = 100_000
-	// MaxDepth is how deep templates may call each other.
+	// MaxDepth is the maximum depth of template calls.
 	MaxDepth = 100
-	// MaxActions is how many actions a text may have: the parser goes one deeper for each
-	// that opens a block.
+	// MaxActions is the maximum number of actions in a text. The parser recurses for each action that
+	// opens a block.
 	MaxActions = 5000
 )
 
-// Limits bound one template.
+// Limits limit the executions of one template.
 type Limits struct {
-	// Output is the most bytes of the result.
+	// Output is the maximum size of the result in bytes.
 	Output int
-	// Work is the most bytes of all texts that functions make on the way.
+	// Work is the maximum total size in bytes of all texts that functions create during the execution.
 	Work int
-	// Steps is the most nodes that are executed; 0: DefaultSteps.
+	// Steps is the maximum number of executed nodes. 0 means DefaultSteps.
 	Steps int
 }
 
-// Kind says which limit was reached.
-type Kind int
+// LimitKind identifies a limit.
+type LimitKind int
 
 // The limits.
 const (
-	Output Kind = iota
-	Work
-	Steps
-	Depth
-	Actions
+	OutputLimit LimitKind = iota
+	WorkLimit
+	StepsLimit
+	DepthLimit
+	ActionsLimit
 )
 
-// LimitError is a template that takes more than it may.
+// LimitError is the error for a template that exceeds a limit.
 type LimitError struct {
-	Kind  Kind
+	Kind  LimitKind
 	Limit int
 }
 
-// Error names the limit and what to do.
+// Error names the limit and the fix.
 func (e *LimitError) Error() string {
 	switch e.Kind {
-	case Output:
-		return fmt.Sprintf("the template writes more than %d bytes: write less", e.Limit)
-	case Work:
-		return fmt.Sprintf("the functions of the template make more than %d bytes of text in all: make fewer or shorter ones", e.Limit)
-	case Steps:
-		return fmt.Sprintf("the template takes more than %d steps in its loops and calls: loop over less", e.Limit)
-	case Depth:
-		return fmt.Sprintf("templates call each other more than %d deep: end the recursion sooner", e.Limit)
+	case OutputLimit:
+		return fmt.Sprintf("the output of the template has more than %d bytes: shorten it", e.Limit)
+	case WorkLimit:
+		return fmt.Sprintf("the functions of the template create more than %d bytes of text in total: "+
+			"create fewer or shorter texts", e.Limit)
+	case StepsLimit:
+		return fmt.Sprintf("the template executes more than %d steps in its loops and calls: loop over fewer elements", e.Limit)
+	case DepthLimit:
+		return fmt.Sprintf("the calls of templates are nested more than %d deep: end the recursion earlier", e.Limit)
 	default:
-		return fmt.Sprintf("the text has more than %d actions: write fewer", e.Limit)
+		return fmt.Sprintf("the text has more than %d actions: use fewer actions", e.Limit)
 	}
 }
 
-// Budget is what is left of one execution. Functions of templates take from it.
+// Budget tracks how much of its limits one execution has used. The functions of templates count
+// their texts on it.
 type Budget struct {
 	limits             Limits
 	work, steps, depth int
 }
 
-// Room refuses a text that could have that many bytes; it takes nothing.
-func (b *Budget) Room(bytes int) error {
+// CheckWork returns a LimitError if a text of this size would exceed the work limit. It does not
+// count the text.
+func (b *Budget) CheckWork(bytes int) error {
 	if bytes < 0 || bytes > b.limits.Work-b.work {
-		return &LimitError{Kind: Work, Limit: b.limits.Work}
+		return &LimitError{Kind: WorkLimit, Limit: b.limits.Work}
 	}
 
 	return nil
 }
 
-// Made counts a text that a function made.
-func (b *Budget) Made(text string) (string, error) {
-	if err := b.Room(len(text)); err != nil {
+// CountWork counts a text that a function has created, and returns the text. It returns a
+// LimitError if the text exceeds the work limit.
+func (b *Budget) CountWork(text string) (string, error) {
+	if err := b.CheckWork(len(text)); err != nil {
 		return "", err
 	}
 
@@ -86,24 +90,24 @@ func (b *Budget) Made(text string) (string, error) {
 	return text, nil
 }
 
-func (b *Budget) step(nodes int) (string, error) {
+func (b *Budget) countSteps(nodes int) (string, error) {
 	if b.steps += nodes; b.steps > b.limits.Steps {
-		return "", &LimitError{Kind: Steps, Limit: b.limits.Steps}
+		return "", &LimitError{Kind: StepsLimit, Limit: b.limits.Steps}
 	}
 
 	return "", nil
 }
 
-func (b *Budget) enter() (string, error) {
+func (b *Budget) enterTemplate() (string, error) {
 	b.depth++
 	if b.depth > MaxDepth {
-		return "", &LimitError{Kind: Depth, Limit: MaxDepth}
+		return "", &LimitError{Kind: DepthLimit, Limit: MaxDepth}
 	}
 
 	return "", nil
 }
 
-func (b *Budget) leave() string {
+func (b *Budget) leaveTemplate() string {
 	b.depth--
 
 	return ""

@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package templates runs Go templates that users wrote, within bounds.
+// Package templates executes Go templates of users with limits.
 //
-// A template can loop for ever, call itself, and double a text until memory is full, and
-// nothing stops one from outside. So each node that is executed counts, each call of a
-// template has a depth, and each text that a function makes is measured before it is made
-// and counted after.
+// A template can loop without end, call itself, and double a text until no memory is left. Nothing
+// outside of the template can stop it. Therefore this package counts each executed node, limits the
+// depth of template calls, and measures each text that a function creates. It estimates the size of
+// a text before the function creates it, and counts the actual size afterwards.
 package templates

@@ -9,29 +9,30 @@ import (
 	"reflect"
 )
 
-// Upper bounds of what package fmt makes of one value, in bytes.
+// Upper bounds of the output of package fmt for one value, in bytes.
 const (
-	// perByte: a byte of a list as %b, and one of a text as % #x.
+	// perByte is the bound for a byte, printed as %b in a list or as % #x in a text.
 	perByte = 9
-	// perScalar: a float64 as %f, with its type's name as %#v has it.
+	// perScalar is the bound for a scalar. The longest output is a float64 as %f, with the name of its
+	// type as in %#v.
 	perScalar = 400
-	// perEscaped: a byte as \u0000 or &#34;.
+	// perEscaped is the bound for an escaped byte, such as \u0000 or &#34;.
 	perEscaped = 6
-	// maxNested is how deep values are looked into; deeper ones have no bound.
+	// maxNested is the maximum depth to which values are measured. Deeper values count as unbounded.
 	maxNested = 50
-	// maxWidth is the largest width and precision that fmt takes; it ignores larger ones.
+	// maxWidth is the largest width and precision that fmt accepts. fmt ignores larger ones.
 	maxWidth = 1_000_000
-	// unbounded is more than any budget, and can be multiplied without overflow.
+	// unbounded is larger than any budget, and can be multiplied by the bounds above without overflow.
 	unbounded = math.MaxInt32
 )
 
-// extent is how much of a value there is to print.
+// extent is the amount of data that printing a value prints.
 type extent struct {
 	bytes, scalars int
 }
 
-// extentOf counts the scalars of a value, and the bytes of its texts and names.
-func extentOf(v reflect.Value, nested int) extent {
+// measure counts the scalars of a value, and the bytes of its texts and field names.
+func measure(v reflect.Value, nested int) extent {
 	if nested > maxNested {
 		return extent{bytes: unbounded}
 	}
@@ -46,21 +47,21 @@ func extentOf(v reflect.Value, nested int) extent {
 			return extent{scalars: 1}
 		}
 
-		return extentOf(v.Elem(), nested+1)
+		return measure(v.Elem(), nested+1)
 	case reflect.Slice, reflect.Array:
-		return extentOfList(v, nested)
+		return measureList(v, nested)
 	case reflect.Map:
 		out := extent{scalars: 1}
 
 		for it := v.MapRange(); it.Next() && out.bytes < unbounded; {
-			out = out.plus(extentOf(it.Key(), nested+1)).plus(extentOf(it.Value(), nested+1))
+			out = out.add(measure(it.Key(), nested+1)).add(measure(it.Value(), nested+1))
 		}
 
 		return out
 	case reflect.Struct:
 		out := extent{scalars: 1}
 		for i := range v.NumField() {
-			out = out.plus(extentOf(v.Field(i), nested+1)).plus(extent{bytes: len(v.Type().Field(i).Name)})
+			out = out.add(measure(v.Field(i), nested+1)).add(extent{bytes: len(v.Type().Field(i).Name)})
 		}
 
 		return out
@@ -69,7 +70,7 @@ func extentOf(v reflect.Value, nested int) extent {
 	}
 }
 
-func extentOfList(v reflect.Value, nested int) extent {
+func measureList(v reflect.Value, nested int) extent {
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		return extent{bytes: v.Len(), scalars: v.Len() + 1}
 	}
@@ -77,22 +78,24 @@ func extentOfList(v reflect.Value, nested int) extent {
 	out := extent{scalars: 1}
 
 	for i := 0; i < v.Len() && out.bytes < unbounded; i++ {
-		out = out.plus(extentOf(v.Index(i), nested+1))
+		out = out.add(measure(v.Index(i), nested+1))
 	}
 
 	return out
 }
 
-func (e extent) plus(other extent) extent {
+func (e extent) add(other extent) extent {
 	return extent{bytes: min(e.bytes+other.bytes, unbounded), scalars: min(e.scalars+other.scalars, unbounded)}
 }
 
-// printed is the most bytes that one verb makes of it, with a width and a precision.
-func (e extent) printed(width int) int {
-	return saturated(e.bytes, perByte) + saturated(e.scalars, perScalar+2*width)
+// maxPrintedSize returns the maximum number of bytes that one verb prints for the extent. width is
+// the larger of the width and the precision of the verb.
+func (e extent) maxPrintedSize(width int) int {
+	return saturatingMul(e.bytes, perByte) + saturatingMul(e.scalars, perScalar+2*width)
 }
 
-func saturated(a, b int) int {
+// saturatingMul multiplies two numbers, and returns unbounded if the product would be larger.
+func saturatingMul(a, b int) int {
 	if a > 0 && b > unbounded/a {
 		return unbounded
 	}
@@ -100,8 +103,8 @@ func saturated(a, b int) int {
 	return a * b
 }
 
-// sizeOf is the most bytes that print makes of a value.
-func sizeOf(v any) int {
+// maxSizeOf returns the maximum number of bytes that print prints for a value.
+func maxSizeOf(v any) int {
 	switch v := v.(type) {
 	case nil:
 		return len("<nil>")
@@ -116,23 +119,23 @@ func sizeOf(v any) int {
 
 		return len(v.String())
 	default:
-		return extentOf(reflect.ValueOf(v), 0).printed(0)
+		return measure(reflect.ValueOf(v), 0).maxPrintedSize(0)
 	}
 }
 
-// Size is the most bytes that printing all of the values makes.
-func Size(values ...any) int {
+// MaxPrintedSize returns the maximum number of bytes that printing all values prints.
+func MaxPrintedSize(values ...any) int {
 	sum := 0
 	for _, v := range values {
-		sum = min(sum+sizeOf(v)+1, unbounded)
+		sum = min(sum+maxSizeOf(v)+1, unbounded)
 	}
 
 	return sum
 }
 
-// formatted is the most bytes that printf makes: each verb may take the largest of its
-// arguments, with the largest width there is.
-func formatted(format string, args []any) int {
+// maxFormattedSize returns the maximum number of bytes that printf prints. It assumes that each
+// verb prints the largest argument with the largest width in the format or in the arguments.
+func maxFormattedSize(format string, args []any) int {
 	verbs, width, number := 0, 0, 0
 
 	for _, c := range []byte(format) {
@@ -154,12 +157,12 @@ func formatted(format string, args []any) int {
 	largest, all := 0, 0
 
 	for _, arg := range args {
-		one := extentOf(reflect.ValueOf(arg), 0).printed(width)
-		largest, all = max(largest, one), min(all+one, unbounded)
+		size := measure(reflect.ValueOf(arg), 0).maxPrintedSize(width)
+		largest, all = max(largest, size), min(all+size, unbounded)
 	}
 
-	// Arguments that no verb takes are printed as well.
-	return len(format) + min(saturated(verbs, largest+perScalar+width)+all, unbounded)
+	// fmt also prints arguments that no verb uses.
+	return len(format) + min(saturatingMul(verbs, largest+perScalar+width)+all, unbounded)
 }
 
 func largestInt(args []any) int {

@@ -13,7 +13,7 @@ import (
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// TestNothingPrintedIsLongerThanItsBound: printf is refused by the bound, before it prints.
+// TestNothingPrintedIsLongerThanItsBound checks the bound by which printf is rejected before it prints.
 func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 	t.Parallel()
 
@@ -32,20 +32,20 @@ func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 			for _, flag := range flags {
 				for _, format := range []string{"%" + flag + string(verb), strings.Repeat("%"+flag+string(verb), 3), "%% text"} {
 					args := []any{value, 900}
-					if got, bound := len(fmt.Sprintf(format, args...)), formatted(format, args); got > bound {
+					if got, bound := len(fmt.Sprintf(format, args...)), maxFormattedSize(format, args); got > bound {
 						t.Errorf("printf %q of %T has %d bytes, its bound is %d", format, value, got, bound)
 					}
 				}
 			}
 		}
 
-		if got, bound := len(fmt.Sprintln(value)), Size(value); got > bound {
+		if got, bound := len(fmt.Sprintln(value)), MaxPrintedSize(value); got > bound {
 			t.Errorf("println of %T has %d bytes, its bound is %d", value, got, bound)
 		}
 	}
 }
 
-// TestOneTemplateIsExecutedManyTimes: what one execution takes is not missing in the next.
+// TestOneTemplateIsExecutedManyTimes checks that each execution has an unused budget.
 func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 	t.Parallel()
 
@@ -62,8 +62,7 @@ func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 	}
 }
 
-// What an execution has used up, or left behind when it failed, is nothing to the next one,
-// nor to those at the same time.
+// The used budget or a failure of one execution does not affect later or concurrent executions.
 func TestExecutionsShareNothing(t *testing.T) {
 	t.Parallel()
 

@@ -16,41 +16,43 @@ import (
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// What is put into a template to count what it takes. Texts are parsed without them, so
-// that authors can't call them.
+// Names of the functions that are inserted into a template to count its steps. Texts are parsed
+// without these functions, so that authors cannot call them.
 const (
 	stepFunction  = "hyperfleetStep"
 	enterFunction = "hyperfleetEnter"
 	leaveFunction = "hyperfleetLeave"
 )
 
-// Functions are those that a caller adds to Go's; those that make texts count them on the
-// budget. They are made once for many executions, one after the other.
+// Functions returns the functions that a caller adds to the functions of Go's templates. Functions
+// that create texts must count them on the budget. The same functions are used for many executions,
+// one after the other.
 type Functions func(*Budget) template.FuncMap
 
-// Template is a text with Go templates in it. It is safe for concurrent use.
+// Template is a parsed text with template actions. It is safe for concurrent use.
 type Template struct {
 	parsed    *template.Template
 	limits    Limits
 	functions Functions
-	// runs are copies that are not in use, each with functions on a budget of its own:
-	// making one takes longer than to execute most templates.
-	runs sync.Pool
+	// copies are unused copies of the template. Each copy has functions with a budget of its own. The
+	// copies are pooled, because creating a copy takes longer than most executions.
+	copies sync.Pool
 }
 
-// run is a copy of a template for one execution at a time.
-type run struct {
+// templateCopy is a copy of a template for one execution at a time.
+type templateCopy struct {
 	template *template.Template
 	budget   *Budget
 }
 
-// Parse reads a text; a key that a map does not have is an error when it is executed. Methods of
-// values are not called: a program that calls them by the names that a text has keeps all there
-// are (ADR 0057). Each, which may be nil, is called with every template of the text before
-// counting is put into it. Errors are those of text/template, or a *LimitError.
-func Parse(name, text string, limits Limits, functions Functions, each func(*parse.Tree)) (*Template, error) {
+// Parse parses a text. If the text uses a key that a map does not have, Execute returns an error.
+// Templates cannot call methods of values: with calls by name, the linker would have to keep all
+// methods of the program (ADR 0057). inspect is called with every template of the text before the
+// counting functions are inserted. inspect may be nil. Errors are those of text/template, or a
+// *LimitError.
+func Parse(name, text string, limits Limits, functions Functions, inspect func(*parse.Tree)) (*Template, error) {
 	if strings.Count(text, "{{") > MaxActions {
-		return nil, &LimitError{Kind: Actions, Limit: MaxActions}
+		return nil, &LimitError{Kind: ActionsLimit, Limit: MaxActions}
 	}
 
 	if limits.Steps == 0 {
@@ -59,21 +61,21 @@ func Parse(name, text string, limits Limits, functions Functions, each func(*par
 
 	out := &Template{limits: limits, functions: functions}
 
-	parsed, err := template.New(name).Option("missingkey=error").Funcs(out.known()).Parse(text)
+	parsed, err := template.New(name).Option("missingkey=error").Funcs(out.authorFuncs()).Parse(text)
 	if err != nil {
 		return nil, err
 	}
 
-	for _, one := range parsed.Templates() {
-		if one.Tree == nil || one.Root == nil {
+	for _, t := range parsed.Templates() {
+		if t.Tree == nil || t.Root == nil {
 			continue
 		}
 
-		if each != nil {
-			each(one.Tree)
+		if inspect != nil {
+			inspect(t.Tree)
 		}
 
-		if err := count(one.Root); err != nil {
+		if err := insertCounters(t.Root); err != nil {
 			return nil, err
 		}
 	}
@@ -83,19 +85,19 @@ func Parse(name, text string, limits Limits, functions Functions, each func(*par
 	return out, nil
 }
 
-// Execute gives the text with the values of data. Errors are those of text/template and of
-// functions, and wrap a *LimitError where a limit was reached.
+// Execute executes the template with data and returns the output. Errors are those of text/template
+// and of the functions. They wrap a *LimitError if a limit was exceeded.
 func (t *Template) Execute(data any) (string, error) {
-	one, err := t.take()
+	c, err := t.acquireCopy()
 	if err != nil {
 		return "", err
 	}
 
-	// One that panics is not used again.
-	out := limited{limit: t.limits.Output}
-	err = one.template.Execute(&out, data)
+	// If the execution panics, the copy is not returned to the pool.
+	out := limitedBuffer{limit: t.limits.Output}
+	err = c.template.Execute(&out, data)
 
-	t.runs.Put(one)
+	t.copies.Put(c)
 
 	if err != nil {
 		return "", err
@@ -104,12 +106,12 @@ func (t *Template) Execute(data any) (string, error) {
 	return out.String(), nil
 }
 
-// take gives a copy that has its whole budget.
-func (t *Template) take() (*run, error) {
-	if one, ok := t.runs.Get().(*run); ok {
-		*one.budget = Budget{limits: t.limits}
+// acquireCopy returns a copy with an unused budget.
+func (t *Template) acquireCopy() (*templateCopy, error) {
+	if c, ok := t.copies.Get().(*templateCopy); ok {
+		*c.budget = Budget{limits: t.limits}
 
-		return one, nil
+		return c, nil
 	}
 
 	budget := &Budget{limits: t.limits}
@@ -119,13 +121,13 @@ func (t *Template) take() (*run, error) {
 		return nil, fmt.Errorf("copy template: %w", err)
 	}
 
-	return &run{template: copied.Funcs(t.funcs(budget)), budget: budget}, nil
+	return &templateCopy{template: copied.Funcs(t.funcs(budget)), budget: budget}, nil
 }
 
-// known are the functions that authors can call.
-func (t *Template) known() template.FuncMap { return t.functions(&Budget{limits: t.limits}) }
+// authorFuncs returns the functions that the caller adds, for parsing.
+func (t *Template) authorFuncs() template.FuncMap { return t.functions(&Budget{limits: t.limits}) }
 
-// funcs are the functions of executions that count on a budget.
+// funcs returns the functions for executions, which count on the budget.
 func (t *Template) funcs(budget *Budget) template.FuncMap {
 	out := builtins(budget)
 	maps.Copy(out, t.functions(budget))
@@ -133,15 +135,15 @@ func (t *Template) funcs(budget *Budget) template.FuncMap {
 	return out
 }
 
-// builtins are Go's functions that make texts, and those that count.
+// builtins returns replacements for Go's functions that create texts, and the counting functions.
 func builtins(budget *Budget) template.FuncMap {
 	plain := func(f func(...any) string, growth int) func(...any) (string, error) {
 		return func(args ...any) (string, error) {
-			if err := budget.Room(saturated(Size(args...), growth)); err != nil {
+			if err := budget.CheckWork(saturatingMul(MaxPrintedSize(args...), growth)); err != nil {
 				return "", err
 			}
 
-			return budget.Made(f(args...))
+			return budget.CountWork(f(args...))
 		}
 	}
 
@@ -152,34 +154,34 @@ func builtins(budget *Budget) template.FuncMap {
 		"js":       plain(template.JSEscaper, perEscaped),
 		"urlquery": plain(template.URLQueryEscaper, perEscaped),
 		"printf": func(format string, args ...any) (string, error) {
-			if err := budget.Room(formatted(format, args)); err != nil {
+			if err := budget.CheckWork(maxFormattedSize(format, args)); err != nil {
 				return "", err
 			}
 
-			return budget.Made(fmt.Sprintf(format, args...))
+			return budget.CountWork(fmt.Sprintf(format, args...))
 		},
-		stepFunction: budget.step, enterFunction: budget.enter, leaveFunction: budget.leave,
+		stepFunction: budget.countSteps, enterFunction: budget.enterTemplate, leaveFunction: budget.leaveTemplate,
 	}
 }
 
-// count puts calls of the functions that count into a template.
-func count(root *parse.ListNode) error {
-	enter, err := call(enterFunction)
+// insertCounters inserts calls of the counting functions into a template.
+func insertCounters(root *parse.ListNode) error {
+	enter, err := newCallNode(enterFunction)
 	if err != nil {
 		return err
 	}
 
-	leave, err := call(leaveFunction)
+	leave, err := newCallNode(leaveFunction)
 	if err != nil {
 		return err
 	}
 
-	nodes, err := visit(root)
+	nodes, err := countNodes(root)
 	if err != nil {
 		return err
 	}
 
-	if err := addStep(root, nodes); err != nil {
+	if err := insertStepCounter(root, nodes); err != nil {
 		return err
 	}
 
@@ -188,20 +190,21 @@ func count(root *parse.ListNode) error {
 	return nil
 }
 
-// call is the node of a call.
-func call(text string) (parse.Node, error) {
+// newCallNode returns a node that calls a counting function.
+func newCallNode(text string) (parse.Node, error) {
 	known := map[string]any{stepFunction: true, enterFunction: true, leaveFunction: true}
 
 	trees, err := parse.Parse("count", "{{ "+text+" }}", "", "", known)
 	if err != nil {
-		return nil, fmt.Errorf("count steps: %w", err)
+		return nil, fmt.Errorf("parse counting call: %w", err)
 	}
 
 	return trees["count"].Root.Nodes[0], nil
 }
 
-func addStep(list *parse.ListNode, nodes int) error {
-	step, err := call(stepFunction + " " + strconv.Itoa(nodes+1))
+// insertStepCounter inserts a call at the start of a list. The call counts the nodes and itself.
+func insertStepCounter(list *parse.ListNode, nodes int) error {
+	step, err := newCallNode(stepFunction + " " + strconv.Itoa(nodes+1))
 	if err != nil {
 		return err
 	}
@@ -211,9 +214,9 @@ func addStep(list *parse.ListNode, nodes int) error {
 	return nil
 }
 
-// visit gives the nodes that one pass of a list executes at most, its loops' bodies apart,
-// which count by themselves.
-func visit(list *parse.ListNode) (int, error) {
+// countNodes returns the maximum number of nodes that one execution of the list executes. It does
+// not count the bodies of loops, because it inserts a counter into each of them.
+func countNodes(list *parse.ListNode) (int, error) {
 	if list == nil {
 		return 0, nil
 	}
@@ -221,7 +224,7 @@ func visit(list *parse.ListNode) (int, error) {
 	nodes := len(list.Nodes)
 
 	for _, n := range list.Nodes {
-		inner, err := visitNode(n)
+		inner, err := countInnerNodes(n)
 		if err != nil {
 			return 0, err
 		}
@@ -232,56 +235,56 @@ func visit(list *parse.ListNode) (int, error) {
 	return nodes, nil
 }
 
-func visitNode(n parse.Node) (int, error) {
+func countInnerNodes(n parse.Node) (int, error) {
 	switch n := n.(type) {
 	case *parse.IfNode:
-		return visitBranch(&n.BranchNode)
+		return countBranchNodes(&n.BranchNode)
 	case *parse.WithNode:
-		return visitBranch(&n.BranchNode)
+		return countBranchNodes(&n.BranchNode)
 	case *parse.RangeNode:
-		nodes, err := visit(n.List)
+		nodes, err := countNodes(n.List)
 		if err != nil {
 			return 0, err
 		}
 
-		if err := addStep(n.List, nodes); err != nil {
+		if err := insertStepCounter(n.List, nodes); err != nil {
 			return 0, err
 		}
 
-		return visit(n.ElseList)
+		return countNodes(n.ElseList)
 	default:
 		return 0, nil
 	}
 }
 
-func visitBranch(n *parse.BranchNode) (int, error) {
-	yes, err := visit(n.List)
+func countBranchNodes(n *parse.BranchNode) (int, error) {
+	thenNodes, err := countNodes(n.List)
 	if err != nil {
 		return 0, err
 	}
 
-	no, err := visit(n.ElseList)
+	elseNodes, err := countNodes(n.ElseList)
 
-	return max(yes, no), err
+	return max(thenNodes, elseNodes), err
 }
 
-// limited is a buffer that takes no more than it may.
-type limited struct {
+// limitedBuffer is a buffer with a maximum size.
+type limitedBuffer struct {
 	bytes.Buffer
 
 	limit int
 }
 
-// Write appends, up to the limit.
-func (l *limited) Write(p []byte) (int, error) {
+// Write appends p. It returns a LimitError and appends nothing if the limit would be exceeded.
+func (l *limitedBuffer) Write(p []byte) (int, error) {
 	if len(p) > l.limit-l.Len() {
-		return 0, &LimitError{Kind: Output, Limit: l.limit}
+		return 0, &LimitError{Kind: OutputLimit, Limit: l.limit}
 	}
 
 	return l.Buffer.Write(p)
 }
 
-// Limit is the limit that an error is about; ok is false for other errors.
-func Limit(err error) (*LimitError, bool) {
+// AsLimitError returns the LimitError in err's chain, and false if there is none.
+func AsLimitError(err error) (*LimitError, bool) {
 	return errors.AsType[*LimitError](err)
 }

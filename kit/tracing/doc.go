@@ -1,18 +1,17 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing exports the spans that the programs make. It is off unless
-// HYPERFLEET_TRACING_ENABLED says true; the rest is said by the variables of the
-// OpenTelemetry specification (Environment Variable Specification, and OTLP Exporter
-// Configuration), most of which the exporters read by themselves.
+// Package tracing exports the spans of the programs. Tracing is off unless
+// HYPERFLEET_TRACING_ENABLED is true. The environment variables of the OpenTelemetry specification
+// (Environment Variable Specification, and OTLP Exporter Configuration) configure it. The exporters
+// read most of these variables themselves.
 //
-// What is wrong with the variables is an error at the start. What goes wrong later, a
-// receiver that is away first of all, costs spans and a line in the log each minute, and
-// never a program's work or its exit code. Headers of exports, which often hold a token,
-// are in no log and no error.
+// If a variable is invalid, Start returns an error. Later errors, mainly an unreachable receiver,
+// lose spans and are logged at most once a minute. They never affect a program's work or its exit
+// code. The headers of exports, which often contain a token, appear in no log line and no error.
 //
-// Modules that are here for this package alone:
-//   - otlptracegrpc sends spans over OTLP's gRPC, the protocol that most receivers take;
-//   - otlptracehttp sends them over OTLP's HTTP, for receivers behind HTTP proxies;
-//   - stdouttrace writes them as JSON, to look at them without a receiver.
+// The following modules are used only by this package:
+//   - otlptracegrpc sends spans with OTLP over gRPC, the protocol that most receivers support;
+//   - otlptracehttp sends spans with OTLP over HTTP, for receivers behind HTTP proxies;
+//   - stdouttrace writes spans as JSON, for use without a receiver.
 package tracing

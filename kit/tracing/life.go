@@ -19,25 +19,27 @@ import (
 
 const tracerName = "github.com/hyperfleet/hyperfleet/kit/tracing"
 
-// RootOf is the root span of the trace of an object's whole life, which whoever knows the
-// object's uid knows: the trace's id is the uid without its dashes. What is done for the object
-// is made a child of the root before that is told (Tell). Whether the trace is sampled is what
-// the provider's sampler says of its id, so that it is kept or dropped whole.
-func RootOf(uid string) trace.SpanContext {
-	return rootIn(traceIDOf(uid))
+// RootForUID returns the root span of the trace of an object's whole lifecycle. Every process that
+// knows the object's UID can compute it, because the trace id is the UID without its dashes. Spans
+// of work for the object become children of the root before EmitTrace emits the root itself. The
+// provider's sampler decides by the trace id whether the trace is sampled, so all spans of a trace
+// are kept or dropped together.
+func RootForUID(uid string) trace.SpanContext {
+	return newRoot(traceIDForUID(uid))
 }
 
-// RootIn is RootOf of a trace by its id, as 32 hexadecimal digits; invalid for other texts.
-func RootIn(traceID string) trace.SpanContext {
+// RootForTraceID returns the root span of the trace with an id of 32 hexadecimal digits. For any
+// other text, it returns an invalid span context.
+func RootForTraceID(traceID string) trace.SpanContext {
 	id, err := trace.TraceIDFromHex(traceID)
 	if err != nil {
 		return trace.SpanContext{}
 	}
 
-	return rootIn(id)
+	return newRoot(id)
 }
 
-func traceIDOf(uid string) trace.TraceID {
+func traceIDForUID(uid string) trace.TraceID {
 	if id, err := trace.TraceIDFromHex(strings.ToLower(strings.ReplaceAll(uid, "-", ""))); err == nil {
 		return id
 	}
@@ -47,105 +49,109 @@ func traceIDOf(uid string) trace.TraceID {
 	return trace.TraceID(sum[:16])
 }
 
-func rootIn(id trace.TraceID) trace.SpanContext {
+func newRoot(id trace.TraceID) trace.SpanContext {
 	sum := sha256.Sum256(id[:])
-	given := ids{id, trace.SpanID(sum[:8])}
+	root := spanIDs{id, trace.SpanID(sum[:8])}
 
-	// A span that never ends is never exported: it is there to ask the sampler.
+	// This span only gets the decision of the sampler. It is never ended and therefore never exported.
 	//nolint:spancheck // as above
-	_, asked := otel.Tracer(tracerName).Start(withIDs(context.Background(), given), "life", trace.WithNewRoot())
+	_, probe := otel.Tracer(tracerName).Start(withIDs(context.Background(), root), "life", trace.WithNewRoot())
 
 	//nolint:spancheck // as above
 	return trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: given.trace, SpanID: given.span, TraceFlags: asked.SpanContext().TraceFlags(), Remote: true,
+		TraceID: root.trace, SpanID: root.span, TraceFlags: probe.SpanContext().TraceFlags(), Remote: true,
 	})
 }
 
-// Part is a part of a life, told when it is over.
-type Part struct {
+// Span describes a span of an object's lifecycle that has ended.
+type Span struct {
 	Name       string
 	Start, End time.Time
 	Attributes []attribute.KeyValue
-	// Failed says why it went wrong; empty where it did not.
-	Failed string
+	// Error is the cause of a failure. It is empty if nothing failed.
+	Error string
 }
 
-// Tell makes the root span of a life, and those of its parts.
-func Tell(root trace.SpanContext, whole Part, parts ...Part) {
+// EmitTrace emits the root span of a lifecycle, with a child span for each part. It emits nothing
+// if the trace is not sampled.
+func EmitTrace(root trace.SpanContext, whole Span, parts ...Span) {
 	if !root.IsSampled() {
 		return
 	}
 
-	ctx := withIDs(context.Background(), ids{root.TraceID(), root.SpanID()})
-	ctx, end := start(ctx, whole, trace.WithNewRoot())
+	ctx := withIDs(context.Background(), spanIDs{root.TraceID(), root.SpanID()})
+	ctx, end := startSpan(ctx, whole, trace.WithNewRoot())
 
 	for _, part := range parts {
-		_, endPart := start(ctx, part)
+		_, endPart := startSpan(ctx, part)
 		endPart()
 	}
 
 	end()
 }
 
-// Mark makes a span without length of something that was heard of a life.
-func Mark(root trace.SpanContext, name string, at time.Time, attributes ...attribute.KeyValue) {
+// EmitInstant emits a child span of the root whose start and end are the same time. It emits
+// nothing if the trace is not sampled.
+func EmitInstant(root trace.SpanContext, name string, instant time.Time, attributes ...attribute.KeyValue) {
 	if root.IsSampled() {
-		_, end := start(trace.ContextWithRemoteSpanContext(context.Background(), root), Part{name, at, at, attributes, ""})
+		ctx := trace.ContextWithRemoteSpanContext(context.Background(), root)
+		_, end := startSpan(ctx, Span{name, instant, instant, attributes, ""})
 		end()
 	}
 }
 
-func start(ctx context.Context, part Part, options ...trace.SpanStartOption) (context.Context, func()) {
+// startSpan starts a span and returns a function that ends it at the end time of part.
+func startSpan(ctx context.Context, part Span, options ...trace.SpanStartOption) (context.Context, func()) {
 	options = append(options, trace.WithTimestamp(part.Start), trace.WithAttributes(part.Attributes...))
 	ctx, span := otel.Tracer(tracerName).Start(ctx, part.Name, options...)
 
-	if part.Failed != "" {
-		span.SetStatus(codes.Error, part.Failed)
+	if part.Error != "" {
+		span.SetStatus(codes.Error, part.Error)
 	}
 
 	return ctx, func() { span.End(trace.WithTimestamp(part.End)) }
 }
 
-// Traceparent is the W3C header, or the variable TRACEPARENT, that leads to a sampled span; empty
-// for others.
-func Traceparent(of trace.SpanContext) string {
-	if !of.IsSampled() {
+// FormatTraceparent returns the value of the W3C header traceparent, or of the environment variable
+// TRACEPARENT, for a sampled span. It returns "" if the span is not sampled.
+func FormatTraceparent(span trace.SpanContext) string {
+	if !span.IsSampled() {
 		return ""
 	}
 
-	return "00-" + of.TraceID().String() + "-" + of.SpanID().String() + "-" + of.TraceFlags().String()
+	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
-// ids are those that the next root span is to have.
-type ids struct {
+// spanIDs are the trace id and the span id for the next root span.
+type spanIDs struct {
 	trace trace.TraceID
 	span  trace.SpanID
 }
 
 type idsKey struct{}
 
-func withIDs(ctx context.Context, given ids) context.Context {
-	return context.WithValue(ctx, idsKey{}, given)
+func withIDs(ctx context.Context, root spanIDs) context.Context {
+	return context.WithValue(ctx, idsKey{}, root)
 }
 
-// generator makes random ids, or takes those of the context.
-type generator struct{}
+// idGenerator generates random ids. For root spans, it uses the ids in the context if there are any.
+type idGenerator struct{}
 
-// NewIDs are those of a root span.
-func (generator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	if given, ok := ctx.Value(idsKey{}).(ids); ok {
-		return given.trace, given.span
+// NewIDs returns the ids for a root span.
+func (idGenerator) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	if root, ok := ctx.Value(idsKey{}).(spanIDs); ok {
+		return root.trace, root.span
 	}
 
 	var id trace.TraceID
 
 	_, _ = rand.Read(id[:]) // it never fails
 
-	return id, generator{}.NewSpanID(ctx, id)
+	return id, idGenerator{}.NewSpanID(ctx, id)
 }
 
-// NewSpanID is that of another span.
-func (generator) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
+// NewSpanID returns a random id for a child span.
+func (idGenerator) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
 	var id trace.SpanID
 
 	_, _ = rand.Read(id[:]) // it never fails
@@ -153,13 +159,13 @@ func (generator) NewSpanID(context.Context, trace.TraceID) trace.SpanID {
 	return id
 }
 
-// ID is a trace's id in words, empty if there is none.
-func ID(of trace.SpanContext) string {
-	if !of.HasTraceID() {
+// TraceID returns the trace id of a span as hexadecimal digits, or "" if it has none.
+func TraceID(span trace.SpanContext) string {
+	if !span.HasTraceID() {
 		return ""
 	}
 
-	id := of.TraceID()
+	id := span.TraceID()
 
 	return hex.EncodeToString(id[:])
 }

@@ -22,24 +22,24 @@ const (
 	lifeTrace = "9f8b7c6d5e4f4a3b8c2d1e0f9a8b7c6d"
 )
 
-// TestOneLifeIsOneTrace: what is done for an object, by whichever program and pass, and what is
-// told of its life afterwards, are children of one root.
+// TestOneLifeIsOneTrace checks that spans of all programs and reconciles for an object, and the spans that are
+// emitted after its lifecycle, are children of one root.
 func TestOneLifeIsOneTrace(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
 
-	program := start(t, nil)
-	root := tracing.RootOf(lifeUID)
+	program := startSpan(t, nil)
+	root := tracing.RootForUID(lifeUID)
 
-	if tracing.ID(root) != lifeTrace || !root.Equal(tracing.RootIn(lifeTrace)) || !root.Equal(tracing.RootOf(strings.ToUpper(lifeUID))) {
+	if tracing.TraceID(root) != lifeTrace || !root.Equal(tracing.RootForTraceID(lifeTrace)) || !root.Equal(tracing.RootForUID(strings.ToUpper(lifeUID))) {
 		t.Fatalf("root %v", root)
 	}
 
 	_, step := otel.Tracer("test").Start(trace.ContextWithRemoteSpanContext(context.Background(), root), "step")
 	step.End()
-	tracing.Mark(root, "guest started", time.Now())
-	tracing.Tell(root, tracing.Part{Name: "job", Start: time.Unix(100, 0), End: time.Unix(200, 0), Failed: "JobTimeout"},
-		tracing.Part{Name: "job queued", Start: time.Unix(100, 0), End: time.Unix(110, 0), Attributes: []attribute.KeyValue{attribute.String("x", "y")}})
+	tracing.EmitInstant(root, "guest started", time.Now())
+	tracing.EmitTrace(root, tracing.Span{Name: "job", Start: time.Unix(100, 0), End: time.Unix(200, 0), Error: "JobTimeout"},
+		tracing.Span{Name: "job queued", Start: time.Unix(100, 0), End: time.Unix(110, 0), Attributes: []attribute.KeyValue{attribute.String("x", "y")}})
 	program.stop()
 
 	parents := map[string]string{}
@@ -61,26 +61,26 @@ func TestOneLifeIsOneTrace(t *testing.T) {
 		t.Errorf("spans with their parents: %v; the root is %s", parents, id)
 	}
 
-	if got := tracing.Traceparent(root); got != "00-"+lifeTrace+"-"+id+"-01" {
+	if got := tracing.FormatTraceparent(root); got != "00-"+lifeTrace+"-"+id+"-01" {
 		t.Errorf("traceparent %q", got)
 	}
 }
 
-// TestLivesAreSampledWhole: a ratio keeps or drops a life, whoever makes its spans and when.
+// TestLivesAreSampledWhole checks that a sampling ratio keeps or drops all spans of a lifecycle.
 func TestLivesAreSampledWhole(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.5")
 
-	program := start(t, nil)
+	program := startSpan(t, nil)
 
 	const lives = 64
 	for i := range lives {
-		root := tracing.RootOf(string(rune('A' + i)))
+		root := tracing.RootForUID(string(rune('A' + i)))
 		_, step := otel.Tracer("test").Start(trace.ContextWithRemoteSpanContext(context.Background(), root), "step")
 		step.End()
-		tracing.Tell(root, tracing.Part{Name: "job", Start: time.Now(), End: time.Now()})
+		tracing.EmitTrace(root, tracing.Span{Name: "job", Start: time.Now(), End: time.Now()})
 
-		if root.IsSampled() == (tracing.Traceparent(root) == "") {
+		if root.IsSampled() == (tracing.FormatTraceparent(root) == "") {
 			t.Errorf("life %d", i)
 		}
 	}
@@ -103,14 +103,14 @@ func TestLivesAreSampledWhole(t *testing.T) {
 	}
 }
 
-// TestWithoutExport: without an export there are ids for the log, and nothing else.
+// TestWithoutExport checks that without an exporter, trace ids exist for the log, but no span is sampled.
 func TestWithoutExport(t *testing.T) {
 	t.Parallel()
 
-	root := tracing.RootOf(lifeUID)
-	tracing.Tell(root, tracing.Part{Name: "job"})
+	root := tracing.RootForUID(lifeUID)
+	tracing.EmitTrace(root, tracing.Span{Name: "job"})
 
-	if tracing.ID(root) != lifeTrace || tracing.Traceparent(root) != "" || tracing.RootIn("none").IsValid() || tracing.ID(tracing.RootIn("")) != "" {
+	if tracing.TraceID(root) != lifeTrace || tracing.FormatTraceparent(root) != "" || tracing.RootForTraceID("none").IsValid() || tracing.TraceID(tracing.RootForTraceID("")) != "" {
 		t.Errorf("root %v", root)
 	}
 }

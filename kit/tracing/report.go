@@ -17,106 +17,109 @@ import (
 )
 
 const (
-	// quiet is the least time between two lines: spans are exported every few seconds,
-	// and a receiver may be away for long.
-	quiet = time.Minute
-	// longest is how much of an error is told, in bytes: a receiver's answer is in it.
-	longest = 500
+	// minLogInterval is the minimum time between two log lines. Spans are exported every few seconds,
+	// and a receiver may be unreachable for a long time.
+	minLogInterval = time.Minute
+	// maxErrorBytes is the maximum length of a logged error. Errors can contain the receiver's response.
+	maxErrorBytes = 500
 )
 
-// reporter logs what goes wrong with the export, at most once in a while.
+// reporter logs errors of the export, at most one per minLogInterval.
 type reporter struct {
 	log    *slog.Logger
 	clock  clock.PassiveClock
 	redact log.Redactor
 
 	mu sync.Mutex
-	// told is when the last line was written, and held how many were not since.
-	told time.Time
-	held int
+	// lastLogged is the time of the last line, and suppressed the number of errors since then that
+	// were not logged.
+	lastLogged time.Time
+	suppressed int
 }
 
 func newReporter(logger *slog.Logger, clk clock.PassiveClock, secrets []string) *reporter {
 	return &reporter{log: logger, clock: clk, redact: log.NewRedactor(nil, secrets...)}
 }
 
-// Handle is OpenTelemetry's handler of errors that nobody returns.
+// Handle implements otel.ErrorHandler, which receives errors that no caller receives.
 func (r *reporter) Handle(err error) {
 	if err != nil {
-		r.say(err.Error())
+		r.report(err.Error())
 	}
 }
 
-func (r *reporter) say(text string) {
+// report logs the text, or counts it as suppressed if the last line is too recent.
+func (r *reporter) report(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	now := r.clock.Now()
-	if !r.told.IsZero() && now.Sub(r.told) < quiet {
-		r.held++
+	if !r.lastLogged.IsZero() && now.Sub(r.lastLogged) < minLogInterval {
+		r.suppressed++
 
 		return
 	}
 
 	r.write(text)
-	r.told = now
+	r.lastLogged = now
 }
 
-// write writes a line. The mu is held.
+// write writes a line. The caller must hold mu.
 func (r *reporter) write(text string) {
-	r.log.Warn("trouble with the export of spans", "error", r.cleanText(text), "notTold", r.held)
-	r.held = 0
+	r.log.Warn("failed to export spans", "error", r.redactText(text), "suppressed", r.suppressed)
+	r.suppressed = 0
 }
 
-// last tells at the end what was not told yet.
-func (r *reporter) last(err error) {
+// reportShutdown logs the error of the shutdown, or the number of suppressed errors.
+func (r *reporter) reportShutdown(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	switch {
 	case err != nil:
-		r.write("end the export: " + err.Error())
-	case r.held > 0:
-		r.write("as before")
+		r.write("shut down exporter: " + err.Error())
+	case r.suppressed > 0:
+		r.write("same errors as before")
 	}
 }
 
-// clean takes secrets out of an error. What it wraps is lost: there would be secrets in it.
-func (r *reporter) clean(err error) error { return errors.New(r.cleanText(err.Error())) }
+// redactError returns an error with the text of err without secrets. It does not wrap err, because
+// wrapped errors could contain secrets.
+func (r *reporter) redactError(err error) error { return errors.New(r.redactText(err.Error())) }
 
-func (r *reporter) cleanText(text string) string {
-	text = r.redact.Text(text)
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "..."
+func (r *reporter) redactText(text string) string {
+	text = r.redact.Redact(text)
+	if len(text) > maxErrorBytes {
+		text = strings.ToValidUTF8(text[:maxErrorBytes], "") + "..."
 	}
 
 	return text
 }
 
-// sink takes what OpenTelemetry itself logs. Of values it says nothing: they are what
-// variables hold.
-type sink struct{ report *reporter }
+// logSink receives the log of OpenTelemetry itself. It ignores the keys and values, because they
+// contain the values of environment variables.
+type logSink struct{ report *reporter }
 
-// Init is not needed.
-func (sink) Init(logr.RuntimeInfo) {}
+// Init does nothing.
+func (logSink) Init(logr.RuntimeInfo) {}
 
-// Enabled lets warnings through (V(1)), which OpenTelemetry's errors are too.
-func (sink) Enabled(level int) bool { return level <= 1 }
+// Enabled returns true up to V(1), the level of OpenTelemetry's warnings.
+func (logSink) Enabled(level int) bool { return level <= 1 }
 
-// Info is a warning.
-func (s sink) Info(_ int, text string, _ ...any) { s.report.say(text) }
+// Info reports a warning.
+func (s logSink) Info(_ int, text string, _ ...any) { s.report.report(text) }
 
-// Error is one.
-func (s sink) Error(err error, text string, _ ...any) {
+// Error reports an error.
+func (s logSink) Error(err error, text string, _ ...any) {
 	if err != nil {
 		text += ": " + err.Error()
 	}
 
-	s.report.say(text)
+	s.report.report(text)
 }
 
-// WithValues drops them.
-func (s sink) WithValues(...any) logr.LogSink { return s }
+// WithValues ignores the values and returns the sink.
+func (s logSink) WithValues(...any) logr.LogSink { return s }
 
-// WithName drops it.
-func (s sink) WithName(string) logr.LogSink { return s }
+// WithName ignores the name and returns the sink.
+func (s logSink) WithName(string) logr.LogSink { return s }

@@ -17,35 +17,37 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// EnvEnabled names the variable that turns tracing on.
+// EnvEnabled is the environment variable that enables tracing.
 const EnvEnabled = "HYPERFLEET_TRACING_ENABLED"
 
-// prefix of the variables of exporters. Each of them has a second name, with TRACES_
-// behind the prefix, which goes over the first.
+// prefix is the prefix of the exporters' variables. Each variable has a second name with TRACES_
+// after the prefix, which overrides the first.
 const prefix = "OTEL_EXPORTER_OTLP_"
 
 const (
 	protocolGRPC = "grpc"
 	protocolHTTP = "http/protobuf"
-	// protocolNone is that of spans that go to the program's own output.
-	protocolNone = "json"
+	// protocolJSON is used if spans are written to Options.Output.
+	protocolJSON = "json"
 
-	// shortest is the least length of a text that is taken for a secret: with shorter ones
-	// redacted, no error could be read.
-	shortest = 4
+	// minSecretLength is the minimum length of a text that is treated as a secret. Redacting shorter
+	// texts would make errors unreadable.
+	minSecretLength = 4
 )
 
-// settings are what has to be known of the variables beside what exporters read.
+// settings are the settings that this package uses itself. The exporters read the variables on
+// their own.
 type settings struct {
-	// endpoint is empty where spans go to the program's own output.
+	// endpoint is empty if spans are written to Options.Output.
 	endpoint string
 	protocol string
-	// secrets are texts that nobody is told.
+	// secrets are texts that must not be logged.
 	secrets []string
 }
 
-// to says where spans go, without a path: some receivers have a token in it.
-func (s settings) to() string {
+// target returns the destination of the spans for the log. It omits the path, because the path of
+// some receivers contains a token.
+func (s settings) target() string {
 	u, err := url.Parse(s.endpoint)
 	if err != nil || s.endpoint == "" {
 		return "standard error"
@@ -54,7 +56,7 @@ func (s settings) to() string {
 	return u.Scheme + "://" + u.Host
 }
 
-func enabled(env func(string) string) (bool, error) {
+func isEnabled(env func(string) string) (bool, error) {
 	text := strings.TrimSpace(env(EnvEnabled))
 	if text == "" {
 		return false, nil
@@ -68,9 +70,9 @@ func enabled(env func(string) string) (bool, error) {
 	return on, nil
 }
 
-// readSettings checks the variables: what an exporter does not understand, it leaves out
-// and goes on, so that spans would go without their token, or somewhere else.
-func readSettings(env func(string) string) (settings, error) {
+// parseSettings parses and validates the variables. The exporters ignore variables that they cannot
+// parse. They would then send spans without a token, or to another receiver.
+func parseSettings(env func(string) string) (settings, error) {
 	var (
 		out  settings
 		errs []error
@@ -78,58 +80,61 @@ func readSettings(env func(string) string) (settings, error) {
 
 	get := func(name string) string { return strings.TrimSpace(env(name)) }
 
-	for _, name := range names("ENDPOINT") {
+	for _, name := range variableNames("ENDPOINT") {
 		if text := get(name); text != "" {
 			out.endpoint = text
-			errs = append(errs, checkEndpoint(name, text))
+			errs = append(errs, validateEndpoint(name, text))
 		}
 	}
 
-	for _, name := range names("HEADERS") {
-		secrets, err := readHeaders(name, get(name))
+	for _, name := range variableNames("HEADERS") {
+		secrets, err := parseHeaders(name, get(name))
 		out.secrets = append(out.secrets, secrets...)
 		errs = append(errs, err)
 	}
 
 	var err error
 
-	out.protocol, err = readProtocol(get)
-	errs = append(errs, err, checkSampler(get))
+	out.protocol, err = parseProtocol(get)
+	errs = append(errs, err, validateSampler(get))
 
 	for _, traces := range []string{prefix, prefix + "TRACES_"} {
-		errs = append(errs, checkCertificates(traces, get))
+		errs = append(errs, validateCertificates(traces, get))
 	}
 
 	if out.endpoint == "" {
-		out.protocol = protocolNone
+		out.protocol = protocolJSON
 	}
 
 	return out, errors.Join(errs...)
 }
 
-// names are the two of a variable, the stronger last.
-func names(what string) []string { return []string{prefix + what, prefix + "TRACES_" + what} }
+// variableNames returns the two names of a variable. The second name overrides the first.
+func variableNames(suffix string) []string {
+	return []string{prefix + suffix, prefix + "TRACES_" + suffix}
+}
 
-// checkEndpoint does not tell the text: it may be that there is a password in it.
-func checkEndpoint(name, text string) error {
+// validateEndpoint returns errors without the value of the variable, because the value may contain
+// a password.
+func validateEndpoint(name, text string) error {
 	u, err := url.Parse(text)
 
 	switch {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "":
 		return fmt.Errorf("%s: want a URL such as http://collector:4317", name)
 	case u.User != nil:
-		return fmt.Errorf("%s: it has a user in it, which is not sent: write %sHEADERS", name, prefix)
+		return fmt.Errorf("%s: the URL has a user, which would not be sent: use %sHEADERS", name, prefix)
 	case u.RawQuery != "":
-		return fmt.Errorf("%s: it has a query, which is not sent: leave it out", name)
+		return fmt.Errorf("%s: the URL has a query, which would not be sent: remove it", name)
 	default:
 		return nil
 	}
 }
 
-func readProtocol(get func(string) string) (string, error) {
+func parseProtocol(get func(string) string) (string, error) {
 	protocol := protocolHTTP
 
-	for _, name := range names("PROTOCOL") {
+	for _, name := range variableNames("PROTOCOL") {
 		text := get(name)
 		if text == "" {
 			continue
@@ -145,9 +150,9 @@ func readProtocol(get func(string) string) (string, error) {
 	return protocol, nil
 }
 
-// readHeaders gives the values of headers, in every form that an answer of the receiver
-// could have them in. What is wrong is told by its place alone.
-func readHeaders(name, text string) ([]string, error) {
+// parseHeaders returns the values of the headers as secrets, in every form in which a response of
+// the receiver could contain them. Errors name only the position of an invalid entry.
+func parseHeaders(name, text string) ([]string, error) {
 	var secrets []string
 
 	if text == "" {
@@ -164,27 +169,27 @@ func readHeaders(name, text string) ([]string, error) {
 
 		if !found || err != nil || !httpguts.ValidHeaderFieldName(strings.TrimSpace(key)) ||
 			!httpguts.ValidHeaderFieldValue(strings.TrimSpace(value)) {
-			return nil, fmt.Errorf("%s: entry %d: want NAME=VALUE, with the value's special characters as %%XX", name, i+1)
+			return nil, fmt.Errorf("%s: entry %d: want NAME=VALUE, with special characters of the value encoded as %%XX", name, i+1)
 		}
 
-		secrets = append(secrets, forms(raw, value)...)
+		secrets = append(secrets, secretForms(raw, value)...)
 	}
 
 	return secrets, nil
 }
 
-// forms are those of a header's value: as it is written, as it is sent, and what stands
-// behind a word such as Bearer.
-func forms(raw, value string) []string {
+// secretForms returns the forms of a header's value: as it is configured, as it is sent, and the
+// part after a scheme such as Bearer.
+func secretForms(raw, value string) []string {
 	out := []string{strings.TrimSpace(raw), strings.TrimSpace(value)}
 	if _, rest, found := strings.Cut(out[1], " "); found {
 		out = append(out, strings.TrimSpace(rest))
 	}
 
-	return slices.DeleteFunc(out, func(text string) bool { return len(text) < shortest })
+	return slices.DeleteFunc(out, func(text string) bool { return len(text) < minSecretLength })
 }
 
-func checkSampler(get func(string) string) error {
+func validateSampler(get func(string) string) error {
 	const (
 		envSampler = "OTEL_TRACES_SAMPLER"
 		envArg     = "OTEL_TRACES_SAMPLER_ARG"
@@ -197,11 +202,11 @@ func checkSampler(get func(string) string) error {
 		return nil
 	case "traceidratio", "parentbased_traceidratio":
 	default:
-		return fmt.Errorf("%s: %q: want always_on, always_off, traceidratio, or one of them with parentbased_ before it",
+		return fmt.Errorf("%s: %q: want always_on, always_off, traceidratio, or one of them with the prefix parentbased_",
 			envSampler, name)
 	}
 
-	// NaN is on neither side of a number.
+	// The negated condition also rejects NaN.
 	ratio, err := strconv.ParseFloat(arg, 64)
 	if arg != "" && (err != nil || !(ratio >= 0 && ratio <= 1)) {
 		return fmt.Errorf("%s: %q: want a number from 0 to 1", envArg, arg)
@@ -210,9 +215,9 @@ func checkSampler(get func(string) string) error {
 	return nil
 }
 
-// checkCertificates reads the files: without them an exporter would go on with the CAs of
-// the system, and without a certificate of its own.
-func checkCertificates(prefix string, get func(string) string) error {
+// validateCertificates returns an error if the certificate files cannot be loaded. The exporters
+// would ignore such files and use the system's CAs and no client certificate.
+func validateCertificates(prefix string, get func(string) string) error {
 	var errs []error
 
 	if path := get(prefix + "CERTIFICATE"); path != "" {
@@ -220,7 +225,7 @@ func checkCertificates(prefix string, get func(string) string) error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%sCERTIFICATE: %w", prefix, err))
 		case !x509.NewCertPool().AppendCertsFromPEM(pem):
-			errs = append(errs, fmt.Errorf("%sCERTIFICATE: %s: no certificate in it: write PEM", prefix, path))
+			errs = append(errs, fmt.Errorf("%sCERTIFICATE: %s: it contains no certificate: use PEM", prefix, path))
 		}
 	}
 
@@ -229,7 +234,7 @@ func checkCertificates(prefix string, get func(string) string) error {
 	switch {
 	case cert == "" && key == "":
 	case cert == "" || key == "":
-		errs = append(errs, fmt.Errorf("%sCLIENT_CERTIFICATE: it goes together with %sCLIENT_KEY", prefix, prefix))
+		errs = append(errs, fmt.Errorf("%sCLIENT_CERTIFICATE: set it together with %sCLIENT_KEY", prefix, prefix))
 	default:
 		if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
 			errs = append(errs, fmt.Errorf("%sCLIENT_CERTIFICATE: %w", prefix, err))

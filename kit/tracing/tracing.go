@@ -25,75 +25,76 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// FlushTimeout is for how long the end of a program waits for its last spans to be taken.
+// FlushTimeout is how long a program waits at its end until its last spans are exported.
 const FlushTimeout = 5 * time.Second
 
-// sayTimeout is how long an export that was ended may take to say what held it up.
-const sayTimeout = time.Second
+// shutdownErrorTimeout is how long a canceled export may take to return its error.
+const shutdownErrorTimeout = time.Second
 
 // Options of Start.
 type Options struct {
-	// Service is the program's name in traces, such as hyperfleet-api; OTEL_SERVICE_NAME
-	// and OTEL_RESOURCE_ATTRIBUTES go over it. Required.
+	// Service is the program's name in traces, such as hyperfleet-api. OTEL_SERVICE_NAME and
+	// OTEL_RESOURCE_ATTRIBUTES override it. Required.
 	Service string
-	// Version of the program.
+	// Version is the version of the program.
 	Version string
-	// Log is told of trouble with the export. Default: slog.Default.
+	// Log receives errors of the export. Default: slog.Default.
 	Log *slog.Logger
-	// Output takes spans, a line of JSON each, where no endpoint is named. It is written to
-	// from a goroutine of its own. Default: standard error, as programs print their results
-	// on standard output.
+	// Output receives the spans, one line of JSON each, if no endpoint is configured. A separate
+	// goroutine writes to it. Default: standard error, because programs print their results on
+	// standard output.
 	Output io.Writer
-	// Clock. Default: the real one.
+	// Clock returns the current time. Default: the real clock.
 	Clock clock.PassiveClock
 }
 
-// Start has OpenTelemetry's global provider export spans, if the environment says so, and
-// gives what ends the export: it waits for the last spans, for FlushTimeout at most, and
-// is to be called when no more spans are made. Its error is about variables that can't be
-// meant, and names them without what they hold.
+// Start sets up OpenTelemetry's global provider to export spans if tracing is enabled. The returned
+// stop function ends the export and waits up to FlushTimeout for the last spans. Call stop after
+// the last span has ended. If a variable is invalid, Start returns an error that names the variable
+// but not its value.
 func Start(ctx context.Context, options Options) (stop func(), err error) {
-	on, err := enabled(os.Getenv)
+	on, err := isEnabled(os.Getenv)
 	if err != nil || !on {
 		return func() {}, err
 	}
 
-	found, err := readSettings(os.Getenv)
+	found, err := parseSettings(os.Getenv)
 	if err != nil {
 		return nil, fmt.Errorf("set up tracing: %w", err)
 	}
 
-	options = options.complete()
+	options = options.withDefaults()
 	report := newReporter(options.Log, options.Clock, found.secrets)
 
-	// Before the exporters are made: they tell of variables that they do not understand,
-	// with what these hold.
-	otel.SetLogger(logr.New(sink{report}))
+	// Set the logger before creating the exporters, because they log the values of variables that they
+	// cannot parse.
+	otel.SetLogger(logr.New(logSink{report}))
 	otel.SetErrorHandler(report)
 
-	about, err := about(ctx, options)
+	res, err := newResource(ctx, options)
 	if err != nil {
-		return nil, fmt.Errorf("set up tracing: %w", report.clean(err))
+		return nil, fmt.Errorf("set up tracing: %w", report.redactError(err))
 	}
 
-	made, err := exporter(ctx, found, options.Output)
+	spanExporter, err := newExporter(ctx, found, options.Output)
 	if err != nil {
-		return nil, fmt.Errorf("set up tracing: make exporter: %w", report.clean(err))
+		return nil, fmt.Errorf("set up tracing: create exporter: %w", report.redactError(err))
 	}
 
-	over, end := context.WithCancel(context.WithoutCancel(ctx))
+	exportCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(bounded{made, over.Done()}), sdktrace.WithResource(about), sdktrace.WithIDGenerator(generator{}),
+		sdktrace.WithBatcher(cancelingExporter{spanExporter, exportCtx.Done()}), sdktrace.WithResource(res),
+		sdktrace.WithIDGenerator(idGenerator{}),
 	)
 
 	otel.SetTracerProvider(provider)
 	otel.SetTextMapPropagator(propagation.TraceContext{})
-	options.Log.InfoContext(ctx, "spans are exported", "to", found.to(), "protocol", found.protocol)
+	options.Log.InfoContext(ctx, "spans are exported", "to", found.target(), "protocol", found.protocol)
 
-	return func() { shutDown(over, end, provider, report) }, nil
+	return func() { shutdown(exportCtx, cancel, provider, report) }, nil
 }
 
-func (o Options) complete() Options {
+func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
@@ -109,47 +110,47 @@ func (o Options) complete() Options {
 	return o
 }
 
-// about is what is known of the program: it goes with each export. The environment goes
-// over what the program says of itself.
-func about(ctx context.Context, options Options) (*resource.Resource, error) {
+// newResource returns the attributes of the program, which each export contains. The environment
+// overrides the program's own attributes.
+func newResource(ctx context.Context, options Options) (*resource.Resource, error) {
 	attributes := []attribute.KeyValue{attribute.String("service.name", options.Service)}
 	if options.Version != "" {
 		attributes = append(attributes, attribute.String("service.version", options.Version))
 	}
 
-	made, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(attributes...),
+	merged, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(attributes...),
 		resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 
-	return made, nil
+	return merged, nil
 }
 
-// exporter makes the one that the settings ask for. None of them connects yet.
-func exporter(ctx context.Context, found settings, output io.Writer) (sdktrace.SpanExporter, error) {
+// newExporter returns the exporter for the settings. It does not connect yet.
+func newExporter(ctx context.Context, s settings, output io.Writer) (sdktrace.SpanExporter, error) {
 	switch {
-	case found.endpoint == "":
+	case s.endpoint == "":
 		return stdouttrace.New(stdouttrace.WithWriter(output))
-	case found.protocol == protocolGRPC:
+	case s.protocol == protocolGRPC:
 		return otlptracegrpc.New(ctx)
 	default:
 		return otlptracehttp.New(ctx)
 	}
 }
 
-// bounded ends the export that is under way when the time for it is over: the processor
-// would else go on with it after its own end.
-type bounded struct {
+// cancelingExporter cancels the running export when stop is closed. Otherwise the span processor
+// would continue the export after its own shutdown.
+type cancelingExporter struct {
 	sdktrace.SpanExporter
 
-	over <-chan struct{}
+	stop <-chan struct{}
 }
 
-var errOver = errors.New("not taken before the program's end")
+var errShutdown = errors.New("spans were not exported before the program stopped")
 
-// ExportSpans exports until the end.
-func (b bounded) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+// ExportSpans exports the spans until stop is closed.
+func (b cancelingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -158,8 +159,8 @@ func (b bounded) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan)
 
 	go func() {
 		select {
-		case <-b.over:
-			cancel(errOver)
+		case <-b.stop:
+			cancel(errShutdown)
 		case <-done:
 		}
 	}()
@@ -167,16 +168,17 @@ func (b bounded) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan)
 	return b.SpanExporter.ExportSpans(ctx, spans)
 }
 
-// shutDown waits for the last spans.
-func shutDown(ctx context.Context, end func(), provider *sdktrace.TracerProvider, report *reporter) {
-	// What somebody still does is nobody's to export.
+// shutdown waits up to FlushTimeout until the last spans are exported, and then calls cancel, which
+// ends ctx.
+func shutdown(ctx context.Context, cancel func(), provider *sdktrace.TracerProvider, report *reporter) {
+	// Spans that start from now on are not exported.
 	otel.SetTracerProvider(noop.NewTracerProvider())
 
-	defer end()
-	defer time.AfterFunc(FlushTimeout, end).Stop()
-
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), FlushTimeout+sayTimeout)
 	defer cancel()
+	defer time.AfterFunc(FlushTimeout, cancel).Stop()
 
-	report.last(provider.Shutdown(bound))
+	shutdownCtx, cancelShutdown := context.WithTimeout(context.WithoutCancel(ctx), FlushTimeout+shutdownErrorTimeout)
+	defer cancelShutdown()
+
+	report.reportShutdown(provider.Shutdown(shutdownCtx))
 }

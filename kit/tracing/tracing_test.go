@@ -28,22 +28,21 @@ import (
 
 const (
 	patience = time.Minute
-	// trouble is what the log says of an export that fails.
-	trouble = "trouble with the export of spans"
+	// trouble is the log message for an export that fails.
+	trouble = "failed to export spans"
 	token   = "t0ken-that-nobody-is-told"
-	// headers are as users write them.
+	// headers are headers as users configure them.
 	headers = "Authorization=Bearer%20" + token + ",x-tenant=acme%2Fci"
 )
 
-// environment sets the variables of tracing, and takes away those that the test's own
-// environment may have.
+// environment sets the variables of tracing, and unsets those that the environment of the test may have.
 func environment(t *testing.T, pairs ...string) {
 	t.Helper()
 
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "OTEL_") {
 			t.Setenv(name, "")
-			_ = os.Unsetenv(name) // Setenv brings it back at the end
+			_ = os.Unsetenv(name) // Setenv restores it at the end of the test
 		}
 	}
 
@@ -55,14 +54,14 @@ func environment(t *testing.T, pairs ...string) {
 	}
 }
 
-// program is what Start serves.
+// program is a program that calls Start.
 type program struct {
 	t           *testing.T
 	log, output *capture.Buffer
 	stop        func()
 }
 
-func start(t *testing.T, clk clock.PassiveClock) *program {
+func startSpan(t *testing.T, clk clock.PassiveClock) *program {
 	t.Helper()
 
 	p := &program{t: t, log: &capture.Buffer{}, output: &capture.Buffer{}}
@@ -95,7 +94,7 @@ func start(t *testing.T, clk clock.PassiveClock) *program {
 	return p
 }
 
-// work makes a span and one below it, and gives the context of the latter.
+// work emits a span with a child span, and returns the span context of the child.
 func work(ctx context.Context) trace.SpanContext {
 	tracer := otel.Tracer("test")
 
@@ -108,7 +107,7 @@ func work(ctx context.Context) trace.SpanContext {
 	return inner.SpanContext()
 }
 
-func names(spans []otlp.Span) string {
+func variableNames(spans []otlp.Span) string {
 	out := make([]string, len(spans))
 	for i := range spans {
 		out[i] = spans[i].Name
@@ -117,7 +116,7 @@ func names(spans []otlp.Span) string {
 	return strings.Join(out, " ")
 }
 
-// protocols are the receivers there are, by what OTEL_EXPORTER_OTLP_PROTOCOL says.
+// protocols are the receivers by the value of OTEL_EXPORTER_OTLP_PROTOCOL.
 func protocols() map[string]func(testing.TB) *otlp.Receiver {
 	return map[string]func(testing.TB) *otlp.Receiver{"grpc": otlp.StartGRPC, "http/protobuf": otlp.StartHTTP}
 }
@@ -140,19 +139,19 @@ func TestSpansReachTheReceiver(t *testing.T) {
 		} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				if protocol == "grpc" {
-					// A path is part of the address there.
+					// With this protocol, the endpoint can have a path.
 					variables = withoutPath(variables)
 				}
 
 				receiver := receive(t)
 				environment(t, variables(receiver.URL)...)
 
-				p := start(t, nil)
+				p := startSpan(t, nil)
 				last := work(t.Context())
 				p.stop()
 
 				spans := receiver.Spans()
-				if names(spans) != "inner outer" || spans[0].Parent != spans[1].ID || spans[1].Parent != "" ||
+				if variableNames(spans) != "inner outer" || spans[0].Parent != spans[1].ID || spans[1].Parent != "" ||
 					spans[0].TraceID != spans[1].TraceID || spans[0].TraceID != last.TraceID().String() {
 					t.Fatalf("spans %+v", spans)
 				}
@@ -208,11 +207,11 @@ func TestTheReceiverHasACertificate(t *testing.T) {
 					t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", path)
 				}
 
-				p := start(t, nil)
+				p := startSpan(t, nil)
 				work(t.Context())
 				p.stop()
 
-				// The cause is told, also where it takes the end to be heard of.
+				// The cause is logged, at the latest at the shutdown.
 				told := strings.Contains(p.log.String(), trouble) && strings.Contains(p.log.String(), "x509:")
 				if got := len(receiver.Spans()) == 2; got != trusted || told == trusted {
 					t.Errorf("exported: %v, log:\n%s", got, p.log)
@@ -235,7 +234,7 @@ func TestNamesOfTheProgram(t *testing.T) {
 			receiver := otlp.StartHTTP(t)
 			environment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)...)
 
-			p := start(t, nil)
+			p := startSpan(t, nil)
 			work(t.Context())
 			p.stop()
 
@@ -270,7 +269,7 @@ func TestSampling(t *testing.T) {
 			receiver := otlp.StartGRPC(t)
 			environment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")...)
 
-			p := start(t, nil)
+			p := startSpan(t, nil)
 			last := work(tc.from)
 			p.stop()
 
@@ -285,10 +284,10 @@ func TestOff(t *testing.T) {
 	for name, value := range map[string]string{"nothing": "", "false": "false", "0": " 0 "} {
 		t.Run(name, func(t *testing.T) {
 			receiver := otlp.StartHTTP(t)
-			// What is wrong does not matter where it is not asked for.
+			// Invalid variables are ignored if tracing is off.
 			environment(t, tracing.EnvEnabled+"="+value, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=dice")
 
-			p := start(t, nil)
+			p := startSpan(t, nil)
 			parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
 			last := work(trace.ContextWithRemoteSpanContext(t.Context(), parent))
 			p.stop()
@@ -307,7 +306,7 @@ func TestOff(t *testing.T) {
 func TestWithoutAnEndpoint(t *testing.T) {
 	environment(t, "OTEL_EXPORTER_OTLP_HEADERS="+headers)
 
-	p := start(t, nil)
+	p := startSpan(t, nil)
 	last := work(t.Context())
 	p.stop()
 
@@ -344,8 +343,8 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 		"no URL":             {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=collector:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT: want a URL such as http://collector:4317"},
 		"no URL, for traces": {[]string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=127.0.0.1:4317"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: want a URL"},
 		"a bad URL":          {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + token + "\x7f/"}, "OTEL_EXPORTER_OTLP_ENDPOINT: want a URL"},
-		"a user":             {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://me:" + token + "@collector"}, "write OTEL_EXPORTER_OTLP_HEADERS"},
-		"a query":            {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://collector/?key=" + token}, "it has a query"},
+		"a user":             {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://me:" + token + "@collector"}, "use OTEL_EXPORTER_OTLP_HEADERS"},
+		"a query":            {[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=https://collector/?key=" + token}, "the URL has a query"},
 		"a protocol":         {[]string{"OTEL_EXPORTER_OTLP_PROTOCOL=thrift"}, `OTEL_EXPORTER_OTLP_PROTOCOL: "thrift": want grpc or http/protobuf`},
 		"no pair":            {[]string{"OTEL_EXPORTER_OTLP_HEADERS=a=b," + token}, "OTEL_EXPORTER_OTLP_HEADERS: entry 2: want NAME=VALUE"},
 		"bad encoding":       {[]string{"OTEL_EXPORTER_OTLP_TRACES_HEADERS=a=" + token + "%zz"}, "OTEL_EXPORTER_OTLP_TRACES_HEADERS: entry 1"},
@@ -355,8 +354,8 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 		"a part":             {[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=2"}, `OTEL_TRACES_SAMPLER_ARG: "2": want a number from 0 to 1`},
 		"no number":          {[]string{"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=NaN"}, "OTEL_TRACES_SAMPLER_ARG"},
 		"no CA":              {[]string{"OTEL_EXPORTER_OTLP_CERTIFICATE=" + nowhere}, "OTEL_EXPORTER_OTLP_CERTIFICATE: open " + nowhere},
-		"an empty CA":        {[]string{"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE=" + empty}, "no certificate in it: write PEM"},
-		"half a pair":        {[]string{"OTEL_EXPORTER_OTLP_CLIENT_KEY=" + empty}, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: it goes together with OTEL_EXPORTER_OTLP_CLIENT_KEY"},
+		"an empty CA":        {[]string{"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE=" + empty}, "it contains no certificate: use PEM"},
+		"half a pair":        {[]string{"OTEL_EXPORTER_OTLP_CLIENT_KEY=" + empty}, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: set it together with OTEL_EXPORTER_OTLP_CLIENT_KEY"},
 		"an empty pair": {
 			[]string{"OTEL_EXPORTER_OTLP_CLIENT_KEY=" + empty, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=" + empty},
 			"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: tls:",
@@ -383,8 +382,8 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 	}
 }
 
-// TestTheReceiverIsAway has it not listen, and listen without a word: work goes on, and
-// the end comes.
+// TestTheReceiverIsAway uses a receiver that does not listen, and one that never responds. In both cases, the
+// program continues its work and stops in time.
 func TestTheReceiverIsAway(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -395,7 +394,7 @@ func TestTheReceiverIsAway(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 
 	for name, address := range map[string]string{
-		// Who is not there by gRPC is told of as who is not trusted: TestTheReceiverHasACertificate.
+		// An unreachable gRPC receiver is reported in the same way as an untrusted one: TestTheReceiverHasACertificate.
 		"http/protobuf nobody": nobody,
 		"grpc silent":          listener.Addr().String(), "http/protobuf silent": listener.Addr().String(),
 	} {
@@ -404,9 +403,9 @@ func TestTheReceiverIsAway(t *testing.T) {
 			environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_EXPORTER_OTLP_HEADERS="+headers, "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_SCHEDULE_DELAY=1")
 
-			p := start(t, nil)
+			p := startSpan(t, nil)
 
-			// More than the queue holds: nobody waits for room in it.
+			// Emit more spans than the queue holds. The program must not block.
 			for range 1000 {
 				work(t.Context())
 			}
@@ -429,7 +428,7 @@ func TestTheReceiverIsAway(t *testing.T) {
 	}
 }
 
-// TestTheReceiverRefuses has it answer with what it was sent.
+// TestTheReceiverRefuses uses a receiver that responds with the content of the request.
 func TestTheReceiverRefuses(t *testing.T) {
 	for protocol, receive := range protocols() {
 		for name, say := range map[string]func(string) string{
@@ -440,11 +439,11 @@ func TestTheReceiverRefuses(t *testing.T) {
 		} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				receiver := receive(t)
-				receiver.Refuse("authorization", say)
+				receiver.Reject("authorization", say)
 				environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 					"OTEL_EXPORTER_OTLP_HEADERS="+headers)
 
-				p := start(t, nil)
+				p := startSpan(t, nil)
 				work(t.Context())
 				p.stop()
 
@@ -461,7 +460,7 @@ func TestTroubleIsToldOnceInAWhile(t *testing.T) {
 	environment(t)
 
 	now := clocktesting.NewFakePassiveClock(time.Now())
-	p := start(t, now)
+	p := startSpan(t, now)
 	lines := func() int { return strings.Count(p.log.String(), trouble) }
 
 	for range 50 {
@@ -475,14 +474,14 @@ func TestTroubleIsToldOnceInAWhile(t *testing.T) {
 	now.SetTime(now.Now().Add(time.Minute))
 	otel.Handle(errors.New("still none"))
 
-	if said := p.log.String(); lines() != 2 || !strings.Contains(said, `"error":"still none","notTold":49`) {
+	if said := p.log.String(); lines() != 2 || !strings.Contains(said, `"error":"still none","suppressed":49`) {
 		t.Fatalf("log:\n%s", said)
 	}
 
 	otel.Handle(errors.New("and again"))
 	p.stop()
 
-	if said := p.log.String(); lines() != 3 || !strings.Contains(said, `"notTold":1`) {
+	if said := p.log.String(); lines() != 3 || !strings.Contains(said, `"suppressed":1`) {
 		t.Errorf("log:\n%s", said)
 	}
 }

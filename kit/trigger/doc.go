@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trigger brings reconcile requests from outside the API server: a hypervisor's
-// task that ended, a machine's report, a CI platform's answer, work at a host that is over.
+// Package trigger enqueues reconcile requests for events from outside the Kubernetes API, for example
+// when a hypervisor task ends, a machine reports, a CI platform responds, or work on a host is complete.
 package trigger

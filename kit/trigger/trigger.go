@@ -13,18 +13,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Source is a source of a controller through which any goroutine can ask for passes. Names
-// that come before the controller runs are kept. The zero value is ready to use.
+// Source is a controller's source through which any goroutine can enqueue reconcile requests. Requests
+// that are enqueued before the controller starts are kept until it starts. The zero value is ready to
+// use.
 type Source struct {
-	mu      sync.Mutex
-	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
-	pending map[types.NamespacedName]bool // whether it is urgent
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// pending holds the requests that were enqueued before Start, and whether each is urgent.
+	pending map[types.NamespacedName]bool
 }
 
-// first is the priority of what somebody waits for: others have 0.
-const first = 1
+// urgentPriority is the priority of urgent requests. Other requests have priority 0.
+const urgentPriority = 1
 
-// Start is called by the controller with its queue.
+// Start implements source.Source. The controller calls it with its queue.
 func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,22 +41,22 @@ func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInter
 	return nil
 }
 
-// Started tells whether the controller runs: one that does not will look at all objects by
-// itself.
-func (s *Source) Started() bool {
+// IsStarted returns whether the controller has started. A controller that has not started reconciles all
+// objects when it starts.
+func (s *Source) IsStarted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.queue != nil
 }
 
-// Enqueue asks for a pass over the named object. It does not block.
-func (s *Source) Enqueue(name types.NamespacedName) { s.EnqueueFor(name, false) }
+// Enqueue enqueues a reconcile request for the named object. It does not block.
+func (s *Source) Enqueue(name types.NamespacedName) { s.EnqueueWithUrgency(name, false) }
 
-// EnqueueFor does as Enqueue. A pass that somebody waits for, which is urgent, comes before those
-// of others that are due. The priority is this pass's: a controller that asks for another by its
-// result says with which.
-func (s *Source) EnqueueFor(name types.NamespacedName, urgent bool) {
+// EnqueueWithUrgency enqueues a reconcile request for the named object. It does not block. Urgent
+// requests are reconciled before all others that are due. The priority applies to this request
+// only: if the controller requeues the object with its result, the result sets the priority.
+func (s *Source) EnqueueWithUrgency(name types.NamespacedName, urgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -75,7 +77,7 @@ func (s *Source) add(name types.NamespacedName, urgent bool) {
 	request := reconcile.Request{NamespacedName: name}
 
 	if queue, ok := s.queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok && urgent {
-		queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(first)}, request)
+		queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(urgentPriority)}, request)
 
 		return
 	}
@@ -83,7 +85,7 @@ func (s *Source) add(name types.NamespacedName, urgent bool) {
 	s.queue.Add(request)
 }
 
-// For gives a call of Enqueue for one object.
-func (s *Source) For(name types.NamespacedName) func() {
+// EnqueueFunc returns a function that calls Enqueue for the named object.
+func (s *Source) EnqueueFunc(name types.NamespacedName) func() {
 	return func() { s.Enqueue(name) }
 }

@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// cron is a parsed cron expression of five fields, as crontab(5) of Vixie cron describes
-// them. Each field is a set of numbers.
+// cron is a parsed cron expression of five fields, as crontab(5) of Vixie cron describes them. Each
+// field is a bit set of numbers.
 type cron struct {
 	minute, hour, day, month, weekday uint64
-	// eitherDay says that both kinds of days are restricted: then one of them suffices.
-	eitherDay bool
+	// matchesEitherDay is true if both day and weekday are restricted. A date then has to match only one of
+	// them.
+	matchesEitherDay bool
 }
 
-// field says what a field of a cron expression may hold.
+// field describes the valid values of a field of a cron expression.
 type field struct {
 	name     string
 	min, max int
-	// names of the numbers from min on.
+	// names are the names of the numbers, starting at min.
 	names []string
 }
 
@@ -33,14 +34,14 @@ func cronFields() [5]field {
 		{name: "hour", max: 23},
 		{name: "day of the month", min: 1, max: 31},
 		{name: "month", min: 1, max: 12, names: strings.Fields("jan feb mar apr may jun jul aug sep oct nov dec")},
-		// 7 is Sunday as well.
+		// Both 0 and 7 are Sunday.
 		{name: "day of the week", max: 7, names: strings.Fields("sun mon tue wed thu fri sat")},
 	}
 }
 
-// parseCron reads an expression such as "0 7 * * 1-5". Its fields are minute, hour, day of
-// the month, month and weekday; each a "*", a number, a name, a range, any of them with a
-// step, or a list of those.
+// parseCron parses an expression such as "0 7 * * 1-5". Its fields are minute, hour, day of the
+// month, month and weekday. Each field is a "*", a number, a name or a range, optionally with a
+// step, or a list of these.
 func parseCron(expression string) (cron, error) {
 	fields := cronFields()
 
@@ -68,7 +69,7 @@ func parseCron(expression string) (cron, error) {
 
 	return cron{
 		minute: sets[0], hour: sets[1], day: sets[2], month: sets[3], weekday: sets[4],
-		eitherDay: !strings.HasPrefix(texts[2], "*") && !strings.HasPrefix(texts[4], "*"),
+		matchesEitherDay: !strings.HasPrefix(texts[2], "*") && !strings.HasPrefix(texts[4], "*"),
 	}, nil
 }
 
@@ -82,13 +83,13 @@ func (f field) parse(text string) (uint64, error) {
 		if stepped {
 			n, err := strconv.ParseUint(stepText, 10, 8)
 			if err != nil || n < 1 {
-				return 0, fmt.Errorf("step %q is no number from 1 to 255", stepText)
+				return 0, fmt.Errorf("step %q is not a number from 1 to 255", stepText)
 			}
 
 			step = int(n)
 		}
 
-		low, high, err := f.span(span, stepped)
+		low, high, err := f.parseRange(span, stepped)
 		if err != nil {
 			return 0, err
 		}
@@ -101,21 +102,21 @@ func (f field) parse(text string) (uint64, error) {
 	return set, nil
 }
 
-// span reads "*", "a" or "a-b". With a step, "a" means from a on.
-func (f field) span(text string, stepped bool) (low, high int, err error) {
+// parseRange parses "*", "a" or "a-b". If the field has a step, "a" is the range from a to the maximum.
+func (f field) parseRange(text string, stepped bool) (low, high int, err error) {
 	if text == "*" {
 		return f.min, f.max, nil
 	}
 
 	first, last, isRange := strings.Cut(text, "-")
 
-	if low, err = f.number(first); err != nil {
+	if low, err = f.parseNumber(first); err != nil {
 		return 0, 0, err
 	}
 
 	switch {
 	case isRange:
-		if high, err = f.number(last); err != nil {
+		if high, err = f.parseNumber(last); err != nil {
 			return 0, 0, err
 		}
 	case stepped:
@@ -125,13 +126,13 @@ func (f field) span(text string, stepped bool) (low, high int, err error) {
 	}
 
 	if low > high {
-		return 0, 0, fmt.Errorf("%s lies after %s", first, last)
+		return 0, 0, fmt.Errorf("range %s-%s ends before it starts", first, last)
 	}
 
 	return low, high, nil
 }
 
-func (f field) number(text string) (int, error) {
+func (f field) parseNumber(text string) (int, error) {
 	for i, name := range f.names {
 		if strings.EqualFold(text, name) {
 			return f.min + i, nil
@@ -146,8 +147,8 @@ func (f field) number(text string) (int, error) {
 	return int(n), nil
 }
 
-// onDay says whether a day of the calendar has any of the expression's moments.
-func (c cron) onDay(year int, month time.Month, day int) bool {
+// matchesDay returns whether the expression matches any time on the date.
+func (c cron) matchesDay(year int, month time.Month, day int) bool {
 	if c.month&(1<<month) == 0 {
 		return false
 	}
@@ -155,36 +156,37 @@ func (c cron) onDay(year int, month time.Month, day int) bool {
 	weekday := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Weekday()
 	byDay, byWeekday := c.day&(1<<day) != 0, c.weekday&(1<<weekday) != 0
 
-	if c.eitherDay {
+	if c.matchesEitherDay {
 		return byDay || byWeekday
 	}
 
 	return byDay && byWeekday
 }
 
-// longestGap in days lies between two 29ths of February around a year such as 2100.
-const longestGap = 8*366 + 1
+// maxGapDays is the longest gap between two matching days: that between the two 29ths of February
+// around a year such as 2100.
+const maxGapDays = 8*366 + 1
 
-var errNever = errors.New("there is no such day")
+var errNoSuchDay = errors.New("the calendar has no such day")
 
-// around gives the last of the expression's moments that is not after t, and the first
-// that is after it, in t's time zone. A moment that a change of the clocks leaves out is
-// taken later by as much as the clocks were changed; one that comes twice is taken once.
-func (c cron) around(t time.Time) (before, after time.Time, err error) {
+// timesAround returns the last matching time that is not after t, and the first matching time after
+// t, in the time zone of t. If a clock change skips a matching time, the time moves later by the
+// amount of the change. If a clock change repeats a matching time, the time counts once.
+func (c cron) timesAround(t time.Time) (before, after time.Time, err error) {
 	year, month, day := t.Date()
 	date := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 
-	// A change of the clocks may lead over midnight, so both searches begin a day early.
-	for n := -1; n <= longestGap && before.IsZero(); n++ {
-		c.moments(date.AddDate(0, 0, -n), t.Location(), func(at time.Time) {
+	// A clock change can cross midnight, so both searches start one day early.
+	for n := -1; n <= maxGapDays && before.IsZero(); n++ {
+		c.forEachTime(date.AddDate(0, 0, -n), t.Location(), func(at time.Time) {
 			if !at.After(t) && at.After(before) {
 				before = at
 			}
 		})
 	}
 
-	for n := -1; n <= longestGap && after.IsZero(); n++ {
-		c.moments(date.AddDate(0, 0, n), t.Location(), func(at time.Time) {
+	for n := -1; n <= maxGapDays && after.IsZero(); n++ {
+		c.forEachTime(date.AddDate(0, 0, n), t.Location(), func(at time.Time) {
 			if at.After(t) && (after.IsZero() || at.Before(after)) {
 				after = at
 			}
@@ -192,18 +194,18 @@ func (c cron) around(t time.Time) (before, after time.Time, err error) {
 	}
 
 	if before.IsZero() || after.IsZero() {
-		return before, after, errNever
+		return before, after, errNoSuchDay
 	}
 
 	return before, after, nil
 }
 
-// moments gives those of one day of the calendar.
-func (c cron) moments(date time.Time, zone *time.Location, yield func(time.Time)) {
+// forEachTime calls yield for each matching time on the date.
+func (c cron) forEachTime(date time.Time, zone *time.Location, yield func(time.Time)) {
 	const hours, minutes = 24, 60
 
 	year, month, day := date.Date()
-	if !c.onDay(year, month, day) {
+	if !c.matchesDay(year, month, day) {
 		return
 	}
 

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package window knows windows of time that come again and again: a cron expression that
-// opens them, in a time zone, and how long they stay open.
+// Package window computes recurring time windows. A cron expression in a time zone defines when a
+// window opens, and a duration defines how long it stays open.
 package window

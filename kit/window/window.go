@@ -6,27 +6,29 @@ package window
 import (
 	"fmt"
 	"time"
-	_ "time/tzdata" // time zones are known wherever the program runs, also in an empty image
+	_ "time/tzdata" // embeds the time zones, because the container image has none
 )
 
-// Window is a window of time that comes again and again.
+// Window is a recurring time window.
 type Window struct {
-	// Start as a cron expression of five fields, in TimeZone: a name of the IANA
-	// database, or empty for UTC.
+	// Start is a cron expression of five fields in TimeZone. TimeZone is a name of the IANA database, or
+	// empty for UTC.
 	Start, TimeZone string
-	Duration        time.Duration
+	// Duration is how long the window stays open.
+	Duration time.Duration
 }
 
-// At says whether the window is open, and when it closes or opens next. A window whose
-// words can't be followed is an error that names the field and the fix.
-func (w Window) At(now time.Time) (open bool, boundary time.Time, err error) {
-	zone, err := zoneOf(w.TimeZone)
+// StateAt returns whether the window is open at the given time. The boundary is the time at which
+// an open window closes or a closed window opens next. If a field is invalid, the error names the
+// field and the fix.
+func (w Window) StateAt(now time.Time) (open bool, boundary time.Time, err error) {
+	zone, err := loadZone(w.TimeZone)
 	if err != nil {
 		return false, time.Time{}, err
 	}
 
 	if w.Duration <= 0 {
-		return false, time.Time{}, fmt.Errorf("duration %s is not above zero", w.Duration)
+		return false, time.Time{}, fmt.Errorf("duration %s must be greater than zero", w.Duration)
 	}
 
 	expression, err := parseCron(w.Start)
@@ -34,9 +36,9 @@ func (w Window) At(now time.Time) (open bool, boundary time.Time, err error) {
 		return false, time.Time{}, fmt.Errorf("start: %w", err)
 	}
 
-	before, after, err := expression.around(now.In(zone))
+	before, after, err := expression.timesAround(now.In(zone))
 	if err != nil {
-		return false, time.Time{}, fmt.Errorf("start %q never comes: %w", w.Start, err)
+		return false, time.Time{}, fmt.Errorf("start %q never occurs: %w", w.Start, err)
 	}
 
 	if end := before.Add(w.Duration); now.Before(end) {
@@ -46,16 +48,16 @@ func (w Window) At(now time.Time) (open bool, boundary time.Time, err error) {
 	return false, after, nil
 }
 
-// zoneOf finds a time zone by its name. The machine's own is none: where the operator
-// runs must not matter.
-func zoneOf(name string) (*time.Location, error) {
+// loadZone loads a time zone by its name. It rejects "Local", because a window must not depend on
+// the machine that the operator runs on.
+func loadZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.UTC, nil
 	}
 
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("timeZone %q is not known: name one of the IANA database, such as Europe/Berlin", name)
+		return nil, fmt.Errorf("timeZone %q is unknown: use a name of the IANA database such as Europe/Berlin", name)
 	}
 
 	return zone, nil

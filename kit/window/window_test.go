@@ -38,7 +38,7 @@ func TestAt(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			open, next, err := tc.window.At(now)
+			open, next, err := tc.window.StateAt(now)
 			if err != nil || open != tc.open || next.UTC().Format(time.RFC3339) != tc.next {
 				t.Errorf("At(%s) = %v, %s, %v: want %v, %s", tc.now, open, next.UTC(), err, tc.open, tc.next)
 			}
@@ -53,15 +53,15 @@ func TestAtNamesWhatIsWrong(t *testing.T) {
 		window window.Window
 		want   string
 	}{
-		"no time":      {window.Window{Start: "0 2 * * *"}, "not above zero"},
+		"no time":      {window.Window{Start: "0 2 * * *"}, "greater than zero"},
 		"four fields":  {window.Window{Start: "0 2 * *", Duration: 1}, "has 4 fields, want 5"},
-		"no such day":  {window.Window{Start: "0 2 31 2 *", Duration: 1}, "never comes"},
+		"no such day":  {window.Window{Start: "0 2 31 2 *", Duration: 1}, "never occurs"},
 		"no such zone": {window.Window{Start: "0 2 * * *", Duration: 1, TimeZone: "Local"}, "IANA"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, _, err := tc.window.At(time.Unix(0, 0)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, _, err := tc.window.StateAt(time.Unix(0, 0)); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v does not say %q", err, tc.want)
 			}
 		})

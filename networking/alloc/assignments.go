@@ -8,24 +8,24 @@ import (
 	"slices"
 )
 
-// assignments says who has which address. The records lie in one slice, and the maps have
-// numbers for keys and values where they can, to be small.
+// assignments stores which owner has which address. To use little memory, it keeps all records in one
+// slice, and its maps use numbers instead of pointers and texts where possible.
 type assignments struct {
-	// records[none] is no record.
+	// records[nilIndex] is not a record.
 	records []record
-	// spare is the first of the records not in use, which are linked by next.
-	spare int32
-	// owners has the first record of each owner.
+	// firstUnused is the index of the first unused record. Unused records are linked by next.
+	firstUnused int32
+	// owners maps each owner to the index of its first record.
 	owners map[string]int32
-	// addresses has the record of each address.
-	addresses [families]map[u128]int32
+	// addresses maps each address to the index of its record.
+	addresses [familyCount]map[u128]int32
 }
 
-// record is an address in use.
+// record is an address in use. A record without an owner is unused.
 type record struct {
-	Held
+	Assignment
 
-	// next is another one of the same owner.
+	// next is the index of the next record of the same owner.
 	next int32
 }
 
@@ -38,92 +38,92 @@ func newAssignments() assignments {
 	return b
 }
 
-// holder is who has an address.
+// holder returns the owner of an address, and false if the address has no owner.
 func (b *assignments) holder(addr netip.Addr) (string, bool) {
-	at, held := b.addresses[FamilyOf(addr)][number(addr)]
+	index, found := b.addresses[FamilyOf(addr)][toUint128(addr)]
 
-	return b.records[at].Owner, held
+	return b.records[index].Owner, found
 }
 
-// add writes down an address that nobody has.
-func (b *assignments) add(h Held) {
-	at := b.spare
-	if at == none {
+// add stores an address. The address must not have an owner yet.
+func (b *assignments) add(h Assignment) {
+	index := b.firstUnused
+	if index == nilIndex {
 		if len(b.records) == cap(b.records) {
-			// Doubled: append would grow it by a quarter only, and copy more.
+			// append would grow a large slice by a quarter only, and so copy the records more often.
 			b.records = slices.Grow(b.records, len(b.records))
 		}
 
 		b.records = append(b.records, record{})
-		//nolint:gosec // G115: two thousand million records do not fit into memory
-		at = int32(len(b.records) - 1)
+		//nolint:gosec // G115: two billion records do not fit into memory
+		index = int32(len(b.records) - 1)
 	} else {
-		b.spare = b.records[at].next
+		b.firstUnused = b.records[index].next
 	}
 
-	b.records[at] = record{Held: h, next: b.owners[h.Owner]}
-	b.owners[h.Owner] = at
+	b.records[index] = record{Assignment: h, next: b.owners[h.Owner]}
+	b.owners[h.Owner] = index
 
 	addr := h.Address.Addr()
-	b.addresses[FamilyOf(addr)][number(addr)] = at
+	b.addresses[FamilyOf(addr)][toUint128(addr)] = index
 }
 
-// change writes anew what is known of an address that the same owner has.
-func (b *assignments) change(h Held) {
+// update replaces the record of an address. The address must already have the same owner.
+func (b *assignments) update(h Assignment) {
 	addr := h.Address.Addr()
-	b.records[b.addresses[FamilyOf(addr)][number(addr)]].Held = h
+	b.records[b.addresses[FamilyOf(addr)][toUint128(addr)]].Assignment = h
 }
 
-// remove drops all of an owner, and returns it in order.
-func (b *assignments) remove(owner string) []Held {
-	held := b.of(owner)
+// removeOwner deletes all addresses of an owner, and returns them in ascending order.
+func (b *assignments) removeOwner(owner string) []Assignment {
+	removed := b.listOwner(owner)
 
-	for at := b.owners[owner]; at != none; {
-		next := b.records[at].next
-		b.records[at] = record{next: b.spare}
-		b.spare, at = at, next
+	for index := b.owners[owner]; index != nilIndex; {
+		next := b.records[index].next
+		b.records[index] = record{next: b.firstUnused}
+		b.firstUnused, index = index, next
 	}
 
 	delete(b.owners, owner)
 
-	for _, h := range held {
+	for _, h := range removed {
 		addr := h.Address.Addr()
-		delete(b.addresses[FamilyOf(addr)], number(addr))
+		delete(b.addresses[FamilyOf(addr)], toUint128(addr))
 	}
 
-	return held
+	return removed
 }
 
-// of is what an owner has, in order.
-func (b *assignments) of(owner string) []Held {
-	at := b.owners[owner]
-	if at == none {
+// listOwner returns the addresses of an owner in ascending order.
+func (b *assignments) listOwner(owner string) []Assignment {
+	index := b.owners[owner]
+	if index == nilIndex {
 		return nil
 	}
 
-	out := make([]Held, 0, families)
-	for ; at != none; at = b.records[at].next {
-		out = append(out, b.records[at].Held)
+	out := make([]Assignment, 0, familyCount)
+	for ; index != nilIndex; index = b.records[index].next {
+		out = append(out, b.records[index].Assignment)
 	}
 
-	slices.SortFunc(out, byAddress)
+	slices.SortFunc(out, compareByAddress)
 
 	return out
 }
 
-// list is all that is wanted, in order.
-func (b *assignments) list(want func(Held) bool) []Held {
-	var out []Held
+// filter returns the addresses that keep accepts, in ascending order.
+func (b *assignments) filter(keep func(Assignment) bool) []Assignment {
+	var out []Assignment
 
 	for _, r := range b.records {
-		if r.Owner != "" && want(r.Held) {
-			out = append(out, r.Held)
+		if r.Owner != "" && keep(r.Assignment) {
+			out = append(out, r.Assignment)
 		}
 	}
 
-	slices.SortFunc(out, byAddress)
+	slices.SortFunc(out, compareByAddress)
 
 	return out
 }
 
-func byAddress(a, b Held) int { return a.Address.Addr().Compare(b.Address.Addr()) }
+func compareByAddress(a, b Assignment) int { return a.Address.Addr().Compare(b.Address.Addr()) }

@@ -10,18 +10,18 @@ import (
 	"strconv"
 )
 
-// What a reserved address is.
+// Roles of reserved addresses.
 const (
 	networkAddress   = "network"
 	broadcastAddress = "broadcast"
 	anycastAddress   = "subnet-router anycast"
 )
 
-// build finds the subnets of the entries, and numbers what can be given. The result is
-// what is wrong.
+// build finds the subnet of each entry, and numbers the addresses that the pool can allocate. length is
+// the prefix length in the Spec, or 0. build returns the problems that it finds.
 func (p *part) build(length int) []error {
 	if len(p.entries) == 0 {
-		return p.idle(length)
+		return p.checkEmpty(length)
 	}
 
 	if problems := p.findSubnets(length); len(problems) > 0 {
@@ -30,60 +30,60 @@ func (p *part) build(length int) []error {
 
 	problems := p.checkGateways()
 	p.reserve()
-	problems = append(problems, p.checkSingles()...)
+	problems = append(problems, p.checkSingleAddresses()...)
 	problems = append(problems, p.checkExcluded()...)
 
 	var used spans
-	for _, out := range p.excluded {
-		used = used.add(out.span())
+	for _, excluded := range p.excluded {
+		used = used.add(excluded.span())
 	}
 
 	for _, gateway := range p.gateways {
-		used = used.add(span{first: number(gateway), last: number(gateway)})
+		used = used.add(span{first: toUint128(gateway), last: toUint128(gateway)})
 	}
 
 	for addr := range p.reserved {
-		used = used.add(span{first: number(addr), last: number(addr)})
+		used = used.add(span{first: toUint128(addr), last: toUint128(addr)})
 	}
 
-	for _, in := range p.entries {
-		for _, run := range used.missing(in.span()) {
-			p.append(run, in.subnet.Bits())
+	for _, e := range p.entries {
+		for _, run := range used.findGaps(e.span()) {
+			p.appendRun(run, e.subnet.Bits())
 		}
 
-		used = used.add(in.span())
+		used = used.add(e.span())
 	}
 
 	p.finish()
 
 	if len(p.inOrder) == 0 && len(problems) == 0 {
 		problems = append(problems, &SpecError{
-			Field: "addresses", Problem: fmt.Sprintf("the pool has no %s address left to give: list more, or exclude less", p.family),
+			Field: "addresses", Problem: fmt.Sprintf("the pool has no %s address left to allocate: list more, or exclude fewer", p.family),
 		})
 	}
 
 	return problems
 }
 
-// idle checks a family of which the pool has no addresses.
-func (p *part) idle(length int) []error {
+// checkEmpty checks a family for which the pool lists no addresses.
+func (p *part) checkEmpty(length int) []error {
 	var problems []error
 
 	if length != 0 {
-		problems = append(problems, p.lengthError(length, fmt.Sprintf("the pool has no %s addresses: leave it out", p.family)))
+		problems = append(problems, p.newLengthError(length, fmt.Sprintf("the pool has no %s addresses: remove this field", p.family)))
 	}
 
 	for _, gateway := range p.gateways {
 		problems = append(problems, &SpecError{
 			Field: "gateway", Value: gateway.String(),
-			Problem: fmt.Sprintf("it is in no subnet of the pool, which has no %s addresses: leave it out, or list some", p.family),
+			Problem: fmt.Sprintf("the pool has no %s addresses: remove this gateway, or list addresses in its subnet", p.family),
 		})
 	}
 
 	return append(problems, p.checkExcluded()...)
 }
 
-func (p *part) lengthError(length int, problem string) error {
+func (p *part) newLengthError(length int, problem string) error {
 	field := "prefixLengthV4"
 	if p.family == IPv6 {
 		field = "prefixLengthV6"
@@ -92,36 +92,36 @@ func (p *part) lengthError(length int, problem string) error {
 	return &SpecError{Field: field, Value: strconv.Itoa(length), Problem: problem}
 }
 
-// findSubnets gives each entry its subnet.
+// findSubnets sets the subnet of each entry.
 func (p *part) findSubnets(length int) []error {
 	if length < 0 || length > p.family.bits() {
-		return []error{p.lengthError(length, fmt.Sprintf("an %s prefix length is from 1 to %d", p.family, p.family.bits()))}
+		return []error{p.newLengthError(length, fmt.Sprintf("an %s prefix length must be from 1 to %d", p.family, p.family.bits()))}
 	}
 
 	var problems []error
 
 	for i := range p.entries {
-		in := &p.entries[i]
+		e := &p.entries[i]
 
 		bits := length
 		if bits == 0 {
-			bits, in.guessed = p.lengthOf(in.Range)
+			bits, e.guessed = p.inferLength(e.Range)
 		}
 
 		if bits == 0 {
 			problems = append(problems, &SpecError{
-				Field: in.field, Value: in.String(),
-				Problem: "its prefix length is not known: give the prefix length, name the gateway, or write the network as a CIDR",
+				Field: e.field, Value: e.String(),
+				Problem: "its prefix length is unknown: set the prefix length, set the gateway, or write the network as a CIDR",
 			})
 
 			continue
 		}
 
-		in.subnet = netip.PrefixFrom(in.First, bits).Masked()
-		if !in.subnet.Contains(in.Last) {
+		e.subnet = netip.PrefixFrom(e.First, bits).Masked()
+		if !e.subnet.Contains(e.Last) {
 			problems = append(problems, &SpecError{
-				Field: in.field, Value: in.String(),
-				Problem: fmt.Sprintf("it does not fit into one subnet of prefix length %d: split it, or give a shorter length", bits),
+				Field: e.field, Value: e.String(),
+				Problem: fmt.Sprintf("it does not fit into one subnet of prefix length %d: split it, or set a shorter prefix length", bits),
 			})
 		}
 	}
@@ -129,63 +129,63 @@ func (p *part) findSubnets(length int) []error {
 	return problems
 }
 
-// usualV6 is the prefix length of IPv6 networks (RFC 4291, 2.5.4).
-const usualV6 = 64
+// defaultPrefixLengthV6 is the usual prefix length of an IPv6 network (RFC 4291, 2.5.4).
+const defaultPrefixLengthV6 = 64
 
-// lengthOf is the prefix length of a range where the Spec gives none, and whether that is a
-// guess; 0 if there is not even that.
-func (p *part) lengthOf(in Range) (bits int, guessed bool) {
+// inferLength returns the prefix length of a range when the Spec sets none. guessed is true if the
+// length follows from no CIDR of the pool. The length is 0 if it cannot be guessed either.
+func (p *part) inferLength(r Range) (bits int, guessed bool) {
 	for _, other := range p.entries {
-		if other.network() && other.Bits > bits && other.span().holds(in.span()) {
+		if other.isNetwork() && other.Bits > bits && other.span().contains(r.span()) {
 			bits = other.Bits
 		}
 	}
 
-	if in.network() {
-		return in.Bits, false
+	if r.isNetwork() {
+		return r.Bits, false
 	}
 
 	if bits > 0 {
 		return bits, false
 	}
 
-	all := in.span()
+	all := r.span()
 	for _, other := range p.entries {
-		all = span{first: lower(all.first, number(other.First)), last: higher(all.last, number(other.Last))}
+		all = span{first: minUint128(all.first, toUint128(other.First)), last: maxUint128(all.last, toUint128(other.Last))}
 	}
 
-	known := false
+	hasGateway := false
 
 	for _, gateway := range p.gateways {
-		if !onLink(gateway) {
-			known = true
-			all = span{first: lower(all.first, number(gateway)), last: higher(all.last, number(gateway))}
+		if !isLinkLocal(gateway) {
+			hasGateway = true
+			all = span{first: minUint128(all.first, toUint128(gateway)), last: maxUint128(all.last, toUint128(gateway))}
 		}
 	}
 
-	// Addresses that have nothing in common have length 0, which is no subnet either.
+	// Addresses without a common prefix get length 0, which is not a valid subnet either.
 	bits = p.family.bits() - u128{hi: all.first.hi ^ all.last.hi, lo: all.first.lo ^ all.last.lo}.bitLen()
 
 	switch {
 	case p.family == IPv6:
-		return min(bits, usualV6), true
-	case !known:
+		return min(bits, defaultPrefixLengthV6), true
+	case !hasGateway:
 		return 0, false
 	default:
 		return bits, true
 	}
 }
 
-// Guessed are the subnets whose prefix length nobody has said, in the order of the entries: of
-// IPv4 the smallest that covers the addresses and their gateway, which may cut a network short,
-// of IPv6 a /64.
-func (p *Pool) Guessed() []netip.Prefix {
+// GuessedSubnets returns the subnets whose prefix length was guessed because neither the Spec nor a CIDR
+// sets it, in the order of the entries. An IPv4 guess is the smallest subnet that contains the addresses
+// and their gateway, so it may be smaller than the real network. An IPv6 guess is at least a /64.
+func (p *Pool) GuessedSubnets() []netip.Prefix {
 	var out []netip.Prefix
 
 	for i := range p.parts {
-		for _, in := range p.parts[i].entries {
-			if in.guessed && !slices.Contains(out, in.subnet) {
-				out = append(out, in.subnet)
+		for _, e := range p.parts[i].entries {
+			if e.guessed && !slices.Contains(out, e.subnet) {
+				out = append(out, e.subnet)
 			}
 		}
 	}
@@ -193,28 +193,28 @@ func (p *Pool) Guessed() []netip.Prefix {
 	return out
 }
 
-// checkGateways wants each gateway in a subnet, and each subnet to have one, if there
-// are any: a machine can't reach a gateway outside its subnet. One that is local to the
-// link is reached from any.
+// checkGateways checks that each gateway is in a subnet of the pool and, if the Spec has gateways, that
+// each subnet has a gateway. A machine cannot reach a gateway outside its subnet, except for a link-local
+// gateway, which all subnets on the link can reach.
 func (p *part) checkGateways() []error {
 	var problems []error
 
 	for _, gateway := range p.gateways {
-		if !onLink(gateway) {
+		if !isLinkLocal(gateway) {
 			problems = append(problems, p.checkGateway(gateway)...)
 		}
 	}
 
-	if len(problems) > 0 || len(p.gateways) == 0 || slices.ContainsFunc(p.gateways, onLink) {
+	if len(problems) > 0 || len(p.gateways) == 0 || slices.ContainsFunc(p.gateways, isLinkLocal) {
 		return problems
 	}
 
-	for _, in := range p.entries {
-		if !slices.ContainsFunc(p.gateways, in.subnet.Contains) {
+	for _, e := range p.entries {
+		if !slices.ContainsFunc(p.gateways, e.subnet.Contains) {
 			problems = append(problems, &SpecError{
-				Field: in.field, Value: in.String(), Problem: fmt.Sprintf(
-					"no gateway is in its subnet %s, so its machines reach none: name one, or give the prefix length of the network",
-					in.subnet),
+				Field: e.field, Value: e.String(), Problem: fmt.Sprintf(
+					"no gateway is in its subnet %s, so machines cannot reach one: add a gateway, or set the prefix length of the network",
+					e.subnet),
 			})
 		}
 	}
@@ -223,54 +223,54 @@ func (p *part) checkGateways() []error {
 }
 
 func (p *part) checkGateway(gateway netip.Addr) []error {
-	complain := func(problem string, args ...any) []error {
+	newProblem := func(problem string, args ...any) []error {
 		return []error{&SpecError{
 			Field: "gateway", Value: gateway.String(),
-			Problem: fmt.Sprintf(problem, args...) + ": fix it, or give the prefix length of the network",
+			Problem: fmt.Sprintf(problem, args...) + ": correct it, or set the prefix length of the network",
 		}}
 	}
 
-	i := slices.IndexFunc(p.entries, func(in entry) bool { return in.subnet.Contains(gateway) })
+	i := slices.IndexFunc(p.entries, func(e entry) bool { return e.subnet.Contains(gateway) })
 	if i < 0 {
-		return complain("it is in no subnet of the pool, such as %s", p.entries[0].subnet)
+		return newProblem("it is in no subnet of the pool, such as %s", p.entries[0].subnet)
 	}
 
 	subnet := p.entries[i].subnet
-	if what := special(subnet, gateway); what == networkAddress || what == broadcastAddress {
-		return complain("it is the %s address of %s", what, subnet)
+	if role := roleOf(subnet, gateway); role == networkAddress || role == broadcastAddress {
+		return newProblem("it is the %s address of %s", role, subnet)
 	}
 
 	return nil
 }
 
-// onLink says whether an address is one of IPv6 that is local to the link. It tells
-// nothing of the network's subnet, and is reached from any.
-func onLink(addr netip.Addr) bool { return addr.Is6() && addr.IsLinkLocalUnicast() }
+// isLinkLocal returns whether an address is a link-local IPv6 address. Such a gateway does not show
+// which subnet the network has, and all subnets can reach it.
+func isLinkLocal(addr netip.Addr) bool { return addr.Is6() && addr.IsLinkLocalUnicast() }
 
-// reserve notes the addresses that have a meaning of their own in a subnet.
+// reserve records the addresses that have a reserved role in the subnet of an entry.
 func (p *part) reserve() {
 	p.reserved = map[netip.Addr]string{}
-	note := func(subnet netip.Prefix) {
-		for _, addr := range []netip.Addr{subnet.Addr(), lastOf(subnet)} {
-			if what := special(subnet, addr); what != "" {
-				p.reserved[addr] = fmt.Sprintf("the %s address of %s", what, subnet)
+	reserveIn := func(subnet netip.Prefix) {
+		for _, addr := range []netip.Addr{subnet.Addr(), lastAddress(subnet)} {
+			if role := roleOf(subnet, addr); role != "" {
+				p.reserved[addr] = fmt.Sprintf("the %s address of %s", role, subnet)
 			}
 		}
 	}
 
-	for _, in := range p.entries {
-		note(in.subnet)
+	for _, e := range p.entries {
+		reserveIn(e.subnet)
 
-		// A CIDR of IPv6 that is part of a larger subnet has no anycast address.
-		if p.family == IPv4 && in.network() {
-			note(netip.PrefixFrom(in.First, in.Bits))
+		// An IPv6 CIDR that is part of a larger subnet has no anycast address of its own.
+		if p.family == IPv4 && e.isNetwork() {
+			reserveIn(netip.PrefixFrom(e.First, e.Bits))
 		}
 	}
 }
 
-// special says what an address is in a subnet; empty if it is one for a machine. In a
-// subnet of two addresses, both are (RFC 3021, RFC 6164).
-func special(subnet netip.Prefix, addr netip.Addr) string {
+// roleOf returns the reserved role that an address has in a subnet. The role is empty if a machine can
+// use the address. In a subnet of two addresses, machines can use both (RFC 3021, RFC 6164).
+func roleOf(subnet netip.Prefix, addr netip.Addr) string {
 	switch {
 	case subnet.Bits() > addr.BitLen()-2:
 		return ""
@@ -280,27 +280,27 @@ func special(subnet netip.Prefix, addr netip.Addr) string {
 		return ""
 	case addr == subnet.Addr():
 		return networkAddress
-	case addr == lastOf(subnet):
+	case addr == lastAddress(subnet):
 		return broadcastAddress
 	default:
 		return ""
 	}
 }
 
-// checkSingles wants an address that is listed by itself to be one that can be given.
-func (p *part) checkSingles() []error {
+// checkSingleAddresses checks that the pool can allocate each address that is an entry of its own.
+func (p *part) checkSingleAddresses() []error {
 	var problems []error
 
-	for _, in := range p.entries {
-		what, is := p.reserved[in.First]
-		if slices.Contains(p.gateways, in.First) {
-			what, is = "a gateway", true
+	for _, e := range p.entries {
+		role, isReserved := p.reserved[e.First]
+		if slices.Contains(p.gateways, e.First) {
+			role, isReserved = "a gateway", true
 		}
 
-		if is && in.span().single() {
+		if isReserved && e.span().isSingle() {
 			problems = append(problems, &SpecError{
-				Field: in.field, Value: in.String(),
-				Problem: fmt.Sprintf("it is %s, which no machine may have: leave it out, or give the prefix length of the network", what),
+				Field: e.field, Value: e.String(),
+				Problem: fmt.Sprintf("it is %s, which no machine can use: remove it, or set the prefix length of the network", role),
 			})
 		}
 	}
@@ -308,21 +308,21 @@ func (p *part) checkSingles() []error {
 	return problems
 }
 
-// checkExcluded wants each exclusion to exclude something.
+// checkExcluded checks that each exclusion overlaps an entry.
 func (p *part) checkExcluded() []error {
 	var (
 		problems []error
 		all      spans
 	)
 
-	for _, in := range p.entries {
-		all = all.add(in.span())
+	for _, e := range p.entries {
+		all = all.add(e.span())
 	}
 
-	for _, out := range p.excluded {
-		if !all.meet(out.span()) {
+	for _, excluded := range p.excluded {
+		if !all.overlaps(excluded.span()) {
 			problems = append(problems, &SpecError{
-				Field: out.field, Value: out.String(), Problem: "it is outside the pool: fix it, or leave it out",
+				Field: excluded.field, Value: excluded.String(), Problem: "it is outside the pool: correct it, or remove it",
 			})
 		}
 	}

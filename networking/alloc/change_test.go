@@ -43,24 +43,24 @@ func TestASpecificAddress(t *testing.T) {
 		refuse alloc.Refusal
 		holder string
 	}{
-		"outside":                             {"x", []string{"10.0.9.1"}, alloc.RefusedOutside, ""},
-		"another pool's":                      {"x", []string{"10.0.1.5"}, alloc.RefusedOutside, ""},
+		"outside":                             {"x", []string{"10.0.9.1"}, alloc.RefusedNotInPool, ""},
+		"another pool's":                      {"x", []string{"10.0.1.5"}, alloc.RefusedNotInPool, ""},
 		"excluded":                            {"x", []string{"10.0.0.9"}, alloc.RefusedExcluded, ""},
 		"the gateway":                         {"x", []string{"10.0.0.1"}, alloc.RefusedGateway, ""},
 		"another pool's gateway":              {"x", []string{"10.0.0.7"}, alloc.RefusedGateway, ""},
 		"broadcast":                           {"x", []string{"10.0.0.255"}, alloc.RefusedReserved, ""},
 		"network":                             {"x", []string{"10.0.0.0"}, alloc.RefusedReserved, ""},
 		"anycast":                             {"x", []string{"fd00::"}, alloc.RefusedReserved, ""},
-		"somebody else's":                     {"x", []string{"10.0.0.50"}, alloc.RefusedHeld, "a"},
-		"a second one for an owner":           {"a", []string{"10.0.0.60"}, alloc.RefusedSecond, "a"},
-		"two of a family at once":             {"x", []string{"10.0.0.60", "10.0.0.61"}, alloc.RefusedSecond, "x"},
-		"one that is good, one that is taken": {"x", []string{"10.0.0.60", "fd00::50"}, alloc.RefusedHeld, "b"},
+		"somebody else's":                     {"x", []string{"10.0.0.50"}, alloc.RefusedInUse, "a"},
+		"a second one for an owner":           {"a", []string{"10.0.0.60"}, alloc.RefusedSecondAddress, "a"},
+		"two of a family at once":             {"x", []string{"10.0.0.60", "10.0.0.61"}, alloc.RefusedSecondAddress, "x"},
+		"one that is good, one that is taken": {"x", []string{"10.0.0.60", "fd00::50"}, alloc.RefusedInUse, "b"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			before := n.Held()
+			before := n.Assignments()
 			got, err := acquire(n, "p", tc.owner, tc.want...)
 
 			var no *alloc.UnavailableError
@@ -76,7 +76,7 @@ func TestASpecificAddress(t *testing.T) {
 				t.Errorf("error %q", no)
 			}
 
-			if diff := cmp.Diff(before, n.Held(), equal); diff != "" {
+			if diff := cmp.Diff(before, n.Assignments(), equal); diff != "" {
 				t.Errorf("something was taken: %s", diff)
 			}
 		})
@@ -98,7 +98,7 @@ func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
 		t.Errorf("left are %v", left)
 	}
 
-	// Another pool gets the range, not what is in use of it.
+	// Another pool gets the range, but not the addresses in use.
 	set(t, n, pool(t, "q", spec))
 
 	if got, err := acquire(n, "q", "new"); err != nil || got != "10.0.0.3/29" {
@@ -153,12 +153,12 @@ func TestPoolsThatOverlapAreRefused(t *testing.T) {
 		t.Errorf("error %q", text)
 	}
 
-	// Nothing has changed.
+	// The network has not changed.
 	if got, err := acquire(n, "b", "m"); err != nil || got != "10.0.1.1/24" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
-	// A pool does not overlap with what it was, and other networks have nothing to say.
+	// A pool does not overlap its former version or a pool of another network.
 	set(t, n, pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/25"}}))
 	set(t, alloc.NewNetwork("other"), pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
 }
@@ -172,7 +172,8 @@ func TestAGatewayIsNobodysOnTheWholeNetwork(t *testing.T) {
 	sequence(t, n, "a", 1)
 	set(t, n, pool(t, "b", b))
 
-	// The first was in use already: that stays, and it does not come back. The second is given to nobody.
+	// The first gateway is an address in use. It stays in use and is not free after its release. The second
+	// gateway is never allocated.
 	n.Release("seq-0")
 
 	if got, err := acquire(n, "a", "m"); err != nil || got != "10.0.0.3/29" {
@@ -190,11 +191,11 @@ func TestRestore(t *testing.T) {
 	t.Parallel()
 
 	p := pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29", "fd00::/64"}})
-	held := func(owner, address string) alloc.Held {
-		return alloc.Held{Owner: owner, Pool: "p", Address: netip.MustParsePrefix(address)}
+	held := func(owner, address string) alloc.Assignment {
+		return alloc.Assignment{Owner: owner, Pool: "p", Address: netip.MustParsePrefix(address)}
 	}
 
-	n, err := alloc.Rebuild("net", []*alloc.Pool{p, pool(t, "twin", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})}, []alloc.Held{
+	n, err := alloc.Rebuild("net", []*alloc.Pool{p, pool(t, "twin", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})}, []alloc.Assignment{
 		held("a", "10.0.0.1/29"), held("a", "fd00::1/64"), held("b", "10.0.0.3/29"),
 		held("c", "10.0.0.1/24"), held("old", "172.16.0.9/24"), held("a", "10.0.0.1/29"),
 	})
@@ -208,7 +209,7 @@ func TestRestore(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 
-	if conflict.Owner != "c" || conflict.Holder != "a" || !strings.Contains(conflict.Error(), "on record for a and for c") {
+	if conflict.Owner != "c" || conflict.Holder != "a" || !strings.Contains(conflict.Error(), "recorded for a and for c") {
 		t.Errorf("got %+v: the first on record keeps it", conflict)
 	}
 
@@ -216,7 +217,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("10.0.0.1 is %q's", owner)
 	}
 
-	if diff := cmp.Diff([]alloc.Held{held("old", "172.16.0.9/24")}, n.Outside("p"), equal); diff != "" {
+	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsOutside("p"), equal); diff != "" {
 		t.Error(diff)
 	}
 
@@ -226,7 +227,7 @@ func TestRestore(t *testing.T) {
 		}
 	}
 
-	for _, bad := range []alloc.Held{{}, {Owner: "x"}, held("", "10.0.0.6/29"), held("x", "::ffff:10.0.0.6/120")} {
+	for _, bad := range []alloc.Assignment{{}, {Owner: "x"}, held("", "10.0.0.6/29"), held("x", "::ffff:10.0.0.6/120")} {
 		if err := n.Restore(bad); err == nil {
 			t.Errorf("%+v was restored", bad)
 		}

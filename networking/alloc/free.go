@@ -3,17 +3,17 @@
 
 package alloc
 
-// freeSet is a set of numbers as disjoint intervals that do not touch, in a treap: a
-// search tree by first number that is a heap by random priority, so its depth is
-// O(log n) whatever the order of calls. The nodes lie in one slice, to be cheap for the
-// collector. The priorities come from a counter, so the same calls make the same tree.
+// freeSet is a set of numbers. It stores the numbers as disjoint intervals that do not touch, in a treap:
+// the nodes form a search tree by first number and a heap by random priority, so the depth is O(log n) for
+// any order of calls. All nodes are in one slice because the garbage collector then has little to scan. The
+// priorities come from a seeded generator, so the same calls always build the same tree.
 type freeSet struct {
-	// nodes[none] is no node.
+	// nodes[nilIndex] is not a node.
 	nodes []freeNode
 	root  int32
-	// spare is the first of the nodes not in use, which are linked by left.
-	spare int32
-	seed  uint64
+	// firstUnused is the index of the first unused node. Unused nodes are linked by left.
+	firstUnused int32
+	seed        uint64
 }
 
 type freeNode struct {
@@ -23,70 +23,70 @@ type freeNode struct {
 	priority    uint32
 }
 
-// none is the index that stands for no node.
-const none int32 = 0
+// nilIndex is the index that means "no node" or "no record".
+const nilIndex int32 = 0
 
 func newFreeSet() freeSet { return freeSet{nodes: make([]freeNode, 1)} }
 
-// lowest is the smallest number.
-func (s *freeSet) lowest() (u128, bool) {
-	if s.root == none {
+// findLowest returns the smallest number of the set, and false if the set is empty.
+func (s *freeSet) findLowest() (u128, bool) {
+	if s.root == nilIndex {
 		return u128{}, false
 	}
 
-	at := s.root
-	for s.nodes[at].left != none {
-		at = s.nodes[at].left
+	index := s.root
+	for s.nodes[index].left != nilIndex {
+		index = s.nodes[index].left
 	}
 
-	return s.nodes[at].first, true
+	return s.nodes[index].first, true
 }
 
-func (s *freeSet) has(n u128) bool {
-	at, _ := s.around(n)
+func (s *freeSet) contains(n u128) bool {
+	index, _ := s.findAround(n)
 
-	return at != none && !s.nodes[at].last.less(n)
+	return index != nilIndex && !s.nodes[index].last.less(n)
 }
 
-// fill makes an empty set one of all numbers of a span.
-func (s *freeSet) fill(in span) { s.root = s.insert(s.root, s.node(in)) }
+// fill adds all numbers of a span to an empty set.
+func (s *freeSet) fill(r span) { s.root = s.insert(s.root, s.newNode(r)) }
 
-// take removes a number, and says whether it was there.
-func (s *freeSet) take(n u128) bool {
-	at, _ := s.around(n)
-	if at == none || s.nodes[at].last.less(n) {
+// removeNumber removes a number, and returns false if the set did not contain it.
+func (s *freeSet) removeNumber(n u128) bool {
+	index, _ := s.findAround(n)
+	if index == nilIndex || s.nodes[index].last.less(n) {
 		return false
 	}
 
-	in := s.nodes[at].span
+	r := s.nodes[index].span
 
 	switch n {
-	case in.first:
-		if in.single() {
+	case r.first:
+		if r.isSingle() {
 			s.root = s.remove(s.root, n)
 		} else {
-			// The order of the intervals stays, so the node may keep its place.
-			s.nodes[at].first = n.next()
+			// The order of the intervals does not change, so the node stays in its place.
+			s.nodes[index].first = n.next()
 		}
-	case in.last:
-		s.nodes[at].last = n.previous()
+	case r.last:
+		s.nodes[index].last = n.previous()
 	default:
-		s.nodes[at].last = n.previous()
-		s.root = s.insert(s.root, s.node(span{first: n.next(), last: in.last}))
+		s.nodes[index].last = n.previous()
+		s.root = s.insert(s.root, s.newNode(span{first: n.next(), last: r.last}))
 	}
 
 	return true
 }
 
-// give adds a number, and says whether it was missing.
-func (s *freeSet) give(n u128) bool {
-	before, after := s.around(n)
-	if before != none && !s.nodes[before].last.less(n) {
+// addNumber adds a number, and returns false if the set already contained it.
+func (s *freeSet) addNumber(n u128) bool {
+	before, after := s.findAround(n)
+	if before != nilIndex && !s.nodes[before].last.less(n) {
 		return false
 	}
 
-	joinsBefore := before != none && s.nodes[before].last.next() == n
-	joinsAfter := after != none && n.next() == s.nodes[after].first
+	joinsBefore := before != nilIndex && s.nodes[before].last.next() == n
+	joinsAfter := after != nilIndex && n.next() == s.nodes[after].first
 
 	switch {
 	case joinsBefore && joinsAfter:
@@ -98,42 +98,43 @@ func (s *freeSet) give(n u128) bool {
 	case joinsAfter:
 		s.nodes[after].first = n
 	default:
-		s.root = s.insert(s.root, s.node(span{first: n, last: n}))
+		s.root = s.insert(s.root, s.newNode(span{first: n, last: n}))
 	}
 
 	return true
 }
 
-// around finds the last interval that begins at n or before it, and the one after that.
-func (s *freeSet) around(n u128) (before, after int32) {
-	for at := s.root; at != none; {
-		if n.less(s.nodes[at].first) {
-			after, at = at, s.nodes[at].left
+// findAround returns the node of the last interval that begins at or before n, and the node of the next
+// interval. Both are nilIndex if there is no such interval.
+func (s *freeSet) findAround(n u128) (before, after int32) {
+	for index := s.root; index != nilIndex; {
+		if n.less(s.nodes[index].first) {
+			after, index = index, s.nodes[index].left
 		} else {
-			before, at = at, s.nodes[at].right
+			before, index = index, s.nodes[index].right
 		}
 	}
 
 	return before, after
 }
 
-func (s *freeSet) node(in span) int32 {
-	at := s.spare
-	if at == none {
+func (s *freeSet) newNode(r span) int32 {
+	index := s.firstUnused
+	if index == nilIndex {
 		s.nodes = append(s.nodes, freeNode{})
-		//nolint:gosec // G115: two thousand million intervals do not fit into memory
-		at = int32(len(s.nodes) - 1)
+		//nolint:gosec // G115: two billion intervals do not fit into memory
+		index = int32(len(s.nodes) - 1)
 	} else {
-		s.spare = s.nodes[at].left
+		s.firstUnused = s.nodes[index].left
 	}
 
-	s.nodes[at] = freeNode{span: in, priority: s.random()}
+	s.nodes[index] = freeNode{span: r, priority: s.nextRandom()}
 
-	return at
+	return index
 }
 
-// random is the next number of splitmix64, its upper half.
-func (s *freeSet) random() uint32 {
+// nextRandom returns the upper half of the next splitmix64 number.
+func (s *freeSet) nextRandom() uint32 {
 	s.seed += 0x9e3779b97f4a7c15
 	z := s.seed
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
@@ -142,9 +143,9 @@ func (s *freeSet) random() uint32 {
 	return uint32((z ^ (z >> 31)) >> 32)
 }
 
-// insert puts a node into the tree at a root, and returns the new root.
+// insert adds a node to the tree below root, and returns the new root.
 func (s *freeSet) insert(root, node int32) int32 {
-	if root == none {
+	if root == nilIndex {
 		return node
 	}
 
@@ -173,8 +174,8 @@ func (s *freeSet) insert(root, node int32) int32 {
 	return root
 }
 
-// remove takes the interval that begins with a number, which is there, out of the tree
-// at a root, and returns the new root.
+// remove deletes the interval that begins with first from the tree below root, and returns the new root.
+// The tree must contain the interval.
 func (s *freeSet) remove(root int32, first u128) int32 {
 	switch first.cmp(s.nodes[root].first) {
 	case -1:
@@ -187,19 +188,19 @@ func (s *freeSet) remove(root int32, first u128) int32 {
 		return root
 	default:
 		joined := s.join(s.nodes[root].left, s.nodes[root].right)
-		s.nodes[root] = freeNode{left: s.spare}
-		s.spare = root
+		s.nodes[root] = freeNode{left: s.firstUnused}
+		s.firstUnused = root
 
 		return joined
 	}
 }
 
-// join makes one tree of two, of which the first holds the lower numbers.
+// join merges two trees and returns the root. All numbers in low must be lower than those in high.
 func (s *freeSet) join(low, high int32) int32 {
 	switch {
-	case low == none:
+	case low == nilIndex:
 		return high
-	case high == none:
+	case high == nilIndex:
 		return low
 	case s.nodes[low].priority > s.nodes[high].priority:
 		s.nodes[low].right = s.join(s.nodes[low].right, high)
@@ -212,23 +213,23 @@ func (s *freeSet) join(low, high int32) int32 {
 	}
 }
 
-// list is the first spans, at most so many, in order.
-func (s *freeSet) list(most int) []span {
+// list returns the first spans in ascending order, at most limit of them.
+func (s *freeSet) list(limit int) []span {
 	var (
 		out  []span
 		path []int32
 	)
 
-	for at := s.root; (at != none || len(path) > 0) && len(out) < most; {
-		if at != none {
-			path, at = append(path, at), s.nodes[at].left
+	for index := s.root; (index != nilIndex || len(path) > 0) && len(out) < limit; {
+		if index != nilIndex {
+			path, index = append(path, index), s.nodes[index].left
 
 			continue
 		}
 
-		at, path = path[len(path)-1], path[:len(path)-1]
-		out = append(out, s.nodes[at].span)
-		at = s.nodes[at].right
+		index, path = path[len(path)-1], path[:len(path)-1]
+		out = append(out, s.nodes[index].span)
+		index = s.nodes[index].right
 	}
 
 	return out

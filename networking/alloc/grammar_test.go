@@ -43,10 +43,10 @@ func TestParseRangeSaysWhatToWrite(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ text, want string }{
-		"a bare v4 address":              {"192.168.1.1", "write 192.168.1.1/32 for this one alone"},
-		"a bare v6 address":              {"2620:0:860:2::1", "write 2620:0:860:2::1/128 for this one alone"},
+		"a bare v4 address":              {"192.168.1.1", "write 192.168.1.1/32 for this address alone"},
+		"a bare v6 address":              {"2620:0:860:2::1", "write 2620:0:860:2::1/128 for this address alone"},
 		"a range backwards":              {"10.0.0.9-10.0.0.1", "write 10.0.0.1-10.0.0.9"},
-		"a range of two families":        {"10.0.0.1-fd00::1", "a range from IPv4 to IPv6: write one range for each family"},
+		"a range of two families":        {"10.0.0.1-fd00::1", "the range goes from IPv4 to IPv6: write one range for each family"},
 		"blanks around a CIDR":           {" 10.0.0.0/24", "has blanks around it: write 10.0.0.0/24"},
 		"bits beyond the prefix":         {"10.0.0.5/24", "write 10.0.0.0/24 for the network, or 10.0.0.5/32 for this address alone"},
 		"v6 bits beyond the prefix":      {"fd00::5/64", "write fd00::/64 for the network, or fd00::5/128"},
@@ -100,15 +100,15 @@ func FuzzParseRange(f *testing.F) {
 			t.Fatalf("%q is %+v", text, got)
 		}
 
-		// What is a range is a pool, or there are words for why it is none.
+		// A valid range is a valid pool, or NewPool returns an error.
 		p, err := alloc.NewPool("p", alloc.Spec{Addresses: []string{text}, PrefixLengthV4: 8, PrefixLengthV6: 16})
-		if err == nil && p.Machines() == 0 {
+		if err == nil && p.MachineCapacity() == 0 {
 			t.Fatalf("%q is a pool without addresses", text)
 		}
 	})
 }
 
-// FuzzNewPool gives whole specs: whatever is taken keeps its word.
+// FuzzNewPool checks whole specs: every valid spec allocates only allowed addresses.
 func FuzzNewPool(f *testing.F) {
 	f.Add("10.0.0.0/24,fd00::/64", "10.0.0.4/31", "10.0.0.1", 0, 0)
 	f.Add("10.0.0.10-10.0.0.50,10.0.0.100/32", "", "10.0.0.1,fe80::1", 24, 64)

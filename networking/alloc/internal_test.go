@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// base is where the small universes of these tests lie: across the border between the
-// two halves of a number.
+// base is the first number of the small universes of these tests. The universes cross the border between
+// the two halves of a number.
 var base = u128{lo: math.MaxUint64 - 31}
 
 func at(i int) u128 { return base.plus(u128{lo: uint64(i)}) }
@@ -30,45 +30,44 @@ func checkInside(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	property.Check(t, name, property.Options{Runs: 200}, prop.ForAll(condition, gens...))
 }
 
-func lists(most int) gopter.Gen {
+func lists(limit int) gopter.Gen {
 	return gen.IntRange(0, 200).FlatMap(func(n any) gopter.Gen {
-		return gen.SliceOfN(n.(int), gen.IntRange(-most, most-1))
+		return gen.SliceOfN(n.(int), gen.IntRange(-limit, limit-1))
 	}, reflect.TypeFor[[]int]())
 }
 
-// intervals are those of a set, in order; it complains of what a treap must not be.
+// intervals returns the intervals of a set in ascending order, and an error if the tree is not a treap.
 func (s *freeSet) intervals(node int32) ([]span, error) {
-	if node == none {
+	if node == nilIndex {
 		return nil, nil
 	}
 
-	in := s.nodes[node]
-	for _, child := range []int32{in.left, in.right} {
-		if child != none && s.nodes[child].priority > in.priority {
-			return nil, fmt.Errorf("the node at %v has a child of higher priority", in.first)
+	r := s.nodes[node]
+	for _, child := range []int32{r.left, r.right} {
+		if child != nilIndex && s.nodes[child].priority > r.priority {
+			return nil, fmt.Errorf("the node at %v has a child of higher priority", r.first)
 		}
 	}
 
-	low, err := s.intervals(in.left)
+	low, err := s.intervals(r.left)
 	if err != nil {
 		return nil, err
 	}
 
-	high, err := s.intervals(in.right)
+	high, err := s.intervals(r.right)
 
-	return append(append(low, in.span), high...), err
+	return append(append(low, r.span), high...), err
 }
 
 func (s *freeSet) depth(node int32) int {
-	if node == none {
+	if node == nilIndex {
 		return 0
 	}
 
 	return 1 + max(s.depth(s.nodes[node].left), s.depth(s.nodes[node].right))
 }
 
-// The free numbers are those that a map has, in as few intervals as can be, and nodes
-// that are no longer needed are used again.
+// The set has the same numbers as a map, in the smallest number of intervals, and reuses unused nodes.
 func TestPropertyFreeSet(t *testing.T) {
 	t.Parallel()
 
@@ -83,13 +82,13 @@ func TestPropertyFreeSet(t *testing.T) {
 		}
 
 		for _, call := range calls {
-			// Negative numbers are taken, others given.
+			// A negative number is removed, and another number is added.
 			n := call
 			if call < 0 {
 				n = -call - 1
 			}
 
-			if did := call < 0 && s.take(at(n)) || call >= 0 && s.give(at(n)); did != (want[n] == (call < 0)) {
+			if did := call < 0 && s.removeNumber(at(n)) || call >= 0 && s.addNumber(at(n)); did != (want[n] == (call < 0)) {
 				return fmt.Sprintf("%d: did %v", call, did)
 			}
 
@@ -99,7 +98,7 @@ func TestPropertyFreeSet(t *testing.T) {
 		var expected []span
 
 		for i := range universe {
-			if s.has(at(i)) != want[i] {
+			if s.contains(at(i)) != want[i] {
 				return fmt.Sprintf("has %d: %v", i, !want[i])
 			}
 
@@ -116,7 +115,7 @@ func TestPropertyFreeSet(t *testing.T) {
 			return fmt.Sprintf("%v, %v, want %v", got, err, expected)
 		}
 
-		if lowest, found := s.lowest(); found != (len(got) > 0) || found && lowest != got[0].first {
+		if lowest, found := s.findLowest(); found != (len(got) > 0) || found && lowest != got[0].first {
 			return fmt.Sprintf("lowest %v, %v", lowest, found)
 		}
 
@@ -128,7 +127,7 @@ func TestPropertyFreeSet(t *testing.T) {
 	}, lists(universe))
 }
 
-// The depth stays logarithmic when the calls come in order, which makes a plain tree a
+// The depth stays logarithmic even if the calls are in ascending order, which turns a plain tree into a
 // list.
 func TestFreeSetStaysBalanced(t *testing.T) {
 	t.Parallel()
@@ -139,7 +138,7 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 	s.fill(span{last: u128{lo: 2 * many}})
 
 	for i := range uint64(many) {
-		s.take(u128{lo: 2*i + 1})
+		s.removeNumber(u128{lo: 2*i + 1})
 	}
 
 	if depth := s.depth(s.root); depth > 4*bits.Len(many) {
@@ -147,7 +146,7 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 	}
 
 	for i := range uint64(many) {
-		s.give(u128{lo: 2*i + 1})
+		s.addNumber(u128{lo: 2*i + 1})
 	}
 
 	if got, err := s.intervals(s.root); err != nil || len(got) != 1 {
@@ -155,8 +154,7 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 	}
 }
 
-// Spans are joined where they meet or touch, and what is missing of one is what a map
-// has not.
+// Spans that overlap or touch are merged, and findGaps returns the numbers that a map does not have.
 func TestPropertySpans(t *testing.T) {
 	t.Parallel()
 
@@ -174,11 +172,11 @@ func TestPropertySpans(t *testing.T) {
 
 		for i, start := range starts {
 			first, last := clip(start)
-			in := span{first: at(first), last: at(last)}
+			r := span{first: at(first), last: at(last)}
 
 			missing := map[int]bool{}
 
-			for _, run := range s.missing(in) {
+			for _, run := range s.findGaps(r) {
 				for n := range universe {
 					if !at(n).less(run.first) && !run.last.less(at(n)) {
 						missing[n] = true
@@ -195,11 +193,11 @@ func TestPropertySpans(t *testing.T) {
 				}
 			}
 
-			if s.meet(in) != meets {
+			if s.overlaps(r) != meets {
 				return fmt.Sprintf("%d: meet = %v", i, !meets)
 			}
 
-			s = s.add(in)
+			s = s.add(r)
 			for n := first; n <= last; n++ {
 				has[n] = true
 			}
@@ -233,11 +231,11 @@ func TestNumbersAreAddresses(t *testing.T) {
 		addr := netip.MustParseAddr(text)
 		family := FamilyOf(addr)
 
-		if got := family.addr(number(addr)); got != addr {
+		if got := family.toAddr(toUint128(addr)); got != addr {
 			t.Errorf("%s became %s", addr, got)
 		}
 
-		if next := family.addr(number(addr).next()); addr.Next().IsValid() && next != addr.Next() {
+		if next := family.toAddr(toUint128(addr).next()); addr.Next().IsValid() && next != addr.Next() {
 			t.Errorf("after %s comes %s", addr, next)
 		}
 	}

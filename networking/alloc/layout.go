@@ -7,14 +7,15 @@ import (
 	"slices"
 )
 
-// layout numbers the addresses of one family that a pool gives, from 0, in the order in
-// which it gives them.
+// layout numbers the addresses of one family that a pool can allocate. The numbers start at 0 and follow
+// the order in which the pool allocates the addresses.
 type layout struct {
 	family Family
-	// inOrder and byAddress are the same fragments.
+	// inOrder has the fragments in the order of their numbers, and byAddress has the same fragments in the
+	// order of their addresses.
 	inOrder, byAddress []fragment
-	// size is how many addresses there are. It never wraps: the addresses that no
-	// machine may have are never in a pool.
+	// size is the number of addresses. It never wraps, because a pool cannot contain the addresses that
+	// no machine can use.
 	size u128
 }
 
@@ -22,26 +23,26 @@ type layout struct {
 type fragment struct {
 	span
 
-	// at is the number of the first one.
-	at u128
-	// bits is the prefix length of its addresses.
+	// offset is the number of the first address.
+	offset u128
+	// bits is the prefix length of the addresses.
 	bits int
 }
 
-// append adds a run of addresses, none of which is there already.
-func (l *layout) append(in span, bits int) {
-	l.inOrder = append(l.inOrder, fragment{span: in, at: l.size, bits: bits})
-	l.size = l.size.plus(in.last.minus(in.first)).next()
+// appendRun adds a run of addresses. The layout must not contain any of them yet.
+func (l *layout) appendRun(r span, bits int) {
+	l.inOrder = append(l.inOrder, fragment{span: r, offset: l.size, bits: bits})
+	l.size = l.size.plus(r.last.minus(r.first)).next()
 }
 
-// finish has to be called after the last append.
+// finish prepares the layout for look-ups. Call it after the last appendRun.
 func (l *layout) finish() {
 	l.byAddress = slices.Clone(l.inOrder)
 	slices.SortFunc(l.byAddress, func(a, b fragment) int { return a.first.cmp(b.first) })
 }
 
-// find says which number an address has, and the prefix length.
-func (l *layout) find(addr u128) (at u128, bits int, found bool) {
+// find returns the number and the prefix length of an address, and false if the layout does not contain it.
+func (l *layout) find(addr u128) (position u128, bits int, found bool) {
 	i, _ := slices.BinarySearchFunc(l.byAddress, addr, func(f fragment, a u128) int { return f.last.cmp(a) })
 	if i == len(l.byAddress) || addr.less(l.byAddress[i].first) {
 		return u128{}, 0, false
@@ -49,47 +50,48 @@ func (l *layout) find(addr u128) (at u128, bits int, found bool) {
 
 	f := l.byAddress[i]
 
-	return f.at.plus(addr.minus(f.first)), f.bits, true
+	return f.offset.plus(addr.minus(f.first)), f.bits, true
 }
 
-// address is the one with a number that is less than size, and its prefix length.
-func (l *layout) address(at u128) (addr u128, bits int) {
-	i, found := slices.BinarySearchFunc(l.inOrder, at, func(f fragment, at u128) int { return f.at.cmp(at) })
+// address returns the address with the number position, and its prefix length. position must be less than
+// size.
+func (l *layout) address(position u128) (addr u128, bits int) {
+	i, found := slices.BinarySearchFunc(l.inOrder, position, func(f fragment, n u128) int { return f.offset.cmp(n) })
 	if !found {
 		i--
 	}
 
 	f := l.inOrder[i]
 
-	return f.first.plus(at.minus(f.at)), f.bits
+	return f.first.plus(position.minus(f.offset)), f.bits
 }
 
-// runs are the addresses whose numbers are in a span, in order.
-func (l *layout) runs(in span) []span {
-	i, found := slices.BinarySearchFunc(l.inOrder, in.first, func(f fragment, at u128) int { return f.at.cmp(at) })
+// listRuns returns the addresses whose numbers are in a span, in the order of their numbers.
+func (l *layout) listRuns(r span) []span {
+	i, found := slices.BinarySearchFunc(l.inOrder, r.first, func(f fragment, n u128) int { return f.offset.cmp(n) })
 	if !found {
 		i--
 	}
 
 	var out []span
 
-	for ; i < len(l.inOrder) && !in.last.less(l.inOrder[i].at); i++ {
+	for ; i < len(l.inOrder) && !r.last.less(l.inOrder[i].offset); i++ {
 		f := l.inOrder[i]
-		first := higher(f.at, in.first)
-		last := lower(f.at.plus(f.last.minus(f.first)), in.last)
+		first := maxUint128(f.offset, r.first)
+		last := minUint128(f.offset.plus(f.last.minus(f.first)), r.last)
 
-		out = append(out, span{first: f.first.plus(first.minus(f.at)), last: f.first.plus(last.minus(f.at))})
+		out = append(out, span{first: f.first.plus(first.minus(f.offset)), last: f.first.plus(last.minus(f.offset))})
 	}
 
 	return out
 }
 
-// common is the first run of addresses that both layouts have.
-func (l *layout) common(m *layout) (span, bool) {
+// findOverlap returns the first run of addresses that both layouts contain, and false if there is none.
+func (l *layout) findOverlap(m *layout) (span, bool) {
 	for i, j := 0, 0; i < len(l.byAddress) && j < len(m.byAddress); {
 		a, b := l.byAddress[i].span, m.byAddress[j].span
-		if a.meets(b) {
-			return span{first: higher(a.first, b.first), last: lower(a.last, b.last)}, true
+		if a.overlaps(b) {
+			return span{first: maxUint128(a.first, b.first), last: minUint128(a.last, b.last)}, true
 		}
 
 		if a.last.less(b.first) {

@@ -11,53 +11,53 @@ import (
 	"sync"
 )
 
-// Held is an address that is in use.
-type Held struct {
-	// Owner is who has it: any text that is one machine's interface alone on this
-	// network, such as the machine's UID.
+// Assignment is an address that is in use.
+type Assignment struct {
+	// Owner is any text that identifies one interface of one machine on this network, such as the UID of
+	// the machine.
 	Owner string
-	// Pool is the name of the pool that it came from.
+	// Pool is the name of the pool from which the address was allocated.
 	Pool string
-	// Address is the address and the prefix length that the owner got with it; they
-	// stay as they are when the pool changes.
+	// Address is the address with the prefix length that the owner got. It does not change when the pool
+	// changes.
 	Address netip.Prefix
 }
 
-// Usage is how full a pool is, in addresses of one family. Numbers that do not fit into
-// 64 bits are the largest number that does.
+// Usage is the usage of a pool in addresses of one family. A number that does not fit into 64 bits is the
+// largest 64-bit number instead.
 type Usage struct {
-	// Size is how many addresses the pool gives, Free how many of them can be had now.
+	// Size is the number of addresses in the pool, and Free is how many of them can be allocated now.
 	Size, Free uint64
 }
 
-// Network is the pools of one network, and who has which address. Many may use it at
-// once. An address is in one pool, and has one owner, at most.
+// Network holds the pools of one network, and records which owner has which address. It is safe for
+// concurrent use. An address is in at most one pool and has at most one owner.
 type Network struct {
 	name string
 
 	mu          sync.RWMutex
-	pools       map[string]*state
+	pools       map[string]*poolState
 	assignments assignments
 }
 
-// state is a pool and what of it is free.
-type state struct {
+// poolState is a pool with its free addresses.
+type poolState struct {
 	pool *Pool
-	free [families]freeSet
-	// used is how many addresses of the pool are not free.
-	used [families]uint64
+	free [familyCount]freeSet
+	// used is the number of addresses of the pool that are not free.
+	used [familyCount]uint64
 }
 
-// NewNetwork makes a network without pools.
+// NewNetwork returns a network without pools.
 func NewNetwork(name string) *Network {
-	return &Network{name: name, pools: map[string]*state{}, assignments: newAssignments()}
+	return &Network{name: name, pools: map[string]*poolState{}, assignments: newAssignments()}
 }
 
-// Rebuild makes a network of its pools and of what the machines' statuses say is in use,
-// both in the order in which they are to win if they contradict each other. The network
-// can be used even if there is an error, which joins an *OverlapError for each pool and
-// a *ConflictError for each address that was left out.
-func Rebuild(name string, pools []*Pool, held []Held) (*Network, error) {
+// Rebuild returns a network with the given pools and with the addresses in use from the machines' statuses.
+// If two pools or two addresses conflict, the first one in the list wins. The network is usable even if
+// Rebuild returns an error. The error joins an *OverlapError for each pool and a *ConflictError for each
+// address that Rebuild left out.
+func Rebuild(name string, pools []*Pool, assignments []Assignment) (*Network, error) {
 	n := NewNetwork(name)
 
 	var problems []error
@@ -68,8 +68,8 @@ func Rebuild(name string, pools []*Pool, held []Held) (*Network, error) {
 		}
 	}
 
-	for _, h := range held {
-		if err := n.Restore(h); err != nil {
+	for _, assignment := range assignments {
+		if err := n.Restore(assignment); err != nil {
 			problems = append(problems, err)
 		}
 	}
@@ -77,11 +77,11 @@ func Rebuild(name string, pools []*Pool, held []Held) (*Network, error) {
 	return n, errors.Join(problems...)
 }
 
-// SetPool adds a pool, or puts it in the place of the one with its name. Addresses that
-// are in use stay with their owners; the result are those of the pool that it no longer
-// gives, in order: once released, they are not given again. With an *OverlapError, all
-// is as it was before.
-func (n *Network) SetPool(pool *Pool) ([]Held, error) {
+// SetPool adds a pool, or replaces the pool with the same name. Addresses in use stay with their owners.
+// SetPool returns the addresses in use that the pool does not contain any more, in ascending order. The
+// network does not allocate them again after their release. If SetPool returns an *OverlapError, the network
+// has not changed.
+func (n *Network) SetPool(pool *Pool) ([]Assignment, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
@@ -93,32 +93,32 @@ func (n *Network) SetPool(pool *Pool) ([]Held, error) {
 	slices.Sort(names)
 
 	for _, name := range names {
-		if both, found := pool.Overlap(n.pools[name].pool); found && name != pool.name {
-			return nil, &OverlapError{Network: n.name, Pool: pool.name, Other: name, Range: both}
+		if overlap, found := pool.Overlap(n.pools[name].pool); found && name != pool.name {
+			return nil, &OverlapError{Network: n.name, Pool: pool.name, Other: name, Range: overlap}
 		}
 	}
 
-	n.pools[pool.name] = &state{pool: pool}
-	n.count()
+	n.pools[pool.name] = &poolState{pool: pool}
+	n.recountFree()
 
-	return n.outside(pool.name), nil
+	return n.assignmentsOutside(pool.name), nil
 }
 
-// RemovePool takes a pool away. The result are its addresses that are in use, in order:
-// they stay with their owners until they are released.
-func (n *Network) RemovePool(name string) []Held {
+// RemovePool removes a pool. It returns the addresses of the pool that are in use, in ascending order. These
+// addresses stay with their owners until they are released.
+func (n *Network) RemovePool(name string) []Assignment {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
 	delete(n.pools, name)
-	n.count()
+	n.recountFree()
 
-	return n.outside(name)
+	return n.assignmentsOutside(name)
 }
 
-// count finds anew what is free in each pool: one pool's gateways, and addresses that
-// it left behind, may be in another one's ranges.
-func (n *Network) count() {
+// recountFree computes the free addresses of all pools. A change of one pool can affect the other pools,
+// because its gateways and its former addresses can be in the ranges of another pool.
+func (n *Network) recountFree() {
 	for _, s := range n.pools {
 		for i := range s.free {
 			s.free[i], s.used[i] = newFreeSet(), 0
@@ -130,45 +130,45 @@ func (n *Network) count() {
 
 	for _, s := range n.pools {
 		for _, gateway := range s.pool.gateways {
-			n.take(gateway)
+			n.markUsed(gateway)
 		}
 	}
 
 	for _, r := range n.assignments.records {
 		if r.Owner != "" {
-			n.take(r.Address.Addr())
+			n.markUsed(r.Address.Addr())
 		}
 	}
 }
 
-// take makes an address not free in the pool that gives it, if one does.
-func (n *Network) take(addr netip.Addr) {
+// markUsed removes an address from the free addresses of the pool that contains it, if there is such a pool.
+func (n *Network) markUsed(addr netip.Addr) {
 	family := FamilyOf(addr)
 
 	for _, s := range n.pools {
-		if at, _, found := s.pool.parts[family].find(number(addr)); found {
-			s.take(family, at)
+		if position, _, found := s.pool.parts[family].find(toUint128(addr)); found {
+			s.markUsed(family, position)
 
 			return
 		}
 	}
 }
 
-func (s *state) take(family Family, at u128) {
-	if s.free[family].take(at) {
+func (s *poolState) markUsed(family Family, position u128) {
+	if s.free[family].removeNumber(position) {
 		s.used[family]++
 	}
 }
 
-// Acquire gives an owner one address of each family that the pool has: those asked for,
-// else the lowest free ones. What the owner has already, it keeps, so that asking again
-// changes nothing. The result are all addresses of the owner, IPv4 first, each with its
-// prefix length; they have to be on record before they are used.
+// Acquire allocates one address of each family of the pool to an owner. It allocates the requested
+// addresses, or the lowest free address for a family without a requested address. The owner keeps the
+// addresses that it already has, so Acquire is idempotent. Acquire returns all addresses of the owner with
+// their prefix lengths, IPv4 first. The caller must record them before it uses them.
 //
-// Errors are *ExhaustedError, *UnavailableError, and ErrNoPool; nothing is taken then.
-func (n *Network) Acquire(pool, owner string, want ...netip.Addr) ([]netip.Prefix, error) {
+// The errors are *ExhaustedError, *UnavailableError and ErrNoPool. After an error nothing was allocated.
+func (n *Network) Acquire(pool, owner string, requested ...netip.Addr) ([]netip.Prefix, error) {
 	if owner == "" {
-		return nil, fmt.Errorf("acquire an address of pool %s: it needs an owner", pool)
+		return nil, fmt.Errorf("acquire an address of pool %s: the owner is empty", pool)
 	}
 
 	n.mu.Lock()
@@ -179,52 +179,54 @@ func (n *Network) Acquire(pool, owner string, want ...netip.Addr) ([]netip.Prefi
 		return nil, fmt.Errorf("acquire an address of pool %s on network %s: %w", pool, n.name, ErrNoPool)
 	}
 
-	held := n.assignments.of(owner)
+	assignments := n.assignments.listOwner(owner)
 
-	chosen, err := n.choose(s, owner, held, want)
+	chosen, err := n.choose(s, owner, assignments, requested)
 	if err != nil {
 		return nil, err
 	}
 
-	for _, at := range chosen {
-		if !at.IsValid() {
+	for _, prefix := range chosen {
+		if !prefix.IsValid() {
 			continue
 		}
 
-		family := FamilyOf(at.Addr())
-		position, _, _ := s.pool.parts[family].find(number(at.Addr()))
-		s.take(family, position)
+		family := FamilyOf(prefix.Addr())
+		position, _, _ := s.pool.parts[family].find(toUint128(prefix.Addr()))
+		s.markUsed(family, position)
 
-		h := Held{Owner: owner, Pool: pool, Address: at}
-		n.assignments.add(h)
-		held = append(held, h)
+		assignment := Assignment{Owner: owner, Pool: pool, Address: prefix}
+		n.assignments.add(assignment)
+		assignments = append(assignments, assignment)
 	}
 
-	return prefixes(held), nil
+	return sortedPrefixes(assignments), nil
 }
 
-// choose picks the addresses that an owner lacks, by family. It takes none.
-func (n *Network) choose(s *state, owner string, held []Held, want []netip.Addr) ([families]netip.Prefix, error) {
+// choose selects the addresses that an owner still needs, by family. It does not allocate them.
+func (n *Network) choose(
+	s *poolState, owner string, assignments []Assignment, requested []netip.Addr,
+) ([familyCount]netip.Prefix, error) {
 	var (
-		has          [families]bool
-		chosen, none [families]netip.Prefix
+		has           [familyCount]bool
+		chosen, empty [familyCount]netip.Prefix
 	)
 
-	for _, h := range held {
-		has[FamilyOf(h.Address.Addr())] = true
+	for _, assignment := range assignments {
+		has[FamilyOf(assignment.Address.Addr())] = true
 	}
 
-	for _, addr := range want {
+	for _, addr := range requested {
 		addr = addr.Unmap()
 		family := FamilyOf(addr)
 
-		if slices.ContainsFunc(held, func(h Held) bool { return h.Address.Addr() == addr }) {
+		if slices.ContainsFunc(assignments, func(h Assignment) bool { return h.Address.Addr() == addr }) {
 			continue
 		}
 
-		prefix, err := n.chooseExactly(s, owner, addr, has[family])
+		prefix, err := n.chooseRequested(s, owner, addr, has[family])
 		if err != nil {
-			return none, err
+			return empty, err
 		}
 
 		has[family], chosen[family] = true, prefix
@@ -232,129 +234,133 @@ func (n *Network) choose(s *state, owner string, held []Held, want []netip.Addr)
 
 	for i := range has {
 		family := Family(i)
-		if has[i] || !s.pool.Has(family) {
+		if has[i] || !s.pool.HasFamily(family) {
 			continue
 		}
 
-		at, found := s.free[i].lowest()
+		position, found := s.free[i].findLowest()
 		if !found {
-			return none, &ExhaustedError{Network: n.name, Pool: s.pool.name, Family: family, Size: s.pool.Size(family)}
+			return empty, &ExhaustedError{Network: n.name, Pool: s.pool.name, Family: family, Size: s.pool.Size(family)}
 		}
 
-		addr, bits := s.pool.parts[i].address(at)
-		chosen[i] = netip.PrefixFrom(family.addr(addr), bits)
+		addr, bits := s.pool.parts[i].address(position)
+		chosen[i] = netip.PrefixFrom(family.toAddr(addr), bits)
 	}
 
 	return chosen, nil
 }
 
-func (n *Network) chooseExactly(s *state, owner string, addr netip.Addr, second bool) (netip.Prefix, error) {
-	no := &UnavailableError{Network: n.name, Pool: s.pool.name, Address: addr}
+// chooseRequested returns the prefix for a requested address. hasFamily is true if the owner already has an
+// address of the same family, or requests another one.
+func (n *Network) chooseRequested(s *poolState, owner string, addr netip.Addr, hasFamily bool) (netip.Prefix, error) {
+	unavailable := &UnavailableError{Network: n.name, Pool: s.pool.name, Address: addr}
 
-	prefix, given := s.pool.Prefix(addr)
-	holder, held := n.assignments.holder(addr)
+	prefix, inPool := s.pool.PrefixFor(addr)
+	holder, inUse := n.assignments.holder(addr)
 
 	switch {
-	case !given:
-		no.Refusal = RefusedOutside
+	case !inPool:
+		unavailable.Refusal = RefusedNotInPool
 		if addr.IsValid() && addr.Zone() == "" {
-			no.Refusal = s.pool.refusal(addr)
+			unavailable.Refusal = s.pool.refusalFor(addr)
 		}
-	case held:
-		no.Refusal, no.Holder = RefusedHeld, holder
-	case second:
-		no.Refusal, no.Holder = RefusedSecond, owner
+	case inUse:
+		unavailable.Refusal, unavailable.Holder = RefusedInUse, holder
+	case hasFamily:
+		unavailable.Refusal, unavailable.Holder = RefusedSecondAddress, owner
 	default:
-		at, _, _ := s.pool.parts[FamilyOf(addr)].find(number(addr))
-		if s.free[FamilyOf(addr)].has(at) {
+		position, _, _ := s.pool.parts[FamilyOf(addr)].find(toUint128(addr))
+		if s.free[FamilyOf(addr)].contains(position) {
 			return prefix, nil
 		}
 
-		no.Refusal = RefusedGateway
+		unavailable.Refusal = RefusedGateway
 	}
 
-	return netip.Prefix{}, no
+	return netip.Prefix{}, unavailable
 }
 
-// Restore puts on record that an address is in use, whatever the pools say: machines
-// that have it are not asked. It may be called before the pool is there. The error is a
-// *ConflictError if somebody else has the address.
-func (n *Network) Restore(h Held) error {
+// Restore records that an address is in use. It does not check the address against the pools, because a
+// machine already has the address. It may be called before SetPool. The error is a *ConflictError if another
+// owner has the address.
+func (n *Network) Restore(h Assignment) error {
 	addr := h.Address.Addr()
 	if h.Owner == "" || !h.Address.IsValid() || addr.Is4In6() {
-		return fmt.Errorf("restore address %q of %q on network %s: it needs an owner, and the form 10.0.0.5/24 or fd00::5/64",
+		return fmt.Errorf(
+			"restore address %q of owner %q on network %s: set an owner, and an address such as 10.0.0.5/24 or fd00::5/64",
 			h.Address, h.Owner, n.name)
 	}
 
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	switch holder, held := n.assignments.holder(addr); {
-	case held && holder != h.Owner:
+	switch holder, inUse := n.assignments.holder(addr); {
+	case inUse && holder != h.Owner:
 		return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
-	case held:
-		n.assignments.change(h)
+	case inUse:
+		n.assignments.update(h)
 	default:
-		n.take(addr)
+		n.markUsed(addr)
 		n.assignments.add(h)
 	}
 
 	return nil
 }
 
-// Release frees all addresses of an owner, and returns them, IPv4 first. An owner
-// without any is no error, so releasing twice changes nothing. It is for a machine that
-// is gone: one that is merely off keeps its addresses.
-func (n *Network) Release(owner string) []Held {
+// Release releases all addresses of an owner and returns them, IPv4 first. It is idempotent: an owner
+// without addresses is not an error. Call it only after the machine is deleted. A stopped machine keeps its
+// addresses.
+func (n *Network) Release(owner string) []Assignment {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	held := n.assignments.remove(owner)
-	for _, h := range held {
-		n.give(h.Address.Addr())
+	released := n.assignments.removeOwner(owner)
+	for _, h := range released {
+		n.markFree(h.Address.Addr())
 	}
 
-	return held
+	return released
 }
 
-// give makes an address free in the pool that gives it, if one does.
-func (n *Network) give(addr netip.Addr) {
+// markFree adds an address to the free addresses of the pool that contains it, if there is such a pool. A
+// gateway of any pool does not become free.
+func (n *Network) markFree(addr netip.Addr) {
 	family := FamilyOf(addr)
 
-	var home *state
+	var target *poolState
 
 	for _, s := range n.pools {
 		if slices.Contains(s.pool.parts[family].gateways, addr) {
 			return
 		}
 
-		if _, _, found := s.pool.parts[family].find(number(addr)); found {
-			home = s
+		if _, _, found := s.pool.parts[family].find(toUint128(addr)); found {
+			target = s
 		}
 	}
 
-	if home == nil {
+	if target == nil {
 		return
 	}
 
-	at, _, _ := home.pool.parts[family].find(number(addr))
-	if home.free[family].give(at) {
-		home.used[family]--
+	position, _, _ := target.pool.parts[family].find(toUint128(addr))
+	if target.free[family].addNumber(position) {
+		target.used[family]--
 	}
 }
 
-// Of is an owner's addresses, IPv4 first; none if it has none.
-func (n *Network) Of(owner string) []netip.Prefix {
+// AddressesOf returns the addresses of an owner, IPv4 first.
+func (n *Network) AddressesOf(owner string) []netip.Prefix {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return prefixes(n.assignments.of(owner))
+	return sortedPrefixes(n.assignments.listOwner(owner))
 }
 
-// prefixes are the addresses of an owner, in order.
-func prefixes(held []Held) []netip.Prefix {
-	out := make([]netip.Prefix, 0, len(held))
-	for _, h := range held {
+// sortedPrefixes returns the addresses of the assignments in ascending order.
+func sortedPrefixes(assignments []Assignment) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(assignments))
+	for _, h := range assignments {
 		out = append(out, h.Address)
 	}
 
@@ -363,7 +369,7 @@ func prefixes(held []Held) []netip.Prefix {
 	return out
 }
 
-// Holder is who has an address; false if nobody does.
+// Holder returns the owner of an address, and false if the address has no owner.
 func (n *Network) Holder(addr netip.Addr) (string, bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -371,38 +377,40 @@ func (n *Network) Holder(addr netip.Addr) (string, bool) {
 	return n.assignments.holder(addr.Unmap())
 }
 
-// Held is all that is in use, by address, IPv4 first. Rebuild makes the same network of it.
-func (n *Network) Held() []Held {
+// Assignments returns all addresses in use in ascending order, IPv4 first. Rebuild with these assignments
+// returns the same network.
+func (n *Network) Assignments() []Assignment {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.assignments.list(func(Held) bool { return true })
+	return n.assignments.filter(func(Assignment) bool { return true })
 }
 
-// Outside is what is in use of a pool that the pool does not give, by address: what was
-// in use when the pool shrank, or was removed, and what a status said.
-func (n *Network) Outside(pool string) []Held {
+// AssignmentsOutside returns the addresses in use that were allocated from a pool but that the pool does not
+// contain, in ascending order. These are addresses that were in use when the pool shrank or was removed, and
+// addresses that came from a status.
+func (n *Network) AssignmentsOutside(pool string) []Assignment {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
-	return n.outside(pool)
+	return n.assignmentsOutside(pool)
 }
 
-func (n *Network) outside(pool string) []Held {
+func (n *Network) assignmentsOutside(pool string) []Assignment {
 	s := n.pools[pool]
 
-	return n.assignments.list(func(h Held) bool {
+	return n.assignments.filter(func(h Assignment) bool {
 		if h.Pool != pool || s == nil {
 			return h.Pool == pool
 		}
 
-		_, given := s.pool.Prefix(h.Address.Addr())
+		_, inPool := s.pool.PrefixFor(h.Address.Addr())
 
-		return !given
+		return !inPool
 	})
 }
 
-// Usage is how full a pool is; all zero if there is no such pool.
+// Usage returns the usage of a pool. It is zero if the network does not have the pool.
 func (n *Network) Usage(pool string, family Family) Usage {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -417,24 +425,24 @@ func (n *Network) Usage(pool string, family Family) Usage {
 	return Usage{Size: size.saturated(), Free: size.minus(u128{lo: s.used[family]}).saturated()}
 }
 
-// Free are the addresses of a family that a pool can give now, as runs in the order in which it
-// gives them: the first ones, at most so many.
-func (n *Network) Free(pool string, family Family, most int) []Range {
+// FreeRanges returns the addresses of a family that a pool can allocate now, as runs in the order of
+// allocation. It returns the first limit runs at most.
+func (n *Network) FreeRanges(pool string, family Family, limit int) []Range {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 
 	s, found := n.pools[pool]
-	if !found || s.free[family].root == none {
+	if !found || s.free[family].root == nilIndex {
 		return nil
 	}
 
 	var out []Range
 
-	for _, numbers := range s.free[family].list(most) {
-		for _, run := range s.pool.parts[family].runs(numbers) {
-			out = append(out, Range{First: family.addr(run.first), Last: family.addr(run.last), Bits: -1})
+	for _, numbers := range s.free[family].list(limit) {
+		for _, run := range s.pool.parts[family].listRuns(numbers) {
+			out = append(out, Range{First: family.toAddr(run.first), Last: family.toAddr(run.last), Bits: -1})
 		}
 	}
 
-	return out[:min(len(out), most)]
+	return out[:min(len(out), limit)]
 }

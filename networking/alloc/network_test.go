@@ -39,7 +39,7 @@ func network(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
 	return n
 }
 
-func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Held {
+func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
 	t.Helper()
 
 	outside, err := n.SetPool(p)
@@ -48,7 +48,7 @@ func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Held {
 	return outside
 }
 
-// acquire gives what an owner gets, as one text.
+// acquire returns the addresses of an owner as one text.
 func acquire(n *alloc.Network, pool, owner string, want ...string) (string, error) {
 	addrs := make([]netip.Addr, 0, len(want))
 	for _, w := range want {
@@ -65,13 +65,13 @@ func acquire(n *alloc.Network, pool, owner string, want ...string) (string, erro
 	return strings.Join(texts, " "), err
 }
 
-// sequence is what the next owners get, one after the other, until the pool has no more.
-func sequence(t testing.TB, n *alloc.Network, pool string, most int) []string {
+// sequence returns the addresses that the next owners get in turn, until the pool is exhausted.
+func sequence(t testing.TB, n *alloc.Network, pool string, limit int) []string {
 	t.Helper()
 
 	var out []string
 
-	for i := range most {
+	for i := range limit {
 		got, err := acquire(n, pool, fmt.Sprintf("seq-%d", i))
 
 		var exhausted *alloc.ExhaustedError
@@ -87,8 +87,8 @@ func sequence(t testing.TB, n *alloc.Network, pool string, most int) []string {
 	return out
 }
 
-// What is at the ends of subnets. TestPropertyGivesEachAddressOnceAndNoOther has the order of lists,
-// exclusions, gateways and families.
+// This test checks the first and last addresses of subnets. TestPropertyGivesEachAddressOnceAndNoOther
+// checks the order of lists, exclusions, gateways and families.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 
@@ -156,7 +156,7 @@ func TestExhaustionTakesNothing(t *testing.T) {
 		t.Errorf("error %q", text)
 	}
 
-	if held := n.Of("late"); len(held) != 0 {
+	if held := n.AddressesOf("late"); len(held) != 0 {
 		t.Errorf("the other family was taken: %v", held)
 	}
 }
@@ -179,7 +179,7 @@ func TestNoPoolAndNoOwner(t *testing.T) {
 	}
 }
 
-// What is told to be free is what is given next, run by run, in the order of the pool.
+// FreeRanges returns the addresses that are allocated next, in the order of the pool.
 func TestFree(t *testing.T) {
 	t.Parallel()
 
@@ -188,9 +188,9 @@ func TestFree(t *testing.T) {
 		Excluded:  []string{"10.0.0.15/32"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
 	}))
 
-	free := func(family alloc.Family, most int) []string {
+	free := func(family alloc.Family, limit int) []string {
 		var out []string
-		for _, run := range n.Free("p", family, most) {
+		for _, run := range n.FreeRanges("p", family, limit) {
 			out = append(out, run.String())
 		}
 
@@ -218,7 +218,7 @@ func TestFree(t *testing.T) {
 		t.Errorf("of IPv6 (-want +got):\n%s", diff)
 	}
 
-	if got := n.Free("other", alloc.IPv4, 9); got != nil {
+	if got := n.FreeRanges("other", alloc.IPv4, 9); got != nil {
 		t.Errorf("a pool that is not there has %v", got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"net/netip"
 )
 
-// u128 is an address, or the number of one, as an unsigned integer.
+// u128 is an unsigned integer of 128 bits. It holds an address, or the number of an address in a layout.
 type u128 struct{ hi, lo uint64 }
 
 func (a u128) less(b u128) bool {
@@ -46,7 +46,7 @@ func (a u128) minus(b u128) u128 {
 func (a u128) next() u128     { return a.plus(u128{lo: 1}) }
 func (a u128) previous() u128 { return a.minus(u128{lo: 1}) }
 
-// bitLen is the number of bits that a needs, 0 for 0.
+// bitLen returns the number of bits that a needs. It is 0 for 0.
 func (a u128) bitLen() int {
 	if a.hi != 0 {
 		return 64 + bits.Len64(a.hi)
@@ -55,7 +55,7 @@ func (a u128) bitLen() int {
 	return bits.Len64(a.lo)
 }
 
-// saturated is a as 64 bits, the largest of them if a does not fit.
+// saturated returns a as 64 bits, or the largest 64-bit number if a does not fit.
 func (a u128) saturated() uint64 {
 	if a.hi != 0 {
 		return math.MaxUint64
@@ -64,7 +64,7 @@ func (a u128) saturated() uint64 {
 	return a.lo
 }
 
-// Family is that of an address.
+// Family is the IP version of an address.
 type Family int
 
 // The families, in the order in which addresses are listed.
@@ -73,10 +73,10 @@ const (
 	IPv6
 )
 
-// families is how many there are.
-const families = 2
+// familyCount is the number of families.
+const familyCount = 2
 
-// String is the family's name, such as IPv4.
+// String returns the name of the family, such as IPv4.
 func (f Family) String() string {
 	if f == IPv4 {
 		return "IPv4"
@@ -85,7 +85,7 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
-// bits is the length of an address.
+// bits returns the length of an address in bits.
 func (f Family) bits() int {
 	if f == IPv4 {
 		return 32
@@ -94,7 +94,7 @@ func (f Family) bits() int {
 	return 128
 }
 
-// FamilyOf is the family of an address; one of IPv4 written as IPv6 is of IPv4.
+// FamilyOf returns the family of an address. An IPv4 address written as IPv6 is IPv4.
 func FamilyOf(addr netip.Addr) Family {
 	if addr.Unmap().Is4() {
 		return IPv4
@@ -103,7 +103,7 @@ func FamilyOf(addr netip.Addr) Family {
 	return IPv6
 }
 
-func number(addr netip.Addr) u128 {
+func toUint128(addr netip.Addr) u128 {
 	if addr.Is4() {
 		b := addr.As4()
 
@@ -115,7 +115,7 @@ func number(addr netip.Addr) u128 {
 	return u128{hi: binary.BigEndian.Uint64(b[:8]), lo: binary.BigEndian.Uint64(b[8:])}
 }
 
-func (f Family) addr(n u128) netip.Addr {
+func (f Family) toAddr(n u128) netip.Addr {
 	var b [16]byte
 
 	binary.BigEndian.PutUint64(b[:8], n.hi)

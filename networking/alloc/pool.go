@@ -10,106 +10,106 @@ import (
 	"slices"
 )
 
-// maxGateways is how many gateways a pool may name for each family.
+// maxGateways is the maximum number of gateways of a pool for each family.
 const maxGateways = 2
 
-// Spec is a pool as users write it.
+// Spec is the specification of a pool as users write it.
 type Spec struct {
-	// Addresses to give, in this order; each entry in the form that ParseRange reads.
+	// Addresses are allocated in this order. ParseRange parses each entry.
 	Addresses []string
-	// Excluded are never given. Each entry, in the same form, has to meet Addresses.
+	// Excluded addresses are never allocated. Each entry has the same form and must overlap Addresses.
 	Excluded []string
-	// Gateways are addresses of either family, at most two of each. They are never given.
+	// Gateways are at most two addresses of each family. They are never allocated.
 	Gateways []string
-	// PrefixLengthV4 and PrefixLengthV6 are those of the network's subnet, 0 for what
-	// the package's description says.
+	// PrefixLengthV4 and PrefixLengthV6 are the prefix lengths of the network's subnets. For 0, the package
+	// documentation says which length applies.
 	PrefixLengthV4, PrefixLengthV6 int
 }
 
-// SpecOf is the Spec of an API's object, where ranges and addresses have types of their own.
-func SpecOf[R, A ~string](addresses, excluded []R, gateways []A, lengthV4, lengthV6 int32) Spec {
+// NewSpec returns a Spec from the fields of an API object, which has its own types for ranges and addresses.
+func NewSpec[R, A ~string](addresses, excluded []R, gateways []A, lengthV4, lengthV6 int32) Spec {
 	return Spec{
-		Addresses: texts(addresses), Excluded: texts(excluded), Gateways: texts(gateways),
+		Addresses: toStrings(addresses), Excluded: toStrings(excluded), Gateways: toStrings(gateways),
 		PrefixLengthV4: int(lengthV4), PrefixLengthV6: int(lengthV6),
 	}
 }
 
-func texts[T ~string](in []T) []string {
-	out := make([]string, 0, len(in))
-	for _, text := range in {
-		out = append(out, string(text))
+func toStrings[T ~string](values []T) []string {
+	out := make([]string, 0, len(values))
+	for _, value := range values {
+		out = append(out, string(value))
 	}
 
 	return out
 }
 
-// Pool is a checked Spec. It does not change, and many may use it at once.
+// Pool is a validated Spec. It is immutable and safe for concurrent use.
 type Pool struct {
 	name     string
 	gateways []netip.Addr
-	parts    [families]part
+	parts    [familyCount]part
 }
 
-// part is a pool's half of one family.
+// part holds the addresses of one family of a pool.
 type part struct {
 	layout
 
 	entries  []entry
-	excluded []listed
+	excluded []rangeEntry
 	gateways []netip.Addr
 	reserved map[netip.Addr]string
 }
 
-// listed is an entry of a list, with its place in the Spec.
-type listed struct {
+// rangeEntry is a range with its field path in the Spec.
+type rangeEntry struct {
 	Range
 
 	field string
 }
 
-// entry is one that addresses are given from.
+// entry is a range from which the pool allocates addresses.
 type entry struct {
-	listed
+	rangeEntry
 
-	// subnet is the one that the machines with these addresses are told they are in.
+	// subnet is the subnet that machines with these addresses get in their network configuration.
 	subnet netip.Prefix
-	// guessed says that nobody has said its length.
+	// guessed is true if neither the Spec nor a CIDR sets the prefix length.
 	guessed bool
 }
 
-// NewPool checks a Spec. The error joins a *SpecError for each thing that is wrong.
+// NewPool validates a Spec and returns its Pool. The error joins one *SpecError for each problem.
 func NewPool(name string, spec Spec) (*Pool, error) {
 	p := &Pool{name: name}
 
 	var problems []error
 
-	addresses, bad := readRanges("addresses", spec.Addresses)
-	problems = append(problems, bad...)
-	excluded, bad := readRanges("excludedAddresses", spec.Excluded)
-	problems = append(problems, bad...)
-	problems = append(problems, p.readGateways(spec.Gateways)...)
+	addresses, rangeProblems := parseRanges("addresses", spec.Addresses)
+	problems = append(problems, rangeProblems...)
+	excluded, rangeProblems := parseRanges("excludedAddresses", spec.Excluded)
+	problems = append(problems, rangeProblems...)
+	problems = append(problems, p.parseGateways(spec.Gateways)...)
 
 	if len(spec.Addresses) == 0 {
 		problems = append(problems, &SpecError{Field: "addresses", Problem: "the pool has no addresses: list a CIDR or a range"})
 	}
 
 	if len(problems) > 0 {
-		return nil, p.wrong(problems)
+		return nil, p.joinProblems(problems)
 	}
 
 	for i := range p.parts {
 		p.parts[i].family = Family(i)
 	}
 
-	for _, in := range addresses {
-		part := &p.parts[in.Family()]
-		part.entries = append(part.entries, entry{listed: in})
-		problems = append(problems, unusable(in)...)
+	for _, r := range addresses {
+		part := &p.parts[r.Family()]
+		part.entries = append(part.entries, entry{rangeEntry: r})
+		problems = append(problems, checkUsable(r)...)
 	}
 
-	for _, out := range excluded {
-		part := &p.parts[out.Family()]
-		part.excluded = append(part.excluded, out)
+	for _, r := range excluded {
+		part := &p.parts[r.Family()]
+		part.excluded = append(part.excluded, r)
 	}
 
 	for _, gateway := range p.gateways {
@@ -117,54 +117,54 @@ func NewPool(name string, spec Spec) (*Pool, error) {
 		part.gateways = append(part.gateways, gateway)
 	}
 
-	lengths := [families]int{IPv4: spec.PrefixLengthV4, IPv6: spec.PrefixLengthV6}
+	lengths := [familyCount]int{IPv4: spec.PrefixLengthV4, IPv6: spec.PrefixLengthV6}
 	for i := range p.parts {
 		problems = append(problems, p.parts[i].build(lengths[i])...)
 	}
 
 	if len(problems) > 0 {
-		return nil, p.wrong(problems)
+		return nil, p.joinProblems(problems)
 	}
 
 	return p, nil
 }
 
-func (p *Pool) wrong(problems []error) error {
+func (p *Pool) joinProblems(problems []error) error {
 	return fmt.Errorf("check pool %s: %w", p.name, errors.Join(problems...))
 }
 
-// Name is the one that NewPool was given.
+// Name returns the name that was passed to NewPool.
 func (p *Pool) Name() string { return p.name }
 
-// Has says whether the pool gives addresses of a family.
-func (p *Pool) Has(family Family) bool { return len(p.parts[family].inOrder) > 0 }
+// HasFamily returns whether the pool allocates addresses of a family.
+func (p *Pool) HasFamily(family Family) bool { return len(p.parts[family].inOrder) > 0 }
 
-// Size is how many addresses of a family the pool can give; what does not fit into
-// 64 bits is the largest number that does.
+// Size returns how many addresses of a family the pool can allocate, or the largest 64-bit number if the
+// size does not fit into 64 bits.
 func (p *Pool) Size(family Family) uint64 { return p.parts[family].size.saturated() }
 
-// Machines is how many machines the pool can serve at once: each needs an address of
-// each family that the pool has.
-func (p *Pool) Machines() uint64 {
+// MachineCapacity returns how many machines can have addresses of the pool at the same time. Each machine
+// needs one address of each family that the pool has.
+func (p *Pool) MachineCapacity() uint64 {
 	switch {
-	case !p.Has(IPv4):
+	case !p.HasFamily(IPv4):
 		return p.Size(IPv6)
-	case !p.Has(IPv6):
+	case !p.HasFamily(IPv6):
 		return p.Size(IPv4)
 	default:
 		return min(p.Size(IPv4), p.Size(IPv6))
 	}
 }
 
-// Prefix is an address of the pool with its prefix length, as machines get it; false
-// if the pool does not give the address.
-func (p *Pool) Prefix(addr netip.Addr) (netip.Prefix, bool) {
+// PrefixFor returns an address with the prefix length that machines get, and false if the pool does not
+// allocate the address.
+func (p *Pool) PrefixFor(addr netip.Addr) (netip.Prefix, bool) {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.Zone() != "" {
 		return netip.Prefix{}, false
 	}
 
-	_, bits, found := p.parts[FamilyOf(addr)].find(number(addr))
+	_, bits, found := p.parts[FamilyOf(addr)].find(toUint128(addr))
 	if !found {
 		return netip.Prefix{}, false
 	}
@@ -172,26 +172,26 @@ func (p *Pool) Prefix(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, bits), true
 }
 
-// Gateways are those of the pool, in the order of the Spec.
+// Gateways returns a copy of the pool's gateways, in the order of the Spec.
 func (p *Pool) Gateways() []netip.Addr { return slices.Clone(p.gateways) }
 
-// Overlap is the first run of addresses that both pools give; false if there is none.
+// Overlap returns the first run of addresses that both pools allocate, and false if there is none.
 func (p *Pool) Overlap(q *Pool) (Range, bool) {
 	for i := range p.parts {
-		if both, found := p.parts[i].common(&q.parts[i].layout); found {
+		if overlap, found := p.parts[i].findOverlap(&q.parts[i].layout); found {
 			family := Family(i)
 
-			return Range{First: family.addr(both.first), Last: family.addr(both.last), Bits: -1}, true
+			return Range{First: family.toAddr(overlap.first), Last: family.toAddr(overlap.last), Bits: -1}, true
 		}
 	}
 
 	return Range{}, false
 }
 
-// refusal is why the pool never gives an address; empty if it does.
-func (p *Pool) refusal(addr netip.Addr) Refusal {
+// refusalFor returns why the pool never allocates an address. The refusal is empty if the pool does.
+func (p *Pool) refusalFor(addr netip.Addr) Refusal {
 	part := &p.parts[FamilyOf(addr)]
-	if _, _, found := part.find(number(addr)); found {
+	if _, _, found := part.find(toUint128(addr)); found {
 		return ""
 	}
 
@@ -199,17 +199,17 @@ func (p *Pool) refusal(addr netip.Addr) Refusal {
 		return RefusedGateway
 	}
 
-	for _, out := range part.excluded {
-		if out.Contains(addr) {
+	for _, excluded := range part.excluded {
+		if excluded.Contains(addr) {
 			return RefusedExcluded
 		}
 	}
 
-	for _, in := range part.entries {
-		if in.Contains(addr) {
+	for _, e := range part.entries {
+		if e.Contains(addr) {
 			return RefusedReserved
 		}
 	}
 
-	return RefusedOutside
+	return RefusedNotInPool
 }

@@ -86,7 +86,7 @@ func TestPrefixLength(t *testing.T) {
 			}
 
 			for text, want := range tc.want {
-				got, found := p.Prefix(netip.MustParseAddr(text))
+				got, found := p.PrefixFor(netip.MustParseAddr(text))
 				if !found || got.Bits() != want {
 					t.Errorf("Prefix(%s) = %s, %v, want /%d", text, got, found, want)
 				}
@@ -123,10 +123,10 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::/64"}, Excluded: []string{"fd00::/63"}}, "addresses", "no IPv6 address left",
 		},
 		"no prefix length to be had": {
-			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}}, "addresses[0]", "give the prefix length, name the gateway",
+			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}}, "addresses[0]", "set the prefix length, set the gateway",
 		},
 		"nothing in common with the gateway": {
-			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}, Gateways: []string{"192.168.0.1"}}, "addresses[0]", "its prefix length is not known",
+			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}, Gateways: []string{"192.168.0.1"}}, "addresses[0]", "its prefix length is unknown",
 		},
 		"a gateway in no subnet": {
 			alloc.Spec{Addresses: []string{"10.0.0.64/26"}, Gateways: []string{"10.0.0.1"}}, "gateway", "in no subnet of the pool, such as 10.0.0.64/26",
@@ -151,7 +151,7 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"10.0.0.1/24"}}, "gateway[0]", "is not an address",
 		},
 		"a gateway that is no machine's": {
-			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"0.0.0.0"}}, "gateway[0]", "no machine may have",
+			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"0.0.0.0"}}, "gateway[0]", "no machine can use",
 		},
 		"a prefix length that is too long": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, PrefixLengthV4: 33}, "prefixLengthV4", "from 1 to 32",
@@ -169,7 +169,7 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 			alloc.Spec{Addresses: []string{"224.0.0.0/24"}}, "addresses[0]", "224.0.0.0/4",
 		},
 		"everything": {
-			alloc.Spec{Addresses: []string{"::/0"}}, "addresses[0]", "no machine may have",
+			alloc.Spec{Addresses: []string{"::/0"}}, "addresses[0]", "no machine can use",
 		},
 		"a single address that is the broadcast address": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20", "10.0.0.31/32"}, Gateways: []string{"10.0.0.1"}},
@@ -233,8 +233,8 @@ func TestSize(t *testing.T) {
 			t.Parallel()
 
 			p := pool(t, "p", tc.spec)
-			if p.Size(alloc.IPv4) != tc.v4 || p.Size(alloc.IPv6) != tc.v6 || p.Machines() != tc.machines {
-				t.Errorf("got %d, %d, %d", p.Size(alloc.IPv4), p.Size(alloc.IPv6), p.Machines())
+			if p.Size(alloc.IPv4) != tc.v4 || p.Size(alloc.IPv6) != tc.v6 || p.MachineCapacity() != tc.machines {
+				t.Errorf("got %d, %d, %d", p.Size(alloc.IPv4), p.Size(alloc.IPv6), p.MachineCapacity())
 			}
 		})
 	}
@@ -280,7 +280,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// What nobody has said is told as a guess, and nothing else is.
+// GuessedSubnets returns only subnets whose prefix length was guessed.
 func TestGuessed(t *testing.T) {
 	t.Parallel()
 
@@ -297,7 +297,7 @@ func TestGuessed(t *testing.T) {
 		pool, err := alloc.NewPool("p", tc.spec)
 		must(t, err)
 
-		if got := fmt.Sprint(pool.Guessed()); got != tc.want {
+		if got := fmt.Sprint(pool.GuessedSubnets()); got != tc.want {
 			t.Errorf("%s: guessed %s, want %s", name, got, tc.want)
 		}
 	}

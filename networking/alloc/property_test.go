@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// forbidden says why a pool should never have given an address; empty if it may. It
-// reads the texts of the spec anew.
+// forbidden returns why a pool must never allocate an address. It is empty if the pool may. It parses the
+// texts of the spec itself.
 func forbidden(spec alloc.Spec, given netip.Prefix) string {
 	addr := given.Addr()
 	inside := func(texts []string) bool {
@@ -56,8 +56,7 @@ func forbidden(spec alloc.Spec, given netip.Prefix) string {
 	return ""
 }
 
-// world is a pool small enough to be written down in a map: each address that it gives,
-// in the order in which it does.
+// world is a pool that is small enough for a map with each of its addresses, in the order of allocation.
 func world(spec alloc.Spec) []netip.Prefix {
 	var out []netip.Prefix
 
@@ -86,7 +85,7 @@ func world(spec alloc.Spec) []netip.Prefix {
 		}
 	}
 
-	// The ends of a CIDR are nobody's, whichever entry lists them.
+	// The first and last address of a CIDR are never allocated, even if another entry lists them.
 	for _, text := range spec.Addresses {
 		if r, _ := alloc.ParseRange(text); r.Bits >= 0 && r.Bits <= 30 && r.First.Is4() {
 			out = slices.DeleteFunc(out, func(p netip.Prefix) bool { return p.Addr() == r.First || p.Addr() == r.Last })
@@ -96,10 +95,10 @@ func world(spec alloc.Spec) []netip.Prefix {
 	return out
 }
 
-// genRange makes an entry within 10.0.0.0/24, or fd00::/120 for v6.
+// genRange generates an entry in 10.0.0.0/24, or in fd00::/120 for IPv6.
 func genRange(v6 bool) gopter.Gen {
 	return gopter.CombineGens(gen.IntRange(0, 255), gen.IntRange(0, 40), gen.IntRange(0, 3)).Map(func(values []any) string {
-		at, length, form := values[0].(int), values[1].(int), values[2].(int)
+		index, length, form := values[0].(int), values[1].(int), values[2].(int)
 		name := func(i int) string {
 			if v6 {
 				return fmt.Sprintf("fd00::%x", i)
@@ -108,29 +107,29 @@ func genRange(v6 bool) gopter.Gen {
 			return fmt.Sprintf("10.0.0.%d", i)
 		}
 
-		most := 32
+		limit := 32
 		if v6 {
-			most = 128
+			limit = 128
 		}
 
 		switch form {
 		case 0:
-			return fmt.Sprintf("%s/%d", name(at), most)
+			return fmt.Sprintf("%s/%d", name(index), limit)
 		case 1:
 			bits := 2 + length%4
 
-			return fmt.Sprintf("%s/%d", name(at>>bits<<bits), most-bits)
+			return fmt.Sprintf("%s/%d", name(index>>bits<<bits), limit-bits)
 		default:
-			return name(at) + "-" + name(min(at+length, 255))
+			return name(index) + "-" + name(min(index+length, 255))
 		}
 	})
 }
 
-// genSpec makes pools of up to some hundred addresses, of one family or both. Some of
-// them are refused by NewPool; genPool leaves those out.
+// genSpec generates specs of up to a few hundred addresses, of one family or both. NewPool refuses some of
+// them. genPool leaves these out.
 func genSpec() gopter.Gen {
-	entries := func(v6 bool, most int) gopter.Gen {
-		return gen.IntRange(0, most).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), genRange(v6)) }, stringsType)
+	entries := func(v6 bool, limit int) gopter.Gen {
+		return gen.IntRange(0, limit).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), genRange(v6)) }, stringsType)
 	}
 
 	return gopter.CombineGens(
@@ -161,7 +160,7 @@ func genSpec() gopter.Gen {
 	})
 }
 
-// fix drops the exclusions and single addresses that NewPool would refuse.
+// fix removes the exclusions and single addresses that NewPool would refuse.
 func fix(spec alloc.Spec) alloc.Spec {
 	for range 20 {
 		_, err := alloc.NewPool("p", spec)
@@ -191,7 +190,7 @@ func genPool() gopter.Gen {
 		return err == nil
 	})
 
-	// Most specs are of no pool: they are passed over here, so that no runs go to them.
+	// NewPool refuses most specs. Skip them here, so they do not count as runs.
 	return func(parameters *gopter.GenParameters) *gopter.GenResult {
 		for {
 			result := one(parameters)
@@ -202,11 +201,11 @@ func genPool() gopter.Gen {
 	}
 }
 
-// genOtherPool and genLaterDeeds say what the second of two generated values is for.
+// genOtherPool and genLaterDeeds name the second of two generated values.
 func genOtherPool() gopter.Gen  { return genPool() }
 func genLaterDeeds() gopter.Gen { return genDeeds() }
 
-// deed is one call: who asks, whether for an address or to be rid of it, and which.
+// deed is one call: the owner, whether it acquires or releases, and the address.
 type deed struct {
 	owner   int
 	release bool
@@ -221,7 +220,7 @@ func genDeeds() gopter.Gen {
 	return gen.IntRange(0, 120).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), one) }, deedsType)
 }
 
-// oracle is the allocator as one would write it without a thought for time and memory.
+// oracle is a simple allocator that ignores time and memory.
 type oracle struct {
 	order []netip.Prefix
 	taken map[netip.Addr]string
@@ -253,7 +252,7 @@ func (o *oracle) of(owner string) []netip.Addr {
 	return out
 }
 
-// acquire is what an owner has then; false if it is not available.
+// acquire returns the addresses of the owner after the call, and false if the address is not available.
 func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
 	now := maps.Clone(o.taken)
 	has := map[int]bool{}
@@ -294,7 +293,8 @@ func (o *oracle) release(owner string) {
 	maps.DeleteFunc(o.taken, func(_ netip.Addr, has string) bool { return has == owner })
 }
 
-// play does the same to both, and says where they differ, also in how many are free.
+// play makes the same calls to both, and returns a difference in the results or in the number of free
+// addresses.
 func play(n *alloc.Network, o *oracle, deeds []deed) string {
 	for i, d := range deeds {
 		owner := fmt.Sprintf("m%d", d.owner)
@@ -362,9 +362,9 @@ func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	property.Check(t, name, property.Options{Runs: 200}, prop.ForAll(condition, gens...))
 }
 
-// Whatever a pool gives, it is in the pool, is not excluded, no gateway and no end of a
-// subnet, and it is given once: until the pool is empty, all of the addresses that may
-// be given are, in the order of the list.
+// Each allocated address is in the pool, and is not excluded, a gateway, or the first or last address of a
+// subnet. No address is allocated twice. Until the pool is exhausted, all allowed addresses are allocated
+// in the order of the list.
 func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 	t.Parallel()
 
@@ -401,8 +401,8 @@ func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 	}, genPool())
 }
 
-// Requests, for any address or for one, and releases in any order end as a map would
-// have them, and the numbers of free addresses fit.
+// Requests with or without an address and releases in any order have the same results as a map, and the
+// numbers of free addresses are correct.
 func TestPropertyAgreesWithAMap(t *testing.T) {
 	t.Parallel()
 
@@ -414,8 +414,8 @@ func TestPropertyAgreesWithAMap(t *testing.T) {
 	}, genPool(), genDeeds())
 }
 
-// What is rebuilt from the statuses goes on as the one that wrote them would have,
-// whether the pools or the statuses are read first.
+// A network that is rebuilt from the statuses behaves like the network that wrote them, in either order of
+// reading pools and statuses.
 func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 	t.Parallel()
 
@@ -428,13 +428,13 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 			return wrong
 		}
 
-		rebuilt, err := alloc.Rebuild("net", []*alloc.Pool{p}, n.Held())
+		rebuilt, err := alloc.Rebuild("net", []*alloc.Pool{p}, n.Assignments())
 		if err != nil {
 			return err.Error()
 		}
 
 		late := alloc.NewNetwork("net")
-		for _, h := range slices.Backward(n.Held()) {
+		for _, h := range slices.Backward(n.Assignments()) {
 			if err := late.Restore(h); err != nil {
 				return err.Error()
 			}
@@ -443,7 +443,7 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 		set(t, late, p)
 
 		for name, other := range map[string]*alloc.Network{"rebuilt": rebuilt, "late": late} {
-			if diff := cmp.Diff(n.Held(), other.Held(), equal); diff != "" {
+			if diff := cmp.Diff(n.Assignments(), other.Assignments(), equal); diff != "" {
 				return name + ": " + diff
 			}
 
@@ -456,8 +456,8 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 	}, genPool(), genDeeds(), genLaterDeeds())
 }
 
-// A pool that grows, shrinks or becomes another one takes nothing from anybody, gives
-// nothing twice, says what it no longer has, and goes on as a map would.
+// A pool that grows, shrinks or is replaced takes no address from an owner and allocates no address twice.
+// It reports the addresses that it does not contain any more, and behaves like a map.
 func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 	t.Parallel()
 
@@ -469,15 +469,15 @@ func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 			return wrong
 		}
 
-		held := n.Held()
+		held := n.Assignments()
 		outside := set(t, n, pool(t, "p", second))
 		o.order = world(second)
 
-		if diff := cmp.Diff(held, n.Held(), equal); diff != "" {
+		if diff := cmp.Diff(held, n.Assignments(), equal); diff != "" {
 			return diff
 		}
 
-		want := slices.DeleteFunc(held, func(h alloc.Held) bool {
+		want := slices.DeleteFunc(held, func(h alloc.Assignment) bool {
 			return slices.ContainsFunc(o.order, func(p netip.Prefix) bool { return p.Addr() == h.Address.Addr() })
 		})
 		if diff := cmp.Diff(want, outside, equal); diff != "" {
@@ -488,8 +488,8 @@ func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 	}, genPool(), genOtherPool(), genDeeds(), genLaterDeeds())
 }
 
-// Two pools of one network that are not refused give no address twice, and those that
-// are refused have one in common.
+// Two accepted pools of one network never allocate the same address, and two pools of which one is refused
+// share an address.
 func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
 	t.Parallel()
 
@@ -518,7 +518,7 @@ func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
 	}, genPool(), genOtherPool())
 }
 
-// Many at once get addresses of their own. It is for the race detector, too.
+// Concurrent owners get different addresses. This test is also for the race detector.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -539,7 +539,7 @@ func TestManyAtOnce(t *testing.T) {
 				}
 
 				n.Usage("p", alloc.IPv4)
-				n.Outside("p")
+				n.AssignmentsOutside("p")
 				set(t, n, p)
 
 				if i%2 == 0 {
@@ -552,11 +552,11 @@ func TestManyAtOnce(t *testing.T) {
 	group.Wait()
 
 	has := map[netip.Prefix]bool{}
-	for _, held := range n.Held() {
+	for _, held := range n.Assignments() {
 		has[held.Address] = true
 	}
 
-	if len(has) != many || len(n.Held()) != many {
-		t.Errorf("%d addresses are in use, %d different ones, want %d: two for each that did not release", len(n.Held()), len(has), many)
+	if len(has) != many || len(n.Assignments()) != many {
+		t.Errorf("%d addresses are in use, %d different ones, want %d: two for each that did not release", len(n.Assignments()), len(has), many)
 	}
 }

@@ -9,17 +9,17 @@ import (
 	"slices"
 )
 
-// SpecError is one thing that is wrong with a Spec.
+// SpecError is one problem in a Spec.
 type SpecError struct {
-	// Field is the path in the Spec, as it is called in the API: addresses[2].
+	// Field is the path of the field with its name in the API, such as addresses[2].
 	Field string
-	// Value is what is there; empty if nothing is.
+	// Value is the value of the field. It is empty if the field has no value.
 	Value string
-	// Problem says what is wrong, and what to do.
+	// Problem describes what is wrong and what to do.
 	Problem string
 }
 
-// Error is field, value and problem.
+// Error returns the field, the value and the problem.
 func (e *SpecError) Error() string {
 	if e.Value == "" {
 		return fmt.Sprintf("%s: %s", e.Field, e.Problem)
@@ -28,36 +28,36 @@ func (e *SpecError) Error() string {
 	return fmt.Sprintf("%s %q: %s", e.Field, e.Value, e.Problem)
 }
 
-func readRanges(field string, texts []string) ([]listed, []error) {
+func parseRanges(field string, texts []string) ([]rangeEntry, []error) {
 	var (
-		out      []listed
+		out      []rangeEntry
 		problems []error
 	)
 
 	for i, text := range texts {
-		at := fmt.Sprintf("%s[%d]", field, i)
+		path := fmt.Sprintf("%s[%d]", field, i)
 
-		in, err := ParseRange(text)
+		parsed, err := ParseRange(text)
 		if err != nil {
-			problems = append(problems, &SpecError{Field: at, Value: text, Problem: err.Error()})
+			problems = append(problems, &SpecError{Field: path, Value: text, Problem: err.Error()})
 
 			continue
 		}
 
-		out = append(out, listed{Range: in, field: at})
+		out = append(out, rangeEntry{Range: parsed, field: path})
 	}
 
 	return out, problems
 }
 
-func (p *Pool) readGateways(texts []string) []error {
+func (p *Pool) parseGateways(texts []string) []error {
 	var (
 		problems []error
-		count    [families]int
+		count    [familyCount]int
 	)
 
 	for i, text := range texts {
-		complain := func(problem string) {
+		addProblem := func(problem string) {
 			problems = append(problems, &SpecError{Field: fmt.Sprintf("gateway[%d]", i), Value: text, Problem: problem})
 		}
 
@@ -65,17 +65,17 @@ func (p *Pool) readGateways(texts []string) []error {
 
 		switch {
 		case err != nil:
-			complain(err.Error())
+			addProblem(err.Error())
 		case slices.Contains(p.gateways, addr):
-			complain("the gateway is there twice: leave one out")
+			addProblem("the gateway is listed twice: remove one of them")
 		case addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast():
-			complain("no machine may have this address: name the router's own one")
+			addProblem("no machine can use this address: write the address of the router")
 		default:
 			count[FamilyOf(addr)]++
 			p.gateways = append(p.gateways, addr)
 
 			if count[FamilyOf(addr)] == maxGateways+1 {
-				complain(fmt.Sprintf("more than %d %s gateways: leave the others out", maxGateways, FamilyOf(addr)))
+				addProblem(fmt.Sprintf("there are more than %d %s gateways: remove the others", maxGateways, FamilyOf(addr)))
 			}
 		}
 	}
@@ -83,20 +83,20 @@ func (p *Pool) readGateways(texts []string) []error {
 	return problems
 }
 
-// unusable says whether a range has addresses that no machine may have: the special
-// ones of RFC 6890, and multicast.
-func unusable(in listed) []error {
-	special := [families][]string{
+// checkUsable returns a problem if a range contains addresses that no machine can use. These are special
+// addresses of RFC 6890 and multicast addresses.
+func checkUsable(r rangeEntry) []error {
+	forbidden := [familyCount][]string{
 		IPv4: {"0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"},
 		IPv6: {"::/127", "::ffff:0:0/96", "ff00::/8"},
 	}
 
-	for _, text := range special[in.Family()] {
+	for _, text := range forbidden[r.Family()] {
 		prefix := netip.MustParsePrefix(text)
-		if in.span().meets(span{first: number(prefix.Addr()), last: number(lastOf(prefix))}) {
+		if r.span().overlaps(span{first: toUint128(prefix.Addr()), last: toUint128(lastAddress(prefix))}) {
 			return []error{&SpecError{
-				Field: in.field, Value: in.String(),
-				Problem: fmt.Sprintf("it has addresses of %s, which no machine may have: leave those out", prefix),
+				Field: r.field, Value: r.String(),
+				Problem: fmt.Sprintf("it has addresses of %s, which no machine can use: remove these addresses", prefix),
 			}}
 		}
 	}

@@ -5,66 +5,66 @@ package alloc
 
 import "slices"
 
-// span is all numbers from first to last, both included.
+// span contains all numbers from first to last, including both.
 type span struct{ first, last u128 }
 
-func (s span) meets(t span) bool { return !s.last.less(t.first) && !t.last.less(s.first) }
-func (s span) single() bool      { return s.first == s.last }
-func (s span) holds(t span) bool { return !t.first.less(s.first) && !s.last.less(t.last) }
+func (s span) overlaps(t span) bool { return !s.last.less(t.first) && !t.last.less(s.first) }
+func (s span) isSingle() bool       { return s.first == s.last }
+func (s span) contains(t span) bool { return !t.first.less(s.first) && !s.last.less(t.last) }
 
-// spans are disjoint and ascending, and no two of them touch.
+// spans is a list of disjoint, ascending spans that do not touch.
 type spans []span
 
-// from is the index of the first span that ends at n or after it.
-func (s spans) from(n u128) int {
-	i, _ := slices.BinarySearchFunc(s, n, func(in span, n u128) int { return in.last.cmp(n) })
+// indexFrom returns the index of the first span that ends at or after n.
+func (s spans) indexFrom(n u128) int {
+	i, _ := slices.BinarySearchFunc(s, n, func(r span, n u128) int { return r.last.cmp(n) })
 
 	return i
 }
 
-// add joins a span with those that are there.
-func (s spans) add(in span) spans {
-	// Also the neighbours that merely touch are joined.
-	first := s.from(in.first)
-	if first > 0 && s[first-1].last.next() == in.first {
+// add merges a span into the list, and returns the new list.
+func (s spans) add(r span) spans {
+	// Neighbours that only touch the span are merged too.
+	first := s.indexFrom(r.first)
+	if first > 0 && s[first-1].last.next() == r.first {
 		first--
 	}
 
 	end := first
-	for end < len(s) && (s[end].meets(in) || in.last.next() == s[end].first || s[end].last.next() == in.first) {
-		in = span{first: lower(in.first, s[end].first), last: higher(in.last, s[end].last)}
+	for end < len(s) && (s[end].overlaps(r) || r.last.next() == s[end].first || s[end].last.next() == r.first) {
+		r = span{first: minUint128(r.first, s[end].first), last: maxUint128(r.last, s[end].last)}
 		end++
 	}
 
-	return slices.Replace(s, first, end, in)
+	return slices.Replace(s, first, end, r)
 }
 
-// missing are the parts of a span that s has not.
-func (s spans) missing(in span) []span {
+// findGaps returns the parts of a span that s does not contain.
+func (s spans) findGaps(r span) []span {
 	var out []span
 
-	for i := s.from(in.first); i < len(s) && s[i].meets(in); i++ {
-		if in.first.less(s[i].first) {
-			out = append(out, span{first: in.first, last: s[i].first.previous()})
+	for i := s.indexFrom(r.first); i < len(s) && s[i].overlaps(r); i++ {
+		if r.first.less(s[i].first) {
+			out = append(out, span{first: r.first, last: s[i].first.previous()})
 		}
 
-		if !s[i].last.less(in.last) {
+		if !s[i].last.less(r.last) {
 			return out
 		}
 
-		in.first = s[i].last.next()
+		r.first = s[i].last.next()
 	}
 
-	return append(out, in)
+	return append(out, r)
 }
 
-func (s spans) meet(in span) bool {
-	i := s.from(in.first)
+func (s spans) overlaps(r span) bool {
+	i := s.indexFrom(r.first)
 
-	return i < len(s) && s[i].meets(in)
+	return i < len(s) && s[i].overlaps(r)
 }
 
-func lower(a, b u128) u128 {
+func minUint128(a, b u128) u128 {
 	if b.less(a) {
 		return b
 	}
@@ -72,7 +72,7 @@ func lower(a, b u128) u128 {
 	return a
 }
 
-func higher(a, b u128) u128 {
+func maxUint128(a, b u128) u128 {
 	if a.less(b) {
 		return b
 	}

@@ -33,38 +33,38 @@ import (
 )
 
 const (
-	// exhaustedRetry is how soon a claim without an address looks again without being woken:
-	// the address registry wakes it when there is one.
+	// exhaustedRetry is the delay before a claim without an address is reconciled again. Usually the address
+	// registry enqueues the claim earlier, when an address is free.
 	exhaustedRetry = 5 * time.Minute
-	// lookAgain is how soon what no event may tell of is looked at again.
-	lookAgain = 2 * time.Second
-	// conflictRetry is how soon a claim is looked at again whose address another one has.
+	// requeueDelay is the delay before a claim is reconciled again if no event may follow.
+	requeueDelay = 2 * time.Second
+	// conflictRetry is the delay before a claim with an address of another owner is reconciled again.
 	conflictRetry = 30 * time.Second
 )
 
-// ReasonAddressConflict says that the addresses on record are another machine's as well.
+// ReasonAddressConflict means that a recorded address also belongs to another machine.
 const ReasonAddressConflict = "AddressConflict"
 
-// fieldOwner of what this package writes into statuses that are others' otherwise.
+// fieldOwner is the field manager of the fields that this package writes into statuses of other owners.
 const fieldOwner = "hyperfleet-addresses"
 
-// Claims gives MachineClaims their addresses. It puts nothing on a claim that would keep
-// it from going.
-type Claims struct {
+// ClaimReconciler allocates addresses to MachineClaims. It adds no finalizer, so it never delays the deletion
+// of a claim.
+type ClaimReconciler struct {
 	Client client.Client
-	// Live reads from the API server itself.
+	// Live reads from the API server, not from a cache.
 	Live      client.Reader
 	Addresses *pools.AddressRegistry
-	Registry  *Registry
+	Registry  *TemplateRegistry
 	Recorder  events.EventRecorder
 	Clock     clock.WithTicker
-	// Concurrency is how many claims are worked on at a time.
+	// Concurrency is the number of claims that are reconciled at the same time.
 	Concurrency int
 
 	changed trigger.Source
 }
 
-func (c *Claims) writer() *claimstatus.Writer {
+func (c *ClaimReconciler) writer() *claimstatus.Writer {
 	return &claimstatus.Writer{Client: c.Client, Clock: c.Clock, Owner: fieldOwner}
 }
 
@@ -73,14 +73,14 @@ func (c *Claims) writer() *claimstatus.Writer {
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager.
-func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
+func (c *ClaimReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("claimaddress").
 		For(&v1alpha1.MachineClaim{}).
-		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.waiting)).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.enqueueWaitingClaims)).
 		WatchesRawSource(c.Addresses.Gate(c.Clock)).
 		WatchesRawSource(&c.changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(c)
 	if err != nil {
 		return fmt.Errorf("add controller claimaddress: %w", err)
@@ -89,20 +89,20 @@ func (c *Claims) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// waiting wakes the claims of a template that have no address.
-func (c *Claims) waiting(ctx context.Context, template client.Object) []reconcile.Request {
-	return objects.Requests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
-		return claim.Spec.TemplateRef.Name == template.GetName() && len(onRecord(claim)) == 0
+// enqueueWaitingClaims enqueues the claims of a template that have no address.
+func (c *ClaimReconciler) enqueueWaitingClaims(ctx context.Context, template client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return claim.Spec.TemplateRef.Name == template.GetName() && len(recordedAddresses(claim)) == 0
 	}, client.InNamespace(template.GetNamespace()))
 }
 
-// Reconcile looks at one claim.
-func (c *Claims) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// Reconcile allocates, checks or releases the addresses of one claim.
+func (c *ClaimReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var claim v1alpha1.MachineClaim
 
 	err := c.Client.Get(ctx, req.NamespacedName, &claim)
 	if apierrors.IsNotFound(err) {
-		return reconcile.Result{}, c.forget(ctx, req.NamespacedName)
+		return reconcile.Result{}, c.releaseDeleted(ctx, req.NamespacedName)
 	}
 
 	if err != nil {
@@ -112,17 +112,17 @@ func (c *Claims) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, c.release(ctx, &claim)
-	case len(onRecord(&claim)) > 0:
+	case len(recordedAddresses(&claim)) > 0:
 		return c.confirm(ctx, &claim)
-	case started(&claim):
-		return reconcile.Result{}, nil // it runs without: whatever its template says now is for others
+	case hasStarted(&claim):
+		return reconcile.Result{}, nil // the machine started without addresses, so a change of its template does not apply
 	default:
 		return c.allocate(ctx, &claim)
 	}
 }
 
-// onRecord are the addresses in the claim's status.
-func onRecord(claim *v1alpha1.MachineClaim) []string {
+// recordedAddresses returns the addresses in the claim's status.
+func recordedAddresses(claim *v1alpha1.MachineClaim) []string {
 	if claim.Status.NetworkInfo == nil {
 		return nil
 	}
@@ -130,65 +130,66 @@ func onRecord(claim *v1alpha1.MachineClaim) []string {
 	return claim.Status.NetworkInfo.Addresses
 }
 
-// started says whether the machine runs, or has run.
-func started(claim *v1alpha1.MachineClaim) bool {
+// hasStarted returns whether the machine runs or has run.
+func hasStarted(claim *v1alpha1.MachineClaim) bool {
 	times := claim.Status.Times
 
 	return times != nil && (times.Started != nil || times.Ended != nil)
 }
 
-// allocate gives the machine its addresses, and has them in the status before anybody uses
-// them.
-func (c *Claims) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
+// allocate allocates addresses to the machine and records them in the status. The runners area creates the
+// machine only after this.
+func (c *ClaimReconciler) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name}
 
-	pooled, err := c.pooled(ctx, name)
+	pooled, err := c.hasPool(ctx, name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	if !pooled {
-		c.Addresses.Release(Owner(claim)) // it may have waited for one
+		c.Addresses.Release(OwnerKey(claim)) // the claim may have waited for an address
 
-		return reconcile.Result{}, c.clear(ctx, claim)
+		return reconcile.Result{}, c.clearStatus(ctx, claim)
 	}
 
-	entry, there := c.Registry.Of(name)
+	entry, found := c.Registry.EntryOf(name)
 
 	switch {
-	case !there:
-		return reconcile.Result{RequeueAfter: lookAgain}, nil // its controller looks at it soon
+	case !found:
+		return reconcile.Result{RequeueAfter: requeueDelay}, nil // TemplateReconciler has not reconciled the template yet
 	case entry.Reason != "":
-		c.Addresses.Forget(Owner(claim)) // it may have waited in another pool
+		c.Addresses.StopWaiting(OwnerKey(claim)) // the claim may have waited for another pool
 
-		return reconcile.Result{}, c.without(ctx, claim, entry.Reason, entry.Message)
+		return reconcile.Result{}, c.reportNoAddress(ctx, claim, entry.Reason, entry.Message)
 	}
 
-	// The address registry may have what the cache does not show yet: where the template has changed
-	// since, that must not be overwritten.
-	if len(c.Addresses.Of(Owner(claim))) > 0 {
+	// The status may already have addresses that the cache does not show yet. If the template has changed
+	// since, these addresses must not be overwritten.
+	if len(c.Addresses.AddressesOf(OwnerKey(claim))) > 0 {
 		var live v1alpha1.MachineClaim
 		if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 
-		if live.UID != claim.UID || len(onRecord(&live)) > 0 {
-			return reconcile.Result{}, nil // an event follows
+		if live.UID != claim.UID || len(recordedAddresses(&live)) > 0 {
+			return reconcile.Result{}, nil // an event for the newer object follows
 		}
 	}
 
-	got, err := c.Addresses.Acquire(pools.Request{
-		Network: entry.Network, Pool: entry.Pool, Owner: Owner(claim), Wake: c.changed.For(client.ObjectKeyFromObject(claim)),
+	addresses, err := c.Addresses.Acquire(pools.Request{
+		Network: entry.Network, Pool: entry.Pool, Owner: OwnerKey(claim),
+		Wake: c.changed.EnqueueFunc(client.ObjectKeyFromObject(claim)),
 	})
 	if err != nil {
-		return c.refused(ctx, claim, err)
+		return c.handleRefusal(ctx, claim, err)
 	}
 
-	return reconcile.Result{}, c.give(ctx, claim, entry.Network, got)
+	return reconcile.Result{}, c.recordAddresses(ctx, claim, entry.Network, addresses)
 }
 
-// pooled says whether a template has a pool.
-func (c *Claims) pooled(ctx context.Context, name types.NamespacedName) (bool, error) {
+// hasPool returns whether a template has a pool. It returns false if there is no such template.
+func (c *ClaimReconciler) hasPool(ctx context.Context, name types.NamespacedName) (bool, error) {
 	var template v1alpha1.HypervisorMachineTemplate
 
 	err := c.Client.Get(ctx, name, &template)
@@ -203,111 +204,116 @@ func (c *Claims) pooled(ctx context.Context, name types.NamespacedName) (bool, e
 	return template.Spec.Network.AddressPool() != nil, nil
 }
 
-// give writes the addresses into the claim's status. Whatever becomes of the write, the
-// addresses keeps them for this machine.
-func (c *Claims) give(ctx context.Context, claim *v1alpha1.MachineClaim, network string, got []netip.Prefix) error {
-	texts := make([]any, 0, len(got))
-	for _, address := range got {
+// recordAddresses writes the addresses into the claim's status. If the write fails, the address registry
+// keeps the addresses for this machine.
+func (c *ClaimReconciler) recordAddresses(
+	ctx context.Context, claim *v1alpha1.MachineClaim, network string, addresses []netip.Prefix,
+) error {
+	texts := make([]any, 0, len(addresses))
+	for _, address := range addresses {
 		texts = append(texts, address.String())
 	}
 
 	status := map[string]any{"networkInfo": map[string]any{"addresses": texts, "addressNetwork": network}}
-	shown := strings.Trim(fmt.Sprint(got), "[]")
+	joined := strings.Trim(fmt.Sprint(addresses), "[]")
 
-	err := c.writer().Apply(ctx, claim, status, allocated(shown))
+	err := c.writer().Apply(ctx, claim, status, newAllocatedCondition(joined))
 	if err != nil {
 		return claimstatus.IgnoreGone(err)
 	}
 
-	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s on network %s", shown, network)
+	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s on network %s", joined, network)
 
 	return nil
 }
 
-// refused says why there is no address.
-func (c *Claims) refused(ctx context.Context, claim *v1alpha1.MachineClaim, err error) (reconcile.Result, error) {
+// handleRefusal reports an exhausted pool in the condition and an event, and requeues the claim. It returns
+// all other errors.
+func (c *ClaimReconciler) handleRefusal(ctx context.Context, claim *v1alpha1.MachineClaim, err error) (reconcile.Result, error) {
 	var exhausted *alloc.ExhaustedError
 
 	switch {
 	case errors.As(err, &exhausted):
-		before := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
-		if before == nil || before.Reason != alloc.ReasonExhausted {
+		previous := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+		if previous == nil || previous.Reason != alloc.ReasonExhausted {
 			c.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, alloc.ReasonExhausted, "Allocate", "%s", exhausted.Error())
 		}
 
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.without(ctx, claim, alloc.ReasonExhausted, exhausted.Error())
+		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.reportNoAddress(ctx, claim, alloc.ReasonExhausted, exhausted.Error())
 	case errors.Is(err, alloc.ErrNoPool):
-		return reconcile.Result{RequeueAfter: lookAgain}, nil // its template has changed: that is looked at soon
+		return reconcile.Result{RequeueAfter: requeueDelay}, nil // the template has changed and is reconciled soon
 	default:
 		return reconcile.Result{}, err
 	}
 }
 
-// without says in the condition why the claim has no address.
-func (c *Claims) without(ctx context.Context, claim *v1alpha1.MachineClaim, reason, message string) error {
+// reportNoAddress writes the reason why the claim has no address into the condition.
+func (c *ClaimReconciler) reportNoAddress(ctx context.Context, claim *v1alpha1.MachineClaim, reason, message string) error {
 	condition := metav1.Condition{
 		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 	}
-	if claimstatus.Says(claim, condition) {
+	if claimstatus.HasCondition(claim, condition) {
 		return nil
 	}
 
 	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}, condition))
 }
 
-// clear takes the condition, and addresses, away.
-func (c *Claims) clear(ctx context.Context, claim *v1alpha1.MachineClaim) error {
-	if meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated) == nil && len(onRecord(claim)) == 0 {
+// clearStatus removes the condition and the addresses from the status.
+func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.MachineClaim) error {
+	allocated := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	if allocated == nil && len(recordedAddresses(claim)) == 0 {
 		return nil
 	}
 
 	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
-// confirm checks that the addresses on record are the machine's in the address registry as well: a
-// status that was edited by hand may give one to two machines.
-func (c *Claims) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
-	condition, again := allocated(strings.Join(onRecord(claim), " ")), time.Duration(0)
+// confirm restores the recorded addresses into the address registry, and reports a conflict. A conflict
+// occurs if a status was edited by hand, so that two machines have the same address.
+func (c *ClaimReconciler) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
+	condition, requeueAfter := newAllocatedCondition(strings.Join(recordedAddresses(claim), " ")), time.Duration(0)
 
 	if err := restore(c.Addresses, c.Registry, claim); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonAddressConflict, err.Error()
-		again = conflictRetry
+		requeueAfter = conflictRetry
 	}
 
-	if claimstatus.Says(claim, condition) {
-		return reconcile.Result{RequeueAfter: again}, nil
+	if claimstatus.HasCondition(claim, condition) {
+		return reconcile.Result{RequeueAfter: requeueAfter}, nil
 	}
 
-	// The addresses stay as they are: a machine may have them.
+	// Write the same addresses again, because a machine may use them.
 	status := map[string]any{"networkInfo": map[string]any{
-		"addresses": list(onRecord(claim)), "addressNetwork": claim.Status.NetworkInfo.AddressNetwork,
+		"addresses": toAnySlice(recordedAddresses(claim)), "addressNetwork": claim.Status.NetworkInfo.AddressNetwork,
 	}}
 
-	return reconcile.Result{RequeueAfter: again}, claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, status, condition))
+	return reconcile.Result{RequeueAfter: requeueAfter}, claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, status, condition))
 }
 
-func allocated(addresses string) metav1.Condition {
+func newAllocatedCondition(addresses string) metav1.Condition {
 	return metav1.Condition{
 		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", Message: addresses,
 	}
 }
 
-func list(in []string) []any {
-	out := make([]any, 0, len(in))
-	for _, text := range in {
-		out = append(out, text)
+func toAnySlice(values []string) []any {
+	out := make([]any, 0, len(values))
+	for _, value := range values {
+		out = append(out, value)
 	}
 
 	return out
 }
 
-// release frees the addresses of a claim that is being deleted, once its machine is gone
-// and it is on record that it has none: a rebuild never finds them with two machines.
-func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) error {
-	owner := Owner(claim)
+// release releases the addresses of a claim that is being deleted. It does so only after the machine is
+// deleted and after the status without the addresses is written, so a rebuild never finds an address at two
+// machines.
+func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineClaim) error {
+	owner := OwnerKey(claim)
 
-	if len(c.Addresses.Of(owner)) == 0 && len(onRecord(claim)) == 0 {
-		c.Addresses.Release(owner) // it may have waited for one
+	if len(c.Addresses.AddressesOf(owner)) == 0 && len(recordedAddresses(claim)) == 0 {
+		c.Addresses.Release(owner) // the claim may have waited for an address
 
 		return nil
 	}
@@ -316,11 +322,11 @@ func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) erro
 		return nil
 	}
 
-	// A write that seemed lost may have put addresses on record that this copy lacks: what is
-	// applied takes them away all the same.
+	// An earlier write that seemed to fail may have recorded addresses that this copy does not have. Apply
+	// removes these addresses too.
 	err := c.writer().Apply(ctx, claim, map[string]any{})
 	if err != nil {
-		return claimstatus.IgnoreGone(err) // forget sees to a claim that is gone
+		return claimstatus.IgnoreGone(err) // releaseDeleted handles a claim that does not exist any more
 	}
 
 	c.Addresses.Release(owner)
@@ -328,12 +334,12 @@ func (c *Claims) release(ctx context.Context, claim *v1alpha1.MachineClaim) erro
 	return nil
 }
 
-// forget frees what the address registry has for claims whose object is gone: the finalizer has seen
-// to it that their machines are, too.
-func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
-	owners := c.Addresses.Owners(ownerPrefix(name))
+// releaseDeleted releases the addresses of claims with this name that do not exist any more. Their machines
+// do not exist either, because the finalizer of the runners area waits for the deletion of the machine.
+func (c *ClaimReconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) error {
+	owners := c.Addresses.OwnersWithPrefix(ownerKeyPrefix(name))
 
-	// The cache may not have a new claim of the name yet.
+	// The cache may not have a new claim with this name yet.
 	var claim v1alpha1.MachineClaim
 
 	err := c.Live.Get(ctx, name, &claim)
@@ -342,7 +348,7 @@ func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
 	}
 
 	for _, owner := range owners {
-		if owner != Owner(&claim) {
+		if owner != OwnerKey(&claim) {
 			c.Addresses.Release(owner)
 		}
 	}
@@ -350,11 +356,11 @@ func (c *Claims) forget(ctx context.Context, name types.NamespacedName) error {
 	return nil
 }
 
-// Owner is a claim's machine in the address registry.
-func Owner(claim *v1alpha1.MachineClaim) string {
-	return ownerPrefix(client.ObjectKeyFromObject(claim)) + string(claim.UID)
+// OwnerKey returns the owner of a claim's addresses in the address registry.
+func OwnerKey(claim *v1alpha1.MachineClaim) string {
+	return ownerKeyPrefix(client.ObjectKeyFromObject(claim)) + string(claim.UID)
 }
 
-// ownerPrefix is what the owners begin with that were claims of this name. No
-// KubevirtMachine's begins so.
-func ownerPrefix(name types.NamespacedName) string { return kindClaim + " " + name.String() + "/" }
+// ownerKeyPrefix returns the common prefix of the owners of all claims with this name, old and new. The
+// owner of a KubevirtMachine never has this prefix.
+func ownerKeyPrefix(name types.NamespacedName) string { return kindClaim + " " + name.String() + "/" }

@@ -1,20 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claims gives MachineClaims the addresses of their templates' pools
+// Package claims allocates addresses to MachineClaims from the pools of their templates
 // (HypervisorMachineTemplate.spec.network.static.pool).
 //
-//	template --Templates--> Registry --> pools.AddressRegistry
-//	                                         |
-//	claim <--status: addresses, AddressAllocated-- Claims
+//	template --TemplateReconciler--> TemplateRegistry --> pools.AddressRegistry
+//	                                                           |
+//	claim <--status: addresses, AddressAllocated-- ClaimReconciler
 //
-// The runners area makes the machines, and knows of this one only what is in a claim's
-// status: it waits there for the addresses before it makes anything. They are free again
-// once the machine is gone: when the claim's condition VMCleanedUp says so and the status
-// without them is on record, or when the claim itself is gone.
+// The runners area creates the machines. It reads the addresses from the status of a claim, and waits for
+// them before it creates a machine. The addresses are released after the machine is deleted. This is the
+// case when the condition VMCleanedUp of the claim is True and the status without the addresses is written,
+// or when the claim does not exist any more.
 //
-// A claim keeps the addresses that it has, whatever becomes of its template: a change of
-// the pool counts for addresses that are given from then on. Machines on standby have
-// theirs from the start, so that a machine that is kept for a quick start does not wait
-// for an address then.
+// A claim keeps its addresses when its template changes. A change of a pool affects only addresses that are
+// allocated later. A machine on standby gets its addresses when it is created, so its start does not wait
+// for an address.
 package claims

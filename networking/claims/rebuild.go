@@ -20,17 +20,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// PoolReader finds the templates' pools for a registry's addresses.
-func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
-	return func(ctx context.Context) ([]pools.Found, error) {
-		templates, err := objects.All[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
+// NewPoolReader returns a reader that adds the pools of all templates to the template registry and its
+// address registry. It skips templates whose cluster does not exist or does not allow them.
+func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolReader {
+	return func(ctx context.Context) ([]pools.PoolObject, error) {
+		templates, err := objects.ListAll[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
 		if err != nil {
 			return nil, fmt.Errorf("list templates: %w", err)
 		}
 
-		registry.clear()
+		registry.reset()
 
-		var out []pools.Found
+		var out []pools.PoolObject
 
 		for _, template := range templates {
 			if template.Spec.Network.AddressPool() == nil {
@@ -48,70 +49,72 @@ func PoolReader(live client.Reader, registry *Registry) pools.PoolReader {
 				return nil, fmt.Errorf("get cluster of template %s: %w", client.ObjectKeyFromObject(template), err)
 			}
 
-			if err := allowed(ctx, live, template, &cluster); errclass.Of(err) == errclass.Configuration {
+			if err := checkAllowed(ctx, live, template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
 				continue
 			} else if err != nil {
 				return nil, err
 			}
 
-			// What is wrong with it, its own pass says.
-			out = append(out, pools.Found{Object: template, Put: func(*pools.AddressRegistry) { registry.Set(template, &cluster, nil) }})
+			// TemplateReconciler reports an invalid pool.
+			put := func(*pools.AddressRegistry) { registry.Set(template, &cluster, nil) }
+			out = append(out, pools.PoolObject{Object: template, Put: put})
 		}
 
 		return out, nil
 	}
 }
 
-// Reader reads the claims' addresses back into a registry's addresses.
-func Reader(live client.Reader, registry *Registry) pools.Reader {
-	return pools.MachineReader(live, &v1alpha1.MachineClaimList{},
+// NewReader returns a reader that restores the recorded addresses of all claims into an address registry.
+func NewReader(live client.Reader, registry *TemplateRegistry) pools.Reader {
+	return pools.NewMachineReader(live, &v1alpha1.MachineClaimList{},
 		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error { return restore(b, registry, claim) },
-		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) { expect(b, registry, claim) })
+		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) { restoreWaiting(b, registry, claim) })
 }
 
-// expect has a claim that found its pool full wait in it still, before those who come now.
-func expect(b *pools.AddressRegistry, registry *Registry, claim *v1alpha1.MachineClaim) {
-	waits := pools.Waits(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+// restoreWaiting adds a claim that found its pool exhausted to the queue of the pool again, before new claims
+// come.
+func restoreWaiting(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
+	waits := pools.IsWaiting(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 
-	if !waits || len(onRecord(claim)) > 0 || started(claim) || !claim.DeletionTimestamp.IsZero() {
+	if !waits || len(recordedAddresses(claim)) > 0 || hasStarted(claim) || !claim.DeletionTimestamp.IsZero() {
 		return
 	}
 
-	entry, there := registry.Of(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
-	if there && entry.Reason == "" {
-		b.Expect(entry.Network, entry.Pool, Owner(claim))
+	entry, found := registry.EntryOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
+	if found && entry.Reason == "" {
+		b.RestoreWaiting(entry.Network, entry.Pool, OwnerKey(claim))
 	}
 }
 
-// clear forgets all templates, for an address registry that is empty.
-func (r *Registry) clear() {
+// reset removes all templates. It is for an address registry that is empty.
+func (r *TemplateRegistry) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.templates = map[types.NamespacedName]Entry{}
 }
 
-// restore puts into the address registry what a claim's status says.
-func restore(b *pools.AddressRegistry, registry *Registry, claim *v1alpha1.MachineClaim) error {
-	if len(onRecord(claim)) == 0 {
+// restore restores the addresses in a claim's status into the address registry.
+func restore(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) error {
+	if len(recordedAddresses(claim)) == 0 {
 		return nil
 	}
 
-	entry, _ := registry.Of(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
+	entry, _ := registry.EntryOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
 
 	var problems []error
 
-	for _, text := range onRecord(claim) {
+	for _, text := range recordedAddresses(claim) {
 		address, err := netip.ParsePrefix(text)
 		if err != nil {
 			problems = append(problems,
-				fmt.Errorf("read status.networkInfo.addresses: %q: it must be an address with its prefix length", text))
+				fmt.Errorf("parse status.networkInfo.addresses: %q is not an address with a prefix length", text))
 
 			continue
 		}
 
 		problems = append(problems, b.Restore(claim.Status.NetworkInfo.AddressNetwork,
-			alloc.Held{Owner: Owner(claim), Pool: entry.Pool, Address: address}))
+			alloc.Assignment{Owner: OwnerKey(claim), Pool: entry.Pool, Address: address}))
 	}
 
 	return errors.Join(problems...)

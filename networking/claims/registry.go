@@ -21,56 +21,57 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// Reasons why a template's pool gives no addresses.
+// Reasons why no addresses can be allocated from a template's pool.
 const (
 	ReasonPoolInvalid  = "PoolInvalid"
 	ReasonPoolsOverlap = "PoolsOverlap"
 )
 
-// Registry knows which pool of the address registry each template has. Templates whose pools are the
-// same in all that counts for giving addresses, on one network, share one. Make one with
-// NewRegistry.
-type Registry struct {
+// TemplateRegistry records which pool of the address registry each template has. Templates share a pool if
+// they are on the same network and their pools have the same addresses, exclusions, gateways and prefix
+// lengths. Create a registry with NewRegistry.
+type TemplateRegistry struct {
 	addresses *pools.AddressRegistry
 
 	mu        sync.Mutex
 	templates map[types.NamespacedName]Entry
 }
 
-// Entry is a template's pool.
+// Entry is the pool of a template.
 type Entry struct {
-	// Network and Pool are keys in the address registry.
+	// Network and Pool are the keys in the address registry.
 	Network, Pool string
-	// Machines is how many machines the pool has addresses for.
-	Machines uint64
-	// Reason and Message tell why it gives none; Reason is empty where it does.
+	// MachineCapacity is the number of machines for which the pool has addresses.
+	MachineCapacity uint64
+	// Reason and Message say why no addresses can be allocated from the pool. Reason is empty if they can.
 	Reason, Message string
 }
 
-// NewRegistry makes a registry without templates.
-func NewRegistry(addresses *pools.AddressRegistry) *Registry {
-	return &Registry{addresses: addresses, templates: map[types.NamespacedName]Entry{}}
+// NewRegistry returns a registry without templates.
+func NewRegistry(addresses *pools.AddressRegistry) *TemplateRegistry {
+	return &TemplateRegistry{addresses: addresses, templates: map[types.NamespacedName]Entry{}}
 }
 
-// Of is a template's pool; false where it has none, or was not looked at yet.
-func (r *Registry) Of(template types.NamespacedName) (Entry, bool) {
+// EntryOf returns the pool of a template. It returns false if the template has no pool or was not reconciled
+// yet.
+func (r *TemplateRegistry) EntryOf(template types.NamespacedName) (Entry, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	entry, there := r.templates[template]
+	entry, found := r.templates[template]
 
-	return entry, there
+	return entry, found
 }
 
-// Sharers are the templates that have a pool, in order.
-func (r *Registry) Sharers(pool string) []types.NamespacedName {
+// Sharers returns the templates that share a pool, sorted by name.
+func (r *TemplateRegistry) Sharers(pool string) []types.NamespacedName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	return r.sharers(pool)
 }
 
-func (r *Registry) sharers(pool string) []types.NamespacedName {
+func (r *TemplateRegistry) sharers(pool string) []types.NamespacedName {
 	var out []types.NamespacedName
 
 	for name, entry := range r.templates {
@@ -84,36 +85,38 @@ func (r *Registry) sharers(pool string) []types.NamespacedName {
 	return out
 }
 
-// Remove forgets a template. Its pool goes with the last one that has it; addresses in use
-// stay with their owners.
-func (r *Registry) Remove(template types.NamespacedName) {
+// Remove removes a template. It also removes the pool if no other template shares it. Addresses in use stay
+// with their owners.
+func (r *TemplateRegistry) Remove(template types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.remove(template, "")
 }
 
-func (r *Registry) remove(template types.NamespacedName, except string) {
-	old, there := r.templates[template]
+// remove removes a template and its pool, except if the pool has the name in except or is still shared.
+func (r *TemplateRegistry) remove(template types.NamespacedName, except string) {
+	old, found := r.templates[template]
 	delete(r.templates, template)
 
-	if there && old.Pool != "" && old.Pool != except && len(r.sharers(old.Pool)) == 0 {
+	if found && old.Pool != "" && old.Pool != except && len(r.sharers(old.Pool)) == 0 {
 		r.addresses.RemovePool(old.Pool)
 	}
 }
 
-// Set puts the pool of a template, which has one, into the address registry. Where it overlaps another
-// one, wake is called for all templates that have it when it is worth trying again.
-func (r *Registry) Set(
+// Set adds the pool of a template to the address registry. The template must have a pool. If the pool
+// overlaps another pool, the address registry calls wake for all templates that share the pool when another
+// attempt can succeed. wake may be nil.
+func (r *TemplateRegistry) Set(
 	template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster, wake func(types.NamespacedName) func(),
 ) Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	name := client.ObjectKeyFromObject(template)
-	has := template.Spec.Network.AddressPool()
-	spec := alloc.SpecOf(has.Addresses, has.ExcludedAddresses, has.Gateway, has.PrefixLengthV4, has.PrefixLengthV6)
-	entry := Entry{Network: NetworkOf(template, cluster)}
+	pool := template.Spec.Network.AddressPool()
+	spec := alloc.NewSpec(pool.Addresses, pool.ExcludedAddresses, pool.Gateway, pool.PrefixLengthV4, pool.PrefixLengthV6)
+	entry := Entry{Network: NetworkKey(template, cluster)}
 	entry.Pool = poolName(entry.Network, spec)
 
 	r.remove(name, entry.Pool)
@@ -122,32 +125,33 @@ func (r *Registry) Set(
 
 	if entry.Network == "" {
 		entry.Pool, entry.Reason = "", ReasonPoolInvalid
-		entry.Message = "network.static.pool is for a network of Multus, and these machines are on the pod network: " +
-			"name a NetworkAttachmentDefinition in template.kubevirt.network, or in kubevirt.network of the HypervisorCluster"
+		entry.Message = "network.static.pool needs a Multus network, but these machines are on the pod network: " +
+			"set a NetworkAttachmentDefinition in template.kubevirt.network, or in kubevirt.network of the HypervisorCluster"
 
 		return entry
 	}
 
-	pool, err := alloc.NewPool(entry.Pool, spec)
+	addresses, err := alloc.NewPool(entry.Pool, spec)
 	if err != nil {
-		entry.Reason, entry.Message = ReasonPoolInvalid, fmt.Sprintf("read network.static.pool: %v", err)
+		entry.Reason, entry.Message = ReasonPoolInvalid, fmt.Sprintf("validate network.static.pool: %v", err)
 
 		return entry
 	}
 
-	entry.Machines = pool.Machines()
+	entry.MachineCapacity = addresses.MachineCapacity()
 
-	if status, there := r.addresses.Status(entry.Pool); there && status.Network == entry.Network {
-		return entry // its name says all that there is to say of it
+	if status, found := r.addresses.Status(entry.Pool); found && status.Network == entry.Network {
+		return entry // the name includes a digest of the pool, so this is the same pool
 	}
 
-	err = r.addresses.SetPool(pools.Pool{Network: entry.Network, Addresses: pool}, all(append(r.sharers(entry.Pool), name), wake))
+	wakeSharers := newWakeAll(append(r.sharers(entry.Pool), name), wake)
+	err = r.addresses.SetPool(pools.Pool{Network: entry.Network, Addresses: addresses}, wakeSharers)
 
 	var overlap *alloc.OverlapError
 
 	switch {
 	case errors.As(err, &overlap):
-		entry.Reason, entry.Message = ReasonPoolsOverlap, r.overlaps(overlap)
+		entry.Reason, entry.Message = ReasonPoolsOverlap, r.describeOverlap(overlap)
 	case err != nil:
 		entry.Reason, entry.Message = ReasonPoolInvalid, err.Error()
 	}
@@ -155,8 +159,8 @@ func (r *Registry) Set(
 	return entry
 }
 
-// all wakes templates.
-func all(names []types.NamespacedName, wake func(types.NamespacedName) func()) func() {
+// newWakeAll returns a function that calls wake for each template. It returns nil if wake is nil.
+func newWakeAll(names []types.NamespacedName, wake func(types.NamespacedName) func()) func() {
 	if wake == nil {
 		return nil
 	}
@@ -168,27 +172,28 @@ func all(names []types.NamespacedName, wake func(types.NamespacedName) func()) f
 	}
 }
 
-// overlaps names what a pool overlaps as users know it.
-func (r *Registry) overlaps(overlap *alloc.OverlapError) string {
-	owner, fix := r.owner(overlap.Other), ", or write the same pool in all these templates to share it"
+// describeOverlap returns a message with the other templates or the KubevirtNodePool instead of the name of
+// a pool.
+func (r *TemplateRegistry) describeOverlap(overlap *alloc.OverlapError) string {
+	owner, fix := r.poolOwner(overlap.Other), ", or write the same pool in all these templates to share it"
 	if owner == "" {
-		owner, fix = "KubevirtNodePool "+overlap.Other, ", or exclude these in one of them"
+		owner, fix = "KubevirtNodePool "+overlap.Other, ", or exclude the shared ones from one pool"
 	}
 
-	return fmt.Sprintf("network.static.pool overlaps that of %s on network %s at %s: give each pool addresses of its own%s",
+	return fmt.Sprintf("network.static.pool overlaps the pool of %s on network %s at %s: use different addresses in each pool%s",
 		owner, overlap.Network, overlap.Range, fix)
 }
 
-// Owner says whose a pool of the address registry is: the templates that have it, by kind and name.
-// It is empty for a pool of no template.
-func (r *Registry) Owner(pool string) string {
+// PoolOwner returns the kind and the names of the templates that have a pool of the address registry. It
+// returns an empty text if the pool belongs to no template.
+func (r *TemplateRegistry) PoolOwner(pool string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return r.owner(pool)
+	return r.poolOwner(pool)
 }
 
-func (r *Registry) owner(pool string) string {
+func (r *TemplateRegistry) poolOwner(pool string) string {
 	sharers := r.sharers(pool)
 	if len(sharers) == 0 {
 		return ""
@@ -202,16 +207,16 @@ func (r *Registry) owner(pool string) string {
 	return kindTemplate + " " + strings.Join(names, ", ")
 }
 
-// NetworkOf is the key of the network that a template's machines are on.
+// NetworkKey returns the key of the network to which a template's machines are attached.
 //
-// On KubeVirt it is the NetworkAttachmentDefinition as NAMESPACE/NAME, as for
-// KubevirtNodePools, because on one network there is one address registry; on a cluster that a
-// kubeconfig leads to it is CLUSTER:NAMESPACE/NAME. On Proxmox VE it is CLUSTER:BRIDGE,
-// with /vlanN after it if there is a VLAN. It is empty for the pod network of KubeVirt,
-// which has addresses of its own.
-func NetworkOf(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) string {
+// On KubeVirt, the key is the NetworkAttachmentDefinition as NAMESPACE/NAME. KubevirtNodePools have the
+// same keys, because all machines of a network must share one address registry. For a KubeVirt cluster with
+// a kubeconfig, the key is CLUSTER:NAMESPACE/NAME. On Proxmox VE, the key is CLUSTER:BRIDGE, with the
+// suffix /vlanN if the machines have a VLAN. The key is empty for the pod network of KubeVirt, which
+// allocates its own addresses.
+func NetworkKey(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) string {
 	if source := template.Spec.Template.KubeVirt; source != nil {
-		return definitionOf(source, cluster)
+		return networkDefinition(source, cluster)
 	}
 
 	bridge, vlan := cluster.Spec.DefaultNetwork, ""
@@ -226,11 +231,12 @@ func NetworkOf(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.H
 	return cluster.Name + ":" + bridge + vlan
 }
 
-// definitionOf is the NetworkAttachmentDefinition of machines on KubeVirt.
-func definitionOf(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.HypervisorCluster) string {
+// networkDefinition returns the NetworkAttachmentDefinition of a template's machines on KubeVirt. It
+// returns an empty text for the pod network.
+func networkDefinition(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.HypervisorCluster) string {
 	kubevirt := cluster.Spec.KubeVirt
 	if kubevirt == nil {
-		kubevirt = &v1alpha1.KubeVirtCluster{} // the cluster is another provider's: the template's own pass says so
+		kubevirt = &v1alpha1.KubeVirtCluster{} // the cluster has another provider, which the template's own reconciler reports
 	}
 
 	definition := cmp.Or(source.Network, kubevirt.Network)
@@ -239,7 +245,7 @@ func definitionOf(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.Hyperviso
 	case definition == "":
 		return ""
 	case !strings.Contains(definition, "/"):
-		definition = kubevirt.Namespace + "/" + definition // as Multus has it
+		definition = kubevirt.Namespace + "/" + definition // Multus has the same default
 	}
 
 	if kubevirt.KubeconfigSecretRef != nil {
@@ -249,13 +255,14 @@ func definitionOf(source *v1alpha1.KubeVirtTemplate, cluster *v1alpha1.Hyperviso
 	return definition
 }
 
-// poolName is the same for two pools only if all is the same that counts for addresses. It
-// begins so that people know it, and is no KubevirtNodePool's.
+// poolName returns a name that two pools share only if they have the same network, addresses, exclusions,
+// gateways and prefix lengths. The prefix makes the name readable, and keeps it different from the name of
+// any KubevirtNodePool's pool.
 func poolName(network string, spec alloc.Spec) string {
-	const enough = 5
+	const digestLength = 5
 
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q %d %d", network,
 		spec.Addresses, spec.Excluded, spec.Gateways, spec.PrefixLengthV4, spec.PrefixLengthV6))
 
-	return "machines/" + spec.Addresses[0] + "/" + hex.EncodeToString(sum[:enough])
+	return "machines/" + spec.Addresses[0] + "/" + hex.EncodeToString(sum[:digestLength])
 }

@@ -32,29 +32,30 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass.
-	passTimeout = time.Minute
-	// notAllowedRetry is how soon labels of a namespace, which are not watched, are read again.
+	// reconcileTimeout is the timeout of one reconcile.
+	reconcileTimeout = time.Minute
+	// notAllowedRetry is the delay before the labels of a namespace are read again, because namespaces are
+	// not watched.
 	notAllowedRetry = time.Minute
 
 	kindTemplate = "HypervisorMachineTemplate"
 	kindClaim    = "MachineClaim"
 )
 
-// Templates puts the pools of HypervisorMachineTemplates into the address registry, and says on the
-// templates how that went.
-type Templates struct {
+// TemplateReconciler adds the pools of HypervisorMachineTemplates to the address registry, and reports the
+// result in the conditions of the templates.
+type TemplateReconciler struct {
 	Client client.Client
-	// Live reads from the API server itself: namespaces are not cached.
+	// Live reads from the API server, because namespaces are not cached.
 	Live      client.Reader
 	Addresses *pools.AddressRegistry
-	Registry  *Registry
+	Registry  *TemplateRegistry
 	Clock     clock.WithTicker
 
 	changed trigger.Source
 }
 
-func (t *Templates) writer() *claimstatus.Writer {
+func (t *TemplateReconciler) writer() *claimstatus.Writer {
 	return &claimstatus.Writer{Client: t.Client, Clock: t.Clock, Owner: fieldOwner}
 }
 
@@ -64,17 +65,17 @@ func (t *Templates) writer() *claimstatus.Writer {
 //+kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
 // SetupWithManager adds the controller to a manager.
-func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
+func (t *TemplateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("addresspool").
 		For(&v1alpha1.HypervisorMachineTemplate{}, changed).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.ofCluster), changed).
-		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.ofRunnerPool), changed).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForCluster), changed).
+		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForRunnerPool), changed).
 		WatchesRawSource(t.Addresses.Gate(t.Clock)).
 		WatchesRawSource(&t.changed).
-		WithOptions(controller.Options{ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
 		Complete(t)
 	if err != nil {
 		return fmt.Errorf("add controller addresspool: %w", err)
@@ -83,16 +84,16 @@ func (t *Templates) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// ofCluster wakes the templates of a cluster: its default network is theirs.
-func (t *Templates) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.Requests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
+// enqueueForCluster enqueues the templates of a cluster, because they use the default network of the cluster.
+func (t *TemplateReconciler) enqueueForCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
 		func(template *v1alpha1.HypervisorMachineTemplate) bool {
 			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
 		})
 }
 
-// ofRunnerPool wakes the templates that share the pool of addresses of a RunnerPool.
-func (t *Templates) ofRunnerPool(_ context.Context, obj client.Object) []reconcile.Request {
+// enqueueForRunnerPool enqueues the template of a RunnerPool and all templates that share its address pool.
+func (t *TemplateReconciler) enqueueForRunnerPool(_ context.Context, obj client.Object) []reconcile.Request {
 	pool, ok := obj.(*v1alpha1.RunnerPool)
 	if !ok {
 		return nil
@@ -101,7 +102,7 @@ func (t *Templates) ofRunnerPool(_ context.Context, obj client.Object) []reconci
 	template := types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}
 	sharers := []types.NamespacedName{template}
 
-	if entry, there := t.Registry.Of(template); there {
+	if entry, found := t.Registry.EntryOf(template); found {
 		sharers = t.Registry.Sharers(entry.Pool)
 	}
 
@@ -113,8 +114,8 @@ func (t *Templates) ofRunnerPool(_ context.Context, obj client.Object) []reconci
 	return out
 }
 
-// Reconcile looks at one template.
-func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// Reconcile adds, updates or removes the address pool of one template.
+func (t *TemplateReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var template v1alpha1.HypervisorMachineTemplate
 
 	err := t.Client.Get(ctx, req.NamespacedName, &template)
@@ -131,7 +132,7 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if template.Spec.Network.AddressPool() == nil {
 		t.Registry.Remove(req.NamespacedName)
 
-		return reconcile.Result{}, t.clear(ctx, &template)
+		return reconcile.Result{}, t.clearConditions(ctx, &template)
 	}
 
 	var cluster v1alpha1.HypervisorCluster
@@ -144,7 +145,7 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 
 		return reconcile.Result{}, t.report(ctx, &template, metav1.Condition{
 			Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionFalse, Reason: "ClusterNotFound",
-			Message: fmt.Sprintf("there is no HypervisorCluster %q: the pool's network is unknown", name),
+			Message: fmt.Sprintf("HypervisorCluster %q does not exist, so the network of the pool is unknown", name),
 		})
 	}
 
@@ -152,42 +153,42 @@ func (t *Templates) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, fmt.Errorf("get cluster %s: %w", name, err)
 	}
 
-	// A pool that is not allowed must not be in the way of others.
-	if err := allowed(ctx, t.Live, &template, &cluster); errclass.Of(err) == errclass.Configuration {
+	// Remove a pool that is not allowed, so it cannot overlap other pools.
+	if err := checkAllowed(ctx, t.Live, &template, &cluster); errclass.ClassOf(err) == errclass.Configuration {
 		t.Registry.Remove(req.NamespacedName)
 
 		return reconcile.Result{RequeueAfter: notAllowedRetry}, t.report(ctx, &template, metav1.Condition{
 			Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionFalse,
-			Reason: errclass.Reason(err, tenancy.ReasonAddress), Message: err.Error(),
+			Reason: errclass.ReasonOf(err, tenancy.ReasonAddress), Message: err.Error(),
 		})
 	} else if err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return reconcile.Result{}, t.set(ctx, &template, &cluster)
+	return reconcile.Result{}, t.setPool(ctx, &template, &cluster)
 }
 
-// allowed makes sure that the cluster lets the template's namespace have what it names. An
-// error of class Configuration says what it may have.
-func allowed(
+// checkAllowed checks that the cluster allows the template's namespace to use the resources in the
+// template. If not, it returns an error of class Configuration that says what is allowed.
+func checkAllowed(
 	ctx context.Context, live client.Reader, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
 ) error {
-	entry, err := tenancy.Find(cluster, template.Namespace, tenancy.LabelsOf(ctx, live, template.Namespace))
+	entry, err := tenancy.FindEntry(cluster, template.Namespace, tenancy.NewLabelsFunc(ctx, live, template.Namespace))
 	if err != nil {
 		return err
 	}
 
-	return tenancy.Check(entry, cluster, template)
+	return tenancy.CheckTemplate(entry, cluster, template)
 }
 
-// set puts the template's pool into the address registry and reports.
-func (t *Templates) set(
+// setPool adds the template's pool to the address registry, and reports the result in the conditions.
+func (t *TemplateReconciler) setPool(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster,
 ) error {
-	entry := t.Registry.Set(template, cluster, t.changed.For)
+	entry := t.Registry.Set(template, cluster, t.changed.EnqueueFunc)
 	ready := metav1.Condition{
 		Type: v1alpha1.ConditionAddressPoolReady, Status: metav1.ConditionTrue, Reason: "Ready",
-		Message: fmt.Sprintf("addresses for %d machines on network %s", entry.Machines, entry.Network),
+		Message: fmt.Sprintf("the pool has addresses for %d machines on network %s", entry.MachineCapacity, entry.Network),
 	}
 
 	if entry.Reason != "" {
@@ -196,63 +197,66 @@ func (t *Templates) set(
 		return t.report(ctx, template, ready)
 	}
 
-	few, err := t.compare(ctx, entry)
+	capacity, err := t.checkCapacity(ctx, entry)
 	if err != nil {
 		return err
 	}
 
-	return t.report(ctx, template, ready, few)
+	return t.report(ctx, template, ready, capacity)
 }
 
-// compare warns of fewer addresses than machines there may be.
-func (t *Templates) compare(ctx context.Context, entry Entry) (metav1.Condition, error) {
-	few := metav1.Condition{
+// checkCapacity returns the condition AddressesFewerThanMachines. It is True if the pool has fewer
+// addresses than the RunnerPools that use it can have machines.
+func (t *TemplateReconciler) checkCapacity(ctx context.Context, entry Entry) (metav1.Condition, error) {
+	condition := metav1.Condition{
 		Type: v1alpha1.ConditionAddressesFewerThanMachines, Status: metav1.ConditionFalse, Reason: "Enough",
 	}
 
 	var list v1alpha1.RunnerPoolList
 	if err := t.Client.List(ctx, &list); err != nil {
-		return few, fmt.Errorf("list runner pools: %w", err)
+		return condition, fmt.Errorf("list runner pools: %w", err)
 	}
 
 	sharers := t.Registry.Sharers(entry.Pool)
-	most := uint64(0)
+	maxMachines := uint64(0)
 
 	for i := range list.Items {
 		pool := &list.Items[i]
 		if slices.Contains(sharers, types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}) {
-			most += uint64(max(0, pool.Spec.Scaling.MaxReplicas))
+			maxMachines += uint64(max(0, pool.Spec.Scaling.MaxReplicas))
 		}
 	}
 
-	if entry.Machines < most {
-		few.Status, few.Reason = metav1.ConditionTrue, "TooFewAddresses"
-		few.Message = fmt.Sprintf("the addresses suffice for %d machines, and the RunnerPools that use them may have %d: "+
-			"add addresses to network.static.pool, or lower maxReplicas", entry.Machines, most)
+	if entry.MachineCapacity < maxMachines {
+		condition.Status, condition.Reason = metav1.ConditionTrue, "TooFewAddresses"
+		condition.Message = fmt.Sprintf("the pool has addresses for %d machines, but the RunnerPools that use it can have %d: "+
+			"add addresses to network.static.pool, or lower maxReplicas", entry.MachineCapacity, maxMachines)
 	}
 
-	return few, nil
+	return condition, nil
 }
 
-func (t *Templates) report(
+// report writes the conditions, unless the template already has them. AddressesFewerThanMachines is removed
+// if it is not among the conditions.
+func (t *TemplateReconciler) report(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, conditions ...metav1.Condition,
 ) error {
-	warned := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines)
-	same := len(conditions) > 1 || warned == nil
+	warning := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines)
+	unchanged := len(conditions) > 1 || warning == nil
 
 	for _, condition := range conditions {
-		same = same && claimstatus.Says(template, condition)
+		unchanged = unchanged && claimstatus.HasCondition(template, condition)
 	}
 
-	if same {
+	if unchanged {
 		return nil
 	}
 
 	return claimstatus.IgnoreGone(t.writer().Apply(ctx, template, map[string]any{}, conditions...))
 }
 
-// clear takes the conditions away.
-func (t *Templates) clear(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate) error {
+// clearConditions removes the conditions.
+func (t *TemplateReconciler) clearConditions(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate) error {
 	if meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady) == nil {
 		return nil
 	}

@@ -18,37 +18,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// maxMessage is what a condition's message may hold, with room for an ellipsis.
+// maxMessage is the maximum length of a condition's message in bytes, without the ellipsis. The API server
+// allows 32768.
 const maxMessage = 32000
 
-// Machine is the object of a machine: a MachineClaim or a KubevirtMachine.
+// Machine is the object of a machine, which is a MachineClaim or a KubevirtMachine.
 type Machine = step.Object
 
-// Writer writes one owner's part of statuses.
+// Writer writes the fields of one field manager into statuses.
 type Writer struct {
 	Client client.Client
 	Clock  clock.PassiveClock
-	// Owner is the field manager, e.g. hyperfleet-dns. Each controller has one of its own:
-	// what an owner does not say again is taken away.
+	// Owner is the field manager, such as hyperfleet-dns. Each controller needs its own field manager,
+	// because an apply removes all fields of the field manager that it does not contain.
 	Owner string
-	// Type of the one condition that Report and Clear are about.
+	// Type is the type of the condition that Report and Clear write.
 	Type string
 }
 
-// Report writes the condition, unless the machine has it already. A machine that is gone, or
-// whose name another has by now, is no error.
+// Report writes the condition, unless the machine already has it. It returns no error if the machine does not
+// exist any more, or if another machine has its name now.
 func (w *Writer) Report(
 	ctx context.Context, machine Machine, status metav1.ConditionStatus, reason, message string,
 ) error {
 	condition := metav1.Condition{Type: w.Type, Status: status, Reason: reason, Message: message}
-	if Says(machine, condition) {
+	if HasCondition(machine, condition) {
 		return nil
 	}
 
 	return IgnoreGone(w.Apply(ctx, machine, map[string]any{}, condition))
 }
 
-// Clear takes the condition away, if the machine has it.
+// Clear removes the condition, if the machine has it.
 func (w *Writer) Clear(ctx context.Context, machine Machine) error {
 	if meta.FindStatusCondition(*machine.StatusConditions(), w.Type) == nil {
 		return nil
@@ -57,34 +58,35 @@ func (w *Writer) Clear(ctx context.Context, machine Machine) error {
 	return IgnoreGone(w.Apply(ctx, machine, map[string]any{}))
 }
 
-// Says tells whether an object has a condition already.
-func Says(obj step.Object, want metav1.Condition) bool {
-	got := meta.FindStatusCondition(*obj.StatusConditions(), want.Type)
+// HasCondition returns whether an object has a condition with the same status, reason and message for its
+// current generation.
+func HasCondition(obj step.Object, condition metav1.Condition) bool {
+	current := meta.FindStatusCondition(*obj.StatusConditions(), condition.Type)
 
-	return got != nil && got.Status == want.Status && got.Reason == want.Reason &&
-		got.Message == cut(want.Message) && got.ObservedGeneration == obj.GetGeneration()
+	return current != nil && current.Status == condition.Status && current.Reason == condition.Reason &&
+		current.Message == truncateMessage(condition.Message) && current.ObservedGeneration == obj.GetGeneration()
 }
 
-// Apply makes the owner's part of a status be what is given, and nothing else: conditions
-// that it does not name are taken away, as far as they are the owner's. It is refused for
-// another object of the name.
+// Apply replaces all fields of the field manager in a status with the given fields and conditions. It
+// removes the field manager's other fields and conditions. It returns a conflict if another object with the
+// same name exists now.
 func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]any, conditions ...metav1.Condition) error {
 	kind, err := w.Client.GroupVersionKindFor(obj)
 	if err != nil {
-		return fmt.Errorf("name the kind of %s: %w", client.ObjectKeyFromObject(obj), err)
+		return fmt.Errorf("get kind of %s: %w", client.ObjectKeyFromObject(obj), err)
 	}
 
 	list := make([]any, 0, len(conditions))
 
 	for i := range conditions {
 		condition := &conditions[i]
-		condition.Message = cut(condition.Message)
+		condition.Message = truncateMessage(condition.Message)
 		condition.ObservedGeneration = obj.GetGeneration()
 		condition.LastTransitionTime = metav1.NewTime(w.Clock.Now())
 
-		before := meta.FindStatusCondition(*obj.StatusConditions(), condition.Type)
-		if before != nil && before.Status == condition.Status {
-			condition.LastTransitionTime = before.LastTransitionTime
+		previous := meta.FindStatusCondition(*obj.StatusConditions(), condition.Type)
+		if previous != nil && previous.Status == condition.Status {
+			condition.LastTransitionTime = previous.LastTransitionTime
 		}
 
 		converted, err := runtime.DefaultUnstructuredConverter.ToUnstructured(condition)
@@ -95,7 +97,7 @@ func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]a
 		list = append(list, converted)
 	}
 
-	// An empty list, too: a status of which nothing is left would be null, which is invalid.
+	// Set an empty list too, because a status without any fields becomes null, which is invalid.
 	status["conditions"] = list
 
 	object := &unstructured.Unstructured{Object: map[string]any{
@@ -107,14 +109,14 @@ func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]a
 	err = w.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
 		client.FieldOwner(w.Owner), client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("write status of %s %s as %s: %w", kind.Kind, client.ObjectKeyFromObject(obj), w.Owner, err)
+		return fmt.Errorf("apply status of %s %s as %s: %w", kind.Kind, client.ObjectKeyFromObject(obj), w.Owner, err)
 	}
 
 	return nil
 }
 
-// IgnoreGone makes nothing of an object that is not there any more, or is another one now: an
-// event tells of that.
+// IgnoreGone returns nil for the error that an object does not exist any more or that another object has
+// its name now. In both cases a watch event follows. It returns all other errors.
 func IgnoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -123,7 +125,7 @@ func IgnoreGone(err error) error {
 	return err
 }
 
-func cut(message string) string {
+func truncateMessage(message string) string {
 	if len(message) > maxMessage {
 		return message[:maxMessage] + "..."
 	}

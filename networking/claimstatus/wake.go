@@ -18,40 +18,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objects"
 )
 
-// ForClaims begins a controller of MachineClaims that a registration of theirs wakes, and
-// their cluster when its settings change.
-func ForClaims(mgr ctrl.Manager, name string) *builder.Builder {
+// NewClaimController returns the builder of a controller of MachineClaims. The controller also reconciles a
+// claim when its DNSRegistration changes, and when the spec of its cluster changes.
+func NewClaimController(mgr ctrl.Manager, name string) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.MachineClaim{}).
 		Watches(&v1alpha1.DNSRegistration{},
-			handler.EnqueueRequestsFromMapFunc(OfRegistration(v1alpha1.KindMachineClaim))).
+			handler.EnqueueRequestsFromMapFunc(EnqueueForRegistration(v1alpha1.KindMachineClaim))).
 		Watches(&v1alpha1.HypervisorCluster{},
-			handler.EnqueueRequestsFromMapFunc(ofCluster(mgr.GetClient())), settings())
+			handler.EnqueueRequestsFromMapFunc(enqueueClaimsOfCluster(mgr.GetClient())), onSpecChange())
 }
 
-// ForKubevirtMachines begins a controller of KubevirtMachines that a registration of theirs
-// wakes, and their node pool and the cluster that it names when their settings change.
-func ForKubevirtMachines(mgr ctrl.Manager, name string) *builder.Builder {
+// NewKubevirtMachineController returns the builder of a controller of KubevirtMachines. The controller also
+// reconciles a machine when its DNSRegistration changes, and when the spec of its node pool or of the node
+// pool's cluster changes.
+func NewKubevirtMachineController(mgr ctrl.Manager, name string) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name).
 		For(&infrav1.KubevirtMachine{}).
 		Watches(&v1alpha1.DNSRegistration{},
-			handler.EnqueueRequestsFromMapFunc(OfRegistration(v1alpha1.KindKubevirtMachine))).
+			handler.EnqueueRequestsFromMapFunc(EnqueueForRegistration(v1alpha1.KindKubevirtMachine))).
 		Watches(&v1alpha1.HypervisorCluster{},
-			handler.EnqueueRequestsFromMapFunc(machinesOfCluster(mgr.GetClient())), settings()).
+			handler.EnqueueRequestsFromMapFunc(enqueueMachinesOfCluster(mgr.GetClient())), onSpecChange()).
 		Watches(&infrav1.KubevirtNodePool{},
-			handler.EnqueueRequestsFromMapFunc(machinesOfPool(mgr.GetClient())), settings())
+			handler.EnqueueRequestsFromMapFunc(enqueueMachinesOfPool(mgr.GetClient())), onSpecChange())
 }
 
-// settings lets through what changes an object's spec, and no status.
-func settings() builder.WatchesOption {
+// onSpecChange returns a watch option that ignores events without a change of the generation.
+func onSpecChange() builder.WatchesOption {
 	return builder.WithPredicates(predicate.GenerationChangedPredicate{})
 }
 
-// OfRegistration gives the machine of a DNSRegistration, to be woken, if it is of the kind
-// (v1alpha1.KindMachineClaim or KindKubevirtMachine).
-func OfRegistration(kind string) handler.MapFunc {
+// EnqueueForRegistration returns a function that enqueues the machine of a DNSRegistration, if the machine
+// is of the kind (v1alpha1.KindMachineClaim or KindKubevirtMachine).
+func EnqueueForRegistration(kind string) handler.MapFunc {
 	return func(_ context.Context, obj client.Object) []reconcile.Request {
 		reg, ok := obj.(*v1alpha1.DNSRegistration)
 		if !ok || KindOf(reg) != kind {
@@ -62,7 +63,7 @@ func OfRegistration(kind string) handler.MapFunc {
 	}
 }
 
-// KindOf is the kind of a registration's machine.
+// KindOf returns the kind of a registration's machine. An empty kind means MachineClaim.
 func KindOf(reg *v1alpha1.DNSRegistration) string {
 	if reg.Spec.Claim.Kind == "" {
 		return v1alpha1.KindMachineClaim
@@ -71,40 +72,40 @@ func KindOf(reg *v1alpha1.DNSRegistration) string {
 	return reg.Spec.Claim.Kind
 }
 
-// ofCluster gives the claims of a cluster whose settings have changed, to be woken.
-func ofCluster(reader client.Reader) handler.MapFunc {
+// enqueueClaimsOfCluster returns a function that enqueues the claims whose VM is on a cluster.
+func enqueueClaimsOfCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		return objects.Requests(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return objects.ListRequests(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
 			return claim.Status.VMRef != nil && claim.Status.VMRef.HypervisorCluster == cluster.GetName()
 		})
 	}
 }
 
-// machinesOfCluster gives the KubevirtMachines of the node pools that have their names in a
-// cluster's DNS.
-func machinesOfCluster(reader client.Reader) handler.MapFunc {
+// enqueueMachinesOfCluster returns a function that enqueues the KubevirtMachines of the node pools whose
+// names are in the DNS zones of a cluster.
+func enqueueMachinesOfCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		pools := objects.Requests(ctx, reader, &infrav1.KubevirtNodePoolList{}, func(pool *infrav1.KubevirtNodePool) bool {
+		pools := objects.ListRequests(ctx, reader, &infrav1.KubevirtNodePoolList{}, func(pool *infrav1.KubevirtNodePool) bool {
 			return pool.Spec.DNS != nil && pool.Spec.DNS.HypervisorClusterRef.Name == cluster.GetName()
 		})
 
 		var machines []reconcile.Request
 		for _, pool := range pools {
-			machines = append(machines, machinesOf(ctx, reader, pool.NamespacedName)...)
+			machines = append(machines, listMachineRequests(ctx, reader, pool.NamespacedName)...)
 		}
 
 		return machines
 	}
 }
 
-// machinesOfPool gives the KubevirtMachines of a node pool, to be woken.
-func machinesOfPool(reader client.Reader) handler.MapFunc {
+// enqueueMachinesOfPool returns a function that enqueues the KubevirtMachines of a node pool.
+func enqueueMachinesOfPool(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, pool client.Object) []reconcile.Request {
-		return machinesOf(ctx, reader, client.ObjectKeyFromObject(pool))
+		return listMachineRequests(ctx, reader, client.ObjectKeyFromObject(pool))
 	}
 }
 
-func machinesOf(ctx context.Context, reader client.Reader, pool client.ObjectKey) []reconcile.Request {
-	return objects.Requests[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{}, nil,
+func listMachineRequests(ctx context.Context, reader client.Reader, pool client.ObjectKey) []reconcile.Request {
+	return objects.ListRequests[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{}, nil,
 		client.InNamespace(pool.Namespace), client.MatchingLabels{infrav1.LabelNodePool: pool.Name})
 }

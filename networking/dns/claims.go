@@ -19,16 +19,16 @@ import (
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 
-// addClaims adds the controller of MachineClaims' registrations to a manager.
+// addClaims adds the controller that registers MachineClaims to a manager.
 func addClaims(mgr ctrl.Manager, opts Options) error {
-	m := &Machines{
+	m := &MachineReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindMachineClaim,
-		fresh: func() claimstatus.Machine { return &v1alpha1.MachineClaim{} },
-		wish:  claimWish(mgr.GetClient(), mgr.GetAPIReader()),
+		newObject: func() claimstatus.Machine { return &v1alpha1.MachineClaim{} },
+		decide:    newClaimDecider(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
-	err := claimstatus.ForClaims(mgr, "dnsclaim").
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
+	err := claimstatus.NewClaimController(mgr, "dnsclaim").
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(m)
 	if err != nil {
 		return fmt.Errorf("add controller dnsclaim: %w", err)
@@ -37,73 +37,73 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
-// claimWish decides on what a claim and its cluster say.
-func claimWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
-	return func(ctx context.Context, machine claimstatus.Machine) (wish, error) {
+// newClaimDecider returns a function that returns the intent for a claim from the claim and its cluster.
+func newClaimDecider(reader, live client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
+	return func(ctx context.Context, machine claimstatus.Machine) (registrationIntent, error) {
 		claim, ok := machine.(*v1alpha1.MachineClaim)
 		if !ok {
-			return wish{}, fmt.Errorf("decide on %T: it is no MachineClaim", machine)
+			return registrationIntent{}, fmt.Errorf("decide registration of %T: it is not a MachineClaim", machine)
 		}
 
 		ref := claim.Status.VMRef
-		if ref == nil || ended(claim) {
-			return wish{ended: ended(claim)}, nil
+		if ref == nil || hasEnded(claim) {
+			return registrationIntent{hasEnded: hasEnded(claim)}, nil
 		}
 
 		var cluster v1alpha1.HypervisorCluster
 
 		err := reader.Get(ctx, client.ObjectKey{Name: ref.HypervisorCluster}, &cluster)
 		if apierrors.IsNotFound(err) {
-			return wish{keep: true}, nil
+			return registrationIntent{shouldKeep: true}, nil
 		}
 
 		if err != nil {
-			return wish{}, fmt.Errorf("read HypervisorCluster %s: %w", ref.HypervisorCluster, err)
+			return registrationIntent{}, fmt.Errorf("get HypervisorCluster %s: %w", ref.HypervisorCluster, err)
 		}
 
-		return decide(claim, &cluster).within(ctx, live, &cluster)
+		return decideClaim(claim, &cluster).checkTenancy(ctx, live, &cluster)
 	}
 }
 
-// ended says whether the machine is, or is about to be, no more.
-func ended(claim *v1alpha1.MachineClaim) bool {
+// hasEnded returns whether the machine is deleted or is about to be deleted.
+func hasEnded(claim *v1alpha1.MachineClaim) bool {
 	phase := claim.Status.Phase
 
 	return claim.Status.EndReason != "" || phase == v1alpha1.MachineClaimTerminating || phase == v1alpha1.MachineClaimFailed
 }
 
-// decide says what is to become of the registration of a machine that is there.
-func decide(claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster) wish {
-	if !registers(cluster) {
-		return wish{}
+// decideClaim returns the intent for a claim that has not ended.
+func decideClaim(claim *v1alpha1.MachineClaim, cluster *v1alpha1.HypervisorCluster) registrationIntent {
+	if !isRegistrationEnabled(cluster) {
+		return registrationIntent{}
 	}
 
 	info := claim.Status.NetworkInfo
 
 	switch {
 	case claim.Status.Phase != v1alpha1.MachineClaimReady:
-		return wish{keep: true}
+		return registrationIntent{shouldKeep: true}
 	case info == nil || info.IPAddress == "":
-		return wish{
-			keep: true, reason: "NoAddress", message: "the machine's address is not known yet: its guest agent reports it",
+		return registrationIntent{
+			shouldKeep: true, reason: "NoAddress", message: "the machine's address is unknown: its guest agent has not reported it yet",
 		}
 	case !strings.Contains(info.FQDN, "."):
-		return wish{
-			keep: true, reason: "NoDomain",
-			message: "the machine was made without a domain: set dns.domain of the HypervisorCluster",
+		return registrationIntent{
+			shouldKeep: true, reason: "NoDomain",
+			message: "the machine was created without a domain: set dns.domain of the HypervisorCluster",
 		}
 	}
 
-	return wish{want: true, spec: v1alpha1.DNSRegistrationSpec{
+	return registrationIntent{shouldRegister: true, spec: v1alpha1.DNSRegistrationSpec{
 		Claim:             machineRef(v1alpha1.KindMachineClaim, claim),
 		HypervisorCluster: cluster.Name,
-		FQDN:              canonical(info.FQDN),
+		FQDN:              canonicalName(info.FQDN),
 		Addresses:         []string{info.IPAddress},
 	}}
 }
 
-// registers says whether a cluster's machines are put into DNS.
-func registers(cluster *v1alpha1.HypervisorCluster) bool {
+// isRegistrationEnabled returns whether the machines of a cluster are registered in DNS.
+func isRegistrationEnabled(cluster *v1alpha1.HypervisorCluster) bool {
 	settings := cluster.Spec.DNS
 
 	return settings != nil && settings.RegisterVMs && settings.DNSProvider != nil

@@ -17,36 +17,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// callTimeout bounds one call of a library, which may be many to the service. A call that
-// failed is not made again by itself: its outcome may be unknown, so the next pass of the
-// controller, which backs off, looks first.
+// callTimeout is the timeout of one call to a library, which may send many requests to the service. The
+// client does not retry a failed call, because its result may be unknown. The controller retries with
+// back-off, and lists the zone first.
 const callTimeout = 30 * time.Second
 
-// Client calls one DNS service: bounded in time, noted in the metrics, and with errors
-// that hold no secret. It is safe for concurrent use.
+// Client calls one DNS service. Each call has a timeout and is recorded in the metrics, and its errors
+// contain no secret. A Client is safe for concurrent use.
 type Client struct {
 	service Service
 	kind    string
 	redact  log.Redactor
 	clock   clock.Clock
-	calls   *metrics.Calls
+	calls   *metrics.CallMetrics
 
-	mu       sync.Mutex
-	listings map[string]*listings
+	mu             sync.Mutex
+	listingsByZone map[string]*zoneListings
 }
 
-// newClient wraps a service.
-func newClient(kind string, service Service, redact log.Redactor, timer clock.Clock, calls *metrics.Calls) *Client {
+// newClient returns a client for a service.
+func newClient(kind string, service Service, redact log.Redactor, timer clock.Clock, calls *metrics.CallMetrics) *Client {
 	return &Client{
-		service: service, kind: kind, redact: redact, clock: timer, calls: calls, listings: map[string]*listings{},
+		service: service, kind: kind, redact: redact, clock: timer, calls: calls, listingsByZone: map[string]*zoneListings{},
 	}
 }
 
-// listings share the reading of one zone: who asks while one is under way waits for the
-// next, which shows everything written before the question.
-type listings struct {
+// zoneListings shares the listings of one zone between callers. A caller that comes while a listing runs
+// waits for the next listing. The next listing shows all records that were written before the caller came.
+type zoneListings struct {
 	mu sync.Mutex
-	// next is the listing that has not begun; nil if nobody waits for one.
+	// next is the listing that has not started yet. It is nil if no caller waits.
 	next *listingCall
 }
 
@@ -56,14 +56,14 @@ type listingCall struct {
 	err     error
 }
 
-// List reads a whole zone as it is at some time after the call.
+// List returns all records of a zone, as they are at some time after the start of the call.
 func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 	c.mu.Lock()
 
-	shared := c.listings[zone]
+	shared := c.listingsByZone[zone]
 	if shared == nil {
-		shared = &listings{}
-		c.listings[zone] = shared
+		shared = &zoneListings{}
+		c.listingsByZone[zone] = shared
 	}
 
 	if shared.next == nil {
@@ -73,7 +73,8 @@ func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 	call := shared.next
 	c.mu.Unlock()
 
-	// One listing at a time; who comes first of those that wait for this one makes it.
+	// Only one listing runs at a time. The first caller that gets the lock runs the listing for all waiting
+	// callers.
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 
@@ -82,7 +83,7 @@ func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 		shared.next = nil
 		c.mu.Unlock()
 
-		// Others wait for it: it does not end with the one that asked first.
+		// Other callers wait for this listing, so it must not end with the context of the first caller.
 		call.listing, call.err = c.list(context.WithoutCancel(ctx), zone)
 	})
 
@@ -92,7 +93,7 @@ func (c *Client) List(ctx context.Context, zone string) (*Listing, error) {
 func (c *Client) list(ctx context.Context, zone string) (*Listing, error) {
 	var records []libdns.Record
 
-	err := c.call(ctx, "list", "list zone "+zone, func(ctx context.Context) (err error) {
+	err := c.callService(ctx, "list", "list zone "+zone, func(ctx context.Context) (err error) {
 		records, err = c.service.GetRecords(ctx, zone+".")
 
 		return err
@@ -110,23 +111,24 @@ func (c *Client) Add(ctx context.Context, zone string, records []libdns.Record) 
 		return nil
 	}
 
-	return c.call(ctx, "add", "add to zone "+zone+" "+name(records), func(ctx context.Context) error {
+	return c.callService(ctx, "add", "add to zone "+zone+" "+summarizeRecords(records), func(ctx context.Context) error {
 		_, err := c.service.AppendRecords(ctx, zone+".", records)
 
 		return err
 	})
 }
 
-// Delete removes records from a zone, by their exact value.
+// Delete deletes records from a zone by their exact value. It returns an error if the service deletes fewer
+// records.
 func (c *Client) Delete(ctx context.Context, zone string, records []libdns.Record) error {
 	if len(records) == 0 {
 		return nil
 	}
 
-	return c.call(ctx, "delete", "delete from zone "+zone+" "+name(records), func(ctx context.Context) error {
+	return c.callService(ctx, "delete", "delete from zone "+zone+" "+summarizeRecords(records), func(ctx context.Context) error {
 		deleted, err := c.service.DeleteRecords(ctx, zone+".", records)
 		if err == nil && len(deleted) < len(records) {
-			// The mark of a record that is still there must stay.
+			// The ownership record of a record that still exists must not be deleted.
 			return fmt.Errorf("%w: %d of %d", errNotDeleted, len(deleted), len(records))
 		}
 
@@ -134,8 +136,8 @@ func (c *Client) Delete(ctx context.Context, zone string, records []libdns.Recor
 	})
 }
 
-// name is the first of the records, for words.
-func name(records []libdns.Record) string {
+// summarizeRecords returns a text with the first record and the number of other records.
+func summarizeRecords(records []libdns.Record) string {
 	rr := records[0].RR()
 	if len(records) == 1 {
 		return rr.Type + " " + rr.Name
@@ -144,13 +146,13 @@ func name(records []libdns.Record) string {
 	return fmt.Sprintf("%s %s and %d more", rr.Type, rr.Name, len(records)-1)
 }
 
-var errNotDeleted = errors.New("the service found fewer records to delete than it had listed")
+var errNotDeleted = errors.New("the service deleted fewer records than it had listed")
 
-var errPanic = errors.New("the library cannot read the answer")
+var errPanic = errors.New("the library panicked while it parsed the response")
 
-// call makes one call in time. The libraries don't all mind their context while they
-// read, so a call that does not come back is left to end by itself.
-func (c *Client) call(ctx context.Context, operation, words string, do func(context.Context) error) error {
+// callService makes one call with a timeout. Some libraries ignore their context while they read a
+// response, so callService returns after the timeout even if the call still runs in the background.
+func (c *Client) callService(ctx context.Context, operation, description string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
@@ -158,7 +160,7 @@ func (c *Client) call(ctx context.Context, operation, words string, do func(cont
 	done := make(chan error, 1)
 
 	go func() {
-		// Answers that a library takes for impossible must not end the operator.
+		// A response that a library cannot handle must not crash the operator.
 		defer func() {
 			if recover() != nil {
 				done <- errPanic
@@ -183,22 +185,22 @@ func (c *Client) call(ctx context.Context, operation, words string, do func(cont
 		return nil
 	}
 
-	return classify(words, err, c.redact)
+	return classify(description, err, c.redact)
 }
 
-// apply makes the changes in a zone, in an order in which a crash leaves no record of ours
-// without its mark: marks come before and go after their records. What is to go goes even
-// where what is to come is refused.
+// apply makes the changes in a zone. It adds ownership records before their records and deletes them after
+// their records, so a crash leaves no record of ours without an ownership record. It deletes records even
+// if adding records failed.
 func (c *Client) apply(ctx context.Context, zone string, todo changes) error {
-	added := c.Add(ctx, zone, todo.addMarks)
+	added := c.Add(ctx, zone, todo.addOwnership)
 	if added == nil {
 		added = c.Add(ctx, zone, todo.addRecords)
 	}
 
 	deleted := c.Delete(ctx, zone, todo.deleteRecords)
 	if deleted == nil {
-		deleted = c.Delete(ctx, zone, todo.deleteMarks)
+		deleted = c.Delete(ctx, zone, todo.deleteOwnership)
 	}
 
-	return join(added, deleted)
+	return joinErrors(added, deleted)
 }

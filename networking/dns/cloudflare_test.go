@@ -28,13 +28,13 @@ func connectCloudflare(t *testing.T, server *dnstest.Cloudflare, token string) *
 	return newClient("cloudflare", service, newRedactor(credentials), clock.RealClock{}, nil)
 }
 
-// Records come, stay and go, beside those of others and over more than one page.
+// Records are added, kept and deleted, next to records of other writers and over more than one page.
 func TestCloudflareRecords(t *testing.T) {
 	t.Parallel()
 
 	server := dnstest.StartCloudflare(t, forward, reverse)
 	for i := range 150 {
-		server.Put(forward, dnstest.CloudflareRecord{Type: "A", Name: fmt.Sprintf("www%d.%s", i, forward), Content: "198.51.100.1", TTL: 60})
+		server.AddRecord(forward, dnstest.CloudflareRecord{Type: "A", Name: fmt.Sprintf("www%d.%s", i, forward), Content: "198.51.100.1", TTL: 60})
 	}
 
 	theirs := server.Records()
@@ -42,7 +42,7 @@ func TestCloudflareRecords(t *testing.T) {
 	owner := Owner{Operator: operatorUID, UID: "u1", Claim: "ci/vm1"}
 	zones := []string{forward, reverse}
 
-	want, _, err := wanted(machineOf("vm1", "192.0.2.7"), zones)
+	want, _, err := buildRecords(machineOf("vm1", "192.0.2.7"), zones)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +53,8 @@ func TestCloudflareRecords(t *testing.T) {
 		t.Errorf("%d records, want those of others and 4", got)
 	}
 
-	foreign, _, _ := wanted(machineOf("www7", "192.0.2.8"), zones)
-	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.none() {
+	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones)
+	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
 		t.Errorf("a name of somebody else: %+v", todo)
 	}
 
@@ -75,12 +75,12 @@ func TestCloudflareRefusals(t *testing.T) {
 	const wrong = "another-token-that-must-not-be-shown"
 
 	_, err := connectCloudflare(t, server, wrong).List(t.Context(), forward)
-	if errclass.Reason(err, "") != ReasonAccessDenied || strings.Contains(err.Error(), wrong) {
+	if errclass.ReasonOf(err, "") != ReasonAccessDenied || strings.Contains(err.Error(), wrong) {
 		t.Errorf("another token: %v", err)
 	}
 
 	_, err = connectCloudflare(t, server, dnstest.CloudflareToken).List(t.Context(), "nowhere.example")
-	if errclass.Reason(err, "") != ReasonZoneRefused {
+	if errclass.ReasonOf(err, "") != ReasonZoneRefused {
 		t.Errorf("a zone that is not there: %v", err)
 	}
 }

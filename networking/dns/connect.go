@@ -23,38 +23,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// defaultTTL is for providers that are not defaulted by an API server.
+// defaultTTL is the TTL if the API server has not set the default.
 const defaultTTL = 300 * time.Second
 
-// ReadSecret gives the value that a reference of a HypervisorCluster points to, if its Secret
-// may be sent there. Its errors have a class and hold no secret.
-type ReadSecret func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error)
+// SecretReader returns the value for a Secret reference of a HypervisorCluster, if the Secret allows that
+// its value is sent to this destination. Its errors have a class and contain no secret.
+type SecretReader func(context.Context, v1alpha1.SecretKeySelector, credential.Destination) (string, error)
 
-// Services holds the connection to each HypervisorCluster's DNS service. The fields are
-// not changed once it is in use; it is safe for concurrent use.
+// Services has the client for each HypervisorCluster's DNS service. It is safe for concurrent use, but its
+// fields must not be changed after the first use.
 type Services struct {
-	// Factories by dnsProvider.type. Required.
+	// Factories has the factory for each dnsProvider.type. Required.
 	Factories map[string]Factory
 	// Secret reads credentials. Required.
-	Secret ReadSecret
-	// Transport wraps that of services with an HTTP API, by their type; may be nil.
+	Secret SecretReader
+	// Transport wraps the HTTP transport of a service, by the type of the service. It may be nil.
 	Transport func(kind string, next http.RoundTripper) http.RoundTripper
 	// Clock. Required.
 	Clock clock.Clock
-	// Calls notes the calls; may be nil.
-	Calls *metrics.Calls
+	// Calls records metrics of the calls. It may be nil.
+	Calls *metrics.CallMetrics
 
 	mu      sync.Mutex
 	clients map[string]*connection
 }
 
-// connection is a client and what it was made of.
+// connection is a client, with a digest of the settings and credentials that it was created with.
 type connection struct {
 	sum    [sha256.Size]byte
 	client *Client
 }
 
-// access is how the records of one cluster's machines are written.
+// access is a client with the DNS settings of one cluster.
 type access struct {
 	*Client
 
@@ -63,18 +63,18 @@ type access struct {
 	ttl    time.Duration
 }
 
-// place tells one DNS service from another: the same name may be at several.
-func (a *access) place() string { return a.kind + " " + a.server }
+// serviceKey identifies the DNS service, because several services can have the same DNS name.
+func (a *access) serviceKey() string { return a.kind + " " + a.server }
 
-// open connects to the DNS service of a cluster. Credentials are read every time, so that
-// rotated ones are used at once; the connection is made anew when they or the settings
-// have changed.
+// open returns the access to the DNS service of a cluster. It reads the credentials in every call, so
+// rotated credentials take effect at once. It creates a new client if the credentials or the settings have
+// changed.
 func (s *Services) open(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (*access, error) {
 	settings := cluster.Spec.DNS
 	if settings == nil || settings.DNSProvider == nil {
 		return nil, errclass.New(errclass.Configuration, "NoDNSProvider",
 			"connect to the DNS service of HypervisorCluster %s: it has no dns.dnsProvider any more: "+
-				"put it back until its records are gone", cluster.Name)
+				"restore dns.dnsProvider until the records are deleted", cluster.Name)
 	}
 
 	provider := *settings.DNSProvider
@@ -82,21 +82,21 @@ func (s *Services) open(ctx context.Context, cluster *v1alpha1.HypervisorCluster
 	factory, ok := s.Factories[provider.Type]
 	if !ok {
 		return nil, errclass.New(errclass.Configuration, "UnknownDNSProvider",
-			"connect to the DNS service of HypervisorCluster %s: there is no type %q", cluster.Name, provider.Type)
+			"connect to the DNS service of HypervisorCluster %s: dns.dnsProvider.type %q is unknown", cluster.Name, provider.Type)
 	}
 
-	credentials, err := s.credentials(ctx, provider)
+	credentials, err := s.readCredentials(ctx, provider)
 	if err != nil {
 		return nil, err
 	}
 
-	client, err := s.client(cluster.Name, factory, provider, credentials)
+	client, err := s.clientFor(cluster.Name, factory, provider, credentials)
 	if err != nil {
 		return nil, err
 	}
 
 	out := &access{
-		Client: client, server: provider.Server, zones: zonesOf(settings),
+		Client: client, server: provider.Server, zones: allowedZones(settings),
 		ttl: time.Duration(provider.TTLSeconds) * time.Second,
 	}
 	if out.ttl == 0 {
@@ -106,16 +106,16 @@ func (s *Services) open(ctx context.Context, cluster *v1alpha1.HypervisorCluster
 	return out, nil
 }
 
-// keep forgets the connections of all clusters but these.
-func (s *Services) keep(clusters map[string]bool) {
+// retainOnly removes the clients of all clusters except for these.
+func (s *Services) retainOnly(clusters map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	maps.DeleteFunc(s.clients, func(cluster string, _ *connection) bool { return !clusters[cluster] })
 }
 
-// zonesOf are the zones that may be written to.
-func zonesOf(settings *v1alpha1.HypervisorDNS) []string {
+// allowedZones returns the zones to which the operator may write. The default is the domain.
+func allowedZones(settings *v1alpha1.HypervisorDNS) []string {
 	zones := settings.DNSProvider.Zones
 	if len(zones) == 0 && settings.Domain != "" {
 		zones = []string{settings.Domain}
@@ -123,16 +123,16 @@ func zonesOf(settings *v1alpha1.HypervisorDNS) []string {
 
 	out := make([]string, 0, len(zones))
 	for _, zone := range zones {
-		out = append(out, canonical(zone))
+		out = append(out, canonicalName(zone))
 	}
 
 	return out
 }
 
-func (s *Services) credentials(ctx context.Context, provider v1alpha1.DNSProvider) (map[string]string, error) {
+func (s *Services) readCredentials(ctx context.Context, provider v1alpha1.DNSProvider) (map[string]string, error) {
 	values := map[string]string{}
-	// An administrator wrote both the credentials and the server.
-	to := credential.To(serverOf(provider))
+	// An administrator configured both the credentials and the server.
+	to := credential.NewDestination(serverAddress(provider))
 
 	for _, name := range slices.Sorted(maps.Keys(provider.Credentials)) {
 		value, err := s.Secret(ctx, provider.Credentials[name].SecretKeyRef, to)
@@ -146,8 +146,8 @@ func (s *Services) credentials(ctx context.Context, provider v1alpha1.DNSProvide
 	return values, nil
 }
 
-// serverOf is the server that a service's API is at.
-func serverOf(provider v1alpha1.DNSProvider) string {
+// serverAddress returns the address of a service's API.
+func serverAddress(provider v1alpha1.DNSProvider) string {
 	switch provider.Type {
 	case "route53":
 		return "route53.amazonaws.com"
@@ -158,13 +158,14 @@ func serverOf(provider v1alpha1.DNSProvider) string {
 	}
 }
 
-// client gives the cluster's client, made anew if what it is made of has changed.
-func (s *Services) client(
+// clientFor returns the client of a cluster. It creates a new client if the settings or the credentials
+// have changed.
+func (s *Services) clientFor(
 	cluster string, factory Factory, provider v1alpha1.DNSProvider, credentials map[string]string,
 ) (*Client, error) {
 	raw, err := json.Marshal([]any{provider.Type, provider.Server, credentials})
 	if err != nil {
-		return nil, fmt.Errorf("compare settings of DNS service: %w", err)
+		return nil, fmt.Errorf("encode settings of DNS service: %w", err)
 	}
 
 	sum := sha256.Sum256(raw)
@@ -172,11 +173,11 @@ func (s *Services) client(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if known := s.clients[cluster]; known != nil && known.sum == sum {
-		return known.client, nil
+	if current := s.clients[cluster]; current != nil && current.sum == sum {
+		return current.client, nil
 	}
 
-	settings := Settings{Provider: provider, Credentials: credentials, Transport: httpbound.Shared()}
+	settings := Settings{Provider: provider, Credentials: credentials, Transport: httpbound.SharedTransport()}
 	if s.Transport != nil {
 		settings.Transport = s.Transport(provider.Type, settings.Transport)
 	}

@@ -30,7 +30,7 @@ const (
 	glance   = 20 * time.Millisecond
 )
 
-// site is a cluster with a DNS server of its own.
+// site is a fixture with a cluster and its own DNS server.
 type site struct {
 	*dnstest.Server
 
@@ -67,7 +67,7 @@ func newSite(t *testing.T) *site {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 
-		// Nothing of this test is left for the sweeper to look at when the server is gone.
+		// Delete everything, because the sweeper would otherwise use the stopped server.
 		if err := env.Client.Delete(ctx, s.cluster); err != nil {
 			t.Error(err)
 		}
@@ -84,7 +84,7 @@ func (s *site) must(err error) {
 	}
 }
 
-// secret writes the TSIG key that the operator reads.
+// secret creates the Secret with the TSIG key for the operator.
 func (s *site) secret(keyName, key string) {
 	s.t.Helper()
 
@@ -97,7 +97,7 @@ func (s *site) secret(keyName, key string) {
 	s.must(env.Client.Create(s.t.Context(), secret))
 }
 
-// claim makes a claim that is in a phase and has an address.
+// claim creates a claim with a phase and an address.
 func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
 	s.t.Helper()
 
@@ -116,7 +116,7 @@ func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
 	return claim
 }
 
-// become writes the claim's status as the runners area does.
+// become writes the claim's status like the runners area.
 func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimPhase, address string) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim))
@@ -128,7 +128,7 @@ func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimP
 	s.must(env.Client.Status().Patch(s.t.Context(), claim, client.MergeFrom(base)))
 }
 
-// eventually waits until check has nothing to say.
+// eventually waits until check returns an empty text.
 func (s *site) eventually(what string, check func() string) {
 	s.t.Helper()
 
@@ -148,8 +148,8 @@ func (s *site) eventually(what string, check func() string) {
 	}
 }
 
-// says waits until the claim's condition has the status and reason; "" means that there is
-// none.
+// says waits until the claim's condition has the status and reason. An empty status means that the claim
+// has no condition.
 func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
 	s.t.Helper()
 
@@ -189,7 +189,7 @@ func (s *site) hasRecords(want map[string][]string) {
 	})
 }
 
-// empty waits until nothing is in the zones, and no registration is left.
+// empty waits until the zones have no records and no registration exists.
 func (s *site) empty() {
 	s.t.Helper()
 	s.eventually("what is left", func() string {
@@ -202,11 +202,11 @@ func (s *site) empty() {
 			}
 		}
 
-		return strings.Join(append(s.All(s.t, forward), s.All(s.t, reverse)...), "\n")
+		return strings.Join(append(s.ListRecords(s.t, forward), s.ListRecords(s.t, reverse)...), "\n")
 	})
 }
 
-// remove deletes the claim and fails if that is held up.
+// remove deletes the claim, and fails if the deletion is blocked.
 func (s *site) remove(claim *v1alpha1.MachineClaim) {
 	s.t.Helper()
 	s.must(env.Client.Delete(s.t.Context(), claim))
@@ -216,7 +216,7 @@ func (s *site) remove(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// mayRead lets the area read a Secret that has another name than those of its own role.
+// mayRead allows the area to read a Secret that is not in its own role.
 func (s *site) mayRead(secret string) {
 	s.t.Helper()
 
@@ -239,17 +239,17 @@ func TestLifeOfAMachine(t *testing.T) {
 	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
 
-	// Its lease has changed.
+	// The machine has a new DHCP address.
 	s.become(claim, v1alpha1.MachineClaimReady, "192.0.2.8")
 	s.hasRecords(map[string][]string{
 		"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}, "PTR 8.2.0.192.in-addr.arpa": {"vm1." + forward + "."},
 	})
 
-	// Somebody has taken a record away.
-	s.Remove(t, forward, "vm1."+forward+". 0 A 192.0.2.8")
+	// Somebody has deleted a record.
+	s.RemoveRecords(t, forward, "vm1."+forward+". 0 A 192.0.2.8")
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}})
 
-	// It ends, and goes.
+	// The machine ends, and the claim is deleted.
 	s.become(claim, v1alpha1.MachineClaimTerminating, "192.0.2.8")
 	s.says(claim, metav1.ConditionFalse, "Removed")
 	s.empty()
@@ -289,32 +289,32 @@ func TestADeadServerHoldsNoClaim(t *testing.T) {
 	s.empty()
 }
 
-// What isn't ours stays as it is, whatever happens to the machine, and is named.
+// A record of another writer never changes, and the condition names it.
 func TestARecordOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
 	theirs := "vm1." + forward + ". 60 IN A 192.0.2.99"
-	s.Add(t, forward, theirs)
+	s.AddRecords(t, forward, theirs)
 
 	claim := s.claim(s.space, "vm1", "192.0.2.7")
 	if got := s.says(claim, metav1.ConditionFalse, ReasonRecordNotOurs); !strings.Contains(got.Message, "A 192.0.2.99") {
 		t.Errorf("the record is not named: %s", got.Message)
 	}
 
-	if got := s.All(t, forward); !cmp.Equal(got, []string{theirs}) {
+	if got := s.ListRecords(t, forward); !cmp.Equal(got, []string{theirs}) {
 		t.Errorf("the zone has %v", got)
 	}
 
-	// The owner takes it away: now the name is free.
-	s.Remove(t, forward, theirs)
+	// The other writer deletes the record, so the name is free.
+	s.RemoveRecords(t, forward, theirs)
 	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
 
-	// And adds one of its own beside ours.
-	s.Add(t, forward, theirs)
+	// The other writer adds a record next to ours.
+	s.AddRecords(t, forward, theirs)
 	s.remove(claim)
-	s.eventually("only theirs is left", func() string { return cmp.Diff([]string{theirs}, s.All(t, forward)) })
-	s.Remove(t, forward, theirs)
+	s.eventually("only theirs is left", func() string { return cmp.Diff([]string{theirs}, s.ListRecords(t, forward)) })
+	s.RemoveRecords(t, forward, theirs)
 	s.empty()
 }
 
@@ -326,7 +326,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 	s.says(first, metav1.ConditionTrue, ReasonRegistered)
 
 	second := s.claim(env.Namespace(t), "vm1", "192.0.2.8")
-	// While the first one's records are looked up, it says that another is about to have the name.
+	// While another reconcile works on the name, the message says that another machine is being registered.
 	s.eventually("the other machine is named", func() string {
 		got := s.says(second, metav1.ConditionFalse, ReasonNameTaken)
 		if strings.Contains(got.Message, s.space+"/vm1") {
@@ -360,7 +360,7 @@ func TestAWrongKeyIsFixed(t *testing.T) {
 	s.empty()
 }
 
-// A Secret that names other servers is not used with the one beside it.
+// A Secret that allows other servers is not used for this server.
 func TestTheSecretNamesItsServer(t *testing.T) {
 	t.Parallel()
 
@@ -382,7 +382,7 @@ func TestTheSecretNamesItsServer(t *testing.T) {
 	s.empty()
 }
 
-// allow has the Secret name its servers.
+// allow sets the servers that the Secret allows.
 func (s *site) allow(servers string) {
 	s.t.Helper()
 
@@ -391,8 +391,8 @@ func (s *site) allow(servers string) {
 	s.must(env.Client.Patch(s.t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// Which names a namespace's machines have is for the cluster to say, whatever a claim and its status
-// say; what is there when a list is made narrower stays.
+// The cluster decides which names the machines of a namespace can have, not the claim or its status.
+// Existing records stay when the list becomes narrower.
 func TestNamesOfNamespaces(t *testing.T) {
 	t.Parallel()
 
@@ -429,7 +429,7 @@ func TestRegistrationIsSwitchedOff(t *testing.T) {
 	s.empty()
 }
 
-// A zone that is refused does not keep the others, and is named.
+// A refused zone does not block the other zones, and the condition names it.
 func TestOneZoneIsRefused(t *testing.T) {
 	t.Parallel()
 
@@ -451,18 +451,18 @@ func TestOneZoneIsRefused(t *testing.T) {
 	s.hasRecords(map[string][]string{"PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
 }
 
-// A registration that somebody let go by force leaves records, which are swept; marks of
-// another operator are not.
+// If somebody removes the finalizer of a registration, the sweeper deletes its records. It does not delete
+// records of another operator.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
 	s := newSite(t)
 	record := v1alpha1.DNSRecord{Name: "vm2." + forward, Type: typeA, Value: "192.0.2.9"}
-	mark := markText(Owner{Operator: "op-2", UID: "u", Claim: "a/b"}, record)
+	mark := ownershipText(Owner{Operator: "op-2", UID: "u", Claim: "a/b"}, record)
 	theirs := []string{
 		"_hyperfleet.vm2." + forward + `. 60 IN TXT "` + mark + `"`, "vm2." + forward + ". 60 IN A 192.0.2.9",
 	}
-	s.Add(t, forward, theirs...)
+	s.AddRecords(t, forward, theirs...)
 
 	claim := s.claim(s.space, "vm1", "192.0.2.7")
 	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
@@ -485,6 +485,6 @@ func TestSweep(t *testing.T) {
 
 	s.Start(t)
 	s.eventually("only the other operator's is left", func() string {
-		return cmp.Diff(theirs, s.All(t, forward))
+		return cmp.Diff(theirs, s.ListRecords(t, forward))
 	})
 }

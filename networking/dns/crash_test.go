@@ -20,8 +20,8 @@ import (
 
 var errCut = errors.New("cut")
 
-// cut ends the operator's dealings with a real server at one call: before it is made, or
-// after, when its answer is lost.
+// cut interrupts the operator at one call to a real server: before the call, or after the call so that its
+// response is lost.
 type cut struct {
 	Service
 
@@ -70,14 +70,14 @@ func (c *cut) DeleteRecords(ctx context.Context, zone string, records []libdns.R
 	})
 }
 
-// scopeFor is a pass over a registration that is not in the API server, with calls cut
-// after the given number.
+// scopeFor returns a scope for a registration that is not in the API server. Its calls are cut after the
+// given number.
 func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegistrationStatus) *scope {
 	left := &atomic.Int64{}
 	left.Store(calls)
 
 	return &scope{
-		Registrations: &Registrations{OperatorUID: operatorUID, Clock: clock.RealClock{}},
+		RegistrationReconciler: &RegistrationReconciler{OperatorUID: operatorUID, Clock: clock.RealClock{}},
 		reg: &v1alpha1.DNSRegistration{
 			Spec: v1alpha1.DNSRegistrationSpec{
 				Claim: v1alpha1.DNSRegistrationClaim{Namespace: "ci", Name: "vm1", UID: "u1"},
@@ -92,11 +92,12 @@ func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegis
 	}
 }
 
-// unmarked lists records of a zone, the other people's apart, that no mark stands for.
+// unmarked returns the records of a zone that have no ownership record, except for records of other
+// writers.
 func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
 	t.Helper()
 
-	all := server.All(t, zone)
+	all := server.ListRecords(t, zone)
 
 	for _, record := range all {
 		name := strings.Fields(record)[0]
@@ -108,8 +109,8 @@ func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
 	return ""
 }
 
-// Whichever call is the last before the operator dies, what it left is marked, and the
-// next one ends where the first would have: with all records, or with none.
+// A crash of the operator after any call leaves only records with ownership records. The next operator
+// reaches the same result: all records, or none.
 func TestDeathAtAnyCall(t *testing.T) {
 	const most = 16
 
@@ -130,20 +131,20 @@ func TestDeathAtAnyCall(t *testing.T) {
 		t.Run(fmt.Sprintf("call %d lost after it was made %t", calls, after), func(t *testing.T) {
 			spec := scopeFor(nil, 0, false, v1alpha1.DNSRegistrationStatus{}).reg.Spec
 
-			want, _, err := wanted(spec, []string{forward, reverse})
+			want, _, err := buildRecords(spec, []string{forward, reverse})
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			// The status is on record before the first call.
+			// The status is written before the first call.
 			status := v1alpha1.DNSRegistrationStatus{Records: want}
 
 			dying := scopeFor(service, calls, after, status)
-			_, died := dying.bring(t.Context(), want)
+			_, died := dying.reconcileZones(t.Context(), want)
 			check(t, server, "while it was registered")
 
 			next := scopeFor(service, forever, false, status)
-			if _, err := next.bring(t.Context(), want); err != nil {
+			if _, err := next.reconcileZones(t.Context(), want); err != nil {
 				t.Fatal(err)
 			}
 
@@ -153,17 +154,17 @@ func TestDeathAtAnyCall(t *testing.T) {
 
 			if died != nil {
 				dying = scopeFor(service, calls, after, next.reg.Status)
-				_, _ = dying.bring(t.Context(), nil)
+				_, _ = dying.reconcileZones(t.Context(), nil)
 				check(t, server, "while it was removed")
 			}
 
 			last := scopeFor(service, forever, false, status)
-			if _, err := last.bring(t.Context(), nil); err != nil || len(last.reg.Status.Records) > 0 {
+			if _, err := last.reconcileZones(t.Context(), nil); err != nil || len(last.reg.Status.Records) > 0 {
 				t.Errorf("removed: %v, left %v", err, last.reg.Status.Records)
 			}
 
 			for _, zone := range []string{forward, reverse} {
-				if left := server.All(t, zone); len(left) > 0 {
+				if left := server.ListRecords(t, zone); len(left) > 0 {
 					t.Errorf("left in %s: %v", zone, left)
 				}
 			}

@@ -1,26 +1,26 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dns keeps the DNS records of machines: A or AAAA and, where the reverse zone is
-// ours to write to, PTR.
+// Package dns manages the DNS records of machines. These are A or AAAA records and, if the reverse zone is
+// configured, PTR records.
 //
-//	MachineClaim Ready ─► DNSRegistration ─► mark ─► record          registered
-//	MachineClaim gone  ─► DNSRegistration deleted ─► record ─► mark ─► finalizer off
+//	MachineClaim Ready    ─► DNSRegistration ─► ownership record ─► record
+//	MachineClaim deleted  ─► DNSRegistration deleted ─► record deleted ─► ownership record deleted ─► finalizer removed
 //
-// A DNSRegistration is the memory of one machine's records. It is made before the first
-// record and stays until the last is gone, so a claim's own deletion never waits for DNS.
+// A DNSRegistration lists the records of one machine in its status. The package creates it before the first
+// record, and it exists until the last record is deleted. The deletion of a claim therefore never waits for
+// DNS.
 //
-// KubevirtMachines are registered in the same way, with the settings that their node pool
-// names. Their deletion waits (package machine): their addresses are given to others after
-// their records are gone.
+// KubevirtMachines are registered in the same way, with the DNS settings of their node pool. Their deletion
+// waits for DNS (package machine), because another machine can get their addresses after it.
 //
-// Beside each record stands its mark, a TXT record at _hyperfleet.NAME that names the
-// operator, the machine and the record itself. A record without our mark is never changed
-// or removed, and nothing is added to a name that has one. The mark is written before its
-// record and removed after it, so a crash at any point leaves nothing that is not marked;
-// what is marked and belongs to no registration any more is swept.
+// Each record has an ownership record. This is a TXT record at _hyperfleet.NAME with the operator, the
+// machine and the record. The package never changes or deletes a record without our ownership record, and
+// never adds a record to a name that has a record of another writer. It creates the ownership record before the record
+// and deletes it after the record, so a crash at any point leaves no record without an ownership record.
+// The Sweeper deletes records whose DNSRegistration does not exist any more.
 //
-// Calls to DNS services go through libdns (github.com/libdns), and through it alone:
-// route53, cloudflare and rfc2136. Records are only ever added and removed by their exact
-// value, never set, so that a change by somebody else at the same moment is not lost.
+// All calls to DNS services go through libdns (github.com/libdns) with the providers route53, cloudflare
+// and rfc2136. The package only adds records and deletes records by their exact value. It never replaces
+// all records of a name, because this can overwrite a concurrent change of another writer.
 package dns

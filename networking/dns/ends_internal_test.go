@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// Connections to DNS services end with the clusters that named them.
+// The clients of DNS services are removed together with their clusters.
 func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -29,7 +29,7 @@ func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // i
 
 	services := &Services{
 		Factories: map[string]Factory{"lab": func(Settings) (Service, error) { return nil, nil }}, //nolint:nilnil // nobody calls it
-		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error) {
+		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Destination) (string, error) {
 			return "s3cret", nil
 		},
 		Clock: clock.RealClock{},
@@ -39,7 +39,7 @@ func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // i
 		Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	}
 
-	heap.Ends(t, "connections", func(number int) {
+	heap.CheckNoLeak(t, "connections", func(number int) {
 		cluster := &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%d", number)}}
 		cluster.Spec.DNS = &v1alpha1.HypervisorDNS{DNSProvider: &v1alpha1.DNSProvider{
 			Type: "lab", Credentials: map[string]v1alpha1.SecretValueSource{"key": {}},

@@ -25,12 +25,12 @@ const (
 	ReasonUnreachable   = "DNSUnreachable"
 )
 
-// newRedactor takes the values of credentials out of texts.
+// newRedactor returns a redactor that removes the values of credentials from texts.
 func newRedactor(credentials map[string]string) log.Redactor {
 	secrets := make([]string, 0, 2*len(credentials))
 
 	for name, value := range credentials {
-		// Names of keys, algorithms and regions are in every message, and short words.
+		// These values are not secret. They are short and occur in most messages.
 		if name == "keyName" || name == "keyAlgorithm" || name == "region" || name == "hostedZoneId" {
 			continue
 		}
@@ -41,23 +41,23 @@ func newRedactor(credentials map[string]string) log.Redactor {
 	return log.NewRedactor(nil, secrets...)
 }
 
-// words map what the libraries and services say to what is to be done.
-type words struct {
-	class  errclass.Class
-	reason string
-	fix    string
-	any    []string
+// errorPattern maps error texts of libraries and services to a class, a reason and a fix.
+type errorPattern struct {
+	class    errclass.Class
+	reason   string
+	fix      string
+	patterns []string
 }
 
-// known errors: those of libdns/rfc2136 and miekg/dns by their texts, which have no types;
-// Route 53's and Cloudflare's by the codes in them
+// knownErrors returns the known error patterns. Errors of libdns/rfc2136 and miekg/dns have no types, so
+// their patterns are texts. Errors of Route 53 and Cloudflare are identified by their codes
 // (https://docs.aws.amazon.com/Route53/latest/APIReference/CommonErrors.html,
 // https://developers.cloudflare.com/fundamentals/api/troubleshooting/).
-func knownErrors() []words {
-	return []words{
+func knownErrors() []errorPattern {
+	return []errorPattern{
 		{
 			errclass.Configuration, ReasonZoneRefused,
-			"the server has no such zone, or does not let the key update and transfer it",
+			"create the zone at the server, or allow the key to update and transfer it",
 			[]string{
 				errNotAuthoritative.Error(), `"REFUSED"`, `"NOTZONE"`, `"NXDOMAIN"`, "xfr rcode: 5", "xfr rcode: 3",
 				"HostedZoneNotFound", "NoSuchHostedZone", "expected 1 zone, got",
@@ -65,42 +65,42 @@ func knownErrors() []words {
 		},
 		{
 			errclass.Configuration, ReasonTSIGRefused,
-			"check keyName, key and keyAlgorithm against the server's, what it lets the key do in this zone, and both clocks",
+			"check keyName, key and keyAlgorithm, the permissions of the key for the zone, and the clocks of both sides",
 			[]string{
 				"bad authentication", "bad signature", "bad time", "bad key", "BADKEY", "BADSIG", "BADTIME",
 				`"NOTAUTH"`, "xfr rcode: 9",
 			},
 		},
 		{
-			errclass.Configuration, ReasonAccessDenied, "check the credentials and what they allow",
+			errclass.Configuration, ReasonAccessDenied, "check the credentials and their permissions",
 			[]string{
 				"AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClient", "ExpiredToken",
 				"IncompleteSignature", "HTTP 401", "HTTP 403", "HTTP 400: [{Code:6003",
 			},
 		},
 		{
-			errclass.Resource, ReasonRateLimited, "the service asks us to be slower",
+			errclass.Resource, ReasonRateLimited, "the service limits the request rate, so the operator retries later",
 			[]string{"Throttling", "PriorRequestNotComplete", "Rate exceeded", "HTTP 429"},
 		},
 	}
 }
 
-// classify makes an error that says what to do, and holds no secret. The call is in words,
-// such as "list zone ci.example.com".
+// classify returns an error with a class and a reason. Its message says what to do and contains no secret.
+// call describes the call, such as "list zone ci.example.com".
 func classify(call string, err error, redact log.Redactor) error {
-	text := redact.Text(err.Error())
+	text := redact.Redact(err.Error())
 
-	for _, known := range knownErrors() {
-		for _, word := range known.any {
-			if strings.Contains(text, word) {
-				return errclass.New(known.class, known.reason, "%s: %s: %s", call, text, known.fix)
+	for _, e := range knownErrors() {
+		for _, pattern := range e.patterns {
+			if strings.Contains(text, pattern) {
+				return errclass.New(e.class, e.reason, "%s: %s: %s", call, text, e.fix)
 			}
 		}
 	}
 
 	var timeout net.Error
 	if errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &timeout) && timeout.Timeout()) {
-		return errclass.New(errclass.Transient, ReasonUnreachable, "%s: no answer in time", call)
+		return errclass.New(errclass.Transient, ReasonUnreachable, "%s: the service did not respond in time", call)
 	}
 
 	return errclass.New(errclass.Transient, ReasonUnreachable, "%s: %s", call, text)

@@ -23,16 +23,16 @@ import (
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/status,verbs=patch
 
-// addKubevirtMachines adds the controller of KubevirtMachines' registrations to a manager.
+// addKubevirtMachines adds the controller that registers KubevirtMachines to a manager.
 func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
-	m := &Machines{
+	m := &MachineReconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: opts.Clock, kind: v1alpha1.KindKubevirtMachine,
-		fresh: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
-		wish:  kubevirtWish(mgr.GetClient(), mgr.GetAPIReader()),
+		newObject: func() claimstatus.Machine { return &infrav1.KubevirtMachine{} },
+		decide:    newKubevirtDecider(mgr.GetClient(), mgr.GetAPIReader()),
 	}
 
-	err := claimstatus.ForKubevirtMachines(mgr, "dnskubevirtmachine").
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
+	err := claimstatus.NewKubevirtMachineController(mgr, "dnskubevirtmachine").
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(m)
 	if err != nil {
 		return fmt.Errorf("add controller dnskubevirtmachine: %w", err)
@@ -41,72 +41,73 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
-// Left gives the registration of a machine, by the word of the reader, as long as any of the
-// machine's records may be in DNS; nil if none is.
-func Left(ctx context.Context, reader client.Reader, machine client.Object) (*v1alpha1.DNSRegistration, error) {
+// FindRegistration returns the registration of a machine, and nil if it does not exist. While the
+// registration exists, DNS may still have records of the machine.
+func FindRegistration(ctx context.Context, reader client.Reader, machine client.Object) (*v1alpha1.DNSRegistration, error) {
 	var reg v1alpha1.DNSRegistration
 
 	err := reader.Get(ctx, client.ObjectKey{Name: NameFor(machine)}, &reg)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nothing left is no error
+		return nil, nil //nolint:nilnil // a missing registration is not an error
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("read DNS registration of machine %s: %w", client.ObjectKeyFromObject(machine), err)
+		return nil, fmt.Errorf("get DNSRegistration of machine %s: %w", client.ObjectKeyFromObject(machine), err)
 	}
 
 	return &reg, nil
 }
 
-// KubevirtName is what a KubevirtMachine is called, and where that is looked after.
+// KubevirtName is the DNS name of a KubevirtMachine, with the cluster whose DNS settings apply.
 type KubevirtName struct {
-	// Cluster whose DNS settings count.
+	// Cluster is the cluster whose DNS settings apply.
 	Cluster *v1alpha1.HypervisorCluster
-	// Domain and FQDN of the machine, without dots at their ends; empty where neither the
+	// Domain and FQDN are the names of the machine without a dot at the end. They are empty if neither the
 	// pool nor the cluster has a domain.
 	Domain, FQDN string
-	// Addresses are the machine's static ones. Those that DHCP gives are not known.
+	// Addresses are the static addresses of the machine. Addresses from DHCP are unknown.
 	Addresses []netip.Addr
 }
 
-// NameKubevirtMachine reads what a machine's node pool says of its name. It is nil if there
-// is no such pool, or it has no dns; a NotFound error if the HypervisorCluster is not there.
-func NameKubevirtMachine(
+// ResolveKubevirtName returns the DNS name of a machine from the settings of its node pool. It returns nil
+// if the pool does not exist or has no spec.dns, and a NotFound error if the HypervisorCluster does not
+// exist.
+func ResolveKubevirtName(
 	ctx context.Context, reader client.Reader, machine *infrav1.KubevirtMachine,
 ) (*KubevirtName, error) {
 	var pool infrav1.KubevirtNodePool
 
 	err := reader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Labels[infrav1.LabelNodePool]}, &pool)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read the node pool of machine %s: %w", client.ObjectKeyFromObject(machine), err)
+		return nil, fmt.Errorf("get node pool of machine %s: %w", client.ObjectKeyFromObject(machine), err)
 	}
 
-	dns := pool.Spec.DNS // nil where there is no pool
+	dns := pool.Spec.DNS // nil if the pool does not exist
 	if dns == nil {
-		return nil, nil //nolint:nilnil // no name is no error
+		return nil, nil //nolint:nilnil // a machine without a name is not an error
 	}
 
 	var cluster v1alpha1.HypervisorCluster
 	if err := reader.Get(ctx, client.ObjectKey{Name: dns.HypervisorClusterRef.Name}, &cluster); err != nil {
-		return nil, fmt.Errorf("read HypervisorCluster %s, which dns.hypervisorClusterRef of KubevirtNodePool %s names: %w",
+		return nil, fmt.Errorf("get HypervisorCluster %s from dns.hypervisorClusterRef of KubevirtNodePool %s: %w",
 			dns.HypervisorClusterRef.Name, pool.Name, err)
 	}
 
-	out := &KubevirtName{Cluster: &cluster, Addresses: staticAddresses(machine)}
+	out := &KubevirtName{Cluster: &cluster, Addresses: parseStaticAddresses(machine)}
 	if cluster.Spec.DNS != nil {
-		out.Domain = canonical(cmp.Or(dns.Domain, cluster.Spec.DNS.Domain))
+		out.Domain = canonicalName(cmp.Or(dns.Domain, cluster.Spec.DNS.Domain))
 	}
 
 	if out.Domain != "" {
-		out.FQDN = canonical(machine.Name) + "." + out.Domain
+		out.FQDN = canonicalName(machine.Name) + "." + out.Domain
 	}
 
 	return out, nil
 }
 
-// staticAddresses are those on record, in their order. What a hand has written there that
-// is none is left out.
-func staticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
+// parseStaticAddresses returns the addresses in the machine's status. It skips invalid texts, which can
+// occur if a status was edited by hand.
+func parseStaticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
 	config := machine.Spec.BootstrapNetworkConfig
 	if config == nil {
 		return nil
@@ -123,53 +124,53 @@ func staticAddresses(machine *infrav1.KubevirtMachine) []netip.Addr {
 	return out
 }
 
-// kubevirtWish decides on what a KubevirtMachine, its pool and its cluster say.
-func kubevirtWish(reader, live client.Reader) func(context.Context, claimstatus.Machine) (wish, error) {
-	return func(ctx context.Context, object claimstatus.Machine) (wish, error) {
+// newKubevirtDecider returns a function that returns the intent for a KubevirtMachine from the machine, its
+// pool and its cluster.
+func newKubevirtDecider(reader, live client.Reader) func(context.Context, claimstatus.Machine) (registrationIntent, error) {
+	return func(ctx context.Context, object claimstatus.Machine) (registrationIntent, error) {
 		machine, ok := object.(*infrav1.KubevirtMachine)
 		if !ok {
-			return wish{}, fmt.Errorf("decide on %T: it is no KubevirtMachine", object)
+			return registrationIntent{}, fmt.Errorf("decide registration of %T: it is not a KubevirtMachine", object)
 		}
 
 		if machine.DeletionTimestamp != nil {
-			return wish{ended: true}, nil
+			return registrationIntent{hasEnded: true}, nil
 		}
 
-		name, err := NameKubevirtMachine(ctx, reader, machine)
+		name, err := ResolveKubevirtName(ctx, reader, machine)
 		if apierrors.IsNotFound(err) {
-			return wish{keep: true, reason: "ClusterNotFound", message: err.Error()}, nil
+			return registrationIntent{shouldKeep: true, reason: "ClusterNotFound", message: err.Error()}, nil
 		}
 
 		if err != nil {
-			return wish{}, err
+			return registrationIntent{}, err
 		}
 
-		out := decideKubevirt(machine, name)
+		out := decideKubevirtMachine(machine, name)
 		if name == nil {
 			return out, nil
 		}
 
-		return out.within(ctx, live, name.Cluster)
+		return out.checkTenancy(ctx, live, name.Cluster)
 	}
 }
 
-// decideKubevirt says what is to become of the registration of a machine that is there. One
-// that was Ready once stays registered while it is stopped or restarts: it keeps its
-// addresses.
-func decideKubevirt(machine *infrav1.KubevirtMachine, name *KubevirtName) wish {
+// decideKubevirtMachine returns the intent for a machine that is not being deleted. A machine that was
+// Ready stays registered while it is stopped or restarted, because it keeps its addresses.
+func decideKubevirtMachine(machine *infrav1.KubevirtMachine, name *KubevirtName) registrationIntent {
 	switch {
-	case name == nil || !registers(name.Cluster):
-		return wish{}
+	case name == nil || !isRegistrationEnabled(name.Cluster):
+		return registrationIntent{}
 	case !machine.Status.Ready:
-		return wish{keep: true}
+		return registrationIntent{shouldKeep: true}
 	case len(name.Addresses) == 0:
-		return wish{
-			keep: true, reason: "NoAddress", message: "the machine has no static address: those that DHCP gives are not registered",
+		return registrationIntent{
+			shouldKeep: true, reason: "NoAddress", message: "the machine has no static address: addresses from DHCP are not registered",
 		}
 	case name.FQDN == "":
-		return wish{
-			keep: true, reason: "NoDomain",
-			message: "there is no domain: set dns.domain of the KubevirtNodePool or of its HypervisorCluster",
+		return registrationIntent{
+			shouldKeep: true, reason: "NoDomain",
+			message: "the machine has no domain: set dns.domain of the KubevirtNodePool or of its HypervisorCluster",
 		}
 	}
 
@@ -178,7 +179,7 @@ func decideKubevirt(machine *infrav1.KubevirtMachine, name *KubevirtName) wish {
 		addresses = append(addresses, addr.String())
 	}
 
-	return wish{want: true, spec: v1alpha1.DNSRegistrationSpec{
+	return registrationIntent{shouldRegister: true, spec: v1alpha1.DNSRegistrationSpec{
 		Claim:             machineRef(v1alpha1.KindKubevirtMachine, machine),
 		HypervisorCluster: name.Cluster.Name,
 		FQDN:              name.FQDN,

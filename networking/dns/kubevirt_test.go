@@ -13,7 +13,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// What becomes of a KubevirtMachine's registration.
+// This test checks the intent for the registration of a KubevirtMachine.
 func TestKubevirtWish(t *testing.T) {
 	t.Parallel()
 
@@ -43,7 +43,7 @@ func TestKubevirtWish(t *testing.T) {
 	dhcp := ready
 	dhcp.Spec.BootstrapNetworkConfig = nil
 
-	registered := wish{want: true, spec: v1alpha1.DNSRegistrationSpec{
+	registered := registrationIntent{shouldRegister: true, spec: v1alpha1.DNSRegistrationSpec{
 		Claim: v1alpha1.DNSRegistrationClaim{
 			Kind: v1alpha1.KindKubevirtMachine, Namespace: "ci", Name: "n1", UID: "u1",
 		},
@@ -55,46 +55,46 @@ func TestKubevirtWish(t *testing.T) {
 		machine infrav1.KubevirtMachine
 		cluster *v1alpha1.HypervisorCluster
 		domain  string
-		want    wish
+		want    registrationIntent
 	}{
 		{"ready", ready, on, forward, registered},
-		{"stopped", stopped, on, forward, wish{keep: true}},
-		{"registration is off", ready, off, forward, wish{}},
-		{"its pool has no dns", ready, nil, "", wish{}},
-		{"addresses by DHCP", dhcp, on, forward, wish{keep: true, reason: "NoAddress"}},
-		{"no domain", ready, on, "", wish{keep: true, reason: "NoDomain"}},
+		{"stopped", stopped, on, forward, registrationIntent{shouldKeep: true}},
+		{"registration is off", ready, off, forward, registrationIntent{}},
+		{"its pool has no dns", ready, nil, "", registrationIntent{}},
+		{"addresses by DHCP", dhcp, on, forward, registrationIntent{shouldKeep: true, reason: "NoAddress"}},
+		{"no domain", ready, on, "", registrationIntent{shouldKeep: true, reason: "NoDomain"}},
 	} {
 		t.Run(row.why, func(t *testing.T) {
 			t.Parallel()
 
 			var name *KubevirtName
 			if row.cluster != nil {
-				name = &KubevirtName{Cluster: row.cluster, Domain: row.domain, Addresses: staticAddresses(&row.machine)}
+				name = &KubevirtName{Cluster: row.cluster, Domain: row.domain, Addresses: parseStaticAddresses(&row.machine)}
 			}
 
 			if row.domain != "" {
 				name.FQDN = "n1." + row.domain
 			}
 
-			got := decideKubevirt(&row.machine, name)
+			got := decideKubevirtMachine(&row.machine, name)
 			got.message = ""
 
-			if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(wish{})); diff != "" {
+			if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(registrationIntent{})); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-// The mark of a KubevirtMachine's record names it for people, and is any other mark for an
-// operator that knows MachineClaims alone.
+// The ownership record of a KubevirtMachine's record names the machine for people. An operator that only
+// knows MachineClaims reads it like any other ownership record.
 func TestMarkOfAKubevirtMachine(t *testing.T) {
 	t.Parallel()
 
 	owner := Owner{Operator: "op", UID: "u1", Kind: v1alpha1.KindKubevirtMachine, Claim: "ci/n1"}
 
-	got, ok := parseMark(markText(owner, v1alpha1.DNSRecord{Type: typeA, Value: "192.0.2.7"}))
-	if !ok || !got.of(owner) || got.machine != "KubevirtMachine ci/n1" {
+	got, ok := parseOwnership(ownershipText(owner, v1alpha1.DNSRecord{Type: typeA, Value: "192.0.2.7"}))
+	if !ok || !got.belongsTo(owner) || got.machine != "KubevirtMachine ci/n1" {
 		t.Errorf("parseMark() = %+v, %t", got, ok)
 	}
 }

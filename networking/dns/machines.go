@@ -22,128 +22,131 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
-// FieldOwner of the condition DNSRegistered.
+// FieldOwner is the field manager of the condition DNSRegistered.
 const FieldOwner = "hyperfleet-dns"
 
-// indexMachine finds registrations by KIND/NAMESPACE/NAME of their machine's object.
+// indexMachine is the name of the index of registrations by KIND/NAMESPACE/NAME of the machine's object.
 const indexMachine = "spec.claim"
 
-// Machines makes and deletes the DNSRegistrations of the machines of one kind, and reports
-// on their objects. It puts nothing on an object that would keep it from going.
-type Machines struct {
+// MachineReconciler creates and deletes the DNSRegistrations of the machines of one kind, and reports the
+// result in a condition of their objects. It adds no finalizer, so it never delays the deletion of an
+// object.
+type MachineReconciler struct {
 	Client client.Client
-	// Live reads from the API server itself.
+	// Live reads from the API server, not from a cache.
 	Live  client.Reader
 	Clock clock.PassiveClock
 
 	kind string
-	// fresh is an empty object of the kind.
-	fresh func() claimstatus.Machine
-	// wish decides on what a machine that is there, and its cluster, say.
-	wish func(ctx context.Context, machine claimstatus.Machine) (wish, error)
+	// newObject returns an empty object of the kind.
+	newObject func() claimstatus.Machine
+	// decide returns the intent for an existing machine from the machine and its cluster.
+	decide func(ctx context.Context, machine claimstatus.Machine) (registrationIntent, error)
 }
 
-// wish is what is to become of a machine's registration.
-type wish struct {
-	// want says that there is to be one, with spec.
-	want bool
-	spec v1alpha1.DNSRegistrationSpec
-	// keep says that one that is there stays as it is.
-	keep bool
-	// ended says that the machine is, or is about to be, no more.
-	ended bool
-	// reason and message tell of what is missing for one.
+// registrationIntent says what to do with a machine's registration.
+type registrationIntent struct {
+	// shouldRegister is true if the machine must have a registration with spec.
+	shouldRegister bool
+	spec           v1alpha1.DNSRegistrationSpec
+	// shouldKeep is true if an existing registration must stay unchanged.
+	shouldKeep bool
+	// hasEnded is true if the machine is deleted or is about to be deleted.
+	hasEnded bool
+	// reason and message say why the machine cannot be registered.
 	reason, message string
 }
 
-// within keeps a name out of DNS that the cluster does not let the machine's namespace have: what
-// a template, a pool or a status says is the namespace's own word. A registration that is there
-// stays as it is.
-func (w wish) within(ctx context.Context, live client.Reader, cluster *v1alpha1.HypervisorCluster) (wish, error) {
-	if !w.want {
+// checkTenancy returns the intent, unless the cluster does not allow the name for the machine's namespace.
+// In this case it returns an intent with a reason, which keeps an existing registration unchanged. The
+// check is needed because a tenant can write any name into a template, a pool or a status of its namespace.
+func (w registrationIntent) checkTenancy(
+	ctx context.Context, live client.Reader, cluster *v1alpha1.HypervisorCluster,
+) (registrationIntent, error) {
+	if !w.shouldRegister {
 		return w, nil
 	}
 
 	namespace := w.spec.Claim.Namespace
 
-	entry, err := tenancy.Find(cluster, namespace, tenancy.LabelsOf(ctx, live, namespace))
+	entry, err := tenancy.FindEntry(cluster, namespace, tenancy.NewLabelsFunc(ctx, live, namespace))
 	if err == nil {
-		err = tenancy.CheckName(entry, cluster.Name, namespace, w.spec.FQDN)
+		err = tenancy.CheckDNSName(entry, cluster.Name, namespace, w.spec.FQDN)
 	}
 
 	switch {
 	case err == nil:
 		return w, nil
-	case errclass.Of(err) == errclass.Configuration:
-		return wish{keep: true, reason: errclass.Reason(err, tenancy.ReasonDomain), message: err.Error()}, nil
+	case errclass.ClassOf(err) == errclass.Configuration:
+		return registrationIntent{shouldKeep: true, reason: errclass.ReasonOf(err, tenancy.ReasonDomain), message: err.Error()}, nil
 	default:
-		return wish{}, err
+		return registrationIntent{}, err
 	}
 }
 
-// index has the manager's cache find registrations by their machine.
-func index(ctx context.Context, mgr ctrl.Manager) error {
+// indexRegistrations adds the index indexMachine to the manager's cache.
+func indexRegistrations(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.DNSRegistration{}, indexMachine, func(obj client.Object) []string {
 		if reg, ok := obj.(*v1alpha1.DNSRegistration); ok {
-			return []string{keyOf(claimstatus.KindOf(reg), reg.Spec.Claim.Namespace, reg.Spec.Claim.Name)}
+			return []string{machineKey(claimstatus.KindOf(reg), reg.Spec.Claim.Namespace, reg.Spec.Claim.Name)}
 		}
 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("index DNS registrations by machine: %w", err)
+		return fmt.Errorf("index DNSRegistrations by machine: %w", err)
 	}
 
 	return nil
 }
 
-func keyOf(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
+func machineKey(kind, namespace, name string) string { return kind + "/" + namespace + "/" + name }
 
-// Reconcile sees to one machine's registration.
-func (m *Machines) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	machine := m.fresh()
+// Reconcile creates, updates or deletes the registration of one machine.
+func (m *MachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	machine := m.newObject()
 
 	err := m.Client.Get(ctx, req.NamespacedName, machine)
 	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("read %s %s: %w", m.kind, req.NamespacedName, err)
+		return reconcile.Result{}, fmt.Errorf("get %s %s: %w", m.kind, req.NamespacedName, err)
 	}
 
 	var (
-		wish wish
-		gone = err != nil
+		intent    registrationIntent
+		isDeleted = err != nil
 	)
 
-	if !gone {
-		if wish, err = m.wish(ctx, machine); err != nil {
+	if !isDeleted {
+		if intent, err = m.decide(ctx, machine); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 
-	found, err := m.tidy(ctx, req, machine, wish)
-	if err != nil || gone {
+	found, err := m.deleteUnwanted(ctx, req, machine, intent)
+	if err != nil || isDeleted {
 		return reconcile.Result{}, err
 	}
 
-	return reconcile.Result{}, m.see(ctx, machine, wish, found)
+	return reconcile.Result{}, m.ensureRegistration(ctx, machine, intent, found)
 }
 
-// tidy deletes the machine's registrations that are not to be, those of earlier machines of
-// its name among them, and gives the one that is.
-func (m *Machines) tidy(
-	ctx context.Context, req reconcile.Request, machine claimstatus.Machine, wish wish,
+// deleteUnwanted deletes the registrations that the machine must not have, and those of earlier machines
+// with its name. It returns the registration that stays, and nil if there is none.
+func (m *MachineReconciler) deleteUnwanted(
+	ctx context.Context, req reconcile.Request, machine claimstatus.Machine, intent registrationIntent,
 ) (*v1alpha1.DNSRegistration, error) {
 	var list v1alpha1.DNSRegistrationList
 
-	err := m.Client.List(ctx, &list, client.MatchingFields{indexMachine: keyOf(m.kind, req.Namespace, req.Name)})
+	err := m.Client.List(ctx, &list, client.MatchingFields{indexMachine: machineKey(m.kind, req.Namespace, req.Name)})
 	if err != nil {
-		return nil, fmt.Errorf("list DNS registrations of %s %s: %w", m.kind, req.NamespacedName, err)
+		return nil, fmt.Errorf("list DNSRegistrations of %s %s: %w", m.kind, req.NamespacedName, err)
 	}
 
 	var found *v1alpha1.DNSRegistration
 
 	for i := range list.Items {
 		reg := &list.Items[i]
-		if reg.Spec.Claim.UID == string(machine.GetUID()) && wish.allows(reg) {
+		if reg.Spec.Claim.UID == string(machine.GetUID()) && intent.canKeep(reg) {
 			found = reg
 
 			continue
@@ -153,120 +156,121 @@ func (m *Machines) tidy(
 			continue
 		}
 
-		// A new one of the same name is not meant.
+		// Do not delete a new registration with the same name.
 		err := m.Client.Delete(ctx, reg, client.Preconditions{UID: &reg.UID})
 		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("delete DNS registration %s: %w", reg.Name, err)
+			return nil, fmt.Errorf("delete DNSRegistration %s: %w", reg.Name, err)
 		}
 	}
 
 	return found, nil
 }
 
-// allows says whether a registration of the machine may stay. One at another cluster goes,
-// and is made anew once its records are gone from there.
-func (w wish) allows(reg *v1alpha1.DNSRegistration) bool {
-	return w.keep || (w.want && reg.Spec.HypervisorCluster == w.spec.HypervisorCluster)
+// canKeep returns whether a registration of the machine can stay. A registration at another cluster cannot
+// stay. It is recreated after its records are deleted there.
+func (w registrationIntent) canKeep(reg *v1alpha1.DNSRegistration) bool {
+	return w.shouldKeep || (w.shouldRegister && reg.Spec.HypervisorCluster == w.spec.HypervisorCluster)
 }
 
-// see makes or changes the registration, and reports on the machine.
-func (m *Machines) see(
-	ctx context.Context, machine claimstatus.Machine, wish wish, found *v1alpha1.DNSRegistration,
+// ensureRegistration creates or updates the registration, and reports the result in the machine's condition.
+func (m *MachineReconciler) ensureRegistration(
+	ctx context.Context, machine claimstatus.Machine, intent registrationIntent, found *v1alpha1.DNSRegistration,
 ) error {
 	writer := &claimstatus.Writer{
 		Client: m.Client, Clock: m.Clock, Owner: FieldOwner, Type: v1alpha1.ConditionDNSRegistered,
 	}
 
 	switch {
-	case wish.want && found == nil:
-		if err := m.create(ctx, machine, wish); err != nil {
+	case intent.shouldRegister && found == nil:
+		if err := m.create(ctx, machine, intent); err != nil {
 			return err
 		}
 
-		return writer.Report(ctx, machine, metav1.ConditionUnknown, "Pending", "the records are being written")
-	case wish.want && !same(found.Spec, wish.spec):
+		return writer.Report(ctx, machine, metav1.ConditionUnknown, "Pending", "the DNS records are being written")
+	case intent.shouldRegister && !isSameSpec(found.Spec, intent.spec):
 		changed := found.DeepCopy()
-		changed.Spec = wish.spec
+		changed.Spec = intent.spec
 
 		if err := m.Client.Update(ctx, changed); err != nil {
-			return fmt.Errorf("change DNS registration %s: %w", found.Name, err)
+			return fmt.Errorf("update DNSRegistration %s: %w", found.Name, err)
 		}
 
 		return nil
 	case found != nil:
-		return mirror(ctx, writer, machine, found)
-	case wish.reason != "":
-		return writer.Report(ctx, machine, metav1.ConditionFalse, wish.reason, wish.message)
-	case wish.ended && meta.FindStatusCondition(*machine.StatusConditions(), v1alpha1.ConditionDNSRegistered) != nil:
-		return writer.Report(ctx, machine, metav1.ConditionFalse, "Removed", "the machine's records are being removed, or are gone")
+		return reportRegistration(ctx, writer, machine, found)
+	case intent.reason != "":
+		return writer.Report(ctx, machine, metav1.ConditionFalse, intent.reason, intent.message)
+	case intent.hasEnded && meta.FindStatusCondition(*machine.StatusConditions(), v1alpha1.ConditionDNSRegistered) != nil:
+		return writer.Report(ctx, machine, metav1.ConditionFalse, "Removed", "the DNS records are deleted or are being deleted")
 	default:
 		return writer.Clear(ctx, machine)
 	}
 }
 
-// create makes the registration, unless the machine is going by the API server's own word:
-// whoever waits for its records to be gone has seen that there is no registration.
-func (m *Machines) create(ctx context.Context, machine claimstatus.Machine, wish wish) error {
-	live := m.fresh()
+// create creates the registration, unless the machine at the API server is deleted or is being deleted.
+// This check is needed because the deletion of a machine waits only until it finds no registration.
+func (m *MachineReconciler) create(ctx context.Context, machine claimstatus.Machine, intent registrationIntent) error {
+	live := m.newObject()
 
 	err := m.Live.Get(ctx, client.ObjectKeyFromObject(machine), live)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read %s %s: %w", m.kind, client.ObjectKeyFromObject(machine), err)
+		return fmt.Errorf("get %s %s: %w", m.kind, client.ObjectKeyFromObject(machine), err)
 	}
 
-	// One that is not there has no uid.
+	// A missing object has an empty UID.
 	if live.GetUID() != machine.GetUID() || live.GetDeletionTimestamp() != nil {
-		return nil // its deletion is heard of as well
+		return nil // a watch event for the deletion follows
 	}
 
-	reg := &v1alpha1.DNSRegistration{ObjectMeta: metav1.ObjectMeta{Name: NameFor(machine)}, Spec: wish.spec}
+	reg := &v1alpha1.DNSRegistration{ObjectMeta: metav1.ObjectMeta{Name: NameFor(machine)}, Spec: intent.spec}
 
 	err = m.Client.Create(ctx, reg)
 	if client.IgnoreAlreadyExists(err) != nil {
-		return fmt.Errorf("create DNS registration %s: %w", reg.Name, err)
+		return fmt.Errorf("create DNSRegistration %s: %w", reg.Name, err)
 	}
 
 	return nil
 }
 
-// mirror tells on the machine what the registration says.
-func mirror(
+// reportRegistration copies the result of the registration into the machine's condition.
+func reportRegistration(
 	ctx context.Context, writer *claimstatus.Writer, machine claimstatus.Machine, reg *v1alpha1.DNSRegistration,
 ) error {
 	ready := meta.FindStatusCondition(reg.Status.Conditions, step.Ready)
 	if ready == nil || ready.ObservedGeneration != reg.Generation {
-		return writer.Report(ctx, machine, metav1.ConditionUnknown, "Pending", "the records are being written")
+		return writer.Report(ctx, machine, metav1.ConditionUnknown, "Pending", "the DNS records are being written")
 	}
 
-	said := ready
+	source := ready
 	if ready.Status == metav1.ConditionTrue {
-		if own := meta.FindStatusCondition(reg.Status.Conditions, "Registered"); own != nil {
-			said = own
+		if registered := meta.FindStatusCondition(reg.Status.Conditions, "Registered"); registered != nil {
+			source = registered
 		}
 	}
 
-	return writer.Report(ctx, machine, ready.Status, said.Reason, said.Message)
+	return writer.Report(ctx, machine, ready.Status, source.Reason, source.Message)
 }
 
-// machineRef is what a registration says of its machine.
+// machineRef returns the reference from a registration to its machine.
 func machineRef(kind string, machine client.Object) v1alpha1.DNSRegistrationClaim {
 	return v1alpha1.DNSRegistrationClaim{
 		Kind: kind, Namespace: machine.GetNamespace(), Name: machine.GetName(), UID: string(machine.GetUID()),
 	}
 }
 
-// same compares what a registration is about; the order of addresses is of no account.
-func same(a, b v1alpha1.DNSRegistrationSpec) bool {
+// isSameSpec returns whether two specs have the same name and addresses. It ignores the order of the
+// addresses.
+func isSameSpec(a, b v1alpha1.DNSRegistrationSpec) bool {
 	return a.FQDN == b.FQDN && slices.Equal(slices.Sorted(slices.Values(a.Addresses)), slices.Sorted(slices.Values(b.Addresses)))
 }
 
-// NameFor is the name of a machine's registration. Registrations have no namespace: whoever
-// works in the machine's may not change them, and a dead DNS server does not keep that
-// namespace from going on account of them.
+// NameFor returns the name of a machine's registration. Registrations are cluster-scoped, so users of the
+// machine's namespace cannot change them, and an unreachable DNS server does not block the deletion of that
+// namespace.
 func NameFor(machine client.Object) string {
-	const enough = 8
+	const uidLength = 8
 
 	uid := string(machine.GetUID())
 
-	return machine.GetNamespace() + "." + machine.GetName() + "." + uid[:min(len(uid), enough)]
+	return machine.GetNamespace() + "." + machine.GetName() + "." + uid[:min(len(uid), uidLength)]
 }

@@ -37,7 +37,7 @@ var (
 	done    = closed()
 )
 
-// closed is the end of what was never started.
+// closed is a stop function for a server that was not started.
 func closed() chan error {
 	never := make(chan error)
 	close(never)
@@ -63,14 +63,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// operate runs the controllers once for all tests, as the operator does and with no more
-// rights than it has, but with short intervals.
+// operate runs the controllers once for all tests, with the permissions of the operator and with short
+// intervals.
 func operate(t *testing.T) {
 	t.Helper()
 	started.Do(func() {
 		env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/rbac/networking.yaml", "../../deploy/base/networking.yaml")
 
-		mgr, err := ctrl.NewManager(env.Record("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
+		mgr, err := ctrl.NewManager(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
 			ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 		if err != nil {
 			t.Fatal(err)
@@ -92,23 +92,23 @@ func operate(t *testing.T) {
 	})
 }
 
-func readSecret(reader client.Reader) ReadSecret {
-	return func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Sent) (string, error) {
+func readSecret(reader client.Reader) SecretReader {
+	return func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Destination) (string, error) {
 		var secret corev1.Secret
 		if err := reader.Get(ctx, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, &secret); err != nil {
 			return "", err
 		}
 
-		return string(secret.Data[sel.Key]), credential.Check(&secret, to, nil)
+		return string(secret.Data[sel.Key]), credential.CheckDestination(&secret, to, nil)
 	}
 }
 
-// The operator's account reads the Secrets of the names that the guide has, and no others.
+// The operator's service account can read only the Secrets that the guide names.
 func TestSecretsOfTheGuide(t *testing.T) {
 	t.Parallel()
 	operate(t)
 
-	as, err := client.New(env.Record("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
+	as, err := client.New(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
 		client.Options{Scheme: env.Scheme})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestSecretsOfTheGuide(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}, credential.Sent{})
+		got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}, credential.Destination{})
 		if err != nil || got != "value" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -13,44 +13,44 @@ import (
 )
 
 const (
-	// markLabel comes before the name of a marked record. The underscore keeps it apart
-	// from names of hosts (RFC 8552).
-	markLabel = "_hyperfleet."
-	heritage  = "hyperfleet"
-	// maxMark is what one character-string of a TXT record holds (RFC 1035, 3.3).
-	maxMark = 255
-	// maxName of a DNS name in its written form.
+	// ownershipPrefix precedes the name of a record in the name of its ownership record. The underscore
+	// keeps such names different from host names (RFC 8552).
+	ownershipPrefix = "_hyperfleet."
+	heritage        = "hyperfleet"
+	// maxOwnershipText is the maximum length of a character-string in a TXT record (RFC 1035, 3.3).
+	maxOwnershipText = 255
+	// maxName is the maximum length of a DNS name as text.
 	maxName = 253
 )
 
-// Owner is who a record belongs to.
+// Owner is the owner of a record.
 type Owner struct {
-	// Operator is the operator's UID.
+	// Operator is the UID of the operator.
 	Operator string
-	// UID of the machine's object.
+	// UID is the UID of the machine's object.
 	UID string
-	// Kind of the machine's object; empty is MachineClaim.
+	// Kind is the kind of the machine's object. An empty kind means MachineClaim.
 	Kind string
-	// Claim is NAMESPACE/NAME of the machine's object, for people who read the zone.
+	// Claim is NAMESPACE/NAME of the machine's object. It is only for people who read the zone.
 	Claim string
 }
 
-// mark is what a mark says.
-type mark struct {
+// ownershipRecord is the content of an ownership record.
+type ownershipRecord struct {
 	operator, uid, record string
-	// machine is its kind in words, and NAMESPACE/NAME.
+	// machine is the kind and NAMESPACE/NAME of the machine, for messages.
 	machine string
 }
 
-// kubevirtField names the machine in the mark of a KubevirtMachine, as claim does in that of
-// a MachineClaim.
+// kubevirtField is the field with the machine's name in the ownership record of a KubevirtMachine. For a
+// MachineClaim, the field is claim.
 const kubevirtField = "kubevirtmachine"
 
-var plain = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+var plainText = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
-// id is a text that fits into a mark: itself, or its digest.
-func id(text string) string {
-	if plain.MatchString(text) {
+// encodeID returns text if an ownership record can contain it, and the digest of text otherwise.
+func encodeID(text string) string {
+	if plainText.MatchString(text) {
 		return text
 	}
 
@@ -63,41 +63,41 @@ func digest(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// recordID names one record of a name: its type and a digest of its value.
-func recordID(kind, value string) string { return kind + "-" + digest(normal(kind, value)) }
+// recordID returns an ID for one of the records of a name. It has the type and a digest of the value.
+func recordID(kind, value string) string { return kind + "-" + digest(normalizeValue(kind, value)) }
 
-// markName is where the marks of a name's records are.
-func markName(name string) string { return markLabel + canonical(name) }
+// ownershipName returns the DNS name of the ownership records for the records of a name.
+func ownershipName(name string) string { return ownershipPrefix + canonicalName(name) }
 
-// markText is the mark of a record. The machine's name, at the end, is for people, and cut
-// where the whole would not fit into one character-string.
-func markText(owner Owner, record v1alpha1.DNSRecord) string {
+// ownershipText returns the text of the ownership record of a record. The name of the machine at the end is
+// only for people. It is truncated if the text does not fit into one character-string.
+func ownershipText(owner Owner, record v1alpha1.DNSRecord) string {
 	field := "claim"
 	if owner.Kind == v1alpha1.KindKubevirtMachine {
 		field = kubevirtField
 	}
 
-	text := "heritage=" + heritage + ",operator=" + id(owner.Operator) + ",uid=" + id(owner.UID) +
+	text := "heritage=" + heritage + ",operator=" + encodeID(owner.Operator) + ",uid=" + encodeID(owner.UID) +
 		",record=" + recordID(record.Type, record.Value) + "," + field + "=" + owner.Claim
 
-	return text[:min(len(text), maxMark)]
+	return text[:min(len(text), maxOwnershipText)]
 }
 
-// parseMark reads a mark. Other TXT records, those of other programs with the same habit
-// among them, are none.
-func parseMark(text string) (mark, bool) {
+// parseOwnership parses an ownership record. It returns false for any other TXT record, such as an
+// ownership record of another program.
+func parseOwnership(text string) (ownershipRecord, bool) {
 	fields := map[string]string{}
 
 	for part := range strings.SplitSeq(strings.Trim(text, `"`), ",") {
 		key, value, ok := strings.Cut(part, "=")
 		if _, twice := fields[key]; !ok || twice {
-			return mark{}, false
+			return ownershipRecord{}, false
 		}
 
 		fields[key] = value
 	}
 
-	found := mark{
+	found := ownershipRecord{
 		operator: fields["operator"], uid: fields["uid"], record: fields["record"], machine: "claim " + fields["claim"],
 	}
 	if name, ok := fields[kubevirtField]; ok {
@@ -105,7 +105,7 @@ func parseMark(text string) (mark, bool) {
 	}
 
 	if fields["heritage"] != heritage || found.operator == "" || found.uid == "" || found.record == "" {
-		return mark{}, false
+		return ownershipRecord{}, false
 	}
 
 	return found, true

@@ -14,73 +14,74 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// conflict is a record that we cannot write because its name is somebody else's.
+// conflict is a record that the operator cannot write because its name belongs to another owner.
 type conflict struct {
 	record v1alpha1.DNSRecord
-	// found is what is there.
-	found string
-	// held says that another machine of ours has the name, and may soon be gone.
-	held bool
+	// existing is the existing record, or the machine that has the name.
+	existing string
+	// heldByMachine is true if the name belongs to another machine of this operator, which may be deleted
+	// soon.
+	heldByMachine bool
 }
 
-// String names the record that is in the way.
+// String returns a message with the record and its owner.
 func (c conflict) String() string {
-	if c.held {
-		return fmt.Sprintf("%s %s belongs to %s", c.record.Type, c.record.Name, c.found)
+	if c.heldByMachine {
+		return fmt.Sprintf("%s %s belongs to %s", c.record.Type, c.record.Name, c.existing)
 	}
 
-	return fmt.Sprintf("%s has %s, which is not ours", c.record.Name, c.found)
+	return fmt.Sprintf("%s has %s, which the operator did not create", c.record.Name, c.existing)
 }
 
-// changes are what is to be done in one zone, in this order.
+// changes are the changes to make in one zone, in the order of the fields.
 type changes struct {
-	addMarks, addRecords       []libdns.Record
-	deleteRecords, deleteMarks []libdns.Record
-	conflicts                  []conflict
+	addOwnership, addRecords       []libdns.Record
+	deleteRecords, deleteOwnership []libdns.Record
+	conflicts                      []conflict
 }
 
-func (c changes) none() bool {
-	return len(c.addMarks)+len(c.addRecords)+len(c.deleteRecords)+len(c.deleteMarks) == 0
+func (c changes) isEmpty() bool {
+	return len(c.addOwnership)+len(c.addRecords)+len(c.deleteRecords)+len(c.deleteOwnership) == 0
 }
 
-// marked is a mark at its place.
-type marked struct {
-	mark
+// listedOwnership is an ownership record as it was listed, with the name of the record that it belongs to.
+type listedOwnership struct {
+	ownershipRecord
 
 	name  string
 	entry entry
 }
 
-// marks are all marks in the zone.
-func (l *Listing) marks() []marked {
-	var found []marked
+// ownershipRecords returns all ownership records in the zone, sorted by name and text.
+func (l *Listing) ownershipRecords() []listedOwnership {
+	var found []listedOwnership
 
 	for name, entries := range l.names {
-		owned, ok := strings.CutPrefix(name, markLabel)
+		owned, ok := strings.CutPrefix(name, ownershipPrefix)
 		if !ok {
 			continue
 		}
 
 		for _, e := range entries {
-			if m, ok := parseMark(e.value); ok && e.kind == typeTXT {
-				found = append(found, marked{mark: m, name: owned, entry: e})
+			if m, ok := parseOwnership(e.value); ok && e.kind == typeTXT {
+				found = append(found, listedOwnership{ownershipRecord: m, name: owned, entry: e})
 			}
 		}
 	}
 
-	slices.SortFunc(found, func(a, b marked) int {
+	slices.SortFunc(found, func(a, b listedOwnership) int {
 		return strings.Compare(a.name+" "+a.entry.value, b.name+" "+b.entry.value)
 	})
 
 	return found
 }
 
-// marksOf are the marks of one name's records.
-func (l *Listing) marksOf(name string) []mark {
-	var found []mark
+// ownershipRecordsFor returns the ownership records for the records of one name.
+func (l *Listing) ownershipRecordsFor(name string) []ownershipRecord {
+	var found []ownershipRecord
 
-	for _, e := range l.names[markName(name)] {
-		if m, ok := parseMark(e.value); ok && e.kind == typeTXT {
+	for _, e := range l.names[ownershipName(name)] {
+		if m, ok := parseOwnership(e.value); ok && e.kind == typeTXT {
 			found = append(found, m)
 		}
 	}
@@ -88,81 +89,84 @@ func (l *Listing) marksOf(name string) []mark {
 	return found
 }
 
-// of says whether a mark is the owner's.
-func (m mark) of(owner Owner) bool { return m.operator == id(owner.Operator) && m.uid == id(owner.UID) }
+// belongsTo returns whether an ownership record belongs to the owner.
+func (m ownershipRecord) belongsTo(owner Owner) bool {
+	return m.operator == encodeID(owner.Operator) && m.uid == encodeID(owner.UID)
+}
 
-// plan compares a zone with the records that the owner's machine is to have there. It
-// removes what the owner has marked and does not want, adds what is missing, and leaves
-// alone what has no mark of the owner's.
-func plan(listing *Listing, owner Owner, want []v1alpha1.DNSRecord, ttl time.Duration) changes {
+// planChanges compares a zone with the records that the owner's machine must have there. It plans to add
+// missing records, and to delete the owner's other records. It does not touch records without an ownership
+// record of the owner.
+func planChanges(listing *Listing, owner Owner, records []v1alpha1.DNSRecord, ttl time.Duration) changes {
 	var out changes
 
-	wantedIDs := map[string]bool{}
+	desiredIDs := map[string]bool{}
 
-	for _, record := range want {
-		wantedIDs[record.Name+" "+recordID(record.Type, record.Value)] = true
+	for _, record := range records {
+		desiredIDs[record.Name+" "+recordID(record.Type, record.Value)] = true
 
-		if found, ok := inTheWay(listing, owner, record); ok {
+		if found, ok := findConflict(listing, owner, record); ok {
 			out.conflicts = append(out.conflicts, found)
 
 			continue
 		}
 
-		add(&out, listing, owner, record, ttl)
+		planAdd(&out, listing, owner, record, ttl)
 	}
 
-	for _, m := range listing.marks() {
-		if m.of(owner) && !wantedIDs[m.name+" "+m.record] {
-			remove(&out, listing, m)
+	for _, m := range listing.ownershipRecords() {
+		if m.belongsTo(owner) && !desiredIDs[m.name+" "+m.record] {
+			planDelete(&out, listing, m)
 		}
 	}
 
 	return out
 }
 
-// inTheWay finds what keeps us from a name: a record that isn't marked as the owner's, or
-// the mark of another machine.
-func inTheWay(listing *Listing, owner Owner, record v1alpha1.DNSRecord) (conflict, bool) {
-	marks := listing.marksOf(record.Name)
+// findConflict returns the conflict that keeps the operator from writing a record, and false if there is
+// none. A conflict is a record that the operator has not created, or an ownership record of another
+// machine.
+func findConflict(listing *Listing, owner Owner, record v1alpha1.DNSRecord) (conflict, bool) {
+	marks := listing.ownershipRecordsFor(record.Name)
 
 	for _, e := range listing.names[record.Name] {
-		if !occupied(e.kind) {
+		if !canClaimName(e.kind) {
 			continue
 		}
 
-		mine := slices.ContainsFunc(marks, func(m mark) bool {
-			return m.of(owner) && m.record == recordID(e.kind, e.value)
+		mine := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
+			return m.belongsTo(owner) && m.record == recordID(e.kind, e.value)
 		})
-		ours := slices.ContainsFunc(marks, func(m mark) bool {
-			return m.operator == id(owner.Operator) && m.record == recordID(e.kind, e.value)
+		ours := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
+			return m.operator == encodeID(owner.Operator) && m.record == recordID(e.kind, e.value)
 		})
 
 		if !mine && !ours {
-			return conflict{record: record, found: e.kind + " " + e.value}, true
+			return conflict{record: record, existing: e.kind + " " + e.value}, true
 		}
 	}
 
 	for _, m := range marks {
-		if m.operator == id(owner.Operator) && m.uid != id(owner.UID) {
-			return conflict{record: record, found: m.machine, held: true}, true
+		if m.operator == encodeID(owner.Operator) && m.uid != encodeID(owner.UID) {
+			return conflict{record: record, existing: m.machine, heldByMachine: true}, true
 		}
 	}
 
 	return conflict{}, false
 }
 
-// add plans the record and its mark, whichever is missing.
-func add(out *changes, listing *Listing, owner Owner, record v1alpha1.DNSRecord, ttl time.Duration) {
-	hasMark := slices.ContainsFunc(listing.marksOf(record.Name), func(m mark) bool {
-		return m.of(owner) && m.record == recordID(record.Type, record.Value)
+// planAdd plans to add the record and its ownership record, if they are missing.
+func planAdd(out *changes, listing *Listing, owner Owner, record v1alpha1.DNSRecord, ttl time.Duration) {
+	hasOwnership := slices.ContainsFunc(listing.ownershipRecordsFor(record.Name), func(m ownershipRecord) bool {
+		return m.belongsTo(owner) && m.record == recordID(record.Type, record.Value)
 	})
 	hasRecord := slices.ContainsFunc(listing.names[record.Name], func(e entry) bool {
-		return e.kind == record.Type && e.value == normal(record.Type, record.Value)
+		return e.kind == record.Type && e.value == normalizeValue(record.Type, record.Value)
 	})
 
-	if !hasMark {
-		out.addMarks = append(out.addMarks, libdns.TXT{
-			Name: libdns.RelativeName(markName(record.Name)+".", listing.zone+"."), TTL: ttl, Text: markText(owner, record),
+	if !hasOwnership {
+		out.addOwnership = append(out.addOwnership, libdns.TXT{
+			Name: libdns.RelativeName(ownershipName(record.Name)+".", listing.zone+"."), TTL: ttl, Text: ownershipText(owner, record),
 		})
 	}
 
@@ -180,12 +184,12 @@ func add(out *changes, listing *Listing, owner Owner, record v1alpha1.DNSRecord,
 	})
 }
 
-// remove plans the end of a mark and of the record it stands for, unless another mark
-// stands for that too.
-func remove(out *changes, listing *Listing, m marked) {
-	out.deleteMarks = append(out.deleteMarks, m.entry.listed)
+// planDelete plans to delete an ownership record and its record. It does not delete the record if another
+// owner has an ownership record for it too.
+func planDelete(out *changes, listing *Listing, m listedOwnership) {
+	out.deleteOwnership = append(out.deleteOwnership, m.entry.original)
 
-	for _, other := range listing.marksOf(m.name) {
+	for _, other := range listing.ownershipRecordsFor(m.name) {
 		if other.record == m.record && (other.operator != m.operator || other.uid != m.uid) {
 			return
 		}
@@ -193,19 +197,19 @@ func remove(out *changes, listing *Listing, m marked) {
 
 	for _, e := range listing.names[m.name] {
 		if slices.Contains([]string{typeA, typeAAAA, typePTR}, e.kind) && recordID(e.kind, e.value) == m.record {
-			out.deleteRecords = append(out.deleteRecords, e.listed)
+			out.deleteRecords = append(out.deleteRecords, e.original)
 		}
 	}
 }
 
-// stray plans the end of everything that the operator has marked for a claim that is not
-// known any more.
-func stray(listing *Listing, operator string, known func(uid string) bool) changes {
+// planOrphans plans to delete all records of the operator whose machine has no registration any more.
+// isKnown returns whether a machine with the UID has a registration.
+func planOrphans(listing *Listing, operator string, isKnown func(uid string) bool) changes {
 	var out changes
 
-	for _, m := range listing.marks() {
-		if m.operator == id(operator) && !known(m.uid) {
-			remove(&out, listing, m)
+	for _, m := range listing.ownershipRecords() {
+		if m.operator == encodeID(operator) && !isKnown(m.uid) {
+			planDelete(&out, listing, m)
 		}
 	}
 

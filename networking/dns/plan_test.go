@@ -22,14 +22,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// model is a zone in memory that follows the meaning of libdns: sets of records by their
-// exact value. It is what properties are checked on; servers are tried in other tests.
+// model is a zone in memory with the semantics of libdns: sets of records by their exact value. Properties
+// are checked with it. Other tests use real servers.
 type model map[string]libdns.Record
 
 func key(record libdns.Record) string {
 	rr := record.RR()
 
-	return rr.Name + " " + rr.Type + " " + normal(rr.Type, rr.Data)
+	return rr.Name + " " + rr.Type + " " + normalizeValue(rr.Type, rr.Data)
 }
 
 func (m model) listing() *Listing {
@@ -42,16 +42,16 @@ func (m model) listing() *Listing {
 }
 
 func (m model) apply(todo changes) {
-	for _, record := range slices.Concat(todo.addMarks, todo.addRecords) {
+	for _, record := range slices.Concat(todo.addOwnership, todo.addRecords) {
 		m[key(record)] = record
 	}
 
-	for _, record := range slices.Concat(todo.deleteRecords, todo.deleteMarks) {
+	for _, record := range slices.Concat(todo.deleteRecords, todo.deleteOwnership) {
 		delete(m, key(record))
 	}
 }
 
-// deed is one thing that happens in a zone.
+// deed is one event in a zone.
 type deed struct {
 	who, name, value int
 	gone             bool
@@ -62,8 +62,8 @@ func genDeeds() gopter.Gen {
 		func(v []any) deed { return deed{v[0].(int), v[1].(int), v[2].(int), v[3].(bool)} }))
 }
 
-// happen lets strangers write what they like, and machines of two operators register and
-// go. It says what became of a record that was not of whoever acted.
+// happen applies an event: another writer changes any records, or a machine of one of two operators is
+// registered or removed. It returns a text if the event changed a record of another owner.
 func happen(deeds []deed) string {
 	zone := model{}
 	foreign := map[string]bool{}
@@ -89,14 +89,14 @@ func happen(deeds []deed) string {
 			want = nil
 		}
 
-		todo := plan(zone.listing(), owner, want, time.Minute)
+		todo := planChanges(zone.listing(), owner, want, time.Minute)
 		if said := harms(zone, todo, owner, foreign); said != "" {
 			return said
 		}
 
 		zone.apply(todo)
 
-		if again := plan(zone.listing(), owner, want, time.Minute); !again.none() {
+		if again := planChanges(zone.listing(), owner, want, time.Minute); !again.isEmpty() {
 			return "a second pass makes changes"
 		}
 	}
@@ -104,7 +104,7 @@ func happen(deeds []deed) string {
 	return ""
 }
 
-// harms says what a plan would do to records that the owner has not marked.
+// harms returns what a plan would do to records without an ownership record of the owner.
 func harms(zone model, todo changes, owner Owner, foreign map[string]bool) string {
 	for _, record := range todo.deleteRecords {
 		if foreign[key(record)] {
@@ -112,8 +112,8 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 		}
 	}
 
-	for _, record := range todo.deleteMarks {
-		if m, ok := parseMark(record.RR().Data); !ok || !m.of(owner) {
+	for _, record := range todo.deleteOwnership {
+		if m, ok := parseOwnership(record.RR().Data); !ok || !m.belongsTo(owner) {
 			return "takes away a mark of another's: " + key(record)
 		}
 	}
@@ -127,7 +127,7 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 		}
 
 		for _, there := range zone {
-			if m, ok := parseMark(there.RR().Data); ok && there.RR().Name == markLabel+name && !m.of(owner) {
+			if m, ok := parseOwnership(there.RR().Data); ok && there.RR().Name == ownershipPrefix+name && !m.belongsTo(owner) {
 				return "adds to a name that another machine has marked: " + name
 			}
 		}
@@ -136,7 +136,7 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 	return ""
 }
 
-// Nothing of anybody else's is ever changed, whoever did what in the zone before.
+// The operator never changes a record of another writer, after any events in the zone.
 func TestNothingOfOthersIsTouched(t *testing.T) {
 	t.Parallel()
 
@@ -153,7 +153,7 @@ func TestZoneOf(t *testing.T) {
 		"vm.xci.example.com": "example.com", "vm.xexample.com": "", "5.1.0.10.in-addr.arpa": "1.0.10.in-addr.arpa",
 		"5.2.0.10.in-addr.arpa": "0.10.in-addr.arpa", "5.2.0.192.in-addr.arpa": "in-addr.arpa", "": "",
 	} {
-		if got, ok := zoneOf(zones, name); got != want || ok != (want != "") {
+		if got, ok := findZone(zones, name); got != want || ok != (want != "") {
 			t.Errorf("zoneOf(%q) = %q, %t", name, got, ok)
 		}
 	}
@@ -175,8 +175,8 @@ func TestWhatIsWanted(t *testing.T) {
 		{"a name without room for its mark", long, []string{"192.0.2.1"}, "NameTooLong"},
 		{"a mapped address", "vm." + forward, []string{"::ffff:192.0.2.1"}, ""},
 	} {
-		records, _, err := wanted(v1alpha1.DNSRegistrationSpec{FQDN: row.fqdn, Addresses: row.addresses}, []string{forward})
-		if got := errclass.Reason(err, "none"); err != nil && got != row.reason || err == nil && row.reason != "" {
+		records, _, err := buildRecords(v1alpha1.DNSRegistrationSpec{FQDN: row.fqdn, Addresses: row.addresses}, []string{forward})
+		if got := errclass.ReasonOf(err, "none"); err != nil && got != row.reason || err == nil && row.reason != "" {
 			t.Errorf("%s: %v", row.why, err)
 		}
 
@@ -191,25 +191,25 @@ func TestStrayMarks(t *testing.T) {
 
 	zone := model{}
 	record := v1alpha1.DNSRecord{Zone: forward, Name: "vm1." + forward, Type: typeA, Value: "192.0.2.1"}
-	zone.apply(plan(zone.listing(), Owner{Operator: "op", UID: "u1"}, []v1alpha1.DNSRecord{record}, time.Minute))
+	zone.apply(planChanges(zone.listing(), Owner{Operator: "op", UID: "u1"}, []v1alpha1.DNSRecord{record}, time.Minute))
 
-	if todo := stray(zone.listing(), "op", func(string) bool { return true }); !todo.none() {
+	if todo := planOrphans(zone.listing(), "op", func(string) bool { return true }); !todo.isEmpty() {
 		t.Errorf("known: %+v", todo)
 	}
 
-	if todo := stray(zone.listing(), "other", func(string) bool { return false }); !todo.none() {
+	if todo := planOrphans(zone.listing(), "other", func(string) bool { return false }); !todo.isEmpty() {
 		t.Errorf("another operator's: %+v", todo)
 	}
 
-	zone.apply(stray(zone.listing(), "op", func(string) bool { return false }))
+	zone.apply(planOrphans(zone.listing(), "op", func(string) bool { return false }))
 
 	if len(zone) > 0 {
 		t.Errorf("left: %v", zone)
 	}
 }
 
-// A mark is read back as it was written, fits into one character-string, and nothing that
-// is no mark is taken for one.
+// An ownership record is parsed as it was written and fits into one character-string. No other text is
+// parsed as an ownership record.
 func FuzzMark(f *testing.F) {
 	f.Add("op-1", "uid-1", "ci/vm1", "192.0.2.1")
 	f.Add("an operator, with a comma", strings.Repeat("u", 100), strings.Repeat("n", 63)+"/"+strings.Repeat("m", 63), "2001:db8::1")
@@ -217,18 +217,18 @@ func FuzzMark(f *testing.F) {
 	f.Fuzz(func(t *testing.T, operator, uid, claim, value string) {
 		owner := Owner{Operator: operator, UID: uid, Claim: claim}
 		record := v1alpha1.DNSRecord{Type: typeA, Value: value}
-		text := markText(owner, record)
+		text := ownershipText(owner, record)
 
-		if len(text) > maxMark {
+		if len(text) > maxOwnershipText {
 			t.Errorf("the mark has %d bytes", len(text))
 		}
 
-		got, ok := parseMark(text)
-		if plainClaim := !strings.ContainsAny(claim, `,="`); plainClaim && (!ok || !got.of(owner) || got.record != recordID(typeA, value)) {
+		got, ok := parseOwnership(text)
+		if plainClaim := !strings.ContainsAny(claim, `,="`); plainClaim && (!ok || !got.belongsTo(owner) || got.record != recordID(typeA, value)) {
 			t.Errorf("parseMark(%q) = %+v, %t", text, got, ok)
 		}
 
-		if got, ok := parseMark(value); ok && (got.operator == "" || got.uid == "" || got.record == "") {
+		if got, ok := parseOwnership(value); ok && (got.operator == "" || got.uid == "" || got.record == "") {
 			t.Errorf("parseMark(%q) = %+v", value, got)
 		}
 	})

@@ -21,48 +21,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Service is what we need of a DNS service: to see what is there, to add, and to remove by
-// exact value. Setting, which replaces what others wrote, is not among it.
+// Service is a DNS service that can list, add, and delete records by their exact value. It does not include
+// libdns.RecordSetter, which replaces records of other writers.
 type Service interface {
 	libdns.RecordGetter
 	libdns.RecordAppender
 	libdns.RecordDeleter
 }
 
-// Settings are a HypervisorCluster's dnsProvider with the values of its credentials.
+// Settings has the dnsProvider of a HypervisorCluster with the values of its credentials.
 type Settings struct {
 	Provider v1alpha1.DNSProvider
-	// Credentials by their name; they are secret.
+	// Credentials has the secret values by their name.
 	Credentials map[string]string
-	// Transport of HTTP calls; nil is the default.
+	// Transport is the transport of HTTP calls. Nil means the default transport.
 	Transport http.RoundTripper
 }
 
-// Factory connects to one kind of DNS service. Its errors are of class Configuration and
-// hold no secret.
+// Factory returns the service for settings of one provider type. Its errors are of class Configuration and
+// contain no secret.
 type Factory func(Settings) (Service, error)
 
-// Factories are the DNS services by dnsProvider.type.
+// Factories returns the factories by dnsProvider.type.
 func Factories() map[string]Factory {
 	return map[string]Factory{"rfc2136": newRFC2136, "route53": newRoute53, "cloudflare": newCloudflare}
 }
 
-// algorithms of TSIG that are still to be used (RFC 8945, 6).
-func algorithms() []string {
+// tsigAlgorithms returns the TSIG algorithms that are not deprecated (RFC 8945, 6).
+func tsigAlgorithms() []string {
 	return []string{mdns.HmacSHA256, mdns.HmacSHA224, mdns.HmacSHA384, mdns.HmacSHA512, mdns.HmacSHA1}
 }
 
-// newRFC2136 signs its updates with TSIG (RFC 8945).
+// newRFC2136 returns a service that signs its updates with TSIG (RFC 8945).
 func newRFC2136(s Settings) (Service, error) {
 	name, key := strings.TrimSpace(s.Credentials["keyName"]), strings.TrimSpace(s.Credentials["key"])
 	if _, ok := mdns.IsDomainName(name); name == "" || !ok {
 		return nil, errclass.New(errclass.Configuration, "BadCredentials",
-			"connect to DNS server %s: the Secret of credential keyName holds no name of a key", s.Provider.Server)
+			"connect to DNS server %s: the Secret of credential keyName has no valid key name", s.Provider.Server)
 	}
 
 	if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) == 0 {
 		return nil, errclass.New(errclass.Configuration, "BadCredentials",
-			"connect to DNS server %s: the Secret of credential key holds no TSIG secret in base64, as tsig-keygen prints it",
+			"connect to DNS server %s: the Secret of credential key has no TSIG secret in base64, as tsig-keygen prints it",
 			s.Provider.Server)
 	}
 
@@ -71,22 +71,22 @@ func newRFC2136(s Settings) (Service, error) {
 		algorithm = mdns.Fqdn(strings.ToLower(text))
 	}
 
-	if !slices.Contains(algorithms(), algorithm) {
+	if !slices.Contains(tsigAlgorithms(), algorithm) {
 		return nil, errclass.New(errclass.Configuration, "BadCredentials",
-			"connect to DNS server %s: the Secret of credential keyAlgorithm holds none of %s",
-			s.Provider.Server, strings.Join(algorithms(), " "))
+			"connect to DNS server %s: the Secret of credential keyAlgorithm must be one of %s",
+			s.Provider.Server, strings.Join(tsigAlgorithms(), " "))
 	}
 
-	// The library looks the key up by its name in lower case, as the server answers.
-	return &updates{&rfc2136.Provider{
+	// The library looks up the key by its name in lower case, because the server responds with this form.
+	return &rfc2136Provider{&rfc2136.Provider{
 		KeyName: strings.ToLower(name), KeyAlg: algorithm, Key: key, Server: s.Provider.Server,
 	}}, nil
 }
 
-// maxTries of one call to Route 53, by Amazon's own library.
-const maxTries = 3
+// maxAttempts is the maximum number of attempts of one call to Route 53. The AWS SDK makes the retries.
+const maxAttempts = 3
 
-// route53Region signs calls to Route 53, which is one service for all regions.
+// route53Region is the default region for signing calls to Route 53, which is one service for all regions.
 const route53Region = "us-east-1"
 
 func newRoute53(s Settings) (Service, error) {
@@ -97,41 +97,41 @@ func newRoute53(s Settings) (Service, error) {
 
 	return &route53.Provider{
 		Region: region, AccessKeyId: s.Credentials["accessKeyId"], SecretAccessKey: s.Credentials["secretAccessKey"],
-		SessionToken: s.Credentials["sessionToken"], HostedZoneID: s.Credentials["hostedZoneId"], MaxRetries: maxTries,
+		SessionToken: s.Credentials["sessionToken"], HostedZoneID: s.Credentials["hostedZoneId"], MaxRetries: maxAttempts,
 	}, nil
 }
 
-// cloudflareTimeout bounds one HTTP call; a listing is one for each hundred records.
+// cloudflareTimeout is the timeout of one HTTP call. A listing needs one call for each hundred records.
 const cloudflareTimeout = 15 * time.Second
 
 func newCloudflare(s Settings) (Service, error) {
 	token := strings.TrimSpace(s.Credentials["apiToken"])
 	if token == "" || strings.ContainsAny(token, "\r\n") {
 		return nil, errclass.New(errclass.Configuration, "BadCredentials",
-			"connect to Cloudflare: the Secret of credential apiToken holds no token")
+			"connect to Cloudflare: the Secret of credential apiToken has no valid token")
 	}
 
-	return &dotless{&cloudflare.Provider{
+	return &cloudflareProvider{&cloudflare.Provider{
 		APIToken: token, ZoneToken: strings.TrimSpace(s.Credentials["zoneToken"]),
 		HTTPClient: &http.Client{Transport: s.Transport, Timeout: cloudflareTimeout},
 	}}, nil
 }
 
-// dotless is libdns/cloudflare for PTR records: Cloudflare finds the value of a record only
-// without the dot at its end, which the library takes off of CNAME, NS and MX alone.
-type dotless struct{ *cloudflare.Provider }
+// cloudflareProvider is libdns/cloudflare with a fix for PTR records. Cloudflare finds the value of a
+// record only without the dot at its end, but the library trims the dot only for CNAME, NS and MX records.
+type cloudflareProvider struct{ *cloudflare.Provider }
 
 // AppendRecords adds records.
-func (d *dotless) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
-	return d.Provider.AppendRecords(ctx, zone, withoutDots(records))
+func (d *cloudflareProvider) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return d.Provider.AppendRecords(ctx, zone, trimPTRDots(records))
 }
 
-// DeleteRecords removes records.
-func (d *dotless) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
-	return d.Provider.DeleteRecords(ctx, zone, withoutDots(records))
+// DeleteRecords deletes records.
+func (d *cloudflareProvider) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return d.Provider.DeleteRecords(ctx, zone, trimPTRDots(records))
 }
 
-func withoutDots(records []libdns.Record) []libdns.Record {
+func trimPTRDots(records []libdns.Record) []libdns.Record {
 	out := slices.Clone(records)
 
 	for i, record := range out {

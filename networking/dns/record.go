@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Types of the records that we write.
+// Types of the records that the operator writes.
 const (
 	typeA    = "A"
 	typeAAAA = "AAAA"
@@ -23,15 +23,15 @@ const (
 	typeTXT  = "TXT"
 )
 
-// canonical is a name in lower case without the dot at its end.
-func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
+// canonicalName returns a DNS name in lower case without the dot at its end.
+func canonicalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// zoneOf gives the longest zone that a name is in.
-func zoneOf(zones []string, name string) (string, bool) {
-	name, found := canonical(name), ""
+// findZone returns the longest zone that contains a name, and false if no zone does.
+func findZone(zones []string, name string) (string, bool) {
+	name, found := canonicalName(name), ""
 
 	for _, zone := range zones {
-		zone = canonical(zone)
+		zone = canonicalName(zone)
 		if (name == zone || strings.HasSuffix(name, "."+zone)) && len(zone) > len(found) {
 			found = zone
 		}
@@ -40,41 +40,42 @@ func zoneOf(zones []string, name string) (string, bool) {
 	return found, found != ""
 }
 
-// reverseName is the name of an address's PTR record.
+// reverseName returns the name of an address's PTR record.
 func reverseName(addr netip.Addr) string {
 	name, err := mdns.ReverseAddr(addr.String())
-	if err != nil { // the address would have no text of its own
+	if err != nil { // impossible for a valid address
 		return ""
 	}
 
-	return canonical(name)
+	return canonicalName(name)
 }
 
-// registrable says whether machines elsewhere can mean the same thing by an address.
-func registrable(addr netip.Addr) bool {
+// isRegistrable returns whether an address has a meaning for other machines.
+func isRegistrable(addr netip.Addr) bool {
 	return addr.Zone() == "" && !addr.IsUnspecified() && !addr.IsLoopback() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast()
 }
 
-// wanted are the records of a machine, and the addresses that no reverse zone is for. It
-// is a Configuration error if the name is in none of the zones, or no address is of use.
-func wanted(spec v1alpha1.DNSRegistrationSpec, zones []string) (records []v1alpha1.DNSRecord, unreversed []string, err error) {
-	name := canonical(spec.FQDN)
+// buildRecords returns the records of a machine, and the addresses without a configured reverse zone. It
+// returns an error of class Configuration if the name is in none of the zones or is too long, or if no
+// address can be registered.
+func buildRecords(spec v1alpha1.DNSRegistrationSpec, zones []string) (records []v1alpha1.DNSRecord, unreversed []string, err error) {
+	name := canonicalName(spec.FQDN)
 
-	zone, ok := zoneOf(zones, name)
+	zone, ok := findZone(zones, name)
 	if !ok {
 		return nil, nil, errclass.New(errclass.Configuration, "ZoneNotConfigured",
 			"register %s: it is in none of the zones %s: add its zone to dns.dnsProvider.zones of the HypervisorCluster, "+
 				"or change the domain", name, strings.Join(zones, ", "))
 	}
 
-	if len(markName(name)) > maxName {
+	if len(ownershipName(name)) > maxName {
 		return nil, nil, errclass.New(errclass.Configuration, "NameTooLong",
-			"register %s: the name is too long to be marked: it may have %d characters", name, maxName-len(markLabel))
+			"register %s: the name is too long for its ownership record: it can have %d characters", name, maxName-len(ownershipPrefix))
 	}
 
 	for _, text := range spec.Addresses {
 		addr, err := netip.ParseAddr(text)
-		if err != nil || !registrable(addr) {
+		if err != nil || !isRegistrable(addr) {
 			continue
 		}
 
@@ -88,7 +89,7 @@ func wanted(spec v1alpha1.DNSRegistrationSpec, zones []string) (records []v1alph
 		records = append(records, v1alpha1.DNSRecord{Zone: zone, Name: name, Type: kind, Value: addr.String()})
 
 		reverse := reverseName(addr)
-		if zone, ok := zoneOf(zones, reverse); ok {
+		if zone, ok := findZone(zones, reverse); ok {
 			records = append(records, v1alpha1.DNSRecord{Zone: zone, Name: reverse, Type: typePTR, Value: name})
 		} else {
 			unreversed = append(unreversed, addr.String())
@@ -97,15 +98,15 @@ func wanted(spec v1alpha1.DNSRegistrationSpec, zones []string) (records []v1alph
 
 	if len(records) == 0 {
 		return nil, nil, errclass.New(errclass.Configuration, "NoUsableAddress",
-			"register %s: its addresses (%s) are loopback, link-local or multicast and mean nothing to others",
+			"register %s: its addresses (%s) are loopback, link-local or multicast, so other machines cannot use them",
 			name, strings.Join(spec.Addresses, ", "))
 	}
 
 	return records, unreversed, nil
 }
 
-// normal is a record's value in the one form in which values are compared.
-func normal(kind, value string) string {
+// normalizeValue returns a record's value in a canonical form for comparisons.
+func normalizeValue(kind, value string) string {
 	switch kind {
 	case typeA, typeAAAA:
 		if addr, err := netip.ParseAddr(value); err == nil {
@@ -116,40 +117,40 @@ func normal(kind, value string) string {
 	case typeTXT:
 		return value
 	default:
-		return canonical(value)
+		return canonicalName(value)
 	}
 }
 
 // entry is one record of a zone as it was listed.
 type entry struct {
 	kind, value string
-	// listed is what the DNS service gave, for deleting just that.
-	listed libdns.Record
+	// original is the record from the DNS service. It is needed to delete exactly this record.
+	original libdns.Record
 }
 
-// Listing is everything in one zone at one time.
+// Listing has all records of one zone at one time.
 type Listing struct {
 	zone  string
 	names map[string][]entry
 }
 
-// newListing sorts a zone's records by name.
+// newListing returns a listing with a zone's records by name.
 func newListing(zone string, records []libdns.Record) *Listing {
-	listing := &Listing{zone: canonical(zone), names: map[string][]entry{}}
+	listing := &Listing{zone: canonicalName(zone), names: map[string][]entry{}}
 
 	for _, record := range records {
 		rr := record.RR()
-		name := canonical(libdns.AbsoluteName(rr.Name, listing.zone+"."))
+		name := canonicalName(libdns.AbsoluteName(rr.Name, listing.zone+"."))
 		listing.names[name] = append(listing.names[name], entry{
-			kind: strings.ToUpper(rr.Type), value: normal(rr.Type, rr.Data), listed: record,
+			kind: strings.ToUpper(rr.Type), value: normalizeValue(rr.Type, rr.Data), original: record,
 		})
 	}
 
 	return listing
 }
 
-// occupied are the types that claim a name for somebody: who has one of them there says
-// what the name means.
-func occupied(kind string) bool {
+// canClaimName returns whether a record of this type claims its name for an owner. The owner of such a
+// record decides what the name means.
+func canClaimName(kind string) bool {
 	return slices.Contains([]string{typeA, typeAAAA, typePTR, "CNAME", "DNAME", "NS"}, kind)
 }

@@ -27,28 +27,28 @@ import (
 )
 
 const (
-	// Finalizer keeps a DNSRegistration until its records are gone.
+	// Finalizer keeps a DNSRegistration until its records are deleted.
 	Finalizer = "hyperfleet.io/dns-records"
 
-	passTimeout = 2 * time.Minute
-	// minBackoff and maxBackoff bound how soon a zone that did not answer is tried again.
+	reconcileTimeout = 2 * time.Minute
+	// minBackoff and maxBackoff are the minimum and maximum delay before a failed reconcile is retried.
 	minBackoff, maxBackoff = time.Second, 2 * time.Minute
 	concurrency            = 8
 )
 
-// Registrations reconciles DNSRegistrations: it writes their records and removes them.
-type Registrations struct {
+// RegistrationReconciler reconciles DNSRegistrations. It creates and deletes their records.
+type RegistrationReconciler struct {
 	Client   client.Client
-	Runner   *step.Runner
+	Runner   *step.Reconciler
 	Services *Services
-	// OperatorUID is on the marks.
+	// OperatorUID identifies the operator in the ownership records.
 	OperatorUID string
 	Clock       clock.PassiveClock
-	// Interval after which records are looked at again, and put back if somebody took
-	// them away.
+	// Interval is the time after which a registration is reconciled again. If somebody deleted its records,
+	// the operator then adds them again.
 	Interval time.Duration
 
-	names heldNames
+	names nameLocks
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=dnsregistrations,verbs=get;list;watch;create;update;patch;delete
@@ -58,15 +58,15 @@ type Registrations struct {
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=dns-credentials;dns-tsig,verbs=get
 
 // SetupWithManager adds the controller to a manager.
-func (r *Registrations) SetupWithManager(mgr ctrl.Manager) error {
+func (r *RegistrationReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("dnsregistration").
 		For(&v1alpha1.DNSRegistration{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.ofCluster),
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.enqueueForCluster),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
-			ReconciliationTimeout:   passTimeout,
+			ReconciliationTimeout:   reconcileTimeout,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
 				minBackoff, maxBackoff),
 		}).
@@ -78,23 +78,23 @@ func (r *Registrations) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// ofCluster wakes the registrations of a cluster whose settings have changed.
-func (r *Registrations) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.Requests(ctx, r.Client, &v1alpha1.DNSRegistrationList{}, func(reg *v1alpha1.DNSRegistration) bool {
+// enqueueForCluster enqueues the registrations of a cluster whose settings have changed.
+func (r *RegistrationReconciler) enqueueForCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, r.Client, &v1alpha1.DNSRegistrationList{}, func(reg *v1alpha1.DNSRegistration) bool {
 		return reg.Spec.HypervisorCluster == cluster.GetName()
 	})
 }
 
-// scope is one pass over one registration.
+// scope is the state of one reconcile of one registration.
 type scope struct {
-	*Registrations
+	*RegistrationReconciler
 
 	reg *v1alpha1.DNSRegistration
-	// access is filled by connected.
+	// access is set by connect.
 	access *access
 }
 
-// owner is who the records belong to.
+// owner returns the owner of the records.
 func (s *scope) owner() Owner {
 	claim := s.reg.Spec.Claim
 
@@ -103,55 +103,58 @@ func (s *scope) owner() Owner {
 	}
 }
 
-func steps() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: Finalizer, Ready: &step.ReadyEvent{Reason: ReasonRegistered, Message: "its name is in DNS"},
+func newPlan() step.Plan[*scope] {
+	return step.Plan[*scope]{
+		Finalizer: Finalizer, ReadyEvent: &step.ReadyEvent{Reason: ReasonRegistered, Message: "the machine is registered in DNS"},
 		Steps: []step.Step[*scope]{
-			{Condition: "Connected", Run: connected},   // cluster there, credentials read
-			{Condition: "Registered", Run: registered}, // records and marks are in their zones
-		}, Deletion: []step.Step[*scope]{
-			{Condition: "Connected", Run: connectedToRemove},
-			{Condition: "Removed", Run: removed},
-		}}
+			{Condition: "Connected", Run: connect},          // the cluster exists and its credentials are valid
+			{Condition: "Registered", Run: registerRecords}, // the records and ownership records are in their zones
+		}, DeletionSteps: []step.Step[*scope]{
+			{Condition: "Connected", Run: connectForRemoval},
+			{Condition: "Removed", Run: removeRecords},
+		},
+	}
 }
 
-// Reconcile brings the records of one machine to what they should be.
-func (r *Registrations) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// Reconcile brings the records of one machine to their desired state.
+func (r *RegistrationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var reg v1alpha1.DNSRegistration
 	if err := r.Client.Get(ctx, req.NamespacedName, &reg); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	result, err := step.Pass(ctx, r.Runner, &reg, steps(), &scope{Registrations: r, reg: &reg})
+	result, err := step.Reconcile(ctx, r.Runner, &reg, newPlan(), &scope{RegistrationReconciler: r, reg: &reg})
 
 	if err == nil && result.IsZero() && reg.DeletionTimestamp.IsZero() {
-		result.RequeueAfter = wait.Jitter(r.Interval*9/10, 2.0/9) // give or take a tenth: they do not stay in step
+		result.RequeueAfter = wait.Jitter(r.Interval*9/10, 2.0/9) // 90 to 110 percent, to spread the load
 	}
 
 	return result, err
 }
 
-// heldNames are the names that passes are at work on: two machines that want one name
-// must not look at the zone at the same time and both find it free.
-type heldNames struct {
-	mu   sync.Mutex
-	held map[string]bool
+// nameLocks has a lock for each name that a reconcile works on. Without it, two machines with the same name
+// could list the zone at the same time and both find the name free.
+type nameLocks struct {
+	mu     sync.Mutex
+	locked map[string]bool
 }
 
-// take holds all the names at a DNS service, or none.
-func (h *heldNames) take(service string, records []v1alpha1.DNSRecord) (release func(), ok bool) {
+// tryLock locks all names of the records at a DNS service, or none of them. It returns the function that
+// releases the locks.
+func (h *nameLocks) tryLock(service string, records []v1alpha1.DNSRecord) (release func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.held == nil {
-		h.held = map[string]bool{}
+	if h.locked == nil {
+		h.locked = map[string]bool{}
 	}
 
-	// The records' own list changes while its names are held.
+	// Copy the names, because the list of records changes while the names are locked.
 	keys := make([]string, 0, len(records))
 
 	for _, record := range records {
 		key := service + " " + record.Name
-		if h.held[key] {
+		if h.locked[key] {
 			return nil, false
 		}
 
@@ -159,7 +162,7 @@ func (h *heldNames) take(service string, records []v1alpha1.DNSRecord) (release 
 	}
 
 	for _, key := range keys {
-		h.held[key] = true
+		h.locked[key] = true
 	}
 
 	return func() {
@@ -167,7 +170,7 @@ func (h *heldNames) take(service string, records []v1alpha1.DNSRecord) (release 
 		defer h.mu.Unlock()
 
 		for _, key := range keys {
-			delete(h.held, key)
+			delete(h.locked, key)
 		}
 	}, true
 }

@@ -15,36 +15,37 @@ import (
 	mdns "github.com/miekg/dns"
 )
 
-// errNotAuthoritative tells a zone that the server does not have from a key that it does
-// not take: RFC 2136 (3.1.1) and RFC 8945 (5.2) have servers answer NOTAUTH to both.
+// errNotAuthoritative means that the server does not have the zone. The server also responds with NOTAUTH
+// if it rejects the key (RFC 2136, 3.1.1, and RFC 8945, 5.2), so this error separates the two cases.
 var errNotAuthoritative = errors.New("the server is not authoritative for the zone")
 
-// updates is libdns/rfc2136 that says more of what was refused.
-type updates struct{ *rfc2136.Provider }
+// rfc2136Provider is libdns/rfc2136 with better errors for refused requests.
+type rfc2136Provider struct{ *rfc2136.Provider }
 
 // GetRecords transfers the zone.
-func (u *updates) GetRecords(ctx context.Context, zone string) ([]libdns.Record, error) {
+func (u *rfc2136Provider) GetRecords(ctx context.Context, zone string) ([]libdns.Record, error) {
 	records, err := u.Provider.GetRecords(ctx, zone)
 
 	return records, u.explain(ctx, zone, err)
 }
 
 // AppendRecords adds records.
-func (u *updates) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+func (u *rfc2136Provider) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
 	added, err := u.Provider.AppendRecords(ctx, zone, records)
 
 	return added, u.explain(ctx, zone, err)
 }
 
-// DeleteRecords removes records.
-func (u *updates) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+// DeleteRecords deletes records.
+func (u *rfc2136Provider) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
 	deleted, err := u.Provider.DeleteRecords(ctx, zone, records)
 
 	return deleted, u.explain(ctx, zone, err)
 }
 
-// explain asks the server whether it has the zone, where an error leaves that open.
-func (u *updates) explain(ctx context.Context, zone string, err error) error {
+// explain wraps an error with errNotAuthoritative if the error is ambiguous and the server does not have
+// the zone. It asks the server for the SOA record of the zone.
+func (u *rfc2136Provider) explain(ctx context.Context, zone string, err error) error {
 	if err == nil || !slices.ContainsFunc(
 		[]string{mdns.ErrAuth.Error(), mdns.ErrNoSig.Error(), `"NOTAUTH"`, "xfr rcode: 9"},
 		func(text string) bool { return strings.Contains(err.Error(), text) }) {
@@ -55,8 +56,8 @@ func (u *updates) explain(ctx context.Context, zone string, err error) error {
 	query.SetQuestion(zone, mdns.TypeSOA)
 	query.RecursionDesired = false
 
-	answer, _, asked := (&mdns.Client{Net: "tcp"}).ExchangeContext(ctx, query, u.Server)
-	if asked != nil || (answer.Authoritative && answer.Rcode == mdns.RcodeSuccess && len(answer.Answer) > 0) {
+	response, _, queryErr := (&mdns.Client{Net: "tcp"}).ExchangeContext(ctx, query, u.Server)
+	if queryErr != nil || (response.Authoritative && response.Rcode == mdns.RcodeSuccess && len(response.Answer) > 0) {
 		return err
 	}
 

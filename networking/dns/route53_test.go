@@ -16,8 +16,7 @@ import (
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 )
 
-// connectRoute53 leads Amazon's library to the simulator, which it takes from the
-// environment.
+// connectRoute53 connects the AWS SDK to the simulator through environment variables.
 func connectRoute53(t *testing.T, server *dnstest.Route53, key string) *Client {
 	t.Helper()
 	t.Setenv("AWS_ENDPOINT_URL_ROUTE_53", server.URL())
@@ -33,12 +32,12 @@ func connectRoute53(t *testing.T, server *dnstest.Route53, key string) *Client {
 	return newClient("route53", service, newRedactor(credentials), clock.RealClock{}, nil)
 }
 
-// Records come, stay and go as parts of sets, beside those of others and over more than
-// one page.
+// Records are added, kept and deleted as parts of record sets, next to records of other writers and over
+// more than one page.
 func TestRoute53Records(t *testing.T) {
 	server := dnstest.StartRoute53(t, 5, forward, reverse)
 	for i := range 12 {
-		server.Put(dnstest.Set(fmt.Sprintf("www%d.%s.", i, forward), "A", 60, "198.51.100.1", "198.51.100.2"))
+		server.PutRecordSet(dnstest.NewRecordSet(fmt.Sprintf("www%d.%s.", i, forward), "A", 60, "198.51.100.1", "198.51.100.2"))
 	}
 
 	theirs := server.Records()
@@ -46,7 +45,7 @@ func TestRoute53Records(t *testing.T) {
 	owner := Owner{Operator: operatorUID, UID: "u1", Claim: "ci/vm1"}
 	zones := []string{forward, reverse}
 
-	want, _, err := wanted(v1alpha1.DNSRegistrationSpec{
+	want, _, err := buildRecords(v1alpha1.DNSRegistrationSpec{
 		FQDN: "vm1." + forward, Addresses: []string{"192.0.2.7", "192.0.2.8", "2001:db8::7"},
 	}, zones)
 	if err != nil {
@@ -59,8 +58,8 @@ func TestRoute53Records(t *testing.T) {
 		t.Errorf("%d records, want those of others and 10: %s", got, strings.Join(server.Records(), "\n"))
 	}
 
-	// One address less: the set stays, with the other.
-	less, _, _ := wanted(machineOf("vm1", "192.0.2.8"), zones)
+	// With one address less, the record set keeps the other address.
+	less, _, _ := buildRecords(machineOf("vm1", "192.0.2.8"), zones)
 	for _, zone := range zones {
 		pass(t, client, zone, owner, less)
 	}
@@ -69,8 +68,8 @@ func TestRoute53Records(t *testing.T) {
 		t.Errorf("%d records, want those of others and 4", got)
 	}
 
-	foreign, _, _ := wanted(machineOf("www7", "192.0.2.8"), zones[:1])
-	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.none() {
+	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones[:1])
+	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
 		t.Errorf("a name of somebody else: %+v", todo)
 	}
 
@@ -87,12 +86,12 @@ func TestRoute53Refusals(t *testing.T) {
 	server := dnstest.StartRoute53(t, 5, forward)
 
 	_, err := connectRoute53(t, server, "AKIAANOTHER").List(t.Context(), forward)
-	if errclass.Reason(err, "") != ReasonAccessDenied || strings.Contains(err.Error(), "must-not-be-shown") {
+	if errclass.ReasonOf(err, "") != ReasonAccessDenied || strings.Contains(err.Error(), "must-not-be-shown") {
 		t.Errorf("another key: %v", err)
 	}
 
 	_, err = connectRoute53(t, server, dnstest.Route53Key).List(t.Context(), "nowhere.example")
-	if errclass.Reason(err, "") != ReasonZoneRefused {
+	if errclass.ReasonOf(err, "") != ReasonZoneRefused {
 		t.Errorf("a zone that is not there: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func servers() map[string]func(testing.TB, dnstest.Config) *dnstest.Server {
 	}
 }
 
-func connect(t testing.TB, addr, keyName, key string) *Client {
+func newTestClient(t testing.TB, addr, keyName, key string) *Client {
 	t.Helper()
 
 	credentials := map[string]string{"keyName": keyName, "key": key}
@@ -53,7 +53,7 @@ func machineOf(name, addr string) v1alpha1.DNSRegistrationSpec {
 	return v1alpha1.DNSRegistrationSpec{FQDN: name + "." + forward, Addresses: []string{addr}}
 }
 
-// pass brings one zone to what the owner's machine wants there.
+// pass brings one zone to the desired records of the owner's machine.
 func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha1.DNSRecord) changes {
 	t.Helper()
 
@@ -70,7 +70,7 @@ func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha
 		}
 	}
 
-	todo := plan(listing, owner, here, time.Minute)
+	todo := planChanges(listing, owner, here, time.Minute)
 	if err := client.apply(t.Context(), zone, todo); err != nil {
 		t.Fatal(err)
 	}
@@ -78,14 +78,14 @@ func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha
 	return todo
 }
 
-// twice brings zones to what is wanted there, and looks that a second pass finds nothing to do.
+// twice brings the zones to the desired records, and checks that a second reconcile changes nothing.
 func twice(t testing.TB, client *Client, zones []string, owner Owner, want []v1alpha1.DNSRecord) {
 	t.Helper()
 
 	for _, zone := range zones {
 		pass(t, client, zone, owner, want)
 
-		if again := pass(t, client, zone, owner, want); !again.none() || len(again.conflicts) > 0 {
+		if again := pass(t, client, zone, owner, want); !again.isEmpty() || len(again.conflicts) > 0 {
 			t.Errorf("a second pass over %s makes changes: %+v", zone, again)
 		}
 	}
@@ -99,11 +99,11 @@ func TestRecordsOnRealServers(t *testing.T) {
 			t.Parallel()
 
 			server := start(t, testConfig())
-			client := connect(t, server.Addr, dnstest.KeyName, server.Key)
+			client := newTestClient(t, server.Addr, dnstest.KeyName, server.Key)
 			owner := Owner{Operator: "op-1", UID: "6a8f6a0e-2c39-4d57-9b1d-0c6a7d0f3a11", Claim: "ci/vm1"}
 			zones := []string{"8.b.d.0.1.0.0.2.ip6.arpa", reverse, forward}
 
-			want, unreversed, err := wanted(v1alpha1.DNSRegistrationSpec{
+			want, unreversed, err := buildRecords(v1alpha1.DNSRegistrationSpec{
 				FQDN: "VM1." + forward + ".", Addresses: []string{"192.0.2.7", "2001:db8::7", "198.51.100.7", "fe80::1"},
 			}, zones)
 			if err != nil || !cmp.Equal(unreversed, []string{"198.51.100.7"}) || len(want) != 5 {
@@ -127,8 +127,8 @@ func TestRecordsOnRealServers(t *testing.T) {
 				t.Errorf("marks are %q", marks)
 			}
 
-			// Another address, then none.
-			moved, _, _ := wanted(machineOf("vm1", "192.0.2.8"), zones)
+			// The machine gets another address, and then none.
+			moved, _, _ := buildRecords(machineOf("vm1", "192.0.2.8"), zones)
 			for _, zone := range zones {
 				pass(t, client, zone, owner, moved)
 			}
@@ -140,7 +140,7 @@ func TestRecordsOnRealServers(t *testing.T) {
 			for _, zone := range zones {
 				pass(t, client, zone, owner, nil)
 
-				if left := server.All(t, zone); len(left) > 0 {
+				if left := server.ListRecords(t, zone); len(left) > 0 {
 					t.Errorf("left in %s: %v", zone, left)
 				}
 			}
@@ -148,7 +148,7 @@ func TestRecordsOnRealServers(t *testing.T) {
 	}
 }
 
-// What a server refuses has a reason that says what to do, and none of the key in it.
+// A refused call returns an error with a reason and a fix, and without the key.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 
@@ -160,7 +160,7 @@ func TestRefusals(t *testing.T) {
 
 			server := start(t, testConfig())
 
-			// Knot answers to a key that may not do this as to one that it does not know.
+			// Knot sends the same response for a key without permission and for an unknown key.
 			lockedReason := ReasonZoneRefused
 			if name == "Knot" {
 				lockedReason = ReasonTSIGRefused
@@ -175,17 +175,17 @@ func TestRefusals(t *testing.T) {
 				{"a zone of somebody else", dnstest.KeyName, server.Key, locked, lockedReason},
 				{"a zone that is not there", dnstest.KeyName, server.Key, "nowhere.example", ReasonZoneRefused},
 			} {
-				client := connect(t, server.Addr, row.keyName, row.key)
+				client := newTestClient(t, server.Addr, row.keyName, row.key)
 				want := []v1alpha1.DNSRecord{{Zone: row.zone, Name: "vm1." + row.zone, Type: typeA, Value: "192.0.2.7"}}
-				todo := plan(newListing(row.zone, nil), Owner{Operator: "o", UID: "u"}, want, time.Minute)
+				todo := planChanges(newListing(row.zone, nil), Owner{Operator: "o", UID: "u"}, want, time.Minute)
 
 				_, listed := client.List(t.Context(), row.zone)
 				for call, err := range map[string]error{"list": listed, "add": client.apply(t.Context(), row.zone, todo)} {
 					switch {
 					case err == nil:
 						t.Errorf("%s: %s was let through", row.why, call)
-					case errclass.Reason(err, "") != row.reason || errclass.Of(err) != errclass.Configuration:
-						t.Errorf("%s: %s: reason %s, class %s: %v", row.why, call, errclass.Reason(err, ""), errclass.Of(err), err)
+					case errclass.ReasonOf(err, "") != row.reason || errclass.ClassOf(err) != errclass.Configuration:
+						t.Errorf("%s: %s: reason %s, class %s: %v", row.why, call, errclass.ReasonOf(err, ""), errclass.ClassOf(err), err)
 					case strings.Contains(err.Error(), row.key):
 						t.Errorf("%s: %s: the key is in the error", row.why, call)
 					}
@@ -194,8 +194,8 @@ func TestRefusals(t *testing.T) {
 
 			server.Stop(t)
 
-			_, err := connect(t, server.Addr, dnstest.KeyName, server.Key).List(t.Context(), forward)
-			if errclass.Reason(err, "") != ReasonUnreachable || errclass.Of(err) != errclass.Transient {
+			_, err := newTestClient(t, server.Addr, dnstest.KeyName, server.Key).List(t.Context(), forward)
+			if errclass.ReasonOf(err, "") != ReasonUnreachable || errclass.ClassOf(err) != errclass.Transient {
 				t.Errorf("no server: %v", err)
 			}
 

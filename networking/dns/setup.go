@@ -20,47 +20,47 @@ import (
 const (
 	defaultInterval      = 30 * time.Minute
 	defaultSweepInterval = 10 * time.Minute
-	// stalledAgain is how often what a person has to fix is looked at: keys and zones are
-	// fixed where no event tells of it.
-	stalledAgain = 2 * time.Minute
+	// defaultStalledInterval is the delay before a stalled registration is reconciled again. No watch event
+	// follows when a person fixes a key or a zone.
+	defaultStalledInterval = 2 * time.Minute
 )
 
-// Options are what the registration of machines needs of its process.
+// Options holds what the registration of machines needs from its process.
 type Options struct {
 	// Secret reads credentials. Required.
-	Secret ReadSecret
-	// OperatorUID is on the marks of records. Required.
+	Secret SecretReader
+	// OperatorUID identifies the operator in the ownership records. Required.
 	OperatorUID string
-	// Factories of DNS services. Default: Factories().
+	// Factories has the factories of DNS services. It defaults to Factories().
 	Factories map[string]Factory
-	// Transport wraps that of services with an HTTP API, by their type; may be nil.
+	// Transport wraps the HTTP transport of a service, by the type of the service. It may be nil.
 	Transport func(kind string, next http.RoundTripper) http.RoundTripper
-	// Calls notes calls to DNS services; may be nil.
-	Calls *metrics.Calls
-	// StepMetrics of the area; may be nil.
+	// Calls records metrics of calls to DNS services. It may be nil.
+	Calls *metrics.CallMetrics
+	// StepMetrics records the metrics of the area's steps. It may be nil.
 	StepMetrics *step.Metrics
-	// Clock. Default: the real one.
+	// Clock defaults to the real clock.
 	Clock clock.WithTicker
-	// Log. Default: slog.Default().
+	// Log defaults to slog.Default().
 	Log *slog.Logger
-	// Interval after which records are looked at again. Default: 30 minutes.
+	// Interval is the time after which a registration is reconciled again. It defaults to 30 minutes.
 	Interval time.Duration
-	// SweepInterval between two searches for records that are left over. Default: 10 minutes.
+	// SweepInterval is the time between two searches for orphaned records. It defaults to 10 minutes.
 	SweepInterval time.Duration
-	// StalledInterval after which what a person has to fix is tried again. Default: 2
+	// StalledInterval is the delay before a stalled registration is reconciled again. It defaults to 2
 	// minutes.
 	StalledInterval time.Duration
 }
 
 // SetupWithManager adds the registration of machines in DNS to a manager.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error {
-	opts = opts.defaulted()
+	opts = opts.withDefaults()
 
 	services := &Services{
 		Factories: opts.Factories, Secret: opts.Secret, Transport: opts.Transport, Clock: opts.Clock, Calls: opts.Calls,
 	}
 
-	if err := index(ctx, mgr); err != nil {
+	if err := indexRegistrations(ctx, mgr); err != nil {
 		return err
 	}
 
@@ -72,9 +72,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error
 		return err
 	}
 
-	registrations := &Registrations{
+	registrations := &RegistrationReconciler{
 		Client: mgr.GetClient(),
-		Runner: &step.Runner{
+		Runner: &step.Reconciler{
 			Client: mgr.GetClient(), Controller: "dnsregistration", Clock: opts.Clock, Metrics: opts.StepMetrics,
 			Resync: opts.StalledInterval, Recorder: mgr.GetEventRecorder("hyperfleet"),
 		},
@@ -96,7 +96,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts Options) error
 	return nil
 }
 
-func (o Options) defaulted() Options {
+func (o Options) withDefaults() Options {
 	if o.Factories == nil {
 		o.Factories = Factories()
 	}
@@ -118,7 +118,7 @@ func (o Options) defaulted() Options {
 	}
 
 	if o.StalledInterval == 0 {
-		o.StalledInterval = stalledAgain
+		o.StalledInterval = defaultStalledInterval
 	}
 
 	return o

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// nameAgain is when a name that another machine has is tried again.
-	nameAgain = 5 * time.Second
-	// busyAgain is when a name that another pass is at work on is tried again.
-	busyAgain = time.Second
-	// slowAgain is when a service that asked for it is called again.
-	slowAgain = time.Minute
+	// nameTakenDelay is the delay before a retry if another machine has the name.
+	nameTakenDelay = 5 * time.Second
+	// nameBusyDelay is the delay before a retry if another reconcile works on the name.
+	nameBusyDelay = time.Second
+	// rateLimitDelay is the delay before a retry if the service limits the request rate.
+	rateLimitDelay = time.Minute
 )
 
-// connected finds the cluster and connects to its DNS service.
-func connected(ctx context.Context, s *scope) step.Result {
+// connect reads the cluster and connects to its DNS service.
+func connect(ctx context.Context, s *scope) step.Result {
 	var cluster v1alpha1.HypervisorCluster
 
 	err := s.Client.Get(ctx, client.ObjectKey{Name: s.reg.Spec.HypervisorCluster}, &cluster)
@@ -36,60 +36,60 @@ func connected(ctx context.Context, s *scope) step.Result {
 	switch {
 	case apierrors.IsNotFound(err):
 		return step.Stall("ClusterNotFound", fmt.Sprintf(
-			"HypervisorCluster %s is gone, and with it the way to %s: make it again, or remove the records by hand and "+
-				"then the finalizer %s", s.reg.Spec.HypervisorCluster, recordsInWords(s.reg.Status.Records), Finalizer))
+			"HypervisorCluster %s does not exist, so the operator cannot reach %s: recreate it, or delete the records by hand "+
+				"and then remove the finalizer %s", s.reg.Spec.HypervisorCluster, formatRecords(s.reg.Status.Records), Finalizer))
 	case err != nil:
 		return step.Fail(err)
 	}
 
 	if s.access, err = s.Services.open(ctx, &cluster); err != nil {
-		return step.ForError(err, slowAgain)
+		return step.FromError(err, rateLimitDelay)
 	}
 
 	return step.Done()
 }
 
-// connectedToRemove is connected, where there is something to remove.
-func connectedToRemove(ctx context.Context, s *scope) step.Result {
+// connectForRemoval calls connect, unless there are no records to delete.
+func connectForRemoval(ctx context.Context, s *scope) step.Result {
 	if len(s.reg.Status.Records) == 0 {
 		return step.Done()
 	}
 
-	return connected(ctx, s)
+	return connect(ctx, s)
 }
 
-// registered sees to it that the records are there, and that those of an address or a
-// name that the machine had before are not.
-func registered(ctx context.Context, s *scope) step.Result {
-	want, unreversed, err := wanted(s.reg.Spec, s.access.zones)
+// registerRecords adds the records of the machine, and deletes records with earlier names or addresses of
+// the machine.
+func registerRecords(ctx context.Context, s *scope) step.Result {
+	records, unreversed, err := buildRecords(s.reg.Spec, s.access.zones)
 	if err != nil {
-		return step.ForError(err, slowAgain)
+		return step.FromError(err, rateLimitDelay)
 	}
 
-	release, ok := s.names.take(s.access.place(), want)
+	release, ok := s.names.tryLock(s.access.serviceKey(), records)
 	if !ok {
-		return step.Wait(busyAgain, ReasonNameTaken, "another machine is about to take or to leave the name or the address")
+		return step.Wait(nameBusyDelay, ReasonNameTaken, "another machine with the same name or address is being registered or removed")
 	}
 	defer release()
 
-	// What may be in DNS is on record before it is there.
-	for _, record := range want {
+	// Record all records in the status before they are added to DNS.
+	for _, record := range records {
 		if !slices.Contains(s.reg.Status.Records, record) {
 			s.reg.Status.Records = append(s.reg.Status.Records, record)
 		}
 	}
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	conflicts, err := s.bring(ctx, want)
+	conflicts, err := s.reconcileZones(ctx, records)
 
 	switch {
 	case err != nil:
-		return step.ForError(err, slowAgain)
+		return step.FromError(err, rateLimitDelay)
 	case len(conflicts) > 0:
-		return blocked(conflicts)
+		return reportConflicts(conflicts)
 	}
 
 	if s.reg.Status.RegisteredAt == nil {
@@ -97,55 +97,56 @@ func registered(ctx context.Context, s *scope) step.Result {
 		s.reg.Status.RegisteredAt = &now
 	}
 
-	message := recordsInWords(want)
+	message := formatRecords(records)
 	if len(unreversed) > 0 {
-		message += "; no PTR for " + strings.Join(unreversed, ", ") + ": no reverse zone in dns.dnsProvider.zones is for it"
+		message += "; no PTR record for " + strings.Join(unreversed, ", ") + ": dns.dnsProvider.zones has no reverse zone for it"
 	}
 
 	return step.Done().WithReason(ReasonRegistered, message)
 }
 
-// blocked tells of names that are somebody else's. One that another machine of ours has is
-// soon free, as a rule; another's record is for a person to see to.
-func blocked(conflicts []conflict) step.Result {
+// reportConflicts returns the result for names that belong to other owners. It waits if the names belong to
+// other machines of this operator, because these names are usually free soon. It stalls for a record that
+// the operator did not create, because a person has to resolve this.
+func reportConflicts(conflicts []conflict) step.Result {
 	texts := make([]string, 0, len(conflicts))
-	held := true
+	allHeld := true
 
 	for _, c := range conflicts {
 		texts = append(texts, c.String())
-		held = held && c.held
+		allHeld = allHeld && c.heldByMachine
 	}
 
 	message := strings.Join(texts, "; ")
-	if held {
-		return step.Wait(nameAgain, ReasonNameTaken, message)
+	if allHeld {
+		return step.Wait(nameTakenDelay, ReasonNameTaken, message)
 	}
 
-	return step.Stall(ReasonRecordNotOurs, message+": remove it, or use another domain; it is left as it is")
+	return step.Stall(ReasonRecordNotOurs, message+": delete the record, or use another domain; the operator does not change it")
 }
 
-// removed sees to it that no record is left.
-func removed(ctx context.Context, s *scope) step.Result {
+// removeRecords deletes all records of the machine.
+func removeRecords(ctx context.Context, s *scope) step.Result {
 	if len(s.reg.Status.Records) == 0 {
 		return step.Done()
 	}
 
-	release, ok := s.names.take(s.access.place(), s.reg.Status.Records)
+	release, ok := s.names.tryLock(s.access.serviceKey(), s.reg.Status.Records)
 	if !ok {
-		return step.Wait(busyAgain, ReasonNameTaken, "another pass is at work on the name")
+		return step.Wait(nameBusyDelay, ReasonNameTaken, "another reconcile works on the name")
 	}
 	defer release()
 
-	if _, err := s.bring(ctx, nil); err != nil {
-		return step.ForError(err, slowAgain)
+	if _, err := s.reconcileZones(ctx, nil); err != nil {
+		return step.FromError(err, rateLimitDelay)
 	}
 
 	return step.Done()
 }
 
-// bring makes every zone that has, or is to have, records of the machine as it should be.
-// A zone that fails does not keep the others; what is left is in the status.
-func (s *scope) bring(ctx context.Context, want []v1alpha1.DNSRecord) ([]conflict, error) {
+// reconcileZones brings all zones with records in the status to the desired records. If one zone fails, it
+// continues with the other zones. The status keeps the records of a failed zone.
+func (s *scope) reconcileZones(ctx context.Context, desired []v1alpha1.DNSRecord) ([]conflict, error) {
 	var (
 		conflicts []conflict
 		failed    error
@@ -161,32 +162,32 @@ func (s *scope) bring(ctx context.Context, want []v1alpha1.DNSRecord) ([]conflic
 	slices.Sort(zones)
 
 	for _, zone := range zones {
-		here := slices.DeleteFunc(slices.Clone(want), func(r v1alpha1.DNSRecord) bool { return r.Zone != zone })
+		inZone := slices.DeleteFunc(slices.Clone(desired), func(r v1alpha1.DNSRecord) bool { return r.Zone != zone })
 
 		listing, err := s.access.List(ctx, zone)
 		if err != nil {
-			failed = join(failed, fmt.Errorf("%w (for %s)", err, recordsInWords(s.inZone(zone))))
+			failed = joinErrors(failed, fmt.Errorf("%w (for %s)", err, formatRecords(s.recordsInZone(zone))))
 
 			continue
 		}
 
-		todo := plan(listing, s.owner(), here, s.access.ttl)
-		conflicts = append(conflicts, todo.conflicts...)
+		changes := planChanges(listing, s.owner(), inZone, s.access.ttl)
+		conflicts = append(conflicts, changes.conflicts...)
 
-		if err := s.access.apply(ctx, zone, todo); err != nil {
-			failed = join(failed, err)
+		if err := s.access.apply(ctx, zone, changes); err != nil {
+			failed = joinErrors(failed, err)
 
 			continue
 		}
 
-		s.settle(zone, here, todo, listing)
+		s.updateRecords(zone, inZone, changes, listing)
 	}
 
 	return conflicts, failed
 }
 
-// join is errors.Join on one line, for conditions.
-func join(a, b error) error {
+// joinErrors joins two errors on one line, for conditions. Each of them may be nil.
+func joinErrors(a, b error) error {
 	switch {
 	case a == nil:
 		return b
@@ -197,29 +198,29 @@ func join(a, b error) error {
 	}
 }
 
-func (s *scope) inZone(zone string) []v1alpha1.DNSRecord {
+func (s *scope) recordsInZone(zone string) []v1alpha1.DNSRecord {
 	return slices.DeleteFunc(slices.Clone(s.reg.Status.Records), func(r v1alpha1.DNSRecord) bool { return r.Zone != zone })
 }
 
-// settle notes what is in a zone once it is as it should be: what is wanted, but for what
-// was in conflict and has no mark of ours.
-func (s *scope) settle(zone string, here []v1alpha1.DNSRecord, todo changes, listing *Listing) {
+// updateRecords writes the records of a zone into the status after the changes were made. These are the
+// desired records, except for records with a conflict that have no ownership record of this machine.
+func (s *scope) updateRecords(zone string, desired []v1alpha1.DNSRecord, todo changes, listing *Listing) {
 	s.reg.Status.Records = slices.DeleteFunc(slices.Clone(s.reg.Status.Records), func(r v1alpha1.DNSRecord) bool {
 		if r.Zone != zone {
 			return false
 		}
 
-		blocked := slices.ContainsFunc(todo.conflicts, func(c conflict) bool { return c.record == r })
-		hasMark := slices.ContainsFunc(listing.marksOf(r.Name), func(m mark) bool {
-			return m.of(s.owner()) && m.record == recordID(r.Type, r.Value)
+		hasConflict := slices.ContainsFunc(todo.conflicts, func(c conflict) bool { return c.record == r })
+		hasOwnership := slices.ContainsFunc(listing.ownershipRecordsFor(r.Name), func(m ownershipRecord) bool {
+			return m.belongsTo(s.owner()) && m.record == recordID(r.Type, r.Value)
 		})
 
-		return !slices.Contains(here, r) || (blocked && !hasMark)
+		return !slices.Contains(desired, r) || (hasConflict && !hasOwnership)
 	})
 }
 
-// recordsInWords lists records.
-func recordsInWords(records []v1alpha1.DNSRecord) string {
+// formatRecords returns a text with the records.
+func formatRecords(records []v1alpha1.DNSRecord) string {
 	if len(records) == 0 {
 		return "no records"
 	}

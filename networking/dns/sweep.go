@@ -15,12 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Sweeper removes what carries our mark in the zones of any HypervisorCluster and belongs
-// to no DNSRegistration: what is left when somebody took a registration's finalizer off.
-// It runs on the leader.
+// Sweeper deletes records with our ownership record that belong to no DNSRegistration, in the zones of all
+// HypervisorClusters. Such orphans remain if somebody removed the finalizer of a registration. The Sweeper
+// runs only on the leader.
 type Sweeper struct {
-	// Live reads from the API server itself: a registration that is not in a cache yet is
-	// no reason to take its records away.
+	// Live reads from the API server, because the Sweeper must not delete the records of a registration
+	// that the cache does not have yet.
 	Live        client.Reader
 	Services    *Services
 	OperatorUID string
@@ -45,16 +45,17 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// Sweep goes once through all zones. What fails is logged and left for the next time.
+// Sweep sweeps all zones once. It logs errors, and the next sweep tries the failed zones again. It also
+// removes the clients of clusters that have no DNS service any more.
 func (s *Sweeper) Sweep(ctx context.Context) {
 	var clusters v1alpha1.HypervisorClusterList
 	if err := s.Live.List(ctx, &clusters); err != nil {
-		s.Log.WarnContext(ctx, "DNS zones cannot be swept", "error", err)
+		s.Log.WarnContext(ctx, "cannot sweep DNS zones", "error", err)
 
 		return
 	}
 
-	named := map[string]bool{}
+	configured := map[string]bool{}
 
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
@@ -62,28 +63,28 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 			continue
 		}
 
-		named[cluster.Name] = true
+		configured[cluster.Name] = true
 
 		access, err := s.Services.open(ctx, cluster)
 		if err != nil {
-			s.Log.WarnContext(ctx, "DNS zones cannot be swept", "hypervisorCluster", cluster.Name, "error", err)
+			s.Log.WarnContext(ctx, "cannot sweep DNS zones", "hypervisorCluster", cluster.Name, "error", err)
 
 			continue
 		}
 
 		for _, zone := range access.zones {
-			if err := s.zone(ctx, access, zone); err != nil {
-				s.Log.WarnContext(ctx, "DNS zone cannot be swept", "hypervisorCluster", cluster.Name, "zone", zone, "error", err)
+			if err := s.sweepZone(ctx, access, zone); err != nil {
+				s.Log.WarnContext(ctx, "cannot sweep DNS zone", "hypervisorCluster", cluster.Name, "zone", zone, "error", err)
 			}
 		}
 	}
 
-	s.Services.keep(named)
+	s.Services.retainOnly(configured)
 }
 
-// zone sweeps one zone. The zone is read before the registrations: a registration is there
-// before its first mark, so a mark of one that is not is nobody's.
-func (s *Sweeper) zone(ctx context.Context, access *access, zone string) error {
+// sweepZone sweeps one zone. It lists the zone before the registrations. Because a registration is created
+// before its first ownership record, an ownership record without a registration is an orphan.
+func (s *Sweeper) sweepZone(ctx context.Context, access *access, zone string) error {
 	listing, err := access.List(ctx, zone)
 	if err != nil {
 		return err
@@ -91,16 +92,16 @@ func (s *Sweeper) zone(ctx context.Context, access *access, zone string) error {
 
 	var registrations v1alpha1.DNSRegistrationList
 	if err := s.Live.List(ctx, &registrations); err != nil {
-		return fmt.Errorf("list DNS registrations: %w", err)
+		return fmt.Errorf("list DNSRegistrations: %w", err)
 	}
 
-	known := map[string]bool{}
+	isRegistered := map[string]bool{}
 	for i := range registrations.Items {
-		known[id(registrations.Items[i].Spec.Claim.UID)] = true
+		isRegistered[encodeID(registrations.Items[i].Spec.Claim.UID)] = true
 	}
 
-	todo := stray(listing, s.OperatorUID, func(uid string) bool { return known[uid] })
-	if todo.none() {
+	todo := planOrphans(listing, s.OperatorUID, func(uid string) bool { return isRegistered[uid] })
+	if todo.isEmpty() {
 		return nil
 	}
 
@@ -108,8 +109,8 @@ func (s *Sweeper) zone(ctx context.Context, access *access, zone string) error {
 		return err
 	}
 
-	s.Log.InfoContext(ctx, "DNS records of machines that are gone were removed", "zone", zone,
-		"records", len(todo.deleteRecords), "marks", len(todo.deleteMarks))
+	s.Log.InfoContext(ctx, "deleted DNS records of deleted machines", "zone", zone,
+		"records", len(todo.deleteRecords), "ownershipRecords", len(todo.deleteOwnership))
 
 	return nil
 }

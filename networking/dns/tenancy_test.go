@@ -18,9 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 )
 
-// A cluster's zones are for the namespaces that it is for: not for a node pool that names it, and
-// not for a claim whose status somebody wrote. Names that a namespace had before it was taken off
-// the list stay.
+// Only the allowed namespaces of a cluster can use its zones. A node pool of another namespace or a claim
+// with a forged status cannot. Names that a namespace had before it was removed from the list stay.
 func TestNamesAreForTheClustersNamespaces(t *testing.T) {
 	t.Parallel()
 
@@ -51,13 +50,13 @@ func TestNamesAreForTheClustersNamespaces(t *testing.T) {
 	s.empty()
 }
 
-// allowNamespaces has the cluster be for these.
+// allowNamespaces sets the allowed namespaces of the cluster.
 func (s *site) allowNamespaces(names ...string) {
 	s.t.Helper()
 	s.limit(v1alpha1.NamespaceAccess{Names: names})
 }
 
-// limit has the cluster be for whom the entry names, and no other.
+// limit sets the entry as the only allowed namespaces of the cluster.
 func (s *site) limit(entry v1alpha1.NamespaceAccess) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
@@ -65,7 +64,7 @@ func (s *site) limit(entry v1alpha1.NamespaceAccess) {
 	s.must(env.Client.Update(s.t.Context(), s.cluster))
 }
 
-// node is a KubeVirt machine that runs, of a pool whose names are in the cluster's zones.
+// node creates a running KubevirtMachine of a pool whose names are in the cluster's zones.
 func (s *site) node(name, address string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 	s.must(env.Client.Create(s.t.Context(), &infrav1.KubevirtNodePool{

@@ -1,15 +1,14 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt translates: what users wrote of a node pool into a pool of addresses
-// and a template of machines, and a machine with its addresses into KubeVirt's own
-// VirtualMachine. It is pure.
+// Package kubevirt converts a node pool into an address pool and a machine template, and a machine with its
+// addresses into a VirtualMachine of KubeVirt. It is pure: it does no I/O.
 //
-//	KubevirtNodePool --AddressPool-->  pool of addresses
-//	        |----------MachineSpec-->  template of machines
-//	KubevirtMachine, addresses --NetworkData--> config drive
-//	        |--------------VirtualMachine-----> kubevirt.io/v1 VirtualMachine
+//	KubevirtNodePool --NewAddressPool-->  address pool
+//	        |----------NewMachineSpec-->  machine template
+//	KubevirtMachine, addresses --RenderNetworkData--> config drive
+//	        |--------------NewVirtualMachine--------> kubevirt.io/v1 VirtualMachine
 //
-// KubeVirt's kinds are handled as unstructured objects: users may write any field of
-// theirs, also those of a newer version.
+// The package uses unstructured objects for the kinds of KubeVirt, so users can write any field of these
+// kinds, also fields of a newer version.
 package kubevirt

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// nodePool is a pool with static addresses of both families.
+// nodePool returns a pool with static addresses of both families.
 func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePool {
 	attach := false
 	pool := &v1alpha1.KubevirtNodePool{
@@ -49,11 +49,11 @@ func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePoo
 	return pool
 }
 
-// machineOf is a machine of the pool.
+// machineOf returns a machine of the pool.
 func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.KubevirtMachine {
 	t.Helper()
 
-	spec, err := kubevirt.MachineSpec(pool)
+	spec, err := kubevirt.NewMachineSpec(pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,11 +67,11 @@ func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.Kubevirt
 	}
 }
 
-// virtualMachine reads what we ask for as KubeVirt's own type does, strictly.
+// virtualMachine decodes the VirtualMachine strictly into KubeVirt's own type.
 func virtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netdata.Format) *virtv1.VirtualMachine {
 	t.Helper()
 
-	object, err := kubevirt.VirtualMachine(machine, "network", format)
+	object, err := kubevirt.NewVirtualMachine(machine, "network", format)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +101,10 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 	t.Parallel()
 
 	machine := machineOf(t, nodePool(nil))
-	vm := virtualMachine(t, machine, netdata.OpenStack)
+	vm := virtualMachine(t, machine, netdata.FormatOpenStack)
 	spec := vm.Spec.Template.Spec
 
-	mac, err := kubevirt.MAC(machine)
+	mac, err := kubevirt.MACAddress(machine)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,21 +124,21 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 	equal(t, "label of the instance", vm.Spec.Template.ObjectMeta.Labels[v1alpha1.LabelMachine], machine.Name)
 	equal(t, "label of the pool", vm.Labels[v1alpha1.LabelNodePool], "workers")
 
-	if network, err := kubevirt.NetworkOf(machine); err != nil || network != "ci/machines" {
+	if network, err := kubevirt.NetworkKey(machine); err != nil || network != "ci/machines" {
 		t.Errorf("network %q, error %v", network, err)
 	}
 }
 
-// The network data of the document's example, with the addresses in.
+// This test renders the network data of the example in the documentation, with addresses.
 func TestNetworkData(t *testing.T) {
 	t.Parallel()
 
 	machine := machineOf(t, nodePool(nil))
 
-	data, format, err := kubevirt.NetworkData(machine, []netip.Prefix{
+	data, format, err := kubevirt.RenderNetworkData(machine, []netip.Prefix{
 		netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64"),
 	})
-	if err != nil || format != netdata.OpenStack {
+	if err != nil || format != netdata.FormatOpenStack {
 		t.Fatalf("format %s, error %v", format, err)
 	}
 
@@ -147,13 +147,13 @@ func TestNetworkData(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	mac, _ := kubevirt.MAC(machine)
+	mac, _ := kubevirt.MACAddress(machine)
 	equal(t, "network", network, &netdata.Network{
 		Links: []netdata.Link{{
 			ID: "eno101", Name: "eno101", MAC: mac,
 			Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64")},
 			Routes: []netdata.Route{
-				netdata.Default(netip.MustParseAddr("192.168.1.1")), netdata.Default(netip.MustParseAddr("fd00::1")),
+				netdata.DefaultRoute(netip.MustParseAddr("192.168.1.1")), netdata.DefaultRoute(netip.MustParseAddr("fd00::1")),
 			},
 		}},
 		DNS: netdata.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.168.1.2")}},
@@ -200,16 +200,16 @@ func TestUserDataAndNetworkDataShareADrive(t *testing.T) {
 		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
 	}))
 
-	drive := virtualMachine(t, machine, netdata.OpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
+	drive := virtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
 	equal(t, "user data", drive.UserDataSecretRef.Name, "user-data")
 	equal(t, "network data", drive.NetworkDataSecretRef.Name, "network")
 
-	if _, err := kubevirt.VirtualMachine(machine, "network", netdata.V2); err == nil || !strings.Contains(err.Error(), "cloudInitNoCloud") {
+	if _, err := kubevirt.NewVirtualMachine(machine, "network", netdata.FormatV2); err == nil || !strings.Contains(err.Error(), "cloudInitNoCloud") {
 		t.Errorf("network data of another format than the drive: %v", err)
 	}
 }
 
-// Each machine has a Secret with user data of its own.
+// Each machine has its own Secret with user data.
 func TestUserDataPerMachine(t *testing.T) {
 	t.Parallel()
 
@@ -218,7 +218,7 @@ func TestUserDataPerMachine(t *testing.T) {
 		p.Spec.UserDataSecrets = v1alpha1.UserDataPerMachine
 	}))
 
-	drive := virtualMachine(t, machine, netdata.OpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
+	drive := virtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
 	equal(t, "user data", drive.UserDataSecretRef.Name, "user-data-workers-x7k2p")
 	equal(t, "network data", drive.NetworkDataSecretRef.Name, "network")
 
@@ -226,7 +226,7 @@ func TestUserDataPerMachine(t *testing.T) {
 		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: strings.Repeat("a", 245)}
 		p.Spec.UserDataSecrets = v1alpha1.UserDataPerMachine
 	}))
-	if _, err := kubevirt.VirtualMachine(long, "network", netdata.OpenStack); err == nil || !strings.Contains(err.Error(), "253 characters") {
+	if _, err := kubevirt.NewVirtualMachine(long, "network", netdata.FormatOpenStack); err == nil || !strings.Contains(err.Error(), "253 characters") {
 		t.Errorf("a name that no Secret can have: %v", err)
 	}
 }
@@ -246,13 +246,13 @@ func TestNetworkNames(t *testing.T) {
 		{"the first by default", two, "", "iface1_ci-machines ci/machines", ""},
 		{"by the name that HyperShift gives", two, "iface2_other-storage-fast", "iface2_other-storage-fast other/storage.fast", ""},
 		{"the only one by any name", two[:1], "my-nad-1-network", "my-nad-1-network ci/machines", ""},
-		{"one of two by another name", two, "my-nad-1-network", "", "none of iface1_ci-machines, iface2_other-storage-fast"},
-		{"no networks", nil, "", "", "there are no additionalNetworks"},
+		{"one of two by another name", two, "my-nad-1-network", "", "not one of iface1_ci-machines, iface2_other-storage-fast"},
+		{"no networks", nil, "", "", "additionalNetworks is empty"},
 	} {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := kubevirt.Bootstrap(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+			got, err := kubevirt.BootstrapNetwork(nodePool(func(p *v1alpha1.KubevirtNodePool) {
 				p.Spec.AdditionalNetworks, p.Spec.BootstrapNetworkConfig.Network = tc.networks, tc.network
 			}))
 			if tc.err != "" {
@@ -274,15 +274,15 @@ func TestBadNetworkData(t *testing.T) {
 	t.Parallel()
 
 	for _, tc := range []struct{ why, data, want string }{
-		{"neither JSON nor YAML", "{links: [", "read bootstrapNetworkConfig.networkData"},
-		{"a list", "[1, 2]", "read bootstrapNetworkConfig.networkData"},
+		{"neither JSON nor YAML", "{links: [", "validate bootstrapNetworkConfig.networkData"},
+		{"a list", "[1, 2]", "validate bootstrapNetworkConfig.networkData"},
 		{"another interface", `{"links": [{"id": "eth0", "type": "phy"}], "networks": [], "services": []}`, "no such interface"},
-		{"another machine's MAC", `{"links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}]}`, "leave it out"},
+		{"another machine's MAC", `{"links": [{"id": "eno101", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}]}`, "leave the key out"},
 	} {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := kubevirt.MachineSpec(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+			_, err := kubevirt.NewMachineSpec(nodePool(func(p *v1alpha1.KubevirtNodePool) {
 				p.Spec.BootstrapNetworkConfig.NetworkData = tc.data
 			}))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -298,8 +298,8 @@ func TestBadTemplates(t *testing.T) {
 	good := machineOf(t, nodePool(nil))
 
 	for _, tc := range []struct{ why, template, want string }{
-		{"no object", `[]`, "it must be an object"},
-		{"null", `null`, "it must be an object"},
+		{"no object", `[]`, "it is not an object"},
+		{"null", `null`, "it is not an object"},
 		{"no such interface", `{"spec": {}}`, "find interface"},
 		{"lists of numbers", `{"spec": {"template": {"spec": {"networks": [1], "volumes": 7}}}}`, "find interface"},
 	} {
@@ -309,19 +309,19 @@ func TestBadTemplates(t *testing.T) {
 			machine := good.DeepCopy()
 			machine.Spec.VirtualMachineTemplate = runtime.RawExtension{Raw: []byte(tc.template)}
 
-			if _, err := kubevirt.VirtualMachine(machine, "network", netdata.OpenStack); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := kubevirt.NewVirtualMachine(machine, "network", netdata.FormatOpenStack); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("want %q in: %v", tc.want, err)
 			}
 
-			if _, err := kubevirt.NetworkOf(machine); err == nil {
+			if _, err := kubevirt.NetworkKey(machine); err == nil {
 				t.Error("it has a network")
 			}
 		})
 	}
 }
 
-// A template may say whatever JSON can: the answer is an object or an error, and never one
-// with a name, a namespace or an owner of the template's choice.
+// For any JSON in a template, the result is an object or an error. The object never has a name, a namespace
+// or an owner from the template.
 func FuzzVirtualMachine(f *testing.F) {
 	machine := machineOf(f, nodePool(nil))
 	f.Add(machine.Spec.VirtualMachineTemplate.Raw)
@@ -337,7 +337,7 @@ func FuzzVirtualMachine(f *testing.F) {
 		fuzzed := machine.DeepCopy()
 		fuzzed.Spec.VirtualMachineTemplate.Raw = raw
 
-		vm, err := kubevirt.VirtualMachine(fuzzed, "network", netdata.OpenStack)
+		vm, err := kubevirt.NewVirtualMachine(fuzzed, "network", netdata.FormatOpenStack)
 		if err != nil {
 			return
 		}
@@ -352,18 +352,18 @@ func FuzzVirtualMachine(f *testing.F) {
 	})
 }
 
-// A pool's machines are spread over hosts where they can be.
+// The machines of a pool are spread over nodes if possible.
 func TestMachinesAreSpread(t *testing.T) {
 	t.Parallel()
 
-	vm := virtualMachine(t, machineOf(t, nodePool(nil)), netdata.OpenStack)
+	vm := virtualMachine(t, machineOf(t, nodePool(nil)), netdata.FormatOpenStack)
 
 	spread := vm.Spec.Template.Spec.TopologySpreadConstraints
 	if len(spread) != 1 || spread[0].WhenUnsatisfiable != "ScheduleAnyway" || spread[0].TopologyKey != "kubernetes.io/hostname" {
 		t.Fatalf("spread by %+v", spread)
 	}
 
-	// Without the label nothing would be counted.
+	// Without the label, the spread constraint counts no machines.
 	if key := v1alpha1.LabelNodePool; spread[0].LabelSelector.MatchLabels[key] != vm.Spec.Template.ObjectMeta.Labels[key] {
 		t.Errorf("counted by %v, and the machine has %v", spread[0].LabelSelector.MatchLabels, vm.Spec.Template.ObjectMeta.Labels)
 	}

@@ -18,27 +18,27 @@ const (
 	cloudInitDisk = "cloudinit"
 )
 
-// fields and list shorten what unstructured objects are made of.
+// fields and list are short names for the types in unstructured objects.
 type (
 	fields = map[string]any
 	list   = []any
 )
 
-// MachineSpec is what the pool's machines are made from. The error says what of the
-// pool's network configuration is wrong.
-func MachineSpec(pool *v1alpha1.KubevirtNodePool) (v1alpha1.KubevirtMachineSpec, error) {
+// NewMachineSpec returns the spec of the pool's machines. It returns an error if the pool's network
+// configuration is invalid.
+func NewMachineSpec(pool *v1alpha1.KubevirtNodePool) (v1alpha1.KubevirtMachineSpec, error) {
 	var (
 		spec v1alpha1.KubevirtMachineSpec
 		name string
 	)
 
 	if config := pool.Spec.BootstrapNetworkConfig; config != nil {
-		network, err := Bootstrap(pool)
+		network, err := BootstrapNetwork(pool)
 		if err != nil {
 			return spec, err
 		}
 
-		data, err := networkTemplate(config)
+		data, err := newNetworkTemplate(config)
 		if err != nil {
 			return spec, err
 		}
@@ -50,9 +50,9 @@ func MachineSpec(pool *v1alpha1.KubevirtNodePool) (v1alpha1.KubevirtMachineSpec,
 		}
 	}
 
-	raw, err := json.Marshal(fields{"spec": virtualMachineSpec(pool, name)})
+	raw, err := json.Marshal(fields{"spec": newVirtualMachineSpec(pool, name)})
 	if err != nil {
-		return spec, fmt.Errorf("write virtualMachineTemplate: %w", err)
+		return spec, fmt.Errorf("encode virtualMachineTemplate: %w", err)
 	}
 
 	spec.VirtualMachineTemplate = runtime.RawExtension{Raw: raw}
@@ -60,21 +60,21 @@ func MachineSpec(pool *v1alpha1.KubevirtNodePool) (v1alpha1.KubevirtMachineSpec,
 	return spec, nil
 }
 
-// virtualMachineSpec is the spec of the pool's VirtualMachines; bootstrap is the name of
-// the network with static addresses, if there is one.
-func virtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrap string) fields {
-	disks, volumes, dataVolumes := storage(pool)
-	interfaces, networks := attachments(pool, bootstrap)
+// newVirtualMachineSpec returns the spec of the pool's VirtualMachines. bootstrap is the name of the
+// network with static addresses. It is empty if the pool has no static addresses.
+func newVirtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrap string) fields {
+	disks, volumes, dataVolumes := newStorage(pool)
+	interfaces, networks := newInterfaces(pool, bootstrap)
 
-	domain := compute(pool.Spec.Compute)
+	domain := newDomain(pool.Spec.Compute)
 	domain["devices"] = fields{"disks": disks, "interfaces": interfaces, "rng": fields{}}
 
 	pod := fields{
 		"domain": domain, "networks": networks, "volumes": volumes,
-		// With addresses and memory of its own a machine goes along when its node is
-		// drained, if its disk can.
+		// If the Kubernetes node of a machine is drained, KubeVirt migrates the machine live, if its disk
+		// allows this.
 		"evictionStrategy": "LiveMigrateIfPossible",
-		// A host that fails takes as few of the pool's machines along as there can be.
+		// Spread the machines of the pool, so the failure of one node affects as few of them as possible.
 		"topologySpreadConstraints": list{fields{
 			"maxSkew": int64(1), "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
 			"labelSelector": fields{"matchLabels": fields{v1alpha1.LabelNodePool: pool.Name}},
@@ -98,8 +98,8 @@ func virtualMachineSpec(pool *v1alpha1.KubevirtNodePool, bootstrap string) field
 	return spec
 }
 
-// compute is the domain without its devices.
-func compute(c *v1alpha1.KubevirtCompute) fields {
+// newDomain returns the domain without its devices.
+func newDomain(c *v1alpha1.KubevirtCompute) fields {
 	memory := fields{"guest": c.Memory.String()}
 	requests := fields{"memory": c.Memory.String()}
 	resources := fields{"requests": requests}
@@ -116,8 +116,8 @@ func compute(c *v1alpha1.KubevirtCompute) fields {
 	return fields{"cpu": fields{"cores": int64(c.Cores)}, "memory": memory, "resources": resources}
 }
 
-// storage is the root disk, and the drive for user data.
-func storage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list) {
+// newStorage returns the root disk, and the cloud-init drive if the pool has user data.
+func newStorage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list) {
 	disk := func(name string) fields { return fields{"name": name, "disk": fields{"bus": "virtio"}} }
 	image := pool.Spec.RootVolume.DiskImage.ContainerDiskImage
 
@@ -131,7 +131,7 @@ func storage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list)
 			"metadata": fields{"name": rootDisk},
 			"spec": fields{
 				"source":  fields{"registry": fields{"url": "docker://" + image}},
-				"storage": claim(persistent),
+				"storage": newVolumeClaimSpec(persistent),
 			},
 		}}
 	}
@@ -139,7 +139,7 @@ func storage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list)
 	if ref := pool.Spec.UserDataSecretRef; ref != nil {
 		name := ref.Name
 		if pool.Spec.UserDataSecrets == v1alpha1.UserDataPerMachine {
-			name += "-" + machineMark
+			name += "-" + machinePlaceholder
 		}
 
 		disks = append(disks, disk(cloudInitDisk))
@@ -151,8 +151,8 @@ func storage(pool *v1alpha1.KubevirtNodePool) (disks, volumes, dataVolumes list)
 	return disks, volumes, dataVolumes
 }
 
-// claim is the PersistentVolumeClaim as CDI takes it.
-func claim(persistent *v1alpha1.KubevirtPersistentVolume) fields {
+// newVolumeClaimSpec returns the storage field of a DataVolume (CDI) for the persistent root disk.
+func newVolumeClaimSpec(persistent *v1alpha1.KubevirtPersistentVolume) fields {
 	out := fields{"resources": fields{"requests": fields{"storage": persistent.Size.String()}}}
 
 	if persistent.StorageClass != "" {
@@ -175,8 +175,8 @@ func claim(persistent *v1alpha1.KubevirtPersistentVolume) fields {
 	return out
 }
 
-// attachments are the interfaces and the networks that they are attached to.
-func attachments(pool *v1alpha1.KubevirtNodePool, bootstrap string) (interfaces, networks list) {
+// newInterfaces returns the interfaces and the networks to which they are attached.
+func newInterfaces(pool *v1alpha1.KubevirtNodePool, bootstrap string) (interfaces, networks list) {
 	interfaces, networks = list{}, list{}
 
 	if pool.Spec.AttachDefaultNetwork == nil || *pool.Spec.AttachDefaultNetwork {

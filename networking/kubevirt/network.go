@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// Interface is the network interface in machines that gets the addresses. A guest
-	// names it after acpiIndex (systemd.net-naming-scheme: en + o + index).
+	// Interface is the name of the network interface in a guest that gets the addresses. The guest derives
+	// the name from acpiIndex (systemd.net-naming-scheme: en + o + index).
 	Interface = "eno101"
-	// acpiIndex of that interface in the VirtualMachine.
+	// acpiIndex is the ACPI index of this interface in the VirtualMachine.
 	acpiIndex = 101
 )
 
-// Network is one that the machines of a pool are attached to.
+// Network is a network to which the machines of a pool are attached.
 type Network struct {
-	// Name in the VirtualMachine.
+	// Name is the name of the network in the VirtualMachine.
 	Name string
-	// Definition is the NetworkAttachmentDefinition as NAMESPACE/NAME. It is also the key
-	// of the network among the pools of addresses.
+	// Definition is the NetworkAttachmentDefinition as NAMESPACE/NAME. It is also the key of the network in
+	// the address registry.
 	Definition string
 }
 
-// Networks are the pool's additional networks, with the names that they have in the
-// VirtualMachine: those that HyperShift gives, iface1_NAMESPACE-NAME and so on. With only
-// one, bootstrapNetworkConfig.network is its name.
+// Networks returns the pool's additional networks with their names in the VirtualMachine. The names are the
+// same as in HyperShift, such as iface1_NAMESPACE-NAME. If the pool has only one network and sets
+// bootstrapNetworkConfig.network, this field is the name.
 func Networks(pool *v1alpha1.KubevirtNodePool) []Network {
 	out := make([]Network, 0, len(pool.Spec.AdditionalNetworks))
 
 	for i, network := range pool.Spec.AdditionalNetworks {
-		definition := qualified(network.Name, pool.Namespace)
+		definition := qualifyName(network.Name, pool.Namespace)
 		name := strings.NewReplacer("/", "-", ".", "-").Replace(definition)
 		out = append(out, Network{Name: fmt.Sprintf("iface%d_%s", i+1, name), Definition: definition})
 	}
@@ -52,8 +52,8 @@ func Networks(pool *v1alpha1.KubevirtNodePool) []Network {
 	return out
 }
 
-// qualified is a definition's name with its namespace.
-func qualified(name, namespace string) string {
+// qualifyName returns the name of a NetworkAttachmentDefinition with its namespace. namespace is the default.
+func qualifyName(name, namespace string) string {
 	if strings.Contains(name, "/") {
 		return name
 	}
@@ -61,41 +61,42 @@ func qualified(name, namespace string) string {
 	return namespace + "/" + name
 }
 
-// Bootstrap is the network that the pool's addresses are on.
-func Bootstrap(pool *v1alpha1.KubevirtNodePool) (Network, error) {
+// BootstrapNetwork returns the network to which the pool's addresses belong.
+func BootstrapNetwork(pool *v1alpha1.KubevirtNodePool) (Network, error) {
 	networks := Networks(pool)
-	want := pool.Spec.BootstrapNetworkConfig.Network
+	name := pool.Spec.BootstrapNetworkConfig.Network
 
 	if len(networks) == 0 {
-		return Network{}, errors.New("find the network of the addresses: there are no additionalNetworks: list one")
+		return Network{}, errors.New("find the network of the addresses: additionalNetworks is empty: add a network")
 	}
 
 	names := make([]string, 0, len(networks))
 
 	for _, network := range networks {
-		if want == "" || network.Name == want {
+		if name == "" || network.Name == name {
 			return network, nil
 		}
 
 		names = append(names, network.Name)
 	}
 
-	return Network{}, fmt.Errorf("find the network of the addresses: bootstrapNetworkConfig.network %q is none of %s",
-		want, strings.Join(names, ", "))
+	return Network{}, fmt.Errorf("find the network of the addresses: bootstrapNetworkConfig.network %q is not one of %s",
+		name, strings.Join(names, ", "))
 }
 
-// PoolName is the name of a node pool's addresses in the address registry.
+// PoolName returns the name of a node pool's address pool in the address registry.
 func PoolName(namespace, pool string) string { return namespace + "/" + pool }
 
-// Owner is a machine in the address registry.
-func Owner(machine *v1alpha1.KubevirtMachine) string {
-	return OwnerPrefix(machine.Namespace, machine.Name) + string(machine.UID)
+// OwnerKey returns the owner of a machine's addresses in the address registry.
+func OwnerKey(machine *v1alpha1.KubevirtMachine) string {
+	return OwnerKeyPrefix(machine.Namespace, machine.Name) + string(machine.UID)
 }
 
-// OwnerPrefix is what the owners begin with that were machines of this name.
-func OwnerPrefix(namespace, name string) string { return namespace + "/" + name + "/" }
+// OwnerKeyPrefix returns the common prefix of the owners of all machines with this name, old and new.
+func OwnerKeyPrefix(namespace, name string) string { return namespace + "/" + name + "/" }
 
-// ClusterName is the cluster that the pool's machines join.
+// ClusterName returns the name of the cluster that the pool's machines join. The default is the name of the
+// pool.
 func ClusterName(pool *v1alpha1.KubevirtNodePool) string {
 	if pool.Spec.ClusterName != "" {
 		return pool.Spec.ClusterName
@@ -104,22 +105,23 @@ func ClusterName(pool *v1alpha1.KubevirtNodePool) string {
 	return pool.Name
 }
 
-// AddressPool checks the pool's addresses. The error says of each field what is wrong.
-func AddressPool(pool *v1alpha1.KubevirtNodePool) (*alloc.Pool, error) {
+// NewAddressPool validates the pool's addresses and returns their address pool. The error has the problem
+// of each invalid field.
+func NewAddressPool(pool *v1alpha1.KubevirtNodePool) (*alloc.Pool, error) {
 	config := pool.Spec.BootstrapNetworkConfig
 
-	out, err := alloc.NewPool(PoolName(pool.Namespace, pool.Name), alloc.SpecOf(
+	out, err := alloc.NewPool(PoolName(pool.Namespace, pool.Name), alloc.NewSpec(
 		config.Addresses, config.ExcludedAddresses, config.Gateway, config.PrefixLengthV4, config.PrefixLengthV6))
 	if err != nil {
-		return nil, fmt.Errorf("read bootstrapNetworkConfig: %w", err)
+		return nil, fmt.Errorf("validate bootstrapNetworkConfig: %w", err)
 	}
 
 	return out, nil
 }
 
-// networkTemplate is the network data of all of a pool's machines, without addresses. It
-// has been tried with addresses.
-func networkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, error) {
+// newNetworkTemplate returns the network data of all of a pool's machines, without addresses. It expands
+// the network data with an example address first, and returns an error if this fails.
+func newNetworkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, error) {
 	data := []byte(config.NetworkData)
 
 	if len(data) == 0 {
@@ -128,10 +130,10 @@ func networkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, e
 		for _, text := range config.Gateway {
 			gateway, err := netip.ParseAddr(string(text))
 			if err != nil {
-				return "", fmt.Errorf("read gateway %q: %w", text, err)
+				return "", fmt.Errorf("parse gateway %q: %w", text, err)
 			}
 
-			link.Routes = append(link.Routes, netdata.Default(gateway))
+			link.Routes = append(link.Routes, netdata.DefaultRoute(gateway))
 		}
 
 		network := netdata.Network{Links: []netdata.Link{link}}
@@ -139,30 +141,30 @@ func networkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string, e
 		for _, text := range config.Nameservers {
 			server, err := netip.ParseAddr(string(text))
 			if err != nil {
-				return "", fmt.Errorf("read name server %q: %w", text, err)
+				return "", fmt.Errorf("parse name server %q: %w", text, err)
 			}
 
 			network.DNS.Servers = append(network.DNS.Servers, server)
 		}
 
-		made, err := network.OpenStackTemplate()
+		rendered, err := network.EncodeOpenStackTemplate()
 		if err != nil {
-			return "", fmt.Errorf("make network data: %w", err)
+			return "", fmt.Errorf("render network data: %w", err)
 		}
 
-		data = made
+		data = rendered
 	}
 
 	example := netdata.Allocation{Interface: Interface, MAC: "02:00:00:00:00:01"}
 	if _, _, err := netdata.Expand(data, example); err != nil {
-		return "", fmt.Errorf("read bootstrapNetworkConfig.networkData: %w", err)
+		return "", fmt.Errorf("validate bootstrapNetworkConfig.networkData: %w", err)
 	}
 
 	return string(data), nil
 }
 
-// NetworkData are a machine's network data with its addresses, and their format.
-func NetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Prefix) ([]byte, netdata.Format, error) {
+// RenderNetworkData returns a machine's network data with its addresses, and the format of the data.
+func RenderNetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Prefix) ([]byte, netdata.Format, error) {
 	config := machine.Spec.BootstrapNetworkConfig
 
 	data := ""
@@ -173,15 +175,15 @@ func NetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Prefix) ([
 	if data == "" {
 		network := netdata.Network{Links: []netdata.Link{{ID: config.Interface, Name: config.Interface}}}
 
-		made, err := network.OpenStackTemplate()
+		rendered, err := network.EncodeOpenStackTemplate()
 		if err != nil {
-			return nil, "", fmt.Errorf("make network data: %w", err)
+			return nil, "", fmt.Errorf("render network data: %w", err)
 		}
 
-		data = string(made)
+		data = string(rendered)
 	}
 
-	mac, err := MAC(machine)
+	mac, err := MACAddress(machine)
 	if err != nil {
 		return nil, "", err
 	}
@@ -190,31 +192,32 @@ func NetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Prefix) ([
 		Interface: config.Interface, MAC: mac, Addresses: addresses,
 	})
 	if err != nil {
-		return nil, "", fmt.Errorf("put addresses into networkData: %w", err)
+		return nil, "", fmt.Errorf("expand networkData with addresses: %w", err)
 	}
 
 	return out, format, nil
 }
 
-// NetworkOf is the key of the network that a machine's addresses are on, as its template
-// says.
-func NetworkOf(machine *v1alpha1.KubevirtMachine) (string, error) {
-	vm, err := template(machine)
+// NetworkKey returns the key of the network to which a machine's addresses belong. It reads the key from the
+// machine's virtualMachineTemplate.
+func NetworkKey(machine *v1alpha1.KubevirtMachine) (string, error) {
+	vm, err := parseTemplate(machine)
 	if err != nil {
 		return "", err
 	}
 
 	name := machine.Spec.BootstrapNetworkConfig.NetworkName
 
-	network := item(vm, name, podNetworks...)
+	network := findItem(vm, name, podNetworks...)
 	if network == nil {
-		return "", fmt.Errorf("find network %q: virtualMachineTemplate has none of this name in spec.template.spec.networks", name)
+		return "", fmt.Errorf(
+			"find network %q: virtualMachineTemplate has no network with this name in spec.template.spec.networks", name)
 	}
 
 	definition, _, _ := unstructured.NestedString(network, "multus", "networkName")
 	if definition == "" {
-		return "", fmt.Errorf("find network %q: it has no multus.networkName: static addresses are for networks of Multus", name)
+		return "", fmt.Errorf("find network %q: it has no multus.networkName, but static addresses need a Multus network", name)
 	}
 
-	return qualified(definition, machine.Namespace), nil
+	return qualifyName(definition, machine.Namespace), nil
 }

@@ -14,42 +14,42 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// Change is what is to be done about a pool's machines.
+// Change is the number of machines to create for a pool, and the machines to delete.
 type Change struct {
 	Create int
 	Delete []v1alpha1.KubevirtMachine
 }
 
-// None says that there is nothing to do.
-func (c Change) None() bool { return c.Create == 0 && len(c.Delete) == 0 }
+// IsEmpty returns whether there is nothing to create or delete.
+func (c Change) IsEmpty() bool { return c.Create == 0 && len(c.Delete) == 0 }
 
-// String is for the condition.
+// String returns the message for the condition.
 func (c Change) String() string {
-	return fmt.Sprintf("made: %s; deleted: %d", english.Plural(c.Create, "machine", ""), len(c.Delete))
+	return fmt.Sprintf("creating %s, deleting %d", english.Plural(c.Create, "machine", ""), len(c.Delete))
 }
 
-// Wanted are the machines that are not being deleted.
-func Wanted(all []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMachine {
-	out := make([]v1alpha1.KubevirtMachine, 0, len(all))
+// ExcludeDeleting returns the machines that are not being deleted.
+func ExcludeDeleting(machines []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMachine {
+	out := make([]v1alpha1.KubevirtMachine, 0, len(machines))
 
-	for i := range all {
-		if all[i].DeletionTimestamp == nil {
-			out = append(out, all[i])
+	for i := range machines {
+		if machines[i].DeletionTimestamp == nil {
+			out = append(out, machines[i])
 		}
 	}
 
 	return out
 }
 
-// Decide compares the machines that there are with those that there should be.
-func Decide(all []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, replicas int) Change {
+// PlanChange returns the change that brings the existing machines to the spec and the number of replicas.
+func PlanChange(machines []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, replicas int) Change {
 	var (
 		out  Change
 		keep []v1alpha1.KubevirtMachine
 	)
 
-	for _, m := range Wanted(all) {
-		if outdated(&m, spec) {
+	for _, m := range ExcludeDeleting(machines) {
+		if isOutdated(&m, spec) {
 			out.Delete = append(out.Delete, m)
 		} else {
 			keep = append(keep, m)
@@ -57,7 +57,7 @@ func Decide(all []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, r
 	}
 
 	if surplus := len(keep) - replicas; surplus > 0 {
-		slices.SortStableFunc(keep, goesBefore)
+		slices.SortStableFunc(keep, compareDeletionOrder)
 		out.Delete = append(out.Delete, keep[:surplus]...)
 	}
 
@@ -66,33 +66,34 @@ func Decide(all []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, r
 	return out
 }
 
-// outdated says of a machine that has nothing yet that the pool would now make it
-// otherwise. Other subnets are no reason: addresses come from the pool as it is now.
-func outdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bool {
-	have, want := m.Spec.BootstrapNetworkConfig, spec.BootstrapNetworkConfig
-	if have == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || m.Status.Ready || progress(m) > 0 {
+// isOutdated returns whether a machine without addresses and VirtualMachine does not match the network
+// configuration of spec any more. Different subnets do not make a machine outdated, because its addresses
+// will come from the current pool.
+func isOutdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bool {
+	current, desired := m.Spec.BootstrapNetworkConfig, spec.BootstrapNetworkConfig
+	if current == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || m.Status.Ready || progressOf(m) > 0 {
 		return false
 	}
 
-	if want == nil || have.NetworkName != want.NetworkName {
+	if desired == nil || current.NetworkName != desired.NetworkName {
 		return true
 	}
 
-	return have.NetworkData != nil && want.NetworkData != nil && *have.NetworkData != *want.NetworkData
+	return current.NetworkData != nil && desired.NetworkData != nil && *current.NetworkData != *desired.NetworkData
 }
 
-// goesBefore orders machines by which is deleted first: those that carry nothing yet, then the
-// newest, on which the least has settled.
-func goesBefore(x, y v1alpha1.KubevirtMachine) int {
+// compareDeletionOrder compares machines for sorting. Machines with the least progress are deleted first,
+// and then the newest machines, because they probably run the fewest workloads.
+func compareDeletionOrder(x, y v1alpha1.KubevirtMachine) int {
 	return cmp.Or(
-		cmp.Compare(progress(&x), progress(&y)),
+		cmp.Compare(progressOf(&x), progressOf(&y)),
 		y.CreationTimestamp.Compare(x.CreationTimestamp.Time),
 		strings.Compare(x.Name, y.Name),
 	)
 }
 
-// progress is how far a machine has come: nothing yet, a VirtualMachine, ready.
-func progress(m *v1alpha1.KubevirtMachine) int {
+// progressOf returns the progress of a machine: 0 without a VirtualMachine, 1 with one, and 2 if it is ready.
+func progressOf(m *v1alpha1.KubevirtMachine) int {
 	switch {
 	case m.Status.Ready:
 		return 2

@@ -14,14 +14,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// static is a spec with addresses on a network.
+// static returns a spec with static addresses on a network.
 func static(network string, subnets ...v1alpha1.AddressRange) v1alpha1.KubevirtMachineSpec {
 	return v1alpha1.KubevirtMachineSpec{BootstrapNetworkConfig: &v1alpha1.VirtualMachineBootstrapNetworkConfig{
 		Interface: "eno101", NetworkName: network, Subnets: subnets,
 	}}
 }
 
-// aged is a machine of an age in minutes.
+// aged returns a machine with an age in minutes.
 func aged(name string, age int, how ...func(*v1alpha1.KubevirtMachine)) v1alpha1.KubevirtMachine {
 	m := v1alpha1.KubevirtMachine{Spec: static("blue", "10.0.0.0/24")}
 	m.Name = name
@@ -95,7 +95,7 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			got := kubevirt.Decide(tc.machines, tc.spec, tc.replicas)
+			got := kubevirt.PlanChange(tc.machines, tc.spec, tc.replicas)
 			if got.Create != tc.create {
 				t.Errorf("makes %d machines, want %d", got.Create, tc.create)
 			}

@@ -21,81 +21,81 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
-// Kinds of KubeVirt.
+// groupVersion returns the API group and version of the KubeVirt kinds.
 func groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
 }
 
-// VirtualMachineKind is kubevirt.io/v1 VirtualMachine.
+// VirtualMachineKind returns the kind kubevirt.io/v1 VirtualMachine.
 func VirtualMachineKind() schema.GroupVersionKind {
 	return groupVersion().WithKind("VirtualMachine")
 }
 
-// InstanceKind is kubevirt.io/v1 VirtualMachineInstance.
+// InstanceKind returns the kind kubevirt.io/v1 VirtualMachineInstance.
 func InstanceKind() schema.GroupVersionKind {
 	return groupVersion().WithKind("VirtualMachineInstance")
 }
 
-// New is an empty object of a kind.
-func New(kind schema.GroupVersionKind) *unstructured.Unstructured {
+// NewObject returns an empty object of a kind.
+func NewObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(kind)
 
 	return object
 }
 
-// Names of a cloud-init drive's volume source, by the format of network data.
+// Names of the volume source of a cloud-init drive. The name depends on the format of the network data.
 const (
 	driveConfigDrive = "cloudInitConfigDrive"
 	driveNoCloud     = "cloudInitNoCloud"
 )
 
 const (
-	// machineMark stands for the machine's name in the name of a Secret with user data.
-	machineMark = "$(machine)"
-	// maxName is what the name of a Secret may have.
-	maxName = 253
+	// machinePlaceholder is the placeholder for the machine's name in the name of a Secret with user data.
+	machinePlaceholder = "$(machine)"
+	// maxSecretName is the maximum length of the name of a Secret.
+	maxSecretName = 253
 )
 
-// NetworkDataKey is the key of network data in a Secret: what KubeVirt looks for
-// (pkg/cloud-init).
+// NetworkDataKey is the key of the network data in a Secret. KubeVirt defines this key (pkg/cloud-init).
 const NetworkDataKey = "networkdata"
 
 var (
-	podNetworks = []string{"spec", "template", "spec", "networks"}          //nolint:gochecknoglobals // as above
-	podVolumes  = []string{"spec", "template", "spec", "volumes"}           //nolint:gochecknoglobals // as above
-	podDevices  = []string{"spec", "template", "spec", "domain", "devices"} //nolint:gochecknoglobals // as above
+	podNetworks = []string{"spec", "template", "spec", "networks"}          //nolint:gochecknoglobals // a constant list
+	podVolumes  = []string{"spec", "template", "spec", "volumes"}           //nolint:gochecknoglobals // a constant list
+	podDevices  = []string{"spec", "template", "spec", "domain", "devices"} //nolint:gochecknoglobals // a constant list
 )
 
-// maxValues is what a virtualMachineTemplate may have. One has some hundred.
+// maxValues is the maximum number of JSON values in a virtualMachineTemplate. A typical template has some
+// hundred.
 const maxValues = 10000
 
-// CheckTemplate refuses a virtualMachineTemplate that is too large to be read.
+// CheckTemplate returns an error if a virtualMachineTemplate has too many values to be parsed.
 func CheckTemplate(raw []byte) error {
-	if err := inputbound.JSON(raw, maxValues); err != nil {
-		return fmt.Errorf("read virtualMachineTemplate: %w", err)
+	if err := inputbound.CheckJSON(raw, maxValues); err != nil {
+		return fmt.Errorf("parse virtualMachineTemplate: %w", err)
 	}
 
 	return nil
 }
 
-// template reads the machine's virtualMachineTemplate. What it gives is the caller's own.
-func template(machine *v1alpha1.KubevirtMachine) (fields, error) {
+// parseTemplate parses the machine's virtualMachineTemplate. The caller may change the result.
+func parseTemplate(machine *v1alpha1.KubevirtMachine) (fields, error) {
 	if err := CheckTemplate(machine.Spec.VirtualMachineTemplate.Raw); err != nil {
 		return nil, err
 	}
 
 	var out fields
 	if err := json.Unmarshal(machine.Spec.VirtualMachineTemplate.Raw, &out); err != nil || out == nil {
-		return nil, errors.New("read virtualMachineTemplate: it must be an object with the spec of a VirtualMachine")
+		return nil, errors.New("parse virtualMachineTemplate: it is not an object with the spec of a VirtualMachine")
 	}
 
 	return out, nil
 }
 
-// item is the entry of a list with a name; nil if there is none.
-func item(object fields, name string, path ...string) fields {
-	for _, entry := range items(object, path...) {
+// findItem returns the entry of a list with a name, and nil if there is none.
+func findItem(object fields, name string, path ...string) fields {
+	for _, entry := range listItems(object, path...) {
 		if entry["name"] == name {
 			return entry
 		}
@@ -104,8 +104,8 @@ func item(object fields, name string, path ...string) fields {
 	return nil
 }
 
-// items are the entries of a list. Changing one changes the object.
-func items(object fields, path ...string) []fields {
+// listItems returns the entries of a list without copying them. A change of an entry changes the object.
+func listItems(object fields, path ...string) []fields {
 	value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
 	entries, _ := value.(list)
 	out := make([]fields, 0, len(entries))
@@ -119,8 +119,8 @@ func items(object fields, path ...string) []fields {
 	return out
 }
 
-// add puts an entry at the end of a list.
-func add(object, entry fields, path ...string) error {
+// appendItem adds an entry to the end of a list.
+func appendItem(object, entry fields, path ...string) error {
 	value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
 	entries, _ := value.(list)
 
@@ -131,18 +131,19 @@ func add(object, entry fields, path ...string) error {
 	return nil
 }
 
-// MAC is the address of the machine's interface with static addresses: the template's, or
-// one made from the machine's uid, which stays the same over stop and migration.
-func MAC(machine *v1alpha1.KubevirtMachine) (string, error) {
-	vm, err := template(machine)
+// MACAddress returns the MAC address of the machine's interface with static addresses. It is the MAC
+// address in the template, or one derived from the machine's UID, which does not change with a stop or a
+// migration.
+func MACAddress(machine *v1alpha1.KubevirtMachine) (string, error) {
+	vm, err := parseTemplate(machine)
 	if err != nil {
 		return "", err
 	}
 
-	nic := item(vm, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)
+	nic := findItem(vm, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)
 	if nic == nil {
 		return "", fmt.Errorf(
-			"find interface %q: virtualMachineTemplate has none of this name in spec.template.spec.domain.devices.interfaces",
+			"find interface %q: virtualMachineTemplate has no interface with this name in spec.template.spec.domain.devices.interfaces",
 			machine.Spec.BootstrapNetworkConfig.NetworkName)
 	}
 
@@ -152,41 +153,43 @@ func MAC(machine *v1alpha1.KubevirtMachine) (string, error) {
 
 	sum := sha256.Sum256([]byte(machine.UID))
 
-	// 02 is what marks an address as locally administered (IEEE 802, 8.4).
+	// 02 means that the address is locally administered (IEEE 802, 8.4).
 	return net.HardwareAddr{0x02, sum[0], sum[1], sum[2], sum[3], sum[4]}.String(), nil
 }
 
-// VirtualMachine is what KubeVirt is asked for. With static addresses, secret names the
-// Secret with the machine's network data of the format.
-func VirtualMachine(machine *v1alpha1.KubevirtMachine, secret string, format netdata.Format) (*unstructured.Unstructured, error) {
-	content, err := template(machine)
+// NewVirtualMachine returns the VirtualMachine of a machine. With static addresses, secret is the name of
+// the Secret with the machine's network data, and format is their format.
+func NewVirtualMachine(
+	machine *v1alpha1.KubevirtMachine, secret string, format netdata.Format,
+) (*unstructured.Unstructured, error) {
+	content, err := parseTemplate(machine)
 	if err != nil {
 		return nil, err
 	}
 
 	vm := &unstructured.Unstructured{Object: content}
 	labels, annotations := vm.GetLabels(), vm.GetAnnotations()
-	delete(content, "metadata") // no name, owner or finalizer but ours
+	delete(content, "metadata") // the template must not set a name, owner or finalizer
 	vm.SetGroupVersionKind(VirtualMachineKind())
 	vm.SetNamespace(machine.Namespace)
 	vm.SetName(machine.Name)
-	vm.SetLabels(marked(machine, labels))
+	vm.SetLabels(addLabels(machine, labels))
 	vm.SetAnnotations(annotations)
 	vm.SetOwnerReferences([]metav1.OwnerReference{
 		*metav1.NewControllerRef(machine, v1alpha1.GroupVersion.WithKind("KubevirtMachine")),
 	})
 
 	instance, _, _ := unstructured.NestedStringMap(content, "spec", "template", "metadata", "labels")
-	err = unstructured.SetNestedStringMap(content, marked(machine, instance), "spec", "template", "metadata", "labels")
+	err = unstructured.SetNestedStringMap(content, addLabels(machine, instance), "spec", "template", "metadata", "labels")
 	if err != nil {
 		return nil, fmt.Errorf("label the instance: %w", err)
 	}
 
-	if err := ownDataVolumes(content, machine.Name); err != nil {
+	if err := renameDataVolumes(content, machine.Name); err != nil {
 		return nil, err
 	}
 
-	if err := ownUserData(content, machine.Name); err != nil {
+	if err := renameUserDataSecrets(content, machine.Name); err != nil {
 		return nil, err
 	}
 
@@ -194,18 +197,18 @@ func VirtualMachine(machine *v1alpha1.KubevirtMachine, secret string, format net
 		return vm, nil
 	}
 
-	mac, err := MAC(machine)
+	mac, err := MACAddress(machine)
 	if err != nil {
 		return nil, err
 	}
 
-	item(content, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)["macAddress"] = mac
+	findItem(content, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)["macAddress"] = mac
 
 	return vm, attachNetworkData(content, secret, format)
 }
 
-// marked adds our labels.
-func marked(machine *v1alpha1.KubevirtMachine, labels map[string]string) map[string]string {
+// addLabels returns the labels with those of the machine, its node pool and its cluster added.
+func addLabels(machine *v1alpha1.KubevirtMachine, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, labels)
 
@@ -220,50 +223,50 @@ func marked(machine *v1alpha1.KubevirtMachine, labels map[string]string) map[str
 	return out
 }
 
-// ownDataVolumes gives the machine's data volumes names of their own, as the template's
-// would be the same for all machines.
-func ownDataVolumes(vm fields, machine string) error {
+// renameDataVolumes adds the machine's name to the names of its data volumes, because the names in the
+// template are the same for all machines.
+func renameDataVolumes(vm fields, machine string) error {
 	renamed := map[string]string{}
 
-	for _, volume := range items(vm, "spec", "dataVolumeTemplates") {
+	for _, volume := range listItems(vm, "spec", "dataVolumeTemplates") {
 		name, _, _ := unstructured.NestedString(volume, "metadata", "name")
 		if name == "" {
-			return errors.New("read virtualMachineTemplate: one of spec.dataVolumeTemplates has no metadata.name")
+			return errors.New("parse virtualMachineTemplate: an entry of spec.dataVolumeTemplates has no metadata.name")
 		}
 
 		renamed[name] = machine + "-" + name
 		if err := unstructured.SetNestedField(volume, renamed[name], "metadata", "name"); err != nil {
-			return fmt.Errorf("name data volume %s: %w", name, err)
+			return fmt.Errorf("rename data volume %s: %w", name, err)
 		}
 	}
 
-	for _, volume := range items(vm, podVolumes...) {
+	for _, volume := range listItems(vm, podVolumes...) {
 		name, _, _ := unstructured.NestedString(volume, "dataVolume", "name")
-		if own, found := renamed[name]; found {
-			volume["dataVolume"] = fields{"name": own}
+		if newName, found := renamed[name]; found {
+			volume["dataVolume"] = fields{"name": newName}
 		}
 	}
 
 	return nil
 }
 
-// ownUserData names the Secret with the machine's own user data, where the template has one
-// for each machine.
-func ownUserData(vm fields, machine string) error {
-	for _, volume := range items(vm, podVolumes...) {
+// renameUserDataSecrets replaces machinePlaceholder in the name of the Secret with user data. Only a
+// template with one Secret for each machine has the placeholder.
+func renameUserDataSecrets(vm fields, machine string) error {
+	for _, volume := range listItems(vm, podVolumes...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
 			name, _, _ := unstructured.NestedString(volume, source, "secretRef", "name")
-			if !strings.Contains(name, machineMark) {
+			if !strings.Contains(name, machinePlaceholder) {
 				continue
 			}
 
-			own := strings.ReplaceAll(name, machineMark, machine)
-			if len(own) > maxName {
+			newName := strings.ReplaceAll(name, machinePlaceholder, machine)
+			if len(newName) > maxSecretName {
 				return fmt.Errorf("name the Secret with user data: %s has more than %d characters: shorten userDataSecretRef.name",
-					own, maxName)
+					newName, maxSecretName)
 			}
 
-			if err := unstructured.SetNestedField(volume, own, source, "secretRef", "name"); err != nil {
+			if err := unstructured.SetNestedField(volume, newName, source, "secretRef", "name"); err != nil {
 				return fmt.Errorf("name the Secret with user data: %w", err)
 			}
 		}
@@ -272,41 +275,41 @@ func ownUserData(vm fields, machine string) error {
 	return nil
 }
 
-// attachNetworkData puts network data on the cloud-init drive that is there, or on a new
-// one.
+// attachNetworkData adds the Secret with network data to the existing cloud-init drive, or to a new one.
 func attachNetworkData(vm fields, secret string, format netdata.Format) error {
 	source, other := driveConfigDrive, driveNoCloud
-	if format == netdata.V2 {
+	if format == netdata.FormatV2 {
 		source, other = other, source
 	}
 
-	for _, volume := range items(vm, podVolumes...) {
-		if _, there := volume[other]; there {
+	for _, volume := range listItems(vm, podVolumes...) {
+		if _, found := volume[other]; found {
 			return fmt.Errorf(
-				"attach network data: volume %q of virtualMachineTemplate is %s, and the network data are %s's: make both of one format",
+				"attach network data: volume %q of virtualMachineTemplate is %s, but the network data need %s: use one format for both",
 				volume["name"], other, source)
 		}
 
-		if drive, there := volume[source].(fields); there {
+		if drive, found := volume[source].(fields); found {
 			drive["networkDataSecretRef"] = fields{"name": secret}
 
 			return nil
 		}
 	}
 
-	if err := add(vm, fields{"name": cloudInitDisk, "disk": fields{"bus": "virtio"}}, append(podDevices, "disks")...); err != nil {
+	disk := fields{"name": cloudInitDisk, "disk": fields{"bus": "virtio"}}
+	if err := appendItem(vm, disk, append(podDevices, "disks")...); err != nil {
 		return err
 	}
 
-	return add(vm, fields{
+	return appendItem(vm, fields{
 		"name": cloudInitDisk, source: fields{"networkDataSecretRef": fields{"name": secret}},
 	}, podVolumes...)
 }
 
-// NetworkDataSecret is the Secret that a VirtualMachine's network data are in; empty if it
-// has none.
+// NetworkDataSecret returns the name of the Secret with a VirtualMachine's network data. It is empty if the
+// VirtualMachine has no network data.
 func NetworkDataSecret(vm *unstructured.Unstructured) string {
-	for _, volume := range items(vm.Object, podVolumes...) {
+	for _, volume := range listItems(vm.Object, podVolumes...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
 			if name, found, _ := unstructured.NestedString(volume, source, "networkDataSecretRef", "name"); found {
 				return name
@@ -317,12 +320,12 @@ func NetworkDataSecret(vm *unstructured.Unstructured) string {
 	return ""
 }
 
-// SetNetworkDataSecret has a VirtualMachine take its network data from another Secret at
-// its next start.
+// SetNetworkDataSecret changes the Secret from which a VirtualMachine reads its network data at its next
+// start.
 func SetNetworkDataSecret(vm *unstructured.Unstructured, secret string) {
-	for _, volume := range items(vm.Object, podVolumes...) {
+	for _, volume := range listItems(vm.Object, podVolumes...) {
 		for _, source := range []string{driveConfigDrive, driveNoCloud} {
-			if drive, there := volume[source].(fields); there {
+			if drive, found := volume[source].(fields); found {
 				drive["networkDataSecretRef"] = fields{"name": secret}
 
 				return

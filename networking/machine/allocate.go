@@ -21,12 +21,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// exhaustedRetry is how soon a machine without an address looks again without being woken:
-// the address registry wakes it when there is one.
+// exhaustedRetry is the delay before a machine without an address is reconciled again. Usually the address
+// registry enqueues the machine earlier, when an address is free.
 const exhaustedRetry = 5 * time.Minute
 
-// allocate gives the machine its addresses, and has them in the status before anything
-// uses them.
+// allocate allocates addresses to the machine, and saves them in the status before a later step uses them.
 func allocate(ctx context.Context, s *scope) step.Result {
 	if s.vm == nil {
 		s.machine.Status.Phase = v1alpha1.KubevirtMachinePending
@@ -34,7 +33,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 
 	config := s.machine.Spec.BootstrapNetworkConfig
 	if config == nil {
-		return step.Done().WithReason("DHCP", "the machine asks DHCP for its addresses")
+		return step.Done().WithReason("DHCP", "the machine gets its addresses from DHCP")
 	}
 
 	if len(s.machine.Status.AllocatedBootstrapAddresses[config.Interface]) > 0 {
@@ -44,39 +43,39 @@ func allocate(ctx context.Context, s *scope) step.Result {
 	pool := s.machine.Labels[v1alpha1.LabelNodePool]
 	if pool == "" {
 		return s.stall("NoNodePool", fmt.Sprintf(
-			"label %s names no KubevirtNodePool: a machine's addresses are given out of its pool's", v1alpha1.LabelNodePool))
+			"the label %s is empty, so the machine has no address pool: set it to the name of a KubevirtNodePool", v1alpha1.LabelNodePool))
 	}
 
-	network, err := kubevirt.NetworkOf(s.machine)
+	network, err := kubevirt.NetworkKey(s.machine)
 	if err != nil {
 		return s.stall("NetworkNotFound", err.Error())
 	}
 
-	got, err := s.Addresses.Acquire(pools.Request{
-		Network: network, Pool: kubevirt.PoolName(s.machine.Namespace, pool), Owner: kubevirt.Owner(s.machine),
-		Wake: s.changed.For(client.ObjectKeyFromObject(s.machine)),
+	addresses, err := s.Addresses.Acquire(pools.Request{
+		Network: network, Pool: kubevirt.PoolName(s.machine.Namespace, pool), Owner: kubevirt.OwnerKey(s.machine),
+		Wake: s.changed.EnqueueFunc(client.ObjectKeyFromObject(s.machine)),
 	})
 	if err != nil {
-		return s.without(ctx, err)
+		return s.waitForAddress(ctx, err)
 	}
 
-	s.machine.Status.AllocatedBootstrapAddresses = map[string][]string{config.Interface: words(got)}
+	s.machine.Status.AllocatedBootstrapAddresses = map[string][]string{config.Interface: toStrings(addresses)}
 	s.machine.Status.BootstrapNetwork = network
 
-	// Whatever becomes of this write, the address registry keeps the addresses for this machine.
-	if err := step.Save(ctx); err != nil {
+	// If this write fails, the address registry keeps the addresses for this machine.
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(fmt.Errorf("save allocated addresses: %w", err))
 	}
 
-	s.Recorder.Eventf(s.machine, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s", join(got))
+	s.Recorder.Eventf(s.machine, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s", formatAddresses(addresses))
 
-	return step.Done().WithReason("Allocated", join(got))
+	return step.Done().WithReason("Allocated", formatAddresses(addresses))
 }
 
-// confirm checks that the addresses on record are the machine's in the address registry as well: a
-// status that was edited by hand may give one to two machines.
+// confirm restores the recorded addresses into the address registry, and stalls on a conflict. A conflict
+// occurs if a status was edited by hand, so that two machines have the same address.
 func (s *scope) confirm() step.Result {
-	addresses, err := s.addresses()
+	addresses, err := s.recordedAddresses()
 	if err != nil {
 		return s.stall("InvalidAddresses", err.Error())
 	}
@@ -85,21 +84,21 @@ func (s *scope) confirm() step.Result {
 		return s.stall("AddressConflict", err.Error())
 	}
 
-	return step.Done().WithReason("Allocated", join(addresses))
+	return step.Done().WithReason("Allocated", formatAddresses(addresses))
 }
 
-// addresses are those in the status.
-func (s *scope) addresses() ([]netip.Prefix, error) {
-	return read(s.machine.Status.AllocatedBootstrapAddresses[s.machine.Spec.BootstrapNetworkConfig.Interface])
+// recordedAddresses returns the addresses in the status.
+func (s *scope) recordedAddresses() ([]netip.Prefix, error) {
+	return parseAddresses(s.machine.Status.AllocatedBootstrapAddresses[s.machine.Spec.BootstrapNetworkConfig.Interface])
 }
 
-func read(texts []string) ([]netip.Prefix, error) {
+func parseAddresses(texts []string) ([]netip.Prefix, error) {
 	out := make([]netip.Prefix, 0, len(texts))
 
 	for _, text := range texts {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("read status.allocatedBootstrapAddresses: %q: it must be an address with its prefix length", text)
+			return nil, fmt.Errorf("parse status.allocatedBootstrapAddresses: %q is not an address with a prefix length", text)
 		}
 
 		out = append(out, prefix)
@@ -108,8 +107,8 @@ func read(texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// without says why there is no address.
-func (s *scope) without(ctx context.Context, err error) step.Result {
+// waitForAddress returns the result for a failed allocation. It waits if the pool is exhausted or missing.
+func (s *scope) waitForAddress(ctx context.Context, err error) step.Result {
 	var exhausted *alloc.ExhaustedError
 
 	switch {
@@ -120,20 +119,20 @@ func (s *scope) without(ctx context.Context, err error) step.Result {
 		return step.Wait(exhaustedRetry, alloc.ReasonExhausted, message+": "+exhausted.Error())
 	case errors.Is(err, alloc.ErrNoPool):
 		return step.Wait(exhaustedRetry, "PoolNotReady",
-			"its KubevirtNodePool has no valid addresses on the machine's network: see condition ValidNetworkConfig there")
+			"the KubevirtNodePool has no valid addresses on the machine's network: see condition ValidNetworkConfig of the pool")
 	default:
 		return step.Fail(err)
 	}
 }
 
-// stall stops until a person acts.
+// stall sets the phase to Failed and stops until a person acts.
 func (s *scope) stall(reason, message string) step.Result {
 	s.machine.Status.Phase = v1alpha1.KubevirtMachineFailed
 
 	return step.Stall(reason, message)
 }
 
-func words(addresses []netip.Prefix) []string {
+func toStrings(addresses []netip.Prefix) []string {
 	out := make([]string, 0, len(addresses))
 	for _, a := range addresses {
 		out = append(out, a.String())
@@ -142,4 +141,4 @@ func words(addresses []netip.Prefix) []string {
 	return out
 }
 
-func join(addresses []netip.Prefix) string { return fmt.Sprintf("%v", addresses) }
+func formatAddresses(addresses []netip.Prefix) string { return fmt.Sprintf("%v", addresses) }

@@ -29,22 +29,23 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass over one machine.
-	passTimeout = time.Minute
-	// lookAgain is how soon a VirtualMachine that is going is looked at without an event.
-	lookAgain = 5 * time.Second
+	// reconcileTimeout is the timeout of one reconcile.
+	reconcileTimeout = time.Minute
+	// requeueDelay is the delay before a machine is reconciled again while its VirtualMachine is being
+	// deleted.
+	requeueDelay = 5 * time.Second
 )
 
 // Reconciler reconciles KubevirtMachines.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server itself.
+	// Live reads from the API server, not from a cache.
 	Live      client.Reader
-	Runner    *step.Runner
+	Runner    *step.Reconciler
 	Recorder  events.EventRecorder
 	Addresses *pools.AddressRegistry
 	Clock     clock.WithTicker
-	// Concurrency is how many machines are worked on at a time.
+	// Concurrency is the number of machines that are reconciled at the same time.
 	Concurrency int
 
 	changed trigger.Source
@@ -66,13 +67,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("kubevirtmachine").
 		For(&v1alpha1.KubevirtMachine{}).
-		Watches(kubevirt.New(kubevirt.VirtualMachineKind()), handler.EnqueueRequestsFromMapFunc(machineOf)).
-		Watches(kubevirt.New(kubevirt.InstanceKind()), handler.EnqueueRequestsFromMapFunc(machineOf)).
+		Watches(kubevirt.NewObject(kubevirt.VirtualMachineKind()), handler.EnqueueRequestsFromMapFunc(enqueueMachine)).
+		Watches(kubevirt.NewObject(kubevirt.InstanceKind()), handler.EnqueueRequestsFromMapFunc(enqueueMachine)).
 		Watches(&hfv1.DNSRegistration{},
-			handler.EnqueueRequestsFromMapFunc(claimstatus.OfRegistration(hfv1.KindKubevirtMachine))).
+			handler.EnqueueRequestsFromMapFunc(claimstatus.EnqueueForRegistration(hfv1.KindKubevirtMachine))).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller kubevirtmachine: %w", err)
@@ -81,8 +82,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// machineOf is the machine of a VirtualMachine or of its instance.
-func machineOf(_ context.Context, obj client.Object) []reconcile.Request {
+// enqueueMachine enqueues the machine of a VirtualMachine or of its instance.
+func enqueueMachine(_ context.Context, obj client.Object) []reconcile.Request {
 	name := obj.GetLabels()[v1alpha1.LabelMachine]
 	if name == "" {
 		return nil
@@ -91,46 +92,47 @@ func machineOf(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}}}
 }
 
-// scope is one pass over one machine.
+// scope is the state of one reconcile of one machine.
 type scope struct {
 	*Reconciler
 
 	machine *v1alpha1.KubevirtMachine
-	// vm and instance are nil where there is none.
+	// vm and instance are nil if they do not exist.
 	vm, instance *unstructured.Unstructured
-	// pool of a machine that is being deleted; nil where there is none.
+	// pool is the node pool of a machine that is being deleted. It is nil if the pool does not exist, and
+	// for a machine that is not being deleted.
 	pool *v1alpha1.KubevirtNodePool
-	// network is filled by networkData.
+	// network is set by ensureNetworkData.
 	network networkSecret
 }
 
-func plan() step.Plan[*scope] {
+func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{
-		Finalizer: v1alpha1.FinalizerKubevirtMachine,
-		Ready:     &step.ReadyEvent{Reason: "MachineReady", Message: "the machine runs"},
+		Finalizer:  v1alpha1.FinalizerKubevirtMachine,
+		ReadyEvent: &step.ReadyEvent{Reason: "MachineReady", Message: "the machine runs"},
 		Steps: []step.Step[*scope]{
-			{Condition: v1alpha1.ConditionAddressesAllocated, Run: allocate}, // addresses are in the status
-			{Condition: v1alpha1.ConditionNetworkDataReady, Run: networkData},
-			{Condition: v1alpha1.ConditionVMCreated, Run: create},
-			{Condition: v1alpha1.ConditionVMReady, Run: follow},
+			{Condition: v1alpha1.ConditionAddressesAllocated, Run: allocate}, // the addresses are in the status
+			{Condition: v1alpha1.ConditionNetworkDataReady, Run: ensureNetworkData},
+			{Condition: v1alpha1.ConditionVMCreated, Run: ensureVM},
+			{Condition: v1alpha1.ConditionVMReady, Run: reportVM},
 		},
-		Deletion: []step.Step[*scope]{
-			{Condition: v1alpha1.ConditionNodeDrained, When: drains, Run: drained},
-			{Condition: v1alpha1.ConditionVMDeleted, Run: destroy},
-			{Condition: v1alpha1.ConditionNodeDeleted, When: leavesNode, Run: nodeGone},
-			{Condition: v1alpha1.ConditionDNSRemoved, Run: unnamed},        // no name leads to the addresses
-			{Condition: v1alpha1.ConditionAddressesReleased, Run: release}, // only now may another have them
+		DeletionSteps: []step.Step[*scope]{
+			{Condition: v1alpha1.ConditionNodeDrained, AppliesTo: shouldDrain, Run: drainNode},
+			{Condition: v1alpha1.ConditionVMDeleted, Run: deleteVM},
+			{Condition: v1alpha1.ConditionNodeDeleted, AppliesTo: shouldDeleteNode, Run: deleteNode},
+			{Condition: v1alpha1.ConditionDNSRemoved, Run: waitForDNS},              // no DNS name resolves to the addresses
+			{Condition: v1alpha1.ConditionAddressesReleased, Run: releaseAddresses}, // now another machine can get them
 		},
 	}
 }
 
-// Reconcile looks at one machine.
+// Reconcile runs the steps of one machine.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var machine v1alpha1.KubevirtMachine
 
 	err := r.Client.Get(ctx, req.NamespacedName, &machine)
 	if apierrors.IsNotFound(err) {
-		return r.forget(ctx, req.NamespacedName)
+		return r.releaseDeleted(ctx, req.NamespacedName)
 	}
 
 	if err != nil {
@@ -138,34 +140,34 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, machine: &machine}
-	if err := s.look(ctx); err != nil {
+	if err := s.load(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	return step.Pass(ctx, r.Runner, &machine, plan(), s)
+	return step.Reconcile(ctx, r.Runner, &machine, newPlan(), s)
 }
 
-// look reads the machine's VirtualMachine and its instance.
-func (s *scope) look(ctx context.Context) error {
+// load reads the machine's VirtualMachine, its instance, and the node pool if the machine is being deleted.
+func (s *scope) load(ctx context.Context) error {
 	var err error
-	if s.vm, err = s.read(ctx, s.Client, kubevirt.New(kubevirt.VirtualMachineKind())); err != nil {
+	if s.vm, err = s.getObject(ctx, s.Client, kubevirt.NewObject(kubevirt.VirtualMachineKind())); err != nil {
 		return err
 	}
 
-	if s.instance, err = s.read(ctx, s.Client, kubevirt.New(kubevirt.InstanceKind())); err != nil {
+	if s.instance, err = s.getObject(ctx, s.Client, kubevirt.NewObject(kubevirt.InstanceKind())); err != nil {
 		return err
 	}
 
-	return s.lookForPool(ctx)
+	return s.loadPool(ctx)
 }
 
-// read gets the object with the machine's name; nil if there is none.
-func (s *scope) read(
+// getObject reads the object with the machine's name. It returns nil if there is no such object.
+func (s *scope) getObject(
 	ctx context.Context, from client.Reader, into *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	err := from.Get(ctx, client.ObjectKeyFromObject(s.machine), into)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // nothing there is no error
+		return nil, nil //nolint:nilnil // a missing object is not an error
 	}
 
 	if err != nil {
@@ -175,32 +177,32 @@ func (s *scope) read(
 	return into, nil
 }
 
-// forget frees what the address registry has for a machine whose object is gone. The finalizer sees to
-// it that there is nothing, unless somebody took it off by force: then the VirtualMachine
-// is waited for.
-func (r *Reconciler) forget(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
-	owners := r.Addresses.Owners(kubevirt.OwnerPrefix(name.Namespace, name.Name))
+// releaseDeleted releases the addresses of a machine that does not exist any more. Usually the finalizer
+// has already released them. If somebody removed the finalizer by force, releaseDeleted waits until the
+// VirtualMachine and its instance are deleted.
+func (r *Reconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
+	owners := r.Addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(name.Namespace, name.Name))
 	if len(owners) == 0 {
 		return reconcile.Result{}, nil
 	}
 
 	for _, kind := range []*unstructured.Unstructured{
-		kubevirt.New(kubevirt.VirtualMachineKind()), kubevirt.New(kubevirt.InstanceKind()),
+		kubevirt.NewObject(kubevirt.VirtualMachineKind()), kubevirt.NewObject(kubevirt.InstanceKind()),
 	} {
 		err := r.Live.Get(ctx, name, kind)
 		if err == nil {
-			return reconcile.Result{RequeueAfter: lookAgain}, nil
+			return reconcile.Result{RequeueAfter: requeueDelay}, nil
 		}
 
 		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, fmt.Errorf("get %s of a machine that is gone: %w", kind.GetKind(), err)
+			return reconcile.Result{}, fmt.Errorf("get %s of a deleted machine: %w", kind.GetKind(), err)
 		}
 	}
 
-	// The cache may not have a new machine of the name yet.
+	// The cache may not have a new machine with this name yet.
 	var machine v1alpha1.KubevirtMachine
 	if err := r.Live.Get(ctx, name, &machine); !apierrors.IsNotFound(err) {
-		return reconcile.Result{RequeueAfter: lookAgain}, client.IgnoreNotFound(err)
+		return reconcile.Result{RequeueAfter: requeueDelay}, client.IgnoreNotFound(err)
 	}
 
 	for _, owner := range owners {

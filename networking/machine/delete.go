@@ -19,12 +19,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// destroy deletes the VirtualMachine and waits until it and its instance are gone, by the
-// word of the API server itself.
-func destroy(ctx context.Context, s *scope) step.Result {
+// deleteVM deletes the VirtualMachine, and waits until the VirtualMachine and its instance are deleted. It
+// reads both from the API server, not from the cache.
+func deleteVM(ctx context.Context, s *scope) step.Result {
 	s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDeleting, false
 
-	vm, err := s.read(ctx, s.Live, kubevirt.New(kubevirt.VirtualMachineKind()))
+	vm, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
 	if err != nil {
 		return step.Fail(err)
 	}
@@ -39,68 +39,69 @@ func destroy(ctx context.Context, s *scope) step.Result {
 			}
 		}
 
-		return step.Wait(lookAgain, "VMDeleting", "the VirtualMachine is shut down")
+		return step.Wait(requeueDelay, "VMDeleting", "the VirtualMachine is being shut down")
 	}
 
-	instance, err := s.read(ctx, s.Live, kubevirt.New(kubevirt.InstanceKind()))
+	instance, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.InstanceKind()))
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	// Another VirtualMachine of the name has an instance of its own.
+	// If vm is not nil, a VirtualMachine of another owner has this name, and the instance belongs to it.
 	if vm == nil && instance != nil && instance.GetLabels()[v1alpha1.LabelMachine] == s.machine.Name {
-		return step.Wait(lookAgain, "VMDeleting", "the VirtualMachine's instance is shut down")
+		return step.Wait(requeueDelay, "VMDeleting", "the instance of the VirtualMachine is being shut down")
 	}
 
 	return step.Done()
 }
 
-// unnamed waits until the machine's records are out of DNS: whoever has its addresses next
-// must not be taken for it. Their removal began with the machine's deletion (package dns).
-func unnamed(ctx context.Context, s *scope) step.Result {
-	left, err := dns.Left(ctx, s.Live, s.machine)
+// waitForDNS waits until the machine's DNS records are deleted, so the machine's name never resolves to the
+// next owner of its addresses. Package dns starts to delete the records when the machine is deleted.
+func waitForDNS(ctx context.Context, s *scope) step.Result {
+	registration, err := dns.FindRegistration(ctx, s.Live, s.machine)
 
 	switch {
 	case err != nil:
 		return step.Fail(err)
-	case left == nil:
+	case registration == nil:
 		return step.Done()
 	}
 
-	message := "its DNS records are being removed"
-	if ready := meta.FindStatusCondition(left.Status.Conditions, step.Ready); ready != nil &&
-		left.DeletionTimestamp != nil && ready.Status == metav1.ConditionFalse && ready.ObservedGeneration == left.Generation {
-		message = fmt.Sprintf("its DNS records are not removed yet: DNSRegistration %s says %s: %s",
-			left.Name, ready.Reason, ready.Message)
+	message := "its DNS records are being deleted"
+	if ready := meta.FindStatusCondition(registration.Status.Conditions, step.Ready); ready != nil &&
+		registration.DeletionTimestamp != nil && ready.Status == metav1.ConditionFalse &&
+		ready.ObservedGeneration == registration.Generation {
+		message = fmt.Sprintf("its DNS records are not deleted yet: DNSRegistration %s reports %s: %s",
+			registration.Name, ready.Reason, ready.Message)
 	}
 
-	return step.Wait(lookAgain, "RecordsLeft", message)
+	return step.Wait(requeueDelay, "RecordsLeft", message)
 }
 
-// release frees the addresses once it is on record that the machine has none: a rebuild
-// never finds them with two machines.
-func release(ctx context.Context, s *scope) step.Result {
+// releaseAddresses removes the addresses from the status, and releases them after this write. A rebuild
+// therefore never finds an address at two machines.
+func releaseAddresses(ctx context.Context, s *scope) step.Result {
 	s.machine.Status.AllocatedBootstrapAddresses = nil
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(fmt.Errorf("save released addresses: %w", err))
 	}
 
-	// The pass may have begun with a copy that lacks addresses whose write seemed lost.
+	// An earlier write that seemed to fail may have recorded addresses that this copy does not have.
 	var live v1alpha1.KubevirtMachine
 
 	err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.machine), &live)
 	if client.IgnoreNotFound(err) != nil {
-		return step.Fail(fmt.Errorf("read machine back: %w", err))
+		return step.Fail(fmt.Errorf("get machine: %w", err))
 	}
 
 	if live.UID == s.machine.UID && len(live.Status.AllocatedBootstrapAddresses) > 0 {
-		return step.Wait(time.Second, "StatusStale", "its addresses are on record still")
+		return step.Wait(time.Second, "StatusStale", "the status still has the addresses")
 	}
 
-	if freed := s.Addresses.Release(kubevirt.Owner(s.machine)); len(freed) > 0 {
+	if freed := s.Addresses.Release(kubevirt.OwnerKey(s.machine)); len(freed) > 0 {
 		s.Recorder.Eventf(s.machine, nil, corev1.EventTypeNormal, "AddressesReleased", "Release",
-			"%d addresses are free for other machines", len(freed))
+			"released %d addresses for other machines", len(freed))
 	}
 
 	return step.Done()

@@ -6,12 +6,12 @@
 //	AddressesAllocated ─► NetworkDataReady ─► VMCreated ─► VMReady
 //	      Pending                            Provisioning   Running, Stopped
 //
-//	deleted:  (NodeDrained) ─► VMDeleted ─► DNSRemoved ─► AddressesReleased ─► object gone
+//	deleted:  (NodeDrained) ─► VMDeleted ─► (NodeDeleted) ─► DNSRemoved ─► AddressesReleased ─► object deleted
 //
-// A machine's addresses are in its status before its VirtualMachine is made, and leave it
-// after the VirtualMachine and the machine's DNS records are gone: stop, start, restart and
-// migration don't touch them.
+// The reconciler writes the addresses of a machine into its status before it creates the VirtualMachine. It
+// removes them from the status after the VirtualMachine and the machine's DNS records are deleted. A stop,
+// start, restart or migration does not change the addresses.
 //
-// Where its pool says so, a machine that goes has its Node drained first, for a bounded time that
-// is counted from what the status says (package drain).
+// If the node pool has spec.drain, the reconciler drains the Node of a machine before it deletes the
+// machine. The drain has a timeout that starts at a time in the status (package drain).
 package machine

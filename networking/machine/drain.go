@@ -16,15 +16,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// drains says whether the machine's Node is drained before the machine goes: its pool says how,
-// and stays. Where the pool goes as well nobody is left to take the work. A machine that has
-// never run is no Node.
-func drains(s *scope) bool {
+// shouldDrain returns whether the machine's Node is drained before the machine is deleted. This is the case
+// if the node pool has spec.drain and is not being deleted. If the pool is being deleted too, no machine of
+// the pool is left to take the workload. A machine that has never run has no Node.
+func shouldDrain(s *scope) bool {
 	return s.pool != nil && s.pool.Spec.Drain != nil && s.pool.DeletionTimestamp.IsZero() && s.machine.Status.NodeName != ""
 }
 
-// lookForPool reads the pool of a machine that is being deleted.
-func (s *scope) lookForPool(ctx context.Context) error {
+// loadPool reads the node pool of a machine that is being deleted.
+func (s *scope) loadPool(ctx context.Context) error {
 	name := s.machine.Labels[v1alpha1.LabelNodePool]
 	if s.machine.DeletionTimestamp.IsZero() || name == "" {
 		return nil
@@ -46,37 +46,39 @@ func (s *scope) lookForPool(ctx context.Context) error {
 	return nil
 }
 
-// order is the drain of the machine's Node.
-func (s *scope) order() drain.Order {
-	return drain.Order{
-		Node: s.machine.Name, Thing: "machine", Limit: s.pool.Spec.Drain.Timeout.Duration,
-		Record: &s.machine.Status.Drain, Open: s.cluster, Clock: s.Clock,
-		Warn: func(reason, message string) {
+// newDrainOrder returns the drain of the machine's Node.
+func (s *scope) newDrainOrder() drain.Drainer {
+	return drain.Drainer{
+		Node: s.machine.Name, Subject: "machine", Timeout: s.pool.Spec.Drain.Timeout.Duration,
+		Status: &s.machine.Status.Drain, Connect: s.openCluster, Clock: s.Clock,
+		EmitWarning: func(reason, message string) {
 			s.Recorder.Eventf(s.pool, s.machine, corev1.EventTypeWarning, reason, "Drain", "%s", message)
 		},
 	}
 }
 
-// drained takes the work off the machine's Node, for as long as the pool allows.
-func drained(ctx context.Context, s *scope) step.Result {
+// drainNode drains the machine's Node, until the drain timeout of the pool ends.
+func drainNode(ctx context.Context, s *scope) step.Result {
 	if record := s.machine.Status.Drain; record == nil || record.EndedAt == nil {
 		s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDraining, false
 	}
 
-	return s.order().Pass(ctx)
+	return s.newDrainOrder().Reconcile(ctx)
 }
 
-// cluster is the one that the machine is a Node of.
-func (s *scope) cluster(ctx context.Context) (*drain.Cluster, error) {
+// openCluster connects to the cluster in which the machine is a Node.
+func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.pool.Spec.Drain.KubeconfigSecretRef
 
-	return drain.OpenSecret(ctx, s.Live, client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}, ref.Key)
+	return drain.ConnectFromSecret(ctx, s.Live, client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}, ref.Key)
 }
 
-// leavesNode says whether a Node is left of the machine that nobody else removes.
-func leavesNode(s *scope) bool { return drains(s) && s.order().LeavesNode() }
+// shouldDeleteNode returns whether the drain found the machine's Node. The reconciler must delete this
+// Node, because the cluster has no cloud controller that does.
+func shouldDeleteNode(s *scope) bool { return shouldDrain(s) && s.newDrainOrder().ShouldDeleteNode() }
 
-// nodeGone deletes the Node of the machine that is gone.
-func nodeGone(ctx context.Context, s *scope) step.Result {
-	return s.order().Forget(ctx, s.machine.Status.Conditions, v1alpha1.ConditionVMDeleted)
+// deleteNode deletes the Node of the machine after its VirtualMachine is deleted. If this fails, the
+// deletion of the machine continues after one minute without it.
+func deleteNode(ctx context.Context, s *scope) step.Result {
+	return s.newDrainOrder().DeleteNode(ctx, s.machine.Status.Conditions, v1alpha1.ConditionVMDeleted)
 }

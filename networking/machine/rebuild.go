@@ -14,38 +14,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// Reader reads the machines' addresses back into an address registry.
-func Reader(live client.Reader) pools.Reader {
-	return pools.MachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, expect)
+// NewReader returns a reader that restores the recorded addresses of all KubevirtMachines into an address
+// registry.
+func NewReader(live client.Reader) pools.Reader {
+	return pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
 }
 
-// expect has a machine that found its pool full wait in it still, before those who come
-// now.
-func expect(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
-	waits := pools.Waits(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
+// restoreWaiting adds a machine that found its pool exhausted to the queue of the pool again, before new
+// machines come.
+func restoreWaiting(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
+	waits := pools.IsWaiting(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
 	pool := machine.Labels[v1alpha1.LabelNodePool]
 
 	if !waits || pool == "" || machine.Spec.BootstrapNetworkConfig == nil || !machine.DeletionTimestamp.IsZero() {
 		return
 	}
 
-	// Where the network can't be told any more the machine's own condition will say so.
-	if network, err := kubevirt.NetworkOf(machine); err == nil {
-		b.Expect(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.Owner(machine))
+	// If the network is not known any more, the reconciler of the machine reports this.
+	if network, err := kubevirt.NetworkKey(machine); err == nil {
+		b.RestoreWaiting(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.OwnerKey(machine))
 	}
 }
 
-// restore puts into the address registry what a machine's status says.
+// restore restores the addresses in a machine's status into the address registry.
 func restore(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) error {
 	var problems []error
 
 	for _, texts := range machine.Status.AllocatedBootstrapAddresses {
-		addresses, err := read(texts)
+		addresses, err := parseAddresses(texts)
 		problems = append(problems, err)
 
 		for _, address := range addresses {
-			problems = append(problems, b.Restore(machine.Status.BootstrapNetwork, alloc.Held{
-				Owner: kubevirt.Owner(machine), Address: address,
+			problems = append(problems, b.Restore(machine.Status.BootstrapNetwork, alloc.Assignment{
+				Owner: kubevirt.OwnerKey(machine), Address: address,
 				Pool: kubevirt.PoolName(machine.Namespace, machine.Labels[v1alpha1.LabelNodePool]),
 			}))
 		}

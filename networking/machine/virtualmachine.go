@@ -22,27 +22,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// networkSecret is what the machine's network data lie in.
+// networkSecret is the Secret with the machine's network data.
 type networkSecret struct {
 	name   string
 	data   []byte
 	format netdata.Format
 }
 
-// networkData puts the addresses into the machine's network data, and those into a Secret
-// that is named after them and never changes, so that the operator need not be able to
-// read Secrets.
-func networkData(ctx context.Context, s *scope) step.Result {
+// ensureNetworkData renders the machine's network data with its addresses, and creates an immutable Secret
+// with them. The name of the Secret has a digest of the data. The operator therefore does not need to read
+// the Secret, and needs no permission for it.
+func ensureNetworkData(ctx context.Context, s *scope) step.Result {
 	if s.machine.Spec.BootstrapNetworkConfig == nil {
 		return step.Done().WithReason("DHCP", "")
 	}
 
-	addresses, err := s.addresses()
+	addresses, err := s.recordedAddresses()
 	if err != nil {
 		return s.stall("InvalidAddresses", err.Error())
 	}
 
-	data, format, err := kubevirt.NetworkData(s.machine, addresses)
+	data, format, err := kubevirt.RenderNetworkData(s.machine, addresses)
 	if err != nil {
 		return s.stall("InvalidNetworkData", err.Error())
 	}
@@ -52,8 +52,8 @@ func networkData(ctx context.Context, s *scope) step.Result {
 		name: s.machine.Name + "-network-" + hex.EncodeToString(sum[:4]), data: data, format: format,
 	}
 
-	if s.vm != nil && kubevirt.NetworkDataSecret(s.vm) == s.network.name && running(s.vm) {
-		return step.Done() // it has been read
+	if s.vm != nil && kubevirt.NetworkDataSecret(s.vm) == s.network.name && isRunning(s.vm) {
+		return step.Done() // the guest has already read the network data
 	}
 
 	immutable := true
@@ -76,34 +76,34 @@ func networkData(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// create has KubeVirt make the VirtualMachine.
-func create(ctx context.Context, s *scope) step.Result {
+// ensureVM creates the VirtualMachine, or updates the name of its Secret with network data.
+func ensureVM(ctx context.Context, s *scope) step.Result {
 	if s.vm == nil {
-		return s.make(ctx)
+		return s.createVM(ctx)
 	}
 
 	if !metav1.IsControlledBy(s.vm, s.machine) {
 		return s.stall("VMNotOurs", fmt.Sprintf(
-			"there is a VirtualMachine %q that does not belong to this machine: delete one of the two", s.vm.GetName()))
+			"the VirtualMachine %q does not belong to this machine: delete the VirtualMachine or the machine", s.vm.GetName()))
 	}
 
 	if s.vm.GetDeletionTimestamp() != nil {
-		return step.Wait(lookAgain, "VMDeleting",
-			"its VirtualMachine is being deleted by somebody else; it is made again with the same addresses")
+		return step.Wait(requeueDelay, "VMDeleting",
+			"somebody else deletes the VirtualMachine, so it is recreated with the same addresses")
 	}
 
 	if s.network.name == "" || kubevirt.NetworkDataSecret(s.vm) == s.network.name {
 		return step.Done()
 	}
 
-	// The addresses on record are not those that the VirtualMachine was made with, which
-	// is what a person does who fixes two machines with one address.
+	// The recorded addresses differ from those of the VirtualMachine. This happens if a person corrects the
+	// status because two machines have the same address.
 	before := s.vm.DeepCopy()
 	kubevirt.SetNetworkDataSecret(s.vm, s.network.name)
 
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := s.Client.Patch(ctx, s.vm, patch); err != nil {
-		return step.Fail(fmt.Errorf("give virtual machine other network data: %w", err))
+		return step.Fail(fmt.Errorf("update network data of virtual machine: %w", err))
 	}
 
 	s.Recorder.Eventf(s.machine, nil, corev1.EventTypeWarning, "NetworkDataChanged", "Configure",
@@ -112,9 +112,9 @@ func create(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// make asks KubeVirt for the VirtualMachine.
-func (s *scope) make(ctx context.Context) step.Result {
-	vm, err := kubevirt.VirtualMachine(s.machine, s.network.name, s.network.format)
+// createVM creates the VirtualMachine.
+func (s *scope) createVM(ctx context.Context) step.Result {
+	vm, err := kubevirt.NewVirtualMachine(s.machine, s.network.name, s.network.format)
 	if err != nil {
 		return s.stall("InvalidTemplate", err.Error())
 	}
@@ -123,7 +123,7 @@ func (s *scope) make(ctx context.Context) step.Result {
 
 	switch err := s.Client.Create(ctx, vm); {
 	case apierrors.IsAlreadyExists(err):
-		return s.adopt(ctx)
+		return s.adoptVM(ctx)
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
 		return s.stall("VMRejected", fmt.Sprintf("create virtual machine: %v", err))
 	case err != nil:
@@ -135,40 +135,41 @@ func (s *scope) make(ctx context.Context) step.Result {
 	return step.Done()
 }
 
-// adopt reads a VirtualMachine that the cache did not have yet.
-func (s *scope) adopt(ctx context.Context) step.Result {
-	vm, err := s.read(ctx, s.Live, kubevirt.New(kubevirt.VirtualMachineKind()))
+// adoptVM reads a VirtualMachine that the cache does not have yet, and continues with it.
+func (s *scope) adoptVM(ctx context.Context) step.Result {
+	vm, err := s.getObject(ctx, s.Live, kubevirt.NewObject(kubevirt.VirtualMachineKind()))
 
 	switch {
 	case err != nil:
 		return step.Fail(err)
 	case vm == nil:
-		return step.Wait(lookAgain, "VMDeleting", "a VirtualMachine of its name has just gone")
+		return step.Wait(requeueDelay, "VMDeleting", "a VirtualMachine with the same name was just deleted")
 	}
 
 	s.vm = vm
 
-	return create(ctx, s)
+	return ensureVM(ctx, s)
 }
 
-// running says whether a VirtualMachine has an instance that has started.
-func running(vm *unstructured.Unstructured) bool {
+// isRunning returns whether a VirtualMachine is ready, which means that its instance has started.
+func isRunning(vm *unstructured.Unstructured) bool {
 	ready, _, _ := unstructured.NestedBool(vm.Object, "status", "ready")
 
 	return ready
 }
 
-// printable is KubeVirt's one word for a VirtualMachine's state.
-func printable(vm *unstructured.Unstructured) string {
+// printableStatus returns the state of a VirtualMachine in one word, as KubeVirt reports it.
+func printableStatus(vm *unstructured.Unstructured) string {
 	status, _, _ := unstructured.NestedString(vm.Object, "status", "printableStatus")
 
 	return status
 }
 
-// follow reports what becomes of the VirtualMachine.
-func follow(_ context.Context, s *scope) step.Result {
+// reportVM writes the state of the VirtualMachine into the machine's status, and waits until the
+// VirtualMachine runs.
+func reportVM(_ context.Context, s *scope) step.Result {
 	status := &s.machine.Status
-	status.Ready = running(s.vm)
+	status.Ready = isRunning(s.vm)
 	status.ProviderID = "kubevirt://" + s.machine.Name
 
 	if s.instance != nil {
@@ -177,39 +178,39 @@ func follow(_ context.Context, s *scope) step.Result {
 		}
 	}
 
-	word := printable(s.vm)
+	state := printableStatus(s.vm)
 
 	switch {
 	case status.Ready:
 		status.Phase = v1alpha1.KubevirtMachineRunning
 
 		return step.Done().WithReason("Running", "on node "+status.NodeName)
-	case slices.Contains([]string{"Stopped", "Stopping", "Paused"}, word):
+	case slices.Contains([]string{"Stopped", "Stopping", "Paused"}, state):
 		status.Phase = v1alpha1.KubevirtMachineStopped
 
-		return step.Wait(0, word, "the VirtualMachine was stopped by somebody; it keeps its addresses")
-	case word == "":
-		word = "Provisioning"
+		return step.Wait(0, state, "somebody stopped or paused the VirtualMachine; the machine keeps its addresses")
+	case state == "":
+		state = "Provisioning"
 	}
 
 	status.Phase = v1alpha1.KubevirtMachineProvisioning
 
-	return step.Wait(0, word, why(s.vm))
+	return step.Wait(0, state, describeNotReady(s.vm))
 }
 
-// why is what KubeVirt says of a VirtualMachine that is not ready.
-func why(vm *unstructured.Unstructured) string {
+// describeNotReady returns KubeVirt's message about why a VirtualMachine is not ready, or a default message.
+func describeNotReady(vm *unstructured.Unstructured) string {
 	conditions, _, _ := unstructured.NestedSlice(vm.Object, "status", "conditions")
 
 	for _, entry := range conditions {
 		condition, _ := entry.(map[string]any)
-		bad := condition["type"] == "Failure" && condition["status"] == "True" ||
+		applies := condition["type"] == "Failure" && condition["status"] == "True" ||
 			condition["type"] == "Ready" && condition["status"] == "False"
 
-		if message, _ := condition["message"].(string); bad && message != "" {
+		if message, _ := condition["message"].(string); applies && message != "" {
 			return message
 		}
 	}
 
-	return "the VirtualMachine does not run yet"
+	return "the VirtualMachine is not running yet"
 }

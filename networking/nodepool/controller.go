@@ -28,23 +28,24 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass over one pool.
-	passTimeout = 2 * time.Minute
-	concurrency = 4
+	// reconcileTimeout is the timeout of one reconcile.
+	reconcileTimeout = 2 * time.Minute
+	concurrency      = 4
 )
 
 // Reconciler reconciles KubevirtNodePools.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server itself.
+	// Live reads from the API server, not from a cache.
 	Live      client.Reader
-	Runner    *step.Runner
+	Runner    *step.Reconciler
 	Recorder  events.EventRecorder
 	Addresses *pools.AddressRegistry
-	// Owner says whose a pool of the address registry is that is of another kind, e.g.
-	// "HypervisorMachineTemplate ci/linux"; empty for one of a node pool. It may be nil.
-	Owner func(pool string) string
-	Clock clock.WithTicker
+	// PoolOwner returns the owner of a pool of the address registry that belongs to another kind, such as
+	// "HypervisorMachineTemplate ci/linux". It returns an empty text for the pool of a node pool. It may be
+	// nil.
+	PoolOwner func(pool string) string
+	Clock     clock.WithTicker
 
 	changed trigger.Source
 }
@@ -63,10 +64,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("kubevirtnodepool").
 		For(&v1alpha1.KubevirtNodePool{}).
 		Owns(&v1alpha1.KubevirtMachineTemplate{}).
-		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(countedChanges())).
+		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(onCountedChange())).
 		WatchesRawSource(r.Addresses.Gate(r.Clock)).
 		WatchesRawSource(&r.changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller kubevirtnodepool: %w", err)
@@ -75,47 +76,47 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// countedChanges lets through of a machine what its pool counts.
-func countedChanges() predicate.Predicate {
+// onCountedChange returns a predicate for the changes of a machine that affect the status of its pool.
+func onCountedChange() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.KubevirtMachine)
-		after, also := e.ObjectNew.(*v1alpha1.KubevirtMachine)
+		after, okAfter := e.ObjectNew.(*v1alpha1.KubevirtMachine)
 
-		return !ok || !also || before.Status.Ready != after.Status.Ready || before.Status.Phase != after.Status.Phase ||
+		return !ok || !okAfter || before.Status.Ready != after.Status.Ready || before.Status.Phase != after.Status.Phase ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			!equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions)
 	}}
 }
 
-// scope is one pass over one pool.
+// scope is the state of one reconcile of one pool.
 type scope struct {
 	*Reconciler
 
 	pool *v1alpha1.KubevirtNodePool
-	// spec of new machines, and the name of their template, are filled by templateReady.
+	// spec is the spec of new machines, and template the name of their template. ensureTemplate sets both.
 	spec     v1alpha1.KubevirtMachineSpec
 	template string
-	// machines are those of the pool that are not being deleted, filled by scaled.
+	// machines are the machines of the pool that are not being deleted. scaleMachines sets them.
 	machines []v1alpha1.KubevirtMachine
 }
 
-func plan() step.Plan[*scope] {
+func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{
-		Finalizer: v1alpha1.FinalizerKubevirtNodePool,
-		Ready:     &step.ReadyEvent{Reason: "PoolReady", Message: "all machines are ready"},
+		Finalizer:  v1alpha1.FinalizerKubevirtNodePool,
+		ReadyEvent: &step.ReadyEvent{Reason: "PoolReady", Message: "all machines are ready"},
 		Steps: []step.Step[*scope]{
-			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: networkValid}, // addresses are in the address registry
-			{Condition: v1alpha1.ConditionTemplateReady, Run: templateReady},
-			{Condition: v1alpha1.ConditionMachinesScaled, Run: scaled},
-			{Condition: v1alpha1.ConditionMachinesReady, Run: machinesReady},
+			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: validateNetwork}, // the addresses are in the address registry
+			{Condition: v1alpha1.ConditionTemplateReady, Run: ensureTemplate},
+			{Condition: v1alpha1.ConditionMachinesScaled, Run: scaleMachines},
+			{Condition: v1alpha1.ConditionMachinesReady, Run: waitForMachines},
 		},
-		Deletion: []step.Step[*scope]{
-			{Condition: v1alpha1.ConditionMachinesDeleted, Run: machinesDeleted},
+		DeletionSteps: []step.Step[*scope]{
+			{Condition: v1alpha1.ConditionMachinesDeleted, Run: deleteMachines},
 		},
 	}
 }
 
-// Reconcile looks at one pool.
+// Reconcile runs the steps of one pool.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pool v1alpha1.KubevirtNodePool
 
@@ -130,5 +131,5 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("get node pool: %w", err)
 	}
 
-	return step.Pass(ctx, r.Runner, &pool, plan(), &scope{Reconciler: r, pool: &pool})
+	return step.Reconcile(ctx, r.Runner, &pool, newPlan(), &scope{Reconciler: r, pool: &pool})
 }

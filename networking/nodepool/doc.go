@@ -5,16 +5,16 @@
 //
 //	ValidNetworkConfig ─► TemplateReady ─► MachinesScaled ─► MachinesReady
 //
-//	deleted:  MachinesDeleted ─► object gone
+//	deleted:  MachinesDeleted ─► object deleted
 //
-// A pool's addresses go into the address registry, and what its machines are made from
-// into a KubevirtMachineTemplate that is named after its content. A changed template is for
-// new machines; those that are there stay as they are.
+// The reconciler adds the addresses of a pool to the address registry. It creates a KubevirtMachineTemplate
+// for the machines, whose name has a digest of its content. A changed template is only for new machines.
+// Existing machines do not change.
 //
-// # Which machine goes first
+// # Order of deletion
 //
-// When there are too many: those without a VirtualMachine, then those that are not ready,
-// then the newest. With spec.drain their Nodes are drained first (package machine). A machine
-// that still waits for addresses and that the pool would make otherwise now, such as after
-// bootstrapNetworkConfig was taken away, is replaced.
+// If the pool has too many machines, the reconciler first deletes machines without a VirtualMachine, then
+// machines that are not ready, and then the newest machines. With spec.drain, the Nodes of these machines
+// are drained first (package machine). The reconciler also replaces a machine that still waits for
+// addresses and does not match the pool any more, for example because bootstrapNetworkConfig was removed.
 package nodepool

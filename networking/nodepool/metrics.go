@@ -9,23 +9,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// Collector gives kubevirt_ippool_exhausted{cluster}: 1 while machines of the cluster wait
-// for an address, else 0. It has a sample for each cluster with static addresses.
+// Collector collects the metric kubevirt_ippool_exhausted{cluster}. Its value is 1 while machines of the
+// cluster wait for an address, and 0 otherwise. It has a sample for each cluster with static addresses.
 type Collector struct {
 	addresses *pools.AddressRegistry
 	exhausted *prometheus.Desc
 }
 
-// NewCollector makes the collector of an address registry.
+// NewCollector returns the collector of an address registry.
 func NewCollector(b *pools.AddressRegistry) *Collector {
 	return &Collector{addresses: b, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
 		"Whether machines of a cluster wait for an address.", []string{"cluster"}, nil)}
 }
 
-// Describe gives the metric's name.
+// Describe sends the description of the metric.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.exhausted }
 
-// Collect reads the address registry.
+// Collect reads the metric from the address registry.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	waiting := map[string]float64{}
 

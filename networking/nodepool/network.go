@@ -22,65 +22,66 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// Reasons of ValidNetworkConfig.
+// Reasons of the condition ValidNetworkConfig.
 const (
 	reasonNetworkNotFound = "NetworkNotFound"
 	reasonInvalid         = "InvalidAddresses"
 	reasonOverlap         = "OverlappingAddresses"
 )
 
-// networkValid puts the pool's addresses into the address registry.
-func networkValid(_ context.Context, s *scope) step.Result {
+// validateNetwork validates the pool's network configuration, and adds its addresses to the address registry.
+func validateNetwork(_ context.Context, s *scope) step.Result {
 	name := kubevirt.PoolName(s.pool.Namespace, s.pool.Name)
 
 	if s.pool.Spec.BootstrapNetworkConfig == nil {
 		s.Addresses.RemovePool(name)
 
-		return s.compare(step.Done().WithReason("DHCP", "new machines ask DHCP for their addresses"), nil)
+		return s.warnTooFewAddresses(step.Done().WithReason("DHCP", "new machines get their addresses from DHCP"), nil)
 	}
 
-	entry, reason, err := entryOf(s.pool)
+	entry, reason, err := buildPool(s.pool)
 	if err != nil {
 		return step.Stall(reason, err.Error())
 	}
 
-	err = s.Addresses.SetPool(entry, s.changed.For(client.ObjectKeyFromObject(s.pool)))
+	err = s.Addresses.SetPool(entry, s.changed.EnqueueFunc(client.ObjectKeyFromObject(s.pool)))
 
 	var overlap *alloc.OverlapError
 	if errors.As(err, &overlap) {
-		return step.Stall(reasonOverlap, s.overlaps(overlap))
+		return step.Stall(reasonOverlap, s.describeOverlap(overlap))
 	}
 
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	return guesses(s.compare(step.Done(), entry.Addresses), entry.Addresses)
+	return warnGuessedPrefixes(s.warnTooFewAddresses(step.Done(), entry.Addresses), entry.Addresses)
 }
 
-// overlaps names the other pool as users know it.
-func (s *scope) overlaps(overlap *alloc.OverlapError) string {
+// describeOverlap returns a message with the owner of the other pool, if the owner is of another kind.
+func (s *scope) describeOverlap(overlap *alloc.OverlapError) string {
 	owner := ""
-	if s.Owner != nil {
-		owner = s.Owner(overlap.Other)
+	if s.PoolOwner != nil {
+		owner = s.PoolOwner(overlap.Other)
 	}
 
 	if owner == "" {
 		return overlap.Error()
 	}
 
-	return fmt.Sprintf("pool %s overlaps that of %s on network %s at %s: give each pool addresses of its own, "+
-		"or exclude these in one of them", overlap.Pool, owner, overlap.Network, overlap.Range)
+	return fmt.Sprintf("pool %s overlaps the pool of %s on network %s at %s: use different addresses in each pool, "+
+		"or exclude the shared ones from one pool", overlap.Pool, owner, overlap.Network, overlap.Range)
 }
 
-// entryOf is the pool as the address registry takes it; with an error comes the reason to show.
-func entryOf(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
-	network, err := kubevirt.Bootstrap(pool)
+// buildPool returns the pool for the address registry. With an error, it also returns the reason for the
+// condition.
+func buildPool(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
+	network, err := kubevirt.BootstrapNetwork(pool)
 	if err != nil {
 		return pools.Pool{}, reasonNetworkNotFound, err
 	}
 
-	addresses, err := kubevirt.AddressPool(pool)
+	addresses, err := kubevirt.NewAddressPool(pool)
 	if err != nil {
 		return pools.Pool{}, reasonInvalid, err
 	}
@@ -88,94 +89,97 @@ func entryOf(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
 	return pools.Pool{Network: network.Definition, Cluster: kubevirt.ClusterName(pool), Addresses: addresses}, "", nil
 }
 
-// guesses warns of prefix lengths that nobody has said: machines take the addresses outside of
-// them for ones behind the gateway.
-func guesses(result step.Result, addresses *alloc.Pool) step.Result {
+// warnGuessedPrefixes adds the condition PrefixLengthGuessed. A guessed prefix length can be too long.
+// Machines then send packets for other addresses of their network to the gateway.
+func warnGuessedPrefixes(result step.Result, addresses *alloc.Pool) step.Result {
 	const condition = v1alpha1.ConditionPrefixLengthGuessed
 
-	guessed := addresses.Guessed()
+	guessed := addresses.GuessedSubnets()
 	if len(guessed) == 0 {
-		return result.Also(condition, metav1.ConditionFalse, "Known", "")
+		return result.WithCondition(condition, metav1.ConditionFalse, "Known", "")
 	}
 
-	return result.Also(condition, metav1.ConditionTrue, "Guessed", fmt.Sprintf(
-		"machines are told that their network is %v, which nobody has said: give prefixLengthV4 and prefixLengthV6", guessed))
+	return result.WithCondition(condition, metav1.ConditionTrue, "Guessed", fmt.Sprintf(
+		"machines are configured with the network %v, whose prefix length is a guess: set prefixLengthV4 and prefixLengthV6", guessed))
 }
 
-// compare warns of fewer addresses than machines there may be.
-func (s *scope) compare(result step.Result, addresses *alloc.Pool) step.Result {
+// warnTooFewAddresses adds the condition AddressesFewerThanReplicas. It is True if the pool has fewer
+// addresses than it can have machines.
+func (s *scope) warnTooFewAddresses(result step.Result, addresses *alloc.Pool) step.Result {
 	const condition = v1alpha1.ConditionAddressesFewerThanReplicas
 
 	if addresses == nil {
-		return result.Also(condition, metav1.ConditionFalse, "DHCP", "")
+		return result.WithCondition(condition, metav1.ConditionFalse, "DHCP", "")
 	}
 
-	most := s.pool.Spec.Replicas
+	maxMachines := s.pool.Spec.Replicas
 	if s.pool.Spec.MaxReplicas != nil {
-		most = *s.pool.Spec.MaxReplicas
+		maxMachines = *s.pool.Spec.MaxReplicas
 	}
 
-	if suffice := addresses.Machines(); suffice < uint64(most) { //nolint:gosec // G115: not negative, by the schema
-		return result.Also(condition, metav1.ConditionTrue, "TooFewAddresses", fmt.Sprintf(
-			"the addresses suffice for %d machines, and there may be %d: add addresses, or lower maxReplicas", suffice, most))
+	if capacity := addresses.MachineCapacity(); capacity < uint64(maxMachines) { //nolint:gosec // G115: not negative, by the schema
+		return result.WithCondition(condition, metav1.ConditionTrue, "TooFewAddresses", fmt.Sprintf(
+			"the pool has addresses for %d machines, but it can have %d machines: add addresses, or lower maxReplicas",
+			capacity, maxMachines))
 	}
 
-	return result.Also(condition, metav1.ConditionFalse, "Enough", "")
+	return result.WithCondition(condition, metav1.ConditionFalse, "Enough", "")
 }
 
-// exhausted reports machines that wait for an address, and the pool's numbers.
-func (s *scope) exhausted(result step.Result) step.Result {
+// reportExhaustion adds the condition IPPoolExhausted, and writes the usage of the pool's addresses into
+// the status.
+func (s *scope) reportExhaustion(result step.Result) step.Result {
 	const condition = v1alpha1.ConditionIPPoolExhausted
 
-	status, there := s.Addresses.Status(kubevirt.PoolName(s.pool.Namespace, s.pool.Name))
-	if !there {
+	status, found := s.Addresses.Status(kubevirt.PoolName(s.pool.Namespace, s.pool.Name))
+	if !found {
 		s.pool.Status.Addresses = nil
 
-		return result.Also(condition, metav1.ConditionFalse, "DHCP", "")
+		return result.WithCondition(condition, metav1.ConditionFalse, "DHCP", "")
 	}
 
 	s.pool.Status.Addresses = &v1alpha1.PoolAddresses{
-		Network: status.Network, Free: shown(status.Machines()),
-		Machines: shown(machines(status)),
+		Network: status.Network, Free: clampInt64(status.FreeMachines()),
+		Machines: clampInt64(machineCapacity(status)),
 		Waiting:  int32(min(status.Waiting, math.MaxInt32)), //nolint:gosec // G115: bounded
 	}
 
 	if status.Waiting == 0 {
-		return result.Also(condition, metav1.ConditionFalse, "AddressesLeft",
-			fmt.Sprintf("the addresses suffice for %d more machines", status.Machines()))
+		return result.WithCondition(condition, metav1.ConditionFalse, "AddressesLeft",
+			fmt.Sprintf("the pool has free addresses for %d more machines", status.FreeMachines()))
 	}
 
-	return result.Also(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
+	return result.WithCondition(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
 		"waiting for an address: %s; add addresses to bootstrapNetworkConfig, or lower replicas",
 		english.Plural(status.Waiting, "machine", "")))
 }
 
-// machines is how many the pool's addresses suffice for.
-func machines(s pools.Status) uint64 {
+// machineCapacity returns the number of machines for which the pool has addresses, used and free.
+func machineCapacity(s pools.Status) uint64 {
 	full := s
 	full.IPv4.Free, full.IPv6.Free = s.IPv4.Size, s.IPv6.Size
 
-	return full.Machines()
+	return full.FreeMachines()
 }
 
-// shown is a number as the status has room for it.
-func shown(n uint64) int64 {
+// clampInt64 converts a number to int64. It returns the largest int64 for a larger number.
+func clampInt64(n uint64) int64 {
 	return int64(min(n, math.MaxInt64)) //nolint:gosec // G115: bounded
 }
 
-// Reader finds the node pools' addresses for an address registry.
-func Reader(live client.Reader) pools.PoolReader {
-	return func(ctx context.Context) ([]pools.Found, error) {
-		listed, err := objects.All[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
+// NewPoolReader returns a reader that adds the addresses of all node pools to an address registry.
+func NewPoolReader(live client.Reader) pools.PoolReader {
+	return func(ctx context.Context) ([]pools.PoolObject, error) {
+		listed, err := objects.ListAll[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
 		if err != nil {
 			return nil, fmt.Errorf("list node pools: %w", err)
 		}
 
-		var out []pools.Found
+		var out []pools.PoolObject
 
 		for _, pool := range listed {
 			if pool.Spec.BootstrapNetworkConfig != nil {
-				out = append(out, pools.Found{Object: pool, Put: func(b *pools.AddressRegistry) { put(ctx, b, pool) }})
+				out = append(out, pools.PoolObject{Object: pool, Put: func(b *pools.AddressRegistry) { putPool(ctx, b, pool) }})
 			}
 		}
 
@@ -183,16 +187,16 @@ func Reader(live client.Reader) pools.PoolReader {
 	}
 }
 
-// put puts a pool's addresses into the address registry. What is wrong with them, its own pass says in
-// a condition.
-func put(ctx context.Context, b *pools.AddressRegistry, pool *v1alpha1.KubevirtNodePool) {
-	entry, _, err := entryOf(pool)
+// putPool adds a pool's addresses to the address registry. It logs an invalid pool, which the reconciler
+// also reports in a condition.
+func putPool(ctx context.Context, b *pools.AddressRegistry, pool *v1alpha1.KubevirtNodePool) {
+	entry, _, err := buildPool(pool)
 	if err == nil {
 		err = b.SetPool(entry, nil)
 	}
 
 	if err != nil {
-		log.FromContext(ctx).Info("a node pool's addresses can't be given",
+		log.FromContext(ctx).Info("cannot use the addresses of a node pool",
 			"namespace", pool.Namespace, "name", pool.Name, "reason", err.Error())
 	}
 }

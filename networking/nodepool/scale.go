@@ -25,50 +25,51 @@ import (
 )
 
 const (
-	// changesPerPass bounds the machines that one pass makes or deletes, changesAtOnce
-	// those under way.
-	changesPerPass = 100
-	changesAtOnce  = 8
-	// goOn is how soon the next pass makes or deletes more.
-	goOn = 50 * time.Millisecond
-	// machinesRetry is how soon machines that are going are looked at without an event.
+	// maxChangesPerReconcile is the maximum number of machines that one reconcile creates or deletes, and
+	// maxConcurrentChanges the maximum number at the same time.
+	maxChangesPerReconcile = 100
+	maxConcurrentChanges   = 8
+	// continueDelay is the delay before the next reconcile creates or deletes more machines.
+	continueDelay = 50 * time.Millisecond
+	// machinesRetry is the delay before a pool is reconciled again after an error, and while its machines
+	// are being deleted.
 	machinesRetry = time.Minute
 )
 
-// scaled makes machines that are missing and deletes those that are too many.
-func scaled(ctx context.Context, s *scope) step.Result {
-	all, err := s.owned(ctx, s.Client)
+// scaleMachines creates missing machines, deletes surplus machines, and deletes unused templates.
+func scaleMachines(ctx context.Context, s *scope) step.Result {
+	allMachines, err := s.listMachines(ctx, s.Client)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	change := kubevirt.Decide(all, s.spec, int(s.pool.Spec.Replicas))
-	if !change.None() {
-		// The cache may lack machines that were made a moment ago.
-		if all, err = s.owned(ctx, s.Live); err != nil {
+	change := kubevirt.PlanChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
+	if !change.IsEmpty() {
+		// The cache may not have new machines yet, so list the machines from the API server before a change.
+		if allMachines, err = s.listMachines(ctx, s.Live); err != nil {
 			return step.Fail(err)
 		}
 
-		change = kubevirt.Decide(all, s.spec, int(s.pool.Spec.Replicas))
+		change = kubevirt.PlanChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
 	}
 
-	if err := s.carryOut(ctx, change); err != nil {
-		return s.count(all, step.ForError(err, machinesRetry))
+	if err := s.applyChange(ctx, change); err != nil {
+		return s.updateCounts(allMachines, step.FromError(err, machinesRetry))
 	}
 
-	if err := s.dropTemplates(ctx, all); err != nil {
+	if err := s.deleteUnusedTemplates(ctx, allMachines); err != nil {
 		return step.Fail(err)
 	}
 
-	if !change.None() {
-		return s.count(all, step.Wait(goOn, "Scaling", change.String()))
+	if !change.IsEmpty() {
+		return s.updateCounts(allMachines, step.Wait(continueDelay, "Scaling", change.String()))
 	}
 
-	return s.count(all, step.Done())
+	return s.updateCounts(allMachines, step.Done())
 }
 
-// owned are the pool's machines.
-func (s *scope) owned(ctx context.Context, from client.Reader) ([]v1alpha1.KubevirtMachine, error) {
+// listMachines returns the machines that the pool owns.
+func (s *scope) listMachines(ctx context.Context, from client.Reader) ([]v1alpha1.KubevirtMachine, error) {
 	var machines v1alpha1.KubevirtMachineList
 
 	err := from.List(ctx, &machines, client.InNamespace(s.pool.Namespace),
@@ -82,13 +83,13 @@ func (s *scope) owned(ctx context.Context, from client.Reader) ([]v1alpha1.Kubev
 	}), nil
 }
 
-// count notes how the pool stands.
-func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.Result {
-	s.machines = kubevirt.Wanted(all)
+// updateCounts writes the numbers of machines into the status.
+func (s *scope) updateCounts(allMachines []v1alpha1.KubevirtMachine, result step.Result) step.Result {
+	s.machines = kubevirt.ExcludeDeleting(allMachines)
 	ready, draining := 0, 0
 
-	for i := range all {
-		if all[i].Status.Phase == v1alpha1.KubevirtMachineDraining {
+	for i := range allMachines {
+		if allMachines[i].Status.Phase == v1alpha1.KubevirtMachineDraining {
 			draining++
 		}
 	}
@@ -104,43 +105,44 @@ func (s *scope) count(all []v1alpha1.KubevirtMachine, result step.Result) step.R
 	status.DrainingReplicas = int32(draining)
 	status.Selector = labels.Set{v1alpha1.LabelNodePool: s.pool.Name}.String()
 
-	return s.exhausted(result)
+	return s.reportExhaustion(result)
 }
 
-// carryOut makes and deletes machines, as many as one pass may.
-func (s *scope) carryOut(ctx context.Context, c kubevirt.Change) error {
+// applyChange deletes and creates machines, at most maxChangesPerReconcile.
+func (s *scope) applyChange(ctx context.Context, c kubevirt.Change) error {
 	var group errgroup.Group
 
-	group.SetLimit(changesAtOnce)
+	group.SetLimit(maxConcurrentChanges)
 
-	errs := make([]error, changesPerPass)
-	done := 0
+	errs := make([]error, maxChangesPerReconcile)
+	started := 0
 
-	for i := range c.Delete[:min(len(c.Delete), changesPerPass)] {
+	for i := range c.Delete[:min(len(c.Delete), maxChangesPerReconcile)] {
 		group.Go(func() error {
-			errs[i] = s.remove(ctx, &c.Delete[i])
+			errs[i] = s.deleteMachine(ctx, &c.Delete[i])
 
 			return nil
 		})
 
-		done++
+		started++
 	}
 
-	for i := done; i < min(done+c.Create, changesPerPass); i++ {
+	for i := started; i < min(started+c.Create, maxChangesPerReconcile); i++ {
 		group.Go(func() error {
-			errs[i] = s.makeMachine(ctx)
+			errs[i] = s.createMachine(ctx)
 
 			return nil
 		})
 	}
 
-	_ = group.Wait() // the errors are in the list
+	_ = group.Wait() // the errors are in errs
 
-	return refused(errors.Join(errs...))
+	return classifyForbidden(errors.Join(errs...))
 }
 
-// refused gives an error that a person has to fix, such as a quota, its reason.
-func refused(err error) error {
+// classifyForbidden gives a Forbidden error, such as an exceeded quota, the class Resource and a reason. A
+// person has to fix such an error.
+func classifyForbidden(err error) error {
 	if apierrors.IsForbidden(err) {
 		return errclass.Wrap(errclass.Resource, "Forbidden", err)
 	}
@@ -148,11 +150,11 @@ func refused(err error) error {
 	return err
 }
 
-func (s *scope) makeMachine(ctx context.Context) error {
-	meta := s.meta("")
+func (s *scope) createMachine(ctx context.Context) error {
+	meta := s.newObjectMeta("")
 	meta.GenerateName = s.pool.Name + "-"
 	meta.Annotations = map[string]string{v1alpha1.AnnotationMachineTemplate: s.template}
-	// From the start, so that no machine gets addresses without it.
+	// The machine has the finalizer from its creation, so no machine gets addresses without it.
 	meta.Finalizers = []string{v1alpha1.FinalizerKubevirtMachine}
 
 	machine := &v1alpha1.KubevirtMachine{ObjectMeta: meta, Spec: s.spec}
@@ -163,8 +165,8 @@ func (s *scope) makeMachine(ctx context.Context) error {
 	return nil
 }
 
-// remove deletes a machine, unless it was made anew in the meantime.
-func (s *scope) remove(ctx context.Context, m *v1alpha1.KubevirtMachine) error {
+// deleteMachine deletes a machine, but not a new machine with the same name.
+func (s *scope) deleteMachine(ctx context.Context, m *v1alpha1.KubevirtMachine) error {
 	uid := m.UID
 	if err := client.IgnoreNotFound(s.Client.Delete(ctx, m, client.Preconditions{UID: &uid})); err != nil {
 		return fmt.Errorf("delete machine %s: %w", m.Name, err)
@@ -175,36 +177,38 @@ func (s *scope) remove(ctx context.Context, m *v1alpha1.KubevirtMachine) error {
 	return nil
 }
 
-// machinesReady waits for the machines.
-func machinesReady(_ context.Context, s *scope) step.Result {
+// waitForMachines waits until as many machines are ready as spec.replicas says.
+func waitForMachines(_ context.Context, s *scope) step.Result {
 	status := s.pool.Status
 	if status.ReadyReplicas < s.pool.Spec.Replicas {
-		return s.exhausted(step.Wait(0, "MachinesNotReady", fmt.Sprintf("%d of %d machines are ready",
+		return s.reportExhaustion(step.Wait(0, "MachinesNotReady", fmt.Sprintf("%d of %d machines are ready",
 			status.ReadyReplicas, s.pool.Spec.Replicas)))
 	}
 
-	return s.exhausted(step.Done())
+	return s.reportExhaustion(step.Done())
 }
 
-// machinesDeleted deletes the pool's machines and waits until they are gone.
-func machinesDeleted(ctx context.Context, s *scope) step.Result {
-	all, err := s.owned(ctx, s.Live)
+// deleteMachines deletes the pool's machines, and waits until they do not exist any more.
+func deleteMachines(ctx context.Context, s *scope) step.Result {
+	allMachines, err := s.listMachines(ctx, s.Live)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	if len(all) > 0 {
-		if err := s.carryOut(ctx, kubevirt.Change{Delete: kubevirt.Wanted(all)}); err != nil {
+	if len(allMachines) > 0 {
+		if err := s.applyChange(ctx, kubevirt.Change{Delete: kubevirt.ExcludeDeleting(allMachines)}); err != nil {
 			return step.Fail(err)
 		}
 
 		after := machinesRetry
-		if len(kubevirt.Wanted(all)) > changesPerPass {
-			after = goOn
+		if len(kubevirt.ExcludeDeleting(allMachines)) > maxChangesPerReconcile {
+			after = continueDelay
 		}
 
-		return s.count(all, step.Wait(after, "MachinesLeft", "being deleted: "+english.Plural(len(all), "machine", "")))
+		left := "being deleted: " + english.Plural(len(allMachines), "machine", "")
+
+		return s.updateCounts(allMachines, step.Wait(after, "MachinesLeft", left))
 	}
 
-	return s.count(nil, step.Done())
+	return s.updateCounts(nil, step.Done())
 }

@@ -22,16 +22,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// templateReady makes the template of new machines, named after its content.
-func templateReady(ctx context.Context, s *scope) step.Result {
-	spec, err := kubevirt.MachineSpec(s.pool)
+// ensureTemplate creates the template of new machines, or restores its content. The name of the template
+// has a digest of its content.
+func ensureTemplate(ctx context.Context, s *scope) step.Result {
+	spec, err := kubevirt.NewMachineSpec(s.pool)
 	if err != nil {
 		return step.Stall("InvalidNetworkData", err.Error())
 	}
 
 	text, err := json.Marshal(spec)
 	if err != nil {
-		return step.Fail(fmt.Errorf("write template: %w", err))
+		return step.Fail(fmt.Errorf("encode template: %w", err))
 	}
 
 	sum := sha256.Sum256(text)
@@ -43,16 +44,16 @@ func templateReady(ctx context.Context, s *scope) step.Result {
 
 	switch {
 	case apierrors.IsNotFound(err):
-		err = s.makeTemplate(ctx)
+		err = s.createTemplate(ctx)
 	case err == nil && !metav1.IsControlledBy(&found, s.pool):
 		return step.Stall("TemplateNotOurs", fmt.Sprintf(
-			"there is a KubevirtMachineTemplate %q that does not belong to this pool: delete it", s.template))
+			"the KubevirtMachineTemplate %q does not belong to this pool: delete it", s.template))
 	case err == nil:
 		err = s.restoreTemplate(ctx, &found)
 	}
 
 	if err != nil {
-		return step.Fail(fmt.Errorf("keep template %s: %w", s.template, err))
+		return step.Fail(fmt.Errorf("ensure template %s: %w", s.template, err))
 	}
 
 	s.pool.Status.MachineTemplate = s.template
@@ -60,29 +61,30 @@ func templateReady(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-func (s *scope) makeTemplate(ctx context.Context) error {
+func (s *scope) createTemplate(ctx context.Context) error {
 	template := &v1alpha1.KubevirtMachineTemplate{
-		ObjectMeta: s.meta(s.template),
+		ObjectMeta: s.newObjectMeta(s.template),
 		Spec:       v1alpha1.KubevirtMachineTemplateSpec{Template: v1alpha1.KubevirtMachineTemplateResource{Spec: s.spec}},
 	}
 
 	if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, template)); err != nil {
-		return fmt.Errorf("create it: %w", err)
+		return fmt.Errorf("create template: %w", err)
 	}
 
 	return nil
 }
 
-// restoreTemplate undoes what somebody changed in a template: its name says its content.
+// restoreTemplate reverts a change of a template's content, because the name of the template must match its
+// content.
 func (s *scope) restoreTemplate(ctx context.Context, found *v1alpha1.KubevirtMachineTemplate) error {
-	has := found.Spec.Template.Spec.VirtualMachineTemplate.Raw
+	raw := found.Spec.Template.Spec.VirtualMachineTemplate.Raw
 
-	// What is too large to be read is changed for sure.
-	if kubevirt.CheckTemplate(has) == nil {
-		var have, want any
+	// A template that is too large to parse was certainly changed.
+	if kubevirt.CheckTemplate(raw) == nil {
+		var current, desired any
 
-		err := errors.Join(json.Unmarshal(has, &have), json.Unmarshal(s.spec.VirtualMachineTemplate.Raw, &want))
-		if err == nil && equality.Semantic.DeepEqual(have, want) {
+		err := errors.Join(json.Unmarshal(raw, &current), json.Unmarshal(s.spec.VirtualMachineTemplate.Raw, &desired))
+		if err == nil && equality.Semantic.DeepEqual(current, desired) {
 			return nil
 		}
 	}
@@ -91,18 +93,18 @@ func (s *scope) restoreTemplate(ctx context.Context, found *v1alpha1.KubevirtMac
 		"op": "replace", "path": "/spec/template/spec/virtualMachineTemplate", "value": &s.spec.VirtualMachineTemplate,
 	}})
 	if err != nil {
-		return fmt.Errorf("write virtualMachineTemplate: %w", err)
+		return fmt.Errorf("encode virtualMachineTemplate: %w", err)
 	}
 
 	if err := s.Client.Patch(ctx, found, client.RawPatch(types.JSONPatchType, change)); err != nil {
-		return fmt.Errorf("fix it: %w", err)
+		return fmt.Errorf("restore virtualMachineTemplate: %w", err)
 	}
 
 	return nil
 }
 
-// meta is the metadata of what belongs to the pool.
-func (s *scope) meta(name string) metav1.ObjectMeta {
+// newObjectMeta returns the metadata of an object that the pool owns.
+func (s *scope) newObjectMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: s.pool.Namespace, Name: name,
 		Labels: map[string]string{
@@ -114,11 +116,11 @@ func (s *scope) meta(name string) metav1.ObjectMeta {
 	}
 }
 
-// dropTemplates removes templates that no machine is made from any more.
-func (s *scope) dropTemplates(ctx context.Context, all []v1alpha1.KubevirtMachine) error {
+// deleteUnusedTemplates deletes the pool's templates that no machine uses any more.
+func (s *scope) deleteUnusedTemplates(ctx context.Context, allMachines []v1alpha1.KubevirtMachine) error {
 	used := map[string]bool{s.template: true}
-	for i := range all {
-		used[all[i].Annotations[v1alpha1.AnnotationMachineTemplate]] = true
+	for i := range allMachines {
+		used[allMachines[i].Annotations[v1alpha1.AnnotationMachineTemplate]] = true
 	}
 
 	var templates v1alpha1.KubevirtMachineTemplateList

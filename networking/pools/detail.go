@@ -5,51 +5,50 @@ package pools
 
 import "github.com/hyperfleet/hyperfleet/networking/alloc"
 
-// Detail is a pool with who has which address.
+// Detail is the status of a pool with its assignments.
 type Detail struct {
 	Status
 
-	// Held are the addresses in use that the pool gives, and those that it gave before it
-	// shrank, by address.
-	Held []alloc.Held
-	// Outside are those of them that it gives no more.
-	Outside map[alloc.Held]bool
-	// Unused are the addresses that can be had now, IPv4 first, as runs in the order in which
-	// they are given.
-	Unused []alloc.Range
-	// Queue are the owners that wait, in the order in which it is their turn.
+	// Assignments are the addresses in use that the pool contains, and those that it contained before it
+	// shrank, in ascending order.
+	Assignments []alloc.Assignment
+	// IsOutside is true for each of these addresses that the pool does not contain any more.
+	IsOutside map[alloc.Assignment]bool
+	// FreeRanges are the addresses that can be allocated now, IPv4 first, as runs in the order of allocation.
+	FreeRanges []alloc.Range
+	// Queue lists the waiting owners. The first owner is served first.
 	Queue []string
 }
 
-// Detail tells of a pool who has what, with at most so many runs of free addresses of each
-// family; false if the address registry does not have it.
-func (b *AddressRegistry) Detail(pool string, most int) (Detail, bool) {
+// Detail returns the detail of a pool, with at most limit runs of free addresses of each family. It returns
+// false if the registry does not have the pool.
+func (b *AddressRegistry) Detail(pool string, limit int) (Detail, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	home, there := b.homes[pool]
-	if !there {
+	networkName, found := b.networkByPool[pool]
+	if !found {
 		return Detail{}, false
 	}
 
-	n := b.networks[home]
-	out := Detail{Status: n.status(home, pool), Outside: map[alloc.Held]bool{}}
+	n := b.networks[networkName]
+	out := Detail{Status: n.status(networkName, pool), IsOutside: map[alloc.Assignment]bool{}}
 
-	for _, held := range n.addresses.Outside(pool) {
-		out.Outside[held] = true
+	for _, assignment := range n.addresses.AssignmentsOutside(pool) {
+		out.IsOutside[assignment] = true
 	}
 
-	for _, held := range n.addresses.Held() {
-		if _, given := n.pools[pool].Addresses.Prefix(held.Address.Addr()); given || out.Outside[held] {
-			out.Held = append(out.Held, held)
+	for _, assignment := range n.addresses.Assignments() {
+		if _, inPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); inPool || out.IsOutside[assignment] {
+			out.Assignments = append(out.Assignments, assignment)
 		}
 	}
 
 	for _, family := range []alloc.Family{alloc.IPv4, alloc.IPv6} {
-		out.Unused = append(out.Unused, n.addresses.Free(pool, family, most)...)
+		out.FreeRanges = append(out.FreeRanges, n.addresses.FreeRanges(pool, family, limit)...)
 	}
 
-	for _, w := range n.waiting[pool] {
+	for _, w := range n.queues[pool] {
 		out.Queue = append(out.Queue, w.owner)
 	}
 

@@ -1,24 +1,24 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pools is a process's address registry: which pools of addresses each network
-// has, who holds which address, and who waits for one.
+// Package pools implements the address registry of a process. The registry records which address pools each
+// network has, which owner has which address, and which owners wait for an address.
 //
-//	the API server --Rebuild--> AddressRegistry <--SetPool-- whoever reconciles pools
+//	the API server --Rebuild--> AddressRegistry <--SetPool-- reconcilers of pools
 //	                             |  ^
-//	                     wake ---+  +-- Acquire, Release -- whoever reconciles machines
+//	                     Wake ---+  +-- Acquire, Release -- reconcilers of machines
 //
-// The address registry lives in memory. What makes it safe is an order of doings that its users keep:
+// The registry is in memory only. It is safe because its users follow these rules:
 //
-//   - Rebuild fills it from the objects' statuses before any controller that uses it
-//     works: each of them has the address registry's Gate among its sources.
-//   - An address that Acquire gave is the owner's from then on, in the address registry. Whoever
-//     asked writes it to a status before the machine exists. If that write's outcome is
-//     not known, nothing has to be undone: asking again gives the same address.
-//   - Who waits is served in turn: a free address is kept for the first who waits, until it
-//     asks again, or is Released or Forgotten.
-//   - Release comes after the machine is gone and after a status without the address is
-//     on record, so that a rebuild can't find two owners.
+//   - Rebuild fills the registry from the statuses of the objects before any controller that uses the
+//     registry starts. For this, each such controller has the registry's Gate as a source.
+//   - After Acquire, the registry keeps the address for the owner. The caller writes the address to a status
+//     before it creates the machine. If the result of this write is unknown, the caller has nothing to undo,
+//     because another Acquire returns the same address.
+//   - Owners that wait are served in order. The registry keeps a free address for the first waiting owner
+//     until the owner calls Acquire again, or until Release or StopWaiting is called for it.
+//   - A caller calls Release only after the machine is deleted and after the status without the address is
+//     written. A rebuild therefore never finds two owners of an address.
 //
-// Only one process may use a network: the area's leader.
+// Only one process may use a network. This process is the leader of the area.
 package pools

@@ -9,17 +9,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// Collector reads an address registry's metrics out of it at each scrape:
+// Collector reads these metrics from an address registry at each scrape:
 //
-//   - hyperfleet_ippool_size{network,pool,family}: addresses that the pool gives
-//   - hyperfleet_ippool_free{network,pool,family}: those that nobody has
-//   - hyperfleet_ippool_waiting{network,pool}: machines that asked in vain
+//   - hyperfleet_ippool_size{network,pool,family}: addresses in the pool
+//   - hyperfleet_ippool_free{network,pool,family}: free addresses in the pool
+//   - hyperfleet_ippool_waiting{network,pool}: machines that wait for an address
 type Collector struct {
 	addresses           *AddressRegistry
 	size, free, waiting *prometheus.Desc
 }
 
-// NewCollector makes the collector of an address registry.
+// NewCollector returns the collector of an address registry.
 func NewCollector(b *AddressRegistry) *Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("hyperfleet_ippool_"+name, help, labels, nil)
@@ -27,20 +27,20 @@ func NewCollector(b *AddressRegistry) *Collector {
 
 	return &Collector{
 		addresses: b,
-		size:      desc("size", "How many addresses of a family a pool gives.", "network", "pool", "family"),
-		free:      desc("free", "How many addresses of a family of a pool nobody has.", "network", "pool", "family"),
-		waiting:   desc("waiting", "How many machines wait for an address of a pool.", "network", "pool"),
+		size:      desc("size", "Number of addresses of a family in a pool.", "network", "pool", "family"),
+		free:      desc("free", "Number of free addresses of a family in a pool.", "network", "pool", "family"),
+		waiting:   desc("waiting", "Number of machines that wait for an address of a pool.", "network", "pool"),
 	}
 }
 
-// Describe gives the metrics' names.
+// Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.size
 	ch <- c.free
 	ch <- c.waiting
 }
 
-// Collect reads the address registry.
+// Collect reads the metrics from the address registry.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range c.addresses.Statuses() {
 		ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(s.Waiting), s.Network, s.Name)

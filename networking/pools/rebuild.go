@@ -28,108 +28,112 @@ import (
 )
 
 const (
-	// rebuildTimeout bounds one try.
+	// rebuildTimeout is the timeout of one attempt.
 	rebuildTimeout = time.Minute
-	// rebuildRetry is the time between two tries.
+	// rebuildRetry is the delay between two attempts.
 	rebuildRetry = 2 * time.Second
 )
 
-// ErrNotRebuilt says that the address registry is not filled yet.
-var ErrNotRebuilt = errors.New("the addresses in use are not read back from the API server yet")
+// ErrNotRebuilt means that the address registry is not filled yet.
+var ErrNotRebuilt = errors.New("the address registry is not rebuilt yet: it still reads the addresses in use from the API server")
 
-// Reader puts into an address registry what the API server has on record of the addresses of one kind
-// of machines, by Restore, the oldest first: where two contradict each other, the first one
-// wins. It reads past caches. A contradiction is for its log and no error.
+// Reader restores the recorded addresses of one kind of machines into an address registry. It reads from the
+// API server, not from a cache, and restores the oldest machine first, because the first of two conflicting
+// records wins. A conflict is logged and is not an error.
 type Reader func(ctx context.Context, b *AddressRegistry) error
 
-// MachineReader is the Reader of a kind of machines, of which list is an empty list. Restore
-// puts back what a machine has on record, expect has one wait that found its pool full.
-func MachineReader[T client.Object](
-	live client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error, expect func(*AddressRegistry, T),
+// NewMachineReader returns the Reader of one kind of machines. list is an empty list of this kind. restore
+// restores the recorded addresses of a machine. restoreWaiting puts a machine that found its pool exhausted
+// back into the queue.
+func NewMachineReader[T client.Object](
+	live client.Reader, list client.ObjectList, restore func(*AddressRegistry, T) error,
+	restoreWaiting func(*AddressRegistry, T),
 ) Reader {
 	return func(ctx context.Context, b *AddressRegistry) error {
-		machines, err := objects.All[T](ctx, live, list)
+		machines, err := objects.ListAll[T](ctx, live, list)
 		if err != nil {
 			return fmt.Errorf("list machines: %w", err)
 		}
 
-		slices.SortFunc(machines, func(x, y T) int { return Older(x, y) })
+		slices.SortFunc(machines, func(x, y T) int { return CompareAge(x, y) })
 
 		for _, machine := range machines {
 			if err := restore(b, machine); err != nil {
-				log.FromContext(ctx).Error(err, "an address on record is not its machine's",
+				log.FromContext(ctx).Error(err, "cannot restore the recorded addresses of a machine",
 					"namespace", machine.GetNamespace(), "name", machine.GetName())
 			}
 		}
 
 		for _, machine := range machines {
-			expect(b, machine)
+			restoreWaiting(b, machine)
 		}
 
 		return nil
 	}
 }
 
-// PoolReader finds the pools of one kind of objects, past caches.
-type PoolReader func(ctx context.Context) ([]Found, error)
+// PoolReader reads the pools of one kind of objects from the API server, not from a cache.
+type PoolReader func(ctx context.Context) ([]PoolObject, error)
 
-// Found is an object with a pool.
-type Found struct {
-	// Object tells its age: of two pools that overlap, be they of one kind or of two, the
-	// older object's wins.
+// PoolObject is an object that has a pool.
+type PoolObject struct {
+	// Object has the creation timestamp. If two pools overlap, the pool of the older object wins, also if
+	// the objects are of different kinds.
 	Object metav1.Object
-	// Put puts the pool into the address registry. What is wrong with it is for the object's own pass.
+	// Put adds the pool to the address registry. It returns no error, because the reconciler of the object
+	// reports an invalid pool.
 	Put func(b *AddressRegistry)
 }
 
-// Older orders objects by their age: of two that contradict each other, the older one wins.
-func Older(x, y metav1.Object) int {
+// CompareAge compares two objects by age, for sorting. The older object comes first and wins a conflict. The
+// UID decides between objects of the same age.
+func CompareAge(x, y metav1.Object) int {
 	return cmp.Or(
 		x.GetCreationTimestamp().Compare(y.GetCreationTimestamp().Time),
 		strings.Compare(string(x.GetUID()), string(y.GetUID())),
 	)
 }
 
-// warmup is the one rebuild of a process's life.
-type warmup struct {
-	once    sync.Once
-	done    chan struct{}
-	mu      sync.Mutex
-	begun   bool
-	pools   []PoolReader
-	readers []Reader
+// startupRebuild is the rebuild that a process does once, when it becomes the leader.
+type startupRebuild struct {
+	once        sync.Once
+	done        chan struct{}
+	mu          sync.Mutex
+	started     bool
+	poolReaders []PoolReader
+	readers     []Reader
 }
 
-// Waits says whether a condition on record is that of a machine that found its pool full.
-func Waits(conditions []metav1.Condition, name string) bool {
-	said := meta.FindStatusCondition(conditions, name)
+// IsWaiting returns whether the condition with this name says that the machine found its pool exhausted.
+func IsWaiting(conditions []metav1.Condition, name string) bool {
+	condition := meta.FindStatusCondition(conditions, name)
 
-	return said != nil && said.Status == metav1.ConditionFalse && said.Reason == alloc.ReasonExhausted
+	return condition != nil && condition.Status == metav1.ConditionFalse && condition.Reason == alloc.ReasonExhausted
 }
 
-// ReadFrom adds a reader for Rebuild. All readers have to be there before the first
-// controller of the address registry starts.
-func (b *AddressRegistry) ReadFrom(readers ...Reader) {
-	b.warm.mu.Lock()
-	defer b.warm.mu.Unlock()
+// AddReaders adds readers for Rebuild. All readers must be added before the first controller that uses the
+// address registry starts.
+func (b *AddressRegistry) AddReaders(readers ...Reader) {
+	b.startup.mu.Lock()
+	defer b.startup.mu.Unlock()
 
-	b.warm.readers = append(b.warm.readers, readers...)
+	b.startup.readers = append(b.startup.readers, readers...)
 }
 
-// ReadPoolsFrom adds a reader of pools. All pools are in the address registry before the first Reader.
-func (b *AddressRegistry) ReadPoolsFrom(readers ...PoolReader) {
-	b.warm.mu.Lock()
-	defer b.warm.mu.Unlock()
+// AddPoolReaders adds readers of pools for Rebuild. Rebuild adds all pools before it calls the first Reader.
+func (b *AddressRegistry) AddPoolReaders(readers ...PoolReader) {
+	b.startup.mu.Lock()
+	defer b.startup.mu.Unlock()
 
-	b.warm.pools = append(b.warm.pools, readers...)
+	b.startup.poolReaders = append(b.startup.poolReaders, readers...)
 }
 
-// Rebuild fills the address registry anew from its readers. After an error it is empty.
+// Rebuild resets the address registry and fills it from its readers. After an error the registry is empty.
 func (b *AddressRegistry) Rebuild(ctx context.Context) error {
-	b.empty()
+	b.reset()
 
-	if err := b.read(ctx); err != nil {
-		b.empty()
+	if err := b.readAll(ctx); err != nil {
+		b.reset()
 
 		return fmt.Errorf("rebuild the address registry: %w", err)
 	}
@@ -137,19 +141,19 @@ func (b *AddressRegistry) Rebuild(ctx context.Context) error {
 	return nil
 }
 
-func (b *AddressRegistry) empty() {
+func (b *AddressRegistry) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.clear()
+	b.initMaps()
 }
 
-func (b *AddressRegistry) read(ctx context.Context) error {
-	b.warm.mu.Lock()
-	pools, readers := b.warm.pools, b.warm.readers
-	b.warm.mu.Unlock()
+func (b *AddressRegistry) readAll(ctx context.Context) error {
+	b.startup.mu.Lock()
+	pools, readers := b.startup.poolReaders, b.startup.readers
+	b.startup.mu.Unlock()
 
-	var all []Found
+	var all []PoolObject
 
 	for _, find := range pools {
 		found, err := find(ctx)
@@ -160,7 +164,7 @@ func (b *AddressRegistry) read(ctx context.Context) error {
 		all = append(all, found...)
 	}
 
-	slices.SortFunc(all, func(x, y Found) int { return Older(x.Object, y.Object) })
+	slices.SortFunc(all, func(x, y PoolObject) int { return CompareAge(x.Object, y.Object) })
 
 	for _, found := range all {
 		found.Put(b)
@@ -175,32 +179,32 @@ func (b *AddressRegistry) read(ctx context.Context) error {
 	return nil
 }
 
-// Ready says whether the address registry has been filled through its gate.
-func (b *AddressRegistry) Ready() bool {
+// IsReady returns whether the address registry was filled through its gate.
+func (b *AddressRegistry) IsReady() bool {
 	select {
-	case <-b.warm.done:
+	case <-b.startup.done:
 		return true
 	default:
 		return false
 	}
 }
 
-// Check is a readiness check: not ready from the time that this process leads until the
-// registry is filled. A process that stands by is ready.
+// Check is a readiness check. It returns ErrNotRebuilt from the time when this process becomes the leader
+// until the registry is filled. A process on standby is ready.
 func (b *AddressRegistry) Check(*http.Request) error {
-	b.warm.mu.Lock()
-	defer b.warm.mu.Unlock()
+	b.startup.mu.Lock()
+	defer b.startup.mu.Unlock()
 
-	if b.warm.begun && !b.Ready() {
+	if b.startup.started && !b.IsReady() {
 		return ErrNotRebuilt
 	}
 
 	return nil
 }
 
-// Gate is a source for every controller that uses the address registry: it yields no events, but the
-// controller does not begin before the address registry is filled. The first one to start, which is
-// when the process leads, has it filled; tries that fail are repeated.
+// Gate returns a source for every controller that uses the address registry. The source emits no events, but
+// its controller does not start before the registry is filled. The first controller that starts also starts
+// the rebuild, which happens when the process becomes the leader. Failed attempts are repeated.
 func (b *AddressRegistry) Gate(c clock.WithTicker) source.SyncingSource { return gate{b, c} }
 
 type gate struct {
@@ -208,12 +212,12 @@ type gate struct {
 	clock     clock.WithTicker
 }
 
-// Start begins the rebuild, once for all gates.
+// Start starts the rebuild in the background, once for all gates.
 func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	g.addresses.warm.once.Do(func() {
-		g.addresses.warm.mu.Lock()
-		g.addresses.warm.begun = true
-		g.addresses.warm.mu.Unlock()
+	g.addresses.startup.once.Do(func() {
+		g.addresses.startup.mu.Lock()
+		g.addresses.startup.started = true
+		g.addresses.startup.mu.Unlock()
 
 		go g.addresses.fill(ctx, g.clock)
 	})
@@ -221,29 +225,29 @@ func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[
 	return nil
 }
 
-// WaitForSync waits for the rebuild's end.
+// WaitForSync waits until the rebuild has succeeded.
 func (g gate) WaitForSync(ctx context.Context) error {
 	select {
-	case <-g.addresses.warm.done:
+	case <-g.addresses.startup.done:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the address registry: %w", ctx.Err())
 	}
 }
 
-// String is for the controller's log.
+// String returns the name of the source for the controller's log.
 func (gate) String() string { return "address registry" }
 
 func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	logger := log.FromContext(ctx).WithName("pools")
 
 	for {
-		begun := c.Now()
-		err := b.try(ctx)
+		start := c.Now()
+		err := b.rebuildOnce(ctx)
 
 		if err == nil {
-			logger.Info("addresses in use are read back", "pools", len(b.Statuses()), "took", c.Since(begun).String())
-			close(b.warm.done)
+			logger.Info("rebuilt the address registry", "pools", len(b.Statuses()), "took", c.Since(start).String())
+			close(b.startup.done)
 
 			return
 		}
@@ -252,7 +256,7 @@ func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 			return
 		}
 
-		logger.Error(err, "addresses in use can't be read back, trying again", "after", rebuildRetry.String())
+		logger.Error(err, "cannot rebuild the address registry, retrying", "after", rebuildRetry.String())
 
 		select {
 		case <-ctx.Done():
@@ -262,7 +266,7 @@ func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	}
 }
 
-func (b *AddressRegistry) try(ctx context.Context) error {
+func (b *AddressRegistry) rebuildOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rebuildTimeout)
 	defer cancel()
 

@@ -16,41 +16,42 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// Pool is a pool as it stands in the address registry.
+// Pool is a pool in the address registry.
 type Pool struct {
-	// Network is the key of the network that the addresses are on: two pools may give the
-	// same addresses on two networks, and not on one.
+	// Network is the key of the network to which the addresses belong. Two pools can contain the same
+	// addresses only if they are on different networks.
 	Network string
-	// Cluster that the pool's machines belong to, for metrics.
+	// Cluster is the cluster to which the pool's machines belong. Metrics use it.
 	Cluster string
-	// Addresses of the pool. Its name is its own among all pools of the address registry.
+	// Addresses is the pool itself. Its name must be unique in the address registry.
 	Addresses *alloc.Pool
 }
 
-// Request asks for an owner's addresses.
+// Request is a request for the addresses of an owner.
 type Request struct {
 	Network, Pool string
-	// Owner is one machine's interface alone, in words that errors can show, such as
+	// Owner identifies one interface of one machine. Errors show it, so it should be readable, such as
 	// NAMESPACE/NAME/UID.
 	Owner string
-	// Want are addresses to give; for a family without any, it is the lowest free one.
-	Want []netip.Addr
-	// Wake is called, on any goroutine, once after a refusal when it is worth asking
-	// again. It must not block, nor call the address registry.
+	// Requested are the addresses to allocate. For a family without a requested address, the registry
+	// allocates the lowest free address.
+	Requested []netip.Addr
+	// Wake is called once after a failed request, when a new request can succeed. It can run on any
+	// goroutine. It must not block or call the address registry.
 	Wake func()
 }
 
-// Status is how a pool stands.
+// Status is the usage of a pool.
 type Status struct {
 	Network, Cluster, Name string
-	// IPv4 and IPv6 are all zero for a family that the pool has no addresses of.
+	// IPv4 and IPv6 are zero for a family without addresses in the pool.
 	IPv4, IPv6 alloc.Usage
-	// Waiting is how many owners asked in vain, and were not woken since.
+	// Waiting is the number of owners whose request failed and whose Wake was not called since.
 	Waiting int
 }
 
-// Machines is how many more machines the pool can serve.
-func (s *Status) Machines() uint64 {
+// FreeMachines returns how many more machines can get addresses from the pool.
+func (s *Status) FreeMachines() uint64 {
 	switch {
 	case s.IPv4.Size == 0:
 		return s.IPv6.Free
@@ -61,56 +62,56 @@ func (s *Status) Machines() uint64 {
 	}
 }
 
-// AddressRegistry is the networks of a process. Many may use it at once; an address on a network
-// has one owner at most. Make one with New.
+// AddressRegistry holds the networks of a process. It is safe for concurrent use. An address on a network has
+// at most one owner. Create a registry with New.
 type AddressRegistry struct {
 	mu       sync.Mutex
 	networks map[string]*network
-	// homes is the network of each pool.
-	homes map[string]string
+	// networkByPool maps the name of each pool to the name of its network.
+	networkByPool map[string]string
 
-	warm warmup
+	startup startupRebuild
 }
 
-// network is one network with those who wait for something on it.
+// network is one network with the owners that wait for addresses on it.
 type network struct {
 	addresses *alloc.Network
 	pools     map[string]Pool
-	// waiting are those who found a pool full or not there, by pool, the first in front.
-	waiting map[string][]waiter
-	// refused are those who can only go on when something of the network changes, by
-	// owner or pool: what they want is somebody else's.
-	refused map[string]func()
+	// queues has the owners that found a pool exhausted or missing, by pool. The first owner is served first.
+	queues map[string][]waiter
+	// blocked has callbacks for owners and pools whose addresses belong to another owner or pool. They are
+	// called at the next change of the network. The key is the owner, or poolPrefix and the pool.
+	blocked map[string]func()
 }
 
-// waiter is in its list until it has what it waits for, or is forgotten: what it was woken
-// for is kept for it.
+// waiter is an owner in a queue. It stays in the queue until it has its addresses or stops waiting, so the
+// registry keeps free addresses for it after the call of wake.
 type waiter struct {
 	owner string
 	wake  func()
-	// woken says that it was called, and has not asked again.
+	// woken is true after the call of wake, until the owner makes another request.
 	woken bool
 }
 
-// New makes an empty address registry. It is Ready after Rebuild.
+// New returns an empty address registry. It is ready after the rebuild that its Gate starts.
 func New() *AddressRegistry {
 	b := &AddressRegistry{}
-	b.warm.done = make(chan struct{})
-	b.clear()
+	b.startup.done = make(chan struct{})
+	b.initMaps()
 
 	return b
 }
 
-func (b *AddressRegistry) clear() {
-	b.networks, b.homes = map[string]*network{}, map[string]string{}
+func (b *AddressRegistry) initMaps() {
+	b.networks, b.networkByPool = map[string]*network{}, map[string]string{}
 }
 
-func (b *AddressRegistry) network(name string) *network {
+func (b *AddressRegistry) ensureNetwork(name string) *network {
 	n := b.networks[name]
 	if n == nil {
 		n = &network{
 			addresses: alloc.NewNetwork(name), pools: map[string]Pool{},
-			waiting: map[string][]waiter{}, refused: map[string]func(){},
+			queues: map[string][]waiter{}, blocked: map[string]func(){},
 		}
 		b.networks[name] = n
 	}
@@ -118,139 +119,138 @@ func (b *AddressRegistry) network(name string) *network {
 	return n
 }
 
-// SetPool adds a pool, or puts it in the place of the one with its name, be it on this
-// network or on another. Addresses in use stay with their owners. Owners who wait and can
-// be served now are woken.
+// SetPool adds a pool, or replaces the pool with the same name on this or another network. Addresses in use
+// stay with their owners. SetPool calls Wake of the waiting owners that can get addresses now.
 //
-// With an *alloc.OverlapError, which names the other pool, all is as it was before, and
-// wake is called once when it is worth trying again. It may be nil.
+// If SetPool returns an *alloc.OverlapError, the error names the other pool and no pool has changed. In this
+// case wake is called once, when another attempt can succeed. wake may be nil.
 func (b *AddressRegistry) SetPool(p Pool, wake func()) error {
 	name := p.Addresses.Name()
 
 	b.mu.Lock()
-	b.unrefuse(name)
-	n := b.network(p.Network)
+	b.removeBlockedPool(name)
+	n := b.ensureNetwork(p.Network)
 
 	if _, err := n.addresses.SetPool(p.Addresses); err != nil {
-		n.refuse(poolPrefix+name, wake)
+		n.block(poolPrefix+name, wake)
 		b.mu.Unlock()
 
 		return fmt.Errorf("set pool %s: %w", name, err)
 	}
 
-	var woken []func()
-	if home, there := b.homes[name]; there && home != p.Network {
-		woken = b.remove(home, name)
+	var callbacks []func()
+	if networkName, found := b.networkByPool[name]; found && networkName != p.Network {
+		callbacks = b.removePool(networkName, name)
 	}
 
-	n.pools[name], b.homes[name] = p, p.Network
-	woken = append(woken, n.changed()...)
+	n.pools[name], b.networkByPool[name] = p, p.Network
+	callbacks = append(callbacks, n.collectCallbacks()...)
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 
 	return nil
 }
 
-// RemovePool takes a pool away, if it is there. Addresses in use stay with their owners.
+// RemovePool removes a pool, if the registry has it. Addresses in use stay with their owners.
 func (b *AddressRegistry) RemovePool(name string) {
 	b.mu.Lock()
 
-	b.unrefuse(name)
+	b.removeBlockedPool(name)
 
-	var woken []func()
-	if home, there := b.homes[name]; there {
-		woken = b.remove(home, name)
-		delete(b.homes, name)
+	var callbacks []func()
+	if networkName, found := b.networkByPool[name]; found {
+		callbacks = b.removePool(networkName, name)
+		delete(b.networkByPool, name)
 	}
 
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 }
 
-// poolPrefix is before a pool's name among those that are refused.
+// poolPrefix precedes the name of a pool in the keys of network.blocked.
 const poolPrefix = "pool "
 
-// unrefuse forgets a pool that was refused, and the networks that were there for it alone.
-func (b *AddressRegistry) unrefuse(pool string) {
+// removeBlockedPool removes the callback of a blocked pool, and the networks that existed only for it.
+func (b *AddressRegistry) removeBlockedPool(pool string) {
 	for name, n := range b.networks {
-		if _, there := n.refused[poolPrefix+pool]; there {
-			delete(n.refused, poolPrefix+pool)
-			b.drop(name)
+		if _, found := n.blocked[poolPrefix+pool]; found {
+			delete(n.blocked, poolPrefix+pool)
+			b.deleteIfEmpty(name)
 		}
 	}
 }
 
-// remove takes a pool off a network.
-func (b *AddressRegistry) remove(home, name string) []func() {
-	n := b.networks[home]
+// removePool removes a pool from a network, and returns the callbacks to call.
+func (b *AddressRegistry) removePool(networkName, name string) []func() {
+	n := b.networks[networkName]
 	n.addresses.RemovePool(name)
 	delete(n.pools, name)
 
-	woken := n.changed()
-	// Those who waited for the pool have to see that it is not there any more.
-	for _, w := range n.waiting[name] {
-		woken = append(woken, w.wake)
+	callbacks := n.collectCallbacks()
+	// The owners that waited for the pool must notice that it does not exist any more.
+	for _, w := range n.queues[name] {
+		callbacks = append(callbacks, w.wake)
 	}
 
-	delete(n.waiting, name)
-	b.drop(home)
+	delete(n.queues, name)
+	b.deleteIfEmpty(networkName)
 
-	return woken
+	return callbacks
 }
 
-// drop forgets a network that holds nothing.
-func (b *AddressRegistry) drop(name string) {
+// deleteIfEmpty deletes a network without pools, owners and callbacks.
+func (b *AddressRegistry) deleteIfEmpty(name string) {
 	n := b.networks[name]
-	if n != nil && len(n.pools)+len(n.waiting)+len(n.refused) == 0 && len(n.addresses.Held()) == 0 {
+	if n != nil && len(n.pools)+len(n.queues)+len(n.blocked) == 0 && len(n.addresses.Assignments()) == 0 {
 		delete(b.networks, name)
 	}
 }
 
-// Acquire gives an owner one address of each family that the pool has, and keeps what the
-// owner has already: asking again gives the same. The result is IPv4 first, each with its
-// prefix length.
+// Acquire allocates one address of each family of the pool to an owner. The owner keeps the addresses that it
+// already has, so Acquire is idempotent. Acquire returns the addresses with their prefix lengths, IPv4 first.
 //
-// Errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. Nothing
-// is taken then, the owner is put on the list of those who wait, and Wake is called when
-// the pool has an address for it; those who came first are woken first. The address is kept
-// for them: who comes later does not get it meanwhile. So an owner that will not ask again
-// has to be Released, or Forgotten.
+// The errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. After an error nothing
+// was allocated, and the owner waits: Acquire adds it to the pool's queue, and Wake is called when the pool
+// has an address for it. The queue is served in order, and the registry keeps the address for the owner in
+// the meantime. Call Release or StopWaiting for an owner that will not call Acquire again. After an
+// *alloc.UnavailableError, the owner is not added to the queue, and Wake is called at the next change of the
+// network.
 func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	b.mu.Lock()
-	woken := b.leave(r)
-	got, err := b.acquire(r)
+	callbacks := b.removeFromOtherQueues(r)
+	addresses, err := b.acquire(r)
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 
-	return got, err
+	return addresses, err
 }
 
 func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
-	n := b.network(r.Network)
+	n := b.ensureNetwork(r.Network)
 
 	var got []netip.Prefix
 
-	err := n.turn(r)
+	err := n.checkTurn(r)
 	if err == nil {
-		got, err = n.addresses.Acquire(r.Pool, r.Owner, r.Want...)
+		got, err = n.addresses.Acquire(r.Pool, r.Owner, r.Requested...)
 	}
 
 	var unavailable *alloc.UnavailableError
 
 	switch {
 	case err == nil:
-		n.forget(r.Owner)
+		n.dequeue(r.Owner)
 	case errors.As(err, &unavailable):
-		n.refuse(r.Owner, r.Wake)
+		n.block(r.Owner, r.Wake)
 	default:
-		n.wait(r)
+		n.enqueue(r)
 	}
 
 	if err != nil {
-		b.drop(r.Network) // where nothing is kept of the request
+		b.deleteIfEmpty(r.Network) // the request may have created it, and may have left nothing in it
 
 		return nil, fmt.Errorf("acquire addresses for %s: %w", r.Owner, err)
 	}
@@ -258,96 +258,96 @@ func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
 	return got, nil
 }
 
-// Expect puts an owner that is on record as one who waits at the end of its pool's list: a
-// restart changes nothing about whose turn it is. The owner still has to ask by itself, as
-// after a refusal.
-func (b *AddressRegistry) Expect(network, pool, owner string) {
+// RestoreWaiting adds an owner that is recorded as waiting to the end of the pool's queue, so a restart does
+// not change the order of the queue. It does nothing if the owner has an address. The owner must still call
+// Acquire, because the registry has no Wake callback for it.
+func (b *AddressRegistry) RestoreWaiting(network, pool, owner string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if n := b.network(network); len(n.addresses.Of(owner)) == 0 {
-		n.wait(Request{Network: network, Pool: pool, Owner: owner, Wake: func() {}})
+	if n := b.ensureNetwork(network); len(n.addresses.AddressesOf(owner)) == 0 {
+		n.enqueue(Request{Network: network, Pool: pool, Owner: owner, Wake: func() {}})
 	}
 }
 
-// Restore puts on record that an address is in use, whatever the pools say. The error is
-// an *alloc.ConflictError if somebody else has the address, who keeps it.
-func (b *AddressRegistry) Restore(network string, held alloc.Held) error {
+// Restore records that an address is in use. It does not check the address against the pools. The error is an
+// *alloc.ConflictError if another owner has the address. In this case the other owner keeps it.
+func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) error {
 	b.mu.Lock()
-	n := b.network(network)
-	err := n.addresses.Restore(held)
+	n := b.ensureNetwork(network)
+	err := n.addresses.Restore(assignment)
 
-	var woken []func()
+	var callbacks []func()
 	if err == nil {
-		woken = b.leave(Request{Owner: held.Owner}) // it has what it waited for
+		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it does not wait any more
 	}
 
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 
 	if err != nil {
-		return fmt.Errorf("restore addresses of %s: %w", held.Owner, err)
+		return fmt.Errorf("restore addresses of %s: %w", assignment.Owner, err)
 	}
 
 	return nil
 }
 
-// Forget takes an owner off the lists of those who wait. What it has, it keeps.
-func (b *AddressRegistry) Forget(owner string) {
+// StopWaiting removes an owner from all queues. The owner keeps its addresses.
+func (b *AddressRegistry) StopWaiting(owner string) {
 	b.mu.Lock()
 
-	var woken []func()
+	var callbacks []func()
 
 	for name, n := range b.networks {
-		n.forget(owner)
+		n.dequeue(owner)
 
-		woken = append(woken, n.changed()...)
+		callbacks = append(callbacks, n.collectCallbacks()...)
 
-		b.drop(name)
+		b.deleteIfEmpty(name)
 	}
 
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 }
 
-// Release frees all that an owner has, and takes it off the lists of those who wait.
-// Whoever waits and can be served now is woken. Releasing twice changes nothing.
-func (b *AddressRegistry) Release(owner string) []alloc.Held {
+// Release releases all addresses of an owner, removes the owner from all queues, and returns the released
+// addresses. It calls Wake of the waiting owners that can get addresses now. It is idempotent.
+func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
 	b.mu.Lock()
 
 	var (
-		freed []alloc.Held
-		woken []func()
+		freed     []alloc.Assignment
+		callbacks []func()
 	)
 
 	for name, n := range b.networks {
-		n.forget(owner)
+		n.dequeue(owner)
 
-		held := n.addresses.Release(owner)
-		freed = append(freed, held...)
-		// Also without any: the owner may have been woken for what another one can have.
-		woken = append(woken, n.changed()...)
+		released := n.addresses.Release(owner)
+		freed = append(freed, released...)
+		// Do this also if the owner had no addresses: the registry may have kept free addresses for it.
+		callbacks = append(callbacks, n.collectCallbacks()...)
 
-		b.drop(name)
+		b.deleteIfEmpty(name)
 	}
 
 	b.mu.Unlock()
 
-	call(woken)
+	callAll(callbacks)
 
 	return freed
 }
 
-// Of is all that an owner has, IPv4 first; none if it has nothing.
-func (b *AddressRegistry) Of(owner string) []netip.Prefix {
+// AddressesOf returns all addresses of an owner on all networks, IPv4 first.
+func (b *AddressRegistry) AddressesOf(owner string) []netip.Prefix {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	var out []netip.Prefix
 	for _, n := range b.networks {
-		out = append(out, n.addresses.Of(owner)...)
+		out = append(out, n.addresses.AddressesOf(owner)...)
 	}
 
 	slices.SortFunc(out, func(x, y netip.Prefix) int { return x.Addr().Compare(y.Addr()) })
@@ -355,27 +355,27 @@ func (b *AddressRegistry) Of(owner string) []netip.Prefix {
 	return out
 }
 
-// Owners are those who have an address, or wait for one, and whose text begins so, in order.
-// It reads the whole address registry, so it is for what is rare.
-func (b *AddressRegistry) Owners(prefix string) []string {
+// OwnersWithPrefix returns the owners that have or wait for an address and whose text begins with prefix, in
+// alphabetical order. It reads the whole address registry, so it is only for rare operations.
+func (b *AddressRegistry) OwnersWithPrefix(prefix string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	found := map[string]bool{}
 
 	for _, n := range b.networks {
-		for _, held := range n.addresses.Held() {
-			found[held.Owner] = true
+		for _, assignment := range n.addresses.Assignments() {
+			found[assignment.Owner] = true
 		}
 
-		for _, list := range n.waiting {
+		for _, list := range n.queues {
 			for _, w := range list {
 				found[w.owner] = true
 			}
 		}
 
-		for who := range n.refused {
-			found[who] = true
+		for key := range n.blocked {
+			found[key] = true
 		}
 	}
 
@@ -384,27 +384,27 @@ func (b *AddressRegistry) Owners(prefix string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// Status tells how a pool stands; false if the address registry does not have it.
+// Status returns the status of a pool, and false if the registry does not have the pool.
 func (b *AddressRegistry) Status(pool string) (Status, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	home, there := b.homes[pool]
-	if !there {
+	networkName, found := b.networkByPool[pool]
+	if !found {
 		return Status{}, false
 	}
 
-	return b.networks[home].status(home, pool), true
+	return b.networks[networkName].status(networkName, pool), true
 }
 
-// Statuses tells how all pools stand, by network and name.
+// Statuses returns the statuses of all pools, sorted by network and name.
 func (b *AddressRegistry) Statuses() []Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	out := make([]Status, 0, len(b.homes))
-	for pool, home := range b.homes {
-		out = append(out, b.networks[home].status(home, pool))
+	out := make([]Status, 0, len(b.networkByPool))
+	for pool, networkName := range b.networkByPool {
+		out = append(out, b.networks[networkName].status(networkName, pool))
 	}
 
 	slices.SortFunc(out, func(x, y Status) int {
@@ -416,21 +416,21 @@ func (b *AddressRegistry) Statuses() []Status {
 
 func (n *network) status(network, pool string) Status {
 	return Status{
-		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: n.asleep(pool),
+		Network: network, Name: pool, Cluster: n.pools[pool].Cluster, Waiting: n.countWaiting(pool),
 		IPv4: n.addresses.Usage(pool, alloc.IPv4), IPv6: n.addresses.Usage(pool, alloc.IPv6),
 	}
 }
 
-// Outside are the addresses in use of a pool that it no longer gives, by address: what
-// was in use when it shrank. Once released, they are not given again.
-func (b *AddressRegistry) Outside(pool string) []alloc.Held {
+// AssignmentsOutside returns the addresses in use of a pool that the pool does not contain any more because
+// it shrank, in ascending order. The registry does not allocate them again after their release.
+func (b *AddressRegistry) AssignmentsOutside(pool string) []alloc.Assignment {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	home, there := b.homes[pool]
-	if !there {
+	networkName, found := b.networkByPool[pool]
+	if !found {
 		return nil
 	}
 
-	return b.networks[home].addresses.Outside(pool)
+	return b.networks[networkName].addresses.AssignmentsOutside(pool)
 }

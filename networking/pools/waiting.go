@@ -9,12 +9,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// turn says whether it is an owner's turn: the pool has an address for it and for all those
-// who came before it. The error is an *alloc.ExhaustedError. What an owner has, it is given
-// again at any time, and what is missing of it.
-func (n *network) turn(r Request) error {
-	list := n.waiting[r.Pool]
-	if len(list) == 0 || len(n.addresses.Of(r.Owner)) > 0 {
+// checkTurn returns an *alloc.ExhaustedError unless the pool has an address for the owner and for all owners
+// before it in the queue. It returns nil for an owner that already has addresses, because such an owner can
+// always request its addresses again and get the missing ones.
+func (n *network) checkTurn(r Request) error {
+	list := n.queues[r.Pool]
+	if len(list) == 0 || len(n.addresses.AddressesOf(r.Owner)) > 0 {
 		return nil
 	}
 
@@ -24,48 +24,49 @@ func (n *network) turn(r Request) error {
 	}
 
 	status := n.status("", r.Pool)
-	if uint64(ahead) < status.Machines() {
+	if uint64(ahead) < status.FreeMachines() {
 		return nil
 	}
 
-	scarce, size := alloc.IPv4, status.IPv4.Size
+	family, size := alloc.IPv4, status.IPv4.Size
 	if size == 0 || status.IPv6.Size > 0 && status.IPv6.Free < status.IPv4.Free {
-		scarce, size = alloc.IPv6, status.IPv6.Size
+		family, size = alloc.IPv6, status.IPv6.Size
 	}
 
 	if size == 0 {
-		return nil // there is no pool, or none that gives anything: that is for the network to say
+		return nil // the pool is missing or empty, and alloc.Network.Acquire returns the error for this
 	}
 
-	return &alloc.ExhaustedError{Network: r.Network, Pool: r.Pool, Family: scarce, Size: size}
+	return &alloc.ExhaustedError{Network: r.Network, Pool: r.Pool, Family: family, Size: size}
 }
 
-// leave takes an owner off the lists of all networks' pools but one, and gives those whom
-// that is worth waking.
-func (b *AddressRegistry) leave(r Request) []func() {
-	var woken []func()
+// removeFromOtherQueues removes an owner from the queues of all pools except for the pool of the request, and
+// returns the callbacks to call.
+func (b *AddressRegistry) removeFromOtherQueues(r Request) []func() {
+	var callbacks []func()
 
 	for name, n := range b.networks {
-		for pool, list := range n.waiting {
-			at := slices.IndexFunc(list, func(w waiter) bool { return w.owner == r.Owner })
-			if at >= 0 && (name != r.Network || pool != r.Pool) {
-				n.keep(pool, slices.Delete(list, at, at+1))
+		for pool, list := range n.queues {
+			i := slices.IndexFunc(list, func(w waiter) bool { return w.owner == r.Owner })
+			if i >= 0 && (name != r.Network || pool != r.Pool) {
+				n.setQueue(pool, slices.Delete(list, i, i+1))
 
-				woken = append(woken, n.changed()...)
+				callbacks = append(callbacks, n.collectCallbacks()...)
 			}
 		}
 	}
 
-	return woken
+	return callbacks
 }
 
-// wait puts an owner at the end of its pool's list, or leaves it in its place there.
-func (n *network) wait(r Request) {
+// enqueue adds an owner to the end of its pool's queue. An owner that is already in the queue keeps its
+// place. A request without Wake is not queued.
+func (n *network) enqueue(r Request) {
 	if r.Wake == nil {
 		return
 	}
 
-	list := n.waiting[r.Pool]
+	list := n.queues[r.Pool]
 	for i := range list {
 		if list[i].owner == r.Owner {
 			list[i].wake, list[i].woken = r.Wake, false
@@ -74,21 +75,21 @@ func (n *network) wait(r Request) {
 		}
 	}
 
-	n.waiting[r.Pool] = append(list, waiter{owner: r.Owner, wake: r.Wake})
+	n.queues[r.Pool] = append(list, waiter{owner: r.Owner, wake: r.Wake})
 }
 
-// refuse keeps somebody to wake with the next change of the network.
-func (n *network) refuse(who string, wake func()) {
+// block stores a callback for the next change of the network. wake may be nil.
+func (n *network) block(key string, wake func()) {
 	if wake != nil {
-		n.refused[who] = wake
+		n.blocked[key] = wake
 	}
 }
 
-// asleep is how many wait and were not woken.
-func (n *network) asleep(pool string) int {
+// countWaiting returns how many owners wait for a pool and were not woken.
+func (n *network) countWaiting(pool string) int {
 	count := 0
 
-	for _, w := range n.waiting[pool] {
+	for _, w := range n.queues[pool] {
 		if !w.woken {
 			count++
 		}
@@ -97,61 +98,62 @@ func (n *network) asleep(pool string) int {
 	return count
 }
 
-// forget takes an owner off the lists.
-func (n *network) forget(owner string) {
-	delete(n.refused, owner)
+// dequeue removes an owner from all queues of the network, and its callback.
+func (n *network) dequeue(owner string) {
+	delete(n.blocked, owner)
 
-	for pool, list := range n.waiting {
-		n.keep(pool, slices.DeleteFunc(list, func(w waiter) bool { return w.owner == owner }))
+	for pool, list := range n.queues {
+		n.setQueue(pool, slices.DeleteFunc(list, func(w waiter) bool { return w.owner == owner }))
 	}
 }
 
-func (n *network) keep(pool string, list []waiter) {
+func (n *network) setQueue(pool string, list []waiter) {
 	if len(list) == 0 {
-		delete(n.waiting, pool)
+		delete(n.queues, pool)
 	} else {
-		n.waiting[pool] = list
+		n.queues[pool] = list
 	}
 }
 
-// changed gives those whom it is worth waking after a change: as many of each pool as it has
-// room for, the first in front, but for those who were woken before and have not asked
-// again; and all of those that were refused.
-func (n *network) changed() []func() {
-	var woken []func()
+// collectCallbacks returns the callbacks to call after a change of the network. For each pool, these are
+// the callbacks of as many owners as the pool has free addresses for, in the order of the queue, except for
+// owners that were woken before and made no new request. It also returns and removes all callbacks in
+// blocked.
+func (n *network) collectCallbacks() []func() {
+	var callbacks []func()
 
-	for pool, list := range n.waiting {
-		if _, there := n.pools[pool]; !there {
+	for pool, list := range n.queues {
+		if _, found := n.pools[pool]; !found {
 			continue
 		}
 
 		status := n.status("", pool)
-		room := len(list)
+		count := len(list)
 
-		if free := status.Machines(); free < uint64(room) {
-			room = int(free) //nolint:gosec // G115: less than the length of a list
+		if free := status.FreeMachines(); free < uint64(count) {
+			count = int(free) //nolint:gosec // G115: less than the length of a list
 		}
 
-		for i := range list[:room] {
+		for i := range list[:count] {
 			if !list[i].woken {
 				list[i].woken = true
 
-				woken = append(woken, list[i].wake)
+				callbacks = append(callbacks, list[i].wake)
 			}
 		}
 	}
 
-	for who, wake := range n.refused {
-		woken = append(woken, wake)
-		delete(n.refused, who)
+	for key, wake := range n.blocked {
+		callbacks = append(callbacks, wake)
+		delete(n.blocked, key)
 	}
 
-	return woken
+	return callbacks
 }
 
-// call wakes, without the address registry's lock.
-func call(woken []func()) {
-	for _, wake := range woken {
+// callAll calls the callbacks. The caller must not hold the lock of the address registry.
+func callAll(callbacks []func()) {
+	for _, wake := range callbacks {
 		wake()
 	}
 }

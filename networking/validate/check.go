@@ -37,43 +37,43 @@ const (
 	defaultTestTimeout   = 30 * time.Second
 )
 
-// target is the machine that is looked at.
+// target is the name and one address of the machine to check.
 type target struct {
 	fqdn string
 	addr netip.Addr
 }
 
-// finding is what one look-up or test came to.
+// finding is the result of one check.
 type finding struct {
-	// what was looked at, for words: "forward", "reverse", "ping", "ssh".
-	what string
-	// reason is empty if it passed.
+	// check is the name of the check in messages: "forward", "reverse", "ping" or "ssh".
+	check string
+	// reason is empty if the check passed.
 	reason, message string
-	// unknown says that it could not be made, which tells nothing of the machine.
+	// unknown is true if the check could not run. The result then says nothing about the machine.
 	unknown bool
 }
 
-// ports are where servers are; tests have them elsewhere.
+// ports are the ports of the servers. Tests use other ports.
 type ports struct{ dns, ssh string }
 
-// check is one look-up or test.
+// check is one DNS look-up or one network test.
 type check struct {
 	name string
 	run  func(context.Context, target) finding
 }
 
-// dnsChecks are the look-ups that the settings ask for, of names in a domain unless the
-// settings expect another one.
-func dnsChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) []check {
+// newDNSChecks returns the look-ups that the settings enable. The machine's name must be in the domain, or in
+// expectedDomain of the settings if it is set.
+func newDNSChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) []check {
 	validation := settings.Validation
-	timeout := seconds(validation.TimeoutSeconds, defaultLookupTimeout)
+	timeout := secondsToDuration(validation.TimeoutSeconds, defaultLookupTimeout)
 	domain = cmp.Or(validation.ExpectedDomain, domain)
 
 	checks := []check{{"forward", func(ctx context.Context, t target) finding {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 
-		return lookForward(ctx, settings.Servers, ports.dns, domain, t)
+		return checkForward(ctx, settings.Servers, ports.dns, domain, t)
 	}}}
 
 	if validation.ValidateReverse {
@@ -81,16 +81,16 @@ func dnsChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) []c
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 
-			return lookReverse(ctx, settings.Servers, ports.dns, t)
+			return checkReverse(ctx, settings.Servers, ports.dns, t)
 		}})
 	}
 
 	return checks
 }
 
-// networkChecks are the tests that the settings ask for.
-func networkChecks(validation *v1alpha1.NetworkValidation, ports ports) []check {
-	timeout := seconds(validation.TimeoutSeconds, defaultTestTimeout)
+// newNetworkChecks returns the network tests that the settings enable.
+func newNetworkChecks(validation *v1alpha1.NetworkValidation, ports ports) []check {
+	timeout := secondsToDuration(validation.TimeoutSeconds, defaultTestTimeout)
 
 	var checks []check
 
@@ -103,11 +103,11 @@ func networkChecks(validation *v1alpha1.NetworkValidation, ports ports) []check 
 
 			switch {
 			case errors.Is(err, errPingNotPermitted):
-				return finding{what: "ping", reason: ReasonPingNotPermitted, message: err.Error(), unknown: true}
+				return finding{check: "ping", reason: ReasonPingNotPermitted, message: err.Error(), unknown: true}
 			case err != nil:
-				return finding{what: "ping", reason: ReasonPingFailed, message: err.Error()}
+				return finding{check: "ping", reason: ReasonPingFailed, message: err.Error()}
 			default:
-				return finding{what: "ping"}
+				return finding{check: "ping"}
 			}
 		}})
 	}
@@ -117,18 +117,18 @@ func networkChecks(validation *v1alpha1.NetworkValidation, ports ports) []check 
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 
-			if err := banner(ctx, net.JoinHostPort(t.addr.String(), ports.ssh)); err != nil {
-				return finding{what: "ssh", reason: ReasonSSHFailed, message: err.Error()}
+			if err := checkSSHBanner(ctx, net.JoinHostPort(t.addr.String(), ports.ssh)); err != nil {
+				return finding{check: "ssh", reason: ReasonSSHFailed, message: err.Error()}
 			}
 
-			return finding{what: "ssh"}
+			return finding{check: "ssh"}
 		}})
 	}
 
 	return checks
 }
 
-func seconds(n int32, fallback time.Duration) time.Duration {
+func secondsToDuration(n int32, fallback time.Duration) time.Duration {
 	if n <= 0 {
 		return fallback
 	}
@@ -136,10 +136,10 @@ func seconds(n int32, fallback time.Duration) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// lookForward checks that the name is in its domain and leads to the machine's address.
-func lookForward(ctx context.Context, servers []string, port, domain string, t target) finding {
+// checkForward checks that the name is in its domain and resolves to the machine's address.
+func checkForward(ctx context.Context, servers []string, port, domain string, t target) finding {
 	fail := func(reason, format string, args ...any) finding {
-		return finding{what: "forward", reason: reason, message: fmt.Sprintf(format, args...)}
+		return finding{check: "forward", reason: reason, message: fmt.Sprintf(format, args...)}
 	}
 
 	if domain != "" && !strings.HasSuffix(t.fqdn, "."+strings.ToLower(domain)) {
@@ -151,24 +151,24 @@ func lookForward(ctx context.Context, servers []string, port, domain string, t t
 		return fail(ReasonForwardFailed, "%v", err)
 	}
 
-	found, err := resolver.forward(ctx, t.fqdn, t.addr)
+	addresses, err := resolver.lookupAddresses(ctx, t.fqdn, t.addr)
 
 	switch {
 	case err != nil:
 		return fail(ReasonForwardFailed, "look up %s: %v", t.fqdn, err)
-	case len(found) == 0:
+	case len(addresses) == 0:
 		return fail(ReasonForwardFailed, "look up %s: there is no such record", t.fqdn)
-	case !slices.Contains(found, t.addr.Unmap()):
-		return fail(ReasonForwardMismatch, "%s leads to %v, and the machine has %s", t.fqdn, found, t.addr)
+	case !slices.Contains(addresses, t.addr.Unmap()):
+		return fail(ReasonForwardMismatch, "%s resolves to %v, but the machine has the address %s", t.fqdn, addresses, t.addr)
 	default:
-		return finding{what: "forward"}
+		return finding{check: "forward"}
 	}
 }
 
-// lookReverse checks that the machine's address leads to its name.
-func lookReverse(ctx context.Context, servers []string, port string, t target) finding {
+// checkReverse checks that the machine's address resolves to its name.
+func checkReverse(ctx context.Context, servers []string, port string, t target) finding {
 	fail := func(reason, format string, args ...any) finding {
-		return finding{what: "reverse", reason: reason, message: fmt.Sprintf(format, args...)}
+		return finding{check: "reverse", reason: reason, message: fmt.Sprintf(format, args...)}
 	}
 
 	resolver, err := newResolver(servers, port)
@@ -176,22 +176,23 @@ func lookReverse(ctx context.Context, servers []string, port string, t target) f
 		return fail(ReasonReverseFailed, "%v", err)
 	}
 
-	found, err := resolver.reverse(ctx, t.addr)
+	names, err := resolver.lookupNames(ctx, t.addr)
 
 	switch {
 	case err != nil:
 		return fail(ReasonReverseFailed, "look up the name of %s: %v", t.addr, err)
-	case len(found) == 0:
+	case len(names) == 0:
 		return fail(ReasonReverseFailed, "look up the name of %s: there is no such record", t.addr)
-	case !slices.Contains(found, t.fqdn):
-		return fail(ReasonReverseMismatch, "%s leads to %v, and the machine is %s", t.addr, found, t.fqdn)
+	case !slices.Contains(names, t.fqdn):
+		return fail(ReasonReverseMismatch, "%s resolves to %v, but the machine has the name %s", t.addr, names, t.fqdn)
 	default:
-		return finding{what: "reverse"}
+		return finding{check: "reverse"}
 	}
 }
 
-// verdict sums findings up: a failure comes before what could not be tested.
-func verdict(findings []finding, m *subject) (status metav1.ConditionStatus, reason, message string) {
+// summarize returns the status, reason and message of the condition for the findings. The reason is that of
+// the first failed check, or of the first check that could not run if no check failed.
+func summarize(findings []finding, m *subject) (status metav1.ConditionStatus, reason, message string) {
 	var (
 		passed, texts []string
 		first         *finding
@@ -199,7 +200,7 @@ func verdict(findings []finding, m *subject) (status metav1.ConditionStatus, rea
 
 	for i, f := range findings {
 		if f.reason == "" {
-			passed = append(passed, f.what)
+			passed = append(passed, f.check)
 
 			continue
 		}
@@ -212,7 +213,9 @@ func verdict(findings []finding, m *subject) (status metav1.ConditionStatus, rea
 	}
 
 	if first == nil {
-		return metav1.ConditionTrue, ReasonPassed, fmt.Sprintf("%s (%s) passed: %s", m.fqdn, list(m.addrs), strings.Join(passed, ", "))
+		message := fmt.Sprintf("%s (%s) passed: %s", m.fqdn, formatAddresses(m.addrs), strings.Join(passed, ", "))
+
+		return metav1.ConditionTrue, ReasonPassed, message
 	}
 
 	message = strings.Join(texts, "; ")
@@ -227,8 +230,8 @@ func verdict(findings []finding, m *subject) (status metav1.ConditionStatus, rea
 	return metav1.ConditionFalse, first.reason, message
 }
 
-// list is addresses in words.
-func list(addrs []netip.Addr) string {
+// formatAddresses returns a text with the addresses.
+func formatAddresses(addrs []netip.Addr) string {
 	texts := make([]string, 0, len(addrs))
 	for _, addr := range addrs {
 		texts = append(texts, addr.String())
@@ -237,8 +240,8 @@ func list(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// err is the finding for the metrics.
-func (f finding) err() error {
+// asError returns the finding as an error for the metrics, and nil if the check passed.
+func (f finding) asError() error {
 	if f.reason == "" {
 		return nil
 	}

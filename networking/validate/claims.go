@@ -20,12 +20,12 @@ import (
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims;hypervisorclusters;dnsregistrations,verbs=get;list;watch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 
-// addClaims adds the validation of MachineClaims to a manager.
+// addClaims adds the controller that validates MachineClaims to a manager.
 func addClaims(mgr ctrl.Manager, opts Options) error {
 	r := newReconciler(mgr, opts)
 	r.find = findClaim
 
-	err := claimstatus.ForClaims(mgr, "networkvalidation").
+	err := claimstatus.NewClaimController(mgr, "networkvalidation").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
@@ -35,18 +35,18 @@ func addClaims(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
-// findClaim reads what a claim and its cluster say of a machine.
+// findClaim reads a machine from its claim and the claim's cluster. It returns nil if there is no such claim.
 func findClaim(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error) {
 	var claim v1alpha1.MachineClaim
 	if err := reader.Get(ctx, key, &claim); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return nil, nil //nolint:nilnil // no machine is no error
+			return nil, nil //nolint:nilnil // a missing machine is not an error
 		}
 
-		return nil, fmt.Errorf("read machine claim %s: %w", key, err)
+		return nil, fmt.Errorf("get MachineClaim %s: %w", key, err)
 	}
 
-	out := &subject{object: &claim, noAddress: "the machine's address is not known yet: its guest agent reports it"}
+	out := &subject{object: &claim, noAddressMessage: "the machine's address is unknown: its guest agent has not reported it yet"}
 
 	info := claim.Status.NetworkInfo
 	if claim.Status.Phase != v1alpha1.MachineClaimReady || claim.Status.VMRef == nil || info == nil {

@@ -27,68 +27,69 @@ import (
 )
 
 const (
-	// FieldOwner of the condition NetworkValidated.
+	// FieldOwner is the field manager of the condition NetworkValidated.
 	FieldOwner = "hyperfleet-validate"
-	// concurrency is high because passes mostly wait for answers that don't come.
+	// concurrency is high because most of the time a reconcile waits for responses that do not come.
 	concurrency = 32
 
 	dnsPort = "53"
 	sshPort = "22"
 )
 
-// Options are what validation needs of its process.
+// Options holds what the validation needs from its process.
 type Options struct {
-	// Clock. Default: the real one.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
-	// Calls notes look-ups and tests; may be nil.
-	Calls *metrics.Calls
-	// DNSPort and SSHPort are other ports than 53 and 22, for tests.
+	// Calls records metrics of look-ups and tests. It may be nil.
+	Calls *metrics.CallMetrics
+	// DNSPort and SSHPort default to 53 and 22. Tests use other ports.
 	DNSPort, SSHPort string
 }
 
 // Reconciler validates the machines of one kind.
 type Reconciler struct {
 	client client.Client
-	// live reads from the API server itself.
+	// live reads from the API server, not from a cache.
 	live  client.Reader
 	clock clock.PassiveClock
-	calls *metrics.Calls
+	calls *metrics.CallMetrics
 	ports ports
-	// find reads a machine; nil if there is none of the name.
+	// find reads a machine. It returns nil if there is no machine with this name.
 	find func(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error)
 
 	mu     sync.Mutex
 	states map[client.ObjectKey]state
 }
 
-// subject is a machine that is looked at.
+// subject is a machine to check.
 type subject struct {
-	// object of the machine.
+	// object is the object of the machine.
 	object claimstatus.Machine
-	// cluster whose settings count; nil leaves the machine as it is: what was found of it is
-	// left to be read.
+	// cluster has the settings that apply. If it is nil, the reconciler does not change the machine's
+	// condition, so the last result stays readable.
 	cluster *v1alpha1.HypervisorCluster
-	// off says that its settings, whichever they were, do not count any more.
-	off bool
-	// name, and the domain that it should be in.
+	// disabled is true if no settings apply to the machine any more. The reconciler then removes the
+	// condition.
+	disabled bool
+	// fqdn is the machine's name, and domain is the domain in which the name must be.
 	fqdn, domain string
-	// addrs are the machine's addresses; all are looked at.
+	// addrs are the machine's addresses. The reconciler checks all of them.
 	addrs []netip.Addr
-	// noAddress says why there is none.
-	noAddress string
-	// ready is when the machine became Ready.
+	// noAddressMessage says why the machine has no address.
+	noAddressMessage string
+	// ready is the time when the machine became Ready.
 	ready time.Time
 }
 
-// state is what is known of one machine. It is kept in memory: an operator that starts
-// looks at every machine anew.
+// state has the results for one machine. It is in memory only, so the operator checks every machine again
+// after a restart.
 type state struct {
-	// about is the machine and the settings that it is about.
-	about        string
-	dns, network track
+	// fingerprint identifies the machine and the settings to which the results belong.
+	fingerprint  string
+	dns, network progress
 }
 
-// SetupWithManager adds the validation of machines to a manager.
+// SetupWithManager adds the controllers that validate machines to a manager.
 func SetupWithManager(mgr ctrl.Manager, opts Options) error {
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
@@ -116,7 +117,7 @@ func newReconciler(mgr ctrl.Manager, opts Options) *Reconciler {
 	}
 }
 
-// Reconcile makes the checks of one machine that are due, and reports them.
+// Reconcile runs the checks of one machine that are due, and reports their results.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	machine, err := r.find(ctx, r.client, req.NamespacedName)
 
@@ -127,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.forget(req.NamespacedName)
 
 		return reconcile.Result{}, nil
-	case machine.off:
+	case machine.disabled:
 		r.forget(req.NamespacedName)
 
 		return reconcile.Result{}, r.writer().Clear(ctx, machine.object)
@@ -144,80 +145,81 @@ func (r *Reconciler) writer() *claimstatus.Writer {
 	}
 }
 
-// validate makes one pass over a machine that is Ready.
+// validate reconciles a machine that is Ready.
 func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(m.object)
-	lookUps, looks := dnsRhythm(m.cluster.Spec.DNS)
-	tests, testing := networkRhythm(m.cluster.Spec)
+	lookupSchedule, shouldLookUp := newDNSSchedule(m.cluster.Spec.DNS)
+	testSchedule, shouldTest := newNetworkSchedule(m.cluster.Spec)
 
-	if !looks && !testing {
+	if !shouldLookUp && !shouldTest {
 		r.forget(key)
 
 		return reconcile.Result{}, r.writer().Clear(ctx, m.object)
 	}
 
-	if refused, err := r.refused(ctx, m); refused || err != nil {
+	if refused, err := r.reportRefusal(ctx, m); refused || err != nil {
 		r.forget(key)
 
 		return reconcile.Result{}, err
 	}
 
 	if len(m.addrs) == 0 {
-		return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "NoAddress", m.noAddress)
+		return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "NoAddress", m.noAddressMessage)
 	}
 
-	if looks {
-		waits, err := r.registering(ctx, m)
+	if shouldLookUp {
+		isWaiting, err := r.isAwaitingRegistration(ctx, m)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
 
-		if waits {
+		if isWaiting {
 			return reconcile.Result{}, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "WaitingForRegistration",
 				"the machine's DNS records are not written yet: see the condition "+v1alpha1.ConditionDNSRegistered)
 		}
 	}
 
 	now := r.clock.Now()
-	known := r.state(m, lookUps, tests)
+	current := r.stateFor(m, lookupSchedule, testSchedule)
 
-	if looks && known.dns.due(now) {
-		findings := r.run(ctx, "dns-lookup", dnsChecks(m.cluster.Spec.DNS, m.domain, r.ports), m)
-		known.dns = known.dns.after(lookUps, r.clock.Now(), findings)
+	if shouldLookUp && current.dns.isDue(now) {
+		findings := r.runChecks(ctx, "dns-lookup", newDNSChecks(m.cluster.Spec.DNS, m.domain, r.ports), m)
+		current.dns = current.dns.withFindings(lookupSchedule, r.clock.Now(), findings)
 	}
 
-	if testing && known.network.due(now) {
-		findings := r.run(ctx, "machine", networkChecks(m.cluster.Spec.Network.Validation, r.ports), m)
-		known.network = known.network.after(tests, r.clock.Now(), findings)
+	if shouldTest && current.network.isDue(now) {
+		findings := r.runChecks(ctx, "machine", newNetworkChecks(m.cluster.Spec.Network.Validation, r.ports), m)
+		current.network = current.network.withFindings(testSchedule, r.clock.Now(), findings)
 	}
 
-	r.remember(key, known)
+	r.remember(key, current)
 
-	return r.report(ctx, m, known, looks, testing)
+	return r.report(ctx, m, current, shouldLookUp, shouldTest)
 }
 
-// refused tells of a machine that its cluster does not let its namespace have: what a status or a
-// node pool says is the namespace's own word, and nobody is asked or called for it.
-func (r *Reconciler) refused(ctx context.Context, m *subject) (bool, error) {
+// reportRefusal reports a machine whose namespace or name the cluster does not allow, and returns true for
+// it. The operator does not check such a machine, because a tenant could otherwise use statuses or node
+// pools to make the operator call any address.
+func (r *Reconciler) reportRefusal(ctx context.Context, m *subject) (bool, error) {
 	namespace := m.object.GetNamespace()
 
-	entry, err := tenancy.Find(m.cluster, namespace, tenancy.LabelsOf(ctx, r.live, namespace))
+	entry, err := tenancy.FindEntry(m.cluster, namespace, tenancy.NewLabelsFunc(ctx, r.live, namespace))
 	if err == nil && m.fqdn != "" {
-		err = tenancy.CheckName(entry, m.cluster.Name, namespace, m.fqdn)
+		err = tenancy.CheckDNSName(entry, m.cluster.Name, namespace, m.fqdn)
 	}
 
-	if errclass.Of(err) != errclass.Configuration {
+	if errclass.ClassOf(err) != errclass.Configuration {
 		return false, err
 	}
 
-	reason := errclass.Reason(err, tenancy.ReasonNamespace)
+	reason := errclass.ReasonOf(err, tenancy.ReasonNamespace)
 
 	return true, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, reason, err.Error())
 }
 
-// registering says whether the machine's records are still to be written: what is asked
-// for too early, name servers remember as not being there.
-func (r *Reconciler) registering(ctx context.Context, m *subject) (bool, error) {
+// isAwaitingRegistration returns whether the machine's DNS records are not written yet. A look-up before
+// that fails, and name servers then cache the negative response.
+func (r *Reconciler) isAwaitingRegistration(ctx context.Context, m *subject) (bool, error) {
 	if !m.cluster.Spec.DNS.RegisterVMs {
 		return false, nil
 	}
@@ -230,16 +232,15 @@ func (r *Reconciler) registering(ctx context.Context, m *subject) (bool, error) 
 	return reg.Status.RegisteredAt == nil, nil
 }
 
-// state gives what is known of the machine, or begins anew where it or its settings have
-// changed.
-func (r *Reconciler) state(m *subject, lookUps, tests rhythm) state {
-	about := fmt.Sprintf("%s %s %s %s %s/%d", m.object.GetUID(), m.fqdn, m.domain, m.addrs, m.cluster.UID, m.cluster.Generation)
+// stateFor returns the state of the machine, or a new state if the machine or its settings have changed.
+func (r *Reconciler) stateFor(m *subject, lookupSchedule, testSchedule schedule) state {
+	fingerprint := fmt.Sprintf("%s %s %s %s %s/%d", m.object.GetUID(), m.fqdn, m.domain, m.addrs, m.cluster.UID, m.cluster.Generation)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if known, ok := r.states[client.ObjectKeyFromObject(m.object)]; ok && known.about == about {
-		return known
+	if current, ok := r.states[client.ObjectKeyFromObject(m.object)]; ok && current.fingerprint == fingerprint {
+		return current
 	}
 
 	ready := m.ready
@@ -247,14 +248,14 @@ func (r *Reconciler) state(m *subject, lookUps, tests rhythm) state {
 		ready = r.clock.Now()
 	}
 
-	return state{about: about, dns: begin(lookUps, ready), network: begin(tests, ready)}
+	return state{fingerprint: fingerprint, dns: newProgress(lookupSchedule, ready), network: newProgress(testSchedule, ready)}
 }
 
-func (r *Reconciler) remember(key client.ObjectKey, known state) {
+func (r *Reconciler) remember(key client.ObjectKey, current state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.states[key] = known
+	r.states[key] = current
 }
 
 func (r *Reconciler) forget(key client.ObjectKey) {
@@ -264,9 +265,9 @@ func (r *Reconciler) forget(key client.ObjectKey) {
 	delete(r.states, key)
 }
 
-// run makes checks of all of the machine's addresses at the same time; each has its own
-// time limit.
-func (r *Reconciler) run(ctx context.Context, system string, checks []check, m *subject) []finding {
+// runChecks runs the checks for all addresses of the machine at the same time. Each check has its own
+// timeout.
+func (r *Reconciler) runChecks(ctx context.Context, system string, checks []check, m *subject) []finding {
 	findings := make([]finding, len(m.addrs)*len(checks))
 
 	var group sync.WaitGroup
@@ -278,13 +279,13 @@ func (r *Reconciler) run(ctx context.Context, system string, checks []check, m *
 				found := c.run(ctx, target{fqdn: m.fqdn, addr: addr})
 
 				if len(m.addrs) > 1 {
-					found.what += " " + addr.String()
+					found.check += " " + addr.String()
 				}
 
 				findings[i*len(checks)+j] = found
 
 				if r.calls != nil {
-					r.calls.Observe(system, c.name, r.clock.Since(start), found.err())
+					r.calls.Observe(system, c.name, r.clock.Since(start), found.asError())
 				}
 			})
 		}
@@ -295,9 +296,9 @@ func (r *Reconciler) run(ctx context.Context, system string, checks []check, m *
 	return findings
 }
 
-// report writes the condition and says when to come back.
+// report writes the condition, and requeues the machine at the time when the next check is due.
 func (r *Reconciler) report(
-	ctx context.Context, m *subject, known state, looks, testing bool,
+	ctx context.Context, m *subject, current state, shouldLookUp, shouldTest bool,
 ) (reconcile.Result, error) {
 	var (
 		findings []finding
@@ -305,10 +306,10 @@ func (r *Reconciler) report(
 	)
 
 	for _, set := range []struct {
-		on bool
-		track
-	}{{looks, known.dns}, {testing, known.network}} {
-		if !set.on {
+		enabled bool
+		progress
+	}{{shouldLookUp, current.dns}, {shouldTest, current.network}} {
+		if !set.enabled {
 			continue
 		}
 
@@ -324,10 +325,10 @@ func (r *Reconciler) report(
 	}
 
 	if len(findings) == 0 {
-		return result, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "Pending", "nothing has been checked yet")
+		return result, r.writer().Report(ctx, m.object, metav1.ConditionUnknown, "Pending", "no check has run yet")
 	}
 
-	status, reason, message := verdict(findings, m)
+	status, reason, message := summarize(findings, m)
 
 	return result, r.writer().Report(ctx, m.object, status, reason, message)
 }

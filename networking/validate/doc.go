@@ -1,13 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package validate looks at machines from outside, as others do: whether their names lead
-// to them and their addresses back to their names, and whether they answer a ping and have
-// an SSH server. What it finds is the condition NetworkValidated of the MachineClaim or the
-// KubevirtMachine and nothing else: no job ever waits for it.
+// Package validate checks machines over the network, as their clients see them. It checks whether the name
+// of a machine resolves to its address and the address to the name, whether the machine replies to a ping,
+// and whether it has an SSH server. It writes the result into the condition NetworkValidated of the
+// MachineClaim or the KubevirtMachine. No job waits for this condition.
 //
-// Look-ups and tests are made when a machine is Ready, again with growing pauses until
-// they have passed, and from then on in the interval that is set. ICMP is spoken through
-// golang.org/x/net/icmp, which needs no privilege where the kernel lets the operator's
-// group send it (net.ipv4.ping_group_range).
+// The checks run when a machine is Ready. After a failure they run again with back-off until they pass.
+// After that they run again at the configured interval. The package sends ICMP through
+// golang.org/x/net/icmp, which needs no privilege if the kernel allows the operator's group to send ICMP
+// (net.ipv4.ping_group_range).
 package validate

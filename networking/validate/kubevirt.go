@@ -23,12 +23,12 @@ import (
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines/status,verbs=patch
 
-// addKubevirtMachines adds the validation of KubevirtMachines to a manager.
+// addKubevirtMachines adds the controller that validates KubevirtMachines to a manager.
 func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	r := newReconciler(mgr, opts)
 	r.find = findKubevirtMachine
 
-	err := claimstatus.ForKubevirtMachines(mgr, "kubevirtvalidation").
+	err := claimstatus.NewKubevirtMachineController(mgr, "kubevirtvalidation").
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
@@ -38,24 +38,24 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 	return nil
 }
 
-// findKubevirtMachine reads what a machine, its node pool and the cluster that the pool
-// names say.
+// findKubevirtMachine reads a machine from its object, its node pool and the node pool's cluster. It
+// returns nil if there is no such machine.
 func findKubevirtMachine(ctx context.Context, reader client.Reader, key client.ObjectKey) (*subject, error) {
 	var machine infrav1.KubevirtMachine
 	if err := reader.Get(ctx, key, &machine); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return nil, nil //nolint:nilnil // no machine is no error
+			return nil, nil //nolint:nilnil // a missing machine is not an error
 		}
 
-		return nil, fmt.Errorf("read KubevirtMachine %s: %w", key, err)
+		return nil, fmt.Errorf("get KubevirtMachine %s: %w", key, err)
 	}
 
-	out := &subject{object: &machine, noAddress: "the machine has no static address: those that DHCP gives are not known"}
+	out := &subject{object: &machine, noAddressMessage: "the machine has no static address: addresses from DHCP are unknown"}
 	if machine.DeletionTimestamp != nil {
 		return out, nil
 	}
 
-	name, err := dns.NameKubevirtMachine(ctx, reader, &machine)
+	name, err := dns.ResolveKubevirtName(ctx, reader, &machine)
 
 	switch {
 	case apierrors.IsNotFound(err):
@@ -63,7 +63,7 @@ func findKubevirtMachine(ctx context.Context, reader client.Reader, key client.O
 	case err != nil:
 		return nil, err
 	case name == nil:
-		out.off = true
+		out.disabled = true
 
 		return out, nil
 	case !machine.Status.Ready:

@@ -14,17 +14,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// resolvConf is where the operator's own name servers are written (resolv.conf(5)).
+// resolvConf is the file with the operator's own name servers (resolv.conf(5)).
 const resolvConf = "/etc/resolv.conf"
 
-// resolver asks name servers, in their order, until one answers. It reads no hosts file:
-// what counts is what machines elsewhere are told.
+// resolver queries name servers in their order until one responds. It does not read the hosts file, because
+// the check is about the responses that other machines get.
 type resolver struct {
-	// servers as host:port.
+	// servers are the name servers as HOST:PORT.
 	servers []string
 }
 
-// newResolver asks the servers given, or the operator's own if there are none.
+// newResolver returns a resolver for the servers, or for the operator's own name servers if servers is empty.
 func newResolver(servers []string, port string) (*resolver, error) {
 	out := &resolver{}
 	for _, server := range servers {
@@ -37,7 +37,7 @@ func newResolver(servers []string, port string) (*resolver, error) {
 
 	config, err := dns.ClientConfigFromFile(resolvConf)
 	if err != nil {
-		return nil, fmt.Errorf("find name servers: set dns.servers of the HypervisorCluster: %w", err)
+		return nil, fmt.Errorf("find name servers: %w: set dns.servers of the HypervisorCluster", err)
 	}
 
 	for _, server := range config.Servers {
@@ -47,21 +47,21 @@ func newResolver(servers []string, port string) (*resolver, error) {
 	return out, nil
 }
 
-// forward gives the addresses of a name, of the family of like.
-func (r *resolver) forward(ctx context.Context, name string, like netip.Addr) ([]netip.Addr, error) {
-	kind := dns.TypeA
-	if like.Is6() && !like.Is4In6() {
-		kind = dns.TypeAAAA
+// lookupAddresses returns the addresses of a name. It looks up only the family of sample.
+func (r *resolver) lookupAddresses(ctx context.Context, name string, sample netip.Addr) ([]netip.Addr, error) {
+	recordType := dns.TypeA
+	if sample.Is6() && !sample.Is4In6() {
+		recordType = dns.TypeAAAA
 	}
 
-	answer, err := r.ask(ctx, name, kind)
+	response, err := r.query(ctx, name, recordType)
 	if err != nil {
 		return nil, err
 	}
 
 	var found []netip.Addr
 
-	for _, rr := range answer.Answer {
+	for _, rr := range response.Answer {
 		var raw net.IP
 
 		switch rr := rr.(type) {
@@ -79,21 +79,21 @@ func (r *resolver) forward(ctx context.Context, name string, like netip.Addr) ([
 	return found, nil
 }
 
-// reverse gives the names of an address, in lower case and without the dot at the end.
-func (r *resolver) reverse(ctx context.Context, addr netip.Addr) ([]string, error) {
+// lookupNames returns the names of an address, in lower case and without the dot at the end.
+func (r *resolver) lookupNames(ctx context.Context, addr netip.Addr) ([]string, error) {
 	name, err := dns.ReverseAddr(addr.String())
 	if err != nil {
-		return nil, fmt.Errorf("name the reverse of %s: %w", addr, err)
+		return nil, fmt.Errorf("build the reverse name of %s: %w", addr, err)
 	}
 
-	answer, err := r.ask(ctx, name, dns.TypePTR)
+	response, err := r.query(ctx, name, dns.TypePTR)
 	if err != nil {
 		return nil, err
 	}
 
 	var found []string
 
-	for _, rr := range answer.Answer {
+	for _, rr := range response.Answer {
 		if ptr, ok := rr.(*dns.PTR); ok {
 			found = append(found, strings.ToLower(strings.TrimSuffix(ptr.Ptr, ".")))
 		}
@@ -102,39 +102,40 @@ func (r *resolver) reverse(ctx context.Context, addr netip.Addr) ([]string, erro
 	return found, nil
 }
 
-// ask puts one question. That there is no such name is an answer without records.
-func (r *resolver) ask(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
-	query := new(dns.Msg)
-	query.SetQuestion(dns.Fqdn(name), kind)
+// query sends one query and returns the response. For a name that does not exist, the response has no
+// records.
+func (r *resolver) query(ctx context.Context, name string, recordType uint16) (*dns.Msg, error) {
+	question := new(dns.Msg)
+	question.SetQuestion(dns.Fqdn(name), recordType)
 
-	failed := errors.New("there is no name server")
+	lastErr := errors.New("no name server is configured")
 
 	for _, server := range r.servers {
-		answer, err := exchange(ctx, query, server)
+		response, err := exchange(ctx, question, server)
 
 		switch {
 		case err != nil:
-			failed = fmt.Errorf("ask name server %s: %w", server, err)
-		case answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError:
-			failed = fmt.Errorf("ask name server %s: it answers %s", server, dns.RcodeToString[answer.Rcode])
+			lastErr = fmt.Errorf("query name server %s: %w", server, err)
+		case response.Rcode != dns.RcodeSuccess && response.Rcode != dns.RcodeNameError:
+			lastErr = fmt.Errorf("query name server %s: it responded with %s", server, dns.RcodeToString[response.Rcode])
 		default:
-			return answer, nil
+			return response, nil
 		}
 	}
 
-	return nil, failed
+	return nil, lastErr
 }
 
-// exchange asks by UDP, and by TCP where the answer does not fit.
+// exchange sends a query over UDP, and repeats it over TCP if the response is truncated.
 func exchange(ctx context.Context, query *dns.Msg, server string) (*dns.Msg, error) {
-	answer, _, err := (&dns.Client{Net: "udp"}).ExchangeContext(ctx, query, server)
-	if err == nil && answer.Truncated {
-		answer, _, err = (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, query, server)
+	response, _, err := (&dns.Client{Net: "udp"}).ExchangeContext(ctx, query, server)
+	if err == nil && response.Truncated {
+		response, _, err = (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, query, server)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	return answer, nil
+	return response, nil
 }

@@ -19,27 +19,27 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// errPingNotPermitted says that the operator may not send ICMP at all.
-var errPingNotPermitted = errors.New("the operator may not send ICMP: let its group (net.ipv4.ping_group_range), " +
+// errPingNotPermitted means that the operator has no permission to send ICMP.
+var errPingNotPermitted = errors.New("the operator may not send ICMP: allow its group (net.ipv4.ping_group_range), " +
 	"give it CAP_NET_RAW, or set network.validation.pingTest to false")
 
 const (
-	// echoAgain is after how long without a reply another request is sent.
-	echoAgain = time.Second
-	// maxEcho is what is read of one packet.
-	maxEcho = 1500
-	// nonceSize of what a reply has to bring back.
+	// echoInterval is the time to wait for a reply before the next request is sent.
+	echoInterval = time.Second
+	// maxPacketSize is the maximum number of bytes that are read of one packet.
+	maxPacketSize = 1500
+	// nonceSize is the size of the nonce that a reply must contain.
 	nonceSize = 16
 
 	protocolICMP   = 1
 	protocolICMPv6 = 58
 )
 
-// family is ICMP of one version of IP.
+// family has the ICMP parameters of one IP version.
 type family struct {
-	unprivileged, raw, any string
-	protocol               int
-	request, reply         icmp.Type
+	unprivileged, raw, anyAddress string
+	protocol                      int
+	request, reply                icmp.Type
 }
 
 func familyOf(addr netip.Addr) family {
@@ -50,7 +50,7 @@ func familyOf(addr netip.Addr) family {
 	return family{"udp6", "ip6:ipv6-icmp", "::", protocolICMPv6, ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply}
 }
 
-// ping sends ICMP echoes until one comes back or the context ends.
+// ping sends ICMP echo requests until the host replies or the context ends.
 func ping(ctx context.Context, addr netip.Addr) error {
 	addr = addr.Unmap()
 	kind := familyOf(addr)
@@ -61,7 +61,7 @@ func ping(ctx context.Context, addr netip.Addr) error {
 	}
 	defer func() { _ = conn.Close() }()
 
-	// Ends a read when the context ends early.
+	// Close the connection when the context ends, so a blocked read returns.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
@@ -71,7 +71,7 @@ func ping(ctx context.Context, addr netip.Addr) error {
 	}
 
 	for seq := 1; ; seq++ {
-		replied, err := echo(conn, to, kind, nonce, seq)
+		replied, err := sendEcho(conn, to, kind, nonce, seq)
 
 		switch {
 		case ctx.Err() != nil:
@@ -84,14 +84,14 @@ func ping(ctx context.Context, addr netip.Addr) error {
 	}
 }
 
-// listen opens the socket that needs no privilege, or else the one that needs it.
+// listen opens an unprivileged ICMP socket, or a raw socket if that fails.
 func listen(kind family, addr netip.Addr) (*icmp.PacketConn, net.Addr, error) {
-	conn, err := icmp.ListenPacket(kind.unprivileged, kind.any)
+	conn, err := icmp.ListenPacket(kind.unprivileged, kind.anyAddress)
 	if err == nil {
 		return conn, &net.UDPAddr{IP: addr.AsSlice(), Zone: addr.Zone()}, nil
 	}
 
-	conn, err = icmp.ListenPacket(kind.raw, kind.any)
+	conn, err = icmp.ListenPacket(kind.raw, kind.anyAddress)
 
 	switch {
 	case err == nil:
@@ -103,24 +103,25 @@ func listen(kind family, addr netip.Addr) (*icmp.PacketConn, net.Addr, error) {
 	}
 }
 
-// echo sends one request and waits a while for the reply to any of them.
-func echo(conn *icmp.PacketConn, to net.Addr, kind family, nonce []byte, seq int) (bool, error) {
+// sendEcho sends one request, and waits up to echoInterval for the reply to this or an earlier request. It
+// returns whether a reply arrived.
+func sendEcho(conn *icmp.PacketConn, to net.Addr, kind family, nonce []byte, seq int) (bool, error) {
 	message := icmp.Message{Type: kind.request, Body: &icmp.Echo{ID: os.Getpid() & 0xffff, Seq: seq & 0xffff, Data: nonce}}
 
 	raw, err := message.Marshal(nil)
 	if err != nil {
-		return false, fmt.Errorf("write ICMP echo: %w", err)
+		return false, fmt.Errorf("encode ICMP echo: %w", err)
 	}
 
 	if _, err := conn.WriteTo(raw, to); err != nil {
 		return false, fmt.Errorf("send ICMP echo: %w", err)
 	}
 
-	if err := conn.SetReadDeadline(time.Now().Add(echoAgain)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(echoInterval)); err != nil {
 		return false, fmt.Errorf("wait for ICMP reply: %w", err)
 	}
 
-	buffer := make([]byte, maxEcho)
+	buffer := make([]byte, maxPacketSize)
 
 	for {
 		n, _, err := conn.ReadFrom(buffer)
@@ -140,7 +141,8 @@ func echo(conn *icmp.PacketConn, to net.Addr, kind family, nonce []byte, seq int
 	}
 }
 
-// isReply says whether a packet is the reply to our requests: a raw socket gets everyone's.
+// isReply returns whether a packet is a reply to one of our requests. A raw socket also receives the
+// replies to requests of other processes.
 func isReply(packet []byte, kind family, nonce []byte) bool {
 	message, err := icmp.ParseMessage(kind.protocol, packet)
 	if err != nil || message.Type != kind.reply {

@@ -13,40 +13,41 @@ import (
 )
 
 const (
-	// firstRetry after checks that failed, doubled with each further failure.
-	firstRetry = 10 * time.Second
-	// maxRetry is the longest pause after a failure.
-	maxRetry = 5 * time.Minute
+	// minRetryDelay is the delay after the first failure. It doubles with each further failure.
+	minRetryDelay = 10 * time.Second
+	// maxRetryDelay is the maximum delay after a failure.
+	maxRetryDelay = 5 * time.Minute
 )
 
-// rhythm is when a set of checks is made.
-type rhythm struct {
-	// onReady makes them when the machine becomes Ready.
+// schedule says when a set of checks runs.
+type schedule struct {
+	// onReady is true if the checks run when the machine becomes Ready.
 	onReady bool
-	// interval repeats them; 0 ends them with the first time that they have passed.
+	// interval is the time between two runs. If it is 0, the checks stop after they have passed once.
 	interval time.Duration
 }
 
-// track is what is known of one set of checks of one machine.
-type track struct {
-	// next time that they are due; zero if they are not any more.
+// progress has the results and the next time of one set of checks of one machine.
+type progress struct {
+	// next is the time when the checks are due. It is zero if they do not run again.
 	next     time.Time
 	failures int
 	findings []finding
 }
 
-// begin sets the first time.
-func begin(r rhythm, ready time.Time) track {
+// newProgress returns the progress before the first run. ready is the time when the machine became Ready.
+func newProgress(r schedule, ready time.Time) progress {
 	if r.onReady || r.interval == 0 {
-		return track{next: ready}
+		return progress{next: ready}
 	}
 
-	return track{next: ready.Add(spread(r.interval))}
+	return progress{next: ready.Add(jitter(r.interval))}
 }
 
-// after notes what checks came to, and sets their next time.
-func (t track) after(r rhythm, now time.Time, findings []finding) track {
-	out := track{findings: findings}
+// withFindings returns the progress after a run. It sets the time of the next run, with back-off after a
+// failure.
+func (t progress) withFindings(r schedule, now time.Time, findings []finding) progress {
+	out := progress{findings: findings}
 
 	failed := false
 	for _, f := range findings {
@@ -56,55 +57,56 @@ func (t track) after(r rhythm, now time.Time, findings []finding) track {
 	switch {
 	case failed:
 		out.failures = t.failures + 1
-		pause := min(firstRetry<<min(t.failures, 10), maxRetry)
+		delay := min(minRetryDelay<<min(t.failures, 10), maxRetryDelay)
 
 		if r.interval > 0 {
-			pause = min(pause, r.interval)
+			delay = min(delay, r.interval)
 		}
 
-		out.next = now.Add(spread(pause))
+		out.next = now.Add(jitter(delay))
 	case r.interval > 0:
-		out.next = now.Add(spread(r.interval))
+		out.next = now.Add(jitter(r.interval))
 	}
 
 	return out
 }
 
-// due says whether it is time.
-func (t track) due(now time.Time) bool { return !t.next.IsZero() && !now.Before(t.next) }
+// isDue returns whether the checks must run now.
+func (t progress) isDue(now time.Time) bool { return !t.next.IsZero() && !now.Before(t.next) }
 
-// spread is a time of about that length, 90 to 110 percent: machines of one burst do not stay
-// together.
-func spread(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }
+// jitter returns a random duration from 90 to 110 percent of d, so machines that were created together are
+// not checked at the same time.
+func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }
 
-// dnsRhythm is when look-ups are made; false if they are off.
-func dnsRhythm(settings *v1alpha1.HypervisorDNS) (rhythm, bool) {
+// newDNSSchedule returns the schedule of the DNS look-ups, and false if they are disabled.
+func newDNSSchedule(settings *v1alpha1.HypervisorDNS) (schedule, bool) {
 	if settings == nil || settings.Validation == nil || !settings.Validation.Enabled {
-		return rhythm{}, false
+		return schedule{}, false
 	}
 
-	return rhythm{onReady: settings.Validation.ValidateOnReady, interval: length(settings.Validation.ValidateInterval)}, true
+	return schedule{onReady: settings.Validation.ValidateOnReady, interval: durationOrZero(settings.Validation.ValidateInterval)}, true
 }
 
-// networkRhythm is when tests are made; false if they are off.
-func networkRhythm(spec v1alpha1.HypervisorClusterSpec) (rhythm, bool) {
+// newNetworkSchedule returns the schedule of the network tests, and false if they are disabled. The
+// interval defaults to that of the DNS look-ups.
+func newNetworkSchedule(spec v1alpha1.HypervisorClusterSpec) (schedule, bool) {
 	if spec.Network == nil || spec.Network.Validation == nil || !spec.Network.Validation.Enabled {
-		return rhythm{}, false
+		return schedule{}, false
 	}
 
 	if !spec.Network.Validation.PingTest && !spec.Network.Validation.SSHTest {
-		return rhythm{}, false
+		return schedule{}, false
 	}
 
-	out := rhythm{onReady: true, interval: length(spec.Network.Validation.ValidateInterval)}
+	out := schedule{onReady: true, interval: durationOrZero(spec.Network.Validation.ValidateInterval)}
 	if out.interval == 0 && spec.DNS != nil && spec.DNS.Validation != nil {
-		out.interval = length(spec.DNS.Validation.ValidateInterval)
+		out.interval = durationOrZero(spec.DNS.Validation.ValidateInterval)
 	}
 
 	return out, true
 }
 
-func length(d *metav1.Duration) time.Duration {
+func durationOrZero(d *metav1.Duration) time.Duration {
 	if d == nil {
 		return 0
 	}

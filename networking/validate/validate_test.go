@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 		kube.WithUses("../../test/access/testdata/uses.yaml", "networking/validate", "hyperfleet-networking"))
 }
 
-// sshd starts a real SSH server and gives its port.
+// sshd starts a real SSH server and returns its port.
 func sshd(t *testing.T) string {
 	t.Helper()
 
@@ -85,7 +85,7 @@ func sshd(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	err = process.WaitReady(ctx, func(ctx context.Context) error { return banner(ctx, net.JoinHostPort("127.0.0.1", port)) })
+	err = process.WaitReady(ctx, func(ctx context.Context) error { return checkSSHBanner(ctx, net.JoinHostPort("127.0.0.1", port)) })
 	if err != nil {
 		t.Fatalf("wait for sshd: %v\n%s", err, process.LogTail())
 	}
@@ -96,7 +96,7 @@ func sshd(t *testing.T) string {
 func TestSSHBanner(t *testing.T) {
 	t.Parallel()
 
-	if err := banner(t.Context(), net.JoinHostPort("127.0.0.1", sshd(t))); err != nil {
+	if err := checkSSHBanner(t.Context(), net.JoinHostPort("127.0.0.1", sshd(t))); err != nil {
 		t.Error(err)
 	}
 
@@ -116,19 +116,19 @@ func TestSSHBanner(t *testing.T) {
 			_ = conn.Close()
 		}()
 
-		if err := banner(t.Context(), listener.Addr().String()); !errors.Is(err, errNoBanner) {
+		if err := checkSSHBanner(t.Context(), listener.Addr().String()); !errors.Is(err, errNoBanner) {
 			t.Errorf("%s: %v", why, err)
 		}
 
 		_ = listener.Close()
 
-		if err := banner(t.Context(), listener.Addr().String()); err == nil || errors.Is(err, errNoBanner) {
+		if err := checkSSHBanner(t.Context(), listener.Addr().String()); err == nil || errors.Is(err, errNoBanner) {
 			t.Errorf("no server: %v", err)
 		}
 	}
 }
 
-// A server that accepts and says nothing is given up in time.
+// The check of a server that accepts a connection and sends nothing ends at the timeout.
 func TestSSHSilence(t *testing.T) {
 	t.Parallel()
 
@@ -139,7 +139,7 @@ func TestSSHSilence(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 
-	if err := banner(ctx, listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "says nothing") {
+	if err := checkSSHBanner(ctx, listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "sends nothing") {
 		t.Errorf("banner() = %v", err)
 	}
 }
@@ -172,8 +172,8 @@ func TestLookUps(t *testing.T) {
 	t.Parallel()
 
 	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}})
-	server.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.1", "alias."+domain+". 60 CNAME vm1."+domain+".", "vm6."+domain+". 60 AAAA ::1")
-	server.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR VM1."+domain+".")
+	server.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.1", "alias."+domain+". 60 CNAME vm1."+domain+".", "vm6."+domain+". 60 AAAA ::1")
+	server.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR VM1."+domain+".")
 
 	_, port, _ := net.SplitHostPort(server.Addr)
 	here, there := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
@@ -184,27 +184,27 @@ func TestLookUps(t *testing.T) {
 		got    finding
 		reason string
 	}{
-		{"name and address fit", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, here}), ""},
-		{"IPv6", lookForward(t.Context(), servers, port, domain, target{"vm6." + domain, netip.IPv6Loopback()}), ""},
-		{"by way of an alias", lookForward(t.Context(), servers, port, "", target{"alias." + domain, here}), ""},
-		{"no such name", lookForward(t.Context(), servers, port, domain, target{"vm2." + domain, here}), ReasonForwardFailed},
-		{"another address", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, there}), ReasonForwardMismatch},
-		{"another family", lookForward(t.Context(), servers, port, domain, target{"vm1." + domain, netip.IPv6Loopback()}), ReasonForwardFailed},
-		{"another domain", lookForward(t.Context(), servers, port, "other.example", target{"vm1." + domain, here}), ReasonWrongDomain},
-		{"a zone that is refused", lookForward(t.Context(), servers, port, "", target{"vm1.other.example", here}), ReasonForwardFailed},
-		{"no server", lookForward(t.Context(), servers, "1", domain, target{"vm1." + domain, here}), ReasonForwardFailed},
-		{"address and name fit", lookReverse(t.Context(), servers, port, target{"vm1." + domain, here}), ""},
-		{"another name", lookReverse(t.Context(), servers, port, target{"vm2." + domain, here}), ReasonReverseMismatch},
-		{"no name", lookReverse(t.Context(), servers, port, target{"vm1." + domain, there}), ReasonReverseFailed},
+		{"name and address fit", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, here}), ""},
+		{"IPv6", checkForward(t.Context(), servers, port, domain, target{"vm6." + domain, netip.IPv6Loopback()}), ""},
+		{"by way of an alias", checkForward(t.Context(), servers, port, "", target{"alias." + domain, here}), ""},
+		{"no such name", checkForward(t.Context(), servers, port, domain, target{"vm2." + domain, here}), ReasonForwardFailed},
+		{"another address", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, there}), ReasonForwardMismatch},
+		{"another family", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, netip.IPv6Loopback()}), ReasonForwardFailed},
+		{"another domain", checkForward(t.Context(), servers, port, "other.example", target{"vm1." + domain, here}), ReasonWrongDomain},
+		{"a zone that is refused", checkForward(t.Context(), servers, port, "", target{"vm1.other.example", here}), ReasonForwardFailed},
+		{"no server", checkForward(t.Context(), servers, "1", domain, target{"vm1." + domain, here}), ReasonForwardFailed},
+		{"address and name fit", checkReverse(t.Context(), servers, port, target{"vm1." + domain, here}), ""},
+		{"another name", checkReverse(t.Context(), servers, port, target{"vm2." + domain, here}), ReasonReverseMismatch},
+		{"no name", checkReverse(t.Context(), servers, port, target{"vm1." + domain, there}), ReasonReverseFailed},
 	} {
 		if row.got.reason != row.reason {
 			t.Errorf("%s: %+v, want reason %q", row.why, row.got, row.reason)
 		}
 	}
 
-	// The second server answers where the first does not.
+	// The second server responds if the first does not.
 	two := &resolver{servers: []string{"127.0.0.1:1", server.Addr}}
-	if got, err := two.forward(t.Context(), "vm1."+domain, here); err != nil || len(got) != 1 {
+	if got, err := two.lookupAddresses(t.Context(), "vm1."+domain, here); err != nil || len(got) != 1 {
 		t.Errorf("two servers: %v, %v", got, err)
 	}
 }
@@ -212,9 +212,9 @@ func TestLookUps(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	t.Parallel()
 
-	ok := finding{what: "forward"}
-	failed := finding{what: "ssh", reason: ReasonSSHFailed, message: "refused"}
-	unknown := finding{what: "ping", reason: ReasonPingNotPermitted, message: "may not", unknown: true}
+	ok := finding{check: "forward"}
+	failed := finding{check: "ssh", reason: ReasonSSHFailed, message: "refused"}
+	unknown := finding{check: "ping", reason: ReasonPingNotPermitted, message: "may not", unknown: true}
 
 	for _, row := range []struct {
 		why      string
@@ -227,7 +227,7 @@ func TestVerdict(t *testing.T) {
 		{"one could not be made", []finding{unknown, ok}, metav1.ConditionUnknown, ReasonPingNotPermitted},
 		{"a failure says more than ignorance", []finding{unknown, failed}, metav1.ConditionFalse, ReasonSSHFailed},
 	} {
-		status, reason, message := verdict(row.findings, &subject{fqdn: "vm1." + domain, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+		status, reason, message := summarize(row.findings, &subject{fqdn: "vm1." + domain, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		if status != row.status || reason != row.reason {
 			t.Errorf("%s: %s %s: %s", row.why, status, reason, message)
 		}
@@ -255,33 +255,33 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 
-	if first := begin(rhythm{onReady: true, interval: time.Hour}, now); !first.due(now) {
+	if first := newProgress(schedule{onReady: true, interval: time.Hour}, now); !first.isDue(now) {
 		t.Error("not due on Ready")
 	}
 
-	within("only in an interval", begin(rhythm{interval: time.Hour}, now).next, time.Hour)
+	within("only in an interval", newProgress(schedule{interval: time.Hour}, now).next, time.Hour)
 
-	once := begin(rhythm{onReady: true}, now).after(rhythm{onReady: true}, now, good)
-	if once.due(now.Add(1000 * time.Hour)) {
+	once := newProgress(schedule{onReady: true}, now).withFindings(schedule{onReady: true}, now, good)
+	if once.isDue(now.Add(1000 * time.Hour)) {
 		t.Error("passed once, and due again without an interval")
 	}
 
-	r := rhythm{onReady: true, interval: time.Minute}
-	within("passed", track{}.after(r, now, good).next, time.Minute)
+	r := schedule{onReady: true, interval: time.Minute}
+	within("passed", progress{}.withFindings(r, now, good).next, time.Minute)
 
-	failing := track{}
+	failing := progress{}
 	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute} {
-		failing = failing.after(r, now, bad)
+		failing = failing.withFindings(r, now, bad)
 		within(fmt.Sprintf("failed %d times", failing.failures), failing.next, want)
 	}
 
 	for range 100 {
-		failing = failing.after(rhythm{onReady: true}, now, bad)
+		failing = failing.withFindings(schedule{onReady: true}, now, bad)
 	}
 
-	within("failed for long", failing.next, maxRetry)
+	within("failed for long", failing.next, maxRetryDelay)
 
-	if passed := failing.after(r, now, good); passed.failures != 0 {
+	if passed := failing.withFindings(r, now, good); passed.failures != 0 {
 		t.Error("failures are counted on after a success")
 	}
 }
@@ -300,7 +300,7 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), space: env.Namespace(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)
 
-	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error {
+	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error {
 		return SetupWithManager(mgr, Options{DNSPort: port, SSHPort: sshd(t)})
 	})
 
@@ -313,7 +313,7 @@ func (s *site) must(err error) {
 	must(s.t, err)
 }
 
-// lookedUp has machines be looked up both ways, again and again.
+// lookedUp enables forward and reverse look-ups at a short interval.
 func lookedUp() *v1alpha1.HypervisorDNS {
 	return &v1alpha1.HypervisorDNS{
 		Domain: domain, Servers: []string{"127.0.0.1"},
@@ -341,7 +341,7 @@ func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkVal
 	return cluster
 }
 
-// register has the operator bring names into DNS.
+// register enables the registration of machines in DNS.
 func (s *site) register(cluster *v1alpha1.HypervisorCluster) {
 	s.t.Helper()
 
@@ -399,38 +399,38 @@ func (s *site) says(machine claimstatus.Machine, status metav1.ConditionStatus, 
 	}
 }
 
-// A machine is looked at until it passes, and in its interval from then on.
+// A machine is checked until the checks pass, and at the interval after that.
 func TestAMachineIsValidated(t *testing.T) {
 	s := newSite(t)
 	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
 	claim := s.claim()
 
 	s.says(claim, metav1.ConditionFalse, ReasonForwardFailed)
-	s.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.9")
+	s.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.9")
 	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
-	s.Add(t, domain, "vm1."+domain+". 60 A 127.0.0.1")
+	s.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.1")
 	s.says(claim, metav1.ConditionFalse, ReasonReverseFailed)
-	s.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
+	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
 
 	if got := s.says(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {
 		t.Errorf("passed: %s", got.Message)
 	}
 
-	// The interval finds what breaks later.
-	s.Remove(t, domain, "vm1."+domain+". 0 A 127.0.0.1")
+	// The check at the interval finds a later failure.
+	s.RemoveRecords(t, domain, "vm1."+domain+". 0 A 127.0.0.1")
 	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
 
 	// With registration, look-ups wait for the records.
 	s.register(cluster)
 	s.says(claim, metav1.ConditionUnknown, "WaitingForRegistration")
 
-	// Switched off, nothing is said.
+	// If the validation is disabled, the machine has no condition.
 	cluster.Spec.DNS, cluster.Spec.Network = nil, nil
 	s.must(env.Client.Update(t.Context(), cluster))
 	s.says(claim, "", "")
 }
 
-// kubevirtMachine is a machine of a node pool, with all that its controller says of it.
+// kubevirtMachine creates a machine of a node pool with the status that its controller writes.
 func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 
@@ -471,8 +471,8 @@ func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 	return machine
 }
 
-// A KubevirtMachine is looked at with the settings that its pool names, at all of its
-// addresses, in its pool's domain.
+// A KubevirtMachine is checked with the settings of its pool's cluster, at all of its addresses, and in its
+// pool's domain.
 func TestAKubevirtMachineIsValidated(t *testing.T) {
 	s := newSite(t)
 	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
@@ -480,14 +480,14 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	name := "node1.nodes." + domain
 
 	s.says(machine, metav1.ConditionFalse, ReasonForwardFailed)
-	s.Add(t, domain, name+". 60 A 127.0.0.1")
-	s.Add(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR "+name+".", "2.0.0.127.in-addr.arpa. 60 PTR "+name+".")
+	s.AddRecords(t, domain, name+". 60 A 127.0.0.1")
+	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR "+name+".", "2.0.0.127.in-addr.arpa. 60 PTR "+name+".")
 
-	if got := s.says(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has 127.0.0.2") {
+	if got := s.says(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has the address 127.0.0.2") {
 		t.Errorf("the address is not named: %s", got.Message)
 	}
 
-	s.Add(t, domain, name+". 60 A 127.0.0.2")
+	s.AddRecords(t, domain, name+". 60 A 127.0.0.2")
 
 	got := s.says(machine, metav1.ConditionTrue, ReasonPassed)
 	for _, want := range []string{name + " (127.0.0.1, 127.0.0.2) passed", "forward 127.0.0.1", "reverse 127.0.0.2", "ping 127.0.0.2"} {
@@ -500,7 +500,7 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	s.register(cluster)
 	s.says(machine, metav1.ConditionUnknown, "WaitingForRegistration")
 
-	// Switched off in the pool, nothing is said.
+	// If the pool disables DNS, the machine has no condition.
 	pool := &infrav1.KubevirtNodePool{}
 	s.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: s.space, Name: "nodes"}, pool))
 	pool.Spec.DNS = nil
@@ -508,8 +508,8 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	s.says(machine, "", "")
 }
 
-// Nobody is called for a machine that its cluster does not let its namespace have, whatever its
-// status says of where it is and how it is named.
+// The operator sends no look-up and no test for a machine that the cluster does not allow for its
+// namespace, whatever address and name its status has.
 func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
@@ -530,7 +530,7 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	s := &site{t: t, space: env.Namespace(t)}
 
-	env.Manage(t, "", func(_ context.Context, mgr ctrl.Manager) error { return SetupWithManager(mgr, Options{SSHPort: port}) })
+	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error { return SetupWithManager(mgr, Options{SSHPort: port}) })
 
 	cluster := s.cluster(nil, &v1alpha1.NetworkValidation{Enabled: true, SSHTest: true})
 	limit := func(entry v1alpha1.NamespaceAccess) {

@@ -26,47 +26,50 @@ import (
 )
 
 const (
-	// publishTimeout bounds one try, publishTries their number.
-	publishTimeout = 5 * time.Second
-	publishTries   = 3
-	firstPause     = 200 * time.Millisecond
-	// maxEvent in bytes, as it travels.
-	maxEvent = 512 << 10
+	// publishTimeout is the timeout of one attempt to publish, publishAttempts the number of
+	// attempts.
+	publishTimeout    = 5 * time.Second
+	publishAttempts   = 3
+	initialRetryDelay = 200 * time.Millisecond
+	// maxEventSize is the maximum size of an encoded event in bytes.
+	maxEventSize = 512 << 10
 )
 
 var (
 	errClosed = errors.New("the broker is closed")
-	errName   = errors.New("write letters, digits, '.', '-' and '_', a letter or digit first and last, at most 100")
+	errName   = errors.New("write at most 100 letters, digits, '.', '-' and '_', and begin and end with a letter or digit")
 	errSize   = errors.New("the event is larger than 512 KiB")
 )
 
-// Handler handles one event. Nil: the event is done. An error: it is delivered again,
-// with backoff, and after MaxDeliveries it goes to the dead letters. An error marked with
-// Poison goes there at once. While an event of a resource waits for its next try, later
-// ones of the same resource wait behind it; those of others don't. One that says the same
-// as the last in line, which no handler has seen yet, is folded into that.
+// Handler handles one event. If it returns nil, the event is acknowledged. If it returns an error,
+// the event is delivered again with a back-off. After MaxDeliveries attempts the event becomes a
+// dead letter. If the error is marked with Poison, the event becomes a dead letter immediately.
+// While an event of a resource waits for its next attempt, later events of the same resource wait
+// behind it, but events of other resources do not. A new event is dropped if it equals the last
+// queued event of its resource and that event has not been handled yet.
 //
-// An event may come more than once: when a process, the broker or the connection between
-// them is lost before the event is known to be done. It may then come after later ones of
-// its resource, but two of one resource are in work at once only if a process that was
-// taken for gone is not.
+// An event can be delivered more than once: if the process, the broker or the connection between
+// them is lost before the event is acknowledged. It can then arrive after later events of its
+// resource. Two events of one resource are handled at the same time only if another process took
+// over the queue while this process was still running.
 type Handler func(ctx context.Context, event cloudevents.Event) error
 
-// Broker publishes to RabbitMQ and subscribes there. All methods may be called at once.
+// Broker publishes events to RabbitMQ and subscribes to them. All methods are safe for concurrent
+// use.
 type Broker struct {
 	conf     platform.Broker
 	access   access
 	log      *slog.Logger
 	metrics  *Metrics
-	troubles troubles
+	problems problemSet
 
-	// life ends with Close.
-	life context.Context
-	end  context.CancelFunc
+	// ctx ends when the broker is closed.
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	mu sync.Mutex
-	// conn and channel are what all publish on, made anew when they are lost. RabbitMQ may
-	// hold up a connection that publishes; each consumer has its own.
+	// conn and channel are used by all publishers. They are opened again when they are lost.
+	// RabbitMQ may block a connection that publishes, so each consumer has its own connection.
 	conn    *amqp.Connection
 	channel *rabbitPublisher
 }
@@ -74,22 +77,22 @@ type Broker struct {
 // Open connects to the configured broker. Log and registerer may be nil.
 func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (*Broker, error) {
 	rabbit := access(conf.RabbitMQ)
-	if _, _, err := rabbit.server(); err != nil {
+	if _, _, err := rabbit.resolve(); err != nil {
 		return nil, err
 	}
 
 	if rabbit.Exchange != "" {
-		if err := checkName(field+".exchange", rabbit.Exchange); err != nil {
+		if err := validateName(configPath+".exchange", rabbit.Exchange); err != nil {
 			return nil, err
 		}
 	}
 
 	rabbit.ExchangeType = cmp.Or(rabbit.ExchangeType, amqp.ExchangeTopic)
 	if !slices.Contains([]string{amqp.ExchangeTopic, amqp.ExchangeFanout, amqp.ExchangeDirect}, rabbit.ExchangeType) {
-		return nil, fmt.Errorf("%s.exchange_type: %q: write topic, fanout or direct", field, rabbit.ExchangeType)
+		return nil, fmt.Errorf("%s.exchange_type: %q: write topic, fanout or direct", configPath, rabbit.ExchangeType)
 	}
 
-	rabbit.PrefetchCount = cmp.Or(max(rabbit.PrefetchCount, 0), rabbitPending)
+	rabbit.PrefetchCount = cmp.Or(max(rabbit.PrefetchCount, 0), defaultPrefetch)
 
 	m, err := NewMetrics(registerer)
 	if err != nil {
@@ -97,7 +100,7 @@ func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registere
 	}
 
 	b := &Broker{conf: conf, access: rabbit, log: cmp.Or(log, slog.New(slog.DiscardHandler)), metrics: m}
-	b.life, b.end = context.WithCancel(context.Background())
+	b.ctx, b.cancel = context.WithCancel(context.Background())
 
 	if err := b.Health(ctx); err != nil {
 		b.Close()
@@ -108,20 +111,20 @@ func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registere
 	return b, nil
 }
 
-// Publish returns when the broker has the event for good. The event's partitionkey
-// (api/events) says which events are kept in order.
+// Publish returns after the broker has stored the event. Events with the same partitionkey
+// (api/events) stay in order.
 func (b *Broker) Publish(ctx context.Context, topic string, event cloudevents.Event) error {
 	body, err := json.Marshal(event)
-	err = errors.Join(checkName("topic", topic), event.Validate(), err)
+	err = errors.Join(validateName("topic", topic), event.Validate(), err)
 
 	switch {
 	case err != nil:
-	case len(body) > maxEvent:
+	case len(body) > maxEventSize:
 		err = errSize
-	case b.life.Err() != nil:
+	case b.ctx.Err() != nil:
 		err = errClosed
 	default:
-		err = b.send(ctx, topic, amqp.Publishing{MessageId: event.Source() + "/" + event.ID(), Body: body})
+		err = b.publishWithRetry(ctx, topic, amqp.Publishing{MessageId: event.Source() + "/" + event.ID(), Body: body})
 	}
 
 	if err != nil {
@@ -131,11 +134,11 @@ func (b *Broker) Publish(ctx context.Context, topic string, event cloudevents.Ev
 	return nil
 }
 
-// send publishes with bounded tries.
-func (b *Broker) send(ctx context.Context, topic string, m amqp.Publishing) error {
-	for try := 1; ; try++ {
-		once, cancel := context.WithTimeout(ctx, publishTimeout)
-		err := b.publish(once, topic, m)
+// publishWithRetry publishes with a limited number of attempts.
+func (b *Broker) publishWithRetry(ctx context.Context, topic string, m amqp.Publishing) error {
+	for attempt := 1; ; attempt++ {
+		attemptCtx, cancel := context.WithTimeout(ctx, publishTimeout)
+		err := b.publish(attemptCtx, topic, m)
 
 		cancel()
 
@@ -145,7 +148,7 @@ func (b *Broker) send(ctx context.Context, topic string, m amqp.Publishing) erro
 			return nil
 		}
 
-		if try == publishTries || retry.Pause(ctx, clock.RealClock{}, firstPause<<(try-1)) != nil {
+		if attempt == publishAttempts || retry.Sleep(ctx, clock.RealClock{}, initialRetryDelay<<(attempt-1)) != nil {
 			b.metrics.errors.WithLabelValues(errorPublish).Inc()
 
 			return err
@@ -153,30 +156,31 @@ func (b *Broker) send(ctx context.Context, topic string, m amqp.Publishing) erro
 	}
 }
 
-// Subscribe hands the topic's events to the handler until ctx or the broker ends, and then
-// returns nil when those in work are handled, whose context goes on. Each id gets all events
-// that are published after it subscribed for the first time. Of subscribers with one id one
-// has them at a time, and another one when that is gone.
+// Subscribe passes the topic's events to the handler until ctx ends or the broker is closed. It
+// then waits for running handlers, whose context is not canceled, and returns nil. Each
+// subscription ID receives all events that are published after its first subscription. If several
+// processes subscribe with the same ID, only one of them receives events at a time. Another one
+// takes over when that process is gone.
 func (b *Broker) Subscribe(ctx context.Context, topic, subscriptionID string, handle Handler) error {
-	if err := errors.Join(checkName("topic", topic), checkName("subscription id", subscriptionID)); err != nil {
+	if err := errors.Join(validateName("topic", topic), validateName("subscription id", subscriptionID)); err != nil {
 		return fmt.Errorf("subscribe to %q as %q: %w", topic, subscriptionID, err)
 	}
 
-	if b.life.Err() != nil {
+	if b.ctx.Err() != nil {
 		return errClosed
 	}
 
 	options := QueueOptions{Conf: b.conf, Topic: topic, Subscription: subscriptionID, Log: b.log, Metrics: b.metrics}
-	// Dead letters that nobody can handle stay what they are.
+	// A dead letter that cannot be handled does not become another dead letter.
 	if !strings.HasSuffix(topic, DeadLetterSuffix) {
-		options.GiveUp = func(l Letter) error { return b.bury(topic, subscriptionID, l) }
+		options.GiveUp = func(l Letter) error { return b.publishDeadLetter(topic, subscriptionID, l) }
 	}
 
 	queue := NewQueue(options)
-	connected, disconnect := context.WithCancel(context.WithoutCancel(ctx))
+	consumeCtx, disconnect := context.WithCancel(context.WithoutCancel(ctx))
 
-	taking, stop := context.WithCancel(ctx)
-	defer context.AfterFunc(b.life, stop)()
+	handleCtx, stop := context.WithCancel(ctx)
+	defer context.AfterFunc(b.ctx, stop)()
 
 	var (
 		consuming sync.WaitGroup
@@ -186,11 +190,11 @@ func (b *Broker) Subscribe(ctx context.Context, topic, subscriptionID string, ha
 	consuming.Go(func() {
 		defer stop()
 
-		err = b.consume(connected, queue)
+		err = b.consume(consumeCtx, queue)
 	})
 
-	// The next process may begin only when nothing is in work here any more.
-	queue.Run(taking, handle)
+	// Another process may take over only after all handlers of this one have returned.
+	queue.Run(handleCtx, handle)
 	disconnect()
 	consuming.Wait()
 
@@ -201,39 +205,39 @@ func (b *Broker) Subscribe(ctx context.Context, topic, subscriptionID string, ha
 	return nil
 }
 
-// Health says why the broker can't be used now; nil if it can.
+// Health returns an error if the broker cannot be used now.
 func (b *Broker) Health(ctx context.Context) error {
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := b.publisher("")
+		_, err := b.ensurePublisher("")
 		done <- err
 	}()
 
 	select {
 	case err := <-done:
-		return errors.Join(err, b.troubles.err())
+		return errors.Join(err, b.problems.err())
 	case <-ctx.Done():
-		return fmt.Errorf("look at RabbitMQ: %w", ctx.Err())
+		return fmt.Errorf("check the connection to RabbitMQ: %w", ctx.Err())
 	}
 }
 
-// Close ends subscriptions, which it does not wait for, and what is being published.
+// Close ends all subscriptions without waiting for them, and aborts the publishing of events.
 func (b *Broker) Close() {
-	b.end()
+	b.cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	if b.conn != nil {
-		hangUp(b.conn)
+		closeConnection(b.conn)
 	}
 }
 
-func checkName(what, name string) error {
-	const most = 100
+func validateName(field, name string) error {
+	const maxLength = 100
 
-	if len(name) > most || !regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`).MatchString(name) {
-		return fmt.Errorf("%s %q: %w", what, name, errName)
+	if len(name) > maxLength || !regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`).MatchString(name) {
+		return fmt.Errorf("%s %q: %w", field, name, errName)
 	}
 
 	return nil

@@ -16,51 +16,51 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// DeadLetterSuffix makes the topic of dead letters of a topic's name.
+// DeadLetterSuffix is appended to the name of a topic for the topic of its dead letters.
 const DeadLetterSuffix = ".dead-letter"
 
-// What a dead letter carries beside the event, as headers of the broker and as extensions
-// of the event.
+// Attributes that a dead letter has in addition to the event's, as message headers and as
+// extensions of the event.
 const (
 	// ExtensionReason is poison, exhausted or malformed.
 	ExtensionReason = "deadletterreason"
-	// ExtensionError is what the last try said.
+	// ExtensionError is the error of the last attempt.
 	ExtensionError = "deadlettererror"
-	// ExtensionSubscription is whose handler gave up.
+	// ExtensionSubscription is the subscription whose handler gave up.
 	ExtensionSubscription = "deadlettersubscription"
-	// ExtensionDeliveries is how often the event was tried.
+	// ExtensionDeliveries is the number of attempts.
 	ExtensionDeliveries = "deadletterdeliveries"
 )
 
 // Reasons of dead letters.
 const (
-	// reasonPoison: the handler said that no further try fixes it.
+	// reasonPoison means that the handler marked its error as terminal.
 	reasonPoison = "poison"
-	// ReasonExhausted: it was tried MaxDeliveries times.
+	// ReasonExhausted means that MaxDeliveries attempts failed.
 	ReasonExhausted = "exhausted"
-	// reasonMalformed: it is no CloudEvent. The dead letter is one of type
-	// TypeMalformed with what came as its data.
+	// reasonMalformed means that the message is not a CloudEvent. The dead letter has the type
+	// TypeMalformed and the message as its data.
 	reasonMalformed = "malformed"
 )
 
-// TypeMalformed is the type of dead letters that came as something else than events.
+// TypeMalformed is the type of dead letters for messages that are not events.
 const TypeMalformed = "io.hyperfleet.malformed"
 
 const (
-	maxErrorText = 512
-	maxForeign   = 64 << 10
+	maxErrorText     = 512
+	maxMalformedSize = 64 << 10
 )
 
 var errPanic = errors.New("handler panicked")
 
-// poison marks an error that no further try fixes.
+// poison marks a terminal error.
 type poison struct{ error }
 
-// Unwrap gives the error itself.
+// Unwrap returns the marked error.
 func (p poison) Unwrap() error { return p.error }
 
-// Poison marks a handler's error: the event goes to the dead letters at once. Nil stays
-// nil.
+// Poison marks an error of a handler as terminal, so that the event becomes a dead letter
+// immediately. Poison returns nil if err is nil.
 func Poison(err error) error {
 	if err == nil {
 		return nil
@@ -69,28 +69,29 @@ func Poison(err error) error {
 	return poison{err}
 }
 
-// IsPoison says whether an error, or one that it wraps, was marked with Poison.
+// IsPoison returns true if the error, or an error that it wraps, was marked with Poison.
 func IsPoison(err error) bool {
 	_, ok := errors.AsType[poison](err)
 
 	return ok
 }
 
-// Letter is an event, and once it is given up, why.
+// Letter is an event. After it was given up, it also has the reason.
 type Letter struct {
 	Event cloudevents.Event
-	// Tries is how often it was handed out.
-	Tries int
-	// Reason is poison, exhausted or malformed, Error what the last try said.
+	// Attempts is how often the event was passed to a handler.
+	Attempts int
+	// Reason is poison, exhausted or malformed. Error is the error of the last attempt.
 	Reason, Error string
 }
 
-// dead is what goes to the dead letters: the event, which says the same as the headers do.
-func (l Letter) dead(subscription string) (cloudevents.Event, amqp.Table) {
+// toDeadLetter returns the event of the dead letter, and message headers with the same values as
+// the event's extensions.
+func (l Letter) toDeadLetter(subscription string) (cloudevents.Event, amqp.Table) {
 	event := l.Event.Clone()
 	header := amqp.Table{
-		ExtensionReason: l.Reason, ExtensionError: line(l.Error),
-		ExtensionSubscription: subscription, ExtensionDeliveries: strconv.Itoa(max(l.Tries, 1)),
+		ExtensionReason: l.Reason, ExtensionError: sanitizeLine(l.Error),
+		ExtensionSubscription: subscription, ExtensionDeliveries: strconv.Itoa(max(l.Attempts, 1)),
 	}
 
 	for name, value := range header {
@@ -102,40 +103,40 @@ func (l Letter) dead(subscription string) (cloudevents.Event, amqp.Table) {
 	return event, header
 }
 
-// bury publishes the dead letter.
-func (b *Broker) bury(topic, subscription string, l Letter) error {
-	event, header := l.dead(subscription)
+// publishDeadLetter publishes an event as a dead letter.
+func (b *Broker) publishDeadLetter(topic, subscription string, l Letter) error {
+	event, header := l.toDeadLetter(subscription)
 
 	body, err := json.Marshal(event)
 	if err != nil {
-		return fmt.Errorf("write dead letter: %w", err)
+		return fmt.Errorf("encode dead letter: %w", err)
 	}
 
-	// The end of the subscription does not keep a dead letter from its place.
-	ctx, cancel := context.WithTimeout(b.life, publishTries*publishTimeout)
+	// The dead letter is published even if the subscription has ended.
+	ctx, cancel := context.WithTimeout(b.ctx, publishAttempts*publishTimeout)
 	defer cancel()
 
-	return b.send(ctx, topic+DeadLetterSuffix, amqp.Publishing{
+	return b.publishWithRetry(ctx, topic+DeadLetterSuffix, amqp.Publishing{
 		MessageId: "dead/" + subscription + "/" + event.Source() + "/" + event.ID(), Headers: header, Body: body,
 	})
 }
 
-// malformed wraps what is no event.
-func malformed(body []byte) cloudevents.Event {
+// newMalformedEvent returns an event with a message that is not an event as its data.
+func newMalformedEvent(body []byte) cloudevents.Event {
 	event := cloudevents.NewEvent()
 	event.SetID(uuid.NewSHA1(uuid.NameSpaceOID, body).String())
 	event.SetSource("hyperfleet-broker")
 	event.SetType(TypeMalformed)
 
-	// Bytes are always taken.
-	_ = event.SetData("application/octet-stream", body[:min(len(body), maxForeign)])
+	// SetData accepts any bytes.
+	_ = event.SetData("application/octet-stream", body[:min(len(body), maxMalformedSize)])
 
 	return event
 }
 
-// line makes one bounded line of an error's text, of characters that a CloudEvents
-// attribute may have.
-func line(text string) string {
+// sanitizeLine cuts the text of an error to maxErrorText bytes, and replaces characters that a
+// CloudEvents attribute must not have by spaces.
+func sanitizeLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f {
 			return ' '

@@ -1,17 +1,18 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package broker carries events from Sentinel to adapters: at least once, those of one
-// resource in order and one at a time, dead letters for those that nobody can handle.
+// Package broker carries events from Sentinel to adapters. Each event is delivered at least once.
+// The events of one resource are handled in order and one at a time. Events that cannot be handled
+// become dead letters.
 //
 //	Publish ──► RabbitMQ
-//	                │ many deliveries, each acked by itself
+//	                │ many deliveries, each acknowledged separately
 //	                ▼
 //	            Queue: lanes, one for each key ──► handler
-//	                ▲         │ an error: the lane waits, others go on
-//	                └─────────┘ at last, or Poison: TOPIC.dead-letter
+//	                ▲         │ after an error the lane waits, others continue
+//	                └─────────┘ after the last attempt, or Poison: TOPIC.dead-letter
 //
-// RabbitMQ gives a subscription to one process at a time, and a lane keeps the order inside
-// of it. A Queue serves without RabbitMQ as well, for events of the process itself. What is
-// promised, and where it ends, is in docs/reference/sentinel.md.
+// RabbitMQ lets one process at a time consume a subscription, and a lane keeps the order within that
+// process. A Queue also works without RabbitMQ, for events that the process itself creates. The
+// guarantees and their limits are in docs/reference/sentinel.md.
 package broker

@@ -26,14 +26,16 @@ import (
 )
 
 const (
-	// secret is the password of the users in tests; nothing may show it, and the URL neither.
+	// secret is the password of the test users. Neither the password nor the URL may appear in any
+	// output.
 	secret = "s3cr3t-w0rd"
 	user   = "fleet-user"
 )
 
-// users are the one that tests are, two that change, and one that may do no more than it has to.
+// users are the user of the tests, two users that change, and one that has only the required
+// permissions.
 func users() []brokers.User {
-	// Topics begin so.
+	// The names of all topics have this prefix.
 	const own = "^t.*$"
 
 	return []brokers.User{
@@ -42,7 +44,7 @@ func users() []brokers.User {
 	}
 }
 
-// site is a server with the settings that lead to it.
+// site is a server with the settings to connect to it.
 type site struct {
 	conf   platform.Broker
 	server *brokers.Server
@@ -54,7 +56,7 @@ func (s *site) open(t *testing.T) *broker.Broker {
 	return opened(t, s.conf)
 }
 
-// with gives the settings with a URL that has no password.
+// with returns the settings with a URL that has no password.
 func (s *site) with(url string) platform.Broker {
 	conf := s.conf
 	conf.RabbitMQ.URL, conf.RabbitMQ.URLFile = url, ""
@@ -62,7 +64,7 @@ func (s *site) with(url string) platform.Broker {
 	return conf
 }
 
-// inFile gives the settings with a URL in a file.
+// inFile returns the settings with a URL in a file.
 func (s *site) inFile(t *testing.T, url string) platform.Broker {
 	t.Helper()
 
@@ -73,13 +75,13 @@ func (s *site) inFile(t *testing.T, url string) platform.Broker {
 	return conf
 }
 
-// as is the server's URL with a user and its password.
+// as returns the server's URL with a user and its password.
 func (s *site) as(who string) string { return within(s.server.URL, who+":"+secret) }
 
-// within is a URL with a user, and more.
+// within returns a URL with a user.
 func within(url, who string) string { return strings.Replace(url, "://", "://"+who+"@", 1) }
 
-// trusting adds the files of TLS to settings.
+// trusting adds the TLS files to the settings.
 func trusting(conf platform.Broker, ca *brokers.CA, own *brokers.Cert) platform.Broker {
 	if ca != nil {
 		conf.RabbitMQ.CAFile = ca.File
@@ -95,14 +97,14 @@ func trusting(conf platform.Broker, ca *brokers.CA, own *brokers.Cert) platform.
 func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 
-	// A reader sees all of it or what was there.
+	// The rename is atomic, so a reader sees either the old or the new content.
 	must(t, os.WriteFile(file+".new", []byte(text), 0o600))
 
 	must(t, os.Rename(file+".new", file))
 }
 
-// attempt opens a broker and looks that nothing that is said has the password in it, then
-// and until the end of the test.
+// attempt opens a broker and checks, then and until the end of the test, that no output contains
+// the password.
 func attempt(t *testing.T, conf platform.Broker) (*broker.Broker, error) {
 	t.Helper()
 
@@ -145,7 +147,7 @@ func discreet(t *testing.T, what, text string) {
 	}
 }
 
-// refuses holds an error to what it has to say.
+// refuses checks that an error contains all of the texts.
 func refuses(t *testing.T, err error, says ...string) {
 	t.Helper()
 
@@ -163,7 +165,7 @@ func refuses(t *testing.T, err error, says ...string) {
 	}
 }
 
-// ill waits until Health says all of it.
+// ill waits until the error of Health contains all of the texts.
 func ill(t *testing.T, b *broker.Broker, says ...string) {
 	t.Helper()
 
@@ -197,7 +199,7 @@ func reaches(t *testing.T, b *broker.Broker, topic string, r *record) {
 			return false
 		}
 
-		// It is not there as long as nobody has subscribed.
+		// The event is not handled before the subscription is active.
 		for range 20 {
 			if slices.Contains(r.copy()["reached"], number) {
 				return true
@@ -210,14 +212,15 @@ func reaches(t *testing.T, b *broker.Broker, topic string, r *record) {
 	})
 }
 
-// testTLS: who comes through a door with TLS is let in, whoever is refused is told which setting to
-// fix, and a certificate that has expired is told, and renewed: what goes over it goes on.
+// testTLS checks that a client with the right settings connects over TLS, and that errors name the
+// setting to fix. It also checks that an expired certificate is reported, and that work continues
+// after it is renewed.
 func testTLS(t *testing.T, where *site) {
 	t.Helper()
 
 	ca := brokers.NewCA(t)
-	cert := ca.Server(t, "127.0.0.1")
-	door := where.server.Open(t, cert, nil)
+	cert := ca.IssueServer(t, "127.0.0.1")
+	door := where.server.ListenTLS(t, cert, nil)
 	right := trusting(where.inFile(t, within(door.URL, user+":"+secret)), ca, nil)
 
 	testDoor(t, where, door, right, ca)
@@ -225,19 +228,19 @@ func testTLS(t *testing.T, where *site) {
 	b, topic, r := opened(t, right), topicOf(t), newRecord(t)
 	testFanOut(t, b)
 	subscribe(t, b, topic, "adapter", r.handle)
-	door.Change(t, ca.Expired(t))
-	ill(t, b, where.conf.Type, "url_file: renew the certificate", "expired")
+	door.ReplaceCertificate(t, ca.IssueExpired(t))
+	ill(t, b, where.conf.Type, "url_file: the server's certificate has expired: renew it", "expired")
 
 	_, err := attempt(t, right)
-	refuses(t, err, "broker.rabbitmq.url_file: renew the certificate")
+	refuses(t, err, "broker.rabbitmq.url_file: the server's certificate has expired: renew it")
 
-	door.Change(t, cert)
+	door.ReplaceCertificate(t, cert)
 	well(t, b)
 	reaches(t, b, topic, r)
 }
 
-// testDoor tries to get in by wrong settings.
-func testDoor(t *testing.T, where *site, door *brokers.Door, right platform.Broker, ca *brokers.CA) {
+// testDoor tries to connect with wrong settings.
+func testDoor(t *testing.T, where *site, door *brokers.TLSListener, right platform.Broker, ca *brokers.CA) {
 	t.Helper()
 
 	var (
@@ -259,24 +262,24 @@ func testDoor(t *testing.T, where *site, door *brokers.Door, right platform.Brok
 		conf platform.Broker
 		says []string
 	}{
-		"another CA":                {trusting(right, other, nil), []string{field + ".ca_file: the server's certificate is of no CA in " + other.File}},
-		"no CA":                     {in(url), []string{field + ".ca_file: it is not given"}},
+		"another CA":                {trusting(right, other, nil), []string{field + ".ca_file: no CA in " + other.File}},
+		"no CA":                     {in(url), []string{field + ".ca_file: it is not set"}},
 		"no file of the CA":         {none, []string{field + ".ca_file: ", "/nowhere/ca.pem"}},
-		"no certificate":            {wrong, []string{field + ".ca_file: ", "no certificate in it"}},
-		"half a certificate":        {half, []string{field + ": give cert_file and key_file, both or none"}},
+		"no certificate":            {wrong, []string{field + ".ca_file: ", "it contains no certificate"}},
+		"half a certificate":        {half, []string{field + ": set both cert_file and key_file, or neither"}},
 		"another host name":         {trust(strings.Replace(url, "127.0.0.1", "localhost", 1)), []string{field + ".url_file: write a host name", "localhost"}},
-		"wrong password":            {trust(within(door.URL, user+":no-"+secret)), []string{field + ".url_file", "the server does not take the user"}},
-		"nobody":                    {trusting(where.with(door.URL), ca, nil), []string{field + ".url", "the server does not take the user"}},
-		"a password in sight":       {trusting(where.with(url), ca, nil), []string{field + ".url: it has a password in it: keep it in url_file"}},
+		"wrong password":            {trust(within(door.URL, user+":no-"+secret)), []string{field + ".url_file", "the server rejects the user"}},
+		"nobody":                    {trusting(where.with(door.URL), ca, nil), []string{field + ".url", "the server rejects the user"}},
+		"a password in sight":       {trusting(where.with(url), ca, nil), []string{field + ".url: the URL contains a password: put the URL into url_file"}},
 		"no URL":                    {trust("://" + user + ":" + secret + "@%%%"), []string{field + ".url_file: write "}},
 		"no %2F in a password":      {in(within(where.server.URL, user+":1/"+secret)), []string{field + ".url_file: write /"}},
 		"nobody listens":            {trust(within("amqps://127.0.0.1:1/", user+":"+secret)), []string{"127.0.0.1:1"}},
 		"two servers":               {in(url + "," + url), []string{field + ".url_file: write one URL"}},
 		"two without vhosts":        {in(strings.TrimSuffix(url, "/") + "," + url), []string{field + ".url_file: write one URL"}},
-		"a comma in a password":     {trust(within(door.URL, user+":12,"+secret)), []string{field + ".url_file", "the server does not take the user"}},
+		"a comma in a password":     {trust(within(door.URL, user+":12,"+secret)), []string{field + ".url_file", "the server rejects the user"}},
 		"no TLS at its port":        {in(strings.Replace(url, "amqps", "amqp", 1)), []string{field + ".url_file: ", "amqps"}},
-		"TLS at another's":          {trust(strings.Replace(where.as(user), "amqp", "amqps", 1)), []string{field + ".url_file: the server does not speak TLS there"}},
-		"a CA and no TLS":           {trust(where.as(user)), []string{field + ".url_file: amqp:// is without TLS", "write amqps://"}},
+		"TLS at another's":          {trust(strings.Replace(where.as(user), "amqp", "amqps", 1)), []string{field + ".url_file: the server does not use TLS on this port"}},
+		"a CA and no TLS":           {trust(where.as(user)), []string{field + ".url_file: amqp:// does not use TLS", "write amqps://"}},
 		"a vhost that is not there": {trust(url + "nowhere"), []string{field + ".url_file: the vhost"}},
 		"a vhost of others":         {trust(url + "closed"), []string{field + ".url_file: the vhost"}},
 	} {
@@ -286,35 +289,35 @@ func testDoor(t *testing.T, where *site, door *brokers.Door, right platform.Brok
 	}
 }
 
-// testClientCertificate: the server asks who the client is. A certificate that is renewed is used
-// with the next connection.
+// testClientCertificate has a server that requires a client certificate. A renewed certificate is
+// used for the next connection.
 func testClientCertificate(t *testing.T, where *site) {
 	t.Helper()
 
 	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
-	cert := ca.Server(t)
-	door := where.server.Open(t, cert, clients)
+	cert := ca.IssueServer(t)
+	door := where.server.ListenTLS(t, cert, clients)
 	conf := trusting(where.inFile(t, within(door.URL, user+":"+secret)), ca, nil)
 
 	_, err := attempt(t, conf)
-	refuses(t, err, "broker.rabbitmq.cert_file: it is not given")
+	refuses(t, err, "broker.rabbitmq.cert_file: it is not set")
 
-	_, err = attempt(t, trusting(conf, ca, ca.Client(t, user)))
-	refuses(t, err, "broker.rabbitmq.cert_file: the server does not take ")
+	_, err = attempt(t, trusting(conf, ca, ca.IssueClient(t, user)))
+	refuses(t, err, "broker.rabbitmq.cert_file: the server rejects ")
 
-	own := clients.Client(t, user)
+	own := clients.IssueClient(t, user)
 	testFanOut(t, opened(t, trusting(where.with(door.URL+"?auth_mechanism=external"), ca, own)))
 
 	b := opened(t, trusting(conf, ca, own))
 	well(t, b)
-	replace(t, own, ca.Client(t, user))
-	door.Change(t, cert)
-	ill(t, b, "broker.rabbitmq.cert_file: the server does not take")
-	replace(t, own, clients.Client(t, user))
+	replace(t, own, ca.IssueClient(t, user))
+	door.ReplaceCertificate(t, cert)
+	ill(t, b, "broker.rabbitmq.cert_file: the server rejects ")
+	replace(t, own, clients.IssueClient(t, user))
 	well(t, b)
 }
 
-// replace puts another certificate where one was.
+// replace replaces a certificate's files with those of another certificate.
 func replace(t *testing.T, old, with *brokers.Cert) {
 	t.Helper()
 
@@ -326,7 +329,7 @@ func replace(t *testing.T, old, with *brokers.Cert) {
 	}
 }
 
-// testRotation: the server has another password, and the file has it later.
+// testRotation changes the password at the server first and in the file later.
 func testRotation(t *testing.T, where *site) {
 	t.Helper()
 
@@ -334,8 +337,8 @@ func testRotation(t *testing.T, where *site) {
 	b, topic, r := opened(t, conf), topicOf(t), newRecord(t)
 	subscribe(t, b, topic, "adapter", r.handle)
 
-	where.server.Users(t, brokers.User{Name: "rotating", Password: "new-" + secret})
-	ill(t, b, "broker.rabbitmq.url_file", "the server does not take the user")
+	where.server.SetUsers(t, brokers.User{Name: "rotating", Password: "new-" + secret})
+	ill(t, b, "broker.rabbitmq.url_file", "the server rejects the user")
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -348,13 +351,13 @@ func testRotation(t *testing.T, where *site) {
 	eventually(t, "what comes after it is handled", func() bool { return slices.Contains(r.copy()["a"], 2) })
 }
 
-// testPermissions: the user loses what it needs while it is at work.
+// testPermissions removes permissions of a user that is connected.
 func testPermissions(t *testing.T, where *site) {
 	t.Helper()
 
 	b, topic, r := opened(t, where.inFile(t, where.as("losing"))), topicOf(t), newRecord(t)
 	subscribe(t, b, topic, "adapter", r.handle)
-	where.server.Users(t, brokers.User{Name: "losing", Password: secret, Write: brokers.Nothing})
+	where.server.SetUsers(t, brokers.User{Name: "losing", Password: secret, Write: brokers.MatchNothing})
 
 	var err error
 
@@ -366,13 +369,13 @@ func testPermissions(t *testing.T, where *site) {
 	refuses(t, err, "the permissions", "broker.rabbitmq.url_file", topic)
 	ill(t, b, "the permissions")
 
-	where.server.Users(t, brokers.User{Name: "losing", Password: secret})
+	where.server.SetUsers(t, brokers.User{Name: "losing", Password: secret})
 	eventually(t, "it is published", func() bool { return b.Publish(t.Context(), topic, event(t, "a", 2)) == nil })
 	eventually(t, "it is handled", func() bool { return total(r.copy()) >= 1 })
 	well(t, b)
 }
 
-// testLeastRights: the permissions that the reference names are enough.
+// testLeastRights checks that the permissions in the reference are sufficient.
 func testLeastRights(t *testing.T, where *site) {
 	t.Helper()
 
@@ -381,7 +384,7 @@ func testLeastRights(t *testing.T, where *site) {
 	testDeadLetters(t, b)
 }
 
-// testAnotherHost: the server is found where the file says later.
+// testAnotherHost changes the host name in the file to that of another server.
 func testAnotherHost(t *testing.T, where *site) {
 	t.Helper()
 
@@ -398,7 +401,7 @@ func testAnotherHost(t *testing.T, where *site) {
 	reaches(t, b, topic, r)
 }
 
-// forwarder is an address that leads to another one.
+// forwarder is an address that forwards connections to another address.
 type forwarder struct {
 	address string
 	end     func()
@@ -456,8 +459,8 @@ func forward(t *testing.T, target string) *forwarder {
 
 		ended = true
 
-		for _, one := range open {
-			_ = one.Close()
+		for _, item := range open {
+			_ = item.Close()
 		}
 	}
 	t.Cleanup(end)

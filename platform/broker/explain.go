@@ -14,85 +14,85 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// explain puts the setting to fix before an error of a server or a connection. What it
-// can't tell stays as it is.
+// explain prefixes an error of a server or a connection with the setting to fix. Other errors are
+// returned unchanged.
 func (a access) explain(err error) error {
 	if err == nil {
 		return nil
 	}
 
-	if fix := cmp.Or(a.mendTLS(err), a.mendUser(err)); fix != "" {
+	if fix := cmp.Or(a.explainTLS(err), a.explainUser(err)); fix != "" {
 		return fmt.Errorf("%s: %w", fix, err)
 	}
 
 	return err
 }
 
-// mendTLS says what to fix when no connection comes about; empty if that is another
-// thing.
-func (a access) mendTLS(err error) string {
+// explainTLS returns what to fix if the connection failed because of TLS. Otherwise it returns an
+// empty string.
+func (a access) explainTLS(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		if a.CAFile == "" {
-			return field + ".ca_file: it is not given, and the server's certificate is of no CA that this system trusts"
+			return configPath + ".ca_file: it is not set, and no CA that this system trusts signed the server's certificate"
 		}
 
-		return field + ".ca_file: the server's certificate is of no CA in " + a.CAFile
+		return configPath + ".ca_file: no CA in " + a.CAFile + " signed the server's certificate"
 	}
 
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		return a.where() + ": renew the certificate of that server"
+		return a.settingName() + ": the server's certificate has expired: renew it"
 	}
 
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return a.where() + ": write a host name that the server's certificate is for"
+		return a.settingName() + ": write a host name that the server's certificate is for"
 	}
 
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return a.where() + ": the server does not speak TLS there: write its TLS port, or no TLS"
+		return a.settingName() + ": the server does not use TLS on this port: write its TLS port, or amqp://"
 	}
 
-	// What the server says of the client's certificate, with a type that is no part of
-	// crypto/tls, or its silence.
-	told := strings.Contains(err.Error(), "remote error: tls:")
+	// The server rejected the client's certificate, which crypto/tls reports with an unexported
+	// type, or it closed the connection without a reason.
+	isRejected := strings.Contains(err.Error(), "remote error: tls:")
 
-	if told || errors.Is(err, errHungUp) {
-		doubt := ""
-		if !told {
-			doubt = ", or is ending"
+	if isRejected || errors.Is(err, errServerClosed) {
+		suffix := ""
+		if !isRejected {
+			suffix = ", or the server is shutting down"
 		}
 
 		if a.CertFile == "" {
-			return field + ".cert_file: it is not given, and the server may ask for it" + doubt
+			return configPath + ".cert_file: it is not set, and the server may require it" + suffix
 		}
 
-		return field + ".cert_file: the server does not take " + a.CertFile + doubt
+		return configPath + ".cert_file: the server rejects " + a.CertFile + suffix
 	}
 
 	return ""
 }
 
-// errHungUp is of a server that ends a connection with TLS before it says a word of its
-// protocol.
-var errHungUp = errors.New("the server hung up")
+// errServerClosed means that the server closed a TLS connection before it sent any AMQP data.
+var errServerClosed = errors.New("the server closed the connection")
 
-// mendUser says what to fix when the server refuses who connects; empty if it does not.
-func (a access) mendUser(err error) string {
+// explainUser returns what to fix if the server rejects the user. Otherwise it returns an empty
+// string.
+func (a access) explainUser(err error) string {
 	switch {
 	case errors.Is(err, amqp.ErrCredentials):
-		return a.where() + ": the server does not take the user and password"
+		return a.settingName() + ": the server rejects the user and password"
 	case errors.Is(err, amqp.ErrSASL):
-		return a.where() + ": the server does not take its auth_mechanism"
+		return a.settingName() + ": the server rejects the auth_mechanism"
 	case errors.Is(err, amqp.ErrVhost):
-		return a.where() + ": the vhost is not there, or its user may not use it"
+		return a.settingName() + ": the vhost does not exist, or the user has no permission for it"
 	}
 
-	said, ok := errors.AsType[*amqp.Error](err)
+	amqpErr, ok := errors.AsType[*amqp.Error](err)
 
 	switch {
-	case ok && said.Code == amqp.AccessRefused:
-		return "the permissions in RabbitMQ of the user in " + a.where()
-	case ok && strings.Contains(said.Reason, amqp.ErrFrame.Reason):
-		return a.where() + ": the server does not speak AMQP there: for its TLS port write amqps"
+	case ok && amqpErr.Code == amqp.AccessRefused:
+		return "grant the permissions in RabbitMQ to the user in " + a.settingName()
+	case ok && strings.Contains(amqpErr.Reason, amqp.ErrFrame.Reason):
+		return a.settingName() + ": the server does not use AMQP on this port: if it is the TLS port, write amqps://"
 	default:
 		return ""
 	}

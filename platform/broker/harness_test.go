@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// They wait for brokers, more than for a processor. Who runs them may say otherwise.
+	// The tests wait for brokers more than for a processor. The caller can set another number.
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
@@ -33,15 +33,15 @@ func TestMain(m *testing.M) {
 const (
 	patience = 2 * time.Minute
 	warmUp   = "test.warmup"
-	// lookAt is how often tests look for what is to come.
+	// lookAt is the interval at which tests check for an expected result.
 	lookAt = 50 * time.Millisecond
-	// quiet is for how long nothing is to happen.
+	// quiet is how long tests wait to see that nothing happens.
 	quiet = 300 * time.Millisecond
 )
 
 var errHandler = errors.New("not today")
 
-// bus is what tests publish to and subscribe to: a broker, or queues alone.
+// bus is what tests publish to and subscribe to: a broker, or local queues.
 type bus interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
 	PublishRaw(ctx context.Context, topic string, body []byte) error
@@ -53,7 +53,7 @@ func common() platform.Broker {
 	return platform.Broker{Parallelism: 8, MaxDeliveries: 3, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
 }
 
-// event is one of a test: what it says orders it among those of its key.
+// event returns a test event. Its number gives its position among the events of its key.
 func event(t *testing.T, key string, number int) cloudevents.Event {
 	t.Helper()
 
@@ -85,7 +85,7 @@ func publish(t *testing.T, b bus, topic string, e cloudevents.Event) {
 	must(t, b.Publish(t.Context(), topic, e))
 }
 
-// subscribe starts a subscription and waits until it is there; end ends it.
+// subscribe starts a subscription and waits until it is active. The returned function ends it.
 func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
@@ -138,13 +138,13 @@ func start(t *testing.T, b bus, topic, id string, handle broker.Handler) (end fu
 	return end
 }
 
-// record keeps what was handled.
+// record records the events that were handled.
 type record struct {
 	t  *testing.T
 	mu sync.Mutex
-	// got by key, in the order of handling.
+	// got has the numbers by key in the order of handling.
 	got map[string][]int
-	// busy keys, to see two at once.
+	// busy has the keys whose event is being handled, to detect two at the same time.
 	busy map[string]bool
 	most int
 }
@@ -194,7 +194,7 @@ func (r *record) copy() map[string][]int {
 	return out
 }
 
-// eventually waits for what has to come.
+// eventually waits until a condition is true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 
@@ -210,8 +210,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func total(list map[string][]int) int {
 	sum := 0
-	for _, one := range list {
-		sum += len(one)
+	for _, item := range list {
+		sum += len(item)
 	}
 
 	return sum
@@ -223,8 +223,9 @@ func topicOf(t *testing.T) string {
 	return "t" + strings.ReplaceAll(uuid.NewString(), "-", "")
 }
 
-// local are queues of this process, one for each topic, for one subscription each. What one
-// gives up goes to the queue of its dead letters, as a broker publishes it.
+// local has queues of this process, one for each topic and subscription. When a queue gives up an
+// event, the event goes to the queue of its dead letters in the form in which a broker publishes
+// it.
 type local struct {
 	conf    platform.Broker
 	metrics *broker.Metrics

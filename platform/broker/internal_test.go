@@ -26,17 +26,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-// TestPropertyDialThatEnds: a server that ends a connection may be gone before its reason is read,
-// and the library's reader and writer meet the end in any order. What to fix is said each
-// time.
+// TestPropertyDialThatEnds has servers that close a connection. The connection may be gone before
+// its reason was read, and the library's reader and writer may see the end in any order. The error
+// has to name the setting to fix in all cases.
 func TestPropertyDialThatEnds(t *testing.T) {
 	t.Parallel()
 
-	dials := property.Options{Runs: 100, Brief: 20}.Count()
+	dials := property.Options{Runs: 100, Brief: 20}.RunCount()
 
 	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
-	stranger := ca.Client(t, "who")
-	secured := serverConfig(t, ca.Server(t), clients)
+	stranger := ca.IssueClient(t, "who")
+	secured := serverConfig(t, ca.IssueServer(t), clients)
 	open := &tls.Config{Certificates: secured.Certificates, MinVersion: tls.VersionTLS12}
 
 	older := secured.Clone()
@@ -49,17 +49,17 @@ func TestPropertyDialThatEnds(t *testing.T) {
 		says   string
 		not    string
 	}{
-		"no certificate":             {"amqps", nil, over(secured, closes), "broker.rabbitmq.cert_file: it is not given", "does not take"},
-		"one that is refused":        {"amqps", stranger, over(secured, closes), "broker.rabbitmq.cert_file: the server does not take " + stranger.File, "not given"},
-		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "broker.rabbitmq.cert_file: it is not given", "does not take"},
-		"an end in the handshake":    {"amqps", nil, closes, "broker.rabbitmq.cert_file: it is not given, and the server may ask for it, or is ending", ""},
-		"an end after it":            {"amqps", nil, over(open, closes), "broker.rabbitmq.cert_file: it is not given, and the server may ask for it, or is ending", ""},
-		"a reset in the handshake":   {"amqps", stranger, heard(resets), "broker.rabbitmq.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
-		"a reset after it":           {"amqps", stranger, over(open, resets), "broker.rabbitmq.cert_file: the server does not take " + stranger.File + ", or is ending", ""},
+		"no certificate":             {"amqps", nil, over(secured, closes), "broker.rabbitmq.cert_file: it is not set", "rejects"},
+		"one that is refused":        {"amqps", stranger, over(secured, closes), "broker.rabbitmq.cert_file: the server rejects " + stranger.File, "not set"},
+		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "broker.rabbitmq.cert_file: it is not set", "rejects"},
+		"an end in the handshake":    {"amqps", nil, closes, "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
+		"an end after it":            {"amqps", nil, over(open, closes), "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
+		"a reset in the handshake":   {"amqps", stranger, heard(resets), "broker.rabbitmq.cert_file: the server rejects " + stranger.File + ", or the server is shutting down", ""},
+		"a reset after it":           {"amqps", stranger, over(open, resets), "broker.rabbitmq.cert_file: the server rejects " + stranger.File + ", or the server is shutting down", ""},
 		"an end after words of AMQP": {"amqps", nil, over(open, speaks), "", "cert_file"},
 		"no TLS":                     {"amqp", nil, closes, "", "cert_file"},
 		"a reset without TLS":        {"amqp", nil, resets, "", "cert_file"},
-		"no TLS on the other side":   {"amqps", nil, speaks, "broker.rabbitmq.url: the server does not speak TLS there", "cert_file"},
+		"no TLS on the other side":   {"amqps", nil, speaks, "broker.rabbitmq.url: the server does not use TLS on this port", "cert_file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +88,7 @@ func TestPropertyDialThatEnds(t *testing.T) {
 	}
 }
 
-// serverConfig asks clients for certificates of a CA.
+// serverConfig returns a configuration that requires client certificates of a CA.
 func serverConfig(t *testing.T, own *brokers.Cert, clients *brokers.CA) *tls.Config {
 	t.Helper()
 
@@ -110,7 +110,7 @@ func serverConfig(t *testing.T, own *brokers.Cert, clients *brokers.CA) *tls.Con
 	}
 }
 
-// listen serves connections, one after the other.
+// listen serves connections one after the other.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 
@@ -135,7 +135,7 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// over puts TLS below what a server does.
+// over adds TLS below a server's protocol.
 func over(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
 	return func(conn net.Conn) {
 		upper := tls.Server(conn, config)
@@ -149,7 +149,8 @@ func over(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
 	}
 }
 
-// What a URL's query says of TLS is told to belong into the settings, but for the server's name.
+// TestQueryOfTheURL checks that TLS files in a URL's query are rejected, but that the query can set
+// the server's name.
 func TestQueryOfTheURL(t *testing.T) {
 	t.Parallel()
 
@@ -157,10 +158,10 @@ func TestQueryOfTheURL(t *testing.T) {
 		"": "mq.example.com", "?server_name_indication=rabbit": "rabbit",
 		"?cacertfile=/ca.pem": "", "?certfile=/c.pem&keyfile=/k.pem": "",
 	} {
-		_, secured, err := access{URL: "amqps://mq.example.com/" + query}.server()
+		_, secured, err := access{URL: "amqps://mq.example.com/" + query}.resolve()
 
 		switch {
-		case want == "" && (err == nil || !strings.Contains(err.Error(), "broker.rabbitmq.url: its query names files")):
+		case want == "" && (err == nil || !strings.Contains(err.Error(), "broker.rabbitmq.url: the query of the URL names files")):
 			t.Errorf("%s: %v", query, err)
 		case want != "" && (err != nil || secured.ServerName != want):
 			t.Errorf("%s: %+v, %v", query, secured, err)
@@ -191,15 +192,15 @@ func resets(conn net.Conn) {
 	_ = below.Close()
 }
 
-// speaks answers the client's first words as a server of another version of AMQP does.
+// speaks responds like a server that uses another version of AMQP.
 func speaks(conn net.Conn) {
 	_, _ = io.ReadFull(conn, make([]byte, len("AMQP0091")))
 	_, _ = io.WriteString(conn, "AMQP\x00\x01\x00\x00")
 	_ = conn.Close()
 }
 
-// TestWhatComesAtTheEnd: what is delivered while the last event is in work is not begun, nor
-// acked: the broker delivers it again.
+// TestWhatComesAtTheEnd checks that an event that is delivered during the last handler call is
+// neither handled nor acknowledged. The broker delivers it again.
 func TestWhatComesAtTheEnd(t *testing.T) {
 	t.Parallel()
 
@@ -212,10 +213,10 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 
 	q := NewQueue(QueueOptions{Conf: platform.Broker{Parallelism: 2}, Topic: "topic", Subscription: "adapter", Metrics: metrics})
 
-	// deliver event n of key a.
+	// deliver delivers event n of key a.
 	deliver := func(n int) {
 		body := fmt.Appendf(nil, `{"specversion":"1.0","id":"e%d","source":"/test","type":"test","partitionkey":"a","data":{"n":%d}}`, n, n)
-		q.take(body, 0, func() error {
+		q.addDelivery(body, 0, func() error {
 			acked = append(acked, n)
 
 			return nil
@@ -243,7 +244,7 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 
 	for stopping := false; !stopping; {
 		q.mu.Lock()
-		stopping = q.stopping
+		stopping = q.isStopping
 		q.mu.Unlock()
 	}
 
@@ -251,7 +252,8 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 
 	close(free)
 	<-ended
-	// The same as what is in line: it is not folded into what will not be handled.
+	// The event equals a waiting event. It must not be folded, because the waiting event will not
+	// be handled.
 	deliver(2)
 
 	if want := []int{1}; !slices.Equal(acked, want) {
@@ -263,12 +265,13 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestTroubles: each counts for a minute after it was last met, or until it is over.
+// TestTroubles checks that a problem counts for a minute after it was last recorded, or until it is
+// over.
 func TestTroubles(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
-		var known troubles
+		var known problemSet
 
 		is := func(when, want string) {
 			t.Helper()
@@ -283,17 +286,17 @@ func TestTroubles(t *testing.T) {
 			}
 		}
 
-		known.note("publish", errors.New("denied"))
-		known.note("publish", errors.New("lost"))
-		known.note("consume", errors.New("gone"))
+		known.set("publish", errors.New("denied"))
+		known.set("publish", errors.New("lost"))
+		known.set("consume", errors.New("gone"))
 		is("at once", "gone\nlost")
 
-		time.Sleep(troubleKept / 2)
-		known.note("consume", errors.New("gone"))
-		time.Sleep(troubleKept/2 + time.Second)
+		time.Sleep(problemTTL / 2)
+		known.set("consume", errors.New("gone"))
+		time.Sleep(problemTTL/2 + time.Second)
 		is("a minute later", "gone")
 
-		known.note("consume", nil)
+		known.set("consume", nil)
 		is("when all is over", "")
 	})
 }

@@ -30,57 +30,58 @@ const (
 	defaultMaxBackoff    = 30 * time.Second
 )
 
-// QueueOptions of NewQueue.
+// QueueOptions configure NewQueue.
 type QueueOptions struct {
-	// Conf has the numbers; what it says of a broker is not looked at.
+	// Conf has the limits and back-offs. Its settings for the connection are ignored.
 	Conf platform.Broker
-	// Topic and Subscription are what metrics and the log name.
+	// Topic and Subscription are used in metrics and the log.
 	Topic, Subscription string
-	// GiveUp takes an event that is not tried any more, before the next one of its key is. Where
-	// it fails, it is called again after a pause. Without it events are tried for ever.
+	// GiveUp is called for an event that is not retried any more, before the next event of its key
+	// is handled. If it fails, it is called again after a back-off. If it is nil, events are
+	// retried forever.
 	GiveUp func(Letter) error
-	// Log. Default: none.
+	// Log is the logger. Default: no log.
 	Log *slog.Logger
-	// Metrics. Required.
+	// Metrics are the metrics of the queue. Required.
 	Metrics *Metrics
 }
 
-// Queue keeps the order of one subscription in this process: a lane for each key, of
-// which the first event alone is in work, or waits for its next try. Lanes take turns, so
-// that a key with many events does not hold up others, and a lane that waits takes no
+// Queue keeps the events of one subscription in this process in order. It has a lane for each key.
+// Only the first event of a lane is handled, or waits for its next attempt. Lanes are handled in
+// turn, so a key with many events does not delay others, and a waiting lane does not occupy a
 // worker.
 type Queue struct {
 	QueueOptions
 
 	handle func(cloudevents.Event) error
 
-	// turns has the keys of lanes whose first event is to be handled, each with one worker
-	// at a time, and those whose first event waits for its next try.
-	turns workqueue.TypedRateLimitingInterface[string]
+	// queue has the keys of lanes whose first event is to be handled, and of those whose first
+	// event waits for its next attempt. Only one worker handles a key at a time.
+	queue workqueue.TypedRateLimitingInterface[string]
 
-	mu       sync.Mutex
-	byKey    map[string]*lane
-	stopping bool
+	mu         sync.Mutex
+	lanes      map[string]*lane
+	isStopping bool
 }
 
 type lane struct {
-	// items are in line, or the first of them waits for its next try.
+	// items are the waiting events. The first of them may wait for its next attempt.
 	items []*delivery
-	// running: one more is in work.
-	running bool
+	// isRunning is true while another event, which is not in items, is being handled.
+	isRunning bool
 }
 
-// delivery is an event that was handed out and is not yet done.
+// delivery is an event that was delivered and is not acknowledged yet.
 type delivery struct {
 	Letter
 
-	// ack says that it is done. An error means that it may come again.
+	// ack acknowledges the event. If it returns an error, the event may be delivered again.
 	ack func() error
-	// alive is false when the broker will deliver it again whatever is said now.
-	alive func() bool
+	// isAlive returns false if the broker will deliver the event again even if it is acknowledged.
+	isAlive func() bool
 }
 
-// NewQueue makes a queue, with defaults in the place of what is not said.
+// NewQueue returns a queue. It uses defaults for options that are not set.
 func NewQueue(options QueueOptions) *Queue {
 	conf := &options.Conf
 	conf.Parallelism = cmp.Or(max(conf.Parallelism, 0), defaultParallelism)
@@ -92,300 +93,302 @@ func NewQueue(options QueueOptions) *Queue {
 	options.Log = options.Log.With("topic", options.Topic, "subscription", options.Subscription)
 	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[string](conf.MinBackoff, conf.MaxBackoff)
 
-	return &Queue{QueueOptions: options, turns: workqueue.NewTypedRateLimitingQueue(backoff), byKey: map[string]*lane{}}
+	return &Queue{QueueOptions: options, queue: workqueue.NewTypedRateLimitingQueue(backoff), lanes: map[string]*lane{}}
 }
 
-// Run hands events to the handler, those that came before as well, until ctx ends, and
-// returns when those in work are handled, whose context goes on. It may be called once.
+// Run passes events to the handler, including those that were added before, until ctx ends. It then
+// waits for running handlers, whose context is not canceled. It may be called only once.
 func (q *Queue) Run(ctx context.Context, handle Handler) {
-	work := context.WithoutCancel(ctx)
-	q.handle = func(event cloudevents.Event) error { return handle(traced(work, event), event.Clone()) }
+	workCtx := context.WithoutCancel(ctx)
+	q.handle = func(event cloudevents.Event) error { return handle(withTrace(workCtx, event), event.Clone()) }
 
 	var workers sync.WaitGroup
 
 	for range q.Conf.Parallelism {
-		workers.Go(q.work)
+		workers.Go(q.runWorker)
 	}
 
 	<-ctx.Done()
 
 	q.mu.Lock()
-	q.stopping = true
+	q.isStopping = true
 	q.mu.Unlock()
 
-	q.turns.ShutDown()
+	q.queue.ShutDown()
 	workers.Wait()
 
-	for _, in := range q.byKey {
-		q.gauge(-float64(len(in.items)))
+	for _, keyLane := range q.lanes {
+		q.addHeld(-float64(len(keyLane.items)))
 	}
 }
 
-// Add puts an event in line. What comes when Run ends is dropped.
+// Add adds an event. After Run has ended, it drops the event.
 func (q *Queue) Add(event cloudevents.Event) {
 	q.Metrics.published.WithLabelValues(q.Topic).Inc()
 	q.add(&delivery{
-		Letter: Letter{Event: event}, ack: func() error { return nil }, alive: func() bool { return true },
+		Letter: Letter{Event: event}, ack: func() error { return nil }, isAlive: func() bool { return true },
 	})
 }
 
-// take puts in line what came from a broker, which has delivered it so often before.
-func (q *Queue) take(body []byte, tries int, ack func() error, alive func() bool) {
-	one := &delivery{Letter: Letter{Tries: tries}, ack: ack, alive: alive}
+// addDelivery adds a message from a broker, which has already been delivered so many times.
+func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive func() bool) {
+	item := &delivery{Letter: Letter{Attempts: attempts}, ack: ack, isAlive: alive}
 
-	err := json.Unmarshal(body, &one.Event)
+	err := json.Unmarshal(body, &item.Event)
 	if err == nil {
-		err = one.Event.Validate()
+		err = item.Event.Validate()
 	}
 
 	if err != nil {
 		q.Metrics.errors.WithLabelValues(errorConversion).Inc()
-		one.Event, one.Reason, one.Error = malformed(body), reasonMalformed, err.Error()
+		item.Event, item.Reason, item.Error = newMalformedEvent(body), reasonMalformed, err.Error()
 	}
 
-	q.add(one)
+	q.add(item)
 }
 
-func (q *Queue) add(one *delivery) {
+func (q *Queue) add(item *delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	// The broker delivers it again.
-	if q.stopping {
+	// The broker delivers the event again.
+	if q.isStopping {
 		return
 	}
 
-	key := keyOf(one.Event)
+	key := orderingKey(item.Event)
 
-	in := q.byKey[key]
-	if in == nil {
-		in = &lane{}
-		q.byKey[key] = in
+	keyLane := q.lanes[key]
+	if keyLane == nil {
+		keyLane = &lane{}
+		q.lanes[key] = keyLane
 	}
 
-	q.purge(in)
+	q.removeLost(keyLane)
 
-	if q.fold(in, one) {
+	if q.fold(keyLane, item) {
 		return
 	}
 
-	in.items = append(in.items, one)
-	q.gauge(1)
+	keyLane.items = append(keyLane.items, item)
+	q.addHeld(1)
 
-	// Else the one before it has a turn, now or after its pause, and this one follows it.
-	if len(in.items) == 1 && !in.running {
-		q.turns.Add(key)
+	// Otherwise an earlier event of the lane is handled now or after its back-off, and then this one.
+	if len(keyLane.items) == 1 && !keyLane.isRunning {
+		q.queue.Add(key)
 	}
 }
 
-// purge forgets events that the broker took back with a lost connection, but for the one
-// in work.
-func (q *Queue) purge(in *lane) {
-	before := len(in.items)
-	in.items = slices.DeleteFunc(in.items, func(one *delivery) bool { return !one.alive() })
+// removeLost removes events that the broker will deliver again because their connection was lost.
+// The event that is being handled stays.
+func (q *Queue) removeLost(keyLane *lane) {
+	countBefore := len(keyLane.items)
+	keyLane.items = slices.DeleteFunc(keyLane.items, func(item *delivery) bool { return !item.isAlive() })
 
-	q.gauge(float64(len(in.items) - before))
+	q.addHeld(float64(len(keyLane.items) - countBefore))
 }
 
-// fold drops an event that says what the last one in line says, which is yet to be
-// handled. A resource that fails for long would else gather an event for each time that
-// Sentinel looked at it.
-func (q *Queue) fold(in *lane, one *delivery) bool {
-	if len(in.items) == 0 || one.Reason != "" {
+// fold drops an event that equals the last waiting event of its lane, and returns true if it did.
+// Otherwise a resource that fails for a long time would collect an event for each time that
+// Sentinel evaluated it.
+func (q *Queue) fold(keyLane *lane, item *delivery) bool {
+	if len(keyLane.items) == 0 || item.Reason != "" {
 		return false
 	}
 
-	last := in.items[len(in.items)-1]
-	if last.Reason != "" || last.Event.Type() != one.Event.Type() || last.Event.Source() != one.Event.Source() ||
-		last.Event.Subject() != one.Event.Subject() || !bytes.Equal(last.Event.Data(), one.Event.Data()) {
+	last := keyLane.items[len(keyLane.items)-1]
+	if last.Reason != "" || last.Event.Type() != item.Event.Type() || last.Event.Source() != item.Event.Source() ||
+		last.Event.Subject() != item.Event.Subject() || !bytes.Equal(last.Event.Data(), item.Event.Data()) {
 		return false
 	}
 
-	q.settle(one)
-	q.count(resultFolded)
+	q.acknowledge(item)
+	q.countResult(resultFolded)
 
 	return true
 }
 
-// work is one worker: it handles the first event of the lane whose turn it is.
-func (q *Queue) work() {
+// runWorker handles the first events of lanes until the queue shuts down.
+func (q *Queue) runWorker() {
 	for {
-		key, ended := q.turns.Get()
-		if ended {
+		key, isShutDown := q.queue.Get()
+		if isShutDown {
 			return
 		}
 
-		if one := q.first(key); one != nil {
-			q.finish(key, one, q.try(one))
+		if item := q.nextDelivery(key); item != nil {
+			q.finish(key, item, q.process(item))
 		}
 
-		q.turns.Done(key)
+		q.queue.Done(key)
 	}
 }
 
-// first is what is to be handled of a lane; nil if there is nothing.
-func (q *Queue) first(key string) *delivery {
+// nextDelivery removes the first event from a lane. It returns nil if there is none.
+func (q *Queue) nextDelivery(key string) *delivery {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	in := q.byKey[key]
-	if in == nil || q.stopping {
+	keyLane := q.lanes[key]
+	if keyLane == nil || q.isStopping {
 		return nil
 	}
 
-	q.purge(in)
+	q.removeLost(keyLane)
 
-	if len(in.items) == 0 {
-		delete(q.byKey, key)
+	if len(keyLane.items) == 0 {
+		delete(q.lanes, key)
 
 		return nil
 	}
 
-	one := in.items[0]
-	in.items, in.running = in.items[1:], true
+	item := keyLane.items[0]
+	keyLane.items, keyLane.isRunning = keyLane.items[1:], true
 
-	return one
+	return item
 }
 
-// try handles an event, or gives it up; nil when it is done with.
-func (q *Queue) try(one *delivery) error {
-	if one.Reason == "" {
-		one.Tries++
+// process handles an event or gives it up. It returns an error if the event has to be retried.
+func (q *Queue) process(item *delivery) error {
+	if item.Reason == "" {
+		item.Attempts++
 
-		err := q.call(one)
+		err := q.callHandler(item)
 		if err == nil {
-			q.count(resultDone)
+			q.countResult(resultDone)
 
 			return nil
 		}
 
-		if !q.hopeless(one, err) {
-			q.count(resultRetry)
-			q.about(one).Warn("event is tried again", "tries", one.Tries, "error", err)
+		if !q.shouldGiveUp(item, err) {
+			q.countResult(resultRetry)
+			q.logFor(item).Warn("could not handle the event: retry later", "tries", item.Attempts, "error", err)
 
 			return err
 		}
 	}
 
 	if q.GiveUp != nil {
-		if err := q.GiveUp(one.Letter); err != nil {
-			q.about(one).Error("give event up", "error", err)
+		if err := q.GiveUp(item.Letter); err != nil {
+			q.logFor(item).Error("could not give up the event", "error", err)
 
 			return err
 		}
 
-		q.Metrics.deadLetters.WithLabelValues(q.Topic, q.Subscription, one.Reason).Inc()
+		q.Metrics.deadLetters.WithLabelValues(q.Topic, q.Subscription, item.Reason).Inc()
 	}
 
-	q.about(one).Error("event is given up", "reason", one.Reason, "tries", one.Tries, "error", line(one.Error))
-	q.count(resultDeadLetter)
+	q.logFor(item).Error("gave up the event", "reason", item.Reason, "tries", item.Attempts, "error", sanitizeLine(item.Error))
+	q.countResult(resultDeadLetter)
 
 	return nil
 }
 
-// hopeless says whether a failed event is given up, and notes why.
-func (q *Queue) hopeless(one *delivery, err error) bool {
+// shouldGiveUp returns true if a failed event has to be given up, and records the reason.
+func (q *Queue) shouldGiveUp(item *delivery, err error) bool {
 	switch {
 	case q.GiveUp == nil:
 		return false
 	case IsPoison(err):
-		one.Reason = reasonPoison
-	case one.Tries >= q.Conf.MaxDeliveries:
-		one.Reason = ReasonExhausted
+		item.Reason = reasonPoison
+	case item.Attempts >= q.Conf.MaxDeliveries:
+		item.Reason = ReasonExhausted
 	default:
 		return false
 	}
 
-	one.Error = err.Error()
+	item.Error = err.Error()
 
 	return true
 }
 
-// call runs the handler.
-func (q *Queue) call(one *delivery) (err error) {
-	begin := time.Now()
+// callHandler calls the handler. It converts a panic to an error.
+func (q *Queue) callHandler(item *delivery) (err error) {
+	start := time.Now()
 
 	defer func() {
-		if thrown := recover(); thrown != nil {
+		if recovered := recover(); recovered != nil {
 			q.Metrics.errors.WithLabelValues(errorPanic).Inc()
-			q.about(one).Error("handler panicked", "panic", thrown, "stack", string(debug.Stack()))
+			q.logFor(item).Error("the handler panicked", "panic", recovered, "stack", string(debug.Stack()))
 
-			err = fmt.Errorf("%w: %v", errPanic, thrown)
+			err = fmt.Errorf("%w: %v", errPanic, recovered)
 		} else if err != nil {
 			q.Metrics.errors.WithLabelValues(errorHandler).Inc()
 		}
 
-		q.Metrics.duration.WithLabelValues(q.Topic, q.Subscription).Observe(time.Since(begin).Seconds())
+		q.Metrics.duration.WithLabelValues(q.Topic, q.Subscription).Observe(time.Since(start).Seconds())
 	}()
 
-	return q.handle(one.Event)
+	return q.handle(item.Event)
 }
 
-// traced continues the trace that the event came from.
-func traced(ctx context.Context, event cloudevents.Event) context.Context {
+// withTrace returns a context that continues the trace of the event.
+func withTrace(ctx context.Context, event cloudevents.Event) context.Context {
 	parent, _ := event.Extensions()[events.ExtensionTraceParent].(string)
 
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 }
 
-// finish frees the lane for its next event, or has it wait.
-func (q *Queue) finish(key string, one *delivery, err error) {
+// finish releases the lane for its next event. After an error, it puts the event back and delays
+// the lane.
+func (q *Queue) finish(key string, item *delivery, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	in := q.byKey[key]
-	in.running = false
+	keyLane := q.lanes[key]
+	keyLane.isRunning = false
 
 	if err != nil {
-		in.items = slices.Insert(in.items, 0, one)
-		q.turns.AddRateLimited(key)
+		keyLane.items = slices.Insert(keyLane.items, 0, item)
+		q.queue.AddRateLimited(key)
 
 		return
 	}
 
-	q.settle(one)
-	q.gauge(-1)
-	q.turns.Forget(key)
-	q.turns.Add(key)
+	q.acknowledge(item)
+	q.addHeld(-1)
+	q.queue.Forget(key)
+	q.queue.Add(key)
 }
 
-// settle acks; one that could not be acked comes again.
-func (q *Queue) settle(one *delivery) {
-	if !one.alive() {
+// acknowledge acknowledges an event. If that fails, the broker delivers the event again.
+func (q *Queue) acknowledge(item *delivery) {
+	if !item.isAlive() {
 		return
 	}
 
-	if err := one.ack(); err != nil {
+	if err := item.ack(); err != nil {
 		q.Metrics.errors.WithLabelValues(errorAck).Inc()
-		q.Log.Warn("ack event: it will come again", "error", err)
+		q.Log.Warn("could not acknowledge the event: the broker will deliver it again", "error", err)
 	}
 }
 
-// about logs of an event.
-func (q *Queue) about(one *delivery) *slog.Logger {
-	return q.Log.With("event", one.Event.ID(), "key", keyOf(one.Event))
+// logFor returns the logger for an event.
+func (q *Queue) logFor(item *delivery) *slog.Logger {
+	return q.Log.With("event", item.Event.ID(), "key", orderingKey(item.Event))
 }
 
-func (q *Queue) count(result string) {
+func (q *Queue) countResult(result string) {
 	q.Metrics.consumed.WithLabelValues(q.Topic, q.Subscription, result).Inc()
 }
 
-func (q *Queue) gauge(change float64) {
+func (q *Queue) addHeld(change float64) {
 	q.Metrics.held.WithLabelValues(q.Topic, q.Subscription).Add(change)
 }
 
-// keyOf is what orders an event: its partitionkey, or where it has none, as upstream's, the
-// id of the resource. Else it stands for itself.
-func keyOf(event cloudevents.Event) string {
+// orderingKey returns the key by which an event is ordered: its partitionkey. Events of upstream
+// programs have none, so the ID of their resource is used. If an event has neither, its own ID is
+// used.
+func orderingKey(event cloudevents.Event) string {
 	if key, ok := event.Extensions()[events.PartitionKey].(string); ok && key != "" {
 		return key
 	}
 
-	var said struct {
+	var data struct {
 		ID string `json:"id"`
 	}
-	if err := json.Unmarshal(event.Data(), &said); err == nil && said.ID != "" {
-		return said.ID
+	if err := json.Unmarshal(event.Data(), &data); err == nil && data.ID != "" {
+		return data.ID
 	}
 
 	return event.ID()

@@ -9,7 +9,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// Types of errors.
+// Values of the label error_type.
 const (
 	errorConversion = "conversion"
 	errorHandler    = "handler"
@@ -18,16 +18,16 @@ const (
 	errorAck        = "ack"
 )
 
-// What became of a delivered event.
+// Results of delivered events.
 const (
 	resultDone       = "done"
 	resultRetry      = "retry"
 	resultDeadLetter = "dead_letter"
-	// resultFolded: a later event that says the same waits for its turn in its place.
+	// resultFolded means that an equal event was already waiting, so this event was dropped.
 	resultFolded = "folded"
 )
 
-// Metrics of a broker and its queues.
+// Metrics are the metrics of a broker and its queues.
 type Metrics struct {
 	consumed    *prometheus.CounterVec
 	published   *prometheus.CounterVec
@@ -37,21 +37,22 @@ type Metrics struct {
 	held        *prometheus.GaugeVec
 }
 
-// NewMetrics registers metrics. The registerer may be nil.
+// NewMetrics returns the metrics and registers them. The registerer may be nil.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	set := metrics.NewSet("broker", nil)
 	m := &Metrics{
-		consumed: set.Counters("messages_consumed_total",
-			"Deliveries by what became of them: done, retry, dead_letter, or folded into one that says the same.",
+		consumed: set.NewCounterVec("messages_consumed_total",
+			"Deliveries by result: done, retry, dead_letter, or folded if an equal event was waiting.",
 			"topic", "subscription", "result"),
-		published: set.Counters("messages_published_total", "Events that the broker has for good.", "topic"),
-		errors: set.Counters("errors_total",
+		published: set.NewCounterVec("messages_published_total", "Events that the broker has stored.", "topic"),
+		errors: set.NewCounterVec("errors_total",
 			"Errors: conversion (not a CloudEvent), handler, panic, publish, ack.", "error_type"),
-		deadLetters: set.Counters("dead_letters_total", "Events that went to the dead letters, by reason.",
+		deadLetters: set.NewCounterVec("dead_letters_total", "Events that became dead letters, by reason.",
 			"topic", "subscription", "reason"),
-		held: set.Gauges("messages_held",
-			"Events that were delivered and are not done: in work, in line, or waiting for another try.", "topic", "subscription"),
-		duration: set.Histograms("message_duration_seconds", "How long handlers took, in seconds.",
+		held: set.NewGaugeVec("messages_held",
+			"Events that were delivered and are not done: running, waiting for their turn, or waiting for the next attempt.",
+			"topic", "subscription"),
+		duration: set.NewHistogramVec("message_duration_seconds", "Duration of handler calls, in seconds.",
 			[]float64{.1, .5, 1, 2, 5, 10, 30, 60, 120}, "topic", "subscription"),
 	}
 

@@ -24,7 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// TestQueue holds a queue to what a broker promises to one subscription.
+// TestQueue checks that a queue gives the same guarantees as a broker for one subscription.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 
@@ -229,7 +229,8 @@ func testFold(t *testing.T, b bus) {
 
 	publish(t, b, topic, event(t, "a", 2))
 
-	// The broker hands them out while the first is in work, after which one is left.
+	// The broker delivers the events while the first one is being handled. After that, one event
+	// remains.
 	eventually(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
 	close(free)
 	eventually(t, "the last is handled", func() bool { return total(last.copy()) == 1 })
@@ -239,7 +240,7 @@ func testFold(t *testing.T, b bus) {
 	}
 }
 
-// testWaits ends a subscription, whose end it is given, while an event is in work.
+// testWaits ends a subscription while an event is being handled.
 func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
 	t.Helper()
 
@@ -279,7 +280,7 @@ func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
 	}
 }
 
-// into is a handler that hands events on.
+// into returns a handler that sends events to a channel.
 func into(to chan<- cloudevents.Event) broker.Handler {
 	return func(_ context.Context, e cloudevents.Event) error {
 		to <- e
@@ -288,8 +289,8 @@ func into(to chan<- cloudevents.Event) broker.Handler {
 	}
 }
 
-// TestPropertyOrder publishes to a few keys; each event fails as often as was drawn, up
-// to more often than it is tried.
+// TestPropertyOrder publishes events with a few keys. Each event fails a random number of times, up
+// to more than the number of attempts.
 //
 // Feature: hyperfleet-operator, Property: events of a key are handled in their order and one at a time, however often they fail
 func TestPropertyOrder(t *testing.T) {
@@ -355,8 +356,8 @@ func TestPropertyOrder(t *testing.T) {
 	}, gen.SliceOfN(20, gen.IntRange(0, keyCount*(tries+1)-1))))
 }
 
-// FuzzDelivery: whatever is in the broker is handled as an event or becomes a dead letter
-// that says what it was, and what comes after it is handled.
+// FuzzDelivery checks that any message is either handled as an event or becomes a dead letter with
+// the message as its data, and that the next event is handled.
 func FuzzDelivery(f *testing.F) {
 	for _, body := range []string{
 		"", "null", "{}", "[1]", "\x00\xff", `{"specversion":"1.0"}`, `{"specversion":"2.0","id":"a","source":"b","type":"c"}`,

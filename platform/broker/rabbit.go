@@ -17,27 +17,28 @@ import (
 
 const (
 	rabbitDialTimeout = 5 * time.Second
-	// rabbitDials is how often a connection is tried whose end has no reason.
-	rabbitDials     = 4
+	// dialAttempts is the number of attempts to connect if the connection ends without a reason.
+	dialAttempts    = 4
 	rabbitHeartbeat = 5 * time.Second
-	// rabbitCallTimeout bounds calls on a channel, which have no bound of their own: the
-	// connection is given up then. A queue whose leader is being elected does not answer.
+	// rabbitCallTimeout is the timeout of calls on a channel, because the library has none. When it
+	// expires, the connection is closed. For example, RabbitMQ does not respond while it elects the
+	// leader of a queue.
 	rabbitCallTimeout = 10 * time.Second
-	// rabbitPending is how many events a subscriber holds that are not done.
-	rabbitPending = 1000
-	// troublePublish is what keeps events from being published.
-	troublePublish = "publish"
+	// defaultPrefetch is the number of unacknowledged events that a subscriber can hold.
+	defaultPrefetch = 1000
+	// problemPublish is the name of the problem that events cannot be published.
+	problemPublish = "publish"
 )
 
 var (
 	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
-	errNoAnswer     = errors.New("RabbitMQ did not answer within " + rabbitCallTimeout.String())
+	errNoAnswer     = errors.New("RabbitMQ did not respond within " + rabbitCallTimeout.String())
 )
 
-// exchange is that of a topic. They are laid out as upstream's programs have them: an
-// exchange for each topic, and for each subscription a queue, which one process consumes at
-// a time.
-func (b *Broker) exchange(topic string) string {
+// exchangeName returns the exchange of a topic. The layout is the same as that of the upstream
+// programs: each topic has an exchange, and each subscription has a queue, which one process
+// consumes at a time.
+func (b *Broker) exchangeName(topic string) string {
 	if strings.HasSuffix(topic, DeadLetterSuffix) {
 		return topic
 	}
@@ -45,43 +46,43 @@ func (b *Broker) exchange(topic string) string {
 	return cmp.Or(b.access.Exchange, topic)
 }
 
-// publish returns when the server has the message for good.
+// publish returns after the server has stored the message.
 func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) error {
-	exchange := b.exchange(topic)
+	exchange := b.exchangeName(topic)
 
-	channel, err := b.publisher(exchange)
+	channel, err := b.ensurePublisher(exchange)
 	if err != nil {
 		return err
 	}
 
 	m.ContentType, m.DeliveryMode = "application/cloudevents+json", amqp.Persistent
 
-	if err := channel.send(ctx, exchange, b.access.RoutingKey, m); err != nil {
+	if err := channel.publish(ctx, exchange, b.access.RoutingKey, m); err != nil {
 		err = fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
 
 		if !channel.conn.IsClosed() {
-			b.troubles.note(troublePublish, err)
+			b.problems.set(problemPublish, err)
 		}
 
-		// The next one opens another. Those who wait for their confirmation on this one are
-		// told that there is none.
+		// The next call opens another channel. Callers that wait for a confirmation on this channel
+		// get an error.
 		_ = channel.Close()
 
 		return err
 	}
 
-	b.troubles.note(troublePublish, nil)
+	b.problems.set(problemPublish, nil)
 
 	return nil
 }
 
-// publisher gives the channel that all publish on, once there is the exchange; without one,
-// whether it works.
-func (b *Broker) publisher(exchange string) (*rabbitPublisher, error) {
+// ensurePublisher returns the channel that all calls publish on, and declares the exchange if it is
+// missing. If the exchange is empty, it only checks that the channel works.
+func (b *Broker) ensurePublisher(exchange string) (*rabbitPublisher, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if b.life.Err() != nil {
+	if b.ctx.Err() != nil {
 		return nil, errClosed
 	}
 
@@ -94,19 +95,19 @@ func (b *Broker) publisher(exchange string) (*rabbitPublisher, error) {
 		b.conn, b.channel = conn, nil
 	}
 
-	err := guarded(b.conn, func() (err error) {
+	err := withCallTimeout(b.conn, func() (err error) {
 		if b.channel == nil || b.channel.IsClosed() {
 			if b.channel, err = newPublisher(b.conn); err != nil {
 				return err
 			}
 		}
 
-		if exchange == "" || b.channel.declared[exchange] {
+		if exchange == "" || b.channel.declaredExchanges[exchange] {
 			return nil
 		}
 
 		err = ensureExchange(b.conn, exchange, b.access.ExchangeType)
-		b.channel.declared[exchange] = err == nil
+		b.channel.declaredExchanges[exchange] = err == nil
 
 		return err
 	})
@@ -117,15 +118,15 @@ func (b *Broker) publisher(exchange string) (*rabbitPublisher, error) {
 	return b.channel, nil
 }
 
-// rabbitPublisher is a channel that confirms, and says why the server closed it.
+// rabbitPublisher is a channel in confirm mode that records why the server closed it.
 type rabbitPublisher struct {
 	*amqp.Channel
 
 	conn *amqp.Connection
-	// declared are the exchanges that there are.
-	declared map[string]bool
-	// closed ends with the channel, for the reason that the server gave.
-	closed context.Context
+	// declaredExchanges are the exchanges that exist.
+	declaredExchanges map[string]bool
+	// closedCtx ends when the channel is closed. Its cause is the server's reason.
+	closedCtx context.Context
 }
 
 func newPublisher(conn *amqp.Connection) (*rabbitPublisher, error) {
@@ -135,78 +136,81 @@ func newPublisher(conn *amqp.Connection) (*rabbitPublisher, error) {
 	}
 
 	if err := channel.Confirm(false); err != nil {
-		return nil, fmt.Errorf("have RabbitMQ confirm: %w", err)
+		return nil, fmt.Errorf("enable confirmations of RabbitMQ: %w", err)
 	}
 
-	told := channel.NotifyClose(make(chan *amqp.Error, 1))
+	closeNotify := channel.NotifyClose(make(chan *amqp.Error, 1))
 	closed, end := context.WithCancelCause(context.Background())
 
-	go func() { end(cmp.Or(<-told, amqp.ErrClosed)) }()
+	go func() { end(cmp.Or(<-closeNotify, amqp.ErrClosed)) }()
 
-	return &rabbitPublisher{Channel: channel, conn: conn, declared: map[string]bool{}, closed: closed}, nil
+	return &rabbitPublisher{Channel: channel, conn: conn, declaredExchanges: map[string]bool{}, closedCtx: closed}, nil
 }
 
-// send returns when the server has the message for good.
-func (p *rabbitPublisher) send(ctx context.Context, exchange, key string, m amqp.Publishing) error {
-	var sent *amqp.DeferredConfirmation
+// publish returns after the server has stored the message.
+func (p *rabbitPublisher) publish(ctx context.Context, exchange, key string, m amqp.Publishing) error {
+	var confirmation *amqp.DeferredConfirmation
 
-	// A server that takes no more holds up even the writing.
-	err := guarded(p.conn, func() (err error) {
-		sent, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
+	// Even the write blocks if the server does not accept more data.
+	err := withCallTimeout(p.conn, func() (err error) {
+		confirmation, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
 
 		return err
 	})
 	if err != nil {
-		return p.reason(ctx, err)
+		return p.withCloseReason(ctx, err)
 	}
 
-	done, err := sent.WaitContext(ctx)
+	isConfirmed, err := confirmation.WaitContext(ctx)
 
 	switch {
 	case err != nil:
-		return p.reason(ctx, fmt.Errorf("%w: %w", errNotConfirmed, err))
-	case !done:
-		return p.reason(ctx, errNotConfirmed)
+		return p.withCloseReason(ctx, fmt.Errorf("%w: %w", errNotConfirmed, err))
+	case !isConfirmed:
+		return p.withCloseReason(ctx, errNotConfirmed)
 	default:
 		return nil
 	}
 }
 
-// reason adds why the server closed the channel to an error on it, if it did.
-func (p *rabbitPublisher) reason(ctx context.Context, err error) error {
+// withCloseReason adds the server's reason to an error if the server closed the channel.
+func (p *rabbitPublisher) withCloseReason(ctx context.Context, err error) error {
 	if !p.IsClosed() {
 		return err
 	}
 
 	select {
-	case <-p.closed.Done():
-		return fmt.Errorf("%w: %w", err, context.Cause(p.closed))
+	case <-p.closedCtx.Done():
+		return fmt.Errorf("%w: %w", err, context.Cause(p.closedCtx))
 	case <-ctx.Done():
 		return err
 	}
 }
 
-// guarded gives the connection up when calls on it take too long, which ends them.
-func guarded(conn *amqp.Connection, calls func() error) error {
-	var late atomic.Bool
+// withCallTimeout runs calls on a connection. If they take longer than rabbitCallTimeout, it closes
+// the connection, which ends them.
+func withCallTimeout(conn *amqp.Connection, calls func() error) error {
+	var isTimedOut atomic.Bool
 
 	timer := time.AfterFunc(rabbitCallTimeout, func() {
-		late.Store(true)
+		isTimedOut.Store(true)
 
 		_ = conn.CloseDeadline(time.Now().Add(time.Second))
 	})
 	defer timer.Stop()
 
 	err := calls()
-	if err != nil && late.Load() {
+	if err != nil && isTimedOut.Load() {
 		return fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 
 	return err
 }
 
-// hangUp ends a connection. What was delivered over it and is not acked is delivered again.
-func hangUp(conn *amqp.Connection) { _ = conn.CloseDeadline(time.Now().Add(rabbitDialTimeout)) }
+// closeConnection closes a connection. The server delivers its unacknowledged messages again.
+func closeConnection(conn *amqp.Connection) {
+	_ = conn.CloseDeadline(time.Now().Add(rabbitDialTimeout))
+}
 
 func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
 	channel, err := conn.Channel()
@@ -217,9 +221,10 @@ func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
 	return channel, nil
 }
 
-// ensure declares what is not there. What is there is taken whatever it is like: it may be of
-// upstream's programs, or made by hand. A channel ends with a no.
-func ensure(conn *amqp.Connection, declare func(channel *amqp.Channel, passive bool) error) error {
+// declareIfMissing declares an object that is missing. An object that exists is used as it is,
+// because it may belong to the upstream programs or may have been created by hand. Each attempt
+// needs its own channel, because the server closes a channel after an error.
+func declareIfMissing(conn *amqp.Connection, declare func(channel *amqp.Channel, passive bool) error) error {
 	for _, passive := range []bool{true, false} {
 		channel, err := openChannel(conn)
 		if err != nil {
@@ -229,7 +234,7 @@ func ensure(conn *amqp.Connection, declare func(channel *amqp.Channel, passive b
 		err = declare(channel, passive)
 		_ = channel.Close()
 
-		if said, ok := errors.AsType[*amqp.Error](err); !passive || !ok || said.Code != amqp.NotFound {
+		if amqpErr, ok := errors.AsType[*amqp.Error](err); !passive || !ok || amqpErr.Code != amqp.NotFound {
 			return err
 		}
 	}
@@ -238,7 +243,7 @@ func ensure(conn *amqp.Connection, declare func(channel *amqp.Channel, passive b
 }
 
 func ensureExchange(conn *amqp.Connection, exchange, kind string) error {
-	err := ensure(conn, func(channel *amqp.Channel, passive bool) error {
+	err := declareIfMissing(conn, func(channel *amqp.Channel, passive bool) error {
 		declare := channel.ExchangeDeclare
 		if passive {
 			declare = channel.ExchangeDeclarePassive

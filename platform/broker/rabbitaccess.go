@@ -25,77 +25,78 @@ import (
 )
 
 var (
-	errPassword = errors.New("it has a password in it: keep it in url_file")
-	errEscape   = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
-	errOne      = errors.New("write one URL: with a cluster, of a name that all of its servers have")
-	errNoPair   = errors.New("give cert_file and key_file, both or none")
-	errFiles    = errors.New("its query names files (cacertfile, certfile, keyfile): write them as ca_file, cert_file and key_file")
+	errPassword    = errors.New("the URL contains a password: put the URL into url_file")
+	errEscape      = errors.New("write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40")
+	errSeveralURLs = errors.New("write one URL: for a cluster, use a host name that all of its servers share")
+	errNoPair      = errors.New("set both cert_file and key_file, or neither")
+	errFiles       = errors.New("the query of the URL names files (cacertfile, certfile, keyfile): " +
+		"use ca_file, cert_file and key_file instead")
 )
 
-// field is where the settings are in the configuration.
-const field = "broker.rabbitmq"
+// configPath is the path of the settings in the configuration.
+const configPath = "broker.rabbitmq"
 
-// access is how the settings say that a server is reached. Its files are read anew for
-// each connection, so that what is in them may change.
+// access has the settings for the connection to a server. The files that they name are read for
+// each connection, so their content may change.
 type access platform.BrokerRabbit
 
-// where is the setting that has the URL.
-func (a access) where() string {
+// settingName returns the name of the setting that has the URL.
+func (a access) settingName() string {
 	if a.URLFile != "" {
-		return field + ".url_file"
+		return configPath + ".url_file"
 	}
 
-	return field + ".url"
+	return configPath + ".url"
 }
 
-// server gives a URL for the library, which is left to speak AMQP alone, and how the
-// connection below is secured: nil if it is not. Errors don't repeat the URL: it may hold a
-// password.
-func (a access) server() (*url.URL, *tls.Config, error) {
+// resolve returns the URL for the library, which only uses AMQP without TLS, and the TLS
+// configuration for the connection below it. The TLS configuration is nil if the connection does
+// not use TLS. Errors do not contain the URL, because it can contain a password.
+func (a access) resolve() (*url.URL, *tls.Config, error) {
 	if (a.CertFile == "") != (a.KeyFile == "") {
-		return nil, nil, fmt.Errorf("%s: %w", field, errNoPair)
+		return nil, nil, fmt.Errorf("%s: %w", configPath, errNoPair)
 	}
 
-	text, err := a.address()
+	text, err := a.readURL()
 	if err != nil {
 		return nil, nil, err
 	}
 
-	where, err := url.Parse(text)
-	if err != nil || where.Host == "" || where.Scheme != "amqp" && where.Scheme != "amqps" {
-		return nil, nil, fmt.Errorf("%s: write amqp://HOST:PORT", a.where())
+	serverURL, err := url.Parse(text)
+	if err != nil || serverURL.Host == "" || serverURL.Scheme != "amqp" && serverURL.Scheme != "amqps" {
+		return nil, nil, fmt.Errorf("%s: write amqp://HOST:PORT", a.settingName())
 	}
 
-	if err := a.permits(where); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", a.where(), err)
+	if err := a.validateURL(serverURL); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), err)
 	}
 
 	uri, err := amqp.ParseURI(text)
 
 	switch {
 	case err != nil:
-		return nil, nil, fmt.Errorf("%s: %w", a.where(), err)
+		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), err)
 	case uri.CACertFile+uri.CertFile+uri.KeyFile != "":
-		return nil, nil, fmt.Errorf("%s: %w", a.where(), errFiles)
+		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), errFiles)
 	case uri.Scheme == "amqp":
-		return where, nil, nil
+		return serverURL, nil, nil
 	}
 
-	secured, err := a.tls()
+	tlsConfig, err := a.tlsConfig()
 	if err != nil {
 		return nil, nil, err
 	}
 
-	secured.ServerName = cmp.Or(uri.ServerName, uri.Host) // a server that is reached by an address has a name as well
-	where.Scheme, where.Host = "amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	tlsConfig.ServerName = cmp.Or(uri.ServerName, uri.Host) // the certificate has a name even if the URL has an address
+	serverURL.Scheme, serverURL.Host = "amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 
-	return where, secured, nil
+	return serverURL, tlsConfig, nil
 }
 
-// address is the text of the URL.
-func (a access) address() (string, error) {
+// readURL returns the URL from the setting or the file.
+func (a access) readURL() (string, error) {
 	if (a.URL == "") == (a.URLFile == "") {
-		return "", fmt.Errorf("%s: give url or url_file, one of them", field)
+		return "", fmt.Errorf("%s: set either url or url_file", configPath)
 	}
 
 	if a.URL != "" {
@@ -104,93 +105,93 @@ func (a access) address() (string, error) {
 
 	data, err := os.ReadFile(a.URLFile)
 	if err != nil {
-		return "", fmt.Errorf("%s.url_file: %w", field, err)
+		return "", fmt.Errorf("%s.url_file: %w", configPath, err)
 	}
 
 	return strings.TrimSpace(string(data)), nil
 }
 
-// permits says whether the URL goes with the other settings.
-func (a access) permits(where *url.URL) error {
-	_, secret := where.User.Password()
+// validateURL returns an error if the URL does not fit the other settings.
+func (a access) validateURL(serverURL *url.URL) error {
+	_, hasPassword := serverURL.User.Password()
 
 	switch {
-	// Others behind the first are its port or its path, which errors name.
-	case strings.Contains(where.Host, ","), strings.Contains(where.Path, "://"):
-		return errOne
-	// The host would be the user then, and errors name it.
-	case where.User == nil && strings.Contains(where.String(), "@"):
+	// Further URLs after the first would be parsed as its port or path, which errors contain.
+	case strings.Contains(serverURL.Host, ","), strings.Contains(serverURL.Path, "://"):
+		return errSeveralURLs
+	// The user would be parsed as the host, which errors contain.
+	case serverURL.User == nil && strings.Contains(serverURL.String(), "@"):
 		return errEscape
-	case secret && a.URLFile == "":
+	case hasPassword && a.URLFile == "":
 		return errPassword
-	case a.CAFile+a.CertFile != "" && where.Scheme == "amqp":
-		return errors.New("amqp:// is without TLS, and ca_file or cert_file is given: write amqps://")
+	case a.CAFile+a.CertFile != "" && serverURL.Scheme == "amqp":
+		return errors.New("amqp:// does not use TLS, but ca_file or cert_file is set: write amqps://")
 	default:
 		return nil
 	}
 }
 
-// tls gives what the settings say of TLS.
-func (a access) tls() (*tls.Config, error) {
+// tlsConfig returns the TLS configuration for the settings.
+func (a access) tlsConfig() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
 	if a.CAFile != "" {
 		var err error
-		if config, err = httpbound.Trusting(a.CAFile, nil); err != nil {
-			return nil, fmt.Errorf("%s.ca_file: %w", field, err)
+		if config, err = httpbound.LoadTLSConfig(a.CAFile, nil); err != nil {
+			return nil, fmt.Errorf("%s.ca_file: %w", configPath, err)
 		}
 	}
 
 	if a.CertFile != "" {
-		own, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile)
+		certificate, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("%s: cert_file %s and key_file %s: %w", field, a.CertFile, a.KeyFile, err)
+			return nil, fmt.Errorf("%s: cert_file %s and key_file %s: %w", configPath, a.CertFile, a.KeyFile, err)
 		}
 
-		config.Certificates = []tls.Certificate{own}
+		config.Certificates = []tls.Certificate{certificate}
 	}
 
 	return config, nil
 }
 
-// dial makes a connection by what the settings' files say now.
+// dial opens a connection with the current content of the settings' files.
 func (a access) dial() (*amqp.Connection, error) {
-	where, secured, err := a.server()
+	serverURL, tlsConfig, err := a.resolve()
 	if err != nil {
 		return nil, err
 	}
 
-	for try := 1; ; try++ {
-		line := &rabbitLine{secured: secured}
+	for attempt := 1; ; attempt++ {
+		tracked := &trackedConn{tlsConfig: tlsConfig}
 
-		conn, err := amqp.DialConfig(where.String(), amqp.Config{
-			Heartbeat: rabbitHeartbeat, Dial: line.dial, Properties: amqp.Table{"connection_name": "hyperfleet"},
+		conn, err := amqp.DialConfig(serverURL.String(), amqp.Config{
+			Heartbeat: rabbitHeartbeat, Dial: tracked.dial, Properties: amqp.Table{"connection_name": "hyperfleet"},
 		})
 		if err == nil {
 			return conn, nil
 		}
 
-		// When the other side ends it, the library may lose why, and says this (amqp091-go,
-		// Connection.call). Another try has the reason.
-		if !errors.Is(err, amqp.ErrCommandInvalid) || try == rabbitDials {
-			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", where.Host, a.explain(line.reason(err)))
+		// If the server closes the connection, the library may lose the reason and return this error
+		// (amqp091-go, Connection.call). Another attempt returns the reason.
+		if !errors.Is(err, amqp.ErrCommandInvalid) || attempt == dialAttempts {
+			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", serverURL.Host, a.explain(tracked.withCause(err)))
 		}
 	}
 }
 
-// rabbitLine is a connection that remembers how it ended. The library reads and writes at
-// the same time, and tells what either has met, which may be but what came of it.
-type rabbitLine struct {
+// trackedConn is a connection that records its first error. The library reads and writes
+// concurrently, and may return a later error that is only a consequence of the first one.
+type trackedConn struct {
 	net.Conn
 
-	secured *tls.Config
+	tlsConfig *tls.Config
 
-	heard atomic.Bool
-	end   atomic.Pointer[error]
+	hasReceived atomic.Bool
+	firstError  atomic.Pointer[error]
 }
 
-// dial connects, to the end of TLS.
-func (l *rabbitLine) dial(network, addr string) (net.Conn, error) {
+// dial connects, including the TLS handshake.
+func (l *trackedConn) dial(network, addr string) (net.Conn, error) {
 	conn, err := amqp.DefaultDial(rabbitDialTimeout)(network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
@@ -198,72 +199,73 @@ func (l *rabbitLine) dial(network, addr string) (net.Conn, error) {
 
 	l.Conn = conn
 
-	if l.secured != nil {
+	if l.tlsConfig != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), rabbitDialTimeout)
 		defer cancel()
 
-		over := tls.Client(conn, l.secured)
-		if err := over.HandshakeContext(ctx); err != nil {
+		tlsConn := tls.Client(conn, l.tlsConfig)
+		if err := tlsConn.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
 
-			return nil, l.met(err)
+			return nil, l.recordError(err)
 		}
 
-		l.Conn = over
+		l.Conn = tlsConn
 	}
 
 	return l, nil
 }
 
 // Read implements net.Conn.
-func (l *rabbitLine) Read(into []byte) (int, error) {
+func (l *trackedConn) Read(into []byte) (int, error) {
 	n, err := l.Conn.Read(into)
 	if n > 0 {
-		l.heard.Store(true)
+		l.hasReceived.Store(true)
 	}
 
-	return n, l.met(err)
+	return n, l.recordError(err)
 }
 
 // Write implements net.Conn.
-func (l *rabbitLine) Write(data []byte) (int, error) {
+func (l *trackedConn) Write(data []byte) (int, error) {
 	n, err := l.Conn.Write(data)
 
-	return n, l.met(err)
+	return n, l.recordError(err)
 }
 
-// met notes the first error.
-func (l *rabbitLine) met(err error) error {
+// recordError stores the first error, and returns its argument.
+func (l *trackedConn) recordError(err error) error {
 	if err != nil {
-		l.end.CompareAndSwap(nil, &err)
+		l.firstError.CompareAndSwap(nil, &err)
 	}
 
 	return err
 }
 
-// reason is the library's error with what ended the connection. With TLS a server that
-// ends it before its first word of AMQP may have said why, and it was lost: errHungUp.
-func (l *rabbitLine) reason(err error) error {
-	end := l.end.Load()
-	if end == nil {
+// withCause adds the error that ended the connection to the library's error. If a server closed a
+// TLS connection before it sent any AMQP data, its reason may be lost, so withCause adds
+// errServerClosed.
+func (l *trackedConn) withCause(err error) error {
+	cause := l.firstError.Load()
+	if cause == nil {
 		return err
 	}
 
-	if !strings.Contains(err.Error(), (*end).Error()) {
-		err = fmt.Errorf("%w: %w", *end, err)
+	if !strings.Contains(err.Error(), (*cause).Error()) {
+		err = fmt.Errorf("%w: %w", *cause, err)
 	}
 
-	if l.secured != nil && !l.heard.Load() && hungUp(*end) {
-		err = fmt.Errorf("%w: %w", errHungUp, err)
+	if l.tlsConfig != nil && !l.hasReceived.Load() && isConnectionClosed(*cause) {
+		err = fmt.Errorf("%w: %w", errServerClosed, err)
 	}
 
 	return err
 }
 
-// hungUp says whether the other side has ended a connection.
-func hungUp(err error) bool {
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, end) {
+// isConnectionClosed returns true if the error means that the other side closed the connection.
+func isConnectionClosed(err error) bool {
+	for _, closeErr := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, closeErr) {
 			return true
 		}
 	}

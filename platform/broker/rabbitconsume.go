@@ -17,103 +17,110 @@ import (
 )
 
 const (
-	// rabbitMinPause and rabbitMaxPause are before a consumer is made anew.
-	rabbitMinPause = 200 * time.Millisecond
-	rabbitMaxPause = 5 * time.Second
-	// rabbitStandby is how often a replica asks for a queue that another one has.
-	rabbitStandby     = time.Second
-	rabbitDeadLetters = 10000
-	// rabbitDeliveries is after how many lost consumers RabbitMQ itself gives a message of a
-	// quorum queue up: never before we do (RabbitMQ 4 has 20 by default).
-	rabbitDeliveries = 1000
-	deadKept         = 7 * 24 * time.Hour
+	// minReconnectDelay and maxReconnectDelay limit the delay before a consumer connects again.
+	minReconnectDelay = 200 * time.Millisecond
+	maxReconnectDelay = 5 * time.Second
+	// standbyInterval is how often a replica tries to consume a queue that another replica
+	// consumes.
+	standbyInterval = time.Second
+	maxDeadLetters  = 10000
+	// deliveryLimit is the number of lost consumers after which RabbitMQ itself drops a message of
+	// a quorum queue. It is so high that this package always gives up first. The default of
+	// RabbitMQ 4 is 20.
+	deliveryLimit = 1000
+	deadLetterTTL = 7 * 24 * time.Hour
 )
 
 var (
-	errLost = errors.New("consumer of RabbitMQ lost")
-	// errStandby is of a queue that another replica has.
+	errLost = errors.New("the consumer of RabbitMQ was lost")
+	// errStandby means that another replica consumes the queue.
 	errStandby = errors.New("another replica consumes the queue")
 )
 
-// rabbitConsumer is a subscription in this process.
+// rabbitConsumer is one subscription of this process.
 type rabbitConsumer struct {
 	*Broker
 
-	into  *Queue
-	queue string
-	// begun: it has had the queue, or has stood by for it.
-	begun bool
-	pause time.Duration
+	localQueue *Queue
+	queueName  string
+	// hasStarted is true after the consumer has consumed the queue, or waited for another replica.
+	hasStarted bool
+	delay      time.Duration
 }
 
-// consume puts in line what is published to the topic from the first time on that the
-// subscription was made, and reconnects by itself, until ctx ends: what is not acked then is
-// delivered again. An error: it could not begin.
+// consume adds the messages of a subscription to the local queue, and reconnects after errors,
+// until ctx ends. The broker delivers unacknowledged messages again. The subscription receives all
+// messages that are published after its queue was first created. consume returns an error if it
+// cannot start.
 func (b *Broker) consume(ctx context.Context, into *Queue) error {
-	c := &rabbitConsumer{Broker: b, into: into, queue: into.Topic + "-" + into.Subscription, pause: rabbitMinPause}
-	defer c.trouble(nil)
+	c := &rabbitConsumer{
+		Broker: b, localQueue: into, queueName: into.Topic + "-" + into.Subscription, delay: minReconnectDelay,
+	}
+	defer c.setProblem(nil)
 
 	for {
-		err := c.over(ctx)
+		err := c.consumeOnce(ctx)
 
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !c.begun:
+		case !c.hasStarted:
 			return err
 		case !errors.Is(err, errLost):
-			c.trouble(fmt.Errorf("consume queue %s from RabbitMQ: %w", c.queue, err))
+			c.setProblem(fmt.Errorf("consume queue %s from RabbitMQ: %w", c.queueName, err))
 		}
 
-		c.into.Log.Warn("consume from RabbitMQ: it is tried again", "error", err)
+		c.localQueue.Log.Warn("could not consume from RabbitMQ: retry later", "error", err)
 
-		if retry.Pause(ctx, clock.RealClock{}, c.pause) != nil {
+		if retry.Sleep(ctx, clock.RealClock{}, c.delay) != nil {
 			return nil
 		}
 
-		c.pause = min(2*c.pause, rabbitMaxPause)
+		c.delay = min(2*c.delay, maxReconnectDelay)
 	}
 }
 
-// trouble notes what keeps it from the queue; nil: nothing any more.
-func (c *rabbitConsumer) trouble(err error) { c.troubles.note(fmt.Sprintf("consume %p", c), err) }
+// setProblem records why the queue cannot be consumed. Nil means that it can.
+func (c *rabbitConsumer) setProblem(err error) { c.problems.set(fmt.Sprintf("consume %p", c), err) }
 
-// over consumes over one connection, until that is lost or ctx ends.
-func (c *rabbitConsumer) over(ctx context.Context) error {
+// consumeOnce consumes over one connection until the connection is lost or ctx ends.
+func (c *rabbitConsumer) consumeOnce(ctx context.Context) error {
 	conn, err := c.access.dial()
 	if err != nil {
 		return err
 	}
-	defer hangUp(conn)
+	defer closeConnection(conn)
 
-	defer context.AfterFunc(ctx, func() { hangUp(conn) })()
+	defer context.AfterFunc(ctx, func() { closeConnection(conn) })()
 
-	channel, from, err := c.have(ctx, conn)
+	channel, deliveries, err := c.acquireQueue(ctx, conn)
 	if err != nil {
 		return c.access.explain(err)
 	}
 
-	c.into.Log.Info("this replica has the queue of RabbitMQ")
+	c.localQueue.Log.Info("this replica consumes the queue of RabbitMQ")
 
-	for d := range from {
-		c.into.take(d.Body, triesOf(d), func() error { return d.Ack(false) }, func() bool { return !channel.IsClosed() })
+	for d := range deliveries {
+		c.localQueue.addDelivery(d.Body, countAttempts(d),
+			func() error { return d.Ack(false) }, func() bool { return !channel.IsClosed() })
 	}
 
 	return errLost
 }
 
-// have consumes the queue, which it makes, as soon as no other replica does.
-func (c *rabbitConsumer) have(
+// acquireQueue declares the queue, waits until no other replica consumes it, and starts to consume
+// it.
+func (c *rabbitConsumer) acquireQueue(
 	ctx context.Context, conn *amqp.Connection,
-) (channel *amqp.Channel, from <-chan amqp.Delivery, err error) {
-	if err := guarded(conn, func() error { return c.prepare(conn) }); err != nil {
+) (channel *amqp.Channel, deliveries <-chan amqp.Delivery, err error) {
+	if err := withCallTimeout(conn, func() error { return c.declareQueues(conn) }); err != nil {
 		return nil, nil, err
 	}
 
-	for standby := false; ; standby = true {
-		err = guarded(conn, func() (err error) {
+	for isStandby := false; ; isStandby = true {
+		err = withCallTimeout(conn, func() (err error) {
 			if channel, err = openChannel(conn); err == nil {
-				from, err = c.begin(channel)
+				deliveries, err = c.startConsuming(channel)
 			}
 
 			return err
@@ -122,50 +129,51 @@ func (c *rabbitConsumer) have(
 			return nil, nil, err
 		}
 
-		c.begun, c.pause = true, rabbitMinPause
-		c.trouble(nil)
+		c.hasStarted, c.delay = true, minReconnectDelay
+		c.setProblem(nil)
 
 		if err == nil {
-			return channel, from, nil
+			return channel, deliveries, nil
 		}
 
-		if !standby {
-			c.into.Log.Info("another replica has the queue of RabbitMQ: this one stands by")
+		if !isStandby {
+			c.localQueue.Log.Info("another replica consumes the queue of RabbitMQ: wait for it to end")
 		}
 
-		if err := retry.Pause(ctx, clock.RealClock{}, rabbitStandby); err != nil {
+		if err := retry.Sleep(ctx, clock.RealClock{}, standbyInterval); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// prepare declares exchanges and queues that are not there.
-func (c *rabbitConsumer) prepare(conn *amqp.Connection) error {
+// declareQueues declares the exchanges and queues that are missing.
+func (c *rabbitConsumer) declareQueues(conn *amqp.Connection) error {
 	var arguments amqp.Table
 	if c.access.Quorum {
-		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": rabbitDeliveries}
+		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
 	}
 
-	topic := c.into.Topic
-	if err := c.bound(conn, c.exchange(topic), c.queue, arguments); err != nil || strings.HasSuffix(topic, DeadLetterSuffix) {
+	topic := c.localQueue.Topic
+	err := c.declareBoundQueue(conn, c.exchangeName(topic), c.queueName, arguments)
+	if err != nil || strings.HasSuffix(topic, DeadLetterSuffix) {
 		return err
 	}
 
-	// Where the topic's dead letters stay for people to look at.
-	dead := topic + DeadLetterSuffix
+	// This queue keeps the topic's dead letters, so that people can look at them.
+	deadLetters := topic + DeadLetterSuffix
 
-	return c.bound(conn, dead, dead, amqp.Table{
-		"x-max-length": rabbitDeadLetters, "x-overflow": "drop-head", "x-message-ttl": deadKept.Milliseconds(),
+	return c.declareBoundQueue(conn, deadLetters, deadLetters, amqp.Table{
+		"x-max-length": maxDeadLetters, "x-overflow": "drop-head", "x-message-ttl": deadLetterTTL.Milliseconds(),
 	})
 }
 
-// bound sees that a queue is there and gets what the exchange is sent.
-func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, arguments amqp.Table) error {
+// declareBoundQueue declares a queue and its exchange, and binds the queue to the exchange.
+func (c *rabbitConsumer) declareBoundQueue(conn *amqp.Connection, exchange, queue string, arguments amqp.Table) error {
 	if err := ensureExchange(conn, exchange, c.access.ExchangeType); err != nil {
 		return err
 	}
 
-	err := ensure(conn, func(channel *amqp.Channel, passive bool) error {
+	err := declareIfMissing(conn, func(channel *amqp.Channel, passive bool) error {
 		declare := channel.QueueDeclare
 		if passive {
 			declare = channel.QueueDeclarePassive
@@ -183,7 +191,7 @@ func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, ar
 	if err != nil {
 		return err
 	}
-	defer channel.Close() //nolint:errcheck // it has done its work
+	defer channel.Close() //nolint:errcheck // the channel is not needed any more
 
 	if err := channel.QueueBind(queue, c.access.RoutingKey, exchange, false, nil); err != nil {
 		return fmt.Errorf("bind queue %s of RabbitMQ: %w", queue, err)
@@ -192,34 +200,36 @@ func (c *rabbitConsumer) bound(conn *amqp.Connection, exchange, queue string, ar
 	return nil
 }
 
-// begin consumes. Nobody else may: the order of events is kept inside of a process.
-func (c *rabbitConsumer) begin(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
+// startConsuming consumes the queue exclusively, because only one process can keep events in order.
+// It returns errStandby if another replica consumes the queue.
+func (c *rabbitConsumer) startConsuming(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
 	if err := channel.Qos(c.access.PrefetchCount, 0, false); err != nil {
 		return nil, fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
 	}
 
-	from, err := channel.Consume(c.queue, "hyperfleet", false, true, false, false, nil)
+	deliveries, err := channel.Consume(c.queueName, "hyperfleet", false, true, false, false, nil)
 
-	said, ok := errors.AsType[*amqp.Error](err)
+	amqpErr, ok := errors.AsType[*amqp.Error](err)
 
 	switch {
-	case ok && said.Code == amqp.AccessRefused && strings.Contains(said.Reason, "exclusive use"):
-		return nil, fmt.Errorf("%w: %s", errStandby, c.queue)
+	case ok && amqpErr.Code == amqp.AccessRefused && strings.Contains(amqpErr.Reason, "exclusive use"):
+		return nil, fmt.Errorf("%w: %s", errStandby, c.queueName)
 	case err != nil:
-		return nil, fmt.Errorf("consume queue %s of RabbitMQ: %w", c.queue, err)
+		return nil, fmt.Errorf("consume queue %s of RabbitMQ: %w", c.queueName, err)
 	default:
-		return from, nil
+		return deliveries, nil
 	}
 }
 
-// triesOf is a count with quorum queues; others tell but that there was one.
-func triesOf(d amqp.Delivery) int {
-	const most = 1 << 20
+// countAttempts returns how often a message was delivered before. Only quorum queues count
+// deliveries. For other queues the result is 1 if the message was delivered before.
+func countAttempts(d amqp.Delivery) int {
+	const maxCount = 1 << 20
 
-	count, counted := d.Headers["x-delivery-count"].(int64)
-	if !counted && d.Redelivered {
+	count, hasCount := d.Headers["x-delivery-count"].(int64)
+	if !hasCount && d.Redelivered {
 		count = 1
 	}
 
-	return int(min(max(count, 0), most))
+	return int(min(max(count, 0), maxCount))
 }

@@ -22,9 +22,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
-// TestRabbitMQ holds RabbitMQ to what it has to do beside what a queue promises. It takes seconds
-// of a processor to start, so all share one: what kills it comes first, while there is not much for
-// it to find again, and the rest runs beside each other on what is left.
+// TestRabbitMQ checks the guarantees that only RabbitMQ gives. The server needs seconds of
+// processor time to start, so all tests share one. Tests that kill it run first, while it has
+// little to recover. The other tests run in parallel.
 func TestRabbitMQ(t *testing.T) {
 	t.Parallel()
 
@@ -57,12 +57,12 @@ func TestRabbitMQ(t *testing.T) {
 	}
 }
 
-// upstreamEvent is one as upstream's Sentinel sends it: without partitionkey and subject.
+// upstreamEvent returns an event as upstream's Sentinel sends it, without partitionkey and subject.
 const upstreamEvent = `{"specversion":"1.0","id":"u1","source":"hyperfleet-sentinel",
 "type":"com.redhat.hyperfleet.cluster.reconcile","datacontenttype":"application/json","data":{"id":"c1","generation":4}}`
 
-// testUpstream: exchange, queue and keys are those of upstream's programs, which may have
-// made them before, so that each may take the place of the other.
+// testUpstream checks that exchanges, queues and keys are the same as those of upstream's programs,
+// which may have created them before. Each program can then replace the other.
 func testUpstream(t *testing.T, where *site) {
 	t.Helper()
 
@@ -71,7 +71,7 @@ func testUpstream(t *testing.T, where *site) {
 		conf.RabbitMQ.Quorum = quorum
 		b, topic, r := opened(t, conf), topicOf(t), newRecord(t)
 
-		// As upstream's subscriber does, with another type of exchange than ours.
+		// This is what upstream's subscriber does, with another type of exchange than ours.
 		onChannel(t, where, func(channel *amqp.Channel) error {
 			_, err := channel.QueueDeclare(topic+"-adapter", true, false, false, false, nil)
 
@@ -88,7 +88,7 @@ func testUpstream(t *testing.T, where *site) {
 		eventually(t, "upstream's event is handled", func() bool { return slices.Contains(r.copy()["c1"], 4) })
 		end()
 
-		// What is ours, upstream's subscriber is given.
+		// Upstream's subscriber receives our events.
 		publish(t, b, topic, event(t, "ours", 7))
 		onChannel(t, where, func(channel *amqp.Channel) error {
 			from, err := channel.Consume(topic+"-adapter", "", false, false, false, false, nil)
@@ -98,7 +98,7 @@ func testUpstream(t *testing.T, where *site) {
 
 			for got := range from {
 				for name, value := range got.Headers {
-					// Upstream's library refuses a message with another kind of header.
+					// Upstream's library rejects messages with other headers.
 					if _, text := value.(string); !text {
 						t.Errorf("header %s is %v", name, value)
 					}
@@ -135,7 +135,8 @@ func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	return want
 }
 
-// once leaves out what came twice: what RabbitMQ confirms too late is published again, before anything else is.
+// once removes duplicates: a message that RabbitMQ confirms too late is published again before any
+// other message.
 func once(got map[string][]int) map[string][]int {
 	for key, numbers := range got {
 		got[key] = slices.Compact(numbers)
@@ -144,7 +145,7 @@ func once(got map[string][]int) map[string][]int {
 	return got
 }
 
-// testFanOut: every subscription gets all, in order by key.
+// testFanOut checks that every subscription receives all events, in order by key.
 func testFanOut(t *testing.T, b *broker.Broker) {
 	t.Helper()
 
@@ -168,7 +169,8 @@ func testFanOut(t *testing.T, b *broker.Broker) {
 	}
 }
 
-// testClose: so does one whose broker is closed. What is done then is not delivered again.
+// testClose checks that a subscription ends when its broker is closed, and that events that are
+// acknowledged then are not delivered again.
 func testClose(t *testing.T, where *site) {
 	t.Helper()
 
@@ -192,7 +194,7 @@ func testClose(t *testing.T, where *site) {
 	}
 }
 
-// testLostHolder: a process is gone without a word while it handles events.
+// testLostHolder has a process that disappears while it handles events.
 func testLostHolder(t *testing.T, where *site) {
 	t.Helper()
 
@@ -227,16 +229,17 @@ func testLostHolder(t *testing.T, where *site) {
 	}
 }
 
-// testHandOver: a process that ends in order lets the next one begin only when it is done.
+// testHandOver checks that a process that shuts down lets the next one begin only after its
+// handlers have returned.
 func testHandOver(t *testing.T, where *site) {
 	t.Helper()
 
 	topic := topicOf(t)
-	one, two := where.open(t), where.open(t)
+	item, two := where.open(t), where.open(t)
 	begun, free := make(chan struct{}, 10), make(chan struct{})
 	first, second := newRecord(t), newRecord(t)
 
-	end := subscribe(t, one, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
+	end := subscribe(t, item, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
 		begun <- struct{}{}
 		<-free
 
@@ -323,7 +326,7 @@ func testRefusals(t *testing.T, where *site) {
 	}
 }
 
-// testKill: what was published is handled, whatever becomes of the broker.
+// testKill checks that published events are handled even if the broker is killed.
 func testKill(t *testing.T, where *site) {
 	t.Helper()
 
@@ -340,7 +343,8 @@ func testKill(t *testing.T, where *site) {
 	begun, dying := make(chan struct{}), make(chan struct{})
 
 	sent.Go(func() {
-		// Some are sent before it is killed, some while it is gone, some after.
+		// Some events are sent before the broker is killed, some while it is down, and some after
+		// that.
 		for number := range numbers {
 			if number == few {
 				close(begun)
@@ -385,7 +389,7 @@ func testKill(t *testing.T, where *site) {
 	eventually(t, "the broker is well again", func() bool { return b.Health(t.Context()) == nil })
 }
 
-// onChannel calls on a channel, and gives up after a while.
+// onChannel runs a call on a channel with a timeout.
 func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
 	t.Helper()
 

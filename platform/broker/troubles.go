@@ -11,45 +11,45 @@ import (
 	"time"
 )
 
-// troubleKept is for how long a trouble counts that nothing says the end of. What meets
-// it is tried again more often.
-const troubleKept = time.Minute
+// problemTTL is how long a problem counts if nothing reports that it is over. Operations that fail
+// are retried more often than that.
+const problemTTL = time.Minute
 
-// troubles are what keeps a broker from its work while the connection stands: a
-// subscription that can't be made, a permission that is missing.
-type troubles struct {
-	mu sync.Mutex
-	of map[string]trouble
+// problemSet has the problems that prevent a broker from working although it is connected, such as
+// a missing permission or a subscription that cannot be created.
+type problemSet struct {
+	mu     sync.Mutex
+	byName map[string]problem
 }
 
-type trouble struct {
-	err   error
-	until time.Time
+type problem struct {
+	err    error
+	expiry time.Time
 }
 
-// note keeps a trouble, or that it is over: nil.
-func (t *troubles) note(of string, err error) {
+// set records a problem. A nil error means that the problem is over.
+func (t *problemSet) set(of string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	if t.of == nil {
-		t.of = map[string]trouble{}
+	if t.byName == nil {
+		t.byName = map[string]problem{}
 	}
 
-	t.of[of] = trouble{err: err, until: time.Now().Add(troubleKept)}
+	t.byName[of] = problem{err: err, expiry: time.Now().Add(problemTTL)}
 }
 
-// err gives all that count; nil if there are none.
-func (t *troubles) err() error {
+// err returns all current problems. It returns nil if there are none.
+func (t *problemSet) err() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	maps.DeleteFunc(t.of, func(_ string, one trouble) bool { return one.err == nil || !time.Now().Before(one.until) })
+	maps.DeleteFunc(t.byName, func(_ string, item problem) bool { return item.err == nil || !time.Now().Before(item.expiry) })
 
 	var all []error
 
-	for _, of := range slices.Sorted(maps.Keys(t.of)) {
-		all = append(all, t.of[of].err)
+	for _, of := range slices.Sorted(maps.Keys(t.byName)) {
+		all = append(all, t.byName[of].err)
 	}
 
 	return errors.Join(all...)

@@ -29,7 +29,7 @@ func env(t testing.TB, options cel.Options) *cel.Env {
 	}
 
 	if options.Variables == nil {
-		options.Variables = append(cel.Dyn("x", "list", "secret"), cel.Variable{Name: "resources", Fields: []string{"job", "namespace"}})
+		options.Variables = append(cel.NewDynVariables("x", "list", "secret"), cel.Variable{Name: "resources", Fields: []string{"job", "namespace"}})
 	}
 
 	out, err := cel.New(options)
@@ -149,7 +149,7 @@ func TestWhatDoesNotCompile(t *testing.T) {
 		`   `:                          "the expression is empty",
 		`[1].all(a, [1].all(b, [1].all(c, [1].all(d, [1].all(e, true)))))`: "comprehension",
 		strings.Repeat("(", 100) + "1" + strings.Repeat(")", 100):          "recursion",
-		`"` + strings.Repeat("a", cel.MaxExpression) + `"`:                 "exceeds limit",
+		`"` + strings.Repeat("a", cel.MaxExpressionLength) + `"`:           "exceeds limit",
 	}
 
 	e := env(t, cel.Options{})
@@ -181,10 +181,10 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 		want  string
 		cause error
 	}{
-		`x.nope`:                 {"no such key: nope: where it may be absent, write .?nope", nil},
-		`x.metadata.nope.deeper`: {"1:16: no such key: nope: where it may be absent, write .?nope", nil},
-		`x.lastTransitionTime`: {"no such key: lastTransitionTime: conditions of the fleet API have last_transition_time; " +
-			"where it may be absent, write .?lastTransitionTime", nil},
+		`x.nope`:                 {"no such key: nope; if the key can be absent, write .?nope", nil},
+		`x.metadata.nope.deeper`: {"1:16: no such key: nope; if the key can be absent, write .?nope", nil},
+		`x.lastTransitionTime`: {"no such key: lastTransitionTime; conditions of the fleet API have last_transition_time; " +
+			"if the key can be absent, write .?lastTransitionTime", nil},
 		`x[secret]`:                      {"no such key", nil},
 		`int(secret)`:                    {"", nil},
 		`timestamp(secret)`:              {"", nil},
@@ -210,7 +210,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 			program, err := e.Compile(expression)
 			must(t, err)
 
-			_, err = program.Bool(t.Context(), vars())
+			_, err = program.EvalBool(t.Context(), vars())
 
 			var failed *cel.EvalError
 			if !errors.As(err, &failed) || !strings.Contains(err.Error(), test.want) {
@@ -242,7 +242,7 @@ func TestCostLimit(t *testing.T) {
 		program, err := e.Compile(expression)
 		must(t, err)
 
-		if _, err := program.Eval(t.Context(), vars()); errors.Is(err, cel.ErrCost) == within {
+		if _, err := program.Eval(t.Context(), vars()); errors.Is(err, cel.ErrCostLimit) == within {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
@@ -254,7 +254,7 @@ func TestTimeLimit(t *testing.T) {
 	program, err := env(t, cel.Options{Timeout: time.Nanosecond}).Compile(`lists.range(1000).all(i, i >= 0)`)
 	must(t, err)
 
-	if _, err := program.Eval(t.Context(), vars()); !errors.Is(err, cel.ErrTime) {
+	if _, err := program.Eval(t.Context(), vars()); !errors.Is(err, cel.ErrTimeout) {
 		t.Errorf("error: %v", err)
 	}
 
@@ -285,7 +285,7 @@ func TestWhatAProgramReads(t *testing.T) {
 		program, err := e.Compile(expression)
 		must(t, err)
 
-		if got, ok := program.Constant(); !ok || got != want {
+		if got, ok := program.EvalConstant(); !ok || got != want {
 			t.Errorf("%s: %v, %v", expression, got, ok)
 		}
 	}
@@ -294,7 +294,7 @@ func TestWhatAProgramReads(t *testing.T) {
 		program, err := e.Compile(expression)
 		must(t, err)
 
-		if _, ok := program.Constant(); ok {
+		if _, ok := program.EvalConstant(); ok {
 			t.Errorf("%s is taken for a constant", expression)
 		}
 	}
@@ -311,8 +311,8 @@ func TestExtend(t *testing.T) {
 	}
 }
 
-// TestSandbox lists every function and macro that an expression can call: a new one is
-// looked at before it is let in. Run with -update to write the list.
+// TestSandbox compares the functions and macros that an expression can call with a reviewed list.
+// Review new functions before you run the test with -update to write the list.
 func TestSandbox(t *testing.T) {
 	t.Parallel()
 
@@ -329,7 +329,7 @@ func TestSandbox(t *testing.T) {
 	must(t, err)
 
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("what expressions can call has changed (-listed +now):\n%s", diff)
+		t.Errorf("the functions that expressions can call have changed (-listed +current):\n%s", diff)
 	}
 }
 

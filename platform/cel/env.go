@@ -20,35 +20,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Bounds on every expression.
+// Limits of every expression.
 const (
-	// MaxExpression is how long an expression may be, in code points.
-	MaxExpression = 16 << 10
-	// DefaultCostLimit bounds one evaluation; a step of an expression costs 1 or more.
+	// MaxExpressionLength is the maximum length of an expression, in code points.
+	MaxExpressionLength = 16 << 10
+	// DefaultCostLimit limits the cost of one evaluation. Each step of an expression costs 1 or more.
 	DefaultCostLimit = 1_000_000
-	// DefaultTimeout bounds one evaluation. Long loops end by it before they end by their
-	// cost, as to add up the cost takes ever longer.
+	// DefaultTimeout limits the time of one evaluation. A long loop reaches this limit before the
+	// cost limit, because adding up the cost takes longer with every step.
 	DefaultTimeout = time.Second
 
 	maxRecursion = 64
 	maxNesting   = 4
-	maxRange     = 1000
-	// checkEvery is after how many steps of a loop the time is looked at.
-	checkEvery = 16
+	maxRangeSize = 1000
+	// interruptCheckInterval is the number of loop steps between two checks of the timeout.
+	interruptCheckInterval = 16
 )
 
 // Variable is a name that expressions may use.
 type Variable struct {
 	Name string
-	// Type is its type; nil: any, checked when it is evaluated.
+	// Type is the variable's type. Nil allows any type, which the evaluation checks.
 	Type *cel.Type
-	// Fields are the names it may be asked for, as in resources.NAME; nil: any. Others
-	// are errors when an expression is compiled.
+	// Fields are the allowed fields of the variable, as in resources.NAME. Nil allows any field.
+	// Compile returns an error for any other field.
 	Fields []string
 }
 
-// Dyn are variables of any type.
-func Dyn(names ...string) []Variable {
+// NewDynVariables returns variables of any type with the given names.
+func NewDynVariables(names ...string) []Variable {
 	out := make([]Variable, len(names))
 	for i, name := range names {
 		out[i] = Variable{Name: name}
@@ -57,16 +57,16 @@ func Dyn(names ...string) []Variable {
 	return out
 }
 
-// Options describe an Env.
+// Options configure an Env.
 type Options struct {
 	Variables []Variable
-	// Extra are functions and macros of the caller's own.
-	Extra []cel.EnvOption
-	// Clock is what now() and conditionAge() read. Default: the real one.
+	// ExtraOptions add the caller's own functions and macros.
+	ExtraOptions []cel.EnvOption
+	// Clock is the clock of now() and conditionAge(). Default: the real clock.
 	Clock clock.PassiveClock
-	// CostLimit of one evaluation. Default: DefaultCostLimit.
+	// CostLimit limits the cost of one evaluation. Default: DefaultCostLimit.
 	CostLimit uint64
-	// Timeout of one evaluation. Default: DefaultTimeout.
+	// Timeout limits the time of one evaluation. Default: DefaultTimeout.
 	Timeout time.Duration
 }
 
@@ -77,7 +77,7 @@ type Env struct {
 	variables []string
 }
 
-// New makes an Env; its error is about the options.
+// New creates an Env. It returns an error if the options are invalid.
 func New(options Options) (*Env, error) {
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	options.CostLimit = cmp.Or(options.CostLimit, DefaultCostLimit)
@@ -86,8 +86,8 @@ func New(options Options) (*Env, error) {
 	opts := []cel.EnvOption{
 		cel.OptionalTypes(),
 		ext.Strings(),
-		ext.Lists(ext.ListsMaxRangeSize(maxRange)),
-		cel.ParserExpressionSizeLimit(MaxExpression),
+		ext.Lists(ext.ListsMaxRangeSize(maxRangeSize)),
+		cel.ParserExpressionSizeLimit(MaxExpressionLength),
 		cel.ParserRecursionLimit(maxRecursion),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
@@ -96,29 +96,29 @@ func New(options Options) (*Env, error) {
 			cel.ValidateComprehensionNestingLimit(maxNesting),
 		),
 	}
-	opts = append(opts, library(options.Clock)...)
+	opts = append(opts, newLibrary(options.Clock)...)
 
 	names := make([]string, 0, len(options.Variables))
 
 	for _, variable := range options.Variables {
-		kind := variable.Type
-		if kind == nil {
-			kind = cel.DynType
+		celType := variable.Type
+		if celType == nil {
+			celType = cel.DynType
 		}
 
 		names = append(names, variable.Name)
-		opts = append(opts, cel.Variable(variable.Name, kind))
+		opts = append(opts, cel.Variable(variable.Name, celType))
 	}
 
-	env, err := cel.NewEnv(append(opts, options.Extra...)...)
+	env, err := cel.NewEnv(append(opts, options.ExtraOptions...)...)
 	if err != nil {
-		return nil, fmt.Errorf("make CEL environment: %w", err)
+		return nil, fmt.Errorf("create CEL environment: %w", err)
 	}
 
 	return &Env{env: env, options: options, variables: names}, nil
 }
 
-// Extend is an Env with more variables; one of the same name is replaced.
+// Extend returns a new Env with additional variables, which replace variables of the same name.
 func (e *Env) Extend(variables ...Variable) (*Env, error) {
 	options := e.options
 	options.Variables = slices.DeleteFunc(slices.Clone(options.Variables), func(old Variable) bool {
@@ -129,64 +129,64 @@ func (e *Env) Extend(variables ...Variable) (*Env, error) {
 	return New(options)
 }
 
-// CompileError is everything wrong with an expression, with places within it.
+// CompileError lists all problems of an expression, with their positions in the expression.
 type CompileError struct {
 	Issues strictyaml.Problems
 }
 
-// Error gives all issues, without the text of the expression.
+// Error returns all issues, without the text of the expression.
 func (e *CompileError) Error() string {
 	texts := make([]string, len(e.Issues))
 	for i, issue := range e.Issues {
-		texts[i] = strings.TrimPrefix(issue.String(), ":") // it is of no file
+		texts[i] = strings.TrimPrefix(issue.String(), ":") // the issue has no file name
 	}
 
 	return strings.Join(texts, "; ")
 }
 
-// refused is an expression that is wrong as a whole.
-func refused(format string, args ...any) error {
+// newCompileError returns a *CompileError with one issue, at the start of the expression.
+func newCompileError(format string, args ...any) error {
 	return &CompileError{Issues: strictyaml.Problems{{Line: 1, Column: 1, Message: fmt.Sprintf(format, args...)}}}
 }
 
-// Compile checks an expression; its error is a *CompileError.
+// Compile parses and type-checks an expression. The error for an invalid expression is a *CompileError.
 func (e *Env) Compile(expression string) (*Program, error) {
 	if strings.TrimSpace(expression) == "" {
-		return nil, refused("the expression is empty")
+		return nil, newCompileError("the expression is empty")
 	}
 
 	checked, issues := e.env.Compile(expression)
 	if issues.Err() != nil {
-		return nil, e.compileError(expression, issues)
+		return nil, e.convertIssues(expression, issues)
 	}
 
-	program := &Program{source: expression, variables: e.read(checked), ast: checked, timeout: e.options.Timeout}
-	if found := e.unknownFields(checked); len(found) > 0 {
+	program := &Program{source: expression, variables: e.listVariables(checked), ast: checked, timeout: e.options.Timeout}
+	if found := e.findUnknownFields(checked); len(found) > 0 {
 		return nil, &CompileError{Issues: found}
 	}
 
-	guards, err := guarded(e.env)
+	guards, err := limitResultSize(e.env)
 	if err != nil {
 		return nil, fmt.Errorf("bound functions: %w", err)
 	}
 
 	program.program, err = e.env.Program(checked, guards,
-		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(costs()...), cel.InterruptCheckFrequency(checkEvery),
-		cel.EvalOptions(cel.OptOptimize),
+		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(newCostTrackers()...),
+		cel.InterruptCheckFrequency(interruptCheckInterval), cel.EvalOptions(cel.OptOptimize),
 	)
 	if err != nil {
-		return nil, refused("%v", err)
+		return nil, newCompileError("%v", err)
 	}
 
 	return program, nil
 }
 
-// read are the names of the variables that an expression reads, sorted.
-func (e *Env) read(checked *cel.Ast) []string {
+// listVariables returns the sorted names of the declared variables that an expression reads.
+func (e *Env) listVariables(checked *cel.Ast) []string {
 	var out []string
 
 	for _, reference := range checked.NativeRep().ReferenceMap() {
-		// Variables of comprehensions have references, too, but are not declared.
+		// Variables of comprehensions have references as well, but are not declared.
 		if slices.Contains(e.variables, reference.Name) {
 			out = append(out, reference.Name)
 		}
@@ -197,48 +197,47 @@ func (e *Env) read(checked *cel.Ast) []string {
 	return slices.Compact(out)
 }
 
-// CompileBool is Compile for an expression that has to yield a bool: one that can't is an
-// error.
+// CompileBool compiles an expression and returns an error if the expression can't yield a bool.
 func (e *Env) CompileBool(expression string) (*Program, error) {
 	program, err := e.Compile(expression)
 	if err != nil {
 		return nil, err
 	}
 
-	switch kind := program.ast.OutputType(); {
-	case kind.IsExactType(cel.BoolType), kind.IsExactType(cel.DynType):
+	switch outputType := program.ast.OutputType(); {
+	case outputType.IsExactType(cel.BoolType), outputType.IsExactType(cel.DynType):
 		return program, nil
 	default:
-		return nil, refused("yields %s, want a bool", kind)
+		return nil, newCompileError("yields %s, want a bool", outputType)
 	}
 }
 
-func (e *Env) compileError(expression string, issues *cel.Issues) *CompileError {
+func (e *Env) convertIssues(expression string, issues *cel.Issues) *CompileError {
 	out := &CompileError{}
 
-	// Fields can be told without types.
+	// Unknown fields can be found in an expression that parses, even if its types don't match.
 	if parsed, failed := e.env.Parse(expression); failed.Err() == nil {
-		out.Issues = e.unknownFields(parsed)
+		out.Issues = e.findUnknownFields(parsed)
 	}
 
 	for _, issue := range issues.Errors() {
 		message, _, _ := strings.Cut(issue.Message, " (in container '')")
-		one := strictyaml.Problem{Line: max(issue.Location.Line(), 1), Column: issue.Location.Column() + 1, Message: message}
+		problem := strictyaml.Problem{Line: max(issue.Location.Line(), 1), Column: issue.Location.Column() + 1, Message: message}
 
 		if name, ok := strings.CutPrefix(message, "undeclared reference to '"); ok {
 			name = strings.TrimSuffix(name, "'")
-			one.Message = "unknown variable or function " + name
-			one.Hint = strictyaml.Nearest(name, e.names())
+			problem.Message = "unknown variable or function " + name
+			problem.Hint = strictyaml.SuggestName(name, e.listNames())
 		}
 
-		out.Issues = append(out.Issues, one)
+		out.Issues = append(out.Issues, problem)
 	}
 
 	return out
 }
 
-// names are those of all variables and functions that have names.
-func (e *Env) names() []string {
+// listNames returns the names of all variables, and of all functions that are not operators.
+func (e *Env) listNames() []string {
 	names := slices.Clone(e.variables)
 
 	for name := range e.env.Functions() {
@@ -250,8 +249,8 @@ func (e *Env) names() []string {
 	return names
 }
 
-// unknownFields are uses of fields that a variable does not have.
-func (e *Env) unknownFields(of *cel.Ast) strictyaml.Problems {
+// findUnknownFields returns a problem for each use of a field that a variable does not have.
+func (e *Env) findUnknownFields(expression *cel.Ast) strictyaml.Problems {
 	var out strictyaml.Problems
 
 	for _, variable := range e.options.Variables {
@@ -259,16 +258,16 @@ func (e *Env) unknownFields(of *cel.Ast) strictyaml.Problems {
 			continue
 		}
 
-		ast.PostOrderVisit(of.NativeRep().Expr(), ast.NewExprVisitor(func(expr ast.Expr) {
-			field, ok := fieldOf(expr, variable.Name)
+		ast.PostOrderVisit(expression.NativeRep().Expr(), ast.NewExprVisitor(func(expr ast.Expr) {
+			field, ok := parseFieldAccess(expr, variable.Name)
 			if !ok || slices.Contains(variable.Fields, field) {
 				return
 			}
 
-			at := of.NativeRep().SourceInfo().GetStartLocation(expr.ID())
+			location := expression.NativeRep().SourceInfo().GetStartLocation(expr.ID())
 			out = append(out, strictyaml.Problem{
-				Line: max(at.Line(), 1), Column: at.Column() + 1,
-				Message: fmt.Sprintf("unknown %s.%s", variable.Name, field), Hint: strictyaml.Nearest(field, variable.Fields),
+				Line: max(location.Line(), 1), Column: location.Column() + 1,
+				Message: fmt.Sprintf("unknown %s.%s", variable.Name, field), Hint: strictyaml.SuggestName(field, variable.Fields),
 			})
 		}))
 	}
@@ -276,9 +275,9 @@ func (e *Env) unknownFields(of *cel.Ast) strictyaml.Problems {
 	return out
 }
 
-// fieldOf is the field, if the expression is variable.field, variable.?field,
-// variable["field"], variable[?"field"] or has(variable.field).
-func fieldOf(e ast.Expr, variable string) (string, bool) {
+// parseFieldAccess returns the name of the field if the expression is variable.field,
+// variable.?field, variable["field"], variable[?"field"] or has(variable.field), and false otherwise.
+func parseFieldAccess(e ast.Expr, variable string) (string, bool) {
 	isVariable := func(operand ast.Expr) bool { return operand.Kind() == ast.IdentKind && operand.AsIdent() == variable }
 
 	switch e.Kind() {

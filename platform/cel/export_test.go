@@ -5,7 +5,7 @@ package cel
 
 import "slices"
 
-// Functions are the overloads of every function that expressions can call, sorted.
+// Functions returns the sorted overloads of all functions and macros that expressions can call.
 func (e *Env) Functions() []string {
 	var out []string
 

@@ -18,22 +18,22 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// maxDigSteps bounds the parts of a path of dig.
-const maxDigSteps = 32
+// maxDigParts limits the number of parts of a path of dig.
+const maxDigParts = 32
 
-// functionError is an error of a function of ours. Its text has no value in it.
+// functionError is an error of a function of this package. Its text contains no value.
 type functionError struct {
 	text string
 }
 
 func (e *functionError) Error() string { return e.text }
 
-func refuse(format string, args ...any) ref.Val {
+func newFunctionError(format string, args ...any) ref.Val {
 	return types.WrapErr(&functionError{text: fmt.Sprintf(format, args...)})
 }
 
-// library is the functions of ours; package cel's documentation lists them.
-func library(clk clock.PassiveClock) []cel.EnvOption {
+// newLibrary returns the functions that this package adds to CEL. The package documentation lists them.
+func newLibrary(clk clock.PassiveClock) []cel.EnvOption {
 	conditions := conditions{clock: clk}
 
 	return []cel.EnvOption{
@@ -45,24 +45,25 @@ func library(clk clock.PassiveClock) []cel.EnvOption {
 		cel.Function("toJson", cel.Overload("to_json_dyn", []*cel.Type{cel.DynType}, cel.StringType, cel.UnaryBinding(toJSON))),
 		cel.Function("dig",
 			cel.Overload("dig_dyn_string", []*cel.Type{cel.DynType, cel.StringType}, cel.DynType,
-				cel.BinaryBinding(func(value, path ref.Val) ref.Val { return digOr(value, path, types.NullValue) })),
+				cel.BinaryBinding(func(value, path ref.Val) ref.Val { return digWithDefault(value, path, types.NullValue) })),
 			cel.Overload("dig_dyn_string_dyn", []*cel.Type{cel.DynType, cel.StringType, cel.DynType}, cel.DynType,
-				cel.FunctionBinding(func(args ...ref.Val) ref.Val { return digOr(args[0], args[1], args[2]) }))),
+				cel.FunctionBinding(func(args ...ref.Val) ref.Val { return digWithDefault(args[0], args[1], args[2]) }))),
 		cel.Function("conditionStatus", cel.Overload("condition_status", []*cel.Type{cel.DynType, cel.StringType}, cel.StringType,
-			cel.BinaryBinding(conditions.status))),
+			cel.BinaryBinding(conditions.statusOf))),
 		cel.Function("conditionAge", cel.Overload("condition_age", []*cel.Type{cel.DynType, cel.StringType}, cel.IntType,
-			cel.BinaryBinding(conditions.age))),
+			cel.BinaryBinding(conditions.ageOf))),
 		cel.Function("stableFor", cel.Overload("stable_for", []*cel.Type{cel.DynType, cel.StringType, cel.IntType}, cel.BoolType,
-			cel.FunctionBinding(func(args ...ref.Val) ref.Val { return conditions.stableFor(args[0], args[1], args[2]) }))),
+			cel.FunctionBinding(func(args ...ref.Val) ref.Val { return conditions.isStableFor(args[0], args[1], args[2]) }))),
 		cel.Function("statusFeedbackValue", cel.Overload("status_feedback_value", []*cel.Type{cel.DynType, cel.StringType},
-			cel.StringType, cel.BinaryBinding(statusFeedbackValue))),
+			cel.StringType, cel.BinaryBinding(findFeedbackValue))),
 		cel.Function("triState", cel.Overload("tri_state", []*cel.Type{cel.BoolType, cel.BoolType}, cel.StringType,
 			cel.BinaryBinding(triState))),
 	}
 }
 
-// costs make functions that look at all of their argument cost as much.
-func costs() []interpreter.CostTrackerOption {
+// newCostTrackers returns costs that grow with the size of a function's result or list argument,
+// for functions that process their whole argument.
+func newCostTrackers() []interpreter.CostTrackerOption {
 	bySize := func(_ []ref.Val, result ref.Val) *uint64 {
 		cost := uint64(1)
 		if text, ok := result.(types.String); ok {
@@ -99,40 +100,42 @@ func costs() []interpreter.CostTrackerOption {
 }
 
 func toUnixTime(value ref.Val) ref.Val {
-	at, ok := value.(types.Timestamp)
+	timestamp, ok := value.(types.Timestamp)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(value)
 	}
 
-	return types.Int(at.Unix())
+	return types.Int(timestamp.Unix())
 }
 
 func toJSON(value ref.Val) ref.Val {
-	plain, err := native(value)
+	plain, err := toNative(value)
 	if err != nil {
-		return refuse("toJson: %v", err)
+		return newFunctionError("toJson: %v", err)
 	}
 
 	data, err := json.Marshal(plain)
 	if err != nil {
-		return refuse("toJson: the value has no JSON form")
+		return newFunctionError("toJson: the value has no JSON form")
 	}
 
 	return types.String(data)
 }
 
-func digOr(value, path, otherwise ref.Val) ref.Val {
+// digWithDefault returns the value at the path, or otherwise if the path leads to no value. It
+// returns an error value for a path of more than maxDigParts parts.
+func digWithDefault(value, path, otherwise ref.Val) ref.Val {
 	text, ok := path.(types.String)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(path)
 	}
 
 	parts := strings.Split(string(text), ".")
-	if len(parts) > maxDigSteps {
-		return refuse("dig: the path has more than %d parts", maxDigSteps)
+	if len(parts) > maxDigParts {
+		return newFunctionError("dig: the path has more than %d parts", maxDigParts)
 	}
 
-	found, _ := dig(optional(value), parts, new(int))
+	found, _ := dig(unwrapOptional(value), parts, new(int))
 	if found == nil {
 		return otherwise
 	}
@@ -140,16 +143,17 @@ func digOr(value, path, otherwise ref.Val) ref.Val {
 	return found
 }
 
-// maxDigTries bounds how many keys are tried where keys with dots in them stand beside
-// such without.
-const maxDigTries = 1000
+// maxDigLookups limits how many keys dig looks up. A path can be split into keys in many ways if
+// keys with dots occur beside keys without dots.
+const maxDigLookups = 1000
 
-// dig looks for the whole rest of the path as one key, then for ever longer beginnings of
-// it; nil where nothing is found.
+// dig returns the value at the path, and false if the path leads to no value or dig has looked up
+// maxDigLookups keys. It first looks up the whole path as one key, and then prefixes of the path,
+// starting with the shortest.
 func dig(value ref.Val, parts []string, tries *int) (found ref.Val, ok bool) {
 	*tries++
 
-	if *tries > maxDigTries {
+	if *tries > maxDigLookups {
 		return nil, false
 	}
 
@@ -157,12 +161,12 @@ func dig(value ref.Val, parts []string, tries *int) (found ref.Val, ok bool) {
 		return value, true
 	}
 
-	if child, ok := child(value, strings.Join(parts, ".")); ok {
+	if child, ok := findChild(value, strings.Join(parts, ".")); ok {
 		return child, true
 	}
 
 	for i := 1; i < len(parts); i++ {
-		next, ok := child(value, strings.Join(parts[:i], "."))
+		next, ok := findChild(value, strings.Join(parts[:i], "."))
 		if !ok {
 			continue
 		}
@@ -175,8 +179,8 @@ func dig(value ref.Val, parts []string, tries *int) (found ref.Val, ok bool) {
 	return nil, false
 }
 
-// child is the value of a key of a map, or of an index of a list.
-func child(value ref.Val, key string) (ref.Val, bool) {
+// findChild returns the value of a key of a map or of an index of a list, and false if there is none.
+func findChild(value ref.Val, key string) (ref.Val, bool) {
 	switch typed := value.(type) {
 	case traits.Mapper:
 		return typed.Find(types.String(key))
@@ -194,8 +198,9 @@ func child(value ref.Val, key string) (ref.Val, bool) {
 	}
 }
 
-// optional is what is in an optional, or null.
-func optional(value ref.Val) ref.Val {
+// unwrapOptional returns the value inside an optional, or null if the optional is empty. It
+// returns any other value unchanged.
+func unwrapOptional(value ref.Val) ref.Val {
 	opt, ok := value.(*types.Optional)
 	if !ok {
 		return value
@@ -208,17 +213,17 @@ func optional(value ref.Val) ref.Val {
 	return opt.GetValue()
 }
 
-// entry is the element of a list of maps whose key has a value; nil where there is none,
-// or the list is null.
-func entry(list ref.Val, key string, want ref.Val) (traits.Mapper, ref.Val) {
-	list = optional(list)
+// findEntry returns the first map in the list whose key has the wanted value. It returns nil if
+// no map matches or the list is null, and an error value if the argument is not a list.
+func findEntry(list ref.Val, key string, want ref.Val) (traits.Mapper, ref.Val) {
+	list = unwrapOptional(list)
 	if list == types.NullValue {
 		return nil, nil
 	}
 
 	items, ok := list.(traits.Lister)
 	if !ok {
-		return nil, refuse("want a list, not %s", list.Type().TypeName())
+		return nil, newFunctionError("want a list, not %s", list.Type().TypeName())
 	}
 
 	for it := items.Iterator(); it.HasNext() == types.True; {
@@ -235,35 +240,37 @@ func entry(list ref.Val, key string, want ref.Val) (traits.Mapper, ref.Val) {
 	return nil, nil
 }
 
-// conditions are the functions on lists of conditions, of Kubernetes objects
+// conditions implements the functions on lists of conditions, both of Kubernetes objects
 // (lastTransitionTime) and of the fleet API (last_transition_time).
 type conditions struct {
 	clock clock.PassiveClock
 }
 
-const unknown = types.String("Unknown")
+const statusUnknown = types.String("Unknown")
 
-func (conditions) status(list, kind ref.Val) ref.Val {
-	condition, err := entry(list, "type", kind)
+func (conditions) statusOf(list, conditionType ref.Val) ref.Val {
+	condition, err := findEntry(list, "type", conditionType)
 	if err != nil {
 		return err
 	}
 
 	if condition == nil {
-		return unknown
+		return statusUnknown
 	}
 
 	if status, ok := condition.Find(types.String("status")); ok && status.Type() == types.StringType {
 		return status
 	}
 
-	return unknown
+	return statusUnknown
 }
 
-func (c conditions) age(list, kind ref.Val) ref.Val {
-	condition, failed := entry(list, "type", kind)
-	if failed != nil {
-		return failed
+// ageOf returns the seconds since the condition's last transition. It returns -1 if the list has
+// no such condition or the condition has no last transition time.
+func (c conditions) ageOf(list, conditionType ref.Val) ref.Val {
+	condition, err := findEntry(list, "type", conditionType)
+	if err != nil {
+		return err
 	}
 
 	if condition == nil {
@@ -279,16 +286,16 @@ func (c conditions) age(list, kind ref.Val) ref.Val {
 		return types.Int(-1)
 	}
 
-	at, ok := value.ConvertToType(types.TimestampType).(types.Timestamp)
+	transition, ok := value.ConvertToType(types.TimestampType).(types.Timestamp)
 	if !ok {
-		return refuse("conditionAge: the last transition of the condition is not a time")
+		return newFunctionError("conditionAge: the last transition of the condition is not a time")
 	}
 
-	return types.Int(int64(c.clock.Now().Sub(at.Time) / time.Second))
+	return types.Int(int64(c.clock.Now().Sub(transition.Time) / time.Second))
 }
 
-func (c conditions) stableFor(list, kind, seconds ref.Val) ref.Val {
-	status := c.status(list, kind)
+func (c conditions) isStableFor(list, conditionType, seconds ref.Val) ref.Val {
+	status := c.statusOf(list, conditionType)
 	if types.IsError(status) {
 		return status
 	}
@@ -297,23 +304,24 @@ func (c conditions) stableFor(list, kind, seconds ref.Val) ref.Val {
 		return types.False
 	}
 
-	age, ok := c.age(list, kind).(types.Int)
+	age, ok := c.ageOf(list, conditionType).(types.Int)
 	if !ok {
-		return refuse("stableFor: the last transition of the condition is not a time")
+		return newFunctionError("stableFor: the last transition of the condition is not a time")
 	}
 
-	wanted, ok := seconds.(types.Int)
+	minAge, ok := seconds.(types.Int)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(seconds)
 	}
 
-	return types.Bool(age >= 0 && age >= wanted)
+	return types.Bool(age >= 0 && age >= minAge)
 }
 
-// statusFeedbackValue reads ManifestWork's statusFeedback, {values: [{name, fieldValue}]},
-// or its list of values. API: work.open-cluster-management.io/v1 FeedbackValue.
-func statusFeedbackValue(feedback, name ref.Val) ref.Val {
-	feedback = optional(feedback)
+// findFeedbackValue returns a named value of a ManifestWork's statusFeedback as a string, or ""
+// if the value is absent. The feedback is {values: [{name, fieldValue}]} or only the list of
+// values. API: work.open-cluster-management.io/v1 FeedbackValue.
+func findFeedbackValue(feedback, name ref.Val) ref.Val {
+	feedback = unwrapOptional(feedback)
 	if group, ok := feedback.(traits.Mapper); ok {
 		values, found := group.Find(types.String("values"))
 		if !found {
@@ -323,9 +331,9 @@ func statusFeedbackValue(feedback, name ref.Val) ref.Val {
 		feedback = values
 	}
 
-	item, failed := entry(feedback, "name", name)
-	if failed != nil {
-		return failed
+	item, err := findEntry(feedback, "name", name)
+	if err != nil {
+		return err
 	}
 
 	if item == nil {
@@ -338,7 +346,7 @@ func statusFeedbackValue(feedback, name ref.Val) ref.Val {
 	}
 
 	for _, key := range []string{"string", "integer", "boolean", "jsonRaw"} {
-		if typed, ok := child(value, key); ok && typed != types.NullValue {
+		if typed, ok := findChild(value, key); ok && typed != types.NullValue {
 			return typed.ConvertToType(types.StringType)
 		}
 	}
@@ -353,14 +361,15 @@ func triState(yes, no ref.Val) ref.Val {
 	case no == types.True:
 		return types.String("False")
 	default:
-		return unknown
+		return statusUnknown
 	}
 }
 
-// Dig is the function dig on plain values; nil where nothing is found.
+// Dig returns the value at the path in a plain Go value, as the CEL function dig does. It returns
+// nil if the path leads to no value or has more than 32 parts.
 func Dig(value any, path string) any {
 	parts := strings.Split(path, ".")
-	if len(parts) > maxDigSteps {
+	if len(parts) > maxDigParts {
 		return nil
 	}
 
@@ -369,7 +378,7 @@ func Dig(value any, path string) any {
 		return nil
 	}
 
-	plain, err := native(found)
+	plain, err := toNative(found)
 	if err != nil {
 		return nil
 	}

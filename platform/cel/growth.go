@@ -17,61 +17,61 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// The cost of a function is added up after it was called, which is too late where x is
-// 1 MB and x.replace("a", x) wants 1 TB. So what a function could make is measured before.
+// CEL adds the cost of a function after the call. That is too late if x has 1 MB and
+// x.replace("a", x) would allocate 1 TB. Therefore the size of a result is computed before the call.
 const (
-	// maxText is how many bytes a text may have that a function makes.
-	maxText = 4 << 20
-	// maxElements is how many elements a list may have that a function makes.
-	maxElements = 100_000
-	// perScalar is how many bytes a value takes in a text that is none itself: a number
-	// with the largest precision of format.
-	perScalar = 500
-	// perNumber is how many a whole number takes.
-	perNumber = 24
+	// maxResultBytes is the maximum size of a string that a function returns.
+	maxResultBytes = 4 << 20
+	// maxResultElements is the maximum length of a list that a function returns.
+	maxResultElements = 100_000
+	// maxScalarSize is the maximum number of bytes of a formatted value that is neither a string
+	// nor a whole number, such as a double with the largest precision that format allows.
+	maxScalarSize = 500
+	// maxNumberSize is the maximum number of bytes of a formatted null, bool or whole number.
+	maxNumberSize = 24
 )
 
-// growth is how much a call makes at most: bytes of a text, elements of a list.
-type growth func(args []ref.Val) (bytes, elements int)
+// sizeFunc returns the maximum size of a call's result: bytes of a string, elements of a list.
+type sizeFunc func(args []ref.Val) (bytes, elements int)
 
-// growing are the functions whose result can be larger than what they are given.
-func growing() map[string]growth {
-	return map[string]growth{
-		operators.Add: added,
-		"replace":     replaced,
-		"split":       func(args []ref.Val) (int, int) { return 0, parts(text(args, 0), text(args, 1)) },
+// sizedFunctions returns the functions whose result can be larger than their arguments.
+func sizedFunctions() map[string]sizeFunc {
+	return map[string]sizeFunc{
+		operators.Add: measureAdd,
+		"replace":     measureReplace,
+		"split":       func(args []ref.Val) (int, int) { return 0, countParts(textArg(args, 0), textArg(args, 1)) },
 		"join": func(args []ref.Val) (int, int) {
-			return measure(args[0], plain) + length(args[0])*len(text(args, 1)), 0
+			return measureText(args[0], plainSize) + lengthOf(args[0])*len(textArg(args, 1)), 0
 		},
 		"format": func(args []ref.Val) (int, int) {
-			format, largest := text(args, 0), 0
+			format, largest := textArg(args, 0), 0
 
 			if list, ok := args[1].(traits.Lister); ok {
 				for it := list.Iterator(); it.HasNext() == types.True; {
-					largest = max(largest, measure(it.Next(), hexadecimal))
+					largest = max(largest, measureText(it.Next(), hexSize))
 				}
 			}
 
 			return len(format) + strings.Count(format, "%")*largest, 0
 		},
-		"strings.quote": func(args []ref.Val) (int, int) { return 2 * len(text(args, 0)), 0 }, //nolint:mnd // as \"
-		"flatten":       func(args []ref.Val) (int, int) { return 0, leaves(args[0], maxElements) },
-		"toJson":        func(args []ref.Val) (int, int) { return measure(args[0], inJSON), 0 },
+		"strings.quote": func(args []ref.Val) (int, int) { return 2 * len(textArg(args, 0)), 0 }, //nolint:mnd // a quote becomes \"
+		"flatten":       func(args []ref.Val) (int, int) { return 0, countLeaves(args[0], maxResultElements) },
+		"toJson":        func(args []ref.Val) (int, int) { return measureText(args[0], jsonSize), 0 },
 	}
 }
 
-// guarded has those functions refuse what would become too large.
-func guarded(env *cel.Env) (cel.ProgramOption, error) {
+// limitResultSize makes the functions of sizedFunctions return an error if their result would be too large.
+func limitResultSize(env *cel.Env) (cel.ProgramOption, error) {
 	bindings := map[string]*functions.Overload{}
 
-	for name := range growing() {
+	for name := range sizedFunctions() {
 		found, err := env.Functions()[name].Bindings()
 		if err != nil {
 			return nil, fmt.Errorf("find function %s: %w", name, err)
 		}
 
-		for _, one := range found {
-			bindings[one.Operator] = one
+		for _, overload := range found {
+			bindings[overload.Operator] = overload
 		}
 	}
 
@@ -81,7 +81,7 @@ func guarded(env *cel.Env) (cel.ProgramOption, error) {
 			return in, nil
 		}
 
-		size, ok := growing()[call.Function()]
+		size, ok := sizedFunctions()[call.Function()]
 		if !ok {
 			return in, nil
 		}
@@ -96,18 +96,18 @@ func guarded(env *cel.Env) (cel.ProgramOption, error) {
 		}
 
 		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(),
-			func(args ...ref.Val) ref.Val { return invoke(call.Function(), binding, size, args) }), nil
+			func(args ...ref.Val) ref.Val { return callWithLimit(call.Function(), binding, size, args) }), nil
 	}), nil
 }
 
-func invoke(name string, binding *functions.Overload, size growth, args []ref.Val) ref.Val {
+func callWithLimit(name string, binding *functions.Overload, size sizeFunc, args []ref.Val) ref.Val {
 	bytes, elements := size(args)
-	if bytes > maxText {
-		return refuse("%s: the result would have more than %d bytes", shown(name), maxText)
+	if bytes > maxResultBytes {
+		return newFunctionError("%s: the result would have more than %d bytes", displayName(name), maxResultBytes)
 	}
 
-	if elements > maxElements {
-		return refuse("%s: the result would have more than %d elements", shown(name), maxElements)
+	if elements > maxResultElements {
+		return newFunctionError("%s: the result would have more than %d elements", displayName(name), maxResultElements)
 	}
 
 	switch {
@@ -124,7 +124,7 @@ func invoke(name string, binding *functions.Overload, size growth, args []ref.Va
 	}
 }
 
-func shown(name string) string {
+func displayName(name string) string {
 	if name == operators.Add {
 		return "+"
 	}
@@ -132,27 +132,27 @@ func shown(name string) string {
 	return name
 }
 
-func added(args []ref.Val) (bytes, elements int) {
+func measureAdd(args []ref.Val) (bytes, elements int) {
 	switch args[0].(type) {
 	case types.String, types.Bytes:
-		return length(args[0]) + length(args[1]), 0
+		return lengthOf(args[0]) + lengthOf(args[1]), 0
 	case traits.Lister:
-		return 0, length(args[0]) + length(args[1])
+		return 0, lengthOf(args[0]) + lengthOf(args[1])
 	default:
 		return 0, 0
 	}
 }
 
-func replaced(args []ref.Val) (bytes, elements int) {
-	in, before, after := text(args, 0), text(args, 1), text(args, 2) //nolint:mnd // the third
+func measureReplace(args []ref.Val) (bytes, elements int) {
+	in, before, after := textArg(args, 0), textArg(args, 1), textArg(args, 2) //nolint:mnd // index of the third argument
 
-	return len(in) + (parts(in, before)-1)*max(len(after)-len(before), 0), 0
+	return len(in) + (countParts(in, before)-1)*max(len(after)-len(before), 0), 0
 }
 
-// parts is how many there are of a text that is split.
-func parts(in, separator string) int { return strings.Count(in, separator) + 1 }
+// countParts returns the number of parts into which the separator splits a string.
+func countParts(in, separator string) int { return strings.Count(in, separator) + 1 }
 
-func text(args []ref.Val, i int) string {
+func textArg(args []ref.Val, i int) string {
 	if i >= len(args) {
 		return ""
 	}
@@ -165,8 +165,8 @@ func text(args []ref.Val, i int) string {
 	return string(out)
 }
 
-// length is that of a text in bytes, of a list in elements.
-func length(value ref.Val) int {
+// lengthOf returns the length of a string in bytes or of a list in elements, and 0 for other values.
+func lengthOf(value ref.Val) int {
 	switch typed := value.(type) {
 	case types.String:
 		return len(typed)
@@ -181,55 +181,56 @@ func length(value ref.Val) int {
 	return 0
 }
 
-// measure is how many bytes a value takes as a text; of a large one just that it is.
-func measure(value ref.Val, size func(string) int) int {
-	left := maxText
-	take(value, size, &left, 0)
+// measureText returns the number of bytes of a value as a string. It stops at the first value that
+// exceeds maxResultBytes, so the result for a large value is only known to be larger than that.
+func measureText(value ref.Val, size func(string) int) int {
+	remaining := maxResultBytes
+	subtractSize(value, size, &remaining, 0)
 
-	return maxText - left
+	return maxResultBytes - remaining
 }
 
-func take(value ref.Val, size func(string) int, left *int, depth int) {
-	if *left < 0 {
+func subtractSize(value ref.Val, size func(string) int, remaining *int, depth int) {
+	if *remaining < 0 {
 		return
 	}
 
 	if depth > maxNativeDepth {
-		*left = -1
+		*remaining = -1
 
 		return
 	}
 
 	switch typed := value.(type) {
 	case types.String:
-		*left -= size(string(typed)) + len(`"",`)
+		*remaining -= size(string(typed)) + len(`"",`)
 	case types.Bytes:
-		*left -= 2*len(typed) + len(`"",`) // base64
+		*remaining -= 2*len(typed) + len(`"",`) // base64
 	case *types.Optional:
-		take(optional(typed), size, left, depth+1)
+		subtractSize(unwrapOptional(typed), size, remaining, depth+1)
 	case traits.Mapper:
-		for it := typed.Iterator(); *left >= 0 && it.HasNext() == types.True; {
+		for it := typed.Iterator(); *remaining >= 0 && it.HasNext() == types.True; {
 			key := it.Next()
-			take(key, size, left, depth+1)
-			take(typed.Get(key), size, left, depth+1)
+			subtractSize(key, size, remaining, depth+1)
+			subtractSize(typed.Get(key), size, remaining, depth+1)
 		}
 	case traits.Lister:
-		for it := typed.Iterator(); *left >= 0 && it.HasNext() == types.True; {
-			take(it.Next(), size, left, depth+1)
+		for it := typed.Iterator(); *remaining >= 0 && it.HasNext() == types.True; {
+			subtractSize(it.Next(), size, remaining, depth+1)
 		}
 	case types.Null, types.Bool, types.Int, types.Uint:
-		*left -= perNumber
+		*remaining -= maxNumberSize
 	default:
-		*left -= perScalar
+		*remaining -= maxScalarSize
 	}
 }
 
-func plain(s string) int { return len(s) }
+func plainSize(s string) int { return len(s) }
 
-func hexadecimal(s string) int { return 2 * len(s) }
+func hexSize(s string) int { return 2 * len(s) }
 
-// inJSON is how long a text is in JSON at most.
-func inJSON(s string) int {
+// jsonSize returns the maximum number of bytes of a string in JSON, without its quotes.
+func jsonSize(s string) int {
 	out := len(s)
 
 	for _, c := range []byte(s) {
@@ -239,7 +240,7 @@ func inJSON(s string) int {
 		case c == '"', c == '\\':
 			out++
 		case c >= utf8.RuneSelf:
-			// It may be invalid, and is written as \ufffd then.
+			// An invalid byte becomes \ufffd.
 			out += len(`\u0000`) - 1
 		}
 	}
@@ -247,16 +248,16 @@ func inJSON(s string) int {
 	return out
 }
 
-// leaves is how many elements a list has when it is flat, up to one more than most.
-func leaves(value ref.Val, most int) int {
+// countLeaves returns the number of elements of a flattened list. It stops counting after limit + 1.
+func countLeaves(value ref.Val, limit int) int {
 	list, ok := value.(traits.Lister)
 	if !ok {
 		return 1
 	}
 
 	out := 0
-	for it := list.Iterator(); out <= most && it.HasNext() == types.True; {
-		out += leaves(it.Next(), most-out)
+	for it := list.Iterator(); out <= limit && it.HasNext() == types.True; {
+		out += countLeaves(it.Next(), limit-out)
 	}
 
 	return out

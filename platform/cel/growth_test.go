@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// TestResultsAreMeasuredBeforeTheyAreMade: an expression that would ask for terabytes is
-// refused, and nothing was allocated for it.
+// TestResultsAreMeasuredBeforeTheyAreMade checks that an expression whose result would have
+// terabytes fails before anything is allocated for the result.
 func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
 	const maxGrowth = 64 << 20
 
@@ -48,7 +48,7 @@ func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
 	} {
 		name, _, _ := strings.Cut(expression, long)
 		t.Run(name[:min(len(name), 50)], func(t *testing.T) {
-			program, err := env(t, cel.Options{Variables: cel.Dyn("x", "list")}).Compile(expression)
+			program, err := env(t, cel.Options{Variables: cel.NewDynVariables("x", "list")}).Compile(expression)
 			must(t, err)
 
 			var before, after runtime.MemStats

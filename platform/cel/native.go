@@ -17,30 +17,31 @@ import (
 const maxNativeDepth = 200
 
 var (
-	errDepth = errors.New("the value is nested too deeply")
-	errNodes = fmt.Errorf("the value has more than %d values in it", maxNodes)
+	errTooDeep       = errors.New("the value is nested too deeply")
+	errTooManyValues = fmt.Errorf("the value contains more than %d values", maxValues)
 )
 
-// maxNodes bounds the values in one: a list may hold the same one many times, and each
-// becomes one of its own.
-const maxNodes = 200_000
+// maxValues limits the number of values inside one value. A list may contain the same value many
+// times, and toNative copies each occurrence.
+const maxValues = 200_000
 
-// converter makes plain values, and counts them.
+// converter converts CEL values to plain Go values, and counts them.
 type converter struct {
-	nodes int
+	count int
 }
 
-// native is a value as JSON knows it; errors hold no value.
-func native(value ref.Val) (any, error) { return new(converter).native(value, 0) }
+// toNative converts a CEL value to the Go value that encoding/json would decode: map[string]any,
+// []any, string, int64, float64, bool or nil. Its errors contain no value.
+func toNative(value ref.Val) (any, error) { return new(converter).convert(value, 0) }
 
-func (c *converter) native(value ref.Val, depth int) (any, error) {
+func (c *converter) convert(value ref.Val, depth int) (any, error) {
 	if depth > maxNativeDepth {
-		return nil, errDepth
+		return nil, errTooDeep
 	}
 
-	c.nodes++
-	if c.nodes > maxNodes {
-		return nil, errNodes
+	c.count++
+	if c.count > maxValues {
+		return nil, errTooManyValues
 	}
 
 	switch typed := value.(type) {
@@ -63,11 +64,11 @@ func (c *converter) native(value ref.Val, depth int) (any, error) {
 	case types.Duration:
 		return typed.String(), nil
 	case *types.Optional:
-		return c.native(optional(typed), depth+1)
+		return c.convert(unwrapOptional(typed), depth+1)
 	case traits.Mapper:
-		return c.nativeMap(typed, depth)
+		return c.convertMap(typed, depth)
 	case traits.Lister:
-		return c.nativeList(typed, depth)
+		return c.convertList(typed, depth)
 	case *types.Type:
 		return typed.TypeName(), nil
 	default:
@@ -75,7 +76,7 @@ func (c *converter) native(value ref.Val, depth int) (any, error) {
 	}
 }
 
-func (c *converter) nativeMap(value traits.Mapper, depth int) (any, error) {
+func (c *converter) convertMap(value traits.Mapper, depth int) (any, error) {
 	out := map[string]any{}
 
 	for it := value.Iterator(); it.HasNext() == types.True; {
@@ -83,10 +84,10 @@ func (c *converter) nativeMap(value traits.Mapper, depth int) (any, error) {
 
 		name, ok := key.ConvertToType(types.StringType).(types.String)
 		if !ok {
-			return nil, errors.New("a key of a map is not a text")
+			return nil, errors.New("a key of a map is not a string")
 		}
 
-		item, err := c.native(value.Get(key), depth+1)
+		item, err := c.convert(value.Get(key), depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -97,11 +98,11 @@ func (c *converter) nativeMap(value traits.Mapper, depth int) (any, error) {
 	return out, nil
 }
 
-func (c *converter) nativeList(value traits.Lister, depth int) (any, error) {
+func (c *converter) convertList(value traits.Lister, depth int) (any, error) {
 	out := []any{}
 
 	for it := value.Iterator(); it.HasNext() == types.True; {
-		item, err := c.native(it.Next(), depth+1)
+		item, err := c.convert(it.Next(), depth+1)
 		if err != nil {
 			return nil, err
 		}

@@ -17,15 +17,15 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// Errors of an evaluation that callers may tell apart.
+// Causes of an evaluation error, for errors.Is.
 var (
-	// ErrCost is an expression that did too much.
-	ErrCost = errors.New("the expression costs too much")
-	// ErrTime is an expression that took too long.
-	ErrTime = errors.New("the expression takes too long")
+	// ErrCostLimit means that the evaluation reached Options.CostLimit.
+	ErrCostLimit = errors.New("the expression exceeds its cost limit")
+	// ErrTimeout means that the evaluation reached Options.Timeout.
+	ErrTimeout = errors.New("the expression exceeds its time limit")
 )
 
-// Program is an expression that was checked. It is safe for concurrent use.
+// Program is a compiled expression. It is safe for concurrent use.
 type Program struct {
 	source    string
 	variables []string
@@ -34,18 +34,18 @@ type Program struct {
 	timeout   time.Duration
 }
 
-// String is the expression.
+// String returns the text of the expression.
 func (p *Program) String() string { return p.source }
 
-// EvalError is an evaluation that failed. It has no value in it.
+// EvalError is the error of a failed evaluation. It contains no value.
 type EvalError struct {
-	// Line and Column count from 1, within the expression; 0 where they are not known.
+	// Line and Column are the position in the expression, from 1. Both are 0 if the position is unknown.
 	Line, Column int
 	Message      string
 	cause        error
 }
 
-// Error is line:column: message.
+// Error returns the message, with line and column if they are known.
 func (e *EvalError) Error() string {
 	if e.Line == 0 {
 		return "evaluate expression: " + e.Message
@@ -54,22 +54,22 @@ func (e *EvalError) Error() string {
 	return fmt.Sprintf("evaluate expression: %d:%d: %s", e.Line, e.Column, e.Message)
 }
 
-// Unwrap is ErrCost, ErrTime, a context's error, or nil.
+// Unwrap returns ErrCostLimit, ErrTimeout, the cause of the context's end, or nil.
 func (e *EvalError) Unwrap() error { return e.cause }
 
-// Eval gives the value as map[string]any, []any, string, int64, float64, bool or nil. A
-// timestamp is an RFC 3339 text, a duration a text such as 1m30s, an optional what is in
-// it or nil. The error is an *EvalError.
+// Eval evaluates the expression and returns its value as map[string]any, []any, string, int64,
+// float64, bool or nil. It converts a timestamp to an RFC 3339 string, a duration to a string such
+// as 1m30s, and an optional to its value, or nil if the optional is empty. The error is an *EvalError.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, ErrTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, ErrTimeout)
 	defer cancel()
 
 	value, _, err := p.program.ContextEval(ctx, vars)
 	if err != nil {
-		return nil, p.evalError(ctx, err)
+		return nil, p.redactError(ctx, err)
 	}
 
-	out, err := native(value)
+	out, err := toNative(value)
 	if err != nil {
 		return nil, &EvalError{Message: err.Error()}
 	}
@@ -77,25 +77,26 @@ func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	return out, nil
 }
 
-// Bool is Eval for gates: a value that is not a bool is an error.
-func (p *Program) Bool(ctx context.Context, vars map[string]any) (bool, error) {
+// EvalBool evaluates the expression and returns an error if its value is not a bool.
+func (p *Program) EvalBool(ctx context.Context, vars map[string]any) (bool, error) {
 	value, err := p.Eval(ctx, vars)
 	if err != nil {
 		return false, err
 	}
 
-	yes, ok := value.(bool)
+	result, ok := value.(bool)
 	if !ok {
-		kind := types.DefaultTypeAdapter.NativeToValue(value).Type().TypeName()
+		typeName := types.DefaultTypeAdapter.NativeToValue(value).Type().TypeName()
 
-		return false, &EvalError{Message: fmt.Sprintf("yields %s, want a bool", strings.TrimSuffix(kind, "_type"))}
+		return false, &EvalError{Message: fmt.Sprintf("yields %s, want a bool", strings.TrimSuffix(typeName, "_type"))}
 	}
 
-	return yes, nil
+	return result, nil
 }
 
-// said are the errors of CEL that hold no value; what follows them is left out.
-func said() []string {
+// safeErrorTexts returns the beginnings of CEL's error texts that contain no value. redactError
+// drops the text after them.
+func safeErrorTexts() []string {
 	return []string{
 		"no such key", "no such attribute", "no such overload", "no such field", "division by zero", "modulus by zero",
 		"integer overflow", "unsigned integer overflow", "duration overflow", "timestamp overflow", "range error",
@@ -104,13 +105,13 @@ func said() []string {
 	}
 }
 
-// evalError takes the values out of an error: only the kind of error, and names that the
-// expression itself has, stay.
-func (p *Program) evalError(ctx context.Context, err error) *EvalError {
+// redactError converts an error of CEL to an EvalError without values. It keeps only the type of
+// the error, and names that occur in the expression.
+func (p *Program) redactError(ctx context.Context, err error) *EvalError {
 	text := err.Error()
 
 	if strings.Contains(text, "actual cost limit exceeded") {
-		return &EvalError{Message: ErrCost.Error(), cause: ErrCost}
+		return &EvalError{Message: ErrCostLimit.Error(), cause: ErrCostLimit}
 	}
 
 	if ctx.Err() != nil {
@@ -119,19 +120,19 @@ func (p *Program) evalError(ctx context.Context, err error) *EvalError {
 		return &EvalError{Message: cause.Error(), cause: cause}
 	}
 
-	out := &EvalError{Message: "a function refused its arguments"}
+	out := &EvalError{Message: "a function rejected its arguments"}
 
-	var ours *functionError
-	if errors.As(err, &ours) {
-		out.Message = ours.Error()
-	} else if i := slices.IndexFunc(said(), func(one string) bool { return strings.Contains(text, one) }); i >= 0 {
-		out.Message = said()[i]
-		out.Message += p.named(text)
+	var functionErr *functionError
+	if errors.As(err, &functionErr) {
+		out.Message = functionErr.Error()
+	} else if i := slices.IndexFunc(safeErrorTexts(), func(safe string) bool { return strings.Contains(text, safe) }); i >= 0 {
+		out.Message = safeErrorTexts()[i]
+		out.Message += p.findName(text)
 	}
 
-	var at *types.Err
-	if errors.As(err, &at) && at.NodeID() > 0 {
-		location := p.ast.NativeRep().SourceInfo().GetStartLocation(at.NodeID())
+	var celErr *types.Err
+	if errors.As(err, &celErr) && celErr.NodeID() > 0 {
+		location := p.ast.NativeRep().SourceInfo().GetStartLocation(celErr.NodeID())
 		if location.Line() > 0 {
 			out.Line, out.Column = location.Line(), location.Column()+1
 		}
@@ -142,8 +143,9 @@ func (p *Program) evalError(ctx context.Context, err error) *EvalError {
 
 var identifier = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*$`)
 
-// named is the name that an error ends in, if it is one that the expression itself has.
-func (p *Program) named(text string) string {
+// findName returns ": NAME" if an error text ends in a name that occurs in the expression, and ""
+// otherwise. For a missing key it adds how to read a key that may be absent.
+func (p *Program) findName(text string) string {
 	_, after, ok := strings.Cut(text, "no such ")
 	if !ok {
 		return ""
@@ -158,47 +160,47 @@ func (p *Program) named(text string) string {
 		return ""
 	}
 
-	word, err := regexp.Compile(`\b` + name + `\b`)
-	if err != nil || !word.MatchString(p.source) {
+	pattern, err := regexp.Compile(`\b` + name + `\b`)
+	if err != nil || !pattern.MatchString(p.source) {
 		return ""
 	}
 
 	if strings.Contains(text, "no such key") {
-		if ours := spelling()[name]; ours != "" {
-			return ": " + name + ": conditions of the fleet API have " + ours + "; where it may be absent, write .?" + name
+		if fleetName := fieldSpellings()[name]; fleetName != "" {
+			return ": " + name + "; conditions of the fleet API have " + fleetName + "; if the key can be absent, write .?" + name
 		}
 
-		return ": " + name + ": where it may be absent, write .?" + name
+		return ": " + name + "; if the key can be absent, write .?" + name
 	}
 
 	return ": " + name
 }
 
-// spelling is how the fleet API spells fields that conditions of Kubernetes have, too.
-func spelling() map[string]string {
+// fieldSpellings maps fields of Kubernetes conditions to the names of the same fields in the fleet API.
+func fieldSpellings() map[string]string {
 	return map[string]string{"lastTransitionTime": "last_transition_time", "observedGeneration": "observed_generation"}
 }
 
-// Variables are the names of the variables that the expression reads, sorted. They are the
-// program's own, and must not be changed.
+// Variables returns the sorted names of the variables that the expression reads. The caller must
+// not change the slice.
 func (p *Program) Variables() []string { return p.variables }
 
-// Constant is the value of an expression that reads no variable and no clock; ok is false
-// for others.
-func (p *Program) Constant() (value any, ok bool) {
+// EvalConstant returns the value of an expression that reads neither variables nor the clock. It
+// returns false for any other expression, and if the evaluation fails.
+func (p *Program) EvalConstant() (value any, ok bool) {
 	if len(p.Variables()) > 0 {
 		return nil, false
 	}
 
-	clocked := false
+	readsClock := false
 
 	ast.PostOrderVisit(p.ast.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		if e.Kind() == ast.CallKind && slices.Contains([]string{"now", "conditionAge", "stableFor"}, e.AsCall().FunctionName()) {
-			clocked = true
+			readsClock = true
 		}
 	}))
 
-	if clocked {
+	if readsClock {
 		return nil, false
 	}
 

@@ -26,44 +26,45 @@ import (
 )
 
 const (
-	// BasePath is where the API's routes are below the base URL.
+	// BasePath is the path of the API below the base URL.
 	BasePath = "/api/hyperfleet/v1"
-	// MaxPageSize is the most that the API puts on a page.
+	// MaxPageSize is the maximum number of resources on a page of the API.
 	MaxPageSize = 100
-	// MaxWait is for how long the API lets a request for changes wait.
+	// MaxWait is the maximum time for which the API lets a request for changes wait.
 	MaxWait = 55 * time.Second
 
 	defaultTimeout = 10 * time.Second
-	// maxBody of an answer, in bytes. A page has at most 100 resources.
-	maxBody = 64 << 20
+	// maxBodySize is the maximum size of a response body in bytes. A page has at most 100
+	// resources.
+	maxBodySize = 64 << 20
 )
 
-// Client calls the fleet API. It may be used from any goroutine.
+// Client calls the fleet API. It is safe for concurrent use.
 type Client struct {
-	// base ends before the slash of a route.
+	// base is the URL of the API without the slash before a route.
 	base string
 	http *http.Client
 }
 
-// Options of New; the zero value will do.
+// Options configure New. The zero value is valid.
 type Options struct {
-	// Calls, if there, count and time each try, with the system "hyperfleet-api".
-	Calls *metrics.Calls
-	// Transport of the connections. Default: one made for the API's CA.
+	// Calls, if it is not nil, counts and times each attempt under the system "hyperfleet-api".
+	Calls *metrics.CallMetrics
+	// Transport sends the requests. Default: a transport that trusts the API's CA.
 	Transport http.RoundTripper
-	// Headers are sent with each call, for example those of a tenant.
+	// Headers are sent with each request, for example those that name a tenant.
 	Headers map[string]string
 	// UserAgent names the program. Default: hyperfleet.
 	UserAgent string
-	// Clock of the pauses between tries. Default: the real one.
+	// Clock times the delays between attempts. Default: the real clock.
 	Clock clock.Clock
 }
 
-// New checks the configuration. It makes no call.
+// New returns a client for a configuration, which it validates. It sends no request.
 func New(conf platform.APIClient, options Options) (*Client, error) {
-	base, ok := ParseBase(conf.BaseURL)
+	base, ok := ParseBaseURL(conf.BaseURL)
 	if !ok {
-		return nil, errors.New("hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in token_file")
+		return nil, errors.New("hyperfleet_api.base_url: write http(s)://HOST:PORT, and put the token into token_file")
 	}
 
 	transport, err := newTransport(conf, options)
@@ -71,44 +72,45 @@ func New(conf platform.APIClient, options Options) (*Client, error) {
 		return nil, err
 	}
 
-	doer := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+	httpClient := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 
-	return &Client{base: strings.TrimSuffix(base.String(), "/") + BasePath, http: doer}, nil
+	return &Client{base: strings.TrimSuffix(base.String(), "/") + BasePath, http: httpClient}, nil
 }
 
-// ParseBase reads where a fleet API is: http or https, without user, query or fragment. An
-// error does not repeat the text, which may hold a password.
-func ParseBase(text string) (base *url.URL, ok bool) {
+// ParseBaseURL parses the base URL of a fleet API: an http or https URL without user, query or
+// fragment. It returns false if the text is not such a URL. It returns no error, because the text
+// can contain a password.
+func ParseBaseURL(text string) (base *url.URL, ok bool) {
 	base, err := url.Parse(text)
 
 	return base, err == nil && (base.Scheme == "http" || base.Scheme == "https") && base.Host != "" && base.User == nil &&
 		base.RawQuery == "" && base.Fragment == ""
 }
 
-// Get reads one resource of any kind. ErrNotFound if there is none.
+// Get returns one resource of any kind. It returns ErrNotFound if there is none.
 func (c *Client) Get(ctx context.Context, id string) (*openapi.Resource, error) {
-	return call[openapi.Resource](ctx, c, request{
-		what: "get resource " + id, method: http.MethodGet, path: []string{"resources", id},
+	return callJSON[openapi.Resource](ctx, c, request{
+		description: "get resource " + id, method: http.MethodGet, path: []string{"resources", id},
 	})
 }
 
-// ListOptions say which resources, and how many on a page.
+// ListOptions select the resources of a list and its page.
 type ListOptions struct {
-	// Page counts from 1. Default: 1.
+	// Page is the number of the page, counted from 1. Default: 1.
 	Page int
-	// Size of a page, at most MaxPageSize. Default: MaxPageSize.
+	// Size is the size of a page, at most MaxPageSize. Default: MaxPageSize.
 	Size int
-	// Order, for example "created_time desc". Default: "id asc".
+	// Order is the order of the resources, for example "created_time desc". Default: "id asc".
 	Order string
 	// Search is a condition in the API's search language.
 	Search string
-	// Fields to answer with, comma-separated. Default: all.
+	// Fields are the fields to return, separated by commas. Default: all fields.
 	Fields string
 }
 
-// List reads one page of a collection: that of a kind ("clusters"), or "resources".
+// List returns one page of a collection: the collection of a kind ("clusters"), or "resources".
 func (c *Client) List(ctx context.Context, plural string, options ListOptions) (*openapi.ResourceList, error) {
 	if options.Size <= 0 || options.Size > MaxPageSize {
 		options.Size = MaxPageSize
@@ -120,43 +122,44 @@ func (c *Client) List(ctx context.Context, plural string, options ListOptions) (
 	query := url.Values{
 		"page": {strconv.Itoa(options.Page)}, "size": {strconv.Itoa(options.Size)}, "order": {options.Order},
 	}
-	setIfGiven(query, "search", options.Search)
-	setIfGiven(query, "fields", options.Fields)
+	setNonEmpty(query, "search", options.Search)
+	setNonEmpty(query, "fields", options.Fields)
 
-	return call[openapi.ResourceList](ctx, c, request{
-		what: "list " + plural, method: http.MethodGet, path: []string{plural}, query: query,
+	return callJSON[openapi.ResourceList](ctx, c, request{
+		description: "list " + plural, method: http.MethodGet, path: []string{plural}, query: query,
 	})
 }
 
-// Changes reads what happened after the cursor to resources of the kind (empty: of all
-// kinds), at most 500 at once, and waits for up to wait, in whole seconds, if nothing
-// did. An empty cursor is answered at once with the cursor of now. ErrCursorGone if the
-// API does not go back that far: list, and begin anew.
+// Changes returns at most 500 changes after the cursor to resources of the kind, or of all kinds if
+// kind is empty. If there is no change, the API waits for one for up to wait, rounded down to whole
+// seconds. If the cursor is empty, the API responds immediately with the current cursor. Changes
+// returns ErrCursorGone if the API no longer has the changes after the cursor. The caller then has
+// to list the resources and start from a new cursor.
 func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Duration) (*openapi.ChangeList, error) {
 	seconds := int(min(max(wait, 0), MaxWait) / time.Second)
 	ctx = withWait(ctx, time.Duration(seconds)*time.Second)
 
 	query := url.Values{"wait": {strconv.Itoa(seconds)}}
-	setIfGiven(query, "after", after)
-	setIfGiven(query, "kind", kind)
+	setNonEmpty(query, "after", after)
+	setNonEmpty(query, "kind", kind)
 
-	return call[openapi.ChangeList](ctx, c, request{
-		what: "read changes", method: http.MethodGet, path: []string{"changes"}, query: query,
+	return callJSON[openapi.ChangeList](ctx, c, request{
+		description: "read changes", method: http.MethodGet, path: []string{"changes"}, query: query,
 	})
 }
 
-// PutStatus reports as an adapter. False: the report said nothing new, and the API
-// discarded it. ErrNotFound if the resource is gone.
+// PutStatus reports a status as an adapter. It returns false if the API discarded the report
+// because the report had nothing new, and ErrNotFound if the resource does not exist.
 func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (bool, error) {
 	put := request{
-		what: "put status of " + id, method: http.MethodPut, path: []string{"resources", id, "statuses"}, body: report,
+		description: "put status of " + id, method: http.MethodPut, path: []string{"resources", id, "statuses"}, body: report,
 	}
 
 	resp, err := c.send(ctx, put)
 	if err != nil {
 		return false, err
 	}
-	defer drain(resp)
+	defer drainBody(resp)
 
 	switch resp.StatusCode {
 	case http.StatusCreated:
@@ -164,89 +167,89 @@ func (c *Client) PutStatus(ctx context.Context, id string, report openapi.Status
 	case http.StatusNoContent:
 		return false, nil
 	default:
-		return false, Problem(put.what, resp)
+		return false, NewError(put.description, resp)
 	}
 }
 
-// PutLease takes or renews a lease for ttl, in whole seconds, at most 300; 0 gives it
-// back. The caller has it if the answer names its holder.
+// PutLease acquires or renews a lease for ttl, in whole seconds and at most 300. If ttl is 0, it
+// releases the lease. The caller has the lease if the result names its holder.
 func (c *Client) PutLease(ctx context.Context, name, holder string, ttl time.Duration) (*openapi.Lease, error) {
-	return call[openapi.Lease](ctx, c, request{
-		what: "put lease " + name, method: http.MethodPut, path: []string{"leases", name},
+	return callJSON[openapi.Lease](ctx, c, request{
+		description: "put lease " + name, method: http.MethodPut, path: []string{"leases", name},
 		body: openapi.LeaseRequest{Holder: holder, TtlSeconds: int(ttl / time.Second)},
 	})
 }
 
-func setIfGiven(query url.Values, name, value string) {
+func setNonEmpty(query url.Values, name, value string) {
 	if value != "" {
 		query.Set(name, value)
 	}
 }
 
-// request is one call.
+// request is one request to the API.
 type request struct {
-	// what errors say was tried.
-	what, method string
+	// description is the prefix of errors, for example "get resource ID".
+	description, method string
 	// path has the route's segments below BasePath, not escaped.
 	path  []string
 	query url.Values
-	// body is sent as JSON; nil: none.
+	// body is sent as JSON. Nil means no body.
 	body any
 }
 
-// call makes a call whose one right answer is 200 with a T.
-func call[T any](ctx context.Context, c *Client, ask request) (*T, error) {
-	resp, err := c.send(ctx, ask)
+// callJSON sends a request and decodes the response, which has to be a 200 with a T as JSON.
+func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
+	resp, err := c.send(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer drain(resp)
+	defer drainBody(resp)
 
 	if resp.StatusCode != http.StatusOK {
-		return nil, Problem(ask.what, resp)
+		return nil, NewError(req.description, resp)
 	}
 
-	if kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, fmt.Errorf("%s: %w: status %d with content type %q; is base_url that of the fleet API?",
-			ask.what, errAnswer, resp.StatusCode, clip(resp.Header.Get("Content-Type")))
+	if contentType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || contentType != "application/json" {
+		return nil, fmt.Errorf("%s: %w: status %d with content type %q: check that base_url is the fleet API",
+			req.description, errNotFleetAPI, resp.StatusCode, sanitizeText(resp.Header.Get("Content-Type")))
 	}
 
-	var answer T
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("%s: read the answer: %w", ask.what, err)
+	var result T
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBodySize)).Decode(&result); err != nil {
+		return nil, fmt.Errorf("%s: decode the response: %w", req.description, err)
 	}
 
-	return &answer, nil
+	return &result, nil
 }
 
-// send makes the call; the URL, which net/http puts into errors, says nothing here that
-// the caller does not.
-func (c *Client) send(ctx context.Context, ask request) (*http.Response, error) {
+// send sends the request. It unwraps the error of net/http, because its URL adds nothing to the
+// description.
+func (c *Client) send(ctx context.Context, req request) (*http.Response, error) {
 	segments := []string{c.base}
-	for _, segment := range ask.path {
+	for _, segment := range req.path {
 		segments = append(segments, url.PathEscape(segment))
 	}
 
 	target := strings.Join(segments, "/")
 
-	if len(ask.query) > 0 {
-		target += "?" + ask.query.Encode()
+	if len(req.query) > 0 {
+		target += "?" + req.query.Encode()
 	}
 
 	var body io.Reader
 
-	if ask.body != nil {
-		data, err := json.Marshal(ask.body)
+	if req.body != nil {
+		data, err := json.Marshal(req.body)
 		if err != nil {
-			return nil, fmt.Errorf("%s: write the body: %w", ask.what, err)
+			return nil, fmt.Errorf("%s: encode the body: %w", req.description, err)
 		}
 
 		body = bytes.NewReader(data)
 	}
 
-	r, err := http.NewRequestWithContext(ctx, ask.method, target, body)
+	r, err := http.NewRequestWithContext(ctx, req.method, target, body)
 	if err != nil {
-		return nil, fmt.Errorf("%s: make the request: %w", ask.what, err)
+		return nil, fmt.Errorf("%s: create the request: %w", req.description, err)
 	}
 
 	if body != nil {
@@ -259,14 +262,14 @@ func (c *Client) send(ctx context.Context, ask request) (*http.Response, error) 
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ask.what, err)
+		return nil, fmt.Errorf("%s: %w", req.description, err)
 	}
 
 	return resp, nil
 }
 
-// drain lets the connection be used again.
-func drain(resp *http.Response) {
+// drainBody reads the rest of the body, so that the connection can be reused, and closes it.
+func drainBody(resp *http.Response) {
 	const most = 64 << 10
 
 	_, _ = io.CopyN(io.Discard, resp.Body, most)

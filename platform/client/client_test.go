@@ -31,7 +31,7 @@ import (
 
 const id = "0197f0a0-0000-7000-8000-000000000001"
 
-// peer answers in the API's place with what the API can't be made to answer.
+// peer is a server that returns responses that the real API cannot be made to return.
 func peer(t *testing.T, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
 	t.Helper()
 
@@ -46,7 +46,7 @@ func peerWithin(t *testing.T, timeout time.Duration, handle http.HandlerFunc) (*
 
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
 	c, err := client.New(platform.APIClient{BaseURL: server.URL + "/", Timeout: timeout}, client.Options{Calls: calls})
@@ -60,7 +60,8 @@ func problem(status int, code string) (string, string) {
 		fmt.Sprintf(`{"type":"about:blank","title":"No","status":%d,"code":%q,"detail":"because\nof it"}`, status, code)
 }
 
-// TestKindsOfErrors: only a well-formed answer of the API says that a resource is gone.
+// TestKindsOfErrors checks that only a well-formed response of the API means that a resource does
+// not exist.
 func TestKindsOfErrors(t *testing.T) {
 	t.Parallel()
 
@@ -211,7 +212,7 @@ func TestCalls(t *testing.T) {
 	}
 
 	for operation, want := range map[string]float64{"get": 1, "list": 2, "changes": 2, "leases": 1, "put-status": 1} {
-		if got := scrape.Here(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+operation+`"`); got != want {
+		if got := scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+operation+`"`); got != want {
 			t.Errorf("%v calls %s are counted, want %v", got, operation, want)
 		}
 	}
@@ -221,7 +222,7 @@ func TestTriesAndTimeouts(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
-		// answers by try: a status, or 0 for none within the timeout.
+		// answers has a status for each attempt. 0 means no response within the timeout.
 		answers []int
 		want    string
 		tries   int32
@@ -239,7 +240,7 @@ func TestTriesAndTimeouts(t *testing.T) {
 			c, _ := peer(t, func(w http.ResponseWriter, r *http.Request) {
 				status := tc.answers[tries.Add(1)-1]
 				if status == 0 {
-					// The body is read, so that the end of the request is noticed.
+					// The body is read, so that the server notices the end of the request.
 					_, _ = io.Copy(io.Discard, r.Body)
 					<-r.Context().Done()
 
@@ -263,7 +264,7 @@ func TestTriesAndTimeouts(t *testing.T) {
 	}
 }
 
-// TestAWaitIsNoTimeout: a request for changes may take as long as it asked to.
+// TestAWaitIsNoTimeout checks that a request for changes may take as long as its wait.
 func TestAWaitIsNoTimeout(t *testing.T) {
 	t.Parallel()
 
@@ -341,7 +342,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone: an answer that only looks well is an error.
+// TestAnswersThatAreNone checks that a response that only resembles one of the API is an error.
 func TestAnswersThatAreNone(t *testing.T) {
 	t.Parallel()
 
@@ -361,12 +362,12 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// temporary says whether the call that gave the error may succeed later: always, unless the
-// fleet API itself has refused it.
+// temporary returns true if the failed call may succeed later, which is the case unless the fleet
+// API itself rejected it.
 func temporary(err error) bool {
 	answer, ok := errors.AsType[*client.Error](err)
 
-	return !ok || answer.Temporary()
+	return !ok || answer.IsTransient()
 }
 
 func must(t testing.TB, err error) {

@@ -16,47 +16,48 @@ import (
 )
 
 const (
-	// codeNoResource is one of the API (facts of RFC 9457 problems: HYPERFLEET-CATEGORY-NUMBER).
+	// codeNoResource is the API's error code for a resource that does not exist. Codes in the API's
+	// problems (RFC 9457) have the form HYPERFLEET-CATEGORY-NUMBER.
 	codeNoResource = "HYPERFLEET-NTF-001"
 
-	maxProblem = 64 << 10
-	maxDetail  = 512
+	maxProblemSize  = 64 << 10
+	maxDetailLength = 512
 )
 
-// What errors of this package can be, for errors.Is.
+// Errors of this package, for errors.Is.
 var (
-	// ErrNotFound says that the API knows no such resource: a well-formed problem with
-	// code HYPERFLEET-NTF-001, and nothing else of status 404.
+	// ErrNotFound means that the API has no such resource. Only a well-formed problem with the code
+	// HYPERFLEET-NTF-001 is this error; other responses with status 404 are not.
 	ErrNotFound = errors.New("no such resource")
-	// ErrCursorGone says that the change feed does not go back to the cursor.
-	ErrCursorGone = errors.New("cursor is older than the changes that are kept")
+	// ErrCursorGone means that the change feed no longer has the changes after the cursor.
+	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed")
 
-	errAnswer = errors.New("the answer is not one of the fleet API")
+	errNotFleetAPI = errors.New("the response is not from the fleet API")
 )
 
-// Error is an answer that is no success.
+// Error is a response that is not a success.
 type Error struct {
 	// Status is the HTTP status.
 	Status int
-	// Code is the API's, for example HYPERFLEET-NTF-001; empty if the answer was no
-	// well-formed problem of RFC 9457.
+	// Code is the API's error code, for example HYPERFLEET-NTF-001. It is empty if the response is
+	// not a well-formed problem (RFC 9457).
 	Code string
-	// Title and Detail are the API's words.
+	// Title and Detail are the texts of the API's problem.
 	Title, Detail string
-	// OfTenant says that the API shows the caller the resources of one tenant alone: what it
-	// does not have may be another's.
-	OfTenant bool
+	// IsTenantScoped is true if the API returns only the resources of one tenant to the caller. A
+	// resource that it does not find can then belong to another tenant.
+	IsTenantScoped bool
 
-	what string
+	description string
 }
 
-// Error says what was asked, and what was answered.
+// Error returns the description of the request, followed by the problem.
 func (e *Error) Error() string {
 	if e.Code == "" {
-		return fmt.Sprintf("%s: %v: status %d", e.what, errAnswer, e.Status)
+		return fmt.Sprintf("%s: %v: status %d", e.description, errNotFleetAPI, e.Status)
 	}
 
-	text := fmt.Sprintf("%s: %s (%d %s)", e.what, e.Title, e.Status, e.Code)
+	text := fmt.Sprintf("%s: %s (%d %s)", e.description, e.Title, e.Status, e.Code)
 	if e.Detail != "" {
 		text += ": " + e.Detail
 	}
@@ -64,7 +65,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Is tells the kinds of answers apart.
+// Is returns true for ErrNotFound and ErrCursorGone if the response has that meaning.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:
@@ -76,10 +77,10 @@ func (e *Error) Is(target error) bool {
 	}
 }
 
-// Temporary says that the same call may succeed later: the server is out of order or
-// too busy, or something that is not the fleet API answered in its place. A refusal by
-// the fleet API itself is not temporary, a conflict is.
-func (e *Error) Temporary() bool {
+// IsTransient returns true if the same request may succeed later: the server is unavailable or
+// overloaded, something other than the fleet API responded, the request conflicts with another one,
+// or the credential is not accepted yet. All other errors of the fleet API are terminal.
+func (e *Error) IsTransient() bool {
 	if e.Code == "" || e.Status >= http.StatusInternalServerError {
 		return true
 	}
@@ -93,28 +94,30 @@ func (e *Error) Temporary() bool {
 	}
 }
 
-// Problem reads an answer that is no success; errors say what was tried.
-func Problem(what string, resp *http.Response) *Error {
-	answer := &Error{Status: resp.StatusCode, OfTenant: resp.Header.Get(openapi.HeaderTenant) != "", what: what}
+// NewError converts a response that is not a success to an error. The description of the request is
+// the prefix of the error's text.
+func NewError(description string, resp *http.Response) *Error {
+	apiErr := &Error{Status: resp.StatusCode, IsTenantScoped: resp.Header.Get(openapi.HeaderTenant) != "", description: description}
 
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || kind != "application/problem+json" {
-		return answer
+	contentType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || contentType != "application/problem+json" {
+		return apiErr
 	}
 
-	var said openapi.Problem
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProblem)).Decode(&said); err != nil ||
-		said.Status != resp.StatusCode || !strings.HasPrefix(said.Code, "HYPERFLEET-") {
-		return answer
+	var problem openapi.Problem
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProblemSize)).Decode(&problem); err != nil ||
+		problem.Status != resp.StatusCode || !strings.HasPrefix(problem.Code, "HYPERFLEET-") {
+		return apiErr
 	}
 
-	answer.Code, answer.Title, answer.Detail = clip(said.Code), clip(said.Title), clip(said.Detail)
+	apiErr.Code, apiErr.Title, apiErr.Detail = sanitizeText(problem.Code), sanitizeText(problem.Title), sanitizeText(problem.Detail)
 
-	return answer
+	return apiErr
 }
 
-// clip makes foreign text fit for a line of an error.
-func clip(text string) string {
+// sanitizeText replaces control characters of a server's text by spaces and cuts it to
+// maxDetailLength bytes, so that it fits into one line of an error.
+func sanitizeText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
@@ -123,8 +126,8 @@ func clip(text string) string {
 		return r
 	}, text)
 
-	if len(text) > maxDetail {
-		text = strings.ToValidUTF8(text[:maxDetail], "") + "..."
+	if len(text) > maxDetailLength {
+		text = strings.ToValidUTF8(text[:maxDetailLength], "") + "..."
 	}
 
 	return text

@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// FuzzProblem: whatever comes with a 404, only a problem with the one code says that a
-// resource is gone, and what an error says fits on a line.
+// FuzzProblem checks that only a problem with the code HYPERFLEET-NTF-001 means that a resource
+// does not exist, and that the text of the error has one line.
 func FuzzProblem(f *testing.F) {
 	const kind = "application/problem+json"
 
@@ -28,7 +28,7 @@ func FuzzProblem(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, contentType, body string) {
-		err := Problem("get x", &http.Response{
+		err := NewError("get x", &http.Response{
 			StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {contentType}},
 			Body: io.NopCloser(strings.NewReader(body)),
 		})

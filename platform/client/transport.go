@@ -22,15 +22,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// maxIdle connections are kept for the next calls: several are made at once.
-const maxIdle = 32
+// maxIdleConns is the number of idle connections that are kept, because several requests run at the
+// same time.
+const maxIdleConns = 32
 
-// newTransport gives the chain that a call goes through: header, tries, timeout of a
-// try, count, network.
+// newTransport returns the chain of transports of a request: headers, retries, the timeout of an
+// attempt, metrics, and the network.
 func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, error) {
 	next := options.Transport
 	if next == nil {
-		network, err := Network(conf.CAFile)
+		network, err := NewNetworkTransport(conf.CAFile)
 		if err != nil {
 			return nil, err
 		}
@@ -39,42 +40,42 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 	}
 
 	if options.Calls != nil {
-		next = options.Calls.Transport("hyperfleet-api", operation, next)
+		next = options.Calls.WrapTransport("hyperfleet-api", operationName, next)
 	}
 
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.UserAgent = cmp.Or(options.UserAgent, "hyperfleet")
 	conf.Timeout = cmp.Or(max(conf.Timeout, 0), defaultTimeout)
 
-	// All that this client asks may be asked again: reads, reports that carry the time
-	// they speak of, and leases of one holder.
-	again := retry.Transport(limiting(next, conf.Timeout), options.Clock, func(*http.Request) bool { return true })
+	// Every request of this client may be repeated: reads, reports that have an observed_time,
+	// and leases of one holder.
+	retrying := retry.NewTransport(newTimeoutTransport(next, conf.Timeout), options.Clock, func(*http.Request) bool { return true })
 
-	return heading(again, conf.TokenFile, options), nil
+	return newHeaderTransport(retrying, conf.TokenFile, options), nil
 }
 
-// Network makes connections to a fleet API, whose certificate is by an authority of the file,
-// if there is one.
-func Network(caFile string) (*http.Transport, error) {
-	network := httpbound.Plain()
-	network.MaxIdleConnsPerHost = maxIdle
+// NewNetworkTransport returns a transport for connections to a fleet API. If caFile is not empty,
+// the API's certificate has to be signed by a CA in that file.
+func NewNetworkTransport(caFile string) (*http.Transport, error) {
+	network := httpbound.NewTransport()
+	network.MaxIdleConnsPerHost = maxIdleConns
 
 	if caFile == "" {
 		return network, nil
 	}
 
 	var err error
-	if network.TLSClientConfig, err = httpbound.Trusting(caFile, nil); err != nil {
+	if network.TLSClientConfig, err = httpbound.LoadTLSConfig(caFile, nil); err != nil {
 		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
 	}
 
 	return network, nil
 }
 
-// heading says who calls, in which trace. The token is read each time: it is renewed in
-// its file.
-func heading(next http.RoundTripper, tokenFile string, options Options) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// newHeaderTransport adds the headers, the token and the trace context to each request. It reads
+// the token for every request, because the file changes when the token is renewed.
+func newHeaderTransport(next http.RoundTripper, tokenFile string, options Options) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 
 		for name, value := range options.Headers {
@@ -86,7 +87,7 @@ func heading(next http.RoundTripper, tokenFile string, options Options) http.Rou
 		propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
 
 		if tokenFile != "" {
-			token, err := Token(tokenFile)
+			token, err := ReadToken(tokenFile)
 			if err != nil {
 				return nil, err
 			}
@@ -98,9 +99,9 @@ func heading(next http.RoundTripper, tokenFile string, options Options) http.Rou
 	})
 }
 
-// Token reads the token for the fleet API, which is one line.
-func Token(file string) (string, error) {
-	token, err := log.ReadSecret(file)
+// ReadToken reads the token for the fleet API from a file, which must have only one line.
+func ReadToken(file string) (string, error) {
+	token, err := log.ReadSecretFile(file)
 	if err == nil && strings.ContainsAny(token.Reveal(), "\r\n") {
 		err = fmt.Errorf("%s has more than one line", file)
 	}
@@ -114,18 +115,18 @@ func Token(file string) (string, error) {
 
 type waitKey struct{}
 
-// withWait allows the answer to come that much later.
+// withWait extends the timeout of a request by the time for which the API lets it wait.
 func withWait(ctx context.Context, wait time.Duration) context.Context {
 	return context.WithValue(ctx, waitKey{}, wait)
 }
 
-// limiting ends a try after the timeout, the reading of its body included.
-func limiting(next http.RoundTripper, timeout time.Duration) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// newTimeoutTransport limits an attempt, including the reading of its body, to the timeout.
+func newTimeoutTransport(next http.RoundTripper, timeout time.Duration) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		wait, _ := r.Context().Value(waitKey{}).(time.Duration)
 
 		ctx, cancel := context.WithTimeoutCause(r.Context(), timeout+wait,
-			fmt.Errorf("no answer within %s: %w", timeout+wait, context.DeadlineExceeded))
+			fmt.Errorf("no response within %s: %w", timeout+wait, context.DeadlineExceeded))
 
 		resp, err := next.RoundTrip(r.WithContext(ctx))
 		if err != nil {
@@ -144,28 +145,28 @@ func limiting(next http.RoundTripper, timeout time.Duration) http.RoundTripper {
 	})
 }
 
-// cancelBody ends the try's context with its body.
+// cancelBody cancels the context of the attempt when the body is closed.
 type cancelBody struct {
 	io.ReadCloser
 
 	cancel context.CancelFunc
 }
 
-// Close closes the body.
+// Close closes the body and cancels the context.
 func (b *cancelBody) Close() error {
 	defer b.cancel()
 
 	return b.ReadCloser.Close()
 }
 
-// operation names a call for the metrics, without ids.
-func operation(r *http.Request) string {
+// operationName returns the name of a request in the metrics, without IDs.
+func operationName(r *http.Request) string {
 	_, route, _ := strings.Cut(r.URL.Path, BasePath+"/")
 
-	switch first, rest, below := strings.Cut(route, "/"); {
+	switch first, rest, hasRest := strings.Cut(route, "/"); {
 	case first == "changes", first == "leases":
 		return first
-	case !below:
+	case !hasRest:
 		return "list"
 	case strings.HasSuffix(rest, "/statuses"):
 		return strings.ToLower(r.Method) + "-status"

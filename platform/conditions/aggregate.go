@@ -13,24 +13,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// Aggregate gives the conditions that do not come from rules: Reconciled,
-// LastKnownReconciled, then <Adapter>Successful for each required adapter that has
-// reported, in the order of Required.
+// Aggregate returns the conditions that do not come from rules: Reconciled, LastKnownReconciled,
+// then <Adapter>Successful for each required adapter that has reported. The adapters are in the
+// order of Input.Required.
 func Aggregate(in Input) []openapi.ResourceCondition {
 	out := []openapi.ResourceCondition{}
 
-	if one, ok := in.reconciled(); ok {
-		out = append(out, in.settle(one))
+	if condition, ok := in.computeReconciled(); ok {
+		out = append(out, in.keepTimes(condition))
 	}
 
-	if one, ok := in.lastKnown(); ok {
-		out = append(out, in.settle(one))
+	if condition, ok := in.computeLastKnown(); ok {
+		out = append(out, in.keepTimes(condition))
 	}
 
-	for _, status := range in.reports() {
-		said := Reported(status, Available)
-		out = append(out, in.settle(openapi.ResourceCondition{
-			Type: entity.AdapterCondition(status.Adapter), Status: said.Status, Reason: said.Reason, Message: said.Message,
+	for _, status := range in.countedReports() {
+		available := Reported(status, Available)
+		out = append(out, in.keepTimes(openapi.ResourceCondition{
+			Type: entity.AdapterConditionType(status.Adapter), Status: available.Status, Reason: available.Reason,
+			Message:            available.Message,
 			ObservedGeneration: status.ObservedGeneration,
 			LastUpdatedTime:    status.LastReportTime,
 			LastTransitionTime: status.LastReportTime,
@@ -40,20 +41,21 @@ func Aggregate(in Input) []openapi.ResourceCondition {
 	return out
 }
 
-// Finished tells whether a resource that is being deleted may go: every required adapter
-// has finalized its current generation and nothing is below it.
-func Finished(in Input) bool {
-	obstacle, _ := in.obstacle()
+// IsFinished returns true if a resource that is being deleted can be removed: every required
+// adapter has finalized its current generation, and the resource has no children.
+func IsFinished(in Input) bool {
+	obstacle, _ := in.findObstacle()
 
 	return in.Deleting && obstacle == ""
 }
 
-// reports are those of the required adapters that count, in the order of Required.
-func (in Input) reports() []openapi.AdapterStatus {
+// countedReports returns the reports of the required adapters for which IsCounted is true, in the
+// order of Required.
+func (in Input) countedReports() []openapi.AdapterStatus {
 	var out []openapi.AdapterStatus
 
 	for _, adapter := range in.Required {
-		if status, found := in.status(adapter); found {
+		if status, found := in.findReport(adapter); found {
 			out = append(out, status)
 		}
 	}
@@ -61,10 +63,11 @@ func (in Input) reports() []openapi.AdapterStatus {
 	return out
 }
 
-// status is the report of an adapter, if it counts.
-func (in Input) status(adapter string) (openapi.AdapterStatus, bool) {
+// findReport returns the report of an adapter, and false if the adapter has none or IsCounted is
+// false for it.
+func (in Input) findReport(adapter string) (openapi.AdapterStatus, bool) {
 	for _, status := range in.Statuses {
-		if status.Adapter == adapter && Counts(status) {
+		if status.Adapter == adapter && IsCounted(status) {
 			return status, true
 		}
 	}
@@ -72,9 +75,11 @@ func (in Input) status(adapter string) (openapi.AdapterStatus, bool) {
 	return openapi.AdapterStatus{}, false
 }
 
-// reconciled has, as time of transition, that of the newest thing that it stands on.
-func (in Input) reconciled() (openapi.ResourceCondition, bool) {
-	reason, message := in.obstacle()
+// computeReconciled returns the condition Reconciled, and false if the resource has none. Its
+// transition time is the time of the newest report, reference or resource update that the status
+// depends on.
+func (in Input) computeReconciled() (openapi.ResourceCondition, bool) {
+	reason, message := in.findObstacle()
 	if len(in.Required) == 0 && reason == "" {
 		return openapi.ResourceCondition{}, false
 	}
@@ -85,14 +90,14 @@ func (in Input) reconciled() (openapi.ResourceCondition, bool) {
 	}
 
 	if reason == "" {
-		out.Status, out.Reason, out.Message = True, ReasonAll, "every required adapter is done"
+		out.Status, out.Reason, out.Message = True, ReasonReconciledAll, "every required adapter has finished"
 	}
 
 	var current []openapi.AdapterStatus
 
-	for _, status := range in.reports() {
+	for _, status := range in.countedReports() {
 		out.ObservedGeneration = max(out.ObservedGeneration, status.ObservedGeneration)
-		out.LastTransitionTime = later(out.LastTransitionTime, status.LastReportTime)
+		out.LastTransitionTime = maxTime(out.LastTransitionTime, status.LastReportTime)
 
 		if status.ObservedGeneration == in.Generation {
 			current = append(current, status)
@@ -100,61 +105,62 @@ func (in Input) reconciled() (openapi.ResourceCondition, bool) {
 	}
 
 	for _, missing := range in.Missing {
-		out.LastTransitionTime = later(out.LastTransitionTime, missing.Since)
+		out.LastTransitionTime = maxTime(out.LastTransitionTime, missing.Since)
 	}
 
 	if len(current) > 0 {
-		out.LastUpdatedTime = slices.MinFunc(current, byTime).LastReportTime
+		out.LastUpdatedTime = slices.MinFunc(current, compareReportTimes).LastReportTime
 	}
 
 	return out, true
 }
 
-// obstacle is why the resource is not reconciled; empty if it is.
-func (in Input) obstacle() (reason, message string) {
+// findObstacle returns why the resource is not reconciled. Both results are empty if the resource
+// is reconciled.
+func (in Input) findObstacle() (reason, message string) {
 	if len(in.Missing) > 0 && !in.Deleting {
-		return ReasonReference, in.missing()
+		return ReasonReferenceMissing, in.describeMissing()
 	}
 
-	wanted := Available
+	requiredType := Available
 	if in.Deleting {
-		wanted = Finalized
+		requiredType = Finalized
 	}
 
-	var silent, failed []string
+	var unreported, failed []string
 
 	for _, adapter := range in.Required {
-		status, found := in.status(adapter)
+		status, found := in.findReport(adapter)
 
 		switch {
 		case !found || status.ObservedGeneration != in.Generation:
-			silent = append(silent, adapter)
-		case Reported(status, wanted).Status != True:
+			unreported = append(unreported, adapter)
+		case Reported(status, requiredType).Status != True:
 			failed = append(failed, adapter)
 		}
 	}
 
 	switch {
-	case len(silent) > 0:
-		return ReasonMissing, fmt.Sprintf("no report on generation %d from %s", in.Generation, strings.Join(silent, ", "))
+	case len(unreported) > 0:
+		return ReasonMissingAdapters, fmt.Sprintf("no report on generation %d from %s", in.Generation, strings.Join(unreported, ", "))
 	case len(failed) > 0:
-		return ReasonFailed, fmt.Sprintf("not %s: %s", wanted, strings.Join(failed, ", "))
+		return ReasonFailedAdapters, fmt.Sprintf("not %s: %s", requiredType, strings.Join(failed, ", "))
 	case in.Deleting && in.Children > 0:
-		// Without their number: each child that goes would be a change of its parent.
-		return ReasonWaiting, "resources below this one are not gone yet"
+		// The message omits the number of children. Otherwise each deleted child would change its parent.
+		return ReasonWaitingForChildren, "child resources still exist"
 	default:
 		return "", ""
 	}
 }
 
-func (in Input) missing() string {
+func (in Input) describeMissing() string {
 	texts := make([]string, 0, len(in.Missing))
 
-	for _, one := range in.Missing {
-		if one.ID == "" {
-			texts = append(texts, one.Type+" has too few targets")
+	for _, reference := range in.Missing {
+		if reference.ID == "" {
+			texts = append(texts, reference.Type+" has too few targets")
 		} else {
-			texts = append(texts, one.Type+" "+one.ID+" is gone")
+			texts = append(texts, reference.Type+" "+reference.ID+" does not exist or is being deleted")
 		}
 	}
 
@@ -163,76 +169,81 @@ func (in Input) missing() string {
 	return strings.Join(texts, "; ")
 }
 
-// lastKnown follows the reports of the required adapters at one generation.
-func (in Input) lastKnown() (openapi.ResourceCondition, bool) {
+// computeLastKnown returns the condition LastKnownReconciled, and false if the kind has no required
+// adapters. It returns the previous condition unchanged until the required adapters have reported
+// at one generation, or one of them fails at the observed generation.
+func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 	if len(in.Required) == 0 {
 		return openapi.ResourceCondition{}, false
 	}
 
-	was, had := Condition(in.Previous, entity.LastKnownReconciled)
-	if !had {
-		was = openapi.ResourceCondition{
-			Type: entity.LastKnownReconciled, Status: False, Reason: ReasonNeverYet,
+	condition, found := Condition(in.Previous, entity.LastKnownReconciled)
+	if !found {
+		condition = openapi.ResourceCondition{
+			Type: entity.LastKnownReconciled, Status: False, Reason: ReasonNeverReconciled,
 			Message:         "the required adapters have not all been available at one generation",
 			LastUpdatedTime: in.UpdatedTime, LastTransitionTime: in.UpdatedTime,
 		}
 	}
 
-	reports := in.reports()
-	common := len(reports) == len(in.Required)
-	failedThen := false
+	reports := in.countedReports()
+	isAtOneGeneration := len(reports) == len(in.Required)
+	hasFailedAtObserved := false
 
 	var failed []string
 
 	for _, status := range reports {
-		common = common && status.ObservedGeneration == reports[0].ObservedGeneration
+		isAtOneGeneration = isAtOneGeneration && status.ObservedGeneration == reports[0].ObservedGeneration
 
 		if Reported(status, Available).Status != True {
 			failed = append(failed, status.Adapter)
-			failedThen = failedThen || status.ObservedGeneration == was.ObservedGeneration
+			hasFailedAtObserved = hasFailedAtObserved || status.ObservedGeneration == condition.ObservedGeneration
 		}
 	}
 
 	switch {
-	case common && len(failed) == 0:
-		was.Status, was.Reason, was.Message = True, ReasonLastKnown, "every required adapter is available"
-	case common, was.Status == True && failedThen:
-		was.Status, was.Reason = False, ReasonLastKnownBad
-		was.Message = "not Available: " + strings.Join(failed, ", ")
+	case isAtOneGeneration && len(failed) == 0:
+		condition.Status, condition.Reason, condition.Message = True, ReasonLastKnownAll, "every required adapter is available"
+	case isAtOneGeneration, condition.Status == True && hasFailedAtObserved:
+		condition.Status, condition.Reason = False, ReasonLastKnownFailed
+		condition.Message = "not Available: " + strings.Join(failed, ", ")
 	default:
-		return was, true
+		return condition, true
 	}
 
-	if common {
-		was.ObservedGeneration = reports[0].ObservedGeneration
+	if isAtOneGeneration {
+		condition.ObservedGeneration = reports[0].ObservedGeneration
 	}
 
-	was.LastUpdatedTime = slices.MinFunc(reports, byTime).LastReportTime
-	was.LastTransitionTime = slices.MaxFunc(reports, byTime).LastReportTime
+	condition.LastUpdatedTime = slices.MinFunc(reports, compareReportTimes).LastReportTime
+	condition.LastTransitionTime = slices.MaxFunc(reports, compareReportTimes).LastReportTime
 
-	return was, true
+	return condition, true
 }
 
-func byTime(a, b openapi.AdapterStatus) int { return a.LastReportTime.Compare(b.LastReportTime) }
+func compareReportTimes(a, b openapi.AdapterStatus) int {
+	return a.LastReportTime.Compare(b.LastReportTime)
+}
 
-// settle gives a condition the times that it keeps from before.
-func (in Input) settle(one openapi.ResourceCondition) openapi.ResourceCondition {
-	was, had := Condition(in.Previous, one.Type)
+// keepTimes sets the times that a condition keeps from Previous: its creation time, and its
+// transition time if the status has not changed.
+func (in Input) keepTimes(condition openapi.ResourceCondition) openapi.ResourceCondition {
+	previous, found := Condition(in.Previous, condition.Type)
 
 	switch {
-	case !had:
-		one.CreatedTime = one.LastTransitionTime
-	case was.Status == one.Status:
-		one.CreatedTime, one.LastTransitionTime = was.CreatedTime, was.LastTransitionTime
+	case !found:
+		condition.CreatedTime = condition.LastTransitionTime
+	case previous.Status == condition.Status:
+		condition.CreatedTime, condition.LastTransitionTime = previous.CreatedTime, previous.LastTransitionTime
 	default:
-		one.CreatedTime = was.CreatedTime
-		one.LastTransitionTime = later(one.LastTransitionTime, was.LastTransitionTime)
+		condition.CreatedTime = previous.CreatedTime
+		condition.LastTransitionTime = maxTime(condition.LastTransitionTime, previous.LastTransitionTime)
 	}
 
-	return one
+	return condition
 }
 
-func later(a, b time.Time) time.Time {
+func maxTime(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 )
 
-// at is a time some seconds after the beginning.
+// at returns a time the given number of seconds after the start.
 func at(seconds int) time.Time {
 	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second)
 }
 
-// report is one adapter's, as "dns@2 True +30 Finalized=True".
+// report parses an adapter's report such as "dns@2 True +30 Finalized=True".
 func report(t *testing.T, text string) openapi.AdapterStatus {
 	t.Helper()
 
@@ -53,7 +53,7 @@ func report(t *testing.T, text string) openapi.AdapterStatus {
 	return out
 }
 
-// TestReconciled goes through the rules for Reconciled one by one.
+// TestReconciled has a case for each rule of Reconciled.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
 
@@ -84,8 +84,8 @@ func TestReconciled(t *testing.T) {
 		{name: "available is not finalized", generation: 2, deleting: true, required: both, reports: []string{"dns@2 True +5", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledFailedAdapters", message: "not Finalized: dns", observed: 2, updated: 3},
 		{name: "finalized, available or not", generation: 2, deleting: true, required: both, reports: []string{"dns@2 False +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "True", reason: "ReconciledAll", observed: 2, updated: 3},
 		{name: "finalized before deletion", generation: 2, deleting: true, required: both, reports: []string{"dns@1 True +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledMissingAdapters", message: "from dns", observed: 2, updated: 3},
-		{name: "children are left", generation: 2, deleting: true, required: both, children: 2, reports: []string{"dns@2 True +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledWaitingForChildren", message: "not gone yet", observed: 2, updated: 3},
-		{name: "a reference is missing", generation: 1, required: both, missing: gone, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "False", reason: "ReferenceMissing", message: "network n1 is gone", observed: 1, updated: 3},
+		{name: "children are left", generation: 2, deleting: true, required: both, children: 2, reports: []string{"dns@2 True +5 Finalized=True", "namespace@2 True +3 Finalized=True"}, status: "False", reason: "ReconciledWaitingForChildren", message: "still exist", observed: 2, updated: 3},
+		{name: "a reference is missing", generation: 1, required: both, missing: gone, reports: []string{"dns@1 True +5", "namespace@1 True +3"}, status: "False", reason: "ReferenceMissing", message: "network n1 does not exist or is being deleted", observed: 1, updated: 3},
 		{name: "a reference is missing while deleting", generation: 2, deleting: true, required: []string{"dns"}, missing: gone, reports: []string{"dns@2 True +5 Finalized=True"}, status: "True", reason: "ReconciledAll", observed: 2, updated: 5},
 		{name: "nothing is required", generation: 1},
 		{name: "nothing is required, children are left", generation: 2, deleting: true, children: 1, status: "False", reason: "ReconciledWaitingForChildren"},
@@ -118,7 +118,7 @@ func TestReconciled(t *testing.T) {
 	}
 }
 
-// TestLastKnownReconciled follows one resource through reports.
+// TestLastKnownReconciled applies a series of reports to one resource.
 func TestLastKnownReconciled(t *testing.T) {
 	t.Parallel()
 
@@ -169,7 +169,7 @@ func TestTimesAndAdapters(t *testing.T) {
 
 	want := []openapi.ResourceCondition{
 		{
-			Type: "Reconciled", Status: "True", Reason: "ReconciledAll", Message: "every required adapter is done",
+			Type: "Reconciled", Status: "True", Reason: "ReconciledAll", Message: "every required adapter has finished",
 			ObservedGeneration: 1, CreatedTime: at(0), LastUpdatedTime: at(10), LastTransitionTime: at(10),
 		},
 		{
@@ -186,9 +186,9 @@ func TestTimesAndAdapters(t *testing.T) {
 	}
 
 	in.Statuses = []openapi.AdapterStatus{report(t, "dns-zone@1 True +20")}
-	for _, one := range conditions.Aggregate(in) {
-		if !one.LastTransitionTime.Equal(at(10)) || !one.LastUpdatedTime.Equal(at(20)) {
-			t.Errorf("the same again: %+v", one)
+	for _, condition := range conditions.Aggregate(in) {
+		if !condition.LastTransitionTime.Equal(at(10)) || !condition.LastUpdatedTime.Equal(at(20)) {
+			t.Errorf("the same again: %+v", condition)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func TestFinished(t *testing.T) {
 		{"nobody required", conditions.Input{Generation: 2, Deleting: true}, "other@2 True", true},
 	} {
 		tc.in.Statuses = []openapi.AdapterStatus{report(t, tc.text)}
-		if got := conditions.Finished(tc.in); got != tc.want {
+		if got := conditions.IsFinished(tc.in); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}
@@ -248,13 +248,13 @@ func TestDiscard(t *testing.T) {
 		{"Unknown", said(3, 200, "Unknown"), stored, true},
 		{"generation to come", said(4, 200, "True"), stored, true},
 	} {
-		if got := conditions.Discard(tc.report, tc.stored, 3); (got != "") != tc.discard {
+		if got := conditions.DiscardReason(tc.report, tc.stored, 3); (got != "") != tc.discard {
 			t.Errorf("%s: %q", tc.name, got)
 		}
 	}
 }
 
-// random makes an input of up to four adapters, with reports of any sort.
+// random returns an input with up to four adapters and random reports.
 func random(seed uint64) (conditions.Input, *rand.Rand) {
 	dice := rand.New(rand.NewPCG(seed, 1))
 	names := []string{"a", "b", "c", "d", "stranger"}
@@ -280,10 +280,10 @@ func random(seed uint64) (conditions.Input, *rand.Rand) {
 	return in, dice
 }
 
-// often is tried what costs next to nothing.
+// often is the number of runs of a property whose check is cheap.
 const often = 500
 
-// TestOrder: conditions do not depend on the order in which independent reports came.
+// TestOrder checks that conditions do not depend on the order in which independent reports arrived.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 
@@ -312,15 +312,15 @@ func TestOrder(t *testing.T) {
 			step.Previous = conditions.Aggregate(step)
 		}
 
-		for _, one := range whole {
-			// What was known before is history, which is what LastKnownReconciled is for.
-			if one.Type == "LastKnownReconciled" {
+		for _, condition := range whole {
+			// LastKnownReconciled depends on earlier states by design.
+			if condition.Type == "LastKnownReconciled" {
 				continue
 			}
 
-			got, _ := conditions.Condition(step.Previous, one.Type)
-			if got.Status != one.Status || got.Reason != one.Reason || got.ObservedGeneration != one.ObservedGeneration ||
-				!got.LastUpdatedTime.Equal(one.LastUpdatedTime) {
+			got, _ := conditions.Condition(step.Previous, condition.Type)
+			if got.Status != condition.Status || got.Reason != condition.Reason || got.ObservedGeneration != condition.ObservedGeneration ||
+				!got.LastUpdatedTime.Equal(condition.LastUpdatedTime) {
 				return false
 			}
 		}
@@ -329,8 +329,8 @@ func TestOrder(t *testing.T) {
 	}, gen.UInt64()))
 }
 
-// TestNeverTrueTooEarly: Reconciled is True only if all that it says is so, by a rule
-// written apart.
+// TestNeverTrueTooEarly compares Reconciled=True with a second, independent implementation of its
+// rule.
 func TestNeverTrueTooEarly(t *testing.T) {
 	t.Parallel()
 
@@ -338,22 +338,22 @@ func TestNeverTrueTooEarly(t *testing.T) {
 		in, _ := random(seed)
 		byName := map[string]openapi.AdapterStatus{}
 
-		for _, one := range in.Statuses {
-			byName[one.Adapter] = one
+		for _, condition := range in.Statuses {
+			byName[condition.Adapter] = condition
 		}
 
 		done := 0
 
 		for _, name := range in.Required {
-			one, there := byName[name]
+			condition, there := byName[name]
 			place := 0
 
 			if in.Deleting {
 				place = 1
 			}
 
-			if there && one.ObservedGeneration == in.Generation && one.Conditions[0].Status != "Unknown" &&
-				one.Conditions[place].Status == "True" {
+			if there && condition.ObservedGeneration == in.Generation && condition.Conditions[0].Status != "Unknown" &&
+				condition.Conditions[place].Status == "True" {
 				done++
 			}
 		}
@@ -362,7 +362,7 @@ func TestNeverTrueTooEarly(t *testing.T) {
 		got, _ := conditions.Condition(conditions.Aggregate(in), "Reconciled")
 
 		return (got.Status == "True") == want && (!want || got.ObservedGeneration == in.Generation) &&
-			(!in.Deleting || !conditions.Finished(in) || len(in.Required) == 0 || want)
+			(!in.Deleting || !conditions.IsFinished(in) || len(in.Required) == 0 || want)
 	}, gen.UInt64()))
 
 	property.Check(t, "aggregating again changes nothing", property.Options{Runs: often}, prop.ForAll(func(seed uint64) bool {

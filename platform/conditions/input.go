@@ -9,7 +9,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// What adapters say of a resource.
+// Condition types in the reports of adapters.
 const (
 	Available = "Available"
 	Applied   = "Applied"
@@ -17,7 +17,7 @@ const (
 	Finalized = "Finalized"
 )
 
-// Values of a condition's status.
+// Values of the status of a condition.
 const (
 	True    = "True"
 	False   = "False"
@@ -26,62 +26,62 @@ const (
 
 // Reasons of Reconciled and LastKnownReconciled.
 const (
-	ReasonAll          = "ReconciledAll"
-	ReasonMissing      = "ReconciledMissingAdapters"
-	ReasonFailed       = "ReconciledFailedAdapters"
-	ReasonWaiting      = "ReconciledWaitingForChildren"
-	ReasonReference    = "ReferenceMissing"
-	ReasonNeverYet     = "NeverReconciled"
-	ReasonLastKnown    = "LastKnownAll"
-	ReasonLastKnownBad = "LastKnownFailedAdapters"
+	ReasonReconciledAll      = "ReconciledAll"
+	ReasonMissingAdapters    = "ReconciledMissingAdapters"
+	ReasonFailedAdapters     = "ReconciledFailedAdapters"
+	ReasonWaitingForChildren = "ReconciledWaitingForChildren"
+	ReasonReferenceMissing   = "ReferenceMissing"
+	ReasonNeverReconciled    = "NeverReconciled"
+	ReasonLastKnownAll       = "LastKnownAll"
+	ReasonLastKnownFailed    = "LastKnownFailedAdapters"
 )
 
-// Input is all that the conditions follow from.
+// Input is everything that the conditions of a resource depend on.
 type Input struct {
-	// Generation of the resource, 1 or more.
+	// Generation is the generation of the resource. It is 1 or greater.
 	Generation int32
-	// UpdatedTime is when the generation became what it is.
+	// UpdatedTime is when the resource got its current generation.
 	UpdatedTime time.Time
-	// Deleting tells that deletion was asked for.
+	// Deleting is true if the deletion of the resource was requested.
 	Deleting bool
-	// Required are the adapters that count.
+	// Required are the names of the kind's required adapters.
 	Required []string
-	// Statuses are the newest reports of adapters, one each, in any order. Those of other
-	// adapters are left aside.
+	// Statuses are the newest reports of adapters, one per adapter, in any order. Reports of
+	// adapters that are not required are ignored.
 	Statuses []openapi.AdapterStatus
-	// Children counts all that are below the resource, also those that are being deleted.
+	// Children is the number of child resources, including those that are being deleted.
 	Children int
-	// Missing are the references without a target, oldest first or not.
+	// Missing are the references without a target, in any order.
 	Missing []MissingReference
-	// Previous are the conditions that the resource has.
+	// Previous are the conditions that the resource has now.
 	Previous []openapi.ResourceCondition
 }
 
-// MissingReference is a reference whose target is gone or going.
+// MissingReference is a reference whose target does not exist or is being deleted.
 type MissingReference struct {
-	// Type of the reference, ID of the target; ID is empty where too few references are
-	// left.
+	// Type is the type of the reference, ID the ID of its target. ID is empty if the resource has
+	// fewer references of this type than its kind requires.
 	Type, ID string
-	// Since is when it went, zero if nobody knows any more.
+	// Since is when the target was deleted. It is zero if that time is unknown.
 	Since time.Time
 }
 
-// Condition finds a condition by its type.
+// Condition returns the condition of a type, and false if the list has none.
 func Condition(list []openapi.ResourceCondition, conditionType string) (openapi.ResourceCondition, bool) {
-	for _, one := range list {
-		if one.Type == conditionType {
-			return one, true
+	for _, condition := range list {
+		if condition.Type == conditionType {
+			return condition, true
 		}
 	}
 
 	return openapi.ResourceCondition{}, false
 }
 
-// Reported finds what a report says under a type; empty if it says nothing.
+// Reported returns the condition of a type in a report. The result is empty if the report has none.
 func Reported(status openapi.AdapterStatus, conditionType string) openapi.AdapterCondition {
-	for _, one := range status.Conditions {
-		if one.Type == conditionType {
-			return one
+	for _, condition := range status.Conditions {
+		if condition.Type == conditionType {
+			return condition
 		}
 	}
 

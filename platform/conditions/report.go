@@ -9,20 +9,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// resolution is how finely the times of reports are told apart. Whole seconds are what a
-// task's now and Kubernetes write: compared more finely, a report that gives fractions
-// would be later than one that comes after it.
+// resolution is the precision with which times of reports are compared. Kubernetes and a task's
+// "now" have whole seconds. With a higher precision, a report with fractions of a second would seem
+// newer than a later report without them.
 const resolution = time.Second
 
-// Discard says why a report is discarded, empty if it is not. Stored is the adapter's last
-// one, nil if there is none; generation is that of the resource.
-func Discard(report openapi.StatusReport, stored *openapi.AdapterStatus, generation int32) string {
+// DiscardReason returns why a report has to be discarded. The result is empty if the report has to
+// be stored. Stored is the adapter's stored report, nil if there is none. Generation is that of the
+// resource.
+func DiscardReason(report openapi.StatusReport, stored *openapi.AdapterStatus, generation int32) string {
 	if report.ObservedTime.IsZero() {
-		return "the report has no time"
+		return "the report has no observed_time"
 	}
 
 	if report.ObservedGeneration > generation {
-		return "the report is of a generation that the resource has not got to"
+		return "the report is for a generation that the resource has not reached"
 	}
 
 	if stored == nil {
@@ -30,31 +31,33 @@ func Discard(report openapi.StatusReport, stored *openapi.AdapterStatus, generat
 	}
 
 	if Reported(openapi.AdapterStatus{Conditions: report.Conditions}, Available).Status == Unknown {
-		return "the report knows less than the stored one"
+		return "the report has Available=Unknown, and another report is stored"
 	}
 
 	if report.ObservedGeneration < stored.ObservedGeneration {
-		return "the report is of an older generation than the stored one"
+		return "the report is for an older generation than the stored report"
 	}
 
 	if report.ObservedGeneration == stored.ObservedGeneration &&
 		report.ObservedTime.Before(stored.ObservedTime.Truncate(resolution)) {
-		return "the report is older than the stored one"
+		return "the report is older than the stored report"
 	}
 
 	return ""
 }
 
-// Store makes the record of a report that was not discarded. At is the time of the API.
-func Store(report openapi.StatusReport, stored *openapi.AdapterStatus, at time.Time) openapi.AdapterStatus {
+// NewStatus returns the status to store for a report that was not discarded. The status keeps the
+// creation time of the stored one, and the transition time of each condition whose status has not
+// changed. The parameter now is the time of the API server.
+func NewStatus(report openapi.StatusReport, stored *openapi.AdapterStatus, now time.Time) openapi.AdapterStatus {
 	out := openapi.AdapterStatus{
 		Adapter:                 report.Adapter,
 		AdapterConfigVersion:    report.AdapterConfigVersion,
 		AdapterFrameworkVersion: report.AdapterFrameworkVersion,
 		Conditions:              make([]openapi.AdapterCondition, 0, len(report.Conditions)),
-		CreatedTime:             at,
+		CreatedTime:             now,
 		Data:                    report.Data,
-		LastReportTime:          at,
+		LastReportTime:          now,
 		Metadata:                report.Metadata,
 		ObservedGeneration:      report.ObservedGeneration,
 		ObservedTime:            report.ObservedTime.UTC().Truncate(time.Microsecond),
@@ -64,24 +67,24 @@ func Store(report openapi.StatusReport, stored *openapi.AdapterStatus, at time.T
 		out.CreatedTime = stored.CreatedTime
 	}
 
-	for _, one := range report.Conditions {
-		one.LastTransitionTime = &at
+	for _, condition := range report.Conditions {
+		condition.LastTransitionTime = &now
 
 		if stored != nil {
-			if was := Reported(*stored, one.Type); was.Status == one.Status && was.LastTransitionTime != nil {
-				one.LastTransitionTime = was.LastTransitionTime
+			if previous := Reported(*stored, condition.Type); previous.Status == condition.Status && previous.LastTransitionTime != nil {
+				condition.LastTransitionTime = previous.LastTransitionTime
 			}
 		}
 
-		out.Conditions = append(out.Conditions, one)
+		out.Conditions = append(out.Conditions, condition)
 	}
 
 	return out
 }
 
-// Counts tells whether a report takes part in aggregation: one that knows nothing yet does
-// not.
-func Counts(status openapi.AdapterStatus) bool {
+// IsCounted returns true if a report takes part in the aggregation. A report with Available=Unknown
+// or without Available does not.
+func IsCounted(status openapi.AdapterStatus) bool {
 	available := Reported(status, Available).Status
 
 	return available == True || available == False

@@ -17,22 +17,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// Bounds of mapped conditions.
+// Limits of mapped conditions.
 const (
-	// RuleCostLimit bounds one expression of a rule.
+	// RuleCostLimit is the CEL cost limit of one expression of a rule.
 	RuleCostLimit = 10_000
-	// MaxReason is how long a reason may be; a longer one is an error of its rule.
+	// MaxReason is the maximum length of a reason in bytes. A longer reason is an error of its
+	// rule.
 	MaxReason = 256
-	// MaxMessage is how long a message may be; the rest of it is cut off.
+	// MaxMessage is the maximum length of a message in bytes. A longer message is cut.
 	MaxMessage = 2048
 
 	ruleTimeout = 250 * time.Millisecond
 )
 
-// ErrRule is wrapped by errors of Apply: nothing may be stored then.
+// ErrRule is wrapped by errors of Apply. If Apply fails, the caller must not store the resource.
 var ErrRule = errors.New("rule for a condition failed")
 
-// Rules make the mapped conditions of a kind.
+// Rules are the compiled rules for the mapped conditions of a kind.
 type Rules struct {
 	rules []rule
 }
@@ -42,10 +43,10 @@ type rule struct {
 	when, status, reason, message *cel.Program
 }
 
-// Compile checks the rules of a kind. Its error names all that is wrong with them.
+// Compile compiles the rules of a kind. The error names every problem of the rules.
 func Compile(declared []platform.MappedCondition, clk clock.PassiveClock) (*Rules, error) {
 	env, err := cel.New(cel.Options{
-		Variables: cel.Dyn("statuses", "resource"), Clock: clk, CostLimit: RuleCostLimit, Timeout: ruleTimeout,
+		Variables: cel.NewDynVariables("statuses", "resource"), Clock: clk, CostLimit: RuleCostLimit, Timeout: ruleTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -55,26 +56,26 @@ func Compile(declared []platform.MappedCondition, clk clock.PassiveClock) (*Rule
 
 	var problems []error
 
-	for i, one := range declared {
-		compiled := rule{conditionType: one.Type}
+	for i, mapped := range declared {
+		compiled := rule{conditionType: mapped.Type}
 
 		for _, part := range []struct {
-			name   string
-			source string
-			into   **cel.Program
-			how    func(string) (*cel.Program, error)
+			name    string
+			source  string
+			target  **cel.Program
+			compile func(string) (*cel.Program, error)
 		}{
-			{"when", one.When.Expression, &compiled.when, env.CompileBool},
-			{"output.status", one.Output.Status.Expression, &compiled.status, env.Compile},
-			{"output.reason", one.Output.Reason.Expression, &compiled.reason, env.Compile},
-			{"output.message", one.Output.Message.Expression, &compiled.message, env.Compile},
+			{"when", mapped.When.Expression, &compiled.when, env.CompileBool},
+			{"output.status", mapped.Output.Status.Expression, &compiled.status, env.Compile},
+			{"output.reason", mapped.Output.Reason.Expression, &compiled.reason, env.Compile},
+			{"output.message", mapped.Output.Message.Expression, &compiled.message, env.Compile},
 		} {
-			program, err := part.how(part.source)
+			program, err := part.compile(part.source)
 			if err != nil {
-				problems = append(problems, fmt.Errorf("conditions[%d] (%s): %s.expression: %w", i, one.Type, part.name, err))
+				problems = append(problems, fmt.Errorf("conditions[%d] (%s): %s.expression: %w", i, mapped.Type, part.name, err))
 			}
 
-			*part.into = program
+			*part.target = program
 		}
 
 		out.rules = append(out.rules, compiled)
@@ -83,7 +84,8 @@ func Compile(declared []platform.MappedCondition, clk clock.PassiveClock) (*Rule
 	return out, errors.Join(problems...)
 }
 
-// Apply gives the mapped conditions. Resource is the resource as the API answers it.
+// Apply returns the mapped conditions of a resource. The argument resource is the resource as the
+// API returns it.
 func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([]openapi.ResourceCondition, error) {
 	if len(r.rules) == 0 {
 		return nil, nil
@@ -91,17 +93,17 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 
 	newest := in.UpdatedTime
 	for _, status := range in.Statuses {
-		newest = later(newest, status.LastReportTime)
+		newest = maxTime(newest, status.LastReportTime)
 	}
 
 	vars := map[string]any{"statuses": statusValues(in.Statuses), "resource": resource}
 
 	var out []openapi.ResourceCondition
 
-	for _, one := range r.rules {
-		condition, holds, err := one.apply(ctx, vars)
+	for _, rule := range r.rules {
+		condition, holds, err := rule.apply(ctx, vars)
 		if err != nil {
-			return nil, fmt.Errorf("%w: condition %s: %w", ErrRule, one.conditionType, err)
+			return nil, fmt.Errorf("%w: condition %s: %w", ErrRule, rule.conditionType, err)
 		}
 
 		if !holds {
@@ -110,7 +112,7 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 
 		condition.ObservedGeneration = in.Generation
 		condition.LastUpdatedTime, condition.LastTransitionTime = newest, newest
-		out = append(out, in.settle(condition))
+		out = append(out, in.keepTimes(condition))
 	}
 
 	return out, nil
@@ -119,7 +121,7 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceCondition, bool, error) {
 	out := openapi.ResourceCondition{Type: r.conditionType}
 
-	holds, err := r.when.Bool(ctx, vars)
+	holds, err := r.when.EvalBool(ctx, vars)
 	if err != nil || !holds {
 		return out, false, err
 	}
@@ -136,7 +138,7 @@ func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceC
 
 		text, ok := value.(string)
 		if !ok {
-			return out, false, fmt.Errorf("output.%s: the expression has to give a text", part.name)
+			return out, false, fmt.Errorf("output.%s: the expression has to return a string", part.name)
 		}
 
 		*part.into = text
@@ -148,14 +150,14 @@ func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceC
 	case strings.EqualFold(out.Status, False):
 		out.Status = False
 	default:
-		return out, false, errors.New("output.status: the expression has to give True or False")
+		return out, false, errors.New("output.status: the expression has to return True or False")
 	}
 
 	if len(out.Reason) > MaxReason {
-		return out, false, fmt.Errorf("output.reason: the text has more than %d bytes", MaxReason)
+		return out, false, fmt.Errorf("output.reason: the reason has more than %d bytes", MaxReason)
 	}
 
-	// It is cut between two characters.
+	// ToValidUTF8 removes a character that the cut has split.
 	if len(out.Message) > MaxMessage {
 		out.Message = strings.ToValidUTF8(out.Message[:MaxMessage], "")
 	}
@@ -163,22 +165,24 @@ func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceC
 	return out, true, nil
 }
 
-// statusValues are the reports as expressions see them: conditions that are Unknown are
-// left out.
+// statusValues returns the reports as expressions see them, without the conditions that are
+// Unknown.
 func statusValues(statuses []openapi.AdapterStatus) []any {
 	out := make([]any, 0, len(statuses))
 
 	for _, status := range statuses {
 		conditions := []any{}
 
-		for _, one := range status.Conditions {
-			if one.Status == Unknown {
+		for _, condition := range status.Conditions {
+			if condition.Status == Unknown {
 				continue
 			}
 
-			value := map[string]any{"type": one.Type, "status": one.Status, "reason": one.Reason, "message": one.Message}
-			if one.LastTransitionTime != nil {
-				value["last_transition_time"] = one.LastTransitionTime.UTC().Format(time.RFC3339Nano)
+			value := map[string]any{
+				"type": condition.Type, "status": condition.Status, "reason": condition.Reason, "message": condition.Message,
+			}
+			if condition.LastTransitionTime != nil {
+				value["last_transition_time"] = condition.LastTransitionTime.UTC().Format(time.RFC3339Nano)
 			}
 
 			conditions = append(conditions, value)

@@ -15,134 +15,138 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
-// maxName bounds names, as a column and a label value do.
-const maxName = 63
+// maxName is the maximum length of names, which are label values and are stored in columns of this
+// length.
+const maxNameLength = 63
 
-// checker collects what is wrong.
+// checker collects the problems of a registry.
 type checker struct {
 	registry *Registry
 	schemas  *openapi3.T
 	problems []error
 }
 
-func (c *checker) sayf(format string, args ...any) {
+func (c *checker) addProblemf(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Errorf(format, args...))
 }
 
-// add checks what an entity says of itself, and registers it.
-func (c *checker) add(index int, declared platform.Entity) {
+// addKind checks an entity on its own and registers it.
+func (c *checker) addKind(index int, declared platform.Entity) {
 	kind := &Kind{Entity: declared}
-	defaults(&kind.Entity)
+	setDefaults(&kind.Entity)
 
-	at := fmt.Sprintf("entities[%d] (%s)", index, declared.Kind)
-	c.names(at, kind)
-	c.adapters(at, kind)
-	c.referenceRules(at, kind)
-	c.spec(at, kind)
+	path := fmt.Sprintf("entities[%d] (%s)", index, declared.Kind)
+	c.checkNames(path, kind)
+	c.checkAdapters(path, kind)
+	c.checkReferenceRules(path, kind)
+	c.checkSpec(path, kind)
 
 	c.registry.kinds = append(c.registry.kinds, kind)
 
 	if c.registry.byKind[kind.Kind] == nil {
 		c.registry.byKind[kind.Kind] = kind
 	} else {
-		c.sayf("%s: kind %q is registered twice", at, kind.Kind)
+		c.addProblemf("%s: kind %q is registered more than once", path, kind.Kind)
 	}
 
 	if c.registry.byPlural[kind.Plural] == nil {
 		c.registry.byPlural[kind.Plural] = kind
 	} else {
-		c.sayf("%s: plural %q is that of another kind", at, kind.Plural)
+		c.addProblemf("%s: another kind already has plural %q", path, kind.Plural)
 	}
 }
 
-func defaults(e *platform.Entity) {
+func setDefaults(e *platform.Entity) {
 	e.OnParentDelete = cmp.Or(e.OnParentDelete, Restrict)
 	e.NameMinLen = cmp.Or(e.NameMinLen, DefaultNameMin)
 	e.NameMaxLen = cmp.Or(e.NameMaxLen, DefaultNameMax)
 }
 
-func (c *checker) names(at string, kind *Kind) {
-	if !kindForm().MatchString(kind.Kind) {
-		c.sayf("%s: kind %q has to be a word such as NodePool, of at most %d letters and digits", at, kind.Kind, maxName)
+func (c *checker) checkNames(path string, kind *Kind) {
+	if !kindPattern().MatchString(kind.Kind) {
+		c.addProblemf("%s: kind %q is invalid: write a word such as NodePool, with at most %d letters and digits",
+			path, kind.Kind, maxNameLength)
 	}
 
-	if !pluralForm().MatchString(kind.Plural) {
-		c.sayf("%s: plural %q has to be a word such as nodepools, of at most %d small letters and digits",
-			at, kind.Plural, maxName)
+	if !pluralPattern().MatchString(kind.Plural) {
+		c.addProblemf("%s: plural %q is invalid: write a word such as nodepools, with at most %d lower-case letters and digits",
+			path, kind.Plural, maxNameLength)
 	}
 
-	if slices.Contains(reserved(), kind.Plural) {
-		c.sayf("%s: plural %q is a route of the API; choose another", at, kind.Plural)
+	if slices.Contains(reservedNames(), kind.Plural) {
+		c.addProblemf("%s: plural %q is a route of the API: choose another name", path, kind.Plural)
 	}
 
 	if kind.OnParentDelete != Restrict && kind.OnParentDelete != Cascade {
-		c.sayf("%s: on_parent_delete %q has to be %s or %s", at, kind.OnParentDelete, Restrict, Cascade)
+		c.addProblemf("%s: on_parent_delete %q has to be %s or %s", path, kind.OnParentDelete, Restrict, Cascade)
 	}
 
-	if kind.NameMinLen < 1 || kind.NameMaxLen > maxName || kind.NameMaxLen < kind.NameMinLen {
-		c.sayf("%s: name_min_len %d and name_max_len %d have to be 1 to %d, and the second not below the first",
-			at, kind.NameMinLen, kind.NameMaxLen, maxName)
+	if kind.NameMinLen < 1 || kind.NameMaxLen > maxNameLength || kind.NameMaxLen < kind.NameMinLen {
+		c.addProblemf("%s: name_min_len %d and name_max_len %d have to be between 1 and %d, and min must not exceed max",
+			path, kind.NameMinLen, kind.NameMaxLen, maxNameLength)
 	}
 }
 
-// adapters have to be told apart by the conditions that they get.
-func (c *checker) adapters(at string, kind *Kind) {
+// checkAdapters checks the required adapters and the mapped conditions. No two of them may have the
+// same condition type.
+func (c *checker) checkAdapters(path string, kind *Kind) {
 	types := map[string]string{Reconciled: "the API", LastKnownReconciled: "the API"}
 
 	for _, adapter := range kind.RequiredAdapters {
-		if !adapterForm().MatchString(adapter) || len(adapter) > maxName {
-			c.sayf("%s: required_adapters: %q has to be of small letters, digits and dashes", at, adapter)
+		if !adapterPattern().MatchString(adapter) || len(adapter) > maxNameLength {
+			c.addProblemf("%s: required_adapters: %q is invalid: write lower-case letters, digits and dashes", path, adapter)
 
 			continue
 		}
 
-		condition := AdapterCondition(adapter)
+		condition := AdapterConditionType(adapter)
 		if other, taken := types[condition]; taken {
-			c.sayf("%s: required_adapters: %q and %q both give condition %s", at, other, adapter, condition)
+			c.addProblemf("%s: required_adapters: %q and %q both set condition %s", path, other, adapter, condition)
 		}
 
 		types[condition] = adapter
 	}
 
 	for i, mapped := range kind.Conditions {
-		if !conditionForm().MatchString(mapped.Type) || len(mapped.Type) > maxConditionType {
-			c.sayf("%s: conditions[%d]: type %q has to be a word such as NetworkReady, of at most %d letters and digits",
-				at, i, mapped.Type, maxConditionType)
+		if !conditionTypePattern().MatchString(mapped.Type) || len(mapped.Type) > maxConditionTypeLength {
+			c.addProblemf("%s: conditions[%d]: type %q is invalid: write a word such as NetworkReady, with at most %d letters and digits",
+				path, i, mapped.Type, maxConditionTypeLength)
 		}
 
 		if other, taken := types[mapped.Type]; taken {
-			c.sayf("%s: conditions[%d]: type %s is already given by %s", at, i, mapped.Type, other)
+			c.addProblemf("%s: conditions[%d]: %[4]s already sets type %[3]s", path, i, mapped.Type, other)
 		}
 
 		types[mapped.Type] = fmt.Sprintf("conditions[%d]", i)
 	}
 }
 
-func (c *checker) referenceRules(at string, kind *Kind) {
+func (c *checker) checkReferenceRules(path string, kind *Kind) {
 	seen := map[string]bool{}
 
 	for i, rule := range kind.References {
-		if !refForm().MatchString(rule.RefType) || len(rule.RefType) > maxName {
-			c.sayf("%s: references[%d]: ref_type %q has to be of small letters, digits and underscores", at, i, rule.RefType)
+		if !refTypePattern().MatchString(rule.RefType) || len(rule.RefType) > maxNameLength {
+			c.addProblemf("%s: references[%d]: ref_type %q is invalid: write lower-case letters, digits and underscores",
+				path, i, rule.RefType)
 		}
 
 		if seen[rule.RefType] {
-			c.sayf("%s: references[%d]: ref_type %q is there twice", at, i, rule.RefType)
+			c.addProblemf("%s: references[%d]: ref_type %q is listed more than once", path, i, rule.RefType)
 		}
 
 		seen[rule.RefType] = true
 
 		if rule.Min < 0 || rule.Max < 0 || rule.Max != 0 && rule.Max < rule.Min {
-			c.sayf("%s: references[%d]: min %d and max %d have to be 0 or more, and max not below min (0: any number)",
-				at, i, rule.Min, rule.Max)
+			c.addProblemf("%s: references[%d]: min %d and max %d must not be negative, and max must not be less than min (0: no limit)",
+				path, i, rule.Min, rule.Max)
 		}
 	}
 }
 
-func (c *checker) spec(at string, kind *Kind) {
+func (c *checker) checkSpec(path string, kind *Kind) {
 	switch {
 	case kind.SpecSchemaName == "" && kind.RequireSpecSchema:
-		c.sayf("%s: require_spec_schema: name the schema in spec_schema_name", at)
+		c.addProblemf("%s: require_spec_schema: set spec_schema_name", path)
 	case kind.SpecSchemaName == "":
 	default:
 		if c.schemas != nil && c.schemas.Components != nil {
@@ -152,13 +156,13 @@ func (c *checker) spec(at string, kind *Kind) {
 		}
 
 		if kind.schema == nil && kind.RequireSpecSchema {
-			c.sayf("%s: spec_schema_name: there is no schema %q in the document of spec_schemas", at, kind.SpecSchemaName)
+			c.addProblemf("%s: spec_schema_name: the spec_schemas document has no schema %q", path, kind.SpecSchemaName)
 		}
 	}
 }
 
-// parents ties kinds to their parents.
-func (c *checker) parents() {
+// linkParents sets the parent and the children of each kind.
+func (c *checker) linkParents() {
 	for i, kind := range c.registry.kinds {
 		if kind.ParentKind == "" {
 			continue
@@ -166,7 +170,7 @@ func (c *checker) parents() {
 
 		parent, found := c.registry.byKind[kind.ParentKind]
 		if !found {
-			c.sayf("entities[%d] (%s): parent_kind %q is not registered", i, kind.Kind, kind.ParentKind)
+			c.addProblemf("entities[%d] (%s): parent_kind %q is not registered", i, kind.Kind, kind.ParentKind)
 
 			continue
 		}
@@ -180,33 +184,35 @@ func (c *checker) parents() {
 	}
 }
 
-// references looks for targets that are not there, and for rings of what kinds require:
-// their parents, and references. None of their resources could ever be made.
-func (c *checker) references() {
+// checkReferences checks that the targets of references are registered, and that kinds do not
+// require each other in a cycle through parents and required references. No resource of such kinds
+// could ever be created.
+func (c *checker) checkReferences() {
 	for i, kind := range c.registry.kinds {
 		for j, rule := range kind.References {
 			if _, found := c.registry.byKind[rule.TargetKind]; !found {
-				c.sayf("entities[%d] (%s): references[%d]: target_kind %q is not registered", i, kind.Kind, j, rule.TargetKind)
+				c.addProblemf("entities[%d] (%s): references[%d]: target_kind %q is not registered", i, kind.Kind, j, rule.TargetKind)
 			}
 		}
 
-		if ring := c.ring(kind, kind, nil); ring != "" {
-			c.sayf("entities[%d] (%s): kinds require each other in a ring, by parent_kind or references: %s", i, kind.Kind, ring)
+		if cycle := c.findCycle(kind, kind, nil); cycle != "" {
+			c.addProblemf("entities[%d] (%s): the kinds require each other in a cycle through parent_kind or references: %s",
+				i, kind.Kind, cycle)
 		}
 	}
 }
 
-// ring is a way from a kind back to the first one, along what each requires; empty if there
-// is none.
-func (c *checker) ring(start, at *Kind, way []string) string {
-	if slices.Contains(way, at.Kind) {
+// findCycle returns a path from a kind back to start along the kinds that each kind requires. The
+// result is empty if there is no such path.
+func (c *checker) findCycle(start, kind *Kind, path []string) string {
+	if slices.Contains(path, kind.Kind) {
 		return ""
 	}
 
-	way = append(way, at.Kind)
-	required := []*Kind{at.Parent}
+	path = append(path, kind.Kind)
+	required := []*Kind{kind.Parent}
 
-	for _, rule := range at.References {
+	for _, rule := range kind.References {
 		if rule.Min > 0 {
 			required = append(required, c.registry.byKind[rule.TargetKind])
 		}
@@ -216,10 +222,10 @@ func (c *checker) ring(start, at *Kind, way []string) string {
 		switch next {
 		case nil:
 		case start:
-			return strings.Join(append(way, start.Kind), " -> ")
+			return strings.Join(append(path, start.Kind), " -> ")
 		default:
-			if ring := c.ring(start, next, way); ring != "" {
-				return ring
+			if cycle := c.findCycle(start, next, path); cycle != "" {
+				return cycle
 			}
 		}
 	}
@@ -227,11 +233,14 @@ func (c *checker) ring(start, at *Kind, way []string) string {
 	return ""
 }
 
-// reserved are the first segments of routes, and the last ones below a resource.
-func reserved() []string { return []string{"resources", "changes", "leases", "statuses", "openapi"} }
+// reservedNames returns names that a plural must not have, because they are the first segments of
+// routes or the last segments below a resource.
+func reservedNames() []string {
+	return []string{"resources", "changes", "leases", "statuses", "openapi"}
+}
 
-func kindForm() *regexp.Regexp      { return regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`) }
-func pluralForm() *regexp.Regexp    { return regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`) }
-func adapterForm() *regexp.Regexp   { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`) }
-func refForm() *regexp.Regexp       { return regexp.MustCompile(`^[a-z][a-z0-9_]*$`) }
-func conditionForm() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`) }
+func kindPattern() *regexp.Regexp          { return regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`) }
+func pluralPattern() *regexp.Regexp        { return regexp.MustCompile(`^[a-z][a-z0-9]{0,62}$`) }
+func adapterPattern() *regexp.Regexp       { return regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`) }
+func refTypePattern() *regexp.Regexp       { return regexp.MustCompile(`^[a-z][a-z0-9_]*$`) }
+func conditionTypePattern() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`) }

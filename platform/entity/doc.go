@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package entity is the registry of kinds: what api/config/platform declares, checked as a
-// whole when the program starts, so that a request never meets a registry that makes no
-// sense.
+// Package entity is the registry of the kinds that api/config/platform declares. The program
+// validates the whole registry when it starts, so no request is handled with an inconsistent one.
 //
 //	[]platform.Entity ─┬─ New ──► Registry ──► Kind, by kind or by plural
-//	OpenAPI document ──┘                         └─ CheckSpec
+//	OpenAPI document ──┘                         └─ ValidateSpec
 package entity

@@ -10,19 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Conditions that the API itself gives.
+// Condition types that the API itself sets.
 const (
-	// Reconciled says that what is asked for is there.
+	// Reconciled says that the desired state of the resource is in place.
 	Reconciled = "Reconciled"
-	// LastKnownReconciled says that the last generation that was reconciled still is.
+	// LastKnownReconciled says that the last reconciled generation is still in place.
 	LastKnownReconciled = "LastKnownReconciled"
 )
 
-const maxConditionType = 100
+const maxConditionTypeLength = 100
 
-// AdapterCondition is the condition that mirrors an adapter's Available: for dns-zone,
-// DnsZoneSuccessful.
-func AdapterCondition(adapter string) string {
+// AdapterConditionType returns the condition type that mirrors an adapter's condition Available.
+// For the adapter dns-zone it is DnsZoneSuccessful.
+func AdapterConditionType(adapter string) string {
 	var out strings.Builder
 
 	for word := range strings.FieldsFuncSeq(adapter, func(r rune) bool { return r == '-' || r == '_' || r == '.' }) {
@@ -32,11 +32,11 @@ func AdapterCondition(adapter string) string {
 	return out.String() + "Successful"
 }
 
-// CheckName says what is wrong with the name of a resource: it is a DNS label (RFC 1123),
-// as long as its kind allows. Empty means that it is fine.
-func (k *Kind) CheckName(name string) string {
+// ValidateName returns what is wrong with the name of a resource. The result is empty if the name
+// is valid: it has to be a DNS label (RFC 1123) with the length that the kind allows.
+func (k *Kind) ValidateName(name string) string {
 	if len(name) < k.NameMinLen || len(name) > k.NameMaxLen {
-		return fmt.Sprintf("has %d characters; a %s has %d to %d", len(name), k.Kind, k.NameMinLen, k.NameMaxLen)
+		return fmt.Sprintf("has %d characters: a %s needs %d to %d", len(name), k.Kind, k.NameMinLen, k.NameMaxLen)
 	}
 
 	return strings.Join(validation.IsDNS1123Label(name), "; ")

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
-// Bounds of a resource's name where its kind has none.
+// Default limits for the length of a resource's name.
 const (
 	DefaultNameMin = 1
 	DefaultNameMax = 63
@@ -22,64 +22,63 @@ const (
 // ErrInvalid is wrapped by every error of New.
 var ErrInvalid = errors.New("registry of kinds is not valid")
 
-// Kind is a registered kind. It is not changed after New.
+// Kind is a registered kind. It does not change after New.
 type Kind struct {
 	platform.Entity
 
-	// Parent is the kind that owns this one, nil for one that stands alone.
+	// Parent is the kind that owns this one. It is nil for a top-level kind.
 	Parent *Kind
-	// Children are the kinds that this one owns, by plural.
+	// Children are the kinds that this one owns, ordered by plural.
 	Children []*Kind
 
 	schema *openapi3.Schema
 }
 
-// Cascades tells whether resources of this kind are deleted with their parent; else they
-// keep it from being deleted.
-func (k *Kind) Cascades() bool { return k.OnParentDelete == Cascade }
+// IsCascade returns true if resources of this kind are deleted together with their parent.
+// Otherwise they prevent the deletion of their parent.
+func (k *Kind) IsCascade() bool { return k.OnParentDelete == Cascade }
 
-// Reference is the rule for references of one type.
-func (k *Kind) Reference(refType string) (platform.ReferenceRule, bool) {
-	at := slices.IndexFunc(k.References, func(rule platform.ReferenceRule) bool { return rule.RefType == refType })
-	if at < 0 {
+// ReferenceRule returns the rule for references of one type, and false if the kind has none.
+func (k *Kind) ReferenceRule(refType string) (platform.ReferenceRule, bool) {
+	index := slices.IndexFunc(k.References, func(rule platform.ReferenceRule) bool { return rule.RefType == refType })
+	if index < 0 {
 		return platform.ReferenceRule{}, false
 	}
 
-	return k.References[at], true
+	return k.References[index], true
 }
 
-// What happens to a resource when its parent is deleted.
+// Values of on_parent_delete.
 const (
-	// Restrict answers the deletion of the parent with 409.
+	// Restrict makes the API respond to the deletion of the parent with 409.
 	Restrict = "restrict"
-	// Cascade deletes it too.
+	// Cascade makes the API delete the resource together with its parent.
 	Cascade = "cascade"
 )
 
-// Registry holds the kinds.
+// Registry holds the registered kinds.
 type Registry struct {
 	kinds    []*Kind
 	byKind   map[string]*Kind
 	byPlural map[string]*Kind
 }
 
-// New checks the entities and returns their registry. The error names everything that is
-// wrong with them. Schemas is the OpenAPI document that spec_schemas names, nil if there is
-// none.
+// New validates the entities and returns their registry. The error names every problem of the
+// entities. Schemas is the OpenAPI document that spec_schemas names, nil if there is none.
 func New(entities []platform.Entity, schemas *openapi3.T) (*Registry, error) {
 	registry := &Registry{byKind: map[string]*Kind{}, byPlural: map[string]*Kind{}}
 	check := &checker{registry: registry, schemas: schemas}
 
 	if len(entities) == 0 {
-		check.sayf("entities: register at least one kind")
+		check.addProblemf("entities: register at least one kind")
 	}
 
 	for i, declared := range entities {
-		check.add(i, declared)
+		check.addKind(i, declared)
 	}
 
-	check.parents()
-	check.references()
+	check.linkParents()
+	check.checkReferences()
 
 	if len(check.problems) > 0 {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, errors.Join(check.problems...))
@@ -88,11 +87,12 @@ func New(entities []platform.Entity, schemas *openapi3.T) (*Registry, error) {
 	return registry, nil
 }
 
-// Kinds are all of them, in the order of the configuration.
+// Kinds returns all kinds in the order of the configuration.
 func (r *Registry) Kinds() []*Kind { return slices.Clone(r.kinds) }
 
-// ByKind finds a kind by its name, for example NodePool; nil if it is not registered.
+// ByKind returns the kind with a name such as NodePool. It returns nil if the kind is not
+// registered.
 func (r *Registry) ByKind(kind string) *Kind { return r.byKind[kind] }
 
-// ByPlural finds a kind by its collection, for example nodepools; nil if there is none.
+// ByPlural returns the kind with a plural such as nodepools. It returns nil if there is none.
 func (r *Registry) ByPlural(plural string) *Kind { return r.byPlural[plural] }

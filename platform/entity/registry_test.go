@@ -31,7 +31,7 @@ func TestRegistry(t *testing.T) {
 	cluster := registry.ByKind("Cluster")
 	pool := registry.ByPlural("nodepools")
 
-	if pool.Parent != cluster || !pool.Cascades() || len(cluster.Children) != 2 || cluster.Children[0].Cascades() {
+	if pool.Parent != cluster || !pool.IsCascade() || len(cluster.Children) != 2 || cluster.Children[0].IsCascade() {
 		t.Errorf("%+v %+v", cluster, pool)
 	}
 
@@ -39,7 +39,7 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("names of %d to %d", cluster.NameMinLen, cluster.NameMaxLen)
 	}
 
-	if rule, found := cluster.Children[0].Reference("of"); !found || rule.Min != 1 {
+	if rule, found := cluster.Children[0].ReferenceRule("of"); !found || rule.Min != 1 {
 		t.Errorf("%+v", rule)
 	}
 
@@ -48,7 +48,7 @@ func TestRegistry(t *testing.T) {
 	}
 
 	for name, wrong := range map[string]bool{"ab": true, "abc": false, "a-b": false, "Abc": true, "a.b": true, "-ab": true, strings.Repeat("a", 16): true} {
-		if got := pool.CheckName(name); (got != "") != wrong {
+		if got := pool.ValidateName(name); (got != "") != wrong {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -70,25 +70,25 @@ func TestRegistriesThatAreNotValid(t *testing.T) {
 		{"unknown parent", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}}, []string{`parent_kind "B" is not registered`}},
 		{"a ring of owners", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "A"}}, []string{"entities[0]", "A -> B -> A", "entities[1]"}},
 		{"a chain into a ring", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "C"}, {Kind: "C", Plural: "cs", ParentKind: "B"}}, []string{"B -> C -> B"}},
-		{"a kind twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "A", Plural: "bs"}}, []string{"registered twice"}},
-		{"a plural twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "B", Plural: "as"}}, []string{"of another kind"}},
+		{"a kind twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "A", Plural: "bs"}}, []string{"registered more than once"}},
+		{"a plural twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "B", Plural: "as"}}, []string{"already has plural"}},
 		{"reserved plurals", []platform.Entity{{Kind: "A", Plural: "resources"}, {Kind: "B", Plural: "changes"}, {Kind: "C", Plural: "leases"}, {Kind: "D", Plural: "statuses"}}, []string{"resources", "changes", "leases", "statuses"}},
 		{"names", []platform.Entity{{Kind: "a b", Plural: "A"}}, []string{`kind "a b"`, `plural "A"`}},
 		{"bounds of names", []platform.Entity{{Kind: "A", Plural: "as", NameMinLen: 9, NameMaxLen: 3}, {Kind: "B", Plural: "bs", NameMaxLen: 64}}, []string{"name_min_len 9", "name_max_len 64"}},
 		{"a policy", []platform.Entity{{Kind: "A", Plural: "as", OnParentDelete: "orphan"}}, []string{"restrict or cascade"}},
 		{"a target", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 0, 0)}}, []string{`target_kind "B"`}},
-		{"max below min", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 3, 2)}}, []string{"max not below min"}},
-		{"a reference twice", []platform.Entity{{Kind: "A", Plural: "as", References: append(ref("A", 0, 0), ref("A", 0, 0)...)}}, []string{"there twice"}},
+		{"max below min", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 3, 2)}}, []string{"max must not be less than min"}},
+		{"a reference twice", []platform.Entity{{Kind: "A", Plural: "as", References: append(ref("A", 0, 0), ref("A", 0, 0)...)}}, []string{"listed more than once"}},
 		{"a form of references", []platform.Entity{{Kind: "A", Plural: "as", References: []platform.ReferenceRule{{RefType: "A b", TargetKind: "A"}}}}, []string{"ref_type"}},
 		{"a ring of requirements", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 1, 0)}, {Kind: "B", Plural: "bs", References: ref("A", 1, 1)}}, []string{"A -> B -> A"}},
 		{"requires itself", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 1, 1)}}, []string{"A -> A"}},
 		{"requires its child", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 1, 1)}, {Kind: "B", Plural: "bs", ParentKind: "A"}}, []string{"A -> B -> A"}},
 		{"adapters that look alike", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a-b", "aB", "a-B"}}}, []string{`"aB"`}},
 		{"an adapter twice", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a", "a"}}}, []string{"ASuccessful"}},
-		{"a mapped condition of ours", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a"}, Conditions: []platform.MappedCondition{{Type: "Reconciled"}, {Type: "ASuccessful"}, {Type: "x"}}}}, []string{"Reconciled is already", "ASuccessful is already", "conditions[2]"}},
+		{"a mapped condition of ours", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a"}, Conditions: []platform.MappedCondition{{Type: "Reconciled"}, {Type: "ASuccessful"}, {Type: "x"}}}}, []string{"already sets type Reconciled", "already sets type ASuccessful", "conditions[2]"}},
 		{"a schema without a name", []platform.Entity{{Kind: "A", Plural: "as", RequireSpecSchema: true}}, []string{"spec_schema_name"}},
 		{"a schema that is not there", []platform.Entity{{Kind: "A", Plural: "as", RequireSpecSchema: true, SpecSchemaName: "S"}}, []string{`no schema "S"`}},
-		{"all at once", []platform.Entity{{Kind: "a", Plural: "as", ParentKind: "Z"}, {Kind: "B", Plural: "as", NameMinLen: -1}}, []string{"entities[0]", "parent_kind", "name_min_len", "of another kind"}},
+		{"all at once", []platform.Entity{{Kind: "a", Plural: "as", ParentKind: "Z"}, {Kind: "B", Plural: "as", NameMinLen: -1}}, []string{"entities[0]", "parent_kind", "name_min_len", "already has plural"}},
 	} {
 		_, err := entity.New(tc.entities, nil)
 		if !errors.Is(err, entity.ErrInvalid) {
@@ -104,8 +104,8 @@ func TestRegistriesThatAreNotValid(t *testing.T) {
 		}
 	}
 
-	// References that are not required may go in rings, and a child may require its parent's
-	// sibling.
+	// References that are not required may form cycles, and a child may require a sibling of its
+	// parent.
 	if _, err := entity.New([]platform.Entity{
 		{Kind: "A", Plural: "as", References: ref("B", 0, 0)}, {Kind: "B", Plural: "bs", ParentKind: "A", References: ref("A", 1, 1)},
 	}, nil); err != nil {
@@ -161,7 +161,7 @@ components:
 	} {
 		var fields []string
 
-		for _, one := range cluster.CheckSpec(tc.spec) {
+		for _, one := range cluster.ValidateSpec(tc.spec) {
 			fields = append(fields, one.Field)
 
 			if strings.Contains(one.Message, "moon") {
@@ -174,7 +174,7 @@ components:
 		}
 	}
 
-	if wrong := free.CheckSpec(map[string]any{"anything": 1}); wrong != nil {
+	if wrong := free.ValidateSpec(map[string]any{"anything": 1}); wrong != nil {
 		t.Error(wrong)
 	}
 
@@ -193,7 +193,7 @@ func TestAdapterCondition(t *testing.T) {
 	for adapter, want := range map[string]string{
 		"dns": "DnsSuccessful", "dns-zone": "DnsZoneSuccessful", "a1-b2": "A1B2Successful", "pull_secret": "PullSecretSuccessful",
 	} {
-		if got := entity.AdapterCondition(adapter); got != want {
+		if got := entity.AdapterConditionType(adapter); got != want {
 			t.Errorf("%s: %s", adapter, got)
 		}
 	}

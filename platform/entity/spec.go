@@ -15,11 +15,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// LoadSchemas reads an OpenAPI 3.0 document. References to other files and hosts are not
-// followed. An empty path is no document.
+// LoadSchemas reads an OpenAPI 3.0 document. It does not follow references to other files or hosts.
+// If the path is empty, it returns nil.
 func LoadSchemas(ctx context.Context, path string) (*openapi3.T, error) {
 	if path == "" {
-		return nil, nil //nolint:nilnil // no document, and that is in order
+		return nil, nil //nolint:nilnil // the document is optional
 	}
 
 	data, err := os.ReadFile(path)
@@ -36,7 +36,7 @@ func LoadSchemas(ctx context.Context, path string) (*openapi3.T, error) {
 	}
 
 	if err := doc.Validate(ctx); err != nil {
-		return nil, fmt.Errorf("check spec_schemas %s: %w", path, err)
+		return nil, fmt.Errorf("validate spec_schemas %s: %w", path, err)
 	}
 
 	return doc, nil
@@ -45,9 +45,9 @@ func LoadSchemas(ctx context.Context, path string) (*openapi3.T, error) {
 // FieldError is what is wrong with one field.
 type FieldError = openapi.FieldError
 
-// CheckSpec says what is wrong with a spec by its kind's schema. A kind without one takes
-// any.
-func (k *Kind) CheckSpec(spec map[string]any) []FieldError {
+// ValidateSpec returns what is wrong with a spec according to its kind's schema. If the kind has no
+// schema, every spec is valid.
+func (k *Kind) ValidateSpec(spec map[string]any) []FieldError {
 	if k.schema == nil {
 		return nil
 	}
@@ -56,20 +56,20 @@ func (k *Kind) CheckSpec(spec map[string]any) []FieldError {
 		spec = map[string]any{}
 	}
 
-	return SchemaErrors("spec", k.schema.VisitJSON(spec, openapi3.MultiErrors(), openapi3.VisitAsRequest()))
+	return ConvertSchemaErrors("spec", k.schema.VisitJSON(spec, openapi3.MultiErrors(), openapi3.VisitAsRequest()))
 }
 
-// SchemaErrors makes errors by field out of one that kin-openapi gives. Values are left
-// out: they may be secret.
-func SchemaErrors(root string, err error) []FieldError {
+// ConvertSchemaErrors converts an error of kin-openapi to errors by field. The messages contain no
+// values, because these may be secret.
+func ConvertSchemaErrors(root string, err error) []FieldError {
 	if err == nil {
 		return nil
 	}
 
-	if all, ok := err.(openapi3.MultiError); ok { //nolint:errorlint // the outermost one knows the field
+	if all, ok := err.(openapi3.MultiError); ok { //nolint:errorlint // the outermost error knows the field
 		var out []FieldError
-		for _, one := range all {
-			out = append(out, SchemaErrors(root, one)...)
+		for _, inner := range all {
+			out = append(out, ConvertSchemaErrors(root, inner)...)
 		}
 
 		return out
@@ -77,14 +77,14 @@ func SchemaErrors(root string, err error) []FieldError {
 
 	var schema *openapi3.SchemaError
 	if errors.As(err, &schema) {
-		return []FieldError{{Field: fieldPath(root, schema.JSONPointer()), Message: schema.Reason}}
+		return []FieldError{{Field: formatFieldPath(root, schema.JSONPointer()), Message: schema.Reason}}
 	}
 
 	return []FieldError{{Field: root, Message: err.Error()}}
 }
 
-// fieldPath writes a path as people do.
-func fieldPath(root string, pointer []string) string {
+// formatFieldPath formats a JSON pointer as people write a path, for example spec.pools[1].size.
+func formatFieldPath(root string, pointer []string) string {
 	var out strings.Builder
 
 	out.WriteString(root)

@@ -25,33 +25,36 @@ const (
 	checkTimeout = 5 * time.Second
 )
 
-// Options of Listen.
+// Options configure Listen.
 type Options struct {
-	// HealthAddress serves /healthz, /readyz and Extra. Empty or "0": not served.
+	// HealthAddress is where /healthz, /readyz and Extra are served. If it is empty or "0", they
+	// are not served.
 	HealthAddress string
-	// MetricsAddress serves /metrics. Empty or "0": not served.
+	// MetricsAddress is where /metrics is served. If it is empty or "0", it is not served.
 	MetricsAddress string
-	// Live and Ready say why not; nil means always.
-	Live, Ready func(context.Context) error
-	// Extra are further handlers on HealthAddress by their pattern ("GET /config").
+	// CheckLive and CheckReady return why the program is not live or not ready. A nil function
+	// means that the check always succeeds.
+	CheckLive, CheckReady func(context.Context) error
+	// Extra has more handlers for HealthAddress, by their pattern ("GET /config").
 	Extra map[string]http.Handler
-	// Gatherer of the metrics. Default: prometheus.DefaultGatherer.
+	// Gatherer collects the metrics. Default: prometheus.DefaultGatherer.
 	Gatherer prometheus.Gatherer
-	// Log. Default: slog.Default.
+	// Log is the logger. Default: slog.Default.
 	Log *slog.Logger
 }
 
-// Server is what listens.
+// Server serves the endpoints of Options.
 type Server struct {
 	log     *slog.Logger
 	servers []*http.Server
-	ended   sync.WaitGroup
-	// Health and Metrics are the addresses that are listened on; empty if not.
-	Health, Metrics string
+	serving sync.WaitGroup
+	// HealthAddress and MetricsAddress are the addresses that the server listens on. An address
+	// that is not served is empty.
+	HealthAddress, MetricsAddress string
 }
 
-// Listen binds the addresses and serves until Close. An address that can't be bound is
-// an error at once.
+// Listen binds the addresses and serves in the background until Close. It returns an error if it
+// cannot bind an address.
 func Listen(ctx context.Context, options Options) (*Server, error) {
 	options.Log = cmp.Or(options.Log, slog.Default())
 	options.Gatherer = cmp.Or(options.Gatherer, prometheus.DefaultGatherer)
@@ -59,8 +62,8 @@ func Listen(ctx context.Context, options Options) (*Server, error) {
 	s := &Server{log: options.Log}
 
 	health := http.NewServeMux()
-	health.Handle("GET /healthz", check(options.Live))
-	health.Handle("GET /readyz", check(options.Ready))
+	health.Handle("GET /healthz", newCheckHandler(options.CheckLive))
+	health.Handle("GET /readyz", newCheckHandler(options.CheckReady))
 
 	for pattern, handler := range options.Extra {
 		health.Handle(pattern, handler)
@@ -70,25 +73,25 @@ func Listen(ctx context.Context, options Options) (*Server, error) {
 	metrics.Handle("GET /metrics", promhttp.HandlerFor(options.Gatherer, promhttp.HandlerOpts{}))
 
 	var err error
-	if s.Health, err = s.listen(ctx, "health", options.HealthAddress, health); err != nil {
+	if s.HealthAddress, err = s.listen(ctx, "health", options.HealthAddress, health); err != nil {
 		return nil, err
 	}
 
-	if s.Metrics, err = s.listen(ctx, "metrics", options.MetricsAddress, metrics); err != nil {
+	if s.MetricsAddress, err = s.listen(ctx, "metrics", options.MetricsAddress, metrics); err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
 
 	return s, nil
 }
 
-func (s *Server) listen(ctx context.Context, what, address string, handler http.Handler) (string, error) {
+func (s *Server) listen(ctx context.Context, name, address string, handler http.Handler) (string, error) {
 	if address == "" || address == "0" {
 		return "", nil
 	}
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return "", fmt.Errorf("listen for %s: %w", what, err)
+		return "", fmt.Errorf("listen for %s: %w", name, err)
 	}
 
 	server := &http.Server{
@@ -97,16 +100,16 @@ func (s *Server) listen(ctx context.Context, what, address string, handler http.
 	}
 	s.servers = append(s.servers, server)
 
-	s.ended.Go(func() {
+	s.serving.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("server ended", "server", what, "error", err)
+			s.log.Error("health or metrics server stopped", "server", name, "error", err)
 		}
 	})
 
 	return listener.Addr().String(), nil
 }
 
-// Close lets open requests end, for a few seconds at most.
+// Close stops the server. It waits for running requests, but not longer than stopTimeout.
 func (s *Server) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
@@ -120,19 +123,20 @@ func (s *Server) Close(ctx context.Context) error {
 		return fmt.Errorf("stop health and metrics servers: %w", err)
 	}
 
-	s.ended.Wait()
+	s.serving.Wait()
 
 	return nil
 }
 
-// check answers 200 or, with the reason, 503.
-func check(ask func(context.Context) error) http.Handler {
+// newCheckHandler returns a handler that responds with 200 if probe succeeds or is nil. Otherwise
+// it responds with 503 and the error of probe.
+func newCheckHandler(probe func(context.Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 		defer cancel()
 
-		if ask != nil {
-			if err := ask(ctx); err != nil {
+		if probe != nil {
+			if err := probe(ctx); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 
 				return

@@ -15,81 +15,86 @@ import (
 	"github.com/google/uuid"
 )
 
-// field is what can be compared.
+// field is a field that conditions can test.
 type field interface {
-	// compare checks that the value suits the field.
+	// compare returns the comparison of the field with a value. It returns an error if the value
+	// does not have the field's type.
 	compare(operator string, value token) (node, error)
-	// null is true for resources without the field.
-	null() node
+	// testNull returns a test that is true for resources without the field.
+	testNull() node
 }
 
-// fieldOf finds out what a field is. The first part is always a word of ours.
-func fieldOf(first token, parts []token) (field, error) {
+// findField returns the field that the parts name. The first part has to be a word that this
+// package knows, and must not be quoted.
+func findField(first token, parts []token) (field, error) {
 	names := make([]string, 0, len(parts))
 	for _, part := range parts {
 		names = append(names, part.text)
 	}
 
 	if first.kind == tokenWord {
-		if found := column(strings.Join(names, ".")); found != nil {
+		if found := findColumn(strings.Join(names, ".")); found != nil {
 			return found, nil
 		}
 
 		switch {
 		case (names[0] == "labels" || names[0] == "tenancy") && len(names) == 2:
-			return keyed(names[0], names[1]), nil
+			return newKeyField(names[0], names[1]), nil
 		case names[0] == "spec" && len(names) > 1:
-			return spec{path: names[1:]}, nil
+			return specField{path: names[1:]}, nil
 		case names[0] == "status" && len(names) > 2 && names[1] == "conditions":
-			return conditionOf(parts[2:])
+			return newConditionField(parts[2:])
 		}
 	}
 
-	return nil, &Error{Column: first.column, Message: fmt.Sprintf("no field %.80q: there are id, kind, name, generation, "+
+	return nil, &Error{Column: first.column, Message: fmt.Sprintf("no field %.80q: the fields are id, kind, name, generation, "+
 		"created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, owner_references.id, "+
-		"owner_references.kind, labels.KEY, tenancy.KEY, spec.PATH and status.conditions.TYPE; a part with other characters "+
-		"than letters, digits, _ and - is written in quotes", strings.Join(names, "."))}
+		"owner_references.kind, labels.KEY, tenancy.KEY, spec.PATH and status.conditions.TYPE; quote a part that has other characters "+
+		"than letters, digits, _ and -", strings.Join(names, "."))}
 }
 
-// column is a field with a column of its own; nil if there is none.
-func column(name string) field {
-	in := func(column string, kind valueKind) field {
-		return stored{kind: kind, place: func(alias string, _ *Args) string { return alias + "." + column }}
+// findColumn returns a field that has its own column. It returns nil if the name is not such a
+// field.
+func findColumn(name string) field {
+	newColumn := func(column string, kind valueKind) field {
+		return columnField{kind: kind, expression: func(alias string, _ *Args) string { return alias + "." + column }}
 	}
 
 	switch name {
 	case "id":
-		return in("id", kindID)
+		return newColumn("id", kindID)
 	case "owner_references.id", "owner_id":
-		return in("owner_id", kindID)
+		return newColumn("owner_id", kindID)
 	case "owner_references.kind":
-		return in("owner_kind", kindText)
+		return newColumn("owner_kind", kindText)
 	case "kind", "name":
-		return in(name, kindText)
+		return newColumn(name, kindText)
 	case "created_by", "updated_by", "deleted_by":
-		// The column holds an empty text where the resource has no such field.
-		return stored{kind: kindText, place: func(alias string, _ *Args) string { return "nullif(" + alias + "." + name + ", '')" }}
+		// The column is an empty string if the resource does not have the field.
+		return columnField{kind: kindText, expression: func(alias string, _ *Args) string {
+			return "nullif(" + alias + "." + name + ", '')"
+		}}
 	case "generation":
-		return in(name, kindNumber)
+		return newColumn(name, kindNumber)
 	case "created_time", "updated_time", "deleted_time":
-		return in(name, kindTime)
+		return newColumn(name, kindTime)
 	default:
 		return nil
 	}
 }
 
-// keyed is a key of a column of texts by key.
-func keyed(column, key string) field {
-	return stored{
+// newKeyField returns the field for one key of a JSON column that has strings by key.
+func newKeyField(column, key string) field {
+	return columnField{
 		kind: kindText,
-		place: func(alias string, args *Args) string {
+		expression: func(alias string, args *Args) string {
 			return "(" + alias + "." + column + " ->> " + args.Add(key) + "::text)"
 		},
-		column: column, within: func(value any) any { return map[string]any{key: value} },
+		column: column, document: func(value any) any { return map[string]any{key: value} },
 	}
 }
 
-// valueKind is a type of fields: how an argument is cast to it.
+// valueKind is the type of a field: the SQL cast that converts an argument to it.
 type valueKind string
 
 const (
@@ -99,69 +104,70 @@ const (
 	kindID     valueKind = "::uuid"
 )
 
-// bound is a value that suits its kind.
-type bound struct {
+// typedValue is a value that has been validated for its kind.
+type typedValue struct {
 	kind  valueKind
 	value any
 }
 
-// sql is the value as an argument of its type.
-func (b bound) sql(args *Args) string { return args.Add(b.value) + string(b.kind) }
+// addTo adds the value to the arguments, and returns its placeholder with a cast.
+func (b typedValue) addTo(args *Args) string { return args.Add(b.value) + string(b.kind) }
 
-// bind checks that a value suits a kind.
-func bind(kind valueKind, value token) (bound, error) {
+// convertValue validates and converts a token to a value of a kind.
+func convertValue(kind valueKind, value token) (typedValue, error) {
 	switch kind {
 	case kindNumber:
-		number, err := numberOf(value)
+		number, err := parseNumber(value)
 
-		return bound{kind, number}, err
+		return typedValue{kind, number}, err
 	case kindTime:
-		moment, err := timeOf(value)
+		parsed, err := parseTime(value)
 
-		return bound{kind, moment}, err
+		return typedValue{kind, parsed}, err
 	case kindID:
 		parsed, err := uuid.Parse(value.text)
 		if value.kind != tokenString || err != nil || len(value.text) != len(uuid.Nil.String()) {
-			return bound{}, wrong(value, "expected a UUID as a string")
+			return typedValue{}, newTokenError(value, "expected a UUID as a string")
 		}
 
-		return bound{kind, parsed.String()}, nil
+		return typedValue{kind, parsed.String()}, nil
 	default:
 		if value.kind != tokenString {
-			return bound{}, wrong(value, "expected text as a string, in single quotes")
+			return typedValue{}, newTokenError(value, "expected text as a string, in single quotes")
 		}
 
-		return bound{kind, value.text}, nil
+		return typedValue{kind, value.text}, nil
 	}
 }
 
-// numberOf is the number as it is written, if a double can hold one of its size: the
-// database's own numbers can be made to fill its memory.
-func numberOf(value token) (string, error) {
+// parseNumber returns the number as it is written, if a double can hold a number of that size.
+// Otherwise a client could use PostgreSQL's numeric type to exhaust the memory of the database.
+func parseNumber(value token) (string, error) {
 	if value.kind != tokenNumber {
-		return "", wrong(value, "expected a number")
+		return "", newTokenError(value, "expected a number")
 	}
 
 	number, err := strconv.ParseFloat(value.text, 64)
 	if err != nil || math.IsInf(number, 0) || len(value.text) > 64 {
-		return "", &Error{Column: value.column, Message: fmt.Sprintf("%.40q is no number", value.text)}
+		return "", &Error{Column: value.column, Message: fmt.Sprintf("%.40q is not a number", value.text)}
 	}
 
 	return value.text, nil
 }
 
-func timeOf(value token) (time.Time, error) {
+func parseTime(value token) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
-		if moment, err := time.Parse(layout, value.text); err == nil && value.kind == tokenString {
-			return moment.UTC().Truncate(time.Microsecond), nil
+		if parsed, err := time.Parse(layout, value.text); err == nil && value.kind == tokenString {
+			return parsed.UTC().Truncate(time.Microsecond), nil
 		}
 	}
 
-	return time.Time{}, wrong(value, "expected a time as a string, '2006-01-02T15:04:05Z' or '2006-01-02'")
+	return time.Time{}, newTokenError(value, "expected a time as a string, '2006-01-02T15:04:05Z' or '2006-01-02'")
 }
 
-// ordered is the expression to compare by, and whether text has to be ordered by bytes.
-func ordered(expression string, kind valueKind, operator string) string {
+// addCollation returns the expression to compare by. Text is compared by bytes unless the operator
+// is =.
+func addCollation(expression string, kind valueKind, operator string) string {
 	if kind == kindText && operator != "=" {
 		return expression + ` collate "C"`
 	}
@@ -169,140 +175,144 @@ func ordered(expression string, kind valueKind, operator string) string {
 	return expression
 }
 
-// stored is a field whose type is known.
-type stored struct {
+// columnField is a field whose type is known.
+type columnField struct {
 	kind valueKind
-	// place is where it is.
-	place func(alias string, args *Args) string
-	// column, if there, is one of JSON, and within what that contains where the field has
-	// the value: an index answers it.
-	column string
-	within func(value any) any
+	// expression returns the SQL for the value of the field.
+	expression func(alias string, args *Args) string
+	// column is a JSON column. If it is set, equality is tested by containment of what document
+	// returns for the value, for which the column has an index.
+	column   string
+	document func(value any) any
 }
 
-func (f stored) compare(operator string, value token) (node, error) {
-	to, err := bind(f.kind, value)
+func (f columnField) compare(operator string, value token) (node, error) {
+	operand, err := convertValue(f.kind, value)
 	if err != nil {
 		return nil, err
 	}
 
 	return func(alias string, args *Args) string {
 		if operator == "=" && f.column != "" {
-			return contains(alias+"."+f.column, f.within(to.value), args)
+			return formatContains(alias+"."+f.column, f.document(operand.value), args)
 		}
 
-		return ordered(f.place(alias, args), f.kind, operator) + " " + operator + " " + to.sql(args)
+		return addCollation(f.expression(alias, args), f.kind, operator) + " " + operator + " " + operand.addTo(args)
 	}, nil
 }
 
-func (f stored) null() node {
-	return func(alias string, args *Args) string { return f.place(alias, args) + " is null" }
+func (f columnField) testNull() node {
+	return func(alias string, args *Args) string { return f.expression(alias, args) + " is null" }
 }
 
-// contains is containment, which the indexes on JSON columns answer.
-func contains(column string, part any, args *Args) string {
-	written, err := json.Marshal(part)
+// formatContains returns a containment test. The indexes on JSON columns support it.
+func formatContains(column string, part any, args *Args) string {
+	encoded, err := json.Marshal(part)
 	if err != nil {
-		// Maps of strings and checked numbers can be written.
+		// This cannot happen: maps of strings and valid numbers can be encoded.
 		return "false"
 	}
 
-	return column + " @> " + args.Add(string(written)) + "::text::jsonb"
+	return column + " @> " + args.Add(string(encoded)) + "::text::jsonb"
 }
 
-// conditionOf is status.conditions.TYPE, with or without subfield.
-func conditionOf(parts []token) (field, error) {
-	of, sub := parts[0].text, "status"
+// newConditionField returns the field for status.conditions.TYPE, with or without a subfield.
+func newConditionField(parts []token) (field, error) {
+	conditionType, subfield := parts[0].text, "status"
 	if len(parts) > 1 {
-		sub = parts[1].text
+		subfield = parts[1].text
 	}
 
 	switch {
 	case len(parts) > 2:
-		return nil, &Error{Column: parts[2].column, Message: "a condition's fields have no fields"}
-	case sub == "status", sub == "reason", sub == "message":
-		return stored{
-			kind: kindText, place: conditionPart(of, sub, ""),
-			column: "conditions", within: func(value any) any { return map[string]any{of: map[string]any{sub: value}} },
+		return nil, &Error{Column: parts[2].column, Message: "fields of a condition have no fields"}
+	case subfield == "status", subfield == "reason", subfield == "message":
+		return columnField{
+			kind: kindText, expression: formatConditionPath(conditionType, subfield, ""),
+			column: "conditions", document: func(value any) any {
+				return map[string]any{conditionType: map[string]any{subfield: value}}
+			},
 		}, nil
-	case sub == "observed_generation":
-		return stored{kind: kindNumber, place: conditionPart(of, sub, "::numeric")}, nil
-	case sub == "created_time", sub == "last_transition_time":
-		return stored{kind: kindTime, place: conditionPart(of, sub, "::timestamptz")}, nil
-	case sub == "last_updated_time":
-		// A report that says the same again writes its time alone.
-		return stored{kind: kindTime, place: func(alias string, args *Args) string {
-			of := args.Add(of) + "::text"
+	case subfield == "observed_generation":
+		return columnField{kind: kindNumber, expression: formatConditionPath(conditionType, subfield, "::numeric")}, nil
+	case subfield == "created_time", subfield == "last_transition_time":
+		return columnField{kind: kindTime, expression: formatConditionPath(conditionType, subfield, "::timestamptz")}, nil
+	case subfield == "last_updated_time":
+		// A report that repeats the previous one only updates the column reported.
+		return columnField{kind: kindTime, expression: func(alias string, args *Args) string {
+			conditionType := args.Add(conditionType) + "::text"
 
-			return "greatest((" + alias + ".conditions -> " + of + " ->> " + args.Add(sub) + "::text)::timestamptz, (" +
-				alias + ".reported ->> " + of + ")::timestamptz)"
+			return "greatest((" + alias + ".conditions -> " + conditionType + " ->> " + args.Add(subfield) + "::text)::timestamptz, (" +
+				alias + ".reported ->> " + conditionType + ")::timestamptz)"
 		}}, nil
 	default:
-		return nil, &Error{Column: parts[1].column, Message: fmt.Sprintf("a condition has no field %.40q: there are status, reason, "+
-			"message, observed_generation, created_time, last_updated_time and last_transition_time", sub)}
+		return nil, &Error{Column: parts[1].column, Message: fmt.Sprintf(
+			"a condition has no field %.40q: the fields are status, reason, "+
+				"message, observed_generation, created_time, last_updated_time and last_transition_time", subfield)}
 	}
 }
 
-// conditionPart is where a field of a condition is, as a type.
-func conditionPart(of, sub, as string) func(alias string, args *Args) string {
+// formatConditionPath returns the SQL for a field of a condition, with a cast.
+func formatConditionPath(conditionType, subfield, cast string) func(alias string, args *Args) string {
 	return func(alias string, args *Args) string {
-		return "(" + alias + ".conditions -> " + args.Add(of) + "::text ->> " + args.Add(sub) + "::text)" + as
+		return "(" + alias + ".conditions -> " + args.Add(conditionType) + "::text ->> " + args.Add(subfield) + "::text)" + cast
 	}
 }
 
-// spec is a place in the spec, whose type only the resource knows.
-type spec struct {
+// specField is a path in the spec. Its type depends on the resource.
+type specField struct {
 	path []string
 }
 
-func (f spec) compare(operator string, value token) (node, error) {
-	jsonType, to, err := specValue(value)
+func (f specField) compare(operator string, value token) (node, error) {
+	jsonType, operand, err := parseSpecValue(value)
 	if err != nil {
 		return nil, err
 	}
 
 	if jsonType == "boolean" && operator != "=" {
-		return nil, &Error{Column: value.column, Message: "true and false have no order: write = or !="}
+		return nil, &Error{Column: value.column, Message: "true and false have no order: use = or !="}
 	}
 
-	if part, ok := f.part(operator, jsonType, to); ok {
-		return func(alias string, args *Args) string { return contains(alias+".spec", part, args) }, nil
+	if part, ok := f.document(operator, jsonType, operand); ok {
+		return func(alias string, args *Args) string { return formatContains(alias+".spec", part, args) }, nil
 	}
 
 	return func(alias string, args *Args) string {
-		place := f.expression(alias, args)
+		place := f.formatPath(alias, args)
 		text := "(" + place + " #>> '{}')"
 
 		switch jsonType {
 		case "number":
 			text += "::numeric"
 		case "string":
-			text = ordered(text, kindText, operator)
+			text = addCollation(text, kindText, operator)
 		}
 
-		// Nothing is said of the order in which and evaluates, but of case there is.
+		// SQL defines the order of evaluation for case, but not for and.
 		return "case when jsonb_typeof(" + place + ") = '" + jsonType + "' then " +
-			text + " " + operator + " " + to.sql(args) + " end"
+			text + " " + operator + " " + operand.addTo(args) + " end"
 	}, nil
 }
 
-// part is what a spec contains that has the value at the place, which an index answers. It
-// is not ok for an order, for a number that JSON writes otherwise, and for a place that may
-// be in a list: a list contains what any of its items does.
-func (f spec) part(operator, jsonType string, to bound) (part any, ok bool) {
-	inList := func(name string) bool {
+// document returns the JSON that a spec contains if it has the value at the path. Indexes support
+// this test. The result is not ok for another operator than =, for a number that is not valid JSON,
+// and for a path that can point into a list, because a list contains a value if any of its items
+// does.
+func (f specField) document(operator, jsonType string, operand typedValue) (part any, ok bool) {
+	isListIndex := func(name string) bool {
 		_, err := strconv.Atoi(strings.TrimSpace(name))
 
 		return err == nil
 	}
 
-	if operator != "=" || slices.ContainsFunc(f.path, inList) {
+	if operator != "=" || slices.ContainsFunc(f.path, isListIndex) {
 		return nil, false
 	}
 
-	part = to.value
+	part = operand.value
 
-	if text, _ := to.value.(string); jsonType != "string" {
+	if text, _ := operand.value.(string); jsonType != "string" {
 		if !json.Valid([]byte(text)) {
 			return nil, false
 		}
@@ -317,30 +327,30 @@ func (f spec) part(operator, jsonType string, to bound) (part any, ok bool) {
 	return part, true
 }
 
-// specValue is the JSON type of a value, and the value.
-func specValue(value token) (string, bound, error) {
+// parseSpecValue returns the JSON type of a value, and the value.
+func parseSpecValue(value token) (string, typedValue, error) {
 	switch {
 	case value.kind == tokenString:
-		to, err := bind(kindText, value)
+		operand, err := convertValue(kindText, value)
 
-		return "string", to, err
+		return "string", operand, err
 	case value.kind == tokenNumber:
-		to, err := bind(kindNumber, value)
+		operand, err := convertValue(kindNumber, value)
 
-		return "number", to, err
+		return "number", operand, err
 	case value.is("true"), value.is("false"):
-		return "boolean", bound{kindText, strings.ToLower(value.text)}, nil
+		return "boolean", typedValue{kindText, strings.ToLower(value.text)}, nil
 	default:
-		return "", bound{}, wrong(value, "expected a string in single quotes, a number, true or false")
+		return "", typedValue{}, newTokenError(value, "expected a string in single quotes, a number, true or false")
 	}
 }
 
-func (f spec) null() node {
+func (f specField) testNull() node {
 	return func(alias string, args *Args) string {
-		return "coalesce(jsonb_typeof(" + f.expression(alias, args) + "), 'null') = 'null'"
+		return "coalesce(jsonb_typeof(" + f.formatPath(alias, args) + "), 'null') = 'null'"
 	}
 }
 
-func (f spec) expression(alias string, args *Args) string {
+func (f specField) formatPath(alias string, args *Args) string {
 	return "(" + alias + ".spec #> " + args.Add(f.path) + "::text[])"
 }

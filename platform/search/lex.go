@@ -10,18 +10,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxLength of a condition in bytes, as in the API's contract.
+// maxLength is the maximum length of a condition in bytes, as in the OpenAPI document.
 const maxLength = 4096
 
-// Error says what is wrong with a condition or an order, and where.
+// Error describes an error in a condition or an order, and its position.
 type Error struct {
-	// Column is that of the character, counted from 1, at which it is wrong.
+	// Column is the position of the wrong character, counted in characters from 1.
 	Column int
-	// Message says what is wrong there.
+	// Message describes the error.
 	Message string
 }
 
-// Error names the column.
+// Error returns the message with the column.
 func (e *Error) Error() string { return fmt.Sprintf("column %d: %s", e.Column, e.Message) }
 
 type tokenKind int
@@ -31,27 +31,27 @@ const (
 	tokenWord
 	tokenString
 	tokenNumber
-	// tokenSign is an operator, parenthesis, comma or dot.
+	// tokenSign is an operator, a parenthesis, a bracket, a comma or a dot.
 	tokenSign
 )
 
 type token struct {
 	kind tokenKind
-	// text is the value of a string, and what is written of the others.
+	// text is the value of a string, and the source text of other tokens.
 	text string
-	// column of its first character.
+	// column is the column of the first character.
 	column int
-	// joined: nothing stands between it and the one before.
+	// joined is true if no white space precedes the token.
 	joined bool
 }
 
-// is tells whether the token is this sign or, in any case, this word.
+// is returns true if the token is this sign, or this word in any case.
 func (t token) is(text string) bool {
 	return (t.kind == tokenSign && t.text == text) || (t.kind == tokenWord && strings.EqualFold(t.text, text))
 }
 
-// shown is the token in an error.
-func (t token) shown() string {
+// describe returns the token as errors show it.
+func (t token) describe() string {
 	switch t.kind {
 	case tokenEnd:
 		return "the end"
@@ -62,71 +62,71 @@ func (t token) shown() string {
 	}
 }
 
-// tokenForm is white space and one token, or the end: a group for each tokenKind. Whether a
-// number is one is checked where it is used.
-var tokenForm = regexp.MustCompile(`^([ \t\r\n]*)(?:` +
+// tokenPattern matches white space followed by one token or the end. It has one group for each
+// tokenKind. The parser validates numbers where it uses them.
+var tokenPattern = regexp.MustCompile(`^([ \t\r\n]*)(?:` +
 	`([A-Za-z_][A-Za-z0-9_-]*)|` +
 	`('(?:''|[^'\x00])*')|` +
 	`([0-9-][0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?)|` +
 	`([!<>]=|[=<>()\[\],.])|$)`)
 
-// lex splits a text into tokens, the last of them tokenEnd.
+// lex splits a text into tokens. The last token is tokenEnd.
 func lex(text string) ([]token, error) {
 	if len(text) > maxLength {
-		return nil, &Error{Column: 1, Message: fmt.Sprintf("longer than %d bytes", maxLength)}
+		return nil, &Error{Column: 1, Message: fmt.Sprintf("the text is longer than %d bytes", maxLength)}
 	}
 
 	if !utf8.ValidString(text) {
-		return nil, &Error{Column: 1, Message: "not UTF-8"}
+		return nil, &Error{Column: 1, Message: "the text is not UTF-8"}
 	}
 
 	var tokens []token
 
-	for at := 0; ; {
-		found := tokenForm.FindStringSubmatch(text[at:])
+	for offset := 0; ; {
+		found := tokenPattern.FindStringSubmatch(text[offset:])
 		if found == nil {
-			return nil, noToken(text, at)
+			return nil, newLexError(text, offset)
 		}
 
-		one := token{column: columnOf(text, at+len(found[1])), joined: found[1] == ""}
+		next := token{column: columnAt(text, offset+len(found[1])), joined: found[1] == ""}
 
-		for kind, written := range found[2:] {
-			if written != "" {
-				one.kind, one.text = tokenWord+tokenKind(kind), written
+		for kind, matched := range found[2:] {
+			if matched != "" {
+				next.kind, next.text = tokenWord+tokenKind(kind), matched
 			}
 		}
 
-		if one.kind == tokenString {
-			one.text = strings.ReplaceAll(one.text[1:len(one.text)-1], "''", "'")
+		if next.kind == tokenString {
+			next.text = strings.ReplaceAll(next.text[1:len(next.text)-1], "''", "'")
 		}
 
-		tokens = append(tokens, one)
+		tokens = append(tokens, next)
 
-		if one.kind == tokenEnd {
+		if next.kind == tokenEnd {
 			return tokens, nil
 		}
 
-		at += len(found[0])
+		offset += len(found[0])
 	}
 }
 
-// noToken says why there is no token, after white space, at an offset of the text.
-func noToken(text string, at int) error {
-	rest := strings.TrimLeft(text[at:], " \t\r\n")
-	at = len(text) - len(rest)
+// newLexError explains why the text has no token at an offset, after white space.
+func newLexError(text string, offset int) error {
+	rest := strings.TrimLeft(text[offset:], " \t\r\n")
+	offset = len(text) - len(rest)
 	nul := strings.IndexByte(rest, 0)
 
 	switch {
 	case rest[0] != '\'':
 		r, _ := utf8.DecodeRuneInString(rest)
 
-		return &Error{Column: columnOf(text, at), Message: fmt.Sprintf("%q has no meaning here: text is written as 'text'", r)}
+		return &Error{Column: columnAt(text, offset), Message: fmt.Sprintf("unexpected %q: write text in single quotes", r)}
 	case nul > 0:
-		return &Error{Column: columnOf(text, at+nul), Message: "a NUL character, which no text can hold"}
+		return &Error{Column: columnAt(text, offset+nul), Message: "text must not contain a NUL character"}
 	default:
-		return &Error{Column: columnOf(text, at), Message: "the string has no end: ' is missing"}
+		return &Error{Column: columnAt(text, offset), Message: "the string is not terminated: ' is missing"}
 	}
 }
 
-// columnOf is that of the character at an offset.
-func columnOf(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }
+// columnAt returns the column of the character at an offset.
+func columnAt(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }

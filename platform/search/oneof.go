@@ -3,9 +3,9 @@
 
 package search
 
-// OneOf reads a condition that a field is one of some texts, "adapter = 'dns'" or
-// "adapter in ('dns', 'images')", and gives the texts. Errors: *Error.
-func OneOf(name, text string) ([]string, error) {
+// ParseOneOf parses a condition that a field has one of several values, such as "adapter = 'dns'"
+// or "adapter in ('dns', 'images')", and returns the values. Errors: *Error.
+func ParseOneOf(name, text string) ([]string, error) {
 	tokens, err := lex(text)
 	if err != nil {
 		return nil, err
@@ -19,12 +19,12 @@ func OneOf(name, text string) ([]string, error) {
 	var out []string
 
 	value := func() error {
-		at := p.take()
-		if at.kind != tokenString {
-			return wrong(at, "expected text as a string, in single quotes")
+		literal := p.next()
+		if literal.kind != tokenString {
+			return newTokenError(literal, "expected text as a string, in single quotes")
 		}
 
-		out = append(out, at.text)
+		out = append(out, literal.text)
 
 		return nil
 	}
@@ -32,11 +32,11 @@ func OneOf(name, text string) ([]string, error) {
 	if p.accept("=") {
 		err = value()
 	} else if err = p.expect("in"); err == nil {
-		err = p.list(value)
+		err = p.parseList(value)
 	}
 
 	if err == nil && p.peek().kind != tokenEnd {
-		err = wrong(p.peek(), "expected the end")
+		err = newTokenError(p.peek(), "expected the end")
 	}
 
 	return out, err

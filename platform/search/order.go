@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Order turns an order, "name asc, created_time desc", into that of a statement on the
-// table or view of resources that has the alias. It is total: id decides where nothing
-// else does. An empty one is the newest first. Errors: *Error.
-func Order(alias, text string) (string, error) {
+// ParseOrder converts an order such as "name asc, created_time desc" to the SQL order for the table
+// or view of resources with the alias. The order is total: resources that are equal otherwise are
+// ordered by id. An empty text means newest first. Errors: *Error.
+func ParseOrder(alias, text string) (string, error) {
 	tokens, err := lex(text)
 	if err != nil {
 		return "", err
@@ -27,20 +27,20 @@ func Order(alias, text string) (string, error) {
 	var (
 		parts     []string
 		direction string
-		named     []string
+		fields    []string
 	)
 
 	for {
-		at := p.take()
-		if at.kind != tokenWord || !slices.Contains(orderFields(), at.text) {
-			return "", wrong(at, "expected a field to order by, one of "+strings.Join(orderFields(), ", "))
+		field := p.next()
+		if field.kind != tokenWord || !slices.Contains(orderFields(), field.text) {
+			return "", newTokenError(field, "expected a field to order by, one of "+strings.Join(orderFields(), ", "))
 		}
 
-		if slices.Contains(named, at.text) {
-			return "", &Error{Column: at.column, Message: at.text + " is there twice"}
+		if slices.Contains(fields, field.text) {
+			return "", &Error{Column: field.column, Message: field.text + " is listed more than once"}
 		}
 
-		named = append(named, at.text)
+		fields = append(fields, field.text)
 
 		direction = "asc"
 		if p.accept("desc") {
@@ -49,7 +49,7 @@ func Order(alias, text string) (string, error) {
 			p.accept("asc")
 		}
 
-		parts = append(parts, orderPart(alias, at.text, direction))
+		parts = append(parts, formatOrderPart(alias, field.text, direction))
 
 		if !p.accept(",") {
 			break
@@ -57,11 +57,11 @@ func Order(alias, text string) (string, error) {
 	}
 
 	if rest := p.peek(); rest.kind != tokenEnd {
-		return "", wrong(rest, "expected asc, desc, a comma or the end")
+		return "", newTokenError(rest, "expected asc, desc, a comma or the end")
 	}
 
-	if !slices.Contains(named, "id") {
-		parts = append(parts, orderPart(alias, "id", direction))
+	if !slices.Contains(fields, "id") {
+		parts = append(parts, formatOrderPart(alias, "id", direction))
 	}
 
 	return strings.Join(parts, ", "), nil
@@ -74,8 +74,9 @@ func orderFields() []string {
 	}
 }
 
-// orderPart has only words of ours in it: the field is one of orderFields.
-func orderPart(alias, field, direction string) string {
+// formatOrderPart returns the SQL for one field. It contains no text of the caller, because the
+// field is one of orderFields.
+func formatOrderPart(alias, field, direction string) string {
 	switch field {
 	case "kind", "name", "created_by", "updated_by", "deleted_by":
 		field += ` collate "C"`

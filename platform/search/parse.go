@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// maxDepth of parentheses and nots.
+	// maxDepth is the maximum nesting of parentheses and "not".
 	maxDepth = 50
-	// maxValues bounds the values of one condition, and so its arguments.
+	// maxValues is the maximum number of values in one condition, and so of its arguments.
 	maxValues = 500
 )
 
-// Condition is a checked condition on resources.
+// Condition is a parsed condition on resources.
 type Condition struct {
 	root node
 }
 
-// node is a part of a condition: its SQL, which may be NULL where it is false.
+// node returns the SQL of a part of a condition. The SQL may be NULL instead of false.
 type node func(alias string, args *Args) string
 
-// Parse checks a condition. Errors: *Error.
+// Parse parses a condition. Errors: *Error.
 func Parse(text string) (*Condition, error) {
 	tokens, err := lex(text)
 	if err != nil {
@@ -33,25 +33,25 @@ func Parse(text string) (*Condition, error) {
 
 	p := &parser{tokens: tokens}
 
-	root, err := p.or()
+	root, err := p.parseOr()
 	if err != nil {
 		return nil, err
 	}
 
 	if rest := p.peek(); rest.kind != tokenEnd {
-		return nil, wrong(rest, "expected and, or, or the end")
+		return nil, newTokenError(rest, "expected and, or, or the end")
 	}
 
 	return &Condition{root: root}, nil
 }
 
-// SQL is the condition on the table or view of resources that has the alias, with its
-// values added to the arguments.
+// SQL returns the condition for the table or view of resources with the alias. It adds the values
+// of the condition to args.
 func (c *Condition) SQL(alias string, args *Args) string {
 	return "(" + c.root(alias, args) + ")"
 }
 
-// Args are the arguments of a statement.
+// Args are the arguments of an SQL statement.
 type Args struct {
 	values []any
 }
@@ -63,31 +63,31 @@ func (a *Args) Add(value any) string {
 	return fmt.Sprintf("$%d", len(a.values))
 }
 
-// Values are the arguments, in the order of their placeholders.
+// Values returns the arguments in the order of their placeholders.
 func (a *Args) Values() []any { return slices.Clone(a.values) }
 
 type parser struct {
-	tokens []token
-	at     int
-	depth  int
-	values int
+	tokens   []token
+	position int
+	depth    int
+	values   int
 }
 
-func (p *parser) peek() token { return p.tokens[p.at] }
+func (p *parser) peek() token { return p.tokens[p.position] }
 
-func (p *parser) take() token {
-	t := p.tokens[p.at]
+func (p *parser) next() token {
+	t := p.tokens[p.position]
 	if t.kind != tokenEnd {
-		p.at++
+		p.position++
 	}
 
 	return t
 }
 
-// accept takes the next token if it is the sign or word.
+// accept consumes the next token if it is the sign or word.
 func (p *parser) accept(text string) bool {
 	if p.peek().is(text) {
-		p.at++
+		p.position++
 
 		return true
 	}
@@ -97,21 +97,21 @@ func (p *parser) accept(text string) bool {
 
 func (p *parser) expect(text string) error {
 	if !p.accept(text) {
-		return wrong(p.peek(), "expected "+text)
+		return newTokenError(p.peek(), "expected "+text)
 	}
 
 	return nil
 }
 
-func wrong(at token, message string) error {
-	return &Error{Column: at.column, Message: message + ", not " + at.shown()}
+func newTokenError(found token, message string) error {
+	return &Error{Column: found.column, Message: message + ", not " + found.describe()}
 }
 
-func (p *parser) or() (node, error) { return p.chain("or", p.and) }
+func (p *parser) parseOr() (node, error) { return p.parseChain("or", p.parseAnd) }
 
-func (p *parser) and() (node, error) { return p.chain("and", p.not) }
+func (p *parser) parseAnd() (node, error) { return p.parseChain("and", p.parseNot) }
 
-func (p *parser) chain(word string, part func() (node, error)) (node, error) {
+func (p *parser) parseChain(word string, part func() (node, error)) (node, error) {
 	var parts []node
 
 	for {
@@ -131,99 +131,100 @@ func (p *parser) chain(word string, part func() (node, error)) (node, error) {
 		return parts[0], nil
 	}
 
-	return chained(word, parts), nil
+	return joinNodes(word, parts), nil
 }
 
-func (p *parser) not() (node, error) {
+func (p *parser) parseNot() (node, error) {
 	p.depth++
 	if p.depth > maxDepth {
-		return nil, &Error{Column: p.peek().column, Message: fmt.Sprintf("nested deeper than %d", maxDepth)}
+		return nil, &Error{Column: p.peek().column, Message: fmt.Sprintf("the condition is nested deeper than %d", maxDepth)}
 	}
 
 	defer func() { p.depth-- }()
 
 	switch {
 	case p.accept("not"):
-		inner, err := p.not()
+		inner, err := p.parseNot()
 
-		return negated(inner), err
+		return negate(inner), err
 	case p.accept("("):
-		inner, err := p.or()
+		inner, err := p.parseOr()
 		if err != nil {
 			return nil, err
 		}
 
 		return inner, p.expect(")")
 	default:
-		return p.comparison()
+		return p.parseComparison()
 	}
 }
 
-func (p *parser) comparison() (node, error) {
-	at, err := p.field()
+func (p *parser) parseComparison() (node, error) {
+	target, err := p.parseField()
 	if err != nil {
 		return nil, err
 	}
 
 	switch {
 	case p.accept("is"):
-		return p.null(at)
+		return p.parseNull(target)
 	case p.accept("in"):
-		return p.in(at)
+		return p.parseIn(target)
 	case p.accept("not"):
 		if err := p.expect("in"); err != nil {
 			return nil, err
 		}
 
-		inner, err := p.in(at)
+		inner, err := p.parseIn(target)
 
-		return negated(inner), err
+		return negate(inner), err
 	}
 
-	operator := p.take()
+	operator := p.next()
 	if operator.kind != tokenSign || !slices.Contains([]string{"=", "!=", "<", "<=", ">", ">="}, operator.text) {
-		return nil, wrong(operator, "expected one of = != < <= > >= in not is")
+		return nil, newTokenError(operator, "expected one of = != < <= > >= in not is")
 	}
 
 	if operator.text == "!=" {
-		inner, err := p.compared(at, "=")
+		inner, err := p.compareNext(target, "=")
 
-		return negated(inner), err
+		return negate(inner), err
 	}
 
-	return p.compared(at, operator.text)
+	return p.compareNext(target, operator.text)
 }
 
-// compared reads a value and compares the field with it.
-func (p *parser) compared(field field, operator string) (node, error) {
-	value := p.take()
+// compareNext parses a value and compares the field with it.
+func (p *parser) compareNext(field field, operator string) (node, error) {
+	value := p.next()
 
 	p.values++
 	if p.values > maxValues {
-		return nil, &Error{Column: value.column, Message: fmt.Sprintf("more than %d values", maxValues)}
+		return nil, &Error{Column: value.column, Message: fmt.Sprintf("the condition has more than %d values", maxValues)}
 	}
 
 	return field.compare(operator, value)
 }
 
-func (p *parser) in(field field) (node, error) {
+func (p *parser) parseIn(field field) (node, error) {
 	var parts []node
 
-	err := p.list(func() error {
-		part, err := p.compared(field, "=")
+	err := p.parseList(func() error {
+		part, err := p.compareNext(field, "=")
 		parts = append(parts, part)
 
 		return err
 	})
 
-	return chained("or", parts), err
+	return joinNodes("or", parts), err
 }
 
-// list reads one item or more in parentheses, or in brackets, which upstream's programs write.
-func (p *parser) list(item func() error) error {
-	end := ")"
+// parseList parses one or more items in parentheses, or in brackets, which programs of the upstream
+// project use.
+func (p *parser) parseList(item func() error) error {
+	closing := ")"
 	if p.accept("[") {
-		end = "]"
+		closing = "]"
 	} else if err := p.expect("("); err != nil {
 		return err
 	}
@@ -234,40 +235,40 @@ func (p *parser) list(item func() error) error {
 		}
 
 		if !p.accept(",") {
-			return p.expect(end)
+			return p.expect(closing)
 		}
 	}
 }
 
-func (p *parser) null(field field) (node, error) {
-	not := p.accept("not")
+func (p *parser) parseNull(field field) (node, error) {
+	isNegated := p.accept("not")
 	if err := p.expect("null"); err != nil {
 		return nil, err
 	}
 
-	if not {
-		return negated(field.null()), nil
+	if isNegated {
+		return negate(field.testNull()), nil
 	}
 
-	return field.null(), nil
+	return field.testNull(), nil
 }
 
-// field reads the parts of a field and finds out what it is.
-func (p *parser) field() (field, error) {
+// parseField parses the parts of a field and returns the field that they name.
+func (p *parser) parseField() (field, error) {
 	first := p.peek()
 
 	var parts []token
 
 	for {
-		part := p.take()
+		part := p.next()
 
 		switch {
 		case part.kind != tokenWord && part.kind != tokenString:
-			return nil, wrong(part, "expected a field")
+			return nil, newTokenError(part, "expected a field")
 		case len(parts) > 0 && !part.joined:
-			return nil, wrong(part, "expected the field to go on after its dot")
+			return nil, newTokenError(part, "expected the next part of the field right after the dot")
 		case part.text == "":
-			return nil, &Error{Column: part.column, Message: "a part of a field is empty"}
+			return nil, &Error{Column: part.column, Message: "a part of the field is empty"}
 		}
 
 		parts = append(parts, part)
@@ -276,25 +277,25 @@ func (p *parser) field() (field, error) {
 			break
 		}
 
-		p.take()
+		p.next()
 	}
 
-	return fieldOf(first, parts)
+	return findField(first, parts)
 }
 
-// chained joins parts with one of the words "and" and "or".
-func chained(word string, parts []node) node {
+// joinNodes joins parts with the word "and" or "or".
+func joinNodes(word string, parts []node) node {
 	return func(alias string, args *Args) string {
-		written := make([]string, 0, len(parts))
+		texts := make([]string, 0, len(parts))
 		for _, part := range parts {
-			written = append(written, part(alias, args))
+			texts = append(texts, part(alias, args))
 		}
 
-		return "(" + strings.Join(written, " "+word+" ") + ")"
+		return "(" + strings.Join(texts, " "+word+" ") + ")"
 	}
 }
 
-// negated is true where its part is false or NULL.
-func negated(part node) node {
+// negate returns a node that is true if its part is false or NULL.
+func negate(part node) node {
 	return func(alias string, args *Args) string { return "(" + part(alias, args) + ") is not true" }
 }

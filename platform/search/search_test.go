@@ -23,23 +23,23 @@ func TestErrorsNameThePlace(t *testing.T) {
 		"nothing":                     {"", 1, "expected a field, not the end"},
 		"an unknown field":            {"name='a' and nmea='b'", 14, `no field "nmea"`},
 		"labels alone":                {"labels='a'", 1, "labels.KEY"},
-		"too many parts of a label":   {"labels.a.b='a'", 1, "in quotes"},
+		"too many parts of a label":   {"labels.a.b='a'", 1, "quote a part"},
 		"a field in quotes":           {"'name'='a'", 1, `no field "name"`},
 		"a condition's unknown field": {"status.conditions.A.state='x'", 21, `no field "state"`},
 		"a field of a field":          {"status.conditions.A.reason.x='x'", 28, "have no fields"},
 		"no operator":                 {"name 'a'", 6, "expected one of"},
 		"no value":                    {"name=", 6, "not the end"},
-		"double quotes":               {`name="a"`, 6, "text is written as 'text'"},
-		"a string without end":        {"name='a", 6, "has no end"},
+		"double quotes":               {`name="a"`, 6, "write text in single quotes"},
+		"a string without end":        {"name='a", 6, "is not terminated"},
 		"a number for text":           {"labels.a=5", 10, "in single quotes"},
 		"text for a number":           {"generation='1'", 12, "expected a number"},
 		"a word for text":             {"status.conditions.A=True", 21, "in single quotes"},
 		"no time":                     {"created_time>'yesterday'", 14, "expected a time as a string"},
 		"a number for a time":         {"created_time>1", 14, "expected a time"},
 		"no UUID":                     {"id='x'", 4, "expected a UUID"},
-		"no number":                   {"generation=-", 12, "is no number"},
-		"a number out of bounds":      {"generation=1e999", 12, "is no number"},
-		"a number of endless digits":  {"generation=" + strings.Repeat("1", 100), 12, "is no number"},
+		"no number":                   {"generation=-", 12, "is not a number"},
+		"a number out of bounds":      {"generation=1e999", 12, "is not a number"},
+		"a number of endless digits":  {"generation=" + strings.Repeat("1", 100), 12, "is not a number"},
 		"an order of booleans":        {"spec.on<true", 9, "have no order"},
 		"a missing parenthesis":       {"(name='a'", 10, "expected )"},
 		"one too many":                {"name='a')", 9, "expected and, or, or the end"},
@@ -47,10 +47,10 @@ func TestErrorsNameThePlace(t *testing.T) {
 		"a list without comma":        {"name in ('a' 'b')", 14, "expected )"},
 		"not without in":              {"name not 'a'", 10, "expected in"},
 		"is without null":             {"name is 'a'", 9, "expected null"},
-		"a space after the dot":       {"labels. a='x'", 9, "go on after its dot"},
+		"a space after the dot":       {"labels. a='x'", 9, "right after the dot"},
 		"an empty part":               {"labels.''='x'", 8, "is empty"},
 		"no part":                     {"labels.='x'", 8, "expected a field"},
-		"a semicolon":                 {"name='a'; drop table resources", 9, "has no meaning"},
+		"a semicolon":                 {"name='a'; drop table resources", 9, "unexpected"},
 		"columns are characters":      {"name='äöü' x", 12, "expected and, or"},
 		"a NUL":                       {"name='a\x00b'", 8, "NUL"},
 		"no UTF-8":                    {"name='\xff'", 1, "not UTF-8"},
@@ -99,7 +99,7 @@ func TestOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := search.Order("r", tc.text)
+			got, err := search.ParseOrder("r", tc.text)
 
 			var wrong *search.Error
 			if found := errors.As(err, &wrong); found != (tc.column != 0) || (wrong != nil && wrong.Column != tc.column) {
@@ -113,7 +113,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// ours is all that SQL of this package is made of.
+// ours matches SQL that consists only of the text that this package writes.
 var ours = regexp.MustCompile(`^(?:\$\d+|::(?:text\[\]|text|jsonb|numeric|timestamptz|uuid)|[()=<>, ]|#>>|#>|->>|->|@>|'\{\}'|''|` +
 	`'(?:string|number|boolean|null)'|"C"|` +
 	`r\.(?:id|kind|name|generation|created_time|updated_time|deleted_time|created_by|updated_by|deleted_by|owner_id|owner_kind|` +
@@ -160,7 +160,7 @@ func FuzzOrder(f *testing.F) {
 	f.Add("name asc, created_time desc")
 	f.Add("deleted_time,id")
 	f.Fuzz(func(t *testing.T, text string) {
-		order, err := search.Order("r", text)
+		order, err := search.ParseOrder("r", text)
 		if err == nil && !regexp.MustCompile(`^(?:r\.\w+(?: collate "C")? (?:asc|desc)(?: nulls last)?(?:, |$))+$`).MatchString(order) {
 			t.Errorf("%q: order %s", text, order)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// Defaults are what a configuration file is read over.
+// Defaults returns the default configuration, which a configuration file overrides.
 func Defaults() platform.Sentinel {
 	return platform.Sentinel{
 		PollInterval: 5 * time.Second, RelistInterval: 10 * time.Minute, PageSize: client.MaxPageSize,
@@ -32,29 +32,29 @@ const (
 	maxSelector = 10
 )
 
-// Validate says everything that is wrong with a configuration, expressions included.
+// Validate returns everything that is wrong with a configuration, including its expressions.
 func Validate(c *platform.Sentinel) error {
 	var errs []error
 
-	wrong := func(bad bool, key, text string) {
-		if bad {
+	addErrorIf := func(isInvalid bool, key, text string) {
+		if isInvalid {
 			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
 		}
 	}
-	wrong(!regexp.MustCompile(`^[a-z][a-z0-9]*$`).MatchString(c.ResourceType), "resource_type",
+	addErrorIf(!regexp.MustCompile(`^[a-z][a-z0-9]*$`).MatchString(c.ResourceType), "resource_type",
 		"name the collection to watch, for example clusters")
-	wrong(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "say where the fleet API is")
-	wrong(c.PollInterval < minInterval, "poll_interval", "at least 100ms")
-	wrong(c.RelistInterval < time.Second, "relist_interval", "at least 1s")
-	wrong(c.PageSize < 1 || c.PageSize > client.MaxPageSize, "page_size", "1 to 100")
-	wrong(c.MaxAgeNotReconciled < minInterval, "max_age_not_reconciled", "at least 100ms")
-	wrong(c.MaxAgeReconciled < c.MaxAgeNotReconciled, "max_age_reconciled", "not less than max_age_not_reconciled")
-	wrong(len(c.ResourceSelector) > maxSelector, "resource_selector", "at most 10 labels")
-	wrong(c.Lease != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`).MatchString(c.Lease), "lease",
-		"write small letters, digits, '.' and '-', at most 128")
+	addErrorIf(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "set the base URL of the fleet API")
+	addErrorIf(c.PollInterval < minInterval, "poll_interval", "at least 100ms")
+	addErrorIf(c.RelistInterval < time.Second, "relist_interval", "at least 1s")
+	addErrorIf(c.PageSize < 1 || c.PageSize > client.MaxPageSize, "page_size", "1 to 100")
+	addErrorIf(c.MaxAgeNotReconciled < minInterval, "max_age_not_reconciled", "at least 100ms")
+	addErrorIf(c.MaxAgeReconciled < c.MaxAgeNotReconciled, "max_age_reconciled", "must not be less than max_age_not_reconciled")
+	addErrorIf(len(c.ResourceSelector) > maxSelector, "resource_selector", "at most 10 labels")
+	addErrorIf(c.Lease != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,126}[a-z0-9])?$`).MatchString(c.Lease), "lease",
+		"write at most 128 lower-case letters, digits, '.' and '-'")
 
 	for _, label := range c.ResourceSelector {
-		wrong(label.Label == "", "resource_selector", "a label has a name")
+		addErrorIf(label.Label == "", "resource_selector", "set the name of every label")
 	}
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
@@ -76,25 +76,25 @@ func Validate(c *platform.Sentinel) error {
 	return errors.Join(errs...)
 }
 
-// topicOf is where events go.
-func topicOf(c *platform.Sentinel) string { return cmp.Or(c.Topic, c.ResourceType) }
+// topicName returns the topic to which Sentinel publishes events.
+func topicName(c *platform.Sentinel) string { return cmp.Or(c.Topic, c.ResourceType) }
 
-// leaseOf is the name under which replicas agree: those that send the same events to the
-// same place.
-func leaseOf(c *platform.Sentinel) string {
+// leaseName returns the name of the lease. By default, replicas that publish the same events to the
+// same topic share a lease.
+func leaseName(c *platform.Sentinel) string {
 	if c.Lease != "" {
 		return c.Lease
 	}
 
-	const enough = 6
+	const hashBytes = 6
 
-	sum := sha256.Sum256([]byte(selectorText(c.ResourceSelector) + "\n" + topicOf(c)))
+	sum := sha256.Sum256([]byte(formatSelector(c.ResourceSelector) + "\n" + topicName(c)))
 
-	return "sentinel." + c.ResourceType + "." + hex.EncodeToString(sum[:enough])
+	return "sentinel." + c.ResourceType + "." + hex.EncodeToString(sum[:hashBytes])
 }
 
-// selectorText is the selector as metrics and logs show it.
-func selectorText(selector []platform.LabelSelector) string {
+// formatSelector formats the selector for metrics and logs.
+func formatSelector(selector []platform.LabelSelector) string {
 	parts := make([]string, len(selector))
 	for i, label := range selector {
 		parts[i] = label.Label + "=" + label.Value
@@ -103,8 +103,8 @@ func selectorText(selector []platform.LabelSelector) string {
 	return strings.Join(parts, ",")
 }
 
-// search is the selector in the API's search language.
-func search(selector []platform.LabelSelector) []string {
+// buildSearch returns the selector as conditions in the API's search language.
+func buildSearch(selector []platform.LabelSelector) []string {
 	parts := make([]string, len(selector))
 	for i, label := range selector {
 		parts[i] = "labels." + quote(label.Label) + " = " + quote(label.Value)

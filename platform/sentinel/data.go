@@ -14,33 +14,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// strictErrors gathers errors about keys of the configuration.
+// strictErrors collects errors about keys of the configuration.
 type strictErrors []error
 
 func (e *strictErrors) add(err error, path ...any) {
 	*e = append(*e, &strictyaml.KeyError{Path: path, Err: err})
 }
 
-var errList = errors.New("write text (CEL), a map, a number or a bool; a list is CEL: '[...]'")
+var errList = errors.New("write a string with a CEL expression, a map, a number or a bool: write a list as CEL, '[...]'")
 
-// data is message_data, compiled: maps, programs and literals. Nil: only what every event
-// says.
+// data is the compiled message_data: a tree of maps, programs and literals. If the tree is nil,
+// events have only the fields that every event has.
 type data struct{ tree map[string]any }
 
 // compileData compiles message_data.
-func compileData(from map[string]any) (*data, error) {
-	if len(from) == 0 {
+func compileData(source map[string]any) (*data, error) {
+	if len(source) == 0 {
 		return &data{}, nil
 	}
 
-	env, err := cel.New(cel.Options{Variables: cel.Dyn("resource", "reason")})
+	env, err := cel.New(cel.Options{Variables: cel.NewDynVariables("resource", "reason")})
 	if err != nil {
 		return nil, err
 	}
 
 	var problems strictErrors
 
-	tree := compileMap(env, strictyaml.Path{"message_data"}, from, &problems)
+	tree := compileMap(env, strictyaml.Path{"message_data"}, source, &problems)
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
@@ -48,24 +48,24 @@ func compileData(from map[string]any) (*data, error) {
 	return &data{tree: tree}, nil
 }
 
-func compileMap(env *cel.Env, path strictyaml.Path, from map[string]any, problems *strictErrors) map[string]any {
+func compileMap(env *cel.Env, path strictyaml.Path, source map[string]any, problems *strictErrors) map[string]any {
 	out := map[string]any{}
 
-	for _, key := range slices.Sorted(maps.Keys(from)) {
-		at := path.With(key)
+	for _, key := range slices.Sorted(maps.Keys(source)) {
+		keyPath := path.Append(key)
 
-		switch value := from[key].(type) {
+		switch value := source[key].(type) {
 		case map[string]any:
-			out[key] = compileMap(env, at, value, problems)
+			out[key] = compileMap(env, keyPath, value, problems)
 		case string:
 			program, err := env.Compile(value)
 			if err != nil {
-				problems.add(err, at...)
+				problems.add(err, keyPath...)
 			}
 
 			out[key] = program
 		case []any:
-			problems.add(errList, at...)
+			problems.add(errList, keyPath...)
 		default:
 			out[key] = value
 		}
@@ -74,12 +74,13 @@ func compileMap(env *cel.Env, path strictyaml.Path, from map[string]any, problem
 	return out
 }
 
-// whole says whether entries need the resource with all its fields.
-func (d *data) whole() bool { return d.tree != nil }
+// needsResource returns true if entries need the resource with all its fields.
+func (d *data) needsResource() bool { return d.tree != nil }
 
-// of gives the data of an event. What every event says is there whatever message_data
-// says beside; a value that is null, or an optional without one, is left out.
-func (d *data) of(ctx context.Context, e *entry, reason string) (map[string]any, error) {
+// build returns the data of an event. It contains the fields of every event, which message_data can
+// override but not remove. A value of message_data that is null or an optional without a value is
+// left out.
+func (d *data) build(ctx context.Context, e *entry, reason string) (map[string]any, error) {
 	out := map[string]any{"id": e.id, "kind": e.kind, "href": e.href, "generation": e.generation}
 	if e.owner != nil {
 		out["owner_references"] = *e.owner
@@ -94,12 +95,12 @@ func (d *data) of(ctx context.Context, e *entry, reason string) (map[string]any,
 		return nil, err
 	}
 
-	said, err := render(ctx, d.tree, "message_data", map[string]any{"resource": resource, "reason": reason})
+	rendered, err := render(ctx, d.tree, "message_data", map[string]any{"resource": resource, "reason": reason})
 	if err != nil {
 		return nil, err
 	}
 
-	maps.Copy(out, said)
+	maps.Copy(out, rendered)
 
 	return out, nil
 }

@@ -25,59 +25,61 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// Reasons of events, which message_data may say and metrics count.
+// Reasons of events. They are available in message_data and are a label of metrics.
 const (
-	// ReasonCreated and ReasonChanged: no adapter has reacted to the generation yet.
+	// ReasonCreated and ReasonChanged mean that no adapter has reacted to the generation yet.
 	ReasonCreated = "created"
 	ReasonChanged = "changed"
-	// ReasonNotReconciled and ReasonDrift are the two cadences.
+	// ReasonNotReconciled and ReasonDrift mean that a resync interval has passed.
 	ReasonNotReconciled = "not_reconciled"
 	ReasonDrift         = "drift"
-	// ReasonDecision: the expression of message_decision holds.
+	// ReasonDecision means that the expression of message_decision is true.
 	ReasonDecision = "message_decision"
-	// ReasonStarted: an adapter that follows the API itself has begun to.
+	// ReasonStarted means that an adapter that follows the API itself has started.
 	ReasonStarted = "started"
 )
 
-// decider says whether an event is due; why is one of the reasons, empty if not.
+// decider decides whether an event is due. The reason is empty if no event is due.
 type decider interface {
-	decide(ctx context.Context, e *entry, now time.Time) (why string, err error)
-	// byReport says whether what holds may hold no more because of a report that says what the
-	// one before it said: the change feed does not tell of those.
-	byReport(e *entry, why string) bool
-	// whole says whether entries need the resource with all its fields.
-	whole() bool
-	// types are the conditions that it asks for by name.
-	types() []string
+	decide(ctx context.Context, e *entry, now time.Time) (reason string, err error)
+	// canChangeByReport returns true if a report that repeats the previous one can make a due event
+	// unnecessary. The change feed does not contain such reports.
+	canChangeByReport(e *entry, reason string) bool
+	// needsResource returns true if entries need the resource with all its fields.
+	needsResource() bool
+	// conditionTypes returns the condition types that the decision names.
+	conditionTypes() []string
 }
 
-// cadence is the default decision.
-type cadence struct {
-	notReconciled, reconciled time.Duration
-	// anew has all sent once by each process, and each generation whoever has reacted to it.
-	anew bool
+// defaultDecision sends an event for each change, and then in resync intervals.
+type defaultDecision struct {
+	notReconciledInterval, reconciledInterval time.Duration
+	// If shouldResendAll is true, each process sends an event for every resource once, and for
+	// every generation even if an adapter has reacted to it.
+	shouldResendAll bool
 }
 
-// byReport: who has sent an event itself counts from that.
-func (cadence) byReport(e *entry, why string) bool {
-	return e.sentTime.IsZero() && (why == ReasonNotReconciled || why == ReasonDrift)
+// canChangeByReport returns false if this process has sent an event itself, because the interval
+// then counts from that event.
+func (defaultDecision) canChangeByReport(e *entry, reason string) bool {
+	return e.sentTime.IsZero() && (reason == ReasonNotReconciled || reason == ReasonDrift)
 }
 
-func (cadence) whole() bool     { return false }
-func (cadence) types() []string { return nil }
+func (defaultDecision) needsResource() bool      { return false }
+func (defaultDecision) conditionTypes() []string { return nil }
 
-// decide holds for a generation that no adapter has reacted to, once; then, and else, for
-// a resource that nobody said anything of for as long as its cadence, counted from the
-// newest of: what Reconciled stands on, and the last event.
-func (c cadence) decide(_ context.Context, e *entry, now time.Time) (string, error) {
+// decide returns a reason once for a generation that no adapter has reacted to. Otherwise it
+// returns a reason when the resync interval has passed since the newest report that Reconciled
+// depends on, and since the last event.
+func (c defaultDecision) decide(_ context.Context, e *entry, now time.Time) (string, error) {
 	sent := e.sentGeneration == e.generation
 
-	if c.anew && e.sentTime.IsZero() {
+	if c.shouldResendAll && e.sentTime.IsZero() {
 		return ReasonStarted, nil
 	}
 
-	// What one adapter has reacted to is news to another that hears of it later.
-	if !sent && (c.anew || !e.conditioned || e.generation > e.observed) {
+	// An adapter that starts later still has to handle a generation that another one reacted to.
+	if !sent && (c.shouldResendAll || !e.hasReconciled || e.generation > e.observedGeneration) {
 		if e.generation == 1 {
 			return ReasonCreated, nil
 		}
@@ -86,40 +88,40 @@ func (c cadence) decide(_ context.Context, e *entry, now time.Time) (string, err
 	}
 
 	since := e.sentTime
-	if e.conditioned && e.updated.After(since) {
-		since = e.updated
+	if e.hasReconciled && e.updatedTime.After(since) {
+		since = e.updatedTime
 	}
 
-	limit, why := c.notReconciled, ReasonNotReconciled
-	if !e.conditioned || e.reconciled && e.observed == e.generation || e.aside == e.generation {
-		limit, why = c.reconciled, ReasonDrift
+	limit, reason := c.notReconciledInterval, ReasonNotReconciled
+	if !e.hasReconciled || e.isReconciled && e.observedGeneration == e.generation || e.excludedGeneration == e.generation {
+		limit, reason = c.reconciledInterval, ReasonDrift
 	}
 
 	if now.Sub(since) < limit {
 		return "", nil
 	}
 
-	return why, nil
+	return reason, nil
 }
 
-// decision is message_decision.
-type decision struct {
-	result *cel.Program
-	asked  []string
+// celDecision is message_decision.
+type celDecision struct {
+	result     *cel.Program
+	namedTypes []string
 }
 
-func (decision) byReport(*entry, string) bool { return true }
+func (celDecision) canChangeByReport(*entry, string) bool { return true }
 
-func (decision) whole() bool       { return true }
-func (d decision) types() []string { return d.asked }
+func (celDecision) needsResource() bool        { return true }
+func (d celDecision) conditionTypes() []string { return d.namedTypes }
 
-func (d decision) decide(ctx context.Context, e *entry, now time.Time) (string, error) {
+func (d celDecision) decide(ctx context.Context, e *entry, now time.Time) (string, error) {
 	resource, err := e.resource()
 	if err != nil {
 		return "", err
 	}
 
-	holds, err := d.result.Bool(ctx, map[string]any{"resource": resource, "now": now, conditionsVar: conditionsOf(resource)})
+	holds, err := d.result.EvalBool(ctx, map[string]any{"resource": resource, "now": now, conditionsVar: conditionsByType(resource)})
 	if err != nil || !holds {
 		return "", err
 	}
@@ -127,25 +129,25 @@ func (d decision) decide(ctx context.Context, e *entry, now time.Time) (string, 
 	return ReasonDecision, nil
 }
 
-var errName = errors.New("write a letter, then letters, digits and '_'")
+var errParamName = errors.New("write a letter, then letters, digits and '_'")
 
 const (
-	conditionsVar  = "hyperfleet_conditions"
-	conditionCalls = "hyperfleet_condition"
+	conditionsVar     = "hyperfleet_conditions"
+	conditionFunction = "hyperfleet_condition"
 )
 
-// environment is that of decisions: resource, now, condition(type). Types that are asked
-// for by name are added to asked.
-func environment(clk clock.PassiveClock, asked *[]string) (*cel.Env, error) {
+// newEnvironment returns the CEL environment of decisions with resource, now and condition(type).
+// It adds the condition types that an expression names as literals to namedTypes.
+func newEnvironment(clk clock.PassiveClock, namedTypes *[]string) (*cel.Env, error) {
 	condition := celgo.GlobalMacro("condition", 1,
 		func(factory celgo.MacroExprFactory, _ ast.Expr, args []ast.Expr) (ast.Expr, *celgo.Error) {
 			if args[0].Kind() == ast.LiteralKind {
-				if name, ok := args[0].AsLiteral().Value().(string); ok && !slices.Contains(*asked, name) {
-					*asked = append(*asked, name)
+				if name, ok := args[0].AsLiteral().Value().(string); ok && !slices.Contains(*namedTypes, name) {
+					*namedTypes = append(*namedTypes, name)
 				}
 			}
 
-			return factory.NewCall(conditionCalls, factory.NewIdent(conditionsVar), args[0]), nil
+			return factory.NewCall(conditionFunction, factory.NewIdent(conditionsVar), args[0]), nil
 		})
 
 	return cel.New(cel.Options{
@@ -154,33 +156,33 @@ func environment(clk clock.PassiveClock, asked *[]string) (*cel.Env, error) {
 			{Name: "resource"}, {Name: "now", Type: celgo.TimestampType},
 			{Name: conditionsVar, Type: celgo.MapType(celgo.StringType, celgo.DynType)},
 		},
-		Extra: []celgo.EnvOption{
+		ExtraOptions: []celgo.EnvOption{
 			ext.Bindings(), celgo.Macros(condition),
-			celgo.Function(conditionCalls, celgo.Overload(conditionCalls+"_map_string",
+			celgo.Function(conditionFunction, celgo.Overload(conditionFunction+"_map_string",
 				[]*celgo.Type{celgo.MapType(celgo.StringType, celgo.DynType), celgo.StringType}, celgo.DynType,
-				celgo.BinaryBinding(find))),
+				celgo.BinaryBinding(findCondition))),
 		},
 	})
 }
 
-// find gives the condition, or the zero of one.
-func find(conditions, name ref.Val) ref.Val {
-	of, ok := conditions.(traits.Mapper)
+// findCondition returns the condition with the name, or a zero condition if there is none.
+func findCondition(conditions, name ref.Val) ref.Val {
+	byType, ok := conditions.(traits.Mapper)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(conditions)
 	}
 
-	if found, ok := of.Find(name); ok {
+	if found, ok := byType.Find(name); ok {
 		return found
 	}
 
 	text, _ := name.Value().(string)
 
-	return types.DefaultTypeAdapter.NativeToValue(zeroCondition(text))
+	return types.DefaultTypeAdapter.NativeToValue(newZeroCondition(text))
 }
 
-// zeroCondition is what an absent condition is to expressions.
-func zeroCondition(name string) map[string]any {
+// newZeroCondition returns the value that expressions see for an absent condition.
+func newZeroCondition(name string) map[string]any {
 	zero := time.Unix(0, 0).UTC()
 
 	return map[string]any{
@@ -189,24 +191,24 @@ func zeroCondition(name string) map[string]any {
 	}
 }
 
-// conditionsOf are a resource's conditions by type; their times are times.
-func conditionsOf(resource map[string]any) map[string]any {
+// conditionsByType returns the conditions of a resource by type. Their times are time.Time.
+func conditionsByType(resource map[string]any) map[string]any {
 	out := map[string]any{}
 
 	status, _ := resource["status"].(map[string]any)
 	list, _ := status["conditions"].([]any)
 
 	for _, item := range list {
-		one, _ := item.(map[string]any)
+		condition, _ := item.(map[string]any)
 
-		name, ok := one["type"].(string)
+		name, ok := condition["type"].(string)
 		if !ok {
 			continue
 		}
 
-		full := zeroCondition(name)
+		full := newZeroCondition(name)
 
-		for key, value := range one {
+		for key, value := range condition {
 			full[key] = value
 
 			if text, ok := value.(string); ok && strings.HasSuffix(key, "_time") {
@@ -222,28 +224,31 @@ func conditionsOf(resource map[string]any) map[string]any {
 	return out
 }
 
-// compileDecision gives the configured decision; anew is of the default one.
-func compileDecision(c *platform.Sentinel, anew bool, clk clock.PassiveClock) (decider, error) {
+// compileDecision returns the configured decision. shouldResendAll only affects the default
+// decision.
+func compileDecision(c *platform.Sentinel, shouldResendAll bool, clk clock.PassiveClock) (decider, error) {
 	if c.MessageDecision == nil {
-		return cadence{notReconciled: c.MaxAgeNotReconciled, reconciled: c.MaxAgeReconciled, anew: anew}, nil
+		return defaultDecision{
+			notReconciledInterval: c.MaxAgeNotReconciled, reconciledInterval: c.MaxAgeReconciled, shouldResendAll: shouldResendAll,
+		}, nil
 	}
 
-	var asked []string
+	var namedTypes []string
 
-	env, err := environment(clk, &asked)
+	env, err := newEnvironment(clk, &namedTypes)
 	if err != nil {
 		return nil, err
 	}
 
 	var (
-		before, after strings.Builder
-		scope         = env
-		problems      strictErrors
+		prefix, suffix strings.Builder
+		scope          = env
+		problems       strictErrors
 	)
 
 	for i, param := range c.MessageDecision.Params {
 		if !regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]*$`).MatchString(param.Name) {
-			problems.add(errName, "message_decision", "params", i, "name")
+			problems.add(errParamName, "message_decision", "params", i, "name")
 
 			continue
 		}
@@ -258,9 +263,9 @@ func compileDecision(c *platform.Sentinel, anew bool, clk clock.PassiveClock) (d
 			return nil, err
 		}
 
-		// A comment ends with its line.
-		fmt.Fprintf(&before, "cel.bind(%s, (%s\n), ", param.Name, param.Expr)
-		after.WriteString(")")
+		// The expression can end with a comment, so the parenthesis needs its own line.
+		fmt.Fprintf(&prefix, "cel.bind(%s, (%s\n), ", param.Name, param.Expr)
+		suffix.WriteString(")")
 	}
 
 	if _, err := scope.CompileBool(c.MessageDecision.Result); err != nil {
@@ -271,11 +276,11 @@ func compileDecision(c *platform.Sentinel, anew bool, clk clock.PassiveClock) (d
 		return nil, err
 	}
 
-	// Bound in one expression, params keep their types.
-	result, err := env.CompileBool(before.String() + "(" + c.MessageDecision.Result + "\n)" + after.String())
+	// Params keep their types because they are bound in the same expression.
+	result, err := env.CompileBool(prefix.String() + "(" + c.MessageDecision.Result + "\n)" + suffix.String())
 	if err != nil {
 		return nil, strictyaml.ErrorAt("message_decision", "%w", err)
 	}
 
-	return decision{result: result, asked: asked}, nil
+	return celDecision{result: result, namedTypes: namedTypes}, nil
 }

@@ -17,7 +17,7 @@ import (
 
 func base() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
 
-// resource is one with the condition Reconciled, unless observed is negative.
+// resource returns a resource with the condition Reconciled, or without it if observed is negative.
 func resource(generation, observed int32, reconciled bool, updated time.Time) *openapi.Resource {
 	r := &openapi.Resource{Id: "r", Kind: "Cluster", Generation: generation}
 	if observed < 0 {
@@ -46,7 +46,7 @@ func TestCadence(t *testing.T) {
 		resource *openapi.Resource
 		sent     int32
 		sentTime time.Time
-		// seen is how long ago this process saw it so.
+		// seen is how long ago this process read the resource in this state.
 		seen time.Duration
 		want string
 	}{
@@ -77,10 +77,10 @@ func TestCadence(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			e := b.by["r"]
+			e := b.entries["r"]
 			e.sentGeneration, e.sentTime = tc.sent, tc.sentTime
 
-			got, err := cadence{notReconciled: 10 * time.Second, reconciled: 30 * time.Minute}.decide(t.Context(), e, base())
+			got, err := defaultDecision{notReconciledInterval: 10 * time.Second, reconciledInterval: 30 * time.Minute}.decide(t.Context(), e, base())
 			if got != tc.want || err != nil {
 				t.Errorf("decide() = %q, %v, want %q", got, err, tc.want)
 			}
@@ -88,7 +88,7 @@ func TestCadence(t *testing.T) {
 	}
 }
 
-// TestBook: an answer that is older than another one does not count.
+// TestBook checks that the response to an older request does not replace that to a newer one.
 func TestBook(t *testing.T) {
 	t.Parallel()
 
@@ -101,33 +101,33 @@ func TestBook(t *testing.T) {
 		want       int32
 	}{{2, late, 2}, {1, early, 2}, {3, late, 3}} {
 		err := b.put(resource(tc.generation, 0, false, early), tc.asked, late)
-		if got := b.by["r"].generation; got != tc.want || err != nil {
+		if got := b.entries["r"].generation; got != tc.want || err != nil {
 			t.Errorf("answer %d: generation %d, %v", i, got, err)
 		}
 	}
 
-	b.drop("r", early)
+	b.remove("r", early)
 
-	if b.by["r"] == nil || b.by["r"].generation != 3 {
+	if b.entries["r"] == nil || b.entries["r"].generation != 3 {
 		t.Error("an old list forgets a resource")
 	}
 
-	if missing := b.missing("", "", nil); len(missing) != 1 {
+	if missing := b.findMissing("", "", nil); len(missing) != 1 {
 		t.Errorf("missing %v", missing)
 	}
 
-	if missing := b.missing("r", "", nil); len(missing) != 0 {
+	if missing := b.findMissing("r", "", nil); len(missing) != 0 {
 		t.Errorf("missing %v on another page", missing)
 	}
 
-	b.drop("r", late)
+	b.remove("r", late)
 
 	if b.size() != 0 {
 		t.Error("a new list does not forget it")
 	}
 }
 
-// TestDecision tries expressions, the default one among them.
+// TestDecision evaluates expressions, including one that is equivalent to the default decision.
 func TestDecision(t *testing.T) {
 	t.Parallel()
 
@@ -168,12 +168,12 @@ func TestDecision(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			b := newIndex(d.whole())
+			b := newIndex(d.needsResource())
 			if err := b.put(whole, base(), base()); err != nil {
 				t.Fatal(err)
 			}
 
-			got, err := d.decide(t.Context(), b.by["r"], base())
+			got, err := d.decide(t.Context(), b.entries["r"], base())
 			if got != tc.want || (err != nil) != tc.fails {
 				t.Errorf("decide() = %q, %v", got, err)
 			}
@@ -211,20 +211,21 @@ func TestExpressionsThatCanNotBeMeant(t *testing.T) {
 	}
 }
 
-// TestLeaseEndsByItself: a replica that can't renew stops before another can begin.
+// TestLeaseEndsByItself checks that a replica that cannot renew its lease stops sending before
+// another replica can begin.
 func TestLeaseEndsByItself(t *testing.T) {
 	t.Parallel()
 
 	clk := clocktesting.NewFakeClock(base())
-	l := &lease{s: &Sentinel{clock: clk}, until: base().Add(leaseTTL)}
+	l := &lease{sentinel: &Sentinel{clock: clk}, expiry: base().Add(leaseTTL)}
 
-	if !l.holds() {
+	if !l.isHeld() {
 		t.Error("a lease that was just taken is not held")
 	}
 
 	clk.Step(leaseTTL - leaseMargin)
 
-	if l.holds() {
+	if l.isHeld() {
 		t.Error("a lease is held to its very end")
 	}
 }
@@ -232,7 +233,7 @@ func TestLeaseEndsByItself(t *testing.T) {
 func TestSearch(t *testing.T) {
 	t.Parallel()
 
-	got := strings.Join(search([]platform.LabelSelector{{Label: "a.b/c", Value: "it's"}, {Label: "d", Value: ""}}), " and ")
+	got := strings.Join(buildSearch([]platform.LabelSelector{{Label: "a.b/c", Value: "it's"}, {Label: "d", Value: ""}}), " and ")
 	if want := `labels.'a.b/c' = 'it''s' and labels.'d' = ''`; got != want {
 		t.Errorf("search %s, want %s", got, want)
 	}
@@ -240,7 +241,7 @@ func TestSearch(t *testing.T) {
 	one := &platform.Sentinel{ResourceType: "clusters"}
 	two := &platform.Sentinel{ResourceType: "clusters", ResourceSelector: []platform.LabelSelector{{Label: "a", Value: "b"}}}
 
-	if leaseOf(one) == leaseOf(two) || leaseOf(one) != leaseOf(&platform.Sentinel{ResourceType: "clusters", Topic: "clusters"}) {
+	if leaseName(one) == leaseName(two) || leaseName(one) != leaseName(&platform.Sentinel{ResourceType: "clusters", Topic: "clusters"}) {
 		t.Error("leases are not told apart by what is sent")
 	}
 
@@ -249,18 +250,19 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestWhatOthersHaveReactedTo is news to an adapter that follows the API by itself.
+// TestWhatOthersHaveReactedTo checks that an adapter that follows the API itself also gets
+// generations to which other adapters have reacted.
 func TestWhatOthersHaveReactedTo(t *testing.T) {
 	t.Parallel()
 
-	e := &entry{generation: 2, observed: 2, conditioned: true, updated: base(), sentGeneration: 1, sentTime: base()}
-	paces := cadence{notReconciled: time.Hour, reconciled: time.Hour}
+	e := &entry{generation: 2, observedGeneration: 2, hasReconciled: true, updatedTime: base(), sentGeneration: 1, sentTime: base()}
+	paces := defaultDecision{notReconciledInterval: time.Hour, reconciledInterval: time.Hour}
 
 	for _, tc := range []struct {
 		anew bool
 		want string
 	}{{false, ""}, {true, ReasonChanged}} {
-		paces.anew = tc.anew
+		paces.shouldResendAll = tc.anew
 
 		if got, err := paces.decide(t.Context(), e, base()); got != tc.want || err != nil {
 			t.Errorf("anew %t: %q, %v, want %q", tc.anew, got, err, tc.want)

@@ -3,5 +3,5 @@
 
 package sentinel
 
-// Round is round.
-const Round = round
+// Round exports round.
+const Round = changesInterval

@@ -16,103 +16,104 @@ import (
 )
 
 const (
-	// changesWait is for how long a request for changes waits.
+	// changesWait is how long a request for changes waits for one.
 	changesWait = 25 * time.Second
-	// minPause and maxPause are between calls that fail.
-	minPause = 500 * time.Millisecond
-	maxPause = 10 * time.Second
-	// round is from one look at changes to the next, if there are any: what changes within
-	// it is read with one list. The first change after a quiet time is read at once.
-	round = 50 * time.Millisecond
-	// pagePause is between two pages of the slow list.
-	pagePause = time.Second
-	// maxIDs in one search, whose text is at most 4096 long.
-	maxIDs = 50
+	// minRetryDelay and maxRetryDelay limit the delay between failing calls.
+	minRetryDelay = 500 * time.Millisecond
+	maxRetryDelay = 10 * time.Second
+	// changesInterval is the minimum interval between requests for changes while resources change.
+	// All resources that change within it are read with one list. The first change after an idle
+	// period is read immediately.
+	changesInterval = 50 * time.Millisecond
+	// pageInterval is the delay between two pages of the periodic list.
+	pageInterval = time.Second
+	// maxIDsPerSearch is the number of IDs in one search, whose text is limited to 4096 bytes.
+	maxIDsPerSearch = 50
 
-	opRemoved = "removed"
-	// leanFields are what the default decision and the default data need.
-	leanFields = "id,kind,href,generation,owner_references,status.conditions"
+	operationRemoved = "removed"
+	// minimalFields are the fields that the default decision and the default data need.
+	minimalFields = "id,kind,href,generation,owner_references,status.conditions"
 )
 
-// follow keeps the index: it lists all, then follows the change feed, and begins anew when
-// the feed does not go back far enough.
+// follow keeps the index up to date: it lists all resources, then follows the change feed. It lists
+// all resources again if the feed no longer has the changes after its cursor.
 func (s *Sentinel) follow(ctx context.Context) {
-	cursor, pause := "", minPause
+	cursor, delay := "", minRetryDelay
 
 	for ctx.Err() == nil {
-		next, err := s.followOn(ctx, cursor)
+		next, err := s.followFrom(ctx, cursor)
 
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			cursor, pause = next, minPause
+			cursor, delay = next, minRetryDelay
 
 			continue
 		case errors.Is(err, client.ErrCursorGone):
 			cursor = ""
 
-			s.meters.cursorsGone.Inc()
-			s.log.Warn("the change feed does not go back far enough: all is listed", "error", err)
+			s.metrics.cursorsGone.Inc()
+			s.log.Warn("the change feed no longer has the changes after the cursor: list all resources", "error", err)
 		default:
-			// The cursor stays: what was not taken is read again.
-			s.meters.apiErrors.WithLabelValues(errorChanges).Inc()
-			s.log.Warn("follow the fleet API: it is tried again", "error", err)
+			// The cursor does not advance, so the next request returns the same changes again.
+			s.metrics.apiErrors.WithLabelValues(errorChanges).Inc()
+			s.log.Warn("could not follow the fleet API: retry later", "error", err)
 		}
 
-		_ = retry.Pause(ctx, s.clock, pause)
-		pause = min(2*pause, maxPause)
+		_ = retry.Sleep(ctx, s.clock, delay)
+		delay = min(2*delay, maxRetryDelay)
 	}
 }
 
-// followOn takes what has changed since a cursor, or lists all where there is none, and gives
-// the next cursor.
-func (s *Sentinel) followOn(ctx context.Context, cursor string) (string, error) {
+// followFrom applies the changes after a cursor, or lists all resources if the cursor is empty. It
+// returns the next cursor.
+func (s *Sentinel) followFrom(ctx context.Context, cursor string) (string, error) {
 	if cursor == "" {
-		// The cursor is older than the list, so that nothing falls between them.
-		now, err := s.api.Changes(ctx, "", "", 0)
+		// The cursor is read before the list, so that no change between them is lost.
+		current, err := s.api.Changes(ctx, "", "", 0)
 		if err != nil {
 			return "", err
 		}
 
-		if err := s.list(ctx, 0); err != nil {
+		if err := s.listAll(ctx, 0); err != nil {
 			return "", err
 		}
 
-		s.begin()
+		s.finishListing()
 
-		return now.Next, nil
+		return current.Next, nil
 	}
 
-	changes, err := s.api.Changes(ctx, cursor, s.kindOf(), changesWait)
+	changes, err := s.api.Changes(ctx, cursor, s.knownKind(), changesWait)
 	if err != nil {
 		return "", err
 	}
 
-	begun := s.clock.Now()
+	start := s.clock.Now()
 
-	if err := s.take(ctx, changes.Items); err != nil {
+	if err := s.applyChanges(ctx, changes.Items); err != nil {
 		return "", err
 	}
 
-	s.polled()
+	s.recordResponse()
 
 	if len(changes.Items) > 0 {
-		// It ends early with ctx, which the next turn sees.
-		_ = retry.Pause(ctx, s.clock, round-s.clock.Since(begun))
+		// Pause returns early if ctx ends. The caller checks ctx.
+		_ = retry.Sleep(ctx, s.clock, changesInterval-s.clock.Since(start))
 	}
 
 	return changes.Next, nil
 }
 
-// take reads what changed and has it looked at.
-func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
+// applyChanges reads the changed resources and enqueues those whose event is due.
+func (s *Sentinel) applyChanges(ctx context.Context, changes []openapi.Change) error {
 	var (
 		changed []string
 		seen    = map[string]bool{}
 	)
 
-	// The last word on a resource is its state, which is read.
+	// Only the last change of a resource counts, because the resource is read anyway.
 	for _, change := range slices.Backward(changes) {
 		if seen[change.Id] {
 			continue
@@ -120,8 +121,8 @@ func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
 
 		seen[change.Id] = true
 
-		if change.Operation == opRemoved {
-			s.index.drop(change.Id, s.clock.Now())
+		if change.Operation == operationRemoved {
+			s.index.remove(change.Id, s.clock.Now())
 
 			continue
 		}
@@ -131,171 +132,177 @@ func (s *Sentinel) take(ctx context.Context, changes []openapi.Change) error {
 
 	slices.Reverse(changed)
 
-	if err := s.lookAt(ctx, changed); err != nil {
+	if err := s.refresh(ctx, changed); err != nil {
 		return err
 	}
 
-	s.meters.known.Set(float64(s.index.size()))
+	s.metrics.known.Set(float64(s.index.size()))
 
 	return nil
 }
 
-// verify reads again what is due unless it was reported on meanwhile, and decides then. What
-// can't be read is doubted again when it is next looked at.
-func (s *Sentinel) verify(ctx context.Context) {
+// verifyDue reads due resources again and then decides whether an event is due, because an adapter
+// may have reported on them in the meantime. If it cannot read a resource, the next evaluation
+// marks the resource as stale again.
+func (s *Sentinel) verifyDue(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.doubts:
+		case <-s.recheck:
 		}
 
-		if err := s.lookAt(ctx, s.index.takeDoubted()); err != nil && ctx.Err() == nil {
-			s.log.Warn("read what is due: it is tried again", "error", err)
+		if err := s.refresh(ctx, s.index.takeStale()); err != nil && ctx.Err() == nil {
+			s.log.Warn("could not read due resources: retry later", "error", err)
 		}
 	}
 }
 
-// lookAt reads resources and decides on them.
-func (s *Sentinel) lookAt(ctx context.Context, all []string) error {
-	for ids := range slices.Chunk(all, maxIDs) {
-		if err := s.read(ctx, ids); err != nil {
+// refresh reads resources and enqueues those whose event is due.
+func (s *Sentinel) refresh(ctx context.Context, resourceIDs []string) error {
+	for ids := range slices.Chunk(resourceIDs, maxIDsPerSearch) {
+		if err := s.readByID(ctx, ids); err != nil {
 			return err
 		}
 
-		s.consider(ids...)
+		s.enqueueDue(ids...)
 	}
 
 	return nil
 }
 
-// read reads resources by id; those that the API does not list don't match, or are gone.
-func (s *Sentinel) read(ctx context.Context, ids []string) error {
+// readByID reads resources by ID. It removes resources that the API does not return, because they
+// do not match the selector or do not exist.
+func (s *Sentinel) readByID(ctx context.Context, ids []string) error {
 	quoted := make([]string, len(ids))
 	for i, id := range ids {
 		quoted[i] = quote(id)
 	}
 
-	listed, asked, err := s.page(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
+	listedIDs, requestTime, err := s.listPage(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
 	if err != nil {
 		return err
 	}
 
 	for _, id := range ids {
-		if !slices.Contains(listed, id) {
-			s.index.drop(id, asked)
+		if !slices.Contains(listedIDs, id) {
+			s.index.remove(id, requestTime)
 		}
 	}
 
 	return nil
 }
 
-// list reads all pages, with a pause between two, and forgets what is gone. Pages follow
-// each other by id and not by number, which would leave out resources when others go.
-func (s *Sentinel) list(ctx context.Context, pause time.Duration) error {
-	after := ""
+// listAll reads all pages with a delay between them, and removes resources that do not exist. The
+// next page begins after the last ID instead of at a page number. With page numbers, the list would
+// miss resources if others are deleted between two pages.
+func (s *Sentinel) listAll(ctx context.Context, delay time.Duration) error {
+	afterID := ""
 
 	for {
 		var condition string
-		if after != "" {
-			condition = "id > " + quote(after)
+		if afterID != "" {
+			condition = "id > " + quote(afterID)
 		}
 
-		listed, asked, err := s.page(ctx, condition, s.conf.PageSize)
+		listedIDs, requestTime, err := s.listPage(ctx, condition, s.conf.PageSize)
 		if err != nil {
 			return err
 		}
 
-		last := ""
-		if len(listed) >= s.conf.PageSize {
-			last = listed[len(listed)-1]
+		lastID := ""
+		if len(listedIDs) >= s.conf.PageSize {
+			lastID = listedIDs[len(listedIDs)-1]
 		}
 
-		for _, id := range s.index.missing(after, last, listed) {
-			s.index.drop(id, asked)
+		for _, id := range s.index.findMissing(afterID, lastID, listedIDs) {
+			s.index.remove(id, requestTime)
 		}
 
-		s.polled()
-		s.meters.known.Set(float64(s.index.size()))
+		s.recordResponse()
+		s.metrics.known.Set(float64(s.index.size()))
 
-		if last == "" {
+		if lastID == "" {
 			return nil
 		}
 
-		after = last
+		afterID = lastID
 
-		if err := retry.Pause(ctx, s.clock, pause); err != nil {
+		if err := retry.Sleep(ctx, s.clock, delay); err != nil {
 			return err
 		}
 	}
 }
 
-// page reads one page of what the selector and the condition allow into the index. It gives
-// the ids in their order, and when they were asked for.
-func (s *Sentinel) page(ctx context.Context, condition string, size int) (listed []string, asked time.Time, err error) {
-	parts := search(s.conf.ResourceSelector)
+// listPage reads one page of the resources that match the selector and the condition into the
+// index. It returns their IDs in order, and the time of the request.
+func (s *Sentinel) listPage(
+	ctx context.Context, condition string, size int,
+) (listedIDs []string, requestTime time.Time, err error) {
+	parts := buildSearch(s.conf.ResourceSelector)
 	if condition != "" {
 		parts = append(parts, condition)
 	}
 
 	options := client.ListOptions{Size: size, Order: "id asc", Search: strings.Join(parts, " and ")}
-	if !s.index.whole {
-		options.Fields = leanFields
+	if !s.index.needsResource {
+		options.Fields = minimalFields
 	}
 
-	asked = s.clock.Now()
+	requestTime = s.clock.Now()
 
 	page, err := s.api.List(ctx, s.conf.ResourceType, options)
 	if err != nil {
-		s.meters.apiErrors.WithLabelValues(errorList).Inc()
+		s.metrics.apiErrors.WithLabelValues(errorList).Inc()
 
-		return nil, asked, err
+		return nil, requestTime, err
 	}
 
-	s.meters.pages.Inc()
+	s.metrics.pages.Inc()
 
 	for i := range page.Items {
-		if err := s.index.put(&page.Items[i], asked, s.clock.Now()); err != nil {
-			return nil, asked, err
+		if err := s.index.put(&page.Items[i], requestTime, s.clock.Now()); err != nil {
+			return nil, requestTime, err
 		}
 
-		s.learn(&page.Items[i])
-		listed = append(listed, page.Items[i].Id)
+		s.recordSeen(&page.Items[i])
+		listedIDs = append(listedIDs, page.Items[i].Id)
 	}
 
-	return listed, asked, nil
+	return listedIDs, requestTime, nil
 }
 
-// learn notes the kind of the collection, and the types of conditions there are.
-func (s *Sentinel) learn(r *openapi.Resource) {
+// recordSeen records the kind of the collection, and which condition types exist.
+func (s *Sentinel) recordSeen(r *openapi.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.kind = r.Kind
 
-	if len(s.unseen) == 0 {
+	if len(s.unseenTypes) == 0 {
 		return
 	}
 
 	for _, condition := range r.Status.Conditions {
-		delete(s.unseen, condition.Type)
+		delete(s.unseenTypes, condition.Type)
 	}
 }
 
-// kindOf is the kind whose changes are read; empty, all of them, until one is known.
-func (s *Sentinel) kindOf() string {
+// knownKind returns the kind whose changes are read. It is empty until the kind is known; then the
+// changes of all kinds are read.
+func (s *Sentinel) knownKind() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.kind
 }
 
-// relist reads everything again every now and then, slowly: the net below the change
-// feed.
-func (s *Sentinel) relist(ctx context.Context) {
-	for retry.Pause(ctx, s.clock, s.conf.RelistInterval) == nil {
-		if err := s.list(ctx, pagePause); err != nil && ctx.Err() == nil {
-			s.log.Warn("list everything again", "error", err)
+// relistPeriodically lists all resources slowly at each relist interval, in case that the change
+// feed missed something.
+func (s *Sentinel) relistPeriodically(ctx context.Context) {
+	for retry.Sleep(ctx, s.clock, s.conf.RelistInterval) == nil {
+		if err := s.listAll(ctx, pageInterval); err != nil && ctx.Err() == nil {
+			s.log.Warn("could not list all resources again", "error", err)
 		}
 	}
 }

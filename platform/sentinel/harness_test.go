@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		os.Exit(rest())
 	}
 
-	// They wait for intervals, more than for a processor. Who runs them may say otherwise.
+	// The tests wait for intervals more than for a processor. The caller can set another number.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	postgres.Main(m, func(s *postgres.Server) { database = s })
 }
 
-// api is a fleet API with a database of its own.
+// api is a fleet API with its own database.
 type api struct {
 	t     *testing.T
 	url   string
@@ -68,7 +68,7 @@ func serve(t *testing.T) *api {
 	return &api{t: t, url: url, store: served.Store}
 }
 
-// do makes a call that has to succeed.
+// do sends a request that has to succeed.
 func (a *api) do(method, path string, body, answer any) {
 	a.t.Helper()
 	fleetapi.Call(a.t, method, a.url, path, body, answer)
@@ -89,7 +89,7 @@ func (a *api) create(path, name string, labels map[string]string) openapi.Resour
 	return out
 }
 
-// report is one of adapter dns.
+// report sends a report of the adapter dns.
 func (a *api) report(id string, generation int32, available string) {
 	a.t.Helper()
 	a.do(http.MethodPut, "/resources/"+id+"/statuses", openapi.StatusReport{
@@ -100,7 +100,7 @@ func (a *api) report(id string, generation int32, available string) {
 	}, nil)
 }
 
-// conf is a configuration that is fast enough for tests.
+// conf returns a configuration with intervals that are short enough for tests.
 func conf(url string) platform.Sentinel {
 	c := sentinel.Defaults()
 	c.ResourceType = "clusters"
@@ -111,14 +111,14 @@ func conf(url string) platform.Sentinel {
 	return c
 }
 
-// adapter is a broker that takes what a Sentinel sends.
+// adapter is a broker that records what a Sentinel sends.
 type adapter struct {
 	t *testing.T
-	// refuse has Publish fail for events of a resource.
+	// refuse makes Publish fail for events of one resource.
 	mu     sync.Mutex
 	refuse map[string]bool
 	tries  map[string]int
-	// got are the events by resource.
+	// got has the events by resource.
 	got map[string][]cloudevents.Event
 }
 
@@ -130,7 +130,7 @@ func newAdapter(t *testing.T) *adapter {
 	return &adapter{t: t, refuse: map[string]bool{}, tries: map[string]int{}, got: map[string][]cloudevents.Event{}}
 }
 
-// Publish keeps events of clusters as they travel, and refuses some.
+// Publish records the encoded events of clusters, and rejects some of them.
 func (a *adapter) Publish(_ context.Context, topic string, e cloudevents.Event) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *adapter) Publish(_ context.Context, topic string, e cloudevents.Event) 
 	return nil
 }
 
-// Health is always well.
+// Health always succeeds.
 func (a *adapter) Health(context.Context) error { return nil }
 
 func (a *adapter) set(id string, refused bool) {
@@ -169,7 +169,7 @@ func (a *adapter) set(id string, refused bool) {
 	a.refuse[id] = refused
 }
 
-// of are the events of a resource.
+// of returns the events of a resource.
 func (a *adapter) of(id string) []cloudevents.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +177,7 @@ func (a *adapter) of(id string) []cloudevents.Event {
 	return slices.Clone(a.got[id])
 }
 
-// await waits for so many events of a resource, and gives the last.
+// await waits for a number of events of a resource, and returns the last one.
 func (a *adapter) await(id string, count int) map[string]any {
 	a.t.Helper()
 
@@ -217,7 +217,8 @@ type replica struct {
 	metrics *prometheus.Registry
 	log     *capture.Buffer
 	end     func()
-	// meddle, if set, answers requests in the API's place, or lets them pass with nil.
+	// meddle, if it is set, responds to requests in place of the API. If it returns nil, the
+	// request is passed on.
 	mu     sync.Mutex
 	meddle func(*http.Request) (*http.Response, error)
 }
@@ -235,13 +236,13 @@ func run(t *testing.T, c platform.Sentinel, to sentinel.Publisher) *replica {
 	return runAt(t, c, to, nil)
 }
 
-// runAt runs one with a clock of its own.
+// runAt runs a replica with its own clock.
 func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.WithTickerAndDelayedExecution) *replica {
 	t.Helper()
 
 	r := &replica{metrics: prometheus.NewRegistry(), log: &capture.Buffer{}}
 
-	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripper(
+	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripperFunc(
 		func(request *http.Request) (*http.Response, error) {
 			r.mu.Lock()
 			meddle := r.meddle
@@ -291,17 +292,17 @@ func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.Wi
 	return r
 }
 
-// ready waits until all is listed.
+// ready waits until all resources have been listed.
 func (r *replica) ready(t *testing.T) *replica {
 	t.Helper()
-	eventually(t, "sentinel is ready", func() bool { return r.Ready(t.Context()) == nil })
+	eventually(t, "sentinel is ready", func() bool { return r.CheckReady(t.Context()) == nil })
 
 	return r
 }
 
-// metric is the sum of a metric's values whose labels have the text.
+// metric returns the sum of a metric's values whose labels contain the text.
 func (r *replica) metric(t *testing.T, name, text string) float64 {
 	t.Helper()
 
-	return scrape.Here(t, r.metrics, "hyperfleet_sentinel_"+name, text)
+	return scrape.SumOf(t, r.metrics, "hyperfleet_sentinel_"+name, text)
 }

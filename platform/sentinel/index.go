@@ -18,91 +18,97 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// entry is what is known of a resource.
+// entry is what Sentinel knows about a resource.
 type entry struct {
 	id, kind, href string
 	generation     int32
 	owner          *openapi.ResourceReference
 
-	// conditioned says that it has the condition Reconciled; the next three are of it.
-	conditioned, reconciled bool
-	observed                int32
-	// updated is its last_updated_time, or when this process saw it if that is earlier:
-	// clocks need not agree.
-	updated time.Time
-	// said is last_updated_time as the API said it.
-	said time.Time
+	// hasReconciled is true if the resource has the condition Reconciled. isReconciled and
+	// observedGeneration are the status and observed generation of that condition.
+	hasReconciled, isReconciled bool
+	observedGeneration          int32
+	// updatedTime is the condition's last_updated_time. If that time is after the time at which
+	// this process saw it, updatedTime is the latter, because clocks may differ.
+	updatedTime time.Time
+	// apiUpdatedTime is last_updated_time as the API returned it.
+	apiUpdatedTime time.Time
 
-	// whole is the resource as JSON; only where expressions need it.
-	whole []byte
-	// asked is when the request began whose answer this is, and answered when it was there.
-	asked, answered time.Time
+	// json is the resource as JSON. It is set only if expressions need it.
+	json []byte
+	// requestTime is when the request that returned this state began, responseTime when its
+	// response arrived.
+	requestTime, responseTime time.Time
 
-	// sentGeneration and sentTime are of the last event from this process.
+	// sentGeneration and sentTime are those of the last event that this process sent.
 	sentGeneration int32
 	sentTime       time.Time
-	// aside is a generation whose event nobody can handle; 0: none.
-	aside int32
+	// excludedGeneration is a generation whose event no adapter can handle. It is 0 if there is
+	// none.
+	excludedGeneration int32
 
-	// queued and busy: waiting to be sent, being sent. again: looked at anew after that.
-	queued, busy, again bool
-	// failures since it was last sent, and when it may be tried again.
+	// isQueued is true while the resource is in the queue, isSending while its event is being sent.
+	// If needsRecheck is true, the resource is evaluated again after that.
+	isQueued, isSending, needsRecheck bool
+	// failures is the number of failed attempts since the last event, retryTime the time of the
+	// next attempt.
 	failures  int
-	notBefore time.Time
+	retryTime time.Time
 }
 
-// resource decodes the resource for expressions, with whole numbers as int64.
+// resource decodes the resource for expressions. Integers become int64.
 func (e *entry) resource() (map[string]any, error) {
 	var out map[string]any
-	if err := json.Unmarshal(e.whole, &out); err != nil {
-		return nil, fmt.Errorf("read resource %s: %w", e.id, err)
+	if err := json.Unmarshal(e.json, &out); err != nil {
+		return nil, fmt.Errorf("decode resource %s: %w", e.id, err)
 	}
 
 	return out, nil
 }
 
-// unsend has it count as never sent.
-func (e *entry) unsend() { e.sentGeneration, e.sentTime = 0, time.Time{} }
+// resetSent resets the last event, as if none had been sent.
+func (e *entry) resetSent() { e.sentGeneration, e.sentTime = 0, time.Time{} }
 
-// index is what is known of all resources. Its entries are read and written with mu held.
+// index has what Sentinel knows about all resources. Entries may only be accessed while mu is held.
 type index struct {
-	mu    sync.Mutex
-	by    map[string]*entry
-	whole bool
-	// doubted are to be read again before anything is sent of them.
-	doubted map[string]bool
+	mu            sync.Mutex
+	entries       map[string]*entry
+	needsResource bool
+	// stale are the resources that have to be read again before an event is sent for them.
+	stale map[string]bool
 }
 
 func newIndex(whole bool) *index {
-	return &index{by: map[string]*entry{}, whole: whole, doubted: map[string]bool{}}
+	return &index{entries: map[string]*entry{}, needsResource: whole, stale: map[string]bool{}}
 }
 
-// put notes a resource as it was at some time since asked, unless a later answer is known.
-func (b *index) put(r *openapi.Resource, asked, now time.Time) error {
+// put stores the state of a resource that a request returned. It does nothing if the index has the
+// state of a later request.
+func (b *index) put(r *openapi.Resource, requestTime, now time.Time) error {
 	var raw []byte
 
-	if b.whole {
+	if b.needsResource {
 		var err error
 		if raw, err = json.Marshal(r); err != nil {
-			return fmt.Errorf("keep resource %s: %w", r.Id, err)
+			return fmt.Errorf("encode resource %s: %w", r.Id, err)
 		}
 	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	e := b.by[r.Id]
+	e := b.entries[r.Id]
 
 	switch {
 	case e == nil:
 		e = &entry{id: strings.Clone(r.Id)}
-		b.by[e.id] = e
-	case asked.Before(e.asked):
+		b.entries[e.id] = e
+	case requestTime.Before(e.requestTime):
 		return nil
 	}
 
 	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
-	e.whole, e.asked, e.answered = raw, asked, now
+	e.json, e.requestTime, e.responseTime = raw, requestTime, now
 	e.observe(r.Status.Conditions, now)
 
 	return nil
@@ -110,48 +116,48 @@ func (b *index) put(r *openapi.Resource, asked, now time.Time) error {
 
 func (e *entry) observe(all []openapi.ResourceCondition, now time.Time) {
 	c, found := conditions.Condition(all, entity.Reconciled)
-	e.conditioned, e.reconciled, e.observed = found, c.Status == conditions.True, c.ObservedGeneration
+	e.hasReconciled, e.isReconciled, e.observedGeneration = found, c.Status == conditions.True, c.ObservedGeneration
 
 	switch {
 	case !found:
-		e.updated, e.said = time.Time{}, time.Time{}
-	case !e.said.Equal(c.LastUpdatedTime):
-		e.said, e.updated = c.LastUpdatedTime, c.LastUpdatedTime
-		if now.Before(e.updated) {
-			e.updated = now
+		e.updatedTime, e.apiUpdatedTime = time.Time{}, time.Time{}
+	case !e.apiUpdatedTime.Equal(c.LastUpdatedTime):
+		e.apiUpdatedTime, e.updatedTime = c.LastUpdatedTime, c.LastUpdatedTime
+		if now.Before(e.updatedTime) {
+			e.updatedTime = now
 		}
 	}
 }
 
-// with does something with the entry of a resource, if it is known.
-func (b *index) with(id string, do func(e *entry)) {
+// update calls do with the entry of a resource, if the index has one.
+func (b *index) update(id string, do func(e *entry)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if e := b.by[id]; e != nil {
+	if e := b.entries[id]; e != nil {
 		do(e)
 	}
 }
 
-// drop forgets a resource, unless a later answer is known.
-func (b *index) drop(id string, asked time.Time) {
-	b.with(id, func(e *entry) {
-		if !asked.Before(e.asked) {
-			delete(b.by, id)
+// remove removes a resource, unless the index has the state of a later request.
+func (b *index) remove(id string, requestTime time.Time) {
+	b.update(id, func(e *entry) {
+		if !requestTime.Before(e.requestTime) {
+			delete(b.entries, id)
 		}
 	})
 }
 
-// missing gives what is known between two ids, the last one included, that a list of them
-// did not have. An empty last is the end.
-func (b *index) missing(after, last string, listed []string) []string {
+// findMissing returns the known IDs after afterID, up to and including lastID, that are not among
+// the listed IDs. If lastID is empty, the range has no end.
+func (b *index) findMissing(afterID, lastID string, listedIDs []string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	var out []string
 
-	for id := range b.by {
-		if id > after && (last == "" || id <= last) && !slices.Contains(listed, id) {
+	for id := range b.entries {
+		if id > afterID && (lastID == "" || id <= lastID) && !slices.Contains(listedIDs, id) {
 			out = append(out, id)
 		}
 	}
@@ -159,24 +165,24 @@ func (b *index) missing(after, last string, listed []string) []string {
 	return out
 }
 
-// takeDoubted gives what is to be read again, and has it count as read.
-func (b *index) takeDoubted() []string {
+// takeStale returns the stale resources and clears the set.
+func (b *index) takeStale() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	out := slices.Collect(maps.Keys(b.doubted))
-	clear(b.doubted)
+	out := slices.Collect(maps.Keys(b.stale))
+	clear(b.stale)
 
 	return out
 }
 
-// forget has all count as never sent.
-func (b *index) forget() {
+// resetAllSent resets the last event of all resources.
+func (b *index) resetAllSent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	for _, e := range b.by {
-		e.unsend()
+	for _, e := range b.entries {
+		e.resetSent()
 	}
 }
 
@@ -184,12 +190,12 @@ func (b *index) size() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return len(b.by)
+	return len(b.entries)
 }
 
 func (b *index) ids() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return slices.AppendSeq(make([]string, 0, len(b.by)), maps.Keys(b.by))
+	return slices.AppendSeq(make([]string, 0, len(b.entries)), maps.Keys(b.entries))
 }

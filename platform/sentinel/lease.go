@@ -12,120 +12,121 @@ import (
 )
 
 const (
-	// leaseTTL is how long a replica that is gone keeps the others waiting.
-	leaseTTL   = 9 * time.Second
-	leaseRenew = leaseTTL / 3
-	// leaseMargin before its end nothing is sent any more.
+	// leaseTTL is how long the other replicas wait after the leader is gone.
+	leaseTTL           = 9 * time.Second
+	leaseRenewInterval = leaseTTL / 3
+	// leaseMargin is the time before the end of the lease at which the leader stops sending.
 	leaseMargin = time.Second
-	// leaseSlack after its end others ask for it.
+	// leaseSlack is the time after the end of the lease at which other replicas request it.
 	leaseSlack = 100 * time.Millisecond
 )
 
-// lease says whether this replica is the one that sends.
+// lease decides whether this replica is the leader, which is the only replica that sends events.
 type lease struct {
-	s    *Sentinel
-	name string
+	sentinel *Sentinel
+	name     string
 
-	mu    sync.Mutex
-	until time.Time
-	held  bool
+	mu        sync.Mutex
+	expiry    time.Time
+	isLeading bool
 }
 
-// holds is true as long as no other replica can have the lease: it counts from before
-// the request that renewed it, by this process's clock.
-func (l *lease) holds() bool {
+// isHeld returns true as long as no other replica can have the lease. The time counts by this
+// process's clock from before the request that renewed the lease.
+func (l *lease) isHeld() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.s.clock.Now().Before(l.until.Add(-leaseMargin))
+	return l.sentinel.clock.Now().Before(l.expiry.Add(-leaseMargin))
 }
 
-// run keeps the lease, or waits for it, until ctx ends.
+// run renews the lease, or waits for it, until ctx ends.
 func (l *lease) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait := l.renew(ctx)
 
-		if retry.Pause(ctx, l.s.clock, wait) != nil {
+		if retry.Sleep(ctx, l.sentinel.clock, wait) != nil {
 			return
 		}
 	}
 }
 
-// renew asks for the lease and says when to ask again.
+// renew requests the lease and returns the delay until the next request.
 func (l *lease) renew(ctx context.Context) time.Duration {
-	try, cancel := context.WithTimeout(ctx, leaseRenew)
+	renewCtx, cancel := context.WithTimeout(ctx, leaseRenewInterval)
 	defer cancel()
 
-	begin := l.s.clock.Now()
+	start := l.sentinel.clock.Now()
 
-	got, err := l.s.api.PutLease(try, l.name, l.s.holder, leaseTTL)
+	current, err := l.sentinel.api.PutLease(renewCtx, l.name, l.sentinel.holder, leaseTTL)
 
 	switch {
 	case ctx.Err() != nil:
 		return 0
 	case err != nil:
-		l.s.meters.apiErrors.WithLabelValues(errorLease).Inc()
-		l.s.log.Warn("renew the lease", "lease", l.name, "error", err)
-		l.note(l.until)
+		l.sentinel.metrics.apiErrors.WithLabelValues(errorLease).Inc()
+		l.sentinel.log.Warn("could not renew the lease", "lease", l.name, "error", err)
+		l.setExpiry(l.expiry)
 
 		return leaseMargin
-	case got.Holder == l.s.holder:
-		l.note(begin.Add(leaseTTL))
+	case current.Holder == l.sentinel.holder:
+		l.setExpiry(start.Add(leaseTTL))
 
-		return leaseRenew
+		return leaseRenewInterval
 	default:
-		l.note(time.Time{})
+		l.setExpiry(time.Time{})
 
-		left := time.Duration(got.ExpiresInSeconds * float64(time.Second))
+		remaining := time.Duration(current.ExpiresInSeconds * float64(time.Second))
 
-		return min(leaseRenew, max(left, 0)+leaseSlack)
+		return min(leaseRenewInterval, max(remaining, 0)+leaseSlack)
 	}
 }
 
-// note keeps until when the lease holds, and says when this replica begins or ends to send.
-func (l *lease) note(until time.Time) {
+// setExpiry stores when the lease ends. If this replica becomes the leader or stops being the
+// leader, it logs that and updates the metric. A new leader evaluates all resources.
+func (l *lease) setExpiry(until time.Time) {
 	l.mu.Lock()
-	held := l.s.clock.Now().Before(until.Add(-leaseMargin))
-	changed := held != l.held
-	l.until, l.held = until, held
+	isHeld := l.sentinel.clock.Now().Before(until.Add(-leaseMargin))
+	changed := isHeld != l.isLeading
+	l.expiry, l.isLeading = until, isHeld
 	l.mu.Unlock()
 
 	if !changed {
 		return
 	}
 
-	if !held {
-		l.s.meters.leader.Set(0)
-		l.s.log.Info("this replica stands by", "lease", l.name)
+	if !isHeld {
+		l.sentinel.metrics.leader.Set(0)
+		l.sentinel.log.Info("this replica is not the leader", "lease", l.name)
 
 		return
 	}
 
-	l.s.meters.leader.Set(1)
-	l.s.log.Info("this replica sends events", "lease", l.name)
+	l.sentinel.metrics.leader.Set(1)
+	l.sentinel.log.Info("this replica is the leader and sends events", "lease", l.name)
 
-	if l.s.anew {
-		l.s.index.forget()
+	if l.sentinel.shouldResendAll {
+		l.sentinel.index.resetAllSent()
 	}
 
-	l.s.consider(l.s.index.ids()...)
+	l.sentinel.enqueueDue(l.sentinel.index.ids()...)
 }
 
-// release gives the lease back, so that another replica need not wait for its end.
+// release releases the lease, so that another replica can take over before the lease ends.
 func (l *lease) release() {
 	l.mu.Lock()
-	held := l.held
-	l.until, l.held = time.Time{}, false
+	isHeld := l.isLeading
+	l.expiry, l.isLeading = time.Time{}, false
 	l.mu.Unlock()
 
-	if !held {
+	if !isHeld {
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), leaseRenew)
+	ctx, cancel := context.WithTimeout(context.Background(), leaseRenewInterval)
 	defer cancel()
 
-	if _, err := l.s.api.PutLease(ctx, l.name, l.s.holder, 0); err != nil {
-		l.s.log.Warn("give the lease back: another replica takes over when it ends", "lease", l.name, "error", err)
+	if _, err := l.sentinel.api.PutLease(ctx, l.name, l.sentinel.holder, 0); err != nil {
+		l.sentinel.log.Warn("could not release the lease: another replica takes over when it ends", "lease", l.name, "error", err)
 	}
 }

@@ -5,5 +5,5 @@
 
 package sentinel_test
 
-// raceDetector says whether the tests run under the race detector.
+// raceDetector is true if the tests run under the race detector.
 const raceDetector = false

@@ -31,25 +31,25 @@ import (
 )
 
 const (
-	// envResting tells the test binary that it is a Sentinel, for the API at that URL.
+	// envResting makes the test binary run a Sentinel for the API at its URL.
 	envResting = "HYPERFLEET_TEST_SENTINEL_API"
-	// envWhole gives it expressions of its own.
+	// envWhole makes that Sentinel use an expression.
 	envWhole = "HYPERFLEET_TEST_SENTINEL_WHOLE"
 	resting  = 5000
 	mebibyte = 1 << 20
-	// passes is how often the list is read again until a process is taken to be at rest.
+	// passes is the number of pages of the periodic list after which a process counts as idle.
 	passes = 3
 )
 
-// nowhere is a broker that keeps nothing.
+// nowhere is a broker that drops all events.
 type nowhere struct{}
 
 func (nowhere) Publish(context.Context, string, cloudevents.Event) error { return nil }
 
 func (nowhere) Health(context.Context) error { return nil }
 
-// rest is a Sentinel in a process of its own, until SIGTERM. It writes "rested" when it has
-// passed over the resources, and read some pages of the slow list.
+// rest runs a Sentinel until SIGTERM in its own process. It writes "rested" after it has evaluated
+// the resources and read some pages of the periodic list.
 func rest() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -58,13 +58,13 @@ func rest() int {
 	c.PollInterval, c.RelistInterval = 500*time.Millisecond, time.Second
 
 	if os.Getenv(envWhole) != "" {
-		// Whole resources are kept, and decoded in each pass.
+		// Whole resources are kept, and decoded in each evaluation.
 		c.MessageDecision = &platform.Decision{Result: `resource.spec.text == "" && condition("Reconciled").status == "True"`}
 	}
 
 	var pages atomic.Int32
 
-	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripper(
+	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripperFunc(
 		func(r *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(r.URL.Path, "/clusters") {
 				pages.Add(1)
@@ -88,7 +88,7 @@ func rest() int {
 			}
 		}
 
-		wait(func() bool { return s.Ready(ctx) == nil })
+		wait(func() bool { return s.CheckReady(ctx) == nil })
 
 		listed := pages.Load()
 		wait(func() bool { return pages.Load() >= listed+passes })
@@ -100,11 +100,11 @@ func rest() int {
 	return 0
 }
 
-// fill makes reconciled clusters, below the API, which would take its time.
+// fill writes reconciled clusters directly to the database, because the API would be too slow.
 func (a *api) fill(t *testing.T, count int) {
 	t.Helper()
 
-	// A transaction may not take long, and machines may be slow.
+	// Transactions are small, because they have a timeout and machines may be slow.
 	const most = 50
 
 	for begin := 0; begin < count; begin += most {
@@ -140,7 +140,7 @@ func insert(ctx context.Context, tx *store.Tx, name string) error {
 	}})
 }
 
-// TestSoakRest measures what a process costs that passes over 5,000 reconciled resources and lists
+// TestSoakRest measures the memory of a process that evaluates 5,000 reconciled resources and lists
 // them again.
 func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
@@ -155,7 +155,7 @@ func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the mach
 			used := measure(t, append(more, envResting+"="+a.url))
 			t.Logf("%d resources at rest: at most %.1f MiB resident", resting, float64(used)/mebibyte)
 
-			// The race detector takes several times as much.
+			// The race detector needs several times as much memory.
 			if used == 0 || used > 100*mebibyte && !raceDetector {
 				t.Errorf("%d bytes resident, want at most 100 MiB", used)
 			}
@@ -163,7 +163,7 @@ func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the mach
 	}
 }
 
-// measure runs a Sentinel for a few passes and gives the most memory that it had, in bytes.
+// measure runs an idle Sentinel and returns the peak of its memory in bytes.
 func measure(t *testing.T, environment []string) int64 {
 	t.Helper()
 
@@ -197,15 +197,15 @@ func measure(t *testing.T, environment []string) int64 {
 	}
 
 	if used == 0 {
-		// It counts what the test itself had, too, when it began the process.
+		// The number includes the memory of the test itself at the start of the process.
 		used = process.MaxRSS()
 	}
 
 	return used
 }
 
-// peak is the most memory that a process had since it began its program, in bytes; 0 where
-// the system does not tell.
+// peak returns the peak memory of a process since it started its program, in bytes. It returns 0 if
+// the system does not provide the number.
 func peak(t *testing.T, pid int) int64 {
 	t.Helper()
 
@@ -225,7 +225,7 @@ func peak(t *testing.T, pid int) int64 {
 	return kib << 10
 }
 
-// TestRestReadsAPageASecond counts the pages of the slow list.
+// TestRestReadsAPageASecond counts the pages of the periodic list.
 func TestRestReadsAPageASecond(t *testing.T) {
 	t.Parallel()
 
@@ -259,7 +259,7 @@ func TestRestReadsAPageASecond(t *testing.T) {
 
 	eventually(t, "pages are read", func() bool { return lists.Load() >= enough })
 
-	// Each page comes a second after the one before, or later.
+	// Each page is read at least one second after the previous one.
 	took := time.Since(<-first)
 	t.Logf("%d resources at rest: %d pages and %d reads of changes in %s", some, lists.Load(), changes.Load(), took)
 

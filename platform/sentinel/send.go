@@ -29,84 +29,86 @@ const (
 	maxBackoff  = 30 * time.Second
 )
 
-// consider decides on resources, and puts those in line whose event is due. What it doubts is
-// read first.
-func (s *Sentinel) consider(ids ...string) {
-	if !s.lease.holds() {
-		s.meters.skipped.WithLabelValues(skippedStandby).Add(float64(len(ids)))
+// enqueueDue evaluates resources and enqueues those whose event is due. Stale resources are read
+// first.
+func (s *Sentinel) enqueueDue(ids ...string) {
+	if !s.lease.isHeld() {
+		s.metrics.skipped.WithLabelValues(skippedStandby).Add(float64(len(ids)))
 
 		return
 	}
 
 	for _, id := range ids {
-		if s.due(id) {
+		if s.shouldEnqueue(id) {
 			s.queue.Add(id)
 		}
 	}
 
 	select {
-	case s.doubts <- struct{}{}:
+	case s.recheck <- struct{}{}:
 	default:
 	}
 }
 
-// due says whether to put a resource in line.
-func (s *Sentinel) due(id string) bool {
+// shouldEnqueue returns true if a resource has to be enqueued.
+func (s *Sentinel) shouldEnqueue(id string) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
-	e, now := s.index.by[id], s.clock.Now()
+	e, now := s.index.entries[id], s.clock.Now()
 
 	switch {
-	case e == nil, e.queued:
+	case e == nil, e.isQueued:
 		return false
-	case e.busy:
-		e.again = true
+	case e.isSending:
+		e.needsRecheck = true
 
 		return false
-	case now.Before(e.notBefore):
-		s.meters.skipped.WithLabelValues(skippedBackoff).Inc()
-
-		return false
-	}
-
-	why, ok := s.judge(e, now)
-	if ok && s.decide.byReport(e, why) && !s.fresh(e, now) {
-		s.index.doubted[id] = true
+	case now.Before(e.retryTime):
+		s.metrics.skipped.WithLabelValues(skippedBackoff).Inc()
 
 		return false
 	}
 
-	e.queued = ok
+	reason, ok := s.evaluate(e, now)
+	if ok && s.decider.canChangeByReport(e, reason) && !s.isFresh(e, now) {
+		s.index.stale[id] = true
+
+		return false
+	}
+
+	e.isQueued = ok
 
 	return ok
 }
 
-// fresh says that nobody can have reported for long since the resource was read: not because
-// of an event of this process, and not for longer than it takes to be looked at again.
-func (s *Sentinel) fresh(e *entry, now time.Time) bool {
-	return e.asked.After(e.sentTime) && now.Sub(e.answered) < s.conf.PollInterval
+// isFresh returns true if the known state of the resource is so recent that it does not have to be
+// read again: it was requested after the last event of this process, and received less than one
+// poll interval ago.
+func (s *Sentinel) isFresh(e *entry, now time.Time) bool {
+	return e.requestTime.After(e.sentTime) && now.Sub(e.responseTime) < s.conf.PollInterval
 }
 
-// judge asks the decision; an expression that fails is no yes. The index's mu is held.
-func (s *Sentinel) judge(e *entry, now time.Time) (string, bool) {
-	why, err := s.decide.decide(context.Background(), e, now)
+// evaluate returns the reason of a due event, and false if no event is due. It also returns false
+// if an expression fails. The caller holds the index's mu.
+func (s *Sentinel) evaluate(e *entry, now time.Time) (string, bool) {
+	reason, err := s.decider.decide(context.Background(), e, now)
 
 	switch {
 	case err != nil:
-		s.meters.expressions.Inc()
-		s.meters.skipped.WithLabelValues(skippedError).Inc()
-		s.log.Error("evaluate message_decision: no event", "id", e.id, "error", err)
-	case why == "":
-		s.meters.skipped.WithLabelValues(skippedFresh).Inc()
+		s.metrics.expressionErrors.Inc()
+		s.metrics.skipped.WithLabelValues(skippedError).Inc()
+		s.log.Error("could not evaluate message_decision: send no event", "id", e.id, "error", err)
+	case reason == "":
+		s.metrics.skipped.WithLabelValues(skippedNotDue).Inc()
 	}
 
-	return why, err == nil && why != ""
+	return reason, err == nil && reason != ""
 }
 
-// send sends what is in line, first come, first served, until the end, when what is left is
-// left.
-func (s *Sentinel) send(ctx context.Context) {
+// runPublisher sends the events of the queue in order. After ctx has ended, it drops the rest of
+// the queue.
+func (s *Sentinel) runPublisher(ctx context.Context) {
 	for {
 		id, ended := s.queue.Get()
 		if ended {
@@ -114,8 +116,8 @@ func (s *Sentinel) send(ctx context.Context) {
 		}
 
 		if ctx.Err() == nil {
-			if event, why, generation := s.draw(id); event != nil {
-				s.deliver(id, why, generation, *event)
+			if event, reason, generation := s.prepareEvent(id); event != nil {
+				s.publish(id, reason, generation, *event)
 			}
 		}
 
@@ -123,52 +125,53 @@ func (s *Sentinel) send(ctx context.Context) {
 	}
 }
 
-// draw makes the event of what is known now; nil if none is due any more.
-func (s *Sentinel) draw(id string) (event *cloudevents.Event, why string, generation int32) {
+// prepareEvent creates the event of a resource from its current state. The event is nil if none is
+// due any more.
+func (s *Sentinel) prepareEvent(id string) (event *cloudevents.Event, reason string, generation int32) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
-	e := s.index.by[id]
+	e := s.index.entries[id]
 	if e == nil {
 		return nil, "", 0
 	}
 
-	e.queued = false
+	e.isQueued = false
 
-	if !s.lease.holds() {
-		s.meters.skipped.WithLabelValues(skippedStandby).Inc()
+	if !s.lease.isHeld() {
+		s.metrics.skipped.WithLabelValues(skippedStandby).Inc()
 
 		return nil, "", 0
 	}
 
-	why, ok := s.judge(e, s.clock.Now())
+	reason, ok := s.evaluate(e, s.clock.Now())
 	if !ok {
 		return nil, "", 0
 	}
 
-	made, err := s.event(e, why)
+	created, err := s.newEvent(e, reason)
 	if err != nil {
-		s.meters.expressions.Inc()
-		s.log.Error("make event: none is sent", "id", id, "error", err)
+		s.metrics.expressionErrors.Inc()
+		s.log.Error("could not create the event: send none", "id", id, "error", err)
 
 		return nil, "", 0
 	}
 
-	e.busy = true
+	e.isSending = true
 
-	return made, why, e.generation
+	return created, reason, e.generation
 }
 
-// event makes the event of a resource.
-func (s *Sentinel) event(e *entry, why string) (*cloudevents.Event, error) {
-	said, err := s.data.of(context.Background(), e, why)
+// newEvent creates the event of a resource.
+func (s *Sentinel) newEvent(e *entry, reason string) (*cloudevents.Event, error) {
+	fields, err := s.data.build(context.Background(), e, reason)
 	if err != nil {
 		return nil, err
 	}
 
 	id, err := uuid.NewV7()
 	if err != nil {
-		return nil, fmt.Errorf("make id: %w", err)
+		return nil, fmt.Errorf("create ID: %w", err)
 	}
 
 	event := cloudevents.NewEvent()
@@ -179,50 +182,51 @@ func (s *Sentinel) event(e *entry, why string) (*cloudevents.Event, error) {
 	event.SetSubject(e.id)
 	event.SetExtension(events.PartitionKey, e.id)
 
-	if err := event.SetData(events.ContentType, said); err != nil {
-		return nil, fmt.Errorf("write data: %w", err)
+	if err := event.SetData(events.ContentType, fields); err != nil {
+		return nil, fmt.Errorf("encode data: %w", err)
 	}
 
 	return &event, nil
 }
 
-// deliver hands the event to the broker, in a span that adapters and their calls go on
-// from. One that is not taken is tried again; those of other resources go on.
-func (s *Sentinel) deliver(id, why string, generation int32, event cloudevents.Event) {
+// publish sends an event to the broker. Adapters and their calls continue the trace of its span. If
+// the broker does not accept the event, it is retried later, and events of other resources are
+// still sent.
+func (s *Sentinel) publish(id, reason string, generation int32, event cloudevents.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 	defer cancel()
 
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "send event", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
 		attribute.String("messaging.destination.name", s.topic), attribute.String("messaging.message.id", event.ID()),
 		attribute.String("hyperfleet.resource.id", id), attribute.String("hyperfleet.resource.type", s.conf.ResourceType),
-		attribute.Int64("hyperfleet.generation", int64(generation)), attribute.String("hyperfleet.reason", why),
+		attribute.Int64("hyperfleet.generation", int64(generation)), attribute.String("hyperfleet.reason", reason),
 	))
 	defer span.End()
 
-	parent := traceOf(span.SpanContext())
-	event.SetExtension(events.ExtensionTraceParent, traceParent(parent))
-	log := s.log.With("id", id, "reason", why, "traceId", parent.TraceID().String())
+	parent := newTraceContext(span.SpanContext())
+	event.SetExtension(events.ExtensionTraceParent, formatTraceParent(parent))
+	log := s.log.With("id", id, "reason", reason, "traceId", parent.TraceID().String())
 
 	err := s.broker.Publish(ctx, s.topic, event)
 	if err != nil {
-		s.meters.brokerErrors.WithLabelValues(errorPublish).Inc()
-		log.Error("send event", "error", err)
-		// The broker's words are in the log: they can have its address in them.
+		s.metrics.brokerErrors.WithLabelValues(errorPublish).Inc()
+		log.Error("could not send event", "error", err)
+		// The span gets no error text, because it can contain the broker's address.
 		span.SetStatus(codes.Error, errorPublish)
 	} else {
-		s.meters.published.WithLabelValues(why).Inc()
+		s.metrics.published.WithLabelValues(reason).Inc()
 		log.Debug("event sent", "generation", generation, "event", event.ID())
 	}
 
-	if s.sent(id, generation, err == nil) {
-		s.consider(id)
+	if s.recordResult(id, generation, err == nil) {
+		s.enqueueDue(id)
 	}
 }
 
-// traceOf is the context that an event carries: that of the span which sends it, sampled
-// or not. Where tracing is off there is none, and one is made, by which the log lines of
-// all that comes of the event are found; it says sampled, since nobody decided against it.
-func traceOf(span trace.SpanContext) trace.SpanContext {
+// newTraceContext returns the trace context for an event. It is the context of the span that sends
+// the event, sampled or not. If tracing is off, it is a new context, with which the log lines about
+// the event can be found. The new context is marked as sampled, so that a later program can decide.
+func newTraceContext(span trace.SpanContext) trace.SpanContext {
 	if span.IsValid() {
 		return span
 	}
@@ -232,48 +236,49 @@ func traceOf(span trace.SpanContext) trace.SpanContext {
 		spanID  trace.SpanID
 	)
 
-	// It does not fail: crypto/rand.
+	// crypto/rand never returns an error.
 	_, _ = rand.Read(traceID[:])
 	_, _ = rand.Read(spanID[:])
 
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled})
 }
 
-// traceParent writes a context as W3C's Trace Context does.
-func traceParent(span trace.SpanContext) string {
+// formatTraceParent formats a context as a W3C traceparent.
+func formatTraceParent(span trace.SpanContext) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(trace.ContextWithSpanContext(context.Background(), span), carrier)
 
 	return carrier["traceparent"]
 }
 
-// sent notes what became of an event, and says whether to look at the resource again.
-func (s *Sentinel) sent(id string, generation int32, well bool) bool {
+// recordResult records whether an event was sent. After a failure it schedules the next attempt. It
+// returns true if the resource has to be evaluated again.
+func (s *Sentinel) recordResult(id string, generation int32, isSent bool) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
-	e := s.index.by[id]
+	e := s.index.entries[id]
 	if e == nil {
 		return false
 	}
 
-	again := e.again
-	e.busy, e.again = false, false
+	needsRecheck := e.needsRecheck
+	e.isSending, e.needsRecheck = false, false
 	now := s.clock.Now()
 
-	if well {
+	if isSent {
 		e.sentGeneration, e.sentTime = generation, now
-		e.failures, e.notBefore = 0, time.Time{}
+		e.failures, e.retryTime = 0, time.Time{}
 
-		return again
+		return needsRecheck
 	}
 
-	const most = 10
+	const maxShift = 10
 
-	wait := min(minBackoff<<min(e.failures, most), maxBackoff)
+	wait := min(minBackoff<<min(e.failures, maxShift), maxBackoff)
 	e.failures++
-	e.notBefore = now.Add(wait)
-	s.clock.AfterFunc(wait, func() { s.consider(id) })
+	e.retryTime = now.Add(wait)
+	s.clock.AfterFunc(wait, func() { s.enqueueDue(id) })
 
 	return false
 }

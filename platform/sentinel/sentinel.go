@@ -25,70 +25,70 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// publishers send events at once.
-const publishers = 16
+// publisherCount is the number of events that are sent at the same time.
+const publisherCount = 16
 
-// Options of New. Conf, API and Broker are needed.
+// Options configure New. Conf, API and Broker are required.
 type Options struct {
-	// Conf is checked by Validate, over Defaults.
+	// Conf is the configuration. Validate has to accept it.
 	Conf platform.Sentinel
-	// API is the fleet API.
+	// API is the client of the fleet API.
 	API *client.Client
-	// Broker is where events go; it is not closed.
+	// Broker receives the events. Sentinel does not close it.
 	Broker Publisher
-	// Anew has an event sent for each resource when this process begins to send: what the
-	// one before it has sent and nobody has handled is lost with it.
-	Anew bool
-	// Drain, if there, is called when no more is sent, and before another may begin to: it
-	// waits for the events in work.
+	// ShouldResendAll makes Sentinel send an event for each resource when this process becomes the
+	// leader. It is needed if events that the previous leader has sent are lost with its process.
+	ShouldResendAll bool
+	// Drain, if it is not nil, is called after the last event was sent and before another replica
+	// can become the leader. It waits until the events have been handled.
 	Drain func()
-	// Log. Default: none.
+	// Log is the logger. Default: no log.
 	Log *slog.Logger
-	// Metrics. Default: none.
+	// Metrics registers the metrics. Default: they are not registered.
 	Metrics prometheus.Registerer
-	// Clock. Default: the real one.
+	// Clock is the clock. Default: the real clock.
 	Clock clock.WithTickerAndDelayedExecution
 }
 
-// Publisher takes events: a *broker.Broker, or a queue of the process.
+// Publisher accepts events. It is a *broker.Broker, or a queue in this process.
 type Publisher interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
 	Health(ctx context.Context) error
 }
 
-// Sentinel watches one kind of resource.
+// Sentinel watches the resources of one kind.
 type Sentinel struct {
-	conf   platform.Sentinel
-	api    *client.Client
-	broker Publisher
-	anew   bool
-	drain  func()
-	log    *slog.Logger
-	meters *meters
-	clock  clock.WithTickerAndDelayedExecution
+	conf            platform.Sentinel
+	api             *client.Client
+	broker          Publisher
+	shouldResendAll bool
+	drain           func()
+	log             *slog.Logger
+	metrics         *sentinelMetrics
+	clock           clock.WithTickerAndDelayedExecution
 
-	holder string
-	topic  string
-	decide decider
-	data   *data
-	index  *index
-	lease  *lease
+	holder  string
+	topic   string
+	decider decider
+	data    *data
+	index   *index
+	lease   *lease
 	// queue has the resources whose event is due.
 	queue workqueue.TypedInterface[string]
-	// doubts is told when the index may have resources to be read again.
-	doubts chan struct{}
+	// recheck receives a value when the index may have stale resources.
+	recheck chan struct{}
 
 	mu sync.Mutex
-	// kind of the resources, once one was seen.
+	// kind is the kind of the resources. It is empty until a resource was read.
 	kind string
-	// unseen are types of conditions that the decision asks for and no resource had yet.
-	unseen map[string]bool
-	// listed, answered and passed: for the probes.
-	listed           bool
-	answered, passed time.Time
+	// unseenTypes are condition types that the decision names and that no resource had so far.
+	unseenTypes map[string]bool
+	// isListed, lastResponse and lastEvaluation are for the probes.
+	isListed                     bool
+	lastResponse, lastEvaluation time.Time
 }
 
-// New makes a Sentinel. It makes no call.
+// New returns a Sentinel. It makes no call.
 func New(options Options) (*Sentinel, error) {
 	if err := Validate(&options.Conf); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func New(options Options) (*Sentinel, error) {
 		options.Drain = func() {}
 	}
 
-	decide, err := compileDecision(&options.Conf, options.Anew, options.Clock)
+	decide, err := compileDecision(&options.Conf, options.ShouldResendAll, options.Clock)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,8 @@ func New(options Options) (*Sentinel, error) {
 
 	queue := workqueue.NewTyped[string]()
 
-	meters, err := newMeters(options.Metrics, options.Conf.ResourceType, selectorText(options.Conf.ResourceSelector),
+	meters, err := newMeters(options.Metrics, options.Conf.ResourceType,
+		formatSelector(options.Conf.ResourceSelector),
 		func() float64 { return float64(queue.Len()) })
 	if err != nil {
 		return nil, err
@@ -125,41 +126,42 @@ func New(options Options) (*Sentinel, error) {
 	}
 
 	s := &Sentinel{
-		conf: options.Conf, api: options.API, broker: options.Broker, anew: options.Anew, drain: options.Drain,
-		meters: meters, clock: options.Clock,
+		conf: options.Conf, api: options.API, broker: options.Broker, shouldResendAll: options.ShouldResendAll, drain: options.Drain,
+		metrics: meters, clock: options.Clock,
 		log:    options.Log.With("resourceType", options.Conf.ResourceType),
-		holder: host + "-" + uuid.NewString(), topic: topicOf(&options.Conf),
-		decide: decide, data: data, index: newIndex(decide.whole() || data.whole()), queue: queue, unseen: map[string]bool{},
-		doubts: make(chan struct{}, 1),
+		holder: host + "-" + uuid.NewString(), topic: topicName(&options.Conf),
+		decider: decide, data: data, index: newIndex(decide.needsResource() || data.needsResource()),
+		queue: queue, unseenTypes: map[string]bool{},
+		recheck: make(chan struct{}, 1),
 	}
-	s.lease = &lease{s: s, name: leaseOf(&options.Conf)}
+	s.lease = &lease{sentinel: s, name: leaseName(&options.Conf)}
 
-	for _, name := range decide.types() {
-		s.unseen[name] = true
+	for _, name := range decide.conditionTypes() {
+		s.unseenTypes[name] = true
 	}
 
 	return s, nil
 }
 
-// Run watches and sends until ctx ends; what is being sent then is sent. It always
-// returns nil: what goes wrong is tried again, logged and counted.
+// Run watches resources and sends events until ctx ends. It finishes sending the current events. It
+// always returns nil, because it retries, logs and counts all errors.
 func (s *Sentinel) Run(ctx context.Context) error {
-	s.touch()
+	s.recordEvaluation()
 
 	var watching, leading, sending sync.WaitGroup
 
-	// The lease is kept until nothing is in work any more.
-	led, letGo := context.WithCancel(context.WithoutCancel(ctx))
-	defer letGo()
+	// The lease is held until the last event has been sent.
+	leaseCtx, cancelLease := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelLease()
 
 	watching.Go(func() { s.follow(ctx) })
-	watching.Go(func() { s.relist(ctx) })
-	watching.Go(func() { s.verify(ctx) })
-	watching.Go(func() { s.pace(ctx) })
-	leading.Go(func() { s.lease.run(led) })
+	watching.Go(func() { s.relistPeriodically(ctx) })
+	watching.Go(func() { s.verifyDue(ctx) })
+	watching.Go(func() { s.evaluatePeriodically(ctx) })
+	leading.Go(func() { s.lease.run(leaseCtx) })
 
-	for range publishers {
-		sending.Go(func() { s.send(ctx) })
+	for range publisherCount {
+		sending.Go(func() { s.runPublisher(ctx) })
 	}
 
 	<-ctx.Done()
@@ -167,46 +169,48 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	s.queue.ShutDown()
 	sending.Wait()
 	s.drain()
-	letGo()
+	cancelLease()
 	leading.Wait()
 	s.lease.release()
 
 	return nil
 }
 
-// Leads says whether this process is the one that sends.
-func (s *Sentinel) Leads() bool { return s.lease.holds() }
+// IsLeader returns true if this process is the one that sends events.
+func (s *Sentinel) IsLeader() bool { return s.lease.isHeld() }
 
-// Unsend says that the last event of a resource was not handled, as if it had not been sent.
-func (s *Sentinel) Unsend(id string) { s.index.with(id, (*entry).unsend) }
+// ResetSent tells Sentinel that the last event of a resource was not handled. Sentinel then behaves
+// as if it had not sent the event.
+func (s *Sentinel) ResetSent(id string) { s.index.update(id, (*entry).resetSent) }
 
-// SetAside says that nobody can handle the event of a resource's generation: it counts as
-// reconciled, so that it is sent again at that cadence, until it changes.
-func (s *Sentinel) SetAside(id string, generation int32) {
-	s.index.with(id, func(e *entry) { e.aside = generation })
+// ExcludeGeneration tells Sentinel that no adapter can handle the event of a resource's generation.
+// The resource then counts as reconciled until it changes, so its events use the longer interval.
+func (s *Sentinel) ExcludeGeneration(id string, generation int32) {
+	s.index.update(id, func(e *entry) { e.excludedGeneration = generation })
 }
 
-// begin follows the first list.
-func (s *Sentinel) begin() {
+// finishListing is called after all resources have been listed. It evaluates them all. After the
+// first list it also warns about condition types that no resource has.
+func (s *Sentinel) finishListing() {
 	s.mu.Lock()
-	first := !s.listed
-	s.listed = true
-	unseen := slices.Sorted(maps.Keys(s.unseen))
+	first := !s.isListed
+	s.isListed = true
+	unseen := slices.Sorted(maps.Keys(s.unseenTypes))
 	s.mu.Unlock()
 
 	if first {
-		s.log.Info("listed", "resources", s.index.size())
+		s.log.Info("listed the resources", "resources", s.index.size())
 	}
 
 	if first && len(unseen) > 0 && s.index.size() > 0 {
-		s.log.Warn("the decision asks for conditions that no resource has: are their names right?", "conditions", unseen)
+		s.log.Warn("the decision names conditions that no resource has: check their names", "conditions", unseen)
 	}
 
-	s.consider(s.index.ids()...)
+	s.enqueueDue(s.index.ids()...)
 }
 
-// pace looks at everything each poll interval.
-func (s *Sentinel) pace(ctx context.Context) {
+// evaluatePeriodically evaluates all resources at each poll interval.
+func (s *Sentinel) evaluatePeriodically(ctx context.Context) {
 	ticker := s.clock.NewTicker(s.conf.PollInterval)
 	defer ticker.Stop()
 
@@ -215,63 +219,63 @@ func (s *Sentinel) pace(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
-			begin := s.clock.Now()
-			s.consider(s.index.ids()...)
-			s.meters.pass.Observe(s.clock.Since(begin).Seconds())
-			s.touch()
+			start := s.clock.Now()
+			s.enqueueDue(s.index.ids()...)
+			s.metrics.pollDuration.Observe(s.clock.Since(start).Seconds())
+			s.recordEvaluation()
 		}
 	}
 }
 
-func (s *Sentinel) touch() {
+func (s *Sentinel) recordEvaluation() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.passed = s.clock.Now()
+	s.lastEvaluation = s.clock.Now()
 }
 
-// polled notes that the API answered.
-func (s *Sentinel) polled() {
+// recordResponse records that the API responded.
+func (s *Sentinel) recordResponse() {
 	now := s.clock.Now()
-	s.meters.lastPoll.Set(float64(now.UnixMilli()) / 1000) //nolint:mnd // milliseconds
+	s.metrics.lastPoll.Set(float64(now.UnixMilli()) / 1000) //nolint:mnd // milliseconds
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.answered = now
+	s.lastResponse = now
 }
 
 var (
-	errStuck     = errors.New("no pass over the resources for three poll intervals")
-	errNotListed = errors.New("the resources are not listed yet")
-	errSilent    = errors.New("the fleet API does not answer")
+	errNotEvaluated = errors.New("the resources were not evaluated for three poll intervals")
+	errNotListed    = errors.New("the resources are not listed yet")
+	errUnresponsive = errors.New("the fleet API does not respond")
 )
 
-// Live says why the process has to be started anew; nil if it need not.
-func (s *Sentinel) Live(context.Context) error {
-	const patience = 3
+// CheckLive returns an error if the process has to be restarted.
+func (s *Sentinel) CheckLive(context.Context) error {
+	const maxMissedIntervals = 3
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.clock.Since(s.passed) > patience*s.conf.PollInterval+time.Second {
-		return errStuck
+	if s.clock.Since(s.lastEvaluation) > maxMissedIntervals*s.conf.PollInterval+time.Second {
+		return errNotEvaluated
 	}
 
 	return nil
 }
 
-// Ready says why events don't flow; nil if they do, or another replica sends them.
-func (s *Sentinel) Ready(ctx context.Context) error {
+// CheckReady returns why no events are sent. It returns nil if this or another replica sends them.
+func (s *Sentinel) CheckReady(ctx context.Context) error {
 	s.mu.Lock()
-	listed, silent := s.listed, s.clock.Since(s.answered)
+	isListed, silence := s.isListed, s.clock.Since(s.lastResponse)
 	s.mu.Unlock()
 
 	switch {
-	case !listed:
+	case !isListed:
 		return errNotListed
-	case silent > 2*changesWait+maxPause:
-		return fmt.Errorf("%w: for %s", errSilent, silent.Round(time.Second))
+	case silence > 2*changesWait+maxRetryDelay:
+		return fmt.Errorf("%w: for %s", errUnresponsive, silence.Round(time.Second))
 	}
 
 	if err := s.broker.Health(ctx); err != nil {

@@ -65,7 +65,7 @@ func TestChangesAreToldAtOnce(t *testing.T) {
 		t.Errorf("after the deletion: %v", said)
 	}
 
-	// A report is no reason for an event.
+	// A report does not cause an event.
 	if got := len(to.of(created.Id)); got != 3 {
 		t.Errorf("%d events, want 3", got)
 	}
@@ -116,7 +116,7 @@ func TestSelectorAndChildren(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
-	// A resource comes under the selector, and goes from under it.
+	// A resource begins to match the selector, and later stops.
 	a.do(http.MethodPatch, "/resources/"+other.Id, map[string]any{"labels": map[string]string{"example.io/tier": "gold"}}, nil)
 	to.await(other.Id, 1)
 	a.do(http.MethodPatch, "/resources/"+pool.Id, map[string]any{"labels": map[string]string{}}, nil)
@@ -129,7 +129,8 @@ func TestSelectorAndChildren(t *testing.T) {
 	}
 }
 
-// TestReplicas: one sends; when it is gone without a word, another does.
+// TestReplicas checks that one replica sends events, and that another one takes over when the first
+// one is gone.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 
@@ -159,7 +160,7 @@ func TestReplicas(t *testing.T) {
 		t.Error("not one leads")
 	}
 
-	// Cut off, it stops by itself before the other begins.
+	// A replica without a connection stops sending before another one begins.
 	first.set(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })
 	a.do(http.MethodPatch, "/clusters/"+ids[0], map[string]any{"spec": map[string]any{}}, nil)
 	to.await(ids[0], 2)
@@ -171,14 +172,14 @@ func TestReplicas(t *testing.T) {
 		t.Errorf("the second sent %g events, want the one change", got)
 	}
 
-	// One that ends in order hands over.
+	// A replica that shuts down releases its lease.
 	first.set(nil)
 	second.end()
 	a.do(http.MethodPatch, "/clusters/"+ids[1], map[string]any{"spec": map[string]any{}}, nil)
 	to.await(ids[1], 2)
 }
 
-// Changes that follow each other closely are read together, and each resource is told of.
+// Changes in quick succession are read together, and each resource gets an event.
 func TestABurstOfChangesIsReadTogether(t *testing.T) {
 	t.Parallel()
 
@@ -220,7 +221,7 @@ func TestABrokerThatRefusesHoldsUpNobodyElse(t *testing.T) {
 	a, to := serve(t), newAdapter(t)
 	s := run(t, conf(a.url), to).ready(t)
 
-	// Its id is known only after it was told: the change is what is refused.
+	// The ID is known only after the first event, so the event of the change is rejected.
 	bad, good := a.create("/clusters", "bad", nil), a.create("/clusters", "good", nil)
 	to.await(bad.Id, 1)
 	to.await(good.Id, 1)
@@ -265,7 +266,7 @@ func TestACursorThatIsGone(t *testing.T) {
 	a, to := serve(t), newAdapter(t)
 	s := run(t, conf(a.url), to).ready(t)
 
-	// No cursor is good until it asks for a new one.
+	// All cursors are rejected until Sentinel requests a new one.
 	var listed atomic.Bool
 
 	s.set(func(r *http.Request) (*http.Response, error) {
@@ -330,11 +331,11 @@ func TestExpressions(t *testing.T) {
 		t.Error("events of resources that the decision is not true of")
 	}
 
-	if err := s.Ready(t.Context()); err != nil {
+	if err := s.CheckReady(t.Context()); err != nil {
 		t.Errorf("Ready() = %v", err)
 	}
 
-	if err := s.Live(t.Context()); err != nil {
+	if err := s.CheckLive(t.Context()); err != nil {
 		t.Errorf("Live() = %v", err)
 	}
 
@@ -343,9 +344,9 @@ func TestExpressions(t *testing.T) {
 	}
 }
 
-// Reports that say the same again are not in the change feed. An expression that counts from
-// them holds of a resource as it was read last, and not as it is: it is read before it gets an
-// event.
+// The change feed does not contain reports that repeat the previous one. An expression that depends
+// on the time of the last report is evaluated with the state that was read last, which may be too
+// old. So Sentinel reads the resource again before it sends an event.
 func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
 	t.Parallel()
 
@@ -356,7 +357,7 @@ func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
 		a.report(one.Id, 1, "True")
 	}
 
-	// Times are as exact as the database's.
+	// Times have the precision of the database.
 	time.Sleep(time.Millisecond)
 
 	reported, begin := time.Now(), time.Now()
@@ -389,7 +390,7 @@ func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
 	}
 }
 
-// TestRelist: what the change feed did not tell is found.
+// TestRelist checks that the periodic list finds changes that the change feed missed.
 func TestRelist(t *testing.T) {
 	t.Parallel()
 
@@ -432,12 +433,12 @@ func TestAnUnknownCollectionIsNotReady(t *testing.T) {
 
 	eventually(t, "it is said", func() bool { return strings.Contains(s.log.String(), "castles") })
 
-	if err := s.Ready(t.Context()); err == nil {
+	if err := s.CheckReady(t.Context()); err == nil {
 		t.Error("ready")
 	}
 }
 
-// The tests of this file set the provider of the whole process, so they are not parallel.
+// The tests of this file set the trace provider of the whole process, so they are not parallel.
 
 func record(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter {
 	t.Helper()
@@ -449,12 +450,12 @@ func record(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter 
 	return spans
 }
 
-// sendings are the spans of Sentinel; the API of these tests is in the same process.
+// sendings returns the spans of Sentinel. The API of these tests runs in the same process.
 func sendings(spans *tracetest.InMemoryExporter) tracetest.SpanStubs {
 	return slices.DeleteFunc(spans.GetSpans(), func(one tracetest.SpanStub) bool { return one.Name != "send event" })
 }
 
-// sendTwo has Sentinel send two events, and gives their trace contexts.
+// sendTwo makes Sentinel send two events, and returns their trace contexts.
 func sendTwo(t *testing.T) (*replica, []string) {
 	t.Helper()
 
@@ -524,8 +525,8 @@ func TestTheTraceOfEvents(t *testing.T) {
 	}
 }
 
-// TestASpanOfAnEventThatIsNotTaken says that it failed, and nothing of what the broker
-// said: there may be its address in that.
+// TestASpanOfAnEventThatIsNotTaken checks that the span of a rejected event has an error without
+// the broker's text, which can contain its address.
 func TestASpanOfAnEventThatIsNotTaken(t *testing.T) {
 	spans := record(t, sdktrace.AlwaysSample())
 	a, to := serve(t), newAdapter(t)

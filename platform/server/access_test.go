@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/server"
 )
 
-// issuer signs tokens, and serves its keys.
+// issuer signs tokens and serves its keys.
 type issuer struct {
 	t     *testing.T
 	url   string
@@ -164,8 +164,8 @@ func changedClaims(from *issuer, name string, value any) map[string]any {
 	return out
 }
 
-// TestKeysOfTheIssuer are looked at again when a token has one that is not known, but not
-// for every such token.
+// TestKeysOfTheIssuer checks that keys are read again if a token has an unknown key, but not for
+// every such token.
 func TestKeysOfTheIssuer(t *testing.T) {
 	t.Parallel()
 
@@ -201,13 +201,13 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
 	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
 
-	// An issuer that is down does not lock out those whose keys are known.
+	// If an issuer is unavailable, tokens with known keys are still accepted.
 	from.down.Store(true)
 	a.clock.Step(16 * time.Minute)
 	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
 }
 
-// TestRoles: every token may do what its role says, and nothing else.
+// TestRoles checks that each token has the permissions of its role and no others.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 
@@ -258,8 +258,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestReportsOfOthers: an adapter reports as itself, and a person as none: what says that
-// a resource is reconciled, or that nothing is left of it, is what its own adapters say.
+// TestReportsOfOthers checks that an adapter can report only as itself, and that a person cannot
+// report at all. Otherwise they could make a resource look reconciled or finalized.
 func TestReportsOfOthers(t *testing.T) {
 	t.Parallel()
 
@@ -281,7 +281,7 @@ func TestReportsOfOthers(t *testing.T) {
 	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 2, "True", "Finalized")), 201)
 }
 
-// TestAdaptersThatNobodyKnows can't fill the database.
+// TestAdaptersThatNobodyKnows checks that reports of unknown adapters cannot fill the database.
 func TestAdaptersThatNobodyKnows(t *testing.T) {
 	t.Parallel()
 
@@ -302,7 +302,8 @@ func TestAdaptersThatNobodyKnows(t *testing.T) {
 	}
 }
 
-// TestWritesAreAudited: who, with which roles, did what, also where it was refused.
+// TestWritesAreAudited checks that the log has the caller, the roles and the request of each write,
+// including rejected ones.
 func TestWritesAreAudited(t *testing.T) {
 	t.Parallel()
 

@@ -15,17 +15,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// Most reports say what the one before them said. The time is all that is written then:
-// everybody who looks is told it, and who follows the change feed is not called for it.
+// Most reports repeat the previous one. In this case only the time is written. Readers see the new
+// time, but the change feed has no change.
 func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
-	counted, err := store.Open(t.Context(), store.Options{URL: database.Database(t), Timeout: time.Minute, Calls: calls})
+	counted, err := store.Open(t.Context(), store.Options{URL: database.NewDatabase(t), Timeout: time.Minute, Calls: calls})
 	must(t, err)
 
 	t.Cleanup(counted.Close)
@@ -74,9 +74,9 @@ func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 	}
 }
 
-// queries is how often a query was made.
+// queries returns how often each query was made.
 func queries(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 
-	return scrape.Here(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+name+`"`)
+	return scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+name+`"`)
 }

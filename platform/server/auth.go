@@ -19,45 +19,45 @@ import (
 )
 
 const (
-	// leeway for clocks that do not agree.
+	// leeway is the tolerated difference between clocks.
 	leeway = time.Minute
-	// anonymous is the name of callers without tokens.
+	// anonymous is the name of callers if the API has no issuers.
 	anonymous = "anonymous"
-	// authorization is the header that has tokens where nothing else is said.
+	// authorization is the default header for tokens.
 	authorization = "Authorization"
-	// maxCaller bounds what is kept as created_by.
-	maxCaller = 256
+	// maxCallerLength is the maximum length of a caller's name, which is stored as created_by.
+	maxCallerLength = 256
 )
 
-// issuer is one whose tokens are taken.
+// issuer is a trusted issuer of tokens.
 type issuer struct {
 	platform.Issuer
 
 	keys *keySet
 }
 
-// CheckIssuers says what is wrong with the issuers of a configuration.
-func CheckIssuers(configs []platform.Issuer) error {
-	var wrong mistakes
+// ValidateIssuers returns everything that is wrong with the issuers of a configuration.
+func ValidateIssuers(configs []platform.Issuer) error {
+	var problems configErrors
 
 	seen := map[string]bool{}
 
-	for i, one := range configs {
-		at := fmt.Sprintf("configs[%d]: ", i)
+	for i, config := range configs {
+		path := fmt.Sprintf("configs[%d]: ", i)
 
-		wrong.when(one.IssuerURL == "", at+"issuer_url: name the issuer: anybody may have such keys")
-		wrong.when(one.IssuerURL != "" && seen[one.IssuerURL], at+"issuer_url: it is there twice")
-		wrong.when((one.JWKCertURL == "") == (one.JWKCertFile == ""), at+"set jwk_cert_url or jwk_cert_file, one of them")
-		wrong.when(one.JWKCertCAFile != "" && one.JWKCertURL == "", at+"jwk_cert_ca_file goes with jwk_cert_url")
+		problems.addIf(config.IssuerURL == "", path+"issuer_url: set the issuer, because other issuers may use the same keys")
+		problems.addIf(config.IssuerURL != "" && seen[config.IssuerURL], path+"issuer_url: it is listed more than once")
+		problems.addIf((config.JWKCertURL == "") == (config.JWKCertFile == ""), path+"set either jwk_cert_url or jwk_cert_file")
+		problems.addIf(config.JWKCertCAFile != "" && config.JWKCertURL == "", path+"jwk_cert_ca_file: set jwk_cert_url, too")
 
-		seen[one.IssuerURL] = true
+		seen[config.IssuerURL] = true
 	}
 
-	return errors.Join(wrong...)
+	return errors.Join(problems...)
 }
 
 func (s *Server) loadIssuers() error {
-	if err := CheckIssuers(s.options.Issuers); err != nil {
+	if err := ValidateIssuers(s.options.Issuers); err != nil {
 		return fmt.Errorf("server.jwt: %w", err)
 	}
 
@@ -76,34 +76,36 @@ func (s *Server) loadIssuers() error {
 	return nil
 }
 
-// callerOf checks the token of a request. Without issuers everybody may come in, and
-// nobody has a name.
-func (s *Server) callerOf(r *http.Request) (caller, error) {
+// authenticate verifies the token of a request and returns its caller. Without issuers, every
+// request is allowed and its caller is anonymous.
+func (s *Server) authenticate(r *http.Request) (caller, error) {
 	if len(s.issuers) == 0 {
-		return caller{name: anonymous, all: true}, nil
+		return caller{name: anonymous, isUnrestricted: true}, nil
 	}
 
-	// The first issuer's header that is there has the token: a second one is not looked at.
-	for _, one := range s.issuers {
-		if token := tokenIn(r, one.Header); token != "" {
-			return s.verify(r, one.Header, token)
+	// Only the first token that is found counts, in the order of the issuers' headers.
+	for _, candidate := range s.issuers {
+		if token := findToken(r, candidate.Header); token != "" {
+			return s.verify(r, candidate.Header, token)
 		}
 	}
 
 	var names []string
-	for _, one := range s.issuers {
-		names = append(names, one.IssuerURL)
+	for _, candidate := range s.issuers {
+		names = append(names, candidate.IssuerURL)
 	}
 
-	return caller{}, problem(CodeUnknown, "send Authorization: Bearer with a token of %s", strings.Join(names, " or "))
+	return caller{}, newProblem(CodeUnauthenticated, "send the header Authorization: Bearer with a token of %s",
+		strings.Join(names, " or "))
 }
 
-// tokenIn is what a header has, after the word Bearer, which Authorization needs.
-func tokenIn(r *http.Request, header string) string {
+// findToken returns the token in a header. The word Bearer precedes the token. It is required in
+// the header Authorization and optional in other headers.
+func findToken(r *http.Request, header string) string {
 	value := strings.TrimSpace(r.Header.Get(header))
 
-	scheme, token, more := strings.Cut(value, " ")
-	if more && strings.EqualFold(scheme, "bearer") {
+	scheme, token, hasScheme := strings.Cut(value, " ")
+	if hasScheme && strings.EqualFold(scheme, "bearer") {
 		return strings.TrimSpace(token)
 	}
 
@@ -114,32 +116,33 @@ func tokenIn(r *http.Request, header string) string {
 	return value
 }
 
-// algorithms are those with a key pair: with a shared key whoever checks tokens could make
-// them.
-func algorithms() []jose.SignatureAlgorithm {
+// allowedAlgorithms returns the accepted algorithms. All of them are asymmetric, because anyone who
+// can verify tokens with a shared key can also create them.
+func allowedAlgorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
 		jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 	}
 }
 
-// verify gives the caller that a token of a header names. Nothing of the token is told back.
+// verify returns the caller that the token in a header names. Errors never contain any part of the
+// token.
 func (s *Server) verify(r *http.Request, header, raw string) (caller, error) {
-	bad := func(why string) (caller, error) { return caller{}, problem(CodeNotTrusted, "%s", why) }
+	reject := func(reason string) (caller, error) { return caller{}, newProblem(CodeInvalidToken, "%s", reason) }
 
-	token, err := jwt.ParseSigned(raw, algorithms())
+	token, err := jwt.ParseSigned(raw, allowedAlgorithms())
 	if err != nil || len(token.Headers) != 1 {
-		return bad("the token is not a signed JWT with an asymmetric algorithm")
+		return reject("the token is not a signed JWT with an asymmetric algorithm")
 	}
 
-	from, known := s.issuerOf(header, token)
-	if !known {
-		return bad("the token is of another issuer")
+	trusted, isTrusted := s.findIssuer(header, token)
+	if !isTrusted {
+		return reject("the token is from an issuer that is not trusted")
 	}
 
-	keys, err := from.keys.find(r.Context(), token.Headers[0].KeyID)
+	keys, err := trusted.keys.find(r.Context(), token.Headers[0].KeyID)
 	if err != nil {
-		return caller{}, &Error{Code: CodeKeysNotThere, Detail: "the keys of the issuer are not there", Cause: err}
+		return caller{}, &Error{Code: CodeKeysUnavailable, Detail: "the keys of the issuer are unavailable", Cause: err}
 	}
 
 	var standard jwt.Claims
@@ -147,46 +150,46 @@ func (s *Server) verify(r *http.Request, header, raw string) (caller, error) {
 	all := map[string]any{}
 
 	if !slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return token.Claims(key.Key, &standard, &all) == nil }) {
-		return bad("the token is not signed with a key of the issuer")
+		return reject("the token is not signed with a key of the issuer")
 	}
 
-	expected := jwt.Expected{Issuer: from.IssuerURL, Time: s.clock.Now()}
-	if from.Audience != "" {
-		expected.AnyAudience = jwt.Audience{from.Audience}
+	expected := jwt.Expected{Issuer: trusted.IssuerURL, Time: s.clock.Now()}
+	if trusted.Audience != "" {
+		expected.AnyAudience = jwt.Audience{trusted.Audience}
 	}
 
 	switch err := standard.ValidateWithLeeway(expected, leeway); {
 	case errors.Is(err, jwt.ErrExpired):
-		return bad("the token has expired")
+		return reject("the token has expired")
 	case errors.Is(err, jwt.ErrInvalidIssuer):
-		return bad("the token is of another issuer")
+		return reject("the token is from an issuer that is not trusted")
 	case errors.Is(err, jwt.ErrInvalidAudience):
-		return bad("the token is for another audience")
+		return reject("the token is for another audience")
 	case err != nil:
-		return bad("the token is not valid yet")
+		return reject("the token is not valid yet")
 	case standard.Expiry == nil:
-		return bad("the token does not expire")
+		return reject("the token has no expiry")
 	}
 
-	name, _ := all[from.IdentityClaim].(string)
-	if name == "" || len(name) > maxCaller {
-		return bad(fmt.Sprintf("the token has no claim %s with a name", from.IdentityClaim))
+	name, _ := all[trusted.IdentityClaim].(string)
+	if name == "" || len(name) > maxCallerLength {
+		return reject("the token has no valid name in claim " + trusted.IdentityClaim)
 	}
 
-	return s.rolesOf(from.IssuerURL, name, all), nil
+	return s.newCaller(trusted.IssuerURL, name, all), nil
 }
 
-// issuerOf is the issuer that a token says it is of. That is not true yet: it says whose
-// keys have to have signed it.
-func (s *Server) issuerOf(header string, token *jwt.JSONWebToken) (issuer, bool) {
-	var said jwt.Claims
-	if token.UnsafeClaimsWithoutVerification(&said) != nil {
+// findIssuer returns the issuer that an unverified token names. It decides with whose keys the
+// token is verified.
+func (s *Server) findIssuer(header string, token *jwt.JSONWebToken) (issuer, bool) {
+	var claims jwt.Claims
+	if token.UnsafeClaimsWithoutVerification(&claims) != nil {
 		return issuer{}, false
 	}
 
-	for _, one := range s.issuers {
-		if one.IssuerURL == said.Issuer && strings.EqualFold(one.Header, header) {
-			return one, true
+	for _, candidate := range s.issuers {
+		if candidate.IssuerURL == claims.Issuer && strings.EqualFold(candidate.Header, header) {
+			return candidate, true
 		}
 	}
 

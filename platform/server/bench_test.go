@@ -17,11 +17,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// What an adapter asks of the API for an event that changes nothing: it reads the resource,
-// and reports what it did before. Beside it a change of the spec, and the read alone, as which
-// they are also told: "gets" is how many reads one takes.
+// The benchmarks measure the requests of an adapter for an event that changes nothing: it reads the
+// resource, and repeats its report. For comparison they measure a change of the spec and a read.
+// The metric "gets" is the time in units of one read.
 func BenchmarkNoChange(b *testing.B) {
-	opened, err := store.Open(b.Context(), store.Options{URL: database.Database(b), Timeout: time.Minute})
+	opened, err := store.Open(b.Context(), store.Options{URL: database.NewDatabase(b), Timeout: time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,93 +17,97 @@ import (
 )
 
 const (
-	// maxLabels of a resource.
+	// maxLabels is the maximum number of labels of a resource.
 	maxLabels = 64
-	// maxAhead and maxOld bound the time of a report.
+	// maxAhead and maxOld limit the difference between the observed time of a report and the
+	// server's time.
 	maxAhead = 5 * time.Minute
 	maxOld   = 30 * time.Minute
-	// maxConditions of a report, and the longest of their texts.
-	maxConditions = 100
-	maxType       = 100
-	maxReason     = 1024
-	maxMessage    = 32 << 10
-	maxAdapter    = 63
+	// maxConditions is the maximum number of conditions in a report. The next three are the maximum
+	// lengths of their texts in bytes.
+	maxConditions    = 100
+	maxTypeLength    = 100
+	maxReasonLength  = 1024
+	maxMessageLength = 32 << 10
+	maxAdapterLength = 63
 )
 
-// mistakes are what is wrong with a configuration.
-type mistakes []error
+// configErrors collects what is wrong with a configuration.
+type configErrors []error
 
-// when notes one where something is so.
-func (m *mistakes) when(bad bool, text string) {
-	if bad {
+// addIf adds an error if the configuration is invalid.
+func (m *configErrors) addIf(isInvalid bool, text string) {
+	if isInvalid {
 		*m = append(*m, errors.New(text))
 	}
 }
 
-// faults are what is wrong with a request, by field.
-type faults []entity.FieldError
+// fieldErrors collects what is wrong with a request, by field.
+type fieldErrors []entity.FieldError
 
-func (f *faults) sayf(field, format string, args ...any) {
+func (f *fieldErrors) addf(field, format string, args ...any) {
 	*f = append(*f, entity.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// err is nil if nothing is wrong.
-func (f *faults) err() error {
+// err returns nil if there are no errors.
+func (f *fieldErrors) err() error {
 	if len(*f) == 0 {
 		return nil
 	}
 
-	return invalid(*f...)
+	return newInvalid(*f...)
 }
 
-// labels holds labels to the rules of Kubernetes.
-func (f *faults) labels(labels map[string]string) {
+// validateLabels validates labels by the rules of Kubernetes.
+func (f *fieldErrors) validateLabels(labels map[string]string) {
 	if len(labels) > maxLabels {
-		f.sayf("labels", "has more than %d", maxLabels)
+		f.addf("labels", "has more than %d labels", maxLabels)
 	}
 
 	for key, value := range labels {
-		for _, what := range validation.IsQualifiedName(key) {
-			f.sayf("labels."+key, "key: %s", what)
+		for _, message := range validation.IsQualifiedName(key) {
+			f.addf("labels."+key, "key: %s", message)
 		}
 
-		for _, what := range validation.IsValidLabelValue(value) {
-			f.sayf("labels."+key, "%s", what)
+		for _, message := range validation.IsValidLabelValue(value) {
+			f.addf("labels."+key, "%s", message)
 		}
 	}
 }
 
-// references holds references to the rules of their kind. Whether the targets are there is
-// for the store to say.
-func (f *faults) references(kind *entity.Kind, references map[string][]openapi.ResourceReference) map[string][]store.Ref {
+// validateReferences validates references by the rules of their kind, and converts them. The store
+// checks whether the targets exist.
+func (f *fieldErrors) validateReferences(
+	kind *entity.Kind, references map[string][]openapi.ResourceReference,
+) map[string][]store.Ref {
 	out := map[string][]store.Ref{}
 
 	for refType, targets := range references {
-		at := "references." + refType
+		path := "references." + refType
 
-		rule, known := kind.Reference(refType)
-		if !known {
-			f.sayf(at, "is not a type of reference of %s", kind.Kind)
+		rule, isKnown := kind.ReferenceRule(refType)
+		if !isKnown {
+			f.addf(path, "is not a reference type of %s", kind.Kind)
 
 			continue
 		}
 
 		if rule.Max > 0 && len(targets) > rule.Max {
-			f.sayf(at, "has more than %d", rule.Max)
+			f.addf(path, "has more than %d targets", rule.Max)
 		}
 
 		seen := map[string]bool{}
 
 		for i, ref := range targets {
-			id := canonical(ref.Id)
-			field := fmt.Sprintf("%s[%d]", at, i)
+			id := canonicalID(ref.Id)
+			field := fmt.Sprintf("%s[%d]", path, i)
 
 			if seen[id] {
-				f.sayf(field, "is there twice")
+				f.addf(field, "is listed more than once")
 			}
 
 			if ref.Kind != "" && ref.Kind != rule.TargetKind {
-				f.sayf(field+".kind", "has to be %s", rule.TargetKind)
+				f.addf(field+".kind", "has to be %s", rule.TargetKind)
 			}
 
 			seen[id] = true
@@ -113,61 +117,61 @@ func (f *faults) references(kind *entity.Kind, references map[string][]openapi.R
 
 	for _, rule := range kind.References {
 		if len(references[rule.RefType]) < rule.Min {
-			f.sayf("references."+rule.RefType, "has fewer than %d", rule.Min)
+			f.addf("references."+rule.RefType, "has fewer than %d targets", rule.Min)
 		}
 	}
 
 	return out
 }
 
-// report says what is wrong with a report, whatever the resource is.
-func (f *faults) report(report openapi.StatusReport, now time.Time) {
-	if len(report.Adapter) > maxAdapter || len(validation.IsDNS1123Label(report.Adapter)) > 0 {
-		f.sayf("adapter", "has to be of small letters, digits and dashes, at most %d", maxAdapter)
+// validateReport validates a report without regard to its resource.
+func (f *fieldErrors) validateReport(report openapi.StatusReport, now time.Time) {
+	if len(report.Adapter) > maxAdapterLength || len(validation.IsDNS1123Label(report.Adapter)) > 0 {
+		f.addf("adapter", "has to consist of at most %d lower-case letters, digits and dashes", maxAdapterLength)
 	}
 
 	if report.ObservedGeneration < 1 {
-		f.sayf("observed_generation", "has to be 1 or more")
+		f.addf("observed_generation", "has to be 1 or more")
 	}
 
 	switch {
 	case report.ObservedTime.After(now.Add(maxAhead)):
-		f.sayf("observed_time", "is more than %s ahead: look at the clock", maxAhead)
+		f.addf("observed_time", "is more than %s in the future: check the clock", maxAhead)
 	case report.ObservedTime.Before(now.Add(-maxOld)):
-		f.sayf("observed_time", "is more than %s old", maxOld)
+		f.addf("observed_time", "is more than %s old", maxOld)
 	}
 
 	if len(report.Conditions) > maxConditions {
-		f.sayf("conditions", "has more than %d", maxConditions)
+		f.addf("conditions", "has more than %d conditions", maxConditions)
 	}
 
 	seen := map[string]bool{}
 
-	for i, one := range report.Conditions {
-		at := fmt.Sprintf("conditions[%d]", i)
+	for i, condition := range report.Conditions {
+		path := fmt.Sprintf("conditions[%d]", i)
 
-		if one.Type == "" || len(one.Type) > maxType {
-			f.sayf(at+".type", "has to have 1 to %d bytes", maxType)
+		if condition.Type == "" || len(condition.Type) > maxTypeLength {
+			f.addf(path+".type", "has to have 1 to %d bytes", maxTypeLength)
 		}
 
-		if seen[one.Type] {
-			f.sayf(at+".type", "%.100s is there twice", one.Type)
+		if seen[condition.Type] {
+			f.addf(path+".type", "%.100s is listed more than once", condition.Type)
 		}
 
-		if one.Status != conditions.True && one.Status != conditions.False && one.Status != conditions.Unknown {
-			f.sayf(at+".status", "has to be True, False or Unknown")
+		if condition.Status != conditions.True && condition.Status != conditions.False && condition.Status != conditions.Unknown {
+			f.addf(path+".status", "has to be True, False or Unknown")
 		}
 
-		if len(one.Reason) > maxReason || len(one.Message) > maxMessage {
-			f.sayf(at, "has a reason of more than %d bytes or a message of more than %d", maxReason, maxMessage)
+		if len(condition.Reason) > maxReasonLength || len(condition.Message) > maxMessageLength {
+			f.addf(path, "has a reason of more than %d bytes or a message of more than %d", maxReasonLength, maxMessageLength)
 		}
 
-		seen[one.Type] = true
+		seen[condition.Type] = true
 	}
 
-	for _, needed := range []string{conditions.Available, conditions.Applied, conditions.Health} {
-		if !seen[needed] {
-			f.sayf("conditions", "%s is missing", needed)
+	for _, required := range []string{conditions.Available, conditions.Applied, conditions.Health} {
+		if !seen[required] {
+			f.addf("conditions", "%s is missing", required)
 		}
 	}
 }

@@ -18,27 +18,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// routeOf finds the operation of a pattern of the mux, for example GET BASE/{plural}/{id}, in
-// the contract.
-func (s *Server) routeOf(pattern string) (*routers.Route, error) {
+// findRoute returns the operation of the OpenAPI document for a pattern of the mux, for example GET
+// BASE/{plural}/{id}.
+func (s *Server) findRoute(pattern string) (*routers.Route, error) {
 	method, path, _ := strings.Cut(pattern, " ")
 	path = strings.TrimPrefix(path, BasePath)
 
 	item := s.contract.Paths.Find(path)
 	if item == nil || item.GetOperation(method) == nil {
-		return nil, fmt.Errorf("route %s: not in the contract", pattern)
+		return nil, fmt.Errorf("route %s: the OpenAPI document has no such operation", pattern)
 	}
 
 	return &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}, nil
 }
 
-// fits says what is wrong with a request by the contract.
-func fits(r *http.Request, route *routers.Route) error {
-	if err := media(r, route.Operation); err != nil {
+// validateRequest returns what is wrong with a request according to the OpenAPI document.
+func validateRequest(r *http.Request, route *routers.Route) error {
+	if err := validateMediaType(r, route.Operation); err != nil {
 		return err
 	}
 
-	if err := knownQuery(r, route); err != nil {
+	if err := validateQueryNames(r, route); err != nil {
 		return err
 	}
 
@@ -60,54 +60,54 @@ func fits(r *http.Request, route *routers.Route) error {
 		return nil
 	}
 
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return problem(CodeTooLarge, "the body has more than %d bytes", large.Limit)
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return newProblem(CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
 	}
 
-	return invalid(contractErrors(err)...)
+	return newInvalid(convertContractErrors(err)...)
 }
 
-// media refuses bodies that are not JSON.
-func media(r *http.Request, operation *openapi3.Operation) error {
+// validateMediaType rejects bodies that are not JSON.
+func validateMediaType(r *http.Request, operation *openapi3.Operation) error {
 	if operation.RequestBody == nil {
 		return nil
 	}
 
-	got, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || got != "application/json" {
-		return problem(CodeMedia, "send application/json")
+	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || mediaType != "application/json" {
+		return newProblem(CodeMediaType, "send the body as application/json")
 	}
 
 	return nil
 }
 
-// knownQuery refuses parameters that the operation does not have: a misspelt search would
-// list everything.
-func knownQuery(r *http.Request, route *routers.Route) error {
-	var wrong faults
+// validateQueryNames rejects parameters that the operation does not have. Otherwise a misspelled
+// "search" would list all resources.
+func validateQueryNames(r *http.Request, route *routers.Route) error {
+	var problems fieldErrors
 
 	for name, values := range r.URL.Query() {
 		if route.Operation.Parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil {
-			wrong.sayf(name, "is not a parameter of this request")
+			problems.addf(name, "is not a parameter of this request")
 		} else if len(values) > 1 {
-			wrong.sayf(name, "is there more than once")
+			problems.addf(name, "is set more than once")
 		}
 	}
 
-	return wrong.err()
+	return problems.err()
 }
 
-// contractErrors says by field what does not fit the contract.
-func contractErrors(err error) []entity.FieldError {
+// convertContractErrors converts a validation error to errors by field.
+func convertContractErrors(err error) []entity.FieldError {
 	root := ""
 
-	// The outermost error counts: one of a parameter holds those of its schema.
-	switch typed := err.(type) { //nolint:errorlint // as above
+	// Only the outermost error has the parameter. It wraps the errors of the parameter's schema.
+	switch typed := err.(type) { //nolint:errorlint // the outermost error counts
 	case openapi3.MultiError:
 		var out []entity.FieldError
-		for _, one := range typed {
-			out = append(out, contractErrors(one)...)
+		for _, inner := range typed {
+			out = append(out, convertContractErrors(inner)...)
 		}
 
 		return out
@@ -121,7 +121,7 @@ func contractErrors(err error) []entity.FieldError {
 		}
 	}
 
-	out := entity.SchemaErrors(root, err)
+	out := entity.ConvertSchemaErrors(root, err)
 	for i := range out {
 		out[i].Field = cmp.Or(out[i].Field, "body")
 	}

@@ -10,22 +10,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// tell is a stored resource as the API tells it.
-func (s *Server) tell(r store.Resource) openapi.Resource {
+// toAPI converts a stored resource to the resource that the API returns.
+func (s *Server) toAPI(r store.Resource) openapi.Resource {
 	out := openapi.Resource{
 		CreatedBy: r.CreatedBy, CreatedTime: r.CreatedTime, DeletedBy: r.DeletedBy, DeletedTime: r.DeletedTime,
-		Generation: r.Generation, Href: s.href(r.Kind, r.ID, r.OwnerKind, r.OwnerID), Id: r.ID, Kind: r.Kind,
+		Generation: r.Generation, Href: s.buildHref(r.Kind, r.ID, r.OwnerKind, r.OwnerID), Id: r.ID, Kind: r.Kind,
 		Labels: r.Labels, Name: r.Name, Spec: map[string]any{},
 		Status:  openapi.ResourceStatus{Conditions: []openapi.ResourceCondition{}},
 		Tenancy: r.Tenancy, UpdatedBy: r.UpdatedBy, UpdatedTime: r.UpdatedTime,
 	}
 
-	// What does not decode can not have been stored.
+	// The column has the type jsonb, so the spec always decodes.
 	_ = json.Unmarshal(r.Spec, &out.Spec)
 
 	if r.OwnerID != "" {
 		out.OwnerReferences = &openapi.ResourceReference{
-			Id: r.OwnerID, Kind: r.OwnerKind, Href: s.href(r.OwnerKind, r.OwnerID, "", ""),
+			Id: r.OwnerID, Kind: r.OwnerKind, Href: s.buildHref(r.OwnerKind, r.OwnerID, "", ""),
 		}
 	}
 
@@ -36,7 +36,7 @@ func (s *Server) tell(r store.Resource) openapi.Resource {
 	for refType, targets := range r.References {
 		list := make([]openapi.ResourceReference, 0, len(targets))
 		for _, ref := range targets {
-			list = append(list, openapi.ResourceReference{Id: ref.ID, Kind: ref.Kind, Href: s.href(ref.Kind, ref.ID, "", "")})
+			list = append(list, openapi.ResourceReference{Id: ref.ID, Kind: ref.Kind, Href: s.buildHref(ref.Kind, ref.ID, "", "")})
 		}
 
 		out.References[refType] = list
@@ -47,9 +47,9 @@ func (s *Server) tell(r store.Resource) openapi.Resource {
 	return out
 }
 
-// href is the path of a resource: below its owner if it has one. A resource whose kind is
-// not registered any more is among all resources alone.
-func (s *Server) href(kind, id, ownerKind, ownerID string) string {
+// buildHref returns the path of a resource, which is below its owner if it has one. If the kind is
+// no longer registered, the path is below /resources.
+func (s *Server) buildHref(kind, id, ownerKind, ownerID string) string {
 	found := s.registry.ByKind(kind)
 	if found == nil {
 		return BasePath + "/resources/" + id

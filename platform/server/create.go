@@ -20,78 +20,78 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-func (s *Server) create(ctx context.Context, at scope, body openapi.ResourceCreate) (answer, error) {
-	if err := checkIDs(at); err != nil {
-		return answer{}, err
+func (s *Server) createResource(ctx context.Context, target scope, body openapi.ResourceCreate) (response, error) {
+	if err := validateIDs(target); err != nil {
+		return response{}, err
 	}
 
-	kind, err := s.kindToCreate(at, body)
+	kind, err := s.findKindToCreate(target, body)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	wrong := faults(kind.CheckSpec(body.Spec))
-	if what := kind.CheckName(body.Name); what != "" {
-		wrong.sayf("name", "%s", what)
+	problems := fieldErrors(kind.ValidateSpec(body.Spec))
+	if message := kind.ValidateName(body.Name); message != "" {
+		problems.addf("name", "%s", message)
 	}
 
-	wrong.labels(body.Labels)
+	problems.validateLabels(body.Labels)
 
-	references := wrong.references(kind, body.References)
-	if err := wrong.err(); err != nil {
-		return answer{}, err
+	references := problems.validateReferences(kind, body.References)
+	if err := problems.err(); err != nil {
+		return response{}, err
 	}
 
 	spec, err := json.Marshal(body.Spec)
 	if err != nil {
-		return answer{}, fmt.Errorf("encode spec: %w", err)
+		return response{}, fmt.Errorf("encode spec: %w", err)
 	}
 
 	id, err := uuid.NewV7()
 	if err != nil {
-		return answer{}, fmt.Errorf("make id: %w", err)
+		return response{}, fmt.Errorf("create ID: %w", err)
 	}
 
-	out, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
-		return u.create(ctx, at, kind, store.Resource{
+	out, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
+		return u.create(ctx, target, kind, store.Resource{
 			ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
-			Tenancy: maps.Clone(about(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
+			Tenancy: maps.Clone(requestFromContext(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
 			CreatedBy: u.caller, UpdatedBy: u.caller,
 		})
 	})
 
-	return answer{http.StatusCreated, s.tell(out)}, err
+	return response{http.StatusCreated, s.toAPI(out)}, err
 }
 
-// kindToCreate is the kind of which one is made here.
-func (s *Server) kindToCreate(at scope, body openapi.ResourceCreate) (*entity.Kind, error) {
-	kind := cmp.Or(at.kind, s.registry.ByKind(body.Kind))
+// findKindToCreate returns the kind of the resource that a request creates.
+func (s *Server) findKindToCreate(target scope, body openapi.ResourceCreate) (*entity.Kind, error) {
+	kind := cmp.Or(target.kind, s.registry.ByKind(body.Kind))
 	if kind == nil {
-		return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
+		return nil, newInvalid(entity.FieldError{Field: "kind", Message: "has to be a registered kind"})
 	}
 
 	if body.Kind != "" && body.Kind != kind.Kind {
-		return nil, invalid(entity.FieldError{Field: "kind", Message: "has to be " + kind.Kind + " here, or absent"})
+		return nil, newInvalid(entity.FieldError{Field: "kind", Message: "has to be " + kind.Kind + " or absent in this collection"})
 	}
 
-	if kind.Parent != nil && at.parent == nil {
-		return nil, problem(CodeChildRoute, "create a %s with POST %s/%s/{id}/%s",
+	if kind.Parent != nil && target.parent == nil {
+		return nil, newProblem(CodeChildRoute, "create a %s with POST %s/%s/{id}/%s",
 			kind.Kind, BasePath, kind.Parent.Plural, kind.Plural)
 	}
 
 	return kind, nil
 }
 
-func (u *requestTx) create(ctx context.Context, at scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
-	if at.parent != nil {
-		parent, err := u.find(ctx, u.tx.Get, scope{kind: at.parent, id: at.parentID})
+func (u *requestTx) create(ctx context.Context, target scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
+	if target.parent != nil {
+		parent, err := u.findResource(ctx, u.tx.Get, scope{kind: target.parent, id: target.parentID})
 		if err != nil {
 			return r, err
 		}
 
 		r.OwnerID, r.OwnerKind = parent.ID, parent.Kind
 
-		// What is in a tenant's cluster is the tenant's.
+		// A resource below a tenant's resource belongs to the same tenant.
 		tenancy := maps.Clone(parent.Tenancy)
 		maps.Copy(tenancy, r.Tenancy)
 		r.Tenancy = tenancy
@@ -101,7 +101,7 @@ func (u *requestTx) create(ctx context.Context, at scope, kind *entity.Kind, r s
 		return r, err
 	}
 
-	list, err := u.compute(ctx, kind, r, conditions.Input{
+	list, err := u.evaluateConditions(ctx, kind, r, conditions.Input{
 		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Required: kind.RequiredAdapters,
 	})
 	if err != nil {
@@ -114,12 +114,12 @@ func (u *requestTx) create(ctx context.Context, at scope, kind *entity.Kind, r s
 
 	switch {
 	case errors.Is(err, store.ErrExists):
-		return r, problem(CodeExists, "there is a %s named %s, which may be being deleted", kind.Kind, r.Name)
+		return r, newProblem(CodeExists, "a %s named %s exists; it may be in deletion", kind.Kind, r.Name)
 	case errors.Is(err, store.ErrOwnerMissing):
-		return r, notFound(r.OwnerKind, r.OwnerID)
+		return r, newNotFound(r.OwnerKind, r.OwnerID)
 	case err != nil:
 		return r, err
 	}
 
-	return out, u.record(ctx, out, store.OperationCreated)
+	return out, u.recordChange(ctx, out, store.OperationCreated)
 }

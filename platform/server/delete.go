@@ -17,10 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// maxNamed is how many resources in the way of a deletion are named.
-const maxNamed = 10
+// maxNames is the maximum number of resources that an error names.
+const maxNames = 10
 
-// node is a resource with what is below it, all of it locked.
+// node is a locked resource with its locked children.
 type node struct {
 	store.Resource
 
@@ -28,19 +28,20 @@ type node struct {
 	children []*node
 }
 
-func (s *Server) remove(ctx context.Context, at scope) (answer, error) {
-	return s.change(ctx, at, http.StatusAccepted, func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
-		return u.delete(ctx, r)
-	})
+func (s *Server) deleteResource(ctx context.Context, target scope) (response, error) {
+	return s.changeResource(ctx, target, http.StatusAccepted,
+		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
+			return u.delete(ctx, r)
+		})
 }
 
-// delete asks for the deletion of a resource and all that cascades from it.
+// delete requests the deletion of a resource and of all resources to which the deletion cascades.
 func (u *requestTx) delete(ctx context.Context, r store.Resource) (store.Resource, error) {
-	if _, err := u.kindOf(r); err != nil {
+	if _, err := u.registeredKind(r); err != nil {
 		return r, err
 	}
 
-	if r.Deleting() {
+	if r.IsDeleting() {
 		return r, nil
 	}
 
@@ -49,35 +50,35 @@ func (u *requestTx) delete(ctx context.Context, r store.Resource) (store.Resourc
 		return r, err
 	}
 
-	if err := restricted(tree); err != nil {
+	if err := checkRestricted(tree); err != nil {
 		return r, err
 	}
 
-	referrers, err := u.weakly(ctx, tree)
+	referrers, err := u.findWeakReferrers(ctx, tree)
 	if err != nil {
 		return r, err
 	}
 
-	gone, err := u.deleteNode(ctx, tree)
+	isRemoved, err := u.deleteNode(ctx, tree)
 	if err != nil {
 		return r, err
 	}
 
 	for _, id := range referrers {
-		if err := u.lookAgain(ctx, id); err != nil {
+		if err := u.recompute(ctx, id); err != nil {
 			return r, err
 		}
 	}
 
-	if gone {
-		err = u.lookAgain(ctx, tree.OwnerID)
+	if isRemoved {
+		err = u.recompute(ctx, tree.OwnerID)
 	}
 
 	return tree.Resource, err
 }
 
-// lockTree locks what is below a resource, owners before what they own: once an owner is
-// locked nothing can be added to it.
+// lockTree locks the resources below a resource, owners before the resources that they own. Once an
+// owner is locked, no child can be added to it.
 func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, error) {
 	out := &node{Resource: r, kind: u.registry.ByKind(r.Kind)}
 
@@ -96,24 +97,25 @@ func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, erro
 			return nil, err
 		}
 
-		below, err := u.lockTree(ctx, locked)
+		subtree, err := u.lockTree(ctx, locked)
 		if err != nil {
 			return nil, err
 		}
 
-		out.children = append(out.children, below)
+		out.children = append(out.children, subtree)
 	}
 
 	return out, nil
 }
 
-// restricted names the active children that keep a tree from being deleted. A kind that is
-// not registered any more restricts: nobody would finalize it.
-func restricted(tree *node) error {
+// checkRestricted returns an error that names the active children that prevent the deletion of a
+// tree. A kind that is no longer registered counts as restrict, because nothing would finalize its
+// resources.
+func checkRestricted(tree *node) error {
 	var names []string
 
-	for _, n := range tree.all() {
-		if n != tree && !n.Deleting() && (n.kind == nil || !n.kind.Cascades()) {
+	for _, n := range tree.nodes() {
+		if n != tree && !n.IsDeleting() && (n.kind == nil || !n.kind.IsCascade()) {
 			names = append(names, n.Kind+" "+n.Name)
 		}
 	}
@@ -122,45 +124,46 @@ func restricted(tree *node) error {
 		return nil
 	}
 
-	return problem(CodeInUse, "delete first what is below it: %s", some(names))
+	return newProblem(CodeInUse, "delete its children first: %s", formatNames(names))
 }
 
-// all are the nodes of a tree, owners before what they own.
-func (n *node) all() []*node {
+// nodes returns the nodes of a tree, owners before the resources that they own.
+func (n *node) nodes() []*node {
 	out := []*node{n}
 	for _, child := range n.children {
-		out = append(out, child.all()...)
+		out = append(out, child.nodes()...)
 	}
 
 	return out
 }
 
-// ids are those of all in a tree.
+// ids returns the IDs of all resources in a tree.
 func (n *node) ids() []string {
 	var out []string
-	for _, one := range n.all() {
-		out = append(out, one.ID)
+	for _, descendant := range n.nodes() {
+		out = append(out, descendant.ID)
 	}
 
 	return out
 }
 
-// inbound are the references from elsewhere to resources, by their source.
-func (u *requestTx) inbound(ctx context.Context, ids []string) ([]store.InboundRef, error) {
+// listInbound returns the references to resources from outside of this set, ordered by their
+// source.
+func (u *requestTx) listInbound(ctx context.Context, ids []string) ([]store.InboundRef, error) {
 	found, err := u.tx.InboundReferences(ctx, ids...)
 
 	return slices.DeleteFunc(found, func(ref store.InboundRef) bool { return slices.Contains(ids, ref.SourceID) }), err
 }
 
-// weakly are the resources with weak references to what is in a tree. One that is not weak
-// keeps its target.
-func (u *requestTx) weakly(ctx context.Context, tree *node) ([]string, error) {
-	inbound, err := u.inbound(ctx, tree.ids())
+// findWeakReferrers returns the IDs of the resources that have weak references to resources in a
+// tree. If there are other references, it returns an error, because they prevent the deletion.
+func (u *requestTx) findWeakReferrers(ctx context.Context, tree *node) ([]string, error) {
+	inbound, err := u.listInbound(ctx, tree.ids())
 	if err != nil {
 		return nil, err
 	}
 
-	var weak, keepers []string
+	var weak, blockers []string
 
 	for _, ref := range inbound {
 		switch {
@@ -168,12 +171,12 @@ func (u *requestTx) weakly(ctx context.Context, tree *node) ([]string, error) {
 		case u.isWeak(ref):
 			weak = append(weak, ref.SourceID)
 		default:
-			keepers = append(keepers, fmt.Sprintf("%s %s (%s)", ref.SourceKind, ref.SourceID, ref.Type))
+			blockers = append(blockers, fmt.Sprintf("%s %s (%s)", ref.SourceKind, ref.SourceID, ref.Type))
 		}
 	}
 
-	if len(keepers) > 0 {
-		return nil, problem(CodeInUse, "it is referred to by %s", some(keepers))
+	if len(blockers) > 0 {
+		return nil, newProblem(CodeInUse, "it is referenced by %s", formatNames(blockers))
 	}
 
 	return slices.Compact(weak), nil
@@ -185,27 +188,27 @@ func (u *requestTx) isWeak(ref store.InboundRef) bool {
 		return false
 	}
 
-	rule, known := kind.Reference(ref.Type)
+	rule, isKnown := kind.ReferenceRule(ref.Type)
 
-	return known && rule.Weak
+	return isKnown && rule.Weak
 }
 
-// deleteNode deletes from the leaves up, and tells whether the resource is gone at once:
-// nobody has to finalize it, and nothing is below it.
-func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err error) {
-	left := 0
+// deleteNode deletes from the leaves to the root. It returns true if the resource was removed
+// immediately, because its kind has no required adapters and no child remains.
+func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, err error) {
+	remaining := 0
 
 	for _, child := range n.children {
 		childGone := false
 
-		if !child.Deleting() {
+		if !child.IsDeleting() {
 			if childGone, err = u.deleteNode(ctx, child); err != nil {
 				return false, err
 			}
 		}
 
 		if !childGone {
-			left++
+			remaining++
 		}
 	}
 
@@ -213,8 +216,8 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 	n.UpdatedTime, n.UpdatedBy = u.now, u.caller
 	n.Generation++
 
-	if len(n.kind.RequiredAdapters) == 0 && left == 0 {
-		return true, u.removeRow(ctx, n.Resource)
+	if len(n.kind.RequiredAdapters) == 0 && remaining == 0 {
+		return true, u.removeResource(ctx, n.Resource)
 	}
 
 	if len(n.References) > 0 {
@@ -223,7 +226,7 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 		}
 	}
 
-	if _, n.Conditions, err = u.derive(ctx, n.kind, n.Resource, left); err != nil {
+	if _, n.Conditions, err = u.deriveConditions(ctx, n.kind, n.Resource, remaining); err != nil {
 		return false, err
 	}
 
@@ -231,12 +234,12 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (gone bool, err err
 		return false, err
 	}
 
-	return false, u.record(ctx, n.Resource, store.OperationDeleting)
+	return false, u.recordChange(ctx, n.Resource, store.OperationDeleting)
 }
 
-func (s *Server) forceDelete(ctx context.Context, at scope, body openapi.ForceDelete) (answer, error) {
-	entry, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.AuditEntry, error) {
-		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+func (s *Server) forceDeleteResource(ctx context.Context, target scope, body openapi.ForceDelete) (response, error) {
+	entry, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.AuditEntry, error) {
+		r, err := u.findResource(ctx, u.tx.GetForUpdate, target)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
@@ -244,22 +247,22 @@ func (s *Server) forceDelete(ctx context.Context, at scope, body openapi.ForceDe
 		return u.forceDelete(ctx, r, body.Reason)
 	})
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	s.log.WarnContext(ctx, "a resource was deleted by force, what adapters made for it may be left",
+	s.log.WarnContext(ctx, "deleted a resource by force: objects that adapters created for it may remain",
 		slog.String("resource", entry.ResourceID), slog.String("kind", entry.Kind), slog.String("name", entry.Name),
 		slog.String("caller", entry.Actor), slog.String("reason", entry.Reason), slog.Any("removed", entry.Removed),
-		slog.String("requestId", about(ctx).id))
+		slog.String("requestId", requestFromContext(ctx).id))
 
-	return answer{status: http.StatusNoContent}, nil
+	return response{status: http.StatusNoContent}, nil
 }
 
-// forceDelete removes a resource and all below it. References to it stay: those who have
-// one are not reconciled until they are changed.
+// forceDelete removes a resource and everything below it. References to it stay. Resources with
+// such a reference are not reconciled until the reference is changed.
 func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason string) (store.AuditEntry, error) {
-	if !r.Deleting() {
-		return store.AuditEntry{}, problem(CodeState, "%s %s is not being deleted; DELETE it first", r.Kind, r.ID)
+	if !r.IsDeleting() {
+		return store.AuditEntry{}, newProblem(CodeState, "%s %s is not being deleted: send DELETE first", r.Kind, r.ID)
 	}
 
 	tree, err := u.lockTree(ctx, r)
@@ -269,7 +272,7 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 
 	ids := tree.ids()
 
-	inbound, err := u.inbound(ctx, ids)
+	inbound, err := u.listInbound(ctx, ids)
 	if err != nil {
 		return store.AuditEntry{}, err
 	}
@@ -278,8 +281,8 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 		return store.AuditEntry{}, err
 	}
 
-	for _, n := range slices.Backward(tree.all()) {
-		if err := u.record(ctx, n.Resource, store.OperationRemoved); err != nil {
+	for _, n := range slices.Backward(tree.nodes()) {
+		if err := u.recordChange(ctx, n.Resource, store.OperationRemoved); err != nil {
 			return store.AuditEntry{}, err
 		}
 	}
@@ -290,7 +293,7 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 	}
 
 	for _, id := range append(slices.Compact(referrers), r.OwnerID) {
-		if err := u.lookAgain(ctx, id); err != nil {
+		if err := u.recompute(ctx, id); err != nil {
 			return store.AuditEntry{}, err
 		}
 	}
@@ -303,11 +306,11 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 	return entry, u.tx.Audit(ctx, entry)
 }
 
-// some names the first of many.
-func some(names []string) string {
-	if len(names) <= maxNamed {
+// formatNames returns the first maxNames names, and the number of the others.
+func formatNames(names []string) string {
+	if len(names) <= maxNames {
 		return strings.Join(names, ", ")
 	}
 
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 }

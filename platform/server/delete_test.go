@@ -37,8 +37,8 @@ func TestKindWithoutAdapters(t *testing.T) {
 	a.create("/channels", "stable", nil)
 }
 
-// TestRestrict keeps a parent with a child that restricts, and changes nothing else of the
-// tree.
+// TestRestrict checks that a child that restricts prevents the deletion of its parent, and that
+// nothing else of the tree changes.
 func TestRestrict(t *testing.T) {
 	t.Parallel()
 
@@ -68,7 +68,7 @@ func TestRestrict(t *testing.T) {
 	problemOf(t, a.do("POST", "/clusters", `{"name":"home","spec":{}}`), "HYPERFLEET-CNF-001")
 }
 
-// TestRequiredReferences keep their target.
+// TestRequiredReferences checks that required references prevent the deletion of their target.
 func TestRequiredReferences(t *testing.T) {
 	t.Parallel()
 
@@ -87,7 +87,7 @@ func TestRequiredReferences(t *testing.T) {
 		t.Errorf("detail %q", what.Detail)
 	}
 
-	// A change of references is one of the generation, and the old target is free.
+	// A change of references increases the generation, and the old target can be deleted.
 	changed := as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id,
 		map[string]any{"references": refs(two.Id)["references"]}), 200)
 	if changed.Generation != 2 || changed.References["channel"][0].Id != two.Id {
@@ -97,7 +97,7 @@ func TestRequiredReferences(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/channels/"+one.Id, nil), 202)
 	problemOf(t, a.do("PATCH", "/versions/"+version.Id, `{"references":{}}`), "HYPERFLEET-VAL-001")
 
-	// Deletion clears the references of the referrer itself.
+	// The deletion clears the references of the referrer itself.
 	if got := as[openapi.Resource](t, a.do("DELETE", "/versions/"+version.Id, nil), 202); got.References != nil {
 		t.Errorf("%+v", got.References)
 	}
@@ -105,7 +105,8 @@ func TestRequiredReferences(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/channels/"+two.Id, nil), 202)
 }
 
-// TestWeakReferences survive their target, and are not reconciled until they are changed.
+// TestWeakReferences checks that weak references stay after their target was deleted, and that
+// their resources are not reconciled until the references are changed.
 func TestWeakReferences(t *testing.T) {
 	t.Parallel()
 
@@ -126,7 +127,7 @@ func TestWeakReferences(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 
-	// One target is gone at once, the other is going.
+	// One target is removed immediately. The other one is being deleted.
 	for _, tc := range []struct{ path, id string }{{"/channels/", hint.Id}, {"/clusters/", cluster.Id}} {
 		as[openapi.Resource](t, a.do("DELETE", tc.path+tc.id, nil), 202)
 
@@ -140,7 +141,7 @@ func TestWeakReferences(t *testing.T) {
 		}
 	}
 
-	// A report does not fix it, a change of other things neither.
+	// Neither a report nor another change fixes it.
 	a.say(version.Id, "images", 1, "True")
 	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, `{"labels":{"a":"b"}}`), 200)
 	a.say(version.Id, "images", 2, "True")
@@ -149,7 +150,7 @@ func TestWeakReferences(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// A new reference to what is going, or gone, is refused.
+	// A new reference to a target that is being deleted, or was removed, is rejected.
 	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(channel.Id, cluster.Id)}), "HYPERFLEET-CNF-003")
 	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(hint.Id)}), "HYPERFLEET-VAL-001")
 
@@ -161,8 +162,7 @@ func TestWeakReferences(t *testing.T) {
 	}
 }
 
-// TestForceDelete removes a tree, whoever is not done with it, and writes down who wanted
-// it.
+// TestForceDelete removes a tree without waiting for its adapters, and records the caller.
 func TestForceDelete(t *testing.T) {
 	t.Parallel()
 
@@ -207,7 +207,8 @@ func TestForceDelete(t *testing.T) {
 	}
 }
 
-// TestForceDeleteOfAChild lets its finalized parent go.
+// TestForceDeleteOfAChild checks that a finalized parent is removed after its last child was
+// deleted by force.
 func TestForceDeleteOfAChild(t *testing.T) {
 	t.Parallel()
 
@@ -225,7 +226,7 @@ func TestForceDeleteOfAChild(t *testing.T) {
 	}
 }
 
-// TestChanges tells every visible change once, in order.
+// TestChanges checks that the feed has every visible change once and in order.
 func TestChanges(t *testing.T) {
 	t.Parallel()
 
@@ -241,7 +242,7 @@ func TestChanges(t *testing.T) {
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
 	a.say(cluster.Id, "dns", 2, "True")
-	// That it is said again is no change.
+	// A repeated report is not a change.
 	a.clock.Step(time.Minute)
 	a.say(cluster.Id, "dns", 2, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
@@ -282,7 +283,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestLargeTree deletes a cluster of 200 node pools in one transaction.
+// TestLargeTree deletes a cluster with 200 node pools in one transaction.
 func TestLargeTree(t *testing.T) {
 	t.Parallel()
 
@@ -295,7 +296,7 @@ func TestLargeTree(t *testing.T) {
 
 	gone := a.do("DELETE", "/clusters/"+cluster.Id, nil)
 	for tries := 0; gone.status == 503 && tries < 5; tries++ {
-		// A server whose machine is busy gives up in time, and says to try again.
+		// If the machine is busy, the server times out and responds that the client has to retry.
 		gone = a.do("DELETE", "/clusters/"+cluster.Id, nil)
 	}
 

@@ -1,18 +1,18 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server answers the fleet API (api/openapi): resources of registered kinds,
-// statuses of adapters and the conditions that follow from them, the change feed, leases.
+// Package server implements the fleet API (api/openapi): resources of registered kinds, the statuses
+// that adapters report, the conditions that are computed from them, the change feed, and leases.
 //
 //	request ─► limits, caller ─► route ─► contract ─► operation ─► fleet ─► store (one
 //	           (middleware.go)   (mux.go) (contract.go)  (operations.go)      transaction)
 //
-// Flat, nested and root routes differ in how they name a resource, which is a scope; all
-// else is common to them. What is wrong is an *Error, which the outermost layer writes as
-// a problem (RFC 9457).
+// Flat, nested and root routes differ only in how they name a resource, which is the scope. Everything
+// else is the same for all of them. Errors are *Error values. The outermost layer writes them as
+// problems (RFC 9457).
 //
-// A transaction locks a resource before what is below it, and decides on what it has
-// locked; where two meet the other way round the store repeats one of them.
+// A transaction locks a resource before the resources below it, and only decides on the state of
+// locked resources. If two transactions lock in opposite order, the store repeats one of them.
 //
-// Tokens are checked with go-jose, which SPIFFE's libraries bring along.
+// Tokens are verified with go-jose, which is already a dependency of SPIFFE's libraries.
 package server

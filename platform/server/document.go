@@ -12,39 +12,39 @@ import (
 	template "github.com/DataDog/datadog-agent/pkg/template/html"
 )
 
-// rootPath is what is above the API's versions.
+// rootPath is the path above the API's versions.
 const rootPath = "/api/hyperfleet"
 
 //nolint:gochecknoglobals // it is parsed once
 var documentPage = template.Must(template.New("openapi").Parse(`<!doctype html>
 <meta charset="utf-8"><title>HyperFleet API</title>
 <h1>HyperFleet API</h1>
-<p>The whole document: <a href="openapi">openapi</a></p>
+<p>OpenAPI document: <a href="openapi">openapi</a></p>
 <table>{{range .}}<tr><td>{{.Method}}<td><code>{{.Path}}</code><td>{{.Summary}}</tr>
 {{end}}</table>
 `))
 
-// operation is a row of the page.
+// operation is one row of the page.
 type operation struct{ Method, Path, Summary string }
 
-// document answers what the API says of itself, which nobody needs a token for. False: the
-// request is for something else.
-func (s *Server) document(w http.ResponseWriter, r *http.Request) bool {
+// serveDocument responds to requests for the description of the API, which need no token. It
+// returns false if the request is for something else.
+func (s *Server) serveDocument(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
 	}
 
 	switch r.URL.Path {
 	case rootPath:
-		_ = answer{http.StatusOK, map[string]string{
+		_ = response{http.StatusOK, map[string]string{
 			"id": "hyperfleet", "kind": "API", "href": rootPath, "version": s.contract.Info.Version,
 		}}.write(w)
 	case BasePath + "/openapi":
-		_ = answer{http.StatusOK, s.contract}.write(w)
+		_ = response{http.StatusOK, s.contract}.write(w)
 	case BasePath + "/openapi.html":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'")
-		_ = documentPage.Execute(w, s.operations())
+		_ = documentPage.Execute(w, s.listOperations())
 	default:
 		return false
 	}
@@ -54,7 +54,7 @@ func (s *Server) document(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-func (s *Server) operations() []operation {
+func (s *Server) listOperations() []operation {
 	var out []operation
 
 	paths := s.contract.Paths.Map()

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// topFields are the fields of a resource; only those below some of them are free.
+// topFields returns the fields of a resource. Only some of them have arbitrary fields below them.
 func topFields() []string {
 	return []string{
 		"created_by", "created_time", "deleted_by", "deleted_time", "generation", "href", "id", "kind", "labels", "name",
@@ -21,11 +21,10 @@ func topFields() []string {
 	}
 }
 
-// selection is which fields to answer with: a tree, a leaf of which means all that is
-// there.
+// selection is a tree of the fields to return. A nil selection means everything below that field.
 type selection map[string]selection
 
-// parseFields reads the query parameter fields; nil means all of them.
+// parseFields parses the query parameter fields. It returns nil if all fields are selected.
 func parseFields(text *openapi.Fields) (selection, error) {
 	if text == nil || strings.TrimSpace(*text) == "" {
 		return nil, nil //nolint:nilnil // no selection: everything
@@ -38,7 +37,7 @@ func parseFields(text *openapi.Fields) (selection, error) {
 		parts := strings.Split(field, ".")
 
 		if slices.Contains(parts, "") || !slices.Contains(topFields(), parts[0]) {
-			return nil, badQuery("fields", fmt.Errorf("%q is not a field of resources", field))
+			return nil, newQueryError("fields", fmt.Errorf("%q is not a field of resources", field))
 		}
 
 		out.add(parts)
@@ -48,8 +47,8 @@ func parseFields(text *openapi.Fields) (selection, error) {
 }
 
 func (s selection) add(parts []string) {
-	below, there := s[parts[0]]
-	if there && below == nil {
+	child, isSelected := s[parts[0]]
+	if isSelected && child == nil {
 		return
 	}
 
@@ -59,16 +58,16 @@ func (s selection) add(parts []string) {
 		return
 	}
 
-	if below == nil {
-		below = selection{}
-		s[parts[0]] = below
+	if child == nil {
+		child = selection{}
+		s[parts[0]] = child
 	}
 
-	below.add(parts[1:])
+	child.add(parts[1:])
 }
 
-// of takes the selected fields out of a value.
-func (s selection) of(value any) any {
+// selectFrom returns the selected fields of a value.
+func (s selection) selectFrom(value any) any {
 	if s == nil {
 		return value
 	}
@@ -77,9 +76,9 @@ func (s selection) of(value any) any {
 	case map[string]any:
 		out := map[string]any{}
 
-		for name, below := range s {
-			if found, there := typed[name]; there {
-				out[name] = below.of(found)
+		for name, child := range s {
+			if found, isSet := typed[name]; isSet {
+				out[name] = child.selectFrom(found)
 			}
 		}
 
@@ -87,7 +86,7 @@ func (s selection) of(value any) any {
 	case []any:
 		out := make([]any, len(typed))
 		for i := range typed {
-			out[i] = s.of(typed[i])
+			out[i] = s.selectFrom(typed[i])
 		}
 
 		return out
@@ -96,8 +95,9 @@ func (s selection) of(value any) any {
 	}
 }
 
-// plain is a value as JSON has it, with whole numbers as int64.
-func plain(value any) (any, error) {
+// toJSONValue converts a value to maps, slices and basic types by way of JSON. Integers become
+// int64.
+func toJSONValue(value any) (any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)

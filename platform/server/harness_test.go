@@ -40,10 +40,10 @@ func TestMain(m *testing.M) {
 	postgres.Main(m, func(s *postgres.Server) { database = s })
 }
 
-// start is when the tests' clock begins.
+// start is the start time of the tests' clock.
 func start() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// kinds are those of most tests.
+// kinds returns the kinds of most tests.
 func kinds() []platform.Entity {
 	expression := func(text string) platform.Expression { return platform.Expression{Expression: text} }
 
@@ -78,7 +78,7 @@ func kinds() []platform.Entity {
 type api struct {
 	t   *testing.T
 	url string
-	// database is where it keeps its state.
+	// database is the URL of its database.
 	database string
 	clock    *clocktesting.FakeClock
 	store    *store.Store
@@ -89,7 +89,7 @@ type api struct {
 	routes   *http.ServeMux
 }
 
-// audit reads what was done to a resource, oldest first.
+// audit returns the audit entries of a resource, oldest first.
 func (a *api) audit(id string) []store.AuditEntry {
 	a.t.Helper()
 
@@ -116,7 +116,7 @@ func (a *api) audit(id string) []store.AuditEntry {
 func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Helper()
 
-	keptAt := fleetapi.Database(t, database)
+	keptAt := fleetapi.NewDatabase(t, database)
 
 	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
 	must(t, err)
@@ -148,7 +148,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	return a
 }
 
-// loadContract makes a table of routes out of the document, apart from the server's.
+// loadContract builds a router from the OpenAPI document, independent of the server's routes.
 func (a *api) loadContract() {
 	doc, err := openapi3.NewLoader().LoadFromData(openapi.Document())
 	if err != nil {
@@ -164,14 +164,14 @@ func (a *api) loadContract() {
 	}
 }
 
-// reply is an answer, checked against the contract.
+// reply is a response that was validated against the OpenAPI document.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// as reads a reply of the status that was expected.
+// as decodes a response that has to have the expected status.
 func as[T any](t *testing.T, got reply, status int) T {
 	t.Helper()
 
@@ -190,7 +190,7 @@ func as[T any](t *testing.T, got reply, status int) T {
 	return out
 }
 
-// with is the same API for a caller with another header.
+// with returns the same API for a caller with another header.
 func (a *api) with(name, value string) *api {
 	out := *a
 	out.header = a.header.Clone()
@@ -199,7 +199,7 @@ func (a *api) with(name, value string) *api {
 	return &out
 }
 
-// do sends a request; the body is JSON text, or a value to encode.
+// do sends a request. The body is JSON text, or a value to encode.
 func (a *api) do(method, path string, body any) reply {
 	a.t.Helper()
 
@@ -249,8 +249,8 @@ func (a *api) try(ctx context.Context, method, path string, body any) (reply, er
 	return got, a.fits(r, got)
 }
 
-// fits checks an answer against the contract. Where the contract has no route there is
-// still a problem to answer with.
+// fits validates a response against the OpenAPI document. If the document does not have the route,
+// the response has to be a problem.
 func (a *api) fits(r *http.Request, got reply) error {
 	_, pattern := a.routes.Handler(r)
 	if pattern == "" {
@@ -279,7 +279,7 @@ func (a *api) fits(r *http.Request, got reply) error {
 	return nil
 }
 
-// create makes a resource in a collection.
+// create creates a resource in a collection.
 func (a *api) create(path, name string, body map[string]any) openapi.Resource {
 	a.t.Helper()
 
@@ -295,7 +295,8 @@ func (a *api) get(r openapi.Resource) openapi.Resource {
 	return as[openapi.Resource](a.t, a.do("GET", "/resources/"+r.Id, nil), 200)
 }
 
-// gone tells whether there is no such resource, said well.
+// gone returns true if the API responds with a well-formed problem that the resource does not
+// exist.
 func (a *api) gone(id string) bool {
 	a.t.Helper()
 
@@ -311,7 +312,7 @@ func (a *api) gone(id string) bool {
 	return true
 }
 
-// statusReport is a report with the mandatory conditions.
+// statusReport returns a report with the mandatory conditions.
 func (a *api) statusReport(adapter string, generation int32, available string, more ...string) openapi.StatusReport {
 	out := openapi.StatusReport{
 		Adapter: adapter, ObservedGeneration: generation, ObservedTime: a.clock.Now(),
@@ -328,7 +329,7 @@ func (a *api) statusReport(adapter string, generation int32, available string, m
 	return out
 }
 
-// say reports, and expects it to be taken.
+// say sends a report that has to be accepted.
 func (a *api) say(id, adapter string, generation int32, available string, more ...string) {
 	a.t.Helper()
 	as[openapi.AdapterStatus](a.t, a.do("PUT", "/resources/"+id+"/statuses",
@@ -341,7 +342,7 @@ func condition(r openapi.Resource, conditionType string) openapi.ResourceConditi
 	return found
 }
 
-// problemOf reads a problem with a code.
+// problemOf decodes a problem that has to have the code.
 func problemOf(t *testing.T, got reply, code string) openapi.Problem {
 	t.Helper()
 

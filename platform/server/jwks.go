@@ -26,75 +26,75 @@ import (
 )
 
 const (
-	// maxKeySet in bytes.
-	maxKeySet = 1 << 20
-	// keysFresh is how long keys are used without looking whether they are still the
-	// issuer's; keysPause is how long a key that is not among them is not looked for again.
-	keysFresh = 15 * time.Minute
-	keysPause = 10 * time.Second
-	// keysTimeout bounds one look.
+	// maxKeySetSize is the maximum size of a key set in bytes.
+	maxKeySetSize = 1 << 20
+	// keysMaxAge is the age at which keys are read again. keysRetryDelay is the minimum delay
+	// between two reads, even if a token names an unknown key.
+	keysMaxAge     = 15 * time.Minute
+	keysRetryDelay = 10 * time.Second
+	// keysTimeout is the timeout of one read.
 	keysTimeout = 10 * time.Second
 )
 
-var errKeysPause = errors.New("the issuer's keys could not be read a moment ago")
+var errKeysUnavailable = errors.New("the issuer's keys could not be read, and are not read again so soon")
 
-// keySet holds the keys of one issuer of tokens.
+// keySet has the keys of one issuer of tokens.
 type keySet struct {
 	config platform.Issuer
 	client *http.Client
 	clock  clock.PassiveClock
 	group  singleflight.Group
 
-	mu     sync.Mutex
-	keys   jose.JSONWebKeySet
-	read   time.Time
-	looked time.Time
+	mu          sync.Mutex
+	keys        jose.JSONWebKeySet
+	readTime    time.Time
+	attemptTime time.Time
 }
 
-func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.Calls) (*keySet, error) {
-	transport := httpbound.Plain()
+func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.CallMetrics) (*keySet, error) {
+	transport := httpbound.NewTransport()
 
 	if config.JWKCertCAFile != "" {
 		var err error
-		if transport.TLSClientConfig, err = httpbound.Trusting(config.JWKCertCAFile, nil); err != nil {
+		if transport.TLSClientConfig, err = httpbound.LoadTLSConfig(config.JWKCertCAFile, nil); err != nil {
 			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
 	}
 
-	tripper := httpbound.Transport(transport)
+	tripper := httpbound.LimitBodies(transport)
 	if calls != nil {
-		tripper = calls.Transport("jwks", nil, tripper)
+		tripper = calls.WrapTransport("jwks", nil, tripper)
 	}
 
 	return &keySet{
 		config: config, clock: clk,
-		client: &http.Client{Transport: retry.Transport(tripper, clk, func(*http.Request) bool { return true })},
+		client: &http.Client{Transport: retry.NewTransport(tripper, clk, func(*http.Request) bool { return true })},
 	}, nil
 }
 
-// find gives the keys with an id, or all of them for a token that names none. Keys that
-// are not there, or have been there for long, are looked for at the issuer's.
+// find returns the keys with an ID, or all keys if the token names none. It reads the keys from the
+// issuer if the key is unknown or the keys are older than keysMaxAge.
 func (k *keySet) find(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
-	found, look, known := k.local(id)
+	found, needsRefresh, isLoaded := k.lookup(id)
 
 	switch {
-	case look:
+	case needsRefresh:
 		_, err, _ := k.group.Do("keys", func() (any, error) { return nil, k.refresh(context.WithoutCancel(ctx)) })
-		if err != nil && !known {
+		if err != nil && !isLoaded {
 			return nil, err
 		}
 
-		found, _, _ = k.local(id)
-	case !known:
-		return nil, errKeysPause
+		found, _, _ = k.lookup(id)
+	case !isLoaded:
+		return nil, errKeysUnavailable
 	}
 
 	return found, nil
 }
 
-// local looks among the keys that are there, and tells whether to look at the issuer's, and
-// whether any were ever read.
-func (k *keySet) local(id string) (found []jose.JSONWebKey, look, known bool) {
+// lookup searches the keys that were read before. It also returns whether the keys have to be read
+// from the issuer, and whether they were ever read.
+func (k *keySet) lookup(id string) (found []jose.JSONWebKey, needsRefresh, isLoaded bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -104,14 +104,14 @@ func (k *keySet) local(id string) (found []jose.JSONWebKey, look, known bool) {
 		found = k.keys.Key(id)
 	}
 
-	known = !k.read.IsZero()
-	age := k.clock.Since(k.read)
-	pause := k.clock.Since(k.looked) < keysPause
+	isLoaded = !k.readTime.IsZero()
+	age := k.clock.Since(k.readTime)
+	isTooSoon := k.clock.Since(k.attemptTime) < keysRetryDelay
 
-	return found, !pause && (!known || len(found) == 0 || age > keysFresh), known
+	return found, !isTooSoon && (!isLoaded || len(found) == 0 || age > keysMaxAge), isLoaded
 }
 
-// refresh reads the keys.
+// refresh reads the keys from the issuer.
 func (k *keySet) refresh(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
 	defer cancel()
@@ -123,24 +123,24 @@ func (k *keySet) refresh(ctx context.Context) error {
 		err = errors.New("the key set is not a JWKS document")
 	}
 
-	keys.Keys = slices.DeleteFunc(keys.Keys, unfit)
+	keys.Keys = slices.DeleteFunc(keys.Keys, isUnusable)
 
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	k.looked = k.clock.Now()
+	k.attemptTime = k.clock.Now()
 
 	if err != nil {
 		return fmt.Errorf("read the issuer's keys: %w", err)
 	}
 
-	k.keys, k.read = keys, k.looked
+	k.keys, k.readTime = keys, k.attemptTime
 
 	return nil
 }
 
-// unfit says of a key that it could not check a signature safely.
-func unfit(key jose.JSONWebKey) bool {
+// isUnusable returns true if a key cannot verify a signature safely.
+func isUnusable(key jose.JSONWebKey) bool {
 	return !key.Valid() || !key.IsPublic() || key.Use != "" && key.Use != "sig"
 }
 
@@ -165,5 +165,5 @@ func (k *keySet) fetch(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("status %d", resp.StatusCode)
 	}
 
-	return io.ReadAll(io.LimitReader(resp.Body, maxKeySet))
+	return io.ReadAll(io.LimitReader(resp.Body, maxKeySetSize))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// TestReconciled follows a resource from its creation to its end.
+// TestReconciled follows a resource from its creation to its removal.
 func TestReconciled(t *testing.T) {
 	t.Parallel()
 
@@ -83,8 +83,8 @@ func TestReconciled(t *testing.T) {
 	problemOf(t, a.do("PUT", "/resources/"+id+"/statuses", a.statusReport("dns", 3, "True")), "HYPERFLEET-NTF-001")
 }
 
-// TestDiscardedReports answers 204, and nothing changes then. What is discarded is tried in
-// platform/conditions.
+// TestDiscardedReports checks that discarded reports get 204 and change nothing. The rules for
+// discarding are tested in platform/conditions.
 func TestDiscardedReports(t *testing.T) {
 	t.Parallel()
 
@@ -92,7 +92,7 @@ func TestDiscardedReports(t *testing.T) {
 	cluster := a.create("/clusters", "home", nil)
 	at := "/clusters/" + cluster.Id + "/statuses"
 
-	// A first Unknown is kept, and does not count.
+	// A first report with Unknown is stored, but does not count.
 	as[openapi.AdapterStatus](t, a.do("PUT", at, a.statusReport("dns", 1, "Unknown")), 201)
 
 	if got := condition(a.get(cluster), "Reconciled"); got.ObservedGeneration != 0 || got.Reason != "ReconciledMissingAdapters" {
@@ -156,9 +156,9 @@ func TestReportsThatAreNotValid(t *testing.T) {
 	}
 }
 
-// TestSlowChildren holds the defect of counting active children alone: a parent that is
-// finalized is not Reconciled, and not gone, while a child is being deleted; and it goes
-// with the last of them, without a further report.
+// TestSlowChildren is a regression test for counting only active children. While a child is being
+// deleted, its finalized parent is neither Reconciled nor removed. The parent is removed with its
+// last child, without another report.
 func TestSlowChildren(t *testing.T) {
 	t.Parallel()
 
@@ -196,8 +196,8 @@ func TestSlowChildren(t *testing.T) {
 	}
 }
 
-// TestManyEndAtOnce deletes a tree whose adapters all report at the same time, each report
-// twice: nothing is lost to deadlocks, and all of it goes.
+// TestManyEndAtOnce deletes a tree whose adapters all report at the same time, each of them twice.
+// No report is lost to a deadlock, and the whole tree is removed.
 func TestManyEndAtOnce(t *testing.T) {
 	t.Parallel()
 
@@ -238,7 +238,8 @@ func TestManyEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestMappedConditions are those of rules; one that fails takes its report back.
+// TestMappedConditions checks conditions that come from rules. If a rule fails, the report is not
+// stored.
 func TestMappedConditions(t *testing.T) {
 	t.Parallel()
 

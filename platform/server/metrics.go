@@ -19,8 +19,8 @@ import (
 
 const (
 	subsystem = "api"
-	// pendingFresh is how long counts from the database are used for further scrapes.
-	pendingFresh   = 5 * time.Second
+	// pendingMaxAge is how long counts from the database are reused for further scrapes.
+	pendingMaxAge  = 5 * time.Second
 	pendingTimeout = 5 * time.Second
 )
 
@@ -28,7 +28,7 @@ const (
 type serverMetrics struct {
 	requests *prometheus.HistogramVec
 	count    *prometheus.CounterVec
-	running  prometheus.Gauge
+	inFlight prometheus.Gauge
 	pending  *pendingCollector
 	starts   *prometheus.CounterVec
 }
@@ -37,30 +37,31 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 	labels := []string{"resource_type", "is_delete"}
 	set := metrics.NewSet(subsystem, nil)
 	m := &serverMetrics{
-		requests: set.Histograms("request_duration_seconds", "How long requests took, by path, method and status, in seconds.",
+		requests: set.NewHistogramVec("request_duration_seconds", "Duration of requests, by path, method and status, in seconds.",
 			metrics.CallBuckets(), "path", "method", "code"),
-		count:   set.Counters("requests_total", "Requests that were answered, by path, method and status.", "path", "method", "code"),
-		running: set.Gauge("requests_in_flight", "Requests that are being answered, those that wait for changes included."),
-		starts:  set.Counters("reconciliation_started_total", "How often Reconciled became False.", labels...),
+		count:    set.NewCounterVec("requests_total", "Finished requests, by path, method and status.", "path", "method", "code"),
+		inFlight: set.NewGauge("requests_in_flight", "Running requests, including those that wait for changes."),
+		starts:   set.NewCounterVec("reconciliation_started_total", "How often Reconciled became False.", labels...),
 	}
 
 	gauge := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(metrics.Namespace, subsystem, name), help, labels, nil)
 	}
-	m.pending = metrics.Added(set, &pendingCollector{
+	m.pending = metrics.Add(set, &pendingCollector{
 		server:  s,
 		pending: gauge("resource_pending_reconciliation", "Resources that are not reconciled."),
 		stuck: gauge("resource_pending_reconciliation_stuck",
 			"Resources that have not been reconciled for longer than the threshold."),
 		longest: gauge("resource_pending_reconciliation_stuck_duration_seconds",
-			"For how long the one that is stuck for longest has not been reconciled, in seconds."),
+			"Time for which the resource that is stuck for longest has not been reconciled, in seconds."),
 	})
 
 	return m, set.Register(registerer)
 }
 
-// request notes a request. One without a route is one of "none": paths come from outside.
-func (m *serverMetrics) request(path, method string, status int, took time.Duration) {
+// observeRequest records a request. If the request has no route, its path is "none", because
+// clients choose the paths.
+func (m *serverMetrics) observeRequest(path, method string, status int, took time.Duration) {
 	if path == "" {
 		path, method = "none", "none"
 	}
@@ -69,21 +70,21 @@ func (m *serverMetrics) request(path, method string, status int, took time.Durat
 	m.count.WithLabelValues(path, method, strconv.Itoa(status)).Inc()
 }
 
-func (m *serverMetrics) started(kind string, isDelete bool) {
+func (m *serverMetrics) countStarted(kind string, isDelete bool) {
 	m.starts.WithLabelValues(strings.ToLower(kind), strconv.FormatBool(isDelete)).Inc()
 }
 
-// pendingCollector counts in the database when it is asked, and not again for a while.
+// pendingCollector counts resources in the database when it is scraped, and caches the counts.
 type pendingCollector struct {
 	server                  *Server
 	pending, stuck, longest *prometheus.Desc
 
-	mu    sync.Mutex
-	read  time.Time
-	found []store.Pending
+	mu       sync.Mutex
+	readTime time.Time
+	counts   []store.Pending
 }
 
-// Describe names the metrics.
+// Describe implements prometheus.Collector.
 func (c *pendingCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.pending
 
@@ -92,13 +93,13 @@ func (c *pendingCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.longest
 }
 
-// Collect counts. Where the database does not answer there are no values, and not old
-// ones.
+// Collect implements prometheus.Collector. If the database is unavailable, it returns no values
+// instead of old ones.
 func (c *pendingCollector) Collect(out chan<- prometheus.Metric) {
 	found, err := c.count()
 	if err != nil {
-		// The other metrics are needed most when the database is away.
-		c.server.log.Error("the resources that are not reconciled could not be counted", slog.Any("error", err))
+		// It is no error, because the other metrics are needed most when the database is unavailable.
+		c.server.log.Error("could not count the resources that are not reconciled", slog.Any("error", err))
 
 		return
 	}
@@ -114,17 +115,17 @@ func (c *pendingCollector) Collect(out chan<- prometheus.Metric) {
 		values[key{kind.Kind, false}], values[key{kind.Kind, true}] = store.Pending{}, store.Pending{}
 	}
 
-	for _, one := range found {
-		values[key{one.Kind, one.Deleting}] = one
+	for _, counts := range found {
+		values[key{counts.Kind, counts.Deleting}] = counts
 	}
 
-	for at, one := range values {
-		kind, isDelete := strings.ToLower(at.kind), strconv.FormatBool(at.isDelete)
-		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(one.Count), kind, isDelete)
+	for labels, counts := range values {
+		kind, isDelete := strings.ToLower(labels.kind), strconv.FormatBool(labels.isDelete)
+		out <- prometheus.MustNewConstMetric(c.pending, prometheus.GaugeValue, float64(counts.Count), kind, isDelete)
 
-		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(one.Stuck), kind, isDelete)
+		out <- prometheus.MustNewConstMetric(c.stuck, prometheus.GaugeValue, float64(counts.Stuck), kind, isDelete)
 
-		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, one.LongestSeconds, kind, isDelete)
+		out <- prometheus.MustNewConstMetric(c.longest, prometheus.GaugeValue, counts.LongestSeconds, kind, isDelete)
 	}
 }
 
@@ -133,8 +134,8 @@ func (c *pendingCollector) count() ([]store.Pending, error) {
 	defer c.mu.Unlock()
 
 	now := c.server.now()
-	if !c.read.IsZero() && now.Sub(c.read) < pendingFresh {
-		return c.found, nil
+	if !c.readTime.IsZero() && now.Sub(c.readTime) < pendingMaxAge {
+		return c.counts, nil
 	}
 
 	ctx, cancel := context.WithTimeout(context.Background(), pendingTimeout)
@@ -145,7 +146,7 @@ func (c *pendingCollector) count() ([]store.Pending, error) {
 		return nil, err
 	}
 
-	c.read, c.found = now, found
+	c.readTime, c.counts = now, found
 
 	return found, nil
 }

@@ -23,14 +23,16 @@ import (
 )
 
 const (
-	// maxBody of a request in bytes, and maxReport of an adapter's report: each adapter
-	// of each resource has one that is kept.
-	maxBody   = 1 << 20
-	maxReport = 256 << 10
-	// maxRequest is how long a request may take that does not wait for changes.
-	maxRequest = 30 * time.Second
-	// maxWaiting is how long one may take that does: the contract's 55 s and the rest.
-	maxWaiting = 65 * time.Second
+	// maxBodySize is the maximum size of a request in bytes, maxReportSize that of an adapter's
+	// report. The limit of reports is lower because one report of each adapter is stored for each
+	// resource.
+	maxBodySize   = 1 << 20
+	maxReportSize = 256 << 10
+	// requestTimeout is the timeout of requests that do not wait for changes.
+	requestTimeout = 30 * time.Second
+	// waitTimeout is the timeout of requests that wait for changes: the 55 s of the OpenAPI
+	// document, and some time for the rest of the request.
+	waitTimeout = 65 * time.Second
 
 	requestIDHeader = "X-Request-Id"
 	tracerName      = "github.com/hyperfleet/hyperfleet/platform/server"
@@ -38,20 +40,21 @@ const (
 
 type requestKey struct{}
 
-// request is what is known of a request beside the request itself.
+// request has data about a request that is not in the http.Request.
 type request struct {
 	id    string
 	route string
-	// path is the route with its kinds and without ids, for metrics.
+	// path is the route with its kinds but without IDs, for metrics.
 	path    string
 	scope   scope
 	caller  caller
 	tenancy map[string]string
-	// quiet is a write that changes nothing anybody would look for: a lease renewed.
-	quiet bool
+	// isQuiet is true for a write that only repeats the previous state, such as the renewal of a
+	// lease.
+	isQuiet bool
 }
 
-func about(ctx context.Context) *request {
+func requestFromContext(ctx context.Context) *request {
 	if found, ok := ctx.Value(requestKey{}).(*request); ok {
 		return found
 	}
@@ -59,16 +62,16 @@ func about(ctx context.Context) *request {
 	return &request{}
 }
 
-func setRoute(ctx context.Context, name string) { about(ctx).route = name }
+func setRoute(ctx context.Context, name string) { requestFromContext(ctx).route = name }
 
-// recorder notes the status of an answer.
+// recorder records the status of a response.
 type recorder struct {
 	http.ResponseWriter
 
 	status int
 }
 
-// WriteHeader notes the status.
+// WriteHeader records the status.
 func (r *recorder) WriteHeader(status int) {
 	if r.status == 0 {
 		r.status = status
@@ -77,7 +80,7 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Write notes that the status was 200.
+// Write records status 200 if WriteHeader was not called.
 func (r *recorder) Write(data []byte) (int, error) {
 	if r.status == 0 {
 		r.status = http.StatusOK
@@ -86,10 +89,10 @@ func (r *recorder) Write(data []byte) (int, error) {
 	return r.ResponseWriter.Write(data)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is called by http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// ServeHTTP answers a request of the API.
+// ServeHTTP handles a request to the API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := s.clock.Now()
 	info := &request{id: requestID(r)}
@@ -99,9 +102,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	defer span.End()
 
-	limit := maxRequest
+	limit := requestTimeout
 	if r.URL.Path == BasePath+"/changes" {
-		limit = maxWaiting
+		limit = waitTimeout
 	}
 
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, requestKey{}, info), limit)
@@ -111,12 +114,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	out := &recorder{ResponseWriter: w}
 	r = r.WithContext(ctx)
-	r.Body = http.MaxBytesReader(out, r.Body, maxBody)
+	r.Body = http.MaxBytesReader(out, r.Body, maxBodySize)
 
-	s.metrics.running.Inc()
-	defer s.metrics.running.Dec()
+	s.metrics.inFlight.Inc()
+	defer s.metrics.inFlight.Dec()
 
-	s.guarded(out, r, info)
+	s.serveWithRecovery(out, r, info)
 
 	span.SetAttributes(attribute.Int("http.response.status_code", out.status))
 
@@ -125,12 +128,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	took := s.clock.Since(start)
-	s.metrics.request(info.path, r.Method, out.status, took)
+	s.metrics.observeRequest(info.path, r.Method, out.status, took)
 	s.logRequest(ctx, r, out.status, took)
 }
 
 func (s *Server) logRequest(ctx context.Context, r *http.Request, status int, took time.Duration) {
-	info := about(ctx)
+	info := requestFromContext(ctx)
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", info.route), slog.String("path", r.URL.Path),
 		slog.Int("status", status), slog.Float64("seconds", took.Seconds()), slog.String("requestId", info.id),
@@ -144,40 +147,40 @@ func (s *Server) logRequest(ctx context.Context, r *http.Request, status int, to
 		attrs = append(attrs, slog.String("traceId", span.TraceID().String()))
 	}
 
-	s.log.LogAttrs(ctx, levelOf(r.Method, status, info.quiet), "request", attrs...)
+	s.log.LogAttrs(ctx, logLevelFor(r.Method, status, info.isQuiet), "request", attrs...)
 }
 
-// guarded answers, also where the code below panics.
-func (s *Server) guarded(w *recorder, r *http.Request, info *request) {
+// serveWithRecovery handles a request, and responds with a problem if the handler panics.
+func (s *Server) serveWithRecovery(w *recorder, r *http.Request, info *request) {
 	defer func() {
-		what := recover()
-		if what == nil {
+		panicValue := recover()
+		if panicValue == nil {
 			return
 		}
 
-		s.log.ErrorContext(r.Context(), "a request panicked", slog.String("requestId", info.id),
-			slog.String("panic", fmt.Sprint(what)), slog.String("stack", string(debug.Stack())))
+		s.log.ErrorContext(r.Context(), "the handler of a request panicked", slog.String("requestId", info.id),
+			slog.String("panic", fmt.Sprint(panicValue)), slog.String("stack", string(debug.Stack())))
 
 		if w.status == 0 {
-			writeProblem(w, r, problem(CodeInternal, "request %s", info.id), s.clock.Now().UTC())
+			writeProblem(w, r, newProblem(CodeInternal, "request %s", info.id), s.clock.Now().UTC())
 		}
 	}()
 
-	if s.document(w, r) {
+	if s.serveDocument(w, r) {
 		return
 	}
 
-	who, err := s.callerOf(r)
+	principal, err := s.authenticate(r)
 	if err != nil {
-		s.fail(w, r, err)
+		s.writeError(w, r, err)
 
 		return
 	}
 
-	info.caller = who
+	info.caller = principal
 
-	if info.tenancy, err = s.tenancyOf(r, who); err != nil {
-		s.fail(w, r, err)
+	if info.tenancy, err = s.resolveTenancy(r, principal); err != nil {
+		s.writeError(w, r, err)
 
 		return
 	}
@@ -189,45 +192,47 @@ func (s *Server) guarded(w *recorder, r *http.Request, info *request) {
 	s.routes.ServeHTTP(w, r)
 }
 
-// fail answers with a problem, and logs what the caller is not told.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	what := asProblem(err)
+// writeError responds with a problem, and logs the details that the caller must not see.
+func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	apiErr := toProblem(err)
 
 	switch {
-	case r.Context().Err() != nil && what.Code == CodeInternal:
-		what = &Error{Code: CodeUnavailable, Detail: "the request took too long", Cause: err}
-	case what.Code == CodeInternal || what.Code == CodeRule || what.Code == CodeUnavailable:
-		s.log.ErrorContext(r.Context(), "a request failed", slog.String("requestId", about(r.Context()).id),
-			slog.String("error", what.Error()))
+	case r.Context().Err() != nil && apiErr.Code == CodeInternal:
+		apiErr = &Error{Code: CodeUnavailable, Detail: "the request took too long", Cause: err}
+	case apiErr.Code == CodeInternal || apiErr.Code == CodeRule || apiErr.Code == CodeUnavailable:
+		s.log.ErrorContext(r.Context(), "a request failed", slog.String("requestId", requestFromContext(r.Context()).id),
+			slog.String("error", apiErr.Error()))
 	}
 
 	trace.SpanFromContext(r.Context()).RecordError(err)
-	writeProblem(w, r, what, s.clock.Now().UTC())
+	writeProblem(w, r, apiErr, s.clock.Now().UTC())
 }
 
-// levelOf has every write in the log at its usual level, and what was refused. Reads, reports
-// that say nothing new, and leases that are renewed every few seconds are not.
-func levelOf(method string, status int, quiet bool) slog.Level {
-	reads := method == http.MethodGet || method == http.MethodHead
+// logLevelFor returns the level of the log line for a request. Writes and rejected requests are
+// logged at the default level. Reads, reports that changed nothing, and renewals of leases are
+// logged at debug level, because they are frequent.
+func logLevelFor(method string, status int, quiet bool) slog.Level {
+	isRead := method == http.MethodGet || method == http.MethodHead
 
 	switch {
 	case status >= http.StatusInternalServerError:
 		return slog.LevelError
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return slog.LevelInfo
-	case reads, quiet, method == http.MethodPut && status == http.StatusNoContent:
+	case isRead, quiet, method == http.MethodPut && status == http.StatusNoContent:
 		return slog.LevelDebug
 	default:
 		return slog.LevelInfo
 	}
 }
 
-var requestIDForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// requestID takes the caller's, if it is one that may stand in a log.
+// requestID returns the request ID that the caller sent if it is safe to log. Otherwise it returns
+// a new one.
 func requestID(r *http.Request) string {
-	if given := r.Header.Get(requestIDHeader); requestIDForm.MatchString(given) {
-		return given
+	if id := r.Header.Get(requestIDHeader); requestIDPattern.MatchString(id) {
+		return id
 	}
 
 	return uuid.NewString()

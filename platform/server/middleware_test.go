@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// TestPanic answers a request that panics, and tells the log alone why.
+// TestPanic checks that a panic gets a response, and that only the log has its cause.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 
@@ -45,7 +45,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestCodes: every code has a title, and the status that its category says.
+// TestCodes checks that every code has a title and a status that matches its category.
 func TestCodes(t *testing.T) {
 	t.Parallel()
 
@@ -61,8 +61,8 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// FuzzFields: what stands in a query never panics, and gives no field that was not asked
-// for.
+// FuzzFields checks that no query parameter causes a panic or selects a field that it does not
+// name.
 func FuzzFields(f *testing.F) {
 	for _, seed := range []string{"id,name", "status.conditions.type", "spec.a.b,spec", ".", "spec..a", ",", "labels.a.b/c"} {
 		f.Add(seed)
@@ -74,7 +74,7 @@ func FuzzFields(f *testing.F) {
 			return
 		}
 
-		got, ok := fields.of(map[string]any{"id": "1", "name": "n", "spec": map[string]any{"a": []any{map[string]any{"b": 1}}}}).(map[string]any)
+		got, ok := fields.selectFrom(map[string]any{"id": "1", "name": "n", "spec": map[string]any{"a": []any{map[string]any{"b": 1}}}}).(map[string]any)
 		if !ok || got["id"] != "1" {
 			t.Errorf("%q: %v", text, got)
 		}
@@ -85,16 +85,16 @@ func FuzzFields(f *testing.F) {
 	})
 }
 
-// allCodes are all of them.
+// allCodes returns all codes.
 func allCodes() []*Code {
 	return []*Code{
-		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMedia, CodeMethod, CodeCursorGone, CodeUnknown,
-		CodeNotTrusted, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
-		CodeRule, CodeUnavailable, CodeKeysNotThere,
+		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMediaType, CodeMethod, CodeCursorGone, CodeUnauthenticated,
+		CodeInvalidToken, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
+		CodeRule, CodeUnavailable, CodeKeysUnavailable,
 	}
 }
 
-// TestReference holds the page of the API to its codes, metrics and reasons.
+// TestReference checks that the API's reference has all codes, metrics and reasons.
 func TestReference(t *testing.T) {
 	t.Parallel()
 
@@ -110,7 +110,7 @@ func TestReference(t *testing.T) {
 	}
 
 	for _, reason := range []string{
-		conditions.ReasonAll, conditions.ReasonMissing, conditions.ReasonFailed, conditions.ReasonWaiting, conditions.ReasonReference,
+		conditions.ReasonReconciledAll, conditions.ReasonMissingAdapters, conditions.ReasonFailedAdapters, conditions.ReasonWaitingForChildren, conditions.ReasonReferenceMissing,
 	} {
 		if !strings.Contains(string(page), "| `"+reason+"` |") {
 			t.Errorf("the page lacks reason %s", reason)
@@ -126,7 +126,7 @@ func TestReference(t *testing.T) {
 	s.metrics.pending.Describe(described)
 	s.metrics.requests.Describe(described)
 	s.metrics.count.Describe(described)
-	s.metrics.running.Describe(described)
+	s.metrics.inFlight.Describe(described)
 	s.metrics.starts.Describe(described)
 	close(described)
 

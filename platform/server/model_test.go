@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 )
 
-// player does random things to one cluster and what is around it.
+// player makes random requests for one cluster and the resources around it.
 type player struct {
 	*api
 
@@ -28,8 +28,8 @@ type player struct {
 	channel string
 }
 
-// act does one thing. What is refused is refused for a reason: any answer but an error of
-// the server's own is in order.
+// act makes one request. Any response other than an internal error is valid, because requests may
+// be rejected for a reason.
 func (p *player) act() error {
 	pools, err := p.list("/clusters/" + p.cluster + "/nodepools")
 	if err != nil {
@@ -77,8 +77,8 @@ func (p *player) choose(target openapi.Resource) (method, path string, body any)
 			"channel": []any{map[string]any{"id": p.channel}}, "used_by": []any{map[string]any{"id": p.cluster}},
 		}}
 	default:
-		// Most reports are those of an adapter in good order, so that resources come to
-		// their end; some are not.
+		// Most reports are those of a working adapter, so that deletions are completed. Some are
+		// not.
 		adapters := []string{"machines", "stranger"}
 		if target.Kind == "Cluster" {
 			adapters = []string{"dns", "namespace"}
@@ -106,8 +106,8 @@ func (a *api) list(path string) ([]openapi.Resource, error) {
 	return as[openapi.ResourceList](a.t, got, 200).Items, nil
 }
 
-// sound says what is wrong with the resources as they are: each has the conditions that
-// its reports give, and nothing is there that should have gone.
+// sound returns what is wrong with the current resources. Each resource needs the conditions that
+// follow from its reports, and no resource may exist that should have been removed.
 func (a *api) sound(all []openapi.Resource) []string {
 	var wrong []string
 
@@ -142,7 +142,7 @@ func (a *api) sound(all []openapi.Resource) []string {
 			}
 		}
 
-		if conditions.Finished(in) {
+		if conditions.IsFinished(in) {
 			wrong = append(wrong, fmt.Sprintf("%s %s should be gone", one.Kind, one.Name))
 		}
 
@@ -162,7 +162,7 @@ func (a *api) sound(all []openapi.Resource) []string {
 	return wrong
 }
 
-// follow replays the change feed: what it tells is what there is.
+// follow replays the change feed and compares the result with the current resources.
 func (a *api) follow(cursor string) (map[string]int32, []string) {
 	there := map[string]int32{}
 
@@ -190,10 +190,10 @@ func (a *api) follow(cursor string) (map[string]int32, []string) {
 	}
 }
 
-// TestPropertyWhateverHappens: several callers at once do random things to a tree. Afterwards each
-// resource has the conditions that its reports give, nothing is left behind or there too
-// long, and who followed the changes knows exactly what is there. And when the tree is
-// deleted and its adapters finalize, in any order, nothing is left.
+// TestPropertyWhateverHappens has several callers that make random requests for a tree at the same
+// time. Afterwards each resource has the conditions that follow from its reports, no resource was
+// removed too late, and a client of the change feed knows exactly which resources exist. After the
+// tree was deleted and its adapters have finalized it in any order, nothing remains.
 func TestPropertyWhateverHappens(t *testing.T) {
 	t.Parallel()
 
@@ -254,8 +254,8 @@ func TestPropertyWhateverHappens(t *testing.T) {
 	}, gen.UInt64()))
 }
 
-// end deletes a tree and lets its adapters finalize in any order; what is left then is
-// wrong.
+// end deletes a tree and lets its adapters finalize it in any order. It returns what remains, which
+// has to be nothing.
 func (a *api) end(cluster string, dice *rand.Rand) []string {
 	a.do("DELETE", "/clusters/"+cluster, nil)
 

@@ -15,11 +15,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// BasePath is where the API is.
+// BasePath is the path of the API.
 const BasePath = "/api/hyperfleet/v1"
 
-// mux is the mux of the generated routes, and of those that name the same resources in
-// other ways: each of them is checked against the contract before anything of it is read.
+// mux registers the generated routes, and the additional routes that name the same resources. It
+// validates each request against the OpenAPI document before the handler reads it.
 type mux struct {
 	*http.ServeMux
 
@@ -27,26 +27,28 @@ type mux struct {
 	errs   []error
 }
 
-// byPlural and byParent turn a pattern of /resources into that of a kind's collection, and
-// into that of a collection below a parent.
-func byPlural(pattern string) string { return strings.Replace(pattern, "/resources", "/{plural}", 1) }
+// pluralPattern and nestedPattern convert a pattern of /resources to the pattern for the collection
+// of a kind, and for a collection below a parent.
+func pluralPattern(pattern string) string {
+	return strings.Replace(pattern, "/resources", "/{plural}", 1)
+}
 
-func byParent(pattern string) string {
+func nestedPattern(pattern string) string {
 	return strings.NewReplacer("/resources", "/{plural}/{id}/{children}", "/{id}", "/{childID}").Replace(pattern)
 }
 
-// HandleFunc registers a route by all ways to name its resources.
+// HandleFunc registers a route with all paths that name its resources.
 func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
 	m.handle(pattern, handler)
 
 	if strings.Contains(pattern, BasePath+"/resources") {
-		m.handle(byPlural(pattern), handler)
-		m.handle(byParent(pattern), handler)
+		m.handle(pluralPattern(pattern), handler)
+		m.handle(nestedPattern(pattern), handler)
 	}
 }
 
 func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Request)) {
-	route, err := m.server.routeOf(pattern)
+	route, err := m.server.findRoute(pattern)
 	if err != nil {
 		m.errs = append(m.errs, err)
 
@@ -54,8 +56,8 @@ func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Req
 	}
 
 	m.ServeMux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if err := m.server.admit(r, route); err != nil {
-			m.server.fail(w, r, err)
+		if err := m.server.prepareRequest(r, route); err != nil {
+			m.server.writeError(w, r, err)
 
 			return
 		}
@@ -64,10 +66,11 @@ func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Req
 	})
 }
 
-// refuseOthers registers the methods that the contract's paths do not have, each by its path:
-// POST to statuses is not the creation of a child, which a pattern of that would take it for.
-func (m *mux) refuseOthers() {
-	// A pattern of GET is one of HEAD, too.
+// registerDisallowedMethods registers the methods that the paths of the OpenAPI document do not
+// have. Otherwise a more general pattern could match. For example, POST to .../statuses would match
+// the creation of a child.
+func (m *mux) registerDisallowedMethods() {
+	// A pattern for GET also matches HEAD.
 	methods := []string{
 		http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
@@ -83,16 +86,16 @@ func (m *mux) refuseOthers() {
 			}
 
 			m.ServeMux.HandleFunc(method+" "+BasePath+path, func(w http.ResponseWriter, r *http.Request) {
-				m.server.fail(w, r, &Error{Code: CodeMethod, Detail: "the route takes " + allow, Allow: allow})
+				m.server.writeError(w, r, &Error{Code: CodeMethod, Detail: "the route allows " + allow, Allow: allow})
 			})
 		}
 	}
 }
 
-// ServeHTTP answers what has no route with a problem.
+// ServeHTTP responds with a problem if there is no route for the request.
 func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, pattern := m.Handler(r); pattern == "" {
-		m.server.fail(w, r, problem(CodeNoRoute, "the API has no route %s", r.URL.Path))
+		m.server.writeError(w, r, newProblem(CodeNoRoute, "the API has no route %s", r.URL.Path))
 
 		return
 	}
@@ -100,12 +103,12 @@ func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.ServeMux.ServeHTTP(w, r)
 }
 
-var variable = regexp.MustCompile(`{[^}]*}`)
+var pathVariable = regexp.MustCompile(`{[^}]*}`)
 
-// pathOf is a route's path as metrics have it: ids are -, and so are kinds of a request
-// that does not name any that there are (nil).
-func pathOf(r *http.Request, route *routers.Route) string {
-	return BasePath + variable.ReplaceAllStringFunc(route.Path, func(name string) string {
+// metricsPath returns a route's path for metrics. IDs are replaced by "-". Kinds are replaced, too,
+// if r is nil, which means that the request does not name registered kinds.
+func metricsPath(r *http.Request, route *routers.Route) string {
+	return BasePath + pathVariable.ReplaceAllStringFunc(route.Path, func(name string) string {
 		if r != nil && (name == "{plural}" || name == "{children}") {
 			return r.PathValue(name[1 : len(name)-1])
 		}
@@ -114,8 +117,9 @@ func pathOf(r *http.Request, route *routers.Route) string {
 	})
 }
 
-// admit is what every request goes through once its route is known.
-func (s *Server) admit(r *http.Request, route *routers.Route) error {
+// prepareRequest runs after the route of a request is known: it parses the scope, checks the
+// caller's roles, and validates the request.
+func (s *Server) prepareRequest(r *http.Request, route *routers.Route) error {
 	name := route.Method + " " + route.Path
 	setRoute(r.Context(), name)
 
@@ -123,22 +127,22 @@ func (s *Server) admit(r *http.Request, route *routers.Route) error {
 	span.SetName(name)
 	span.SetAttributes(attribute.String("http.route", route.Path))
 
-	about(r.Context()).path = pathOf(nil, route)
+	requestFromContext(r.Context()).path = metricsPath(nil, route)
 
-	at, err := s.scopeOf(r)
+	target, err := s.parseScope(r)
 	if err != nil {
 		return err
 	}
 
-	about(r.Context()).scope, about(r.Context()).path = at, pathOf(r, route)
+	requestFromContext(r.Context()).scope, requestFromContext(r.Context()).path = target, metricsPath(r, route)
 
 	if err := s.authorize(r, route); err != nil {
 		return err
 	}
 
 	if route.Method == http.MethodPut && strings.HasSuffix(route.Path, "/statuses") {
-		r.Body = http.MaxBytesReader(nil, r.Body, maxReport)
+		r.Body = http.MaxBytesReader(nil, r.Body, maxReportSize)
 	}
 
-	return fits(r, route)
+	return validateRequest(r, route)
 }

@@ -15,100 +15,102 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// The generated interface has the operations on /resources. Those on collections of kinds
-// and below parents come in here, too: which resources a path names is in the request's
-// scope, not in what the generated code has read of the path.
+// The generated interface has the operations on /resources. Requests to collections of kinds and
+// below parents use the same operations. The request's scope says which resources the path names.
+// The parameters that the generated code reads from the path are ignored.
 
-// ListResources answers a page of them.
+// ListResources returns a page of resources.
 func (s *Server) ListResources(w http.ResponseWriter, r *http.Request, params openapi.ListResourcesParams) {
-	out, err := s.list(r.Context(), about(r.Context()).scope, params)
-	s.reply(w, r, out, err)
+	out, err := s.listResources(r.Context(), requestFromContext(r.Context()).scope, params)
+	s.writeResponse(w, r, out, err)
 }
 
-// CreateResource makes one.
-func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) { withBody(s, w, r, s.create) }
+// CreateResource creates a resource.
+func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) {
+	handleBody(s, w, r, s.createResource)
+}
 
-// GetResource answers one.
+// GetResource returns a resource.
 func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
-	out, err := s.get(r.Context(), about(r.Context()).scope, ptr.Deref(params.Search, ""))
-	s.reply(w, r, out, err)
+	out, err := s.getResource(r.Context(), requestFromContext(r.Context()).scope, ptr.Deref(params.Search, ""))
+	s.writeResponse(w, r, out, err)
 }
 
-// PatchResource changes one.
+// PatchResource changes a resource.
 func (s *Server) PatchResource(w http.ResponseWriter, r *http.Request, _ string) {
-	withBody(s, w, r, s.patch)
+	handleBody(s, w, r, s.patchResource)
 }
 
-// DeleteResource asks for the deletion of one.
+// DeleteResource requests the deletion of a resource.
 func (s *Server) DeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
-	out, err := s.remove(r.Context(), about(r.Context()).scope)
-	s.reply(w, r, out, err)
+	out, err := s.deleteResource(r.Context(), requestFromContext(r.Context()).scope)
+	s.writeResponse(w, r, out, err)
 }
 
-// ForceDeleteResource removes one that is being deleted.
+// ForceDeleteResource removes a resource that is being deleted.
 func (s *Server) ForceDeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
-	withBody(s, w, r, s.forceDelete)
+	handleBody(s, w, r, s.forceDeleteResource)
 }
 
-// ListResourceStatuses answers the reports on one.
+// ListResourceStatuses returns the statuses that adapters have reported for a resource.
 func (s *Server) ListResourceStatuses(
 	w http.ResponseWriter, r *http.Request, _ string, params openapi.ListResourceStatusesParams,
 ) {
-	out, err := s.statuses(r.Context(), about(r.Context()).scope, params)
-	s.reply(w, r, out, err)
+	out, err := s.listStatuses(r.Context(), requestFromContext(r.Context()).scope, params)
+	s.writeResponse(w, r, out, err)
 }
 
-// PutResourceStatus takes a report on one.
+// PutResourceStatus stores an adapter's report on a resource.
 func (s *Server) PutResourceStatus(w http.ResponseWriter, r *http.Request, _ string) {
-	withBody(s, w, r, s.report)
+	handleBody(s, w, r, s.putStatus)
 }
 
-// ListChanges answers what happened after a cursor.
+// ListChanges returns the changes after a cursor.
 func (s *Server) ListChanges(w http.ResponseWriter, r *http.Request, params openapi.ListChangesParams) {
-	out, err := s.changes(r.Context(), params)
-	s.reply(w, r, out, err)
+	out, err := s.listChanges(r.Context(), params)
+	s.writeResponse(w, r, out, err)
 }
 
-// PutLease gives, renews or takes back a lease.
+// PutLease acquires, renews or releases a lease.
 func (s *Server) PutLease(w http.ResponseWriter, r *http.Request, name string) {
-	withBody(s, w, r, func(ctx context.Context, _ scope, ask openapi.LeaseRequest) (answer, error) {
-		return s.lease(ctx, name, ask)
+	handleBody(s, w, r, func(ctx context.Context, _ scope, body openapi.LeaseRequest) (response, error) {
+		return s.putLease(ctx, name, body)
 	})
 }
 
-// withBody answers an operation that takes a body.
-func withBody[T any](
-	s *Server, w http.ResponseWriter, r *http.Request, do func(context.Context, scope, T) (answer, error),
+// handleBody decodes the body of a request and calls the operation with it.
+func handleBody[T any](
+	s *Server, w http.ResponseWriter, r *http.Request, do func(context.Context, scope, T) (response, error),
 ) {
 	var body T
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		s.fail(w, r, malformed(fmt.Errorf("read JSON body: %w", err)))
+		s.writeError(w, r, newMalformed(fmt.Errorf("decode JSON body: %w", err)))
 
 		return
 	}
 
-	out, err := do(r.Context(), about(r.Context()).scope, body)
-	s.reply(w, r, out, err)
+	out, err := do(r.Context(), requestFromContext(r.Context()).scope, body)
+	s.writeResponse(w, r, out, err)
 }
 
-// reply writes an answer, or what went wrong.
-func (s *Server) reply(w http.ResponseWriter, r *http.Request, out answer, err error) {
+// writeResponse writes the response of an operation, or its error.
+func (s *Server) writeResponse(w http.ResponseWriter, r *http.Request, out response, err error) {
 	if err == nil {
 		err = out.write(w)
 	}
 
 	if err != nil {
-		s.fail(w, r, err)
+		s.writeError(w, r, err)
 	}
 }
 
-// answer is what every operation gives: a status and, but for 204, a body.
-type answer struct {
+// response is the result of every operation: a status, and a body unless the status is 204.
+type response struct {
 	status int
 	body   any
 }
 
-func (a answer) write(w http.ResponseWriter) error {
+func (a response) write(w http.ResponseWriter) error {
 	w.Header().Set("Cache-Control", "no-store")
 
 	if a.body == nil {
@@ -119,7 +121,7 @@ func (a answer) write(w http.ResponseWriter) error {
 
 	var body bytes.Buffer
 	if err := json.NewEncoder(&body).Encode(a.body); err != nil {
-		return fmt.Errorf("encode answer: %w", err)
+		return fmt.Errorf("encode response: %w", err)
 	}
 
 	w.Header().Set("Content-Type", "application/json")

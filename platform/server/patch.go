@@ -17,29 +17,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-func (s *Server) patch(ctx context.Context, at scope, body openapi.ResourcePatch) (answer, error) {
-	return s.change(ctx, at, http.StatusOK, func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
-		return u.patch(ctx, r, body)
-	})
+func (s *Server) patchResource(ctx context.Context, target scope, body openapi.ResourcePatch) (response, error) {
+	return s.changeResource(ctx, target, http.StatusOK,
+		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
+			return u.patch(ctx, r, body)
+		})
 }
 
 func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {
-	kind, err := u.kindOf(r)
+	kind, err := u.registeredKind(r)
 	if err != nil {
 		return r, err
 	}
 
-	if r.Deleting() {
-		return r, problem(CodeState, "%s %s is being deleted", r.Kind, r.ID)
+	if r.IsDeleting() {
+		return r, newProblem(CodeState, "%s %s is being deleted", r.Kind, r.ID)
 	}
 
-	next, references, err := patched(kind, r, body)
+	next, references, err := applyPatch(kind, r, body)
 	if err != nil {
 		return r, err
 	}
 
-	newReferences := references != nil && !sameReferences(references, r.References)
-	if !newReferences && maps.Equal(next.Labels, r.Labels) && sameJSON(next.Spec, r.Spec) {
+	newReferences := references != nil && !isSameReferences(references, r.References)
+	if !newReferences && maps.Equal(next.Labels, r.Labels) && isSameJSON(next.Spec, r.Spec) {
 		return r, nil
 	}
 
@@ -55,7 +56,7 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 		}
 	}
 
-	if _, next.Conditions, err = u.derive(ctx, kind, next, 0); err != nil {
+	if _, next.Conditions, err = u.deriveConditions(ctx, kind, next, 0); err != nil {
 		return r, err
 	}
 
@@ -64,20 +65,20 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 		return r, err
 	}
 
-	return stored, u.record(ctx, stored, store.OperationUpdated)
+	return stored, u.recordChange(ctx, stored, store.OperationUpdated)
 }
 
-// patched checks a change, and gives the resource with it. References are nil if they are
-// not to change.
-func patched(
+// applyPatch validates a patch and returns the patched resource. References are nil if the patch
+// does not change them.
+func applyPatch(
 	kind *entity.Kind, r store.Resource, body openapi.ResourcePatch,
 ) (next store.Resource, references map[string][]store.Ref, err error) {
-	var wrong faults
+	var problems fieldErrors
 
 	next = r
 
 	if body.Spec != nil {
-		wrong = append(wrong, kind.CheckSpec(*body.Spec)...)
+		problems = append(problems, kind.ValidateSpec(*body.Spec)...)
 
 		if next.Spec, err = json.Marshal(*body.Spec); err != nil {
 			return r, nil, fmt.Errorf("encode spec: %w", err)
@@ -85,24 +86,24 @@ func patched(
 	}
 
 	if body.Labels != nil {
-		wrong.labels(*body.Labels)
+		problems.validateLabels(*body.Labels)
 		next.Labels = *body.Labels
 	}
 
 	if body.References != nil {
-		references = wrong.references(kind, *body.References)
+		references = problems.validateReferences(kind, *body.References)
 	}
 
-	return next, references, wrong.err()
+	return next, references, problems.err()
 }
 
-// sameJSON compares values and not their text: the database writes it its own way.
-func sameJSON(a, b json.RawMessage) bool {
+// isSameJSON compares values instead of text, because the database formats JSON in its own way.
+func isSameJSON(a, b json.RawMessage) bool {
 	var left, right any
 
 	return json.Unmarshal(a, &left) == nil && json.Unmarshal(b, &right) == nil && reflect.DeepEqual(left, right)
 }
 
-func sameReferences(a, b map[string][]store.Ref) bool {
+func isSameReferences(a, b map[string][]store.Ref) bool {
 	return maps.EqualFunc(a, b, slices.Equal)
 }

@@ -21,118 +21,123 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// get reads a resource that a condition, if there is one, has to hold for.
-func (s *Server) get(ctx context.Context, at scope, condition string) (answer, error) {
-	resource, err := s.find(ctx, s.store.Get, at)
+// getResource returns a resource. If a condition is given and does not hold for the resource, it
+// returns not found.
+func (s *Server) getResource(ctx context.Context, target scope, condition string) (response, error) {
+	resource, err := s.findResource(ctx, s.store.Get, target)
 
-	out := answer{http.StatusOK, s.tell(resource)}
+	out := response{http.StatusOK, s.toAPI(resource)}
 	if err != nil || condition == "" {
 		return out, err
 	}
 
 	if _, err := search.Parse(condition); err != nil {
-		return answer{}, badQuery("search", err)
+		return response{}, newQueryError("search", err)
 	}
 
 	found, _, err := s.store.List(ctx, store.ListQuery{
-		Search: "id = '" + canonical(at.id) + "' and (" + condition + ")", Page: 1, Size: 1, Tenancy: about(ctx).tenancy,
+		Search: "id = '" + canonicalID(target.id) + "' and (" + condition + ")", Page: 1, Size: 1,
+		Tenancy: requestFromContext(ctx).tenancy,
 	})
 	if err == nil && len(found) == 0 {
-		err = notFound("", at.id)
+		err = newNotFound("", target.id)
 	}
 
 	return out, err
 }
 
-func (s *Server) list(ctx context.Context, at scope, query openapi.ListResourcesParams) (answer, error) {
+func (s *Server) listResources(ctx context.Context, target scope, query openapi.ListResourcesParams) (response, error) {
 	fields, err := parseFields(query.Fields)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
 	if (query.RefType == nil) != (query.RefTargetId == nil) {
-		return answer{}, invalid(entity.FieldError{Field: "ref_type", Message: "goes together with ref_target_id"})
+		return response{}, newInvalid(entity.FieldError{Field: "ref_type", Message: "has to be set together with ref_target_id"})
 	}
 
-	if err := s.knownKind(query.Kind); err != nil {
-		return answer{}, err
+	if err := s.checkKind(query.Kind); err != nil {
+		return response{}, err
 	}
 
-	ask := store.ListQuery{
+	listQuery := store.ListQuery{
 		Search: ptr.Deref(query.Search, ""), Order: ptr.Deref(query.Order, "created_time desc"), Page: ptr.Deref(query.Page, 1),
 		Size: ptr.Deref(query.Size, 20), RefType: ptr.Deref(query.RefType, ""), RefTargetID: ptr.Deref(query.RefTargetId, ""),
-		Kind: ptr.Deref(query.Kind, ""), Tenancy: about(ctx).tenancy,
+		Kind: ptr.Deref(query.Kind, ""), Tenancy: requestFromContext(ctx).tenancy,
 	}
 
-	if at.kind != nil {
-		ask.Kind = at.kind.Kind
+	if target.kind != nil {
+		listQuery.Kind = target.kind.Kind
 	}
 
-	if at.parent != nil {
-		// A list below a parent that is not there would look like one without children.
-		if _, err := s.find(ctx, s.store.Get, scope{kind: at.parent, id: at.parentID}); err != nil {
-			return answer{}, err
+	if target.parent != nil {
+		// Otherwise the response for a missing parent would look like that for one without children.
+		if _, err := s.findResource(ctx, s.store.Get, scope{kind: target.parent, id: target.parentID}); err != nil {
+			return response{}, err
 		}
 
-		ask.ParentID = at.parentID
+		listQuery.ParentID = target.parentID
 	}
 
-	found, total, err := s.store.List(ctx, ask)
+	found, total, err := s.store.List(ctx, listQuery)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	page := openapi.ResourceList{Items: make([]openapi.Resource, 0, len(found)), Page: ask.Page, Size: len(found), Total: total}
-	for _, one := range found {
-		page.Items = append(page.Items, s.tell(one))
+	page := openapi.ResourceList{Items: make([]openapi.Resource, 0, len(found)), Page: listQuery.Page,
+		Size: len(found), Total: total}
+	for _, resource := range found {
+		page.Items = append(page.Items, s.toAPI(resource))
 	}
 
 	if fields == nil {
-		return answer{http.StatusOK, page}, nil
+		return response{http.StatusOK, page}, nil
 	}
 
-	items, err := plain(page.Items)
+	items, err := toJSONValue(page.Items)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	return answer{http.StatusOK, map[string]any{
-		"items": fields.of(items), "page": page.Page, "size": page.Size, "total": page.Total,
+	return response{http.StatusOK, map[string]any{
+		"items": fields.selectFrom(items), "page": page.Page, "size": page.Size, "total": page.Total,
 	}}, nil
 }
 
-func (s *Server) statuses(ctx context.Context, at scope, query openapi.ListResourceStatusesParams) (answer, error) {
-	if _, err := s.find(ctx, s.store.Get, at); err != nil {
-		return answer{}, err
+func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.ListResourceStatusesParams) (response, error) {
+	if _, err := s.findResource(ctx, s.store.Get, target); err != nil {
+		return response{}, err
 	}
 
-	found, err := s.store.Statuses(ctx, at.id)
+	found, err := s.store.Statuses(ctx, target.id)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
 	if query.Search != nil && *query.Search != "" {
-		wanted, err := search.OneOf("adapter", *query.Search)
+		adapters, err := search.ParseOneOf("adapter", *query.Search)
 		if err != nil {
-			return answer{}, badQuery("search", err)
+			return response{}, newQueryError("search", err)
 		}
 
-		found = slices.DeleteFunc(found, func(one openapi.AdapterStatus) bool { return !slices.Contains(wanted, one.Adapter) })
+		found = slices.DeleteFunc(found, func(status openapi.AdapterStatus) bool {
+			return !slices.Contains(adapters, status.Adapter)
+		})
 	}
 
-	if err := orderStatuses(found, ptr.Deref(query.Order, "adapter")); err != nil {
-		return answer{}, err
+	if err := sortStatuses(found, ptr.Deref(query.Order, "adapter")); err != nil {
+		return response{}, err
 	}
 
 	page, size := ptr.Deref(query.Page, 1), ptr.Deref(query.Size, 20)
-	from := min((page-1)*size, len(found))
-	items := append([]openapi.AdapterStatus{}, found[from:min(from+size, len(found))]...)
+	start := min((page-1)*size, len(found))
+	items := append([]openapi.AdapterStatus{}, found[start:min(start+size, len(found))]...)
 
-	return answer{http.StatusOK, openapi.StatusList{Items: items, Page: page, Size: len(items), Total: len(found)}}, nil
+	return response{http.StatusOK, openapi.StatusList{Items: items, Page: page, Size: len(items), Total: len(found)}}, nil
 }
 
-// orderStatuses orders reports by a field and a direction; those that are alike by adapter.
-func orderStatuses(list []openapi.AdapterStatus, order string) error {
+// sortStatuses sorts statuses by a field and a direction. Equal statuses stay ordered by adapter.
+func sortStatuses(list []openapi.AdapterStatus, order string) error {
 	fields := map[string]func(a, b openapi.AdapterStatus) int{
 		"adapter":             func(a, b openapi.AdapterStatus) int { return strings.Compare(a.Adapter, b.Adapter) },
 		"created_time":        func(a, b openapi.AdapterStatus) int { return a.CreatedTime.Compare(b.CreatedTime) },
@@ -147,7 +152,7 @@ func orderStatuses(list []openapi.AdapterStatus, order string) error {
 	}
 
 	if len(words) != 2 || fields[words[0]] == nil || words[1] != "asc" && words[1] != "desc" {
-		return badQuery("order", fmt.Errorf("write one of %s, and asc or desc",
+		return newQueryError("order", fmt.Errorf("write one of %s, followed by asc or desc",
 			strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
 	}
 
@@ -162,64 +167,67 @@ func orderStatuses(list []openapi.AdapterStatus, order string) error {
 	return nil
 }
 
-// badQuery says what is wrong with a parameter.
-func badQuery(field string, err error) error {
-	return &Error{Code: CodeQuery, Detail: "see errors", Fields: []entity.FieldError{{Field: field, Message: err.Error()}}}
+// newQueryError returns an error about one query parameter.
+func newQueryError(field string, err error) error {
+	return &Error{
+		Code: CodeQuery, Detail: "errors lists the invalid fields",
+		Fields: []entity.FieldError{{Field: field, Message: err.Error()}},
+	}
 }
 
-func (s *Server) changes(ctx context.Context, query openapi.ListChangesParams) (answer, error) {
-	if err := s.knownKind(query.Kind); err != nil {
-		return answer{}, err
+func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParams) (response, error) {
+	if err := s.checkKind(query.Kind); err != nil {
+		return response{}, err
 	}
 
-	after, wait := ptr.Deref(query.After, ""), time.Duration(ptr.Deref(query.Wait, 0))*time.Second
+	cursor, wait := ptr.Deref(query.After, ""), time.Duration(ptr.Deref(query.Wait, 0))*time.Second
 
-	waiting, cancel := context.WithCancel(ctx)
+	waitCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	// A wait ends when the program is about to end; there is none once it is.
+	// A wait ends when the program starts to shut down. After that, requests do not wait.
 	if s.options.Stopping.Err() != nil {
 		wait = 0
 	} else {
 		defer context.AfterFunc(s.options.Stopping, cancel)()
 	}
 
-	feed, err := s.store.Changes(waiting, store.ChangeQuery{
-		After: after, Kind: ptr.Deref(query.Kind, ""), Tenancy: about(ctx).tenancy, Limit: ptr.Deref(query.Limit, 500),
+	feed, err := s.store.Changes(waitCtx, store.ChangeQuery{
+		After: cursor, Kind: ptr.Deref(query.Kind, ""), Tenancy: requestFromContext(ctx).tenancy, Limit: ptr.Deref(query.Limit, 500),
 		Wait: wait,
 	})
 
 	switch {
 	case err == nil:
-	case ctx.Err() == nil && waiting.Err() != nil && after != "":
-		// The program ends, and the caller goes on from where it was.
-		feed = store.Feed{Next: after}
+	case ctx.Err() == nil && waitCtx.Err() != nil && cursor != "":
+		// The program is shutting down. The caller continues from the same cursor.
+		feed = store.Feed{Next: cursor}
 	default:
-		return answer{}, err
+		return response{}, err
 	}
 
 	out := openapi.ChangeList{Items: make([]openapi.Change, 0, len(feed.Items)), Next: feed.Next}
-	for _, one := range feed.Items {
+	for _, change := range feed.Items {
 		out.Items = append(out.Items, openapi.Change{
-			Generation: one.Generation, Href: s.href(one.Kind, one.ID, s.ownerKind(one), one.OwnerID), Id: one.ID,
-			Kind: one.Kind, Operation: one.Operation,
+			Generation: change.Generation, Href: s.buildHref(change.Kind, change.ID, s.ownerKind(change), change.OwnerID), Id: change.ID,
+			Kind: change.Kind, Operation: change.Operation,
 		})
 	}
 
-	return answer{http.StatusOK, out}, nil
+	return response{http.StatusOK, out}, nil
 }
 
-// knownKind refuses a kind that is not registered: of a misspelt one there is never
-// anything.
-func (s *Server) knownKind(kind *string) error {
+// checkKind returns an error if the kind is not registered. Otherwise a misspelled kind would
+// return an empty result.
+func (s *Server) checkKind(kind *string) error {
 	if name := ptr.Deref(kind, ""); name != "" && s.registry.ByKind(name) == nil {
-		return invalid(entity.FieldError{Field: "kind", Message: "is not a registered kind"})
+		return newInvalid(entity.FieldError{Field: "kind", Message: "is not a registered kind"})
 	}
 
 	return nil
 }
 
-// ownerKind is the kind of a changed resource's owner.
+// ownerKind returns the kind of the owner of a changed resource.
 func (s *Server) ownerKind(change store.Change) string {
 	kind := s.registry.ByKind(change.Kind)
 	if kind == nil || kind.Parent == nil || change.OwnerID == "" {
@@ -229,19 +237,19 @@ func (s *Server) ownerKind(change store.Change) string {
 	return kind.Parent.Kind
 }
 
-func (s *Server) lease(ctx context.Context, name string, ask openapi.LeaseRequest) (answer, error) {
-	lease, err := s.store.PutLease(ctx, name, ask.Holder, time.Duration(ask.TtlSeconds)*time.Second)
+func (s *Server) putLease(ctx context.Context, name string, body openapi.LeaseRequest) (response, error) {
+	lease, err := s.store.PutLease(ctx, name, body.Holder, time.Duration(body.TtlSeconds)*time.Second)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	if before, known := s.holders.Get(name); known && before == lease.Holder {
-		about(ctx).quiet = true
+	if previous, isKnown := s.holders.Get(name); isKnown && previous == lease.Holder {
+		requestFromContext(ctx).isQuiet = true
 	}
 
 	s.holders.Add(name, lease.Holder)
 
 	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
 
-	return answer{http.StatusOK, lease}, nil
+	return response{http.StatusOK, lease}, nil
 }

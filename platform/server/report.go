@@ -17,107 +17,109 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// report takes the report of an adapter: 201 with what was stored, or 204 if it says
-// nothing new.
-func (s *Server) report(ctx context.Context, at scope, report openapi.StatusReport) (answer, error) {
-	if err := checkIDs(at); err != nil {
-		return answer{}, err
+// putStatus stores the report of an adapter. The response is 201 with the stored status, or 204 if
+// the report was discarded because it has nothing new.
+func (s *Server) putStatus(ctx context.Context, target scope, report openapi.StatusReport) (response, error) {
+	if err := validateIDs(target); err != nil {
+		return response{}, err
 	}
 
-	if err := about(ctx).caller.mayReport(report.Adapter); err != nil {
-		return answer{}, err
+	if err := requestFromContext(ctx).caller.authorizeReport(report.Adapter); err != nil {
+		return response{}, err
 	}
 
-	var wrong faults
+	var problems fieldErrors
 
-	wrong.report(report, s.now())
+	problems.validateReport(report, s.now())
 
-	if err := wrong.err(); err != nil {
-		return answer{}, err
+	if err := problems.err(); err != nil {
+		return response{}, err
 	}
 
-	return write(ctx, s, func(ctx context.Context, u *requestTx) (answer, error) { return u.report(ctx, at, report) })
+	return runTx(ctx, s, func(ctx context.Context, u *requestTx) (response, error) { return u.report(ctx, target, report) })
 }
 
-func (u *requestTx) report(ctx context.Context, on scope, report openapi.StatusReport) (answer, error) {
-	r, all, err := u.lockForReport(ctx, on)
+func (u *requestTx) report(ctx context.Context, target scope, report openapi.StatusReport) (response, error) {
+	r, all, err := u.lockForReport(ctx, target)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	kind, err := u.kindOf(r)
+	kind, err := u.registeredKind(r)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	if !u.mayBeAdapter(kind, report.Adapter) {
-		return answer{}, invalid(entity.FieldError{
-			Field: "adapter", Message: "is not known for " + kind.Kind + ": name it in adapters, or in the kind's required_adapters",
+	if !u.isKnownAdapter(kind, report.Adapter) {
+		return response{}, newInvalid(entity.FieldError{
+			Field: "adapter", Message: "is not an adapter of " + kind.Kind + ": add it to adapters, or to the kind's required_adapters",
 		})
 	}
 
-	at, found := slices.BinarySearchFunc(all, report.Adapter, func(s openapi.AdapterStatus, adapter string) int {
+	index, found := slices.BinarySearchFunc(all, report.Adapter, func(s openapi.AdapterStatus, adapter string) int {
 		return strings.Compare(s.Adapter, adapter)
 	})
 
-	var before *openapi.AdapterStatus
+	var previous *openapi.AdapterStatus
 	if found {
-		before = &all[at]
+		previous = &all[index]
 	}
 
-	if discard := conditions.Discard(report, before, r.Generation); discard != "" {
-		u.log.DebugContext(ctx, "a report was discarded", slog.String("resource", on.id),
+	if discard := conditions.DiscardReason(report, previous, r.Generation); discard != "" {
+		u.log.DebugContext(ctx, "discarded a report", slog.String("resource", target.id),
 			slog.String("adapter", report.Adapter), slog.String("why", discard))
 
-		return answer{status: http.StatusNoContent}, nil
+		return response{status: http.StatusNoContent}, nil
 	}
 
-	stored := conditions.Store(report, before, u.now)
+	stored := conditions.NewStatus(report, previous, u.now)
 	if err := u.tx.PutStatus(ctx, r.ID, stored); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 
-	out := answer{http.StatusCreated, stored}
+	out := response{http.StatusCreated, stored}
 
-	if !conditions.Counts(stored) {
+	if !conditions.IsCounted(stored) {
 		return out, nil
 	}
 
 	if found {
-		all[at] = stored
+		all[index] = stored
 	} else {
-		all = slices.Insert(all, at, stored)
+		all = slices.Insert(all, index, stored)
 	}
 
-	// The lock keeps them as they are.
+	// The statuses can't change while the resource is locked.
 	u.statuses = map[string][]openapi.AdapterStatus{r.ID: all}
 
-	// Other conditions follow, or the end of the resource and of owners that wait for it.
-	gone, err := u.settleOrGo(ctx, kind, &r)
-	if err == nil && gone {
-		err = u.lookAgain(ctx, r.OwnerID)
+	// The report can change conditions, or complete the deletion of the resource and of its owners.
+	isRemoved, err := u.updateOrRemove(ctx, kind, &r)
+	if err == nil && isRemoved {
+		err = u.recompute(ctx, r.OwnerID)
 	}
 
 	return out, err
 }
 
-// mayBeAdapter says whether an adapter is one that the configuration names: each that has
-// reported is kept, so that it is not for callers to invent them.
-func (s *Server) mayBeAdapter(kind *entity.Kind, name string) bool {
+// isKnownAdapter returns true if the configuration names the adapter for the kind. Other names are
+// rejected, because the report of each adapter is stored, and callers must not be able to store any
+// number of them.
+func (s *Server) isKnownAdapter(kind *entity.Kind, name string) bool {
 	return slices.Contains(kind.RequiredAdapters, name) || slices.Contains(s.options.Adapters, name) ||
 		slices.Contains(s.options.Adapters, AnyAdapter)
 }
 
-// lockForReport locks a resource, and reads the reports on it. The last report on one that
-// is being deleted may remove it and then its owners, so these are locked before.
-func (u *requestTx) lockForReport(ctx context.Context, at scope) (r store.Resource, all []openapi.AdapterStatus, err error) {
+// lockForReport locks a resource and reads the reports on it. The last report on a resource that is
+// being deleted can remove the resource and then its owners, so in this case the owners are locked
+// first.
+func (u *requestTx) lockForReport(ctx context.Context, target scope) (r store.Resource, all []openapi.AdapterStatus, err error) {
 	locked := false
 
-	r, err = u.find(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
+	r, err = u.findResource(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
 		r, all, locked, err = u.tx.TryGetForUpdate(ctx, id)
 
 		return r, err
-	}, at)
+	}, target)
 	if err != nil || locked {
 		return r, all, err
 	}
@@ -126,7 +128,7 @@ func (u *requestTx) lockForReport(ctx context.Context, at scope) (r store.Resour
 		return r, nil, err
 	}
 
-	if r, err = u.find(ctx, u.tx.GetForUpdate, at); err != nil {
+	if r, err = u.findResource(ctx, u.tx.GetForUpdate, target); err != nil {
 		return r, nil, err
 	}
 
@@ -135,7 +137,7 @@ func (u *requestTx) lockForReport(ctx context.Context, at scope) (r store.Resour
 	return r, all, err
 }
 
-// lockOwners locks from the outermost owner inwards.
+// lockOwners locks the owners, beginning with the outermost.
 func (u *requestTx) lockOwners(ctx context.Context, id string) error {
 	var chain []string
 
@@ -154,7 +156,7 @@ func (u *requestTx) lockOwners(ctx context.Context, id string) error {
 	}
 
 	for _, owner := range slices.Backward(chain) {
-		// One that has gone meanwhile took what is below it along, which the caller finds out.
+		// If the owner was removed in the meantime, so was the resource. The caller notices that.
 		if _, err := u.tx.GetForUpdate(ctx, owner); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}

@@ -24,26 +24,27 @@ type requestTx struct {
 	tx     *store.Tx
 	now    time.Time
 	caller string
-	// statuses are those that are known already, of resources that are locked.
+	// statuses caches the statuses of locked resources.
 	statuses map[string][]openapi.AdapterStatus
-	// started are the transitions to not reconciled, counted once the transaction is done.
-	started []started
+	// transitions are the changes of Reconciled to False. They are counted after the commit.
+	transitions []transition
 }
 
-type started struct {
+type transition struct {
 	kind     string
 	deleting bool
 }
 
-// write gives what a transaction does; it may run more than once.
-func write[T any](
+// runTx runs a function in a transaction and returns its result. The function may run more than
+// once.
+func runTx[T any](
 	ctx context.Context, s *Server, run func(ctx context.Context, u *requestTx) (T, error),
 ) (out T, err error) {
-	var last *requestTx
+	var lastRun *requestTx
 
 	err = s.store.InTx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		last = &requestTx{Server: s, tx: tx, now: s.now(), caller: about(ctx).caller.name}
-		out, err = run(ctx, last)
+		lastRun = &requestTx{Server: s, tx: tx, now: s.now(), caller: requestFromContext(ctx).caller.name}
+		out, err = run(ctx, lastRun)
 
 		return err
 	})
@@ -51,21 +52,21 @@ func write[T any](
 		return out, err
 	}
 
-	for _, one := range last.started {
-		s.metrics.started(one.kind, one.deleting)
+	for _, transition := range lastRun.transitions {
+		s.metrics.countStarted(transition.kind, transition.deleting)
 	}
 
 	return out, nil
 }
 
-// change does something with the resource that a scope names, which is locked, and answers
-// what it is then.
-func (s *Server) change(
-	ctx context.Context, at scope, status int,
+// changeResource locks the resource that a scope names, runs a function on it, and returns the
+// response with the result.
+func (s *Server) changeResource(
+	ctx context.Context, target scope, status int,
 	do func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error),
-) (answer, error) {
-	out, err := write(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
-		r, err := u.find(ctx, u.tx.GetForUpdate, at)
+) (response, error) {
+	out, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
+		r, err := u.findResource(ctx, u.tx.GetForUpdate, target)
 		if err != nil {
 			return r, err
 		}
@@ -73,79 +74,80 @@ func (s *Server) change(
 		return do(ctx, u, r)
 	})
 
-	return answer{status, s.tell(out)}, err
+	return response{status, s.toAPI(out)}, err
 }
 
-// now is as exact as the database.
+// now returns the time with the precision of the database.
 func (s *Server) now() time.Time { return s.clock.Now().UTC().Truncate(time.Microsecond) }
 
-// find reads the resource that a scope names, with a read of the store or a transaction.
-func (s *Server) find(
-	ctx context.Context, read func(context.Context, string) (store.Resource, error), at scope,
+// findResource reads the resource that a scope names, with a function of the store or a
+// transaction.
+func (s *Server) findResource(
+	ctx context.Context, read func(context.Context, string) (store.Resource, error), target scope,
 ) (store.Resource, error) {
-	if err := checkIDs(at); err != nil {
+	if err := validateIDs(target); err != nil {
 		return store.Resource{}, err
 	}
 
 	name := ""
-	if at.kind != nil {
-		name = at.kind.Kind
+	if target.kind != nil {
+		name = target.kind.Kind
 	}
 
-	found, err := read(ctx, at.id)
+	found, err := read(ctx, target.id)
 
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return store.Resource{}, notFound(name, at.id)
+		return store.Resource{}, newNotFound(name, target.id)
 	case err != nil:
 		return store.Resource{}, err
-	case at.kind != nil && found.Kind != at.kind.Kind,
-		at.parent != nil && found.OwnerID != at.parentID,
-		!visible(ctx, found):
-		return store.Resource{}, notFound(name, at.id)
+	case target.kind != nil && found.Kind != target.kind.Kind,
+		target.parent != nil && found.OwnerID != target.parentID,
+		!isVisible(ctx, found):
+		return store.Resource{}, newNotFound(name, target.id)
 	default:
 		return found, nil
 	}
 }
 
-// kindOf is the kind of a stored resource. One whose kind was taken out of the
-// configuration can be read, and not changed: that its kind is not registered does not mean
-// that it is gone.
-func (s *Server) kindOf(r store.Resource) (*entity.Kind, error) {
+// registeredKind returns the kind of a stored resource. If the kind was removed from the
+// configuration, it returns an error. Such a resource can be read but not changed, because removing
+// the kind from the configuration does not mean that the resource was deleted.
+func (s *Server) registeredKind(r store.Resource) (*entity.Kind, error) {
 	kind := s.registry.ByKind(r.Kind)
 	if kind == nil {
-		return nil, problem(CodeState, "kind %s is not registered any more", r.Kind)
+		return nil, newProblem(CodeState, "kind %s is no longer registered", r.Kind)
 	}
 
 	return kind, nil
 }
 
-// input gathers what the conditions of a resource follow from.
-func (u *requestTx) input(ctx context.Context, kind *entity.Kind, r store.Resource, children int) (conditions.Input, error) {
-	statuses, known := u.statuses[r.ID]
-	if !known {
+// buildInput reads everything that the conditions of a resource depend on.
+func (u *requestTx) buildInput(ctx context.Context, kind *entity.Kind, r store.Resource, children int) (conditions.Input, error) {
+	statuses, isCached := u.statuses[r.ID]
+	if !isCached {
 		var err error
 		if statuses, err = u.tx.Statuses(ctx, r.ID); err != nil {
 			return conditions.Input{}, err
 		}
 	}
 
-	missing, err := u.missing(ctx, kind, r)
+	missing, err := u.findMissing(ctx, kind, r)
 	if err != nil {
 		return conditions.Input{}, err
 	}
 
 	return conditions.Input{
-		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Deleting: r.Deleting(), Required: kind.RequiredAdapters,
+		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Deleting: r.IsDeleting(), Required: kind.RequiredAdapters,
 		Statuses: statuses, Children: children, Missing: missing, Previous: r.Conditions,
 	}, nil
 }
 
-// missing are the references of a resource whose target is gone or going.
-func (u *requestTx) missing(ctx context.Context, kind *entity.Kind, r store.Resource) ([]conditions.MissingReference, error) {
+// findMissing returns the references of a resource whose target does not exist or is being deleted.
+func (u *requestTx) findMissing(ctx context.Context, kind *entity.Kind, r store.Resource) ([]conditions.MissingReference, error) {
 	var out []conditions.MissingReference
 
-	if r.Deleting() {
+	if r.IsDeleting() {
 		return nil, nil
 	}
 
@@ -164,7 +166,7 @@ func (u *requestTx) missing(ctx context.Context, kind *entity.Kind, r store.Reso
 				out = append(out, conditions.MissingReference{Type: refType, ID: ref.ID, Since: u.now})
 			case err != nil:
 				return nil, err
-			case target.Deleting():
+			case target.IsDeleting():
 				out = append(out, conditions.MissingReference{Type: refType, ID: ref.ID, Since: *target.DeletedTime})
 			}
 		}
@@ -173,36 +175,36 @@ func (u *requestTx) missing(ctx context.Context, kind *entity.Kind, r store.Reso
 	return out, nil
 }
 
-// derive gives the conditions of a resource that is locked, with so many below it, and what
-// they follow from.
-func (u *requestTx) derive(
+// deriveConditions returns the conditions of a locked resource with a number of children, and the
+// input that they depend on.
+func (u *requestTx) deriveConditions(
 	ctx context.Context, kind *entity.Kind, r store.Resource, children int,
 ) (conditions.Input, []openapi.ResourceCondition, error) {
-	in, err := u.input(ctx, kind, r, children)
+	in, err := u.buildInput(ctx, kind, r, children)
 	if err != nil {
 		return in, nil, err
 	}
 
-	list, err := u.compute(ctx, kind, r, in)
+	list, err := u.evaluateConditions(ctx, kind, r, in)
 
 	return in, list, err
 }
 
-// compute gives the conditions of a resource, by type.
-func (u *requestTx) compute(
+// evaluateConditions returns the conditions of a resource, sorted by type.
+func (u *requestTx) evaluateConditions(
 	ctx context.Context, kind *entity.Kind, r store.Resource, in conditions.Input,
 ) ([]openapi.ResourceCondition, error) {
 	list := conditions.Aggregate(in)
 
 	if len(kind.Conditions) > 0 {
-		value, err := plain(u.tell(r))
+		value, err := toJSONValue(u.toAPI(r))
 		if err != nil {
 			return nil, err
 		}
 
-		asMap, _ := value.(map[string]any)
+		resource, _ := value.(map[string]any)
 
-		mapped, err := u.rules[kind.Kind].Apply(ctx, in, asMap)
+		mapped, err := u.rules[kind.Kind].Apply(ctx, in, resource)
 		if err != nil {
 			return nil, &Error{Code: CodeRule, Detail: "nothing was stored: " + err.Error()}
 		}
@@ -211,68 +213,69 @@ func (u *requestTx) compute(
 	}
 
 	slices.SortFunc(list, func(a, b openapi.ResourceCondition) int { return strings.Compare(a.Type, b.Type) })
-	u.count(r, list)
+	u.countTransition(r, list)
 
 	return list, nil
 }
 
-// count notes a transition to not reconciled.
-func (u *requestTx) count(r store.Resource, list []openapi.ResourceCondition) {
-	before, _ := conditions.Condition(r.Conditions, entity.Reconciled)
-	after, _ := conditions.Condition(list, entity.Reconciled)
+// countTransition records a change of Reconciled to False.
+func (u *requestTx) countTransition(r store.Resource, list []openapi.ResourceCondition) {
+	previous, _ := conditions.Condition(r.Conditions, entity.Reconciled)
+	current, _ := conditions.Condition(list, entity.Reconciled)
 
-	if after.Status == conditions.False && before.Status != conditions.False {
-		u.started = append(u.started, started{r.Kind, r.Deleting()})
+	if current.Status == conditions.False && previous.Status != conditions.False {
+		u.transitions = append(u.transitions, transition{r.Kind, r.IsDeleting()})
 	}
 }
 
-// settle computes the conditions of a stored resource anew, stores them, and tells whether
-// there is news in them: more than the time of a report that says what the one before it said.
-func (u *requestTx) settle(
+// updateConditions computes the conditions of a stored resource and stores them. It returns true if
+// they changed in more than the time of a report that repeats the previous one.
+func (u *requestTx) updateConditions(
 	ctx context.Context, kind *entity.Kind, r *store.Resource,
-) (in conditions.Input, news bool, err error) {
-	var below []store.Resource
+) (in conditions.Input, hasChanged bool, err error) {
+	var children []store.Resource
 
-	if r.Deleting() {
-		if below, err = u.tx.Children(ctx, r.ID); err != nil {
+	if r.IsDeleting() {
+		if children, err = u.tx.Children(ctx, r.ID); err != nil {
 			return in, false, err
 		}
 	}
 
-	in, list, err := u.derive(ctx, kind, *r, len(below))
-	if err != nil || slices.EqualFunc(list, r.Conditions, sameCondition) {
+	in, list, err := u.deriveConditions(ctx, kind, *r, len(children))
+	if err != nil || slices.EqualFunc(list, r.Conditions, isSameCondition) {
 		return in, false, err
 	}
 
-	news = !slices.EqualFunc(list, r.Conditions, reportedAgain)
+	hasChanged = !slices.EqualFunc(list, r.Conditions, isRepeatedReport)
 	r.Conditions = list
 
-	if !news {
+	if !hasChanged {
 		return in, false, u.tx.SetReported(ctx, r.ID, list)
 	}
 
 	return in, true, u.tx.SetConditions(ctx, r.ID, list)
 }
 
-// reportedAgain says of conditions that differ that all that is new is the time of the report.
-func reportedAgain(now, before openapi.ResourceCondition) bool {
-	if now.LastUpdatedTime.Before(before.LastUpdatedTime) {
+// isRepeatedReport returns true if two different conditions differ only in that the time of the
+// report is later.
+func isRepeatedReport(now, previous openapi.ResourceCondition) bool {
+	if now.LastUpdatedTime.Before(previous.LastUpdatedTime) {
 		return false
 	}
 
-	now.LastUpdatedTime = before.LastUpdatedTime
+	now.LastUpdatedTime = previous.LastUpdatedTime
 
-	return sameCondition(now, before)
+	return isSameCondition(now, previous)
 }
 
-// sameCondition compares with times as the database keeps them.
-func sameCondition(a, b openapi.ResourceCondition) bool {
-	same := func(a, b time.Time) bool {
+// isSameCondition compares conditions with the precision of the database.
+func isSameCondition(a, b openapi.ResourceCondition) bool {
+	isSameTime := func(a, b time.Time) bool {
 		return a.Truncate(time.Microsecond).Equal(b.Truncate(time.Microsecond))
 	}
 
-	if !same(a.CreatedTime, b.CreatedTime) || !same(a.LastUpdatedTime, b.LastUpdatedTime) ||
-		!same(a.LastTransitionTime, b.LastTransitionTime) {
+	if !isSameTime(a.CreatedTime, b.CreatedTime) || !isSameTime(a.LastUpdatedTime, b.LastUpdatedTime) ||
+		!isSameTime(a.LastTransitionTime, b.LastTransitionTime) {
 		return false
 	}
 
@@ -281,10 +284,10 @@ func sameCondition(a, b openapi.ResourceCondition) bool {
 	return a == b
 }
 
-// lookAgain is for a resource of which something that it depends on has changed: a child
-// that went, a target that goes. One that is being deleted goes itself if nothing keeps it
-// any more, and then its owner is looked at.
-func (u *requestTx) lookAgain(ctx context.Context, id string) error {
+// recompute updates a resource after something that it depends on has changed, for example because
+// a child was removed or a target is being deleted. If the resource is being deleted and nothing
+// prevents its removal any more, it is removed, and its owner is updated in the same way.
+func (u *requestTx) recompute(ctx context.Context, id string) error {
 	for id != "" {
 		r, err := u.tx.GetForUpdate(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
@@ -300,8 +303,8 @@ func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 			return nil
 		}
 
-		gone, err := u.settleOrGo(ctx, kind, &r)
-		if err != nil || !gone {
+		isRemoved, err := u.updateOrRemove(ctx, kind, &r)
+		if err != nil || !isRemoved {
 			return err
 		}
 
@@ -311,38 +314,38 @@ func (u *requestTx) lookAgain(ctx context.Context, id string) error {
 	return nil
 }
 
-// settleOrGo settles a resource, or removes it if it is finished, and records what became
-// of it.
-func (u *requestTx) settleOrGo(ctx context.Context, kind *entity.Kind, r *store.Resource) (gone bool, err error) {
-	in, news, err := u.settle(ctx, kind, r)
+// updateOrRemove updates the conditions of a resource, or removes the resource if its deletion is
+// complete, and records the change.
+func (u *requestTx) updateOrRemove(ctx context.Context, kind *entity.Kind, r *store.Resource) (isRemoved bool, err error) {
+	in, hasChanged, err := u.updateConditions(ctx, kind, r)
 	if err != nil {
 		return false, err
 	}
 
-	if !conditions.Finished(in) {
-		if !news {
+	if !conditions.IsFinished(in) {
+		if !hasChanged {
 			return false, nil
 		}
 
-		return false, u.record(ctx, *r, store.OperationStatus)
+		return false, u.recordChange(ctx, *r, store.OperationStatus)
 	}
 
-	return true, u.removeRow(ctx, *r)
+	return true, u.removeResource(ctx, *r)
 }
 
-// removeRow removes a resource for good.
-func (u *requestTx) removeRow(ctx context.Context, r store.Resource) error {
+// removeResource removes a resource from the database and records the change.
+func (u *requestTx) removeResource(ctx context.Context, r store.Resource) error {
 	if err := u.tx.Remove(ctx, r.ID); err != nil {
 		return err
 	}
 
-	return u.record(ctx, r, store.OperationRemoved)
+	return u.recordChange(ctx, r, store.OperationRemoved)
 }
 
-// record tells the change feed.
-func (u *requestTx) record(ctx context.Context, r store.Resource, operation string) error {
+// recordChange adds a change to the change feed.
+func (u *requestTx) recordChange(ctx context.Context, r store.Resource, operation string) error {
 	if err := u.tx.RecordChange(ctx, r, operation); err != nil {
-		return fmt.Errorf("record that %s %s is %s: %w", r.Kind, r.ID, operation, err)
+		return fmt.Errorf("record change of %s %s (%s): %w", r.Kind, r.ID, operation, err)
 	}
 
 	return nil

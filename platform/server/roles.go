@@ -15,71 +15,77 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
-// AnyAdapter and anyValue stand for every name and every value.
+// AnyAdapter and anyValue match every name and every value.
 const (
 	AnyAdapter = "*"
 	anyValue   = "*"
 
-	// adapterLease begins the names of leases that are an adapter's own: adapter.NAME, or
-	// adapter.NAME. and more.
-	adapterLease = "adapter."
+	// adapterLeasePrefix is the prefix of the names of leases that belong to an adapter. They have
+	// the form adapter.NAME, optionally followed by a dot and more text.
+	adapterLeasePrefix = "adapter."
 )
 
-// caller is who sends a request.
+// caller is the sender of a request.
 type caller struct {
-	// name stands in created_by and in the audit log.
+	// name is stored in created_by and in the audit log.
 	name string
-	// all is true without tokens: everybody may do everything.
-	all bool
-	// roles, sorted, and the names that an adapter reports as.
+	// isUnrestricted is true if the API has no issuers. The caller then has all permissions.
+	isUnrestricted bool
+	// roles are the caller's roles, sorted. adapters are the names as which the caller may report.
 	roles, adapters []string
-	// claims of the token, and whether all of its roles are for all tenants.
-	claims     map[string]any
-	allTenants bool
+	// claims are those of the token. hasAllTenants is true if each of the caller's roles is for all
+	// tenants.
+	claims        map[string]any
+	hasAllTenants bool
 }
 
-// CheckRoles says what is wrong with the roles of a configuration with these issuers.
-func CheckRoles(bindings []platform.RoleBinding, issuers []platform.Issuer) error {
-	var wrong mistakes
+// ValidateRoles returns everything that is wrong with the roles of a configuration with these
+// issuers.
+func ValidateRoles(bindings []platform.RoleBinding, issuers []platform.Issuer) error {
+	var problems configErrors
 
 	roles := []string{
 		platform.RoleReader, platform.RoleWriter, platform.RoleAdapter, platform.RoleSentinel, platform.RoleAdmin,
 	}
 
-	for i, one := range bindings {
-		at := fmt.Sprintf("roles[%d]: ", i)
-		named := (len(one.Adapters) > 0) != (one.AdapterClaim != "")
+	for i, binding := range bindings {
+		path := fmt.Sprintf("roles[%d]: ", i)
+		hasAdapters := (len(binding.Adapters) > 0) != (binding.AdapterClaim != "")
 
-		wrong.when(!slices.Contains(roles, one.Role), fmt.Sprintf("%srole %q: write %s", at, one.Role, strings.Join(roles, ", ")))
-		known := slices.ContainsFunc(issuers, func(from platform.Issuer) bool { return from.IssuerURL == one.Issuer })
+		problems.addIf(!slices.Contains(roles, binding.Role),
+			fmt.Sprintf("%srole %q: write %s", path, binding.Role, strings.Join(roles, ", ")))
+		isKnownIssuer := slices.ContainsFunc(issuers, func(from platform.Issuer) bool { return from.IssuerURL == binding.Issuer })
 
-		wrong.when(one.Issuer != "" && !known, at+"issuer: it is none of server.jwt.configs")
-		wrong.when(one.Issuer == "" && len(issuers) > 1, at+"issuer: say whose tokens are meant, there are several issuers")
-		wrong.when(len(one.Values) == 0 || slices.Contains(one.Values, ""), at+"values: name those that the claim may have")
-		wrong.when(one.Role == platform.RoleAdapter && !named, at+"role adapter: set adapters or adapter_claim, one of them")
-		wrong.when(one.Role != platform.RoleAdapter && (len(one.Adapters) > 0 || one.AdapterClaim != ""),
-			at+"adapters and adapter_claim go with role adapter")
-		wrong.when(slices.Contains(one.Adapters, AnyAdapter), at+"adapters: name them, a caller does not report as any")
+		problems.addIf(binding.Issuer != "" && !isKnownIssuer, path+"issuer: it is not in server.jwt.configs")
+		problems.addIf(binding.Issuer == "" && len(issuers) > 1, path+"issuer: set it, because there are several issuers")
+		problems.addIf(len(binding.Values) == 0 || slices.Contains(binding.Values, ""),
+			path+"values: list the values of the claim that get the role")
+		problems.addIf(binding.Role == platform.RoleAdapter && !hasAdapters,
+			path+"role adapter: set either adapters or adapter_claim")
+		problems.addIf(binding.Role != platform.RoleAdapter && (len(binding.Adapters) > 0 || binding.AdapterClaim != ""),
+			path+"adapters and adapter_claim are only allowed with role adapter")
+		problems.addIf(slices.Contains(binding.Adapters, AnyAdapter),
+			path+"adapters: list their names, because a caller cannot report as any adapter")
 	}
 
-	return errors.Join(wrong...)
+	return errors.Join(problems...)
 }
 
-// rolesOf gives what the claims of an issuer's token come to.
-func (s *Server) rolesOf(issuer, name string, claims map[string]any) caller {
-	out := caller{name: name, claims: claims, allTenants: true}
+// newCaller returns the caller with the roles that the claims of an issuer's token give.
+func (s *Server) newCaller(issuer, name string, claims map[string]any) caller {
+	out := caller{name: name, claims: claims, hasAllTenants: true}
 
 	for _, binding := range s.options.Roles {
 		if binding.Issuer != "" && binding.Issuer != issuer {
 			continue
 		}
 
-		given := []string{name}
+		values := []string{name}
 		if binding.Claim != "" {
-			given = valuesOf(claims, binding.Claim)
+			values = claimValues(claims, binding.Claim)
 		}
 
-		if !slices.ContainsFunc(given, func(value string) bool {
+		if !slices.ContainsFunc(values, func(value string) bool {
 			return slices.Contains(binding.Values, value) || slices.Contains(binding.Values, anyValue)
 		}) {
 			continue
@@ -87,33 +93,33 @@ func (s *Server) rolesOf(issuer, name string, claims map[string]any) caller {
 
 		out.roles = append(out.roles, binding.Role)
 		out.adapters = append(out.adapters, binding.Adapters...)
-		// What one entry allows for one tenant is not for all because of another entry.
-		out.allTenants = out.allTenants && binding.AllTenants
+		// If one entry is for one tenant only, another entry must not extend it to all tenants.
+		out.hasAllTenants = out.hasAllTenants && binding.AllTenants
 
 		if binding.AdapterClaim != "" {
-			out.adapters = append(out.adapters, valuesOf(claims, binding.AdapterClaim)...)
+			out.adapters = append(out.adapters, claimValues(claims, binding.AdapterClaim)...)
 		}
 	}
 
-	out.allTenants = out.allTenants && len(out.roles) > 0
+	out.hasAllTenants = out.hasAllTenants && len(out.roles) > 0
 	slices.Sort(out.roles)
 	out.roles = slices.Compact(out.roles)
 
 	return out
 }
 
-// valuesOf gives the texts of a claim: itself, or those of its list. A name with dots is a
-// claim of that name, or leads into objects.
-func valuesOf(claims map[string]any, name string) []string {
-	value, there := claims[name]
-	for key, rest, more := strings.Cut(name, "."); !there && more; key, rest, more = strings.Cut(rest, ".") {
-		below, ok := claims[key].(map[string]any)
+// claimValues returns the string of a claim, or the strings of its list. A name with dots is the
+// name of a claim, or a path into objects.
+func claimValues(claims map[string]any, name string) []string {
+	value, found := claims[name]
+	for key, rest, hasRest := strings.Cut(name, "."); !found && hasRest; key, rest, hasRest = strings.Cut(rest, ".") {
+		object, ok := claims[key].(map[string]any)
 		if !ok {
 			return nil
 		}
 
-		claims = below
-		value, there = claims[rest]
+		claims = object
+		value, found = claims[rest]
 	}
 
 	switch typed := value.(type) {
@@ -122,8 +128,8 @@ func valuesOf(claims map[string]any, name string) []string {
 	case []any:
 		var out []string
 
-		for _, one := range typed {
-			if text, ok := one.(string); ok {
+		for _, item := range typed {
+			if text, ok := item.(string); ok {
 				out = append(out, text)
 			}
 		}
@@ -134,57 +140,58 @@ func valuesOf(claims map[string]any, name string) []string {
 	}
 }
 
-func (c caller) has(roles ...string) bool {
+func (c caller) hasRole(roles ...string) bool {
 	return slices.ContainsFunc(roles, func(role string) bool { return slices.Contains(c.roles, role) })
 }
 
-// authorize says whether the caller's roles allow the request. Whether an adapter reports
-// as itself is known when the report is read: mayReport.
+// authorize returns an error if the caller's roles do not allow the request. Whether an adapter
+// reports as itself is checked later by authorizeReport, because it depends on the body.
 func (s *Server) authorize(r *http.Request, route *routers.Route) error {
-	who := about(r.Context()).caller
-	needs := []string{platform.RoleWriter, platform.RoleAdmin}
+	principal := requestFromContext(r.Context()).caller
+	requiredRoles := []string{platform.RoleWriter, platform.RoleAdmin}
 
 	switch {
-	case who.all:
+	case principal.isUnrestricted:
 		return nil
 	case route.Method == http.MethodGet:
-		if len(who.roles) == 0 {
-			return problem(CodeForbidden, "no entry of roles fits the token")
+		if len(principal.roles) == 0 {
+			return newProblem(CodeForbidden, "no entry in roles matches the token")
 		}
 
 		return nil
 	case strings.HasSuffix(route.Path, "/statuses"):
-		needs = []string{platform.RoleAdapter}
+		requiredRoles = []string{platform.RoleAdapter}
 	case strings.HasSuffix(route.Path, "/force-delete"):
-		needs = []string{platform.RoleAdmin}
+		requiredRoles = []string{platform.RoleAdmin}
 	case strings.HasPrefix(route.Path, "/leases/"):
-		if who.holds(r.PathValue("name")) {
+		if principal.ownsLease(r.PathValue("name")) {
 			return nil
 		}
 
-		needs = []string{platform.RoleSentinel}
+		requiredRoles = []string{platform.RoleSentinel}
 	}
 
-	if who.has(needs...) {
+	if principal.hasRole(requiredRoles...) {
 		return nil
 	}
 
-	return problem(CodeForbidden, "this is for the role %s", strings.Join(needs, " or "))
+	return newProblem(CodeForbidden, "this requires the role %s", strings.Join(requiredRoles, " or "))
 }
 
-// holds says whether a lease is one of the caller's as an adapter.
-func (c caller) holds(lease string) bool {
-	name, ours := strings.CutPrefix(lease, adapterLease)
+// ownsLease returns true if the caller may use a lease because it belongs to one of the caller's
+// adapters.
+func (c caller) ownsLease(lease string) bool {
+	name, isAdapterLease := strings.CutPrefix(lease, adapterLeasePrefix)
 	name, _, _ = strings.Cut(name, ".")
 
-	return ours && c.has(platform.RoleAdapter) && slices.Contains(c.adapters, name)
+	return isAdapterLease && c.hasRole(platform.RoleAdapter) && slices.Contains(c.adapters, name)
 }
 
-// mayReport says whether the caller may report as an adapter.
-func (c caller) mayReport(adapter string) error {
-	if c.all || slices.Contains(c.adapters, adapter) {
+// authorizeReport returns an error if the caller may not report as the adapter.
+func (c caller) authorizeReport(adapter string) error {
+	if c.isUnrestricted || slices.Contains(c.adapters, adapter) {
 		return nil
 	}
 
-	return problem(CodeForbidden, "the token is not that of the adapter it reports as")
+	return newProblem(CodeForbidden, "the token does not allow reports as this adapter")
 }

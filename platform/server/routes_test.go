@@ -111,7 +111,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestProblems has every code that a request alone can bring about.
+// TestProblems has a case for every code that a single request can cause.
 func TestProblems(t *testing.T) {
 	t.Parallel()
 
@@ -229,7 +229,7 @@ func hasField(what openapi.Problem, field string) bool {
 
 func longText(length int) string { return strings.Repeat("a", length) }
 
-// refs is a Version with references to channels.
+// refs creates a Version with references to channels.
 func refs(ids ...string) map[string]any {
 	var list []any
 	for _, id := range ids {

@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// scope is what a path names: the kind, the parent, one resource. The root routes name no
-// kind.
+// scope is what a path names: the kind, the parent, and the resource. It has no kind for paths
+// below /resources.
 type scope struct {
 	kind     *entity.Kind
 	id       string
@@ -21,17 +21,18 @@ type scope struct {
 	parentID string
 }
 
-// scopeOf reads a path /{plural}/{id}/{children}/{childID}, as far as it goes, or
-// /resources/{id}. Kinds that are not registered, or not below each other, have no route.
-func (s *Server) scopeOf(r *http.Request) (scope, error) {
-	plural, id := r.PathValue("plural"), canonical(r.PathValue("id"))
+// parseScope parses a path /{plural}/{id}/{children}/{childID}, of which the end may be missing, or
+// /resources/{id}. It returns an error if a kind is not registered or not a child of the parent's
+// kind.
+func (s *Server) parseScope(r *http.Request) (scope, error) {
+	plural, id := r.PathValue("plural"), canonicalID(r.PathValue("id"))
 	if plural == "" {
 		return scope{id: id}, nil
 	}
 
 	kind := s.registry.ByPlural(plural)
 	if kind == nil {
-		return scope{}, problem(CodeNoRoute, "there is no collection %s", plural)
+		return scope{}, newProblem(CodeNoRoute, "the collection %s does not exist", plural)
 	}
 
 	children := r.PathValue("children")
@@ -41,21 +42,21 @@ func (s *Server) scopeOf(r *http.Request) (scope, error) {
 
 	child := s.registry.ByPlural(children)
 	if child == nil || child.Parent != kind {
-		return scope{}, problem(CodeNoRoute, "%s have no collection %s", plural, children)
+		return scope{}, newProblem(CodeNoRoute, "%s have no collection %s", plural, children)
 	}
 
-	return scope{kind: child, id: canonical(r.PathValue("childID")), parent: kind, parentID: id}, nil
+	return scope{kind: child, id: canonicalID(r.PathValue("childID")), parent: kind, parentID: id}, nil
 }
 
-// canonical writes an id as the database does.
-func canonical(id string) string { return strings.ToLower(id) }
+// canonicalID formats an ID as the database does.
+func canonicalID(id string) string { return strings.ToLower(id) }
 
-// checkIDs refuses ids that are no UUIDs. They are not "no such resource": who asks for one
-// has not asked for a resource that could have been there.
-func checkIDs(at scope) error {
-	for _, id := range []string{at.parentID, at.id} {
+// validateIDs rejects IDs that are not UUIDs. They are invalid instead of not found, because no
+// resource can have such an ID.
+func validateIDs(target scope) error {
+	for _, id := range []string{target.parentID, target.id} {
 		if _, err := uuid.Parse(id); id != "" && (err != nil || len(id) != len(uuid.Nil.String())) {
-			return invalid(entity.FieldError{Field: "id", Message: "is not a UUID"})
+			return newInvalid(entity.FieldError{Field: "id", Message: "is not a UUID"})
 		}
 	}
 

@@ -25,45 +25,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// defaultStuckAfter is when a resource that is not reconciled counts as stuck.
+// defaultStuckAfter is the default of Options.StuckAfter.
 const defaultStuckAfter = 30 * time.Minute
 
-// maxHolders of leases are known, to tell who takes one from who renews it.
+// maxHolders is the number of leases whose last holder is remembered, to distinguish an acquisition
+// from a renewal.
 const maxHolders = 1000
 
-// Options of New.
+// Options configure New.
 type Options struct {
-	// Store keeps the state. Required.
+	// Store has the state. Required.
 	Store *store.Store
 	// Entities are the registered kinds. Required.
 	Entities []platform.Entity
-	// Schemas is the document with the schemas of specs (entity.LoadSchemas), nil if there
-	// is none.
+	// Schemas is the document with the schemas of specs (entity.LoadSchemas). It is nil if there is
+	// none.
 	Schemas *openapi3.T
-	// Issuers are those whose tokens are taken; none: everybody may do everything.
+	// Issuers are the trusted issuers of tokens. If there are none, every caller has all
+	// permissions.
 	Issuers []platform.Issuer
-	// Roles say what the callers with tokens may do.
+	// Roles are the permissions of callers with tokens.
 	Roles []platform.RoleBinding
-	// Adapters may report on every kind, beside those it requires; AnyAdapter: all.
+	// Adapters may report on every kind, in addition to the kind's required adapters. AnyAdapter
+	// allows all adapters.
 	Adapters []string
-	// Tenant says whose a resource is, and who sees it.
+	// Tenant configures to which tenant a resource belongs, and so who can see it.
 	Tenant platform.Tenant
-	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
+	// StuckAfter is the time after which a resource that is not reconciled counts as stuck.
+	// Default: 30m.
 	StuckAfter time.Duration
-	// Clock. Default: the real one.
+	// Clock is the clock. Default: the real clock.
 	Clock clock.Clock
-	// Log. Default: nothing is logged.
+	// Log is the logger. Default: no log.
 	Log *slog.Logger
-	// Metrics is where metrics are registered. Default: nowhere.
+	// Metrics registers the metrics. Default: they are not registered.
 	Metrics prometheus.Registerer
-	// Calls count and time requests to the issuer of tokens. Default: nobody does.
-	Calls *metrics.Calls
-	// Stopping ends when the process is about to: who waits for changes is then answered at
-	// once. Default: never.
+	// Calls counts and times requests to the issuers of tokens. Default: they are not counted.
+	Calls *metrics.CallMetrics
+	// Stopping ends when the process starts to shut down. Requests that wait for changes then
+	// return immediately. Default: it never ends.
 	Stopping context.Context
 }
 
-// Server answers the fleet API below BasePath.
+// Server handles requests to the fleet API below BasePath.
 type Server struct {
 	options  Options
 	store    *store.Store
@@ -75,13 +79,13 @@ type Server struct {
 	issuers  []issuer
 	metrics  *serverMetrics
 	routes   http.Handler
-	// holders are those that leases were last given to, by the lease's name.
+	// holders are the last holders of leases, by the name of the lease.
 	holders *lru.Cache
 }
 
 var _ ServerInterface = (*Server)(nil)
 
-// New makes the handler of the API. Its error names all that is wrong with the registered
+// New returns the handler of the API. The error names everything that is wrong with the registered
 // kinds.
 func New(options Options) (http.Handler, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
@@ -100,10 +104,10 @@ func New(options Options) (http.Handler, error) {
 	var err error
 
 	if s.contract, err = openapi3.NewLoader().LoadFromData(openapi.Document()); err != nil {
-		return nil, fmt.Errorf("read the contract: %w", err)
+		return nil, fmt.Errorf("load the OpenAPI document: %w", err)
 	}
 
-	if err := errors.Join(s.loadIssuers(), CheckTenant(options.Tenant, len(options.Issuers) > 0)); err != nil {
+	if err := errors.Join(s.loadIssuers(), ValidateTenant(options.Tenant, len(options.Issuers) > 0)); err != nil {
 		return nil, err
 	}
 
@@ -111,21 +115,21 @@ func New(options Options) (http.Handler, error) {
 		return nil, err
 	}
 
-	if err := s.route(); err != nil {
+	if err := s.registerRoutes(); err != nil {
 		return nil, err
 	}
 
 	return s, nil
 }
 
-// CheckEntities says what is wrong with registered kinds, their rules included.
-func CheckEntities(entities []platform.Entity, schemas *openapi3.T) error {
+// ValidateEntities returns everything that is wrong with registered kinds and their rules.
+func ValidateEntities(entities []platform.Entity, schemas *openapi3.T) error {
 	s := &Server{options: Options{Entities: entities, Schemas: schemas}, clock: clock.RealClock{}}
 
 	return s.load()
 }
 
-// load makes the registry and compiles the rules of conditions.
+// load creates the registry and compiles the rules of conditions.
 func (s *Server) load() error {
 	registry, err := entity.New(s.options.Entities, s.options.Schemas)
 	problems := []error{err}
@@ -144,20 +148,20 @@ func (s *Server) load() error {
 	return errors.Join(problems...)
 }
 
-// route registers the routes.
-func (s *Server) route() error {
+// registerRoutes registers the routes.
+func (s *Server) registerRoutes() error {
 	routes := &mux{ServeMux: http.NewServeMux(), server: s}
 	s.routes = HandlerWithOptions(s, StdHTTPServerOptions{
 		BaseURL: BasePath, BaseRouter: routes,
-		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, malformed(err)) },
+		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.writeError(w, r, newMalformed(err)) },
 	})
-	routes.refuseOthers()
+	routes.registerDisallowedMethods()
 
 	return errors.Join(routes.errs...)
 }
 
-// malformed is what the generated code could not read although it fits the contract, for
-// example a number that is too large for its type.
-func malformed(err error) error {
-	return invalid(entity.FieldError{Field: "request", Message: err.Error()})
+// newMalformed returns an error for a value that the generated code could not parse although it
+// matches the OpenAPI document, for example a number that is too large for its type.
+func newMalformed(err error) error {
+	return newInvalid(entity.FieldError{Field: "request", Message: err.Error()})
 }

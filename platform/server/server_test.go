@@ -21,7 +21,7 @@ import (
 func TestNewSaysAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 
-	opened, err := store.Open(t.Context(), store.Options{URL: database.Database(t)})
+	opened, err := store.Open(t.Context(), store.Options{URL: database.NewDatabase(t)})
 	must(t, err)
 	defer opened.Close()
 
@@ -44,7 +44,8 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 	}
 }
 
-// TestLongPoll: who waits for a change is told of it, and when the program is to end.
+// TestLongPoll checks that a request that waits for changes returns when there is a change, and
+// when the program starts to shut down.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 
@@ -106,7 +107,7 @@ func TestMetrics(t *testing.T) {
 	a.do("GET", "/dragons", nil)
 
 	page := func() string {
-		text, err := scrape.Text(a.metrics)
+		text, err := scrape.Render(a.metrics)
 		must(t, err)
 
 		return text
@@ -137,7 +138,7 @@ func TestMetrics(t *testing.T) {
 		t.Error("names from outside are in the metrics")
 	}
 
-	// A second look soon after does not ask the database.
+	// A second scrape shortly after the first one does not query the database.
 	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
 	a.create("/clusters", "third", nil)
 
@@ -152,13 +153,14 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestDatabaseAway answers with a problem that says to try again, and keeps on.
+// TestDatabaseAway checks that the server responds with a problem that tells clients to retry, and
+// keeps running.
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 
 	own := postgres.Start(t)
 	a := serve(t, func(o *server.Options) {
-		opened, err := store.Open(t.Context(), store.Options{URL: own.Database(t), Timeout: 5 * time.Second})
+		opened, err := store.Open(t.Context(), store.Options{URL: own.NewDatabase(t), Timeout: 5 * time.Second})
 		must(t, err)
 
 		t.Cleanup(opened.Close)
@@ -167,7 +169,7 @@ func TestDatabaseAway(t *testing.T) {
 	})
 	cluster := a.create("/clusters", "home", nil)
 
-	// It ends its own children then, as when it is stopped at once.
+	// PostgreSQL then stops its own child processes, as in an immediate shutdown.
 	must(t, own.Process().Signal(syscall.SIGQUIT))
 
 	<-own.Process().Done()
@@ -184,7 +186,7 @@ func TestDatabaseAway(t *testing.T) {
 		}
 	}
 
-	own.Bounce(t)
+	own.KillAndRestart(t)
 
 	for try := 0; a.do("GET", "/clusters/"+cluster.Id, nil).status != 200; try++ {
 		if try == 100 {
@@ -193,7 +195,7 @@ func TestDatabaseAway(t *testing.T) {
 	}
 }
 
-// TestRequestIDs come back, and those that could do harm in a log do not.
+// TestRequestIDs checks that safe request IDs are returned, and that unsafe ones are replaced.
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 
@@ -215,12 +217,12 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestKindThatIsNotRegisteredAnyMore: its resources are read, and are not "no such
-// resource", which would let their objects be swept.
+// TestKindThatIsNotRegisteredAnyMore checks that resources of such a kind can be read. A response
+// that they do not exist would make sweep delete their objects.
 func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
 	t.Parallel()
 
-	url := database.Database(t)
+	url := database.NewDatabase(t)
 	reopen := func(o *server.Options) {
 		opened, err := store.Open(t.Context(), store.Options{URL: url})
 		must(t, err)

@@ -14,77 +14,78 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// maxTenant bounds the value of one dimension.
-const maxTenant = 256
+// maxTenantLength is the maximum length of the value of one dimension.
+const maxTenantLength = 256
 
-// CheckTenant says what is wrong with the dimensions of a configuration, with tokens or
-// without.
-func CheckTenant(tenant platform.Tenant, tokens bool) error {
+// ValidateTenant returns everything that is wrong with the dimensions of a configuration, with or
+// without tokens.
+func ValidateTenant(tenant platform.Tenant, hasTokens bool) error {
 	if len(tenant.Dimensions) == 0 {
 		if tenant.SystemHeader != "" {
-			return errors.New("system_header: it says nothing without dimensions")
+			return errors.New("system_header: it has no effect without dimensions")
 		}
 
 		return nil
 	}
 
-	var wrong mistakes
+	var problems configErrors
 
-	required, claims := false, false
+	hasRequired, hasClaim := false, false
 	keys := map[string]bool{}
 	headers := map[string]bool{strings.ToLower(tenant.SystemHeader): true, strings.ToLower(authorization): true}
 
-	for i, one := range tenant.Dimensions {
-		at := fmt.Sprintf("dimensions[%d]: ", i)
+	for i, dimension := range tenant.Dimensions {
+		path := fmt.Sprintf("dimensions[%d]: ", i)
 
-		wrong.when(one.Key == "" || keys[one.Key], at+"key: give each a name of its own")
-		wrong.when((one.Claim == "") == (one.Header == ""), at+"set claim or header, one of them")
-		wrong.when(one.Claim != "" && !tokens, at+"claim: it is one of a token, set server.jwt")
-		wrong.when(one.Header != "" && headers[strings.ToLower(one.Header)], at+"header: it is another's")
+		problems.addIf(dimension.Key == "" || keys[dimension.Key], path+"key: set a unique name")
+		problems.addIf((dimension.Claim == "") == (dimension.Header == ""), path+"set either claim or header")
+		problems.addIf(dimension.Claim != "" && !hasTokens, path+"claim: tokens are required for it: set server.jwt")
+		problems.addIf(dimension.Header != "" && headers[strings.ToLower(dimension.Header)], path+"header: it is already used")
 
-		required, claims = required || one.Required, claims || one.Claim != ""
-		keys[one.Key], headers[strings.ToLower(one.Header)] = true, true
+		hasRequired, hasClaim = hasRequired || dimension.Required, hasClaim || dimension.Claim != ""
+		keys[dimension.Key], headers[strings.ToLower(dimension.Header)] = true, true
 	}
 
-	wrong.when(!required, "dimensions: one has to be required, or a request that names no tenant sees all")
-	wrong.when(claims && tenant.SystemHeader != "",
-		"system_header: a token names the tenant, which a header would undo; give a role all_tenants")
+	problems.addIf(!hasRequired, "dimensions: make at least one of them required: otherwise a request without a tenant sees all")
+	problems.addIf(hasClaim && tenant.SystemHeader != "",
+		"system_header: the header would override the tenant in the token: set all_tenants in a role instead")
 
-	return errors.Join(wrong...)
+	return errors.Join(problems...)
 }
 
-// tenancyOf is the tenant that a request is of; empty is one that sees all.
-func (s *Server) tenancyOf(r *http.Request, who caller) (map[string]string, error) {
+// resolveTenancy returns the tenant of a request. An empty result means that the request sees all
+// resources.
+func (s *Server) resolveTenancy(r *http.Request, principal caller) (map[string]string, error) {
 	out := map[string]string{}
 
 	system := s.options.Tenant.SystemHeader
-	if who.allTenants || system != "" && r.Header.Get(system) != "" {
+	if principal.hasAllTenants || system != "" && r.Header.Get(system) != "" {
 		return out, nil
 	}
 
-	for _, one := range s.options.Tenant.Dimensions {
-		given, what := r.Header.Values(one.Header), "header "+one.Header
-		if one.Claim != "" {
-			given, what = valuesOf(who.claims, one.Claim), "claim "+one.Claim
+	for _, dimension := range s.options.Tenant.Dimensions {
+		values, source := r.Header.Values(dimension.Header), "header "+dimension.Header
+		if dimension.Claim != "" {
+			values, source = claimValues(principal.claims, dimension.Claim), "claim "+dimension.Claim
 		}
 
 		switch {
-		case len(given) > 1 || len(given) == 1 && len(given[0]) > maxTenant:
-			return nil, problem(CodeForbidden, "%s has to name one tenant", what)
-		case len(given) == 1 && given[0] != "":
-			out[one.Key] = given[0]
-		case one.Required:
-			return nil, problem(CodeForbidden, "there is no %s, which says whose the request is", what)
+		case len(values) > 1 || len(values) == 1 && len(values[0]) > maxTenantLength:
+			return nil, newProblem(CodeForbidden, "%s has to name one tenant", source)
+		case len(values) == 1 && values[0] != "":
+			out[dimension.Key] = values[0]
+		case dimension.Required:
+			return nil, newProblem(CodeForbidden, "%s is missing: it has to name the tenant", source)
 		}
 	}
 
 	return out, nil
 }
 
-// visible tells whether a request sees the resource: one of a tenant sees that tenant's
-// alone.
-func visible(ctx context.Context, r store.Resource) bool {
-	for name, value := range about(ctx).tenancy {
+// isVisible returns true if the request may see the resource. A request of a tenant sees only the
+// resources of that tenant.
+func isVisible(ctx context.Context, r store.Resource) bool {
+	for name, value := range requestFromContext(ctx).tenancy {
 		if r.Tenancy[name] != value {
 			return false
 		}
@@ -93,10 +94,10 @@ func visible(ctx context.Context, r store.Resource) bool {
 	return true
 }
 
-// checkVisible refuses references to what the request does not see, as to what is not
-// there.
+// checkVisible returns the same error for references to resources that the request may not see as
+// for missing resources.
 func (u *requestTx) checkVisible(ctx context.Context, references map[string][]store.Ref) error {
-	if len(about(ctx).tenancy) == 0 {
+	if len(requestFromContext(ctx).tenancy) == 0 {
 		return nil
 	}
 
@@ -105,7 +106,7 @@ func (u *requestTx) checkVisible(ctx context.Context, references map[string][]st
 			target, err := u.tx.Get(ctx, ref.ID)
 
 			switch {
-			case errors.Is(err, store.ErrNotFound), err == nil && !visible(ctx, target):
+			case errors.Is(err, store.ErrNotFound), err == nil && !isVisible(ctx, target):
 				return &store.TargetError{Type: refType, ID: ref.ID, Problem: store.TargetMissing}
 			case err != nil:
 				return err

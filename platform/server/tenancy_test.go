@@ -14,8 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/server"
 )
 
-// TestIssuers: tokens of several issuers are taken, each with its own keys, header and claim,
-// and a claim of one gives no role that is another's.
+// TestIssuers checks that tokens of several issuers are accepted, each with its own keys, header
+// and claim, and that a claim of one issuer gives no role of another issuer.
 func TestIssuers(t *testing.T) {
 	t.Parallel()
 
@@ -59,8 +59,8 @@ func TestIssuers(t *testing.T) {
 	}
 }
 
-// TestTenancyByClaims: whose a request is says its token, and to the others his resources are
-// not there: not in lists, searches, reports, changes and references.
+// TestTenancyByClaims checks that the token decides the tenant of a request, and that other
+// tenants' resources do not appear in its lists, searches, reports, changes and references.
 func TestTenancyByClaims(t *testing.T) {
 	t.Parallel()
 
@@ -88,7 +88,7 @@ func TestTenancyByClaims(t *testing.T) {
 	before := as[openapi.ChangeList](t, one.do("GET", "/changes", nil), 200).Next
 	cluster := one.create("/clusters", "home", nil)
 	other := two.create("/clusters", "home", nil)
-	// The header of another way to say it counts nothing.
+	// The header for the other way to name a tenant is ignored.
 	as[openapi.Resource](t, one.with("X-HyperFleet-System", "true").do("GET", "/clusters/"+cluster.Id, nil), 200)
 
 	if cluster.Tenancy["organization"] != "one" || other.Tenancy["organization"] != "two" {
@@ -128,7 +128,8 @@ func TestTenancyByClaims(t *testing.T) {
 		t.Errorf("who sees one tenant alone is not told: %v, %v", got.header, alone.header)
 	}
 
-	// A reference to what is another's is one to nothing, or it would keep that from being deleted.
+	// A reference to another tenant's resource is rejected like one to a missing resource.
+	// Otherwise it could prevent the deletion of that resource.
 	channel, foreign := one.create("/channels", "stable", nil), two.create("/channels", "stable", nil)
 	refer := func(id, name string) string {
 		return fmt.Sprintf(`{%s"spec":{},"references":{"channel":[{"id":%q}]}}`, name, id)
@@ -145,7 +146,8 @@ func TestTenancyByClaims(t *testing.T) {
 	}
 }
 
-// TestTenancyByHeaders lets a request with tenancy headers see that tenant's resources alone.
+// TestTenancyByHeaders checks that a request with tenancy headers sees only the resources of that
+// tenant.
 func TestTenancyByHeaders(t *testing.T) {
 	t.Parallel()
 
@@ -165,12 +167,12 @@ func TestTenancyByHeaders(t *testing.T) {
 		t.Errorf("%+v", cluster)
 	}
 
-	// Who says more sees less.
+	// A request that names more dimensions sees fewer resources.
 	if got := as[openapi.ResourceList](t, one.with("X-HyperFleet-Project", "p").do("GET", "/resources", nil), 200); got.Total != 0 {
 		t.Errorf("%d of another project are seen", got.Total)
 	}
 
-	// What is made without the header below it is the tenant's too.
+	// A child that is created without the header also belongs to the tenant.
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	as[openapi.Resource](t, one.do("GET", "/nodepools/"+pool.Id, nil), 200)
 

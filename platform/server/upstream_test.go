@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-// What upstream's document of the API demands of an answer.
+// These are the fields that upstream's OpenAPI document requires in a response.
 var (
 	ofResource = []string{
 		"id", "kind", "name", "href", "spec", "generation", "created_time", "updated_time", "created_by", "updated_by", "status.conditions",
@@ -25,8 +25,8 @@ var (
 	ofDocument = []string{"openapi", "paths", "components.schemas"}
 )
 
-// TestUpstreamOperations: each operation of upstream's document of the API, with what its
-// clients send and read. Our own document is held to in each test (fits).
+// TestUpstreamOperations calls each operation of upstream's OpenAPI document with what its clients
+// send and read. Every test validates responses against our own document (fits).
 func TestUpstreamOperations(t *testing.T) {
 	t.Parallel()
 
@@ -39,7 +39,7 @@ func TestUpstreamOperations(t *testing.T) {
 		body      any
 		status    int
 		has       []string
-		// keep is the name that the answer's id goes by in what follows.
+		// keep is the name under which later requests refer to the ID in the response.
 		keep string
 	}{
 		{"POST /clusters", `{"kind":"Cluster","name":"home","spec":{},"labels":{"a":"b"},"id":"mine","href":"/mine"}`, 201, ofResource, "C"},
@@ -102,7 +102,7 @@ func TestUpstreamOperations(t *testing.T) {
 	}
 }
 
-// lacks reports the fields that an answer has not, and gives it.
+// lacks reports the fields that a response does not have, and returns the response.
 func lacks(t *testing.T, what string, body []byte, fields []string) map[string]any {
 	t.Helper()
 
@@ -129,7 +129,7 @@ func lacks(t *testing.T, what string, body []byte, fields []string) map[string]a
 	return answer
 }
 
-// TestStatusesByPage: reports are told by pages, in an order, and those of some adapters.
+// TestStatusesByPage checks pages, order and search of statuses.
 func TestStatusesByPage(t *testing.T) {
 	t.Parallel()
 
@@ -166,7 +166,7 @@ func TestStatusesByPage(t *testing.T) {
 	}
 }
 
-// TestDocument: the API tells what it is, without a token.
+// TestDocument checks that the description of the API needs no token.
 func TestDocument(t *testing.T) {
 	t.Parallel()
 

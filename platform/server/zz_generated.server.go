@@ -16,31 +16,31 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
-	// ListChanges What happened to resources, in order
+	// ListChanges List the changes of resources, in order
 	// (GET /changes)
 	ListChanges(w http.ResponseWriter, r *http.Request, params ListChangesParams)
-	// PutLease Take or renew a lease; one holder has it at a time
+	// PutLease Acquire, renew or release a lease. One holder has it at a time
 	// (PUT /leases/{name})
 	PutLease(w http.ResponseWriter, r *http.Request, name string)
 	// ListResources List resources of every kind
 	// (GET /resources)
 	ListResources(w http.ResponseWriter, r *http.Request, params ListResourcesParams)
-	// CreateResource Create a resource of a kind that has no parent; the body names the kind
+	// CreateResource Create a resource of a kind that has no parent. The body names the kind
 	// (POST /resources)
 	CreateResource(w http.ResponseWriter, r *http.Request)
-	// DeleteResource Ask for deletion; adapters finalize, then the resource goes
+	// DeleteResource Request the deletion. The resource is removed after its adapters have finalized it
 	// (DELETE /resources/{id})
 	DeleteResource(w http.ResponseWriter, r *http.Request, id ID)
-	// GetResource One resource, also while it is being deleted
+	// GetResource Get a resource, also while it is being deleted
 	// (GET /resources/{id})
 	GetResource(w http.ResponseWriter, r *http.Request, id ID, params GetResourceParams)
 	// PatchResource Change spec, labels or references
 	// (PATCH /resources/{id})
 	PatchResource(w http.ResponseWriter, r *http.Request, id ID)
-	// ForceDeleteResource Remove a resource that is being deleted, with all below it, without its adapters
+	// ForceDeleteResource Remove a resource that is being deleted, and all resources below it, without waiting for adapters
 	// (POST /resources/{id}/force-delete)
 	ForceDeleteResource(w http.ResponseWriter, r *http.Request, id ID)
-	// ListResourceStatuses The newest report of each adapter
+	// ListResourceStatuses List the latest report of each adapter
 	// (GET /resources/{id}/statuses)
 	ListResourceStatuses(w http.ResponseWriter, r *http.Request, id ID, params ListResourceStatusesParams)
 	// PutResourceStatus Report as an adapter

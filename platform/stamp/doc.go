@@ -1,19 +1,20 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stamp marks the objects of adapters and verifies the marks: labels that say
-// which adapter and resource an object is of, and an HMAC that says that the adapter, and
-// nobody who can only write labels, said so. Shared by adapter and sweep.
+// Package stamp writes and verifies the ownership labels and annotations of objects that adapters
+// create. The labels name the adapter and the resource of the fleet API that an object belongs to.
+// An HMAC in an annotation, the identity, proves that an adapter with the key has set them, because
+// anyone who can update the object can write labels. The adapter and sweep share the package.
 //
-// Only gaps are filled: what a manifest says of itself stays. A manifest may so carry
-// another adapter's name or another resource id than it is made for, and its HMAC is
-// still over the true ones. The adapter then knows its object by the HMAC, and sweep,
-// which has the labels alone to ask the API with, finds that they and the HMAC disagree
-// and leaves the object alone.
+// SetOwnership only adds labels and annotations that the manifest lacks. A manifest can therefore
+// name another adapter or another resource ID than the one that it is rendered for, but its HMAC is
+// always computed over the real adapter and resource. The adapter then recognizes its object by the
+// HMAC. Sweep knows only the labels, with which it queries the API. It finds that the labels and the
+// HMAC disagree, and does not delete the object.
 //
-// The HMAC is bound to the object's group, kind, namespace and name, so it is worth
-// nothing on another object. It is not bound to the cluster, so clusters that do not
-// trust each other need keys of their own; nor to the object's UID, which is not known
-// before the object is there: one who kept the HMAC of an object that was detached can
-// put it back on that same object.
+// The HMAC covers the object's group, kind, namespace and name, so it is invalid on any other
+// object. It does not cover the cluster, so clusters that do not trust each other need different
+// keys. It does not cover the object's UID either, because the UID is unknown until the object has
+// been created. So anyone who kept the HMAC of an object that was detached can write it to that same
+// object again.
 package stamp

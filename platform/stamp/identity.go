@@ -17,51 +17,52 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-// What is wrong with an identity, for errors.Is. Any of them means: do not delete.
+// Errors of Verify, for errors.Is. If Verify returns one of them, the object must not be deleted.
 var (
-	// ErrNoIdentity is an object without adapter, resource id or HMAC.
-	ErrNoIdentity = errors.New("not stamped")
-	// ErrUnknownKey is an HMAC by a key that is not among ours, or of a later version.
-	ErrUnknownKey = errors.New("stamped with an unknown key")
-	// ErrForged is an HMAC that does not fit labels and object.
-	ErrForged = errors.New("labels and identity do not fit")
+	// ErrNoIdentity is the error for an object without adapter, resource ID or HMAC.
+	ErrNoIdentity = errors.New("the object has no ownership labels or no identity")
+	// ErrUnknownKey is the error for an HMAC that was made with a key that Keys does not have, or
+	// whose version is unknown.
+	ErrUnknownKey = errors.New("the identity is signed with an unknown key")
+	// ErrForged is the error for an HMAC that does not match the labels and the object.
+	ErrForged = errors.New("the labels and the identity do not match")
 )
 
-// version of the annotation's value, which is v1.KEY.MAC: KEY tells keys apart (8 hex
-// digits of the key's SHA-256), MAC is the HMAC-SHA256 in base64url without padding.
+// version is the first part of the annotation's value v1.KEY.MAC. KEY identifies the key: it is the
+// first 8 hex digits of the key's SHA-256. MAC is the HMAC-SHA256 in base64url without padding.
 const version = "v1"
 
-// Identity is what the HMAC (annotation hyperfleet.io/identity) is computed over.
+// Identity is the input of the HMAC (annotation hyperfleet.io/identity).
 type Identity struct {
-	// Adapter and ResourceID are the labels' values.
+	// Adapter and ResourceID are the values of the labels.
 	Adapter, ResourceID string
-	// Group, Kind, Namespace and Name are the object's own; the version of its API is not
-	// part of who it is.
+	// Group, Kind, Namespace and Name are those of the object. The API version is not part of its
+	// identity.
 	Group, Kind, Namespace, Name string
 }
 
-// Sign gives the value of the annotation, made with the first key.
+// Sign returns the value of the annotation, signed with the first key.
 func (k *Keys) Sign(id Identity) string {
 	first := k.keys[0]
 
-	return version + "." + first.id + "." + mac(first, id)
+	return version + "." + first.id + "." + computeMAC(first, id)
 }
 
-// Verify is nil if the HMAC of an object proves what its labels claim. The object may be its
-// metadata alone. Errors: ErrNoIdentity, ErrUnknownKey, ErrForged.
+// Verify returns nil if the HMAC of an object proves what its labels say. The object may have only
+// its metadata. Errors: ErrNoIdentity, ErrUnknownKey, ErrForged.
 func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 	labels := object.GetLabels()
-	id := identityOf(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
+	id := newIdentity(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
 	value := object.GetAnnotations()[adapter.AnnotationIdentity]
 
 	if id.Adapter == "" || id.ResourceID == "" || value == "" {
 		return ErrNoIdentity
 	}
 
-	return k.check(value, id)
+	return k.verifyValue(value, id)
 }
 
-func (k *Keys) check(value string, id Identity) error {
+func (k *Keys) verifyValue(value string, id Identity) error {
 	parts := strings.Split(value, ".")
 	if len(parts) != 3 || parts[0] != version {
 		return ErrUnknownKey
@@ -72,7 +73,7 @@ func (k *Keys) check(value string, id Identity) error {
 			continue
 		}
 
-		if hmac.Equal([]byte(parts[2]), []byte(mac(key, id))) {
+		if hmac.Equal([]byte(parts[2]), []byte(computeMAC(key, id))) {
 			return nil
 		}
 
@@ -82,16 +83,17 @@ func (k *Keys) check(value string, id Identity) error {
 	return ErrUnknownKey
 }
 
-func identityOf(object metav1.Object, kind schema.GroupKind, adapterName, resourceID string) Identity {
+func newIdentity(object metav1.Object, kind schema.GroupKind, adapterName, resourceID string) Identity {
 	return Identity{
 		Adapter: adapterName, ResourceID: resourceID,
 		Group: kind.Group, Kind: kind.Kind, Namespace: object.GetNamespace(), Name: object.GetName(),
 	}
 }
 
-// mac is over the fields with their lengths, so that no two identities are one text.
-func mac(by key, id Identity) string {
-	sum := hmac.New(sha256.New, []byte(by.secret.Reveal()))
+// computeMAC returns the HMAC of an identity. Each field is preceded by its length, so that two
+// different identities never have the same input.
+func computeMAC(signingKey key, id Identity) string {
+	sum := hmac.New(sha256.New, []byte(signingKey.secret.Reveal()))
 
 	for _, field := range []string{
 		"hyperfleet.io/identity", version, id.Adapter, id.ResourceID, id.Group, id.Kind, id.Namespace, id.Name,

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// minKey is the length of a key in bytes, that of the HMAC's output (RFC 2104,
-	// section 3).
-	minKey   = 32
-	idDigits = 8
+	// minKeyLength is the minimum length of a key in bytes. It is the length of the HMAC's output
+	// (RFC 2104, section 3).
+	minKeyLength = 32
+	keyIDDigits  = 8
 )
 
-// Keys are those that identities are signed and verified with: the first signs, all
-// verify. Printed, they show nothing. Methods may be called at once.
+// Keys sign and verify identities: the first key signs, all keys verify. When Keys are printed,
+// they do not reveal the keys. The methods are safe for concurrent use.
 type Keys struct {
 	keys []key
 }
@@ -31,13 +31,14 @@ type key struct {
 	secret log.Secret
 }
 
-// ReadKeys reads a file with one key in each line, of at least 32 printable characters
-// without white space (openssl rand -base64 48). Empty lines and those that begin with #
-// are passed over. To change a key, put the new one below the old one everywhere, then
-// above it. Adapters sign their objects again with the next events, at the latest after
-// Sentinel's longest cadence; then take the old one away.
+// ReadKeys reads a file with one key per line. A key has at least 32 printable characters and no
+// white space (openssl rand -base64 48). Empty lines and lines that begin with # are ignored.
+//
+// To rotate a key, first add the new key below the old key in all files, then move it above the old
+// key. Adapters sign their objects again with the next events, at the latest after Sentinel's
+// longest resync interval. Then remove the old key.
 func ReadKeys(path string) (*Keys, error) {
-	text, err := log.ReadSecret(path)
+	text, err := log.ReadSecretFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read identity keys: %w", err)
 	}
@@ -50,8 +51,8 @@ func ReadKeys(path string) (*Keys, error) {
 	return keys, nil
 }
 
-// ParseKeys reads what a key file holds; see ReadKeys. Errors name the line and never
-// what is in it.
+// ParseKeys parses the content of a key file; see ReadKeys. Errors name the line but never contain
+// its text.
 func ParseKeys(data []byte) (*Keys, error) {
 	keys := &Keys{}
 
@@ -62,18 +63,19 @@ func ParseKeys(data []byte) (*Keys, error) {
 		}
 
 		if strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, fmt.Errorf("line %d: a key is printable text without white space, for example of `openssl rand -base64 48`", i+1)
+			return nil, fmt.Errorf("line %d: a key has to be printable text without white space: "+
+				"generate one with `openssl rand -base64 48`", i+1)
 		}
 
-		if len(line) < minKey {
-			return nil, fmt.Errorf("line %d: a key has at least %d characters, this has %d", i+1, minKey, len(line))
+		if len(line) < minKeyLength {
+			return nil, fmt.Errorf("line %d: a key needs at least %d characters, this one has %d", i+1, minKeyLength, len(line))
 		}
 
 		keys.keys = append(keys.keys, newKey(line))
 	}
 
 	if len(keys.keys) == 0 {
-		return nil, errors.New("no key in it: write one of at least 32 characters, for example of `openssl rand -base64 48`")
+		return nil, errors.New("the file has no key: generate one with `openssl rand -base64 48`")
 	}
 
 	return keys, nil
@@ -82,5 +84,5 @@ func ParseKeys(data []byte) (*Keys, error) {
 func newKey(secret string) key {
 	sum := sha256.Sum256([]byte("hyperfleet.io/identity key " + secret))
 
-	return key{id: hex.EncodeToString(sum[:])[:idDigits], secret: log.NewSecret(secret)}
+	return key{id: hex.EncodeToString(sum[:])[:keyIDDigits], secret: log.NewSecret(secret)}
 }

@@ -18,70 +18,72 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-// Mark is what an object is stamped for.
-type Mark struct {
-	// ResourceID is the id of the API's resource, a valid label value.
+// Owner is what an object belongs to.
+type Owner struct {
+	// ResourceID is the ID of the resource in the API. It is a valid label value.
 	ResourceID string
-	// ResourceName is the name of the task file's entry.
+	// ResourceName is the name of the entry in the task file.
 	ResourceName string
-	// Generation is that of the event, from 1 on.
+	// Generation is the generation in the event. It is 1 or greater.
 	Generation int64
 }
 
-// Standing is whose an object is, as one adapter sees it for one resource of the API.
-type Standing string
+// Ownership says who owns an object, as one adapter sees it for one resource of the API.
+type Ownership string
 
-// Standings.
+// Values of Ownership.
 const (
-	// Managed is an object of this adapter for this resource.
-	Managed Standing = "Managed"
-	// Detached is an object that was handed over, and says so. It is left alone for good.
-	Detached Standing = "Detached"
-	// Unmarked is an object with a generation that neither says whose it is nor that it was
-	// detached. It is never changed: it may be another program's.
-	Unmarked Standing = "Unmarked"
-	// Foreign is an object of somebody else: never stamped, of another adapter, or of
-	// another resource. It is never changed.
-	Foreign Standing = "Foreign"
+	// Managed is an object that this adapter owns for this resource.
+	Managed Ownership = "Managed"
+	// Detached is an object that an adapter has handed over, as its annotation says. The adapter
+	// never changes it again.
+	Detached Ownership = "Detached"
+	// Unmarked is an object that has a generation but neither an owner nor the annotation of a
+	// detached object. The adapter never changes it, because it can belong to another program.
+	Unmarked Ownership = "Unmarked"
+	// Foreign is an object without ownership labels, or one that belongs to another adapter or
+	// another resource. The adapter never changes it.
+	Foreign Ownership = "Foreign"
 )
 
-// Stamper stamps for one adapter. Methods may be called at once.
+// Stamper writes the ownership labels and annotations of one adapter. Its methods are safe for
+// concurrent use.
 type Stamper struct {
 	adapter string
 	keys    *Keys
 }
 
-// New makes the stamper of an adapter, whose name is a DNS label. Without keys objects
-// carry no HMAC, so that sweep will never remove them.
+// New returns the stamper of an adapter, whose name is a DNS label. If keys is nil, objects get no
+// HMAC, and sweep never deletes them.
 func New(adapterName string, keys *Keys) *Stamper { return &Stamper{adapter: adapterName, keys: keys} }
 
-// Stamp fills the labels and annotations that the object does not have itself:
-// hyperfleet.io/adapter, /resource-id, /resource-name, /generation. The HMAC is always
-// ours. It refuses a generation that is no whole number from 1 on, and labels that say
-// another adapter or resource where there is no key to know the object by.
-func (s *Stamper) Stamp(object *unstructured.Unstructured, mark Mark) error {
+// SetOwnership adds the labels and annotations that the object lacks: hyperfleet.io/adapter,
+// /resource-id, /resource-name and /generation. It always overwrites the HMAC. It returns an error
+// if the generation is not an integer greater than 0, or if there is no key and the labels in the
+// manifest name another adapter or resource.
+func (s *Stamper) SetOwnership(object *unstructured.Unstructured, owner Owner) error {
 	ownLabels, _, errLabels := unstructured.NestedStringMap(object.Object, "metadata", "labels")
 	ownAnnotations, _, errAnnotations := unstructured.NestedStringMap(object.Object, "metadata", "annotations")
 
 	if err := errors.Join(errLabels, errAnnotations); err != nil {
-		return fmt.Errorf("%w: put numbers in quotes", err)
+		return fmt.Errorf("%w: quote numbers", err)
 	}
 
 	labels := map[string]string{
-		adapter.LabelAdapter: s.adapter, adapter.LabelResourceID: mark.ResourceID, adapter.LabelResourceName: mark.ResourceName,
+		adapter.LabelAdapter: s.adapter, adapter.LabelResourceID: owner.ResourceID, adapter.LabelResourceName: owner.ResourceName,
 	}
-	annotations := map[string]string{adapter.AnnotationGeneration: strconv.FormatInt(mark.Generation, 10)}
+	annotations := map[string]string{adapter.AnnotationGeneration: strconv.FormatInt(owner.Generation, 10)}
 
 	maps.Copy(labels, ownLabels)
 	maps.Copy(annotations, ownAnnotations)
 
-	if err := s.check(labels, annotations, mark); err != nil {
+	if err := s.validate(labels, annotations, owner); err != nil {
 		return err
 	}
 
 	if s.keys != nil {
 		kind := object.GroupVersionKind().GroupKind()
-		annotations[adapter.AnnotationIdentity] = s.keys.Sign(identityOf(object, kind, s.adapter, mark.ResourceID))
+		annotations[adapter.AnnotationIdentity] = s.keys.Sign(newIdentity(object, kind, s.adapter, owner.ResourceID))
 	}
 
 	object.SetLabels(labels)
@@ -90,11 +92,11 @@ func (s *Stamper) Stamp(object *unstructured.Unstructured, mark Mark) error {
 	return nil
 }
 
-// check looks at the marks as they will be.
-func (s *Stamper) check(labels, annotations map[string]string, mark Mark) error {
+// validate checks the labels and annotations that the object will have.
+func (s *Stamper) validate(labels, annotations map[string]string, owner Owner) error {
 	for _, key := range []string{adapter.LabelAdapter, adapter.LabelResourceID, adapter.LabelResourceName} {
 		if problems := validation.IsValidLabelValue(labels[key]); len(problems) > 0 {
-			return fmt.Errorf("label %s: %q is no label value: %s", key, labels[key], strings.Join(problems, "; "))
+			return fmt.Errorf("label %s: %q is not a valid label value: %s", key, labels[key], strings.Join(problems, "; "))
 		}
 
 		if labels[key] == "" {
@@ -106,93 +108,95 @@ func (s *Stamper) check(labels, annotations map[string]string, mark Mark) error 
 		return err
 	}
 
-	if s.keys == nil && (labels[adapter.LabelAdapter] != s.adapter || labels[adapter.LabelResourceID] != mark.ResourceID) {
-		return fmt.Errorf("the manifest's own %s and %s differ from %s and %s, and without identity_key_file "+
-			"the object would not be known again: leave them out",
-			adapter.LabelAdapter, adapter.LabelResourceID, s.adapter, mark.ResourceID)
+	if s.keys == nil && (labels[adapter.LabelAdapter] != s.adapter || labels[adapter.LabelResourceID] != owner.ResourceID) {
+		return fmt.Errorf("the manifest sets %s and %s to other values than %s and %s: without identity_key_file "+
+			"the adapter could not recognize the object: remove them from the manifest",
+			adapter.LabelAdapter, adapter.LabelResourceID, s.adapter, owner.ResourceID)
 	}
 
 	return nil
 }
 
-// Standing says whose an object is, and for one that is not managed why. With keys the
-// HMAC decides, and labels alone make nothing ours: who may write labels could else have
-// an object changed or deleted that is somebody else's. The object may be its metadata
-// alone.
-func (s *Stamper) Standing(object metav1.Object, kind schema.GroupKind, resourceID string) (Standing, string) {
+// OwnershipOf returns who owns an object, and the reason if the object is not Managed. If the
+// stamper has keys, the HMAC decides and the labels alone are not enough. Otherwise anyone who can
+// write labels could make the adapter change or delete an object that belongs to somebody else. The
+// object may have only its metadata.
+func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resourceID string) (Ownership, string) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
-	owner, labelled := labels[adapter.LabelAdapter]
-	_, applied := annotations[adapter.AnnotationGeneration]
+	owner, hasOwnerLabel := labels[adapter.LabelAdapter]
+	_, hasGeneration := annotations[adapter.AnnotationGeneration]
 
 	switch {
-	case !labelled && annotations[adapter.AnnotationDetached] != "":
-		return Detached, fmt.Sprintf("adapter %q has detached it", annotations[adapter.AnnotationDetached])
-	case !labelled && applied:
+	case !hasOwnerLabel && annotations[adapter.AnnotationDetached] != "":
+		return Detached, fmt.Sprintf("adapter %q detached it", annotations[adapter.AnnotationDetached])
+	case !hasOwnerLabel && hasGeneration:
 		return Unmarked, fmt.Sprintf("it has a generation, but neither label %s nor annotation %s: "+
-			"its label was taken off, or another program than this adapter made it",
+			"somebody removed the label, or another program created the object",
 			adapter.LabelAdapter, adapter.AnnotationDetached)
-	case !labelled:
+	case !hasOwnerLabel:
 		return Foreign, "it has no label " + adapter.LabelAdapter
-	case s.keys != nil && s.proof(object, kind, resourceID) == nil:
+	case s.keys != nil && s.verifyIdentity(object, kind, resourceID) == nil:
 		return Managed, ""
 	case owner != s.adapter:
-		return Foreign, fmt.Sprintf("it is of adapter %q", owner)
+		return Foreign, fmt.Sprintf("it belongs to adapter %q", owner)
 	case labels[adapter.LabelResourceID] != resourceID:
-		return Foreign, fmt.Sprintf("it is of resource %q", labels[adapter.LabelResourceID])
+		return Foreign, fmt.Sprintf("it belongs to resource %q", labels[adapter.LabelResourceID])
 	case s.keys != nil:
-		return Foreign, fmt.Sprintf("its labels say that it is ours, and annotation %s does not prove it: %v",
-			adapter.AnnotationIdentity, s.proof(object, kind, resourceID))
+		return Foreign, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
+			adapter.AnnotationIdentity, s.verifyIdentity(object, kind, resourceID))
 	default:
 		return Managed, ""
 	}
 }
 
-// proof is nil if the HMAC names this adapter and resource, whatever the labels say.
-func (s *Stamper) proof(object metav1.Object, kind schema.GroupKind, resourceID string) error {
+// verifyIdentity returns nil if the HMAC was made for this adapter and resource. It ignores the
+// labels.
+func (s *Stamper) verifyIdentity(object metav1.Object, kind schema.GroupKind, resourceID string) error {
 	value := object.GetAnnotations()[adapter.AnnotationIdentity]
 	if value == "" {
 		return ErrNoIdentity
 	}
 
-	return s.keys.check(value, identityOf(object, kind, s.adapter, resourceID))
+	return s.keys.verifyValue(value, newIdentity(object, kind, s.adapter, resourceID))
 }
 
-// Renewed gives the HMAC that a managed object should have by now, if it is signed with
-// another key than the first one.
-func (s *Stamper) Renewed(object metav1.Object, kind schema.GroupKind, resourceID string) (string, bool) {
+// RenewedIdentity returns the HMAC that a managed object should have, and true if the object has
+// another one because it is not signed with the first key.
+func (s *Stamper) RenewedIdentity(object metav1.Object, kind schema.GroupKind, resourceID string) (string, bool) {
 	if s.keys == nil {
 		return "", false
 	}
 
-	value := s.keys.Sign(identityOf(object, kind, s.adapter, resourceID))
+	value := s.keys.Sign(newIdentity(object, kind, s.adapter, resourceID))
 
 	return value, value != object.GetAnnotations()[adapter.AnnotationIdentity]
 }
 
-// Generation is the generation that a live object was last applied for: 0 if it has none.
+// Generation returns the generation that a live object was last applied for. It returns 0 if the
+// object has no such annotation.
 func Generation(object metav1.Object) (int64, error) {
-	value, there := object.GetAnnotations()[adapter.AnnotationGeneration]
-	if !there {
+	value, found := object.GetAnnotations()[adapter.AnnotationGeneration]
+	if !found {
 		return 0, nil
 	}
 
 	return parseGeneration(value)
 }
 
-// parseGeneration reads a value of the annotation hyperfleet.io/generation.
+// parseGeneration parses the value of the annotation hyperfleet.io/generation.
 func parseGeneration(value string) (int64, error) {
 	generation, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || generation < 1 {
-		return 0, fmt.Errorf("annotation %s: %q is no whole number from 1 on", adapter.AnnotationGeneration, value)
+		return 0, fmt.Errorf("annotation %s: %q is not an integer greater than 0", adapter.AnnotationGeneration, value)
 	}
 
 	return generation, nil
 }
 
-// Detachment is the merge patch (RFC 7396) that hands an object over: it takes off what
-// Stamp puts on, but for the generation, and says who did it. Labels of hyperfleet.io/ that
-// authors have given it stay: selectors may need them.
-func (s *Stamper) Detachment() map[string]any {
+// DetachPatch returns the merge patch (RFC 7396) that hands an object over. The patch removes what
+// SetOwnership adds, except the generation, and names the adapter that detached the object. Other
+// labels with the prefix hyperfleet.io/ stay, because selectors may need them.
+func (s *Stamper) DetachPatch() map[string]any {
 	return map[string]any{"metadata": map[string]any{
 		"labels":      map[string]any{adapter.LabelAdapter: nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil},
 		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: s.adapter},

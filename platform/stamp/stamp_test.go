@@ -50,8 +50,8 @@ func configMap(labels, annotations map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}}
 }
 
-func mark() stamp.Mark {
-	return stamp.Mark{ResourceID: resourceID, ResourceName: "config", Generation: 7}
+func mark() stamp.Owner {
+	return stamp.Owner{ResourceID: resourceID, ResourceName: "config", Generation: 7}
 }
 
 func TestStampFillsGapsOnly(t *testing.T) {
@@ -90,7 +90,7 @@ func TestStampFillsGapsOnly(t *testing.T) {
 			object := configMap(tc.labels, tc.annotations)
 			keys := keysOf(t, oldKey)
 
-			must(t, stamp.New("dns", keys).Stamp(object, mark()))
+			must(t, stamp.New("dns", keys).SetOwnership(object, mark()))
 
 			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(stamp.Identity{
 				Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web",
@@ -112,22 +112,22 @@ func TestStampRefuses(t *testing.T) {
 
 	cases := map[string]struct {
 		object *unstructured.Unstructured
-		mark   stamp.Mark
+		mark   stamp.Owner
 		noKeys bool
 		want   string
 	}{
 		"a generation that is a word": {
-			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: mark(), want: `"latest" is no whole number`,
+			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: mark(), want: `"latest" is not an integer`,
 		},
-		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: resourceID, ResourceName: "config"}, want: `"0" is no whole number`},
+		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Owner{ResourceID: resourceID, ResourceName: "config"}, want: `"0" is not an integer`},
 		"a generation that is no text": {
-			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "put numbers in quotes",
+			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "quote numbers",
 		},
-		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Mark{ResourceID: "a/b", ResourceName: "config", Generation: 1}, want: "no label value"},
-		"no id":                  {object: configMap(nil, nil), mark: stamp.Mark{ResourceName: "config", Generation: 1}, want: "resource-id is empty"},
+		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Owner{ResourceID: "a/b", ResourceName: "config", Generation: 1}, want: "not a valid label value"},
+		"no id":                  {object: configMap(nil, nil), mark: stamp.Owner{ResourceName: "config", Generation: 1}, want: "resource-id is empty"},
 		"labels that are a list": {object: withMetadata("labels", []any{"x"}), mark: mark(), want: ".metadata.labels accessor error"},
 		"another adapter, without key": {
-			object: configMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: mark(), noKeys: true, want: "leave them out",
+			object: configMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: mark(), noKeys: true, want: "remove them",
 		},
 	}
 	for name, tc := range cases {
@@ -141,7 +141,7 @@ func TestStampRefuses(t *testing.T) {
 
 			before := tc.object.DeepCopy()
 
-			err := stamp.New("dns", keys).Stamp(tc.object, tc.mark)
+			err := stamp.New("dns", keys).SetOwnership(tc.object, tc.mark)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("Stamp() = %v, want an error with %q", err, tc.want)
 			}
@@ -162,7 +162,7 @@ func withMetadata(field string, value any) *unstructured.Unstructured {
 	return object
 }
 
-// change is what somebody does to a stamped object.
+// change changes an object that has ownership labels.
 type change func(object *unstructured.Unstructured)
 
 func label(key, value string) change {
@@ -179,7 +179,7 @@ func annotated(with map[string]string) change {
 	return func(o *unstructured.Unstructured) { o.SetAnnotations(with) }
 }
 
-// bare takes the marks off.
+// bare removes the ownership labels and the identity.
 func bare(o *unstructured.Unstructured) {
 	o.SetLabels(nil)
 	o.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
@@ -191,20 +191,20 @@ func TestStanding(t *testing.T) {
 	cases := map[string]struct {
 		changes []change
 		noKeys  bool
-		want    stamp.Standing
+		want    stamp.Ownership
 		reason  string
 	}{
 		"as stamped":                                  {want: stamp.Managed},
 		"as stamped, without keys":                    {noKeys: true, want: stamp.Managed},
 		"marks taken off":                             {changes: []change{bare}, want: stamp.Unmarked, reason: "neither label"},
-		"handed over":                                 {changes: []change{bare, annotated(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.Detached, reason: `adapter "dns" has detached`},
+		"handed over":                                 {changes: []change{bare, annotated(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.Detached, reason: `adapter "dns" detached`},
 		"nothing of ours":                             {changes: []change{bare, annotated(nil)}, want: stamp.Foreign, reason: "no label"},
 		"another adapter's label":                     {changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
 		"another adapter's object":                    {noKeys: true, changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
-		"another resource's object":                   {noKeys: true, changes: []change{label(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "of resource"},
+		"another resource's object":                   {noKeys: true, changes: []change{label(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "to resource"},
 		"renamed entry of a task file":                {changes: []change{label(adapter.LabelResourceName, "renamed")}, want: stamp.Managed},
-		"another resource's, whatever its label says": {changes: []change{named("else")}, want: stamp.Foreign, reason: "labels and identity do not fit"},
-		"labels alone":                                {changes: []change{annotated(nil)}, want: stamp.Foreign, reason: "does not prove it"},
+		"another resource's, whatever its label says": {changes: []change{named("else")}, want: stamp.Foreign, reason: "the labels and the identity do not match"},
+		"labels alone":                                {changes: []change{annotated(nil)}, want: stamp.Foreign, reason: "does not prove this"},
 		"copied onto another object":                  {changes: []change{label(adapter.LabelAdapter, "vpn"), named("else")}, want: stamp.Foreign, reason: `adapter "vpn"`},
 	}
 	for name, tc := range cases {
@@ -217,13 +217,13 @@ func TestStanding(t *testing.T) {
 			}
 
 			stamper, object := stamp.New("dns", keys), configMap(nil, nil)
-			must(t, stamper.Stamp(object, mark()))
+			must(t, stamper.SetOwnership(object, mark()))
 
 			for _, change := range tc.changes {
 				change(object)
 			}
 
-			got, reason := stamper.Standing(object, object.GroupVersionKind().GroupKind(), resourceID)
+			got, reason := stamper.OwnershipOf(object, object.GroupVersionKind().GroupKind(), resourceID)
 			if got != tc.want || !strings.Contains(reason, tc.reason) {
 				t.Errorf("Standing() = %s %q, want %s %q", got, reason, tc.want, tc.reason)
 			}
@@ -231,17 +231,17 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// What authors have given it stays.
+// TestDetachment checks that labels and annotations of the manifest's author stay.
 func TestDetachment(t *testing.T) {
 	t.Parallel()
 
 	object := configMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
 	stamper := stamp.New("dns", keysOf(t, oldKey))
 
-	must(t, stamper.Stamp(object, mark()))
+	must(t, stamper.SetOwnership(object, mark()))
 
 	before, _ := json.Marshal(object)
-	patch, _ := json.Marshal(stamper.Detachment())
+	patch, _ := json.Marshal(stamper.DetachPatch())
 
 	after, err := jsonpatch.MergePatch(before, patch)
 	must(t, err)
@@ -296,7 +296,7 @@ func TestVerify(t *testing.T) {
 			t.Parallel()
 
 			object := configMap(nil, nil)
-			must(t, stamp.New("dns", signed).Stamp(object, mark()))
+			must(t, stamp.New("dns", signed).SetOwnership(object, mark()))
 
 			if tc.change != nil {
 				tc.change(object)
@@ -317,7 +317,7 @@ func TestRenewed(t *testing.T) {
 	t.Parallel()
 
 	object, kind := configMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
-	must(t, stamp.New("dns", keysOf(t, oldKey)).Stamp(object, mark()))
+	must(t, stamp.New("dns", keysOf(t, oldKey)).SetOwnership(object, mark()))
 
 	for name, tc := range map[string]struct {
 		keys *stamp.Keys
@@ -328,7 +328,7 @@ func TestRenewed(t *testing.T) {
 		"a new one second": {keys: keysOf(t, oldKey, newKey)},
 		"a new one first":  {keys: keysOf(t, newKey, oldKey), want: true},
 	} {
-		value, renewed := stamp.New("dns", tc.keys).Renewed(object, kind, resourceID)
+		value, renewed := stamp.New("dns", tc.keys).RenewedIdentity(object, kind, resourceID)
 		if renewed != tc.want {
 			t.Errorf("%s: Renewed() = %v, want %v", name, renewed, tc.want)
 		}
@@ -345,9 +345,9 @@ func TestReadKeys(t *testing.T) {
 	cases := map[string]struct{ text, want string }{
 		"one":            {text: oldKey + "\n"},
 		"comment, empty": {text: "# of May\n\n" + newKey + "\r\n" + oldKey},
-		"short":          {text: oldKey + "\nshort\n", want: "line 2: a key has at least 32 characters, this has 5"},
-		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key is printable"},
-		"empty":          {text: "\n# nothing\n", want: "no key in it"},
+		"short":          {text: oldKey + "\nshort\n", want: "line 2: a key needs at least 32 characters, this one has 5"},
+		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key has to be printable"},
+		"empty":          {text: "\n# nothing\n", want: "the file has no key"},
 		"huge":           {text: strings.Repeat("x", 65<<10), want: "larger than"},
 	}
 	for name, tc := range cases {

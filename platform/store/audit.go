@@ -10,18 +10,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// AuditEntry says who did something that can't be undone. It outlives its resource. Actor is
-// the caller, empty where callers have no names; Action, for example, force-delete;
-// ResourceID, Kind and Name are of the resource that was asked about, and Removed are the ids
-// of all resources that went.
+// AuditEntry records an action that can't be undone. The entry is kept after its resource was
+// removed. Actor is the caller, empty if callers have no names. Action is, for example,
+// force-delete. ResourceID, Kind and Name are those of the resource in the request, and Removed are
+// the IDs of all resources that were removed.
 type AuditEntry = db.AddAuditParams
 
 // Audit adds an entry to the audit log.
 func (tx *Tx) Audit(ctx context.Context, entry AuditEntry) error {
-	entry.At = storedTime(entry.At)
+	entry.At = normalizeTime(entry.At)
 
 	if err := tx.queries.AddAudit(ctx, entry); err != nil {
-		return fmt.Errorf("write audit log: %w", explain(err))
+		return fmt.Errorf("write audit log: %w", classifyError(err))
 	}
 
 	return nil

@@ -17,13 +17,13 @@ import (
 // Operations of changes.
 const (
 	OperationCreated = "created"
-	// OperationUpdated: spec, labels or references changed.
+	// OperationUpdated means that the spec, labels or references changed.
 	OperationUpdated = "updated"
-	// OperationDeleting: deletion was asked for.
+	// OperationDeleting means that the deletion of the resource was requested.
 	OperationDeleting = "deleting"
-	// OperationStatus: conditions changed.
+	// OperationStatus means that conditions changed.
 	OperationStatus = "status"
-	// OperationRemoved: the resource is gone.
+	// OperationRemoved means that the resource was removed.
 	OperationRemoved = "removed"
 )
 
@@ -31,34 +31,35 @@ const (
 	defaultChanges = 500
 	maxChanges     = 1000
 
-	// pollEvery is how often the feed is looked at although nobody said that it changed.
-	pollEvery = 2 * time.Second
-	// pollSoon is how soon it is looked at again when there are changes that a running
-	// transaction holds up; each further look is after twice the time, up to pollHeldUp.
-	pollSoon   = 10 * time.Millisecond
-	pollHeldUp = 320 * time.Millisecond
+	// pollInterval is how often the feed is polled if no notification arrives.
+	pollInterval = 2 * time.Second
+	// minBlockedPollInterval is the first poll interval while a running transaction blocks changes.
+	// The interval doubles with each poll up to maxBlockedPollInterval.
+	minBlockedPollInterval = 10 * time.Millisecond
+	maxBlockedPollInterval = 320 * time.Millisecond
 )
 
-// Change says that something happened to a resource.
+// Change is one change of a resource.
 type Change struct {
 	Kind string
 	ID   string
-	// OwnerID is empty for a resource without owner.
+	// OwnerID is empty for a resource without an owner.
 	OwnerID    string
 	Generation int32
 	// Operation is one of the Operation constants.
 	Operation string
 }
 
-// ChangeQuery says which changes are asked for.
+// ChangeQuery selects changes.
 type ChangeQuery struct {
-	// After is the cursor of an earlier answer. Empty: no changes, and the cursor of now.
+	// After is the cursor of an earlier result. If it is empty, the result is the current cursor
+	// without changes.
 	After string
-	// Kind is the only one asked for; empty: all.
+	// Kind selects the changes of one kind. If it is empty, the changes of all kinds are selected.
 	Kind string
-	// Tenancy of the resources; those with more than this are among them.
+	// Tenancy selects resources that have at least these dimensions with these values.
 	Tenancy map[string]string
-	// Limit of changes in the answer. Default: 500, at most 1000.
+	// Limit is the maximum number of changes in the result. Default: 500, at most 1000.
 	Limit int
 	// Wait is how long to wait for a change if there is none.
 	Wait time.Duration
@@ -66,41 +67,42 @@ type ChangeQuery struct {
 
 // Feed is a part of the change feed.
 type Feed struct {
-	// Items in the order in which they are to be heard: that of each resource's own
-	// changes. A client that asks again after a lost answer hears some twice.
+	// Items are in the order in which a client has to process them: the changes of each resource
+	// are in the order in which they happened. If a client repeats a query because it lost the
+	// response, it gets the same changes again.
 	Items []Change
 	// Next is the cursor for the next query.
 	Next string
 }
 
-// RecordChange adds a change of a resource, by its ID, Kind, OwnerID, Tenancy and
-// Generation, to the feed: with the next query of the transaction, or with its commit, after
-// which it is told. The resource has to be locked, or inserted, by the same transaction.
+// RecordChange adds a change of a resource to the feed. It uses the resource's ID, Kind, OwnerID,
+// Tenancy and Generation. The change is written with the next query of the transaction or with its
+// commit, and readers are notified after the commit. The same transaction must have locked or
+// inserted the resource.
 func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation string) error {
-	err := tx.later.RecordChange(ctx, db.RecordChangeParams{
+	err := tx.deferred.RecordChange(ctx, db.RecordChangeParams{
 		Kind: resource.Kind, ResourceID: resource.ID, OwnerID: toPointer(resource.OwnerID), Tenancy: orEmpty(resource.Tenancy),
 		Generation: resource.Generation, Operation: operation,
 	})
 	if err != nil {
-		return fmt.Errorf("record change of %s: %w", resource.ID, explain(err))
+		return fmt.Errorf("record change of %s: %w", resource.ID, classifyError(err))
 	}
 
-	tx.changed = true
+	tx.hasChanges = true
 
 	return nil
 }
 
-// Changes reads the feed; see the package's description for its order. It returns when
-// there is a change, after Wait, or when ctx or the store ends. Errors: ErrCursorGone,
-// ErrCursorMalformed.
+// Changes reads the feed; see the package documentation for its order. It returns when there is a
+// change, after Wait, or when ctx or the store ends. Errors: ErrCursorGone, ErrCursorMalformed.
 func (s *Store) Changes(ctx context.Context, query ChangeQuery) (Feed, error) {
 	query.Limit = min(cmp.Or(max(query.Limit, 0), defaultChanges), maxChanges)
 
 	if query.After == "" {
-		return s.feedNow(ctx)
+		return s.readCurrentCursor(ctx)
 	}
 
-	at, err := parseCursor(query.After)
+	position, err := parseCursor(query.After)
 	if err != nil {
 		return Feed{}, err
 	}
@@ -108,42 +110,42 @@ func (s *Store) Changes(ctx context.Context, query ChangeQuery) (Feed, error) {
 	deadline := s.options.Clock.NewTimer(query.Wait)
 	defer deadline.Stop()
 
-	soon := pollSoon
+	blockedInterval := minBlockedPollInterval
 
 	for {
-		// Subscribed before it looks, so that nothing is missed in between.
-		woken := s.waker.next()
+		// The subscription precedes the query, so that no change between them is missed.
+		wake := s.waker.nextWake()
 
-		page, err := s.readChanges(ctx, at, query)
+		page, err := s.readChanges(ctx, position, query)
 		if err != nil {
 			return Feed{}, err
 		}
 
-		at = page.next
+		position = page.next
 		if len(page.items) > 0 || query.Wait <= 0 {
-			return Feed{Items: page.items, Next: at.text()}, nil
+			return Feed{Items: page.items, Next: position.encode()}, nil
 		}
 
-		poll := pollEvery
-		if page.soon {
-			poll, soon = soon, min(2*soon, pollHeldUp)
+		poll := pollInterval
+		if page.isBlocked {
+			poll, blockedInterval = blockedInterval, min(2*blockedInterval, maxBlockedPollInterval)
 		}
 
-		if !s.await(ctx, deadline.C(), woken, poll) {
-			return Feed{Next: at.text()}, ctx.Err()
+		if !s.waitForChange(ctx, deadline.C(), wake, poll) {
+			return Feed{Next: position.encode()}, ctx.Err()
 		}
 	}
 }
 
-// await says whether to look again.
-func (s *Store) await(ctx context.Context, deadline <-chan time.Time, woken <-chan struct{}, every time.Duration) bool {
-	poll := s.options.Clock.NewTimer(every)
+// waitForChange returns true if the feed has to be read again.
+func (s *Store) waitForChange(ctx context.Context, deadline <-chan time.Time, wake <-chan struct{}, interval time.Duration) bool {
+	poll := s.options.Clock.NewTimer(interval)
 	defer poll.Stop()
 
 	select {
-	case <-woken:
+	case <-wake:
 		return true
-	case <-s.ended:
+	case <-s.listenerDone:
 		return false
 	case <-poll.C():
 		return true
@@ -154,11 +156,11 @@ func (s *Store) await(ctx context.Context, deadline <-chan time.Time, woken <-ch
 	}
 }
 
-// feedNow returns the cursor of now.
-func (s *Store) feedNow(ctx context.Context) (Feed, error) {
+// readCurrentCursor returns the current cursor.
+func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 	var state db.FeedHorizonRow
 
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		state, err = queries.FeedHorizon(ctx)
 
 		return err
@@ -167,23 +169,23 @@ func (s *Store) feedNow(ctx context.Context) (Feed, error) {
 		return Feed{}, fmt.Errorf("read state of change feed: %w", err)
 	}
 
-	return Feed{Next: cursor{epoch: state.Epoch, seq: state.Horizon}.text()}, nil
+	return Feed{Next: cursor{epoch: state.Epoch, seq: state.Horizon}.encode()}, nil
 }
 
-// changesPage is what one look at the feed brings.
+// changesPage is the result of one read of the feed.
 type changesPage struct {
 	items []Change
 	next  cursor
-	// soon: there are changes that a running transaction holds up.
-	soon bool
+	// isBlocked is true if a running transaction blocks changes.
+	isBlocked bool
 }
 
-func (s *Store) readChanges(ctx context.Context, at cursor, query ChangeQuery) (changesPage, error) {
+func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQuery) (changesPage, error) {
 	var page changesPage
 
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		page, err = pageAfter(ctx, queries, at, db.ListChangesParams{
-			AfterSeq: at.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
+	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+		page, err = readPage(ctx, queries, position, db.ListChangesParams{
+			AfterSeq: position.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
 			AtMost: int32(query.Limit), //nolint:gosec // at most maxChanges
 		})
 
@@ -196,16 +198,16 @@ func (s *Store) readChanges(ctx context.Context, at cursor, query ChangeQuery) (
 	return page, nil
 }
 
-// pageAfter reads the changes after a cursor. Each query sees what was committed when it
-// began, so their order matters: the horizon before the changes below it, and what was
-// pruned after them.
-func pageAfter(ctx context.Context, queries *db.Queries, at cursor, params db.ListChangesParams) (changesPage, error) {
+// readPage reads the changes after a cursor. Each query sees what was committed before it began, so
+// the order of the queries matters: it reads the horizon before the changes below the horizon, and
+// the position up to which changes were pruned after them.
+func readPage(ctx context.Context, queries *db.Queries, position cursor, params db.ListChangesParams) (changesPage, error) {
 	state, err := queries.FeedHorizon(ctx)
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	if at.epoch != state.Epoch || at.seq > state.Drawn {
+	if position.epoch != state.Epoch || position.seq > state.Drawn {
 		return changesPage{}, ErrCursorGone
 	}
 
@@ -221,13 +223,13 @@ func pageAfter(ctx context.Context, queries *db.Queries, at cursor, params db.Li
 		return changesPage{}, err
 	}
 
-	if at.seq < floor {
+	if position.seq < floor {
 		return changesPage{}, ErrCursorGone
 	}
 
 	page := changesPage{
-		next: cursor{epoch: at.epoch, seq: max(at.seq, state.Horizon)},
-		soon: state.Horizon < state.Drawn,
+		next:      cursor{epoch: position.epoch, seq: max(position.seq, state.Horizon)},
+		isBlocked: state.Horizon < state.Drawn,
 	}
 
 	for _, row := range rows {

@@ -13,15 +13,15 @@ import (
 // cursorVersion is the first byte of each cursor.
 const cursorVersion = 1
 
-// cursor is a place in the change feed: after the change seq of the feed epoch.
+// cursor is a position in the change feed: after the change seq of the feed epoch.
 type cursor struct {
 	epoch, seq int64
 }
 
-// text writes the cursor in at most 28 characters.
-func (c cursor) text() string {
+// encode returns the cursor as text of at most 28 characters.
+func (c cursor) encode() string {
 	raw := []byte{cursorVersion}
-	raw = binary.AppendUvarint(raw, uint64(c.epoch)) //nolint:gosec // neither is negative
+	raw = binary.AppendUvarint(raw, uint64(c.epoch)) //nolint:gosec // epoch and seq are never negative
 	raw = binary.AppendUvarint(raw, uint64(c.seq))   //nolint:gosec // as above
 
 	return base64.RawURLEncoding.EncodeToString(raw)
@@ -30,24 +30,24 @@ func (c cursor) text() string {
 func parseCursor(text string) (cursor, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(raw) == 0 || raw[0] != cursorVersion {
-		return cursor{}, malformed(text)
+		return cursor{}, newMalformedError(text)
 	}
 
 	epoch, size := binary.Uvarint(raw[1:])
 	if size <= 0 || epoch > math.MaxInt64 {
-		return cursor{}, malformed(text)
+		return cursor{}, newMalformedError(text)
 	}
 
 	rest := raw[1+size:]
 
 	seq, size := binary.Uvarint(rest)
 	if size <= 0 || size != len(rest) || seq > math.MaxInt64 {
-		return cursor{}, malformed(text)
+		return cursor{}, newMalformedError(text)
 	}
 
 	return cursor{epoch: int64(epoch), seq: int64(seq)}, nil
 }
 
-func malformed(text string) error {
-	return fmt.Errorf("cursor %.40q: %w: use one of an earlier answer", text, ErrCursorMalformed)
+func newMalformedError(text string) error {
+	return fmt.Errorf("cursor %.40q: %w: use a cursor from an earlier response", text, ErrCursorMalformed)
 }

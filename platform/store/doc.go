@@ -1,30 +1,38 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store keeps the fleet API's state in PostgreSQL (13 or newer). It has the
-// primitives; what they mean together (generations, deletion, conditions) is
-// platform/server's, which composes them in transactions.
+// Package store keeps the fleet API's state in PostgreSQL (13 or newer). It only has the primitives.
+// Package platform/server combines them in transactions and implements generations, deletion and
+// conditions.
 //
-// Locks. Transactions run at READ COMMITTED and lock the rows that they decide by. Lock
-// an owner before what it owns, and a resource before those it refers to; where that
-// can't be, PostgreSQL ends one of two transactions that wait for each other, and InTx
-// runs it again. Insert and SetReferences lock owners and targets by themselves, so that
-// nothing is added to a resource whose deletion has begun.
+// # Locks
 //
-// The change feed. A change is written, and numbered from a sequence, in the transaction
-// that makes it, which holds the resource's lock: so numbers order the changes of one
-// resource as they were committed. But a transaction may draw a low number and commit
-// late, and a reader that has gone beyond it would never hear of it. So before a
-// transaction draws its first number it takes a shared advisory lock that names the last
-// number drawn until then, and holds it to its end; all numbers of its own are higher. A
-// reader takes the last number drawn, then looks at who holds such locks, and reads up to
-// the lowest number it finds: whoever drew one up to there has ended, and is visible. A
-// transaction that records a change and stays open holds the feed up for as long, and
-// Options.Timeout bounds that. Transactions that record none don't.
+// Transactions run at READ COMMITTED and lock the rows that their decisions depend on. A transaction
+// has to lock an owner before the resources that it owns, and a resource before those that it refers
+// to. If this order is not possible, two transactions can wait for each other. PostgreSQL then aborts
+// one of them, and InTx runs it again. Insert and SetReferences lock owners and targets themselves, so
+// that nothing is added to a resource whose deletion has begun.
 //
-// Migrations (migrations/) only go forward, run when a store is opened, and leave replicas
-// of the version before at work: columns are added first and removed a version later.
+// # The change feed
 //
-// Connections have to reach the server itself or a pooler that keeps sessions: LISTEN
-// wakes who waits for changes.
+// The transaction that makes a change also writes it to the feed, with a number from a sequence. The
+// transaction holds the resource's lock, so the numbers order the changes of one resource in the order
+// of their commits. However, a transaction can draw a low number and commit late. A reader whose cursor
+// is already past that number would miss the change. Therefore a transaction takes a shared advisory
+// lock before it draws its first number, and holds it until its end. The lock names the last number
+// drawn so far, so all numbers of the transaction are higher. A reader first reads the last number
+// drawn, then the locks that are held, and reads the changes up to the lowest of these numbers. All
+// transactions that drew a number up to there have ended, so their changes are visible. A transaction
+// that records a change and stays open blocks the feed for that time, which Options.Timeout limits.
+// Transactions without changes do not block the feed.
+//
+// # Migrations
+//
+// Migrations (migrations/) only go forward. They run when a store is opened, and must not break
+// replicas of the previous version: a version adds columns, and only a later version removes any.
+//
+// # Connections
+//
+// Connections have to go to the server itself or to a pooler that keeps sessions, because LISTEN wakes
+// the requests that wait for changes.
 package store

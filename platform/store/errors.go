@@ -15,48 +15,49 @@ import (
 )
 
 var (
-	// ErrNotFound is returned for a resource that is not there.
+	// ErrNotFound is returned for a resource that does not exist.
 	ErrNotFound = errors.New("no such resource")
-	// ErrExists is returned for a name that another resource of the kind, owner and
-	// tenancy has, be it one that is being deleted, and for an id that is taken.
+	// ErrExists is returned for a name that another resource of the same kind, owner and tenancy
+	// has, even if that resource is being deleted, and for an ID that is in use.
 	ErrExists = errors.New("the name is taken")
-	// ErrHasChildren is returned by Remove for a resource that owns others.
+	// ErrHasChildren is returned by Remove for a resource that owns other resources.
 	ErrHasChildren = errors.New("it owns other resources")
-	// ErrOwnerMissing is returned by Insert.
+	// ErrOwnerMissing is returned by Insert if the owner does not exist.
 	ErrOwnerMissing = errors.New("no such owner")
-	// ErrOwnerDeleting is returned by Insert.
+	// ErrOwnerDeleting is returned by Insert if the owner is being deleted.
 	ErrOwnerDeleting = errors.New("the owner is being deleted")
-	// ErrUnstorable is returned for text or JSON that PostgreSQL can't hold: a NUL
-	// character, or nesting of thousands of levels.
+	// ErrUnstorable is returned for text or JSON that PostgreSQL can't store: it has a NUL
+	// character, or it is nested thousands of levels deep.
 	ErrUnstorable = errors.New("the value can't be stored")
-	// ErrCursorGone is returned for a cursor that is older than what the feed keeps, or
-	// from another life of the database: list, and begin anew.
-	ErrCursorGone = errors.New("the cursor is older than what is kept")
-	// ErrCursorMalformed is returned for a cursor that this feed has not given out.
+	// ErrCursorGone is returned for a cursor that is older than the oldest change in the feed, or
+	// that belongs to another feed, for example from before a restore of the database. The caller
+	// has to list the resources and start from a new cursor.
+	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed")
+	// ErrCursorMalformed is returned for a text that is not a cursor of this feed.
 	ErrCursorMalformed = errors.New("malformed cursor")
-	// ErrUnavailable is returned when the database can't be reached, or was not in time:
-	// the same call may succeed later. What a transaction wrote may still be there if the
-	// answer to its commit was lost.
+	// ErrUnavailable is returned if the database can't be reached or does not respond in time. The
+	// same call may succeed later. If the response to a commit was lost, the transaction may have
+	// been committed.
 	ErrUnavailable = errors.New("the database is unavailable")
 )
 
-// TargetError says why a reference can't be made.
+// TargetError says why a reference can't be created.
 type TargetError struct {
-	// Type of the reference and the target's ID.
+	// Type is the type of the reference, ID the ID of its target.
 	Type, ID string
 	// Problem is one of the Target constants.
 	Problem string
 }
 
-// Problems of targets.
+// Values of TargetError.Problem.
 const (
 	TargetMissing   = "no such resource"
 	TargetDeleting  = "it is being deleted"
-	TargetWrongKind = "it is of another kind"
-	TargetTwice     = "it is there twice"
+	TargetWrongKind = "it has another kind"
+	TargetDuplicate = "it is listed more than once"
 )
 
-// Error names the reference.
+// Error returns the reference and the problem.
 func (e *TargetError) Error() string {
 	return fmt.Sprintf("reference %s to %s: %s", e.Type, e.ID, e.Problem)
 }
@@ -82,7 +83,7 @@ const (
 	classConnectionException = "08"
 )
 
-func codeOf(err error) string {
+func sqlState(err error) string {
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
 		return server.Code
@@ -91,9 +92,10 @@ func codeOf(err error) string {
 	return ""
 }
 
-// explain gives an error of the database one of this package's meanings, if it has one.
-func explain(err error) error {
-	switch code := codeOf(err); {
+// classifyError converts an error of the database to an error of this package. If there is no
+// matching one, it returns the error unchanged.
+func classifyError(err error) error {
+	switch code := sqlState(err); {
 	case err == nil, errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnstorable):
 		return err
 	case errors.Is(err, pgx.ErrNoRows), code == codeForeignKey:
@@ -102,14 +104,14 @@ func explain(err error) error {
 		return ErrExists
 	case code == codeUntranslatable, code == codeNotInRepertoire, code == codeStatementTooComplex, code == codeProgramLimit:
 		return fmt.Errorf("%w: %w", ErrUnstorable, err)
-	case unavailable(err, code):
+	case isUnavailable(err, code):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	default:
 		return err
 	}
 }
 
-func unavailable(err error, code string) bool {
+func isUnavailable(err error, code string) bool {
 	switch code {
 	case codeQueryCanceled, codeAdminShutdown, codeCrashShutdown, codeCannotConnect, codeIdleTransaction,
 		codeLockNotAvailable, codeReadOnly, codeTooManyConnections, codeSerialization, codeDeadlock:
@@ -121,15 +123,15 @@ func unavailable(err error, code string) bool {
 		)
 
 		return errors.As(err, &network) || errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) ||
-			pgconn.Timeout(err) || lost(err)
+			pgconn.Timeout(err) || isConnectionLost(err)
 	default:
 		return code[:2] == classConnectionException
 	}
 }
 
-// lost says whether a connection that there was has ended.
-func lost(err error) bool {
-	switch codeOf(err) {
+// isConnectionLost returns true if an established connection has ended.
+func isConnectionLost(err error) bool {
+	switch sqlState(err) {
 	case codeAdminShutdown, codeCrashShutdown:
 		return true
 	case "":
@@ -146,10 +148,10 @@ func lost(err error) bool {
 	}
 }
 
-// repeatable says whether a transaction that ended so has certainly written nothing, and
-// may do better when it is run again.
-func repeatable(err error) bool {
-	code := codeOf(err)
+// isRepeatable returns true if the transaction has certainly written nothing and may succeed if it
+// is repeated.
+func isRepeatable(err error) bool {
+	code := sqlState(err)
 
 	return code == codeSerialization || code == codeDeadlock
 }

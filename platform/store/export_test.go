@@ -11,12 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Plans returns how the database would answer both statements of a list, its scans by
-// name.
+// Plans returns the query plans of both statements of a list, with the names of their scans.
 func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
 	t.Helper()
 
-	statement, err := query.statement()
+	statement, err := query.buildStatement()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,5 +39,5 @@ func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
 	return explainOne(statement.count), explainOne(statement.page)
 }
 
-// MaxConns is how many connections the store has at most.
+// MaxConns returns the maximum number of connections of the store.
 func MaxConns(s *Store) int32 { return s.pool.Config().MaxConns }

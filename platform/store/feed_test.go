@@ -93,8 +93,8 @@ func TestTheFeedTellsWhatHappened(t *testing.T) {
 	}
 }
 
-// writer commits and rolls back transactions that touch several resources, in the order
-// of their places so that they don't wait for each other in circles, and dawdles in them.
+// writer commits and rolls back slow transactions that change several resources. It always changes
+// them in the same order, so that the transactions do not deadlock.
 func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 
@@ -126,8 +126,8 @@ func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
 	return nil
 }
 
-// follow reads the feed until it has heard of every resource's last generation, and says
-// what it heard out of order. The last ones are known when writers have ended.
+// follow reads the feed until it has seen every resource's last generation, and returns which
+// changes were out of order. The last generations are known after the writers have ended.
 func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last func() map[string]int32) error {
 	heard := map[string]int32{}
 
@@ -169,8 +169,8 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 
 // Feature: hyperfleet-operator, Property: the change feed misses nothing and keeps the order of each resource
 func TestPropertyTheFeedMissesNothing(t *testing.T) {
-	url := fleetapi.Database(t, server)
-	// Two replicas: one's changes are heard at the other.
+	url := fleetapi.NewDatabase(t, server)
+	// There are two replicas. Each receives the changes of the other.
 	s, other := open(t, url), open(t, url)
 
 	run := 0
@@ -195,7 +195,7 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 			last := func() map[string]int32 {
 				final := map[string]int32{}
 				for _, id := range ids {
-					final[id] = get(t, s, id).Generation
+					final[id] = getResource(t, s, id).Generation
 				}
 
 				return final
@@ -229,7 +229,7 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 	))
 }
 
-// change writes a resource anew.
+// change updates a resource.
 func change(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.GetForUpdate(ctx, id)
 	if err != nil {
@@ -244,8 +244,8 @@ func change(ctx context.Context, tx *store.Tx, id string) error {
 	return recorded(ctx, tx, r, store.OperationUpdated)
 }
 
-// recorded records a change that the database has before the transaction's end: the next
-// read takes it there.
+// recorded records a change that the database has before the transaction ends, because the next
+// read sends it.
 func recorded(ctx context.Context, tx *store.Tx, r store.Resource, operation string) error {
 	if err := tx.RecordChange(ctx, r, operation); err != nil {
 		return err
@@ -256,8 +256,8 @@ func recorded(ctx context.Context, tx *store.Tx, r store.Resource, operation str
 	return err
 }
 
-// The case that orders by transaction get wrong: the second writer's transaction is older
-// than that of a third party, and the first writer's is younger than both.
+// An order by transaction ID is wrong in this case: the second writer's transaction is older than
+// that of a third party, and the first writer's is younger than both.
 func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	s := fresh(t)
 	stored := insert(t, s, cluster("contended"), cluster("bystander"), cluster("third"))
@@ -346,7 +346,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 }
 
 func TestWhoWaitsIsWoken(t *testing.T) {
-	url := fleetapi.Database(t, server)
+	url := fleetapi.NewDatabase(t, server)
 	s, other := open(t, url), open(t, url)
 	start := now(t, s)
 	heard := make(chan store.Feed, 2)
@@ -427,8 +427,9 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 		t.Fatalf("pruned %d changes, error %v, want 2", removed, err)
 	}
 
-	// Made, and not copied: a copy has the same epoch. It has as many changes: only the epoch tells.
-	other := open(t, server.Database(t))
+	// The database is created instead of copied, because a copy would have the same epoch. It has
+	// the same number of changes, so that only the epoch differs.
+	other := open(t, server.NewDatabase(t))
 	for range 2 {
 		insert(t, other, cluster(strconv.FormatUint(rand.Uint64(), 10)))
 	}
@@ -458,7 +459,7 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 }
 
 func TestPruningLeavesWhatMayStillCome(t *testing.T) {
-	url := fleetapi.Database(t, server)
+	url := fleetapi.NewDatabase(t, server)
 	s := open(t, url)
 	start := now(t, s)
 	there, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -498,14 +499,14 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 }
 
 func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
-	url := fleetapi.Database(t, server)
+	url := fleetapi.NewDatabase(t, server)
 	s := open(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)
 	must(t, err)
 	defer conn.Close(context.Background())
 
-	// What is announced in locks are the lower 32 bits.
+	// The locks contain only the lower 32 bits of the numbers.
 	if _, err := conn.Exec(t.Context(), "select setval('change_seq', 4294967294)"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,32 +13,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// leaseTries: between two statements a lease may be given back.
-const leaseTries = 3
+// leaseAttempts is the number of attempts to acquire a lease. An attempt fails if the lease is
+// released between its two statements.
+const leaseAttempts = 3
 
-// PutLease gives a free or expired lease to the holder, renews the holder's own, and
-// says who has it, which may be nobody; with a ttl of 0 or less the holder gives it back. All
-// times are the database's.
+// PutLease gives a free or expired lease to the holder, or renews the holder's own lease. If ttl is
+// 0 or negative, it releases the holder's lease. It returns the current lease, whose holder is
+// empty if the lease is free. All times are those of the database.
 func (s *Store) PutLease(parent context.Context, name, holder string, ttl time.Duration) (openapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
 	if ttl <= 0 {
 		if _, err := s.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: name, Holder: holder}); err != nil {
-			return openapi.Lease{}, fmt.Errorf("give lease %s back: %w", name, explain(err))
+			return openapi.Lease{}, fmt.Errorf("release lease %s: %w", name, classifyError(err))
 		}
 
 		return s.currentLease(ctx, name)
 	}
 
-	for range leaseTries {
-		taken, err := s.queries.TakeLease(ctx, db.TakeLeaseParams{Name: name, Holder: holder, TtlSeconds: ttl.Seconds()})
+	for range leaseAttempts {
+		lease, err := s.queries.TakeLease(ctx, db.TakeLeaseParams{Name: name, Holder: holder, TtlSeconds: ttl.Seconds()})
 		if err == nil {
-			return openapi.Lease(taken), nil
+			return openapi.Lease(lease), nil
 		}
 
-		if err = explain(err); !errors.Is(err, ErrNotFound) {
-			return openapi.Lease{}, fmt.Errorf("take lease %s: %w", name, err)
+		if err = classifyError(err); !errors.Is(err, ErrNotFound) {
+			return openapi.Lease{}, fmt.Errorf("acquire lease %s: %w", name, err)
 		}
 
 		current, err := s.currentLease(ctx, name)
@@ -52,7 +53,7 @@ func (s *Store) PutLease(parent context.Context, name, holder string, ttl time.D
 
 func (s *Store) currentLease(ctx context.Context, name string) (openapi.Lease, error) {
 	row, err := s.queries.GetLease(ctx, name)
-	if err = explain(err); errors.Is(err, ErrNotFound) {
+	if err = classifyError(err); errors.Is(err, ErrNotFound) {
 		return openapi.Lease{Name: name}, nil
 	}
 

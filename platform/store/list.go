@@ -20,42 +20,41 @@ const (
 	defaultSize = 20
 	maxPage     = 1 << 30
 
-	// columns are those of db.ResourceRow, in its order. They are named, so that a replica
-	// of an earlier version goes on while a later one adds some.
+	// columns are the columns of db.ResourceRow in its order. They are listed by name, so that a
+	// replica of an earlier version keeps working while a later version adds columns.
 	columns = `r.id, r.kind, r.name, r.spec, r.labels, r.tenancy, r.generation, r.owner_id, r.owner_kind, r.conditions,
 	r.created_time, r.updated_time, r.deleted_time, r.created_by, r.updated_by, r.deleted_by, r.refs,
 	r.reported`
 )
 
-// ListQuery says which resources are asked for. Those that are being deleted are among
-// them.
+// ListQuery selects resources. Resources that are being deleted are included.
 type ListQuery struct {
-	// Kind is the only one asked for; empty: all.
+	// Kind selects the resources of one kind. If it is empty, all kinds are selected.
 	Kind string
-	// ParentID is the owner; empty: any, or none.
+	// ParentID selects the resources of one owner. If it is empty, resources with any owner or none
+	// are selected.
 	ParentID string
 	// Search is a condition in the language of platform/search.
 	Search string
-	// Order is a list of fields in the language of platform/search. Default: the newest
-	// first.
+	// Order is a list of fields in the language of platform/search. Default: newest first.
 	Order string
-	// Page begins at 1. Default: 1.
+	// Page is the number of the page, counted from 1. Default: 1.
 	Page int
-	// Size of a page. Default: 20.
+	// Size is the number of resources on a page. Default: 20.
 	Size int
-	// RefType and RefTargetID: resources with such a reference. Either may be empty.
+	// RefType and RefTargetID select resources with such a reference. Either may be empty.
 	RefType     string
 	RefTargetID string
-	// Tenancy of the resources; those with more than this are among them.
+	// Tenancy selects resources that have at least these dimensions with these values.
 	Tenancy map[string]string
 }
 
-// Get reads a resource, also one that is being deleted. Errors: ErrNotFound.
+// Get returns a resource, even if it is being deleted. Errors: ErrNotFound.
 func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
 	var resource Resource
 
-	err := s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		resource, err = get(ctx, queries, id)
+	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+		resource, err = getResource(ctx, queries, id)
 
 		return err
 	})
@@ -63,10 +62,10 @@ func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
 	return resource, err
 }
 
-// List reads a page of resources, and how many there are on all pages, as of one moment.
-// Errors: *search.Error.
+// List returns a page of resources and the number of resources on all pages, both from the same
+// snapshot of the database. Errors: *search.Error.
 func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, error) {
-	statement, err := query.statement()
+	statement, err := query.buildStatement()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -76,8 +75,8 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 		total int
 	)
 
-	err = s.snapshot(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		// Planned for its values each time: whether an index helps depends on them.
+	err = s.runSnapshot(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		// The statement is planned for its values each time, because they decide which index helps.
 		args := append([]any{pgx.QueryExecModeDescribeExec}, statement.args...)
 
 		if err := tx.QueryRow(ctx, statement.count, args...).Scan(&total); err != nil {
@@ -100,21 +99,21 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 	return fromRows(rows), total, nil
 }
 
-// listStatement is a query's text in two forms, with the same arguments.
+// listStatement has the two statements of a query, which have the same arguments.
 type listStatement struct {
 	count, page string
 	args        []any
 }
 
-func (q *ListQuery) statement() (listStatement, error) {
+func (q *ListQuery) buildStatement() (listStatement, error) {
 	args := &search.Args{}
 
-	where, err := q.where(args)
+	where, err := q.buildWhere(args)
 	if err != nil {
 		return listStatement{}, err
 	}
 
-	order, err := search.Order("r", q.Order)
+	order, err := search.ParseOrder("r", q.Order)
 	if err != nil {
 		return listStatement{}, err
 	}
@@ -124,7 +123,7 @@ func (q *ListQuery) statement() (listStatement, error) {
 
 	return listStatement{
 		count: "-- name: CountResources :one\nselect count(*) from resources r where " + where,
-		// Of those on the pages before, nothing is read but what finds and orders them.
+		// For resources on earlier pages, only the columns of the condition and the order are read.
 		page: fmt.Sprintf(`-- name: ListResources :many
 with page as materialized (select r.id from resources r where %[1]s order by %[2]s limit %[3]d offset %[4]d)
 select %[5]s from resource_rows r where r.id in (select id from page) order by %[2]s`,
@@ -133,7 +132,7 @@ select %[5]s from resource_rows r where r.id in (select id from page) order by %
 	}, nil
 }
 
-func (q *ListQuery) where(args *search.Args) (string, error) {
+func (q *ListQuery) buildWhere(args *search.Args) (string, error) {
 	parts := []string{"true"}
 
 	if q.Kind != "" {
@@ -141,11 +140,11 @@ func (q *ListQuery) where(args *search.Args) (string, error) {
 	}
 
 	if q.ParentID != "" {
-		parts = append(parts, idMatch("r.owner_id", q.ParentID, args))
+		parts = append(parts, matchID("r.owner_id", q.ParentID, args))
 	}
 
 	if q.RefType != "" || q.RefTargetID != "" {
-		parts = append(parts, q.references(args))
+		parts = append(parts, q.buildReferences(args))
 	}
 
 	if len(q.Tenancy) > 0 {
@@ -169,7 +168,7 @@ func (q *ListQuery) where(args *search.Args) (string, error) {
 	return strings.Join(parts, " and "), nil
 }
 
-func (q *ListQuery) references(args *search.Args) string {
+func (q *ListQuery) buildReferences(args *search.Args) string {
 	conditions := []string{"f.source_id = r.id"}
 
 	if q.RefType != "" {
@@ -177,14 +176,14 @@ func (q *ListQuery) references(args *search.Args) string {
 	}
 
 	if q.RefTargetID != "" {
-		conditions = append(conditions, idMatch("f.target_id", q.RefTargetID, args))
+		conditions = append(conditions, matchID("f.target_id", q.RefTargetID, args))
 	}
 
 	return "exists (select from resource_references f where " + strings.Join(conditions, " and ") + ")"
 }
 
-// idMatch is false for what is no id.
-func idMatch(column, id string, args *search.Args) string {
+// matchID returns a condition for an ID. The condition is false if the text is not an ID.
+func matchID(column, id string, args *search.Args) string {
 	if !isID(id) {
 		return "false"
 	}

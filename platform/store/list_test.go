@@ -42,7 +42,7 @@ func names(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) 
 	return found, total
 }
 
-// zoo has one resource for each way to differ.
+// zoo returns resources that differ in every field that a search can use.
 func zoo(t testing.TB, s *store.Store) map[string]store.Resource {
 	t.Helper()
 
@@ -111,7 +111,7 @@ func TestSearch(t *testing.T) {
 	s := fresh(t)
 	all := zoo(t, s)
 
-	// What conditions mean together, and by order, is in TestPropertySearchMeansWhatItSays.
+	// Combinations of conditions and orders are tested in TestPropertySearchMeansWhatItSays.
 	cases := map[string][]string{
 		`labels.tier is null`:                                                       {"cow"},
 		`labels.'quoted''key'='x'`:                                                  {"ant"},
@@ -165,7 +165,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// condition is a random condition and what it means.
+// condition is a random condition with its expected meaning.
 type condition struct {
 	text string
 	is   func(store.Resource) bool
@@ -310,8 +310,8 @@ func TestPropertySearchMeansWhatItSays(t *testing.T) {
 	}, conditions(3)))
 }
 
-// crowd fills a database with as many resources, one of ten of them a node pool, one of a
-// hundred gold, one of fifty not reconciled, one of forty not available.
+// crowd fills a database with a number of resources. One in ten is a node pool, one in a hundred is
+// gold, one in fifty is not reconciled, and one in forty is not available.
 func crowd(t testing.TB, url string, number int) {
 	t.Helper()
 
@@ -342,14 +342,14 @@ func crowd(t testing.TB, url string, number int) {
 const crowded = 10_000
 
 func TestIndexesAnswerSearches(t *testing.T) {
-	url := fleetapi.Database(t, server)
+	url := fleetapi.NewDatabase(t, server)
 	s := open(t, url)
 	crowd(t, url, crowded)
 
 	cases := map[string]struct {
 		query store.ListQuery
 		total int
-		// indexes of which one is used.
+		// indexes are the indexes of which one has to be used.
 		indexes []string
 	}{
 		"label": {
@@ -389,7 +389,7 @@ func TestIndexesAnswerSearches(t *testing.T) {
 				}
 			}
 
-			// A page may rather be found by walking down from the newest.
+			// A page can also be found by a scan from the newest resource.
 			if !slices.ContainsFunc(tc.indexes, func(index string) bool { return strings.Contains(count, index) }) {
 				t.Errorf("the count uses none of %s:\n%s", tc.indexes, count)
 			}
@@ -405,18 +405,18 @@ func TestIndexesAnswerSearches(t *testing.T) {
 		})
 	}
 
-	// The newest are read off an index, without a sort of all.
+	// The newest resources are read from an index, without sorting all of them.
 	if _, page := store.Plans(t, s, store.ListQuery{Kind: "NodePool"}); !strings.Contains(page, "resources_kind_created") {
 		t.Errorf("a page of a kind does not use its index:\n%s", page)
 	}
 }
 
-// Lists and searches among 50,000 resources, beside the read of one by its id, as which
-// they are also told: "gets" is how many such reads one takes.
+// The benchmarks list and search 50,000 resources, and read one of them by its ID for comparison.
+// The metric "gets" is the time in units of one such read.
 func BenchmarkReads(b *testing.B) {
 	const many = 50_000
 
-	url := fleetapi.Database(b, server)
+	url := fleetapi.NewDatabase(b, server)
 	s := open(b, url)
 	crowd(b, url, many)
 
@@ -430,7 +430,7 @@ func BenchmarkReads(b *testing.B) {
 	start := time.Now()
 
 	for range gets {
-		get(b, s, first[0].ID)
+		getResource(b, s, first[0].ID)
 	}
 
 	one := float64(time.Since(start).Nanoseconds()) / gets
@@ -463,9 +463,10 @@ func BenchmarkReads(b *testing.B) {
 	}
 }
 
-// How long after a change was committed another process hears of it, with 50,000 resources.
+// The benchmark measures the time from the commit of a change until another process receives it,
+// with 50,000 resources.
 func BenchmarkFeedLag(b *testing.B) {
-	url := fleetapi.Database(b, server)
+	url := fleetapi.NewDatabase(b, server)
 	writer, reader := open(b, url), open(b, url)
 	crowd(b, url, 50_000)
 
@@ -503,7 +504,7 @@ func BenchmarkFeedLag(b *testing.B) {
 	took.report(b)
 }
 
-// durations are those of one benchmark.
+// durations are the durations of one benchmark.
 type durations []time.Duration
 
 func (d *durations) time(do func()) {
@@ -514,7 +515,7 @@ func (d *durations) time(do func()) {
 	*d = append(*d, time.Since(begin))
 }
 
-// report tells the one that 95 of 100 are no longer than.
+// report reports the 95th percentile.
 func (d *durations) report(b *testing.B) {
 	b.Helper()
 	slices.Sort(*d)

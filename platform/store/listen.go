@@ -18,20 +18,19 @@ import (
 const (
 	channel = "hyperfleet_changes"
 
-	listenPause = time.Second
-	// listenSilence is after how long without a word the connection is asked whether it
-	// is still there.
-	listenSilence = 30 * time.Second
+	listenRetryDelay = time.Second
+	// listenIdleTimeout is the time without a notification after which the connection is checked.
+	listenIdleTimeout = 30 * time.Second
 )
 
-// waker tells any number of waiters that the feed may have changed.
+// waker notifies any number of waiters that the feed may have changed.
 type waker struct {
 	mu    sync.Mutex
 	woken chan struct{}
 }
 
-// next is closed at the next wake.
-func (w *waker) next() <-chan struct{} {
+// nextWake returns a channel that is closed at the next call of wake.
+func (w *waker) nextWake() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -46,12 +45,12 @@ func (w *waker) wake() {
 	w.woken = make(chan struct{})
 }
 
-// listen wakes waiters at each change until ctx ends. While there is no connection they
-// look by themselves now and then.
+// listen wakes waiters at each change until ctx ends. While it has no connection, waiters only
+// poll.
 func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
-	defer close(s.ended)
+	defer close(s.listenerDone)
 
-	// The connection waits as long as it takes, and its queries count as nobody's.
+	// The connection waits without a timeout, and its queries are not counted.
 	delete(config.RuntimeParams, "statement_timeout")
 	delete(config.RuntimeParams, "idle_in_transaction_session_timeout")
 	config.Tracer = nil
@@ -62,9 +61,9 @@ func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
 			return
 		}
 
-		s.options.Log.Warn("does not hear of changes and looks for them instead", "error", err)
+		s.options.Log.Warn("could not listen for changes: poll for them until the next attempt", "error", err)
 
-		if retry.Pause(ctx, s.options.Clock, listenPause) != nil {
+		if retry.Sleep(ctx, s.options.Clock, listenRetryDelay) != nil {
 			return
 		}
 	}
@@ -75,15 +74,15 @@ func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it has said why already
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the caller gets the earlier error
 
-	// What happened before it listened.
+	// Changes before the start of listening would be missed otherwise.
 	s.waker.wake()
 
 	for {
-		err := waitFor(ctx, listenSilence, func(ctx context.Context) error {
-			heard, err := conn.WaitForNotification(ctx)
-			if err == nil && heard.Payload != s.id {
+		err := runWithTimeout(ctx, listenIdleTimeout, func(ctx context.Context) error {
+			notification, err := conn.WaitForNotification(ctx)
+			if err == nil && notification.Payload != s.id {
 				s.waker.wake()
 			}
 
@@ -93,7 +92,7 @@ func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 		switch {
 		case err == nil:
 		case ctx.Err() == nil && (pgconn.Timeout(err) || errors.Is(err, context.DeadlineExceeded)):
-			if err := waitFor(ctx, s.options.Timeout, conn.Ping); err != nil {
+			if err := runWithTimeout(ctx, s.options.Timeout, conn.Ping); err != nil {
 				return err
 			}
 		default:
@@ -118,39 +117,39 @@ func (s *Store) startListening(parent context.Context, config *pgx.ConnConfig) (
 	return conn, nil
 }
 
-func waitFor(parent context.Context, limit time.Duration, do func(context.Context) error) error {
+func runWithTimeout(parent context.Context, limit time.Duration, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, limit)
 	defer cancel()
 
 	return do(ctx)
 }
 
-// announce wakes who waits for changes, here and at other replicas.
+// announce wakes waiters of this replica, and schedules a notification of the other replicas.
 func (s *Store) announce() {
 	s.waker.wake()
 
 	select {
-	case s.unannounced <- struct{}{}:
+	case s.pendingAnnouncement <- struct{}{}:
 	default:
 	}
 }
 
-// keepAnnouncing tells other replicas of changes until ctx ends. It does so after they
-// are committed: a transaction that notifies waits at its end for all others that do.
-// When the word is lost, others see the change when they next look.
-func (s *Store) keepAnnouncing(ctx context.Context) {
+// runAnnouncer notifies other replicas of changes until ctx ends. The notification is sent after
+// the commit, because a transaction that notifies waits at its commit for all other transactions
+// that notify. If a notification is lost, the other replicas find the change with their next poll.
+func (s *Store) runAnnouncer(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.unannounced:
+		case <-s.pendingAnnouncement:
 		}
 
-		err := waitFor(ctx, s.options.Timeout, func(ctx context.Context) error {
+		err := runWithTimeout(ctx, s.options.Timeout, func(ctx context.Context) error {
 			return s.queries.AnnounceChanges(ctx, s.id)
 		})
 		if err != nil && ctx.Err() == nil {
-			s.options.Log.Warn("could not tell other replicas of changes, which they see when they next look", "error", err)
+			s.options.Log.Warn("could not notify other replicas of changes: they find them with their next poll", "error", err)
 		}
 	}
 }

@@ -21,18 +21,18 @@ import (
 var migrations embed.FS
 
 const (
-	// migrateTimeout bounds the wait for another replica, and the migrations.
+	// migrateTimeout limits the wait for another replica and the migrations together.
 	migrateTimeout = 10 * time.Minute
-	// migrateLock is the advisory lock of the replica that migrates.
+	// migrateLock is the advisory lock that a replica holds while it migrates.
 	migrateLock = 0x6879_7066_0001
 )
 
-// migrate brings the schema up to date, under a lock that one replica has at a time.
+// migrate updates the schema. Only one replica at a time migrates.
 func migrate(parent context.Context, config *pgx.ConnConfig) (err error) {
 	ctx, cancel := context.WithTimeout(parent, migrateTimeout)
 	defer cancel()
 
-	// Neither the wait for another replica nor a migration is a query of a caller.
+	// The timeouts of queries must not apply to the wait for another replica or to a migration.
 	delete(config.RuntimeParams, "statement_timeout")
 	delete(config.RuntimeParams, "idle_in_transaction_session_timeout")
 
@@ -53,7 +53,7 @@ func migrate(parent context.Context, config *pgx.ConnConfig) (err error) {
 	}
 
 	if err != nil {
-		return fmt.Errorf("bring database schema up to date: %w", explain(err))
+		return fmt.Errorf("update database schema: %w", classifyError(err))
 	}
 
 	return nil

@@ -11,16 +11,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// Pending counts the resources of one kind, those whose deletion was asked for (Deleting) or
-// the others, whose condition Reconciled is False. Stuck are those that have been so for longer
-// than asked; of those that are being deleted, since deletion was asked for. LongestSeconds is
-// for how long the first of the stuck ones has been so; 0 without any.
+// Pending has the number of resources of one kind whose condition Reconciled is False. It counts
+// either the resources whose deletion was requested (Deleting) or the others. Stuck is the number
+// of resources that have been in this state for longer than the threshold, counted from the request
+// for deletion if there is one. LongestSeconds is the time of the resource that has been stuck for
+// longest, 0 if none is.
 type Pending = db.PendingRow
 
-// Pending counts, by kind and whether they are being deleted, the resources that are not
-// reconciled. Now is the time by the clock that conditions are written by.
+// Pending counts the resources that are not reconciled, by kind and by whether they are being
+// deleted. The parameter now is the time of the clock that conditions are written with.
 func (s *Store) Pending(ctx context.Context, now time.Time, stuckAfter time.Duration) (counts []Pending, err error) {
-	err = s.read(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err = s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		counts, err = queries.Pending(ctx, db.PendingParams{StuckBefore: now.Add(-stuckAfter), Now: now})
 
 		return err

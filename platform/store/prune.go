@@ -15,44 +15,44 @@ import (
 )
 
 const (
-	pruneEvery = 5 * time.Minute
-	// pruneBatch bounds one transaction.
-	pruneBatch = 5000
+	pruneInterval = 5 * time.Minute
+	// pruneBatchSize is the maximum number of changes that one transaction removes.
+	pruneBatchSize = 5000
 
-	// pruneLock is the advisory lock of the replica that prunes.
+	// pruneLock is the advisory lock that a replica holds while it prunes.
 	pruneLock = 0x6879_7066_0002
 )
 
-// keepPruned removes old changes until ctx ends.
-func (s *Store) keepPruned(ctx context.Context) {
-	for retry.Pause(ctx, s.options.Clock, pruneEvery) == nil {
-		if _, err := s.PruneChanges(ctx, s.options.ChangesKept); err != nil && ctx.Err() == nil {
-			s.options.Log.Warn("could not remove old changes and tries again later", "error", err)
+// runPruner removes old changes until ctx ends.
+func (s *Store) runPruner(ctx context.Context) {
+	for retry.Sleep(ctx, s.options.Clock, pruneInterval) == nil {
+		if _, err := s.PruneChanges(ctx, s.options.ChangesRetention); err != nil && ctx.Err() == nil {
+			s.options.Log.Warn("could not remove old changes: retry later", "error", err)
 		}
 	}
 }
 
-// PruneChanges removes the changes that are older than kept, by the database's clock, and
-// returns how many they were. Cursors from before them are gone. It removes nothing while
-// another replica does. The store calls it by itself.
-func (s *Store) PruneChanges(ctx context.Context, kept time.Duration) (int64, error) {
-	var all int64
+// PruneChanges removes the changes that are older than the retention, by the database's clock, and
+// returns their number. Cursors from before these changes become invalid. It removes nothing while
+// another replica prunes. The store calls it periodically.
+func (s *Store) PruneChanges(ctx context.Context, retention time.Duration) (int64, error) {
+	var total int64
 
 	for {
-		removed, err := s.pruneSome(ctx, kept)
+		removed, err := s.pruneOneBatch(ctx, retention)
 		if err != nil {
-			return all, fmt.Errorf("remove old changes: %w", explain(err))
+			return total, fmt.Errorf("remove old changes: %w", classifyError(err))
 		}
 
-		all += removed
+		total += removed
 
-		if removed < pruneBatch {
-			return all, nil
+		if removed < pruneBatchSize {
+			return total, nil
 		}
 	}
 }
 
-func (s *Store) pruneSome(parent context.Context, kept time.Duration) (int64, error) {
+func (s *Store) pruneOneBatch(parent context.Context, retention time.Duration) (int64, error) {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
@@ -61,12 +61,12 @@ func (s *Store) pruneSome(parent context.Context, kept time.Duration) (int64, er
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		queries := s.queries.WithTx(tx)
 
-		mine, err := queries.LockPruning(ctx, pruneLock)
-		if err != nil || !mine {
+		isLocked, err := queries.LockPruning(ctx, pruneLock)
+		if err != nil || !isLocked {
 			return err
 		}
 
-		removed, err = queries.PruneChanges(ctx, db.PruneChangesParams{KeptSeconds: kept.Seconds(), AtMost: pruneBatch})
+		removed, err = queries.PruneChanges(ctx, db.PruneChangesParams{KeptSeconds: retention.Seconds(), AtMost: pruneBatchSize})
 
 		return err
 	})

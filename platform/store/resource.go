@@ -18,11 +18,11 @@ import (
 
 // Resource is a stored resource of any kind.
 type Resource struct {
-	// ID is a UUID; Insert gives one of version 7 to a resource without.
+	// ID is a UUID. Insert sets a UUID of version 7 if it is empty.
 	ID   string
 	Kind string
-	// Name is the kind's own below one owner and in one tenancy, until the resource is
-	// gone for good.
+	// Name is unique among the resources of a kind with the same owner and tenancy. It can be used
+	// again after the resource was removed.
 	Name string
 	// Spec is a JSON object.
 	Spec    json.RawMessage
@@ -32,66 +32,66 @@ type Resource struct {
 	Generation  int32
 	CreatedTime time.Time
 	UpdatedTime time.Time
-	// DeletedTime is when deletion was asked for; nil if it was not.
+	// DeletedTime is when the deletion was requested. It is nil if it was not.
 	DeletedTime *time.Time
 	CreatedBy   string
 	UpdatedBy   string
 	DeletedBy   string
-	// OwnerID and OwnerKind are empty for a resource without owner.
+	// OwnerID and OwnerKind are empty for a resource without an owner.
 	OwnerID   string
 	OwnerKind string
-	// References by type, in the order that they were given in.
+	// References are the references by type, in the order in which they were set.
 	References map[string][]Ref
-	// Conditions by type, in alphabetical order.
+	// Conditions are sorted by type.
 	Conditions []openapi.ResourceCondition
 }
 
-// Deleting tells whether deletion was asked for.
-func (r Resource) Deleting() bool { return r.DeletedTime != nil }
+// IsDeleting returns true if the deletion of the resource was requested.
+func (r Resource) IsDeleting() bool { return r.DeletedTime != nil }
 
-// Ref is one reference to another resource, which may be gone.
+// Ref is a reference to another resource, which may have been removed.
 type Ref struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
 }
 
-// InboundRef is a reference seen from its target. SourceDeleting: the source's own deletion
-// was asked for.
+// InboundRef is a reference as its target sees it. SourceDeleting is true if the deletion of the
+// source was requested.
 type InboundRef = db.InboundReferencesRow
 
-// maxTenancy bounds the JSON of a tenancy in bytes: it is part of the index of names,
-// whose entries have at most some 2,700 bytes.
+// maxTenancy is the maximum size of a tenancy's JSON in bytes. The tenancy is part of the index of
+// names, whose entries have at most about 2,700 bytes.
 const maxTenancy = 1024
 
-// stored is the resource as it comes back from the database: times in UTC and with
-// microseconds, conditions by type, no nil maps.
-func (r Resource) stored() Resource {
-	r.CreatedTime, r.UpdatedTime = storedTime(r.CreatedTime), storedTime(r.UpdatedTime)
+// normalize returns the resource as the database would return it: times are in UTC with
+// microseconds, conditions are sorted by type, and no map is nil.
+func (r Resource) normalize() Resource {
+	r.CreatedTime, r.UpdatedTime = normalizeTime(r.CreatedTime), normalizeTime(r.UpdatedTime)
 
 	if r.DeletedTime != nil {
-		r.DeletedTime = new(storedTime(*r.DeletedTime))
+		r.DeletedTime = new(normalizeTime(*r.DeletedTime))
 	}
 
 	r.Labels, r.Tenancy = orEmpty(r.Labels), orEmpty(r.Tenancy)
-	r.Conditions = storedConditions(r.Conditions)
+	r.Conditions = normalizeConditions(r.Conditions)
 
 	return r
 }
 
-// storedTime is a time as PostgreSQL keeps it.
-func storedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+// normalizeTime returns a time as PostgreSQL stores it.
+func normalizeTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-func storedConditions(conditions []openapi.ResourceCondition) []openapi.ResourceCondition {
-	kept := slices.Clone(conditions)
-	for i := range kept {
-		kept[i].CreatedTime = storedTime(kept[i].CreatedTime)
-		kept[i].LastUpdatedTime = storedTime(kept[i].LastUpdatedTime)
-		kept[i].LastTransitionTime = storedTime(kept[i].LastTransitionTime)
+func normalizeConditions(conditions []openapi.ResourceCondition) []openapi.ResourceCondition {
+	normalized := slices.Clone(conditions)
+	for i := range normalized {
+		normalized[i].CreatedTime = normalizeTime(normalized[i].CreatedTime)
+		normalized[i].LastUpdatedTime = normalizeTime(normalized[i].LastUpdatedTime)
+		normalized[i].LastTransitionTime = normalizeTime(normalized[i].LastTransitionTime)
 	}
 
-	slices.SortFunc(kept, func(a, b openapi.ResourceCondition) int { return cmp.Compare(a.Type, b.Type) })
+	slices.SortFunc(normalized, func(a, b openapi.ResourceCondition) int { return cmp.Compare(a.Type, b.Type) })
 
-	return kept
+	return normalized
 }
 
 func orEmpty(values map[string]string) map[string]string {
@@ -102,13 +102,14 @@ func orEmpty(values map[string]string) map[string]string {
 	return values
 }
 
-// byType gives conditions by their type.
-func byType(conditions []openapi.ResourceCondition) (db.Conditions, error) {
+// conditionsByType returns conditions by type. It returns an error if a type is listed more than
+// once.
+func conditionsByType(conditions []openapi.ResourceCondition) (db.Conditions, error) {
 	out := make(db.Conditions, len(conditions))
 
-	for _, condition := range storedConditions(conditions) {
-		if _, twice := out[condition.Type]; twice {
-			return nil, fmt.Errorf("store conditions: %s is there twice", condition.Type)
+	for _, condition := range normalizeConditions(conditions) {
+		if _, isDuplicate := out[condition.Type]; isDuplicate {
+			return nil, fmt.Errorf("store conditions: %s is listed more than once", condition.Type)
 		}
 
 		out[condition.Type] = condition
@@ -126,9 +127,9 @@ func fromRow(row *db.ResourceRow) Resource {
 	}
 
 	for _, condition := range row.Conditions {
-		// One that another version of the program has written since may be later.
-		if at := row.Reported[condition.Type]; at.After(condition.LastUpdatedTime) {
-			condition.LastUpdatedTime = at
+		// If another version of the program has written the condition since, its time may be later.
+		if reportedTime := row.Reported[condition.Type]; reportedTime.After(condition.LastUpdatedTime) {
+			condition.LastUpdatedTime = reportedTime
 		}
 
 		r.Conditions = append(r.Conditions, condition)
@@ -142,7 +143,7 @@ func fromRow(row *db.ResourceRow) Resource {
 		r.References[ref.Type] = append(r.References[ref.Type], Ref{ID: ref.ID, Kind: ref.Kind})
 	}
 
-	return r.stored()
+	return r.normalize()
 }
 
 func fromRows(rows []db.ResourceRow) []Resource {

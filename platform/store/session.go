@@ -13,18 +13,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// session is a transaction that goes to the server seldom: reads that don't depend on each
-// other (together) go at once, begin with the first of them, and what is written later (Tx.later)
-// before the next query, or with the commit.
+// session is a transaction with few round trips to the server. Independent reads (sendTogether) are
+// sent together, and the first of them is sent together with "begin". Deferred writes (Tx.deferred)
+// are sent with the next query or with the commit.
 type session struct {
 	conn *pgx.Conn
-	// unsent is what the next query takes along.
-	unsent pgx.Batch
+	// pending are the statements that are sent with the next query.
+	pending pgx.Batch
 }
 
 func newSession(conn *pgx.Conn) *session {
 	s := &session{conn: conn}
-	s.unsent.Queue("begin")
+	s.pending.Queue("begin")
 
 	return s
 }
@@ -50,13 +50,13 @@ func (s *session) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 // QueryRow implements db.DBTX.
 func (s *session) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if err := s.flush(ctx); err != nil {
-		return noRow{err}
+		return errorRow{err}
 	}
 
 	return s.conn.QueryRow(ctx, sql, args...)
 }
 
-// flush sends what is unsent.
+// flush sends the pending statements.
 func (s *session) flush(ctx context.Context) error {
 	results, err := s.send(ctx, 0)
 	if err != nil {
@@ -66,11 +66,11 @@ func (s *session) flush(ctx context.Context) error {
 	return results.Close()
 }
 
-// together asks several queries at once. Each is run twice: to see what it asks, and with
-// the answer.
-func (s *session) together(ctx context.Context, queries ...func(*db.Queries) error) error {
+// sendTogether sends several queries at once. It calls each function twice: first to record its
+// statements, then with their results.
+func (s *session) sendTogether(ctx context.Context, queries ...func(*db.Queries) error) error {
 	for _, query := range queries {
-		_ = query(db.New(asked{&s.unsent})) // it has no answer yet
+		_ = query(db.New(queryRecorder{&s.pending})) // it has no result yet
 	}
 
 	results, err := s.send(ctx, len(queries))
@@ -79,7 +79,7 @@ func (s *session) together(ctx context.Context, queries ...func(*db.Queries) err
 	}
 
 	for _, query := range queries {
-		if err := query(db.New(answered{results})); err != nil {
+		if err := query(db.New(queryResults{results})); err != nil {
 			_ = results.Close()
 
 			return err
@@ -89,25 +89,25 @@ func (s *session) together(ctx context.Context, queries ...func(*db.Queries) err
 	return results.Close()
 }
 
-// commit ends the transaction.
+// commit commits the transaction.
 func (s *session) commit(ctx context.Context) error {
-	s.unsent.Queue("commit")
+	s.pending.Queue("commit")
 
 	return s.flush(ctx)
 }
 
-// rollback ends a transaction that was not committed. Where it can't, the pool gives the
-// connection up, and the server rolls back.
+// rollback ends a transaction that was not committed. If it fails, the pool closes the connection,
+// and the server rolls back.
 func (s *session) rollback(ctx context.Context) {
 	if status := s.conn.PgConn().TxStatus(); status == 'T' || status == 'E' {
 		_, _ = s.conn.Exec(ctx, "rollback")
 	}
 }
 
-// send sends what is unsent, and reads the results of all but the last ones.
+// send sends the pending statements and reads the results of all but the last ones.
 func (s *session) send(ctx context.Context, last int) (pgx.BatchResults, error) {
-	batch := s.unsent
-	s.unsent = pgx.Batch{}
+	batch := s.pending
+	s.pending = pgx.Batch{}
 
 	results := s.conn.SendBatch(ctx, &batch)
 
@@ -122,49 +122,51 @@ func (s *session) send(ctx context.Context, last int) (pgx.BatchResults, error) 
 	return results, nil
 }
 
-// noRow is a row that is not there, and why.
-type noRow struct{ err error }
+// errorRow is a row that could not be read.
+type errorRow struct{ err error }
 
-// Scan gives the error.
-func (r noRow) Scan(...any) error { return r.err }
+// Scan returns the error.
+func (r errorRow) Scan(...any) error { return r.err }
 
-var errNoAnswer = errors.New("there is no answer yet")
+var errNoResult = errors.New("the query has no result yet")
 
-// asked notes queries. The errors of statements whose answer nobody waits for are those of
-// the next query, or of the commit.
-type asked struct{ batch *pgx.Batch }
+// queryRecorder records statements in a batch. Errors of statements whose result is not read are
+// returned by the next query or the commit.
+type queryRecorder struct{ batch *pgx.Batch }
 
 // Exec implements db.DBTX.
-func (a asked) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+func (a queryRecorder) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	a.batch.Queue(sql, args...)
 
 	return pgconn.CommandTag{}, nil
 }
 
 // Query implements db.DBTX.
-func (a asked) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (a queryRecorder) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
 	a.batch.Queue(sql, args...)
 
-	return nil, errNoAnswer
+	return nil, errNoResult
 }
 
 // QueryRow implements db.DBTX.
-func (a asked) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+func (a queryRecorder) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	a.batch.Queue(sql, args...)
 
-	return noRow{errNoAnswer}
+	return errorRow{errNoResult}
 }
 
-// answered gives the answers of queries in their order.
-type answered struct{ results pgx.BatchResults }
+// queryResults returns the results of statements in their order.
+type queryResults struct{ results pgx.BatchResults }
 
 // Exec implements db.DBTX.
-func (a answered) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+func (a queryResults) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
 	return a.results.Exec()
 }
 
 // Query implements db.DBTX.
-func (a answered) Query(context.Context, string, ...any) (pgx.Rows, error) { return a.results.Query() }
+func (a queryResults) Query(context.Context, string, ...any) (pgx.Rows, error) {
+	return a.results.Query()
+}
 
 // QueryRow implements db.DBTX.
-func (a answered) QueryRow(context.Context, string, ...any) pgx.Row { return a.results.QueryRow() }
+func (a queryResults) QueryRow(context.Context, string, ...any) pgx.Row { return a.results.QueryRow() }

@@ -27,70 +27,70 @@ const (
 	defaultTimeout     = 10 * time.Second
 	defaultChangesKept = 24 * time.Hour
 
-	// minConns and connsPerProcessor say how many connections there are where no number is
-	// given. More than PostgreSQL has processors for wait for each other, and each costs a
-	// process and plans of its own, in the middle of the very burst that asks for it.
+	// minConns and connsPerProcessor decide the number of connections if none is configured. If
+	// PostgreSQL has more connections than processors, they only wait for each other. Each
+	// connection also costs a process with its own plans, which would be started during the load
+	// peak that needs it.
 	minConns          = 4
 	connsPerProcessor = 2
 
-	// txTries is how often a transaction that PostgreSQL ended for the sake of another is
-	// run.
-	txTries = 10
+	// txAttempts is how often a transaction is run that PostgreSQL aborted because of a conflict
+	// with another one.
+	txAttempts = 10
 )
 
-// Options say how the database is used.
+// Options configure Open.
 type Options struct {
-	// URL of the database, with its password. Required.
+	// URL is the URL of the database with its password. Required.
 	URL string
-	// MaxConns bounds the connections of this process, one more that listens for changes
-	// apart. Default: two for each processor and one more, at least 4.
+	// MaxConns is the maximum number of connections of this process, without the one that listens
+	// for changes. Default: two for each processor and one more, but at least 4.
 	MaxConns int32
-	// Timeout bounds each transaction, retries included. Default: 10s.
+	// Timeout limits each transaction, including retries. Default: 10s.
 	Timeout time.Duration
-	// ChangesKept is for how long the change feed goes back. Default: 24h.
-	ChangesKept time.Duration
-	// Clock paces what the store does by itself. Default: the real one. Leases and the
-	// change feed's age go by the database's clock.
+	// ChangesRetention is how long changes stay in the feed. Default: 24h.
+	ChangesRetention time.Duration
+	// Clock times the store's background work. Default: the real clock. Leases and the age of
+	// changes use the database's clock.
 	Clock clock.WithTicker
-	// Log hears of trouble that no caller is told. Default: it is discarded.
+	// Log gets errors that no caller gets. Default: no log.
 	Log *slog.Logger
-	// Calls counts and times queries as system postgres. Default: nobody does.
-	Calls *metrics.Calls
+	// Calls counts and times queries with the system "postgres". Default: they are not counted.
+	Calls *metrics.CallMetrics
 }
 
-func (o *Options) complete() {
+func (o *Options) setDefaults() {
 	if o.MaxConns <= 0 {
-		o.MaxConns = max(minConns, int32(connsPerProcessor*runtime.GOMAXPROCS(0)+1)) //nolint:gosec // no machine has that many
+		o.MaxConns = max(minConns, int32(connsPerProcessor*runtime.GOMAXPROCS(0)+1)) //nolint:gosec // no machine has so many processors
 	}
 
 	o.Timeout = cmp.Or(max(o.Timeout, 0), defaultTimeout)
-	o.ChangesKept = cmp.Or(max(o.ChangesKept, 0), defaultChangesKept)
+	o.ChangesRetention = cmp.Or(max(o.ChangesRetention, 0), defaultChangesKept)
 	o.Clock = cmp.Or[clock.WithTicker](o.Clock, clock.RealClock{})
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 }
 
-// Store is the state of the fleet API. Its methods may be called from any goroutine.
+// Store has the state of the fleet API. Its methods are safe for concurrent use.
 type Store struct {
 	options Options
 	pool    *pgxpool.Pool
 	queries *db.Queries
-	// id tells this store's announcements from those of others.
+	// id distinguishes this store's notifications from those of other replicas.
 	id    string
 	waker *waker
-	// ended is closed when nobody is woken any more.
-	ended chan struct{}
-	// unannounced holds one value when there are changes to announce.
-	unannounced chan struct{}
+	// listenerDone is closed when waiters are not woken any more.
+	listenerDone chan struct{}
+	// pendingAnnouncement holds one value if other replicas have to be notified.
+	pendingAnnouncement chan struct{}
 
 	stop       context.CancelFunc
 	background sync.WaitGroup
 }
 
-// Open connects to the database and brings its schema up to date; of several replicas
-// that do so at once, one does and the others wait. Ctx bounds the opening alone; Close
-// ends the store.
+// Open connects to the database and updates its schema. If several replicas do this at the same
+// time, one migrates and the others wait. Ctx only limits Open; the store works until Close.
 func Open(ctx context.Context, options Options) (*Store, error) {
-	options.complete()
+	options.setDefaults()
 
 	config, err := poolConfig(options)
 	if err != nil {
@@ -106,10 +106,11 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	backgroundCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{
 		options: options, pool: pool, queries: db.New(pool), id: rand.Text(),
-		waker: &waker{woken: make(chan struct{})}, ended: make(chan struct{}), unannounced: make(chan struct{}, 1), stop: stop,
+		waker: &waker{woken: make(chan struct{})}, listenerDone: make(chan struct{}), stop: stop,
+		pendingAnnouncement: make(chan struct{}, 1),
 	}
 
 	if err := s.Ping(ctx); err != nil {
@@ -119,28 +120,28 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		return nil, err
 	}
 
-	s.background.Go(func() { s.listen(life, config.ConnConfig.Copy()) })
-	s.background.Go(func() { s.keepAnnouncing(life) })
-	s.background.Go(func() { s.keepPruned(life) })
+	s.background.Go(func() { s.listen(backgroundCtx, config.ConnConfig.Copy()) })
+	s.background.Go(func() { s.runAnnouncer(backgroundCtx) })
+	s.background.Go(func() { s.runPruner(backgroundCtx) })
 
 	return s, nil
 }
 
-// Close ends what waits for changes and closes the connections; it waits for
-// transactions in work.
+// Close stops requests that wait for changes, waits for running transactions, and closes the
+// connections.
 func (s *Store) Close() {
 	s.stop()
 	s.background.Wait()
 	s.pool.Close()
 }
 
-// Ping says why the database can't be used now; nil if it can.
+// Ping returns an error if the database can't be used now.
 func (s *Store) Ping(parent context.Context) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
 	if err := s.pool.Ping(ctx); err != nil {
-		return fmt.Errorf("reach database: %w", explain(err))
+		return fmt.Errorf("reach database: %w", classifyError(err))
 	}
 
 	return nil
@@ -149,10 +150,10 @@ func (s *Store) Ping(parent context.Context) error {
 func poolConfig(options Options) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
-		// The library's words hide the password where they can find it; where the text is
-		// no URL at all they can't.
-		return nil, errors.New("open database: the URL can't be read: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
-			"with what is special in the password percent-encoded")
+		// The library's error hides the password only if it can find it, which is not the case if the
+		// text is not a URL.
+		return nil, errors.New("open database: the URL is invalid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
+			"and percent-encode special characters in the password")
 	}
 
 	config.MaxConns = options.MaxConns
@@ -160,7 +161,7 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 	params := config.ConnConfig.RuntimeParams
 	millis := strconv.FormatInt(options.Timeout.Milliseconds(), 10)
 
-	// The server gives up when we do: nothing holds locks, or the change feed, for longer.
+	// The server has the same timeout, so no transaction holds locks or blocks the feed for longer.
 	params["statement_timeout"] = millis
 	params["idle_in_transaction_session_timeout"] = millis
 	params["timezone"] = "UTC"
@@ -176,31 +177,31 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// InTx runs what is given in one transaction: it is committed if the function returns
-// nil, else rolled back, and the function's error returned. When PostgreSQL ends a
-// transaction for the sake of another, or the connection is lost before the commit, it is
-// run again, so the function must have no effects but those of tx.
+// InTx runs a function in one transaction. It commits the transaction if the function returns nil.
+// Otherwise it rolls back and returns the function's error. If PostgreSQL aborts the transaction
+// because of a conflict with another one, or the connection is lost before the commit, InTx runs
+// the function again. So the function must have no effects other than those of tx.
 func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *Tx) error) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
-	for try := 1; ; try++ {
-		changed, committing, err := s.inSession(ctx, run)
-		if err == nil && changed {
+	for attempt := 1; ; attempt++ {
+		hasChanges, isCommitting, err := s.runInSession(ctx, run)
+		if err == nil && hasChanges {
 			s.announce()
 		}
 
-		if err == nil || try == txTries || ctx.Err() != nil || !s.again(err, committing) {
-			return explain(err)
+		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.shouldRetry(err, isCommitting) {
+			return classifyError(err)
 		}
 	}
 }
 
-// inSession runs one transaction, and says whether it has changed something, and whether an
-// error is that of its commit: what it wrote may then be there.
-func (s *Store) inSession(
+// runInSession runs one transaction. It returns whether the transaction recorded a change, and
+// whether the error is that of the commit. In that case the transaction may have been committed.
+func (s *Store) runInSession(
 	ctx context.Context, run func(ctx context.Context, tx *Tx) error,
-) (changed, committing bool, err error) {
+) (hasChanges, isCommitting bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return false, false, err
@@ -210,44 +211,44 @@ func (s *Store) inSession(
 	session := newSession(conn.Conn())
 	defer session.rollback(ctx)
 
-	tx := &Tx{queries: db.New(session), later: db.New(asked{&session.unsent}), session: session}
+	tx := &Tx{queries: db.New(session), deferred: db.New(queryRecorder{&session.pending}), session: session}
 	if err := run(ctx, tx); err != nil {
 		return false, false, err
 	}
 
-	return tx.changed, true, session.commit(ctx)
+	return tx.hasChanges, true, session.commit(ctx)
 }
 
-// read runs queries that change nothing, once more if the connection was lost.
-func (s *Store) read(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
+// runRead runs queries that only read. It repeats them once if the connection was lost.
+func (s *Store) runRead(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
 	err := run(ctx, s.queries)
-	if err != nil && ctx.Err() == nil && s.again(err, false) {
+	if err != nil && ctx.Err() == nil && s.shouldRetry(err, false) {
 		err = run(ctx, s.queries)
 	}
 
-	return explain(err)
+	return classifyError(err)
 }
 
-// snapshot runs queries that change nothing and see one state of the database.
-func (s *Store) snapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.read(parent, func(ctx context.Context, _ *db.Queries) error {
+// runSnapshot runs queries that only read and that see the same snapshot of the database.
+func (s *Store) runSnapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.runRead(parent, func(ctx context.Context, _ *db.Queries) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
 		return pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 	})
 }
 
-// again says whether to run again what has ended with an error. When the server was
-// restarted all connections of before are of no use, and are given up.
-func (s *Store) again(err error, committing bool) bool {
-	if !committing && lost(err) {
+// shouldRetry returns true if a failed function may be run again. If a connection was lost, it
+// discards all connections of the pool, because none of them works after a restart of the server.
+func (s *Store) shouldRetry(err error, isCommitting bool) bool {
+	if !isCommitting && isConnectionLost(err) {
 		s.pool.Reset()
 
 		return true
 	}
 
-	return repeatable(err)
+	return isRepeatable(err)
 }

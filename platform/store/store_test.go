@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-// patience is for what is sure to happen, on a busy machine.
+// patience is the timeout for results that are certain, on a busy machine.
 const patience = time.Minute
 
 var server *postgres.Server
@@ -45,10 +45,10 @@ func open(t testing.TB, url string) *store.Store {
 func fresh(t testing.TB) *store.Store {
 	t.Helper()
 
-	return open(t, fleetapi.Database(t, server))
+	return open(t, fleetapi.NewDatabase(t, server))
 }
 
-// day is when everything in these tests happens.
+// day returns the time at which everything in these tests happens.
 func day() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC) }
 
 func cluster(name string) store.Resource {
@@ -64,7 +64,7 @@ func reconciled(status string, since time.Time) []openapi.ResourceCondition {
 	}}
 }
 
-// insert adds resources and tells the feed of them, in one transaction.
+// insert adds resources and records their changes in one transaction.
 func insert(t testing.TB, s *store.Store, resources ...store.Resource) []store.Resource {
 	t.Helper()
 
@@ -93,7 +93,7 @@ func insert(t testing.TB, s *store.Store, resources ...store.Resource) []store.R
 	return stored
 }
 
-func get(t testing.TB, s *store.Store, id string) store.Resource {
+func getResource(t testing.TB, s *store.Store, id string) store.Resource {
 	t.Helper()
 
 	r, err := s.Get(context.Background(), id)
@@ -117,7 +117,7 @@ func TestWhatIsStoredComesBack(t *testing.T) {
 	}
 
 	stored := insert(t, s, given)[0]
-	got := get(t, s, stored.ID)
+	got := getResource(t, s, stored.ID)
 
 	if version := uuid.MustParse(stored.ID).Version(); version != 7 {
 		t.Errorf("the id is a UUID of version %d, want 7", version)
@@ -131,13 +131,13 @@ func TestWhatIsStoredComesBack(t *testing.T) {
 	}
 
 	if got.CreatedTime != day().Truncate(time.Microsecond) || got.Conditions[0].Type != "Available" ||
-		got.References["uses"][0] != (store.Ref{ID: target.ID, Kind: "Cluster"}) || !got.Deleting() {
+		got.References["uses"][0] != (store.Ref{ID: target.ID, Kind: "Cluster"}) || !got.IsDeleting() {
 		t.Errorf("read %+v", got)
 	}
 }
 
 func TestManyReplicasOpenAtOnce(t *testing.T) {
-	url := server.Database(t)
+	url := server.NewDatabase(t)
 
 	var group sync.WaitGroup
 
@@ -156,7 +156,7 @@ func TestManyReplicasOpenAtOnce(t *testing.T) {
 
 	group.Wait()
 
-	// And once more on what is there.
+	// Open runs once more with the existing schema.
 	insert(t, open(t, url), cluster("after"))
 }
 
@@ -242,10 +242,10 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 
 var errRollBack = errors.New("roll back")
 
-// Where nobody says how many, processors say it: each connection that is made in a burst
-// makes the burst slower.
+// If no number of connections is configured, it depends on the number of processors, because
+// connections that are opened during a load peak make the peak worse.
 func TestConnectionsByDefault(t *testing.T) {
-	url := server.Database(t)
+	url := server.NewDatabase(t)
 
 	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
 		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})

@@ -77,7 +77,7 @@ func TestAnExpiredLeaseIsTakenOver(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 
-	// The one that was thought dead learns of it.
+	// The previous holder, whose lease has expired, gets the new holder in the response.
 	if got := putLease(t, s, "dead", time.Hour); got.Holder != "next" {
 		t.Errorf("%+v, want next to have it", got)
 	}
@@ -110,7 +110,7 @@ func TestOfManyOneGetsTheLease(t *testing.T) {
 	}
 }
 
-// TestADatabaseInTrouble stops its server, so that is its own.
+// TestADatabaseInTrouble stops its server, so it has its own.
 func TestADatabaseInTrouble(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 
@@ -123,14 +123,14 @@ func TestADatabaseInTrouble(t *testing.T) { //nolint:tparallel // its subtests s
 func testRestart(t *testing.T, own *postgres.Server) {
 	t.Helper()
 
-	s := open(t, own.Database(t))
+	s := open(t, own.NewDatabase(t))
 	insert(t, s, cluster("before"))
 	start := now(t, s)
 	heard := make(chan store.Feed, 1)
 
-	own.Bounce(t)
+	own.KillAndRestart(t)
 
-	// Connections of before are found out, and no caller hears of them.
+	// The old connections are discarded, and no caller gets an error.
 	if found, _ := names(t, s, store.ListQuery{}); len(found) != 1 {
 		t.Errorf("found %v after the restart", found)
 	}
@@ -169,14 +169,14 @@ func eventually(t testing.TB, do func() error) {
 func testSilent(t *testing.T, own *postgres.Server) {
 	t.Helper()
 
-	address := own.Database(t)
+	address := own.NewDatabase(t)
 
 	s, err := store.Open(t.Context(), store.Options{URL: address, Timeout: 3 * time.Second})
 	must(t, err)
 	defer s.Close()
 
-	// The server's children have process groups of their own: who holds a row is what is
-	// silent here.
+	// PostgreSQL's child processes have their own process groups, so the test cannot stop them
+	// together with the server. Instead, a transaction that holds the row lock does not respond.
 	holding, release := make(chan struct{}), make(chan struct{})
 	other := open(t, address)
 	c := insert(t, other, cluster("c"))[0]
@@ -224,10 +224,9 @@ func withTimeout(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// While replicas are brought to a new version one by one, those of the old one are
-// started again, too.
+// While replicas are updated one by one, replicas of the old version may also be restarted.
 func TestAnOlderReplicaOpensANewerSchema(t *testing.T) {
-	address := server.Database(t)
+	address := server.NewDatabase(t)
 	insert(t, open(t, address), cluster("c"))
 
 	conn, err := pgx.Connect(t.Context(), address)
@@ -271,7 +270,7 @@ func TestThePasswordIsInNoError(t *testing.T) {
 		})
 	}
 
-	// A server that refuses it.
+	// The server rejects this password.
 	wrong, err := url.Parse(server.URL("postgres"))
 	must(t, err)
 
@@ -286,10 +285,10 @@ func TestThePasswordIsInNoError(t *testing.T) {
 func TestQueriesAreCountedByName(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
-	s, err := store.Open(t.Context(), store.Options{URL: server.Database(t), Timeout: patience, Calls: calls})
+	s, err := store.Open(t.Context(), store.Options{URL: server.NewDatabase(t), Timeout: patience, Calls: calls})
 	must(t, err)
 	defer s.Close()
 
@@ -299,7 +298,7 @@ func TestQueriesAreCountedByName(t *testing.T) {
 	for _, want := range []string{
 		"InsertResource", "RecordChange", "CountResources", "ListResources", "begin", "commit",
 	} {
-		if scrape.Here(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+want+`",system="postgres"`) == 0 {
+		if scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+want+`",system="postgres"`) == 0 {
 			t.Errorf("no query %s is counted", want)
 		}
 	}

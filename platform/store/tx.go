@@ -17,22 +17,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
-// Tx is a transaction (Store.InTx). It is used by one goroutine at a time.
+// Tx is a transaction (Store.InTx). Only one goroutine at a time may use it.
 type Tx struct {
 	queries *db.Queries
-	// later are queries that have no answer but an error, which the next query has, or the
-	// commit.
-	later   *db.Queries
-	session *session
-	// changed: a change was recorded.
-	changed bool
+	// deferred runs statements that only return an error. The next query or the commit returns it.
+	deferred *db.Queries
+	session  *session
+	// hasChanges is true if a change was recorded.
+	hasChanges bool
 }
 
-// Insert adds a resource with its references and conditions, and returns it as stored.
-// It locks the owner. Errors: ErrExists, ErrOwnerMissing, ErrOwnerDeleting, *TargetError,
-// ErrUnstorable.
+// Insert adds a resource with its references and conditions, and returns it as stored. It locks the
+// owner. Errors: ErrExists, ErrOwnerMissing, ErrOwnerDeleting, *TargetError, ErrUnstorable.
 func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
-	r := resource.stored()
+	r := resource.normalize()
 
 	if r.ID == "" {
 		id, err := uuid.NewV7()
@@ -55,7 +53,7 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 	}
 
 	if err := tx.queries.InsertResource(ctx, params); err != nil {
-		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, explain(err))
+		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, classifyError(err))
 	}
 
 	r.References, err = tx.addReferences(ctx, r.ID, r.References)
@@ -64,13 +62,14 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 }
 
 func insertParams(r *Resource) (db.InsertResourceParams, error) {
-	conditions, err := byType(r.Conditions)
+	conditions, err := conditionsByType(r.Conditions)
 	if err != nil {
 		return db.InsertResourceParams{}, err
 	}
 
 	if tenancy, err := json.Marshal(r.Tenancy); err != nil || len(tenancy) > maxTenancy {
-		return db.InsertResourceParams{}, fmt.Errorf("%w: a tenancy of %d bytes: at most %d", ErrUnstorable, len(tenancy), maxTenancy)
+		return db.InsertResourceParams{}, fmt.Errorf("%w: the tenancy has %d bytes, more than %d",
+			ErrUnstorable, len(tenancy), maxTenancy)
 	}
 
 	return db.InsertResourceParams{
@@ -86,7 +85,7 @@ func (tx *Tx) lockOwner(ctx context.Context, id string) error {
 
 	switch {
 	case err != nil:
-		return explain(err)
+		return classifyError(err)
 	case len(rows) == 0:
 		return ErrOwnerMissing
 	case rows[0].Deleting:
@@ -96,11 +95,13 @@ func (tx *Tx) lockOwner(ctx context.Context, id string) error {
 	}
 }
 
-// Get reads a resource, also one that is being deleted. Errors: ErrNotFound.
-func (tx *Tx) Get(ctx context.Context, id string) (Resource, error) { return get(ctx, tx.queries, id) }
+// Get returns a resource, even if it is being deleted. Errors: ErrNotFound.
+func (tx *Tx) Get(ctx context.Context, id string) (Resource, error) {
+	return getResource(ctx, tx.queries, id)
+}
 
-// GetForUpdate reads a resource and locks it to the transaction's end: others read it
-// meanwhile, and wait to change it, to own it, or to refer to it. Errors: ErrNotFound.
+// GetForUpdate returns a resource and locks it until the end of the transaction. Other transactions
+// can still read it, but have to wait to change it, own it or refer to it. Errors: ErrNotFound.
 func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 	if !isID(id) {
 		return Resource{}, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
@@ -108,9 +109,9 @@ func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 
 	var row db.ResourceRow
 
-	// The second is a statement of its own, which sees what the one that held the lock has
-	// written, references included.
-	err := tx.session.together(ctx, func(queries *db.Queries) error {
+	// The read is a separate statement, so that it sees everything that the previous holder of the
+	// lock has written, including references.
+	err := tx.session.sendTogether(ctx, func(queries *db.Queries) error {
 		_, err := queries.LockResource(ctx, id)
 
 		return err
@@ -120,16 +121,18 @@ func (tx *Tx) GetForUpdate(ctx context.Context, id string) (Resource, error) {
 		return err
 	})
 	if err != nil {
-		return Resource{}, fmt.Errorf("lock resource %s: %w", id, explain(err))
+		return Resource{}, fmt.Errorf("lock resource %s: %w", id, classifyError(err))
 	}
 
 	return fromRow(&row), nil
 }
 
-// TryGetForUpdate is GetForUpdate, with the statuses, for a resource that stays, or that
-// nobody owns. One that is being deleted and has an owner is read, and not locked: what ends
-// it may end its owner, which is locked first. Errors: ErrNotFound.
-func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, all []openapi.AdapterStatus, locked bool, err error) {
+// TryGetForUpdate returns a resource with its statuses, and locks it like GetForUpdate. If the
+// resource is being deleted and has an owner, it is not locked: its removal may also remove the
+// owner, which has to be locked first. Errors: ErrNotFound.
+func (tx *Tx) TryGetForUpdate(
+	ctx context.Context, id string,
+) (r Resource, reports []openapi.AdapterStatus, isLocked bool, err error) {
 	if !isID(id) {
 		return Resource{}, nil, false, fmt.Errorf("lock resource %q: %w", id, ErrNotFound)
 	}
@@ -139,7 +142,7 @@ func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, all [
 		row  db.ResourceRow
 	)
 
-	err = tx.session.together(ctx, func(queries *db.Queries) (err error) {
+	err = tx.session.sendTogether(ctx, func(queries *db.Queries) (err error) {
 		rows, err = queries.TryLockResource(ctx, id)
 
 		return err
@@ -148,137 +151,137 @@ func (tx *Tx) TryGetForUpdate(ctx context.Context, id string) (r Resource, all [
 
 		return err
 	}, func(queries *db.Queries) (err error) {
-		all, err = statuses(ctx, queries, id)
+		reports, err = listStatuses(ctx, queries, id)
 
 		return err
 	})
 	if err != nil {
-		return Resource{}, nil, false, fmt.Errorf("lock resource %s: %w", id, explain(err))
+		return Resource{}, nil, false, fmt.Errorf("lock resource %s: %w", id, classifyError(err))
 	}
 
-	return fromRow(&row), all, rows > 0, nil
+	return fromRow(&row), reports, rows > 0, nil
 }
 
-// isID tells whether the text is a UUID as this package writes them.
+// isID returns true if the text is a UUID as this package formats them.
 func isID(id string) bool {
 	parsed, err := uuid.Parse(id)
 
 	return err == nil && parsed.String() == id
 }
 
-func get(ctx context.Context, queries *db.Queries, id string) (Resource, error) {
+func getResource(ctx context.Context, queries *db.Queries, id string) (Resource, error) {
 	if !isID(id) {
 		return Resource{}, fmt.Errorf("get resource %q: %w", id, ErrNotFound)
 	}
 
 	row, err := queries.GetResource(ctx, id)
 	if err != nil {
-		return Resource{}, fmt.Errorf("get resource %s: %w", id, explain(err))
+		return Resource{}, fmt.Errorf("get resource %s: %w", id, classifyError(err))
 	}
 
 	return fromRow(&row), nil
 }
 
-// Update writes Spec, Labels, Generation, Conditions, and when and by whom the resource was
-// updated and deleted; nothing else of it. The resource has to be locked by GetForUpdate.
-// Errors: ErrNotFound, ErrUnstorable.
+// Update writes Spec, Labels, Generation, Conditions, and the times and users of the last update
+// and deletion. It ignores all other fields. The resource has to be locked by GetForUpdate. Errors:
+// ErrNotFound, ErrUnstorable.
 func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
-	r := resource.stored()
+	r := resource.normalize()
 
-	conditions, err := byType(r.Conditions)
+	conditions, err := conditionsByType(r.Conditions)
 	if err != nil {
 		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
 	}
 
-	changed, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
+	rows, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
 		ID: r.ID, Spec: r.Spec, Labels: r.Labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
 		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: conditions,
 	})
 
 	switch {
 	case err != nil:
-		return r, fmt.Errorf("update resource %s: %w", r.ID, explain(err))
-	case changed == 0:
+		return r, fmt.Errorf("update resource %s: %w", r.ID, classifyError(err))
+	case rows == 0:
 		return r, fmt.Errorf("update resource %s: %w", r.ID, ErrNotFound)
 	default:
 		return r, nil
 	}
 }
 
-// SetConditions replaces the conditions of a resource that is locked by GetForUpdate.
-// Errors: ErrUnstorable, also when the transaction ends.
+// SetConditions replaces the conditions of a resource that is locked by GetForUpdate. It returns
+// ErrUnstorable, but the end of the transaction may return this error instead.
 func (tx *Tx) SetConditions(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
-	written, err := byType(conditions)
+	typedConditions, err := conditionsByType(conditions)
 	if err != nil {
 		return fmt.Errorf("set conditions of %s: %w", id, err)
 	}
 
-	if err := tx.later.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: written}); err != nil {
-		return fmt.Errorf("set conditions of %s: %w", id, explain(err))
+	if err := tx.deferred.SetConditions(ctx, db.SetConditionsParams{ID: id, Conditions: typedConditions}); err != nil {
+		return fmt.Errorf("set conditions of %s: %w", id, classifyError(err))
 	}
 
 	return nil
 }
 
-// SetReported notes when the conditions of a resource that is locked by GetForUpdate were last
-// reported as they are, where nothing else of them has changed: it writes no index. Errors:
-// ErrUnstorable, also when the transaction ends.
+// SetReported records when the unchanged conditions of a resource that is locked by GetForUpdate
+// were last reported. It writes no index. It returns ErrUnstorable, but the end of the transaction
+// may return this error instead.
 func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.ResourceCondition) error {
 	reported := db.Reported{}
-	for _, one := range storedConditions(conditions) {
-		reported[one.Type] = one.LastUpdatedTime
+	for _, condition := range normalizeConditions(conditions) {
+		reported[condition.Type] = condition.LastUpdatedTime
 	}
 
-	if err := tx.later.SetReported(ctx, db.SetReportedParams{ID: id, Reported: reported}); err != nil {
-		return fmt.Errorf("note the report on %s: %w", id, explain(err))
+	if err := tx.deferred.SetReported(ctx, db.SetReportedParams{ID: id, Reported: reported}); err != nil {
+		return fmt.Errorf("set report time of %s: %w", id, classifyError(err))
 	}
 
 	return nil
 }
 
-// Remove removes resources for good, with their statuses and outbound references; those
-// inbound stay. Errors: ErrHasChildren, if one of them owns a resource that is not among them.
+// Remove removes resources with their statuses and outbound references. Inbound references stay.
+// Errors: ErrHasChildren if one of them owns a resource that is not among them.
 func (tx *Tx) Remove(ctx context.Context, ids ...string) error {
 	err := tx.queries.RemoveResources(ctx, ids)
 
 	switch {
-	case codeOf(err) == codeForeignKey:
+	case sqlState(err) == codeForeignKey:
 		return fmt.Errorf("remove %d resources: %w", len(ids), ErrHasChildren)
 	case err != nil:
-		return fmt.Errorf("remove %d resources: %w", len(ids), explain(err))
+		return fmt.Errorf("remove %d resources: %w", len(ids), classifyError(err))
 	default:
 		return nil
 	}
 }
 
-// Children reads what a resource owns directly, with those that are being deleted, ordered by
-// kind and age.
+// Children returns the resources that a resource owns directly, including those that are being
+// deleted, ordered by kind and age.
 func (tx *Tx) Children(ctx context.Context, id string) ([]Resource, error) {
 	rows, err := tx.queries.Children(ctx, id)
 	if err != nil {
-		return nil, fmt.Errorf("list children of %s: %w", id, explain(err))
+		return nil, fmt.Errorf("list children of %s: %w", id, classifyError(err))
 	}
 
 	return fromRows(rows), nil
 }
 
-// InboundReferences reads who refers to resources, also to those that are gone, ordered by
-// who refers.
+// InboundReferences returns the references to resources, which may have been removed, ordered by
+// their source.
 func (tx *Tx) InboundReferences(ctx context.Context, ids ...string) ([]InboundRef, error) {
 	refs, err := tx.queries.InboundReferences(ctx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("list references to %s: %w", strings.Join(ids, ", "), explain(err))
+		return nil, fmt.Errorf("list references to %s: %w", strings.Join(ids, ", "), classifyError(err))
 	}
 
 	return refs, nil
 }
 
-// SetReferences replaces a resource's references and returns them as stored, each with
-// its target's kind. It locks the targets. A kind that is given has to be the target's.
+// SetReferences replaces a resource's references and returns them as stored, each with the kind of
+// its target. It locks the targets. If a reference has a kind, it has to be that of its target.
 // Errors: *TargetError.
 func (tx *Tx) SetReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
 	if err := tx.queries.ClearReferences(ctx, id); err != nil {
-		return nil, fmt.Errorf("clear references of %s: %w", id, explain(err))
+		return nil, fmt.Errorf("clear references of %s: %w", id, classifyError(err))
 	}
 
 	return tx.addReferences(ctx, id, references)
@@ -304,14 +307,14 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 			}
 
 			if slices.Contains(added[refType], Ref{ID: ref.ID, Kind: kind}) {
-				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetTwice}
+				return nil, &TargetError{Type: refType, ID: ref.ID, Problem: TargetDuplicate}
 			}
 
 			err = tx.queries.AddReference(ctx, db.AddReferenceParams{
 				SourceID: id, RefType: refType, TargetID: ref.ID, TargetKind: kind, Place: int32(place),
 			})
 			if err != nil {
-				return nil, fmt.Errorf("set reference %s of %s to %s: %w", refType, id, ref.ID, explain(err))
+				return nil, fmt.Errorf("set reference %s of %s to %s: %w", refType, id, ref.ID, classifyError(err))
 			}
 
 			added[refType] = append(added[refType], Ref{ID: ref.ID, Kind: kind})
@@ -321,7 +324,7 @@ func (tx *Tx) addReferences(ctx context.Context, id string, references map[strin
 	return added, nil
 }
 
-// lockTargets locks all targets, in the order of their ids, and reads what they are.
+// lockTargets locks all targets in the order of their IDs, and returns their kind and state.
 func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map[string]db.ShareResourcesRow, error) {
 	var ids []string
 
@@ -337,7 +340,7 @@ func (tx *Tx) lockTargets(ctx context.Context, references map[string][]Ref) (map
 
 	rows, err := tx.queries.ShareResources(ctx, ids)
 	if err != nil {
-		return nil, explain(err)
+		return nil, classifyError(err)
 	}
 
 	targets := make(map[string]db.ShareResourcesRow, len(rows))

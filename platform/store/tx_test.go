@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
-// inTx runs what has to succeed.
+// inTx runs a transaction that has to succeed.
 func inTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 
@@ -38,7 +38,7 @@ func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
 		tries atomic.Int32
 	)
 
-	// Each holds one before either asks for the other.
+	// Each transaction holds one lock before either requests the other.
 	var both sync.WaitGroup
 
 	both.Add(2)
@@ -83,14 +83,14 @@ func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
 	}
 
 	for _, r := range stored {
-		if got := get(t, s, r.ID).Generation; got != 2 {
+		if got := getResource(t, s, r.ID).Generation; got != 2 {
 			t.Errorf("%s has generation %d, want 2", r.Name, got)
 		}
 	}
 }
 
-// What may end its owner is locked after it: a deleted resource that is owned is read, and
-// another can still lock it.
+// A resource that is being deleted and has an owner is read but not locked, because its removal may
+// remove the owner, which has to be locked first. Another transaction can still lock it.
 func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 	s := fresh(t)
 	deleted := day()
@@ -117,13 +117,13 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 		r := insert(t, s, tc.resource)[0]
 
 		inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
-			read, _, locked, err := tx.TryGetForUpdate(ctx, r.ID)
+			read, _, isLocked, err := tx.TryGetForUpdate(ctx, r.ID)
 			if err != nil {
 				return err
 			}
 
-			if read.Name != r.Name || locked != tc.locks {
-				t.Errorf("%s: %s, locked %t", tc.name, read.Name, locked)
+			if read.Name != r.Name || isLocked != tc.locks {
+				t.Errorf("%s: %s, locked %t", tc.name, read.Name, isLocked)
 			}
 
 			other := s.InTx(withTimeout(t, time.Second), func(ctx context.Context, tx *store.Tx) error {
@@ -150,8 +150,8 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 	})
 }
 
-// Whoever comes first, there is never a live child below an owner that is being deleted,
-// nor a reference to such a target.
+// In any order of the transactions, an active child never has an owner that is being deleted, and
+// no reference points to such a target.
 func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
 	s := fresh(t)
 
@@ -240,7 +240,7 @@ func TestReferences(t *testing.T) {
 	}
 	must(t, set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}))
 
-	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
 		t.Errorf("references (-want +got):\n%s", diff)
 	}
 
@@ -251,7 +251,7 @@ func TestReferences(t *testing.T) {
 		"a target that is not there": {store.Ref{ID: uuid.NewString()}, store.TargetMissing},
 		"no id":                      {store.Ref{ID: "x"}, store.TargetMissing},
 		"another kind":               {store.Ref{ID: two.ID, Kind: "NodePool"}, store.TargetWrongKind},
-		"twice":                      {store.Ref{ID: three.ID}, store.TargetTwice},
+		"twice":                      {store.Ref{ID: three.ID}, store.TargetDuplicate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var wrong *store.TargetError
@@ -261,11 +261,11 @@ func TestReferences(t *testing.T) {
 		})
 	}
 
-	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
 		t.Errorf("references after refusals (-want +got):\n%s", diff)
 	}
 
-	// A target may go; the reference stays.
+	// The target may be removed. The reference stays.
 	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		inbound, err := tx.InboundReferences(ctx, two.ID)
 		if diff := cmp.Diff([]store.InboundRef{
@@ -277,7 +277,7 @@ func TestReferences(t *testing.T) {
 		return errors.Join(err, tx.Remove(ctx, two.ID))
 	})
 
-	if diff := cmp.Diff(want, get(t, s, one.ID).References); diff != "" {
+	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
 		t.Errorf("references to what is gone (-want +got):\n%s", diff)
 	}
 }
@@ -335,7 +335,7 @@ func TestConditionsAreReplaced(t *testing.T) {
 
 	must(t, set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}))
 
-	got := get(t, s, id).Conditions
+	got := getResource(t, s, id).Conditions
 	if len(got) != 2 || got[0].Type != "A" || got[1].Type != "Z" {
 		t.Errorf("conditions %+v, want A and Z alone", got)
 	}
@@ -345,10 +345,10 @@ func TestConditionsAreReplaced(t *testing.T) {
 	}
 }
 
-// A report that says the same again moves the time of conditions alone, wherever it is looked
-// for, and no index is written for it.
+// A repeated report only changes the time of conditions, which all reads return, and no index is
+// written for it.
 func TestAReportThatSaysTheSameAgain(t *testing.T) {
-	url := fleetapi.Database(t, server)
+	url := fleetapi.NewDatabase(t, server)
 	s := open(t, url)
 	c := cluster("c")
 	c.Conditions = reconciled("True", day())
@@ -357,12 +357,12 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	report := func(write func(*store.Tx) func(context.Context, string, []openapi.ResourceCondition) error, at time.Time) {
 		t.Helper()
 
-		said := get(t, s, id).Conditions
+		said := getResource(t, s, id).Conditions
 		said[0].LastUpdatedTime = at
 
 		inTx(t, s, func(ctx context.Context, tx *store.Tx) error { return write(tx)(ctx, id, said) })
 
-		if got := get(t, s, id).Conditions; !cmp.Equal(got, said) {
+		if got := getResource(t, s, id).Conditions; !cmp.Equal(got, said) {
 			t.Errorf("conditions (-want +got):\n%s", cmp.Diff(said, got))
 		}
 
@@ -382,7 +382,7 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 
-	// The kept conditions say whether the column that has indexes was written.
+	// The stored conditions show whether the indexed column was written.
 	indexed := func() (text string) {
 		must(t, conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text))
 

@@ -24,59 +24,59 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-// listsAtOnce bounds the kinds that are listed at once.
-const listsAtOnce = 4
+// maxConcurrentLists is the number of kinds that are listed at the same time.
+const maxConcurrentLists = 4
 
-// kind is one that can be listed and deleted.
-type kind struct {
-	resource schema.GroupVersionResource
-	kind     schema.GroupVersionKind
+// resourceKind is a kind whose objects can be listed and deleted.
+type resourceKind struct {
+	gvr schema.GroupVersionResource
+	gvk schema.GroupVersionKind
 }
 
-// object is one with our label.
+// object is an object with the ownership label.
 type object struct {
-	kind kind
+	kind resourceKind
 	meta *metav1.PartialObjectMetadata
 	item Item
 }
 
-// kinds lists the kinds, each in its preferred version. Groups whose server does not
-// answer are errors in the report; the others are looked at.
-func (s *sweeper) kinds(ctx context.Context) ([]kind, error) {
+// listKinds lists the kinds, each in its preferred version. If the server of an API group does not
+// respond, the report gets an error and the other groups are still listed.
+func (s *sweeper) listKinds(ctx context.Context) ([]resourceKind, error) {
 	lists, err := s.discovery.ServerPreferredResourcesWithContext(ctx)
 
-	var broken *discovery.ErrGroupDiscoveryFailed
+	var failed *discovery.ErrGroupDiscoveryFailed
 
 	switch {
-	case errors.As(err, &broken):
-		for group, why := range broken.Groups {
-			if !s.wantsOf(group.Group) {
+	case errors.As(err, &failed):
+		for group, groupErr := range failed.Groups {
+			if !s.isGroupSelected(group.Group) {
 				continue
 			}
 
-			s.report.Errors = append(s.report.Errors, fmt.Sprintf("list kinds of %s: %v", group, why))
+			s.report.Errors = append(s.report.Errors, fmt.Sprintf("list kinds of %s: %v", group, groupErr))
 		}
 	case err != nil:
 		return nil, fmt.Errorf("list kinds: %w", err)
 	}
 
-	var out []kind
+	var out []resourceKind
 
 	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "delete"}}, lists) {
 		for i := range list.APIResources {
 			gvk := schema.FromAPIVersionAndKind(list.GroupVersion, list.APIResources[i].Kind)
 			name := gvk.GroupKind().String()
-			wanted := len(s.Config.Kinds) == 0 || slices.Contains(s.Config.Kinds, name)
+			isSelected := len(s.Config.Kinds) == 0 || slices.Contains(s.Config.Kinds, name)
 
-			if wanted && !slices.Contains(s.Config.ExcludedKinds, name) {
-				out = append(out, kind{resource: gvk.GroupVersion().WithResource(list.APIResources[i].Name), kind: gvk})
+			if isSelected && !slices.Contains(s.Config.ExcludedKinds, name) {
+				out = append(out, resourceKind{gvr: gvk.GroupVersion().WithResource(list.APIResources[i].Name), gvk: gvk})
 			}
 		}
 	}
 
 	for _, name := range s.Config.Kinds {
-		if !slices.ContainsFunc(out, func(k kind) bool { return k.kind.GroupKind().String() == name }) {
-			s.Log.WarnContext(ctx, "a kind of the configuration is not looked at: the cluster does not serve it, or it can't be "+
+		if !slices.ContainsFunc(out, func(k resourceKind) bool { return k.gvk.GroupKind().String() == name }) {
+			s.Log.WarnContext(ctx, "skip a kind of the configuration: the cluster does not serve it, or it can't be "+
 				"listed and deleted, or it is in excluded_kinds", "kind", name)
 		}
 	}
@@ -84,16 +84,16 @@ func (s *sweeper) kinds(ctx context.Context) ([]kind, error) {
 	return out, nil
 }
 
-// wantsOf says whether kinds of an API group are looked at, if they are there.
-func (s *sweeper) wantsOf(group string) bool {
+// isGroupSelected returns true if the configuration selects kinds of an API group.
+func (s *sweeper) isGroupSelected(group string) bool {
 	return len(s.Config.Kinds) == 0 || slices.ContainsFunc(s.Config.Kinds, func(name string) bool {
 		return schema.ParseGroupKind(name).Group == group
 	})
 }
 
-// objects lists all objects with our label, each once.
-func (s *sweeper) objects(ctx context.Context, kinds []kind) ([]*object, error) {
-	selector, err := selector(s.Config.Adapters)
+// listObjects lists all objects with the ownership label. The result has each object once.
+func (s *sweeper) listObjects(ctx context.Context, kinds []resourceKind) ([]*object, error) {
+	selector, err := newSelector(s.Config.Adapters)
 	if err != nil {
 		return nil, err
 	}
@@ -101,14 +101,14 @@ func (s *sweeper) objects(ctx context.Context, kinds []kind) ([]*object, error) 
 	found := make([][]*object, len(kinds))
 	errs := make([]error, len(kinds))
 
-	group, bounded := errgroup.WithContext(ctx)
-	group.SetLimit(listsAtOnce)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxConcurrentLists)
 
 	for i, k := range kinds {
 		group.Go(func() error {
-			found[i], errs[i] = s.list(bounded, k, selector)
+			found[i], errs[i] = s.listObjectsOf(groupCtx, k, selector)
 
-			return bounded.Err()
+			return groupCtx.Err()
 		})
 	}
 
@@ -118,14 +118,14 @@ func (s *sweeper) objects(ctx context.Context, kinds []kind) ([]*object, error) 
 
 	for i, err := range errs {
 		if err != nil {
-			s.report.Errors = append(s.report.Errors, fmt.Sprintf("list %s: %v", kinds[i].kind.GroupKind(), err))
+			s.report.Errors = append(s.report.Errors, fmt.Sprintf("list %s: %v", kinds[i].gvk.GroupKind(), err))
 		}
 	}
 
-	return s.once(found), nil
+	return s.deduplicate(found), nil
 }
 
-func selector(adapters []string) (string, error) {
+func newSelector(adapters []string) (string, error) {
 	operator := selection.Exists
 	if len(adapters) > 0 {
 		operator = selection.In
@@ -139,23 +139,23 @@ func selector(adapters []string) (string, error) {
 	return labels.NewSelector().Add(*requirement).String(), nil
 }
 
-// once leaves out objects that are shown by a second kind too, such as Events: of the
-// two, the one that the object's HMAC is for counts.
-func (s *sweeper) once(found [][]*object) []*object {
+// deduplicate removes objects that are listed a second time by another kind, such as Events. Of the
+// two results it keeps the one whose kind the object's HMAC was made for.
+func (s *sweeper) deduplicate(found [][]*object) []*object {
 	seen := map[types.UID]int{}
 
 	var out []*object
 
 	for _, list := range found {
 		for _, o := range list {
-			at, double := seen[o.meta.UID]
+			index, isDuplicate := seen[o.meta.UID]
 
 			switch {
-			case !double:
+			case !isDuplicate:
 				seen[o.meta.UID] = len(out)
 				out = append(out, o)
 			case s.verify(o) == nil:
-				out[at] = o
+				out[index] = o
 			}
 		}
 	}
@@ -163,24 +163,24 @@ func (s *sweeper) once(found [][]*object) []*object {
 	return out
 }
 
-// list reads all of one kind, metadata alone. What was read before an error is not used: the
-// next run sees it again.
-func (s *sweeper) list(ctx context.Context, k kind, selector string) (out []*object, err error) {
+// listObjectsOf lists the metadata of all objects of one kind. If the list fails, it returns none
+// of them, and the next run lists them again.
+func (s *sweeper) listObjectsOf(ctx context.Context, k resourceKind, selector string) (out []*object, err error) {
 	pages := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return s.metadata.Resource(k.resource).List(ctx, options)
+		return s.metadata.Resource(k.gvr).List(ctx, options)
 	})
 
 	all, _, err := pages.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-		return nil, nil // the kind went while sweep ran, or can't be listed after all
+		return nil, nil // the kind was deleted during the run, or does not support list
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	err = meta.EachListItem(all, func(one runtime.Object) error {
-		if found, ok := one.(*metav1.PartialObjectMetadata); ok {
+	err = meta.EachListItem(all, func(item runtime.Object) error {
+		if found, ok := item.(*metav1.PartialObjectMetadata); ok {
 			out = append(out, newObject(k, found))
 		}
 
@@ -190,8 +190,8 @@ func (s *sweeper) list(ctx context.Context, k kind, selector string) (out []*obj
 	return out, err
 }
 
-func newObject(k kind, found *metav1.PartialObjectMetadata) *object {
-	version, name := k.kind.ToAPIVersionAndKind()
+func newObject(k resourceKind, found *metav1.PartialObjectMetadata) *object {
+	version, name := k.gvk.ToAPIVersionAndKind()
 
 	return &object{kind: k, meta: found, item: Item{
 		APIVersion: version, Kind: name, Namespace: found.Namespace, Name: found.Name, UID: string(found.UID),

@@ -14,74 +14,76 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// What became of an object.
+// Outcomes of objects.
 const (
-	// Kept: the resource is there.
+	// Kept means that the resource exists.
 	Kept = "Kept"
-	// Skipped: it is not known whether it may go; the reason says why.
+	// Skipped means that sweep cannot tell whether the object may be deleted; the reason says why.
 	Skipped = "Skipped"
-	// WouldDelete: it would be deleted, if this were no dry run.
+	// WouldDelete means that sweep would delete the object if the run were not a dry run.
 	WouldDelete = "WouldDelete"
-	// Deleted: its deletion was accepted.
+	// Deleted means that the API server accepted the deletion.
 	Deleted = "Deleted"
-	// Failed: it could not be deleted.
+	// Failed means that the deletion failed.
 	Failed = "Failed"
 )
 
-// Why an object was skipped.
+// Reasons of skipped objects.
 const (
-	// ReasonNoResourceID: the label hyperfleet.io/resource-id is missing or no UUID.
+	// ReasonNoResourceID means that the label hyperfleet.io/resource-id is missing or not a UUID.
 	ReasonNoResourceID = "NoResourceID"
-	// ReasonNotStamped: there is no HMAC.
+	// ReasonNotStamped means that the object has no HMAC.
 	ReasonNotStamped = "NotStamped"
-	// ReasonUnknownKey: the HMAC is by a key that is not among ours.
+	// ReasonUnknownKey means that the HMAC was made with a key that sweep does not have.
 	ReasonUnknownKey = "UnknownKey"
-	// ReasonForged: the HMAC is another object's or resource's.
+	// ReasonForged means that the HMAC was made for another object or another resource.
 	ReasonForged = "Forged"
-	// ReasonDeleting: it is being deleted already.
+	// ReasonDeleting means that the object is already being deleted.
 	ReasonDeleting = "Deleting"
-	// ReasonTooYoung: it is younger than min_age.
+	// ReasonTooYoung means that the object is younger than min_age.
 	ReasonTooYoung = "TooYoung"
-	// ReasonAPI: the API gave no clear answer about the resource.
+	// ReasonAPI means that the API did not say clearly whether the resource exists.
 	ReasonAPI = "NoClearAnswer"
-	// ReasonChanged: it was changed while sweep ran.
+	// ReasonChanged means that the object changed during the run.
 	ReasonChanged = "Changed"
-	// ReasonLimit: the run was stopped by a limit.
+	// ReasonLimit means that a limit stopped the run.
 	ReasonLimit = "Limit"
 )
 
-// Report is what one run found and did.
+// Report says what one run found and did.
 type Report struct {
 	// Started is when the run began, DurationSeconds how long it took.
 	Started         time.Time `json:"started"`
 	DurationSeconds float64   `json:"duration_seconds"`
-	// DryRun: nothing was to be deleted.
+	// DryRun is true if the run was not allowed to delete anything.
 	DryRun bool `json:"dry_run"`
-	// Stopped says why the run deleted nothing although it might have; empty otherwise.
+	// Stopped says why the run deleted nothing although it found orphans. It is empty if no limit
+	// stopped the run.
 	Stopped string `json:"stopped,omitempty"`
-	// Kinds is the number of kinds looked at, Objects of objects with our label,
-	// Resources of resources that the API was asked for, Gone of those it has not.
+	// Kinds is the number of listed kinds, Objects the number of objects with the ownership label,
+	// Resources the number of resources that the API was queried for, and Gone the number of those
+	// that do not exist.
 	Kinds     int `json:"kinds"`
 	Objects   int `json:"objects"`
 	Resources int `json:"resources"`
 	Gone      int `json:"gone"`
-	// Outcomes counts the objects by outcome.
+	// Outcomes is the number of objects by outcome.
 	Outcomes map[string]int `json:"outcomes"`
-	// Items are the objects that were not kept for their resource.
+	// Items are the objects whose outcome is not Kept.
 	Items []Item `json:"items"`
-	// Errors are the kinds, API groups and resources that could not be looked at; the
-	// others were.
+	// Errors name the kinds, API groups and resources that could not be checked. All others were
+	// checked.
 	Errors []string `json:"errors,omitempty"`
 }
 
-// Item is one object.
+// Item is one object of the report.
 type Item struct {
 	APIVersion string `json:"api_version"`
 	Kind       string `json:"kind"`
 	Namespace  string `json:"namespace,omitempty"`
 	Name       string `json:"name"`
 	UID        string `json:"uid"`
-	// Adapter and ResourceID are what its labels say, proven or not.
+	// Adapter and ResourceID are the values of the object's labels, which its HMAC may not prove.
 	Adapter    string `json:"adapter"`
 	ResourceID string `json:"resource_id,omitempty"`
 	Outcome    string `json:"outcome"`
@@ -89,29 +91,29 @@ type Item struct {
 	Message    string `json:"message,omitempty"`
 }
 
-// Incomplete says that something could not be looked at or deleted, or that a limit
-// stopped the run.
-func (r *Report) Incomplete() bool {
+// IsIncomplete returns true if something could not be checked or deleted, or if a limit stopped the
+// run.
+func (r *Report) IsIncomplete() bool {
 	return r.Stopped != "" || len(r.Errors) > 0 || r.Outcomes[Failed] > 0
 }
 
-// sorted puts the report into an order that does not depend on who answered first.
+// sort gives the report an order that does not depend on the order of responses.
 func (r *Report) sort() {
 	slices.Sort(r.Errors)
 	slices.SortFunc(r.Items, func(a, b Item) int {
-		return strings.Compare(a.order(), b.order())
+		return strings.Compare(a.sortKey(), b.sortKey())
 	})
 }
 
-func (i *Item) order() string {
+func (i *Item) sortKey() string {
 	return strings.Join([]string{i.Outcome, i.Kind, i.APIVersion, i.Namespace, i.Name, i.UID}, "\x00")
 }
 
-// Print writes the report for people.
+// Print writes the report as text.
 func (r *Report) Print(w io.Writer) error {
 	var out strings.Builder
 
-	fmt.Fprintf(&out, "%s of %s; %s asked for, %d gone\n", english.Plural(r.Objects, "object", ""),
+	fmt.Fprintf(&out, "%s of %s; %s queried, %d gone\n", english.Plural(r.Objects, "object", ""),
 		english.Plural(r.Kinds, "kind", ""), english.Plural(r.Resources, "resource", ""), r.Gone)
 
 	for _, item := range r.Items {
@@ -135,9 +137,9 @@ func (r *Report) Print(w io.Writer) error {
 
 	switch {
 	case r.Stopped != "":
-		fmt.Fprintf(&out, "stopped, and deleted nothing: %s\n", r.Stopped)
+		fmt.Fprintf(&out, "stopped before any deletion: %s\n", r.Stopped)
 	case r.DryRun:
-		fmt.Fprintf(&out, "a dry run: %d would be deleted, %d kept, %d skipped; --delete deletes them\n",
+		fmt.Fprintf(&out, "dry run: %d would be deleted, %d kept, %d skipped; use --delete to delete them\n",
 			r.Outcomes[WouldDelete], r.Outcomes[Kept], r.Outcomes[Skipped])
 	default:
 		fmt.Fprintf(&out, "%d deleted, %d kept, %d skipped, %d failed\n",

@@ -17,8 +17,8 @@ import (
 
 const tracerName = "github.com/hyperfleet/hyperfleet/platform/sweep"
 
-// Run runs once. The error is for what kept it from looking at all; what a part of it was
-// kept from is in the report.
+// Run does one sweep. It returns an error if the sweep could not start. If only parts of it failed,
+// the errors are in the report.
 func Run(ctx context.Context, options Options) (Report, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
@@ -35,22 +35,22 @@ func Run(ctx context.Context, options Options) (Report, error) {
 	report := s.report
 	report.DurationSeconds = s.Clock.Since(report.Started).Seconds()
 	report.sort()
-	describe(span, options, &report, err)
+	setSpanAttributes(span, options, &report, err)
 
 	if err == nil {
 		level := slog.LevelInfo
-		if report.Incomplete() {
+		if report.IsIncomplete() {
 			level = slog.LevelWarn
 		}
 
-		options.Log.Log(ctx, level, "sweep ran", "dryRun", report.DryRun, "objects", report.Objects, "gone", report.Gone,
+		options.Log.Log(ctx, level, "sweep finished", "dryRun", report.DryRun, "objects", report.Objects, "gone", report.Gone,
 			"outcomes", report.Outcomes, "stopped", report.Stopped, "errors", report.Errors)
 	}
 
 	return report, err
 }
 
-func describe(span trace.Span, options Options, report *Report, err error) {
+func setSpanAttributes(span trace.Span, options Options, report *Report, err error) {
 	span.SetAttributes(
 		attribute.Bool("hyperfleet.sweep.delete", options.Config.Delete), attribute.Int("hyperfleet.sweep.objects", report.Objects),
 		attribute.Int("hyperfleet.sweep.gone", report.Gone),
@@ -61,7 +61,7 @@ func describe(span trace.Span, options Options, report *Report, err error) {
 		span.SetStatus(codes.Error, "error")
 	case report.Stopped != "":
 		span.SetStatus(codes.Error, "stopped")
-	case report.Incomplete():
+	case report.IsIncomplete():
 		span.SetStatus(codes.Error, "incomplete")
 	}
 }

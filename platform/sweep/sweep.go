@@ -28,32 +28,34 @@ import (
 )
 
 const (
-	// asksAtOnce bounds the questions to the API, kubeTimeout each call to the cluster.
-	asksAtOnce  = 8
-	kubeTimeout = 30 * time.Second
-	kubeQPS     = 50
-	kubeBurst   = 100
-	// fewResources may all be gone; of more than these only max_share may.
-	fewResources = 5
+	// maxConcurrentRequests is the maximum number of concurrent requests to the fleet API.
+	// kubeTimeout is the timeout of each call to the cluster.
+	maxConcurrentRequests = 8
+	kubeTimeout           = 30 * time.Second
+	kubeQPS               = 50
+	kubeBurst             = 100
+	// shareThreshold is the number of resources up to which max_share does not apply, so all of
+	// them may be gone.
+	shareThreshold = 5
 )
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
-	// Config, complete: see Defaults.
+	// Config is the configuration. All fields have to be set: see Defaults.
 	Config platform.Sweep
-	// Kube is the cluster.
+	// Kube is the configuration for the cluster to sweep.
 	Kube *rest.Config
-	// API is the fleet API.
+	// API is the client of the fleet API.
 	API *client.Client
-	// Keys verify the objects' identities.
+	// Keys verify the identities of objects.
 	Keys *stamp.Keys
-	// Clock. Default: the real one.
+	// Clock is the clock. Default: the real clock.
 	Clock clock.Clock
-	// Log. Default: slog.Default.
+	// Log is the logger. Default: slog.Default.
 	Log *slog.Logger
 }
 
-// Defaults are what a configuration file is read over.
+// Defaults returns the default configuration, which a configuration file overrides.
 func Defaults() platform.Sweep {
 	return platform.Sweep{
 		MaxDeletions: 100, MaxShare: 0.5, MinAge: 10 * time.Minute,
@@ -61,7 +63,7 @@ func Defaults() platform.Sweep {
 	}
 }
 
-// sweeper is one run.
+// sweeper is the state of one run.
 type sweeper struct {
 	Options
 
@@ -75,21 +77,21 @@ func newSweeper(options Options) (*sweeper, error) {
 	kube.Timeout = kubeTimeout
 	kube.QPS, kube.Burst = kubeQPS, kubeBurst
 	kube.UserAgent = "hyperfleet-sweep"
-	kube.WarningHandler = rest.NoWarnings{} // old kinds are listed because all are
-	kubeconfig.Bound(kube)
+	kube.WarningHandler = rest.NoWarnings{} // sweep lists all kinds, including deprecated ones
+	kubeconfig.LimitResponses(kube)
 
-	find, err := discovery.NewDiscoveryClientForConfig(kube)
+	discoveryClient, err := discovery.NewDiscoveryClientForConfig(kube)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the cluster: %w", err)
+		return nil, fmt.Errorf("create client for the cluster: %w", err)
 	}
 
 	meta, err := metadata.NewForConfig(kube)
 	if err != nil {
-		return nil, fmt.Errorf("make client of the cluster: %w", err)
+		return nil, fmt.Errorf("create client for the cluster: %w", err)
 	}
 
 	return &sweeper{
-		Options: options, discovery: find, metadata: meta,
+		Options: options, discovery: discoveryClient, metadata: meta,
 		report: Report{
 			Started: options.Clock.Now().UTC(), DryRun: !options.Config.Delete,
 			Outcomes: map[string]int{}, Items: []Item{},
@@ -98,38 +100,38 @@ func newSweeper(options Options) (*sweeper, error) {
 }
 
 func (s *sweeper) run(ctx context.Context) error {
-	if err := s.probe(ctx); err != nil {
+	if err := s.probeAPI(ctx); err != nil {
 		return err
 	}
 
-	kinds, err := s.kinds(ctx)
+	kinds, err := s.listKinds(ctx)
 	if err != nil {
 		return err
 	}
 
-	found, err := s.objects(ctx, kinds)
+	found, err := s.listObjects(ctx, kinds)
 	if err != nil {
 		return err
 	}
 
 	s.report.Kinds, s.report.Objects = len(kinds), len(found)
 
-	candidates := s.proven(found)
+	candidates := s.filterProven(found)
 
-	doomed, err := s.ask(ctx, candidates)
+	orphans, err := s.findOrphans(ctx, candidates)
 	if err != nil {
 		return err
 	}
 
-	s.act(ctx, doomed)
+	s.deleteOrphans(ctx, orphans)
 
 	return nil
 }
 
-// probe has the API answer two questions whose answers are known: a page of resources,
-// and a resource that can't be. Whatever stands where the API should be, a proxy, the
-// API of something else, or an API of another version, does not answer both.
-func (s *sweeper) probe(ctx context.Context) error {
+// probeAPI sends two requests with known responses to the API: one for a page of resources, and one
+// for a resource that cannot exist. Anything that answers in place of the API, such as a proxy,
+// another API or another version of the API, does not return the right response to both.
+func (s *sweeper) probeAPI(ctx context.Context) error {
 	if _, err := s.API.List(ctx, "resources", client.ListOptions{Size: 1}); err != nil {
 		return fmt.Errorf("probe the fleet API: %w", err)
 	}
@@ -140,28 +142,29 @@ func (s *sweeper) probe(ctx context.Context) error {
 	}
 
 	_, err = s.API.Get(ctx, id.String())
-	answer, _ := errors.AsType[*client.Error](err)
+	apiError, _ := errors.AsType[*client.Error](err)
 
 	switch {
 	case err == nil:
-		return errors.New("probe the fleet API: it has a resource with an id just made up: is base_url right?")
+		return errors.New("probe the fleet API: it returned a resource for a new random ID: check base_url")
 	case !errors.Is(err, client.ErrNotFound):
-		return fmt.Errorf("probe the fleet API: it does not tell what it has not: %w", err)
-	case answer.OfTenant:
-		return errors.New("probe the fleet API: it shows one tenant's resources alone, and all others' objects would look " +
-			"left behind: give sweep's token all_tenants in the API's roles")
+		return fmt.Errorf("probe the fleet API: it does not report a missing resource as expected: %w", err)
+	case apiError.IsTenantScoped:
+		return errors.New("probe the fleet API: it returns the resources of only one tenant, so the objects of all other " +
+			"tenants would look like orphans: set all_tenants in the role of sweep's token")
 	}
 
 	return nil
 }
 
-// proven leaves the objects that may go if their resource has gone.
-func (s *sweeper) proven(found []*object) []*object {
+// filterProven returns the objects that may be deleted if their resource does not exist. It records
+// the other objects as skipped.
+func (s *sweeper) filterProven(found []*object) []*object {
 	var out []*object
 
 	for _, o := range found {
-		if reason, message := s.doubt(o); reason != "" {
-			s.note(o, Skipped, reason, message)
+		if reason, message := s.findSkipReason(o); reason != "" {
+			s.record(o, Skipped, reason, message)
 
 			continue
 		}
@@ -172,20 +175,21 @@ func (s *sweeper) proven(found []*object) []*object {
 	return out
 }
 
-// doubt is why an object can't be judged, if so.
-func (s *sweeper) doubt(o *object) (reason, message string) {
+// findSkipReason returns why sweep must not delete an object, whether its resource exists or not.
+// Both results are empty if there is no such reason.
+func (s *sweeper) findSkipReason(o *object) (reason, message string) {
 	id, err := uuid.Parse(o.item.ResourceID)
 	if err != nil || id.String() != o.item.ResourceID {
-		return ReasonNoResourceID, "the label hyperfleet.io/resource-id is no id of a resource"
+		return ReasonNoResourceID, "the label hyperfleet.io/resource-id is not the ID of a resource"
 	}
 
 	switch err := s.verify(o); {
 	case errors.Is(err, stamp.ErrNoIdentity):
-		return ReasonNotStamped, "an adapter without a key made it, or none of ours"
+		return ReasonNotStamped, "an adapter without a key or another program created it"
 	case errors.Is(err, stamp.ErrUnknownKey):
-		return ReasonUnknownKey, "another key than ours, or none, proves its labels"
+		return ReasonUnknownKey, "its identity is not signed with a key that sweep has"
 	case err != nil:
-		return ReasonForged, "its labels are not those that the adapter gave it"
+		return ReasonForged, "its labels differ from those that the adapter set"
 	}
 
 	if o.meta.DeletionTimestamp != nil {
@@ -200,11 +204,12 @@ func (s *sweeper) doubt(o *object) (reason, message string) {
 }
 
 func (s *sweeper) verify(o *object) error {
-	return s.Keys.Verify(o.meta, o.kind.kind.GroupKind())
+	return s.Keys.Verify(o.meta, o.kind.gvk.GroupKind())
 }
 
-// ask asks the API for each resource once, and gives the objects of those that are gone.
-func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, error) {
+// findOrphans queries the API for each resource once, and returns the objects of those that do not
+// exist.
+func (s *sweeper) findOrphans(ctx context.Context, candidates []*object) ([]*object, error) {
 	byID := map[string][]*object{}
 	for _, o := range candidates {
 		byID[o.item.ResourceID] = append(byID[o.item.ResourceID], o)
@@ -212,95 +217,97 @@ func (s *sweeper) ask(ctx context.Context, candidates []*object) ([]*object, err
 
 	var mu sync.Mutex
 
-	answers := map[string]error{}
+	results := map[string]error{}
 
-	group, bounded := errgroup.WithContext(ctx)
-	group.SetLimit(asksAtOnce)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(maxConcurrentRequests)
 
 	for id := range byID {
 		group.Go(func() error {
-			_, err := s.API.Get(bounded, id)
+			_, err := s.API.Get(groupCtx, id)
 
 			mu.Lock()
 			defer mu.Unlock()
 
-			answers[id] = err
+			results[id] = err
 
-			return bounded.Err()
+			return groupCtx.Err()
 		})
 	}
 
 	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("ask the fleet API: %w", err)
+		return nil, fmt.Errorf("query the fleet API: %w", err)
 	}
 
-	var doomed []*object
+	var orphans []*object
 
-	for id, err := range answers {
+	for id, err := range results {
 		s.report.Resources++
 
 		switch {
 		case err == nil:
-			s.noteAll(byID[id], Kept, "")
+			s.recordAll(byID[id], Kept, "")
 		case errors.Is(err, client.ErrNotFound):
 			s.report.Gone++
-			doomed = append(doomed, byID[id]...)
+			orphans = append(orphans, byID[id]...)
 		default:
-			s.noteAll(byID[id], Skipped, ReasonAPI)
-			s.report.Errors = append(s.report.Errors, fmt.Sprintf("ask the fleet API: %v", err))
+			s.recordAll(byID[id], Skipped, ReasonAPI)
+			s.report.Errors = append(s.report.Errors, fmt.Sprintf("query the fleet API: %v", err))
 		}
 	}
 
-	return doomed, nil
+	return orphans, nil
 }
 
-// limit says why nothing may be deleted, if so: an API that has lost its data answers
-// just as one whose resources were removed by force.
-func (s *sweeper) limit(doomed int) string {
-	if doomed > s.Config.MaxDeletions {
-		return fmt.Sprintf("to be deleted: %s; max_deletions is %d: if that is right, raise it for one run",
-			english.Plural(doomed, "object", ""), s.Config.MaxDeletions)
+// exceededLimit returns why the run must not delete anything, or an empty string. An API that has
+// lost its data gives the same responses as one whose resources were deleted by force.
+func (s *sweeper) exceededLimit(orphans int) string {
+	if orphans > s.Config.MaxDeletions {
+		return fmt.Sprintf("found %s to delete, but max_deletions is %d: if this is expected, raise it for one run",
+			english.Plural(orphans, "object", ""), s.Config.MaxDeletions)
 	}
 
-	if gone, asked := s.report.Gone, s.report.Resources; asked > fewResources && float64(gone) > s.Config.MaxShare*float64(asked) {
-		return fmt.Sprintf("the fleet API has %d of %d resources no more, and max_share is %g: has it lost its data? "+
-			"If that is right, raise max_share for one run", gone, asked, s.Config.MaxShare)
+	if gone, queried := s.report.Gone, s.report.Resources; queried > shareThreshold &&
+		float64(gone) > s.Config.MaxShare*float64(queried) {
+		return fmt.Sprintf("the fleet API no longer has %d of %d resources, but max_share is %g: check whether it has lost data. "+
+			"If this is expected, raise max_share for one run", gone, queried, s.Config.MaxShare)
 	}
 
 	return ""
 }
 
-// act deletes, or says that it would.
-func (s *sweeper) act(ctx context.Context, doomed []*object) {
-	if s.report.Stopped = s.limit(len(doomed)); s.report.Stopped != "" {
-		s.noteAll(doomed, Skipped, ReasonLimit)
+// deleteOrphans deletes the orphans. In a dry run it only records that it would.
+func (s *sweeper) deleteOrphans(ctx context.Context, orphans []*object) {
+	if s.report.Stopped = s.exceededLimit(len(orphans)); s.report.Stopped != "" {
+		s.recordAll(orphans, Skipped, ReasonLimit)
 
 		return
 	}
 
 	if s.report.DryRun {
-		s.noteAll(doomed, WouldDelete, "")
+		s.recordAll(orphans, WouldDelete, "")
 
 		return
 	}
 
-	for _, o := range doomed {
+	for _, o := range orphans {
 		if ctx.Err() != nil {
-			s.note(o, Skipped, "", "the run was ended")
+			s.record(o, Skipped, "", "the run was canceled")
 
 			continue
 		}
 
-		s.remove(ctx, o)
+		s.deleteObject(ctx, o)
 	}
 }
 
-// remove deletes the very object that was looked at: one with the same name that was
-// made since, or one that was changed since (detached, or stamped anew), stays.
-func (s *sweeper) remove(ctx context.Context, o *object) {
+// deleteObject deletes exactly the object that was listed. If somebody has changed it since then
+// (for example detached it, or signed it again) or has created a new object with the same name, it
+// stays.
+func (s *sweeper) deleteObject(ctx context.Context, o *object) {
 	background := metav1.DeletePropagationBackground
 
-	err := s.metadata.Resource(o.kind.resource).Namespace(o.meta.Namespace).Delete(ctx, o.meta.Name, metav1.DeleteOptions{
+	err := s.metadata.Resource(o.kind.gvr).Namespace(o.meta.Namespace).Delete(ctx, o.meta.Name, metav1.DeleteOptions{
 		PropagationPolicy: &background,
 		Preconditions:     &metav1.Preconditions{UID: &o.meta.UID, ResourceVersion: &o.meta.ResourceVersion},
 	})
@@ -310,25 +317,25 @@ func (s *sweeper) remove(ctx context.Context, o *object) {
 
 	switch {
 	case err == nil:
-		log.InfoContext(ctx, "object deleted: its resource is gone")
-		s.note(o, Deleted, "", "")
+		log.InfoContext(ctx, "deleted an orphan: its resource does not exist")
+		s.record(o, Deleted, "", "")
 	case apierrors.IsNotFound(err):
-		s.note(o, Skipped, ReasonDeleting, "it went while sweep ran")
+		s.record(o, Skipped, ReasonDeleting, "it was deleted during the run")
 	case apierrors.IsConflict(err):
-		s.note(o, Skipped, ReasonChanged, "it was changed while sweep ran")
+		s.record(o, Skipped, ReasonChanged, "it changed during the run")
 	default:
-		log.WarnContext(ctx, "object was not deleted", "error", err)
-		s.note(o, Failed, string(apierrors.ReasonForError(err)), err.Error())
+		log.WarnContext(ctx, "could not delete an orphan", "error", err)
+		s.record(o, Failed, string(apierrors.ReasonForError(err)), err.Error())
 	}
 }
 
-func (s *sweeper) noteAll(objects []*object, outcome, reason string) {
+func (s *sweeper) recordAll(objects []*object, outcome, reason string) {
 	for _, o := range objects {
-		s.note(o, outcome, reason, "")
+		s.record(o, outcome, reason, "")
 	}
 }
 
-func (s *sweeper) note(o *object, outcome, reason, message string) {
+func (s *sweeper) record(o *object, outcome, reason, message string) {
 	s.report.Outcomes[outcome]++
 
 	if outcome == Kept {

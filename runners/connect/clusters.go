@@ -18,17 +18,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// StartPause is how soon an object is looked at again whose cluster has no connection: an operator
-// that has just been started makes them as it comes to their clusters. Until then what is on
-// record of the object holds.
-const StartPause = time.Second
+// StartupRequeueDelay is the delay of the next reconcile of an object whose cluster has no
+// connection yet. A new operator process creates the connections as it reconciles the clusters.
+// Until then, the status of the object stays as it is.
+const StartupRequeueDelay = time.Second
 
 // Clusters keeps one connection per HypervisorCluster. It is safe for concurrent use.
 type Clusters struct {
 	Secrets *Secrets
 	// Factories by spec.provider.
 	Factories map[string]hypervisor.Factory
-	// Options for every connection.
+	// Options of all connections.
 	Options hypervisor.Options
 
 	mu      sync.RWMutex
@@ -40,39 +40,39 @@ type clusterEntry struct {
 	conn   hypervisor.Connection
 }
 
-// Ensure gives the cluster's connection. It reads the cluster's Secrets, and makes a
-// new connection in place of the old one if anything has changed. Where a Secret does not
-// allow it any more, the old connection is closed.
+// Ensure returns the cluster's connection. It reads the cluster's Secrets, and replaces the
+// connection if the spec or a Secret has changed. If a Secret no longer allows its use, Ensure
+// closes the connection and returns the error.
 func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorCluster) (hypervisor.Provider, error) {
 	factory, ok := c.Factories[cluster.Spec.Provider]
 	if !ok {
 		return nil, errclass.New(errclass.Configuration, "ProviderUnknown",
-			"connect to cluster %s: there is no provider %q", cluster.Name, cluster.Spec.Provider)
+			"connect to cluster %s: provider %q is unknown", cluster.Name, cluster.Spec.Provider)
 	}
 
-	secrets, err := c.read(ctx, &cluster.Spec)
-	if refused(err) {
-		c.Forget(cluster.Name) // what was allowed once is not used on
+	secrets, err := c.readSecrets(ctx, &cluster.Spec)
+	if isRefused(err) {
+		c.Forget(cluster.Name) // the connection uses a credential that is no longer allowed
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	digest, err := digestOf(cluster.Spec, secrets)
+	digest, err := computeDigest(cluster.Spec, secrets)
 	if err != nil {
-		return nil, fmt.Errorf("digest settings of cluster %s: %w", cluster.Name, err)
+		return nil, fmt.Errorf("compute digest of settings of cluster %s: %w", cluster.Name, err)
 	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	old, had := c.entries[cluster.Name]
-	if had && old.digest == digest {
+	old, exists := c.entries[cluster.Name]
+	if exists && old.digest == digest {
 		return old.conn, nil
 	}
 
-	config, err := clusterConfig(cluster, secrets)
+	config, err := newClusterConfig(cluster, secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 		return nil, fmt.Errorf("connect to cluster %s: %w", cluster.Name, err)
 	}
 
-	if had {
+	if exists {
 		old.conn.Close()
 	}
 
@@ -95,7 +95,7 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 	return conn, nil
 }
 
-// Get gives the connection of a cluster that Ensure was called for.
+// Get returns the connection of a cluster, and false if Ensure did not create one.
 func (c *Clusters) Get(name string) (hypervisor.Provider, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -105,8 +105,8 @@ func (c *Clusters) Get(name string) (hypervisor.Provider, bool) {
 	return entry.conn, ok
 }
 
-// Each calls do for every connection there is.
-func (c *Clusters) Each(do func(name string, provider hypervisor.Provider)) {
+// ForEach calls do for each connection.
+func (c *Clusters) ForEach(do func(name string, provider hypervisor.Provider)) {
 	c.mu.RLock()
 	entries := maps.Clone(c.entries)
 	c.mu.RUnlock()
@@ -140,14 +140,14 @@ func (c *Clusters) Close() {
 	}
 }
 
-// clusterSecrets are the values of spec.credentials and of spec.kubevirt.
+// clusterSecrets holds the values of the Secrets of spec.credentials and spec.kubevirt.
 type clusterSecrets struct {
 	Credentials           hypervisor.Credentials
 	ClientCert, ClientKey string
 	Kubeconfig            string
 }
 
-func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpec) (clusterSecrets, error) {
+func (c *Clusters) readSecrets(ctx context.Context, spec *v1alpha1.HypervisorClusterSpec) (clusterSecrets, error) {
 	var out clusterSecrets
 
 	fields := []struct {
@@ -162,11 +162,11 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 		{spec.Credentials.ClientKey, &out.ClientKey},
 	}
 
-	// An administrator wrote the endpoint.
-	to := credential.ToURL(spec.Endpoint)
+	// An administrator wrote the endpoint, so the credentials may be sent to it.
+	destination := credential.DestinationOfURL(spec.Endpoint)
 
 	for _, field := range fields {
-		value, err := c.Secrets.source(ctx, field.from, "", to)
+		value, err := c.Secrets.readSource(ctx, field.from, "", destination)
 		if err != nil {
 			return clusterSecrets{}, err
 		}
@@ -186,8 +186,8 @@ func (c *Clusters) read(ctx context.Context, spec *v1alpha1.HypervisorClusterSpe
 	return out, nil
 }
 
-// digestOf fingerprints settings and secrets together. Only the digest is kept.
-func digestOf(parts ...any) ([sha256.Size]byte, error) {
+// computeDigest returns one digest of the settings and the Secrets. Only the digest is kept.
+func computeDigest(parts ...any) ([sha256.Size]byte, error) {
 	text, err := json.Marshal(parts)
 	if err != nil {
 		return [sha256.Size]byte{}, fmt.Errorf("marshal settings: %w", err)
@@ -196,10 +196,10 @@ func digestOf(parts ...any) ([sha256.Size]byte, error) {
 	return sha256.Sum256(text), nil
 }
 
-func clusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecrets) (hypervisor.Config, error) {
+func newClusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecrets) (hypervisor.Config, error) {
 	spec := &cluster.Spec
 
-	tlsConfig, err := hypervisor.TLSConfig(spec.TLS, []byte(secrets.ClientCert), []byte(secrets.ClientKey))
+	tlsConfig, err := hypervisor.NewTLSConfig(spec.TLS, []byte(secrets.ClientCert), []byte(secrets.ClientKey))
 	if err != nil {
 		return hypervisor.Config{}, errclass.Wrap(errclass.Configuration, "TLSInvalid", err)
 	}

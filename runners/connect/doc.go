@@ -1,12 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connect turns what users wrote (references to Secrets, endpoints, scopes)
-// into live connections: hypervisor.Connection per HypervisorCluster and
+// Package connect creates the connections that users configure by references to Secrets,
+// endpoints and scopes: one hypervisor.Connection per HypervisorCluster, and one
 // workload.Provider per scope of a CI platform.
 //
-// Secrets are read with single gets, never listed, watched or cached by the client,
-// so that the operator needs no more than `get` on the Secrets it is pointed to. A
-// connection is made anew when what it was made from has changed, so rotated
-// credentials are picked up without a restart.
+// The package reads each Secret with a single get. It never lists, watches or caches Secrets, so
+// that the operator needs only the permission `get` on the Secrets that users reference. If the
+// configuration or a Secret of a connection changes, the package replaces the connection, so that
+// rotated credentials take effect without a restart.
 package connect

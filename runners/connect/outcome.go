@@ -14,53 +14,53 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Outcome turns an error of a boundary into what its kind asks for: wait, stall, or
-// fail with back-off. after is the wait where the error names none; fallback the reason
-// where it has none.
-func Outcome(err error, after time.Duration, fallback string) step.Result {
+// NewErrorResult returns the step result for an error of a hypervisor, a CI platform or the
+// identity provider: wait, stall, or fail with back-off, depending on the kind of the error. after
+// is the delay if the error has none, and fallback is the reason if the error has none.
+func NewErrorResult(err error, delay time.Duration, fallback string) step.Result {
 	if e, ok := errors.AsType[*hypervisor.Error](err); ok {
-		return hypervisorOutcome(e, err, after, fallback)
+		return newHypervisorResult(e, err, delay, fallback)
 	}
 
 	if e, ok := errors.AsType[*workload.Error](err); ok {
-		return workloadOutcome(e, err, after, fallback)
+		return newWorkloadResult(e, err, delay, fallback)
 	}
 
 	if e, ok := errors.AsType[*identity.Error](err); ok {
-		return identityOutcome(e, err, after)
+		return newIdentityResult(e, err, delay)
 	}
 
-	switch errclass.Of(err) {
+	switch errclass.ClassOf(err) {
 	case errclass.Configuration, errclass.Permanent:
-		return step.Stall(errclass.Reason(err, fallback), err.Error())
+		return step.Stall(errclass.ReasonOf(err, fallback), err.Error())
 	case errclass.Resource:
-		return step.Wait(after, errclass.Reason(err, fallback), err.Error())
+		return step.Wait(delay, errclass.ReasonOf(err, fallback), err.Error())
 	default:
-		return step.Fail(errclass.Wrap(errclass.Transient, errclass.Reason(err, fallback), err))
+		return step.Fail(errclass.Wrap(errclass.Transient, errclass.ReasonOf(err, fallback), err))
 	}
 }
 
-func hypervisorOutcome(e *hypervisor.Error, err error, after time.Duration, fallback string) step.Result {
-	reason := or(e.Reason, fallback)
+func newHypervisorResult(e *hypervisor.Error, err error, delay time.Duration, fallback string) step.Result {
+	reason := defaultReason(e.Reason, fallback)
 
 	switch e.Kind {
 	case hypervisor.Rejected, hypervisor.NotFound, hypervisor.NotOwned:
 		return step.Stall(reason, err.Error())
 	case hypervisor.Busy, hypervisor.NoCapacity, hypervisor.Unavailable, hypervisor.IDTaken:
-		return step.Wait(orAfter(e.After, after), reason, err.Error())
+		return step.Wait(defaultDelay(e.RetryAfter, delay), reason, err.Error())
 	default:
 		return step.Fail(errclass.Wrap(errclass.Transient, reason, err))
 	}
 }
 
-func workloadOutcome(e *workload.Error, err error, after time.Duration, fallback string) step.Result {
-	reason := or(e.Reason, fallback)
+func newWorkloadResult(e *workload.Error, err error, delay time.Duration, fallback string) step.Result {
+	reason := defaultReason(e.Reason, fallback)
 
 	switch e.Kind {
 	case workload.Rejected, workload.NotFound:
 		return step.Stall(reason, err.Error())
 	case workload.RateLimited, workload.RunnerBusy, workload.Conflict:
-		return step.Wait(orAfter(e.After, after), reason, err.Error())
+		return step.Wait(defaultDelay(e.RetryAfter, delay), reason, err.Error())
 	default:
 		return step.Fail(errclass.Wrap(errclass.Transient, reason, err))
 	}
@@ -73,18 +73,18 @@ const (
 	ReasonTrustDomainMismatch = "TrustDomainMismatch"
 )
 
-func identityOutcome(e *identity.Error, err error, after time.Duration) step.Result {
+func newIdentityResult(e *identity.Error, err error, delay time.Duration) step.Result {
 	switch e.Kind {
 	case identity.TrustDomainMismatch:
 		return step.Stall(ReasonTrustDomainMismatch, err.Error())
 	case identity.Rejected:
 		return step.Stall(ReasonSPIRERejected, err.Error())
 	default:
-		return step.Wait(after, ReasonSPIREUnavailable, err.Error())
+		return step.Wait(delay, ReasonSPIREUnavailable, err.Error())
 	}
 }
 
-func or(reason, fallback string) string {
+func defaultReason(reason, fallback string) string {
 	if reason == "" {
 		return fallback
 	}
@@ -92,7 +92,7 @@ func or(reason, fallback string) string {
 	return reason
 }
 
-func orAfter(own, fallback time.Duration) time.Duration {
+func defaultDelay(own, fallback time.Duration) time.Duration {
 	if own == 0 {
 		return fallback
 	}

@@ -19,43 +19,47 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
-// reasonSecretNotAllowed is of a Secret that does not let another namespace use it.
+// reasonSecretNotAllowed is the reason of an error for a Secret that does not allow another
+// namespace to use it.
 const reasonSecretNotAllowed = "SecretNotAllowed"
 
 // Secrets reads the values that SecretKeySelectors point to.
 type Secrets struct {
-	// Reader reads Secrets from the API server itself, not from a cache.
+	// Reader reads Secrets from the API server, not from a cache.
 	Reader client.Reader
 	// OperatorNamespace is the default namespace of cluster-wide objects' Secrets.
 	OperatorNamespace string
-	// Reach has the servers that an administrator listed.
-	Reach *httpbound.Reach
+	// Reach holds the servers that an administrator listed.
+	Reach *httpbound.EgressPolicy
 }
 
-// Value reads the value that sel picks for an object in the namespace from, which is sent to
-// nobody; an object without a namespace reads as the operator. An optional value that is missing,
-// or not allowed, is empty.
+// Value returns the value that sel selects for an object in namespace, for a use in which the value
+// is not sent to a server. An empty namespace stands for a cluster-wide object, which reads as the
+// operator. If the selector is optional and the value is missing or not allowed, Value returns "".
 //
-// Errors are of class Configuration and name the Secret and the fix, except where the
-// API server did not answer. They never hold a value.
-func (s *Secrets) Value(ctx context.Context, sel v1alpha1.SecretKeySelector, from string) (string, error) {
-	return s.ValueFor(ctx, sel, from, credential.Sent{})
+// An error is of class Configuration and names the Secret and the fix, unless the API server is
+// unavailable. An error never contains a value.
+func (s *Secrets) Value(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
+	return s.ValueFor(ctx, sel, namespace, credential.Destination{})
 }
 
-// ValueFor is Value for a value that is sent to servers, if the Secret allows it.
-func (s *Secrets) ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to credential.Sent) (string, error) {
-	return s.read(ctx, sel, from, func([]byte) credential.Sent { return to })
-}
-
-// Kubeconfig is Value for a kubeconfig, which says itself where it is sent to.
-func (s *Secrets) Kubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector, from string) (string, error) {
-	return s.read(ctx, sel, from, credential.ToKubeconfig)
-}
-
-func (s *Secrets) read(
-	ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to func(value []byte) credential.Sent,
+// ValueFor is Value for a value that is sent to servers. It returns an error if the Secret does not
+// allow the servers.
+func (s *Secrets) ValueFor(
+	ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination credential.Destination,
 ) (string, error) {
-	reader := from
+	return s.readValue(ctx, sel, namespace, func([]byte) credential.Destination { return destination })
+}
+
+// Kubeconfig is Value for a kubeconfig, which names the server that it is sent to.
+func (s *Secrets) Kubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string) (string, error) {
+	return s.readValue(ctx, sel, namespace, credential.DestinationOfKubeconfig)
+}
+
+func (s *Secrets) readValue(
+	ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination func(value []byte) credential.Destination,
+) (string, error) {
+	reader := namespace
 	if reader == "" {
 		reader = s.OperatorNamespace
 	}
@@ -67,10 +71,10 @@ func (s *Secrets) read(
 
 	value := func(secret *corev1.Secret) []byte { return secret.Data[sel.Key] }
 	notAllowed := errclass.New(errclass.Configuration, reasonSecretNotAllowed,
-		"read secret %s for namespace %s: there is none that allows it: annotate it %s=%s",
+		"read Secret %s for namespace %s: the Secret is missing or does not allow the namespace: annotate it with %s=%s",
 		key, reader, v1alpha1.AnnotationAllowedNamespaces, reader)
-	mayRead := func(secret metav1.Object) error {
-		if key.Namespace != reader && !allows(secret, reader) {
+	checkAllowed := func(secret metav1.Object) error {
+		if key.Namespace != reader && !isNamespaceAllowed(secret, reader) {
 			return notAllowed
 		}
 
@@ -82,23 +86,26 @@ func (s *Secrets) read(
 		err    error
 	)
 
-	// What another namespace has and does not share is not even read.
+	// Before it reads a Secret of another namespace, it checks the Secret's metadata for the
+	// permission.
 	if key.Namespace != reader {
-		err = credential.Look(ctx, s.Reader, key, sel.Key, mayRead)
+		err = credential.CheckMetadata(ctx, s.Reader, key, sel.Key, checkAllowed)
 
-		// Nor is a tenant told whether it is there.
-		if from != "" && credential.Missing(err) {
+		// A tenant must not learn whether the Secret exists.
+		if namespace != "" && credential.IsMissing(err) {
 			err = notAllowed
 		}
 	}
 
 	if err == nil {
-		secret, err = credential.Read(ctx, s.Reader, key, sel.Key,
-			func(secret *corev1.Secret) error { return mayRead(secret) },
-			func(secret *corev1.Secret) error { return credential.Check(secret, to(value(secret)), s.Reach) })
+		secret, err = credential.ReadSecret(ctx, s.Reader, key, sel.Key,
+			func(secret *corev1.Secret) error { return checkAllowed(secret) },
+			func(secret *corev1.Secret) error {
+				return credential.CheckDestination(secret, destination(value(secret)), s.Reach)
+			})
 	}
 
-	missing := credential.Missing(err) || errclass.Reason(err, "") == reasonSecretNotAllowed
+	missing := credential.IsMissing(err) || errclass.ReasonOf(err, "") == reasonSecretNotAllowed
 	if sel.Optional != nil && *sel.Optional && missing {
 		return "", nil
 	}
@@ -110,23 +117,25 @@ func (s *Secrets) read(
 	return string(value(secret)), nil
 }
 
-// source reads an optional SecretValueSource; nil is empty.
-func (s *Secrets) source(ctx context.Context, src *v1alpha1.SecretValueSource, from string, to credential.Sent) (string, error) {
+// readSource reads an optional SecretValueSource; nil gives "".
+func (s *Secrets) readSource(
+	ctx context.Context, src *v1alpha1.SecretValueSource, namespace string, destination credential.Destination,
+) (string, error) {
 	if src == nil {
 		return "", nil
 	}
 
-	return s.ValueFor(ctx, src.SecretKeyRef, from, to)
+	return s.ValueFor(ctx, src.SecretKeyRef, namespace, destination)
 }
 
-// refused tells whether an error is the word of a Secret's owner.
-func refused(err error) bool {
-	reason := errclass.Reason(err, "")
+// isRefused reports whether an error means that the Secret's annotations do not allow the use.
+func isRefused(err error) bool {
+	reason := errclass.ReasonOf(err, "")
 
 	return reason == reasonSecretNotAllowed || reason == credential.ReasonServerNotAllowed
 }
 
-func allows(secret metav1.Object, namespace string) bool {
+func isNamespaceAllowed(secret metav1.Object, namespace string) bool {
 	allowed := strings.Split(secret.GetAnnotations()[v1alpha1.AnnotationAllowedNamespaces], ",")
 
 	return slices.ContainsFunc(allowed, func(a string) bool {

@@ -23,15 +23,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// callTimeout bounds a call to a platform where the template says nothing.
+// callTimeout is the timeout of a call to a platform if the template sets none.
 const callTimeout = 30 * time.Second
 
 const (
-	// reread is how old a scope's credentials may be before their Secrets are read again.
-	reread = 15 * time.Second
-	// unused is how long a provider is kept that nobody asks for: its pool or claim is gone, or
-	// names another scope.
-	unused = time.Hour
+	// credentialMaxAge is how old a scope's credentials may be before their Secrets are read again.
+	credentialMaxAge = 15 * time.Second
+	// providerIdleTimeout is how long a provider without requests is kept. Its pool or claim may be
+	// deleted or may have another scope.
+	providerIdleTimeout = time.Hour
 )
 
 // Workloads keeps one workload.Provider per scope of a CI platform. It is safe for
@@ -42,7 +42,7 @@ type Workloads struct {
 	Platforms map[string]workload.Platform
 	// Transport wraps the HTTP transport of a platform's providers. May be nil.
 	Transport func(platform string, next http.RoundTripper) http.RoundTripper
-	// Clock tells the time. Default: the real clock.
+	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.Clock
 
 	mu      sync.Mutex
@@ -52,40 +52,42 @@ type Workloads struct {
 type workloadEntry struct {
 	digest   [sha256.Size]byte
 	provider workload.Provider
-	read     time.Time
+	readAt   time.Time
 }
 
-// Runner gives the runner that a template and a workload (a pool's or a claim's) describe
+// Runner returns the runner that a template and a workload (of a pool or a claim) describe
 // together.
 func (w *Workloads) Runner(
-	template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload,
+	template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
 ) (workload.RunnerSpec, error) {
-	platform, ok := w.Platforms[load.Type]
+	platform, ok := w.Platforms[workloadSpec.Type]
 	if !ok {
 		return workload.RunnerSpec{}, errclass.New(errclass.Configuration, "WorkloadUnknown",
-			"reach the CI platform of template %s: workload type %q is not available", template.Name, load.Type)
+			"reach the CI platform of template %s: workload type %q is not available", template.Name, workloadSpec.Type)
 	}
 
-	return platform.Runner(template, load)
+	return platform.ResolveRunner(template, workloadSpec)
 }
 
-// For gives the provider of the scope that a template and a workload name together.
-func (w *Workloads) For(
-	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload,
+// ProviderFor returns the provider of the scope that a template and a workload describe together.
+// It reads the Secrets of the provider at most every credentialMaxAge, and replaces the provider if
+// they have changed.
+func (w *Workloads) ProviderFor(
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
 ) (workload.Provider, error) {
-	runner, err := w.Runner(template, load)
+	runner, err := w.Runner(template, workloadSpec)
 	if err != nil {
 		return nil, err
 	}
 
-	key := keyOf(template, runner)
-	if provider := w.fresh(key); provider != nil {
+	key := newProviderKey(template, runner)
+	if provider := w.getFresh(key); provider != nil {
 		return provider, nil
 	}
 
-	config, err := w.config(ctx, template, runner)
-	if refused(err) {
-		w.drop(key) // what was allowed once is not used on
+	config, err := w.newConfig(ctx, template, runner)
+	if isRefused(err) {
+		w.drop(key) // the provider uses a credential that is no longer allowed
 	}
 
 	if err != nil {
@@ -95,21 +97,23 @@ func (w *Workloads) For(
 	return w.store(key, config)
 }
 
-// keyOf names a provider: pools of one template and scope share it.
-func keyOf(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) string {
+// newProviderKey returns the key of a provider. Pools with the same template and scope share a
+// provider.
+func newProviderKey(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) string {
 	return strings.Join([]string{
 		template.Namespace, template.Name, runner.Platform, runner.Scope.Server, runner.Scope.Enterprise,
 		runner.Scope.Organization, runner.Scope.Repository, runner.Group, runner.Queue,
 	}, "\x00")
 }
 
-// fresh gives the provider of a scope whose Secrets were read a short while ago.
-func (w *Workloads) fresh(key string) workload.Provider {
+// getFresh returns the provider of a scope if its Secrets were read within credentialMaxAge; else
+// nil.
+func (w *Workloads) getFresh(key string) workload.Provider {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	entry, ok := w.entries[key]
-	if !ok || w.clock().Since(entry.read) > reread {
+	if !ok || w.clock().Since(entry.readAt) > credentialMaxAge {
 		return nil
 	}
 
@@ -117,7 +121,7 @@ func (w *Workloads) fresh(key string) workload.Provider {
 }
 
 func (w *Workloads) store(key string, config workload.Config) (workload.Provider, error) {
-	digest, err := digestOf(config.Secrets, config.Template.Spec.Bootstrap, config.Runner.Timeout)
+	digest, err := computeDigest(config.Secrets, config.Template.Spec.Bootstrap, config.Runner.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +130,7 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 	defer w.mu.Unlock()
 
 	if entry, ok := w.entries[key]; ok && entry.digest == digest {
-		entry.read = w.clock().Now()
+		entry.readAt = w.clock().Now()
 
 		return entry.provider, nil
 	}
@@ -140,9 +144,9 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 		w.entries = map[string]*workloadEntry{}
 	}
 
-	maps.DeleteFunc(w.entries, func(_ string, old *workloadEntry) bool { return w.clock().Since(old.read) > unused })
+	maps.DeleteFunc(w.entries, func(_ string, old *workloadEntry) bool { return w.clock().Since(old.readAt) > providerIdleTimeout })
 
-	w.entries[key] = &workloadEntry{digest: digest, provider: provider, read: w.clock().Now()}
+	w.entries[key] = &workloadEntry{digest: digest, provider: provider, readAt: w.clock().Now()}
 
 	return provider, nil
 }
@@ -154,7 +158,7 @@ func (w *Workloads) drop(key string) {
 	delete(w.entries, key)
 }
 
-// Forget drops the providers of a template that is gone, with their credentials.
+// Forget deletes the providers of a deleted template, with their credentials.
 func (w *Workloads) Forget(template types.NamespacedName) {
 	prefix := template.Namespace + "\x00" + template.Name + "\x00"
 
@@ -172,8 +176,8 @@ func (w *Workloads) clock() clock.Clock {
 	return clock.RealClock{}
 }
 
-// config reads the secrets that the runner's provider needs.
-func (w *Workloads) config(
+// newConfig returns the configuration of the runner's provider, with the values of its Secrets.
+func (w *Workloads) newConfig(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec,
 ) (workload.Config, error) {
 	out := workload.Config{
@@ -191,8 +195,8 @@ func (w *Workloads) config(
 	for _, name := range slices.Sorted(maps.Keys(runner.Secrets)) {
 		source := runner.Secrets[name]
 
-		value, err := w.Secrets.source(ctx, &source, template.Namespace,
-			credential.Sent{Servers: runner.Servers, Usual: w.Platforms[runner.Platform].Traits().Servers})
+		value, err := w.Secrets.readSource(ctx, &source, template.Namespace,
+			credential.Destination{Servers: runner.Servers, DefaultServers: w.Platforms[runner.Platform].Traits().PublicServers})
 		if err != nil {
 			return workload.Config{}, err
 		}

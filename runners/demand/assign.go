@@ -14,20 +14,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Count is how many jobs ask for a pool's machines.
-type Count struct {
-	// Queued jobs wait for a runner.
+// JobCount is how many jobs need a pool's machines.
+type JobCount struct {
+	// Queued is how many jobs wait for a runner.
 	Queued int
-	// Running jobs have one.
+	// Running is how many jobs have a runner.
 	Running int
 }
 
-// Demand counts the jobs by the pool that Assign gives them. Pools without jobs are in
-// the map too, with zeros.
-func Demand(jobs []v1alpha1.RunnerJob, pools []Pool) map[types.NamespacedName]Count {
-	counts := make(map[types.NamespacedName]Count, len(pools))
+// CountJobs counts the jobs by the pool that Assign chooses for them. The map also has the pools
+// without jobs, with zeros.
+func CountJobs(jobs []v1alpha1.RunnerJob, pools []Pool) map[types.NamespacedName]JobCount {
+	counts := make(map[types.NamespacedName]JobCount, len(pools))
 	for _, pool := range pools {
-		counts[pool.Key()] = Count{}
+		counts[pool.Key()] = JobCount{}
 	}
 
 	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
@@ -44,16 +44,17 @@ func Demand(jobs []v1alpha1.RunnerJob, pools []Pool) map[types.NamespacedName]Co
 	return counts
 }
 
-// Assign gives each job that asks for a machine to a pool of its own namespace, in the
-// order in which machines should be made: by priority with the platform, then by age. A
-// job goes to the pool of the highest priority that takes it and has room (see Match); if
-// none has room, it waits for the first of them. Jobs that wait for approval, are
-// completed or are being deleted ask for nothing, and jobs that no pool takes are left
-// out.
-func Assign(jobs []v1alpha1.RunnerJob, pools []Pool, give func(*v1alpha1.RunnerJob, Pool)) {
+// Assign chooses a pool of the job's own namespace for each job that needs a machine, and calls
+// assign for the job and its pool. The order is the order in which machines should be created:
+// running jobs first, then queued jobs by their priority at the platform, then by age.
+//
+// Assign chooses the pool with the highest priority that can run the job and has free capacity (see
+// Match). If none has free capacity, it chooses the first pool that can run the job. It skips jobs
+// that wait for approval, are completed or are being deleted, and jobs that no pool can run.
+func Assign(jobs []v1alpha1.RunnerJob, pools []Pool, assign func(*v1alpha1.RunnerJob, Pool)) {
 	byNamespace := map[string][]Pool{}
 
-	for _, pool := range slices.SortedFunc(slices.Values(pools), order) {
+	for _, pool := range slices.SortedFunc(slices.Values(pools), comparePools) {
 		byNamespace[pool.Namespace] = append(byNamespace[pool.Namespace], pool)
 	}
 
@@ -66,33 +67,33 @@ func Assign(jobs []v1alpha1.RunnerJob, pools []Pool, give func(*v1alpha1.RunnerJ
 		}
 	}
 
-	slices.SortFunc(live, byTurn)
+	slices.SortFunc(live, compareJobs)
 
 	taken := map[types.NamespacedName]int{}
 
 	for _, job := range live {
-		pool, ok := choose(job.Spec, byNamespace[job.Namespace], taken)
+		pool, ok := choosePool(job.Spec, byNamespace[job.Namespace], taken)
 		if !ok {
 			continue
 		}
 
 		taken[pool.Key()]++
-		give(job, pool)
+		assign(job, pool)
 	}
 }
 
-// byTurn puts running jobs first, which have their machines; then queued ones by their
-// platform's priority, and then by age.
-func byTurn(a, b *v1alpha1.RunnerJob) int {
+// compareJobs orders running jobs, which already have their machines, before queued jobs. It orders
+// queued jobs by descending platform priority, then by age, then by name.
+func compareJobs(a, b *v1alpha1.RunnerJob) int {
 	return cmp.Or(
 		-cmp.Compare(rank(a.Spec.State), rank(b.Spec.State)),
 		-cmp.Compare(a.Spec.Priority, b.Spec.Priority),
-		queuedAt(a).Compare(queuedAt(b)),
+		queueTime(a).Compare(queueTime(b)),
 		cmp.Compare(a.Name, b.Name),
 	)
 }
 
-func queuedAt(job *v1alpha1.RunnerJob) time.Time {
+func queueTime(job *v1alpha1.RunnerJob) time.Time {
 	switch {
 	case job.Spec.QueuedAt != nil:
 		return job.Spec.QueuedAt.Time
@@ -103,16 +104,16 @@ func queuedAt(job *v1alpha1.RunnerJob) time.Time {
 	}
 }
 
-// choose gives the first of the pools, which are in order, that takes the job and has
-// room for it, or else the first that takes it.
-func choose(job workload.Job, pools []Pool, taken map[types.NamespacedName]int) (Pool, bool) {
+// choosePool returns the first of the ordered pools that can run the job and has free capacity, or
+// else the first pool that can run the job. It returns false if no pool can.
+func choosePool(job workload.Job, pools []Pool, taken map[types.NamespacedName]int) (Pool, bool) {
 	var (
 		first Pool
 		found bool
 	)
 
 	for _, pool := range pools {
-		if !pool.takes(job) {
+		if !pool.canRun(job) {
 			continue
 		}
 

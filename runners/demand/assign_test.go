@@ -24,12 +24,12 @@ func queued(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alph
 	out := make([]v1alpha1.RunnerJob, count)
 
 	for i := range out {
-		at := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, i, 0, time.UTC))
+		timestamp := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, i, 0, time.UTC))
 		out[i] = v1alpha1.RunnerJob{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("job-%02d", i)},
 			Spec: v1alpha1.RunnerJobSpec{
 				Platform: v1alpha1.WorkloadGitHubActions, ID: strconv.Itoa(i), Repository: "acme/app",
-				Labels: []string{"linux"}, State: v1alpha1.JobQueued, QueuedAt: &at,
+				Labels: []string{"linux"}, State: v1alpha1.JobQueued, QueuedAt: &timestamp,
 			},
 		}
 		if change != nil {
@@ -53,9 +53,9 @@ func assigned(jobs []v1alpha1.RunnerJob, pools ...demand.Pool) []string {
 func TestAssign(t *testing.T) {
 	t.Parallel()
 
-	with := func(name string, priority int32, most int) demand.Pool {
+	with := func(name string, priority int32, limit int) demand.Pool {
 		out := pool(name, inRepository("acme/app", "linux"))
-		out.Priority, out.Max = priority, most
+		out.Priority, out.Max = priority, limit
 
 		return out
 	}
@@ -116,7 +116,7 @@ func TestAssignFillsEveryPool(t *testing.T) {
 
 		given := map[string]int{}
 
-		demand.Assign(queued(count, nil), []demand.Pool{one, two}, func(_ *v1alpha1.RunnerJob, to demand.Pool) { given[to.Name]++ })
+		demand.Assign(queued(count, nil), []demand.Pool{one, two}, func(_ *v1alpha1.RunnerJob, target demand.Pool) { given[target.Name]++ })
 
 		switch {
 		case given["one"]+given["two"] != count:

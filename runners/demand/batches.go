@@ -17,13 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// batchWriters is how many batches are moved at a time.
-const batchWriters = 4
+// maxConcurrentBatches is how many batches are reconciled at the same time.
+const maxConcurrentBatches = 4
 
-// BatchReconciler moves the jobs of RunnerJobBatches into their RunnerJobs.
+// BatchReconciler merges the jobs of RunnerJobBatches into their RunnerJobs and deletes the
+// batches.
 type BatchReconciler struct {
 	Client client.Client
-	// Live reads from the API server itself. Default: Client.
+	// Live reads from the API server, not from a cache. Default: Client.
 	Live      client.Reader
 	Platforms Platforms
 	Log       *slog.Logger
@@ -36,7 +37,7 @@ func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerjobbatch").
 		For(&v1alpha1.RunnerJobBatch{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: batchWriters, ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: maxConcurrentBatches, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerjobbatch: %w", err)
@@ -45,9 +46,9 @@ func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile moves one batch. Doing it again, or from the middle, does no harm: jobs are
-// merged. A job that the API server refuses by its schema stays out, or it would hold up
-// all others for ever.
+// Reconcile merges the jobs of one batch into their RunnerJobs, then deletes the batch. A repeated
+// reconcile has the same result. A job that the API server rejects as invalid is logged and
+// skipped, because it would otherwise block all other jobs of the batch.
 func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var batch v1alpha1.RunnerJobBatch
 	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
@@ -62,9 +63,9 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	for i := range batch.Spec.Jobs {
 		job := batch.Spec.Jobs[i]
 
-		_, err := ledger.Record(ctx, batch.Namespace, job, heardAt(job, batch.CreationTimestamp))
+		_, err := ledger.Record(ctx, batch.Namespace, job, receiveTime(job, batch.CreationTimestamp))
 		if apierrors.IsInvalid(err) {
-			r.Log.ErrorContext(ctx, "job of a burst is not one", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
+			r.Log.ErrorContext(ctx, "skip invalid job of batch", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
 
 			continue
 		}

@@ -28,9 +28,9 @@ func BenchmarkWebhookBurst(b *testing.B) {
 		burst := newBurst(b, many)
 		b.StartTimer()
 
-		begun := time.Now()
+		start := time.Now()
 		seen := burst.run(b, 0, many)
-		b.ReportMetric(time.Since(begun).Seconds(), "burst-s")
+		b.ReportMetric(time.Since(start).Seconds(), "burst-s")
 		b.ReportMetric(seen.slowest.Seconds()/gitHubPatience.Seconds(), "slowest/patience")
 		b.ReportMetric(float64(seen.refused), "refused")
 	}
@@ -103,12 +103,12 @@ func (w *burst) run(b *testing.B, from, many int) burstSeen {
 	for range w.width {
 		group.Go(func() {
 			for id := range next {
-				at := time.Now()
+				timestamp := time.Now()
 				// Who gets no answer has the code 0.
 				code, _ := deliver(b.Context(), w.client, w.url, post(body(w.repository, id, "queued", "self-hosted"), "s"))
 
 				mu.Lock()
-				seen.slowest = max(seen.slowest, time.Since(at))
+				seen.slowest = max(seen.slowest, time.Since(timestamp))
 
 				if code/100 != 2 {
 					seen.refused++

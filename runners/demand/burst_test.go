@@ -49,7 +49,7 @@ func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 	now := f.now.Add(1)
 	defer f.now.Add(-1)
 
-	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+	for limit := f.most.Load(); now > limit && !f.most.CompareAndSwap(limit, now); limit = f.most.Load() {
 	}
 
 	return f.next.RoundTrip(r)
@@ -206,12 +206,12 @@ func TestReceiverBurst(t *testing.T) {
 		t.Errorf("%d jobs are in the ledger, %d were acknowledged", got, many)
 	}
 
-	if most := way.most.Load(); most < 1 || most > parallel {
-		t.Errorf("%d calls at a time, want 1 to %d", most, parallel)
+	if limit := way.most.Load(); limit < 1 || limit > parallel {
+		t.Errorf("%d calls at a time, want 1 to %d", limit, parallel)
 	}
 }
 
-func deliver(ctx context.Context, by *http.Client, base string, from *http.Request) (int, error) {
+func deliver(ctx context.Context, lookup *http.Client, base string, from *http.Request) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, from.Method, base+from.URL.Path, from.Body)
 	if err != nil {
 		return 0, err
@@ -219,7 +219,7 @@ func deliver(ctx context.Context, by *http.Client, base string, from *http.Reque
 
 	req.Header = from.Header
 
-	resp, err := by.Do(req)
+	resp, err := lookup.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -246,9 +246,9 @@ func TestReceiverSlowCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	answer, err := io.ReadAll(conn)
+	response, err := io.ReadAll(conn)
 	// It was our own deadline, which is no fault of the sender's.
-	if err != nil || !bytes.Contains(answer, []byte(" 503 ")) || !bytes.Contains(answer, []byte("Retry-After: ")) {
-		t.Errorf("answer = %q, %v", answer, err)
+	if err != nil || !bytes.Contains(response, []byte(" 503 ")) || !bytes.Contains(response, []byte("Retry-After: ")) {
+		t.Errorf("answer = %q, %v", response, err)
 	}
 }

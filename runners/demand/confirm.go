@@ -20,9 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// confirm asks the platform about a job that nothing was heard of for a while: its
-// webhook may be lost. It comes before the steps, since it may change the spec. That the
-// platform can't be asked is no error: the job needs a machine all the same.
+// confirm asks the platform for the state of a job that has had no event for a while, because the
+// job's webhook may be lost. It runs before the steps, because it may change the job's spec. If the
+// call fails, confirm returns no error: the job still needs a machine.
 func (s *scope) confirm(ctx context.Context) error {
 	if s.job.Spec.State == v1alpha1.JobCompleted {
 		return nil
@@ -31,128 +31,129 @@ func (s *scope) confirm(ctx context.Context) error {
 	key := client.ObjectKeyFromObject(s.job)
 	now := s.Clock.Now()
 
-	if wait := s.next(key).Sub(now); wait > 0 {
-		s.later(wait)
+	if wait := s.nextConfirmTime(key).Sub(now); wait > 0 {
+		s.requeueIn(wait)
 
 		return nil
 	}
 
-	providers := s.providers()
+	providers := s.findConfirmPools()
 	if len(providers) == 0 {
-		// No pool here reaches the job's repository; another pool wakes the job.
+		// No pool of this namespace reaches the job's repository. A new pool enqueues the job.
 		return nil
 	}
 
-	if wait := s.turn(now); wait > 0 {
-		s.later(wait)
+	if wait := s.reserveCall(now); wait > 0 {
+		s.requeueIn(wait)
 
 		return nil
 	}
 
-	said, err := s.ask(ctx, providers)
+	found, err := s.getJob(ctx, providers)
 
-	s.asked.note(key, now)
-	s.later(s.next(key).Sub(now))
+	s.confirmCalls.record(key, now)
+	s.requeueIn(s.nextConfirmTime(key).Sub(now))
 
-	if workload.Is(err, workload.NotFound) && lost(s.job, now) {
-		said, err = s.lostJob(now), nil
+	if workload.Is(err, workload.NotFound) && isLost(s.job, now) {
+		found, err = s.newLostJob(now), nil
 	}
 
 	if err != nil {
-		s.said = s.unconfirmed(err)
+		s.confirmation = s.newUnconfirmedCondition(err)
 
 		return nil
 	}
 
-	return s.record(ctx, said)
+	return s.recordJob(ctx, found)
 }
 
-// labelSilence is what the questions about a job begin with that can't be matched before
-// its labels are known.
-const labelSilence = 2 * time.Second
+// unknownLabelsInterval is the first interval between calls about a job without known labels. Such
+// a job matches no pool until the platform has returned its labels.
+const unknownLabelsInterval = 2 * time.Second
 
-// next is when the platform is asked about the job.
-func (s *scope) next(key types.NamespacedName) time.Time {
+// nextConfirmTime returns when to ask the platform about the job.
+func (s *scope) nextConfirmTime(key types.NamespacedName) time.Time {
 	if s.job.Spec.LabelsUnknown {
-		return s.asked.next(key, lastHeardOf(s.job).Add(-labelSilence), labelSilence)
+		return s.confirmCalls.nextTime(key, lastEventTime(s.job).Add(-unknownLabelsInterval), unknownLabelsInterval)
 	}
 
-	return s.asked.next(key, lastHeardOf(s.job), s.Silence)
+	return s.confirmCalls.nextTime(key, lastEventTime(s.job), s.ConfirmAfter)
 }
 
-// How long a job can be in a state at GitHub, and an hour more
-// (https://docs.github.com/actions/reference/limits): up to 48 hours in the queue, 5 days
-// running, and 35 days for the whole workflow run, approvals included.
+// The longest times that a job can be in a state at GitHub, plus one hour
+// (https://docs.github.com/actions/reference/limits): up to 48 hours in the queue, 5 days running,
+// and 35 days for the whole workflow run, including approvals.
 const (
 	maxQueued  = 49 * time.Hour
 	maxRunning = 5*24*time.Hour + time.Hour
 	maxWaiting = 35*24*time.Hour + time.Hour
 )
 
-// conclusionLost is the conclusion of a job that its platform knows no longer.
+// conclusionLost is the conclusion of a job that the platform no longer knows.
 const conclusionLost = "lost"
 
-// lost tells whether a job that the platform does not know has been over for certain.
-// Sooner it may only be hidden from the credentials.
-func lost(job *v1alpha1.RunnerJob, now time.Time) bool {
+// isLost reports whether a job that the platform does not find has certainly ended. Before this
+// limit the credentials may only lack the permission to read the job.
+func isLost(job *v1alpha1.RunnerJob, now time.Time) bool {
 	limit := map[v1alpha1.JobState]time.Duration{
 		v1alpha1.JobQueued: maxQueued, v1alpha1.JobRunning: maxRunning, v1alpha1.JobWaiting: maxWaiting,
 	}[job.Spec.State]
 
-	return limit > 0 && now.Sub(lastHeardOf(job)) > limit
+	return limit > 0 && now.Sub(lastEventTime(job)) > limit
 }
 
-func (s *scope) lostJob(now time.Time) workload.Job {
+func (s *scope) newLostJob(now time.Time) workload.Job {
 	out := *s.job.Spec.DeepCopy()
 	out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &metav1.Time{Time: now}
 
 	return out
 }
 
-// confirmed reports what came of the question.
-func confirmed(_ context.Context, s *scope) step.Result {
-	if s.said == nil {
+// reportConfirmation sets the condition Confirmed if this reconcile called the platform.
+func reportConfirmation(_ context.Context, s *scope) step.Result {
+	if s.confirmation == nil {
 		return step.Done()
 	}
 
-	return step.Done().Also(ConditionConfirmed, s.said.Status, s.said.Reason, s.said.Message)
+	return step.Done().WithCondition(ConditionConfirmed, s.confirmation.Status, s.confirmation.Reason, s.confirmation.Message)
 }
 
-// lastHeardOf is when something was last heard of the job.
-func lastHeardOf(job *v1alpha1.RunnerJob) time.Time {
-	at := job.CreationTimestamp.Time
+// lastEventTime returns the time of the latest known event of the job.
+func lastEventTime(job *v1alpha1.RunnerJob) time.Time {
+	timestamp := job.CreationTimestamp.Time
 	if job.Spec.ReceivedAt != nil {
-		at = job.Spec.ReceivedAt.Time
+		timestamp = job.Spec.ReceivedAt.Time
 	}
 
 	if moved, err := time.Parse(time.RFC3339, job.Annotations[AnnotationLastSeen]); err == nil {
-		at = latest(at, &metav1.Time{Time: moved})
+		timestamp = latestTime(timestamp, &metav1.Time{Time: moved})
 	}
 
-	return latest(at, job.Spec.StartedAt)
+	return latestTime(timestamp, job.Spec.StartedAt)
 }
 
-// turn takes a turn from the limiter, or says how long to wait for one.
-func (r *JobReconciler) turn(now time.Time) time.Duration {
-	turn := r.limiter.ReserveN(now, 1)
+// reserveCall reserves a call from the rate limiter. If no call is free, it reserves nothing and
+// returns the delay until one is.
+func (r *JobReconciler) reserveCall(now time.Time) time.Duration {
+	reservation := r.limiter.ReserveN(now, 1)
 
-	wait := turn.DelayFrom(now)
+	wait := reservation.DelayFrom(now)
 	if wait > 0 {
-		turn.CancelAt(now)
+		reservation.CancelAt(now)
 	}
 
 	return wait
 }
 
-// providers are the pools through which the job's platform can be asked about it: the one
-// that answers for the job first.
-func (s *scope) providers() []readPool {
-	var first, rest []readPool
+// findConfirmPools returns the pools whose credentials reach the job's repository. The pools that
+// can run the job come first.
+func (s *scope) findConfirmPools() []loadedPool {
+	var first, rest []loadedPool
 
 	for _, pool := range s.pools {
 		switch {
-		case pool.template == nil || !pool.covers(s.job.Spec):
-		case pool.takes(s.job.Spec):
+		case pool.template == nil || !pool.hasScopeOf(s.job.Spec):
+		case pool.canRun(s.job.Spec):
 			first = append(first, pool)
 		default:
 			rest = append(rest, pool)
@@ -162,27 +163,27 @@ func (s *scope) providers() []readPool {
 	return append(first, rest...)
 }
 
-// ask asks through one pool's provider. One question is enough: providers of one scope
-// have like rights.
-func (s *scope) ask(ctx context.Context, pools []readPool) (workload.Job, error) {
+// getJob gets the job from the platform with the credentials of the first pool. One call is enough,
+// because the providers of one scope have the same permissions.
+func (s *scope) getJob(ctx context.Context, pools []loadedPool) (workload.Job, error) {
 	pool := pools[0]
 
-	provider, err := s.Providers.For(ctx, pool.template, pool.object.Spec.Workload)
+	provider, err := s.Providers.ProviderFor(ctx, pool.template, pool.object.Spec.Workload)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
-	return provider.Job(ctx, s.job.Spec.Repository, s.job.Spec.ID)
+	return provider.GetJob(ctx, s.job.Spec.Repository, s.job.Spec.ID)
 }
 
-// record writes the platform's word into the ledger.
-func (s *scope) record(ctx context.Context, said workload.Job) error {
-	// The object is the one there is, whatever name the answer would give it.
-	said.Platform, said.ID, said.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
+// recordJob writes the job, as the platform returned it, into the ledger.
+func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
+	// The existing RunnerJob is updated, even if the response's fields give another object name.
+	found.Platform, found.ID, found.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-	before, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
+	previous, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	changed, err := ledger.Record(ctx, s.job.Namespace, said, s.Clock.Now())
+	changed, err := ledger.Record(ctx, s.job.Namespace, found, s.Clock.Now())
 	if err != nil {
 		return err
 	}
@@ -195,22 +196,22 @@ func (s *scope) record(ctx context.Context, said workload.Job) error {
 	}
 
 	result := "same"
-	if s.job.Spec.State != before {
+	if s.job.Spec.State != previous {
 		result = "moved"
 	}
 
-	s.Metrics.repair(said.Platform, result)
-	s.said = &metav1.Condition{
+	s.Metrics.countRepair(found.Platform, result)
+	s.confirmation = &metav1.Condition{
 		Status: metav1.ConditionTrue, Reason: "Asked",
-		Message: "the CI platform was asked for want of news and says that the job is " + string(said.State),
+		Message: "the operator received no webhook and asked the CI platform: the job is " + string(found.State),
 	}
 
 	return nil
 }
 
-// unconfirmed says why the platform could not be asked.
-func (s *scope) unconfirmed(err error) *metav1.Condition {
-	reason, message, result := errclass.Reason(err, "Failed"), err.Error(), "failed"
+// newUnconfirmedCondition returns the condition Confirmed for a failed call to the platform.
+func (s *scope) newUnconfirmedCondition(err error) *metav1.Condition {
+	reason, message, result := errclass.ReasonOf(err, "Failed"), err.Error(), "failed"
 
 	if known, ok := errors.AsType[*workload.Error](err); ok {
 		reason, message = known.Reason, known.Message
@@ -225,60 +226,61 @@ func (s *scope) unconfirmed(err error) *metav1.Condition {
 		}
 	}
 
-	s.Metrics.repair(s.job.Spec.Platform, result)
+	s.Metrics.countRepair(s.job.Spec.Platform, result)
 
 	return &metav1.Condition{
-		Status: metav1.ConditionFalse, Reason: reason, Message: "the CI platform was asked for want of news: " + message,
+		Status: metav1.ConditionFalse, Reason: reason,
+		Message: "the operator received no webhook and could not ask the CI platform: " + message,
 	}
 }
 
-// asked remembers what was asked about which job. It need not outlive the process: after
-// a restart a silent job is asked about at once, within the limiter's bounds.
-type asked struct {
+// confirmCalls records the calls to the platform by job. The records need not outlive the process:
+// after a restart the operator asks about a job without events at once, within the rate limit.
+type confirmCalls struct {
 	mu   sync.Mutex
-	jobs map[types.NamespacedName]question
+	jobs map[types.NamespacedName]confirmCall
 }
 
-type question struct {
-	count int
-	at    time.Time
+type confirmCall struct {
+	count    int
+	calledAt time.Time
 }
 
-// next is when the platform is asked next: a silence after the last news, then twice,
-// four times as long after each question.
-func (a *asked) next(key types.NamespacedName, heard time.Time, silence time.Duration) time.Time {
+// nextTime returns when to ask the platform about the job. The first call comes interval after the
+// last event. After each call the interval doubles, up to maxConfirmInterval.
+func (a *confirmCalls) nextTime(key types.NamespacedName, lastEvent time.Time, interval time.Duration) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	last, ok := a.jobs[key]
-	if !ok || heard.After(last.at) {
+	if !ok || lastEvent.After(last.calledAt) {
 		delete(a.jobs, key)
 
-		return heard.Add(silence)
+		return lastEvent.Add(interval)
 	}
 
-	wait := silence
+	wait := interval
 	for range last.count {
-		if wait *= 2; wait >= maxSilence {
+		if wait *= 2; wait >= maxConfirmInterval {
 			break
 		}
 	}
 
-	return last.at.Add(min(wait, max(maxSilence, silence)))
+	return last.calledAt.Add(min(wait, max(maxConfirmInterval, interval)))
 }
 
-func (a *asked) note(key types.NamespacedName, now time.Time) {
+func (a *confirmCalls) record(key types.NamespacedName, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	if a.jobs == nil {
-		a.jobs = map[types.NamespacedName]question{}
+		a.jobs = map[types.NamespacedName]confirmCall{}
 	}
 
-	a.jobs[key] = question{count: a.jobs[key].count + 1, at: now}
+	a.jobs[key] = confirmCall{count: a.jobs[key].count + 1, calledAt: now}
 }
 
-func (a *asked) forget(key types.NamespacedName) {
+func (a *confirmCalls) forget(key types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 

@@ -30,59 +30,61 @@ import (
 
 // Conditions of a RunnerJob.
 const (
-	// ConditionMatched: a pool answers for the job.
+	// ConditionMatched is True when a pool serves the job.
 	ConditionMatched = "Matched"
-	// ConditionConfirmed: what the platform last said when it was asked. It is absent
-	// as long as its webhooks come.
+	// ConditionConfirmed holds the result of the last call to the CI platform about the job. It is
+	// absent as long as the job's webhooks arrive.
 	ConditionConfirmed = "Confirmed"
 )
 
 const (
-	passTimeout      = time.Minute
-	defaultRetention = 24 * time.Hour
-	defaultSilence   = 5 * time.Minute
-	defaultParallel  = 4
-	// askRate and askBurst bound the questions to platforms, in all: 1,800 an hour of the
-	// 5,000 calls that GitHub allows.
-	askRate  = 0.5
-	askBurst = 10
-	// maxSilence bounds the time between two questions about one job, which doubles from
-	// JobReconciler.Silence.
-	maxSilence = time.Hour
+	reconcileTimeout    = time.Minute
+	defaultRetention    = 24 * time.Hour
+	defaultConfirmAfter = 5 * time.Minute
+	defaultParallel     = 4
+	// platformCallRate and platformCallBurst limit the calls to all platforms together: 1,800 an
+	// hour of the 5,000 calls that GitHub allows.
+	platformCallRate  = 0.5
+	platformCallBurst = 10
+	// maxConfirmInterval limits the interval between two calls about one job. The interval starts
+	// at JobReconciler.ConfirmAfter and doubles with each call.
+	maxConfirmInterval = time.Hour
 )
 
-// Providers gives the provider that a pool's runners are made with.
+// Providers returns the provider that creates a pool's runners.
 type Providers interface {
-	For(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.Provider, error)
+	ProviderFor(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.Provider, error)
 }
 
-// JobReconciler tends the ledger: it says which pool answers for a job and which claim
-// took it, asks the platform about jobs without news, and deletes those that are over.
+// JobReconciler keeps the job ledger up to date. It records the pool that serves a job and the
+// claim whose runner took the job, asks the platform about jobs whose webhooks are missing, and
+// deletes completed jobs after the retention.
 type JobReconciler struct {
 	Client client.Client
-	// Live reads from the API server itself. Default: Client.
+	// Live reads from the API server, not from a cache. Default: Client.
 	Live      client.Reader
-	Runner    *step.Runner
+	Runner    *step.Reconciler
 	Providers Providers
 	Platforms Platforms
-	// Clock tells the time. Default: the real clock.
+	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.PassiveClock
-	// Retention of completed jobs. Default: 24 hours.
+	// Retention is how long completed jobs are kept. Default: 24 hours.
 	Retention time.Duration
-	// Silence after which the platform is asked about a job. Default: 5 minutes.
-	Silence time.Duration
+	// ConfirmAfter is how long after the last event of a job the platform is asked about the job.
+	// Default: 5 minutes.
+	ConfirmAfter time.Duration
 	// Metrics and JobMetrics may be nil.
 	Metrics    *Metrics
 	JobMetrics *JobMetrics
-	// Logs of machines. May be nil.
+	// Logs finds the logs of machines. May be nil.
 	Logs Logs
 	// Recorder emits the events of jobs. May be nil.
 	Recorder events.EventRecorder
 
-	once    sync.Once
-	limiter *rate.Limiter
-	asked   asked
-	gone    gone
+	once            sync.Once
+	limiter         *rate.Limiter
+	confirmCalls    confirmCalls
+	deletedMachines deletedMachines
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch;create;update;delete
@@ -99,11 +101,12 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("runnerjob").
-		For(&v1alpha1.RunnerJob{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, matched()))).
-		Watches(&v1alpha1.RunnerPool{}, r.poolEvents()).
-		Watches(&v1alpha1.MachineClaim{}, r.claimEvents()).
-		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.jobsIn), changed).
-		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel, ReconciliationTimeout: passTimeout}).
+		For(&v1alpha1.RunnerJob{},
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, newPoolChangedPredicate()))).
+		Watches(&v1alpha1.RunnerPool{}, r.newPoolHandler()).
+		Watches(&v1alpha1.MachineClaim{}, r.newClaimHandler()).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.findLiveJobs), changed).
+		WithOptions(controller.Options{MaxConcurrentReconciles: defaultParallel, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerjob: %w", err)
@@ -112,67 +115,72 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// matched passes a job that has another pool than before: what happened to that pool since the
-// pass that chose it woke nobody, as the job was not yet found by it.
-func matched() predicate.Predicate {
+// newPoolChangedPredicate returns a predicate that accepts an update in which the job's pool has
+// changed. An event of the new pool between the previous reconcile and this update did not enqueue
+// the job, because the index by pool did not list the job yet.
+func newPoolChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
-		after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+		previous, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
+		current, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-		return ok && ok2 && after.Status.Pool != "" && before.Status.Pool != after.Status.Pool
+		return ok && ok2 && current.Status.Pool != "" && previous.Status.Pool != current.Status.Pool
 	}}
 }
 
-// jobsIn wakes the live jobs of an object's namespace: another pool may answer for them.
-func (r *JobReconciler) jobsIn(ctx context.Context, obj client.Object) []reconcile.Request {
-	return objects.Requests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
+// findLiveJobs returns requests for the jobs in obj's namespace that are not completed, because
+// another pool may serve them now.
+func (r *JobReconciler) findLiveJobs(ctx context.Context, obj client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
 		return job.Spec.State != v1alpha1.JobCompleted
 	}, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy)
 }
 
-// scope is one pass over one job.
+// scope holds the data of one reconcile of one job.
 type scope struct {
 	*JobReconciler
 
 	job   *v1alpha1.RunnerJob
-	pools []readPool
-	// said is the condition that came of a question to the platform, if one was asked.
-	said *metav1.Condition
-	// again is when time alone asks for another pass; zero means never.
-	again time.Duration
-	// told is the timeline as it was, and cause what the job waits for.
-	told  []v1alpha1.JobEvent
-	cause Cause
-	// had is the job's claim as it was, and mine its machine, if one is known.
-	had  string
-	mine *Machine
+	pools []loadedPool
+	// confirmation is the condition that results from a call to the platform; nil if this reconcile
+	// made no call.
+	confirmation *metav1.Condition
+	// requeueAfter is the delay until the next reconcile; zero means that only events trigger one.
+	requeueAfter time.Duration
+	// timelineBefore is the timeline at the start of the reconcile, and cause is what the job waits
+	// for.
+	timelineBefore []v1alpha1.JobEvent
+	cause          Cause
+	// claimBefore is status.claim at the start of the reconcile. jobMachine is the job's machine;
+	// nil if it is unknown.
+	claimBefore string
+	jobMachine  *Machine
 }
 
-// later asks for another pass after so long, unless one comes before.
-func (s *scope) later(after time.Duration) {
-	if after = max(after, time.Millisecond); s.again == 0 || after < s.again {
-		s.again = after
+// requeueIn makes the next reconcile run after the delay, unless an earlier one is scheduled.
+func (s *scope) requeueIn(delay time.Duration) {
+	if delay = max(delay, time.Millisecond); s.requeueAfter == 0 || delay < s.requeueAfter {
+		s.requeueAfter = delay
 	}
 }
 
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
-		{Name: "Claimed", Run: claimed},                 // who took it
-		{Name: "Confirmed", Run: confirmed},             // the platform asked, if it has been silent
-		{Name: "TimelineRecorded", Run: recordTimeline}, // its timeline
-		{Name: "LogFound", Run: findLog},                // its machine's log
-		{Condition: ConditionMatched, Run: match},       // a pool answers for it
-		{Condition: ConditionServed, Run: served},       // a machine has it, or why not yet
+		{Name: "Claimed", Run: findClaim},               // sets status.claim
+		{Name: "Confirmed", Run: reportConfirmation},    // reports the result of the call to the platform
+		{Name: "TimelineRecorded", Run: recordTimeline}, // writes status.timeline
+		{Name: "LogFound", Run: findLog},                // sets status.logs
+		{Condition: ConditionMatched, Run: matchPool},   // sets status.pool
+		{Condition: ConditionServed, Run: reportServed}, // reports the machine, or the cause of the wait
 	}
 }
 
-// Reconcile makes one pass over one job.
+// Reconcile updates the status of one job, or deletes a completed job whose retention has ended.
 func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	r.once.Do(r.defaults)
+	r.once.Do(r.setDefaults)
 
 	var job v1alpha1.RunnerJob
 	if err := r.Client.Get(ctx, req.NamespacedName, &job); err != nil {
-		r.asked.forget(req.NamespacedName)
+		r.confirmCalls.forget(req.NamespacedName)
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -184,14 +192,14 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 	s := &scope{JobReconciler: r, job: &job}
 
 	if job.Spec.State == v1alpha1.JobCompleted {
-		r.asked.forget(req.NamespacedName)
+		r.confirmCalls.forget(req.NamespacedName)
 
-		left := over(&job).Add(r.Retention).Sub(r.Clock.Now())
-		if left <= 0 {
-			return reconcile.Result{}, r.remove(ctx, &job)
+		remaining := completionTime(&job).Add(r.Retention).Sub(r.Clock.Now())
+		if remaining <= 0 {
+			return reconcile.Result{}, r.deleteJob(ctx, &job)
 		}
 
-		s.later(left)
+		s.requeueIn(remaining)
 	}
 
 	pools, err := r.Platforms.readPools(ctx, r.Client, job.Namespace)
@@ -206,21 +214,21 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 	}
 
 	version := s.job.ResourceVersion
-	s.had, s.told = s.job.Status.Claim, s.job.Status.Timeline
+	s.claimBefore, s.timelineBefore = s.job.Status.Claim, s.job.Status.Timeline
 
-	result, err := step.Run(ctx, r.Runner, s.job, steps(), s)
+	result, err := step.ReconcileSteps(ctx, r.Runner, s.job, steps(), s)
 	if err == nil && s.job.ResourceVersion != version {
-		s.announce()
+		s.publishNewEvents()
 	}
 
-	if err == nil && s.again > 0 && (result.RequeueAfter == 0 || s.again < result.RequeueAfter) {
-		result.RequeueAfter = s.again
+	if err == nil && s.requeueAfter > 0 && (result.RequeueAfter == 0 || s.requeueAfter < result.RequeueAfter) {
+		result.RequeueAfter = s.requeueAfter
 	}
 
 	return result, err
 }
 
-func (r *JobReconciler) defaults() {
+func (r *JobReconciler) setDefaults() {
 	if r.Clock == nil {
 		r.Clock = clock.RealClock{}
 	}
@@ -229,19 +237,20 @@ func (r *JobReconciler) defaults() {
 		r.Retention = defaultRetention
 	}
 
-	if r.Silence <= 0 {
-		r.Silence = defaultSilence
+	if r.ConfirmAfter <= 0 {
+		r.ConfirmAfter = defaultConfirmAfter
 	}
 
 	if r.Live == nil {
 		r.Live = r.Client
 	}
 
-	r.limiter = rate.NewLimiter(askRate, askBurst)
+	r.limiter = rate.NewLimiter(platformCallRate, platformCallBurst)
 }
 
-// remove deletes the job as it was seen, and no other of its name, and its log.
-func (r *JobReconciler) remove(ctx context.Context, job *v1alpha1.RunnerJob) error {
+// deleteJob deletes exactly the object that the reconcile read (by UID and resource version), and
+// the job's log.
+func (r *JobReconciler) deleteJob(ctx context.Context, job *v1alpha1.RunnerJob) error {
 	err := r.Client.Delete(ctx, job, client.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete job %s: %w", client.ObjectKeyFromObject(job), err)
@@ -251,25 +260,26 @@ func (r *JobReconciler) remove(ctx context.Context, job *v1alpha1.RunnerJob) err
 		return nil
 	}
 
-	return r.Logs.Drop(ctx, job.Namespace, job.Status.Logs)
+	return r.Logs.Delete(ctx, job.Namespace, job.Status.Logs)
 }
 
-// over is when a completed job was over, as far as anybody said.
-func over(job *v1alpha1.RunnerJob) time.Time {
-	at := job.CreationTimestamp.Time
+// completionTime returns when a completed job ended. If the platform reported no time, it returns
+// when the operator received or created the job.
+func completionTime(job *v1alpha1.RunnerJob) time.Time {
+	timestamp := job.CreationTimestamp.Time
 	if job.Spec.ReceivedAt != nil {
-		at = job.Spec.ReceivedAt.Time
+		timestamp = job.Spec.ReceivedAt.Time
 	}
 
-	return latest(at, job.Spec.CompletedAt)
+	return latestTime(timestamp, job.Spec.CompletedAt)
 }
 
-func latest(at time.Time, others ...*metav1.Time) time.Time {
+func latestTime(timestamp time.Time, others ...*metav1.Time) time.Time {
 	for _, other := range others {
-		if other != nil && other.After(at) {
-			at = other.Time
+		if other != nil && other.After(timestamp) {
+			timestamp = other.Time
 		}
 	}
 
-	return at
+	return timestamp
 }

@@ -33,7 +33,7 @@ import (
 // through is the one provider of all pools.
 type through struct{ workload.Provider }
 
-func (p through) For(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
+func (p through) ProviderFor(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
 	return p.Provider, nil
 }
 
@@ -55,16 +55,16 @@ func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) wo
 func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
 	return &demand.JobReconciler{
 		Client: indexed{operator}, Clock: clk, Providers: providers, Platforms: platforms(),
-		Runner: &step.Runner{Client: operator, Controller: "runnerjob", Clock: clk},
+		Runner: &step.Reconciler{Client: operator, Controller: "runnerjob", Clock: clk},
 	}
 }
 
 // passTwice makes passes until what is in no hurry is written too.
 func passTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
 	t.Helper()
-	pass(t, r, key)
+	plan(t, r, key)
 	clk.SetTime(clk.Now().Add(10 * time.Second))
-	pass(t, r, key)
+	plan(t, r, key)
 }
 
 // indexed finds objects by the fields that the operator's cache is indexed by. The API server
@@ -89,12 +89,12 @@ func (c indexed) List(ctx context.Context, list client.ObjectList, opts ...clien
 		return err
 	}
 
-	by := options.FieldSelector.Requirements()[0]
+	lookup := options.FieldSelector.Requirements()[0]
 
 	return meta.SetList(list, slices.DeleteFunc(all, func(item runtime.Object) bool {
 		obj, ok := item.(client.Object)
 
-		return !ok || !slices.Contains(demand.Indexed(obj, by.Field), by.Value)
+		return !ok || !slices.Contains(demand.Indexed(obj, lookup.Field), lookup.Value)
 	}))
 }
 
@@ -124,7 +124,7 @@ func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
 	return client.ObjectKeyFromObject(out)
 }
 
-func pass(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) reconcile.Result {
+func plan(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) reconcile.Result {
 	t.Helper()
 
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
@@ -159,7 +159,7 @@ func TestJobIsMatched(t *testing.T) {
 
 	r := reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
 
-	if result := pass(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
+	if result := plan(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
 		t.Errorf("looks again in %s, want the time of silence", result.RequeueAfter)
 	}
 
@@ -168,15 +168,15 @@ func TestJobIsMatched(t *testing.T) {
 		t.Errorf("pool = %q", got.Status.Pool)
 	}
 
-	kube.Condition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
-	kube.Condition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
+	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+	kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
 
-	pass(t, r, fitsNot)
-	kube.Condition(t, read(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
+	plan(t, r, fitsNot)
+	kube.CheckCondition(t, read(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
 
 	// Another pool comes.
 	hook(t, namespace, "mainframe", repository, "s", "s390x")
-	pass(t, r, fitsNot)
+	plan(t, r, fitsNot)
 
 	if got := read(t, fitsNot).Status.Pool; got != "mainframe" {
 		t.Errorf("pool = %q after it was made", got)
@@ -195,19 +195,19 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 
 	clk.SetTime(now.Add(23 * time.Hour))
 
-	if result := pass(t, r, key); result.RequeueAfter <= 59*time.Minute || result.RequeueAfter > time.Hour+time.Second {
+	if result := plan(t, r, key); result.RequeueAfter <= 59*time.Minute || result.RequeueAfter > time.Hour+time.Second {
 		t.Errorf("looks again in %s, want an hour", result.RequeueAfter)
 	}
 
 	read(t, key)
 	clk.SetTime(now.Add(24*time.Hour + time.Second))
-	pass(t, r, key)
+	plan(t, r, key)
 
 	if err := env.Client.Get(t.Context(), key, &v1alpha1.RunnerJob{}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("the job is still there: %v", err)
 	}
 
-	pass(t, r, key) // gone: nothing to do
+	plan(t, r, key) // gone: nothing to do
 }
 
 // Webhooks are lost, the job is not.
@@ -230,7 +230,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 	r := reconciler(clk, through{provider})
 	calls := func() int { return forge.State().Requests["actions/get-job-for-workflow-run"] }
 
-	pass(t, r, key)
+	plan(t, r, key)
 
 	if calls() != 0 {
 		t.Error("GitHub was asked about a fresh job")
@@ -238,27 +238,27 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 
 	clk.SetTime(now.Add(5*time.Minute + time.Second))
 
-	if result := pass(t, r, key); result.RequeueAfter != 10*time.Minute {
+	if result := plan(t, r, key); result.RequeueAfter != 10*time.Minute {
 		t.Errorf("asks again in %s, want twice the silence", result.RequeueAfter)
 	}
 
-	kube.Condition(t, read(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
-	pass(t, r, key)
+	kube.CheckCondition(t, read(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
+	plan(t, r, key)
 
 	if calls() != 1 {
 		t.Errorf("GitHub was asked %d times, want once", calls())
 	}
 
-	issued, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "r1", Labels: github.RunnerLabels([]string{"linux"})})
+	issued, err := provider.IssueCredential(t.Context(), workload.RunnerRequest{Name: "r1", Labels: github.MergeLabels([]string{"linux"})})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
-	forge.Eventually("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
+	forge.WaitUntil("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
 
 	clk.SetTime(now.Add(16 * time.Minute))
-	pass(t, r, key)
+	plan(t, r, key)
 
 	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("job = %+v", got)
@@ -282,11 +282,11 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	}))
 
 	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
-	pass(t, r, key)
+	plan(t, r, key)
 
 	got := read(t, key)
-	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
-	kube.Condition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
+	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
+	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 }
 
 // A job that its platform knows no longer asks for machines only as long as it could be
@@ -304,16 +304,16 @@ func TestLostJobEnds(t *testing.T) {
 	r := reconciler(clk, through{forgeProvider(t, forge, repository)})
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
-	pass(t, r, key)
+	plan(t, r, key)
 
 	got := read(t, key)
 	if got.Spec.State != v1alpha1.JobQueued {
 		t.Errorf("state = %s while the job may only be hidden", got.Spec.State)
 	}
 
-	kube.Condition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, workload.ReasonJobMissing, "Actions: read")
+	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, workload.ReasonJobMissing, "Actions: read")
 	clk.SetTime(now.Add(50 * time.Hour))
-	pass(t, r, key)
+	plan(t, r, key)
 
 	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
 		t.Errorf("job = %s %s", got.State, got.Conclusion)
@@ -338,7 +338,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 			j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 		}))
 
-		if result := pass(t, r, key); result.RequeueAfter <= 0 {
+		if result := plan(t, r, key); result.RequeueAfter <= 0 {
 			t.Error("a silent job is forgotten")
 		}
 	}

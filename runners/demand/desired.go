@@ -12,24 +12,24 @@ import (
 	"github.com/dustin/go-humanize/english"
 )
 
-// ClaimState is a machine's state as far as scaling goes.
+// ClaimState is the state of a machine for the scaling decision.
 type ClaimState string
 
 // States of a machine.
 const (
-	// ClaimPending: no machine is being made yet.
+	// ClaimPending: the machine's VM is not being created yet.
 	ClaimPending ClaimState = "pending"
-	// ClaimBooting: it is being made, or runs and its runner is not online yet.
+	// ClaimBooting: the VM is being created, or it runs and its runner is not online yet.
 	ClaimBooting ClaimState = "booting"
-	// ClaimIdle: its runner is online and has no job.
+	// ClaimIdle: the runner is online and has no job.
 	ClaimIdle ClaimState = "idle"
-	// ClaimBusy: its runner has a job.
+	// ClaimBusy: the runner has a job.
 	ClaimBusy ClaimState = "busy"
-	// ClaimStandby: it is made, or being made, and not to be started until it is activated.
-	// It takes no job, but takes room.
+	// ClaimStandby: the VM is created, or is being created, and is not started until the machine is
+	// activated. The machine takes no job and counts against Max.
 	ClaimStandby ClaimState = "standby"
-	// ClaimFinishing: its job is over or it is being removed. It takes no job but still
-	// takes room.
+	// ClaimFinishing: the job is completed or the machine is being deleted. The machine takes no job and
+	// still counts against Max.
 	ClaimFinishing ClaimState = "finishing"
 )
 
@@ -37,58 +37,59 @@ const (
 type Claim struct {
 	Name  string
 	State ClaimState
-	// CreatedAt is when the claim was made.
+	// CreatedAt is when the claim was created.
 	CreatedAt time.Time
-	// IdleSince is when its runner came online or lost its job; it counts for ClaimIdle
-	// only. The zero time means: just now.
+	// IdleSince is when the runner came online or finished its last job. It is used for ClaimIdle only.
+	// Zero means now.
 	IdleSince time.Time
-	// Prepared says of a machine on standby that it is made.
+	// Prepared is true if the VM of a machine on standby is created.
 	Prepared bool
-	// Outdated says that the machine was made, or would be, from what the pool no longer
-	// asks for.
+	// Outdated is true if the machine was created from, or would be created from, a template or workload
+	// that has changed.
 	Outdated bool
-	// Bound says that the runner was made for one job, which it takes or has taken.
+	// Bound is true if the runner was created for one job, which it takes or has taken.
 	Bound bool
-	// Size is the Key of the Size that the machine was made for; empty means the pool's own.
+	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
-	// Stuck says of a machine that was not started yet that there is no room for it where
-	// it is to be, and that there may be some elsewhere.
+	// Stuck is true if the machine is not started, its cluster or node has no free capacity, and another
+	// one may have free capacity.
 	Stuck bool
 }
 
-// Input is what Desired decides upon.
+// Input is the input of Decide.
 type Input struct {
-	// Min and Max bound the number of machines. Max wins.
+	// Min and Max limit the number of machines. If Min is above Max, Max applies.
 	Min, Max int
-	// Queued jobs wait for a runner of this pool.
+	// Queued is how many jobs wait for a runner of this pool.
 	Queued int
-	// Sizes are the Keys of the queued jobs' sizes, in the order in which their machines
-	// should be made. Nil means that all ask for the pool's own size.
+	// Sizes are the Keys of the queued jobs' sizes, in the order in which their machines should be
+	// created. Nil means that all jobs request the pool's own size.
 	Sizes []string
-	// WarmIdle machines are wanted beyond those that jobs ask for, see WarmIdle.
+	// WarmIdle is how many idle machines the pool keeps in addition to the machines for jobs; see the
+	// function WarmIdle.
 	WarmIdle int
-	// WarmStopped machines are wanted on standby.
+	// WarmStopped is how many machines the pool keeps on standby.
 	WarmStopped int
-	// Paused keeps everything as it is.
+	// Paused stops all changes.
 	Paused bool
 	Claims []Claim
 	Now    time.Time
-	// Boundary is when Min or WarmIdle change by time alone. Zero means never.
+	// Boundary is when Min or WarmIdle change because of the time. Zero means never.
 	Boundary time.Time
-	// ScaleDownDelay is how long an idle machine above what is wanted is kept.
+	// ScaleDownDelay is how long the pool keeps an idle machine that it does not need.
 	ScaleDownDelay time.Duration
-	// IdleTimeout ends a machine that had no job for so long, even one that keeps Min
-	// filled. Zero means never.
+	// IdleTimeout is the idle time after which a machine is deleted, even if the pool then has fewer
+	// machines than Min. Zero means never.
 	IdleTimeout time.Duration
-	// MaxLifetime ends a machine so long after its creation. Zero means never. A busy
-	// machine is left to its claim.
+	// MaxLifetime is the age at which a machine is deleted. Zero means never. Decide does not delete a
+	// busy machine; its own claim does that.
 	MaxLifetime time.Duration
-	// Failures in a row, and when the last was.
+	// Failures is the number of failures in a row, and LastFailure is the time of the last one.
 	Failures    int
 	LastFailure time.Time
 
-	// whole is the pool's Max, where Max is the share of one size.
-	whole int
+	// poolMax is the pool's Max if Max is the share of one size.
+	poolMax int
 }
 
 // Reasons of a Decision.
@@ -113,42 +114,45 @@ const (
 	DeleteStuck       = "NoRoom"
 )
 
-// Deletion is a machine to remove. Its claim removes its runner first, which the platform
-// refuses if it has got a job meanwhile.
+// Deletion is a machine to delete. The machine's claim removes the runner first. The platform refuses the
+// removal if the runner has taken a job in the meantime.
 type Deletion struct {
 	Name, Reason, Message string
 }
 
-// Decision is what to do about a pool now.
+// Decision holds the changes to make to a pool now.
 type Decision struct {
-	// Desired is the number of machines wanted.
+	// Desired is how many machines the pool needs.
 	Desired int
-	// Activate these machines that are on standby, oldest first, before any is made.
+	// Activate names the machines on standby to start, oldest first, before new ones are created.
 	Activate []string
-	// Create so many machines, and CreateStandby more that stay on standby.
+	// Create is how many machines to create, and CreateStandby is how many more to create for standby.
 	Create, CreateStandby int
-	// Sized are so many more to create of other sizes than the pool's own, by their Keys.
-	Sized map[string]int
-	// Delete these, in this order: oldest idle first.
+	// CreateBySize is how many more machines to create of other sizes than the pool's own, by the Keys of
+	// the sizes.
+	CreateBySize map[string]int
+	// Delete lists the machines to delete, in this order: the longest idle first.
 	Delete []Deletion
-	// After is when to look again if nothing happens before; zero means on events only.
-	After time.Duration
-	// Reason and Message say it in words, for the pool's condition.
+	// RequeueAfter is the delay until the next decision if no event comes first. Zero means that only
+	// events trigger the next decision.
+	RequeueAfter time.Duration
+	// Reason and Message describe the decision, for the pool's condition.
 	Reason, Message string
 }
 
-// Creates tells whether machines are to be made.
-func (d *Decision) Creates() bool { return d.Create+d.CreateStandby+len(d.Sized) > 0 }
+// ShouldCreate reports whether machines are to be created.
+func (d *Decision) ShouldCreate() bool { return d.Create+d.CreateStandby+len(d.CreateBySize) > 0 }
 
 const (
-	// backoffBase doubles with every failure in a row up to backoffCap.
+	// backoffBase is the back-off after the first failure. It doubles with each further failure in a row,
+	// up to backoffCap.
 	backoffBase = time.Second
 	backoffCap  = 5 * time.Minute
-	// probeAfter so many failures in a row only one machine is tried at a time.
+	// probeAfter is the number of failures in a row after which the pool creates one machine at a time.
 	probeAfter = 3
 )
 
-// Backoff gives how long after the last of n failures in a row a new machine is tried.
+// Backoff returns how long after the last of n failures in a row the pool creates the next machine.
 func Backoff(failures int) time.Duration {
 	if failures <= 0 {
 		return 0
@@ -164,71 +168,75 @@ func Backoff(failures int) time.Duration {
 	return wait
 }
 
-// decide is Desired for machines of one size.
+// decideSize is Decide for machines of one size.
 //
-// Wanted are Min, or as many as jobs are queued and running and WarmIdle more if that is
-// more, or Max if that is less. Every machine that will come to take a job (pending,
-// booting or idle) stands for one queued job, so that nothing is made twice for one.
-// Machines on standby are started before any is made, and made anew while there is room.
-// Machines whose job is over take room until they are gone: Max is never exceeded.
-// Machines that outlived MaxLifetime or IdleTimeout go and are replaced, outdated ones a
-// few at a time; of those left over, idle ones go, the longest idle first, once
-// ScaleDownDelay has passed, but never one that a queued job may be about to take. Busy
+// The target is the number of queued and running jobs plus WarmIdle, but at least Min and at most Max.
+// Each pending, booting or idle machine counts for one queued job, so that no job gets two machines.
+//
+// To reach the target, decideSize starts the machines on standby before it creates new ones, and refills
+// the standby if Max allows it. Finished machines count against Max until they are deleted, so that Max is
+// never exceeded.
+//
+// Machines older than MaxLifetime or idle for longer than IdleTimeout are deleted and replaced. Outdated
+// machines are replaced a few at a time. Of the machines above the target, idle ones are deleted after
+// ScaleDownDelay, the longest idle first, unless a queued job may be about to take the machine. Busy
 // machines are never deleted.
-func decide(in Input) Decision {
-	pass := newPass(in)
-	out := Decision{Desired: pass.target}
+func decideSize(in Input) Decision {
+	plan := newPlan(in)
+	out := Decision{Desired: plan.target}
 
 	if in.Paused {
 		out.Reason = ReasonPaused
-		out.Message = fmt.Sprintf("spec.paused is set: no machine is made and none is removed; %d would be wanted, %d are there",
-			pass.target, pass.usable())
+		out.Message = fmt.Sprintf("spec.paused is set: the pool creates and deletes no machines; it needs %d and has %d",
+			plan.target, plan.countUsable())
 
 		return out
 	}
 
-	// Machines that go now are no longer counted on, but take room till they are gone.
-	out.Delete = append(out.Delete, pass.expire()...)
-	out.Delete = append(out.Delete, pass.unstick()...)
-	out.Delete = append(out.Delete, pass.replace()...)
+	// Machines that are deleted now no longer count toward the target, but count against Max until they
+	// are gone.
+	out.Delete = append(out.Delete, plan.expire()...)
+	out.Delete = append(out.Delete, plan.deleteStuck()...)
+	out.Delete = append(out.Delete, plan.replace()...)
 
-	switch usable := pass.usable(); {
-	case usable > pass.target:
-		out.Delete = append(out.Delete, pass.scaleDown(usable-pass.target)...)
-		pass.explainSurplus(&out)
-	case usable < pass.target:
-		pass.scaleUp(&out)
+	switch usable := plan.countUsable(); {
+	case usable > plan.target:
+		out.Delete = append(out.Delete, plan.scaleDown(usable-plan.target)...)
+		plan.explainSurplus(&out)
+	case usable < plan.target:
+		plan.scaleUp(&out)
 	default:
-		pass.explainSteady(&out)
+		plan.explainSteady(&out)
 	}
 
-	pass.stock(&out)
+	plan.fillStandby(&out)
 
-	out.After = pass.after()
+	out.RequeueAfter = plan.requeueAfter()
 
 	return out
 }
 
-// pass is one run of decide.
-type pass struct {
+// plan is the state of one call of decideSize.
+type plan struct {
 	in     Input
 	target int
-	// busy, finishing and outgoing count machines; outgoing are outdated ones that go.
+	// busy, finishing and outgoing count machines. outgoing counts the outdated machines that are being
+	// deleted.
 	busy, finishing, outgoing int
-	// starting, idle and standby are the machines that are kept so far: idle ones the
-	// longest idle first, those on standby oldest first. A runner that was made for a job
-	// is on its way to it, even while it looks idle.
+	// starting, idle and standby are the machines to keep so far. The machines in idle are ordered by the
+	// longest idle time, and the machines in standby by age. A machine whose runner was created for one
+	// job is in starting even if the runner is idle, because it is about to take the job.
 	starting, idle, standby []Claim
-	next                    time.Time
+	nextTime                time.Time
 }
 
-func newPass(in Input) *pass {
+func newPlan(in Input) *plan {
 	in.Queued, in.Min, in.Max = max(in.Queued, 0), max(in.Min, 0), max(in.Max, 0)
 	in.WarmIdle, in.WarmStopped = max(in.WarmIdle, 0), max(in.WarmStopped, 0)
-	p := &pass{in: in}
+	p := &plan{in: in}
 
 	for _, claim := range in.Claims {
-		p.sort(claim)
+		p.addClaim(claim)
 	}
 
 	slices.SortFunc(p.idle, func(a, b Claim) int {
@@ -243,7 +251,7 @@ func newPass(in Input) *pass {
 	return p
 }
 
-func (p *pass) sort(claim Claim) {
+func (p *plan) addClaim(claim Claim) {
 	switch claim.State {
 	case ClaimFinishing:
 		p.finishing++
@@ -270,23 +278,24 @@ func (p *pass) sort(claim Claim) {
 	}
 }
 
-// usable machines are those that run or may yet run a job without being activated.
-func (p *pass) usable() int { return p.busy + len(p.starting) + len(p.idle) }
+// countUsable returns how many machines run a job or may run one without an activation.
+func (p *plan) countUsable() int { return p.busy + len(p.starting) + len(p.idle) }
 
-// room is how many more machines there may be, whatever becomes of those there are.
-func (p *pass) room() int { return max(p.in.Max-len(p.in.Claims), 0) }
+// freeCapacity returns how many machines may be created, with every existing machine counted.
+func (p *plan) freeCapacity() int { return max(p.in.Max-len(p.in.Claims), 0) }
 
-// expire gives the machines that are too old or too long idle.
-func (p *pass) expire() []Deletion {
-	var gone []Deletion
+// expire removes the machines from the plan that are too old or idle for too long, and returns their
+// deletions.
+func (p *plan) expire() []Deletion {
+	var deletions []Deletion
 
 	old := func(claim Claim) bool {
-		if !p.due(claim.CreatedAt, p.in.MaxLifetime) {
+		if !p.isDue(claim.CreatedAt, p.in.MaxLifetime) {
 			return false
 		}
 
-		gone = append(gone, Deletion{claim.Name, DeleteMaxLifetime,
-			fmt.Sprintf("it outlived the pool's lifecycle.maxLifetime of %s", p.in.MaxLifetime)})
+		deletions = append(deletions, Deletion{claim.Name, DeleteMaxLifetime,
+			fmt.Sprintf("the machine is older than the pool's lifecycle.maxLifetime of %s", p.in.MaxLifetime)})
 
 		return true
 	}
@@ -296,10 +305,10 @@ func (p *pass) expire() []Deletion {
 			return true
 		}
 
-		stale := p.due(claim.IdleSince, p.in.IdleTimeout)
+		stale := p.isDue(claim.IdleSince, p.in.IdleTimeout)
 		if stale {
-			gone = append(gone, Deletion{claim.Name, DeleteIdleTimeout, fmt.Sprintf(
-				"its runner had no job for the pool's lifecycle.idleTimeout of %s", p.in.IdleTimeout)})
+			deletions = append(deletions, Deletion{claim.Name, DeleteIdleTimeout, fmt.Sprintf(
+				"the runner had no job for the pool's lifecycle.idleTimeout of %s", p.in.IdleTimeout)})
 		}
 
 		return stale
@@ -307,35 +316,37 @@ func (p *pass) expire() []Deletion {
 	p.starting = slices.DeleteFunc(p.starting, old)
 	p.standby = slices.DeleteFunc(p.standby, old)
 
-	return gone
+	return deletions
 }
 
-// unstick gives the machines that wait for room while there may be some elsewhere.
-func (p *pass) unstick() []Deletion {
-	var gone []Deletion
+// deleteStuck removes the machines from the plan that wait for capacity while other clusters or nodes may
+// have some, and returns their deletions.
+func (p *plan) deleteStuck() []Deletion {
+	var deletions []Deletion
 
 	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
 		stuck := claim.Stuck && !claim.Bound
 		if stuck {
-			gone = append(gone, Deletion{
-				claim.Name, DeleteStuck, "there is no room where it is to be, a machine is made elsewhere",
+			deletions = append(deletions, Deletion{
+				claim.Name, DeleteStuck, "its cluster or node has no free capacity; the pool creates a machine elsewhere",
 			})
 		}
 
 		return stuck
 	})
 
-	return gone
+	return deletions
 }
 
-// replaceShare of the machines are replaced at a time: a quarter.
+// replaceShare limits how many machines are replaced at the same time: one of replaceShare, a quarter.
 const replaceShare = 4
 
-// replace gives the outdated machines that go now. What has gone or is on its way because
-// of earlier ones counts, so that machines that don't come up stop the replacing. An idle
-// machine that a queued job may be about to take stays, and so do all idle ones while new
-// machines fail.
-func (p *pass) replace() []Deletion {
+// replace removes the outdated machines from the plan that are deleted now, and returns their deletions.
+//
+// Outdated machines that are being deleted and new machines that are not ready yet count against the
+// limit, so that the replacement stops if new machines do not become ready. An idle machine that a queued
+// job may be about to take is kept. All idle machines are kept while new machines fail.
+func (p *plan) replace() []Deletion {
 	pending := func(claims []Claim) int {
 		n := 0
 
@@ -348,22 +359,22 @@ func (p *pass) replace() []Deletion {
 		return n
 	}
 
-	left := max(1, (p.usable()+len(p.standby))/replaceShare) -
+	remaining := max(1, (p.countUsable()+len(p.standby))/replaceShare) -
 		p.outgoing - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
 
-	var gone []Deletion
+	var deletions []Deletion
 
-	take := func(claims []Claim, most int) []Claim {
+	take := func(claims []Claim, limit int) []Claim {
 		return slices.DeleteFunc(claims, func(claim Claim) bool {
-			if !claim.Outdated || claim.Bound || left <= 0 || most <= 0 {
+			if !claim.Outdated || claim.Bound || remaining <= 0 || limit <= 0 {
 				return false
 			}
 
-			gone = append(gone, Deletion{
-				claim.Name, DeleteOutdated, "the pool's template or workload has changed since it was made",
+			deletions = append(deletions, Deletion{
+				claim.Name, DeleteOutdated, "the pool's template or workload changed after the machine was created",
 			})
-			left--
-			most--
+			remaining--
+			limit--
 
 			return true
 		})
@@ -378,54 +389,55 @@ func (p *pass) replace() []Deletion {
 	p.starting = take(p.starting, len(p.starting))
 	p.idle = take(p.idle, idle)
 
-	return gone
+	return deletions
 }
 
-// scaleDown gives up to so many idle machines that nobody needs any more.
-func (p *pass) scaleDown(surplus int) []Deletion {
-	var gone []Deletion
+// scaleDown removes up to surplus idle machines from the plan, after ScaleDownDelay, and returns their
+// deletions.
+func (p *plan) scaleDown(surplus int) []Deletion {
+	var deletions []Deletion
 
-	most := min(surplus, max(len(p.idle)-p.in.Queued, 0))
+	limit := min(surplus, max(len(p.idle)-p.in.Queued, 0))
 
-	for _, claim := range p.idle[:most] {
+	for _, claim := range p.idle[:limit] {
 		if !p.in.Now.Before(claim.IdleSince.Add(p.in.ScaleDownDelay)) {
-			gone = append(gone, Deletion{claim.Name, DeleteSurplus, fmt.Sprintf(
-				"%s wanted, and its runner had no job for the pool's scaling.scaleDownDelay of %s",
-				machines(p.target), p.in.ScaleDownDelay)})
+			deletions = append(deletions, Deletion{claim.Name, DeleteSurplus, fmt.Sprintf(
+				"the pool needs %s, and the runner had no job for the pool's scaling.scaleDownDelay of %s",
+				formatMachines(p.target), p.in.ScaleDownDelay)})
 
 			continue
 		}
 
-		p.wake(claim.IdleSince.Add(p.in.ScaleDownDelay))
+		p.scheduleAt(claim.IdleSince.Add(p.in.ScaleDownDelay))
 	}
 
-	// The longest idle come first, so that those that go are the first ones.
-	p.idle = p.idle[len(gone):]
+	// The machines are ordered by idle time, so the deleted machines are the first ones.
+	p.idle = p.idle[len(deletions):]
 
-	return gone
+	return deletions
 }
 
-func (p *pass) explainSurplus(out *Decision) {
+func (p *plan) explainSurplus(out *Decision) {
 	out.Reason = ReasonIdleSurplus
-	out.Message = fmt.Sprintf("%s wanted, %d there: idle ones are kept for scaling.scaleDownDelay of %s, "+
-		"busy ones until they are done", machines(p.target), p.usable(), p.in.ScaleDownDelay)
+	out.Message = fmt.Sprintf("the pool needs %s and has %d: idle machines are kept for scaling.scaleDownDelay of %s, "+
+		"busy machines until their jobs end", formatMachines(p.target), p.countUsable(), p.in.ScaleDownDelay)
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonScalingDown
-		out.Message = fmt.Sprintf("removing %s: %d wanted", machines(len(out.Delete)), p.target)
+		out.Message = fmt.Sprintf("deleting %s: the pool needs %d", formatMachines(len(out.Delete)), p.target)
 	}
 }
 
-func (p *pass) scaleUp(out *Decision) {
+func (p *plan) scaleUp(out *Decision) {
 	out.Reason = ReasonScalingUp
-	need := p.target - p.usable()
+	need := p.target - p.countUsable()
 	retry := p.in.LastFailure.Add(Backoff(p.in.Failures))
 
-	if p.backingOff() {
-		p.wake(retry)
+	if p.isBackingOff() {
+		p.scheduleAt(retry)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%s failed in a row: the next of %d wanted is tried at %s; "+
-			"see the events of the pool's MachineClaims", machines(p.in.Failures), need, retry.UTC().Format(time.RFC3339))
+		out.Message = fmt.Sprintf("%s failed in a row: the pool creates the next of %d more at %s; "+
+			"see the events of the pool's MachineClaims", formatMachines(p.in.Failures), need, retry.UTC().Format(time.RFC3339))
 
 		return
 	}
@@ -433,8 +445,8 @@ func (p *pass) scaleUp(out *Decision) {
 	if p.in.Failures >= probeAfter {
 		need = max(min(need, 1-len(p.starting)), 0)
 		out.Reason = ReasonBackingOff
-		out.Message = fmt.Sprintf("%s failed in a row: one at a time is tried; "+
-			"see the events of the pool's MachineClaims", machines(p.in.Failures))
+		out.Message = fmt.Sprintf("%s failed in a row: the pool creates one machine at a time; "+
+			"see the events of the pool's MachineClaims", formatMachines(p.in.Failures))
 		p.fill(out, need)
 
 		return
@@ -445,29 +457,29 @@ func (p *pass) scaleUp(out *Decision) {
 	switch {
 	case out.Create+len(out.Activate) == 0:
 		out.Reason = ReasonFinishing
-		out.Message = fmt.Sprintf("%s more wanted as soon as finished ones are gone: scaling.maxReplicas is %d",
-			machines(need), p.most())
+		out.Message = fmt.Sprintf("%s more needed as soon as finished machines are deleted: scaling.maxReplicas is %d",
+			formatMachines(need), p.maxReplicas())
 	case len(out.Delete) > 0:
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("replacing %s at the end of life: making %d, starting %d",
-			machines(len(out.Delete)), out.Create, len(out.Activate))
+		out.Message = fmt.Sprintf("replacing %s: creating %d, starting %d",
+			formatMachines(len(out.Delete)), out.Create, len(out.Activate))
 	case len(out.Activate) > 0:
-		out.Message = fmt.Sprintf("starting %s from standby, making %d: %s queued, %s wanted",
-			machines(len(out.Activate)), out.Create, jobs(p.in.Queued), machines(p.target))
+		out.Message = fmt.Sprintf("starting %s from standby, creating %d: %s queued, %s needed",
+			formatMachines(len(out.Activate)), out.Create, formatJobs(p.in.Queued), formatMachines(p.target))
 	default:
-		out.Message = fmt.Sprintf("making %s: %s queued, %s wanted",
-			machines(out.Create), jobs(p.in.Queued), machines(p.target))
+		out.Message = fmt.Sprintf("creating %s: %s queued, %s needed",
+			formatMachines(out.Create), formatJobs(p.in.Queued), formatMachines(p.target))
 	}
 }
 
-// backingOff says whether the pause after a failure is not over.
-func (p *pass) backingOff() bool {
+// isBackingOff reports whether the back-off after the last failure is not over.
+func (p *plan) isBackingOff() bool {
 	return p.in.Failures > 0 && p.in.Now.Before(p.in.LastFailure.Add(Backoff(p.in.Failures)))
 }
 
-// fill gets so many machines: those on standby first, then new ones as far as there is
-// room. Outdated ones are not started: they are replaced.
-func (p *pass) fill(out *Decision, need int) {
+// fill provides machines: it first activates machines on standby, then creates new ones as far as Max
+// allows. It does not activate outdated machines, because they are replaced.
+func (p *plan) fill(out *Decision, need int) {
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
 		if need <= 0 || claim.Outdated {
 			return false
@@ -480,96 +492,97 @@ func (p *pass) fill(out *Decision, need int) {
 		return true
 	})
 
-	out.Create = min(need, p.room())
+	out.Create = min(need, p.freeCapacity())
 }
 
-// stock keeps as many machines on standby as are wanted and as there is room for beside
-// those that run. What is too many goes, the youngest first: it costs nothing but disk.
-func (p *pass) stock(out *Decision) {
-	wanted := min(p.in.WarmStopped, max(p.in.Max-p.usable()-out.Create, 0))
+// fillStandby plans the creation of missing machines on standby, as far as Max allows beside the other
+// machines. If there are too many, it deletes the youngest ones without a delay, because a machine on
+// standby costs only disk space to create again.
+func (p *plan) fillStandby(out *Decision) {
+	standbyTarget := min(p.in.WarmStopped, max(p.in.Max-p.countUsable()-out.Create, 0))
 
-	if surplus := len(p.standby) - wanted; surplus > 0 {
-		for _, claim := range p.standby[wanted:] {
+	if surplus := len(p.standby) - standbyTarget; surplus > 0 {
+		for _, claim := range p.standby[standbyTarget:] {
 			out.Delete = append(out.Delete, Deletion{
-				claim.Name, DeleteSurplus, machines(wanted) + " wanted on standby",
+				claim.Name, DeleteSurplus, "the pool needs " + formatMachines(standbyTarget) + " on standby",
 			})
 		}
 
 		return
 	}
 
-	// What is on standby is a stock for later: it waits while machines fail.
-	if p.in.Failures >= probeAfter || p.backingOff() {
+	// The standby is a reserve. It is not refilled while machines fail.
+	if p.in.Failures >= probeAfter || p.isBackingOff() {
 		return
 	}
 
-	// Machines that are wanted and have no room yet come first.
-	short := max(p.target-p.usable()-out.Create, 0)
-	out.CreateStandby = max(min(wanted-len(p.standby), p.room()-out.Create-short), 0)
+	// Machines that the target needs and that Max does not allow yet come first.
+	short := max(p.target-p.countUsable()-out.Create, 0)
+	out.CreateStandby = max(min(standbyTarget-len(p.standby), p.freeCapacity()-out.Create-short), 0)
 
 	if out.CreateStandby > 0 && out.Reason == ReasonSteady {
 		out.Reason = ReasonScalingUp
-		out.Message = fmt.Sprintf("%s; %d more are made for standby", out.Message, out.CreateStandby)
+		out.Message = fmt.Sprintf("%s; creating %d more for standby", out.Message, out.CreateStandby)
 	}
 }
 
-func (p *pass) explainSteady(out *Decision) {
+func (p *plan) explainSteady(out *Decision) {
 	out.Reason = ReasonSteady
-	out.Message = machines(p.target) + " wanted and there"
+	out.Message = formatMachines(p.target) + " needed and present"
 
 	if len(out.Delete) > 0 {
 		out.Reason = ReasonReplacing
-		out.Message = fmt.Sprintf("removing %s at the end of life: %d others wanted and there",
-			machines(len(out.Delete)), p.target)
+		out.Message = fmt.Sprintf("deleting %s: %d others needed and present",
+			formatMachines(len(out.Delete)), p.target)
 	}
 
 	if short := p.in.Queued - len(p.starting) - len(p.idle); short > 0 {
 		out.Reason = ReasonAtMaximum
-		out.Message = fmt.Sprintf("waiting for others to end: %s; scaling.maxReplicas is %d", jobs(short), p.most())
+		out.Message = fmt.Sprintf("%s queued until other jobs end: scaling.maxReplicas is %d", formatJobs(short), p.maxReplicas())
 	}
 }
 
-// most is the pool's scaling.maxReplicas.
-func (p *pass) most() int { return max(p.in.whole, p.in.Max) }
+// maxReplicas returns the pool's scaling.maxReplicas.
+func (p *plan) maxReplicas() int { return max(p.in.poolMax, p.in.Max) }
 
-// after gives when time alone changes the decision.
-func (p *pass) after() time.Duration {
+// requeueAfter returns the delay until the decision changes because of the time alone; zero means never.
+func (p *plan) requeueAfter() time.Duration {
 	for _, claim := range p.in.Claims {
 		if claim.State != ClaimBusy && claim.State != ClaimFinishing {
-			p.expires(claim.CreatedAt, p.in.MaxLifetime)
+			p.scheduleExpiry(claim.CreatedAt, p.in.MaxLifetime)
 		}
 	}
 
 	for _, claim := range p.idle {
-		p.expires(claim.IdleSince, p.in.IdleTimeout)
+		p.scheduleExpiry(claim.IdleSince, p.in.IdleTimeout)
 	}
 
-	p.wake(p.in.Boundary)
+	p.scheduleAt(p.in.Boundary)
 
-	if p.next.IsZero() {
+	if p.nextTime.IsZero() {
 		return 0
 	}
 
-	return p.next.Sub(p.in.Now)
+	return p.nextTime.Sub(p.in.Now)
 }
 
-func (p *pass) due(since time.Time, limit time.Duration) bool {
+func (p *plan) isDue(since time.Time, limit time.Duration) bool {
 	return limit > 0 && !p.in.Now.Before(since.Add(limit))
 }
 
-func (p *pass) expires(since time.Time, limit time.Duration) {
+func (p *plan) scheduleExpiry(since time.Time, limit time.Duration) {
 	if limit > 0 {
-		p.wake(since.Add(limit))
+		p.scheduleAt(since.Add(limit))
 	}
 }
 
-// wake notes a moment to look again, unless it is over.
-func (p *pass) wake(at time.Time) {
-	if at.After(p.in.Now) && (p.next.IsZero() || at.Before(p.next)) {
-		p.next = at
+// scheduleAt schedules another decision, unless the time is over or an earlier one is scheduled.
+func (p *plan) scheduleAt(timestamp time.Time) {
+	if timestamp.After(p.in.Now) && (p.nextTime.IsZero() || timestamp.Before(p.nextTime)) {
+		p.nextTime = timestamp
 	}
 }
 
-func machines(n int) string { return english.Plural(n, "machine", "") }
+func formatMachines(n int) string { return english.Plural(n, "machine", "") }
 
-func jobs(n int) string { return english.Plural(n, "job", "") }
+func formatJobs(n int) string { return english.Plural(n, "job", "") }

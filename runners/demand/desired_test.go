@@ -110,7 +110,7 @@ func TestDesired(t *testing.T) {
 		},
 		"idle machines are kept for the delay": {
 			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: claims(1, demand.ClaimIdle)},
-			want: demand.Decision{Reason: demand.ReasonIdleSurplus, After: delay - time.Minute},
+			want: demand.Decision{Reason: demand.ReasonIdleSurplus, RequeueAfter: delay - time.Minute},
 		},
 		"the longest idle go first, and only as many as are too many": {
 			in: demand.Input{Min: 1, Max: 3, ScaleDownDelay: delay, Claims: []demand.Claim{
@@ -142,7 +142,7 @@ func TestDesired(t *testing.T) {
 		},
 		"an idle timeout is woken up for": {
 			in:   demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: claims(1, demand.ClaimIdle)},
-			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady, After: delay - time.Minute},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady, RequeueAfter: delay - time.Minute},
 		},
 		"a lifetime ends machines, busy ones excepted": {
 			in: demand.Input{Max: 5, MaxLifetime: time.Hour, Claims: []demand.Claim{
@@ -155,7 +155,7 @@ func TestDesired(t *testing.T) {
 		},
 		"a failure delays": {
 			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Second)},
-			want: demand.Decision{Desired: 2, Reason: demand.ReasonBackingOff, After: time.Second},
+			want: demand.Decision{Desired: 2, Reason: demand.ReasonBackingOff, RequeueAfter: time.Second},
 		},
 		"after few failures all are made": {
 			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Minute)},
@@ -301,7 +301,7 @@ func TestDesired(t *testing.T) {
 		},
 		"a boundary of time is woken up for": {
 			in:   demand.Input{Max: 9, Boundary: start().Add(time.Minute)},
-			want: demand.Decision{Reason: demand.ReasonSteady, After: time.Minute},
+			want: demand.Decision{Reason: demand.ReasonSteady, RequeueAfter: time.Minute},
 		},
 		"negative numbers are none": {
 			in:   demand.Input{Min: -1, Max: -1, Queued: -4, WarmIdle: -1, WarmStopped: -1},
@@ -314,7 +314,7 @@ func TestDesired(t *testing.T) {
 			t.Parallel()
 
 			test.in.Now = start()
-			got := demand.Desired(test.in)
+			got := demand.Decide(test.in)
 
 			if got.Message == "" {
 				t.Error("the decision has no message")

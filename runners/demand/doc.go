@@ -1,24 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand knows how many machines the waiting CI jobs ask for.
+// Package demand computes how many machines the queued CI jobs need.
 //
-// Demand is state and not events: every job is a RunnerJob object, the ledger. The
-// Receiver writes webhooks into it before it acknowledges them, and JobReconciler asks
-// the platform for what webhooks missed. What a pool wants is computed from the whole
-// ledger on every pass; events only wake the loop. So duplicate, late, lost and replayed
-// webhooks all end in the same number.
+// Each job is a RunnerJob object. The RunnerJobs of a namespace are its job ledger. The
+// Receiver writes each webhook into the ledger before it acknowledges the webhook.
+// JobReconciler asks the CI platform about jobs whose webhooks are missing. Each reconcile
+// computes a pool's desired number of machines from the whole ledger; events only trigger a
+// reconcile. For this reason duplicate, late, lost and replayed webhooks all give the same
+// number.
 //
-//	webhook --> Merge --> RunnerJob --> Match, Demand --> Desired --> claims made, deleted
-//	repair  --^
+//	webhook --> Merge --> RunnerJob --> Match, CountJobs --> Decide --> claims created, deleted
+//	confirm --^
 //
-// A job only ever goes forward:
+// The state of a job only moves forward:
 //
 //	Waiting --> Queued --> Running --> Completed --> (deleted after the retention)
 //
-// Each job has a timeline, from the platform's queue to the end of its machine, which is
-// kept when the machine is gone. While the job waits, the timeline and the condition
-// Served say what for.
+// Each job has a timeline, from the platform's job queue to the end of the job's machine. The
+// timeline stays after the machine is deleted. While the job waits, the timeline and the
+// condition Served give the cause.
 //
-// Merge, Match, Demand, Desired and Timeline are pure.
+// Merge, Match, CountJobs, Decide and BuildTimeline are pure functions.
 package demand

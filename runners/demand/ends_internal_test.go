@@ -25,8 +25,8 @@ var errBroken = errors.New("broken")
 
 type anySecret struct{}
 
-func (anySecret) Value(_ context.Context, of v1alpha1.SecretKeySelector, _ string) (string, error) {
-	return of.Name, nil
+func (anySecret) Value(_ context.Context, extract v1alpha1.SecretKeySelector, _ string) (string, error) {
+	return extract.Name, nil
 }
 
 // Whatever is kept of namespaces, jobs, machines, secrets and senders ends with them.
@@ -42,34 +42,34 @@ func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it look
 
 	batches := newInbox(&Ledger{Client: api}, clk)
 
-	heap.Ends(t, "turns of namespaces", func(number int) { batches.turn(fmt.Sprintf("ns%d", number))() })
+	heap.CheckNoLeak(t, "turns of namespaces", func(number int) { batches.lockNamespace(fmt.Sprintf("ns%d", number))() })
 
-	senders := newTurns(4)
+	senders := newReadLimiter(4)
 
-	heap.Ends(t, "turns of senders", func(number int) {
-		done, err := senders.take(t.Context(), fmt.Sprintf("192.0.2.1:%d", number), func() {})
+	heap.CheckNoLeak(t, "turns of senders", func(number int) {
+		done, err := senders.acquire(t.Context(), fmt.Sprintf("192.0.2.1:%d", number), func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		done.done()
+		done.release()
 	})
 
 	secrets := &secretCache{reader: anySecret{}, clock: clk}
 
-	heap.Ends(t, "secrets", func(number int) {
-		clk.SetTime(clk.Now().Add(secretAge))
+	heap.CheckNoLeak(t, "secrets", func(number int) {
+		clk.SetTime(clk.Now().Add(maxSecretAge))
 
-		if _, err := secrets.get(t.Context(), v1alpha1.SecretKeySelector{Name: fmt.Sprintf("s%d", number)}, "ns", secretAge); err != nil {
+		if _, err := secrets.get(t.Context(), v1alpha1.SecretKeySelector{Name: fmt.Sprintf("s%d", number)}, "ns", maxSecretAge); err != nil {
 			t.Fatal(err)
 		}
 	})
 
 	jobs := &JobReconciler{Client: api, Live: api, Clock: clk}
 
-	heap.Ends(t, "questions about jobs", func(number int) {
+	heap.CheckNoLeak(t, "questions about jobs", func(number int) {
 		name := types.NamespacedName{Namespace: "ns", Name: fmt.Sprintf("j%d", number)}
-		jobs.asked.note(name, clk.Now())
+		jobs.confirmCalls.record(name, clk.Now())
 
 		if _, err := jobs.Reconcile(t.Context(), reconcile.Request{NamespacedName: name}); err != nil {
 			t.Fatal(err)
@@ -77,13 +77,13 @@ func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it look
 	})
 
 	sources := &Sources{Clock: clk}
-	sources.defaults()
+	sources.setDefaults()
 
-	heap.Ends(t, "sources of pools", func(number int) {
-		pool := readPool{Pool: Pool{Namespace: "ns", Name: fmt.Sprintf("p%d", number)}}
+	heap.CheckNoLeak(t, "sources of pools", func(number int) {
+		pool := loadedPool{Pool: Pool{Namespace: "ns", Name: fmt.Sprintf("p%d", number)}}
 
-		sources.note([]readPool{pool}, errBroken)
-		sources.refuse(map[types.NamespacedName]error{pool.Key(): errBroken})
-		sources.forget(map[workload.Provider][]readPool{})
+		sources.recordResult([]loadedPool{pool}, errBroken)
+		sources.setConfigErrors(map[types.NamespacedName]error{pool.Key(): errBroken})
+		sources.forgetPools(map[workload.Provider][]loadedPool{})
 	})
 }

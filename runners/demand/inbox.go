@@ -16,33 +16,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// directWrites is how many webhooks are written one by one at a time. More than that is
-// a burst, and is written in batches, each of which costs two writes more than its jobs.
-const directWrites = 16
+// maxDirectWrites is how many webhooks are written one by one at the same time. Further webhooks
+// are a burst and are written in batches. Each batch costs two writes more than its jobs.
+const maxDirectWrites = 16
 
-// inbox writes what webhooks say: each into its RunnerJob, or many into one
-// RunnerJobBatch when they come faster than the API server takes them.
+// inbox writes the jobs of webhooks: each into its RunnerJob, or many into one RunnerJobBatch if
+// webhooks arrive faster than the API server accepts writes.
 type inbox struct {
-	ledger *Ledger
-	clock  clock.PassiveClock
-	direct chan struct{}
+	ledger      *Ledger
+	clock       clock.PassiveClock
+	directSlots chan struct{}
 
 	mu sync.Mutex
-	// open are the batches that may still grow, by namespace; the first to join one
-	// writes it, as soon as the one before is written.
-	open map[string]*batch
-	// writing are the turns of namespaces that have a batch to write.
-	writing map[string]*turn
+	// openBatches holds, by namespace, the batches that still accept jobs. The first job of a batch
+	// starts the write, which runs as soon as the previous batch is written.
+	openBatches map[string]*batch
+	// locks holds the locks of the namespaces that have a batch to write.
+	locks map[string]*namespaceLock
 }
 
-// turn is had by one batch of a namespace at a time.
-type turn struct {
+// namespaceLock lets one batch of a namespace be written at a time.
+type namespaceLock struct {
 	sync.Mutex
 
 	users int
 }
 
-// batch is a RunnerJobBatch to be.
+// batch holds the jobs of a RunnerJobBatch that is not written yet.
 type batch struct {
 	jobs []workload.Job
 	done chan struct{}
@@ -51,92 +51,94 @@ type batch struct {
 
 func newInbox(ledger *Ledger, c clock.PassiveClock) *inbox {
 	return &inbox{
-		ledger: ledger, clock: c, direct: make(chan struct{}, directWrites),
-		open: map[string]*batch{}, writing: map[string]*turn{},
+		ledger: ledger, clock: c, directSlots: make(chan struct{}, maxDirectWrites),
+		openBatches: map[string]*batch{}, locks: map[string]*namespaceLock{},
 	}
 }
 
-// record keeps the job in the namespace. When it returns nil, the job is not lost with
-// this process.
+// record writes the job into the namespace's ledger or into a batch. If it returns nil, the job
+// survives the end of this process.
 func (b *inbox) record(ctx context.Context, namespace string, job workload.Job) error {
 	select {
-	case b.direct <- struct{}{}:
-		defer func() { <-b.direct }()
+	case b.directSlots <- struct{}{}:
+		defer func() { <-b.directSlots }()
 
 		_, err := b.ledger.Record(ctx, namespace, job, b.clock.Now())
 
 		return err
 	default:
-		return b.join(ctx, namespace, job)
+		return b.joinBatch(ctx, namespace, job)
 	}
 }
 
-// join adds the job to the namespace's open batch and waits until that is written.
-func (b *inbox) join(ctx context.Context, namespace string, job workload.Job) error {
+// joinBatch adds the job to the namespace's open batch and waits until the batch is written.
+func (b *inbox) joinBatch(ctx context.Context, namespace string, job workload.Job) error {
 	received := metav1.NewMicroTime(b.clock.Now())
 	job.ReceivedAt = &received
 
 	b.mu.Lock()
 
-	at, ok := b.open[namespace]
-	if !ok || len(at.jobs) == v1alpha1.MaxBatch {
-		at = &batch{done: make(chan struct{})}
-		b.open[namespace] = at
+	current, ok := b.openBatches[namespace]
+	if !ok || len(current.jobs) == v1alpha1.MaxBatch {
+		current = &batch{done: make(chan struct{})}
+		b.openBatches[namespace] = current
 
-		// It is not the caller's alone: who joins later must not lose by the first one's end.
-		go b.write(context.WithoutCancel(ctx), namespace, at) //nolint:contextcheck // as said
+		// The batch is shared: the end of the first caller's context must not cancel the others'
+		// write.
+		go b.writeBatch(context.WithoutCancel(ctx), namespace, current) //nolint:contextcheck // see above
 	}
 
-	at.jobs = append(at.jobs, job)
+	current.jobs = append(current.jobs, job)
 	b.mu.Unlock()
 
 	select {
-	case <-at.done:
-		return at.err
+	case <-current.done:
+		return current.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// write writes a batch once the one before it is written; until then it grows. One of a single
-// job is the job.
-func (b *inbox) write(ctx context.Context, namespace string, at *batch) {
-	defer b.turn(namespace)()
+// writeBatch writes a batch once the previous batch of the namespace is written. Until then the
+// batch accepts more jobs. A batch of one job is written as a RunnerJob.
+func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch) {
+	defer b.lockNamespace(namespace)()
 
 	b.mu.Lock()
-	if b.open[namespace] == at {
-		delete(b.open, namespace)
+	if b.openBatches[namespace] == current {
+		delete(b.openBatches, namespace)
 	}
 	b.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
 
-	defer close(at.done)
+	defer close(current.done)
 
-	if len(at.jobs) == 1 {
-		_, at.err = b.ledger.Record(ctx, namespace, at.jobs[0], heardAt(at.jobs[0], metav1.Time{}))
+	if len(current.jobs) == 1 {
+		_, current.err = b.ledger.Record(ctx, namespace, current.jobs[0], receiveTime(current.jobs[0], metav1.Time{}))
 
 		return
 	}
 
 	object := &v1alpha1.RunnerJobBatch{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "burst-"},
-		Spec:       v1alpha1.RunnerJobBatchSpec{Jobs: at.jobs},
+		Spec:       v1alpha1.RunnerJobBatchSpec{Jobs: current.jobs},
 	}
 	if err := b.ledger.Client.Create(ctx, object); err != nil {
-		at.err = fmt.Errorf("write batch of %d jobs in namespace %s: %w", len(at.jobs), namespace, err)
+		current.err = fmt.Errorf("create batch of %d jobs in namespace %s: %w", len(current.jobs), namespace, err)
 	}
 }
 
-// turn waits for the namespace's turn; done gives it back. One that nobody waits for is forgotten.
-func (b *inbox) turn(namespace string) (done func()) {
+// lockNamespace locks the namespace for the write of a batch. The returned function unlocks the
+// namespace, and deletes a lock that nothing else uses.
+func (b *inbox) lockNamespace(namespace string) (unlock func()) {
 	b.mu.Lock()
 
-	own, ok := b.writing[namespace]
+	own, ok := b.locks[namespace]
 	if !ok {
-		own = &turn{}
-		b.writing[namespace] = own
+		own = &namespaceLock{}
+		b.locks[namespace] = own
 	}
 
 	own.users++
@@ -152,16 +154,17 @@ func (b *inbox) turn(namespace string) (done func()) {
 
 		own.users--
 		if own.users == 0 {
-			delete(b.writing, namespace)
+			delete(b.locks, namespace)
 		}
 	}
 }
 
-// heardAt is when a job of a batch was heard of.
-func heardAt(job workload.Job, made metav1.Time) time.Time {
+// receiveTime returns when the operator received a job of a batch. If the job has no time, it
+// returns fallback.
+func receiveTime(job workload.Job, fallback metav1.Time) time.Time {
 	if job.ReceivedAt != nil {
 		return job.ReceivedAt.Time
 	}
 
-	return made.Time
+	return fallback.Time
 }

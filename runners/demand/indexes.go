@@ -15,55 +15,58 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// IndexRunnerName is the field that MachineClaims are indexed by for the name of their
-// runner, and RunnerJobs for the runner that has them.
+// IndexRunnerName is the index field for the name of a MachineClaim's runner, and for the name of
+// the runner that has a RunnerJob.
 const IndexRunnerName = "runnerName"
 
-// Other fields that the cache is indexed by.
+// The other index fields of the cache.
 const (
-	// indexClaimName of a claim is its name, and of a job that of the claim that it has.
+	// indexClaimName is the index field for the name of a claim, and for the claim of a job.
 	indexClaimName = "claimName"
-	// indexJob of a claim are the jobs that it has or was made for.
+	// indexJob is the index field for the jobs that a claim's machine has or was created for.
 	indexJob = "job"
-	// indexPool of a claim is its pool, and indexTroubledPool that, too, where something is in
-	// its machine's way.
+	// indexPool is the index field for the pool of a claim. indexTroubledPool is the same for the
+	// claims with a problem only.
 	indexPool, indexTroubledPool = "pool", "troubledPool"
-	// indexWaitingPool of a queued job is the pool that answers for it.
+	// indexWaitingPool is the index field for the pool that serves a queued job.
 	indexWaitingPool = "waitingPool"
 )
 
-// jobIndexes and claimIndexes give what an object is found by, for each field.
+// jobIndexes and claimIndexes return the extractor of each index field.
 func jobIndexes() map[string]func(*v1alpha1.RunnerJob) []string {
 	return map[string]func(*v1alpha1.RunnerJob) []string{
-		IndexRunnerName:  func(job *v1alpha1.RunnerJob) []string { return values(job.Spec.RunnerName) },
-		indexClaimName:   func(job *v1alpha1.RunnerJob) []string { return values(job.Status.Claim) },
-		indexWaitingPool: waitingPool,
+		IndexRunnerName:  func(job *v1alpha1.RunnerJob) []string { return nonEmptyNames(job.Spec.RunnerName) },
+		indexClaimName:   func(job *v1alpha1.RunnerJob) []string { return nonEmptyNames(job.Status.Claim) },
+		indexWaitingPool: extractWaitingPool,
 	}
 }
 
 func claimIndexes() map[string]func(*v1alpha1.MachineClaim) []string {
 	return map[string]func(*v1alpha1.MachineClaim) []string{
-		IndexRunnerName:   runnerOfClaim,
-		indexClaimName:    func(claim *v1alpha1.MachineClaim) []string { return values(claim.Name) },
-		indexJob:          jobsOfClaim,
-		indexPool:         poolOfClaim,
-		indexTroubledPool: troubledPool,
+		IndexRunnerName:   extractRunnerNames,
+		indexClaimName:    func(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.Name) },
+		indexJob:          extractJobs,
+		indexPool:         extractPool,
+		indexTroubledPool: extractTroubledPool,
 	}
 }
 
-// addIndexes has jobs and claims found by what they have of each other, so that the work for
-// one job does not grow with the number of others.
+// addIndexes adds the index fields of jobs and claims to the cache, so that the work for one job
+// does not grow with the number of jobs.
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return errors.Join(
-		addTo(ctx, indexer, &v1alpha1.RunnerJob{}, jobIndexes()), addTo(ctx, indexer, &v1alpha1.MachineClaim{}, claimIndexes()),
+		addFieldIndexes(ctx, indexer, &v1alpha1.RunnerJob{}, jobIndexes()),
+		addFieldIndexes(ctx, indexer, &v1alpha1.MachineClaim{}, claimIndexes()),
 	)
 }
 
-func addTo[T client.Object](ctx context.Context, indexer client.FieldIndexer, kind T, fields map[string]func(T) []string) error {
-	for field, of := range fields {
+func addFieldIndexes[T client.Object](
+	ctx context.Context, indexer client.FieldIndexer, kind T, fields map[string]func(T) []string,
+) error {
+	for field, extract := range fields {
 		err := indexer.IndexField(ctx, kind, field, func(obj client.Object) []string {
 			if typed, ok := obj.(T); ok {
-				return of(typed)
+				return extract(typed)
 			}
 
 			return nil
@@ -76,73 +79,75 @@ func addTo[T client.Object](ctx context.Context, indexer client.FieldIndexer, ki
 	return nil
 }
 
-// values are those of the names that are there, each once.
-func values(names ...string) []string {
+// nonEmptyNames returns the non-empty names, sorted and without duplicates.
+func nonEmptyNames(names ...string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	slices.Sort(names)
 
 	return slices.Compact(names)
 }
 
-func waitingPool(job *v1alpha1.RunnerJob) []string {
+func extractWaitingPool(job *v1alpha1.RunnerJob) []string {
 	if job.Spec.State != v1alpha1.JobQueued {
 		return nil
 	}
 
-	return values(job.Status.Pool)
+	return nonEmptyNames(job.Status.Pool)
 }
 
-// runnerOfClaim is the name that the claim's runner will have, and has.
-func runnerOfClaim(claim *v1alpha1.MachineClaim) []string {
+// extractRunnerNames returns the runner name that the claim determines and, if it is set, the
+// runner name in the claim's status.
+func extractRunnerNames(claim *v1alpha1.MachineClaim) []string {
 	name := vmspec.RunnerName(claim)
 	if info := claim.Status.BootstrapInfo; info != nil {
-		return values(name, info.RunnerName)
+		return nonEmptyNames(name, info.RunnerName)
 	}
 
-	return values(name)
+	return nonEmptyNames(name)
 }
 
-func jobsOfClaim(claim *v1alpha1.MachineClaim) []string {
+func extractJobs(claim *v1alpha1.MachineClaim) []string {
 	info := claim.Status.BootstrapInfo
 	if info == nil {
 		return nil
 	}
 
-	return values(info.Job, info.BoundJob)
+	return nonEmptyNames(info.Job, info.BoundJob)
 }
 
-func poolOfClaim(claim *v1alpha1.MachineClaim) []string {
+func extractPool(claim *v1alpha1.MachineClaim) []string {
 	if claim.Spec.RunnerPoolRef == nil {
 		return nil
 	}
 
-	return values(claim.Spec.RunnerPoolRef.Name)
+	return nonEmptyNames(claim.Spec.RunnerPoolRef.Name)
 }
 
-func troubledPool(claim *v1alpha1.MachineClaim) []string {
-	if (trouble(claim) == Cause{}) && !failed(claim) {
+func extractTroubledPool(claim *v1alpha1.MachineClaim) []string {
+	if (findClaimCause(claim) == Cause{}) && !hasFailed(claim) {
 		return nil
 	}
 
-	return poolOfClaim(claim)
+	return extractPool(claim)
 }
 
-// claimsBy reads the claims of the job's namespace that an index has under a value. They
-// belong to the cache and must not be changed.
-func (s *scope) claimsBy(ctx context.Context, field, value string) ([]v1alpha1.MachineClaim, error) {
+// listClaimsBy returns the claims of the job's namespace with an index value. They belong to the
+// cache and must not be changed.
+func (s *scope) listClaimsBy(ctx context.Context, field, value string) ([]v1alpha1.MachineClaim, error) {
 	var claims v1alpha1.MachineClaimList
 
 	err := s.Client.List(ctx, &claims, client.InNamespace(s.job.Namespace), client.MatchingFields{field: value},
 		client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, fmt.Errorf("list machine claims by %s: %w", field, err)
+		return nil, fmt.Errorf("list MachineClaims by %s: %w", field, err)
 	}
 
 	return claims.Items, nil
 }
 
-// jobsBy gives the same of jobs, none where the cache can't be read.
-func (r *JobReconciler) jobsBy(ctx context.Context, namespace, field, value string) []v1alpha1.RunnerJob {
+// listJobsBy returns the jobs of a namespace with an index value. They belong to the cache and must
+// not be changed. It returns nil if value is empty or the list fails.
+func (r *JobReconciler) listJobsBy(ctx context.Context, namespace, field, value string) []v1alpha1.RunnerJob {
 	if value == "" {
 		return nil
 	}

@@ -17,31 +17,32 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// maxPolled bounds the repositories that one poll asks for.
-const maxPolled = 100
+// maxPolledRepositories limits the repositories of one poll.
+const maxPolledRepositories = 100
 
-// poll asks the platform once for jobs and records them.
-func (s *Sources) poll(ctx context.Context, poller workload.Poller, pools []readPool) error {
+// pollJobs gets the jobs from the platform once and records them.
+func (s *Sources) pollJobs(ctx context.Context, poller workload.Poller, pools []loadedPool) error {
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 
-	repositories, err := s.repositories(ctx, pools)
+	repositories, err := s.listRepositories(ctx, pools)
 	if err != nil {
 		return err
 	}
 
-	// What came with an error holds all the same: one repository that can't be read does
-	// not silence the others.
-	jobs, asking := poller.Jobs(ctx, repositories)
-	if asking != nil {
-		asking = fmt.Errorf("ask for jobs: %w", asking)
+	// The jobs that were returned together with an error are valid. An unreadable repository must
+	// not hide the jobs of the others.
+	jobs, pollErr := poller.ListJobs(ctx, repositories)
+	if pollErr != nil {
+		pollErr = fmt.Errorf("poll jobs: %w", pollErr)
 	}
 
-	return errors.Join(asking, s.ingest(ctx, pools, jobs))
+	return errors.Join(pollErr, s.ingest(ctx, pools, jobs))
 }
 
-// repositories are those that pools name and those that the ledger has jobs of.
-func (s *Sources) repositories(ctx context.Context, pools []readPool) ([]string, error) {
+// listRepositories returns the repositories that the pools name and the repositories of the jobs in
+// the ledger, sorted, at most maxPolledRepositories.
+func (s *Sources) listRepositories(ctx context.Context, pools []loadedPool) ([]string, error) {
 	var out []string
 
 	for _, pool := range pools {
@@ -50,7 +51,7 @@ func (s *Sources) repositories(ctx context.Context, pools []readPool) ([]string,
 		}
 	}
 
-	for _, namespace := range namespaces(pools) {
+	for _, namespace := range listNamespaces(pools) {
 		var jobs v1alpha1.RunnerJobList
 		if err := s.Client.List(ctx, &jobs, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list jobs: %w", err)
@@ -58,7 +59,7 @@ func (s *Sources) repositories(ctx context.Context, pools []readPool) ([]string,
 
 		for i := range jobs.Items {
 			job := &jobs.Items[i].Spec
-			if slices.ContainsFunc(pools, func(p readPool) bool { return p.Namespace == namespace && p.covers(*job) }) {
+			if slices.ContainsFunc(pools, func(p loadedPool) bool { return p.Namespace == namespace && p.hasScopeOf(*job) }) {
 				out = append(out, job.Repository)
 			}
 		}
@@ -67,10 +68,10 @@ func (s *Sources) repositories(ctx context.Context, pools []readPool) ([]string,
 	slices.Sort(out)
 	out = slices.Compact(out)
 
-	return out[:min(len(out), maxPolled)], nil
+	return out[:min(len(out), maxPolledRepositories)], nil
 }
 
-func namespaces(pools []readPool) []string {
+func listNamespaces(pools []loadedPool) []string {
 	var out []string
 	for _, pool := range pools {
 		out = append(out, pool.Namespace)
@@ -81,27 +82,27 @@ func namespaces(pools []readPool) []string {
 	return slices.Compact(out)
 }
 
-// ingest records what a platform said of jobs in the namespaces whose pools cover them.
-// News of jobs that are over is taken only for jobs that are known.
-func (s *Sources) ingest(ctx context.Context, pools []readPool, jobs []workload.Job) error {
+// ingest records jobs in every namespace whose pools have the job's scope. It skips a job for the
+// platform's own machines that no pool can run, and a completed job that is not in the ledger.
+func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workload.Job) error {
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	now := s.Clock.Now()
 
 	for _, job := range jobs {
-		covering := slices.DeleteFunc(slices.Clone(pools), func(p readPool) bool { return !p.covers(job) })
-		taken := func() bool { return slices.ContainsFunc(covering, func(p readPool) bool { return p.takes(job) }) }
-		if s.Platforms.hosted(job) && !taken() {
+		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(job) })
+		canAnyRun := func() bool { return slices.ContainsFunc(covering, func(p loadedPool) bool { return p.canRun(job) }) }
+		if s.Platforms.isHosted(job) && !canAnyRun() {
 			continue
 		}
 
-		for _, namespace := range namespaces(covering) {
+		for _, namespace := range listNamespaces(covering) {
 			changed, err := ledger.ingest(ctx, namespace, job, now)
 			if err != nil {
 				return err
 			}
 
 			if changed {
-				s.Metrics.repair(job.Platform, "heard")
+				s.Metrics.countRepair(job.Platform, "heard")
 			}
 		}
 	}
@@ -109,34 +110,37 @@ func (s *Sources) ingest(ctx context.Context, pools []readPool, jobs []workload.
 	return nil
 }
 
-// stream hands over what a platform's stream says, and begins anew when it breaks.
-func (s *Sources) stream(ctx context.Context, at *source, streamer workload.Streamer) {
-	pause := streamPause
+// runStream records the jobs of a platform's stream until the context ends. If the stream breaks,
+// it starts the stream again after a back-off.
+func (s *Sources) runStream(ctx context.Context, src *source, streamer workload.Streamer) {
+	backoff := minStreamBackoff
 
 	for ctx.Err() == nil {
-		begun := s.Clock.Now()
-		err := streamer.Stream(ctx, func() int { return capacity(at.now()) }, func(ctx context.Context, jobs []workload.Job) error {
-			s.note(at.now(), nil)
+		start := s.Clock.Now()
+		free := func() int { return sumCapacity(src.currentPools()) }
+		err := streamer.StreamJobs(ctx, free, func(ctx context.Context, jobs []workload.Job) error {
+			s.recordResult(src.currentPools(), nil)
 
-			return s.ingest(ctx, at.now(), jobs)
+			return s.ingest(ctx, src.currentPools(), jobs)
 		})
 
 		if ctx.Err() != nil {
 			return
 		}
 
-		if s.Clock.Since(begun) > maxStreamPause {
-			pause = streamPause
+		if s.Clock.Since(start) > maxStreamBackoff {
+			backoff = minStreamBackoff
 		}
 
 		if err != nil {
-			s.Log.WarnContext(ctx, "stream of jobs broke", "pool", at.now()[0].Key().String(), "error", err, "again", pause.String())
+			s.Log.WarnContext(ctx, "stream of jobs failed", "pool", src.currentPools()[0].Key().String(),
+				"error", err, "retryAfter", backoff.String())
 		}
 
-		s.note(at.now(), err)
-		s.Metrics.source(at.now()[0].Runner.Platform, "stream", err)
+		s.recordResult(src.currentPools(), err)
+		s.Metrics.countSource(src.currentPools()[0].Runner.Platform, "stream", err)
 
-		timer := s.Clock.NewTimer(pause)
+		timer := s.Clock.NewTimer(backoff)
 
 		select {
 		case <-ctx.Done():
@@ -146,12 +150,12 @@ func (s *Sources) stream(ctx context.Context, at *source, streamer workload.Stre
 		case <-timer.C():
 		}
 
-		pause = min(2*pause, maxStreamPause)
+		backoff = min(2*backoff, maxStreamBackoff)
 	}
 }
 
-// capacity is how many jobs the pools can work on at a time.
-func capacity(pools []readPool) int {
+// sumCapacity returns how many jobs the pools can run at the same time. Paused pools count as zero.
+func sumCapacity(pools []loadedPool) int {
 	sum := 0
 
 	for _, pool := range pools {
@@ -163,7 +167,8 @@ func capacity(pools []readPool) int {
 	return sum
 }
 
-// ingest is record for news that nobody sent for: a job that is over and unknown stays so.
+// ingest merges a job that the platform returned without a request for this job. It ignores a
+// completed job that is not in the ledger. It reports whether the ledger changed.
 func (l *Ledger) ingest(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
 	if event.State == v1alpha1.JobCompleted {
 		var known v1alpha1.RunnerJob
@@ -171,7 +176,7 @@ func (l *Ledger) ingest(ctx context.Context, namespace string, event workload.Jo
 		key := client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}
 
 		err := l.Client.Get(ctx, key, &known)
-		if apierrors.IsNotFound(err) { // the cache may be behind
+		if apierrors.IsNotFound(err) { // the cache may be stale
 			err = l.Live.Get(ctx, key, &known)
 		}
 

@@ -14,30 +14,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// maxConclusions bounds the conclusions that are told apart: they are the platforms' words.
+// maxConclusions limits the distinct values of the label conclusion, which the platforms define.
 const maxConclusions = 16
 
-// Labels that JobMetrics may have beside namespace and pool.
+// The optional labels of JobMetrics, in addition to namespace and pool.
 const (
 	JobLabelRepository = "repository"
 	JobLabelWorkflow   = "workflow"
 )
 
-// JobMetrics are the numbers of jobs' lives. A nil *JobMetrics takes nothing.
+// JobMetrics measures the queue time, the run time and the conclusion of jobs. The methods of a nil
+// *JobMetrics do nothing.
 type JobMetrics struct {
-	queued, ran          *prometheus.HistogramVec
-	finished             *prometheus.CounterVec
-	extra                []string
-	pools, conclusions   *metrics.Bounded
-	repositoryOfWorkflow *metrics.Bounded
+	queueDuration, runDuration *prometheus.HistogramVec
+	finished                   *prometheus.CounterVec
+	extraLabels                []string
+	pools, conclusions         *metrics.LabelLimiter
+	repositoryOfWorkflow       *metrics.LabelLimiter
 }
 
 // NewJobMetrics registers hyperfleet_job_queue_duration_seconds{namespace,pool},
 // hyperfleet_job_run_duration_seconds{namespace,pool} and
-// hyperfleet_job_finished_total{namespace,pool,conclusion}. extra adds the labels repository
-// and workflow; at most so many combinations of them are told apart.
-func NewJobMetrics(registerer prometheus.Registerer, extra []string, most int) (*JobMetrics, error) {
-	labels := append([]string{"namespace", "pool"}, extra...)
+// hyperfleet_job_finished_total{namespace,pool,conclusion}. extraLabels may add the labels
+// repository and workflow. maxCombinations limits the distinct combinations of their values.
+func NewJobMetrics(registerer prometheus.Registerer, extraLabels []string, maxCombinations int) (*JobMetrics, error) {
+	labels := append([]string{"namespace", "pool"}, extraLabels...)
 	histogram := func(name, help string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metrics.Namespace, Subsystem: "job", Name: name, Help: help, Buckets: metrics.PoolBuckets(),
@@ -45,59 +46,59 @@ func NewJobMetrics(registerer prometheus.Registerer, extra []string, most int) (
 	}
 
 	m := &JobMetrics{
-		queued: histogram(
+		queueDuration: histogram(
 			"queue_duration_seconds",
-			"How long jobs waited from the platform's queue until a runner took them, in seconds.",
+			"Time from the platform's job queue until a runner took the job, in seconds.",
 		),
-		ran: histogram("run_duration_seconds", "How long jobs ran, in seconds."),
+		runDuration: histogram("run_duration_seconds", "Run time of jobs, in seconds."),
 		finished: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: metrics.Namespace, Subsystem: "job", Name: "finished_total",
-			Help: "Jobs that are over, by the platform's conclusion; also those that no runner took.",
+			Help: "Completed jobs, by the platform's conclusion, including jobs that no runner took.",
 		}, append(slices.Clone(labels), "conclusion")),
-		extra:                extra,
-		pools:                metrics.NewBounded(metrics.MaxPools),
-		conclusions:          metrics.NewBounded(maxConclusions),
-		repositoryOfWorkflow: metrics.NewBounded(most),
+		extraLabels:          extraLabels,
+		pools:                metrics.NewLabelLimiter(metrics.MaxPools),
+		conclusions:          metrics.NewLabelLimiter(maxConclusions),
+		repositoryOfWorkflow: metrics.NewLabelLimiter(maxCombinations),
 	}
 
-	for _, collector := range []prometheus.Collector{m.queued, m.ran, m.finished} {
+	for _, collector := range []prometheus.Collector{m.queueDuration, m.runDuration, m.finished} {
 		if err := registerer.Register(collector); err != nil {
-			return nil, fmt.Errorf("register metrics of jobs' lives: %w", err)
+			return nil, fmt.Errorf("register job metrics: %w", err)
 		}
 	}
 
 	return m, nil
 }
 
-// note counts a moment of a job's life that was not on record before.
-func (m *JobMetrics) note(job *v1alpha1.RunnerJob, event v1alpha1.JobEvent) {
+// observe counts a moment of a job that the previous timeline did not have.
+func (m *JobMetrics) observe(job *v1alpha1.RunnerJob, event v1alpha1.JobEvent) {
 	if m == nil {
 		return
 	}
 
 	switch event.Moment {
 	case v1alpha1.MomentStarted:
-		if since := firstOf(job.Status.Timeline, v1alpha1.MomentQueued, v1alpha1.MomentReceived); !since.IsZero() {
-			m.queued.WithLabelValues(m.labels(job)...).Observe(max(event.Time.Sub(since), 0).Seconds())
+		if since := firstTime(job.Status.Timeline, v1alpha1.MomentQueued, v1alpha1.MomentReceived); !since.IsZero() {
+			m.queueDuration.WithLabelValues(m.labelValues(job)...).Observe(max(event.Time.Sub(since), 0).Seconds())
 		}
 	case v1alpha1.MomentFinished:
-		labels := m.labels(job)
-		m.finished.WithLabelValues(append(slices.Clone(labels), m.conclusions.Value(job.Spec.Conclusion))...).Inc()
+		labels := m.labelValues(job)
+		m.finished.WithLabelValues(append(slices.Clone(labels), m.conclusions.Limit(job.Spec.Conclusion))...).Inc()
 
-		if since := firstOf(job.Status.Timeline, v1alpha1.MomentStarted); !since.IsZero() {
-			m.ran.WithLabelValues(labels...).Observe(max(event.Time.Sub(since), 0).Seconds())
+		if since := firstTime(job.Status.Timeline, v1alpha1.MomentStarted); !since.IsZero() {
+			m.runDuration.WithLabelValues(labels...).Observe(max(event.Time.Sub(since), 0).Seconds())
 		}
 	default:
 	}
 }
 
-// labels of a job, in the order that the metrics have them.
-func (m *JobMetrics) labels(job *v1alpha1.RunnerJob) []string {
-	out := slices.Clone(m.pools.Values(job.Namespace, job.Status.Pool))
+// labelValues returns the label values of a job, in the order of the metrics' labels.
+func (m *JobMetrics) labelValues(job *v1alpha1.RunnerJob) []string {
+	out := slices.Clone(m.pools.LimitAll(job.Namespace, job.Status.Pool))
 
-	values := make([]string, 0, len(m.extra))
+	values := make([]string, 0, len(m.extraLabels))
 
-	for _, label := range m.extra {
+	for _, label := range m.extraLabels {
 		value := job.Spec.Repository
 		if label == JobLabelWorkflow {
 			value = job.Spec.Workflow
@@ -107,14 +108,15 @@ func (m *JobMetrics) labels(job *v1alpha1.RunnerJob) []string {
 	}
 
 	if len(values) > 0 {
-		out = append(out, m.repositoryOfWorkflow.Values(values...)...)
+		out = append(out, m.repositoryOfWorkflow.LimitAll(values...)...)
 	}
 
 	return out
 }
 
-// firstOf is when the first of the moments that a timeline has was; zero if it has none.
-func firstOf(timeline []v1alpha1.JobEvent, moments ...v1alpha1.JobMoment) time.Time {
+// firstTime returns the time of the first of the moments that the timeline has; zero if it has
+// none.
+func firstTime(timeline []v1alpha1.JobEvent, moments ...v1alpha1.JobMoment) time.Time {
 	for _, moment := range moments {
 		i := slices.IndexFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == moment })
 		if i >= 0 {

@@ -29,8 +29,8 @@ func TestJobMetrics(t *testing.T) {
 	}
 
 	start := time.Unix(0, 0)
-	event := func(moment v1alpha1.JobMoment, after time.Duration) v1alpha1.JobEvent {
-		return v1alpha1.JobEvent{Moment: moment, Time: metav1.NewMicroTime(start.Add(after))}
+	event := func(moment v1alpha1.JobMoment, current time.Duration) v1alpha1.JobEvent {
+		return v1alpha1.JobEvent{Moment: moment, Time: metav1.NewMicroTime(start.Add(current))}
 	}
 
 	for i := range 4 {
@@ -42,16 +42,16 @@ func TestJobMetrics(t *testing.T) {
 		}
 
 		for _, news := range job.Status.Timeline {
-			metrics.note(job, news)
+			metrics.observe(job, news)
 		}
 	}
 
 	canceled := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci"}}
 	canceled.Spec.Conclusion = "cancelled"
 	canceled.Status.Timeline = []v1alpha1.JobEvent{event(v1alpha1.MomentQueued, 0), event(v1alpha1.MomentFinished, time.Minute)}
-	metrics.note(canceled, canceled.Status.Timeline[1])
+	metrics.observe(canceled, canceled.Status.Timeline[1])
 
-	const want = `# HELP hyperfleet_job_finished_total Jobs that are over, by the platform's conclusion; also those that no runner took.
+	const want = `# HELP hyperfleet_job_finished_total Completed jobs, by the platform's conclusion, including jobs that no runner took.
 # TYPE hyperfleet_job_finished_total counter
 hyperfleet_job_finished_total{conclusion="cancelled",namespace="ci",pool="",repository="other"} 1
 hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/0"} 1

@@ -16,36 +16,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// AnnotationLastSeen on a RunnerJob is when something new was last heard of it (RFC 3339).
+// AnnotationLastSeen on a RunnerJob is the time of the last change that an event made to the job
+// (RFC 3339).
 const AnnotationLastSeen = "hyperfleet.io/last-seen-at"
 
-// maxWrites bounds the tries of one write that others get in the way of.
-const maxWrites = 8
+// maxWriteAttempts limits the attempts of one write that conflicts with other writers.
+const maxWriteAttempts = 8
 
-// Ledger writes what is heard of jobs. All writers merge, so it does not matter who comes
-// first, nor how often.
+// Ledger writes jobs into RunnerJobs. All writers merge, so neither the order nor the number of
+// events changes the result.
 type Ledger struct {
-	// Client may read from a cache: a stale job is only ever behind, and what changes
-	// nothing about it changes nothing about its successor.
+	// Client may read from a cache. A stale job is only behind: an event that changes nothing about
+	// the stale job changes nothing about a later version.
 	Client client.Client
-	// Live reads from the API server itself, once the cache has been found to be behind.
+	// Live reads from the API server, after a write has shown that the cache is stale.
 	Live client.Reader
-	// Platforms name the RunnerJobs of their jobs.
+	// Platforms gives the names of the RunnerJobs.
 	Platforms Platforms
 }
 
-// Record merges an event into the RunnerJob of its job, which it makes if there is none,
-// and tells whether anything changed.
+// Record merges an event into the RunnerJob of the event's job, and creates the RunnerJob if it is
+// missing. It reports whether anything changed.
 func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}
 
 	var reader client.Reader = l.Client
 
-	for try := 1; ; try++ {
-		changed, err := l.try(ctx, reader, key, event, now)
+	for attempt := 1; ; attempt++ {
+		changed, err := l.recordOnce(ctx, reader, key, event, now)
 
-		behind := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
-		if !behind || try == maxWrites || ctx.Err() != nil {
+		stale := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+		if !stale || attempt == maxWriteAttempts || ctx.Err() != nil {
 			if err != nil {
 				return false, fmt.Errorf("record job %s of %s in namespace %s: %w", event.ID, event.Repository, namespace, err)
 			}
@@ -57,7 +58,7 @@ func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Jo
 	}
 }
 
-func (l *Ledger) try(
+func (l *Ledger) recordOnce(
 	ctx context.Context, reader client.Reader, key client.ObjectKey, event workload.Job, now time.Time,
 ) (bool, error) {
 	var object v1alpha1.RunnerJob
@@ -67,7 +68,7 @@ func (l *Ledger) try(
 		received := metav1.NewMicroTime(now)
 		event.ReceivedAt = &received
 		object = v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
-		mark(&object, now)
+		updateMetadata(&object, now)
 
 		return true, l.Client.Create(ctx, &object)
 	case err != nil:
@@ -80,13 +81,14 @@ func (l *Ledger) try(
 	}
 
 	object.Spec = merged
-	mark(&object, now)
+	updateMetadata(&object, now)
 
 	return true, l.Client.Update(ctx, &object)
 }
 
-// mark notes when something was heard, and mirrors what people select jobs by in labels.
-func mark(object *v1alpha1.RunnerJob, now time.Time) {
+// updateMetadata sets AnnotationLastSeen, and copies the platform and the state into labels for
+// selectors.
+func updateMetadata(object *v1alpha1.RunnerJob, now time.Time) {
 	metav1.SetMetaDataAnnotation(&object.ObjectMeta, AnnotationLastSeen, now.UTC().Format(time.RFC3339))
 
 	if object.Labels == nil {

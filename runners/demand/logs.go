@@ -16,31 +16,33 @@ import (
 )
 
 const (
-	// logAgain is when a log is looked for again that could not be.
-	logAgain = 10 * time.Second
-	// logWait is how long after its end a job whose machine nobody knows looks for its log.
-	logWait = time.Hour
+	// logRetryInterval is the delay until the next attempt to find a log after an error.
+	logRetryInterval = 10 * time.Second
+	// logSearchPeriod is how long after a job's completion its log is searched if the job's machine
+	// is unknown.
+	logSearchPeriod = time.Hour
 )
 
 // Logs finds the logs of machines; see report.Logs.
 type Logs interface {
-	// Find gives the name of the RunnerLog of a runner's machine; empty if there is none.
+	// Find returns the name of the RunnerLog of a runner's machine; empty if there is none.
 	Find(ctx context.Context, namespace, runner string) (string, error)
-	// Drop deletes the RunnerLog of a job that is gone.
-	Drop(ctx context.Context, namespace, name string) error
+	// Delete deletes the RunnerLog of a deleted job.
+	Delete(ctx context.Context, namespace, name string) error
 }
 
-// findLog looks for the log of the job's machine. A job is no worse for want of its log.
+// findLog records the name of the log of the job's machine. A failed search only delays the record;
+// it is no error of the job.
 func findLog(ctx context.Context, s *scope) step.Result {
-	runner := s.runner()
-	if s.Logs == nil || s.job.Status.Logs != "" || runner == "" || !s.logMayBeThere() {
+	runner := s.runnerName()
+	if s.Logs == nil || s.job.Status.Logs != "" || runner == "" || !s.shouldFindLog() {
 		return step.Done()
 	}
 
 	name, err := s.Logs.Find(ctx, s.job.Namespace, runner)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "log of machine was not found", "runner", runner)
-		s.later(logAgain)
+		log.FromContext(ctx).Error(err, "find log of machine", "runner", runner)
+		s.requeueIn(logRetryInterval)
 
 		return step.Done()
 	}
@@ -50,23 +52,26 @@ func findLog(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// runner is the name that the runner of the job's machine was given, by which its log is kept.
-func (s *scope) runner() string {
-	if s.mine != nil && s.mine.UID != "" {
-		return workload.RunnerName(s.mine.Name, types.UID(s.mine.UID))
+// runnerName returns the name of the runner of the job's machine, which the name of the log is
+// derived from.
+func (s *scope) runnerName() string {
+	if s.jobMachine != nil && s.jobMachine.UID != "" {
+		return workload.RunnerName(s.jobMachine.Name, types.UID(s.jobMachine.UID))
 	}
 
 	return s.job.Spec.RunnerName
 }
 
-// logMayBeThere tells whether it is time to look: when the machine is found, if it has ended,
-// and when it is gone. Later none comes; only who was not there may have missed it.
-func (s *scope) logMayBeThere() bool {
-	if s.mine == nil {
-		return s.job.Spec.State == v1alpha1.JobCompleted && s.Clock.Since(over(s.job)) < logWait
+// shouldFindLog reports whether a search may succeed: when the job's machine becomes known and has
+// ended, and when the machine is deleted. No log appears after that. If the machine is unknown, the
+// search runs for logSearchPeriod after the job's completion, because the operator may have missed
+// the machine's end.
+func (s *scope) shouldFindLog() bool {
+	if s.jobMachine == nil {
+		return s.job.Spec.State == v1alpha1.JobCompleted && s.Clock.Since(completionTime(s.job)) < logSearchPeriod
 	}
 
-	ended := !s.mine.Gone.IsZero() || s.mine.Times.Stopped != nil || s.mine.Times.Ended != nil
+	ended := !s.jobMachine.DeletedAt.IsZero() || s.jobMachine.Times.Stopped != nil || s.jobMachine.Times.Ended != nil
 
-	return s.job.Status.Claim != s.had && ended || destroyed(s.job.Status.Timeline) && !destroyed(s.told)
+	return s.job.Status.Claim != s.claimBefore && ended || isDestroyed(s.job.Status.Timeline) && !isDestroyed(s.timelineBefore)
 }

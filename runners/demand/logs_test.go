@@ -50,7 +50,7 @@ func TestRushLosesNoLog(t *testing.T) {
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")
 
-	_, stop := jobs(t, namespace)
+	_, stop := formatJobs(t, namespace)
 	defer stop()
 
 	first := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
@@ -99,15 +99,15 @@ func TestRushLosesNoLog(t *testing.T) {
 			continue
 		}
 
-		var at v1alpha1.RunnerJobStatus
+		var timestamp v1alpha1.RunnerJobStatus
 
 		reach(t, func() bool {
-			at = read(t, key).Status
+			timestamp = read(t, key).Status
 
-			return slices.ContainsFunc(at.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
+			return slices.ContainsFunc(timestamp.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 		})
 
-		told[at.Logs] = "output of " + at.Claim
+		told[timestamp.Logs] = "output of " + timestamp.Claim
 	}
 
 	var logs v1alpha1.RunnerLogList
@@ -147,18 +147,18 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 		j.RunnerName, j.CompletedAt = "linux-a-0123abcd", &metav1.Time{Time: now}
 	}))
 
-	if again := pass(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
+	if again := plan(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
 		t.Errorf("the API server failed, and it is looked at again in %s", again)
 	}
 
-	pass(t, r, key)
+	plan(t, r, key)
 
 	if got := read(t, key).Status.Logs; got != "linux-a-0123abcd-log" {
 		t.Fatalf("log %q", got)
 	}
 
 	clk.SetTime(time.Now().Add(24*time.Hour + time.Second)) // the job was heard of a moment ago
-	pass(t, r, key)
+	plan(t, r, key)
 
 	err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "linux-a-0123abcd-log"}, &v1alpha1.RunnerLog{})
 	if !apierrors.IsNotFound(err) {

@@ -15,50 +15,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Pool is what has to be known of a RunnerPool to tell which jobs it takes.
+// Pool holds what is needed of a RunnerPool to decide which jobs it serves.
 type Pool struct {
 	Namespace, Name string
-	// Priority among the pools that take a job; the highest comes first.
+	// Priority among the pools that can run a job; the highest comes first.
 	Priority int32
 	// Max is how many machines the pool may have.
 	Max int
-	// Runner is what its runners are.
+	// Runner describes the pool's runners.
 	Runner workload.RunnerSpec
-	// SizeLabels are those by which its jobs may ask for a size. Template is its first one.
+	// SizeLabels are the labels with which jobs may request a size. Template is the name of the
+	// pool's first template.
 	SizeLabels *v1alpha1.SizeLabels
 	Template   string
-	// Templates of its namespace, as far as they are known.
+	// Templates of the pool's namespace that are known.
 	Templates Templates
-	// Rules of its platform; nil where the platform is not known here: then it takes no
+	// Rules of the pool's platform. Nil means that the platform is unknown and the pool can run no
 	// job.
 	Rules Rules
 }
 
-// Rules tell which jobs a platform offers to runners; see workload.Platform.
+// Rules decide which jobs a platform assigns to which runners; see workload.Platform.
 type Rules interface {
-	Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit
+	MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch
 }
 
 // Platforms by workload type.
 type Platforms map[string]workload.Platform
 
-// hosted tells whether a job is for the platform's own machines, unless a pool takes it. An
-// organisation's webhooks speak of all those jobs too, and nobody here could do anything
-// about them.
-func (p Platforms) hosted(job workload.Job) bool {
+// isHosted reports whether a job is for the platform's own machines, unless a pool can run it. An
+// organization's webhook sends these jobs too, and the operator has nothing to do for them.
+func (p Platforms) isHosted(job workload.Job) bool {
 	platform, ok := p[job.Platform]
 	if !ok {
 		return false
 	}
 
-	hosted := platform.Traits().Hosted
+	hosted := platform.Traits().IsHostedJob
 
 	return hosted != nil && hosted(job.Labels)
 }
 
-// PoolOf reads a RunnerPool. Its template may be missing where it is not known (yet): then a
-// pool that leaves its scope to the template takes no job.
-func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, templates Templates) Pool {
+// NewPool returns the Pool of a RunnerPool. The pool's template may be missing from templates. A
+// pool whose scope is set in a missing template can run no job.
+func (p Platforms) NewPool(pool *v1alpha1.RunnerPool, templates Templates) Pool {
 	out := Pool{
 		Namespace: pool.Namespace, Name: pool.Name, Priority: pool.Spec.Priority, Max: int(pool.Spec.Scaling.MaxReplicas),
 		Runner:     workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
@@ -66,7 +66,7 @@ func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, templates Templates) Pool {
 	}
 
 	if pool.Spec.Paused {
-		out.Max = 0 // its jobs go over to other pools, or wait for it
+		out.Max = 0 // other pools serve its jobs, or the jobs wait until it resumes
 	}
 
 	platform, ok := p[pool.Spec.Workload.Type]
@@ -74,48 +74,48 @@ func (p Platforms) PoolOf(pool *v1alpha1.RunnerPool, templates Templates) Pool {
 		return out
 	}
 
-	// What is wrong with the settings is in the template's and the claims' conditions.
-	out.Runner, _ = platform.Runner(templates[out.Template], pool.Spec.Workload)
+	// The error is ignored here: the conditions of the template and of the claims report it.
+	out.Runner, _ = platform.ResolveRunner(templates[out.Template], pool.Spec.Workload)
 	out.Rules = platform
 
 	return out
 }
 
-// Key is the pool's namespace and name.
+// Key returns the pool's namespace and name.
 func (p Pool) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// fit asks the platform's rules about the runner that would be made for the job: it has the
-// labels of the size that the job asks for.
-func (p Pool) fit(job workload.Job) workload.Fit {
+// evaluateFit applies the platform's rules to the job and to the runner that the pool would create
+// for it, which has the labels of the size that the job requests.
+func (p Pool) evaluateFit(job workload.Job) workload.JobMatch {
 	if p.Rules == nil || p.Runner.Platform != job.Platform || job.LabelsUnknown {
-		return workload.Fit{}
+		return workload.JobMatch{}
 	}
 
-	size, refusal := p.Size(job)
+	size, refusal := p.ParseSize(job)
 	runner := p.Runner
 	runner.Labels = slices.Concat(runner.Labels, size.Labels)
 
-	fit := p.Rules.Fit(runner, job)
-	if fit.Takes && refusal != "" {
-		fit.Takes, fit.Why = false, refusal
+	fit := p.Rules.MatchJob(runner, job)
+	if fit.Matched && refusal != "" {
+		fit.Matched, fit.Message = false, refusal
 	}
 
 	return fit
 }
 
-// covers tells whether the pool's runners belong to the scope of a job, or of a webhook
-// that has only a scope.
-func (p Pool) covers(job workload.Job) bool {
+// hasScopeOf reports whether the pool's runners belong to the scope of a job. It ignores the job's
+// labels, so that it also works for a webhook of which only the scope is known.
+func (p Pool) hasScopeOf(job workload.Job) bool {
 	job.LabelsUnknown = false
 
-	return p.fit(job).Covers
+	return p.evaluateFit(job).InScope
 }
 
-// Match gives the pool that answers for a job, and false if none does: of those whose
-// runners the platform offers the job, the one of the highest priority; of equals the
-// first by namespace and name.
+// Match returns the pool that serves a job, and false if there is none. Of the pools whose runners
+// the platform assigns the job to, it chooses the highest priority, and then the first by namespace
+// and name.
 func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	var (
 		best  Pool
@@ -123,7 +123,7 @@ func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	)
 
 	for _, pool := range pools {
-		if pool.takes(job) && (!found || order(pool, best) < 0) {
+		if pool.canRun(job) && (!found || comparePools(pool, best) < 0) {
 			best, found = pool, true
 		}
 	}
@@ -131,10 +131,10 @@ func Match(job workload.Job, pools []Pool) (Pool, bool) {
 	return best, found
 }
 
-func (p Pool) takes(job workload.Job) bool { return p.fit(job).Takes }
+func (p Pool) canRun(job workload.Job) bool { return p.evaluateFit(job).Matched }
 
-// order puts the pool first that comes first to a job.
-func order(a, b Pool) int {
+// comparePools orders pools by descending priority, then by namespace and name.
+func comparePools(a, b Pool) int {
 	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
@@ -149,41 +149,42 @@ const (
 	ReasonLabelsUnknown = "LabelsUnknown"
 )
 
-// Explain says why no pool of those takes the job, as a reason and a message that names
-// the fix: of the pools that cover the job's scope, the one that comes closest and the
-// labels that it lacks.
+// Explain returns why none of the pools can run the job, as a reason and a message with the fix. If
+// pools have the job's scope but lack labels, the message names the pool that lacks the fewest.
 func Explain(job workload.Job, pools []Pool) (string, string) {
 	if job.LabelsUnknown {
-		return ReasonLabelsUnknown, "the platform's webhook does not tell the job's labels: the platform is asked"
+		return ReasonLabelsUnknown, "the platform's webhook does not contain the job's labels: the operator asks the platform"
 	}
 
 	pools = slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return p.Runner.Platform != job.Platform })
 	if len(pools) == 0 {
-		return ReasonNoPool, fmt.Sprintf("there is no RunnerPool of type %s in this namespace: make one", job.Platform)
+		return ReasonNoPool, fmt.Sprintf("this namespace has no RunnerPool of type %s: create one", job.Platform)
 	}
 
-	pools = slices.DeleteFunc(pools, func(p Pool) bool { return !p.covers(job) })
+	pools = slices.DeleteFunc(pools, func(p Pool) bool { return !p.hasScopeOf(job) })
 	if len(pools) == 0 {
 		return ReasonNoScope, fmt.Sprintf("no RunnerPool in this namespace serves %s: "+
 			"set the scope in workload.config of a pool, or in its template's bootstrap.config", job.Repository)
 	}
 
 	slices.SortFunc(pools, func(a, b Pool) int {
-		return cmp.Or(cmp.Compare(len(a.fit(job).Missing), len(b.fit(job).Missing)), cmp.Compare(a.Name, b.Name))
+		missingA, missingB := len(a.evaluateFit(job).MissingLabels), len(b.evaluateFit(job).MissingLabels)
+
+		return cmp.Or(cmp.Compare(missingA, missingB), cmp.Compare(a.Name, b.Name))
 	})
 
 	for _, pool := range pools {
-		fit := pool.fit(job)
-		if _, refusal := pool.Size(job); refusal != "" && fit.Why == refusal {
+		fit := pool.evaluateFit(job)
+		if _, refusal := pool.ParseSize(job); refusal != "" && fit.Message == refusal {
 			return ReasonSizeRefused, refusal
 		}
 
-		if len(fit.Missing) > 0 {
+		if len(fit.MissingLabels) > 0 {
 			return ReasonNoLabels, fmt.Sprintf("no RunnerPool has all labels of the job [%s]: "+
-				"RunnerPool %s comes closest and lacks [%s]; add them to the pool's workload.config, or change what the job asks for",
-				strings.Join(job.Labels, ", "), pool.Name, strings.Join(fit.Missing, ", "))
+				"RunnerPool %s comes closest and lacks [%s]; add them to the pool's workload.config, or change the job's labels",
+				strings.Join(job.Labels, ", "), pool.Name, strings.Join(fit.MissingLabels, ", "))
 		}
 	}
 
-	return ReasonNotOffered, pools[0].fit(job).Why
+	return ReasonNotOffered, pools[0].evaluateFit(job).Message
 }

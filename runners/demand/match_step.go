@@ -12,10 +12,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// match says which pool answers for the job. A job that is over keeps its pool.
-func match(_ context.Context, s *scope) step.Result {
+// matchPool records the pool that serves the job. A completed job keeps its pool.
+func matchPool(_ context.Context, s *scope) step.Result {
 	if s.job.Spec.State == v1alpha1.JobCompleted {
-		return step.Done().WithReason("Completed", "the job is over")
+		return step.Done().WithReason("Completed", "the job is completed")
 	}
 
 	pools := make([]Pool, 0, len(s.pools))
@@ -35,21 +35,22 @@ func match(_ context.Context, s *scope) step.Result {
 
 	s.job.Status.Pool = pool.Name
 
-	message := fmt.Sprintf("RunnerPool %s answers for the job", pool.Name)
-	if size, _ := pool.Size(s.job.Spec); len(size.Labels) > 0 {
-		message += ", with a machine of " + strings.Join(size.Labels, ", ")
+	message := fmt.Sprintf("RunnerPool %s serves the job", pool.Name)
+	if size, _ := pool.ParseSize(s.job.Spec); len(size.Labels) > 0 {
+		message += ", with a machine of size " + strings.Join(size.Labels, ", ")
 	}
 
 	return step.Done().WithReason(ReasonMatched, message)
 }
 
-// claimed finds the claim whose runner took the job. It is kept when the claim is gone.
-func claimed(ctx context.Context, s *scope) step.Result {
+// findClaim records the claim whose runner took the job. The record stays after the claim is
+// deleted.
+func findClaim(ctx context.Context, s *scope) step.Result {
 	if s.job.Spec.RunnerName == "" || s.job.Status.Claim != "" {
 		return step.Done()
 	}
 
-	claims, err := s.claimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+	claims, err := s.listClaimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
 	if err != nil {
 		return step.Fail(err)
 	}

@@ -23,7 +23,7 @@ func platforms() demand.Platforms {
 
 // pool makes a pool as PoolOf reads it.
 func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
-	return platforms().PoolOf(&v1alpha1.RunnerPool{
+	return platforms().NewPool(&v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
 			Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &config},
@@ -129,7 +129,7 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
 	}}}
 
-	if got := platforms().PoolOf(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
+	if got := platforms().NewPool(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
 		t.Errorf("scope = %+v, want that of the template", got)
 	}
 }
@@ -155,13 +155,13 @@ func TestDemand(t *testing.T) {
 		object(job(v1alpha1.JobRunning, wants("GPU"))),
 		object(job(v1alpha1.JobWaiting)), object(job(v1alpha1.JobCompleted)), deleted,
 	}
-	want := map[types.NamespacedName]demand.Count{
+	want := map[types.NamespacedName]demand.JobCount{
 		{Namespace: "ns", Name: "gpu"}:      {Queued: 1, Running: 1},
 		{Namespace: "ns", Name: "linux"}:    {},
 		{Namespace: "other", Name: "linux"}: {},
 	}
 
-	if diff := cmp.Diff(want, demand.Demand(jobs, pools)); diff != "" {
+	if diff := cmp.Diff(want, demand.CountJobs(jobs, pools)); diff != "" {
 		t.Errorf("Demand (-want +got):\n%s", diff)
 	}
 }

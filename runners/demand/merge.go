@@ -16,18 +16,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// rank gives a state's place in the only order that jobs take.
+// rank returns the position of a state in the order in which a job goes through the states.
 func rank(state v1alpha1.JobState) int {
 	return slices.Index([]v1alpha1.JobState{
 		v1alpha1.JobWaiting, v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted,
 	}, state)
 }
 
-// Merge gives the job after an event, and whether anything changed. The zero old job
-// takes the event as it is. An event of an earlier state is late and changes nothing; one
-// of the same state fills in what is missing; one of a later state is taken, and what it
-// leaves out stays as it was. Merge(Merge(a, b), b) is Merge(a, b). An event of another
-// job changes nothing: GitHub gives the jobs of a re-run new ids.
+// Merge returns the job after an event, and whether anything changed.
+//
+// If old is zero, the result is the event. An event with an earlier state is late and changes
+// nothing. An event with the same state fills in missing fields. An event with a later state
+// overwrites the fields that it has and keeps the others. An event of another job changes nothing:
+// GitHub gives the jobs of a re-run new IDs. Merge is idempotent: Merge(Merge(a, b), b) equals
+// Merge(a, b).
 func Merge(old, event workload.Job) (workload.Job, bool) {
 	if old.ID == "" {
 		return *event.DeepCopy(), event.ID != ""
@@ -37,61 +39,61 @@ func Merge(old, event workload.Job) (workload.Job, bool) {
 		return *old.DeepCopy(), false
 	}
 
-	base, over := old, event
+	base, update := old, event
 	if rank(event.State) == rank(old.State) {
-		base, over = event, old
+		base, update = event, old
 	}
 
-	merged := overlay(base, over)
-	// When the operator first heard of the job is no news of the platform's.
+	merged := overlay(base, update)
+	// ReceivedAt is the operator's time of the first event; the platform does not change it.
 	merged.ReceivedAt = old.DeepCopy().ReceivedAt
 
 	return merged, !equality.Semantic.DeepEqual(old, merged)
 }
 
-// overlay gives base with everything that over says.
-func overlay(base, over workload.Job) workload.Job {
+// overlay returns base with all non-empty fields of update.
+func overlay(base, update workload.Job) workload.Job {
 	merged := *base.DeepCopy()
-	over = *over.DeepCopy()
-	merged.Platform, merged.ID, merged.State = over.Platform, over.ID, over.State
+	update = *update.DeepCopy()
+	merged.Platform, merged.ID, merged.State = update.Platform, update.ID, update.State
 
 	for _, text := range []struct{ to, from *string }{
-		{&merged.Name, &over.Name},
-		{&merged.Repository, &over.Repository},
-		{&merged.Organization, &over.Organization},
-		{&merged.RunID, &over.RunID},
-		{&merged.Workflow, &over.Workflow},
-		{&merged.URL, &over.URL},
-		{&merged.Queue, &over.Queue},
-		{&merged.Conclusion, &over.Conclusion},
-		{&merged.RunnerName, &over.RunnerName},
+		{&merged.Name, &update.Name},
+		{&merged.Repository, &update.Repository},
+		{&merged.Organization, &update.Organization},
+		{&merged.RunID, &update.RunID},
+		{&merged.Workflow, &update.Workflow},
+		{&merged.URL, &update.URL},
+		{&merged.Queue, &update.Queue},
+		{&merged.Conclusion, &update.Conclusion},
+		{&merged.RunnerName, &update.RunnerName},
 	} {
 		if *text.from != "" {
 			*text.to = *text.from
 		}
 	}
 
-	if len(over.Labels) > 0 {
-		merged.Labels = over.Labels
+	if len(update.Labels) > 0 {
+		merged.Labels = update.Labels
 	}
 
-	// Labels are known once anybody has told them.
-	merged.LabelsUnknown = base.LabelsUnknown && over.LabelsUnknown
+	// Labels are known as soon as one event has them.
+	merged.LabelsUnknown = base.LabelsUnknown && update.LabelsUnknown
 
-	if over.Priority != 0 {
-		merged.Priority = over.Priority
+	if update.Priority != 0 {
+		merged.Priority = update.Priority
 	}
 
-	if over.QueuedAt != nil {
-		merged.QueuedAt = over.QueuedAt
+	if update.QueuedAt != nil {
+		merged.QueuedAt = update.QueuedAt
 	}
 
-	if over.StartedAt != nil {
-		merged.StartedAt = over.StartedAt
+	if update.StartedAt != nil {
+		merged.StartedAt = update.StartedAt
 	}
 
-	if over.CompletedAt != nil {
-		merged.CompletedAt = over.CompletedAt
+	if update.CompletedAt != nil {
+		merged.CompletedAt = update.CompletedAt
 	}
 
 	return merged
@@ -102,9 +104,9 @@ const (
 	shortHash     = 8
 )
 
-// JobName gives the name of a job's RunnerJob: gh-ID for a job of github.com. Ids of two
-// servers can be the same, so a job of another server bears a hash of its host as well;
-// and so does an id that has to be rewritten to be a name.
+// JobName returns the name of a job's RunnerJob, such as gh-ID for a job of github.com. Two servers
+// may use the same IDs, so the name of a job of another server ends with a hash of the server's
+// host. A name also ends with a hash if the ID contains characters that are not allowed in a name.
 func (p Platforms) JobName(job workload.Job) string {
 	prefix := "job"
 	if platform, ok := p[job.Platform]; ok {

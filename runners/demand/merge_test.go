@@ -106,14 +106,14 @@ func TestMerge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			before := *test.old.DeepCopy()
+			previous := *test.old.DeepCopy()
 			got, changed := demand.Merge(test.old, test.event)
 
 			if diff := cmp.Diff(test.want, got); diff != "" || changed != test.changed {
 				t.Errorf("Merge changed %t, want %t (-want +got):\n%s", changed, test.changed, diff)
 			}
 
-			if diff := cmp.Diff(before, test.old); diff != "" {
+			if diff := cmp.Diff(previous, test.old); diff != "" {
 				t.Errorf("Merge changed its argument:\n%s", diff)
 			}
 		})

@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Metrics are the numbers of webhooks and of the repair of what they missed. A nil
-// *Metrics takes nothing.
+// Metrics counts webhooks, job sources, and calls to platforms for jobs whose webhooks are missing.
+// The methods of a nil *Metrics do nothing.
 type Metrics struct {
 	webhooks *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -22,30 +22,29 @@ type Metrics struct {
 }
 
 // NewMetrics registers hyperfleet_webhooks_total{platform,result},
-// hyperfleet_webhook_duration_seconds{platform},
-// hyperfleet_job_repairs_total{platform,result} and
-// hyperfleet_job_sources_total{platform,source,result}. Platforms are those that have a parser,
-// or "unknown"; results are words of this package. So their number is bounded.
+// hyperfleet_webhook_duration_seconds{platform}, hyperfleet_job_repairs_total{platform,result} and
+// hyperfleet_job_sources_total{platform,source,result}. The number of label values is limited: a
+// platform is one that has a parser, or "unknown", and a result is a constant of this package.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		webhooks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "hyperfleet", Name: "webhooks_total",
-			Help: "Webhooks answered, by what became of them; accepted ones are in the ledger of jobs.",
+			Help: "Webhooks handled, by result; accepted webhooks are recorded as RunnerJobs.",
 		}, []string{"platform", "result"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "hyperfleet", Name: "webhook_duration_seconds",
-			Help:    "How long a webhook took from its first byte to its answer, in seconds.",
+			Help:    "Time from the first byte of a webhook to its response, in seconds.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 8, 10},
 		}, []string{"platform"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "hyperfleet", Name: "job_repairs_total",
-			Help: "Jobs that a CI platform was asked about for want of news; moved ones had a webhook missed.",
+			Help: "Calls to a CI platform about a job without recent webhooks, by result; moved means that a webhook was missed.",
 		}, []string{"platform", "result"}),
 	}
 
 	m.sources = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Name: "job_sources_total",
-		Help: "Times that a CI platform was polled, was asked for failed webhooks, or ended a stream, by how that went.",
+		Help: "Polls, redelivery requests and ended streams of a CI platform, by result.",
 	}, []string{"platform", "source", "result"})
 
 	for _, collector := range []prometheus.Collector{m.webhooks, m.duration, m.repairs, m.sources} {
@@ -57,7 +56,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) webhook(platform, result string, took time.Duration) {
+func (m *Metrics) observeWebhook(platform, result string, took time.Duration) {
 	if m == nil {
 		return
 	}
@@ -66,13 +65,13 @@ func (m *Metrics) webhook(platform, result string, took time.Duration) {
 	m.duration.WithLabelValues(platform).Observe(took.Seconds())
 }
 
-func (m *Metrics) repair(platform, result string) {
+func (m *Metrics) countRepair(platform, result string) {
 	if m != nil {
 		m.repairs.WithLabelValues(platform, result).Inc()
 	}
 }
 
-func (m *Metrics) source(platform, source string, err error) {
+func (m *Metrics) countSource(platform, source string, err error) {
 	if m == nil {
 		return
 	}

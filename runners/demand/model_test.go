@@ -56,19 +56,19 @@ func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
 		{"queued", "completed"}, {"waiting", "completed"},
 	}
 
-	at := map[int][]string{}
+	timestamp := map[int][]string{}
 	for id := 1; id <= jobs; id++ {
 		life := lives[dice.IntN(len(lives))]
-		at[id] = life[:1+dice.IntN(len(life))]
+		timestamp[id] = life[:1+dice.IntN(len(life))]
 	}
 
-	for len(at) > 0 {
-		id := slices.Sorted(maps.Keys(at))[dice.IntN(len(at))]
-		truth[id] = at[id][0]
-		sent = append(sent, delivery{id, at[id][0]})
+	for len(timestamp) > 0 {
+		id := slices.Sorted(maps.Keys(timestamp))[dice.IntN(len(timestamp))]
+		truth[id] = timestamp[id][0]
+		sent = append(sent, delivery{id, timestamp[id][0]})
 
-		if at[id] = at[id][1:]; len(at[id]) == 0 {
-			delete(at, id)
+		if timestamp[id] = timestamp[id][1:]; len(timestamp[id]) == 0 {
+			delete(timestamp, id)
 		}
 	}
 
@@ -114,12 +114,12 @@ func TestPropertyDemandIsState(t *testing.T) {
 	// A story is some fifty writes to the API server.
 	stories := property.Options{Brief: 10}
 
-	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAllNoShrink(func(seed int64, jobs, most, least int, lost float64) string {
+	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAllNoShrink(func(seed int64, jobs, limit, least int, lost float64) string {
 		namespace := env.Namespace(t)
 		// The webhooks of a story are its own pool's alone.
 		repository := namespace + "/app"
 		own := hook(t, namespace, "linux", repository, "s", "linux")
-		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+most)
+		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+limit)
 		dice := rand.New(rand.NewPCG(uint64(seed), 1))
 
 		if lost < .5 { // half of the stories lose nothing
@@ -164,7 +164,7 @@ func insist(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
 func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository string, id int, status string) string {
 	req := post(body(repository, id, status, "linux"), "s")
 
-	job, _, err := github.Webhooks{}.Parse(req.Header, body(repository, id, status, "linux"))
+	job, _, err := github.Webhooks{}.ParseJob(req.Header, body(repository, id, status, "linux"))
 	if err == nil {
 		_, err = ledger.Record(ctx, namespace, job, time.Now())
 	}
@@ -183,8 +183,8 @@ func agree(ctx context.Context, truth oracle, own *v1alpha1.RunnerPool) string {
 		return err.Error()
 	}
 
-	seen := platforms().PoolOf(own, nil)
-	count := demand.Demand(jobs.Items, []demand.Pool{seen})[seen.Key()]
+	seen := platforms().NewPool(own, nil)
+	count := demand.CountJobs(jobs.Items, []demand.Pool{seen})[seen.Key()]
 
 	if count.Queued != truth.count("queued") || count.Running != truth.count("in_progress") {
 		var states []string
@@ -203,7 +203,7 @@ func agree(ctx context.Context, truth oracle, own *v1alpha1.RunnerPool) string {
 	}
 
 	want := min(max(low, truth.count("queued")+truth.count("in_progress")), high)
-	if got := demand.Desired(in); got.Desired != want || len(got.Delete) > 0 {
+	if got := demand.Decide(in); got.Desired != want || len(got.Delete) > 0 {
 		return fmt.Sprintf("decided %+v, want %d machines", got, want)
 	}
 

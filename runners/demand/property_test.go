@@ -85,7 +85,7 @@ func count(in demand.Input, states ...demand.ClaimState) int {
 }
 
 // gone tells whether a machine goes.
-func gone(out demand.Decision, name string) bool {
+func deletedMachines(out demand.Decision, name string) bool {
 	return slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == name })
 }
 
@@ -99,7 +99,7 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 			claim.State, claim.Prepared = demand.ClaimBooting, false
 		}
 
-		if !gone(out, claim.Name) && claim.State != demand.ClaimFinishing {
+		if !deletedMachines(out, claim.Name) && claim.State != demand.ClaimFinishing {
 			next.Claims = append(next.Claims, claim)
 		}
 	}
@@ -126,7 +126,7 @@ func TestPropertyScaling(t *testing.T) {
 	check(t, "one pass keeps the bounds, spares busy machines and makes none twice", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
-			out := demand.Desired(in)
+			out := demand.Decide(in)
 			waiting := count(in, demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle)
 
 			switch {
@@ -137,7 +137,7 @@ func TestPropertyScaling(t *testing.T) {
 			case len(out.Delete) == 0 && out.Create+len(out.Activate) >
 				max(in.Queued+in.WarmIdle-waiting, in.Min-waiting-count(in, demand.ClaimBusy), 0):
 				return "more machines than are needed"
-			case out.Create < 0 || out.CreateStandby < 0 || out.After < 0 || out.Reason == "" || out.Message == "":
+			case out.Create < 0 || out.CreateStandby < 0 || out.RequeueAfter < 0 || out.Reason == "" || out.Message == "":
 				return "not a decision"
 			case out.Create > 0 && startable(in, out) > 0:
 				return "a machine is made though one on standby could be started"
@@ -153,10 +153,10 @@ func TestPropertyScaling(t *testing.T) {
 			// Outdated machines go a few at a time, so it takes some passes, and time for
 			// what was made to get ready.
 			for round := range 60 {
-				in = settle(apply(in, demand.Desired(in), round))
+				in = settle(apply(in, demand.Decide(in), round))
 			}
 
-			out := demand.Desired(in)
+			out := demand.Decide(in)
 
 			switch {
 			case out.Create+out.CreateStandby+len(out.Activate) != 0 || len(out.Delete) != 0:
@@ -173,13 +173,13 @@ func TestPropertyScaling(t *testing.T) {
 			in.Queued, in.MaxLifetime, in.IdleTimeout = 0, 0, 0
 
 			for round := range 60 {
-				in = settle(apply(in, demand.Desired(in), 60+round))
+				in = settle(apply(in, demand.Decide(in), 60+round))
 			}
 
-			kept := max(demand.Desired(in).Desired, count(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting)+onTheWay(in))
+			kept := max(demand.Decide(in).Desired, count(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting)+onTheWay(in))
 
-			if left := len(in.Claims) - count(in, demand.ClaimStandby); left != kept {
-				return fmt.Sprintf("%d machines are left when nothing is queued, want %d", left, kept)
+			if remaining := len(in.Claims) - count(in, demand.ClaimStandby); remaining != kept {
+				return fmt.Sprintf("%d machines are left when nothing is queued, want %d", remaining, kept)
 			}
 
 			return ""
@@ -200,7 +200,7 @@ func settle(in demand.Input) demand.Input {
 // startable counts the machines on standby that could be started and were not.
 func startable(in demand.Input, out demand.Decision) int {
 	return countOf(in, func(claim demand.Claim) bool {
-		return claim.State == demand.ClaimStandby && !claim.Outdated && !gone(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
+		return claim.State == demand.ClaimStandby && !claim.Outdated && !deletedMachines(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
 	})
 }
 
@@ -217,7 +217,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 		func(seed int64) bool {
 			in := input(seed)
 			in.Paused = true
-			out := demand.Desired(in)
+			out := demand.Decide(in)
 
 			return out.Create+out.CreateStandby+len(out.Activate)+len(out.Delete) == 0 && out.Reason == demand.ReasonPaused
 		}, gen.Int64()))
@@ -240,7 +240,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 func replaced(in demand.Input) int {
 	n := 0
 
-	for _, deletion := range demand.Desired(in).Delete {
+	for _, deletion := range demand.Decide(in).Delete {
 		if deletion.Reason == demand.DeleteOutdated {
 			n++
 		}
@@ -253,25 +253,25 @@ func replaced(in demand.Input) int {
 func onlyRightOnes(in demand.Input, out demand.Decision) string {
 	seen := map[string]bool{}
 
-	for _, gone := range out.Delete {
-		i := slices.IndexFunc(in.Claims, func(c demand.Claim) bool { return c.Name == gone.Name })
+	for _, deletions := range out.Delete {
+		i := slices.IndexFunc(in.Claims, func(c demand.Claim) bool { return c.Name == deletions.Name })
 
 		switch {
-		case i < 0 || seen[gone.Name]:
+		case i < 0 || seen[deletions.Name]:
 			return "deletes what is not there"
 		case in.Claims[i].State == demand.ClaimBusy, in.Claims[i].State == demand.ClaimFinishing:
 			return "deletes a busy or finishing machine"
-		case gone.Reason == demand.DeleteSurplus && in.Claims[i].State != demand.ClaimIdle && in.Claims[i].State != demand.ClaimStandby:
+		case deletions.Reason == demand.DeleteSurplus && in.Claims[i].State != demand.ClaimIdle && in.Claims[i].State != demand.ClaimStandby:
 			return "scales down a machine that is not idle"
-		case gone.Reason == demand.DeleteSurplus && in.Claims[i].State == demand.ClaimIdle && out.Create+len(out.Activate) > 0:
+		case deletions.Reason == demand.DeleteSurplus && in.Claims[i].State == demand.ClaimIdle && out.Create+len(out.Activate) > 0:
 			return "scales down and up at once"
-		case gone.Reason == demand.DeleteOutdated && (!in.Claims[i].Outdated || in.Claims[i].Bound):
+		case deletions.Reason == demand.DeleteOutdated && (!in.Claims[i].Outdated || in.Claims[i].Bound):
 			return "replaces a machine that is not outdated, or that was made for a job"
-		case slices.Contains(out.Activate, gone.Name):
+		case slices.Contains(out.Activate, deletions.Name):
 			return "starts and deletes a machine at once"
 		}
 
-		seen[gone.Name] = true
+		seen[deletions.Name] = true
 	}
 
 	return ""
@@ -284,7 +284,7 @@ func TestPropertyLifecycle(t *testing.T) {
 	check(t, "machines past a limit are ended, others are not, and the limit is woken up for", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
-			out := demand.Desired(in)
+			out := demand.Decide(in)
 
 			for _, claim := range in.Claims {
 				old := in.MaxLifetime > 0 && in.Now.Sub(claim.CreatedAt) >= in.MaxLifetime
@@ -299,7 +299,7 @@ func TestPropertyLifecycle(t *testing.T) {
 					return fmt.Sprintf("%s: ended %t, old %t, idle too long %t", claim.Name, ended, old, stale)
 				}
 
-				if waits && !old && in.MaxLifetime > 0 && (out.After == 0 || out.After > claim.CreatedAt.Add(in.MaxLifetime).Sub(in.Now)) {
+				if waits && !old && in.MaxLifetime > 0 && (out.RequeueAfter == 0 || out.RequeueAfter > claim.CreatedAt.Add(in.MaxLifetime).Sub(in.Now)) {
 					return claim.Name + " outlives its limit unseen"
 				}
 			}
@@ -316,12 +316,12 @@ func TestPropertyLifecycle(t *testing.T) {
 				in.Claims[i].Outdated = false // those go a few at a time
 			}
 
-			first := demand.Desired(in)
-			after := apply(in, first, 0)
-			after = apply(after, demand.Desired(after), 1)
+			first := demand.Decide(in)
+			current := apply(in, first, 0)
+			current = apply(current, demand.Decide(current), 1)
 
-			if len(after.Claims) < in.Min {
-				return fmt.Sprintf("%d machines are left of a minimum of %d", len(after.Claims), in.Min)
+			if len(current.Claims) < in.Min {
+				return fmt.Sprintf("%d machines are left of a minimum of %d", len(current.Claims), in.Min)
 			}
 
 			return ""

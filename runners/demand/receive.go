@@ -19,61 +19,66 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// listener is a pool that takes webhooks.
+// listener is a pool that accepts webhooks.
 type listener struct {
 	Pool
 
 	secret v1alpha1.SecretKeySelector
 }
 
-// receive verifies a webhook, and gives its job and the pools that trust it.
-func (r *Receiver) receive(
+// verifyAndParse verifies a webhook. It returns the webhook's job and the pools whose secret
+// verifies the signature.
+func (r *Receiver) verifyAndParse(
 	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
-) (workload.Job, []listener, *problem) {
-	refuse := func(out problem) (workload.Job, []listener, *problem) { return workload.Job{}, nil, &out }
-
-	scope, err := parser.Scope(header, body)
-	if err != nil {
-		return refuse(malformed(err))
+) (workload.Job, []listener, *webhookResponse) {
+	refuse := func(out webhookResponse) (workload.Job, []listener, *webhookResponse) {
+		return workload.Job{}, nil, &out
 	}
 
-	listeners, err := r.listeners(ctx, platform)
+	scope, err := parser.ParseScope(header, body)
 	if err != nil {
-		return refuse(unavailable(err))
+		return refuse(newMalformedResponse(err))
 	}
 
-	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool { return !l.covers(jobOf(scope, platform)) })
+	listeners, err := r.listListeners(ctx, platform)
+	if err != nil {
+		return refuse(newUnavailableResponse(err))
+	}
+
+	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool {
+		return !l.hasScopeOf(newScopeJob(scope, platform))
+	})
 	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
 
-	trusted, err := r.trusted(ctx, covering, verify)
+	trusted, err := r.findTrusted(ctx, covering, verify)
 	if err != nil {
-		return refuse(unavailable(err))
+		return refuse(newUnavailableResponse(err))
 	}
 
 	if len(trusted) == 0 {
 		return refuse(r.rejectUnverified(ctx, header, body, listeners, verify, parser))
 	}
 
-	job, speaks, err := parser.Parse(header, body)
-	taken := func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.takes(job) }) }
+	job, namesJob, err := parser.ParseJob(header, body)
+	canAnyRun := func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.canRun(job) }) }
 
 	switch {
 	case err != nil:
-		return refuse(malformed(err))
-	case !speaks || r.config.Platforms.hosted(job) && !taken():
-		return refuse(ignored())
+		return refuse(newMalformedResponse(err))
+	case !namesJob || r.config.Platforms.isHosted(job) && !canAnyRun():
+		return refuse(newIgnoredResponse())
 	}
 
 	return job, trusted, nil
 }
 
-// jobOf stands for any job of a scope.
-func jobOf(scope workload.Scope, platform string) workload.Job {
+// newScopeJob returns a job that has only the scope, for comparisons with the scopes of pools.
+func newScopeJob(scope workload.Scope, platform string) workload.Job {
 	return workload.Job{Platform: platform, Repository: scope.Repository, Organization: scope.Organization}
 }
 
-// record writes the job into the ledger of every namespace that has a pool for it.
-func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listener) problem {
+// record writes the job into the ledger of every namespace that has one of the pools.
+func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listener) webhookResponse {
 	namespaces := make([]string, 0, len(pools))
 	for _, pool := range pools {
 		namespaces = append(namespaces, pool.Namespace)
@@ -83,15 +88,15 @@ func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listene
 
 	for _, namespace := range slices.Compact(namespaces) {
 		if err := r.inbox.record(ctx, namespace, job); err != nil {
-			return unavailable(err)
+			return newUnavailableResponse(err)
 		}
 	}
 
-	return accepted()
+	return newAcceptedResponse()
 }
 
-// listeners are the pools of a platform that take webhooks.
-func (r *Receiver) listeners(ctx context.Context, platform string) ([]listener, error) {
+// listListeners returns the pools of a platform that accept webhooks.
+func (r *Receiver) listListeners(ctx context.Context, platform string) ([]listener, error) {
 	pools, err := r.config.Platforms.readPools(ctx, r.config.Client, "")
 	if err != nil {
 		return nil, err
@@ -109,8 +114,9 @@ func (r *Receiver) listeners(ctx context.Context, platform string) ([]listener, 
 	return out, nil
 }
 
-// Pools reads the pools of a namespace that are not being deleted.
-func (p Platforms) Pools(ctx context.Context, reader client.Reader, namespace string) ([]Pool, error) {
+// ListPools returns the pools of a namespace that are not being deleted. An empty namespace means
+// all namespaces.
+func (p Platforms) ListPools(ctx context.Context, reader client.Reader, namespace string) ([]Pool, error) {
 	read, err := p.readPools(ctx, reader, namespace)
 	if err != nil {
 		return nil, err
@@ -127,17 +133,18 @@ func (p Platforms) Pools(ctx context.Context, reader client.Reader, namespace st
 	return out, nil
 }
 
-// readPool is a pool as it was read.
-type readPool struct {
+// loadedPool is a Pool with the objects that it was built from. The template is nil if it is
+// missing.
+type loadedPool struct {
 	Pool
 
 	object   *v1alpha1.RunnerPool
 	template *v1alpha1.HypervisorMachineTemplate
 }
 
-// readPools reads the pools of a namespace, or of all for "". They belong to the cache
-// and must not be changed.
-func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespace string) ([]readPool, error) {
+// readPools returns the pools of a namespace, or of all namespaces if namespace is empty. The
+// objects belong to the cache and must not be changed.
+func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespace string) ([]loadedPool, error) {
 	var (
 		pools     v1alpha1.RunnerPoolList
 		templates v1alpha1.HypervisorMachineTemplateList
@@ -162,23 +169,23 @@ func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespac
 		byNamespace[template.Namespace][template.Name] = template
 	}
 
-	out := make([]readPool, 0, len(pools.Items))
+	out := make([]loadedPool, 0, len(pools.Items))
 
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		known := byNamespace[pool.Namespace]
-		out = append(out, readPool{Pool: p.PoolOf(pool, known), object: pool, template: known[pool.Spec.TemplateRef.Name]})
+		out = append(out, loadedPool{Pool: p.NewPool(pool, known), object: pool, template: known[pool.Spec.TemplateRef.Name]})
 	}
 
 	return out, nil
 }
 
-// trusted gives the pools whose secret verifies the webhook. If none does, secrets that
-// may have been rotated are read anew, once. An error means that the API server could not
-// be asked.
-func (r *Receiver) trusted(ctx context.Context, pools []listener, verify func([]byte) error) ([]listener, error) {
-	for _, age := range []time.Duration{secretAge, rereadAge} {
-		out, err := r.verified(ctx, pools, verify, age)
+// findTrusted returns the pools whose secret verifies the webhook. If no secret does, it reads the
+// secrets again once, because a secret may have been rotated. The error is non-nil if the API
+// server is unreachable.
+func (r *Receiver) findTrusted(ctx context.Context, pools []listener, verify func([]byte) error) ([]listener, error) {
+	for _, age := range []time.Duration{maxSecretAge, minRereadAge} {
+		out, err := r.findVerifying(ctx, pools, verify, age)
 		if err != nil || len(out) > 0 {
 			return out, err
 		}
@@ -187,7 +194,7 @@ func (r *Receiver) trusted(ctx context.Context, pools []listener, verify func([]
 	return nil, nil
 }
 
-func (r *Receiver) verified(
+func (r *Receiver) findVerifying(
 	ctx context.Context, pools []listener, verify func([]byte) error, age time.Duration,
 ) ([]listener, error) {
 	var (
@@ -199,8 +206,8 @@ func (r *Receiver) verified(
 		secret, err := r.secrets.get(ctx, pool.secret, pool.Namespace, age)
 
 		switch {
-		case err != nil && errclass.Of(err) == errclass.Configuration:
-			r.config.Log.LogAttrs(ctx, slog.LevelWarn, "webhook secret cannot be read",
+		case err != nil && errclass.ClassOf(err) == errclass.Configuration:
+			r.config.Log.LogAttrs(ctx, slog.LevelWarn, "read webhook secret of pool",
 				slog.String("namespace", pool.Namespace), slog.String("pool", pool.Name), slog.String("cause", err.Error()))
 
 			continue
@@ -208,13 +215,13 @@ func (r *Receiver) verified(
 			return nil, fmt.Errorf("read webhook secret of pool %s: %w", pool.Key(), err)
 		}
 
-		right, done := checked[secret]
-		if !done {
-			right = verify([]byte(secret)) == nil
-			checked[secret] = right
+		isValid, isChecked := checked[secret]
+		if !isChecked {
+			isValid = verify([]byte(secret)) == nil
+			checked[secret] = isValid
 		}
 
-		if right {
+		if isValid {
 			out = append(out, pool)
 		}
 	}
@@ -222,39 +229,40 @@ func (r *Receiver) verified(
 	return out, nil
 }
 
-// maxStrangerSecrets bounds the work that a webhook of a scope without pools causes.
-const maxStrangerSecrets = 32
+// maxUnrelatedSecrets limits how many secrets of other scopes are tried for one webhook.
+const maxUnrelatedSecrets = 32
 
-var errUnverified = errors.New("no secret of a pool that covers the webhook's scope verifies it")
+var errUnverified = errors.New("no secret of a pool with the webhook's scope verifies the signature")
 
-// rejectUnverified answers a webhook that no pool of its scope verifies. Only one that is
-// genuine for some other pool is told that its scope has none: an App's ping, which has no
-// scope, or a repository that nobody serves.
+// rejectUnverified returns the response to a webhook that no pool of the webhook's scope verifies.
+// Only if some other pool's secret verifies the webhook does the response disclose that no pool has
+// the scope. Examples are the ping of a GitHub App, which has no scope, and a repository without a
+// pool.
 func (r *Receiver) rejectUnverified(
 	ctx context.Context, header http.Header, body []byte, all []listener, verify func([]byte) error,
 	parser workload.WebhookParser,
-) problem {
-	known, err := r.verified(ctx, all[:min(len(all), maxStrangerSecrets)], verify, secretAge)
+) webhookResponse {
+	known, err := r.findVerifying(ctx, all[:min(len(all), maxUnrelatedSecrets)], verify, maxSecretAge)
 	if err != nil {
-		return unavailable(err)
+		return newUnavailableResponse(err)
 	}
 
 	if len(known) == 0 {
-		return problem{
+		return webhookResponse{
 			status: http.StatusUnauthorized, result: "signature", cause: errUnverified,
-			Error: "the webhook's signature is missing, or is not made with the secret of a RunnerPool that serves its scope",
-			Fix: "set one secret in the webhook's settings at the platform and in the Secret that the RunnerPool's " +
+			Error: "the webhook's signature is missing, or does not match the secret of a RunnerPool that serves its scope",
+			Fix: "set the same secret in the webhook's settings at the platform and in the Secret that the RunnerPool's " +
 				"workload.webhook.secret names, and check the pool's repository or organization",
 		}
 	}
 
-	if _, speaks, err := parser.Parse(header, body); err == nil && !speaks {
-		return ignored()
+	if _, namesJob, err := parser.ParseJob(header, body); err == nil && !namesJob {
+		return newIgnoredResponse()
 	}
 
-	return problem{
+	return webhookResponse{
 		status: http.StatusNotFound, result: "noPool",
-		Error: "no RunnerPool that holds this webhook's secret serves its repository or organization",
+		Error: "no RunnerPool with this webhook's secret serves its repository or organization",
 		Fix: "set workload.config.github.repository or organization of a RunnerPool, or of its template, " +
 			"or remove the webhook at the platform",
 	}

@@ -24,80 +24,79 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Pattern is the route of the Receiver. The platform is a workload type, or the short
-// name of one: github.
+// Pattern is the route of the Receiver. The platform is a workload type or the short name of a
+// workload type, such as github.
 const Pattern = "/webhooks/{platform}"
 
 const (
-	// DefaultMaxBody bounds a webhook's body. GitHub sends up to 25 MiB; a workflow_job
-	// has some 20 KiB.
+	// DefaultMaxBody limits the size of a webhook's body. GitHub sends up to 25 MiB; a workflow_job
+	// event has about 20 KiB.
 	DefaultMaxBody = 1 << 20
-	// maxValues bounds the values of a webhook's body: reading it takes some memory for each.
-	// One of a job has a few hundred.
-	maxValues = 20000
-	// DefaultParallel bounds the verified webhooks that are recorded at a time. Four times
-	// as many bodies are read and verified at a time, which bounds their memory, and half
-	// of those from one address.
+	// maxJSONValues limits the number of JSON values in a webhook's body, because decoding needs
+	// memory for each value. A job event has a few hundred.
+	maxJSONValues = 20000
+	// DefaultParallel limits the verified webhooks that are recorded at the same time. The Receiver
+	// reads and verifies up to four times as many bodies at the same time, and up to half of these
+	// from one address. This limits the memory for bodies.
 	DefaultParallel = 32
 
-	// readersPerSlot is how many bodies may be read for each webhook that is recorded.
+	// readersPerSlot is how many bodies may be read for each webhook that may be recorded.
 	readersPerSlot = 4
-	// readTimeout is how long a body may take: the sender has it at hand.
+	// readTimeout is how long the read of a body may take. Senders have the whole body ready.
 	readTimeout = 2 * time.Second
 
-	// receiveTimeout is within what GitHub waits for an answer: 10 seconds.
+	// receiveTimeout is below the 10 seconds that GitHub waits for a response.
 	receiveTimeout = 8 * time.Second
 	retryAfter     = 10 * time.Second
 )
 
-// ReceiverConfig is what a Receiver needs.
+// ReceiverConfig configures a Receiver.
 type ReceiverConfig struct {
-	// Client reads pools and templates, and reads and writes jobs. Its reads may come from
-	// a cache.
+	// Client reads pools and templates, and reads and writes jobs. It may read from a cache.
 	Client client.Client
-	// Live reads from the API server itself. Default: Client.
+	// Live reads from the API server, not from a cache. Default: Client.
 	Live      client.Reader
 	Secrets   SecretReader
 	Platforms Platforms
-	// MaxBody in bytes. Default: DefaultMaxBody.
+	// MaxBody limits a webhook's body, in bytes. Default: DefaultMaxBody.
 	MaxBody int64
-	// Parallel webhooks. Default: DefaultParallel.
+	// Parallel limits the webhooks that are recorded at the same time. Default: DefaultParallel.
 	Parallel int
-	// Clock tells the time. Default: the real clock.
+	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.Clock
 	// Metrics may be nil.
 	Metrics *Metrics
-	// Log says what callers are not told. Default: none.
+	// Log logs the causes that responses do not contain. Default: none.
 	Log *slog.Logger
 }
 
-// Receiver answers the webhooks of CI platforms:
+// Receiver is the HTTP handler for the webhooks of CI platforms. Its responses are:
 //
 //	202  the job is in the ledger
-//	204  the webhook is genuine and speaks of no job that machines here could take
-//	400  the body is not what the platform sends
-//	401  the signature is missing or is nobody's
-//	404  the platform is unknown, or the webhook is genuine and no pool has its scope
-//	405  it is no POST
+//	204  the signature is valid and the webhook names no job that machines here could run
+//	400  the body is not in the platform's format
+//	401  the signature is missing, or no pool's secret verifies it
+//	404  the platform is unknown, or the signature is valid and no pool has the webhook's scope
+//	405  the method is not POST
 //	413  the body is too large
-//	415  the body is not JSON by its content type
-//	503  the webhook could not be read or recorded in time: deliver it again
+//	415  the Content-Type is not JSON
+//	503  the webhook was not read or recorded in time, and the platform must deliver it again
 //
-// Of a webhook without a right signature only its repository or organisation is read, to
-// choose the secrets that it is verified with. Such webhooks hold none of the places of
-// those that are recorded.
+// If a webhook has no valid signature, the Receiver reads only its repository or organization, to
+// choose the secrets for the verification. An unverified webhook never takes one of the slots in
+// which verified webhooks are recorded.
 //
-// Answers are JSON with the fields error and fix. A caller without a right signature is
-// told the same whether pools exist or not. It is safe for concurrent use.
+// Response bodies are JSON with the fields error and fix. A caller without a valid signature gets
+// the same response whether or not a pool exists. A Receiver is safe for concurrent use.
 type Receiver struct {
 	config  ReceiverConfig
 	inbox   *inbox
 	secrets *secretCache
-	readers *turns
+	readers *readLimiter
 	slots   chan struct{}
 }
 
-// NewReceiver makes a Receiver.
+// NewReceiver returns a Receiver and fills in the defaults of its configuration.
 func NewReceiver(config ReceiverConfig) *Receiver {
 	if config.Live == nil {
 		config.Live = config.Client
@@ -123,60 +122,64 @@ func NewReceiver(config ReceiverConfig) *Receiver {
 		config:  config,
 		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live, Platforms: config.Platforms}, config.Clock),
 		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
-		readers: newTurns(readersPerSlot * config.Parallel),
+		readers: newReadLimiter(readersPerSlot * config.Parallel),
 		slots:   make(chan struct{}, config.Parallel),
 	}
 }
 
-// problem is an answer: a status, and for people what is wrong and what to do about it.
-type problem struct {
+// webhookResponse is an HTTP response: a status code, and for errors what is wrong and the fix.
+type webhookResponse struct {
 	status int
-	// result is the word in the metrics.
+	// result is the value of the metric label result.
 	result string
-	// Error and Fix are the body.
+	// Error and Fix are the fields of the JSON body.
 	Error string `json:"error"`
 	Fix   string `json:"fix"`
-	// cause is for the log.
+	// cause is logged and is not part of the response.
 	cause error
 }
 
-func accepted() problem { return problem{status: http.StatusAccepted, result: "accepted"} }
+func newAcceptedResponse() webhookResponse {
+	return webhookResponse{status: http.StatusAccepted, result: "accepted"}
+}
 
-func ignored() problem { return problem{status: http.StatusNoContent, result: "ignored"} }
+func newIgnoredResponse() webhookResponse {
+	return webhookResponse{status: http.StatusNoContent, result: "ignored"}
+}
 
-func unavailable(cause error) problem {
-	return problem{
+func newUnavailableResponse(cause error) webhookResponse {
+	return webhookResponse{
 		status: http.StatusServiceUnavailable, result: "unavailable", cause: cause,
-		Error: "the webhook could not be recorded in time",
-		Fix:   "deliver it again after the time in Retry-After",
+		Error: "the webhook was not recorded in time",
+		Fix:   "deliver it again after the delay in Retry-After",
 	}
 }
 
-func malformed(cause error) problem {
-	return problem{
+func newMalformedResponse(cause error) webhookResponse {
+	return webhookResponse{
 		status: http.StatusBadRequest, result: "malformed", cause: cause,
-		Error: cause.Error(), Fix: "send what the platform sends, unchanged, as application/json",
+		Error: cause.Error(), Fix: "send the platform's body unchanged, as application/json",
 	}
 }
 
-// ServeHTTP answers one webhook.
+// ServeHTTP handles one webhook.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	begun := r.config.Clock.Now()
-	platform, parser := r.parser(req.PathValue("platform"))
+	start := r.config.Clock.Now()
+	platform, parser := r.findParser(req.PathValue("platform"))
 
 	ctx, cancel := context.WithTimeout(req.Context(), receiveTimeout)
 	defer cancel()
 
-	answer := r.answer(ctx, w, req, platform, parser)
-	r.config.Metrics.webhook(platform, answer.result, r.config.Clock.Since(begun))
-	r.log(req, platform, answer)
-	write(w, answer)
+	response := r.handle(ctx, w, req, platform, parser)
+	r.config.Metrics.observeWebhook(platform, response.result, r.config.Clock.Since(start))
+	r.logResponse(req, platform, response)
+	writeResponse(w, response)
 }
 
 const unknownPlatform = "unknown"
 
-// slugs are the names by which platforms send.
-func (r *Receiver) slugs() []string {
+// listSlugs returns the sorted short names of the platforms, which their webhook URLs end with.
+func (r *Receiver) listSlugs() []string {
 	var out []string
 	for _, platform := range r.config.Platforms {
 		out = append(out, platform.Traits().Slug)
@@ -187,7 +190,7 @@ func (r *Receiver) slugs() []string {
 	return out
 }
 
-func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
+func (r *Receiver) findParser(name string) (string, workload.WebhookParser) {
 	if platform, ok := r.config.Platforms[name]; ok {
 		return name, platform
 	}
@@ -201,116 +204,122 @@ func (r *Receiver) parser(name string) (string, workload.WebhookParser) {
 	return unknownPlatform, nil
 }
 
-// answer checks what can be checked without the body, then waits for its turn.
-func (r *Receiver) answer(
+// handle checks everything that needs no body, reads and verifies the webhook, waits for a free
+// slot, and records the job.
+func (r *Receiver) handle(
 	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
-) problem {
+) webhookResponse {
 	switch media, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type")); {
 	case parser == nil:
-		return problem{
+		return webhookResponse{
 			status: http.StatusNotFound, result: "unknownPlatform",
-			Error: "there is no such CI platform here", Fix: "use /webhooks/" + english.WordSeries(r.slugs(), "or"),
+			Error: "the CI platform in the URL is unknown", Fix: "use /webhooks/" + english.WordSeries(r.listSlugs(), "or"),
 		}
 	case req.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
 
-		return problem{
+		return webhookResponse{
 			status: http.StatusMethodNotAllowed, result: "method",
-			Error: "webhooks are sent with POST", Fix: "let the platform send them",
+			Error: "the method is not POST", Fix: "send the webhook with POST, as the platform does",
 		}
 	case media != "application/json":
-		return problem{
+		return webhookResponse{
 			status: http.StatusUnsupportedMediaType, result: "mediaType",
-			Error: "the webhook is not JSON by its Content-Type",
+			Error: "the webhook's Content-Type is not application/json",
 			Fix:   "choose the content type application/json in the webhook's settings at the platform",
 		}
 	case req.ContentLength > r.config.MaxBody:
-		return r.tooLarge()
+		return r.newTooLargeResponse()
 	}
 
-	job, pools, refused := r.genuine(ctx, w, req, platform, parser)
-	if refused != nil {
-		return *refused
+	job, pools, rejection := r.readWebhook(ctx, w, req, platform, parser)
+	if rejection != nil {
+		return *rejection
 	}
 
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
-		return unavailable(ctx.Err())
+		return newUnavailableResponse(ctx.Err())
 	}
 
 	return r.record(ctx, job, pools)
 }
 
-// genuine reads a webhook and gives its job, and the pools whose secret it was signed with.
-func (r *Receiver) genuine(
+// readWebhook reads and verifies a webhook. It returns the webhook's job and the pools whose secret
+// verifies the signature.
+func (r *Receiver) readWebhook(
 	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
-) (workload.Job, []listener, *problem) {
+) (workload.Job, []listener, *webhookResponse) {
 	connection := http.NewResponseController(w)
 
-	turn, err := r.readers.take(ctx, addressOf(req), func() { _ = connection.SetReadDeadline(time.Now()) })
+	slot, err := r.readers.acquire(ctx, clientAddress(req), func() { _ = connection.SetReadDeadline(time.Now()) })
 	if err != nil {
-		out := unavailable(err)
+		out := newUnavailableResponse(err)
 
 		return workload.Job{}, nil, &out
 	}
-	defer turn.done()
+	defer slot.release()
 
-	body, refused := r.read(ctx, w, req, turn)
-	if refused != nil {
-		return workload.Job{}, nil, refused
+	body, rejection := r.readBody(ctx, w, req, slot)
+	if rejection != nil {
+		return workload.Job{}, nil, rejection
 	}
 
-	if err := inputbound.JSON(body, maxValues); err != nil {
-		return workload.Job{}, nil, &problem{
+	if err := inputbound.CheckJSON(body, maxJSONValues); err != nil {
+		return workload.Job{}, nil, &webhookResponse{
 			status: http.StatusRequestEntityTooLarge, result: "tooLarge", cause: err,
 			Error: "the webhook's body is " + err.Error(), Fix: "send workflow_job events only",
 		}
 	}
 
-	return r.receive(ctx, req.Header, body, platform, parser)
+	return r.verifyAndParse(ctx, req.Header, body, platform, parser)
 }
 
-func (r *Receiver) tooLarge() problem {
-	return problem{
+func (r *Receiver) newTooLargeResponse() webhookResponse {
+	return webhookResponse{
 		status: http.StatusRequestEntityTooLarge, result: "tooLarge",
 		Error: "the webhook's body is larger than " + strconv.FormatInt(r.config.MaxBody, 10) + " bytes",
 		Fix:   "send workflow_job events only, or raise webhooks.maxBodyBytes in the operator's configuration",
 	}
 }
 
-// read reads the whole body. A caller that sends slowly does not hold its place for long.
-func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Request, turn *readTurn) ([]byte, *problem) {
-	// Not every writer has deadlines; the ones of real connections do.
+// readBody reads the whole body. The deadline readTimeout keeps a slow caller from holding its
+// slot.
+func (r *Receiver) readBody(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, slot *readSlot,
+) ([]byte, *webhookResponse) {
+	// A test's ResponseWriter may have no deadlines; the error is ignored. Real connections have
+	// deadlines.
 	connection := http.NewResponseController(w)
 	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.config.MaxBody))
-	turn.read()
+	slot.markRead()
 
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		out := r.tooLarge()
+		out := r.newTooLargeResponse()
 
 		return nil, &out
 	}
 
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		out := unavailable(err)
-		out.Error = "the webhook's body did not come in time"
+		out := newUnavailableResponse(err)
+		out.Error = "the webhook's body did not arrive in time"
 
 		return nil, &out
 	}
 
 	if err != nil {
-		return nil, &problem{
+		return nil, &webhookResponse{
 			status: http.StatusBadRequest, result: "cutOff", cause: err,
-			Error: "the webhook's body ended early", Fix: "deliver it again",
+			Error: "the webhook's body ended early", Fix: "deliver the webhook again",
 		}
 	}
 
-	// The server goes on reading to notice that a caller has gone: by the deadline of the
-	// body each would seem to have.
+	// The server continues to read in order to notice a closed connection. With the body's deadline
+	// still set, the server would take each connection for closed.
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = connection.SetReadDeadline(deadline)
 	}
@@ -318,40 +327,40 @@ func (r *Receiver) read(ctx context.Context, w http.ResponseWriter, req *http.Re
 	return body, nil
 }
 
-func (r *Receiver) log(req *http.Request, platform string, answer problem) {
+func (r *Receiver) logResponse(req *http.Request, platform string, response webhookResponse) {
 	level := slog.LevelDebug
 
 	switch {
-	case answer.status >= http.StatusInternalServerError:
+	case response.status >= http.StatusInternalServerError:
 		level = slog.LevelError
-	case answer.status >= http.StatusBadRequest:
+	case response.status >= http.StatusBadRequest:
 		level = slog.LevelWarn
 	}
 
 	attrs := []slog.Attr{
-		slog.String("platform", platform), slog.String("result", answer.result), slog.Int("status", answer.status),
+		slog.String("platform", platform), slog.String("result", response.result), slog.Int("status", response.status),
 		slog.String("delivery", req.Header.Get("X-Github-Delivery")), slog.String("remote", req.RemoteAddr),
 	}
-	if answer.cause != nil {
-		attrs = append(attrs, slog.String("cause", answer.cause.Error()))
+	if response.cause != nil {
+		attrs = append(attrs, slog.String("cause", response.cause.Error()))
 	}
 
-	r.config.Log.LogAttrs(req.Context(), level, "webhook answered", attrs...)
+	r.config.Log.LogAttrs(req.Context(), level, "webhook handled", attrs...)
 }
 
-func write(w http.ResponseWriter, answer problem) {
-	if answer.status == http.StatusServiceUnavailable {
+func writeResponse(w http.ResponseWriter, response webhookResponse) {
+	if response.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 	}
 
-	if answer.Error == "" {
-		w.WriteHeader(answer.status)
+	if response.Error == "" {
+		w.WriteHeader(response.status)
 
 		return
 	}
 
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(answer.status)
-	// The caller may be gone; there is nobody else to tell.
-	_ = json.NewEncoder(w).Encode(answer) //nolint:errchkjson // two strings always encode
+	w.WriteHeader(response.status)
+	// The error is ignored, because the caller may have closed the connection.
+	_ = json.NewEncoder(w).Encode(response) //nolint:errchkjson // two strings always encode
 }

@@ -176,7 +176,7 @@ func TestReceiverAnswers(t *testing.T) {
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
-	path := func(to string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = to } }
+	path := func(target string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = target } }
 	large := append(bytes.Clone(good), bytes.Repeat([]byte(" "), demand.DefaultMaxBody)...)
 
 	tests := map[string]struct {

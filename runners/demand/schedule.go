@@ -11,27 +11,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// Window is a window of time that comes again and again, in which a pool keeps more
-// machines.
+// Window is a recurring time window in which a pool keeps more machines.
 type Window struct {
 	Name string
-	// Start as a cron expression of five fields, in TimeZone: a name of the IANA
-	// database, or empty for UTC.
+	// Start is a cron expression with five fields, evaluated in TimeZone. TimeZone is a name of the
+	// IANA database; empty means UTC.
 	Start, TimeZone string
 	Duration        time.Duration
-	// Min machines are kept while it is open.
+	// Min is how many machines the pool keeps while the window is open.
 	Min int
 }
 
-// ScheduledMin gives the highest Min of the windows that are open now, 0 if none is, and
-// when that may change; zero means never. A window whose words can't be followed, or that
-// asks for more than maxReplicas, counts as closed; the error names each of them and the
-// fix.
+// ScheduledMin returns the highest Min of the windows that are open now, or 0 if none is open. next
+// is the time at which that may change; zero means never. A window counts as closed if it is
+// invalid or if its Min is above maxReplicas. The error names each such window and the fix.
 func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int, next time.Time, err error) {
 	var problems []error
 
 	for _, w := range windows {
-		open, boundary, err := w.at(now)
+		open, boundary, err := w.stateAt(now)
 		if err == nil && w.Min > maxReplicas {
 			err = fmt.Errorf("minReplicas %d is above scaling.maxReplicas %d", w.Min, maxReplicas)
 		}
@@ -54,7 +52,7 @@ func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int,
 	return lowest, next, errors.Join(problems...)
 }
 
-// at says whether the window is open, and when it closes or opens next.
-func (w Window) at(now time.Time) (open bool, boundary time.Time, err error) {
-	return window.Window{Start: w.Start, TimeZone: w.TimeZone, Duration: w.Duration}.At(now)
+// stateAt returns whether the window is open at a time, and when it closes or opens next.
+func (w Window) stateAt(now time.Time) (open bool, boundary time.Time, err error) {
+	return window.Window{Start: w.Start, TimeZone: w.TimeZone, Duration: w.Duration}.StateAt(now)
 }

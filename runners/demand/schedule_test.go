@@ -116,16 +116,16 @@ func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
 		"a nickname":      {with(func(w *demand.Window) { w.Start = "@daily" }), "has 1 fields, want 5"},
 		"out of range":    {with(func(w *demand.Window) { w.Start = "60 7 * * *" }), `"60" is not between 0 and 59`},
 		"day zero":        {with(func(w *demand.Window) { w.Start = "0 7 0 * *" }), `"0" is not between 1 and 31`},
-		"backwards":       {with(func(w *demand.Window) { w.Start = "0 7 * * 5-1" }), "5 lies after 1"},
-		"no step":         {with(func(w *demand.Window) { w.Start = "*/0 7 * * *" }), `step "0" is no number from 1 to 255`},
-		"a huge step":     {with(func(w *demand.Window) { w.Start = "*/9223372036854775807 7 * * *" }), "is no number from 1 to 255"},
+		"backwards":       {with(func(w *demand.Window) { w.Start = "0 7 * * 5-1" }), "range 5-1 ends before it starts"},
+		"no step":         {with(func(w *demand.Window) { w.Start = "*/0 7 * * *" }), `step "0" is not a number from 1 to 255`},
+		"a huge step":     {with(func(w *demand.Window) { w.Start = "*/9223372036854775807 7 * * *" }), "is not a number from 1 to 255"},
 		"no number":       {with(func(w *demand.Window) { w.Start = "0 seven * * *" }), `"seven" is not between 0 and 23`},
 		"signed":          {with(func(w *demand.Window) { w.Start = "+1 7 * * *" }), `"+1" is not between`},
 		"empty item":      {with(func(w *demand.Window) { w.Start = "0, 7 * * *" }), `"" is not between`},
-		"never":           {with(func(w *demand.Window) { w.Start = "0 7 30 2 *" }), "never comes"},
-		"unknown zone":    {with(func(w *demand.Window) { w.TimeZone = "Europe/Atlantis" }), `timeZone "Europe/Atlantis" is not known`},
-		"the host's zone": {with(func(w *demand.Window) { w.TimeZone = "Local" }), `timeZone "Local" is not known`},
-		"no duration":     {with(func(w *demand.Window) { w.Duration = 0 }), "duration 0s is not above zero"},
+		"never":           {with(func(w *demand.Window) { w.Start = "0 7 30 2 *" }), "never occurs"},
+		"unknown zone":    {with(func(w *demand.Window) { w.TimeZone = "Europe/Atlantis" }), `timeZone "Europe/Atlantis" is unknown`},
+		"the host's zone": {with(func(w *demand.Window) { w.TimeZone = "Local" }), `timeZone "Local" is unknown`},
+		"no duration":     {with(func(w *demand.Window) { w.Duration = 0 }), "duration 0s must be greater than zero"},
 		"above the pool":  {with(func(w *demand.Window) { w.Min = 11 }), "minReplicas 11 is above scaling.maxReplicas 10"},
 	}
 	for name, test := range cases {
@@ -160,13 +160,13 @@ func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 				return err.Error()
 			}
 
-			starts := func(at time.Time) bool {
-				return at.Minute() == minute && at.Hour()%hour == 0 && int(at.Weekday()) == weekday%7
+			starts := func(timestamp time.Time) bool {
+				return timestamp.Minute() == minute && timestamp.Hour()%hour == 0 && int(timestamp.Weekday()) == weekday%7
 			}
 			want := 0
 
-			for at := now.Truncate(time.Minute); at.Add(window.Duration).After(now); at = at.Add(-time.Minute) {
-				if starts(at) {
+			for timestamp := now.Truncate(time.Minute); timestamp.Add(window.Duration).After(now); timestamp = timestamp.Add(-time.Minute) {
+				if starts(timestamp) {
 					want = 1
 				}
 			}

@@ -14,34 +14,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// SecretReader reads the value that a selector picks for an object in a namespace.
-// Errors of class Configuration say what a person must change; others are transient.
+// SecretReader reads the value that a selector picks for an object in a namespace. An error of
+// class Configuration needs a change by a person; other errors are transient.
 type SecretReader interface {
 	Value(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error)
 }
 
 const (
-	// secretAge is how old a secret may be that verifies a webhook.
-	secretAge = 15 * time.Second
-	// rereadAge is how old a secret must be to be read anew for a webhook that it does not
-	// verify: it may have been rotated. It bounds the reads that strangers can cause.
-	rereadAge = 2 * time.Second
+	// maxSecretAge is how old a cached Secret may be that verifies a webhook.
+	maxSecretAge = 15 * time.Second
+	// minRereadAge is how old a cached Secret must be to be read again for a webhook that it does
+	// not verify, because it may have been rotated. It limits the reads that untrusted callers can
+	// cause.
+	minRereadAge = 2 * time.Second
 )
 
-// secretKey is one reading of one selector. What an object may read depends on its own
-// namespace.
+// secretKey identifies a cached value: the selector and the namespace of the object that reads it.
+// Which Secrets an object may read depends on its namespace.
 type secretKey struct {
 	selector  string
 	namespace string
 }
 
 type secretEntry struct {
-	value string
-	err   error
-	read  time.Time
+	value  string
+	err    error
+	readAt time.Time
 }
 
-// secretCache keeps webhooks' secrets a short while.
+// secretCache caches the Secrets of webhooks for a short time.
 type secretCache struct {
 	reader SecretReader
 	clock  clock.PassiveClock
@@ -51,7 +52,8 @@ type secretCache struct {
 	entries map[secretKey]secretEntry
 }
 
-// get gives a secret that was read at most maxAge ago.
+// get returns a value that was read at most maxAge ago. Concurrent reads of one value share one
+// call.
 func (c *secretCache) get(
 	ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string, maxAge time.Duration,
 ) (string, error) {
@@ -61,7 +63,7 @@ func (c *secretCache) get(
 	entry, ok := c.entries[key]
 	c.mu.Unlock()
 
-	if ok && c.clock.Since(entry.read) <= maxAge {
+	if ok && c.clock.Since(entry.readAt) <= maxAge {
 		return entry.value, entry.err
 	}
 
@@ -72,7 +74,7 @@ func (c *secretCache) get(
 		now := c.clock.Now()
 		value, err := c.reader.Value(shared, selector, namespace)
 
-		return c.put(key, secretEntry{value: value, err: err, read: now}), nil
+		return c.put(key, secretEntry{value: value, err: err, readAt: now}), nil
 	})
 
 	select {
@@ -85,7 +87,7 @@ func (c *secretCache) get(
 	}
 }
 
-// put keeps an entry and drops those that nobody asks for any more.
+// put stores an entry and deletes the entries older than 10 times maxSecretAge.
 func (c *secretCache) put(key secretKey, entry secretEntry) secretEntry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +96,8 @@ func (c *secretCache) put(key secretKey, entry secretEntry) secretEntry {
 		c.entries = map[secretKey]secretEntry{}
 	}
 
-	for old, was := range c.entries {
-		if c.clock.Since(was.read) > 10*secretAge {
+	for old, cached := range c.entries {
+		if c.clock.Since(cached.readAt) > 10*maxSecretAge {
 			delete(c.entries, old)
 		}
 	}

@@ -17,21 +17,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Templates of one namespace by their names.
+// Templates holds the templates of one namespace by their names.
 type Templates map[string]*v1alpha1.HypervisorMachineTemplate
 
-// Size is a machine that a job asks for by its labels. The zero Size is the pool's own.
+// Size is the machine size that a job requests by its labels. The zero Size is the pool's own size.
 type Size struct {
 	v1alpha1.MachineSize
 
-	// Template that the machine is made from; empty means one of the pool's.
+	// Template that the machine is created from. Empty means one of the pool's templates.
 	Template string
 }
 
-// Key is the same for jobs whose machines are the same, and empty for the pool's own size.
+// Key returns the same string for jobs that request the same machine. It returns "" for the pool's
+// own size.
 func (s Size) Key() string { return SizeKey(&s.MachineSize) }
 
-// SizeKey is the Key of a claim's size, which may be nil.
+// SizeKey returns the Key of a claim's size, which may be nil.
 func SizeKey(size *v1alpha1.MachineSize) string {
 	if size == nil {
 		return ""
@@ -40,7 +41,7 @@ func SizeKey(size *v1alpha1.MachineSize) string {
 	return strings.Join(slices.Sorted(slices.Values(size.Labels)), ",")
 }
 
-// The keys of labels that ask for a size.
+// The keys of the labels with which jobs request a size.
 const (
 	sizeCPU    = "cpu"
 	sizeMemory = "memory"
@@ -48,45 +49,45 @@ const (
 	sizeImage  = "image"
 )
 
-// Size reads what the job asks for. The text says why the pool does not let it have that, and
-// is empty where it does. A label that the pool's runners have anyway asks for nothing, and
-// neither does one that the pool does not let jobs ask by.
-func (p Pool) Size(job workload.Job) (Size, string) {
+// ParseSize returns the size that the job requests. The string says why the pool refuses the size;
+// it is empty if the pool allows it. ParseSize ignores a label that all runners of the pool have,
+// and a label whose key the pool does not allow.
+func (p Pool) ParseSize(job workload.Job) (Size, string) {
 	var (
 		out     Size
 		refusal string
 	)
 
-	asked := map[string]string{}
+	requested := map[string]string{}
 
 	for _, label := range job.Labels {
 		key, value, found := strings.Cut(label, "=")
-		if !found || !p.asks(key) || slices.Contains(p.Runner.Labels, label) || asked[key] == label {
+		if !found || !p.isKeyAllowed(key) || slices.Contains(p.Runner.Labels, label) || requested[key] == label {
 			continue
 		}
 
-		why := p.read(&out, key, value)
-		if asked[key] != "" {
-			why = fmt.Sprintf("the job asks for %s twice: leave one of %s and %s out", key, asked[key], label)
+		reason := p.parseLabel(&out, key, value)
+		if requested[key] != "" {
+			reason = fmt.Sprintf("the job requests %s twice: remove one of %s and %s", key, requested[key], label)
 		}
 
 		if refusal == "" {
-			refusal = why
+			refusal = reason
 		}
 
-		asked[key] = label
+		requested[key] = label
 		out.Labels = append(out.Labels, label)
 	}
 
 	if out.Disk != nil && refusal == "" {
-		refusal = p.fitsDisk(out)
+		refusal = p.checkDisk(out)
 	}
 
 	return out, refusal
 }
 
-// asks tells whether the pool lets jobs ask by labels of the key.
-func (p Pool) asks(key string) bool {
+// isKeyAllowed reports whether the pool lets jobs request a size by labels with the key.
+func (p Pool) isKeyAllowed(key string) bool {
 	allowed := p.SizeLabels
 	if allowed == nil {
 		return false
@@ -106,29 +107,29 @@ func (p Pool) asks(key string) bool {
 	}
 }
 
-// read reads one label, and gives why the pool does not allow it.
-func (p Pool) read(out *Size, key, value string) string {
+// parseLabel parses one label into out. It returns the reason if the pool refuses the label.
+func (p Pool) parseLabel(out *Size, key, value string) string {
 	switch key {
 	case sizeCPU:
-		return p.readCPU(out, value)
+		return p.parseCPU(out, value)
 	case sizeMemory:
-		return p.readQuantity(&out.Memory, key, value, "64Mi", p.SizeLabels.MaxMemory)
+		return p.parseQuantityLabel(&out.Memory, key, value, "64Mi", p.SizeLabels.MaxMemory)
 	case sizeDisk:
-		return p.readQuantity(&out.Disk, key, value, "1Mi", p.SizeLabels.MaxDisk)
+		return p.parseQuantityLabel(&out.Disk, key, value, "1Mi", p.SizeLabels.MaxDisk)
 	default:
-		return p.readImage(out, value)
+		return p.parseImage(out, value)
 	}
 }
 
-func (p Pool) readCPU(out *Size, value string) string {
+func (p Pool) parseCPU(out *Size, value string) string {
 	cores, err := strconv.ParseInt(value, 10, 32)
 	if err != nil || cores < 1 || strconv.FormatInt(cores, 10) != value {
-		return fmt.Sprintf("the job's label cpu=%s is not a number of cores: write it such as cpu=4", value)
+		return fmt.Sprintf("the job's label cpu=%s is not a number of cores: use for example cpu=4", value)
 	}
 
-	if most := *p.SizeLabels.MaxCPU; cores > int64(most) {
-		return fmt.Sprintf("the job asks for cpu=%d, and RunnerPool %s allows %d: ask for less, or raise sizeLabels.maxCPU",
-			cores, p.Name, most)
+	if maxCPU := *p.SizeLabels.MaxCPU; cores > int64(maxCPU) {
+		return fmt.Sprintf("the job requests cpu=%d, and RunnerPool %s allows %d: request less, or raise sizeLabels.maxCPU",
+			cores, p.Name, maxCPU)
 	}
 
 	out.CPU = new(int32(cores))
@@ -136,29 +137,30 @@ func (p Pool) readCPU(out *Size, value string) string {
 	return ""
 }
 
-func (p Pool) readQuantity(to **resource.Quantity, key, value, least string, most *resource.Quantity) string {
-	asked, ok := quantity(value)
-	if !ok || asked.Cmp(resource.MustParse(least)) < 0 {
-		return fmt.Sprintf("the job's label %s=%s is not a size of at least %s: write it with a unit such as %[1]s=16Gi",
-			key, value, least)
+func (p Pool) parseQuantityLabel(target **resource.Quantity, key, value, minimum string, maximum *resource.Quantity) string {
+	requested, ok := parseQuantity(value)
+	if !ok || requested.Cmp(resource.MustParse(minimum)) < 0 {
+		return fmt.Sprintf("the job's label %s=%s is not a size of at minimum %s: use a number with a unit such as %[1]s=16Gi",
+			key, value, minimum)
 	}
 
-	if asked.Cmp(*most) > 0 {
-		return fmt.Sprintf("the job asks for %s=%s, and RunnerPool %s allows %s: ask for less, or raise sizeLabels.max%s",
-			key, value, p.Name, most, strings.ToUpper(key[:1])+key[1:])
+	if requested.Cmp(*maximum) > 0 {
+		return fmt.Sprintf("the job requests %s=%s, and RunnerPool %s allows %s: request less, or raise sizeLabels.max%s",
+			key, value, p.Name, maximum, strings.ToUpper(key[:1])+key[1:])
 	}
 
-	*to = &asked
+	*target = &requested
 
 	return ""
 }
 
-// plainQuantity is a quantity without a sign or an exponent: apimachinery computes with as many
-// digits as an exponent says. The CRDs have the same rule.
+// plainQuantity matches a quantity without a sign and without an exponent. apimachinery computes
+// with as many digits as an exponent says, so a large exponent would be expensive. The CRDs have
+// the same rule.
 var plainQuantity = regexp.MustCompile(`^\d{1,15}([.]\d{1,9})?([KMGTPE]i|[mkMGTPE])?$`)
 
-// quantity reads a quantity that anybody may have written.
-func quantity(value string) (resource.Quantity, bool) {
+// parseQuantity parses a quantity of untrusted origin.
+func parseQuantity(value string) (resource.Quantity, bool) {
 	if !plainQuantity.MatchString(value) {
 		return resource.Quantity{}, false
 	}
@@ -168,7 +170,7 @@ func quantity(value string) (resource.Quantity, bool) {
 	return out, err == nil
 }
 
-func (p Pool) readImage(out *Size, value string) string {
+func (p Pool) parseImage(out *Size, value string) string {
 	names := make([]string, 0, len(p.SizeLabels.Images))
 
 	for _, image := range p.SizeLabels.Images {
@@ -181,13 +183,13 @@ func (p Pool) readImage(out *Size, value string) string {
 		names = append(names, image.Name)
 	}
 
-	return fmt.Sprintf("the job asks for image=%s, and RunnerPool %s has [%s]: ask for one of these, or add it to sizeLabels.images",
-		value, p.Name, strings.Join(names, ", "))
+	return fmt.Sprintf("the job requests image=%s, and RunnerPool %s has [%s]: "+
+		"request one of these images, or add the image to sizeLabels.images", value, p.Name, strings.Join(names, ", "))
 }
 
-// fitsDisk says why no machine with the disk can be made from the template: the hypervisor
-// would refuse it each time.
-func (p Pool) fitsDisk(size Size) string {
+// checkDisk returns the reason if no machine with the disk size can be created from the template,
+// because the hypervisor would refuse each attempt.
+func (p Pool) checkDisk(size Size) string {
 	name := size.Template
 	if name == "" {
 		name = p.Template
@@ -195,37 +197,37 @@ func (p Pool) fitsDisk(size Size) string {
 
 	template := p.Templates[name]
 	if template == nil {
-		return "" // told by the pool
+		return "" // the pool's condition reports the missing template
 	}
 
 	if source := template.Spec.Template.KubeVirt; source != nil && source.ContainerDisk != nil {
-		return fmt.Sprintf("the job asks for disk=%s, and a machine of template %s has the size of its containerDisk: "+
-			"leave the label out", size.Disk, name)
+		return fmt.Sprintf("the job requests disk=%s, and the disk of template %s always has the size of its containerDisk: "+
+			"remove the label", size.Disk, name)
 	}
 
-	var least resource.Quantity
+	var minimum resource.Quantity
 	for _, source := range template.Status.Sources {
-		if source.DiskBytes > least.Value() {
-			least = *resource.NewQuantity(source.DiskBytes, resource.BinarySI)
+		if source.DiskBytes > minimum.Value() {
+			minimum = *resource.NewQuantity(source.DiskBytes, resource.BinarySI)
 		}
 	}
 
-	if size.Disk.Cmp(least) < 0 {
-		return fmt.Sprintf("the job asks for disk=%s, and the disk of template %s has %s already: ask for more, or leave the label out",
-			size.Disk, name, &least)
+	if size.Disk.Cmp(minimum) < 0 {
+		return fmt.Sprintf("the job requests disk=%s, and the disk of template %s already has %s: request more, or remove the label",
+			size.Disk, name, &minimum)
 	}
 
 	return ""
 }
 
-// Asked are the sizes of a pool's queued jobs, in the order in which their machines should be
-// made.
-func Asked(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) []Size {
+// ListQueuedSizes returns the sizes of the queued jobs that a pool serves, in the order in which
+// their machines should be created.
+func ListQueuedSizes(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) []Size {
 	var out []Size
 
 	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
 		if pool.Key() == key && job.Spec.State == v1alpha1.JobQueued {
-			size, _ := pool.Size(job.Spec)
+			size, _ := pool.ParseSize(job.Spec)
 			out = append(out, size)
 		}
 	})

@@ -70,7 +70,7 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 		"no unit":          {labels: []string{"linux", "memory=16"}, reason: demand.ReasonSizeRefused, message: "with a unit such as memory=16Gi"},
 		"an exponent":      {labels: []string{"linux", "memory=1e999999999"}, reason: demand.ReasonSizeRefused, message: "memory=1e999999999 is not a size"},
 		"below one":        {labels: []string{"linux", "disk=1e-999999999"}, reason: demand.ReasonSizeRefused, message: "disk=1e-999999999 is not a size"},
-		"below the disk":   {labels: []string{"linux", "disk=10Gi"}, reason: demand.ReasonSizeRefused, message: "has 20Gi already"},
+		"below the disk":   {labels: []string{"linux", "disk=10Gi"}, reason: demand.ReasonSizeRefused, message: "already has 20Gi"},
 		"no number":        {labels: []string{"linux", "cpu=+8"}, reason: demand.ReasonSizeRefused, message: "cpu=+8 is not a number of cores"},
 		"no core":          {labels: []string{"linux", "cpu=0"}, reason: demand.ReasonSizeRefused, message: "cpu=0 is not a number of cores"},
 		"twice":            {labels: []string{"linux", "cpu=4", "cpu=8"}, reason: demand.ReasonSizeRefused, message: "cpu twice"},
@@ -91,7 +91,7 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 				t.Fatalf("pool %q, want %q", got.Name, tc.want)
 			}
 
-			if size, refusal := got.Size(one); ok && (size.Key() != tc.size || refusal != "") {
+			if size, refusal := got.ParseSize(one); ok && (size.Key() != tc.size || refusal != "") {
 				t.Errorf("size %q, refused: %q; want %q", size.Key(), refusal, tc.size)
 			}
 
@@ -115,7 +115,7 @@ func TestWithoutSizeLabelsALabelIsALabel(t *testing.T) {
 	fixed := sized("fixed", sizes())
 	fixed.Runner.Labels = []string{"linux", "cpu=8"}
 
-	if size, _ := fixed.Size(one); size.Key() != "" {
+	if size, _ := fixed.ParseSize(one); size.Key() != "" {
 		t.Errorf("a label that all runners of the pool have asks for %q", size.Key())
 	}
 }
@@ -220,14 +220,14 @@ func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
 
 			tc.in.Now, tc.in.Queued = now, len(tc.in.Sizes)
 
-			got := demand.Desired(tc.in)
-			gone := make([]string, 0, len(got.Delete))
+			got := demand.Decide(tc.in)
+			deletions := make([]string, 0, len(got.Delete))
 
 			for _, one := range got.Delete {
-				gone = append(gone, one.Name)
+				deletions = append(deletions, one.Name)
 			}
 
-			if got.Create != tc.create || !maps.Equal(got.Sized, tc.sized) || !slices.Equal(gone, tc.gone) ||
+			if got.Create != tc.create || !maps.Equal(got.CreateBySize, tc.sized) || !slices.Equal(deletions, tc.gone) ||
 				!slices.Equal(got.Activate, tc.activate) {
 				t.Errorf("%+v", got)
 			}
@@ -256,7 +256,7 @@ func sizedInput(seed int64) demand.Input {
 
 // made is how many machines of each size a decision makes, without those on standby.
 func made(out demand.Decision) map[string]int {
-	all := maps.Clone(out.Sized)
+	all := maps.Clone(out.CreateBySize)
 	if all == nil {
 		all = map[string]int{}
 	}
@@ -270,7 +270,7 @@ func made(out demand.Decision) map[string]int {
 func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 	next := settle(apply(in, out, round))
 
-	for size, n := range out.Sized {
+	for size, n := range out.CreateBySize {
 		for i := range n {
 			next.Claims = append(next.Claims, demand.Claim{
 				Name: fmt.Sprintf("new-%d-%s-%d", round, size, i), State: demand.ClaimPending, CreatedAt: in.Now, Size: size,
@@ -288,11 +288,11 @@ func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 }
 
 // coming counts the machines of a size that will take a job, without those that go.
-func coming(in demand.Input, out demand.Decision, size string) int {
+func canTakeJob(in demand.Input, out demand.Decision, size string) int {
 	return countOf(in, func(claim demand.Claim) bool {
 		waits := claim.State == demand.ClaimPending || claim.State == demand.ClaimBooting || claim.State == demand.ClaimIdle
 
-		return claim.Size == size && waits && !gone(out, claim.Name)
+		return claim.Size == size && waits && !deletedMachines(out, claim.Name)
 	})
 }
 
@@ -303,16 +303,16 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 	check(t, "jobs that all ask for the pool's own size are as jobs without sizes", prop.ForAll(
 		func(seed int64) string {
 			in := input(seed)
-			plain := demand.Desired(in)
+			plain := demand.Decide(in)
 			in.Sizes = make([]string, in.Queued)
 
-			return cmp.Diff(plain, demand.Desired(in))
+			return cmp.Diff(plain, demand.Decide(in))
 		}, gen.Int64()))
 
 	check(t, "one pass keeps the maximum, makes no machine twice for a job, and removes none that is needed", prop.ForAll(
 		func(seed int64) string {
 			in := sizedInput(seed)
-			out := demand.Desired(in)
+			out := demand.Decide(in)
 			created, queued := out.CreateStandby, map[string]int{}
 
 			for _, size := range in.Sizes {
@@ -322,7 +322,7 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 			for size, n := range made(out) {
 				created += n
 
-				if size != "" && n > max(queued[size]-coming(in, out, size), 0) {
+				if size != "" && n > max(queued[size]-canTakeJob(in, out, size), 0) {
 					return fmt.Sprintf("%d machines of size %s are made for %d jobs", n, size, queued[size])
 				}
 			}
@@ -335,16 +335,16 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 				return fmt.Sprintf("%d machines are made beside %d, the maximum is %d", created, len(in.Claims), in.Max)
 			}
 
-			for _, gone := range out.Delete {
-				i := slices.IndexFunc(in.Claims, func(c demand.Claim) bool { return c.Name == gone.Name })
+			for _, deletions := range out.Delete {
+				i := slices.IndexFunc(in.Claims, func(c demand.Claim) bool { return c.Name == deletions.Name })
 				claim := in.Claims[i]
 
-				switch surplus := gone.Reason == demand.DeleteSurplus; {
+				switch surplus := deletions.Reason == demand.DeleteSurplus; {
 				case claim.State == demand.ClaimBusy, claim.State == demand.ClaimFinishing:
 					return "deletes a busy or finishing machine"
-				case surplus && claim.State == demand.ClaimIdle && coming(in, out, claim.Size) < min(queued[claim.Size], 1):
+				case surplus && claim.State == demand.ClaimIdle && canTakeJob(in, out, claim.Size) < min(queued[claim.Size], 1):
 					return fmt.Sprintf("deletes the last machine of size %q, which a job waits for", claim.Size)
-				case slices.Contains(out.Activate, gone.Name):
+				case slices.Contains(out.Activate, deletions.Name):
 					return "starts and deletes a machine at once"
 				}
 			}
@@ -362,7 +362,7 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 			}
 
 			for round := range 60 {
-				in = applySized(in, demand.Desired(in), round)
+				in = applySized(in, demand.Decide(in), round)
 			}
 
 			return wellServed(in)
@@ -371,8 +371,8 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 
 // wellServed says what is missing of a pool that nothing changes any more.
 func wellServed(in demand.Input) string {
-	out := demand.Desired(in)
-	if len(out.Delete) > 0 || out.Creates() || len(out.Activate) > 0 {
+	out := demand.Decide(in)
+	if len(out.Delete) > 0 || out.ShouldCreate() || len(out.Activate) > 0 {
 		return fmt.Sprintf("it does not rest: %+v", out)
 	}
 
@@ -383,7 +383,7 @@ func wellServed(in demand.Input) string {
 	}
 
 	for size, n := range queued {
-		served += min(n, coming(in, out, size))
+		served += min(n, canTakeJob(in, out, size))
 	}
 
 	if room := min(in.Max-count(in, demand.ClaimBusy), len(in.Sizes)); served < room {

@@ -10,28 +10,29 @@ import (
 	"time"
 )
 
-// Desired decides how many machines a pool gets and which it loses. A machine is of one size,
-// and stands for jobs that ask for that size alone: each size is decided upon by itself, and
-// Max is shared among them in the order of the jobs. Min and warm machines are of the pool's
-// own size, and take what room jobs leave.
-func Desired(in Input) Decision {
-	sizes := sizesOf(in)
+// Decide returns which machines a pool creates, starts and deletes now.
+//
+// A machine has one size and counts only for jobs of that size. Decide decides for each size
+// separately and splits Max among the sizes in the order of the jobs. Min and the warm machines are
+// of the pool's own size, and use the capacity that the jobs leave free.
+func Decide(in Input) Decision {
+	sizes := listSizes(in)
 	if len(sizes) == 0 {
-		return decide(in)
+		return decideSize(in)
 	}
 
-	out, short := decideEach(in, sizes, false)
-	if short {
-		// Idle machines of other sizes make room now.
-		out, _ = decideEach(in, sizes, true)
+	out, needsCapacity := decideSizes(in, sizes, false)
+	if needsCapacity {
+		// Delete idle machines of other sizes without a delay, to free capacity for the jobs.
+		out, _ = decideSizes(in, sizes, true)
 	}
 
 	return out
 }
 
-// sizesOf are the sizes, besides the pool's own, that jobs ask for or machines have, in the
-// order in which jobs ask for them.
-func sizesOf(in Input) []string {
+// listSizes returns the sizes, other than the pool's own, that jobs request or machines have.
+// Requested sizes come first, in the order of the jobs.
+func listSizes(in Input) []string {
 	var out []string
 
 	for _, size := range in.Sizes {
@@ -40,23 +41,24 @@ func sizesOf(in Input) []string {
 		}
 	}
 
-	left := map[string]bool{}
+	remaining := map[string]bool{}
 
 	for _, claim := range in.Claims {
 		if claim.Size != "" && !slices.Contains(out, claim.Size) {
-			left[claim.Size] = true
+			remaining[claim.Size] = true
 		}
 	}
 
-	return append(out, slices.Sorted(maps.Keys(left))...)
+	return append(out, slices.Sorted(maps.Keys(remaining))...)
 }
 
-// decideEach decides upon each size, with its share of Max, and puts that together. Where it
-// is urgent, idle machines that nobody asks for are not kept.
-func decideEach(in Input, sizes []string, urgent bool) (Decision, bool) {
-	shares, queued := share(in)
+// decideSizes decides for each size with its share of Max, and joins the decisions. If urgent is
+// true, it deletes idle machines that no job needs without ScaleDownDelay. It also reports whether
+// a machine is needed for which there is no capacity.
+func decideSizes(in Input, sizes []string, urgent bool) (Decision, bool) {
+	shares, queued := splitMax(in)
 	parts := map[string]Decision{}
-	in.whole = in.Max
+	in.poolMax = in.Max
 
 	for _, size := range append([]string{""}, sizes...) {
 		part := in
@@ -71,22 +73,23 @@ func decideEach(in Input, sizes []string, urgent bool) (Decision, bool) {
 			part.ScaleDownDelay = 0
 		}
 
-		parts[size] = decide(part)
+		parts[size] = decideSize(part)
 	}
 
-	return join(in, sizes, parts)
+	return joinDecisions(in, sizes, parts)
 }
 
-// share gives each size as many machines of Max as it has busy ones and, as far as Max goes,
-// queued jobs. What is left is the pool's own size's.
-func share(in Input) (shares, queued map[string]int) {
+// splitMax splits Max among the sizes: each size gets a share for its busy machines, and then, in
+// the order of the jobs, for its queued jobs. The pool's own size gets the rest. splitMax also
+// returns the queued jobs by size.
+func splitMax(in Input) (shares, queued map[string]int) {
 	shares, queued = map[string]int{}, map[string]int{}
-	left := max(in.Max, 0)
+	remaining := max(in.Max, 0)
 
 	take := func(size string) {
-		if left > 0 {
+		if remaining > 0 {
 			shares[size]++
-			left--
+			remaining--
 		}
 	}
 
@@ -101,68 +104,68 @@ func share(in Input) (shares, queued map[string]int) {
 		take(size)
 	}
 
-	shares[""] += left
+	shares[""] += remaining
 
 	return shares, queued
 }
 
-// join puts the decisions of all sizes together, so that there are never more than Max
-// machines: first come those for jobs, in their order, and then those that are kept ready. It
-// tells whether a machine is wanted that there is no room for.
-func join(in Input, sizes []string, parts map[string]Decision) (Decision, bool) {
+// joinDecisions joins the decisions of all sizes so that the pool never has more than Max machines.
+// Machines for jobs come first, in the order of the jobs, then the machines that are kept ready. It
+// also reports whether a machine is needed for which there is no capacity.
+func joinDecisions(in Input, sizes []string, parts map[string]Decision) (Decision, bool) {
 	own := parts[""]
 	out := own
-	out.Create, out.CreateStandby, out.Sized = 0, 0, map[string]int{}
-	room := max(in.Max-len(in.Claims), 0)
+	out.Create, out.CreateStandby, out.CreateBySize = 0, 0, map[string]int{}
+	free := max(in.Max-len(in.Claims), 0)
 
-	give := func(size string) {
+	create := func(size string) {
 		part := parts[size]
-		if part.Create == 0 || room == 0 {
+		if part.Create == 0 || free == 0 {
 			return
 		}
 
 		part.Create--
-		room--
+		free--
 		parts[size] = part
 
 		if size == "" {
 			out.Create++
 		} else {
-			out.Sized[size]++
+			out.CreateBySize[size]++
 		}
 	}
 
 	for _, size := range in.Sizes {
-		give(size)
+		create(size)
 	}
 
 	for range own.Create {
-		give("")
+		create("")
 	}
 
-	out.CreateStandby = min(own.CreateStandby, room)
-	short := parts[""].Create > 0
+	out.CreateStandby = min(own.CreateStandby, free)
+	needsCapacity := parts[""].Create > 0
 
 	for _, size := range sizes {
 		part := parts[size]
 		out.Desired += part.Desired
 		out.Delete = append(out.Delete, part.Delete...)
-		short = short || part.Create > 0 || part.Reason == ReasonFinishing
+		needsCapacity = needsCapacity || part.Create > 0 || part.Reason == ReasonFinishing
 
-		if part.After > 0 && (out.After == 0 || part.After < out.After) {
-			out.After = part.After
+		if part.RequeueAfter > 0 && (out.RequeueAfter == 0 || part.RequeueAfter < out.RequeueAfter) {
+			out.RequeueAfter = part.RequeueAfter
 		}
 
 		if out.Reason == ReasonSteady && part.Reason != ReasonSteady {
-			out.Reason, out.Message = part.Reason, "of size "+size+": "+part.Message
+			out.Reason, out.Message = part.Reason, "size "+size+": "+part.Message
 		}
 	}
 
-	// A size by itself does not know that others have taken the room.
-	if out.Reason == ReasonScalingUp && !out.Creates() && len(out.Activate) == 0 {
+	// The decision of one size does not know that other sizes use the capacity.
+	if out.Reason == ReasonScalingUp && !out.ShouldCreate() && len(out.Activate) == 0 {
 		out.Reason = ReasonAtMaximum
-		out.Message = fmt.Sprintf("waiting for others to end: %s; scaling.maxReplicas is %d", jobs(len(in.Sizes)), in.Max)
+		out.Message = fmt.Sprintf("%s queued until other jobs end: scaling.maxReplicas is %d", formatJobs(len(in.Sizes)), in.Max)
 	}
 
-	return out, short
+	return out, needsCapacity
 }

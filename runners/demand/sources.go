@@ -20,63 +20,65 @@ import (
 )
 
 const (
-	// lookAtPools is how often the pools are read for new sources.
-	lookAtPools = 2 * time.Second
-	// pollWithoutWebhook and pollWithWebhook hold where a pool names no interval.
+	// poolResyncInterval is how often the pools are read to start and stop sources.
+	poolResyncInterval = 2 * time.Second
+	// pollWithoutWebhook and pollWithWebhook are the poll intervals of pools that set none.
 	pollWithoutWebhook = time.Minute
 	pollWithWebhook    = 5 * time.Minute
-	// redeliverEvery is how often failed webhooks are asked for again, and redeliverSince
-	// how far back the first time: GitHub keeps them for three days.
-	redeliverEvery = 10 * time.Minute
-	redeliverSince = 24 * time.Hour
-	// sourceTimeout bounds one poll and one round of redelivery.
+	// redeliveryInterval is how often the operator requests the redelivery of failed webhooks, and
+	// firstRedeliveryAge is how far back the first request goes. GitHub keeps failed webhooks for
+	// three days.
+	redeliveryInterval = 10 * time.Minute
+	firstRedeliveryAge = 24 * time.Hour
+	// sourceTimeout is the timeout of one poll and of one redelivery request.
 	sourceTimeout = 2 * time.Minute
-	// streamPause is the first pause after a broken stream; it doubles up to a minute.
-	streamPause    = time.Second
-	maxStreamPause = time.Minute
+	// minStreamBackoff is the back-off after a stream breaks. It doubles up to maxStreamBackoff.
+	minStreamBackoff = time.Second
+	maxStreamBackoff = time.Minute
 )
 
-// Sources hear of jobs without webhooks: by polling platforms, by streams that platforms
-// offer, and by having failed webhooks delivered again. Each provider has one of each,
-// whatever the number of its pools. It is a manager.Runnable of the leader.
+// Sources gets jobs without webhooks: it polls platforms, reads the job streams of platforms, and
+// requests the redelivery of failed webhooks. Each provider has one source, whatever the number of
+// its pools. Sources is a manager.Runnable that runs on the leader.
 type Sources struct {
 	// Client reads pools, templates and jobs, and writes jobs.
 	Client client.Client
-	// Live reads from the API server itself. Default: Client.
+	// Live reads from the API server, not from a cache. Default: Client.
 	Live      client.Reader
 	Providers Providers
 	Platforms Platforms
-	// WebhookURL is the operator's address as platforms know it, without a path; empty
-	// means that nothing is asked for again.
+	// WebhookURL is the operator's URL as platforms call it, without a path. If it is empty, the
+	// operator requests no redelivery.
 	WebhookURL string
-	// Clock tells the time. Default: the real clock.
+	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.WithTicker
 	// Metrics may be nil.
 	Metrics *Metrics
-	// Log says what goes wrong. Default: none.
+	// Log logs failed polls, streams and redelivery requests. Default: none.
 	Log *slog.Logger
-	// Wake is called for pools whose sources have got changed of their own state. May be nil.
-	Wake func(types.NamespacedName)
+	// EnqueuePool is called for each pool whose SourceStatus changed. May be nil.
+	EnqueuePool func(types.NamespacedName)
 
 	mu       sync.Mutex
-	running  map[workload.Provider]*source
+	sources  map[workload.Provider]*source
 	statuses map[types.NamespacedName]SourceStatus
-	// refused are the pools whose settings or credentials can't be used, as of the last look.
-	refused map[types.NamespacedName]SourceStatus
+	// configErrors holds the pools whose settings or credentials are unusable, as of the last
+	// resync.
+	configErrors map[types.NamespacedName]SourceStatus
 }
 
-// SourceStatus is how a pool's jobs are heard of at present.
+// SourceStatus is the result of the last poll or stream for a pool.
 type SourceStatus struct {
-	// Err is what is wrong with the poll or the stream; nil when the last was well.
+	// Err is the error of the last poll or stream; nil if it succeeded.
 	Err error
-	// NotPolled is why nothing was asked for, which is all right; else empty.
+	// NotPolled is why the platform was not polled although nothing is wrong; else empty.
 	NotPolled string
-	// Since is when that began.
+	// Since is when this status began.
 	Since time.Time
 }
 
-// says is what tells a status from another.
-func (s SourceStatus) says() string {
+// text returns the text by which two statuses are compared.
+func (s SourceStatus) text() string {
 	if s.Err != nil {
 		return "error " + s.Err.Error()
 	}
@@ -84,45 +86,45 @@ func (s SourceStatus) says() string {
 	return s.NotPolled
 }
 
-// source is what runs for one provider.
+// source is the poll or the stream of one provider.
 type source struct {
 	provider workload.Provider
 	cancel   context.CancelFunc
 
 	mu    sync.Mutex
-	pools []readPool
-	// due are the times of the next poll and the next redelivery.
-	poll, redeliver time.Time
+	pools []loadedPool
+	// nextPoll and nextRedelivery are the times of the next poll and the next redelivery request.
+	nextPoll, nextRedelivery time.Time
 }
 
-func (s *source) set(pools []readPool) {
+func (s *source) setPools(pools []loadedPool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.pools = pools
 }
 
-func (s *source) now() []readPool {
+func (s *source) currentPools() []loadedPool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.pools
 }
 
-// NeedLeaderElection says that only the leader asks.
+// NeedLeaderElection returns true: only the leader gets jobs from platforms.
 func (s *Sources) NeedLeaderElection() bool { return true }
 
-// Start hears of jobs until the context ends.
+// Start runs the sources until the context ends.
 func (s *Sources) Start(ctx context.Context) error {
-	s.defaults()
+	s.setDefaults()
 
-	ticker := s.Clock.NewTicker(lookAtPools)
+	ticker := s.Clock.NewTicker(poolResyncInterval)
 	defer ticker.Stop()
 
 	var group sync.WaitGroup
 
 	for {
-		s.look(ctx, &group)
+		s.syncSources(ctx, &group)
 
 		select {
 		case <-ctx.Done():
@@ -134,7 +136,7 @@ func (s *Sources) Start(ctx context.Context) error {
 	}
 }
 
-func (s *Sources) defaults() {
+func (s *Sources) setDefaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -150,16 +152,17 @@ func (s *Sources) defaults() {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
 
-	s.running = map[workload.Provider]*source{}
+	s.sources = map[workload.Provider]*source{}
 	s.statuses = map[types.NamespacedName]SourceStatus{}
 }
 
-// SourceStatus tells how the pool's jobs are heard of; false where nothing was asked yet.
+// SourceStatus returns the source status of a pool, and false if the platform was not called for
+// the pool yet.
 func (s *Sources) SourceStatus(pool types.NamespacedName) (SourceStatus, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if out, ok := s.refused[pool]; ok {
+	if out, ok := s.configErrors[pool]; ok {
 		return out, true
 	}
 
@@ -168,50 +171,53 @@ func (s *Sources) SourceStatus(pool types.NamespacedName) (SourceStatus, bool) {
 	return out, ok
 }
 
-// refuse keeps why pools have no source, and wakes those for which that is changed.
-func (s *Sources) refuse(why map[types.NamespacedName]error) {
-	refused := make(map[types.NamespacedName]SourceStatus, len(why))
+// setConfigErrors replaces the configuration errors of the pools, and enqueues the pools whose
+// error changed.
+func (s *Sources) setConfigErrors(errs map[types.NamespacedName]error) {
+	statuses := make(map[types.NamespacedName]SourceStatus, len(errs))
 
 	var changed []types.NamespacedName
 
 	s.mu.Lock()
-	for key, err := range why {
-		last, known := s.refused[key]
+	for key, err := range errs {
+		last, known := s.configErrors[key]
 		if !known || last.Err.Error() != err.Error() {
 			last = SourceStatus{Err: err, Since: s.Clock.Now()}
 			changed = append(changed, key)
 		}
 
-		refused[key] = last
+		statuses[key] = last
 	}
 
-	for key := range s.refused {
-		if why[key] == nil {
+	for key := range s.configErrors {
+		if errs[key] == nil {
 			changed = append(changed, key)
 		}
 	}
 
-	s.refused = refused
+	s.configErrors = statuses
 	s.mu.Unlock()
 
-	s.wake(changed)
+	s.enqueue(changed)
 }
 
-func (s *Sources) wake(pools []types.NamespacedName) {
-	if s.Wake == nil {
+func (s *Sources) enqueue(pools []types.NamespacedName) {
+	if s.EnqueuePool == nil {
 		return
 	}
 
 	for _, key := range pools {
-		s.Wake(key)
+		s.EnqueuePool(key)
 	}
 }
 
-// note keeps how a source went for all of its pools, and wakes those for which that is
-// changed.
-func (s *Sources) note(pools []readPool, err error) { s.noteStatus(pools, SourceStatus{Err: err}) }
+// recordResult records the result of a source for all of its pools, and enqueues the pools whose
+// status changed.
+func (s *Sources) recordResult(pools []loadedPool, err error) {
+	s.recordStatus(pools, SourceStatus{Err: err})
+}
 
-func (s *Sources) noteStatus(pools []readPool, now SourceStatus) {
+func (s *Sources) recordStatus(pools []loadedPool, now SourceStatus) {
 	now.Since = s.Clock.Now()
 
 	var changed []types.NamespacedName
@@ -219,7 +225,7 @@ func (s *Sources) noteStatus(pools []readPool, now SourceStatus) {
 	s.mu.Lock()
 	for _, pool := range pools {
 		last, known := s.statuses[pool.Key()]
-		if known && last.says() == now.says() {
+		if known && last.text() == now.text() {
 			continue
 		}
 
@@ -228,113 +234,114 @@ func (s *Sources) noteStatus(pools []readPool, now SourceStatus) {
 	}
 	s.mu.Unlock()
 
-	s.wake(changed)
+	s.enqueue(changed)
 }
 
-// look starts the sources of pools that are new, and ends those that no pool needs.
-func (s *Sources) look(ctx context.Context, group *sync.WaitGroup) {
-	byProvider, err := s.providers(ctx)
+// syncSources starts the sources of new providers, and stops the sources that no pool needs.
+func (s *Sources) syncSources(ctx context.Context, group *sync.WaitGroup) {
+	byProvider, err := s.groupByProvider(ctx)
 	if err != nil {
-		s.Log.WarnContext(ctx, "sources of jobs were not looked at", "error", err)
+		s.Log.WarnContext(ctx, "sync sources of jobs", "error", err)
 
 		return
 	}
 
-	s.forget(byProvider)
+	s.forgetPools(byProvider)
 
-	for provider, source := range s.running {
-		if _, wanted := byProvider[provider]; !wanted {
+	for provider, source := range s.sources {
+		if _, isNeeded := byProvider[provider]; !isNeeded {
 			source.cancel()
-			delete(s.running, provider)
+			delete(s.sources, provider)
 		}
 	}
 
 	for provider, pools := range byProvider {
-		at, ok := s.running[provider]
+		src, ok := s.sources[provider]
 		if !ok {
-			at = s.begin(ctx, provider, pools, group)
+			src = s.startSource(ctx, provider, pools, group)
 		}
 
-		at.set(pools)
+		src.setPools(pools)
 	}
 }
 
-// forget drops what is known of pools that are gone.
-func (s *Sources) forget(byProvider map[workload.Provider][]readPool) {
-	there := map[types.NamespacedName]bool{}
+// forgetPools deletes the statuses of deleted pools.
+func (s *Sources) forgetPools(byProvider map[workload.Provider][]loadedPool) {
+	existing := map[types.NamespacedName]bool{}
 
 	for _, pools := range byProvider {
 		for _, pool := range pools {
-			there[pool.Key()] = true
+			existing[pool.Key()] = true
 		}
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	maps.DeleteFunc(s.statuses, func(key types.NamespacedName, _ SourceStatus) bool { return !there[key] })
+	maps.DeleteFunc(s.statuses, func(key types.NamespacedName, _ SourceStatus) bool { return !existing[key] })
 }
 
-// providers gives the pools of each provider. A pool whose provider can't be had is left
-// out; where its own settings are why, its condition says so.
-func (s *Sources) providers(ctx context.Context) (map[workload.Provider][]readPool, error) {
+// groupByProvider returns the pools by their providers. It skips a pool whose provider is
+// unavailable. If the pool's own configuration is the reason, it records the error for the pool's
+// condition.
+func (s *Sources) groupByProvider(ctx context.Context) (map[workload.Provider][]loadedPool, error) {
 	pools, err := s.Platforms.readPools(ctx, s.Client, "")
 	if err != nil {
 		return nil, err
 	}
 
-	out, refused := map[workload.Provider][]readPool{}, map[types.NamespacedName]error{}
+	out, rejection := map[workload.Provider][]loadedPool{}, map[types.NamespacedName]error{}
 
 	for _, pool := range pools {
 		if pool.template == nil || !pool.object.DeletionTimestamp.IsZero() {
 			continue
 		}
 
-		provider, err := s.Providers.For(ctx, pool.template, pool.object.Spec.Workload)
+		provider, err := s.Providers.ProviderFor(ctx, pool.template, pool.object.Spec.Workload)
 
 		switch {
 		case err == nil:
 			out[provider] = append(out[provider], pool)
-		case errclass.Of(err) == errclass.Configuration:
-			refused[pool.Key()] = err
+		case errclass.ClassOf(err) == errclass.Configuration:
+			rejection[pool.Key()] = err
 		}
 	}
 
-	s.refuse(refused)
+	s.setConfigErrors(rejection)
 
 	return out, nil
 }
 
-// begin starts what runs for a provider.
-func (s *Sources) begin(
-	ctx context.Context, provider workload.Provider, pools []readPool, group *sync.WaitGroup,
+// startSource starts the stream of a provider, or else its polls and redelivery requests.
+func (s *Sources) startSource(
+	ctx context.Context, provider workload.Provider, pools []loadedPool, group *sync.WaitGroup,
 ) *source {
 	ctx, cancel := context.WithCancel(ctx)
-	at := &source{provider: provider, cancel: cancel, pools: pools}
-	s.running[provider] = at
+	src := &source{provider: provider, cancel: cancel, pools: pools}
+	s.sources[provider] = src
 
 	if streamer, ok := provider.(workload.Streamer); ok && pools[0].Runner.Queue != "" {
-		group.Go(func() { s.stream(ctx, at, streamer) })
+		group.Go(func() { s.runStream(ctx, src, streamer) })
 
-		return at
+		return src
 	}
 
-	group.Go(func() { s.ask(ctx, at) })
+	group.Go(func() { s.runPolls(ctx, src) })
 
-	return at
+	return src
 }
 
-// ask polls and asks for failed webhooks, each when it is due.
-func (s *Sources) ask(ctx context.Context, at *source) {
+// runPolls polls and requests redelivery, each when it is due, until the context ends.
+func (s *Sources) runPolls(ctx context.Context, src *source) {
 	for {
-		pools := at.now()
+		pools := src.currentPools()
 
-		next := s.pollDue(ctx, at, pools)
-		if again := s.redeliverDue(ctx, at, pools); again < next {
-			next = again
+		next := s.pollIfDue(ctx, src, pools)
+		if redelivery := s.redeliverIfDue(ctx, src, pools); redelivery < next {
+			next = redelivery
 		}
 
-		timer := s.Clock.NewTimer(max(min(next, lookAtPools), 10*time.Millisecond))
+		timer := s.Clock.NewTimer(max(min(next, poolResyncInterval), 10*time.Millisecond))
 
 		select {
 		case <-ctx.Done():
@@ -346,88 +353,89 @@ func (s *Sources) ask(ctx context.Context, at *source) {
 	}
 }
 
-// never is longer than anybody waits.
-const never = 365 * 24 * time.Hour
+// maxDelay stands for a poll or redelivery request that is never due.
+const maxDelay = 365 * 24 * time.Hour
 
-// pollDue polls if that is due, and says when it is next.
-func (s *Sources) pollDue(ctx context.Context, at *source, pools []readPool) time.Duration {
-	poller, ok := at.provider.(workload.Poller)
-	interval := pollInterval(pools)
+// pollIfDue polls if a poll is due, and returns the delay until the next poll.
+func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool) time.Duration {
+	poller, ok := src.provider.(workload.Poller)
+	interval := shortestPollInterval(pools)
 
 	if !ok || interval <= 0 {
-		return never
+		return maxDelay
 	}
 
-	if wait := at.poll.Sub(s.Clock.Now()); wait > 0 {
+	if wait := src.nextPoll.Sub(s.Clock.Now()); wait > 0 {
 		return min(wait, interval)
 	}
 
-	err := s.poll(ctx, poller, pools)
+	err := s.pollJobs(ctx, poller, pools)
 	if ctx.Err() != nil {
-		return never
+		return maxDelay
 	}
 
-	err = s.noteAsked(pools, err)
-	s.Metrics.source(pools[0].Runner.Platform, "poll", err)
+	err = s.recordPoll(pools, err)
+	s.Metrics.countSource(pools[0].Runner.Platform, "poll", err)
 
 	if err != nil {
-		s.Log.WarnContext(ctx, "CI platform was not polled", "pool", pools[0].Key().String(), "error", err)
+		s.Log.WarnContext(ctx, "poll CI platform", "pool", pools[0].Key().String(), "error", err)
 	}
 
 	wait := interval
 	if known, ok := errors.AsType[*workload.Error](err); ok {
-		wait = max(wait, known.After)
+		wait = max(wait, known.RetryAfter)
 	}
 
-	at.poll = s.Clock.Now().Add(wait)
+	src.nextPoll = s.Clock.Now().Add(wait)
 
 	return wait
 }
 
-// noteAsked keeps how a poll went, and gives what is wrong with it. Where there was nothing to ask
-// for, nothing is wrong with the pools that hear of jobs by webhooks, or need no job.
-func (s *Sources) noteAsked(pools []readPool, err error) error {
+// recordPoll records the result of a poll, and returns its error. If the poll failed because no
+// repository is configured, this is an error only for pools without a webhook that may still need
+// more machines for jobs. For the other pools recordPoll records NotPolled.
+func (s *Sources) recordPoll(pools []loadedPool, err error) error {
 	if known, ok := errors.AsType[*workload.Error](err); !ok || known.Reason != workload.ReasonRepositoriesMissing {
-		s.note(pools, err)
+		s.recordResult(pools, err)
 
 		return err
 	}
 
-	var deaf, others []readPool
+	var affected, others []loadedPool
 
 	for _, pool := range pools {
 		scaling := pool.object.Spec.Scaling
 		if pool.object.Spec.Workload.Webhook == nil && scaling.MinReplicas < scaling.MaxReplicas {
-			deaf = append(deaf, pool)
+			affected = append(affected, pool)
 		} else {
 			others = append(others, pool)
 		}
 	}
 
-	s.noteStatus(others, SourceStatus{NotPolled: err.Error()})
-	s.note(deaf, err)
+	s.recordStatus(others, SourceStatus{NotPolled: err.Error()})
+	s.recordResult(affected, err)
 
-	if len(deaf) == 0 {
+	if len(affected) == 0 {
 		return nil
 	}
 
 	return err
 }
 
-// pollInterval is the shortest that any of the pools asks for; 0 means never.
-func pollInterval(pools []readPool) time.Duration {
+// shortestPollInterval returns the shortest poll interval of the pools; 0 means that none polls.
+func shortestPollInterval(pools []loadedPool) time.Duration {
 	shortest := time.Duration(0)
 
 	for _, pool := range pools {
-		if every := pollEvery(pool); every > 0 && (shortest == 0 || every < shortest) {
-			shortest = every
+		if interval := poolPollInterval(pool); interval > 0 && (shortest == 0 || interval < shortest) {
+			shortest = interval
 		}
 	}
 
 	return shortest
 }
 
-func pollEvery(pool readPool) time.Duration {
+func poolPollInterval(pool loadedPool) time.Duration {
 	spec := pool.object.Spec
 
 	switch {
@@ -444,47 +452,48 @@ func pollEvery(pool readPool) time.Duration {
 	}
 }
 
-// redeliverDue asks for failed webhooks if that is due, and says when it is next.
-func (s *Sources) redeliverDue(ctx context.Context, at *source, pools []readPool) time.Duration {
-	deliverer, ok := at.provider.(workload.Redeliverer)
-	if !ok || s.WebhookURL == "" || !takesWebhooks(pools) {
-		return never
+// redeliverIfDue requests the redelivery of failed webhooks if a request is due, and returns the
+// delay until the next request.
+func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loadedPool) time.Duration {
+	deliverer, ok := src.provider.(workload.Redeliverer)
+	if !ok || s.WebhookURL == "" || !hasWebhook(pools) {
+		return maxDelay
 	}
 
 	now := s.Clock.Now()
-	if wait := at.redeliver.Sub(now); wait > 0 {
+	if wait := src.nextRedelivery.Sub(now); wait > 0 {
 		return wait
 	}
 
-	since := now.Add(-redeliverSince)
-	if !at.redeliver.IsZero() {
-		since = now.Add(-2 * redeliverEvery)
+	since := now.Add(-firstRedeliveryAge)
+	if !src.nextRedelivery.IsZero() {
+		since = now.Add(-2 * redeliveryInterval)
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
 	defer cancel()
 
 	count, err := deliverer.Redeliver(ctx, s.webhookURL(pools[0].Runner.Platform), since)
-	s.Metrics.source(pools[0].Runner.Platform, "redelivery", err)
+	s.Metrics.countSource(pools[0].Runner.Platform, "redelivery", err)
 
 	switch {
 	case err != nil:
-		s.Log.WarnContext(ctx, "failed webhooks were not asked for again: polling finds their jobs",
+		s.Log.WarnContext(ctx, "request redelivery of failed webhooks; polls find their jobs",
 			"pool", pools[0].Key().String(), "error", err)
 	case count > 0:
-		s.Log.InfoContext(ctx, "failed webhooks were asked for again", "pool", pools[0].Key().String(), "count", count)
+		s.Log.InfoContext(ctx, "requested redelivery of failed webhooks", "pool", pools[0].Key().String(), "count", count)
 	}
 
-	at.redeliver = now.Add(redeliverEvery)
+	src.nextRedelivery = now.Add(redeliveryInterval)
 
-	return redeliverEvery
+	return redeliveryInterval
 }
 
 func (s *Sources) webhookURL(platform string) string {
 	return s.WebhookURL + "/webhooks/" + s.Platforms[platform].Traits().Slug
 }
 
-func takesWebhooks(pools []readPool) bool {
+func hasWebhook(pools []loadedPool) bool {
 	for _, pool := range pools {
 		if pool.object.Spec.Workload.Webhook != nil {
 			return true

@@ -16,40 +16,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Bounds of a timeline, those of RunnerJob.status.timeline.
+// The limits of RunnerJob.status.timeline.
 const (
 	maxEvents  = 64
 	maxWaits   = 16
 	maxMessage = 1024
 )
 
-// Machine is what a job's timeline takes from a MachineClaim.
+// Machine holds the fields of a MachineClaim that a job's timeline needs.
 type Machine struct {
-	// UID of the claim, which its trace is named by.
+	// UID of the claim, from which its trace ID is derived.
 	UID string
-	// Name of the claim; VM and Node say where its machine is.
+	// Name of the claim. VM and Node locate its VM; they are empty until the VM exists.
 	Name, VM, Node string
-	// Keeper is the claim's pool, or its template if no pool made it.
-	Keeper string
-	// Runner of the machine.
+	// Owner is the name of the claim's pool, or of its template if no pool created the claim.
+	Owner string
+	// Runner is the name of the machine's runner.
 	Runner string
-	// Job that its runner took, and BoundJob that it was made for, by the names of their
-	// RunnerJobs.
+	// Job is the job that the runner took, and BoundJob is the job that the machine was created
+	// for, both by the names of their RunnerJobs.
 	Job, BoundJob string
-	// Times of its life.
+	// Times of the machine's phases.
 	Times v1alpha1.MachineTimes
-	// EndReason says in one word why its life ended.
+	// EndReason is the reason for the machine's end, as one word.
 	EndReason string
-	// Gone is when the claim was gone, and with it the machine; zero while it is there.
-	Gone time.Time
+	// DeletedAt is when the claim was deleted, after its VM. It is zero while the claim exists.
+	DeletedAt time.Time
 }
 
-// MachineOf reads a claim.
-func MachineOf(claim *v1alpha1.MachineClaim) Machine {
-	out := Machine{UID: string(claim.UID), Name: claim.Name, Keeper: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
+// NewMachine returns the Machine of a claim.
+func NewMachine(claim *v1alpha1.MachineClaim) Machine {
+	out := Machine{UID: string(claim.UID), Name: claim.Name, Owner: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
 
 	if ref := claim.Spec.RunnerPoolRef; ref != nil {
-		out.Keeper = ref.Name
+		out.Owner = ref.Name
 	}
 
 	if ref := claim.Status.VMRef; ref != nil {
@@ -67,104 +67,108 @@ func MachineOf(claim *v1alpha1.MachineClaim) Machine {
 	return out
 }
 
-// Cause is what a job waits for: one word, and a sentence that names the fix. It is the
-// same sentence as long as it is the same cause: no counts, no times.
+// Cause is what a job waits for: a reason and a message that names the fix. The message contains no
+// counts and no times, so that it stays the same as long as the cause does.
 type Cause struct{ Reason, Message string }
 
-// TimelineInput is what is known of a job now, for Timeline.
+// TimelineInput is the input of BuildTimeline: what is known about a job now.
 type TimelineInput struct {
-	// Job is the platform's word.
+	// Job as the platform reported it.
 	Job workload.Job
-	// Before is the timeline so far.
+	// Before is the timeline of the previous reconcile.
 	Before []v1alpha1.JobEvent
-	// Machine that has the job, or was made for it; nil if none is known (any more).
+	// Machine that has the job or was created for it; nil if none is known, or none is known any
+	// more.
 	Machine *Machine
-	// Pool that answers for the job; empty if none does.
+	// Pool that serves the job; empty if none does.
 	Pool string
-	// Cause that the job waits for; zero if it waits for nothing in particular.
+	// Cause of the job's wait; zero if there is none in particular.
 	Cause Cause
 	Now   time.Time
 }
 
-// Timeline gives the timeline of a job, oldest first. It is pure. Each moment is in it
-// once, with the time of its source: the platform, or the machine's claim. Waiting may
-// come again with another cause. Nothing that is in it is ever lost, whatever is known
-// no longer, but for the moments of a machine that did not get to run the job, which its
-// successor replaces. The same input again changes nothing.
-func Timeline(input TimelineInput) []v1alpha1.JobEvent {
+// BuildTimeline returns the timeline of a job, oldest event first. It is pure.
+//
+// Each moment occurs once, with the time from its source: the platform or the machine's claim.
+// Waiting may occur again with another cause. An event of the previous timeline is never lost, even
+// if its source no longer exists. The only exception: if a machine ends before it runs the job, the
+// events of the next machine replace the events of this one. The same input again changes nothing.
+func BuildTimeline(input TimelineInput) []v1alpha1.JobEvent {
 	t := newTimelineBuilder(input)
-	t.forge()
-	t.machine()
-	t.wait()
+	t.addPlatformEvents()
+	t.addMachineEvents()
+	t.addWaiting()
 
-	return t.sorted()
+	return t.sort()
 }
 
-// timelineBuilder is one run of Timeline.
+// timelineBuilder is the state of one call of BuildTimeline. events holds the event of each moment
+// that occurs once, and waits holds the Waiting events.
 type timelineBuilder struct {
 	TimelineInput
 
-	once  map[v1alpha1.JobMoment]v1alpha1.JobEvent
-	waits []v1alpha1.JobEvent
+	events map[v1alpha1.JobMoment]v1alpha1.JobEvent
+	waits  []v1alpha1.JobEvent
 }
 
 func newTimelineBuilder(input TimelineInput) *timelineBuilder {
-	t := &timelineBuilder{TimelineInput: input, once: map[v1alpha1.JobMoment]v1alpha1.JobEvent{}}
+	t := &timelineBuilder{TimelineInput: input, events: map[v1alpha1.JobMoment]v1alpha1.JobEvent{}}
 
 	for _, event := range input.Before {
 		if event.Moment == v1alpha1.MomentWaiting {
 			t.waits = append(t.waits, event)
 		} else {
-			t.once[event.Moment] = event
+			t.events[event.Moment] = event
 		}
 	}
 
 	return t
 }
 
-// note writes a moment. What is noted has a better source than what was there before.
-func (t *timelineBuilder) note(moment v1alpha1.JobMoment, at time.Time, message string) {
-	t.once[moment] = jobEvent(moment, at, message)
+// set writes the event of a moment, and overwrites an earlier event, whose source is worse.
+func (t *timelineBuilder) set(moment v1alpha1.JobMoment, timestamp time.Time, message string) {
+	t.events[moment] = newJobEvent(moment, timestamp, message)
 }
 
-func jobEvent(moment v1alpha1.JobMoment, at time.Time, message string) v1alpha1.JobEvent {
+func newJobEvent(moment v1alpha1.JobMoment, timestamp time.Time, message string) v1alpha1.JobEvent {
 	return v1alpha1.JobEvent{
-		Moment: moment, Time: metav1.NewMicroTime(at.UTC().Truncate(time.Microsecond)), Message: bounded(message),
+		Moment: moment, Time: metav1.NewMicroTime(timestamp.UTC().Truncate(time.Microsecond)), Message: truncateMessage(message),
 	}
 }
 
-// since is when a moment was, as told before; else now.
-func (t *timelineBuilder) since(moment v1alpha1.JobMoment) time.Time {
-	if before, ok := t.once[moment]; ok {
-		return before.Time.Time
+// timeOrNow returns the time of a moment in the timeline, or now if the moment is missing.
+func (t *timelineBuilder) timeOrNow(moment v1alpha1.JobMoment) time.Time {
+	if previous, ok := t.events[moment]; ok {
+		return previous.Time.Time
 	}
 
 	return t.Now
 }
 
-// forge tells the platform's part.
-func (t *timelineBuilder) forge() {
-	if at := t.Job.QueuedAt; at != nil {
-		t.note(v1alpha1.MomentQueued, at.Time, "")
+// addPlatformEvents adds the moments that the platform reports.
+func (t *timelineBuilder) addPlatformEvents() {
+	if timestamp := t.Job.QueuedAt; timestamp != nil {
+		t.set(v1alpha1.MomentQueued, timestamp.Time, "")
 	}
 
-	if at := t.Job.ReceivedAt; at != nil {
-		t.note(v1alpha1.MomentReceived, at.Time, "")
+	if timestamp := t.Job.ReceivedAt; timestamp != nil {
+		t.set(v1alpha1.MomentReceived, timestamp.Time, "")
 	}
 
 	if t.Pool != "" {
-		t.note(v1alpha1.MomentDecided, t.since(v1alpha1.MomentDecided), "RunnerPool "+t.Pool+" answers for the job")
+		t.set(v1alpha1.MomentDecided, t.timeOrNow(v1alpha1.MomentDecided), "RunnerPool "+t.Pool+" serves the job")
 	}
 
-	t.started()
+	t.addStarted()
 
 	if t.Job.State == v1alpha1.JobCompleted {
-		t.note(v1alpha1.MomentFinished, t.end(), t.Job.Conclusion)
+		t.set(v1alpha1.MomentFinished, t.finishTime(), t.Job.Conclusion)
 	}
 }
 
-// started tells when a runner took the job. A job can be over without: cancelled, skipped.
-func (t *timelineBuilder) started() {
+// addStarted adds the moment at which a runner took the job. A canceled or skipped job may complete
+// without this moment.
+func (t *timelineBuilder) addStarted() {
 	ran := t.Job.RunnerName != "" || t.Job.State == v1alpha1.JobRunning
 	message := ""
 
@@ -174,96 +178,98 @@ func (t *timelineBuilder) started() {
 
 	switch {
 	case ran && t.Job.StartedAt != nil:
-		t.note(v1alpha1.MomentStarted, t.Job.StartedAt.Time, message)
+		t.set(v1alpha1.MomentStarted, t.Job.StartedAt.Time, message)
 	case t.Machine != nil && t.Machine.Times.JobStarted != nil:
-		t.note(v1alpha1.MomentStarted, t.Machine.Times.JobStarted.Time, cmp.Or(message, "runner "+t.Machine.Runner))
+		t.set(v1alpha1.MomentStarted, t.Machine.Times.JobStarted.Time, cmp.Or(message, "runner "+t.Machine.Runner))
 	case ran:
-		t.note(v1alpha1.MomentStarted, t.since(v1alpha1.MomentStarted), message)
+		t.set(v1alpha1.MomentStarted, t.timeOrNow(v1alpha1.MomentStarted), message)
 	}
 }
 
-func (t *timelineBuilder) end() time.Time {
+func (t *timelineBuilder) finishTime() time.Time {
 	switch {
 	case t.Job.CompletedAt != nil:
 		return t.Job.CompletedAt.Time
 	case t.Machine != nil && t.Machine.Times.Stopped != nil:
 		return t.Machine.Times.Stopped.Time
 	default:
-		return t.since(v1alpha1.MomentFinished)
+		return t.timeOrNow(v1alpha1.MomentFinished)
 	}
 }
 
-// machine tells the machine's part.
-func (t *timelineBuilder) machine() {
+// addMachineEvents adds the moments that the machine's claim reports.
+func (t *timelineBuilder) addMachineEvents() {
 	if t.Machine == nil {
 		return
 	}
 
-	t.replaced()
+	t.deleteReplaced()
 
 	times := &t.Machine.Times
-	where := of(t.Machine.Name)
+	location := claimPrefix(t.Machine.Name)
 
 	if t.Machine.VM != "" {
-		where += "VM " + t.Machine.VM
+		location += "VM " + t.Machine.VM
 		if t.Machine.Node != "" {
-			where += " on node " + t.Machine.Node
+			location += " on node " + t.Machine.Node
 		}
 	}
 
 	if times.Cloned != nil {
-		t.noteOnce(v1alpha1.MomentCloned, times.Cloned.Time, where)
+		t.setOnce(v1alpha1.MomentCloned, times.Cloned.Time, location)
 	}
 
 	if times.Started != nil {
-		message := where
+		message := location
 		if times.Activated != nil {
 			message += ", from standby"
 		}
 
-		t.noteOnce(v1alpha1.MomentBooted, times.Started.Time, message)
+		t.setOnce(v1alpha1.MomentBooted, times.Started.Time, message)
 	}
 
 	if times.Ready != nil {
-		t.noteOnce(v1alpha1.MomentRegistered, times.Ready.Time, of(t.Machine.Name)+"runner "+t.Machine.Runner)
+		t.setOnce(v1alpha1.MomentRegistered, times.Ready.Time, claimPrefix(t.Machine.Name)+"runner "+t.Machine.Runner)
 	}
 
-	t.gone()
+	t.addDestroyed()
 }
 
-// of begins the message of a moment of a machine.
-func of(claim string) string { return "MachineClaim " + claim + ": " }
+// claimPrefix returns the prefix of the messages about a claim's machine. deleteReplaced compares
+// it.
+func claimPrefix(claim string) string { return "MachineClaim " + claim + ": " }
 
-// noteOnce writes a moment of a machine that does not move: only where it was is told
-// once and for all, since machines may be moved between nodes.
-func (t *timelineBuilder) noteOnce(moment v1alpha1.JobMoment, at time.Time, message string) {
-	if _, told := t.once[moment]; !told {
-		t.note(moment, at, message)
+// setOnce writes the event of a moment only if the moment is missing. A machine may move to another
+// node later; the event keeps the node of the time at which it happened.
+func (t *timelineBuilder) setOnce(moment v1alpha1.JobMoment, timestamp time.Time, message string) {
+	if _, known := t.events[moment]; !known {
+		t.set(moment, timestamp, message)
 	}
 }
 
-// replaced removes the moments of another machine: one that was made for the job and
-// ended before it took it.
-func (t *timelineBuilder) replaced() {
+// deleteReplaced deletes the events of another machine, which was created for the job and ended
+// before it took the job.
+func (t *timelineBuilder) deleteReplaced() {
 	for _, moment := range []v1alpha1.JobMoment{
 		v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentDestroyed,
 	} {
-		if told, ok := t.once[moment]; ok && !strings.HasPrefix(told.Message, of(t.Machine.Name)) {
-			delete(t.once, moment)
+		if event, ok := t.events[moment]; ok && !strings.HasPrefix(event.Message, claimPrefix(t.Machine.Name)) {
+			delete(t.events, moment)
 		}
 	}
 }
 
-// gone tells that the machine is gone, if it was the job's to the end.
-func (t *timelineBuilder) gone() {
-	_, started := t.once[v1alpha1.MomentStarted]
+// addDestroyed adds the end of the machine if the machine took the job or the job is completed.
+// Otherwise the loss of the machine becomes the cause of the wait, unless there is another cause.
+func (t *timelineBuilder) addDestroyed() {
+	_, started := t.events[v1alpha1.MomentStarted]
 
 	switch {
-	case t.Machine.Gone.IsZero():
+	case t.Machine.DeletedAt.IsZero():
 	case started || t.Job.State == v1alpha1.JobCompleted:
-		message := of(t.Machine.Name) + "gone"
+		message := claimPrefix(t.Machine.Name) + "gone"
 		if t.Machine.VM != "" {
-			message = of(t.Machine.Name) + "VM " + t.Machine.VM + " is gone"
+			message = claimPrefix(t.Machine.Name) + "VM " + t.Machine.VM + " is gone"
 		}
 
 		if t.Machine.EndReason != "" {
@@ -271,97 +277,101 @@ func (t *timelineBuilder) gone() {
 		}
 
 		if t.Machine.EndReason == v1alpha1.EndReasonLeftBehind {
-			message = of(t.Machine.Name) + "VM " + t.Machine.VM + " is not this machine's by its notes, and was left as it is"
+			message = claimPrefix(t.Machine.Name) + "VM " + t.Machine.VM +
+				" was not deleted: its notes do not name this machine as the owner"
 		}
 
-		t.noteOnce(v1alpha1.MomentDestroyed, t.Machine.Gone, message)
+		t.setOnce(v1alpha1.MomentDestroyed, t.Machine.DeletedAt, message)
 	case t.Cause == Cause{}:
-		t.Cause = Cause{"MachineLost", "MachineClaim " + t.Machine.Name + " ended before it took the job (" +
-			cmp.Or(t.Machine.EndReason, "it was deleted") + "): another machine is made"}
+		t.Cause = Cause{"MachineLost", "MachineClaim " + t.Machine.Name + " ended before its runner took the job (" +
+			cmp.Or(t.Machine.EndReason, "it was deleted") + "): the pool creates another machine"}
 	}
 }
 
-// wait tells what the job waits for, if that is news.
-func (t *timelineBuilder) wait() {
-	_, started := t.once[v1alpha1.MomentStarted]
-	over := t.Job.State == v1alpha1.JobRunning || t.Job.State == v1alpha1.JobCompleted
+// addWaiting adds a Waiting event if the reason of the wait is new. If the reason is the same, it
+// updates the message of the last Waiting event.
+func (t *timelineBuilder) addWaiting() {
+	_, started := t.events[v1alpha1.MomentStarted]
+	isPastQueue := t.Job.State == v1alpha1.JobRunning || t.Job.State == v1alpha1.JobCompleted
 
-	if t.Cause.Reason == "" || started || over {
+	if t.Cause.Reason == "" || started || isPastQueue {
 		return
 	}
 
 	message := t.Cause.Reason + ": " + t.Cause.Message
 
 	if last := len(t.waits) - 1; last >= 0 && strings.HasPrefix(t.waits[last].Message, t.Cause.Reason+": ") {
-		t.waits[last].Message = bounded(message)
+		t.waits[last].Message = truncateMessage(message)
 
 		return
 	}
 
-	t.waits = append(t.waits, jobEvent(v1alpha1.MomentWaiting, t.Now, message))
+	t.waits = append(t.waits, newJobEvent(v1alpha1.MomentWaiting, t.Now, message))
 
-	// The first cause and the latest ones tell most.
+	// The first cause and the latest causes are the most useful ones.
 	if extra := len(t.waits) - maxWaits; extra > 0 {
 		t.waits = slices.Delete(t.waits, 1, 1+extra)
 	}
 }
 
-// sorted gives the timeline by time. Platforms' times are whole seconds: within one,
-// start and end come after what has to be before them.
-func (t *timelineBuilder) sorted() []v1alpha1.JobEvent {
+// sort returns the events in the order of their times. Platforms report whole seconds. Within one
+// second, the start and the end of the job come after the events that must precede them.
+func (t *timelineBuilder) sort() []v1alpha1.JobEvent {
 	out := slices.Clone(t.waits)
-	for _, event := range t.once {
+	for _, event := range t.events {
 		out = append(out, event)
 	}
 
 	keys := map[v1alpha1.JobMoment]time.Time{}
 
 	for _, moment := range []v1alpha1.JobMoment{v1alpha1.MomentStarted, v1alpha1.MomentFinished} {
-		keys[moment] = t.key(moment, out, keys)
+		keys[moment] = t.sortKey(moment, out, keys)
 	}
 
 	key := func(e v1alpha1.JobEvent) time.Time {
-		if at, ok := keys[e.Moment]; ok {
-			return at
+		if timestamp, ok := keys[e.Moment]; ok {
+			return timestamp
 		}
 
 		return e.Time.Time
 	}
 
 	slices.SortStableFunc(out, func(a, b v1alpha1.JobEvent) int {
-		return cmp.Or(key(a).Compare(key(b)), cmp.Compare(place(a.Moment), place(b.Moment)))
+		return cmp.Or(key(a).Compare(key(b)), cmp.Compare(momentIndex(a.Moment), momentIndex(b.Moment)))
 	})
 
 	return out[:min(len(out), maxEvents)]
 }
 
-// key is where a moment that is known to the second belongs.
-func (t *timelineBuilder) key(
+// sortKey returns the time by which a moment is sorted. For a time in whole seconds it is the
+// latest time, within that second, of an event that must precede the moment.
+func (t *timelineBuilder) sortKey(
 	moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time,
 ) time.Time {
-	at := t.once[moment].Time.Time
-	out := at
+	timestamp := t.events[moment].Time.Time
+	out := timestamp
 
-	if at.IsZero() || at.Nanosecond() != 0 {
-		return at
+	if timestamp.IsZero() || timestamp.Nanosecond() != 0 {
+		return timestamp
 	}
 
 	for _, event := range events {
-		its := event.Time.Time
+		eventTime := event.Time.Time
 		if known, ok := keys[event.Moment]; ok {
-			its = known
+			eventTime = known
 		}
 
-		if place(event.Moment) < place(moment) && its.Truncate(time.Second).Equal(at) && its.After(out) {
-			out = its
+		isSameSecond := eventTime.Truncate(time.Second).Equal(timestamp)
+		if momentIndex(event.Moment) < momentIndex(moment) && isSameSecond && eventTime.After(out) {
+			out = eventTime
 		}
 	}
 
 	return out
 }
 
-// place is a moment's place in the usual order.
-func place(moment v1alpha1.JobMoment) int {
+// momentIndex returns the position of a moment in the usual order of a job.
+func momentIndex(moment v1alpha1.JobMoment) int {
 	return slices.Index([]v1alpha1.JobMoment{
 		v1alpha1.MomentQueued, v1alpha1.MomentReceived, v1alpha1.MomentWaiting, v1alpha1.MomentDecided,
 		v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentStarted,
@@ -369,17 +379,17 @@ func place(moment v1alpha1.JobMoment) int {
 	}, moment)
 }
 
-// bounded keeps a message within its field, on a rune's edge.
-func bounded(message string) string {
+// truncateMessage cuts a message to maxMessage bytes at a rune boundary.
+func truncateMessage(message string) string {
 	message = strings.ToValidUTF8(message, "?")
 	if len(message) <= maxMessage {
 		return message
 	}
 
-	cut := maxMessage
-	for !utf8.RuneStart(message[cut]) {
-		cut--
+	end := maxMessage
+	for !utf8.RuneStart(message[end]) {
+		end--
 	}
 
-	return message[:cut]
+	return message[:end]
 }

@@ -16,22 +16,21 @@ import (
 
 // Reasons of a Cause, beside those of Explain and of the conditions of pools and claims.
 const (
-	// CauseHeld: the platform itself holds the job back.
+	// CauseHeld: the platform does not release the job yet.
 	CauseHeld = "HeldByPlatform"
 	// CausePaused: the pool is paused.
 	CausePaused = "Paused"
 )
 
-// conditionScaling is the condition of a RunnerPool that tells what it does about its
-// machines.
+// conditionScaling is the condition of a RunnerPool that reports how it scales.
 const conditionScaling = "Scaling"
 
-// reasonScheduleInvalid is why a pool is not ready that makes machines for jobs all the
-// same.
+// reasonScheduleInvalid is the reason of a pool that is not ready and still creates machines for
+// jobs.
 const reasonScheduleInvalid = "ScheduleInvalid"
 
-// waitsFor gives the pool that answers for the job, and what the job waits for.
-func (s *scope) waitsFor(ctx context.Context) (string, Cause, error) {
+// findCause returns the name of the pool that serves the job, and what the job waits for.
+func (s *scope) findCause(ctx context.Context) (string, Cause, error) {
 	var pools []Pool
 
 	for _, pool := range s.pools {
@@ -45,7 +44,8 @@ func (s *scope) waitsFor(ctx context.Context) (string, Cause, error) {
 	switch {
 	case s.job.Spec.State == v1alpha1.JobWaiting:
 		return pool.Name, Cause{
-			CauseHeld, "the CI platform holds the job back, e.g. for an approval or for jobs before it: look there",
+			CauseHeld, "the CI platform has not released the job, which may need an approval or the end of other jobs: " +
+				"open the job at the platform",
 		}, nil
 	case s.job.Spec.State != v1alpha1.JobQueued:
 		return pool.Name, Cause{}, nil
@@ -55,38 +55,38 @@ func (s *scope) waitsFor(ctx context.Context) (string, Cause, error) {
 		return "", Cause{reason, message}, nil
 	}
 
-	i := slices.IndexFunc(s.pools, func(p readPool) bool { return p.object.Name == pool.Name })
+	i := slices.IndexFunc(s.pools, func(p loadedPool) bool { return p.object.Name == pool.Name })
 	object := s.pools[i].object
 
-	if cause := poolCause(object); cause.Reason != "" {
+	if cause := findPoolCause(object); cause.Reason != "" {
 		return pool.Name, cause, nil
 	}
 
-	cause, err := s.machinesCause(ctx, object)
+	cause, err := s.loadMachinesCause(ctx, object)
 
 	return pool.Name, cause, err
 }
 
-// machinesCause says why the pool's machines do not come. Where none is in trouble, which is
-// the rule, none but those are looked at.
-func (s *scope) machinesCause(ctx context.Context, pool *v1alpha1.RunnerPool) (Cause, error) {
-	troubled, err := s.claimsBy(ctx, indexTroubledPool, pool.Name)
+// loadMachinesCause returns the reason why the pool's machines do not start. If none of the pool's
+// claims has a problem, which is the usual case, it reads no other claims.
+func (s *scope) loadMachinesCause(ctx context.Context, pool *v1alpha1.RunnerPool) (Cause, error) {
+	troubled, err := s.listClaimsBy(ctx, indexTroubledPool, pool.Name)
 	if err != nil || len(troubled) == 0 {
 		return Cause{}, err
 	}
 
-	all, err := s.claimsBy(ctx, indexPool, pool.Name)
+	all, err := s.listClaimsBy(ctx, indexPool, pool.Name)
 
-	return machinesCause(pool, all), err
+	return findMachinesCause(pool, all), err
 }
 
-// poolCause says why a pool makes no machine for a job that waits; zero if it does. The
-// sentences hold no counts: they are the same for as long as the cause is.
-func poolCause(pool *v1alpha1.RunnerPool) Cause {
+// findPoolCause returns the reason why a pool creates no machine for a waiting job; zero if the
+// pool creates machines. The messages contain no counts that change while the cause is the same.
+func findPoolCause(pool *v1alpha1.RunnerPool) Cause {
 	name := "RunnerPool " + pool.Name
 
 	if pool.Spec.Paused {
-		return Cause{CausePaused, name + " is paused: set spec.paused to false to go on"}
+		return Cause{CausePaused, name + " is paused: set spec.paused to false to resume"}
 	}
 
 	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
@@ -99,55 +99,57 @@ func poolCause(pool *v1alpha1.RunnerPool) Cause {
 	switch {
 	case scaling == nil:
 		return Cause{}
-	case overfull(pool), scaling.Reason == ReasonAtMaximum, scaling.Reason == ReasonFinishing:
-		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that it may have (scaling.maxReplicas is %d): queued jobs wait "+
-			"for others to end; raise it if there is room for more", name, pool.Spec.Scaling.MaxReplicas)}
+	case isOverfull(pool), scaling.Reason == ReasonAtMaximum, scaling.Reason == ReasonFinishing:
+		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that scaling.maxReplicas allows (%d): queued jobs wait until "+
+			"other jobs end; raise maxReplicas if there is capacity for more", name, pool.Spec.Scaling.MaxReplicas)}
 	case scaling.Reason == ReasonBackingOff:
-		return Cause{ReasonBackingOff, "the last machines of " + name + " failed one after the other, and it pauses before the next: " +
-			"see the events of the pool's MachineClaims"}
+		return Cause{ReasonBackingOff, "the last machines of " + name + " failed in a row, and the pool waits before it creates " +
+			"the next one: see the events of the pool's MachineClaims"}
 	default:
 		return Cause{}
 	}
 }
 
-// overfull tells whether a pool has more jobs than it may have machines. Whatever it is doing
-// at the moment (making one in the place of one that has ended), most of its queued jobs wait
-// for others to end: each change of its Scaling condition would be written to all of them.
-func overfull(pool *v1alpha1.RunnerPool) bool {
+// isOverfull reports whether a pool has more jobs than it may have machines. Most of its queued
+// jobs then wait until other jobs end, whatever the pool does at this time (for example, it may
+// replace one machine). Without this check each change of the pool's condition Scaling would be
+// written to all these jobs.
+func isOverfull(pool *v1alpha1.RunnerPool) bool {
 	status := &pool.Status
 
 	return status.QueuedJobs+max(status.BusyReplicas, status.RunningJobs) > pool.Spec.Scaling.MaxReplicas
 }
 
-// underWay are the reasons of claims whose machine is being made, and just needs time.
-func underWay(reason string) bool {
+// isInProgress reports whether a claim with this reason has no problem and only needs time.
+func isInProgress(reason string) bool {
 	return slices.Contains([]string{
 		"", "Pending", "Reserved", "Creating", "Running", "Stopped", "Prepared", "Standby", "IDTaken", "WaitingForRunner",
 	}, reason)
 }
 
-// trouble says what a claim that is on its way to a job waits for; zero if for nothing
-// but its time.
-func trouble(claim *v1alpha1.MachineClaim) Cause {
+// findClaimCause returns the problem of a claim whose machine may still take a job; zero if the
+// claim only needs time.
+func findClaimCause(claim *v1alpha1.MachineClaim) Cause {
 	ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady)
-	if ready == nil || ready.Status == metav1.ConditionTrue || underWay(ready.Reason) || !coming(claim) {
+	if ready == nil || ready.Status == metav1.ConditionTrue || isInProgress(ready.Reason) || !canTakeJob(claim) {
 		return Cause{}
 	}
 
 	return Cause{ready.Reason, ready.Message}
 }
 
-// coming tells whether a claim's machine may yet take a job.
-func coming(claim *v1alpha1.MachineClaim) bool {
+// canTakeJob reports whether a claim's machine may still take a job.
+func canTakeJob(claim *v1alpha1.MachineClaim) bool {
 	times := claim.Status.Times
 
 	return claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby && (times == nil || times.JobStarted == nil && times.Ended == nil)
 }
 
-// machinesCause says why the pool's machines do not come, if fewer come than jobs wait and
-// no more come than do not: what the one that has waited longest says. Which job waits for
-// which machine nobody knows, and one machine in trouble among many is no news for all jobs.
-func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Cause {
+// findMachinesCause returns the problem of the pool's oldest claim with a problem. It returns zero
+// if as many machines without a problem start as jobs wait, or if more machines start without a
+// problem than with one. Nobody knows which job gets which machine, so one failing machine among
+// many is not the cause for all jobs.
+func findMachinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Cause {
 	var (
 		first             *v1alpha1.MachineClaim
 		healthy, troubled int32
@@ -160,13 +162,13 @@ func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Ca
 		}
 
 		switch {
-		case trouble(claim) != Cause{} || failed(claim):
+		case findClaimCause(claim) != Cause{} || hasFailed(claim):
 			troubled++
 
 			if first == nil || claim.CreationTimestamp.Before(&first.CreationTimestamp) {
 				first = claim
 			}
-		case coming(claim):
+		case canTakeJob(claim):
 			healthy++
 		}
 	}
@@ -183,7 +185,7 @@ func machinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Ca
 	return Cause{ready.Reason, "MachineClaim " + first.Name + ": " + ready.Message}
 }
 
-// failed tells whether a claim waits for its pool to replace it.
-func failed(claim *v1alpha1.MachineClaim) bool {
+// hasFailed reports whether a claim has failed and its pool is to replace it.
+func hasFailed(claim *v1alpha1.MachineClaim) bool {
 	return claim.Status.Phase == v1alpha1.MachineClaimFailed && claim.DeletionTimestamp.IsZero()
 }

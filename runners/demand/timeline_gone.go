@@ -18,20 +18,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// maxGone bounds how many machines are remembered after their end.
-const maxGone = 2048
+// maxDeletedMachines limits the deleted machines that are kept in memory.
+const maxDeletedMachines = 2048
 
-// gone remembers the last state of claims that are gone, for jobs that are told of their
-// machine late or between two passes: a deleted claim is in no cache. The oldest are
-// forgotten first. A new process begins without; its jobs then have what an earlier
-// pass saw.
-type gone struct {
+// deletedMachines keeps the last state of deleted claims in memory, because no cache holds a
+// deleted claim. A job needs this state if the platform reports its runner late, or if the claim
+// was deleted between two reconciles. The oldest entries are dropped first. A new process starts
+// without entries; its jobs then have only what an earlier reconcile recorded.
+type deletedMachines struct {
 	mu       sync.Mutex
 	machines map[types.NamespacedName]Machine
 	order    []types.NamespacedName
 }
 
-func (g *gone) add(claim *v1alpha1.MachineClaim, now time.Time) {
+func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -40,8 +40,8 @@ func (g *gone) add(claim *v1alpha1.MachineClaim, now time.Time) {
 	}
 
 	key := client.ObjectKeyFromObject(claim)
-	machine := MachineOf(claim)
-	machine.Gone = now
+	machine := NewMachine(claim)
+	machine.DeletedAt = now
 
 	if _, known := g.machines[key]; !known {
 		g.order = append(g.order, key)
@@ -49,14 +49,15 @@ func (g *gone) add(claim *v1alpha1.MachineClaim, now time.Time) {
 
 	g.machines[key] = machine
 
-	if len(g.order) > maxGone {
+	if len(g.order) > maxDeletedMachines {
 		delete(g.machines, g.order[0])
 		g.order = g.order[1:]
 	}
 }
 
-// find gives the machine that took the job, or else the last one that was made for it.
-func (g *gone) find(job *v1alpha1.RunnerJob) (Machine, bool) {
+// find returns the machine that has the job, or else the last machine that was created for the job.
+// It returns false if there is neither.
+func (g *deletedMachines) find(job *v1alpha1.RunnerJob) (Machine, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -76,7 +77,7 @@ func (g *gone) find(job *v1alpha1.RunnerJob) (Machine, bool) {
 
 		switch {
 		case key.Namespace != job.Namespace:
-		case took(machine, job):
+		case hasJob(machine, job):
 			return machine, true
 		case machine.BoundJob == job.Name:
 			bound, found = machine, true
@@ -86,12 +87,13 @@ func (g *gone) find(job *v1alpha1.RunnerJob) (Machine, bool) {
 	return bound, found
 }
 
-// claimEvents wakes the jobs that a claim's news is about: the one that it has, the one
-// that it was made for, and those that wait for it.
-func (r *JobReconciler) claimEvents() handler.Funcs {
+// newClaimHandler returns a handler that enqueues the jobs of a claim: the job that the claim's
+// machine has, the job that the machine was created for, and the jobs that wait for the claim's
+// pool.
+func (r *JobReconciler) newClaimHandler() handler.Funcs {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-	wake := func(q queue, requests []reconcile.Request) {
+	enqueue := func(q queue, requests []reconcile.Request) {
 		for _, request := range requests {
 			q.Add(request)
 		}
@@ -100,38 +102,39 @@ func (r *JobReconciler) claimEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if claim, ok := e.Object.(*v1alpha1.MachineClaim); ok {
-				wake(q, r.jobsOf(ctx, claim, trouble(claim) != Cause{}))
+				enqueue(q, r.findJobsOf(ctx, claim, findClaimCause(claim) != Cause{}))
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			before, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
-			after, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
+			previous, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
+			current, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
 
 			if !ok || !ok2 {
 				return
 			}
 
-			// The words of a trouble may change with every look at it: they wait for the next pass.
-			waiting := trouble(before).Reason != trouble(after).Reason || failed(before) != failed(after)
-			if waiting || moved(before, after) {
-				wake(q, r.jobsOf(ctx, after, waiting))
+			// The message of a problem may change with each reconcile of the claim. A change of the
+			// message alone enqueues no job.
+			waiting := findClaimCause(previous).Reason != findClaimCause(current).Reason || hasFailed(previous) != hasFailed(current)
+			if waiting || hasProgressed(previous, current) {
+				enqueue(q, r.findJobsOf(ctx, current, waiting))
 			}
 		},
-		// Of a claim whose deletion the watch missed, the object is the last state in the
-		// cache: the same that a pass would have seen.
+		// If the watch missed the deletion, the object is the last state in the cache, which is
+		// also what a reconcile would have seen.
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			if claim, ok := e.Object.(*v1alpha1.MachineClaim); ok {
-				r.once.Do(r.defaults)
-				r.gone.add(claim, r.Clock.Now())
-				wake(q, r.jobsOf(ctx, claim, failed(claim)))
+				r.once.Do(r.setDefaults)
+				r.deletedMachines.add(claim, r.Clock.Now())
+				enqueue(q, r.findJobsOf(ctx, claim, hasFailed(claim)))
 			}
 		},
 	}
 }
 
-// moved tells whether anything that a timeline tells of a claim has changed.
-func moved(before, after *v1alpha1.MachineClaim) bool {
-	a, b := MachineOf(before), MachineOf(after)
+// hasProgressed reports whether any field of a claim changed that a timeline shows.
+func hasProgressed(previous, current *v1alpha1.MachineClaim) bool {
+	a, b := NewMachine(previous), NewMachine(current)
 	set := func(t v1alpha1.MachineTimes) [6]bool {
 		return [6]bool{t.Cloned != nil, t.Started != nil, t.Ready != nil, t.JobStarted != nil, t.Stopped != nil, t.Ended != nil}
 	}
@@ -139,10 +142,10 @@ func moved(before, after *v1alpha1.MachineClaim) bool {
 	return a.Runner != b.Runner || a.Job != b.Job || a.BoundJob != b.BoundJob || set(a.Times) != set(b.Times)
 }
 
-// jobsOf gives the jobs that a claim is about, and those that wait for machines of its
-// pool if it changes what they wait for.
-func (r *JobReconciler) jobsOf(ctx context.Context, claim *v1alpha1.MachineClaim, waiting bool) []reconcile.Request {
-	machine := MachineOf(claim)
+// findJobsOf returns requests for the jobs of a claim. If waiting is true, it adds the jobs that
+// wait for machines of the claim's pool.
+func (r *JobReconciler) findJobsOf(ctx context.Context, claim *v1alpha1.MachineClaim, waiting bool) []reconcile.Request {
+	machine := NewMachine(claim)
 	named := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: name}}
 	}
@@ -155,56 +158,57 @@ func (r *JobReconciler) jobsOf(ctx context.Context, claim *v1alpha1.MachineClaim
 		}
 	}
 
-	for _, by := range []struct{ field, value string }{{indexClaimName, claim.Name}, {IndexRunnerName, machine.Runner}} {
-		for _, job := range r.jobsBy(ctx, claim.Namespace, by.field, by.value) {
-			if took(machine, &job) {
+	for _, lookup := range []struct{ field, value string }{{indexClaimName, claim.Name}, {IndexRunnerName, machine.Runner}} {
+		for _, job := range r.listJobsBy(ctx, claim.Namespace, lookup.field, lookup.value) {
+			if hasJob(machine, &job) {
 				requests = append(requests, named(job.Name))
 			}
 		}
 	}
 
 	if claim.Spec.RunnerPoolRef != nil && waiting {
-		requests = append(requests, r.jobsWaitingFor(ctx, claim.Namespace, claim.Spec.RunnerPoolRef.Name)...)
+		requests = append(requests, r.findJobsWaitingFor(ctx, claim.Namespace, claim.Spec.RunnerPoolRef.Name)...)
 	}
 
 	return requests
 }
 
-// jobsWaitingFor gives the jobs that wait for machines of a pool.
-func (r *JobReconciler) jobsWaitingFor(ctx context.Context, namespace, pool string) []reconcile.Request {
+// findJobsWaitingFor returns requests for the queued jobs that a pool serves.
+func (r *JobReconciler) findJobsWaitingFor(ctx context.Context, namespace, pool string) []reconcile.Request {
 	var requests []reconcile.Request
 
-	for _, job := range r.jobsBy(ctx, namespace, indexWaitingPool, pool) {
+	for _, job := range r.listJobsBy(ctx, namespace, indexWaitingPool, pool) {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&job)})
 	}
 
 	return requests
 }
 
-// poolEvents wakes the live jobs of a namespace when a pool is made, changed or gone, and
-// those that wait for it when its status names another cause.
-func (r *JobReconciler) poolEvents() handler.Funcs {
+// newPoolHandler returns a handler that enqueues the live jobs of a namespace when a pool is
+// created, changed or deleted, and the jobs that wait for a pool when the pool's status has another
+// cause.
+func (r *JobReconciler) newPoolHandler() handler.Funcs {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-	wake := func(q queue, requests []reconcile.Request) {
+	enqueue := func(q queue, requests []reconcile.Request) {
 		for _, request := range requests {
 			q.Add(request)
 		}
 	}
 
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { wake(q, r.jobsIn(ctx, e.Object)) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { wake(q, r.jobsIn(ctx, e.Object)) },
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			before, ok := e.ObjectOld.(*v1alpha1.RunnerPool)
-			after, ok2 := e.ObjectNew.(*v1alpha1.RunnerPool)
+			previous, ok := e.ObjectOld.(*v1alpha1.RunnerPool)
+			current, ok2 := e.ObjectNew.(*v1alpha1.RunnerPool)
 
 			switch {
 			case !ok || !ok2:
-			case before.Generation != after.Generation || before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero():
-				wake(q, r.jobsIn(ctx, after))
-			case poolCause(before) != poolCause(after):
-				wake(q, r.jobsWaitingFor(ctx, after.Namespace, after.Name))
+			case previous.Generation != current.Generation || previous.DeletionTimestamp.IsZero() != current.DeletionTimestamp.IsZero():
+				enqueue(q, r.findLiveJobs(ctx, current))
+			case findPoolCause(previous) != findPoolCause(current):
+				enqueue(q, r.findJobsWaitingFor(ctx, current.Namespace, current.Name))
 			}
 		},
 	}

@@ -13,77 +13,79 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// ConditionServed is True when the job has its machine. While it waits, its reason says
-// what for.
+// ConditionServed is True when the job has its machine. While the job waits, the reason of the
+// condition is the cause of the wait.
 const ConditionServed = "Served"
 
-// Reasons of the condition Served that are no trouble.
+// Reasons of the condition Served for a job without a problem.
 const (
-	// ReasonMachineComing: a machine is on its way to the job.
+	// ReasonMachineComing: the pool provides a machine for the job.
 	ReasonMachineComing = "MachineComing"
-	// ReasonRunning: a runner has the job.
+	// ReasonRunning: a runner runs the job.
 	ReasonRunning = "Running"
-	// ReasonCompleted: the job is over.
+	// ReasonCompleted: the job is completed.
 	ReasonCompleted = "Completed"
 )
 
-// recordTimeline writes the job's timeline. It comes before the steps that may stop the list: above
-// all what cannot be served needs its timeline.
+// recordTimeline writes the job's timeline into the status. It runs before the steps that may stop
+// the list of steps, because a job that cannot be served needs its timeline most.
 func recordTimeline(ctx context.Context, s *scope) step.Result {
-	claims, err := s.claims(ctx)
+	claims, err := s.listClaims(ctx)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	machine := s.machine(claims)
-	if machine != nil && s.job.Status.Claim == "" && took(*machine, s.job) {
+	machine := s.findMachine(claims)
+	if machine != nil && s.job.Status.Claim == "" && hasJob(*machine, s.job) {
 		s.job.Status.Claim = machine.Name
 	}
 
-	s.mine = machine
-	s.trace()
+	s.jobMachine = machine
+	s.setTraceID()
 
 	input := TimelineInput{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
 
 	if s.job.Spec.State != v1alpha1.JobCompleted {
-		if input.Pool, s.cause, err = s.waitsFor(ctx); err != nil {
+		if input.Pool, s.cause, err = s.findCause(ctx); err != nil {
 			return step.Fail(err)
 		}
 
 		input.Cause = s.cause
 	}
 
-	s.job.Status.Timeline = Timeline(input)
+	s.job.Status.Timeline = BuildTimeline(input)
 
 	return step.Done()
 }
 
-// claims reads the claims that may be the job's: the one that it is known to have, that of
-// its runner, and those that have it or were made for it. They belong to the cache and must
+// listClaims returns the claims that may be the job's: the claim in the job's status, or else the
+// claim of the job's runner and the claims that have the job or were created for it. If the job is
+// completed and its machine is deleted, it returns none. The claims belong to the cache and must
 // not be changed.
-func (s *scope) claims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
-	if s.job.Spec.State == v1alpha1.JobCompleted && destroyed(s.job.Status.Timeline) {
+func (s *scope) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
+	if s.job.Spec.State == v1alpha1.JobCompleted && isDestroyed(s.job.Status.Timeline) {
 		return nil, nil
 	}
 
 	if s.job.Status.Claim != "" {
-		return s.claimsBy(ctx, indexClaimName, s.job.Status.Claim)
+		return s.listClaimsBy(ctx, indexClaimName, s.job.Status.Claim)
 	}
 
-	out, err := s.claimsBy(ctx, indexJob, s.job.Name)
+	out, err := s.listClaimsBy(ctx, indexJob, s.job.Name)
 	if err != nil || s.job.Spec.RunnerName == "" {
 		return out, err
 	}
 
-	byRunner, err := s.claimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+	byRunner, err := s.listClaimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
 
 	return slices.Concat(out, byRunner), err
 }
 
-// machine finds the machine that has the job, or else the one made for it: its claim, or
-// what was last seen of the claim before it was gone.
-func (s *scope) machine(claims []v1alpha1.MachineClaim) *Machine {
-	if s.job.Spec.State == v1alpha1.JobCompleted && destroyed(s.job.Status.Timeline) {
+// findMachine returns the machine that has the job, or else the machine that was created for the
+// job. It uses the claim, or the last state of a deleted claim. It returns nil if no machine is
+// known.
+func (s *scope) findMachine(claims []v1alpha1.MachineClaim) *Machine {
+	if s.job.Spec.State == v1alpha1.JobCompleted && isDestroyed(s.job.Status.Timeline) {
 		return nil
 	}
 
@@ -91,9 +93,9 @@ func (s *scope) machine(claims []v1alpha1.MachineClaim) *Machine {
 
 	for i := range claims {
 		claim := &claims[i]
-		machine := MachineOf(claim)
+		machine := NewMachine(claim)
 
-		if took(machine, s.job) {
+		if hasJob(machine, s.job) {
 			return &machine
 		}
 
@@ -103,12 +105,12 @@ func (s *scope) machine(claims []v1alpha1.MachineClaim) *Machine {
 	}
 
 	if bound != nil {
-		machine := MachineOf(bound)
+		machine := NewMachine(bound)
 
 		return &machine
 	}
 
-	if machine, ok := s.gone.find(s.job); ok {
+	if machine, ok := s.deletedMachines.find(s.job); ok {
 		return &machine
 	}
 
@@ -116,12 +118,12 @@ func (s *scope) machine(claims []v1alpha1.MachineClaim) *Machine {
 		return nil
 	}
 
-	// It went while nobody looked: an earlier process saw it last.
-	return &Machine{Name: s.job.Status.Claim, EndReason: "found gone", Gone: s.Clock.Now()}
+	// The claim was deleted while no operator was running. An earlier process recorded its name.
+	return &Machine{Name: s.job.Status.Claim, EndReason: "found gone", DeletedAt: s.Clock.Now()}
 }
 
-// took tells whether a machine has, or had, the job.
-func took(machine Machine, job *v1alpha1.RunnerJob) bool {
+// hasJob reports whether a machine has or had the job.
+func hasJob(machine Machine, job *v1alpha1.RunnerJob) bool {
 	switch {
 	case job.Status.Claim != "":
 		return machine.Name == job.Status.Claim
@@ -132,48 +134,49 @@ func took(machine Machine, job *v1alpha1.RunnerJob) bool {
 	}
 }
 
-// served sums up what the job waits for.
-func served(_ context.Context, s *scope) step.Result {
+// reportServed sets the condition Served from the job's state and the cause of its wait.
+func reportServed(_ context.Context, s *scope) step.Result {
 	switch {
-	case s.job.Spec.State == v1alpha1.JobCompleted && s.mine != nil && !destroyed(s.job.Status.Timeline):
-		return step.Done().WithReason(ReasonCompleted, "the job is over").Unhurried() // its machine's end is near
+	case s.job.Spec.State == v1alpha1.JobCompleted && s.jobMachine != nil && !isDestroyed(s.job.Status.Timeline):
+		return step.Done().WithReason(ReasonCompleted, "the job is completed").DeferWrite() // the machine's deletion follows soon
 	case s.job.Spec.State == v1alpha1.JobCompleted:
-		return step.Done().WithReason(ReasonCompleted, "the job is over")
+		return step.Done().WithReason(ReasonCompleted, "the job is completed")
 	case s.job.Spec.State == v1alpha1.JobRunning:
-		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" has the job").Unhurried()
+		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" runs the job").DeferWrite()
 	case s.cause.Reason == "":
-		return step.Steady(0, ReasonMachineComing, "a machine of RunnerPool "+s.job.Status.Pool+" is on its way")
+		return step.WaitReady(0, ReasonMachineComing, "RunnerPool "+s.job.Status.Pool+" provides a machine for the job")
 	default:
 		return step.Wait(0, s.cause.Reason, s.cause.Message)
 	}
 }
 
-// announce counts each new moment, and emits an event for each trouble that the job waits for,
-// once it is on record. What goes as it should is in the timeline, and so is the wait for others
-// to end: a pool at its maximum says so itself, and its jobs may be a thousand.
-func (s *scope) announce() {
+// publishNewEvents counts each new moment and emits a warning event for each new cause of the wait,
+// after the status is written. It emits nothing for moments without a problem, because the timeline
+// has them. It emits nothing for a pool at its maximum either: the pool's condition reports it, and
+// a thousand jobs may wait for the pool.
+func (s *scope) publishNewEvents() {
 	for _, event := range s.job.Status.Timeline {
-		if slices.ContainsFunc(s.told, func(before v1alpha1.JobEvent) bool { return same(before, event) }) {
+		if slices.ContainsFunc(s.timelineBefore, func(previous v1alpha1.JobEvent) bool { return isSameEvent(previous, event) }) {
 			continue
 		}
 
-		s.JobMetrics.note(s.job, event)
-		s.tell(event)
+		s.JobMetrics.observe(s.job, event)
+		s.recordSpans(event)
 
-		inTurn := s.cause.Reason == ReasonAtMaximum
-		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting && !inTurn {
+		isAtMaximum := s.cause.Reason == ReasonAtMaximum
+		if s.Recorder != nil && event.Moment == v1alpha1.MomentWaiting && !isAtMaximum {
 			s.Recorder.Eventf(s.job, nil, corev1.EventTypeWarning, string(event.Moment), "Follow", "%s", event.Message)
 		}
 	}
 }
 
-// same tells whether two events are the same news. Causes of waiting are told by their
-// time; all other moments come once.
-func same(a, b v1alpha1.JobEvent) bool {
+// isSameEvent reports whether two timeline events are the same. Waiting events differ by their
+// times; all other moments occur once.
+func isSameEvent(a, b v1alpha1.JobEvent) bool {
 	return a.Moment == b.Moment && (a.Moment != v1alpha1.MomentWaiting || a.Time.Time.Equal(b.Time.Time))
 }
 
-// destroyed tells whether a timeline has come to its end.
-func destroyed(timeline []v1alpha1.JobEvent) bool {
+// isDestroyed reports whether a timeline has its last moment, Destroyed.
+func isDestroyed(timeline []v1alpha1.JobEvent) bool {
 	return slices.ContainsFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 }

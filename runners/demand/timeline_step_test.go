@@ -89,7 +89,7 @@ func moments(job *v1alpha1.RunnerJob) []string {
 
 // jobs runs the controller in one namespace as the operator does, with a recorder of its
 // events, until the returned function is called.
-func jobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
+func formatJobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
 	t.Helper()
 
 	return jobsWith(t, namespace, func(c client.Client) client.Client { return c })
@@ -101,12 +101,12 @@ func jobsWith(t *testing.T, namespace string, through func(client.Client) client
 
 	recorder := events.NewFakeRecorder(100)
 
-	return recorder, env.Manage(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
+	return recorder, env.StartManager(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
 		c := through(mgr.GetClient())
 
 		return (&demand.JobReconciler{
 			Client: c, Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
-			Runner: &step.Runner{Client: c, Controller: "runnerjob"},
+			Runner: &step.Reconciler{Client: c, Controller: "runnerjob"},
 			Logs:   &report.Logs{Client: c, Live: mgr.GetAPIReader()},
 		}).SetupWithManager(mgr)
 	})
@@ -190,7 +190,7 @@ func TestStoryOfAJob(t *testing.T) {
 	t.Parallel()
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
-	recorder, stop := jobs(t, namespace)
+	recorder, stop := formatJobs(t, namespace)
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 	tells := func(moment string) {
 		t.Helper()
@@ -214,7 +214,7 @@ func TestStoryOfAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	tells("Waiting AtMaximum: RunnerPool linux has all machines that it may have")
+	tells("Waiting AtMaximum: RunnerPool linux has all machines that scaling.maxReplicas allows")
 
 	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.BootstrapInfo.RunnerName = "runner-a"
@@ -243,7 +243,7 @@ func TestStoryOfAJob(t *testing.T) {
 	stop()
 
 	got := read(t, key)
-	kube.Condition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
+	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
 
 	if got.Status.Claim != "linux-a" {
 		t.Errorf("claim = %q", got.Status.Claim)
@@ -254,7 +254,7 @@ func TestStoryOfAJob(t *testing.T) {
 
 	want := []string{
 		"Booted MachineClaim linux-a: VM 105 on node pve1", "Cloned MachineClaim linux-a: VM 105 on node pve1",
-		"Decided RunnerPool linux answers for the job", "Destroyed MachineClaim linux-a: VM 105 is gone", "Finished success",
+		"Decided RunnerPool linux serves the job", "Destroyed MachineClaim linux-a: VM 105 is gone", "Finished success",
 		"Queued", "Received", "Registered MachineClaim linux-a: runner runner-a", "Started runner runner-a",
 	}
 	if diff := cmp.Diff(want, slices.DeleteFunc(told, func(m string) bool { return strings.HasPrefix(m, "Waiting") })); diff != "" {
@@ -306,7 +306,7 @@ func TestPassWithoutNewsWritesNothing(t *testing.T) {
 
 		for range 3 {
 			clk.SetTime(clk.Now().Add(time.Second))
-			pass(t, r, key)
+			plan(t, r, key)
 		}
 
 		if again := read(t, key); again.ResourceVersion != first.ResourceVersion {
@@ -341,14 +341,14 @@ func TestCausesOfWaiting(t *testing.T) {
 	}{
 		"paused":                  {paused: true, pool: scaling("Paused"), reason: "Paused", message: "set spec.paused to false"},
 		"the template is missing": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
-		"a schedule is no reason": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "on its way"},
+		"a schedule is no reason": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
 		"over the quota":          {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
 		"at its maximum":          {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed one after the other"},
-		"one of many has ended":   {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas is 10"},
+		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed in a row"},
+		"one of many has ended":   {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas allows (10)"},
 		"one of many has failed":  {pool: scaling(demand.ReasonBackingOff), queued: 20, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"the last one is to come": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "on its way"},
+		"the last one is to come": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "provides a machine"},
 		"no room on the nodes": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
 			reason: "NoCapacity", message: "no node has room",
@@ -367,21 +367,21 @@ func TestCausesOfWaiting(t *testing.T) {
 			claims: []func(*v1alpha1.MachineClaimStatus){
 				claimIs("Locked", "x"), claimIs("Creating", "cloning"), claimIs("Creating", "cloning"),
 			}, queued: 3,
-			reason: demand.ReasonMachineComing, message: "on its way",
+			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
 		"a machine comes for each job": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "x"), claimIs("Creating", "cloning")}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "on its way",
+			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
 		"a machine boots": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("WaitingForRunner", "x")}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "on its way",
+			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
 		"a machine was ended": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
 				s.Conditions, s.Times.Ended = []metav1.Condition{notReady(metav1.ConditionFalse, "VMStopped", "x")}, micro(1)
 			}}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "on its way",
+			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
 		"a machine failed for good": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
@@ -413,7 +413,7 @@ func TestCausesOfWaiting(t *testing.T) {
 			}
 
 			key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-			pass(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
+			plan(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
 
 			got := read(t, key)
 			coming := tc.reason == demand.ReasonMachineComing
@@ -423,8 +423,8 @@ func TestCausesOfWaiting(t *testing.T) {
 				status = metav1.ConditionTrue
 			}
 
-			kube.Condition(t, got.Status.Conditions, v1alpha1.ConditionReady, status, tc.reason, tc.message)
-			kube.Condition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
+			kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, status, tc.reason, tc.message)
+			kube.CheckCondition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
 
 			told := strings.Contains(strings.Join(moments(got), "\n"), "Waiting "+tc.reason+": ")
 			if told == coming {
@@ -442,7 +442,7 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")
 
-	_, stop := jobs(t, namespace)
+	_, stop := formatJobs(t, namespace)
 	defer stop()
 
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))

@@ -73,32 +73,32 @@ func TestTimeline(t *testing.T) {
 	t.Parallel()
 
 	cause := func(reason string) demand.Cause { return demand.Cause{Reason: reason, Message: "because"} }
-	gone := func(m *demand.Machine) *demand.Machine { m.Gone = after(66); return m }
+	deletions := func(m *demand.Machine) *demand.Machine { m.DeletedAt = after(66); return m }
 	cases := map[string]struct {
 		inputs []demand.TimelineInput
 		want   []string
 	}{
 		"a job that is just queued": {
 			[]demand.TimelineInput{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
-			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux answers for the job"},
+			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux serves the job"},
 		},
 		"a whole life": {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)},
 				{Job: spec(v1alpha1.JobRunning), Pool: "linux", Machine: ranMachine(), Now: after(21)},
 				{Job: spec(v1alpha1.JobCompleted), Machine: ranMachine(), Now: after(61)},
-				{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(66)},
+				{Job: spec(v1alpha1.JobCompleted), Machine: deletions(ranMachine()), Now: after(66)},
 				{Job: spec(v1alpha1.JobCompleted), Now: after(99)},
 			},
 			[]string{
-				"0 Queued", "1.25 Received", "2 Decided RunnerPool linux answers for the job",
+				"0 Queued", "1.25 Received", "2 Decided RunnerPool linux serves the job",
 				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
 				"18.5 Registered MachineClaim linux-a: runner linux-a-1", "20 Started runner linux-a-1", "60 Finished success",
 				"66 Destroyed MachineClaim linux-a: VM 105 is gone: JobDone",
 			},
 		},
 		"everything at once, late": {
-			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted), Machine: gone(ranMachine()), Now: after(99)}},
+			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted), Machine: deletions(ranMachine()), Now: after(99)}},
 			[]string{
 				"0 Queued", "1.25 Received",
 				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
@@ -116,7 +116,7 @@ func TestTimeline(t *testing.T) {
 			},
 			[]string{
 				"0 Queued", "1.25 Received", "2 Waiting NoPool: because", "4 Waiting AtMaximum: because",
-				"4 Decided RunnerPool linux answers for the job", "6 Waiting NoPool: because",
+				"4 Decided RunnerPool linux serves the job", "6 Waiting NoPool: because",
 			},
 		},
 		"the words of one cause change": {
@@ -166,13 +166,13 @@ func TestTimeline(t *testing.T) {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: micro(3)}}, Now: after(3)},
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
-					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: micro(3)}, Gone: after(5),
+					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: micro(3)}, DeletedAt: after(5),
 				}, Now: after(5)},
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "b", VM: "2", Times: v1alpha1.MachineTimes{Cloned: micro(8)}}, Now: after(8)},
 			},
 			[]string{
-				"0 Queued", "1.25 Received", "3 Decided RunnerPool p answers for the job",
-				"5 Waiting MachineLost: MachineClaim a ended before it took the job (BootstrapFailed): another machine is made",
+				"0 Queued", "1.25 Received", "3 Decided RunnerPool p serves the job",
+				"5 Waiting MachineLost: MachineClaim a ended before its runner took the job (BootstrapFailed): the pool creates another machine",
 				"8 Cloned MachineClaim b: VM 2",
 			},
 		},
@@ -186,7 +186,7 @@ func TestTimeline(t *testing.T) {
 
 			for _, input := range tc.inputs {
 				input.Before = timeline
-				timeline = demand.Timeline(input)
+				timeline = demand.BuildTimeline(input)
 			}
 
 			if diff := cmp.Diff(tc.want, lines(timeline)); diff != "" {
@@ -196,7 +196,7 @@ func TestTimeline(t *testing.T) {
 			last := tc.inputs[len(tc.inputs)-1]
 			last.Before = timeline
 
-			if diff := cmp.Diff(timeline, demand.Timeline(last)); diff != "" {
+			if diff := cmp.Diff(timeline, demand.BuildTimeline(last)); diff != "" {
 				t.Errorf("told again:\n%s", diff)
 			}
 		})
@@ -206,7 +206,7 @@ func TestTimeline(t *testing.T) {
 func TestTimelineMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 
-	got := demand.Timeline(demand.TimelineInput{
+	got := demand.BuildTimeline(demand.TimelineInput{
 		Job: spec(v1alpha1.JobQueued), Now: after(2), Cause: demand.Cause{Reason: "Long", Message: strings.Repeat("€", 2000)},
 	})
 	if message := got[len(got)-1].Message; len(message) > 1024 || len(message) < 1000 || strings.ContainsRune(message, '\uFFFD') {
@@ -218,9 +218,9 @@ func TestTimelineMessagesAreBounded(t *testing.T) {
 // machine at each stage.
 func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 	var times [9]float64
-	for i, at := 0, 0.0; i < len(times); i++ {
-		at += rng.Float64() * 10
-		times[i] = at
+	for i, timestamp := 0, 0.0; i < len(times); i++ {
+		timestamp += rng.Float64() * 10
+		times[i] = timestamp
 	}
 
 	states := []v1alpha1.JobState{v1alpha1.JobWaiting, v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
@@ -247,7 +247,7 @@ func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 		func(m *demand.Machine) {
 			m.Times.Stopped, m.Times.Ended, m.EndReason = micro(times[7]), micro(times[7]), "JobDone"
 		},
-		func(m *demand.Machine) { m.Gone = after(times[8]) },
+		func(m *demand.Machine) { m.DeletedAt = after(times[8]) },
 	}
 	machines := []*demand.Machine{nil}
 
@@ -271,7 +271,7 @@ func TestPropertyTimeline(t *testing.T) {
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 1))
 			jobs, machines := life(rng)
-			want := demand.Timeline(demand.TimelineInput{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
+			want := demand.BuildTimeline(demand.TimelineInput{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
 
 			var (
 				timeline []v1alpha1.JobEvent
@@ -295,8 +295,8 @@ func TestPropertyTimeline(t *testing.T) {
 					known = jobs[0]
 				}
 
-				next := demand.Timeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
-				if why := lost(timeline, next); why != "" {
+				next := demand.BuildTimeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
+				if why := isLost(timeline, next); why != "" {
 					return why
 				}
 
@@ -304,7 +304,7 @@ func TestPropertyTimeline(t *testing.T) {
 			}
 
 			// A last look at all there is: what a restarted operator sees.
-			timeline = demand.Timeline(demand.TimelineInput{
+			timeline = demand.BuildTimeline(demand.TimelineInput{
 				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: after(500),
 			})
 
@@ -325,7 +325,7 @@ func TestPropertyTimeline(t *testing.T) {
 					cause = demand.Cause{}
 				}
 
-				timeline = demand.Timeline(demand.TimelineInput{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
+				timeline = demand.BuildTimeline(demand.TimelineInput{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
 
 				if cause.Reason != "" {
 					last = cause.Reason + ": m"
@@ -355,14 +355,14 @@ func TestPropertyTimeline(t *testing.T) {
 }
 
 // lost says which moment of a timeline its successor lacks.
-func lost(before, after []v1alpha1.JobEvent) string {
-	for _, e := range before {
-		if !slices.ContainsFunc(after, func(a v1alpha1.JobEvent) bool { return a.Moment == e.Moment }) {
+func isLost(previous, current []v1alpha1.JobEvent) string {
+	for _, e := range previous {
+		if !slices.ContainsFunc(current, func(a v1alpha1.JobEvent) bool { return a.Moment == e.Moment }) {
 			return fmt.Sprintf("%s is lost", e.Moment)
 		}
 	}
 
-	return disorder(after)
+	return disorder(current)
 }
 
 // disorder says where a timeline is not in the order of its seconds, or tells a moment twice.

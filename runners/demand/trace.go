@@ -16,47 +16,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 )
 
-// TraceOf is the trace that an object's steps belong to: that of its machine for a claim and for
-// the job that has the machine, its own for a job that has none yet. Other objects have none.
-func TraceOf(obj step.Object) trace.SpanContext {
+// SpanContext returns the span context of the trace that an object's steps belong to. A claim has
+// the trace of its machine. A job has the trace of its machine, or its own trace while it has no
+// machine. For other objects it returns the zero SpanContext.
+func SpanContext(obj step.Object) trace.SpanContext {
 	switch obj := obj.(type) {
 	case *v1alpha1.MachineClaim:
-		return tracing.RootOf(string(obj.UID))
+		return tracing.RootForUID(string(obj.UID))
 	case *v1alpha1.RunnerJob:
-		if root := tracing.RootIn(obj.Status.TraceID); root.IsValid() {
+		if root := tracing.RootForTraceID(obj.Status.TraceID); root.IsValid() {
 			return root
 		}
 
-		return tracing.RootOf(string(obj.UID))
+		return tracing.RootForUID(string(obj.UID))
 	default:
 		return trace.SpanContext{}
 	}
 }
 
-// trace puts the job into the trace of the machine that has it.
-func (s *scope) trace() {
+// setTraceID records the trace of the job's machine in the job's status, or the job's own trace
+// while the job has no machine.
+func (s *scope) setTraceID() {
 	status := &s.job.Status
 
 	switch {
-	case s.mine != nil && s.mine.UID != "" && status.Claim == s.mine.Name:
-		status.TraceID = tracing.ID(tracing.RootOf(s.mine.UID))
+	case s.jobMachine != nil && s.jobMachine.UID != "" && status.Claim == s.jobMachine.Name:
+		status.TraceID = tracing.TraceID(tracing.RootForUID(s.jobMachine.UID))
 	case status.TraceID == "":
-		status.TraceID = tracing.ID(tracing.RootOf(string(s.job.UID)))
+		status.TraceID = tracing.TraceID(tracing.RootForUID(string(s.job.UID)))
 	}
 }
 
-// tell makes the spans of a job's life, now that it is over: when its machine is gone, or with
-// the job where it had none.
-func (s *scope) tell(event v1alpha1.JobEvent) {
-	over := event.Moment == v1alpha1.MomentDestroyed ||
-		event.Moment == v1alpha1.MomentFinished && s.job.Status.Claim == "" && s.mine == nil
-	if !over {
+// recordSpans records the spans of a completed job when its machine is deleted. If the job had no
+// machine, it records them when the job is completed.
+func (s *scope) recordSpans(event v1alpha1.JobEvent) {
+	isLast := event.Moment == v1alpha1.MomentDestroyed ||
+		event.Moment == v1alpha1.MomentFinished && s.job.Status.Claim == "" && s.jobMachine == nil
+	if !isLast {
 		return
 	}
 
 	spec := &s.job.Spec
-	parts := partsOf(s.job.Status.Timeline)
-	whole := tracing.Part{
+	parts := newTimelineParts(s.job.Status.Timeline)
+	whole := tracing.Span{
 		Name: "job", Start: event.Time.Time, End: event.Time.Time,
 		Attributes: []attribute.KeyValue{
 			attribute.String("k8s.namespace.name", s.job.Namespace), attribute.String("hyperfleet.job", s.job.Name),
@@ -72,25 +74,25 @@ func (s *scope) tell(event v1alpha1.JobEvent) {
 		}
 	}
 
-	tracing.Tell(TraceOf(s.job), whole, parts...)
+	tracing.EmitTrace(SpanContext(s.job), whole, parts...)
 }
 
-// partsOf divides a job's life by the moments of its timeline.
-func partsOf(timeline []v1alpha1.JobEvent) []tracing.Part {
-	at := func(moments ...v1alpha1.JobMoment) time.Time { return firstOf(timeline, moments...) }
-	decided := cmp.Or(at(v1alpha1.MomentDecided), at(v1alpha1.MomentFinished))
+// newTimelineParts returns the spans between the moments of a job's timeline.
+func newTimelineParts(timeline []v1alpha1.JobEvent) []tracing.Span {
+	timeOf := func(moments ...v1alpha1.JobMoment) time.Time { return firstTime(timeline, moments...) }
+	decided := cmp.Or(timeOf(v1alpha1.MomentDecided), timeOf(v1alpha1.MomentFinished))
 
-	parts := []tracing.Part{
-		{Name: "job queued", Start: at(v1alpha1.MomentQueued, v1alpha1.MomentReceived), End: decided},
-		{Name: "machine made", Start: decided, End: at(v1alpha1.MomentCloned)},
-		{Name: "machine booted", Start: at(v1alpha1.MomentCloned), End: at(v1alpha1.MomentRegistered)},
-		{Name: "runner idle", Start: at(v1alpha1.MomentRegistered), End: at(v1alpha1.MomentStarted)},
-		{Name: "job run", Start: at(v1alpha1.MomentStarted), End: at(v1alpha1.MomentFinished)},
-		{Name: "machine destroyed", Start: at(v1alpha1.MomentFinished), End: at(v1alpha1.MomentDestroyed)},
+	parts := []tracing.Span{
+		{Name: "job queued", Start: timeOf(v1alpha1.MomentQueued, v1alpha1.MomentReceived), End: decided},
+		{Name: "machine made", Start: decided, End: timeOf(v1alpha1.MomentCloned)},
+		{Name: "machine booted", Start: timeOf(v1alpha1.MomentCloned), End: timeOf(v1alpha1.MomentRegistered)},
+		{Name: "runner idle", Start: timeOf(v1alpha1.MomentRegistered), End: timeOf(v1alpha1.MomentStarted)},
+		{Name: "job run", Start: timeOf(v1alpha1.MomentStarted), End: timeOf(v1alpha1.MomentFinished)},
+		{Name: "machine destroyed", Start: timeOf(v1alpha1.MomentFinished), End: timeOf(v1alpha1.MomentDestroyed)},
 	}
 
-	// A machine that was warm was made before the job was heard of.
-	return slices.DeleteFunc(parts, func(p tracing.Part) bool {
+	// The creation of a warm machine came before the job; such a span is left out.
+	return slices.DeleteFunc(parts, func(p tracing.Span) bool {
 		return p.Start.IsZero() || p.End.IsZero() || p.End.Before(p.Start)
 	})
 }

@@ -12,42 +12,43 @@ import (
 	"time"
 )
 
-// slowAfter is how long a body may take while others wait for its place: that of a job is there
-// within some milliseconds. Behind an ingress all senders have one address.
-const slowAfter = 250 * time.Millisecond
+// slowReadAfter is how long a body may take while other requests wait for its slot. The body of a
+// job event arrives within a few milliseconds. Behind an ingress all senders have the same address.
+const slowReadAfter = 250 * time.Millisecond
 
-// turns bound the bodies that are read at a time, for all and for each source, so that one that is
-// slow leaves places for others. While somebody waits, the one that is slowest is cut off.
-type turns struct {
-	all  chan struct{}
-	each int
+// readLimiter limits the bodies that are read at the same time, in total and per source address, so
+// that a slow sender leaves slots for others. While a request waits, the limiter aborts the slowest
+// read.
+type readLimiter struct {
+	slots     chan struct{}
+	perSource int
 
 	mu      sync.Mutex
-	sources map[string]*places
-	// reading are those whose body is not there yet, in the order in which they began.
-	reading []*readTurn
+	sources map[string]*sourceSlots
+	// reading holds the reads whose body is not complete, in the order in which they started.
+	reading []*readSlot
 }
 
-type places struct {
-	taken chan struct{}
+type sourceSlots struct {
+	slots chan struct{}
 	users int
 }
 
-// readTurn is one body's.
-type readTurn struct {
-	turns  *turns
-	source string
-	own    *places
-	began  time.Time
-	cut    func()
+// readSlot is the slot of one body.
+type readSlot struct {
+	limiter     *readLimiter
+	source      string
+	sourceSlots *sourceSlots
+	startedAt   time.Time
+	abort       func()
 }
 
-func newTurns(all int) *turns {
-	return &turns{all: make(chan struct{}, all), each: max(all/2, 1), sources: map[string]*places{}}
+func newReadLimiter(all int) *readLimiter {
+	return &readLimiter{slots: make(chan struct{}, all), perSource: max(all/2, 1), sources: map[string]*sourceSlots{}}
 }
 
-// addressOf is the address a request comes from, without its port.
-func addressOf(r *http.Request) string {
+// clientAddress returns the address that a request comes from, without its port.
+func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
@@ -56,20 +57,21 @@ func addressOf(r *http.Request) string {
 	return host
 }
 
-// take waits for a turn, which is to be given back. Until its body is read it may be cut off: its
-// reader hears of that by an error. The error is the context's.
-func (t *turns) take(ctx context.Context, source string, cut func()) (*readTurn, error) {
-	out := &readTurn{turns: t, source: source, own: t.enter(source), cut: cut}
+// acquire waits for a slot, which the caller must release. It returns the context's error if the
+// context ends first. Until the body is read, the limiter may call abort, which makes the read
+// fail.
+func (t *readLimiter) acquire(ctx context.Context, source string, abort func()) (*readSlot, error) {
+	out := &readSlot{limiter: t, source: source, sourceSlots: t.addUser(source), abort: abort}
 
-	if err := t.wait(ctx, out.own.taken, source); err != nil {
-		t.leave(source, out.own)
+	if err := t.acquireFrom(ctx, out.sourceSlots.slots, source); err != nil {
+		t.removeUser(source, out.sourceSlots)
 
 		return nil, err
 	}
 
-	if err := t.wait(ctx, t.all, ""); err != nil {
-		<-out.own.taken
-		t.leave(source, out.own)
+	if err := t.acquireFrom(ctx, t.slots, ""); err != nil {
+		<-out.sourceSlots.slots
+		t.removeUser(source, out.sourceSlots)
 
 		return nil, err
 	}
@@ -77,83 +79,84 @@ func (t *turns) take(ctx context.Context, source string, cut func()) (*readTurn,
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	out.began = time.Now()
+	out.startedAt = time.Now()
 	t.reading = append(t.reading, out)
 
 	return out, nil
 }
 
-// wait waits for one of some places, and cuts off slow ones of a source, or of any.
-func (t *turns) wait(ctx context.Context, places chan struct{}, source string) error {
+// acquireFrom waits for one of the slots. While it waits, it aborts slow reads of the source, or of
+// any source if source is empty.
+func (t *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, source string) error {
 	select {
-	case places <- struct{}{}:
+	case slots <- struct{}{}:
 		return nil
 	default:
 	}
 
-	ticker := time.NewTicker(slowAfter)
+	ticker := time.NewTicker(slowReadAfter)
 	defer ticker.Stop()
 
-	over := make(chan struct{})
-	defer close(over)
+	acquired := make(chan struct{})
+	defer close(acquired)
 
-	// Beside: whoever waits keeps its place in the queue.
+	// The aborts run in a goroutine, so that the send below keeps its place in the channel's queue.
 	go func() {
 		for {
 			select {
 			case <-ticker.C:
-				t.cutSlowest(source)
-			case <-over:
+				t.abortSlowest(source)
+			case <-acquired:
 				return
 			}
 		}
 	}()
 
 	select {
-	case places <- struct{}{}:
+	case slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// cutSlowest cuts off the one that has been read for longest, if that is long.
-func (t *turns) cutSlowest(source string) {
+// abortSlowest aborts the read that started first, if it has taken longer than slowReadAfter.
+func (t *readLimiter) abortSlowest(source string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	i := slices.IndexFunc(t.reading, func(one *readTurn) bool { return source == "" || one.source == source })
-	if i < 0 || time.Since(t.reading[i].began) < slowAfter {
+	i := slices.IndexFunc(t.reading, func(slot *readSlot) bool { return source == "" || slot.source == source })
+	if i < 0 || time.Since(t.reading[i].startedAt) < slowReadAfter {
 		return
 	}
 
-	t.reading[i].cut()
+	t.reading[i].abort()
 	t.reading = slices.Delete(t.reading, i, i+1)
 }
 
-// read says that the body is there, or will not be.
-func (t *readTurn) read() {
-	t.turns.mu.Lock()
-	defer t.turns.mu.Unlock()
+// markRead records that the body is complete or that its read failed.
+func (t *readSlot) markRead() {
+	t.limiter.mu.Lock()
+	defer t.limiter.mu.Unlock()
 
-	t.turns.reading = slices.DeleteFunc(t.turns.reading, func(one *readTurn) bool { return one == t })
+	t.limiter.reading = slices.DeleteFunc(t.limiter.reading, func(slot *readSlot) bool { return slot == t })
 }
 
-// done gives the turn back.
-func (t *readTurn) done() {
-	t.read()
-	<-t.turns.all
-	<-t.own.taken
-	t.turns.leave(t.source, t.own)
+// release returns the slot.
+func (t *readSlot) release() {
+	t.markRead()
+	<-t.limiter.slots
+	<-t.sourceSlots.slots
+	t.limiter.removeUser(t.source, t.sourceSlots)
 }
 
-func (t *turns) enter(source string) *places {
+func (t *readLimiter) addUser(source string) *sourceSlots {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	own, ok := t.sources[source]
 	if !ok {
-		own = &places{taken: make(chan struct{}, t.each)}
+		own = &sourceSlots{slots: make(chan struct{}, t.perSource)}
 		t.sources[source] = own
 	}
 
@@ -162,8 +165,8 @@ func (t *turns) enter(source string) *places {
 	return own
 }
 
-// leave forgets a source that nobody waits for.
-func (t *turns) leave(source string, own *places) {
+// removeUser deletes the slots of a source that no request uses.
+func (t *readLimiter) removeUser(source string, own *sourceSlots) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 

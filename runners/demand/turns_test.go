@@ -43,14 +43,14 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 	const reading = 4 // of one slot
 
 	handler := receiverOf(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 })
-	end, begun := make(chan struct{}), make(chan struct{}, reading*2)
+	end, start := make(chan struct{}), make(chan struct{}, reading*2)
 
 	var all sync.WaitGroup
 
 	for range reading * 2 {
 		all.Go(func() {
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/github",
-				&waiting{read: func() { begun <- struct{}{} }, end: end})
+				&waiting{read: func() { start <- struct{}{} }, end: end})
 			request.Header.Set("Content-Type", "application/json")
 			request.RemoteAddr = "192.0.2.66:1"
 			handler.ServeHTTP(httptest.NewRecorder(), request)
@@ -59,15 +59,15 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 
 	// As many as may from one address are at it.
 	for range reading / 2 {
-		<-begun
+		<-start
 	}
 
-	answer := answerOf(handler, post(body(repository, 7, "queued", "linux"), "s3cret"))
-	if answer.Code != http.StatusAccepted {
-		t.Errorf("a verified webhook beside slow ones: status %d, %s", answer.Code, answer.Body)
+	response := answerOf(handler, post(body(repository, 7, "queued", "linux"), "s3cret"))
+	if response.Code != http.StatusAccepted {
+		t.Errorf("a verified webhook beside slow ones: status %d, %s", response.Code, response.Body)
 	}
 
-	if more := len(begun); more > 0 {
+	if more := len(start); more > 0 {
 		t.Errorf("%d bodies more were read of one address", more)
 	}
 

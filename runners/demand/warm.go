@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// WarmWindow is how far back the rate at which jobs come is looked at.
+	// WarmWindow is the period before now in which the arrivals of jobs are counted.
 	WarmWindow = 10 * time.Minute
-	// DefaultStartup is how long a machine takes from being made to its runner being
-	// online, as long as none has been seen.
+	// DefaultStartup is the assumed time from the creation of a machine until its runner is online,
+	// as long as no machine has been measured.
 	DefaultStartup = time.Minute
 )
 
-// WarmIdle gives how many idle machines to keep ready beyond those that jobs ask for: as
-// many as jobs came, at the busiest of the last WarmWindow, within the time that one
-// machine takes to start, but at least idle and at most maxIdle. Without maxIdle it is
-// idle. arrivals are the moments at which the pool's jobs were heard of, in any order.
+// WarmIdle returns how many idle machines to keep in addition to the machines for jobs. It is the
+// highest number of jobs that arrived, within WarmWindow, in the time that a machine takes to
+// start, but at least idle and at most maxIdle. If maxIdle is nil, WarmIdle returns idle. arrivals
+// are the times at which the operator received the pool's jobs, in any order.
 //
-// The second result is when the number may fall by time alone; zero means never.
+// The second result is when the number may fall because of the time alone; zero means never.
 func WarmIdle(idle int, maxIdle *int, arrivals []time.Time, startup time.Duration, now time.Time) (int, time.Time) {
 	if maxIdle == nil || *maxIdle <= idle {
 		return idle, time.Time{}
@@ -31,35 +31,35 @@ func WarmIdle(idle int, maxIdle *int, arrivals []time.Time, startup time.Duratio
 		startup = DefaultStartup
 	}
 
-	recent := slices.DeleteFunc(slices.Clone(arrivals), func(at time.Time) bool {
-		return at.After(now) || !at.After(now.Add(-WarmWindow))
+	recent := slices.DeleteFunc(slices.Clone(arrivals), func(timestamp time.Time) bool {
+		return timestamp.After(now) || !timestamp.After(now.Add(-WarmWindow))
 	})
 	slices.SortFunc(recent, time.Time.Compare)
 
-	wanted := min(max(busiest(recent, startup), idle), *maxIdle)
-	if wanted == idle {
+	count := min(max(countBusiest(recent, startup), idle), *maxIdle)
+	if count == idle {
 		return idle, time.Time{}
 	}
 
-	return wanted, recent[0].Add(WarmWindow)
+	return count, recent[0].Add(WarmWindow)
 }
 
-// busiest gives the most moments, of those sorted, that lie within one span.
-func busiest(moments []time.Time, span time.Duration) int {
-	most, first := 0, 0
+// countBusiest returns the largest number of the sorted moments that lie within one span.
+func countBusiest(moments []time.Time, span time.Duration) int {
+	highest, first := 0, 0
 
-	for last, at := range moments {
-		for at.Sub(moments[first]) >= span {
+	for last, timestamp := range moments {
+		for timestamp.Sub(moments[first]) >= span {
 			first++
 		}
 
-		most = max(most, last-first+1)
+		highest = max(highest, last-first+1)
 	}
 
-	return most
+	return highest
 }
 
-// Median gives the middle of the durations, or DefaultStartup if there are none.
+// Median returns the median of the durations, or DefaultStartup if there are none.
 func Median(durations []time.Duration) time.Duration {
 	if len(durations) == 0 {
 		return DefaultStartup

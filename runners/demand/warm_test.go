@@ -25,7 +25,7 @@ func TestWarmIdle(t *testing.T) {
 
 		return out
 	}
-	at := func(n int) *int { return &n }
+	timestamp := func(n int) *int { return &n }
 
 	cases := map[string]struct {
 		idle     int
@@ -36,15 +36,15 @@ func TestWarmIdle(t *testing.T) {
 		next     time.Duration
 	}{
 		"fixed":                              {idle: 2, arrivals: ago(1, 2, 3, 4), want: 2},
-		"a bound as low as the floor":        {idle: 2, maxIdle: at(2), arrivals: ago(1, 2, 3, 4), want: 2},
-		"no jobs came":                       {idle: 2, maxIdle: at(5), want: 2},
-		"as many as came within one start":   {idle: 1, maxIdle: at(9), arrivals: ago(100, 110, 120, 400), want: 3, next: 200 * time.Second},
-		"the busiest span counts, not now's": {idle: 0, maxIdle: at(9), arrivals: ago(1, 500, 510), want: 2, next: 90 * time.Second},
-		"slow machines need more":            {idle: 0, maxIdle: at(9), arrivals: ago(100, 200, 300), startup: 5 * time.Minute, want: 3, next: 300 * time.Second},
-		"a span is open at its end":          {idle: 0, maxIdle: at(9), arrivals: ago(0, 60), want: 1, next: 540 * time.Second},
-		"never above the bound":              {idle: 0, maxIdle: at(2), arrivals: ago(1, 2, 3, 4), want: 2, next: 596 * time.Second},
-		"old arrivals are forgotten":         {idle: 0, maxIdle: at(5), arrivals: ago(600, 601, 602), want: 0},
-		"those of the future do not count":   {idle: 0, maxIdle: at(5), arrivals: ago(-5), want: 0},
+		"a bound as low as the floor":        {idle: 2, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2},
+		"no jobs came":                       {idle: 2, maxIdle: timestamp(5), want: 2},
+		"as many as came within one start":   {idle: 1, maxIdle: timestamp(9), arrivals: ago(100, 110, 120, 400), want: 3, next: 200 * time.Second},
+		"the busiest span counts, not now's": {idle: 0, maxIdle: timestamp(9), arrivals: ago(1, 500, 510), want: 2, next: 90 * time.Second},
+		"slow machines need more":            {idle: 0, maxIdle: timestamp(9), arrivals: ago(100, 200, 300), startup: 5 * time.Minute, want: 3, next: 300 * time.Second},
+		"a span is open at its end":          {idle: 0, maxIdle: timestamp(9), arrivals: ago(0, 60), want: 1, next: 540 * time.Second},
+		"never above the bound":              {idle: 0, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2, next: 596 * time.Second},
+		"old arrivals are forgotten":         {idle: 0, maxIdle: timestamp(5), arrivals: ago(600, 601, 602), want: 0},
+		"those of the future do not count":   {idle: 0, maxIdle: timestamp(5), arrivals: ago(-5), want: 0},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -77,11 +77,11 @@ func TestWarmIdleIsBounded(t *testing.T) {
 				arrivals = append(arrivals, start().Add(-time.Duration(s)*time.Second))
 			}
 
-			most := idle + more
+			limit := idle + more
 
-			got, next := demand.WarmIdle(idle, &most, arrivals, time.Minute, start())
-			if got < idle || got > most {
-				return fmt.Sprintf("%d is not between %d and %d", got, idle, most)
+			got, next := demand.WarmIdle(idle, &limit, arrivals, time.Minute, start())
+			if got < idle || got > limit {
+				return fmt.Sprintf("%d is not between %d and %d", got, idle, limit)
 			}
 
 			// Each boundary leads to a number that is no higher, and in the end to the floor.
@@ -91,7 +91,7 @@ func TestWarmIdleIsBounded(t *testing.T) {
 				}
 
 				var later int
-				if later, next = demand.WarmIdle(idle, &most, arrivals, time.Minute, next); later > got {
+				if later, next = demand.WarmIdle(idle, &limit, arrivals, time.Minute, next); later > got {
 					return "it grows though nothing comes"
 				}
 			}

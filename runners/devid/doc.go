@@ -1,15 +1,15 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devid certifies the device identity of a machine that attests by its TPM, when it
-// asks for that with a code on its cloud-init ISO:
+// Package devid signs the device identity (DevID) certificate of a machine that attests with its TPM. The
+// machine authenticates its request with a code from its cloud-init ISO:
 //
-//	asked ──► key on record ──► certified ──► asked again: the same certificate
+//	request ──► key recorded ──► certificate signed ──► repeated request: the same certificate
 //	                │
-//	                └── another key: refused
+//	                └── request with another key: refused
 //
-// The key is on record before it is certified, by a write that only one of two callers can
-// win, so that any replica may answer, and a claim has one device identity in its life. What
-// is certified is worth nothing without the TPM that the key is in: who relies on it, SPIRE's
-// server, has that proven.
+// The handler records the key in the claim's status before it signs the certificate. If two requests race,
+// optimistic locking lets only one of them record its key. So every replica can serve requests, and a claim
+// never has more than one device identity. The certificate is useless without the TPM that holds the key:
+// the SPIRE server requires a proof of possession.
 package devid

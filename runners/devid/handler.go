@@ -30,32 +30,36 @@ const (
 	// Pattern is the route that Handler serves.
 	Pattern = "POST /machines/{namespace}/{name}/{uid}/devid"
 
-	// maxBody bounds a request: a public area and a certificate, in base64.
+	// maxBody limits the size of a request body, which holds a TPM public area and a certificate in base64.
 	maxBody = 32 << 10
 )
 
-// Reasons of the events on a claim.
+// Reasons of the events that the handler emits for a claim.
 const (
 	ReasonCertified = "DeviceIdentityCertified"
 	ReasonRefused   = "DeviceIdentityRefused"
 )
 
-// Handler certifies device identities. It needs no leader: any replica may answer.
+// Handler signs device identity certificates. It needs no leader election: every replica can serve requests.
 //
-// It takes a guest.DevIDRequest, and answers 200 with a guest.DevIDCertificate, else with a
-// guest.Refusal: 400 for a key that cannot be certified, 401 for a wrong code, 403 for a
-// machine that does not attest by a TPM, 409 where another key was certified for the machine
-// or its TPM is another machine's, 410 where its claim is over, and 429 and 503 with
-// Retry-After where another try may help.
+// The request body is a guest.DevIDRequest. Status 200 returns a guest.DevIDCertificate. Every other status
+// returns a guest.Refusal:
+//
+//   - 400: the key cannot be certified.
+//   - 401: the code is wrong.
+//   - 403: the machine does not attest with a TPM.
+//   - 409: another key was certified for the machine, or another machine has the same TPM.
+//   - 410: the claim is deleted, or its machine has stopped or ended.
+//   - 429 and 503: the machine can retry after Retry-After.
 type Handler struct {
-	// Client writes the claims' status, and finds claims by IndexEK.
+	// Client writes the status of claims, and lists claims by IndexEK.
 	Client client.Client
-	// Live reads claims from the API server itself.
+	// Live reads claims from the API server and bypasses the cache.
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Key is what the machines' codes are made of.
+	// Key is the secret from which the codes of machines are derived.
 	Key []byte
-	// Authority that certifies; empty where the operator has none.
+	// Authority configures the CA that signs certificates. It is empty if the operator has no such CA.
 	Authority config.DevID
 	Metrics   *Metrics
 	Clock     clock.PassiveClock
@@ -66,146 +70,157 @@ type Handler struct {
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 
-// ServeHTTP answers one request.
+// ServeHTTP authenticates the machine, and signs the certificate of its key.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), guestapi.Timeout)
 	defer cancel()
 
-	who := guestapi.CallerOf(r)
+	caller := guestapi.ParseCaller(r)
 
-	refused := h.prove(ctx, r, who)
-	if refused == nil {
+	refusal := h.authenticate(ctx, r, caller)
+	if refusal == nil {
 		var chain string
 
-		if chain, refused = h.certify(ctx, w, r, who); refused == nil {
-			guestapi.Answer(w, http.StatusOK, guest.DevIDCertificate{Chain: chain})
+		if chain, refusal = h.certify(ctx, w, r, caller); refusal == nil {
+			guestapi.WriteJSON(w, http.StatusOK, guest.DevIDCertificate{Chain: chain})
 
 			return
 		}
 	}
 
-	h.Metrics.request(refused.Outcome)
-	refused.Refuse(ctx, w, r, h.Recorder, guestapi.Words{
-		Reason: ReasonRefused, Action: "Certify", Log: "no device identity was certified",
+	h.Metrics.countRequest(refusal.Outcome)
+	refusal.Respond(ctx, w, r, h.Recorder, guestapi.RefusalTexts{
+		Reason: ReasonRefused, Action: "Certify", LogMessage: "device identity request refused",
 	})
 }
 
-// prove decides whether the caller has the claim's code.
-func (h *Handler) prove(ctx context.Context, r *http.Request, who guestapi.Caller) *guestapi.Refusal {
-	want := vmspec.DevIDCode(h.Key, who.Namespace, who.Name, who.UID)
-	if len(h.Key) > 0 && guestapi.Same(guestapi.Bearer(r), want) {
-		return h.limits.Genuine(who.UID, h.Clock.Now())
+// authenticate checks the code of the request. It returns nil if the request carries the code of its claim
+// and the machine has not exceeded its rate limit.
+func (h *Handler) authenticate(ctx context.Context, r *http.Request, caller guestapi.Caller) *guestapi.Refusal {
+	expected := vmspec.DevIDCode(h.Key, caller.Namespace, caller.Name, caller.UID)
+	if len(h.Key) > 0 && guestapi.IsSameCode(guestapi.BearerToken(r), expected) {
+		return h.limits.CheckRate(caller.UID, h.Clock.Now())
 	}
 
-	return h.limits.Wrong(ctx, h.Client, who, h.Clock.Now(), guestapi.Never(http.StatusUnauthorized, guestapi.OutcomeWrongCode,
-		guest.ReasonAttestationRefused, "the code for the device identity is not this machine's"))
+	return h.limits.RefuseWrongProof(ctx, h.Client, caller, h.Clock.Now(), guestapi.NewTerminalRefusal(http.StatusUnauthorized,
+		guestapi.OutcomeWrongCode, guest.ReasonAttestationRefused,
+		"the device identity code does not belong to this machine"))
 }
 
-// certify makes the certificate of the key that the caller shows.
+// certify records the key of the request in the claim's status, and signs a certificate for it. It returns
+// the certificate chain in PEM.
 func (h *Handler) certify(
-	ctx context.Context, w http.ResponseWriter, r *http.Request, who guestapi.Caller,
+	ctx context.Context, w http.ResponseWriter, r *http.Request, caller guestapi.Caller,
 ) (string, *guestapi.Refusal) {
-	asked, refused := read(w, r)
-	if refused != nil {
-		return "", refused
+	request, refusal := decodeRequest(w, r)
+	if refusal != nil {
+		return "", refusal
 	}
 
-	if _, err := devid.ReadPublic(asked.Public); err != nil {
-		return "", invalid(err.Error())
+	if _, err := devid.ParsePublic(request.Public); err != nil {
+		return "", newInvalidRefusal(err.Error())
 	}
 
-	authority, refused := h.authority(ctx)
-	if refused != nil {
-		return "", refused
+	authority, refusal := h.loadAuthority(ctx)
+	if refusal != nil {
+		return "", refusal
 	}
 
-	claim, first, refused := h.record(ctx, who, asked)
-	if refused != nil {
-		return "", refused
+	claim, isFirst, refusal := h.recordKey(ctx, caller, request)
+	if refusal != nil {
+		return "", refusal
 	}
 
-	issued, err := authority.Issue(devid.Request{
-		Machine: vmspec.IdentityOf(claim), Public: asked.Public,
-		At: claim.Status.BootstrapInfo.Identity.Device.RequestedAt.Time, Lifetime: lifetime(claim),
+	certificate, err := authority.Issue(devid.Request{
+		Machine: vmspec.IdentityOf(claim), PublicArea: request.Public,
+		RequestedAt: claim.Status.BootstrapInfo.Identity.Device.RequestedAt.Time, Lifetime: certificateLifetime(claim),
 	})
 	if err != nil {
-		log.FromContext(ctx).Error(err, "certificate was not made", "namespace", who.Namespace, "claim", who.Name)
+		log.FromContext(ctx).Error(err, "sign device identity certificate", "namespace", caller.Namespace, "claim", caller.Name)
 
-		return "", guestapi.Later("the certificate cannot be made at present: try again")
+		return "", guestapi.NewTransientRefusal("the operator cannot sign the certificate at the moment: retry later")
 	}
 
-	h.told(ctx, claim, issued, first)
+	h.reportCertificate(ctx, claim, certificate, isFirst)
 
-	return chainOf(issued), nil
+	return encodeChain(certificate), nil
 }
 
-// told tells people of a certificate that was made.
-func (h *Handler) told(ctx context.Context, claim *v1alpha1.MachineClaim, issued devid.Certificate, first bool) {
-	log.FromContext(ctx).Info("device identity was certified", "namespace", claim.Namespace, "claim", claim.Name,
-		"serial", issued.Serial.Text(16), "notAfter", issued.NotAfter, "first", first)
+// reportCertificate logs and counts a signed certificate. It emits an event only for the first certificate
+// of a claim.
+func (h *Handler) reportCertificate(
+	ctx context.Context, claim *v1alpha1.MachineClaim, certificate devid.Certificate, isFirst bool,
+) {
+	log.FromContext(ctx).Info("device identity certificate signed", "namespace", claim.Namespace, "claim", claim.Name,
+		"serial", certificate.Serial.Text(16), "notAfter", certificate.NotAfter, "first", isFirst)
 
-	if !first {
-		h.Metrics.request(outcomeAgain)
+	if !isFirst {
+		h.Metrics.countRequest(outcomeGivenAgain)
 
 		return
 	}
 
-	h.Metrics.request(guestapi.OutcomeGiven)
+	h.Metrics.countRequest(guestapi.OutcomeGiven)
 	h.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, ReasonCertified, "Certify",
-		"the device identity of the machine was certified: serial %s, until %s",
-		issued.Serial.Text(16), issued.NotAfter.UTC().Format("2006-01-02 15:04:05 MST"))
+		"signed the device identity certificate of the machine: serial %s, valid until %s",
+		certificate.Serial.Text(16), certificate.NotAfter.UTC().Format("2006-01-02 15:04:05 MST"))
 }
 
-// authority reads the authority anew, so that a renewed one is taken up.
-func (h *Handler) authority(ctx context.Context) (*devid.Authority, *guestapi.Refusal) {
+// loadAuthority reads the CA from its files for each request, so that the handler uses a renewed CA without
+// a restart.
+func (h *Handler) loadAuthority(ctx context.Context) (*devid.Authority, *guestapi.Refusal) {
 	if h.Authority.CertFile == "" {
-		return nil, guestapi.Later("this operator has no authority over device identities (identity.devID): try again")
+		return nil, guestapi.NewTransientRefusal(
+			"the operator has no CA for device identities: set identity.devID in its configuration",
+		)
 	}
 
 	authority, err := devid.Load(h.Authority, h.Clock)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "the authority over device identities is of no use")
+		log.FromContext(ctx).Error(err, "load CA for device identities")
 
-		return nil, guestapi.Later("the operator's authority over device identities is of no use at present: try again")
+		return nil, guestapi.NewTransientRefusal("the operator cannot load its CA for device identities: retry later")
 	}
 
 	return authority, nil
 }
 
-func invalid(message string) *guestapi.Refusal {
-	return guestapi.Never(http.StatusBadRequest, outcomeInvalid, guest.ReasonAttestationRefused, message)
+func newInvalidRefusal(message string) *guestapi.Refusal {
+	return guestapi.NewTerminalRefusal(http.StatusBadRequest, outcomeInvalid, guest.ReasonAttestationRefused, message)
 }
 
-// read reads a request strictly. What a machine says in it is not told to anybody.
-func read(w http.ResponseWriter, r *http.Request) (guest.DevIDRequest, *guestapi.Refusal) {
-	var asked guest.DevIDRequest
+// decodeRequest decodes the body strictly: it refuses unknown fields, trailing data, bodies above maxBody
+// and a missing public area. Its messages quote nothing from the body, which an untrusted machine has
+// written.
+func decodeRequest(w http.ResponseWriter, r *http.Request) (guest.DevIDRequest, *guestapi.Refusal) {
+	var request guest.DevIDRequest
 
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
 
-	if err := dec.Decode(&asked); err != nil {
+	if err := dec.Decode(&request); err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return asked, invalid("the request is too large")
+			return request, newInvalidRefusal("the request body is too large")
 		}
 
-		return asked, invalid("the request is no DevIDRequest in JSON")
+		return request, newInvalidRefusal("the request body is not a DevIDRequest in JSON")
 	}
 
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return asked, invalid("text follows the end of the request")
+		return request, newInvalidRefusal("the request body has data after the DevIDRequest")
 	}
 
-	if len(asked.Public) == 0 {
-		return asked, invalid("the request holds no public area of a key")
+	if len(request.Public) == 0 {
+		return request, newInvalidRefusal("the request has no public area of a key")
 	}
 
-	return asked, nil
+	return request, nil
 }
 
-// chainOf is a certificate's chain in PEM.
-func chainOf(issued devid.Certificate) string {
+// encodeChain encodes the certificate chain in PEM.
+func encodeChain(certificate devid.Certificate) string {
 	var out strings.Builder
-	for _, der := range issued.Chain {
+	for _, der := range certificate.Chain {
 		out.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	}
 

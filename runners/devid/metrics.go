@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Outcomes of a request, beside those of package guestapi.
+// Outcomes of a request, in addition to those of package guestapi.
 const (
-	outcomeAgain     = "given_again"
-	outcomeInvalid   = "invalid"
-	outcomeSharedTPM = "shared_tpm"
+	outcomeGivenAgain = "given_again"
+	outcomeInvalid    = "invalid"
+	outcomeSharedTPM  = "shared_tpm"
 )
 
-// Metrics are the numbers of device identities. A nil *Metrics takes nothing.
+// Metrics counts requests for device identities. A nil *Metrics counts nothing.
 type Metrics struct{ requests *prometheus.CounterVec }
 
 // NewMetrics registers hyperfleet_devid_requests_total{outcome}.
@@ -25,18 +25,18 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Namespace: "hyperfleet",
 		Subsystem: "devid",
 		Name:      "requests_total",
-		Help: "Machines' requests for the certificate of their device identity (attestation method tpm), by what became of them; " +
-			"wrong_code, used, not_offered, invalid and shared_tpm do not happen to machines in good order.",
+		Help: "Requests of machines for the certificate of their device identity (attestation method tpm), by outcome. " +
+			"A correctly configured machine does not cause wrong_code, used, not_offered, invalid or shared_tpm.",
 	}, []string{"outcome"})}
 
 	if err := registerer.Register(m.requests); err != nil {
-		return nil, fmt.Errorf("register metrics of device identities: %w", err)
+		return nil, fmt.Errorf("register device identity metrics: %w", err)
 	}
 
 	return m, nil
 }
 
-func (m *Metrics) request(outcome string) {
+func (m *Metrics) countRequest(outcome string) {
 	if m != nil {
 		m.requests.WithLabelValues(outcome).Inc()
 	}

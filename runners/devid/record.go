@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// IndexEK finds claims by the endorsement certificate of their machine's TPM.
+	// IndexEK is the index of claims by the SHA-256 of the endorsement certificate of their machine's TPM.
 	IndexEK = "status.bootstrapInfo.identity.device.ekCertificateSHA256"
 
-	// maxWrites bounds the tries of the one write that others get in the way of.
-	maxWrites = 8
+	// maxWriteAttempts limits how often a status write is retried after a conflict.
+	maxWriteAttempts = 8
 )
 
-// EKOf gives a claim's value of IndexEK.
-func EKOf(obj client.Object) []string {
+// ExtractEK returns the values of IndexEK for a claim: none if the claim has no endorsement certificate.
+func ExtractEK(obj client.Object) []string {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
 	if !ok {
 		return nil
 	}
 
-	if device := deviceOf(claim); device != nil && device.EKCertificateSHA256 != "" {
+	if device := deviceIdentity(claim); device != nil && device.EKCertificateSHA256 != "" {
 		return []string{device.EKCertificateSHA256}
 	}
 
 	return nil
 }
 
-func deviceOf(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
+func deviceIdentity(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
 	info := claim.Status.BootstrapInfo
 	if info == nil || info.Identity == nil {
 		return nil
@@ -51,32 +51,32 @@ func deviceOf(claim *v1alpha1.MachineClaim) *v1alpha1.DeviceIdentity {
 	return info.Identity.Device
 }
 
-// record puts the key on record as the one that is certified for the claim. Of two that try
-// only one gets through: the write is of the claim as it was read. first says that it was
-// this call's.
-func (h *Handler) record(
-	ctx context.Context, who guestapi.Caller, asked guest.DevIDRequest,
-) (claim *v1alpha1.MachineClaim, first bool, refused *guestapi.Refusal) {
-	for try := 1; ; try++ {
-		claim, refused := guestapi.Read(ctx, h.Live, who, guest.ReasonAttestationRefused)
-		if refused != nil {
-			return nil, false, refused
+// recordKey records the key in the claim's status as the only key that is certified for the claim. If two
+// requests race, optimistic locking lets only one of them write. isFirst is true if this call has recorded
+// the key, and false if the same key was recorded before.
+func (h *Handler) recordKey(
+	ctx context.Context, caller guestapi.Caller, request guest.DevIDRequest,
+) (claim *v1alpha1.MachineClaim, isFirst bool, refusal *guestapi.Refusal) {
+	for attempt := 1; ; attempt++ {
+		claim, refusal := guestapi.GetClaim(ctx, h.Live, caller, guest.ReasonAttestationRefused)
+		if refusal != nil {
+			return nil, false, refusal
 		}
 
-		known, refused := judge(claim, asked.Public)
-		if refused != nil || known {
-			return claim, false, refused
+		isRecorded, refusal := checkKey(claim, request.Public)
+		if refusal != nil || isRecorded {
+			return claim, false, refusal
 		}
 
 		device := &v1alpha1.DeviceIdentity{
-			PublicKeySHA256: devid.Fingerprint(asked.Public), RequestedAt: metav1.NewMicroTime(h.Clock.Now()),
+			PublicKeySHA256: devid.Fingerprint(request.Public), RequestedAt: metav1.NewMicroTime(h.Clock.Now()),
 		}
 
-		if len(asked.EKCertificate) > 0 {
-			device.EKCertificateSHA256 = devid.Fingerprint(asked.EKCertificate)
+		if len(request.EKCertificate) > 0 {
+			device.EKCertificateSHA256 = devid.Fingerprint(request.EKCertificate)
 
-			if refused := h.alone(ctx, claim, device); refused != nil {
-				return nil, false, refused
+			if refusal := h.requireUniqueTPM(ctx, claim, device); refusal != nil {
+				return nil, false, refusal
 			}
 		}
 
@@ -89,23 +89,23 @@ func (h *Handler) record(
 		case err == nil:
 			return claim, true, nil
 		case apierrors.IsNotFound(err):
-			return nil, false, guestapi.Gone(guest.ReasonAttestationRefused)
-		case !apierrors.IsConflict(err) || try == maxWrites:
-			log.FromContext(ctx).Error(err, "device identity was not written", "namespace", who.Namespace, "claim", who.Name)
+			return nil, false, guestapi.NewGoneRefusal(guest.ReasonAttestationRefused)
+		case !apierrors.IsConflict(err) || attempt == maxWriteAttempts:
+			log.FromContext(ctx).Error(err, "write device identity to claim status", "namespace", caller.Namespace, "claim", caller.Name)
 
-			return nil, false, guestapi.Later("the claim cannot be written: try again")
+			return nil, false, guestapi.NewTransientRefusal("the operator cannot update the claim: retry later")
 		}
 	}
 }
 
-// judge tells whether the claim's machine may have the key certified, and whether it is on
-// record already. It is pure.
-func judge(claim *v1alpha1.MachineClaim, public []byte) (known bool, refused *guestapi.Refusal) {
+// checkKey returns a refusal if the key cannot be certified for the claim's machine. isRecorded is true if
+// the key is already recorded for the claim. checkKey is pure.
+func checkKey(claim *v1alpha1.MachineClaim, public []byte) (isRecorded bool, refusal *guestapi.Refusal) {
 	info := claim.Status.BootstrapInfo
 
 	if info == nil || info.Identity == nil || info.Identity.Method != v1alpha1.AttestationTPM {
-		return false, guestapi.Never(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonAttestationRefused,
-			"the machine does not attest by a TPM").WithClaim(claim)
+		return false, guestapi.NewTerminalRefusal(http.StatusForbidden, guestapi.OutcomeNotOffered,
+			guest.ReasonAttestationRefused, "the machine does not attest with a TPM").WithClaim(claim)
 	}
 
 	switch device := info.Identity.Device; {
@@ -114,29 +114,29 @@ func judge(claim *v1alpha1.MachineClaim, public []byte) (known bool, refused *gu
 	case device.PublicKeySHA256 == devid.Fingerprint(public):
 		return true, nil
 	default:
-		return false, guestapi.Never(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonAttestationRefused,
-			"another key was certified for the machine before: it has one device identity in its life").WithClaim(claim)
+		return false, guestapi.NewTerminalRefusal(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonAttestationRefused,
+			"another key was already certified for the machine: a machine has only one device identity").WithClaim(claim)
 	}
 }
 
-// alone refuses a TPM that is known as another claim's: both were cloned from a template with
-// a TPM, and each could pass for the other.
-func (h *Handler) alone(
+// requireUniqueTPM refuses a TPM that is recorded for another claim. Two machines share a TPM if both were
+// cloned from a template that has one; each could then impersonate the other.
+func (h *Handler) requireUniqueTPM(
 	ctx context.Context, claim *v1alpha1.MachineClaim, device *v1alpha1.DeviceIdentity,
 ) *guestapi.Refusal {
 	var claims v1alpha1.MachineClaimList
 
 	err := h.Client.List(ctx, &claims, client.MatchingFields{IndexEK: device.EKCertificateSHA256})
 	if err != nil {
-		log.FromContext(ctx).Error(err, "claims were not listed", "namespace", claim.Namespace, "claim", claim.Name)
+		log.FromContext(ctx).Error(err, "list claims by TPM", "namespace", claim.Namespace, "claim", claim.Name)
 
-		return guestapi.Later("the machine's TPM cannot be looked up at present: try again")
+		return guestapi.NewTransientRefusal("the operator cannot check the TPM of the machine at the moment: retry later")
 	}
 
 	for i := range claims.Items {
 		if other := &claims.Items[i]; other.UID != claim.UID {
-			return guestapi.Never(http.StatusConflict, outcomeSharedTPM, guest.ReasonAttestationRefused,
-				fmt.Sprintf("the machine's TPM is that of claim %s/%s too: remove the TPM from the template that they were cloned from",
+			return guestapi.NewTerminalRefusal(http.StatusConflict, outcomeSharedTPM, guest.ReasonAttestationRefused,
+				fmt.Sprintf("claim %s/%s has the same TPM: remove the TPM from the template that both machines were cloned from",
 					other.Namespace, other.Name)).WithClaim(claim)
 		}
 	}
@@ -144,8 +144,9 @@ func (h *Handler) alone(
 	return nil
 }
 
-// lifetime of the certificate: as long as the machine may live, from its first request on.
-func lifetime(claim *v1alpha1.MachineClaim) time.Duration {
+// certificateLifetime returns spec.lifecycle.maxLifetime of the claim, or 0 if the claim has no limit. The
+// lifetime of the certificate starts with the machine's first request.
+func certificateLifetime(claim *v1alpha1.MachineClaim) time.Duration {
 	if bounds := claim.Spec.Lifecycle; bounds != nil && bounds.MaxLifetime != nil {
 		return bounds.MaxLifetime.Duration
 	}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guestapi is what the operator's endpoints for machines have in common: who asks, how
-// often one may, how a refusal is told, so that the bootstrap service of any machine
-// understands it and people read of it in the claim's events.
+// Package guestapi holds what the operator's HTTP endpoints for machines share: the caller of a request,
+// rate limits, and refusals. A refusal is a response that the bootstrap service of every machine can parse,
+// and an event on the claim.
 package guestapi

@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// Timeout bounds one request. The bootstrap service waits longer.
+	// Timeout limits how long the operator works on one request. The bootstrap service has a longer timeout.
 	Timeout = 30 * time.Second
-	// again is when a machine should come again where nothing better is known.
-	again = 5 * time.Second
+	// defaultRetryAfter is the Retry-After of a transient refusal.
+	defaultRetryAfter = 5 * time.Second
 )
 
-// Outcomes of a request, as the metrics count them.
+// Outcomes of a request, as label values of the metrics.
 const (
 	OutcomeGiven       = "given"
 	OutcomeWrongCode   = "wrong_code"
@@ -42,65 +42,68 @@ const (
 	OutcomeUnavailable = "unavailable"
 )
 
-// Caller is the machine that a request says it comes from.
+// Caller identifies the claim in the path of a request. The caller is not authenticated yet.
 type Caller struct {
 	types.NamespacedName
 
 	UID types.UID
 }
 
-// CallerOf reads the path of a route with {namespace}, {name} and {uid}.
-func CallerOf(r *http.Request) Caller {
+// ParseCaller reads the caller from the path of a route with {namespace}, {name} and {uid}.
+func ParseCaller(r *http.Request) Caller {
 	return Caller{
 		NamespacedName: types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")},
 		UID:            types.UID(r.PathValue("uid")),
 	}
 }
 
-// Refusal is why a machine is not given what it asks for.
+// Refusal is a response that refuses the request of a machine.
 type Refusal struct {
 	guest.Refusal
 
-	// Status of the answer, and how long the machine is to wait before it asks again; 0 where
-	// that is of no use.
+	// Status is the HTTP status of the response.
 	Status int
-	After  time.Duration
-	// Outcome is one of this package's, or the endpoint's own.
+	// RetryAfter is the delay before the machine retries. It is 0 if a retry is useless.
+	RetryAfter time.Duration
+	// Outcome is an outcome of this package or of the endpoint.
 	Outcome string
-	// Claim that hears of it in an event; may be nil.
+	// Claim gets an event about the refusal. It may be nil.
 	Claim *v1alpha1.MachineClaim
 }
 
-// Later refuses for now.
-func Later(message string) *Refusal {
+// NewTransientRefusal returns a refusal with status 503: the machine retries after 5 seconds.
+func NewTransientRefusal(message string) *Refusal {
 	return &Refusal{
-		Refusal: guest.Refusal{Message: message}, Status: http.StatusServiceUnavailable, After: again, Outcome: OutcomeUnavailable,
+		Refusal: guest.Refusal{Message: message}, Status: http.StatusServiceUnavailable,
+		RetryAfter: defaultRetryAfter, Outcome: OutcomeUnavailable,
 	}
 }
 
-// Never refuses for good: the machine ends with the reason.
-func Never(status int, outcome, reason, message string) *Refusal {
+// NewTerminalRefusal returns a refusal after which the machine does not retry: it fails with the reason.
+func NewTerminalRefusal(status int, outcome, reason, message string) *Refusal {
 	return &Refusal{Refusal: guest.Refusal{Reason: reason, Message: message}, Status: status, Outcome: outcome}
 }
 
-// Gone refuses a machine whose claim is over.
-func Gone(reason string) *Refusal {
-	return Never(http.StatusGone, OutcomeGone, reason, "the machine's claim is over")
+// NewGoneRefusal returns a terminal refusal with status 410, for a claim that is deleted, or whose machine
+// has stopped or ended.
+func NewGoneRefusal(reason string) *Refusal {
+	return NewTerminalRefusal(http.StatusGone, OutcomeGone, reason,
+		"the claim of the machine was deleted, or its machine has already ended")
 }
 
-// WithClaim has a claim hear of the refusal.
+// WithClaim sets the claim that gets an event about the refusal.
 func (r *Refusal) WithClaim(claim *v1alpha1.MachineClaim) *Refusal {
 	r.Claim = claim
 
 	return r
 }
 
-// Answer writes JSON that nobody on the way may keep. A caller that has gone has what it
-// will ever have.
-func Answer(w http.ResponseWriter, status int, body any) {
+// WriteJSON writes the body as JSON, and forbids proxies to cache the response. It ignores errors of the
+// connection, because a caller that has disconnected cannot be served.
+func WriteJSON(w http.ResponseWriter, status int, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
-		http.Error(w, "no answer", http.StatusInternalServerError)
+		http.Error(w, "cannot encode the response", http.StatusInternalServerError)
 
 		return
 	}
@@ -111,34 +114,35 @@ func Answer(w http.ResponseWriter, status int, body any) {
 	_, _ = w.Write(data)
 }
 
-// Words are how an endpoint tells people of its refusals.
-type Words struct {
-	// Reason and Action of the event on the claim; Log is the line of the log.
-	Reason, Action, Log string
+// RefusalTexts are the texts with which an endpoint reports its refusals.
+type RefusalTexts struct {
+	// Reason and Action are those of the event on the claim. LogMessage is the message of the log line.
+	Reason, Action, LogMessage string
 }
 
-// Refuse tells the machine, the claim's events and the log.
-func (r *Refusal) Refuse(
-	ctx context.Context, w http.ResponseWriter, from *http.Request, recorder events.EventRecorder, words Words,
+// Respond writes the refusal as the response to the request, logs it, and emits an event on r.Claim if it
+// is set.
+func (r *Refusal) Respond(
+	ctx context.Context, w http.ResponseWriter, req *http.Request, recorder events.EventRecorder, texts RefusalTexts,
 ) {
-	who := CallerOf(from)
+	caller := ParseCaller(req)
 
 	if r.Claim != nil {
-		recorder.Eventf(r.Claim, nil, corev1.EventTypeWarning, words.Reason, words.Action, "%s", r.Message)
+		recorder.Eventf(r.Claim, nil, corev1.EventTypeWarning, texts.Reason, texts.Action, "%s", r.Message)
 	}
 
-	log.FromContext(ctx).Info(words.Log, "namespace", who.Namespace, "claim", who.Name,
-		"status", r.Status, "why", r.Message, "remote", from.RemoteAddr)
+	log.FromContext(ctx).Info(texts.LogMessage, "namespace", caller.Namespace, "claim", caller.Name,
+		"status", r.Status, "reason", r.Message, "remote", req.RemoteAddr)
 
-	if r.After > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(r.After.Seconds()))))
+	if r.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(r.RetryAfter.Seconds()))))
 	}
 
-	Answer(w, r.Status, r.Refusal)
+	WriteJSON(w, r.Status, r.Refusal)
 }
 
-// Bearer gives the token of a request, empty where it has none.
-func Bearer(r *http.Request) string {
+// BearerToken returns the bearer token of a request, or "" if the request has none.
+func BearerToken(r *http.Request) string {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		return ""
@@ -147,48 +151,54 @@ func Bearer(r *http.Request) string {
 	return token
 }
 
-// Same compares a code with the one that is wanted, in a time that tells nothing of it. An
-// empty one is never the same.
-func Same(given, want string) bool { return want != "" && hmac.Equal([]byte(given), []byte(want)) }
-
-// Wrong holds back who brings a wrong proof, and else has the caller's claim hear of the
-// refusal.
-func (l *Limits) Wrong(ctx context.Context, reader client.Reader, who Caller, now time.Time, refused *Refusal) *Refusal {
-	if limited := l.guess(now); limited != nil {
-		return limited
-	}
-
-	var claim v1alpha1.MachineClaim
-	if err := reader.Get(ctx, who.NamespacedName, &claim); err == nil && claim.UID == who.UID {
-		refused.Claim = &claim
-	}
-
-	return refused
+// IsSameCode compares two codes in constant time. It returns false if the expected code is empty.
+func IsSameCode(code, expected string) bool {
+	return expected != "" && hmac.Equal([]byte(code), []byte(expected))
 }
 
-// Read gives the caller's claim as it is now, refused where that cannot be told, and with
-// the reason where it is over: deleted, stopped, ended, or another claim of the same name.
-func Read(ctx context.Context, live client.Reader, who Caller, reason string) (*v1alpha1.MachineClaim, *Refusal) {
+// RefuseWrongProof returns a rate-limit refusal if there are too many requests with a wrong proof.
+// Otherwise it returns the given refusal, and sets its Claim to the caller's claim, so that the claim gets
+// an event.
+func (l *Limits) RefuseWrongProof(
+	ctx context.Context, reader client.Reader, caller Caller, now time.Time, refusal *Refusal,
+) *Refusal {
+	if limitRefusal := l.checkGuessRate(now); limitRefusal != nil {
+		return limitRefusal
+	}
+
+	var claim v1alpha1.MachineClaim
+	if err := reader.Get(ctx, caller.NamespacedName, &claim); err == nil && claim.UID == caller.UID {
+		refusal.Claim = &claim
+	}
+
+	return refusal
+}
+
+// GetClaim reads the caller's claim from the API server. It returns a transient refusal if the claim cannot
+// be read. It returns a terminal refusal with the given reason if the claim is deleted, its machine has
+// stopped or ended, or a newer claim has the same name.
+func GetClaim(ctx context.Context, live client.Reader, caller Caller, reason string) (*v1alpha1.MachineClaim, *Refusal) {
 	var claim v1alpha1.MachineClaim
 
-	err := live.Get(ctx, who.NamespacedName, &claim)
+	err := live.Get(ctx, caller.NamespacedName, &claim)
 
 	switch {
-	case apierrors.IsNotFound(err), err == nil && claim.UID != who.UID:
-		return nil, Gone(reason)
+	case apierrors.IsNotFound(err), err == nil && claim.UID != caller.UID:
+		return nil, NewGoneRefusal(reason)
 	case err != nil:
-		log.FromContext(ctx).Error(err, "claim was not read", "namespace", who.Namespace, "claim", who.Name)
+		log.FromContext(ctx).Error(err, "read claim", "namespace", caller.Namespace, "claim", caller.Name)
 
-		return nil, Later("the claim cannot be read: try again")
-	case Over(&claim):
-		return nil, Gone(reason)
+		return nil, NewTransientRefusal("the operator cannot read the claim: retry later")
+	case IsOver(&claim):
+		return nil, NewGoneRefusal(reason)
 	}
 
 	return &claim, nil
 }
 
-// Over says whether a claim's machine is given nothing any more.
-func Over(claim *v1alpha1.MachineClaim) bool {
+// IsOver reports whether the claim is deleted, or its machine has stopped or ended. Such a machine gets
+// nothing.
+func IsOver(claim *v1alpha1.MachineClaim) bool {
 	times := claim.Status.Times
 
 	return !claim.DeletionTimestamp.IsZero() || (times != nil && (times.Stopped != nil || times.Ended != nil))

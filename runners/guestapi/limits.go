@@ -16,113 +16,116 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// How often is answered. Requests with a wrong code have a limit of their own, so that
-// whoever guesses codes keeps no machine from its credential.
+// Rate limits. Requests with a wrong code have a separate limit, so that a client that guesses codes cannot
+// use up the limit of the machines.
 const (
-	// claimEvery is how often a machine may ask, after claimBurst times at once.
-	claimEvery = 5 * time.Second
-	claimBurst = 5
-	// allPerSecond is how often all machines together may ask.
-	allPerSecond = 50
-	allBurst     = 200
-	// wrongPerSecond is how often a wrong code is looked into.
+	// A machine may send a burst of claimBurst requests, then one request in each claimInterval.
+	claimInterval = 5 * time.Second
+	claimBurst    = 5
+	// All machines together may send a burst of totalBurst requests, then totalPerSecond.
+	totalPerSecond = 50
+	totalBurst     = 200
+	// All clients together may send a burst of wrongBurst requests with a wrong code, then wrongPerSecond.
 	wrongPerSecond = 5
 	wrongBurst     = 50
 )
 
-// Limits hold back who asks too often. The zero value is ready to use, by any number of
-// goroutines.
+// Limits limits the rate of requests of machines. The zero value is ready to use. It is safe for concurrent
+// use.
 type Limits struct {
-	// Burst is how often a machine may ask at once. Default: 5.
+	// Burst is how many requests a machine may send at once. Default: 5.
 	Burst int
-	// Each bounds each machine alone: what one asks costs little, and all ask at once.
-	Each bool
+	// PerMachineOnly turns the limit for all machines together off. It is for requests that are cheap, and
+	// that all machines send at the same time.
+	PerMachineOnly bool
 
-	mu         sync.Mutex
-	all, wrong *rate.Limiter
-	claims     map[types.UID]*claimLimit
-	swept      time.Time
+	mu                 sync.Mutex
+	total, wrongProofs *rate.Limiter
+	claims             map[types.UID]*claimLimit
+	sweptAt            time.Time
 }
 
 type claimLimit struct {
-	limiter *rate.Limiter
-	last    time.Time
+	limiter     *rate.Limiter
+	lastRequest time.Time
 }
 
-// Genuine refuses a machine with the right code that asks too often; nil lets it go on.
-func (l *Limits) Genuine(uid types.UID, now time.Time) *Refusal {
-	return limited(l.genuine(uid, now))
+// CheckRate counts a request with a correct proof. It returns a refusal if the machine, or all machines
+// together, exceed their rate limit, and nil otherwise.
+func (l *Limits) CheckRate(uid types.UID, now time.Time) *Refusal {
+	return newLimitedRefusal(l.reserveFor(uid, now))
 }
 
-func limited(wait time.Duration) *Refusal {
+func newLimitedRefusal(wait time.Duration) *Refusal {
 	if wait <= 0 {
 		return nil
 	}
 
 	return &Refusal{
 		Refusal: guest.Refusal{Message: "too many requests"},
-		Status:  http.StatusTooManyRequests, After: wait, Outcome: OutcomeLimited,
+		Status:  http.StatusTooManyRequests, RetryAfter: wait, Outcome: OutcomeLimited,
 	}
 }
 
-func (l *Limits) genuine(uid types.UID, now time.Time) time.Duration {
+func (l *Limits) reserveFor(uid types.UID, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.sweep(now)
+	l.forgetIdleMachines(now)
 
-	one, ok := l.claims[uid]
+	limit, ok := l.claims[uid]
 	if !ok {
-		one = &claimLimit{limiter: rate.NewLimiter(rate.Every(claimEvery), l.burst())}
-		l.claims[uid] = one
+		limit = &claimLimit{limiter: rate.NewLimiter(rate.Every(claimInterval), l.burst())}
+		l.claims[uid] = limit
 	}
 
-	one.last = now
+	limit.lastRequest = now
 
-	if wait := take(one.limiter, now); wait > 0 || l.Each {
+	if wait := reserve(limit.limiter, now); wait > 0 || l.PerMachineOnly {
 		return wait
 	}
 
-	if l.all == nil {
-		l.all = rate.NewLimiter(allPerSecond, allBurst)
+	if l.total == nil {
+		l.total = rate.NewLimiter(totalPerSecond, totalBurst)
 	}
 
-	return take(l.all, now)
+	return reserve(l.total, now)
 }
 
-// guess refuses whoever has a wrong proof and asks too often; nil where they are told that it
-// is wrong.
-func (l *Limits) guess(now time.Time) *Refusal {
+// checkGuessRate counts a request with a wrong proof. It returns a refusal if such requests exceed their
+// rate limit, and nil otherwise.
+func (l *Limits) checkGuessRate(now time.Time) *Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if l.wrong == nil {
-		l.wrong = rate.NewLimiter(wrongPerSecond, wrongBurst)
+	if l.wrongProofs == nil {
+		l.wrongProofs = rate.NewLimiter(wrongPerSecond, wrongBurst)
 	}
 
-	return limited(take(l.wrong, now))
+	return newLimitedRefusal(reserve(l.wrongProofs, now))
 }
 
 func (l *Limits) burst() int { return cmp.Or(l.Burst, claimBurst) }
 
-// sweep forgets machines that have not asked for long.
-func (l *Limits) sweep(now time.Time) {
+// forgetIdleMachines drops the limiters of machines that have sent no request for long enough to have their
+// full burst again.
+func (l *Limits) forgetIdleMachines(now time.Time) {
 	if l.claims == nil {
 		l.claims = map[types.UID]*claimLimit{}
 	}
 
-	// By then the limit is full again.
-	forget := time.Duration(l.burst()) * claimEvery
-	if now.Sub(l.swept) < forget {
+	refill := time.Duration(l.burst()) * claimInterval
+	if now.Sub(l.sweptAt) < refill {
 		return
 	}
 
-	l.swept = now
-	maps.DeleteFunc(l.claims, func(_ types.UID, one *claimLimit) bool { return now.Sub(one.last) > forget })
+	l.sweptAt = now
+	maps.DeleteFunc(l.claims, func(_ types.UID, limit *claimLimit) bool { return now.Sub(limit.lastRequest) > refill })
 }
 
-// take takes one of what the limiter allows, or tells how long until there is one.
-func take(limiter *rate.Limiter, now time.Time) time.Duration {
+// reserve takes a token of the limiter and returns 0. If the limiter has no token, reserve takes none and
+// returns the time until the limiter has one.
+func reserve(limiter *rate.Limiter, now time.Time) time.Duration {
 	reservation := limiter.ReserveN(now, 1)
 
 	wait := reservation.DelayFrom(now)

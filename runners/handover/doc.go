@@ -1,18 +1,19 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover gives a machine its credential when it calls for it (bootstrap method
-// callback): the machine's cloud-init ISO holds a claim code, which is worth one use. A machine with
-// an attestation brings its SVID instead, and has no code; that is worth one use, too.
+// Package handover serves the credential that a machine requests with bootstrap method callback. The
+// machine authenticates with the claim code from its cloud-init ISO. A machine with attestation has no
+// code: it authenticates with its SVID. Both give access to one credential only.
 //
-//	code offered ──► used ──► credential made ──► given
-//	   ▲              │
-//	   └──────────────┘ none was made: the platform refused or was not reached
+//	code offered ──► use recorded ──► credential issued ──► handover recorded
+//	   ▲                  │
+//	   └──────────────────┘ not issued: the CI platform refused or was unreachable
 //
-// The use is on record before the credential is made, by a write that only one of two
-// callers can win, so that any replica may answer. Whatever breaks off after it, the
-// machine ends without a credential and its claim makes way for another: two are never
-// given. The code is made out of the operator's key and is held nowhere in the cluster.
+// The handler records the use in the claim's status before it issues the credential. If two requests race,
+// optimistic locking lets only one of them record the use. So every replica can serve requests, and a
+// machine never gets two credentials. If the handler fails after it has recorded the use, the machine gets
+// no credential: the machine fails, and another claim replaces its claim. The handler derives the claim
+// code from the operator's key; no object in the cluster stores the code.
 //
-// Whether a caller is the machine is decided in one place, Handler.prove.
+// Only Handler.authenticate decides whether a caller is the machine.
 package handover

@@ -27,46 +27,47 @@ import (
 )
 
 const (
-	// underWay is how long after its use a code without a credential may still get one:
-	// after that whoever was at it is gone.
-	underWay = 2 * guestapi.Timeout
-	// maxWrites bounds the tries of one write that others get in the way of.
-	maxWrites = 8
-	// afterwards bounds what is still done when the caller or its time is gone.
-	afterwards = 10 * time.Second
+	// issueTimeout is how long after its use was recorded a credential may still be issued. After this time
+	// the request that recorded the use has ended.
+	issueTimeout = 2 * guestapi.Timeout
+	// maxWriteAttempts limits how often a status write is retried after a conflict.
+	maxWriteAttempts = 8
+	// cleanupTimeout limits the work that must be done even if the caller has disconnected or its deadline has
+	// passed.
+	cleanupTimeout = 10 * time.Second
 )
 
-// hand makes the caller's credential, at most once in its claim's life.
-func (h *Handler) hand(ctx context.Context, who caller) (guest.Credential, *guestapi.Refusal) {
-	claim, refused := h.open(ctx, who)
-	if refused != nil {
-		return guest.Credential{}, refused
+// issueCredential issues the credential of the machine. It issues at most one credential for each claim.
+func (h *Handler) issueCredential(ctx context.Context, machine machineCaller) (guest.Credential, *guestapi.Refusal) {
+	claim, refusal := h.getOpenClaim(ctx, machine)
+	if refusal != nil {
+		return guest.Credential{}, refusal
 	}
 
-	order, refused := h.order(ctx, claim)
-	if refused != nil {
-		return guest.Credential{}, refused
+	issuance, refusal := h.prepareIssuance(ctx, claim)
+	if refusal != nil {
+		return guest.Credential{}, refusal
 	}
 
-	if refused := h.use(ctx, who, claim); refused != nil {
-		return guest.Credential{}, refused
+	if refusal := h.recordUse(ctx, machine, claim); refusal != nil {
+		return guest.Credential{}, refusal
 	}
 
 	start := h.Clock.Now()
 
-	credential, err := order.provider.Issue(ctx, order.request)
+	credential, err := issuance.provider.IssueCredential(ctx, issuance.request)
 	if err != nil {
-		return guest.Credential{}, h.notIssued(ctx, who, claim, order, err)
+		return guest.Credential{}, h.handleIssueError(ctx, machine, claim, issuance, err)
 	}
 
-	h.Metrics.took(claim, h.Clock.Since(start))
+	h.Metrics.observeIssue(claim, h.Clock.Since(start))
 
-	if refused := h.give(ctx, who, claim, order, credential); refused != nil {
-		return guest.Credential{}, refused
+	if refusal := h.recordHandover(ctx, machine, claim, issuance, credential); refusal != nil {
+		return guest.Credential{}, refusal
 	}
 
 	h.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, ReasonHandedOver, "HandOver",
-		"the credential of runner %s was made and handed to its machine", order.request.Name)
+		"issued the credential of runner %s and handed it over to the machine", issuance.request.Name)
 
 	var config guest.Config
 
@@ -75,65 +76,67 @@ func (h *Handler) hand(ctx context.Context, who caller) (guest.Credential, *gues
 	return config.Credential(), nil
 }
 
-// open gives the claim whose code may be used now.
-func (h *Handler) open(ctx context.Context, who caller) (*v1alpha1.MachineClaim, *guestapi.Refusal) {
-	claim, refused := guestapi.Read(ctx, h.Live, who.Caller, guest.ReasonCredentialRefused)
-	if refused != nil {
-		return nil, refused
+// getOpenClaim reads the machine's claim, and refuses if the machine cannot get a credential at this time.
+func (h *Handler) getOpenClaim(ctx context.Context, machine machineCaller) (*v1alpha1.MachineClaim, *guestapi.Refusal) {
+	claim, refusal := guestapi.GetClaim(ctx, h.Live, machine.Caller, guest.ReasonCredentialRefused)
+	if refusal != nil {
+		return nil, refusal
 	}
 
-	if refused := judge(claim, who.proof, h.Clock.Now()); refused != nil {
-		return nil, refused
+	if refusal := checkOffer(claim, machine.proof, h.Clock.Now()); refusal != nil {
+		return nil, refusal
 	}
 
 	return claim, nil
 }
 
-func gone() *guestapi.Refusal { return guestapi.Gone(guest.ReasonCredentialRefused) }
+func newGoneRefusal() *guestapi.Refusal {
+	return guestapi.NewGoneRefusal(guest.ReasonCredentialRefused)
+}
 
-// judge tells why a claim's credential cannot be had now by the given proof, nil if it can.
-// It is pure.
-func judge(claim *v1alpha1.MachineClaim, proof string, now time.Time) *guestapi.Refusal {
+// checkOffer returns a refusal if the machine cannot get a credential with this kind of proof at this time,
+// and nil if it can. checkOffer is pure.
+func checkOffer(claim *v1alpha1.MachineClaim, proof string, now time.Time) *guestapi.Refusal {
 	info := claim.Status.BootstrapInfo
 
 	if info == nil || info.Handover == nil {
-		refused := guestapi.Never(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonCredentialRefused,
-			"the machine was offered no claim code: its credential came another way")
-		refused.Claim = claim
+		refusal := guestapi.NewTerminalRefusal(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonCredentialRefused,
+			"no credential was offered to the machine: its bootstrap method is not callback")
+		refusal.Claim = claim
 
-		return refused
+		return refusal
 	}
 
-	if want := vmspec.ProofOf(info.Handover); proof != want {
-		refused := guestapi.Never(http.StatusForbidden, outcomeWrongProof, guest.ReasonCredentialRefused,
-			fmt.Sprintf("the machine has to prove itself by its %s, and not by its %s", word(want), word(proof)))
-		refused.Claim = claim
+	if expected := vmspec.OfferedProof(info.Handover); proof != expected {
+		refusal := guestapi.NewTerminalRefusal(http.StatusForbidden, outcomeWrongProof, guest.ReasonCredentialRefused,
+			fmt.Sprintf("the machine must authenticate with its %s, not with its %s", proofName(expected), proofName(proof)))
+		refusal.Claim = claim
 
-		return refused
+		return refusal
 	}
 
-	used, given := info.Handover.UsedAt, info.Handover.GivenAt
+	usedAt, givenAt := info.Handover.UsedAt, info.Handover.GivenAt
 
 	switch {
-	case used == nil:
+	case usedAt == nil:
 		return nil
-	case given == nil && now.Sub(used.Time) < underWay:
-		return guestapi.Later("the credential is being made: try again")
+	case givenAt == nil && now.Sub(usedAt.Time) < issueTimeout:
+		return guestapi.NewTransientRefusal("another request of the machine is issuing the credential: retry later")
 	}
 
-	message := "the " + word(proof) + " was used before"
-	if given == nil {
-		message += ", and the handover broke off: the machine gets no credential"
+	message := "the " + proofName(proof) + " was already used"
+	if givenAt == nil {
+		message += ", but the handover failed: the machine gets no credential"
 	}
 
-	refused := guestapi.Never(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonCredentialRefused, message)
-	refused.Claim = claim
+	refusal := guestapi.NewTerminalRefusal(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonCredentialRefused, message)
+	refusal.Claim = claim
 
-	return refused
+	return refusal
 }
 
-// word is that of a proof, for people.
-func word(proof string) string {
+// proofName returns the name of a proof for messages.
+func proofName(proof string) string {
 	if proof == v1alpha1.ProofSVID {
 		return "SVID"
 	}
@@ -141,21 +144,26 @@ func word(proof string) string {
 	return "claim code"
 }
 
-// order is the credential that is to be made.
-type order struct {
+// credentialIssuance is what the handler needs to issue a credential.
+type credentialIssuance struct {
 	provider workload.Provider
 	request  workload.RunnerRequest
-	// job is the one that the runner is for, where the platform binds them.
+	// job is the job of the runner if the CI platform binds each runner to one job, and nil otherwise.
 	job *v1alpha1.RunnerJob
 }
 
-// order finds out all that the credential is made of. What goes wrong here costs the
-// machine nothing: its code is not used yet.
-func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (order, *guestapi.Refusal) {
-	unavailable := func(err error) (order, *guestapi.Refusal) {
-		log.FromContext(ctx).Error(err, "credential cannot be made", "namespace", claim.Namespace, "claim", claim.Name)
+// prepareIssuance collects what is needed to issue the credential. On an error it returns a transient
+// refusal, because the use of the proof is not recorded yet. If the job of the machine is no longer
+// available, the refusal is terminal.
+func (h *Handler) prepareIssuance(
+	ctx context.Context, claim *v1alpha1.MachineClaim,
+) (credentialIssuance, *guestapi.Refusal) {
+	unavailable := func(err error) (credentialIssuance, *guestapi.Refusal) {
+		log.FromContext(ctx).Error(err, "prepare credential", "namespace", claim.Namespace, "claim", claim.Name)
 
-		return order{}, guestapi.Later("the credential cannot be made at present: try again")
+		return credentialIssuance{}, guestapi.NewTransientRefusal(
+			"the operator cannot issue the credential at the moment: retry later",
+		)
 	}
 
 	var template v1alpha1.HypervisorMachineTemplate
@@ -165,7 +173,7 @@ func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (orde
 		return unavailable(fmt.Errorf("get template %s: %w", name, err))
 	}
 
-	provider, err := h.Workloads.For(ctx, &template, claim.Spec.WorkloadConfig)
+	provider, err := h.Workloads.ProviderFor(ctx, &template, claim.Spec.WorkloadConfig)
 	if err != nil {
 		return unavailable(err)
 	}
@@ -175,8 +183,8 @@ func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (orde
 		return unavailable(err)
 	}
 
-	out := order{provider: provider, request: vmspec.RunnerRequest(claim, runner, h.Settings)}
-	if !runner.Binds {
+	out := credentialIssuance{provider: provider, request: vmspec.NewRunnerRequest(claim, runner, h.Settings)}
+	if !runner.NeedsJob {
 		return out, nil
 	}
 
@@ -185,11 +193,11 @@ func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (orde
 	info := claim.Status.BootstrapInfo
 	err = h.Client.Get(ctx, types.NamespacedName{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
 
-	mine := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
+	isOwn := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == out.request.Name
 
 	switch {
-	case info.BoundJob == "", apierrors.IsNotFound(err), err == nil && job.Spec.State != v1alpha1.JobQueued && !mine:
-		return order{}, jobGone()
+	case info.BoundJob == "", apierrors.IsNotFound(err), err == nil && job.Spec.State != v1alpha1.JobQueued && !isOwn:
+		return credentialIssuance{}, newJobGoneRefusal()
 	case err != nil:
 		return unavailable(fmt.Errorf("get job %s: %w", info.BoundJob, err))
 	}
@@ -199,15 +207,15 @@ func (h *Handler) order(ctx context.Context, claim *v1alpha1.MachineClaim) (orde
 	return out, nil
 }
 
-func jobGone() *guestapi.Refusal {
-	return guestapi.Never(http.StatusGone, guestapi.OutcomeGone, guest.ReasonJobGone,
-		"the job that the machine was made for is no longer available")
+func newJobGoneRefusal() *guestapi.Refusal {
+	return guestapi.NewTerminalRefusal(http.StatusGone, guestapi.OutcomeGone, guest.ReasonJobGone,
+		"the job of the machine is no longer available")
 }
 
-// use puts the code's use on record. Of two that try only one gets through: the write is
-// of the claim as it was read.
-func (h *Handler) use(ctx context.Context, who caller, claim *v1alpha1.MachineClaim) *guestapi.Refusal {
-	for try := 1; ; try++ {
+// recordUse records in the claim's status that the proof is used. If two requests race, optimistic locking
+// lets only one of them write.
+func (h *Handler) recordUse(ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim) *guestapi.Refusal {
+	for attempt := 1; ; attempt++ {
 		base := claim.DeepCopy()
 		now := metav1.NewMicroTime(h.Clock.Now())
 		claim.Status.BootstrapInfo.Handover.UsedAt = &now
@@ -218,115 +226,120 @@ func (h *Handler) use(ctx context.Context, who caller, claim *v1alpha1.MachineCl
 		case err == nil:
 			return nil
 		case apierrors.IsNotFound(err):
-			return gone()
-		case !apierrors.IsConflict(err) || try == maxWrites:
-			log.FromContext(ctx).Error(err, "use of claim code was not written", "namespace", who.Namespace, "claim", who.Name)
+			return newGoneRefusal()
+		case !apierrors.IsConflict(err) || attempt == maxWriteAttempts:
+			log.FromContext(ctx).Error(err, "write use of proof to claim status", "namespace", machine.Namespace, "claim", machine.Name)
 
-			return guestapi.Later("the claim cannot be written: try again")
+			return guestapi.NewTransientRefusal("the operator cannot update the claim: retry later")
 		}
 
-		fresh, refused := h.open(ctx, who)
-		if refused != nil {
-			return refused
+		fresh, refusal := h.getOpenClaim(ctx, machine)
+		if refusal != nil {
+			return refusal
 		}
 
 		*claim = *fresh
 	}
 }
 
-// notIssued takes the use of the code back, for there is no credential, and says what the
-// machine does next. A crash before that leaves the code used.
-func (h *Handler) notIssued(
-	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, cause error,
+// handleIssueError resets the recorded use, because no credential was issued, and returns the refusal for
+// the machine. If the operator crashes before the reset, the proof stays used. If the CI platform no longer
+// has the job, handleIssueError keeps the use and records the job's state.
+func (h *Handler) handleIssueError(
+	ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim, issuance credentialIssuance, cause error,
 ) *guestapi.Refusal {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 
-	log.FromContext(ctx).Error(cause, "credential was not made", "namespace", who.Namespace, "claim", who.Name)
+	log.FromContext(ctx).Error(cause, "issue credential", "namespace", machine.Namespace, "claim", machine.Name)
 
-	if order.job != nil && workload.Is(cause, workload.NotFound) {
-		h.recordJobState(ctx, order)
+	if issuance.job != nil && workload.Is(cause, workload.NotFound) {
+		h.recordJobState(ctx, issuance)
 
-		return jobGone()
+		return newJobGoneRefusal()
 	}
 
-	if err := h.patch(ctx, claim, map[string]any{"handover": map[string]any{"usedAt": nil}}); err != nil {
-		log.FromContext(ctx).Error(err, "use of claim code was not taken back", "namespace", who.Namespace, "claim", who.Name)
+	if err := h.patchBootstrapInfo(ctx, claim, map[string]any{"handover": map[string]any{"usedAt": nil}}); err != nil {
+		log.FromContext(ctx).Error(err, "reset use of proof in claim status", "namespace", machine.Namespace, "claim", machine.Name)
 	}
 
-	out := guestapi.Later("the CI platform gives no credential at present: try again")
+	out := guestapi.NewTransientRefusal("the CI platform does not issue a credential at the moment: retry later")
 
 	if workload.Is(cause, workload.Rejected) || workload.Is(cause, workload.Conflict) {
 		h.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, ReasonRefused, "HandOver",
-			"the CI platform gave no credential for runner %s: %v", order.request.Name, cause)
+			"the CI platform refused to issue a credential for runner %s: %v", issuance.request.Name, cause)
 	}
 
-	if known, ok := errors.AsType[*workload.Error](cause); ok && known.After > 0 {
-		out.After = known.After
+	if platformErr, ok := errors.AsType[*workload.Error](cause); ok && platformErr.RetryAfter > 0 {
+		out.RetryAfter = platformErr.RetryAfter
 	}
 
 	return out
 }
 
-// recordJobState writes the platform's word on a job that is not available into the ledger, so
-// that no other machine is made for it.
-func (h *Handler) recordJobState(ctx context.Context, order order) {
-	job := order.job
+// recordJobState reads the job from the CI platform and records its state in the RunnerJob, so that no
+// other machine is created for a job that is no longer available.
+func (h *Handler) recordJobState(ctx context.Context, issuance credentialIssuance) {
+	job := issuance.job
 
-	said, err := order.provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
+	current, err := issuance.provider.GetJob(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
-		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
+		current.Platform, current.ID, current.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
 		ledger := &demand.Ledger{Client: h.Client, Live: h.Live, Platforms: h.Workloads.Platforms}
-		_, err = ledger.Record(ctx, job.Namespace, said, h.Clock.Now())
+		_, err = ledger.Record(ctx, job.Namespace, current, h.Clock.Now())
 	}
 
 	if err != nil {
-		log.FromContext(ctx).Error(err, "job state was not recorded", "namespace", job.Namespace, "job", job.Name)
+		log.FromContext(ctx).Error(err, "record job state", "namespace", job.Namespace, "job", job.Name)
 	}
 }
 
-// give puts on record what was made, so that it is found and removed with the claim. Where
-// that fails it is not handed over.
-func (h *Handler) give(
-	ctx context.Context, who caller, claim *v1alpha1.MachineClaim, order order, credential workload.Credential,
+// recordHandover records the runner in the claim's status, so that the runner is found and removed with the
+// claim. If the write fails or the claim is being deleted, recordHandover deregisters the runner and
+// returns a refusal.
+func (h *Handler) recordHandover(
+	ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim, issuance credentialIssuance,
+	credential workload.Credential,
 ) *guestapi.Refusal {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 
 	info := map[string]any{
-		"runnerName": order.request.Name, "runnerId": credential.RunnerID,
+		"runnerName": issuance.request.Name, "runnerId": credential.RunnerID,
 		"handover": map[string]any{"givenAt": metav1.NewMicroTime(h.Clock.Now())},
 	}
 	if !credential.ExpiresAt.IsZero() {
 		info["expiresAt"] = metav1.NewTime(credential.ExpiresAt)
 	}
 
-	err := h.patch(ctx, claim, info)
+	err := h.patchBootstrapInfo(ctx, claim, info)
 	if err == nil && claim.DeletionTimestamp.IsZero() {
 		return nil
 	}
 
 	if err != nil {
-		log.FromContext(ctx).Error(err, "handover was not written", "namespace", who.Namespace, "claim", who.Name)
+		log.FromContext(ctx).Error(err, "write handover to claim status", "namespace", machine.Namespace, "claim", machine.Name)
 	}
 
-	// Nobody will have it: its runner goes at once, as far as that is known already.
+	// The machine does not get the credential, so the runner is deregistered. Some platforms return no runner
+	// ID yet.
 	if credential.RunnerID != "" {
-		if err := order.provider.Deregister(ctx, credential.RunnerID); err != nil && !workload.Is(err, workload.NotFound) {
-			log.FromContext(ctx).Error(err, "runner was not removed", "runner", order.request.Name)
+		if err := issuance.provider.Deregister(ctx, credential.RunnerID); err != nil && !workload.Is(err, workload.NotFound) {
+			log.FromContext(ctx).Error(err, "deregister runner", "runner", issuance.request.Name)
 		}
 	}
 
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return gone()
+		return newGoneRefusal()
 	}
 
-	return guestapi.Later("the handover cannot be written: try again")
+	return guestapi.NewTransientRefusal("the operator cannot record the handover: retry later")
 }
 
-// patch writes into the bootstrapInfo of this very claim, never of a later one of its name.
-// Others' writes do not get in the way.
-func (h *Handler) patch(ctx context.Context, claim *v1alpha1.MachineClaim, info map[string]any) error {
+// patchBootstrapInfo merges fields into status.bootstrapInfo of the claim. The patch holds the UID, so it
+// fails for a newer claim of the same name. It holds no resource version, so it cannot conflict with other
+// writes.
+func (h *Handler) patchBootstrapInfo(ctx context.Context, claim *v1alpha1.MachineClaim, info map[string]any) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": claim.UID},
 		"status":   map[string]any{"bootstrapInfo": info},

@@ -21,28 +21,32 @@ import (
 // Pattern is the route that Handler serves.
 const Pattern = "POST /machines/{namespace}/{name}/{uid}/credential"
 
-// Reasons of the events on a claim.
+// Reasons of the events that the handler emits for a claim.
 const (
 	ReasonHandedOver = "CredentialHandedOver"
 	ReasonRefused    = "CredentialRefused"
 )
 
-// Handler hands over credentials. It needs no leader: any replica may answer.
+// Handler hands credentials over to machines. It needs no leader election: every replica can serve requests.
 //
-// It answers 200 with a guest.Credential, else with a guest.Refusal: 401 for a wrong code or
-// SVID, 403 where none was offered, where another proof was asked for, or for the SVID of
-// another machine, 409 for one that was used, 410 where claim or job are over,
-// and 429 and 503 with Retry-After where another try may help.
+// Status 200 returns a guest.Credential. Every other status returns a guest.Refusal:
+//
+//   - 401: the claim code or the SVID is wrong.
+//   - 403: no credential was offered to the machine, the machine must use another proof, or the SVID belongs
+//     to another machine.
+//   - 409: the proof was used before.
+//   - 410: the claim is deleted, its machine has stopped or ended, or its job is no longer available.
+//   - 429 and 503: the machine can retry after Retry-After.
 type Handler struct {
-	// Client writes the claims' status, and reads the rest.
+	// Client writes the status of claims, and reads all other objects.
 	Client client.Client
-	// Live reads claims from the API server itself.
+	// Live reads claims from the API server and bypasses the cache.
 	Live      client.Reader
 	Workloads *connect.Workloads
-	// Identity verifies SVIDs; nil where the operator has no SPIRE server.
+	// Identity verifies SVIDs. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
 	Recorder events.EventRecorder
-	// Settings hold the key that claim codes are made of, and what runners are named by.
+	// Settings holds the key from which claim codes are derived, and the operator UID for runner labels.
 	Settings vmspec.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
@@ -54,27 +58,27 @@ type Handler struct {
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=create;update
 
-// ServeHTTP answers one request.
+// ServeHTTP authenticates the machine, and issues its credential.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who := caller{Caller: guestapi.CallerOf(r)}
+	machine := machineCaller{Caller: guestapi.ParseCaller(r)}
 
 	ctx, cancel := context.WithTimeout(r.Context(), guestapi.Timeout)
 	defer cancel()
 
-	refused := h.prove(ctx, r, &who)
-	if refused == nil {
+	refusal := h.authenticate(ctx, r, &machine)
+	if refusal == nil {
 		var credential guest.Credential
 
-		if credential, refused = h.hand(ctx, who); refused == nil {
-			h.Metrics.request(guestapi.OutcomeGiven)
-			guestapi.Answer(w, http.StatusOK, credential)
+		if credential, refusal = h.issueCredential(ctx, machine); refusal == nil {
+			h.Metrics.countRequest(guestapi.OutcomeGiven)
+			guestapi.WriteJSON(w, http.StatusOK, credential)
 
 			return
 		}
 	}
 
-	h.Metrics.request(refused.Outcome)
-	refused.Refuse(ctx, w, r, h.Recorder, guestapi.Words{
-		Reason: ReasonRefused, Action: "HandOver", Log: "no credential was handed over",
+	h.Metrics.countRequest(refusal.Outcome)
+	refusal.Respond(ctx, w, r, h.Recorder, guestapi.RefusalTexts{
+		Reason: ReasonRefused, Action: "HandOver", LogMessage: "credential request refused",
 	})
 }

@@ -17,66 +17,67 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// caller is the machine that the request says it comes from, and what proves that.
-type caller struct {
+// machineCaller is the caller of a request, and the kind of proof that it has sent.
+type machineCaller struct {
 	guestapi.Caller
 
 	proof string
 }
 
-// prove decides whether the caller is the claim's machine: it has the claim's code, or an
-// SVID of the claim's identity. Before that is known nothing is asked of anybody, but for the
-// claim that hears of a wrong proof.
-func (h *Handler) prove(ctx context.Context, r *http.Request, who *caller) *guestapi.Refusal {
-	given := guestapi.Bearer(r)
+// authenticate checks that the caller is the claim's machine: the caller must send the claim code, or an
+// SVID of the claim's SPIFFE ID. It sets machine.proof. An unauthenticated request causes no API calls,
+// except that the operator verifies an SVID, and reads the claim to emit an event about a wrong proof.
+func (h *Handler) authenticate(ctx context.Context, r *http.Request, machine *machineCaller) *guestapi.Refusal {
+	token := guestapi.BearerToken(r)
 
 	// A claim code has no dots, a JWT has two (RFC 7515, section 3.1).
-	if strings.Count(given, ".") == 2 {
-		who.proof = v1alpha1.ProofSVID
+	if strings.Count(token, ".") == 2 {
+		machine.proof = v1alpha1.ProofSVID
 
-		return h.proveSVID(ctx, who.Caller, given)
+		return h.authenticateSVID(ctx, machine.Caller, token)
 	}
 
-	who.proof = v1alpha1.ProofClaimCode
-	want := vmspec.ClaimCode(h.Settings.ReportKey, who.Namespace, who.Name, who.UID)
+	machine.proof = v1alpha1.ProofClaimCode
+	expected := vmspec.ClaimCode(h.Settings.ReportKey, machine.Namespace, machine.Name, machine.UID)
 
-	if len(h.Settings.ReportKey) > 0 && guestapi.Same(given, want) {
-		return h.limits.Genuine(who.UID, h.Clock.Now())
+	if len(h.Settings.ReportKey) > 0 && guestapi.IsSameCode(token, expected) {
+		return h.limits.CheckRate(machine.UID, h.Clock.Now())
 	}
 
-	return h.wrong(ctx, who.Caller, guestapi.Never(http.StatusUnauthorized, guestapi.OutcomeWrongCode, guest.ReasonCredentialRefused,
-		"the claim code is not this machine's"))
+	return h.refuseWrongProof(ctx, machine.Caller, guestapi.NewTerminalRefusal(http.StatusUnauthorized,
+		guestapi.OutcomeWrongCode, guest.ReasonCredentialRefused, "the claim code does not belong to this machine"))
 }
 
-// proveSVID takes a JWT-SVID for a proof. Who has one that is not valid is held back as who
-// guesses codes is, before anybody is asked.
-func (h *Handler) proveSVID(ctx context.Context, who guestapi.Caller, svid string) *guestapi.Refusal {
+// authenticateSVID checks that the JWT-SVID is valid for this operator and belongs to the claim's machine.
+// Requests with an invalid SVID count against the rate limit of wrong proofs.
+func (h *Handler) authenticateSVID(ctx context.Context, machine guestapi.Caller, svid string) *guestapi.Refusal {
 	if h.Identity == nil {
-		return h.wrong(ctx, who, guestapi.Never(http.StatusUnauthorized, outcomeWrongSVID, guest.ReasonCredentialRefused,
-			"this operator has no SPIRE server to verify SVIDs with"))
+		return h.refuseWrongProof(ctx, machine, guestapi.NewTerminalRefusal(http.StatusUnauthorized, outcomeWrongSVID,
+			guest.ReasonCredentialRefused, "the operator has no SPIRE server that verifies SVIDs"))
 	}
 
 	id, err := h.Identity.Verify(ctx, svid, vmspec.CallbackAudience(h.Settings))
 
 	switch {
 	case identity.Is(err, identity.Rejected), identity.Is(err, identity.TrustDomainMismatch):
-		log.FromContext(ctx).Info("an SVID was refused", "namespace", who.Namespace, "claim", who.Name, "why", err.Error())
+		log.FromContext(ctx).Info("SVID refused", "namespace", machine.Namespace, "claim", machine.Name, "reason", err.Error())
 
-		return h.wrong(ctx, who, guestapi.Never(http.StatusUnauthorized, outcomeWrongSVID, guest.ReasonCredentialRefused,
-			"the SVID is not valid here"))
+		return h.refuseWrongProof(ctx, machine, guestapi.NewTerminalRefusal(http.StatusUnauthorized, outcomeWrongSVID,
+			guest.ReasonCredentialRefused, "the SVID is not valid for this operator"))
 	case err != nil:
-		log.FromContext(ctx).Error(err, "SVID was not verified", "namespace", who.Namespace, "claim", who.Name)
+		log.FromContext(ctx).Error(err, "verify SVID", "namespace", machine.Namespace, "claim", machine.Name)
 
-		return guestapi.Later("the SVID cannot be verified at present: try again")
-	case id != identity.ID{Namespace: who.Namespace, Name: who.Name, UID: string(who.UID)}:
-		return h.wrong(ctx, who, guestapi.Never(http.StatusForbidden, outcomeWrongSVID, guest.ReasonIdentityMismatch,
-			"the SVID is of another machine: "+id.Path()))
+		return guestapi.NewTransientRefusal("the operator cannot verify the SVID at the moment: retry later")
+	case id != identity.ID{Namespace: machine.Namespace, Name: machine.Name, UID: string(machine.UID)}:
+		return h.refuseWrongProof(ctx, machine, guestapi.NewTerminalRefusal(http.StatusForbidden, outcomeWrongSVID,
+			guest.ReasonIdentityMismatch, "the SVID belongs to another machine: "+id.Path()))
 	default:
-		return h.limits.Genuine(who.UID, h.Clock.Now())
+		return h.limits.CheckRate(machine.UID, h.Clock.Now())
 	}
 }
 
-// wrong holds back who brings wrong proofs, and has the claim hear of them.
-func (h *Handler) wrong(ctx context.Context, who guestapi.Caller, refused *guestapi.Refusal) *guestapi.Refusal {
-	return h.limits.Wrong(ctx, h.Client, who, h.Clock.Now(), refused)
+// refuseWrongProof returns a rate-limit refusal if there are too many requests with a wrong proof, and the
+// given refusal with an event on the claim otherwise.
+func (h *Handler) refuseWrongProof(ctx context.Context, machine guestapi.Caller, refusal *guestapi.Refusal) *guestapi.Refusal {
+	return h.limits.RefuseWrongProof(ctx, h.Client, machine, h.Clock.Now(), refusal)
 }

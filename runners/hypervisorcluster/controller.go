@@ -23,22 +23,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// finalizer keeps a cluster while machines need its credentials to be removed.
+// finalizer keeps a cluster while the operator needs its credentials to delete machines.
 const finalizer = "hyperfleet.io/machines"
 
-// checkTimeout bounds one look at a hypervisor.
-const checkTimeout = 45 * time.Second
+// reconcileTimeout limits one reconcile of a cluster.
+const reconcileTimeout = 45 * time.Second
 
-// concurrency is how many clusters are looked at side by side: one that does not answer
-// must not hold up the rest.
+// concurrency is how many clusters are reconciled in parallel, so that an unreachable hypervisor does not
+// delay the others.
 const concurrency = 8
 
 // Reconciler reconciles HypervisorClusters.
 type Reconciler struct {
 	Client   client.Client
-	Runner   *step.Runner
+	Runner   *step.Reconciler
 	Clusters *connect.Clusters
-	// Interval between two looks at a hypervisor.
+	// Interval is the time between two checks of a hypervisor.
 	Interval time.Duration
 }
 
@@ -53,9 +53,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("hypervisorcluster").
 		For(&v1alpha1.HypervisorCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(r.clusterOf),
-			builder.WithPredicates(gone())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: checkTimeout}).
+		Watches(&v1alpha1.MachineClaim{}, handler.EnqueueRequestsFromMapFunc(r.enqueueDeletingCluster),
+			builder.WithPredicates(newDeletePredicate())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller hypervisorcluster: %w", err)
@@ -64,9 +64,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// clusterOf wakes a cluster that waits for its last machine to go. Claims come and go all
-// the time: a cluster that stays has its own rhythm.
-func (r *Reconciler) clusterOf(ctx context.Context, obj client.Object) []reconcile.Request {
+// enqueueDeletingCluster enqueues the cluster of a deleted claim if the cluster is being deleted and waits
+// for its last machine. It enqueues no other cluster, because claims are deleted all the time and clusters
+// are reconciled every Interval.
+func (r *Reconciler) enqueueDeletingCluster(ctx context.Context, obj client.Object) []reconcile.Request {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
 	if !ok || claim.Status.VMRef == nil {
 		return nil
@@ -82,8 +83,8 @@ func (r *Reconciler) clusterOf(ctx context.Context, obj client.Object) []reconci
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
-// gone lets through only that something is no more.
-func gone() predicate.Predicate {
+// newDeletePredicate returns a predicate that accepts delete events only.
+func newDeletePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
@@ -91,26 +92,27 @@ func gone() predicate.Predicate {
 	}
 }
 
-// scope is one pass over one cluster.
+// scope holds the state of one reconcile of one cluster.
 type scope struct {
 	*Reconciler
 	cluster *v1alpha1.HypervisorCluster
-	// provider is filled by credentials.
+	// provider is set by ensureConnection.
 	provider hypervisor.Provider
 }
 
-func plan() step.Plan[*scope] {
-	return step.Plan[*scope]{Finalizer: finalizer, Ready: &step.ReadyEvent{Reason: "Connected", Message: "the hypervisor answers"},
+func newPlan() step.Plan[*scope] {
+	return step.Plan[*scope]{Finalizer: finalizer,
+		ReadyEvent: &step.ReadyEvent{Reason: "Connected", Message: "the hypervisor is reachable and accepts the credentials"},
 		Steps: []step.Step[*scope]{
-			{Condition: "Credentials", Run: credentials}, // secrets read, connection made
-			{Condition: "Connected", Run: connected},     // reached, authenticated, privileged
-			{Condition: "Inspected", Run: inspected},     // nodes and free resources known
-		}, Deletion: []step.Step[*scope]{
-			{Condition: "MachinesGone", Run: machinesGone},
+			{Condition: "Credentials", Run: ensureConnection}, // Secrets are read, connection is open
+			{Condition: "Connected", Run: checkConnection},    // reachable, authenticated, has the privileges
+			{Condition: "Inspected", Run: inspectCapacity},    // nodes and free resources are known
+		}, DeletionSteps: []step.Step[*scope]{
+			{Condition: "MachinesGone", Run: waitForMachineRemoval},
 		}}
 }
 
-// Reconcile looks at one cluster.
+// Reconcile checks one cluster, and requeues it after Interval at the latest.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var cluster v1alpha1.HypervisorCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &cluster); err != nil {
@@ -119,7 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, cluster: &cluster}
 
-	result, err := step.Pass(ctx, r.Runner, &cluster, plan(), s)
+	result, err := step.Reconcile(ctx, r.Runner, &cluster, newPlan(), s)
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hypervisorcluster keeps the connection to each hypervisor and reports what
-// is there.
+// Package hypervisorcluster keeps a connection to each hypervisor cluster, and reports its nodes and free
+// resources.
 //
-//	Credentials ──► Connected ──► Inspected ──► (again every interval)
+//	Credentials ──► Connected ──► Inspected ──► (repeated every interval)
 //
-// A cluster that is not Ready gets no new machines; machines that run go on. It is
-// deleted only once no MachineClaim has a machine on it.
+// The operator creates no machines on a cluster that is not Ready. Machines that already run continue to
+// run. A finalizer keeps the HypervisorCluster until no MachineClaim has a machine on it.
 package hypervisorcluster

@@ -22,27 +22,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// retryAfter is how soon a cluster that does not answer is tried again. The queue's own
-// back-off would grow to minutes; a hypervisor that is back should be used at once.
+// retryAfter is the delay before an unreachable cluster is checked again. It is constant, because the
+// back-off of the work queue would grow to minutes, and a hypervisor that is reachable again should be used
+// at once.
 const retryAfter = 10 * time.Second
 
-// credentials reads the Secrets and makes the connection.
-func credentials(ctx context.Context, s *scope) step.Result {
+// ensureConnection reads the Secrets and opens the connection.
+func ensureConnection(ctx context.Context, s *scope) step.Result {
 	provider, err := s.Clusters.Ensure(ctx, s.cluster)
 
 	switch {
 	case err == nil:
 		s.provider = provider
 
-		return step.Done().Also("InsecureTLS", insecure(s.cluster), "AsConfigured", "spec.tls.insecureSkipVerify")
-	case errclass.Of(err) == errclass.Transient:
-		return step.Wait(retryAfter, errclass.Reason(err, "SecretUnavailable"), err.Error())
+		return step.Done().WithCondition("InsecureTLS", insecureTLSStatus(s.cluster), "AsConfigured", "spec.tls.insecureSkipVerify")
+	case errclass.ClassOf(err) == errclass.Transient:
+		return step.Wait(retryAfter, errclass.ReasonOf(err, "SecretUnavailable"), err.Error())
 	default:
-		return step.Stall(errclass.Reason(err, "CredentialsInvalid"), err.Error())
+		return step.Stall(errclass.ReasonOf(err, "CredentialsInvalid"), err.Error())
 	}
 }
 
-func insecure(cluster *v1alpha1.HypervisorCluster) metav1.ConditionStatus {
+func insecureTLSStatus(cluster *v1alpha1.HypervisorCluster) metav1.ConditionStatus {
 	if cluster.Spec.TLS != nil && cluster.Spec.TLS.InsecureSkipVerify {
 		return metav1.ConditionTrue
 	}
@@ -50,13 +51,14 @@ func insecure(cluster *v1alpha1.HypervisorCluster) metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// connected reaches the hypervisor with the credentials and checks the privileges.
-func connected(ctx context.Context, s *scope) step.Result {
+// checkConnection calls the hypervisor with the credentials, and checks their privileges and that a node is
+// online.
+func checkConnection(ctx context.Context, s *scope) step.Result {
 	info, err := s.provider.Check(ctx)
 	if err != nil {
 		s.cluster.Status.ConnectedNodes = 0
 
-		return connect.Outcome(err, retryAfter, "Unavailable")
+		return connect.NewErrorResult(err, retryAfter, "Unavailable")
 	}
 
 	status := &s.cluster.Status
@@ -70,7 +72,7 @@ func connected(ctx context.Context, s *scope) step.Result {
 	}
 
 	if status.ConnectedNodes == 0 && !info.NodesHidden {
-		return step.Wait(retryAfter, "NoNodeOnline", "none of the cluster's usable nodes is online")
+		return step.Wait(retryAfter, "NoNodeOnline", "no usable node of the cluster is online")
 	}
 
 	message := fmt.Sprintf("%s, %s online",
@@ -82,17 +84,17 @@ func connected(ctx context.Context, s *scope) step.Result {
 	return step.Done().WithReason("Connected", message)
 }
 
-// inspected reports what the nodes have to give.
-func inspected(ctx context.Context, s *scope) step.Result {
+// inspectCapacity reports the free resources and the nodes of the cluster.
+func inspectCapacity(ctx context.Context, s *scope) step.Result {
 	capacity, err := s.provider.Capacity(ctx)
 	if err != nil {
-		return connect.Outcome(err, retryAfter, "CapacityUnknown")
+		return connect.NewErrorResult(err, retryAfter, "CapacityUnknown")
 	}
 
 	status := &s.cluster.Status
-	status.AvailableResources = amounts(capacity.Free)
-	status.Nodes = s.nodes(capacity.Nodes)
-	status.Machines = int32(capacity.Machines) //nolint:gosec // machines of a cluster are some thousands
+	status.AvailableResources = newResourceAmounts(capacity.Free)
+	status.Nodes = s.nodeStatuses(capacity.Nodes)
+	status.Machines = int32(capacity.Machines) //nolint:gosec // a cluster has some thousands of machines
 
 	return step.Done()
 }
@@ -101,22 +103,22 @@ func inspected(ctx context.Context, s *scope) step.Result {
 const (
 	reasonUsable   = "Usable"
 	reasonOffline  = "Offline"
-	reasonSetAside = "SetAside"
+	reasonExcluded = "SetAside"
 )
 
-// nodes reports each node: what is free there, and whether machines are placed on it.
-func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
-	before := map[string][]metav1.Condition{}
+// nodeStatuses reports the free resources of each node, and whether the operator places machines on it.
+func (s *scope) nodeStatuses(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
+	previousConditions := map[string][]metav1.Condition{}
 	for _, node := range s.cluster.Status.Nodes {
-		before[node.Name] = node.Conditions
+		previousConditions[node.Name] = node.Conditions
 	}
 
 	out := make([]v1alpha1.HypervisorNodeStatus, 0, len(seen))
 
 	for _, node := range seen {
 		status := v1alpha1.HypervisorNodeStatus{
-			Name: node.Name, Online: node.Online, Available: amounts(node.Free), Capacity: amounts(node.Total),
-			Conditions: before[node.Name],
+			Name: node.Name, Online: node.Online, Available: newResourceAmounts(node.Free), Capacity: newResourceAmounts(node.Total),
+			Conditions: previousConditions[node.Name],
 		}
 		ready := metav1.Condition{
 			Type: step.Ready, Status: metav1.ConditionTrue, Reason: reasonUsable, ObservedGeneration: s.cluster.Generation,
@@ -124,9 +126,9 @@ func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
 
 		switch {
 		case !node.Online:
-			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonOffline, cmp.Or(node.Trouble, "is offline")
-		case len(node.SetAside) > 0:
-			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonSetAside, strings.Join(node.SetAside, "; ")
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonOffline, cmp.Or(node.OfflineReason, "is offline")
+		case len(node.Exclusions) > 0:
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, reasonExcluded, strings.Join(node.Exclusions, "; ")
 		}
 
 		meta.SetStatusCondition(&status.Conditions, ready)
@@ -136,36 +138,36 @@ func (s *scope) nodes(seen []hypervisor.Node) []v1alpha1.HypervisorNodeStatus {
 	return out
 }
 
-// gib is what amounts are rounded to, so that the status does not change with every
-// page that a machine touches.
+// gib is the unit to which reported bytes are rounded down, so that small changes of memory use do not
+// change the status.
 const gib = 1 << 30
 
-func amounts(of hypervisor.Resources) *v1alpha1.ResourceAmounts {
+func newResourceAmounts(resources hypervisor.Resources) *v1alpha1.ResourceAmounts {
 	return &v1alpha1.ResourceAmounts{
-		CPU:     of.CPU,
-		Memory:  *resource.NewQuantity(of.Memory/gib*gib, resource.BinarySI),
-		Storage: *resource.NewQuantity(of.Disk/gib*gib, resource.BinarySI),
+		CPU:     resources.CPU,
+		Memory:  *resource.NewQuantity(resources.Memory/gib*gib, resource.BinarySI),
+		Storage: *resource.NewQuantity(resources.Disk/gib*gib, resource.BinarySI),
 	}
 }
 
-// machinesGone keeps the cluster until no claim needs its connection.
-func machinesGone(ctx context.Context, s *scope) step.Result {
+// waitForMachineRemoval waits until no claim has a machine on the cluster, then closes the connection.
+func waitForMachineRemoval(ctx context.Context, s *scope) step.Result {
 	var claims v1alpha1.MachineClaimList
 	if err := s.Client.List(ctx, &claims); err != nil {
 		return step.Fail(fmt.Errorf("list machine claims: %w", err))
 	}
 
-	left := 0
+	remaining := 0
 
 	for i := range claims.Items {
 		if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == s.cluster.Name {
-			left++
+			remaining++
 		}
 	}
 
-	if left > 0 {
-		return step.Wait(retryAfter, "MachinesLeft", english.Plural(left, "MachineClaim still has its machine",
-			"MachineClaims still have their machines")+" here: delete claims, or wait for jobs to end")
+	if remaining > 0 {
+		return step.Wait(retryAfter, "MachinesLeft", english.Plural(remaining, "MachineClaim still has its machine",
+			"MachineClaims still have their machines")+" here: delete the claims, or wait until their jobs have finished")
 	}
 
 	s.Clusters.Forget(s.cluster.Name)

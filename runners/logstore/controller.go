@@ -26,37 +26,37 @@ import (
 )
 
 const (
-	// ReasonNotStored is the reason of the event about a log that the store does not take.
+	// ReasonNotStored is the reason of the event about a log that could not be stored.
 	ReasonNotStored = "LogNotStored"
 
-	// passTimeout bounds one pass: one call of a store.
-	passTimeout = 15 * time.Second
-	concurrency = 2
-	// A log is tried after 1 s, 2 s, 4 s, ... 10 min: for two hours.
-	maxTries  = 20
-	firstWait = time.Second
-	maxWait   = 10 * time.Minute
-	// maxMessage is the bound of spec.notStored.
+	// reconcileTimeout limits one reconcile, which calls the store once.
+	reconcileTimeout = 15 * time.Second
+	concurrency      = 2
+	// Attempts to store a log are 1 s, 2 s, 4 s, ... 10 min apart, for about two hours in total.
+	maxAttempts = 20
+	minDelay    = time.Second
+	maxDelay    = 10 * time.Minute
+	// maxMessage is the maximum length of spec.notStored in characters.
 	maxMessage = 1024
 )
 
-// Reconciler brings logs to the store.
+// Reconciler moves pending logs to the store.
 type Reconciler struct {
 	Client client.Client
-	// Live reads logs: a cache would hold all there are in memory.
+	// Live reads logs from the API server, because a cache would hold the texts of all logs in memory.
 	Live     client.Reader
 	Store    *Store
 	Recorder events.EventRecorder
 	Metrics  *Metrics
 
 	mu sync.Mutex
-	// tries that failed, by log. What is not pending is not in it.
-	tries map[types.NamespacedName]int
+	// attempts counts the failed attempts of each pending log.
+	attempts map[types.NamespacedName]int
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;list;watch;update
 
-// SetupWithManager adds the controller to a manager. It watches what logs are there, without
+// SetupWithManager adds the controller to a manager. The controller watches only the metadata of logs, not
 // their texts.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	pending, err := predicate.LabelSelectorPredicate(metav1.LabelSelector{
@@ -69,7 +69,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("runnerlog").
 		For(&v1alpha1.RunnerLog{}, builder.OnlyMetadata, builder.WithPredicates(pending)).
-		WithOptions(controller.Options{ReconciliationTimeout: passTimeout, MaxConcurrentReconciles: concurrency}).
+		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout, MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller runnerlog: %w", err)
@@ -78,67 +78,69 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile stores one log, if it is for the store.
+// Reconcile stores one log if it has the label for pending logs. Afterwards it clears the text in the
+// RunnerLog.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	var found v1alpha1.RunnerLog
+	var runnerLog v1alpha1.RunnerLog
 
-	err := r.Live.Get(ctx, request.NamespacedName, &found)
+	err := r.Live.Get(ctx, request.NamespacedName, &runnerLog)
 
 	switch {
-	case apierrors.IsNotFound(err), err == nil && found.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStorePending:
+	case apierrors.IsNotFound(err), err == nil && runnerLog.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStorePending:
 		r.forget(request.NamespacedName)
 
 		return reconcile.Result{}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("read log %s: %w", request, err)
+		return reconcile.Result{}, fmt.Errorf("get RunnerLog %s: %w", request, err)
 	}
 
-	where, err := r.Store.put(ctx, &found)
+	stored, err := r.Store.put(ctx, &runnerLog)
 	if err != nil {
-		return r.failed(ctx, &found, err)
+		return r.handleError(ctx, &runnerLog, err)
 	}
 
-	r.Metrics.wrote(outcomeStored)
-	delete(found.Labels, v1alpha1.LabelLogStore)
-	found.Spec.Stored, found.Spec.Text = where, ""
+	r.Metrics.countWrite(outcomeStored)
+	delete(runnerLog.Labels, v1alpha1.LabelLogStore)
+	runnerLog.Spec.Stored, runnerLog.Spec.Text = stored, ""
 
-	return r.write(ctx, &found)
+	return r.update(ctx, &runnerLog)
 }
 
-// failed has a log tried again later, or leaves it where it is for good.
-func (r *Reconciler) failed(ctx context.Context, of *v1alpha1.RunnerLog, problem error) (reconcile.Result, error) {
-	key := client.ObjectKeyFromObject(of)
-	tries := r.failedAgain(key)
-	log.FromContext(ctx).Info("log was not stored", "log", key, "try", tries, "error", problem.Error())
+// handleError requeues the log with a back-off. After maxAttempts attempts it marks the log as failed
+// instead: the log stays in the RunnerLog.
+func (r *Reconciler) handleError(ctx context.Context, runnerLog *v1alpha1.RunnerLog, cause error) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(runnerLog)
+	attempts := r.countAttempt(key)
+	log.FromContext(ctx).Info("log was not stored", "log", key, "attempt", attempts, "error", cause.Error())
 
-	if tries < maxTries {
-		r.Metrics.wrote(outcomeFailed)
+	if attempts < maxAttempts {
+		r.Metrics.countWrite(outcomeFailed)
 
-		if tries == 1 {
-			r.tell(of, "the log is in the cluster for now, and is tried again: "+problem.Error())
+		if attempts == 1 {
+			r.emitEvent(runnerLog, "store the log (it stays in the cluster until a retry succeeds): "+cause.Error())
 		}
 
-		return reconcile.Result{RequeueAfter: wait(tries)}, nil
+		return reconcile.Result{RequeueAfter: retryDelay(attempts)}, nil
 	}
 
-	r.Metrics.wrote(outcomeGivenUp)
-	r.tell(of, "the log stays in the cluster: "+problem.Error())
+	r.Metrics.countWrite(outcomeGivenUp)
+	r.emitEvent(runnerLog, "store the log (it stays in the cluster, after the last retry): "+cause.Error())
 
-	of.Labels[v1alpha1.LabelLogStore] = v1alpha1.LogStoreFailed
-	of.Spec.NotStored = string([]rune(problem.Error())[:min(len([]rune(problem.Error())), maxMessage)])
+	runnerLog.Labels[v1alpha1.LabelLogStore] = v1alpha1.LogStoreFailed
+	runnerLog.Spec.NotStored = string([]rune(cause.Error())[:min(len([]rune(cause.Error())), maxMessage)])
 
-	return r.write(ctx, of)
+	return r.update(ctx, runnerLog)
 }
 
-// write writes what became of a log, unless that has changed meanwhile.
-func (r *Reconciler) write(ctx context.Context, of *v1alpha1.RunnerLog) (reconcile.Result, error) {
-	key := client.ObjectKeyFromObject(of)
+// update writes the RunnerLog. On a conflict it requeues the log.
+func (r *Reconciler) update(ctx context.Context, runnerLog *v1alpha1.RunnerLog) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(runnerLog)
 
-	switch err := r.Client.Update(ctx, of); {
+	switch err := r.Client.Update(ctx, runnerLog); {
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: firstWait}, nil
+		return reconcile.Result{RequeueAfter: minDelay}, nil
 	case client.IgnoreNotFound(err) != nil:
-		return reconcile.Result{}, fmt.Errorf("update log %s: %w", key, err)
+		return reconcile.Result{}, fmt.Errorf("update RunnerLog %s: %w", key, err)
 	default:
 		r.forget(key)
 
@@ -146,45 +148,47 @@ func (r *Reconciler) write(ctx context.Context, of *v1alpha1.RunnerLog) (reconci
 	}
 }
 
-// tell tells it of the job, if that is known, and else of the log.
-func (r *Reconciler) tell(of *v1alpha1.RunnerLog, message string) {
-	var about client.Object = of
+// emitEvent emits a warning on the RunnerJob that owns the log, or on the log if no job owns it.
+func (r *Reconciler) emitEvent(runnerLog *v1alpha1.RunnerLog, message string) {
+	var regarding client.Object = runnerLog
 
-	for _, owner := range of.OwnerReferences {
+	for _, owner := range runnerLog.OwnerReferences {
 		if owner.Kind == "RunnerJob" {
-			about = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: owner.Name, UID: owner.UID}}
+			regarding = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{
+				Namespace: runnerLog.Namespace, Name: owner.Name, UID: owner.UID,
+			}}
 		}
 	}
 
-	r.Recorder.Eventf(about, nil, corev1.EventTypeWarning, ReasonNotStored, "Store", "%s", message)
+	r.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, ReasonNotStored, "Store", "%s", message)
 }
 
-func (r *Reconciler) failedAgain(key types.NamespacedName) int {
+func (r *Reconciler) countAttempt(key types.NamespacedName) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.tries == nil {
-		r.tries = map[types.NamespacedName]int{}
+	if r.attempts == nil {
+		r.attempts = map[types.NamespacedName]int{}
 	}
 
-	r.tries[key]++
+	r.attempts[key]++
 
-	return r.tries[key]
+	return r.attempts[key]
 }
 
 func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	delete(r.tries, key)
+	delete(r.attempts, key)
 }
 
-// wait is how long a log waits after so many tries.
-func wait(tries int) time.Duration {
-	out := firstWait
-	for i := 1; i < tries && out < maxWait; i++ {
-		out *= 2
+// retryDelay returns the delay after the given number of failed attempts.
+func retryDelay(attempts int) time.Duration {
+	delay := minDelay
+	for i := 1; i < attempts && delay < maxDelay; i++ {
+		delay *= 2
 	}
 
-	return min(out, maxWait)
+	return min(delay, maxDelay)
 }

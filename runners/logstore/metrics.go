@@ -9,14 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Outcomes of a write.
+// Outcomes of an attempt to store a log.
 const (
 	outcomeStored  = "stored"
 	outcomeFailed  = "failed"
 	outcomeGivenUp = "given_up"
 )
 
-// Metrics are the numbers of logs that are stored. A nil *Metrics takes nothing.
+// Metrics counts attempts to store logs. A nil *Metrics counts nothing.
 type Metrics struct{ writes *prometheus.CounterVec }
 
 // NewMetrics registers hyperfleet_runner_log_writes_total{outcome}.
@@ -25,15 +25,15 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Namespace: "hyperfleet",
 		Subsystem: "runner_log",
 		Name:      "writes_total",
-		Help: "Writes of runners' logs to the object store, by what became of them: stored; failed, and tried again; " +
-			"given_up, and left in the cluster.",
+		Help: "Writes of runner logs to the object store, by outcome: stored, failed (will be retried), or given_up (the log " +
+			"stays in the cluster).",
 	}, []string{"outcome"})}
 
 	if err := registerer.Register(m.writes); err != nil {
-		return nil, fmt.Errorf("register metrics of stored logs: %w", err)
+		return nil, fmt.Errorf("register log store metrics: %w", err)
 	}
 
-	// An alert can't tell a series that begins from one that grows.
+	// Every series starts at 0, because rate() does not see the first increment of a new series.
 	for _, outcome := range []string{outcomeStored, outcomeFailed, outcomeGivenUp} {
 		m.writes.WithLabelValues(outcome)
 	}
@@ -41,7 +41,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) wrote(outcome string) {
+func (m *Metrics) countWrite(outcome string) {
 	if m != nil {
 		m.writes.WithLabelValues(outcome).Inc()
 	}

@@ -16,89 +16,91 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
-// Keys of the Secret.
 const (
-	secretKeyID  = "accessKeyId"
-	secretKey    = "secretAccessKey"
-	secretToken  = "sessionToken"
-	hashedLetter = 12
+	// Keys of the Secret with the credentials of the store.
+	secretKeyID = "accessKeyId"
+	secretKey   = "secretAccessKey"
+	secretToken = "sessionToken"
+
+	// hashLength is how many hexadecimal digits of the digest of a log are in its object key.
+	hashLength = 12
 )
 
-// Secrets reads a value of a Secret, which is sent to a server.
+// Secrets reads a value of a Secret that the caller sends to a server.
 type Secrets interface {
-	ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to credential.Sent) (string, error)
+	ValueFor(ctx context.Context, sel v1alpha1.SecretKeySelector, from string, to credential.Destination) (string, error)
 }
 
 // Store writes to the configured bucket.
 type Store struct {
 	Config config.LogStore
-	// Secrets reads the keys on each write, so that rotated ones count at once.
+	// Secrets reads the credentials for each write, so that the store uses rotated credentials at once.
 	Secrets   Secrets
 	Transport http.RoundTripper
 }
 
-// key is where a log goes. It is made of what is in the log: whoever writes it again, after a
-// kill or when its job is known, writes the same object.
-func (s *Store) key(log *v1alpha1.RunnerLog) string {
+// objectKey returns the object key of a log. It is derived from the claim and the text of the log, so a
+// repeated write, for example after a crash, writes the same object.
+func (s *Store) objectKey(log *v1alpha1.RunnerLog) string {
 	sum := sha256.Sum256([]byte(log.Spec.Text))
 
-	return s.Config.Prefix + log.Namespace + "/" + log.Spec.Claim + "-" + hex.EncodeToString(sum[:])[:hashedLetter] + ".log"
+	return s.Config.Prefix + log.Namespace + "/" + log.Spec.Claim + "-" + hex.EncodeToString(sum[:])[:hashLength] + ".log"
 }
 
-// place is where logs are.
-func (s *Store) place() objectstore.Place {
-	return objectstore.Place{Endpoint: s.Config.Endpoint, Region: s.Config.Region, Bucket: s.Config.Bucket}
+// location returns the endpoint, region and bucket of the store.
+func (s *Store) location() objectstore.Location {
+	return objectstore.Location{Endpoint: s.Config.Endpoint, Region: s.Config.Region, Bucket: s.Config.Bucket}
 }
 
-// open reads the keys; the store is not called.
+// open reads the credentials and returns a client. It does not call the store.
 func (s *Store) open(ctx context.Context) (*objectstore.Store, error) {
-	keys, err := s.keys(ctx)
+	keys, err := s.readKeys(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	return objectstore.New(s.place(), keys, s.Transport)
+	return objectstore.New(s.location(), keys, s.Transport)
 }
 
-// put writes a log, and says where it is.
+// put writes a log, and returns its location.
 func (s *Store) put(ctx context.Context, log *v1alpha1.RunnerLog) (*v1alpha1.StoredLog, error) {
-	place := s.place()
+	location := s.location()
 
 	store, err := s.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	key := s.key(log)
+	key := s.objectKey(log)
 	if err := store.Put(ctx, key, log.Spec.Text); err != nil {
 		return nil, err
 	}
 
 	return &v1alpha1.StoredLog{
-		Endpoint: place.Endpoint, Region: place.Region, Bucket: place.Bucket, Key: key, Bytes: int64(len(log.Spec.Text)),
+		Endpoint: location.Endpoint, Region: location.Region, Bucket: location.Bucket, Key: key, Bytes: int64(len(log.Spec.Text)),
 	}, nil
 }
 
-// keys reads the Secret, in the operator's own namespace. An administrator writes it and the
-// endpoint; the Secret's own list of servers counts all the same.
-func (s *Store) keys(ctx context.Context) (objectstore.Keys, error) {
-	var out objectstore.Keys
+// readKeys reads the credentials from the Secret in the operator's namespace. An administrator writes both
+// the Secret and the endpoint, but the list of allowed servers in the Secret still applies.
+func (s *Store) readKeys(ctx context.Context) (objectstore.Credentials, error) {
+	var out objectstore.Credentials
 
 	optional := true
 
 	for _, part := range []struct {
 		key      string
 		optional *bool
-		into     *string
+		target   *string
 	}{{secretKeyID, nil, &out.ID}, {secretKey, nil, &out.Secret}, {secretToken, &optional, &out.Token}} {
 		value, err := s.Secrets.ValueFor(ctx, v1alpha1.SecretKeySelector{
 			Name: s.Config.Secret, Key: part.key, Optional: part.optional,
-		}, "", credential.ToURL(s.Config.Endpoint))
+		}, "", credential.DestinationOfURL(s.Config.Endpoint))
 		if err != nil {
-			return objectstore.Keys{}, fmt.Errorf("read keys of log store: %w", err)
+			return objectstore.Credentials{}, fmt.Errorf("read credentials of log store: %w", err)
 		}
 
-		*part.into = value
+		*part.target = value
 	}
 
 	return out, nil

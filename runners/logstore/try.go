@@ -10,42 +10,42 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
-// trialKey follows the prefix. It is always the same, so that one object at most stays where
-// keys may not delete.
-const trialKey = "hyperfleet-doctor.txt"
+// checkKey is the object key after the prefix. It is constant, so that at most one object is left over if
+// the credentials may not delete objects.
+const checkKey = "hyperfleet-doctor.txt"
 
-// trialText is what Try writes.
-const trialText = "Written by hyperfleet doctor, to see whether the store takes logs. It may be deleted.\n"
+// checkText is the text that Check writes.
+const checkText = "hyperfleet doctor has written this file to check that the store accepts logs. You can delete it.\n"
 
-// Trial is what a store takes, beside a new object.
-type Trial struct {
-	// At is the address of what was written.
-	At string
-	// Unread and Undeleted say why it could not be read, and was not deleted. The operator does
-	// neither.
-	Unread, Undeleted error
+// CheckResult is the result of Check. The operator needs neither to read nor to delete objects, so
+// ReadError and DeleteError are not failures.
+type CheckResult struct {
+	// URL is the address of the object that Check has written.
+	URL string
+	// ReadError and DeleteError are nil if Check could read and delete the object.
+	ReadError, DeleteError error
 }
 
-// Try writes a small text as logs are written, reads it, and deletes it. An error is why nothing
-// can be written.
-func (s *Store) Try(ctx context.Context) (Trial, error) {
-	key := s.Config.Prefix + trialKey
-	out := Trial{At: objectstore.URL(s.Config.Bucket, key)}
+// Check writes a small object in the same way as logs are written, reads it, and deletes it. It returns an
+// error if it cannot write the object, or reads another text than it has written.
+func (s *Store) Check(ctx context.Context) (CheckResult, error) {
+	key := s.Config.Prefix + checkKey
+	out := CheckResult{URL: objectstore.ObjectURL(s.Config.Bucket, key)}
 
 	store, err := s.open(ctx)
 	if err != nil {
 		return out, err
 	}
 
-	if err := store.Put(ctx, key, trialText); err != nil {
+	if err := store.Put(ctx, key, checkText); err != nil {
 		return out, err
 	}
 
-	got, err := store.Get(ctx, key, int64(len(trialText)))
-	out.Unread, out.Undeleted = err, store.Delete(ctx, key)
+	text, err := store.Get(ctx, key, int64(len(checkText)))
+	out.ReadError, out.DeleteError = err, store.Delete(ctx, key)
 
-	if err == nil && got != trialText {
-		return out, fmt.Errorf("read %s at %s: it is not what was written", out.At, s.Config.Endpoint)
+	if err == nil && text != checkText {
+		return out, fmt.Errorf("read %s at %s: the text is not the text that was written", out.URL, s.Config.Endpoint)
 	}
 
 	return out, nil

@@ -14,18 +14,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// ReasonNetworkingOff says that nobody gives the claim's machine an address.
+// ReasonNetworkingOff is the reason if no networking controller allocates an address for the claim's machine.
 const ReasonNetworkingOff = "NetworkingOff"
 
-// networkingPatience is how long the networking area may take until it is said to be off:
-// longer than a new leader takes.
-const networkingPatience = time.Minute
+// networkingTimeout is how long the networking controllers may take before they are reported as off. It is
+// longer than a leader election takes.
+const networkingTimeout = time.Minute
 
-// address waits for the machine's addresses where its template has a pool. The networking
-// area writes them into the claim's status, and into the condition AddressAllocated why
-// there are none: it alone does, so the step has no condition of its own. A change of the
-// status brings the claim back.
-func address(_ context.Context, s *scope) step.Result {
+// waitForAddress waits for the machine's addresses if its template has an address pool. The networking area
+// writes the addresses to the claim's status, and the reason to the condition AddressAllocated if it has
+// none. Only the networking area writes this condition, so the step has no condition. A change of the
+// status enqueues the claim.
+func waitForAddress(_ context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 
 	switch {
@@ -35,28 +35,30 @@ func address(_ context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	said := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAddressAllocated)
-	if said != nil && said.Status != metav1.ConditionTrue {
-		return step.Wait(safety, said.Reason, said.Message)
+	allocated := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAddressAllocated)
+	if allocated != nil && allocated.Status != metav1.ConditionTrue {
+		return step.Wait(resyncInterval, allocated.Reason, allocated.Message)
 	}
 
 	waited := s.waitedForAddress()
-	if waited < networkingPatience {
-		return step.Wait(networkingPatience-waited, "AddressPending", "an address of the template's pool is asked for")
+	if waited < networkingTimeout {
+		return step.Wait(networkingTimeout-waited, "AddressPending", "waiting for an address of the template's pool")
 	}
 
-	return step.Wait(safety, ReasonNetworkingOff, "nobody gives the machine an address of its template's pool: "+
-		"run the operator with controllers: [networking], or give HypervisorMachineTemplate "+s.template.Name+" no network.static.pool")
+	return step.Wait(resyncInterval, ReasonNetworkingOff, "no controller allocates an address of the template's pool for the machine: "+
+		"run the operator with controllers: [networking], or remove network.static.pool from HypervisorMachineTemplate "+
+		s.template.Name)
 }
 
-// hasAddresses says whether the addresses are the networking area's word, and not what is
-// left of it.
+// hasAddresses reports whether the claim has addresses and the condition AddressAllocated is True.
+// Addresses without this condition are out of date.
 func hasAddresses(status *v1alpha1.MachineClaimStatus) bool {
 	return status.NetworkInfo != nil && len(status.NetworkInfo.Addresses) > 0 &&
 		meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionAddressAllocated)
 }
 
-// waitedForAddress is the time since the claim could have an address.
+// waitedForAddress returns the time since the template was resolved, that is, since the claim can get an
+// address.
 func (s *scope) waitedForAddress() time.Duration {
 	resolved := meta.FindStatusCondition(s.claim.Status.Conditions, v1alpha1.ConditionTemplateResolved)
 	if resolved == nil || resolved.Status != metav1.ConditionTrue {

@@ -19,154 +19,156 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// reasonNotAttested ends a machine whose VM stopped, without a word, before it had attested.
+// reasonNotAttested is the end reason of a machine whose VM stopped, without a failure report, before the
+// machine had attested.
 const reasonNotAttested = "AttestationFailed"
 
-// attests says whether the claim's machine proves who it is.
-func (s *scope) attests() bool { return vmspec.Attests(s.claim) }
+// hasIdentity reports whether the claim's machine must attest.
+func (s *scope) hasIdentity() bool { return vmspec.HasIdentity(s.claim) }
 
-// registered says whether the machine may be known to the identity provider.
-func (s *scope) registered() bool { return s.attests() && s.times().CloneStarted != nil }
+// isRegistered reports whether the machine may be registered with the identity provider.
+func (s *scope) isRegistered() bool { return s.hasIdentity() && s.times().CloneStarted != nil }
 
-// errNoRegistry says that the operator has no SPIRE server.
-func (s *scope) errNoRegistry() error {
+// newNoRegistryError returns the error for an operator without a SPIRE server.
+func (s *scope) newNoRegistryError() error {
 	return errclass.New(errclass.Configuration, vmspec.ReasonAttestationUnavailable,
 		"attest the machine of claim %s: the operator has no SPIRE server: set identity.spire in its configuration", s.claim.Name)
 }
 
-// identify puts on record who the machine will prove to be, if its template has an
-// attestation. Nothing is registered before that.
-func (s *scope) identify(ctx context.Context) error {
+// recordIdentity records the identity of the machine in the claim's status if its template has attestation.
+// It must run before the machine is registered.
+func (s *scope) recordIdentity(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Identity != nil {
 		return nil
 	}
 
-	if info.Identity = vmspec.Identity(s.claim, s.template, s.Settings); info.Identity == nil {
+	if info.Identity = vmspec.NewMachineIdentity(s.claim, s.template, s.Settings); info.Identity == nil {
 		return nil
 	}
 
-	if err := step.Save(ctx); err != nil {
-		return fmt.Errorf("keep the identity of claim %s: %w", s.claim.Name, err)
+	if err := step.SaveStatus(ctx); err != nil {
+		return fmt.Errorf("record identity of claim %s: %w", s.claim.Name, err)
 	}
 
 	return nil
 }
 
-// identityReady asks whether the identity provider takes us, before a machine is made that
-// could not attest.
-func identityReady(ctx context.Context, s *scope) step.Result {
+// checkIdentityProvider checks that the identity provider accepts the operator's credentials, before a
+// machine is created that could not attest.
+func checkIdentityProvider(ctx context.Context, s *scope) step.Result {
 	if s.times().CloneStarted != nil {
 		return step.Done()
 	}
 
 	if s.Identity == nil {
-		return connect.Outcome(s.errNoRegistry(), lookAgain, "")
+		return connect.NewErrorResult(s.newNoRegistryError(), pollInterval, "")
 	}
 
 	if err := s.Identity.Check(ctx); err != nil {
-		return connect.Outcome(err, lookAgain, "")
+		return connect.NewErrorResult(err, pollInterval, "")
 	}
 
 	return step.Done()
 }
 
-// register makes the machine known to the identity provider; for one without an attestation
-// it does nothing. A token's time runs from here, so that this is done when the cloud-init ISO
-// is made and no sooner. That it may have been done is on record before it is.
-func (s *scope) register(ctx context.Context) (identity.Attestation, error) {
-	if err := s.identify(ctx); err != nil || !s.attests() {
+// registerIdentity registers the machine with the identity provider. It does nothing for a machine without
+// attestation. It runs only when the cloud-init ISO is rendered, because the lifetime of the join token
+// starts with the registration. The status records before the call that the machine may be registered.
+func (s *scope) registerIdentity(ctx context.Context) (identity.Attestation, error) {
+	if err := s.recordIdentity(ctx); err != nil || !s.hasIdentity() {
 		return identity.Attestation{}, err
 	}
 
 	if s.Identity == nil {
-		return identity.Attestation{}, s.errNoRegistry()
+		return identity.Attestation{}, s.newNoRegistryError()
 	}
 
-	if err := step.Save(ctx); err != nil {
-		return identity.Attestation{}, fmt.Errorf("keep the state of claim %s: %w", s.claim.Name, err)
+	if err := step.SaveStatus(ctx); err != nil {
+		return identity.Attestation{}, fmt.Errorf("save status of claim %s: %w", s.claim.Name, err)
 	}
 
-	out, err := s.Identity.Register(ctx, vmspec.Registration(s.claim, s.template))
+	out, err := s.Identity.Register(ctx, vmspec.NewRegistration(s.claim, s.template))
 	if err != nil {
 		return identity.Attestation{}, fmt.Errorf("register the machine of claim %s: %w", s.claim.Name, err)
 	}
 
-	s.claim.Status.BootstrapInfo.Identity.RegisteredAt = s.micro()
+	s.claim.Status.BootstrapInfo.Identity.RegisteredAt = s.now()
 
 	return out, nil
 }
 
-// attest waits until the machine has proven who it is, by its own word or by the identity
-// provider's. One that cannot prove it is ended.
+// attest waits until the machine has attested, according to its report or to the identity provider. It ends
+// a machine that cannot attest.
 func attest(ctx context.Context, s *scope) step.Result {
-	own := s.claim.Status.BootstrapInfo.Identity
+	machineIdentity := s.claim.Status.BootstrapInfo.Identity
 
 	switch {
-	case own.AttestedAt != nil:
+	case machineIdentity.AttestedAt != nil:
 		return step.Done()
-	case s.condemned(): // why is on record, and in the condition
-		return s.remove(ctx, s.claim.Status.EndReason, "the machine did not prove who it is")
+	case s.hasEnded(): // the status and the condition hold the reason
+		return s.deleteClaim(ctx, s.claim.Status.EndReason, "the machine did not attest")
 	}
 
 	if s.times().Ready != nil || s.hasAttested(ctx) {
-		own.AttestedAt = s.micro()
-		s.eventf(ctx, corev1.EventTypeNormal, "Attested", "Attest", "the machine has proven to be %s", own.SPIFFEID)
+		machineIdentity.AttestedAt = s.now()
+		s.eventf(ctx, corev1.EventTypeNormal, "Attested", "Attest", "the machine has attested as %s", machineIdentity.SPIFFEID)
 
 		return step.Done()
 	}
 
-	if result, ended := s.refused(ctx, attestationRefused); ended {
+	if result, ended := s.endIfRefused(ctx, isAttestationRefusal); ended {
 		return result
 	}
 
-	gone, result := s.look(ctx)
+	gone, result := s.observeMachine(ctx)
 	if !result.IsDone() {
 		return result
 	}
 
 	if gone {
-		s.stopped(ctx, reasonNotAttested)
+		s.recordStopped(ctx, reasonNotAttested)
 
-		return step.Wait(atOnce, reasonNotAttested, "the VM stopped before the machine had proven who it is")
+		return step.Wait(requeueNow, reasonNotAttested, "the VM stopped before the machine had attested")
 	}
 
-	result, message := s.await("WaitingForAttestation", "the machine has to prove who it is and be online",
-		"the machine has not proven who it is")
+	result, message := s.waitWithinTimeout("WaitingForAttestation", "the machine must attest and be online",
+		"the machine has not attested")
 	if message != "" {
-		return s.conclude(ctx, guest.ReasonAttestationTimeout, message)
+		return s.endInTwoReconciles(ctx, guest.ReasonAttestationTimeout, message)
 	}
 
 	return result
 }
 
-// condemned says whether an earlier pass has ended the machine. What ended before the VM was
-// powered on was a mistake that somebody has fixed since.
-func (s *scope) condemned() bool {
+// hasEnded reports whether an earlier reconcile has ended the machine after its start. An end before the
+// start is ignored: its error was fixed, and the VM was started afterwards.
+func (s *scope) hasEnded() bool {
 	ended, started := s.times().Ended, s.times().Started
 
 	return ended != nil && started != nil && !ended.Time.Before(started.Time)
 }
 
-// atOnce is when the pass comes that acts on what this one has put on record.
-const atOnce = time.Millisecond
+// requeueNow is the requeue delay of a reconcile that has recorded an end, on which the next reconcile acts.
+const requeueNow = time.Millisecond
 
-// conclude ends a machine that still runs, in two passes: the first has the reason stand in
-// the step's condition, which the deletion leaves as it is.
-func (s *scope) conclude(ctx context.Context, reason, message string) step.Result {
-	if s.condemned() {
-		return s.remove(ctx, reason, message)
+// endInTwoReconciles ends a machine that still runs. The first reconcile writes the reason to the step's
+// condition, and the second deletes the claim. The deletion does not change the condition.
+func (s *scope) endInTwoReconciles(ctx context.Context, reason, message string) step.Result {
+	if s.hasEnded() {
+		return s.deleteClaim(ctx, reason, message)
 	}
 
 	s.times().Ended = nil
-	s.markEnded(reason)
+	s.setEnded(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
 	s.eventf(ctx, corev1.EventTypeWarning, reason, "Attest", "%s", message)
 
-	return step.Wait(atOnce, reason, message)
+	return step.Wait(requeueNow, reason, message)
 }
 
-// hasAttested says whether anybody has seen the machine attest.
+// hasAttested reports whether the machine has attested, according to its report or to the identity
+// provider. It returns false if the identity provider is unavailable.
 func (s *scope) hasAttested(ctx context.Context) bool {
 	info := s.claim.Status.BootstrapInfo
 
@@ -175,7 +177,7 @@ func (s *scope) hasAttested(ctx context.Context) bool {
 		guest.PhaseFinished:
 		return true
 	case guest.PhaseFailed:
-		return secretsRefused(info.GuestReason) // it came as far as to log in
+		return isSecretsRefusal(info.GuestReason) // the machine attested before it logged in to the secrets manager
 	default:
 	}
 
@@ -183,23 +185,23 @@ func (s *scope) hasAttested(ctx context.Context) bool {
 		return false
 	}
 
-	known, err := s.Identity.Attested(ctx, vmspec.IdentityOf(s.claim))
+	attested, err := s.Identity.HasAttested(ctx, vmspec.IdentityOf(s.claim))
 
-	return err == nil && known
+	return err == nil && attested
 }
 
-// refused ends a machine that has said that it ends for one of the reasons.
-func (s *scope) refused(ctx context.Context, is func(reason string) bool) (step.Result, bool) {
+// endIfRefused ends a machine that has reported a failure with a matching reason.
+func (s *scope) endIfRefused(ctx context.Context, matches func(reason string) bool) (step.Result, bool) {
 	info := s.claim.Status.BootstrapInfo
-	if guest.Phase(info.GuestPhase) != guest.PhaseFailed || !is(info.GuestReason) {
+	if guest.Phase(info.GuestPhase) != guest.PhaseFailed || !matches(info.GuestReason) {
 		return step.Result{}, false
 	}
 
-	return s.conclude(ctx, info.GuestReason, info.GuestMessage), true
+	return s.endInTwoReconciles(ctx, info.GuestReason, info.GuestMessage), true
 }
 
-// attestationRefused says whether a machine that ended for the reason has no identity.
-func attestationRefused(reason string) bool {
+// isAttestationRefusal reports whether a machine that failed with the reason could not attest.
+func isAttestationRefusal(reason string) bool {
 	switch reason {
 	case guest.ReasonAttestationUnavailable, guest.ReasonAttestationRefused, guest.ReasonAttestationTimeout,
 		guest.ReasonTrustDomainMismatch, guest.ReasonClockSkew, guest.ReasonIdentityMismatch:
@@ -209,9 +211,9 @@ func attestationRefused(reason string) bool {
 	}
 }
 
-// secretsRefused says whether a machine that ended for the reason got no credential from the
-// secrets manager.
-func secretsRefused(reason string) bool {
+// isSecretsRefusal reports whether a machine that failed with the reason got no credential from the secrets
+// manager.
+func isSecretsRefusal(reason string) bool {
 	switch reason {
 	case guest.ReasonSecretsRefused, guest.ReasonSecretMissing, guest.ReasonSecretsUnavailable:
 		return true
@@ -220,53 +222,59 @@ func secretsRefused(reason string) bool {
 	}
 }
 
-// noCredential says whether a machine that ended for the reason has nothing to run with.
-func noCredential(reason string) bool { return attestationRefused(reason) || secretsRefused(reason) }
+// isCredentialRefusal reports whether a machine that failed with the reason could not get a credential.
+func isCredentialRefusal(reason string) bool {
+	return isAttestationRefusal(reason) || isSecretsRefusal(reason)
+}
 
-// evict ends the machine's identity while its VM still is there: what it has of an SVID runs
-// out, and it gets no other. What cannot be done now is done once the VM is gone.
-func evict(ctx context.Context, s *scope) step.Result {
+// evictIdentity deletes the registration of the machine while its VM still exists. The machine gets no new
+// SVID, and its current SVID expires. An error does not stop the deletion: removeIdentity tries again after
+// the VM is deleted.
+func evictIdentity(ctx context.Context, s *scope) step.Result {
 	if s.Identity == nil {
 		return step.Done()
 	}
 
-	if err := s.Identity.Remove(ctx, vmspec.IdentityOf(s.claim)); err != nil {
+	if err := s.Identity.Unregister(ctx, vmspec.IdentityOf(s.claim)); err != nil {
 		return step.Done().WithReason("IdentityLeft", err.Error())
 	}
 
 	return step.Done()
 }
 
-// forget sees to it that nothing is left of the identity of a machine that is gone. A machine
-// with a device identity may have come back since it was evicted.
-func forget(ctx context.Context, s *scope) step.Result {
-	own := s.claim.Status.BootstrapInfo.Identity
+// removeIdentity deletes the registration after the VM is deleted. This second deletion is needed because a
+// machine with a device identity can attest again after it was evicted.
+func removeIdentity(ctx context.Context, s *scope) step.Result {
+	machineIdentity := s.claim.Status.BootstrapInfo.Identity
 
 	if s.Identity == nil {
-		return s.identityLeft(ctx, "the operator has no SPIRE server any more")
+		return s.leaveIdentity(ctx, "the operator no longer has a SPIRE server")
 	}
 
-	err := s.Identity.Remove(ctx, vmspec.IdentityOf(s.claim))
+	err := s.Identity.Unregister(ctx, vmspec.IdentityOf(s.claim))
 
 	switch {
 	case err == nil:
 		return step.Done()
 	case identity.Is(err, identity.Unavailable):
-		return step.Wait(lookAgain, connect.ReasonSPIREUnavailable, fmt.Sprintf("the VM is gone; identity %s is removed once the "+
-			"SPIRE server is reached (without identity.spire in the operator's configuration it is left there): %v", own.SPIFFEID, err))
+		return step.Wait(pollInterval, connect.ReasonSPIREUnavailable, fmt.Sprintf("the VM is deleted; identity %s "+
+			"is deleted as soon as the SPIRE server is reachable (without identity.spire in the operator's configuration "+
+			"the identity is not deleted): %v", machineIdentity.SPIFFEID, err))
 	default:
-		return s.identityLeft(ctx, err.Error())
+		return s.leaveIdentity(ctx, err.Error())
 	}
 }
 
-// identityLeft lets the claim go without its identity's end, for only a person can do more.
-func (s *scope) identityLeft(ctx context.Context, why string) step.Result {
-	own := s.claim.Status.BootstrapInfo.Identity
-	if own.RegisteredAt == nil {
+// leaveIdentity finishes the deletion of the claim although its identity could not be deleted, because only
+// a person can delete the identity now. It emits a warning if the machine was registered.
+func (s *scope) leaveIdentity(ctx context.Context, reason string) step.Result {
+	machineIdentity := s.claim.Status.BootstrapInfo.Identity
+	if machineIdentity.RegisteredAt == nil {
 		return step.Done()
 	}
 
-	s.saidf(ctx, corev1.EventTypeWarning, "IdentityLeft", "Forget", "identity %s was not removed: %s", own.SPIFFEID, why)
+	s.transitionEventf(ctx, corev1.EventTypeWarning, "IdentityLeft", "Forget",
+		"identity %s was not deleted: %s", machineIdentity.SPIFFEID, reason)
 
-	return step.Done().WithReason("IdentityLeft", why)
+	return step.Done().WithReason("IdentityLeft", reason)
 }

@@ -24,114 +24,119 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// A step that fails is left alone for firstPause, and for twice as long after each further
-// failure, up to lastPause: seven tries in the first minute, and one a minute from then on.
-// The jitter keeps claims that failed together from coming back together.
+// The back-off of a failed step is initialBackoff, and doubles after each further failure up to maxBackoff:
+// seven attempts in the first minute, then one attempt a minute. The jitter spreads the retries of claims
+// that failed at the same time.
 const (
-	firstPause  = time.Second
-	lastPause   = time.Minute
-	pauseJitter = 0.2
+	initialBackoff = time.Second
+	maxBackoff     = time.Minute
+	backoffJitter  = 0.2
 )
 
-// pauseAfter gives how long a step is left alone after so many failures in a row, without
-// jitter. It is pure.
-func pauseAfter(failures int32) time.Duration {
-	pause := firstPause
+// backoffAfter returns the back-off, without jitter, after the given number of consecutive failures. It is
+// pure.
+func backoffAfter(failures int32) time.Duration {
+	delay := initialBackoff
 	for range failures - 1 {
-		if pause *= 2; pause >= lastPause {
-			return lastPause
+		if delay *= 2; delay >= maxBackoff {
+			return maxBackoff
 		}
 	}
 
-	return pause
+	return delay
 }
 
-// backingOff says that a step is not to be tried yet, in the words of its last failure:
-// whatever woke the claim, nothing is called.
-func (s *scope) backingOff(condition string) (step.Result, bool) {
-	backoff, _ := s.lastTries()
+// checkBackoff returns true if the back-off of the step is not over. The result then repeats the reason and
+// message of the last failure. The step must not call any API in this case, whatever has enqueued the
+// claim.
+func (s *scope) checkBackoff(condition string) (step.Result, bool) {
+	backoff, _ := s.lastAttempts()
 	if backoff == nil || backoff.Step != condition {
 		return step.Result{}, false
 	}
 
-	left := backoff.Until.Sub(s.Clock.Now())
-	if left <= 0 {
+	remaining := backoff.Until.Sub(s.Clock.Now())
+	if remaining <= 0 {
 		return step.Result{}, false
 	}
 
-	return s.waitAs(condition, left), true
+	return s.waitWithLastFailure(condition, remaining), true
 }
 
-// lastTries are what is on record of the claim's tries, or what this process has put there
-// since the claim was read.
-func (s *scope) lastTries() (*v1alpha1.Backoff, int32) {
+// lastAttempts returns the back-off and the number of failed attempts of the claim. They come from the
+// claim's status, or from memory if this process has recorded newer values since the claim was read.
+func (s *scope) lastAttempts() (*v1alpha1.Backoff, int32) {
 	status := &s.claim.Status
 
-	known, ok := s.causes.noted(client.ObjectKeyFromObject(s.claim))
-	if !ok || status.Backoff != nil && !status.Backoff.Until.Before(&known.backoff.Until) {
+	record, ok := s.breakers.attemptsOf(client.ObjectKeyFromObject(s.claim))
+	if !ok || status.Backoff != nil && !status.Backoff.Until.Before(&record.backoff.Until) {
 		return status.Backoff, status.Attempts
 	}
 
-	return &known.backoff, max(known.attempts, status.Attempts)
+	return &record.backoff, max(record.attempts, status.Attempts)
 }
 
-// waitAs waits with the words that the condition has.
-func (s *scope) waitAs(condition string, left time.Duration) step.Result {
+// waitWithLastFailure returns a wait with the reason and message of the last failure in the condition.
+func (s *scope) waitWithLastFailure(condition string, remaining time.Duration) step.Result {
 	last := meta.FindStatusCondition(s.claim.Status.Conditions, condition)
 	if last == nil || last.Status == metav1.ConditionTrue {
-		return step.Wait(left, "BackingOff", "the last try failed")
+		return step.Wait(remaining, "BackingOff", "the last attempt failed")
 	}
 
-	return step.Wait(left, last.Reason, last.Message)
+	return step.Wait(remaining, last.Reason, last.Message)
 }
 
-// failed turns an error of a call outside into a result, and puts on record when the step is
-// tried again.
-func (s *scope) failed(condition string, err error, fallback string) step.Result {
-	if interrupted(err) {
+// handleError converts an error of an external API call to a result, and records the back-off of the step.
+// An interrupted call is no failure and gets no back-off.
+func (s *scope) handleError(condition string, err error, fallback string) step.Result {
+	if isInterrupted(err) {
 		return step.Fail(err)
 	}
 
-	result := connect.Outcome(err, lookAgain, fallback)
+	result := connect.NewErrorResult(err, pollInterval, fallback)
 	status := &s.claim.Status
 	now := s.Clock.Now()
 
 	failures := int32(1)
-	if last, _ := s.lastTries(); last != nil && last.Step == condition {
+	if last, _ := s.lastAttempts(); last != nil && last.Step == condition {
 		failures = last.Failures + 1
 	}
 
-	pause := max(wait.Jitter(pauseAfter(failures), pauseJitter), result.Pause())
-	status.Backoff = &v1alpha1.Backoff{Step: condition, Failures: failures, Until: metav1.NewMicroTime(now.Add(pause))}
-	s.causes.note(client.ObjectKeyFromObject(s.claim), tries{backoff: *status.Backoff, attempts: status.Attempts})
+	delay := max(wait.Jitter(backoffAfter(failures), backoffJitter), result.RequeueAfter())
+	status.Backoff = &v1alpha1.Backoff{Step: condition, Failures: failures, Until: metav1.NewMicroTime(now.Add(delay))}
+	s.breakers.recordAttempts(client.ObjectKeyFromObject(s.claim), attemptRecord{
+		backoff: *status.Backoff, attempts: status.Attempts,
+	})
 
-	pause = max(pause, s.causes.failed(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
+	delay = max(delay, s.breakers.recordFailure(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
 
 	if result.IsStalled() {
 		return result
 	}
 
-	return result.After(pause)
+	return result.WithRetryAfter(delay)
 }
 
-// interrupted says that nothing has failed: it is done again on a fresh copy of the claim, or
-// by the next process.
-func interrupted(err error) bool {
+// isInterrupted reports whether the error is a conflict or a canceled context. Then nothing has failed: the
+// controller retries with a fresh copy of the claim, or the next process does.
+func isInterrupted(err error) bool {
 	return apierrors.IsConflict(err) || errors.Is(err, context.Canceled)
 }
 
-// worked notes that the step that may have failed before has not.
-func (s *scope) worked(cause string) {
+// recordSuccess clears the back-off of the claim, closes the circuit breaker, and enqueues the claims that
+// wait for it.
+func (s *scope) recordSuccess(cause string) {
 	s.claim.Status.Backoff = nil
-	s.causes.drop(client.ObjectKeyFromObject(s.claim))
+	s.breakers.dropAttempts(client.ObjectKeyFromObject(s.claim))
 
-	for _, name := range s.causes.worked(cause) {
+	for _, name := range s.breakers.closeBreaker(cause) {
 		s.Trigger.Enqueue(name)
 	}
 }
 
-// causeOf names what an error is the fault of: the node that the machine is made on, the
-// hypervisor where there is none yet, the CI platform, or the identity provider.
+// causeOf returns the name of the circuit breaker for an error: the node on which the machine is created,
+// the hypervisor cluster if the machine has no node yet, the scope at the CI platform, or the identity
+// provider.
 func (s *scope) causeOf(err error) string {
 	if _, ok := errors.AsType[*workload.Error](err); ok {
 		return s.platformCause()
@@ -172,72 +177,72 @@ func (s *scope) platformCause() string {
 	}, " ")
 }
 
-// makingFailed is failed for the making of a machine: after as many tries as are allowed the
-// claim has failed, and its pool makes another.
-func (s *scope) makingFailed(condition string, err error, fallback string) step.Result {
+// handleCreateError is like handleError for the steps that create a machine. It also counts attempts. After
+// MaxAttempts attempts, or if the result is stalled, the claim fails, and its pool creates another claim.
+func (s *scope) handleCreateError(condition string, err error, fallback string) step.Result {
 	status := &s.claim.Status
 
-	if _, attempts := s.lastTries(); !interrupted(err) {
+	if _, attempts := s.lastAttempts(); !isInterrupted(err) {
 		status.Attempts = attempts
 
-		if countsAsAttempt(err) {
+		if isAttempt(err) {
 			status.Attempts++
 		}
 	}
 
-	result := s.failed(condition, err, fallback)
-	if interrupted(err) {
+	result := s.handleError(condition, err, fallback)
+	if isInterrupted(err) {
 		return result
 	}
 
 	if !result.IsStalled() && s.MaxAttempts > 0 && int(status.Attempts) >= s.MaxAttempts {
-		result = step.Stall(result.Reason(), fmt.Sprintf("given up after %d tries: %s", status.Attempts, result.Message()))
+		result = step.Stall(result.Reason(), fmt.Sprintf("failed after %d attempts: %s", status.Attempts, result.Message()))
 	}
 
 	if result.IsStalled() {
-		s.causes.note(client.ObjectKeyFromObject(s.claim), tries{
-			backoff: *status.Backoff, attempts: status.Attempts, ended: true, reason: result.Reason(), message: result.Message(),
+		s.breakers.recordAttempts(client.ObjectKeyFromObject(s.claim), attemptRecord{
+			backoff: *status.Backoff, attempts: status.Attempts, failed: true, reason: result.Reason(), message: result.Message(),
 		})
 
-		return s.hasFailed(result)
+		return s.failClaim(result)
 	}
 
 	return result
 }
 
-// hasFailed has the claim's life end for the result.
-func (s *scope) hasFailed(result step.Result) step.Result {
+// failClaim sets the claim to phase Failed and records the reason of the result as its end reason.
+func (s *scope) failClaim(result step.Result) step.Result {
 	s.claim.Status.Phase = v1alpha1.MachineClaimFailed
-	s.markEnded(result.Reason())
+	s.setEnded(result.Reason())
 
 	return result
 }
 
-// gaveUp says that the claim has failed, though the write that said so was refused.
-func (s *scope) gaveUp() (step.Result, bool) {
+// restoreFailure fails the claim again if it has failed before but the API server refused the status
+// update. It returns false otherwise.
+func (s *scope) restoreFailure() (step.Result, bool) {
 	name := client.ObjectKeyFromObject(s.claim)
 
-	known, ok := s.causes.noted(name)
-	if !ok || !known.ended {
+	record, ok := s.breakers.attemptsOf(name)
+	if !ok || !record.failed {
 		return step.Result{}, false
 	}
 
 	if s.claim.Status.Phase == v1alpha1.MachineClaimFailed {
-		known.ended = false // it is on record, and what is tried from now on begins anew
-		s.causes.note(name, known)
+		record.failed = false // the failure is recorded, and later attempts are counted from zero
+		s.breakers.recordAttempts(name, record)
 
 		return step.Result{}, false
 	}
 
-	s.claim.Status.Attempts, s.claim.Status.Backoff = known.attempts, &known.backoff
+	s.claim.Status.Attempts, s.claim.Status.Backoff = record.attempts, &record.backoff
 
-	return s.hasFailed(step.Stall(known.reason, known.message)), true
+	return s.failClaim(step.Stall(record.reason, record.message)), true
 }
 
-// countsAsAttempt says whether an error is a try that failed. One that was not made, since a
-// server does not answer, is locked or asks for patience, is none: another machine would fare
-// no better.
-func countsAsAttempt(err error) bool {
+// isAttempt reports whether an error counts as a failed attempt. An error because a server is unreachable,
+// busy or rate-limited does not count, because another machine would fail in the same way.
+func isAttempt(err error) bool {
 	if e, ok := errors.AsType[*workload.Error](err); ok {
 		return e.Kind == workload.Rejected || e.Kind == workload.NotFound
 	}
@@ -254,22 +259,23 @@ func countsAsAttempt(err error) bool {
 	}
 }
 
-// admitted says whether the claim may begin with what is in trouble for others: while a cause
-// has claims fail, all of them together try once a second.
-func (s *scope) admitted(condition string, causes ...string) (step.Result, bool) {
+// admit checks the circuit breakers of the given causes. While a breaker is open, only one claim a second
+// may make an attempt. If the claim must wait, admit returns false and a result with the message of the
+// last failure.
+func (s *scope) admit(condition string, causes ...string) (step.Result, bool) {
 	name, now := client.ObjectKeyFromObject(s.claim), s.Clock.Now()
 
 	for _, cause := range causes {
-		left, last := s.causes.admit(cause, name, now)
-		if left <= 0 {
+		remaining, last := s.breakers.admit(cause, name, now)
+		if remaining <= 0 {
 			continue
 		}
 
 		if backoff := s.claim.Status.Backoff; backoff != nil && backoff.Step == condition {
-			return s.waitAs(condition, left), false
+			return s.waitWithLastFailure(condition, remaining), false
 		}
 
-		return step.Wait(left, "BackingOff", "other machines fail: "+last), false
+		return step.Wait(remaining, "BackingOff", "other machines fail with: "+last), false
 	}
 
 	return step.Result{}, true

@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// mostIn gives the most tries that lie within any time of the length.
+// mostIn returns the maximum number of attempts in any period of the given length.
 func mostIn(tries []time.Time, length time.Duration) int {
 	most := 0
 
@@ -44,9 +44,8 @@ func mostIn(tries []time.Time, length time.Duration) int {
 	return most
 }
 
-// A fault that stays for an hour causes at most twelve tries a minute of one claim and one a
-// second of all claims together, whatever wakes them and however often the operator starts
-// anew.
+// A fault of one hour causes at most twelve attempts a minute of one claim, and one attempt a second of all
+// claims together, whatever enqueues them and however often the operator restarts.
 func TestPropertyBackoffHolds(t *testing.T) {
 	t.Parallel()
 
@@ -54,7 +53,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
 		r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
-		own := make([][]time.Time, claims)
+		machineIdentity := make([][]time.Time, claims)
 		objects := make([]*v1alpha1.MachineClaim, claims)
 
 		for i := range objects {
@@ -80,19 +79,19 @@ func TestPropertyBackoffHolds(t *testing.T) {
 			at := random.IntN(claims)
 			s := &scope{Reconciler: r, claim: objects[at]}
 
-			if _, waits := s.backingOff(v1alpha1.ConditionProvisioned); waits {
+			if _, mustWait := s.checkBackoff(v1alpha1.ConditionProvisioned); mustWait {
 				continue
 			}
 
-			if _, ok := s.admitted(v1alpha1.ConditionProvisioned, s.hypervisorCause()); !ok {
+			if _, ok := s.admit(v1alpha1.ConditionProvisioned, s.hypervisorCause()); !ok {
 				continue
 			}
 
-			own[at], all = append(own[at], clk.Now()), append(all, clk.Now())
-			s.failed(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
+			machineIdentity[at], all = append(machineIdentity[at], clk.Now()), append(all, clk.Now())
+			s.handleError(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
 		}
 
-		for i, tries := range own {
+		for i, tries := range machineIdentity {
 			if most := mostIn(tries, time.Minute); most > 12 {
 				return fmt.Sprintf("claim %d was tried %d times within a minute", i, most)
 			}
@@ -102,8 +101,8 @@ func TestPropertyBackoffHolds(t *testing.T) {
 			}
 		}
 
-		// What fails before a cause is known to be in trouble comes on top, at each start.
-		if most := mostIn(all, time.Minute); most > 61+openAfter*(1+started) {
+		// After each start, the failures before a circuit breaker opens are added.
+		if most := mostIn(all, time.Minute); most > 61+openThreshold*(1+started) {
 			return fmt.Sprintf("%d tries within a minute", most)
 		}
 
@@ -111,7 +110,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 	}, gen.IntRange(1, 40), gen.IntRange(0, 3), gen.UInt64()))
 }
 
-// What has worked for one claim is in no trouble for the others: their turns are over.
+// A success of one claim closes the circuit breaker: the other claims no longer wait for their turns.
 func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 	t.Parallel()
 
@@ -125,32 +124,32 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 		return &scope{Reconciler: r, claim: c}
 	}
 
-	for i := range openAfter {
-		claim(fmt.Sprint("failed", i)).failed(v1alpha1.ConditionProvisioned, errors.New("boom"), "CloneFailed")
+	for i := range openThreshold {
+		claim(fmt.Sprint("failed", i)).handleError(v1alpha1.ConditionProvisioned, errors.New("boom"), "CloneFailed")
 	}
 
 	fresh := claim("fresh")
 
-	result, ok := fresh.admitted(v1alpha1.ConditionProvisioned, fresh.hypervisorCause())
-	if ok || result.Message() != "other machines fail: boom" {
-		t.Fatalf("a fresh claim beside a node in trouble: %v, %s", ok, result)
+	result, ok := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause())
+	if ok || result.Message() != "other machines fail with: boom" {
+		t.Fatalf("a new claim while the circuit breaker of its node is open: %v, %s", ok, result)
 	}
 
 	other := claim("other")
 	other.claim.Status.VMRef.Node = "pve2"
 
-	if _, ok := other.admitted(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !ok {
-		t.Error("another node's machines wait as well")
+	if _, ok := other.admit(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !ok {
+		t.Error("machines on another node wait as well")
 	}
 
-	claim("failed0").worked(fresh.hypervisorCause())
+	claim("failed0").recordSuccess(fresh.hypervisorCause())
 
-	if _, ok := fresh.admitted(v1alpha1.ConditionProvisioned, fresh.hypervisorCause()); !ok {
-		t.Error("it still waits though the node works again")
+	if _, ok := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause()); !ok {
+		t.Error("the claim still waits although the node works again")
 	}
 }
 
-// The controller's own writes wake nobody, and everybody else's do.
+// Updates of the controller itself do not enqueue the claim, and updates of all other components do.
 func TestOwnWritesWakeNobody(t *testing.T) {
 	t.Parallel()
 
@@ -188,16 +187,15 @@ func TestOwnWritesWakeNobody(t *testing.T) {
 			after := base.DeepCopy()
 			tc.change(after)
 
-			if got := changedByOthers().Update(event.UpdateEvent{ObjectOld: base, ObjectNew: after}); got != tc.want {
-				t.Errorf("changedByOthers() = %v, want %v", got, tc.want)
+			if got := newExternalChangePredicate().Update(event.UpdateEvent{ObjectOld: base, ObjectNew: after}); got != tc.want {
+				t.Errorf("isExternalChange() = %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-// What is kept of claims, of what has them fail and of where they are registered, ends with
-// them.
-func TestWhatIsKeptOfClaimsEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// State in memory about claims, circuit breakers and runner lists is dropped when the claims are deleted.
+func TestWhatIsKeptOfClaimsEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -206,19 +204,19 @@ func TestWhatIsKeptOfClaimsEnds(t *testing.T) { //nolint:paralleltest // it look
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
 	claims := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Clock: clk}
 
-	heap.Ends(t, "claims", func(number int) {
+	heap.CheckNoLeak(t, "claims", func(number int) {
 		claim := &v1alpha1.MachineClaim{}
 		claim.Namespace, claim.Name, claim.UID = "ns", fmt.Sprintf("c%d", number), types.UID(strconv.Itoa(number))
 		name := client.ObjectKeyFromObject(claim)
 
-		for range openAfter {
-			claims.causes.failed(fmt.Sprintf("scope %d", number), name, clk.Now(), "does not answer")
+		for range openThreshold {
+			claims.breakers.recordFailure(fmt.Sprintf("scope %d", number), name, clk.Now(), "does not answer")
 		}
 
-		claims.causes.note(name, tries{message: "does not answer"})
+		claims.breakers.recordAttempts(name, attemptRecord{message: "does not answer"})
 		claims.retired.add(claim)
 		claims.deregistered.add(claim)
-		claims.listings.wait(fmt.Sprintf("scope %d", number), clk.Now(), clk.Now())
+		claims.runnerLists.delay(fmt.Sprintf("scope %d", number), clk.Now(), clk.Now())
 
 		if _, err := claims.Reconcile(t.Context(), reconcile.Request{NamespacedName: name}); err != nil {
 			t.Fatal(err)

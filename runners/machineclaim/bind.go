@@ -21,46 +21,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// bindings are the jobs that were given to claims a moment ago: the cache may not show it
+// bindings holds the jobs that were recently bound to claims, because the cache may not show the bindings
 // yet. The zero value is ready to use.
 type bindings struct {
 	mu    sync.Mutex
-	given map[types.NamespacedName]binding
+	byJob map[types.NamespacedName]binding
 }
 
 type binding struct {
-	claim types.UID
-	at    time.Time
+	claim   types.UID
+	boundAt time.Time
 }
 
-// cacheLag is how long a binding may be missing from the cache.
-const cacheLag = 30 * time.Second
+// maxCacheLag is how long a binding may be missing from the cache.
+const maxCacheLag = 30 * time.Second
 
-// noJobPatience is how long a machine that has no job waits for one before it ends: what
-// is seen of jobs and of other machines may be late.
-const noJobPatience = 15 * time.Second
+// noJobTimeout is how long a machine without a job waits for a job before it ends. The wait is needed
+// because the cached state of jobs and other machines may be out of date.
+const noJobTimeout = 15 * time.Second
 
-// jobAgain is how soon such a machine looks again.
-const jobAgain = 2 * time.Second
+// noJobInterval is how often such a machine searches for a job.
+const noJobInterval = 2 * time.Second
 
-// bindJob gives a machine that is for one job that job, before anything is made for it.
+// bindJob binds a machine to its job before the VM is created, if the platform binds each runner to one job.
 func bindJob(ctx context.Context, s *scope) step.Result {
 	if s.times().Started != nil || s.claim.Spec.Standby {
 		return step.Done()
 	}
 
 	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
-	if err != nil || !runner.Binds {
-		return step.Done() // what is wrong with the settings is told where they are used
+	if err != nil || !runner.NeedsJob {
+		return step.Done() // the step that uses the settings reports the error
 	}
 
-	_, err = s.bind(ctx)
+	_, err = s.ensureBoundJob(ctx)
 
 	switch {
-	case errors.Is(err, errNoJob) && s.since(s.asked()) > noJobPatience:
-		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
+	case errors.Is(err, errNoJob) && s.elapsedSince(s.requestedAt()) > noJobTimeout:
+		return s.endMachine(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	case errors.Is(err, errNoJob):
-		return step.Wait(jobAgain, v1alpha1.EndReasonNoJob, errNoJob.Error())
+		return step.Wait(noJobInterval, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	case err != nil:
 		return step.Fail(err)
 	default:
@@ -68,13 +68,13 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 	}
 }
 
-// errNoJob says that a machine was made for a job that somebody else has taken.
-var errNoJob = errors.New("no job waits for the machine any more")
+// errNoJob means that the job for which the machine was created is already bound to another machine, or no
+// longer queued.
+var errNoJob = errors.New("no queued job is left for the machine")
 
-// bind gives the claim the job that its runner is for, and keeps that in the status
-// before anything else is done about it: so a job has one machine at a time, also over a
-// crash.
-func (s *scope) bind(ctx context.Context) (*v1alpha1.RunnerJob, error) {
+// ensureBoundJob returns the job of the claim. If the claim has none, it chooses a job and records it in
+// the claim's status before the job is used. So a job has only one machine at a time, even after a crash.
+func (s *scope) ensureBoundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	info := s.claim.Status.BootstrapInfo
 
 	if info.BoundJob != "" {
@@ -86,21 +86,22 @@ func (s *scope) bind(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 		info.BoundJob = ""
 	}
 
-	job, err := s.choose(ctx)
+	job, err := s.chooseJob(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	info.BoundJob = job.Name
 
-	if err := step.Save(ctx); err != nil {
-		return nil, fmt.Errorf("keep the job of claim %s: %w", s.claim.Name, err)
+	if err := step.SaveStatus(ctx); err != nil {
+		return nil, fmt.Errorf("record job of claim %s: %w", s.claim.Name, err)
 	}
 
 	return job, nil
 }
 
-// boundJob gives the job that the claim has already, if it is still to be run.
+// boundJob returns the recorded job of the claim if it is still queued, or runs on the claim's runner.
+// Otherwise it returns nil.
 func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	info := s.claim.Status.BootstrapInfo
 
@@ -108,25 +109,25 @@ func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 
 	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // no job is no error
+		return nil, nil //nolint:nilnil // a missing job is not an error
 	}
 
 	if err != nil {
 		return nil, fmt.Errorf("get job %s: %w", info.BoundJob, err)
 	}
 
-	mine := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == info.RunnerName
-	if job.Spec.State != v1alpha1.JobQueued && !mine {
-		return nil, nil //nolint:nilnil // no job is no error
+	isOwn := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == info.RunnerName
+	if job.Spec.State != v1alpha1.JobQueued && !isOwn {
+		return nil, nil //nolint:nilnil // a missing job is not an error
 	}
 
 	return &job, nil
 }
 
-// choose gives the first job, in the order of demand.Assign, that the claim's pool
-// answers for and that no other claim has.
-func (s *scope) choose(ctx context.Context) (*v1alpha1.RunnerJob, error) {
-	jobs, pools, err := s.demand(ctx)
+// chooseJob returns the first job, in the order of demand.Assign, that is assigned to the claim's pool and
+// that no other claim has.
+func (s *scope) chooseJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
+	jobs, pools, err := s.listDemand(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -136,64 +137,66 @@ func (s *scope) choose(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 		return nil, fmt.Errorf("list machine claims: %w", err)
 	}
 
-	taken := map[string]bool{}
+	boundJobs := map[string]bool{}
 
 	for i := range claims.Items {
 		other := &claims.Items[i]
-		if info := other.Status.BootstrapInfo; info != nil && info.BoundJob != "" && other.UID != s.claim.UID && !over(other) {
-			taken[info.BoundJob] = true
+		if info := other.Status.BootstrapInfo; info != nil && info.BoundJob != "" && other.UID != s.claim.UID && !isOver(other) {
+			boundJobs[info.BoundJob] = true
 		}
 	}
 
-	return s.bindings.give(s.claim, candidates(s.claim, jobs, pools, taken), s.Clock.Now())
+	return s.bindings.bind(s.claim, candidateJobs(s.claim, jobs, pools, boundJobs), s.Clock.Now())
 }
 
-// over tells whether the claim's life is over: a job of its that still waits is free.
-func over(claim *v1alpha1.MachineClaim) bool {
+// isOver reports whether the claim is deleted, or its machine has stopped or ended. Another claim may get
+// its job if the job is still queued.
+func isOver(claim *v1alpha1.MachineClaim) bool {
 	times := claim.Status.Times
 
 	return !claim.DeletionTimestamp.IsZero() || (times != nil && (times.Stopped != nil || times.Ended != nil))
 }
 
-// release lets the claim's job go to another claim at once.
+// release removes the binding of the claim, so that another claim can get its job at once.
 func (b *bindings) release(claim *v1alpha1.MachineClaim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	for job, last := range b.given {
+	for job, last := range b.byJob {
 		if last.claim == claim.UID {
-			delete(b.given, job)
+			delete(b.byJob, job)
 		}
 	}
 }
 
-// demand reads the jobs and pools of the claim's namespace.
-func (s *scope) demand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool, error) {
+// listDemand lists the jobs and pools of the claim's namespace. For a claim without a pool, the only pool
+// is a virtual pool of one machine, with the settings of the claim.
+func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool, error) {
 	var jobs v1alpha1.RunnerJobList
 	if err := s.Client.List(ctx, &jobs, client.InNamespace(s.claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list jobs: %w", err)
 	}
 
 	if s.claim.Spec.RunnerPoolRef == nil {
-		alone := &v1alpha1.RunnerPool{ObjectMeta: s.claim.ObjectMeta}
-		alone.Spec.Workload, alone.Spec.Scaling.MaxReplicas = s.claim.Spec.WorkloadConfig, 1
-		alone.Spec.TemplateRef = s.claim.Spec.TemplateRef
+		pool := &v1alpha1.RunnerPool{ObjectMeta: s.claim.ObjectMeta}
+		pool.Spec.Workload, pool.Spec.Scaling.MaxReplicas = s.claim.Spec.WorkloadConfig, 1
+		pool.Spec.TemplateRef = s.claim.Spec.TemplateRef
 
-		return jobs.Items, []demand.Pool{s.Platforms.PoolOf(alone, demand.Templates{s.template.Name: s.template})}, nil
+		return jobs.Items, []demand.Pool{s.Platforms.NewPool(pool, demand.Templates{s.template.Name: s.template})}, nil
 	}
 
-	pools, err := s.Platforms.Pools(ctx, s.Client, s.claim.Namespace)
+	pools, err := s.Platforms.ListPools(ctx, s.Client, s.claim.Namespace)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read pools: %w", err)
+		return nil, nil, fmt.Errorf("list runner pools: %w", err)
 	}
 
 	return jobs.Items, pools, nil
 }
 
-// candidates are the queued jobs that the claim's pool answers for and that ask for a machine
-// of its size, in their turn. It is pure.
-func candidates(
-	claim *v1alpha1.MachineClaim, jobs []v1alpha1.RunnerJob, pools []demand.Pool, taken map[string]bool,
+// candidateJobs returns the queued jobs that are assigned to the claim's pool, need a machine of the
+// claim's size, and are not bound, in the order of demand.Assign. It is pure.
+func candidateJobs(
+	claim *v1alpha1.MachineClaim, jobs []v1alpha1.RunnerJob, pools []demand.Pool, boundJobs map[string]bool,
 ) []*v1alpha1.RunnerJob {
 	pool := claim.Name
 	if claim.Spec.RunnerPoolRef != nil {
@@ -202,12 +205,12 @@ func candidates(
 
 	var out []*v1alpha1.RunnerJob
 
-	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, to demand.Pool) {
-		if to.Name != pool || job.Spec.State != v1alpha1.JobQueued || taken[job.Name] {
+	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, assigned demand.Pool) {
+		if assigned.Name != pool || job.Spec.State != v1alpha1.JobQueued || boundJobs[job.Name] {
 			return
 		}
 
-		if size, _ := to.Size(job.Spec); size.Key() == demand.SizeKey(claim.Spec.Size) {
+		if size, _ := assigned.ParseSize(job.Spec); size.Key() == demand.SizeKey(claim.Spec.Size) {
 			out = append(out, job)
 		}
 	})
@@ -215,51 +218,52 @@ func candidates(
 	return out
 }
 
-// give takes the first of the jobs that was not given to another claim a moment ago.
-func (b *bindings) give(
+// bind binds the claim to the first of the jobs that was not recently bound to another claim. It returns
+// errNoJob if there is none.
+func (b *bindings) bind(
 	claim *v1alpha1.MachineClaim, jobs []*v1alpha1.RunnerJob, now time.Time,
 ) (*v1alpha1.RunnerJob, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	for job, last := range b.given {
-		if now.Sub(last.at) > cacheLag {
-			delete(b.given, job)
+	for job, last := range b.byJob {
+		if now.Sub(last.boundAt) > maxCacheLag {
+			delete(b.byJob, job)
 		}
 	}
 
-	at := slices.IndexFunc(jobs, func(job *v1alpha1.RunnerJob) bool {
-		last, ok := b.given[client.ObjectKeyFromObject(job)]
+	index := slices.IndexFunc(jobs, func(job *v1alpha1.RunnerJob) bool {
+		last, ok := b.byJob[client.ObjectKeyFromObject(job)]
 
 		return !ok || last.claim == claim.UID
 	})
-	if at < 0 {
+	if index < 0 {
 		return nil, errNoJob
 	}
 
-	if b.given == nil {
-		b.given = map[types.NamespacedName]binding{}
+	if b.byJob == nil {
+		b.byJob = map[types.NamespacedName]binding{}
 	}
 
-	b.given[client.ObjectKeyFromObject(jobs[at])] = binding{claim: claim.UID, at: now}
+	b.byJob[client.ObjectKeyFromObject(jobs[index])] = binding{claim: claim.UID, boundAt: now}
 
-	return jobs[at].DeepCopy(), nil
+	return jobs[index].DeepCopy(), nil
 }
 
-// errJobGone says that the platform does not let the machine have its job any more.
+// errJobGone means that the CI platform no longer lets the machine run its job.
 var errJobGone = errors.New("the job is no longer available")
 
-// jobGone writes the platform's word on a job that is not available into the ledger, so
-// that no other machine is made for it.
-func (s *scope) jobGone(ctx context.Context, provider workload.Provider, job *v1alpha1.RunnerJob, cause error) error {
+// handleJobGone releases the job, and records its state from the CI platform in the RunnerJob, so that no
+// other machine is created for it. It returns errJobGone joined with the cause.
+func (s *scope) handleJobGone(ctx context.Context, provider workload.Provider, job *v1alpha1.RunnerJob, cause error) error {
 	s.claim.Status.BootstrapInfo.BoundJob = ""
 	s.bindings.release(s.claim)
 
-	said, err := provider.Job(ctx, job.Spec.Repository, job.Spec.ID)
+	current, err := provider.GetJob(ctx, job.Spec.Repository, job.Spec.ID)
 	if err == nil {
-		said.Platform, said.ID, said.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
+		current.Platform, current.ID, current.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
 		ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-		_, err = ledger.Record(ctx, job.Namespace, said, s.Clock.Now())
+		_, err = ledger.Record(ctx, job.Namespace, current, s.Clock.Now())
 	}
 
 	return fmt.Errorf("%w: %w", errJobGone, errors.Join(cause, err))

@@ -31,8 +31,8 @@ func claimNamed(uid string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
 }
 
-// However many claims ask at once, and however old what they see is, no job is given
-// twice, and a claim that asks again gets its own job.
+// However many claims request a job at once, and however old their caches are, no job is bound twice. A
+// claim that requests a job again gets the same job.
 func TestAJobIsGivenOnce(t *testing.T) {
 	t.Parallel()
 
@@ -50,7 +50,7 @@ func TestAJobIsGivenOnce(t *testing.T) {
 		group.Go(func() {
 			uid := fmt.Sprintf("claim-%d", i)
 
-			first, err := b.give(claimNamed(uid), waiting(many), now)
+			first, err := b.bind(claimNamed(uid), waiting(many), now)
 			if err != nil {
 				t.Errorf("claim %s: %v", uid, err)
 
@@ -61,7 +61,7 @@ func TestAJobIsGivenOnce(t *testing.T) {
 			defer mu.Unlock()
 
 			if other, ok := got[first.Name]; ok {
-				t.Errorf("job %s was given to %s and %s", first.Name, other, uid)
+				t.Errorf("job %s was bound to %s and %s", first.Name, other, uid)
 			}
 
 			got[first.Name] = uid
@@ -70,17 +70,17 @@ func TestAJobIsGivenOnce(t *testing.T) {
 
 	group.Wait()
 
-	again, err := b.give(claimNamed(got["job-7"]), waiting(many)[7:8], now)
+	again, err := b.bind(claimNamed(got["job-7"]), waiting(many)[7:8], now)
 	if err != nil || again.Name != "job-7" {
 		t.Errorf("asked again: %v, %v", again, err)
 	}
 
-	if _, err := b.give(claimNamed("late"), waiting(many), now); !errors.Is(err, errNoJob) {
+	if _, err := b.bind(claimNamed("late"), waiting(many), now); !errors.Is(err, errNoJob) {
 		t.Errorf("one claim too many: %v", err)
 	}
 
-	if _, err := b.give(claimNamed("late"), waiting(1), now.Add(cacheLag+time.Second)); err != nil {
-		t.Errorf("a job that nobody has after all: %v", err)
+	if _, err := b.bind(claimNamed("late"), waiting(1), now.Add(maxCacheLag+time.Second)); err != nil {
+		t.Errorf("a released job: %v", err)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestNews(t *testing.T) {
 			t.Parallel()
 
 			got := ""
-			if said, ok := jobUpdate(tc.job, tc.claim, tc.job.Platform != v1alpha1.WorkloadBuildkite, now); ok {
+			if said, ok := newJobUpdate(tc.job, tc.claim, tc.job.Platform != v1alpha1.WorkloadBuildkite, now); ok {
 				got = fmt.Sprintf("%s %s %s", said.State, said.RunnerName, said.Conclusion)
 			}
 
@@ -141,22 +141,22 @@ func TestNews(t *testing.T) {
 	}
 }
 
-// TestStoppedMachinesShareListings: however many machines stop, their runners are listed at
-// most once per listingPause, none waits for longer than that, and each listing that serves
-// a machine was begun after its stop.
+// TestStoppedMachinesShareListings checks that, however many machines stop, their runners are listed at
+// most once per minListInterval, that no machine waits longer than this, and that each list was started
+// after the stop of the machines that use it.
 func TestStoppedMachinesShareListings(t *testing.T) {
 	const (
 		machines = 200
 		apart    = 50 * time.Millisecond
 	)
 
-	var shared listings
+	var shared runnerLists
 
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	waiting := map[time.Time]time.Time{} // stop: when it is looked at next
+	waiting := map[time.Time]time.Time{} // time of the stop: time of the next reconcile
 	made := 0
 
-	for now := begin; now.Before(begin.Add(machines*apart + listingPause)); now = now.Add(apart) {
+	for now := begin; now.Before(begin.Add(machines*apart + minListInterval)); now = now.Add(apart) {
 		if now.Before(begin.Add(machines * apart)) {
 			waiting[now.Add(-time.Millisecond)] = now
 		}
@@ -166,22 +166,22 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 				continue
 			}
 
-			before := shared.begun["github acme"]
+			before := shared.startedAt["github acme"]
 
-			if left := shared.wait("github acme", stopped, now); left > 0 {
-				waiting[stopped] = now.Add(left)
+			if remaining := shared.delay("github acme", stopped, now); remaining > 0 {
+				waiting[stopped] = now.Add(remaining)
 
 				continue
 			}
 
-			if at := shared.begun["github acme"]; at != before {
+			if at := shared.startedAt["github acme"]; at != before {
 				made++
 			} else if !at.After(stopped) {
-				t.Fatalf("a machine that stopped at %s was served by the listing of %s", stopped, at)
+				t.Fatalf("a machine that stopped at %s used the list of %s", stopped, at)
 			}
 
-			if waited := now.Sub(stopped); waited > listingPause+apart {
-				t.Fatalf("a machine waited %s for its listing", waited)
+			if waited := now.Sub(stopped); waited > minListInterval+apart {
+				t.Fatalf("a machine waited %s for its list", waited)
 			}
 
 			delete(waiting, stopped)
@@ -192,27 +192,27 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 		t.Errorf("%d machines were never served", len(waiting))
 	}
 
-	if most := int(machines*apart/listingPause) + 2; made > most || made < 2 {
-		t.Errorf("%d listings for %d machines in %s, want 2 to %d", made, machines, machines*apart, most)
+	if most := int(machines*apart/minListInterval) + 2; made > most || made < 2 {
+		t.Errorf("%d lists for %d machines in %s, want 2 to %d", made, machines, machines*apart, most)
 	}
 
-	shared.wait("gitlab acme", begin.Add(time.Hour), begin.Add(time.Hour))
+	shared.delay("gitlab acme", begin.Add(time.Hour), begin.Add(time.Hour))
 
-	if len(shared.begun) != 1 {
-		t.Errorf("%d platforms are remembered an hour later, want the one that was listed", len(shared.begun))
+	if len(shared.startedAt) != 1 {
+		t.Errorf("%d platforms are remembered an hour later, want the one that was listed", len(shared.startedAt))
 	}
 }
 
-// TestFirstStopWaitsForNothing: a machine that stops by itself is not held up.
+// TestFirstStopWaitsForNothing checks that a machine does not wait if no other machine has stopped.
 func TestFirstStopWaitsForNothing(t *testing.T) {
-	var shared listings
+	var shared runnerLists
 
 	now := time.Now()
-	if left := shared.wait("github acme", now.Add(-time.Second), now); left != 0 {
-		t.Errorf("waits %s", left)
+	if remaining := shared.delay("github acme", now.Add(-time.Second), now); remaining != 0 {
+		t.Errorf("waits %s", remaining)
 	}
 
-	if left := shared.wait("gitlab acme", now.Add(-time.Second), now); left != 0 {
-		t.Errorf("another platform's waits %s", left)
+	if remaining := shared.delay("gitlab acme", now.Add(-time.Second), now); remaining != 0 {
+		t.Errorf("another platform's waits %s", remaining)
 	}
 }

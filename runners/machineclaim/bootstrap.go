@@ -18,15 +18,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// defaultBootstrapTimeout holds where a claim names none.
+// defaultBootstrapTimeout applies if the claim sets no bootstrap timeout.
 const defaultBootstrapTimeout = 15 * time.Minute
 
-// listingAge is how old the CI platform's listing of runners may be when a machine
-// that reports nothing is looked for in it.
-const listingAge = 10 * time.Second
+// maxRunnerListAge is how old the list of runners from the CI platform may be in which the runner of a
+// machine without reports is searched.
+const maxRunnerListAge = 10 * time.Second
 
-// bootstrap waits for the runner to be online, by whoever says so first: the machine,
-// a job it took, or the CI platform's listing.
+// bootstrap waits until the runner is online, according to the first of: the report of the machine, a job
+// that the runner has taken, or the list of runners from the CI platform.
 func bootstrap(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if s.times().Ready != nil || s.times().Stopped != nil {
@@ -34,63 +34,64 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 	}
 
 	if status.KeptUntil != nil {
-		return s.remove(ctx, status.EndReason, "it failed, and was kept for a while") // whatever it says of itself by now
+		// Even if the machine reports success now.
+		return s.deleteClaim(ctx, status.EndReason, "the machine failed, and its keep time is over")
 	}
 
 	if err := s.findJob(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	if s.online(ctx) {
-		s.times().Ready = s.micro()
+	if s.isOnline(ctx) {
+		s.times().Ready = s.now()
 		status.Phase = v1alpha1.MachineClaimReady
-		s.phaseTook(ctx, "bootstrapped", s.times().Started)
+		s.observePhase(ctx, "bootstrapped", s.times().Started)
 		s.eventf(ctx, corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
 
 		return step.Done()
 	}
 
-	if result, ended := s.refused(ctx, noCredential); ended {
+	if result, ended := s.endIfRefused(ctx, isCredentialRefusal); ended {
 		return result
 	}
 
-	gone, result := s.look(ctx)
+	gone, result := s.observeMachine(ctx)
 	if !result.IsDone() {
 		return result
 	}
 
 	if gone {
-		s.stopped(ctx, "BootstrapFailed")
+		s.recordStopped(ctx, "BootstrapFailed")
 
 		return step.Done().WithReason("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
-	result, message := s.await("WaitingForRunner", "its runner has to be online", "the runner was not online")
+	result, message := s.waitWithinTimeout("WaitingForRunner", "the runner must be online", "the runner was not online")
 	if message != "" {
-		return s.end(ctx, "BootstrapTimeout", message)
+		return s.endMachine(ctx, "BootstrapTimeout", message)
 	}
 
 	return result
 }
 
-// await waits within the bootstrap timeout for something to come about, and says in words
-// that it did not.
-func (s *scope) await(waiting, what, failed string) (step.Result, string) {
+// waitWithinTimeout returns a wait while the bootstrap timeout is not over, and a message with the failure
+// afterwards. condition and failure are clauses of the messages.
+func (s *scope) waitWithinTimeout(reason, condition, failure string) (step.Result, string) {
 	timeout := defaultBootstrapTimeout
 	if l := s.claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		timeout = l.BootstrapTimeout.Duration
 	}
 
-	left := timeout - s.since(s.times().Started)
-	if left > 0 {
-		return step.Wait(min(left, lookAgain), waiting,
-			fmt.Sprintf("the VM runs; %s within %s of its start", what, timeout)).Unhurried(), ""
+	remaining := timeout - s.elapsedSince(s.times().Started)
+	if remaining > 0 {
+		return step.Wait(min(remaining, pollInterval), reason,
+			fmt.Sprintf("the VM runs; %s within %s of its start", condition, timeout)).DeferWrite(), ""
 	}
 
-	return step.Result{}, fmt.Sprintf("%s within %s of the VM's start", failed, timeout)
+	return step.Result{}, fmt.Sprintf("%s within %s of the VM's start", failure, timeout)
 }
 
-// findJob finds the job that the runner took.
+// findJob looks for the job that the runner has taken, and records it in the claim's status.
 func (s *scope) findJob(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Job != "" {
@@ -110,13 +111,14 @@ func (s *scope) findJob(ctx context.Context) error {
 	}
 
 	info.Job = jobs.Items[0].Name
-	s.times().JobStarted = s.micro()
+	s.times().JobStarted = s.now()
 
 	return nil
 }
 
-// online says whether anybody has seen the runner online.
-func (s *scope) online(ctx context.Context) bool {
+// isOnline reports whether the runner is or was online, according to the machine's report, its job, or the
+// CI platform. It returns false if the CI platform is unavailable.
+func (s *scope) isOnline(ctx context.Context) bool {
 	info := s.claim.Status.BootstrapInfo
 
 	switch guest.Phase(info.GuestPhase) {
@@ -129,21 +131,21 @@ func (s *scope) online(ctx context.Context) bool {
 		return true
 	}
 
-	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
+	provider, err := s.Workloads.ProviderFor(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
 		return false
 	}
 
-	runner, err := provider.Find(ctx, info.RunnerName, listingAge)
+	runner, err := provider.FindRunner(ctx, info.RunnerName, maxRunnerListAge)
 
 	return err == nil && runner.Online
 }
 
-// powerOff is how long a guest takes to power off once it has said that it will.
-const powerOff = 2 * time.Second
+// powerOffTime is how long a guest takes to power off after it has reported that it does.
+const powerOffTime = 2 * time.Second
 
-// sinceShutdownNotice is how long ago the machine said that it powers off; 0 if it has not.
-func (s *scope) sinceShutdownNotice() time.Duration {
+// timeSinceShutdownNotice returns the time since the machine reported that it powers off, or 0 if it has not.
+func (s *scope) timeSinceShutdownNotice() time.Duration {
 	info := s.claim.Status.BootstrapInfo
 	if info.ReportedAt == nil {
 		return 0
@@ -156,30 +158,31 @@ func (s *scope) sinceShutdownNotice() time.Duration {
 	return max(s.Clock.Since(info.ReportedAt.Time), 1)
 }
 
-// look sees whether the machine has stopped or vanished, and notes its addresses.
-func (s *scope) look(ctx context.Context) (bool, step.Result) {
-	ref := s.ref()
-	ref.Suspect = s.sinceShutdownNotice() > powerOff
+// observeMachine reads the machine from the hypervisor, and records its node and addresses in the claim's
+// status. It returns true if the VM has stopped or does not exist.
+func (s *scope) observeMachine(ctx context.Context) (bool, step.Result) {
+	ref := s.machineRef()
+	ref.PowerOffReported = s.timeSinceShutdownNotice() > powerOffTime
 
-	seen, err := s.provider.Get(ctx, ref)
+	machine, err := s.provider.Get(ctx, ref)
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		return true, step.Done()
 	case err != nil:
-		return false, step.Wait(lookAgain, "HypervisorUnavailable", err.Error())
+		return false, step.Wait(pollInterval, "HypervisorUnavailable", err.Error())
 	}
 
-	s.claim.Status.VMRef.Node = seen.Node
+	s.claim.Status.VMRef.Node = machine.Node
 
 	info := s.claim.Status.NetworkInfo
-	if seen.IP != "" {
-		info.IPAddress = seen.IP
+	if machine.IP != "" {
+		info.IPAddress = machine.IP
 	}
 
-	if seen.MAC != "" {
-		info.MACAddress = seen.MAC
+	if machine.MAC != "" {
+		info.MACAddress = machine.MAC
 	}
 
-	return seen.State == hypervisor.StateStopped, step.Done()
+	return machine.State == hypervisor.StateStopped, step.Done()
 }

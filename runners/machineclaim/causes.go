@@ -13,177 +13,180 @@ import (
 )
 
 const (
-	// openAfter so many failures in a row a cause is in trouble: the claims that it has fail
-	// take turns from then on.
-	openAfter = 3
-	// turnEvery is how often one of them has its turn.
-	turnEvery = time.Second
-	// forgetAfter so long without a failure a cause is forgotten.
+	// openThreshold is the number of consecutive failures after which a circuit breaker opens. From then on
+	// the claims that depend on the cause take turns.
+	openThreshold = 3
+	// turnInterval is the time between two turns.
+	turnInterval = time.Second
+	// forgetAfter is the time without a failure after which a circuit breaker is dropped.
 	forgetAfter = 10 * time.Minute
 )
 
-// causes have the claims that one cause has fail try in turns, once a second together, so
-// that a node, a hypervisor or a CI platform in trouble is not asked once per claim. What has
-// worked once is in no trouble any more. It is kept in memory: after a restart it takes
-// openAfter failures to know again. The zero value is ready to use.
-type causes struct {
-	mu   sync.Mutex
-	open map[string]*cause
-	// tried is what was put on record of claims last: a pass may have a copy of before, and a
-	// write may be refused.
-	tried map[types.NamespacedName]tries
+// circuitBreakers holds one circuit breaker per cause of failures: a node, a hypervisor cluster, the scope
+// at a CI platform, or the identity provider. While a breaker is open, the claims that depend on the cause
+// take turns, and together make one attempt a second. The first success closes the breaker. Breakers are
+// kept in memory: after a restart it takes openThreshold failures to open one again. The zero value is
+// ready to use.
+type circuitBreakers struct {
+	mu      sync.Mutex
+	byCause map[string]*circuitBreaker
+	// attempts holds the latest attempts of each claim. It is newer than the claim's status if a reconcile has
+	// an old copy of the claim, or if the API server refuses a status update.
+	attempts map[types.NamespacedName]attemptRecord
 }
 
-// tries of one claim.
-type tries struct {
+// attemptRecord holds the failed attempts of one claim.
+type attemptRecord struct {
 	backoff  v1alpha1.Backoff
 	attempts int32
-	// ended says that the claim has failed, for reason and with message.
-	ended           bool
+	// failed is true if the claim has failed, with the reason and the message.
+	failed          bool
 	reason, message string
 }
 
-type cause struct {
-	failures int
-	last     string
-	at       time.Time
-	// next is when the next turn may be, and turns are those of the claims that wait.
-	next  time.Time
-	taken time.Time
+type circuitBreaker struct {
+	failures    int
+	lastMessage string
+	failedAt    time.Time
+	// nextTurn is the latest turn that is assigned, and lastTurn when a claim last took its turn.
+	nextTurn time.Time
+	lastTurn time.Time
+	// turns holds the turns of the claims that wait.
 	turns map[types.NamespacedName]time.Time
 }
 
-// failed notes a failure of a claim, and gives how long it waits for its next turn.
-func (c *causes) failed(name string, claim types.NamespacedName, now time.Time, words string) time.Duration {
+// recordFailure counts a failure of a claim. It returns how long the claim waits for its next turn, or 0 if
+// the breaker is closed.
+func (c *circuitBreakers) recordFailure(name string, claim types.NamespacedName, now time.Time, message string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.open == nil {
-		c.open = map[string]*cause{}
+	if c.byCause == nil {
+		c.byCause = map[string]*circuitBreaker{}
 	}
 
-	known := c.open[name]
-	if known == nil {
-		known = &cause{turns: map[types.NamespacedName]time.Time{}}
-		c.open[name] = known
+	breaker := c.byCause[name]
+	if breaker == nil {
+		breaker = &circuitBreaker{turns: map[types.NamespacedName]time.Time{}}
+		c.byCause[name] = breaker
 	}
 
-	known.failures++
-	known.last, known.at = words, now
-	delete(known.turns, claim)
+	breaker.failures++
+	breaker.lastMessage, breaker.failedAt = message, now
+	delete(breaker.turns, claim)
 
-	if known.failures < openAfter {
+	if breaker.failures < openThreshold {
 		return 0
 	}
 
-	return known.turn(claim, now).Sub(now)
+	return breaker.turnOf(claim, now).Sub(now)
 }
 
-// turn gives a claim's turn, a new one where it has none.
-func (c *cause) turn(claim types.NamespacedName, now time.Time) time.Time {
-	if at, ok := c.turns[claim]; ok {
-		return at
+// turnOf returns the turn of a claim, and assigns a turn if the claim has none.
+func (c *circuitBreaker) turnOf(claim types.NamespacedName, now time.Time) time.Time {
+	if turn, ok := c.turns[claim]; ok {
+		return turn
 	}
 
-	if c.next.Before(now) {
-		c.next = now
+	if c.nextTurn.Before(now) {
+		c.nextTurn = now
 	}
 
-	c.next = c.next.Add(turnEvery)
-	c.turns[claim] = c.next
+	c.nextTurn = c.nextTurn.Add(turnInterval)
+	c.turns[claim] = c.nextTurn
 
-	return c.next
+	return c.nextTurn
 }
 
-// admit gives how long a claim waits for its turn, 0 where it is its turn or there is no
-// trouble, and what the last claim failed with.
-func (c *causes) admit(name string, claim types.NamespacedName, now time.Time) (time.Duration, string) {
+// admit returns how long a claim must wait for its turn, and the message of the last failure. It returns 0
+// if the claim has its turn or the breaker is closed.
+func (c *circuitBreakers) admit(name string, claim types.NamespacedName, now time.Time) (time.Duration, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	known := c.open[name]
-	if known == nil || known.failures < openAfter {
+	breaker := c.byCause[name]
+	if breaker == nil || breaker.failures < openThreshold {
 		return 0, ""
 	}
 
-	left := known.turn(claim, now).Sub(now)
-	if left <= 0 {
-		// Whoever comes late to its turn may come in another's.
-		if left = known.taken.Add(turnEvery).Sub(now); left <= 0 {
-			known.taken = now
-			delete(known.turns, claim)
+	remaining := breaker.turnOf(claim, now).Sub(now)
+	if remaining <= 0 {
+		// A claim that is late for its turn must not take the turn of another claim.
+		if remaining = breaker.lastTurn.Add(turnInterval).Sub(now); remaining <= 0 {
+			breaker.lastTurn = now
+			delete(breaker.turns, claim)
 
 			return 0, ""
 		}
 
-		known.turns[claim] = now.Add(left)
+		breaker.turns[claim] = now.Add(remaining)
 	}
 
-	return left, known.last
+	return remaining, breaker.lastMessage
 }
 
-// note keeps what is put on record of a claim.
-func (c *causes) note(claim types.NamespacedName, of tries) {
+// recordAttempts stores the attempts of a claim.
+func (c *circuitBreakers) recordAttempts(claim types.NamespacedName, record attemptRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.tried == nil {
-		c.tried = map[types.NamespacedName]tries{}
+	if c.attempts == nil {
+		c.attempts = map[types.NamespacedName]attemptRecord{}
 	}
 
-	c.tried[claim] = of
+	c.attempts[claim] = record
 }
 
-// noted gives what was kept of a claim.
-func (c *causes) noted(claim types.NamespacedName) (tries, bool) {
+// attemptsOf returns the stored attempts of a claim, and false if it has none.
+func (c *circuitBreakers) attemptsOf(claim types.NamespacedName) (attemptRecord, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	of, ok := c.tried[claim]
+	record, ok := c.attempts[claim]
 
-	return of, ok
+	return record, ok
 }
 
-// drop forgets what was kept of a claim.
-func (c *causes) drop(claim types.NamespacedName) {
+// dropAttempts deletes the stored attempts of a claim.
+func (c *circuitBreakers) dropAttempts(claim types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.tried, claim)
+	delete(c.attempts, claim)
 }
 
-// worked ends a trouble, and gives the claims that waited for their turns.
-func (c *causes) worked(name string) []types.NamespacedName {
+// closeBreaker closes the breaker of a cause, and returns the claims that waited for their turns.
+func (c *circuitBreakers) closeBreaker(name string) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	known := c.open[name]
-	if known == nil {
+	breaker := c.byCause[name]
+	if breaker == nil {
 		return nil
 	}
 
-	delete(c.open, name)
+	delete(c.byCause, name)
 
-	out := make([]types.NamespacedName, 0, len(known.turns))
-	for claim := range known.turns {
+	out := make([]types.NamespacedName, 0, len(breaker.turns))
+	for claim := range breaker.turns {
 		out = append(out, claim)
 	}
 
 	return out
 }
 
-// forget drops the turns of a claim that is gone, and causes that nothing was heard of for long.
-func (c *causes) forget(claim types.NamespacedName, now time.Time) {
+// forget deletes the attempts and turns of a deleted claim, and all breakers without a recent failure.
+func (c *circuitBreakers) forget(claim types.NamespacedName, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.tried, claim)
+	delete(c.attempts, claim)
 
-	for name, known := range c.open {
-		delete(known.turns, claim)
+	for name, breaker := range c.byCause {
+		delete(breaker.turns, claim)
 
-		if now.Sub(known.at) > forgetAfter {
-			delete(c.open, name)
+		if now.Sub(breaker.failedAt) > forgetAfter {
+			delete(c.byCause, name)
 		}
 	}
 }

@@ -13,53 +13,54 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// changedByOthers lets through what others have changed of a claim: its spec, its deletion, what is said
-// of it in the metadata, and what others write into its status. The controller's own status
-// writes wake nobody: a write after each failed try would else bring the next one about.
-func changedByOthers() predicate.Predicate {
+// newExternalChangePredicate returns a predicate that accepts only changes that this controller has not
+// made: to the spec, the deletion timestamp, labels, annotations and finalizers, and to the status fields
+// in externalStatus. Status updates of this controller must not enqueue the claim. Otherwise the update
+// after each failed attempt would cause the next attempt.
+func newExternalChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
 			after, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
 
-			return !ok || !ok2 || isChangeOfOthers(before, after)
+			return !ok || !ok2 || isExternalChange(before, after)
 		},
 	}
 }
 
-func isChangeOfOthers(before, after *v1alpha1.MachineClaim) bool {
+func isExternalChange(before, after *v1alpha1.MachineClaim) bool {
 	return before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 		!equality.Semantic.DeepEqual(before.Labels, after.Labels) ||
 		!equality.Semantic.DeepEqual(before.Annotations, after.Annotations) ||
 		!equality.Semantic.DeepEqual(before.Finalizers, after.Finalizers) ||
-		!equality.Semantic.DeepEqual(heard(before), heard(after))
+		!equality.Semantic.DeepEqual(externalStatusOf(before), externalStatusOf(after))
 }
 
-// heardOf is what others write into the status of a claim. Its fields are exported for the
-// comparison.
-type heardOf struct {
-	// By runners/report: the machine's word.
+// externalStatus holds the fields of a claim's status that other components write. Its fields are exported
+// because DeepEqual compares them.
+type externalStatus struct {
+	// Written by runners/report: the report of the machine.
 	Phase, Message, Reason, Result string
-	Reported                       *metav1.MicroTime
-	// By runners/handover and runners/devid.
-	Used, Given *metav1.MicroTime
-	Device      *v1alpha1.DeviceIdentity
-	// By the networking area.
-	Addresses []string
-	Allocated metav1.ConditionStatus
-	Why       string
+	ReportedAt                     *metav1.MicroTime
+	// Written by runners/handover and runners/devid.
+	UsedAt, GivenAt *metav1.MicroTime
+	Device          *v1alpha1.DeviceIdentity
+	// Written by the networking area.
+	Addresses       []string
+	AllocatedStatus metav1.ConditionStatus
+	AllocatedReason string
 }
 
-func heard(claim *v1alpha1.MachineClaim) heardOf {
-	var out heardOf
+func externalStatusOf(claim *v1alpha1.MachineClaim) externalStatus {
+	var out externalStatus
 
 	if info := claim.Status.BootstrapInfo; info != nil {
 		out.Phase, out.Message, out.Reason, out.Result = info.GuestPhase, info.GuestMessage, info.GuestReason, info.JobResult
-		out.Reported = info.ReportedAt
+		out.ReportedAt = info.ReportedAt
 
 		if info.Handover != nil {
-			out.Used, out.Given = info.Handover.UsedAt, info.Handover.GivenAt
+			out.UsedAt, out.GivenAt = info.Handover.UsedAt, info.Handover.GivenAt
 		}
 
 		if info.Identity != nil {
@@ -71,8 +72,8 @@ func heard(claim *v1alpha1.MachineClaim) heardOf {
 		out.Addresses = info.Addresses
 	}
 
-	if given := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated); given != nil {
-		out.Allocated, out.Why = given.Status, given.Reason
+	if allocated := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated); allocated != nil {
+		out.AllocatedStatus, out.AllocatedReason = allocated.Status, allocated.Reason
 	}
 
 	return out

@@ -30,47 +30,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// passTimeout bounds one pass over one claim.
-const passTimeout = 2 * time.Minute
+// reconcileTimeout limits one reconcile of one claim.
+const reconcileTimeout = 2 * time.Minute
 
 // Reconciler reconciles MachineClaims.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server itself.
+	// Live reads from the API server and bypasses the cache.
 	Live      client.Reader
-	Runner    *step.Runner
+	Runner    *step.Reconciler
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
-	// Identity attests machines; nil where the operator has no SPIRE server.
+	// Identity registers the SPIFFE IDs of machines. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
-	// Reports brings what machines say of themselves; may be nil.
+	// Reports applies the reports of machines to their claims. It may be nil.
 	Reports Reports
-	// Trigger brings claims whose machines are worth a look.
+	// Trigger enqueues claims whose machine has changed or whose report has arrived.
 	Trigger *trigger.Source
-	// Settings of every machine.
+	// Settings apply to every machine.
 	Settings vmspec.Settings
 	Metrics  *Metrics
 	Clock    clock.PassiveClock
-	// Platforms tell which jobs a machine is for.
+	// Platforms select the jobs that a machine can run.
 	Platforms demand.Platforms
-	// Concurrency is how many claims are worked on at a time.
+	// Concurrency is how many claims are reconciled in parallel.
 	Concurrency int
 
-	// MaxAttempts is how many times the making of a machine may fail before its claim has
-	// failed; 0 for no bound.
+	// MaxAttempts is how many attempts to create a machine may fail before its claim fails. 0 means no limit.
 	MaxAttempts int
 
-	bindings bindings
-	causes   causes
-	listings listings
-	// retired are the claims whose deletion was asked for, and deregistered those whose runner
-	// is known to be gone: their later passes need not ask again.
+	bindings    bindings
+	breakers    circuitBreakers
+	runnerLists runnerLists
+	// retired holds the claims that the controller has deleted, and deregistered the claims whose runner no
+	// longer exists. Later reconciles of these claims skip the API call.
 	retired, deregistered claimSet
-	// placing is held while a machine is placed within a quota.
-	placing sync.Mutex
+	// placing is locked while a machine is placed on a cluster with a quota.
+	placementLock sync.Mutex
 }
 
-// Reports puts what was reported of a claim's machine into its status, within a step; see
+// Reports copies the latest report of a machine to the status of its claim. It is called within a step; see
 // report.Inbox.
 type Reports interface {
 	Apply(ctx context.Context, claim *v1alpha1.MachineClaim)
@@ -84,11 +83,11 @@ type Reports interface {
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machineclaim").
-		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(changedByOthers())).
-		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
-		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.claimOfJob)).
+		For(&v1alpha1.MachineClaim{}, builder.WithPredicates(newExternalChangePredicate())).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.enqueueWaitingClaims)).
+		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.enqueueClaimOfJob)).
 		WatchesRawSource(r.Trigger).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: passTimeout}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller machineclaim: %w", err)
@@ -97,69 +96,69 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// waiting wakes the claims that have no machine yet when their template changes.
-func (r *Reconciler) waiting(ctx context.Context, template client.Object) []reconcile.Request {
-	return objects.Requests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+// enqueueWaitingClaims enqueues the claims of a changed template that have no machine yet.
+func (r *Reconciler) enqueueWaitingClaims(ctx context.Context, template client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
 		return claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil
 	}, client.InNamespace(template.GetNamespace()))
 }
 
-// claimOfJob wakes the claim whose runner has the job.
-func (r *Reconciler) claimOfJob(ctx context.Context, obj client.Object) []reconcile.Request {
+// enqueueClaimOfJob enqueues the claim whose runner runs the job.
+func (r *Reconciler) enqueueClaimOfJob(ctx context.Context, obj client.Object) []reconcile.Request {
 	job, ok := obj.(*v1alpha1.RunnerJob)
 	if !ok || job.Spec.RunnerName == "" {
 		return nil
 	}
 
-	return objects.Requests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
+	return objects.ListRequests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
 		client.InNamespace(job.Namespace), client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
 }
 
-// scope is one pass over one claim.
+// scope holds the state of one reconcile of one claim.
 type scope struct {
 	*Reconciler
 	claim *v1alpha1.MachineClaim
-	// template, cluster, provider and names are filled by resolve; on the deletion list
-	// by find, as far as they are there.
+	// template, cluster, provider and names are set by resolve. While the claim is being deleted they are set
+	// by load, and are nil if they do not exist.
 	template *v1alpha1.HypervisorMachineTemplate
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
 	names    vmspec.Names
-	// leftBehind says that the VM bears another owner's mark, and was not touched.
-	leftBehind bool
+	// leftBehind is true if the VM has another owner, and was not touched.
+	isLeftBehind bool
 }
 
-func plan() step.Plan[*scope] {
-	attests, registered := (*scope).attests, (*scope).registered
+func newPlan() step.Plan[*scope] {
+	attests, registered := (*scope).hasIdentity, (*scope).isRegistered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
-		{Name: "Reported", Run: reported},                             // what the machine says of itself
+		{Name: "Reported", Run: applyReport},                          // the latest report of the machine
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
-		{Name: "AddressAllocated", Run: address},                      // it has its addresses, where the template has a pool
-		{Condition: v1alpha1.ConditionPlaced, Run: place},             // id and node are on record
-		// The identity provider takes us.
-		{Condition: v1alpha1.ConditionIdentityReady, When: attests, Run: identityReady},
-		{Name: "JobBound", Run: bindJob},                           // it has its one job, where the platform binds them
-		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM made and powered on
-		// It has proven who it is.
-		{Condition: v1alpha1.ConditionAttested, When: attests, Run: attest},
-		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner online
-		{Name: "JobSynced", Run: syncJob},                           // the ledger knows what the machine knows
-		{Condition: "Finished", Run: follow},                        // job done, VM off
-		{Condition: "Retired", Run: retire},                         // claim handed to deletion
-	}, Deletion: []step.Step[*scope]{
-		{Name: "Reported", Run: reported},                             // the machine's last word
-		{Name: "JobSynced", Run: syncJob},                             // the last word on its job
-		{Condition: conditionDeregistered, Run: deregister},           // runner gone from the CI platform
-		{Name: "Evicted", When: registered, Run: evict},               // no further SVID
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},      // VM and cloud-init ISO gone
-		{Condition: "IdentityRemoved", When: registered, Run: forget}, // nothing left of its identity
-		{Name: "DestroyedEmitted", Run: emitDestroyed},                // told, once
+		{Name: "AddressAllocated", Run: waitForAddress},               // has its addresses if the template has a pool
+		{Condition: v1alpha1.ConditionPlaced, Run: place},             // ID and node are recorded
+		// The identity provider accepts our credentials.
+		{Condition: v1alpha1.ConditionIdentityReady, AppliesTo: attests, Run: checkIdentityProvider},
+		{Name: "JobBound", Run: bindJob},                           // has its job if the platform binds runners to jobs
+		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM is created and powered on
+		// The machine has attested.
+		{Condition: v1alpha1.ConditionAttested, AppliesTo: attests, Run: attest},
+		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner is online
+		{Name: "JobSynced", Run: syncJob},                           // RunnerJob has the state that the machine reports
+		{Condition: "Finished", Run: follow},                        // job is done, VM is off
+		{Condition: "Retired", Run: retire},                         // claim is deleted
+	}, DeletionSteps: []step.Step[*scope]{
+		{Name: "Reported", Run: applyReport},                                       // the last report of the machine
+		{Name: "JobSynced", Run: syncJob},                                          // the final state of its job
+		{Condition: conditionDeregistered, Run: deregister},                        // runner is removed from the CI platform
+		{Name: "Evicted", AppliesTo: registered, Run: evictIdentity},               // machine gets no new SVID
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                   // VM and cloud-init ISO are deleted
+		{Condition: "IdentityRemoved", AppliesTo: registered, Run: removeIdentity}, // registration is deleted
+		{Name: "DestroyedEmitted", Run: emitDestroyed},                             // event and metrics, once
 	}}
 }
 
-// reported takes what the machine says of itself.
-func reported(ctx context.Context, s *scope) step.Result {
+// applyReport copies the latest report of the machine to the claim's status.
+func applyReport(ctx context.Context, s *scope) step.Result {
 	if s.Reports != nil {
 		s.Reports.Apply(ctx, s.claim)
 	}
@@ -167,12 +166,12 @@ func reported(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// Reconcile makes one pass over one claim.
+// Reconcile reconciles one claim.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var claim v1alpha1.MachineClaim
 	if err := r.Client.Get(ctx, req.NamespacedName, &claim); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.causes.forget(req.NamespacedName, r.Clock.Now())
+			r.breakers.forget(req.NamespacedName, r.Clock.Now())
 			r.retired.forget(req.NamespacedName)
 			r.deregistered.forget(req.NamespacedName)
 		}
@@ -182,14 +181,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, claim: &claim}
 
-	result, err := step.Pass(ctx, r.Runner, &claim, plan(), s)
-	result.Priority = new(0) // a machine may have waited for this pass, and not for the next one
+	result, err := step.Reconcile(ctx, r.Runner, &claim, newPlan(), s)
+	result.Priority = new(0) // a machine can wait for this reconcile, but not for the next one
 
 	return result, err
 }
 
-// Waker turns a provider's word on a machine into a pass over its claim.
-func Waker(source *trigger.Source) func(hypervisor.Owner) {
+// NewWakeFunc returns a function with which a provider enqueues the claim of a machine that has changed.
+func NewWakeFunc(source *trigger.Source) func(hypervisor.Owner) {
 	return func(owner hypervisor.Owner) {
 		source.Enqueue(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
 	}

@@ -20,15 +20,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// busyAgain is how soon a busy runner is asked for again.
-const busyAgain = 10 * time.Second
+// busyInterval is how often the state of a busy runner is polled.
+const busyInterval = 10 * time.Second
 
-// conditionDeregistered is that of the step that removes the runner.
+// conditionDeregistered is the condition of the step that removes the runner.
 const conditionDeregistered = "Deregistered"
 
-// deregister removes the runner from the CI platform before its machine is touched. A
-// runner that is busy stops the deletion, unless its machine is off anyway or its life
-// is over by a limit that the user set.
+// deregister removes the runner from the CI platform before the VM is deleted. A busy runner delays the
+// deletion until its job is done, unless the VM is already off or the machine has exceeded a limit that the
+// user has set.
 func deregister(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.BootstrapInfo == nil || status.BootstrapInfo.RunnerName == "" || s.claim.Spec.Standby {
@@ -41,28 +41,28 @@ func deregister(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, waits := s.backingOff(conditionDeregistered); waits {
+	if result, mustWait := s.checkBackoff(conditionDeregistered); mustWait {
 		return result
 	}
 
-	switch result := s.find(ctx); {
-	case s.template != nil: // whatever became of the cluster
+	switch result := s.load(ctx); {
+	case s.template != nil: // the cluster is not needed
 	case result.Reason() != reasonTemplateNotFound:
 		return result
 	default:
-		return step.Done().WithReason("TemplateGone", "the runner was left to the CI platform: "+result.Message())
+		return step.Done().WithReason("TemplateGone", "the runner was not removed from the CI platform: "+result.Message())
 	}
 
-	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
-	if errclass.Of(err) == errclass.Configuration {
-		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+	provider, err := s.Workloads.ProviderFor(ctx, s.template, s.claim.Spec.WorkloadConfig)
+	if errclass.ClassOf(err) == errclass.Configuration {
+		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			status.BootstrapInfo.RunnerName, err.Error())
 
 		return step.Done().WithReason("CredentialsGone", err.Error())
 	}
 
 	if err != nil {
-		return s.failed(conditionDeregistered, err, "CredentialsUnavailable")
+		return s.handleError(conditionDeregistered, err, "CredentialsUnavailable")
 	}
 
 	return s.removeRunner(ctx, provider)
@@ -71,7 +71,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 
-	if result, waits := s.sharesListing(); waits {
+	if result, mustWait := s.waitForSharedList(); mustWait {
 		return result
 	}
 
@@ -79,45 +79,47 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 
 	switch {
 	case workload.Is(err, workload.NotFound):
-		return s.runnerGone()
+		return s.completeDeregistration()
 	case workload.Is(err, workload.Rejected):
-		s.saidf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
 			info.RunnerName, err.Error())
 
 		return step.Done().WithReason("RunnerLeft", err.Error())
 	case err != nil:
-		return s.failed(conditionDeregistered, err, "RunnerUnknown")
+		return s.handleError(conditionDeregistered, err, "RunnerUnknown")
 	}
 
 	err = provider.Deregister(ctx, runner.ID)
 
 	switch {
 	case err == nil, workload.Is(err, workload.NotFound):
-		return s.runnerGone()
-	case workload.Is(err, workload.RunnerBusy) && s.mayInterrupt(ctx):
+		return s.completeDeregistration()
+	case workload.Is(err, workload.RunnerBusy) && s.canInterrupt(ctx):
 		return step.Done().WithReason("BusyRunnerLeft",
-			fmt.Sprintf("runner %s is listed as busy, but its machine's life is over; it is removed when its job is",
+			fmt.Sprintf("runner %s is listed as busy, but its machine has ended; the runner is removed when its job is removed",
 				info.RunnerName))
 	case workload.Is(err, workload.RunnerBusy):
-		return step.Wait(busyAgain, "RunnerBusy",
-			fmt.Sprintf("runner %s runs a job; its VM is removed when the job is over", info.RunnerName))
+		return step.Wait(busyInterval, "RunnerBusy",
+			fmt.Sprintf("runner %s runs a job; its VM is deleted when the job is done", info.RunnerName))
 	default:
-		return s.failed(conditionDeregistered, err, "DeregistrationFailed")
+		return s.handleError(conditionDeregistered, err, "DeregistrationFailed")
 	}
 }
 
-// runnerGone keeps in mind that the runner is gone: later passes need not look for it.
-func (s *scope) runnerGone() step.Result {
+// completeDeregistration records in memory that the runner no longer exists, so that later reconciles do
+// not search for it.
+func (s *scope) completeDeregistration() step.Result {
 	s.deregistered.add(s.claim)
 
 	return step.Done()
 }
 
-// findRunner finds the claim's runner by its name, which follows from the claim; or by the id of
-// its job, where it is bound to one and the platform knows runners by that alone. Whatever
-// runner the status names, and whatever job, it may be another's: both can be written by hand.
+// findRunner finds the claim's runner by its name, which is derived from the claim's name and UID. If the
+// runner is bound to a job and the platform identifies runners only by their job, findRunner finds it by
+// the job ID. It does not trust the runner name and the job in the claim's status without a check, because
+// a person can write both.
 func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (workload.Runner, error) {
-	named, err := provider.Find(ctx, vmspec.RunnerName(s.claim), s.listingAge())
+	named, err := provider.FindRunner(ctx, vmspec.RunnerName(s.claim), s.maxListAge())
 	info := s.claim.Status.BootstrapInfo
 
 	if !workload.Is(err, workload.NotFound) || info.BoundJob == "" || info.RunnerID == "" {
@@ -126,54 +128,54 @@ func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (wor
 
 	var job v1alpha1.RunnerJob
 
-	missing := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
-	if apierrors.IsNotFound(missing) {
+	getErr := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.BoundJob}, &job)
+	if apierrors.IsNotFound(getErr) {
 		return named, err
 	}
 
-	if missing != nil {
-		return workload.Runner{}, fmt.Errorf("get job %s: %w", info.BoundJob, missing)
+	if getErr != nil {
+		return workload.Runner{}, fmt.Errorf("get job %s: %w", info.BoundJob, getErr)
 	}
 
-	bound, found := provider.Find(ctx, job.Spec.ID, s.listingAge())
-	if found == nil && !strings.EqualFold(bound.ID, job.Spec.ID) {
+	bound, findErr := provider.FindRunner(ctx, job.Spec.ID, s.maxListAge())
+	if findErr == nil && !strings.EqualFold(bound.ID, job.Spec.ID) {
 		return named, err
 	}
 
-	return bound, found
+	return bound, findErr
 }
 
-// listingAge is how old a listing of runners may be: it has to be of after the machine
-// stopped, or else of now.
-func (s *scope) listingAge() time.Duration {
+// maxListAge returns the maximum age of a list of runners. The list must be newer than the stop of the
+// machine. If the machine has not stopped, maxListAge returns 0.
+func (s *scope) maxListAge() time.Duration {
 	if stopped := s.times().Stopped; stopped != nil {
-		return s.since(stopped)
+		return s.elapsedSince(stopped)
 	}
 
 	return 0
 }
 
-// sharesListing has a claim whose machine has stopped wait a moment for a listing, where the
-// last was just before the stop: a fleet whose machines stop one after the other would have
-// one made for each.
-func (s *scope) sharesListing() (step.Result, bool) {
+// waitForSharedList delays a claim whose machine stopped shortly after the last list of runners. So
+// machines that stop one after the other share a list. Otherwise each of them would cause a list.
+func (s *scope) waitForSharedList() (step.Result, bool) {
 	stopped := s.times().Stopped
 	if stopped == nil {
 		return step.Result{}, false
 	}
 
-	left := s.listings.wait(s.platformCause(), stopped.Time, s.Clock.Now())
-	if left == 0 {
+	remaining := s.runnerLists.delay(s.platformCause(), stopped.Time, s.Clock.Now())
+	if remaining == 0 {
 		return step.Result{}, false
 	}
 
-	return step.Wait(left, "RunnerLookedFor", fmt.Sprintf("runner %s is looked for with those of other stopped machines",
-		s.claim.Status.BootstrapInfo.RunnerName)).Unhurried(), true
+	return step.Wait(remaining, "RunnerLookedFor", fmt.Sprintf(
+		"searching for runner %s together with the runners of other stopped machines",
+		s.claim.Status.BootstrapInfo.RunnerName)).DeferWrite(), true
 }
 
-// mayInterrupt says whether a machine may go though its runner is said to be busy: it
-// is off already, or a limit of the user's has ended it.
-func (s *scope) mayInterrupt(ctx context.Context) bool {
+// canInterrupt reports whether a machine may be deleted although its runner is listed as busy: the machine
+// is off, or it has exceeded a limit that the user has set.
+func (s *scope) canInterrupt(ctx context.Context) bool {
 	switch s.claim.Status.EndReason {
 	case ReasonMaxLifetime, ReasonJobTimeout:
 		return true
@@ -187,7 +189,7 @@ func (s *scope) mayInterrupt(ctx context.Context) bool {
 		return false
 	}
 
-	gone, result := s.look(ctx)
+	gone, result := s.observeMachine(ctx)
 
 	return gone && result.IsDone()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// destroy removes the machine and its cloud-init ISO, and waits until both are gone.
+// destroy deletes the VM and its cloud-init ISO, and waits until both are deleted.
 func destroy(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef == nil {
@@ -25,48 +25,49 @@ func destroy(ctx context.Context, s *scope) step.Result {
 
 	provider, ok := s.Clusters.Get(status.VMRef.HypervisorCluster)
 	if !ok {
-		return step.Wait(lookAgain, "ClusterNotConnected",
+		return step.Wait(pollInterval, "ClusterNotConnected",
 			"HypervisorCluster "+status.VMRef.HypervisorCluster+" is not connected: VM "+status.VMRef.VMID+
-				" is removed once it is")
+				" is deleted as soon as it is connected")
 	}
 
-	if result, waits := s.backingOff(v1alpha1.ConditionVMCleanedUp); waits {
+	if result, mustWait := s.checkBackoff(v1alpha1.ConditionVMCleanedUp); mustWait {
 		return result
 	}
 
-	err := provider.Delete(ctx, s.ref())
+	err := provider.Delete(ctx, s.machineRef())
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its cloud-init ISO are gone")
+		return step.Done().WithReason("VMGone", "VM "+status.VMRef.VMID+" and its cloud-init ISO are deleted")
 	case hypervisor.Is(err, hypervisor.NotOwned):
-		return s.leave(ctx, err)
+		return s.leaveVM(ctx, err)
 	case err != nil:
-		return s.failed(v1alpha1.ConditionVMCleanedUp, err, "DestroyFailed")
+		return s.handleError(v1alpha1.ConditionVMCleanedUp, err, "DestroyFailed")
 	default:
-		return step.Wait(lookAgain, "Destroying", "VM "+status.VMRef.VMID+" is being removed").Unhurried()
+		return step.Wait(pollInterval, "Destroying", "VM "+status.VMRef.VMID+" is being deleted").DeferWrite()
 	}
 }
 
-// leave has a VM that bears another owner's mark stay. That is on record before the claim
-// goes: what its job's timeline says of the machine is read there.
-func (s *scope) leave(ctx context.Context, why error) step.Result {
-	result := step.Done().WithReason("NotOwned", why.Error())
-	s.leftBehind = true
+// leaveVM does not delete a VM that has another owner. It writes the end reason to the status before the
+// claim is deleted, because the timeline of the job reads the end of the machine from the claim.
+func (s *scope) leaveVM(ctx context.Context, cause error) step.Result {
+	result := step.Done().WithReason("NotOwned", cause.Error())
+	s.isLeftBehind = true
 
 	if s.claim.Status.EndReason == v1alpha1.EndReasonLeftBehind {
 		return result
 	}
 
 	s.claim.Status.EndReason = v1alpha1.EndReasonLeftBehind
-	if err := step.SaveAs(ctx, result); err != nil {
+	if err := step.SaveStatusAs(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 
 	return result
 }
 
-// emitDestroyed tells, once the claim is gone, that nothing is left.
+// emitDestroyed emits the final event, metrics and trace of the machine after the finalizer is removed from
+// the claim.
 func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef == nil && status.EndReason == "" {
@@ -74,14 +75,14 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	}
 
 	reason := cmp.Or(status.EndReason, reasonDeleted)
-	stopped, took := s.times().Stopped, s.since(s.times().Stopped)
+	stopped, duration := s.times().Stopped, s.elapsedSince(s.times().Stopped)
 
 	step.OnFinalized(ctx, func() {
-		s.Metrics.ended(s.claim, reason)
-		s.tellLife(reason)
+		s.Metrics.countEnded(s.claim, reason)
+		s.traceMachine(reason)
 
 		if stopped != nil {
-			s.Metrics.phase(s.claim, "destroyed", took)
+			s.Metrics.observePhase(s.claim, "destroyed", duration)
 		}
 	})
 
@@ -89,17 +90,19 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	told := notice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is gone: %s", status.VMRef.VMID, reason)
-	if s.leftBehind {
-		told = notice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
-			"VM %s on node %s of HypervisorCluster %s is not this claim's by its notes, and was left as it is: look at it, "+
-				"and remove it by hand if nobody needs it", status.VMRef.VMID, status.VMRef.Node, status.VMRef.HypervisorCluster)
+	event := newNotice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is deleted: %s", status.VMRef.VMID, reason)
+	if s.isLeftBehind {
+		event = newNotice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
+			"VM %s on node %s of HypervisorCluster %s has another owner according to its ownership record, "+
+				"and was not deleted: check the VM, and delete it by hand if it is no longer needed",
+			status.VMRef.VMID, status.VMRef.Node, status.VMRef.HypervisorCluster)
 	}
 
-	step.OnFinalized(ctx, told.Emit(ctx))
+	step.OnFinalized(ctx, event.EmitFunc(ctx))
 
 	return step.Done()
 }
 
-// reasonDeleted is that of a machine that was deleted in good order, such as a surplus one.
+// reasonDeleted is the end reason of a machine that was deleted without an error, for example because the
+// pool was scaled down.
 const reasonDeleted = "Deleted"

@@ -1,18 +1,18 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machineclaim brings one machine through its one life.
+// Package machineclaim creates the machine of each MachineClaim, watches it until it has run, and deletes it.
 //
 //	          TemplateResolved ──► Placed ──► Provisioned ──► Bootstrapped ──► Finished ──► Retired
-//	phase:    Pending                         Provisioning    Bootstrapping    Ready        (claim deletes itself)
+//	phase:    Pending                         Provisioning    Bootstrapping    Ready        (controller deletes the claim)
 //
 //	deleted:  Deregistered ──► VMCleanedUp ──► gone
 //	phase:    Draining         Terminating
 //
-// A machine whose template has an attestation has three steps more: IdentityReady before it
-// is made, Attested before it is Bootstrapped, and IdentityRemoved once it is gone.
+// A machine whose template has attestation has three additional steps: IdentityReady before the VM is
+// created, Attested before Bootstrapped, and IdentityRemoved after the VM is deleted.
 //
-// The id of the machine is on record before the hypervisor is asked for it, so that an
-// operator that dies at any moment continues with the same machine. A claim's machine
-// runs once: one that has stopped or vanished ends its claim.
+// The controller records the ID of the VM in the claim's status before it calls the hypervisor to create
+// the VM. So after a crash at any time, the operator continues with the same VM. A machine runs only once:
+// if its VM has stopped or vanished, the controller deletes the claim.
 package machineclaim

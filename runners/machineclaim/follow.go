@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// follow watches the machine until it is off, and ends it where its life is too long.
+// follow watches the machine until it is off, and ends it if it exceeds a lifetime limit.
 func follow(ctx context.Context, s *scope) step.Result {
 	if s.times().Stopped != nil {
 		return step.Done()
@@ -27,41 +27,42 @@ func follow(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	gone, result := s.look(ctx)
+	gone, result := s.observeMachine(ctx)
 	if !result.IsDone() {
 		return result
 	}
 
 	if gone {
-		s.stopped(ctx, howItEnded(s.claim.Status.BootstrapInfo))
+		s.recordStopped(ctx, endReasonOf(s.claim.Status.BootstrapInfo))
 
 		return step.Done()
 	}
 
-	verdict := deadline(limits(s.claim), s.moments(), s.Clock.Now())
-	if verdict.reason != "" {
-		return s.end(ctx, verdict.reason, verdict.message)
+	expiry := checkLimits(limitsOf(s.claim), s.milestones(), s.Clock.Now())
+	if expiry.reason != "" {
+		return s.endMachine(ctx, expiry.reason, expiry.message)
 	}
 
-	next := safety
-	if verdict.next > 0 {
-		next = min(next, verdict.next)
+	next := resyncInterval
+	if expiry.remaining > 0 {
+		next = min(next, expiry.remaining)
 	}
 
-	if s.sinceShutdownNotice() > 0 {
-		return step.Steady(powerOff+powerOff/4, "PoweringOff", "the bootstrap service is done: the VM powers off").Unhurried()
+	if s.timeSinceShutdownNotice() > 0 {
+		return step.WaitReady(powerOffTime+powerOffTime/4, "PoweringOff",
+			"the bootstrap service has finished; the VM powers off").DeferWrite()
 	}
 
 	if s.claim.Status.BootstrapInfo.Job != "" {
-		return step.Steady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job).Unhurried()
+		return step.WaitReady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job).DeferWrite()
 	}
 
-	return step.Steady(next, "Idle", "the runner waits for a job").Unhurried()
+	return step.WaitReady(next, "Idle", "the runner waits for a job").DeferWrite()
 }
 
-// howItEnded reads the end of a machine out of what it reported and of its job. It is pure. Of
-// what a machine says only known words count.
-func howItEnded(info *v1alpha1.BootstrapInfo) string {
+// endReasonOf derives the end reason of a machine from its report and its job. It accepts only known
+// reasons, because the report is untrusted. It is pure.
+func endReasonOf(info *v1alpha1.BootstrapInfo) string {
 	finished := guest.Phase(info.GuestPhase) == guest.PhaseFinished
 
 	switch {
@@ -78,15 +79,15 @@ func howItEnded(info *v1alpha1.BootstrapInfo) string {
 	}
 }
 
-// stopped notes that the machine is off or gone, and why. The end of a job is told when
-// nothing is left of its machine.
-func (s *scope) stopped(ctx context.Context, reason string) {
-	s.times().Stopped = s.micro()
-	s.markEnded(reason)
+// recordStopped records that the VM is off or deleted, and the reason. It emits no event if the job is
+// done, because emitDestroyed emits an event later.
+func (s *scope) recordStopped(ctx context.Context, reason string) {
+	s.times().Stopped = s.now()
+	s.setEnded(reason)
 	s.claim.Status.Phase = v1alpha1.MachineClaimTerminating
 
 	if reason == guest.ReasonJobDone {
-		s.phaseTook(ctx, "job", s.times().JobStarted)
+		s.observePhase(ctx, "job", s.times().JobStarted)
 
 		return
 	}
@@ -95,24 +96,24 @@ func (s *scope) stopped(ctx context.Context, reason string) {
 		s.claim.Status.VMRef.VMID, reason, s.claim.Status.BootstrapInfo.GuestMessage)
 }
 
-// end ends a machine that still runs.
-func (s *scope) end(ctx context.Context, reason, message string) step.Result {
+// endMachine ends a machine that still runs: it records the reason, and deletes the claim.
+func (s *scope) endMachine(ctx context.Context, reason, message string) step.Result {
 	s.claim.Status.Phase = v1alpha1.MachineClaimDraining
 
-	if s.markEnded(reason) {
+	if s.setEnded(reason) {
 		s.eventf(ctx, corev1.EventTypeWarning, reason, "Follow", "%s", message)
 	}
 
-	return s.remove(ctx, reason, message)
+	return s.deleteClaim(ctx, reason, message)
 }
 
-// moments are the times of a machine's life that limits are measured from.
-type moments struct {
+// milestones holds the times at which the lifetime limits of a machine start. A zero time means not reached.
+type milestones struct {
 	created, ready, jobStarted time.Time
 }
 
-func (s *scope) moments() moments {
-	m := moments{created: s.claim.CreationTimestamp.Time}
+func (s *scope) milestones() milestones {
+	m := milestones{created: s.claim.CreationTimestamp.Time}
 	if t := s.times().Ready; t != nil {
 		m.ready = t.Time
 	}
@@ -124,23 +125,24 @@ func (s *scope) moments() moments {
 	return m
 }
 
-// limit holds the limits that count; zero means none.
-type limit struct {
+// lifetimeLimits holds the lifetime limits of a machine. Zero means no limit.
+type lifetimeLimits struct {
 	maxLifetime, idle, job time.Duration
 }
 
-func limits(claim *v1alpha1.MachineClaim) limit {
+func limitsOf(claim *v1alpha1.MachineClaim) lifetimeLimits {
 	lifecycle := claim.Spec.Lifecycle
 	if lifecycle == nil {
-		return limit{}
+		return lifetimeLimits{}
 	}
 
-	return limit{
-		maxLifetime: of(lifecycle.MaxLifetime), idle: of(lifecycle.IdleTimeout), job: of(lifecycle.JobTimeout),
+	return lifetimeLimits{
+		maxLifetime: toDuration(lifecycle.MaxLifetime), idle: toDuration(lifecycle.IdleTimeout),
+		job: toDuration(lifecycle.JobTimeout),
 	}
 }
 
-func of(d *metav1.Duration) time.Duration {
+func toDuration(d *metav1.Duration) time.Duration {
 	if d == nil {
 		return 0
 	}
@@ -148,32 +150,34 @@ func of(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// verdict says whether a machine's life is over, or when to ask again.
-type verdict struct {
+// limitCheck is the result of a check of the limits: the reason and message if a limit is exceeded, or the
+// time until the next limit, which is 0 if no limit applies.
+type limitCheck struct {
 	reason, message string
-	next            time.Duration
+	remaining       time.Duration
 }
 
-// deadline judges a running machine by its limits. It is pure.
-func deadline(l limit, m moments, now time.Time) verdict {
-	var v verdict
+// checkLimits checks the limits of a running machine. The idle limit applies only until a job has started.
+// checkLimits is pure.
+func checkLimits(l lifetimeLimits, m milestones, now time.Time) limitCheck {
+	var v limitCheck
 
-	check := func(limit time.Duration, since time.Time, reason, what string) {
+	check := func(limit time.Duration, since time.Time, reason, subject string) {
 		if limit <= 0 || since.IsZero() || v.reason != "" {
 			return
 		}
 
-		left := limit - now.Sub(since)
+		remaining := limit - now.Sub(since)
 
 		switch {
-		case left <= 0:
-			v.reason, v.message = reason, fmt.Sprintf("%s for longer than %s", what, limit)
-		case v.next == 0 || left < v.next:
-			v.next = left
+		case remaining <= 0:
+			v.reason, v.message = reason, fmt.Sprintf("%s for longer than %s", subject, limit)
+		case v.remaining == 0 || remaining < v.remaining:
+			v.remaining = remaining
 		}
 	}
 
-	check(l.maxLifetime, m.created, ReasonMaxLifetime, "the machine has lived")
+	check(l.maxLifetime, m.created, ReasonMaxLifetime, "the machine has existed")
 	check(l.job, m.jobStarted, ReasonJobTimeout, "the job has run")
 
 	if m.jobStarted.IsZero() {
@@ -183,7 +187,7 @@ func deadline(l limit, m moments, now time.Time) verdict {
 	return v
 }
 
-// Reasons that end a running machine.
+// End reasons of a machine that has exceeded a limit.
 const (
 	ReasonMaxLifetime = "MaxLifetime"
 	ReasonIdleTimeout = guest.ReasonIdleTimeout

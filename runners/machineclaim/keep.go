@@ -19,34 +19,35 @@ import (
 )
 
 const (
-	// reasonKept is that of a claim whose machine failed and is there to be looked at.
+	// reasonKept is the reason of a claim whose machine failed and is kept for debugging.
 	reasonKept = "Kept"
-	// defaultKeep holds where a pool names no time.
+	// defaultKeep is how long such a machine is kept if the pool sets no time.
 	defaultKeep = time.Hour
 )
 
-// keep leaves a machine that failed as it is, where its pool asks for that and has not kept as
-// many already. Its runner is removed first: it must not take a job any more. The claim keeps
-// its finalizer, so that whoever deletes it, and when, has the machine removed as ever.
-func (s *scope) keep(ctx context.Context) (step.Result, bool) {
+// keepFailed keeps the VM of a failed machine for debugging if its pool has spec.lifecycle.keepFailed and
+// has not yet kept the configured number of machines. It first deregisters the runner, so that the runner
+// takes no job. It returns true while the VM is kept. The claim keeps its finalizer, so anyone can delete
+// the claim at any time and the VM is deleted.
+func (s *scope) keepFailed(ctx context.Context) (step.Result, bool) {
 	status := &s.claim.Status
 
 	if until := status.KeptUntil; until != nil {
-		left := until.Sub(s.Clock.Now())
+		remaining := until.Sub(s.Clock.Now())
 		status.Phase = v1alpha1.MachineClaimFailed
 
-		return step.Wait(left, reasonKept, s.console()), left > 0
+		return step.Wait(remaining, reasonKept, s.consoleMessage()), remaining > 0
 	}
 
-	if !keepable(s.claim) {
+	if !shouldKeep(s.claim) {
 		return step.Result{}, false
 	}
 
-	if full, err := s.keptEnough(ctx); err != nil || full {
+	if full, err := s.hasKeptEnough(ctx); err != nil || full {
 		return step.Fail(err), err != nil
 	}
 
-	_, err := s.provider.Get(ctx, s.ref())
+	_, err := s.provider.Get(ctx, s.machineRef())
 	if hypervisor.Is(err, hypervisor.NotFound) {
 		return step.Result{}, false
 	}
@@ -55,21 +56,22 @@ func (s *scope) keep(ctx context.Context) (step.Result, bool) {
 		return result, true
 	}
 
-	pause := of(s.claim.Spec.Lifecycle.KeepFailed.Time)
-	if pause <= 0 {
-		pause = defaultKeep
+	keepTime := toDuration(s.claim.Spec.Lifecycle.KeepFailed.Time)
+	if keepTime <= 0 {
+		keepTime = defaultKeep
 	}
 
-	status.KeptUntil = &metav1.Time{Time: s.Clock.Now().Add(pause)}
+	status.KeptUntil = &metav1.Time{Time: s.Clock.Now().Add(keepTime)}
 	status.Phase = v1alpha1.MachineClaimFailed
-	s.eventf(ctx, corev1.EventTypeWarning, reasonKept, "Keep", "%s", s.console())
+	s.eventf(ctx, corev1.EventTypeWarning, reasonKept, "Keep", "%s", s.consoleMessage())
 
-	return step.Wait(pause, reasonKept, s.console()), true
+	return step.Wait(keepTime, reasonKept, s.consoleMessage()), true
 }
 
-// keepable says whether a machine failed in a way that its pool wants to have kept: it was
-// started, and was of no use. It is pure.
-func keepable(claim *v1alpha1.MachineClaim) bool {
+// shouldKeep reports whether the pool keeps failed machines and this machine has failed: it was started and
+// has ended, and its runner never was online or the bootstrap service reported a failure. shouldKeep is
+// pure.
+func shouldKeep(claim *v1alpha1.MachineClaim) bool {
 	lifecycle, times, info := claim.Spec.Lifecycle, claim.Status.Times, claim.Status.BootstrapInfo
 	if lifecycle == nil || lifecycle.KeepFailed == nil || claim.Spec.RunnerPoolRef == nil || claim.Status.VMRef == nil {
 		return false
@@ -87,8 +89,8 @@ func keepable(claim *v1alpha1.MachineClaim) bool {
 	return times.Ready == nil || info != nil && guest.Phase(info.GuestPhase) == guest.PhaseFailed
 }
 
-// keptEnough says whether the pool has kept as many machines as it wants.
-func (s *scope) keptEnough(ctx context.Context) (bool, error) {
+// hasKeptEnough reports whether the pool already keeps its configured number of failed machines.
+func (s *scope) hasKeptEnough(ctx context.Context) (bool, error) {
 	var claims v1alpha1.MachineClaimList
 
 	pool := client.MatchingLabels{v1alpha1.LabelRunnerPool: s.claim.Spec.RunnerPoolRef.Name}
@@ -109,19 +111,20 @@ func (s *scope) keptEnough(ctx context.Context) (bool, error) {
 	return kept >= max(s.claim.Spec.Lifecycle.KeepFailed.Machines, 1), nil
 }
 
-// console says how to look at the machine.
-func (s *scope) console() string {
+// consoleMessage returns the message of a kept machine: how to open its console, and how to delete it.
+func (s *scope) consoleMessage() string {
 	vm := s.claim.Status.VMRef
-	look := fmt.Sprintf("open the console of VM %s in the hypervisor's own interface", vm.VMID)
+	instruction := fmt.Sprintf("open the console of VM %s in the interface of the hypervisor", vm.VMID)
 
 	if s.cluster != nil && s.cluster.Spec.Provider == providerProxmox {
-		look = fmt.Sprintf("log in to node %s and run: qm terminal %s (if it is off: qm start %s first), or open the console of "+
-			"VM %s in the web interface", vm.Node, vm.VMID, vm.VMID, vm.VMID)
+		instruction = fmt.Sprintf("log in to node %s and run: qm terminal %s (if it is off: qm start %s first), "+
+			"or open the console of VM %s in the web interface", vm.Node, vm.VMID, vm.VMID, vm.VMID)
 	}
 
-	return fmt.Sprintf("it failed (%s) and is kept until %s: %s. Remove it sooner by: kubectl delete machineclaim -n %s %s",
-		s.claim.Status.EndReason, s.claim.Status.KeptUntil.UTC().Format(time.RFC3339), look, s.claim.Namespace, s.claim.Name)
+	return fmt.Sprintf("the machine failed (%s) and is kept until %s: %s. "+
+		"To delete it sooner, run: kubectl delete machineclaim -n %s %s",
+		s.claim.Status.EndReason, s.claim.Status.KeptUntil.UTC().Format(time.RFC3339), instruction, s.claim.Namespace, s.claim.Name)
 }
 
-// providerProxmox is spec.provider of clusters of Proxmox VE.
+// providerProxmox is the spec.provider of Proxmox VE clusters.
 const providerProxmox = "proxmox"

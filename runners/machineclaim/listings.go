@@ -9,40 +9,40 @@ import (
 	"time"
 )
 
-// listingPause is how long after one listing of a CI platform's runners the next is made for
-// machines that have stopped: those that stop meanwhile share it.
-const listingPause = 2 * time.Second
+// minListInterval is the minimum time between two lists of a CI platform's runners for stopped machines.
+// Machines that stop in the meantime share the next list.
+const minListInterval = 2 * time.Second
 
-// listings are when a CI platform's runners were last listed for a machine that had stopped.
-// The zero value is ready to use.
-type listings struct {
-	mu    sync.Mutex
-	begun map[string]time.Time
+// runnerLists holds when the runners of each CI platform were last listed for a stopped machine. The zero
+// value is ready to use.
+type runnerLists struct {
+	mu        sync.Mutex
+	startedAt map[string]time.Time
 }
 
-// wait gives how long a claim whose machine stopped at that time waits for a listing: not at
-// all where one was begun since, or where the last was long enough ago, for then its own
-// begins now.
-func (l *listings) wait(platform string, stopped, now time.Time) time.Duration {
+// delay returns how long a claim must wait before it lists the runners of the platform. It returns 0 if a
+// list was started after the machine stopped, which the claim can use. It also returns 0 if the last list
+// was started long enough ago, and then records that a list starts now.
+func (l *runnerLists) delay(platform string, stopped, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	last := l.begun[platform]
+	last := l.startedAt[platform]
 	if last.After(stopped) {
 		return 0
 	}
 
-	if left := last.Add(listingPause).Sub(now); left > 0 {
-		return left
+	if remaining := last.Add(minListInterval).Sub(now); remaining > 0 {
+		return remaining
 	}
 
-	maps.DeleteFunc(l.begun, func(_ string, begun time.Time) bool { return now.Sub(begun) > listingPause })
+	maps.DeleteFunc(l.startedAt, func(_ string, begun time.Time) bool { return now.Sub(begun) > minListInterval })
 
-	if l.begun == nil {
-		l.begun = map[string]time.Time{}
+	if l.startedAt == nil {
+		l.startedAt = map[string]time.Time{}
 	}
 
-	l.begun[platform] = now
+	l.startedAt[platform] = now
 
 	return 0
 }

@@ -13,39 +13,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// maxReasons bounds the reasons of ends that are told apart.
+// maxReasons limits the number of values of the label reason.
 const maxReasons = 64
 
-// Metrics are the numbers of machines' lives. A nil *Metrics takes nothing.
+// Metrics observes the phases and ends of machines. A nil *Metrics observes nothing.
 type Metrics struct {
 	phases *prometheus.HistogramVec
 	ends   *prometheus.CounterVec
-	pools  *metrics.Bounded
-	// reasons may be words of a machine, which is not ours.
-	reasons *metrics.Bounded
+	pools  *metrics.LabelLimiter
+	// reasons is bounded because an untrusted machine can report a reason.
+	reasons *metrics.LabelLimiter
 }
 
 // NewMetrics registers hyperfleet_machine_phase_duration_seconds{namespace,pool,phase} and
-// hyperfleet_machine_ended_total{namespace,pool,reason}. Phases and reasons are words of this
-// package and of the guest; pools are bounded.
+// hyperfleet_machine_ended_total{namespace,pool,reason}. Phases are constants. The numbers of pools and of
+// reasons are limited.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		phases: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "hyperfleet",
 			Subsystem: "machine",
 			Name:      "phase_duration_seconds",
-			Help: "How long a machine's phases took, in seconds: credential (asked for until had), provisioned " +
-				"(placed, or told to start from standby, until powered on), bootstrapped (powered on until its " +
-				"runner was online), job (taken until the machine was off), destroyed (off until nothing was left).",
+			Help: "Duration of the phases of a machine in seconds: credential (request to response), provisioned (placed, or " +
+				"activated from standby, until powered on), bootstrapped (powered on until the runner is online), " +
+				"job (started until the machine is off), destroyed (off until the machine is deleted).",
 			Buckets: []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 900, 3600},
 		}, []string{"namespace", "pool", "phase"}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "hyperfleet",
 			Subsystem: "machine",
 			Name:      "ended_total",
-			Help:      "Machines whose life ended, by the reason in their claim's status.endReason. JobDone is success.",
+			Help:      "Machines that have ended, by the reason in status.endReason of their claim. JobDone means success.",
 		}, []string{"namespace", "pool", "reason"}),
-		pools: metrics.NewBounded(metrics.MaxPools), reasons: metrics.NewBounded(maxReasons),
+		pools: metrics.NewLabelLimiter(metrics.MaxPools), reasons: metrics.NewLabelLimiter(maxReasons),
 	}
 
 	for _, collector := range []prometheus.Collector{m.phases, m.ends} {
@@ -57,29 +57,30 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) phase(claim *v1alpha1.MachineClaim, phase string, took time.Duration) {
+func (m *Metrics) observePhase(claim *v1alpha1.MachineClaim, phase string, duration time.Duration) {
 	if m != nil {
-		m.phases.WithLabelValues(append(m.poolOf(claim), phase)...).Observe(took.Seconds())
+		m.phases.WithLabelValues(append(m.poolLabels(claim), phase)...).Observe(duration.Seconds())
 	}
 }
 
-// Issued counts a credential of a claim's machine that took so long to make.
-func (m *Metrics) Issued(claim *v1alpha1.MachineClaim, took time.Duration) {
-	m.phase(claim, "credential", took)
+// ObserveCredential records how long the CI platform took to issue the credential of a claim's machine.
+func (m *Metrics) ObserveCredential(claim *v1alpha1.MachineClaim, duration time.Duration) {
+	m.observePhase(claim, "credential", duration)
 }
 
-func (m *Metrics) ended(claim *v1alpha1.MachineClaim, reason string) {
+func (m *Metrics) countEnded(claim *v1alpha1.MachineClaim, reason string) {
 	if m != nil {
-		m.ends.WithLabelValues(append(m.poolOf(claim), m.reasons.Value(reason))...).Inc()
+		m.ends.WithLabelValues(append(m.poolLabels(claim), m.reasons.Limit(reason))...).Inc()
 	}
 }
 
-// poolOf gives the labels of a claim's pool, which is empty where no pool made the claim.
-func (m *Metrics) poolOf(claim *v1alpha1.MachineClaim) []string {
+// poolLabels returns the labels namespace and pool of a claim. The label pool is empty if no pool has
+// created the claim.
+func (m *Metrics) poolLabels(claim *v1alpha1.MachineClaim) []string {
 	pool := ""
 	if ref := claim.Spec.RunnerPoolRef; ref != nil {
 		pool = ref.Name
 	}
 
-	return m.pools.Values(claim.Namespace, pool)
+	return m.pools.LimitAll(claim.Namespace, pool)
 }

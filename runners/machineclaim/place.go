@@ -15,59 +15,60 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// place reserves an id and a node. They are put on record before anything is made.
+// place reserves an ID and a node for the machine, and records them in the claim's status before the
+// machine is created.
 func place(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef != nil {
 		return step.Done()
 	}
 
-	if result, backingOff := s.backingOff(v1alpha1.ConditionPlaced); backingOff {
+	if result, mustWait := s.checkBackoff(v1alpha1.ConditionPlaced); mustWait {
 		return result
 	}
 
-	if result, ok := s.admitted(v1alpha1.ConditionPlaced, s.hypervisorCause()); !ok {
+	if result, ok := s.admit(v1alpha1.ConditionPlaced, s.hypervisorCause()); !ok {
 		return result
 	}
 
-	counted, err := s.withinQuota(ctx)
+	hasQuota, err := s.checkQuota(ctx)
 	if err != nil {
-		return connect.Outcome(err, lookAgain, tenancy.ReasonNamespace)
+		return connect.NewErrorResult(err, pollInterval, tenancy.ReasonNamespace)
 	}
 
-	if counted {
-		defer s.placing.Unlock()
+	if hasQuota {
+		defer s.placementLock.Unlock()
 	}
 
-	reserved, err := s.provider.Reserve(ctx, vmspec.Spec(s.claim, s.template, s.names))
+	reserved, err := s.provider.Reserve(ctx, vmspec.NewMachineSpec(s.claim, s.template, s.names))
 	if hypervisor.Is(err, hypervisor.NoCapacity) {
-		return connect.Outcome(err, lookAgain, "NoCapacity") // nothing failed: it waits for room
+		return connect.NewErrorResult(err, pollInterval, "NoCapacity") // not a failure: the machine waits for free capacity
 	}
 
 	if err != nil {
-		return s.makingFailed(v1alpha1.ConditionPlaced, err, "NotPlaced")
+		return s.handleCreateError(v1alpha1.ConditionPlaced, err, "NotPlaced")
 	}
 
-	s.worked(s.hypervisorCause())
+	s.recordSuccess(s.hypervisorCause())
 
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
-		OperatorUID: s.Settings.OperatorUID, Resources: placed(s.template),
+		OperatorUID: s.Settings.OperatorUID, Resources: newPlacedResources(s.template),
 	}
 
 	if status.NetworkInfo == nil {
-		status.NetworkInfo = &v1alpha1.NetworkInfo{} // else it has the machine's addresses
+		status.NetworkInfo = &v1alpha1.NetworkInfo{} // if it exists, it holds the addresses of the machine
 	}
 
 	status.NetworkInfo.Hostname, status.NetworkInfo.FQDN = s.names.Hostname, s.names.FQDN
 	status.BootstrapInfo = &v1alpha1.BootstrapInfo{
-		RunnerName: vmspec.RunnerName(s.claim), Identity: vmspec.Identity(s.claim, s.template, s.Settings),
+		RunnerName: vmspec.RunnerName(s.claim), Identity: vmspec.NewMachineIdentity(s.claim, s.template, s.Settings),
 	}
-	s.times().Placed = s.micro()
+	s.times().Placed = s.now()
 	status.Phase = v1alpha1.MachineClaimProvisioning
 
-	if counted {
-		if err := step.Save(ctx); err != nil {
+	if hasQuota {
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 	}

@@ -23,80 +23,81 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// provision has the machine made and, unless it is on standby, powered on.
+// provision creates the VM and powers it on, unless the machine is on standby.
 func provision(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if s.times().Started != nil {
 		return step.Done()
 	}
 
-	if over, err := s.over(ctx); err != nil {
+	if hasRun, err := s.machineHasRun(ctx); err != nil {
 		return step.Fail(err)
-	} else if over {
-		s.started(ctx, "VM %s was started on node %s, and is gone")
+	} else if hasRun {
+		s.completeProvision(ctx, "VM %s was started on node %s, and no longer exists")
 
 		return step.Done()
 	}
 
-	if result, waits := s.notYet(); waits {
+	if result, mustWait := s.checkProvisionBackoff(); mustWait {
 		return result
 	}
 
-	if result, ok := s.stillAllowed(ctx); !ok {
+	if result, ok := s.recheckAccess(ctx); !ok {
 		return result
 	}
 
-	if err := s.asking(ctx); err != nil {
+	if err := s.recordCreateRequest(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	made, err := s.make(ctx)
+	machine, err := s.createMachine(ctx)
 	if hypervisor.Is(err, hypervisor.IDTaken) {
-		return s.replace(ctx, err)
+		return s.releaseID(ctx, err)
 	}
 
 	if errors.Is(err, errNoJob) {
-		return s.end(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
+		return s.endMachine(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	}
 
 	if errors.Is(err, errJobGone) {
-		return s.end(ctx, guest.ReasonJobGone, err.Error())
+		return s.endMachine(ctx, guest.ReasonJobGone, err.Error())
 	}
 
 	if err != nil {
-		return s.makingFailed(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
+		return s.handleCreateError(v1alpha1.ConditionProvisioned, err, "ProvisioningFailed")
 	}
 
-	status.VMRef.Node = made.Node
+	status.VMRef.Node = machine.Node
 
-	if made.MAC != "" {
-		status.NetworkInfo.MACAddress = made.MAC
+	if machine.MAC != "" {
+		status.NetworkInfo.MACAddress = machine.MAC
 	}
 
-	if made.Cloned && s.times().Cloned == nil {
-		s.times().Cloned = s.micro()
+	if machine.Cloned && s.times().Cloned == nil {
+		s.times().Cloned = s.now()
 	}
 
-	switch made.State {
+	switch machine.State {
 	case hypervisor.StatePrepared:
 		status.Phase, status.Attempts = v1alpha1.MachineClaimProvisioning, 0
-		s.worked(s.hypervisorCause())
+		s.recordSuccess(s.hypervisorCause())
 
-		return s.standBy(ctx)
+		return s.keepStandby(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
-		s.started(ctx, "VM %s is running on node %s")
+		s.completeProvision(ctx, "VM %s is running on node %s")
 
 		return step.Done()
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return step.Wait(lookAgain, string(made.State), made.Message).Unhurried()
+		return step.Wait(pollInterval, string(machine.State), machine.Message).DeferWrite()
 	}
 }
 
-// over says that the machine was started, though the answer that told so was lost, and is gone by
-// now: it has spoken, or its runner had a job. Such a machine is not made again.
-func (s *scope) over(ctx context.Context) (bool, error) {
+// machineHasRun reports whether the VM was started and no longer exists, although the response of the
+// hypervisor to the start was lost. The machine was started if it has sent a report or its runner has had a
+// job. Such a machine is not created again.
+func (s *scope) machineHasRun(ctx context.Context) (bool, error) {
 	info := s.claim.Status.BootstrapInfo
 	if s.claim.Spec.Standby || s.times().CloneStarted == nil || info.RunnerName == "" {
 		return false, nil
@@ -112,55 +113,57 @@ func (s *scope) over(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 
-	_, err := s.provider.Get(ctx, s.ref())
+	_, err := s.provider.Get(ctx, s.machineRef())
 
 	return hypervisor.Is(err, hypervisor.NotFound), nil
 }
 
-// started puts on record that the machine was started; format says so, of its id and node.
-func (s *scope) started(ctx context.Context, format string) {
+// completeProvision records that the machine was started, and emits an event. format is the message with
+// the ID and the node.
+func (s *scope) completeProvision(ctx context.Context, format string) {
 	status := &s.claim.Status
 	status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
-	s.worked(s.hypervisorCause())
-	s.markStarted()
-	s.phaseTook(ctx, "provisioned", s.asked())
+	s.recordSuccess(s.hypervisorCause())
+	s.setStarted()
+	s.observePhase(ctx, "provisioned", s.requestedAt())
 	s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", format, status.VMRef.VMID, status.VMRef.Node)
 }
 
-// asking puts on record that the hypervisor is asked for the machine, or for its start, and by
-// which id and on which node.
-func (s *scope) asking(ctx context.Context) error {
-	news := s.activated()
+// recordCreateRequest records in the claim's status, before the call, that the hypervisor is requested to
+// create or start the machine. The write also holds the ID and the node of the machine.
+func (s *scope) recordCreateRequest(ctx context.Context) error {
+	hasChanged := s.recordActivation()
 
 	if s.times().CloneStarted == nil {
-		s.times().CloneStarted = s.micro()
-		news = true
+		s.times().CloneStarted = s.now()
+		hasChanged = true
 	}
 
-	if !news {
+	if !hasChanged {
 		return nil
 	}
 
-	return step.SaveAs(ctx, step.Wait(lookAgain, string(hypervisor.StateCreating), "the hypervisor is asked for the machine"))
+	return step.SaveStatusAs(ctx, step.Wait(pollInterval, string(hypervisor.StateCreating), "creating the VM at the hypervisor"))
 }
 
-// notYet says that nothing is to be asked of the hypervisor yet: the last try has failed, or
-// that of other machines by the same cause. What is under way goes on.
-func (s *scope) notYet() (step.Result, bool) {
+// checkProvisionBackoff returns true and a result if the hypervisor must not be called in this reconcile:
+// the claim has failed, its back-off is not over, or a circuit breaker is open. A machine that is being
+// created without errors is not stopped by the circuit breakers.
+func (s *scope) checkProvisionBackoff() (step.Result, bool) {
 	status := &s.claim.Status
 
-	if result, failed := s.gaveUp(); failed {
+	if result, failed := s.restoreFailure(); failed {
 		return result, true
 	}
 
 	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.Spec.RunnerPoolRef != nil {
 		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
 		if last != nil && last.Status == metav1.ConditionFalse {
-			return step.Stall(last.Reason, last.Message), true // its pool makes another
+			return step.Stall(last.Reason, last.Message), true // its pool creates another claim
 		}
 	}
 
-	if result, waits := s.backingOff(v1alpha1.ConditionProvisioned); waits {
+	if result, mustWait := s.checkBackoff(v1alpha1.ConditionProvisioned); mustWait {
 		return result, true
 	}
 
@@ -173,42 +176,42 @@ func (s *scope) notYet() (step.Result, bool) {
 		causes = append(causes, s.platformCause())
 	}
 
-	result, ok := s.admitted(v1alpha1.ConditionProvisioned, causes...)
+	result, ok := s.admit(v1alpha1.ConditionProvisioned, causes...)
 
 	return result, !ok
 }
 
-// make has the machine made and, unless it is on standby, started.
-func (s *scope) make(ctx context.Context) (hypervisor.Machine, error) {
-	spec := vmspec.Spec(s.claim, s.template, s.names)
+// createMachine creates the VM and starts it, unless the machine is on standby.
+func (s *scope) createMachine(ctx context.Context) (hypervisor.Machine, error) {
+	spec := vmspec.NewMachineSpec(s.claim, s.template, s.names)
 	if s.claim.Spec.Standby {
 		return s.provider.Ensure(ctx, spec)
 	}
 
-	return s.provider.Start(ctx, spec, s.seed)
+	return s.provider.Start(ctx, spec, s.renderSeed)
 }
 
-// replace gives up an id that turned out to be another's, and has a new one reserved.
-// Nothing was made under the old one.
-func (s *scope) replace(ctx context.Context, cause error) step.Result {
-	_, s.claim.Status.Attempts = s.lastTries()
+// releaseID removes the reserved ID from the claim's status, because another VM has it. The next reconcile
+// reserves a new ID. Nothing was created with the old ID.
+func (s *scope) releaseID(ctx context.Context, cause error) step.Result {
+	_, s.claim.Status.Attempts = s.lastAttempts()
 	s.claim.Status.VMRef, s.claim.Status.Backoff = nil, nil
 	s.times().Placed, s.times().CloneStarted, s.times().Cloned = nil, nil, nil
 
-	if err := step.Save(ctx); err != nil {
+	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
 	}
 
-	s.causes.drop(client.ObjectKeyFromObject(s.claim))
+	s.breakers.dropAttempts(client.ObjectKeyFromObject(s.claim))
 
 	return step.Wait(time.Millisecond, "IDTaken", cause.Error())
 }
 
-// seed makes the machine's cloud-init ISO, and with it the one credential it will ever
-// have, or the code that it gets that for. The provider asks for it at most once in an
-// undisturbed life.
-func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
-	provider, err := s.Workloads.For(ctx, s.template, s.claim.Spec.WorkloadConfig)
+// renderSeed renders the machine's cloud-init ISO. It issues the only credential that the machine ever
+// gets, or offers it if the machine requests its credential itself. The provider calls renderSeed at most
+// once for each machine unless an error or a crash interrupts it.
+func (s *scope) renderSeed(ctx context.Context) (hypervisor.Seed, error) {
+	provider, err := s.Workloads.ProviderFor(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil {
 		return hypervisor.Seed{}, err
 	}
@@ -222,12 +225,12 @@ func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 		return hypervisor.Seed{}, err
 	}
 
-	request := vmspec.RunnerRequest(s.claim, runner, s.Settings)
+	request := vmspec.NewRunnerRequest(s.claim, runner, s.Settings)
 
 	var job *v1alpha1.RunnerJob
 
-	if runner.Binds {
-		if job, err = s.bind(ctx); err != nil {
+	if runner.NeedsJob {
+		if job, err = s.ensureBoundJob(ctx); err != nil {
 			return hypervisor.Seed{}, err
 		}
 
@@ -240,15 +243,15 @@ func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 		Claim: s.claim, Template: s.template, Names: s.names, Runner: runner, Request: request, Settings: s.Settings,
 	}
 
-	if in.Attestation, err = s.register(ctx); err != nil {
+	if in.Attestation, err = s.registerIdentity(ctx); err != nil {
 		return hypervisor.Seed{}, err
 	}
 
-	if in.Credential, err = s.credential(ctx, provider, request, job); err != nil {
+	if in.Credential, err = s.prepareCredential(ctx, provider, request, job); err != nil {
 		return hypervisor.Seed{}, err
 	}
 
-	seed, err := vmspec.Seed(in)
+	seed, err := vmspec.RenderSeed(in)
 	if err != nil {
 		return hypervisor.Seed{}, err
 	}
@@ -256,41 +259,44 @@ func (s *scope) seed(ctx context.Context) (hypervisor.Seed, error) {
 	return seed, nil
 }
 
-// credential sees to it that the machine comes to its credential, and gives what of it goes
-// onto the cloud-init ISO: nothing where the machine gets it itself.
-func (s *scope) credential(
+// prepareCredential issues the credential of the machine, and returns what the cloud-init ISO holds of it.
+// With bootstrap methods callback and external-secrets it returns an empty credential, because the machine
+// gets its credential itself.
+func (s *scope) prepareCredential(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {
 	switch s.template.Spec.Bootstrap.Method {
 	case v1alpha1.BootstrapCallback:
-		return workload.Credential{}, s.offer(ctx)
+		return workload.Credential{}, s.offerCredential(ctx)
 	case v1alpha1.BootstrapExternalSecrets:
 		return workload.Credential{}, s.revokeCode(ctx)
 	default:
-		return s.issue(ctx, provider, request, job)
+		return s.issueCredential(ctx, provider, request, job)
 	}
 }
 
-// offer puts on record that the machine calls for its credential, and by what proof, so that
-// no code counts that is on no cloud-init ISO.
-func (s *scope) offer(ctx context.Context) error {
+// offerCredential records in the claim's status that the machine may request its credential, and with which
+// proof. Without this record the operator accepts no claim code, so a code that is on no cloud-init ISO is
+// invalid.
+func (s *scope) offerCredential(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
-	proof := vmspec.Proof(s.claim)
+	proof := vmspec.RequiredProof(s.claim)
 
-	if info.Handover != nil && vmspec.ProofOf(info.Handover) == proof {
-		return nil // the same code goes onto the cloud-init ISO again
+	if info.Handover != nil && vmspec.OfferedProof(info.Handover) == proof {
+		return nil // the cloud-init ISO gets the same code again
 	}
 
-	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.micro()}
+	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.now()}
 
-	if err := step.Save(ctx); err != nil {
-		return fmt.Errorf("keep the offer of a credential to claim %s: %w", s.claim.Name, err)
+	if err := step.SaveStatus(ctx); err != nil {
+		return fmt.Errorf("record credential offer in claim %s: %w", s.claim.Name, err)
 	}
 
 	return nil
 }
 
-// revokeCode makes a claim code that an earlier cloud-init ISO may have had worthless.
+// revokeCode removes an earlier offer from the claim's status, so that a claim code on an earlier
+// cloud-init ISO becomes invalid.
 func (s *scope) revokeCode(ctx context.Context) error {
 	info := s.claim.Status.BootstrapInfo
 	if info.Handover == nil {
@@ -299,15 +305,15 @@ func (s *scope) revokeCode(ctx context.Context) error {
 
 	info.Handover = nil
 
-	if err := step.Save(ctx); err != nil {
-		return fmt.Errorf("take back the offer of a credential to claim %s: %w", s.claim.Name, err)
+	if err := step.SaveStatus(ctx); err != nil {
+		return fmt.Errorf("remove credential offer from claim %s: %w", s.claim.Name, err)
 	}
 
 	return nil
 }
 
-// issue has the credential made that goes onto the cloud-init ISO.
-func (s *scope) issue(
+// issueCredential issues the credential that the cloud-init ISO holds.
+func (s *scope) issueCredential(
 	ctx context.Context, provider workload.Provider, request workload.RunnerRequest, job *v1alpha1.RunnerJob,
 ) (workload.Credential, error) {
 	if err := s.revokeCode(ctx); err != nil {
@@ -317,24 +323,26 @@ func (s *scope) issue(
 	info := s.claim.Status.BootstrapInfo
 	start := s.Clock.Now()
 
-	credential, err := provider.Issue(ctx, request)
+	credential, err := provider.IssueCredential(ctx, request)
 	if job != nil && workload.Is(err, workload.NotFound) {
-		return workload.Credential{}, s.jobGone(ctx, provider, job, err)
+		return workload.Credential{}, s.handleJobGone(ctx, provider, job, err)
 	}
 
 	if err != nil {
 		return workload.Credential{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
 	}
 
-	onRecord := step.Afterwards
+	afterSave := step.OnNextSave
 	if job != nil {
-		onRecord = step.OnSaved // the platform lists no such runners by name: the id is not to be lost
+		// The status must be written at once: the platform does not list such runners by name, so the ID must not
+		// be lost.
+		afterSave = step.OnSaved
 	}
 
-	took := s.Clock.Since(start)
-	onRecord(ctx, func() { s.Metrics.Issued(s.claim, took) })
+	duration := s.Clock.Since(start)
+	afterSave(ctx, func() { s.Metrics.ObserveCredential(s.claim, duration) })
 
-	for _, name := range s.causes.worked(s.platformCause()) {
+	for _, name := range s.breakers.closeBreaker(s.platformCause()) {
 		s.Trigger.Enqueue(name)
 	}
 

@@ -16,24 +16,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// withinQuota makes sure that the cluster lets the claim's namespace have the machine. Where
-// there is a quota, machines are placed one after the other: counted says so, and s.placing
-// is held then until the machine is on record, where the next one counts it.
-func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
-	entry, err := s.allowed(ctx)
+// checkQuota checks that spec.allowedNamespaces of the cluster allows the claim's namespace to have the
+// machine. If the namespace has a quota, checkQuota returns hasQuota and leaves s.placementLock locked. The
+// caller must unlock it after it has recorded the placement, so that the next claim counts this machine.
+func (s *scope) checkQuota(ctx context.Context) (hasQuota bool, err error) {
+	entry, err := s.checkAccess(ctx)
 	if err != nil || entry == nil || entry.Quota == nil {
 		return false, err
 	}
 
-	s.placing.Lock()
+	s.placementLock.Lock()
 
-	taken, err := s.taken(ctx)
+	taken, err := s.usedQuota(ctx)
 	if err == nil {
 		err = tenancy.CheckQuota(entry, s.cluster.Name, s.claim.Namespace, taken)
 	}
 
 	if err != nil {
-		s.placing.Unlock()
+		s.placementLock.Unlock()
 
 		return false, err
 	}
@@ -41,24 +41,25 @@ func (s *scope) withinQuota(ctx context.Context) (counted bool, err error) {
 	return true, nil
 }
 
-// allowed gives the entry of the cluster's allowedNamespaces that lets the claim's namespace have
-// the machine; nil where all may do anything.
-func (s *scope) allowed(ctx context.Context) (*v1alpha1.NamespaceAccess, error) {
-	entry, err := tenancy.Find(s.cluster, s.claim.Namespace, tenancy.LabelsOf(ctx, s.Live, s.claim.Namespace))
+// checkAccess returns the entry of the cluster's allowedNamespaces that allows the machine in the claim's
+// namespace. The entry is nil if the cluster does not restrict namespaces.
+func (s *scope) checkAccess(ctx context.Context) (*v1alpha1.NamespaceAccess, error) {
+	entry, err := tenancy.FindEntry(s.cluster, s.claim.Namespace, tenancy.NewLabelsFunc(ctx, s.Live, s.claim.Namespace))
 	if err != nil {
 		return nil, err
 	}
 
-	return entry, tenancy.Check(entry, s.cluster, s.template)
+	return entry, tenancy.CheckTemplate(entry, s.cluster, s.template)
 }
 
-// stillAllowed looks once more before the machine is made and started: its template may have
-// changed since it was placed, and somebody else may have written where it is placed.
-func (s *scope) stillAllowed(ctx context.Context) (step.Result, bool) {
-	if _, err := s.allowed(ctx); err != nil {
-		result := connect.Outcome(err, lookAgain, tenancy.ReasonNamespace)
-		if errclass.Of(err) == errclass.Configuration {
-			result = step.Wait(safety, errclass.Reason(err, tenancy.ReasonNamespace), err.Error())
+// recheckAccess repeats the check before the machine is created and started, because its template may have
+// changed since it was placed, and a person may have written the placement to the status. It returns false
+// and a result if access is denied.
+func (s *scope) recheckAccess(ctx context.Context) (step.Result, bool) {
+	if _, err := s.checkAccess(ctx); err != nil {
+		result := connect.NewErrorResult(err, pollInterval, tenancy.ReasonNamespace)
+		if errclass.ClassOf(err) == errclass.Configuration {
+			result = step.Wait(resyncInterval, errclass.ReasonOf(err, tenancy.ReasonNamespace), err.Error())
 		}
 
 		return result, false
@@ -67,16 +68,17 @@ func (s *scope) stillAllowed(ctx context.Context) (step.Result, bool) {
 	return step.Result{}, true
 }
 
-// taken is what the machines of the claim's namespace take on its cluster, this one included.
-func (s *scope) taken(ctx context.Context) (tenancy.Taken, error) {
+// usedQuota returns the resources of all machines of the claim's namespace on its cluster, including this
+// machine.
+func (s *scope) usedQuota(ctx context.Context) (tenancy.Usage, error) {
 	var (
-		out    tenancy.Taken
+		out    tenancy.Usage
 		claims v1alpha1.MachineClaimList
 	)
 
-	out.Add(*placed(s.template))
+	out.Add(*newPlacedResources(s.template))
 
-	// The cache may lack those that were placed just now.
+	// The cache may not have the claims that were placed just now.
 	if err := s.Live.List(ctx, &claims, client.InNamespace(s.claim.Namespace)); err != nil {
 		return out, fmt.Errorf("list machine claims of namespace %s: %w", s.claim.Namespace, err)
 	}
@@ -87,9 +89,9 @@ func (s *scope) taken(ctx context.Context) (tenancy.Taken, error) {
 			continue
 		}
 
-		// Whatever its template says by now, it has what it was placed with.
+		// A machine has the resources that it was placed with, even if its template has changed.
 		if vm.Resources == nil {
-			vm.Resources = &v1alpha1.PlacedResources{} // placed by an operator that did not write it down
+			vm.Resources = &v1alpha1.PlacedResources{} // placed by an older operator that did not record the resources
 		}
 
 		out.Add(*vm.Resources)
@@ -98,7 +100,7 @@ func (s *scope) taken(ctx context.Context) (tenancy.Taken, error) {
 	return out, nil
 }
 
-// placed are what a quota counts of a template's machine.
-func placed(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.PlacedResources {
+// newPlacedResources returns the resources of a template's machine that a quota counts.
+func newPlacedResources(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.PlacedResources {
 	return &v1alpha1.PlacedResources{CPU: template.Spec.Resources.CPU, Memory: template.Spec.Resources.Memory}
 }

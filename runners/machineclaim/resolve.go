@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// lookAgain is how soon something outside that raises no event is looked at again.
-	lookAgain = 5 * time.Second
-	// safety is how soon a machine is looked at though its provider has not woken us.
-	safety = 30 * time.Second
+	// pollInterval is how often external state that causes no event is polled.
+	pollInterval = 5 * time.Second
+	// resyncInterval is how often a machine is read even if its provider has reported no change.
+	resyncInterval = 30 * time.Second
 )
 
-// reasonTemplateNotFound is that of a claim whose template is gone.
+// reasonTemplateNotFound is the reason of a claim whose template does not exist.
 const reasonTemplateNotFound = "TemplateNotFound"
 
-// resolve finds the template, the cluster and its connection. Both must be ready for a
-// machine to be made; a machine that is there is followed whatever became of them.
+// resolve loads the template, the cluster and its connection. Template and cluster must be ready before a
+// machine is created. A machine that exists is reconciled even if they are not ready.
 func resolve(ctx context.Context, s *scope) step.Result {
 	if s.claim.Status.Phase == "" {
 		s.claim.Status.Phase = v1alpha1.MachineClaimPending
 	}
 
-	if result := s.find(ctx); !result.IsDone() {
+	if result := s.load(ctx); !result.IsDone() {
 		return result
 	}
 
@@ -42,27 +42,27 @@ func resolve(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	return mayMake(s.template, s.cluster)
+	return checkReady(s.template, s.cluster)
 }
 
-// mayMake says whether a machine may be made from a template on a cluster. It is pure.
-func mayMake(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) step.Result {
+// checkReady returns Done if the template and the cluster are ready, and a wait otherwise. It is pure.
+func checkReady(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) step.Result {
 	if !step.IsReady(template) {
 		return step.Wait(0, "TemplateNotReady",
-			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", template.Name, step.WhyNot(template)))
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", template.Name, step.NotReadyMessage(template)))
 	}
 
 	if !step.IsReady(cluster) {
-		return step.Wait(lookAgain, "ClusterNotReady",
-			fmt.Sprintf("HypervisorCluster %q is not ready: %s", cluster.Name, step.WhyNot(cluster)))
+		return step.Wait(pollInterval, "ClusterNotReady",
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", cluster.Name, step.NotReadyMessage(cluster)))
 	}
 
 	return step.Done()
 }
 
-// find fills the scope: with the template, which the runner's deregistration needs, also where the
-// cluster is not there or not connected.
-func (s *scope) find(ctx context.Context) step.Result {
+// load sets the template, the cluster and the provider of the scope. It sets the template even if the
+// cluster does not exist or is not connected, because deregistration of the runner needs only the template.
+func (s *scope) load(ctx context.Context) step.Result {
 	var template v1alpha1.HypervisorMachineTemplate
 
 	name := client.ObjectKey{Namespace: s.claim.Namespace, Name: s.claim.Spec.TemplateRef.Name}
@@ -72,14 +72,14 @@ func (s *scope) find(ctx context.Context) step.Result {
 	switch {
 	case apierrors.IsNotFound(err):
 		return step.Wait(0, reasonTemplateNotFound,
-			fmt.Sprintf("there is no HypervisorMachineTemplate %q in namespace %s: create it, or delete this claim",
+			fmt.Sprintf("HypervisorMachineTemplate %q does not exist in namespace %s: create it, or delete this claim",
 				name.Name, name.Namespace))
 	case err != nil:
 		return step.Fail(fmt.Errorf("get template %s: %w", name, err))
 	}
 
-	resize(&template, s.claim.Spec.Size)
-	asPlaced(&template, s.claim.Status.VMRef)
+	applySize(&template, s.claim.Spec.Size)
+	applyPlacedSize(&template, s.claim.Status.VMRef)
 	s.template = &template
 
 	clusterName := template.Spec.HypervisorClusterRef.Name
@@ -93,31 +93,31 @@ func (s *scope) find(ctx context.Context) step.Result {
 
 	switch {
 	case apierrors.IsNotFound(err):
-		return step.Wait(lookAgain, "ClusterNotFound", fmt.Sprintf("there is no HypervisorCluster %q", clusterName))
+		return step.Wait(pollInterval, "ClusterNotFound", fmt.Sprintf("HypervisorCluster %q does not exist", clusterName))
 	case err != nil:
 		return step.Fail(fmt.Errorf("get cluster %s: %w", clusterName, err))
 	}
 
 	provider, ok := s.Clusters.Get(clusterName)
 	if !ok {
-		notConnected := step.Wait(connect.StartPause, "ClusterNotConnected",
-			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.WhyNot(&cluster)))
-		if step.IsReady(&cluster) { // this operator has just been started
-			return notConnected.Unhurried()
+		notConnected := step.Wait(connect.StartupRequeueDelay, "ClusterNotConnected",
+			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.NotReadyMessage(&cluster)))
+		if step.IsReady(&cluster) { // the operator has just started
+			return notConnected.DeferWrite()
 		}
 
 		return notConnected
 	}
 
 	s.cluster, s.provider = &cluster, provider
-	s.names = vmspec.NamesOf(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
+	s.names = vmspec.NewNames(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
 
 	return step.Done()
 }
 
-// resize gives the template the size that the claim asks for: to all that follows it is the
-// template's own. It is pure.
-func resize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.MachineSize) {
+// applySize overrides the resources of the template with the size in the claim. It changes the passed copy
+// of the template only.
+func applySize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.MachineSize) {
 	if size == nil {
 		return
 	}
@@ -136,9 +136,10 @@ func resize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.Machine
 	}
 }
 
-// asPlaced gives the template the size that the machine was placed with, and that a quota counts:
-// it is made so, whatever the template says by now. It is pure.
-func asPlaced(template *v1alpha1.HypervisorMachineTemplate, vm *v1alpha1.VMReference) {
+// applyPlacedSize overrides the CPU and memory of the template with those that were recorded when the
+// machine was placed, and that the quota counts. So a later change of the template does not change the size
+// of the machine.
+func applyPlacedSize(template *v1alpha1.HypervisorMachineTemplate, vm *v1alpha1.VMReference) {
 	if vm != nil && vm.Resources != nil && vm.Resources.CPU > 0 {
 		template.Spec.Resources.CPU, template.Spec.Resources.Memory = vm.Resources.CPU, vm.Resources.Memory
 	}

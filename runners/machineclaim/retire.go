@@ -16,24 +16,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// retire hands a claim whose machine has run to its deletion.
+// retire deletes a claim whose machine has run.
 func retire(ctx context.Context, s *scope) step.Result {
-	return s.remove(ctx, "Retiring", "the machine has run: "+s.claim.Status.EndReason)
+	return s.deleteClaim(ctx, "Retiring", "the machine has ended: "+s.claim.Status.EndReason)
 }
 
-// remove deletes the claim itself. Why is put on record first: the object's own status
-// is all that the deletion steps know.
-func (s *scope) remove(ctx context.Context, reason, message string) step.Result {
-	if result, kept := s.keep(ctx); kept {
+// deleteClaim deletes the claim, unless its failed machine must be kept. It first writes the status with
+// the reason, because the deletion steps read nothing else.
+func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Result {
+	if result, kept := s.keepFailed(ctx); kept {
 		return result
 	}
 
 	result := step.Wait(0, reason, message)
 	if s.retired.has(s.claim) {
-		return result // its deletion was asked for, and is not in the cache yet
+		return result // the claim is deleted, but the cache does not show the deletion yet
 	}
 
-	if err := step.SaveAs(ctx, result); err != nil {
+	if err := step.SaveStatusAs(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 
@@ -48,7 +48,7 @@ func (s *scope) remove(ctx context.Context, reason, message string) step.Result 
 	return result
 }
 
-// claimSet are claims that something was done with. The zero value is ready to use.
+// claimSet is a set of claims. It is safe for concurrent use. The zero value is ready to use.
 type claimSet struct {
 	mu     sync.Mutex
 	claims map[types.NamespacedName]types.UID
@@ -72,7 +72,7 @@ func (r *claimSet) has(claim *v1alpha1.MachineClaim) bool {
 	return r.claims[client.ObjectKeyFromObject(claim)] == claim.UID
 }
 
-// forget drops a claim that is gone, or that is seen to be on its way.
+// forget removes a claim from the set.
 func (r *claimSet) forget(name types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

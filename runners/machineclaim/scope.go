@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// times gives the moments of the machine's life, to read and to write.
+// times returns the recorded times of the machine. The caller may change them.
 func (s *scope) times() *v1alpha1.MachineTimes {
 	if s.claim.Status.Times == nil {
 		s.claim.Status.Times = &v1alpha1.MachineTimes{}
@@ -27,33 +27,34 @@ func (s *scope) times() *v1alpha1.MachineTimes {
 	return s.claim.Status.Times
 }
 
-func (s *scope) micro() *metav1.MicroTime {
+func (s *scope) now() *metav1.MicroTime {
 	now := metav1.NewMicroTime(s.Clock.Now())
 
 	return &now
 }
 
-// markEnded notes why the machine's life is over. It says false where that is on record.
-func (s *scope) markEnded(reason string) bool {
+// setEnded records the end of the machine and its reason. It returns false if an end is already recorded,
+// and changes nothing then.
+func (s *scope) setEnded(reason string) bool {
 	if s.times().Ended != nil {
 		return false
 	}
 
 	s.claim.Status.EndReason = reason
-	s.times().Ended = s.micro()
+	s.times().Ended = s.now()
 
 	return true
 }
 
-// markStarted notes that the VM runs. What ended the machine before that, such as a storage
-// that was full, is over.
-func (s *scope) markStarted() {
-	s.times().Started = s.micro()
+// setStarted records that the VM runs. It clears an end that was recorded earlier, for example because a
+// storage was full.
+func (s *scope) setStarted() {
+	s.times().Started = s.now()
 	s.times().Ended, s.claim.Status.EndReason = nil, ""
 }
 
-// since is the time since a moment; 0 where it has not come.
-func (s *scope) since(t *metav1.MicroTime) time.Duration {
+// elapsedSince returns the time since t, or 0 if t is nil.
+func (s *scope) elapsedSince(t *metav1.MicroTime) time.Duration {
 	if t == nil {
 		return 0
 	}
@@ -61,37 +62,37 @@ func (s *scope) since(t *metav1.MicroTime) time.Duration {
 	return s.Clock.Since(t.Time)
 }
 
-func (s *scope) ref() hypervisor.MachineRef { return vmspec.Ref(s.claim) }
+func (s *scope) machineRef() hypervisor.MachineRef { return vmspec.NewMachineRef(s.claim) }
 
-// eventf emits an event and a line in the log once the status is written.
+// eventf emits an event and a log line after the status is written.
 func (s *scope) eventf(ctx context.Context, kind, reason, action, format string, args ...any) {
-	step.OnSaved(ctx, notice(kind, reason, action, format, args...).Emit(ctx))
+	step.OnSaved(ctx, newNotice(kind, reason, action, format, args...).EmitFunc(ctx))
 }
 
-// saidf is eventf for what a step says each time that it runs: it is told when the step's
-// condition changes.
-func (s *scope) saidf(ctx context.Context, kind, reason, action, format string, args ...any) {
-	step.OnTransition(ctx, notice(kind, reason, action, format, args...).Emit(ctx))
+// transitionEventf is like eventf, but emits the event only if the status or reason of the step's condition
+// changes. It is for events that a step would otherwise repeat in every reconcile.
+func (s *scope) transitionEventf(ctx context.Context, kind, reason, action, format string, args ...any) {
+	step.OnTransition(ctx, newNotice(kind, reason, action, format, args...).EmitFunc(ctx))
 }
 
-func notice(kind, reason, action, format string, args ...any) step.Notice {
-	return step.Notice{Type: kind, Reason: reason, Action: action, Message: fmt.Sprintf(format, args...)}
+func newNotice(kind, reason, action, format string, args ...any) step.Event {
+	return step.Event{Type: kind, Reason: reason, Action: action, Message: fmt.Sprintf(format, args...)}
 }
 
-// phaseTook puts the length of a phase into the metrics once the status is written.
-func (s *scope) phaseTook(ctx context.Context, phase string, since *metav1.MicroTime) {
-	took := s.since(since)
-	step.OnSaved(ctx, func() { s.Metrics.phase(s.claim, phase, took) })
+// observePhase records the duration of a phase in the metrics after the status is written.
+func (s *scope) observePhase(ctx context.Context, phase string, since *metav1.MicroTime) {
+	duration := s.elapsedSince(since)
+	step.OnSaved(ctx, func() { s.Metrics.observePhase(s.claim, phase, duration) })
 }
 
-// tellLife makes the root span of a machine that had no job. That of one that had a job is the
-// job's.
-func (s *scope) tellLife(reason string) {
+// traceMachine creates the root span of a machine that had no job. A machine with a job is part of the
+// trace of its job.
+func (s *scope) traceMachine(reason string) {
 	if info := s.claim.Status.BootstrapInfo; info != nil && info.Job != "" {
 		return
 	}
 
-	tracing.Tell(tracing.RootOf(string(s.claim.UID)), tracing.Part{
+	tracing.EmitTrace(tracing.RootForUID(string(s.claim.UID)), tracing.Span{
 		Name: "machine", Start: s.claim.CreationTimestamp.Time, End: s.Clock.Now(),
 		Attributes: []attribute.KeyValue{
 			attribute.String("k8s.namespace.name", s.claim.Namespace), attribute.String("hyperfleet.object.name", s.claim.Name),
@@ -100,8 +101,8 @@ func (s *scope) tellLife(reason string) {
 	})
 }
 
-// LogValues gives what a line in the log names of a claim: its VM, node, runner and job. Of
-// other objects it gives nothing.
+// LogValues returns the log attributes of a claim: its VM, node, cluster, runner and job. It returns nil
+// for other objects.
 func LogValues(obj step.Object) []any {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
 	if !ok {

@@ -12,60 +12,63 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Reasons that end a machine on standby.
+// End reasons of a machine on standby.
 const (
-	// ReasonVanished: the VM is gone though nobody here removed it.
+	// ReasonVanished means that the VM no longer exists, although the operator has not deleted it.
 	ReasonVanished = "VMVanished"
-	// ReasonStartedByHand: somebody else has started the VM, without its cloud-init ISO.
+	// ReasonStartedByHand means that a person or another program has started the VM, without its cloud-init ISO.
 	ReasonStartedByHand = "StartedByHand"
 )
 
-// standBy keeps a machine that is made and not started. It holds no credential: that is
-// made, with the cloud-init ISO, when the claim's standby is made false. Of the limits of its
-// life only the longest one counts; the others begin when it starts.
-func (s *scope) standBy(ctx context.Context) step.Result {
-	seen, err := s.provider.Get(ctx, s.ref())
+// keepStandby checks a machine that is created and not started. The machine has no credential: its
+// credential and cloud-init ISO are created when spec.standby is set to false. Only the limit maxLifetime
+// applies; the other limits start when the machine starts.
+func (s *scope) keepStandby(ctx context.Context) step.Result {
+	machine, err := s.provider.Get(ctx, s.machineRef())
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return s.end(ctx, ReasonVanished, "the VM was removed while it was on standby")
+		return s.endMachine(ctx, ReasonVanished, "the VM was deleted while it was on standby")
 	case err != nil:
-		return step.Wait(lookAgain, "HypervisorUnavailable", err.Error())
-	case seen.State == hypervisor.StateRunning, seen.State == hypervisor.StateStopped:
-		return s.end(ctx, ReasonStartedByHand, "the VM was started while it was on standby: it has no cloud-init ISO and is of no use")
+		return step.Wait(pollInterval, "HypervisorUnavailable", err.Error())
+	case machine.State == hypervisor.StateRunning, machine.State == hypervisor.StateStopped:
+		return s.endMachine(ctx, ReasonStartedByHand,
+			"the VM was started while it was on standby; it cannot be used, because it has no cloud-init ISO")
 	}
 
-	s.claim.Status.VMRef.Node = seen.Node
+	s.claim.Status.VMRef.Node = machine.Node
 
-	life := limit{maxLifetime: limits(s.claim).maxLifetime}
+	standbyLimits := lifetimeLimits{maxLifetime: limitsOf(s.claim).maxLifetime}
 
-	verdict := deadline(life, s.moments(), s.Clock.Now())
-	if verdict.reason != "" {
-		return s.end(ctx, verdict.reason, verdict.message)
+	expiry := checkLimits(standbyLimits, s.milestones(), s.Clock.Now())
+	if expiry.reason != "" {
+		return s.endMachine(ctx, expiry.reason, expiry.message)
 	}
 
-	next := safety
-	if verdict.next > 0 {
-		next = min(next, verdict.next)
+	next := resyncInterval
+	if expiry.remaining > 0 {
+		next = min(next, expiry.remaining)
 	}
 
-	return step.Wait(next, "Standby", "the VM is made, and started as soon as spec.standby is made false")
+	return step.Wait(next, "Standby", "the VM is created; it starts when spec.standby is set to false")
 }
 
-// activated notes when a machine on standby was told to start, and tells whether that is
-// news. That is the only change that the spec of a claim takes.
-func (s *scope) activated() bool {
+// recordActivation records the time at which a machine on standby was requested to start, and returns
+// whether it has recorded it now. A generation above 1 shows the request, because spec.standby is the only
+// mutable field of the claim's spec.
+func (s *scope) recordActivation() bool {
 	if s.claim.Spec.Standby || s.claim.Generation <= 1 || s.times().Activated != nil {
 		return false
 	}
 
-	s.times().Activated = s.micro()
+	s.times().Activated = s.now()
 
 	return true
 }
 
-// asked is when a running machine was asked for.
-func (s *scope) asked() *metav1.MicroTime {
+// requestedAt returns when the running machine was requested: when it was activated, or else when it was
+// placed.
+func (s *scope) requestedAt() *metav1.MicroTime {
 	if s.times().Activated != nil {
 		return s.times().Activated
 	}

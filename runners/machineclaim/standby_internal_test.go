@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
 }
 
-// held is a claim on standby whose machine is made, on a hypervisor that has nothing else.
+// held is a fixture: a claim on standby whose machine is created, on a hypervisor without other machines.
 type held struct {
 	*testing.T
 
@@ -48,7 +48,7 @@ type held struct {
 func provider(t *testing.T, s *pve.Server) hypervisor.Connection {
 	t.Helper()
 
-	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
+	tls, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 	h.scope = &scope{
 		Reconciler: &Reconciler{
 			Client: env.Client, Clock: h.clock,
-			Runner: &step.Runner{
+			Runner: &step.Reconciler{
 				Client: env.Client, Controller: "machineclaim", Clock: h.clock, Recorder: events.NewFakeRecorder(100),
 			},
 		},
@@ -109,7 +109,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 	return h
 }
 
-// until makes passes until the claim's machine is said to be in a state, for a reason.
+// until reconciles until the condition of the claim has the status and the reason.
 func (h *held) until(reason string) {
 	h.Helper()
 
@@ -120,7 +120,7 @@ func (h *held) until(reason string) {
 	}
 
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if _, err := step.Run(h.Context(), h.scope.Runner, h.scope.claim, list, h.scope); err != nil {
+		if _, err := step.ReconcileSteps(h.Context(), h.scope.Runner, h.scope.claim, list, h.scope); err != nil {
 			h.Fatal(err)
 		}
 
@@ -135,7 +135,7 @@ func (h *held) until(reason string) {
 	}
 }
 
-// ended makes sure that the claim's life is over and that it is being deleted.
+// ended checks that the machine has ended with the reason and that the claim is being deleted.
 func (h *held) ended(reason string) {
 	h.Helper()
 
@@ -172,11 +172,11 @@ func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
 		t.Errorf("there is %+v, want one machine that was never started and no cloud-init ISO", mine)
 	}
 
-	// Removed behind our back, its life is over.
+	// If the VM is deleted by someone else, the machine has ended.
 	other := provider(t, h.pve)
 	deadline := time.Now().Add(30 * time.Second)
 
-	for !hypervisor.Is(other.Delete(t.Context(), h.scope.ref()), hypervisor.NotFound) {
+	for !hypervisor.Is(other.Delete(t.Context(), h.scope.machineRef()), hypervisor.NotFound) {
 		if time.Now().After(deadline) {
 			t.Fatal("the machine was not removed")
 		}
@@ -232,14 +232,14 @@ func TestActivationIsNoted(t *testing.T) {
 			s.claim.Generation = test.generation
 			placed := metav1.NewMicroTime(time.Unix(1, 0))
 			s.times().Placed = &placed
-			s.activated()
+			s.recordActivation()
 
 			if (s.times().Activated != nil) != test.want {
 				t.Errorf("activated = %v", s.times().Activated)
 			}
 
-			if test.want != !slices.Contains([]*metav1.MicroTime{&placed}, s.asked()) {
-				t.Errorf("asked for at %v", s.asked())
+			if test.want != !slices.Contains([]*metav1.MicroTime{&placed}, s.requestedAt()) {
+				t.Errorf("asked for at %v", s.requestedAt())
 			}
 		})
 	}

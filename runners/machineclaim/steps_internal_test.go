@@ -32,7 +32,7 @@ func TestAddress(t *testing.T) {
 		mode   string
 		status v1alpha1.MachineClaimStatus
 		after  time.Duration
-		// reason is empty where the step is done.
+		// reason is empty if the step is done.
 		reason string
 	}{
 		"no pool":                      {mode: v1alpha1.NetworkModeDHCP},
@@ -60,7 +60,7 @@ func TestAddress(t *testing.T) {
 				template:   &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Network: network}},
 			}
 
-			got := address(t.Context(), s)
+			got := waitForAddress(t.Context(), s)
 			if got.IsDone() != (tc.reason == "") || (tc.reason != "" && got.Reason() != tc.reason) {
 				t.Errorf("done %t, reason %q; want reason %q", got.IsDone(), got.Reason(), tc.reason)
 			}
@@ -75,70 +75,70 @@ func TestDeadline(t *testing.T) {
 	at := birth.Add
 
 	cases := map[string]struct {
-		limit   limit
-		moments moments
+		limit   lifetimeLimits
+		moments milestones
 		now     time.Time
 		reason  string
 		next    time.Duration
 	}{
 		"no limits never end a machine": {
-			moments: moments{created: birth, ready: birth}, now: at(1000 * time.Hour),
+			moments: milestones{created: birth, ready: birth}, now: at(1000 * time.Hour),
 		},
 		"lifetime ends a busy machine as well": {
-			limit:   limit{maxLifetime: time.Hour},
-			moments: moments{created: birth, ready: at(time.Minute), jobStarted: at(2 * time.Minute)},
+			limit:   lifetimeLimits{maxLifetime: time.Hour},
+			moments: milestones{created: birth, ready: at(time.Minute), jobStarted: at(2 * time.Minute)},
 			now:     at(time.Hour), reason: ReasonMaxLifetime,
 		},
 		"before the lifetime is over, it says when to look": {
-			limit: limit{maxLifetime: time.Hour}, moments: moments{created: birth, ready: birth},
+			limit: lifetimeLimits{maxLifetime: time.Hour}, moments: milestones{created: birth, ready: birth},
 			now: at(50 * time.Minute), next: 10 * time.Minute,
 		},
 		"idle counts from ready": {
-			limit: limit{idle: 5 * time.Minute}, moments: moments{created: birth, ready: at(time.Minute)},
+			limit: lifetimeLimits{idle: 5 * time.Minute}, moments: milestones{created: birth, ready: at(time.Minute)},
 			now: at(6 * time.Minute), reason: ReasonIdleTimeout,
 		},
 		"idle does not count once a job was taken": {
-			limit:   limit{idle: 5 * time.Minute},
-			moments: moments{created: birth, ready: birth, jobStarted: at(time.Minute)},
+			limit:   lifetimeLimits{idle: 5 * time.Minute},
+			moments: milestones{created: birth, ready: birth, jobStarted: at(time.Minute)},
 			now:     at(time.Hour),
 		},
 		"job counts from its start": {
-			limit:   limit{job: 30 * time.Minute},
-			moments: moments{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
+			limit:   lifetimeLimits{job: 30 * time.Minute},
+			moments: milestones{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
 			now:     at(39 * time.Minute), next: time.Minute,
 		},
 		"job over its time": {
-			limit:   limit{job: 30 * time.Minute},
-			moments: moments{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
+			limit:   lifetimeLimits{job: 30 * time.Minute},
+			moments: milestones{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
 			now:     at(40 * time.Minute), reason: ReasonJobTimeout,
 		},
 		"the nearest limit is looked at first": {
-			limit:   limit{maxLifetime: time.Hour, idle: 10 * time.Minute},
-			moments: moments{created: birth, ready: at(5 * time.Minute)}, now: at(6 * time.Minute), next: 9 * time.Minute,
+			limit:   lifetimeLimits{maxLifetime: time.Hour, idle: 10 * time.Minute},
+			moments: milestones{created: birth, ready: at(5 * time.Minute)}, now: at(6 * time.Minute), next: 9 * time.Minute,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := deadline(tc.limit, tc.moments, tc.now)
+			got := checkLimits(tc.limit, tc.moments, tc.now)
 			if got.reason != tc.reason {
 				t.Errorf("reason = %q, want %q", got.reason, tc.reason)
 			}
 
-			if tc.reason == "" && got.next != tc.next {
-				t.Errorf("next = %s, want %s", got.next, tc.next)
+			if tc.reason == "" && got.remaining != tc.next {
+				t.Errorf("next = %s, want %s", got.remaining, tc.next)
 			}
 
 			if tc.reason != "" && got.message == "" {
-				t.Error("a machine is ended without a word")
+				t.Error("a machine ended without a message")
 			}
 		})
 	}
 }
 
-// A machine that never had a job has done none: success is counted by these words, and failures
-// of pools by what is not among them.
+// A machine without a job does not end with JobDone. The metrics count successes by these end reasons, and
+// pools count failures by all other end reasons.
 func TestHowItEnded(t *testing.T) {
 	t.Parallel()
 
@@ -159,15 +159,15 @@ func TestHowItEnded(t *testing.T) {
 		"a word of its own":                   {guest.PhaseFinished, "Whatever", "", "VMStopped"},
 		"a word of its own, and it had a job": {guest.PhaseFinished, "Whatever", "gh-7", "JobDone"},
 	} {
-		got := howItEnded(&v1alpha1.BootstrapInfo{GuestPhase: string(tc.phase), GuestReason: tc.reason, Job: tc.job})
+		got := endReasonOf(&v1alpha1.BootstrapInfo{GuestPhase: string(tc.phase), GuestReason: tc.reason, Job: tc.job})
 		if got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 	}
 }
 
-// Machines are kept that were started and of no use, where their pool wants it; none that ran
-// its job, or had none to run.
+// If the pool keeps failed machines, machines are kept that were started and failed. Machines that ran
+// their job, or had no job to run, are not kept.
 func TestKeepable(t *testing.T) {
 	t.Parallel()
 
@@ -207,14 +207,14 @@ func TestKeepable(t *testing.T) {
 			}
 			tc.change(claim)
 
-			if got := keepable(claim); got != tc.want {
-				t.Errorf("keepable is %v, want %v", got, tc.want)
+			if got := shouldKeep(claim); got != tc.want {
+				t.Errorf("shouldKeep is %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-// A machine is made where both its template and its cluster are ready, and not where one is.
+// A machine is created only if both its template and its cluster are ready.
 func TestBothTemplateAndClusterGate(t *testing.T) {
 	t.Parallel()
 
@@ -236,12 +236,12 @@ func TestBothTemplateAndClusterGate(t *testing.T) {
 		template, cluster := &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}
 		template.Status.Conditions, cluster.Status.Conditions = ready(tc.template), ready(tc.cluster)
 
-		if got := mayMake(template, cluster); got.Reason() != tc.want || got.IsDone() != (tc.want == "Done") {
+		if got := checkReady(template, cluster); got.Reason() != tc.want || got.IsDone() != (tc.want == "Done") {
 			t.Errorf("template ready %v, cluster ready %v: %s, want %s", tc.template, tc.cluster, got, tc.want)
 		}
 	}
 
-	if got := mayMake(&v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}); got.IsDone() {
-		t.Error("a template that nobody has looked at is taken for ready")
+	if got := checkReady(&v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}); got.IsDone() {
+		t.Error("a template without conditions counts as ready")
 	}
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// conclusionLost is that of a job whose machine ended in the middle of it, where nobody
-// else tells.
+// conclusionLost is the conclusion of a job whose machine ended while the job ran, if the CI platform
+// reports no conclusion.
 const conclusionLost = "lost"
 
-// syncJob tells the ledger what the machine says of the one job that it was made for. For
-// a platform that sends webhooks that is sooner; of the jobs of others nobody else tells.
+// syncJob records in the RunnerJob what the machine reports about its bound job. If the CI platform sends
+// webhooks, the report arrives earlier than the webhook. If it does not, the report is the only source.
 func syncJob(ctx context.Context, s *scope) step.Result {
 	info := s.claim.Status.BootstrapInfo
 	if info == nil || info.BoundJob == "" {
 		return step.Done()
 	}
 
-	if over(s.claim) {
+	if isOver(s.claim) {
 		s.bindings.release(s.claim)
 	}
 
@@ -44,50 +44,50 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get job %s: %w", info.BoundJob, err))
 	}
 
-	ends := s.machineEndsJobs(job.Spec.Platform)
+	machineEnds := s.machineEndsJobs(job.Spec.Platform)
 
-	said, ok := jobUpdate(job.Spec, s.claim, ends, metav1.NewTime(s.Clock.Now()))
+	update, ok := newJobUpdate(job.Spec, s.claim, machineEnds, metav1.NewTime(s.Clock.Now()))
 	if !ok {
 		return step.Done()
 	}
 
 	ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-	if _, err := ledger.Record(ctx, job.Namespace, said, s.Clock.Now()); err != nil {
+	if _, err := ledger.Record(ctx, job.Namespace, update, s.Clock.Now()); err != nil {
 		return step.Fail(fmt.Errorf("sync job of claim %s: %w", s.claim.Name, err))
 	}
 
 	return step.Done()
 }
 
-// machineEndsJobs says whether a job whose machine is gone has ended.
+// machineEndsJobs reports whether a job of the platform has ended when its machine has ended.
 func (s *scope) machineEndsJobs(platform string) bool {
 	known, ok := s.Platforms[platform]
 
-	return ok && known.Traits().MachineEndsJobs
+	return ok && known.Traits().NeedsMachineForJobEnd
 }
 
-// jobUpdate is what a claim tells of its job, and false where it is nothing new. A machine
-// that ended before the job began tells nothing: the job goes back to the queue. It is
+// newJobUpdate returns the new state of the claim's job, and false if the state has not changed. If the
+// machine ended before the job started, the state does not change: the job stays queued. newJobUpdate is
 // pure.
-func jobUpdate(
+func newJobUpdate(
 	job v1alpha1.RunnerJobSpec, claim *v1alpha1.MachineClaim, machineEnds bool, now metav1.Time,
 ) (v1alpha1.RunnerJobSpec, bool) {
 	info, times := claim.Status.BootstrapInfo, claim.Status.Times
 	phase := guest.Phase(info.GuestPhase)
-	ran := phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)
+	hasRun := phase == guest.PhaseRunning || info.JobResult != "" || (times != nil && times.JobStarted != nil)
 
-	if !ran || job.State == v1alpha1.JobCompleted {
+	if !hasRun || job.State == v1alpha1.JobCompleted {
 		return job, false
 	}
 
 	out := *job.DeepCopy()
 	out.RunnerName = info.RunnerName
-	over := !claim.DeletionTimestamp.IsZero() || (times != nil && times.Ended != nil)
+	hasEnded := !claim.DeletionTimestamp.IsZero() || (times != nil && times.Ended != nil)
 
 	switch {
 	case info.JobResult != "":
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, info.JobResult, &now
-	case over && machineEnds:
+	case hasEnded && machineEnds:
 		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &now
 	case job.State == v1alpha1.JobRunning && job.RunnerName != "":
 		return job, false

@@ -25,27 +25,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// finalizer keeps a template while claims need its credentials to be removed.
+// finalizer keeps a template while the operator needs its credentials to clean up claims.
 const finalizer = "hyperfleet.io/claims"
 
-// checkTimeout bounds one look at a template.
-const checkTimeout = 45 * time.Second
+// reconcileTimeout limits one reconcile of a template.
+const reconcileTimeout = 45 * time.Second
 
-// concurrency is how many templates are looked at side by side: one that waits for an answer
-// must not hold up the rest.
+// concurrency is how many templates are reconciled in parallel, so that a template that waits for a
+// response does not delay the others.
 const concurrency = 8
 
 // Reconciler reconciles HypervisorMachineTemplates.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server itself: namespaces are not cached.
+	// Live reads from the API server, because namespaces are not cached.
 	Live      client.Reader
-	Runner    *step.Runner
+	Runner    *step.Reconciler
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
-	// Settings of every machine.
+	// Settings apply to every machine.
 	Settings vmspec.Settings
-	// Interval between two looks at a template.
+	// Interval is the time between two checks of a template.
 	Interval time.Duration
 }
 
@@ -59,9 +59,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("machinetemplate").
 		For(&v1alpha1.HypervisorMachineTemplate{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.templatesOf),
-			builder.WithPredicates(readyChanged())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: checkTimeout}).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.enqueueTemplates),
+			builder.WithPredicates(newReadyChangedPredicate())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add controller machinetemplate: %w", err)
@@ -70,16 +70,17 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// templatesOf wakes the templates of a cluster.
-func (r *Reconciler) templatesOf(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.Requests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
+// enqueueTemplates enqueues the templates of a cluster.
+func (r *Reconciler) enqueueTemplates(ctx context.Context, cluster client.Object) []reconcile.Request {
+	return objects.ListRequests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
 		func(template *v1alpha1.HypervisorMachineTemplate) bool {
 			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
 		})
 }
 
-// readyChanged lets through what changes whether an object is ready.
-func readyChanged() predicate.Predicate {
+// newReadyChangedPredicate returns a predicate that accepts an update only if it changes whether the object
+// is ready. It accepts all other events.
+func newReadyChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return isReady(e.ObjectOld) != isReady(e.ObjectNew)
@@ -93,30 +94,30 @@ func isReady(obj client.Object) bool {
 	return ok && step.IsReady(reporter)
 }
 
-// scope is one pass over one template.
+// scope holds the state of one reconcile of one template.
 type scope struct {
 	*Reconciler
 	template *v1alpha1.HypervisorMachineTemplate
-	// cluster and provider are filled by clusterReady.
+	// cluster and provider are set by waitForCluster.
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
 }
 
-func plan() step.Plan[*scope] {
+func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: finalizer,
-		Ready: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be made from the template"},
+		ReadyEvent: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be created from the template"},
 		Steps: []step.Step[*scope]{
-			{Condition: "Rendered", Run: rendered},           // cloud-init texts are sound
-			{Condition: "ClusterReady", Run: clusterReady},   // the hypervisor answers
-			{Condition: "Allowed", Run: allowed},             // the namespace may use all that the template names
-			{Condition: "Resolved", Run: resolved},           // the hypervisor has the template
-			{Condition: "WorkloadReady", Run: workloadReady}, // the CI platform takes our credentials
-		}, Deletion: []step.Step[*scope]{
-			{Condition: "ClaimsGone", Run: claimsGone},
+			{Condition: "Rendered", Run: renderCloudInit},     // cloud-init texts are valid
+			{Condition: "ClusterReady", Run: waitForCluster},  // the hypervisor cluster is ready
+			{Condition: "Allowed", Run: checkNamespaceAccess}, // the namespace may use everything that the template refers to
+			{Condition: "Resolved", Run: resolveTemplate},     // the hypervisor has the template
+			{Condition: "WorkloadReady", Run: checkWorkloads}, // the CI platform accepts our credentials
+		}, DeletionSteps: []step.Step[*scope]{
+			{Condition: "ClaimsGone", Run: waitForClaimRemoval},
 		}}
 }
 
-// Reconcile looks at one template.
+// Reconcile checks one template, and requeues it after Interval at the latest.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var template v1alpha1.HypervisorMachineTemplate
 	if err := r.Client.Get(ctx, req.NamespacedName, &template); err != nil {
@@ -129,7 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	s := &scope{Reconciler: r, template: &template}
 
-	result, err := step.Pass(ctx, r.Runner, &template, plan(), s)
+	result, err := step.Reconcile(ctx, r.Runner, &template, newPlan(), s)
 
 	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > r.Interval) {
 		result.RequeueAfter = r.Interval

@@ -24,21 +24,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// retryAfter is how soon a check that may clear by itself is made again.
+// retryAfter is the delay before a check that failed with a transient error is repeated.
 const retryAfter = 10 * time.Second
 
-// rendered renders the cloud-init texts for a claim that might be, so that a mistake in
-// them is known before the first machine.
-func rendered(_ context.Context, s *scope) step.Result {
+// renderCloudInit renders the cloud-init texts for a sample claim, so that a mistake in them is reported
+// before the first machine is created.
+func renderCloudInit(_ context.Context, s *scope) step.Result {
 	if err := vmspec.DryRender(s.template, s.Settings); err != nil {
-		return step.Stall(errclass.Reason(err, "CloudInitInvalid"), err.Error())
+		return step.Stall(errclass.ReasonOf(err, "CloudInitInvalid"), err.Error())
 	}
 
 	return step.Done()
 }
 
-// clusterReady waits for the hypervisor's connection.
-func clusterReady(ctx context.Context, s *scope) step.Result {
+// waitForCluster waits until the cluster is ready and connected, and sets s.cluster and s.provider.
+func waitForCluster(ctx context.Context, s *scope) step.Result {
 	name := s.template.Spec.HypervisorClusterRef.Name
 
 	var cluster v1alpha1.HypervisorCluster
@@ -48,20 +48,20 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 	switch {
 	case apierrors.IsNotFound(err):
 		return step.Stall("ClusterNotFound",
-			fmt.Sprintf("there is no HypervisorCluster %q: create it, or correct spec.hypervisorClusterRef", name))
+			fmt.Sprintf("HypervisorCluster %q does not exist: create it, or correct spec.hypervisorClusterRef", name))
 	case err != nil:
 		return step.Fail(fmt.Errorf("get hypervisor cluster %s: %w", name, err))
 	}
 
-	notReady := fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.WhyNot(&cluster))
+	message := fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.NotReadyMessage(&cluster))
 
 	if !step.IsReady(&cluster) {
-		return step.Wait(retryAfter, "ClusterNotReady", notReady)
+		return step.Wait(retryAfter, "ClusterNotReady", message)
 	}
 
-	provider, connected := s.Clusters.Get(name)
-	if !connected { // this operator has just been started
-		return step.Wait(connect.StartPause, "ClusterNotReady", notReady).Unhurried()
+	provider, isConnected := s.Clusters.Get(name)
+	if !isConnected { // the operator has just started
+		return step.Wait(connect.StartupRequeueDelay, "ClusterNotReady", message).DeferWrite()
 	}
 
 	s.cluster, s.provider = &cluster, provider
@@ -69,37 +69,38 @@ func clusterReady(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// allowed makes sure that the cluster lets the namespace have what the template names.
-func allowed(ctx context.Context, s *scope) step.Result {
-	entry, err := tenancy.Find(s.cluster, s.template.Namespace, tenancy.LabelsOf(ctx, s.Live, s.template.Namespace))
+// checkNamespaceAccess checks that spec.allowedNamespaces of the cluster allows the template's namespace to
+// use what the template refers to.
+func checkNamespaceAccess(ctx context.Context, s *scope) step.Result {
+	entry, err := tenancy.FindEntry(s.cluster, s.template.Namespace, tenancy.NewLabelsFunc(ctx, s.Live, s.template.Namespace))
 	if err == nil {
-		err = tenancy.Check(entry, s.cluster, s.template)
+		err = tenancy.CheckTemplate(entry, s.cluster, s.template)
 	}
 
 	if err != nil {
-		return connect.Outcome(err, retryAfter, tenancy.ReasonNamespace)
+		return connect.NewErrorResult(err, retryAfter, tenancy.ReasonNamespace)
 	}
 
 	return step.Done()
 }
 
-// resolved finds the hypervisor's templates.
-func resolved(ctx context.Context, s *scope) step.Result {
+// resolveTemplate finds the template at the hypervisor, and records what it has found in status.sources.
+func resolveTemplate(ctx context.Context, s *scope) step.Result {
 	if err := vmspec.CheckProvider(s.template, s.cluster); err != nil {
-		return connect.Outcome(err, retryAfter, "TemplateInvalid")
+		return connect.NewErrorResult(err, retryAfter, "TemplateInvalid")
 	}
 
-	found, err := s.provider.Resolve(ctx, vmspec.TemplateRef(s.template), vmspec.Shape(s.template))
+	templates, err := s.provider.Resolve(ctx, vmspec.NewTemplateRef(s.template), vmspec.NewShape(s.template))
 	if err != nil {
 		s.template.Status.Sources = nil
 
-		return connect.Outcome(err, retryAfter, "TemplateInvalid")
+		return connect.NewErrorResult(err, retryAfter, "TemplateInvalid")
 	}
 
-	sources := make([]v1alpha1.ResolvedTemplate, 0, len(found))
-	nodes := make([]string, 0, len(found))
+	sources := make([]v1alpha1.ResolvedTemplate, 0, len(templates))
+	nodes := make([]string, 0, len(templates))
 
-	for _, t := range found {
+	for _, t := range templates {
 		sources = append(sources, v1alpha1.ResolvedTemplate{
 			ID: strconv.Itoa(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
 		})
@@ -112,17 +113,17 @@ func resolved(ctx context.Context, s *scope) step.Result {
 	s.template.Status.Sources = sources
 
 	if len(nodes) == 0 {
-		return step.Done().WithReason("Found", "for every node")
+		return step.Done().WithReason("Found", "found for every node")
 	}
 
-	return step.Done().WithReason("Found", "on "+strings.Join(nodes, ", "))
+	return step.Done().WithReason("Found", "found on "+strings.Join(nodes, ", "))
 }
 
-// workloadReady asks the CI platforms that the template has settings of whether they
-// take our credentials. Where only pools name a scope, there is nothing to ask here.
-func workloadReady(ctx context.Context, s *scope) step.Result {
-	for _, platform := range s.platformsOf() {
-		if result := platformReady(ctx, s, platform); !result.IsDone() {
+// checkWorkloads checks that every CI platform for which the template has settings accepts the operator's
+// credentials. If only the pools name a scope, the credentials cannot be checked here.
+func checkWorkloads(ctx context.Context, s *scope) step.Result {
+	for _, platform := range s.configuredPlatforms() {
+		if result := checkPlatform(ctx, s, platform); !result.IsDone() {
 			return result
 		}
 	}
@@ -130,8 +131,8 @@ func workloadReady(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// platformsOf gives the platforms that the template has settings of, in order.
-func (s *scope) platformsOf() []string {
+// configuredPlatforms returns the names of the CI platforms for which the template has settings, sorted.
+func (s *scope) configuredPlatforms() []string {
 	config := s.template.Spec.Bootstrap.Config
 	if config == nil {
 		return nil
@@ -140,7 +141,7 @@ func (s *scope) platformsOf() []string {
 	var out []string
 
 	for name, platform := range s.Workloads.Platforms {
-		if configured := platform.Traits().Configured; configured != nil && configured(config) {
+		if isConfigured := platform.Traits().IsConfigured; isConfigured != nil && isConfigured(config) {
 			out = append(out, name)
 		}
 	}
@@ -150,43 +151,43 @@ func (s *scope) platformsOf() []string {
 	return out
 }
 
-func platformReady(ctx context.Context, s *scope, platform string) step.Result {
-	load := v1alpha1.Workload{Type: platform}
+func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
+	workloadConfig := v1alpha1.Workload{Type: platform}
 
-	if _, err := s.Workloads.Runner(s.template, load); errclass.Reason(err, "") == workload.ReasonScopeMissing {
-		return step.Done().WithReason("ScopeFromPool", "the pools name the scope")
+	if _, err := s.Workloads.Runner(s.template, workloadConfig); errclass.ReasonOf(err, "") == workload.ReasonScopeMissing {
+		return step.Done().WithReason("ScopeFromPool", "the runner pools name the scope")
 	}
 
-	provider, err := s.Workloads.For(ctx, s.template, load)
+	provider, err := s.Workloads.ProviderFor(ctx, s.template, workloadConfig)
 	if err != nil {
-		return connect.Outcome(err, retryAfter, "CredentialsInvalid")
+		return connect.NewErrorResult(err, retryAfter, "CredentialsInvalid")
 	}
 
 	if err := provider.Validate(ctx); err != nil {
-		return connect.Outcome(err, retryAfter, "WorkloadUnavailable")
+		return connect.NewErrorResult(err, retryAfter, "WorkloadUnavailable")
 	}
 
 	return step.Done()
 }
 
-// claimsGone keeps the template until no claim needs it.
-func claimsGone(ctx context.Context, s *scope) step.Result {
+// waitForClaimRemoval waits until no claim uses the template.
+func waitForClaimRemoval(ctx context.Context, s *scope) step.Result {
 	var claims v1alpha1.MachineClaimList
 	if err := s.Client.List(ctx, &claims, client.InNamespace(s.template.Namespace)); err != nil {
 		return step.Fail(fmt.Errorf("list machine claims: %w", err))
 	}
 
-	left := 0
+	remaining := 0
 
 	for i := range claims.Items {
 		if claims.Items[i].Spec.TemplateRef.Name == s.template.Name {
-			left++
+			remaining++
 		}
 	}
 
-	if left > 0 {
-		return step.Wait(retryAfter, "ClaimsLeft", english.Plural(left, "MachineClaim is made from it",
-			"MachineClaims are made from it")+": delete claims, or wait for jobs to end")
+	if remaining > 0 {
+		return step.Wait(retryAfter, "ClaimsLeft", english.Plural(remaining, "MachineClaim still uses the template",
+			"MachineClaims still use the template")+": delete the claims, or wait until their jobs have finished")
 	}
 
 	return step.Done()

@@ -10,10 +10,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// reasonSetAside is that of a node that is left alone for a while, as the cluster's status has it.
+// reasonSetAside is the reason of an excluded node's condition Ready in the cluster's status.
 const reasonSetAside = "SetAside"
 
-// clusterDescs are the metrics of hypervisor clusters and their nodes.
+// clusterDescs holds the descriptions of the metrics of hypervisor clusters and their nodes.
 type clusterDescs struct {
 	machines, online, setAside, capacity, available *prometheus.Desc
 }
@@ -23,16 +23,16 @@ func newClusterDescs() clusterDescs {
 	amount := []string{"cluster", "node", "resource", "unit"}
 
 	return clusterDescs{
-		machines: desc("cluster_machines", "Machines of this operator on the cluster, whether or not they have a claim.", "cluster"),
-		online:   desc("node_online", "1 while the node answers.", node...),
-		setAside: desc(
+		machines: newDesc("cluster_machines", "Machines that this operator owns on the cluster, with or without a claim.", "cluster"),
+		online:   newDesc("node_online", "1 while the node is online.", node...),
+		setAside: newDesc(
 			"node_set_aside",
-			"1 while the node, or a part of it, is not used for a while after failures in a row.",
+			"1 while the node, or a part of it, is excluded for a while after failures in a row.",
 			node...),
-		capacity: desc("node_capacity", "What the node has: cpu in cores, memory and storage in bytes.", amount...),
-		available: desc(
+		capacity: newDesc("node_capacity", "Capacity of the node: cpu in cores, memory and storage in bytes.", amount...),
+		available: newDesc(
 			"node_available",
-			"What of the node is not taken by machines that run, anybody's: cpu in cores, memory and storage in bytes.",
+			"Capacity of the node that no running machine of any owner uses: cpu in cores, memory and storage in bytes.",
 			amount...),
 	}
 }
@@ -43,30 +43,30 @@ func (d *clusterDescs) describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// collect gives the numbers in the clusters' status.
+// collect sends the numbers in the clusters' status.
 func (d *clusterDescs) collect(ch chan<- prometheus.Metric, clusters []v1alpha1.HypervisorCluster) {
 	for i := range clusters {
 		cluster := &clusters[i]
-		gauge(ch, d.machines, cluster.Status.Machines, cluster.Name)
+		sendGauge(ch, d.machines, cluster.Status.Machines, cluster.Name)
 
 		for j := range cluster.Status.Nodes {
 			node := &cluster.Status.Nodes[j]
 			ready := meta.FindStatusCondition(node.Conditions, v1alpha1.ConditionReady)
 
-			gauge(ch, d.online, one(node.Online), cluster.Name, node.Name)
-			gauge(ch, d.setAside, one(ready != nil && ready.Reason == reasonSetAside), cluster.Name, node.Name)
-			amounts(ch, d.capacity, node.Capacity, cluster.Name, node.Name)
-			amounts(ch, d.available, node.Available, cluster.Name, node.Name)
+			sendGauge(ch, d.online, boolToInt(node.Online), cluster.Name, node.Name)
+			sendGauge(ch, d.setAside, boolToInt(ready != nil && ready.Reason == reasonSetAside), cluster.Name, node.Name)
+			sendAmounts(ch, d.capacity, node.Capacity, cluster.Name, node.Name)
+			sendAmounts(ch, d.available, node.Available, cluster.Name, node.Name)
 		}
 	}
 }
 
-func amounts(ch chan<- prometheus.Metric, desc *prometheus.Desc, of *v1alpha1.ResourceAmounts, cluster, node string) {
-	if of == nil {
+func sendAmounts(ch chan<- prometheus.Metric, desc *prometheus.Desc, resources *v1alpha1.ResourceAmounts, cluster, node string) {
+	if resources == nil {
 		return
 	}
 
-	gauge(ch, desc, of.CPU, cluster, node, "cpu", "core")
-	gauge(ch, desc, of.Memory.Value(), cluster, node, "memory", "byte")
-	gauge(ch, desc, of.Storage.Value(), cluster, node, "storage", "byte")
+	sendGauge(ch, desc, resources.CPU, cluster, node, "cpu", "core")
+	sendGauge(ch, desc, resources.Memory.Value(), cluster, node, "memory", "byte")
+	sendGauge(ch, desc, resources.Storage.Value(), cluster, node, "storage", "byte")
 }

@@ -17,39 +17,39 @@ import (
 )
 
 const (
-	// collectTimeout bounds the reading for one scrape.
+	// collectTimeout is the timeout of the reads for one scrape.
 	collectTimeout = 5 * time.Second
-	// maxReasons bounds the reasons for which jobs wait that are told apart.
+	// maxReasons limits the distinct values of the label reason.
 	maxReasons = 64
 )
 
-// Collector counts what the cache holds.
+// Collector is a prometheus.Collector that counts the objects in the cache.
 type Collector struct {
 	reader  client.Reader
 	elected <-chan struct{}
 	clock   clock.PassiveClock
-	reasons *kit.Bounded
+	reasons *kit.LabelLimiter
 
 	pools    poolDescs
 	clusters clusterDescs
 }
 
-// NewCollector makes the collector on top of a cache. It gives nothing before elected is
-// closed: the numbers of several replicas would else be added up.
+// NewCollector returns a Collector that reads from a cache. The Collector returns no metrics before
+// elected is closed, because a query would otherwise add up the numbers of several replicas.
 func NewCollector(reader client.Reader, elected <-chan struct{}, timer clock.PassiveClock) *Collector {
 	return &Collector{
-		reader: reader, elected: elected, clock: timer, reasons: kit.NewBounded(maxReasons),
+		reader: reader, elected: elected, clock: timer, reasons: kit.NewLabelLimiter(maxReasons),
 		pools: newPoolDescs(), clusters: newClusterDescs(),
 	}
 }
 
-// Describe gives the metrics' names.
+// Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.pools.describe(ch)
 	c.clusters.describe(ch)
 }
 
-// Collect counts.
+// Collect counts the objects and sends the metrics. If a read fails, it sends an invalid metric.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
@@ -84,17 +84,17 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.clusters.collect(ch, clusters.Items)
 }
 
-// desc is a metric of the area.
-func desc(name, help string, labels ...string) *prometheus.Desc {
+// newDesc returns the description of a metric of HyperFleet.
+func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(kit.Namespace, "", name), help, labels, nil)
 }
 
-func gauge[N int | int32 | int64 | float64](ch chan<- prometheus.Metric, desc *prometheus.Desc, value N, labels ...string) {
+func sendGauge[N int | int32 | int64 | float64](ch chan<- prometheus.Metric, desc *prometheus.Desc, value N, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
 }
 
-// one is 1 where something holds, else 0.
-func one(holds bool) int {
+// boolToInt returns 1 for true and 0 for false.
+func boolToInt(holds bool) int {
 	if holds {
 		return 1
 	}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics gives the numbers of pools, jobs, machines and hypervisor clusters, read out
-// of the manager's cache at each scrape: what is there, what is wanted, and what waits for what.
-// They are the same numbers as in the objects' status.
+// Package metrics exports the metrics of pools, jobs, machines and hypervisor clusters: the
+// current and the desired numbers of machines, and what jobs wait for. Each scrape reads them from
+// the manager's cache. The values are the same as in the status of the objects.
 package metrics

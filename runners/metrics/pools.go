@@ -15,69 +15,73 @@ import (
 	kit "github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// poolDescs are the metrics of pools, and of jobs and machines by pool.
+// poolDescs holds the descriptions of the metrics of pools, and of jobs and machines by pool.
 type poolDescs struct {
 	queued, running, desired, minimum, maximum, machines, failed, paused *prometheus.Desc
-	waiting, longest, phases                                             *prometheus.Desc
+	waitingJobs, longestWait, machinesByPhase                            *prometheus.Desc
 }
 
 func newPoolDescs() poolDescs {
 	pool := []string{"namespace", "pool"}
 
 	return poolDescs{
-		queued:  desc("pool_jobs_queued", "Jobs that wait for a runner of the pool.", pool...),
-		running: desc("pool_jobs_running", "Jobs that run on the pool's machines.", pool...),
-		desired: desc("pool_machines_desired", "Machines that the pool wants now.", pool...),
-		minimum: desc("pool_machines_min", "Machines that the pool keeps without jobs (spec.scaling.minReplicas).", pool...),
-		maximum: desc("pool_machines_max", "Machines that the pool has at most (spec.scaling.maxReplicas).", pool...),
-		machines: desc("pool_machines", "Machines of the pool by what they do: starting, idle, busy, standby (made, not started).",
+		queued:  newDesc("pool_jobs_queued", "Queued jobs that the pool serves.", pool...),
+		running: newDesc("pool_jobs_running", "Jobs that run on the pool's machines.", pool...),
+		desired: newDesc("pool_machines_desired", "Desired number of machines of the pool.", pool...),
+		minimum: newDesc("pool_machines_min", "Minimum number of machines of the pool (spec.scaling.minReplicas).", pool...),
+		maximum: newDesc("pool_machines_max", "Maximum number of machines of the pool (spec.scaling.maxReplicas).", pool...),
+		machines: newDesc("pool_machines", "Machines of the pool by state: starting, idle, busy, standby (created, not started).",
 			append(pool, "state")...),
-		failed: desc("pool_failures_in_a_row", "Machines of the pool that failed since one last got ready.", pool...),
-		paused: desc("pool_paused", "1 while the pool is paused.", pool...),
-		waiting: desc("jobs_waiting", "Jobs without a runner, by what they wait for: the reason of their condition Ready. "+
-			"The pool is empty where none takes them.", append(pool, "reason")...),
-		longest: desc("jobs_longest_wait_seconds", "How long the job that waits longest has waited; 0 while none does.", pool...),
-		phases:  desc("machines", "MachineClaims by phase; the pool is empty for those that no pool made.", append(pool, "phase")...),
+		failed: newDesc("pool_failures_in_a_row", "Machines of the pool that failed since the last one became ready.", pool...),
+		paused: newDesc("pool_paused", "1 while the pool is paused.", pool...),
+		waitingJobs: newDesc("jobs_waiting", "Jobs without a runner, by the reason of their condition Ready. "+
+			"The pool is empty if no pool serves the job.", append(pool, "reason")...),
+		longestWait: newDesc("jobs_longest_wait_seconds", "Longest time that a queued job has waited; 0 if no job is queued.", pool...),
+		machinesByPhase: newDesc("machines", "MachineClaims by phase. The pool is empty if no pool created the claim.",
+			append(pool, "phase")...),
 	}
 }
 
 func (d *poolDescs) describe(ch chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		d.queued, d.running, d.desired, d.minimum, d.maximum, d.machines, d.failed, d.paused, d.waiting, d.longest, d.phases,
+		d.queued, d.running, d.desired, d.minimum, d.maximum, d.machines, d.failed, d.paused,
+		d.waitingJobs, d.longestWait, d.machinesByPhase,
 	} {
 		ch <- desc
 	}
 }
 
-// collect gives the numbers in the pools' status.
+// collect sends the numbers in the pools' status.
 func (d *poolDescs) collect(ch chan<- prometheus.Metric, pools []v1alpha1.RunnerPool) {
 	for i := range pools {
 		pool := &pools[i]
 		status, scaling := &pool.Status, &pool.Spec.Scaling
 		labels := []string{pool.Namespace, pool.Name}
 
-		gauge(ch, d.queued, status.QueuedJobs, labels...)
-		gauge(ch, d.running, status.RunningJobs, labels...)
-		gauge(ch, d.desired, status.DesiredReplicas, labels...)
-		gauge(ch, d.minimum, scaling.MinReplicas, labels...)
-		gauge(ch, d.maximum, scaling.MaxReplicas, labels...)
-		gauge(ch, d.failed, status.FailedClaims, labels...)
-		gauge(ch, d.paused, one(pool.Spec.Paused), labels...)
+		sendGauge(ch, d.queued, status.QueuedJobs, labels...)
+		sendGauge(ch, d.running, status.RunningJobs, labels...)
+		sendGauge(ch, d.desired, status.DesiredReplicas, labels...)
+		sendGauge(ch, d.minimum, scaling.MinReplicas, labels...)
+		sendGauge(ch, d.maximum, scaling.MaxReplicas, labels...)
+		sendGauge(ch, d.failed, status.FailedClaims, labels...)
+		sendGauge(ch, d.paused, boolToInt(pool.Spec.Paused), labels...)
 
 		for state, n := range map[string]int32{
 			"starting": status.Replicas - status.ReadyReplicas, "idle": status.ReadyReplicas - status.BusyReplicas,
 			"busy": status.BusyReplicas, "standby": status.StandbyReplicas,
 		} {
-			gauge(ch, d.machines, n, pool.Namespace, pool.Name, state)
+			sendGauge(ch, d.machines, n, pool.Namespace, pool.Name, state)
 		}
 	}
 }
 
-// queue is the jobs that wait for one pool.
+// queue identifies the jobs that wait for one pool.
 type queue struct{ namespace, pool string }
 
-// collectJobs counts the jobs that wait.
-func (d *poolDescs) collectJobs(ch chan<- prometheus.Metric, jobs []v1alpha1.RunnerJob, reasons *kit.Bounded, now time.Time) {
+// collectJobs sends the numbers of waiting jobs by cause, and the longest wait, by pool.
+func (d *poolDescs) collectJobs(
+	ch chan<- prometheus.Metric, jobs []v1alpha1.RunnerJob, reasons *kit.LabelLimiter, now time.Time,
+) {
 	type cause struct {
 		queue
 
@@ -88,8 +92,8 @@ func (d *poolDescs) collectJobs(ch chan<- prometheus.Metric, jobs []v1alpha1.Run
 
 	for i := range jobs {
 		job := &jobs[i]
-		at := queue{job.Namespace, job.Status.Pool}
-		longest[at] = max(longest[at], 0)
+		labels := queue{job.Namespace, job.Status.Pool}
+		longest[labels] = max(longest[labels], 0)
 
 		if job.Spec.State != v1alpha1.JobQueued && job.Spec.State != v1alpha1.JobWaiting {
 			continue
@@ -100,25 +104,26 @@ func (d *poolDescs) collectJobs(ch chan<- prometheus.Metric, jobs []v1alpha1.Run
 			reason = ready.Reason
 		}
 
-		waiting[cause{at, reasons.Value(reason)}]++
+		waiting[cause{labels, reasons.Limit(reason)}]++
 
-		// What waits for a gate of its platform is not ours to hasten.
+		// A job that its platform has not released does not count, because the operator cannot
+		// shorten its wait.
 		if job.Spec.State == v1alpha1.JobQueued {
-			longest[at] = max(longest[at], now.Sub(born(job)))
+			longest[labels] = max(longest[labels], now.Sub(queueTime(job)))
 		}
 	}
 
-	for at, n := range waiting {
-		gauge(ch, d.waiting, n, at.namespace, at.pool, at.reason)
+	for labels, n := range waiting {
+		sendGauge(ch, d.waitingJobs, n, labels.namespace, labels.pool, labels.reason)
 	}
 
-	for at, wait := range longest {
-		gauge(ch, d.longest, wait.Seconds(), at.namespace, at.pool)
+	for labels, wait := range longest {
+		sendGauge(ch, d.longestWait, wait.Seconds(), labels.namespace, labels.pool)
 	}
 }
 
-// born is when a job began to wait.
-func born(job *v1alpha1.RunnerJob) time.Time {
+// queueTime returns when a job began to wait.
+func queueTime(job *v1alpha1.RunnerJob) time.Time {
 	queued, received := &metav1.Time{}, &metav1.MicroTime{}
 
 	return cmp.Or(
@@ -126,7 +131,7 @@ func born(job *v1alpha1.RunnerJob) time.Time {
 	).Time
 }
 
-// collectMachines counts the claims by phase.
+// collectMachines sends the numbers of claims by phase.
 func (d *poolDescs) collectMachines(ch chan<- prometheus.Metric, claims []v1alpha1.MachineClaim) {
 	type key struct{ namespace, pool, phase string }
 
@@ -134,16 +139,16 @@ func (d *poolDescs) collectMachines(ch chan<- prometheus.Metric, claims []v1alph
 
 	for i := range claims {
 		claim := &claims[i]
-		at := key{namespace: claim.Namespace, phase: string(cmp.Or(claim.Status.Phase, v1alpha1.MachineClaimPending))}
+		labels := key{namespace: claim.Namespace, phase: string(cmp.Or(claim.Status.Phase, v1alpha1.MachineClaimPending))}
 
 		if ref := claim.Spec.RunnerPoolRef; ref != nil {
-			at.pool = ref.Name
+			labels.pool = ref.Name
 		}
 
-		count[at]++
+		count[labels]++
 	}
 
-	for at, n := range count {
-		gauge(ch, d.phases, n, at.namespace, at.pool, at.phase)
+	for labels, n := range count {
+		sendGauge(ch, d.machinesByPhase, n, labels.namespace, labels.pool, labels.phase)
 	}
 }

@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package orphans finds what carries this operator's mark and belongs to no claim any
-// more, on all sides: machines, runners, cloud-init ISOs, and identities. Each is removed.
+// Package orphans finds and deletes machines, runners, cloud-init ISOs and identities that carry the
+// ownership label of this operator and whose claim no longer exists.
 //
-// What is looked at first and what second decides: the outside is listed before the
-// claims are, from the API server itself, so that whatever was made for a claim is
-// never older news than the claim.
+// The order of the lists matters. The sweeper lists the external resources first, and the claims second,
+// directly from the API server. A claim is always created before its resources, so every resource in the
+// first list has its claim in the second list unless the claim was deleted.
 package orphans

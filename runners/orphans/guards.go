@@ -18,99 +18,105 @@ import (
 )
 
 const (
-	// fewMachines without claims may go in one sweep whatever their share is; of more, no more
-	// than 1/largestShare of the machines that this operator has on the cluster. More than that
-	// is no remains of a crash: claims were lost, as by an etcd that was restored.
-	fewMachines  = 3
-	largestShare = 4
-	// heldFor is how long machines are held that are too many to be remains, unless a person
-	// lets them go sooner.
-	heldFor = 24 * time.Hour
-	// runnerAge is how old the CI platform's listing may be that says whether a runner is busy.
-	runnerAge = 10 * time.Second
+	// A sweep holds the orphaned machines of a cluster if their number exceeds fewMachines and also exceeds
+	// 1/maxShareDivisor of the machines that this operator has on the cluster. A crash does not leave this
+	// many orphans. More likely, claims were lost, for example because etcd was restored from a backup.
+	fewMachines     = 3
+	maxShareDivisor = 4
+	// holdPeriod is how long a sweep holds such machines, unless a person sets the annotation that allows
+	// their deletion.
+	holdPeriod = 24 * time.Hour
+	// maxRunnerListAge is how old the list of runners may be from which the sweep reads whether a runner is
+	// busy.
+	maxRunnerListAge = 10 * time.Second
 )
 
-// thing is one found without a claim: what it is, on which cluster or scope, and whose.
-type thing struct{ side, where, uid string }
+// orphan identifies a resource without a claim: its kind (side), its cluster or namespace, and the UID of
+// its claim. For a runner, uid is the name of the runner.
+type orphan struct{ side, location, uid string }
 
-// ripe says whether a thing without a claim has been one for so long that it is no claim's
-// that is only not known yet. Sweeps of one process alone count.
-func (s *Sweeper) ripe(t thing) bool {
+// isOldEnough records that this sweep has found the orphan, and reports whether it was first found at least
+// s.MinAge ago. It counts from the first sweep of this process that has found the orphan.
+func (s *Sweeper) isOldEnough(t orphan) bool {
 	now := s.Clock.Now()
 
-	if s.since == nil {
-		s.since = map[thing]time.Time{}
+	if s.firstSeen == nil {
+		s.firstSeen = map[orphan]time.Time{}
 	}
 
-	if _, ok := s.since[t]; !ok {
-		s.since[t] = now
+	if _, ok := s.firstSeen[t]; !ok {
+		s.firstSeen[t] = now
 	}
 
-	s.now[t] = true
+	s.seen[t] = true
 
-	return now.Sub(s.since[t]) >= s.Age
+	return now.Sub(s.firstSeen[t]) >= s.MinAge
 }
 
-// begin and end of a sweep: what was not found again has a claim, or is gone.
-func (s *Sweeper) begin() { s.now = map[thing]bool{} }
+// beginSweep resets the set of orphans that the current sweep has found.
+func (s *Sweeper) beginSweep() { s.seen = map[orphan]bool{} }
 
-func (s *Sweeper) end() {
-	for t := range s.since {
-		if !s.now[t] {
-			delete(s.since, t)
+// endSweep forgets the orphans that the current sweep has not found: they have a claim again, or are deleted.
+func (s *Sweeper) endSweep() {
+	for t := range s.firstSeen {
+		if !s.seen[t] {
+			delete(s.firstSeen, t)
 		}
 	}
 }
 
-// held says whether so many of a cluster's machines have no claim that they are left for a
-// person to look at. It is told on the HypervisorCluster.
-func (s *Sweeper) held(ctx context.Context, name string, lost []hypervisor.Machine, all int) bool {
-	if len(lost) <= max(fewMachines, all/largestShare) {
-		s.Metrics.hold(name, 0)
+// shouldHold reports whether the orphaned machines of a cluster must not be deleted yet, because there are
+// too many of them. In this case it emits an event on the HypervisorCluster. A person can release the
+// machines with an annotation; otherwise shouldHold releases them 24 hours after the oldest of them was
+// first found.
+func (s *Sweeper) shouldHold(ctx context.Context, name string, orphaned []hypervisor.Machine, total int) bool {
+	if len(orphaned) <= max(fewMachines, total/maxShareDivisor) {
+		s.Metrics.setHeld(name, 0)
 
 		return false
 	}
 
 	var cluster v1alpha1.HypervisorCluster
 	if err := s.Live.Get(ctx, types.NamespacedName{Name: name}, &cluster); err != nil {
-		s.Log.WarnContext(ctx, "orphaned machines were not removed: their cluster can't be read", "cluster", name, "error", err)
+		s.Log.WarnContext(ctx, "hold orphaned machines: their HypervisorCluster cannot be read", "cluster", name, "error", err)
 
 		return true
 	}
 
 	if cluster.Annotations[v1alpha1.AnnotationRemoveOrphans] == "true" {
-		s.Metrics.hold(name, 0)
+		s.Metrics.setHeld(name, 0)
 
 		return false
 	}
 
 	oldest := s.Clock.Now()
-	for _, m := range lost {
-		if at, ok := s.since[machineThing(name, m)]; ok && at.Before(oldest) {
-			oldest = at
+	for _, m := range orphaned {
+		if foundAt, ok := s.firstSeen[newMachineOrphan(name, m)]; ok && foundAt.Before(oldest) {
+			oldest = foundAt
 		}
 	}
 
-	if s.Clock.Since(oldest) >= heldFor {
-		s.Metrics.hold(name, 0)
+	if s.Clock.Since(oldest) >= holdPeriod {
+		s.Metrics.setHeld(name, 0)
 
 		return false
 	}
 
-	s.Metrics.hold(name, len(lost))
+	s.Metrics.setHeld(name, len(orphaned))
 
-	message := fmt.Sprintf("%d of %d machines with this operator's mark have no MachineClaim, as if claims had been lost: "+
-		"they are left alone until %s. If they may go, set the annotation %s=true on HypervisorCluster %s",
-		len(lost), all, oldest.Add(heldFor).UTC().Format(time.RFC3339), v1alpha1.AnnotationRemoveOrphans, name)
+	message := fmt.Sprintf("%d of %d machines of this operator have no MachineClaim, so claims were probably lost: "+
+		"the operator keeps the machines until %s. To delete them sooner, set the annotation %s=true on HypervisorCluster %s",
+		len(orphaned), total, oldest.Add(holdPeriod).UTC().Format(time.RFC3339), v1alpha1.AnnotationRemoveOrphans, name)
 	s.Recorder.Eventf(&cluster, nil, corev1.EventTypeWarning, "OrphansHeld", "Sweep", "%s", message)
-	s.Log.WarnContext(ctx, "orphaned machines are held", "cluster", name, "machines", len(lost), "of", all)
+	s.Log.WarnContext(ctx, "hold orphaned machines", "cluster", name, "machines", len(orphaned), "of", total)
 
 	return true
 }
 
-// busy says whether the runner of a machine without a claim works, or that it can't be known
-// now. Of a machine whose pool is gone nobody can tell, and its age alone counts.
-func (s *Sweeper) busy(ctx context.Context, owner hypervisor.Owner) (string, bool) {
+// isBusy reports whether the runner of a machine without a claim is busy, and why. It also returns true if
+// the pool, the template or the CI platform cannot be read at this time. It returns false if the pool or the
+// template no longer exists: the CI platform is then unknown, and only the age of the orphan counts.
+func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (string, bool) {
 	if owner.Pool == "" {
 		return "", false
 	}
@@ -122,38 +128,38 @@ func (s *Sweeper) busy(ctx context.Context, owner hypervisor.Owner) (string, boo
 
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pool}, &pool)
 	if err != nil {
-		return "its pool can't be read", client.IgnoreNotFound(err) != nil
+		return "its RunnerPool cannot be read", client.IgnoreNotFound(err) != nil
 	}
 
 	err = s.Live.Get(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: pool.Spec.TemplateRef.Name}, &template)
 	if err != nil {
-		return "its template can't be read", client.IgnoreNotFound(err) != nil
+		return "its template cannot be read", client.IgnoreNotFound(err) != nil
 	}
 
-	provider, err := s.Workloads.For(ctx, &template, pool.Spec.Workload)
+	provider, err := s.Workloads.ProviderFor(ctx, &template, pool.Spec.Workload)
 	if err != nil {
-		return "its CI platform can't be asked: " + err.Error(), true
+		return "its CI platform cannot be called: " + err.Error(), true
 	}
 
 	name := workload.RunnerName(owner.Name, types.UID(owner.UID))
 
-	runner, err := provider.Find(ctx, name, runnerAge)
+	runner, err := provider.FindRunner(ctx, name, maxRunnerListAge)
 
 	switch {
 	case workload.Is(err, workload.NotFound):
 		return "", false
 	case err != nil:
-		return "its CI platform does not say whether it is busy: " + err.Error(), true
+		return "its CI platform does not return the runner: " + err.Error(), true
 	default:
 		return "runner " + name + " is busy", runner.Busy
 	}
 }
 
-func machineThing(cluster string, m hypervisor.Machine) thing {
+func newMachineOrphan(cluster string, m hypervisor.Machine) orphan {
 	side := sideMachine
 	if m.State == hypervisor.StateRemains {
 		side = sideISO
 	}
 
-	return thing{side, cluster, m.Owner.UID}
+	return orphan{side, cluster, m.Owner.UID}
 }

@@ -25,36 +25,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// sweepTimeout bounds one sweep.
+// sweepTimeout limits one sweep.
 const sweepTimeout = 5 * time.Minute
 
-// Sweeper compares what is outside with the claims, again and again. It is a
-// manager.Runnable that runs on the leader only.
+// Sweeper compares external resources with the claims every Interval, and deletes those without a claim. It
+// is a manager.Runnable that runs on the leader only.
 type Sweeper struct {
-	// Live reads from the API server itself.
+	// Live reads from the API server and bypasses the cache.
 	Live      client.Reader
 	Recorder  events.EventRecorder
 	Clusters  *connect.Clusters
 	Workloads *connect.Workloads
-	// Identity knows machines' identities; nil where the operator has no SPIRE server.
+	// Identity lists the identities of machines. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
-	// OperatorUID is whose mark is looked for.
+	// OperatorUID selects the resources of this operator.
 	OperatorUID string
 	Interval    time.Duration
-	// Age is how long something has to have been without a claim before it is removed.
-	Age time.Duration
-	// DryRun has everything told and nothing removed.
+	// MinAge is how long a resource must have had no claim before the sweeper deletes it.
+	MinAge time.Duration
+	// DryRun makes the sweeper log orphans and delete nothing.
 	DryRun  bool
 	Clock   clock.WithTicker
 	Log     *slog.Logger
 	Metrics *Metrics
 
-	// since is when each thing was first found without a claim, and now what this sweep found.
-	since map[thing]time.Time
-	now   map[thing]bool
+	// firstSeen holds when each orphan was first found, and seen the orphans that the current sweep has found.
+	firstSeen map[orphan]time.Time
+	seen      map[orphan]bool
 }
 
-// What is looked for.
+// Kinds of orphans, as values of the metric label side.
 const (
 	sideMachine  = "machine"
 	sideISO      = "iso"
@@ -62,26 +62,26 @@ const (
 	sideIdentity = "identity"
 )
 
-// Metrics count what was found.
+// Metrics counts deleted and held orphans.
 type Metrics struct {
-	found    *prometheus.CounterVec
-	heldBack *prometheus.GaugeVec
+	removals *prometheus.CounterVec
+	held     *prometheus.GaugeVec
 }
 
-// NewMetrics registers hyperfleet_orphans_removed_total{side}, side being machine,
-// iso, runner or identity, and hyperfleet_orphans_held{cluster}.
+// NewMetrics registers hyperfleet_orphans_removed_total{side} and hyperfleet_orphans_held{cluster}. Values
+// of side are machine, iso, runner and identity.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{found: prometheus.NewCounterVec(prometheus.CounterOpts{
+	m := &Metrics{removals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
-		Help: "Things with this operator's mark that belonged to no claim and were removed, by side: " +
+		Help: "Resources of this operator that belonged to no claim and were deleted, by side: " +
 			"machine, iso (of cloud-init), runner, identity.",
-	}, []string{"side"}), heldBack: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	}, []string{"side"}), held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "held",
-		Help: "Machines with this operator's mark and without a claim that are too many to be the remains of a crash, " +
-			"and are left for a person to look at.",
+		Help: "Machines of this operator without a claim that are held for a person to check, because a crash does not leave " +
+			"so many.",
 	}, []string{"cluster"})}
 
-	for _, collector := range []prometheus.Collector{m.found, m.heldBack} {
+	for _, collector := range []prometheus.Collector{m.removals, m.held} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, fmt.Errorf("register orphan metrics: %w", err)
 		}
@@ -90,22 +90,22 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) removed(side string) {
+func (m *Metrics) countRemoved(side string) {
 	if m != nil {
-		m.found.WithLabelValues(side).Inc()
+		m.removals.WithLabelValues(side).Inc()
 	}
 }
 
-func (m *Metrics) hold(cluster string, machines int) {
+func (m *Metrics) setHeld(cluster string, machines int) {
 	if m != nil {
-		m.heldBack.WithLabelValues(cluster).Set(float64(machines))
+		m.held.WithLabelValues(cluster).Set(float64(machines))
 	}
 }
 
-// NeedLeaderElection says that only the leader sweeps.
+// NeedLeaderElection returns true, so that only the leader sweeps.
 func (s *Sweeper) NeedLeaderElection() bool { return true }
 
-// Start sweeps until the context ends.
+// Start sweeps every Interval until the context is done.
 func (s *Sweeper) Start(ctx context.Context) error {
 	ticker := s.Clock.NewTicker(s.Interval)
 	defer ticker.Stop()
@@ -120,33 +120,31 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	}
 }
 
-// Sweep makes one pass over everything. What can't be listed or removed now is tried
-// again with the next.
+// Sweep deletes all orphans once. It logs what it cannot list or delete; the next sweep retries.
 func (s *Sweeper) Sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 
-	s.begin()
-	defer s.end()
+	s.beginSweep()
+	defer s.endSweep()
 
-	s.Clusters.Each(func(name string, provider hypervisor.Provider) {
-		if err := s.machines(ctx, name, provider); err != nil {
-			s.Log.WarnContext(ctx, "orphaned machines were not swept", "cluster", name, "error", err)
+	s.Clusters.ForEach(func(name string, provider hypervisor.Provider) {
+		if err := s.sweepMachines(ctx, name, provider); err != nil {
+			s.Log.WarnContext(ctx, "sweep orphaned machines", "cluster", name, "error", err)
 		}
 	})
 
-	if err := s.runners(ctx); err != nil {
-		s.Log.WarnContext(ctx, "orphaned runners were not swept", "error", err)
+	if err := s.sweepRunners(ctx); err != nil {
+		s.Log.WarnContext(ctx, "sweep orphaned runners", "error", err)
 	}
 
-	if err := s.identities(ctx); err != nil {
-		s.Log.WarnContext(ctx, "orphaned identities were not swept", "error", err)
+	if err := s.sweepIdentities(ctx); err != nil {
+		s.Log.WarnContext(ctx, "sweep orphaned identities", "error", err)
 	}
 }
 
-// identities removes the identities that this operator has registered for claims that are
-// gone.
-func (s *Sweeper) identities(ctx context.Context) error {
+// sweepIdentities deletes the identities that this operator has registered for claims that no longer exist.
+func (s *Sweeper) sweepIdentities(ctx context.Context) error {
 	if s.Identity == nil {
 		return nil
 	}
@@ -160,33 +158,33 @@ func (s *Sweeper) identities(ctx context.Context) error {
 		return nil
 	}
 
-	// The claims are read after the identities: one whose claim is not there now never gets
-	// it back.
-	claims, err := s.claims(ctx)
+	// The claims are listed after the identities, so an identity without a claim in this list is an orphan.
+	claims, err := s.listClaims(ctx)
 	if err != nil {
 		return err
 	}
 
 	for _, id := range found {
-		if claims.uids[id.UID] || !s.ripe(thing{sideIdentity, id.Namespace, id.UID}) || s.only(ctx, sideIdentity, id.Path()) {
+		if claims.uids[id.UID] || !s.isOldEnough(orphan{sideIdentity, id.Namespace, id.UID}) ||
+			s.isDryRun(ctx, sideIdentity, id.Path()) {
 			continue
 		}
 
-		if err := s.Identity.Remove(ctx, id); err != nil {
-			s.Log.WarnContext(ctx, "orphan was not removed", "side", sideIdentity, "identity", id.Path(), "error", err)
+		if err := s.Identity.Unregister(ctx, id); err != nil {
+			s.Log.WarnContext(ctx, "delete orphan", "side", sideIdentity, "identity", id.Path(), "error", err)
 
 			continue
 		}
 
-		s.Metrics.removed(sideIdentity)
-		s.Log.InfoContext(ctx, "orphan removed", "side", sideIdentity, "identity", id.Path())
+		s.Metrics.countRemoved(sideIdentity)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", sideIdentity, "identity", id.Path())
 	}
 
 	return nil
 }
 
-// machines removes the machines and cloud-init ISOs of a cluster that belong to no claim.
-func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervisor.Provider) error {
+// sweepMachines deletes the machines and cloud-init ISOs of a cluster that belong to no claim.
+func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hypervisor.Provider) error {
 	found, err := provider.List(ctx)
 	if err != nil {
 		return fmt.Errorf("list machines of cluster %s: %w", cluster, err)
@@ -196,52 +194,52 @@ func (s *Sweeper) machines(ctx context.Context, cluster string, provider hypervi
 		return nil
 	}
 
-	claims, err := s.claims(ctx)
+	claims, err := s.listClaims(ctx)
 	if err != nil {
 		return err
 	}
 
-	lost := s.lost(cluster, found, claims)
-	if s.held(ctx, cluster, lost, len(found)) {
+	orphaned := s.findOrphans(cluster, found, claims)
+	if s.shouldHold(ctx, cluster, orphaned, len(found)) {
 		return nil
 	}
 
-	for _, m := range lost {
-		at := machineThing(cluster, m)
-		side := at.side
+	for _, m := range orphaned {
+		key := newMachineOrphan(cluster, m)
+		side := key.side
 
-		if !s.ripe(at) || s.only(ctx, side, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
+		if !s.isOldEnough(key) || s.isDryRun(ctx, side, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
 			continue
 		}
 
-		if why, busy := s.busy(ctx, m.Owner); side == sideMachine && busy {
-			s.Log.WarnContext(ctx, "orphan is left for now", "side", side, "cluster", cluster, "id", m.ID, "reason", why)
+		if reason, isBusy := s.isBusy(ctx, m.Owner); side == sideMachine && isBusy {
+			s.Log.WarnContext(ctx, "keep orphan for now", "side", side, "cluster", cluster, "id", m.ID, "reason", reason)
 
 			continue
 		}
 
 		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
 		if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
-			s.Log.WarnContext(ctx, "orphan was not removed", "side", side, "cluster", cluster, "id", m.ID, "error", err)
+			s.Log.WarnContext(ctx, "delete orphan", "side", side, "cluster", cluster, "id", m.ID, "error", err)
 
 			continue
 		}
 
-		s.Metrics.removed(side)
-		s.Log.InfoContext(ctx, "orphan removed", "side", side, "cluster", cluster, "id", m.ID, "name", m.Name,
+		s.Metrics.countRemoved(side)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", side, "cluster", cluster, "id", m.ID, "name", m.Name,
 			"claim", m.Owner.Namespace+"/"+m.Owner.Name)
 	}
 
 	return nil
 }
 
-// lost are the machines that belong to no claim.
-func (s *Sweeper) lost(cluster string, found []hypervisor.Machine, claims owners) []hypervisor.Machine {
+// findOrphans returns the machines that belong to no claim, and records when each of them was first found.
+func (s *Sweeper) findOrphans(cluster string, found []hypervisor.Machine, claims claimIndex) []hypervisor.Machine {
 	var out []hypervisor.Machine
 
 	for _, m := range found {
 		if !claims.uids[m.Owner.UID] {
-			s.ripe(machineThing(cluster, m))
+			s.isOldEnough(newMachineOrphan(cluster, m))
 
 			out = append(out, m)
 		}
@@ -250,28 +248,28 @@ func (s *Sweeper) lost(cluster string, found []hypervisor.Machine, claims owners
 	return out
 }
 
-// only says that a thing is told of and not removed.
-func (s *Sweeper) only(ctx context.Context, side, what string) bool {
+// isDryRun reports whether the sweeper must not delete the orphan. In this case it logs the orphan.
+func (s *Sweeper) isDryRun(ctx context.Context, side, name string) bool {
 	if s.DryRun {
-		s.Log.InfoContext(ctx, "orphan would be removed", "side", side, "name", what)
+		s.Log.InfoContext(ctx, "orphan would be deleted (dry run)", "side", side, "name", name)
 	}
 
 	return s.DryRun
 }
 
-// owners are the claims that there are.
-type owners struct {
+// claimIndex holds the UIDs and the runner names of all claims.
+type claimIndex struct {
 	uids    map[string]bool
 	runners map[string]bool
 }
 
-func (s *Sweeper) claims(ctx context.Context) (owners, error) {
+func (s *Sweeper) listClaims(ctx context.Context) (claimIndex, error) {
 	var claims v1alpha1.MachineClaimList
 	if err := s.Live.List(ctx, &claims); err != nil {
-		return owners{}, fmt.Errorf("list machine claims: %w", err)
+		return claimIndex{}, fmt.Errorf("list machine claims: %w", err)
 	}
 
-	out := owners{uids: map[string]bool{}, runners: map[string]bool{}}
+	out := claimIndex{uids: map[string]bool{}, runners: map[string]bool{}}
 
 	for i := range claims.Items {
 		out.uids[string(claims.Items[i].UID)] = true
@@ -281,8 +279,8 @@ func (s *Sweeper) claims(ctx context.Context) (owners, error) {
 	return out, nil
 }
 
-// runners removes the runners, of all scopes that pools have, that belong to no claim.
-func (s *Sweeper) runners(ctx context.Context) error {
+// sweepRunners deletes the runners that belong to no claim, in the scopes of all runner pools.
+func (s *Sweeper) sweepRunners(ctx context.Context) error {
 	var (
 		pools     v1alpha1.RunnerPoolList
 		templates v1alpha1.HypervisorMachineTemplateList
@@ -301,66 +299,66 @@ func (s *Sweeper) runners(ctx context.Context) error {
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 
-		at := slices.IndexFunc(templates.Items, func(t v1alpha1.HypervisorMachineTemplate) bool {
+		index := slices.IndexFunc(templates.Items, func(t v1alpha1.HypervisorMachineTemplate) bool {
 			return t.Namespace == pool.Namespace && t.Name == pool.Spec.TemplateRef.Name
 		})
-		if at < 0 {
+		if index < 0 {
 			continue
 		}
 
-		provider, err := s.Workloads.For(ctx, &templates.Items[at], pool.Spec.Workload)
+		provider, err := s.Workloads.ProviderFor(ctx, &templates.Items[index], pool.Spec.Workload)
 		if err != nil || seen[provider] {
-			continue // why is in the template's conditions
+			continue // the template's conditions report the error
 		}
 
 		seen[provider] = true
 
-		if err := s.scope(ctx, pool, provider); err != nil {
-			s.Log.WarnContext(ctx, "orphaned runners were not swept", "pool", client.ObjectKeyFromObject(pool), "error", err)
+		if err := s.sweepScope(ctx, pool, provider); err != nil {
+			s.Log.WarnContext(ctx, "sweep orphaned runners", "pool", client.ObjectKeyFromObject(pool), "error", err)
 		}
 	}
 
 	return nil
 }
 
-// scope removes the orphaned runners of one scope.
-func (s *Sweeper) scope(ctx context.Context, pool *v1alpha1.RunnerPool, provider workload.Provider) error {
-	runners, err := provider.Runners(ctx, "")
+// sweepScope deletes the orphaned runners of one scope. It never deletes a runner that is online or busy.
+func (s *Sweeper) sweepScope(ctx context.Context, pool *v1alpha1.RunnerPool, provider workload.Provider) error {
+	runners, err := provider.ListRunners(ctx, "")
 	if err != nil {
 		return fmt.Errorf("list runners: %w", err)
 	}
 
-	mark := vmspec.OperatorLabel(s.OperatorUID)
+	label := vmspec.OperatorLabel(s.OperatorUID)
 	runners = slices.DeleteFunc(runners, func(r workload.Runner) bool {
-		return r.Online || r.Busy || !slices.Contains(r.Labels, mark)
+		return r.Online || r.Busy || !slices.Contains(r.Labels, label)
 	})
 
 	if len(runners) == 0 {
 		return nil
 	}
 
-	claims, err := s.claims(ctx)
+	claims, err := s.listClaims(ctx)
 	if err != nil {
 		return err
 	}
 
 	for _, runner := range runners {
-		if claims.runners[runner.Name] || !s.ripe(thing{sideRunner, pool.Namespace, runner.Name}) ||
-			s.only(ctx, sideRunner, runner.Name) {
+		if claims.runners[runner.Name] || !s.isOldEnough(orphan{sideRunner, pool.Namespace, runner.Name}) ||
+			s.isDryRun(ctx, sideRunner, runner.Name) {
 			continue
 		}
 
 		err := provider.Deregister(ctx, runner.ID)
 		if err != nil && !workload.Is(err, workload.NotFound) {
-			s.Log.WarnContext(ctx, "orphan was not removed", "side", sideRunner, "runner", runner.Name, "error", err)
+			s.Log.WarnContext(ctx, "delete orphan", "side", sideRunner, "runner", runner.Name, "error", err)
 
 			continue
 		}
 
-		s.Metrics.removed(sideRunner)
+		s.Metrics.countRemoved(sideRunner)
 		s.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "OrphanRemoved", "Sweep",
-			"runner %s belonged to no MachineClaim", runner.Name)
-		s.Log.InfoContext(ctx, "orphan removed", "side", sideRunner, "runner", runner.Name)
+			"deleted runner %s, because it belonged to no MachineClaim", runner.Name)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", sideRunner, "runner", runner.Name)
 	}
 
 	return nil

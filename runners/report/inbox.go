@@ -18,53 +18,57 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// letterAge is how long the reports of a machine whose claim nobody looks at are kept.
-const letterAge = time.Minute
+// pendingMaxAge is how long the reports of a machine are kept if no reconcile of its claim applies
+// them.
+const pendingMaxAge = time.Minute
 
-// Inbox brings reports to the controller of claims where it runs in the same process: it
-// writes them with what follows from them, in one write and without a conflict. Elsewhere
-// the Handler writes them itself.
+// Inbox passes reports to the controller of claims in the same process. The controller writes the
+// reports together with their consequences in one write, without a conflict. In a process without
+// that controller the Handler writes the reports itself.
 type Inbox struct {
-	// Wake asks for a pass over a claim; one that a machine waits for comes first.
-	Wake func(name types.NamespacedName, waitsFor bool)
+	// Enqueue enqueues a claim. If isUrgent is true, a machine waits for the write, and the claim
+	// comes first.
+	Enqueue func(name types.NamespacedName, isUrgent bool)
 
 	mu      sync.Mutex
 	open    bool
-	letters map[types.UID]*letter
+	pending map[types.UID]*pendingReports
 }
 
-// letter is what was reported of one machine and is not on record yet.
-type letter struct {
-	notes []note
-	at    time.Time
+// pendingReports holds the reports of one machine that are not written to the status yet.
+type pendingReports struct {
+	reports   []reportRecord
+	updatedAt time.Time
 }
 
-// note is one report.
-type note struct {
+// reportRecord is one report.
+type reportRecord struct {
 	phase                   guest.Phase
 	message, reason, result string
-	at                      metav1.MicroTime
-	// read is closed when the note is on record; urgent says that somebody waits for that.
-	read   chan struct{}
+	reportedAt              metav1.MicroTime
+	// saved is closed when the report is written to the status. urgent is true if a machine waits
+	// for that.
+	saved  chan struct{}
 	urgent bool
-	// kept says that the log that came with it is kept.
-	kept bool
+	// logKept is true if the log of the report is stored.
+	logKept bool
 }
 
-// says tells whether two notes are the same report: a machine repeats one that had no answer.
-func (n note) says(other note) bool {
+// isSameReport reports whether two records are the same report. A machine repeats a report that had
+// no response.
+func (n reportRecord) isSameReport(other reportRecord) bool {
 	return n.phase == other.phase && n.message == other.message && n.reason == other.reason && n.result == other.result
 }
 
-// onRecord tells whether the report is in a claim's status.
-func (n note) onRecord(claim *v1alpha1.MachineClaim) bool {
+// isRecorded reports whether the report is in a claim's status.
+func (n reportRecord) isRecorded(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
 
 	return info != nil && info.GuestPhase == string(n.phase) && info.GuestMessage == n.message &&
 		(!n.phase.Last() || info.GuestReason == n.reason) && (n.result == "" || info.JobResult == n.result)
 }
 
-// Start takes reports until the context ends. It is for the process that is the leader.
+// Start accepts reports until the context ends. Only the leader starts the Inbox.
 func (b *Inbox) Start(ctx context.Context) error {
 	b.setOpen(true)
 	<-ctx.Done()
@@ -73,7 +77,7 @@ func (b *Inbox) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection says that only the leader's controllers run.
+// NeedLeaderElection returns true, because only the leader's controllers run.
 func (b *Inbox) NeedLeaderElection() bool { return true }
 
 func (b *Inbox) setOpen(open bool) {
@@ -83,52 +87,53 @@ func (b *Inbox) setOpen(open bool) {
 	b.open = open
 }
 
-// put takes a report, and gives it back with a channel that is closed when it is on record. One that
-// is repeated is taken once. It takes none where no controller would read it.
-func (b *Inbox) put(name types.NamespacedName, uid types.UID, n note) (note, bool) {
+// put adds a report to the inbox and enqueues its claim. It returns the report with a channel that
+// is closed when the report is written to the status. It adds a repeated report only once. It
+// returns false if the Inbox is nil or not started, because no controller would apply the report.
+func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (reportRecord, bool) {
 	if b == nil {
-		return note{}, false
+		return reportRecord{}, false
 	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	if !b.open {
-		return note{}, false
+		return reportRecord{}, false
 	}
 
-	for other, kept := range b.letters {
-		if n.at.Sub(kept.at) > letterAge {
-			delete(b.letters, other)
+	for other, kept := range b.pending {
+		if n.reportedAt.Sub(kept.updatedAt) > pendingMaxAge {
+			delete(b.pending, other)
 		}
 	}
 
-	if b.letters == nil {
-		b.letters = map[types.UID]*letter{}
+	if b.pending == nil {
+		b.pending = map[types.UID]*pendingReports{}
 	}
 
-	of := b.letters[uid]
-	if of == nil {
-		of = &letter{}
-		b.letters[uid] = of
+	entry := b.pending[uid]
+	if entry == nil {
+		entry = &pendingReports{}
+		b.pending[uid] = entry
 	}
 
-	of.at = n.at.Time
-	at := slices.IndexFunc(of.notes, n.says)
+	entry.updatedAt = n.reportedAt.Time
+	index := slices.IndexFunc(entry.reports, n.isSameReport)
 
-	if at < 0 {
-		n.read = make(chan struct{})
-		at, of.notes = len(of.notes), append(of.notes, n)
+	if index < 0 {
+		n.saved = make(chan struct{})
+		index, entry.reports = len(entry.reports), append(entry.reports, n)
 	}
 
-	of.notes[at].urgent = of.notes[at].urgent || n.urgent
-	of.notes[at].kept = of.notes[at].kept || n.kept
-	b.Wake(name, n.urgent)
+	entry.reports[index].urgent = entry.reports[index].urgent || n.urgent
+	entry.reports[index].logKept = entry.reports[index].logKept || n.logKept
+	b.Enqueue(name, n.urgent)
 
-	return of.notes[at], true
+	return entry.reports[index], true
 }
 
-// hasLog tells whether a machine's log is kept that came with a report which is not on record yet.
+// hasLog reports whether the log of a pending report of the machine is stored.
 func (b *Inbox) hasLog(uid types.UID) bool {
 	if b == nil {
 		return false
@@ -137,12 +142,12 @@ func (b *Inbox) hasLog(uid types.UID) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	of := b.letters[uid]
+	entry := b.pending[uid]
 
-	return of != nil && slices.ContainsFunc(of.notes, func(n note) bool { return n.kept })
+	return entry != nil && slices.ContainsFunc(entry.reports, func(n reportRecord) bool { return n.logKept })
 }
 
-// isOpen tells whether the controller runs that reads the inbox.
+// isOpen reports whether the controller that applies the reports is running.
 func (b *Inbox) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,56 +155,58 @@ func (b *Inbox) isOpen() bool {
 	return b.open
 }
 
-// Apply puts what was reported of a claim's machine into its status, within a step.
+// Apply copies the pending reports of a claim's machine into the claim's status. It must be called
+// within a step. The reports are deleted from the inbox when the status is written.
 func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	of := b.letters[claim.UID]
-	if of == nil {
+	entry := b.pending[claim.UID]
+	if entry == nil {
 		return
 	}
 
-	onRecord := step.Afterwards
+	callAfterWrite := step.OnNextSave
 
-	for _, n := range of.notes {
-		n.apply(claim)
+	for _, n := range entry.reports {
+		n.applyTo(claim)
 
 		if n.urgent {
-			onRecord = step.OnSaved
+			callAfterWrite = step.OnSaved
 		}
 	}
 
-	count := len(of.notes)
-	onRecord(ctx, func() { b.done(claim.UID, of, count) })
+	count := len(entry.reports)
+	callAfterWrite(ctx, func() { b.deleteRecorded(claim.UID, entry, count) })
 }
 
-// done drops the notes that are on record. Others may have come since.
-func (b *Inbox) done(uid types.UID, of *letter, count int) {
+// deleteRecorded deletes the first count reports, which are written to the status. Later reports
+// stay.
+func (b *Inbox) deleteRecorded(uid types.UID, entry *pendingReports, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	count = min(count, len(of.notes))
+	count = min(count, len(entry.reports))
 
-	for _, n := range of.notes[:count] {
-		close(n.read)
+	for _, n := range entry.reports[:count] {
+		close(n.saved)
 	}
 
-	of.notes = of.notes[count:]
+	entry.reports = entry.reports[count:]
 
-	if len(of.notes) == 0 && b.letters[uid] == of {
-		delete(b.letters, uid)
+	if len(entry.reports) == 0 && b.pending[uid] == entry {
+		delete(b.pending, uid)
 	}
 }
 
-// apply puts a report into a claim's status.
-func (n note) apply(claim *v1alpha1.MachineClaim) {
+// applyTo copies a report into a claim's status.
+func (n reportRecord) applyTo(claim *v1alpha1.MachineClaim) {
 	if claim.Status.BootstrapInfo == nil {
 		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{}
 	}
 
 	info := claim.Status.BootstrapInfo
-	info.GuestPhase, info.GuestMessage, info.ReportedAt = string(n.phase), n.message, &n.at
+	info.GuestPhase, info.GuestMessage, info.ReportedAt = string(n.phase), n.message, &n.reportedAt
 
 	if n.phase.Last() {
 		info.GuestReason = n.reason
@@ -214,22 +221,23 @@ func (n note) apply(claim *v1alpha1.MachineClaim) {
 	}
 
 	if claim.Status.Times.GuestStarted == nil {
-		claim.Status.Times.GuestStarted = &n.at
+		claim.Status.Times.GuestStarted = &n.reportedAt
 	}
 }
 
-// patch is the report as a merge patch of a claim's status, for a process without the
-// controller. The claim is as it was read.
-func (n note) patch(claim *v1alpha1.MachineClaim) (client.Object, client.Patch) {
+// newPatch returns the claim with the report, and the merge patch from the claim, for a process
+// without the controller. It does not change the claim.
+func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, client.Patch) {
 	changed := claim.DeepCopy()
-	n.apply(changed)
+	n.applyTo(changed)
 
 	return changed, client.MergeFrom(claim)
 }
 
-// mustBeOnRecord tells whether a machine's report is answered only when it is written: where
-// nobody else would tell what it says. Any other is lost with the process, without harm.
-func (h *Handler) mustBeOnRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
+// needsRecord reports whether the machine gets its response only after the report is written,
+// because no other source has the information. The loss of any other report with the process does
+// no harm.
+func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
 	info := claim.Status.BootstrapInfo
 	bound := info != nil && info.BoundJob != ""
 
@@ -237,20 +245,20 @@ func (h *Handler) mustBeOnRecord(ctx context.Context, claim *v1alpha1.MachineCla
 	case guest.PhaseFailed:
 		return true
 	case guest.PhaseRunning, guest.PhaseFinished:
-		return bound || !h.hasJob(ctx, claim) // else its machine would be made once more
+		return bound || !h.hasJob(ctx, claim) // otherwise the pool would create another machine for the job
 	default:
 		return false
 	}
 }
 
-// hasJob tells whether the platform has said which job the machine has: it then tells of the
-// job's end as well.
+// hasJob reports whether the platform has reported which job the machine has. The platform then
+// also reports the end of the job.
 func (h *Handler) hasJob(ctx context.Context, claim *v1alpha1.MachineClaim) bool {
 	if h.Logs == nil {
 		return false
 	}
 
-	job, err := h.Logs.jobOf(ctx, claim)
+	job, err := h.Logs.findJob(ctx, claim)
 
 	return err == nil && job != nil
 }

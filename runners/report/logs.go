@@ -19,61 +19,64 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// maxLabel is Kubernetes' bound of a label's value.
+// maxLabel is the maximum length of a label value in Kubernetes.
 const maxLabel = 63
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=get;create;delete
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs,verbs=get;list;watch
 
-// Logs keeps the ends of machines' logs, each in a RunnerLog of its own that is written once
-// and named by the machine's runner. If its job is known then, it belongs to the job and goes
-// with it. Else it lies on a shelf: the job finds it by its runner, and Shelf removes those
-// that no job asks for.
+// Logs stores the last part of each machine's log in a RunnerLog, which is named after the
+// machine's runner and never changes.
+//
+// If the machine's job is known, the job owns the RunnerLog, and the RunnerLog is deleted with the
+// job. Otherwise the RunnerLog has no owner and has the label LabelLogShelf. The job finds it by
+// the runner's name, and LogGarbageCollector deletes the RunnerLogs that no job references.
 type Logs struct {
-	// Client writes, and reads jobs, which its cache has indexed by demand.IndexRunnerName.
+	// Client writes logs and reads jobs. Its cache must have the index demand.IndexRunnerName.
 	Client client.Client
-	// Live reads logs: a cache would hold all there are in memory. Default: Client.
+	// Live reads logs from the API server, because a cache would hold all of them in memory.
+	// Default: Client.
 	Live client.Reader
-	// ForStore has package logstore bring each log to the object store.
-	ForStore bool
+	// UploadEnabled makes the package logstore upload each log to the object store.
+	UploadEnabled bool
 }
 
-// LogName is the name of the RunnerLog with the log of a runner's machine; see
-// workload.RunnerName, which is unique.
+// LogName returns the name of the RunnerLog of a runner's machine. The runner's name is unique; see
+// workload.RunnerName.
 func LogName(runner string) string {
-	return strings.ReplaceAll(runner, ".-", "--") + "-log" // what was cut may end in a dot
+	return strings.ReplaceAll(runner, ".-", "--") + "-log" // a truncated claim name may end with a dot
 }
 
-// Keep keeps the log of a claim's machine. What is kept already stays as it is: a machine may
-// repeat what it said, and says nothing new.
+// Keep stores the log of a claim's machine. If the log is already stored, Keep changes nothing,
+// because a machine repeats a report without new content.
 func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text string) error {
-	job, err := l.jobOf(ctx, claim)
+	job, err := l.findJob(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	kept := l.logOf(claim, text)
+	kept := l.newRunnerLog(claim, text)
 
 	if job == nil {
-		kept.Labels[v1alpha1.LabelLogsOf] = labelValue(claim.Name)
-		kept.Labels[v1alpha1.LabelLogShelf] = labelValue(keeper(claim))
+		kept.Labels[v1alpha1.LabelLogsOf] = toLabelValue(claim.Name)
+		kept.Labels[v1alpha1.LabelLogShelf] = toLabelValue(shelfName(claim))
 	} else {
-		kept.Labels[v1alpha1.LabelLogsOf] = labelValue(job.Name)
+		kept.Labels[v1alpha1.LabelLogsOf] = toLabelValue(job.Name)
 		kept.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
 		}}
 	}
 
 	if err := l.Client.Create(ctx, kept); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("keep log %s: %w", client.ObjectKeyFromObject(kept), err)
+		return fmt.Errorf("create RunnerLog %s: %w", client.ObjectKeyFromObject(kept), err)
 	}
 
 	return nil
 }
 
-// keeper is whose shelf a claim's log lies on: the pool's, or that of the template for a
-// claim that no pool made.
-func keeper(claim *v1alpha1.MachineClaim) string {
+// shelfName returns the value of LabelLogShelf for a claim's log: the name of the pool, or of the
+// template if no pool created the claim.
+func shelfName(claim *v1alpha1.MachineClaim) string {
 	if claim.Spec.RunnerPoolRef != nil {
 		return claim.Spec.RunnerPoolRef.Name
 	}
@@ -81,9 +84,9 @@ func keeper(claim *v1alpha1.MachineClaim) string {
 	return claim.Spec.TemplateRef.Name
 }
 
-// logOf is what is kept of a text that came from a claim's machine.
-func (l *Logs) logOf(claim *v1alpha1.MachineClaim, text string) *v1alpha1.RunnerLog {
-	end, cut := tail(text, guest.MaxLog)
+// newRunnerLog returns the RunnerLog with the last part of a text from a claim's machine.
+func (l *Logs) newRunnerLog(claim *v1alpha1.MachineClaim, text string) *v1alpha1.RunnerLog {
+	end, cut := truncateToTail(text, guest.MaxLog)
 	out := &v1alpha1.RunnerLog{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: claim.Namespace, Name: LogName(workload.RunnerName(claim.Name, claim.UID)), Labels: map[string]string{},
@@ -91,35 +94,35 @@ func (l *Logs) logOf(claim *v1alpha1.MachineClaim, text string) *v1alpha1.Runner
 		Spec: v1alpha1.RunnerLogSpec{Claim: claim.Name, Text: end, Cut: cut},
 	}
 
-	if l.ForStore {
+	if l.UploadEnabled {
 		out.Labels[v1alpha1.LabelLogStore] = v1alpha1.LogStorePending
 	}
 
 	return out
 }
 
-// Find gives the name of the RunnerLog with the log of a runner's machine; empty if there is
-// none.
+// Find returns the name of the RunnerLog of a runner's machine; empty if there is none, or if the
+// operator lacks the permission to read it.
 func (l *Logs) Find(ctx context.Context, namespace, runner string) (string, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: LogName(runner)}
 
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLog"))
 
-	err := l.live().Get(ctx, key, found)
+	err := l.liveReader().Get(ctx, key, found)
 
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("look for log %s: %w", key, err)
+		return "", fmt.Errorf("get RunnerLog %s: %w", key, err)
 	default:
 		return key.Name, nil
 	}
 }
 
-// Drop deletes the log of a job that is gone: one from the shelf has no owner to go with.
-func (l *Logs) Drop(ctx context.Context, namespace, name string) error {
+// Delete deletes the log of a deleted job. It is needed for a log without an owner.
+func (l *Logs) Delete(ctx context.Context, namespace, name string) error {
 	err := l.Client.Delete(ctx, &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete log %s/%s: %w", namespace, name, err)
@@ -128,9 +131,9 @@ func (l *Logs) Drop(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// jobOf finds the job of a claim's machine: the one that its runner took, or that it was
-// made for; nil if none is known.
-func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alpha1.RunnerJob, error) {
+// findJob returns the job of a claim's machine: the job that its runner took, or that the machine
+// was created for; nil if none is known.
+func (l *Logs) findJob(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alpha1.RunnerJob, error) {
 	info := claim.Status.BootstrapInfo
 	if info == nil {
 		return nil, nil //nolint:nilnil // no job is no error
@@ -172,12 +175,12 @@ func (l *Logs) jobOf(ctx context.Context, claim *v1alpha1.MachineClaim) (*v1alph
 	return jobs.Items[0].DeepCopy(), nil
 }
 
-// labelValue makes a label's value of a name.
-func labelValue(name string) string {
+// toLabelValue returns a valid label value of a name.
+func toLabelValue(name string) string {
 	return strings.TrimRight(name[:min(len(name), maxLabel)], "-_.")
 }
 
-func (l *Logs) live() client.Reader {
+func (l *Logs) liveReader() client.Reader {
 	if l.Live != nil {
 		return l.Live
 	}
@@ -185,20 +188,20 @@ func (l *Logs) live() client.Reader {
 	return l.Client
 }
 
-// tail gives the end of a text, at most so many bytes, from a line's beginning if there is
-// one near, and whether anything was cut off.
-func tail(text string, most int) (string, bool) {
+// truncateToTail returns the end of a text with at most limit bytes, and whether it cut anything
+// off. The result starts at the beginning of a line, unless that would drop half of it.
+func truncateToTail(text string, limit int) (string, bool) {
 	text = strings.ToValidUTF8(text, "?")
-	if len(text) <= most {
+	if len(text) <= limit {
 		return text, false
 	}
 
-	text = text[len(text)-most:]
+	text = text[len(text)-limit:]
 	for text != "" && !utf8.RuneStart(text[0]) {
 		text = text[1:]
 	}
 
-	if _, rest, ok := strings.Cut(text, "\n"); ok && len(rest) > most/2 {
+	if _, rest, ok := strings.Cut(text, "\n"); ok && len(rest) > limit/2 {
 		return rest, true
 	}
 

@@ -39,25 +39,26 @@ const (
 	// Pattern is the route that Handler serves.
 	Pattern = "POST /machines/{namespace}/{name}/{uid}/report"
 
-	// maxBody bounds a report apart from its log; maxLogBody bounds the log as JSON, in
-	// which one byte may take six.
+	// maxBody limits a report without its log, in bytes. maxLogBody limits the log as JSON, in
+	// which one byte of the log may take six.
 	maxBody    = 8 << 10
 	maxLogBody = 6*guest.MaxLog + 2
 	maxMessage = 1024
 	maxResult  = 64
 	timeout    = 10 * time.Second
 
-	// logRoom bounds the reports with logs that are in hand at once, in bytes. roomPatience is
-	// how long one waits for room, and logTime how long it may take to arrive then.
-	logRoom      = 8 << 20
-	roomPatience = 3 * time.Second
-	logTime      = 2 * time.Second
+	// maxLogBytes limits the size of all reports with logs that are handled at the same time.
+	// logWaitTimeout is how long a request waits for free space, and logReadTimeout is how long its
+	// body may then take to arrive.
+	maxLogBytes    = 8 << 20
+	logWaitTimeout = 3 * time.Second
+	logReadTimeout = 2 * time.Second
 
-	// burst is how often a machine may report at once: each phase, with room for repeats.
+	// burst is how many reports a machine may send at once: one for each phase, and some repeats.
 	burst = 16
 )
 
-// phases are those that a machine may report.
+// phases returns the phases that a machine may report.
 func phases() []guest.Phase {
 	return []guest.Phase{
 		guest.PhaseStarted, guest.PhaseAttesting, guest.PhaseAttested, guest.PhaseDownloading, guest.PhaseConfiguring,
@@ -65,77 +66,77 @@ func phases() []guest.Phase {
 	}
 }
 
-// Handler takes reports and writes them into the status of the machine's claim. It needs
-// no leader: any replica may take a report.
+// Handler receives reports and writes them into the status of the machine's claim. It runs on every
+// replica, with or without leadership.
 type Handler struct {
-	// Client writes the status.
+	// Client reads claims and writes their status.
 	Client client.Client
-	// Inbox brings reports to the claims' controller. May be nil: then they are written here.
+	// Inbox passes reports to the claims' controller. If it is nil, the Handler writes them itself.
 	Inbox *Inbox
-	// Logs keeps what the last report of a machine says of its runner's output. May be nil:
-	// then it is dropped.
+	// Logs stores the log in the last report of a machine. If it is nil, the log is dropped.
 	Logs *Logs
-	// Key signs the machines' tokens. It must outlive the process.
+	// Key signs the machines' tokens. It must stay the same across restarts.
 	Key []byte
-	// Clock tells the time of a report; a machine's own clock may be wrong.
+	// Clock gives the time of a report, because a machine's own clock may be wrong.
 	Clock clock.PassiveClock
 
-	once   sync.Once
-	limits guestapi.Limits
-	room   *semaphore.Weighted
+	once     sync.Once
+	limits   guestapi.Limits
+	logSpace *semaphore.Weighted
 }
 
-// ServeHTTP takes one report.
+// ServeHTTP handles one report.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace, name, uid := r.PathValue("namespace"), r.PathValue("name"), types.UID(r.PathValue("uid"))
 
-	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok || !hmac.Equal([]byte(given), []byte(vmspec.ReportToken(h.Key, namespace, name, uid))) {
-		http.Error(w, "the token is not this machine's", http.StatusUnauthorized)
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || !hmac.Equal([]byte(token), []byte(vmspec.ReportToken(h.Key, namespace, name, uid))) {
+		http.Error(w, "the token is missing or is not valid for this machine", http.StatusUnauthorized)
 
 		return
 	}
 
 	h.once.Do(func() {
-		h.limits.Burst, h.limits.Each = burst, true
-		h.room = semaphore.NewWeighted(logRoom)
+		h.limits.Burst, h.limits.PerMachineOnly = burst, true
+		h.logSpace = semaphore.NewWeighted(maxLogBytes)
 	})
 
-	if refused := h.limits.Genuine(uid, h.Clock.Now()); refused != nil {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(refused.After.Seconds()))))
-		http.Error(w, refused.Message, refused.Status)
+	if rejection := h.limits.CheckRate(uid, h.Clock.Now()); rejection != nil {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(rejection.RetryAfter.Seconds()))))
+		http.Error(w, rejection.Message, rejection.Status)
 
 		return
 	}
 
-	leave, ok := h.enter(w, r)
+	release, ok := h.acquireLogSpace(w, r)
 	if !ok {
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many machines send their logs: try again", http.StatusServiceUnavailable)
+		http.Error(w, "too many machines send their logs at the same time: retry later", http.StatusServiceUnavailable)
 
 		return
 	}
-	defer leave()
+	defer release()
 
-	report, status, problem := readReport(w, r)
-	if problem != "" {
-		http.Error(w, problem, status)
+	report, status, message := readReport(w, r)
+	if message != "" {
+		http.Error(w, message, status)
 
 		return
 	}
 
-	// What has come whole counts, also if the machine has not the time to wait for the answer:
-	// it powers off, and nobody else has its log.
+	// A complete report is written even if the machine disconnects before the response, because the
+	// machine powers off and no other source has its log.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
 	defer cancel()
 
-	h.answer(w, r, h.write(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report, leave))
+	h.writeResponse(w, r, h.writeReport(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report, release))
 }
 
-// enter waits until there is room for a report with a log; leave gives it back, once. Others are
-// small and wait for nobody. A machine that sends its log slowly keeps others waiting, and is cut
-// short.
-func (h *Handler) enter(w http.ResponseWriter, r *http.Request) (leave func(), ok bool) {
+// acquireLogSpace waits until there is space for a report with a log. The returned function
+// releases the space; only its first call has an effect. A report without a log is small and does
+// not wait. A read deadline stops a machine that sends its log too slowly. acquireLogSpace returns
+// false if there is no space within logWaitTimeout.
+func (h *Handler) acquireLogSpace(w http.ResponseWriter, r *http.Request) (release func(), ok bool) {
 	size := r.ContentLength
 	if size < 0 || size > maxBody+maxLogBody {
 		size = maxBody + maxLogBody
@@ -145,22 +146,23 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request) (leave func(), o
 		return func() {}, true
 	}
 
-	ctx, cancel := context.WithTimeout(r.Context(), roomPatience)
+	ctx, cancel := context.WithTimeout(r.Context(), logWaitTimeout)
 	defer cancel()
 
-	if h.room.Acquire(ctx, size) != nil {
+	if h.logSpace.Acquire(ctx, size) != nil {
 		return nil, false
 	}
 
 	// The next request on the connection gets a deadline of its own.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(logTime)) // a test's writer has none
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(logReadTimeout)) // a test's ResponseWriter has no deadline
 
-	return sync.OnceFunc(func() { h.room.Release(size) }), true
+	return sync.OnceFunc(func() { h.logSpace.Release(size) }), true
 }
 
-// readReport reads a report, or says with what status and words it is refused.
+// readReport reads and validates a report. If the report is invalid, it returns the HTTP status and
+// the message of the response.
 func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, string) {
-	tooLarge := fmt.Sprintf("a report has at most %d bytes, and %d more of log", maxBody, maxLogBody)
+	tooLarge := fmt.Sprintf("a report has at most %d bytes, plus at most %d bytes of log", maxBody, maxLogBody)
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody+maxLogBody))
 	if err != nil {
@@ -173,11 +175,11 @@ func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, stri
 		Log json.RawMessage `json:"log"`
 	}
 	if err := json.Unmarshal(body, &report); err != nil || report.Phase == "" {
-		return guest.Report{}, http.StatusBadRequest, "a report is JSON with a phase"
+		return guest.Report{}, http.StatusBadRequest, "the report must be JSON with a phase"
 	}
 
 	if !slices.Contains(phases(), report.Phase) {
-		return guest.Report{}, http.StatusBadRequest, fmt.Sprintf("the phase of a report is one of %v", phases())
+		return guest.Report{}, http.StatusBadRequest, fmt.Sprintf("the phase of the report must be one of %v", phases())
 	}
 
 	if len(body)-len(report.Log) > maxBody {
@@ -185,31 +187,32 @@ func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, stri
 	}
 
 	if len(report.Log) > 0 && json.Unmarshal(report.Log, &report.Report.Log) != nil {
-		return guest.Report{}, http.StatusBadRequest, "the log of a report is a text"
+		return guest.Report{}, http.StatusBadRequest, "the log of the report must be a string"
 	}
 
 	return report.Report, 0, ""
 }
 
-func (h *Handler) answer(w http.ResponseWriter, r *http.Request, err error) {
+func (h *Handler) writeResponse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case err == nil:
 		w.WriteHeader(http.StatusNoContent)
-	case apierrors.IsNotFound(err), errors.Is(err, errLater):
-		http.Error(w, "the claim is gone", http.StatusGone)
-	case errors.Is(err, errNotYet):
+	case apierrors.IsNotFound(err), errors.Is(err, errClaimReplaced):
+		http.Error(w, "the MachineClaim is deleted", http.StatusGone)
+	case errors.Is(err, errNotRecorded):
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, errNotYet.Error()+": try again", http.StatusServiceUnavailable)
+		http.Error(w, errNotRecorded.Error()+": retry later", http.StatusServiceUnavailable)
 	default:
-		log.FromContext(r.Context()).Error(err, "report was not written", "path", r.URL.Path)
-		http.Error(w, "try again", http.StatusServiceUnavailable)
+		log.FromContext(r.Context()).Error(err, "write report", "path", r.URL.Path)
+		http.Error(w, "the report was not written: retry later", http.StatusServiceUnavailable)
 	}
 }
 
-// write patches the report into the claim, unless the claim of that name is a later one. It leaves
-// as soon as the log is kept.
-func (h *Handler) write(
-	ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report, leave func(),
+// writeReport writes the report into the claim's status, directly or through the inbox. It returns
+// errClaimReplaced if a newer claim has the same name. It calls release as soon as the log is
+// stored.
+func (h *Handler) writeReport(
+	ctx context.Context, name types.NamespacedName, uid types.UID, report guest.Report, release func(),
 ) error {
 	var claim v1alpha1.MachineClaim
 	if err := h.Client.Get(ctx, name, &claim); err != nil {
@@ -217,46 +220,46 @@ func (h *Handler) write(
 	}
 
 	if claim.UID != uid {
-		return fmt.Errorf("get claim %s: %w", name, errLater)
+		return fmt.Errorf("get claim %s: %w", name, errClaimReplaced)
 	}
 
 	kept := h.keepLog(ctx, &claim, report)
 	report.Log = ""
 
-	leave()
+	release()
 
 	message := report.Message
 	if report.Reason != "" {
 		message = strings.TrimSuffix(report.Reason+": "+report.Message, ": ")
 	}
 
-	heard := note{
-		phase: report.Phase, message: trim(message, maxMessage), reason: trim(report.Reason, maxResult),
-		result: trim(report.Result, maxResult), at: metav1.NewMicroTime(h.Clock.Now()), kept: kept,
+	received := reportRecord{
+		phase: report.Phase, message: truncate(message, maxMessage), reason: truncate(report.Reason, maxResult),
+		result: truncate(report.Result, maxResult), reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: kept,
 	}
-	tracing.Mark(tracing.RootOf(string(uid)), "guest "+strings.ToLower(string(report.Phase)), heard.at.Time,
+	tracing.EmitInstant(tracing.RootForUID(string(uid)), "guest "+strings.ToLower(string(report.Phase)), received.reportedAt.Time,
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
-		attribute.String("hyperfleet.reason", heard.reason))
+		attribute.String("hyperfleet.reason", received.reason))
 
-	if heard.onRecord(&claim) {
-		return nil // it is repeated
+	if received.isRecorded(&claim) {
+		return nil // the machine repeats the report
 	}
 
-	heard.urgent = h.mustBeOnRecord(ctx, &claim, report.Phase)
+	received.urgent = h.needsRecord(ctx, &claim, report.Phase)
 
-	if noted, ok := h.Inbox.put(name, uid, heard); ok {
-		if !heard.urgent {
+	if pending, ok := h.Inbox.put(name, uid, received); ok {
+		if !received.urgent {
 			return nil
 		}
 
-		if done, err := h.awaitRecord(ctx, noted); done || err != nil {
+		if done, err := h.awaitRecord(ctx, pending); done || err != nil {
 			return err
 		}
 
-		heard = noted
+		received = pending
 	}
 
-	changed, patch := heard.patch(&claim)
+	changed, patch := received.newPatch(&claim)
 	if err := h.Client.Status().Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("patch report of claim %s: %w", name, err)
 	}
@@ -265,54 +268,55 @@ func (h *Handler) write(
 }
 
 const (
-	// inboxPatience is how long a machine waits for the claim's controller to write its report,
-	// of the 5 s that it waits for an answer. Then it is told to come again: the report stays in
-	// the inbox meanwhile.
-	inboxPatience = 3 * time.Second
-	// inboxStuck is how old a report is that is written here all the same: the controller can't
-	// get past a pass over the claim. A machine that ends repeats its report for 15 s.
-	inboxStuck = 8 * time.Second
+	// recordTimeout is how long a request waits until the claim's controller has written the
+	// report, of the 5 s that a machine waits for a response. After it the machine must retry; the
+	// report stays in the inbox.
+	recordTimeout = 3 * time.Second
+	// maxRecordDelay is the age at which the Handler writes a report itself, because the controller
+	// cannot finish a reconcile of the claim. A machine that ends repeats its report for 15 s.
+	maxRecordDelay = 8 * time.Second
 )
 
-// awaitRecord waits until the claim's controller has written a report of the inbox. It says that
-// it has not where the report is to be written here: there is no such controller any more, or it
-// has been waited for long enough. A write beside the controller's has its next one refused.
-func (h *Handler) awaitRecord(ctx context.Context, noted note) (bool, error) {
-	waiting, cancel := context.WithTimeout(ctx, inboxPatience)
+// awaitRecord waits until the claim's controller has written a report of the inbox. It returns
+// false if the Handler must write the report itself, because the controller no longer runs or the
+// report is older than maxRecordDelay. A direct write makes the controller's next write fail with a
+// conflict. It returns errNotRecorded if the machine must retry.
+func (h *Handler) awaitRecord(ctx context.Context, pending reportRecord) (bool, error) {
+	waiting, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 
 	select {
-	case <-noted.read:
+	case <-pending.saved:
 		return true, nil
 	case <-waiting.Done():
 	}
 
-	if h.Inbox.isOpen() && h.Clock.Since(noted.at.Time) < inboxStuck {
-		return false, errNotYet
+	if h.Inbox.isOpen() && h.Clock.Since(pending.reportedAt.Time) < maxRecordDelay {
+		return false, errNotRecorded
 	}
 
 	return false, nil
 }
 
-// errNotYet says that a report is heard and not on record yet.
-var errNotYet = errors.New("the report is not on record yet")
+// errNotRecorded means that the report is received and not written to the status yet.
+var errNotRecorded = errors.New("the report is not written yet")
 
-// keepLog keeps the log of a last report, and tells whether it is kept. It comes before the report's
-// word, which ends the claim; and that a log can't be kept is no reason not to hear of the machine's
-// end.
+// keepLog stores the log of a last report, and returns whether it is stored. It runs before the
+// report itself is written, because that write ends the claim. A failure is only logged, because
+// the report of the machine's end is needed without its log, too.
 func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, report guest.Report) bool {
 	if h.Logs == nil || !report.Phase.Last() || report.Log == "" {
 		return false
 	}
 
-	// It is kept once: what a machine says after its end is no news.
+	// The log is stored once, because later reports of an ended machine have nothing new.
 	info := claim.Status.BootstrapInfo
 	if info != nil && guest.Phase(info.GuestPhase).Last() || h.Inbox.hasLog(claim.UID) {
 		return true
 	}
 
 	if err := h.Logs.Keep(ctx, claim, report.Log); err != nil {
-		log.FromContext(ctx).Error(err, "log of machine was not kept", "namespace", claim.Namespace, "claim", claim.Name)
+		log.FromContext(ctx).Error(err, "store log of machine", "namespace", claim.Namespace, "claim", claim.Name)
 
 		return false
 	}
@@ -320,11 +324,11 @@ func (h *Handler) keepLog(ctx context.Context, claim *v1alpha1.MachineClaim, rep
 	return true
 }
 
-// errLater says that the machine's own claim is gone.
-var errLater = errors.New("it is a later claim of the same name")
+// errClaimReplaced means that the machine's own claim is deleted.
+var errClaimReplaced = errors.New("a newer claim has the same name")
 
-// trim keeps a message within the field's bound, on a rune's edge.
-func trim(message string, limit int) string {
+// truncate cuts a message to limit bytes at a rune boundary.
+func truncate(message string, limit int) string {
 	message = strings.ToValidUTF8(message, "?")
 	for len(message) > limit {
 		_, size := utf8.DecodeLastRuneInString(message[:limit+1])

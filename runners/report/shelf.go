@@ -21,24 +21,26 @@ import (
 )
 
 const (
-	// ShelfAge is how long every log waits for its job to be told: a platform's word may be
-	// late, or lost until it is asked.
-	ShelfAge = time.Hour
-	// shelfKept is how many logs of machines without a job each pool keeps longer.
-	shelfKept     = 32
-	shelfInterval = 10 * time.Minute
-	shelfTimeout  = 5 * time.Minute
-	shelfPage     = 500
+	// MinOrphanAge is how long every log without a job is kept, because the platform may report the
+	// job late, or only when the operator asks for it.
+	MinOrphanAge = time.Hour
+	// maxOrphansPerPool is how many logs without a job each pool keeps longer.
+	maxOrphansPerPool = 32
+	gcInterval        = 10 * time.Minute
+	gcTimeout         = 5 * time.Minute
+	gcPageSize        = 500
 )
 
-// Shelf removes logs that no job asks for: those of machines that never had one, and what is
-// left of jobs that somebody else deleted. It is a manager.Runnable that runs on the leader only.
-type Shelf struct {
-	// Client reads jobs and claims, and deletes.
+// LogGarbageCollector deletes logs that no job references: the logs of machines that never had a
+// job, and the logs of jobs that another client deleted. It is a manager.Runnable that runs on the
+// leader only.
+type LogGarbageCollector struct {
+	// Client reads jobs and claims, and deletes logs.
 	Client client.Client
-	// Live lists logs: a cache would hold all there are.
+	// Live lists logs from the API server, because a cache would hold all of them.
 	Live client.Reader
-	// Retention of jobs. No log without one is kept longer, nor less than ShelfAge.
+	// Retention of jobs. A log without a job is kept for at least MinOrphanAge, and after that not
+	// longer than Retention.
 	Retention time.Duration
 	Clock     clock.WithTicker
 	Log       *slog.Logger
@@ -47,12 +49,12 @@ type Shelf struct {
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerlogs,verbs=list;delete
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=runnerjobs;machineclaims,verbs=get;list;watch
 
-// NeedLeaderElection says that only the leader removes logs.
-func (s *Shelf) NeedLeaderElection() bool { return true }
+// NeedLeaderElection returns true: only the leader deletes logs.
+func (s *LogGarbageCollector) NeedLeaderElection() bool { return true }
 
-// Start removes logs until the context ends.
-func (s *Shelf) Start(ctx context.Context) error {
-	ticker := s.Clock.NewTicker(shelfInterval)
+// Start deletes logs at an interval until the context ends.
+func (s *LogGarbageCollector) Start(ctx context.Context) error {
+	ticker := s.Clock.NewTicker(gcInterval)
 	defer ticker.Stop()
 
 	for {
@@ -61,53 +63,54 @@ func (s *Shelf) Start(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 			if err := s.Sweep(ctx); err != nil {
-				s.Log.WarnContext(ctx, "logs without a job were not removed", "error", err)
+				s.Log.WarnContext(ctx, "delete logs without a job", "error", err)
 			}
 		}
 	}
 }
 
-// Sweep makes one pass over all logs on shelves. What can't be removed now is tried again with
-// the next.
-func (s *Shelf) Sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, shelfTimeout)
+// Sweep deletes the logs without a job whose time is over. It stops at the first error, and the
+// next Sweep retries.
+func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
 	defer cancel()
 
-	shelved, err := s.list(ctx)
+	shelved, err := s.listUnowned(ctx)
 	if err != nil || len(shelved) == 0 {
 		return err
 	}
 
-	// They are read after the logs: whoever asks for one of these is there by now.
-	asked, err := s.asked(ctx)
+	// The jobs and claims are read after the logs, so that every job that references one of these
+	// logs is in the result.
+	referenced, err := s.listReferenced(ctx)
 	if err != nil {
 		return err
 	}
 
-	for _, log := range s.surplus(shelved, asked) {
-		gone := &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: log.Namespace, Name: log.Name}}
+	for _, log := range s.selectExpired(shelved, referenced) {
+		expired := &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: log.Namespace, Name: log.Name}}
 
-		err := s.Client.Delete(ctx, gone, client.Preconditions{UID: &log.UID})
+		err := s.Client.Delete(ctx, expired, client.Preconditions{UID: &log.UID})
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete log %s: %w", client.ObjectKeyFromObject(gone), err)
+			return fmt.Errorf("delete log %s: %w", client.ObjectKeyFromObject(expired), err)
 		}
 	}
 
 	return nil
 }
 
-// list reads what logs are on shelves, without their texts.
-func (s *Shelf) list(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+// listUnowned returns the metadata of the logs with the label LabelLogShelf.
+func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 	var all []metav1.PartialObjectMetadata
 
 	page := &metav1.PartialObjectMetadataList{}
 
 	for {
-		again := page.Continue
+		token := page.Continue
 		page = &metav1.PartialObjectMetadataList{}
 		page.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLogList"))
 
-		err := s.Live.List(ctx, page, client.HasLabels{v1alpha1.LabelLogShelf}, client.Limit(shelfPage), client.Continue(again))
+		err := s.Live.List(ctx, page, client.HasLabels{v1alpha1.LabelLogShelf}, client.Limit(gcPageSize), client.Continue(token))
 		if err != nil {
 			return nil, fmt.Errorf("list logs: %w", err)
 		}
@@ -118,8 +121,9 @@ func (s *Shelf) list(ctx context.Context) ([]metav1.PartialObjectMetadata, error
 	}
 }
 
-// asked are the names of the logs that a job has, or may have yet.
-func (s *Shelf) asked(ctx context.Context) (map[types.NamespacedName]bool, error) {
+// listReferenced returns the names of the logs that a job references, and of the logs that a job
+// may still reference: those of the runners of jobs and claims.
+func (s *LogGarbageCollector) listReferenced(ctx context.Context) (map[types.NamespacedName]bool, error) {
 	var (
 		jobs   v1alpha1.RunnerJobList
 		claims v1alpha1.MachineClaimList
@@ -149,10 +153,11 @@ func (s *Shelf) asked(ctx context.Context) (map[types.NamespacedName]bool, error
 	return out, nil
 }
 
-// surplus are the logs to remove: of those that nobody asks for, the ones that are older than
-// any job's, and of the ones that have waited long enough all but the newest of each pool.
-func (s *Shelf) surplus(
-	shelved []metav1.PartialObjectMetadata, asked map[types.NamespacedName]bool,
+// selectExpired returns the logs to delete. It keeps referenced logs and logs that are not older
+// than MinOrphanAge. Of the others, it keeps the newest maxOrphansPerPool of each pool up to the
+// age of Retention; younger logs without a job count toward this number.
+func (s *LogGarbageCollector) selectExpired(
+	shelved []metav1.PartialObjectMetadata, referenced map[types.NamespacedName]bool,
 ) []metav1.PartialObjectMetadata {
 	var out []metav1.PartialObjectMetadata
 
@@ -164,14 +169,14 @@ func (s *Shelf) surplus(
 
 	for i := range shelved {
 		log := &shelved[i]
-		if asked[client.ObjectKeyFromObject(log)] {
+		if referenced[client.ObjectKeyFromObject(log)] {
 			continue
 		}
 
 		pool := types.NamespacedName{Namespace: log.Namespace, Name: log.Labels[v1alpha1.LabelLogShelf]}
 		age := s.Clock.Since(log.CreationTimestamp.Time)
 
-		if age <= ShelfAge || kept[pool] < shelfKept && age <= s.Retention {
+		if age <= MinOrphanAge || kept[pool] < maxOrphansPerPool && age <= s.Retention {
 			kept[pool]++
 
 			continue

@@ -27,21 +27,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// passTimeout bounds one pass over one pool.
-const passTimeout = time.Minute
+// reconcileTimeout is the timeout of one reconcile of one pool.
+const reconcileTimeout = time.Minute
 
 // Reconciler reconciles RunnerPools.
 type Reconciler struct {
 	Client client.Client
-	// Live reads from the API server itself, where a cache may be behind.
+	// Live reads from the API server, for reads for which the cache may be stale.
 	Live     client.Reader
-	Runner   *step.Runner
+	Runner   *step.Reconciler
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
-	// Platforms tell which jobs the pools' runners take.
+	// Platforms decide which jobs the pools' runners can run.
 	Platforms demand.Platforms
-	// Sources tells how jobs are heard of, and Trigger of what is new about that. Either may be
-	// nil.
+	// Sources returns the status of the job sources, and Trigger enqueues a pool when that status
+	// changes. Either may be nil.
 	Sources SourceStatuses
 	Trigger *trigger.Source
 
@@ -60,12 +60,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("runnerpool").
 		For(&v1alpha1.RunnerPool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&v1alpha1.MachineClaim{}).
-		WithOptions(controller.Options{ReconciliationTimeout: passTimeout}).
-		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
-			builder.WithPredicates(jobMoved())).
-		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn)).
-		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsIn),
-			builder.WithPredicates(clusterTurned()))
+		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
+		Watches(&v1alpha1.RunnerJob{}, handler.EnqueueRequestsFromMapFunc(r.findPools),
+			builder.WithPredicates(newJobPredicate())).
+		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.findPools)).
+		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.findPools),
+			builder.WithPredicates(newClusterReadyPredicate()))
 	if r.Trigger != nil {
 		build = build.WatchesRawSource(r.Trigger)
 	}
@@ -77,67 +77,70 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// poolsIn wakes the pools of an object's namespace, or all where it has none: which of
-// them a job goes to is decided anew on each pass.
-func (r *Reconciler) poolsIn(ctx context.Context, obj client.Object) []reconcile.Request {
-	return objects.Requests[*v1alpha1.RunnerPool](ctx, r.Client, &v1alpha1.RunnerPoolList{}, nil,
+// findPools returns requests for the pools in obj's namespace, or for all pools if obj has no
+// namespace. All of them are needed, because each reconcile decides again which pool serves a job.
+func (r *Reconciler) findPools(ctx context.Context, obj client.Object) []reconcile.Request {
+	return objects.ListRequests[*v1alpha1.RunnerPool](ctx, r.Client, &v1alpha1.RunnerPoolList{}, nil,
 		client.InNamespace(obj.GetNamespace()))
 }
 
-// jobMoved lets through what changes how many machines are wanted.
-func jobMoved() predicate.Predicate {
+// newJobPredicate returns a predicate that accepts the updates of a job that may change the desired
+// number of machines.
+func newJobPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
-			after, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+			previous, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
+			current, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-			return !ok || !ok2 || asksAnew(&before.Spec, &after.Spec)
+			return !ok || !ok2 || hasDemandChanged(&previous.Spec, &current.Spec)
 		},
 	}
 }
 
-// asksAnew tells whether a job's news may change who answers for it, or that it waits.
-func asksAnew(before, after *v1alpha1.RunnerJobSpec) bool {
-	return before.State != after.State || before.RunnerName != after.RunnerName || before.Queue != after.Queue ||
-		before.LabelsUnknown != after.LabelsUnknown || !slices.Equal(before.Labels, after.Labels)
+// hasDemandChanged reports whether a job's update may change which pool serves the job, or whether
+// the job waits.
+func hasDemandChanged(previous, current *v1alpha1.RunnerJobSpec) bool {
+	return previous.State != current.State || previous.RunnerName != current.RunnerName || previous.Queue != current.Queue ||
+		previous.LabelsUnknown != current.LabelsUnknown || !slices.Equal(previous.Labels, current.Labels)
 }
 
-// clusterTurned lets through that a cluster has become ready, or is no longer.
-func clusterTurned() predicate.Predicate {
+// newClusterReadyPredicate returns a predicate that accepts an update of a cluster in which the
+// readiness changes.
+func newClusterReadyPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.HypervisorCluster)
-			after, ok2 := e.ObjectNew.(*v1alpha1.HypervisorCluster)
+			previous, ok := e.ObjectOld.(*v1alpha1.HypervisorCluster)
+			current, ok2 := e.ObjectNew.(*v1alpha1.HypervisorCluster)
 
-			return !ok || !ok2 || step.IsReady(before) != step.IsReady(after)
+			return !ok || !ok2 || step.IsReady(previous) != step.IsReady(current)
 		},
 	}
 }
 
-// scope is one pass over one pool.
+// scope holds the data of one reconcile of one pool.
 type scope struct {
 	*Reconciler
 	*memory
 	pool *v1alpha1.RunnerPool
-	// seen and sources are filled by observe.
-	seen    *view
+	// view and sources are set by the step observe.
+	view    *view
 	sources []source
-	// after is when time alone changes what is wanted.
-	after time.Duration
+	// requeueAfter is the delay until the time alone changes the desired state; zero means never.
+	requeueAfter time.Duration
 }
 
-// conditionScaling is that of the step that makes and removes machines.
+// conditionScaling is the condition of the step that creates and deletes machines.
 const conditionScaling = "Scaling"
 
 func steps() []step.Step[*scope] {
 	return []step.Step[*scope]{
-		{Condition: "Observed", Run: observe},            // claims and jobs counted
-		{Condition: "TemplateReady", Run: templateReady}, // machines can be made from one of the templates
-		{Condition: conditionScaling, Run: scale},        // as many as wanted
+		{Condition: "Observed", Run: observe},             // counts claims and jobs
+		{Condition: "TemplateReady", Run: checkTemplates}, // checks that a template is usable
+		{Condition: conditionScaling, Run: scale},         // creates and deletes machines
 	}
 }
 
-// Reconcile makes one pass over one pool.
+// Reconcile scales one pool.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pool v1alpha1.RunnerPool
 	if err := r.Client.Get(ctx, req.NamespacedName, &pool); err != nil {
@@ -148,19 +151,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	// The claims of a pool that is being deleted are the garbage collector's.
+	// The garbage collector deletes the claims of a pool that is being deleted.
 	if !pool.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 
-	s := &scope{Reconciler: r, memory: r.memories.of(req.NamespacedName), pool: &pool}
-	if left := s.rest.left(r.Clock.Now()); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil
+	s := &scope{Reconciler: r, memory: r.memories.get(req.NamespacedName), pool: &pool}
+	if remaining := s.throttle.remaining(r.Clock.Now()); remaining > 0 {
+		return reconcile.Result{RequeueAfter: remaining}, nil
 	}
 
-	result, err := step.Run(ctx, r.Runner, &pool, steps(), s)
-	if err == nil && s.after > 0 && (result.RequeueAfter == 0 || s.after < result.RequeueAfter) {
-		result.RequeueAfter = s.after
+	result, err := step.ReconcileSteps(ctx, r.Runner, &pool, steps(), s)
+	if err == nil && s.requeueAfter > 0 && (result.RequeueAfter == 0 || s.requeueAfter < result.RequeueAfter) {
+		result.RequeueAfter = s.requeueAfter
 	}
 
 	return result, err

@@ -18,13 +18,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// SourceStatuses tells how jobs are heard of; see demand.Sources.
+// SourceStatuses returns the status of the job sources of a pool; see demand.Sources.
 type SourceStatuses interface {
 	SourceStatus(pool types.NamespacedName) (demand.SourceStatus, bool)
 }
 
-// withSources adds what the sources of jobs say to a step's result.
-func (s *scope) withSources(result step.Result) step.Result {
+// addSourceCondition adds the condition DemandSourcesReady to a step's result. It adds nothing if
+// the status of the sources is unknown.
+func (s *scope) addSourceCondition(result step.Result) step.Result {
 	if s.Sources == nil {
 		return result
 	}
@@ -34,30 +35,30 @@ func (s *scope) withSources(result step.Result) step.Result {
 		return result
 	}
 
-	status, reason, message := sourceCondition(source, s.pool.Spec.Workload.Webhook != nil)
+	status, reason, message := describeSources(source, s.pool.Spec.Workload.Webhook != nil)
 
-	return result.Also(v1alpha1.ConditionDemandSourcesReady, status, reason, message)
+	return result.WithCondition(v1alpha1.ConditionDemandSourcesReady, status, reason, message)
 }
 
-func sourceCondition(status demand.SourceStatus, webhooks bool) (metav1.ConditionStatus, string, string) {
+func describeSources(status demand.SourceStatus, webhooks bool) (metav1.ConditionStatus, string, string) {
 	since := " since " + status.Since.UTC().Format(time.RFC3339)
 
-	heard := "no job is heard of"
+	deliveries := "the operator receives no jobs"
 	if webhooks {
-		heard = "jobs are heard of by webhooks alone"
+		deliveries = "the operator receives jobs by webhooks only"
 	}
 
 	switch {
 	case status.NotPolled != "":
-		return metav1.ConditionTrue, "NotPolled", heard + since + ": " + status.NotPolled
+		return metav1.ConditionTrue, "NotPolled", deliveries + since + ": " + status.NotPolled
 	case status.Err == nil:
-		return metav1.ConditionTrue, "SourcesReady", "the CI platform answers" + since
+		return metav1.ConditionTrue, "SourcesReady", "the CI platform is reachable" + since
 	}
 
-	reason := errclass.Reason(status.Err, "SourceFailed")
+	reason := errclass.ReasonOf(status.Err, "SourceFailed")
 	if known, ok := errors.AsType[*workload.Error](status.Err); ok && known.Reason != "" {
 		reason = known.Reason
 	}
 
-	return metav1.ConditionFalse, reason, heard + since + ": " + status.Err.Error()
+	return metav1.ConditionFalse, reason, deliveries + since + ": " + status.Err.Error()
 }

@@ -1,11 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runnerpool keeps each RunnerPool at the number of machines that its jobs ask
-// for.
+// Package runnerpool scales each RunnerPool to the number of machines that its jobs need.
 //
-//	TemplateReady ──► Scaled ──► (again on every event, and when time alone changes it)
+//	Observed ──► TemplateReady ──► Scaling ──► (again on events and on time)
 //
-// What is wanted is recomputed from what is there on every pass (demand.Desired);
-// events only bring the pass about.
+// Each reconcile computes the desired number from the current claims and jobs (demand.Decide).
+// Events only trigger a reconcile.
 package runnerpool

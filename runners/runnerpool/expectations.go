@@ -17,42 +17,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// confirmAfter is how long a claim that was made may be missing from the cache before the API
-// server is asked for it.
+// confirmAfter is how long a new claim may be missing from the cache before the API server is asked
+// for it.
 const confirmAfter = 10 * time.Second
 
-// expectations are the claims that were made and that the cache has not shown yet.
-// Without them a pass right after another would make the same machines again. The zero
-// value is ready to use.
+// expectations holds the created claims that the cache does not have yet. Without them, a reconcile
+// soon after another one would create the same machines again. The zero value is ready to use.
 type expectations struct {
-	mu     sync.Mutex // a pass makes claims side by side
-	claims map[string]expected
+	mu     sync.Mutex // a reconcile creates claims concurrently
+	claims map[string]expectedClaim
 }
 
-// expected is a claim that was made.
-type expected struct {
-	made    time.Time
-	source  string
-	standby bool
-	// size as demand.Claim has it.
+// expectedClaim is a created claim that the cache does not have yet.
+type expectedClaim struct {
+	createdAt time.Time
+	source    string
+	standby   bool
+	// size is the Size of demand.Claim.
 	size string
 }
 
-func (e *expectations) expect(claim string, what expected) {
+func (e *expectations) expect(claim string, expectation expectedClaim) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
 	if e.claims == nil {
-		e.claims = map[string]expected{}
+		e.claims = map[string]expectedClaim{}
 	}
 
-	e.claims[claim] = what
+	e.claims[claim] = expectation
 }
 
-// unseen gives the pool's claims that the cache does not show yet, and forgets those
-// that it shows and those that are gone. It also gives how many of them there are by the
-// template that they were made from.
-func (e *expectations) unseen(
+// listUnseen returns the pool's claims that the cache does not have yet, and their number by the
+// template that they were created from. It deletes the expectations of claims that the cache has
+// and of claims that were deleted.
+func (e *expectations) listUnseen(
 	ctx context.Context, live client.Reader, namespace string, seen []v1alpha1.MachineClaim, now time.Time,
 ) ([]demand.Claim, map[string]int, error) {
 	for i := range seen {
@@ -62,8 +61,8 @@ func (e *expectations) unseen(
 	out := make([]demand.Claim, 0, len(e.claims))
 	bySource := map[string]int{}
 
-	for name, what := range e.claims {
-		if now.Sub(what.made) > confirmAfter {
+	for name, expectation := range e.claims {
+		if now.Sub(expectation.createdAt) > confirmAfter {
 			var claim v1alpha1.MachineClaim
 
 			err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &claim)
@@ -79,12 +78,12 @@ func (e *expectations) unseen(
 		}
 
 		state := demand.ClaimPending
-		if what.standby {
+		if expectation.standby {
 			state = demand.ClaimStandby
 		}
 
-		out = append(out, demand.Claim{Name: name, State: state, CreatedAt: what.made, Size: what.size})
-		bySource[what.source]++
+		out = append(out, demand.Claim{Name: name, State: state, CreatedAt: expectation.createdAt, Size: expectation.size})
+		bySource[expectation.source]++
 	}
 
 	return out, bySource, nil

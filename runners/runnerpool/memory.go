@@ -15,47 +15,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// memories are what the process remembers of pools beside what the cache shows. The zero
-// value is ready to use.
+// memories holds the in-process state of all pools, which neither the API server nor the cache has.
+// The zero value is ready to use.
 type memories struct {
 	mu    sync.Mutex
 	pools map[types.NamespacedName]*memory
 }
 
-// memory is what is remembered of one pool. It needs no lock, for one pass at a time has the
-// pool.
+// memory is the in-process state of one pool. It needs no lock, because a pool has one reconcile at
+// a time.
 type memory struct {
 	expectations      expectations
 	unconfirmedStarts unconfirmedStarts
 	startups          startups
 	fullClusters      fullClusters
 	quotaBackoff      quotaBackoff
-	rest              rest
+	throttle          throttle
 }
 
 const (
-	// restShare is how many times longer than a look at a pool's jobs and machines the pause after
-	// it is, and maxRest the longest one.
-	restShare = 4
-	maxRest   = 500 * time.Millisecond
+	// throttleFactor is the ratio of the wait after a read of a pool's jobs and machines to the
+	// duration of the read. maxThrottle is the longest wait.
+	throttleFactor = 4
+	maxThrottle    = 500 * time.Millisecond
 )
 
-// rest keeps looks at a pool apart: each goes over all its jobs and machines, and each of a
-// thousand machines asks for looks as it goes on. The zero value is ready to use.
-type rest struct{ until time.Time }
+// throttle limits how often a pool is reconciled. Each reconcile reads all jobs and machines of the
+// pool, and each of a thousand machines triggers reconciles as it progresses. The zero value is
+// ready to use.
+type throttle struct{ notBefore time.Time }
 
-// looked notes a look that began at the time and has ended now.
-func (r *rest) looked(begun, now time.Time) {
-	r.until = now.Add(min(restShare*now.Sub(begun), maxRest))
+// recordRead starts the wait after a read that started at begun and has ended now.
+func (r *throttle) recordRead(start, now time.Time) {
+	r.notBefore = now.Add(min(throttleFactor*now.Sub(start), maxThrottle))
 }
 
-// left is how long there is to be no further look.
-func (r *rest) left(now time.Time) time.Duration {
-	return max(min(r.until.Sub(now), maxRest), 0)
+// remaining returns how long to wait until the next reconcile.
+func (r *throttle) remaining(now time.Time) time.Duration {
+	return max(min(r.notBefore.Sub(now), maxThrottle), 0)
 }
 
-// of gives the pool's memory, an empty one at first.
-func (m *memories) of(pool types.NamespacedName) *memory {
+// get returns the state of a pool, which is empty at first.
+func (m *memories) get(pool types.NamespacedName) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -70,7 +71,7 @@ func (m *memories) of(pool types.NamespacedName) *memory {
 	return m.pools[pool]
 }
 
-// forget drops a pool that is gone.
+// forget deletes the state of a deleted pool.
 func (m *memories) forget(pool types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,20 +79,20 @@ func (m *memories) forget(pool types.NamespacedName) {
 	delete(m.pools, pool)
 }
 
-// recentStartups is how many machines the start-up time is taken from.
+// recentStartups is how many machines are used to compute the start-up time.
 const recentStartups = 15
 
-// startups remember how long the latest machines took to start. They are lost with the
-// process, which then begins with demand.DefaultStartup. The zero value is ready to use.
+// startups holds the start-up times of the latest machines. They are lost when the process ends;
+// the next process starts with demand.DefaultStartup. The zero value is ready to use.
 type startups struct {
-	// seen are the claims that were counted and are still there.
-	seen map[types.UID]bool
-	took []time.Duration
+	// countedClaims are the existing claims whose start-up times are recorded.
+	countedClaims map[types.UID]bool
+	durations     []time.Duration
 }
 
-// note counts the machines that have become ready.
-func (s *startups) note(claims []v1alpha1.MachineClaim) {
-	seen := map[types.UID]bool{}
+// record adds the start-up times of the machines that became ready.
+func (s *startups) record(claims []v1alpha1.MachineClaim) {
+	counted := map[types.UID]bool{}
 
 	for i := range claims {
 		claim := &claims[i]
@@ -99,41 +100,42 @@ func (s *startups) note(claims []v1alpha1.MachineClaim) {
 			continue
 		}
 
-		seen[claim.UID] = true
+		counted[claim.UID] = true
 
-		if !s.seen[claim.UID] {
-			s.took = append(s.took, startupOf(claim))
+		if !s.countedClaims[claim.UID] {
+			s.durations = append(s.durations, startupDuration(claim))
 		}
 	}
 
-	s.seen = seen
-	s.took = s.took[max(len(s.took)-recentStartups, 0):]
+	s.countedClaims = counted
+	s.durations = s.durations[max(len(s.durations)-recentStartups, 0):]
 }
 
-// startupOf is how long a machine took from when it was asked for until it was ready.
-func startupOf(claim *v1alpha1.MachineClaim) time.Duration {
-	asked := claim.CreationTimestamp.Time
+// startupDuration returns how long a machine took from its request until it was ready. A machine
+// from standby is requested by its activation.
+func startupDuration(claim *v1alpha1.MachineClaim) time.Duration {
+	requested := claim.CreationTimestamp.Time
 	if activated := claim.Status.Times.Activated; activated != nil {
-		asked = activated.Time
+		requested = activated.Time
 	}
 
-	return max(claim.Status.Times.Ready.Sub(asked), 0)
+	return max(claim.Status.Times.Ready.Sub(requested), 0)
 }
 
-// median is how long a machine of the pool takes to start.
-func (s *startups) median() time.Duration { return demand.Median(s.took) }
+// median returns the median start-up time of the pool's machines.
+func (s *startups) median() time.Duration { return demand.Median(s.durations) }
 
-// fullFor is how long a cluster counts as full after a machine waited for room on it.
-const fullFor = time.Minute
+// fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
+const fullPeriod = time.Minute
 
-// fullClusters remember when which templates' clusters had no room: a machine that no longer
-// waits there does not mean that there is room. The zero value is ready to use.
+// fullClusters holds, by template, when its cluster last had no capacity. If a machine stops
+// waiting, its cluster may still be full. The zero value is ready to use.
 type fullClusters struct{ templates map[string]time.Time }
 
-// note takes down which of the claims wait for room.
-func (r *fullClusters) note(claims []v1alpha1.MachineClaim, now time.Time) {
+// record records the templates whose claims wait for capacity.
+func (r *fullClusters) record(claims []v1alpha1.MachineClaim, now time.Time) {
 	for i := range claims {
-		if !waitsForRoom(&claims[i]) {
+		if !isWaitingForCapacity(&claims[i]) {
 			continue
 		}
 
@@ -145,12 +147,12 @@ func (r *fullClusters) note(claims []v1alpha1.MachineClaim, now time.Time) {
 	}
 }
 
-// full gives the templates whose clusters had no room lately.
-func (r *fullClusters) full(now time.Time) map[string]bool {
+// listFull returns the templates whose clusters had no capacity within fullPeriod.
+func (r *fullClusters) listFull(now time.Time) map[string]bool {
 	out := map[string]bool{}
 
-	for template, at := range r.templates {
-		if now.Sub(at) < fullFor {
+	for template, timestamp := range r.templates {
+		if now.Sub(timestamp) < fullPeriod {
 			out[template] = true
 		} else {
 			delete(r.templates, template)
@@ -160,21 +162,21 @@ func (r *fullClusters) full(now time.Time) map[string]bool {
 	return out
 }
 
-// waitsForRoom says whether a claim's cluster has had no room for it. Nothing observes
-// that again but the claim itself, so that its report is what there is.
-func waitsForRoom(claim *v1alpha1.MachineClaim) bool {
+// isWaitingForCapacity reports whether a claim waits for capacity of its cluster. The claim's own
+// condition is the only source of this information.
+func isWaitingForCapacity(claim *v1alpha1.MachineClaim) bool {
 	if claim.Status.VMRef != nil || !claim.DeletionTimestamp.IsZero() {
 		return false
 	}
 
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 
-	return placed != nil && placed.Status == metav1.ConditionFalse && noRoom(placed.Reason)
+	return placed != nil && placed.Status == metav1.ConditionFalse && isNoCapacity(placed.Reason)
 }
 
-// activatedWithoutRoom says whether a machine that was on standby can't be started because
-// its node is full. A new one may find room on another node.
-func activatedWithoutRoom(claim *v1alpha1.MachineClaim) bool {
+// isActivatedWithoutCapacity reports whether a machine from standby cannot start because its node
+// is full. A new machine may fit on another node.
+func isActivatedWithoutCapacity(claim *v1alpha1.MachineClaim) bool {
 	times := claim.Status.Times
 	if times == nil || times.Activated == nil || times.Started != nil {
 		return false
@@ -182,37 +184,38 @@ func activatedWithoutRoom(claim *v1alpha1.MachineClaim) bool {
 
 	made := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
 
-	return made != nil && made.Status == metav1.ConditionFalse && noRoom(made.Reason)
+	return made != nil && made.Status == metav1.ConditionFalse && isNoCapacity(made.Reason)
 }
 
-// noRoom says whether a claim waits for room for that reason: its nodes are full, or set aside
-// after failures.
-func noRoom(reason string) bool { return reason == "NoCapacity" || reason == "NodeSetAside" }
+// isNoCapacity reports whether a condition's reason means that a claim waits for capacity: its
+// nodes are full, or excluded after failures.
+func isNoCapacity(reason string) bool { return reason == "NoCapacity" || reason == "NodeSetAside" }
 
 const (
-	// quotaPause is how long no claim is made after the namespace's quota refused one,
-	// and quotaFreed how long after one of the pool's own claims has gone: the quota hears
-	// of it a moment later.
-	quotaPause = 30 * time.Second
-	quotaFreed = 2 * time.Second
+	// quotaBackoffPeriod is how long no claim is created after the namespace's quota rejected one.
+	// quotaRecheckDelay replaces it after one of the pool's claims was deleted, because the quota's
+	// usage is updated a little later.
+	quotaBackoffPeriod = 30 * time.Second
+	quotaRecheckDelay  = 2 * time.Second
 )
 
-// quotaBackoff remembers that the namespace's quota is used up. The zero value is ready to use.
+// quotaBackoff holds the back-off after the namespace's quota rejected a claim. The zero value is
+// ready to use.
 type quotaBackoff struct {
 	until   time.Time
 	claims  int
 	message string
 }
 
-// note takes down a refusal while there were so many claims.
-func (r *quotaBackoff) note(message string, claims int, now time.Time) {
-	*r = quotaBackoff{until: now.Add(quotaPause), claims: claims, message: message}
+// record starts the back-off after a rejection, at the given number of claims.
+func (r *quotaBackoff) record(message string, claims int, now time.Time) {
+	*r = quotaBackoff{until: now.Add(quotaBackoffPeriod), claims: claims, message: message}
 }
 
-// left gives how long no claim is to be made yet, and the API server's words. A claim that
-// has gone since makes it shorter.
-func (r *quotaBackoff) left(claims int, now time.Time) (time.Duration, string) {
-	if soon := now.Add(quotaFreed); claims < r.claims && soon.Before(r.until) {
+// remaining returns how long no claim may be created, and the API server's message. If a claim was
+// deleted since the last call, it shortens the back-off to quotaRecheckDelay.
+func (r *quotaBackoff) remaining(claims int, now time.Time) (time.Duration, string) {
+	if soon := now.Add(quotaRecheckDelay); claims < r.claims && soon.Before(r.until) {
 		r.until = soon
 	}
 

@@ -20,34 +20,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// view is what one pass sees of a pool.
+// view holds the claims and jobs of a pool that one reconcile reads.
 type view struct {
 	claims []v1alpha1.MachineClaim
 	states []demand.Claim
-	count  demand.Count
-	// sizes of the queued jobs, in their turn.
+	count  demand.JobCount
+	// sizes of the queued jobs, in the order in which their machines should be created.
 	sizes []demand.Size
-	// arrivals are when the pool's jobs were heard of.
+	// arrivals are the times at which the operator received the pool's jobs.
 	arrivals []time.Time
 }
 
-// observe counts what is there into the status.
+// observe counts the pool's claims and jobs and writes the numbers into the status.
 func observe(ctx context.Context, s *scope) step.Result {
-	begun := s.Clock.Now()
-	seen, err := s.see(ctx)
-	s.rest.looked(begun, s.Clock.Now())
+	start := s.Clock.Now()
+	read, err := s.readView(ctx)
+	s.throttle.recordRead(start, s.Clock.Now())
 
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	s.seen = seen
+	s.view = read
 	status := &s.pool.Status
 	status.Replicas, status.ReadyReplicas, status.BusyReplicas, status.StandbyReplicas = 0, 0, 0, 0
-	status.QueuedJobs, status.RunningJobs = int32(seen.count.Queued), int32(seen.count.Running) //nolint:gosec // far below 2^31
+	status.QueuedJobs, status.RunningJobs = int32(read.count.Queued), int32(read.count.Running) //nolint:gosec // far below 2^31
 	status.Selector = labels.Set{v1alpha1.LabelRunnerPool: s.pool.Name}.String()
 
-	for _, claim := range seen.states {
+	for _, claim := range read.states {
 		switch claim.State {
 		case demand.ClaimFinishing:
 			continue
@@ -68,19 +68,19 @@ func observe(ctx context.Context, s *scope) step.Result {
 		status.Replicas++
 	}
 
-	countFailures(status, seen.claims)
+	countFailures(status, read.claims)
 
-	return s.withSources(step.Done())
+	return s.addSourceCondition(step.Done())
 }
 
-func (s *scope) see(ctx context.Context) (*view, error) {
+func (s *scope) readView(ctx context.Context) (*view, error) {
 	var (
 		claims v1alpha1.MachineClaimList
 		jobs   v1alpha1.RunnerJobList
 	)
 
-	// What is read belongs to the cache and is not changed: a pass over a thousand jobs would
-	// else copy them all.
+	// The objects belong to the cache and must not be changed. A copy of them all would be
+	// expensive for a pool with a thousand jobs.
 	namespace := client.InNamespace(s.pool.Namespace)
 	if err := s.Client.List(ctx, &claims, namespace, client.UnsafeDisableDeepCopy,
 		client.MatchingLabels{v1alpha1.LabelRunnerPool: s.pool.Name}); err != nil {
@@ -91,13 +91,13 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 
-	pools, err := s.pools(ctx)
+	pools, err := s.listPools(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	key, now := client.ObjectKeyFromObject(s.pool), s.Clock.Now()
-	out := &view{count: demand.Demand(jobs.Items, pools)[key], arrivals: arrivals(jobs.Items, pools, s.pool.Name)}
+	out := &view{count: demand.CountJobs(jobs.Items, pools)[key], arrivals: listArrivals(jobs.Items, pools, s.pool.Name)}
 	byRunner := make(map[string]v1alpha1.JobState, len(jobs.Items))
 
 	for i := range jobs.Items {
@@ -110,28 +110,28 @@ func (s *scope) see(ctx context.Context) (*view, error) {
 		claim := &claims.Items[i]
 		if metav1.IsControlledBy(claim, s.pool) {
 			out.claims = append(out.claims, *claim)
-			out.states = append(out.states, stateOf(claim, byRunner))
+			out.states = append(out.states, evaluateClaim(claim, byRunner))
 		}
 	}
 
-	unseen, bySource, err := s.expectations.unseen(ctx, s.Live, s.pool.Namespace, out.claims, now)
+	unseen, bySource, err := s.expectations.listUnseen(ctx, s.Live, s.pool.Namespace, out.claims, now)
 	if err != nil {
 		return nil, err
 	}
 
-	s.fullClusters.note(out.claims, now)
-	s.startups.note(out.claims)
-	s.weigh(out, bySource)
+	s.fullClusters.record(out.claims, now)
+	s.startups.record(out.claims)
+	s.assessClaims(out, bySource)
 
 	out.states = append(out.states, unseen...)
-	out.sizes = waiting(demand.Asked(jobs.Items, pools, key), s.unconfirmedStarts.count(out.claims, byRunner, now))
+	out.sizes = removeTaken(demand.ListQueuedSizes(jobs.Items, pools, key), s.unconfirmedStarts.count(out.claims, byRunner, now))
 	out.count.Queued = len(out.sizes)
 
 	return out, nil
 }
 
-// waiting takes so many of the sizes away, by their keys.
-func waiting(sizes []demand.Size, taken map[string]int) []demand.Size {
+// removeTaken removes the given numbers of sizes, by their keys.
+func removeTaken(sizes []demand.Size, taken map[string]int) []demand.Size {
 	return slices.DeleteFunc(sizes, func(size demand.Size) bool {
 		taken[size.Key()]--
 
@@ -139,40 +139,39 @@ func waiting(sizes []demand.Size, taken map[string]int) []demand.Size {
 	})
 }
 
-// weigh counts the machines of each template, and judges each machine by what has become
-// of its own.
-func (s *scope) weigh(seen *view, unseen map[string]int) {
-	full := s.fullClusters.full(s.Clock.Now())
+// assessClaims counts the machines of each template, and sets Outdated and Stuck of each machine.
+func (s *scope) assessClaims(current *view, unseen map[string]int) {
+	full := s.fullClusters.listFull(s.Clock.Now())
 
 	for i := range s.sources {
 		s.sources[i].full = full[s.sources[i].name]
 		s.sources[i].machines = unseen[s.sources[i].name]
 	}
 
-	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.usable() && !src.full && !src.onRequest })
+	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.isUsable() && !src.full && !src.onRequest })
 
-	for i := range seen.claims {
-		state := &seen.states[i]
+	for i := range current.claims {
+		claim, state := &current.claims[i], &current.states[i]
 
-		at := slices.IndexFunc(s.sources, func(src source) bool { return src.name == seen.claims[i].Spec.TemplateRef.Name })
-		if at < 0 {
+		index := slices.IndexFunc(s.sources, func(src source) bool { return src.name == claim.Spec.TemplateRef.Name })
+		if index < 0 {
 			state.Outdated = true
 
 			continue
 		}
 
 		if state.State != demand.ClaimFinishing {
-			s.sources[at].machines++
+			s.sources[index].machines++
 		}
 
-		state.Outdated = s.sources[at].outdates(&seen.claims[i])
-		state.Stuck = elsewhere && !s.sources[at].onRequest && waitsForRoom(&seen.claims[i]) || activatedWithoutRoom(&seen.claims[i])
+		state.Outdated = s.sources[index].isOutdated(claim)
+		state.Stuck = elsewhere && !s.sources[index].onRequest && isWaitingForCapacity(claim) || isActivatedWithoutCapacity(claim)
 	}
 }
 
-// arrivals gives when the jobs of a pool were heard of that warm machines are for. Which pool a
-// job is counted for does not change with what has become of it.
-func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []time.Time {
+// listArrivals returns when the operator received the jobs of a pool for which warm machines are
+// useful. A job counts for the same pool in all of its states.
+func listArrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []time.Time {
 	var out []time.Time
 
 	own := slices.IndexFunc(pools, func(p demand.Pool) bool { return p.Name == name })
@@ -184,8 +183,8 @@ func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []tim
 		}
 
 		if own >= 0 {
-			if size, _ := pools[own].Size(job.Spec); size.Key() != "" {
-				continue // no warm machine is of its size
+			if size, _ := pools[own].ParseSize(job.Spec); size.Key() != "" {
+				continue // warm machines never have this size
 			}
 		}
 
@@ -204,8 +203,8 @@ func arrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) []tim
 	return out
 }
 
-// pools reads what the namespace's pools take.
-func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
+// listPools returns the pools of the namespace, and finds the sources of the reconciled pool.
+func (s *scope) listPools(ctx context.Context) ([]demand.Pool, error) {
 	var (
 		pools     v1alpha1.RunnerPoolList
 		templates v1alpha1.HypervisorMachineTemplateList
@@ -233,16 +232,16 @@ func (s *scope) pools(ctx context.Context) ([]demand.Pool, error) {
 	for i := range pools.Items {
 		pool := &pools.Items[i]
 		if pool.DeletionTimestamp.IsZero() {
-			out = append(out, s.Platforms.PoolOf(pool, byName))
+			out = append(out, s.Platforms.NewPool(pool, byName))
 		}
 	}
 
 	return out, nil
 }
 
-// stateOf judges a claim's machine for scaling. byRunner holds the state of the job that
-// each runner took.
-func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState) demand.Claim {
+// evaluateClaim returns the demand.Claim of a claim. byRunner holds the state of the job that each
+// runner took.
+func evaluateClaim(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState) demand.Claim {
 	out := demand.Claim{
 		Name: claim.Name, CreatedAt: claim.CreationTimestamp.Time, State: demand.ClaimPending, Size: demand.SizeKey(claim.Spec.Size),
 	}
@@ -259,7 +258,7 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 		out.State = demand.ClaimFinishing
 	case job == v1alpha1.JobRunning:
 		out.State = demand.ClaimBusy
-	case times != nil && times.JobStarted != nil, tookJob(claim):
+	case times != nil && times.JobStarted != nil, hasTakenJob(claim):
 		out.State = demand.ClaimBusy
 	case times != nil && times.Ready != nil:
 		out.State, out.IdleSince = demand.ClaimIdle, times.Ready.Time
@@ -272,8 +271,8 @@ func stateOf(claim *v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState
 	return out
 }
 
-// tookJob says whether the machine itself has said that its runner took a job.
-func tookJob(claim *v1alpha1.MachineClaim) bool {
+// hasTakenJob reports whether the machine itself reported that its runner took a job.
+func hasTakenJob(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
 	if info == nil {
 		return false
@@ -289,20 +288,20 @@ func tookJob(claim *v1alpha1.MachineClaim) bool {
 	}
 }
 
-// isDone says whether the machine itself has said that it powers off.
+// isDone reports whether the machine itself reported that it powers off.
 func isDone(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
 
 	return info != nil && guest.Phase(info.GuestPhase).Last()
 }
 
-// countFailures counts the machines that ended before they were of any use, in a row:
-// the first that gets ready begins the count anew. What is on standby was never tried. It
-// is pure, and counts each machine once, by the time of its end.
+// countFailures counts the machines that ended before they became ready, in a row. A machine that
+// becomes ready resets the count. A machine on standby does not count, because it was never
+// started. countFailures is pure, and counts each machine once by the time of its end.
 func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineClaim) {
 	var counted, ready time.Time
 	if status.LastFailureTime != nil {
-		// The field holds whole seconds: what ended in the same one was counted.
+		// The field holds whole seconds. A machine that ended within the same second was counted.
 		counted = status.LastFailureTime.Add(time.Second)
 	}
 
@@ -319,7 +318,7 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 	for i := range claims {
 		times := claims[i].Status.Times
-		if times == nil || blameless(&claims[i]) || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) {
+		if times == nil || isExpectedEnd(&claims[i]) || times.Ready != nil || times.Ended == nil || !times.Ended.After(counted) {
 			continue
 		}
 
@@ -327,14 +326,14 @@ func countFailures(status *v1alpha1.RunnerPoolStatus, claims []v1alpha1.MachineC
 
 		if status.LastFailureTime == nil || times.Ended.After(status.LastFailureTime.Time) {
 			status.LastFailureTime = &metav1.Time{Time: times.Ended.Time}
-			status.LastFailure = failureOf(&claims[i])
+			status.LastFailure = newMachineFailure(&claims[i])
 		}
 	}
 }
 
-// failureOf says why a machine failed, in the words of whoever knows best: of the machine
-// itself, else of the condition that it did not get beyond.
-func failureOf(claim *v1alpha1.MachineClaim) *v1alpha1.MachineFailure {
+// newMachineFailure returns why a machine failed: by the machine's own report, or else by the
+// condition with the reason of the machine's end.
+func newMachineFailure(claim *v1alpha1.MachineClaim) *v1alpha1.MachineFailure {
 	out := &v1alpha1.MachineFailure{
 		Claim: claim.Name, Reason: cmp.Or(claim.Status.EndReason, "Unknown"),
 		Time: metav1.Time{Time: claim.Status.Times.Ended.Time},
@@ -361,9 +360,9 @@ func failureOf(claim *v1alpha1.MachineClaim) *v1alpha1.MachineFailure {
 	return out
 }
 
-// blameless says of a machine whose life is over that this is no failure of its: it was
-// never started, or its job went away.
-func blameless(claim *v1alpha1.MachineClaim) bool {
+// isExpectedEnd reports whether the end of a machine is no failure of the machine: it was never
+// started, or its job no longer needed it.
+func isExpectedEnd(claim *v1alpha1.MachineClaim) bool {
 	reason := claim.Status.EndReason
 
 	return claim.Spec.Standby || reason == v1alpha1.EndReasonNoJob || reason == guest.ReasonJobGone

@@ -62,7 +62,7 @@ func TestStateOf(t *testing.T) {
 				claim.DeletionTimestamp = &metav1.Time{Time: now}
 			}
 
-			if got := stateOf(claim, map[string]v1alpha1.JobState{"r": tc.job}); got.State != tc.want {
+			if got := evaluateClaim(claim, map[string]v1alpha1.JobState{"r": tc.job}); got.State != tc.want {
 				t.Errorf("stateOf() = %s, want %s", got.State, tc.want)
 			}
 		})
@@ -96,7 +96,7 @@ func TestJobThatOnlyItsMachineTellsOf(t *testing.T) {
 		var starts unconfirmedStarts
 
 		taken := starts.count([]v1alpha1.MachineClaim{tc.claim}, nil, now)[""]
-		if state := stateOf(&tc.claim, nil).State; state != tc.state || taken != tc.taken {
+		if state := evaluateClaim(&tc.claim, nil).State; state != tc.state || taken != tc.taken {
 			t.Errorf("%s: it is %s, and took %d jobs; want %s, %d", name, state, taken, tc.state, tc.taken)
 		}
 	}
@@ -106,7 +106,7 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	t.Parallel()
 
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	at := func(seconds int) *metav1.MicroTime { return micro(start.Add(time.Duration(seconds) * time.Second)) }
+	timestamp := func(seconds int) *metav1.MicroTime { return micro(start.Add(time.Duration(seconds) * time.Second)) }
 	claim := func(times v1alpha1.MachineTimes) v1alpha1.MachineClaim {
 		return v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{Times: &times}}
 	}
@@ -114,16 +114,16 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	var status v1alpha1.RunnerPoolStatus
 
 	claims := []v1alpha1.MachineClaim{
-		claim(v1alpha1.MachineTimes{Ended: at(10)}),
-		claim(v1alpha1.MachineTimes{Ended: at(20)}),
-		claim(v1alpha1.MachineTimes{Ready: at(5), Ended: at(30)}), // it was of use: no failure
+		claim(v1alpha1.MachineTimes{Ended: timestamp(10)}),
+		claim(v1alpha1.MachineTimes{Ended: timestamp(20)}),
+		claim(v1alpha1.MachineTimes{Ready: timestamp(5), Ended: timestamp(30)}), // it was of use: no failure
 		{}, // nothing known yet
 		{ // never started
 			Spec:   v1alpha1.MachineClaimSpec{Standby: true},
-			Status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Ended: at(30)}},
+			Status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Ended: timestamp(30)}},
 		},
 		{ // its job went away
-			Status: v1alpha1.MachineClaimStatus{EndReason: guest.ReasonJobGone, Times: &v1alpha1.MachineTimes{Ended: at(30)}},
+			Status: v1alpha1.MachineClaimStatus{EndReason: guest.ReasonJobGone, Times: &v1alpha1.MachineTimes{Ended: timestamp(30)}},
 		},
 	}
 
@@ -139,14 +139,14 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 		t.Errorf("a second look counted again: %d", status.FailedClaims)
 	}
 
-	claims = append(claims, claim(v1alpha1.MachineTimes{Ended: at(40)}))
+	claims = append(claims, claim(v1alpha1.MachineTimes{Ended: timestamp(40)}))
 	countFailures(&status, claims)
 
 	if status.FailedClaims != 3 {
 		t.Errorf("a new failure: %d, want 3", status.FailedClaims)
 	}
 
-	countFailures(&status, append(claims, claim(v1alpha1.MachineTimes{Ready: at(50)})))
+	countFailures(&status, append(claims, claim(v1alpha1.MachineTimes{Ready: timestamp(50)})))
 
 	if status.FailedClaims != 0 {
 		t.Errorf("a machine got ready: %d, want 0", status.FailedClaims)
@@ -197,7 +197,7 @@ func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 	pool := &v1alpha1.RunnerPool{}
 	pool.Name = "linux"
 
-	claim := newClaim(pool, wanted{from: &source{name: "small", template: template, hash: "h"}}, "linux-1")
+	claim := newClaim(pool, machineRequest{source: &source{name: "small", template: template, hash: "h"}}, "linux-1")
 
 	if claim.Labels["team"] != "a" || claim.Annotations["note"] != "b" {
 		t.Errorf("labels %v, annotations %v", claim.Labels, claim.Annotations)
@@ -219,14 +219,14 @@ func TestAssign(t *testing.T) {
 		n        int
 		want     []string
 	}{
-		"none works":                         {"", []source{{name: "a", why: "broken"}}, 2, nil},
+		"none works":                         {"", []source{{name: "a", unusableReason: "broken"}}, 2, nil},
 		"one by one where the fewest are":    {"", []source{{name: "a", machines: 2}, {name: "b"}}, 4, []string{"b", "b", "a", "b"}},
 		"of equals the first":                {"", []source{{name: "b"}, {name: "a"}}, 1, []string{"b"}},
 		"a full one comes last":              {"", []source{{name: "a", full: true}, {name: "b", machines: 9}}, 2, []string{"b", "b"}},
 		"packed: the first":                  {pack, []source{{name: "a", machines: 9}, {name: "b"}}, 2, []string{"a", "a"}},
 		"packed: the next when it is full":   {pack, []source{{name: "a", full: true}, {name: "b", machines: 9}}, 1, []string{"b"}},
 		"packed: the first when all are":     {pack, []source{{name: "a", full: true}, {name: "b", full: true}}, 1, []string{"a"}},
-		"one that doesn't work is left out":  {pack, []source{{name: "a", why: "broken"}, {name: "b"}}, 1, []string{"b"}},
+		"one that doesn't work is left out":  {pack, []source{{name: "a", unusableReason: "broken"}, {name: "b"}}, 1, []string{"b"}},
 		"nothing is wanted, nothing is done": {"", []source{{name: "a"}}, 0, nil},
 	}
 	for name, test := range cases {
@@ -234,7 +234,7 @@ func TestAssign(t *testing.T) {
 			t.Parallel()
 
 			var got []string
-			for _, chosen := range assign(test.strategy, test.sources, test.n) {
+			for _, chosen := range chooseSources(test.strategy, test.sources, test.n) {
 				got = append(got, chosen.name)
 			}
 
@@ -258,10 +258,10 @@ func TestOutdates(t *testing.T) {
 		"the same":                             {source{template: there, hash: "a"}, "a", false},
 		"another":                              {source{template: there, hash: "a"}, "b", true},
 		"made before machines remembered":      {source{template: there, hash: "a"}, "", false},
-		"a template that can't replace it":     {source{template: there, hash: "a", why: "broken"}, "b", false},
-		"a template that is not there":         {source{why: "missing"}, "b", false},
-		"a template that is to go, unchanged":  {source{template: deleted, hash: "a", why: "deleted"}, "a", true},
-		"one that is to go and never recalled": {source{template: deleted, hash: "a", why: "deleted"}, "", true},
+		"a template that can't replace it":     {source{template: there, hash: "a", unusableReason: "broken"}, "b", false},
+		"a template that is not there":         {source{unusableReason: "missing"}, "b", false},
+		"a template that is to go, unchanged":  {source{template: deleted, hash: "a", unusableReason: "deleted"}, "a", true},
+		"one that is to go and never recalled": {source{template: deleted, hash: "a", unusableReason: "deleted"}, "", true},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestOutdates(t *testing.T) {
 			claim := &v1alpha1.MachineClaim{}
 			claim.Annotations = map[string]string{v1alpha1.AnnotationTemplateHash: test.made}
 
-			if got := test.source.outdates(claim); got != test.want {
+			if got := test.source.isOutdated(claim); got != test.want {
 				t.Errorf("outdates = %t", got)
 			}
 		})
@@ -288,7 +288,7 @@ func TestHashOf(t *testing.T) {
 		workload := &v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Webhook: &v1alpha1.Webhook{}}
 		change(template, workload)
 
-		out, err := hashOf(template, workload)
+		out, err := computeHash(template, workload)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,14 +343,14 @@ func TestStartupsAreRemembered(t *testing.T) {
 	}
 
 	for range 3 { // each counts once
-		memory.note(claims)
+		memory.record(claims)
 	}
 
 	if got := memory.median(); got != 20*time.Second {
 		t.Errorf("median = %s, want 20s", got)
 	}
 
-	memory.note(nil)
+	memory.record(nil)
 
 	if got := memory.median(); got != 20*time.Second {
 		t.Errorf("median = %s when the machines are gone, want 20s", got)
@@ -366,11 +366,11 @@ func TestMemoriesEndWithTheirPools(t *testing.T) { //nolint:paralleltest // it l
 
 	pools := &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build()}
 
-	heap.Ends(t, "pools", func(number int) {
+	heap.CheckNoLeak(t, "pools", func(number int) {
 		name := types.NamespacedName{Namespace: "ns", Name: fmt.Sprintf("p%d", number)}
-		known := pools.memories.of(name)
-		known.expectations.expect("claim", expected{made: time.Unix(1e9, 0)})
-		known.startups.took = make([]time.Duration, recentStartups)
+		known := pools.memories.get(name)
+		known.expectations.expect("claim", expectedClaim{createdAt: time.Unix(1e9, 0)})
+		known.startups.durations = make([]time.Duration, recentStartups)
 
 		if _, err := pools.Reconcile(t.Context(), reconcile.Request{NamespacedName: name}); err != nil {
 			t.Fatal(err)

@@ -28,160 +28,162 @@ import (
 )
 
 const (
-	// defaultScaleDownDelay holds where a pool names none.
+	// defaultScaleDownDelay applies to pools that set no delay.
 	defaultScaleDownDelay = 5 * time.Minute
-	// createAtOnce and createPerPass bound the claims that one pass makes.
-	createAtOnce  = 16
-	createPerPass = 128
-	// suffixLength is that of the random part of a claim's name.
+	// maxConcurrentCreates and maxCreatesPerReconcile limit the claims that one reconcile creates.
+	maxConcurrentCreates   = 16
+	maxCreatesPerReconcile = 128
+	// suffixLength is the length of the random suffix of a claim's name.
 	suffixLength = 5
 )
 
-// scale starts and makes the machines that are missing and removes those that are too
-// many.
+// scale starts and creates the missing machines and deletes the surplus ones.
 func scale(ctx context.Context, s *scope) step.Result {
-	in, wrong := s.input()
-	decision := demand.Desired(in)
-	missing := s.holdImages(&decision)
+	in, scheduleErr := s.newInput()
+	decision := demand.Decide(in)
+	imageMessage := s.dropUnavailableImages(&decision)
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
-	s.after = decision.After
+	s.requeueAfter = decision.RequeueAfter
 
 	if in.Paused {
-		return step.Steady(0, decision.Reason, decision.Message)
+		return step.WaitReady(0, decision.Reason, decision.Message)
 	}
 
-	refused := s.holdBack(&decision)
+	quotaMessage := s.applyQuotaBackoff(&decision)
 	errs := []error{s.activate(ctx, decision.Activate)}
 
-	err := s.createMany(ctx, s.wanted(&decision))
-	if overQuota(err) {
-		s.quotaBackoff.note(err.Error(), len(s.seen.claims), s.Clock.Now())
-		refused = s.holdBack(&decision)
+	err := s.createClaims(ctx, s.planMachines(&decision))
+	if isOverQuota(err) {
+		s.quotaBackoff.record(err.Error(), len(s.view.claims), s.Clock.Now())
+		quotaMessage = s.applyQuotaBackoff(&decision)
 		err = nil
 	}
 
 	errs = append(errs, err)
 
-	for _, gone := range decision.Delete {
-		errs = append(errs, s.remove(ctx, gone.Name, gone.Reason, gone.Message))
+	for _, deletion := range decision.Delete {
+		errs = append(errs, s.deleteClaim(ctx, deletion.Name, deletion.Reason, deletion.Message))
 	}
 
-	errs = append(errs, s.deleteFailed(ctx))
+	errs = append(errs, s.deleteFailedClaims(ctx))
 
 	if err := errors.Join(errs...); err != nil {
 		return step.Fail(err)
 	}
 
-	return s.say(decision, refused, missing, wrong)
+	return s.reportDecision(decision, quotaMessage, imageMessage, scheduleErr)
 }
 
-// holdImages makes no machines of images that none can be made of now, and says why.
-func (s *scope) holdImages(decision *demand.Decision) string {
-	why := ""
+// dropUnavailableImages removes the creation of machines whose image has no usable template from
+// the decision. It returns the reason, or "" if it removed nothing.
+func (s *scope) dropUnavailableImages(decision *demand.Decision) string {
+	message := ""
 
-	for _, size := range s.seen.sizes {
-		at := slices.IndexFunc(s.sources, func(src source) bool { return src.name == size.Template })
-		if at >= 0 && !s.sources[at].usable() && decision.Sized[size.Key()] > 0 {
-			delete(decision.Sized, size.Key())
-			why = "a job waits for its image: " + s.sources[at].why
+	for _, size := range s.view.sizes {
+		index := slices.IndexFunc(s.sources, func(src source) bool { return src.name == size.Template })
+		if index >= 0 && !s.sources[index].isUsable() && decision.CreateBySize[size.Key()] > 0 {
+			delete(decision.CreateBySize, size.Key())
+			message = "a job waits for its image: " + s.sources[index].unusableReason
 		}
 	}
 
-	return why
+	return message
 }
 
-// say puts what was decided into words. What a person has to fix comes first.
-func (s *scope) say(decision demand.Decision, refused, missing string, wrong error) step.Result {
-	if decision.Creates() || len(decision.Activate) > 0 {
+// reportDecision emits an event if machines are created or started, and returns the result of the
+// step. Causes that a person must fix take precedence.
+func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error) step.Result {
+	if decision.ShouldCreate() || len(decision.Activate) > 0 {
 		s.Recorder.Eventf(s.pool, nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
 	}
 
 	switch {
-	case wrong != nil:
-		return step.Stall("ScheduleInvalid", wrong.Error())
-	case refused != "":
-		return step.Wait(s.after, "QuotaExceeded", refused)
-	case missing != "":
-		return step.Wait(s.after, "TemplateNotReady", missing)
-	case s.pool.Status.FailedClaims >= failing:
-		return step.Wait(s.after, "MachinesFailing", s.whyFailing())
+	case scheduleErr != nil:
+		return step.Stall("ScheduleInvalid", scheduleErr.Error())
+	case quotaMessage != "":
+		return step.Wait(s.requeueAfter, "QuotaExceeded", quotaMessage)
+	case imageMessage != "":
+		return step.Wait(s.requeueAfter, "TemplateNotReady", imageMessage)
+	case s.pool.Status.FailedClaims >= failingThreshold:
+		return step.Wait(s.requeueAfter, "MachinesFailing", s.failureMessage())
 	default:
 		result := step.Done().WithReason(decision.Reason, decision.Message)
 
 		last := meta.FindStatusCondition(s.pool.Status.Conditions, conditionScaling)
 		if last != nil && last.Status == metav1.ConditionTrue && last.Reason == result.Reason() {
-			return result.Unhurried() // only its counts have changed
+			return result.DeferWrite() // only the counts in the message may have changed
 		}
 
 		return result
 	}
 }
 
-// failing so many machines in a row a pool is not ready: its jobs wait, though it goes on
-// trying.
-const failing = 3
+// failingThreshold is the number of failures in a row after which a pool is not ready. Its jobs
+// wait, and the pool continues to create machines one at a time.
+const failingThreshold = 3
 
-func (s *scope) whyFailing() string {
+func (s *scope) failureMessage() string {
 	status := &s.pool.Status
 	text := fmt.Sprintf("the last %d machines failed", status.FailedClaims)
 
 	if last := status.LastFailure; last != nil {
-		text += fmt.Sprintf(", MachineClaim %s last: %s", last.Claim, strings.TrimSuffix(last.Reason+": "+last.Message, ": "))
+		text += fmt.Sprintf(", the last one of MachineClaim %s: %s",
+			last.Claim, strings.TrimSuffix(last.Reason+": "+last.Message, ": "))
 	}
 
-	return text + ". One is tried at a time, with a growing pause"
+	return text + ". The pool creates one machine at a time, with an increasing delay"
 }
 
-// holdBack makes no claims while the namespace's quota is used up, and gives the API
-// server's words about it.
-func (s *scope) holdBack(decision *demand.Decision) string {
-	left, message := s.quotaBackoff.left(len(s.seen.claims), s.Clock.Now())
-	if left <= 0 || !decision.Creates() {
+// applyQuotaBackoff removes the creation of machines from the decision while the namespace's quota
+// is used up. It returns the API server's message, or "" if it removed nothing.
+func (s *scope) applyQuotaBackoff(decision *demand.Decision) string {
+	remaining, message := s.quotaBackoff.remaining(len(s.view.claims), s.Clock.Now())
+	if remaining <= 0 || !decision.ShouldCreate() {
 		return ""
 	}
 
-	decision.Create, decision.CreateStandby, decision.Sized = 0, 0, nil
-	s.wakeIn(left)
+	decision.Create, decision.CreateStandby, decision.CreateBySize = 0, 0, nil
+	s.requeueIn(remaining)
 
 	return message
 }
 
-// wakeIn has the next pass come within the time.
-func (s *scope) wakeIn(left time.Duration) {
-	if s.after == 0 || left < s.after {
-		s.after = left
+// requeueIn makes the next reconcile run after the delay, unless an earlier one is scheduled.
+func (s *scope) requeueIn(remaining time.Duration) {
+	if s.requeueAfter == 0 || remaining < s.requeueAfter {
+		s.requeueAfter = remaining
 	}
 }
 
-// overQuota says whether the API server refused a claim because of a ResourceQuota: one
-// that is used up, or one whose use has not been counted yet. It tells so in words only
+// isOverQuota reports whether the API server rejected a claim because of a ResourceQuota that is
+// used up, or whose usage is not calculated yet. Only the text of the error tells
 // (k8s.io/apiserver, pkg/admission/plugin/resourcequota).
-func overQuota(err error) bool {
-	return err != nil && apierrors.IsForbidden(err) && quotaWords(err.Error())
+func isOverQuota(err error) bool {
+	return err != nil && apierrors.IsForbidden(err) && isQuotaMessage(err.Error())
 }
 
-func quotaWords(text string) bool {
+func isQuotaMessage(text string) bool {
 	return strings.Contains(text, "exceeded quota") || strings.Contains(text, "status unknown for quota")
 }
 
-// input is what the decision is made upon. The error says which schedules can't be
-// followed; the others are.
-func (s *scope) input() (demand.Input, error) {
+// newInput returns the input of the decision. The error names the invalid schedules; the other
+// schedules are used.
+func (s *scope) newInput() (demand.Input, error) {
 	spec, status, now := &s.pool.Spec, &s.pool.Status, s.Clock.Now()
-	scheduled, boundary, wrong := demand.ScheduledMin(windows(spec.Scaling.Schedules), int(spec.Scaling.MaxReplicas), now)
+	scheduled, boundary, scheduleErr := demand.ScheduledMin(newWindows(spec.Scaling.Schedules), int(spec.Scaling.MaxReplicas), now)
 	in := demand.Input{
 		Min: max(int(spec.Scaling.MinReplicas), scheduled), Max: int(spec.Scaling.MaxReplicas),
-		Queued: s.seen.count.Queued, Claims: s.seen.states, Paused: spec.Paused,
+		Queued: s.view.count.Queued, Claims: s.view.states, Paused: spec.Paused,
 		Now: now, Boundary: boundary, ScaleDownDelay: defaultScaleDownDelay,
 		Failures: int(status.FailedClaims),
 	}
 
-	for _, size := range s.seen.sizes {
+	for _, size := range s.view.sizes {
 		in.Sizes = append(in.Sizes, size.Key())
 	}
 
 	if warm := spec.Scaling.Warm; warm != nil {
-		s.keepWarm(&in, warm)
+		s.addWarm(&in, warm)
 	}
 
 	if spec.Scaling.ScaleDownDelay != nil {
@@ -202,31 +204,31 @@ func (s *scope) input() (demand.Input, error) {
 		}
 	}
 
-	return in, wrong
+	return in, scheduleErr
 }
 
-// keepWarm adds the machines that are to be ready before there is a job.
-func (s *scope) keepWarm(in *demand.Input, warm *v1alpha1.Warm) {
-	var most *int
+// addWarm adds the numbers of warm machines, which are ready before a job comes, to the input.
+func (s *scope) addWarm(in *demand.Input, warm *v1alpha1.Warm) {
+	var maxIdle *int
 
 	if warm.MaxIdle != nil {
 		n := int(*warm.MaxIdle)
-		most = &n
+		maxIdle = &n
 	}
 
 	startup := s.startups.median()
 
-	var falls time.Time
+	var decreasesAt time.Time
 
 	in.WarmStopped = int(warm.Stopped)
-	in.WarmIdle, falls = demand.WarmIdle(int(warm.Idle), most, s.seen.arrivals, startup, in.Now)
+	in.WarmIdle, decreasesAt = demand.WarmIdle(int(warm.Idle), maxIdle, s.view.arrivals, startup, in.Now)
 
-	if !falls.IsZero() && (in.Boundary.IsZero() || falls.Before(in.Boundary)) {
-		in.Boundary = falls
+	if !decreasesAt.IsZero() && (in.Boundary.IsZero() || decreasesAt.Before(in.Boundary)) {
+		in.Boundary = decreasesAt
 	}
 }
 
-func windows(schedules []v1alpha1.Schedule) []demand.Window {
+func newWindows(schedules []v1alpha1.Schedule) []demand.Window {
 	out := make([]demand.Window, 0, len(schedules))
 
 	for _, schedule := range schedules {
@@ -239,45 +241,45 @@ func windows(schedules []v1alpha1.Schedule) []demand.Window {
 	return out
 }
 
-// activate starts machines that are on standby. One that has gone meanwhile is missed by
-// the next pass.
+// activate starts machines that are on standby. If a claim was deleted in the meantime, the next
+// reconcile replaces the machine.
 func (s *scope) activate(ctx context.Context, names []string) error {
 	var errs []error
 
 	for _, name := range names {
-		at := slices.IndexFunc(s.seen.claims, func(c v1alpha1.MachineClaim) bool { return c.Name == name })
-		if at < 0 {
-			continue // made a moment ago, and not to be seen yet
+		index := slices.IndexFunc(s.view.claims, func(c v1alpha1.MachineClaim) bool { return c.Name == name })
+		if index < 0 {
+			continue // the claim is new and not in the cache yet
 		}
 
-		claim := s.seen.claims[at].DeepCopy()
-		before := claim.DeepCopy()
+		claim := s.view.claims[index].DeepCopy()
+		previous := claim.DeepCopy()
 		claim.Spec.Standby = false
 
-		err := s.Client.Patch(ctx, claim, client.MergeFrom(before))
+		err := s.Client.Patch(ctx, claim, client.MergeFrom(previous))
 		if client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("activate claim %s: %w", name, err))
 
 			continue
 		}
 
-		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "it is needed: its machine is started")
+		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "the pool needs the machine and starts it")
 	}
 
 	return errors.Join(errs...)
 }
 
-// wanted is a machine to be made.
-type wanted struct {
-	from    *source
+// machineRequest is a machine to create.
+type machineRequest struct {
+	source  *source
 	standby bool
 	size    demand.Size
 }
 
-// wanted lists the machines that a pass makes, of the templates that work. What it leaves over
-// is the next one's, which the claims made bring about.
-func (s *scope) wanted(decision *demand.Decision) []wanted {
-	var out []wanted
+// planMachines returns the machines that this reconcile creates, from the usable templates, at most
+// maxCreatesPerReconcile. The new claims trigger the next reconcile, which creates the rest.
+func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
+	var out []machineRequest
 
 	strategy := ""
 	if s.pool.Spec.Placement != nil {
@@ -285,26 +287,26 @@ func (s *scope) wanted(decision *demand.Decision) []wanted {
 	}
 
 	add := func(n int, standby bool, size demand.Size) {
-		n = min(n, createPerPass-len(out))
+		n = min(n, maxCreatesPerReconcile-len(out))
 
-		for _, from := range assign(strategy, ofImage(s.sources, size.Template), n) {
-			for i := range s.sources { // where the next ones count it
-				if s.sources[i].name == from.name {
+		for _, source := range chooseSources(strategy, filterByImage(s.sources, size.Template), n) {
+			for i := range s.sources { // the next choice counts the machine
+				if s.sources[i].name == source.name {
 					s.sources[i].machines++
 				}
 			}
 
-			out = append(out, wanted{from, standby, size})
+			out = append(out, machineRequest{source, standby, size})
 		}
 	}
 
 	add(decision.Create, false, demand.Size{})
 
-	left := maps.Clone(decision.Sized)
+	remaining := maps.Clone(decision.CreateBySize)
 
-	for _, size := range s.seen.sizes {
-		if left[size.Key()] > 0 {
-			left[size.Key()]--
+	for _, size := range s.view.sizes {
+		if remaining[size.Key()] > 0 {
+			remaining[size.Key()]--
 			add(1, false, size)
 		}
 	}
@@ -314,25 +316,25 @@ func (s *scope) wanted(decision *demand.Decision) []wanted {
 	return out
 }
 
-// createMany makes the claims, several at a time: a burst of jobs should wait for the
-// hypervisor, and not for one write after the other.
-func (s *scope) createMany(ctx context.Context, all []wanted) error {
+// createClaims creates the claims, several at a time, so that a burst of jobs does not wait for one
+// write after the other.
+func (s *scope) createClaims(ctx context.Context, all []machineRequest) error {
 	var (
-		group   errgroup.Group
-		refused atomic.Bool
+		group         errgroup.Group
+		quotaExceeded atomic.Bool
 	)
 
-	group.SetLimit(createAtOnce)
+	group.SetLimit(maxConcurrentCreates)
 
-	for _, one := range all {
+	for _, request := range all {
 		group.Go(func() error {
-			if refused.Load() {
-				return nil // the others would be refused as well
+			if quotaExceeded.Load() {
+				return nil // the quota would reject the others, too
 			}
 
-			err := s.create(ctx, one)
-			if overQuota(err) {
-				refused.Store(true)
+			err := s.createClaim(ctx, request)
+			if isOverQuota(err) {
+				quotaExceeded.Store(true)
 			}
 
 			return err
@@ -342,32 +344,32 @@ func (s *scope) createMany(ctx context.Context, all []wanted) error {
 	return group.Wait()
 }
 
-// create makes one claim, with its finalizer from the first moment.
-func (s *scope) create(ctx context.Context, one wanted) error {
-	claim := newClaim(s.pool, one, s.pool.Name+"-"+rand.String(suffixLength))
+// createClaim creates one claim, with its finalizer from the start.
+func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
+	claim := newClaim(s.pool, request, s.pool.Name+"-"+rand.String(suffixLength))
 	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
 		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
 	}
 
 	err := s.Client.Create(ctx, claim)
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the next pass makes another name
+		return nil // the next reconcile uses another name
 	}
 
 	if err != nil {
 		return fmt.Errorf("create claim %s: %w", claim.Name, err)
 	}
 
-	s.expectations.expect(claim.Name, expected{
-		made: s.Clock.Now(), source: one.from.name, standby: one.standby, size: one.size.Key(),
+	s.expectations.expect(claim.Name, expectedClaim{
+		createdAt: s.Clock.Now(), source: request.source.name, standby: request.standby, size: request.size.Key(),
 	})
 
 	return nil
 }
 
-// newClaim is the claim of one machine of the pool. It is pure.
-func newClaim(pool *v1alpha1.RunnerPool, one wanted, name string) *v1alpha1.MachineClaim {
-	from := one.from
+// newClaim returns the claim of one machine of the pool. It is pure.
+func newClaim(pool *v1alpha1.RunnerPool, request machineRequest, name string) *v1alpha1.MachineClaim {
+	source := request.source
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pool.Namespace, Name: name,
@@ -376,42 +378,42 @@ func newClaim(pool *v1alpha1.RunnerPool, one wanted, name string) *v1alpha1.Mach
 			Finalizers:  []string{v1alpha1.FinalizerVMCleanup},
 		},
 		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef:    v1alpha1.LocalObjectReference{Name: from.name},
+			TemplateRef:    v1alpha1.LocalObjectReference{Name: source.name},
 			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: pool.Name},
 			WorkloadConfig: *pool.Spec.Workload.DeepCopy(),
-			Standby:        one.standby,
+			Standby:        request.standby,
 			Lifecycle:      pool.Spec.Lifecycle.DeepCopy(),
 		},
 	}
 	claim.Spec.WorkloadConfig.Webhook = nil
 
-	if one.size.Key() != "" {
-		claim.Spec.Size = one.size.DeepCopy()
+	if request.size.Key() != "" {
+		claim.Spec.Size = request.size.DeepCopy()
 	}
 
 	if pool.Spec.Placement != nil {
 		claim.Spec.Placement = pool.Spec.Placement.Strategy
 	}
 
-	if given := from.template.Spec.Metadata; given != nil {
-		maps.Copy(claim.Labels, given.Labels)
-		maps.Copy(claim.Annotations, given.Annotations)
+	if metadata := source.template.Spec.Metadata; metadata != nil {
+		maps.Copy(claim.Labels, metadata.Labels)
+		maps.Copy(claim.Annotations, metadata.Annotations)
 	}
 
-	claim.Annotations[v1alpha1.AnnotationTemplateHash] = from.hash
+	claim.Annotations[v1alpha1.AnnotationTemplateHash] = source.hash
 	claim.Labels[v1alpha1.LabelRunnerPool] = pool.Name
 
 	if claim.Labels[v1alpha1.LabelTemplate] == "" {
-		claim.Labels[v1alpha1.LabelTemplate] = from.name
+		claim.Labels[v1alpha1.LabelTemplate] = source.name
 	}
 
 	return claim
 }
 
-// remove deletes one claim; its own steps see to the runner and the machine.
-func (s *scope) remove(ctx context.Context, name, reason, message string) error {
-	for i := range s.seen.claims {
-		claim := &s.seen.claims[i]
+// deleteClaim deletes one claim. The claim's own steps then remove the runner and the VM.
+func (s *scope) deleteClaim(ctx context.Context, name, reason, message string) error {
+	for i := range s.view.claims {
+		claim := &s.view.claims[i]
 		if claim.Name != name {
 			continue
 		}
@@ -427,30 +429,30 @@ func (s *scope) remove(ctx context.Context, name, reason, message string) error 
 	return nil
 }
 
-// deleteFailed deletes claims that failed before they had a machine, once the pause after their
-// failure is over: until then they can be looked at.
-func (s *scope) deleteFailed(ctx context.Context) error {
-	pause := demand.Backoff(int(s.pool.Status.FailedClaims))
+// deleteFailedClaims deletes the claims that failed before they had a machine, once the back-off
+// after their failure is over. Until then a person can inspect them.
+func (s *scope) deleteFailedClaims(ctx context.Context) error {
+	backoff := demand.Backoff(int(s.pool.Status.FailedClaims))
 
-	for i := range s.seen.claims {
-		claim := &s.seen.claims[i]
-		kept := claim.Status.KeptUntil != nil // such a claim removes itself
+	for i := range s.view.claims {
+		claim := &s.view.claims[i]
+		kept := claim.Status.KeptUntil != nil // the claim's own reconciler deletes such a claim
 		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() || kept {
 			continue
 		}
 
-		left := pause
+		remaining := backoff
 		if claim.Status.Times != nil && claim.Status.Times.Ended != nil {
-			left = pause - s.Clock.Since(claim.Status.Times.Ended.Time)
+			remaining = backoff - s.Clock.Since(claim.Status.Times.Ended.Time)
 		}
 
-		if left > 0 {
-			s.wakeIn(left)
+		if remaining > 0 {
+			s.requeueIn(remaining)
 
 			continue
 		}
 
-		if err := s.remove(ctx, claim.Name, "FailedClaimRemoved", "it failed: "+claim.Status.EndReason); err != nil {
+		if err := s.deleteClaim(ctx, claim.Name, "FailedClaimRemoved", "the machine failed: "+claim.Status.EndReason); err != nil {
 			return err
 		}
 	}

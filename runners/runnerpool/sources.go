@@ -21,40 +21,43 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// source is a template that machines of the pool can be made from.
+// source is a template from which the pool may create machines.
 type source struct {
 	name     string
 	template *v1alpha1.HypervisorMachineTemplate
-	// why no machine can be made from it now; empty if one can.
-	why string
-	// hash of what a machine is made from.
+	// unusableReason is why no machine can be created from the template now; empty if one can.
+	unusableReason string
+	// hash of the template and the workload; see computeHash.
 	hash string
-	// machines that the pool has of it; full says that one waited for room lately.
+	// machines is how many machines the pool has from the template. full is true if a machine
+	// recently waited for capacity on its cluster.
 	machines int
 	full     bool
-	// onRequest says that machines are made from it only where a job asks for its image.
+	// onRequest is true if machines are created from the template only for jobs that request its
+	// image.
 	onRequest bool
 }
 
-func (s *source) usable() bool { return s.why == "" }
+func (s *source) isUsable() bool { return s.unusableReason == "" }
 
-// outdates says whether a claim was made from what the template and the pool's workload
-// are no longer. A template that can't replace it outdates nothing, unless it is to go.
-func (s *source) outdates(claim *v1alpha1.MachineClaim) bool {
+// isOutdated reports whether a claim was created from an earlier template or workload. If the
+// template is unusable, it returns false, because no replacement could be created. If the template
+// is being deleted, it returns true.
+func (s *source) isOutdated(claim *v1alpha1.MachineClaim) bool {
 	if s.template != nil && !s.template.DeletionTimestamp.IsZero() {
 		return true
 	}
 
 	made := claim.Annotations[v1alpha1.AnnotationTemplateHash]
 
-	return s.usable() && made != "" && made != s.hash
+	return s.isUsable() && made != "" && made != s.hash
 }
 
-// findSources finds the pool's templates and whether machines can be made from them.
+// findSources finds the pool's templates and checks whether machines can be created from them.
 func (s *scope) findSources(ctx context.Context, templates demand.Templates) error {
 	s.sources = nil
 	names := s.pool.Spec.Templates()
-	usual := len(names)
+	ownTemplates := len(names)
 
 	if sizes := s.pool.Spec.SizeLabels; sizes != nil {
 		for _, image := range sizes.Images {
@@ -65,17 +68,17 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	}
 
 	for i, name := range names {
-		found := source{name: name, template: templates[name], onRequest: i >= usual}
+		found := source{name: name, template: templates[name], onRequest: i >= ownTemplates}
 
-		why, err := s.whyNot(ctx, found)
+		reason, err := s.findUnusableReason(ctx, found)
 		if err != nil {
 			return err
 		}
 
-		found.why = why
+		found.unusableReason = reason
 
 		if found.template != nil {
-			if found.hash, err = hashOf(found.template, &s.pool.Spec.Workload); err != nil {
+			if found.hash, err = computeHash(found.template, &s.pool.Spec.Workload); err != nil {
 				return err
 			}
 		}
@@ -86,8 +89,8 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	return nil
 }
 
-// whyNot says why no machine can be made from a template.
-func (s *scope) whyNot(ctx context.Context, found source) (string, error) {
+// findUnusableReason returns why no machine can be created from a template; empty if one can.
+func (s *scope) findUnusableReason(ctx context.Context, found source) (string, error) {
 	if found.template == nil {
 		return fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name), nil
 	}
@@ -97,7 +100,7 @@ func (s *scope) whyNot(ctx context.Context, found source) (string, error) {
 	}
 
 	if !step.IsReady(found.template) {
-		return fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", found.name, step.WhyNot(found.template)), nil
+		return fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(found.template)), nil
 	}
 
 	var cluster v1alpha1.HypervisorCluster
@@ -112,18 +115,18 @@ func (s *scope) whyNot(ctx context.Context, found source) (string, error) {
 		return "", fmt.Errorf("get cluster %s: %w", name, err)
 	case !step.IsReady(&cluster):
 		return fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
-			name, found.name, step.WhyNot(&cluster)), nil
+			name, found.name, step.NotReadyMessage(&cluster)), nil
 	}
 
 	return "", nil
 }
 
-// hashLength is how many hexadecimal digits of the digest are kept.
+// hashLength is how many hexadecimal digits of the digest are used.
 const hashLength = 16
 
-// hashOf is a digest of what a machine is made from. How webhooks are signed is not part
-// of it: no machine knows.
-func hashOf(template *v1alpha1.HypervisorMachineTemplate, workload *v1alpha1.Workload) (string, error) {
+// computeHash returns a digest of the template and the workload from which a machine is created.
+// The webhook settings are not part of it, because they do not affect machines.
+func computeHash(template *v1alpha1.HypervisorMachineTemplate, workload *v1alpha1.Workload) (string, error) {
 	own := workload.DeepCopy()
 	own.Webhook = nil
 
@@ -137,63 +140,66 @@ func hashOf(template *v1alpha1.HypervisorMachineTemplate, workload *v1alpha1.Wor
 	return hex.EncodeToString(sum[:])[:hashLength], nil
 }
 
-// templateReady holds new machines back while none could be made. Where one of several
-// templates works, the pool goes on with it and says so.
-func templateReady(_ context.Context, s *scope) step.Result {
-	var works, broken []string
+// checkTemplates stops the reconcile while no machine can be created from any template. If some of
+// the templates are usable, the pool continues with them and the condition names the others.
+func checkTemplates(_ context.Context, s *scope) step.Result {
+	var usable, unusable []string
 
 	for i := range s.sources {
 		switch {
-		case !s.sources[i].usable():
-			broken = append(broken, s.sources[i].why)
+		case !s.sources[i].isUsable():
+			unusable = append(unusable, s.sources[i].unusableReason)
 		case !s.sources[i].onRequest:
-			works = append(works, s.sources[i].name)
+			usable = append(usable, s.sources[i].name)
 		}
 	}
 
 	switch first := &s.sources[0]; {
-	case len(broken) == 0:
+	case len(unusable) == 0:
 		return step.Done()
-	case len(works) > 0:
+	case len(usable) > 0:
 		return step.Done().WithReason("SomeTemplatesNotReady",
-			fmt.Sprintf("machines are made from %s; %s", strings.Join(works, ", "), strings.Join(broken, "; ")))
+			fmt.Sprintf("the pool creates machines from %s; %s", strings.Join(usable, ", "), strings.Join(unusable, "; ")))
 	case first.template == nil:
-		return step.Stall("TemplateNotFound", strings.Join(broken, "; "))
+		return step.Stall("TemplateNotFound", strings.Join(unusable, "; "))
 	default:
-		return step.Wait(0, "TemplateNotReady", strings.Join(broken, "; "))
+		return step.Wait(0, "TemplateNotReady", strings.Join(unusable, "; "))
 	}
 }
 
-// ofImage are the sources of machines of an image; empty means of none that was asked for.
-func ofImage(sources []source, template string) []source {
+// filterByImage returns the sources of machines with the image of a template. If template is empty,
+// it returns the sources that need no request for an image.
+func filterByImage(sources []source, template string) []source {
 	return slices.DeleteFunc(slices.Clone(sources), func(s source) bool {
 		return template == "" && s.onRequest || template != "" && s.name != template
 	})
 }
 
-// assign chooses the templates of n machines, one after the other, of those that work. To
-// spread, the one with the fewest machines of the pool; to pack, the first. One whose
-// cluster had no room lately comes after those that had; of equals the first in the
-// pool's spec. It is pure.
-func assign(strategy string, sources []source, n int) []*source {
-	work := make([]source, 0, len(sources))
+// chooseSources chooses the templates of n machines, one after the other, from the usable sources.
+// It returns nil if no source is usable.
+//
+// It chooses sources whose cluster recently had no capacity last. With the strategy Pack it then
+// chooses the first source in the pool's spec, otherwise the source with the fewest machines of the
+// pool and of equals the first in the spec. It is pure.
+func chooseSources(strategy string, sources []source, n int) []*source {
+	candidates := make([]source, 0, len(sources))
 	order := map[string]int{}
 
 	for i := range sources {
-		if sources[i].usable() {
+		if sources[i].isUsable() {
 			order[sources[i].name] = i
-			work = append(work, sources[i])
+			candidates = append(candidates, sources[i])
 		}
 	}
 
-	if len(work) == 0 {
+	if len(candidates) == 0 {
 		return nil
 	}
 
 	out := make([]*source, 0, n)
 
 	for range n {
-		best := slices.MinFunc(work, func(a, b source) int {
+		best := slices.MinFunc(candidates, func(a, b source) int {
 			byCount := cmp.Compare(a.machines, b.machines)
 			if strategy == v1alpha1.PlacementPack {
 				byCount = 0
@@ -201,8 +207,8 @@ func assign(strategy string, sources []source, n int) []*source {
 
 			return cmp.Or(compareBool(a.full, b.full), byCount, cmp.Compare(order[a.name], order[b.name]))
 		})
-		at := slices.IndexFunc(work, func(s source) bool { return s.name == best.name })
-		work[at].machines++
+		index := slices.IndexFunc(candidates, func(s source) bool { return s.name == best.name })
+		candidates[index].machines++
 		out = append(out, &sources[order[best.name]])
 	}
 

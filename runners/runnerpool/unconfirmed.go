@@ -10,25 +10,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// webhookPatience is how long a platform's word that a job was taken may lag behind the
-// machine's own. After it the job counts as queued again, until the ledger has asked the
+// webhookGracePeriod is how long the platform's webhook that a job started may come after the
+// machine's own report. After it, the job counts as queued again, until the operator has asked the
 // platform about it.
-const webhookPatience = 2 * time.Minute
+const webhookGracePeriod = 2 * time.Minute
 
-// unconfirmedStarts remembers the runners whose machines said that they took a job before the
-// platform's webhook did. The ledger still has those jobs as queued; without this a
-// short job would get a second machine. The zero value is ready to use.
+// unconfirmedStarts holds the runners whose machines reported the start of a job before the
+// platform's webhook arrived. The ledger still has those jobs as queued, so a short job would
+// otherwise get a second machine. The zero value is ready to use.
 type unconfirmedStarts struct{ runners map[string]unconfirmedStart }
 
-// unconfirmedStart is when a machine said so first, and its size.
+// unconfirmedStart is the time of a machine's first report of its job, and the size of the machine.
 type unconfirmedStart struct {
 	since time.Time
 	size  string
 }
 
-// count gives how many of the jobs that the ledger has as queued were taken, by the size of
-// their machines. byRunner holds the state of the job that each runner took, as far as the
-// ledger knows.
+// count returns how many jobs that are queued in the ledger have a machine already, by the size of
+// the machine. byRunner holds the state of the job of each runner, as far as the ledger knows it.
+// count also records new starts and deletes the records that are no longer needed.
 func (a *unconfirmedStarts) count(
 	claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
 ) map[string]int {
@@ -37,7 +37,7 @@ func (a *unconfirmedStarts) count(
 	}
 
 	for i := range claims {
-		if !tookJob(&claims[i]) {
+		if !hasTakenJob(&claims[i]) {
 			continue
 		}
 
@@ -47,23 +47,24 @@ func (a *unconfirmedStarts) count(
 		}
 	}
 
-	left := map[string]int{}
+	remaining := map[string]int{}
 
 	for runner, start := range a.runners {
 		switch {
-		case byRunner[runner] != "" && !named(claims, runner), now.Sub(start.since) > webhookPatience && !named(claims, runner):
+		case byRunner[runner] != "" && !hasRunner(claims, runner),
+			now.Sub(start.since) > webhookGracePeriod && !hasRunner(claims, runner):
 			delete(a.runners, runner)
-		case byRunner[runner] == "" && now.Sub(start.since) <= webhookPatience:
-			left[start.size]++
+		case byRunner[runner] == "" && now.Sub(start.since) <= webhookGracePeriod:
+			remaining[start.size]++
 		}
 	}
 
-	return left
+	return remaining
 }
 
-// named says whether one of the claims has the runner: then it would only be remembered
-// again.
-func named(claims []v1alpha1.MachineClaim, runner string) bool {
+// hasRunner reports whether one of the claims has the runner. If one has, a deleted record would be
+// created again.
+func hasRunner(claims []v1alpha1.MachineClaim, runner string) bool {
 	for i := range claims {
 		if info := claims[i].Status.BootstrapInfo; info != nil && info.RunnerName == runner {
 			return true

@@ -14,31 +14,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// ClaimCode is what the claim's machine proves with, once, that it is the claim's machine.
-// It is of another purpose than the token of its reports, and neither can be had from the
-// other without the key. Nothing in the cluster holds it.
+// ClaimCode returns the code with which the claim's machine authenticates its one request for a credential.
+// The operator derives the code from its key; no object in the cluster stores it. The claim code
+// cannot be derived from the report token without the key, and the report token cannot be derived from the
+// claim code.
 func ClaimCode(key []byte, namespace, name string, uid types.UID) string {
-	return code(key, "credential", namespace, name, uid)
+	return deriveCode(key, "credential", namespace, name, uid)
 }
 
-// ReportToken is what the claim's machine authenticates its reports with.
+// ReportToken returns the token with which the claim's machine authenticates its reports.
 func ReportToken(key []byte, namespace, name string, uid types.UID) string {
-	return code(key, "report", namespace, name, uid)
+	return deriveCode(key, "report", namespace, name, uid)
 }
 
-func code(key []byte, purpose, namespace, name string, uid types.UID) string {
+// deriveCode returns the HMAC-SHA256 of the purpose and the claim, in hexadecimal.
+func deriveCode(key []byte, purpose, namespace, name string, uid types.UID) string {
 	mac := hmac.New(sha256.New, key)
 	fmt.Fprintf(mac, "%s\x00%s\x00%s\x00%s", purpose, namespace, name, uid)
 
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// ReportPath is where the claim's machine reports to, below the operator's URL.
+// ReportPath returns the path, below the operator's URL, of the endpoint that receives the reports of the
+// claim's machine.
 func ReportPath(claim *v1alpha1.MachineClaim) string {
 	return fmt.Sprintf("/machines/%s/%s/%s/report", claim.Namespace, claim.Name, claim.UID)
 }
 
-// CredentialPath is where the claim's machine gets its credential, below the operator's URL.
+// CredentialPath returns the path, below the operator's URL, of the endpoint that issues the credential of
+// the claim's machine.
 func CredentialPath(claim *v1alpha1.MachineClaim) string {
 	return fmt.Sprintf("/machines/%s/%s/%s/credential", claim.Namespace, claim.Name, claim.UID)
 }

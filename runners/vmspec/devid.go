@@ -13,21 +13,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// DevIDCode is what the claim's machine proves with that a device identity is to be
-// certified for it. It is good for the one key that is certified first, and for nothing else
-// than that: it is of a purpose of its own, as ClaimCode is.
+// DevIDCode returns the code with which the claim's machine authenticates its request for a device identity
+// certificate. The code is valid only for this purpose, and only for the first key that is certified for
+// the machine.
 func DevIDCode(key []byte, namespace, name string, uid types.UID) string {
-	return code(key, "devid", namespace, name, uid)
+	return deriveCode(key, "devid", namespace, name, uid)
 }
 
-// DevIDPath is where the claim's machine has its device identity certified, below the
-// operator's URL.
+// DevIDPath returns the path, below the operator's URL, of the endpoint that signs the device identity
+// certificate of the claim's machine.
 func DevIDPath(claim *v1alpha1.MachineClaim) string {
 	return fmt.Sprintf("/machines/%s/%s/%s/devid", claim.Namespace, claim.Name, claim.UID)
 }
 
-// devID is how a machine that attests by its TPM comes to a device identity.
-func devID(in Input) *guest.Callback {
+// newDevIDCallback returns the endpoint and the code with which a machine that attests with its TPM
+// requests its device identity certificate.
+func newDevIDCallback(in Input) *guest.Callback {
 	return &guest.Callback{
 		URL:      in.Settings.GuestURL + DevIDPath(in.Claim),
 		Code:     DevIDCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID),
@@ -35,14 +36,15 @@ func devID(in Input) *guest.Callback {
 	}
 }
 
-// HasTPM says whether machines of the template have a TPM: those that attest by it.
+// HasTPM reports whether machines of the template have a TPM. Only machines that attest with a TPM have one.
 func HasTPM(template *v1alpha1.HypervisorMachineTemplate) bool {
 	attestation := template.Spec.Attestation
 
 	return attestation != nil && attestation.Method == v1alpha1.AttestationTPM
 }
 
-// checkTPM refuses method tpm where the operator has not what it takes.
+// checkTPM returns an error of class Configuration if the template uses attestation method tpm and the
+// operator's configuration does not support it.
 func checkTPM(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	if !HasTPM(template) {
 		return nil
@@ -51,12 +53,12 @@ func checkTPM(template *v1alpha1.HypervisorMachineTemplate, settings Settings) e
 	var missing string
 
 	switch {
-	case !settings.DevID:
-		missing = "identity.devID, the authority that certifies device identities"
+	case !settings.HasDevIDAuthority:
+		missing = "identity.devID, the CA that signs device identity certificates"
 	case settings.GuestURL == "":
-		missing = "guest.url, where machines ask for their certificate"
+		missing = "guest.url, from which machines request their certificate"
 	case len(settings.ReportKey) == 0:
-		missing = "the key to make claim codes of"
+		missing = "the key from which claim codes are derived"
 	default:
 		return nil
 	}

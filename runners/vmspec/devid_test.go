@@ -12,26 +12,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// Method tpm needs all of the parts that it rests on, and gives machines a TPM.
+// Method tpm needs all parts of the operator's configuration that it depends on, and gives machines a TPM.
 func TestTPM(t *testing.T) {
 	t.Parallel()
 
 	whole := vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://operator.example.com", ReportKey: []byte(strings.Repeat("k", 32)),
-		TrustDomain: "hyperfleet.io", DevID: true,
+		TrustDomain: "hyperfleet.io", HasDevIDAuthority: true,
 	}
 
 	for name, tc := range map[string]struct {
 		method string
 		change func(*vmspec.Settings)
-		want   string // within the error; empty: the template can be used
+		want   string // text in the error; empty if the template can be used
 	}{
 		"all is there":       {v1alpha1.AttestationTPM, func(*vmspec.Settings) {}, ""},
-		"no authority":       {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.DevID = false }, "identity.devID"},
+		"no authority":       {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.HasDevIDAuthority = false }, "identity.devID"},
 		"no SPIRE server":    {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.TrustDomain = "" }, "identity.spire"},
 		"nowhere to call":    {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.GuestURL = "" }, "guest.url"},
 		"no key":             {v1alpha1.AttestationTPM, func(s *vmspec.Settings) { s.ReportKey = nil }, "claim codes"},
-		"tokens need no TPM": {v1alpha1.AttestationJoinToken, func(s *vmspec.Settings) { s.DevID = false }, ""},
+		"tokens need no TPM": {v1alpha1.AttestationJoinToken, func(s *vmspec.Settings) { s.HasDevIDAuthority = false }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,22 +48,22 @@ func TestTPM(t *testing.T) {
 			case tc.want == "" && err != nil:
 				t.Error(err)
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want) ||
-				errclass.Reason(err, "") != vmspec.ReasonAttestationUnavailable):
+				errclass.ReasonOf(err, "") != vmspec.ReasonAttestationUnavailable):
 				t.Errorf("got %v, want %s with %q", err, vmspec.ReasonAttestationUnavailable, tc.want)
 			}
 
-			if got := vmspec.Shape(spec).TPM; got != (tc.method == v1alpha1.AttestationTPM) {
+			if got := vmspec.NewShape(spec).TPM; got != (tc.method == v1alpha1.AttestationTPM) {
 				t.Errorf("a TPM: %t", got)
 			}
 		})
 	}
 
-	if vmspec.Shape(template(nil)).TPM {
+	if vmspec.NewShape(template(nil)).TPM {
 		t.Error("a machine without attestation has a TPM")
 	}
 }
 
-// Codes of one purpose are worth nothing for another, nor for another machine.
+// A code is invalid for another purpose and for another machine.
 func TestCodesHaveOnePurpose(t *testing.T) {
 	t.Parallel()
 

@@ -1,6 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vmspec translates what users wrote into what the boundaries take: templates
-// and claims into hypervisor.MachineSpec, cloudinit.Input and guest.Config. It is pure.
+// Package vmspec converts templates and claims into hypervisor.MachineSpec, cloudinit.Input and
+// guest.Config, and derives the codes with which machines authenticate to the operator. It makes no API
+// calls. Only OpenProgram and RenderSeed read files.
 package vmspec

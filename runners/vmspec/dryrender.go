@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// DryRender checks what of a template can be checked without anybody's help: that its
-// methods are there, and that its cloud-init texts render for a claim that might be.
+// DryRender checks a template without API calls: whether this operator supports its methods, and whether
+// its cloud-init texts render for a sample claim.
 func DryRender(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	spec := &template.Spec
 
@@ -39,7 +39,7 @@ func DryRender(template *v1alpha1.HypervisorMachineTemplate, settings Settings) 
 			"use template %s: delivery download needs guest.url in the operator's configuration", template.Name)
 	}
 
-	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{
+	workloadConfig := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{
 		GitHub: &v1alpha1.GitHubActionsConfig{Organization: "rehearsal"},
 	}}
 	claim := &v1alpha1.MachineClaim{
@@ -47,57 +47,59 @@ func DryRender(template *v1alpha1.HypervisorMachineTemplate, settings Settings) 
 			Namespace: template.Namespace, Name: "rehearsal-00000", UID: "00000000-0000-0000-0000-000000000000",
 		},
 		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: load,
+			TemplateRef: v1alpha1.LocalObjectReference{Name: template.Name}, WorkloadConfig: workloadConfig,
 		},
 	}
 
-	claim.Status.NetworkInfo = rehearsalNetwork(spec.Network)
+	claim.Status.NetworkInfo = dryRenderNetwork(spec.Network)
 
-	if own := Identity(claim, template, settings); own != nil {
-		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: own}
+	if machineIdentity := NewMachineIdentity(claim, template, settings); machineIdentity != nil {
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: machineIdentity}
 	}
 
-	// A runner of any platform: which it will be, its pool says.
+	// The platform does not matter here, because the pool selects it later.
 	runner := workload.RunnerSpec{
-		Platform: load.Type, Labels: []string{"self-hosted", "rehearsal", "linux"},
+		Platform: workloadConfig.Type, Labels: []string{"self-hosted", "rehearsal", "linux"},
 		Program: guest.Runner{
-			InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: rehearsalArch(template),
+			InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: dryRenderArch(template),
 		},
 	}
 
 	in := Input{
 		Claim: claim, Template: template, Settings: settings,
-		Runner: runner, Request: RunnerRequest(claim, runner, settings),
-		Names: NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
+		Runner: runner, Request: NewRunnerRequest(claim, runner, settings),
+		Names: NewNames(claim, template, &v1alpha1.HypervisorCluster{}, settings.NamespaceInHostname),
 	}
 	if spec.Bootstrap.Method == v1alpha1.BootstrapRunnerToken {
-		in.Credential = workload.Credential{JITConfig: strings.Repeat("A", rehearsalCredential)}
+		in.Credential = workload.Credential{JITConfig: strings.Repeat("A", dryRenderCredentialSize)}
 	}
 
-	if Attests(claim) {
+	if HasIdentity(claim) {
 		in.Attestation = identity.Attestation{
 			JoinToken: "00000000-0000-0000-0000-000000000000", ServerAddress: "spire.example.com:8081",
-			TrustBundle: strings.Repeat("A", rehearsalBundle),
+			TrustBundle: strings.Repeat("A", dryRenderBundleSize),
 		}
 	}
 
-	_, err := Seed(in)
+	_, err := RenderSeed(in)
 
 	return err
 }
 
-// checkMethod refuses bootstrap methods that are not there, or lack what they need.
+// checkMethod returns an error if the bootstrap method is unknown, or the operator's configuration does not
+// support it.
 func checkMethod(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	switch method := template.Spec.Bootstrap.Method; {
 	case method == v1alpha1.BootstrapRunnerToken:
 		return nil
 	case method == v1alpha1.BootstrapCallback && settings.GuestURL == "":
 		return errclass.New(errclass.Configuration, "GuestURLMissing",
-			"use template %s: bootstrap method %s needs guest.url in the operator's configuration: machines get their credential there",
+			"use template %s: bootstrap method %s needs guest.url in the operator's configuration, "+
+				"from which machines get their credential",
 			template.Name, method)
 	case method == v1alpha1.BootstrapCallback && len(settings.ReportKey) == 0:
 		return errclass.New(errclass.Configuration, "ReportKeyMissing",
-			"use template %s: bootstrap method %s needs the operator's key to make claim codes of", template.Name, method)
+			"use template %s: bootstrap method %s needs the operator's key from which claim codes are derived", template.Name, method)
 	case method == v1alpha1.BootstrapCallback:
 		return nil
 	case method == v1alpha1.BootstrapExternalSecrets:
@@ -109,8 +111,8 @@ func checkMethod(template *v1alpha1.HypervisorMachineTemplate, settings Settings
 	}
 }
 
-// rehearsalArch is the architecture of the template's machines, as far as it says one.
-func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
+// dryRenderArch returns the architecture of the template's GitHub runner, or "" if the template names none.
+func dryRenderArch(template *v1alpha1.HypervisorMachineTemplate) string {
 	if config := template.Spec.Bootstrap.Config; config != nil && config.GitHub != nil && config.GitHub.Runner != nil {
 		return config.GitHub.Runner.Arch
 	}
@@ -118,9 +120,9 @@ func rehearsalArch(template *v1alpha1.HypervisorMachineTemplate) string {
 	return ""
 }
 
-// rehearsalNetwork has addresses for documentation in place of those of a pool, with the
-// prefix lengths that those would have.
-func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
+// dryRenderNetwork returns documentation addresses in place of addresses of the template's pool. They have
+// the same prefix lengths as addresses of the pool. It returns nil if the template has no pool.
+func dryRenderNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 	pool := network.AddressPool()
 	if pool == nil {
 		return nil
@@ -130,7 +132,7 @@ func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 
 	for _, text := range []string{"192.0.2.1", "2001:db8::1"} {
 		address := netip.MustParseAddr(text)
-		if bits := rehearsalBits(pool, address.Is4()); bits > 0 {
+		if bits := dryRenderPrefixLength(pool, address.Is4()); bits > 0 {
 			info.Addresses = append(info.Addresses, netip.PrefixFrom(address, bits).String())
 		}
 	}
@@ -138,13 +140,13 @@ func rehearsalNetwork(network *v1alpha1.MachineNetwork) *v1alpha1.NetworkInfo {
 	return info
 }
 
-// rehearsalBits is the prefix length of a pool's addresses of one family: the one that is
-// given, that of a network among them, or what covers them and the gateway. It is 0 for a
-// family that the pool does not have.
-func rehearsalBits(pool *v1alpha1.AddressPool, v4 bool) int {
+// dryRenderPrefixLength returns the prefix length of a pool's addresses of one family: the configured
+// prefix length, or else that of the first network in the pool, or else that of the smallest network that
+// holds all addresses and the gateway. It returns 0 if the pool has no address of the family.
+func dryRenderPrefixLength(pool *v1alpha1.AddressPool, v4 bool) int {
 	var (
-		covers netip.Prefix
-		found  int
+		covering    netip.Prefix
+		networkBits int
 	)
 
 	cover := func(text string) {
@@ -153,19 +155,19 @@ func rehearsalBits(pool *v1alpha1.AddressPool, v4 bool) int {
 			return
 		}
 
-		if !covers.IsValid() {
-			covers = netip.PrefixFrom(address, address.BitLen())
+		if !covering.IsValid() {
+			covering = netip.PrefixFrom(address, address.BitLen())
 		}
 
-		for !covers.Contains(address) {
-			covers = netip.PrefixFrom(covers.Addr(), covers.Bits()-1).Masked()
+		for !covering.Contains(address) {
+			covering = netip.PrefixFrom(covering.Addr(), covering.Bits()-1).Masked()
 		}
 	}
 
 	for _, entry := range pool.Addresses {
 		if network, err := netip.ParsePrefix(string(entry)); err == nil {
-			if network.Addr().Is4() == v4 && !network.IsSingleIP() && found == 0 {
-				found = network.Bits()
+			if network.Addr().Is4() == v4 && !network.IsSingleIP() && networkBits == 0 {
+				networkBits = network.Bits()
 			}
 
 			entry = v1alpha1.AddressRange(network.Addr().String())
@@ -176,38 +178,39 @@ func rehearsalBits(pool *v1alpha1.AddressPool, v4 bool) int {
 		}
 	}
 
-	if !covers.IsValid() {
+	if !covering.IsValid() {
 		return 0
 	}
 
-	given := int(pool.PrefixLengthV6)
+	configured := int(pool.PrefixLengthV6)
 	if v4 {
-		given = int(pool.PrefixLengthV4)
+		configured = int(pool.PrefixLengthV4)
 	}
 
 	for _, gateway := range pool.Gateway {
 		cover(string(gateway))
 	}
 
-	return cmp.Or(given, found, covers.Bits())
+	return cmp.Or(configured, networkBits, covering.Bits())
 }
 
-// rehearsalBundle is as long as a trust bundle of two authorities.
-const rehearsalBundle = 2 << 10
+// dryRenderBundleSize is the typical size of a trust bundle with two CAs, in characters.
+const dryRenderBundleSize = 2 << 10
 
-// rehearsalCredential is as long as a JIT configuration gets, so that user data that
-// would be oversized with a real one is found.
-const rehearsalCredential = 8 << 10
+// dryRenderCredentialSize is the maximum size of a just-in-time config, in characters. With it DryRender
+// finds user data that would be too large with a real credential.
+const dryRenderCredentialSize = 8 << 10
 
+// checkStatic checks the netmask of a template with a static address.
 func checkStatic(template *v1alpha1.HypervisorMachineTemplate) error {
 	network := template.Spec.Network
 	if network == nil || network.Mode != v1alpha1.NetworkModeStatic || network.Static == nil || network.Static.Pool != nil {
 		return nil
 	}
 
-	if MaskBits(network.Static.Netmask) < 0 {
+	if ParseNetmask(network.Static.Netmask) < 0 {
 		return errclass.New(errclass.Configuration, "NetmaskInvalid",
-			"read network.static.netmask of template %s: %q is neither a mask such as 255.255.255.0 nor a prefix length such as 24",
+			"parse spec.network.static.netmask of template %s: %q is neither a mask such as 255.255.255.0 nor a prefix length such as 24",
 			template.Name, network.Static.Netmask)
 	}
 

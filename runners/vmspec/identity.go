@@ -15,20 +15,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Reasons for which a template or a claim gets no machine.
+// Reasons of errors because of which no machine is created for a template or a claim.
 const (
 	ReasonAttestationUnavailable     = "AttestationUnavailable"
 	ReasonBootstrapMethodUnavailable = "BootstrapMethodUnavailable"
 )
 
-// IdentityOf is whom the claim's machine proves to be.
+// IdentityOf returns the identity of the claim's machine.
 func IdentityOf(claim *v1alpha1.MachineClaim) identity.ID {
 	return identity.ID{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
 }
 
-// Identity is what goes into the status of a claim of the template before anything is
-// registered for its machine; nil where the template has no attestation.
-func Identity(
+// NewMachineIdentity returns the identity that is recorded in the claim's status before the machine is
+// registered with the identity provider. It returns nil if the template has no attestation.
+func NewMachineIdentity(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, settings Settings,
 ) *v1alpha1.MachineIdentity {
 	attestation := template.Spec.Attestation
@@ -42,19 +42,20 @@ func Identity(
 	}
 }
 
-// Attests says whether the claim's machine proves who it is.
-func Attests(claim *v1alpha1.MachineClaim) bool {
+// HasIdentity reports whether the status of the claim holds an identity, that is, whether its machine must
+// attest.
+func HasIdentity(claim *v1alpha1.MachineClaim) bool {
 	info := claim.Status.BootstrapInfo
 
 	return info != nil && info.Identity != nil
 }
 
-// Registration is the claim's machine as the identity provider is told of it.
-func Registration(claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate) identity.Machine {
+// NewRegistration returns the registration of the claim's machine with the identity provider.
+func NewRegistration(claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate) identity.Machine {
 	out := identity.Machine{
 		ID: IdentityOf(claim), Template: template.Name, Workload: claim.Spec.WorkloadConfig.Type,
 	}
-	if Attests(claim) {
+	if HasIdentity(claim) {
 		out.Method = claim.Status.BootstrapInfo.Identity.Method
 	}
 
@@ -69,40 +70,41 @@ func Registration(claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMac
 	return out
 }
 
-// CallbackAudience is that of the JWT-SVIDs by which machines get their credential from the
-// operator: one that was made for another operator, or for a secrets manager, is of no use.
+// CallbackAudience returns the audience of the JWT-SVIDs with which machines request their credential from
+// the operator. The operator refuses a JWT-SVID for another audience, such as another operator or a secrets
+// manager.
 func CallbackAudience(settings Settings) string { return "hyperfleet/" + settings.OperatorUID }
 
-// Proof is what the claim's machine has to bring for its credential.
-func Proof(claim *v1alpha1.MachineClaim) string {
-	if Attests(claim) {
+// RequiredProof returns the proof with which the claim's machine must request its credential.
+func RequiredProof(claim *v1alpha1.MachineClaim) string {
+	if HasIdentity(claim) {
 		return v1alpha1.ProofSVID
 	}
 
 	return v1alpha1.ProofClaimCode
 }
 
-// ProofOf is what the machine has to bring that was offered a credential; a claim code where
-// the offer is older than other proofs.
-func ProofOf(handover *v1alpha1.CredentialHandover) string {
+// OfferedProof returns the proof that a recorded handover requires. Records of older operators have no
+// proof and mean a claim code.
+func OfferedProof(handover *v1alpha1.CredentialHandover) string {
 	return cmp.Or(handover.Proof, v1alpha1.ProofClaimCode)
 }
 
-// spiffe is what the machine attests with.
-func spiffe(in Input) *guest.SPIFFE {
-	if !Attests(in.Claim) {
+// newSPIFFE returns the attestation settings of the machine, or nil if the machine does not attest.
+func newSPIFFE(in Input) *guest.SPIFFE {
+	if !HasIdentity(in.Claim) {
 		return nil
 	}
 
-	own := in.Claim.Status.BootstrapInfo.Identity
+	machineIdentity := in.Claim.Status.BootstrapInfo.Identity
 	out := &guest.SPIFFE{
-		Enabled: true, Method: own.Method, SPIFFEID: own.SPIFFEID, TrustDomain: in.Settings.TrustDomain,
+		Enabled: true, Method: machineIdentity.Method, SPIFFEID: machineIdentity.SPIFFEID, TrustDomain: in.Settings.TrustDomain,
 		ServerAddress: in.Attestation.ServerAddress, TrustBundle: in.Attestation.TrustBundle,
 	}
 
-	switch own.Method {
+	switch machineIdentity.Method {
 	case v1alpha1.AttestationTPM:
-		out.TPMDevice, out.DevID = tpmDevice(in.Template), devID(in)
+		out.TPMDevice, out.DevID = tpmDevice(in.Template), newDevIDCallback(in)
 	default:
 		out.JoinToken = in.Attestation.JoinToken
 	}
@@ -118,30 +120,33 @@ func tpmDevice(template *v1alpha1.HypervisorMachineTemplate) string {
 	return ""
 }
 
-// secrets is where the machine gets its credential with method external-secrets.
-func secrets(in Input) *guest.Secrets {
+// newSecrets returns the secrets manager from which the machine reads its credential with bootstrap method
+// external-secrets. It replaces the placeholders in the path. It returns nil if the template has no
+// externalSecrets.
+func newSecrets(in Input) *guest.Secrets {
 	config := in.Template.Spec.Bootstrap.Config
 	if config == nil || config.ExternalSecrets == nil {
 		return nil
 	}
 
-	where, pool := config.ExternalSecrets, ""
+	external, pool := config.ExternalSecrets, ""
 	if in.Claim.Spec.RunnerPoolRef != nil {
 		pool = in.Claim.Spec.RunnerPoolRef.Name
 	}
 
 	path := strings.NewReplacer(
 		"{namespace}", in.Claim.Namespace, "{pool}", pool, "{claim}", in.Claim.Name, "{uid}", string(in.Claim.UID),
-	).Replace(where.Path)
+	).Replace(external.Path)
 
 	return &guest.Secrets{
-		Manager: cmp.Or(where.Manager, guest.SecretsVault), Address: where.Address, CABundle: where.CABundle,
-		Namespace: where.Namespace, Auth: cmp.Or(where.Auth, guest.SecretsAuthJWT), AuthMount: where.AuthMount,
-		Role: where.Role, Audience: where.Audience, Path: path, Keys: where.Keys,
+		Manager: cmp.Or(external.Manager, guest.SecretsVault), Address: external.Address, CABundle: external.CABundle,
+		Namespace: external.Namespace, Auth: cmp.Or(external.Auth, guest.SecretsAuthJWT), AuthMount: external.AuthMount,
+		Role: external.Role, Audience: external.Audience, Path: path, Keys: external.Keys,
 	}
 }
 
-// checkAttestation refuses attestations that the operator has not what it takes for.
+// checkAttestation returns an error if the template uses attestation and the operator's configuration does
+// not support it.
 func checkAttestation(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	if template.Spec.Attestation == nil {
 		return nil
@@ -152,11 +157,12 @@ func checkAttestation(template *v1alpha1.HypervisorMachineTemplate, settings Set
 	}
 
 	return errclass.New(errclass.Configuration, ReasonAttestationUnavailable,
-		"use template %s: spec.attestation needs a SPIRE server: set identity.spire in the operator's configuration, or leave it out",
+		"use template %s: spec.attestation needs a SPIRE server: set identity.spire in the operator's configuration, "+
+			"or remove spec.attestation",
 		template.Name)
 }
 
-// checkSecrets refuses what method external-secrets cannot do.
+// checkSecrets checks that the template can use bootstrap method external-secrets.
 func checkSecrets(template *v1alpha1.HypervisorMachineTemplate) error {
 	config := template.Spec.Bootstrap.Config
 
@@ -166,31 +172,32 @@ func checkSecrets(template *v1alpha1.HypervisorMachineTemplate) error {
 			"use template %s: bootstrap method external-secrets needs spec.bootstrap.config.externalSecrets", template.Name)
 	case template.Spec.Attestation == nil:
 		return errclass.New(errclass.Configuration, ReasonAttestationUnavailable,
-			"use template %s: bootstrap method external-secrets needs spec.attestation: machines log in with their identity",
+			"use template %s: bootstrap method external-secrets needs spec.attestation, because machines log in with their identity",
 			template.Name)
 	case config.Buildkite != nil:
 		return errclass.New(errclass.Configuration, ReasonBootstrapMethodUnavailable,
-			"use template %s: bootstrap method external-secrets is not for Buildkite, which gives each job a credential of its own: "+
-				"use callback", template.Name)
+			"use template %s: bootstrap method external-secrets does not support Buildkite, which issues one credential per job: "+
+				"use method callback", template.Name)
 	case config.ExternalSecrets.CABundle == "":
 		return nil
 	}
 
-	if _, err := inputbound.Authorities([]byte(config.ExternalSecrets.CABundle), nil); err != nil {
+	if _, err := inputbound.ParseCABundle([]byte(config.ExternalSecrets.CABundle), nil); err != nil {
 		return errclass.New(errclass.Configuration, "ExternalSecretsInvalid",
-			"use template %s: read spec.bootstrap.config.externalSecrets.caBundle: %w", template.Name, err)
+			"use template %s: parse spec.bootstrap.config.externalSecrets.caBundle: %w", template.Name, err)
 	}
 
 	return nil
 }
 
-// CheckPlatform refuses a platform that the template's bootstrap method is not for.
+// CheckPlatform returns an error if the template's bootstrap method does not support the CI platform of the
+// runner.
 func CheckPlatform(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) error {
-	if template.Spec.Bootstrap.Method != v1alpha1.BootstrapExternalSecrets || !runner.Binds {
+	if template.Spec.Bootstrap.Method != v1alpha1.BootstrapExternalSecrets || !runner.NeedsJob {
 		return nil
 	}
 
 	return errclass.New(errclass.Configuration, ReasonBootstrapMethodUnavailable,
-		"make a machine of template %s: bootstrap method external-secrets is not for %s, whose machines are each made for one job: "+
-			"use a template with method callback", template.Name, runner.Platform)
+		"create machine from template %s: bootstrap method external-secrets does not support %s, "+
+			"which binds each machine to one job: use a template with method callback", template.Name, runner.Platform)
 }

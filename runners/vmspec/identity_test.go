@@ -24,18 +24,18 @@ import (
 
 const joinToken = "0a1b2c3d-the-token"
 
-// withIdentity is the settings of an operator with a SPIRE server.
+// withIdentity returns the settings of an operator with a SPIRE server.
 func withIdentity() vmspec.Settings {
 	return vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
-		TrustDomain: "hyperfleet.io", DevID: true,
+		TrustDomain: "hyperfleet.io", HasDevIDAuthority: true,
 	}
 }
 
-// attesting is what the cloud-init ISO of an attested machine is made from.
+// attesting returns the input of the cloud-init ISO of a machine that attests.
 func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 	in := input(t, withIdentity())
-	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.Identity(in.Claim, t, in.Settings)}
+	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.NewMachineIdentity(in.Claim, t, in.Settings)}
 	in.Attestation = identity.Attestation{
 		JoinToken: joinToken, ServerAddress: "spire.example:8081", TrustBundle: "-----BEGIN CERTIFICATE-----\n",
 	}
@@ -43,7 +43,7 @@ func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 	return in
 }
 
-// configOf reads the bootstrap service's configuration from user data.
+// configOf parses the configuration of the bootstrap service from user data.
 func configOf(t *testing.T, userData []byte) guest.Config {
 	t.Helper()
 
@@ -72,11 +72,12 @@ func configOf(t *testing.T, userData []byte) guest.Config {
 	return config
 }
 
-// By method of attestation and of bootstrap: what stands on the cloud-init ISO, and what does not.
+// For each attestation method and bootstrap method, the test checks what the cloud-init ISO holds, and what
+// it does not hold.
 func TestSeedOfAnAttestedMachine(t *testing.T) {
 	t.Parallel()
 
-	own := &guest.SPIFFE{
+	machineIdentity := &guest.SPIFFE{
 		Enabled: true, Method: guest.AttestJoinToken, JoinToken: joinToken, TrustDomain: "hyperfleet.io",
 		SPIFFEID:      "spiffe://hyperfleet.io/vm/ci/pool-abc12/11111111-2222-4333-8444-555555555555",
 		ServerAddress: "spire.example:8081", TrustBundle: "-----BEGIN CERTIFICATE-----\n",
@@ -93,14 +94,14 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 		"credential on the cloud-init ISO": {v1alpha1.AttestationJoinToken, v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
 			t.Helper()
 
-			if diff := cmp.Diff(own, config.SPIFFE); diff != "" || config.JITConfig == "" || config.Callback != nil {
+			if diff := cmp.Diff(machineIdentity, config.SPIFFE); diff != "" || config.JITConfig == "" || config.Callback != nil {
 				t.Errorf("SPIFFE (-want +got):\n%s\nconfiguration %+v", diff, config)
 			}
 		}},
 		"no method is by token": {"", v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
 			t.Helper()
 
-			if diff := cmp.Diff(own, config.SPIFFE); diff != "" {
+			if diff := cmp.Diff(machineIdentity, config.SPIFFE); diff != "" {
 				t.Error(diff)
 			}
 		}},
@@ -146,7 +147,7 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			seed, err := vmspec.Seed(attesting(template))
+			seed, err := vmspec.RenderSeed(attesting(template))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,11 +161,11 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 	}
 }
 
-// The user's cloud-init sees what the machine attests with, by the document's names.
+// The user's cloud-init templates can use the attestation data under the documented names.
 func TestCloudInitSeesTheIdentity(t *testing.T) {
 	t.Parallel()
 
-	seed, err := vmspec.Seed(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+	seed, err := vmspec.RenderSeed(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Attestation = &v1alpha1.Attestation{}
 		s.CloudInit = &v1alpha1.CloudInit{
 			UserData: "#cloud-config\nseen: [{{ .SPIFFEEnabled }}, {{ .AttestationMethod }}, {{ .JoinToken }}, {{ .SPIFFEID | toJson }}]\n",
@@ -200,13 +201,13 @@ func TestRegistration(t *testing.T) {
 		ID:     identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
 		Method: identity.JoinToken, TTL: 90 * time.Second, Template: "template", Pool: "pool", Workload: v1alpha1.WorkloadGitHubActions,
 	}
-	if diff := cmp.Diff(want, vmspec.Registration(attesting(template).Claim, template)); diff != "" {
+	if diff := cmp.Diff(want, vmspec.NewRegistration(attesting(template).Claim, template)); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// A platform that makes each machine for one job gets its credential by callback, or with the
-// cloud-init ISO.
+// A machine of a platform that binds each machine to one job gets its credential with method callback, or
+// on the cloud-init ISO.
 func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
 	t.Parallel()
 
@@ -215,8 +216,8 @@ func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
 	} {
 		template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = method })
 
-		err := vmspec.CheckPlatform(template, workload.RunnerSpec{Platform: v1alpha1.WorkloadGeneric, Binds: true})
-		if got := errclass.Reason(err, "") == vmspec.ReasonBootstrapMethodUnavailable; got != refused {
+		err := vmspec.CheckPlatform(template, workload.RunnerSpec{Platform: v1alpha1.WorkloadGeneric, NeedsJob: true})
+		if got := errclass.ReasonOf(err, "") == vmspec.ReasonBootstrapMethodUnavailable; got != refused {
 			t.Errorf("%s: %v", method, err)
 		}
 
@@ -226,11 +227,11 @@ func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
 	}
 }
 
-// An offer of before there were other proofs is one for a claim code.
+// A recorded handover without a proof, from an older operator, requires a claim code.
 func TestProofOfAnOldOffer(t *testing.T) {
 	t.Parallel()
 
-	if got := vmspec.ProofOf(&v1alpha1.CredentialHandover{}); got != v1alpha1.ProofClaimCode {
+	if got := vmspec.OfferedProof(&v1alpha1.CredentialHandover{}); got != v1alpha1.ProofClaimCode {
 		t.Errorf("proof = %s", got)
 	}
 }

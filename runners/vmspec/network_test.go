@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// pool has both families, and another gateway for each.
+// pool returns an address pool with both families, and one gateway for each.
 func pool() *v1alpha1.AddressPool {
 	return &v1alpha1.AddressPool{
 		Addresses:      []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20", "fd00:9::10-fd00:9::20"},
@@ -36,7 +36,7 @@ func pool() *v1alpha1.AddressPool {
 	}
 }
 
-// addressed is a claim's machine with a template's network and network data.
+// addressed returns the input for a claim's machine with the network and the network data of a template.
 func addressed(network v1alpha1.MachineNetwork, data string, addresses ...string) vmspec.Input {
 	out := input(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Network = &network
@@ -63,15 +63,15 @@ const (
 		"      nameservers: {addresses: {{ .DNSServers }}}\n"
 	version1 = "version: 1\nconfig:\n- type: physical\n  name: eth0\n  subnets:\n  - {type: static, address: {{ .StaticIP }}/{{ .NetmaskBits }}}\n"
 	asJSON   = `{"version": 2, "ethernets": {"ens18": {"mtu": 1400}}}`
-	// openStack is a config drive's, with the netmask that the pool's addresses have.
+	// openStack is the network data of a config drive, with the netmask of the pool's addresses.
 	openStack = `{"links": [{"id": "tap1", "type": "phy", "name": "ens18", "mtu": 1400, "vif_id": "x"}],
 		"networks": [{"id": "n0", "type": "ipv4", "link": "tap1", "netmask": "255.255.255.128", "network_id": "n0",
 			"routes": [{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.9.0.1"}]}],
 		"services": [{"type": "dns", "address": "10.9.0.2"}]}`
 )
 
-// A claim's machine finds its addresses in its network data, whoever wrote them; netplan and
-// cloud-init take them for what they mean.
+// The network data of a claim's machine holds its addresses, whether the template has its own network data
+// or not. netplan and cloud-init apply them as intended.
 func TestNetworkDataOfMachines(t *testing.T) {
 	t.Parallel()
 
@@ -83,7 +83,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 	cases := map[string]struct {
 		in   vmspec.Input
 		want []string
-		// kept is text of the user's that is there as it was.
+		// kept is text of the user that must be unchanged.
 		kept []string
 	}{
 		"dhcp": {in: addressed(v1alpha1.MachineNetwork{}, ""), want: []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac"}},
@@ -138,7 +138,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 	var configs [][]byte
 
 	for name, tc := range cases {
-		seed, err := vmspec.Seed(tc.in)
+		seed, err := vmspec.RenderSeed(tc.in)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -154,7 +154,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 				}
 			}
 
-			made := strings.Join(slices.Sorted(maps.Values(exe.Netplan(t, seed.NetworkConfig))), "")
+			made := strings.Join(slices.Sorted(maps.Values(exe.RunNetplan(t, seed.NetworkConfig))), "")
 			for _, want := range tc.want {
 				if !strings.Contains(made, want+"\n") {
 					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, made, seed.NetworkConfig)
@@ -175,8 +175,8 @@ func TestNetworkDataOfMachines(t *testing.T) {
 	})
 }
 
-// What is rendered is read back, and written as a config drive's data it is valid by
-// OpenStack's schema.
+// The rendered network data can be parsed again. Written as the data of a config drive, it is valid
+// according to OpenStack's schema.
 func TestNetworkDataAsOpenStack(t *testing.T) {
 	t.Parallel()
 
@@ -196,7 +196,7 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			seed, err := vmspec.Seed(in)
+			seed, err := vmspec.RenderSeed(in)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,12 +206,12 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 				t.Fatalf("%v\n%s", err, seed.NetworkConfig)
 			}
 
-			for i := range network.Links { // what a config drive has, and the cloud-init ISO of a job's machine has not
+			for i := range network.Links { // a config drive has this field, but the cloud-init ISO of a machine does not
 				network.Links[i].MAC = "52:54:00:00:00:0" + string(rune('1'+i))
 				network.Links[i].Name = strings.ReplaceAll(network.Links[i].Name, "*", "no1")
 			}
 
-			data, err := network.OpenStack()
+			data, err := network.EncodeOpenStack()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,8 +231,8 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 	}
 }
 
-// Network data that can't carry the addresses are refused when the template is checked, and
-// in words that name the field and the fix.
+// Network data that cannot hold the addresses is refused when the template is checked. The error names the
+// field and the fix.
 func TestNetworkDataThatCannotBe(t *testing.T) {
 	t.Parallel()
 
@@ -262,10 +262,10 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 			t.Parallel()
 
 			in := addressed(tc.network, tc.data, address4)
-			_, made := vmspec.Seed(in)
+			_, made := vmspec.RenderSeed(in)
 
 			for _, err := range []error{vmspec.DryRender(in.Template, vmspec.Settings{}), made} {
-				if errclass.Reason(err, "") != vmspec.ReasonNetworkDataInvalid {
+				if errclass.ReasonOf(err, "") != vmspec.ReasonNetworkDataInvalid {
 					t.Fatalf("error %v", err)
 				}
 
@@ -279,13 +279,13 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 	}
 }
 
-// Version 1 is the user's matter, if the addresses are in it.
+// Network data of version 1 is accepted if the user has put the addresses into it.
 func TestVersion1ByVariables(t *testing.T) {
 	t.Parallel()
 
 	in := addressed(ofPool("cloud-init", ""), version1, address4)
 
-	seed, err := vmspec.Seed(in)
+	seed, err := vmspec.RenderSeed(in)
 	if err != nil || !strings.Contains(string(seed.NetworkConfig), "address: 10.9.0.10/25") {
 		t.Errorf("%v\n%s", err, seed.NetworkConfig)
 	}
@@ -293,7 +293,7 @@ func TestVersion1ByVariables(t *testing.T) {
 	convert(t, seed.NetworkConfig)
 }
 
-// The check of a template takes the prefix lengths that the pool's addresses will have.
+// The check of a template uses the prefix lengths that the pool's addresses will have.
 func TestRehearsalKnowsPrefixLengths(t *testing.T) {
 	t.Parallel()
 
@@ -321,8 +321,8 @@ func TestRehearsalKnowsPrefixLengths(t *testing.T) {
 	}
 }
 
-// convertAll has cloud-init convert network data as its command net-convert does, without a
-// start of Python for each.
+// convertAll converts network data with cloud-init, as its command net-convert does, but starts Python only
+// once for all.
 const convertAll = `import sys
 from cloudinit.cmd.devel import net_convert
 for name in sys.argv[1:]:
@@ -331,20 +331,19 @@ for name in sys.argv[1:]:
         "--network-data", name, "--kind", "yaml", "--directory", name + ".out", "--distro", "debian", "--output-kind", "netplan"]))
 `
 
-// convert has cloud-init read network-configs, whose renderer for other systems than netplan's
-// takes what it reads apart.
+// convert converts network-configs with cloud-init's renderer for networkd.
 func convert(t *testing.T, configs ...[]byte) {
 	t.Helper()
 
-	script, err := os.ReadFile(exe.Find(t, "cloud-init", "cloud-init"))
+	script, err := os.ReadFile(exe.FindProgram(t, "cloud-init", "cloud-init"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	// Debian's program names the interpreter that has its modules.
+	// The first line of Debian's program names the interpreter that has its modules.
 	interpreter, is := strings.CutPrefix(strings.SplitN(string(script), "\n", 2)[0], "#!")
 	if !is {
-		t.Fatal("cloud-init is no script")
+		t.Fatal("cloud-init is not a script")
 	}
 
 	dir, args := t.TempDir(), []string{"-c", convertAll}
@@ -364,7 +363,8 @@ func convert(t *testing.T, configs ...[]byte) {
 	}
 }
 
-// checked are the user data that cloud-init has looked at: most machines have the same.
+// checked holds the user data that cloud-init has already validated, because most machines have the same
+// user data.
 var checked sync.Map
 
 func checkUserData(t *testing.T, userData []byte) {
@@ -379,7 +379,7 @@ func checkUserData(t *testing.T, userData []byte) {
 		t.Fatal(err)
 	}
 
-	said, err := exec.Command(exe.Find(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
+	said, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(said), "Valid") {
 		t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, userData)
 	}

@@ -19,12 +19,13 @@ import (
 // ProgramPattern is the route of Programs.
 const ProgramPattern = "GET /bootstrap/{arch}"
 
-// Programs serves the bootstrap service by architecture, as `uname -m` says it. There is
-// nothing secret in it; whoever downloads it has its checksum from elsewhere.
-func Programs(programs map[string]Program) http.Handler {
+// NewProgramHandler serves the bootstrap service for each architecture, as named by `uname -m`. The route
+// needs no authentication, because the program holds no secret. Machines verify the download with the
+// checksum in their user data.
+func NewProgramHandler(programs map[string]Program) http.Handler {
 	byUname := make(map[string]Program, len(programs))
 	for arch, program := range programs {
-		byUname[uname(arch)] = program
+		byUname[toUname(arch)] = program
 	}
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -41,12 +42,12 @@ func Programs(programs map[string]Program) http.Handler {
 	})
 }
 
-// OpenProgram takes a program's checksum and keeps its file open: who puts another file in
-// its place gives machines of this process no other program.
+// OpenProgram opens a program and computes its checksum. It keeps the file open, so that machines get the
+// same program until the operator restarts, even if the file is replaced.
 func OpenProgram(path string) (Program, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return Program{}, fmt.Errorf("read bootstrap service: %w", err)
+		return Program{}, fmt.Errorf("open bootstrap service: %w", err)
 	}
 
 	sum := sha256.New()
@@ -59,8 +60,8 @@ func OpenProgram(path string) (Program, error) {
 	return Program{Content: file, Size: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// read gives the program, if it is what its checksum says.
-func (p Program) read() ([]byte, error) {
+// readVerified reads the program, and returns an error if its checksum has changed.
+func (p Program) readVerified() ([]byte, error) {
 	content := make([]byte, p.Size)
 	if n, err := p.Content.ReadAt(content, 0); int64(n) < p.Size {
 		return nil, fmt.Errorf("read bootstrap service: %w", err)
@@ -68,7 +69,7 @@ func (p Program) read() ([]byte, error) {
 
 	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != p.SHA256 {
 		return nil, errclass.New(errclass.Configuration, "BootstrapServiceChanged",
-			"read bootstrap service: its file is not what it was when the operator started: restart the operator")
+			"read bootstrap service: its file has changed since the operator started: restart the operator")
 	}
 
 	return content, nil

@@ -27,32 +27,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// ReasonNetworkDataInvalid says that a template's cloudInit.networkData is no network
-// data, or lacks the interface that a pool's addresses are for.
+// ReasonNetworkDataInvalid is the reason of the error that a template's cloudInit.networkData is not valid
+// network data, or has no interface for the addresses of the pool.
 const ReasonNetworkDataInvalid = "NetworkDataInvalid"
 
-// Settings hold for every machine of the operator.
+// Settings apply to every machine of the operator.
 type Settings struct {
-	// OperatorUID marks the operator's runners.
+	// OperatorUID identifies the runners of this operator.
 	OperatorUID string
-	// NamespaceInHostname makes host names NAMESPACE-CLAIM.
+	// NamespaceInHostname makes host names have the form NAMESPACE-CLAIM.
 	NamespaceInHostname bool
-	// GuestURL is the operator's server as machines see it; empty where they can't.
+	// GuestURL is the URL at which machines reach the operator. It is empty if they cannot reach it.
 	GuestURL string
-	// GuestCABundle gives what verifies it at present, in PEM. Nil, or empty: what the machine
-	// itself trusts.
+	// GuestCABundle returns the current CA bundle of GuestURL in PEM. If it is nil or returns "", machines use
+	// their own trust store.
 	GuestCABundle func() string
-	// ReportKey is what the tokens that machines report with are made of, and their claim
-	// codes.
+	// ReportKey is the key from which report tokens, claim codes and device identity codes are derived.
 	ReportKey []byte
-	// TrustDomain of the machines' identities, without spiffe://; empty where the operator has
-	// no SPIRE server.
+	// TrustDomain is the trust domain of the machines' SPIFFE IDs, without spiffe://. It is empty if the
+	// operator has no SPIRE server.
 	TrustDomain string
-	// DevID says that the operator has an authority over device identities, for machines with
-	// a TPM.
-	DevID bool
-	// BootstrapServices are the programs for the deliveries download and iso, by GitHub's
-	// name of the architecture.
+	// HasDevIDAuthority is true if the operator has a CA that signs device identities of machines with a TPM.
+	HasDevIDAuthority bool
+	// BootstrapServices holds the programs for deliveries download and iso, keyed by GitHub's name of the
+	// architecture.
 	BootstrapServices map[string]Program
 }
 
@@ -64,19 +62,19 @@ func (s Settings) caBundle() string {
 	return s.GuestCABundle()
 }
 
-// Program is a bootstrap service to hand out.
+// Program is a bootstrap service that machines download or get on their ISO.
 type Program struct {
-	// Content is the program itself. It is read when a machine wants it: it has 15 MB for
-	// each architecture, which would be most of what an operator at rest takes.
+	// Content is read only when a machine needs the program. A program has 15 MB for each architecture, which
+	// would be most of the memory of an idle operator.
 	Content io.ReaderAt
-	// Size of Content in bytes.
+	// Size is the size of Content in bytes.
 	Size int64
-	// SHA256 of Content, in hexadecimal.
+	// SHA256 is the checksum of Content in hexadecimal.
 	SHA256 string
 }
 
-// RunnerName is the name of the claim's runner: the one that the claim asks for, or one
-// that no other claim has.
+// RunnerName returns the name of the claim's runner: the name in the claim's spec, or else a name that is
+// unique to the claim.
 func RunnerName(claim *v1alpha1.MachineClaim) string {
 	if config := claim.Spec.WorkloadConfig.Config; config != nil && config.GitHub != nil && config.GitHub.RunnerName != "" {
 		return config.GitHub.RunnerName
@@ -85,24 +83,24 @@ func RunnerName(claim *v1alpha1.MachineClaim) string {
 	return workload.RunnerName(claim.Name, claim.UID)
 }
 
-// OperatorLabel marks the runners of one operator, so that those it left behind can be
-// told from everybody else's.
+// OperatorLabel returns the label of the runners of one operator. With it the operator recognizes its own
+// orphaned runners.
 func OperatorLabel(operatorUID string) string {
 	sum := sha256.Sum256([]byte(operatorUID))
 
 	return "hf-op-" + hex.EncodeToString(sum[:5])
 }
 
-// RunnerRequest is the runner that the claim wants.
-func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, settings Settings) workload.RunnerRequest {
+// NewRunnerRequest returns the request for the claim's runner to the CI platform.
+func NewRunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, settings Settings) workload.RunnerRequest {
 	request := workload.RunnerRequest{
-		Name:         RunnerName(claim),
-		Labels:       append(slices.Clone(runner.Labels), OperatorLabel(settings.OperatorUID)),
-		Group:        runner.Group,
-		WorkDir:      runner.Program.WorkDir,
-		Registration: runner.Registration,
-		Untagged:     runner.Untagged,
-		Description:  runner.Description,
+		Name:           RunnerName(claim),
+		Labels:         append(slices.Clone(runner.Labels), OperatorLabel(settings.OperatorUID)),
+		Group:          runner.Group,
+		WorkDir:        runner.Program.WorkDir,
+		Registration:   runner.Registration,
+		CanRunUntagged: runner.CanRunUntagged,
+		Description:    runner.Description,
 	}
 	if size := claim.Spec.Size; size != nil {
 		request.Labels = append(request.Labels, size.Labels...)
@@ -115,7 +113,7 @@ func RunnerRequest(claim *v1alpha1.MachineClaim, runner workload.RunnerSpec, set
 	return request
 }
 
-// Input is all that a machine's cloud-init ISO is made from.
+// Input holds everything from which the cloud-init ISO of a machine is rendered.
 type Input struct {
 	Claim    *v1alpha1.MachineClaim
 	Template *v1alpha1.HypervisorMachineTemplate
@@ -124,28 +122,28 @@ type Input struct {
 	Request  workload.RunnerRequest
 	// Credential is empty with bootstrap methods callback and external-secrets.
 	Credential workload.Credential
-	// Attestation is what a machine with an identity attests with.
+	// Attestation is the data with which a machine with an identity attests.
 	Attestation identity.Attestation
 	Settings    Settings
 }
 
-// Seed renders the machine's cloud-init ISO. It holds the one credential that the machine
-// will ever have; with bootstrap method callback the code that it gets it for, instead, and
-// with an attestation what it proves its identity with.
-func Seed(in Input) (hypervisor.Seed, error) {
-	delivered := in.Template.Spec.Bootstrap.Delivery
+// RenderSeed renders the contents of the machine's cloud-init ISO. The ISO holds the only credential that
+// the machine ever gets. With bootstrap method callback the ISO holds the code for this credential instead.
+// With attestation it also holds the data with which the machine attests.
+func RenderSeed(in Input) (hypervisor.Seed, error) {
+	deliveryMethod := in.Template.Spec.Bootstrap.Delivery
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
 
-	if !ok && (delivered == v1alpha1.DeliveryISO || delivered == v1alpha1.DeliveryDownload) {
-		return hypervisor.Seed{}, noProgram(in.Template, in.Runner)
+	if !ok && (deliveryMethod == v1alpha1.DeliveryISO || deliveryMethod == v1alpha1.DeliveryDownload) {
+		return hypervisor.Seed{}, newMissingProgramError(in.Template, in.Runner)
 	}
 
-	addresses, err := Addresses(in.Claim)
+	addresses, err := ParseAddresses(in.Claim)
 	if err != nil {
 		return hypervisor.Seed{}, err
 	}
 
-	input := renderInput(in, guestConfig(in))
+	input := newRenderInput(in, newGuestConfig(in))
 	input.Addresses = addresses
 
 	out, err := cloudinit.Render(input)
@@ -160,8 +158,8 @@ func Seed(in Input) (hypervisor.Seed, error) {
 	}
 
 	seed := hypervisor.Seed{UserData: out.UserData, MetaData: out.MetaData, NetworkConfig: out.NetworkConfig}
-	if delivered == v1alpha1.DeliveryISO {
-		content, err := program.read()
+	if deliveryMethod == v1alpha1.DeliveryISO {
+		content, err := program.readVerified()
 		if err != nil {
 			return hypervisor.Seed{}, err
 		}
@@ -172,14 +170,14 @@ func Seed(in Input) (hypervisor.Seed, error) {
 	return seed, nil
 }
 
-func noProgram(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) error {
+func newMissingProgramError(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) error {
 	return errclass.New(errclass.Configuration, "BootstrapServiceMissing",
-		"deliver the bootstrap service to machines of template %s: the operator has none for architecture %s: "+
+		"deliver the bootstrap service to machines of template %s: the operator has no bootstrap service for architecture %s: "+
 			"set guest.bootstrapServices in its configuration, or use delivery image",
 		template.Name, architecture(runner))
 }
 
-func guestConfig(in Input) *guest.Config {
+func newGuestConfig(in Input) *guest.Config {
 	config := &guest.Config{
 		Method:      in.Template.Spec.Bootstrap.Method,
 		Platform:    in.Runner.Platform,
@@ -188,23 +186,23 @@ func guestConfig(in Input) *guest.Config {
 		Labels:      in.Request.Labels,
 		Runner:      in.Runner.Program,
 		Command:     in.Runner.Command,
-		Traceparent: tracing.Traceparent(tracing.RootOf(string(in.Claim.UID))),
+		Traceparent: tracing.FormatTraceparent(tracing.RootForUID(string(in.Claim.UID))),
 	}
 
-	config.SPIFFE = spiffe(in)
-	config.Environment, config.Cache = conveniences(&in.Template.Spec)
+	config.SPIFFE = newSPIFFE(in)
+	config.Environment, config.Cache = newEnvironmentAndCache(&in.Template.Spec)
 
 	switch config.Method {
 	case v1alpha1.BootstrapCallback:
-		config.Callback = callback(in)
+		config.Callback = newCallback(in)
 	case v1alpha1.BootstrapExternalSecrets:
-		config.Secrets = secrets(in)
+		config.Secrets = newSecrets(in)
 	default:
 		in.Credential.Apply(config)
 	}
 
 	if l := in.Claim.Spec.Lifecycle; l != nil {
-		config.IdleTimeout, config.JobTimeout = duration(l.IdleTimeout), duration(l.JobTimeout)
+		config.IdleTimeout, config.JobTimeout = toGuestDuration(l.IdleTimeout), toGuestDuration(l.JobTimeout)
 	}
 
 	if in.Settings.GuestURL != "" {
@@ -218,8 +216,9 @@ func guestConfig(in Input) *guest.Config {
 	return config
 }
 
-// conveniences are the template's environment and caches.
-func conveniences(spec *v1alpha1.HypervisorMachineTemplateSpec) (map[string]string, *guest.Cache) {
+// newEnvironmentAndCache returns the environment variables of the template, which are nil if it has none,
+// and its caches.
+func newEnvironmentAndCache(spec *v1alpha1.HypervisorMachineTemplateSpec) (map[string]string, *guest.Cache) {
 	var environment map[string]string
 
 	for name, value := range spec.Environment {
@@ -235,15 +234,16 @@ func conveniences(spec *v1alpha1.HypervisorMachineTemplateSpec) (map[string]stri
 	}
 
 	return environment, &guest.Cache{
-		RegistryMirrors: texts(spec.Cache.RegistryMirrors), ActionsURL: string(spec.Cache.ActionsCacheURL),
+		RegistryMirrors: toStrings(spec.Cache.RegistryMirrors), ActionsURL: string(spec.Cache.ActionsCacheURL),
 	}
 }
 
-// callback is where the machine gets its credential, and by what proof.
-func callback(in Input) *guest.Callback {
+// newCallback returns the endpoint for the machine's credential, with the claim code or with the audience
+// of the JWT-SVID.
+func newCallback(in Input) *guest.Callback {
 	out := &guest.Callback{URL: in.Settings.GuestURL + CredentialPath(in.Claim), CABundle: in.Settings.caBundle()}
 
-	if Proof(in.Claim) == v1alpha1.ProofSVID {
+	if RequiredProof(in.Claim) == v1alpha1.ProofSVID {
 		out.Audience = CallbackAudience(in.Settings)
 	} else {
 		out.Code = ClaimCode(in.Settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID)
@@ -252,7 +252,7 @@ func callback(in Input) *guest.Callback {
 	return out
 }
 
-func duration(d *metav1.Duration) guest.Duration {
+func toGuestDuration(d *metav1.Duration) guest.Duration {
 	if d == nil {
 		return 0
 	}
@@ -260,7 +260,7 @@ func duration(d *metav1.Duration) guest.Duration {
 	return guest.Duration(d.Duration)
 }
 
-func renderInput(in Input, config *guest.Config) cloudinit.Input {
+func newRenderInput(in Input, config *guest.Config) cloudinit.Input {
 	spec := &in.Template.Spec
 	out := cloudinit.Input{
 		Config:     config,
@@ -269,8 +269,8 @@ func renderInput(in Input, config *guest.Config) cloudinit.Input {
 		FQDN:       in.Names.FQDN,
 		Network:    spec.Network,
 		DNS:        v1alpha1.MachineDNS{Domain: in.Names.Domain, Search: in.Names.Search, Servers: in.Names.Servers},
-		Delivery:   delivery(in),
-		Vars:       vars(in, config),
+		Delivery:   newDelivery(in),
+		Vars:       newVars(in, config),
 	}
 
 	if spec.CloudInit != nil {
@@ -280,11 +280,12 @@ func renderInput(in Input, config *guest.Config) cloudinit.Input {
 	return out
 }
 
-// architecture of the runner's machine, in GitHub's names.
+// architecture returns GitHub's name of the architecture of the runner's machine. Default: x64.
 func architecture(runner workload.RunnerSpec) string { return cmp.Or(runner.Program.Arch, "x64") }
 
-// uname maps GitHub's names of architectures to those of `uname -m`.
-func uname(arch string) string {
+// toUname converts GitHub's name of an architecture to the name that `uname -m` prints. It converts unknown
+// names to x86_64.
+func toUname(arch string) string {
 	switch arch {
 	case "arm64":
 		return "aarch64"
@@ -295,19 +296,19 @@ func uname(arch string) string {
 	}
 }
 
-func delivery(in Input) cloudinit.Delivery {
+func newDelivery(in Input) cloudinit.Delivery {
 	out := cloudinit.Delivery{
 		Method: in.Template.Spec.Bootstrap.Delivery, URL: in.Settings.GuestURL, CABundle: in.Settings.caBundle(),
 		SHA256: map[string]string{},
 	}
 	for arch, program := range in.Settings.BootstrapServices {
-		out.SHA256[uname(arch)] = program.SHA256
+		out.SHA256[toUname(arch)] = program.SHA256
 	}
 
 	return out
 }
 
-func vars(in Input, config *guest.Config) cloudinit.Vars {
+func newVars(in Input, config *guest.Config) cloudinit.Vars {
 	spec := &in.Template.Spec
 	out := cloudinit.Vars{
 		WorkloadMethod:  spec.Bootstrap.Method,
@@ -364,33 +365,33 @@ func addNetwork(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, network *v1al
 	}
 
 	if pool := network.AddressPool(); pool != nil {
-		addPool(out, claim, pool)
+		addPoolAddresses(out, claim, pool)
 
 		return
 	}
 
 	if static := network.Static; static != nil && static.IPAddress != "" {
-		out.Addresses = cloudinit.List{static.IPAddress + "/" + strconv.Itoa(MaskBits(static.Netmask))}
+		out.Addresses = cloudinit.List{static.IPAddress + "/" + strconv.Itoa(ParseNetmask(static.Netmask))}
 		if static.Gateway != "" {
 			out.Gateways = cloudinit.List{static.Gateway}
 		}
 
-		out.StaticIP, out.NetmaskBits, out.Gateway = static.IPAddress, MaskBits(static.Netmask), static.Gateway
+		out.StaticIP, out.NetmaskBits, out.Gateway = static.IPAddress, ParseNetmask(static.Netmask), static.Gateway
 		if len(static.DNS) > 0 {
 			out.DNSServers = static.DNS
 		}
 	}
 }
 
-// addPool gives templates what the machine was given of a pool. The variables for one
-// address are of the first, which is the IPv4 address where there is one.
-func addPool(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, pool *v1alpha1.AddressPool) {
-	out.Gateways = texts(pool.Gateway)
+// addPoolAddresses sets the variables for the addresses that the machine was allocated from a pool.
+// Variables for a single address hold the first address, which is the IPv4 address if there is one.
+func addPoolAddresses(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, pool *v1alpha1.AddressPool) {
+	out.Gateways = toStrings(pool.Gateway)
 	if len(pool.Nameservers) > 0 {
-		out.DNSServers = texts(pool.Nameservers)
+		out.DNSServers = toStrings(pool.Nameservers)
 	}
 
-	addresses, err := Addresses(claim)
+	addresses, err := ParseAddresses(claim)
 	if err != nil || len(addresses) == 0 {
 		return
 	}

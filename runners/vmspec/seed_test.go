@@ -54,25 +54,24 @@ func input(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmsp
 		},
 	}
 
-	runner, err := github.Platform{}.Runner(t, claim.Spec.WorkloadConfig)
+	runner, err := github.Platform{}.ResolveRunner(t, claim.Spec.WorkloadConfig)
 	if err != nil {
 		panic(err)
 	}
 
 	return vmspec.Input{
 		Claim: claim, Template: t, Settings: settings,
-		Runner: runner, Request: vmspec.RunnerRequest(claim, runner, settings),
-		Names:      vmspec.NamesOf(claim, t, &v1alpha1.HypervisorCluster{}, false),
+		Runner: runner, Request: vmspec.NewRunnerRequest(claim, runner, settings),
+		Names:      vmspec.NewNames(claim, t, &v1alpha1.HypervisorCluster{}, false),
 		Credential: workload.Credential{JITConfig: "one-use", RunnerID: "7"},
 	}
 }
 
-// What a machine is told: whose it is, its one credential, where to report, and nothing
-// that would be worth keeping.
+// The ISO holds the claim of the machine, its only credential and the report URL, and no long-lived secret.
 func TestSeedTellsAMachineWhatItNeeds(t *testing.T) {
 	t.Parallel()
 
-	seed, err := vmspec.Seed(input(template(nil), vmspec.Settings{
+	seed, err := vmspec.RenderSeed(input(template(nil), vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
 	}))
 	if err != nil {
@@ -95,8 +94,8 @@ func TestSeedTellsAMachineWhatItNeeds(t *testing.T) {
 	}
 }
 
-// With method callback the cloud-init ISO holds a code and no credential, and the template is
-// accepted where machines have an address to call.
+// With method callback the cloud-init ISO holds a code and no credential. The template is accepted if
+// guest.url is set.
 func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 	t.Parallel()
 
@@ -112,14 +111,14 @@ func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 	noKey := settings
 	noKey.ReportKey = nil
 
-	if err := vmspec.DryRender(callback, noKey); errclass.Reason(err, "") != "ReportKeyMissing" {
+	if err := vmspec.DryRender(callback, noKey); errclass.ReasonOf(err, "") != "ReportKeyMissing" {
 		t.Errorf("without a key: %v", err)
 	}
 
 	in := input(callback, settings)
-	in.Credential.RunnerToken = "one-hour" // even if there were one
+	in.Credential.RunnerToken = "one-hour" // must not be on the ISO even if it is set
 
-	seed, err := vmspec.Seed(in)
+	seed, err := vmspec.RenderSeed(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +142,7 @@ func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 
 	other := vmspec.ClaimCode(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, "another")
 	if code == other || code == vmspec.ReportToken(settings.ReportKey, in.Claim.Namespace, in.Claim.Name, in.Claim.UID) {
-		t.Error("the code is worth something elsewhere")
+		t.Error("the code is valid for another purpose")
 	}
 }
 
@@ -167,7 +166,7 @@ func TestDelivery(t *testing.T) {
 		return template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Delivery = method })
 	}
 
-	iso, err := vmspec.Seed(input(by(v1alpha1.DeliveryISO), settings))
+	iso, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), settings))
 	if err != nil || string(iso.Files["bootstrap-service"]) != "the program" {
 		t.Errorf("iso: error %v, %d files", err, len(iso.Files))
 	}
@@ -176,33 +175,33 @@ func TestDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := vmspec.Seed(input(by(v1alpha1.DeliveryISO), settings)); errclass.Reason(err, "") != "BootstrapServiceChanged" {
-		t.Errorf("a program that was overwritten since: %v", err)
+	if _, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), settings)); errclass.ReasonOf(err, "") != "BootstrapServiceChanged" {
+		t.Errorf("a program that was overwritten after the start: %v", err)
 	}
 
-	download, err := vmspec.Seed(input(by(v1alpha1.DeliveryDownload), settings))
+	download, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryDownload), settings))
 	if err != nil || !strings.Contains(string(download.UserData), program.SHA256) || len(download.Files) > 0 {
 		t.Errorf("download: error %v, the checksum is not in\n%s", err, download.UserData)
 	}
 
-	_, err = vmspec.Seed(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
-	if errclass.Reason(err, "") != "BootstrapServiceMissing" {
+	_, err = vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
+	if errclass.ReasonOf(err, "") != "BootstrapServiceMissing" {
 		t.Errorf("iso without a program: %v", err)
 	}
 
 	err = vmspec.DryRender(by(v1alpha1.DeliveryDownload), vmspec.Settings{})
-	if errclass.Reason(err, "") != "GuestURLMissing" {
+	if errclass.ReasonOf(err, "") != "GuestURLMissing" {
 		t.Errorf("download without a URL: %v", err)
 	}
 }
 
-// The program that machines download is the one whose checksum they were given.
+// The program that machines download has the checksum in their user data.
 func TestProgramsAreServedByArchitecture(t *testing.T) {
 	t.Parallel()
 
 	sum := sha256.Sum256([]byte("the program"))
 	handler := http.NewServeMux()
-	handler.Handle(vmspec.ProgramPattern, vmspec.Programs(map[string]vmspec.Program{
+	handler.Handle(vmspec.ProgramPattern, vmspec.NewProgramHandler(map[string]vmspec.Program{
 		"x64": {Content: strings.NewReader("the program"), Size: 11, SHA256: hex.EncodeToString(sum[:])},
 	}))
 
@@ -229,8 +228,8 @@ func TestProgramsAreServedByArchitecture(t *testing.T) {
 	}
 }
 
-// What this version can't do is refused in words when the template is made, not by a
-// machine that fails.
+// Settings that this version does not support are refused with an error when the template is checked,
+// before a machine fails.
 func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 
@@ -272,7 +271,7 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 			t.Parallel()
 
 			err := vmspec.DryRender(template(tc.change), vmspec.Settings{})
-			if reason := errclass.Reason(err, ""); reason != tc.reason || (err == nil) != (tc.reason == "") {
+			if reason := errclass.ReasonOf(err, ""); reason != tc.reason || (err == nil) != (tc.reason == "") {
 				t.Errorf("error %v, want reason %q", err, tc.reason)
 			}
 		})

@@ -12,10 +12,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// TemplateRef is the hypervisor's template that a template is about.
-func TemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.TemplateRef {
+// NewTemplateRef returns the reference to the hypervisor template that a HypervisorMachineTemplate uses.
+func NewTemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.TemplateRef {
 	if source := template.Spec.Template.KubeVirt; source != nil {
-		return kubeVirtRef(source)
+		return newKubeVirtRef(source)
 	}
 
 	source := template.Spec.Template.Proxmox
@@ -31,7 +31,7 @@ func TemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Templa
 	return ref
 }
 
-func kubeVirtRef(source *v1alpha1.KubeVirtTemplate) hypervisor.TemplateRef {
+func newKubeVirtRef(source *v1alpha1.KubeVirtTemplate) hypervisor.TemplateRef {
 	switch {
 	case source.ContainerDisk != nil:
 		return hypervisor.TemplateRef{
@@ -51,8 +51,8 @@ func kubeVirtRef(source *v1alpha1.KubeVirtTemplate) hypervisor.TemplateRef {
 	}
 }
 
-// CheckProvider makes sure that the template is for the cluster's kind of hypervisor. The
-// error is of class Configuration.
+// CheckProvider returns an error of class Configuration if the template has no settings for the provider of
+// the cluster.
 func CheckProvider(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) error {
 	source := &template.Spec.Template
 
@@ -64,12 +64,12 @@ func CheckProvider(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alph
 	}
 
 	return errclass.New(errclass.Configuration, "ProviderMismatch",
-		"HypervisorCluster %s is of provider %s: set template.%[2]s, or name another cluster in spec.hypervisorClusterRef",
+		"HypervisorCluster %s has provider %s: set spec.template.%[2]s, or refer to another cluster in spec.hypervisorClusterRef",
 		cluster.Name, cluster.Spec.Provider)
 }
 
-// Shape is what machines made from the template look like.
-func Shape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
+// NewShape returns the resources, the network and the storage of machines that are created from the template.
+func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 	spec := &template.Spec
 	shape := hypervisor.Shape{
 		CPU:             int(spec.Resources.CPU),
@@ -110,8 +110,8 @@ func Shape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 	return shape
 }
 
-// Owner is the identity that the claim's machine carries.
-func Owner(claim *v1alpha1.MachineClaim) hypervisor.Owner {
+// NewOwner returns the ownership record that the claim's machine carries at the hypervisor.
+func NewOwner(claim *v1alpha1.MachineClaim) hypervisor.Owner {
 	owner := hypervisor.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
 	if claim.Spec.RunnerPoolRef != nil {
 		owner.Pool = claim.Spec.RunnerPoolRef.Name
@@ -120,9 +120,9 @@ func Owner(claim *v1alpha1.MachineClaim) hypervisor.Owner {
 	return owner
 }
 
-// Ref names the claim's machine; its ID is 0 until one was reserved.
-func Ref(claim *v1alpha1.MachineClaim) hypervisor.MachineRef {
-	ref := hypervisor.MachineRef{Owner: Owner(claim)}
+// NewMachineRef returns the reference to the claim's machine. Its ID is 0 until an ID is reserved.
+func NewMachineRef(claim *v1alpha1.MachineClaim) hypervisor.MachineRef {
+	ref := hypervisor.MachineRef{Owner: NewOwner(claim)}
 	if claim.Status.VMRef != nil {
 		ref.ID, _ = strconv.Atoi(claim.Status.VMRef.VMID)
 	}
@@ -130,19 +130,19 @@ func Ref(claim *v1alpha1.MachineClaim) hypervisor.MachineRef {
 	return ref
 }
 
-// Spec is the claim's machine as the hypervisor is to make it.
-func Spec(
+// NewMachineSpec returns the specification of the claim's machine for the hypervisor.
+func NewMachineSpec(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.MachineSpec {
 	spec := hypervisor.MachineSpec{
-		Owner:    Owner(claim),
-		ID:       Ref(claim).ID,
+		Owner:    NewOwner(claim),
+		ID:       NewMachineRef(claim).ID,
 		Hostname: names.Hostname,
-		Template: TemplateRef(template),
-		Shape:    Shape(template),
+		Template: NewTemplateRef(template),
+		Shape:    NewShape(template),
 		Strategy: hypervisor.Strategy(claim.Spec.Placement),
 		Standby:  claim.Spec.Standby,
-		Network:  networkOptions(claim, template, names),
+		Network:  newNetworkOptions(claim, template, names),
 	}
 
 	if claim.Status.VMRef != nil {
@@ -152,18 +152,17 @@ func Spec(
 	return spec
 }
 
-// Names are a machine's names.
+// Names holds the host name of a machine and its DNS settings.
 type Names struct {
 	Hostname, FQDN string
-	// Domain, Search and Servers are the DNS settings that count.
+	// Domain, Search and Servers are the effective DNS settings.
 	Domain          string
 	Search, Servers []string
 }
 
-// NamesOf gives the names of a claim's machine: the claim's name, with its namespace
-// before it where that is asked for, and the domain of the template or else of the
-// cluster.
-func NamesOf(
+// NewNames returns the names of a claim's machine. The host name is the claim's name, prefixed with the
+// namespace if withNamespace is set. Each DNS setting of the template overrides that of the cluster.
+func NewNames(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate,
 	cluster *v1alpha1.HypervisorCluster, withNamespace bool,
 ) Names {
@@ -191,7 +190,7 @@ func NamesOf(
 		}
 	}
 
-	names.Hostname = hostLabel(names.Hostname)
+	names.Hostname = truncateHostname(names.Hostname)
 	names.FQDN = names.Hostname
 
 	if names.Domain != "" {
@@ -202,16 +201,16 @@ func NamesOf(
 }
 
 // maxLabel is the longest label of a DNS name (RFC 1035, section 2.3.4).
-const maxLabel = 63
+const maxLabelLength = 63
 
-// hostLabel keeps a name within one DNS label. What is cut is the front: a claim's
-// random part is at its end.
-func hostLabel(name string) string {
-	if len(name) <= maxLabel {
+// truncateHostname truncates a name to the length of a DNS label. It removes characters from the front,
+// because the random suffix of a claim's name must stay.
+func truncateHostname(name string) string {
+	if len(name) <= maxLabelLength {
 		return name
 	}
 
-	cut := name[len(name)-maxLabel:]
+	cut := name[len(name)-maxLabelLength:]
 	for cut != "" && cut[0] == '-' {
 		cut = cut[1:]
 	}
@@ -219,21 +218,21 @@ func hostLabel(name string) string {
 	return cut
 }
 
-func networkOptions(
+func newNetworkOptions(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.NetworkOptions {
-	out := hypervisor.NetworkOptions{Servers: names.Servers, Search: names.Search}
+	out := hypervisor.NetworkOptions{DNSServers: names.Servers, SearchDomains: names.Search}
 	network := template.Spec.Network
 
 	if pool := network.AddressPool(); pool != nil {
-		out.Gateways = texts(pool.Gateway)
+		out.Gateways = toStrings(pool.Gateway)
 
 		if info := claim.Status.NetworkInfo; info != nil {
 			out.Addresses = info.Addresses
 		}
 
 		if len(pool.Nameservers) > 0 {
-			out.Servers = texts(pool.Nameservers)
+			out.DNSServers = toStrings(pool.Nameservers)
 		}
 
 		return out
@@ -243,22 +242,22 @@ func networkOptions(
 		return out
 	}
 
-	out.Addresses = []string{network.Static.IPAddress + "/" + strconv.Itoa(MaskBits(network.Static.Netmask))}
+	out.Addresses = []string{network.Static.IPAddress + "/" + strconv.Itoa(ParseNetmask(network.Static.Netmask))}
 
 	if network.Static.Gateway != "" {
 		out.Gateways = []string{network.Static.Gateway}
 	}
 
 	if len(network.Static.DNS) > 0 {
-		out.Servers = network.Static.DNS
+		out.DNSServers = network.Static.DNS
 	}
 
 	return out
 }
 
-// Addresses are those that the claim's machine was given of its template's pool. The error
-// is of class Configuration: they were written by hand.
-func Addresses(claim *v1alpha1.MachineClaim) ([]netip.Prefix, error) {
+// ParseAddresses returns the addresses that the claim's machine was allocated from the pool of its
+// template. An address that cannot be parsed was written by hand, so the error is of class Configuration.
+func ParseAddresses(claim *v1alpha1.MachineClaim) ([]netip.Prefix, error) {
 	if claim.Status.NetworkInfo == nil {
 		return nil, nil
 	}
@@ -269,7 +268,7 @@ func Addresses(claim *v1alpha1.MachineClaim) ([]netip.Prefix, error) {
 		address, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, errclass.New(errclass.Configuration, "AddressInvalid",
-				"read status.networkInfo.addresses of claim %s: %q is not an address with its prefix length: delete the claim",
+				"parse status.networkInfo.addresses of claim %s: %q is not an address with a prefix length: delete the claim",
 				claim.Name, text)
 		}
 
@@ -279,7 +278,7 @@ func Addresses(claim *v1alpha1.MachineClaim) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func texts[T ~string](in []T) []string {
+func toStrings[T ~string](in []T) []string {
 	out := make([]string, 0, len(in))
 	for _, text := range in {
 		out = append(out, string(text))
@@ -288,9 +287,9 @@ func texts[T ~string](in []T) []string {
 	return out
 }
 
-// MaskBits is the prefix length of a netmask written as an address or as a number; -1
-// if it is neither.
-func MaskBits(mask string) int {
+// ParseNetmask returns the prefix length of a netmask, which is written as an address or as a prefix
+// length. It returns -1 if the mask is neither.
+func ParseNetmask(mask string) int {
 	if bits, err := strconv.Atoi(mask); err == nil && bits >= 0 && bits <= 128 {
 		return bits
 	}

@@ -23,8 +23,8 @@ func TestMaskBits(t *testing.T) {
 		"255.0.255.0": -1, "129": -1, "-1": -1, "": -1, "mask": -1, "ffff:ffff::": 32,
 	}
 	for mask, want := range cases {
-		if got := vmspec.MaskBits(mask); got != want {
-			t.Errorf("MaskBits(%q) = %d, want %d", mask, got, want)
+		if got := vmspec.ParseNetmask(mask); got != want {
+			t.Errorf("ParseNetmask(%q) = %d, want %d", mask, got, want)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestNamesOf(t *testing.T) {
 	cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{DNS: &v1alpha1.HypervisorDNS{
 		Domain: "fleet.example", Servers: []string{"192.0.2.1"}, Search: []string{"fleet.example"},
 	}}}
-	own := &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Network: &v1alpha1.MachineNetwork{
+	machineIdentity := &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Network: &v1alpha1.MachineNetwork{
 		DNS: &v1alpha1.MachineDNS{Domain: "own.example"},
 	}}}
 	plain := &v1alpha1.HypervisorMachineTemplate{}
@@ -55,7 +55,7 @@ func TestNamesOf(t *testing.T) {
 			Hostname: "pool-abc12", FQDN: "pool-abc12.fleet.example", Domain: "fleet.example",
 			Servers: []string{"192.0.2.1"}, Search: []string{"fleet.example"},
 		}},
-		"the template's domain wins, the rest stays": {own, cluster, true, vmspec.Names{
+		"the template's domain wins, the rest stays": {machineIdentity, cluster, true, vmspec.Names{
 			Hostname: "ci-pool-abc12", FQDN: "ci-pool-abc12.own.example", Domain: "own.example",
 			Servers: []string{"192.0.2.1"}, Search: []string{"fleet.example"},
 		}},
@@ -64,7 +64,7 @@ func TestNamesOf(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if diff := cmp.Diff(tc.want, vmspec.NamesOf(claim, tc.template, tc.cluster, tc.withNamespace)); diff != "" {
+			if diff := cmp.Diff(tc.want, vmspec.NewNames(claim, tc.template, tc.cluster, tc.withNamespace)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -78,7 +78,7 @@ func TestLongHostnameKeepsItsRandomEnd(t *testing.T) {
 		Namespace: strings.Repeat("n", 40), Name: strings.Repeat("p", 40) + "-x7k2p",
 	}}
 
-	names := vmspec.NamesOf(claim, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}, true)
+	names := vmspec.NewNames(claim, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}, true)
 	if len(names.Hostname) > 63 || !strings.HasSuffix(names.Hostname, "-x7k2p") || strings.HasPrefix(names.Hostname, "-") {
 		t.Errorf("host name %q", names.Hostname)
 	}
@@ -90,14 +90,14 @@ func TestSpecHoldsAndPlaces(t *testing.T) {
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a", UID: "u"}}
 	template := &v1alpha1.HypervisorMachineTemplate{}
 
-	got := vmspec.Spec(claim, template, vmspec.Names{})
+	got := vmspec.NewMachineSpec(claim, template, vmspec.Names{})
 	if got.Standby || got.Strategy != "" {
-		t.Errorf("by itself a machine is started, and spread: %+v", got)
+		t.Errorf("the default is a started machine with strategy spread: %+v", got)
 	}
 
 	claim.Spec.Standby, claim.Spec.Placement = true, v1alpha1.PlacementPack
 
-	got = vmspec.Spec(claim, template, vmspec.Names{})
+	got = vmspec.NewMachineSpec(claim, template, vmspec.Names{})
 	if !got.Standby || got.Strategy != hypervisor.Pack {
 		t.Errorf("on standby and packed: %+v", got)
 	}

@@ -18,28 +18,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// maxLog is how much of a job's log is kept.
+// maxLog is the maximum size of a job's log in bytes. The simulator drops the rest.
 const maxLog = 1 << 20
 
 // agent is one registered agent.
 type agent struct {
-	id        int64
-	uuid      string
-	name      string
-	tags      []string
-	only      *job // of the job acquisition token that it registered with
-	connected bool
-	seen      time.Time
-	job       *job
+	id          int64
+	uuid        string
+	name        string
+	tags        []string
+	acquiredJob *job // the job of the job acquisition token that the agent registered with
+	isConnected bool
+	lastSeen    time.Time
+	job         *job
 }
 
-// forget ends an agent's session. The lock is held.
-func (s *Server) forget(a *agent) {
+// removeAgent ends the session of an agent. The lock is held.
+func (s *Server) removeAgent(a *agent) {
 	delete(s.agents, a.id)
 	maps.DeleteFunc(s.tokens, func(_ string, g grant) bool { return g.agent == a })
 }
 
-func (s *Server) registerAgent(c *call) reply {
+func (s *Server) registerAgent(c *call) response {
 	var body struct {
 		Name               string   `json:"name"`
 		Hostname           string   `json:"hostname"`
@@ -55,105 +55,106 @@ func (s *Server) registerAgent(c *call) reply {
 		MachineID          string   `json:"machine_id"`
 		Features           []string `json:"features"`
 	}
-	if out := c.read(&body); out != nil {
+	if out := c.decodeBody(&body); out != nil {
 		return *out
 	}
-	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-		return fail(http.StatusUnauthorized, "Invalid access token")
+	if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+		return newError(http.StatusUnauthorized, "Invalid access token")
 	}
 	for _, tag := range body.Tags {
-		if key, is := strings.CutPrefix(tag, "queue="); is && s.queueOf(key) == nil {
-			return fail(http.StatusUnprocessableEntity, fmt.Sprintf("Cluster queue %q does not exist in the cluster", key))
+		if key, ok := strings.CutPrefix(tag, "queue="); ok && s.findQueue(key) == nil {
+			return newError(http.StatusUnprocessableEntity, fmt.Sprintf("Cluster queue %q does not exist in the cluster", key))
 		}
 	}
 	s.lastAgent++
-	s.registered++
-	a := &agent{id: s.lastAgent, uuid: engine.UUID(), name: body.Name, tags: body.Tags, seen: c.now}
-	if c.grant.acquire {
-		a.only = c.grant.job
+	s.registeredCount++
+	a := &agent{id: s.lastAgent, uuid: engine.NewUUID(), name: body.Name, tags: body.Tags, lastSeen: c.now}
+	if c.grant.isAcquisition {
+		a.acquiredJob = c.grant.job
 		if !body.IgnoreInDispatches {
-			return breach(http.StatusUnprocessableEntity, "an agent with a job acquisition token takes no other jobs")
+			return newViolation(http.StatusUnprocessableEntity, "an agent with a job acquisition token must set ignore_in_dispatches")
 		}
 	}
 	if a.name == "" {
 		a.name = "agent-" + strconv.FormatInt(a.id, 10)
 	}
 	s.agents[a.id] = a
-	session := "bkaa_" + engine.Hex(24)
+	session := "bkaa_" + engine.RandomHex(24)
 	s.tokens[session] = grant{agent: a}
-	return ok(map[string]any{
+	return newOK(map[string]any{
 		"id": a.uuid, "name": a.name, "access_token": session, "endpoint": "", "ping_interval": 1,
 		"job_status_interval": 1, "heartbeat_interval": 60, "meta_data": a.tags,
 	})
 }
 
-func (s *Server) connect(c *call) reply {
-	c.grant.agent.connected = true
-	return ok(map[string]any{"id": c.grant.agent.uuid, "connection_state": "connected"})
+func (s *Server) connect(c *call) response {
+	c.grant.agent.isConnected = true
+	return newOK(map[string]any{"id": c.grant.agent.uuid, "connection_state": "connected"})
 }
 
-func (s *Server) heartbeat(c *call) reply {
+func (s *Server) heartbeat(c *call) response {
 	var body struct {
 		SentAt     string `json:"sent_at"`
 		ReceivedAt string `json:"received_at"`
 	}
-	if out := c.read(&body); out != nil {
+	if out := c.decodeBody(&body); out != nil {
 		return *out
 	}
-	return ok(map[string]any{"sent_at": body.SentAt, "received_at": stamp(c.now)})
+	return newOK(map[string]any{"sent_at": body.SentAt, "received_at": formatTime(c.now)})
 }
 
-func (s *Server) ping(*call) reply { return ok(map[string]any{}) }
+func (s *Server) ping(*call) response { return newOK(map[string]any{}) }
 
-func (s *Server) disconnect(c *call) reply {
+func (s *Server) disconnect(c *call) response {
 	a := c.grant.agent
 	if a.job != nil {
-		return breach(http.StatusUnprocessableEntity, "the agent disconnects and has a job")
+		return newViolation(http.StatusUnprocessableEntity, "the agent disconnects while it has a job")
 	}
-	s.forget(a)
-	return ok(map[string]any{"id": a.uuid, "connection_state": "disconnected"})
+	s.removeAgent(a)
+	return newOK(map[string]any{"id": a.uuid, "connection_state": "disconnected"})
 }
 
-// acquireJob gives the agent the job, accepted. An agent that registered with a job
-// acquisition token gets its own job only.
-func (s *Server) acquireJob(c *call) reply {
+// acquireJob assigns a job to the agent. The job is then accepted. An agent that registered with a
+// job acquisition token can acquire only the job of the token.
+func (s *Server) acquireJob(c *call) response {
 	a := c.grant.agent
 	if c.r.Header.Get("X-Buildkite-Lock-Acquire-Job") != "1" {
-		return breach(http.StatusUnprocessableEntity, "X-Buildkite-Lock-Acquire-Job is not 1")
+		return newViolation(http.StatusUnprocessableEntity, "X-Buildkite-Lock-Acquire-Job is not 1")
 	}
-	if !a.connected {
-		return breach(http.StatusUnprocessableEntity, "the agent is not connected")
+	if !a.isConnected {
+		return newViolation(http.StatusUnprocessableEntity, "the agent is not connected")
 	}
 	j := s.jobs[c.r.PathValue("id")]
 	switch {
 	case j == nil:
-		return fail(http.StatusNotFound, "No job found")
-	case a.only != nil && a.only != j:
-		return breach(http.StatusForbidden, "the agent's token is for another job")
+		return newError(http.StatusNotFound, "No job found")
+	case a.acquiredJob != nil && a.acquiredJob != j:
+		return newViolation(http.StatusForbidden, "the agent's token is for another job")
 	case j.state == stateBlocked:
-		out := fail(http.StatusLocked, "Job is waiting for a dependency")
-		out.after = 1
+		out := newError(http.StatusLocked, "Job is waiting for a dependency")
+		out.retryAfter = 1
 		return out
-	case a.job != nil, j.state != stateScheduled && j.state != stateReserved, j.state == stateReserved && a.only == nil:
-		return fail(http.StatusUnprocessableEntity, "Job is not in a state where it can be acquired: "+j.state)
+	case a.job != nil, j.state != stateScheduled && j.state != stateReserved, j.state == stateReserved && a.acquiredJob == nil:
+		return newError(http.StatusUnprocessableEntity, "Job is not in a state where it can be acquired: "+j.state)
 	}
 	j.state, j.agent, a.job = stateAccepted, a, j
-	j.ran = ranOn{a.id, a.uuid, a.name}
-	token := "bkaj_" + engine.Hex(24)
+	j.ranOn = agentRecord{a.id, a.uuid, a.name}
+	token := "bkaj_" + engine.RandomHex(24)
 	s.tokens[token] = grant{job: j}
-	return ok(map[string]any{
-		"id": j.uuid, "endpoint": "", "state": stateAccepted, "env": s.env(j), "step": map[string]any{"command": j.script()},
+	return newOK(map[string]any{
+		"id": j.uuid, "endpoint": "", "state": stateAccepted, "env": s.newEnvironment(j), "step": map[string]any{"command": j.script()},
 		"chunks_max_size_bytes": 100 << 10, "chunks_interval_seconds": 1, "log_max_size_bytes": maxLog, "token": token,
-		"runnable_at": stamp(j.runnable), "priority": 0,
+		"runnable_at": formatTime(j.runnableAt), "priority": 0,
 	})
 }
 
-// env is the environment of the job's command, in part.
-func (s *Server) env(j *job) map[string]string {
+// newEnvironment returns a part of the environment of the job's command.
+func (s *Server) newEnvironment(j *job) map[string]string {
 	return map[string]string{
-		"BUILDKITE": "true", "CI": "true", "BUILDKITE_REPO": s.repository(j.build.pipeline), "BUILDKITE_PIPELINE_PROVIDER": "git",
+		"BUILDKITE": "true", "CI": "true", "BUILDKITE_REPO": s.repositoryURL(j.build.pipeline), "BUILDKITE_PIPELINE_PROVIDER": "git",
 		"BUILDKITE_PIPELINE_DEFAULT_BRANCH": "main", "BUILDKITE_PIPELINE_NAME": j.build.pipeline.slug,
-		"BUILDKITE_AGENT_ID": j.ran.uuid, "BUILDKITE_AGENT_NAME": j.ran.name, "BUILDKITE_MESSAGE": "Build", "BUILDKITE_SOURCE": "api",
+		"BUILDKITE_AGENT_ID": j.ranOn.uuid, "BUILDKITE_AGENT_NAME": j.ranOn.name,
+		"BUILDKITE_MESSAGE": "Build", "BUILDKITE_SOURCE": "api",
 		"BUILDKITE_JOB_ID": j.uuid, "BUILDKITE_COMMAND": j.script(),
 		"BUILDKITE_LABEL": j.name, "BUILDKITE_STEP_KEY": j.stepKey, "BUILDKITE_BRANCH": "main",
 		"BUILDKITE_COMMIT": j.build.commit, "BUILDKITE_BUILD_ID": j.build.uuid,
@@ -163,36 +164,36 @@ func (s *Server) env(j *job) map[string]string {
 	}
 }
 
-// repository is where the agent checks the pipeline's code out from.
-func (s *Server) repository(p *pipeline) string {
+// repositoryURL returns the URL of the pipeline's repository.
+func (s *Server) repositoryURL(p *pipeline) string {
 	return cmp.Or(s.opts.Repository, "https://github.com/"+s.opts.Organization+"/"+p.slug+".git")
 }
 
-func (s *Server) startJob(c *call) reply {
+func (s *Server) startJob(c *call) response {
 	var body struct {
 		StartedAt string `json:"started_at"`
 	}
-	if out := c.read(&body); out != nil {
+	if out := c.decodeBody(&body); out != nil {
 		return *out
 	}
 	if _, err := time.Parse(time.RFC3339Nano, body.StartedAt); err != nil {
-		return breach(http.StatusUnprocessableEntity, "started_at is not a time")
+		return newViolation(http.StatusUnprocessableEntity, "started_at is not a time")
 	}
 	if c.job.state != stateAccepted {
-		return fail(http.StatusUnprocessableEntity, "Job can't be started in state "+c.job.state)
+		return newError(http.StatusUnprocessableEntity, "Job can't be started in state "+c.job.state)
 	}
-	c.job.state, c.job.started = stateRunning, c.now
-	s.notify(c.job, "job.started")
-	return ok(map[string]any{})
+	c.job.state, c.job.startedAt = stateRunning, c.now
+	s.queueWebhook(c.job, "job.started")
+	return newOK(map[string]any{})
 }
 
-func (s *Server) jobState(c *call) reply { return ok(map[string]any{"state": c.job.state}) }
+func (s *Server) getJobState(c *call) response { return newOK(map[string]any{"state": c.job.state}) }
 
-// chunks takes a piece of the log, compressed.
-func (s *Server) chunks(c *call) reply {
+// uploadChunk appends a compressed chunk to the log.
+func (s *Server) uploadChunk(c *call) response {
 	size, err := strconv.Atoi(c.r.URL.Query().Get("size"))
 	if err != nil || c.r.Header.Get("Content-Encoding") != "gzip" {
-		return breach(http.StatusUnprocessableEntity, "a chunk has a size and is compressed with gzip")
+		return newViolation(http.StatusUnprocessableEntity, "a chunk must have a size and be compressed with gzip")
 	}
 	var raw []byte
 	unzip, err := gzip.NewReader(bytes.NewReader(c.body))
@@ -200,16 +201,16 @@ func (s *Server) chunks(c *call) reply {
 		raw, err = io.ReadAll(io.LimitReader(unzip, maxLog))
 	}
 	if err != nil || len(raw) != size {
-		return breach(http.StatusUnprocessableEntity, "the chunk is not what it says that it is")
+		return newViolation(http.StatusUnprocessableEntity, "the chunk is not gzip or does not have the size of its parameter")
 	}
 	if c.job.state != stateRunning && c.job.state != stateCanceling {
-		return fail(http.StatusUnprocessableEntity, "Job takes no log in state "+c.job.state)
+		return newError(http.StatusUnprocessableEntity, "Job takes no log in state "+c.job.state)
 	}
 	c.job.log = append(c.job.log, raw[:min(len(raw), maxLog-len(c.job.log))]...)
-	return ok(map[string]any{})
+	return newOK(map[string]any{})
 }
 
-func (s *Server) finishJob(c *call) reply {
+func (s *Server) finishJob(c *call) response {
 	var body struct {
 		ExitStatus              string `json:"exit_status"`
 		Signal                  string `json:"signal"`
@@ -218,12 +219,12 @@ func (s *Server) finishJob(c *call) reply {
 		ChunksFailedCount       int    `json:"chunks_failed_count"`
 		IgnoreAgentInDispatches *bool  `json:"ignore_agent_in_dispatches"`
 	}
-	if out := c.read(&body); out != nil {
+	if out := c.decodeBody(&body); out != nil {
 		return *out
 	}
-	exit, err := strconv.Atoi(body.ExitStatus)
+	status, err := strconv.Atoi(body.ExitStatus)
 	if _, timeErr := time.Parse(time.RFC3339Nano, body.FinishedAt); err != nil || timeErr != nil {
-		return breach(http.StatusUnprocessableEntity, "exit_status or finished_at is missing")
+		return newViolation(http.StatusUnprocessableEntity, "exit_status or finished_at is missing")
 	}
 	state := stateFinished
 	switch c.job.state {
@@ -231,8 +232,8 @@ func (s *Server) finishJob(c *call) reply {
 	case stateCanceling:
 		state = stateCanceled
 	default:
-		return fail(http.StatusUnprocessableEntity, "Job can't be finished in state "+c.job.state)
+		return newError(http.StatusUnprocessableEntity, "Job can't be finished in state "+c.job.state)
 	}
-	s.end(c.job, state, exit)
-	return ok(map[string]any{})
+	s.endJob(c.job, state, status)
+	return newOK(map[string]any{})
 }

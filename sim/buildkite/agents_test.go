@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// A job acquisition token is good for its own job and nothing else.
+// A job acquisition token is valid only for its own job.
 func TestATokenIsForOneJob(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
@@ -83,7 +83,7 @@ func TestAnAgentOfAQueueThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The stand-in prints what the real agent prints, in its order.
+// The simulated agent prints the same lines as the real agent, in the same order.
 func TestTheAgentsLines(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
@@ -158,7 +158,7 @@ func TestExitCodesOfTheAgent(t *testing.T) {
 	}
 }
 
-// A running job is stopped when it is cancelled, and when its agent is told to go at once.
+// A running job is stopped if it is cancelled, and if its agent is aborted.
 func TestARunningJobIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -179,7 +179,7 @@ func TestARunningJobIsStopped(t *testing.T) {
 			call := stack(t, server)
 			job := server.Queue(control.JobSpec{Duration: time.Minute})[0]
 			agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
-			server.Eventually("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
+			server.WaitUntil("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
 			tc.stop(t, server, agent)
 			if code := agent.Wait(); code != simagent.ExitSuccess || !strings.Contains(agent.Output(), "Canceling job") {
 				t.Errorf("exit %d: %s", code, agent.Output())
@@ -191,14 +191,14 @@ func TestARunningJobIsStopped(t *testing.T) {
 	}
 }
 
-// An agent that is asked to end ends after its job.
+// After a signal to stop, an agent ends when its job has ended.
 func TestAnAgentFinishesItsJob(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
 	call := stack(t, server)
 	job := server.Queue(control.JobSpec{Duration: 300 * time.Millisecond})[0]
 	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
-	server.Eventually("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
+	server.WaitUntil("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
 	agent.Stop()
 	if code := agent.Wait(); code != 0 {
 		t.Errorf("exit %d: %s", code, agent.Output())
@@ -208,7 +208,7 @@ func TestAnAgentFinishesItsJob(t *testing.T) {
 	}
 }
 
-// A job whose agent is silent fails.
+// A job fails if its agent makes no calls.
 func TestALostAgent(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -221,7 +221,7 @@ func TestALostAgent(t *testing.T) {
 		t.Errorf("heartbeat: %d %s", got.code, got.text)
 	}
 	clk.Step(50 * time.Second)
-	if state, _ := server.Raw(job.Key); state != "accepted" {
+	if state, _ := server.JobLog(job.Key); state != "accepted" {
 		t.Errorf("the job is %s though its agent lives", state)
 	}
 	clk.Step(time.Minute)
@@ -234,7 +234,7 @@ func TestALostAgent(t *testing.T) {
 	}
 }
 
-// A blocked job is scheduled when it is approved, and the webhooks say so.
+// A blocked job is scheduled when it is approved, and the webhooks report this.
 func TestApprove(t *testing.T) {
 	t.Parallel()
 	hooks := buildkitetest.NewReceiver(t)
@@ -247,9 +247,9 @@ func TestApprove(t *testing.T) {
 	if err := client.Approve(t.Context(), jobs[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	server.Eventually("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Delivered == 2 })
+	server.WaitUntil("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Delivered == 2 })
 	var events []string
-	for _, hook := range hooks.Received() {
+	for _, hook := range hooks.Webhooks() {
 		var body struct {
 			Event string `json:"event"`
 		}
@@ -275,7 +275,7 @@ func TestApprove(t *testing.T) {
 	}
 }
 
-// Faults of webhooks are drawn and counted.
+// The simulator injects and counts faults of webhooks.
 func TestFaultsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	hooks := buildkitetest.NewReceiver(t)
@@ -289,7 +289,7 @@ func TestFaultsOfWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Queue(control.JobSpec{Count: 2})
-	server.Eventually("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Pending == 0 })
+	server.WaitUntil("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Pending == 0 })
 	if err := client.SetFaults(t.Context(), control.Faults{WebhookLost: 2}); err == nil {
 		t.Error("a probability of 2 was taken")
 	}
@@ -301,7 +301,7 @@ func TestFaultsOfWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Queue(control.JobSpec{})
-	if got := len(hooks.Received()); got != 4 {
+	if got := len(hooks.Webhooks()); got != 4 {
 		t.Errorf("%d webhooks, want 4", got)
 	}
 	if list, err := client.Violations(t.Context()); err != nil || len(list) != 0 {
@@ -328,8 +328,8 @@ func TestQueueRefuses(t *testing.T) {
 	}
 }
 
-// An agent checks out, and names itself, by what is in its job's environment; without it the
-// real one ends before it begins.
+// An agent reads the repository and its own name from the environment of its job. Without these
+// variables, the real agent ends before the job starts.
 func TestTheJobsEnvironment(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{Repository: "/srv/git/app.git"})
@@ -347,7 +347,7 @@ func TestTheJobsEnvironment(t *testing.T) {
 	}
 }
 
-// A build's jobs share its meta-data.
+// The jobs of a build share its meta-data.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
@@ -391,7 +391,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// An agent asks for a stream of pings first; that there is none is no breach of its.
+// An agent first requests a stream of pings. The request is not a violation although there is no stream.
 func TestNoStreams(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
@@ -406,7 +406,7 @@ func TestNoStreams(t *testing.T) {
 	}
 }
 
-// What Buildkite does not know it passes over; the caller is told of all the same.
+// Buildkite ignores unknown fields. The simulator records them as violations.
 func TestUnknownFields(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// answer is what the simulator said.
+// answer is a response of the simulator.
 type answer struct {
 	code   int
 	header http.Header
@@ -50,7 +50,7 @@ func do(t *testing.T, server *buildkitetest.Server, token, method, path, body st
 	return out
 }
 
-// stack registers one and gives a function that makes its calls.
+// stack registers a stack and returns a function that makes its calls.
 func stack(t *testing.T, server *buildkitetest.Server) func(method, path, body string) answer {
 	t.Helper()
 	got := do(t, server, buildkitetest.Token, "POST", "/stacks/register", registration("test", "custom", "default"))
@@ -67,7 +67,7 @@ func registration(key, kind, queue string) string {
 	return `{"key":"` + key + `","type":"` + kind + `","queue_key":"` + queue + `","metadata":{"a":"b"}}`
 }
 
-// jat reserves a job and gives its acquisition token.
+// jat reserves a job and returns its job acquisition token.
 func jat(t *testing.T, call func(method, path, body string) answer, job string) string {
 	t.Helper()
 	if got := call("PUT", "/scheduled-jobs/batch-reserve", `{"job_uuids":["`+job+`"],"reservation_expiry_seconds":60}`); got.code != http.StatusOK {
@@ -83,7 +83,7 @@ func jat(t *testing.T, call func(method, path, body string) answer, job string) 
 	return token
 }
 
-// join registers and connects an agent and gives its session's token.
+// join registers and connects an agent and returns the token of its session.
 func join(t *testing.T, server *buildkitetest.Server, token string) string {
 	t.Helper()
 	got := do(t, server, token, "POST", "/register",
@@ -99,7 +99,7 @@ func join(t *testing.T, server *buildkitetest.Server, token string) string {
 	return session
 }
 
-// acquire has an agent take a job, and gives its session's token and the answer.
+// acquire acquires a job as an agent, and returns the token of its session and the response.
 func acquire(t *testing.T, server *buildkitetest.Server, call func(method, path, body string) answer, job control.Job) (string, answer) {
 	t.Helper()
 	session := join(t, server, jat(t, call, job.Key))

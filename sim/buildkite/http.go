@@ -16,31 +16,32 @@ import (
 	"time"
 )
 
-// maxBody bounds request bodies; chunks of logs are the largest.
+// maxBody is the maximum size of a request body in bytes. The chunks of logs are the largest
+// bodies.
 const maxBody = 4 << 20
 
-// access is whose token a call needs.
+// access is the kind of token that a call needs.
 type access int
 
 const (
-	byCluster access = iota // the cluster's agent token
-	byRegistration
-	bySession
-	byJob
+	accessCluster access = iota // the cluster's agent token
+	accessRegistration
+	accessSession
+	accessJob
 )
 
-// route is one call. answer runs under the server's lock.
+// route is one call. handle is called with the lock held.
 type route struct {
 	method, path string
 	name         string // in State.Requests
 	access       access
 	scope        string // of the rate limit; empty: none
-	rate         int    // requests a second
+	rate         int    // requests per second
 	query        []string
-	answer       func(*Server, *call) reply
+	handle       func(*Server, *call) response
 }
 
-// call is one request on its way.
+// call is one request while it is handled.
 type call struct {
 	r     *http.Request
 	grant grant
@@ -48,105 +49,112 @@ type call struct {
 	job   *job
 	body  []byte
 	now   time.Time
-	// unknown is the first field of the body that is not known. It is passed over.
-	unknown string
+	// unknownField is the error for the first unknown field of the body, which is ignored.
+	unknownField string
 }
 
-// reply is an answer before it is encoded. A nil body sends none.
-type reply struct {
-	status int
-	body   any
-	after  int // seconds of Retry-After
-	delay  time.Duration
-	// breach is a breach of the contract by the caller.
-	breach string
+// response is a response before it is encoded. A nil body is not sent.
+type response struct {
+	status     int
+	body       any
+	retryAfter int // seconds of Retry-After
+	delay      time.Duration
+	// violation is the violation of the contract by the caller, or empty.
+	violation string
 }
 
-func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
+func newOK(body any) response { return response{status: http.StatusOK, body: body} }
 
-// fail is an error as Buildkite answers it.
-func fail(status int, message string) reply {
-	return reply{status: status, body: map[string]any{"message": message}}
+// newError returns an error response of Buildkite.
+func newError(status int, message string) response {
+	return response{status: status, body: map[string]any{"message": message}}
 }
 
-// breach is a request that a caller who knows the contract never makes.
-func breach(status int, message string) reply {
-	out := fail(status, message)
-	out.breach = message
+// newViolation returns the response to a request that violates the contract.
+func newViolation(status int, message string) response {
+	out := newError(status, message)
+	out.violation = message
 	return out
 }
 
-// stacks' rates: https://buildkite.com/docs/apis/agent-api/stacks#rate-limiting. That of
-// tokens is not published.
-func routes() []route {
+// newRoutes returns all calls. The rates of the Stacks API are those of
+// https://buildkite.com/docs/apis/agent-api/stacks#rate-limiting. The rate for tokens is not
+// published.
+func newRoutes() []route {
 	return []route{
-		{"POST", "/stacks/register", "registerStack", byCluster, "default", 10, nil, (*Server).registerStack},
-		{"POST", "/stacks/{key}/deregister", "deregisterStack", byCluster, "default", 10, nil, (*Server).deregisterStack},
+		{"POST", "/stacks/register", "registerStack", accessCluster, "default", 10, nil, (*Server).registerStack},
+		{"POST", "/stacks/{key}/deregister", "deregisterStack", accessCluster, "default", 10, nil, (*Server).deregisterStack},
 		{
-			"GET", "/stacks/{key}/scheduled-jobs", "scheduledJobs", byCluster, "list-scheduled-jobs", 10,
-			[]string{"queue_key", "limit", "after"}, (*Server).scheduledJobs,
+			"GET", "/stacks/{key}/scheduled-jobs", "scheduledJobs", accessCluster, "list-scheduled-jobs", 10,
+			[]string{"queue_key", "limit", "after"}, (*Server).listScheduledJobs,
 		},
 		{
-			"PUT", "/stacks/{key}/scheduled-jobs/batch-reserve", "batchReserve", byCluster, "batch-reserve", 10,
-			nil, (*Server).batchReserve,
+			"PUT", "/stacks/{key}/scheduled-jobs/batch-reserve", "batchReserve", accessCluster, "batch-reserve", 10,
+			nil, (*Server).reserveJobs,
 		},
-		{"GET", "/stacks/{key}/jobs/{id}", "getJob", byCluster, "show-job", 1000, nil, (*Server).getJob},
-		{"POST", "/stacks/{key}/jobs/get-states", "getStates", byCluster, "batch-load-job-states", 20, nil, (*Server).getStates},
-		{"POST", "/stacks/{key}/jobs/{id}/finish", "finishByStack", byCluster, "finish-job", 100, nil, (*Server).finishByStack},
-		{"POST", "/stacks/{key}/notifications", "notifications", byCluster, "stack-notification", 200, nil, (*Server).notifications},
-		{"POST", "/stacks/{key}/job-acquisition-tokens", "acquisitionTokens", byCluster, "", 0, nil, (*Server).acquisitionTokens},
-		{"GET", "/metrics", "metrics", byCluster, "", 0, nil, (*Server).metrics},
-		{"POST", "/register", "register", byRegistration, "", 0, nil, (*Server).registerAgent},
-		{"POST", "/connect", "connect", bySession, "", 0, nil, (*Server).connect},
-		{"POST", "/heartbeat", "heartbeat", bySession, "", 0, nil, (*Server).heartbeat},
-		{"GET", "/ping", "ping", bySession, "", 0, nil, (*Server).ping},
-		{"POST", "/disconnect", "disconnect", bySession, "", 0, nil, (*Server).disconnect},
-		{"PUT", "/jobs/{id}/acquire", "acquireJob", bySession, "", 0, nil, (*Server).acquireJob},
-		{"PUT", "/jobs/{id}/start", "startJob", byJob, "", 0, nil, (*Server).startJob},
-		{"GET", "/jobs/{id}", "jobState", byJob, "", 0, nil, (*Server).jobState},
+		{"GET", "/stacks/{key}/jobs/{id}", "getJob", accessCluster, "show-job", 1000, nil, (*Server).getJob},
+		{"POST", "/stacks/{key}/jobs/get-states", "getStates", accessCluster, "batch-load-job-states", 20, nil, (*Server).getStates},
+		{"POST", "/stacks/{key}/jobs/{id}/finish", "finishByStack", accessCluster, "finish-job", 100, nil, (*Server).finishByStack},
 		{
-			"POST", "/jobs/{id}/chunks", "chunks", byJob, "", 0,
-			[]string{"sequence", "offset", "size"}, (*Server).chunks,
+			"POST", "/stacks/{key}/notifications", "notifications", accessCluster, "stack-notification", 200,
+			nil, (*Server).addNotifications,
 		},
-		{"POST", "/jobs/{id}/data/exists", "metadataExists", byJob, "", 0, nil, (*Server).metadataExists},
-		{"POST", "/jobs/{id}/data/get", "getMetadata", byJob, "", 0, nil, (*Server).getMetadata},
-		{"POST", "/jobs/{id}/data/set", "setMetadata", byJob, "", 0, nil, (*Server).setMetadata},
-		{"POST", "/jobs/{id}/data/keys", "metadataKeys", byJob, "", 0, nil, (*Server).metadataKeys},
-		{"PUT", "/jobs/{id}/finish", "finishJob", byJob, "", 0, nil, (*Server).finishJob},
+		{
+			"POST", "/stacks/{key}/job-acquisition-tokens", "acquisitionTokens", accessCluster, "", 0,
+			nil, (*Server).createAcquisitionTokens,
+		},
+		{"GET", "/metrics", "metrics", accessCluster, "", 0, nil, (*Server).getMetrics},
+		{"POST", "/register", "register", accessRegistration, "", 0, nil, (*Server).registerAgent},
+		{"POST", "/connect", "connect", accessSession, "", 0, nil, (*Server).connect},
+		{"POST", "/heartbeat", "heartbeat", accessSession, "", 0, nil, (*Server).heartbeat},
+		{"GET", "/ping", "ping", accessSession, "", 0, nil, (*Server).ping},
+		{"POST", "/disconnect", "disconnect", accessSession, "", 0, nil, (*Server).disconnect},
+		{"PUT", "/jobs/{id}/acquire", "acquireJob", accessSession, "", 0, nil, (*Server).acquireJob},
+		{"PUT", "/jobs/{id}/start", "startJob", accessJob, "", 0, nil, (*Server).startJob},
+		{"GET", "/jobs/{id}", "jobState", accessJob, "", 0, nil, (*Server).getJobState},
+		{
+			"POST", "/jobs/{id}/chunks", "chunks", accessJob, "", 0,
+			[]string{"sequence", "offset", "size"}, (*Server).uploadChunk,
+		},
+		{"POST", "/jobs/{id}/data/exists", "metadataExists", accessJob, "", 0, nil, (*Server).hasMetadata},
+		{"POST", "/jobs/{id}/data/get", "getMetadata", accessJob, "", 0, nil, (*Server).getMetadata},
+		{"POST", "/jobs/{id}/data/set", "setMetadata", accessJob, "", 0, nil, (*Server).setMetadata},
+		{"POST", "/jobs/{id}/data/keys", "metadataKeys", accessJob, "", 0, nil, (*Server).listMetadataKeys},
+		{"PUT", "/jobs/{id}/finish", "finishJob", accessJob, "", 0, nil, (*Server).finishJob},
 	}
 }
 
 const streamPings = "streamPings"
 
-// agentCalls are the names of the calls that agents make.
+// agentCalls returns the names of the calls that agents make.
 func agentCalls() []string {
 	out := []string{streamPings}
-	for _, route := range routes() {
-		if route.access != byCluster {
+	for _, route := range newRoutes() {
+		if route.access != accessCluster {
 			out = append(out, route.name)
 		}
 	}
 	return out
 }
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newAPIHandler() http.Handler {
 	mux := http.NewServeMux()
-	for _, route := range routes() {
+	for _, route := range newRoutes() {
 		mux.HandleFunc(route.method+" /v3"+route.path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, route) })
 	}
-	// Not every address of Buildkite's agents has streams; an agent asks at each, and polls
-	// where there are none.
+	// Not every endpoint of Buildkite has streams. An agent requests a stream from each endpoint, and
+	// polls if the endpoint has none.
 	mux.HandleFunc("POST /agentedge.v1.AgentEdgeService/StreamPings", func(w http.ResponseWriter, _ *http.Request) {
 		s.core.Mu.Lock()
 		s.core.Requests[streamPings]++
 		s.core.Mu.Unlock()
-		s.write(w, fail(http.StatusNotFound, "No endpoint found"))
+		s.writeResponse(w, newError(http.StatusNotFound, "No endpoint found"))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.core.Mu.Lock()
-		s.core.Violate("unknown-path", r.Method, r.URL.Path, "the simulator does not serve this call")
+		s.core.AddViolation("unknown-path", r.Method, r.URL.Path, "the simulator does not serve this call")
 		s.core.Mu.Unlock()
-		s.write(w, fail(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path))
+		s.writeResponse(w, newError(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path))
 	})
 	return mux
 }
@@ -160,14 +168,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route route) {
 	s.lock()
 	c := &call{r: r, body: body, now: s.now()}
 	s.core.Requests[route.name]++
-	out := s.answer(c, route, w.Header())
-	for _, breach := range []string{c.unknown, out.breach} {
+	out := s.handleCall(c, route, w.Header())
+	for _, breach := range []string{c.unknownField, out.violation} {
 		if breach != "" {
-			s.core.Violate("request", r.Method, r.URL.Path, breach)
+			s.core.AddViolation("request", r.Method, r.URL.Path, breach)
 		}
 	}
 	s.core.Mu.Unlock()
-	s.core.Kick()
+	s.core.Wake()
 	if out.delay > 0 {
 		timer := s.opts.Clock.NewTimer(out.delay)
 		defer timer.Stop()
@@ -176,112 +184,115 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route route) {
 		case <-r.Context().Done():
 		}
 	}
-	s.write(w, out)
+	s.writeResponse(w, out)
 }
 
-// answer runs the stages of a request: outages, credentials, limits, the call itself. The
+// handleCall runs the stages of a request: outages, credentials, limits, and the call itself. The
 // lock is held.
-func (s *Server) answer(c *call, route route, header http.Header) reply {
-	if s.core.Chance(s.core.Faults().ServerError) {
-		return reply{status: http.StatusBadGateway}
+func (s *Server) handleCall(c *call, route route, header http.Header) response {
+	if s.core.Occurs(s.core.Faults().ServerError) {
+		return response{status: http.StatusBadGateway}
 	}
 	if out := s.admit(c, route.access); out != nil {
 		return *out
 	}
-	if route.access == byCluster && (s.core.Chance(s.core.Faults().RateLimit) || s.core.Chance(s.core.Faults().SecondaryRateLimit)) {
-		return s.limited(header, route.scope, 0, s.core.Faults().RetryAfter)
+	if route.access == accessCluster &&
+		(s.core.Occurs(s.core.Faults().RateLimit) || s.core.Occurs(s.core.Faults().SecondaryRateLimit)) {
+		return s.newLimitError(header, route.scope, 0, s.core.Faults().RetryAfter)
 	}
 	if key := c.r.PathValue("key"); key != "" {
 		if c.stack = s.stacks[key]; c.stack == nil {
-			return fail(http.StatusNotFound, "No stack found")
+			return newError(http.StatusNotFound, "No stack found")
 		}
-		c.stack.seen = c.now
+		c.stack.lastSeen = c.now
 	}
 	if route.scope != "" && !s.opts.NoLimits {
-		if out := s.limit(c, route, header); out != nil {
+		if out := s.applyRateLimit(c, route, header); out != nil {
 			return *out
 		}
 	}
 	for name := range c.r.URL.Query() {
 		if !slices.Contains(route.query, name) {
-			return breach(http.StatusBadRequest, "unknown query parameter "+name)
+			return newViolation(http.StatusBadRequest, "unknown query parameter "+name)
 		}
 	}
-	return route.answer(s, c)
+	return route.handle(s, c)
 }
 
-// admit checks the token: Authorization: Token VALUE.
-func (s *Server) admit(c *call, need access) *reply {
-	refuse := func(message string) *reply {
-		out := fail(http.StatusUnauthorized, message)
+// admit checks the token in the header "Authorization: Token VALUE". It returns the error response,
+// or nil.
+func (s *Server) admit(c *call, required access) *response {
+	refuse := func(message string) *response {
+		out := newError(http.StatusUnauthorized, message)
 		return &out
 	}
 	token, is := strings.CutPrefix(c.r.Header.Get("Authorization"), "Token ")
-	known, found := s.tokens[token]
-	if !is || !found || !known.expires.IsZero() && !c.now.Before(known.expires) {
+	entry, found := s.tokens[token]
+	if !is || !found || !entry.expiresAt.IsZero() && !c.now.Before(entry.expiresAt) {
 		return refuse("Invalid access token")
 	}
-	c.grant = known
+	c.grant = entry
 	id := c.r.PathValue("id")
-	switch need {
-	case byCluster:
-		found = known.cluster
-	case byRegistration:
-		found = known.cluster || known.acquire
-	case bySession:
-		found = known.agent != nil
-	case byJob:
-		// An agent may use its session's token for its own job too.
-		if known.agent != nil {
-			known.job = known.agent.job
+	switch required {
+	case accessCluster:
+		found = entry.isCluster
+	case accessRegistration:
+		found = entry.isCluster || entry.isAcquisition
+	case accessSession:
+		found = entry.agent != nil
+	case accessJob:
+		// An agent can also use the token of its session for its own job.
+		if entry.agent != nil {
+			entry.job = entry.agent.job
 		}
-		found = known.job != nil && !known.acquire && known.job.uuid == id
-		c.job = known.job
+		found = entry.job != nil && !entry.isAcquisition && entry.job.uuid == id
+		c.job = entry.job
 	}
 	if !found {
 		return refuse("Invalid access token")
 	}
-	if known.agent != nil {
-		known.agent.seen = c.now
+	if entry.agent != nil {
+		entry.agent.lastSeen = c.now
 	}
-	if need == byJob && c.job.agent != nil {
-		c.job.agent.seen = c.now
+	if required == accessJob && c.job.agent != nil {
+		c.job.agent.lastSeen = c.now
 	}
 	return nil
 }
 
-// limit counts the requests of a stack in the second before. The lock is held.
-func (s *Server) limit(c *call, route route, header http.Header) *reply {
+// applyRateLimit counts the requests of a stack in the last second. It returns the response to a
+// request that exceeds the limit, or nil.
+func (s *Server) applyRateLimit(c *call, route route, header http.Header) *response {
 	key := route.scope + " " + c.r.PathValue("key")
-	window := slices.DeleteFunc(s.windows[key], func(at time.Time) bool { return c.now.Sub(at) >= time.Second })
+	window := slices.DeleteFunc(s.windows[key], func(start time.Time) bool { return c.now.Sub(start) >= time.Second })
 	s.windows[key] = append(window, c.now)
-	left := route.rate - len(s.windows[key])
+	remaining := route.rate - len(s.windows[key])
 	header.Set("Ratelimit-Scope", route.scope)
 	header.Set("Ratelimit-Limit", strconv.Itoa(route.rate))
-	header.Set("Ratelimit-Remaining", strconv.Itoa(max(left, 0)))
+	header.Set("Ratelimit-Remaining", strconv.Itoa(max(remaining, 0)))
 	header.Set("Ratelimit-Reset", "1")
-	if left >= 0 {
+	if remaining >= 0 {
 		return nil
 	}
-	out := s.limited(header, route.scope, route.rate, time.Second)
+	out := s.newLimitError(header, route.scope, route.rate, time.Second)
 	return &out
 }
 
-func (s *Server) limited(header http.Header, scope string, limit int, after time.Duration) reply {
-	if after <= 0 {
-		after = time.Minute
+func (s *Server) newLimitError(header http.Header, scope string, limit int, delay time.Duration) response {
+	if delay <= 0 {
+		delay = time.Minute
 	}
-	seconds := int(math.Ceil(after.Seconds()))
+	seconds := int(math.Ceil(delay.Seconds()))
 	header.Set("Ratelimit-Reset", strconv.Itoa(seconds))
-	return reply{status: http.StatusTooManyRequests, after: seconds, body: map[string]any{
+	return response{status: http.StatusTooManyRequests, retryAfter: seconds, body: map[string]any{
 		"message": fmt.Sprintf("You have exceeded your API rate limit. Please wait %d seconds before making more requests.", seconds),
 		"scope":   scope, "limit": limit, "current": limit + 1, "reset": seconds,
 	}}
 }
 
-func (s *Server) write(w http.ResponseWriter, out reply) {
-	if out.after > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(out.after))
+func (s *Server) writeResponse(w http.ResponseWriter, out response) {
+	if out.retryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(out.retryAfter))
 	}
 	if out.body == nil {
 		w.WriteHeader(out.status)
@@ -294,19 +305,19 @@ func (s *Server) write(w http.ResponseWriter, out reply) {
 	}
 }
 
-// read decodes a body; the reply is what to answer if it can't be.
-func (c *call) read(into any) *reply {
-	if err := json.Unmarshal(c.body, into); err != nil {
-		out := breach(http.StatusBadRequest, "Invalid body: "+err.Error())
+// decodeBody decodes a body. If the body is invalid, decodeBody returns the error response.
+func (c *call) decodeBody(target any) *response {
+	if err := json.Unmarshal(c.body, target); err != nil {
+		out := newViolation(http.StatusBadRequest, "Invalid body: "+err.Error())
 		return &out
 	}
 	decoder := json.NewDecoder(bytes.NewReader(c.body))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		c.unknown = "Invalid body: " + err.Error()
+	if err := decoder.Decode(target); err != nil {
+		c.unknownField = "Invalid body: " + err.Error()
 	}
 	if !strings.HasPrefix(c.r.Header.Get("Content-Type"), "application/json") {
-		out := breach(http.StatusBadRequest, "the body's Content-Type is not application/json")
+		out := newViolation(http.StatusBadRequest, "the Content-Type of the body is not application/json")
 		return &out
 	}
 	return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// States of jobs, in the words of the Stacks API. Webhooks and the REST API say passed or
-// failed for finished.
+// States of jobs in the Stacks API. Webhooks and the REST API have the states passed and failed
+// instead of finished.
 const (
 	stateBlocked   = "blocked"
 	stateScheduled = "scheduled"
@@ -32,7 +32,7 @@ const (
 
 const maxJobs = 10000
 
-// job is one command step's job.
+// job is the job of one command step.
 type job struct {
 	id          int64
 	uuid        string
@@ -46,45 +46,45 @@ type job struct {
 	duration    time.Duration
 	command     string
 
-	stack         string // that reserved it
-	reservedUntil time.Time
-	lapses        int
-	notes         int
+	stack               string // the stack that has reserved the job
+	reservedUntil       time.Time
+	expiredReservations int
+	notifications       int
 
-	agent *agent // that has it; kept in ran after it is over
-	ran   ranOn
-	exit  int
-	log   []byte
+	agent      *agent // the agent that has the job; after the end of the job, ranOn holds its data
+	ranOn      agentRecord
+	exitStatus int
+	log        []byte
 
-	created, runnable, started, finished time.Time
+	createdAt, runnableAt, startedAt, finishedAt time.Time
 }
 
-// ranOn remembers the agent of a job after the agent is gone.
-type ranOn struct {
+// agentRecord holds the data of the agent of a job after the agent is removed.
+type agentRecord struct {
 	id         int64
 	uuid, name string
 }
 
 type build struct {
-	uuid     string
-	number   int64
-	pipeline *pipeline
-	workflow string
-	commit   string
-	metadata map[string]string
-	created  time.Time
+	uuid      string
+	number    int64
+	pipeline  *pipeline
+	workflow  string
+	commit    string
+	metadata  map[string]string
+	createdAt time.Time
 }
 
-// over says whether the job has ended.
-func (j *job) over() bool { return j.state == stateFinished || j.state == stateCanceled }
+// isFinished reports whether the job has ended.
+func (j *job) isFinished() bool { return j.state == stateFinished || j.state == stateCanceled }
 
-// taken says whether an agent has the job.
-func (j *job) taken() bool {
+// hasAgent reports whether an agent has the job.
+func (j *job) hasAgent() bool {
 	return j.state == stateAccepted || j.state == stateRunning || j.state == stateCanceling
 }
 
-// Queue adds jobs and returns them. Labels are agent query rules; one of them may name
-// the queue.
+// Queue queues jobs of one new build and returns them. The labels are agent query rules. A rule may
+// name the queue.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
 	defer s.core.Mu.Unlock()
@@ -104,37 +104,37 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 			key = value
 		}
 	}
-	into := s.queueOf(key)
-	if into == nil {
+	q := s.findQueue(key)
+	if q == nil {
 		return nil, fmt.Errorf("queue jobs: the cluster has no queue %q", key)
 	}
 	run := s.newBuild(slug, cmp.Or(spec.Workflow, "CI"))
 	var out []control.Job
 	for i := range max(spec.Count, 1) {
-		out = append(out, s.newJob(run, into, spec, i).control())
+		out = append(out, s.newJob(run, q, spec, i).toControl())
 	}
-	s.core.Kick()
+	s.core.Wake()
 	return out, nil
 }
 
 func (s *Server) newBuild(slug, workflow string) *build {
-	from := s.pipelines[slug]
-	if from == nil {
-		from = &pipeline{uuid: engine.UUID(), slug: slug, name: s.opts.Organization + "/" + slug}
-		s.pipelines[slug] = from
+	p := s.pipelines[slug]
+	if p == nil {
+		p = &pipeline{uuid: engine.NewUUID(), slug: slug, name: s.opts.Organization + "/" + slug}
+		s.pipelines[slug] = p
 	}
-	from.builds++
+	p.buildCount++
 	out := &build{
-		uuid: engine.UUID(), number: from.builds, pipeline: from, workflow: workflow, commit: engine.Hex(20), created: s.now(),
+		uuid: engine.NewUUID(), number: p.buildCount, pipeline: p, workflow: workflow, commit: engine.RandomHex(20), createdAt: s.now(),
 		metadata: map[string]string{},
 	}
 	if s.opts.Repository != "" {
-		out.commit = "HEAD" // of a build that no commit was named for
+		out.commit = "HEAD" // as in a build without a commit
 	}
 	return out
 }
 
-func (s *Server) newJob(run *build, into *queue, spec control.JobSpec, index int) *job {
+func (s *Server) newJob(run *build, q *queue, spec control.JobSpec, index int) *job {
 	s.lastJob++
 	name := cmp.Or(spec.Name, "build")
 	key := strings.ReplaceAll(strings.ToLower(name), " ", "-")
@@ -143,48 +143,48 @@ func (s *Server) newJob(run *build, into *queue, spec control.JobSpec, index int
 	}
 	j := &job{
 		id:          s.lastJob,
-		uuid:        engine.UUID(),
+		uuid:        engine.NewUUID(),
 		build:       run,
 		name:        name,
 		stepKey:     key,
 		rules:       append([]string{}, spec.Labels...),
-		queue:       into,
+		queue:       q,
 		state:       stateScheduled,
 		environment: spec.Environment,
 		duration:    spec.Duration,
 		command:     spec.Command,
-		created:     s.now(),
-		runnable:    s.now(),
+		createdAt:   s.now(),
+		runnableAt:  s.now(),
 	}
 	s.jobs[j.uuid] = j
-	s.order = append(s.order, j)
+	s.jobOrder = append(s.jobOrder, j)
 	if j.environment != "" {
-		j.state, j.runnable = stateBlocked, time.Time{}
+		j.state, j.runnableAt = stateBlocked, time.Time{}
 		return j
 	}
-	s.notify(j, "job.scheduled")
+	s.queueWebhook(j, "job.scheduled")
 	return j
 }
 
-func (s *Server) jobByID(id int64) *job {
-	at := slices.IndexFunc(s.order, func(j *job) bool { return j.id == id })
-	if at < 0 {
+func (s *Server) findJob(id int64) *job {
+	index := slices.IndexFunc(s.jobOrder, func(j *job) bool { return j.id == id })
+	if index < 0 {
 		return nil
 	}
-	return s.order[at]
+	return s.jobOrder[index]
 }
 
 // Approve unblocks a job that waits for a block step.
 func (s *Server) Approve(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	j := s.jobByID(id)
+	j := s.findJob(id)
 	if j == nil || j.state != stateBlocked {
-		return fmt.Errorf("approve job %d: no such job is blocked", id)
+		return fmt.Errorf("approve job %d: there is no such blocked job", id)
 	}
-	s.notify(j, "job.activated")
-	j.state, j.runnable = stateScheduled, s.now()
-	s.notify(j, "job.scheduled")
+	s.queueWebhook(j, "job.activated")
+	j.state, j.runnableAt = stateScheduled, s.now()
+	s.queueWebhook(j, "job.scheduled")
 	return nil
 }
 
@@ -192,88 +192,88 @@ func (s *Server) Approve(id int64) error {
 func (s *Server) Cancel(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	j := s.jobByID(id)
-	if j == nil || j.over() {
-		return fmt.Errorf("cancel job %d: no such job is unfinished", id)
+	j := s.findJob(id)
+	if j == nil || j.isFinished() {
+		return fmt.Errorf("cancel job %d: there is no such unfinished job", id)
 	}
-	if j.taken() {
-		j.state = stateCanceling // the agent hears of it
+	if j.hasAgent() {
+		j.state = stateCanceling // the agent learns of the cancellation when it requests the state
 		return nil
 	}
-	s.end(j, stateCanceled, -1)
+	s.endJob(j, stateCanceled, -1)
 	return nil
 }
 
-// end completes a job. The lock is held.
-func (s *Server) end(j *job, state string, exit int) {
-	j.state, j.exit, j.finished = state, exit, s.now()
+// endJob completes a job. The lock is held.
+func (s *Server) endJob(j *job, state string, status int) {
+	j.state, j.exitStatus, j.finishedAt = state, status, s.now()
 	if j.agent != nil {
 		j.agent.job = nil
 		j.agent = nil
 	}
 	maps.DeleteFunc(s.tokens, func(_ string, g grant) bool { return g.job == j })
-	s.notify(j, "job.finished")
+	s.queueWebhook(j, "job.finished")
 }
 
-// advance lets reservations lapse and loses jobs whose agents are silent. The lock is
-// held.
+// advance ends reservations that have expired, ends jobs whose agents made no calls for
+// LostTimeout, and removes these agents. The lock is held.
 func (s *Server) advance(now time.Time) {
-	for _, j := range s.order {
+	for _, j := range s.jobOrder {
 		switch {
 		case j.state == stateReserved && !now.Before(j.reservedUntil):
 			j.state, j.stack = stateScheduled, ""
-			j.lapses++
-		case j.taken() && j.agent != nil && now.Sub(j.agent.seen) >= s.opts.LostTimeout:
+			j.expiredReservations++
+		case j.hasAgent() && j.agent != nil && now.Sub(j.agent.lastSeen) >= s.opts.LostTimeout:
 			lost := j.agent
 			state := stateFinished
 			if j.state == stateCanceling {
 				state = stateCanceled
 			}
-			s.end(j, state, -1)
-			s.forget(lost)
+			s.endJob(j, state, -1)
+			s.removeAgent(lost)
 		}
 	}
 	for _, a := range s.agents {
-		if a.job == nil && now.Sub(a.seen) >= s.opts.LostTimeout {
-			s.forget(a)
+		if a.job == nil && now.Sub(a.lastSeen) >= s.opts.LostTimeout {
+			s.removeAgent(a)
 		}
 	}
 }
 
-// due says how long nothing changes by itself.
-func (s *Server) due() time.Duration {
+// computeDelay returns the time until the next deadline.
+func (s *Server) computeDelay() time.Duration {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	wait := engine.Idle
-	for _, j := range s.order {
+	wait := engine.IdleDelay
+	for _, j := range s.jobOrder {
 		switch {
 		case j.state == stateReserved:
 			wait = min(wait, j.reservedUntil.Sub(s.now()))
-		case j.taken() && j.agent != nil:
-			wait = min(wait, j.agent.seen.Add(s.opts.LostTimeout).Sub(s.now()))
+		case j.hasAgent() && j.agent != nil:
+			wait = min(wait, j.agent.lastSeen.Add(s.opts.LostTimeout).Sub(s.now()))
 		}
 	}
 	return wait
 }
 
-// restState is how webhooks name the state of a job that has ended.
+// restState returns the state of a job in webhooks.
 func (j *job) restState() string {
 	switch {
 	case j.state != stateFinished:
 		return j.state
-	case j.exit == 0:
+	case j.exitStatus == 0:
 		return "passed"
 	default:
 		return "failed"
 	}
 }
 
-// control tells of the job in the words that all simulators share.
-func (j *job) control() control.Job {
+// toControl returns the job in the common format of all simulators.
+func (j *job) toControl() control.Job {
 	out := control.Job{
 		ID: j.id, Key: j.uuid, RunID: j.build.number, Repo: j.build.pipeline.name, Name: j.name, Labels: slices.Clone(j.rules),
-		Environment: j.environment, RunnerID: j.ran.id, RunnerName: j.ran.name, Requeues: j.lapses,
-		QueuedAt: j.created, StartedAt: j.started, CompletedAt: j.finished,
+		Environment: j.environment, RunnerID: j.ranOn.id, RunnerName: j.ranOn.name, Requeues: j.expiredReservations,
+		QueuedAt: j.createdAt, StartedAt: j.startedAt, CompletedAt: j.finishedAt,
 	}
 	switch j.state {
 	case stateBlocked:
@@ -289,21 +289,21 @@ func (j *job) control() control.Job {
 	return out
 }
 
-// State returns a snapshot.
+// State returns a snapshot of the simulator.
 func (s *Server) State() control.State {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	state := s.core.Snapshot()
-	state.Registered, state.MachineCalls = s.registered, agentCalls()
-	state.Webhooks.Pending = s.outbox.Pending()
-	for _, j := range s.order {
-		state.Jobs = append(state.Jobs, j.control())
+	state.Registered, state.MachineCalls = s.registeredCount, agentCalls()
+	state.Webhooks.Pending = s.outbox.CountPending()
+	for _, j := range s.jobOrder {
+		state.Jobs = append(state.Jobs, j.toControl())
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.agents)) {
 		a := s.agents[id]
 		out := control.Runner{
 			ID: a.id, Name: a.name, Scope: s.opts.Organization, Labels: slices.Clone(a.tags),
-			Online: a.connected, Busy: a.job != nil, Ephemeral: true, JIT: a.only != nil,
+			Online: a.isConnected, Busy: a.job != nil, Ephemeral: true, JIT: a.acquiredJob != nil,
 		}
 		if a.job != nil {
 			out.JobID = a.job.id
@@ -313,8 +313,8 @@ func (s *Server) State() control.State {
 	return state
 }
 
-// Raw gives the state of a job in Buildkite's own word, and what its agent has logged.
-func (s *Server) Raw(uuid string) (state, log string) {
+// JobLog returns the state of a job at Buildkite, and the log of its agent.
+func (s *Server) JobLog(uuid string) (state, log string) {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[uuid]
@@ -324,7 +324,7 @@ func (s *Server) Raw(uuid string) (state, log string) {
 	return j.state, string(j.log)
 }
 
-// script is what the job's agent runs.
+// script returns the command that the job's agent runs.
 func (j *job) script() string {
 	switch {
 	case j.command != "":

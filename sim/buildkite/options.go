@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Options describe the simulated cluster. Only Tokens is required.
+// Options configure the simulated cluster. Only Tokens is required.
 type Options struct {
 	Clock clock.Clock  // default: the real clock
 	Log   *slog.Logger // default: discards
@@ -21,22 +21,22 @@ type Options struct {
 	Organization string   // slug; default acme
 	Queues       []string // keys, the default queue first; default: default
 	Tokens       []string // agent tokens of the cluster
-	// Repository is what agents check out, at the head of its branch main; default: one at
-	// github.com with the names of organization and pipeline, which is not there, at a
-	// commit.
+	// Repository is the URL that agents check out, at the head of its branch main. Default: a URL
+	// at github.com with the names of the organization and the pipeline. This repository does not
+	// exist. Its builds name a random commit.
 	Repository string
 
 	Webhook control.WebhookTarget
-	// PlainToken sends the webhook's secret in X-Buildkite-Token in place of a signature.
+	// PlainToken sends the webhook's secret in X-Buildkite-Token instead of a signature.
 	PlainToken bool
 
 	Faults control.Faults
 	Seed   uint64
 
-	LostTimeout time.Duration // silence until a job's agent counts as lost; default 3 min
-	HookTimeout time.Duration // a webhook receiver must answer within; default 10 s
-	StackLimit  int           // stacks that the organization may have; default 50
-	NoLimits    bool          // no limits on the rate of requests
+	LostTimeout time.Duration // time without a call after which an agent's job fails; default 3 min
+	HookTimeout time.Duration // timeout of a webhook delivery; default 10 s
+	StackLimit  int           // maximum number of stacks of the organization; default 50
+	NoLimits    bool          // no rate limits
 }
 
 func (o *Options) setDefaults() {
@@ -63,7 +63,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-func (o *Options) check() error {
+func (o *Options) validate() error {
 	if len(o.Tokens) == 0 {
 		return errors.New("check simulator options: Tokens is empty; name at least one agent token")
 	}

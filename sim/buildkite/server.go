@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Server is one simulated cluster. Make it with New, serve Handler (and Control, on a
-// listener of its own), and Close it.
+// Server is one simulated cluster. Create it with New, serve Handler, serve Control on a separate
+// listener, and call Close at the end.
 type Server struct {
 	*engine.Record
 
@@ -22,20 +22,20 @@ type Server struct {
 	control http.Handler
 	orgUUID string
 
-	// The core's Mu guards what follows.
-	outbox     *engine.Outbox[delivery]
-	target     control.WebhookTarget
-	lastJob    int64
-	lastAgent  int64
-	queues     []*queue
-	pipelines  map[string]*pipeline // by slug
-	stacks     map[string]*stack    // by key
-	jobs       map[string]*job      // by UUID
-	order      []*job               // oldest first
-	agents     map[int64]*agent
-	tokens     map[string]grant
-	windows    map[string][]time.Time // requests of the last second, by stack and endpoint
-	registered int
+	// The core's Mu guards the following fields.
+	outbox          *engine.Outbox[delivery]
+	target          control.WebhookTarget
+	lastJob         int64
+	lastAgent       int64
+	queues          []*queue
+	pipelines       map[string]*pipeline // by slug
+	stacks          map[string]*stack    // by key
+	jobs            map[string]*job      // by UUID
+	jobOrder        []*job               // oldest first
+	agents          map[int64]*agent
+	tokens          map[string]grant
+	windows         map[string][]time.Time // requests of the last second, by stack and endpoint
+	registeredCount int
 }
 
 type queue struct {
@@ -45,32 +45,33 @@ type queue struct {
 
 type pipeline struct {
 	uuid, slug, name string // name is ORG/SLUG
-	builds           int64
+	buildCount       int64
 }
 
 type stack struct {
 	uuid, key, queue string
 	metadata         map[string]string
-	seen             time.Time
+	lastSeen         time.Time
 }
 
-// grant is what a token allows. One of its fields is set, but for job acquisition tokens.
+// grant is what a token allows. Exactly one of cluster, agent and job is set. A job acquisition
+// token also has acquire and expires.
 type grant struct {
-	cluster bool
-	agent   *agent // session
-	job     *job   // of a job token, or with acquire of a job acquisition token
-	acquire bool
-	expires time.Time
+	isCluster     bool
+	agent         *agent // of a session token
+	job           *job   // of a job token, or of a job acquisition token if acquire is set
+	isAcquisition bool
+	expiresAt     time.Time
 }
 
-// New builds a server from options and starts its background work.
+// New creates a server and starts its goroutines.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, target: opts.Webhook, orgUUID: engine.UUID(),
+		opts: opts, target: opts.Webhook, orgUUID: engine.NewUUID(),
 		core: engine.New(engine.Config{
 			Clock: opts.Clock, Log: opts.Log, Faults: opts.Faults, Check: control.Faults.Check,
 			Seed: opts.Seed, Platform: 0x626b6974, HookTimeout: opts.HookTimeout,
@@ -79,39 +80,39 @@ func New(opts Options) (*Server, error) {
 		agents: map[int64]*agent{}, tokens: map[string]grant{}, windows: map[string][]time.Time{},
 	}
 	for _, key := range opts.Queues {
-		s.queues = append(s.queues, &queue{uuid: engine.UUID(), key: key})
+		s.queues = append(s.queues, &queue{uuid: engine.NewUUID(), key: key})
 	}
 	for _, token := range opts.Tokens {
-		s.tokens[token] = grant{cluster: true}
+		s.tokens[token] = grant{isCluster: true}
 	}
 	s.Record = s.core.Record
-	s.api = s.routes()
-	s.control = control.Handler(s, func(to control.WebhookTarget) error {
-		s.SetWebhook(to)
+	s.api = s.newAPIHandler()
+	s.control = control.NewHandler(s, func(target control.WebhookTarget) error {
+		s.SetWebhook(target)
 		return nil
 	})
 	s.outbox = engine.NewOutbox(s.core, s.deliver)
-	s.core.Watch(s.due)
+	s.core.Schedule(s.computeDelay)
 	return s, nil
 }
 
-// Handler serves the API below /v3.
+// Handler returns the handler of the API below /v3.
 func (s *Server) Handler() http.Handler { return s.api }
 
-// Control serves the control API. Anyone who reaches it may do anything.
+// Control returns the handler of the control API. It has no authentication.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Close stops background work.
+// Close stops the goroutines.
 func (s *Server) Close() { s.core.Close() }
 
-// SetWebhook points the webhooks at a target; an empty URL stops them.
+// SetWebhook sets the target of the webhooks. An empty URL disables webhooks.
 func (s *Server) SetWebhook(target control.WebhookTarget) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	s.target = target
 }
 
-// SetPaused pauses a queue, or resumes it.
+// SetPaused pauses or resumes a queue.
 func (s *Server) SetPaused(key string, paused bool) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -129,8 +130,8 @@ func (s *Server) RevokeToken(token string) {
 	delete(s.tokens, token)
 }
 
-// ForgetStacks deregisters every stack, as a person could.
-func (s *Server) ForgetStacks() {
+// DeregisterStacks deregisters every stack, as a person can.
+func (s *Server) DeregisterStacks() {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	clear(s.stacks)
@@ -138,14 +139,15 @@ func (s *Server) ForgetStacks() {
 
 func (s *Server) now() time.Time { return s.core.Now() }
 
-// lock takes the lock and brings the state up to now.
+// lock takes the lock and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())
 }
 
-// queueOf gives the queue of that key; the words for the default queue are known too.
-func (s *Server) queueOf(key string) *queue {
+// findQueue returns the queue with a key, or nil. The keys "" and "__default__" stand for the
+// default queue.
+func (s *Server) findQueue(key string) *queue {
 	if key == "" || key == "__default__" {
 		return s.queues[0]
 	}

@@ -18,8 +18,8 @@ import (
 
 const nobody = "00000000-0000-4000-8000-000000000000"
 
-// What a caller who knows the contract never sends is recorded, and refused unless
-// Buildkite passes it over.
+// A request that violates the contract is recorded as a violation. It is rejected unless Buildkite
+// ignores the violation.
 func TestBreachesAreRecorded(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -59,7 +59,7 @@ func TestBreachesAreRecorded(t *testing.T) {
 	}
 }
 
-// What can happen to a caller who knows the contract is refused, and no breach.
+// A request that fails although it does not violate the contract is rejected and is not a violation.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{StackLimit: 1})
@@ -108,8 +108,8 @@ func TestReservations(t *testing.T) {
 	clk.Step(50 * time.Second)
 	call("PUT", "/scheduled-jobs/batch-reserve", `{"job_uuids":["`+jobs[0].Key+`"],"reservation_expiry_seconds":60}`)
 	clk.Step(20 * time.Second)
-	first, _ := server.Raw(jobs[0].Key)
-	second, _ := server.Raw(jobs[1].Key)
+	first, _ := server.JobLog(jobs[0].Key)
+	second, _ := server.JobLog(jobs[1].Key)
 	if first != "reserved" || second != "scheduled" {
 		t.Errorf("the extended reservation is %s and the other %s", first, second)
 	}

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package execguest plays a guest with a real program, for simulators of hypervisors: a
-// directory is the machine's root, cloud-init's part is done to it with the machine's
-// cloud-init ISO, and the program runs as the bootstrap service would.
+// Package execguest simulates a guest with a real program, for simulators of hypervisors. A
+// directory is the machine's root directory. The package applies the machine's cloud-init ISO to
+// that directory and runs the program as the bootstrap service would run it.
 package execguest

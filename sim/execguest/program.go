@@ -17,24 +17,25 @@ import (
 	"time"
 )
 
-// pipeWait is how long output is awaited after the program has gone.
+// pipeWait is how long Run waits for the rest of the output after the program has exited.
 const pipeWait = 2 * time.Second
 
-// Program is what runs in a machine.
+// Program is the program that runs in a machine.
 type Program struct {
-	// Path of the program.
+	// Path is the path of the program.
 	Path string
-	// Config is its configuration file, and Root the machine's root directory.
+	// Config is the path of the program's configuration file, and Root is the machine's root
+	// directory.
 	Config, Root string
-	// Console takes what it prints.
+	// Console receives what the program prints.
 	Console io.Writer
-	// Running is told the program's process group when it has started, and 0 when it has
-	// ended.
-	Running func(group int)
+	// ReportGroup is called with the program's process group after the start, and with 0 after the
+	// end.
+	ReportGroup func(group int)
 }
 
-// Run runs the program until it exits or the context, which is the machine's power, ends.
-// What it leaves running ends with it.
+// Run runs the program until it exits or until ctx ends. ctx stands for the machine's power. Run
+// kills all processes that the program has left running.
 func (p Program) Run(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, p.Path, "--config", p.Config, "--root", p.Root) // #nosec G204 -- the test's own
 	cmd.Env = []string{}
@@ -46,18 +47,19 @@ func (p Program) Run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start program: %w", err)
 	}
-	p.Running(cmd.Process.Pid)
+	p.ReportGroup(cmd.Process.Pid)
 	err := cmd.Wait()
-	p.Running(0)
-	// Power-off ends whatever the program left running.
+	p.ReportGroup(0)
+	// A machine without power has no processes, so Run kills the ones that the program has left
+	// running.
 	if kerr := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); kerr != nil && !errors.Is(kerr, syscall.ESRCH) {
-		_, _ = fmt.Fprintf(p.Console, "guest: end processes: %s\n", kerr)
+		_, _ = fmt.Fprintf(p.Console, "guest: kill remaining processes: %s\n", kerr)
 	}
 	return err
 }
 
-// Alive tells whether a process group has a member that is not a zombie.
-func Alive(group int) bool {
+// IsAlive returns true if the process group has a member that is not a zombie.
+func IsAlive(group int) bool {
 	if syscall.Kill(-group, 0) != nil {
 		return false
 	}

@@ -16,17 +16,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// copyUpTo is the size in bytes up to which files of an image are copied; larger ones are
-// linked to.
-const copyUpTo = 1 << 20
+// maxCopySize is the size in bytes up to which CopyTree copies a file of an image. CopyTree links to
+// a larger file.
+const maxCopySize = 1 << 20
 
-// Config is where the bootstrap service's configuration is below a root.
-const Config = "etc/hyperfleet/runner-config.json"
+// ConfigPath is the path of the bootstrap service's configuration, relative to the machine's root
+// directory.
+const ConfigPath = "etc/hyperfleet/runner-config.json"
 
-// CloudInit does what cloud-init would with the files of a cloud-init ISO, below the root. What a
-// real guest would run is told to log and not run: it would run on this machine, not in a
-// virtual one. nil files are no cloud-init ISO.
-func CloudInit(files map[string][]byte, root string, log func(format string, args ...any)) error {
+// ApplyCloudInit writes the files of a cloud-init ISO below root, as cloud-init would. It logs the
+// parts that a real guest would execute and does not execute them, because they would run on this
+// machine and not in a virtual one. If files is nil, there is no cloud-init ISO, and ApplyCloudInit
+// returns an error.
+func ApplyCloudInit(files map[string][]byte, root string, log func(format string, args ...any)) error {
 	if files == nil {
 		return errors.New("no datasource found")
 	}
@@ -34,19 +36,19 @@ func CloudInit(files map[string][]byte, root string, log func(format string, arg
 	if err != nil {
 		return err
 	}
-	for _, kind := range cc.skipped {
-		log("cloud-init: not run here: %s", kind)
+	for _, part := range cc.skipped {
+		log("cloud-init: skip %s: the simulator does not execute this part", part)
 	}
-	inside, err := os.OpenRoot(root)
+	rootDir, err := os.OpenRoot(root)
 	if err != nil {
 		return fmt.Errorf("open root directory: %w", err)
 	}
-	defer func() { _ = inside.Close() }()
-	if name := cmp.Or(metaHostname(files["meta-data"]), cc.hostname); name != "" {
+	defer func() { _ = rootDir.Close() }()
+	if name := cmp.Or(parseMetaHostname(files["meta-data"]), cc.hostname); name != "" {
 		cc.files = append([]guestFile{{path: "/etc/hostname", data: []byte(name + "\n"), mode: 0o644}}, cc.files...)
 	}
 	for _, f := range cc.files {
-		if err := f.write(inside); err != nil {
+		if err := f.write(rootDir); err != nil {
 			return fmt.Errorf("write_files %s: %w", f.path, err)
 		}
 	}
@@ -54,7 +56,7 @@ func CloudInit(files map[string][]byte, root string, log func(format string, arg
 	return nil
 }
 
-func metaHostname(data []byte) string {
+func parseMetaHostname(data []byte) string {
 	var meta map[string]any
 	if yaml.Unmarshal(data, &meta) != nil {
 		return ""
@@ -67,14 +69,14 @@ func metaHostname(data []byte) string {
 	return ""
 }
 
-// write puts a file below the root; links out of it are refused by os.Root.
+// write writes a file below the root. os.Root refuses links that lead out of the root.
 func (f guestFile) write(root *os.Root) error {
 	name := strings.TrimPrefix(filepath.Clean("/"+f.path), "/")
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
 	flags := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
-	if f.add {
+	if f.shouldAppend {
 		flags = os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	}
 	out, err := root.OpenFile(name, flags, fs.FileMode(f.mode).Perm())
@@ -85,22 +87,22 @@ func (f guestFile) write(root *os.Root) error {
 	return errors.Join(err, out.Chmod(fs.FileMode(f.mode).Perm()), out.Close())
 }
 
-// CopyTree copies an image: directories and small files are the VM's own,
-// large files are links to the image's.
-func CopyTree(from, to string) error {
-	from, err := filepath.Abs(from)
+// CopyTree copies an image to a new root directory. It copies directories and files of up to
+// maxCopySize bytes, so that the VM can change them. It links to larger files of the image.
+func CopyTree(image, destRoot string) error {
+	image, err := filepath.Abs(image)
 	if err != nil {
 		return fmt.Errorf("find image: %w", err)
 	}
-	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+	return filepath.WalkDir(image, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(from, path)
+		rel, err := filepath.Rel(image, path)
 		if err != nil {
 			return err
 		}
-		dest := filepath.Join(to, rel)
+		dest := filepath.Join(destRoot, rel)
 		info, err := d.Info()
 		if err != nil {
 			return err
@@ -114,7 +116,7 @@ func CopyTree(from, to string) error {
 				return err
 			}
 			return os.Symlink(target, dest)
-		case info.Size() > copyUpTo:
+		case info.Size() > maxCopySize:
 			return os.Symlink(path, dest)
 		default:
 			return copyFile(path, dest, info.Mode().Perm())
@@ -122,13 +124,13 @@ func CopyTree(from, to string) error {
 	})
 }
 
-func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.Open(from) // #nosec G304 -- below the image the model names
+func copyFile(source, dest string, mode fs.FileMode) error {
+	in, err := os.Open(source) // #nosec G304 -- below the image that the model names
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode|0o200) // #nosec G304 -- below the VM's root
+	out, err := os.OpenFile(dest, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode|0o200) // #nosec G304 -- below the VM's root
 	if err != nil {
 		return err
 	}

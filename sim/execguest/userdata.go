@@ -20,24 +20,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// cloudConfig is the part of a guest's user data the simulator plays.
+// cloudConfig is the part of a guest's user data that the simulator applies.
 type cloudConfig struct {
 	hostname string
 	files    []guestFile
-	skipped  []string // parts that a real guest would run
+	skipped  []string // parts that a real guest would execute
 }
 
 // guestFile is one entry of write_files.
 type guestFile struct {
-	path string
-	data []byte
-	mode uint32
-	add  bool
+	path         string
+	data         []byte
+	mode         uint32
+	shouldAppend bool
 }
 
 const maxUserData = 16 << 20
 
-// UserData is what user data asks for: a host name, and files by their paths.
+// UserData is the part of user data that a machine applies: a hostname, and files by their paths.
 type UserData struct {
 	Hostname string
 	Files    map[string]File
@@ -49,8 +49,8 @@ type File struct {
 	Mode uint32
 }
 
-// ParseUserData reads #cloud-config or a MIME message of several parts, plain or
-// compressed.
+// ParseUserData parses user data in the #cloud-config format or a MIME message of several parts.
+// Either may be compressed with gzip.
 func ParseUserData(data []byte) (UserData, error) {
 	cc, err := parseUserData(data)
 	if err != nil {
@@ -63,10 +63,8 @@ func ParseUserData(data []byte) (UserData, error) {
 	return out, nil
 }
 
-// parseUserData reads #cloud-config or a MIME message of several parts, plain
-// or compressed.
 func parseUserData(data []byte) (*cloudConfig, error) {
-	docs, skipped, err := userDataParts(data)
+	docs, skipped, err := splitUserData(data)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +89,7 @@ func parseUserData(data []byte) (*cloudConfig, error) {
 	return cc, nil
 }
 
-func userDataParts(data []byte) (docs [][]byte, skipped []string, err error) {
+func splitUserData(data []byte) (docs [][]byte, skipped []string, err error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
 		if data, err = gunzip(data); err != nil {
 			return nil, nil, err
@@ -101,7 +99,7 @@ func userDataParts(data []byte) (docs [][]byte, skipped []string, err error) {
 	case strings.HasPrefix(head, "#cloud-config"):
 		return [][]byte{data}, nil, nil
 	case strings.HasPrefix(head, "Content-Type:"), strings.HasPrefix(head, "MIME-Version:"):
-		return mimeParts(data)
+		return splitMIME(data)
 	case len(bytes.TrimSpace(data)) == 0:
 		return nil, nil, nil
 	default:
@@ -110,7 +108,7 @@ func userDataParts(data []byte) (docs [][]byte, skipped []string, err error) {
 	}
 }
 
-func mimeParts(data []byte) (docs [][]byte, skipped []string, err error) {
+func splitMIME(data []byte) (docs [][]byte, skipped []string, err error) {
 	msg, err := mail.ReadMessage(bytes.NewReader(data))
 	if err != nil {
 		return nil, nil, fmt.Errorf("read MIME message: %w", err)
@@ -128,20 +126,20 @@ func mimeParts(data []byte) (docs [][]byte, skipped []string, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read MIME part: %w", err)
 		}
-		body, err := partBody(part)
+		body, err := readPart(part)
 		if err != nil {
 			return nil, nil, err
 		}
-		kind, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
-		if kind == "text/cloud-config" || bytes.HasPrefix(body, []byte("#cloud-config")) {
+		mediaType, _, _ := mime.ParseMediaType(part.Header.Get("Content-Type"))
+		if mediaType == "text/cloud-config" || bytes.HasPrefix(body, []byte("#cloud-config")) {
 			docs = append(docs, body)
 			continue
 		}
-		skipped = append(skipped, kind)
+		skipped = append(skipped, mediaType)
 	}
 }
 
-func partBody(p *multipart.Part) ([]byte, error) {
+func readPart(p *multipart.Part) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(p, maxUserData))
 	if err != nil {
 		return nil, fmt.Errorf("read MIME part: %w", err)
@@ -152,27 +150,27 @@ func partBody(p *multipart.Part) ([]byte, error) {
 	return body, nil
 }
 
-// mergeConfig is cloud-init's default way to merge parts: a later key replaces
-// an earlier one. A part may ask for lists to be appended with merge_how.
-func mergeConfig(into, from map[string]any) {
-	how := fmt.Sprint(from["merge_how"], from["merge_type"])
-	appendLists := strings.Contains(how, "append")
-	for k, v := range from {
-		old, oldOK := into[k].([]any)
+// mergeConfig merges parts as cloud-init does by default: a later key replaces an earlier one. A
+// part can set merge_how or merge_type to append lists and to merge maps.
+func mergeConfig(target, part map[string]any) {
+	policy := fmt.Sprint(part["merge_how"], part["merge_type"])
+	appendLists := strings.Contains(policy, "append")
+	for k, v := range part {
+		old, oldOK := target[k].([]any)
 		add, newOK := v.([]any)
 		if appendLists && oldOK && newOK {
-			into[k] = append(append([]any{}, old...), add...)
+			target[k] = append(append([]any{}, old...), add...)
 			continue
 		}
-		oldMap, oldOK2 := into[k].(map[string]any)
+		oldMap, oldOK2 := target[k].(map[string]any)
 		newMap, newOK2 := v.(map[string]any)
-		if strings.Contains(how, "recurse_dict") && oldOK2 && newOK2 {
+		if strings.Contains(policy, "recurse_dict") && oldOK2 && newOK2 {
 			next := maps.Clone(oldMap)
 			mergeConfig(next, newMap)
-			into[k] = next
+			target[k] = next
 			continue
 		}
-		into[k] = v
+		target[k] = v
 	}
 }
 
@@ -191,7 +189,7 @@ func parseWriteFile(raw any) (guestFile, error) {
 	if f.data, err = decodeContent(content, encoding); err != nil {
 		return f, fmt.Errorf("%s: %w", f.path, err)
 	}
-	f.add, _ = m["append"].(bool)
+	f.shouldAppend, _ = m["append"].(bool)
 	switch p := m["permissions"].(type) {
 	case string:
 		mode, err := strconv.ParseUint(strings.TrimPrefix(p, "0o"), 8, 32)
@@ -199,13 +197,13 @@ func parseWriteFile(raw any) (guestFile, error) {
 			return f, fmt.Errorf("%s: permissions %q: %w", f.path, p, err)
 		}
 		f.mode = uint32(mode)
-	case float64: // an unquoted number: YAML has read the octal already
+	case float64: // YAML has already converted an unquoted octal number
 		f.mode = uint32(p)
 	}
 	return f, nil
 }
 
-// decodeContent undoes the encodings of cc_write_files.
+// decodeContent decodes the encodings of cloud-init's module cc_write_files.
 func decodeContent(content, encoding string) ([]byte, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", "text/plain":

@@ -13,141 +13,144 @@ import (
 	"time"
 )
 
-// maxBody bounds what callers send.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 64 << 10
 
-// Job is what a command is told to do.
+// Job is the job that a command receives.
 type Job struct {
 	ID       string        `json:"id"`
 	Source   string        `json:"source"`
 	Name     string        `json:"name"`
 	Labels   []string      `json:"labels"`
-	Duration time.Duration `json:"duration"`          // nanoseconds that it takes
-	Command  string        `json:"command,omitempty"` // run in place of waiting
+	Duration time.Duration `json:"duration"`          // nanoseconds that the job takes
+	Command  string        `json:"command,omitempty"` // the command is run instead of waiting
 }
 
-// Started says who does a job.
-type Started struct {
+// StartRequest names the host that runs a job.
+type StartRequest struct {
 	By string `json:"by"`
 }
 
-// Finished says how a job went.
-type Finished struct {
+// FinishRequest holds the result of a job.
+type FinishRequest struct {
 	Conclusion string `json:"conclusion"` // success, failure or cancelled
 }
 
-// routes serves what commands call.
-func (s *Server) routes() http.Handler {
+// newHandler returns the handler of the calls of commands.
+func (s *Server) newHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /jobs/{id}", s.call("get", s.answerJob))
-	mux.HandleFunc("POST /jobs/{id}/started", s.call("started", s.answerStarted))
-	mux.HandleFunc("POST /jobs/{id}/finished", s.call("finished", s.answerFinished))
+	mux.HandleFunc("GET /jobs/{id}", s.newCallHandler("get", s.getJob))
+	mux.HandleFunc("POST /jobs/{id}/started", s.newCallHandler("started", s.startCallJob))
+	mux.HandleFunc("POST /jobs/{id}/finished", s.newCallHandler("finished", s.finishCallJob))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.core.Mu.Lock()
 		defer s.core.Mu.Unlock()
-		s.violate("unknown-path", r, "there is no such call")
-		refuse(w, http.StatusNotImplemented, "there is no such call")
+		s.addViolation("unknown-path", r, "the simulator does not serve this call")
+		writeError(w, http.StatusNotImplemented, "the simulator does not serve this call")
 	})
 	return mux
 }
 
-// answer is a reply; a breach is the caller's, and becomes a violation.
-type answer struct {
-	status int
-	body   any
-	breach string
+// response is a response. violation is the violation of the contract by the caller, or empty.
+type response struct {
+	status    int
+	body      any
+	violation string
 }
 
-// call counts a request, injects faults, and answers it under the lock.
-func (s *Server) call(name string, handle func(*http.Request, *job) answer) http.HandlerFunc {
+// newCallHandler returns a handler that counts a request, injects faults, and calls handle with the
+// lock held.
+func (s *Server) newCallHandler(name string, handle func(*http.Request, *job) response) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.core.Mu.Lock()
 		defer s.core.Mu.Unlock()
 		s.core.Requests[name]++
-		if s.core.Chance(s.core.Faults().ServerError) {
-			refuse(w, http.StatusBadGateway, "an injected fault")
+		if s.core.Occurs(s.core.Faults().ServerError) {
+			writeError(w, http.StatusBadGateway, "an injected fault")
 			return
 		}
 		key := r.PathValue("id")
-		j := s.find(func(j *job) bool { return j.Key == key })
+		j := s.findJob(func(j *job) bool { return j.Key == key })
 		if j == nil {
-			s.violate("request", r, "there is no job "+key)
-			refuse(w, http.StatusNotFound, "there is no job "+key)
+			s.addViolation("request", r, "there is no job "+key)
+			writeError(w, http.StatusNotFound, "there is no job "+key)
 			return
 		}
 		out := handle(r, j)
-		if out.breach != "" {
-			s.violate("request", r, out.breach)
-			refuse(w, out.status, out.breach)
+		if out.violation != "" {
+			s.addViolation("request", r, out.violation)
+			writeError(w, out.status, out.violation)
 			return
 		}
-		sendJSON(w, out.status, out.body)
+		writeJSON(w, out.status, out.body)
 	}
 }
 
-func (s *Server) answerJob(_ *http.Request, j *job) answer {
-	return answer{status: http.StatusOK, body: Job{
+func (s *Server) getJob(_ *http.Request, j *job) response {
+	return response{status: http.StatusOK, body: Job{
 		ID: j.Key, Source: j.Repo, Name: j.Name, Labels: slices.Clone(j.Labels), Duration: j.duration, Command: j.command,
 	}}
 }
 
-func (s *Server) answerStarted(r *http.Request, j *job) answer {
-	var said Started
-	if err := readStrict(r, &said); err != nil {
-		return answer{status: http.StatusBadRequest, breach: err.Error()}
+func (s *Server) startCallJob(r *http.Request, j *job) response {
+	var req StartRequest
+	if err := decodeStrict(r, &req); err != nil {
+		return response{status: http.StatusBadRequest, violation: err.Error()}
 	}
-	if err := s.begin(j, said.By); err != nil {
-		return s.tooLate(j, err)
+	if err := s.startJob(j, req.By); err != nil {
+		return s.newConflict(j, err)
 	}
-	return answer{status: http.StatusNoContent}
+	return response{status: http.StatusNoContent}
 }
 
-func (s *Server) answerFinished(r *http.Request, j *job) answer {
-	var said Finished
-	if err := readStrict(r, &said); err != nil {
-		return answer{status: http.StatusBadRequest, breach: err.Error()}
+func (s *Server) finishCallJob(r *http.Request, j *job) response {
+	var req FinishRequest
+	if err := decodeStrict(r, &req); err != nil {
+		return response{status: http.StatusBadRequest, violation: err.Error()}
 	}
-	if !slices.Contains([]string{success, failure, cancelled}, said.Conclusion) {
-		return answer{status: http.StatusBadRequest, breach: "conclusion must be success, failure or cancelled"}
+	if !slices.Contains([]string{conclusionSuccess, conclusionFailure, conclusionCancelled}, req.Conclusion) {
+		return response{status: http.StatusBadRequest, violation: "conclusion must be success, failure or cancelled"}
 	}
-	if err := s.end(j, said.Conclusion); err != nil {
-		return s.tooLate(j, err)
+	if err := s.finishJob(j, req.Conclusion); err != nil {
+		return s.newConflict(j, err)
 	}
-	return answer{status: http.StatusNoContent}
+	return response{status: http.StatusNoContent}
 }
 
-// tooLate answers a call about a job that is not in the state for it. That a job was
-// cancelled its command cannot know.
-func (s *Server) tooLate(j *job, err error) answer {
-	if j.Conclusion == cancelled {
-		return answer{status: http.StatusConflict, body: fault{Message: err.Error()}}
+// newConflict responds to a call that the state of the job does not allow. If the job was
+// cancelled, the call is not a violation, because its command does not know about the cancellation.
+func (s *Server) newConflict(j *job, err error) response {
+	if j.Conclusion == conclusionCancelled {
+		return response{status: http.StatusConflict, body: errorBody{Message: err.Error()}}
 	}
-	return answer{status: http.StatusConflict, breach: err.Error()}
+	return response{status: http.StatusConflict, violation: err.Error()}
 }
 
-// readStrict reads one JSON object without unknown fields.
-func readStrict(r *http.Request, into any) error {
+// decodeStrict decodes one JSON object without unknown fields.
+func decodeStrict(r *http.Request, target any) error {
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
-		return errors.New("the body is not application/json by its Content-Type")
+		return errors.New("the Content-Type of the body is not application/json")
 	}
 	decoder := json.NewDecoder(io.LimitReader(r.Body, maxBody))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return errors.New("the body cannot be read: " + err.Error())
+	if err := decoder.Decode(target); err != nil {
+		return errors.New("decode body: " + err.Error())
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the end of the body's JSON object")
+		return errors.New("unexpected data after the JSON object")
 	}
 	return nil
 }
 
-type fault struct {
+type errorBody struct {
 	Message string `json:"message"`
 }
 
-func refuse(w http.ResponseWriter, status int, message string) { sendJSON(w, status, fault{message}) }
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, errorBody{message})
+}
 
-func sendJSON(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	if body == nil {
 		w.WriteHeader(status)
 		return

@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package generic simulates a sender of jobs that has no CI platform: it keeps jobs,
-// tells of each by a signed webhook until that is answered with 2xx, and hears from the
-// job's command when it begins and ends.
+// Package generic simulates a sender of jobs that has no CI platform. It holds jobs and sends a
+// signed webhook for each job until the response is 2xx. The command of a job calls the sender when
+// it starts and when it finishes.
 //
 // State of a job:
 //
@@ -12,20 +12,21 @@
 //	                     |                    |                       ^
 //	                     +------- cancel -----+-----------------------+
 //
-// A webhook is one JSON object with id, source, name, state, conclusion, labels and url,
-// signed as Standard Webhooks are or with X-Hub-Signature-256. Commands call
+// A webhook is one JSON object with id, source, name, state, conclusion, labels and url. Its
+// signature is that of Standard Webhooks or X-Hub-Signature-256. Commands call
 //
-//	GET  /jobs/{id}            what there is to do
+//	GET  /jobs/{id}            returns the job
 //	POST /jobs/{id}/started    {"by": "..."}
 //	POST /jobs/{id}/finished   {"conclusion": "success"}
 //
-// An unknown path answers 501 and is a control.Violation, and so is whatever else a
-// command must not do: to finish a job that it has not started, or to start one that is
-// over. A job that is started again, because its machine died, counts in Job.Requeues.
+// A request to an unknown path is a control.Violation, and its response is 501. Other calls that a
+// command must not make are violations too: to finish a job that it has not started, or to start a
+// job that has ended. A job that is started again, because its machine failed, counts in
+// Job.Requeues.
 //
-// The signatures are those of the Standard Webhooks specification, and GitHub's where the
-// sender is set so. All else is the product's own contract with such senders
-// (docs/guides/generic.md): there is no platform that it could differ from.
+// The signatures are those of the Standard Webhooks specification, or GitHub's if the sender is
+// configured for them. Everything else is HyperFleet's own contract with such senders
+// (docs/guides/generic.md), so the simulator cannot differ from a platform.
 //
-// The simulator has no package state. Time comes from Options.Clock.
+// The simulator has no package state. Options.Clock is the source of the current time.
 package generic

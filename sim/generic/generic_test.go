@@ -27,14 +27,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// said is what a webhook says.
+// said is the body of a webhook.
 type said struct {
 	ID, Source, Name, State, Conclusion, URL string
 	Labels                                   []string
 }
 
-// heard checks a Standard Webhook's signature and reads it. That the product reads it too
-// is tested in workload/generic.
+// heard validates the signature of a Standard Webhook and decodes its body. The tests of
+// workload/generic test that HyperFleet can decode the webhook, too.
 func heard(t *testing.T, hook generictest.Webhook) said {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(generictest.Secret, "whsec_"))
@@ -84,9 +84,9 @@ func TestUpdatesComeInOrder(t *testing.T) {
 			t.Fatalf("%d %s", code, said)
 		}
 	}
-	state := s.Eventually("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
+	state := s.WaitUntil("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
 	var got []string
-	for _, hook := range r.Received() {
+	for _, hook := range r.Webhooks() {
 		job := heard(t, hook)
 		got = append(got, job.State+job.Conclusion)
 	}
@@ -99,26 +99,26 @@ func TestUpdatesComeInOrder(t *testing.T) {
 	}
 }
 
-// TestWebhooksAreRetried: what is not answered with 2xx comes again, under the same id
-// and newly signed, later and later.
+// TestWebhooksAreRetried tests that a webhook without a 2xx response is sent again with the same id,
+// a new signature and a growing delay.
 func TestWebhooksAreRetried(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
 	r := generictest.NewReceiver(t, func(n int, _ generictest.Webhook) int { return []int{503, 500, 404, 202}[n-1] })
-	s := generictest.New(t, generic.Options{Clock: clk, RetryMost: 3 * time.Second, Webhook: control.WebhookTarget{URL: r.URL}})
+	s := generictest.New(t, generic.Options{Clock: clk, MaxRetryDelay: 3 * time.Second, Webhook: control.WebhookTarget{URL: r.URL}})
 	s.Queue(control.JobSpec{})
 	for n, wait := range []time.Duration{time.Second, 2 * time.Second, 3 * time.Second} {
-		s.Eventually("an attempt has failed", func(st control.State) bool { return st.Webhooks.Failed == n+1 && st.Webhooks.Pending == 1 })
+		s.WaitUntil("an attempt has failed", func(st control.State) bool { return st.Webhooks.Failed == n+1 && st.Webhooks.Pending == 1 })
 		eventuallyWaits(t, clk)
 		clk.Step(wait - time.Millisecond)
-		if got := len(r.Received()); got != n+1 {
+		if got := len(r.Webhooks()); got != n+1 {
 			t.Fatalf("%d attempts before %s", got, wait)
 		}
 		eventuallyWaits(t, clk)
 		clk.Step(wait/5 + 2*time.Millisecond)
 	}
-	s.Eventually("it is delivered", func(st control.State) bool { return st.Webhooks.Delivered == 1 && st.Webhooks.Pending == 0 })
-	hooks := r.Received()
+	s.WaitUntil("it is delivered", func(st control.State) bool { return st.Webhooks.Delivered == 1 && st.Webhooks.Pending == 0 })
+	hooks := r.Webhooks()
 	stamps := map[string]bool{}
 	for _, hook := range hooks {
 		stamps[hook.Header.Get("Webhook-Timestamp")] = true
@@ -143,13 +143,13 @@ func eventuallyWaits(t *testing.T, clk *clocktesting.FakeClock) {
 func TestAReceiverThatIsGoneIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	r := generictest.NewReceiver(t, func(int, generictest.Webhook) int { return http.StatusGone })
-	s := generictest.New(t, generic.Options{RetryFirst: time.Millisecond, Webhook: control.WebhookTarget{URL: r.URL}})
+	s := generictest.New(t, generic.Options{RetryDelay: time.Millisecond, Webhook: control.WebhookTarget{URL: r.URL}})
 	s.Queue(control.JobSpec{})
-	s.Eventually("it is given up", func(st control.State) bool { return st.Webhooks.Failed == 1 && st.Webhooks.Pending == 0 })
+	s.WaitUntil("it is given up", func(st control.State) bool { return st.Webhooks.Failed == 1 && st.Webhooks.Pending == 0 })
 }
 
-// TestFaultsStillDeliverAll: lost, duplicated and reordered webhooks arrive at least once
-// each.
+// TestFaultsStillDeliverAll tests that each webhook arrives at least once although faults drop,
+// duplicate and reorder webhooks.
 func TestFaultsStillDeliverAll(t *testing.T) {
 	t.Parallel()
 	const jobs = 40
@@ -169,12 +169,12 @@ func TestFaultsStillDeliverAll(t *testing.T) {
 		return http.StatusAccepted
 	})
 	s := generictest.New(t, generic.Options{
-		RetryFirst: time.Millisecond, RetryMost: 5 * time.Millisecond, Seed: 7,
+		RetryDelay: time.Millisecond, MaxRetryDelay: 5 * time.Millisecond, Seed: 7,
 		Webhook: control.WebhookTarget{URL: r.URL},
 		Faults:  control.Faults{WebhookLost: 0.3, WebhookDuplicated: 0.2, WebhookReordered: 0.2},
 	})
 	s.Queue(control.JobSpec{Count: jobs})
-	state := s.Eventually("nothing is pending", func(st control.State) bool { return st.Webhooks.Pending == 0 })
+	state := s.WaitUntil("nothing is pending", func(st control.State) bool { return st.Webhooks.Pending == 0 })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(seen) != jobs {
@@ -204,8 +204,8 @@ func TestJobsWaitAndAreCancelled(t *testing.T) {
 			t.Fatalf("%d: %v", i, act)
 		}
 	}
-	s.Eventually("both webhooks of the one are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
-	if last := heard(t, r.Received()[1]); last.State != "completed" || last.Conclusion != "cancelled" || last.ID != jobs[0].Key {
+	s.WaitUntil("both webhooks of the one are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
+	if last := heard(t, r.Webhooks()[1]); last.State != "completed" || last.Conclusion != "cancelled" || last.ID != jobs[0].Key {
 		t.Errorf("%+v", last)
 	}
 	for name, err := range map[string]error{
@@ -229,7 +229,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]generic.Options{
 		"empty source":   {Sources: []string{""}},
-		"signature":      {Sign: "none"},
+		"signature":      {Signature: "none"},
 		"URL":            {URL: "nowhere"},
 		"broken secret":  {Webhook: control.WebhookTarget{Secret: "whsec_***"}},
 		"not a fraction": {Faults: control.Faults{ServerError: -1}},
@@ -285,7 +285,7 @@ func TestCommandsAreWatched(t *testing.T) {
 	if code, _ := post(t, url(1, "/started"), media, `{"by":"x"}`); code != http.StatusConflict {
 		t.Errorf("a cancelled job can be started: %d", code)
 	}
-	s.ExpectViolations(t, 0) // its command could not know
+	s.ExpectViolations(t, 0) // the command does not know about the cancellation
 	if err := s.SetFaults(control.Faults{ServerError: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// States of a job, in the words of the control API.
+// States of a job in the control API.
 const (
 	statusWaiting   = "waiting"
 	statusQueued    = "queued"
@@ -22,11 +22,11 @@ const (
 	statusCompleted = "completed"
 )
 
-// Conclusions.
+// Conclusions of a job.
 const (
-	success   = "success"
-	failure   = "failure"
-	cancelled = "cancelled"
+	conclusionSuccess   = "success"
+	conclusionFailure   = "failure"
+	conclusionCancelled = "cancelled"
 )
 
 type job struct {
@@ -34,7 +34,7 @@ type job struct {
 
 	duration time.Duration
 	command  string
-	url      string // "" where commands cannot reach the simulator
+	url      string // empty if commands cannot reach the simulator
 }
 
 func (j *job) snapshot() control.Job {
@@ -43,7 +43,8 @@ func (j *job) snapshot() control.Job {
 	return out
 }
 
-// Queue adds jobs and tells of them. A job with an environment waits for Approve.
+// Queue queues jobs, sends their webhooks and returns them. A job with an environment waits until
+// Approve is called.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -72,77 +73,78 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		if spec.Environment != "" {
 			j.Status = statusWaiting
 		} else {
-			s.notify(j)
+			s.queueWebhook(j)
 		}
 		out = append(out, j.snapshot())
 	}
 	return out, nil
 }
 
-func (s *Server) find(match func(*job) bool) *job {
+func (s *Server) findJob(match func(*job) bool) *job {
 	if i := slices.IndexFunc(s.jobs, match); i >= 0 {
 		return s.jobs[i]
 	}
 	return nil
 }
 
-// Approve lets a job that waits into the queue.
+// Approve queues a waiting job.
 func (s *Server) Approve(id int64) error {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	j := s.find(func(j *job) bool { return j.ID == id })
+	j := s.findJob(func(j *job) bool { return j.ID == id })
 	if j == nil || j.Status != statusWaiting {
-		return fmt.Errorf("approve job %d: no such job waits", id)
+		return fmt.Errorf("approve job %d: there is no such waiting job", id)
 	}
 	j.Status = statusQueued
-	s.notify(j)
+	s.queueWebhook(j)
 	return nil
 }
 
-// Cancel ends a job that is not over. Its command is not told, if one runs.
+// Cancel cancels a job that has not ended. The command of a running job does not learn of the
+// cancellation.
 func (s *Server) Cancel(id int64) error {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	j := s.find(func(j *job) bool { return j.ID == id })
+	j := s.findJob(func(j *job) bool { return j.ID == id })
 	if j == nil || j.Status == statusCompleted {
-		return fmt.Errorf("cancel job %d: no such job is unfinished", id)
+		return fmt.Errorf("cancel job %d: there is no such unfinished job", id)
 	}
-	told := j.Status != statusWaiting
-	s.complete(j, cancelled)
-	if told {
-		s.notify(j)
+	hadWebhook := j.Status != statusWaiting
+	s.completeJob(j, conclusionCancelled)
+	if hadWebhook {
+		s.queueWebhook(j)
 	}
 	return nil
 }
 
-// begin notes that a command does the job. The lock is held.
-func (s *Server) begin(j *job, by string) error {
+// startJob records that a command runs the job. The lock is held.
+func (s *Server) startJob(j *job, by string) error {
 	switch j.Status {
 	case statusRunning:
-		j.Requeues++ // its machine died, and another has it now
+		j.Requeues++ // its machine failed, and another machine runs the job
 	case statusQueued:
 	default:
 		return fmt.Errorf("start job %s: it is %s", j.Key, j.Status)
 	}
 	j.Status, j.RunnerName, j.StartedAt = statusRunning, by, s.now()
 	if s.opts.Updates {
-		s.notify(j)
+		s.queueWebhook(j)
 	}
 	return nil
 }
 
-// end notes the result. The lock is held.
-func (s *Server) end(j *job, conclusion string) error {
+// finishJob records the result of a job. The lock is held.
+func (s *Server) finishJob(j *job, conclusion string) error {
 	if j.Status != statusRunning {
 		return fmt.Errorf("finish job %s: it is %s", j.Key, j.Status)
 	}
-	s.complete(j, conclusion)
+	s.completeJob(j, conclusion)
 	if s.opts.Updates {
-		s.notify(j)
+		s.queueWebhook(j)
 	}
 	return nil
 }
 
-func (s *Server) complete(j *job, conclusion string) {
+func (s *Server) completeJob(j *job, conclusion string) {
 	j.Status, j.Conclusion, j.CompletedAt = statusCompleted, conclusion, s.now()
 }

@@ -18,39 +18,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Signature is how webhooks are signed.
+// Signature is the kind of the signature of webhooks.
 type Signature string
 
-// Ways to sign.
+// Kinds of signatures.
 const (
-	// SignStandard: webhook-id, webhook-timestamp and webhook-signature.
+	// SignStandard sets webhook-id, webhook-timestamp and webhook-signature.
 	SignStandard Signature = "standard"
-	// SignHub: X-Hub-Signature-256.
+	// SignHub sets X-Hub-Signature-256.
 	SignHub Signature = "hub"
 )
 
-// Options describe the sender. The zero value is ready.
+// Options configure the sender. The zero value is ready to use.
 type Options struct {
 	Clock clock.WithTicker // default: the real clock
 	Log   *slog.Logger     // default: discards
 
-	// Sources of jobs; default: one, "demo".
+	// Sources are the sources of jobs; default: one source, "demo".
 	Sources []string
-	// URL is where commands reach Handler; without it jobs have none.
-	URL     string
-	Webhook control.WebhookTarget
-	Sign    Signature // default: SignStandard
-	// Updates says that webhooks tell of jobs that run and are over as well. Without it
-	// they tell of queued and cancelled ones alone.
+	// URL is the URL at which commands reach Handler. If it is empty, jobs have no URL.
+	URL       string
+	Webhook   control.WebhookTarget
+	Signature Signature // default: SignStandard
+	// Updates also sends webhooks for running and completed jobs. By default, only queued and
+	// cancelled jobs have webhooks.
 	Updates bool
 
 	Faults control.Faults
 	Seed   uint64
 
-	HookTimeout time.Duration // a webhook receiver must answer within; default 10 s
-	RetryFirst  time.Duration // wait before a webhook is sent again, doubled each time; default 1 s
-	RetryMost   time.Duration // longest such wait; default 1 min
-	Attempts    int           // to deliver one webhook; default 50
+	HookTimeout   time.Duration // timeout of a webhook delivery; default 10 s
+	RetryDelay    time.Duration // delay before the first retry of a webhook, doubled for each retry; default 1 s
+	MaxRetryDelay time.Duration // maximum of this delay; default 1 min
+	Attempts      int           // maximum number of attempts to deliver one webhook; default 50
 }
 
 func (o *Options) setDefaults() {
@@ -63,14 +63,14 @@ func (o *Options) setDefaults() {
 	if len(o.Sources) == 0 {
 		o.Sources = []string{"demo"}
 	}
-	if o.Sign == "" {
-		o.Sign = SignStandard
+	if o.Signature == "" {
+		o.Signature = SignStandard
 	}
 	if o.Attempts <= 0 {
 		o.Attempts = 50
 	}
 	for field, value := range map[*time.Duration]time.Duration{
-		&o.HookTimeout: 10 * time.Second, &o.RetryFirst: time.Second, &o.RetryMost: time.Minute,
+		&o.HookTimeout: 10 * time.Second, &o.RetryDelay: time.Second, &o.MaxRetryDelay: time.Minute,
 	} {
 		if *field <= 0 {
 			*field = value
@@ -79,48 +79,48 @@ func (o *Options) setDefaults() {
 	o.URL = strings.TrimRight(o.URL, "/")
 }
 
-func (o *Options) check() error {
+func (o *Options) validate() error {
 	if slices.Contains(o.Sources, "") {
 		return errors.New("check simulator options: a source is empty")
 	}
-	if o.Sign != SignStandard && o.Sign != SignHub {
-		return fmt.Errorf("check simulator options: signature %q is unknown: use %s or %s", o.Sign, SignStandard, SignHub)
+	if o.Signature != SignStandard && o.Signature != SignHub {
+		return fmt.Errorf("check simulator options: signature %q is unknown: use %s or %s", o.Signature, SignStandard, SignHub)
 	}
 	if u, err := url.Parse(o.URL); err != nil || (o.URL != "" && u.Host == "") {
-		return fmt.Errorf("check simulator options: URL %q is none", o.URL)
+		return fmt.Errorf("check simulator options: URL %q is not scheme://host", o.URL)
 	}
-	if _, err := signingKey(o.Webhook.Secret); err != nil {
+	if _, err := parseSigningKey(o.Webhook.Secret); err != nil {
 		return err
 	}
 	return checkFaults(o.Faults)
 }
 
-// checkFaults refuses what this simulator would ignore.
+// checkFaults returns an error for faults that this simulator does not have.
 func checkFaults(f control.Faults) error {
 	if err := f.Check(); err != nil {
 		return err
 	}
-	known := control.Faults{
+	supported := control.Faults{
 		WebhookLost: f.WebhookLost, WebhookDuplicated: f.WebhookDuplicated,
 		WebhookReordered: f.WebhookReordered, ServerError: f.ServerError,
 	}
-	if f != known {
-		return errors.New("check faults: this sender has webhookLost, webhookDuplicated, webhookReordered and serverError alone")
+	if f != supported {
+		return errors.New("check faults: this sender has only webhookLost, webhookDuplicated, webhookReordered and serverError")
 	}
 	return nil
 }
 
 const secretPrefix = "whsec_"
 
-// signingKey is what a secret stands for in Standard Webhooks.
-func signingKey(secret string) ([]byte, error) {
+// parseSigningKey returns the signing key for a secret as Standard Webhooks defines it.
+func parseSigningKey(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
 	if !ok {
 		return []byte(secret), nil
 	}
 	key, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return nil, errors.New("read webhook secret: it begins with " + secretPrefix + ", but is not followed by base64")
+		return nil, errors.New("parse webhook secret: after the prefix " + secretPrefix + " it must be base64")
 	}
 	return key, nil
 }

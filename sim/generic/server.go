@@ -13,8 +13,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Server is one sender of jobs. Make it with New, serve Handler (and Control, on a
-// listener of its own), and Close it.
+// Server is one sender of jobs. Create it with New, serve Handler, serve Control on a separate
+// listener, and call Close at the end.
 type Server struct {
 	*engine.Record
 
@@ -23,20 +23,20 @@ type Server struct {
 	api     http.Handler
 	control http.Handler
 
-	// The core's Mu guards what follows.
+	// The core's Mu guards the following fields.
 	outbox *engine.Outbox[delivery]
 	target control.WebhookTarget
 	ids    ids
-	jobs   []*job // in the order of their ids
+	jobs   []*job // sorted by id
 }
 
-// ids are counters, each the last id given out.
+// ids are the last allocated ids.
 type ids struct{ job, run, message int64 }
 
-// New builds a server and starts to send.
+// New creates a server and starts to send webhooks.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
@@ -47,31 +47,32 @@ func New(opts Options) (*Server, error) {
 		}),
 	}
 	s.Record = s.core.Record
-	s.api, s.control = s.routes(), control.Handler(s, s.SetWebhook)
+	s.api, s.control = s.newHandler(), control.NewHandler(s, s.SetWebhook)
 	s.outbox = engine.NewOutbox(s.core, s.deliver)
 	return s, nil
 }
 
-// Handler serves what commands call.
+// Handler returns the handler of the calls of commands.
 func (s *Server) Handler() http.Handler { return s.api }
 
-// Control serves the control API. Anyone who reaches it may do anything.
+// Control returns the handler of the control API. It has no authentication.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Close stops sending.
+// Close stops the goroutines.
 func (s *Server) Close() { s.core.Close() }
 
-// SetURL says where commands reach Handler, for jobs that are queued from now on.
+// SetURL sets the URL at which commands reach Handler. It applies to jobs that are queued later.
 func (s *Server) SetURL(url string) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	s.opts.URL = url
 }
 
-// SetWebhook points all webhooks at a target, those that wait for another try as well; an
-// empty URL stops them.
+// SetWebhook sets the target of all webhooks, including those that wait for a retry. An empty URL
+// disables webhooks and deletes the queued ones. SetWebhook returns an error if the secret is
+// invalid.
 func (s *Server) SetWebhook(target control.WebhookTarget) error {
-	if _, err := signingKey(target.Secret); err != nil {
+	if _, err := parseSigningKey(target.Secret); err != nil {
 		return err
 	}
 	s.core.Mu.Lock()
@@ -83,7 +84,7 @@ func (s *Server) SetWebhook(target control.WebhookTarget) error {
 	return nil
 }
 
-// State is a snapshot.
+// State returns a snapshot of the simulator.
 func (s *Server) State() control.State {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -92,13 +93,13 @@ func (s *Server) State() control.State {
 	for _, j := range s.jobs {
 		out.Jobs = append(out.Jobs, j.snapshot())
 	}
-	out.Webhooks.Pending = s.outbox.Pending()
+	out.Webhooks.Pending = s.outbox.CountPending()
 	return out
 }
 
-// violate records a breach by a caller. The lock is held.
-func (s *Server) violate(kind string, r *http.Request, message string) {
-	s.core.Violate(kind, r.Method, r.URL.Path, message)
+// addViolation records a violation by a caller. The lock is held.
+func (s *Server) addViolation(kind string, r *http.Request, message string) {
+	s.core.AddViolation(kind, r.Method, r.URL.Path, message)
 }
 
 func (s *Server) now() time.Time { return s.core.Now() }

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/generic/simjob"
 )
 
-// environment is what the command of a job is given.
+// environment is the environment of the command of a job.
 func environment(s *generictest.Server, j control.Job) map[string]string {
 	return map[string]string{
 		"HYPERFLEET_JOB_ID": j.Key, "HYPERFLEET_JOB_NAME": j.Name, "HYPERFLEET_JOB_SOURCE": j.Repo,
@@ -66,7 +66,7 @@ func TestMainProgram(t *testing.T) {
 	}
 }
 
-// A job that is told to stop is cancelled, and nothing that it has started lives on.
+// A job that a signal stops is cancelled, and the processes that it has started end.
 func TestToldToStop(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pid")
@@ -84,7 +84,7 @@ func TestToldToStop(t *testing.T) {
 			done := make(chan int, 1)
 			go func() { done <- program.Main(ctx) }()
 			var child []byte
-			s.Eventually("it runs", func(st control.State) bool {
+			s.WaitUntil("it runs", func(st control.State) bool {
 				child, _ = os.ReadFile(file)
 				return st.Jobs[0].Status == "in_progress" && (spec.Command == "" || bytes.HasSuffix(child, []byte("\n")))
 			})
@@ -96,7 +96,7 @@ func TestToldToStop(t *testing.T) {
 				return
 			}
 			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
-			if err == nil && !strings.Contains(string(stat), ") Z ") { // one that nobody has waited for does not live
+			if err == nil && !strings.Contains(string(stat), ") Z ") { // a zombie process does not run
 				t.Errorf("its child lives on: %s", stat)
 			}
 		})

@@ -16,55 +16,55 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// message is a webhook's body.
+// message is the body of a webhook.
 type message struct {
 	ID         string   `json:"id"`
 	Source     string   `json:"source"`
 	Name       string   `json:"name,omitempty"`
-	State      string   `json:"state,omitempty"` // absent for queued
+	State      string   `json:"state,omitempty"` // empty for queued jobs
 	Conclusion string   `json:"conclusion,omitempty"`
 	Labels     []string `json:"labels,omitempty"`
 	URL        string   `json:"url,omitempty"`
 }
 
-// delivery is one webhook on its way. It keeps its id over all attempts.
+// delivery is one webhook that is to be sent. All attempts have the same id.
 type delivery struct {
 	id       string
 	body     []byte
 	attempts int
 }
 
-// notify queues the webhook of a change. The lock is held.
-func (s *Server) notify(j *job) {
+// queueWebhook queues the webhook of a change. The lock is held.
+func (s *Server) queueWebhook(j *job) {
 	if s.target.URL == "" {
 		return
 	}
-	said := message{ID: j.Key, Source: j.Repo, Name: j.Name, Conclusion: j.Conclusion, Labels: j.Labels, URL: j.url}
+	event := message{ID: j.Key, Source: j.Repo, Name: j.Name, Conclusion: j.Conclusion, Labels: j.Labels, URL: j.url}
 	switch j.Status {
 	case statusRunning:
-		said.State = "running"
+		event.State = "running"
 	case statusCompleted:
-		said.State = "completed"
+		event.State = "completed"
 	}
-	body, err := json.Marshal(said)
-	if err != nil { // texts and lists of texts: it cannot be
-		s.opts.Log.Error("write webhook", "error", err)
+	body, err := json.Marshal(event)
+	if err != nil { // cannot happen: the values are strings and lists of strings
+		s.opts.Log.Error("encode webhook", "error", err)
 		return
 	}
 	s.ids.message++
 	d := delivery{id: "msg_" + strconv.FormatInt(s.ids.message, 10), body: body}
-	s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.ID, 10), What: d})
+	s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.ID, 10), Payload: d})
 }
 
-// deliver makes one attempt; one that is not answered with 2xx is followed by another.
+// deliver makes one attempt. If the response is not 2xx, deliver queues another attempt.
 func (s *Server) deliver(w *engine.Webhook[delivery]) {
-	d := &w.What
+	d := &w.Payload
 	s.core.Mu.Lock()
-	target, lost := s.target, s.core.Lost()
+	target, lost := s.target, s.core.ShouldDrop()
 	s.core.Mu.Unlock()
-	answer := engine.Answer{}
+	resp := engine.Response{}
 	if !lost && target.URL != "" {
-		answer = s.core.Send(target.URL, d.body, func(h http.Header) { s.sign(h, *d, target.Secret) })
+		resp = s.core.Send(target.URL, d.body, func(h http.Header) { s.setHeaders(h, *d, target.Secret) })
 	}
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -72,66 +72,68 @@ func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	switch {
 	case target.URL == "":
 		return
-	case answer.Code/100 == 2:
+	case resp.Code/100 == 2:
 		s.core.Counts.Delivered++
 		return
 	case !lost:
 		s.core.Counts.Failed++
-		s.opts.Log.Warn("a webhook was not taken", "id", d.id, "attempt", d.attempts, "status", answer.Code)
+		s.opts.Log.Warn("webhook delivery failed", "id", d.id, "attempt", d.attempts, "status", resp.Code)
 	}
-	// Gone: the receiver wants no more (Standard Webhooks, "Deliverability").
-	if answer.Code == http.StatusGone || d.attempts >= s.opts.Attempts || s.target.URL == "" {
-		s.opts.Log.Error("a webhook was given up", "id", d.id, "attempts", d.attempts)
+	// The status Gone means that the receiver rejects all further attempts (Standard Webhooks,
+	// "Deliverability").
+	if resp.Code == http.StatusGone || d.attempts >= s.opts.Attempts || s.target.URL == "" {
+		s.opts.Log.Error("webhook dropped", "id", d.id, "attempts", d.attempts)
 		return
 	}
-	w.NotBefore = s.now().Add(max(s.backoff(d.attempts), s.retryAfter(answer)))
-	s.outbox.Again(w)
+	w.NotBefore = s.now().Add(max(s.backoff(d.attempts), s.retryAfter(resp)))
+	s.outbox.Requeue(w)
 }
 
-// backoff doubles with each attempt, with up to a fifth on top so that many webhooks do
-// not come at once.
+// backoff returns the delay before the next attempt. The delay doubles with each attempt. A random
+// part of up to a fifth is added, so that many webhooks are not sent at the same time.
 func (s *Server) backoff(attempts int) time.Duration {
-	wait := s.opts.RetryFirst
+	wait := s.opts.RetryDelay
 	for range attempts - 1 {
-		if wait *= 2; wait >= s.opts.RetryMost {
-			wait = s.opts.RetryMost
+		if wait *= 2; wait >= s.opts.MaxRetryDelay {
+			wait = s.opts.MaxRetryDelay
 			break
 		}
 	}
 	return wait + time.Duration(s.core.Rand.Int64N(int64(wait/5)+1))
 }
 
-// retryAfter is what the answer asks to wait.
-func (s *Server) retryAfter(answer engine.Answer) time.Duration {
-	seconds, err := strconv.Atoi(answer.Header.Get("Retry-After"))
+// retryAfter returns the delay of the Retry-After header, at most RetryMost.
+func (s *Server) retryAfter(resp engine.Response) time.Duration {
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 	if err != nil || seconds <= 0 {
 		return 0
 	}
-	return min(time.Duration(seconds)*time.Second, s.opts.RetryMost)
+	return min(time.Duration(seconds)*time.Second, s.opts.MaxRetryDelay)
 }
 
-// sign makes the headers anew for each attempt: receivers refuse old ones.
-func (s *Server) sign(h http.Header, d delivery, secret string) {
+// setHeaders sets the headers of one attempt. Each attempt has a new timestamp, because receivers
+// reject old timestamps.
+func (s *Server) setHeaders(h http.Header, d delivery, secret string) {
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "forgesim-generic")
 	if secret == "" {
 		return
 	}
-	if s.opts.Sign == SignHub {
-		h.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(sum([]byte(secret), d.body)))
+	if s.opts.Signature == SignHub {
+		h.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(computeHMAC([]byte(secret), d.body)))
 		return
 	}
-	key, err := signingKey(secret)
+	key, err := parseSigningKey(secret)
 	if err != nil {
-		return // refused when it was set
+		return // SetWebhook has rejected such a secret
 	}
 	stamp := strconv.FormatInt(s.now().Unix(), 10)
 	h.Set("Webhook-Id", d.id)
 	h.Set("Webhook-Timestamp", stamp)
-	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(sum(key, []byte(d.id+"."+stamp+"."), d.body)))
+	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(computeHMAC(key, []byte(d.id+"."+stamp+"."), d.body)))
 }
 
-func sum(key []byte, parts ...[]byte) []byte {
+func computeHMAC(key []byte, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range parts {
 		mac.Write(part)

@@ -20,123 +20,123 @@ import (
 
 const (
 	maxBody = 4 << 20
-	// mostItems is the most that a page holds (MAX_RESPONSE_ITEMS), defaultItems what it
-	// holds if nobody says (DEFAULT_PAGING_NUM).
-	mostItems    = 50
+	// maxItems is the maximum size of a page (MAX_RESPONSE_ITEMS). defaultItems is the size of a
+	// page if the call does not set it (DEFAULT_PAGING_NUM).
+	maxItems     = 50
 	defaultItems = 30
 )
 
-// call is one API request on its way through a handler.
+// call is one API request while it is handled.
 type call struct {
 	r    *http.Request
 	body map[string]any
-	// place is the path of the call's scope: owner/name, owner, or "" for the instance.
-	place string
+	// scope is the path of the call's scope: owner/name, owner, or "" for the instance.
+	scope string
 	repo  *repository
 }
 
-// reply is an answer before it is encoded. A nil body sends none.
-type reply struct {
+// response is a response before it is encoded. A nil body is not sent.
+type response struct {
 	status int
 	body   any
 	header map[string]string
 }
 
-func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
+func newOK(body any) response { return response{status: http.StatusOK, body: body} }
 
-func fail(status int, format string, args ...any) reply {
-	return reply{status: status, body: map[string]any{
+func newError(status int, format string, args ...any) response {
+	return response{status: status, body: map[string]any{
 		"message": fmt.Sprintf(format, args...), "url": "https://gitea.invalid/api/swagger",
 	}}
 }
 
-func notFound() reply { return fail(http.StatusNotFound, "The target couldn't be found.") }
+func newNotFound() response { return newError(http.StatusNotFound, "The target couldn't be found.") }
 
-// endpoint is what serves a route. answer runs under the server's lock.
+// endpoint serves a route. handle is called with the lock held.
 type endpoint struct {
 	params []string // of the query
 	fields []string // of the body
-	answer func(*Server, *call) reply
+	handle func(*Server, *call) response
 }
 
-func pages() []string { return []string{"page", "limit"} }
+func pageParams() []string { return []string{"page", "limit"} }
 
-// scoped are the calls below each of /repos/{owner}/{repo}, /orgs/{org} and /admin.
-func (s *Server) scoped() map[string]endpoint {
+// scopedEndpoints returns the calls below each of /repos/{owner}/{repo}, /orgs/{org} and /admin.
+func (s *Server) scopedEndpoints() map[string]endpoint {
 	if s.opts.Forgejo {
 		return map[string]endpoint{
-			"GET /actions/runners": {params: append(pages(), "visible"), answer: (*Server).answerRunners},
+			"GET /actions/runners": {params: append(pageParams(), "visible"), handle: (*Server).listRunners},
 			"POST /actions/runners": {
-				fields: []string{"name", "description", "ephemeral"}, answer: (*Server).answerMakeRunner,
+				fields: []string{"name", "description", "ephemeral"}, handle: (*Server).createRunner,
 			},
-			"GET /actions/runners/{id}":    {answer: (*Server).answerRunner},
-			"DELETE /actions/runners/{id}": {answer: (*Server).answerDeleteRunner},
-			"GET /actions/runners/jobs":    {params: []string{"labels"}, answer: (*Server).answerForgejoJobs},
+			"GET /actions/runners/{id}":    {handle: (*Server).getRunner},
+			"DELETE /actions/runners/{id}": {handle: (*Server).deleteRunner},
+			"GET /actions/runners/jobs":    {params: []string{"labels"}, handle: (*Server).listForgejoJobs},
 		}
 	}
 	return map[string]endpoint{
-		"GET /actions/runners":                     {params: append(pages(), "disabled"), answer: (*Server).answerRunners},
-		"POST /actions/runners/registration-token": {answer: (*Server).answerRegistrationToken},
-		"GET /actions/runners/{id}":                {answer: (*Server).answerRunner},
-		"PATCH /actions/runners/{id}":              {fields: []string{"disabled"}, answer: (*Server).answerEditRunner},
-		"DELETE /actions/runners/{id}":             {answer: (*Server).answerDeleteRunner},
+		"GET /actions/runners":                     {params: append(pageParams(), "disabled"), handle: (*Server).listRunners},
+		"POST /actions/runners/registration-token": {handle: (*Server).createRegistrationToken},
+		"GET /actions/runners/{id}":                {handle: (*Server).getRunner},
+		"PATCH /actions/runners/{id}":              {fields: []string{"disabled"}, handle: (*Server).updateRunner},
+		"DELETE /actions/runners/{id}":             {handle: (*Server).deleteRunner},
 		"GET /actions/jobs": {
-			params: append(pages(), "status", "sort", "order"), answer: (*Server).answerGiteaJobs,
+			params: append(pageParams(), "status", "sort", "order"), handle: (*Server).listGiteaJobs,
 		},
 	}
 }
 
-// endpoints are all calls of users' tokens.
-func (s *Server) endpoints() map[string]endpoint {
+// newEndpoints returns all calls that need an access token.
+func (s *Server) newEndpoints() map[string]endpoint {
 	out := map[string]endpoint{
-		"GET /version":                            {answer: (*Server).answerVersion},
-		"GET /repositories/{repository}":          {answer: (*Server).answerRepository},
-		"GET /repos/{owner}/{repo}/actions/tasks": {params: append(pages(), "status"), answer: (*Server).answerTasks},
+		"GET /version":                            {handle: (*Server).getVersion},
+		"GET /repositories/{repository}":          {handle: (*Server).getRepository},
+		"GET /repos/{owner}/{repo}/actions/tasks": {params: append(pageParams(), "status"), handle: (*Server).listTasks},
 	}
-	for route, end := range s.scoped() {
+	for route, ep := range s.scopedEndpoints() {
 		method, path, _ := strings.Cut(route, " ")
 		for _, prefix := range []string{"/repos/{owner}/{repo}", "/orgs/{org}", "/admin"} {
-			out[method+" "+prefix+path] = end
+			out[method+" "+prefix+path] = ep
 		}
 	}
 	if !s.opts.Forgejo {
-		out["GET /repos/{owner}/{repo}/actions/jobs/{id}"] = endpoint{answer: (*Server).answerGiteaJob}
+		out["GET /repos/{owner}/{repo}/actions/jobs/{id}"] = endpoint{handle: (*Server).getGiteaJob}
 	}
 	return out
 }
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newAPIHandler() http.Handler {
 	mux := http.NewServeMux()
-	for route, end := range s.endpoints() {
+	for route, ep := range s.newEndpoints() {
 		method, path, _ := strings.Cut(route, " ")
-		mux.HandleFunc(method+" /api/v1"+path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, route, end) })
+		mux.HandleFunc(method+" /api/v1"+path, func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, route, ep) })
 	}
-	s.rpcRoutes(mux)
-	mux.HandleFunc("/", s.unknown)
+	s.mountRPC(mux)
+	mux.HandleFunc("/", s.handleUnknown)
 	return mux
 }
 
-func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleUnknown(w http.ResponseWriter, r *http.Request) {
 	s.core.Mu.Lock()
-	s.violate("unknown-path", r, "the simulator does not serve this call")
+	s.addViolation("unknown-path", r, "the simulator does not serve this call")
 	s.core.Mu.Unlock()
-	send(w, fail(http.StatusNotImplemented, "Not simulated: %s %s", r.Method, r.URL.Path))
+	writeResponse(w, newError(http.StatusNotImplemented, "Not simulated: %s %s", r.Method, r.URL.Path))
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, end endpoint) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, ep endpoint) {
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		send(w, fail(http.StatusRequestEntityTooLarge, "the body is too large"))
+		writeResponse(w, newError(http.StatusRequestEntityTooLarge, "the body is too large"))
 		return
 	}
-	if made := strings.HasPrefix(route, "POST "); made && !s.core.Sleep(r.Context(), s.delay()) {
+	if isPost := strings.HasPrefix(route, "POST "); isPost && !s.core.Sleep(r.Context(), s.delay()) {
 		return
 	}
 	s.lock()
-	out := s.answer(&call{r: r}, route, end, raw)
-	s.core.Kick()
+	out := s.handleCall(&call{r: r}, route, ep, raw)
+	s.core.Wake()
 	s.core.Mu.Unlock()
-	send(w, out)
+	writeResponse(w, out)
 }
 
 func (s *Server) delay() time.Duration {
@@ -145,44 +145,44 @@ func (s *Server) delay() time.Duration {
 	return s.core.Faults().JITDelay
 }
 
-// answer runs the stages in the servers' order: outages, limits, credentials, scope,
-// parameters, the call itself. The lock is held.
-func (s *Server) answer(c *call, route string, end endpoint, raw []byte) reply {
+// handleCall runs the stages in the servers' order: outages, limits, credentials, scope,
+// parameters, and the call itself. The lock is held.
+func (s *Server) handleCall(c *call, route string, ep endpoint, raw []byte) response {
 	s.core.Requests[route]++
 	faults := s.core.Faults()
 	switch {
-	case s.core.Chance(faults.ServerError):
-		return reply{status: http.StatusBadGateway}
-	case s.core.Chance(faults.RateLimit), s.core.Chance(faults.SecondaryRateLimit):
-		after := max(int64(faults.RetryAfter.Seconds()), 1)
-		return reply{status: http.StatusTooManyRequests, header: map[string]string{"Retry-After": strconv.FormatInt(after, 10)}}
-	case s.core.Chance(faults.Unauthorized):
-		return fail(http.StatusUnauthorized, "user does not exist [uid: 0, name: ]")
+	case s.core.Occurs(faults.ServerError):
+		return response{status: http.StatusBadGateway}
+	case s.core.Occurs(faults.RateLimit), s.core.Occurs(faults.SecondaryRateLimit):
+		delay := max(int64(faults.RetryAfter.Seconds()), 1)
+		return response{status: http.StatusTooManyRequests, header: map[string]string{"Retry-After": strconv.FormatInt(delay, 10)}}
+	case s.core.Occurs(faults.Unauthorized):
+		return newError(http.StatusUnauthorized, "user does not exist [uid: 0, name: ]")
 	}
 	if route != "GET /version" {
-		if refused := s.authenticate(c, route); refused != nil {
-			return *refused
+		if rejection := s.authenticate(c, route); rejection != nil {
+			return *rejection
 		}
 	}
-	if !s.locate(c, route) {
-		return notFound()
+	if !s.resolveScope(c, route) {
+		return newNotFound()
 	}
-	if refused := s.readParams(c, end, raw); refused != nil {
-		return *refused
+	if rejection := s.readParams(c, ep, raw); rejection != nil {
+		return *rejection
 	}
-	return end.answer(s, c)
+	return ep.handle(s, c)
 }
 
-// authenticate finds the caller by its token and checks the token's scopes
+// authenticate finds the access token of a call and checks its scopes
 // (models/auth/access_token_scope.go).
-func (s *Server) authenticate(c *call, route string) *reply {
-	given, found := strings.CutPrefix(c.r.Header.Get("Authorization"), "token ")
+func (s *Server) authenticate(c *call, route string) *response {
+	value, found := strings.CutPrefix(c.r.Header.Get("Authorization"), "token ")
 	if !found {
-		given = strings.TrimPrefix(c.r.Header.Get("Authorization"), "Bearer ")
+		value = strings.TrimPrefix(c.r.Header.Get("Authorization"), "Bearer ")
 	}
-	token := s.tokens[given]
+	token := s.tokens[value]
 	if token == nil {
-		out := fail(http.StatusUnauthorized, "user does not exist [uid: 0, name: ]")
+		out := newError(http.StatusUnauthorized, "user does not exist [uid: 0, name: ]")
 		return &out
 	}
 	_, path, _ := strings.Cut(route, " ")
@@ -197,55 +197,55 @@ func (s *Server) authenticate(c *call, route string) *reply {
 	if c.r.Method == http.MethodGet {
 		level = "read:"
 	}
-	for _, opens := range []string{"all", level + category, "write:" + category} {
-		if slices.Contains(token.Scopes, opens) {
+	for _, scope := range []string{"all", level + category, "write:" + category} {
+		if slices.Contains(token.Scopes, scope) {
 			return nil
 		}
 	}
-	out := fail(http.StatusForbidden, "token does not have at least one of required scope(s), required=[%s%s], token scope=%s",
+	out := newError(http.StatusForbidden, "token does not have at least one of required scope(s), required=[%s%s], token scope=%s",
 		level, category, strings.Join(token.Scopes, ","))
 	return &out
 }
 
-// locate finds the scope of a call; false if there is no such.
-func (s *Server) locate(c *call, route string) bool {
+// resolveScope sets the scope of a call. It returns false if the scope does not exist.
+func (s *Server) resolveScope(c *call, route string) bool {
 	switch {
 	case strings.Contains(route, " /repos/"):
-		c.place = c.r.PathValue("owner") + "/" + c.r.PathValue("repo")
-		c.repo = s.repositoryBy(c.place)
+		c.scope = c.r.PathValue("owner") + "/" + c.r.PathValue("repo")
+		c.repo = s.findRepository(c.scope)
 		return c.repo != nil
 	case strings.Contains(route, " /orgs/"):
-		c.place = c.r.PathValue("org")
-		return slices.ContainsFunc(s.repositories, func(r *repository) bool { return strings.EqualFold(r.owner(), c.place) })
+		c.scope = c.r.PathValue("org")
+		return slices.ContainsFunc(s.repositories, func(r *repository) bool { return strings.EqualFold(r.owner(), c.scope) })
 	default:
 		return true
 	}
 }
 
-// readParams checks the query and reads the body.
-func (s *Server) readParams(c *call, end endpoint, raw []byte) *reply {
+// readParams checks the query and decodes the body.
+func (s *Server) readParams(c *call, ep endpoint, raw []byte) *response {
 	for name := range c.r.URL.Query() {
-		if !slices.Contains(end.params, name) {
-			s.violate("request", c.r, "parameter "+name+" is not known")
+		if !slices.Contains(ep.params, name) {
+			s.addViolation("request", c.r, "parameter "+name+" is unknown")
 		}
 	}
-	if len(end.fields) == 0 {
+	if len(ep.fields) == 0 {
 		if len(raw) > 0 {
-			s.violate("request", c.r, "a body is not expected")
+			s.addViolation("request", c.r, "the call must not have a body")
 		}
 		return nil
 	}
 	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "application/json" {
-		s.violate("request", c.r, "the body is not application/json by its Content-Type")
+		s.addViolation("request", c.r, "the Content-Type of the body is not application/json")
 	}
 	if err := json.Unmarshal(raw, &c.body); err != nil {
-		s.violate("request", c.r, "the body can't be read: "+err.Error())
-		out := fail(http.StatusUnprocessableEntity, "[]: Deserialization: %v", err)
+		s.addViolation("request", c.r, "decode body: "+err.Error())
+		out := newError(http.StatusUnprocessableEntity, "[]: Deserialization: %v", err)
 		return &out
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.body)) {
-		if !slices.Contains(end.fields, name) {
-			s.violate("request", c.r, "field "+name+" is not known")
+		if !slices.Contains(ep.fields, name) {
+			s.addViolation("request", c.r, "field "+name+" is unknown")
 		}
 	}
 	return nil
@@ -269,44 +269,47 @@ func (c *call) flag(field string) bool {
 	return flag
 }
 
-// page cuts the part out of a list that was asked for.
-func page[T any](c *call, list []T) []T {
-	number := func(name string, otherwise int) int {
+// paginate returns the requested page of a list.
+func paginate[T any](c *call, list []T) []T {
+	number := func(name string, fallback int) int {
 		value, err := strconv.Atoi(c.r.URL.Query().Get(name))
 		if err != nil || value <= 0 {
-			return otherwise
+			return fallback
 		}
 		return value
 	}
-	size := min(number("limit", defaultItems), mostItems)
-	from := min((number("page", 1)-1)*size, len(list))
-	return append([]T{}, list[from:min(from+size, len(list))]...)
+	size := min(number("limit", defaultItems), maxItems)
+	start := min((number("page", 1)-1)*size, len(list))
+	return append([]T{}, list[start:min(start+size, len(list))]...)
 }
 
-func (s *Server) answerVersion(*call) reply { return ok(map[string]string{"version": s.opts.Version}) }
+func (s *Server) getVersion(*call) response {
+	return newOK(map[string]string{"version": s.opts.Version})
+}
 
-func (s *Server) answerRepository(c *call) reply {
+func (s *Server) getRepository(c *call) response {
 	for _, r := range s.repositories {
 		if strconv.FormatInt(r.id, 10) == c.r.PathValue("repository") {
-			return ok(s.repositoryJSON(r))
+			return newOK(s.encodeRepository(r))
 		}
 	}
-	return notFound()
+	return newNotFound()
 }
 
-func (s *Server) repositoryJSON(r *repository) map[string]any {
+func (s *Server) encodeRepository(r *repository) map[string]any {
 	_, name, _ := strings.Cut(r.path, "/")
 	return map[string]any{
-		"id": r.id, "name": name, "full_name": r.path, "html_url": s.base + "/" + r.path, "url": s.base + "/api/v1/repos/" + r.path,
+		"id": r.id, "name": name, "full_name": r.path,
+		"html_url": s.baseURL + "/" + r.path, "url": s.baseURL + "/api/v1/repos/" + r.path,
 		"owner": map[string]any{"id": 2, "login": r.owner(), "username": r.owner()},
 	}
 }
 
-func send(w http.ResponseWriter, out reply) {
+func writeResponse(w http.ResponseWriter, out response) {
 	for key, value := range out.header {
 		w.Header().Set(key, value)
 	}
-	w.Header().Set("X-Request-Id", engine.Hex(8))
+	w.Header().Set("X-Request-Id", engine.RandomHex(8))
 	if out.body == nil {
 		w.WriteHeader(out.status)
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
 )
 
-// call makes a call as a user, and gives the status and the answer.
+// call makes a call as a user, and returns the status and the response.
 func call(t *testing.T, s *giteatest.Server, method, path, body string) (int, string) {
 	t.Helper()
 
@@ -45,8 +45,8 @@ func call(t *testing.T, s *giteatest.Server, method, path, body string) (int, st
 	return resp.StatusCode, string(said)
 }
 
-// TestWhatIsNotServedIsABreach: paths of the other server, of neither, and what no caller
-// should send.
+// TestWhatIsNotServedIsABreach tests that unknown paths, paths of the other server, and invalid
+// requests are violations.
 func TestWhatIsNotServedIsABreach(t *testing.T) {
 	const runners = "/api/v1/repos/acme/shop/actions/runners"
 
@@ -75,7 +75,7 @@ func TestWhatIsNotServedIsABreach(t *testing.T) {
 	}
 }
 
-// TestAJobOfALostRunnerFails after the time that the server waits.
+// TestAJobOfALostRunnerFails tests that the job of a runner without calls fails after LostTimeout.
 func TestAJobOfALostRunnerFails(t *testing.T) {
 	clk := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	s := giteatest.New(t, gitea.Options{Forgejo: true, Clock: clk})
@@ -92,10 +92,10 @@ func TestAJobOfALostRunnerFails(t *testing.T) {
 	}
 
 	program := s.StartRunner(t, made.UUID, made.Token, job.Key, "linux")
-	s.Eventually("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+	s.WaitUntil("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 	clk.Step(10 * time.Minute)
 
-	st := s.Eventually("the job is over", func(st control.State) bool { return st.Jobs[0].Status == "completed" })
+	st := s.WaitUntil("the job is over", func(st control.State) bool { return st.Jobs[0].Status == "completed" })
 	if st.Jobs[0].Conclusion != "failure" && st.Jobs[0].Conclusion != "cancelled" || len(st.Runners) != 0 {
 		t.Errorf("ended with %+v, runners %+v", st.Jobs[0], st.Runners)
 	}

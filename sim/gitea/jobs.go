@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// States of a job, in Forgejo's words.
+// States of a job at Forgejo.
 const (
 	statusBlocked   = "blocked"
 	statusWaiting   = "waiting"
@@ -27,7 +27,7 @@ const (
 	statusCancelled = "cancelled"
 )
 
-// maxJobs bounds how many jobs one call queues.
+// maxJobs is the maximum number of jobs of one control request.
 const maxJobs = 10000
 
 type job struct {
@@ -42,21 +42,21 @@ type job struct {
 	command     string
 	task        int64
 	log         []string
-	// ran is the runner, which is kept when it is gone.
+	// ranID and ranName identify the runner of the job, also after the runner is deleted.
 	ranID   int64
 	ranName string
 
-	created, started, stopped, touched time.Time
+	createdAt, startedAt, stoppedAt, touchedAt time.Time
 }
 
-func (j *job) over() bool {
+func (j *job) isFinished() bool {
 	return j.status == statusSuccess || j.status == statusFailure || j.status == statusCancelled
 }
 
-// giteaStatus is the state in Gitea's words (services/convert: ToActionsStatus).
+// giteaStatus returns the status and the conclusion at Gitea (services/convert: ToActionsStatus).
 func (j *job) giteaStatus() (status, conclusion string) {
 	switch {
-	case j.over():
+	case j.isFinished():
 		return "completed", j.status
 	case j.status == statusRunning:
 		return "in_progress", ""
@@ -67,23 +67,24 @@ func (j *job) giteaStatus() (status, conclusion string) {
 	}
 }
 
-func (j *job) control() control.Job {
+func (j *job) toControl() control.Job {
 	status, conclusion := j.giteaStatus()
 	return control.Job{
 		ID: j.id, Key: j.handle, RunID: j.run, Repo: j.repo.path, Name: j.name, Labels: slices.Clone(j.labels), Status: status,
 		Conclusion: conclusion, Environment: j.environment, RunnerID: j.ranID, RunnerName: j.ranName,
-		QueuedAt: j.created, StartedAt: j.started, CompletedAt: j.stopped,
+		QueuedAt: j.createdAt, StartedAt: j.startedAt, CompletedAt: j.stoppedAt,
 	}
 }
 
-// Queue adds jobs, all of one run. A job with an environment is blocked until Approve.
+// Queue queues jobs of one new run and returns them. A job with an environment is blocked until
+// Approve is called.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	repo := s.repositoryBy(spec.Repo)
+	repo := s.findRepository(spec.Repo)
 	switch {
 	case repo == nil:
-		return nil, fmt.Errorf("queue jobs: no repository %q", spec.Repo)
+		return nil, fmt.Errorf("queue jobs: there is no repository %q", spec.Repo)
 	case slices.Contains(spec.Labels, ""):
 		return nil, errors.New("queue jobs: a label is empty")
 	case spec.Count < 0 || spec.Count > maxJobs || spec.Duration < 0:
@@ -97,46 +98,47 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	for range max(spec.Count, 1) {
 		s.ids.job++
 		j := &job{
-			id: s.ids.job, run: s.ids.run, handle: engine.UUID(), repo: repo, name: spec.Name, labels: slices.Clone(spec.Labels),
-			environment: spec.Environment, status: statusWaiting, duration: spec.Duration, command: spec.Command, created: s.now(),
+			id: s.ids.job, run: s.ids.run, handle: engine.NewUUID(), repo: repo, name: spec.Name, labels: slices.Clone(spec.Labels),
+			environment: spec.Environment, status: statusWaiting, duration: spec.Duration, command: spec.Command, createdAt: s.now(),
 		}
 		if j.environment != "" {
 			j.status = statusBlocked
 		}
 		s.jobs[j.id] = j
-		s.notify(j)
-		out = append(out, j.control())
+		s.queueWebhook(j)
+		out = append(out, j.toControl())
 	}
-	s.core.Kick()
+	s.core.Wake()
 	return out, nil
 }
 
-// Approve lets a blocked job into the queue.
+// Approve queues a blocked job.
 func (s *Server) Approve(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.status != statusBlocked {
-		return fmt.Errorf("approve job %d: no such blocked job", id)
+		return fmt.Errorf("approve job %d: there is no such blocked job", id)
 	}
 	j.status = statusWaiting
-	s.notify(j)
+	s.queueWebhook(j)
 	return nil
 }
 
-// Cancel ends a job that is not over. Its runner hears of it when it next speaks of it.
+// Cancel cancels a job that has not ended. The runner learns of the cancellation with its next call
+// for the job.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
-	if j == nil || j.over() {
-		return fmt.Errorf("cancel job %d: no such unfinished job", id)
+	if j == nil || j.isFinished() {
+		return fmt.Errorf("cancel job %d: there is no such unfinished job", id)
 	}
-	s.finish(j, statusCancelled)
+	s.finishJob(j, statusCancelled)
 	return nil
 }
 
-// Log gives what a job's runner has sent of its log.
+// Log returns the part of a job's log that its runner has sent.
 func (s *Server) Log(id int64) string {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -146,78 +148,79 @@ func (s *Server) Log(id int64) string {
 	return ""
 }
 
-// start gives a waiting job to a runner.
-func (s *Server) start(j *job, r *runner) {
+// startJob assigns a waiting job to a runner.
+func (s *Server) startJob(j *job, r *runner) {
 	s.ids.task++
-	j.status, j.task, j.started, j.touched, j.ranID, j.ranName = statusRunning, s.ids.task, s.now(), s.now(), r.id, r.name
-	r.running, r.active, r.worked = j, s.now(), true
-	s.notify(j)
+	j.status, j.task, j.startedAt, j.touchedAt, j.ranID, j.ranName = statusRunning, s.ids.task, s.now(), s.now(), r.id, r.name
+	r.job, r.activeAt, r.hasRunJob = j, s.now(), true
+	s.queueWebhook(j)
 }
 
-// finish ends a job. An ephemeral runner goes with it.
-func (s *Server) finish(j *job, status string) {
-	j.status, j.stopped = status, s.now()
-	if r := s.runners[j.ranID]; r != nil && r.running == j {
-		r.running = nil
+// finishJob ends a job. An ephemeral runner is deleted with its job.
+func (s *Server) finishJob(j *job, status string) {
+	j.status, j.stoppedAt = status, s.now()
+	if r := s.runners[j.ranID]; r != nil && r.job == j {
+		r.job = nil
 		if r.ephemeral {
 			delete(s.runners, r.id)
 		}
 	}
-	s.notify(j)
+	s.queueWebhook(j)
 }
 
 // advance applies every deadline that has passed. The lock is held.
 func (s *Server) advance(now time.Time) {
 	for _, j := range s.jobs {
-		if j.status == statusRunning && now.Sub(j.touched) >= s.opts.LostTimeout {
-			s.finish(j, statusFailure)
+		if j.status == statusRunning && now.Sub(j.touchedAt) >= s.opts.LostTimeout {
+			s.finishJob(j, statusFailure)
 		}
 	}
 }
 
-// due says how long nothing changes by itself.
-func (s *Server) due() time.Duration {
+// computeDelay returns the time until the next deadline.
+func (s *Server) computeDelay() time.Duration {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	next := engine.Idle
+	next := engine.IdleDelay
 	for _, j := range s.jobs {
 		if j.status == statusRunning {
-			next = min(next, j.touched.Add(s.opts.LostTimeout).Sub(s.now()))
+			next = min(next, j.touchedAt.Add(s.opts.LostTimeout).Sub(s.now()))
 		}
 	}
 	return next
 }
 
-// inOrder gives the jobs of a call's scope, oldest first.
-func (s *Server) inOrder(c *call) []*job {
+// listJobs returns the jobs of a call's scope, oldest first.
+func (s *Server) listJobs(c *call) []*job {
 	var out []*job
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
 		j := s.jobs[id]
-		if c.place == "" || strings.EqualFold(c.place, j.repo.path) || strings.EqualFold(c.place, j.repo.owner()) {
+		if c.scope == "" || strings.EqualFold(c.scope, j.repo.path) || strings.EqualFold(c.scope, j.repo.owner()) {
 			out = append(out, j)
 		}
 	}
 	return out
 }
 
-// stamp writes a time as the servers do: what is not yet is the year 1970.
-func stamp(t time.Time) string {
+// formatTime formats a time as the servers do. The zero time is formatted as the start of the
+// year 1970.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		t = time.Unix(0, 0)
 	}
 	return t.UTC().Format(time.RFC3339)
 }
 
-// giteaJSON is a job as Gitea tells it.
-func (s *Server) giteaJSON(j *job) map[string]any {
+// encodeGiteaJob returns a job as Gitea represents it.
+func (s *Server) encodeGiteaJob(j *job) map[string]any {
 	status, conclusion := j.giteaStatus()
 	out := map[string]any{
-		"id": j.id, "url": fmt.Sprintf("%s/api/v1/repos/%s/actions/jobs/%d", s.base, j.repo.path, j.id),
-		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/jobs/%d", s.base, j.repo.path, j.run, j.id), "run_id": j.run,
-		"run_url": fmt.Sprintf("%s/api/v1/repos/%s/actions/runs/%d", s.base, j.repo.path, j.run), "name": j.name,
+		"id": j.id, "url": fmt.Sprintf("%s/api/v1/repos/%s/actions/jobs/%d", s.baseURL, j.repo.path, j.id),
+		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/jobs/%d", s.baseURL, j.repo.path, j.run, j.id), "run_id": j.run,
+		"run_url": fmt.Sprintf("%s/api/v1/repos/%s/actions/runs/%d", s.baseURL, j.repo.path, j.run), "name": j.name,
 		"labels": append([]string{}, j.labels...), "run_attempt": 1, "head_sha": strings.Repeat("a", 40), "head_branch": "main",
 		"status": status, "steps": []any{},
-		"created_at": stamp(j.created), "started_at": stamp(j.started), "completed_at": stamp(j.stopped),
+		"created_at": formatTime(j.createdAt), "started_at": formatTime(j.startedAt), "completed_at": formatTime(j.stoppedAt),
 	}
 	if conclusion != "" {
 		out["conclusion"] = conclusion
@@ -228,48 +231,48 @@ func (s *Server) giteaJSON(j *job) map[string]any {
 	return out
 }
 
-func (s *Server) answerGiteaJobs(c *call) reply {
-	wanted := c.r.URL.Query()["status"]
-	known := []string{
+func (s *Server) listGiteaJobs(c *call) response {
+	statuses := c.r.URL.Query()["status"]
+	allowed := []string{
 		"pending", "waiting", "requested", "action_required", "queued", "in_progress", "completed", "failure", "success", "skipped",
 		"neutral",
 	}
-	for _, status := range wanted {
-		if !slices.Contains(known, status) {
-			return fail(http.StatusBadRequest, "invalid status %s", status)
+	for _, status := range statuses {
+		if !slices.Contains(allowed, status) {
+			return newError(http.StatusBadRequest, "invalid status %s", status)
 		}
 	}
 	var found []map[string]any
-	for _, j := range s.inOrder(c) {
+	for _, j := range s.listJobs(c) {
 		status, conclusion := j.giteaStatus()
-		if len(wanted) == 0 || slices.Contains(wanted, status) || slices.Contains(wanted, conclusion) {
-			found = append(found, s.giteaJSON(j))
+		if len(statuses) == 0 || slices.Contains(statuses, status) || slices.Contains(statuses, conclusion) {
+			found = append(found, s.encodeGiteaJob(j))
 		}
 	}
-	return ok(map[string]any{"jobs": page(c, found), "total_count": len(found)})
+	return newOK(map[string]any{"jobs": paginate(c, found), "total_count": len(found)})
 }
 
-func (s *Server) answerGiteaJob(c *call) reply {
+func (s *Server) getGiteaJob(c *call) response {
 	j := s.jobs[c.id()]
 	if j == nil || j.repo != c.repo {
-		return notFound()
+		return newNotFound()
 	}
-	return ok(s.giteaJSON(j))
+	return newOK(s.encodeGiteaJob(j))
 }
 
-// answerForgejoJobs lists the jobs that wait or run; with labels, those that they suffice
-// for. A list without any is null.
-func (s *Server) answerForgejoJobs(c *call) reply {
+// listForgejoJobs lists the waiting and running jobs. If the call has labels, it lists the jobs
+// that need no other labels. An empty list is encoded as null.
+func (s *Server) listForgejoJobs(c *call) response {
 	var (
 		out    []map[string]any
 		labels []string
 	)
-	if given := c.r.URL.Query().Get("labels"); given != "" {
-		labels = strings.Split(given, ",")
+	if value := c.r.URL.Query().Get("labels"); value != "" {
+		labels = strings.Split(value, ",")
 	}
-	for _, j := range s.inOrder(c) {
-		lacks := slices.ContainsFunc(j.labels, func(label string) bool { return !slices.Contains(labels, label) })
-		if j.status != statusWaiting && j.status != statusRunning || len(labels) > 0 && lacks {
+	for _, j := range s.listJobs(c) {
+		needsOtherLabel := slices.ContainsFunc(j.labels, func(label string) bool { return !slices.Contains(labels, label) })
+		if j.status != statusWaiting && j.status != statusRunning || len(labels) > 0 && needsOtherLabel {
 			continue
 		}
 		out = append(out, map[string]any{
@@ -277,23 +280,23 @@ func (s *Server) answerForgejoJobs(c *call) reply {
 			"runs_on": append([]string{}, j.labels...), "task_id": j.task, "status": j.status,
 		})
 	}
-	return ok(out)
+	return newOK(out)
 }
 
-// answerTasks lists a repository's tasks, newest first.
-func (s *Server) answerTasks(c *call) reply {
+// listTasks lists the tasks of a repository, newest first.
+func (s *Server) listTasks(c *call) response {
 	var found []map[string]any
-	for _, j := range s.inOrder(c) {
+	for _, j := range s.listJobs(c) {
 		if j.task > 0 {
 			found = append(found, map[string]any{
 				"id": j.task, "name": j.name, "head_branch": "main", "head_sha": strings.Repeat("a", 40), "run_number": j.run,
 				"event":         "push",
-				"display_title": "Build", "status": j.status, "workflow_id": "ci.yml", "url": s.base + "/" + j.repo.path + "/actions/runs/" +
-					strconv.FormatInt(j.run, 10),
-				"created_at": stamp(j.created), "updated_at": stamp(j.touched), "run_started_at": stamp(j.started),
+				"display_title": "Build", "status": j.status, "workflow_id": "ci.yml",
+				"url":        s.baseURL + "/" + j.repo.path + "/actions/runs/" + strconv.FormatInt(j.run, 10),
+				"created_at": formatTime(j.createdAt), "updated_at": formatTime(j.touchedAt), "run_started_at": formatTime(j.startedAt),
 			})
 		}
 	}
 	slices.Reverse(found)
-	return ok(map[string]any{"workflow_runs": page(c, found), "total_count": len(found)})
+	return newOK(map[string]any{"workflow_runs": paginate(c, found), "total_count": len(found)})
 }

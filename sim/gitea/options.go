@@ -15,33 +15,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Options describe the simulated server. Only Repositories is required.
+// Options configure the simulated server. Only Repositories is required.
 type Options struct {
 	Clock clock.Clock  // default: the real clock
 	Log   *slog.Logger // default: discards
 
-	// Forgejo makes it a Forgejo; else it is a Gitea.
+	// Forgejo makes the server a Forgejo. By default, it is a Gitea.
 	Forgejo bool
-	// Version that the server tells. Default: one that has all calls.
+	// Version is the version that the server reports. Default: a version that has all calls.
 	Version string
-	// Repositories as owner/name. Every owner is an organisation.
+	// Repositories are the paths owner/name of the repositories. Every owner is an organisation.
 	Repositories []string
 	Tokens       []Token
-	// Webhook is where Gitea's hooks send to. Forgejo has none for jobs.
+	// Webhook is the target of Gitea's hooks. Forgejo has no webhooks for jobs.
 	Webhook control.WebhookTarget
 
 	Faults control.Faults
 	Seed   uint64
 
-	OnlineFor   time.Duration // silence until a runner shows as offline; default 1 min
-	LostTimeout time.Duration // silence until a running job fails; default 10 min
-	HookTimeout time.Duration // a webhook receiver must answer within; default 5 s
+	OnlineTimeout time.Duration // time without a call after which a runner is offline; default 1 min
+	LostTimeout   time.Duration // time without a call after which a runner's job fails; default 10 min
+	HookTimeout   time.Duration // timeout of a webhook delivery; default 5 s
 }
 
 // Token is an access token.
 type Token struct {
 	Token  string
-	Scopes []string // such as write:repository, which opens read:repository too
+	Scopes []string // such as write:repository, which includes read:repository
 }
 
 func (o *Options) setDefaults() {
@@ -58,7 +58,7 @@ func (o *Options) setDefaults() {
 		}
 	}
 	for field, value := range map[*time.Duration]time.Duration{
-		&o.OnlineFor: time.Minute, &o.LostTimeout: 10 * time.Minute, &o.HookTimeout: 5 * time.Second,
+		&o.OnlineTimeout: time.Minute, &o.LostTimeout: 10 * time.Minute, &o.HookTimeout: 5 * time.Second,
 	} {
 		if *field <= 0 {
 			*field = value
@@ -66,7 +66,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-func (o *Options) check() error {
+func (o *Options) validate() error {
 	if len(o.Repositories) == 0 {
 		return errors.New("check simulator options: Repositories is empty; name at least one OWNER/NAME")
 	}

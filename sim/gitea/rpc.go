@@ -19,7 +19,7 @@ const (
 	runnerPath = "/api/actions/runner.v1.RunnerService/"
 )
 
-// Codes of the Connect protocol and their statuses.
+// Error codes of the Connect protocol.
 const (
 	codeUnauthenticated = "unauthenticated"
 	codeUnknown         = "unknown"
@@ -27,7 +27,7 @@ const (
 	codeInvalid         = "invalid_argument"
 )
 
-func refuseRPC(code, message string) reply {
+func newRPCError(code, message string) response {
 	status := map[string]int{
 		codeUnauthenticated: http.StatusUnauthorized, codeUnavailable: http.StatusServiceUnavailable,
 		codeInvalid: http.StatusBadRequest,
@@ -35,20 +35,20 @@ func refuseRPC(code, message string) reply {
 	if status == 0 {
 		status = http.StatusInternalServerError
 	}
-	return reply{status: status, body: map[string]string{"code": code, "message": message}}
+	return response{status: status, body: map[string]string{"code": code, "message": message}}
 }
 
-// number is an int64, which the Connect protocol writes as a text and reads in either form.
+// number is an int64. The Connect protocol writes it as a string, and accepts a string or a number.
 type number int64
 
-// UnmarshalJSON reads either form.
+// UnmarshalJSON decodes a string or a number.
 func (n *number) UnmarshalJSON(text []byte) error {
 	value, err := strconv.ParseInt(string(slices.DeleteFunc(slices.Clone(text), func(c byte) bool { return c == '"' })), 10, 64)
 	*n = number(value)
 	return err
 }
 
-// message is what a runner says in any of its calls.
+// message has the fields of all requests of runners.
 type message struct {
 	Data         string   `json:"data"`
 	Name         string   `json:"name"`
@@ -76,26 +76,26 @@ type message struct {
 	NoMore bool `json:"noMore"`
 }
 
-// rpc is one call of a runner. by is nil in the calls before it is registered.
+// rpc is one call of a runner. runner is nil if the call needs no registration.
 type rpc struct {
-	r    *http.Request
-	by   *runner
-	said message
+	r       *http.Request
+	runner  *runner
+	request message
 }
 
-func rpcCalls() map[string]func(*Server, *rpc) reply {
-	return map[string]func(*Server, *rpc) reply{
-		pingPath + "Ping":              (*Server).answerPing,
-		runnerPath + "Register":        (*Server).answerRegister,
-		runnerPath + "Declare":         (*Server).answerDeclare,
-		runnerPath + "FetchTask":       (*Server).answerFetch,
-		runnerPath + "FetchSingleTask": (*Server).answerFetch,
-		runnerPath + "UpdateTask":      (*Server).answerUpdateTask,
-		runnerPath + "UpdateLog":       (*Server).answerUpdateLog,
+func rpcCalls() map[string]func(*Server, *rpc) response {
+	return map[string]func(*Server, *rpc) response{
+		pingPath + "Ping":              (*Server).ping,
+		runnerPath + "Register":        (*Server).registerRunner,
+		runnerPath + "Declare":         (*Server).declareRunner,
+		runnerPath + "FetchTask":       (*Server).fetchTask,
+		runnerPath + "FetchSingleTask": (*Server).fetchTask,
+		runnerPath + "UpdateTask":      (*Server).updateTask,
+		runnerPath + "UpdateLog":       (*Server).updateLog,
 	}
 }
 
-// machineCalls are the calls that machines make. Registrations are the operator's here.
+// machineCalls returns the calls that machines make. In HyperFleet, the operator registers runners.
 func machineCalls() []string {
 	var out []string
 	for path := range rpcCalls() {
@@ -107,61 +107,61 @@ func machineCalls() []string {
 	return out
 }
 
-func (s *Server) rpcRoutes(mux *http.ServeMux) {
-	for path, answer := range rpcCalls() {
+func (s *Server) mountRPC(mux *http.ServeMux) {
+	for path, handle := range rpcCalls() {
 		if path == runnerPath+"FetchSingleTask" && !s.opts.Forgejo {
 			continue
 		}
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { s.serveRPC(w, r, path, answer) })
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { s.serveRPC(w, r, path, handle) })
 	}
 }
 
-func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request, path string, answer func(*Server, *rpc) reply) {
+func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request, path string, handle func(*Server, *rpc) response) {
 	c := &rpc{r: r}
 	decoder := json.NewDecoder(io.LimitReader(r.Body, maxBody))
 	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&c.said)
+	err := decoder.Decode(&c.request)
 	s.lock()
 	defer s.core.Mu.Unlock()
 	s.core.Requests[path]++
 	media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
 	case media != "application/json":
-		s.violate("request", r, "the simulator reads JSON alone")
-		send(w, reply{status: http.StatusUnsupportedMediaType})
+		s.addViolation("request", r, "the simulator accepts only JSON")
+		writeResponse(w, response{status: http.StatusUnsupportedMediaType})
 	case err != nil:
-		s.violate("request", r, "the message can't be read: "+err.Error())
-		send(w, refuseRPC(codeInvalid, err.Error()))
-	case s.core.Chance(s.core.Faults().ServerError):
-		send(w, reply{status: http.StatusBadGateway})
+		s.addViolation("request", r, "decode message: "+err.Error())
+		writeResponse(w, newRPCError(codeInvalid, err.Error()))
+	case s.core.Occurs(s.core.Faults().ServerError):
+		writeResponse(w, response{status: http.StatusBadGateway})
 	default:
-		send(w, s.answerRPC(c, path, answer))
+		writeResponse(w, s.handleRPC(c, path, handle))
 	}
-	s.core.Kick()
+	s.core.Wake()
 }
 
-func (s *Server) answerRPC(c *rpc, path string, answer func(*Server, *rpc) reply) reply {
+func (s *Server) handleRPC(c *rpc, path string, handle func(*Server, *rpc) response) response {
 	if path == pingPath+"Ping" || path == runnerPath+"Register" {
-		return answer(s, c)
+		return handle(s, c)
 	}
 	uuid, token := c.r.Header.Get("X-Runner-Uuid"), c.r.Header.Get("X-Runner-Token")
 	for _, r := range s.runners {
 		if r.uuid == uuid && subtle.ConstantTimeCompare([]byte(r.token), []byte(token)) == 1 {
-			c.by = r
+			c.runner = r
 		}
 	}
-	if c.by == nil {
-		return refuseRPC(codeUnauthenticated, "unregistered runner")
+	if c.runner == nil {
+		return newRPCError(codeUnauthenticated, "unregistered runner")
 	}
-	c.by.online = s.now()
-	return answer(s, c)
+	c.runner.onlineAt = s.now()
+	return handle(s, c)
 }
 
-func (s *Server) answerPing(c *rpc) reply {
-	return ok(map[string]string{"data": "Hello, " + c.said.Data + "!"})
+func (s *Server) ping(c *rpc) response {
+	return newOK(map[string]string{"data": "Hello, " + c.request.Data + "!"})
 }
 
-func runnerMessage(r *runner, token string) map[string]any {
+func encodeRunnerMessage(r *runner, token string) map[string]any {
 	out := map[string]any{
 		"id": strconv.FormatInt(r.id, 10), "uuid": r.uuid, "name": r.name, "version": r.version,
 		"labels": r.labels, "ephemeral": r.ephemeral,
@@ -172,71 +172,71 @@ func runnerMessage(r *runner, token string) map[string]any {
 	return map[string]any{"runner": out}
 }
 
-func (s *Server) answerRegister(c *rpc) reply {
-	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-		return refuseRPC(codeUnavailable, "an injected fault")
+func (s *Server) registerRunner(c *rpc) response {
+	if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+		return newRPCError(codeUnavailable, "an injected fault")
 	}
-	if c.said.Token == "" || c.said.Name == "" {
-		return refuseRPC(codeUnknown, "missing runner token, name")
+	if c.request.Token == "" || c.request.Name == "" {
+		return newRPCError(codeUnknown, "missing runner token, name")
 	}
-	for place, token := range s.registration {
-		if token == c.said.Token {
-			r := s.newRunner(c.said.Name, place)
-			r.version, r.labels, r.ephemeral = c.said.Version, c.said.Labels, c.said.Ephemeral
+	for scope, token := range s.registrationTokens {
+		if token == c.request.Token {
+			r := s.newRunner(c.request.Name, scope)
+			r.version, r.labels, r.ephemeral = c.request.Version, c.request.Labels, c.request.Ephemeral
 			if !r.ephemeral {
-				s.violate("request", c.r, "the runner is not ephemeral")
+				s.addViolation("request", c.r, "the runner is not ephemeral")
 			}
-			return ok(runnerMessage(r, r.token))
+			return newOK(encodeRunnerMessage(r, r.token))
 		}
 	}
-	return refuseRPC(codeUnknown, "runner registration token not found")
+	return newRPCError(codeUnknown, "runner registration token not found")
 }
 
-func (s *Server) answerDeclare(c *rpc) reply {
-	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-		return refuseRPC(codeUnavailable, "an injected fault")
+func (s *Server) declareRunner(c *rpc) response {
+	if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+		return newRPCError(codeUnavailable, "an injected fault")
 	}
-	c.by.labels, c.by.version = c.said.Labels, c.said.Version
-	return ok(runnerMessage(c.by, ""))
+	c.runner.labels, c.runner.version = c.request.Labels, c.request.Version
+	return newOK(encodeRunnerMessage(c.runner, ""))
 }
 
-// answerFetch gives the runner the oldest job that it takes, or the one of the handle.
-func (s *Server) answerFetch(c *rpc) reply {
-	nothing := ok(map[string]any{"tasksVersion": "1"})
+// fetchTask assigns the oldest job that the runner may run, or the job of the handle.
+func (s *Server) fetchTask(c *rpc) response {
+	noTask := newOK(map[string]any{"tasksVersion": "1"})
 	switch {
-	case c.by.disabled, c.by.ephemeral && c.by.worked:
-		return nothing
-	case c.by.running != nil:
-		s.violate("request", c.r, "the runner asks for a job and has one")
-		return nothing
+	case c.runner.disabled, c.runner.ephemeral && c.runner.hasRunJob:
+		return noTask
+	case c.runner.job != nil:
+		s.addViolation("request", c.r, "the runner requests a job although it has one")
+		return noTask
 	}
 	var found *job
 	for _, j := range s.jobs {
-		asked := c.said.Handle == "" || c.said.Handle == j.handle
-		if j.status == statusWaiting && c.by.takes(j) && asked && (found == nil || j.id < found.id) {
+		matchesHandle := c.request.Handle == "" || c.request.Handle == j.handle
+		if j.status == statusWaiting && c.runner.canRun(j) && matchesHandle && (found == nil || j.id < found.id) {
 			found = j
 		}
 	}
-	if found == nil || c.r.Context().Err() != nil { // nobody is there to take it
-		return nothing
+	if found == nil || c.r.Context().Err() != nil { // a closed connection cannot receive the job
+		return noTask
 	}
-	s.start(found, c.by)
-	return ok(map[string]any{"tasksVersion": "1", "task": s.taskMessage(found)})
+	s.startJob(found, c.runner)
+	return newOK(map[string]any{"tasksVersion": "1", "task": s.encodeTask(found)})
 }
 
-// taskMessage is a job as its runner is given it. The workflow has the one job alone.
-func (s *Server) taskMessage(j *job) map[string]any {
+// encodeTask returns a job as its runner receives it. The workflow has only this job.
+func (s *Server) encodeTask(j *job) map[string]any {
 	script := j.command
 	if script == "" {
 		script = "sleep " + strconv.FormatFloat(j.duration.Seconds(), 'f', -1, 64)
 	}
-	workflow, err := json.Marshal(map[string]any{ // JSON is YAML, too
+	workflow, err := json.Marshal(map[string]any{ // JSON is valid YAML
 		"name": "CI", "on": "push", "jobs": map[string]any{"build": map[string]any{
 			"name": j.name, "runs-on": j.labels, "steps": []any{map[string]any{"run": script}},
 		}},
 	})
-	if err != nil { // texts: it cannot be
-		s.opts.Log.Error("write workflow", "error", err)
+	if err != nil { // cannot happen: the values are strings
+		s.opts.Log.Error("encode workflow", "error", err)
 	}
 	return map[string]any{
 		"id": strconv.FormatInt(j.task, 10), "workflowPayload": workflow,
@@ -248,53 +248,53 @@ func (s *Server) taskMessage(j *job) map[string]any {
 	}
 }
 
-// jobOf finds the job of a runner's task.
-func (s *Server) jobOf(c *rpc, task number) *job {
+// findJob returns the job of a runner's task, or nil.
+func (s *Server) findJob(c *rpc, task number) *job {
 	for _, j := range s.jobs {
-		if j.task != 0 && j.task == int64(task) && j.ranID == c.by.id {
+		if j.task != 0 && j.task == int64(task) && j.ranID == c.runner.id {
 			return j
 		}
 	}
 	return nil
 }
 
-func (s *Server) answerUpdateTask(c *rpc) reply {
-	j := s.jobOf(c, c.said.State.ID)
+func (s *Server) updateTask(c *rpc) response {
+	j := s.findJob(c, c.request.State.ID)
 	if j == nil {
-		return refuseRPC(codeUnknown, "invalid runner for task")
+		return newRPCError(codeUnknown, "invalid runner for task")
 	}
 	results := map[string]string{
 		"RESULT_SUCCESS": statusSuccess, "RESULT_FAILURE": statusFailure, "RESULT_CANCELLED": statusCancelled,
 		"RESULT_SKIPPED": statusFailure,
 	}
-	if !j.over() {
-		j.touched, c.by.active = s.now(), s.now()
-		switch result, over := results[c.said.State.Result]; {
-		case over:
-			s.finish(j, result)
-		case c.said.State.Result != "RESULT_UNSPECIFIED" && c.said.State.Result != "":
-			s.violate("request", c.r, "result "+c.said.State.Result+" is not known")
+	if !j.isFinished() {
+		j.touchedAt, c.runner.activeAt = s.now(), s.now()
+		switch result, ok := results[c.request.State.Result]; {
+		case ok:
+			s.finishJob(j, result)
+		case c.request.State.Result != "RESULT_UNSPECIFIED" && c.request.State.Result != "":
+			s.addViolation("request", c.r, "result "+c.request.State.Result+" is unknown")
 		}
 	}
 	state := map[string]any{"id": strconv.FormatInt(j.task, 10), "result": "RESULT_UNSPECIFIED"}
-	for word, status := range results {
-		if status == j.status && word != "RESULT_SKIPPED" {
-			state["result"] = word
+	for name, status := range results {
+		if status == j.status && name != "RESULT_SKIPPED" {
+			state["result"] = name
 		}
 	}
-	return ok(map[string]any{"state": state, "sentOutputs": []string{}})
+	return newOK(map[string]any{"state": state, "sentOutputs": []string{}})
 }
 
-func (s *Server) answerUpdateLog(c *rpc) reply {
-	j := s.jobOf(c, c.said.TaskID)
+func (s *Server) updateLog(c *rpc) response {
+	j := s.findJob(c, c.request.TaskID)
 	if j == nil {
-		return refuseRPC(codeUnknown, "invalid runner for task")
+		return newRPCError(codeUnknown, "invalid runner for task")
 	}
-	j.touched, c.by.active = s.now(), s.now()
-	for i, row := range c.said.Rows {
-		if int(c.said.Index)+i >= len(j.log) {
+	j.touchedAt, c.runner.activeAt = s.now(), s.now()
+	for i, row := range c.request.Rows {
+		if int(c.request.Index)+i >= len(j.log) {
 			j.log = append(j.log, row.Content)
 		}
 	}
-	return ok(map[string]any{"ackIndex": strconv.Itoa(len(j.log))})
+	return newOK(map[string]any{"ackIndex": strconv.Itoa(len(j.log))})
 }

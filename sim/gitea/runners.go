@@ -15,48 +15,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// activeFor is how long a runner shows as active after it spoke of a job (RunnerIdleTime).
-const activeFor = 10 * time.Second
+// activeDuration is how long a runner is active after its last call for a job (RunnerIdleTime).
+const activeDuration = 10 * time.Second
 
 // runner is one registered runner.
 type runner struct {
 	id                                      int64
 	uuid, token, name, description, version string
-	place                                   string // owner/name, owner, or "" for the instance
+	scope                                   string // owner/name, owner, or "" for the instance
 	labels                                  []string
 	ephemeral, disabled                     bool
-	online, active                          time.Time // last heard of, and last of a job
-	running                                 *job
-	worked                                  bool // has had its one job
+	onlineAt, activeAt                      time.Time // last call, and last call for a job
+	job                                     *job
+	hasRunJob                               bool // whether the runner has had its one job
 }
 
-func (s *Server) online(r *runner) bool {
-	return !r.online.IsZero() && s.now().Sub(r.online) <= s.opts.OnlineFor
+func (s *Server) isOnline(r *runner) bool {
+	return !r.onlineAt.IsZero() && s.now().Sub(r.onlineAt) <= s.opts.OnlineTimeout
 }
 
-func (s *Server) busy(r *runner) bool {
-	return s.online(r) && !r.active.IsZero() && s.now().Sub(r.active) <= activeFor || s.core.Chance(s.core.Faults().DeleteBusy)
+func (s *Server) isBusy(r *runner) bool {
+	return s.isOnline(r) && !r.activeAt.IsZero() && s.now().Sub(r.activeAt) <= activeDuration ||
+		s.core.Occurs(s.core.Faults().DeleteBusy)
 }
 
-// serves tells whether the runner may be given jobs of a repository.
+// serves reports whether the runner may run jobs of a repository.
 func (r *runner) serves(repo *repository) bool {
-	return r.place == "" || strings.EqualFold(r.place, repo.owner()) || strings.EqualFold(r.place, repo.path)
+	return r.scope == "" || strings.EqualFold(r.scope, repo.owner()) || strings.EqualFold(r.scope, repo.path)
 }
 
-// takes tells whether the runner may be given the job.
-func (r *runner) takes(j *job) bool {
+// canRun reports whether the runner may run a job.
+func (r *runner) canRun(j *job) bool {
 	return r.serves(j.repo) && !slices.ContainsFunc(j.labels, func(label string) bool { return !slices.Contains(r.labels, label) })
 }
 
-// runnerJSON is a runner as the server tells it.
-func (s *Server) runnerJSON(r *runner) map[string]any {
-	busy := s.busy(r)
+// encodeRunner returns a runner as the server represents it.
+func (s *Server) encodeRunner(r *runner) map[string]any {
+	busy := s.isBusy(r)
 	if s.opts.Forgejo {
 		status := "offline"
 		switch {
 		case busy:
 			status = "active"
-		case s.online(r):
+		case s.isOnline(r):
 			status = "idle"
 		}
 		out := map[string]any{
@@ -64,15 +65,15 @@ func (s *Server) runnerJSON(r *runner) map[string]any {
 			"labels": append([]string{}, r.labels...), "ephemeral": r.ephemeral, "owner_id": 0, "repo_id": 0,
 		}
 		switch {
-		case strings.Contains(r.place, "/"):
-			out["repo_id"] = s.repositoryBy(r.place).id
-		case r.place != "":
+		case strings.Contains(r.scope, "/"):
+			out["repo_id"] = s.findRepository(r.scope).id
+		case r.scope != "":
 			out["owner_id"] = 2
 		}
 		return out
 	}
 	status := "offline"
-	if s.online(r) {
+	if s.isOnline(r) {
 		status = "online"
 	}
 	labels := make([]map[string]any, 0, len(r.labels))
@@ -84,88 +85,89 @@ func (s *Server) runnerJSON(r *runner) map[string]any {
 	}
 }
 
-func (s *Server) answerRunners(c *call) reply {
+func (s *Server) listRunners(c *call) response {
 	var found []map[string]any
 	for _, id := range slices.Sorted(maps.Keys(s.runners)) {
-		if r := s.runners[id]; c.place == "" || strings.EqualFold(r.place, c.place) {
-			found = append(found, s.runnerJSON(r))
+		if r := s.runners[id]; c.scope == "" || strings.EqualFold(r.scope, c.scope) {
+			found = append(found, s.encodeRunner(r))
 		}
 	}
-	list := page(c, found)
+	list := paginate(c, found)
 	if s.opts.Forgejo {
-		return reply{status: http.StatusOK, body: list, header: map[string]string{"X-Total-Count": strconv.Itoa(len(found))}}
+		return response{status: http.StatusOK, body: list, header: map[string]string{"X-Total-Count": strconv.Itoa(len(found))}}
 	}
-	return ok(map[string]any{"runners": list, "total_count": len(found)})
+	return newOK(map[string]any{"runners": list, "total_count": len(found)})
 }
 
-// runnerOf finds the runner of a call, if it belongs to the call's scope.
-func (s *Server) runnerOf(c *call) *runner {
+// findRunner returns the runner of a call if it belongs to the call's scope.
+func (s *Server) findRunner(c *call) *runner {
 	r := s.runners[c.id()]
-	if r == nil || c.place != "" && !strings.EqualFold(r.place, c.place) {
+	if r == nil || c.scope != "" && !strings.EqualFold(r.scope, c.scope) {
 		return nil
 	}
 	return r
 }
 
-func (s *Server) answerRunner(c *call) reply {
-	r := s.runnerOf(c)
+func (s *Server) getRunner(c *call) response {
+	r := s.findRunner(c)
 	if r == nil {
-		return notFound()
+		return newNotFound()
 	}
-	return ok(s.runnerJSON(r))
+	return newOK(s.encodeRunner(r))
 }
 
-func (s *Server) answerEditRunner(c *call) reply {
-	r := s.runnerOf(c)
+func (s *Server) updateRunner(c *call) response {
+	r := s.findRunner(c)
 	if r == nil {
-		return notFound()
+		return newNotFound()
 	}
-	if _, given := c.body["disabled"].(bool); !given {
-		return fail(http.StatusUnprocessableEntity, "[Disabled]: Required")
+	if _, exists := c.body["disabled"].(bool); !exists {
+		return newError(http.StatusUnprocessableEntity, "[Disabled]: Required")
 	}
 	r.disabled = c.flag("disabled")
-	return ok(s.runnerJSON(r))
+	return newOK(s.encodeRunner(r))
 }
 
-// answerDeleteRunner removes any runner, as the servers do. A job that it runs is orphaned:
-// that is a breach, for no caller should do so.
-func (s *Server) answerDeleteRunner(c *call) reply {
-	r := s.runnerOf(c)
+// deleteRunner deletes any runner, as the servers do. Deleting a runner that runs a job is a
+// violation, because the job becomes an orphan.
+func (s *Server) deleteRunner(c *call) response {
+	r := s.findRunner(c)
 	if r == nil {
-		return notFound()
+		return newNotFound()
 	}
-	if r.running != nil {
-		s.violate("request", c.r, "runner "+strconv.FormatInt(r.id, 10)+" runs a job")
+	if r.job != nil {
+		s.addViolation("request", c.r, "runner "+strconv.FormatInt(r.id, 10)+" runs a job")
 	}
 	delete(s.runners, r.id)
-	return reply{status: http.StatusNoContent}
+	return response{status: http.StatusNoContent}
 }
 
-// answerMakeRunner: POST .../actions/runners of Forgejo.
-func (s *Server) answerMakeRunner(c *call) reply {
+// createRunner serves POST .../actions/runners of Forgejo.
+func (s *Server) createRunner(c *call) response {
 	if c.text("name") == "" {
-		return fail(http.StatusUnprocessableEntity, "[Name]: Required")
+		return newError(http.StatusUnprocessableEntity, "[Name]: Required")
 	}
-	r := s.newRunner(c.text("name"), c.place)
+	r := s.newRunner(c.text("name"), c.scope)
 	r.description, r.ephemeral = c.text("description"), c.flag("ephemeral")
 	if !r.ephemeral {
-		s.violate("request", c.r, "the runner is not ephemeral")
+		s.addViolation("request", c.r, "the runner is not ephemeral")
 	}
-	return reply{status: http.StatusCreated, body: map[string]any{"id": r.id, "uuid": r.uuid, "token": r.token}}
+	return response{status: http.StatusCreated, body: map[string]any{"id": r.id, "uuid": r.uuid, "token": r.token}}
 }
 
-// newRunner makes a runner. A name that is taken is nothing to the servers.
-func (s *Server) newRunner(name, place string) *runner {
+// newRunner adds a runner. Like the servers, it allows several runners with the same name.
+func (s *Server) newRunner(name, scope string) *runner {
 	s.ids.runner++
-	s.registered++
-	r := &runner{id: s.ids.runner, uuid: engine.UUID(), token: engine.Hex(20), name: name, place: place}
+	s.registeredCount++
+	r := &runner{id: s.ids.runner, uuid: engine.NewUUID(), token: engine.RandomHex(20), name: name, scope: scope}
 	s.runners[r.id] = r
 	return r
 }
 
-// answerRegistrationToken gives the scope's token, which stays good.
-func (s *Server) answerRegistrationToken(c *call) reply {
-	place := strings.ToLower(c.place)
-	s.registration[place] = cmp.Or(s.registration[place], engine.Hex(20))
-	return ok(map[string]string{"token": s.registration[place]})
+// createRegistrationToken returns the token of the scope. The token stays valid, and later calls
+// return the same token.
+func (s *Server) createRegistrationToken(c *call) response {
+	scope := strings.ToLower(c.scope)
+	s.registrationTokens[scope] = cmp.Or(s.registrationTokens[scope], engine.RandomHex(20))
+	return newOK(map[string]string{"token": s.registrationTokens[scope]})
 }

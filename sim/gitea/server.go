@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Server is one simulated server. Make it with New, serve Handler (and Control, on a
-// listener of its own), and Close it.
+// Server is one simulated server. Create it with New, serve Handler, serve Control on a separate
+// listener, and call Close at the end.
 type Server struct {
 	*engine.Record
 
@@ -25,21 +25,21 @@ type Server struct {
 	api     http.Handler
 	control http.Handler
 
-	// The core's Mu guards what follows.
+	// The core's Mu guards the following fields.
 	outbox       *engine.Outbox[delivery]
 	webhook      control.WebhookTarget
 	ids          ids
 	repositories []*repository
 	tokens       map[string]*Token
-	// registration are Gitea's registration tokens by whose they are.
-	registration map[string]string
-	runners      map[int64]*runner
-	jobs         map[int64]*job
-	registered   int
-	base         string // URL of the instance
+	// registrationTokens are Gitea's registration tokens by scope.
+	registrationTokens map[string]string
+	runners            map[int64]*runner
+	jobs               map[int64]*job
+	registeredCount    int
+	baseURL            string // URL of the instance
 }
 
-// ids are the counters of the server, each the last id given out.
+// ids are the last allocated ids.
 type ids struct{ runner, job, run, task int64 }
 
 type repository struct {
@@ -52,20 +52,20 @@ func (r *repository) owner() string {
 	return owner
 }
 
-// New builds a server from options and starts its background work.
+// New creates a server and starts its goroutines.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, webhook: opts.Webhook, base: "http://gitea.invalid",
+		opts: opts, webhook: opts.Webhook, baseURL: "http://gitea.invalid",
 		core: engine.New(engine.Config{
 			Clock: opts.Clock, Log: opts.Log, Faults: opts.Faults, Check: control.Faults.Check,
 			Seed: opts.Seed, Platform: 0x67697465, HookTimeout: opts.HookTimeout,
 		}),
 		ids:    ids{runner: 40, job: 7000, run: 300, task: 9000},
-		tokens: map[string]*Token{}, registration: map[string]string{}, runners: map[int64]*runner{}, jobs: map[int64]*job{},
+		tokens: map[string]*Token{}, registrationTokens: map[string]string{}, runners: map[int64]*runner{}, jobs: map[int64]*job{},
 	}
 	s.Record = s.core.Record
 	for i, path := range opts.Repositories {
@@ -74,41 +74,41 @@ func New(opts Options) (*Server, error) {
 	for i := range s.opts.Tokens {
 		s.tokens[s.opts.Tokens[i].Token] = &s.opts.Tokens[i]
 	}
-	s.api = s.routes()
-	s.control = control.Handler(s, func(to control.WebhookTarget) error {
-		s.SetWebhook(to)
+	s.api = s.newAPIHandler()
+	s.control = control.NewHandler(s, func(target control.WebhookTarget) error {
+		s.SetWebhook(target)
 		return nil
 	})
 	s.outbox = engine.NewOutbox(s.core, s.deliver)
-	s.core.Watch(s.due)
+	s.core.Schedule(s.computeDelay)
 	return s, nil
 }
 
-// Handler serves the API under /api/.
+// Handler returns the handler of the API under /api/.
 func (s *Server) Handler() http.Handler { return s.api }
 
-// Control serves the control API. Anyone who reaches it may do anything.
+// Control returns the handler of the control API. It has no authentication.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Close stops background work.
+// Close stops the goroutines.
 func (s *Server) Close() { s.core.Close() }
 
-// SetWebhook points the hooks at a target; an empty URL stops them.
+// SetWebhook sets the target of the hooks. An empty URL disables webhooks.
 func (s *Server) SetWebhook(target control.WebhookTarget) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	s.webhook = target
 }
 
-// SetURL says where the instance is reached, which its links and its webhooks tell.
+// SetURL sets the URL of the instance in links and webhooks.
 func (s *Server) SetURL(address string) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	s.base = strings.TrimRight(address, "/")
+	s.baseURL = strings.TrimRight(address, "/")
 }
 
-// Revoke makes an access token useless from now on.
-func (s *Server) Revoke(token string) error {
+// RevokeToken makes an access token invalid.
+func (s *Server) RevokeToken(token string) error {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	if s.tokens[token] == nil {
@@ -118,52 +118,53 @@ func (s *Server) Revoke(token string) error {
 	return nil
 }
 
-// ResetRegistration replaces all registration tokens.
-func (s *Server) ResetRegistration() {
+// ResetRegistrationTokens deletes all registration tokens, so that the next call for a token
+// creates a new one.
+func (s *Server) ResetRegistrationTokens() {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	clear(s.registration)
+	clear(s.registrationTokens)
 }
 
 func (s *Server) now() time.Time { return s.core.Now() }
 
-// violate records a breach. The lock is held.
-func (s *Server) violate(kind string, r *http.Request, message string) {
-	s.core.Violate(kind, r.Method, r.URL.Path, message)
+// addViolation records a violation. The lock is held.
+func (s *Server) addViolation(kind string, r *http.Request, message string) {
+	s.core.AddViolation(kind, r.Method, r.URL.Path, message)
 }
 
-// lock takes the lock and brings the state up to now.
+// lock takes the lock and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())
 }
 
-func (s *Server) repositoryBy(path string) *repository {
-	at := slices.IndexFunc(s.repositories, func(r *repository) bool { return strings.EqualFold(r.path, path) })
-	if at < 0 {
+func (s *Server) findRepository(path string) *repository {
+	index := slices.IndexFunc(s.repositories, func(r *repository) bool { return strings.EqualFold(r.path, path) })
+	if index < 0 {
 		return nil
 	}
-	return s.repositories[at]
+	return s.repositories[index]
 }
 
-// State returns a snapshot.
+// State returns a snapshot of the simulator.
 func (s *Server) State() control.State {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	state := s.core.Snapshot()
-	state.Registered, state.MachineCalls = s.registered, machineCalls()
-	state.Webhooks.Pending = s.outbox.Pending()
+	state.Registered, state.MachineCalls = s.registeredCount, machineCalls()
+	state.Webhooks.Pending = s.outbox.CountPending()
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
-		state.Jobs = append(state.Jobs, s.jobs[id].control())
+		state.Jobs = append(state.Jobs, s.jobs[id].toControl())
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.runners)) {
 		r := s.runners[id]
 		out := control.Runner{
-			ID: r.id, Name: r.name, Scope: r.place, Labels: append([]string{}, r.labels...), Online: s.online(r),
-			Busy: r.running != nil, Ephemeral: r.ephemeral,
+			ID: r.id, Name: r.name, Scope: r.scope, Labels: append([]string{}, r.labels...), Online: s.isOnline(r),
+			Busy: r.job != nil, Ephemeral: r.ephemeral,
 		}
-		if r.running != nil {
-			out.JobID = r.running.id
+		if r.job != nil {
+			out.JobID = r.job.id
 		}
 		state.Runners = append(state.Runners, out)
 	}

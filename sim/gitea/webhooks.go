@@ -14,38 +14,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// delivery is one event on its way.
+// delivery is one event that is to be sent.
 type delivery struct {
 	id   string
 	body []byte
 }
 
-// notify queues Gitea's webhook of a change, with faults applied. The lock is held.
-func (s *Server) notify(j *job) {
+// queueWebhook queues Gitea's webhook of a change and applies faults. The lock is held.
+func (s *Server) queueWebhook(j *job) {
 	if s.webhook.URL == "" || s.opts.Forgejo {
 		return
 	}
 	action, _ := j.giteaStatus()
 	body, err := json.Marshal(map[string]any{
-		"action": action, "workflow_job": s.giteaJSON(j), "repository": s.repositoryJSON(j.repo),
+		"action": action, "workflow_job": s.encodeGiteaJob(j), "repository": s.encodeRepository(j.repo),
 		"organization": map[string]any{"id": 2, "name": j.repo.owner(), "username": j.repo.owner()},
 		"sender":       map[string]any{"id": 3, "login": "hyperfleet"},
 	})
-	if err != nil { // texts and numbers: it cannot be
-		s.opts.Log.Error("write webhook", "error", err)
+	if err != nil { // cannot happen: the values are strings and numbers
+		s.opts.Log.Error("encode webhook", "error", err)
 		return
 	}
-	if !s.core.Lost() {
-		s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), What: delivery{id: engine.UUID(), body: body}})
+	if !s.core.ShouldDrop() {
+		s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), Payload: delivery{id: engine.NewUUID(), body: body}})
 	}
 }
 
-// deliver makes one attempt. There is no second one, as at Gitea.
+// deliver makes one attempt. As at Gitea, there is no retry.
 func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	s.core.Mu.Lock()
 	target := s.webhook
 	s.core.Mu.Unlock()
-	code := s.core.Send(target.URL, w.What.body, func(h http.Header) { sign(h, w.What, target.Secret) }).Code
+	code := s.core.Send(target.URL, w.Payload.body, func(h http.Header) { setHeaders(h, w.Payload, target.Secret) }).Code
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	if code/100 == 2 {
@@ -55,8 +55,8 @@ func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	s.core.Counts.Failed++
 }
 
-// sign sets a delivery's headers (services/webhook/deliver.go).
-func sign(h http.Header, d delivery, secret string) {
+// setHeaders sets the headers of a delivery (services/webhook/deliver.go).
+func setHeaders(h http.Header, d delivery, secret string) {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(d.body)
 	sum := hex.EncodeToString(mac.Sum(nil))

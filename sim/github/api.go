@@ -20,23 +20,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// maxBody bounds request bodies.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 1 << 20
 
-// call is one API request on its way through a handler.
+// call is one API request while it is handled.
 type call struct {
-	op     *operation
-	r      *http.Request
-	cred   *credential
-	scope  scope
-	params map[string]string // unescaped
-	body   []byte
-	host   string // scheme and host the caller used
-	now    time.Time
+	op      *operation
+	r       *http.Request
+	cred    *credential
+	scope   scope
+	params  map[string]string // unescaped
+	body    []byte
+	baseURL string // scheme and host of the request
+	now     time.Time
 }
 
-// reply is an answer before it is encoded. A nil body sends none.
-type reply struct {
+// response is a response before it is encoded. A nil body is not sent.
+type response struct {
 	status int
 	body   any
 	link   string
@@ -51,119 +51,120 @@ type apiError struct {
 	Status           string   `json:"status"`
 }
 
-func fail(status int, message string) reply {
-	return reply{status: status, body: apiError{
+func newError(status int, message string) response {
+	return response{status: status, body: apiError{
 		Message: message, DocumentationURL: "https://docs.github.com/rest", Status: strconv.Itoa(status),
 	}}
 }
 
-func notFound() reply { return fail(http.StatusNotFound, "Not Found") }
+func newNotFound() response { return newError(http.StatusNotFound, "Not Found") }
 
-// endpoint is what serves an operation: who may call it, and how it answers.
-// answer runs under the server's lock.
+// endpoint serves an operation. access is who may call the operation. handle is called with the
+// lock held.
 type endpoint struct {
 	access access
-	answer func(*Server, *call) reply
+	handle func(*Server, *call) response
 }
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newAPIHandler() http.Handler {
 	mux := http.NewServeMux()
-	served := endpoints()
+	handlers := newEndpoints()
 	for _, op := range s.spec.operations {
-		end, ok := served[op.id]
+		ep, ok := handlers[op.id]
 		if !ok {
-			continue // described, since it shares a path with a served one, but not simulated: 501
+			continue // in the description because it shares a path, but not simulated: 501
 		}
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
-			s.serve(w, r, op, end)
+			s.serve(w, r, op, ep)
 		})
 	}
-	mux.HandleFunc("/", s.unknown)
+	mux.HandleFunc("/", s.handleUnknown)
 	root := http.NewServeMux()
-	s.runnerRoutes(root)
-	s.scaleSetRoutes(root)
+	s.mountRunnerProtocol(root)
+	s.mountScaleSets(root)
 	root.Handle("/api/v3/", http.StripPrefix("/api/v3", mux))
 	root.Handle("/", mux)
 	return root
 }
 
-func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
-	s.violate("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
+func (s *Server) handleUnknown(w http.ResponseWriter, r *http.Request) {
+	s.addViolation("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(http.StatusNotImplemented)
-	text, err := json.Marshal(fail(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path).body)
+	text, err := json.Marshal(newError(http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path).body)
 	if err == nil {
 		_, _ = w.Write(text)
 	}
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, op *operation, end endpoint) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, op *operation, ep endpoint) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("read body: %w", err))
+		s.addViolation("request", r.Method, r.URL.Path, fmt.Errorf("read body: %w", err))
 		http.Error(w, "body too large", http.StatusRequestEntityTooLarge)
 		return
 	}
 	if string(bytes.TrimSpace(body)) == "null" {
-		body = nil // GitHub takes null for no body; ghinstallation sends it
+		body = nil // GitHub accepts null as an empty body; ghinstallation sends it
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	names := pathNames(op.path)
-	in := op.input(r, escapeParams(names, r.PathValue))
-	c := &call{op: op, r: r, body: body, host: hostOf(r), params: map[string]string{}}
+	names := parsePathNames(op.path)
+	in := op.newInput(r, escapeParams(names, r.PathValue))
+	c := &call{op: op, r: r, body: body, baseURL: requestBaseURL(r), params: map[string]string{}}
 	for _, name := range names {
 		c.params[name] = r.PathValue(name)
 	}
 	header := http.Header{}
-	out := s.answer(c, in, end, header)
-	s.write(w, in, header, out)
+	out := s.handleCall(c, in, ep, header)
+	s.writeResponse(w, in, header, out)
 }
 
-// answer runs the stages in GitHub's order: outages, credentials, limits,
-// permissions, validation, and the call itself.
-func (s *Server) answer(c *call, in *openapi3filter.RequestValidationInput, end endpoint, header http.Header) reply {
-	early, delay := s.admit(c, end, header)
-	if early != nil {
-		return *early
+// handleCall runs the stages in GitHub's order: outages, credentials, limits, permissions,
+// validation, and the call itself.
+func (s *Server) handleCall(c *call, input *openapi3filter.RequestValidationInput, ep endpoint, header http.Header) response {
+	rejection, delay := s.admit(c, ep, header)
+	if rejection != nil {
+		return *rejection
 	}
-	if err := c.op.checkRequest(c.r.Context(), in); err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
-		if aboutBody(err) {
-			return refuseInvalid(c.body, err)
+	if err := c.op.checkRequest(c.r.Context(), input); err != nil {
+		s.addViolation("request", c.r.Method, c.r.URL.Path, err)
+		if isBodyError(err) {
+			return newValidationError(c.body, err)
 		}
 	}
 	if !s.core.Sleep(c.r.Context(), delay) {
-		return fail(http.StatusServiceUnavailable, "The server is shutting down")
+		return newError(http.StatusServiceUnavailable, "The server is shutting down")
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
 	c.now = s.now()
-	out := s.condition(c, header, end.answer(s, c))
+	out := s.applyETag(c, header, ep.handle(s, c))
 	s.advance(c.now)
-	s.core.Kick()
+	s.core.Wake()
 	return out
 }
 
-// admit returns an early answer, or nil and how long the call is held up.
-func (s *Server) admit(c *call, end endpoint, header http.Header) (*reply, time.Duration) {
+// admit checks faults, credentials, limits and permissions. It returns the response that ends the
+// call early, or nil and the delay of the call.
+func (s *Server) admit(c *call, ep endpoint, header http.Header) (*response, time.Duration) {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	c.now = s.now()
 	s.core.Requests[c.op.id]++
-	if s.core.Chance(s.core.Faults().ServerError) {
-		out := fail(http.StatusBadGateway, "Server Error")
+	if s.core.Occurs(s.core.Faults().ServerError) {
+		out := newError(http.StatusBadGateway, "Server Error")
 		return &out, 0
 	}
-	cred, refused := s.authenticate(c)
-	if refused != nil {
-		return refused, 0
+	cred, rejection := s.authenticate(c)
+	if rejection != nil {
+		return rejection, 0
 	}
 	c.cred = cred
-	if limited := s.limit(c, header); limited != nil {
-		return limited, 0
+	if rejection := s.applyRateLimit(c, header); rejection != nil {
+		return rejection, 0
 	}
-	if refused := s.authorize(c, end.access, header); refused != nil {
-		return refused, 0
+	if rejection := s.authorize(c, ep.access, header); rejection != nil {
+		return rejection, 0
 	}
 	if strings.Contains(c.op.id, "jitconfig") {
 		return nil, s.core.Faults().JITDelay
@@ -171,62 +172,62 @@ func (s *Server) admit(c *call, end endpoint, header http.Header) (*reply, time.
 	return nil, 0
 }
 
-// aboutBody tells breaches of the body, which GitHub refuses, from those of
-// parameters, which it ignores or answers 404.
-func aboutBody(err error) bool {
-	var broken *openapi3filter.RequestError
-	return errors.As(err, &broken) && broken.RequestBody != nil
+// isBodyError reports whether err is about the body. GitHub rejects an invalid body. It ignores
+// invalid parameters or responds to them with 404.
+func isBodyError(err error) bool {
+	var requestErr *openapi3filter.RequestError
+	return errors.As(err, &requestErr) && requestErr.RequestBody != nil
 }
 
-func refuseInvalid(body []byte, err error) reply {
+func newValidationError(body []byte, err error) response {
 	if len(body) > 0 && !json.Valid(body) {
-		return fail(http.StatusBadRequest, "Problems parsing JSON")
+		return newError(http.StatusBadRequest, "Problems parsing JSON")
 	}
-	return fail(http.StatusUnprocessableEntity, "Invalid request.\n\n"+firstLine(err.Error()))
+	return newError(http.StatusUnprocessableEntity, "Invalid request.\n\n"+cutFirstLine(err.Error()))
 }
 
-func firstLine(text string) string {
+func cutFirstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line
 }
 
-func (s *Server) write(w http.ResponseWriter, in *openapi3filter.RequestValidationInput, header http.Header, out reply) {
+func (s *Server) writeResponse(w http.ResponseWriter, input *openapi3filter.RequestValidationInput, header http.Header, out response) {
 	var body []byte
 	if out.body != nil {
 		text, err := json.Marshal(out.body)
 		if err != nil {
-			s.violate("response", in.Request.Method, in.Request.URL.Path, err)
+			s.addViolation("response", input.Request.Method, input.Request.URL.Path, err)
 		}
 		body = text
 		header.Set("Content-Type", "application/json; charset=utf-8")
 	}
 	header.Set("X-Github-Media-Type", "github.v3; format=json")
-	header.Set("X-Github-Request-Id", strings.ToUpper(engine.Hex(8)))
+	header.Set("X-Github-Request-Id", strings.ToUpper(engine.RandomHex(8)))
 	if out.link != "" {
 		header.Set("Link", out.link)
 	}
 	for key, value := range out.header {
 		header.Set(key, value)
 	}
-	in.Request.Body = http.NoBody
-	if err := s.spec.checkReply(in.Request.Context(), in, out.status, header, body); err != nil {
-		s.violate("response", in.Request.Method, in.Request.URL.Path, err)
+	input.Request.Body = http.NoBody
+	if err := s.spec.checkResponse(input.Request.Context(), input, out.status, header, body); err != nil {
+		s.addViolation("response", input.Request.Method, input.Request.URL.Path, err)
 	}
 	maps.Copy(w.Header(), header)
 	w.WriteHeader(out.status)
 	_, _ = w.Write(body)
 }
 
-func hostOf(r *http.Request) string {
+func requestBaseURL(r *http.Request) string {
 	if r.TLS != nil {
 		return "https://" + r.Host
 	}
 	return "http://" + r.Host
 }
 
-// decodeAny parses JSON into plain values. Numbers become float64, as the
-// schema checker expects.
-func decodeAny(text []byte) (any, error) {
+// decodeJSON decodes JSON into plain values. Numbers become float64, as the schema validator
+// expects.
+func decodeJSON(text []byte) (any, error) {
 	var value any
 	if err := json.Unmarshal(text, &value); err != nil {
 		return nil, fmt.Errorf("parse JSON: %w", err)

@@ -17,18 +17,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-// A field that GitHub does not know changes nothing, and is no breach.
+// GitHub ignores an unknown field, and it is not a violation.
 func TestUnknownFieldsArePassedOver(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	body := jitBody("vm-1", "x")
 	body["colour"] = "red"
-	if a := call(t, s, "POST", repoRunners+"/generate-jitconfig", auth, body); a.code != http.StatusCreated {
+	if a := call(t, s, "POST", repoRunnerAccess+"/generate-jitconfig", auth, body); a.code != http.StatusCreated {
 		t.Errorf("answered %d %s", a.code, a.text)
 	}
 }
 
-// TestRunnerCalls makes every runner call at each level through a real client,
-// and those of one level under the base path of Enterprise Server.
+// TestRunnerCalls makes every runner call at each level with a real client, and the calls of one
+// level under the base path of Enterprise Server.
 func TestRunnerCalls(t *testing.T) {
 	req := &gh.GenerateJITConfigRequest{Name: "vm-1", RunnerGroupID: 1, Labels: []string{"self-hosted", "gpu"}}
 	t.Run("repository", func(t *testing.T) {
@@ -144,10 +144,10 @@ func TestRunnerGroups(t *testing.T) {
 	must(t, err)
 	got, _, err := c.Actions.GetOrganizationRunnerGroup(t.Context(), "octo-org", linux)
 	must(t, err)
-	in, _, err := c.Actions.ListRunnerGroupRunners(t.Context(), "octo-org", linux, nil)
+	input, _, err := c.Actions.ListRunnerGroupRunners(t.Context(), "octo-org", linux, nil)
 	must(t, err)
-	if got.GetName() != "linux" || in.TotalCount != 1 {
-		t.Errorf("group %+v holds %d runners", got, in.TotalCount)
+	if got.GetName() != "linux" || input.TotalCount != 1 {
+		t.Errorf("group %+v holds %d runners", got, input.TotalCount)
 	}
 	of, _, err := c.Enterprise.ListRunnerGroups(t.Context(), "octo", nil)
 	must(t, err)
@@ -214,7 +214,7 @@ func TestPagination(t *testing.T) {
 	for i := range 7 {
 		jit(t, s, "vm-"+strconv.Itoa(i), "x")
 	}
-	a := call(t, s, "GET", repoRunners+"?per_page=3&page=2", auth, nil)
+	a := call(t, s, "GET", repoRunnerAccess+"?per_page=3&page=2", auth, nil)
 	link := a.header.Get("Link")
 	for _, want := range []string{`page=3&per_page=3>; rel="next"`, `page=3&per_page=3>; rel="last"`, `page=1&per_page=3>; rel="first"`, `rel="prev"`, "<" + s.URL} {
 		if !strings.Contains(link, want) {
@@ -224,12 +224,12 @@ func TestPagination(t *testing.T) {
 	if a.body["total_count"] != float64(7) || len(a.body["runners"].([]any)) != 3 {
 		t.Errorf("page 2: %s", a.text)
 	}
-	if past := call(t, s, "GET", repoRunners+"?per_page=3&page=9", auth, nil); len(past.body["runners"].([]any)) != 0 {
+	if past := call(t, s, "GET", repoRunnerAccess+"?per_page=3&page=9", auth, nil); len(past.body["runners"].([]any)) != 0 {
 		t.Errorf("page 9: %s", past.text)
 	}
 }
 
-// TestErrors: each refusal has GitHub's status and words.
+// TestErrors tests that each error has GitHub's status and text.
 func TestErrors(t *testing.T) {
 	cases := map[string]struct {
 		method, path, auth string
@@ -238,29 +238,29 @@ func TestErrors(t *testing.T) {
 		message            string
 		violations         int
 	}{
-		"no credentials":            {"GET", repoRunners, "", nil, 401, "Requires authentication", 0},
-		"unknown token":             {"GET", repoRunners, "Bearer nope", nil, 401, "Bad credentials", 0},
-		"token scheme":              {"GET", repoRunners, "token " + githubtest.PAT, nil, 200, "", 0},
-		"basic scheme":              {"GET", repoRunners, "Basic " + githubtest.PAT, nil, 401, "Requires authentication", 0},
-		"token that looks like JWT": {"GET", repoRunners, "Bearer a.b.c", nil, 401, "A JSON web token could not be decoded", 0},
+		"no credentials":            {"GET", repoRunnerAccess, "", nil, 401, "Requires authentication", 0},
+		"unknown token":             {"GET", repoRunnerAccess, "Bearer nope", nil, 401, "Bad credentials", 0},
+		"token scheme":              {"GET", repoRunnerAccess, "token " + githubtest.PAT, nil, 200, "", 0},
+		"basic scheme":              {"GET", repoRunnerAccess, "Basic " + githubtest.PAT, nil, 401, "Requires authentication", 0},
+		"token that looks like JWT": {"GET", repoRunnerAccess, "Bearer a.b.c", nil, 401, "A JSON web token could not be decoded", 0},
 		"unknown repository":        {"GET", "/repos/octo-org/nope/actions/runners", auth, nil, 404, "Not Found", 0},
 		"unknown organisation":      {"GET", "/orgs/nope/actions/runners", auth, nil, 404, "Not Found", 0},
 		"unknown enterprise":        {"GET", "/enterprises/nope/actions/runners", auth, nil, 404, "Not Found", 0},
 		"names ignore case":         {"GET", "/repos/Octo-Org/OCTO-REPO/actions/runners", auth, nil, 200, "", 0},
-		"unknown runner":            {"GET", repoRunners + "/4711", auth, nil, 404, "Not Found", 0},
-		"delete unknown runner":     {"DELETE", repoRunners + "/4711", auth, nil, 404, "Not Found", 0},
-		"unknown group":             {"POST", repoRunners + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 9, "labels": []string{"x"}}, 404, "Not Found", 0},
-		"name taken":                {"POST", repoRunners + "/generate-jitconfig", auth, jitBody("Taken", "x"), 409, "Already exists - A runner with the name Taken already exists.", 0},
-		"name empty":                {"POST", repoRunners + "/generate-jitconfig", auth, jitBody("", "x"), 422, "\"name\" wasn't supplied", 0},
-		"name too long":             {"POST", repoRunners + "/generate-jitconfig", auth, jitBody(strings.Repeat("n", 65), "x"), 422, "longer than 64", 0},
-		"no labels":                 {"POST", repoRunners + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 1, "labels": []string{}}, 422, "Invalid request", 1},
-		"101 labels":                {"POST", repoRunners + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 1, "labels": make([]string, 101)}, 422, "Invalid request", 1},
-		"group missing":             {"POST", repoRunners + "/generate-jitconfig", auth, map[string]any{"name": "n", "labels": []string{"x"}}, 422, "Invalid request", 1},
-		"not JSON":                  {"POST", repoRunners + "/generate-jitconfig", auth, "{", 400, "Problems parsing JSON", 1},
-		"runner id not a number":    {"GET", repoRunners + "/abc", auth, nil, 404, "Not Found", 1},
-		"unknown query parameter":   {"GET", repoRunners + "?nick=x", auth, nil, 200, "", 1},
+		"unknown runner":            {"GET", repoRunnerAccess + "/4711", auth, nil, 404, "Not Found", 0},
+		"delete unknown runner":     {"DELETE", repoRunnerAccess + "/4711", auth, nil, 404, "Not Found", 0},
+		"unknown group":             {"POST", repoRunnerAccess + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 9, "labels": []string{"x"}}, 404, "Not Found", 0},
+		"name taken":                {"POST", repoRunnerAccess + "/generate-jitconfig", auth, jitBody("Taken", "x"), 409, "Already exists - A runner with the name Taken already exists.", 0},
+		"name empty":                {"POST", repoRunnerAccess + "/generate-jitconfig", auth, jitBody("", "x"), 422, "\"name\" wasn't supplied", 0},
+		"name too long":             {"POST", repoRunnerAccess + "/generate-jitconfig", auth, jitBody(strings.Repeat("n", 65), "x"), 422, "longer than 64", 0},
+		"no labels":                 {"POST", repoRunnerAccess + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 1, "labels": []string{}}, 422, "Invalid request", 1},
+		"101 labels":                {"POST", repoRunnerAccess + "/generate-jitconfig", auth, map[string]any{"name": "n", "runner_group_id": 1, "labels": make([]string, 101)}, 422, "Invalid request", 1},
+		"group missing":             {"POST", repoRunnerAccess + "/generate-jitconfig", auth, map[string]any{"name": "n", "labels": []string{"x"}}, 422, "Invalid request", 1},
+		"not JSON":                  {"POST", repoRunnerAccess + "/generate-jitconfig", auth, "{", 400, "Problems parsing JSON", 1},
+		"runner id not a number":    {"GET", repoRunnerAccess + "/abc", auth, nil, 404, "Not Found", 1},
+		"unknown query parameter":   {"GET", repoRunnerAccess + "?nick=x", auth, nil, 200, "", 1},
 		"unknown path":              {"GET", "/repos/octo-org/octo-repo/pulls", auth, nil, 501, "Not simulated", 1},
-		"unknown method":            {"PATCH", repoRunners, auth, nil, 501, "Not simulated", 1},
+		"unknown method":            {"PATCH", repoRunnerAccess, auth, nil, 501, "Not simulated", 1},
 		"unknown job":               {"GET", "/repos/octo-org/octo-repo/actions/jobs/1", auth, nil, 404, "Not Found", 0},
 		"unknown run":               {"GET", "/repos/octo-org/octo-repo/actions/runs/1/jobs", auth, nil, 404, "Not Found", 0},
 		"unknown hook":              {"GET", "/orgs/octo-org/hooks/1/deliveries", auth, nil, 404, "Not Found", 0},
@@ -284,8 +284,8 @@ func TestBusyRunnerCannotBeDeleted(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	s.Queue(control.JobSpec{Labels: []string{"x"}, Duration: time.Hour})
 	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
-	state := s.Eventually("the job runs", running(1))
-	path := repoRunners + "/" + strconv.FormatInt(state.Runners[0].ID, 10)
+	state := s.WaitUntil("the job runs", running(1))
+	path := repoRunnerAccess + "/" + strconv.FormatInt(state.Runners[0].ID, 10)
 	a := call(t, s, "DELETE", path, auth, nil)
 	if a.code != 422 || !strings.Contains(a.text, `Bad request - Runner \"vm-1\" is still running a job`) {
 		t.Errorf("got %d %s", a.code, a.text)
@@ -297,7 +297,7 @@ func TestBusyRunnerCannotBeDeleted(t *testing.T) {
 	if code := r.Wait(); code != 0 {
 		t.Errorf("exit code %d after a signal:\n%s", code, r.Output())
 	}
-	state = s.Eventually("the job ended", completed(1))
+	state = s.WaitUntil("the job ended", completed(1))
 	if state.Jobs[0].Conclusion != "cancelled" || len(state.Runners) != 0 {
 		t.Errorf("after the signal: %+v", state)
 	}
@@ -306,11 +306,11 @@ func TestBusyRunnerCannotBeDeleted(t *testing.T) {
 func TestBusyFaultRefusesDelete(t *testing.T) {
 	s := githubtest.New(t, github.Options{Faults: control.Faults{DeleteBusy: 1}})
 	jit(t, s, "vm-1", "x")
-	if a := call(t, s, "DELETE", repoRunners+"/1", auth, nil); a.code != 422 {
+	if a := call(t, s, "DELETE", repoRunnerAccess+"/1", auth, nil); a.code != 422 {
 		t.Errorf("got %d %s", a.code, a.text)
 	}
 	must(t, s.SetFaults(control.Faults{}))
-	if a := call(t, s, "DELETE", repoRunners+"/1", auth, nil); a.code != 204 {
+	if a := call(t, s, "DELETE", repoRunnerAccess+"/1", auth, nil); a.code != 204 {
 		t.Errorf("got %d %s", a.code, a.text)
 	}
 }

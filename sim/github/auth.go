@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// scopeKind is the level runners are registered at.
+// scopeKind is the level at which runners are registered.
 type scopeKind int
 
 const (
@@ -25,7 +25,8 @@ const (
 	scopeEnterprise
 )
 
-// scope is a place runners, groups and tokens belong to; name is lower case.
+// scope is the repository, organisation or enterprise that runners, groups and tokens belong to.
+// name is in lower case.
 type scope struct {
 	kind scopeKind
 	name string
@@ -38,28 +39,28 @@ func (sc scope) String() string {
 	return sc.name
 }
 
-// credential is whoever calls: a PAT, an installation token, or an App by JWT.
+// credential is an accepted credential: a PAT, an installation token, or the JWT of an App.
 type credential struct {
-	id          string // names it in the rate limit's message
-	classic     bool
-	scopes      []string
-	permissions map[string]string
-	repos       map[string]bool // lower case; nil: all
-	account     string          // installation tokens see this account only
-	app         bool            // a JWT: App endpoints only
-	install     int64
-	expires     time.Time // zero: never
+	id             string // identifies the credential in the message of the rate limit
+	isClassic      bool
+	scopes         []string
+	permissions    map[string]string
+	repos          map[string]bool // in lower case; nil: all
+	account        string          // installation tokens have access to this account only
+	isApp          bool            // a JWT, for the App endpoints only
+	installationID int64
+	expiresAt      time.Time // zero: never
 
 	*quota
 }
 
-// access says which right an endpoint needs.
+// access is the permission that an endpoint requires.
 type access struct {
-	app        bool     // an App JWT
-	anyone     bool     // any valid credential
-	permission string   // of App installations and fine-grained tokens
-	write      bool     // level of permission
-	scopes     []string // classic scopes, any of them
+	needsApp     bool     // requires the JWT of an App
+	allowsAnyone bool     // any valid credential
+	permission   string   // of App installations and fine-grained tokens
+	write        bool     // whether the permission must be write
+	scopes       []string // scopes of classic tokens; one of them is enough
 }
 
 func (s *Server) addCredentials() error {
@@ -67,15 +68,15 @@ func (s *Server) addCredentials() error {
 		if pat.Token == "" {
 			return fmt.Errorf("add credentials: PAT %d has no token", i)
 		}
-		s.creds[pat.Token] = &credential{
-			id: fmt.Sprintf("user ID %d", 1+i), classic: pat.Permissions == nil, quota: &quota{},
-			scopes: pat.Scopes, permissions: pat.Permissions, repos: lowerSet(pat.Repos),
+		s.credentials[pat.Token] = &credential{
+			id: fmt.Sprintf("user ID %d", 1+i), isClassic: pat.Permissions == nil, quota: &quota{},
+			scopes: pat.Scopes, permissions: pat.Permissions, repos: newLowerSet(pat.Repos),
 		}
 	}
 	return nil
 }
 
-func lowerSet(names []string) map[string]bool {
+func newLowerSet(names []string) map[string]bool {
 	if len(names) == 0 {
 		return nil
 	}
@@ -86,34 +87,34 @@ func lowerSet(names []string) map[string]bool {
 	return set
 }
 
-// authenticate finds the caller. GitHub takes "Bearer" and "token" alike.
-func (s *Server) authenticate(c *call) (*credential, *reply) {
+// authenticate returns the credential of a call. Like GitHub, it accepts both "Bearer" and "token".
+func (s *Server) authenticate(c *call) (*credential, *response) {
 	kind, token, ok := strings.Cut(c.r.Header.Get("Authorization"), " ")
 	if !ok || (!strings.EqualFold(kind, "bearer") && !strings.EqualFold(kind, "token")) {
-		out := fail(http.StatusUnauthorized, "Requires authentication")
+		out := newError(http.StatusUnauthorized, "Requires authentication")
 		return nil, &out
 	}
 	if strings.Count(token, ".") == 2 {
 		return s.authenticateApp(token, c.now)
 	}
-	cred, ok := s.creds[token]
-	if !ok || (!cred.expires.IsZero() && !c.now.Before(cred.expires)) || s.core.Chance(s.core.Faults().Unauthorized) {
-		out := fail(http.StatusUnauthorized, "Bad credentials")
+	cred, ok := s.credentials[token]
+	if !ok || (!cred.expiresAt.IsZero() && !c.now.Before(cred.expiresAt)) || s.core.Occurs(s.core.Faults().Unauthorized) {
+		out := newError(http.StatusUnauthorized, "Bad credentials")
 		return nil, &out
 	}
 	return cred, nil
 }
 
-// maxJWTLife and clockDrift: docs "Generating a JSON Web Token for a GitHub App":
-// at most ten minutes, and a minute of drift is allowed for.
+// Limits of the JWT of an App. GitHub's documentation "Generating a JSON Web Token for a GitHub App"
+// allows a lifetime of at most ten minutes and a clock drift of one minute.
 const (
-	maxJWTLife = 10 * time.Minute
-	clockDrift = time.Minute
+	maxJWTLifetime = 10 * time.Minute
+	maxClockDrift  = time.Minute
 )
 
-func (s *Server) authenticateApp(token string, now time.Time) (*credential, *reply) {
-	deny := func(message string) (*credential, *reply) {
-		out := fail(http.StatusUnauthorized, message)
+func (s *Server) authenticateApp(token string, now time.Time) (*credential, *response) {
+	deny := func(message string) (*credential, *response) {
+		out := newError(http.StatusUnauthorized, message)
 		return nil, &out
 	}
 	app := s.opts.App
@@ -128,26 +129,26 @@ func (s *Server) authenticateApp(token string, now time.Time) (*credential, *rep
 	if issuer != strconv.FormatInt(app.ID, 10) && (app.ClientID == "" || issuer != app.ClientID) {
 		return deny("'Issuer' claim ('iss') must be an Integer")
 	}
-	expires, err := seconds(claims.Expires.String())
-	if err != nil || !now.Add(-clockDrift).Before(expires) {
+	expires, err := parseUnixTime(claims.ExpiresAt.String())
+	if err != nil || !now.Add(-maxClockDrift).Before(expires) {
 		return deny("'Expiration time' claim ('exp') must be a numeric value " +
 			"representing the future time at which the assertion expires")
 	}
-	if expires.After(now.Add(maxJWTLife + clockDrift)) {
+	if expires.After(now.Add(maxJWTLifetime + maxClockDrift)) {
 		return deny("'Expiration time' claim ('exp') is too far in the future")
 	}
-	issued, err := seconds(claims.IssuedAt.String())
-	if err != nil || issued.After(now.Add(clockDrift)) {
+	issued, err := parseUnixTime(claims.IssuedAt.String())
+	if err != nil || issued.After(now.Add(maxClockDrift)) {
 		return deny("'Issued at' claim ('iat') must be an Integer representing the time that the assertion was issued")
 	}
 	key := "app"
-	if s.creds[key] == nil {
-		s.creds[key] = &credential{id: "app ID " + strconv.FormatInt(app.ID, 10), app: true, quota: &quota{}}
+	if s.credentials[key] == nil {
+		s.credentials[key] = &credential{id: "app ID " + strconv.FormatInt(app.ID, 10), isApp: true, quota: &quota{}}
 	}
-	return s.creds[key], nil
+	return s.credentials[key], nil
 }
 
-func seconds(text string) (time.Time, error) {
+func parseUnixTime(text string) (time.Time, error) {
 	value, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("parse seconds: %w", err)
@@ -155,62 +156,62 @@ func seconds(text string) (time.Time, error) {
 	return time.Unix(int64(value), 0), nil
 }
 
-// authorize resolves the call's scope and checks rights on it. GitHub hides
-// what the caller may not see behind 404.
-func (s *Server) authorize(c *call, need access, header http.Header) *reply {
-	if c.cred.classic {
+// authorize resolves the scope of a call and checks the permissions of the credential. Like GitHub,
+// it responds with 404 to a call for a scope that the credential cannot see.
+func (s *Server) authorize(c *call, required access, header http.Header) *response {
+	if c.cred.isClassic {
 		header.Set("X-Oauth-Scopes", strings.Join(c.cred.scopes, ", "))
-		header.Set("X-Accepted-Oauth-Scopes", strings.Join(need.scopes, ", "))
-	} else if need.permission != "" {
-		header.Set("X-Accepted-Github-Permissions", need.permission+"="+level(need.write))
+		header.Set("X-Accepted-Oauth-Scopes", strings.Join(required.scopes, ", "))
+	} else if required.permission != "" {
+		header.Set("X-Accepted-Github-Permissions", required.permission+"="+accessLevel(required.write))
 	}
 	switch {
-	case need.app && !c.cred.app:
-		return deny(http.StatusUnauthorized, "A JSON web token could not be decoded")
-	case need.anyone, need.app:
+	case required.needsApp && !c.cred.isApp:
+		return newDenial(http.StatusUnauthorized, "A JSON web token could not be decoded")
+	case required.allowsAnyone, required.needsApp:
 		return nil
-	case c.cred.app:
-		return deny(http.StatusUnauthorized, "A JSON web token cannot be used here; use an installation access token")
+	case c.cred.isApp:
+		return newDenial(http.StatusUnauthorized, "A JSON web token cannot be used here; use an installation access token")
 	}
-	if !s.resolve(c) || !s.visible(c.cred, c.scope, need) {
-		out := notFound()
+	if !s.resolveScope(c) || !s.isVisible(c.cred, c.scope, required) {
+		out := newNotFound()
 		return &out
 	}
-	if c.cred.allows(need) {
+	if c.cred.allows(required) {
 		return nil
 	}
 	switch {
-	case c.cred.classic:
-		return deny(http.StatusForbidden, "Must have admin rights to Repository.")
-	case c.cred.install != 0:
-		return deny(http.StatusForbidden, "Resource not accessible by integration")
+	case c.cred.isClassic:
+		return newDenial(http.StatusForbidden, "Must have admin rights to Repository.")
+	case c.cred.installationID != 0:
+		return newDenial(http.StatusForbidden, "Resource not accessible by integration")
 	default:
-		return deny(http.StatusForbidden, "Resource not accessible by personal access token")
+		return newDenial(http.StatusForbidden, "Resource not accessible by personal access token")
 	}
 }
 
-func deny(status int, message string) *reply {
-	out := fail(status, message)
+func newDenial(status int, message string) *response {
+	out := newError(status, message)
 	return &out
 }
 
-func level(write bool) string {
+func accessLevel(write bool) string {
 	if write {
 		return "write"
 	}
 	return "read"
 }
 
-func (c *credential) allows(need access) bool {
-	if c.classic {
-		return slices.ContainsFunc(need.scopes, func(s string) bool { return slices.Contains(c.scopes, s) })
+func (c *credential) allows(required access) bool {
+	if c.isClassic {
+		return slices.ContainsFunc(required.scopes, func(s string) bool { return slices.Contains(c.scopes, s) })
 	}
-	granted := c.permissions[need.permission]
-	return granted == "write" || granted == "admin" || (!need.write && granted == "read")
+	granted := c.permissions[required.permission]
+	return granted == "write" || granted == "admin" || (!required.write && granted == "read")
 }
 
-// resolve fills in c.scope from the path; false when there is no such place.
-func (s *Server) resolve(c *call) bool {
+// resolveScope sets c.scope from the path. It returns false if the scope does not exist.
+func (s *Server) resolveScope(c *call) bool {
 	p := c.params
 	switch {
 	case p["owner"] != "":
@@ -227,7 +228,7 @@ func (s *Server) resolve(c *call) bool {
 	return true
 }
 
-func (s *Server) visible(cred *credential, sc scope, need access) bool {
+func (s *Server) isVisible(cred *credential, sc scope, required access) bool {
 	switch sc.kind {
 	case scopeRepo:
 		repo := s.repos[sc.name]
@@ -237,50 +238,51 @@ func (s *Server) visible(cred *credential, sc scope, need access) bool {
 		if cred.account != "" && !strings.EqualFold(cred.account, repo.owner.login) {
 			return !repo.private
 		}
-		return !repo.private || !cred.classic || slices.Contains(cred.scopes, "repo")
+		return !repo.private || !cred.isClassic || slices.Contains(cred.scopes, "repo")
 	case scopeOrg:
 		return cred.account == "" || strings.EqualFold(cred.account, sc.name)
 	case scopeEnterprise:
-		return cred.allows(need)
+		return cred.allows(required)
 	case scopeNone:
 	}
 	return true
 }
 
-// limit counts the call and sets the X-RateLimit headers. /rate_limit is free.
-func (s *Server) limit(c *call, header http.Header) *reply {
+// applyRateLimit counts the call and sets the X-RateLimit headers. Calls of /rate_limit do not
+// count. It returns the response to a call that exceeds a limit, or nil.
+func (s *Server) applyRateLimit(c *call, header http.Header) *response {
 	if s.opts.Unlimited {
 		return nil
 	}
-	cred, most := c.cred, s.opts.RateLimit
-	if !c.now.Before(cred.reset) {
-		cred.used, cred.reset = 0, c.now.Add(time.Hour).Truncate(time.Second)
+	cred, limit := c.cred, s.opts.RateLimit
+	if !c.now.Before(cred.resetAt) {
+		cred.used, cred.resetAt = 0, c.now.Add(time.Hour).Truncate(time.Second)
 	}
-	free := c.op.id == "rate-limit/get"
-	spent := !free && (cred.used >= most || s.core.Chance(s.core.Faults().RateLimit))
-	if spent {
-		cred.used = most
-	} else if !free {
+	isFree := c.op.id == "rate-limit/get"
+	isExhausted := !isFree && (cred.used >= limit || s.core.Occurs(s.core.Faults().RateLimit))
+	if isExhausted {
+		cred.used = limit
+	} else if !isFree {
 		cred.used++
 	}
-	s.showLimit(cred, header)
-	if spent {
-		return deny(http.StatusForbidden, "API rate limit exceeded for "+cred.id+".")
+	s.setLimitHeaders(cred, header)
+	if isExhausted {
+		return newDenial(http.StatusForbidden, "API rate limit exceeded for "+cred.id+".")
 	}
-	if !free && (s.overPoints(c) || s.core.Chance(s.core.Faults().SecondaryRateLimit)) {
-		return s.refuseSecondary(header)
+	if !isFree && (s.exceedsPoints(c) || s.core.Occurs(s.core.Faults().SecondaryRateLimit)) {
+		return s.newSecondaryLimitError(header)
 	}
 	return nil
 }
 
-func (s *Server) answerRateLimit(c *call) reply {
+func (s *Server) getRateLimit(c *call) response {
 	bucket := map[string]any{
 		"limit": s.opts.RateLimit, "used": c.cred.used, "remaining": s.opts.RateLimit - c.cred.used,
-		"reset": c.cred.reset.Unix(),
+		"reset": c.cred.resetAt.Unix(),
 	}
 	search := maps.Clone(bucket)
 	search["limit"], search["used"], search["remaining"] = 30, 0, 30
-	return reply{status: http.StatusOK, body: map[string]any{
+	return response{status: http.StatusOK, body: map[string]any{
 		"resources": map[string]any{"core": bucket, "search": search}, "rate": bucket,
 	}}
 }

@@ -51,7 +51,7 @@ func runnerRights() map[string]string {
 	return map[string]string{"administration": "write", "organization_self_hosted_runners": "write", "actions": "read"}
 }
 
-// appClient authenticates as ghinstallation does for real.
+// appClient authenticates like ghinstallation.
 func appClient(t *testing.T, s *githubtest.Server, key *rsa.PrivateKey) (asApp, asInstallation *gh.Client) {
 	t.Helper()
 	apps, err := ghinstallation.NewAppsTransport(http.DefaultTransport, appID, pemOf(key))
@@ -104,7 +104,7 @@ func TestAppJWT(t *testing.T) {
 	now := clk.Now()
 	s := githubtest.New(t, github.Options{Clock: clk, App: app(key, runnerRights())})
 	at := func(d time.Duration) json.Number { return json.Number(strconv.FormatInt(now.Add(d).Unix(), 10)) }
-	good := protocol.Claims{Issuer: json.RawMessage(`"4711"`), IssuedAt: at(-time.Minute), Expires: at(9 * time.Minute)}
+	good := protocol.Claims{Issuer: json.RawMessage(`"4711"`), IssuedAt: at(-time.Minute), ExpiresAt: at(9 * time.Minute)}
 	cases := map[string]struct {
 		key     *rsa.PrivateKey
 		change  func(*protocol.Claims)
@@ -115,9 +115,9 @@ func TestAppJWT(t *testing.T) {
 		"issuer as client id":     {key, func(c *protocol.Claims) { c.Issuer = json.RawMessage(`"Iv23"`) }, ""},
 		"other issuer":            {key, func(c *protocol.Claims) { c.Issuer = json.RawMessage("12") }, "'Issuer' claim"},
 		"other key":               {other, func(*protocol.Claims) {}, "could not be decoded"},
-		"expired":                 {key, func(c *protocol.Claims) { c.Expires = at(-2 * time.Minute) }, "'Expiration time' claim"},
-		"no expiry":               {key, func(c *protocol.Claims) { c.Expires = "" }, "'Expiration time' claim"},
-		"expires in twelve":       {key, func(c *protocol.Claims) { c.Expires = at(12 * time.Minute) }, "too far in the future"},
+		"expired":                 {key, func(c *protocol.Claims) { c.ExpiresAt = at(-2 * time.Minute) }, "'Expiration time' claim"},
+		"no expiry":               {key, func(c *protocol.Claims) { c.ExpiresAt = "" }, "'Expiration time' claim"},
+		"expires in twelve":       {key, func(c *protocol.Claims) { c.ExpiresAt = at(12 * time.Minute) }, "too far in the future"},
 		"issued in the future":    {key, func(c *protocol.Claims) { c.IssuedAt = at(5 * time.Minute) }, "'Issued at' claim"},
 		"within a minute's drift": {key, func(c *protocol.Claims) { c.IssuedAt = at(30 * time.Second) }, ""},
 	}
@@ -140,7 +140,7 @@ func TestAppJWT(t *testing.T) {
 	}
 	token, err := protocol.Sign(key, good)
 	must(t, err)
-	if a := call(t, s, "GET", repoRunners, "Bearer "+token, nil); a.code != http.StatusUnauthorized {
+	if a := call(t, s, "GET", repoRunnerAccess, "Bearer "+token, nil); a.code != http.StatusUnauthorized {
 		t.Errorf("a JWT on a repository call answers %d %s", a.code, a.text)
 	}
 }
@@ -169,10 +169,10 @@ func TestInstallationTokens(t *testing.T) {
 	})
 	t.Run("narrowed permissions", func(t *testing.T) {
 		token, _ := mint(t, map[string]any{"permissions": map[string]string{"administration": "read"}}).body["token"].(string)
-		if a := call(t, s, "GET", repoRunners, "Bearer "+token, nil); a.code != 200 {
+		if a := call(t, s, "GET", repoRunnerAccess, "Bearer "+token, nil); a.code != 200 {
 			t.Errorf("read: %d %s", a.code, a.text)
 		}
-		a := call(t, s, "POST", repoRunners+"/registration-token", "Bearer "+token, nil)
+		a := call(t, s, "POST", repoRunnerAccess+"/registration-token", "Bearer "+token, nil)
 		if a.code != 403 || a.body["message"] != "Resource not accessible by integration" {
 			t.Errorf("write: %d %s", a.code, a.text)
 		}
@@ -191,11 +191,11 @@ func TestInstallationTokens(t *testing.T) {
 	t.Run("one hour", func(t *testing.T) {
 		token, _ := mint(t, nil).body["token"].(string)
 		clk.Step(time.Hour - time.Second)
-		if a := call(t, s, "GET", repoRunners, "Bearer "+token, nil); a.code != 200 {
+		if a := call(t, s, "GET", repoRunnerAccess, "Bearer "+token, nil); a.code != 200 {
 			t.Errorf("before the hour: %d %s", a.code, a.text)
 		}
 		clk.Step(time.Second)
-		if a := call(t, s, "GET", repoRunners, "Bearer "+token, nil); a.code != 401 {
+		if a := call(t, s, "GET", repoRunnerAccess, "Bearer "+token, nil); a.code != 401 {
 			t.Errorf("after the hour: %d %s", a.code, a.text)
 		}
 	})
@@ -249,21 +249,21 @@ func TestRateLimit(t *testing.T) {
 	clk := fakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk, RateLimit: 2})
 	for want := 1; want >= 0; want-- {
-		a := call(t, s, "GET", repoRunners, auth, nil)
+		a := call(t, s, "GET", repoRunnerAccess, auth, nil)
 		if a.code != 200 || a.header.Get("X-Ratelimit-Remaining") != strconv.Itoa(want) || a.header.Get("X-Ratelimit-Limit") != "2" {
 			t.Errorf("got %d %v", a.code, a.header)
 		}
 	}
 	_, _, err := client(t, s.URL, githubtest.PAT).Actions.ListRunners(t.Context(), "octo-org", "octo-repo", nil)
-	var limited *gh.RateLimitError
-	if !errors.As(err, &limited) || limited.Rate.Remaining != 0 || !limited.Rate.Reset.Equal(gh.Timestamp{Time: clk.Now().Add(time.Hour)}) {
+	var rejection *gh.RateLimitError
+	if !errors.As(err, &rejection) || rejection.Rate.Remaining != 0 || !rejection.Rate.Reset.Equal(gh.Timestamp{Time: clk.Now().Add(time.Hour)}) {
 		t.Fatalf("third call: %v", err)
 	}
 	if a := call(t, s, "GET", "/rate_limit", auth, nil); a.code != 200 {
 		t.Errorf("/rate_limit counts against the limit: %d", a.code)
 	}
 	clk.Step(time.Hour)
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 200 || a.header.Get("X-Ratelimit-Used") != "1" {
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 200 || a.header.Get("X-Ratelimit-Used") != "1" {
 		t.Errorf("after the reset: %d %v", a.code, a.header)
 	}
 }
@@ -277,17 +277,17 @@ func TestCallFaults(t *testing.T) {
 	}
 	must(t, s.SetFaults(control.Faults{RateLimit: 1}))
 	_, _, err = client(t, s.URL, githubtest.PAT).Actions.ListRunners(t.Context(), "octo-org", "octo-repo", nil)
-	var limited *gh.RateLimitError
-	if !errors.As(err, &limited) {
+	var rejection *gh.RateLimitError
+	if !errors.As(err, &rejection) {
 		t.Errorf("primary limit: %v", err)
 	}
 	must(t, s.SetFaults(control.Faults{ServerError: 1}))
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 502 {
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 502 {
 		t.Errorf("server error: %d", a.code)
 	}
-	for _, bad := range []control.Faults{{RateLimit: 1.5}, {WebhookLost: -1}, {JITDelay: -1}} {
-		if err := s.SetFaults(bad); err == nil {
-			t.Errorf("faults %+v were taken", bad)
+	for _, invalid := range []control.Faults{{RateLimit: 1.5}, {WebhookLost: -1}, {JITDelay: -1}} {
+		if err := s.SetFaults(invalid); err == nil {
+			t.Errorf("faults %+v were taken", invalid)
 		}
 	}
 }
@@ -298,9 +298,9 @@ func TestSlowJITConfig(t *testing.T) {
 	done := make(chan int, 1)
 	waiters := 2 // the deadline loop and the webhook sender
 	go func() {
-		done <- call(t, s, "POST", repoRunners+"/generate-jitconfig", auth, jitBody("slow", "x")).code
+		done <- call(t, s, "POST", repoRunnerAccess+"/generate-jitconfig", auth, jitBody("slow", "x")).code
 	}()
-	s.Eventually("the call waits", func(st control.State) bool { return len(st.Requests) == 1 && clk.Waiters() > waiters })
+	s.WaitUntil("the call waits", func(st control.State) bool { return len(st.Requests) == 1 && clk.Waiters() > waiters })
 	select {
 	case code := <-done:
 		t.Fatalf("answered %d at once", code)
@@ -312,12 +312,12 @@ func TestSlowJITConfig(t *testing.T) {
 	}
 }
 
-// appJWT signs in as the App for a few minutes.
+// appJWT returns a JWT of the App that is valid for a few minutes.
 func appJWT(t *testing.T, key *rsa.PrivateKey, now time.Time) string {
 	t.Helper()
 	token, err := protocol.Sign(key, protocol.Claims{
 		Issuer: json.RawMessage("4711"), IssuedAt: json.Number(strconv.FormatInt(now.Unix(), 10)),
-		Expires: json.Number(strconv.FormatInt(now.Add(5*time.Minute).Unix(), 10)),
+		ExpiresAt: json.Number(strconv.FormatInt(now.Add(5*time.Minute).Unix(), 10)),
 	})
 	must(t, err)
 	return token

@@ -8,50 +8,51 @@ import (
 	"net/http"
 )
 
-// Rights, by docs.github.com/rest "Permissions required for GitHub Apps" and
-// the OAuth scopes named in each operation's description.
-func repoRunners(write bool) access {
+// The permissions are those of docs.github.com/rest "Permissions required for GitHub Apps". The OAuth
+// scopes are those of each operation's description.
+
+func repoRunnerAccess(write bool) access {
 	return access{permission: "administration", write: write, scopes: []string{"repo"}}
 }
 
-func orgRunners(write bool) access {
+func orgRunnerAccess(write bool) access {
 	return access{permission: "organization_self_hosted_runners", write: write, scopes: []string{"admin:org"}}
 }
 
-func enterpriseRunners() access {
+func enterpriseRunnerAccess() access {
 	return access{
 		permission: "enterprise_self_hosted_runners", write: true,
 		scopes: []string{"manage_runners:enterprise", "admin:enterprise"},
 	}
 }
 
-func readActions() access {
+func readActionsAccess() access {
 	return access{permission: "actions", scopes: []string{"repo"}}
 }
 
-func endpoints() map[string]endpoint {
-	all := map[string]endpoint{
-		"rate-limit/get":                      {access{anyone: true}, (*Server).answerRateLimit},
-		"actions/get-job-for-workflow-run":    {readActions(), (*Server).answerJob},
-		"actions/list-workflow-runs-for-repo": {readActions(), (*Server).answerRuns},
-		"actions/get-workflow-run":            {readActions(), (*Server).answerRun},
-		"actions/list-jobs-for-workflow-run":  {readActions(), (*Server).answerRunJobs},
-		"apps/get-authenticated":              {access{app: true}, (*Server).answerApp},
-		"apps/list-installations":             {access{app: true}, (*Server).answerInstallations},
-		"apps/get-installation":               {access{app: true}, (*Server).answerInstallation},
-		"apps/get-org-installation":           {access{app: true}, (*Server).answerInstallationOf},
-		"apps/get-repo-installation":          {access{app: true}, (*Server).answerInstallationOf},
+func newEndpoints() map[string]endpoint {
+	result := map[string]endpoint{
+		"rate-limit/get":                      {access{allowsAnyone: true}, (*Server).getRateLimit},
+		"actions/get-job-for-workflow-run":    {readActionsAccess(), (*Server).getJob},
+		"actions/list-workflow-runs-for-repo": {readActionsAccess(), (*Server).listRuns},
+		"actions/get-workflow-run":            {readActionsAccess(), (*Server).getRun},
+		"actions/list-jobs-for-workflow-run":  {readActionsAccess(), (*Server).listRunJobs},
+		"apps/get-authenticated":              {access{needsApp: true}, (*Server).getApp},
+		"apps/list-installations":             {access{needsApp: true}, (*Server).listInstallations},
+		"apps/get-installation":               {access{needsApp: true}, (*Server).getInstallation},
+		"apps/get-org-installation":           {access{needsApp: true}, (*Server).getScopeInstallation},
+		"apps/get-repo-installation":          {access{needsApp: true}, (*Server).getScopeInstallation},
 		"apps/create-installation-access-token": {
-			access{app: true}, (*Server).answerInstallationToken,
+			access{needsApp: true}, (*Server).createInstallationToken,
 		},
 	}
-	maps.Copy(all, hookEndpoints())
-	maps.Copy(all, runnerEndpoints())
-	return all
+	maps.Copy(result, newHookEndpoints())
+	maps.Copy(result, newRunnerEndpoints())
+	return result
 }
 
-func hookEndpoints() map[string]endpoint {
-	app := access{app: true}
+func newHookEndpoints() map[string]endpoint {
+	app := access{needsApp: true}
 	org := func(write bool) access {
 		return access{permission: "organization_hooks", write: write, scopes: []string{"admin:org_hook"}}
 	}
@@ -63,46 +64,46 @@ func hookEndpoints() map[string]endpoint {
 		return access{permission: "repository_hooks", write: write, scopes: scopes}
 	}
 	return map[string]endpoint{
-		"apps/get-webhook-config-for-app":  {app, (*Server).answerAppHook},
-		"apps/list-webhook-deliveries":     {app, (*Server).answerDeliveries},
-		"apps/get-webhook-delivery":        {app, (*Server).answerDelivery},
-		"apps/redeliver-webhook-delivery":  {app, (*Server).answerRedeliver},
-		"orgs/list-webhooks":               {org(false), (*Server).answerHooks},
-		"orgs/list-webhook-deliveries":     {org(false), (*Server).answerDeliveries},
-		"orgs/get-webhook-delivery":        {org(false), (*Server).answerDelivery},
-		"orgs/redeliver-webhook-delivery":  {org(true), (*Server).answerRedeliver},
-		"repos/list-webhooks":              {repo(false), (*Server).answerHooks},
-		"repos/list-webhook-deliveries":    {repo(false), (*Server).answerDeliveries},
-		"repos/get-webhook-delivery":       {repo(false), (*Server).answerDelivery},
-		"repos/redeliver-webhook-delivery": {repo(true), (*Server).answerRedeliver},
+		"apps/get-webhook-config-for-app":  {app, (*Server).getAppHook},
+		"apps/list-webhook-deliveries":     {app, (*Server).listDeliveries},
+		"apps/get-webhook-delivery":        {app, (*Server).getDelivery},
+		"apps/redeliver-webhook-delivery":  {app, (*Server).redeliver},
+		"orgs/list-webhooks":               {org(false), (*Server).listHooks},
+		"orgs/list-webhook-deliveries":     {org(false), (*Server).listDeliveries},
+		"orgs/get-webhook-delivery":        {org(false), (*Server).getDelivery},
+		"orgs/redeliver-webhook-delivery":  {org(true), (*Server).redeliver},
+		"repos/list-webhooks":              {repo(false), (*Server).listHooks},
+		"repos/list-webhook-deliveries":    {repo(false), (*Server).listDeliveries},
+		"repos/get-webhook-delivery":       {repo(false), (*Server).getDelivery},
+		"repos/redeliver-webhook-delivery": {repo(true), (*Server).redeliver},
 	}
 }
 
-// runnerEndpoints lists the same calls for the three levels; GitHub spells the
-// operation ids of the levels differently.
-func runnerEndpoints() map[string]endpoint {
-	all := map[string]endpoint{}
+// newRunnerEndpoints returns the calls for runners at the three levels. GitHub's operation ids
+// differ between the levels.
+func newRunnerEndpoints() map[string]endpoint {
+	result := map[string]endpoint{}
 	add := func(area, level string, read, write access) {
-		all[area+"/create-registration-token-for-"+level] = endpoint{write, (*Server).answerRegistrationToken}
-		all[area+"/create-remove-token-for-"+level] = endpoint{write, (*Server).answerRemoveToken}
-		all["actions/generate-runner-jitconfig-for-"+level] = endpoint{write, (*Server).answerJIT}
-		all[area+"/list-self-hosted-runners-for-"+level] = endpoint{read, (*Server).answerRunners}
-		all[area+"/get-self-hosted-runner-for-"+level] = endpoint{read, (*Server).answerRunner}
-		all[area+"/delete-self-hosted-runner-from-"+level] = endpoint{write, (*Server).answerDeleteRunner}
-		all[area+"/list-runner-applications-for-"+level] = endpoint{read, (*Server).answerDownloads}
+		result[area+"/create-registration-token-for-"+level] = endpoint{write, (*Server).createRegistrationToken}
+		result[area+"/create-remove-token-for-"+level] = endpoint{write, (*Server).createRemoveToken}
+		result["actions/generate-runner-jitconfig-for-"+level] = endpoint{write, (*Server).createJITConfig}
+		result[area+"/list-self-hosted-runners-for-"+level] = endpoint{read, (*Server).listRunners}
+		result[area+"/get-self-hosted-runner-for-"+level] = endpoint{read, (*Server).getRunner}
+		result[area+"/delete-self-hosted-runner-from-"+level] = endpoint{write, (*Server).deleteRunner}
+		result[area+"/list-runner-applications-for-"+level] = endpoint{read, (*Server).listDownloads}
 		if level == "repo" {
 			return // repositories have no groups
 		}
-		all[area+"/list-self-hosted-runner-groups-for-"+level] = endpoint{read, (*Server).answerGroups}
-		all[area+"/get-self-hosted-runner-group-for-"+level] = endpoint{read, (*Server).answerGroup}
-		all[area+"/list-self-hosted-runners-in-group-for-"+level] = endpoint{read, (*Server).answerRunners}
+		result[area+"/list-self-hosted-runner-groups-for-"+level] = endpoint{read, (*Server).listGroups}
+		result[area+"/get-self-hosted-runner-group-for-"+level] = endpoint{read, (*Server).getGroup}
+		result[area+"/list-self-hosted-runners-in-group-for-"+level] = endpoint{read, (*Server).listRunners}
 	}
-	add("actions", "repo", repoRunners(false), repoRunners(true))
-	add("actions", "org", orgRunners(false), orgRunners(true))
-	add("enterprise-admin", "enterprise", enterpriseRunners(), enterpriseRunners())
-	return all
+	add("actions", "repo", repoRunnerAccess(false), repoRunnerAccess(true))
+	add("actions", "org", orgRunnerAccess(false), orgRunnerAccess(true))
+	add("enterprise-admin", "enterprise", enterpriseRunnerAccess(), enterpriseRunnerAccess())
+	return result
 }
 
-func created(body any) reply { return reply{status: http.StatusCreated, body: body} }
+func newCreated(body any) response { return response{status: http.StatusCreated, body: body} }
 
-func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
+func newOK(body any) response { return response{status: http.StatusOK, body: body} }

@@ -15,9 +15,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// FuzzBodies sends arbitrary bodies to every call that reads one. Whatever
-// comes, the simulator answers with a status GitHub uses and keeps its contract
-// on replies; only requests may be at fault.
+// FuzzBodies sends arbitrary bodies to every call that reads a body. The simulator must respond
+// with a status of GitHub, and its responses must not violate the contract. Only requests may be
+// violations.
 func FuzzBodies(f *testing.F) {
 	spec, err := github.LoadSpec()
 	if err != nil {
@@ -49,7 +49,7 @@ func FuzzBodies(f *testing.F) {
 	})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		execs++
-		if sim == nil || execs%200 == 0 { // a server is dear, and its state grows
+		if sim == nil || execs%200 == 0 { // a server is slow to create, and its state grows
 			if sim != nil {
 				sim.Close()
 			}
@@ -59,12 +59,12 @@ func FuzzBodies(f *testing.F) {
 			path    string
 			handler http.Handler
 		}{
-			{repoRunners + "/generate-jitconfig", sim.Handler()},
+			{repoRunnerAccess + "/generate-jitconfig", sim.Handler()},
 			{protocol.PathRegister, sim.Handler()},
 			{protocol.PathRemove, sim.Handler()},
 			{protocol.PathToken, sim.Handler()},
 			{"/sim/jobs", sim.Control()},
-			{"/sim/faults", sim.Control()}, // last, so that no fault disturbs the others
+			{"/sim/faults", sim.Control()}, // last, so that no fault affects the other calls
 		}
 		for _, target := range targets {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target.path, strings.NewReader(string(body)))

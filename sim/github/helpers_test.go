@@ -28,7 +28,7 @@ func client(t *testing.T, base, token string) *gh.Client {
 	return c
 }
 
-// answer is what a plain HTTP call got.
+// answer is the response to a plain HTTP call.
 type answer struct {
 	code   int
 	header http.Header
@@ -36,7 +36,7 @@ type answer struct {
 	body   map[string]any
 }
 
-// call makes one request with a raw Authorization header, and further headers by name and value.
+// call makes one request with a raw Authorization header, and with further headers as names and values.
 func call(t *testing.T, s *githubtest.Server, method, path, auth string, body any, header ...string) answer {
 	t.Helper()
 	var reader io.Reader = http.NoBody
@@ -73,14 +73,14 @@ func jitBody(name string, labels ...string) map[string]any {
 }
 
 const (
-	repoRunners = "/repos/octo-org/octo-repo/actions/runners"
-	orgRunners  = "/orgs/octo-org/actions/runners"
+	repoRunnerAccess = "/repos/octo-org/octo-repo/actions/runners"
+	orgRunnerAccess  = "/orgs/octo-org/actions/runners"
 )
 
-// jit registers a JIT runner at the repository and returns its blob.
+// jit registers a JIT runner at the repository and returns its just-in-time config.
 func jit(t *testing.T, s *githubtest.Server, name string, labels ...string) string {
 	t.Helper()
-	a := call(t, s, "POST", repoRunners+"/generate-jitconfig", auth, jitBody(name, labels...))
+	a := call(t, s, "POST", repoRunnerAccess+"/generate-jitconfig", auth, jitBody(name, labels...))
 	blob, _ := a.body["encoded_jit_config"].(string)
 	if a.code != http.StatusCreated || blob == "" {
 		t.Fatalf("generate-jitconfig: %d %s", a.code, a.text)
@@ -91,7 +91,7 @@ func jit(t *testing.T, s *githubtest.Server, name string, labels ...string) stri
 // registrationToken returns a token for the repository.
 func registrationToken(t *testing.T, s *githubtest.Server, verb string) string {
 	t.Helper()
-	a := call(t, s, "POST", repoRunners+"/"+verb, auth, nil)
+	a := call(t, s, "POST", repoRunnerAccess+"/"+verb, auth, nil)
 	token, _ := a.body["token"].(string)
 	if a.code != http.StatusCreated || token == "" {
 		t.Fatalf("%s: %d %s", verb, a.code, a.text)
@@ -103,7 +103,7 @@ func fakeClock() *testclock.FakeClock {
 	return testclock.NewFakeClock(time.Now().Truncate(time.Second))
 }
 
-// idle says whether n runners are online and free.
+// idle reports whether n runners are online and have no job.
 func idle(n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// config is a hook's configuration as GitHub shows it: never with the secret itself.
-func (h *hook) config() map[string]any {
+// encodeConfig returns the configuration of a hook without the secret, as GitHub does.
+func (h *hook) encodeConfig() map[string]any {
 	out := map[string]any{"url": h.URL, "content_type": "json", "insecure_ssl": "0"}
 	if h.Secret != "" {
 		out["secret"] = "********"
@@ -18,37 +18,37 @@ func (h *hook) config() map[string]any {
 	return out
 }
 
-// answerAppHook gives where the App's events go.
-func (s *Server) answerAppHook(*call) reply {
+// getAppHook returns the configuration of the App's hook.
+func (s *Server) getAppHook(*call) response {
 	for _, h := range s.hooks {
 		if h.Owner == "app" {
-			return ok(h.config())
+			return newOK(h.encodeConfig())
 		}
 	}
-	return notFound()
+	return newNotFound()
 }
 
-// answerHooks lists the hooks of a repository or an organisation.
-func (s *Server) answerHooks(c *call) reply {
+// listHooks lists the hooks of a repository or an organisation.
+func (s *Server) listHooks(c *call) response {
 	list := []map[string]any{}
 	for _, h := range s.hooks {
 		if strings.EqualFold(h.Owner, c.scope.name) {
-			list = append(list, s.hookJSON(c, h))
+			list = append(list, s.encodeHook(c, h))
 		}
 	}
-	part, link := page(c, list)
-	return reply{status: http.StatusOK, body: part, link: link}
+	part, link := paginate(c, list)
+	return response{status: http.StatusOK, body: part, link: link}
 }
 
-func (s *Server) hookJSON(c *call, h *hook) map[string]any {
+func (s *Server) encodeHook(c *call, h *hook) map[string]any {
 	area, kind := "repos/", "Repository"
 	if c.scope.kind == scopeOrg {
 		area, kind = "orgs/", "Organization"
 	}
-	self := fmt.Sprintf("%s/%s%s/hooks/%d", s.shapes.links.api, area, s.place(c.scope), h.ID)
+	self := fmt.Sprintf("%s/%s%s/hooks/%d", s.shapes.links.api, area, s.scopePath(c.scope), h.ID)
 	out := map[string]any{
 		"type": kind, "id": h.ID, "name": "web", "active": h.URL != "", "events": []string{"workflow_job"},
-		"config": h.config(), "created_at": appEpoch, "updated_at": appEpoch, "url": self,
+		"config": h.encodeConfig(), "created_at": appCreatedAt, "updated_at": appCreatedAt, "url": self,
 		"ping_url": self + "/pings", "deliveries_url": self + "/deliveries",
 	}
 	if c.scope.kind == scopeOrg {
@@ -57,7 +57,7 @@ func (s *Server) hookJSON(c *call, h *hook) map[string]any {
 	out["test_url"] = self + "/test"
 	last := map[string]any{"code": nil, "status": "unused", "message": nil}
 	if n := len(h.deliveries); n > 0 {
-		last = map[string]any{"code": h.deliveries[n-1].answer.Code, "status": "active", "message": h.deliveries[n-1].status}
+		last = map[string]any{"code": h.deliveries[n-1].response.Code, "status": "active", "message": h.deliveries[n-1].status}
 	}
 	out["last_response"] = last
 	return out

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Statuses and conclusions of jobs, in GitHub's words.
+// Statuses and conclusions of jobs at GitHub.
 const (
 	statusQueued     = "queued"
 	statusWaiting    = "waiting"
@@ -26,57 +26,57 @@ const (
 	conclusionCancelled = "cancelled"
 )
 
-// Limits of GitHub, and of one control request.
+// Limits of GitHub. maxJobs is the limit of one control request.
 const (
-	maxMatrix     = 256
-	maxJobs       = 10000
-	ephemeralLife = 24 * time.Hour      // offline ephemeral runners are removed after a day
-	runnerLife    = 14 * 24 * time.Hour // others after two weeks
-	deliveryLife  = 3 * 24 * time.Hour
+	maxMatrix          = 256
+	maxJobs            = 10000
+	ephemeralRetention = 24 * time.Hour      // an offline ephemeral runner is removed after a day
+	runnerRetention    = 14 * 24 * time.Hour // any other offline runner is removed after two weeks
+	deliveryRetention  = 3 * 24 * time.Hour
 )
 
 // job is one job of a workflow run.
 type job struct {
-	id          int64
-	run         *workflowRun
-	name        string
-	labels      []string
-	environment string
-	status      string
-	conclusion  string
-	duration    time.Duration
-	command     string
-	cancel      bool // the runner should stop it
+	id              int64
+	run             *workflowRun
+	name            string
+	labels          []string
+	environment     string
+	status          string
+	conclusion      string
+	duration        time.Duration
+	command         string
+	cancelRequested bool // the runner must stop the job
 
-	runner     *runner // assigned or running; kept after completion in ran
-	ran        ranOn
+	runner     *runner // assigned or running; after completion, ranOn holds its data
+	ranOn      runnerRecord
 	assignedAt time.Time
 	requeues   int
-	set        *scaleSet // that the job is offered or assigned to
+	set        *scaleSet // the set that the job is offered or assigned to
 	offer      offer
 
-	created, started, completed time.Time
+	createdAt, startedAt, completedAt time.Time
 }
 
-// ranOn remembers the runner of a job after the runner is gone.
-type ranOn struct {
+// runnerRecord holds the data of the runner of a job after the runner is removed.
+type runnerRecord struct {
 	id, groupID     int64
 	name, groupName string
 }
 
 type workflowRun struct {
-	id       int64
-	number   int64
-	repo     *repository
-	workflow string
-	headSHA  string
-	created  time.Time
-	updated  time.Time
-	jobs     []*job
+	id        int64
+	number    int64
+	repo      *repository
+	workflow  string
+	headSHA   string
+	createdAt time.Time
+	updatedAt time.Time
+	jobs      []*job
 }
 
-// status sums up the jobs of a run.
-func (w *workflowRun) status() (status, conclusion string) {
+// summarize returns the status and the conclusion of a run from those of its jobs.
+func (w *workflowRun) summarize() (status, conclusion string) {
 	counts := map[string]int{}
 	conclusion = conclusionSuccess
 	for _, j := range w.jobs {
@@ -96,13 +96,13 @@ func (w *workflowRun) status() (status, conclusion string) {
 	return statusWaiting, ""
 }
 
-// Queue adds jobs and returns them.
+// Queue queues jobs and returns them.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	repo := s.repos[strings.ToLower(spec.Repo)]
 	if repo == nil {
-		return nil, fmt.Errorf("queue jobs: no repository %q", spec.Repo)
+		return nil, fmt.Errorf("queue jobs: there is no repository %q", spec.Repo)
 	}
 	if len(spec.Labels) == 0 || slices.Contains(spec.Labels, "") {
 		return nil, errors.New("queue jobs: labels are empty")
@@ -117,10 +117,10 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		if i%maxMatrix == 0 {
 			run = s.newRun(repo, spec.Workflow)
 		}
-		out = append(out, s.newJob(run, spec, i).control())
+		out = append(out, s.newJob(run, spec, i).toControl())
 	}
 	s.advance(s.now())
-	s.core.Kick()
+	s.core.Wake()
 	return out, nil
 }
 
@@ -138,7 +138,7 @@ func (s *Server) newRun(repo *repository, workflow string) *workflowRun {
 	s.ids.run++
 	run := &workflowRun{
 		id: s.ids.run, number: int64(len(s.runs) + 1), repo: repo, workflow: workflow,
-		headSHA: engine.Hex(20), created: s.now(), updated: s.now(),
+		headSHA: engine.RandomHex(20), createdAt: s.now(), updatedAt: s.now(),
 	}
 	s.runs[run.id] = run
 	return run
@@ -152,13 +152,13 @@ func (s *Server) newJob(run *workflowRun, spec control.JobSpec, index int) *job 
 	}
 	j := &job{
 		id: s.ids.job, run: run, name: name, labels: slices.Clone(spec.Labels), status: statusQueued,
-		environment: spec.Environment, duration: spec.Duration, command: spec.Command, created: s.now(),
+		environment: spec.Environment, duration: spec.Duration, command: spec.Command, createdAt: s.now(),
 	}
 	run.jobs = append(run.jobs, j)
 	s.jobs[j.id] = j
 	if j.environment != "" {
 		j.status = statusWaiting
-		s.notify(j, statusWaiting)
+		s.queueWebhooks(j, statusWaiting)
 		return j
 	}
 	s.enqueue(j)
@@ -168,49 +168,49 @@ func (s *Server) newJob(run *workflowRun, spec control.JobSpec, index int) *job 
 func (s *Server) enqueue(j *job) {
 	j.status = statusQueued
 	s.queue = append(s.queue, j)
-	s.notify(j, statusQueued)
+	s.queueWebhooks(j, statusQueued)
 }
 
-// Approve lets a waiting job into the queue.
+// Approve queues a waiting job.
 func (s *Server) Approve(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.status != statusWaiting {
-		return fmt.Errorf("approve job %d: no such waiting job", id)
+		return fmt.Errorf("approve job %d: there is no such waiting job", id)
 	}
 	s.enqueue(j)
 	s.advance(s.now())
-	s.core.Kick()
+	s.core.Wake()
 	return nil
 }
 
-// Cancel ends a job that is not completed. One that runs is stopped by its runner.
+// Cancel cancels a job that is not completed. If the job runs, its runner stops it.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	switch {
 	case j == nil || j.status == statusCompleted:
-		return fmt.Errorf("cancel job %d: no such unfinished job", id)
+		return fmt.Errorf("cancel job %d: there is no such unfinished job", id)
 	case j.status == statusInProgress:
-		j.cancel = true
+		j.cancelRequested = true
 	default:
-		s.complete(j, conclusionCancelled)
+		s.completeJob(j, conclusionCancelled)
 	}
-	s.core.Kick()
+	s.core.Wake()
 	return nil
 }
 
-// advance applies every deadline that has passed, then hands out jobs. The lock is held.
+// advance applies every deadline that has passed, and then assigns jobs. The lock is held.
 func (s *Server) advance(now time.Time) {
 	for _, j := range slices.Clone(s.queue) {
 		if j.runner != nil && now.Sub(j.assignedAt) >= s.opts.PickupTimeout {
 			j.requeues++
 			s.unassign(j)
 		}
-		if j.runner == nil && now.Sub(j.created) >= s.opts.QueueTimeout {
-			s.complete(j, conclusionFailure)
+		if j.runner == nil && now.Sub(j.createdAt) >= s.opts.QueueTimeout {
+			s.completeJob(j, conclusionFailure)
 		}
 	}
 	for _, r := range s.runners {
@@ -221,76 +221,77 @@ func (s *Server) advance(now time.Time) {
 }
 
 func (s *Server) advanceRunner(r *runner, now time.Time) {
-	silent := now.Sub(r.lastSeen)
-	if r.polls > 0 {
+	silence := now.Sub(r.lastSeen)
+	if r.openPolls > 0 {
 		return
 	}
-	if r.busy() {
-		if silent >= s.opts.LostTimeout {
-			s.complete(r.job, conclusionFailure)
-			s.runnerDone(r)
+	if r.isBusy() {
+		if silence >= s.opts.LostTimeout {
+			s.completeJob(r.job, conclusionFailure)
+			s.finishRunner(r)
 		}
 		return
 	}
-	if r.session != "" && silent >= s.opts.OfflineAfter {
+	if r.session != "" && silence >= s.opts.OfflineAfter {
 		r.session = ""
 	}
-	life := runnerLife
+	life := runnerRetention
 	if r.ephemeral {
-		life = ephemeralLife
+		life = ephemeralRetention
 	}
-	if silent >= life {
-		s.removeRunner(r)
+	if silence >= life {
+		s.unregisterRunner(r)
 	}
 }
 
-// nextDeadline is when advance has something to do; false when nothing is due.
-func (s *Server) nextDeadline() (time.Time, bool) {
+// findNextDeadline returns the time at which advance has something to do, and false if there is
+// none.
+func (s *Server) findNextDeadline() (time.Time, bool) {
 	var next time.Time
-	consider := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
+	consider := func(deadline time.Time) {
+		if next.IsZero() || deadline.Before(next) {
+			next = deadline
 		}
 	}
 	for _, j := range s.queue {
 		if j.runner != nil {
 			consider(j.assignedAt.Add(s.opts.PickupTimeout))
 		} else {
-			consider(j.created.Add(s.opts.QueueTimeout))
+			consider(j.createdAt.Add(s.opts.QueueTimeout))
 		}
 	}
-	s.nextSetDeadline(consider)
+	s.considerSetDeadlines(consider)
 	for _, r := range s.runners {
 		switch {
-		case r.polls > 0:
-		case r.busy():
+		case r.openPolls > 0:
+		case r.isBusy():
 			consider(r.lastSeen.Add(s.opts.LostTimeout))
 		case r.session != "":
 			consider(r.lastSeen.Add(s.opts.OfflineAfter))
 		default:
-			consider(r.lastSeen.Add(ephemeralLife))
+			consider(r.lastSeen.Add(ephemeralRetention))
 		}
 	}
 	return next, !next.IsZero()
 }
 
-// due says how long nothing changes by itself.
-func (s *Server) due() time.Duration {
+// computeDelay returns the time until the next deadline.
+func (s *Server) computeDelay() time.Duration {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	next, due := s.nextDeadline()
-	if !due {
-		return engine.Idle
+	next, ok := s.findNextDeadline()
+	if !ok {
+		return engine.IdleDelay
 	}
 	return next.Sub(s.now())
 }
 
-// dispatch offers each queued job, oldest first, to a matching idle runner. Which
-// one is drawn by lot: GitHub binds no job to a runner beforehand.
+// dispatch assigns each queued job, oldest first, to a matching idle runner. The runner is chosen
+// at random, because GitHub does not bind a job to a runner in advance.
 func (s *Server) dispatch(now time.Time) {
 	var idle []*runner
 	for _, r := range s.runners {
-		if r.job == nil && r.online(now, s.opts.OfflineAfter) {
+		if r.job == nil && r.isOnline(now, s.opts.OfflineAfter) {
 			idle = append(idle, r)
 		}
 	}
@@ -302,26 +303,26 @@ func (s *Server) dispatch(now time.Time) {
 		if j.runner != nil {
 			continue
 		}
-		var fit []int
+		var candidates []int
 		for i, r := range idle {
-			if r.set == j.assignedSet() && s.fits(r, j) {
-				fit = append(fit, i)
+			if r.set == j.assignedSet() && s.canRun(r, j) {
+				candidates = append(candidates, i)
 			}
 		}
-		if len(fit) == 0 {
+		if len(candidates) == 0 {
 			continue
 		}
-		at := fit[s.core.Rand.IntN(len(fit))]
-		r := idle[at]
-		idle = slices.Delete(idle, at, at+1)
+		index := candidates[s.core.Rand.IntN(len(candidates))]
+		r := idle[index]
+		idle = slices.Delete(idle, index, index+1)
 		j.runner, j.assignedAt, r.job = r, now, j
-		engine.Poke(r.wake)
+		engine.Wake(r.wake)
 	}
 }
 
-// fits: the runner carries all labels, whatever their case, and its group
-// lets the job's repository in.
-func (s *Server) fits(r *runner, j *job) bool {
+// canRun reports whether a runner may run a job. The runner must have all labels of the job (the
+// case does not matter), and its group must allow the job's repository.
+func (s *Server) canRun(r *runner, j *job) bool {
 	repo := j.run.repo
 	switch r.scope.kind {
 	case scopeRepo:
@@ -342,8 +343,8 @@ func (s *Server) fits(r *runner, j *job) bool {
 	if !r.group.allows(repo) {
 		return false
 	}
-	for _, want := range j.labels {
-		if !slices.ContainsFunc(r.labels, func(l label) bool { return strings.EqualFold(l.name, want) }) {
+	for _, required := range j.labels {
+		if !slices.ContainsFunc(r.labels, func(l label) bool { return strings.EqualFold(l.name, required) }) {
 			return false
 		}
 	}
@@ -357,68 +358,68 @@ func (s *Server) unassign(j *job) {
 	j.runner = nil
 }
 
-func (s *Server) start(j *job) {
-	j.status, j.started = statusInProgress, s.now()
-	j.ran = ranOn{j.runner.id, j.runner.groupID(), j.runner.name, j.runner.groupName()}
+func (s *Server) startJob(j *job) {
+	j.status, j.startedAt = statusInProgress, s.now()
+	j.ranOn = runnerRecord{j.runner.id, j.runner.groupID(), j.runner.name, j.runner.groupName()}
 	s.dequeue(j)
-	s.notify(j, statusInProgress)
-	s.tellStarted(j)
+	s.queueWebhooks(j, statusInProgress)
+	s.addStartedEvent(j)
 }
 
-func (s *Server) complete(j *job, conclusion string) {
+func (s *Server) completeJob(j *job, conclusion string) {
 	s.dequeue(j)
 	s.unassign(j)
-	j.status, j.conclusion, j.completed = statusCompleted, conclusion, s.now()
-	if j.started.IsZero() {
-		j.started = j.completed
+	j.status, j.conclusion, j.completedAt = statusCompleted, conclusion, s.now()
+	if j.startedAt.IsZero() {
+		j.startedAt = j.completedAt
 	}
-	s.notify(j, statusCompleted)
-	s.tellCompleted(j)
+	s.queueWebhooks(j, statusCompleted)
+	s.addCompletedEvent(j)
 }
 
 func (s *Server) dequeue(j *job) {
 	s.queue = slices.DeleteFunc(s.queue, func(other *job) bool { return other == j })
 }
 
-// runnerDone is called when a runner has finished a job: ephemeral ones are removed.
-func (s *Server) runnerDone(r *runner) {
+// finishRunner releases a runner that has finished a job. It removes an ephemeral runner.
+func (s *Server) finishRunner(r *runner) {
 	r.job = nil
 	if r.ephemeral {
-		s.removeRunner(r)
+		s.unregisterRunner(r)
 	}
 }
 
-func (j *job) control() control.Job {
+func (j *job) toControl() control.Job {
 	return control.Job{
 		ID: j.id, RunID: j.run.id, Repo: j.run.repo.fullName(), Name: j.name, Labels: slices.Clone(j.labels),
 		Status: j.status, Conclusion: j.conclusion, Environment: j.environment,
-		RunnerID: j.ran.id, RunnerName: j.ran.name, Requeues: j.requeues,
-		QueuedAt: j.created, StartedAt: j.started, CompletedAt: j.completed,
+		RunnerID: j.ranOn.id, RunnerName: j.ranOn.name, Requeues: j.requeues,
+		QueuedAt: j.createdAt, StartedAt: j.startedAt, CompletedAt: j.completedAt,
 	}
 }
 
-// State returns a snapshot.
+// State returns a snapshot of the simulator.
 func (s *Server) State() control.State {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	state := s.core.Snapshot()
-	state.Registered = s.registered
-	state.Webhooks.Pending = s.outbox.Pending()
+	state.Registered = s.registeredCount
+	state.Webhooks.Pending = s.outbox.CountPending()
 	for _, j := range s.jobs {
-		state.Jobs = append(state.Jobs, j.control())
+		state.Jobs = append(state.Jobs, j.toControl())
 	}
 	slices.SortFunc(state.Jobs, func(a, b control.Job) int { return int(a.ID - b.ID) })
 	for _, r := range s.runners {
-		state.Runners = append(state.Runners, s.runnerState(r))
+		state.Runners = append(state.Runners, s.newControlRunner(r))
 	}
 	slices.SortFunc(state.Runners, func(a, b control.Runner) int { return int(a.ID - b.ID) })
 	return state
 }
 
-func (s *Server) runnerState(r *runner) control.Runner {
+func (s *Server) newControlRunner(r *runner) control.Runner {
 	out := control.Runner{
-		ID: r.id, Name: r.name, Scope: s.place(r.scope), Group: r.groupName(), Labels: []string{},
-		Online: r.online(s.now(), s.opts.OfflineAfter), Busy: r.busy(), Ephemeral: r.ephemeral, JIT: r.jit,
+		ID: r.id, Name: r.name, Scope: s.scopePath(r.scope), Group: r.groupName(), Labels: []string{},
+		Online: r.isOnline(s.now(), s.opts.OfflineAfter), Busy: r.isBusy(), Ephemeral: r.ephemeral, JIT: r.jit,
 	}
 	for _, l := range r.labels {
 		out.Labels = append(out.Labels, l.name)

@@ -24,7 +24,7 @@ func TestSecondSessionConflicts(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	blob := jit(t, s, "vm-1", "x")
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-	s.Eventually("the runner is online", idle(1))
+	s.WaitUntil("the runner is online", idle(1))
 	second := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
 	if code := second.Wait(); code != 5 || !strings.Contains(second.Output(), "A session for this runner already exists") {
 		t.Errorf("exit code %d, want 5:\n%s", code, second.Output())
@@ -34,7 +34,7 @@ func TestSecondSessionConflicts(t *testing.T) {
 func TestIdleRunnerStopsOnSignal(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
-	s.Eventually("the runner is online", idle(1))
+	s.WaitUntil("the runner is online", idle(1))
 	r.Stop()
 	if code := r.Wait(); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, r.Output())
@@ -47,8 +47,8 @@ func TestIdleRunnerStopsOnSignal(t *testing.T) {
 func TestRunnerRemovedWhileIdle(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
-	state := s.Eventually("the runner is online", idle(1))
-	if a := call(t, s, "DELETE", repoRunners+"/"+strconv.FormatInt(state.Runners[0].ID, 10), auth, nil); a.code != http.StatusNoContent {
+	state := s.WaitUntil("the runner is online", idle(1))
+	if a := call(t, s, "DELETE", repoRunnerAccess+"/"+strconv.FormatInt(state.Runners[0].ID, 10), auth, nil); a.code != http.StatusNoContent {
 		t.Fatalf("delete: %d %s", a.code, a.text)
 	}
 	if code := r.Wait(); code != 1 || !strings.Contains(r.Output(), "registration has been deleted") {
@@ -140,7 +140,7 @@ func TestRegistrationTokenExpires(t *testing.T) {
 }
 
 func TestRegistrationRefusedFault(t *testing.T) {
-	s := githubtest.New(t, github.Options{Faults: control.Faults{RegistrationRefuse: 1}})
+	s := githubtest.New(t, github.Options{Faults: control.Faults{RegistrationRefused: 1}})
 	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
 	if code := r.Wait(); code != 2 {
 		t.Errorf("exit code %d, want 2 (retryable):\n%s", code, r.Output())
@@ -159,7 +159,7 @@ func TestFailingCommandAndHooks(t *testing.T) {
 	}
 }
 
-// TestMatching: which jobs a runner gets, by its level, group and labels.
+// TestMatching tests which jobs are assigned to a runner, by its level, group and labels.
 func TestMatching(t *testing.T) {
 	opts := github.Options{
 		Repos: []github.Repo{{FullName: "octo-org/octo-repo", Private: true}, {FullName: "octo-org/second"}, {FullName: "else/where", Private: true}},
@@ -197,9 +197,9 @@ func TestMatching(t *testing.T) {
 				map[string]any{"name": "vm", "runner_group_id": tc.group, "labels": tc.labels})
 			blob, _ := a.body["encoded_jit_config"].(string)
 			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-			s.Eventually("the runner is online", idle(1))
+			s.WaitUntil("the runner is online", idle(1))
 			s.Queue(control.JobSpec{Repo: tc.repo, Labels: tc.job, Duration: time.Hour})
-			// Jobs are assigned when queued, so what is assigned now is decided.
+			// Jobs are assigned when they are queued, so the assignment is already decided.
 			if got := s.State().Runners[0].JobID != 0; got != tc.takes {
 				t.Errorf("job taken: %v, want %v", got, tc.takes)
 			}
@@ -207,7 +207,7 @@ func TestMatching(t *testing.T) {
 	}
 }
 
-// TestAnyRunnerMayTakeAnyJob: over some seeds the last runner gets the first job.
+// TestAnyRunnerMayTakeAnyJob tests that with some seeds the last runner has the first job.
 func TestAnyRunnerMayTakeAnyJob(t *testing.T) {
 	winners := map[string]bool{}
 	for seed := range uint64(8) {
@@ -215,24 +215,24 @@ func TestAnyRunnerMayTakeAnyJob(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, name, "x"))
 		}
-		s.Eventually("two runners are online", idle(2))
+		s.WaitUntil("two runners are online", idle(2))
 		s.Queue(control.JobSpec{Labels: []string{"x"}, Duration: time.Millisecond})
-		winners[s.Eventually("the job ran", completed(1)).Jobs[0].RunnerName] = true
+		winners[s.WaitUntil("the job ran", completed(1)).Jobs[0].RunnerName] = true
 	}
 	if len(winners) != 2 {
 		t.Errorf("eight seeds gave the job to %v only", winners)
 	}
 }
 
-// session opens a session by hand, as a runner that then does what the test wants.
+// session opens the session of a runner, so that the test can make the calls of the runner.
 func session(t *testing.T, s *githubtest.Server, blob string) (bearer, id string) {
 	t.Helper()
 	config, err := protocol.DecodeJIT(blob)
 	must(t, err)
-	key, err := config.RSA.Key()
+	key, err := config.RSA.DecodeKey()
 	must(t, err)
 	client := config.Credentials.Data.ClientID
-	assertion, err := protocol.Sign(key, protocol.Claims{Subject: client, IssuedAt: "0", Expires: "0"})
+	assertion, err := protocol.Sign(key, protocol.Claims{Subject: client, IssuedAt: "0", ExpiresAt: "0"})
 	must(t, err)
 	a := call(t, s, "POST", protocol.PathToken, "", protocol.TokenRequest{ClientID: client, Assertion: assertion})
 	token, _ := a.body["accessToken"].(string)
@@ -247,7 +247,7 @@ func session(t *testing.T, s *githubtest.Server, blob string) (bearer, id string
 func TestUnclaimedJobReturnsToTheQueue(t *testing.T) {
 	clk := fakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk, OfflineAfter: 10 * time.Minute})
-	session(t, s, jit(t, s, "sleepy", "x")) // online, but never asks for work
+	session(t, s, jit(t, s, "sleepy", "x")) // online, but never polls for a job
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	if got := s.State().Runners[0].JobID; got != job.ID {
 		t.Fatalf("assigned job: %d", got)
@@ -315,9 +315,9 @@ func TestCancelRunningJob(t *testing.T) {
 	if a := call(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != true {
 		t.Errorf("renew after cancel: %s", a.text)
 	}
-	for _, bad := range []protocol.JobRequest{{SessionID: "other", Result: "canceled"}, {SessionID: id, Result: "fine"}} {
-		if a := call(t, s, "POST", path+"/finish", bearer, bad); a.code < 400 {
-			t.Errorf("finish with %+v: %d", bad, a.code)
+	for _, invalid := range []protocol.JobRequest{{SessionID: "other", Result: "canceled"}, {SessionID: id, Result: "fine"}} {
+		if a := call(t, s, "POST", path+"/finish", bearer, invalid); a.code < 400 {
+			t.Errorf("finish with %+v: %d", invalid, a.code)
 		}
 	}
 	if a := call(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "canceled"}); a.code != 200 {
@@ -330,15 +330,15 @@ func TestCancelRunningJob(t *testing.T) {
 
 func TestQueueRefusals(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	for _, bad := range []control.JobSpec{
+	for _, invalid := range []control.JobSpec{
 		{Repo: "no/where", Labels: []string{"x"}},
 		{Repo: githubtest.Repo},
 		{Repo: githubtest.Repo, Labels: []string{""}},
 		{Repo: githubtest.Repo, Labels: []string{"x"}, Count: 10001},
 		{Repo: githubtest.Repo, Labels: []string{"x"}, Duration: -1},
 	} {
-		if _, err := s.Server.Queue(bad); err == nil {
-			t.Errorf("%+v was queued", bad)
+		if _, err := s.Server.Queue(invalid); err == nil {
+			t.Errorf("%+v was queued", invalid)
 		}
 	}
 	if err := errors.Join(s.Approve(1), s.Cancel(1)); err == nil {

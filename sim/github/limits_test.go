@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-// TestTags: an answer that is there already is not sent again and costs none of the
-// hour's calls; another caller's tag is of no use.
+// TestTags tests that a response is not sent again to a caller that has its ETag, and that such a
+// call does not count as a call of the hour. The ETag of another caller has no effect.
 func TestTags(t *testing.T) {
 	const second = "ghp_second00000000000000000000000000000"
 	s := githubtest.New(t, github.Options{PATs: []github.PAT{
@@ -44,7 +44,7 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// TestPoints: reads cost 1 and writes 5 of a credential's points a minute.
+// TestPoints tests that a read costs 1 and a write 5 of a credential's points per minute.
 func TestPoints(t *testing.T) {
 	clk := fakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk, SecondaryPoints: 12})
@@ -52,7 +52,7 @@ func TestPoints(t *testing.T) {
 		method string
 		want   int
 	}{{"POST", 201}, {"GET", 200}, {"POST", 201}, {"GET", 200}, {"GET", 403}, {"POST", 403}} {
-		path, body := repoRunners, any(nil)
+		path, body := repoRunnerAccess, any(nil)
 		if step.method == "POST" {
 			path, body = path+"/generate-jitconfig", jitBody("r"+strconv.Itoa(i), "x")
 		}
@@ -62,12 +62,12 @@ func TestPoints(t *testing.T) {
 		}
 	}
 	clk.Step(time.Minute)
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 200 {
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 200 {
 		t.Errorf("a minute later: %d", a.code)
 	}
 }
 
-// TestRegistrationLimit counts JIT configurations by scope, whoever asks.
+// TestRegistrationLimit tests that just-in-time configs count by scope, whoever the caller is.
 func TestRegistrationLimit(t *testing.T) {
 	clk := fakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk, RegistrationLimit: 3})
@@ -75,24 +75,24 @@ func TestRegistrationLimit(t *testing.T) {
 		return call(t, s, "POST", path+"/generate-jitconfig", auth, jitBody(name, "x")).code
 	}
 	for i, want := range []int{201, 201, 201, 429} {
-		if got := register(repoRunners, fmt.Sprintf("r%d", i)); got != want {
+		if got := register(repoRunnerAccess, fmt.Sprintf("r%d", i)); got != want {
 			t.Errorf("registration %d: %d, want %d", i, got, want)
 		}
 	}
-	if got := register(orgRunners, "elsewhere"); got != 201 {
+	if got := register(orgRunnerAccess, "elsewhere"); got != 201 {
 		t.Errorf("another scope: %d", got)
 	}
 	clk.Step(5 * time.Minute)
-	if got := register(repoRunners, "later"); got != 201 {
+	if got := register(repoRunnerAccess, "later"); got != 201 {
 		t.Errorf("five minutes later: %d", got)
 	}
 	must(t, s.SetFaults(control.Faults{RegistrationsLimited: 1}))
-	if got := register(repoRunners, "fault"); got != 429 {
+	if got := register(repoRunnerAccess, "fault"); got != 429 {
 		t.Errorf("by a fault: %d", got)
 	}
 }
 
-// TestInstallationsHaveOneQuota: a new token brings no new calls.
+// TestInstallationsHaveOneQuota tests that a new token does not increase the number of calls.
 func TestInstallationsHaveOneQuota(t *testing.T) {
 	key := newKey(t)
 	s := githubtest.New(t, github.Options{App: app(key, runnerRights()), RateLimit: 4})
@@ -103,7 +103,7 @@ func TestInstallationsHaveOneQuota(t *testing.T) {
 		tokens = append(tokens, "Bearer "+text)
 	}
 	for i, want := range []int{200, 200, 200, 200, 403, 403} {
-		if a := call(t, s, "GET", repoRunners, tokens[i%2], nil); a.code != want {
+		if a := call(t, s, "GET", repoRunnerAccess, tokens[i%2], nil); a.code != want {
 			t.Errorf("call %d: %d, want %d", i, a.code, want)
 		}
 	}
@@ -112,15 +112,15 @@ func TestInstallationsHaveOneQuota(t *testing.T) {
 func TestTokensEnd(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	must(t, s.SetFaults(control.Faults{Unauthorized: 1}))
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 401 {
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 401 {
 		t.Errorf("by a fault: %d", a.code)
 	}
 	must(t, s.SetFaults(control.Faults{}))
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 200 {
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 200 {
 		t.Errorf("after the fault: %d", a.code)
 	}
-	s.Revoke(githubtest.PAT)
-	if a := call(t, s, "GET", repoRunners, auth, nil); a.code != 401 || !strings.Contains(a.text, "Bad credentials") {
+	s.RevokeToken(githubtest.PAT)
+	if a := call(t, s, "GET", repoRunnerAccess, auth, nil); a.code != 401 || !strings.Contains(a.text, "Bad credentials") {
 		t.Errorf("after it was revoked: %d %s", a.code, a.text)
 	}
 }

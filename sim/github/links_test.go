@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-// publicLink is a link to github.com; those of releases of the runner are the same anywhere.
+// publicLink matches links to github.com. The links to releases of the runner are the same for all servers.
 var publicLink = regexp.MustCompile(`https://(api\.)?github\.com/[^"]*`)
 
 func publicLinks(text string) []string {
@@ -32,8 +32,8 @@ func publicLinks(text string) []string {
 
 func number(n int64) string { return strconv.FormatInt(n, 10) }
 
-// An Enterprise Server's links are its own, in webhooks and answers: programs find the
-// server that a webhook came from by them.
+// The links of an Enterprise Server have its URL in webhooks and responses. Programs use the links
+// to identify the server that sent a webhook.
 func TestEnterpriseServerLinks(t *testing.T) {
 	t.Parallel()
 	const server = "https://github.example.internal"
@@ -42,8 +42,8 @@ func TestEnterpriseServerLinks(t *testing.T) {
 	})
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	s.Queue(control.JobSpec{Labels: []string{"x"}, Environment: "production"})
-	s.Eventually("the webhooks came", delivered(2))
-	for _, hook := range hooks.Received() {
+	s.WaitUntil("the webhooks came", delivered(2))
+	for _, hook := range hooks.Webhooks() {
 		if links := publicLinks(string(hook.Body)); len(links) > 0 {
 			t.Errorf("a webhook links to %v", links)
 		}
@@ -81,7 +81,7 @@ func TestEnterpriseServerLinks(t *testing.T) {
 	}
 }
 
-// An App's own pages are on its server, too.
+// The links to the pages of an App have the URL of the server, too.
 func TestEnterpriseServerAppLinks(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-// official gives GitHub's own client of the scale-set API for a place of the simulator. What
-// it is refused, or the simulator does not know, fails the test.
+// official returns GitHub's own client of the scale-set API for a scope of the simulator. A call that
+// the simulator rejects or does not have fails the test.
 func official(t *testing.T, s *githubtest.Server, place, token string) *scaleset.Client {
 	t.Helper()
 	c, err := scaleset.NewClientWithPersonalAccessToken(scaleset.NewClientWithPersonalAccessTokenConfig{
@@ -31,7 +31,7 @@ func official(t *testing.T, s *githubtest.Server, place, token string) *scaleset
 	return c
 }
 
-// officialSet makes a set "big", whose listener's polls end soon.
+// officialSet creates a set "big" with a short poll timeout for its listener.
 func officialSet(t *testing.T, options github.Options) (*githubtest.Server, *scaleset.Client, *scaleset.RunnerScaleSet) {
 	t.Helper()
 	options.PollTimeout = 20 * time.Millisecond
@@ -49,7 +49,7 @@ func listener(t *testing.T, c *scaleset.Client, set *scaleset.RunnerScaleSet) *s
 	return m
 }
 
-// message gets the next message, which must come at once.
+// message returns the next message, which must arrive at once.
 func nextMessage(t *testing.T, m *scaleset.MessageSessionClient, last, capacity int) *scaleset.RunnerScaleSetMessage {
 	t.Helper()
 	got, err := m.GetMessage(t.Context(), last, capacity)
@@ -60,7 +60,7 @@ func nextMessage(t *testing.T, m *scaleset.MessageSessionClient, last, capacity 
 	return got
 }
 
-// wantError says that err is there and holds all of the words.
+// wantError fails the test unless err contains all words.
 func wantError(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -117,8 +117,8 @@ func TestOfficialClientKeepsSets(t *testing.T) {
 	wantError(t, c.DeleteRunnerScaleSet(t.Context(), made.ID), "RunnerScaleSetNotFoundException")
 }
 
-// An update names what changes alone: Actions Runner Controller renames a set, and moves it
-// to another group, so.
+// An update contains only the changed fields. Actions Runner Controller renames a set and moves it to
+// another group with such updates.
 func TestOfficialClientUpdatesSets(t *testing.T) {
 	t.Parallel()
 	s := githubtest.New(t, github.Options{Groups: []github.Group{{Owner: githubtest.Org, Name: "fast"}}})
@@ -138,7 +138,7 @@ func TestOfficialClientUpdatesSets(t *testing.T) {
 	if renamed.Name != "bigger" || renamed.RunnerGroupID != group.ID || renamed.Labels[0].Name != "big" {
 		t.Errorf("renamed: %+v", renamed)
 	}
-	// What it got, it may send back.
+	// The client may send back the fields that it received.
 	renamed.Labels = append(renamed.Labels, scaleset.Label{Name: "gpu"})
 	labelled, err := c.UpdateRunnerScaleSet(t.Context(), set.ID, renamed)
 	must(t, err)
@@ -167,9 +167,9 @@ func TestOfficialClientRunsAJob(t *testing.T) {
 	}
 	must(t, m.DeleteMessage(t.Context(), told.MessageID))
 
-	// A runner of no set takes no job of a set.
+	// A runner without a set does not run jobs of a set.
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "stranger", "big"))
-	s.Eventually("a runner of no set is idle", idle(1))
+	s.WaitUntil("a runner of no set is idle", idle(1))
 	config, err := c.GenerateJitRunnerConfig(t.Context(), &scaleset.RunnerScaleSetJitRunnerSetting{Name: "vm", WorkFolder: "_work"}, set.ID)
 	must(t, err)
 	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
@@ -198,7 +198,7 @@ func TestOfficialClientRunsAJob(t *testing.T) {
 // Enterprise Server offers jobs, which a listener acquires.
 func TestOfficialClientAcquiresJobs(t *testing.T) {
 	t.Parallel()
-	s, c, set := officialSet(t, github.Options{ScaleSets: github.ScaleSetOptions{Offer: true}})
+	s, c, set := officialSet(t, github.Options{ScaleSets: github.ScaleSetOptions{OfferJobs: true}})
 	m := listener(t, c, set)
 	s.Queue(control.JobSpec{Labels: []string{"big"}, Count: 2})
 	told := nextMessage(t, m, 0, 10)
@@ -243,12 +243,12 @@ func TestOfficialClientKeepsRunners(t *testing.T) {
 		t.Errorf("a runner of another name: %+v, %v", other, err)
 	}
 
-	// One with a job stays.
+	// A runner with a job is not deleted.
 	s.Queue(control.JobSpec{Labels: []string{"big"}, Duration: time.Hour})
 	m := listener(t, c, set)
 	nextMessage(t, m, 0, 10)
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", config.EncodedJITConfig)
-	s.Eventually("the job runs", running(1))
+	s.WaitUntil("the job runs", running(1))
 	if err := c.RemoveRunner(t.Context(), int64(config.Runner.ID)); !errors.Is(err, scaleset.JobStillRunningError) {
 		t.Errorf("remove a runner with a job: %v", err)
 	}
@@ -263,20 +263,20 @@ func TestOfficialClientKeepsRunners(t *testing.T) {
 	if err := c.RemoveRunner(t.Context(), int64(idle.Runner.ID)); !errors.Is(err, scaleset.RunnerNotFoundError) {
 		t.Errorf("remove a removed runner: %v", err)
 	}
-	// Another place's runners are not there.
+	// The runners of another scope are not visible.
 	org := official(t, s, githubtest.Org, githubtest.PAT)
 	if _, err := org.GetRunner(t.Context(), config.Runner.ID); !errors.Is(err, scaleset.RunnerNotFoundError) {
 		t.Errorf("get a repository's runner as an organisation: %v", err)
 	}
 }
 
-// The client asks for a new token a minute before its own expires; the queue's it renews
-// when it is refused.
+// The client requests a new token a minute before its token expires. It renews the token of the queue
+// when the simulator rejects the token.
 func TestOfficialClientRenewsTokens(t *testing.T) {
 	t.Parallel()
 	clk := fakeClock()
 	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{
-		AdminTokenLife: 30 * time.Second, QueueTokenLife: 10 * time.Second,
+		AdminTokenLifetime: 30 * time.Second, QueueTokenLifetime: 10 * time.Second,
 	}})
 	m := listener(t, c, set)
 	before := m.Session()
@@ -297,14 +297,14 @@ func TestOfficialClientRenewsTokens(t *testing.T) {
 func TestOfficialClientWrongTokens(t *testing.T) {
 	t.Parallel()
 	clk := fakeClock()
-	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{AdminTokenLife: time.Hour}})
+	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{AdminTokenLifetime: time.Hour}})
 	stranger := official(t, s, githubtest.Repo, "ghp_wrong")
 	_, err := stranger.GetRunnerScaleSetByID(t.Context(), set.ID)
 	wantError(t, err, "401", "registration token")
 	nowhere := official(t, s, "octo-org/nothing", githubtest.PAT)
 	_, err = nowhere.GetRunnerScaleSetByID(t.Context(), set.ID)
 	wantError(t, err, "404", "registration token")
-	// A token of one place is none of another's sets.
+	// A token of one scope is invalid for the sets of another scope.
 	org := official(t, s, githubtest.Org, githubtest.PAT)
 	_, err = org.GetRunnerScaleSetByID(t.Context(), set.ID)
 	wantError(t, err, "RunnerScaleSetNotFoundException")
@@ -327,7 +327,7 @@ func TestOfficialClientLosesItsSession(t *testing.T) {
 	wantError(t, m.DeleteMessage(t.Context(), told.MessageID), "404", "RunnerAdminException")
 	_, err = m.AcquireJobs(t.Context(), []int64{1})
 	wantError(t, err, "404", "RunnerAdminException")
-	// What was not acknowledged comes in the next session.
+	// The next session receives the messages that were not acknowledged.
 	if again := nextMessage(t, listener(t, c, set), 0, 10); again.MessageID != told.MessageID {
 		t.Errorf("message %d, want %d again", again.MessageID, told.MessageID)
 	}

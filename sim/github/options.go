@@ -17,45 +17,47 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Options describe the simulated GitHub. Only Repos is required.
+// Options configure the simulated GitHub. Only Repos is required.
 type Options struct {
 	Clock clock.Clock  // default: the real clock
 	Log   *slog.Logger // default: discards
-	Spec  *Spec        // default: loaded anew; share one to save time
+	Spec  *Spec        // default: loaded by New; share a Spec to save time
 
-	// RunnerKey signs for all runners; default: made when the first is registered.
+	// RunnerKey is the signing key of all runners. Default: created when the first runner is
+	// registered.
 	RunnerKey *rsa.PrivateKey
 
-	// URL of an Enterprise Server, without a trailing slash, for links in answers and
-	// webhooks; empty: github.com's. Calls are served at any address.
+	// URL is the URL of an Enterprise Server, without a trailing slash, for links in responses and
+	// webhooks. If it is empty, the links have the URLs of github.com. The server accepts calls at
+	// any address.
 	URL string
 
 	Repos      []Repo
-	Enterprise string  // slug; it holds every organisation
-	Groups     []Group // beside the Default group, id 1
+	Enterprise string  // slug; the enterprise contains every organisation
+	Groups     []Group // in addition to the group Default, id 1
 	PATs       []PAT
 	App        *App
 	Hooks      []Hook // default: see Webhook
-	// Webhook is where the default hook sends to: the App's hook if there is an
-	// App, else one hook per owner (organisation) or repository (user).
+	// Webhook is the target of the default hooks: the App's hook if there is an App; otherwise one
+	// hook per owner (organisation) or repository (of a user).
 	Webhook control.WebhookTarget
 
 	Faults control.Faults
 	Seed   uint64
 
-	PickupTimeout time.Duration // an offered job returns to the queue; default 60 s
-	OfflineAfter  time.Duration // silence until a runner shows as offline; default 60 s
-	LostTimeout   time.Duration // silence until a running job fails; default 10 min
-	QueueTimeout  time.Duration // waiting in the queue until a job fails; default 24 h
-	PollTimeout   time.Duration // how long a runner's poll is held; default 50 s
-	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
+	PickupTimeout time.Duration // after this time an offered job returns to the queue; default 60 s
+	OfflineAfter  time.Duration // time without a call after which a runner is offline; default 60 s
+	LostTimeout   time.Duration // time without a call after which a runner's job fails; default 10 min
+	QueueTimeout  time.Duration // after this time in the queue a job fails; default 24 h
+	PollTimeout   time.Duration // maximum duration of a runner's poll; default 50 s
+	HookTimeout   time.Duration // timeout of a webhook delivery; default 10 s
 	RateLimit     int           // API calls per hour and credential; default 5000
-	Unlimited     bool          // no rate limits and no headers of them, as GitHub Enterprise Server by default
-	// RegistrationLimit is how many runners of a scope are registered in 5 minutes;
-	// default 1500.
+	Unlimited     bool          // no rate limits and no rate limit headers, as GitHub Enterprise Server by default
+	// RegistrationLimit is the maximum number of runners of a scope that are registered in 5
+	// minutes; default 1500.
 	RegistrationLimit int
-	// SecondaryPoints is how many points a credential has in a minute, where a read costs
-	// 1 and a write 5. GitHub's number is 900. 0 means that they are not counted.
+	// SecondaryPoints is the maximum number of points of a credential per minute. A read costs 1
+	// point and a write 5 points. GitHub's limit is 900. If it is 0, points are not counted.
 	SecondaryPoints int
 
 	ScaleSets ScaleSetOptions
@@ -73,16 +75,16 @@ type Group struct {
 	Owner      string // organisation login, or "enterprises/SLUG"
 	Name       string
 	Visibility string   // all, selected or private; default all
-	Selected   []string // OWNER/NAME (or organisation logins) when selected
+	Selected   []string // OWNER/NAME (or organisation logins) if Visibility is selected
 }
 
-// PAT is a personal access token. Scopes make it a classic one; Permissions a
-// fine-grained one ("administration": "write").
+// PAT is a personal access token. A classic token has Scopes. A fine-grained token has Permissions
+// ("administration": "write").
 type PAT struct {
 	Token       string
 	Scopes      []string
 	Permissions map[string]string
-	Repos       []string // OWNER/NAME it may see; empty: all
+	Repos       []string // OWNER/NAME that the token has access to; empty: all
 }
 
 // App is a GitHub App.
@@ -99,7 +101,7 @@ type Installation struct {
 	ID          int64
 	Account     string // login
 	Permissions map[string]string
-	Repos       []string // OWNER/NAME when only some are selected
+	Repos       []string // OWNER/NAME if the installation is limited to some repositories
 }
 
 // Hook is a webhook. Owner is "app", an organisation login, or OWNER/NAME.
@@ -137,34 +139,34 @@ func (o *Options) setDefaults() {
 		o.RegistrationLimit = registrationLimit
 	}
 	if len(o.Hooks) == 0 {
-		o.Hooks = o.defaultHooks()
+		o.Hooks = o.newDefaultHooks()
 	}
 }
 
-func (o *Options) defaultHooks() []Hook {
+func (o *Options) newDefaultHooks() []Hook {
 	hook := Hook{URL: o.Webhook.URL, Secret: o.Webhook.Secret}
 	if o.App != nil {
 		hook.ID, hook.Owner = 409000001, "app"
 		return []Hook{hook}
 	}
-	seen := map[string]bool{}
+	hasHook := map[string]bool{}
 	var hooks []Hook
 	for _, repo := range o.Repos {
 		owner := repo.FullName
 		if login, _, _ := strings.Cut(repo.FullName, "/"); !repo.UserOwned {
 			owner = login
 		}
-		if seen[owner] {
+		if hasHook[owner] {
 			continue
 		}
-		seen[owner] = true
+		hasHook[owner] = true
 		hook.ID, hook.Owner = 409000001+int64(len(hooks)), owner
 		hooks = append(hooks, hook)
 	}
 	return hooks
 }
 
-func (o *Options) check() error {
+func (o *Options) validate() error {
 	if len(o.Repos) == 0 {
 		return errors.New("check simulator options: Repos is empty; name at least one OWNER/NAME")
 	}

@@ -25,11 +25,12 @@ func sample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
 	return protocol.Config{
 		Runner:      protocol.RunnerFile{AgentID: "7", AgentName: "vm", ServerURL: "http://x", GitHubURL: "http://x/o/r", Ephemeral: "True"},
 		Credentials: protocol.CredentialsFile{Scheme: "OAuth", Data: protocol.CredentialsData{ClientID: "c"}},
-		RSA:         protocol.RSAParams(key),
+		RSA:         protocol.NewRSAParams(key),
 	}, key
 }
 
-// TestBlob: base64 of JSON whose values are base64 of the three files, and the key survives.
+// TestBlob tests that a just-in-time config is base64 of JSON whose values are base64 of the three
+// files, and that the key is unchanged after decoding.
 func TestBlob(t *testing.T) {
 	config, key := sample(t)
 	blob, err := protocol.EncodeJIT(config)
@@ -46,7 +47,7 @@ func TestBlob(t *testing.T) {
 	if diff := cmp.Diff(config, got); err != nil || diff != "" {
 		t.Errorf("%v %s", err, diff)
 	}
-	if same, err := got.RSA.Key(); err != nil || !same.Equal(key) {
+	if same, err := got.RSA.DecodeKey(); err != nil || !same.Equal(key) {
 		t.Errorf("the key did not survive: %v", err)
 	}
 }
@@ -71,7 +72,7 @@ func TestBadBlobs(t *testing.T) {
 	} {
 		params := config.RSA
 		change(&params)
-		if _, err := params.Key(); err == nil {
+		if _, err := params.DecodeKey(); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -80,7 +81,7 @@ func TestBadBlobs(t *testing.T) {
 func TestTokens(t *testing.T) {
 	_, key := sample(t)
 	_, other := sample(t)
-	token, err := protocol.Sign(key, protocol.Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", Expires: "5"})
+	token, err := protocol.Sign(key, protocol.Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", ExpiresAt: "5"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +91,11 @@ func TestTokens(t *testing.T) {
 	}
 	parts := strings.Split(token, ".")
 	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
-	for name, bad := range map[string]string{
+	for name, invalid := range map[string]string{
 		"two parts": parts[0] + "." + parts[1], "alg none": none + "." + parts[1] + ".",
 		"changed claims": parts[0] + "." + none + "." + parts[2], "no base64": "%.%.%", "signature cut": token[:len(token)-8],
 	} {
-		if _, err := protocol.Verify(&key.PublicKey, bad); err == nil {
+		if _, err := protocol.Verify(&key.PublicKey, invalid); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
@@ -116,7 +117,7 @@ func FuzzDecodeJIT(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, _ = config.RSA.Key()
+		_, _ = config.RSA.DecodeKey()
 		again, err := protocol.EncodeJIT(config)
 		if err != nil {
 			t.Fatal(err)

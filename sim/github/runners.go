@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// runner is one registration.
+// runner is one runner registration.
 type runner struct {
 	id        int64
 	name      string
@@ -32,15 +32,15 @@ type runner struct {
 	clientID  string
 	token     string // access token of the runner service
 
-	session  string
-	polls    int // held polls; while one is open the runner is there
-	lastSeen time.Time
-	wake     chan struct{} // a job was assigned or the session is over; capacity 1
-	job      *job          // assigned or running
-	set      *scaleSet     // that the runner belongs to
+	session   string
+	openPolls int // open polls; a runner with an open poll is online
+	lastSeen  time.Time
+	wake      chan struct{} // a job was assigned or the session has ended; capacity 1
+	job       *job          // assigned or running
+	set       *scaleSet     // the set that the runner belongs to
 }
 
-// label of a runner. GitHub calls its own labels read-only.
+// label is a label of a runner. At GitHub, the labels that GitHub sets are read-only.
 type label struct {
 	id       int64
 	name     string
@@ -68,12 +68,12 @@ func (r *runner) groupName() string {
 	return r.group.name
 }
 
-// online says whether the runner holds a session and was heard of lately.
-func (r *runner) online(now time.Time, offlineAfter time.Duration) bool {
-	return r.session != "" && (r.polls > 0 || now.Sub(r.lastSeen) < offlineAfter)
+// isOnline reports whether the runner has a session and an open poll or a call within offlineAfter.
+func (r *runner) isOnline(now time.Time, offlineAfter time.Duration) bool {
+	return r.session != "" && (r.openPolls > 0 || now.Sub(r.lastSeen) < offlineAfter)
 }
 
-func (r *runner) busy() bool { return r.job != nil && r.job.status == statusInProgress }
+func (r *runner) isBusy() bool { return r.job != nil && r.job.status == statusInProgress }
 
 type runnerJSON struct {
 	ID            int64       `json:"id"`
@@ -93,12 +93,12 @@ type labelJSON struct {
 	Type string `json:"type"`
 }
 
-func (s *Server) runnerJSON(r *runner) runnerJSON {
+func (s *Server) encodeRunner(r *runner) runnerJSON {
 	out := runnerJSON{
 		ID: r.id, RunnerGroupID: r.groupID(), Name: r.name, OS: r.os, Status: "offline",
-		Busy: r.busy(), Ephemeral: r.ephemeral, Labels: []labelJSON{},
+		Busy: r.isBusy(), Ephemeral: r.ephemeral, Labels: []labelJSON{},
 	}
-	if r.online(s.now(), s.opts.OfflineAfter) {
+	if r.isOnline(s.now(), s.opts.OfflineAfter) {
 		out.Status = "online"
 	}
 	if r.version != "" {
@@ -114,8 +114,8 @@ func (s *Server) runnerJSON(r *runner) runnerJSON {
 	return out
 }
 
-// runnersOf lists the runners of a scope by id.
-func (s *Server) runnersOf(sc scope) []*runner {
+// listScopeRunners lists the runners of a scope in the order of their ids.
+func (s *Server) listScopeRunners(sc scope) []*runner {
 	var out []*runner
 	for _, r := range s.runners {
 		if r.scope == sc {
@@ -135,24 +135,24 @@ func (s *Server) findRunner(sc scope, name string) *runner {
 	return nil
 }
 
-// answerRunners lists the runners of a scope, or of one of its groups.
-func (s *Server) answerRunners(c *call) reply {
+// listRunners lists the runners of a scope, or of one of its groups.
+func (s *Server) listRunners(c *call) response {
 	group, inGroup := c.params["runner_group_id"]
-	if inGroup && s.groupByID(c) == nil && group != "1" {
-		return notFound()
+	if inGroup && s.findCallGroup(c) == nil && group != "1" {
+		return newNotFound()
 	}
 	name, list := c.r.URL.Query().Get("name"), []runnerJSON{}
-	for _, r := range s.runnersOf(c.scope) {
+	for _, r := range s.listScopeRunners(c.scope) {
 		if (name == "" || strings.EqualFold(r.name, name)) &&
 			(!inGroup || strconv.FormatInt(r.groupID(), 10) == group) {
-			list = append(list, s.runnerJSON(r))
+			list = append(list, s.encodeRunner(r))
 		}
 	}
-	part, link := page(c, list)
-	return reply{status: http.StatusOK, link: link, body: map[string]any{"total_count": len(list), "runners": part}}
+	part, link := paginate(c, list)
+	return response{status: http.StatusOK, link: link, body: map[string]any{"total_count": len(list), "runners": part}}
 }
 
-func (s *Server) runnerOf(c *call) *runner {
+func (s *Server) findCallRunner(c *call) *runner {
 	id, err := strconv.ParseInt(c.params["runner_id"], 10, 64)
 	if r := s.runners[id]; err == nil && r != nil && r.scope == c.scope {
 		return r
@@ -160,35 +160,36 @@ func (s *Server) runnerOf(c *call) *runner {
 	return nil
 }
 
-func (s *Server) answerRunner(c *call) reply {
-	r := s.runnerOf(c)
+func (s *Server) getRunner(c *call) response {
+	r := s.findCallRunner(c)
 	if r == nil {
-		return notFound()
+		return newNotFound()
 	}
-	return ok(s.runnerJSON(r))
+	return newOK(s.encodeRunner(r))
 }
 
-// answerDeleteRunner refuses while a job runs, with GitHub's words.
-func (s *Server) answerDeleteRunner(c *call) reply {
-	r := s.runnerOf(c)
+// deleteRunner deletes a runner. It rejects the call while the runner runs a job.
+func (s *Server) deleteRunner(c *call) response {
+	r := s.findCallRunner(c)
 	if r == nil {
-		return notFound()
+		return newNotFound()
 	}
-	if r.busy() || s.core.Chance(s.core.Faults().DeleteBusy) {
-		return fail(http.StatusUnprocessableEntity, fmt.Sprintf("Bad request - Runner %q is still running a job\"", r.name))
+	if r.isBusy() || s.core.Occurs(s.core.Faults().DeleteBusy) {
+		return newError(http.StatusUnprocessableEntity, fmt.Sprintf("Bad request - Runner %q is still running a job\"", r.name))
 	}
-	s.removeRunner(r)
-	return reply{status: http.StatusNoContent}
+	s.unregisterRunner(r)
+	return response{status: http.StatusNoContent}
 }
 
-// removeRunner forgets a registration; a job assigned to it is queued again.
-func (s *Server) removeRunner(r *runner) {
+// unregisterRunner deletes a registration. A queued job that was assigned to the runner becomes
+// unassigned.
+func (s *Server) unregisterRunner(r *runner) {
 	if r.job != nil && r.job.status == statusQueued {
 		s.unassign(r.job)
 	}
 	r.session, r.token = "", ""
 	delete(s.runners, r.id)
-	engine.Poke(r.wake)
+	engine.Wake(r.wake)
 }
 
 type jitRequest struct {
@@ -198,36 +199,36 @@ type jitRequest struct {
 	WorkFolder string   `json:"work_folder"`
 }
 
-// answerJIT registers an ephemeral runner that has not connected yet.
-func (s *Server) answerJIT(c *call) reply {
+// createJITConfig registers an ephemeral runner that has not connected yet.
+func (s *Server) createJITConfig(c *call) response {
 	var req jitRequest
 	if err := json.Unmarshal(c.body, &req); err != nil {
-		return fail(http.StatusBadRequest, "Problems parsing JSON")
+		return newError(http.StatusBadRequest, "Problems parsing JSON")
 	}
 	if text := checkRunnerName(req.Name); text != "" {
-		return fail(http.StatusUnprocessableEntity, text)
+		return newError(http.StatusUnprocessableEntity, text)
 	}
 	c.params["runner_group_id"] = strconv.FormatInt(req.GroupID, 10)
-	group := s.groupByID(c)
+	group := s.findCallGroup(c)
 	if group == nil && req.GroupID != defaultGroupID {
-		return notFound()
+		return newNotFound()
 	}
 	if s.findRunner(c.scope, req.Name) != nil {
-		return fail(http.StatusConflict, "Already exists - A runner with the name "+req.Name+" already exists.")
+		return newError(http.StatusConflict, "Already exists - A runner with the name "+req.Name+" already exists.")
 	}
 	if !s.admitRegistration(c.scope) {
-		return refuseRegistration()
+		return newRegistrationLimitError()
 	}
 	r := s.newRunner(c.scope, req.Name, group)
 	r.ephemeral, r.jit = true, true
 	for _, name := range req.Labels {
 		s.addLabel(r, name, false)
 	}
-	blob, err := s.encodeConfig(r, c.host, req.WorkFolder, true)
+	blob, err := s.encodeConfig(r, c.baseURL, req.WorkFolder, true)
 	if err != nil {
-		return fail(http.StatusInternalServerError, err.Error())
+		return newError(http.StatusInternalServerError, err.Error())
 	}
-	return created(map[string]any{"runner": s.runnerJSON(r), "encoded_jit_config": blob})
+	return newCreated(map[string]any{"runner": s.encodeRunner(r), "encoded_jit_config": blob})
 }
 
 func checkRunnerName(name string) string {
@@ -242,9 +243,9 @@ func checkRunnerName(name string) string {
 
 func (s *Server) newRunner(sc scope, name string, g *group) *runner {
 	s.ids.runner++
-	s.registered++
+	s.registeredCount++
 	r := &runner{
-		id: s.ids.runner, name: name, scope: sc, group: g, os: "unknown", clientID: engine.UUID(),
+		id: s.ids.runner, name: name, scope: sc, group: g, os: "unknown", clientID: engine.NewUUID(),
 		wake: make(chan struct{}, 1), lastSeen: s.now(),
 	}
 	s.runners[r.id] = r
@@ -261,9 +262,9 @@ func (s *Server) addLabel(r *runner, name string, readOnly bool) {
 	r.labels = append(r.labels, label{s.ids.label, name, readOnly})
 }
 
-// encodeConfig packs what a runner must know into a JIT blob.
+// encodeConfig encodes the configuration of a runner as a just-in-time config.
 func (s *Server) encodeConfig(r *runner, host, work string, noUpdate bool) (string, error) {
-	key, err := s.key()
+	key, err := s.ensureRunnerKey()
 	if err != nil {
 		return "", err
 	}
@@ -274,14 +275,14 @@ func (s *Server) encodeConfig(r *runner, host, work string, noUpdate bool) (stri
 		Runner: protocol.RunnerFile{
 			AgentID: strconv.FormatInt(r.id, 10), AgentName: r.name,
 			PoolID: strconv.FormatInt(r.groupID(), 10), PoolName: r.groupName(),
-			DisableUpdate: flag(noUpdate), Ephemeral: flag(r.ephemeral),
-			ServerURL: host, GitHubURL: host + "/" + s.place(r.scope), WorkFolder: work,
+			DisableUpdate: formatFlag(noUpdate), Ephemeral: formatFlag(r.ephemeral),
+			ServerURL: host, GitHubURL: host + "/" + s.scopePath(r.scope), WorkFolder: work,
 			UseV2Flow: "True", ServerURLV2: host,
 		},
 		Credentials: protocol.CredentialsFile{Scheme: "OAuth", Data: protocol.CredentialsData{
 			ClientID: r.clientID, AuthorizationURL: host + protocol.PathToken, RequireFips: "True",
 		}},
-		RSA: protocol.RSAParams(key),
+		RSA: protocol.NewRSAParams(key),
 	}
 	blob, err := protocol.EncodeJIT(config)
 	if err != nil {
@@ -290,15 +291,15 @@ func (s *Server) encodeConfig(r *runner, host, work string, noUpdate bool) (stri
 	return blob, nil
 }
 
-func flag(on bool) string {
+func formatFlag(on bool) string {
 	if on {
 		return "True"
 	}
 	return "False"
 }
 
-// place is the scope as it stands in a URL, in its own spelling.
-func (s *Server) place(sc scope) string {
+// scopePath returns the scope as URLs spell it, with the original case.
+func (s *Server) scopePath(sc scope) string {
 	switch sc.kind {
 	case scopeRepo:
 		return s.repos[sc.name].fullName()
@@ -311,31 +312,32 @@ func (s *Server) place(sc scope) string {
 	return ""
 }
 
-// grant is a registration or removal token: good for an hour, any number of times.
+// grant is a registration or removal token. It is valid for an hour and can be used any number of
+// times.
 type grant struct {
-	scope   scope
-	remove  bool
-	expires time.Time
+	scope     scope
+	isRemoval bool
+	expiresAt time.Time
 }
 
-const grantLife = time.Hour
+const grantLifetime = time.Hour
 
-// tokenTime is how GitHub writes expires_at of these tokens.
-const tokenTime = "2006-01-02T15:04:05.000-07:00"
+// tokenTimeLayout is the layout of expires_at in GitHub's responses with these tokens.
+const tokenTimeLayout = "2006-01-02T15:04:05.000-07:00"
 
-func (s *Server) answerRegistrationToken(c *call) reply { return s.grantToken(c, false) }
+func (s *Server) createRegistrationToken(c *call) response { return s.createToken(c, false) }
 
-func (s *Server) answerRemoveToken(c *call) reply { return s.grantToken(c, true) }
+func (s *Server) createRemoveToken(c *call) response { return s.createToken(c, true) }
 
-func (s *Server) grantToken(c *call, remove bool) reply {
-	token := "A" + strings.ToUpper(engine.Hex(14))
-	expires := c.now.Add(grantLife)
-	s.tokens[token] = &grant{scope: c.scope, remove: remove, expires: expires}
+func (s *Server) createToken(c *call, remove bool) response {
+	token := "A" + strings.ToUpper(engine.RandomHex(14))
+	expires := c.now.Add(grantLifetime)
+	s.tokens[token] = &grant{scope: c.scope, isRemoval: remove, expiresAt: expires}
 	zone := time.FixedZone("PST", -8*60*60)
-	return created(map[string]any{"token": token, "expires_at": expires.In(zone).Format(tokenTime)})
+	return newCreated(map[string]any{"token": token, "expires_at": expires.In(zone).Format(tokenTimeLayout)})
 }
 
-func (s *Server) groupByID(c *call) *group {
+func (s *Server) findCallGroup(c *call) *group {
 	id, err := strconv.ParseInt(c.params["runner_group_id"], 10, 64)
 	if err != nil {
 		return nil
@@ -348,7 +350,7 @@ func (s *Server) groupByID(c *call) *group {
 	return nil
 }
 
-func (s *Server) groupJSON(c *call, g *group) map[string]any {
+func (s *Server) encodeGroup(c *call, g *group) map[string]any {
 	id, name, visibility := int64(defaultGroupID), defaultGroupName, "all"
 	if g != nil {
 		id, name, visibility = g.id, g.name, g.visibility
@@ -369,31 +371,31 @@ func (s *Server) groupJSON(c *call, g *group) map[string]any {
 	return out
 }
 
-func (s *Server) answerGroups(c *call) reply {
-	list := []map[string]any{s.groupJSON(c, nil)}
+func (s *Server) listGroups(c *call) response {
+	list := []map[string]any{s.encodeGroup(c, nil)}
 	repo := c.r.URL.Query().Get("visible_to_repository")
 	for _, g := range s.groups {
 		if g.scope != c.scope {
 			continue
 		}
-		known := s.repos[strings.ToLower(s.place(c.scope)+"/"+repo)]
-		if repo == "" || (known != nil && g.allows(known)) {
-			list = append(list, s.groupJSON(c, g))
+		visibleTo := s.repos[strings.ToLower(s.scopePath(c.scope)+"/"+repo)]
+		if repo == "" || (visibleTo != nil && g.allows(visibleTo)) {
+			list = append(list, s.encodeGroup(c, g))
 		}
 	}
-	part, link := page(c, list)
-	return reply{status: http.StatusOK, link: link, body: map[string]any{"total_count": len(list), "runner_groups": part}}
+	part, link := paginate(c, list)
+	return response{status: http.StatusOK, link: link, body: map[string]any{"total_count": len(list), "runner_groups": part}}
 }
 
-func (s *Server) answerGroup(c *call) reply {
-	g := s.groupByID(c)
+func (s *Server) getGroup(c *call) response {
+	g := s.findCallGroup(c)
 	if g == nil && c.params["runner_group_id"] != "1" {
-		return notFound()
+		return newNotFound()
 	}
-	return ok(s.groupJSON(c, g))
+	return newOK(s.encodeGroup(c, g))
 }
 
-// allows says whether jobs of a repository may use the group's runners.
+// allows reports whether jobs of a repository may use the runners of the group.
 func (g *group) allows(repo *repository) bool {
 	switch {
 	case g == nil || g.visibility == "all":
@@ -404,7 +406,7 @@ func (g *group) allows(repo *repository) bool {
 	return g.selected[strings.ToLower(repo.fullName())] || g.selected[strings.ToLower(repo.owner.login)]
 }
 
-func (s *Server) answerDownloads(*call) reply {
+func (s *Server) listDownloads(*call) response {
 	list := []map[string]any{}
 	for _, arch := range []string{"x64", "arm64"} {
 		file := fmt.Sprintf("actions-runner-linux-%s-%s.tar.gz", arch, runnerVersion)
@@ -413,38 +415,38 @@ func (s *Server) answerDownloads(*call) reply {
 			"download_url": "https://github.com/actions/runner/releases/download/v" + runnerVersion + "/" + file,
 		})
 	}
-	return ok(list)
+	return newOK(list)
 }
 
-// page cuts one page out of a list and writes the Link header.
-func page[T any](c *call, list []T) (part []T, link string) {
+// paginate returns the requested page of a list and the value of the Link header.
+func paginate[T any](c *call, list []T) (part []T, link string) {
 	query := c.r.URL.Query()
-	size, number := intOr(query.Get("per_page"), 30), intOr(query.Get("page"), 1)
+	size, number := parsePositive(query.Get("per_page"), 30), parsePositive(query.Get("page"), 1)
 	size = min(size, 100)
 	last := max((len(list)+size-1)/size, 1)
 	start := min((number-1)*size, len(list))
 	part = list[start:min(start+size, len(list))]
-	at := func(n int, rel string) string {
+	newLink := func(n int, rel string) string {
 		query.Set("page", strconv.Itoa(n))
 		query.Set("per_page", strconv.Itoa(size))
 		u := *c.r.URL
 		u.RawQuery = query.Encode()
-		return fmt.Sprintf("<%s%s>; rel=%q", c.host, u.RequestURI(), rel)
+		return fmt.Sprintf("<%s%s>; rel=%q", c.baseURL, u.RequestURI(), rel)
 	}
 	var links []string
 	if number > 1 {
-		links = append(links, at(min(number-1, last), "prev"))
+		links = append(links, newLink(min(number-1, last), "prev"))
 	}
 	if number < last {
-		links = append(links, at(number+1, "next"), at(last, "last"))
+		links = append(links, newLink(number+1, "next"), newLink(last, "last"))
 	}
 	if number > 1 {
-		links = append(links, at(1, "first"))
+		links = append(links, newLink(1, "first"))
 	}
 	return part, strings.Join(links, ", ")
 }
 
-func intOr(text string, fallback int) int {
+func parsePositive(text string, fallback int) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
 		return fallback

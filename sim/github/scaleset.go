@@ -21,36 +21,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// Paths of the Actions service. Where it is, GitHub says in the answer to a registration;
-// the queue of messages is on another host there, and so has another path here.
+// Paths of the Actions service. GitHub returns the URL of the service in the response to a
+// registration. GitHub serves the message queue on another host. The simulator serves the queue at
+// another path.
 const (
 	pathRegistration = "/actions/runner-registration"
 	pathService      = "/actions-service/{tenant}"
 	pathScaleSets    = pathService + "/_apis/runtime/runnerscalesets"
 	pathAgents       = pathService + "/_apis/distributedtask/pools/0/agents"
 	pathQueue        = "/actions-broker/scalesets/message"
-	// apiVersion that every call to the service asks for.
+	// apiVersion is the version that every call to the service must request.
 	apiVersion = "6.0-preview"
-	// exceptions is the namespace of the service's errors.
-	exceptions = "GitHub.Actions.Runtime.WebApi"
+	// exceptionNamespace is the namespace of the service's exceptions.
+	exceptionNamespace = "GitHub.Actions.Runtime.WebApi"
 )
 
-// ScaleSetOptions are the Actions service's part of Options.
+// ScaleSetOptions configure the Actions service.
 type ScaleSetOptions struct {
-	// Offer makes the service offer jobs, to be acquired, as GitHub Enterprise Server does;
-	// github.com assigns them at once, up to the capacity that is asked with.
-	Offer bool
+	// OfferJobs makes the service offer jobs, which the listener acquires, as GitHub Enterprise
+	// Server does. Without OfferJobs, the service assigns jobs at once, up to the capacity that the
+	// last poll named, as github.com does.
+	OfferJobs bool
 
-	AdminTokenLife time.Duration // default 1 h
-	QueueTokenLife time.Duration // default 50 min
-	SessionLife    time.Duration // silence until a session is over; default 5 min
-	AssignTimeout  time.Duration // an assigned job that no runner took is taken back; default 5 min
-	AssignDelay    time.Duration // before it is assigned again, times the number of tries; default 10 s
+	AdminTokenLifetime time.Duration // default 1 h
+	QueueTokenLifetime time.Duration // default 50 min
+	SessionTimeout     time.Duration // time without a call after which a session ends; default 5 min
+	AssignTimeout      time.Duration // time after which the assignment of a job that no runner took ends; default 5 min
+	AssignDelay        time.Duration // delay before a job is assigned again, times the number of attempts; default 10 s
 }
 
 func (o *ScaleSetOptions) setDefaults() {
 	for field, value := range map[*time.Duration]time.Duration{
-		&o.AdminTokenLife: time.Hour, &o.QueueTokenLife: 50 * time.Minute, &o.SessionLife: 5 * time.Minute,
+		&o.AdminTokenLifetime: time.Hour, &o.QueueTokenLifetime: 50 * time.Minute, &o.SessionTimeout: 5 * time.Minute,
 		&o.AssignTimeout: 5 * time.Minute, &o.AssignDelay: 10 * time.Second,
 	} {
 		if *field <= 0 {
@@ -59,29 +61,29 @@ func (o *ScaleSetOptions) setDefaults() {
 	}
 }
 
-// scaleSet is a runner scale set: a name that jobs ask for, and a queue of messages.
+// scaleSet is a runner scale set: a name and labels that jobs request, and a queue of messages.
 type scaleSet struct {
-	id       int64
-	scope    scope
-	group    *group // nil: Default
-	name     string
-	labels   []setLabel
-	setting  setSetting
-	created  time.Time
-	capacity int // as last asked with
+	id        int64
+	scope     scope
+	group     *group // nil: Default
+	name      string
+	labels    []setLabel
+	setting   setSetting
+	createdAt time.Time
+	capacity  int // of the last poll
 
-	session *setSession
-	events  []map[string]any // not in a message yet
-	queue   []setMessage     // not acknowledged yet
-	lastID  int64
-	wake    chan struct{} // closed when something changed
+	session  *setSession
+	events   []map[string]any // not in a message yet
+	messages []setMessage     // not acknowledged yet
+	lastID   int64
+	wake     chan struct{} // closed when the set changes
 }
 
-// scaleSets is the state of the service; the zero value is ready.
+// scaleSets is the state of the service. The zero value is ready to use.
 type scaleSets struct {
-	sets   []*scaleSet
-	last   struct{ set, request int64 }
-	admins map[string]*grant // by token
+	sets        []*scaleSet
+	lastIDs     struct{ set, request int64 }
+	adminTokens map[string]*grant // by token
 }
 
 type setLabel struct {
@@ -95,8 +97,8 @@ type setSetting struct {
 	DisableUpdate bool `json:"disableUpdate"`
 }
 
-// setRequest is the body of a creation or an update. Callers send whole sets, and so the
-// fields too that they can't set.
+// setRequest is the body of a creation or an update. Callers send whole sets, so the body may
+// contain fields that callers cannot set.
 type setRequest struct {
 	Name    string      `json:"name"`
 	GroupID int64       `json:"runnerGroupId"`
@@ -132,37 +134,38 @@ type setCall struct {
 	now   time.Time
 }
 
-// scaleSetRoutes mounts the Actions service.
-func (s *Server) scaleSetRoutes(root *http.ServeMux) {
+// mountScaleSets mounts the Actions service.
+func (s *Server) mountScaleSets(root *http.ServeMux) {
 	root.HandleFunc("POST "+pathRegistration, s.registerAdmin)
 	root.HandleFunc("POST /api/v3"+pathRegistration, s.registerAdmin)
-	one := pathScaleSets + "/{set}"
-	for pattern, do := range map[string]func(*setCall){
+	setPath := pathScaleSets + "/{set}"
+	for pattern, handle := range map[string]func(*setCall){
 		"GET " + pathService + "/_apis/runtime/runnergroups/": (*setCall).listGroups,
 		"GET " + pathScaleSets:                                (*setCall).listSets,
 		"POST " + pathScaleSets:                               (*setCall).createSet,
-		"GET " + one:                                          (*setCall).getSet,
-		"PATCH " + one:                                        (*setCall).updateSet,
-		"DELETE " + one:                                       (*setCall).deleteSet,
-		"GET " + one + "/acquirablejobs":                      (*setCall).listAcquirable,
-		"POST " + one + "/generatejitconfig":                  (*setCall).generateJIT,
-		"POST " + one + "/sessions":                           (*setCall).openSession,
-		"PATCH " + one + "/sessions/{session}":                (*setCall).refreshSession,
-		"DELETE " + one + "/sessions/{session}":               (*setCall).closeSession,
+		"GET " + setPath:                                      (*setCall).getSet,
+		"PATCH " + setPath:                                    (*setCall).updateSet,
+		"DELETE " + setPath:                                   (*setCall).deleteSet,
+		"GET " + setPath + "/acquirablejobs":                  (*setCall).listAcquirableJobs,
+		"POST " + setPath + "/generatejitconfig":              (*setCall).generateJIT,
+		"POST " + setPath + "/sessions":                       (*setCall).openSession,
+		"PATCH " + setPath + "/sessions/{session}":            (*setCall).refreshSession,
+		"DELETE " + setPath + "/sessions/{session}":           (*setCall).closeSession,
 		"GET " + pathAgents:                                   (*setCall).listAgents,
 		"GET " + pathAgents + "/{agent}":                      (*setCall).getAgent,
 		"DELETE " + pathAgents + "/{agent}":                   (*setCall).deleteAgent,
 	} {
-		root.HandleFunc(pattern, s.withAdmin(do))
+		root.HandleFunc(pattern, s.withAdmin(handle))
 	}
-	root.HandleFunc("POST "+one+"/acquirejobs", s.acquireJobs)
+	root.HandleFunc("POST "+setPath+"/acquirejobs", s.acquireJobs)
 	root.HandleFunc("GET "+pathQueue, s.pollQueue)
-	root.HandleFunc("DELETE "+pathQueue+"/{message}", s.acknowledge)
-	root.HandleFunc("/actions-service/", s.unknown)
-	root.HandleFunc("/actions-broker/", s.unknown)
+	root.HandleFunc("DELETE "+pathQueue+"/{message}", s.acknowledgeMessage)
+	root.HandleFunc("/actions-service/", s.handleUnknown)
+	root.HandleFunc("/actions-broker/", s.handleUnknown)
 }
 
-// registerAdmin trades a registration token for the service's address and a token for it.
+// registerAdmin exchanges a registration token for the URL of the service and an administrator
+// token.
 func (s *Server) registerAdmin(w http.ResponseWriter, r *http.Request) {
 	var req struct {
 		URL   string `json:"url"`
@@ -174,118 +177,118 @@ func (s *Server) registerAdmin(w http.ResponseWriter, r *http.Request) {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	s.core.Requests["runner-registration"]++
-	if s.core.Chance(s.core.Faults().ServerError) {
-		refuse(w, http.StatusInternalServerError, "an error by a fault")
+	if s.core.Occurs(s.core.Faults().ServerError) {
+		writeError(w, http.StatusInternalServerError, "an injected fault")
 		return
 	}
 	if req.Event != "register" {
-		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("runner_event is %q, want register", req.Event))
+		s.addViolationLocked("request", r.Method, r.URL.Path, fmt.Errorf("runner_event is %q, want register", req.Event))
 	}
-	sc, err := s.grantFor(r, req.URL, false)
+	sc, err := s.findGrant(r, req.URL, false)
 	if err != nil {
-		refuse(w, http.StatusNotFound, err.Error())
+		writeError(w, http.StatusNotFound, err.Error())
 		return
 	}
-	key, err := s.key()
+	key, err := s.ensureRunnerKey()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	expires := s.now().Add(s.opts.ScaleSets.AdminTokenLife)
+	expires := s.now().Add(s.opts.ScaleSets.AdminTokenLifetime)
 	token, err := protocol.Sign(key, protocol.Claims{
-		Subject: engine.UUID(), IssuedAt: json.Number(strconv.FormatInt(s.now().Unix(), 10)),
-		Expires: json.Number(strconv.FormatInt(expires.Unix(), 10)), TokenUUID: engine.UUID(),
+		Subject: engine.NewUUID(), IssuedAt: json.Number(strconv.FormatInt(s.now().Unix(), 10)),
+		ExpiresAt: json.Number(strconv.FormatInt(expires.Unix(), 10)), TokenUUID: engine.NewUUID(),
 	})
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	if s.scaling.admins == nil {
-		s.scaling.admins = map[string]*grant{}
+	if s.scaling.adminTokens == nil {
+		s.scaling.adminTokens = map[string]*grant{}
 	}
-	s.scaling.admins[token] = &grant{scope: sc, expires: expires}
-	sendJSON(w, http.StatusOK, map[string]any{
-		"url": hostOf(r) + "/actions-service/" + url.PathEscape(sc.String()) + "/", "token": token,
+	s.scaling.adminTokens[token] = &grant{scope: sc, expiresAt: expires}
+	writeJSON(w, http.StatusOK, map[string]any{
+		"url": requestBaseURL(r) + "/actions-service/" + url.PathEscape(sc.String()) + "/", "token": token,
 		"token_schema": "OAuthAccessToken", "use_v2_flow": true,
 	})
 }
 
-// exception answers as the service does when it refuses a call.
-func exception(w http.ResponseWriter, status int, kind, message string) {
-	sendJSON(w, status, map[string]any{
+// writeException writes an error response of the service.
+func writeException(w http.ResponseWriter, status int, kind, message string) {
+	writeJSON(w, status, map[string]any{
 		"$id": "1", "innerException": nil, "message": message, "typeKey": kind,
-		"typeName": exceptions + "." + kind + ", " + exceptions, "errorCode": 0, "eventId": 3000,
+		"typeName": exceptionNamespace + "." + kind + ", " + exceptionNamespace, "errorCode": 0, "eventId": 3000,
 	})
 }
 
-// decodeBody reads a body. Fields that are not known are passed over, as the service does:
-// unknown tells of the first.
-func decodeBody(w http.ResponseWriter, r *http.Request, into any) (unknown, err error) {
+// decodeBody decodes a body. Like the service, it ignores unknown fields. unknown is an error that
+// names the first unknown field, or nil.
+func decodeBody(w http.ResponseWriter, r *http.Request, result any) (unknown, err error) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, result)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read body: %w", err)
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
+	if err := decoder.Decode(result); err != nil {
 		return fmt.Errorf("read body: %w", err), nil
 	}
 	return nil, nil
 }
 
-// readStrict reads a body and records fields that the service does not know.
-func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, into any) bool {
-	return readBody(w, r, into, func(err error) { s.violate("request", r.Method, r.URL.Path, err) })
+// readStrict decodes a body and records unknown fields as violations.
+func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, result any) bool {
+	return readBody(w, r, result, func(err error) { s.addViolation("request", r.Method, r.URL.Path, err) })
 }
 
-func readBody(w http.ResponseWriter, r *http.Request, into any, violate func(error)) bool {
-	unknown, err := decodeBody(w, r, into)
-	if bad := cmp.Or(err, unknown); bad != nil {
-		violate(bad)
+func readBody(w http.ResponseWriter, r *http.Request, result any, violate func(error)) bool {
+	unknown, err := decodeBody(w, r, result)
+	if invalid := cmp.Or(err, unknown); invalid != nil {
+		violate(invalid)
 	}
 	if err != nil {
-		exception(w, http.StatusBadRequest, "VssPropertyValidationException", "the body cannot be read")
+		writeException(w, http.StatusBadRequest, "VssPropertyValidationException", "the body cannot be read")
 	}
 	return err == nil
 }
 
-// withAdmin checks what is the same for all calls with an administrator's token. The
-// server is locked meanwhile, but for the reading of bodies.
-func (s *Server) withAdmin(do func(*setCall)) http.HandlerFunc {
+// withAdmin returns a handler that checks the API version and the administrator token and then
+// calls handle with the server locked.
+func (s *Server) withAdmin(handle func(*setCall)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if got := r.URL.Query().Get("api-version"); got != apiVersion {
-			s.violate("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))
+			s.addViolation("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))
 		}
 		s.lock()
 		defer s.core.Mu.Unlock()
-		s.core.Requests["scaleset "+r.Method+" "+lastWord(r.Pattern)]++
-		if s.core.Chance(s.core.Faults().ServerError) {
-			exception(w, http.StatusInternalServerError, "VssServiceException", "an error by a fault")
+		s.core.Requests["scaleset "+r.Method+" "+lastPathSegment(r.Pattern)]++
+		if s.core.Occurs(s.core.Faults().ServerError) {
+			writeException(w, http.StatusInternalServerError, "VssServiceException", "an injected fault")
 			return
 		}
 		token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		admin := s.scaling.admins[token]
-		if !bearer || admin == nil || !s.now().Before(admin.expires) || admin.scope.String() != r.PathValue("tenant") {
-			exception(w, http.StatusUnauthorized, "VssUnauthorizedException", "the token is unknown, expired or of another tenant")
+		admin := s.scaling.adminTokens[token]
+		if !bearer || admin == nil || !s.now().Before(admin.expiresAt) || admin.scope.String() != r.PathValue("tenant") {
+			writeException(w, http.StatusUnauthorized, "VssUnauthorizedException", "the token is unknown, expired or of another tenant")
 			return
 		}
 		c := &setCall{s: s, w: w, r: r, scope: admin.scope, now: s.now()}
 		if id := r.PathValue("set"); id != "" {
-			if c.set = s.setByID(id, admin.scope); c.set == nil {
-				exception(w, http.StatusNotFound, "RunnerScaleSetNotFoundException", "No runner scale set found with identifier "+id+".")
+			if c.set = s.findSet(id, admin.scope); c.set == nil {
+				writeException(w, http.StatusNotFound, "RunnerScaleSetNotFoundException", "No runner scale set found with identifier "+id+".")
 				return
 			}
 		}
-		do(c)
+		handle(c)
 		s.advance(s.now())
-		s.core.Kick()
+		s.core.Wake()
 	}
 }
 
-func lastWord(pattern string) string {
+func lastPathSegment(pattern string) string {
 	parts := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
 	word := parts[len(parts)-1]
 	if strings.HasPrefix(word, "{") {
@@ -294,12 +297,15 @@ func lastWord(pattern string) string {
 	return word
 }
 
-// read reads the body. The lock stays held: the body of a call is small, and here.
-func (c *setCall) read(into any) bool { return readBody(c.w, c.r, into, c.violate) }
+// readBody decodes the body. The lock stays held, because the body is small and was received with the
+// request.
+func (c *setCall) readBody(result any) bool { return readBody(c.w, c.r, result, c.addViolation) }
 
-func (c *setCall) violate(err error) { c.s.violateLocked("request", c.r.Method, c.r.URL.Path, err) }
+func (c *setCall) addViolation(err error) {
+	c.s.addViolationLocked("request", c.r.Method, c.r.URL.Path, err)
+}
 
-func (s *Server) setByID(id string, sc scope) *scaleSet {
+func (s *Server) findSet(id string, sc scope) *scaleSet {
 	for _, set := range s.scaling.sets {
 		if strconv.FormatInt(set.id, 10) == id && set.scope == sc {
 			return set
@@ -326,54 +332,56 @@ func (c *setCall) listGroups() {
 			list = append(list, groupEntry{ID: g.id, Name: g.name})
 		}
 	}
-	sendJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
+	writeJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
-// listSets finds sets by group and name, both of which are asked for.
+// listSets lists the sets of a group with a name. A call without both parameters is a violation.
 func (c *setCall) listSets() {
 	query := c.r.URL.Query()
 	if query.Get("name") == "" || query.Get("runnerGroupId") == "" {
-		c.violate(errors.New("runnerGroupId and name must both be given"))
+		c.addViolation(errors.New("runnerGroupId and name must both be given"))
 	}
 	list := []setJSON{}
 	for _, set := range c.s.scaling.sets {
-		group := strconv.FormatInt(groupIDOf(set.group), 10)
+		group := strconv.FormatInt(getGroupID(set.group), 10)
 		if set.scope == c.scope && strings.EqualFold(set.name, query.Get("name")) && group == query.Get("runnerGroupId") {
-			list = append(list, c.setJSON(set))
+			list = append(list, c.encodeSet(set))
 		}
 	}
-	sendJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
+	writeJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
-func groupIDOf(g *group) int64 { return (&runner{group: g}).groupID() }
+func getGroupID(g *group) int64 { return (&runner{group: g}).groupID() }
 
-func (c *setCall) setJSON(set *scaleSet) setJSON {
+func (c *setCall) encodeSet(set *scaleSet) setJSON {
 	return setJSON{
-		ID: set.id, Name: set.name, GroupID: groupIDOf(set.group), GroupName: (&runner{group: set.group}).groupName(),
-		Labels: slices.Clone(set.labels), Setting: set.setting, CreatedOn: set.created.UTC(),
-		JITURL:     c.base() + "/_apis/runtime/runnerscalesets/" + strconv.FormatInt(set.id, 10) + "/generatejitconfig",
+		ID: set.id, Name: set.name, GroupID: getGroupID(set.group), GroupName: (&runner{group: set.group}).groupName(),
+		Labels: slices.Clone(set.labels), Setting: set.setting, CreatedOn: set.createdAt.UTC(),
+		JITURL:     c.serviceURL() + "/_apis/runtime/runnerscalesets/" + strconv.FormatInt(set.id, 10) + "/generatejitconfig",
 		Statistics: c.s.countSet(set),
 	}
 }
 
-func (c *setCall) base() string {
-	return hostOf(c.r) + "/actions-service/" + url.PathEscape(c.scope.String())
+func (c *setCall) serviceURL() string {
+	return requestBaseURL(c.r) + "/actions-service/" + url.PathEscape(c.scope.String())
 }
 
-// apply takes over what a creation or an update says: what an update leaves out stays.
-func (c *setCall) apply(set *scaleSet, req setRequest) bool {
+// applyRequest applies the fields of a creation or an update to a set. Fields that an update does
+// not contain stay as they are. If the request is invalid, applyRequest writes the response and
+// returns false.
+func (c *setCall) applyRequest(set *scaleSet, req setRequest) bool {
 	req.Name = cmp.Or(req.Name, set.name)
 	if req.GroupID == 0 && set.id != 0 {
-		req.GroupID = groupIDOf(set.group)
+		req.GroupID = getGroupID(set.group)
 	}
-	group := c.s.groupWithID(c.scope, req.GroupID)
+	group := c.s.findGroup(c.scope, req.GroupID)
 	if group == nil && req.GroupID != defaultGroupID {
-		exception(c.w, http.StatusNotFound, "RunnerGroupNotFoundException", "No runner group found.")
+		writeException(c.w, http.StatusNotFound, "RunnerGroupNotFoundException", "No runner group found.")
 		return false
 	}
 	for _, other := range c.s.scaling.sets {
 		if other != set && other.scope == c.scope && other.group == group && strings.EqualFold(other.name, req.Name) {
-			exception(c.w, http.StatusBadRequest, "RunnerScaleSetExistsException",
+			writeException(c.w, http.StatusBadRequest, "RunnerScaleSetExistsException",
 				"A runner scale set with the name "+req.Name+" already exists.")
 			return false
 		}
@@ -384,7 +392,7 @@ func (c *setCall) apply(set *scaleSet, req setRequest) bool {
 	}
 	for _, l := range req.Labels {
 		if l.Type != "System" || l.Name == "" {
-			c.violate(fmt.Errorf("label %+v: type must be System and a name given", l))
+			c.addViolation(fmt.Errorf("label %+v: type must be System and a name given", l))
 		}
 		c.s.ids.label++
 		set.labels = append(set.labels, setLabel{c.s.ids.label, l.Type, l.Name})
@@ -392,11 +400,11 @@ func (c *setCall) apply(set *scaleSet, req setRequest) bool {
 	if req.Setting != nil {
 		set.setting = *req.Setting
 	}
-	set.changed()
+	set.wakePolls()
 	return true
 }
 
-func (s *Server) groupWithID(sc scope, id int64) *group {
+func (s *Server) findGroup(sc scope, id int64) *group {
 	for _, g := range s.groups {
 		if g.id == id && g.scope == sc {
 			return g
@@ -407,40 +415,40 @@ func (s *Server) groupWithID(sc scope, id int64) *group {
 
 func (c *setCall) createSet() {
 	var req setRequest
-	if !c.read(&req) {
+	if !c.readBody(&req) {
 		return
 	}
 	if req.Name == "" || len(req.Labels) == 0 {
-		c.violate(errors.New("a scale set needs a name and a label"))
-		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", "name or labels are missing")
+		c.addViolation(errors.New("a scale set needs a name and a label"))
+		writeException(c.w, http.StatusBadRequest, "VssPropertyValidationException", "name or labels are missing")
 		return
 	}
-	set := &scaleSet{scope: c.scope, created: c.now, wake: make(chan struct{})}
-	if !c.apply(set, req) {
+	set := &scaleSet{scope: c.scope, createdAt: c.now, wake: make(chan struct{})}
+	if !c.applyRequest(set, req) {
 		return
 	}
-	c.s.scaling.last.set++
-	set.id = c.s.scaling.last.set
+	c.s.scaling.lastIDs.set++
+	set.id = c.s.scaling.lastIDs.set
 	c.s.scaling.sets = append(c.s.scaling.sets, set)
-	sendJSON(c.w, http.StatusOK, c.setJSON(set))
+	writeJSON(c.w, http.StatusOK, c.encodeSet(set))
 }
 
-func (c *setCall) getSet() { sendJSON(c.w, http.StatusOK, c.setJSON(c.set)) }
+func (c *setCall) getSet() { writeJSON(c.w, http.StatusOK, c.encodeSet(c.set)) }
 
 func (c *setCall) updateSet() {
 	var req setRequest
-	if c.read(&req) && c.apply(c.set, req) {
-		sendJSON(c.w, http.StatusOK, c.setJSON(c.set))
+	if c.readBody(&req) && c.applyRequest(c.set, req) {
+		writeJSON(c.w, http.StatusOK, c.encodeSet(c.set))
 	}
 }
 
-// deleteSet forgets a set and its runners; its jobs wait for another.
+// deleteSet deletes a set and its idle runners. Its queued jobs wait for another set.
 func (c *setCall) deleteSet() {
-	c.s.dropSet(c.set)
-	sendJSON(c.w, http.StatusNoContent, nil)
+	c.s.removeSet(c.set)
+	writeJSON(c.w, http.StatusNoContent, nil)
 }
 
-func (s *Server) dropSet(set *scaleSet) {
+func (s *Server) removeSet(set *scaleSet) {
 	for _, j := range s.queue {
 		if j.set == set {
 			s.unassign(j)
@@ -448,26 +456,27 @@ func (s *Server) dropSet(set *scaleSet) {
 		}
 	}
 	for _, r := range s.runners {
-		if r.set == set && !r.busy() {
-			s.removeRunner(r)
+		if r.set == set && !r.isBusy() {
+			s.unregisterRunner(r)
 		}
 	}
 	s.scaling.sets = slices.DeleteFunc(s.scaling.sets, func(other *scaleSet) bool { return other == set })
 	set.session = nil
-	set.changed()
+	set.wakePolls()
 }
 
-// AddScaleSet makes a scale set of a repository with other labels than its name, as other
-// tools do.
+// AddScaleSet adds a scale set of a repository whose labels differ from its name. Tools other than
+// HyperFleet create such sets.
 func (s *Server) AddScaleSet(repo, name string, labels ...string) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	if s.repos[strings.ToLower(repo)] == nil || s.setByName(name) != nil {
-		return fmt.Errorf("add scale set %q: no repository %q, or the set exists", name, repo)
+	if s.repos[strings.ToLower(repo)] == nil || s.findSetByName(name) != nil {
+		return fmt.Errorf("add scale set %q: repository %q is missing, or the set exists", name, repo)
 	}
-	s.scaling.last.set++
+	s.scaling.lastIDs.set++
 	set := &scaleSet{
-		id: s.scaling.last.set, scope: scope{scopeRepo, strings.ToLower(repo)}, name: name, created: s.now(), wake: make(chan struct{}),
+		id: s.scaling.lastIDs.set, scope: scope{scopeRepo, strings.ToLower(repo)}, name: name, createdAt: s.now(),
+		wake: make(chan struct{}),
 	}
 	for _, l := range labels {
 		s.ids.label++
@@ -481,10 +490,10 @@ func (s *Server) AddScaleSet(repo, name string, labels ...string) error {
 func (s *Server) DeleteScaleSet(name string) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	set := s.setByName(name)
+	set := s.findSetByName(name)
 	if set == nil {
-		return fmt.Errorf("delete scale set %q: there is none", name)
+		return fmt.Errorf("delete scale set %q: there is no such set", name)
 	}
-	s.dropSet(set)
+	s.removeSet(set)
 	return nil
 }

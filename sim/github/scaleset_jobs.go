@@ -14,30 +14,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// maxAssignments of one job that no runner takes.
+// maxAssignments is how often the service assigns a job that no runner takes.
 const maxAssignments = 3
 
-// offerState is how far a queued job has come with a set.
+// offerState is the state of a queued job at a set.
 type offerState int
 
 const (
-	unoffered offerState = iota
-	offered
-	acquired
-	assigned
+	offerNone offerState = iota
+	offerOpen
+	offerAcquired
+	offerAssigned
 )
 
-// offer is a job's story with scale sets.
+// offer is the state of a job at scale sets.
 type offer struct {
-	state    offerState
-	job      string // the same for all assignments
-	request  int64  // 0 where the service assigns at once
-	at       time.Time
-	tries    int
-	notUntil time.Time
+	state      offerState
+	jobID      string // the same for all assignments
+	requestID  int64  // 0 if the service assigns jobs at once
+	assignedAt time.Time
+	attempts   int
+	notBefore  time.Time
 }
 
-// setCounts are the statistics of a set.
+// setCounts is the statistics of a set.
 type setCounts struct {
 	Available  int `json:"totalAvailableJobs"`
 	Acquired   int `json:"totalAcquiredJobs"`
@@ -48,7 +48,7 @@ type setCounts struct {
 	Idle       int `json:"totalIdleRunners"`
 }
 
-// countSet counts a set's jobs and runners. The lock is held.
+// countSet counts the jobs and runners of a set. The lock is held.
 func (s *Server) countSet(set *scaleSet) setCounts {
 	var out setCounts
 	for _, j := range s.jobs {
@@ -56,13 +56,13 @@ func (s *Server) countSet(set *scaleSet) setCounts {
 			continue
 		}
 		switch j.offer.state {
-		case offered:
+		case offerOpen:
 			out.Available++
-		case acquired:
+		case offerAcquired:
 			out.Acquired++
-		case assigned:
+		case offerAssigned:
 			out.Assigned++
-		case unoffered:
+		case offerNone:
 		}
 		if j.status == statusInProgress {
 			out.Running++
@@ -74,185 +74,194 @@ func (s *Server) countSet(set *scaleSet) setCounts {
 		}
 		out.Registered++
 		switch {
-		case r.busy():
+		case r.isBusy():
 			out.Busy++
-		case r.online(s.now(), s.opts.OfflineAfter):
+		case r.isOnline(s.now(), s.opts.OfflineAfter):
 			out.Idle++
 		}
 	}
 	return out
 }
 
-// wants tells whether a job asks for the set: the set has all of its labels, and the
-// job's repository may use it.
-func (s *Server) wants(j *job, set *scaleSet) bool {
+// matchesSet reports whether a job matches a set: the set has all labels of the job, and the job's
+// repository may use the set.
+func (s *Server) matchesSet(j *job, set *scaleSet) bool {
 	r := &runner{scope: set.scope, group: set.group}
 	for _, l := range set.labels {
 		r.labels = append(r.labels, label{name: l.Name})
 	}
-	return s.fits(r, j)
+	return s.canRun(r, j)
 }
 
-// advanceScaleSets ends silent sessions, takes jobs back that nobody took, and assigns
-// queued ones. The lock is held.
+// advanceScaleSets ends sessions and assignments that have timed out, and offers or assigns queued
+// jobs. The lock is held.
 func (s *Server) advanceScaleSets(now time.Time) {
 	for _, set := range s.scaling.sets {
-		if open := set.session; open != nil && open.polls == 0 && now.Sub(open.seen) >= s.opts.ScaleSets.SessionLife {
+		session := set.session
+		if session != nil && session.openPolls == 0 && now.Sub(session.lastSeen) >= s.opts.ScaleSets.SessionTimeout {
 			set.session = nil
-			set.changed()
+			set.wakePolls()
 		}
 	}
 	for _, j := range slices.Clone(s.queue) {
-		if j.set != nil && j.offer.state == assigned && j.runner == nil && now.Sub(j.offer.at) >= s.opts.ScaleSets.AssignTimeout {
-			s.takeBack(j, now)
+		if j.set != nil && j.offer.state == offerAssigned && j.runner == nil &&
+			now.Sub(j.offer.assignedAt) >= s.opts.ScaleSets.AssignTimeout {
+			s.revokeAssignment(j, now)
 		}
 	}
 	for _, j := range s.queue {
-		if j.runner != nil || now.Before(j.offer.notUntil) {
+		if j.runner != nil || now.Before(j.offer.notBefore) {
 			continue
 		}
 		if j.set == nil {
-			j.set = s.setFor(j)
+			j.set = s.findSetFor(j)
 		}
 		if j.set != nil {
-			s.bring(j, now)
+			s.offerOrAssign(j, now)
 		}
 	}
 }
 
-// setFor finds a set with room for the job.
-func (s *Server) setFor(j *job) *scaleSet {
+// findSetFor returns a set that matches the job and has free capacity. A service that offers jobs
+// ignores the capacity.
+func (s *Server) findSetFor(j *job) *scaleSet {
 	for _, set := range s.scaling.sets {
-		if !s.wants(j, set) {
+		if !s.matchesSet(j, set) {
 			continue
 		}
-		if counts := s.countSet(set); s.opts.ScaleSets.Offer || counts.Assigned < set.capacity {
+		if counts := s.countSet(set); s.opts.ScaleSets.OfferJobs || counts.Assigned < set.capacity {
 			return set
 		}
 	}
 	return nil
 }
 
-// bring moves a job one step nearer to its set.
-func (s *Server) bring(j *job, now time.Time) {
-	if j.offer.job == "" {
-		j.offer.job = engine.UUID()
+// offerOrAssign offers a job to its set, or assigns the job if the set has acquired it or the
+// service assigns at once.
+func (s *Server) offerOrAssign(j *job, now time.Time) {
+	if j.offer.jobID == "" {
+		j.offer.jobID = engine.NewUUID()
 	}
 	switch j.offer.state {
-	case unoffered:
-		if s.opts.ScaleSets.Offer {
-			s.scaling.last.request++
-			j.offer.request, j.offer.state = s.scaling.last.request, offered
-			s.tell(j, "JobAvailable", map[string]any{
-				"acquireJobUrl": "https://actions.invalid/acquire/" + strconv.FormatInt(j.offer.request, 10),
+	case offerNone:
+		if s.opts.ScaleSets.OfferJobs {
+			s.scaling.lastIDs.request++
+			j.offer.requestID, j.offer.state = s.scaling.lastIDs.request, offerOpen
+			s.addEvent(j, "JobAvailable", map[string]any{
+				"acquireJobUrl": "https://actions.invalid/acquire/" + strconv.FormatInt(j.offer.requestID, 10),
 			})
 			return
 		}
 		s.assign(j, now)
-	case acquired:
+	case offerAcquired:
 		s.assign(j, now)
-	case offered, assigned:
+	case offerOpen, offerAssigned:
 	}
 }
 
 func (s *Server) assign(j *job, now time.Time) {
-	j.offer.state, j.offer.at = assigned, now
-	j.offer.tries++
-	s.tell(j, "JobAssigned", nil)
+	j.offer.state, j.offer.assignedAt = offerAssigned, now
+	j.offer.attempts++
+	s.addEvent(j, "JobAssigned", nil)
 }
 
-// takeBack ends an assignment that came to nothing: the job waits for another, a few times.
-func (s *Server) takeBack(j *job, now time.Time) {
-	s.tell(j, "JobCompleted", map[string]any{"result": "canceled", "runnerId": 0, "runnerName": "", "finishTime": wireTime(now)})
+// revokeAssignment ends an assignment that no runner took. The job waits for another assignment.
+// After maxAssignments it is cancelled.
+func (s *Server) revokeAssignment(j *job, now time.Time) {
+	s.addEvent(j, "JobCompleted", map[string]any{
+		"result": "canceled", "runnerId": 0, "runnerName": "", "finishTime": formatEventTime(now),
+	})
 	set := j.set
-	if j.offer.tries >= maxAssignments {
-		j.set = nil // its end was told already
-		s.complete(j, conclusionCancelled)
+	if j.offer.attempts >= maxAssignments {
+		j.set = nil // the set has the JobCompleted event already
+		s.completeJob(j, conclusionCancelled)
 		return
 	}
-	j.offer.state, j.set = unoffered, nil
-	j.offer.notUntil = now.Add(s.opts.ScaleSets.AssignDelay * time.Duration(j.offer.tries))
+	j.offer.state, j.set = offerNone, nil
+	j.offer.notBefore = now.Add(s.opts.ScaleSets.AssignDelay * time.Duration(j.offer.attempts))
 	j.requeues++
-	set.changed()
+	set.wakePolls()
 }
 
-// tellStarted and tellCompleted follow the job on its runner.
-func (s *Server) tellStarted(j *job) {
+// addStartedEvent adds the event for a job that has started.
+func (s *Server) addStartedEvent(j *job) {
 	if j.set != nil {
-		s.tell(j, "JobStarted", map[string]any{"runnerId": j.ran.id, "runnerName": j.ran.name})
+		s.addEvent(j, "JobStarted", map[string]any{"runnerId": j.ranOn.id, "runnerName": j.ranOn.name})
 	}
 }
 
-func (s *Server) tellCompleted(j *job) {
-	if j.set == nil || j.offer.state == unoffered {
+// addCompletedEvent adds the event for a completed job. A job that was not offered or assigned to a
+// set has no event.
+func (s *Server) addCompletedEvent(j *job) {
+	if j.set == nil || j.offer.state == offerNone {
 		return
 	}
 	result := map[string]string{
 		conclusionSuccess: "succeeded", conclusionFailure: "failed", conclusionCancelled: "canceled",
 	}[j.conclusion]
-	s.tell(j, "JobCompleted", map[string]any{
-		"result": result, "runnerId": j.ran.id, "runnerName": j.ran.name,
+	s.addEvent(j, "JobCompleted", map[string]any{
+		"result": result, "runnerId": j.ranOn.id, "runnerName": j.ranOn.name,
 	})
 }
 
-// wireTime writes a time as the service does: Go's zero time where there is none.
-func wireTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+// formatEventTime formats a time as the service does: the zero time is Go's zero time.
+func formatEventTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func (s *Server) tell(j *job, kind string, more map[string]any) {
+func (s *Server) addEvent(j *job, kind string, more map[string]any) {
 	repo := j.run.repo
-	assignedAt := j.offer.at
+	assignedAt := j.offer.assignedAt
 	if kind == "JobAvailable" {
 		assignedAt = time.Time{}
 	}
 	event := map[string]any{
-		"messageType": kind, "jobId": j.offer.job, "runnerRequestId": j.offer.request,
+		"messageType": kind, "jobId": j.offer.jobID, "runnerRequestId": j.offer.requestID,
 		"repositoryName": repo.name, "ownerName": repo.owner.login,
 		"jobWorkflowRef": repo.fullName() + "/.github/workflows/" + strings.ToLower(j.run.workflow) + ".yml@refs/heads/main",
 		"jobDisplayName": j.name, "workflowRunId": j.run.id, "eventName": "push", "requestLabels": slices.Clone(j.labels),
-		"queueTime": wireTime(j.created), "scaleSetAssignTime": wireTime(assignedAt),
-		"runnerAssignTime": wireTime(j.started), "finishTime": wireTime(j.completed),
+		"queueTime": formatEventTime(j.createdAt), "scaleSetAssignTime": formatEventTime(assignedAt),
+		"runnerAssignTime": formatEventTime(j.startedAt), "finishTime": formatEventTime(j.completedAt),
 	}
 	maps.Copy(event, more)
 	j.set.events = append(j.set.events, event)
-	j.set.changed()
+	j.set.wakePolls()
 }
 
-// listAcquirable lists the offered jobs.
-func (c *setCall) listAcquirable() {
+// listAcquirableJobs lists the offered jobs of the set.
+func (c *setCall) listAcquirableJobs() {
 	list := []map[string]any{}
 	for _, j := range c.s.queue {
-		if j.set == c.set && j.offer.state == offered {
+		if j.set == c.set && j.offer.state == offerOpen {
 			list = append(list, map[string]any{
-				"acquireJobUrl": "https://actions.invalid/acquire/" + strconv.FormatInt(j.offer.request, 10),
-				"messageType":   "", "runnerRequestId": j.offer.request, "repositoryName": j.run.repo.name,
+				"acquireJobUrl": "https://actions.invalid/acquire/" + strconv.FormatInt(j.offer.requestID, 10),
+				"messageType":   "", "runnerRequestId": j.offer.requestID, "repositoryName": j.run.repo.name,
 				"ownerName": j.run.repo.owner.login, "eventName": "push", "requestLabels": slices.Clone(j.labels),
 			})
 		}
 	}
-	sendJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
+	writeJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
-// nextSetDeadline gives the moments at which advanceScaleSets has something to do.
-func (s *Server) nextSetDeadline(consider func(time.Time)) {
+// considerSetDeadlines calls consider with each time at which advanceScaleSets has something to do.
+func (s *Server) considerSetDeadlines(consider func(time.Time)) {
 	for _, set := range s.scaling.sets {
-		if set.session != nil && set.session.polls == 0 {
-			consider(set.session.seen.Add(s.opts.ScaleSets.SessionLife))
+		if set.session != nil && set.session.openPolls == 0 {
+			consider(set.session.lastSeen.Add(s.opts.ScaleSets.SessionTimeout))
 		}
 	}
 	now := s.now()
 	for _, j := range s.queue {
 		switch {
-		case j.set != nil && j.offer.state == assigned && j.runner == nil:
-			consider(j.offer.at.Add(s.opts.ScaleSets.AssignTimeout))
-		case j.set == nil && now.Before(j.offer.notUntil):
-			consider(j.offer.notUntil)
+		case j.set != nil && j.offer.state == offerAssigned && j.runner == nil:
+			consider(j.offer.assignedAt.Add(s.opts.ScaleSets.AssignTimeout))
+		case j.set == nil && now.Before(j.offer.notBefore):
+			consider(j.offer.notBefore)
 		}
 	}
 }
 
-// assignedSet gives the set whose runners alone may take the job, if there is one.
+// assignedSet returns the set whose runners alone may run the job, or nil.
 func (j *job) assignedSet() *scaleSet {
-	if j.offer.state != assigned {
+	if j.offer.state != offerAssigned {
 		return nil
 	}
 	return j.set

@@ -15,8 +15,8 @@ type agentEntry struct {
 	ScaleSetID int64  `json:"runnerScaleSetId"`
 }
 
-// agentJSON is a runner as the Actions service shows it.
-func agentJSON(r *runner) agentEntry {
+// encodeAgent returns a runner as the Actions service represents it.
+func encodeAgent(r *runner) agentEntry {
 	out := agentEntry{ID: r.id, Name: r.name}
 	if r.set != nil {
 		out.ScaleSetID = r.set.id
@@ -30,15 +30,15 @@ func (c *setCall) generateJIT() {
 		Name       string `json:"name"`
 		WorkFolder string `json:"workFolder"`
 	}
-	if !c.read(&req) {
+	if !c.readBody(&req) {
 		return
 	}
 	if text := checkRunnerName(req.Name); text != "" {
-		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", text)
+		writeException(c.w, http.StatusBadRequest, "VssPropertyValidationException", text)
 		return
 	}
 	if c.s.findRunner(c.scope, req.Name) != nil {
-		exception(c.w, http.StatusConflict, "AgentExistsException",
+		writeException(c.w, http.StatusConflict, "AgentExistsException",
 			"A runner exists with the same name: "+req.Name+".")
 		return
 	}
@@ -47,53 +47,55 @@ func (c *setCall) generateJIT() {
 	for _, l := range c.set.labels {
 		c.s.addLabel(r, l.Name, true)
 	}
-	blob, err := c.s.encodeConfig(r, hostOf(c.r), req.WorkFolder, c.set.setting.DisableUpdate)
+	blob, err := c.s.encodeConfig(r, requestBaseURL(c.r), req.WorkFolder, c.set.setting.DisableUpdate)
 	if err != nil {
-		exception(c.w, http.StatusInternalServerError, "VssServiceException", err.Error())
+		writeException(c.w, http.StatusInternalServerError, "VssServiceException", err.Error())
 		return
 	}
-	sendJSON(c.w, http.StatusOK, map[string]any{
-		"runner":           agentJSON(r),
+	writeJSON(c.w, http.StatusOK, map[string]any{
+		"runner":           encodeAgent(r),
 		"encodedJITConfig": blob,
 	})
 }
 
-// listAgents lists the runners of the caller's place, those of a name if one is given.
+// listAgents lists the runners of the caller's scope. If the call names a runner, it lists only
+// this runner.
 func (c *setCall) listAgents() {
 	name, list := c.r.URL.Query().Get("agentName"), []agentEntry{}
-	for _, r := range c.s.runnersOf(c.scope) {
+	for _, r := range c.s.listScopeRunners(c.scope) {
 		if name == "" || strings.EqualFold(r.name, name) {
-			list = append(list, agentJSON(r))
+			list = append(list, encodeAgent(r))
 		}
 	}
-	sendJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
+	writeJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
-// agent finds the runner that the path names; nil has been answered.
-func (c *setCall) agent() *runner {
+// findAgent returns the runner that the path names. If the runner is missing, findAgent writes the
+// response and returns nil.
+func (c *setCall) findAgent() *runner {
 	id, err := strconv.ParseInt(c.r.PathValue("agent"), 10, 64)
 	if r := c.s.runners[id]; err == nil && r != nil && r.scope == c.scope {
 		return r
 	}
-	exception(c.w, http.StatusNotFound, "AgentNotFoundException", "No agent found with identifier "+c.r.PathValue("agent")+".")
+	writeException(c.w, http.StatusNotFound, "AgentNotFoundException", "No agent found with identifier "+c.r.PathValue("agent")+".")
 	return nil
 }
 
 func (c *setCall) getAgent() {
-	if r := c.agent(); r != nil {
-		sendJSON(c.w, http.StatusOK, agentJSON(r))
+	if r := c.findAgent(); r != nil {
+		writeJSON(c.w, http.StatusOK, encodeAgent(r))
 	}
 }
 
-// deleteAgent refuses while a job runs.
+// deleteAgent deletes a runner. It rejects the call while the runner runs a job.
 func (c *setCall) deleteAgent() {
-	switch r := c.agent(); {
+	switch r := c.findAgent(); {
 	case r == nil:
-	case r.busy() || c.s.core.Chance(c.s.core.Faults().DeleteBusy):
-		exception(c.w, http.StatusBadRequest, "JobStillRunningException",
+	case r.isBusy() || c.s.core.Occurs(c.s.core.Faults().DeleteBusy):
+		writeException(c.w, http.StatusBadRequest, "JobStillRunningException",
 			"Runner "+r.name+" is still running a job.")
 	default:
-		c.s.removeRunner(r)
-		sendJSON(c.w, http.StatusNoContent, nil)
+		c.s.unregisterRunner(r)
+		writeJSON(c.w, http.StatusNoContent, nil)
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// maxEvents of one message.
+// maxEvents is the maximum number of events in one message.
 const maxEvents = 50
 
-// setSession is the one listener of a set.
+// setSession is the session of the one listener of a set.
 type setSession struct {
-	id, owner    string
-	token        string
-	tokenExpires time.Time
-	seen         time.Time
-	polls        int
-	acknowledged int64 // the last message
+	id, owner        string
+	token            string
+	tokenExpires     time.Time
+	lastSeen         time.Time
+	openPolls        int
+	lastAcknowledged int64 // the last message
 }
 
 type setMessage struct {
@@ -34,23 +34,23 @@ type setMessage struct {
 	body string
 }
 
-// changed wakes held polls. The lock is held.
-func (set *scaleSet) changed() {
+// wakePolls wakes the open polls. The lock is held.
+func (set *scaleSet) wakePolls() {
 	close(set.wake)
 	set.wake = make(chan struct{})
 }
 
-func (c *setCall) sessionJSON(session *setSession) map[string]any {
+func (c *setCall) encodeSession(session *setSession) map[string]any {
 	return map[string]any{
-		"sessionId": session.id, "ownerName": session.owner, "runnerScaleSet": c.setJSON(c.set),
-		"messageQueueUrl":         hostOf(c.r) + pathQueue + "?sessionId=" + session.id,
+		"sessionId": session.id, "ownerName": session.owner, "runnerScaleSet": c.encodeSet(c.set),
+		"messageQueueUrl":         requestBaseURL(c.r) + pathQueue + "?sessionId=" + session.id,
 		"messageQueueAccessToken": session.token, "statistics": c.s.countSet(c.set),
 	}
 }
 
-func (c *setCall) renew(session *setSession) {
-	session.token, session.tokenExpires = engine.Hex(24), c.now.Add(c.s.opts.ScaleSets.QueueTokenLife)
-	session.seen = c.now
+func (c *setCall) renewToken(session *setSession) {
+	session.token, session.tokenExpires = engine.RandomHex(24), c.now.Add(c.s.opts.ScaleSets.QueueTokenLifetime)
+	session.lastSeen = c.now
 }
 
 func (c *setCall) openSession() {
@@ -58,100 +58,102 @@ func (c *setCall) openSession() {
 		SessionID string `json:"sessionId"`
 		Owner     string `json:"ownerName"`
 	}
-	if !c.read(&req) {
+	if !c.readBody(&req) {
 		return
 	}
 	if req.Owner == "" {
-		c.violate(errors.New("ownerName of the session is empty"))
-		exception(c.w, http.StatusBadRequest, "VssPropertyValidationException", "ownerName is missing")
+		c.addViolation(errors.New("ownerName of the session is empty"))
+		writeException(c.w, http.StatusBadRequest, "VssPropertyValidationException", "ownerName is missing")
 		return
 	}
 	if c.set.session != nil {
-		exception(c.w, http.StatusConflict, "RunnerScaleSetSessionConflictException",
+		writeException(c.w, http.StatusConflict, "RunnerScaleSetSessionConflictException",
 			"The actions runner scaleset "+c.set.name+" already has an active session for owner "+c.set.session.owner+".")
 		return
 	}
-	c.set.session = &setSession{id: engine.UUID(), owner: req.Owner}
-	c.renew(c.set.session)
-	sendJSON(c.w, http.StatusOK, c.sessionJSON(c.set.session))
+	c.set.session = &setSession{id: engine.NewUUID(), owner: req.Owner}
+	c.renewToken(c.set.session)
+	writeJSON(c.w, http.StatusOK, c.encodeSession(c.set.session))
 }
 
 func (c *setCall) refreshSession() {
 	if c.set.session == nil || c.set.session.id != c.r.PathValue("session") {
-		exception(c.w, http.StatusNotFound, "RunnerAdminException", "runner referenced a session ID that doesn't exist in redis")
+		writeException(c.w, http.StatusNotFound, "RunnerAdminException", "runner referenced a session ID that doesn't exist in redis")
 		return
 	}
-	c.renew(c.set.session)
-	sendJSON(c.w, http.StatusOK, c.sessionJSON(c.set.session))
+	c.renewToken(c.set.session)
+	writeJSON(c.w, http.StatusOK, c.encodeSession(c.set.session))
 }
 
 func (c *setCall) closeSession() {
 	if c.set.session == nil || c.set.session.id != c.r.PathValue("session") {
-		exception(c.w, http.StatusBadRequest, "RunnerScaleSetSessionExpiredException",
+		writeException(c.w, http.StatusBadRequest, "RunnerScaleSetSessionExpiredException",
 			"The session identifier "+c.r.PathValue("session")+" is not valid.")
 		return
 	}
 	c.set.session = nil
-	c.set.changed()
-	sendJSON(c.w, http.StatusNoContent, nil)
+	c.set.wakePolls()
+	writeJSON(c.w, http.StatusNoContent, nil)
 }
 
-// setByQueueToken finds the set whose session the caller holds. The lock is held.
-func (s *Server) setByQueueToken(r *http.Request) *scaleSet {
+// findSetByToken returns the set whose session has the token of the request. The lock is held.
+func (s *Server) findSetByToken(r *http.Request) *scaleSet {
 	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	for _, set := range s.scaling.sets {
 		if bearer && set.session != nil && set.session.token == token && s.now().Before(set.session.tokenExpires) {
-			set.session.seen = s.now()
+			set.session.lastSeen = s.now()
 			return set
 		}
 	}
 	return nil
 }
 
-// queueCall checks a call with a queue's token, and leaves the server locked if it is good.
-func (s *Server) queueCall(w http.ResponseWriter, r *http.Request, name string) *scaleSet {
+// authenticateQueue checks the message queue token of a call and returns its set with the server
+// locked. If the token is invalid or a fault occurs, it writes the response, unlocks the server and
+// returns nil.
+func (s *Server) authenticateQueue(w http.ResponseWriter, r *http.Request, name string) *scaleSet {
 	s.lock()
 	s.core.Requests["scaleset "+name]++
-	if s.core.Chance(s.core.Faults().ServerError) {
+	if s.core.Occurs(s.core.Faults().ServerError) {
 		s.core.Mu.Unlock()
-		exception(w, http.StatusInternalServerError, "VssServiceException", "an error by a fault")
+		writeException(w, http.StatusInternalServerError, "VssServiceException", "an injected fault")
 		return nil
 	}
-	set := s.setByQueueToken(r)
-	if set != nil && s.core.Chance(s.core.Faults().SessionLost) {
-		set.lose(true)
+	set := s.findSetByToken(r)
+	if set != nil && s.core.Occurs(s.core.Faults().SessionLost) {
+		set.endSession(true)
 		set = nil
 	}
 	if set == nil {
 		s.core.Mu.Unlock()
-		exception(w, http.StatusUnauthorized, "VssUnauthorizedException", "the message queue token is unknown or expired")
+		writeException(w, http.StatusUnauthorized, "VssUnauthorizedException", "the message queue token is unknown or expired")
 	}
 	return set
 }
 
-// LoseSession ends the session of a scale set as an outage would; with messages, what was
-// not acknowledged is lost too. It tells whether there is such a set.
+// LoseSession ends the session of a scale set, as an outage does. If messages is set, the set also
+// loses the messages that were not acknowledged. LoseSession returns false if there is no such set.
 func (s *Server) LoseSession(name string, messages bool) bool {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	set := s.setByName(name)
+	set := s.findSetByName(name)
 	if set != nil {
-		set.lose(messages)
+		set.endSession(messages)
 	}
 	return set != nil
 }
 
-// Capacity gives what a scale set was last asked with.
+// Capacity returns the capacity of the last poll of a scale set.
 func (s *Server) Capacity(name string) int {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	if set := s.setByName(name); set != nil {
+	if set := s.findSetByName(name); set != nil {
 		return set.capacity
 	}
 	return 0
 }
 
-func (s *Server) setByName(name string) *scaleSet {
+func (s *Server) findSetByName(name string) *scaleSet {
 	for _, set := range s.scaling.sets {
 		if strings.EqualFold(set.name, name) {
 			return set
@@ -160,64 +162,67 @@ func (s *Server) setByName(name string) *scaleSet {
 	return nil
 }
 
-func (set *scaleSet) lose(messages bool) {
+func (set *scaleSet) endSession(messages bool) {
 	set.session = nil
 	if messages {
-		set.events, set.queue = nil, nil
+		set.events, set.messages = nil, nil
 	}
-	set.changed()
+	set.wakePolls()
 }
 
-// pollQueue holds the call until there is a message that the caller has not seen.
+// pollQueue responds when there is a message that the caller has not received, or when the poll
+// times out.
 func (s *Server) pollQueue(w http.ResponseWriter, r *http.Request) {
 	timeout := s.opts.Clock.After(s.opts.PollTimeout)
 	capacity, err := strconv.Atoi(r.Header.Get("X-Scalesetmaxcapacity"))
 	if err != nil || capacity < 0 {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("X-ScaleSetMaxCapacity is %q", r.Header.Get("X-Scalesetmaxcapacity")))
+		s.addViolation("request", r.Method, r.URL.Path,
+			fmt.Errorf("X-ScaleSetMaxCapacity is %q", r.Header.Get("X-Scalesetmaxcapacity")))
 	}
 	if got := r.Header.Get("Accept"); got != "application/json; api-version="+apiVersion {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("header Accept is %q", got))
+		s.addViolation("request", r.Method, r.URL.Path, fmt.Errorf("header Accept is %q", got))
 	}
 	last, _ := strconv.ParseInt(r.URL.Query().Get("lastMessageId"), 10, 64)
-	set := s.queueCall(w, r, "message")
+	set := s.authenticateQueue(w, r, "message")
 	if set == nil {
 		return
 	}
 	session := set.session
 	if session.id != r.URL.Query().Get("sessionId") {
-		s.violateLocked("request", r.Method, r.URL.Path, errors.New("the query of the queue's address is lost"))
+		s.addViolationLocked("request", r.Method, r.URL.Path, errors.New("the query of the queue's URL is missing"))
 	}
-	if last < session.acknowledged {
-		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("lastMessageId is %d after %d", last, session.acknowledged))
+	if last < session.lastAcknowledged {
+		s.addViolationLocked("request", r.Method, r.URL.Path,
+			fmt.Errorf("lastMessageId is %d after %d", last, session.lastAcknowledged))
 	}
 	set.capacity = capacity
-	session.polls++
+	session.openPolls++
 	s.advance(s.now())
 	s.core.Mu.Unlock()
-	s.hold(w, r, set, session, last, timeout)
+	s.holdPoll(w, r, set, session, last, timeout)
 }
 
-func (s *Server) hold(
+func (s *Server) holdPoll(
 	w http.ResponseWriter, r *http.Request, set *scaleSet, session *setSession, last int64, timeout <-chan time.Time,
 ) {
 	defer func() {
 		s.core.Mu.Lock()
 		defer s.core.Mu.Unlock()
-		session.polls--
-		session.seen = s.now()
-		s.core.Kick()
+		session.openPolls--
+		session.lastSeen = s.now()
+		s.core.Wake()
 	}()
 	for {
 		s.lock()
-		alive, message, wake := set.session == session, set.next(last), set.wake
+		alive, message, wake := set.session == session, set.nextMessage(last), set.wake
 		counts := s.countSet(set)
 		s.core.Mu.Unlock()
 		switch {
 		case !alive:
-			exception(w, http.StatusUnauthorized, "VssUnauthorizedException", "the session is over")
+			writeException(w, http.StatusUnauthorized, "VssUnauthorizedException", "the session has ended")
 			return
 		case message != nil:
-			sendJSON(w, http.StatusOK, map[string]any{
+			writeJSON(w, http.StatusOK, map[string]any{
 				"messageId": message.id, "messageType": "RunnerScaleSetJobMessages", "body": message.body, "statistics": counts,
 			})
 			return
@@ -236,12 +241,12 @@ func (s *Server) hold(
 	}
 }
 
-// next gives the first message after last, made of waiting events if there is none. The
-// lock is held.
-func (set *scaleSet) next(last int64) *setMessage {
-	for i := range set.queue {
-		if set.queue[i].id > last {
-			return &set.queue[i]
+// nextMessage returns the first message after last. If there is none, it creates a message from the
+// waiting events. It returns nil if there are no events. The lock is held.
+func (set *scaleSet) nextMessage(last int64) *setMessage {
+	for i := range set.messages {
+		if set.messages[i].id > last {
+			return &set.messages[i]
 		}
 	}
 	if len(set.events) == 0 {
@@ -254,73 +259,74 @@ func (set *scaleSet) next(last int64) *setMessage {
 	}
 	set.events = slices.Clone(set.events[len(events):])
 	set.lastID = max(set.lastID, last) + 1
-	set.queue = append(set.queue, setMessage{set.lastID, string(text)})
-	return &set.queue[len(set.queue)-1]
+	set.messages = append(set.messages, setMessage{set.lastID, string(text)})
+	return &set.messages[len(set.messages)-1]
 }
 
-// acknowledge forgets a message; by a fault it comes again.
-func (s *Server) acknowledge(w http.ResponseWriter, r *http.Request) {
-	set := s.queueCall(w, r, "acknowledge")
+// acknowledgeMessage deletes a message. A fault may add its events to the queue again.
+func (s *Server) acknowledgeMessage(w http.ResponseWriter, r *http.Request) {
+	set := s.authenticateQueue(w, r, "acknowledge")
 	if set == nil {
 		return
 	}
 	defer s.core.Mu.Unlock()
 	id, err := strconv.ParseInt(r.PathValue("message"), 10, 64)
 	if err != nil {
-		s.violateLocked("request", r.Method, r.URL.Path, fmt.Errorf("message id: %w", err))
+		s.addViolationLocked("request", r.Method, r.URL.Path, fmt.Errorf("parse message id: %w", err))
 	}
-	set.session.acknowledged = max(set.session.acknowledged, id)
-	for i, message := range set.queue {
+	set.session.lastAcknowledged = max(set.session.lastAcknowledged, id)
+	for i, message := range set.messages {
 		if message.id != id {
 			continue
 		}
-		if s.core.Chance(s.core.Faults().MessageRepeated) {
+		if s.core.Occurs(s.core.Faults().MessageRepeated) {
 			var events []map[string]any
 			if json.Unmarshal([]byte(message.body), &events) == nil {
 				set.events = append(events, set.events...)
 			}
 		}
-		set.queue = slices.Delete(set.queue, i, i+1)
-		set.changed()
+		set.messages = slices.Delete(set.messages, i, i+1)
+		set.wakePolls()
 		break
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// acquireJobs takes offered jobs, those that are still available.
+// acquireJobs acquires the offered jobs of a list that are still available.
 func (s *Server) acquireJobs(w http.ResponseWriter, r *http.Request) {
 	if got := r.URL.Query().Get("api-version"); got != apiVersion {
-		s.violate("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))
+		s.addViolation("request", r.Method, r.URL.Path, fmt.Errorf("api-version is %q, want %s", got, apiVersion))
 	}
 	var ids []int64
 	if !s.readStrict(w, r, &ids) {
 		return
 	}
-	set := s.queueCall(w, r, "acquirejobs")
+	set := s.authenticateQueue(w, r, "acquirejobs")
 	if set == nil {
 		return
 	}
 	defer s.core.Mu.Unlock()
 	got := []int64{}
 	for _, j := range s.queue {
-		if j.set == set && j.offer.state == offered && slices.Contains(ids, j.offer.request) {
-			got = append(got, j.offer.request)
-			j.offer.state = acquired
+		if j.set == set && j.offer.state == offerOpen && slices.Contains(ids, j.offer.requestID) {
+			got = append(got, j.offer.requestID)
+			j.offer.state = offerAcquired
 		}
 	}
-	sendJSON(w, http.StatusOK, map[string]any{"count": len(got), "value": got})
+	writeJSON(w, http.StatusOK, map[string]any{"count": len(got), "value": got})
 	s.advance(s.now())
 }
 
-// Abandon opens a session of a scale set that nobody uses, as a listener leaves it that died.
-func (s *Server) Abandon(name string) error {
+// AddAbandonedSession opens a session of a scale set without a listener, as a listener that crashed
+// leaves it.
+func (s *Server) AddAbandonedSession(name string) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	set := s.setByName(name)
+	set := s.findSetByName(name)
 	if set == nil || set.session != nil {
-		return fmt.Errorf("abandon a session of scale set %q: there is no such set, or it has a listener", name)
+		return fmt.Errorf("add abandoned session of scale set %q: there is no such set, or it has a session", name)
 	}
-	set.session = &setSession{id: engine.UUID(), owner: "gone", token: engine.Hex(24), seen: s.now()}
-	s.core.Kick()
+	set.session = &setSession{id: engine.NewUUID(), owner: "gone", token: engine.RandomHex(24), lastSeen: s.now()}
+	s.core.Wake()
 	return nil
 }

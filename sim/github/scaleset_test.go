@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github"
 )
 
-// What the real service ignores or refuses is a violation.
+// A request that the real service ignores or rejects is a violation.
 func TestScaleSetIsStrict(t *testing.T) {
 	t.Parallel()
 	s, _, _ := officialSet(t, github.Options{})
@@ -38,7 +38,7 @@ func TestScaleSetIsStrict(t *testing.T) {
 				"name": "x", "runnerGroupId": 1, "labels": []map[string]any{{"type": "System", "name": "x"}}, "lables": nil,
 				"RunnerSetting": map[string]any{"ephemeral": true, "disableUpdate": true},
 			}
-			if got := ask("POST", "runnerscalesets"+version, body); got.code != http.StatusOK { // it is passed over, too
+			if got := ask("POST", "runnerscalesets"+version, body); got.code != http.StatusOK { // the service ignores the field
 				t.Errorf("an unknown field: %d %s", got.code, got.text)
 			}
 		},
@@ -64,10 +64,10 @@ func TestScaleSetIsStrict(t *testing.T) {
 	u, err = url.Parse(queue)
 	must(t, err)
 	call(t, s, "GET", u.RequestURI(), "Bearer "+queueToken, nil)
-	s.ExpectViolations(t, 2) // neither capacity nor a version is asked with
+	s.ExpectViolations(t, 2) // the poll has neither a capacity nor a version
 }
 
-// A message comes until it is acknowledged, holds at most 50 events, and outlives its session.
+// A message is sent until it is acknowledged, holds at most 50 events, and remains after its session has ended.
 func TestScaleSetMessages(t *testing.T) {
 	t.Parallel()
 	s, c, set := officialSet(t, github.Options{})
@@ -97,18 +97,18 @@ func TestScaleSetMessages(t *testing.T) {
 	}
 }
 
-// A job that no runner takes is assigned three times, and is cancelled then.
+// A job that no runner takes is assigned three times, and is then cancelled.
 func TestScaleSetAssignsThreeTimes(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	clk := fakeClock()
-	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{SessionLife: day, AdminTokenLife: day, QueueTokenLife: day}})
+	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{SessionTimeout: day, AdminTokenLifetime: day, QueueTokenLifetime: day}})
 	m := listener(t, c, set)
 	job := s.Queue(control.JobSpec{Labels: []string{"big"}})[0]
 	last := 0
 	for try := 1; try <= 4; try++ {
 		got := nextMessage(t, m, last, 1)
-		assigned, completed := 1, 1 // it is over, and assigned again
+		assigned, completed := 1, 1 // the assignment has ended, and the job is assigned again
 		switch try {
 		case 1:
 			completed = 0

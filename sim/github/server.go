@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Server is one simulated GitHub. Make it with New, serve Handler (and Control,
-// on a listener of its own), and Close it.
+// Server is one simulated GitHub. Create it with New, serve Handler, serve Control on a separate
+// listener, and call Close at the end.
 type Server struct {
 	*engine.Record
 
@@ -28,31 +28,31 @@ type Server struct {
 	control http.Handler
 	shapes  *shapes
 
-	// The core's Mu guards what follows.
-	outbox     *engine.Outbox[delivery]
-	ids        ids
-	repos      map[string]*repository // by lower-case full name
-	orgs       map[string]*account    // by lower-case login
-	groups     []*group
-	runners    map[int64]*runner
-	jobs       map[int64]*job
-	runs       map[int64]*workflowRun
-	queue      []*job // status queued, oldest first
-	tokens     map[string]*grant
-	creds      map[string]*credential
-	hooks      []*hook
-	registered int
-	quotas     map[int64]*quota // by installation
-	// registrations of the last minutes.
+	// The core's Mu guards the following fields.
+	outbox          *engine.Outbox[delivery]
+	ids             ids
+	repos           map[string]*repository // by lower-case full name
+	orgs            map[string]*account    // by lower-case login
+	groups          []*group
+	runners         map[int64]*runner
+	jobs            map[int64]*job
+	runs            map[int64]*workflowRun
+	queue           []*job // status queued, oldest first
+	tokens          map[string]*grant
+	credentials     map[string]*credential
+	hooks           []*hook
+	registeredCount int
+	quotas          map[int64]*quota // by installation
+	// registrations are the times of the registrations of the last minutes.
 	registrations map[scope][]time.Time
 	runnerKey     *rsa.PrivateKey
 	scaling       scaleSets
 }
 
-// ids are the counters of the server, each the last id given out.
+// ids are the last allocated ids.
 type ids struct{ runner, job, run, label, delivery, group int64 }
 
-// account is the owner of repositories.
+// account is an owner of repositories.
 type account struct {
 	id    int64
 	login string
@@ -68,7 +68,7 @@ type repository struct {
 
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
 
-// group is a runner group. Repository-level runners have the group Default too.
+// group is a runner group. Runners of a repository are in the group Default, too.
 type group struct {
 	id         int64
 	scope      scope
@@ -77,10 +77,10 @@ type group struct {
 	selected   map[string]bool // lower-case names
 }
 
-// New builds a server from options and starts its background work.
+// New creates a server and starts its goroutines.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
 	spec, err := opts.Spec, error(nil)
@@ -90,7 +90,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	shapes, err := loadShapes(linksOf(opts.URL))
+	shapes, err := loadShapes(newLinks(opts.URL))
 	if err != nil {
 		return nil, err
 	}
@@ -104,19 +104,19 @@ func New(opts Options) (*Server, error) {
 		repos: map[string]*repository{}, orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
 		quotas:  map[int64]*quota{},
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},
-		tokens: map[string]*grant{}, creds: map[string]*credential{},
+		tokens: map[string]*grant{}, credentials: map[string]*credential{},
 	}
 	s.Record = s.core.Record
 	if err := s.populate(); err != nil {
 		return nil, err
 	}
-	s.api = s.routes()
-	s.control = control.Handler(s, func(to control.WebhookTarget) error {
-		s.SetWebhook(to)
+	s.api = s.newAPIHandler()
+	s.control = control.NewHandler(s, func(target control.WebhookTarget) error {
+		s.SetWebhook(target)
 		return nil
 	})
 	s.outbox = engine.NewOutbox(s.core, s.deliver)
-	s.core.Watch(s.due)
+	s.core.Schedule(s.computeDelay)
 	return s, nil
 }
 
@@ -148,7 +148,7 @@ func (s *Server) addGroup(g Group) error {
 	if slug, ok := strings.CutPrefix(sc.name, "enterprises/"); ok {
 		sc = scope{kind: scopeEnterprise, name: slug}
 	} else if s.orgs[sc.name] == nil || s.orgs[sc.name].user {
-		return fmt.Errorf("add runner group %q: no organisation %q", g.Name, g.Owner)
+		return fmt.Errorf("add runner group %q: there is no organisation %q", g.Name, g.Owner)
 	}
 	visibility := g.Visibility
 	if visibility == "" {
@@ -163,27 +163,27 @@ func (s *Server) addGroup(g Group) error {
 	return nil
 }
 
-// Handler serves the API under / and /api/v3/, and the runner service.
+// Handler returns the handler of the API under / and /api/v3/, and of the runner service.
 func (s *Server) Handler() http.Handler { return s.api }
 
-// Control serves the control API. Anyone who reaches it may do anything.
+// Control returns the handler of the control API. It has no authentication.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Close stops background work and ends held polls.
+// Close stops the goroutines and ends the open polls.
 func (s *Server) Close() { s.core.Close() }
 
-// violate records a breach. The caller holds no lock.
-func (s *Server) violate(kind, method, path string, err error) {
+// addViolation records a violation. The caller must not hold the lock.
+func (s *Server) addViolation(kind, method, path string, err error) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	s.violateLocked(kind, method, path, err)
+	s.addViolationLocked(kind, method, path, err)
 }
 
-func (s *Server) violateLocked(kind, method, path string, err error) {
-	s.core.Violate(kind, method, path, err.Error())
+func (s *Server) addViolationLocked(kind, method, path string, err error) {
+	s.core.AddViolation(kind, method, path, err.Error())
 }
 
-// SetWebhook points every hook at a target; an empty URL stops webhooks.
+// SetWebhook sets the target of every hook. An empty URL disables webhooks.
 func (s *Server) SetWebhook(target control.WebhookTarget) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -194,21 +194,21 @@ func (s *Server) SetWebhook(target control.WebhookTarget) {
 
 func (s *Server) now() time.Time { return s.core.Now() }
 
-// lock takes the lock and brings the state up to now.
+// lock takes the lock and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())
 }
 
-// key returns the key all simulated runners sign with; one is enough, for the
-// client id tells them apart. The lock is held.
-func (s *Server) key() (*rsa.PrivateKey, error) {
+// ensureRunnerKey returns the signing key of all simulated runners, and creates it if it is
+// missing. One key is enough, because runners have different client ids. The lock is held.
+func (s *Server) ensureRunnerKey() (*rsa.PrivateKey, error) {
 	if s.runnerKey != nil {
 		return s.runnerKey, nil
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return nil, errors.Join(errors.New("make the runners' key"), err)
+		return nil, errors.Join(errors.New("create the runners' key"), err)
 	}
 	s.runnerKey = key
 	return key, nil

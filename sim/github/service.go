@@ -17,20 +17,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// runnerRoutes adds the private protocol of package protocol.
-func (s *Server) runnerRoutes(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+protocol.PathRegister, s.runnerRegister)
-	mux.HandleFunc("POST "+protocol.PathRemove, s.runnerRemove)
-	mux.HandleFunc("POST "+protocol.PathToken, s.runnerToken)
-	mux.HandleFunc("POST "+protocol.PathSessions, s.withRunner(s.sessionOpen))
-	mux.HandleFunc("DELETE "+protocol.PathSessions+"/{session}", s.withRunner(s.sessionClose))
-	mux.HandleFunc("GET "+protocol.PathMessages, s.runnerMessages)
-	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/acquire", s.withRunner(s.jobAcquire))
-	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/renew", s.withRunner(s.jobRenew))
-	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/finish", s.withRunner(s.jobFinish))
+// mountRunnerProtocol mounts the private protocol of package protocol.
+func (s *Server) mountRunnerProtocol(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+protocol.PathRegister, s.registerRunner)
+	mux.HandleFunc("POST "+protocol.PathRemove, s.removeRegistration)
+	mux.HandleFunc("POST "+protocol.PathToken, s.issueRunnerToken)
+	mux.HandleFunc("POST "+protocol.PathSessions, s.withRunner(s.openSession))
+	mux.HandleFunc("DELETE "+protocol.PathSessions+"/{session}", s.withRunner(s.closeSession))
+	mux.HandleFunc("GET "+protocol.PathMessages, s.pollMessages)
+	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/acquire", s.withRunner(s.acquireJob))
+	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/renew", s.withRunner(s.renewJob))
+	mux.HandleFunc("POST "+protocol.PathJobs+"/{job}/finish", s.withRunner(s.finishJob))
 }
 
-func sendJSON(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if text, err := json.Marshal(body); err == nil && body != nil {
@@ -38,84 +38,85 @@ func sendJSON(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-func refuse(w http.ResponseWriter, status int, message string) {
-	sendJSON(w, status, protocol.Fault{Message: message})
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, protocol.ErrorBody{Message: message})
 }
 
-func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(into); err != nil {
-		refuse(w, http.StatusBadRequest, "Problems parsing JSON")
+func readJSON(w http.ResponseWriter, r *http.Request, result any) bool {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(result); err != nil {
+		writeError(w, http.StatusBadRequest, "Problems parsing JSON")
 		return false
 	}
 	return true
 }
 
-// grantFor checks a registration or removal token against the URL's scope.
-func (s *Server) grantFor(r *http.Request, address string, remove bool) (scope, error) {
+// findGrant returns the scope of the registration or removal token of a request. The scope must be
+// that of address.
+func (s *Server) findGrant(r *http.Request, address string, remove bool) (scope, error) {
 	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	given := s.tokens[token]
-	if !strings.EqualFold(kind, "RemoteAuth") || given == nil || given.remove != remove || !s.now().Before(given.expires) {
+	g := s.tokens[token]
+	if !strings.EqualFold(kind, "RemoteAuth") || g == nil || g.isRemoval != remove || !s.now().Before(g.expiresAt) {
 		return scope{}, errors.New("http response code: NotFound from registration: the token is unknown or expired")
 	}
 	u, err := url.Parse(address)
 	if err != nil {
 		return scope{}, errors.New("the URL cannot be parsed")
 	}
-	place := strings.ToLower(strings.Trim(u.Path, "/"))
-	if place != given.scope.String() {
-		return scope{}, errors.New("http response code: NotFound from registration: the token is for another place")
+	path := strings.ToLower(strings.Trim(u.Path, "/"))
+	if path != g.scope.String() {
+		return scope{}, errors.New("http response code: NotFound from registration: the token is for another scope")
 	}
-	return given.scope, nil
+	return g.scope, nil
 }
 
-func (s *Server) runnerRegister(w http.ResponseWriter, r *http.Request) {
+func (s *Server) registerRunner(w http.ResponseWriter, r *http.Request) {
 	var req protocol.RegisterRequest
 	if !readJSON(w, r, &req) {
 		return
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
-	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-		refuse(w, http.StatusServiceUnavailable, "registration is refused by a fault")
+	if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+		writeError(w, http.StatusServiceUnavailable, "an injected fault rejects the registration")
 		return
 	}
-	sc, err := s.grantFor(r, req.URL, false)
+	sc, err := s.findGrant(r, req.URL, false)
 	if err != nil {
-		refuse(w, http.StatusNotFound, err.Error())
+		writeError(w, http.StatusNotFound, err.Error())
 		return
 	}
 	if text := checkRunnerName(req.Name); text != "" {
-		refuse(w, http.StatusUnprocessableEntity, text)
+		writeError(w, http.StatusUnprocessableEntity, text)
 		return
 	}
 	if !s.admitRegistration(sc) {
-		refuse(w, http.StatusTooManyRequests, "too many runner registrations")
+		writeError(w, http.StatusTooManyRequests, "too many runner registrations")
 		return
 	}
-	group, found := s.groupByName(sc, req.Group)
+	group, found := s.findGroupByName(sc, req.Group)
 	if !found {
-		refuse(w, http.StatusNotFound, "could not find any self-hosted runner group named \""+req.Group+"\"")
+		writeError(w, http.StatusNotFound, "could not find any self-hosted runner group named \""+req.Group+"\"")
 		return
 	}
 	if old := s.findRunner(sc, req.Name); old != nil {
-		if !req.Replace || old.busy() {
-			refuse(w, http.StatusConflict, "a runner exists with the same name "+req.Name)
+		if !req.Replace || old.isBusy() {
+			writeError(w, http.StatusConflict, "a runner exists with the same name "+req.Name)
 			return
 		}
-		s.removeRunner(old)
+		s.unregisterRunner(old)
 	}
 	rn := s.newRunner(sc, req.Name, group)
 	rn.ephemeral, rn.os = req.Ephemeral, "Linux"
-	s.labelRegistered(rn, req)
-	blob, err := s.encodeConfig(rn, hostOf(r), req.WorkFolder, req.DisableUpdate)
+	s.addRegistrationLabels(rn, req)
+	blob, err := s.encodeConfig(rn, requestBaseURL(r), req.WorkFolder, req.DisableUpdate)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	sendJSON(w, http.StatusCreated, protocol.RegisterReply{EncodedConfig: blob})
+	writeJSON(w, http.StatusCreated, protocol.RegisterResponse{EncodedConfig: blob})
 }
 
-func (s *Server) labelRegistered(rn *runner, req protocol.RegisterRequest) {
+func (s *Server) addRegistrationLabels(rn *runner, req protocol.RegisterRequest) {
 	if !req.NoDefaultLabels {
 		for _, name := range []string{"self-hosted", "Linux", "X64"} {
 			s.addLabel(rn, name, true)
@@ -128,7 +129,7 @@ func (s *Server) labelRegistered(rn *runner, req protocol.RegisterRequest) {
 	}
 }
 
-func (s *Server) groupByName(sc scope, name string) (*group, bool) {
+func (s *Server) findGroupByName(sc scope, name string) (*group, bool) {
 	if name == "" || strings.EqualFold(name, defaultGroupName) {
 		return nil, true
 	}
@@ -140,47 +141,47 @@ func (s *Server) groupByName(sc scope, name string) (*group, bool) {
 	return nil, false
 }
 
-func (s *Server) runnerRemove(w http.ResponseWriter, r *http.Request) {
+func (s *Server) removeRegistration(w http.ResponseWriter, r *http.Request) {
 	var req protocol.RemoveRequest
 	if !readJSON(w, r, &req) {
 		return
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
-	sc, err := s.grantFor(r, req.URL, true)
+	sc, err := s.findGrant(r, req.URL, true)
 	if err != nil {
-		refuse(w, http.StatusNotFound, err.Error())
+		writeError(w, http.StatusNotFound, err.Error())
 		return
 	}
 	id, err := strconv.ParseInt(req.AgentID, 10, 64)
 	rn := s.runners[id]
 	switch {
 	case err != nil || rn == nil || rn.scope != sc:
-		refuse(w, http.StatusNotFound, "no such runner")
-	case rn.busy():
-		refuse(w, http.StatusUnprocessableEntity, "the runner is still running a job")
+		writeError(w, http.StatusNotFound, "no such runner")
+	case rn.isBusy():
+		writeError(w, http.StatusUnprocessableEntity, "the runner is still running a job")
 	default:
-		s.removeRunner(rn)
-		sendJSON(w, http.StatusNoContent, nil)
+		s.unregisterRunner(rn)
+		writeJSON(w, http.StatusNoContent, nil)
 	}
 }
 
-// runnerToken trades an assertion signed with the runner's key for a token.
-func (s *Server) runnerToken(w http.ResponseWriter, r *http.Request) {
+// issueRunnerToken exchanges an assertion that is signed with the runner's key for an access token.
+func (s *Server) issueRunnerToken(w http.ResponseWriter, r *http.Request) {
 	var req protocol.TokenRequest
 	if !readJSON(w, r, &req) {
 		return
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
-	key, err := s.key()
+	key, err := s.ensureRunnerKey()
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, err.Error())
+		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
 	claims, err := protocol.Verify(&key.PublicKey, req.Assertion)
 	if err != nil || claims.Subject != req.ClientID {
-		refuse(w, http.StatusUnauthorized, "the assertion is not signed by this runner")
+		writeError(w, http.StatusUnauthorized, "the assertion is not signed by this runner")
 		return
 	}
 	for _, rn := range s.runners {
@@ -188,15 +189,15 @@ func (s *Server) runnerToken(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if rn.token == "" {
-			rn.token = engine.Hex(24)
+			rn.token = engine.RandomHex(24)
 		}
-		sendJSON(w, http.StatusOK, protocol.TokenReply{AccessToken: rn.token})
+		writeJSON(w, http.StatusOK, protocol.TokenResponse{AccessToken: rn.token})
 		return
 	}
-	refuse(w, http.StatusNotFound, "the runner registration has been deleted from the server, please re-configure")
+	writeError(w, http.StatusNotFound, "the runner registration has been deleted from the server, please re-configure")
 }
 
-func (s *Server) runnerByToken(r *http.Request) *runner {
+func (s *Server) findRunnerByToken(r *http.Request) *runner {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
 		return nil
@@ -209,81 +210,81 @@ func (s *Server) runnerByToken(r *http.Request) *runner {
 	return nil
 }
 
-// withRunner finds the runner by its token and runs fn under the lock.
-func (s *Server) withRunner(fn func(http.ResponseWriter, *http.Request, *runner)) http.HandlerFunc {
+// withRunner returns a handler that finds the runner by its token and calls handle with the lock held.
+func (s *Server) withRunner(handle func(http.ResponseWriter, *http.Request, *runner)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.lock()
 		defer s.core.Mu.Unlock()
-		rn := s.runnerByToken(r)
+		rn := s.findRunnerByToken(r)
 		if rn == nil {
-			refuse(w, http.StatusUnauthorized, "the runner registration has been deleted from the server, please re-configure")
+			writeError(w, http.StatusUnauthorized, "the runner registration has been deleted from the server, please re-configure")
 			return
 		}
-		fn(w, r, rn)
+		handle(w, r, rn)
 		s.advance(s.now())
-		s.core.Kick()
+		s.core.Wake()
 	}
 }
 
-func (s *Server) sessionOpen(w http.ResponseWriter, _ *http.Request, rn *runner) {
-	if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-		refuse(w, http.StatusServiceUnavailable, "the session is refused by a fault")
+func (s *Server) openSession(w http.ResponseWriter, _ *http.Request, rn *runner) {
+	if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+		writeError(w, http.StatusServiceUnavailable, "an injected fault rejects the session")
 		return
 	}
 	if rn.session != "" {
-		refuse(w, http.StatusConflict, "a session for this runner already exists")
+		writeError(w, http.StatusConflict, "a session for this runner already exists")
 		return
 	}
-	rn.session, rn.lastSeen = engine.UUID(), s.now()
+	rn.session, rn.lastSeen = engine.NewUUID(), s.now()
 	rn.os, rn.version = "Linux", runnerVersion
-	sendJSON(w, http.StatusOK, protocol.SessionReply{SessionID: rn.session})
+	writeJSON(w, http.StatusOK, protocol.SessionResponse{SessionID: rn.session})
 }
 
-func (s *Server) sessionClose(w http.ResponseWriter, r *http.Request, rn *runner) {
+func (s *Server) closeSession(w http.ResponseWriter, r *http.Request, rn *runner) {
 	if rn.session != r.PathValue("session") {
-		refuse(w, http.StatusNotFound, "no such session")
+		writeError(w, http.StatusNotFound, "no such session")
 		return
 	}
-	if rn.job != nil && !rn.busy() {
+	if rn.job != nil && !rn.isBusy() {
 		s.unassign(rn.job)
 	}
 	rn.session, rn.lastSeen = "", s.now()
-	engine.Poke(rn.wake)
-	sendJSON(w, http.StatusNoContent, nil)
+	engine.Wake(rn.wake)
+	writeJSON(w, http.StatusNoContent, nil)
 }
 
-// runnerMessages holds the poll until a job is offered.
-func (s *Server) runnerMessages(w http.ResponseWriter, r *http.Request) {
+// pollMessages responds when a job is assigned to the runner, or when the poll times out.
+func (s *Server) pollMessages(w http.ResponseWriter, r *http.Request) {
 	timeout := s.opts.Clock.After(s.opts.PollTimeout)
 	session := r.URL.Query().Get("session")
 	s.lock()
-	rn := s.runnerByToken(r)
+	rn := s.findRunnerByToken(r)
 	if rn == nil || rn.session == "" || rn.session != session {
 		s.core.Mu.Unlock()
-		refuse(w, http.StatusUnauthorized, "no such session")
+		writeError(w, http.StatusUnauthorized, "no such session")
 		return
 	}
-	rn.polls++
+	rn.openPolls++
 	s.advance(s.now())
 	s.core.Mu.Unlock()
 	message, alive := s.awaitJob(r.Context(), rn, session, timeout)
 	s.core.Mu.Lock()
-	rn.polls--
+	rn.openPolls--
 	rn.lastSeen = s.now()
 	s.core.Mu.Unlock()
-	s.core.Kick()
+	s.core.Wake()
 	switch {
 	case !alive:
-		refuse(w, http.StatusUnauthorized, "the session is over")
+		writeError(w, http.StatusUnauthorized, "the session has ended")
 	case message == nil:
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		sendJSON(w, http.StatusOK, message)
+		writeJSON(w, http.StatusOK, message)
 	}
 }
 
-// awaitJob returns an offer, or nil when the poll ends; alive is false when the
-// session is gone.
+// awaitJob returns the message for a job, or nil if the poll ends without a job. alive is false if
+// the session has ended.
 func (s *Server) awaitJob(
 	ctx context.Context, rn *runner, session string, timeout <-chan time.Time,
 ) (message *protocol.Message, alive bool) {
@@ -309,57 +310,58 @@ func (s *Server) awaitJob(
 	}
 }
 
-// runnerJob reads the request and finds the runner's own job in it.
-func (s *Server) runnerJob(w http.ResponseWriter, r *http.Request, rn *runner) (*job, protocol.JobRequest, bool) {
+// readJobRequest decodes a request about a job, and returns the job if it is assigned to the
+// runner.
+func (s *Server) readJobRequest(w http.ResponseWriter, r *http.Request, rn *runner) (*job, protocol.JobRequest, bool) {
 	var req protocol.JobRequest
 	if !readJSON(w, r, &req) {
 		return nil, req, false
 	}
 	if rn.session == "" || req.SessionID != rn.session {
-		refuse(w, http.StatusUnauthorized, "no such session")
+		writeError(w, http.StatusUnauthorized, "no such session")
 		return nil, req, false
 	}
 	if rn.job == nil || strconv.FormatInt(rn.job.id, 10) != r.PathValue("job") {
-		refuse(w, http.StatusNotFound, "the job is not assigned to this runner")
+		writeError(w, http.StatusNotFound, "the job is not assigned to this runner")
 		return nil, req, false
 	}
 	rn.lastSeen = s.now()
 	return rn.job, req, true
 }
 
-func (s *Server) jobAcquire(w http.ResponseWriter, r *http.Request, rn *runner) {
-	j, _, found := s.runnerJob(w, r, rn)
+func (s *Server) acquireJob(w http.ResponseWriter, r *http.Request, rn *runner) {
+	j, _, found := s.readJobRequest(w, r, rn)
 	if !found {
 		return
 	}
 	if j.status != statusQueued {
-		refuse(w, http.StatusConflict, "the job is already acquired")
+		writeError(w, http.StatusConflict, "the job is already acquired")
 		return
 	}
-	s.start(j)
-	sendJSON(w, http.StatusOK, protocol.JobReply{})
+	s.startJob(j)
+	writeJSON(w, http.StatusOK, protocol.JobResponse{})
 }
 
-func (s *Server) jobRenew(w http.ResponseWriter, r *http.Request, rn *runner) {
-	if j, _, found := s.runnerJob(w, r, rn); found {
-		sendJSON(w, http.StatusOK, protocol.JobReply{Cancelled: j.cancel})
+func (s *Server) renewJob(w http.ResponseWriter, r *http.Request, rn *runner) {
+	if j, _, found := s.readJobRequest(w, r, rn); found {
+		writeJSON(w, http.StatusOK, protocol.JobResponse{Cancelled: j.cancelRequested})
 	}
 }
 
-func (s *Server) jobFinish(w http.ResponseWriter, r *http.Request, rn *runner) {
-	j, req, found := s.runnerJob(w, r, rn)
+func (s *Server) finishJob(w http.ResponseWriter, r *http.Request, rn *runner) {
+	j, req, found := s.readJobRequest(w, r, rn)
 	if !found {
 		return
 	}
 	conclusions := map[string]string{
 		"succeeded": conclusionSuccess, "failed": conclusionFailure, "canceled": conclusionCancelled,
 	}
-	conclusion, known := conclusions[req.Result]
-	if !known || j.status != statusInProgress {
-		refuse(w, http.StatusUnprocessableEntity, "the result is unknown or the job is not running")
+	conclusion, ok := conclusions[req.Result]
+	if !ok || j.status != statusInProgress {
+		writeError(w, http.StatusUnprocessableEntity, "the result is unknown or the job is not running")
 		return
 	}
-	s.complete(j, conclusion)
-	s.runnerDone(rn)
-	sendJSON(w, http.StatusOK, protocol.JobReply{})
+	s.completeJob(j, conclusion)
+	s.finishRunner(rn)
+	writeJSON(w, http.StatusOK, protocol.JobResponse{})
 }

@@ -16,39 +16,39 @@ import (
 //go:embed payloads/workflow_job.json
 var payloads embed.FS
 
-// shapes are GitHub's own example payloads; what the simulator sends and
-// answers is built by changing the ids, names and times in copies of them.
+// shapes holds GitHub's example payloads. The simulator creates webhooks and responses from copies
+// of the examples, in which it replaces the ids, names and times.
 type shapes struct {
-	examples []map[string]any
-	queued   map[string]any // the plain queued example, source of fields shared by all
-	waiting  map[string]any
-	links    links
+	examples       []map[string]any
+	queuedExample  map[string]any // the plain queued example, the source of the shared fields
+	waitingExample map[string]any
+	links          links
 }
 
-// links are where web pages and the API are, in everything that is sent.
+// links are the base URLs of web pages and of the API in all responses and webhooks.
 type links struct{ web, api string }
 
-// linksOf gives those of an Enterprise Server, or github.com's if url is empty.
-func linksOf(url string) links {
+// newLinks returns the links of an Enterprise Server, or of github.com if url is empty.
+func newLinks(url string) links {
 	if url == "" {
 		return links{web: "https://github.com", api: "https://api.github.com"}
 	}
 	return links{web: url, api: url + "/api/v3"}
 }
 
-// of gives the link that one of an example becomes.
-func (l links) of(text string) string {
-	public := linksOf("")
-	if rest, is := strings.CutPrefix(text, public.api); is {
+// rewrite replaces the base URL of github.com in a link of an example.
+func (l links) rewrite(text string) string {
+	public := newLinks("")
+	if rest, ok := strings.CutPrefix(text, public.api); ok {
 		return l.api + rest
 	}
-	if rest, is := strings.CutPrefix(text, public.web); is {
+	if rest, ok := strings.CutPrefix(text, public.web); ok {
 		return l.web + rest
 	}
 	return text
 }
 
-// names in the examples that stand for the caller's own.
+// exampleNames are the names in an example that are replaced.
 type exampleNames struct{ owner, repo string }
 
 func loadShapes(links links) (*shapes, error) {
@@ -61,26 +61,26 @@ func loadShapes(links links) (*shapes, error) {
 		return nil, fmt.Errorf("parse webhook examples: %w", err)
 	}
 	for _, example := range out.examples {
-		job := object(example["workflow_job"])
+		job := asObject(example["workflow_job"])
 		switch {
 		case example["action"] == statusInProgress && job["id"] == float64(14541957942):
-			out.queued = example // newest of the plain examples, with every field
+			out.queuedExample = example // newest of the plain examples, with every field
 		case example["action"] == statusQueued && example["deployment"] != nil:
-			out.waiting = example
+			out.waitingExample = example
 		}
 	}
-	if out.queued == nil || out.waiting == nil {
+	if out.queuedExample == nil || out.waitingExample == nil {
 		return nil, errors.New("read webhook examples: an expected example is missing")
 	}
 	return out, nil
 }
 
-func object(v any) map[string]any {
+func asObject(v any) map[string]any {
 	m, _ := v.(map[string]any)
 	return m
 }
 
-// rename deep-copies a value with the names and links of the example replaced in strings.
+// rename returns a deep copy of a value in which it replaces the names and links of the example.
 func (s *shapes) rename(value any, from, to exampleNames) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -100,29 +100,29 @@ func (s *shapes) rename(value any, from, to exampleNames) any {
 			return to.repo
 		}
 		v = strings.ReplaceAll(v, from.owner+"/"+from.repo, to.owner+"/"+to.repo)
-		return s.links.of(strings.ReplaceAll(v, from.owner, to.owner))
+		return s.links.rewrite(strings.ReplaceAll(v, from.owner, to.owner))
 	}
 	return value
 }
 
-// repositoryJSON is the full repository object.
-func (s *shapes) repositoryJSON(repo *repository) map[string]any {
-	source := object(s.queued["repository"])
+// encodeRepository returns the full repository object.
+func (s *shapes) encodeRepository(repo *repository) map[string]any {
+	source := asObject(s.queuedExample["repository"])
 	from := exampleNames{owner: "wolfy1339", repo: "github-events-schemas"}
-	out := object(s.rename(source, from, exampleNames{repo.owner.login, repo.name}))
-	out["id"], out["node_id"] = repo.id, nodeID("R", repo.id)
+	out := asObject(s.rename(source, from, exampleNames{repo.owner.login, repo.name}))
+	out["id"], out["node_id"] = repo.id, newNodeID("R", repo.id)
 	out["private"], out["visibility"] = repo.private, "public"
 	if repo.private {
 		out["visibility"] = "private"
 	}
-	out["owner"] = s.accountJSON(repo.owner)
+	out["owner"] = s.encodeAccount(repo.owner)
 	return out
 }
 
-func (s *shapes) accountJSON(a *account) map[string]any {
-	source := object(object(s.queued["repository"])["owner"])
-	out := object(s.rename(source, exampleNames{owner: "wolfy1339", repo: "\x00"}, exampleNames{owner: a.login}))
-	out["id"], out["node_id"] = a.id, nodeID("O", a.id)
+func (s *shapes) encodeAccount(a *account) map[string]any {
+	source := asObject(asObject(s.queuedExample["repository"])["owner"])
+	out := asObject(s.rename(source, exampleNames{owner: "wolfy1339", repo: "\x00"}, exampleNames{owner: a.login}))
+	out["id"], out["node_id"] = a.id, newNodeID("O", a.id)
 	out["avatar_url"] = fmt.Sprintf("https://avatars.githubusercontent.com/u/%d?v=4", a.id)
 	if !a.user {
 		out["type"] = "Organization"
@@ -130,10 +130,10 @@ func (s *shapes) accountJSON(a *account) map[string]any {
 	return out
 }
 
-func (s *shapes) organizationJSON(a *account) map[string]any {
+func (s *shapes) encodeOrganization(a *account) map[string]any {
 	base := s.links.api + "/orgs/" + a.login
 	return map[string]any{
-		"login": a.login, "id": a.id, "node_id": nodeID("O", a.id), "url": base,
+		"login": a.login, "id": a.id, "node_id": newNodeID("O", a.id), "url": base,
 		"repos_url": base + "/repos", "events_url": base + "/events", "hooks_url": base + "/hooks",
 		"issues_url": base + "/issues", "members_url": base + "/members{/member}",
 		"public_members_url": base + "/public_members{/member}",
@@ -142,60 +142,60 @@ func (s *shapes) organizationJSON(a *account) map[string]any {
 	}
 }
 
-func nodeID(prefix string, id int64) string {
+func newNodeID(prefix string, id int64) string {
 	return prefix + "_" + base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "kwDO%d", id))
 }
 
-// stamp writes a time as GitHub does; nil when it is zero.
-func stamp(t time.Time) any {
+// formatTime formats a time as GitHub does. It returns nil for the zero time.
+func formatTime(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
 	return t.UTC().Format(time.RFC3339)
 }
 
-func textOrNil(text string) any {
+func nilIfEmpty(text string) any {
 	if text == "" {
 		return nil
 	}
 	return text
 }
 
-// jobJSON is a job as the API and the webhooks show it.
-func (s *shapes) jobJSON(j *job) map[string]any {
+// encodeJob returns a job as the API and the webhooks represent it.
+func (s *shapes) encodeJob(j *job) map[string]any {
 	repo := j.run.repo.fullName()
 	api := s.links.api + "/repos/" + repo
 	out := map[string]any{
 		"id": j.id, "run_id": j.run.id, "workflow_name": j.run.workflow, "head_branch": "main",
 		"run_url":     fmt.Sprintf("%s/actions/runs/%d", api, j.run.id),
-		"run_attempt": 1, "node_id": nodeID("CR", j.id), "head_sha": j.run.headSHA,
+		"run_attempt": 1, "node_id": newNodeID("CR", j.id), "head_sha": j.run.headSHA,
 		"url":      fmt.Sprintf("%s/actions/jobs/%d", api, j.id),
 		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/job/%d", s.links.web, repo, j.run.id, j.id),
-		"status":   j.status, "conclusion": textOrNil(j.conclusion),
-		"created_at": stamp(j.created), "started_at": stamp(j.created), "completed_at": stamp(j.completed),
-		"name": j.name, "steps": j.stepsJSON(), "labels": j.labels,
+		"status":   j.status, "conclusion": nilIfEmpty(j.conclusion),
+		"created_at": formatTime(j.createdAt), "started_at": formatTime(j.createdAt), "completed_at": formatTime(j.completedAt),
+		"name": j.name, "steps": j.encodeSteps(), "labels": j.labels,
 		"check_run_url": fmt.Sprintf("%s/check-runs/%d", api, j.id),
 		"runner_id":     nil, "runner_name": nil, "runner_group_id": nil, "runner_group_name": nil,
 	}
-	if !j.started.IsZero() {
-		out["started_at"] = stamp(j.started)
+	if !j.startedAt.IsZero() {
+		out["started_at"] = formatTime(j.startedAt)
 	}
-	if j.ran.id != 0 {
-		out["runner_id"], out["runner_name"] = j.ran.id, j.ran.name
-		out["runner_group_id"], out["runner_group_name"] = j.ran.groupID, j.ran.groupName
+	if j.ranOn.id != 0 {
+		out["runner_id"], out["runner_name"] = j.ranOn.id, j.ranOn.name
+		out["runner_group_id"], out["runner_group_name"] = j.ranOn.groupID, j.ranOn.groupName
 	}
 	return out
 }
 
-func (j *job) stepsJSON() []any {
+func (j *job) encodeSteps() []any {
 	steps := []any{}
-	if j.started.IsZero() || j.ran.id == 0 {
+	if j.startedAt.IsZero() || j.ranOn.id == 0 {
 		return steps
 	}
 	for number, name := range []string{"Set up job", "Run " + j.name, "Complete job"} {
 		steps = append(steps, map[string]any{
-			"name": name, "status": j.status, "conclusion": textOrNil(j.conclusion), "number": number + 1,
-			"started_at": stamp(j.started), "completed_at": stamp(j.completed),
+			"name": name, "status": j.status, "conclusion": nilIfEmpty(j.conclusion), "number": number + 1,
+			"started_at": formatTime(j.startedAt), "completed_at": formatTime(j.completedAt),
 		})
 		if j.status != statusCompleted {
 			break
@@ -204,24 +204,24 @@ func (j *job) stepsJSON() []any {
 	return steps
 }
 
-// webhookJSON builds a workflow_job payload. Which of the optional parts are
-// there follows the examples: organization for organisations, installation for
-// Apps, deployment for protected environments.
-func (s *Server) webhookJSON(h *hook, j *job, action string) map[string]any {
+// encodeWebhook returns a workflow_job payload. It has the optional parts that GitHub's examples
+// have: organization for organisations, installation for Apps, deployment for protected
+// environments.
+func (s *Server) encodeWebhook(h *hook, j *job, action string) map[string]any {
 	out := map[string]any{
-		"action": action, "workflow_job": s.shapes.jobJSON(j), "repository": s.shapes.repositoryJSON(j.run.repo),
-		"sender": s.shapes.rename(s.shapes.queued["sender"], exampleNames{"\x00", "\x00"}, exampleNames{}),
+		"action": action, "workflow_job": s.shapes.encodeJob(j), "repository": s.shapes.encodeRepository(j.run.repo),
+		"sender": s.shapes.rename(s.shapes.queuedExample["sender"], exampleNames{"\x00", "\x00"}, exampleNames{}),
 	}
 	if !j.run.repo.owner.user {
-		out["organization"] = s.shapes.organizationJSON(j.run.repo.owner)
+		out["organization"] = s.shapes.encodeOrganization(j.run.repo.owner)
 	}
 	if h.Owner == "app" {
-		if in := s.installationOf(j.run.repo); in != nil {
-			out["installation"] = map[string]any{"id": in.ID, "node_id": nodeID("MDIzOkludGVncmF0aW9u", in.ID)}
+		if inst := s.findInstallation(j.run.repo); inst != nil {
+			out["installation"] = map[string]any{"id": inst.ID, "node_id": newNodeID("MDIzOkludGVncmF0aW9u", inst.ID)}
 		}
 	}
 	if j.environment != "" {
-		deployment := object(s.shapes.rename(s.shapes.waiting["deployment"],
+		deployment := asObject(s.shapes.rename(s.shapes.waitingExample["deployment"],
 			exampleNames{"lineville", "elastic-machines-testing"},
 			exampleNames{j.run.repo.owner.login, j.run.repo.name}))
 		deployment["environment"], deployment["original_environment"] = j.environment, j.environment

@@ -21,8 +21,8 @@ import (
 //go:embed openapi/*.json
 var descriptions embed.FS
 
-// Spec is GitHub's OpenAPI description, ready to check requests, replies and
-// webhooks. It is read-only and may be shared by servers.
+// Spec is GitHub's OpenAPI description for the validation of requests, responses and webhooks. It
+// is read-only and servers can share it.
 type Spec struct {
 	operations []*operation
 	webhooks   map[string]*openapi3.SchemaRef // by action
@@ -37,7 +37,7 @@ type operation struct {
 	route  *routers.Route
 }
 
-// LoadSpec reads the embedded extracts.
+// LoadSpec loads the embedded extracts.
 func LoadSpec() (*Spec, error) {
 	spec := &Spec{webhooks: map[string]*openapi3.SchemaRef{}}
 	for _, name := range []string{"openapi/api.github.com.json", "openapi/ghec.json"} {
@@ -79,7 +79,7 @@ func (s *Spec) add(doc *openapi3.T) {
 	}
 }
 
-func filterOptions() *openapi3filter.Options {
+func newFilterOptions() *openapi3filter.Options {
 	return &openapi3filter.Options{
 		MultiError:            true,
 		IncludeResponseStatus: true,
@@ -88,21 +88,21 @@ func filterOptions() *openapi3filter.Options {
 	}
 }
 
-// input prepares a request for checks. The path parameters are escaped values
-// as the mux matched them.
-func (op *operation) input(r *http.Request, params map[string]string) *openapi3filter.RequestValidationInput {
+// newInput returns the input for the validation of a request. params are the escaped path
+// parameters of the mux.
+func (op *operation) newInput(r *http.Request, params map[string]string) *openapi3filter.RequestValidationInput {
 	return &openapi3filter.RequestValidationInput{
-		Request: r, PathParams: params, Route: op.route, Options: filterOptions(),
+		Request: r, PathParams: params, Route: op.route, Options: newFilterOptions(),
 	}
 }
 
-// checkRequest compares a request with the description, stricter than GitHub:
-// an undocumented query parameter is a breach too, for it is mostly a typo.
-func (op *operation) checkRequest(ctx context.Context, in *openapi3filter.RequestValidationInput) error {
-	if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
+// checkRequest validates a request against the description. It is stricter than GitHub: an
+// undocumented query parameter is a violation too, because it is usually a typo.
+func (op *operation) checkRequest(ctx context.Context, input *openapi3filter.RequestValidationInput) error {
+	if err := openapi3filter.ValidateRequest(ctx, input); err != nil {
 		return fmt.Errorf("request does not match the description: %w", err)
 	}
-	for name := range in.Request.URL.Query() {
+	for name := range input.Request.URL.Query() {
 		if !op.hasQuery(name) {
 			return fmt.Errorf("query parameter %q is not described for %s", name, op.id)
 		}
@@ -119,32 +119,32 @@ func (op *operation) hasQuery(name string) bool {
 	return false
 }
 
-// checkReply compares a reply with the description. GitHub leaves common errors
-// (401, 403, 404, 429, 5xx) out of most operations; those must be basic errors.
-func (s *Spec) checkReply(
-	ctx context.Context, in *openapi3filter.RequestValidationInput, status int, header http.Header, body []byte,
+// checkResponse validates a response against the description. GitHub omits common errors (401, 403,
+// 404, 429, 5xx) from most operations. Such a response must have the schema of basic errors.
+func (s *Spec) checkResponse(
+	ctx context.Context, input *openapi3filter.RequestValidationInput, status int, header http.Header, body []byte,
 ) error {
-	op := in.Route.Operation
+	op := input.Route.Operation
 	if status == http.StatusNotModified && len(body) == 0 {
-		return nil // an answer to If-None-Match, which the description leaves out
+		return nil // the response to If-None-Match, which the description omits
 	}
 	if op.Responses.Status(status) != nil {
 		out := &openapi3filter.ResponseValidationInput{
-			RequestValidationInput: in, Status: status, Header: header, Options: filterOptions(),
+			RequestValidationInput: input, Status: status, Header: header, Options: newFilterOptions(),
 		}
 		out.SetBodyBytes(body)
 		if err := openapi3filter.ValidateResponse(ctx, out); err != nil {
-			return fmt.Errorf("reply %d does not match the description: %w", status, err)
+			return fmt.Errorf("response %d does not match the description: %w", status, err)
 		}
 		return nil
 	}
 	if status != 400 && status != 401 && status != 403 && status != 404 && status != 429 && status < 500 {
-		return fmt.Errorf("reply %d is not described for %s", status, op.OperationID)
+		return fmt.Errorf("response %d is not described for %s", status, op.OperationID)
 	}
 	return checkJSON(s.basicError, body)
 }
 
-// checkWebhook compares a workflow_job payload with the schema of its action.
+// checkWebhook validates a workflow_job payload against the schema of its action.
 func (s *Spec) checkWebhook(action string, body []byte) error {
 	schema, ok := s.webhooks[action]
 	if !ok {
@@ -154,7 +154,7 @@ func (s *Spec) checkWebhook(action string, body []byte) error {
 }
 
 func checkJSON(schema *openapi3.SchemaRef, body []byte) error {
-	value, err := decodeAny(body)
+	value, err := decodeJSON(body)
 	if err != nil {
 		return fmt.Errorf("parse body: %w", err)
 	}
@@ -164,8 +164,8 @@ func checkJSON(schema *openapi3.SchemaRef, body []byte) error {
 	return nil
 }
 
-// pathNames lists the parameter names of a path template, in order.
-func pathNames(path string) []string {
+// parsePathNames returns the parameter names of a path template, in order.
+func parsePathNames(path string) []string {
 	var names []string
 	for part := range strings.SplitSeq(path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {

@@ -14,8 +14,8 @@ import (
 	gh "github.com/google/go-github/v88/github"
 )
 
-// TestEndpointsMatchTheExtract: everything extracted is served, and nothing is
-// served that is not described.
+// TestEndpointsMatchTheExtract tests that the simulator serves every operation of the extract, and no
+// other operation.
 func TestEndpointsMatchTheExtract(t *testing.T) {
 	spec, err := LoadSpec()
 	if err != nil {
@@ -25,7 +25,7 @@ func TestEndpointsMatchTheExtract(t *testing.T) {
 	for _, op := range spec.operations {
 		described = append(described, op.id)
 	}
-	for id := range endpoints() {
+	for id := range newEndpoints() {
 		served = append(served, id)
 	}
 	slices.Sort(described)
@@ -46,7 +46,7 @@ func operationByID(t *testing.T, spec *Spec, id string) *operation {
 	return nil
 }
 
-// TestRepliesAreChecked: a reply that is a little wrong is found out.
+// TestRepliesAreChecked tests that the validation finds small errors in responses.
 func TestRepliesAreChecked(t *testing.T) {
 	spec, err := LoadSpec()
 	if err != nil {
@@ -74,9 +74,9 @@ func TestRepliesAreChecked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := op.input(r, map[string]string{"owner": "o", "repo": "r"})
+			in := op.newInput(r, map[string]string{"owner": "o", "repo": "r"})
 			header := http.Header{"Content-Type": {"application/json; charset=utf-8"}}
-			err = spec.checkReply(context.Background(), in, tc.status, header, []byte(tc.body))
+			err = spec.checkResponse(context.Background(), in, tc.status, header, []byte(tc.body))
 			if (err != nil) != tc.fails {
 				t.Errorf("error %v, want one: %v", err, tc.fails)
 			}
@@ -84,11 +84,11 @@ func TestRepliesAreChecked(t *testing.T) {
 	}
 }
 
-// TestOfficialExamples: the eight examples are there, go-github reads them, and
-// what the simulator builds for the same action and status has no field the
-// examples lack and lacks none that they all have.
+// TestOfficialExamples tests that the eight examples exist and that go-github can decode them. A
+// webhook of the simulator for the same action and status must have all fields that all examples
+// have, and no field that the examples do not have.
 func TestOfficialExamples(t *testing.T) {
-	shapes, err := loadShapes(linksOf(""))
+	shapes, err := loadShapes(newLinks(""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestOfficialExamples(t *testing.T) {
 		}
 		counts[event.GetAction()+"/"+event.GetWorkflowJob().GetStatus()]++
 		for _, part := range []string{"workflow_job", "repository"} {
-			note(part, object(example[part]), common, union)
+			note(part, asObject(example[part]), common, union)
 		}
 	}
 	want := map[string]int{"queued/queued": 1, "queued/waiting": 1, "waiting/waiting": 1, "in_progress/in_progress": 3, "completed/completed": 2}
@@ -118,15 +118,15 @@ func TestOfficialExamples(t *testing.T) {
 	}
 	s := &Server{shapes: shapes, opts: Options{}}
 	run := &workflowRun{id: 1, workflow: "CI", headSHA: "abc", repo: &repository{id: 5, name: "r", owner: &account{id: 3, login: "o"}}}
-	built := s.webhookJSON(&hook{}, &job{id: 2, run: run, name: "n", labels: []string{"x"}, status: statusQueued}, statusQueued)
+	built := s.encodeWebhook(&hook{}, &job{id: 2, run: run, name: "n", labels: []string{"x"}, status: statusQueued}, statusQueued)
 	for part := range union {
-		for field := range object(built[part]) {
+		for field := range asObject(built[part]) {
 			if !union[part][field] {
 				t.Errorf("%s.%s is in no example", part, field)
 			}
 		}
 		for field := range common[part] {
-			if _, ok := object(built[part])[field]; !ok {
+			if _, ok := asObject(built[part])[field]; !ok {
 				t.Errorf("%s.%s is in every example but not built", part, field)
 			}
 		}
@@ -150,7 +150,7 @@ func note(part string, fields map[string]any, common, union map[string]map[strin
 	}
 }
 
-// TestWebhooksAreChecked: a payload that is a little wrong is found out.
+// TestWebhooksAreChecked tests that the validation finds small errors in payloads.
 func TestWebhooksAreChecked(t *testing.T) {
 	spec, err := LoadSpec()
 	if err != nil {
@@ -196,7 +196,7 @@ func TestRunStatus(t *testing.T) {
 		"one cancelled": {[]*job{{status: statusCompleted, conclusion: conclusionSuccess}, {status: statusCompleted, conclusion: conclusionCancelled}}, statusCompleted, conclusionCancelled},
 	}
 	for name, tc := range cases {
-		status, conclusion := (&workflowRun{jobs: tc.jobs}).status()
+		status, conclusion := (&workflowRun{jobs: tc.jobs}).summarize()
 		if status != tc.status || conclusion != tc.conclusion {
 			t.Errorf("%s: %s %q, want %s %q", name, status, conclusion, tc.status, tc.conclusion)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// hook is a webhook and what was sent through it.
+// hook is a webhook and its deliveries.
 type hook struct {
 	Hook
 
@@ -29,120 +29,121 @@ type hook struct {
 
 // delivery is one attempt to deliver one event.
 type delivery struct {
-	id         int64
-	guid       string
-	hook       *hook
-	action     string
-	install    int64
-	repo       int64
-	redelivery bool
-	lost       bool // by a fault: recorded as failed, never sent
-	body       []byte
+	id             int64
+	guid           string
+	hook           *hook
+	action         string
+	installationID int64
+	repoID         int64
+	redelivery     bool
+	lost           bool // by a fault: recorded as failed, never sent
+	body           []byte
 
-	at     time.Time
-	status string
-	answer engine.Answer
+	sentAt   time.Time
+	status   string
+	response engine.Response
 }
 
-// covers says whether events of the repository go to the hook.
+// covers reports whether the hook receives the events of the repository.
 func (h *hook) covers(s *Server, repo *repository) bool {
 	switch {
 	case h.Owner == "app":
-		return s.installationOf(repo) != nil
+		return s.findInstallation(repo) != nil
 	case strings.Contains(h.Owner, "/"):
 		return strings.EqualFold(h.Owner, repo.fullName())
 	}
 	return strings.EqualFold(h.Owner, repo.owner.login)
 }
 
-// notify queues the webhooks of a change, with faults applied. The lock is held.
-func (s *Server) notify(j *job, action string) {
-	j.run.updated = s.now()
+// queueWebhooks queues the webhooks of a change and applies faults. The lock is held.
+func (s *Server) queueWebhooks(j *job, action string) {
+	j.run.updatedAt = s.now()
 	for _, h := range s.hooks {
 		if h.URL == "" || !h.covers(s, j.run.repo) {
 			continue
 		}
-		body, err := json.Marshal(s.webhookJSON(h, j, action))
+		body, err := json.Marshal(s.encodeWebhook(h, j, action))
 		if err == nil {
 			err = s.spec.checkWebhook(action, body)
 		}
 		if err != nil {
-			s.violateLocked("webhook", "POST", action, err)
+			s.addViolationLocked("webhook", "POST", action, err)
 		}
-		d := delivery{hook: h, guid: engine.UUID(), action: action, repo: j.run.repo.id, body: body}
-		if in := s.installationOf(j.run.repo); in != nil && h.Owner == "app" {
-			d.install = in.ID
+		d := delivery{hook: h, guid: engine.NewUUID(), action: action, repoID: j.run.repo.id, body: body}
+		if inst := s.findInstallation(j.run.repo); inst != nil && h.Owner == "app" {
+			d.installationID = inst.ID
 		}
-		s.post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), What: d})
+		s.queueDelivery(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), Payload: d})
 	}
 }
 
-// post queues a delivery. One that a fault loses is on the list of deliveries all the same.
-func (s *Server) post(w engine.Webhook[delivery]) {
-	if w.What.lost = s.core.Lost(); w.What.lost {
+// queueDelivery queues a delivery. A delivery that a fault drops is in the list of deliveries, too.
+func (s *Server) queueDelivery(w engine.Webhook[delivery]) {
+	if w.Payload.lost = s.core.ShouldDrop(); w.Payload.lost {
 		s.outbox.Queue(&w)
 		return
 	}
 	s.outbox.Post(w)
 }
 
-// deliver makes one attempt and records it. There is no retry, as at GitHub.
+// deliver makes one attempt and records it. As at GitHub, there is no retry.
 func (s *Server) deliver(w *engine.Webhook[delivery]) {
-	d := &w.What
+	d := &w.Payload
 	s.core.Mu.Lock()
 	s.ids.delivery++
-	d.id, d.at = s.ids.delivery, s.now()
+	d.id, d.sentAt = s.ids.delivery, s.now()
 	target, secret := d.hook.URL, d.hook.Secret
 	s.core.Mu.Unlock()
 	if d.lost {
-		d.status, d.answer.Code = "failed to connect to host", http.StatusBadGateway
+		d.status, d.response.Code = "failed to connect to host", http.StatusBadGateway
 	} else {
-		s.attempt(d, target, secret)
+		s.sendDelivery(d, target, secret)
 	}
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	switch {
 	case d.lost:
-	case d.answer.Code >= 200 && d.answer.Code < 300:
+	case d.response.Code >= 200 && d.response.Code < 300:
 		s.core.Counts.Delivered++
 	default:
 		s.core.Counts.Failed++
 	}
-	// Deliveries overtake each other; the list is by id.
-	at, _ := slices.BinarySearchFunc(d.hook.deliveries, d.id, func(old *delivery, id int64) int { return int(old.id - id) })
-	d.hook.deliveries = slices.Insert(d.hook.deliveries, at, d)
+	// Deliveries can end in any order. The list is sorted by id.
+	index, _ := slices.BinarySearchFunc(d.hook.deliveries, d.id, func(old *delivery, id int64) int { return int(old.id - id) })
+	d.hook.deliveries = slices.Insert(d.hook.deliveries, index, d)
 	d.hook.deliveries = slices.DeleteFunc(d.hook.deliveries, func(old *delivery) bool {
-		return s.now().Sub(old.at) > deliveryLife
+		return s.now().Sub(old.sentAt) > deliveryRetention
 	})
 }
 
-func (s *Server) attempt(d *delivery, target, secret string) {
-	d.answer = s.core.Send(target, d.body, func(h http.Header) {
-		hookHeaders(h, d, secret)
+func (s *Server) sendDelivery(d *delivery, target, secret string) {
+	d.response = s.core.Send(target, d.body, func(h http.Header) {
+		setHookHeaders(h, d, secret)
 		if s.opts.URL != "" {
 			_, host, _ := strings.Cut(s.opts.URL, "://")
 			h.Set("X-Github-Enterprise-Host", host)
 		}
 	})
 	d.status = "OK"
-	switch err := d.answer.Err; {
+	switch err := d.response.Err; {
 	case errors.Is(err, context.DeadlineExceeded):
-		d.status, d.answer.Code = "timed out", http.StatusGatewayTimeout
-	case err != nil && d.answer.Sent == nil:
-		d.status, d.answer.Code = "invalid HTTP Response: bad URL", http.StatusBadGateway
+		d.status, d.response.Code = "timed out", http.StatusGatewayTimeout
+	case err != nil && d.response.RequestHeader == nil:
+		d.status, d.response.Code = "invalid HTTP Response: bad URL", http.StatusBadGateway
 	case err != nil:
-		d.status, d.answer.Code = "failed to connect to host", http.StatusBadGateway
-	case d.answer.Code >= 300:
-		d.status = "Invalid HTTP Response: " + strconv.Itoa(d.answer.Code)
+		d.status, d.response.Code = "failed to connect to host", http.StatusBadGateway
+	case d.response.Code >= 300:
+		d.status = "Invalid HTTP Response: " + strconv.Itoa(d.response.Code)
 	}
 }
 
-// hookHeaders: docs "Webhook events and payloads", delivery headers.
-func hookHeaders(h http.Header, d *delivery, secret string) {
-	target, id := "organization", d.repo
+// setHookHeaders sets the headers of a delivery. See GitHub's documentation "Webhook events and
+// payloads", delivery headers.
+func setHookHeaders(h http.Header, d *delivery, secret string) {
+	target, id := "organization", d.repoID
 	switch {
 	case d.hook.Owner == "app":
-		target, id = "integration", d.install
+		target, id = "integration", d.installationID
 	case strings.Contains(d.hook.Owner, "/"):
 		target = "repository"
 	}
@@ -161,8 +162,8 @@ func hookHeaders(h http.Header, d *delivery, secret string) {
 	}
 }
 
-// hookOf finds the hook a call is about.
-func (s *Server) hookOf(c *call) *hook {
+// findHook returns the hook that a call names, or nil.
+func (s *Server) findHook(c *call) *hook {
 	for _, h := range s.hooks {
 		id := strconv.FormatInt(h.ID, 10)
 		switch {
@@ -174,54 +175,55 @@ func (s *Server) hookOf(c *call) *hook {
 	return nil
 }
 
-func (d *delivery) itemJSON() map[string]any {
+func (d *delivery) encodeItem() map[string]any {
 	out := map[string]any{
-		"id": d.id, "guid": d.guid, "delivered_at": stamp(d.at), "redelivery": d.redelivery,
-		"duration": d.answer.Took.Seconds(), "status": d.status, "status_code": d.answer.Code, "event": "workflow_job",
-		"action": d.action, "installation_id": nil, "repository_id": d.repo, "throttled_at": nil,
+		"id": d.id, "guid": d.guid, "delivered_at": formatTime(d.sentAt), "redelivery": d.redelivery,
+		"duration": d.response.Duration.Seconds(), "status": d.status, "status_code": d.response.Code, "event": "workflow_job",
+		"action": d.action, "installation_id": nil, "repository_id": d.repoID, "throttled_at": nil,
 	}
-	if d.install != 0 {
-		out["installation_id"] = d.install
+	if d.installationID != 0 {
+		out["installation_id"] = d.installationID
 	}
 	return out
 }
 
-// answerDeliveries lists newest first; a cursor is "v1_" and the id to go on from.
-func (s *Server) answerDeliveries(c *call) reply {
-	h := s.hookOf(c)
+// listDeliveries lists the deliveries of a hook, newest first. A cursor is "v1_" and the id of the
+// first delivery of the page.
+func (s *Server) listDeliveries(c *call) response {
+	h := s.findHook(c)
 	if h == nil {
-		return notFound()
+		return newNotFound()
 	}
 	query := c.r.URL.Query()
-	size := min(intOr(query.Get("per_page"), 30), 100)
-	before := int64(0)
+	size := min(parsePositive(query.Get("per_page"), 30), 100)
+	cursorID := int64(0)
 	if cursor := query.Get("cursor"); cursor != "" {
 		id, err := strconv.ParseInt(strings.TrimPrefix(cursor, "v1_"), 10, 64)
 		if err != nil {
-			return fail(http.StatusBadRequest, "Invalid cursor")
+			return newError(http.StatusBadRequest, "Invalid cursor")
 		}
-		before = id
+		cursorID = id
 	}
 	list, link := []map[string]any{}, ""
 	for _, d := range slices.Backward(h.deliveries) {
-		failed := d.answer.Code >= 400
-		if (before != 0 && d.id > before) || (query.Get("status") == "failure") != failed && query.Get("status") != "" {
+		failed := d.response.Code >= 400
+		if (cursorID != 0 && d.id > cursorID) || (query.Get("status") == "failure") != failed && query.Get("status") != "" {
 			continue
 		}
 		if len(list) == size {
 			query.Set("cursor", "v1_"+strconv.FormatInt(d.id, 10))
 			u := *c.r.URL
 			u.RawQuery = query.Encode()
-			link = fmt.Sprintf("<%s%s>; rel=\"next\"", c.host, u.RequestURI())
+			link = fmt.Sprintf("<%s%s>; rel=\"next\"", c.baseURL, u.RequestURI())
 			break
 		}
-		list = append(list, d.itemJSON())
+		list = append(list, d.encodeItem())
 	}
-	return reply{status: http.StatusOK, body: list, link: link}
+	return response{status: http.StatusOK, body: list, link: link}
 }
 
-func (s *Server) deliveryOf(c *call) *delivery {
-	h := s.hookOf(c)
+func (s *Server) findDelivery(c *call) *delivery {
+	h := s.findHook(c)
 	if h == nil {
 		return nil
 	}
@@ -233,19 +235,19 @@ func (s *Server) deliveryOf(c *call) *delivery {
 	return nil
 }
 
-func (s *Server) answerDelivery(c *call) reply {
-	d := s.deliveryOf(c)
+func (s *Server) getDelivery(c *call) response {
+	d := s.findDelivery(c)
 	if d == nil {
-		return notFound()
+		return newNotFound()
 	}
-	out := d.itemJSON()
+	out := d.encodeItem()
 	out["url"] = d.hook.URL
-	out["request"] = map[string]any{"headers": flat(d.answer.Sent), "payload": json.RawMessage(d.body)}
-	out["response"] = map[string]any{"headers": flat(d.answer.Header), "payload": d.answer.Text}
-	return ok(out)
+	out["request"] = map[string]any{"headers": flattenHeader(d.response.RequestHeader), "payload": json.RawMessage(d.body)}
+	out["response"] = map[string]any{"headers": flattenHeader(d.response.Header), "payload": d.response.Text}
+	return newOK(out)
 }
 
-func flat(h http.Header) map[string]string {
+func flattenHeader(h http.Header) map[string]string {
 	out := map[string]string{}
 	for key := range h {
 		out[key] = h.Get(key)
@@ -253,13 +255,15 @@ func flat(h http.Header) map[string]string {
 	return out
 }
 
-// answerRedeliver sends the same event again under the same GUID.
-func (s *Server) answerRedeliver(c *call) reply {
-	d := s.deliveryOf(c)
+// redeliver sends the same event again with the same GUID.
+func (s *Server) redeliver(c *call) response {
+	d := s.findDelivery(c)
 	if d == nil {
-		return notFound()
+		return newNotFound()
 	}
-	again := delivery{hook: d.hook, guid: d.guid, action: d.action, install: d.install, repo: d.repo, redelivery: true, body: d.body}
-	s.post(engine.Webhook[delivery]{Free: true, What: again})
-	return reply{status: http.StatusAccepted, body: map[string]any{}}
+	redelivery := delivery{
+		hook: d.hook, guid: d.guid, action: d.action, installationID: d.installationID, repoID: d.repoID, redelivery: true, body: d.body,
+	}
+	s.queueDelivery(engine.Webhook[delivery]{Unordered: true, Payload: redelivery})
+	return response{status: http.StatusAccepted, body: map[string]any{}}
 }

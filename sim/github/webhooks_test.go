@@ -30,7 +30,7 @@ func withHooks(t *testing.T, opts github.Options) (*githubtest.Server, *githubte
 	return githubtest.New(t, opts), hooks
 }
 
-// event checks the signature as go-github does and parses the payload.
+// event validates the signature with go-github and parses the payload.
 func event(t *testing.T, w githubtest.Webhook) *gh.WorkflowJobEvent {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(w.Body))
@@ -51,7 +51,8 @@ func delivered(n int) func(control.State) bool {
 	return func(st control.State) bool { return st.Webhooks.Delivered >= n && st.Webhooks.Pending == 0 }
 }
 
-// A JIT runner does one job, is gone, and its configuration is spent; webhooks tell of it all.
+// A JIT runner runs one job. After the job, the runner is deleted and its just-in-time config is
+// invalid. Each change of the job has a webhook.
 func TestLifeOfAJob(t *testing.T) {
 	s, hooks := withHooks(t, github.Options{})
 	dir := t.TempDir()
@@ -75,10 +76,10 @@ func TestLifeOfAJob(t *testing.T) {
 	if again := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob); again.Wait() != 1 {
 		t.Errorf("a spent JIT configuration is taken:\n%s", again.Output())
 	}
-	s.Eventually("three webhooks came", delivered(3))
+	s.WaitUntil("three webhooks came", delivered(3))
 	guids := map[string]bool{}
 	for i, want := range []string{"queued", "in_progress", "completed"} {
-		w := hooks.Received()[i]
+		w := hooks.Webhooks()[i]
 		e := event(t, w)
 		j := e.GetWorkflowJob()
 		if e.GetAction() != want || j.GetStatus() != want || j.GetID() != job.ID || j.GetRunID() != job.RunID || j.GetName() != "ship" {
@@ -98,7 +99,7 @@ func TestLifeOfAJob(t *testing.T) {
 	if len(guids) != 3 {
 		t.Errorf("delivery ids: %v", guids)
 	}
-	w := hooks.Received()[0]
+	w := hooks.Webhooks()[0]
 	w.Header.Set("X-Hub-Signature-256", "sha256="+strings.Repeat("0", 64))
 	if _, err := gh.ValidatePayload(&http.Request{Header: w.Header, Body: http.NoBody}, []byte(hookSecret)); err == nil {
 		t.Error("a wrong signature passes, so the check above proves nothing")
@@ -112,14 +113,14 @@ func TestProtectedEnvironment(t *testing.T) {
 		t.Errorf("status %q", job.Status)
 	}
 	must(t, s.Approve(job.ID))
-	s.Eventually("two webhooks came", delivered(2))
-	first, second := event(t, hooks.Received()[0]), event(t, hooks.Received()[1])
+	s.WaitUntil("two webhooks came", delivered(2))
+	first, second := event(t, hooks.Webhooks()[0]), event(t, hooks.Webhooks()[1])
 	if first.GetAction() != "waiting" || first.GetDeployment().GetEnvironment() != "prod" || second.GetAction() != "queued" {
 		t.Errorf("actions %s (%s), %s", first.GetAction(), first.GetDeployment().GetEnvironment(), second.GetAction())
 	}
 }
 
-// TestDeliveries lists, pages, reads and redelivers at each kind of hook.
+// TestDeliveries lists, pages, reads and redelivers deliveries of each kind of hook.
 func TestDeliveries(t *testing.T) {
 	key := newKey(t)
 	cases := map[string]struct {
@@ -137,12 +138,12 @@ func TestDeliveries(t *testing.T) {
 			if tc.opts.App != nil {
 				cred = "Bearer " + appJWT(t, key, time.Now())
 			}
-			hooks.Answer(http.StatusInternalServerError)
+			hooks.SetStatus(http.StatusInternalServerError)
 			s.Queue(control.JobSpec{Labels: []string{"x"}})
-			s.Eventually("it failed", func(st control.State) bool { return st.Webhooks.Failed == 1 })
-			hooks.Answer(http.StatusAccepted)
+			s.WaitUntil("it failed", func(st control.State) bool { return st.Webhooks.Failed == 1 })
+			hooks.SetStatus(http.StatusAccepted)
 			s.Queue(control.JobSpec{Labels: []string{"x"}, Count: 2})
-			s.Eventually("two more came", delivered(2))
+			s.WaitUntil("two more came", delivered(2))
 			page1 := call(t, s, "GET", tc.path+"?per_page=2", cred, nil)
 			next := between(page1.header.Get("Link"), "<"+s.URL, ">; rel=\"next\"")
 			page2 := call(t, s, "GET", next, cred, nil)
@@ -163,8 +164,8 @@ func TestDeliveries(t *testing.T) {
 			if a := call(t, s, "POST", one+"/attempts", cred, nil); a.code != 202 {
 				t.Errorf("attempts: %d %s", a.code, a.text)
 			}
-			s.Eventually("it was redelivered", delivered(3))
-			got := hooks.Received()
+			s.WaitUntil("it was redelivered", delivered(3))
+			got := hooks.Webhooks()
 			if first, last := got[0], got[len(got)-1]; first.Header.Get("X-Github-Delivery") != last.Header.Get("X-Github-Delivery") || !bytes.Equal(first.Body, last.Body) {
 				t.Error("a redelivery must keep GUID and body")
 			}
@@ -198,10 +199,10 @@ func TestWebhookTimeoutAndUnreachable(t *testing.T) {
 	defer close(stuck)
 	s.SetWebhook(control.WebhookTarget{URL: slow.URL})
 	s.Queue(control.JobSpec{Labels: []string{"x"}})
-	s.Eventually("it timed out", func(st control.State) bool { return st.Webhooks.Failed == 1 })
+	s.WaitUntil("it timed out", func(st control.State) bool { return st.Webhooks.Failed == 1 })
 	s.SetWebhook(control.WebhookTarget{URL: "http://127.0.0.1:1"})
 	s.Queue(control.JobSpec{Labels: []string{"x"}})
-	s.Eventually("it could not connect", func(st control.State) bool { return st.Webhooks.Failed == 2 })
+	s.WaitUntil("it could not connect", func(st control.State) bool { return st.Webhooks.Failed == 2 })
 	a := call(t, s, "GET", "/orgs/octo-org/hooks/409000001/deliveries", auth, nil)
 	if !strings.Contains(a.text, "timed out") || !strings.Contains(a.text, "failed to connect to host") {
 		t.Errorf("deliveries: %s", a.text)
@@ -213,9 +214,9 @@ func TestWebhookFaults(t *testing.T) {
 	t.Run("lost ones can be found and redelivered", func(t *testing.T) {
 		s, hooks := withHooks(t, github.Options{Faults: control.Faults{WebhookLost: 0.5}, Seed: 7})
 		s.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
-		state := s.Eventually("all were tried", func(st control.State) bool { return st.Webhooks.Delivered+st.Webhooks.Lost == jobs })
-		if state.Webhooks.Lost == 0 || state.Webhooks.Delivered == 0 || len(hooks.Received()) != state.Webhooks.Delivered {
-			t.Errorf("webhooks: %+v, received %d", state.Webhooks, len(hooks.Received()))
+		state := s.WaitUntil("all were tried", func(st control.State) bool { return st.Webhooks.Delivered+st.Webhooks.Lost == jobs })
+		if state.Webhooks.Lost == 0 || state.Webhooks.Delivered == 0 || len(hooks.Webhooks()) != state.Webhooks.Delivered {
+			t.Errorf("webhooks: %+v, received %d", state.Webhooks, len(hooks.Webhooks()))
 		}
 		a := call(t, s, "GET", "/orgs/octo-org/hooks/409000001/deliveries?status=failure&per_page=100", auth, nil)
 		if got := strings.Count(a.text, `"guid"`); got != state.Webhooks.Lost {
@@ -226,12 +227,12 @@ func TestWebhookFaults(t *testing.T) {
 		clk := fakeClock()
 		s, hooks := withHooks(t, github.Options{Clock: clk, Faults: control.Faults{WebhookDuplicated: 1, WebhookReordered: 0.5}, Seed: 7})
 		s.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
-		s.Eventually("all came twice", func(st control.State) bool {
+		s.WaitUntil("all came twice", func(st control.State) bool {
 			clk.Step(100 * time.Millisecond)
 			return st.Webhooks.Delivered == 2*jobs
 		})
 		seen, order, last := map[string]int{}, true, int64(0)
-		for _, w := range hooks.Received() {
+		for _, w := range hooks.Webhooks() {
 			seen[w.Header.Get("X-Github-Delivery")]++
 			id := event(t, w).GetWorkflowJob().GetID()
 			order = order && id >= last
@@ -258,10 +259,10 @@ func TestAppInstallationInWebhooks(t *testing.T) {
 		App:   app(newKey(t), runnerRights(), "octo-org/octo-repo"),
 		Repos: []github.Repo{{FullName: "octo-org/octo-repo", Private: true}, {FullName: "octo-org/outside", Private: true}},
 	})
-	s.Queue(control.JobSpec{Repo: "octo-org/outside", Labels: []string{"x"}}) // not covered: nothing is sent
+	s.Queue(control.JobSpec{Repo: "octo-org/outside", Labels: []string{"x"}}) // the hook does not cover the repository, so no webhook is sent
 	s.Queue(control.JobSpec{Repo: "octo-org/octo-repo", Labels: []string{"x"}})
-	s.Eventually("one came", delivered(1))
-	if e := event(t, hooks.Received()[0]); len(hooks.Received()) != 1 || e.GetInstallation().GetID() != installID {
-		t.Errorf("%d webhooks, installation %d", len(hooks.Received()), e.GetInstallation().GetID())
+	s.WaitUntil("one came", delivered(1))
+	if e := event(t, hooks.Webhooks()[0]); len(hooks.Webhooks()) != 1 || e.GetInstallation().GetID() != installID {
+		t.Errorf("%d webhooks, installation %d", len(hooks.Webhooks()), e.GetInstallation().GetID())
 	}
 }

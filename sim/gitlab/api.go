@@ -17,88 +17,92 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// maxBody bounds request bodies.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 4 << 20
 
-// call is one API request on its way through a handler.
+// call is one API request while it is handled.
 type call struct {
-	r     *http.Request
-	op    string // method and route
-	given map[string]any
-	token *Token
-	body  []byte
-	now   time.Time
+	r      *http.Request
+	op     string // method and route
+	values map[string]any
+	token  *Token
+	body   []byte
+	now    time.Time
 }
 
-// reply is an answer before it is encoded. A nil body sends none; a string is sent as
-// plain text.
-type reply struct {
+// response is a response before it is encoded. A nil body is not sent. A string is sent as plain
+// text.
+type response struct {
 	status int
 	body   any
 	header map[string]string
 }
 
-func ok(body any) reply { return reply{status: http.StatusOK, body: body} }
+func newOK(body any) response { return response{status: http.StatusOK, body: body} }
 
-// fail is GitLab's own error; wrong is one of its parameter checks.
-func fail(status int, message string) reply {
-	return reply{status: status, body: map[string]any{"message": message}}
+// newError returns GitLab's error response.
+func newError(status int, message string) response {
+	return response{status: status, body: map[string]any{"message": message}}
 }
 
-func wrong(format string, args ...any) reply {
-	return reply{status: http.StatusBadRequest, body: map[string]any{"error": fmt.Sprintf(format, args...)}}
+// newParamError returns the error response of GitLab for an invalid parameter.
+func newParamError(format string, args ...any) response {
+	return response{status: http.StatusBadRequest, body: map[string]any{"error": fmt.Sprintf(format, args...)}}
 }
 
-func notFound(what string) reply { return fail(http.StatusNotFound, "404 "+what+" Not Found") }
-
-func forbidden(why string) reply {
-	return fail(http.StatusForbidden, strings.TrimSuffix("403 Forbidden - "+why, " - "))
+func newNotFound(kind string) response {
+	return newError(http.StatusNotFound, "404 "+kind+" Not Found")
 }
 
-// endpoint is what serves a route. answer runs under the server's lock.
+func newForbidden(reason string) response {
+	return newError(http.StatusForbidden, strings.TrimSuffix("403 Forbidden - "+reason, " - "))
+}
+
+// endpoint serves a route. handle is called with the lock held.
 type endpoint struct {
-	// scopes of access tokens, any of which will do; nil for the runners' own calls.
+	// scopes are scopes of access tokens. One of them is enough. nil is for the calls of runners,
+	// which have no access token.
 	scopes []string
-	// params by name, of the query and of the body.
+	// params are the parameters of the query and of the body by name.
 	params params
-	answer func(*Server, *call) reply
-	// raw bodies are not JSON.
-	raw bool
+	handle func(*Server, *call) response
+	// raw is set if the body is not JSON.
+	isRaw bool
 }
 
-func (s *Server) routes() http.Handler {
+func (s *Server) newAPIHandler() http.Handler {
 	mux := http.NewServeMux()
-	all := apiEndpoints()
-	maps.Copy(all, runnerEndpoints())
-	for route, end := range all {
+	all := newAPIEndpoints()
+	maps.Copy(all, newRunnerEndpoints())
+	for route, ep := range all {
 		method, path, _ := strings.Cut(route, " ")
 		mux.HandleFunc(method+" /api/v4"+path, func(w http.ResponseWriter, r *http.Request) {
-			s.serve(w, r, route, end)
+			s.serve(w, r, route, ep)
 		})
 	}
-	mux.HandleFunc("/", s.unknown)
+	mux.HandleFunc("/", s.handleUnknown)
 	return mux
 }
 
-func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleUnknown(w http.ResponseWriter, r *http.Request) {
 	s.core.Mu.Lock()
-	s.violate("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
+	s.addViolation("unknown-path", r.Method, r.URL.Path, errors.New("the simulator does not serve this call"))
 	s.core.Mu.Unlock()
-	refuse(w, http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path)
+	writeError(w, http.StatusNotImplemented, "Not simulated: "+r.Method+" "+r.URL.Path)
 }
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, end endpoint) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, ep endpoint) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		refuse(w, http.StatusRequestEntityTooLarge, "413 Request Entity Too Large")
+		writeError(w, http.StatusRequestEntityTooLarge, "413 Request Entity Too Large")
 		return
 	}
 	c := &call{r: r, op: route, body: body}
-	out := s.answer(c, end)
+	out := s.handleCall(c, ep)
 	for key, value := range out.header {
 		w.Header().Set(key, value)
 	}
-	w.Header().Set("X-Request-Id", strings.ToUpper(engine.Hex(13)))
+	w.Header().Set("X-Request-Id", strings.ToUpper(engine.RandomHex(13)))
 	switch text := out.body.(type) {
 	case nil:
 		w.WriteHeader(out.status)
@@ -107,58 +111,59 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, end
 		w.WriteHeader(out.status)
 		_, _ = io.WriteString(w, text)
 	default:
-		sendJSON(w, out.status, out.body)
+		writeJSON(w, out.status, out.body)
 	}
 }
 
-// answer runs the stages in GitLab's order: outages, limits, credentials, parameters, the
+// handleCall runs the stages in GitLab's order: outages, limits, credentials, parameters, and the
 // call itself.
-func (s *Server) answer(c *call, end endpoint) reply {
-	early, delay := s.admit(c, end)
-	if early != nil {
-		return *early
+func (s *Server) handleCall(c *call, ep endpoint) response {
+	rejection, delay := s.admit(c, ep)
+	if rejection != nil {
+		return *rejection
 	}
 	if c.op == requestRoute {
-		s.hold(c)
+		s.holdPoll(c)
 	}
 	if !s.core.Sleep(c.r.Context(), delay) {
-		return fail(http.StatusServiceUnavailable, "503 Service Unavailable")
+		return newError(http.StatusServiceUnavailable, "503 Service Unavailable")
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
 	c.now = s.now()
-	if broken := s.readParams(c, end); broken != nil {
-		return *broken
+	if invalid := s.readParams(c, ep); invalid != nil {
+		return *invalid
 	}
-	out := end.answer(s, c)
-	s.core.Kick()
+	out := ep.handle(s, c)
+	s.core.Wake()
 	return out
 }
 
-// admit returns an early answer, or nil and how long the call is held up.
-func (s *Server) admit(c *call, end endpoint) (*reply, time.Duration) {
+// admit checks faults, limits and credentials. It returns the response that ends the call early, or
+// nil and the delay of the call.
+func (s *Server) admit(c *call, ep endpoint) (*response, time.Duration) {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	c.now = s.now()
 	s.core.Requests[c.op]++
-	if !s.named {
-		s.base = "http://" + c.r.Host
+	if !s.hasFixedURL {
+		s.baseURL = "http://" + c.r.Host
 	}
-	if s.core.Chance(s.core.Faults().ServerError) {
-		return &reply{status: http.StatusBadGateway, body: "GitLab is not responding"}, 0
+	if s.core.Occurs(s.core.Faults().ServerError) {
+		return &response{status: http.StatusBadGateway, body: "GitLab is not responding"}, 0
 	}
-	if s.core.Chance(s.core.Faults().RateLimit) || s.core.Chance(s.core.Faults().SecondaryRateLimit) {
-		return s.limited(c), 0
+	if s.core.Occurs(s.core.Faults().RateLimit) || s.core.Occurs(s.core.Faults().SecondaryRateLimit) {
+		return s.newLimitError(c), 0
 	}
-	if end.scopes == nil {
-		if s.core.Chance(s.core.Faults().RegistrationRefuse) {
-			out := fail(http.StatusServiceUnavailable, "503 Service Unavailable")
+	if ep.scopes == nil {
+		if s.core.Occurs(s.core.Faults().RegistrationRefused) {
+			out := newError(http.StatusServiceUnavailable, "503 Service Unavailable")
 			return &out, 0
 		}
 		return nil, 0
 	}
-	if refused := s.authenticate(c, end); refused != nil {
-		return refused, 0
+	if rejection := s.authenticate(c, ep); rejection != nil {
+		return rejection, 0
 	}
 	if c.op == "POST /user/runners" {
 		return nil, s.core.Faults().JITDelay
@@ -166,27 +171,27 @@ func (s *Server) admit(c *call, end endpoint) (*reply, time.Duration) {
 	return nil, 0
 }
 
-// limited: docs "Rate limits", the plain text and the headers of a spent limit.
-func (s *Server) limited(c *call) *reply {
-	after := s.core.Faults().RetryAfter
-	if after <= 0 {
-		after = time.Minute
+// newLimitError returns the response to a call that exceeds a limit. The text and the headers are
+// those of GitLab's documentation "Rate limits".
+func (s *Server) newLimitError(c *call) *response {
+	delay := s.core.Faults().RetryAfter
+	if delay <= 0 {
+		delay = time.Minute
 	}
-	seconds := int64((after + time.Second - 1) / time.Second)
-	return &reply{status: http.StatusTooManyRequests, body: "Retry later\n", header: map[string]string{
+	seconds := int64((delay + time.Second - 1) / time.Second)
+	return &response{status: http.StatusTooManyRequests, body: "Retry later\n", header: map[string]string{
 		"Retry-After": strconv.FormatInt(seconds, 10), "RateLimit-Name": "throttle_authenticated_api",
 		"RateLimit-Limit": "2000", "RateLimit-Observed": "2001", "RateLimit-Remaining": "0",
 		"RateLimit-Reset": strconv.FormatInt(c.now.Unix()+seconds, 10),
 	}}
 }
 
-// paginate cuts a list into the page that was asked for, with the headers that tell the
-// others.
-func (c *call) paginate(base string, list []map[string]any) reply {
+// paginate returns the requested page of a list, with the headers for the other pages.
+func (c *call) paginate(base string, list []map[string]any) response {
 	page, size := max(c.number("page", 1), 1), min(max(c.number("per_page", 20), 1), 100)
 	total := int64(len(list))
-	from := min((page-1)*size, total)
-	to := min(from+size, total)
+	start := min((page-1)*size, total)
+	end := min(start+size, total)
 	pages := max((total+size-1)/size, 1)
 	header := map[string]string{
 		"X-Page": strconv.FormatInt(page, 10), "X-Per-Page": strconv.FormatInt(size, 10),
@@ -194,9 +199,9 @@ func (c *call) paginate(base string, list []map[string]any) reply {
 		"X-Next-Page": "", "X-Prev-Page": "",
 	}
 	var links []string
-	link := func(rel string, to int64) {
+	link := func(rel string, end int64) {
 		query := c.r.URL.Query()
-		query.Set("page", strconv.FormatInt(to, 10))
+		query.Set("page", strconv.FormatInt(end, 10))
 		query.Set("per_page", strconv.FormatInt(size, 10))
 		links = append(links, fmt.Sprintf("<%s%s?%s>; rel=%q", base, c.r.URL.EscapedPath(), query.Encode(), rel))
 	}
@@ -211,10 +216,10 @@ func (c *call) paginate(base string, list []map[string]any) reply {
 	link("first", 1)
 	link("last", pages)
 	header["Link"] = strings.Join(links, ", ")
-	return reply{status: http.StatusOK, body: append([]map[string]any{}, list[from:to]...), header: header}
+	return response{status: http.StatusOK, body: append([]map[string]any{}, list[start:end]...), header: header}
 }
 
-func sendJSON(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if text, err := json.Marshal(body); err == nil {
@@ -222,6 +227,6 @@ func sendJSON(w http.ResponseWriter, status int, body any) {
 	}
 }
 
-func refuse(w http.ResponseWriter, status int, message string) {
-	sendJSON(w, status, map[string]string{"message": message})
+func writeError(w http.ResponseWriter, status int, message string) {
+	writeJSON(w, status, map[string]string{"message": message})
 }

@@ -41,7 +41,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	with := func(key string, value any) map[string]any {
 		out := map[string]any{key: value}
 		for k, v := range project {
-			if _, given := out[k]; !given {
+			if _, exists := out[k]; !exists {
 				out[k] = v
 			}
 		}
@@ -99,7 +99,7 @@ func TestRequestsAreChecked(t *testing.T) {
 	s.ExpectViolations(t, 1)
 }
 
-// GitLab's documentation sends forms, of both kinds.
+// GitLab's documentation has examples with both kinds of forms.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
@@ -122,7 +122,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// Lists link to their other pages, with the rest of the question.
+// Lists have links to their other pages. The links keep the other parameters of the request.
 func TestPagesAreLinked(t *testing.T) {
 	t.Parallel()
 	const base = "https://gitlab.example.internal"
@@ -193,11 +193,11 @@ func TestRights(t *testing.T) {
 	if a := send(t, s, "GET", "/user", http.Header{"Authorization": {"Bearer owner"}}, nil); a.code != 200 {
 		t.Errorf("a bearer token: %d %s", a.code, a.text)
 	}
-	must(t, s.Revoke("owner"))
+	must(t, s.RevokeToken("owner"))
 	if a := call(t, s, "GET", "/user", "owner", nil); a.code != 401 || !strings.Contains(a.text, "Token was revoked") {
 		t.Errorf("after Revoke: %d %s", a.code, a.text)
 	}
-	if err := s.Revoke("nobody's"); err == nil {
+	if err := s.RevokeToken("nobody's"); err == nil {
 		t.Error("a token that is not there was revoked")
 	}
 }
@@ -279,7 +279,7 @@ func TestFaults(t *testing.T) {
 	if a := call(t, s, "GET", "/user", gitlabtest.Token, nil); a.code != 502 {
 		t.Errorf("an outage: %d", a.code)
 	}
-	must(t, s.SetFaults(control.Faults{RegistrationRefuse: 1}))
+	must(t, s.SetFaults(control.Faults{RegistrationRefused: 1}))
 	if a := ask(t, s, token); a.code != 503 {
 		t.Errorf("runners refused: %d", a.code)
 	}
@@ -315,7 +315,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// Runners come oldest first; an update of nothing is refused.
+// Lists have the oldest runner first. An update without a setting is rejected.
 func TestRunnersAreListedOldestFirst(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})

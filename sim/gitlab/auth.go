@@ -10,63 +10,65 @@ import (
 	"strings"
 )
 
-// Roles in their order (https://docs.gitlab.com/user/permissions/).
+// roleLevel returns the level of a role, and 0 if the role is unknown
+// (https://docs.gitlab.com/user/permissions/).
 func roleLevel(role string) int {
 	return 1 + slices.Index([]string{"guest", "reporter", "developer", "maintainer", "owner"}, role)
 }
 
 const (
-	guest      = 1
-	reporter   = 2
-	maintainer = 4
-	owner      = 5
+	levelGuest      = 1
+	levelReporter   = 2
+	levelMaintainer = 4
+	levelOwner      = 5
 )
 
-// authenticate finds the caller by its token and checks the token's scopes. GitLab takes
-// its own header and a bearer token alike.
-func (s *Server) authenticate(c *call, end endpoint) *reply {
-	given := c.r.Header.Get("Private-Token")
+// authenticate finds the access token of a call and checks its scopes. GitLab accepts its own
+// header and a bearer token.
+func (s *Server) authenticate(c *call, ep endpoint) *response {
+	value := c.r.Header.Get("Private-Token")
 	if bearer, found := strings.CutPrefix(c.r.Header.Get("Authorization"), "Bearer "); found {
-		given = bearer
+		value = bearer
 	}
-	token := s.tokens[given]
+	token := s.tokens[value]
 	switch {
 	case token == nil:
-		out := fail(http.StatusUnauthorized, "401 Unauthorized")
+		out := newError(http.StatusUnauthorized, "401 Unauthorized")
 		return &out
 	case token.Revoked:
-		return &reply{status: http.StatusUnauthorized, body: map[string]any{
+		return &response{status: http.StatusUnauthorized, body: map[string]any{
 			"error":             "invalid_token",
 			"error_description": "Token was revoked. You have to re-authorize from the user.",
 		}}
 	}
 	c.token = token
-	opens := func(scope string) bool { return slices.Contains(token.Scopes, scope) }
-	if len(end.scopes) == 0 || slices.ContainsFunc(end.scopes, opens) {
+	hasScope := func(scope string) bool { return slices.Contains(token.Scopes, scope) }
+	if len(ep.scopes) == 0 || slices.ContainsFunc(ep.scopes, hasScope) {
 		return nil
 	}
-	return &reply{status: http.StatusForbidden, body: map[string]any{
+	return &response{status: http.StatusForbidden, body: map[string]any{
 		"error":             "insufficient_scope",
 		"error_description": "The request requires higher privileges than provided by the access token.",
-		"scope":             strings.Join(end.scopes, " "),
+		"scope":             strings.Join(ep.scopes, " "),
 	}}
 }
 
-// level is the caller's role in a project or group: the highest there or above it.
-func (t *Token) level(path string) int {
+// roleIn returns the token's highest role in a project or group. A role in a parent group counts,
+// too.
+func (t *Token) roleIn(path string) int {
 	if t.Admin || len(t.Roles) == 0 {
-		return owner
+		return levelOwner
 	}
 	highest := 0
-	for at, role := range t.Roles {
-		if strings.EqualFold(at, path) || strings.HasPrefix(strings.ToLower(path), strings.ToLower(at)+"/") {
+	for scope, role := range t.Roles {
+		if strings.EqualFold(scope, path) || strings.HasPrefix(strings.ToLower(path), strings.ToLower(scope)+"/") {
 			highest = max(highest, roleLevel(role))
 		}
 	}
 	return highest
 }
 
-func (s *Server) groupBy(path string) *group {
+func (s *Server) findGroup(path string) *group {
 	for _, g := range s.groups {
 		if strings.EqualFold(g.path, path) {
 			return g
@@ -75,7 +77,7 @@ func (s *Server) groupBy(path string) *group {
 	return nil
 }
 
-func (s *Server) projectBy(path string) *project {
+func (s *Server) findProject(path string) *project {
 	for _, p := range s.projects {
 		if strings.EqualFold(p.path, path) {
 			return p
@@ -84,27 +86,27 @@ func (s *Server) projectBy(path string) *project {
 	return nil
 }
 
-// projectOf finds the project of a call, by id or path. What the caller may not see is not
-// there.
-func (s *Server) projectOf(c *call) *project {
-	written := c.r.PathValue("id")
-	found := s.projectBy(written)
-	if id, err := strconv.ParseInt(written, 10, 64); err == nil {
+// findCallProject returns the project of a call, by id or path. If the caller has no access to the
+// project, it returns nil.
+func (s *Server) findCallProject(c *call) *project {
+	ref := c.r.PathValue("id")
+	found := s.findProject(ref)
+	if id, err := strconv.ParseInt(ref, 10, 64); err == nil {
 		found = s.projects[id]
 	}
-	if found == nil || c.token.level(found.path) < guest {
+	if found == nil || c.token.roleIn(found.path) < levelGuest {
 		return nil
 	}
 	return found
 }
 
-func (s *Server) groupOf(c *call) *group {
-	written := c.r.PathValue("id")
-	found := s.groupBy(written)
-	if id, err := strconv.ParseInt(written, 10, 64); err == nil {
+func (s *Server) findCallGroup(c *call) *group {
+	ref := c.r.PathValue("id")
+	found := s.findGroup(ref)
+	if id, err := strconv.ParseInt(ref, 10, 64); err == nil {
 		found = s.groups[id]
 	}
-	if found == nil || c.token.level(found.path) < guest {
+	if found == nil || c.token.roleIn(found.path) < levelGuest {
 		return nil
 	}
 	return found

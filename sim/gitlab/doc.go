@@ -1,21 +1,24 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gitlab simulates the part of GitLab that hands CI jobs to runners: the REST
-// API v4 for runners, jobs, projects and groups; the calls that gitlab-runner makes; and
-// job events, signed in either way that GitLab has.
+// Package gitlab simulates the part of GitLab that assigns CI jobs to runners: the REST API v4 for
+// runners, jobs, projects and groups; the calls of gitlab-runner; and job events with both kinds of
+// GitLab's signatures.
 //
-// Every request is checked: its parameters by name and type, its content type, its
-// credentials' scopes and role. A breach is recorded as a control.Violation; an unknown
-// path answers 501 and is a violation too. A parameter that is not known is passed over, and
-// recorded.
+// The simulator validates every request: the names and types of its parameters, its content type,
+// and the scopes and role of its credential. It records each violation as a control.Violation. A
+// request to an unknown path is a violation too, and its response is 501. The simulator ignores an
+// unknown parameter, and records it as a violation.
 //
-// From GitLab's documentation and the parameters that its source declares: the REST API,
-// its pages and links, how values are coerced, scopes and roles, limits, webhooks and their
-// signatures. From what the real gitlab-runner 18.5 sends and takes, which has run whole jobs
-// against this simulator in every ending: verification, requests for jobs and their long
-// polling, traces, updates, and how a runner is told of a job that is over. From neither: the
-// words of refusals that no documentation quotes.
+// The behaviour of the simulator has these sources:
+//
+//   - GitLab's documentation and the parameters that its source declares: the REST API with its pages
+//     and links, the conversion of values, scopes and roles, limits, and webhooks with their
+//     signatures.
+//   - The requests and responses of the real gitlab-runner 18.5, which has run whole jobs against this
+//     simulator with every result: verification, requests for jobs with long polling, traces, updates,
+//     and how a runner learns that a job has ended.
+//   - Neither: the texts of errors that the documentation does not quote.
 //
 // State of a job:
 //
@@ -25,9 +28,9 @@
 //	manual             v
 //	                canceled
 //
-// A pending job goes to a runner that asks, when the runner is of its project, one of its
-// groups or the instance, and has all of its tags, to the letter. A job that is silent for
-// too long, or runs for too long, fails.
+// A runner that requests a job receives a pending job if the runner belongs to the job's project,
+// to one of its groups or to the instance, and has all tags of the job (the case matters). A
+// running job fails if its runner makes no calls for too long, or if it runs for too long.
 //
-// The simulator has no package state. Time comes from Options.Clock.
+// The simulator has no package state. Options.Clock is the source of the current time.
 package gitlab

@@ -3,105 +3,109 @@
 
 package gitlab
 
-// requestRoute is a runner's question for a job.
+// requestRoute is the route on which a runner requests a job.
 const requestRoute = "POST /jobs/request"
 
-// Scopes that open a call, by docs "Personal access tokens", section "Access token
-// scopes", and the calls' own declarations.
-func reads() []string { return []string{"api", "read_api"} }
+// The scopes that allow a call are those of GitLab's documentation "Personal access tokens", section
+// "Access token scopes", and of the declarations of the calls.
 
-func managesRunner() []string { return []string{"api", "manage_runner"} }
+func readScopes() []string { return []string{"api", "read_api"} }
 
-func readsRunner() []string { return []string{"api", "read_api", "manage_runner"} }
+func manageRunnerScopes() []string { return []string{"api", "manage_runner"} }
 
-func pages() params { return params{"page": {kind: number}, "per_page": {kind: number}} }
+func readRunnerScopes() []string { return []string{"api", "read_api", "manage_runner"} }
+
+func newPageParams() params {
+	return params{"page": {kind: kindNumber}, "per_page": {kind: kindNumber}}
+}
 
 func runnerTypes() []string { return []string{typeInstance, typeGroup, typeProject} }
 
-func runnerFilters() params {
-	return pages().and(params{
-		"type": {kind: text, values: runnerTypes()}, "paused": {kind: boolean}, "tag_list": {kind: texts},
-		"status": {kind: text, values: []string{"active", "paused", "online", "offline", "never_contacted", "stale"}},
+func newRunnerFilters() params {
+	return newPageParams().with(params{
+		"type": {kind: kindText, values: runnerTypes()}, "paused": {kind: kindBoolean}, "tag_list": {kind: kindTexts},
+		"status": {kind: kindText, values: []string{"active", "paused", "online", "offline", "never_contacted", "stale"}},
 	})
 }
 
-func runnerSettings() params {
+func newRunnerSettings() params {
 	return params{
-		"description": {kind: text}, "maintenance_note": {kind: text}, "paused": {kind: boolean}, "locked": {kind: boolean},
-		"access_level": {kind: text, values: []string{"not_protected", "ref_protected"}}, "run_untagged": {kind: boolean},
-		"tag_list": {kind: texts}, "maximum_timeout": {kind: number},
+		"description": {kind: kindText}, "maintenance_note": {kind: kindText},
+		"paused": {kind: kindBoolean}, "locked": {kind: kindBoolean},
+		"access_level": {kind: kindText, values: []string{"not_protected", "ref_protected"}}, "run_untagged": {kind: kindBoolean},
+		"tag_list": {kind: kindTexts}, "maximum_timeout": {kind: kindNumber},
 	}
 }
 
-// apiEndpoints are the calls of users' tokens.
-func apiEndpoints() map[string]endpoint {
+// newAPIEndpoints returns the calls that need an access token.
+func newAPIEndpoints() map[string]endpoint {
 	statuses := []string{
 		"created", "waiting_for_resource", "preparing", statusPending, statusRunning, statusSuccess, statusFailed,
 		statusCanceled, "canceling", "skipped", statusManual, "scheduled",
 	}
 	return map[string]endpoint{
-		"GET /personal_access_tokens/self": {scopes: []string{}, answer: (*Server).answerSelf},
-		"GET /user":                        {scopes: []string{"api", "read_api", "read_user"}, answer: (*Server).answerUser},
-		"GET /projects/{id}":               {scopes: reads(), answer: (*Server).answerProject},
+		"GET /personal_access_tokens/self": {scopes: []string{}, handle: (*Server).getSelf},
+		"GET /user":                        {scopes: []string{"api", "read_api", "read_user"}, handle: (*Server).getUser},
+		"GET /projects/{id}":               {scopes: readScopes(), handle: (*Server).getProject},
 		"GET /groups/{id}": {
-			scopes: reads(), params: params{"with_projects": {kind: boolean}}, answer: (*Server).answerGroup,
+			scopes: readScopes(), params: params{"with_projects": {kind: kindBoolean}}, handle: (*Server).getGroup,
 		},
 		"GET /groups/{id}/projects": {
-			scopes: reads(), answer: (*Server).answerGroupProjects,
-			params: pages().and(params{
-				"archived": {kind: boolean}, "include_subgroups": {kind: boolean}, "simple": {kind: boolean},
-				"order_by": {kind: text, values: []string{"id", "name", "path", "created_at", "updated_at", "last_activity_at"}},
-				"sort":     {kind: text, values: []string{"asc", "desc"}},
+			scopes: readScopes(), handle: (*Server).listGroupProjects,
+			params: newPageParams().with(params{
+				"archived": {kind: kindBoolean}, "include_subgroups": {kind: kindBoolean}, "simple": {kind: kindBoolean},
+				"order_by": {kind: kindText, values: []string{"id", "name", "path", "created_at", "updated_at", "last_activity_at"}},
+				"sort":     {kind: kindText, values: []string{"asc", "desc"}},
 			}),
 		},
 		"GET /projects/{id}/jobs": {
-			scopes: reads(), params: pages().and(params{"scope": {kind: texts, values: statuses}}),
-			answer: (*Server).answerProjectJobs,
+			scopes: readScopes(), params: newPageParams().with(params{"scope": {kind: kindTexts, values: statuses}}),
+			handle: (*Server).listProjectJobs,
 		},
-		"GET /projects/{id}/jobs/{job}": {scopes: reads(), answer: (*Server).answerJob},
-		"GET /projects/{id}/runners":    {scopes: reads(), params: runnerFilters(), answer: (*Server).answerProjectRunners},
-		"GET /groups/{id}/runners":      {scopes: reads(), params: runnerFilters(), answer: (*Server).answerGroupRunners},
-		"GET /runners/all":              {scopes: reads(), params: runnerFilters(), answer: (*Server).answerAllRunners},
-		"GET /runners/{id}":             {scopes: readsRunner(), answer: (*Server).answerRunner},
-		"PUT /runners/{id}":             {scopes: managesRunner(), params: runnerSettings(), answer: (*Server).answerUpdateRunner},
-		"DELETE /runners/{id}":          {scopes: managesRunner(), answer: (*Server).answerDeleteRunner},
+		"GET /projects/{id}/jobs/{job}": {scopes: readScopes(), handle: (*Server).getJob},
+		"GET /projects/{id}/runners":    {scopes: readScopes(), params: newRunnerFilters(), handle: (*Server).listProjectRunners},
+		"GET /groups/{id}/runners":      {scopes: readScopes(), params: newRunnerFilters(), handle: (*Server).listGroupRunners},
+		"GET /runners/all":              {scopes: readScopes(), params: newRunnerFilters(), handle: (*Server).listAllRunners},
+		"GET /runners/{id}":             {scopes: readRunnerScopes(), handle: (*Server).getRunner},
+		"PUT /runners/{id}":             {scopes: manageRunnerScopes(), params: newRunnerSettings(), handle: (*Server).updateRunner},
+		"DELETE /runners/{id}":          {scopes: manageRunnerScopes(), handle: (*Server).deleteRunner},
 		"GET /runners/{id}/jobs": {
-			scopes: readsRunner(), params: pages().and(params{"status": {kind: text, values: statuses}}),
-			answer: (*Server).answerRunnerJobs,
+			scopes: readRunnerScopes(), params: newPageParams().with(params{"status": {kind: kindText, values: statuses}}),
+			handle: (*Server).listRunnerJobs,
 		},
 		"POST /user/runners": {
-			scopes: []string{"api", "create_runner"}, answer: (*Server).answerCreateRunner,
-			params: runnerSettings().and(params{
-				"runner_type": {kind: text, required: true, values: runnerTypes()},
-				"group_id":    {kind: number}, "project_id": {kind: number},
+			scopes: []string{"api", "create_runner"}, handle: (*Server).createRunner,
+			params: newRunnerSettings().with(params{
+				"runner_type": {kind: kindText, required: true, values: runnerTypes()},
+				"group_id":    {kind: kindNumber}, "project_id": {kind: kindNumber},
 			}),
 		},
 	}
 }
 
-// runnerEndpoints are the calls that gitlab-runner makes, with tokens in their bodies.
-func runnerEndpoints() map[string]endpoint {
-	token, info := param{kind: text, required: true}, param{kind: hash}
+// newRunnerEndpoints returns the calls of gitlab-runner, which have a token in the body.
+func newRunnerEndpoints() map[string]endpoint {
+	token, info := param{kind: kindText, required: true}, param{kind: kindHash}
 	return map[string]endpoint{
 		"POST /runners/verify": {
-			params: params{"token": token, "system_id": {kind: text}}, answer: (*Server).answerVerify,
+			params: params{"token": token, "system_id": {kind: kindText}}, handle: (*Server).verifyRunner,
 		},
 		requestRoute: {
-			answer: (*Server).answerRequest,
+			handle: (*Server).requestJob,
 			params: params{
-				"token": token, "system_id": {kind: text}, "last_update": {kind: text}, "info": info, "session": {kind: hash},
+				"token": token, "system_id": {kind: kindText}, "last_update": {kind: kindText}, "info": info, "session": {kind: kindHash},
 			},
 		},
 		"PUT /jobs/{id}": {
-			answer: (*Server).answerUpdateJob,
+			handle: (*Server).updateJob,
 			params: params{
-				"token": token, "info": info, "checksum": {kind: text}, "output": {kind: hash}, "exit_code": {kind: number},
-				"state":          {kind: text, values: []string{statusRunning, statusSuccess, statusFailed}},
-				"failure_reason": {kind: text},
+				"token": token, "info": info, "checksum": {kind: kindText}, "output": {kind: kindHash}, "exit_code": {kind: kindNumber},
+				"state":          {kind: kindText, values: []string{statusRunning, statusSuccess, statusFailed}},
+				"failure_reason": {kind: kindText},
 			},
 		},
 		"PATCH /jobs/{id}/trace": {
-			raw: true, params: params{"debug_trace": {kind: boolean}}, answer: (*Server).answerTrace,
+			isRaw: true, params: params{"debug_trace": {kind: kindBoolean}}, handle: (*Server).appendTrace,
 		},
 	}
 }

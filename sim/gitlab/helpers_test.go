@@ -25,7 +25,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// answer is what a plain HTTP call got.
+// answer is the response to a plain HTTP call.
 type answer struct {
 	code   int
 	header http.Header
@@ -34,7 +34,7 @@ type answer struct {
 	list   []map[string]any
 }
 
-// call makes one request with a token; a body that is no text is sent as JSON.
+// call makes one request with a token. A body that is not a string is sent as JSON.
 func call(t *testing.T, s *gitlabtest.Server, method, path, token string, body any) answer {
 	t.Helper()
 	return send(t, s, method, path, http.Header{"Private-Token": {token}}, body)
@@ -61,7 +61,7 @@ func send(t *testing.T, s *gitlabtest.Server, method, path string, header http.H
 	return a
 }
 
-// makeRunner makes a runner of the test project and returns its id and token.
+// makeRunner creates a runner of the test project and returns its id and token.
 func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id float64, token string) {
 	t.Helper()
 	body := map[string]any{"runner_type": "project_type", "project_id": 380, "description": "vm-1", "run_untagged": true}
@@ -75,7 +75,7 @@ func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id flo
 	return id, token
 }
 
-// ask asks for a job as a runner.
+// ask requests a job as a runner.
 func ask(t *testing.T, s *gitlabtest.Server, token string) answer {
 	t.Helper()
 	return send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Statuses of jobs, in GitLab's words.
+// Statuses of jobs at GitLab.
 const (
 	statusCreated  = "created"
 	statusManual   = "manual"
@@ -25,7 +25,7 @@ const (
 	statusCanceled = "canceled"
 )
 
-// maxJobs of one control request.
+// maxJobs is the maximum number of jobs of one control request.
 const maxJobs = 10000
 
 // job is one job of a pipeline.
@@ -41,36 +41,36 @@ type job struct {
 	duration    time.Duration
 	command     string
 
-	token   string // of the job, while it runs
-	trace   []byte
-	touched time.Time // when the runner last spoke of it
-	ran     ranOn
+	token     string // of the job while it runs
+	trace     []byte
+	touchedAt time.Time // last call of the runner for the job
+	ranOn     runnerRecord
 
-	created, queued, started, finished time.Time
+	createdAt, queuedAt, startedAt, finishedAt time.Time
 }
 
-// ranOn remembers the runner of a job after the runner is gone.
-type ranOn struct {
+// runnerRecord holds the data of the runner of a job after the runner is deleted.
+type runnerRecord struct {
 	id                int64
 	description, kind string
 	tags              []string
 }
 
 type pipeline struct {
-	id      int64
-	project *project
-	name    string
-	sha     string
-	created time.Time
+	id        int64
+	project   *project
+	name      string
+	sha       string
+	createdAt time.Time
 }
 
-// Queue adds jobs, all of one pipeline, and returns them.
+// Queue queues jobs of one new pipeline and returns them.
 func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	p := s.projectBy(spec.Repo)
+	p := s.findProject(spec.Repo)
 	if p == nil {
-		return nil, fmt.Errorf("queue jobs: no project %q", spec.Repo)
+		return nil, fmt.Errorf("queue jobs: there is no project %q", spec.Repo)
 	}
 	if slices.Contains(spec.Labels, "") {
 		return nil, errors.New("queue jobs: a tag is empty")
@@ -82,13 +82,13 @@ func (s *Server) Queue(spec control.JobSpec) ([]control.Job, error) {
 		spec.Name = "build"
 	}
 	s.ids.pipeline++
-	run := &pipeline{id: s.ids.pipeline, project: p, name: spec.Workflow, sha: engine.Hex(20), created: s.now()}
-	p.active = s.now()
+	run := &pipeline{id: s.ids.pipeline, project: p, name: spec.Workflow, sha: engine.RandomHex(20), createdAt: s.now()}
+	p.activeAt = s.now()
 	var out []control.Job
 	for i := range max(spec.Count, 1) {
-		out = append(out, s.newJob(run, spec, i).control())
+		out = append(out, s.newJob(run, spec, i).toControl())
 	}
-	s.core.Kick()
+	s.core.Wake()
 	return out, nil
 }
 
@@ -100,13 +100,13 @@ func (s *Server) newJob(run *pipeline, spec control.JobSpec, index int) *job {
 	}
 	j := &job{
 		id: s.ids.job, pipeline: run, name: name, stage: "test", tags: slices.Clone(spec.Labels), status: statusCreated,
-		environment: spec.Environment, duration: spec.Duration, command: spec.Command, created: s.now(),
+		environment: spec.Environment, duration: spec.Duration, command: spec.Command, createdAt: s.now(),
 	}
 	s.jobs[j.id] = j
-	s.notify(j)
+	s.queueWebhook(j)
 	if j.environment != "" {
 		j.status = statusManual
-		s.notify(j)
+		s.queueWebhook(j)
 		return j
 	}
 	s.enqueue(j)
@@ -114,10 +114,10 @@ func (s *Server) newJob(run *pipeline, spec control.JobSpec, index int) *job {
 }
 
 func (s *Server) enqueue(j *job) {
-	j.status, j.queued = statusPending, s.now()
+	j.status, j.queuedAt = statusPending, s.now()
 	s.queue = append(s.queue, j)
-	s.notify(j)
-	s.tick()
+	s.queueWebhook(j)
+	s.wakePolls()
 }
 
 // Approve plays a manual job.
@@ -126,161 +126,164 @@ func (s *Server) Approve(id int64) error {
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
 	if j == nil || j.status != statusManual {
-		return fmt.Errorf("approve job %d: no such manual job", id)
+		return fmt.Errorf("approve job %d: there is no such manual job", id)
 	}
 	s.enqueue(j)
-	s.core.Kick()
+	s.core.Wake()
 	return nil
 }
 
-// Cancel ends a job that is not over. One that runs is over for GitLab at once; its
-// runner hears of it when it next speaks of it.
+// Cancel cancels a job that has not ended. For GitLab, a running job ends at once. Its runner
+// learns of the cancellation with its next call for the job.
 func (s *Server) Cancel(id int64) error {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	j := s.jobs[id]
-	if j == nil || j.over() {
-		return fmt.Errorf("cancel job %d: no such unfinished job", id)
+	if j == nil || j.isFinished() {
+		return fmt.Errorf("cancel job %d: there is no such unfinished job", id)
 	}
-	s.finish(j, statusCanceled, "")
-	s.core.Kick()
+	s.finishJob(j, statusCanceled, "")
+	s.core.Wake()
 	return nil
 }
 
-func (j *job) over() bool {
+func (j *job) isFinished() bool {
 	return j.status == statusSuccess || j.status == statusFailed || j.status == statusCanceled
 }
 
 // advance applies every deadline that has passed. The lock is held.
 func (s *Server) advance(now time.Time) {
 	for _, j := range slices.Clone(s.queue) {
-		if now.Sub(j.queued) >= s.opts.PendingFor {
-			s.finish(j, statusFailed, "stuck_or_timeout_failure")
+		if now.Sub(j.queuedAt) >= s.opts.PendingTimeout {
+			s.finishJob(j, statusFailed, "stuck_or_timeout_failure")
 		}
 	}
 	for _, j := range s.jobs {
 		switch {
 		case j.status != statusRunning:
-		case now.Sub(j.touched) >= s.opts.LostTimeout:
-			s.finish(j, statusFailed, "stuck_or_timeout_failure")
-		case now.Sub(j.started) >= s.timeout(j):
-			s.finish(j, statusFailed, "job_execution_timeout")
+		case now.Sub(j.touchedAt) >= s.opts.LostTimeout:
+			s.finishJob(j, statusFailed, "stuck_or_timeout_failure")
+		case now.Sub(j.startedAt) >= s.timeout(j):
+			s.finishJob(j, statusFailed, "job_execution_timeout")
 		}
 	}
 }
 
-// timeout is the project's, or the runner's if that is less.
+// timeout returns the timeout of the project, or the timeout of the runner if it is shorter.
 func (s *Server) timeout(j *job) time.Duration {
-	if r := s.runners[j.ran.id]; r != nil && r.maximum > 0 {
-		return min(s.opts.JobTimeout, time.Duration(r.maximum)*time.Second)
+	if r := s.runners[j.ranOn.id]; r != nil && r.maxTimeout > 0 {
+		return min(s.opts.JobTimeout, time.Duration(r.maxTimeout)*time.Second)
 	}
 	return s.opts.JobTimeout
 }
 
-// nextDeadline is when advance has something to do; false when nothing is due.
-func (s *Server) nextDeadline() (time.Time, bool) {
+// findNextDeadline returns the time at which advance has something to do, and false if there is
+// none.
+func (s *Server) findNextDeadline() (time.Time, bool) {
 	var next time.Time
-	consider := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
+	consider := func(deadline time.Time) {
+		if next.IsZero() || deadline.Before(next) {
+			next = deadline
 		}
 	}
 	for _, j := range s.queue {
-		consider(j.queued.Add(s.opts.PendingFor))
+		consider(j.queuedAt.Add(s.opts.PendingTimeout))
 	}
 	for _, j := range s.jobs {
 		if j.status == statusRunning {
-			consider(j.touched.Add(s.opts.LostTimeout))
-			consider(j.started.Add(s.timeout(j)))
+			consider(j.touchedAt.Add(s.opts.LostTimeout))
+			consider(j.startedAt.Add(s.timeout(j)))
 		}
 	}
 	return next, !next.IsZero()
 }
 
-// due says how long nothing changes by itself.
-func (s *Server) due() time.Duration {
+// computeDelay returns the time until the next deadline.
+func (s *Server) computeDelay() time.Duration {
 	s.lock()
 	defer s.core.Mu.Unlock()
-	next, due := s.nextDeadline()
-	if !due {
-		return engine.Idle
+	next, ok := s.findNextDeadline()
+	if !ok {
+		return engine.IdleDelay
 	}
 	return next.Sub(s.now())
 }
 
-// start gives a pending job to a runner.
-func (s *Server) start(j *job, r *runner) {
+// startJob assigns a pending job to a runner.
+func (s *Server) startJob(j *job, r *runner) {
 	s.queue = slices.DeleteFunc(s.queue, func(other *job) bool { return other == j })
-	j.status, j.started, j.touched, j.token = statusRunning, s.now(), s.now(), secret("glcbt-64_")
-	j.ran = ranOn{id: r.id, description: r.description, kind: r.kind, tags: r.tags}
-	r.running = j
-	s.notify(j)
+	j.status, j.startedAt, j.touchedAt, j.token = statusRunning, s.now(), s.now(), newToken("glcbt-64_")
+	j.ranOn = runnerRecord{id: r.id, description: r.description, kind: r.kind, tags: r.tags}
+	r.job = j
+	s.queueWebhook(j)
 }
 
-func (s *Server) finish(j *job, status, failure string) {
+func (s *Server) finishJob(j *job, status, failure string) {
 	s.queue = slices.DeleteFunc(s.queue, func(other *job) bool { return other == j })
-	j.status, j.failure, j.finished = status, failure, s.now()
-	if r := s.runners[j.ran.id]; r != nil && r.running == j {
-		r.running = nil
+	j.status, j.failure, j.finishedAt = status, failure, s.now()
+	if r := s.runners[j.ranOn.id]; r != nil && r.job == j {
+		r.job = nil
 	}
-	s.notify(j)
+	s.queueWebhook(j)
 }
 
-// next gives the oldest pending job that a runner takes.
-func (s *Server) next(r *runner) *job {
+// findJobFor returns the oldest pending job that a runner may run, or nil.
+func (s *Server) findJobFor(r *runner) *job {
 	for _, j := range s.queue {
-		if r.takes(j) {
+		if r.canRun(j) {
 			return j
 		}
 	}
 	return nil
 }
 
-func seconds(from, to time.Time) any {
-	if from.IsZero() || to.IsZero() {
+func durationSeconds(start, end time.Time) any {
+	if start.IsZero() || end.IsZero() {
 		return nil
 	}
-	return to.Sub(from).Seconds()
+	return end.Sub(start).Seconds()
 }
 
-// queuedFor is how long a job waited for its runner, until now if it still waits.
-func (s *Server) queuedFor(j *job) any {
-	if j.queued.IsZero() || j.started.IsZero() && j.over() {
+// queuedDuration returns how long a job waited for its runner. For a job that still waits, it
+// returns the time until now.
+func (s *Server) queuedDuration(j *job) any {
+	if j.queuedAt.IsZero() || j.startedAt.IsZero() && j.isFinished() {
 		return nil
 	}
-	if j.started.IsZero() {
-		return seconds(j.queued, s.now())
+	if j.startedAt.IsZero() {
+		return durationSeconds(j.queuedAt, s.now())
 	}
-	return seconds(j.queued, j.started)
+	return durationSeconds(j.queuedAt, j.startedAt)
 }
 
-// jobJSON is a job as the API tells it.
-func (s *Server) jobJSON(j *job) map[string]any {
+// encodeJob returns a job as the API represents it.
+func (s *Server) encodeJob(j *job) map[string]any {
 	p := j.pipeline
 	out := map[string]any{
 		"id": j.id, "status": j.status, "stage": j.stage, "name": j.name, "ref": "main", "tag": false, "coverage": nil,
-		"allow_failure": false, "created_at": stamp(j.created), "started_at": stamp(j.started), "finished_at": stamp(j.finished),
-		"erased_at": nil, "duration": seconds(j.started, j.finished), "queued_duration": s.queuedFor(j), "archived": false,
+		"allow_failure": false, "created_at": formatTime(j.createdAt), "started_at": formatTime(j.startedAt),
+		"finished_at": formatTime(j.finishedAt), "erased_at": nil, "duration": durationSeconds(j.startedAt, j.finishedAt),
+		"queued_duration": s.queuedDuration(j), "archived": false,
 		"user":     map[string]any{"id": 3, "username": "hyperfleet", "name": "HyperFleet"},
 		"pipeline": map[string]any{"id": p.id, "project_id": p.project.id, "ref": "main", "sha": p.sha, "status": "running"},
-		"web_url":  fmt.Sprintf("%s/%s/-/jobs/%d", s.base, p.project.path, j.id), "artifacts": []any{},
+		"web_url":  fmt.Sprintf("%s/%s/-/jobs/%d", s.baseURL, p.project.path, j.id), "artifacts": []any{},
 		"tag_list": append([]string{}, j.tags...), "runner": nil, "artifacts_expire_at": nil, "runner_manager": nil,
 	}
 	if j.failure != "" {
 		out["failure_reason"] = j.failure
 	}
-	if j.ran.id != 0 {
+	if j.ranOn.id != 0 {
 		out["runner"] = map[string]any{
-			"id": j.ran.id, "description": j.ran.description, "ip_address": nil, "active": true, "paused": false,
-			"is_shared": j.ran.kind == typeInstance, "runner_type": j.ran.kind, "name": "gitlab-runner", "online": true,
+			"id": j.ranOn.id, "description": j.ranOn.description, "ip_address": nil, "active": true, "paused": false,
+			"is_shared": j.ranOn.kind == typeInstance, "runner_type": j.ranOn.kind, "name": "gitlab-runner", "online": true,
 			"status": "online",
 		}
 	}
 	return out
 }
 
-// control is a job in the words that all forges have in common.
-func (j *job) control() control.Job {
+// toControl returns the job in the common format of all simulators.
+func (j *job) toControl() control.Job {
 	status := map[string]string{
 		statusCreated: "waiting", statusManual: "waiting", statusPending: "queued", statusRunning: "in_progress",
 	}[j.status]
@@ -291,12 +294,12 @@ func (j *job) control() control.Job {
 	}
 	return control.Job{
 		ID: j.id, RunID: j.pipeline.id, Repo: j.pipeline.project.path, Name: j.name, Labels: slices.Clone(j.tags),
-		Status: status, Conclusion: conclusion, Environment: j.environment, RunnerID: j.ran.id, RunnerName: j.ran.description,
-		QueuedAt: j.queued, StartedAt: j.started, CompletedAt: j.finished,
+		Status: status, Conclusion: conclusion, Environment: j.environment, RunnerID: j.ranOn.id, RunnerName: j.ranOn.description,
+		QueuedAt: j.queuedAt, StartedAt: j.startedAt, CompletedAt: j.finishedAt,
 	}
 }
 
-// Trace gives what a job's runner has sent of its log.
+// Trace returns the part of a job's log that its runner has sent.
 func (s *Server) Trace(id int64) string {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
@@ -306,24 +309,24 @@ func (s *Server) Trace(id int64) string {
 	return ""
 }
 
-// State returns a snapshot.
+// State returns a snapshot of the simulator.
 func (s *Server) State() control.State {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	state := s.core.Snapshot()
-	state.Registered, state.MachineCalls = s.registered, slices.Sorted(maps.Keys(runnerEndpoints()))
-	state.Webhooks.Pending = s.outbox.Pending()
+	state.Registered, state.MachineCalls = s.registeredCount, slices.Sorted(maps.Keys(newRunnerEndpoints()))
+	state.Webhooks.Pending = s.outbox.CountPending()
 	for _, id := range slices.Sorted(maps.Keys(s.jobs)) {
-		state.Jobs = append(state.Jobs, s.jobs[id].control())
+		state.Jobs = append(state.Jobs, s.jobs[id].toControl())
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.runners)) {
 		r := s.runners[id]
 		out := control.Runner{
-			ID: r.id, Name: r.description, Scope: r.place(), Group: r.kind, Labels: append([]string{}, r.tags...),
-			Online: s.status(r) == "online", Busy: r.running != nil,
+			ID: r.id, Name: r.description, Scope: r.ownerPath(), Group: r.kind, Labels: append([]string{}, r.tags...),
+			Online: s.runnerStatus(r) == "online", Busy: r.job != nil,
 		}
-		if r.running != nil {
-			out.JobID = r.running.id
+		if r.job != nil {
+			out.JobID = r.job.id
 		}
 		state.Runners = append(state.Runners, out)
 	}

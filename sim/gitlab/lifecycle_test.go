@@ -75,9 +75,9 @@ func TestRunnersOwnCalls(t *testing.T) {
 		t.Fatalf("ask: %d %s", a.code, a.text)
 	}
 	path := fmt.Sprintf("/jobs/%d", work.ID)
-	patch := func(job, from, to, text string) answer {
+	patch := func(job, start, end, text string) answer {
 		return send(t, s, "PATCH", path+"/trace?debug_trace=false",
-			http.Header{"Job-Token": {job}, "Content-Range": {from + "-" + to}, "Content-Type": {"text/plain"}}, text)
+			http.Header{"Job-Token": {job}, "Content-Range": {start + "-" + end}, "Content-Type": {"text/plain"}}, text)
 	}
 	if a := patch(work.Token, "0", "4", "hello"); a.code != 202 || a.header.Get("Range") != "0-5" || a.header.Get("Job-Status") != "running" {
 		t.Errorf("append: %d %v", a.code, a.header)
@@ -112,7 +112,7 @@ func TestRunnersOwnCalls(t *testing.T) {
 	}
 }
 
-// Nobody should remove a runner that runs a job, and a runner of one job asks no more.
+// A caller must not delete a runner that runs a job, and a runner with a job must not request another job.
 func TestBreachesOfRunners(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
@@ -136,7 +136,7 @@ func TestQuestionIsHeld(t *testing.T) {
 	go func() {
 		got <- send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{"token": token, "last_update": last})
 	}()
-	s.Eventually("the question came", func(st control.State) bool { return st.Requests["POST /jobs/request"] == 2 })
+	s.WaitUntil("the question came", func(st control.State) bool { return st.Requests["POST /jobs/request"] == 2 })
 	select {
 	case a := <-got:
 		t.Fatalf("answered without news: %d", a.code)
@@ -262,22 +262,22 @@ func TestCancelledAndAborted(t *testing.T) {
 	_, token := makeRunner(t, s, nil)
 	job := s.Queue(control.JobSpec{Duration: time.Hour})[0]
 	r := s.StartRunner(t, token)
-	s.Eventually("the job runs", running(1))
+	s.WaitUntil("the job runs", running(1))
 	must(t, s.Cancel(job.ID))
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Job failed: canceled") {
 		t.Errorf("cancelled: %d\n%s", code, r.Output())
 	}
 	second := s.Queue(control.JobSpec{Duration: time.Hour})[0]
 	r = s.StartRunner(t, token)
-	// GitLab takes a job for running that the runner has not been told of yet.
-	s.Eventually("the runner has the job", func(control.State) bool {
+	// At GitLab, a job is running before its runner has received the response.
+	s.WaitUntil("the runner has the job", func(control.State) bool {
 		return strings.Contains(s.Trace(second.ID), "Running with gitlab-runner")
 	})
 	r.Stop()
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Requested exit") {
 		t.Errorf("stopped: %d\n%s", code, r.Output())
 	}
-	state := s.Eventually("both are over", completed(2))
+	state := s.WaitUntil("both are over", completed(2))
 	if state.Jobs[0].Conclusion != "cancelled" || state.Jobs[1].Conclusion != "failure" {
 		t.Errorf("jobs: %+v", state.Jobs)
 	}
@@ -312,15 +312,15 @@ func TestQueueApproveCancel(t *testing.T) {
 	}
 }
 
-// The answer to a part of the log is lost: the runner learns from Range what the server has,
-// and the log is whole in the end.
+// If the response to a part of the log is lost, the header Range tells the runner the size of the log
+// at the server. In the end, the log is complete.
 func TestALogWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
 	_, token := makeRunner(t, s, nil)
-	to, err := url.Parse(s.URL)
+	end, err := url.Parse(s.URL)
 	must(t, err)
-	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy := httputil.NewSingleHostReverseProxy(end)
 	lost := make(chan struct{}, 1)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPatch {

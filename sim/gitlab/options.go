@@ -15,34 +15,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Options describe the simulated GitLab. Only Projects is required.
+// Options configure the simulated GitLab. Only Projects is required.
 type Options struct {
 	Clock clock.Clock  // default: the real clock
 	Log   *slog.Logger // default: discards
 
 	Projects []Project
 	Tokens   []Token
-	// Webhook is where the hooks of all projects send to. A secret that begins with whsec_
-	// is a signing token; any other is sent as it is.
+	// Webhook is the target of the hooks of all projects. A secret with the prefix whsec_ is a
+	// signing token. Any other secret is sent as it is.
 	Webhook control.WebhookTarget
 
 	Faults control.Faults
 	Seed   uint64
 
-	OnlineFor     time.Duration // silence until a runner shows as offline; default 2 h
-	LostTimeout   time.Duration // silence until a running job fails; default 1 h
-	JobTimeout    time.Duration // a job that runs for longer fails; default 1 h
-	PendingFor    time.Duration // waiting in the queue until a job fails; default 24 h
-	HookTimeout   time.Duration // a webhook receiver must answer within; default 10 s
-	PollTimeout   time.Duration // how long a runner's repeated question for a job is held; default 50 s
-	TokenLife     time.Duration // of runners' tokens; default: for ever
-	HideExecution bool          // listings don't tell job_execution_status, as before GitLab 18
+	OnlineTimeout       time.Duration // time without a call after which a runner is offline; default 2 h
+	LostTimeout         time.Duration // time without a call after which a runner's job fails; default 1 h
+	JobTimeout          time.Duration // time after which a running job fails; default 1 h
+	PendingTimeout      time.Duration // time after which a pending job fails; default 24 h
+	HookTimeout         time.Duration // timeout of a webhook delivery; default 10 s
+	PollTimeout         time.Duration // maximum duration of a runner's repeated request for a job; default 50 s
+	TokenLifetime       time.Duration // lifetime of the tokens of runners; default: unlimited
+	HideExecutionStatus bool          // omit job_execution_status from lists of runners, as GitLab before version 18
 }
 
-// Project is a project by its full path. Its groups are made with it.
+// Project is a project by its full path. The simulator also creates the groups of the path.
 type Project struct {
 	Path string
-	// NoPipelines: CI/CD is switched off, and its jobs may not be listed.
+	// NoPipelines disables CI/CD, so that the jobs of the project cannot be listed.
 	NoPipelines bool
 }
 
@@ -50,13 +50,13 @@ type Project struct {
 type Token struct {
 	Token  string
 	Scopes []string // api, read_api, create_runner, manage_runner, read_user
-	Admin  bool     // of an administrator
-	// Roles by full path of a project or group: guest, reporter, developer, maintainer,
-	// owner. They hold for what is below, too. Without any the token is an owner's
-	// everywhere.
+	Admin  bool     // whether the user is an administrator
+	// Roles are the roles (guest, reporter, developer, maintainer, owner) by full path of a project
+	// or group. A role in a group also applies to everything in the group. A token without roles is
+	// an owner everywhere.
 	Roles   map[string]string
 	Revoked bool
-	// OAuth tokens are not known as personal access tokens.
+	// OAuth tokens are not personal access tokens, so the call for the own token fails.
 	OAuth bool
 }
 
@@ -68,12 +68,12 @@ func (o *Options) setDefaults() {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	for field, value := range map[*time.Duration]time.Duration{
-		&o.OnlineFor:   2 * time.Hour,
-		&o.LostTimeout: time.Hour,
-		&o.JobTimeout:  time.Hour,
-		&o.PendingFor:  24 * time.Hour,
-		&o.HookTimeout: 10 * time.Second,
-		&o.PollTimeout: 50 * time.Second,
+		&o.OnlineTimeout:  2 * time.Hour,
+		&o.LostTimeout:    time.Hour,
+		&o.JobTimeout:     time.Hour,
+		&o.PendingTimeout: 24 * time.Hour,
+		&o.HookTimeout:    10 * time.Second,
+		&o.PollTimeout:    50 * time.Second,
 	} {
 		if *field <= 0 {
 			*field = value
@@ -81,12 +81,12 @@ func (o *Options) setDefaults() {
 	}
 }
 
-func (o *Options) check() error {
+func (o *Options) validate() error {
 	if len(o.Projects) == 0 {
 		return errors.New("check simulator options: Projects is empty; name at least one GROUP/PROJECT")
 	}
 	for _, project := range o.Projects {
-		if namespace, name := split(project.Path); namespace == "" || name == "" || strings.Contains(project.Path, "//") {
+		if namespace, name := splitPath(project.Path); namespace == "" || name == "" || strings.Contains(project.Path, "//") {
 			return fmt.Errorf("check simulator options: project %q is not GROUP/PROJECT", project.Path)
 		}
 	}
@@ -103,11 +103,11 @@ func (o *Options) check() error {
 	return o.Faults.Check()
 }
 
-// split takes a full path apart: its namespace and its name.
-func split(path string) (namespace, name string) {
-	at := strings.LastIndex(path, "/")
-	if at < 0 {
+// splitPath splits a full path into its namespace and its name.
+func splitPath(path string) (namespace, name string) {
+	index := strings.LastIndex(path, "/")
+	if index < 0 {
 		return "", path
 	}
-	return path[:at], path[at+1:]
+	return path[:index], path[index+1:]
 }

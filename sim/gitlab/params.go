@@ -18,105 +18,105 @@ import (
 	"strings"
 )
 
-// Kinds of parameters.
+// kind is the type of a parameter.
 type kind string
 
 const (
-	text    kind = "String"
-	number  kind = "Integer"
-	boolean kind = "Boolean"
-	texts   kind = "Array"
-	hash    kind = "Hash"
+	kindText    kind = "String"
+	kindNumber  kind = "Integer"
+	kindBoolean kind = "Boolean"
+	kindTexts   kind = "Array"
+	kindHash    kind = "Hash"
 )
 
-// param is one parameter of a call.
+// param describes one parameter of a call.
 type param struct {
 	kind     kind
 	required bool
-	values   []string // of a text, or of the items of texts
+	values   []string // allowed values of a text, or of the items of a list
 }
 
 type params map[string]param
 
-func (p params) and(more params) params {
+func (p params) with(more params) params {
 	out := maps.Clone(p)
 	maps.Copy(out, more)
 	return out
 }
 
-// readParams reads query and body into c.given. An unknown name is a breach, though GitLab
-// lets it pass; a wrong value is refused, as GitLab does. The lock is held.
-func (s *Server) readParams(c *call, end endpoint) *reply {
-	c.given = map[string]any{}
-	if broken := s.readQuery(c, end.params); broken != nil {
-		return broken
+// readParams reads the query and the body into c.values. An unknown name is a violation, although
+// GitLab ignores it. Like GitLab, it rejects an invalid value. The lock is held.
+func (s *Server) readParams(c *call, ep endpoint) *response {
+	c.values = map[string]any{}
+	if invalid := s.readQuery(c, ep.params); invalid != nil {
+		return invalid
 	}
-	if len(c.body) > 0 && !end.raw {
-		if broken := s.readBody(c, end.params); broken != nil {
-			return broken
+	if len(c.body) > 0 && !ep.isRaw {
+		if invalid := s.readBody(c, ep.params); invalid != nil {
+			return invalid
 		}
 	}
-	for name, p := range end.params {
-		if _, given := c.given[name]; p.required && !given {
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("%s is missing", name))
-			out := wrong("%s is missing", name)
+	for name, p := range ep.params {
+		if _, exists := c.values[name]; p.required && !exists {
+			s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("%s is missing", name))
+			out := newParamError("%s is missing", name)
 			return &out
 		}
 	}
 	return nil
 }
 
-func (s *Server) readQuery(c *call, known params) *reply {
+func (s *Server) readQuery(c *call, specs params) *response {
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
+		s.addViolation("request", c.r.Method, c.r.URL.Path, err)
 	}
-	return s.readValues(c, query, known)
+	return s.readValues(c, query, specs)
 }
 
-// readForm reads a body that is a form, of either kind.
-func (s *Server) readForm(c *call, known params) *reply {
+// readForm reads a body that is a URL-encoded or a multipart form.
+func (s *Server) readForm(c *call, specs params) *response {
 	form := c.r.Clone(c.r.Context())
 	form.Body = io.NopCloser(bytes.NewReader(c.body))
 	if err := form.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
-		out := wrong("the form cannot be read")
+		s.addViolation("request", c.r.Method, c.r.URL.Path, err)
+		out := newParamError("the form cannot be read")
 		return &out
 	}
-	return s.readValues(c, form.PostForm, known)
+	return s.readValues(c, form.PostForm, specs)
 }
 
-// readValues reads parameters as a query or a form has them.
-func (s *Server) readValues(c *call, query url.Values, known params) *reply {
+// readValues reads the parameters of a query or a form.
+func (s *Server) readValues(c *call, query url.Values, specs params) *response {
 	for name, values := range query {
 		name, list := strings.CutSuffix(name, "[]")
-		p, found := known[name]
+		p, found := specs[name]
 		switch {
 		case !found:
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
+			s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
 			continue
-		case p.kind == texts && !list:
+		case p.kind == kindTexts && !list:
 			values = strings.Split(values[0], ",")
 		}
-		value, good := p.fromQuery(values)
+		value, good := p.parseQuery(values)
 		if !good {
-			return s.invalid(c, name, p)
+			return s.newInvalidParam(c, name, p)
 		}
-		c.given[name] = value
+		c.values[name] = value
 	}
 	return nil
 }
 
-func (p param) fromQuery(values []string) (any, bool) {
+func (p param) parseQuery(values []string) (any, bool) {
 	switch p.kind {
-	case number:
+	case kindNumber:
 		n, err := strconv.ParseInt(values[0], 10, 64)
 		return n, err == nil
-	case boolean:
+	case kindBoolean:
 		word := strings.ToLower(values[0])
-		yes := slices.Contains([]string{"1", "on", "t", "true", "y", "yes"}, word)
-		return yes, yes || slices.Contains([]string{"0", "off", "f", "false", "n", "no"}, word)
-	case texts:
+		isTrue := slices.Contains([]string{"1", "on", "t", "true", "y", "yes"}, word)
+		return isTrue, isTrue || slices.Contains([]string{"0", "off", "f", "false", "n", "no"}, word)
+	case kindTexts:
 		return values, p.allows(values...)
 	default:
 		return values[0], p.allows(values[0])
@@ -132,83 +132,83 @@ func (p param) allows(values ...string) bool {
 	return true
 }
 
-func (s *Server) invalid(c *call, name string, p param) *reply {
+func (s *Server) newInvalidParam(c *call, name string, p param) *response {
 	message := name + " is invalid"
 	if len(p.values) > 0 {
 		message = name + " does not have a valid value"
 	}
-	s.violate("request", c.r.Method, c.r.URL.Path, errors.New(message))
-	out := wrong("%s", message)
+	s.addViolation("request", c.r.Method, c.r.URL.Path, errors.New(message))
+	out := newParamError("%s", message)
 	return &out
 }
 
-func (s *Server) readBody(c *call, known params) *reply {
+func (s *Server) readBody(c *call, specs params) *response {
 	media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if media == "application/x-www-form-urlencoded" || media == "multipart/form-data" {
-		return s.readForm(c, known)
+		return s.readForm(c, specs)
 	}
 	if media != "application/json" {
-		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("content type %q", media))
-		return &reply{status: http.StatusUnsupportedMediaType, body: map[string]any{
+		s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("content type %q", media))
+		return &response{status: http.StatusUnsupportedMediaType, body: map[string]any{
 			"error": fmt.Sprintf("The provided content-type '%s' is not supported.", media),
 		}}
 	}
 	var body map[string]any
 	if err := json.Unmarshal(c.body, &body); err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, err)
-		out := wrong("Problems parsing JSON")
+		s.addViolation("request", c.r.Method, c.r.URL.Path, err)
+		out := newParamError("Problems parsing JSON")
 		return &out
 	}
 	for name, value := range body {
-		p, found := known[name]
+		p, found := specs[name]
 		if !found {
-			s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
+			s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
 			continue
 		}
 		if value == nil {
 			continue
 		}
-		read, good := p.fromJSON(value)
+		read, good := p.parseJSON(value)
 		if !good {
-			return s.invalid(c, name, p)
+			return s.newInvalidParam(c, name, p)
 		}
-		c.given[name] = read
+		c.values[name] = read
 	}
 	return nil
 }
 
-// fromJSON reads a value of a body. GitLab takes numbers, flags and lists as text, and
-// numbers and flags for text.
-func (p param) fromJSON(value any) (any, bool) {
+// parseJSON converts a value of a JSON body. GitLab accepts numbers, booleans and lists as text,
+// and numbers and booleans for text.
+func (p param) parseJSON(value any) (any, bool) {
 	switch plain := value.(type) {
 	case float64, bool:
-		if p.kind == text {
+		if p.kind == kindText {
 			value = fmt.Sprint(plain)
 		}
 	}
-	if written, is := value.(string); is && p.kind != hash {
-		if p.kind == texts {
-			return p.fromQuery(strings.Split(written, ","))
+	if str, is := value.(string); is && p.kind != kindHash {
+		if p.kind == kindTexts {
+			return p.parseQuery(strings.Split(str, ","))
 		}
-		return p.fromQuery([]string{written})
+		return p.parseQuery([]string{str})
 	}
 	switch p.kind {
-	case number:
+	case kindNumber:
 		n, good := value.(float64)
 		return int64(n), good && n == float64(int64(n))
-	case boolean:
+	case kindBoolean:
 		b, good := value.(bool)
 		return b, good
-	case texts:
+	case kindTexts:
 		list, good := value.([]any)
 		out := make([]string, 0, len(list))
 		for _, item := range list {
-			one, isText := item.(string)
+			element, isText := item.(string)
 			good = good && isText
-			out = append(out, one)
+			out = append(out, element)
 		}
 		return out, good && p.allows(out...)
-	case hash:
+	case kindHash:
 		h, good := value.(map[string]any)
 		return h, good
 	default:
@@ -217,25 +217,25 @@ func (p param) fromJSON(value any) (any, bool) {
 	}
 }
 
-func (c *call) text(name string) string { out, _ := c.given[name].(string); return out }
+func (c *call) text(name string) string { out, _ := c.values[name].(string); return out }
 
-func (c *call) list(name string) []string { out, _ := c.given[name].([]string); return out }
+func (c *call) list(name string) []string { out, _ := c.values[name].([]string); return out }
 
-func (c *call) flag(name string, unset bool) bool {
-	if value, given := c.given[name].(bool); given {
+func (c *call) flag(name string, fallback bool) bool {
+	if value, exists := c.values[name].(bool); exists {
 		return value
 	}
-	return unset
+	return fallback
 }
 
-func (c *call) number(name string, unset int64) int64 {
-	if value, given := c.given[name].(int64); given {
+func (c *call) number(name string, fallback int64) int64 {
+	if value, exists := c.values[name].(int64); exists {
 		return value
 	}
-	return unset
+	return fallback
 }
 
-// pathID reads a numeric part of the path.
+// pathID returns the numeric path parameter, or 0 if it is not a number.
 func (c *call) pathID(name string) int64 {
 	id, err := strconv.ParseInt(c.r.PathValue(name), 10, 64)
 	if err != nil {

@@ -10,70 +10,70 @@ import (
 	"time"
 )
 
-func (s *Server) answerSelf(c *call) reply {
+func (s *Server) getSelf(c *call) response {
 	if c.token.OAuth {
-		return notFound("Not")
+		return newNotFound("Not")
 	}
-	return ok(map[string]any{
-		"id": 42, "name": "hyperfleet", "revoked": c.token.Revoked, "created_at": stamp(c.now.Add(-time.Hour)), "description": "",
-		"scopes": c.token.Scopes, "user_id": 3, "last_used_at": stamp(c.now), "active": !c.token.Revoked,
+	return newOK(map[string]any{
+		"id": 42, "name": "hyperfleet", "revoked": c.token.Revoked, "created_at": formatTime(c.now.Add(-time.Hour)), "description": "",
+		"scopes": c.token.Scopes, "user_id": 3, "last_used_at": formatTime(c.now), "active": !c.token.Revoked,
 		"expires_at": c.now.AddDate(0, 1, 0).Format(time.DateOnly),
 	})
 }
 
-func (s *Server) answerUser(c *call) reply {
-	return ok(map[string]any{
+func (s *Server) getUser(c *call) response {
+	return newOK(map[string]any{
 		"id": 3, "username": "hyperfleet", "name": "HyperFleet", "state": "active", "is_admin": c.token.Admin,
-		"web_url": s.base + "/hyperfleet",
+		"web_url": s.baseURL + "/hyperfleet",
 	})
 }
 
-func (s *Server) answerProject(c *call) reply {
-	p := s.projectOf(c)
+func (s *Server) getProject(c *call) response {
+	p := s.findCallProject(c)
 	if p == nil {
-		return notFound("Project")
+		return newNotFound("Project")
 	}
-	return ok(s.projectJSON(p))
+	return newOK(s.encodeProject(p))
 }
 
-func (s *Server) projectJSON(p *project) map[string]any {
-	namespace, name := split(p.path)
-	home := s.base + "/" + p.path
+func (s *Server) encodeProject(p *project) map[string]any {
+	namespace, name := splitPath(p.path)
+	home := s.baseURL + "/" + p.path
 	return map[string]any{
 		"id": p.id, "name": name, "path": name, "path_with_namespace": p.path, "description": nil, "default_branch": "main",
 		"name_with_namespace": strings.ReplaceAll(p.path, "/", " / "), "web_url": home, "http_url_to_repo": home + ".git",
-		"visibility": "private", "archived": false, "last_activity_at": stamp(p.active), "created_at": stamp(p.active),
-		"namespace": map[string]any{"id": s.groupBy(namespace).id, "path": namespace, "full_path": namespace, "kind": "group"},
+		"visibility": "private", "archived": false, "last_activity_at": formatTime(p.activeAt), "created_at": formatTime(p.activeAt),
+		"namespace": map[string]any{"id": s.findGroup(namespace).id, "path": namespace, "full_path": namespace, "kind": "group"},
 	}
 }
 
-func (s *Server) answerGroup(c *call) reply {
-	g := s.groupOf(c)
+func (s *Server) getGroup(c *call) response {
+	g := s.findCallGroup(c)
 	if g == nil {
-		return notFound("Group")
+		return newNotFound("Group")
 	}
-	_, name := split(g.path)
-	return ok(map[string]any{
+	_, name := splitPath(g.path)
+	return newOK(map[string]any{
 		"id": g.id, "name": name, "path": name, "full_path": g.path, "full_name": strings.ReplaceAll(g.path, "/", " / "),
-		"web_url": s.base + "/groups/" + g.path, "visibility": "private", "description": "",
+		"web_url": s.baseURL + "/groups/" + g.path, "visibility": "private", "description": "",
 	})
 }
 
-func (s *Server) answerGroupProjects(c *call) reply {
-	g := s.groupOf(c)
+func (s *Server) listGroupProjects(c *call) response {
+	g := s.findCallGroup(c)
 	if g == nil {
-		return notFound("Group")
+		return newNotFound("Group")
 	}
 	var found []*project
 	for _, p := range s.projects {
-		namespace, _ := split(p.path)
-		inside := namespace == g.path || c.flag("include_subgroups", false) && strings.HasPrefix(p.path, g.path+"/")
-		if inside && c.token.level(p.path) >= guest {
+		namespace, _ := splitPath(p.path)
+		isInGroup := namespace == g.path || c.flag("include_subgroups", false) && strings.HasPrefix(p.path, g.path+"/")
+		if isInGroup && c.token.roleIn(p.path) >= levelGuest {
 			found = append(found, p)
 		}
 	}
 	slices.SortFunc(found, func(a, b *project) int {
-		order := a.active.Compare(b.active)
+		order := a.activeAt.Compare(b.activeAt)
 		if c.text("order_by") != "last_activity_at" || order == 0 {
 			order = int(a.id - b.id)
 		}
@@ -84,52 +84,52 @@ func (s *Server) answerGroupProjects(c *call) reply {
 	})
 	list := make([]map[string]any, 0, len(found))
 	for _, p := range found {
-		list = append(list, s.projectJSON(p))
+		list = append(list, s.encodeProject(p))
 	}
-	return c.paginate(s.base, list)
+	return c.paginate(s.baseURL, list)
 }
 
-func (s *Server) answerProjectJobs(c *call) reply {
-	p := s.projectOf(c)
+func (s *Server) listProjectJobs(c *call) response {
+	p := s.findCallProject(c)
 	switch {
 	case p == nil:
-		return notFound("Project")
-	case p.plain || c.token.level(p.path) < reporter:
-		return forbidden("")
+		return newNotFound("Project")
+	case p.hasNoPipelines || c.token.roleIn(p.path) < levelReporter:
+		return newForbidden("")
 	}
-	wanted := c.list("scope")
-	return c.paginate(s.base, s.jobList(func(j *job) bool {
-		return j.pipeline.project == p && (len(wanted) == 0 || slices.Contains(wanted, j.status))
+	statuses := c.list("scope")
+	return c.paginate(s.baseURL, s.encodeJobs(func(j *job) bool {
+		return j.pipeline.project == p && (len(statuses) == 0 || slices.Contains(statuses, j.status))
 	}))
 }
 
-func (s *Server) answerJob(c *call) reply {
-	p := s.projectOf(c)
+func (s *Server) getJob(c *call) response {
+	p := s.findCallProject(c)
 	if p == nil {
-		return notFound("Project")
+		return newNotFound("Project")
 	}
 	j := s.jobs[c.pathID("job")]
 	switch {
-	case p.plain || c.token.level(p.path) < reporter:
-		return forbidden("")
+	case p.hasNoPipelines || c.token.roleIn(p.path) < levelReporter:
+		return newForbidden("")
 	case j == nil || j.pipeline.project != p:
-		return fail(http.StatusNotFound, "404 Not found")
+		return newError(http.StatusNotFound, "404 Not found")
 	}
-	return ok(s.jobJSON(j))
+	return newOK(s.encodeJob(j))
 }
 
-// jobList gives jobs as the API does, newest first.
-func (s *Server) jobList(wanted func(*job) bool) []map[string]any {
+// encodeJobs returns the matching jobs as the API represents them, newest first.
+func (s *Server) encodeJobs(matches func(*job) bool) []map[string]any {
 	var found []*job
 	for _, j := range s.jobs {
-		if wanted(j) {
+		if matches(j) {
 			found = append(found, j)
 		}
 	}
 	slices.SortFunc(found, func(a, b *job) int { return int(b.id - a.id) })
 	list := make([]map[string]any, 0, len(found))
 	for _, j := range found {
-		list = append(list, s.jobJSON(j))
+		list = append(list, s.encodeJob(j))
 	}
 	return list
 }

@@ -23,10 +23,10 @@ const (
 
 // Limits of GitLab.
 const (
-	maxTags   = 50
-	maxNote   = 1024
-	staleLife = 7 * 24 * time.Hour
-	shortest  = 600 // seconds that a maximum timeout may be
+	maxTags    = 50
+	maxNote    = 1024
+	staleAfter = 7 * 24 * time.Hour
+	minTimeout = 600 // minimum of a maximum timeout in seconds
 )
 
 // runner is one registered runner.
@@ -38,21 +38,22 @@ type runner struct {
 	project     *project
 	group       *group
 	token       string
-	expires     time.Time
+	expiresAt   time.Time
 	tags        []string
-	untagged    bool
+	runUntagged bool
 	locked      bool
 	paused      bool
 	access      string
-	maximum     int64
-	created     time.Time
-	contacted   time.Time
+	maxTimeout  int64
+	createdAt   time.Time
+	contactedAt time.Time
 	systemID    string
-	running     *job
+	job         *job
 }
 
-// place is the path of whose runner it is; empty for the instance's.
-func (r *runner) place() string {
+// ownerPath returns the path of the project or group of a runner. For a runner of the instance, it
+// is empty.
+func (r *runner) ownerPath() string {
 	switch r.kind {
 	case typeProject:
 		return r.project.path
@@ -63,32 +64,33 @@ func (r *runner) place() string {
 	}
 }
 
-// status: docs "Manage runners", section "Runner statuses".
-func (s *Server) status(r *runner) string {
+// runnerStatus returns the status of a runner. See the documentation "Manage runners", section
+// "Runner statuses".
+func (s *Server) runnerStatus(r *runner) string {
 	now := s.now()
 	switch {
-	case r.contacted.IsZero() && now.Sub(r.created) >= staleLife:
+	case r.contactedAt.IsZero() && now.Sub(r.createdAt) >= staleAfter:
 		return "stale"
-	case r.contacted.IsZero():
+	case r.contactedAt.IsZero():
 		return "never_contacted"
-	case now.Sub(r.contacted) < s.opts.OnlineFor:
+	case now.Sub(r.contactedAt) < s.opts.OnlineTimeout:
 		return "online"
-	case now.Sub(r.contacted) >= staleLife:
+	case now.Sub(r.contactedAt) >= staleAfter:
 		return "stale"
 	default:
 		return "offline"
 	}
 }
 
-// runnerJSON is a runner as listings tell it.
-func (s *Server) runnerJSON(r *runner) map[string]any {
-	status := s.status(r)
+// encodeRunner returns a runner as lists represent it.
+func (s *Server) encodeRunner(r *runner) map[string]any {
+	status := s.runnerStatus(r)
 	out := map[string]any{
 		"id": r.id, "description": r.description, "ip_address": nil, "active": !r.paused, "paused": r.paused,
 		"is_shared": r.kind == typeInstance, "runner_type": r.kind, "name": nil, "online": status == "online", "status": status,
-		"created_at": stamp(r.created), "created_by": map[string]any{"id": 3, "username": "hyperfleet", "name": "HyperFleet"},
+		"created_at": formatTime(r.createdAt), "created_by": map[string]any{"id": 3, "username": "hyperfleet", "name": "HyperFleet"},
 	}
-	if r.contacted.IsZero() {
+	if r.contactedAt.IsZero() {
 		out["online"] = nil
 	} else {
 		out["name"] = "gitlab-runner"
@@ -96,107 +98,108 @@ func (s *Server) runnerJSON(r *runner) map[string]any {
 	if r.paused {
 		out["status"] = "paused"
 	}
-	if !s.opts.HideExecution {
+	if !s.opts.HideExecutionStatus {
 		out["job_execution_status"] = "idle"
-		if r.running != nil {
+		if r.job != nil {
 			out["job_execution_status"] = "active"
 		}
 	}
 	return out
 }
 
-// detailJSON is a runner as it is told by itself.
-func (s *Server) detailJSON(r *runner) map[string]any {
-	out := s.runnerJSON(r)
-	out["tag_list"], out["run_untagged"], out["locked"] = r.tags, r.untagged, r.locked
-	out["access_level"], out["maintenance_note"], out["contacted_at"] = r.access, r.note, stamp(r.contacted)
+// encodeRunnerDetail returns a runner with all fields.
+func (s *Server) encodeRunnerDetail(r *runner) map[string]any {
+	out := s.encodeRunner(r)
+	out["tag_list"], out["run_untagged"], out["locked"] = r.tags, r.runUntagged, r.locked
+	out["access_level"], out["maintenance_note"], out["contacted_at"] = r.access, r.note, formatTime(r.contactedAt)
 	out["maximum_timeout"], out["projects"], out["groups"] = nil, []any{}, []any{}
-	if r.maximum > 0 {
-		out["maximum_timeout"] = r.maximum
+	if r.maxTimeout > 0 {
+		out["maximum_timeout"] = r.maxTimeout
 	}
 	switch r.kind {
 	case typeProject:
 		out["projects"] = []any{map[string]any{"id": r.project.id, "path_with_namespace": r.project.path}}
 	case typeGroup:
-		out["groups"] = []any{map[string]any{"id": r.group.id, "web_url": s.base + "/groups/" + r.group.path}}
+		out["groups"] = []any{map[string]any{"id": r.group.id, "web_url": s.baseURL + "/groups/" + r.group.path}}
 	}
 	return out
 }
 
-// may tells whether the caller may see, change and remove a runner.
-func (t *Token) may(r *runner) bool {
+// canManage reports whether the caller may read, change and delete a runner.
+func (t *Token) canManage(r *runner) bool {
 	switch r.kind {
 	case typeProject:
-		return t.level(r.project.path) >= maintainer
+		return t.roleIn(r.project.path) >= levelMaintainer
 	case typeGroup:
-		return t.level(r.group.path) >= owner
+		return t.roleIn(r.group.path) >= levelOwner
 	default:
 		return t.Admin
 	}
 }
 
-// runnerOf finds the runner of a call, or says what to answer.
-func (s *Server) runnerOf(c *call) (*runner, *reply) {
+// findCallRunner returns the runner of a call, or the error response.
+func (s *Server) findCallRunner(c *call) (*runner, *response) {
 	r := s.runners[c.pathID("id")]
 	if r == nil {
-		out := notFound("Runner")
+		out := newNotFound("Runner")
 		return nil, &out
 	}
-	if !c.token.may(r) {
-		out := forbidden("No access granted")
+	if !c.token.canManage(r) {
+		out := newForbidden("No access granted")
 		return nil, &out
 	}
 	return r, nil
 }
 
-func (s *Server) answerCreateRunner(c *call) reply {
+func (s *Server) createRunner(c *call) response {
 	r := &runner{kind: c.text("runner_type"), access: "not_protected"}
-	_, hasProject := c.given["project_id"]
-	_, hasGroup := c.given["group_id"]
+	_, hasProject := c.values["project_id"]
+	_, hasGroup := c.values["group_id"]
 	switch {
 	case r.kind == typeProject && !hasProject:
-		return wrong("project_id is missing")
+		return newParamError("project_id is missing")
 	case r.kind == typeGroup && !hasGroup:
-		return wrong("group_id is missing")
+		return newParamError("group_id is missing")
 	case r.kind == typeProject:
 		if r.project = s.projects[c.number("project_id", 0)]; r.project == nil {
-			return fail(http.StatusBadRequest, "400 Bad request - Missing/invalid scope")
+			return newError(http.StatusBadRequest, "400 Bad request - Missing/invalid scope")
 		}
 	case r.kind == typeGroup:
 		if r.group = s.groups[c.number("group_id", 0)]; r.group == nil {
-			return fail(http.StatusBadRequest, "400 Bad request - Missing/invalid scope")
+			return newError(http.StatusBadRequest, "400 Bad request - Missing/invalid scope")
 		}
 	}
-	if !c.token.may(r) {
-		return forbidden("Insufficient permissions")
+	if !c.token.canManage(r) {
+		return newForbidden("Insufficient permissions")
 	}
-	r.untagged = true
-	if problem := r.set(c); problem != "" {
-		return fail(http.StatusBadRequest, "400 Bad request - "+problem)
+	r.runUntagged = true
+	if problem := r.applySettings(c); problem != "" {
+		return newError(http.StatusBadRequest, "400 Bad request - "+problem)
 	}
 	s.ids.runner++
-	r.id, r.token, r.created = s.ids.runner, secret("glrt-t"+map[string]string{
+	r.id, r.token, r.createdAt = s.ids.runner, newToken("glrt-t"+map[string]string{
 		typeInstance: "1", typeGroup: "2", typeProject: "3",
 	}[r.kind]+"_"), c.now
-	if s.opts.TokenLife > 0 {
-		r.expires = c.now.Add(s.opts.TokenLife)
+	if s.opts.TokenLifetime > 0 {
+		r.expiresAt = c.now.Add(s.opts.TokenLifetime)
 	}
 	s.runners[r.id] = r
-	s.registered++
-	return reply{status: http.StatusCreated, body: map[string]any{
-		"id": r.id, "token": r.token, "token_expires_at": stamp(r.expires),
+	s.registeredCount++
+	return response{status: http.StatusCreated, body: map[string]any{
+		"id": r.id, "token": r.token, "token_expires_at": formatTime(r.expiresAt),
 	}}
 }
 
-// set takes the settings of a call, or says which of them GitLab refuses.
-func (r *runner) set(c *call) string {
-	if _, given := c.given["description"]; given {
+// applySettings applies the settings of a call. If GitLab rejects a setting, it returns the
+// message.
+func (r *runner) applySettings(c *call) string {
+	if _, exists := c.values["description"]; exists {
 		r.description = c.text("description")
 	}
-	if _, given := c.given["maintenance_note"]; given {
+	if _, exists := c.values["maintenance_note"]; exists {
 		r.note = c.text("maintenance_note")
 	}
-	if _, given := c.given["tag_list"]; given {
+	if _, exists := c.values["tag_list"]; exists {
 		r.tags = nil
 		for _, tag := range c.list("tag_list") {
 			if tag = strings.TrimSpace(tag); tag != "" && !slices.Contains(r.tags, tag) {
@@ -207,8 +210,8 @@ func (r *runner) set(c *call) string {
 	if level := c.text("access_level"); level != "" {
 		r.access = level
 	}
-	r.untagged, r.locked = c.flag("run_untagged", r.untagged), c.flag("locked", r.locked)
-	r.paused, r.maximum = c.flag("paused", r.paused), c.number("maximum_timeout", r.maximum)
+	r.runUntagged, r.locked = c.flag("run_untagged", r.runUntagged), c.flag("locked", r.locked)
+	r.paused, r.maxTimeout = c.flag("paused", r.paused), c.number("maximum_timeout", r.maxTimeout)
 	switch {
 	case utf8.RuneCountInString(r.description) > maxNote:
 		return "Description is too long (maximum is 1024 characters)"
@@ -216,129 +219,130 @@ func (r *runner) set(c *call) string {
 		return "Maintenance note is too long (maximum is 1024 characters)"
 	case len(r.tags) > maxTags:
 		return fmt.Sprintf("Tags list Too many tags specified. Please limit the number of tags to %d", maxTags)
-	case len(r.tags) == 0 && !r.untagged:
+	case len(r.tags) == 0 && !r.runUntagged:
 		return "Tags list can not be empty when runner is not allowed to pick untagged jobs"
-	case r.maximum != 0 && r.maximum < shortest:
+	case r.maxTimeout != 0 && r.maxTimeout < minTimeout:
 		return "Maximum timeout needs to be at least 10 minutes"
 	case r.locked && r.kind == typeGroup:
-		return "" // GitLab takes it, and it means nothing
+		return "" // GitLab accepts the setting and ignores it
 	}
 	return ""
 }
 
-func (s *Server) answerRunner(c *call) reply {
+func (s *Server) getRunner(c *call) response {
 	r := s.runners[c.pathID("id")]
 	switch {
 	case r == nil:
-		return notFound("Runner")
-	case r.kind != typeInstance && !c.token.may(r):
-		return forbidden("No access granted")
+		return newNotFound("Runner")
+	case r.kind != typeInstance && !c.token.canManage(r):
+		return newForbidden("No access granted")
 	}
-	return ok(s.detailJSON(r))
+	return newOK(s.encodeRunnerDetail(r))
 }
 
-func (s *Server) answerUpdateRunner(c *call) reply {
-	r, refused := s.runnerOf(c)
-	if refused != nil {
-		return *refused
+func (s *Server) updateRunner(c *call) response {
+	r, rejection := s.findCallRunner(c)
+	if rejection != nil {
+		return *rejection
 	}
-	if len(c.given) == 0 {
-		s.violate("request", c.r.Method, c.r.URL.Path, errors.New("no setting is given"))
-		names := slices.Sorted(maps.Keys(runnerSettings()))
-		return wrong("%s are missing, at least one parameter must be provided", strings.Join(names, ", "))
+	if len(c.values) == 0 {
+		s.addViolation("request", c.r.Method, c.r.URL.Path, errors.New("no setting is given"))
+		names := slices.Sorted(maps.Keys(newRunnerSettings()))
+		return newParamError("%s are missing, at least one parameter must be provided", strings.Join(names, ", "))
 	}
-	changed := *r
-	if problem := changed.set(c); problem != "" {
-		return fail(http.StatusBadRequest, problem)
+	updated := *r
+	if problem := updated.applySettings(c); problem != "" {
+		return newError(http.StatusBadRequest, problem)
 	}
-	*r = changed
-	s.tick()
-	return ok(s.detailJSON(r))
+	*r = updated
+	s.wakePolls()
+	return newOK(s.encodeRunnerDetail(r))
 }
 
-// answerDeleteRunner removes any runner, as GitLab does. A job that it runs is orphaned:
-// that is a breach, for no caller should do so.
-func (s *Server) answerDeleteRunner(c *call) reply {
-	r, refused := s.runnerOf(c)
-	if refused != nil {
-		return *refused
+// deleteRunner deletes any runner, as GitLab does. Deleting a runner that runs a job is a
+// violation, because the job becomes an orphan.
+func (s *Server) deleteRunner(c *call) response {
+	r, rejection := s.findCallRunner(c)
+	if rejection != nil {
+		return *rejection
 	}
-	if r.running != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d runs job %d", r.id, r.running.id))
+	if r.job != nil {
+		s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d runs job %d", r.id, r.job.id))
 	}
 	delete(s.runners, r.id)
-	s.tick()
-	return reply{status: http.StatusNoContent}
+	s.wakePolls()
+	return response{status: http.StatusNoContent}
 }
 
-func (s *Server) answerRunnerJobs(c *call) reply {
-	r, refused := s.runnerOf(c)
-	if refused != nil {
-		return *refused
+func (s *Server) listRunnerJobs(c *call) response {
+	r, rejection := s.findCallRunner(c)
+	if rejection != nil {
+		return *rejection
 	}
 	status := c.text("status")
-	if status == statusRunning && s.core.Chance(s.core.Faults().DeleteBusy) {
-		return c.paginate(s.base, []map[string]any{{"id": 1, "status": statusRunning}})
+	if status == statusRunning && s.core.Occurs(s.core.Faults().DeleteBusy) {
+		return c.paginate(s.baseURL, []map[string]any{{"id": 1, "status": statusRunning}})
 	}
-	return c.paginate(s.base, s.jobList(func(j *job) bool {
-		return j.ran.id == r.id && (status == "" || j.status == status)
+	return c.paginate(s.baseURL, s.encodeJobs(func(j *job) bool {
+		return j.ranOn.id == r.id && (status == "" || j.status == status)
 	}))
 }
 
-func (s *Server) answerProjectRunners(c *call) reply {
-	p := s.projectOf(c)
+func (s *Server) listProjectRunners(c *call) response {
+	p := s.findCallProject(c)
 	switch {
 	case p == nil:
-		return notFound("Project")
-	case c.token.level(p.path) < maintainer:
-		return forbidden("")
+		return newNotFound("Project")
+	case c.token.roleIn(p.path) < levelMaintainer:
+		return newForbidden("")
 	}
-	return s.listRunners(c, func(r *runner) bool { return r.serves(p) })
+	return s.encodeRunners(c, func(r *runner) bool { return r.serves(p) })
 }
 
-func (s *Server) answerGroupRunners(c *call) reply {
-	g := s.groupOf(c)
+func (s *Server) listGroupRunners(c *call) response {
+	g := s.findCallGroup(c)
 	switch {
 	case g == nil:
-		return notFound("Group")
-	case c.token.level(g.path) < maintainer:
-		return forbidden("")
+		return newNotFound("Group")
+	case c.token.roleIn(g.path) < levelMaintainer:
+		return newForbidden("")
 	}
-	return s.listRunners(c, func(r *runner) bool {
-		return r.kind == typeInstance || r.kind == typeGroup && within(g.path, r.group.path)
+	return s.encodeRunners(c, func(r *runner) bool {
+		return r.kind == typeInstance || r.kind == typeGroup && isWithin(g.path, r.group.path)
 	})
 }
 
-func (s *Server) answerAllRunners(c *call) reply {
+func (s *Server) listAllRunners(c *call) response {
 	if !c.token.Admin {
-		return forbidden("")
+		return newForbidden("")
 	}
-	return s.listRunners(c, func(*runner) bool { return true })
+	return s.encodeRunners(c, func(*runner) bool { return true })
 }
 
-// listRunners lists oldest first, as GitLab does with what it has no order for.
-func (s *Server) listRunners(c *call, offered func(*runner) bool) reply {
+// encodeRunners lists the matching runners, oldest first. GitLab uses this order for lists without
+// an order.
+func (s *Server) encodeRunners(c *call, matches func(*runner) bool) response {
 	var found []*runner
 	for _, r := range s.runners {
-		if offered(r) && s.filtered(c, r) {
+		if matches(r) && s.matchesFilter(c, r) {
 			found = append(found, r)
 		}
 	}
 	slices.SortFunc(found, func(a, b *runner) int { return int(a.id - b.id) })
 	list := make([]map[string]any, 0, len(found))
 	for _, r := range found {
-		list = append(list, s.runnerJSON(r))
+		list = append(list, s.encodeRunner(r))
 	}
-	return c.paginate(s.base, list)
+	return c.paginate(s.baseURL, list)
 }
 
-func (s *Server) filtered(c *call, r *runner) bool {
-	status := s.status(r)
-	switch wanted := c.text("status"); {
+func (s *Server) matchesFilter(c *call, r *runner) bool {
+	status := s.runnerStatus(r)
+	switch filter := c.text("status"); {
 	case c.text("type") != "" && c.text("type") != r.kind,
 		c.flag("paused", r.paused) != r.paused,
-		wanted == "active" && r.paused, wanted == "paused" && !r.paused,
-		wanted != "" && wanted != "active" && wanted != "paused" && wanted != status:
+		filter == "active" && r.paused, filter == "paused" && !r.paused,
+		filter != "" && filter != "active" && filter != "paused" && filter != status:
 		return false
 	}
 	for _, tag := range c.list("tag_list") {
@@ -349,24 +353,24 @@ func (s *Server) filtered(c *call, r *runner) bool {
 	return true
 }
 
-// within tells whether a path is that of a group or of something in it.
-func within(path, group string) bool { return path == group || strings.HasPrefix(path, group+"/") }
+// isWithin reports whether a path is that of a group or of an object in the group.
+func isWithin(path, group string) bool { return path == group || strings.HasPrefix(path, group+"/") }
 
-// serves tells whether the runner may be given jobs of a project.
+// serves reports whether the runner may run jobs of a project.
 func (r *runner) serves(p *project) bool {
 	switch r.kind {
 	case typeProject:
 		return r.project == p
 	case typeGroup:
-		return within(p.path, r.group.path)
+		return isWithin(p.path, r.group.path)
 	default:
 		return true
 	}
 }
 
-// takes tells whether the runner may be given the job.
-func (r *runner) takes(j *job) bool {
-	if !r.serves(j.pipeline.project) || len(j.tags) == 0 && !r.untagged {
+// canRun reports whether the runner may run a job.
+func (r *runner) canRun(j *job) bool {
+	if !r.serves(j.pipeline.project) || len(j.tags) == 0 && !r.runUntagged {
 		return false
 	}
 	for _, tag := range j.tags {

@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// Server is one simulated GitLab. Make it with New, serve Handler (and Control, on a
-// listener of its own), and Close it.
+// Server is one simulated GitLab. Create it with New, serve Handler, serve Control on a separate
+// listener, and call Close at the end.
 type Server struct {
 	*engine.Record
 
@@ -25,36 +25,36 @@ type Server struct {
 	api     http.Handler
 	control http.Handler
 
-	// The core's Mu guards what follows.
-	outbox     *engine.Outbox[delivery]
-	webhook    control.WebhookTarget
-	ids        ids
-	projects   map[int64]*project
-	groups     map[int64]*group
-	tokens     map[string]*Token
-	runners    map[int64]*runner
-	jobs       map[int64]*job
-	queue      []*job // status pending, oldest first
-	health     hookHealth
-	registered int
-	// news counts what could change the answer to a runner's question for a job; changed is
-	// closed when it moves.
-	news    int64
+	// The core's Mu guards the following fields.
+	outbox          *engine.Outbox[delivery]
+	webhook         control.WebhookTarget
+	ids             ids
+	projects        map[int64]*project
+	groups          map[int64]*group
+	tokens          map[string]*Token
+	runners         map[int64]*runner
+	jobs            map[int64]*job
+	queue           []*job // status pending, oldest first
+	health          hookHealth
+	registeredCount int
+	// version counts the changes that can affect the response to a runner's request for a job.
+	// changed is closed when version increases.
+	version int64
 	changed chan struct{}
-	// base is the URL of the instance, as SetURL gave it or as the last caller used it.
-	base  string
-	named bool
+	// baseURL is the URL of the instance: the URL of SetURL, or the URL of the last call.
+	baseURL     string
+	hasFixedURL bool
 }
 
-// ids are the counters of the server, each the last id given out.
+// ids are the last allocated ids.
 type ids struct{ runner, job, pipeline, project, group int64 }
 
 type project struct {
-	id    int64
-	path  string // full
-	plain bool   // without pipelines
-	// active is when something happened in it last.
-	active time.Time
+	id             int64
+	path           string // full
+	hasNoPipelines bool   // without pipelines
+	// activeAt is the time of the last activity in the project.
+	activeAt time.Time
 }
 
 type group struct {
@@ -62,14 +62,14 @@ type group struct {
 	path string // full
 }
 
-// New builds a server from options and starts its background work.
+// New creates a server and starts its goroutines.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, webhook: opts.Webhook, base: "http://gitlab.invalid",
+		opts: opts, webhook: opts.Webhook, baseURL: "http://gitlab.invalid",
 		core: engine.New(engine.Config{
 			Clock: opts.Clock, Log: opts.Log, Faults: opts.Faults, Check: control.Faults.Check,
 			Seed: opts.Seed, Platform: 0x6c616221, HookTimeout: opts.HookTimeout,
@@ -81,24 +81,24 @@ func New(opts Options) (*Server, error) {
 	}
 	s.Record = s.core.Record
 	s.populate()
-	s.api = s.routes()
-	s.control = control.Handler(s, func(to control.WebhookTarget) error {
-		s.SetWebhook(to)
+	s.api = s.newAPIHandler()
+	s.control = control.NewHandler(s, func(target control.WebhookTarget) error {
+		s.SetWebhook(target)
 		return nil
 	})
 	s.outbox = engine.NewOutbox(s.core, s.deliver)
-	s.core.Watch(s.due)
+	s.core.Schedule(s.computeDelay)
 	return s, nil
 }
 
 func (s *Server) populate() {
 	for _, p := range s.opts.Projects {
 		s.ids.project++
-		s.projects[s.ids.project] = &project{id: s.ids.project, path: p.Path, plain: p.NoPipelines, active: s.now()}
+		s.projects[s.ids.project] = &project{id: s.ids.project, path: p.Path, hasNoPipelines: p.NoPipelines, activeAt: s.now()}
 		parts := strings.Split(p.Path, "/")
 		for i := 1; i < len(parts); i++ {
 			path := strings.Join(parts[:i], "/")
-			if s.groupBy(path) == nil {
+			if s.findGroup(path) == nil {
 				s.ids.group++
 				s.groups[s.ids.group] = &group{id: s.ids.group, path: path}
 			}
@@ -109,71 +109,71 @@ func (s *Server) populate() {
 	}
 }
 
-// Handler serves the API under /api/v4/.
+// Handler returns the handler of the API under /api/v4/.
 func (s *Server) Handler() http.Handler { return s.api }
 
-// Control serves the control API. Anyone who reaches it may do anything.
+// Control returns the handler of the control API. It has no authentication.
 func (s *Server) Control() http.Handler { return s.control }
 
-// Close stops background work.
+// Close stops the goroutines and ends the open polls.
 func (s *Server) Close() { s.core.Close() }
 
-// violate records a breach. The lock is held.
-func (s *Server) violate(kind, method, path string, err error) {
-	s.core.Violate(kind, method, path, err.Error())
+// addViolation records a violation. The lock is held.
+func (s *Server) addViolation(kind, method, path string, err error) {
+	s.core.AddViolation(kind, method, path, err.Error())
 }
 
-// SetWebhook points the hooks at a target; an empty URL stops them.
+// SetWebhook sets the target of the hooks. An empty URL disables webhooks.
 func (s *Server) SetWebhook(target control.WebhookTarget) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	s.webhook, s.health = target, hookHealth{}
 }
 
-// SetURL says where the instance is reached, which its links and its webhooks tell. Before
-// it is set they tell what the last caller used.
+// SetURL sets the URL of the instance in links and webhooks. If it is not set, links and webhooks
+// have the URL of the last call.
 func (s *Server) SetURL(address string) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	s.base, s.named = strings.TrimRight(address, "/"), true
+	s.baseURL, s.hasFixedURL = strings.TrimRight(address, "/"), true
 }
 
-// Revoke makes a token useless from now on.
-func (s *Server) Revoke(token string) error {
+// RevokeToken makes a token invalid.
+func (s *Server) RevokeToken(token string) error {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
-	known := s.tokens[token]
-	if known == nil {
+	t := s.tokens[token]
+	if t == nil {
 		return errors.New("revoke token: there is no such token")
 	}
-	known.Revoked = true
+	t.Revoked = true
 	return nil
 }
 
 func (s *Server) now() time.Time { return s.core.Now() }
 
-// tick wakes the runners whose questions are held. The lock is held.
-func (s *Server) tick() {
-	s.news++
+// wakePolls ends the open requests of runners for a job. The lock is held.
+func (s *Server) wakePolls() {
+	s.version++
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// lock takes the lock and brings the state up to now.
+// lock takes the lock and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())
 }
 
-// secret makes a token of that prefix, in the form that GitLab's have.
-func secret(prefix string) string {
+// newToken returns a new token with a prefix, in the format of GitLab.
+func newToken(prefix string) string {
 	raw := make([]byte, 15)
 	_, _ = rand.Read(raw) // never fails
 	return prefix + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// stamp writes a time as GitLab's API does; nil when it is zero.
-func stamp(t time.Time) any {
+// formatTime formats a time as GitLab's API does. It returns nil for the zero time.
+func formatTime(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}

@@ -12,42 +12,43 @@ import (
 	"time"
 )
 
-// updateEvery is how often runners are asked to speak of their jobs, in seconds.
-const updateEvery = "3"
+// updateInterval is the interval in seconds at which runners update their jobs.
+const updateInterval = "3"
 
-// runnerBy finds a runner by its authentication token. One that has expired is nobody's.
-func (s *Server) runnerBy(c *call) *runner {
-	given := c.text("token")
+// findRunner returns the runner with the authentication token of a call, or nil. An expired token
+// does not count.
+func (s *Server) findRunner(c *call) *runner {
+	token := c.text("token")
 	for _, r := range s.runners {
-		if r.token == given && (r.expires.IsZero() || c.now.Before(r.expires)) {
+		if r.token == token && (r.expiresAt.IsZero() || c.now.Before(r.expiresAt)) {
 			return r
 		}
 	}
 	return nil
 }
 
-func (s *Server) answerVerify(c *call) reply {
-	r := s.runnerBy(c)
+func (s *Server) verifyRunner(c *call) response {
+	r := s.findRunner(c)
 	if r == nil {
-		return fail(http.StatusForbidden, "403 Forbidden")
+		return newError(http.StatusForbidden, "403 Forbidden")
 	}
-	r.contacted, r.systemID = c.now, c.text("system_id")
-	return ok(map[string]any{"id": r.id, "token": r.token, "token_expires_at": stamp(r.expires)})
+	r.contactedAt, r.systemID = c.now, c.text("system_id")
+	return newOK(map[string]any{"id": r.id, "token": r.token, "token_expires_at": formatTime(r.expiresAt)})
 }
 
-// hold keeps a runner's question for a job as long as the answer would be the same as the
-// last, up to PollTimeout: docs "Long polling" of runners.
-func (s *Server) hold(c *call) {
-	var asked struct {
+// holdPoll delays a runner's request for a job while the response would be the same as the last
+// response, for at most PollTimeout. See the documentation "Long polling" of runners.
+func (s *Server) holdPoll(c *call) {
+	var req struct {
 		LastUpdate string `json:"last_update"`
 	}
-	if err := json.Unmarshal(c.body, &asked); err != nil || asked.LastUpdate == "" {
+	if err := json.Unmarshal(c.body, &req); err != nil || req.LastUpdate == "" {
 		return
 	}
 	timeout := s.opts.Clock.After(s.opts.PollTimeout)
 	for {
 		s.core.Mu.Lock()
-		same, changed := asked.LastUpdate == s.lastUpdate(), s.changed
+		same, changed := req.LastUpdate == s.lastUpdate(), s.changed
 		s.core.Mu.Unlock()
 		if !same {
 			return
@@ -64,34 +65,35 @@ func (s *Server) hold(c *call) {
 	}
 }
 
-// lastUpdate stands for all that answers to runners depend on.
-func (s *Server) lastUpdate() string { return fmt.Sprintf("%032x", s.news) }
+// lastUpdate returns a value that changes when responses to runners can change.
+func (s *Server) lastUpdate() string { return fmt.Sprintf("%032x", s.version) }
 
-// answerRequest gives the runner the oldest job that it takes: 201, or 204 without one.
-func (s *Server) answerRequest(c *call) reply {
-	r := s.runnerBy(c)
+// requestJob assigns the oldest job that the runner accepts. The status is 201 with a job and 204
+// without.
+func (s *Server) requestJob(c *call) response {
+	r := s.findRunner(c)
 	if r == nil {
-		return fail(http.StatusForbidden, "403 Forbidden")
+		return newError(http.StatusForbidden, "403 Forbidden")
 	}
-	r.contacted, r.systemID = c.now, c.text("system_id")
-	nothing := reply{status: http.StatusNoContent, header: map[string]string{"X-GitLab-Last-Update": s.lastUpdate()}}
+	r.contactedAt, r.systemID = c.now, c.text("system_id")
+	noJob := response{status: http.StatusNoContent, header: map[string]string{"X-GitLab-Last-Update": s.lastUpdate()}}
 	if r.paused {
-		return nothing
+		return noJob
 	}
-	// GitLab lets one runner run many jobs; runners of one job must not ask again.
-	if r.running != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d asks for a job and runs job %d", r.id, r.running.id))
+	// GitLab allows a runner to run many jobs. A HyperFleet runner runs one job and must not request another.
+	if r.job != nil {
+		s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("runner %d requests a job while it runs job %d", r.id, r.job.id))
 	}
-	j := s.next(r)
-	if j == nil || c.r.Context().Err() != nil { // nobody is there to take it
-		return nothing
+	j := s.findJobFor(r)
+	if j == nil || c.r.Context().Err() != nil { // a closed connection cannot receive the job
+		return noJob
 	}
-	s.start(j, r)
-	return reply{status: http.StatusCreated, body: s.workJSON(j)}
+	s.startJob(j, r)
+	return response{status: http.StatusCreated, body: s.encodeJobPayload(j)}
 }
 
-// workJSON is a job as its runner is given it.
-func (s *Server) workJSON(j *job) map[string]any {
+// encodeJobPayload returns a job as its runner receives it.
+func (s *Server) encodeJobPayload(j *job) map[string]any {
 	p, timeout := j.pipeline.project, int64(s.timeout(j)/time.Second)
 	script := j.command
 	if script == "" {
@@ -106,7 +108,7 @@ func (s *Server) workJSON(j *job) map[string]any {
 			"id": j.id, "name": j.name, "stage": j.stage, "project_id": p.id, "project_name": p.path,
 		},
 		"git_info": map[string]any{
-			"repo_url": strings.Replace(s.base, "//", "//gitlab-ci-token:"+j.token+"@", 1) + "/" + p.path + ".git",
+			"repo_url": strings.Replace(s.baseURL, "//", "//gitlab-ci-token:"+j.token+"@", 1) + "/" + p.path + ".git",
 			"ref":      "main", "ref_type": "branch", "sha": j.pipeline.sha, "depth": 20,
 		},
 		"runner_info": map[string]any{"timeout": timeout, "runner_session_url": nil},
@@ -123,65 +125,66 @@ func (s *Server) workJSON(j *job) map[string]any {
 	}
 }
 
-// jobOf finds the job of a runner's call by its token; a job that is over is refused, and
-// the header tells what became of it.
-func (s *Server) jobOf(c *call, token string) (*job, *reply) {
+// findJob returns the job of a runner's call by the job's token. If the job has ended, findJob
+// returns an error response whose header has the status of the job.
+func (s *Server) findJob(c *call, token string) (*job, *response) {
 	j := s.jobs[c.pathID("id")]
 	if j == nil || j.token == "" || j.token != token {
-		out := fail(http.StatusForbidden, "403 Forbidden")
+		out := newError(http.StatusForbidden, "403 Forbidden")
 		return nil, &out
 	}
-	if r := s.runners[j.ran.id]; r != nil {
-		r.contacted = c.now
+	if r := s.runners[j.ranOn.id]; r != nil {
+		r.contactedAt = c.now
 	}
 	if j.status != statusRunning {
-		out := forbidden("Job is not running")
+		out := newForbidden("Job is not running")
 		out.header = map[string]string{"Job-Status": j.status}
 		return nil, &out
 	}
-	j.touched = c.now
+	j.touchedAt = c.now
 	return j, nil
 }
 
-func (s *Server) answerUpdateJob(c *call) reply {
-	j, refused := s.jobOf(c, c.text("token"))
-	if refused != nil {
-		return *refused
+func (s *Server) updateJob(c *call) response {
+	j, rejection := s.findJob(c, c.text("token"))
+	if rejection != nil {
+		return *rejection
 	}
 	switch state := c.text("state"); state {
 	case statusSuccess:
-		s.finish(j, statusSuccess, "")
+		s.finishJob(j, statusSuccess, "")
 	case statusFailed:
 		reason := c.text("failure_reason")
 		if reason == "" {
 			reason = "unknown_failure"
 		}
-		s.finish(j, statusFailed, reason)
+		s.finishJob(j, statusFailed, reason)
 	}
-	return reply{status: http.StatusOK, body: "200", header: map[string]string{
-		"Job-Status": j.status, "X-GitLab-Trace-Update-Interval": updateEvery,
+	return response{status: http.StatusOK, body: "200", header: map[string]string{
+		"Job-Status": j.status, "X-GitLab-Trace-Update-Interval": updateInterval,
 	}}
 }
 
-// answerTrace appends to a job's log what follows on what is there.
-func (s *Server) answerTrace(c *call) reply {
-	j, refused := s.jobOf(c, c.r.Header.Get("Job-Token"))
-	if refused != nil {
-		return *refused
+// appendTrace appends a part to a job's log. It rejects a part that does not start at the end of
+// the log.
+func (s *Server) appendTrace(c *call) response {
+	j, rejection := s.findJob(c, c.r.Header.Get("Job-Token"))
+	if rejection != nil {
+		return *rejection
 	}
 	var first, last int
 	if _, err := fmt.Sscanf(c.r.Header.Get("Content-Range"), "%d-%d", &first, &last); err != nil {
-		s.violate("request", c.r.Method, c.r.URL.Path, fmt.Errorf("read Content-Range: %w", err))
-		return wrong("400 Missing header Content-Range")
+		s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("read Content-Range: %w", err))
+		return newParamError("400 Missing header Content-Range")
 	}
-	have := strconv.Itoa(len(j.trace))
+	length := strconv.Itoa(len(j.trace))
 	if first != len(j.trace) || last-first+1 != len(c.body) {
-		return reply{status: http.StatusRequestedRangeNotSatisfiable, body: map[string]any{
+		return response{status: http.StatusRequestedRangeNotSatisfiable, body: map[string]any{
 			"error": "416 Range Not Satisfiable",
-		}, header: map[string]string{"Range": "0-" + have}}
+		}, header: map[string]string{"Range": "0-" + length}}
 	}
 	j.trace = append(j.trace, c.body...)
-	return reply{status: http.StatusAccepted, body: "0-" + strconv.Itoa(len(j.trace)), header: map[string]string{
-		"Job-Status": j.status, "Range": "0-" + strconv.Itoa(len(j.trace)), "X-GitLab-Trace-Update-Interval": updateEvery,
+	return response{status: http.StatusAccepted, body: "0-" + strconv.Itoa(len(j.trace)), header: map[string]string{
+		"Job-Status": j.status, "Range": "0-" + strconv.Itoa(len(j.trace)), "X-GitLab-Trace-Update-Interval": updateInterval,
 	}}
 }

@@ -23,45 +23,46 @@ type delivery struct {
 	body []byte
 }
 
-// hookHealth: docs "Webhooks", section "Auto-disabled webhooks".
+// hookHealth is the state of a hook. See the documentation "Webhooks", section "Auto-disabled
+// webhooks".
 type hookHealth struct {
-	failures int
-	pause    time.Duration
-	until    time.Time
+	failures      int
+	delay         time.Duration
+	disabledUntil time.Time
 }
 
 const (
-	// maxFailures in a row, after which a hook is disabled for a while.
+	// maxFailures is the number of consecutive failures after which a hook is disabled for a while.
 	maxFailures = 4
-	firstPause  = time.Minute
-	longest     = 24 * time.Hour
+	firstDelay  = time.Minute
+	maxDelay    = 24 * time.Hour
 )
 
-// notify queues the webhook of a change, with faults applied. The lock is held.
-func (s *Server) notify(j *job) {
+// queueWebhook queues the webhook of a change and applies faults. The lock is held.
+func (s *Server) queueWebhook(j *job) {
 	if s.webhook.URL == "" {
 		return
 	}
-	if s.now().Before(s.health.until) {
-		s.core.Counts.Failed++ // the hook is disabled, and nobody is told
+	if s.now().Before(s.health.disabledUntil) {
+		s.core.Counts.Failed++ // the hook is disabled
 		return
 	}
-	body, err := json.Marshal(s.eventJSON(j))
+	body, err := json.Marshal(s.encodeEvent(j))
 	if err != nil {
-		s.violate("webhook", http.MethodPost, s.webhook.URL, err)
+		s.addViolation("webhook", http.MethodPost, s.webhook.URL, err)
 		return
 	}
-	if !s.core.Lost() {
-		s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), What: delivery{key: engine.UUID(), body: body}})
+	if !s.core.ShouldDrop() {
+		s.outbox.Post(engine.Webhook[delivery]{Job: strconv.FormatInt(j.id, 10), Payload: delivery{key: engine.NewUUID(), body: body}})
 	}
 }
 
-// deliver makes one attempt. There is no second one, as at GitLab.
+// deliver makes one attempt. As at GitLab, there is no retry.
 func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	s.core.Mu.Lock()
-	target, origin := s.webhook, s.base
+	target, origin := s.webhook, s.baseURL
 	s.core.Mu.Unlock()
-	code := s.core.Send(target.URL, w.What.body, func(h http.Header) { s.sign(h, w.What, target.Secret, origin) }).Code
+	code := s.core.Send(target.URL, w.Payload.body, func(h http.Header) { s.setHeaders(h, w.Payload, target.Secret, origin) }).Code
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	if code > 0 && code < 300 {
@@ -72,53 +73,53 @@ func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	s.core.Counts.Failed++
 	s.health.failures++
 	if s.health.failures >= maxFailures {
-		s.health.pause = min(max(firstPause, 2*s.health.pause), longest)
-		s.health.until = s.now().Add(s.health.pause)
+		s.health.delay = min(max(firstDelay, 2*s.health.delay), maxDelay)
+		s.health.disabledUntil = s.now().Add(s.health.delay)
 	}
 }
 
-// sign sets a delivery's headers: docs "Webhooks", sections "Webhook request headers",
-// "Secret tokens" and "Signing tokens". Id and timestamp are always there.
-func (s *Server) sign(h http.Header, d delivery, secret, origin string) {
-	at := strconv.FormatInt(s.now().Unix(), 10)
+// setHeaders sets the headers of a delivery. See the documentation "Webhooks", sections "Webhook
+// request headers", "Secret tokens" and "Signing tokens". The id and the timestamp are always set.
+func (s *Server) setHeaders(h http.Header, d delivery, secret, origin string) {
+	timestamp := strconv.FormatInt(s.now().Unix(), 10)
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "GitLab/19.0.0")
 	h.Set("Idempotency-Key", d.key)
 	h.Set("X-Gitlab-Event", "Job Hook")
-	h.Set("X-Gitlab-Event-Uuid", engine.UUID())
-	h.Set("X-Gitlab-Webhook-Uuid", engine.UUID())
+	h.Set("X-Gitlab-Event-Uuid", engine.NewUUID())
+	h.Set("X-Gitlab-Webhook-Uuid", engine.NewUUID())
 	h.Set("X-Gitlab-Instance", origin)
 	h.Set("Webhook-Id", d.key)
-	h.Set("Webhook-Timestamp", at)
+	h.Set("Webhook-Timestamp", timestamp)
 	encoded, signing := strings.CutPrefix(secret, "whsec_")
 	switch {
 	case signing:
 		key, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
-			return // unsigned: GitLab would not have taken the token
+			return // unsigned: GitLab would have rejected the token
 		}
 		mac := hmac.New(sha256.New, key)
-		_, _ = fmt.Fprintf(mac, "%s.%s.%s", d.key, at, d.body)
+		_, _ = fmt.Fprintf(mac, "%s.%s.%s", d.key, timestamp, d.body)
 		h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
 	case secret != "":
 		h.Set("X-Gitlab-Token", secret)
 	}
 }
 
-// eventTime writes a time as job events do; nil when it is zero.
-func eventTime(t time.Time) any {
+// formatEventTime formats a time as job events do. It returns nil for the zero time.
+func formatEventTime(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// eventJSON is a job event: docs "Webhook events", section "Job events".
-func (s *Server) eventJSON(j *job) map[string]any {
+// encodeEvent returns a job event. See the documentation "Webhook events", section "Job events".
+func (s *Server) encodeEvent(j *job) map[string]any {
 	p := j.pipeline
-	_, name := split(p.project.path)
-	namespace, _ := split(p.project.path)
-	home := s.base + "/" + p.project.path
+	_, name := splitPath(p.project.path)
+	namespace, _ := splitPath(p.project.path)
+	home := s.baseURL + "/" + p.project.path
 	failure := j.failure
 	if failure == "" {
 		failure = "unknown_failure"
@@ -126,15 +127,17 @@ func (s *Server) eventJSON(j *job) map[string]any {
 	out := map[string]any{
 		"object_kind": "build", "ref": "main", "tag": false, "before_sha": strings.Repeat("0", 40), "sha": p.sha, "retries_count": 0,
 		"build_id": j.id, "build_name": j.name, "build_stage": j.stage, "build_status": j.status,
-		"build_created_at": eventTime(j.created), "build_started_at": eventTime(j.started), "build_finished_at": eventTime(j.finished),
-		"build_created_at_iso": stamp(j.created), "build_started_at_iso": stamp(j.started), "build_finished_at_iso": stamp(j.finished),
-		"build_duration": seconds(j.started, j.finished), "build_queued_duration": s.queuedFor(j), "build_allow_failure": false,
+		"build_created_at": formatEventTime(j.createdAt), "build_started_at": formatEventTime(j.startedAt),
+		"build_finished_at": formatEventTime(j.finishedAt), "build_created_at_iso": formatTime(j.createdAt),
+		"build_started_at_iso": formatTime(j.startedAt), "build_finished_at_iso": formatTime(j.finishedAt),
+		"build_duration": durationSeconds(j.startedAt, j.finishedAt), "build_queued_duration": s.queuedDuration(j),
+		"build_allow_failure":  false,
 		"build_failure_reason": failure, "pipeline_id": p.id, "project_id": p.project.id,
 		"project_name": strings.ReplaceAll(p.project.path, "/", " / "), "runner": nil, "environment": nil,
 		"user": map[string]any{"id": 3, "name": "HyperFleet", "username": "hyperfleet", "avatar_url": nil, "email": "[REDACTED]"},
 		"commit": map[string]any{
 			"id": p.id, "name": nil, "sha": p.sha, "message": "Build\n", "author_name": "HyperFleet", "author_email": "[REDACTED]",
-			"author_url": s.base + "/hyperfleet", "status": "running", "duration": nil, "started_at": nil, "finished_at": nil,
+			"author_url": s.baseURL + "/hyperfleet", "status": "running", "duration": nil, "started_at": nil, "finished_at": nil,
 		},
 		"repository": map[string]any{
 			"name": name, "url": home + ".git", "description": nil, "homepage": home, "git_http_url": home + ".git",
@@ -150,10 +153,10 @@ func (s *Server) eventJSON(j *job) map[string]any {
 		commit, _ := out["commit"].(map[string]any)
 		commit["name"] = p.name
 	}
-	if j.ran.id != 0 {
+	if j.ranOn.id != 0 {
 		out["runner"] = map[string]any{
-			"id": j.ran.id, "description": j.ran.description, "runner_type": j.ran.kind, "active": true,
-			"is_shared": j.ran.kind == typeInstance, "tags": j.ran.tags,
+			"id": j.ranOn.id, "description": j.ranOn.description, "runner_type": j.ranOn.kind, "active": true,
+			"is_shared": j.ranOn.kind == typeInstance, "tags": j.ranOn.tags,
 		}
 	}
 	if j.environment != "" {

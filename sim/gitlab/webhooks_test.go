@@ -26,7 +26,7 @@ func delivered(n int) func(control.State) bool {
 func statuses(t *testing.T, hooks *gitlabtest.Receiver) []string {
 	t.Helper()
 	var out []string
-	for _, hook := range hooks.Received() {
+	for _, hook := range hooks.Webhooks() {
 		var event struct {
 			Status string `json:"build_status"`
 		}
@@ -44,11 +44,11 @@ func TestWebhooksOfALife(t *testing.T) {
 	s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "true", Workflow: "nightly", Environment: "prod"})
 	must(t, s.Approve(1977))
 	s.StartRunner(t, token).Wait()
-	s.Eventually("all webhooks came", delivered(5))
+	s.WaitUntil("all webhooks came", delivered(5))
 	if got := strings.Join(statuses(t, hooks), " "); got != "created manual pending running success" {
 		t.Errorf("statuses: %s", got)
 	}
-	for i, hook := range hooks.Received() {
+	for i, hook := range hooks.Webhooks() {
 		var event map[string]any
 		must(t, json.Unmarshal(hook.Body, &event))
 		_, told := event["tag_list"]
@@ -74,8 +74,8 @@ func TestSigningToken(t *testing.T) {
 		URL: hooks.URL, Secret: "whsec_" + base64.StdEncoding.EncodeToString(key),
 	}))
 	s.Queue(control.JobSpec{})
-	s.Eventually("all webhooks came", delivered(2))
-	for _, hook := range hooks.Received() {
+	s.WaitUntil("all webhooks came", delivered(2))
+	for _, hook := range hooks.Webhooks() {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(hook.Header.Get("Webhook-Id") + "." + hook.Header.Get("Webhook-Timestamp") + "." + string(hook.Body)))
 		if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); hook.Header.Get("Webhook-Signature") != want || hook.Header.Get("X-Gitlab-Token") != "" {
@@ -98,38 +98,38 @@ func TestWebhookFaults(t *testing.T) {
 			hooks := gitlabtest.NewReceiver(t)
 			s := gitlabtest.New(t, gitlab.Options{Faults: test.faults, Webhook: control.WebhookTarget{URL: hooks.URL}, Seed: 5})
 			s.Queue(control.JobSpec{Count: 10})
-			state := s.Eventually("all webhooks came", func(st control.State) bool { return st.Webhooks.Pending == 0 })
-			if got := hooks.Received(); !test.check(state.Webhooks, len(got)) {
+			state := s.WaitUntil("all webhooks came", func(st control.State) bool { return st.Webhooks.Pending == 0 })
+			if got := hooks.Webhooks(); !test.check(state.Webhooks, len(got)) {
 				t.Errorf("%d came: %+v", len(got), state.Webhooks)
 			}
 		})
 	}
 }
 
-// GitLab gives up a hook for a while that fails four times in a row.
+// GitLab disables a hook for a while after four consecutive failures.
 func TestFailingHookIsDisabled(t *testing.T) {
 	t.Parallel()
 	clk := fakeClock()
 	hooks := gitlabtest.NewReceiver(t)
-	hooks.Answer(http.StatusInternalServerError)
+	hooks.SetStatus(http.StatusInternalServerError)
 	s := gitlabtest.New(t, gitlab.Options{Clock: clk, Webhook: control.WebhookTarget{URL: hooks.URL}})
 	settled := func(st control.State) bool { return st.Webhooks.Pending == 0 }
 	s.Queue(control.JobSpec{Count: 2})
-	s.Eventually("four failed", settled)
-	hooks.Answer(http.StatusOK)
+	s.WaitUntil("four failed", settled)
+	hooks.SetStatus(http.StatusOK)
 	s.Queue(control.JobSpec{})
-	if state := s.Eventually("two were left out", settled); state.Webhooks.Failed != 6 || len(hooks.Received()) != 4 {
-		t.Errorf("%d came: %+v", len(hooks.Received()), state.Webhooks)
+	if state := s.WaitUntil("two were left out", settled); state.Webhooks.Failed != 6 || len(hooks.Webhooks()) != 4 {
+		t.Errorf("%d came: %+v", len(hooks.Webhooks()), state.Webhooks)
 	}
 	clk.Step(61 * time.Second)
 	s.Queue(control.JobSpec{})
-	if state := s.Eventually("two came", settled); state.Webhooks.Delivered != 2 {
+	if state := s.WaitUntil("two came", settled); state.Webhooks.Delivered != 2 {
 		t.Errorf("after a minute: %+v", state.Webhooks)
 	}
 }
 
-// FuzzBodies sends arbitrary bodies to every call that reads one. Whatever comes, the
-// simulator answers with a status that GitLab uses; only requests may be at fault.
+// FuzzBodies sends arbitrary bodies to every call that reads a body. The simulator must respond with a
+// status of GitLab. Only requests may be violations.
 func FuzzBodies(f *testing.F) {
 	f.Add([]byte(`{"runner_type":"instance_type","tag_list":["x"],"run_untagged":false}`))
 	f.Add([]byte(`{"runner_type":"project_type","project_id":1e30}`))
@@ -154,7 +154,7 @@ func FuzzBodies(f *testing.F) {
 			{http.MethodPut, "/api/v4/jobs/1977", s.Handler()},
 			{http.MethodPatch, "/api/v4/jobs/1977/trace", s.Handler()},
 			{http.MethodPost, "/sim/jobs", s.Control()},
-			{http.MethodPost, "/sim/faults", s.Control()}, // last, so that no fault disturbs the others
+			{http.MethodPost, "/sim/faults", s.Control()}, // last, so that no fault affects the other calls
 		} {
 			r := httptest.NewRequestWithContext(t.Context(), target.method, target.path, strings.NewReader(string(body)))
 			r.Header.Set("Private-Token", "t")

@@ -23,18 +23,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// bfcfg begins the label and the annotations by which DPF finds a template.
-const bfcfg = "provisioning.dpu.nvidia.com/bfcfg-template"
+// templateKey is the label by which DPF finds templates, and the prefix of the annotations that name
+// a template's DPUCluster.
+const templateKey = "provisioning.dpu.nvidia.com/bfcfg-template"
 
-// System is what a DPU was installed with.
+// System is the operating system that was installed on a DPU.
 type System struct {
-	// Files of the installed system, by path; Units by name.
+	// Files holds the contents of the installed files by path. Units holds the systemd units by name,
+	// and under "live" the names of the units of the live system.
 	Files, Units map[string]string
-	// Image of the system.
+	// Image is the operating system image (osImageURL of the machine configuration).
 	Image string
 }
 
-// ignitionConfig is as much of an ignition as a boot needs.
+// ignitionConfig is the part of an Ignition configuration that BootDPU needs.
 type ignitionConfig struct {
 	Ignition struct {
 		Version string `json:"version"`
@@ -60,33 +62,33 @@ type fileSource struct {
 	Compression string `json:"compression"`
 }
 
-// BootDPU plays DPF and a DPU: the template of the DPUCluster is filled for the DPU, its live
-// system installs what it carries, and the DPU joins the hosted cluster as a Node of its name
-// with the kubeconfig that it finds in its own files.
+// BootDPU simulates DPF and a DPU. It renders the template of the DPUCluster for the DPU, boots the
+// live system of that template, and installs the system that the live system carries. Then it creates
+// the DPU's Node in the hosted cluster, with the kubeconfig from the installed files.
 func (s *Sim) BootDPU(ctx context.Context, cluster types.NamespacedName, name string) (System, error) {
-	text, err := s.bootTemplate(ctx, cluster)
+	text, err := s.findTemplate(ctx, cluster)
 	if err != nil {
 		return System{}, err
 	}
 
-	filled, err := fill(text, map[string]string{
+	filled, err := renderTemplate(text, map[string]string{
 		"DPUHostName": name, "DPUName": name, "DPUNamespace": cluster.Namespace, "DPUUID": "uid-of-" + name,
 	})
 	if err != nil {
 		return System{}, err
 	}
 
-	live, err := readSystem([]byte(filled))
+	live, err := parseSystem([]byte(filled))
 	if err != nil {
 		return System{}, fmt.Errorf("boot the live system: %w", err)
 	}
 
 	if strings.TrimSpace(live.Files["/etc/hostname"]) != name ||
 		!strings.Contains(live.Files["/etc/dpf/environment"], "DPUName="+name+"\n") {
-		return System{}, errors.New("boot the live system: it does not know which DPU it is")
+		return System{}, errors.New("boot the live system: its hostname or its environment does not name the DPU")
 	}
 
-	installed, err := readSystem([]byte(live.Files["/var/target.ign"]))
+	installed, err := parseSystem([]byte(live.Files["/var/target.ign"]))
 	if err != nil {
 		return System{}, fmt.Errorf("boot the installed system: %w", err)
 	}
@@ -101,81 +103,82 @@ func (s *Sim) BootDPU(ctx context.Context, cluster types.NamespacedName, name st
 	}
 
 	installed.Image = machine.Spec.OSImageURL
-	installed.Units["live"] = strings.Join(keys(live.Units), " ")
+	installed.Units["live"] = strings.Join(mapKeys(live.Units), " ")
 
-	return installed, join(ctx, installed.Files["/etc/kubernetes/kubeconfig"], name)
+	return installed, createNode(ctx, installed.Files["/etc/kubernetes/kubeconfig"], name)
 }
 
-func keys(of map[string]string) []string {
+func mapKeys(units map[string]string) []string {
 	var out []string
-	for key := range of {
+	for key := range units {
 		out = append(out, key)
 	}
 
 	return out
 }
 
-// bootTemplate finds the one template of a DPUCluster, as DPF does.
-func (s *Sim) bootTemplate(ctx context.Context, cluster types.NamespacedName) (string, error) {
+// findTemplate returns the template of a DPUCluster. As in DPF, the DPUCluster must have exactly one.
+func (s *Sim) findTemplate(ctx context.Context, cluster types.NamespacedName) (string, error) {
 	var all corev1.ConfigMapList
-	if err := s.client.List(ctx, &all, client.MatchingLabels{bfcfg: "true"}); err != nil {
+	if err := s.client.List(ctx, &all, client.MatchingLabels{templateKey: "true"}); err != nil {
 		return "", fmt.Errorf("list templates: %w", err)
 	}
 
 	var found []string
 
 	for i := range all.Items {
-		of := all.Items[i].Annotations
-		if of[bfcfg+"-cluster-name"] == cluster.Name && of[bfcfg+"-cluster-namespace"] == cluster.Namespace {
+		annotations := all.Items[i].Annotations
+		if annotations[templateKey+"-cluster-name"] == cluster.Name &&
+			annotations[templateKey+"-cluster-namespace"] == cluster.Namespace {
 			found = append(found, all.Items[i].Data["BF_CFG_TEMPLATE"])
 		}
 	}
 
 	if len(found) != 1 || found[0] == "" {
-		return "", fmt.Errorf("boot a DPU of %s: it has %d templates", cluster, len(found))
+		return "", fmt.Errorf("boot a DPU of %s: it has %d templates, and must have one that is not empty", cluster, len(found))
 	}
 
 	return found[0], nil
 }
 
-// fill fills a template; a word that DPF does not have is an error.
-func fill(text string, words map[string]string) (string, error) {
+// renderTemplate executes a template. It fails if the template uses a value that DPF does not provide.
+func renderTemplate(text string, values map[string]string) (string, error) {
 	parsed, err := template.New("bf.cfg").Option("missingkey=error").Parse(text)
 	if err != nil {
-		return "", fmt.Errorf("read template: %w", err)
+		return "", fmt.Errorf("parse template: %w", err)
 	}
 
 	var out bytes.Buffer
-	if err := parsed.Execute(&out, words); err != nil {
-		return "", fmt.Errorf("fill template: %w", err)
+	if err := parsed.Execute(&out, values); err != nil {
+		return "", fmt.Errorf("execute template: %w", err)
 	}
 
 	return out.String(), nil
 }
 
-// readSystem is what a system is after it has run an ignition. Fields that ignition does not
-// know would be warnings there; what can't be read ends a boot.
-func readSystem(text []byte) (System, error) {
+// parseSystem returns the system that an Ignition configuration describes. It ignores unknown fields,
+// because Ignition only warns about them, and fails where Ignition would abort the boot.
+func parseSystem(text []byte) (System, error) {
 	var config ignitionConfig
 	if err := json.Unmarshal(text, &config); err != nil {
-		return System{}, fmt.Errorf("read ignition: %w", err)
+		return System{}, fmt.Errorf("parse ignition: %w", err)
 	}
 
 	if !strings.HasPrefix(config.Ignition.Version, "3.") {
-		return System{}, fmt.Errorf("read ignition: version %q", config.Ignition.Version)
+		return System{}, fmt.Errorf("parse ignition: version %q is not supported, want 3.x", config.Ignition.Version)
 	}
 
 	out := System{Files: map[string]string{}, Units: map[string]string{}}
 
 	for _, file := range config.Storage.Files {
-		if _, twice := out.Files[file.Path]; twice {
-			return System{}, fmt.Errorf("read ignition: %s is there twice", file.Path)
+		if _, exists := out.Files[file.Path]; exists {
+			return System{}, fmt.Errorf("parse ignition: file %s is duplicated", file.Path)
 		}
 
 		for _, part := range append([]fileSource{file.Contents}, file.Append...) {
-			content, err := part.read()
+			content, err := part.decode()
 			if err != nil {
-				return System{}, fmt.Errorf("read ignition: %s: %w", file.Path, err)
+				return System{}, fmt.Errorf("parse ignition: file %s: %w", file.Path, err)
 			}
 
 			out.Files[file.Path] += content
@@ -189,14 +192,14 @@ func readSystem(text []byte) (System, error) {
 	return out, nil
 }
 
-func (f fileSource) read() (string, error) {
+func (f fileSource) decode() (string, error) {
 	if f.Source == "" {
 		return "", nil
 	}
 
 	kind, data, ok := strings.Cut(f.Source, ",")
 	if !ok || !strings.HasPrefix(kind, "data:") {
-		return "", errors.New("no data URL")
+		return "", errors.New("the source is not a data URL")
 	}
 
 	text, err := url.PathUnescape(data)
@@ -213,7 +216,7 @@ func (f fileSource) read() (string, error) {
 
 	zip, err := gzip.NewReader(strings.NewReader(text))
 	if err != nil {
-		return "", fmt.Errorf("unpack: %w", err)
+		return "", fmt.Errorf("decompress: %w", err)
 	}
 
 	raw, err := io.ReadAll(zip)
@@ -221,11 +224,11 @@ func (f fileSource) read() (string, error) {
 	return string(raw), err
 }
 
-// join makes the Node.
-func join(ctx context.Context, kubeconfig, name string) error {
+// createNode creates the DPU's Node in the hosted cluster.
+func createNode(ctx context.Context, kubeconfig, name string) error {
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(kubeconfig))
 	if err != nil {
-		return fmt.Errorf("join: kubeconfig: %w", err)
+		return fmt.Errorf("join cluster: parse kubeconfig: %w", err)
 	}
 
 	hosted, err := client.New(config, client.Options{})
@@ -234,7 +237,7 @@ func join(ctx context.Context, kubeconfig, name string) error {
 	}
 
 	if err != nil {
-		return fmt.Errorf("join: %w", err)
+		return fmt.Errorf("join cluster: %w", err)
 	}
 
 	return nil

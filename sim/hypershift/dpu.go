@@ -13,35 +13,35 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// DPUState is what a test says of a DPUCluster.
+// DPUState is the state that a test gives a DPUCluster.
 type DPUState struct {
 	// Phase is Pending, Creating, Ready, NotReady or Failed.
 	Phase string
-	// MaxNodes of the spec, when it is made. Default: the schema's, 1000.
+	// MaxNodes is spec.maxNodes of a DPUCluster that SetDPUCluster creates. Default: 1000, from the schema.
 	MaxNodes int64
-	// Nodes that it has.
+	// Nodes is the number of nodes in the cluster (status.nodesCount).
 	Nodes int64
 }
 
-// DPUClusterKind is that of the DPU operator.
+// DPUClusterKind returns the GroupVersionKind of the DPU operator's DPUCluster.
 func DPUClusterKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUCluster"}
 }
 
-// SetDPUCluster plays the DPU operator: it makes a DPUCluster of type static where it is
-// not there, and writes its status.
-func (s *Sim) SetDPUCluster(ctx context.Context, at types.NamespacedName, state DPUState) error {
+// SetDPUCluster simulates the DPU operator. It creates a DPUCluster of type static if the DPUCluster
+// does not exist, and writes its status.
+func (s *Sim) SetDPUCluster(ctx context.Context, objectKey types.NamespacedName, state DPUState) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(DPUClusterKind())
 
-	err := s.client.Get(ctx, at, object)
+	err := s.client.Get(ctx, objectKey, object)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get DPUCluster %s: %w", at, err)
+		return fmt.Errorf("get DPUCluster %s: %w", objectKey, err)
 	}
 
 	if err != nil {
-		object.SetNamespace(at.Namespace)
-		object.SetName(at.Name)
+		object.SetNamespace(objectKey.Namespace)
+		object.SetName(objectKey.Name)
 
 		spec := map[string]any{"type": "static"}
 		if state.MaxNodes > 0 {
@@ -51,50 +51,50 @@ func (s *Sim) SetDPUCluster(ctx context.Context, at types.NamespacedName, state 
 		object.Object["spec"] = spec
 
 		if err := s.client.Create(ctx, object); err != nil {
-			return fmt.Errorf("make DPUCluster %s: %w", at, err)
+			return fmt.Errorf("create DPUCluster %s: %w", objectKey, err)
 		}
 	}
 
 	object.Object["status"] = map[string]any{"phase": state.Phase, "nodesCount": state.Nodes}
 
 	if err := s.client.Status().Update(ctx, object); err != nil {
-		return fmt.Errorf("write status of DPUCluster %s: %w", at, err)
+		return fmt.Errorf("update status of DPUCluster %s: %w", objectKey, err)
 	}
 
 	return nil
 }
 
-// DPUKind is a worker of the DPU operator's.
+// DPUKind returns the GroupVersionKind of the DPU operator's DPU, which is a worker node.
 func DPUKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPU"}
 }
 
-// SetDPU plays the DPU operator: a DPU in the namespace of the DPUCluster that it joins is in
-// a phase. It is made where it is not there.
+// SetDPU simulates the DPU operator. It sets the phase of a DPU in the namespace of the DPUCluster that
+// the DPU joins. It creates the DPU if it does not exist.
 func (s *Sim) SetDPU(ctx context.Context, cluster types.NamespacedName, name, phase string) error {
-	at := types.NamespacedName{Namespace: cluster.Namespace, Name: name}
+	objectKey := types.NamespacedName{Namespace: cluster.Namespace, Name: name}
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(DPUKind())
 
-	err := s.client.Get(ctx, at, object)
+	err := s.client.Get(ctx, objectKey, object)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get DPU %s: %w", at, err)
+		return fmt.Errorf("get DPU %s: %w", objectKey, err)
 	}
 
 	if err != nil {
-		object.SetNamespace(at.Namespace)
-		object.SetName(at.Name)
+		object.SetNamespace(objectKey.Namespace)
+		object.SetName(objectKey.Name)
 		object.Object["spec"] = map[string]any{"cluster": map[string]any{"namespace": cluster.Namespace, "name": cluster.Name}}
 
 		if err := s.client.Create(ctx, object); err != nil {
-			return fmt.Errorf("make DPU %s: %w", at, err)
+			return fmt.Errorf("create DPU %s: %w", objectKey, err)
 		}
 	}
 
 	object.Object["status"] = map[string]any{"phase": phase}
 
 	if err := s.client.Status().Update(ctx, object); err != nil {
-		return fmt.Errorf("write status of DPU %s: %w", at, err)
+		return fmt.Errorf("update status of DPU %s: %w", objectKey, err)
 	}
 
 	return nil

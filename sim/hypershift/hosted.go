@@ -21,7 +21,7 @@ import (
 
 const (
 	finalizer = "hypershift.openshift.io/finalizer"
-	// apiPort is that of the hosted API server.
+	// apiPort is the port of the hosted API server.
 	apiPort = 6443
 )
 
@@ -38,26 +38,26 @@ const (
 	messageAllIsWell     = "All is well"
 )
 
-// hosted is one look at a HostedCluster.
-type hosted struct {
+// hostedClusterReconciler reconciles one HostedCluster once.
+type hostedClusterReconciler struct {
 	*Sim
 
-	key    key
-	object *unstructured.Unstructured
-	status map[string]any
-	conds  []metav1.Condition
-	// namespace of the control plane.
+	key        key
+	object     *unstructured.Unstructured
+	status     map[string]any
+	conditions []metav1.Condition
+	// namespace is the namespace of the control plane.
 	namespace string
 }
 
-func (s *Sim) hostedCluster(ctx context.Context, k key, object *unstructured.Unstructured) error {
-	h := &hosted{Sim: s, key: k, object: object, namespace: ControlPlaneNamespace(k.Namespace, k.Name)}
+func (s *Sim) reconcileHostedCluster(ctx context.Context, k key, object *unstructured.Unstructured) error {
+	h := &hostedClusterReconciler{Sim: s, key: k, object: object, namespace: ControlPlaneNamespace(k.Namespace, k.Name)}
 
 	if object.GetDeletionTimestamp() != nil {
-		return h.remove(ctx)
+		return h.finalize(ctx)
 	}
 
-	if s.terminating(ctx, k.Namespace) {
+	if s.isTerminating(ctx, k.Namespace) {
 		return nil
 	}
 
@@ -69,22 +69,23 @@ func (s *Sim) hostedCluster(ctx context.Context, k key, object *unstructured.Uns
 		return err
 	}
 
-	if err := h.live(ctx); err != nil {
+	if err := h.advance(ctx); err != nil {
 		return err
 	}
 
 	return h.writeStatus(ctx)
 }
 
-// terminating tells whether a namespace goes, and what is in it with it.
-func (s *Sim) terminating(ctx context.Context, name string) bool {
+// isTerminating returns true if the namespace is being deleted, together with all objects in it.
+func (s *Sim) isTerminating(ctx context.Context, name string) bool {
 	namespace := &corev1.Namespace{}
-	err := s.view.Get(ctx, types.NamespacedName{Name: name}, namespace)
+	err := s.cache.Get(ctx, types.NamespacedName{Name: name}, namespace)
 
 	return err == nil && namespace.DeletionTimestamp != nil
 }
 
-// ControlPlaneNamespace is where HyperShift runs a control plane.
+// ControlPlaneNamespace returns the namespace in which HyperShift runs the control plane of a
+// HostedCluster.
 func ControlPlaneNamespace(namespace, name string) string {
 	return namespace + "-" + strings.ReplaceAll(name, ".", "-")
 }
@@ -101,7 +102,7 @@ func (s *Sim) setFinalizers(ctx context.Context, object *unstructured.Unstructur
 	return nil
 }
 
-func (h *hosted) readStatus() error {
+func (h *hostedClusterReconciler) readStatus() error {
 	h.status, _, _ = unstructured.NestedMap(h.object.Object, "status")
 	if h.status == nil {
 		h.status = map[string]any{}
@@ -111,18 +112,18 @@ func (h *hosted) readStatus() error {
 		Conditions []metav1.Condition `json:"conditions"`
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(h.status, &read); err != nil {
-		return fmt.Errorf("read conditions: %w", err)
+		return fmt.Errorf("decode conditions: %w", err)
 	}
 
-	h.conds = read.Conditions
+	h.conditions = read.Conditions
 
 	return nil
 }
 
-func (h *hosted) writeStatus(ctx context.Context) error {
-	conditions, err := plain(struct {
+func (h *hostedClusterReconciler) writeStatus(ctx context.Context) error {
+	conditions, err := toUnstructured(struct {
 		Conditions []metav1.Condition `json:"conditions"`
-	}{h.conds})
+	}{h.conditions})
 	if err != nil {
 		return err
 	}
@@ -137,144 +138,151 @@ func (h *hosted) writeStatus(ctx context.Context) error {
 	h.object.Object["status"] = h.status
 
 	if err := h.client.Status().Update(ctx, h.object); err != nil {
-		return fmt.Errorf("write status: %w", err)
+		return fmt.Errorf("update status: %w", err)
 	}
 
 	return nil
 }
 
-// plain makes a value what an unstructured object has.
-func plain[T any](value T) (map[string]any, error) {
+// toUnstructured converts a struct to a map as it is stored in an unstructured object.
+func toUnstructured[T any](value T) (map[string]any, error) {
 	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&value)
 	if err != nil {
-		return nil, fmt.Errorf("write status: %w", err)
+		return nil, fmt.Errorf("encode status: %w", err)
 	}
 
 	return out, nil
 }
 
-func (h *hosted) say(kind string, status metav1.ConditionStatus, reason, message string) {
-	meta.SetStatusCondition(&h.conds, metav1.Condition{
+func (h *hostedClusterReconciler) setCondition(kind string, status metav1.ConditionStatus, reason, message string) {
+	meta.SetStatusCondition(&h.conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: h.object.GetGeneration(), LastTransitionTime: metav1.NewTime(h.options.Clock.Now()),
 	})
 }
 
-// sayIf is the condition of something that is as it should be, or is not.
-func (h *hosted) sayIf(ok bool, kind, yes, reason, no string) {
+// setConditionIf sets a condition to True with reason AsExpected if ok, else to False with the given
+// reason.
+func (h *hostedClusterReconciler) setConditionIf(ok bool, kind, trueMessage, reason, falseMessage string) {
 	if ok {
-		h.say(kind, metav1.ConditionTrue, reasonAsExpected, yes)
+		h.setCondition(kind, metav1.ConditionTrue, reasonAsExpected, trueMessage)
 	} else {
-		h.say(kind, metav1.ConditionFalse, reason, no)
+		h.setCondition(kind, metav1.ConditionFalse, reason, falseMessage)
 	}
 }
 
-func (h *hosted) string(path ...string) string {
+func (h *hostedClusterReconciler) readString(path ...string) string {
 	text, _, _ := unstructured.NestedString(h.object.Object, path...)
 
 	return text
 }
 
-// live takes a HostedCluster that is wanted as far as it gets now.
-func (h *hosted) live(ctx context.Context) error {
-	version, blocked, err := h.check(ctx)
+// advance validates a HostedCluster that is not being deleted, and takes all steps towards an available
+// control plane that are possible now.
+func (h *hostedClusterReconciler) advance(ctx context.Context) error {
+	version, blocked, err := h.validate(ctx)
 	if err != nil {
 		return err
 	}
 
-	h.say("ReconciliationActive", metav1.ConditionTrue, reasonAsExpected, "Reconciliation active on resource")
+	h.setCondition("ReconciliationActive", metav1.ConditionTrue, reasonAsExpected, "Reconciliation active on resource")
 	if blocked != "" {
-		h.say("Progressing", metav1.ConditionFalse, reasonBlocked, blocked)
+		h.setCondition("Progressing", metav1.ConditionFalse, reasonBlocked, blocked)
 
-		// Of the three only this one is an error of HyperShift's pass, and tried again.
-		if invalid := meta.FindStatusCondition(h.conds, "ValidConfiguration"); invalid.Status == metav1.ConditionFalse {
-			h.say("ReconciliationSucceeded", metav1.ConditionFalse, "ReconciliationError", "configuration is invalid: "+invalid.Message)
+		// Of the three validation conditions, HyperShift returns an error and retries only for this one.
+		if invalid := meta.FindStatusCondition(h.conditions, "ValidConfiguration"); invalid.Status == metav1.ConditionFalse {
+			h.setCondition("ReconciliationSucceeded", metav1.ConditionFalse, "ReconciliationError",
+				"configuration is invalid: "+invalid.Message)
 		}
 
-		if meta.FindStatusCondition(h.conds, "Available") == nil {
-			h.say("Available", metav1.ConditionFalse, reasonWaiting, blocked)
-			h.say("Degraded", metav1.ConditionUnknown, reasonStatusUnknown, "The hosted control plane is not found")
+		if meta.FindStatusCondition(h.conditions, "Available") == nil {
+			h.setCondition("Available", metav1.ConditionFalse, reasonWaiting, blocked)
+			h.setCondition("Degraded", metav1.ConditionUnknown, reasonStatusUnknown, "The hosted control plane is not found")
 		}
 
 		return nil
 	}
 
-	h.say("ReconciliationSucceeded", metav1.ConditionTrue, "ReconciliatonSucceeded", "Reconciliation completed successfully")
+	h.setCondition("ReconciliationSucceeded", metav1.ConditionTrue, "ReconciliatonSucceeded",
+		"Reconciliation completed successfully")
 
-	ready, err := h.makePlane(ctx)
+	ready, err := h.ensureControlPlane(ctx)
 	if err != nil {
 		return err
 	}
 
-	available, err := h.plane(ctx, ready)
+	available, err := h.advanceControlPlane(ctx, ready)
 	if err != nil {
 		return err
 	}
 
-	return h.rollOut(available, version)
+	return h.advanceRollout(available, version)
 }
 
-// plane plays the control plane from its address to its being available.
-func (h *hosted) plane(ctx context.Context, address bool) (bool, error) {
+// advanceControlPlane simulates the start of the control plane, from the address of its API server until
+// it is available. It returns whether the control plane is available.
+func (h *hostedClusterReconciler) advanceControlPlane(ctx context.Context, hasAddress bool) (bool, error) {
 	delays, uid := h.options.Delays, h.object.GetUID()
 
-	h.sayIf(address, "InfrastructureReady", messageAllIsWell, "WaitingOnInfrastructureReady",
+	h.setConditionIf(hasAddress, "InfrastructureReady", messageAllIsWell, "WaitingOnInfrastructureReady",
 		"Kubernetes API server load balancer is not provisioned")
 
-	kubeconfig := address && h.after(h.key, uid, "kubeconfig", delays.Kubeconfig)
-	if kubeconfig {
-		if err := h.makeKubeconfig(ctx); err != nil {
+	hasKubeconfig := hasAddress && h.hasElapsed(h.key, uid, "kubeconfig", delays.Kubeconfig)
+	if hasKubeconfig {
+		if err := h.ensureKubeconfig(ctx); err != nil {
 			return false, err
 		}
 	}
 
-	running := kubeconfig && h.after(h.key, uid, "control plane", delays.ControlPlane)
-	quorum := running && !h.has(NoQuorum, h.key.Name)
+	isRunning := hasKubeconfig && h.hasElapsed(h.key, uid, "control plane", delays.ControlPlane)
+	hasQuorum := isRunning && !h.hasFault(NoQuorum, h.key.Name)
 
-	if quorum {
-		h.say("EtcdAvailable", metav1.ConditionTrue, "QuorumAvailable", "")
+	if hasQuorum {
+		h.setCondition("EtcdAvailable", metav1.ConditionTrue, "QuorumAvailable", "")
 	} else {
-		h.say("EtcdAvailable", metav1.ConditionFalse, "EtcdWaitingForQuorum", "Waiting for etcd to reach quorum")
+		h.setCondition("EtcdAvailable", metav1.ConditionFalse, "EtcdWaitingForQuorum", "Waiting for etcd to reach quorum")
 	}
 
-	h.sayIf(quorum, "KubeAPIServerAvailable", "Kube APIServer deployment is available", reasonWaiting,
+	h.setConditionIf(hasQuorum, "KubeAPIServerAvailable", "Kube APIServer deployment is available", reasonWaiting,
 		"Waiting for Kube APIServer deployment to become available")
 
-	reached := !h.has(Unreachable, h.key.Name)
-	reason, message := h.whyNotAvailable(address, kubeconfig, quorum)
+	isReachable := !h.hasFault(Unreachable, h.key.Name)
+	reason, message := h.explainUnavailable(hasAddress, hasKubeconfig, hasQuorum)
 
-	h.sayIf(quorum && reached, "Available", "The hosted control plane is available", reason, message)
-	h.sayIf(quorum, "IgnitionEndpointAvailable", "Ignition server deployment is available", reasonWaiting,
+	h.setConditionIf(hasQuorum && isReachable, "Available", "The hosted control plane is available", reason, message)
+	h.setConditionIf(hasQuorum, "IgnitionEndpointAvailable", "Ignition server deployment is available", reasonWaiting,
 		"Ignition server deployment is not yet available")
 
-	if h.has(Degraded, h.key.Name) {
-		h.say("Degraded", metav1.ConditionTrue, "UnavailableReplicas", "kube-controller-manager deployment has 1 unavailable replicas")
+	if h.hasFault(Degraded, h.key.Name) {
+		h.setCondition("Degraded", metav1.ConditionTrue, "UnavailableReplicas",
+			"kube-controller-manager deployment has 1 unavailable replicas")
 	} else {
-		h.say("Degraded", metav1.ConditionFalse, reasonAsExpected, "The hosted cluster is not degraded")
+		h.setCondition("Degraded", metav1.ConditionFalse, reasonAsExpected, "The hosted cluster is not degraded")
 	}
 
-	return quorum && reached, nil
+	return hasQuorum && isReachable, nil
 }
 
-// whyNotAvailable is reconcileAvailabilityStatus of hostedcontrolplane_controller.go.
-func (h *hosted) whyNotAvailable(address, kubeconfig, quorum bool) (reason, message string) {
+// explainUnavailable returns the reason and message of condition Available while it is False
+// (reconcileAvailabilityStatus of hostedcontrolplane_controller.go).
+func (h *hostedClusterReconciler) explainUnavailable(hasAddress, hasKubeconfig, hasQuorum bool) (reason, message string) {
 	switch {
-	case !address:
+	case !hasAddress:
 		return "WaitingOnInfrastructureReady", "Kubernetes API server load balancer is not provisioned"
-	case !kubeconfig:
+	case !hasKubeconfig:
 		return "KubeconfigWaitingForCreate", "Waiting for hosted control plane kubeconfig to be created"
-	case !quorum:
+	case !hasQuorum:
 		return "EtcdWaitingForQuorum", "Waiting for etcd to reach quorum"
 	default:
 		return "KASLoadBalancerNotReachable", "failed to establish a TCP connection to the API server's load balancer"
 	}
 }
 
-// makeKubeconfig writes the administrator's kubeconfig and the password of kubeadmin.
-func (h *hosted) makeKubeconfig(ctx context.Context) error {
+// ensureKubeconfig creates the Secrets with the administrator's kubeconfig and the password of kubeadmin.
+func (h *hostedClusterReconciler) ensureKubeconfig(ctx context.Context) error {
 	text, err := h.options.Kubeconfig(h.key.Namespace, h.key.Name)
 	if err != nil {
-		return fmt.Errorf("make kubeconfig: %w", err)
+		return fmt.Errorf("create kubeconfig: %w", err)
 	}
 
 	for field, secret := range map[string]struct {
@@ -294,7 +302,7 @@ func (h *hosted) makeKubeconfig(ctx context.Context) error {
 			Type: corev1.SecretTypeOpaque, Data: secret.data,
 		}
 
-		if err := h.ensure(ctx, object); err != nil {
+		if err := h.createIfMissing(ctx, object); err != nil {
 			return err
 		}
 
@@ -304,18 +312,18 @@ func (h *hosted) makeKubeconfig(ctx context.Context) error {
 	return nil
 }
 
-// ensure makes an object where it is not there.
-func (s *Sim) ensure(ctx context.Context, object client.Object) error {
-	at := client.ObjectKeyFromObject(object)
+// createIfMissing creates an object if it does not exist. It does not change an existing object.
+func (s *Sim) createIfMissing(ctx context.Context, object client.Object) error {
+	objectKey := client.ObjectKeyFromObject(object)
 
-	there, ok := object.DeepCopyObject().(client.Object)
+	existing, ok := object.DeepCopyObject().(client.Object)
 	if !ok {
-		return fmt.Errorf("make %T %s: it is no object", object, at)
+		return fmt.Errorf("create %T %s: its copy is not a client.Object", object, objectKey)
 	}
 
-	err := s.client.Get(ctx, at, there)
+	err := s.client.Get(ctx, objectKey, existing)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get %T %s: %w", object, at, err)
+		return fmt.Errorf("get %T %s: %w", object, objectKey, err)
 	}
 
 	if err == nil {
@@ -323,21 +331,21 @@ func (s *Sim) ensure(ctx context.Context, object client.Object) error {
 	}
 
 	if err := s.client.Create(ctx, object); err != nil {
-		return fmt.Errorf("make %T %s: %w", object, at, err)
+		return fmt.Errorf("create %T %s: %w", object, objectKey, err)
 	}
 
 	return nil
 }
 
-// DeleteHostedCluster deletes a HostedCluster as a person would, behind its owner's back.
-func (s *Sim) DeleteHostedCluster(ctx context.Context, at types.NamespacedName) error {
+// DeleteHostedCluster deletes a HostedCluster as an administrator would, without its owner.
+func (s *Sim) DeleteHostedCluster(ctx context.Context, objectKey types.NamespacedName) error {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(hypershiftKind(kindHostedCluster))
-	object.SetNamespace(at.Namespace)
-	object.SetName(at.Name)
+	object.SetGroupVersionKind(hypershiftGVK(kindHostedCluster))
+	object.SetNamespace(objectKey.Namespace)
+	object.SetName(objectKey.Name)
 
 	if err := s.client.Delete(ctx, object); err != nil {
-		return fmt.Errorf("delete HostedCluster %s: %w", at, err)
+		return fmt.Errorf("delete HostedCluster %s: %w", objectKey, err)
 	}
 
 	return nil

@@ -24,24 +24,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names of HyperShift's (hypershift-operator/controllers/nodepool, token.go and
+// Annotations that HyperShift sets (hypershift-operator/controllers/nodepool, token.go and
 // nodepool_controller.go).
 const (
 	annotationConfig   = "hypershift.openshift.io/nodePoolCurrentConfigVersion"
 	annotationNodePool = "hypershift.openshift.io/nodePool"
 )
 
-// serveIgnition starts the server of all control planes' ignition (ignition-server/cmd,
-// start.go).
-func (s *Sim) serveIgnition() {
-	s.ignitions = map[string]ignition{}
-	s.server = httptest.NewTLSServer(http.HandlerFunc(s.answerIgnition))
+// startIgnitionServer starts one Ignition server for all control planes (ignition-server/cmd, start.go).
+func (s *Sim) startIgnitionServer() {
+	s.ignitionByPool = map[string]servedIgnition{}
+	s.server = httptest.NewTLSServer(http.HandlerFunc(s.handleIgnition))
 }
 
-// ignition is what is served for a token, of which NodePool.
-type ignition struct{ pool, token, image string }
+// servedIgnition is the configuration that the Ignition server serves for the token of a NodePool. Its
+// pool is NAMESPACE/NAME, its image the release image.
+type servedIgnition struct{ pool, token, image string }
 
-func (s *Sim) answerIgnition(w http.ResponseWriter, r *http.Request) {
+func (s *Sim) handleIgnition(w http.ResponseWriter, r *http.Request) {
 	encoded, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	token, err := base64.StdEncoding.DecodeString(encoded)
 
@@ -57,8 +57,8 @@ func (s *Sim) answerIgnition(w http.ResponseWriter, r *http.Request) {
 	}
 
 	s.mu.Lock()
-	served, known := s.ignitions[r.Header.Get("Nodepool")]
-	s.fetched++
+	served, known := s.ignitionByPool[r.Header.Get("Nodepool")]
+	s.ignitionRequests++
 	s.mu.Unlock()
 
 	if !known || served.token != string(token) {
@@ -67,7 +67,7 @@ func (s *Sim) answerIgnition(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	text, err := s.workerIgnition(served)
+	text, err := s.renderWorkerIgnition(served)
 	if err != nil {
 		http.Error(w, "Invalid ignition payload", http.StatusInternalServerError)
 
@@ -78,22 +78,24 @@ func (s *Sim) answerIgnition(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// IgnitionsServed is how often HyperShift was asked for ignition.
-func (s *Sim) IgnitionsServed() int {
+// IgnitionRequests returns how many requests with a bearer token the Ignition server has received. It
+// also counts requests with a token that the server rejected.
+func (s *Sim) IgnitionRequests() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.fetched
+	return s.ignitionRequests
 }
 
-// workerIgnition is what a worker gets: the kubeconfig that it joins with, the machine
-// configuration with the image of its system, and whose keys may log in.
-func (s *Sim) workerIgnition(served ignition) ([]byte, error) {
+// renderWorkerIgnition returns the Ignition configuration of a worker. It contains the kubeconfig with
+// which the worker joins the cluster, the machine configuration with the operating system image, and
+// the SSH keys that may log in.
+func (s *Sim) renderWorkerIgnition(served servedIgnition) ([]byte, error) {
 	namespace, name, _ := strings.Cut(served.pool, "/")
 
 	kubeconfig, err := s.options.Kubeconfig(namespace, name)
 	if err != nil {
-		return nil, fmt.Errorf("make kubeconfig: %w", err)
+		return nil, fmt.Errorf("create kubeconfig: %w", err)
 	}
 
 	machine, err := json.Marshal(map[string]any{
@@ -101,7 +103,7 @@ func (s *Sim) workerIgnition(served ignition) ([]byte, error) {
 		"spec": map[string]any{"osImageURL": "quay.io/machine-os-of/" + served.image, "kernelArguments": []string{"a+b"}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write ignition: %w", err)
+		return nil, fmt.Errorf("encode ignition: %w", err)
 	}
 
 	file := func(path, source string) map[string]any {
@@ -118,16 +120,17 @@ func (s *Sim) workerIgnition(served ignition) ([]byte, error) {
 		"systemd": map[string]any{"units": []any{map[string]any{"name": "kubelet.service", "enabled": true}}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write ignition: %w", err)
+		return nil, fmt.Errorf("encode ignition: %w", err)
 	}
 
 	return text, nil
 }
 
-// userData makes the NodePool's user data, as HyperShift does of pools whose machines are not
-// its own: in the control plane's namespace, under the digest of the configuration, which the
-// NodePool is annotated with. What was there for another configuration is deleted.
-func (p *pool) userData(ctx context.Context, cluster *unstructured.Unstructured) error {
+// ensureUserData writes the NodePool's user data as HyperShift does for pools whose machines HyperShift
+// does not create. The Secret is in the control plane's namespace, its name ends with the digest of the
+// configuration, and the NodePool is annotated with that digest. ensureUserData deletes the Secret of
+// the previous configuration. It does nothing if there is no Ignition server or no kubeconfig yet.
+func (p *nodePoolReconciler) ensureUserData(ctx context.Context, cluster *unstructured.Unstructured) error {
 	image, _, _ := unstructured.NestedString(p.object.Object, "spec", "release", "image")
 	kubeconfig, _, _ := unstructured.NestedString(cluster.Object, "status", "kubeconfig", "name")
 
@@ -141,8 +144,8 @@ func (p *pool) userData(ctx context.Context, cluster *unstructured.Unstructured)
 
 	if old := p.object.GetAnnotations()[annotationConfig]; old != version {
 		if old != "" {
-			gone := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "user-data-" + p.key.Name + "-" + old}}
-			if err := client.IgnoreNotFound(p.client.Delete(ctx, gone)); err != nil {
+			stale := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "user-data-" + p.key.Name + "-" + old}}
+			if err := client.IgnoreNotFound(p.client.Delete(ctx, stale)); err != nil {
 				return fmt.Errorf("delete user data: %w", err)
 			}
 		}
@@ -165,16 +168,17 @@ func (p *pool) userData(ctx context.Context, cluster *unstructured.Unstructured)
 	return p.writeUserData(ctx, namespace, version, image)
 }
 
-// token of a NodePool's ignition: another one after each rotation.
-func (p *pool) token(version string) string {
+// tokenFor returns the Ignition token of the NodePool for a configuration version. The token changes with
+// each RotateIgnition.
+func (p *nodePoolReconciler) tokenFor(version string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	return fmt.Sprintf("token-%s-%s-%d", p.key.Name, version, p.rotations)
 }
 
-func (p *pool) writeUserData(ctx context.Context, namespace, version, image string) error {
-	token := p.token(version)
+func (p *nodePoolReconciler) writeUserData(ctx context.Context, namespace, version, image string) error {
+	token := p.tokenFor(version)
 
 	value, err := json.Marshal(map[string]any{"ignition": map[string]any{
 		"version": "3.2.0",
@@ -192,17 +196,19 @@ func (p *pool) writeUserData(ctx context.Context, namespace, version, image stri
 		}}},
 	}})
 	if err != nil {
-		return fmt.Errorf("write user data: %w", err)
+		return fmt.Errorf("encode user data: %w", err)
 	}
 
 	p.mu.Lock()
-	p.ignitions[p.key.NamespacedName.String()] = ignition{pool: p.key.NamespacedName.String(), token: token, image: image}
+	p.ignitionByPool[p.key.NamespacedName.String()] = servedIgnition{
+		pool: p.key.NamespacedName.String(), token: token, image: image,
+	}
 	p.mu.Unlock()
 
 	secret := &corev1.Secret{}
-	at := types.NamespacedName{Namespace: namespace, Name: "user-data-" + p.key.Name + "-" + version}
+	objectKey := types.NamespacedName{Namespace: namespace, Name: "user-data-" + p.key.Name + "-" + version}
 
-	err = p.client.Get(ctx, at, secret)
+	err = p.client.Get(ctx, objectKey, secret)
 	if err == nil {
 		if bytes.Equal(secret.Data["value"], value) {
 			return nil
@@ -223,23 +229,23 @@ func (p *pool) writeUserData(ctx context.Context, namespace, version, image stri
 
 	secret = &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: at.Namespace, Name: at.Name, Annotations: map[string]string{annotationNodePool: p.key.NamespacedName.String()},
+			Namespace: objectKey.Namespace, Name: objectKey.Name,
+			Annotations: map[string]string{annotationNodePool: p.key.NamespacedName.String()},
 		},
 		Data: map[string][]byte{"disableTemplating": []byte("dHJ1ZQ=="), "value": value},
 	}
 	if err := p.client.Create(ctx, secret); err != nil {
-		return fmt.Errorf("make user data: %w", err)
+		return fmt.Errorf("create user data: %w", err)
 	}
 
 	return nil
 }
 
-// RotateIgnition has HyperShift give all user data another token, as it does several times a
-// day.
+// RotateIgnition changes the token in all user data, as HyperShift does several times a day.
 func (s *Sim) RotateIgnition() {
 	s.mu.Lock()
 	s.rotations++
 	s.mu.Unlock()
 
-	s.all()
+	s.enqueueAll()
 }

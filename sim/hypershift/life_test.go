@@ -179,9 +179,9 @@ func remove(t *testing.T, namespace string) {
 	}
 
 	eventually(t, "its kubeconfig is gone", func() bool {
-		at := types.NamespacedName{Namespace: namespace, Name: "c1-admin-kubeconfig"}
+		objectKey := types.NamespacedName{Namespace: namespace, Name: "c1-admin-kubeconfig"}
 
-		return apierrors.IsNotFound(env.Client.Get(t.Context(), at, &corev1.Secret{}))
+		return apierrors.IsNotFound(env.Client.Get(t.Context(), objectKey, &corev1.Secret{}))
 	})
 }
 

@@ -18,30 +18,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Annotations of MetalLB's (controller/service.go).
+// Annotations of MetalLB (controller/service.go), and the priority of a pool that sets none.
 const (
-	annotationPool      = "metallb.io/address-pool"
-	annotationIPs       = "metallb.io/loadBalancerIPs"
-	annotationFrom      = "metallb.io/ip-allocated-from-pool"
-	annotationSharing   = "metallb.io/allow-shared-ip"
-	defaultPoolPriority = 1 << 30
+	annotationPool          = "metallb.io/address-pool"
+	annotationIPs           = "metallb.io/loadBalancerIPs"
+	annotationAllocatedFrom = "metallb.io/ip-allocated-from-pool"
+	annotationSharing       = "metallb.io/allow-shared-ip"
+	defaultPoolPriority     = 1 << 30
 )
 
 var errNoAddress = errors.New("no available IPs")
 
-// addressPool is an IPAddressPool that can be used.
+// addressPool is a valid IPAddressPool.
 type addressPool struct {
 	name   string
 	ranges []addressRange
-	// auto: a Service that does not ask for the pool may have of it.
-	auto bool
-	// pinned: only the Services of serviceAllocation may have of it, lower priorities first.
-	pinned     bool
-	namespaces []string
-	priority   int64
+	// autoAssign allows the pool for Services that do not request a pool.
+	autoAssign bool
+	// hasServiceAllocation restricts the pool to the Services that spec.serviceAllocation selects. Pools
+	// with a lower priority value come first.
+	hasServiceAllocation bool
+	namespaces           []string
+	priority             int64
 }
 
-// addressRange is all from the first address to the last.
+// addressRange contains all addresses from its first to its last, both included.
 type addressRange struct{ from, to netip.Addr }
 
 func (r addressRange) contains(address netip.Addr) bool {
@@ -54,7 +55,7 @@ func (r addressRange) overlaps(other addressRange) bool {
 
 func (r addressRange) String() string { return r.from.String() + "-" + r.to.String() }
 
-func rangeOf(n *net.IPNet) addressRange {
+func newAddressRange(n *net.IPNet) addressRange {
 	last := slices.Clone(n.IP)
 	for i := range last {
 		last[i] |= ^n.Mask[i]
@@ -70,9 +71,10 @@ func rangeOf(n *net.IPNet) addressRange {
 	return addressRange{from, to}
 }
 
-// pools reads MetalLB's pools. What the webhook would have refused is not there.
-func (s *Sim) pools(ctx context.Context) ([]addressPool, error) {
-	objects, err := s.list(ctx, metallbKind(), s.options.MetalLBNamespace)
+// listAddressPools returns MetalLB's valid pools, the oldest first. It records a violation for each pool
+// that MetalLB's webhook would have rejected, and leaves the pool out.
+func (s *Sim) listAddressPools(ctx context.Context) ([]addressPool, error) {
+	objects, err := s.list(ctx, addressPoolGVK(), s.options.MetalLBNamespace)
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +91,13 @@ func (s *Sim) pools(ctx context.Context) ([]addressPool, error) {
 	var out []addressPool
 
 	for i := range objects {
-		p, err := readPool(&objects[i])
+		p, err := parseAddressPool(&objects[i])
 		if err == nil {
-			err = overlap(p, out)
+			err = checkOverlap(p, out)
 		}
 
 		if err != nil {
-			s.violation(key{kindAddressPool, client.ObjectKeyFromObject(&objects[i])}, err.Error())
+			s.recordViolation(key{kindAddressPool, client.ObjectKeyFromObject(&objects[i])}, err.Error())
 
 			continue
 		}
@@ -106,10 +108,11 @@ func (s *Sim) pools(ctx context.Context) ([]addressPool, error) {
 	return out, nil
 }
 
-// checkPool is MetalLB's webhook.
-func (s *Sim) checkPool(ctx context.Context, k key) error {
+// validateAddressPools simulates MetalLB's webhook. It records a violation for a pool in another
+// namespace than MetalLB's, and for each invalid pool.
+func (s *Sim) validateAddressPools(ctx context.Context, k key) error {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(metallbKind())
+	object.SetGroupVersionKind(addressPoolGVK())
 
 	err := s.client.Get(ctx, k.NamespacedName, object)
 	if err != nil {
@@ -117,22 +120,22 @@ func (s *Sim) checkPool(ctx context.Context, k key) error {
 	}
 
 	if k.Namespace != s.options.MetalLBNamespace {
-		s.violation(k, fmt.Sprintf("resource must be created in %s namespace", s.options.MetalLBNamespace))
+		s.recordViolation(k, fmt.Sprintf("resource must be created in %s namespace", s.options.MetalLBNamespace))
 
 		return nil
 	}
 
-	_, err = s.pools(ctx)
+	_, err = s.listAddressPools(ctx)
 
 	return err
 }
 
-func readPool(object *unstructured.Unstructured) (addressPool, error) {
-	p := addressPool{name: object.GetName(), auto: true, priority: defaultPoolPriority}
+func parseAddressPool(object *unstructured.Unstructured) (addressPool, error) {
+	p := addressPool{name: object.GetName(), autoAssign: true, priority: defaultPoolPriority}
 
 	addresses, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "addresses")
 	for _, text := range addresses {
-		r, err := parseRange(text)
+		r, err := parseAddressRange(text)
 		if err != nil {
 			return p, err
 		}
@@ -145,7 +148,7 @@ func readPool(object *unstructured.Unstructured) (addressPool, error) {
 	}
 
 	if auto, found, _ := unstructured.NestedBool(object.Object, "spec", "autoAssign"); found {
-		p.auto = auto
+		p.autoAssign = auto
 	}
 
 	allocation, found, _ := unstructured.NestedMap(object.Object, "spec", "serviceAllocation")
@@ -153,7 +156,7 @@ func readPool(object *unstructured.Unstructured) (addressPool, error) {
 		return p, nil
 	}
 
-	p.pinned = true
+	p.hasServiceAllocation = true
 	p.namespaces, _, _ = unstructured.NestedStringSlice(allocation, "namespaces")
 
 	if priority, found, _ := unstructured.NestedInt64(allocation, "priority"); found && priority > 0 {
@@ -163,16 +166,16 @@ func readPool(object *unstructured.Unstructured) (addressPool, error) {
 	return p, nil
 }
 
-// parseRange is ParseCIDR of internal/config.
-func parseRange(text string) (addressRange, error) {
-	first, last, ranged := strings.Cut(text, "-")
-	if !ranged {
+// parseAddressRange parses a CIDR or a range FIRST-LAST (ParseCIDR of internal/config).
+func parseAddressRange(text string) (addressRange, error) {
+	first, last, isRange := strings.Cut(text, "-")
+	if !isRange {
 		_, n, err := net.ParseCIDR(text)
 		if err != nil {
 			return addressRange{}, fmt.Errorf("invalid CIDR %q", text)
 		}
 
-		return rangeOf(n), nil
+		return newAddressRange(n), nil
 	}
 
 	from, ok := netip.AddrFromSlice(net.ParseIP(strings.TrimSpace(first)))
@@ -199,9 +202,9 @@ func parseRange(text string) (addressRange, error) {
 	return r, nil
 }
 
-// overlap refuses what MetalLB's config does: two pools with one address, and a pool that has
-// it twice.
-func overlap(p addressPool, others []addressPool) error {
+// checkOverlap returns an error if an address of the pool is also in another pool, or twice in the same
+// pool. MetalLB's configuration has the same rule.
+func checkOverlap(p addressPool, others []addressPool) error {
 	for i, a := range p.ranges {
 		for _, other := range append(others[:len(others):len(others)], addressPool{ranges: p.ranges[:i]}) {
 			for _, b := range other.ranges {
@@ -215,20 +218,21 @@ func overlap(p addressPool, others []addressPool) error {
 	return nil
 }
 
-func (p addressPool) has(address netip.Addr) bool {
+func (p addressPool) contains(address netip.Addr) bool {
 	return slices.ContainsFunc(p.ranges, func(r addressRange) bool { return r.contains(address) })
 }
 
-// takes tells whether a Service may have of the pool (isPoolCompatibleWithService).
-func (p addressPool) takes(service *corev1.Service) bool {
-	return !p.pinned || len(p.namespaces) == 0 || slices.Contains(p.namespaces, service.Namespace)
+// isAllowedFor returns true if MetalLB may allocate addresses of the pool to the Service
+// (isPoolCompatibleWithService).
+func (p addressPool) isAllowedFor(service *corev1.Service) bool {
+	return !p.hasServiceAllocation || len(p.namespaces) == 0 || slices.Contains(p.namespaces, service.Namespace)
 }
 
-// balance gives a Service of type LoadBalancer its address, or takes it away where it may
-// not have it any more (convergeBalancer).
-func (s *Sim) balance(ctx context.Context, k key) error {
-	s.giving.Lock()
-	defer s.giving.Unlock()
+// reconcileService allocates addresses for a Service of type LoadBalancer. It releases them if the
+// Service may not have them any longer (convergeBalancer).
+func (s *Sim) reconcileService(ctx context.Context, k key) error {
+	s.allocationMu.Lock()
+	defer s.allocationMu.Unlock()
 
 	service := &corev1.Service{}
 	if err := s.client.Get(ctx, k.NamespacedName, service); err != nil {
@@ -238,16 +242,16 @@ func (s *Sim) balance(ctx context.Context, k key) error {
 	_, cluster, _ := strings.Cut(service.Annotations[clusterAnnotation], "/")
 
 	if service.DeletionTimestamp != nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer ||
-		s.has(NoAddress, cluster) || !s.after(k, service.UID, "address", s.options.Delays.Address) {
+		s.hasFault(NoAddress, cluster) || !s.hasElapsed(k, service.UID, "address", s.options.Delays.Address) {
 		return nil
 	}
 
-	pools, err := s.pools(ctx)
+	pools, err := s.listAddressPools(ctx)
 	if err != nil {
 		return err
 	}
 
-	used, err := s.used(ctx, service)
+	used, err := s.listUsedAddresses(ctx, service)
 	if err != nil {
 		return err
 	}
@@ -259,19 +263,20 @@ func (s *Sim) balance(ctx context.Context, k key) error {
 		}
 	}
 
-	addresses, from, refused := pick(service, families, pools, used)
+	addresses, from, refused := chooseAddresses(service, families, pools, used)
 	if refused != nil {
-		err := s.tell(ctx, service, "AllocationFailed", fmt.Sprintf("Failed to allocate IP for %q: %s", k.NamespacedName, refused))
+		err := s.emitOnce(ctx, service, "AllocationFailed", fmt.Sprintf("Failed to allocate IP for %q: %s", k.NamespacedName, refused))
 		if err != nil {
 			return err
 		}
 	}
 
-	return s.give(ctx, service, addresses, from)
+	return s.writeAddresses(ctx, service, addresses, from)
 }
 
-// used are the addresses of other Services, with who has them.
-func (s *Sim) used(ctx context.Context, but *corev1.Service) (map[netip.Addr]*corev1.Service, error) {
+// listUsedAddresses returns the addresses of all Services of type LoadBalancer except one, with the
+// Service that has each address.
+func (s *Sim) listUsedAddresses(ctx context.Context, except *corev1.Service) (map[netip.Addr]*corev1.Service, error) {
 	var all corev1.ServiceList
 	if err := s.client.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("list Services: %w", err)
@@ -281,7 +286,7 @@ func (s *Sim) used(ctx context.Context, but *corev1.Service) (map[netip.Addr]*co
 
 	for i := range all.Items {
 		service := &all.Items[i]
-		if service.UID == but.UID || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		if service.UID == except.UID || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
 
@@ -295,19 +300,21 @@ func (s *Sim) used(ctx context.Context, but *corev1.Service) (map[netip.Addr]*co
 	return out, nil
 }
 
-// pick chooses a Service's addresses: those it has, those it asks for, or free ones, of one pool.
-func pick(
+// chooseAddresses returns addresses for a Service and the name of their pool. It chooses the addresses
+// that the Service requests. If the Service requests none, it chooses the current addresses if they are
+// still allowed, else free addresses of one pool.
+func chooseAddresses(
 	service *corev1.Service, families []corev1.IPFamily, pools []addressPool, used map[netip.Addr]*corev1.Service,
 ) ([]netip.Addr, string, error) {
-	wanted := service.Annotations[annotationIPs]
-	if wanted == "" {
-		wanted = service.Spec.LoadBalancerIP
+	requested := service.Annotations[annotationIPs]
+	if requested == "" {
+		requested = service.Spec.LoadBalancerIP
 	}
 
-	if wanted != "" {
-		addresses, err := parseAll(strings.Split(wanted, ","))
+	if requested != "" {
+		addresses, err := parseAddresses(strings.Split(requested, ","))
 		if err != nil {
-			return nil, "", fmt.Errorf("invalid %s: %q", annotationIPs, wanted)
+			return nil, "", fmt.Errorf("invalid %s: %q", annotationIPs, requested)
 		}
 
 		if len(addresses) != len(families) ||
@@ -315,25 +322,25 @@ func pick(
 			return nil, "", fmt.Errorf("requested loadBalancer IP(s) %q does not match the ipFamily of the service", addresses)
 		}
 
-		from, err := assignAll(service, addresses, pools, used)
+		from, err := poolForAll(service, addresses, pools, used)
 
 		return addresses, from, err
 	}
 
-	var have []string
+	var current []string
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
-		have = append(have, ingress.IP)
+		current = append(current, ingress.IP)
 	}
 
-	if addresses, err := parseAll(have); err == nil && len(addresses) > 0 {
-		if from, err := assignAll(service, addresses, pools, used); err == nil {
+	if addresses, err := parseAddresses(current); err == nil && len(addresses) > 0 {
+		if from, err := poolForAll(service, addresses, pools, used); err == nil {
 			return addresses, from, nil
 		}
 	}
 
-	for _, p := range candidates(service, pools) {
-		// With PreferDualStack a pool of one family gives what it has.
-		if addresses := p.free(service, families, pools, used); len(addresses) > 0 {
+	for _, p := range listCandidatePools(service, pools) {
+		// With PreferDualStack, a pool that has addresses of one family only is sufficient.
+		if addresses := p.findFree(service, families, pools, used); len(addresses) > 0 {
 			return addresses, p.name, nil
 		}
 	}
@@ -341,8 +348,9 @@ func pick(
 	return nil, "", errNoAddress
 }
 
-// free are a pool's first free addresses of each family.
-func (p addressPool) free(
+// findFree returns the first free address of the pool for each family. It leaves out a family that has
+// none.
+func (p addressPool) findFree(
 	service *corev1.Service, families []corev1.IPFamily, pools []addressPool, used map[netip.Addr]*corev1.Service,
 ) []netip.Addr {
 	var out []netip.Addr
@@ -352,7 +360,7 @@ func (p addressPool) free(
 
 		for _, r := range p.ranges {
 			for address := r.from; !found && familyOf(address) == family && r.contains(address); address = address.Next() {
-				if from, err := assign(service, address, pools, used); err == nil && from == p.name {
+				if from, err := poolForAddress(service, address, pools, used); err == nil && from == p.name {
 					out, found = append(out, address), true
 				}
 			}
@@ -370,7 +378,7 @@ func familyOf(address netip.Addr) corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-func parseAll(texts []string) ([]netip.Addr, error) {
+func parseAddresses(texts []string) ([]netip.Addr, error) {
 	var out []netip.Addr
 
 	for _, text := range texts {
@@ -385,14 +393,15 @@ func parseAll(texts []string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// assignAll tells from which pool a Service may have all of some addresses.
-func assignAll(
+// poolForAll returns the pool that contains all the addresses. It fails if the addresses are in several
+// pools, or if the Service may not have one of them.
+func poolForAll(
 	service *corev1.Service, addresses []netip.Addr, pools []addressPool, used map[netip.Addr]*corev1.Service,
 ) (string, error) {
 	pool := ""
 
 	for _, address := range addresses {
-		from, err := assign(service, address, pools, used)
+		from, err := poolForAddress(service, address, pools, used)
 		if err != nil {
 			return "", err
 		}
@@ -407,9 +416,10 @@ func assignAll(
 	return pool, nil
 }
 
-// candidates are the pools that a Service that asks for no address may have of: the one it
-// names, or first those pinned to it and then all that anyone may have of.
-func candidates(service *corev1.Service, pools []addressPool) []addressPool {
+// listCandidatePools returns the pools for a Service that requests no address. If the Service names a
+// pool, that is the only one. Else the pools with a service allocation for the Service come first, by
+// priority, and the unrestricted pools follow.
+func listCandidatePools(service *corev1.Service, pools []addressPool) []addressPool {
 	if name := service.Annotations[annotationPool]; name != "" {
 		return slices.DeleteFunc(slices.Clone(pools), func(p addressPool) bool { return p.name != name })
 	}
@@ -418,10 +428,10 @@ func candidates(service *corev1.Service, pools []addressPool) []addressPool {
 
 	for _, p := range pools {
 		switch {
-		case !p.auto:
-		case !p.pinned:
+		case !p.autoAssign:
+		case !p.hasServiceAllocation:
 			others = append(others, p)
-		case p.takes(service):
+		case p.isAllowedFor(service):
 			pinned = append(pinned, p)
 		}
 	}
@@ -431,17 +441,18 @@ func candidates(service *corev1.Service, pools []addressPool) []addressPool {
 	return append(pinned, others...)
 }
 
-// assign tells from which pool a Service may have an address.
-func assign(
+// poolForAddress returns the pool that contains the address. It fails if the Service may not have the
+// address, or if another Service has the address and does not share it.
+func poolForAddress(
 	service *corev1.Service, address netip.Addr, pools []addressPool, used map[netip.Addr]*corev1.Service,
 ) (string, error) {
-	at := slices.IndexFunc(pools, func(p addressPool) bool { return p.has(address) })
+	index := slices.IndexFunc(pools, func(p addressPool) bool { return p.contains(address) })
 
 	switch {
-	case at < 0:
+	case index < 0:
 		return "", fmt.Errorf("%q is not allowed in config", []netip.Addr{address})
-	case !pools[at].takes(service):
-		return "", fmt.Errorf("pool %s not compatible for ip assignment", pools[at].name)
+	case !pools[index].isAllowedFor(service):
+		return "", fmt.Errorf("pool %s not compatible for ip assignment", pools[index].name)
 	}
 
 	if other := used[address]; other != nil {
@@ -452,11 +463,12 @@ func assign(
 		}
 	}
 
-	return pools[at].name, nil
+	return pools[index].name, nil
 }
 
-// give writes a Service's addresses; none takes them away.
-func (s *Sim) give(ctx context.Context, service *corev1.Service, addresses []netip.Addr, from string) error {
+// writeAddresses writes a Service's addresses and the name of their pool. It releases the current
+// addresses if the pool name is empty.
+func (s *Sim) writeAddresses(ctx context.Context, service *corev1.Service, addresses []netip.Addr, from string) error {
 	var ingress []corev1.LoadBalancerIngress
 
 	for _, address := range addresses {
@@ -465,13 +477,13 @@ func (s *Sim) give(ctx context.Context, service *corev1.Service, addresses []net
 		}
 	}
 
-	if service.Annotations[annotationFrom] != from {
+	if service.Annotations[annotationAllocatedFrom] != from {
 		before := service.DeepCopy()
 
-		metav1.SetMetaDataAnnotation(&service.ObjectMeta, annotationFrom, from)
+		metav1.SetMetaDataAnnotation(&service.ObjectMeta, annotationAllocatedFrom, from)
 
 		if from == "" {
-			delete(service.Annotations, annotationFrom)
+			delete(service.Annotations, annotationAllocatedFrom)
 		}
 
 		if err := s.client.Patch(ctx, service, client.MergeFrom(before)); err != nil {
@@ -487,22 +499,22 @@ func (s *Sim) give(ctx context.Context, service *corev1.Service, addresses []net
 	service.Status.LoadBalancer.Ingress = ingress
 
 	if err := s.client.Status().Update(ctx, service); err != nil {
-		return fmt.Errorf("write address: %w", err)
+		return fmt.Errorf("update addresses: %w", err)
 	}
 
 	if from != "" {
-		return s.tell(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", addresses))
+		return s.emitOnce(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", addresses))
 	}
 
 	return nil
 }
 
-// tell writes an event, once.
-func (s *Sim) tell(ctx context.Context, service *corev1.Service, reason, message string) error {
+// emitOnce creates an event for a Service, unless the Sim has created the same event before.
+func (s *Sim) emitOnce(ctx context.Context, service *corev1.Service, reason, message string) error {
 	id := string(service.UID) + reason + message
 
 	s.mu.Lock()
-	before := s.told[id]
+	before := s.emittedEvents[id]
 	s.mu.Unlock()
 
 	if before {
@@ -525,11 +537,11 @@ func (s *Sim) tell(ctx context.Context, service *corev1.Service, reason, message
 		Source: corev1.EventSource{Component: "metallb-controller"},
 	})
 	if err != nil {
-		return fmt.Errorf("write event: %w", err)
+		return fmt.Errorf("create event: %w", err)
 	}
 
 	s.mu.Lock()
-	s.told[id] = true
+	s.emittedEvents[id] = true
 	s.mu.Unlock()
 
 	return nil

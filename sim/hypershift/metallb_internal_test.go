@@ -23,7 +23,7 @@ func poolOf(t *testing.T, name, addresses string, more map[string]any) addressPo
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	object.SetName(name)
 
-	p, err := readPool(object)
+	p, err := parseAddressPool(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestPick(t *testing.T) {
 				test.families = both[:1]
 			}
 
-			addresses, from, refused := pick(service, test.families, all, nil)
+			addresses, from, refused := chooseAddresses(service, test.families, all, nil)
 			address := strings.Trim(fmt.Sprint(addresses), "[]")
 
 			switch {

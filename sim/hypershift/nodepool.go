@@ -17,18 +17,18 @@ import (
 
 const reasonValidationFailed = "ValidationFailed"
 
-// pool is one look at a NodePool.
-type pool struct {
+// nodePoolReconciler reconciles one NodePool once.
+type nodePoolReconciler struct {
 	*Sim
 
-	key    key
-	object *unstructured.Unstructured
-	status map[string]any
-	conds  []any
+	key        key
+	object     *unstructured.Unstructured
+	status     map[string]any
+	conditions []any
 }
 
-func (s *Sim) nodePool(ctx context.Context, k key, object *unstructured.Unstructured) error {
-	p := &pool{Sim: s, key: k, object: object}
+func (s *Sim) reconcileNodePool(ctx context.Context, k key, object *unstructured.Unstructured) error {
+	p := &nodePoolReconciler{Sim: s, key: k, object: object}
 
 	if object.GetDeletionTimestamp() != nil {
 		finalizers := slices.DeleteFunc(object.GetFinalizers(), func(f string) bool { return f == finalizer })
@@ -41,7 +41,7 @@ func (s *Sim) nodePool(ctx context.Context, k key, object *unstructured.Unstruct
 
 	cluster, err := s.get(ctx, key{kindHostedCluster, types.NamespacedName{Namespace: k.Namespace, Name: clusterOf(object)}})
 	if err != nil || cluster == nil {
-		// HyperShift waits for it, without a condition.
+		// HyperShift waits for the HostedCluster without setting a condition.
 		return err
 	}
 
@@ -54,21 +54,22 @@ func (s *Sim) nodePool(ctx context.Context, k key, object *unstructured.Unstruct
 		p.status = map[string]any{}
 	}
 
-	p.conds, _, _ = unstructured.NestedSlice(p.status, "conditions")
+	p.conditions, _, _ = unstructured.NestedSlice(p.status, "conditions")
 
 	if cluster.GetDeletionTimestamp() == nil {
-		if err := p.userData(ctx, cluster); err != nil {
+		if err := p.ensureUserData(ctx, cluster); err != nil {
 			return err
 		}
 	}
 
-	p.live(cluster)
+	p.setConditions(cluster)
 
-	return p.write(ctx)
+	return p.writeStatus(ctx)
 }
 
-// say sets a condition; a NodePool's have a status of their own make.
-func (p *pool) say(kind string, ok bool, reason, message string) {
+// setCondition sets a condition. The conditions of a NodePool are of HyperShift's own type, not of
+// metav1.Condition.
+func (p *nodePoolReconciler) setCondition(kind string, ok bool, reason, message string) {
 	status := metav1.ConditionFalse
 	if ok {
 		status = metav1.ConditionTrue
@@ -82,7 +83,7 @@ func (p *pool) say(kind string, ok bool, reason, message string) {
 		condition["message"] = message
 	}
 
-	for i, item := range p.conds {
+	for i, item := range p.conditions {
 		old, _ := item.(map[string]any)
 		if old["type"] != kind {
 			continue
@@ -92,106 +93,110 @@ func (p *pool) say(kind string, ok bool, reason, message string) {
 			condition["lastTransitionTime"] = old["lastTransitionTime"]
 		}
 
-		p.conds[i] = condition
+		p.conditions[i] = condition
 
 		return
 	}
 
-	p.conds = append(p.conds, condition)
+	p.conditions = append(p.conditions, condition)
 }
 
-func (p *pool) live(cluster *unstructured.Unstructured) {
+func (p *nodePoolReconciler) setConditions(cluster *unstructured.Unstructured) {
 	image, _, _ := unstructured.NestedString(p.object.Object, "spec", "release", "image")
 	replicas, _, _ := unstructured.NestedInt64(p.object.Object, "spec", "replicas")
-	c := &hosted{Sim: p.Sim, object: cluster}
+	c := &hostedClusterReconciler{Sim: p.Sim, object: cluster}
 	c.status, _, _ = unstructured.NestedMap(cluster.Object, "status")
 
-	p.say("ReconciliationActive", true, reasonAsExpected, "Reconciliation active on resource")
-	p.say("UpdateManagementEnabled", true, reasonAsExpected, "")
-	p.say("AutoscalingEnabled", false, reasonAsExpected, "")
+	p.setCondition("ReconciliationActive", true, reasonAsExpected, "Reconciliation active on resource")
+	p.setCondition("UpdateManagementEnabled", true, reasonAsExpected, "")
+	p.setCondition("AutoscalingEnabled", false, reasonAsExpected, "")
 
 	version, err := p.options.Version(image)
 	if err == nil {
-		err = skew(c.wanted(), version)
+		err = validateVersionSkew(c.desiredVersion(), version)
 	}
 
 	if err != nil {
-		p.violation(p.key, err.Error())
-		p.say("ValidReleaseImage", false, reasonValidationFailed, err.Error())
+		p.recordViolation(p.key, err.Error())
+		p.setCondition("ValidReleaseImage", false, reasonValidationFailed, err.Error())
 
 		return
 	}
 
-	p.say("ValidReleaseImage", true, reasonAsExpected, "Using release image: "+image)
+	p.setCondition("ValidReleaseImage", true, reasonAsExpected, "Using release image: "+image)
 
-	done := c.rolledOut() == version || replicas == 0 && c.rolledOut() != ""
+	done := c.rolledOutVersion() == version || replicas == 0 && c.rolledOutVersion() != ""
 	if done {
 		p.status["version"] = version
-		p.say("UpdatingVersion", false, reasonAsExpected, "")
+		p.setCondition("UpdatingVersion", false, reasonAsExpected, "")
 	} else {
-		p.say("UpdatingVersion", true, reasonAsExpected, "Updating version in progress. Target version: "+version)
+		p.setCondition("UpdatingVersion", true, reasonAsExpected, "Updating version in progress. Target version: "+version)
 	}
 
-	p.nodes(replicas, c.rolledOut() != "")
+	p.setNodeConditions(replicas, c.rolledOutVersion() != "")
 }
 
-// wanted is the version that the HostedCluster is to have.
-func (h *hosted) wanted() string {
+// desiredVersion returns the desired version of the HostedCluster.
+func (h *hostedClusterReconciler) desiredVersion() string {
 	version, _, _ := unstructured.NestedString(h.status, "version", "desired", "version")
 
 	return version
 }
 
-// skew is ValidateVersionSkew of support/supportedversion.
-func skew(cluster, nodes string) error {
-	above, err := minor(cluster)
+// validateVersionSkew returns an error if the nodes' minor version is higher than the cluster's
+// (ValidateVersionSkew of support/supportedversion).
+func validateVersionSkew(cluster, nodes string) error {
+	clusterMinor, err := parseMinor(cluster)
 	if err != nil {
 		return nil //nolint:nilerr // the cluster has no version yet
 	}
 
-	below, err := minor(nodes)
+	nodeMinor, err := parseMinor(nodes)
 	if err != nil {
 		return err
 	}
 
-	if below > above {
+	if nodeMinor > clusterMinor {
 		return fmt.Errorf("NodePool version %s cannot be higher than the HostedCluster version %s", nodes, cluster)
 	}
 
 	return nil
 }
 
-// nodes tells of the pool's nodes (hypershift-operator, nodepool/conditions.go). A pool of
-// none has no machine that is ready, and says that this is as expected.
-func (p *pool) nodes(replicas int64, running bool) {
+// setNodeConditions sets the conditions about the pool's nodes (hypershift-operator,
+// nodepool/conditions.go). In a pool without replicas, AllMachinesReady and AllNodesHealthy are False
+// with reason AsExpected.
+func (p *nodePoolReconciler) setNodeConditions(replicas int64, isRunning bool) {
 	const none = "NodePool set to no replicas"
 
 	p.status["replicas"] = int64(0)
 
 	switch {
 	case replicas == 0:
-		p.say("AllMachinesReady", false, reasonAsExpected, none)
-		p.say("AllNodesHealthy", false, reasonAsExpected, none)
-		p.say("Ready", true, reasonAsExpected, "")
-	case !running:
-		p.say("AllMachinesReady", false, "NotFound", "No Machines are created")
-		p.say("AllNodesHealthy", false, "NotFound", "No Machines are created")
-		p.say("Ready", false, "WaitingForAvailableMachines", fmt.Sprintf("Minimum availability requires %d replicas", replicas))
-	case p.has(UnhealthyNodes, p.key.Name):
+		p.setCondition("AllMachinesReady", false, reasonAsExpected, none)
+		p.setCondition("AllNodesHealthy", false, reasonAsExpected, none)
+		p.setCondition("Ready", true, reasonAsExpected, "")
+	case !isRunning:
+		p.setCondition("AllMachinesReady", false, "NotFound", "No Machines are created")
+		p.setCondition("AllNodesHealthy", false, "NotFound", "No Machines are created")
+		p.setCondition("Ready", false, "WaitingForAvailableMachines",
+			fmt.Sprintf("Minimum availability requires %d replicas", replicas))
+	case p.hasFault(UnhealthyNodes, p.key.Name):
 		p.status["replicas"] = replicas
-		p.say("AllMachinesReady", true, reasonAsExpected, messageAllIsWell)
-		p.say("AllNodesHealthy", false, "NodeConditionsFailed", fmt.Sprintf("1 of %d machines are not healthy", replicas))
-		p.say("Ready", false, "WaitingForAvailableMachines", fmt.Sprintf("Minimum availability requires %d replicas", replicas))
+		p.setCondition("AllMachinesReady", true, reasonAsExpected, messageAllIsWell)
+		p.setCondition("AllNodesHealthy", false, "NodeConditionsFailed", fmt.Sprintf("1 of %d machines are not healthy", replicas))
+		p.setCondition("Ready", false, "WaitingForAvailableMachines",
+			fmt.Sprintf("Minimum availability requires %d replicas", replicas))
 	default:
 		p.status["replicas"] = replicas
-		p.say("AllMachinesReady", true, reasonAsExpected, messageAllIsWell)
-		p.say("AllNodesHealthy", true, reasonAsExpected, messageAllIsWell)
-		p.say("Ready", true, reasonAsExpected, "")
+		p.setCondition("AllMachinesReady", true, reasonAsExpected, messageAllIsWell)
+		p.setCondition("AllNodesHealthy", true, reasonAsExpected, messageAllIsWell)
+		p.setCondition("Ready", true, reasonAsExpected, "")
 	}
 }
 
-func (p *pool) write(ctx context.Context) error {
-	p.status["conditions"] = p.conds
+func (p *nodePoolReconciler) writeStatus(ctx context.Context) error {
+	p.status["conditions"] = p.conditions
 
 	before, _, _ := unstructured.NestedMap(p.object.Object, "status")
 	if equality.Semantic.DeepEqual(before, p.status) {
@@ -201,7 +206,7 @@ func (p *pool) write(ctx context.Context) error {
 	p.object.Object["status"] = p.status
 
 	if err := p.client.Status().Update(ctx, p.object); err != nil {
-		return fmt.Errorf("write status: %w", err)
+		return fmt.Errorf("update status: %w", err)
 	}
 
 	return nil

@@ -11,94 +11,97 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Delays are how long things take. Zero takes no time.
+// Delays are the durations of the simulated operations. Zero means that an operation takes no time.
 type Delays struct {
-	// Address is the time MetalLB takes to give a Service its address.
+	// Address is the time that MetalLB takes to allocate the address of a Service.
 	Address time.Duration
 	// Kubeconfig is the time from the API server's address to the kubeconfig.
 	Kubeconfig time.Duration
-	// ControlPlane is the time from there until the control plane is available.
+	// ControlPlane is the time from the kubeconfig until the control plane is available.
 	ControlPlane time.Duration
-	// Rollout is the time from there until a version is rolled out, first or later.
+	// Rollout is the time from an available control plane until a version is rolled out. It applies to
+	// the first version and to each update.
 	Rollout time.Duration
-	// Delete is the time from a HostedCluster's deletion until its control plane begins to
-	// go.
+	// Delete is the time from the deletion of a HostedCluster until the deletion of its control plane
+	// starts.
 	Delete time.Duration
 }
 
-// Options of a Sim.
+// Options configure a Sim.
 type Options struct {
-	// Config leads to the API server. It has the kinds.
+	// Config is the client configuration of the API server. The API server must have the CRDs.
 	Config *rest.Config
-	// MetalLBNamespace is where MetalLB looks for its pools. Default: metallb-system.
+	// MetalLBNamespace is the namespace of MetalLB's pools. Default: metallb-system.
 	MetalLBNamespace string
-	// WithoutMetalLB leaves MetalLB out; its kinds may then be missing.
+	// WithoutMetalLB disables the simulated MetalLB. Its CRDs are not needed then.
 	WithoutMetalLB bool
-	// Ignition has NodePools' user data made, and serves what it leads to on loopback.
+	// Ignition creates user data for NodePools, and serves the Ignition configuration that the user data
+	// refers to on a loopback address.
 	Ignition bool
-	// Kubeconfig gives the kubeconfig of a hosted cluster. Default: one that leads to the
-	// API server of Config, so that the hosted cluster is the management cluster.
+	// Kubeconfig returns the kubeconfig of a hosted cluster. Default: the kubeconfig of the API server in
+	// Config. The hosted cluster is then the management cluster.
 	Kubeconfig func(namespace, name string) ([]byte, error)
-	// Version gives the version in a release image. Default: what a tag begins with; an
-	// image by digest is 4.15.0.
+	// Version returns the version of a release image. Default: the version at the start of the image's
+	// tag, or 4.15.0 for an image with a digest.
 	Version func(image string) (string, error)
 	// Supported are the minor versions that HyperShift supports, the newest first.
 	// Default: 4.21 to 4.14.
 	Supported []string
-	// Families are those of the Services of a hosted cluster's control plane, where the
-	// management cluster is to have others than the API server's. Default, and where it gives
-	// none: the API server's. May be nil.
+	// Families returns the IP families of the Services of a hosted cluster's control plane. It simulates
+	// a management cluster with other families than the API server's. If it is nil or returns none, the
+	// families are those that the API server has set.
 	Families func(cluster string) []corev1.IPFamily
-	// Delays of what happens.
+	// Delays are the durations of the simulated operations.
 	Delays Delays
-	// Clock tells the time. Default: the real one.
+	// Clock is the Sim's clock. Default: the real clock.
 	Clock clock.WithTicker
 }
 
-// FaultKind is what goes wrong.
+// FaultKind is a kind of failure.
 type FaultKind string
 
-// What can go wrong. A fault that is taken away fixes itself.
+// The kinds of failures. When a test removes a fault, the Sim recovers.
 const (
-	// Slow adds the fault's Delay to every delay that begins.
+	// Slow adds the fault's Delay to every delay that starts.
 	Slow FaultKind = "Slow"
-	// NoAddress keeps MetalLB from giving an address.
+	// NoAddress prevents MetalLB from allocating an address.
 	NoAddress FaultKind = "NoAddress"
-	// NoQuorum keeps etcd, and with it the control plane, from being available.
+	// NoQuorum makes etcd unavailable, and with it the control plane.
 	NoQuorum FaultKind = "NoQuorum"
-	// Unreachable is a control plane whose load balancer can't be reached.
+	// Unreachable makes the load balancer of a control plane unreachable.
 	Unreachable FaultKind = "Unreachable"
-	// Degraded is a control plane that works, and says that it is degraded.
+	// Degraded makes a control plane that works report that it is degraded.
 	Degraded FaultKind = "Degraded"
-	// NoWorkers is a hosted cluster without nodes: the control plane has its version, the
-	// cluster's own operators are never done with theirs.
+	// NoWorkers simulates a hosted cluster without nodes. The control plane reaches its version, but the
+	// cluster's own operators never finish their rollout.
 	NoWorkers FaultKind = "NoWorkers"
-	// UnhealthyNodes is a NodePool with nodes that are not ready.
+	// UnhealthyNodes makes the nodes of a NodePool not ready.
 	UnhealthyNodes FaultKind = "UnhealthyNodes"
-	// Unsupported is a HostedCluster that HyperShift, as it is set up, does not run.
+	// Unsupported makes HyperShift's configuration exclude a HostedCluster.
 	Unsupported FaultKind = "Unsupported"
-	// StuckDeletion keeps a control plane that is deleted.
+	// StuckDeletion prevents the deletion of a control plane.
 	StuckDeletion FaultKind = "StuckDeletion"
 )
 
-// Fault is a rule of what goes wrong.
+// Fault is a failure that the Sim simulates.
 type Fault struct {
 	Kind FaultKind
-	// Cluster is the HostedCluster's name. Empty: every one.
+	// Cluster is the name of the HostedCluster with the fault. For UnhealthyNodes and Slow, it is the name
+	// of the object with the fault, for example a NodePool. If it is empty, all objects have the fault.
 	Cluster string
-	// Delay of a Slow fault.
+	// Delay is the additional delay of a Slow fault.
 	Delay time.Duration
 }
 
-// Violation is something that a correct client does not do.
+// Violation is an action that a correct client does not take.
 type Violation struct {
-	// Object is the kind, namespace and name.
+	// Object is the kind, namespace and name of the invalid object.
 	Object string
-	// What is wrong with it, in the words of HyperShift or MetalLB.
-	What string
+	// Message is the error message of HyperShift or MetalLB.
+	Message string
 }
 
-func supported() []string {
+func defaultSupported() []string {
 	return []string{"4.21", "4.20", "4.19", "4.18", "4.17", "4.16", "4.15", "4.14"}
 }
 
@@ -112,14 +115,14 @@ func setDefaults(o *Options) {
 	}
 
 	if o.Version == nil {
-		o.Version = versionOfTag
+		o.Version = parseTagVersion
 	}
 
 	if len(o.Supported) == 0 {
-		o.Supported = supported()
+		o.Supported = defaultSupported()
 	}
 
 	if o.Kubeconfig == nil {
-		o.Kubeconfig = ownKubeconfig(o.Config)
+		o.Kubeconfig = managementKubeconfig(o.Config)
 	}
 }

@@ -18,24 +18,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Names of a control plane's Services, by the service of spec.services that they are.
+// Names of a control plane's Services, and the ways to publish a service of spec.services.
 const (
-	serviceAPI      = "kube-apiserver"
-	serviceIgnition = "ignition-server-proxy"
-	typeNodePort    = "NodePort"
-	typeBalancer    = "LoadBalancer"
-	typeRoute       = "Route"
+	serviceAPI       = "kube-apiserver"
+	serviceIgnition  = "ignition-server-proxy"
+	typeNodePort     = "NodePort"
+	typeLoadBalancer = "LoadBalancer"
+	typeRoute        = "Route"
 )
 
-// strategy is how a service of the control plane is published.
-type strategy struct {
+// publishingStrategy describes how a service of the control plane is published.
+type publishingStrategy struct {
 	kind string
-	// address and port of a NodePort, hostname of a LoadBalancer or Route.
+	// address and port are of a NodePort, hostname is of a LoadBalancer or Route.
 	address, hostname string
 	port              int64
 }
 
-func (h *hosted) strategy(service string) (strategy, bool) {
+func (h *hostedClusterReconciler) findStrategy(service string) (publishingStrategy, bool) {
 	services, _, _ := unstructured.NestedSlice(h.object.Object, "spec", "services")
 
 	for _, item := range services {
@@ -44,28 +44,28 @@ func (h *hosted) strategy(service string) (strategy, bool) {
 			continue
 		}
 
-		at := "servicePublishingStrategy"
-		kind, _, _ := unstructured.NestedString(entry, at, "type")
-		address, _, _ := unstructured.NestedString(entry, at, "nodePort", "address")
-		port, _, _ := unstructured.NestedInt64(entry, at, "nodePort", "port")
-		hostname, _, _ := unstructured.NestedString(entry, at, "loadBalancer", "hostname")
+		field := "servicePublishingStrategy"
+		kind, _, _ := unstructured.NestedString(entry, field, "type")
+		address, _, _ := unstructured.NestedString(entry, field, "nodePort", "address")
+		port, _, _ := unstructured.NestedInt64(entry, field, "nodePort", "port")
+		hostname, _, _ := unstructured.NestedString(entry, field, "loadBalancer", "hostname")
 
 		if kind == typeRoute {
-			hostname, _, _ = unstructured.NestedString(entry, at, "route", "hostname")
+			hostname, _, _ = unstructured.NestedString(entry, field, "route", "hostname")
 		}
 
-		return strategy{kind: kind, address: address, port: port, hostname: hostname}, true
+		return publishingStrategy{kind: kind, address: address, port: port, hostname: hostname}, true
 	}
 
-	return strategy{}, false
+	return publishingStrategy{}, false
 }
 
-// makePlane makes the control plane's namespace and Services, and tells whether its API
+// ensureControlPlane creates the control plane's namespace and Services. It returns whether the API
 // server has an address.
-func (h *hosted) makePlane(ctx context.Context) (bool, error) {
+func (h *hostedClusterReconciler) ensureControlPlane(ctx context.Context) (bool, error) {
 	annotations := map[string]string{clusterAnnotation: h.key.NamespacedName.String()}
 
-	err := h.ensure(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	err := h.createIfMissing(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: h.namespace, Annotations: annotations,
 		Labels: map[string]string{"hypershift.openshift.io/hosted-control-plane": "true"},
 	}})
@@ -73,18 +73,18 @@ func (h *hosted) makePlane(ctx context.Context) (bool, error) {
 		return false, err
 	}
 
-	published, _ := h.strategy("APIServer")
+	serviceStrategy, _ := h.findStrategy("APIServer")
 
-	api, err := h.makeService(ctx, serviceAPI, apiPort, published)
+	api, err := h.ensureService(ctx, serviceAPI, apiPort, serviceStrategy)
 	if err != nil {
 		return false, err
 	}
 
-	if err := h.ignition(ctx); err != nil {
+	if err := h.setIgnitionEndpoint(ctx); err != nil {
 		return false, err
 	}
 
-	host, port := address(api, published)
+	host, port := apiServerEndpoint(api, serviceStrategy)
 	if host == "" || port == 0 {
 		return false, nil
 	}
@@ -94,17 +94,18 @@ func (h *hosted) makePlane(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// address of a hosted API server (control-plane-operator, kas/service.go).
-func address(service *corev1.Service, published strategy) (string, int64) {
+// apiServerEndpoint returns the host and port of a hosted API server (control-plane-operator,
+// kas/service.go). Host and port are empty as long as the load balancer has no address.
+func apiServerEndpoint(service *corev1.Service, serviceStrategy publishingStrategy) (string, int64) {
 	switch {
-	case published.kind == typeNodePort:
-		return published.address, int64(service.Spec.Ports[0].NodePort)
-	case published.kind == typeRoute:
-		return published.hostname, 443
+	case serviceStrategy.kind == typeNodePort:
+		return serviceStrategy.address, int64(service.Spec.Ports[0].NodePort)
+	case serviceStrategy.kind == typeRoute:
+		return serviceStrategy.hostname, 443
 	case len(service.Status.LoadBalancer.Ingress) == 0:
 		return "", 0
-	case published.hostname != "":
-		return published.hostname, apiPort
+	case serviceStrategy.hostname != "":
+		return serviceStrategy.hostname, apiPort
 	case service.Status.LoadBalancer.Ingress[0].Hostname != "":
 		return service.Status.LoadBalancer.Ingress[0].Hostname, apiPort
 	default:
@@ -112,8 +113,11 @@ func address(service *corev1.Service, published strategy) (string, int64) {
 	}
 }
 
-// makeService makes a Service and keeps what others have annotated it with.
-func (h *hosted) makeService(ctx context.Context, name string, port int32, published strategy) (*corev1.Service, error) {
+// ensureService creates a Service. It does not change an existing Service, so that annotations of other
+// clients stay.
+func (h *hostedClusterReconciler) ensureService(
+	ctx context.Context, name string, port int32, serviceStrategy publishingStrategy,
+) (*corev1.Service, error) {
 	service := &corev1.Service{}
 
 	err := h.client.Get(ctx, types.NamespacedName{Namespace: h.namespace, Name: name}, service)
@@ -138,37 +142,37 @@ func (h *hosted) makeService(ctx context.Context, name string, port int32, publi
 		},
 	}
 
-	switch published.kind {
-	case typeBalancer:
+	switch serviceStrategy.kind {
+	case typeLoadBalancer:
 		service.Spec.Type = corev1.ServiceTypeLoadBalancer
 	case typeNodePort:
 		service.Spec.Type = corev1.ServiceTypeNodePort
-		service.Spec.Ports[0].NodePort = int32(published.port)
+		service.Spec.Ports[0].NodePort = int32(serviceStrategy.port)
 	}
 
 	if err := h.client.Create(ctx, service); err != nil {
-		return nil, fmt.Errorf("make Service %s: %w", name, err)
+		return nil, fmt.Errorf("create Service %s: %w", name, err)
 	}
 
 	return service, nil
 }
 
-// ignition plays the endpoint from which workers read their configuration.
-func (h *hosted) ignition(ctx context.Context) error {
+// setIgnitionEndpoint sets the endpoint from which workers read their configuration in the status.
+func (h *hostedClusterReconciler) setIgnitionEndpoint(ctx context.Context) error {
 	const port = 443
 
-	published, _ := h.strategy("Ignition")
+	serviceStrategy, _ := h.findStrategy("Ignition")
 
 	switch {
-	case published.kind == typeNodePort:
-		service, err := h.makeService(ctx, serviceIgnition, port, published)
+	case serviceStrategy.kind == typeNodePort:
+		service, err := h.ensureService(ctx, serviceIgnition, port, serviceStrategy)
 		if err != nil {
 			return err
 		}
 
-		h.status["ignitionEndpoint"] = fmt.Sprintf("%s:%d", published.address, service.Spec.Ports[0].NodePort)
-	case published.hostname != "":
-		h.status["ignitionEndpoint"] = published.hostname
+		h.status["ignitionEndpoint"] = fmt.Sprintf("%s:%d", serviceStrategy.address, service.Spec.Ports[0].NodePort)
+	case serviceStrategy.hostname != "":
+		h.status["ignitionEndpoint"] = serviceStrategy.hostname
 	default:
 		h.status["ignitionEndpoint"] = "ignition-server-" + h.namespace + ".apps.management.example.com"
 	}
@@ -176,15 +180,15 @@ func (h *hosted) ignition(ctx context.Context) error {
 	return nil
 }
 
-// remove takes a HostedCluster away that is being deleted: its NodePools, its control
-// plane's namespace, and when that is gone the finalizer.
-func (h *hosted) remove(ctx context.Context) error {
+// finalize deletes the NodePools of a HostedCluster that is being deleted, and the control plane's
+// namespace. When the namespace no longer exists, finalize removes the finalizer.
+func (h *hostedClusterReconciler) finalize(ctx context.Context) error {
 	if !slices.Contains(h.object.GetFinalizers(), finalizer) ||
-		!h.after(h.key, h.object.GetUID(), "delete", h.options.Delays.Delete) || h.has(StuckDeletion, h.key.Name) {
+		!h.hasElapsed(h.key, h.object.GetUID(), "delete", h.options.Delays.Delete) || h.hasFault(StuckDeletion, h.key.Name) {
 		return nil
 	}
 
-	pools, err := h.list(ctx, hypershiftKind(kindNodePool), h.key.Namespace)
+	pools, err := h.list(ctx, hypershiftGVK(kindNodePool), h.key.Namespace)
 	if err != nil {
 		return err
 	}

@@ -30,49 +30,47 @@ import (
 )
 
 const (
-	// retryAfter is how soon something that failed or has to wait is looked at again, in
-	// the Sim's time.
+	// retryAfter is the delay before the first retry of a failed reconcile, in the time of the Sim's clock.
 	retryAfter = 50 * time.Millisecond
-	// callTimeout bounds what is done to one object at once. It decides nothing but how
-	// long a broken API server is waited for.
+	// callTimeout bounds one reconcile. It only limits how long the Sim waits for a broken API server.
 	callTimeout = time.Minute
 	workers     = 4
 
-	// operatorNamespace is HyperShift's own.
+	// operatorNamespace is the namespace of HyperShift's operator.
 	operatorNamespace = "hypershift"
 )
 
-// Sim is a simulated HyperShift with its neighbours. Its methods are safe for concurrent
-// use.
+// Sim is a simulated HyperShift with a simulated MetalLB and DPU operator. Its methods are safe for
+// concurrent use.
 type Sim struct {
 	options Options
 	client  client.Client
-	view    cache.Cache
+	cache   cache.Cache
 	queue   workqueue.TypedRateLimitingInterface[key]
-	ctx     context.Context //nolint:containedctx // the Sim's life
+	ctx     context.Context //nolint:containedctx // it ends when the Sim is closed
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	// giving is held while an address is given.
-	giving sync.Mutex
+	// allocationMu is held while an address is allocated.
+	allocationMu sync.Mutex
 
 	mu sync.Mutex
-	// due holds when a delay that has begun is over.
-	due        map[dueKey]time.Time
+	// dueTimes holds the end times of the delays that have started.
+	dueTimes   map[delayKey]time.Time
 	faults     []Fault
 	violations map[Violation]bool
 	problems   []error
-	// told are the events that were written, so that each is written once.
-	told map[string]bool
+	// emittedEvents are the events that were created, so that each event is created only once.
+	emittedEvents map[string]bool
 
-	// server of ignition, if there is one; what it serves by NodePool, how often it was asked,
-	// and how often tokens were changed.
-	server             *httptest.Server
-	ignitions          map[string]ignition
-	fetched, rotations int
+	// server is the Ignition server, nil without Options.Ignition. ignitionByPool holds what it serves for
+	// each NodePool, ignitionRequests counts its requests, and rotations counts the changes of tokens.
+	server                      *httptest.Server
+	ignitionByPool              map[string]servedIgnition
+	ignitionRequests, rotations int
 }
 
-// kind is what a key is of.
+// kind is the Kubernetes kind of a key.
 type kind string
 
 const (
@@ -89,49 +87,49 @@ type key struct {
 
 func (k key) String() string { return string(k.kind) + " " + k.NamespacedName.String() }
 
-// dueKey names a delay: what waits, and for what.
-type dueKey struct {
+// delayKey identifies a delay by the object that waits and the name of the delay.
+type delayKey struct {
 	uid  types.UID
-	what string
+	name string
 }
 
-func hypershiftKind(name kind) schema.GroupVersionKind {
+func hypershiftGVK(name kind) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: string(name)}
 }
 
-func metallbKind() schema.GroupVersionKind {
+func addressPoolGVK() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: string(kindAddressPool)}
 }
 
-// Start starts a Sim; Close ends it.
+// Start starts a Sim. Close stops it.
 func Start(options Options) (*Sim, error) {
 	if options.Config == nil {
-		return nil, errors.New("start HyperShift: it needs an API server")
+		return nil, errors.New("start HyperShift: Options.Config is missing")
 	}
 
 	setDefaults(&options)
 
-	s, err := build(options)
+	s, err := newSim(options)
 	if err != nil {
 		return nil, fmt.Errorf("start HyperShift: %w", err)
 	}
 
 	if options.Ignition {
-		s.serveIgnition()
+		s.startIgnitionServer()
 	}
 
 	if err := s.install(s.ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 
-	if err := s.run(); err != nil {
+	if err := s.startWorkers(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 
 	return s, nil
 }
 
-func build(options Options) (*Sim, error) {
+func newSim(options Options) (*Sim, error) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("add kinds: %w", err)
@@ -144,26 +142,26 @@ func build(options Options) (*Sim, error) {
 
 	api, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 
-	view, err := cache.New(config, cache.Options{Scheme: scheme})
+	informers, err := cache.New(config, cache.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("make watches: %w", err)
+		return nil, fmt.Errorf("create cache: %w", err)
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 
 	return &Sim{
-		options: options, client: api, view: view, ctx: ctx, cancel: cancel,
+		options: options, client: api, cache: informers, ctx: ctx, cancel: cancel,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](retryAfter, time.Second),
 			workqueue.TypedRateLimitingQueueConfig[key]{Clock: options.Clock}),
-		due: map[dueKey]time.Time{}, violations: map[Violation]bool{}, told: map[string]bool{},
+		dueTimes: map[delayKey]time.Time{}, violations: map[Violation]bool{}, emittedEvents: map[string]bool{},
 	}, nil
 }
 
-// Close ends the Sim. What it has made stays.
+// Close stops the Sim. It does not delete the objects that the Sim has created.
 func (s *Sim) Close() error {
 	s.cancel()
 	s.queue.ShutDown()
@@ -176,12 +174,12 @@ func (s *Sim) Close() error {
 	return nil
 }
 
-// install makes what HyperShift shows of itself: its namespace, and the versions that it
-// supports (support/supportedversion).
+// install creates the objects of a HyperShift installation: its namespace, and the ConfigMap with the
+// versions that it supports (support/supportedversion). It also creates MetalLB's namespace.
 func (s *Sim) install(ctx context.Context) error {
 	versions, err := json.Marshal(map[string][]string{"versions": s.options.Supported})
 	if err != nil {
-		return fmt.Errorf("write supported versions: %w", err)
+		return fmt.Errorf("encode supported versions: %w", err)
 	}
 
 	objects := []client.Object{
@@ -210,29 +208,30 @@ func (s *Sim) install(ctx context.Context) error {
 		}
 
 		if err != nil {
-			return fmt.Errorf("make %T %s: %w", object, object.GetName(), err)
+			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 		}
 	}
 
 	return nil
 }
 
-// ownKubeconfig makes the API server itself the hosted cluster.
-func ownKubeconfig(config *rest.Config) func(string, string) ([]byte, error) {
+// managementKubeconfig returns an Options.Kubeconfig that makes the management cluster the hosted
+// cluster.
+func managementKubeconfig(config *rest.Config) func(string, string) ([]byte, error) {
 	return func(string, string) ([]byte, error) { return kubeproc.Kubeconfig(config) }
 }
 
-// SetFaults changes what goes wrong.
+// SetFaults replaces the faults, and reconciles all objects.
 func (s *Sim) SetFaults(faults ...Fault) {
 	s.mu.Lock()
 	s.faults = slices.Clone(faults)
 	s.mu.Unlock()
 
-	s.all()
+	s.enqueueAll()
 }
 
-// fault gives the first fault of a kind for a cluster.
-func (s *Sim) fault(kind FaultKind, cluster string) (Fault, bool) {
+// findFault returns the first fault of a kind for the object with the name, and false if there is none.
+func (s *Sim) findFault(kind FaultKind, cluster string) (Fault, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -245,13 +244,13 @@ func (s *Sim) fault(kind FaultKind, cluster string) (Fault, bool) {
 	return Fault{}, false
 }
 
-func (s *Sim) has(kind FaultKind, cluster string) bool {
-	_, ok := s.fault(kind, cluster)
+func (s *Sim) hasFault(kind FaultKind, cluster string) bool {
+	_, ok := s.findFault(kind, cluster)
 
 	return ok
 }
 
-// Violations are what HyperShift or MetalLB would not have taken.
+// Violations returns the violations of clients, except those that Forgive has removed.
 func (s *Sim) Violations() []Violation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,8 +267,8 @@ func (s *Sim) Violations() []Violation {
 	return all
 }
 
-// Forgive takes back the violations so far: those that a test made on purpose. They stay
-// forgiven when the Sim looks at the same objects again.
+// Forgive removes all violations so far, because a test has caused them on purpose. The Sim does not
+// report them again when it reconciles the same objects.
 func (s *Sim) Forgive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,17 +278,17 @@ func (s *Sim) Forgive() {
 	}
 }
 
-func (s *Sim) violation(k key, what string) {
+func (s *Sim) recordViolation(k key, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	violation := Violation{Object: k.String(), What: what}
+	violation := Violation{Object: k.String(), Message: message}
 	if _, known := s.violations[violation]; !known {
 		s.violations[violation] = true
 	}
 }
 
-// Problems are errors of the Sim's own: none in a test that works.
+// Problems returns the errors of the Sim itself. A test should fail if there is one.
 func (s *Sim) Problems() []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,21 +296,21 @@ func (s *Sim) Problems() []error {
 	return slices.Clone(s.problems)
 }
 
-func (s *Sim) problem(err error) {
+func (s *Sim) recordProblem(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.problems = append(s.problems, err)
 }
 
-// get reads an object of HyperShift's; nil is none.
+// get reads a HostedCluster or NodePool. It returns nil if the object does not exist.
 func (s *Sim) get(ctx context.Context, k key) (*unstructured.Unstructured, error) {
 	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(hypershiftKind(k.kind))
+	object.SetGroupVersionKind(hypershiftGVK(k.kind))
 
 	err := s.client.Get(ctx, k.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // nil means that the object does not exist
 	}
 
 	if err != nil {

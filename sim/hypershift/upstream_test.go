@@ -57,7 +57,7 @@ func TestAddresses(t *testing.T) {
 
 		for _, v := range sim.Violations() {
 			if !said[v] {
-				out = append(out, v.What)
+				out = append(out, v.Message)
 			}
 
 			said[v] = true
@@ -74,11 +74,11 @@ func TestAddressesUpstream(t *testing.T) {
 	t.Parallel()
 
 	own := kube.Start(t)
-	metal := upstream.MetalLB(t, own, metalLB)
+	metal := upstream.StartMetalLB(t, own, metalLB)
 	b := balancing{own, func(t *testing.T) string {
 		t.Helper()
 
-		return metal.Refuses(t)
+		return metal.ConfigurationError(t)
 	}}
 
 	b.refusesPools(t)
@@ -243,14 +243,14 @@ func (b balancing) outcome(t *testing.T, service *corev1.Service) string {
 		t.Fatal(err)
 	}
 
-	at := slices.IndexFunc(events.Items, func(e corev1.Event) bool {
+	objectKey := slices.IndexFunc(events.Items, func(e corev1.Event) bool {
 		return e.InvolvedObject.UID == service.UID && e.Reason == "AllocationFailed"
 	})
-	if at < 0 {
+	if objectKey < 0 {
 		return "nothing"
 	}
 
-	return "refused: " + events.Items[at].Message
+	return "refused: " + events.Items[objectKey].Message
 }
 
 func (b balancing) create(t *testing.T, object client.Object) {
@@ -275,8 +275,8 @@ func (b balancing) eventually(t *testing.T, what string, is func() (bool, string
 	got := ""
 
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		yes, now := is()
-		if yes {
+		trueMessage, now := is()
+		if trueMessage {
 			return
 		}
 

@@ -17,28 +17,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// messageUnsupported is validateHostedClusterSupport's.
+// messageUnsupported is the message of validateHostedClusterSupport.
 const messageUnsupported = "operator only supports private clusters in region us-east-1"
 
-// errNoPlatform is of the Sim, not of HyperShift.
-var errNoPlatform = errors.New("only the platform None is played")
+// errUnsupportedPlatform is an error of the Sim, not of HyperShift.
+var errUnsupportedPlatform = errors.New("the simulator supports only the platform None")
 
-// check tells what HyperShift does not take beyond its schema, as conditions and as a
-// violation, and gives the version that is wanted.
-func (h *hosted) check(ctx context.Context) (version, blocked string, err error) {
-	config, err := h.checkConfig(ctx)
+// validate applies HyperShift's validation beyond the CRD's schema. It sets the validation conditions,
+// records violations, and returns the version of the release image. If a condition is False, blocked
+// says which one and why.
+func (h *hostedClusterReconciler) validate(ctx context.Context) (version, blocked string, err error) {
+	config, err := h.validateConfig(ctx)
 	if err != nil {
 		return "", "", err
 	}
 
 	reason := reasonInvalidImage
 
-	version, image := h.options.Version(h.string("spec", "release", "image"))
+	version, image := h.options.Version(h.readString("spec", "release", "image"))
 	if image == nil {
-		image = h.checkVersion(version)
+		image = h.validateVersion(version)
 	}
 
-	missing, err := h.checkSecret(ctx, h.string("spec", "pullSecret", "name"), corev1.DockerConfigJsonKey, pullSecret)
+	missing, err := h.validateSecret(ctx, h.readString("spec", "pullSecret", "name"), corev1.DockerConfigJsonKey, validatePullSecret)
 	if err != nil {
 		return "", "", err
 	}
@@ -48,48 +49,49 @@ func (h *hosted) check(ctx context.Context) (version, blocked string, err error)
 	}
 
 	var unsupported error
-	if h.has(Unsupported, h.key.Name) {
+	if h.hasFault(Unsupported, h.key.Name) {
 		unsupported = errors.New(messageUnsupported)
 	}
 
 	for _, c := range []struct {
-		kind, yes, reason string
-		invalid           error
+		kind, message, reason string
+		invalid               error
 	}{
 		{"SupportedHostedCluster", "HostedCluster is supported by operator configuration", "UnsupportedHostedCluster", unsupported},
 		{"ValidReleaseImage", "Release image is valid", reason, image},
 		{"ValidConfiguration", "Configuration passes validation", reasonInvalidConfig, config},
 	} {
 		if c.invalid == nil {
-			h.say(c.kind, metav1.ConditionTrue, reasonAsExpected, c.yes)
+			h.setCondition(c.kind, metav1.ConditionTrue, reasonAsExpected, c.message)
 
 			continue
 		}
 
-		h.say(c.kind, metav1.ConditionFalse, c.reason, c.invalid.Error())
+		h.setCondition(c.kind, metav1.ConditionFalse, c.reason, c.invalid.Error())
 
 		blocked = c.kind + " condition is false: " + c.invalid.Error()
 
-		if unsupported == nil { // that one is about HyperShift, not about the HostedCluster
-			h.violation(h.key, c.invalid.Error())
+		if unsupported == nil { // an unsupported cluster is due to HyperShift's configuration, not to the client
+			h.recordViolation(h.key, c.invalid.Error())
 		}
 	}
 
 	return version, blocked, nil
 }
 
-// checkConfig looks at what HyperShift reads besides the HostedCluster.
-func (h *hosted) checkConfig(ctx context.Context) (invalid, err error) {
-	if h.string("spec", "platform", "type") != "None" {
-		return errNoPlatform, nil
+// validateConfig validates the platform, the Secrets, the publishing strategies and the networks of a
+// HostedCluster. Its first result says what is invalid, its second that the validation failed.
+func (h *hostedClusterReconciler) validateConfig(ctx context.Context) (invalid, err error) {
+	if h.readString("spec", "platform", "type") != "None" {
+		return errUnsupportedPlatform, nil
 	}
 
 	secrets := []struct {
 		name, key string
 		check     func([]byte) error
 	}{
-		{h.string("spec", "sshKey", "name"), "id_rsa.pub", nil},
-		{h.string("spec", "secretEncryption", "aescbc", "activeKey", "name"), "key", encryptionKey},
+		{h.readString("spec", "sshKey", "name"), "id_rsa.pub", nil},
+		{h.readString("spec", "secretEncryption", "aescbc", "activeKey", "name"), "key", validateEncryptionKey},
 	}
 
 	for _, secret := range secrets {
@@ -97,27 +99,29 @@ func (h *hosted) checkConfig(ctx context.Context) (invalid, err error) {
 			continue
 		}
 
-		invalid, err := h.checkSecret(ctx, secret.name, secret.key, secret.check)
+		invalid, err := h.validateSecret(ctx, secret.name, secret.key, secret.check)
 		if invalid != nil || err != nil {
 			return invalid, err
 		}
 	}
 
 	for _, service := range []string{"APIServer", "OAuthServer", "Konnectivity", "Ignition"} {
-		published, ok := h.strategy(service)
+		serviceStrategy, ok := h.findStrategy(service)
 		if !ok {
 			return fmt.Errorf("service type %s not found", service), nil
 		}
 
-		if published.kind == typeNodePort && published.address == "" {
+		if serviceStrategy.kind == typeNodePort && serviceStrategy.address == "" {
 			return fmt.Errorf("nodeport metadata not specified for %s service", service), nil
 		}
 	}
 
-	return h.checkNetworks(), nil
+	return h.validateNetworks(), nil
 }
 
-func (h *hosted) checkSecret(ctx context.Context, name, field string, check func([]byte) error) (invalid, err error) {
+func (h *hostedClusterReconciler) validateSecret(
+	ctx context.Context, name, field string, check func([]byte) error,
+) (invalid, err error) {
 	secret := &corev1.Secret{}
 
 	err = h.client.Get(ctx, types.NamespacedName{Namespace: h.key.Namespace, Name: name}, secret)
@@ -141,7 +145,7 @@ func (h *hosted) checkSecret(ctx context.Context, name, field string, check func
 	return nil, nil
 }
 
-func pullSecret(data []byte) error {
+func validatePullSecret(data []byte) error {
 	var config struct {
 		Auths map[string]json.RawMessage `json:"auths"`
 	}
@@ -152,7 +156,7 @@ func pullSecret(data []byte) error {
 	return nil
 }
 
-func encryptionKey(data []byte) error {
+func validateEncryptionKey(data []byte) error {
 	const size = 32
 	if len(data) != size {
 		return fmt.Errorf("aescbc key must be %d bytes long, has %d", size, len(data))
@@ -161,8 +165,8 @@ func encryptionKey(data []byte) error {
 	return nil
 }
 
-// checkNetworks is validateSliceNetworkCIDRs: no two networks overlap.
-func (h *hosted) checkNetworks() error {
+// validateNetworks returns an error if two networks overlap (validateSliceNetworkCIDRs).
+func (h *hostedClusterReconciler) validateNetworks() error {
 	var all []netip.Prefix
 
 	for _, field := range []string{"machineNetwork", "clusterNetwork", "serviceNetwork"} {

@@ -92,7 +92,7 @@ func TestViolations(t *testing.T) {
 			becomes(t, hostedKind(), namespace, name, "Progressing", "False Blocked")
 
 			if !slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool {
-				return strings.HasSuffix(v.Object, "/"+name) && strings.Contains(v.What, test.says)
+				return strings.HasSuffix(v.Object, "/"+name) && strings.Contains(v.Message, test.says)
 			}) {
 				t.Errorf("violations are %v, want one of %s with %q", sim.Violations(), name, test.says)
 			}
@@ -126,7 +126,7 @@ func TestPoolViolations(t *testing.T) {
 
 	for _, says := range []string{"overlaps with already defined CIDR", "resource must be created in metallb-system namespace"} {
 		eventually(t, says, func() bool {
-			return slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.What, says) })
+			return slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.Message, says) })
 		})
 	}
 

@@ -17,19 +17,19 @@ import (
 const (
 	statePartial   = "Partial"
 	stateCompleted = "Completed"
-	// versionOfDigest is that of an image named by a digest.
-	versionOfDigest = "4.15.0"
+	// digestVersion is the version of an image that is named by a digest.
+	digestVersion = "4.15.0"
 )
 
-// release is an entry of a version's history, and what is wanted of it.
+// release is the image and version of a desired release.
 type release struct {
 	Image   string `json:"image"`
 	Version string `json:"version"`
 }
 
-// update is an entry of status.version.history and, but for Verified, of
+// historyEntry is an entry of status.version.history. Without Verified, it is also an entry of
 // status.controlPlaneVersion.history.
-type update struct {
+type historyEntry struct {
 	State          string       `json:"state"`
 	StartedTime    metav1.Time  `json:"startedTime"`
 	CompletionTime *metav1.Time `json:"completionTime"`
@@ -38,10 +38,11 @@ type update struct {
 	Verified       bool         `json:"verified"`
 }
 
-// versionOfTag reads the version that a tag of OpenShift's begins with: 4.15.0-x86_64.
-func versionOfTag(image string) (string, error) {
+// parseTagVersion returns the version at the start of an OpenShift release tag, for example 4.15.0 of
+// 4.15.0-x86_64. For an image with a digest, it returns digestVersion.
+func parseTagVersion(image string) (string, error) {
 	if strings.Contains(image, "@") {
-		return versionOfDigest, nil
+		return digestVersion, nil
 	}
 
 	tag := image[strings.LastIndex(image, ":")+1:]
@@ -51,58 +52,60 @@ func versionOfTag(image string) (string, error) {
 		return "", fmt.Errorf("failed to lookup release image: no release in %s", image)
 	}
 
-	if _, err := minor(version); err != nil {
+	if _, err := parseMinor(version); err != nil {
 		return "", err
 	}
 
 	return version, nil
 }
 
-// minor of a version.
-func minor(version string) (int, error) {
+// parseMinor returns the minor number of a version.
+func parseMinor(version string) (int, error) {
 	parts := strings.Split(version, ".")
 	if len(parts) < 2 {
-		return 0, fmt.Errorf("%q is no version", version)
+		return 0, fmt.Errorf("%q is not a version", version)
 	}
 
 	number, err := strconv.Atoi(parts[1])
 	if err != nil {
-		return 0, fmt.Errorf("%q is no version: %w", version, err)
+		return 0, fmt.Errorf("%q is not a version: %w", version, err)
 	}
 
 	return number, nil
 }
 
-// checkVersion is IsValidReleaseVersion of support/supportedversion, as far as it is about
-// the network types that the simulated clusters have.
-func (h *hosted) checkVersion(version string) error {
-	wanted, err := minor(version)
+// validateVersion returns an error for a downgrade and for a version that HyperShift does not support. It
+// is the part of IsValidReleaseVersion (support/supportedversion) that applies to the network types of
+// the simulated clusters.
+func (h *hostedClusterReconciler) validateVersion(version string) error {
+	requested, err := parseMinor(version)
 	if err != nil {
 		return err
 	}
 
-	newest, _ := minor(h.options.Supported[0])
-	oldest, _ := minor(h.options.Supported[len(h.options.Supported)-1])
+	newest, _ := parseMinor(h.options.Supported[0])
+	oldest, _ := parseMinor(h.options.Supported[len(h.options.Supported)-1])
 
-	if current := h.rolledOut(); current != "" {
-		if now, err := minor(current); err == nil && now > wanted {
+	if current := h.rolledOutVersion(); current != "" {
+		if currentMinor, err := parseMinor(current); err == nil && currentMinor > requested {
 			return fmt.Errorf("y-stream downgrade from %q to %q is not supported", current, version)
 		}
 	}
 
 	switch {
-	case wanted > newest:
+	case requested > newest:
 		return fmt.Errorf("the latest version supported is: %q. Attempting to use: %q", h.options.Supported[0], version)
-	case wanted < oldest:
+	case requested < oldest:
 		return fmt.Errorf("the minimum version supported for platform %s is: %q. Attempting to use: %q",
-			h.string("spec", "platform", "type"), h.options.Supported[len(h.options.Supported)-1], version)
+			h.readString("spec", "platform", "type"), h.options.Supported[len(h.options.Supported)-1], version)
 	}
 
 	return nil
 }
 
-// rolledOut is the version that the cluster has; none before the first one is complete.
-func (h *hosted) rolledOut() string {
+// rolledOutVersion returns the version that was rolled out last. It is empty before the first rollout is
+// complete.
+func (h *hostedClusterReconciler) rolledOutVersion() string {
 	history, _, _ := unstructured.NestedSlice(h.status, "version", "history")
 
 	for _, item := range history {
@@ -117,45 +120,46 @@ func (h *hosted) rolledOut() string {
 	return ""
 }
 
-// rollOut plays the version: of the control plane, and of the cluster's own operators,
-// which need workers.
-func (h *hosted) rollOut(available bool, version string) error {
-	image := h.string("spec", "release", "image")
-	begun := available && h.after(h.key, h.object.GetUID(), "rollout "+image, h.options.Delays.Rollout)
-	done := begun && !h.has(NoWorkers, h.key.Name)
+// advanceRollout simulates the rollout of a version to the control plane, and to the cluster's own
+// operators, which need workers.
+func (h *hostedClusterReconciler) advanceRollout(available bool, version string) error {
+	image := h.readString("spec", "release", "image")
+	isRolledOut := available && h.hasElapsed(h.key, h.object.GetUID(), "rollout "+image, h.options.Delays.Rollout)
+	done := isRolledOut && !h.hasFault(NoWorkers, h.key.Name)
 
-	if err := h.history("controlPlaneVersion", release{image, version}, begun); err != nil {
+	if err := h.updateHistory("controlPlaneVersion", release{image, version}, isRolledOut); err != nil {
 		return err
 	}
 
-	if err := h.history("version", release{image, version}, done); err != nil {
+	if err := h.updateHistory("version", release{image, version}, done); err != nil {
 		return err
 	}
 
 	if done {
-		h.say("ClusterVersionProgressing", metav1.ConditionFalse, "FromClusterVersion", "Cluster version is "+version)
-		h.say("ClusterVersionAvailable", metav1.ConditionTrue, "FromClusterVersion", "Done applying "+version)
+		h.setCondition("ClusterVersionProgressing", metav1.ConditionFalse, "FromClusterVersion", "Cluster version is "+version)
+		h.setCondition("ClusterVersionAvailable", metav1.ConditionTrue, "FromClusterVersion", "Done applying "+version)
 	} else {
-		h.say("ClusterVersionProgressing", metav1.ConditionTrue, "FromClusterVersion", "Working towards "+version)
+		h.setCondition("ClusterVersionProgressing", metav1.ConditionTrue, "FromClusterVersion", "Working towards "+version)
 	}
 
-	if meta.FindStatusCondition(h.conds, "ClusterVersionAvailable") == nil {
-		h.say("ClusterVersionAvailable", metav1.ConditionFalse, "FromClusterVersion", "")
+	if meta.FindStatusCondition(h.conditions, "ClusterVersionAvailable") == nil {
+		h.setCondition("ClusterVersionAvailable", metav1.ConditionFalse, "FromClusterVersion", "")
 	}
 
-	h.say("ClusterVersionSucceeding", metav1.ConditionTrue, "FromClusterVersion", "")
+	h.setCondition("ClusterVersionSucceeding", metav1.ConditionTrue, "FromClusterVersion", "")
 
-	if begun {
-		h.say("Progressing", metav1.ConditionFalse, reasonAsExpected, "HostedCluster is at expected version")
+	if isRolledOut {
+		h.setCondition("Progressing", metav1.ConditionFalse, reasonAsExpected, "HostedCluster is at expected version")
 	} else {
-		h.say("Progressing", metav1.ConditionTrue, "Progressing", "HostedCluster is deploying, upgrading, or reconfiguring")
+		h.setCondition("Progressing", metav1.ConditionTrue, "Progressing", "HostedCluster is deploying, upgrading, or reconfiguring")
 	}
 
 	return nil
 }
 
-// history puts a release first in a version's history, and notes when it is complete.
-func (h *hosted) history(field string, wanted release, done bool) error {
+// updateHistory puts a release first in the history of a status field, and sets the completion time if
+// its rollout is done.
+func (h *hostedClusterReconciler) updateHistory(field string, target release, done bool) error {
 	entries, _, _ := unstructured.NestedSlice(h.status, field, "history")
 	now := metav1.NewTime(h.options.Clock.Now())
 
@@ -164,8 +168,8 @@ func (h *hosted) history(field string, wanted release, done bool) error {
 		first, _ = entries[0].(map[string]any)
 	}
 
-	if first["image"] != wanted.Image {
-		entry, err := plain(update{State: statePartial, StartedTime: now, Version: wanted.Version, Image: wanted.Image})
+	if first["image"] != target.Image {
+		entry, err := toUnstructured(historyEntry{State: statePartial, StartedTime: now, Version: target.Version, Image: target.Image})
 		if err != nil {
 			return err
 		}
@@ -177,7 +181,7 @@ func (h *hosted) history(field string, wanted release, done bool) error {
 		first["state"], first["completionTime"] = stateCompleted, now.UTC().Format("2006-01-02T15:04:05Z")
 	}
 
-	desired, err := plain(wanted)
+	desired, err := toUnstructured(target)
 	if err != nil {
 		return err
 	}

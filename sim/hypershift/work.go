@@ -20,18 +20,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// clusterAnnotation names the HostedCluster, as NAMESPACE/NAME, that an object of a control
-// plane belongs to.
+// clusterAnnotation is the annotation of control plane objects that names their HostedCluster as
+// NAMESPACE/NAME.
 const clusterAnnotation = "hypershift.openshift.io/cluster"
 
-// run starts the watches and the workers.
-func (s *Sim) run() error {
+// startWorkers starts the watches and the workers. It returns when the cache is in sync.
+func (s *Sim) startWorkers() error {
 	type watched struct {
 		object  client.Object
 		enqueue func(client.Object)
 	}
 
-	foreign := func(gvk schema.GroupVersionKind) client.Object {
+	newUnstructured := func(gvk schema.GroupVersionKind) client.Object {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(gvk)
 
@@ -39,46 +39,46 @@ func (s *Sim) run() error {
 	}
 
 	kinds := []watched{
-		{foreign(hypershiftKind(kindHostedCluster)), s.ofHostedCluster},
-		{foreign(hypershiftKind(kindNodePool)), s.ofNodePool},
-		{&corev1.Namespace{}, s.ofPlane},
-		{&corev1.Service{}, s.ofService},
+		{newUnstructured(hypershiftGVK(kindHostedCluster)), s.enqueueHostedCluster},
+		{newUnstructured(hypershiftGVK(kindNodePool)), s.enqueueNodePool},
+		{&corev1.Namespace{}, s.enqueueControlPlane},
+		{&corev1.Service{}, s.enqueueService},
 	}
 	if !s.options.WithoutMetalLB {
-		kinds = append(kinds, watched{foreign(metallbKind()), s.ofAddressPool})
+		kinds = append(kinds, watched{newUnstructured(addressPoolGVK()), s.enqueueAddressPool})
 	}
 
 	for _, w := range kinds {
-		informer, err := s.view.GetInformer(s.ctx, w.object, cache.BlockUntilSynced(false))
+		informer, err := s.cache.GetInformer(s.ctx, w.object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: install sim/hypershift/crds: %w", w.object, err)
 		}
 
-		if _, err := informer.AddEventHandler(handler(w.enqueue)); err != nil {
+		if _, err := informer.AddEventHandler(newEventHandler(w.enqueue)); err != nil {
 			return fmt.Errorf("watch %T: %w", w.object, err)
 		}
 	}
 
-	s.wg.Go(func() { _ = s.view.Start(s.ctx) })
+	s.wg.Go(func() { _ = s.cache.Start(s.ctx) })
 
 	synced, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
 
-	if !s.view.WaitForCacheSync(synced) {
-		return errors.New("watch hosted clusters: the API server does not answer")
+	if !s.cache.WaitForCacheSync(synced) {
+		return errors.New("watch hosted clusters: the API server does not respond")
 	}
 
 	for range workers {
-		s.wg.Go(s.work)
+		s.wg.Go(s.runWorker)
 	}
 
 	return nil
 }
 
-func handler(enqueue func(client.Object)) toolscache.ResourceEventHandler {
+func newEventHandler(enqueue func(client.Object)) toolscache.ResourceEventHandler {
 	add := func(obj any) {
-		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
+		if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
 		}
 
 		if o, ok := obj.(client.Object); ok {
@@ -86,15 +86,15 @@ func handler(enqueue func(client.Object)) toolscache.ResourceEventHandler {
 		}
 	}
 
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, now any) { add(now) }, DeleteFunc: add}
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, updated any) { add(updated) }, DeleteFunc: add}
 }
 
-func (s *Sim) ofHostedCluster(o client.Object) {
+func (s *Sim) enqueueHostedCluster(o client.Object) {
 	s.queue.Add(key{kindHostedCluster, client.ObjectKeyFromObject(o)})
 
-	pools, err := s.list(s.ctx, hypershiftKind(kindNodePool), o.GetNamespace())
+	pools, err := s.list(s.ctx, hypershiftGVK(kindNodePool), o.GetNamespace())
 	if err != nil {
-		return // they are looked at by themselves
+		return // the watches enqueue the objects
 	}
 
 	for i := range pools {
@@ -104,7 +104,7 @@ func (s *Sim) ofHostedCluster(o client.Object) {
 	}
 }
 
-func (s *Sim) ofNodePool(o client.Object) {
+func (s *Sim) enqueueNodePool(o client.Object) {
 	s.queue.Add(key{kindNodePool, client.ObjectKeyFromObject(o)})
 
 	if pool, ok := o.(*unstructured.Unstructured); ok {
@@ -118,17 +118,18 @@ func clusterOf(pool *unstructured.Unstructured) string {
 	return name
 }
 
-// ofPlane has the HostedCluster looked at that a control plane's object belongs to.
-func (s *Sim) ofPlane(o client.Object) {
+// enqueueControlPlane enqueues the HostedCluster that an object of a control plane belongs to.
+func (s *Sim) enqueueControlPlane(o client.Object) {
 	namespace, name, ok := strings.Cut(o.GetAnnotations()[clusterAnnotation], "/")
 	if ok {
 		s.queue.Add(key{kindHostedCluster, types.NamespacedName{Namespace: namespace, Name: name}})
 	}
 }
 
-// ofService also has the Services looked at that wait for the address of one that is gone.
-func (s *Sim) ofService(o client.Object) {
-	s.ofPlane(o)
+// enqueueService enqueues a Service, its HostedCluster, and all Services without an address, because a
+// deleted Service releases an address.
+func (s *Sim) enqueueService(o client.Object) {
+	s.enqueueControlPlane(o)
 
 	service, ok := o.(*corev1.Service)
 	if !ok || s.options.WithoutMetalLB || service.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -136,19 +137,19 @@ func (s *Sim) ofService(o client.Object) {
 	}
 
 	s.queue.Add(key{kindService, client.ObjectKeyFromObject(o)})
-	s.allServices(true)
+	s.enqueueServices(true)
 }
 
-func (s *Sim) ofAddressPool(o client.Object) {
+func (s *Sim) enqueueAddressPool(o client.Object) {
 	s.queue.Add(key{kindAddressPool, client.ObjectKeyFromObject(o)})
-	s.allServices(false)
+	s.enqueueServices(false)
 }
 
-// allServices has MetalLB look at every Service, or those that wait.
-func (s *Sim) allServices(waiting bool) {
+// enqueueServices enqueues all Services of type LoadBalancer, or only those without an address.
+func (s *Sim) enqueueServices(waiting bool) {
 	var all corev1.ServiceList
-	if err := s.view.List(s.ctx, &all); err != nil {
-		return // they are looked at by themselves
+	if err := s.cache.List(s.ctx, &all); err != nil {
+		return // the watches enqueue the objects
 	}
 
 	for i := range all.Items {
@@ -161,12 +162,12 @@ func (s *Sim) allServices(waiting bool) {
 	}
 }
 
-// all has everything looked at.
-func (s *Sim) all() {
+// enqueueAll enqueues all objects that the Sim reconciles.
+func (s *Sim) enqueueAll() {
 	for _, kind := range []kind{kindHostedCluster, kindNodePool} {
-		objects, err := s.list(s.ctx, hypershiftKind(kind), "")
+		objects, err := s.list(s.ctx, hypershiftGVK(kind), "")
 		if err != nil {
-			continue // nothing is there yet
+			continue // the cache is not in sync yet
 		}
 
 		for i := range objects {
@@ -175,28 +176,28 @@ func (s *Sim) all() {
 	}
 
 	if !s.options.WithoutMetalLB {
-		s.allServices(false)
+		s.enqueueServices(false)
 	}
 }
 
-// list reads what the watches have seen.
+// list lists objects from the cache.
 func (s *Sim) list(ctx context.Context, gvk schema.GroupVersionKind, namespace string) ([]unstructured.Unstructured, error) {
 	var list unstructured.UnstructuredList
 
 	gvk.Kind += "List"
 	list.SetGroupVersionKind(gvk)
 
-	if err := s.view.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+	if err := s.cache.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("list %s: %w", gvk.Kind, err)
 	}
 
 	return list.Items, nil
 }
 
-func (s *Sim) work() {
+func (s *Sim) runWorker() {
 	for {
-		k, over := s.queue.Get()
-		if over {
+		k, shutdown := s.queue.Get()
+		if shutdown {
 			return
 		}
 
@@ -207,8 +208,8 @@ func (s *Sim) work() {
 			s.queue.Forget(k)
 		case s.ctx.Err() != nil:
 		default:
-			if !expected(err) {
-				s.problem(fmt.Errorf("%s: %w", k, err))
+			if !isExpected(err) {
+				s.recordProblem(fmt.Errorf("%s: %w", k, err))
 			}
 
 			s.queue.AddRateLimited(k)
@@ -218,23 +219,23 @@ func (s *Sim) work() {
 	}
 }
 
-// expected are errors that are nobody's doing: what changes under the Sim's hands it does
-// again.
-func expected(err error) bool {
+// isExpected returns true for errors that concurrent changes of the same objects cause. The Sim retries
+// after them and does not report them as problems.
+func isExpected(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) ||
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
-// reconcile takes an object as far as it can get now.
+// reconcile takes all steps for an object that are possible now.
 func (s *Sim) reconcile(k key) error {
 	ctx, cancel := context.WithTimeout(s.ctx, callTimeout)
 	defer cancel()
 
 	switch k.kind {
 	case kindService:
-		return s.balance(ctx, k)
+		return s.reconcileService(ctx, k)
 	case kindAddressPool:
-		return s.checkPool(ctx, k)
+		return s.validateAddressPools(ctx, k)
 	case kindHostedCluster, kindNodePool:
 	}
 
@@ -244,36 +245,36 @@ func (s *Sim) reconcile(k key) error {
 	}
 
 	if k.kind == kindNodePool {
-		return s.nodePool(ctx, k, object)
+		return s.reconcileNodePool(ctx, k, object)
 	}
 
-	return s.hostedCluster(ctx, k, object)
+	return s.reconcileHostedCluster(ctx, k, object)
 }
 
-// after tells whether a delay that begins with the first question is over, and has the
-// key looked at again when it is.
-func (s *Sim) after(k key, uid types.UID, what string, delay time.Duration) bool {
-	if slow, ok := s.fault(Slow, k.Name); ok {
+// hasElapsed returns true if a delay of an object is over. The first call starts the delay. While the
+// delay lasts, hasElapsed enqueues the key for the time at which the delay ends.
+func (s *Sim) hasElapsed(k key, uid types.UID, name string, delay time.Duration) bool {
+	if slow, ok := s.findFault(Slow, k.Name); ok {
 		delay += slow.Delay
 	}
 
 	s.mu.Lock()
-	id := dueKey{uid, what}
+	id := delayKey{uid, name}
 
-	due, ok := s.due[id]
+	due, ok := s.dueTimes[id]
 	if !ok {
 		due = s.options.Clock.Now().Add(delay)
-		s.due[id] = due
+		s.dueTimes[id] = due
 	}
 
 	s.mu.Unlock()
 
-	left := due.Sub(s.options.Clock.Now())
-	if left <= 0 {
+	remaining := due.Sub(s.options.Clock.Now())
+	if remaining <= 0 {
 		return true
 	}
 
-	s.queue.AddAfter(k, left)
+	s.queue.AddAfter(k, remaining)
 
 	return false
 }

@@ -28,11 +28,10 @@ import (
 )
 
 const (
-	// retryAfter is how soon something that failed or has to wait is looked at again, in
-	// the cluster's time.
+	// retryAfter is the delay before the first retry of a failed reconcile, and before the next reconcile of
+	// a machine that waits, in the time of the cluster's clock.
 	retryAfter = 50 * time.Millisecond
-	// callTimeout bounds what is done to one machine at once. It decides nothing but how
-	// long a broken API server is waited for.
+	// callTimeout bounds one reconcile. It only limits how long the cluster waits for a broken API server.
 	callTimeout = time.Minute
 	workers     = 4
 )
@@ -43,26 +42,26 @@ type Cluster struct {
 	client  client.Client
 	clock   clock.WithTicker
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	view    cache.Cache
-	ctx     context.Context //nolint:containedctx // the cluster's life
+	cache   cache.Cache
+	ctx     context.Context //nolint:containedctx // it ends when the cluster is closed
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	// scheduling is held while a machine is given a node.
-	scheduling sync.Mutex
+	// scheduleMu is held while a node is chosen for a machine.
+	scheduleMu sync.Mutex
 
 	mu sync.Mutex
-	// due holds when a delay that has begun is over.
-	due map[dueKey]time.Time
-	// guests by the uid of their VirtualMachineInstance.
+	// dueTimes holds the end times of the delays that have started.
+	dueTimes map[delayKey]time.Time
+	// guests holds the running guests by the UID of their VirtualMachineInstance.
 	guests map[types.UID]*guestRun
-	// starts counts the instances made, by the uid of their VirtualMachine.
-	starts map[types.UID]int
-	// judged is the generation of a VirtualMachine that Options.Judge was asked about last.
-	judged map[types.UID]int64
-	// ended are instances whose end was decided: by their guest or by a fault.
-	ended      map[types.UID]virtv1.VirtualMachineInstancePhase
-	lost       map[string]bool
+	// startCounts counts the created instances by the UID of their VirtualMachine.
+	startCounts map[types.UID]int
+	// reviewedGenerations holds the generation of each VirtualMachine that Options.Webhook reviewed last.
+	reviewedGenerations map[types.UID]int64
+	// endPhases are the final phases of instances that their guest or a fault has ended.
+	endPhases  map[types.UID]virtv1.VirtualMachineInstancePhase
+	lostNodes  map[string]bool
 	violations []Violation
 	problems   []error
 	nextIP     uint32
@@ -70,14 +69,14 @@ type Cluster struct {
 	consoles   map[types.NamespacedName]*console
 }
 
-// dueKey names a delay: what waits, and for what.
-type dueKey struct {
+// delayKey identifies a delay by the object that waits and the name of the delay.
+type delayKey struct {
 	uid  types.UID
-	what string
+	name string
 }
 
-// Scheme knows the kinds that the cluster plays with.
-func Scheme() (*runtime.Scheme, error) {
+// NewScheme returns a scheme with the kinds that the cluster uses.
+func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, virtv1.AddToScheme, cdiv1.AddToScheme,
@@ -90,8 +89,8 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// mapper knows the kinds without asking the API server.
-func mapper(scheme *runtime.Scheme) meta.RESTMapper {
+// newRESTMapper returns a mapper for the kinds of the scheme that does not call the API server.
+func newRESTMapper(scheme *runtime.Scheme) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for gvk := range scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace
@@ -105,33 +104,33 @@ func mapper(scheme *runtime.Scheme) meta.RESTMapper {
 	return m
 }
 
-// Start makes a cluster on the API server and starts it. The API server must have the
-// kinds (sim/kubevirt/crds).
+// Start starts a cluster on the API server, and creates its nodes. The API server must have KubeVirt's
+// CRDs (sim/kubevirt/crds).
 func Start(config *rest.Config, options Options) (*Cluster, error) {
 	if len(options.Namespaces) == 0 {
-		return nil, errors.New("start KubeVirt: name at least one namespace")
+		return nil, errors.New("start KubeVirt: Options.Namespaces is empty")
 	}
 
 	setDefaults(&options)
 
-	c, err := build(config, options)
+	c, err := newCluster(config, options)
 	if err != nil {
 		return nil, fmt.Errorf("start KubeVirt: %w", err)
 	}
 
-	if err := c.makeNodes(c.ctx); err != nil {
+	if err := c.createNodes(c.ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 
-	if err := c.run(); err != nil {
+	if err := c.startWorkers(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 
 	return c, nil
 }
 
-func build(config *rest.Config, options Options) (*Cluster, error) {
-	scheme, err := Scheme()
+func newCluster(config *rest.Config, options Options) (*Cluster, error) {
+	scheme, err := NewScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +139,11 @@ func build(config *rest.Config, options Options) (*Cluster, error) {
 	config.QPS = -1
 	config.Timeout = 0
 
-	kinds := mapper(scheme)
+	kinds := newRESTMapper(scheme)
 
 	api, err := client.New(config, client.Options{Scheme: scheme, Mapper: kinds})
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("create client: %w", err)
 	}
 
 	namespaces := map[string]cache.Config{}
@@ -152,27 +151,27 @@ func build(config *rest.Config, options Options) (*Cluster, error) {
 		namespaces[n] = cache.Config{}
 	}
 
-	view, err := cache.New(config, cache.Options{Scheme: scheme, Mapper: kinds, DefaultNamespaces: namespaces})
+	informers, err := cache.New(config, cache.Options{Scheme: scheme, Mapper: kinds, DefaultNamespaces: namespaces})
 	if err != nil {
-		return nil, fmt.Errorf("make watches: %w", err)
+		return nil, fmt.Errorf("create cache: %w", err)
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
 
 	return &Cluster{
-		options: options, client: api, clock: options.Clock, view: view, ctx: ctx, cancel: cancel, delays: options.Delays,
+		options: options, client: api, clock: options.Clock, cache: informers, ctx: ctx, cancel: cancel, delays: options.Delays,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryAfter, time.Second),
 			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Clock: options.Clock}),
-		due: map[dueKey]time.Time{}, guests: map[types.UID]*guestRun{}, starts: map[types.UID]int{},
-		judged: map[types.UID]int64{},
-		ended:  map[types.UID]virtv1.VirtualMachineInstancePhase{}, lost: map[string]bool{},
+		dueTimes: map[delayKey]time.Time{}, guests: map[types.UID]*guestRun{}, startCounts: map[types.UID]int{},
+		reviewedGenerations: map[types.UID]int64{},
+		endPhases:           map[types.UID]virtv1.VirtualMachineInstancePhase{}, lostNodes: map[string]bool{},
 		consoles: map[types.NamespacedName]*console{},
 	}, nil
 }
 
-// run starts the watches and the workers.
-func (c *Cluster) run() error {
+// startWorkers starts the watches and the workers. It returns when the cache is in sync.
+func (c *Cluster) startWorkers() error {
 	watched := map[client.Object]func(client.Object) string{
 		&virtv1.VirtualMachine{}:         client.Object.GetName,
 		&virtv1.VirtualMachineInstance{}: client.Object.GetName,
@@ -186,36 +185,36 @@ func (c *Cluster) run() error {
 	}
 
 	for kind, name := range watched {
-		informer, err := c.view.GetInformer(c.ctx, kind, cache.BlockUntilSynced(false))
+		informer, err := c.cache.GetInformer(c.ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 
-		if _, err := informer.AddEventHandler(c.enqueue(name)); err != nil {
+		if _, err := informer.AddEventHandler(c.newEventHandler(name)); err != nil {
 			return fmt.Errorf("watch %T: %w", kind, err)
 		}
 	}
 
-	c.wg.Go(func() { _ = c.view.Start(c.ctx) })
+	c.wg.Go(func() { _ = c.cache.Start(c.ctx) })
 
 	for range workers {
-		c.wg.Go(c.work)
+		c.wg.Go(c.runWorker)
 	}
 
 	synced, cancel := context.WithTimeout(c.ctx, callTimeout)
 	defer cancel()
 
-	if !c.view.WaitForCacheSync(synced) {
-		return errors.New("watch machines: the API server does not serve KubeVirt's kinds: install sim/kubevirt/crds")
+	if !c.cache.WaitForCacheSync(synced) {
+		return errors.New("watch machines: the API server does not serve KubeVirt's CRDs: install sim/kubevirt/crds")
 	}
 
 	return nil
 }
 
-func (c *Cluster) enqueue(name func(client.Object) string) toolscache.ResourceEventHandler {
+func (c *Cluster) newEventHandler(name func(client.Object) string) toolscache.ResourceEventHandler {
 	add := func(obj any) {
-		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
+		if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = tombstone.Obj
 		}
 
 		if o, ok := obj.(client.Object); ok {
@@ -224,14 +223,14 @@ func (c *Cluster) enqueue(name func(client.Object) string) toolscache.ResourceEv
 	}
 
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: add, UpdateFunc: func(_, now any) { add(now) }, DeleteFunc: add,
+		AddFunc: add, UpdateFunc: func(_, updated any) { add(updated) }, DeleteFunc: add,
 	}
 }
 
-func (c *Cluster) work() {
+func (c *Cluster) runWorker() {
 	for {
-		key, over := c.queue.Get()
-		if over {
+		key, shutdown := c.queue.Get()
+		if shutdown {
 			return
 		}
 
@@ -243,7 +242,7 @@ func (c *Cluster) work() {
 		case c.ctx.Err() != nil:
 		default:
 			if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {
-				c.problem(fmt.Errorf("%s: %w", key, err))
+				c.recordProblem(fmt.Errorf("%s: %w", key, err))
 			}
 
 			c.queue.AddRateLimited(key)
@@ -253,7 +252,8 @@ func (c *Cluster) work() {
 	}
 }
 
-// reconcile takes a machine of that name as far as it can get now.
+// reconcile takes the next steps for the VirtualMachine, the VirtualMachineInstance and the migration of
+// one name.
 func (c *Cluster) reconcile(key types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(c.ctx, callTimeout)
 	defer cancel()
@@ -269,11 +269,11 @@ func (c *Cluster) reconcile(key types.NamespacedName) error {
 	}
 
 	if instance != nil {
-		if err := c.instance(ctx, vm, instance); err != nil {
+		if err := c.reconcileInstance(ctx, vm, instance); err != nil {
 			return err
 		}
 
-		if err := c.migrate(ctx, instance); err != nil {
+		if err := c.reconcileMigrations(ctx, instance); err != nil {
 			return err
 		}
 	}
@@ -282,10 +282,10 @@ func (c *Cluster) reconcile(key types.NamespacedName) error {
 		return nil
 	}
 
-	return c.machine(ctx, vm)
+	return c.reconcileVM(ctx, vm)
 }
 
-// get reads an object; nil is none.
+// get reads an object. It returns nil if the object does not exist.
 func get[T any, P interface {
 	*T
 	client.Object
@@ -304,52 +304,52 @@ func get[T any, P interface {
 	return obj, nil
 }
 
-// after tells whether a delay that begins with the first question is over, and has the
-// key looked at again when it is.
-func (c *Cluster) after(key types.NamespacedName, uid types.UID, what string, delay time.Duration) bool {
+// hasElapsed returns true if a delay of an object is over. The first call starts the delay. While the
+// delay lasts, hasElapsed enqueues the key for the time at which the delay ends.
+func (c *Cluster) hasElapsed(key types.NamespacedName, uid types.UID, name string, delay time.Duration) bool {
 	if delay <= 0 {
 		return true
 	}
 
 	c.mu.Lock()
-	id := dueKey{uid, what}
+	id := delayKey{uid, name}
 
-	due, ok := c.due[id]
+	due, ok := c.dueTimes[id]
 	if !ok {
 		due = c.clock.Now().Add(delay)
-		c.due[id] = due
+		c.dueTimes[id] = due
 	}
 
 	c.mu.Unlock()
 
-	left := due.Sub(c.clock.Now())
-	if left <= 0 {
+	remaining := due.Sub(c.clock.Now())
+	if remaining <= 0 {
 		return true
 	}
 
-	c.queue.AddAfter(key, left)
+	c.queue.AddAfter(key, remaining)
 
 	return false
 }
 
-func (c *Cluster) problem(err error) {
+func (c *Cluster) recordProblem(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	c.problems = append(c.problems, err)
 }
 
-func (c *Cluster) violate(object client.Object, kind, what string) {
+func (c *Cluster) recordViolation(object client.Object, kind, message string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	v := Violation{Object: kind + " " + client.ObjectKeyFromObject(object).String(), What: what}
+	v := Violation{Object: kind + " " + client.ObjectKeyFromObject(object).String(), Message: message}
 	if !slices.Contains(c.violations, v) {
 		c.violations = append(c.violations, v)
 	}
 }
 
-// Violations are what clients did that KubeVirt does not take.
+// Violations returns the objects of clients that KubeVirt would have rejected.
 func (c *Cluster) Violations() []Violation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -357,7 +357,7 @@ func (c *Cluster) Violations() []Violation {
 	return slices.Clone(c.violations)
 }
 
-// Problems are the errors that the cluster itself met.
+// Problems returns the errors of the cluster itself. A test should fail if there is one.
 func (c *Cluster) Problems() []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,7 +365,7 @@ func (c *Cluster) Problems() []error {
 	return slices.Clone(c.problems)
 }
 
-// SetDelays changes how long things take from now on.
+// SetDelays replaces the delays. Delays that have already started keep their end times.
 func (c *Cluster) SetDelays(d Delays) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -373,26 +373,26 @@ func (c *Cluster) SetDelays(d Delays) {
 	c.delays = d
 }
 
-func (c *Cluster) wait() Delays {
+func (c *Cluster) currentDelays() Delays {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	return c.delays
 }
 
-// Starts is how often a machine was started: how many instances were made of it.
-func (c *Cluster) Starts(vm types.UID) int {
+// StartCount returns how often a machine was started, which is the number of instances created for it.
+func (c *Cluster) StartCount(vm types.UID) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.starts[vm]
+	return c.startCounts[vm]
 }
 
-// Close stops the cluster and its guests, and removes its nodes. Objects stay.
+// Close stops the cluster and its guests, and deletes its nodes. It does not delete other objects.
 func (c *Cluster) Close() error {
 	c.cancel()
 	c.queue.ShutDown()
-	c.endGuests()
+	c.stopGuests()
 	c.wg.Wait()
 
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)

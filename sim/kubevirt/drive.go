@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Labels of volumes that cloud-init reads.
+// Volume labels that cloud-init looks for.
 const (
 	labelNoCloud     = "cidata"
 	labelConfigDrive = "config-2"
@@ -32,35 +32,35 @@ const (
 	fileOpenStackNetwork = "openstack/latest/network_data.json"
 )
 
-// drive makes the files of the instance's cloud-init ISO; nil means that it has none.
-// A Secret that is not there is an error.
-func (c *Cluster) drive(ctx context.Context, instance *virtv1.VirtualMachineInstance) (map[string][]byte, error) {
+// loadDrive returns the files of the instance's cloud-init ISO or config drive, nil if it has none. It
+// fails if a Secret does not exist.
+func (c *Cluster) loadDrive(ctx context.Context, instance *virtv1.VirtualMachineInstance) (map[string][]byte, error) {
 	for _, v := range instance.Spec.Volumes {
 		switch {
 		case v.CloudInitNoCloud != nil:
 			s := v.CloudInitNoCloud
 
-			return c.cloudInit(ctx, instance, fileUser, fileNetwork, cloudInit{
+			return c.loadCloudInit(ctx, instance, fileUser, fileNetwork, cloudInitSource{
 				s.UserDataSecretRef, s.UserDataBase64, s.UserData,
 				s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData,
 			})
 		case v.CloudInitConfigDrive != nil:
 			s := v.CloudInitConfigDrive
 
-			return c.cloudInit(ctx, instance, fileOpenStackUser, fileOpenStackNetwork, cloudInit{
+			return c.loadCloudInit(ctx, instance, fileOpenStackUser, fileOpenStackNetwork, cloudInitSource{
 				s.UserDataSecretRef, s.UserDataBase64, s.UserData,
 				s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData,
 			})
 		case v.Secret != nil && (v.Secret.VolumeLabel == labelNoCloud || v.Secret.VolumeLabel == labelConfigDrive):
-			return c.secret(ctx, instance.Namespace, v.Secret.SecretName)
+			return c.loadSecret(ctx, instance.Namespace, v.Secret.SecretName)
 		}
 	}
 
-	return nil, nil //nolint:nilnil // nil is none
+	return nil, nil //nolint:nilnil // nil means that there is no drive
 }
 
-// cloudInit is what both of KubeVirt's cloud-init volumes have.
-type cloudInit struct {
+// cloudInitSource holds the fields that both of KubeVirt's cloud-init volume types have.
+type cloudInitSource struct {
 	userRef              *corev1.LocalObjectReference
 	userBase64, userText string
 	networkRef           *corev1.LocalObjectReference
@@ -68,18 +68,18 @@ type cloudInit struct {
 	networkText          string
 }
 
-func (c *Cluster) cloudInit(
-	ctx context.Context, instance *virtv1.VirtualMachineInstance, userFile, networkFile string, from cloudInit,
+func (c *Cluster) loadCloudInit(
+	ctx context.Context, instance *virtv1.VirtualMachineInstance, userFile, networkFile string, from cloudInitSource,
 ) (map[string][]byte, error) {
 	files := map[string][]byte{}
 
-	// virt-launcher takes both spellings of the keys (pkg/cloud-init/cloud-init.go).
-	user, err := c.part(ctx, instance.Namespace, from.userRef, from.userBase64, from.userText, "userdata", "userData")
+	// virt-launcher accepts both spellings of the keys (pkg/cloud-init/cloud-init.go).
+	user, err := c.loadPart(ctx, instance.Namespace, from.userRef, from.userBase64, from.userText, "userdata", "userData")
 	if err != nil {
 		return nil, err
 	}
 
-	network, err := c.part(ctx, instance.Namespace, from.networkRef, from.networkBase64, from.networkText,
+	network, err := c.loadPart(ctx, instance.Namespace, from.networkRef, from.networkBase64, from.networkText,
 		"networkdata", "networkData")
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (c *Cluster) cloudInit(
 	files[userFile] = user
 	if userFile == fileUser {
 		files[fileMeta] = fmt.Appendf(nil, "instance-id: %s.%s\nlocal-hostname: %s\n",
-			instance.Name, instance.Namespace, hostname(instance))
+			instance.Name, instance.Namespace, hostnameOf(instance))
 	}
 
 	if network != nil {
@@ -98,7 +98,7 @@ func (c *Cluster) cloudInit(
 	return files, nil
 }
 
-func hostname(instance *virtv1.VirtualMachineInstance) string {
+func hostnameOf(instance *virtv1.VirtualMachineInstance) string {
 	if instance.Spec.Hostname != "" {
 		return instance.Spec.Hostname
 	}
@@ -106,11 +106,11 @@ func hostname(instance *virtv1.VirtualMachineInstance) string {
 	return instance.Name
 }
 
-func (c *Cluster) part(
+func (c *Cluster) loadPart(
 	ctx context.Context, namespace string, ref *corev1.LocalObjectReference, encoded, text string, keys ...string,
 ) ([]byte, error) {
 	if ref != nil {
-		data, err := c.secret(ctx, namespace, ref.Name)
+		data, err := c.loadSecret(ctx, namespace, ref.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (c *Cluster) part(
 			}
 		}
 
-		return nil, fmt.Errorf("read secret %s: it has no key %q", ref.Name, keys[0])
+		return nil, fmt.Errorf("read Secret %s: it has no key %q", ref.Name, keys[0])
 	}
 
 	if encoded != "" {
@@ -140,10 +140,10 @@ func (c *Cluster) part(
 	return []byte(text), nil
 }
 
-func (c *Cluster) secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
+func (c *Cluster) loadSecret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	var secret corev1.Secret
 	if err := c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
-		return nil, fmt.Errorf("mount secret %s: %w", name, err)
+		return nil, fmt.Errorf("get Secret %s: %w", name, err)
 	}
 
 	return secret.Data, nil

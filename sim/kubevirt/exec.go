@@ -11,39 +11,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 )
 
-// Exec is a guest that is a program of this machine: the bootstrap service, with the
-// configuration that the machine's cloud-init ISO holds.
+// Exec simulates a guest by a program on the test's own host. The program is the bootstrap service, with
+// the configuration from the machine's cloud-init ISO.
 type Exec struct {
-	// Program to run.
+	// Program is the path of the program.
 	Program string
-	// Image is the directory that each machine's root is a copy of; may be empty.
+	// Image is a directory that is copied into the root directory of each machine. It may be empty.
 	Image string
-	// WorkDir is where the roots are made, a directory for each machine's instance.
+	// WorkDir is the directory in which each machine's instance gets its root directory.
 	WorkDir string
 }
 
-// Guest is what Options.Guest takes. Without a configuration to run with, a machine stays
-// up idle.
+// Guest runs the program for one machine. It is a value for Options.Guest. If the cloud-init ISO has no
+// configuration for the program, the machine stays on and runs nothing.
 func (e Exec) Guest(g Guest) {
-	root, err := e.root(g)
+	root, err := e.createRoot(g)
 	if err == nil {
-		err = execguest.CloudInit(g.Drive, root, g.Log)
+		err = execguest.ApplyCloudInit(g.Drive, root, g.Log)
 	}
 
 	if err != nil {
 		g.Log("cloud-init: %s", err)
 	}
 
-	config := filepath.Join(root, execguest.Config)
+	config := filepath.Join(root, execguest.ConfigPath)
 	if _, missing := os.Stat(config); err != nil || missing != nil {
-		g.Log("guest: no %s, nothing to run", execguest.Config)
+		g.Log("guest: %s does not exist, so the guest runs nothing", execguest.ConfigPath)
 		<-g.Context.Done()
 
 		return
 	}
 
 	program := execguest.Program{
-		Path: e.Program, Config: config, Root: root, Console: logWriter(g.Log), Running: func(int) {},
+		Path: e.Program, Config: config, Root: root, Console: logWriter(g.Log), ReportGroup: func(int) {},
 	}
 	if err := program.Run(g.Context); err != nil {
 		g.Log("guest: %s", err)
@@ -52,10 +52,10 @@ func (e Exec) Guest(g Guest) {
 	g.Log("guest: power off")
 }
 
-func (e Exec) root(g Guest) (string, error) {
+func (e Exec) createRoot(g Guest) (string, error) {
 	root, err := os.MkdirTemp(e.WorkDir, g.Name+"-")
 	if err != nil {
-		return "", fmt.Errorf("make root directory: %w", err)
+		return "", fmt.Errorf("create root directory: %w", err)
 	}
 
 	if e.Image == "" {
@@ -65,7 +65,7 @@ func (e Exec) root(g Guest) (string, error) {
 	return root, execguest.CopyTree(e.Image, root)
 }
 
-// logWriter writes what a program prints to the console.
+// logWriter writes the output of a program to the console.
 type logWriter func(format string, args ...any)
 
 func (w logWriter) Write(p []byte) (int, error) {

@@ -12,64 +12,63 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// PowerOff ends a machine from inside, as its guest would. A machine that is not there
-// is passed over.
+// PowerOff powers a machine off, as its guest would. It does nothing if the machine does not run.
 func (c *Cluster) PowerOff(ctx context.Context, key types.NamespacedName) error {
-	return c.endNow(ctx, key, virtv1.Succeeded)
+	return c.endInstance(ctx, key, virtv1.Succeeded)
 }
 
-// Crash ends a machine the hard way.
+// Crash makes a running machine fail. It does nothing if the machine does not run.
 func (c *Cluster) Crash(ctx context.Context, key types.NamespacedName) error {
-	return c.endNow(ctx, key, virtv1.Failed)
+	return c.endInstance(ctx, key, virtv1.Failed)
 }
 
-func (c *Cluster) endNow(ctx context.Context, key types.NamespacedName, phase virtv1.VirtualMachineInstancePhase) error {
+func (c *Cluster) endInstance(ctx context.Context, key types.NamespacedName, phase virtv1.VirtualMachineInstancePhase) error {
 	instance, err := get[virtv1.VirtualMachineInstance](ctx, c, key)
 	if err != nil || instance == nil || !instance.IsRunning() {
 		return err
 	}
 
-	c.end(key, instance.UID, phase)
+	c.setEndPhase(key, instance.UID, phase)
 
 	return nil
 }
 
-// LoseInstance takes a machine's VirtualMachineInstance away by force, as a person who
-// removes its finalizers would.
-func (c *Cluster) LoseInstance(ctx context.Context, key types.NamespacedName) error {
+// ForceDeleteInstance deletes a machine's VirtualMachineInstance without its finalizers, as an
+// administrator might.
+func (c *Cluster) ForceDeleteInstance(ctx context.Context, key types.NamespacedName) error {
 	instance, err := get[virtv1.VirtualMachineInstance](ctx, c, key)
 	if err != nil || instance == nil {
 		return err
 	}
 
-	// An instance that is on its way out anyhow may be gone before either call.
-	bare := []byte(`{"metadata":{"finalizers":null}}`)
+	// If the instance is already being deleted, it may disappear before each of the calls.
+	finalizerPatch := []byte(`{"metadata":{"finalizers":null}}`)
 
-	err = c.client.Patch(ctx, instance, client.RawPatch(types.MergePatchType, bare))
+	err = c.client.Patch(ctx, instance, client.RawPatch(types.MergePatchType, finalizerPatch))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("lose instance %s: %w", key, err)
+		return fmt.Errorf("force deletion of instance %s: %w", key, err)
 	}
 
 	err = c.client.Delete(ctx, instance)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("lose instance %s: %w", key, err)
+		return fmt.Errorf("force deletion of instance %s: %w", key, err)
 	}
 
-	c.endGuest(instance.UID)
+	c.stopGuest(instance.UID)
 
 	return nil
 }
 
-// LoseNode lets a node die: what ran on it fails, and nothing is put on it any more.
-func (c *Cluster) LoseNode(ctx context.Context, node string) error {
+// FailNode makes a node fail. All machines on the node fail, and no machine is scheduled on it any more.
+func (c *Cluster) FailNode(ctx context.Context, node string) error {
 	c.mu.Lock()
-	c.lost[node] = true
+	c.lostNodes[node] = true
 	c.mu.Unlock()
 
 	for _, namespace := range c.options.Namespaces {
 		var all virtv1.VirtualMachineInstanceList
 		if err := c.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
-			return fmt.Errorf("lose node %s: %w", node, err)
+			return fmt.Errorf("fail node %s: %w", node, err)
 		}
 
 		for i := range all.Items {

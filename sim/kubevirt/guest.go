@@ -19,7 +19,7 @@ type guestRun struct {
 	done   chan struct{}
 }
 
-// console is what a machine's guests have written, up to a limit.
+// console keeps the output of a machine's guests, up to maxConsole bytes. It drops the rest.
 type console struct {
 	mu   sync.Mutex
 	data []byte
@@ -31,8 +31,8 @@ func (l *console) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if room := maxConsole - len(l.data); room > 0 {
-		l.data = append(l.data, p[:min(len(p), room)]...)
+	if free := maxConsole - len(l.data); free > 0 {
+		l.data = append(l.data, p[:min(len(p), free)]...)
 	}
 
 	return len(p), nil
@@ -47,7 +47,7 @@ func (l *console) String() string {
 	return string(l.data)
 }
 
-// Console is what a machine's guests have written, over all its boots.
+// Console returns the output of a machine's guests since its first boot.
 func (c *Cluster) Console(key types.NamespacedName) string {
 	c.mu.Lock()
 	l := c.consoles[key]
@@ -60,7 +60,7 @@ func (c *Cluster) Console(key types.NamespacedName) string {
 	return l.String()
 }
 
-// startGuest runs what is inside a machine.
+// startGuest runs Options.Guest for an instance. When it returns, the instance ends as Succeeded.
 func (c *Cluster) startGuest(instance *virtv1.VirtualMachineInstance, drive map[string][]byte) {
 	if c.options.Guest == nil {
 		return
@@ -83,7 +83,7 @@ func (c *Cluster) startGuest(instance *virtv1.VirtualMachineInstance, drive map[
 	run := &guestRun{cancel: cancel, done: make(chan struct{})}
 	c.guests[uid] = run
 
-	view := Guest{
+	informers := Guest{
 		Context: ctx, Namespace: key.Namespace, Name: key.Name, Node: instance.Status.NodeName,
 		Drive: drive, Log: c.consoles[key].printf,
 	}
@@ -92,27 +92,27 @@ func (c *Cluster) startGuest(instance *virtv1.VirtualMachineInstance, drive map[
 		defer close(run.done)
 		defer cancel()
 
-		c.options.Guest(view)
+		c.options.Guest(informers)
 
 		if ctx.Err() == nil {
-			c.end(key, uid, virtv1.Succeeded)
+			c.setEndPhase(key, uid, virtv1.Succeeded)
 		}
 	})
 }
 
-// end decides how an instance ends and has it looked at.
-func (c *Cluster) end(key types.NamespacedName, uid types.UID, phase virtv1.VirtualMachineInstancePhase) {
+// setEndPhase sets the final phase of an instance, unless it has one, and enqueues the instance.
+func (c *Cluster) setEndPhase(key types.NamespacedName, uid types.UID, phase virtv1.VirtualMachineInstancePhase) {
 	c.mu.Lock()
-	if c.ended[uid] == "" {
-		c.ended[uid] = phase
+	if c.endPhases[uid] == "" {
+		c.endPhases[uid] = phase
 	}
 	c.mu.Unlock()
 
 	c.queue.Add(key)
 }
 
-// endGuest switches a machine off and waits for what ran in it.
-func (c *Cluster) endGuest(uid types.UID) {
+// stopGuest stops the guest of an instance and waits until it has ended.
+func (c *Cluster) stopGuest(uid types.UID) {
 	c.mu.Lock()
 	run := c.guests[uid]
 	c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *Cluster) endGuest(uid types.UID) {
 	}
 }
 
-func (c *Cluster) endGuests() {
+func (c *Cluster) stopGuests() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

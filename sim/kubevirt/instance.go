@@ -24,19 +24,19 @@ const (
 
 var errNotRunning = errors.New("VM is not running")
 
-// instance does virt-controller's and virt-handler's part for a VirtualMachineInstance.
-// It takes one step: the change of the object brings the next.
-func (c *Cluster) instance(
+// reconcileInstance does what virt-controller and virt-handler do for a VirtualMachineInstance. It takes
+// one step and updates the object. The update triggers the next step.
+func (c *Cluster) reconcileInstance(
 	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
 ) error {
 	before := instance.DeepCopy()
 
-	if err := c.advance(ctx, instance); err != nil {
+	if err := c.advanceInstance(ctx, instance); err != nil {
 		return err
 	}
 
 	if instance.IsFinal() {
-		c.endGuest(instance.UID)
+		c.stopGuest(instance.UID)
 		controllerutil.RemoveFinalizer(instance, virtv1.VirtualMachineInstanceFinalizer)
 
 		if vm == nil {
@@ -48,31 +48,31 @@ func (c *Cluster) instance(
 		return nil
 	}
 
-	// A VirtualMachineInstance has no status subresource: one write changes all of it.
+	// A VirtualMachineInstance has no status subresource, so one update writes both spec and status.
 	err := c.client.Update(ctx, instance)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("report instance: %w", err)
+		return fmt.Errorf("update instance: %w", err)
 	}
 
 	return nil
 }
 
-func (c *Cluster) advance(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
+func (c *Cluster) advanceInstance(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
 	key := client.ObjectKeyFromObject(instance)
 
 	if instance.IsFinal() {
 		return nil
 	}
 
-	if end := c.endOf(instance); end != "" {
+	if end := c.endPhaseOf(instance); end != "" {
 		c.finish(instance, end)
 
 		return nil
 	}
 
 	if instance.DeletionTimestamp != nil {
-		// A machine that was not started yet has nobody in it to say goodbye to.
-		if !instance.IsRunning() || c.after(key, instance.UID, "stop", c.wait().Stop) {
+		// An instance that has not started yet has no guest to shut down.
+		if !instance.IsRunning() || c.hasElapsed(key, instance.UID, "stop", c.currentDelays().Stop) {
 			c.finish(instance, virtv1.Succeeded)
 		}
 
@@ -81,13 +81,13 @@ func (c *Cluster) advance(ctx context.Context, instance *virtv1.VirtualMachineIn
 
 	switch instance.Status.Phase {
 	case virtv1.VmPhaseUnset:
-		c.enter(instance, virtv1.Pending)
+		c.setPhase(instance, virtv1.Pending)
 	case virtv1.Pending:
-		c.enter(instance, virtv1.Scheduling)
+		c.setPhase(instance, virtv1.Scheduling)
 	case virtv1.Scheduling:
 		return c.schedule(ctx, instance)
 	case virtv1.Scheduled:
-		if c.after(key, instance.UID, "boot", c.wait().Boot) {
+		if c.hasElapsed(key, instance.UID, "boot", c.currentDelays().Boot) {
 			return c.boot(ctx, instance)
 		}
 	case virtv1.Running:
@@ -97,19 +97,19 @@ func (c *Cluster) advance(ctx context.Context, instance *virtv1.VirtualMachineIn
 	return nil
 }
 
-// endOf is the phase that the guest or a fault has ended the instance with.
-func (c *Cluster) endOf(instance *virtv1.VirtualMachineInstance) virtv1.VirtualMachineInstancePhase {
+// endPhaseOf returns the final phase that the guest or a fault has set for the instance, "" if it goes on.
+func (c *Cluster) endPhaseOf(instance *virtv1.VirtualMachineInstance) virtv1.VirtualMachineInstancePhase {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.lost[instance.Status.NodeName] {
+	if c.lostNodes[instance.Status.NodeName] {
 		return virtv1.Failed
 	}
 
-	return c.ended[instance.UID]
+	return c.endPhases[instance.UID]
 }
 
-func (c *Cluster) enter(instance *virtv1.VirtualMachineInstance, phase virtv1.VirtualMachineInstancePhase) {
+func (c *Cluster) setPhase(instance *virtv1.VirtualMachineInstance, phase virtv1.VirtualMachineInstancePhase) {
 	instance.Status.Phase = phase
 	instance.Status.PhaseTransitionTimestamps = append(instance.Status.PhaseTransitionTimestamps,
 		virtv1.VirtualMachineInstancePhaseTransitionTimestamp{
@@ -118,8 +118,8 @@ func (c *Cluster) enter(instance *virtv1.VirtualMachineInstance, phase virtv1.Vi
 }
 
 func (c *Cluster) finish(instance *virtv1.VirtualMachineInstance, phase virtv1.VirtualMachineInstancePhase) {
-	c.enter(instance, phase)
-	c.set(instance, virtv1.VirtualMachineInstanceReady, corev1.ConditionFalse, virtv1.GuestNotRunningReason,
+	c.setPhase(instance, phase)
+	c.setCondition(instance, virtv1.VirtualMachineInstanceReady, corev1.ConditionFalse, virtv1.GuestNotRunningReason,
 		"Guest VM is not reported as running")
 
 	if c.isLost(instance.Status.NodeName) {
@@ -127,38 +127,38 @@ func (c *Cluster) finish(instance *virtv1.VirtualMachineInstance, phase virtv1.V
 	}
 }
 
-// schedule finds a node for the instance's pod, once what the pod mounts is there.
+// schedule chooses a node for the instance's pod, if the pod's image and Secrets exist.
 func (c *Cluster) schedule(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
 	key := client.ObjectKeyFromObject(instance)
 
-	if !c.after(key, instance.UID, "schedule", c.wait().Schedule) {
+	if !c.hasElapsed(key, instance.UID, "schedule", c.currentDelays().Schedule) {
 		return nil
 	}
 
-	if image := c.missingImage(&instance.Spec); image != "" {
-		c.set(instance, virtv1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reasonImagePull,
+	if image := c.findMissingImage(&instance.Spec); image != "" {
+		c.setCondition(instance, virtv1.VirtualMachineInstanceSynchronized, corev1.ConditionFalse, reasonImagePull,
 			fmt.Sprintf("failed to pull and unpack image %q: not found", image))
 
 		return nil
 	}
 
-	// A pod waits in ContainerCreating for a Secret that is not there.
-	if _, err := c.drive(ctx, instance); err != nil {
+	// A pod stays in ContainerCreating until its Secrets exist.
+	if _, err := c.loadDrive(ctx, instance); err != nil {
 		c.queue.AddAfter(key, retryAfter)
 
 		return nil
 	}
 
-	c.scheduling.Lock()
-	defer c.scheduling.Unlock()
+	c.scheduleMu.Lock()
+	defer c.scheduleMu.Unlock()
 
-	node, err := c.pick(ctx, instance, "")
+	node, err := c.chooseNode(ctx, instance, "")
 	if err != nil {
 		return err
 	}
 
 	if node == "" {
-		c.set(instance, podScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable,
+		c.setCondition(instance, podScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable,
 			fmt.Sprintf("0/%d nodes are available: %[1]d Insufficient memory.", len(c.options.Nodes)))
 		c.queue.AddAfter(key, retryAfter)
 
@@ -174,17 +174,17 @@ func (c *Cluster) schedule(ctx context.Context, instance *virtv1.VirtualMachineI
 	}
 
 	instance.Labels[virtv1.NodeNameLabel] = node
-	c.enter(instance, virtv1.Scheduled)
+	c.setPhase(instance, virtv1.Scheduled)
 
-	// Written while the lock is held, so that the memory counts for the next.
+	// Update the instance while the lock is held, so that the next instance counts its memory as used.
 	if err := c.client.Update(ctx, instance); err != nil {
-		return fmt.Errorf("place instance: %w", err)
+		return fmt.Errorf("schedule instance: %w", err)
 	}
 
 	return nil
 }
 
-func (c *Cluster) missingImage(spec *virtv1.VirtualMachineInstanceSpec) string {
+func (c *Cluster) findMissingImage(spec *virtv1.VirtualMachineInstanceSpec) string {
 	for _, v := range spec.Volumes {
 		if disk := v.ContainerDisk; disk != nil && len(c.options.Images) > 0 && !slices.Contains(c.options.Images, disk.Image) {
 			return disk.Image
@@ -194,21 +194,21 @@ func (c *Cluster) missingImage(spec *virtv1.VirtualMachineInstanceSpec) string {
 	return ""
 }
 
-// boot starts the guest and reports what its agent says.
+// boot starts the guest, and writes the status that its agent reports.
 func (c *Cluster) boot(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
-	drive, err := c.drive(ctx, instance)
+	drive, err := c.loadDrive(ctx, instance)
 	if err != nil {
 		return err
 	}
 
-	instance.Status.Interfaces = c.interfaces(instance, drive)
-	c.set(instance, virtv1.VirtualMachineInstanceReady, corev1.ConditionTrue, "", "")
-	c.set(instance, virtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")
-	c.set(instance, virtv1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")
-	c.enter(instance, virtv1.Running)
+	instance.Status.Interfaces = c.reportInterfaces(instance, drive)
+	c.setCondition(instance, virtv1.VirtualMachineInstanceReady, corev1.ConditionTrue, "", "")
+	c.setCondition(instance, virtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue, "", "")
+	c.setCondition(instance, virtv1.VirtualMachineInstanceAgentConnected, corev1.ConditionTrue, "", "")
+	c.setPhase(instance, virtv1.Running)
 
 	if err := c.client.Update(ctx, instance); err != nil {
-		return fmt.Errorf("report boot: %w", err)
+		return fmt.Errorf("boot instance: %w", err)
 	}
 
 	c.startGuest(instance, drive)
@@ -216,11 +216,11 @@ func (c *Cluster) boot(ctx context.Context, instance *virtv1.VirtualMachineInsta
 	return nil
 }
 
-func (c *Cluster) set(
+func (c *Cluster) setCondition(
 	instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType,
 	status corev1.ConditionStatus, reason, message string,
 ) {
-	want := virtv1.VirtualMachineInstanceCondition{
+	condition := virtv1.VirtualMachineInstanceCondition{
 		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(c.clock.Now()),
 	}
 
@@ -230,13 +230,13 @@ func (c *Cluster) set(
 		}
 
 		if old.Status != status || old.Reason != reason || old.Message != message {
-			instance.Status.Conditions[i] = want
+			instance.Status.Conditions[i] = condition
 		}
 
 		return
 	}
 
-	instance.Status.Conditions = append(instance.Status.Conditions, want)
+	instance.Status.Conditions = append(instance.Status.Conditions, condition)
 }
 
 func clearCondition(instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType) {
@@ -244,13 +244,13 @@ func clearCondition(instance *virtv1.VirtualMachineInstance, kind virtv1.Virtual
 		func(x virtv1.VirtualMachineInstanceCondition) bool { return x.Type == kind })
 }
 
-func isTrue(instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType) bool {
+func isConditionTrue(instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType) bool {
 	return slices.ContainsFunc(instance.Status.Conditions, func(x virtv1.VirtualMachineInstanceCondition) bool {
 		return x.Type == kind && x.Status == corev1.ConditionTrue
 	})
 }
 
-func reasonOf(instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType) string {
+func conditionReason(instance *virtv1.VirtualMachineInstance, kind virtv1.VirtualMachineInstanceConditionType) string {
 	for _, x := range instance.Status.Conditions {
 		if x.Type == kind {
 			return x.Reason

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// machine does virt-controller's part for a VirtualMachine.
-func (c *Cluster) machine(ctx context.Context, vm *virtv1.VirtualMachine) error {
+// reconcileVM does what virt-controller does for a VirtualMachine.
+func (c *Cluster) reconcileVM(ctx context.Context, vm *virtv1.VirtualMachine) error {
 	instance, err := get[virtv1.VirtualMachineInstance](ctx, c, client.ObjectKeyFromObject(vm))
 	if err != nil {
 		return err
@@ -30,18 +30,18 @@ func (c *Cluster) machine(ctx context.Context, vm *virtv1.VirtualMachine) error 
 	}
 
 	if vm.DeletionTimestamp != nil {
-		return c.removeMachine(ctx, vm, instance)
+		return c.finalizeVM(ctx, vm, instance)
 	}
 
-	wrong := Validate(vm)
-	if err := c.judge(ctx, vm, wrong); err != nil {
+	violations := Validate(vm)
+	if err := c.compareWithWebhook(ctx, vm, violations); err != nil {
 		return err
 	}
 
-	if len(wrong) > 0 {
-		c.violate(vm, "VirtualMachine", strings.Join(wrong, ", "))
+	if len(violations) > 0 {
+		c.recordViolation(vm, "VirtualMachine", strings.Join(violations, ", "))
 
-		return nil // KubeVirt would not have let it in
+		return nil // KubeVirt's webhook would have rejected the VirtualMachine
 	}
 
 	if controllerutil.AddFinalizer(vm, virtv1.VirtualMachineControllerFinalizer) {
@@ -50,43 +50,44 @@ func (c *Cluster) machine(ctx context.Context, vm *virtv1.VirtualMachine) error 
 		}
 	}
 
-	ready, err := c.volumes(ctx, vm)
+	ready, err := c.ensureVolumes(ctx, vm)
 	if err != nil {
 		return err
 	}
 
-	made := instance
+	current := instance
 
 	if strategy, err := vm.RunStrategy(); err == nil && (ready || strategy == virtv1.RunStrategyHalted) {
-		if made, err = c.follow(ctx, vm, instance, strategy); err != nil {
+		if current, err = c.applyRunStrategy(ctx, vm, instance, strategy); err != nil {
 			return err
 		}
 	}
 
-	if err := c.report(ctx, vm, made, ready); err != nil {
+	if err := c.writeVMStatus(ctx, vm, current, ready); err != nil {
 		return err
 	}
 
-	return c.letGo(ctx, made)
+	return c.removeControllerFinalizer(ctx, current)
 }
 
-// removeMachine removes the instance first, and then lets the VirtualMachine go.
-func (c *Cluster) removeMachine(
+// finalizeVM deletes the instance and the volumes of a VirtualMachine that is being deleted, and then
+// removes the finalizer.
+func (c *Cluster) finalizeVM(
 	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
 ) error {
 	if instance != nil {
-		if err := c.stop(ctx, instance); err != nil {
+		if err := c.deleteInstance(ctx, instance); err != nil {
 			return err
 		}
 
-		if err := c.report(ctx, vm, instance, true); err != nil {
+		if err := c.writeVMStatus(ctx, vm, instance, true); err != nil {
 			return err
 		}
 
-		return c.letGo(ctx, instance)
+		return c.removeControllerFinalizer(ctx, instance)
 	}
 
-	if err := c.dropVolumes(ctx, vm); err != nil {
+	if err := c.deleteVolumes(ctx, vm); err != nil {
 		return err
 	}
 
@@ -101,74 +102,75 @@ func (c *Cluster) removeMachine(
 	return nil
 }
 
-// follow does what the run strategy says, and gives the instance that is there then.
-func (c *Cluster) follow(
+// applyRunStrategy creates or deletes the instance as the run strategy and the state change requests
+// demand. It returns the current instance, nil if there is none.
+func (c *Cluster) applyRunStrategy(
 	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
 	strategy virtv1.VirtualMachineRunStrategy,
 ) (*virtv1.VirtualMachineInstance, error) {
 	request := firstRequest(vm)
-	stopAsked := request == virtv1.StopRequest && instance != nil
-	startAsked := request == virtv1.StartRequest
+	stopRequested := request == virtv1.StopRequest && instance != nil
+	startRequested := request == virtv1.StartRequest
 
 	switch strategy {
 	case virtv1.RunStrategyHalted:
 		if instance != nil {
-			return instance, c.stop(ctx, instance)
+			return instance, c.deleteInstance(ctx, instance)
 		}
 
-		return nil, nil //nolint:nilnil // nil is none
+		return nil, nil //nolint:nilnil // nil means that there is no instance
 	case virtv1.RunStrategyAlways:
 		switch {
 		case instance == nil:
-			return c.start(ctx, vm)
-		case instance.IsFinal() || stopAsked:
-			return instance, c.stop(ctx, instance)
+			return c.createInstance(ctx, vm)
+		case instance.IsFinal() || stopRequested:
+			return instance, c.deleteInstance(ctx, instance)
 		}
 	case virtv1.RunStrategyOnce:
 		if instance == nil {
-			return c.start(ctx, vm)
+			return c.createInstance(ctx, vm)
 		}
 	case virtv1.RunStrategyRerunOnFailure:
-		return c.rerun(ctx, vm, instance, startAsked, stopAsked)
+		return c.applyRerunOnFailure(ctx, vm, instance, startRequested, stopRequested)
 	case virtv1.RunStrategyManual:
 		switch {
-		case instance == nil && startAsked:
-			return c.start(ctx, vm)
-		case stopAsked:
-			return instance, c.stop(ctx, instance)
+		case instance == nil && startRequested:
+			return c.createInstance(ctx, vm)
+		case stopRequested:
+			return instance, c.deleteInstance(ctx, instance)
 		}
 	case virtv1.RunStrategyUnknown, virtv1.RunStrategyWaitAsReceiver:
-		// Neither is admitted.
+		// Validate rejects both.
 	}
 
 	return instance, nil
 }
 
-func (c *Cluster) rerun(
-	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, startAsked, stopAsked bool,
+func (c *Cluster) applyRerunOnFailure(
+	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, startRequested, stopRequested bool,
 ) (*virtv1.VirtualMachineInstance, error) {
 	if instance == nil {
-		if !startAsked && vm.Status.RunStrategy == virtv1.RunStrategyRerunOnFailure {
-			return nil, nil //nolint:nilnil // nil is none
+		if !startRequested && vm.Status.RunStrategy == virtv1.RunStrategyRerunOnFailure {
+			return nil, nil //nolint:nilnil // nil means that there is no instance
 		}
 
-		return c.start(ctx, vm)
+		return c.createInstance(ctx, vm)
 	}
 
-	if instance.DeletionTimestamp != nil || (!stopAsked && !instance.IsFinal()) {
+	if instance.DeletionTimestamp != nil || (!stopRequested && !instance.IsFinal()) {
 		return instance, nil
 	}
 
-	if instance.Status.Phase == virtv1.Failed && !startAsked {
+	if instance.Status.Phase == virtv1.Failed && !startRequested {
 		vm.Status.StateChangeRequests = append(vm.Status.StateChangeRequests,
 			virtv1.VirtualMachineStateChangeRequest{Action: virtv1.StartRequest})
 
 		if err := c.client.Status().Update(ctx, vm); err != nil {
-			return instance, fmt.Errorf("ask for another start: %w", err)
+			return instance, fmt.Errorf("request another start: %w", err)
 		}
 	}
 
-	return instance, c.stop(ctx, instance)
+	return instance, c.deleteInstance(ctx, instance)
 }
 
 func firstRequest(vm *virtv1.VirtualMachine) virtv1.StateChangeRequestAction {
@@ -179,12 +181,13 @@ func firstRequest(vm *virtv1.VirtualMachine) virtv1.StateChangeRequestAction {
 	return vm.Status.StateChangeRequests[0].Action
 }
 
-// start makes the machine's instance.
-func (c *Cluster) start(ctx context.Context, vm *virtv1.VirtualMachine) (*virtv1.VirtualMachineInstance, error) {
-	if wrong := ValidateInstance(vm); len(wrong) > 0 {
-		c.violate(vm, "VirtualMachine", strings.Join(wrong, ", "))
+// createInstance creates the machine's instance. If ValidateInstance rejects the instance, it records a
+// violation and returns nil.
+func (c *Cluster) createInstance(ctx context.Context, vm *virtv1.VirtualMachine) (*virtv1.VirtualMachineInstance, error) {
+	if violations := ValidateInstance(vm); len(violations) > 0 {
+		c.recordViolation(vm, "VirtualMachine", strings.Join(violations, ", "))
 
-		return nil, nil //nolint:nilnil // nil is none
+		return nil, nil //nolint:nilnil // nil means that there is no instance
 	}
 
 	instance := &virtv1.VirtualMachineInstance{
@@ -201,7 +204,7 @@ func (c *Cluster) start(ctx context.Context, vm *virtv1.VirtualMachine) (*virtv1
 
 	err := c.client.Create(ctx, instance)
 	if apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("start machine: another's instance has its name: %w", err)
+		return nil, fmt.Errorf("start machine: an instance of another owner has its name: %w", err)
 	}
 
 	if err != nil {
@@ -209,13 +212,14 @@ func (c *Cluster) start(ctx context.Context, vm *virtv1.VirtualMachine) (*virtv1
 	}
 
 	c.mu.Lock()
-	c.starts[vm.UID]++
+	c.startCounts[vm.UID]++
 	c.mu.Unlock()
 
 	return instance, nil
 }
 
-// setDefaultNetwork gives a machine that says nothing of networks the pod's.
+// setDefaultNetwork adds the pod network to an instance whose spec has no networks and no interfaces,
+// unless autoattachPodInterface is false.
 func setDefaultNetwork(spec *virtv1.VirtualMachineInstanceSpec) {
 	attach := spec.Domain.Devices.AutoattachPodInterface
 	if len(spec.Networks) > 0 || len(spec.Domain.Devices.Interfaces) > 0 || (attach != nil && !*attach) {
@@ -226,8 +230,8 @@ func setDefaultNetwork(spec *virtv1.VirtualMachineInstanceSpec) {
 	spec.Domain.Devices.Interfaces = []virtv1.Interface{*virtv1.DefaultMasqueradeNetworkInterface()}
 }
 
-// stop deletes the machine's instance.
-func (c *Cluster) stop(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
+// deleteInstance deletes the machine's instance, and reads the instance again.
+func (c *Cluster) deleteInstance(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
 	if instance.DeletionTimestamp != nil {
 		return nil
 	}
@@ -237,7 +241,7 @@ func (c *Cluster) stop(ctx context.Context, instance *virtv1.VirtualMachineInsta
 		return fmt.Errorf("stop machine: %w", err)
 	}
 
-	// The object goes on with what the deletion has made of it.
+	// Read the instance again, because the deletion has changed it.
 	err = c.client.Get(ctx, client.ObjectKeyFromObject(instance), instance)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("stop machine: %w", err)
@@ -246,9 +250,9 @@ func (c *Cluster) stop(ctx context.Context, instance *virtv1.VirtualMachineInsta
 	return nil
 }
 
-// letGo takes virt-controller's finalizer off an instance that has ended, once its end
-// is in the VirtualMachine's status.
-func (c *Cluster) letGo(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
+// removeControllerFinalizer removes virt-controller's finalizer from an instance that has ended. Call it
+// after the end of the instance is recorded in the VirtualMachine's status.
+func (c *Cluster) removeControllerFinalizer(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
 	if instance == nil || !instance.IsFinal() {
 		return nil
 	}
@@ -259,84 +263,86 @@ func (c *Cluster) letGo(ctx context.Context, instance *virtv1.VirtualMachineInst
 
 	err := c.client.Update(ctx, instance)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("let instance go: %w", err)
+		return fmt.Errorf("remove finalizer of instance: %w", err)
 	}
 
 	return nil
 }
 
-// report writes the VirtualMachine's status.
-func (c *Cluster) report(
+// writeVMStatus updates the VirtualMachine's status if it has changed. It removes a state change request
+// that is complete.
+func (c *Cluster) writeVMStatus(
 	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, provisioned bool,
 ) error {
 	before := vm.Status.DeepCopy()
 	status := &vm.Status
 	status.Created = instance != nil
-	status.Ready = instance != nil && isTrue(instance, virtv1.VirtualMachineInstanceReady)
+	status.Ready = instance != nil && isConditionTrue(instance, virtv1.VirtualMachineInstanceReady)
 	status.DesiredGeneration = vm.Generation
 
 	if strategy, err := vm.RunStrategy(); err == nil && (status.RunStrategy != "" || status.Created) {
 		status.RunStrategy = strategy
 	}
 
-	// A request is done when what it asked for has come about.
+	// A request is complete when the requested state is reached.
 	switch firstRequest(vm) {
 	case virtv1.StartRequest:
 		if instance != nil && instance.DeletionTimestamp == nil {
 			status.StateChangeRequests = status.StateChangeRequests[1:]
 		}
 	case virtv1.StopRequest:
-		if asked := status.StateChangeRequests[0].UID; instance == nil || (asked != nil && *asked != instance.UID) {
+		requestedUID := status.StateChangeRequests[0].UID
+		if instance == nil || (requestedUID != nil && *requestedUID != instance.UID) {
 			status.StateChangeRequests = status.StateChangeRequests[1:]
 		}
 	}
 
-	status.PrintableStatus = printable(vm, instance, provisioned)
-	c.machineReady(vm, instance)
+	status.PrintableStatus = printableStatus(vm, instance, provisioned)
+	c.setVMReady(vm, instance)
 
 	if reflect.DeepEqual(before, status) {
 		return nil
 	}
 
 	if err := c.client.Status().Update(ctx, vm); err != nil {
-		return fmt.Errorf("report machine: %w", err)
+		return fmt.Errorf("update status of machine: %w", err)
 	}
 
 	return nil
 }
 
-func (c *Cluster) machineReady(vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance) {
-	want := virtv1.VirtualMachineCondition{
+func (c *Cluster) setVMReady(vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance) {
+	condition := virtv1.VirtualMachineCondition{
 		Type: virtv1.VirtualMachineReady, Status: corev1.ConditionFalse, Reason: "VMINotExists", Message: "VMI does not exist",
 	}
 
 	switch {
 	case instance == nil:
 	case vm.Status.Ready:
-		want = virtv1.VirtualMachineCondition{Type: virtv1.VirtualMachineReady, Status: corev1.ConditionTrue}
+		condition = virtv1.VirtualMachineCondition{Type: virtv1.VirtualMachineReady, Status: corev1.ConditionTrue}
 	default:
-		want.Reason, want.Message = "GuestNotRunning", "Guest VM is not reported as running"
+		condition.Reason, condition.Message = "GuestNotRunning", "Guest VM is not reported as running"
 	}
 
-	want.LastTransitionTime = metav1.NewTime(c.clock.Now())
+	condition.LastTransitionTime = metav1.NewTime(c.clock.Now())
 
 	for i, old := range vm.Status.Conditions {
-		if old.Type != want.Type {
+		if old.Type != condition.Type {
 			continue
 		}
 
-		if old.Status != want.Status || old.Reason != want.Reason {
-			vm.Status.Conditions[i] = want
+		if old.Status != condition.Status || old.Reason != condition.Reason {
+			vm.Status.Conditions[i] = condition
 		}
 
 		return
 	}
 
-	vm.Status.Conditions = append(vm.Status.Conditions, want)
+	vm.Status.Conditions = append(vm.Status.Conditions, condition)
 }
 
-// printable is the status in words; the first that fits counts.
-func printable(
+// printableStatus returns the printable status. The first case that applies decides.
+func printableStatus(
 	vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, provisioned bool,
 ) virtv1.VirtualMachinePrintableStatus {
 	switch {
@@ -352,32 +358,32 @@ func printable(
 		return virtv1.VirtualMachineStatusMigrating
 	case instance.IsRunning():
 		return virtv1.VirtualMachineStatusRunning
-	case reasonOf(instance, virtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled)) == corev1.PodReasonUnschedulable:
+	case conditionReason(instance, virtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled)) == corev1.PodReasonUnschedulable:
 		return virtv1.VirtualMachineStatusUnschedulable
-	case reasonOf(instance, virtv1.VirtualMachineInstanceSynchronized) == reasonImagePull:
+	case conditionReason(instance, virtv1.VirtualMachineInstanceSynchronized) == reasonImagePull:
 		return virtv1.VirtualMachineStatusErrImagePull
 	default:
 		return virtv1.VirtualMachineStatusStarting
 	}
 }
 
-// Start does what the subresource does: subresources.kubevirt.io/v1,
+// Start does what the subresource start of a VirtualMachine does: subresources.kubevirt.io/v1,
 // virtualmachines/{name}/start (pkg/virt-api/rest/lifecycle.go).
 func (c *Cluster) Start(ctx context.Context, key types.NamespacedName) error {
-	return c.request(ctx, key, true, false)
+	return c.requestStateChange(ctx, key, true, false)
 }
 
-// Stop is the subresource stop; see Start.
+// Stop does what the subresource stop does. See Start.
 func (c *Cluster) Stop(ctx context.Context, key types.NamespacedName) error {
-	return c.request(ctx, key, false, true)
+	return c.requestStateChange(ctx, key, false, true)
 }
 
-// Restart is the subresource restart; see Start.
+// Restart does what the subresource restart does. See Start.
 func (c *Cluster) Restart(ctx context.Context, key types.NamespacedName) error {
-	return c.request(ctx, key, true, true)
+	return c.requestStateChange(ctx, key, true, true)
 }
 
-func (c *Cluster) request(ctx context.Context, key types.NamespacedName, start, stop bool) error {
+func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedName, start, stop bool) error {
 	vm, err := get[virtv1.VirtualMachine](ctx, c, key)
 	if err != nil {
 		return err
@@ -398,7 +404,7 @@ func (c *Cluster) request(ctx context.Context, key types.NamespacedName, start, 
 	}
 
 	if start != stop {
-		if changed := requested(strategy, start); changed != strategy {
+		if changed := nextRunStrategy(strategy, start); changed != strategy {
 			vm.Spec.Running, vm.Spec.RunStrategy = nil, &changed
 			if err := c.client.Update(ctx, vm); err != nil {
 				return fmt.Errorf("change %s: %w", key, err)
@@ -425,8 +431,8 @@ func (c *Cluster) request(ctx context.Context, key types.NamespacedName, start, 
 	return nil
 }
 
-// requested is the run strategy that a start or a stop leads to.
-func requested(strategy virtv1.VirtualMachineRunStrategy, start bool) virtv1.VirtualMachineRunStrategy {
+// nextRunStrategy returns the run strategy after a start or a stop.
+func nextRunStrategy(strategy virtv1.VirtualMachineRunStrategy, start bool) virtv1.VirtualMachineRunStrategy {
 	switch {
 	case start && strategy == virtv1.RunStrategyHalted:
 		return virtv1.RunStrategyAlways

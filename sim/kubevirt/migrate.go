@@ -28,39 +28,39 @@ func isMigrating(instance *virtv1.VirtualMachineInstance) bool {
 	return state != nil && !state.Completed && !state.Failed && state.StartTimestamp != nil
 }
 
-// migrate takes the instance's live migration one step on. The instance keeps its name,
-// its uid and its addresses, and gets another node.
-func (c *Cluster) migrate(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
+// reconcileMigrations takes the next step of the instance's oldest live migration. The instance keeps its
+// name, UID and addresses, and moves to another node. A second migration at the same time is a violation.
+func (c *Cluster) reconcileMigrations(ctx context.Context, instance *virtv1.VirtualMachineInstance) error {
 	var all virtv1.VirtualMachineInstanceMigrationList
 	if err := c.client.List(ctx, &all, client.InNamespace(instance.Namespace)); err != nil {
 		return fmt.Errorf("list migrations: %w", err)
 	}
 
-	var mine []*virtv1.VirtualMachineInstanceMigration
+	var active []*virtv1.VirtualMachineInstanceMigration
 
 	for i := range all.Items {
 		if m := &all.Items[i]; m.Spec.VMIName == instance.Name && !m.IsFinal() {
-			mine = append(mine, m)
+			active = append(active, m)
 		}
 	}
 
-	if len(mine) == 0 {
+	if len(active) == 0 {
 		return nil
 	}
 
-	slices.SortFunc(mine, func(a, b *virtv1.VirtualMachineInstanceMigration) int {
+	slices.SortFunc(active, func(a, b *virtv1.VirtualMachineInstanceMigration) int {
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
 
-	if len(mine) > 1 {
-		c.violate(mine[1], "VirtualMachineInstanceMigration",
+	if len(active) > 1 {
+		c.recordViolation(active[1], "VirtualMachineInstanceMigration",
 			"in-flight migration detected: there is one of "+instance.Name+" already")
 	}
 
-	return c.migration(ctx, mine[0], instance)
+	return c.advanceMigration(ctx, active[0], instance)
 }
 
-func (c *Cluster) migration(
+func (c *Cluster) advanceMigration(
 	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, instance *virtv1.VirtualMachineInstance,
 ) error {
 	if controllerutil.AddFinalizer(m, virtv1.VirtualMachineInstanceMigrationFinalizer) {
@@ -70,37 +70,38 @@ func (c *Cluster) migration(
 	}
 
 	phases := migrationPhases()
-	at := slices.Index(phases, m.Status.Phase)
+	index := slices.Index(phases, m.Status.Phase)
 
 	if instance.IsFinal() || instance.DeletionTimestamp != nil || m.DeletionTimestamp != nil {
-		return c.enterMigration(ctx, m, virtv1.MigrationFailed)
+		return c.setMigrationPhase(ctx, m, virtv1.MigrationFailed)
 	}
 
-	if !instance.IsRunning() || at < 0 || at+1 >= len(phases) {
+	if !instance.IsRunning() || index < 0 || index+1 >= len(phases) {
 		return nil
 	}
 
-	if !c.after(client.ObjectKeyFromObject(instance), m.UID, string(m.Status.Phase), c.wait().Migrate) {
+	if !c.hasElapsed(client.ObjectKeyFromObject(instance), m.UID, string(m.Status.Phase), c.currentDelays().Migrate) {
 		return nil
 	}
 
-	next := phases[at+1]
-	if err := c.migrateInstance(ctx, m, instance, next); err != nil {
+	next := phases[index+1]
+	if err := c.updateForMigration(ctx, m, instance, next); err != nil {
 		return err
 	}
 
 	if next == virtv1.MigrationScheduled && instance.Status.MigrationState == nil {
-		// There is no other node: the target's pod stays unschedulable.
+		// No other node has capacity, so the target's pod stays unschedulable.
 		c.queue.AddAfter(client.ObjectKeyFromObject(instance), retryAfter)
 
 		return nil
 	}
 
-	return c.enterMigration(ctx, m, next)
+	return c.setMigrationPhase(ctx, m, next)
 }
 
-// migrateInstance does to the instance what the migration's next phase means for it.
-func (c *Cluster) migrateInstance(
+// updateForMigration updates the instance for the migration's next phase. In phase Scheduled, it clears the
+// instance's MigrationState if no other node has capacity.
+func (c *Cluster) updateForMigration(
 	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, instance *virtv1.VirtualMachineInstance,
 	next virtv1.VirtualMachineInstanceMigrationPhase,
 ) error {
@@ -110,10 +111,10 @@ func (c *Cluster) migrateInstance(
 
 	switch next {
 	case virtv1.MigrationScheduled:
-		c.scheduling.Lock()
-		defer c.scheduling.Unlock()
+		c.scheduleMu.Lock()
+		defer c.scheduleMu.Unlock()
 
-		target, err := c.pick(ctx, instance, instance.Status.NodeName)
+		target, err := c.chooseNode(ctx, instance, instance.Status.NodeName)
 		if err != nil || target == "" {
 			instance.Status.MigrationState = nil
 
@@ -148,7 +149,7 @@ func (c *Cluster) migrateInstance(
 	return nil
 }
 
-func (c *Cluster) enterMigration(
+func (c *Cluster) setMigrationPhase(
 	ctx context.Context, m *virtv1.VirtualMachineInstanceMigration, phase virtv1.VirtualMachineInstanceMigrationPhase,
 ) error {
 	m.Status.Phase = phase
@@ -158,7 +159,7 @@ func (c *Cluster) enterMigration(
 		})
 
 	if err := c.client.Status().Update(ctx, m); err != nil {
-		return fmt.Errorf("report migration: %w", err)
+		return fmt.Errorf("update status of migration: %w", err)
 	}
 
 	if !m.IsFinal() || !controllerutil.RemoveFinalizer(m, virtv1.VirtualMachineInstanceMigrationFinalizer) {
@@ -167,7 +168,7 @@ func (c *Cluster) enterMigration(
 
 	err := c.client.Update(ctx, m)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("let migration go: %w", err)
+		return fmt.Errorf("remove finalizer of migration: %w", err)
 	}
 
 	return nil

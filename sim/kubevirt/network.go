@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// networkData is what the guest reads of OpenStack's network_data.json and of
-// cloud-init's network configuration, version 2.
+// networkData is the part that the guest reads of OpenStack's network_data.json (links and networks) or of
+// cloud-init's network configuration version 2 (ethernets).
 type networkData struct {
 	Links []struct {
 		ID   string `json:"id"`
@@ -31,13 +31,13 @@ type networkData struct {
 		} `json:"match"`
 		Addresses []string `json:"addresses"`
 	} `json:"ethernets"`
-	// Network is cloud-init's optional outer key.
+	// Network is the optional top-level key of cloud-init's network configuration.
 	Network *networkData `json:"network"`
 }
 
-// interfaces is what the guest's agent reports: for each interface the addresses that
-// its network data gives it, else one that the pod network would.
-func (c *Cluster) interfaces(
+// reportInterfaces returns the interfaces that the guest's agent reports, with the addresses of the
+// network data. An interface with masquerade binding and without an address gets one of the pod network.
+func (c *Cluster) reportInterfaces(
 	instance *virtv1.VirtualMachineInstance, drive map[string][]byte,
 ) []virtv1.VirtualMachineInstanceNetworkInterface {
 	var data networkData
@@ -62,12 +62,12 @@ func (c *Cluster) interfaces(
 
 		mac := iface.MacAddress
 		if mac == "" {
-			mac = macOf(instance, iface.Name)
+			mac = generateMAC(instance, iface.Name)
 		}
 
-		ips := data.addresses(name, mac)
+		ips := data.addressesOf(name, mac)
 		if len(ips) == 0 && iface.Masquerade != nil {
-			ips = []string{c.podIP()}
+			ips = []string{c.nextPodIP()}
 		}
 
 		report := virtv1.VirtualMachineInstanceNetworkInterface{
@@ -83,9 +83,9 @@ func (c *Cluster) interfaces(
 	return out
 }
 
-// addresses are those of the interface with the name or the MAC, without their prefix
-// lengths.
-func (d *networkData) addresses(name, mac string) []string {
+// addressesOf returns the addresses of the interface with the name or the MAC address, without their
+// prefix lengths.
+func (d *networkData) addressesOf(name, mac string) []string {
 	var found []string
 
 	for _, link := range d.Links {
@@ -113,20 +113,20 @@ func (d *networkData) addresses(name, mac string) []string {
 	return found
 }
 
-// macOf is the address that KubeVirt makes for an interface without one: it stays the
-// same for a machine as long as its name does.
-func macOf(instance *virtv1.VirtualMachineInstance, iface string) string {
+// generateMAC returns the MAC address that KubeVirt generates for an interface without one. The address
+// depends only on namespace, machine name and interface name.
+func generateMAC(instance *virtv1.VirtualMachineInstance, iface string) string {
 	sum := sha256.Sum256([]byte(instance.Namespace + "/" + instance.Name + "/" + iface))
 
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
 }
 
-// podIP is the next address of the pod network.
-func (c *Cluster) podIP() string {
+// nextPodIP returns the next address of the pod network.
+func (c *Cluster) nextPodIP() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	c.nextIP++
 
-	return netip.AddrFrom4([4]byte{10, 244, byte(c.nextIP >> 8), byte(c.nextIP)}).String() //nolint:mnd // the usual pod network
+	return netip.AddrFrom4([4]byte{10, 244, byte(c.nextIP >> 8), byte(c.nextIP)}).String() //nolint:mnd // the common pod network
 }

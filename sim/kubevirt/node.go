@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// overhead is about what KubeVirt adds to a machine's memory for the processes around
-	// it.
+	// overhead is approximately the memory that KubeVirt adds for the processes of a machine's pod.
 	overhead = 256 << 20
 	maxPods  = 250
 )
 
-// makeNodes makes the nodes as Kubernetes and KubeVirt's node labeller would show them.
-func (c *Cluster) makeNodes(ctx context.Context) error {
+// createNodes creates the nodes with the labels and the status that kubelet and KubeVirt's node labeller
+// set.
+func (c *Cluster) createNodes(ctx context.Context) error {
 	for _, n := range c.options.Nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
 			corev1.LabelHostname: n.Name, virtv1.NodeSchedulable: "true",
 		}}}
 
 		if err := c.client.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("make node %s: %w", n.Name, err)
+			return fmt.Errorf("create node %s: %w", n.Name, err)
 		}
 
 		amounts := corev1.ResourceList{
@@ -47,15 +47,15 @@ func (c *Cluster) makeNodes(ctx context.Context) error {
 		}}
 
 		if err := c.client.Status().Update(ctx, node); err != nil && !apierrors.IsConflict(err) {
-			return fmt.Errorf("make node %s ready: %w", n.Name, err)
+			return fmt.Errorf("update status of node %s: %w", n.Name, err)
 		}
 	}
 
 	return nil
 }
 
-// memoryOf is what an instance takes of its node.
-func memoryOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
+// memoryDemand returns the memory in bytes that an instance uses on its node.
+func memoryDemand(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	if memory := spec.Domain.Memory; memory != nil && memory.Guest != nil {
 		return memory.Guest.Value() + overhead
 	}
@@ -67,32 +67,32 @@ func memoryOf(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 	return overhead
 }
 
-// pick chooses a node for an instance: the one with the most memory free among those
-// that its selectors allow. Without one it gives "".
-func (c *Cluster) pick(ctx context.Context, instance *virtv1.VirtualMachineInstance, but string) (string, error) {
-	used, err := c.used(ctx)
+// chooseNode returns the allowed node with the most free memory, "" if no node has enough. It leaves out
+// the node except, which is the source of a migration.
+func (c *Cluster) chooseNode(ctx context.Context, instance *virtv1.VirtualMachineInstance, except string) (string, error) {
+	used, err := c.usedMemory(ctx)
 	if err != nil {
 		return "", err
 	}
 
-	best, most := "", int64(0)
+	best, mostFree := "", int64(0)
 
 	for _, n := range c.options.Nodes {
 		free := n.Memory.Value() - used[n.Name]
-		if n.Name == but || c.isLost(n.Name) || !allows(&instance.Spec, n.Name) || free < memoryOf(&instance.Spec) {
+		if n.Name == except || c.isLost(n.Name) || !isNodeAllowed(&instance.Spec, n.Name) || free < memoryDemand(&instance.Spec) {
 			continue
 		}
 
-		if free > most {
-			best, most = n.Name, free
+		if free > mostFree {
+			best, mostFree = n.Name, free
 		}
 	}
 
 	return best, nil
 }
 
-// used is the memory taken on each node.
-func (c *Cluster) used(ctx context.Context) (map[string]int64, error) {
+// usedMemory returns the used memory in bytes of each node.
+func (c *Cluster) usedMemory(ctx context.Context) (map[string]int64, error) {
 	used := map[string]int64{}
 
 	for _, namespace := range c.options.Namespaces {
@@ -103,7 +103,7 @@ func (c *Cluster) used(ctx context.Context) (map[string]int64, error) {
 
 		for i := range all.Items {
 			if v := &all.Items[i]; !v.IsFinal() && v.Status.NodeName != "" {
-				used[v.Status.NodeName] += memoryOf(&v.Spec)
+				used[v.Status.NodeName] += memoryDemand(&v.Spec)
 			}
 		}
 	}
@@ -111,10 +111,10 @@ func (c *Cluster) used(ctx context.Context) (map[string]int64, error) {
 	return used, nil
 }
 
-// allows tells whether the instance's selectors allow the node.
-func allows(spec *virtv1.VirtualMachineInstanceSpec, node string) bool {
-	have := labels.Set{corev1.LabelHostname: node, virtv1.NodeSchedulable: "true"}
-	if !labels.SelectorFromSet(spec.NodeSelector).Matches(have) {
+// isNodeAllowed returns true if the instance's node selector and node affinity match the node.
+func isNodeAllowed(spec *virtv1.VirtualMachineInstanceSpec, node string) bool {
+	nodeLabels := labels.Set{corev1.LabelHostname: node, virtv1.NodeSchedulable: "true"}
+	if !labels.SelectorFromSet(spec.NodeSelector).Matches(nodeLabels) {
 		return false
 	}
 
@@ -128,13 +128,13 @@ func allows(spec *virtv1.VirtualMachineInstanceSpec, node string) bool {
 	}
 
 	return slices.ContainsFunc(required.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
-		return matches(term, have)
+		return matchesTerm(term, nodeLabels)
 	})
 }
 
-func matches(term corev1.NodeSelectorTerm, have labels.Set) bool {
+func matchesTerm(term corev1.NodeSelectorTerm, nodeLabels labels.Set) bool {
 	for _, e := range term.MatchExpressions {
-		in := slices.Contains(e.Values, have[e.Key])
+		in := slices.Contains(e.Values, nodeLabels[e.Key])
 
 		switch e.Operator {
 		case corev1.NodeSelectorOpIn:
@@ -146,7 +146,7 @@ func matches(term corev1.NodeSelectorTerm, have labels.Set) bool {
 				return false
 			}
 		case corev1.NodeSelectorOpExists:
-			if !have.Has(e.Key) {
+			if !nodeLabels.Has(e.Key) {
 				return false
 			}
 		default:
@@ -161,5 +161,5 @@ func (c *Cluster) isLost(node string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.lost[node]
+	return c.lostNodes[node]
 }

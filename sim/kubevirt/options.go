@@ -12,66 +12,66 @@ import (
 	virtv1 "kubevirt.io/api/core/v1"
 )
 
-// Node is a host of the simulated cluster.
+// Node is a Kubernetes node of the simulated cluster.
 type Node struct {
 	Name   string
 	CPU    int64
 	Memory resource.Quantity
 }
 
-// Delays are how long things take. Zero takes no time.
+// Delays are the durations of the simulated operations. Zero means that an operation takes no time.
 type Delays struct {
-	// Provision is the time to make a DataVolume's disk.
+	// Provision is the time to provision the disk of a DataVolume.
 	Provision time.Duration
 	// Schedule is the time until a machine's pod runs on a node.
 	Schedule time.Duration
-	// Boot is the time from there until the machine runs.
+	// Boot is the time from the start of the pod until the machine runs.
 	Boot time.Duration
-	// Stop is the time a machine takes to power off when it is asked to.
+	// Stop is the time that a machine takes to shut down.
 	Stop time.Duration
-	// Migrate is the time of each step of a live migration.
+	// Migrate is the duration of each step of a live migration.
 	Migrate time.Duration
 }
 
-// Options of a Cluster.
+// Options configure a Cluster.
 type Options struct {
-	// Namespaces that it looks after. At least one.
+	// Namespaces are the namespaces that the cluster watches. At least one is required.
 	Namespaces []string
-	// Nodes; they are made as Kubernetes nodes where they are not there. Default: two with 64
-	// cores and 256Gi, named after the first namespace.
+	// Nodes are the nodes of the cluster. Start creates a Kubernetes Node for each that does not exist.
+	// Default: two nodes with 64 cores and 256Gi, named after the first namespace.
 	Nodes []Node
-	// Delays of what happens.
+	// Delays are the durations of the simulated operations.
 	Delays Delays
-	// Guest runs in each machine while it runs; when it returns, the machine powers off.
-	// Without one a machine stays on. See ExecGuest.
+	// Guest simulates the guest of each machine. The machine powers off when Guest returns. If Guest is
+	// nil, machines stay on. See Exec.
 	Guest func(Guest)
-	// Images are the containerDisk images that can be pulled. None means all.
+	// Images are the containerDisk images that can be pulled. If it is empty, all images can.
 	Images []string
-	// Judge says once more why a VirtualMachine is not let in, where KubeVirt's own webhook is
-	// at hand (test/upstream): a verdict that is not Validate's is a problem. May be nil.
-	Judge func(context.Context, *virtv1.VirtualMachine) ([]string, error)
-	// Clock tells the time. Default: the real one.
+	// Webhook returns the causes for which KubeVirt's own webhook rejects a VirtualMachine
+	// (test/upstream). A result that differs from that of Validate is a violation or a problem. May be nil.
+	Webhook func(context.Context, *virtv1.VirtualMachine) ([]string, error)
+	// Clock is the cluster's clock. Default: the real clock.
 	Clock clock.WithTicker
 }
 
-// Guest is a booted machine as what runs in it sees it.
+// Guest gives the simulation of a guest access to its booted machine.
 type Guest struct {
-	// Context ends when the machine is switched off.
+	// Context ends when the machine is powered off.
 	Context context.Context //nolint:containedctx // a value for callbacks
-	// Namespace and Name of the machine, and the Node it was started on.
+	// Namespace and Name are those of the machine, and Node is the node on which it was started.
 	Namespace, Name, Node string
-	// Drive holds the files of its cloud-init ISO by name; nil when there is none.
+	// Drive holds the files of the cloud-init ISO by name. It is nil if the machine has no ISO.
 	Drive map[string][]byte
-	// Log is its console.
+	// Log writes a line to the machine's console.
 	Log func(format string, args ...any)
 }
 
-// Violation is something that a correct client does not do.
+// Violation is an action that a correct client does not take.
 type Violation struct {
-	// Object is the kind, namespace and name.
+	// Object is the kind, namespace and name of the invalid object.
 	Object string
-	// What is wrong with it, in KubeVirt's words.
-	What string
+	// Message is the error message of KubeVirt.
+	Message string
 }
 
 const (

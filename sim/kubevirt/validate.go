@@ -15,17 +15,17 @@ import (
 
 // Limits of KubeVirt's webhooks (vmi-create-admitter.go).
 const (
-	maxInline      = 2048
-	minMemory      = 1_000_000
-	templateSpec   = "spec.template.spec."
-	memoryRequest  = templateSpec + "domain.resources.requests.memory"
-	nameOfNetwork  = `^[A-Za-z0-9-_]+$`
-	notFoundFormat = "%s '%s' not found."
+	maxInline            = 2048
+	minMemory            = 1_000_000
+	templateSpec         = "spec.template.spec."
+	memoryRequest        = templateSpec + "domain.resources.requests.memory"
+	interfaceNamePattern = `^[A-Za-z0-9-_]+$`
+	notFoundFormat       = "%s '%s' not found."
 )
 
-// Validate is the part of KubeVirt's admission webhook for VirtualMachines that machines
-// of ours can offend: virt-api's vms-admitter.go, vmi-create-admitter.go and
-// pkg/network/admitter, in KubeVirt's words. Nil means that it is admitted.
+// Validate returns the causes for which KubeVirt's admission webhook rejects a VirtualMachine, nil if it
+// admits it. It implements only the rules that HyperFleet's machines can violate, with KubeVirt's own
+// messages (virt-api's vms-admitter.go, vmi-create-admitter.go and pkg/network/admitter).
 func Validate(vm *virtv1.VirtualMachine) []string {
 	if vm.Spec.Template == nil {
 		return []string{"missing virtual machine template."}
@@ -33,16 +33,16 @@ func Validate(vm *virtv1.VirtualMachine) []string {
 
 	spec := &vm.Spec.Template.Spec
 
-	var wrong []string
+	var violations []string
 
-	wrong = append(wrong, validateStrategy(vm)...)
-	wrong = append(wrong, validateMemory(spec)...)
-	wrong = append(wrong, validateHostname(spec)...)
-	wrong = append(wrong, validateDisks(spec)...)
-	wrong = append(wrong, validateVolumes(spec)...)
-	wrong = append(wrong, validateNetworks(spec)...)
+	violations = append(violations, validateStrategy(vm)...)
+	violations = append(violations, validateMemory(spec)...)
+	violations = append(violations, validateHostname(spec)...)
+	violations = append(violations, validateDisks(spec)...)
+	violations = append(violations, validateVolumes(spec)...)
+	violations = append(violations, validateNetworks(spec)...)
 
-	return append(wrong, validateInterfaces(spec)...)
+	return append(violations, validateInterfaces(spec)...)
 }
 
 func validateStrategy(vm *virtv1.VirtualMachine) []string {
@@ -78,8 +78,8 @@ func validateMemory(spec *virtv1.VirtualMachineInstanceSpec) []string {
 	}
 }
 
-// ValidateInstance is what KubeVirt finds only when the machine is started, in the webhook for
-// VirtualMachineInstances: ValidateVirtualMachineInstanceMandatoryFields.
+// ValidateInstance returns the causes for which KubeVirt's webhook for VirtualMachineInstances rejects a
+// machine when it starts (ValidateVirtualMachineInstanceMandatoryFields).
 func ValidateInstance(vm *virtv1.VirtualMachine) []string {
 	spec := &vm.Spec.Template.Spec
 	if spec.Domain.Resources.Requests.Memory().Sign() != 0 {
@@ -107,7 +107,7 @@ func validateHostname(spec *virtv1.VirtualMachineInstanceSpec) []string {
 }
 
 func validateDisks(spec *virtv1.VirtualMachineInstanceSpec) []string {
-	var wrong []string
+	var violations []string
 
 	volumes, disks, orders := map[string]bool{}, map[string]bool{}, map[uint]bool{}
 	for _, v := range spec.Volumes {
@@ -115,14 +115,14 @@ func validateDisks(spec *virtv1.VirtualMachineInstanceSpec) []string {
 	}
 
 	for i, d := range spec.Domain.Devices.Disks {
-		at := fmt.Sprintf("%sdomain.devices.disks[%d]", templateSpec, i)
+		path := fmt.Sprintf("%sdomain.devices.disks[%d]", templateSpec, i)
 
 		if !volumes[d.Name] {
-			wrong = append(wrong, fmt.Sprintf(notFoundFormat, at+".Name", d.Name))
+			violations = append(violations, fmt.Sprintf(notFoundFormat, path+".Name", d.Name))
 		}
 
 		if disks[d.Name] {
-			wrong = append(wrong, at+" and another disk must not have the same Name.")
+			violations = append(violations, path+" and another disk must not have the same Name.")
 		}
 
 		disks[d.Name] = true
@@ -133,63 +133,65 @@ func validateDisks(spec *virtv1.VirtualMachineInstanceSpec) []string {
 
 		switch order := *d.BootOrder; {
 		case order == 0:
-			wrong = append(wrong, at+" must have a boot order > 0, if supplied")
+			violations = append(violations, path+" must have a boot order > 0, if supplied")
 		case orders[order]:
-			wrong = append(wrong, "Boot order for "+at+".bootOrder already set for a different device.")
+			violations = append(violations, "Boot order for "+path+".bootOrder already set for a different device.")
 		default:
 			orders[order] = true
 		}
 	}
 
-	return wrong
+	return violations
 }
 
 func validateVolumes(spec *virtv1.VirtualMachineInstanceSpec) []string {
-	var wrong []string
+	var violations []string
 
 	names, cloudInits := map[string]bool{}, 0
 
 	for i, v := range spec.Volumes {
-		at := fmt.Sprintf("%svolumes[%d]", templateSpec, i)
+		path := fmt.Sprintf("%svolumes[%d]", templateSpec, i)
 
 		if names[v.Name] {
-			wrong = append(wrong, at+" and another volume must not have the same Name.")
+			violations = append(violations, path+" and another volume must not have the same Name.")
 		}
 
 		names[v.Name] = true
 
-		if sources(&v.VolumeSource) != 1 {
-			wrong = append(wrong, at+" must have exactly one source type set")
+		if countSources(&v.VolumeSource) != 1 {
+			violations = append(violations, path+" must have exactly one source type set")
 		}
 
 		if s := v.CloudInitNoCloud; s != nil {
 			cloudInits++
 
-			wrong = append(wrong, validateCloudInit(at+".cloudInitNoCloud",
-				cloudInit{s.UserDataSecretRef, s.UserDataBase64, s.UserData, s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData})...)
+			violations = append(violations, validateCloudInit(path+".cloudInitNoCloud", cloudInitSource{
+				s.UserDataSecretRef, s.UserDataBase64, s.UserData, s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData,
+			})...)
 		}
 
 		if s := v.CloudInitConfigDrive; s != nil {
 			cloudInits++
 
-			wrong = append(wrong, validateCloudInit(at+".cloudInitConfigDrive",
-				cloudInit{s.UserDataSecretRef, s.UserDataBase64, s.UserData, s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData})...)
+			violations = append(violations, validateCloudInit(path+".cloudInitConfigDrive", cloudInitSource{
+				s.UserDataSecretRef, s.UserDataBase64, s.UserData, s.NetworkDataSecretRef, s.NetworkDataBase64, s.NetworkData,
+			})...)
 		}
 
 		if v.Secret != nil && v.Secret.SecretName == "" {
-			wrong = append(wrong, at+".secret.secretName is a required field")
+			violations = append(violations, path+".secret.secretName is a required field")
 		}
 	}
 
 	if cloudInits > 1 {
-		wrong = append(wrong, templateSpec+"volumes must have max one cloudInit volume set")
+		violations = append(violations, templateSpec+"volumes must have max one cloudInit volume set")
 	}
 
-	return wrong
+	return violations
 }
 
-// sources counts the kinds of a volume.
-func sources(s *virtv1.VolumeSource) int {
+// countSources returns how many source types of a volume are set.
+func countSources(s *virtv1.VolumeSource) int {
 	count := 0
 
 	for _, set := range []bool{
@@ -206,35 +208,35 @@ func sources(s *virtv1.VolumeSource) int {
 	return count
 }
 
-func validateCloudInit(at string, s cloudInit) []string {
-	var wrong []string
+func validateCloudInit(path string, s cloudInitSource) []string {
+	var violations []string
 
-	user := count(s.userRef != nil, s.userBase64 != "", s.userText != "")
-	network := count(s.networkRef != nil, s.networkBase64 != "", s.networkText != "")
+	user := countTrue(s.userRef != nil, s.userBase64 != "", s.userText != "")
+	network := countTrue(s.networkRef != nil, s.networkBase64 != "", s.networkText != "")
 
 	switch {
 	case user > 1:
-		wrong = append(wrong, at+" must have only one userdatasource set.")
+		violations = append(violations, path+" must have only one userdatasource set.")
 	case network > 1:
-		wrong = append(wrong, at+" must have only one networkdata source set.")
+		violations = append(violations, path+" must have only one networkdata source set.")
 	case user+network == 0:
-		wrong = append(wrong, at+" must have at least one userdatasource or one networkdatasource set.")
+		violations = append(violations, path+" must have at least one userdatasource or one networkdatasource set.")
 	}
 
 	if len(s.userBase64) > maxInline || len(s.userText) > maxInline {
-		wrong = append(wrong,
-			fmt.Sprintf("%s userdata exceeds %d byte limit. Should use UserDataSecretRef for larger data.", at, maxInline))
+		violations = append(violations,
+			fmt.Sprintf("%s userdata exceeds %d byte limit. Should use UserDataSecretRef for larger data.", path, maxInline))
 	}
 
 	if len(s.networkBase64) > maxInline || len(s.networkText) > maxInline {
-		wrong = append(wrong,
-			fmt.Sprintf("%s networkdata exceeds %d byte limit. Should use NetworkDataSecretRef for larger data.", at, maxInline))
+		violations = append(violations,
+			fmt.Sprintf("%s networkdata exceeds %d byte limit. Should use NetworkDataSecretRef for larger data.", path, maxInline))
 	}
 
-	return wrong
+	return violations
 }
 
-func count(set ...bool) int {
+func countTrue(set ...bool) int {
 	n := 0
 
 	for _, s := range set {
@@ -247,36 +249,37 @@ func count(set ...bool) int {
 }
 
 func validateNetworks(spec *virtv1.VirtualMachineInstanceSpec) []string {
-	var wrong []string
+	var violations []string
 
-	interfaces, seen, pods := map[string]bool{}, map[string]bool{}, 0
+	interfaces, seenNames, pods := map[string]bool{}, map[string]bool{}, 0
 	for _, iface := range spec.Domain.Devices.Interfaces {
 		interfaces[iface.Name] = true
 	}
 
 	for i, n := range spec.Networks {
-		at := fmt.Sprintf("%snetworks[%d]", templateSpec, i)
+		path := fmt.Sprintf("%snetworks[%d]", templateSpec, i)
 
 		if !interfaces[n.Name] {
-			wrong = append(wrong, fmt.Sprintf(notFoundFormat, at+".name", n.Name))
+			violations = append(violations, fmt.Sprintf(notFoundFormat, path+".name", n.Name))
 		}
 
-		if seen[n.Name] {
-			wrong = append(wrong, fmt.Sprintf("Network with name %q already exists, every network must have a unique name", n.Name))
+		if seenNames[n.Name] {
+			violations = append(violations,
+				fmt.Sprintf("Network with name %q already exists, every network must have a unique name", n.Name))
 		}
 
-		seen[n.Name] = true
+		seenNames[n.Name] = true
 
-		switch count(n.Pod != nil, n.Multus != nil, n.ResourceClaim != nil) {
+		switch countTrue(n.Pod != nil, n.Multus != nil, n.ResourceClaim != nil) {
 		case 0:
-			wrong = append(wrong, "should have a network type")
+			violations = append(violations, "should have a network type")
 		case 1:
 		default:
-			wrong = append(wrong, "should have only one network type")
+			violations = append(violations, "should have only one network type")
 		}
 
 		if n.Multus != nil && n.Multus.NetworkName == "" {
-			wrong = append(wrong, "CNI delegating plugin must have a networkName")
+			violations = append(violations, "CNI delegating plugin must have a networkName")
 		}
 
 		if n.Pod != nil {
@@ -285,58 +288,59 @@ func validateNetworks(spec *virtv1.VirtualMachineInstanceSpec) []string {
 	}
 
 	if pods > 1 {
-		wrong = append(wrong, "more than one interface is connected to a pod network in "+templateSpec+"interfaces")
+		violations = append(violations, "more than one interface is connected to a pod network in "+templateSpec+"interfaces")
 	}
 
-	return wrong
+	return violations
 }
 
 func validateInterfaces(spec *virtv1.VirtualMachineInstanceSpec) []string {
-	var wrong []string
+	var violations []string
 
-	networks, seen, named := map[string]virtv1.Network{}, map[string]bool{}, regexp.MustCompile(nameOfNetwork)
+	networks, seenNames, namePattern := map[string]virtv1.Network{}, map[string]bool{}, regexp.MustCompile(interfaceNamePattern)
 	for _, n := range spec.Networks {
 		networks[n.Name] = n
 	}
 
 	for i, iface := range spec.Domain.Devices.Interfaces {
-		at := fmt.Sprintf("%sdomain.devices.interfaces[%d].name", templateSpec, i)
+		path := fmt.Sprintf("%sdomain.devices.interfaces[%d].name", templateSpec, i)
 
 		network, ok := networks[iface.Name]
 		if !ok {
-			wrong = append(wrong, fmt.Sprintf(notFoundFormat, at, iface.Name))
+			violations = append(violations, fmt.Sprintf(notFoundFormat, path, iface.Name))
 		}
 
-		if seen[iface.Name] {
-			wrong = append(wrong, "Only one interface can be connected to one specific network")
+		if seenNames[iface.Name] {
+			violations = append(violations, "Only one interface can be connected to one specific network")
 		}
 
-		seen[iface.Name] = true
+		seenNames[iface.Name] = true
 
-		if !named.MatchString(iface.Name) {
-			wrong = append(wrong,
+		if !namePattern.MatchString(iface.Name) {
+			violations = append(violations,
 				"Network interface name can only contain alphabetical characters, numbers, dashes (-) or underscores (_)")
 		}
 
 		if iface.MacAddress != "" {
 			if mac, err := net.ParseMAC(iface.MacAddress); err != nil || len(mac) != 6 {
-				wrong = append(wrong, fmt.Sprintf("interface %s has malformed MAC address (%s).", at, iface.MacAddress))
+				violations = append(violations, fmt.Sprintf("interface %s has malformed MAC address (%s).", path, iface.MacAddress))
 			}
 		}
 
-		if bindings(&iface) > 1 {
-			wrong = append(wrong, fmt.Sprintf("logical %s interface must have exactly one binding method or binding plugin", iface.Name))
+		if countBindings(&iface) > 1 {
+			violations = append(violations,
+				fmt.Sprintf("logical %s interface must have exactly one binding method or binding plugin", iface.Name))
 		}
 
 		if iface.Masquerade != nil && ok && network.Pod == nil {
-			wrong = append(wrong, "Masquerade interface only implemented with pod network")
+			violations = append(violations, "Masquerade interface only implemented with pod network")
 		}
 	}
 
-	return wrong
+	return violations
 }
 
-func bindings(iface *virtv1.Interface) int {
-	return count(iface.Bridge != nil, iface.Masquerade != nil, iface.SRIOV != nil, iface.Binding != nil,
+func countBindings(iface *virtv1.Interface) int {
+	return countTrue(iface.Bridge != nil, iface.Masquerade != nil, iface.SRIOV != nil, iface.Binding != nil,
 		iface.PasstBinding != nil)
 }

@@ -15,24 +15,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// volumes makes the disks of the machine's dataVolumeTemplates, and tells whether all of
-// them are there.
-func (c *Cluster) volumes(ctx context.Context, vm *virtv1.VirtualMachine) (bool, error) {
+// ensureVolumes creates the disks of the machine's dataVolumeTemplates. It returns true if all disks
+// exist.
+func (c *Cluster) ensureVolumes(ctx context.Context, vm *virtv1.VirtualMachine) (bool, error) {
 	ready := true
 
 	for i := range vm.Spec.DataVolumeTemplates {
-		made, err := c.volume(ctx, vm, &vm.Spec.DataVolumeTemplates[i])
+		exists, err := c.ensureVolume(ctx, vm, &vm.Spec.DataVolumeTemplates[i])
 		if err != nil {
 			return false, err
 		}
 
-		ready = ready && made
+		ready = ready && exists
 	}
 
 	return ready, nil
 }
 
-func (c *Cluster) volume(
+func (c *Cluster) ensureVolume(
 	ctx context.Context, vm *virtv1.VirtualMachine, template *virtv1.DataVolumeTemplateSpec,
 ) (bool, error) {
 	key := client.ObjectKey{Namespace: vm.Namespace, Name: template.Name}
@@ -48,7 +48,7 @@ func (c *Cluster) volume(
 		volume.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(vm, virtv1.VirtualMachineGroupVersionKind)}
 
 		if err := c.client.Create(ctx, volume); err != nil {
-			return false, fmt.Errorf("make data volume %s: %w", key, err)
+			return false, fmt.Errorf("create DataVolume %s: %w", key, err)
 		}
 	}
 
@@ -56,24 +56,24 @@ func (c *Cluster) volume(
 		return true, nil
 	}
 
-	if !c.after(client.ObjectKeyFromObject(vm), volume.UID, "provision", c.wait().Provision) {
+	if !c.hasElapsed(client.ObjectKeyFromObject(vm), volume.UID, "provision", c.currentDelays().Provision) {
 		return false, nil
 	}
 
-	if err := c.makeClaim(ctx, volume); err != nil {
+	if err := c.createClaim(ctx, volume); err != nil {
 		return false, err
 	}
 
 	volume.Status.Phase, volume.Status.ClaimName = cdiv1.Succeeded, volume.Name
 	if err := c.client.Update(ctx, volume); err != nil {
-		return false, fmt.Errorf("report data volume %s: %w", key, err)
+		return false, fmt.Errorf("update DataVolume %s: %w", key, err)
 	}
 
 	return true, nil
 }
 
-// makeClaim makes the volume's disk.
-func (c *Cluster) makeClaim(ctx context.Context, volume *cdiv1.DataVolume) error {
+// createClaim creates the PersistentVolumeClaim of a DataVolume.
+func (c *Cluster) createClaim(ctx context.Context, volume *cdiv1.DataVolume) error {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: volume.Namespace, Name: volume.Name,
@@ -87,22 +87,22 @@ func (c *Cluster) makeClaim(ctx context.Context, volume *cdiv1.DataVolume) error
 	}
 
 	if err := c.client.Create(ctx, claim); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("make disk %s: %w", claim.Name, err)
+		return fmt.Errorf("create PersistentVolumeClaim %s: %w", claim.Name, err)
 	}
 
 	return nil
 }
 
-// dropVolumes does what Kubernetes' garbage collection would once the machine is gone,
-// for API servers without it.
-func (c *Cluster) dropVolumes(ctx context.Context, vm *virtv1.VirtualMachine) error {
+// deleteVolumes deletes the machine's DataVolumes and PersistentVolumeClaims. Kubernetes' garbage
+// collection would do so, but the test's API server may run without it.
+func (c *Cluster) deleteVolumes(ctx context.Context, vm *virtv1.VirtualMachine) error {
 	for _, template := range vm.Spec.DataVolumeTemplates {
 		meta := metav1.ObjectMeta{Namespace: vm.Namespace, Name: template.Name}
 
 		for _, obj := range []client.Object{
 			&cdiv1.DataVolume{ObjectMeta: meta}, &corev1.PersistentVolumeClaim{ObjectMeta: meta},
 		} {
-			if err := c.dropVolume(ctx, obj); err != nil {
+			if err := c.deleteVolume(ctx, obj); err != nil {
 				return err
 			}
 		}
@@ -111,20 +111,20 @@ func (c *Cluster) dropVolumes(ctx context.Context, vm *virtv1.VirtualMachine) er
 	return nil
 }
 
-func (c *Cluster) dropVolume(ctx context.Context, obj client.Object) error {
+func (c *Cluster) deleteVolume(ctx context.Context, obj client.Object) error {
 	err := c.client.Delete(ctx, obj)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete disk %s: %w", obj.GetName(), err)
 	}
 
-	// Storage Object In Use Protection holds a claim until a controller that is not here
-	// says that no pod uses it.
+	// The finalizer of Storage Object In Use Protection keeps the claim until a controller, which does not
+	// run here, finds that no pod uses it.
 	if _, ok := obj.(*corev1.PersistentVolumeClaim); ok {
-		bare := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		finalizerPatch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 
-		err := c.client.Patch(ctx, obj, bare)
+		err := c.client.Patch(ctx, obj, finalizerPatch)
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("let disk %s go: %w", obj.GetName(), err)
+			return fmt.Errorf("remove finalizers of %s: %w", obj.GetName(), err)
 		}
 	}
 

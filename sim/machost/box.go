@@ -22,39 +22,41 @@ import (
 )
 
 //go:embed box
-var files embed.FS
+var boxFiles embed.FS
 
-const switchOff = 10 * time.Second
+// shutdownTimeout is how long stop waits before it kills a process.
+const shutdownTimeout = 10 * time.Second
 
-// box is the disk, processes and network of a host: two processes hold its namespaces, the
-// hardware for the disk, and init, in which all others live, for as long as it is on. Both
-// end when their standard input does, which is when ours do.
+// box is the disk, the processes and the network of a host. Two processes hold the namespaces. The
+// process hardware holds the disk. The process init is the parent of all other processes and runs
+// while the host is on. Both processes end when their standard input is closed, and so they also end
+// with the simulator's own process.
 type box struct {
 	options Options
 	dir     string
 
 	mu       sync.Mutex
-	hardware *held
-	init     *held
+	hardware *heldProcess
+	init     *heldProcess
 	pid      string
 }
 
-// held is a process that lives for as long as its standard input is open.
-type held struct {
+// heldProcess is a process that runs for as long as its standard input is open.
+type heldProcess struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
-	ended chan struct{}
+	done  chan struct{}
 }
 
-// hold starts a process and waits until it says that it is ready.
-func hold(ctx context.Context, argv ...string) (*held, error) {
-	// It outlives the context, which is that of its start.
+// startHeld starts a process and waits until the process prints "ready".
+func startHeld(ctx context.Context, argv ...string) (*heldProcess, error) {
+	// The process outlives ctx, which limits only the start.
 	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // see above
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 
-	var said strings.Builder
+	var stderr strings.Builder
 
-	cmd.Stderr = &said
+	cmd.Stderr = &stderr
 
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -70,7 +72,7 @@ func hold(ctx context.Context, argv ...string) (*held, error) {
 		return nil, fmt.Errorf("%s: %w", argv[0], err)
 	}
 
-	h := &held{cmd: cmd, stdin: stdin, ended: make(chan struct{})}
+	h := &heldProcess{cmd: cmd, stdin: stdin, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	stop()
@@ -78,28 +80,29 @@ func hold(ctx context.Context, argv ...string) (*held, error) {
 	go func() {
 		_ = cmd.Wait()
 
-		close(h.ended)
+		close(h.done)
 	}()
 
 	if line != "ready\n" {
-		h.end()
+		h.stop()
 
-		return nil, fmt.Errorf("%s said %q and not that it is ready: %w: %s (namespaces of users have to be allowed)",
-			argv[0], line, err, said.String())
+		return nil, fmt.Errorf("%s printed %q instead of \"ready\": %w: %s (the kernel must allow user namespaces)",
+			argv[0], line, err, stderr.String())
 	}
 
 	return h, nil
 }
 
-// end ends the process and waits for that.
-func (h *held) end() {
+// stop closes the standard input of the process and waits for the end of the process. It kills the
+// process after shutdownTimeout.
+func (h *heldProcess) stop() {
 	_ = h.stdin.Close()
 
 	select {
-	case <-h.ended:
-	case <-time.After(switchOff):
+	case <-h.done:
+	case <-time.After(shutdownTimeout):
 		_ = h.cmd.Process.Kill()
-		<-h.ended
+		<-h.done
 	}
 }
 
@@ -118,9 +121,9 @@ func newBox(ctx context.Context, options Options) (*box, error) {
 }
 
 func (b *box) build(ctx context.Context) error {
-	from, root := filepath.Join(b.dir, "box"), filepath.Join(b.dir, "root")
-	if err := os.CopyFS(b.dir, files); err != nil {
-		return fmt.Errorf("write the programs of the host: %w", err)
+	boxDir, root := filepath.Join(b.dir, "box"), filepath.Join(b.dir, "root")
+	if err := os.CopyFS(b.dir, boxFiles); err != nil {
+		return fmt.Errorf("write programs of host: %w", err)
 	}
 
 	if err := os.Mkdir(root, 0o700); err != nil {
@@ -129,13 +132,13 @@ func (b *box) build(ctx context.Context) error {
 
 	var err error
 
-	b.hardware, err = hold(ctx, "unshare", "--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc",
-		"/bin/bash", filepath.Join(from, "lib", "hardware.sh"), root, string(b.options.System), from)
+	b.hardware, err = startHeld(ctx, "unshare", "--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc",
+		"/bin/bash", filepath.Join(boxDir, "lib", "hardware.sh"), root, string(b.options.System), boxDir)
 	if err != nil {
-		return fmt.Errorf("build the host: %w", err)
+		return fmt.Errorf("build host: %w", err)
 	}
 
-	boot, err := fs.ReadFile(files, "box/lib/boot-"+string(b.options.System)+".sh")
+	boot, err := fs.ReadFile(boxFiles, "box/lib/boot-"+string(b.options.System)+".sh")
 	if err != nil {
 		return err
 	}
@@ -158,89 +161,92 @@ func (b *box) build(ctx context.Context) error {
 	return b.boot(ctx)
 }
 
-// path of a file of the host, seen from outside.
+// path returns the path of a file of the host as seen from outside the host.
 func (b *box) path(name string) string {
 	return filepath.Join("/proc/"+strconv.Itoa(b.hardware.cmd.Process.Pid), "root", name)
 }
 
-func enter(pid string, more ...string) []string {
+func buildNsenterArgs(pid string, args ...string) []string {
 	return append([]string{
 		"nsenter", "--preserve-credentials", "--target", pid,
 		"--user", "--mount", "--net", "--uts", "--ipc", "--root", "--wd",
-	}, more...)
+	}, args...)
 }
 
-// environment of all that runs at the host. Commands that are not there are written down.
-func (b *box) environment() []string {
+// buildEnvironment returns env(1) and its arguments, which start a program with the environment of
+// the host. bash records the calls of commands that the host does not have in /sim/unknown.
+func (b *box) buildEnvironment() []string {
 	// macOS before 15 has no sha256sum, and scripts try it first.
-	absent := "*"
+	unrecorded := "*"
 	if b.options.System == Mac {
-		absent = "sha256sum"
+		unrecorded = "sha256sum"
 	}
 
-	quiet := ""
-	if absent != "*" {
-		quiet = `[ "$1" = ` + absent + ` ] || `
+	condition := ""
+	if unrecorded != "*" {
+		condition = `[ "$1" = ` + unrecorded + ` ] || `
 	}
 
 	return []string{
 		"/usr/bin/env", "-i", "PATH=/sim/bin:/usr/local/bin", "HOME=/var/root", "TMPDIR=/tmp", "LC_ALL=C",
-		"BASH_FUNC_command_not_found_handle%%=() { " + quiet +
+		"BASH_FUNC_command_not_found_handle%%=() { " + condition +
 			`echo "$*" >>/sim/unknown; echo "bash: $1: command not found" >&2; return 127; }`,
 	}
 }
 
 func (b *box) boot(ctx context.Context) error {
 	hardware := strconv.Itoa(b.hardware.cmd.Process.Pid)
-	argv := append(enter(hardware, "--", "/usr/bin/unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
-		append(b.environment(), "/bin/bash", "/sim/lib/init.sh")...)
+	argv := append(buildNsenterArgs(hardware, "--", "/usr/bin/unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
+		append(b.buildEnvironment(), "/bin/bash", "/sim/lib/init.sh")...)
 
-	held, err := hold(ctx, argv...)
+	initProcess, err := startHeld(ctx, argv...)
 	if err != nil {
-		return fmt.Errorf("boot the host: %w", err)
+		return fmt.Errorf("boot host: %w", err)
 	}
 
-	// The first process of the host is the one child of the one that made its namespace.
-	pid := strconv.Itoa(held.cmd.Process.Pid)
+	// The first process of the host is the only child of the process that created the PID namespace.
+	pid := strconv.Itoa(initProcess.cmd.Process.Pid)
 
 	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 	if err != nil || len(strings.Fields(string(children))) != 1 {
-		held.end()
+		initProcess.stop()
 
-		return fmt.Errorf("boot the host: its first process is not to be found among %q: %w", children, err)
+		return fmt.Errorf("boot host: find first process: want one child, have %q: %w", children, err)
 	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.init, b.pid = held, strings.TrimSpace(string(children))
+	b.init, b.pid = initProcess, strings.TrimSpace(string(children))
 
 	return os.WriteFile(filepath.Join(b.dir, "pid"), []byte(b.pid), 0o600)
 }
 
-// argv of a command line at the host, given to bash as SSH does.
-func (b *box) argv(line string) []string {
+// buildArgv returns the arguments that run a command line at the host. bash executes the command
+// line, as with SSH.
+func (b *box) buildArgv(line string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return append(append(enter(b.pid, "--pid", "--"), b.environment()...), "/sim/bin/setsid", "--wait", "/bin/bash", "-c", line)
+	return append(append(buildNsenterArgs(b.pid, "--pid", "--"), b.buildEnvironment()...),
+		"/sim/bin/setsid", "--wait", "/bin/bash", "-c", line)
 }
 
-func (b *box) command(ctx context.Context, line string) *exec.Cmd {
-	argv := b.argv(line)
+func (b *box) newCommand(ctx context.Context, line string) *exec.Cmd {
+	argv := b.buildArgv(line)
 
 	return exec.CommandContext(ctx, argv[0], argv[1:]...)
 }
 
-// off ends all processes of the host. The disk stays.
-func (b *box) off() {
+// powerOff ends all processes of the host. The disk stays.
+func (b *box) powerOff() {
 	b.mu.Lock()
 	init := b.init
 	b.init = nil
 	b.mu.Unlock()
 
 	if init != nil {
-		init.end()
+		init.stop()
 	}
 }
 
@@ -249,10 +255,10 @@ func (b *box) close() error {
 		return nil
 	}
 
-	b.off()
+	b.powerOff()
 
 	if b.hardware != nil {
-		b.hardware.end()
+		b.hardware.stop()
 	}
 
 	return os.RemoveAll(b.dir)

@@ -1,24 +1,25 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machost is a host that is reached over SSH and really runs what it is given: a
-// Mac, or a plain Linux host.
+// Package machost simulates a host that is reached over SSH and that really executes its scripts.
+// The host is a Mac or a plain Linux host.
 //
 //	Host ── SSH server on loopback ──► sudo, bash ──► a disk, processes and a network of its own
 //	  │                                                (namespaces, box.go and box/)
 //	  └ faults: slow, cut, hang, fail a step, reboot, another key, no sudo, full disk, ...
 //
-// What scripts call that belongs to the system, such as launchctl and pfctl, is a program
-// under box/ that keeps state and knows what is called here, no more: another call ends
-// with 127 and is in [Host.Unknown], where tests have to look. All else is the real
-// program. Where macOS has no such program, such as stat -c, there is none either.
+// Programs that belong to the operating system, such as launchctl and pfctl, are shims in box/. A
+// shim keeps state and supports only the calls that HyperFleet's scripts make. Any other call ends
+// with exit code 127 and is listed by [Host.UnknownCalls], which tests have to check. All other
+// programs are the real ones of Linux. A feature that macOS does not have, such as stat -c, is
+// missing in the simulated Mac as well.
 //
-// The disk, the jobs and machines live on over connections; a reboot ends all processes
-// and keeps the disk. Nothing of a host is left when its process ends.
+// The disk, the jobs and the machines do not depend on connections. A reboot ends all processes and
+// keeps the disk. When the process of the simulator ends, nothing of the host remains.
 //
-// What it does not do: every user is root in fact, so that who forgets sudo is not found
-// out; programs are those of Linux where no shim says otherwise.
+// Limits: each user is in fact root, so the simulator does not find a script that forgets sudo.
+// Programs without a shim behave as they do on Linux.
 //
-// A light host runs nothing: it takes the scripts of a plan, checks the digests of what it
-// is given, and answers the probe by them. A thousand fit into a test.
+// A light host executes nothing. It accepts the scripts of a plan, compares the digests of the
+// input, and answers the probe from what it has accepted. A test can start a thousand light hosts.
 package machost

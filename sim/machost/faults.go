@@ -13,38 +13,40 @@ import (
 	"time"
 )
 
-// What a fault does to a script.
-type What string
+// FaultKind is the effect of a fault on a script.
+type FaultKind string
 
 const (
-	// Fail ends the script with 1 before it has done anything.
-	Fail What = "fail"
-	// Hang has it never end by itself. Signals end it.
-	Hang What = "hang"
-	// Cut cuts the connection when half of the script's input has come, and the script goes
-	// on with that.
-	Cut What = "cut"
-	// CutLate cuts the connection when the script is done, before its end is told.
-	CutLate What = "cut-late"
+	// Fail ends the script with exit code 1 before the script does anything.
+	Fail FaultKind = "fail"
+	// Hang replaces the script by one that runs until it receives a signal.
+	Hang FaultKind = "hang"
+	// Cut closes the connection after half of the script's input. The script continues with that
+	// half.
+	Cut FaultKind = "cut"
+	// CutLate closes the connection when the script has ended, before the host sends the exit
+	// status.
+	CutLate FaultKind = "cut-late"
 	// Reboot restarts the host in the middle of the script.
-	Reboot What = "reboot"
+	Reboot FaultKind = "reboot"
 )
 
-// Fault is what is to happen to scripts.
+// Fault is a fault of scripts.
 type Fault struct {
-	// Label of the scripts; empty for all.
+	// Label selects the scripts with this label. If Label is empty, the fault affects all scripts.
 	Label string
-	What  What
-	// Times after which it is over; 0 for never.
+	Kind  FaultKind
+	// Times is the number of scripts that the fault affects. 0 means that the fault stays until
+	// ClearFaults is called.
 	Times int
 }
 
 type faults struct {
-	scripts     []Fault
-	slow        time.Duration
-	sudo        Sudo
-	noPasswords bool
-	frozen      bool
+	scripts          []Fault
+	delay            time.Duration
+	sudo             Sudo
+	refusesPasswords bool
+	frozen           bool
 }
 
 // Inject adds a fault.
@@ -55,16 +57,17 @@ func (h *Host) Inject(fault Fault) {
 	h.faults.scripts = append(h.faults.scripts, fault)
 }
 
-// Fix takes all faults of scripts away.
-func (h *Host) Fix() {
+// ClearFaults removes all faults that Inject has added.
+func (h *Host) ClearFaults() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	h.faults.scripts = nil
 }
 
-// take gives the fault of a script, and counts it.
-func (h *Host) take(label string) What {
+// takeFault returns the fault for a script and counts the use. It returns an empty string if the
+// script has no fault.
+func (h *Host) takeFault(label string) FaultKind {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -75,7 +78,7 @@ func (h *Host) take(label string) What {
 
 	fault := &h.faults.scripts[i]
 
-	what := fault.What
+	kind := fault.Kind
 
 	fault.Times--
 	if fault.Times == 0 {
@@ -84,18 +87,18 @@ func (h *Host) take(label string) What {
 		fault.Times = max(fault.Times, 0)
 	}
 
-	return what
+	return kind
 }
 
-// SetSlow makes each script start late by as much.
-func (h *Host) SetSlow(by time.Duration) {
+// SetDelay delays the start of each script.
+func (h *Host) SetDelay(delay time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.faults.slow = by
+	h.faults.delay = delay
 }
 
-// SetSudo says who may become root.
+// SetSudo sets how sudo responds.
 func (h *Host) SetSudo(sudo Sudo) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,51 +111,51 @@ func (h *Host) SetSudo(sudo Sudo) error {
 	return os.WriteFile(h.box.path("/sim/sudo"), []byte(sudo+"\n"), 0o600)
 }
 
-// RefusePasswords lets nobody in by password, as PasswordAuthentication no.
+// RefusePasswords disables logins by password, as PasswordAuthentication no does in sshd_config(5).
 func (h *Host) RefusePasswords(refuse bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.faults.noPasswords = refuse
+	h.faults.refusesPasswords = refuse
 }
 
-// Freeze has the host answer nothing at all while its connections stay open, as one whose
-// power was cut.
-func (h *Host) Freeze(frozen bool) {
+// SetFrozen freezes the host or ends the freeze. A frozen host sends and accepts no data while its
+// connections stay open, like a host that has lost its power.
+func (h *Host) SetFrozen(frozen bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	h.faults.frozen = frozen
 	for _, conn := range h.conns {
-		conn.freeze(frozen)
+		conn.setFrozen(frozen)
 	}
 }
 
-// SetDown cuts all connections and takes no new ones, or takes them again. What runs goes
-// on.
+// SetDown closes all connections and refuses new ones if down is true. Otherwise the host accepts
+// connections again. Scripts continue to run.
 func (h *Host) SetDown(down bool) {
 	h.mu.Lock()
 	h.down = down
 	h.mu.Unlock()
 
 	if down {
-		h.hangUp()
+		h.closeConnections()
 	}
 }
 
-func (h *Host) hangUp() {
+func (h *Host) closeConnections() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	for conn, frozen := range h.conns {
-		frozen.freeze(false)
+	for conn, carrier := range h.conns {
+		carrier.setFrozen(false)
 
 		_ = conn.Close()
 	}
 }
 
-// FillDisk leaves no room on any disk, or gives it back.
-func (h *Host) FillDisk(ctx context.Context, full bool) error {
+// SetDiskFull fills all disks of the host if full is true. Otherwise SetDiskFull frees that space.
+func (h *Host) SetDiskFull(ctx context.Context, full bool) error {
 	command := "rm -f /ballast /usr/local/ballast"
 	if full {
 		command = "for disk in / /usr/local/; do cat /dev/zero >$disk/ballast 2>/dev/null; done; true"
@@ -163,7 +166,7 @@ func (h *Host) FillDisk(ctx context.Context, full bool) error {
 	return err
 }
 
-// Restart switches the host off and on: all connections and processes end, the disk stays.
+// Restart turns the host off and on. All connections and processes end, and the disk stays.
 func (h *Host) Restart(ctx context.Context) error {
 	h.SetDown(true)
 	defer h.SetDown(false)
@@ -172,43 +175,43 @@ func (h *Host) Restart(ctx context.Context) error {
 		return nil
 	}
 
-	h.box.off()
+	h.box.powerOff()
 
 	return h.box.boot(ctx)
 }
 
-// frozen is a connection that can be made to carry nothing.
-type frozen struct {
+// freezableConn is a connection that carries no data while it is frozen.
+type freezableConn struct {
 	net.Conn
 
 	mu     sync.Mutex
 	thawed chan struct{}
 }
 
-func newFrozen(conn net.Conn) *frozen {
+func newFreezableConn(conn net.Conn) *freezableConn {
 	thawed := make(chan struct{})
 	close(thawed)
 
-	return &frozen{Conn: conn, thawed: thawed}
+	return &freezableConn{Conn: conn, thawed: thawed}
 }
 
-func (f *frozen) freeze(on bool) {
+func (f *freezableConn) setFrozen(isFrozen bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	select {
 	case <-f.thawed:
-		if on {
+		if isFrozen {
 			f.thawed = make(chan struct{})
 		}
 	default:
-		if !on {
+		if !isFrozen {
 			close(f.thawed)
 		}
 	}
 }
 
-func (f *frozen) wait() {
+func (f *freezableConn) waitUntilThawed() {
 	f.mu.Lock()
 	thawed := f.thawed
 	f.mu.Unlock()
@@ -216,27 +219,28 @@ func (f *frozen) wait() {
 	<-thawed
 }
 
-// Read reads what came, once it is not frozen.
-func (f *frozen) Read(p []byte) (int, error) {
+// Read reads from the connection and returns the data when the connection is not frozen.
+func (f *freezableConn) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
-	f.wait()
+	f.waitUntilThawed()
 
 	return n, err
 }
 
-// Write writes once it is not frozen.
-func (f *frozen) Write(p []byte) (int, error) {
-	f.wait()
+// Write waits until the connection is not frozen and then writes.
+func (f *freezableConn) Write(p []byte) (int, error) {
+	f.waitUntilThawed()
 
 	return f.Conn.Write(p)
 }
 
-// restartLater restarts the host from a session of its own.
-func (h *Host) restartLater() {
+// restartAndRecord restarts the host from a goroutine of its own and records a failure as an unknown
+// call, so that the test fails.
+func (h *Host) restartAndRecord() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
 	if err := h.Restart(ctx); err != nil {
-		h.note(fmt.Sprintf("restart: %v", err))
+		h.recordUnknown(fmt.Sprintf("restart: %v", err))
 	}
 }

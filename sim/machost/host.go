@@ -20,53 +20,54 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// System is what a host runs.
+// System is the operating system of a host.
 type System string
 
 const (
 	// Mac is macOS.
 	Mac System = "mac"
-	// Linux has systemd and nftables.
+	// Linux is a Linux with systemd and nftables.
 	Linux System = "linux"
 )
 
-// Sudo is what becomes of a user who asks to be root.
+// Sudo is the response of sudo.
 type Sudo string
 
 const (
 	// SudoFree asks for no password.
 	SudoFree Sudo = "free"
-	// SudoPassword asks for the user's.
+	// SudoPassword asks for the user's password.
 	SudoPassword Sudo = "password"
-	// SudoRefused says no.
+	// SudoRefused refuses every user.
 	SudoRefused Sudo = "refused"
 )
 
-// Options of a host; zero values are what is usual.
+// Options configures a host. The zero value is a Mac that executes scripts.
 type Options struct {
-	// Name is what the host is called in errors.
+	// Name is the host's name in errors.
 	Name string
-	// System of the host; Mac if empty.
+	// System is the operating system. Default: Mac.
 	System System
-	// Light hosts run nothing.
+	// Light makes a light host, which executes nothing.
 	Light bool
-	// Address to listen on; a free port of loopback if empty.
+	// Address is the address to listen on. Default: a free port on loopback.
 	Address string
-	// User that may log in; m1 if empty. Root needs no sudo.
+	// User is the user that can log in. Default: m1. The user root needs no sudo.
 	User string
-	// Password of the user; none if empty.
+	// Password is the user's password. If Password is empty, no login by password is possible.
 	Password string
-	// AuthorizedKeys are lines as in the file of that name.
+	// AuthorizedKeys holds lines as in the file authorized_keys.
 	AuthorizedKeys []string
-	// Watch hears of each script, when it starts and when it has ended; may be nil. It is
-	// called from many goroutines and holds the script up.
+	// Watch is called when a script starts and when it has ended. Watch is called from several
+	// goroutines, and the script waits for the call. Watch can be nil.
 	Watch func(Run)
 }
 
-// Run is a script that was run.
+// Run is one run of a script.
 type Run struct {
 	Label string
-	// Ended is whether it is over, and Code how it ended; -1 where a fault has cut it.
+	// Ended is true if the script has ended. Code is the exit code, and -1 if a fault has cut the
+	// script.
 	Ended bool
 	Code  int
 }
@@ -76,32 +77,32 @@ type Host struct {
 	options Options
 	keys    []ssh.PublicKey
 	box     *box
-	light   *light
-	// asked is where a Mac asks to be restarted.
-	asked   *os.File
-	serving sync.WaitGroup
+	light   *lightState
+	// restartRequests is the FIFO through which a Mac requests a restart.
+	restartRequests *os.File
+	serving         sync.WaitGroup
 
-	mu       sync.Mutex
-	listener net.Listener
-	signer   ssh.Signer
-	cert     *ssh.Certificate
-	conns    map[net.Conn]*frozen
-	down     bool
-	faults   faults
-	running  map[string]int
-	runs     []Run
-	unknown  []string
-	logins   int
+	mu           sync.Mutex
+	listener     net.Listener
+	signer       ssh.Signer
+	cert         *ssh.Certificate
+	conns        map[net.Conn]*freezableConn
+	down         bool
+	faults       faults
+	running      map[string]int
+	runs         []Run
+	unknownCalls []string
+	logins       int
 }
 
-// Start starts a host, switched on and new. Close it.
+// Start starts a new host and turns it on. The caller closes the host.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	options.System = cmp.Or(options.System, Mac)
 	options.User = cmp.Or(options.User, "m1")
 	options.Address = cmp.Or(options.Address, "127.0.0.1:0")
 	h := &Host{
-		options: options, conns: map[net.Conn]*frozen{}, running: map[string]int{}, light: &light{got: map[string]sent{}},
-		faults: faults{sudo: SudoFree},
+		options: options, conns: map[net.Conn]*freezableConn{}, running: map[string]int{},
+		light: &lightState{received: map[string]pushedScript{}}, faults: faults{sudo: SudoFree},
 	}
 
 	for _, line := range options.AuthorizedKeys {
@@ -133,24 +134,24 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	h.serving.Go(h.accept)
 
 	if h.box != nil && options.System == Mac {
-		if h.asked, err = os.OpenFile(h.box.path("/sim/restart.fifo"), os.O_RDWR, 0); err != nil {
+		if h.restartRequests, err = os.OpenFile(h.box.path("/sim/restart.fifo"), os.O_RDWR, 0); err != nil {
 			return nil, errors.Join(fmt.Errorf("start host %s: %w", options.Name, err), h.Close())
 		}
 
-		h.serving.Go(func() { h.restarts(h.asked) })
+		h.serving.Go(func() { h.serveRestarts(h.restartRequests) })
 	}
 
 	return h, nil
 }
 
-// Close switches the host off for good, and gives back all that it had.
+// Close turns the host off and releases all of its resources.
 func (h *Host) Close() error {
 	err := h.listener.Close()
-	if h.asked != nil {
-		err = errors.Join(err, h.asked.Close())
+	if h.restartRequests != nil {
+		err = errors.Join(err, h.restartRequests.Close())
 	}
 
-	h.hangUp()
+	h.closeConnections()
 
 	if h.box != nil {
 		err = errors.Join(err, h.box.close())
@@ -161,10 +162,10 @@ func (h *Host) Close() error {
 	return err
 }
 
-// Address is host:port.
+// Address returns host:port.
 func (h *Host) Address() string { return h.listener.Addr().String() }
 
-// HostKey is the fingerprint of the host's key now, as ssh-keygen -l prints it.
+// HostKey returns the fingerprint of the host's current key, as ssh-keygen -l prints it.
 func (h *Host) HostKey() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,16 +173,16 @@ func (h *Host) HostKey() string {
 	return ssh.FingerprintSHA256(h.signer.PublicKey())
 }
 
-// ChangeKey gives the host another key, as when it is installed anew.
+// ChangeKey replaces the host key, as a reinstallation does.
 func (h *Host) ChangeKey() error {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return fmt.Errorf("make a host key: %w", err)
+		return fmt.Errorf("create host key: %w", err)
 	}
 
 	signer, err := ssh.NewSignerFromKey(private)
 	if err != nil {
-		return fmt.Errorf("make a host key: %w", err)
+		return fmt.Errorf("create host key: %w", err)
 	}
 
 	h.mu.Lock()
@@ -192,8 +193,8 @@ func (h *Host) ChangeKey() error {
 	return nil
 }
 
-// Certify has the host show a certificate of its key beside the key: what change makes of one that
-// holds for the host's address and for an hour, signed by the authority.
+// Certify makes the host offer a certificate of its key together with the key. The certificate is
+// that of NewHostCert for the host's address.
 func (h *Host) Certify(authority ssh.Signer, change func(*ssh.Certificate)) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,7 +205,7 @@ func (h *Host) Certify(authority ssh.Signer, change func(*ssh.Certificate)) erro
 	return err
 }
 
-// Runs gives the scripts that have ended, in order.
+// Runs returns the scripts that have ended, in the order of their ends.
 func (h *Host) Runs() []Run {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,7 +213,7 @@ func (h *Host) Runs() []Run {
 	return slices.Clone(h.runs)
 }
 
-// Running gives the labels of the scripts that run now.
+// Running returns the labels of the scripts that run now, sorted.
 func (h *Host) Running() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,7 +229,7 @@ func (h *Host) Running() []string {
 	return out
 }
 
-// Logins says how often somebody got in.
+// Logins returns the number of successful logins.
 func (h *Host) Logins() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -236,15 +237,15 @@ func (h *Host) Logins() int {
 	return h.logins
 }
 
-// Unknown gives what was called that the simulator does not know. A test in which there is
-// anything has failed.
-func (h *Host) Unknown() []string {
+// UnknownCalls returns the calls that the simulator does not support. A test has to fail if there
+// are any.
+func (h *Host) UnknownCalls() []string {
 	h.mu.Lock()
-	out := slices.Clone(h.unknown)
+	out := slices.Clone(h.unknownCalls)
 	h.mu.Unlock()
 
 	if h.box != nil {
-		for line := range strings.Lines(h.Read("/sim/unknown")) {
+		for line := range strings.Lines(h.ReadFile("/sim/unknown")) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}
@@ -252,25 +253,27 @@ func (h *Host) Unknown() []string {
 	return out
 }
 
-func (h *Host) note(unknown string) {
+func (h *Host) recordUnknown(call string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.unknown = append(h.unknown, unknown)
+	h.unknownCalls = append(h.unknownCalls, call)
 }
 
-// Calls gives the calls of programs that belong to the system, with their arguments.
+// Calls returns the calls of the shims, that is, of programs of the operating system, with their
+// arguments.
 func (h *Host) Calls() []string {
 	var out []string
-	for line := range strings.Lines(h.Read("/sim/calls")) {
+	for line := range strings.Lines(h.ReadFile("/sim/calls")) {
 		out = append(out, strings.TrimSpace(line))
 	}
 
 	return out
 }
 
-// Read gives a file of the host; empty if it is not there, and at light hosts.
-func (h *Host) Read(path string) string {
+// ReadFile returns the content of a file of the host. It returns an empty string if the file is
+// missing or if the host is light.
+func (h *Host) ReadFile(path string) string {
 	if h.box == nil {
 		return ""
 	}
@@ -283,36 +286,36 @@ func (h *Host) Read(path string) string {
 	return string(text)
 }
 
-// Exec runs a command at the host as root, past SSH, and gives what it said.
+// Exec runs a command at the host as root, without SSH, and returns the output.
 func (h *Host) Exec(ctx context.Context, command string) (string, error) {
 	if h.box == nil {
-		return "", fmt.Errorf("run at %s: a light host runs nothing", h.options.Name)
+		return "", fmt.Errorf("run command at %s: a light host executes nothing", h.options.Name)
 	}
 
-	out, err := h.box.command(ctx, command).CombinedOutput()
+	out, err := h.box.newCommand(ctx, command).CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("run at %s: %w: %s", h.options.Name, err, out)
+		return string(out), fmt.Errorf("run command at %s: %w: %s", h.options.Name, err, out)
 	}
 
 	return string(out), nil
 }
 
-// Processes gives the command lines of all processes, as ps shows them to every user.
+// Processes returns the command lines of all processes, as ps shows them to every user.
 func (h *Host) Processes(ctx context.Context) ([]string, error) {
 	out, err := h.Exec(ctx, "ps axww -o args=")
 
 	return strings.Split(strings.TrimSpace(out), "\n"), err
 }
 
-// Logout ends the console session of a Mac, and all that runs in it.
+// Logout ends the console session of a Mac and all processes of the session.
 func (h *Host) Logout(ctx context.Context) error {
 	_, err := h.Exec(ctx, ". /sim/lib/session.sh && logout_user")
 
 	return err
 }
 
-// StartMachine has the host's kubelet or agent run a machine, and waits until it does. The
-// kubelet has to be there: its program is [Programs.Kubelet].
+// StartMachine makes the host's kubelet or agent start a machine and waits until the machine runs.
+// The program [Programs.Kubelet] must be running.
 func (h *Host) StartMachine(ctx context.Context, name string) error {
 	if _, err := h.Exec(ctx, "touch /sim/machines/"+name+" && echo >/sim/machines.fifo"); err != nil {
 		return err
@@ -331,8 +334,8 @@ func (h *Host) StartMachine(ctx context.Context, name string) error {
 	}
 }
 
-// Machines gives the machines that run, with their process ids: one that was started anew
-// has another.
+// Machines returns the process ids of the running machines by name. A restarted machine has another
+// process id.
 func (h *Host) Machines(ctx context.Context) map[string]string {
 	out, err := h.Exec(ctx, "ps axww -o pid=,args=")
 	if err != nil {

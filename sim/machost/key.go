@@ -14,35 +14,36 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// NewKey makes a key as ssh-keygen does: the file with the private one, and the line of the
-// public one.
+// NewKey creates a key as ssh-keygen does. It returns the content of the private key's file and the
+// line of the public key.
 func NewKey() (private, public string, err error) {
-	open, secret, err := ed25519.GenerateKey(rand.Reader)
+	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return "", "", fmt.Errorf("make an SSH key: %w", err)
+		return "", "", fmt.Errorf("create SSH key: %w", err)
 	}
 
-	block, err := ssh.MarshalPrivateKey(secret, "")
+	block, err := ssh.MarshalPrivateKey(privateKey, "")
 	if err != nil {
-		return "", "", fmt.Errorf("make an SSH key: %w", err)
+		return "", "", fmt.Errorf("create SSH key: %w", err)
 	}
 
-	line, err := ssh.NewPublicKey(open)
+	line, err := ssh.NewPublicKey(publicKey)
 	if err != nil {
-		return "", "", fmt.Errorf("make an SSH key: %w", err)
+		return "", "", fmt.Errorf("create SSH key: %w", err)
 	}
 
 	return string(pem.EncodeToMemory(block)), string(ssh.MarshalAuthorizedKey(line)), nil
 }
 
-// NewHostCert makes a certificate of a host's key: what change makes of one that holds for an
-// address and for an hour, signed by the authority.
+// NewHostCert creates a certificate for a host key and signs it with the authority. By default the
+// certificate holds for the host of the address and expires after an hour. If change is not nil,
+// NewHostCert calls change with the certificate before it signs.
 func NewHostCert(
 	key ssh.PublicKey, address string, authority ssh.Signer, change func(*ssh.Certificate),
 ) (*ssh.Certificate, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("certify a host: %w", err)
+		return nil, fmt.Errorf("create host certificate: %w", err)
 	}
 
 	now := time.Now()
@@ -56,7 +57,7 @@ func NewHostCert(
 	}
 
 	if err := cert.SignCert(rand.Reader, authority); err != nil {
-		return nil, fmt.Errorf("certify a host: %w", err)
+		return nil, fmt.Errorf("create host certificate: %w", err)
 	}
 
 	return cert, nil

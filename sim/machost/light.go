@@ -15,65 +15,65 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// light is what a host without processes keeps.
-type light struct {
-	mu  sync.Mutex
-	got map[string]sent
+// lightState is the state of a light host.
+type lightState struct {
+	mu       sync.Mutex
+	received map[string]pushedScript
 }
 
-// sent is what came last for a label.
-type sent struct{ script, payload string }
+// pushedScript is the last script that a light host has accepted for a label, with its input.
+type pushedScript struct{ script, payload string }
 
 const (
-	callOfMain = "\nmain; exit 0\n"
-	lightCheck = "/usr/bin/true"
+	mainCall     = "\nmain; exit 0\n"
+	checkCommand = "/usr/bin/true"
 )
 
 var (
-	sumLine   = regexp.MustCompile(`(?m)^SHA256='([0-9a-f]*)'$`)
-	endLine   = regexp.MustCompile(`(?m)^END='(.*)'$`)
-	probeBody = regexp.MustCompile(`(?s)probe_[a-z0-9_]+\(\) \{\n(.*?)\n\}\nprobe ([a-z0-9-]+)\n`)
-	sumText   = regexp.MustCompile(`'([0-9a-f]{64})'`)
+	digestLine = regexp.MustCompile(`(?m)^SHA256='([0-9a-f]*)'$`)
+	endLine    = regexp.MustCompile(`(?m)^END='(.*)'$`)
+	probeBody  = regexp.MustCompile(`(?s)probe_[a-z0-9_]+\(\) \{\n(.*?)\n\}\nprobe ([a-z0-9-]+)\n`)
+	digestText = regexp.MustCompile(`'([0-9a-f]{64})'`)
 )
 
-func digest(text string) string {
+func computeDigest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 
 	return hex.EncodeToString(sum[:])
 }
 
-// Digests gives, by label, the digest of each script that a light host took last, together
-// with what the script read.
+// Digests returns, by label, the digest of the last script that a light host has accepted together
+// with the script's input.
 func (h *Host) Digests() map[string]string {
 	h.light.mu.Lock()
 	defer h.light.mu.Unlock()
 
 	out := map[string]string{}
-	for label, s := range h.light.got {
-		out[label] = digest(s.script + s.payload)
+	for label, s := range h.light.received {
+		out[label] = computeDigest(s.script + s.payload)
 	}
 
 	return out
 }
 
-// Payload is what the last script of a label read at a light host.
+// Payload returns the input of the last script with this label at a light host.
 func (h *Host) Payload(label string) string {
 	h.light.mu.Lock()
 	defer h.light.mu.Unlock()
 
-	return h.light.got[label].payload
+	return h.light.received[label].payload
 }
 
-// Lose has a light host lose a part, so that its probe tells.
-func (h *Host) Lose(label string) {
+// DropScript makes a light host forget a script, so that the probe reports the part as lost.
+func (h *Host) DropScript(label string) {
 	h.light.mu.Lock()
 	defer h.light.mu.Unlock()
 
-	delete(h.light.got, label)
+	delete(h.light.received, label)
 }
 
-// lightly takes a command as a host does, without running it.
-func (h *Host) lightly(input io.Reader, channel ssh.Channel, line string) int {
+// runLight accepts a command as a host does, but does not execute it. It returns the exit code.
+func (h *Host) runLight(input io.Reader, channel ssh.Channel, line string) int {
 	refuse := func(format string, args ...any) int {
 		fmt.Fprintf(channel.Stderr(), format+"\n", args...)
 
@@ -84,20 +84,20 @@ func (h *Host) lightly(input io.Reader, channel ssh.Channel, line string) int {
 	sudo := h.faults.sudo
 	h.mu.Unlock()
 
-	switch asked := strings.HasPrefix(line, "sudo "); {
-	case asked && sudo != SudoFree:
+	switch hasSudo := strings.HasPrefix(line, "sudo "); {
+	case hasSudo && sudo != SudoFree:
 		return refuse("sudo: a password is required")
-	case !asked && h.options.User != "root":
+	case !hasSudo && h.options.User != "root":
 		return refuse("%s is not root", h.options.User)
 	}
 
-	label := labelOf(line)
+	label := parseLabel(line)
 	if label == "" {
-		if strings.HasSuffix(line, " "+lightCheck) {
+		if strings.HasSuffix(line, " "+checkCommand) {
 			return 0
 		}
 
-		h.note(line)
+		h.recordUnknown(line)
 
 		return 127
 	}
@@ -108,41 +108,41 @@ func (h *Host) lightly(input io.Reader, channel ssh.Channel, line string) int {
 	}
 
 	if strings.Contains(string(text), "\nprobe() {\n") {
-		return h.probe(string(text), channel)
+		return h.runProbe(string(text), channel)
 	}
 
-	script, payload, whole := strings.Cut(string(text), callOfMain)
-	if !whole {
-		return refuse("the script was cut short")
+	script, payload, isWhole := strings.Cut(string(text), mainCall)
+	if !isWhole {
+		return refuse("the script was truncated")
 	}
 
-	if sum := sumLine.FindStringSubmatch(script); len(sum) > 1 && sum[1] != digest(payload) {
-		return refuse("what arrived is not what was sent: push it again")
+	if sum := digestLine.FindStringSubmatch(script); len(sum) > 1 && sum[1] != computeDigest(payload) {
+		return refuse("the checksum of the input does not match: push it again")
 	}
 
 	if end := endLine.FindStringSubmatch(script); len(end) > 1 && !strings.HasSuffix(payload, "\n"+end[1]+"\n") {
-		return refuse("what arrived was cut short: push it again")
+		return refuse("the input was truncated: push it again")
 	}
 
 	h.light.mu.Lock()
 	defer h.light.mu.Unlock()
 
-	h.light.got[label] = sent{script: script, payload: payload}
+	h.light.received[label] = pushedScript{script: script, payload: payload}
 
 	return 0
 }
 
-// probe says of each part whether it came, in the version that the probe wants where it
-// names one.
-func (h *Host) probe(script string, channel ssh.Channel) int {
+// runProbe reports for each part whether the host has accepted the part. If the probe names a
+// digest, the input of the part must have that digest.
+func (h *Host) runProbe(script string, channel ssh.Channel) int {
 	h.light.mu.Lock()
 	defer h.light.mu.Unlock()
 
 	for _, found := range probeBody.FindAllStringSubmatch(script, -1) {
-		s, ok := h.light.got[found[2]]
+		s, ok := h.light.received[found[2]]
 
 		state := "lost"
-		if sum := sumText.FindStringSubmatch(found[1]); ok && (len(sum) < 2 || sum[1] == digest(s.payload)) {
+		if sum := digestText.FindStringSubmatch(found[1]); ok && (len(sum) < 2 || sum[1] == computeDigest(s.payload)) {
 			state = "intact"
 		}
 

@@ -42,7 +42,7 @@ func start(t *testing.T, options machost.Options) *machost.Host {
 	return host
 }
 
-// client is a client of its own: the simulator has to hold what SSH says, not what ours needs.
+// client returns a separate SSH client, so that the test does not depend on HyperFleet's client.
 func client(t *testing.T, host *machost.Host) *ssh.Client {
 	t.Helper()
 
@@ -65,8 +65,8 @@ func client(t *testing.T, host *machost.Host) *ssh.Client {
 	return c
 }
 
-// say runs a command over SSH and gives its output and how it ended.
-func say(t *testing.T, c *ssh.Client, command, input string) (string, int) {
+// runOverSSH runs a command over SSH and returns its output and exit code.
+func runOverSSH(t *testing.T, c *ssh.Client, command, input string) (string, int) {
 	t.Helper()
 
 	session, err := c.NewSession()
@@ -105,21 +105,21 @@ func TestItIsAHostOfItsOwn(t *testing.T) {
 			}
 
 			for command, want := range map[string]int{
-				"test -e " + marker:                       1, // none of our files is there
-				"touch /usr/bin/x":                        1, // nor can what it shares with us be changed
-				"kill -0 " + "4194303":                    1, // nor is any of our processes
+				"test -e " + marker:                       1, // the host does not have the files of this machine
+				"touch /usr/bin/x":                        1, // the host cannot change shared files
+				"kill -0 " + "4194303":                    1, // the host does not see other processes
 				"sudo -n /usr/bin/true":                   0,
 				"cd /etc && touch x && chown root x":      0,
 				"test $(ps ax -o pid= | wc -l) -lt 10":    0,
 				"exit 42":                                 42,
 				"head -c 100000 /dev/zero | wc -c | head": 0,
 			} {
-				if out, code := say(t, c, command, ""); code != want {
+				if out, code := runOverSSH(t, c, command, ""); code != want {
 					t.Errorf("%s: ended with %d: %s", command, code, out)
 				}
 			}
 
-			if unknown := host.Unknown(); len(unknown) > 0 {
+			if unknown := host.UnknownCalls(); len(unknown) > 0 {
 				t.Errorf("unknown: %q", unknown)
 			}
 		})
@@ -133,12 +133,12 @@ func TestUnknownIsRefusedAndNoted(t *testing.T) {
 	c := client(t, host)
 
 	for _, command := range []string{"apt-get update", "launchctl load x", "pfctl -F all", "networksetup -listallhardwareports", "sysctl -a"} {
-		if out, code := say(t, c, command, ""); code != 127 {
+		if out, code := runOverSSH(t, c, command, ""); code != 127 {
 			t.Errorf("%s: ended with %d: %s", command, code, out)
 		}
 
-		if !slices.Contains(host.Unknown(), command) {
-			t.Errorf("%s is not in %q", command, host.Unknown())
+		if !slices.Contains(host.UnknownCalls(), command) {
+			t.Errorf("%s is not in %q", command, host.UnknownCalls())
 		}
 	}
 
@@ -147,36 +147,36 @@ func TestUnknownIsRefusedAndNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := session.Shell(); err == nil || !slices.Contains(host.Unknown(), "request shell") {
-		t.Errorf("a shell: %v: %q", err, host.Unknown())
+	if err := session.Shell(); err == nil || !slices.Contains(host.UnknownCalls(), "request shell") {
+		t.Errorf("a shell: %v: %q", err, host.UnknownCalls())
 	}
 }
 
-// macOS has no stat -c and no sha256sum; scripts have to know.
+// TestAMacIsNoLinux checks that macOS has neither stat -c nor sha256sum.
 func TestAMacIsNoLinux(t *testing.T) {
 	t.Parallel()
 
 	host := start(t, machost.Options{})
 	c := client(t, host)
 
-	if out, code := say(t, c, "stat -c %a /etc", ""); code == 0 {
+	if out, code := runOverSSH(t, c, "stat -c %a /etc", ""); code == 0 {
 		t.Error(out)
 	}
 
-	if out, code := say(t, c, "sha256sum /etc/passwd", ""); code != 127 {
+	if out, code := runOverSSH(t, c, "sha256sum /etc/passwd", ""); code != 127 {
 		t.Error(out)
 	}
 
-	if out, code := say(t, c, "stat -f '%Lp %Su:%Sg' /etc/passwd", ""); code != 0 || out != "644 root:wheel\n" {
+	if out, code := runOverSSH(t, c, "stat -f '%Lp %Su:%Sg' /etc/passwd", ""); code != 0 || out != "644 root:wheel\n" {
 		t.Error(out)
 	}
 
-	if unknown := host.Unknown(); len(unknown) > 0 {
+	if unknown := host.UnknownCalls(); len(unknown) > 0 {
 		t.Errorf("what scripts try first is no mistake: %q", unknown)
 	}
 }
 
-// eventually waits for what comes by itself.
+// eventually waits until a condition is true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 
@@ -214,7 +214,7 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 	}
 
 	c := client(t, host)
-	if out, code := say(t, c, "cat >/Library/LaunchDaemons/job.plist; chmod 644 /Library/LaunchDaemons/job.plist; "+
+	if out, code := runOverSSH(t, c, "cat >/Library/LaunchDaemons/job.plist; chmod 644 /Library/LaunchDaemons/job.plist; "+
 		"launchctl bootstrap system /Library/LaunchDaemons/job.plist", plist); code != 0 {
 		t.Fatalf("the job can't be started: %s", out)
 	}
@@ -236,12 +236,12 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 		t.Errorf("after the restart the job has to run, and nothing else: %v\n%s", err, strings.Join(processes, "\n"))
 	}
 
-	if host.Read("/Library/LaunchDaemons/job.plist") != plist {
+	if host.ReadFile("/Library/LaunchDaemons/job.plist") != plist {
 		t.Error("the disk is another one")
 	}
 }
 
-// Nothing is left: no process, no folder and no mount.
+// TestCloseLeavesNothing checks that no process, no directory and no mount remains.
 func TestCloseLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -289,12 +289,12 @@ func TestALightHostLooksAtWhatItIsGiven(t *testing.T) {
 		"no script":    {"sudo -n rm -rf /", "", 127},
 		"sudo's check": {"sudo -n /usr/bin/true", "", 0},
 	} {
-		if out, code := say(t, c, tc.line, tc.input); code != tc.code {
+		if out, code := runOverSSH(t, c, tc.line, tc.input); code != tc.code {
 			t.Errorf("%s: ended with %d: %s", name, code, out)
 		}
 	}
 
-	if got := host.Unknown(); len(got) != 1 || len(host.Digests()) != 1 {
+	if got := host.UnknownCalls(); len(got) != 1 || len(host.Digests()) != 1 {
 		t.Errorf("unknown %q, digests %v", got, host.Digests())
 	}
 }
@@ -315,7 +315,7 @@ func TestProgramsOfTheHostAreScripts(t *testing.T) {
 		t.Fatalf("%d programs: %v", len(paths), err)
 	}
 
-	// SC1091: what they read in is beside them here and elsewhere at the host.
+	// SC1091: the sourced files have other paths at the host.
 	argv := append([]string{"--shell=bash", "--exclude=SC1091"}, paths...)
 
 	out, err := exec.CommandContext(t.Context(), "shellcheck", argv...).CombinedOutput()

@@ -11,29 +11,30 @@ import (
 	"time"
 )
 
-// UpdateFault is what is wrong with a Mac's updates.
+// UpdateFault is a fault of a Mac's software updates.
 type UpdateFault string
 
-// What can be wrong.
+// The faults of software updates.
 const (
-	// UpdatesWell is nothing.
-	UpdatesWell UpdateFault = ""
-	// UpdatesUnreachable is Apple's server.
-	UpdatesUnreachable UpdateFault = "unreachable"
-	// UpdateFull is a disk without room for it.
-	UpdateFull UpdateFault = "full"
-	// UpdateDownload is a download that fails, UpdateHangs one that never ends.
-	UpdateDownload UpdateFault = "download"
-	UpdateHangs    UpdateFault = "hang"
-	// UpdateOwner is a user who owns no volume.
-	UpdateOwner UpdateFault = "owner"
-	// UpdateStays is a host that restarts, and has the version that it had.
-	UpdateStays UpdateFault = "stays"
-	// UpdateGone is a host that does not come back from its restart.
-	UpdateGone UpdateFault = "gone"
+	// UpdateFaultNone means that updates work.
+	UpdateFaultNone UpdateFault = ""
+	// UpdateServerUnreachable makes Apple's server unreachable.
+	UpdateServerUnreachable UpdateFault = "unreachable"
+	// UpdateDiskFull makes the download fail because the disk is full.
+	UpdateDiskFull UpdateFault = "full"
+	// UpdateDownloadFails makes the download fail, and UpdateDownloadHangs makes the download run
+	// forever.
+	UpdateDownloadFails UpdateFault = "download"
+	UpdateDownloadHangs UpdateFault = "hang"
+	// UpdateNotOwner makes the update fail because the user owns no volume.
+	UpdateNotOwner UpdateFault = "owner"
+	// UpdateKeepsVersion makes the host restart with the old version.
+	UpdateKeepsVersion UpdateFault = "stays"
+	// UpdateHostUnreachable makes the host unreachable after its restart.
+	UpdateHostUnreachable UpdateFault = "gone"
 )
 
-// SetMacOS says which macOS a Mac has, and which Apple offers it.
+// SetMacOS sets the macOS version of a Mac and the versions that Apple offers to the Mac.
 func (h *Host) SetMacOS(version string, offers ...string) error {
 	for path, text := range map[string]string{
 		"/sim/macos/version": version + "\n", "/sim/macos/offers": strings.Join(append(offers, ""), "\n"),
@@ -46,24 +47,25 @@ func (h *Host) SetMacOS(version string, offers ...string) error {
 	return nil
 }
 
-// MacOS is the version that a Mac has.
-func (h *Host) MacOS() string { return strings.TrimSpace(h.Read("/sim/macos/version")) }
+// MacOSVersion returns the macOS version of a Mac.
+func (h *Host) MacOSVersion() string { return strings.TrimSpace(h.ReadFile("/sim/macos/version")) }
 
-// BreakUpdates says what is wrong with a Mac's updates from now on.
-func (h *Host) BreakUpdates(fault UpdateFault) error {
+// SetUpdateFault sets the fault of a Mac's software updates.
+func (h *Host) SetUpdateFault(fault UpdateFault) error {
 	return os.WriteFile(h.box.path("/sim/macos/fault"), []byte(fault+"\n"), 0o600)
 }
 
-// restarts has a Mac start anew when it asks for that itself, until it is closed.
-func (h *Host) restarts(asked *os.File) {
-	word := make([]byte, 16)
+// serveRestarts restarts a Mac each time the Mac requests a restart through the FIFO, until the FIFO
+// is closed.
+func (h *Host) serveRestarts(requests *os.File) {
+	buffer := make([]byte, 16)
 
 	for {
-		if _, err := asked.Read(word); err != nil {
+		if _, err := requests.Read(buffer); err != nil {
 			return
 		}
 
-		if strings.TrimSpace(h.Read("/sim/macos/fault")) == string(UpdateGone) {
+		if strings.TrimSpace(h.ReadFile("/sim/macos/fault")) == string(UpdateHostUnreachable) {
 			h.SetDown(true)
 
 			continue
@@ -71,7 +73,7 @@ func (h *Host) restarts(asked *os.File) {
 
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if err := h.Restart(ctx); err != nil {
-			h.note(fmt.Sprintf("restart: %v", err))
+			h.recordUnknown(fmt.Sprintf("restart: %v", err))
 		}
 
 		cancel()

@@ -18,16 +18,16 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// sshdDir is a folder that sshd demands to be there when it is started by root.
+// sshdDir is a directory that sshd requires when root starts it.
 const sshdDir = "/run/sshd"
 
-// OpenSSH is a second way into a host: the sshd of OpenSSH, which runs what it is sent at
-// the host. It knows no faults.
-type OpenSSH struct {
-	// User that may log in: the one that runs this program, as sshd lets no other in unless
-	// root runs it.
+// OpenSSHServer is a second SSH server of a host: the sshd of OpenSSH, which runs its commands at
+// the host. The faults of the host do not affect this server.
+type OpenSSHServer struct {
+	// User is the user that can log in: the user of this process. Unless root runs sshd, sshd
+	// accepts no other user.
 	User string
-	// HostKey is the fingerprint of its key.
+	// HostKey is the fingerprint of the server's key.
 	HostKey string
 
 	key      ssh.PublicKey
@@ -41,13 +41,14 @@ type OpenSSH struct {
 	conns map[*net.TCPConn]bool
 }
 
-// OpenSSH opens the second way, for the keys of the host. Close it before the host.
-func (h *Host) OpenSSH(ctx context.Context) (*OpenSSH, error) {
+// StartOpenSSH starts a second SSH server that accepts the host's authorized keys. The caller closes
+// the server before the host.
+func (h *Host) StartOpenSSH(ctx context.Context) (*OpenSSHServer, error) {
 	if h.box == nil {
-		return nil, errors.New("start sshd: a light host runs nothing")
+		return nil, errors.New("start sshd: a light host executes nothing")
 	}
 
-	// It refuses to be called by a name without a path.
+	// sshd requires that it is started with an absolute path.
 	program, err := exec.LookPath("/usr/sbin/sshd")
 	if err != nil {
 		return nil, fmt.Errorf("start sshd: %w: install the package openssh-server", err)
@@ -59,13 +60,16 @@ func (h *Host) OpenSSH(ctx context.Context) (*OpenSSH, error) {
 		}
 	}
 
-	me, err := user.Current()
+	currentUser, err := user.Current()
 	if err != nil {
 		return nil, fmt.Errorf("start sshd: %w", err)
 	}
 
 	dir := filepath.Join(h.box.dir, "sshd")
-	s := &OpenSSH{User: me.Username, program: program, config: filepath.Join(dir, "config"), conns: map[*net.TCPConn]bool{}}
+	s := &OpenSSHServer{
+		User: currentUser.Username, program: program, config: filepath.Join(dir, "config"),
+		conns: map[*net.TCPConn]bool{},
+	}
 
 	if err := s.configure(dir, h); err != nil {
 		return nil, fmt.Errorf("configure sshd: %w", err)
@@ -80,13 +84,13 @@ func (h *Host) OpenSSH(ctx context.Context) (*OpenSSH, error) {
 	return s, nil
 }
 
-func (s *OpenSSH) configure(dir string, h *Host) error {
+func (s *OpenSSHServer) configure(dir string, h *Host) error {
 	private, public, err := NewKey()
 	if err != nil {
 		return err
 	}
 
-	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(public)) //nolint:dogsled // what else the line may have
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(public)) //nolint:dogsled // the other results are optional parts of the line
 	if err != nil {
 		return err
 	}
@@ -105,7 +109,7 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 	}{
 		"host-key":        {private, 0o600},
 		"authorized-keys": {strings.Join(h.options.AuthorizedKeys, ""), 0o600},
-		"command":         {h.box.enterScript(), 0o700},
+		"command":         {h.box.buildEnterScript(), 0o700},
 		"config": {strings.Join([]string{
 			"HostKey " + filepath.Join(dir, "host-key"), "Include " + filepath.Join(dir, "certified"),
 			"AuthorizedKeysFile " + filepath.Join(dir, "authorized-keys"),
@@ -121,9 +125,9 @@ func (s *OpenSSH) configure(dir string, h *Host) error {
 	return nil
 }
 
-// enterScript runs at the host what somebody asks of sshd.
-func (b *box) enterScript() string {
-	words := append(enter("\x00", "--pid", "--"), b.environment()...)
+// buildEnterScript returns a script that runs the command of an SSH session at the host.
+func (b *box) buildEnterScript() string {
+	words := append(buildNsenterArgs("\x00", "--pid", "--"), b.buildEnvironment()...)
 	words = append(words, "/sim/bin/setsid", "--wait", "/bin/bash", "-c")
 
 	for i, word := range words {
@@ -135,8 +139,8 @@ func (b *box) enterScript() string {
 	return "#!/bin/bash\nexec " + strings.ReplaceAll(strings.Join(words, " "), "'\x00'", pid) + ` "$SSH_ORIGINAL_COMMAND"` + "\n"
 }
 
-// Certify has it show a certificate as [Host.Certify] has the host.
-func (s *OpenSSH) Certify(authority ssh.Signer, change func(*ssh.Certificate)) error {
+// Certify makes the server offer a certificate, as [Host.Certify] does for the host.
+func (s *OpenSSHServer) Certify(authority ssh.Signer, change func(*ssh.Certificate)) error {
 	cert, err := NewHostCert(s.key, s.Address(), authority, change)
 	if err != nil {
 		return err
@@ -150,16 +154,17 @@ func (s *OpenSSH) Certify(authority ssh.Signer, change func(*ssh.Certificate)) e
 	)
 }
 
-// Address is host:port.
-func (s *OpenSSH) Address() string { return s.listener.Addr().String() }
+// Address returns host:port.
+func (s *OpenSSHServer) Address() string { return s.listener.Addr().String() }
 
-// Close cuts all connections.
-func (s *OpenSSH) Close() error {
+// Close closes all connections and waits until each sshd has ended.
+func (s *OpenSSHServer) Close() error {
 	err := s.listener.Close()
 
 	s.mu.Lock()
 
-	// The socket is sshd's too: closing our end of it would tell nobody.
+	// sshd has the socket as well. If Close closed only this descriptor, the client would not notice
+	// it.
 	for conn := range s.conns {
 		_, _ = conn.CloseRead(), conn.CloseWrite()
 	}
@@ -170,8 +175,8 @@ func (s *OpenSSH) Close() error {
 	return err
 }
 
-// accept hands each connection to an sshd of its own, as inetd does (sshd(8), -i).
-func (s *OpenSSH) accept() {
+// accept starts an sshd for each connection, as inetd does (sshd(8), -i).
+func (s *OpenSSHServer) accept() {
 	for {
 		conn, err := s.listener.Accept()
 		if err != nil {
@@ -199,7 +204,7 @@ func (s *OpenSSH) accept() {
 	}
 }
 
-func (s *OpenSSH) serve(conn *net.TCPConn) {
+func (s *OpenSSHServer) serve(conn *net.TCPConn) {
 	defer func() { _ = conn.Close() }()
 
 	file, err := conn.File()
@@ -208,7 +213,7 @@ func (s *OpenSSH) serve(conn *net.TCPConn) {
 	}
 	defer func() { _ = file.Close() }()
 
-	cmd := exec.Command(s.program, "-i", "-e", "-f", s.config) //nolint:noctx // it ends with its connection
+	cmd := exec.Command(s.program, "-i", "-e", "-f", s.config) //nolint:noctx // sshd ends with its connection
 	cmd.Stdin, cmd.Stdout = file, file
 	_ = cmd.Run()
 }

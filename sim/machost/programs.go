@@ -12,27 +12,27 @@ import (
 	"io/fs"
 )
 
-// Programs are programs that run at a simulated host, to be pushed there: what the
-// operator's image carries for real ones. They are scripts of bash.
+// Programs holds the programs that a test pushes to a simulated host, in place of the programs in
+// the operator's image. The programs are bash scripts.
 type Programs struct {
-	// Kubelet is the kubelet of a Mac, and the agent of a Linux host. It runs machines, see
+	// Kubelet is the kubelet of a Mac and the agent of a Linux host. It runs machines; see
 	// [Host.StartMachine].
 	Kubelet []byte
-	// Tart is a release of Tart: an archive.
+	// Tart is a release of Tart as an archive.
 	Tart []byte
-	// Tailscale, Tailscaled and NodeExporter.
+	// Tailscale, Tailscaled and NodeExporter are the programs with these names.
 	Tailscale, Tailscaled, NodeExporter []byte
-	// Crashing ends soon after it was started, whatever it should be.
+	// Crashing exits shortly after its start. It can replace any of the programs.
 	Crashing []byte
 }
 
-// NewPrograms gives programs of a version: those of two versions do the same and differ in
-// their bytes.
+// NewPrograms returns the programs of a version. Programs of different versions behave the same but
+// differ in their bytes.
 func NewPrograms(version string) (Programs, error) {
 	var errs []error
 
 	read := func(name string) []byte {
-		text, err := fs.ReadFile(files, "box/programs/"+name+".sh")
+		text, err := fs.ReadFile(boxFiles, "box/programs/"+name+".sh")
 		errs = append(errs, err)
 
 		return append(text, "# version "+version+"\n"...)
@@ -45,23 +45,23 @@ func NewPrograms(version string) (Programs, error) {
 
 	var err error
 
-	p.Tart, err = archive("tart.app/Contents/MacOS/tart", read("forever"))
+	p.Tart, err = packArchive("tart.app/Contents/MacOS/tart", read("forever"))
 
 	return p, errors.Join(append(errs, err)...)
 }
 
-func archive(name string, content []byte) ([]byte, error) {
+func packArchive(name string, content []byte) ([]byte, error) {
 	var out bytes.Buffer
 
-	packed := gzip.NewWriter(&out)
-	files := tar.NewWriter(packed)
+	compressed := gzip.NewWriter(&out)
+	writer := tar.NewWriter(compressed)
 
-	err := files.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Format: tar.FormatUSTAR})
+	err := writer.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(content)), Format: tar.FormatUSTAR})
 	if err == nil {
-		_, err = files.Write(content)
+		_, err = writer.Write(content)
 	}
 
-	if err := errors.Join(err, files.Close(), packed.Close()); err != nil {
+	if err := errors.Join(err, writer.Close(), compressed.Close()); err != nil {
 		return nil, fmt.Errorf("pack %s: %w", name, err)
 	}
 

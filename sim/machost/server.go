@@ -28,14 +28,14 @@ func (h *Host) accept() {
 			return
 		}
 
-		carrier := newFrozen(conn)
+		carrier := newFreezableConn(conn)
 
 		h.mu.Lock()
 
 		down := h.down
 		if !down {
 			h.conns[conn] = carrier
-			carrier.freeze(h.faults.frozen)
+			carrier.setFrozen(h.faults.frozen)
 		}
 
 		h.mu.Unlock()
@@ -80,14 +80,14 @@ func (h *Host) config() *ssh.ServerConfig {
 		},
 	}
 
-	if h.faults.noPasswords {
+	if h.faults.refusesPasswords {
 		config.PasswordCallback = nil
 	}
 
 	config.AddHostKey(h.signer)
 
 	if h.cert != nil {
-		// Of what it is made is for the client to look at.
+		// The host offers any certificate. The client has to validate it.
 		if signer, err := ssh.NewCertSigner(h.cert, h.signer); err == nil {
 			config.AddHostKey(signer)
 		}
@@ -111,14 +111,15 @@ func (h *Host) serve(conn, carrier net.Conn) {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
 
-	// OpenSSH's answer to keepalive@openssh.com is that it does not know it.
+	// OpenSSH answers keepalive@openssh.com with a failure, as it does for any request type that it
+	// does not know.
 	sessions.Go(func() { ssh.DiscardRequests(requests) })
 
 	for channel := range channels {
 		if channel.ChannelType() != "session" {
-			h.note("channel " + channel.ChannelType())
+			h.recordUnknown("channel " + channel.ChannelType())
 
-			_ = channel.Reject(ssh.Prohibited, "only sessions are open")
+			_ = channel.Reject(ssh.Prohibited, "only session channels are allowed")
 
 			continue
 		}
@@ -138,7 +139,7 @@ func (h *Host) session(conn net.Conn, channel ssh.Channel, requests <-chan *ssh.
 
 	for request := range requests {
 		if request.Type != "exec" || len(request.Payload) < 4 {
-			h.note("request " + request.Type)
+			h.recordUnknown("request " + request.Type)
 
 			_ = request.Reply(false, nil)
 
@@ -149,8 +150,8 @@ func (h *Host) session(conn net.Conn, channel ssh.Channel, requests <-chan *ssh.
 
 		go ssh.DiscardRequests(requests)
 
-		code, tell := h.exec(conn, channel, string(request.Payload[4:]))
-		if tell {
+		code, sendsStatus := h.exec(conn, channel, string(request.Payload[4:]))
+		if sendsStatus {
 			status := binary.BigEndian.AppendUint32(nil, uint32(code))
 			_, _ = channel.SendRequest("exit-status", false, status)
 		}
@@ -161,8 +162,8 @@ func (h *Host) session(conn net.Conn, channel ssh.Channel, requests <-chan *ssh.
 
 var scriptLine = regexp.MustCompile(`(?s)^(?:sudo [^/]*)?/bin/bash -c '.*' hyperfleet-script '([a-z0-9-]+)' [0-9]+(?: beside)?$`)
 
-// labelOf gives the label of a script; empty for other commands.
-func labelOf(line string) string {
+// parseLabel returns the label of a script, and an empty string for any other command.
+func parseLabel(line string) string {
 	if found := scriptLine.FindStringSubmatch(line); found != nil {
 		return found[1]
 	}
@@ -170,19 +171,20 @@ func labelOf(line string) string {
 	return ""
 }
 
-// exec runs a command, in the way that a fault wants, and says whether to tell its end.
-func (h *Host) exec(conn net.Conn, channel ssh.Channel, line string) (code int, tell bool) {
+// exec runs a command and applies the fault of the script. It returns the exit code and whether to
+// send it to the client.
+func (h *Host) exec(conn net.Conn, channel ssh.Channel, line string) (code int, sendsStatus bool) {
 	h.mu.Lock()
-	slow := h.faults.slow
+	slow := h.faults.delay
 	h.mu.Unlock()
 
-	label := labelOf(line)
+	label := parseLabel(line)
 	if label == "" {
-		return h.command(channel, channel, line), true
+		return h.runCommand(channel, channel, line), true
 	}
 
-	h.began(label)
-	defer func() { h.ended(label, code) }()
+	h.recordStart(label)
+	defer func() { h.recordEnd(label, code) }()
 
 	if slow > 0 {
 		time.Sleep(slow)
@@ -190,63 +192,64 @@ func (h *Host) exec(conn net.Conn, channel ssh.Channel, line string) (code int, 
 
 	var input io.Reader = channel
 
-	switch h.take(label) {
+	switch h.takeFault(label) {
 	case Fail:
 		_, _ = io.Copy(io.Discard, channel)
-		_, _ = io.WriteString(channel.Stderr(), "machost: "+label+" fails as it was told\n")
+		_, _ = io.WriteString(channel.Stderr(), "machost: "+label+": injected failure\n")
 
 		return 1, true
 	case Hang:
-		input = h.hanging(channel)
+		input = h.newEndlessScript(channel)
 	case Cut:
-		input = &half{from: channel, then: func() { _ = conn.Close() }}
-		_ = h.command(input, channel, line)
+		input = &halfReader{source: channel, onHalf: func() { _ = conn.Close() }}
+		_ = h.runCommand(input, channel, line)
 
 		return -1, false
 	case Reboot:
-		input = &half{from: channel, then: func() { go h.restartLater() }}
-		_ = h.command(input, channel, line)
+		input = &halfReader{source: channel, onHalf: func() { go h.restartAndRecord() }}
+		_ = h.runCommand(input, channel, line)
 
 		return -1, false
 	case CutLate:
-		code = h.command(channel, channel, line)
+		code = h.runCommand(channel, channel, line)
 		_ = conn.Close()
 
 		return code, false
 	}
 
-	return h.command(input, channel, line), true
+	return h.runCommand(input, channel, line), true
 }
 
-// hanging is a script that never ends, in place of what is sent.
-func (h *Host) hanging(channel ssh.Channel) io.Reader {
+// newEndlessScript discards the script that the client sends and returns a script that never ends.
+func (h *Host) newEndlessScript(channel ssh.Channel) io.Reader {
 	go func() { _, _ = io.Copy(io.Discard, channel) }()
 
 	return strings.NewReader("while :; do /bin/sleep 1; done\n")
 }
 
-// half gives half of what comes first, does something, and then ends.
-type half struct {
-	from io.Reader
-	then func()
-	done bool
+// halfReader returns half of the data of its first read. The next read calls onHalf and returns
+// io.EOF.
+type halfReader struct {
+	source io.Reader
+	onHalf func()
+	done   bool
 }
 
-// Read reads half of what is there, once.
-func (h *half) Read(p []byte) (int, error) {
+// Read implements io.Reader.
+func (h *halfReader) Read(p []byte) (int, error) {
 	if h.done {
-		h.then()
+		h.onHalf()
 
 		return 0, io.EOF
 	}
 
 	h.done = true
-	n, err := h.from.Read(p)
+	n, err := h.source.Read(p)
 
 	return n / 2, err
 }
 
-func (h *Host) began(label string) {
+func (h *Host) recordStart(label string) {
 	h.mu.Lock()
 	h.running[label]++
 	h.mu.Unlock()
@@ -256,7 +259,7 @@ func (h *Host) began(label string) {
 	}
 }
 
-func (h *Host) ended(label string, code int) {
+func (h *Host) recordEnd(label string, code int) {
 	run := Run{Label: label, Ended: true, Code: code}
 
 	h.mu.Lock()
@@ -269,18 +272,19 @@ func (h *Host) ended(label string, code int) {
 	}
 }
 
-// command runs a command and gives how it ended. It goes on when the connection is cut, as
-// with OpenSSH, which hangs up on terminals alone.
-func (h *Host) command(input io.Reader, channel ssh.Channel, line string) int {
+// runCommand runs a command and returns its exit code. The command continues when the connection is
+// closed. OpenSSH also ends only commands that have a terminal.
+func (h *Host) runCommand(input io.Reader, channel ssh.Channel, line string) int {
 	if h.box == nil {
-		return h.lightly(input, channel, line)
+		return h.runLight(input, channel, line)
 	}
 
-	argv := h.box.argv(line)
-	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // see above
+	argv := h.box.buildArgv(line)
+	cmd := exec.Command(argv[0], argv[1:]...) //nolint:noctx // the command outlives its connection
 
-	// Writers that never fail: a command whose output nobody hears goes on.
-	cmd.Stdout, cmd.Stderr = deaf{channel}, deaf{channel.Stderr()}
+	// These writers never fail, so that a command continues when the client no longer reads the
+	// output.
+	cmd.Stdout, cmd.Stderr = lossyWriter{channel}, lossyWriter{channel.Stderr()}
 
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
@@ -288,7 +292,7 @@ func (h *Host) command(input io.Reader, channel ssh.Channel, line string) int {
 	}
 
 	if err != nil {
-		h.note("start a command: " + err.Error())
+		h.recordUnknown("start command: " + err.Error())
 
 		return 255
 	}
@@ -307,11 +311,12 @@ func (h *Host) command(input io.Reader, channel ssh.Channel, line string) int {
 	return 0
 }
 
-type deaf struct{ to io.Writer }
+// lossyWriter discards write errors.
+type lossyWriter struct{ writer io.Writer }
 
-// Write takes all.
-func (d deaf) Write(p []byte) (int, error) {
-	_, _ = d.to.Write(p)
+// Write writes p and always reports success.
+func (d lossyWriter) Write(p []byte) (int, error) {
+	_, _ = d.writer.Write(p)
 
 	return len(p), nil
 }

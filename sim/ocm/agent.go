@@ -24,41 +24,41 @@ import (
 )
 
 const (
-	// callTimeout bounds one pass over a work.
+	// callTimeout bounds one reconcile of all ManifestWorks.
 	callTimeout = time.Minute
 	retryAfter  = 100 * time.Millisecond
 )
 
-// Agent is the work agent of one cluster. Its methods may be called at once.
+// Agent is the work agent of one cluster. Its methods are safe for concurrent use.
 type Agent struct {
 	options Options
 	works   dynamic.ResourceInterface
 	applied dynamic.ResourceInterface
 	spoke   dynamic.Interface
 	mapper  meta.RESTMapper
-	// hub tells hubs apart in the names of AppliedManifestWorks.
-	hub    string
-	wake   chan struct{}
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	// hubHash identifies the hub in the names of AppliedManifestWorks.
+	hubHash string
+	wake    chan struct{}
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
 
 	mu         sync.Mutex
 	violations map[Violation]bool
 	problems   []error
 }
 
-func worksResource() schema.GroupVersionResource {
+func manifestWorksGVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "work.open-cluster-management.io", Version: "v1", Resource: "manifestworks"}
 }
 
-func appliedResource() schema.GroupVersionResource {
+func appliedManifestWorksGVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "work.open-cluster-management.io", Version: "v1", Resource: "appliedmanifestworks"}
 }
 
-// Start starts an agent; Close ends it.
+// Start starts an agent. Close stops it.
 func Start(options Options) (*Agent, error) {
 	if options.Hub == nil || options.Cluster == "" {
-		return nil, errors.New("start work agent: it needs a hub and the name of its cluster")
+		return nil, errors.New("start work agent: Options.Hub or Options.Cluster is missing")
 	}
 
 	if options.Spoke == nil {
@@ -111,19 +111,19 @@ func newAgent(options Options) (*Agent, error) {
 	sum := sha256.Sum256([]byte(options.Hub.Host))
 
 	return &Agent{
-		options: options, works: hub.Resource(worksResource()).Namespace(options.Cluster),
-		applied: spoke.Resource(appliedResource()), spoke: spoke, mapper: mapper,
-		hub: hex.EncodeToString(sum[:]), wake: make(chan struct{}, 1), violations: map[Violation]bool{},
+		options: options, works: hub.Resource(manifestWorksGVR()).Namespace(options.Cluster),
+		applied: spoke.Resource(appliedManifestWorksGVR()), spoke: spoke, mapper: mapper,
+		hubHash: hex.EncodeToString(sum[:]), wake: make(chan struct{}, 1), violations: map[Violation]bool{},
 	}, nil
 }
 
-// Close ends the agent. What it has brought to the spoke stays.
+// Close stops the agent. It does not delete the objects that the agent has applied on the spoke.
 func (a *Agent) Close() {
 	a.cancel()
 	a.wg.Wait()
 }
 
-// Violations are what the webhook would have refused.
+// Violations returns the ManifestWorks that the hub's webhook would have rejected.
 func (a *Agent) Violations() []Violation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +136,7 @@ func (a *Agent) Violations() []Violation {
 	return all
 }
 
-// Problems are errors of the agent's own: none in a test that works.
+// Problems returns the errors of the agent itself. A test should fail if there is one.
 func (a *Agent) Problems() []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,27 +144,27 @@ func (a *Agent) Problems() []error {
 	return append([]error(nil), a.problems...)
 }
 
-func (a *Agent) nudge() {
+func (a *Agent) wakeUp() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
 }
 
-// watch wakes the agent when a work changes.
+// watch triggers a reconcile whenever a ManifestWork changes.
 func (a *Agent) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		watcher, err := a.works.Watch(ctx, metav1.ListOptions{})
 		if err != nil {
-			a.pause(ctx, retryAfter)
+			a.sleep(ctx, retryAfter)
 
 			continue
 		}
 
-		a.nudge()
+		a.wakeUp()
 
 		for range watcher.ResultChan() {
-			a.nudge()
+			a.wakeUp()
 		}
 
 		watcher.Stop()
@@ -176,7 +176,7 @@ func (a *Agent) run(ctx context.Context) {
 	defer ticker.Stop()
 
 	for {
-		a.all(ctx)
+		a.reconcileAll(ctx)
 
 		select {
 		case <-ctx.Done():
@@ -187,8 +187,8 @@ func (a *Agent) run(ctx context.Context) {
 	}
 }
 
-func (a *Agent) pause(ctx context.Context, wait time.Duration) {
-	timer := a.options.Clock.NewTimer(wait)
+func (a *Agent) sleep(ctx context.Context, delay time.Duration) {
+	timer := a.options.Clock.NewTimer(delay)
 	defer timer.Stop()
 
 	select {
@@ -197,28 +197,28 @@ func (a *Agent) pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
-func (a *Agent) all(ctx context.Context) {
+func (a *Agent) reconcileAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 
 	list, err := a.works.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		a.note(ctx, fmt.Errorf("list works: %w", err))
+		a.recordProblem(ctx, fmt.Errorf("list works: %w", err))
 
 		return
 	}
 
 	for i := range list.Items {
 		work := &list.Items[i]
-		if err := a.one(ctx, work); err != nil {
-			a.note(ctx, fmt.Errorf("work %s: %w", work.GetName(), err))
+		if err := a.reconcile(ctx, work); err != nil {
+			a.recordProblem(ctx, fmt.Errorf("work %s: %w", work.GetName(), err))
 		}
 	}
 }
 
-// note keeps errors that are nobody's doing: what changes under the agent's hands it does
-// again.
-func (a *Agent) note(ctx context.Context, err error) {
+// recordProblem records an error of the agent. It ignores errors that concurrent changes of the same
+// objects cause, because the agent retries after them.
+func (a *Agent) recordProblem(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) ||
 		apierrors.HasStatusCause(err, "NamespaceTerminating") {
 		return
@@ -230,19 +230,19 @@ func (a *Agent) note(ctx context.Context, err error) {
 	a.problems = append(a.problems, err)
 }
 
-func (a *Agent) one(ctx context.Context, work *unstructured.Unstructured) error {
+func (a *Agent) reconcile(ctx context.Context, work *unstructured.Unstructured) error {
 	if work.GetDeletionTimestamp() != nil {
-		return a.remove(ctx, work)
+		return a.finalizeWork(ctx, work)
 	}
 
-	if refused := Validate(work); refused != nil {
+	if err := Validate(work); err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 
-		a.violations[Violation{Work: work.GetName(), What: refused.Error()}] = true
+		a.violations[Violation{Work: work.GetName(), Message: err.Error()}] = true
 
 		return nil
 	}
 
-	return a.bring(ctx, work)
+	return a.applyWork(ctx, work)
 }

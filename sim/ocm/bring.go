@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// fieldManager of objects on the spoke.
+	// fieldManager is the field manager of the agent's writes.
 	fieldManager = "work-agent"
 	agentID      = "simulated"
-	// The finalizers of the agent (open-cluster-management.io/api, work/v1/types.go).
+	// Finalizers that the agent sets (open-cluster-management.io/api, work/v1/types.go).
 	workFinalizer    = "cluster.open-cluster-management.io/manifest-work-cleanup"
 	appliedFinalizer = "cluster.open-cluster-management.io/applied-manifest-work-cleanup"
 
@@ -30,30 +30,31 @@ const (
 	strategyServerSide = "ServerSideApply"
 )
 
-// resource is where an object is on the spoke.
+// resource identifies an object on the spoke.
 type resource struct {
 	gvr             schema.GroupVersionResource
 	kind            string
 	namespace, name string
 }
 
-func (r resource) same(o resource) bool {
+func (r resource) isSameObject(o resource) bool {
 	return r.gvr.GroupResource() == o.gvr.GroupResource() && r.namespace == o.namespace && r.name == o.name
 }
 
-func (a *Agent) calls(r resource) dynamic.ResourceInterface {
+func (a *Agent) resourceClient(r resource) dynamic.ResourceInterface {
 	return a.spoke.Resource(r.gvr).Namespace(r.namespace)
 }
 
-// brought is what became of one manifest.
-type brought struct {
+// applyResult is the object of one manifest, and the error of its apply.
+type applyResult struct {
 	resource
 
 	err error
 }
 
-// bring applies a work's manifests and tells the hub.
-func (a *Agent) bring(ctx context.Context, work *unstructured.Unstructured) error {
+// applyWork applies the manifests of a ManifestWork on the spoke, and writes the result to its status on
+// the hub.
+func (a *Agent) applyWork(ctx context.Context, work *unstructured.Unstructured) error {
 	if !slices.Contains(work.GetFinalizers(), workFinalizer) {
 		work.SetFinalizers(append(work.GetFinalizers(), workFinalizer))
 
@@ -65,51 +66,52 @@ func (a *Agent) bring(ctx context.Context, work *unstructured.Unstructured) erro
 		work = updated
 	}
 
-	book, err := a.book(ctx, work)
+	appliedWork, err := a.ensureAppliedWork(ctx, work)
 	if err != nil {
 		return err
 	}
 
-	manifests := manifestsOf(work)
-	results := make([]brought, 0, len(manifests))
+	manifests := parseManifests(work)
+	results := make([]applyResult, 0, len(manifests))
 
 	for _, manifest := range manifests {
-		results = append(results, a.apply(ctx, work, book, manifest))
+		results = append(results, a.applyManifest(ctx, work, appliedWork, manifest))
 	}
 
-	if err := a.record(ctx, book, results); err != nil {
+	if err := a.recordApplied(ctx, appliedWork, results); err != nil {
 		return err
 	}
 
-	return a.tell(ctx, work, results)
+	return a.writeStatus(ctx, work, results)
 }
 
-// book gives the work's AppliedManifestWork.
-func (a *Agent) book(ctx context.Context, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	book, err := a.applied.Get(ctx, a.bookName(work), metav1.GetOptions{})
+// ensureAppliedWork returns the AppliedManifestWork of a ManifestWork. It creates one if there is none.
+func (a *Agent) ensureAppliedWork(ctx context.Context, work *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	appliedWork, err := a.applied.Get(ctx, a.appliedWorkName(work), metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
-		return book, err
+		return appliedWork, err
 	}
 
-	book = &unstructured.Unstructured{Object: map[string]any{
+	appliedWork = &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "work.open-cluster-management.io/v1", "kind": "AppliedManifestWork",
-		"metadata": map[string]any{"name": a.bookName(work), "finalizers": []any{appliedFinalizer}},
-		"spec":     map[string]any{"hubHash": a.hub, "agentID": agentID, "manifestWorkName": work.GetName()},
+		"metadata": map[string]any{"name": a.appliedWorkName(work), "finalizers": []any{appliedFinalizer}},
+		"spec":     map[string]any{"hubHash": a.hubHash, "agentID": agentID, "manifestWorkName": work.GetName()},
 	}}
 
-	return a.applied.Create(ctx, book, metav1.CreateOptions{FieldManager: fieldManager})
+	return a.applied.Create(ctx, appliedWork, metav1.CreateOptions{FieldManager: fieldManager})
 }
 
-// bookName is unique for the spoke: agents of several clusters on one server, too.
-func (a *Agent) bookName(work *unstructured.Unstructured) string {
+// appliedWorkName returns the name of an AppliedManifestWork. The name is unique also if the agents of
+// several clusters have the same spoke.
+func (a *Agent) appliedWorkName(work *unstructured.Unstructured) string {
 	const hashLength = 16
 
-	return a.hub[:hashLength] + "-" + a.options.Cluster + "-" + work.GetName()
+	return a.hubHash[:hashLength] + "-" + a.options.Cluster + "-" + work.GetName()
 }
 
-func (a *Agent) apply(ctx context.Context, work, book, manifest *unstructured.Unstructured) brought {
+func (a *Agent) applyManifest(ctx context.Context, work, appliedWork, manifest *unstructured.Unstructured) applyResult {
 	gvk := manifest.GroupVersionKind()
-	result := brought{resource: resource{kind: gvk.Kind, namespace: manifest.GetNamespace(), name: manifest.GetName()}}
+	result := applyResult{resource: resource{kind: gvk.Kind, namespace: manifest.GetNamespace(), name: manifest.GetName()}}
 	result.gvr.Group, result.gvr.Version = gvk.Group, gvk.Version
 
 	mapping, err := a.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
@@ -125,55 +127,57 @@ func (a *Agent) apply(ctx context.Context, work, book, manifest *unstructured.Un
 		result.namespace = metav1.NamespaceDefault
 	}
 
-	result.err = a.write(ctx, work, book, manifest, result.resource)
+	result.err = a.applyObject(ctx, work, appliedWork, manifest, result.resource)
 
 	return result
 }
 
-func (a *Agent) write(ctx context.Context, work, book, manifest *unstructured.Unstructured, at resource) error {
-	strategy, force := strategyOf(work, at)
-	calls := a.calls(at)
+func (a *Agent) applyObject(ctx context.Context, work, appliedWork, manifest *unstructured.Unstructured, target resource) error {
+	strategy, force := updateStrategyOf(work, target)
+	objectClient := a.resourceClient(target)
 	manifest.SetUID("")
-	manifest.SetNamespace(at.namespace)
+	manifest.SetNamespace(target.namespace)
 
-	if owned(work, at) {
-		manifest.SetOwnerReferences([]metav1.OwnerReference{ownerOf(book)})
+	if isOwned(work, target) {
+		manifest.SetOwnerReferences([]metav1.OwnerReference{newOwnerReference(appliedWork)})
 	}
 
 	var err error
 
 	switch strategy {
 	case strategyReadOnly:
-		_, err = calls.Get(ctx, at.name, metav1.GetOptions{})
+		_, err = objectClient.Get(ctx, target.name, metav1.GetOptions{})
 	case strategyCreateOnly:
-		if _, err = calls.Create(ctx, manifest, metav1.CreateOptions{FieldManager: fieldManager}); apierrors.IsAlreadyExists(err) {
+		_, err = objectClient.Create(ctx, manifest, metav1.CreateOptions{FieldManager: fieldManager})
+		if apierrors.IsAlreadyExists(err) {
 			err = nil
 		}
 	default:
-		_, err = calls.Apply(ctx, at.name, manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: force})
+		_, err = objectClient.Apply(ctx, target.name, manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: force})
 	}
 
 	return err
 }
 
-// strategyOf gives the strategy of a manifest, and whether its apply is forced.
-func strategyOf(work *unstructured.Unstructured, at resource) (string, bool) {
-	strategy, _, _ := unstructured.NestedMap(config(work, at), "updateStrategy")
+// updateStrategyOf returns the update strategy of a manifest, and whether its server-side apply is
+// forced.
+func updateStrategyOf(work *unstructured.Unstructured, target resource) (string, bool) {
+	strategy, _, _ := unstructured.NestedMap(findManifestConfig(work, target), "updateStrategy")
 	name, _, _ := unstructured.NestedString(strategy, "type")
 	force, _, _ := unstructured.NestedBool(strategy, "serverSideApply", "force")
 
 	return name, force || name != strategyServerSide
 }
 
-// config is the entry of spec.manifestConfigs for an object.
-func config(work *unstructured.Unstructured, at resource) map[string]any {
+// findManifestConfig returns the entry of spec.manifestConfigs for an object, nil if there is none.
+func findManifestConfig(work *unstructured.Unstructured, target resource) map[string]any {
 	configs, _, _ := unstructured.NestedSlice(work.Object, "spec", "manifestConfigs")
 
 	for _, item := range configs {
 		entry, _ := item.(map[string]any)
 
 		identifier, _, _ := unstructured.NestedMap(entry, "resourceIdentifier")
-		if names(identifier, at) {
+		if matchesIdentifier(identifier, target) {
 			return entry
 		}
 	}
@@ -181,20 +185,21 @@ func config(work *unstructured.Unstructured, at resource) map[string]any {
 	return nil
 }
 
-func names(identifier map[string]any, at resource) bool {
+func matchesIdentifier(identifier map[string]any, target resource) bool {
 	get := func(field string) string {
 		value, _ := identifier[field].(string)
 
 		return value
 	}
 
-	return get("group") == at.gvr.Group && get("resource") == at.gvr.Resource &&
-		get("name") == at.name && get("namespace") == at.namespace
+	return get("group") == target.gvr.Group && get("resource") == target.gvr.Resource &&
+		get("name") == target.name && get("namespace") == target.namespace
 }
 
-// owned says that the object goes with the work (spec.deleteOption).
-func owned(work *unstructured.Unstructured, at resource) bool {
-	if strategy, _ := strategyOf(work, at); strategy == strategyReadOnly {
+// isOwned returns true if the agent deletes the object together with the ManifestWork
+// (spec.deleteOption).
+func isOwned(work *unstructured.Unstructured, target resource) bool {
+	if strategy, _ := updateStrategyOf(work, target); strategy == strategyReadOnly {
 		return false
 	}
 
@@ -209,15 +214,16 @@ func owned(work *unstructured.Unstructured, at resource) bool {
 		return !slices.ContainsFunc(rules, func(rule any) bool {
 			identifier, _ := rule.(map[string]any)
 
-			return names(identifier, at)
+			return matchesIdentifier(identifier, target)
 		})
 	default:
 		return true
 	}
 }
 
-func ownerOf(book *unstructured.Unstructured) metav1.OwnerReference {
+func newOwnerReference(appliedWork *unstructured.Unstructured) metav1.OwnerReference {
 	return metav1.OwnerReference{
-		APIVersion: book.GetAPIVersion(), Kind: book.GetKind(), Name: book.GetName(), UID: types.UID(string(book.GetUID())),
+		APIVersion: appliedWork.GetAPIVersion(), Kind: appliedWork.GetKind(), Name: appliedWork.GetName(),
+		UID: types.UID(string(appliedWork.GetUID())),
 	}
 }

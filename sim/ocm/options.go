@@ -10,27 +10,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// defaultInterval between two looks at the spoke.
+// defaultInterval is the default of Options.Interval.
 const defaultInterval = 500 * time.Millisecond
 
-// Options of an Agent.
+// Options configure an Agent.
 type Options struct {
-	// Hub and Spoke are the API servers. Spoke's default is the hub's.
+	// Hub and Spoke are the client configurations of the API servers. Spoke defaults to Hub.
 	Hub, Spoke *rest.Config
-	// Cluster is the name of the spoke, and the namespace of its ManifestWorks on the hub.
-	// It is there before the agent.
+	// Cluster is the name of the spoke, and the namespace of its ManifestWorks on the hub. The namespace
+	// must exist before the agent starts.
 	Cluster string
-	// Interval between two looks at all works and what is on the spoke; a change on the
-	// hub is seen at once. Default: 500ms.
+	// Interval is the interval at which the agent reconciles all ManifestWorks with the objects on the
+	// spoke. The agent reacts to changes on the hub immediately. Default: 500ms.
 	Interval time.Duration
-	// Clock tells the time. Default: the real one.
+	// Clock is the agent's clock. Default: the real clock.
 	Clock clock.WithTicker
 }
 
-// Violation is something that a correct client does not do.
+// Violation is an action that a correct client does not take.
 type Violation struct {
-	// Work is the ManifestWork's name.
+	// Work is the name of the ManifestWork.
 	Work string
-	// What is wrong with it, in the webhook's words.
-	What string
+	// Message is the error message of the webhook.
+	Message string
 }

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// record writes what is on the spoke into the book, and removes from there what the work
-// no longer has.
-func (a *Agent) record(ctx context.Context, book *unstructured.Unstructured, results []brought) error {
+// recordApplied writes the applied objects into the status of the AppliedManifestWork. It deletes objects
+// from the spoke that are no longer in the ManifestWork.
+func (a *Agent) recordApplied(ctx context.Context, appliedWork *unstructured.Unstructured, results []applyResult) error {
 	var (
 		kept []resource
 		errs []error
@@ -30,25 +30,25 @@ func (a *Agent) record(ctx context.Context, book *unstructured.Unstructured, res
 		}
 	}
 
-	for _, old := range resourcesOf(book) {
-		if slices.ContainsFunc(results, func(r brought) bool { return r.same(old) }) {
-			if !slices.ContainsFunc(kept, old.same) {
+	for _, old := range resourcesOf(appliedWork) {
+		if slices.ContainsFunc(results, func(r applyResult) bool { return r.isSameObject(old) }) {
+			if !slices.ContainsFunc(kept, old.isSameObject) {
 				kept = append(kept, old)
 			}
 
 			continue
 		}
 
-		if gone, err := a.delete(ctx, book, old); err != nil || !gone {
+		if isGone, err := a.deleteObject(ctx, appliedWork, old); err != nil || !isGone {
 			kept, errs = append(kept, old), append(errs, err)
 		}
 	}
 
-	return errors.Join(append(errs, a.writeBook(ctx, book, kept))...)
+	return errors.Join(append(errs, a.writeAppliedResources(ctx, appliedWork, kept))...)
 }
 
-func resourcesOf(book *unstructured.Unstructured) []resource {
-	list, _, _ := unstructured.NestedSlice(book.Object, "status", "appliedResources")
+func resourcesOf(appliedWork *unstructured.Unstructured) []resource {
+	list, _, _ := unstructured.NestedSlice(appliedWork.Object, "status", "appliedResources")
 
 	resources := make([]resource, 0, len(list))
 
@@ -69,7 +69,7 @@ func resourcesOf(book *unstructured.Unstructured) []resource {
 	return resources
 }
 
-func (a *Agent) writeBook(ctx context.Context, book *unstructured.Unstructured, resources []resource) error {
+func (a *Agent) writeAppliedResources(ctx context.Context, appliedWork *unstructured.Unstructured, resources []resource) error {
 	list := make([]any, 0, len(resources))
 
 	for _, r := range resources {
@@ -78,46 +78,49 @@ func (a *Agent) writeBook(ctx context.Context, book *unstructured.Unstructured, 
 		})
 	}
 
-	before, _, _ := unstructured.NestedSlice(book.Object, "status", "appliedResources")
+	before, _, _ := unstructured.NestedSlice(appliedWork.Object, "status", "appliedResources")
 	if reflect.DeepEqual(before, list) || len(before)+len(list) == 0 {
 		return nil
 	}
 
-	if err := unstructured.SetNestedSlice(book.Object, list, "status", "appliedResources"); err != nil {
-		return fmt.Errorf("write book: %w", err)
+	if err := unstructured.SetNestedSlice(appliedWork.Object, list, "status", "appliedResources"); err != nil {
+		return fmt.Errorf("update AppliedManifestWork: %w", err)
 	}
 
-	updated, err := a.applied.UpdateStatus(ctx, book, metav1.UpdateOptions{FieldManager: fieldManager})
+	updated, err := a.applied.UpdateStatus(ctx, appliedWork, metav1.UpdateOptions{FieldManager: fieldManager})
 	if err != nil {
-		return fmt.Errorf("write book: %w", err)
+		return fmt.Errorf("update AppliedManifestWork: %w", err)
 	}
 
-	*book = *updated
+	*appliedWork = *updated
 
 	return nil
 }
 
-// delete removes an object of the book's from the spoke, in the foreground, and says
-// whether it is gone. One that has other owners or none of ours only loses ours.
-func (a *Agent) delete(ctx context.Context, book *unstructured.Unstructured, at resource) (bool, error) {
-	object, err := a.calls(at).Get(ctx, at.name, metav1.GetOptions{})
+// deleteObject deletes an object of the AppliedManifestWork from the spoke with foreground propagation.
+// It returns true if the object no longer exists. If the object has other owners, deleteObject only
+// removes the owner reference to the AppliedManifestWork and returns true. It does not touch an object
+// without that reference.
+func (a *Agent) deleteObject(ctx context.Context, appliedWork *unstructured.Unstructured, target resource) (bool, error) {
+	object, err := a.resourceClient(target).Get(ctx, target.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("look at %s: %w", at.name, err)
+		return false, fmt.Errorf("get %s: %w", target.name, err)
 	}
 
-	others := slices.DeleteFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == book.GetUID() })
+	otherOwners := slices.DeleteFunc(object.GetOwnerReferences(),
+		func(o metav1.OwnerReference) bool { return o.UID == appliedWork.GetUID() })
 
 	switch {
-	case len(others) == len(object.GetOwnerReferences()):
+	case len(otherOwners) == len(object.GetOwnerReferences()):
 		return true, nil
-	case len(others) > 0:
-		object.SetOwnerReferences(others)
+	case len(otherOwners) > 0:
+		object.SetOwnerReferences(otherOwners)
 
-		_, err = a.calls(at).Update(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager})
+		_, err = a.resourceClient(target).Update(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager})
 
 		return err == nil, err
 	case object.GetDeletionTimestamp() != nil:
@@ -126,28 +129,28 @@ func (a *Agent) delete(ctx context.Context, book *unstructured.Unstructured, at 
 
 	uid, foreground := object.GetUID(), metav1.DeletePropagationForeground
 
-	err = a.calls(at).Delete(ctx, at.name, metav1.DeleteOptions{
+	err = a.resourceClient(target).Delete(ctx, target.name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &foreground,
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete %s: %w", at.name, err)
+		return false, fmt.Errorf("delete %s: %w", target.name, err)
 	}
 
-	// The next look tells whether it has gone.
+	// The next reconcile checks whether the object is deleted.
 	return false, nil
 }
 
-// remove ends a work that is being deleted: first what is on the spoke, then the book,
-// then the finalizer.
-func (a *Agent) remove(ctx context.Context, work *unstructured.Unstructured) error {
+// finalizeWork deletes the objects of a ManifestWork that is being deleted, then its AppliedManifestWork,
+// and then removes the finalizer.
+func (a *Agent) finalizeWork(ctx context.Context, work *unstructured.Unstructured) error {
 	finalizers := work.GetFinalizers()
 	if !slices.Contains(finalizers, workFinalizer) {
 		return nil
 	}
 
-	gone, err := a.closeBook(ctx, work)
-	if err != nil || !gone {
-		a.soon(err == nil)
+	isGone, err := a.deleteAppliedWork(ctx, work)
+	if err != nil || !isGone {
+		a.requeueIf(err == nil)
 
 		return err
 	}
@@ -161,83 +164,85 @@ func (a *Agent) remove(ctx context.Context, work *unstructured.Unstructured) err
 	return nil
 }
 
-// soon has the agent look again without waiting for its interval.
-func (a *Agent) soon(again bool) {
-	if again {
-		a.nudge()
+// requeueIf triggers another reconcile before the interval is over.
+func (a *Agent) requeueIf(shouldRequeue bool) {
+	if shouldRequeue {
+		a.wakeUp()
 	}
 }
 
-func (a *Agent) closeBook(ctx context.Context, work *unstructured.Unstructured) (bool, error) {
-	book, err := a.applied.Get(ctx, a.bookName(work), metav1.GetOptions{})
+func (a *Agent) deleteAppliedWork(ctx context.Context, work *unstructured.Unstructured) (bool, error) {
+	appliedWork, err := a.applied.Get(ctx, a.appliedWorkName(work), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("read book: %w", err)
+		return false, fmt.Errorf("get AppliedManifestWork: %w", err)
 	}
 
 	pending := []resource{}
 
-	for _, at := range resourcesOf(book) {
-		if !owned(work, at) {
-			if err := a.disown(ctx, book, at); err != nil {
+	for _, target := range resourcesOf(appliedWork) {
+		if !isOwned(work, target) {
+			if err := a.removeOwner(ctx, appliedWork, target); err != nil {
 				return false, err
 			}
 
 			continue
 		}
 
-		gone, err := a.delete(ctx, book, at)
+		isGone, err := a.deleteObject(ctx, appliedWork, target)
 		if err != nil {
 			return false, err
 		}
 
-		if !gone {
-			pending = append(pending, at)
+		if !isGone {
+			pending = append(pending, target)
 		}
 	}
 
 	if len(pending) > 0 {
-		return false, a.writeBook(ctx, book, pending)
+		return false, a.writeAppliedResources(ctx, appliedWork, pending)
 	}
 
-	if err := a.applied.Delete(ctx, book.GetName(), metav1.DeleteOptions{}); err != nil {
-		return false, fmt.Errorf("delete book: %w", err)
+	if err := a.applied.Delete(ctx, appliedWork.GetName(), metav1.DeleteOptions{}); err != nil {
+		return false, fmt.Errorf("delete AppliedManifestWork: %w", err)
 	}
 
-	_, err = a.applied.Patch(ctx, book.GetName(), "application/merge-patch+json",
+	_, err = a.applied.Patch(ctx, appliedWork.GetName(), "application/merge-patch+json",
 		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("remove finalizer of book: %w", err)
+		return false, fmt.Errorf("remove finalizer of AppliedManifestWork: %w", err)
 	}
 
 	return true, nil
 }
 
-// disown leaves an object on the spoke without its owner, so that it stays.
-func (a *Agent) disown(ctx context.Context, book *unstructured.Unstructured, at resource) error {
-	object, err := a.calls(at).Get(ctx, at.name, metav1.GetOptions{})
+// removeOwner removes the owner reference to the AppliedManifestWork from an object, so that the object
+// stays on the spoke.
+func (a *Agent) removeOwner(ctx context.Context, appliedWork *unstructured.Unstructured, target resource) error {
+	object, err := a.resourceClient(target).Get(ctx, target.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", at.name, err)
+		return fmt.Errorf("get %s: %w", target.name, err)
 	}
 
 	owners := object.GetOwnerReferences()
-	others := slices.DeleteFunc(slices.Clone(owners), func(o metav1.OwnerReference) bool { return o.UID == book.GetUID() })
+	otherOwners := slices.DeleteFunc(slices.Clone(owners),
+		func(o metav1.OwnerReference) bool { return o.UID == appliedWork.GetUID() })
 
-	if len(others) == len(owners) {
+	if len(otherOwners) == len(owners) {
 		return nil
 	}
 
-	object.SetOwnerReferences(others)
+	object.SetOwnerReferences(otherOwners)
 
-	if _, err = a.calls(at).Update(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager}); err != nil {
-		return fmt.Errorf("leave %s: %w", at.name, err)
+	if _, err = a.resourceClient(target).Update(ctx, object, metav1.UpdateOptions{FieldManager: fieldManager}); err != nil {
+		return fmt.Errorf("remove owner reference of %s: %w", target.name, err)
 	}
 
 	return nil

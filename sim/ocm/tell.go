@@ -17,14 +17,14 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// Types of conditions, and some of their reasons.
+// Condition types.
 const (
 	conditionApplied   = "Applied"
 	conditionAvailable = "Available"
 	conditionFeedback  = "StatusFeedbackSynced"
 )
 
-// status of a ManifestWork.
+// status is the status of a ManifestWork.
 type status struct {
 	Conditions     []metav1.Condition `json:"conditions,omitempty"`
 	ResourceStatus struct {
@@ -62,29 +62,29 @@ type fieldValue struct {
 	Boolean *bool   `json:"boolean,omitempty"`
 }
 
-// tell writes the work's status, if it has changed.
-func (a *Agent) tell(ctx context.Context, work *unstructured.Unstructured, results []brought) error {
+// writeStatus updates the status of a ManifestWork if it has changed.
+func (a *Agent) writeStatus(ctx context.Context, work *unstructured.Unstructured, results []applyResult) error {
 	var before, after status
 
-	if err := reread(work.Object["status"], &before); err != nil {
-		return fmt.Errorf("read status: %w", err)
+	if err := convertJSON(work.Object["status"], &before); err != nil {
+		return fmt.Errorf("decode status: %w", err)
 	}
 
 	after.Conditions = slices.Clone(before.Conditions)
 
 	for i, result := range results {
-		told := a.manifest(ctx, work, i, result, before.ResourceStatus.Manifests)
-		after.ResourceStatus.Manifests = append(after.ResourceStatus.Manifests, told)
+		report := a.reportManifest(ctx, work, i, result, before.ResourceStatus.Manifests)
+		after.ResourceStatus.Manifests = append(after.ResourceStatus.Manifests, report)
 	}
 
-	for _, condition := range summary(after.ResourceStatus.Manifests) {
+	for _, condition := range summarize(after.ResourceStatus.Manifests) {
 		condition.ObservedGeneration = work.GetGeneration()
 		meta.SetStatusCondition(&after.Conditions, condition)
 	}
 
 	var value map[string]any
-	if err := reread(after, &value); err != nil {
-		return fmt.Errorf("write status: %w", err)
+	if err := convertJSON(after, &value); err != nil {
+		return fmt.Errorf("encode status: %w", err)
 	}
 
 	if reflect.DeepEqual(work.Object["status"], value) {
@@ -94,14 +94,14 @@ func (a *Agent) tell(ctx context.Context, work *unstructured.Unstructured, resul
 	work.Object["status"] = value
 
 	if _, err := a.works.UpdateStatus(ctx, work, metav1.UpdateOptions{FieldManager: fieldManager}); err != nil {
-		return fmt.Errorf("write status: %w", err)
+		return fmt.Errorf("update status: %w", err)
 	}
 
 	return nil
 }
 
-// reread converts by way of JSON.
-func reread(from, to any) error {
+// convertJSON converts a value to another type: it encodes the value as JSON and decodes the JSON into to.
+func convertJSON(from, to any) error {
 	data, err := json.Marshal(from)
 	if err != nil {
 		return err
@@ -112,22 +112,22 @@ func reread(from, to any) error {
 	}
 
 	if value, ok := to.(*map[string]any); ok {
-		numbers(*value)
+		convertNumbers(*value)
 	}
 
 	return nil
 }
 
-// numbers makes whole numbers what an unstructured object has.
-func numbers(value any) any {
+// convertNumbers converts all float64 values to int64, as they are stored in an unstructured object.
+func convertNumbers(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		for key := range v {
-			v[key] = numbers(v[key])
+			v[key] = convertNumbers(v[key])
 		}
 	case []any:
 		for i := range v {
-			v[i] = numbers(v[i])
+			v[i] = convertNumbers(v[i])
 		}
 	case float64:
 		return int64(v)
@@ -136,22 +136,22 @@ func numbers(value any) any {
 	return value
 }
 
-// summary are the conditions of a work of these manifests (ocm,
+// summarize returns the conditions of a ManifestWork with these manifests (ocm,
 // pkg/work/spoke/conditions).
-func summary(manifests []manifestStatus) []metav1.Condition {
+func summarize(manifests []manifestStatus) []metav1.Condition {
 	count := map[metav1.ConditionStatus]int{}
 	applied := metav1.Condition{
 		Type: conditionApplied, Status: metav1.ConditionTrue,
 		Reason: "AppliedManifestWorkComplete", Message: "Apply manifest work complete",
 	}
 
-	for _, one := range manifests {
-		if !meta.IsStatusConditionTrue(one.Conditions, conditionApplied) {
+	for _, manifest := range manifests {
+		if !meta.IsStatusConditionTrue(manifest.Conditions, conditionApplied) {
 			applied.Status = metav1.ConditionFalse
 			applied.Reason, applied.Message = "AppliedManifestWorkFailed", "Failed to apply manifest work"
 		}
 
-		if found := meta.FindStatusCondition(one.Conditions, conditionAvailable); found != nil {
+		if found := meta.FindStatusCondition(manifest.Conditions, conditionAvailable); found != nil {
 			count[found.Status]++
 		}
 	}
@@ -172,13 +172,14 @@ func summary(manifests []manifestStatus) []metav1.Condition {
 	return []metav1.Condition{applied, available}
 }
 
-// availability is what the agent says of one object after it has looked for it. It has no
-// observedGeneration there.
-func availability(served bool, err error) metav1.Condition {
+// availableCondition returns condition Available of one manifest. As in OCM, it has no
+// observedGeneration. If isServed is false, the API server does not serve the manifest's kind. Otherwise
+// err is the error of reading the object.
+func availableCondition(isServed bool, err error) metav1.Condition {
 	out := metav1.Condition{Type: conditionAvailable, Status: metav1.ConditionUnknown}
 
 	switch {
-	case !served:
+	case !isServed:
 		out.Reason, out.Message = "IncompleteResourceMeta", "Resource meta is incomplete"
 	case apierrors.IsNotFound(err):
 		out.Status, out.Reason, out.Message = metav1.ConditionFalse, "ResourceNotAvailable", "Resource is not available"
@@ -191,18 +192,18 @@ func availability(served bool, err error) metav1.Condition {
 	return out
 }
 
-func (a *Agent) manifest(
-	ctx context.Context, work *unstructured.Unstructured, ordinal int, result brought, before []manifestStatus,
+func (a *Agent) reportManifest(
+	ctx context.Context, work *unstructured.Unstructured, ordinal int, result applyResult, before []manifestStatus,
 ) manifestStatus {
-	told := manifestStatus{ResourceMeta: resourceMeta{
+	report := manifestStatus{ResourceMeta: resourceMeta{
 		Ordinal: ordinal, Group: result.gvr.Group, Version: result.gvr.Version, Kind: result.kind, Resource: result.gvr.Resource,
 		Name: result.name, Namespace: result.namespace,
 	}, Conditions: []metav1.Condition{}}
 
 	for _, old := range before {
-		if old.ResourceMeta == told.ResourceMeta {
-			told = old
-			told.Conditions = slices.Clone(old.Conditions)
+		if old.ResourceMeta == report.ResourceMeta {
+			report = old
+			report.Conditions = slices.Clone(old.Conditions)
 		}
 	}
 
@@ -215,28 +216,28 @@ func (a *Agent) manifest(
 		applied.Message = fmt.Sprintf("Failed to apply manifest: %v", result.err)
 	}
 
-	meta.SetStatusCondition(&told.Conditions, applied)
+	meta.SetStatusCondition(&report.Conditions, applied)
 
 	if result.gvr.Resource == "" {
-		meta.SetStatusCondition(&told.Conditions, availability(false, nil))
+		meta.SetStatusCondition(&report.Conditions, availableCondition(false, nil))
 
-		return told
+		return report
 	}
 
-	object, err := a.calls(result.resource).Get(ctx, result.name, metav1.GetOptions{})
-	meta.SetStatusCondition(&told.Conditions, availability(true, err))
+	object, err := a.resourceClient(result.resource).Get(ctx, result.name, metav1.GetOptions{})
+	meta.SetStatusCondition(&report.Conditions, availableCondition(true, err))
 
 	if err == nil {
-		feedback(work, &told, object, result.resource)
+		setFeedback(work, &report, object, result.resource)
 	}
 
-	return told
+	return report
 }
 
-// feedback reads the values that spec.manifestConfigs asks for.
-func feedback(work *unstructured.Unstructured, told *manifestStatus, object *unstructured.Unstructured, at resource) {
-	rules, _, _ := unstructured.NestedSlice(config(work, at), "feedbackRules")
-	told.Feedback.Values = nil
+// setFeedback reads the values that the feedback rules of spec.manifestConfigs select from an object.
+func setFeedback(work *unstructured.Unstructured, report *manifestStatus, object *unstructured.Unstructured, target resource) {
+	rules, _, _ := unstructured.NestedSlice(findManifestConfig(work, target), "feedbackRules")
+	report.Feedback.Values = nil
 
 	failed := ""
 
@@ -245,7 +246,7 @@ func feedback(work *unstructured.Unstructured, told *manifestStatus, object *uns
 		paths, _, _ := unstructured.NestedSlice(rule, "jsonPaths")
 
 		if rule["type"] == "WellKnownStatus" {
-			paths = wellKnown(object.GetKind())
+			paths = wellKnownPaths(object.GetKind())
 			if len(paths) == 0 {
 				failed = fmt.Sprintf("cannot find the wellknown statuses for resource with gvk %s", object.GroupVersionKind())
 			}
@@ -260,7 +261,7 @@ func feedback(work *unstructured.Unstructured, told *manifestStatus, object *uns
 			if err != nil {
 				failed = err.Error()
 			} else if value != nil {
-				told.Feedback.Values = append(told.Feedback.Values, *value)
+				report.Feedback.Values = append(report.Feedback.Values, *value)
 			}
 		}
 	}
@@ -275,12 +276,12 @@ func feedback(work *unstructured.Unstructured, told *manifestStatus, object *uns
 		synced.Reason = "NoStatusFeedbackSynced"
 	}
 
-	meta.SetStatusCondition(&told.Conditions, synced)
+	meta.SetStatusCondition(&report.Conditions, synced)
 }
 
-// wellKnown are the paths that OCM knows of some kinds (ocm,
-// pkg/work/spoke/statusfeedback/rules).
-func wellKnown(kind string) []any {
+// wellKnownPaths returns the paths of feedback rule WellKnownStatus for a kind, nil if OCM defines none
+// (ocm, pkg/work/spoke/statusfeedback/rules).
+func wellKnownPaths(kind string) []any {
 	path := func(name, path string) any { return map[string]any{"name": name, "path": path} }
 
 	switch kind {
@@ -312,7 +313,7 @@ func evaluate(name, path string, object *unstructured.Unstructured) (*feedbackVa
 	}
 
 	if len(results) == 0 || len(results[0]) == 0 {
-		return nil, nil //nolint:nilnil // no value is no error
+		return nil, nil //nolint:nilnil // a missing value is not an error
 	}
 
 	switch value := results[0][0].Interface().(type) {
@@ -323,7 +324,7 @@ func evaluate(name, path string, object *unstructured.Unstructured) (*feedbackVa
 	case bool:
 		return &feedbackValue{Name: name, Value: fieldValue{Type: "Boolean", Boolean: &value}}, nil
 	case nil:
-		return nil, nil //nolint:nilnil // no value is no error
+		return nil, nil //nolint:nilnil // a missing value is not an error
 	default:
 		return nil, fmt.Errorf("the type %T of the value for %s is not found", value, name)
 	}

@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// maxManifests is the size of a work's manifests in bytes.
+// maxManifests is the maximum total size of a ManifestWork's manifests in bytes.
 const maxManifests = 500 * 1024
 
-// Validate is the hub's admission webhook for ManifestWorks (ocm, pkg/work/webhook).
+// Validate returns the error with which the hub's admission webhook rejects a ManifestWork (ocm,
+// pkg/work/webhook).
 func Validate(work *unstructured.Unstructured) error {
-	manifests := manifestsOf(work)
+	manifests := parseManifests(work)
 	if len(manifests) == 0 {
 		return errors.New("manifests should not be empty")
 	}
@@ -26,7 +27,7 @@ func Validate(work *unstructured.Unstructured) error {
 	for _, manifest := range manifests {
 		data, err := json.Marshal(manifest.Object)
 		if err != nil {
-			return fmt.Errorf("read manifest: %w", err)
+			return fmt.Errorf("encode manifest: %w", err)
 		}
 
 		size += len(data)
@@ -39,7 +40,7 @@ func Validate(work *unstructured.Unstructured) error {
 	for _, manifest := range manifests {
 		switch {
 		case manifest.GetKind() == "":
-			return errors.New("Object 'Kind' is missing") //nolint:staticcheck // apimachinery's words
+			return errors.New("Object 'Kind' is missing") //nolint:staticcheck // the message of apimachinery
 		case manifest.GetName() == "":
 			return errors.New("name must be set in manifest")
 		case manifest.GetGenerateName() != "":
@@ -50,7 +51,7 @@ func Validate(work *unstructured.Unstructured) error {
 	return nil
 }
 
-func manifestsOf(work *unstructured.Unstructured) []*unstructured.Unstructured {
+func parseManifests(work *unstructured.Unstructured) []*unstructured.Unstructured {
 	list, _, _ := unstructured.NestedSlice(work.Object, "spec", "workload", "manifests")
 
 	manifests := make([]*unstructured.Unstructured, 0, len(list))

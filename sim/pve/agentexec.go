@@ -8,21 +8,22 @@ import (
 	"strings"
 )
 
-// execution is a program that a simulated guest's agent has run.
+// execution is the result of a program that the agent of a simulated guest has run.
 type execution struct {
 	out  string
 	code int
 }
 
-// agentDo has a simulated guest do something; s.mu is held meanwhile. Guests
-// under QEMU are not asked: their agent is reached for what tells of them only.
-func agentDo(do func(*simGuest, *call) (any, error)) handler {
+// newSimGuestHandler returns a handler that calls command for a simulated guest and holds s.mu
+// meanwhile. For guests under QEMU, the handler returns an error, because only the commands that
+// read the guest's state reach their agent.
+func newSimGuestHandler(command func(*simGuest, *call) (any, error)) handler {
 	return func(s *Server, c *call) (any, error) {
-		run, err := s.agentOf(c)
+		run, err := s.findAgent(c)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := run.agent(c.ctx, "guest-ping"); err != nil {
+		if _, err := run.runAgentCommand(c.ctx, "guest-ping"); err != nil {
 			return nil, err
 		}
 		sim, ok := run.guest.(interface{ simulated() *simGuest })
@@ -31,58 +32,58 @@ func agentDo(do func(*simGuest, *call) (any, error)) handler {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return do(sim.simulated(), c)
+		return command(sim.simulated(), c)
 	}
 }
 
 func (g *simGuest) simulated() *simGuest { return g }
 
-// exec runs what a simulated guest has: true, false, echo, and cat of files that
-// the agent wrote.
+// exec runs one of the programs of a simulated guest: true, false, echo, and cat of files that the
+// agent has written.
 func (g *simGuest) exec(c *call) (any, error) {
-	words := c.words("command")
-	var done execution
-	switch name := words[0]; name {
+	command := c.listParam("command")
+	var result execution
+	switch name := command[0]; name {
 	case "true":
 	case "false":
-		done.code = 1
+		result.code = 1
 	case "echo":
-		done.out = strings.Join(words[1:], " ") + "\n"
+		result.out = strings.Join(command[1:], " ") + "\n"
 	case "cat":
-		for _, f := range words[1:] {
+		for _, f := range command[1:] {
 			text, ok := g.files[f]
 			if !ok {
-				done.code = 1
+				result.code = 1
 			}
-			done.out += text
+			result.out += text
 		}
 	default:
 		return nil, dief("Agent error: Guest agent command failed, error was 'Failed to execute child process \"%s\" "+
 			"(No such file or directory)'", name)
 	}
-	g.execs = append(g.execs, done)
+	g.execs = append(g.execs, result)
 	return map[string]any{"pid": len(g.execs)}, nil
 }
 
 func (g *simGuest) execStatus(c *call) (any, error) {
-	pid := c.num("pid")
+	pid := c.intParam("pid")
 	if pid < 1 || pid > len(g.execs) {
 		return nil, dief("Agent error: Guest agent command failed, error was 'PID %d does not exist'", pid)
 	}
-	done := g.execs[pid-1]
-	out := map[string]any{"exited": 1, "exitcode": done.code}
-	if done.out != "" {
-		out["out-data"] = done.out
+	result := g.execs[pid-1]
+	out := map[string]any{"exited": 1, "exitcode": result.code}
+	if result.out != "" {
+		out["out-data"] = result.out
 	}
 	return out, nil
 }
 
 func (g *simGuest) fileWrite(c *call) (any, error) {
 	text := c.param("content")
-	if c.has("encode") && !c.flag("encode") { // the caller has encoded it
+	if c.hasParam("encode") && !c.boolParam("encode") { // the caller has encoded it
 		raw, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
-			return nil, badParam("content", "invalid base64: %s", err)
+			return nil, newParamError("content", "invalid base64: %s", err)
 		}
 		text = string(raw)
 	}

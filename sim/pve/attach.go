@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// attach makes or finds the volume of a drive and returns the option as
-// stored; s.mu is held.
+// attach creates or finds the volume of a drive and returns the option as the configuration stores
+// it. The caller holds s.mu.
 func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 	d, err := parseDrive(v)
 	if err != nil {
-		return "", badParam(k, "%s", err)
+		return "", newParamError(k, "%s", err)
 	}
 	switch {
 	case d.get("import-from") != "":
@@ -32,32 +32,32 @@ func (s *Server) attach(c *call, m *machine, k, v string) (string, error) {
 	if !ok {
 		return "", dief("unable to parse volume ID '%s'", d.file)
 	}
-	st, vol := s.volumeOf(m.node, d.file)
+	st, vol := s.findVolume(m.node, d.file)
 	if st == nil {
-		_, err := s.storeOn(m.node, name)
+		_, err := s.findStore(m.node, name)
 		return "", err
 	}
 	if vol == nil {
-		vol = &volume{id: d.file} // rights first, as for any file
+		vol = &volume{id: d.file} // the permission check comes before the check for existence
 	}
 	if vol.vmid != m.id {
-		if err := s.maySee(c.auth, vol); err != nil {
+		if err := s.checkVolumePermission(c.auth, vol); err != nil {
 			return "", err
 		}
 	}
 	if st.vols[d.file] == nil {
 		return "", dief("volume '%s' does not exist", d.file)
 	}
-	return d.sized(vol.size).String(), nil
+	return d.withSize(vol.size).String(), nil
 }
 
 func (s *Server) attachCloudInit(c *call, m *machine, d drive) (string, error) {
 	name, _, _ := splitVolid(d.file)
-	st, err := s.imageStore(c, m.node, name)
+	st, err := s.findImageStore(c, m.node, name)
 	if err != nil {
 		return "", err
 	}
-	if _, taken := st.vols[st.imageID(m.id, "vm-"+strconv.Itoa(m.id)+"-cloudinit", nil)]; taken {
+	if _, taken := st.vols[st.formatImageID(m.id, "vm-"+strconv.Itoa(m.id)+"-cloudinit", nil)]; taken {
 		return "", dief("cloud-init drive already exists on VM %d", m.id)
 	}
 	vol := s.newCloudInitVolume(st, m.id)
@@ -66,7 +66,7 @@ func (s *Server) attachCloudInit(c *call, m *machine, d drive) (string, error) {
 
 func (s *Server) attachNew(c *call, m *machine, k string, d drive) (string, error) {
 	parts := reNewDisk.FindStringSubmatch(d.file)
-	st, err := s.imageStore(c, m.node, parts[1])
+	st, err := s.findImageStore(c, m.node, parts[1])
 	if err != nil {
 		return "", err
 	}
@@ -75,11 +75,11 @@ func (s *Server) attachNew(c *call, m *machine, k string, d drive) (string, erro
 		size = tpmStateSize
 	}
 	if st.Size > 0 && st.usedBytes()+size > st.Size {
-		return "", noSpace(st)
+		return "", newNoSpaceError(st)
 	}
 	if k == tpmSlot {
 		d.file = s.newTPMState(st, m.id).id
-		return d.sized(size).String(), nil
+		return d.withSize(size).String(), nil
 	}
 	if k == "efidisk0" {
 		if s.model.NoOVMF {
@@ -87,34 +87,34 @@ func (s *Server) attachNew(c *call, m *machine, k string, d drive) (string, erro
 		}
 		size = efiVarsSize
 	}
-	vol := &volume{id: st.nextDisk(m.id, nil), content: "images", format: "raw", size: size, used: size,
+	vol := &volume{id: st.nextDiskID(m.id, nil), content: "images", format: "raw", size: size, used: size,
 		ctime: s.clk.Now(), vmid: m.id}
 	if d.get("format") != "qcow2" {
-		vol.id = rawName(vol.id)
+		vol.id = toRawName(vol.id)
 	}
-	st.add(vol)
+	st.addVolume(vol)
 	d.file = vol.id
-	d = d.without("format")
-	return d.sized(size).String(), nil
+	d = d.withoutOption("format")
+	return d.withSize(size).String(), nil
 }
 
-// Where a node has its EFI firmware, and how much an EFI disk takes.
+// The directory of a node's EFI firmware, and the size of an EFI disk.
 const (
 	ovmfDir     = "/usr/share/pve-edk2-firmware/"
 	efiVarsSize = 528 << 10
 )
 
-// imageStore is a storage the caller may allocate disk images on.
-func (s *Server) imageStore(c *call, node, name string) (*store, error) {
-	if err := s.mayLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace"); err != nil {
+// findImageStore returns a storage on which the caller can allocate disk images.
+func (s *Server) findImageStore(c *call, node, name string) (*store, error) {
+	if err := s.requireLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace"); err != nil {
 		return nil, err
 	}
-	st, err := s.enabledStore(node, name)
+	st, err := s.findEnabledStore(node, name)
 	if err != nil {
 		return nil, err
 	}
-	if !st.holds("images") {
-		return nil, badParam("storage", "storage '%s' does not support vm images", name)
+	if !st.canHold("images") {
+		return nil, newParamError("storage", "storage '%s' does not support vm images", name)
 	}
 	return st, nil
 }

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// ticketLife is how long a ticket is good for.
-const ticketLife = 2 * time.Hour
+// ticketLifetime is how long a ticket is valid.
+const ticketLifetime = 2 * time.Hour
 
-// identity is who calls.
+// identity is the caller of the API.
 type identity struct {
 	user  string // name@realm
 	token string // the token's name, if one was used
 }
 
-// principal is how logs and tasks name the caller.
+// principal returns the caller's name in logs and tasks.
 func (i identity) principal() string {
 	if i.token != "" {
 		return i.user + "!" + i.token
@@ -44,7 +44,7 @@ type access struct {
 func newAccess(m Model) access {
 	a := access{
 		key: fmt.Appendf(nil, "ticket key %d", m.Seed), users: map[string]User{},
-		tokens: map[string]Token{}, roles: builtinRoles(m.Version), acl: append([]ACL(nil), m.ACL...),
+		tokens: map[string]Token{}, roles: newBuiltinRoles(m.Version), acl: append([]ACL(nil), m.ACL...),
 	}
 	for _, u := range m.Users {
 		a.users[u.ID] = u
@@ -52,11 +52,11 @@ func newAccess(m Model) access {
 	for _, t := range m.Tokens {
 		a.tokens[t.ID] = t
 	}
-	valid := setOf(privilegesOf(m.Version)...)
+	valid := newSet(listPrivileges(m.Version)...)
 	for _, r := range m.Roles {
 		set := map[string]bool{}
 		for _, p := range r.Privileges {
-			if valid[p] { // VM.Monitor has gone in 9, VM.GuestAgent.* has come
+			if valid[p] { // version 9 has VM.GuestAgent.* instead of VM.Monitor
 				set[p] = true
 			}
 		}
@@ -65,23 +65,23 @@ func newAccess(m Model) access {
 	return a
 }
 
-// authenticate finds out who calls, as PVE::HTTPServer's auth handler.
+// authenticate identifies the caller, as the auth handler of PVE::HTTPServer does.
 func (s *Server) authenticate(c *call, r *http.Request) error {
 	if c.method == http.MethodPost && c.path == "/access/ticket" || c.method == http.MethodGet && c.path == "/access/domains" {
 		return nil
 	}
-	for _, f := range s.matchFaults(c, FaultUnauthorized) {
-		return unauthorized(f.reasonOr("Authentication failed!"))
+	for _, f := range s.takeFaults(c, FaultUnauthorized) {
+		return newUnauthorizedError(f.reasonOr("Authentication failed!"))
 	}
 	if auth := r.Header.Get("Authorization"); strings.HasPrefix(auth, "PVEAPIToken") {
-		return s.authToken(c, strings.TrimLeft(strings.TrimPrefix(auth, "PVEAPIToken"), "= "))
+		return s.authenticateToken(c, strings.TrimLeft(strings.TrimPrefix(auth, "PVEAPIToken"), "= "))
 	}
 	ticket := ""
 	if ck, err := r.Cookie("PVEAuthCookie"); err == nil {
 		ticket = ck.Value
 	}
 	if ticket == "" {
-		return unauthorized("No ticket")
+		return newUnauthorizedError("No ticket")
 	}
 	user, err := s.checkTicket(ticket)
 	if err != nil {
@@ -89,20 +89,20 @@ func (s *Server) authenticate(c *call, r *http.Request) error {
 	}
 	c.auth = identity{user: user}
 	csrf := r.Header.Get("Csrfpreventiontoken") // CSRFPreventionToken in its canonical form
-	if isWrite(c.method) && !s.validCSRF(user, csrf) {
-		return unauthorized("Permission denied - invalid csrf token")
+	if isWrite(c.method) && !s.isValidCSRF(user, csrf) {
+		return newUnauthorizedError("Permission denied - invalid csrf token")
 	}
 	return nil
 }
 
-// badLogin is what is said of every token and ticket that is not accepted.
-func badLogin() error { return unauthorized("Authentication failed!") }
+// newLoginError returns the response for all tokens and tickets that are refused.
+func newLoginError() error { return newUnauthorizedError("Authentication failed!") }
 
-func (s *Server) authToken(c *call, value string) error {
+func (s *Server) authenticateToken(c *call, value string) error {
 	id, secret, ok := strings.Cut(value, "=")
 	user, name, ok2 := strings.Cut(id, "!")
 	if !ok || !ok2 {
-		return badLogin()
+		return newLoginError()
 	}
 	s.mu.Lock()
 	u, known := s.access.users[user]
@@ -110,15 +110,14 @@ func (s *Server) authToken(c *call, value string) error {
 	s.mu.Unlock()
 	good := subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
 	if !known || u.Disabled || !hasToken || !good || t.Expire != 0 && s.clk.Now().Unix() >= t.Expire {
-		return badLogin() // which of these it is only the log tells
+		return newLoginError() // the response does not reveal which condition failed
 	}
 	c.auth = identity{user: user, token: name}
 	return nil
 }
 
-// Tickets look like PVE:user@realm:HEXTIME::SIGNATURE, CSRF tokens like
-// HEXTIME:SIGNATURE; both are signed with the instance's own key.
-
+// sign signs a text with the server's own key. A ticket has the format
+// PVE:user@realm:HEXTIME::SIGNATURE, and a CSRF token has the format HEXTIME:SIGNATURE.
 func (s *Server) sign(text string) string {
 	mac := hmac.New(sha256.New, s.access.key)
 	_, _ = mac.Write([]byte(text))
@@ -131,13 +130,13 @@ func (s *Server) newTicket(user string) string {
 }
 
 func (s *Server) checkTicket(ticket string) (string, error) {
-	bad := badLogin()
+	bad := newLoginError()
 	plain, sig, ok := strings.Cut(ticket, "::")
 	if !ok || !hmac.Equal([]byte(sig), []byte(s.sign(plain))) {
 		return "", bad
 	}
 	parts := strings.Split(plain, ":")
-	if len(parts) != 3 || s.tooOld(parts[2]) {
+	if len(parts) != 3 || s.isExpired(parts[2]) {
 		return "", bad
 	}
 	s.mu.Lock()
@@ -154,21 +153,21 @@ func (s *Server) newCSRF(user string) string {
 	return stamp + ":" + s.sign("csrf:"+stamp+":"+user)
 }
 
-func (s *Server) validCSRF(user, token string) bool {
+func (s *Server) isValidCSRF(user, token string) bool {
 	stamp, sig, ok := strings.Cut(token, ":")
-	return ok && hmac.Equal([]byte(sig), []byte(s.sign("csrf:"+stamp+":"+user))) && !s.tooOld(stamp)
+	return ok && hmac.Equal([]byte(sig), []byte(s.sign("csrf:"+stamp+":"+user))) && !s.isExpired(stamp)
 }
 
-func (s *Server) tooOld(hexTime string) bool {
+func (s *Server) isExpired(hexTime string) bool {
 	stamp, err := strconv.ParseInt(hexTime, 16, 64)
 	if err != nil {
 		return true
 	}
 	age := s.clk.Now().Sub(time.Unix(stamp, 0))
-	return age > ticketLife || age < -5*time.Minute
+	return age > ticketLifetime || age < -5*time.Minute
 }
 
-// accessRoutes are the calls below /access and /version.
+// accessRoutes returns some of the calls below /access, and /version.
 func accessRoutes() []route {
 	ticket := schema{
 		"username": {required: true, maxLen: 64}, "password": {required: true},
@@ -182,19 +181,19 @@ func accessRoutes() []route {
 	}
 }
 
-// createTicket logs in with a password, or renews with the ticket as password.
+// createTicket logs in with a password. A valid ticket as the password renews the ticket.
 func createTicket(s *Server, c *call) (any, error) {
 	user := c.param("username")
 	if realm := c.param("realm"); realm != "" && !strings.Contains(user, "@") {
 		user += "@" + realm
 	}
-	if !s.validLogin(user, c.param("password")) {
+	if !s.isValidLogin(user, c.param("password")) {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
-		return nil, unauthorized("authentication failure")
+		return nil, newUnauthorizedError("authentication failure")
 	}
 	c.auth = identity{user: user}
 	s.mu.Lock()
-	caps := s.capabilities(c.auth)
+	caps := s.listCapabilities(c.auth)
 	s.mu.Unlock()
 	return map[string]any{
 		"username": user, "ticket": s.newTicket(user), "CSRFPreventionToken": s.newCSRF(user),
@@ -202,7 +201,7 @@ func createTicket(s *Server, c *call) (any, error) {
 	}, nil
 }
 
-func (s *Server) validLogin(user, password string) bool {
+func (s *Server) isValidLogin(user, password string) bool {
 	if strings.HasPrefix(password, "PVE:") {
 		owner, err := s.checkTicket(password)
 		return err == nil && owner == user

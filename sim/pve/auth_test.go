@@ -63,7 +63,7 @@ func TestTokenStates(t *testing.T) {
 	}
 }
 
-// TestLoginDelay: answers to bad credentials are held back.
+// TestLoginDelay checks the delay of responses to invalid credentials.
 func TestLoginDelay(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -80,8 +80,8 @@ func TestLoginDelay(t *testing.T) {
 	}
 }
 
-// TestPrivilegeSeparation: a token has what both the user and its own grants
-// allow, unless separation is off.
+// TestPrivilegeSeparation checks that a token has only the privileges that both the user's and its
+// own grants allow, unless the separation is off.
 func TestPrivilegeSeparation(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) {
@@ -114,8 +114,8 @@ func TestPrivilegeSeparation(t *testing.T) {
 	}
 }
 
-// TestPrivilegePerCall takes one privilege away at a time and expects exactly
-// the call that needs it to fail.
+// TestPrivilegePerCall removes one privilege at a time and expects exactly the call that requires
+// the privilege to fail.
 func TestPrivilegePerCall(t *testing.T) {
 	t.Parallel()
 	const one = "/nodes/pve1/qemu/1000"
@@ -177,7 +177,7 @@ func TestPrivilegePerCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := a.token("u@pve!t", "s").do(tc.method, tc.path, tc.params)
-			if strings.HasSuffix(tc.path, "/clone") && tc.priv == "VM.Allocate" { // there the pool would do as well
+			if strings.HasSuffix(tc.path, "/clone") && tc.priv == "VM.Allocate" { // the privilege on the pool is sufficient too
 				if got.status != 403 || got.reason != "Permission check failed" {
 					t.Errorf("without %s: %d %s", tc.priv, got.status, got.reason)
 				}

@@ -5,38 +5,38 @@ package pve
 
 import "strings"
 
-// Class says what a call costs its cluster.
+// Class is the class of a call, by the load that it causes on the cluster.
 type Class string
 
 // The classes of calls.
 const (
-	// ClassListing is one answer about many things: cluster/resources, the storages
-	// of a node, what a storage holds.
+	// ClassListing lists many objects in one response: cluster/resources, the storages of a node,
+	// the content of a storage.
 	ClassListing Class = "listing"
 	// ClassTask polls a task.
 	ClassTask Class = "task"
 	// ClassVM concerns one VM.
 	ClassVM Class = "vm"
-	// ClassStorage writes to a storage or removes from it.
+	// ClassStorage writes to a storage or deletes from it.
 	ClassStorage Class = "storage"
-	// ClassOther is everything else: version, access, nodes, pools.
+	// ClassOther is any other call: version, access, nodes, pools.
 	ClassOther Class = "other"
 )
 
-// Phase says when a hook runs.
+// Phase is the phase of a call in which a hook runs.
 type Phase string
 
 // The phases of a call.
 const (
-	// Before is when the call has arrived and nothing was done yet.
-	Before Phase = "before"
-	// After is when its effect is there and no answer was sent yet.
-	After Phase = "after"
+	// PhaseBefore is the time when the call has arrived and has had no effect yet.
+	PhaseBefore Phase = "before"
+	// PhaseAfter is the time when the call has had its effect and no response has been sent yet.
+	PhaseAfter Phase = "after"
 )
 
-// Call is what a hook and the call log see of one request.
+// Call is the record of one request for hooks and for the call log.
 type Call struct {
-	// Seq numbers the calls from 1.
+	// Seq numbers the calls, starting at 1.
 	Seq    int64  `json:"seq"`
 	Phase  Phase  `json:"phase,omitempty"`
 	Method string `json:"method"`
@@ -45,33 +45,34 @@ type Call struct {
 	Node  string `json:"node,omitempty"`
 	VMID  int    `json:"vmid,omitempty"`
 	Class Class  `json:"class"`
-	// User is who called (user or token), known After.
+	// User is the caller (a user or a token), set in PhaseAfter.
 	User string `json:"user,omitempty"`
-	// Status and Reason are the answer, known After.
+	// Status and Reason describe the response, set in PhaseAfter.
 	Status int    `json:"status,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// UPID is the task the call started.
+	// UPID is the task that the call has started.
 	UPID string `json:"upid,omitempty"`
 }
 
-// callLog keeps what was called.
+// callLog holds the finished calls and the violations.
 type callLog struct {
 	seq        int64
 	calls      []Call
 	violations []Violation
 }
 
-// Violation is something no correct client does.
+// Violation is a call that no correct client makes.
 type Violation struct {
-	Call Call   `json:"call"`
-	What string `json:"what"`
+	Call    Call   `json:"call"`
+	Message string `json:"what"`
 }
 
-// maxCalls bounds the log; the counts go on.
+// maxCalls is the maximum length of the call log. Later calls are not logged, and [Server.Counts]
+// does not count them.
 const maxCalls = 100_000
 
-// OnCall runs f before and after every call, in the call's own goroutine: as
-// long as f blocks, the call waits. It returns what removes the hook.
+// OnCall runs f before and after every call in the call's own goroutine. The call waits while f
+// blocks. OnCall returns a function that removes the hook.
 func (s *Server) OnCall(f func(Call)) (remove func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +100,7 @@ func (s *Server) runHooks(c Call) {
 	}
 }
 
-func (c *call) record() Call {
+func (c *call) toCall() Call {
 	out := Call{Seq: c.id, Method: c.method, Path: c.path, Node: c.node, VMID: c.vmid, Class: ClassOther, UPID: c.upid}
 	if c.route != nil {
 		out.Class = c.route.class
@@ -110,26 +111,26 @@ func (c *call) record() Call {
 	return out
 }
 
-func (s *Server) callStarts(c *call) {
+func (s *Server) recordCallStart(c *call) {
 	s.mu.Lock()
 	s.calls.seq++
 	c.id = s.calls.seq
 	s.mu.Unlock()
-	rec := c.record()
-	rec.Phase = Before
+	rec := c.toCall()
+	rec.Phase = PhaseBefore
 	s.runHooks(rec)
 }
 
-func (s *Server) callDone(c *call, err error) {
+func (s *Server) recordCallEnd(c *call, err error) {
 	if c.id == 0 {
 		return
 	}
-	rec := c.record()
+	rec := c.toCall()
 	rec.User = c.auth.principal()
 	rec.Status = 200
 	if err != nil {
-		rec.Status, rec.Reason = 500, reasonOf(err)
-		if e, ok := err.(*apiError); ok { //nolint:errorlint // handlers return it bare
+		rec.Status, rec.Reason = 500, errorReason(err)
+		if e, ok := err.(*apiError); ok { //nolint:errorlint // handlers do not wrap it
 			rec.Status = e.status
 		}
 	}
@@ -138,25 +139,25 @@ func (s *Server) callDone(c *call, err error) {
 		s.calls.calls = append(s.calls.calls, rec)
 	}
 	s.mu.Unlock()
-	rec.Phase = After
+	rec.Phase = PhaseAfter
 	s.runHooks(rec)
 }
 
-// Calls is the log of finished calls, oldest first.
+// Calls returns the log of finished calls, oldest first.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Call(nil), s.calls.calls...)
 }
 
-// ResetCalls empties the call log; numbering goes on.
+// ResetCalls empties the call log. The numbering continues.
 func (s *Server) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls.calls = nil
 }
 
-// CallCounts sums the call log.
+// CallCounts summarizes the call log.
 type CallCounts struct {
 	Total   int           `json:"total"`
 	ByClass map[Class]int `json:"byClass"`
@@ -164,7 +165,7 @@ type CallCounts struct {
 	Errors  int           `json:"errors"`
 }
 
-// Counts sums the call log by class and VM.
+// Counts counts the calls of the log by class and by VM.
 func (s *Server) Counts() CallCounts {
 	out := CallCounts{ByClass: map[Class]int{}, ByVM: map[int]int{}}
 	for _, c := range s.Calls() {
@@ -180,13 +181,13 @@ func (s *Server) Counts() CallCounts {
 	return out
 }
 
-func (s *Server) violate(c *call, what string) {
+func (s *Server) recordViolation(c *call, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls.violations = append(s.calls.violations, Violation{Call: c.record(), What: what})
+	s.calls.violations = append(s.calls.violations, Violation{Call: c.toCall(), Message: message})
 }
 
-// Violations are the calls no correct client makes, oldest first.
+// Violations returns the calls that no correct client makes, oldest first.
 func (s *Server) Violations() []Violation {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// TestEveryCall makes every call the simulator serves and looks at the shape
-// of what comes back: the keys clients rely on.
+// TestEveryCall makes each call of the simulator and checks the keys in the response on which
+// clients depend.
 func TestEveryCall(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { *m = m.WithSharedStorage() })
@@ -83,11 +83,11 @@ func TestEveryCall(t *testing.T) {
 		{method: "DELETE", path: "/nodes/pve1/qemu/1000",
 			params: p{"purge": "1", "destroy-unreferenced-disks": "1"}, want: "=UPID"},
 	} {
-		who := a
+		caller := a
 		if tc.as != nil {
-			who = tc.as
+			caller = tc.as
 		}
-		data := who.ok(tc.method, tc.path, tc.params)
+		data := caller.ok(tc.method, tc.path, tc.params)
 		if up, ok := data.(string); ok && strings.HasPrefix(up, "UPID:") {
 			if exit := a.wait(up); exit != "OK" {
 				t.Errorf("%s %s: task ended with %q", tc.method, tc.path, exit)
@@ -95,7 +95,7 @@ func TestEveryCall(t *testing.T) {
 		}
 		checkShape(t, tc.method+" "+tc.path, data, tc.want)
 	}
-	if left := a.s.Snapshot().Made(); len(left) != 0 {
+	if left := a.s.Snapshot().CreatedVMs(); len(left) != 0 {
 		t.Errorf("left over: %+v", left)
 	}
 }
@@ -125,8 +125,7 @@ func checkShape(t *testing.T, what string, data any, want string) {
 	}
 }
 
-// TestErrorRows checks status, reason phrase and body of every documented
-// error.
+// TestErrorRows checks the status, the reason phrase and the body of each documented error.
 func TestErrorRows(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) {
@@ -205,11 +204,11 @@ func TestErrorRows(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			who := a
+			caller := a
 			if tc.as != nil {
-				who = tc.as
+				caller = tc.as
 			}
-			got := who.do(tc.method, tc.path, tc.params)
+			got := caller.do(tc.method, tc.path, tc.params)
 			if got.status != tc.status || got.reason != tc.reason {
 				t.Errorf("got %d %q, want %d %q (%v)", got.status, got.reason, tc.status, tc.reason, got.body)
 			}
@@ -228,7 +227,7 @@ func TestErrorRows(t *testing.T) {
 	}
 }
 
-// TestBodyOnGetOrDelete: pveproxy refuses content it does not expect.
+// TestBodyOnGetOrDelete checks that pveproxy refuses unexpected content.
 func TestBodyOnGetOrDelete(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -240,7 +239,7 @@ func TestBodyOnGetOrDelete(t *testing.T) {
 	}
 }
 
-// recorder is a test that only notes what it is told.
+// recorder is a testing.TB that only records errors.
 type recorder struct {
 	testing.TB
 
@@ -254,7 +253,7 @@ func (r *recorder) Errorf(format string, args ...any) {
 	r.errors = append(r.errors, fmt.Sprintf(format, args...))
 }
 
-// TestUnknownCall is answered with 501 and remembered, so that the test that it is made in fails.
+// TestUnknownCall checks that an unknown call returns 501 and fails the test in which it is made.
 func TestUnknownCall(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]struct {
@@ -291,7 +290,7 @@ func TestUnknownCall(t *testing.T) {
 	}
 }
 
-// TestJSONBody: parameters may come as JSON too.
+// TestJSONBody checks parameters in JSON.
 func TestJSONBody(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -316,7 +315,7 @@ func TestJSONBody(t *testing.T) {
 	}
 }
 
-// TestHooksAndCounts: tests act at every call boundary and count calls.
+// TestHooksAndCounts checks the hooks before and after calls, and the counts of calls.
 func TestHooksAndCounts(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// certs are the cluster's CA and the certificate the API answers with.
+// certs holds the cluster's CA and the certificate of the API.
 type certs struct {
 	caPEM       []byte
 	server      tls.Certificate
@@ -29,9 +29,9 @@ type certs struct {
 func newCerts(nodes []Node) (*certs, error) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make CA key: %w", err)
+		return nil, fmt.Errorf("create CA key: %w", err)
 	}
-	ca := certTemplate(1, "Proxmox Virtual Environment")
+	ca := newCertTemplate(1, "Proxmox Virtual Environment")
 	ca.IsCA, ca.BasicConstraintsValid = true, true
 	ca.KeyUsage = x509.KeyUsageCertSign
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
@@ -40,9 +40,9 @@ func newCerts(nodes []Node) (*certs, error) {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make server key: %w", err)
+		return nil, fmt.Errorf("create server key: %w", err)
 	}
-	leaf := certTemplate(2, nodes[0].Name)
+	leaf := newCertTemplate(2, nodes[0].Name)
 	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	leaf.KeyUsage = x509.KeyUsageDigitalSignature
 	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
@@ -57,11 +57,11 @@ func newCerts(nodes []Node) (*certs, error) {
 	return &certs{
 		caPEM:       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}),
 		server:      tls.Certificate{Certificate: [][]byte{der, caDER}, PrivateKey: key},
-		fingerprint: fingerprintOf(der),
+		fingerprint: computeFingerprint(der),
 	}, nil
 }
 
-func certTemplate(serial int64, name string) *x509.Certificate {
+func newCertTemplate(serial int64, name string) *x509.Certificate {
 	now := time.Now()
 	const day = 24 * time.Hour
 	return &x509.Certificate{
@@ -70,7 +70,7 @@ func certTemplate(serial int64, name string) *x509.Certificate {
 	}
 }
 
-func fingerprintOf(der []byte) string {
+func computeFingerprint(der []byte) string {
 	sum := sha256.Sum256(der)
 	hex := make([]string, len(sum))
 	for i, b := range sum {

@@ -15,52 +15,52 @@ import (
 	"strings"
 )
 
-// cloudInitRoutes are the calls about generated cloud-init media, and those that
-// fetch or take off volumes.
+// cloudInitRoutes returns the calls for generated cloud-init media, for detaching disks, and for
+// downloads.
 func cloudInitRoutes() []route {
 	vm := "/nodes/{node}/qemu/{vmid}"
-	audit := needs("/vms/{vmid}", "VM.Audit")
+	audit := requireAll("/vms/{vmid}", "VM.Audit")
 	download := schema{
 		"url": {required: true}, "content": {required: true, enum: []string{"iso", "vztmpl", "import"}},
 		"filename": {required: true, maxLen: 255}, "checksum": {}, "compression": {}, "verify-certificates": {kind: kBool},
 		"checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
 	}
 	return []route{
-		newRoute(http.MethodGet, vm+"/cloudinit", ClassVM, audit, nil, pendingCloudInit),
-		newRoute(http.MethodPut, vm+"/cloudinit", ClassVM, needs("/vms/{vmid}", "VM.Config.Cloudinit"), nil, renewCloudInit),
+		newRoute(http.MethodGet, vm+"/cloudinit", ClassVM, audit, nil, getPendingCloudInit),
+		newRoute(http.MethodPut, vm+"/cloudinit", ClassVM, requireAll("/vms/{vmid}", "VM.Config.Cloudinit"), nil, regenerateCloudInit),
 		newRoute(http.MethodGet, vm+"/cloudinit/dump", ClassVM, audit,
 			schema{"type": {required: true, enum: []string{"user", "network", "meta"}}}, dumpCloudInit),
-		newRoute(http.MethodPut, vm+"/unlink", ClassVM, needs("/vms/{vmid}", "VM.Config.Disk"),
+		newRoute(http.MethodPut, vm+"/unlink", ClassVM, requireAll("/vms/{vmid}", "VM.Config.Disk"),
 			schema{"idlist": {required: true}, "force": {kind: kBool}}, unlinkDisks),
-		newRoute(http.MethodPost, "/nodes/{node}/storage/{storage}/download-url", ClassStorage, permDownload, download,
-			downloadURL).async(),
+		newRoute(http.MethodPost, "/nodes/{node}/storage/{storage}/download-url", ClassStorage, checkDownloadPermission, download,
+			downloadURL).asTask(),
 	}
 }
 
 func isCloudInitOption(k string) bool {
-	o, ok := optionOf(k)
+	o, ok := findOption(k)
 	return ok && (o.priv == "VM.Config.Cloudinit" || reIPConfig.MatchString(k))
 }
 
-// pendingCloudInit lists the options that a generated medium is made of.
-func pendingCloudInit(s *Server, c *call) (any, error) {
+// getPendingCloudInit lists the options from which a medium is generated.
+func getPendingCloudInit(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
 	out := []map[string]any{}
 	for _, k := range slices.Sorted(maps.Keys(m.conf)) {
 		if isCloudInitOption(k) {
-			out = append(out, map[string]any{"key": k, "value": fmt.Sprint(typedOption(k, m.conf[k]))})
+			out = append(out, map[string]any{"key": k, "value": fmt.Sprint(encodeOption(k, m.conf[k]))})
 		}
 	}
 	return out, nil
 }
 
-// renewCloudInit writes the generated media anew.
-func renewCloudInit(s *Server, c *call) (any, error) {
+// regenerateCloudInit generates the cloud-init media of a VM again.
+func regenerateCloudInit(s *Server, c *call) (any, error) {
 	release, err := s.lockVM(c.ctx, c.vmid, 0, configLockWait)
 	if err != nil {
 		return nil, err
@@ -68,16 +68,16 @@ func renewCloudInit(s *Server, c *call) (any, error) {
 	defer release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
-	for _, value := range driveOptionsOf(m.conf) {
+	for _, value := range selectDrives(m.conf) {
 		d, err := parseDrive(value)
 		if err != nil || !d.isCloudInit() {
 			continue
 		}
-		if _, v := s.volumeOf(m.node, d.file); v != nil {
+		if _, v := s.findVolume(m.node, d.file); v != nil {
 			if err := s.writeCloudInit(m, v); err != nil {
 				return nil, err
 			}
@@ -86,15 +86,15 @@ func renewCloudInit(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-// dumpCloudInit shows what would be generated, whatever cicustom says.
+// dumpCloudInit returns a generated file without regard to cicustom.
 func dumpCloudInit(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
-	files, err := cloudInitFiles(m, nil)
+	files, err := buildCloudInitFiles(m, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func dumpCloudInit(s *Server, c *call) (any, error) {
 	return string(files[name]), nil
 }
 
-// unlinkDisks takes drives off; with force, unused ones go for good.
+// unlinkDisks detaches drives. With force, it deletes the volumes of unused drives.
 func unlinkDisks(s *Server, c *call) (any, error) {
 	c.params = map[string]string{"delete": c.param("idlist"), "force": c.param("force")}
 	if c.params["force"] == "" {
@@ -111,30 +111,30 @@ func unlinkDisks(s *Server, c *call) (any, error) {
 	return putConfig(s, c)
 }
 
-func permDownload(s *Server, c *call) error {
-	if err := s.may(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate"); err != nil {
+func checkDownloadPermission(s *Server, c *call) error {
+	if err := s.require(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate"); err != nil {
 		return err
 	}
-	if s.mayAny(c.auth, "/nodes/"+c.vars["node"], "Sys.AccessNetwork") == nil ||
-		s.may(c.auth, "/", "Sys.Audit", "Sys.Modify") == nil {
+	if s.requireAny(c.auth, "/nodes/"+c.vars["node"], "Sys.AccessNetwork") == nil ||
+		s.require(c.auth, "/", "Sys.Audit", "Sys.Modify") == nil {
 		return nil
 	}
-	return noPermission()
+	return newPermissionError()
 }
 
-// downloadURL fetches a file from where the simulator can reach it.
+// downloadURL downloads a file to a storage. The URL must be reachable from the simulator.
 func downloadURL(s *Server, c *call) (any, error) {
 	s.mu.Lock()
-	st, err := s.enabledStore(c.node, c.vars["storage"])
+	st, err := s.findEnabledStore(c.node, c.vars["storage"])
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	name := normalName(c.param("filename"))
+	name := normalizeFileName(c.param("filename"))
 	if c.param("content") == "iso" && !reISOName.MatchString(name) {
-		return nil, badParam("filename", "wrong file extension")
+		return nil, newParamError("filename", "wrong file extension")
 	}
-	if !st.holds(c.param("content")) {
+	if !st.canHold(c.param("content")) {
 		return nil, dief("storage '%s' is not configured for content-type '%s'", st.Name, c.param("content"))
 	}
 	return s.fork(c, "download", name, func(ctx context.Context, t *task) error {
@@ -154,15 +154,15 @@ func fetchURL(ctx context.Context, url string) ([]byte, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
+		return nil, fmt.Errorf("create request: %w", err)
 	}
-	res, err := http.DefaultClient.Do(req) // #nosec G704 -- what the API is for
+	res, err := http.DefaultClient.Do(req) // #nosec G704 -- the API downloads the caller's URL
 	if err != nil {
-		return nil, fmt.Errorf("ask server: %w", err)
+		return nil, fmt.Errorf("send request: %w", err)
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("server answers %s", res.Status)
+		return nil, fmt.Errorf("unexpected response status %s", res.Status)
 	}
 	data, err := io.ReadAll(io.LimitReader(res.Body, isoMaxBytes+1))
 	if err == nil && len(data) > isoMaxBytes {

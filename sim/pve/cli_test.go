@@ -28,7 +28,7 @@ import (
 
 const asProgram = "as-pvesim"
 
-// pvesim starts the command and returns what it exports.
+// pvesim starts the command and returns the variables that it exports.
 func pvesim(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func exports(t *testing.T, r io.Reader, n int) map[string]string {
 	return out
 }
 
-// TestServe reaches the cluster and its control API with what -E prints.
+// TestServe connects to the cluster and to its control API with the output of -E.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1", "--guest", "script", "--guest-stays", "1s")
@@ -82,7 +82,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestEnvFile writes the lines where they are asked for.
+// TestEnvFile writes the lines to the file of -E=FILE.
 func TestEnvFile(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "env")
@@ -119,17 +119,17 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--control", "0.0.0.0:0"}, "loopback"},
 		{[]string{"--control", "here"}, "--control"},
 		{[]string{"--faults", "nope=1"}, "unknown name"},
-		{[]string{"--guest", "exec"}, "needs a program"},
+		{[]string{"--guest", "exec"}, "requires a program"},
 		{[]string{"--guest", "x"}, "unknown kind"},
 		{[]string{"--model", "/does/not/exist"}, "read model"},
 		{[]string{"--listen", "127.0.0.1:x"}, "listen on"},
 		{[]string{"extra"}, "unknown command"},
 		{[]string{"--backend", "xen"}, "must be sim or qemu"},
-		{[]string{"--backend", "qemu"}, "needs --image"},
+		{[]string{"--backend", "qemu"}, "requires --image"},
 		{[]string{"--backend", "qemu", "--image", "/does/not/exist"}, "no such file"},
 		{[]string{"--backend", "qemu", "--image", os.DevNull, "--accel", "warp"}, "use tcg or kvm"},
-		{[]string{"--backend", "qemu", "--image", os.DevNull, "--guest", "exec"}, "--guest is not for"},
-		{[]string{"--kernel", os.DevNull}, "--kernel needs --backend qemu"},
+		{[]string{"--backend", "qemu", "--image", os.DevNull, "--guest", "exec"}, "--guest cannot be used"},
+		{[]string{"--kernel", os.DevNull}, "--kernel requires --backend qemu"},
 	} {
 		cmd := cli.New()
 		cmd.SetArgs(tc.args)
@@ -139,7 +139,7 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// TestKilled ends the program without a chance to clean up; its VMs end with it.
+// TestKilled kills the program, which then cannot clean up. Its VMs must end too.
 func TestKilled(t *testing.T) {
 	vmtest.Tools(t)
 	self, err := os.Executable()
@@ -173,7 +173,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	for alive(pid) {
+	for isAlive(pid) {
 		if ctx.Err() != nil {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatalf("QEMU (process %d) has outlived the simulator", pid)
@@ -208,7 +208,7 @@ func ask(ctx context.Context, t *testing.T, env map[string]string, method, path,
 	return body
 }
 
-// await waits until VM 200 is as wanted.
+// await waits until VM 200 has the state.
 func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VMState) bool) {
 	t.Helper()
 	for {
@@ -223,7 +223,7 @@ func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VM
 	}
 }
 
-// child is the only child of a process.
+// child returns the only child of a process.
 func child(t *testing.T, parent int) int {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
@@ -245,8 +245,8 @@ func child(t *testing.T, parent int) int {
 	return pid
 }
 
-// alive tells whether a process runs; one that nobody has waited for does not.
-func alive(pid int) bool {
+// isAlive returns true if a process runs. A zombie does not run.
+func isAlive(pid int) bool {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(raw), ") ")
 	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// life is a client's session that ends its test at the first error.
+// life is a client session that fails its test at the first error.
 type life struct {
 	t *testing.T
 	c *proxmox.Client
@@ -37,9 +37,9 @@ func (l life) wait(task *proxmox.Task, err error) {
 	}
 }
 
-// TestClientMakesVM: what tools do that make VMs themselves: an image from the
-// network, a VM from nothing, its agent, power, snapshots. pvetest fails for
-// every call that is not simulated.
+// TestClientMakesVM makes the calls of tools that create VMs: an image from the network, a new VM,
+// the VM's agent, power operations, snapshots. pvetest fails the test for each call that is not
+// simulated.
 func TestClientMakesVM(t *testing.T) {
 	t.Parallel()
 	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("iso")) }))
@@ -86,19 +86,19 @@ func TestClientMakesVM(t *testing.T) {
 		t.Errorf("snapshots: %v %v", list, err)
 	}
 	l.wait(vm.Snapshot("before").Delete(ctx))
-	if conf := s.Snapshot().Made()[0].Config; conf["cores"] != "" || conf["parent"] != "" {
+	if conf := s.Snapshot().CreatedVMs()[0].Config; conf["cores"] != "" || conf["parent"] != "" {
 		t.Errorf("after rollback: %v", conf)
 	}
 	if tasks, err := node.Tasks(ctx, &proxmox.NodeTasksOptions{Source: "all", VMID: 1000}); err != nil || len(tasks) < 8 {
 		t.Errorf("tasks: %d %v", len(tasks), err)
 	}
 	l.wait(vm.Delete(ctx, nil))
-	if left := s.Snapshot().Made(); len(left) != 0 {
+	if left := s.Snapshot().CreatedVMs(); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
 }
 
-// TestClientAdministers: users, roles, grants and pools, and a look around.
+// TestClientAdministers manages users, roles, grants and pools, and explores the cluster.
 func TestClientAdministers(t *testing.T) {
 	t.Parallel()
 	s := pvetest.New(t, pve.DefaultModel())

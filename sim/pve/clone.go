@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// manyHolders is the limit of a lock that is merely shared.
+// manyHolders is the limit of a lock that any number of holders can share.
 const manyHolders = 1 << 30
 
 func cloneSchema() schema {
@@ -27,26 +27,26 @@ func cloneSchema() schema {
 	}
 }
 
-// permClone asks for VM.Clone on the source and VM.Allocate on the new VM or
-// its pool.
-func permClone(s *Server, c *call) error {
-	if err := s.may(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
+// checkClonePermission requires VM.Clone on the source, and VM.Allocate on the new VM or on its
+// pool.
+func checkClonePermission(s *Server, c *call) error {
+	if err := s.require(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
 		return err
 	}
-	return permNewVM(s, c, c.param("newid"))
+	return checkNewVMPermission(s, c, c.param("newid"))
 }
 
-// permNewVM asks for VM.Allocate on a new VM or on the pool it is made in.
-func permNewVM(s *Server, c *call, vmid string) error {
-	if s.may(c.auth, "/vms/"+vmid, "VM.Allocate") == nil ||
-		c.has("pool") && s.may(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
+// checkNewVMPermission requires VM.Allocate on a new VM or on the pool in which it is created.
+func checkNewVMPermission(s *Server, c *call, vmid string) error {
+	if s.require(c.auth, "/vms/"+vmid, "VM.Allocate") == nil ||
+		c.hasParam("pool") && s.require(c.auth, "/pool/"+c.param("pool"), "VM.Allocate") == nil {
 		return nil
 	}
-	return noPermission()
+	return newPermissionError()
 }
 
-// clonePlan is what a clone will do, worked out before the worker starts and
-// once more inside it.
+// clonePlan describes what a clone does. It is computed before the task starts and again in the
+// task.
 type clonePlan struct {
 	src    *machine
 	newID  int
@@ -57,12 +57,12 @@ type clonePlan struct {
 }
 
 type cloneDisk struct {
-	opt   string
-	drive drive
-	from  *store
-	to    *store
-	base  *volume // nil for a cloud-init drive
-	full  bool
+	opt    string
+	drive  drive
+	source *store
+	target *store
+	base   *volume // nil if the source has no such volume
+	full   bool
 }
 
 func cloneVM(s *Server, c *call) (any, error) {
@@ -87,29 +87,29 @@ func cloneVM(s *Server, c *call) (any, error) {
 			return err
 		}
 		defer unlockNew()
-		return s.clone(ctx, c, t)
+		return s.runClone(ctx, c, t)
 	})
 }
 
-// lockVM takes the file lock of a VM's configuration.
+// lockVM acquires the file lock of a VM's configuration and returns a function that releases it.
 func (s *Server) lockVM(ctx context.Context, vmid, limit int, timeout time.Duration) (func(), error) {
 	release, err := s.locks.acquire(ctx, fmt.Sprintf("vm/%d", vmid), limit, timeout)
 	if errors.Is(err, errLockTimeout) {
-		return nil, lockTimeout(vmid)
+		return nil, newLockTimeoutError(vmid)
 	}
 	return release, err
 }
 
-// planClone checks everything that can be checked beforehand; s.mu is held.
+// planClone runs all checks that are possible before the task. The caller holds s.mu.
 func (s *Server) planClone(c *call) (*clonePlan, error) {
-	p := &clonePlan{newID: c.num("newid")}
+	p := &clonePlan{newID: c.intParam("newid")}
 	if t := c.param("target"); t != "" && t != c.node && t != "localhost" {
 		p.target = t
 	}
 	if err := s.checkCloneTarget(c, p); err != nil {
 		return nil, err
 	}
-	src, err := s.get(c.node, c.vmid)
+	src, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
@@ -117,15 +117,15 @@ func (s *Server) planClone(c *call) (*clonePlan, error) {
 	if err := src.checkLock(); err != nil {
 		return nil, err
 	}
-	if c.has("snapname") {
+	if c.hasParam("snapname") {
 		return nil, dief("snapshot '%s' does not exist", c.param("snapname"))
 	}
-	p.full = !src.template()
-	if c.has("full") {
-		p.full = c.flag("full")
+	p.full = !src.isTemplate()
+	if c.hasParam("full") {
+		p.full = c.boolParam("full")
 	}
 	for _, name := range []string{"storage", "format"} {
-		if c.has(name) && !p.full {
+		if c.hasParam(name) && !p.full {
 			return nil, dief("parameter '%s' not allowed for linked clones", name)
 		}
 	}
@@ -136,19 +136,19 @@ func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {
 	if pool := c.param("pool"); pool != "" && s.pools[pool] == nil {
 		return dief("pool '%s' does not exist", pool)
 	}
-	if p.target != "" && (s.nodes[p.target] == nil || s.nodes[p.target].trouble == FaultNodeLost) {
+	if p.target != "" && (s.nodes[p.target] == nil || s.nodes[p.target].fault == FaultNodeLost) {
 		return dief("no such cluster node '%s'", p.target)
 	}
 	name := c.param("storage")
 	if name == "" {
 		return nil
 	}
-	st, err := s.enabledStore(c.node, name)
+	st, err := s.findEnabledStore(c.node, name)
 	if err != nil {
 		return err
 	}
-	if !st.holds("images") {
-		return badParam("storage", "storage '%s' does not support vm images", name)
+	if !st.canHold("images") {
+		return newParamError("storage", "storage '%s' does not support vm images", name)
 	}
 	if p.target != "" && !st.Shared {
 		return dief("can't clone to non-shared storage '%s'", name)
@@ -156,30 +156,30 @@ func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {
 	return nil
 }
 
-// planDisks copies the configuration and decides what happens to each drive.
+// planDisks copies the configuration and plans the clone of each drive.
 func (s *Server) planDisks(c *call, p *clonePlan) error {
 	p.conf = map[string]string{}
-	shared := true
+	allShared := true
 	for _, opt := range slices.Sorted(maps.Keys(p.src.conf)) {
 		value := p.src.conf[opt]
 		switch {
 		case reUnused.MatchString(opt):
 		case reNet.MatchString(opt):
-			if err := s.mayUseBridge(c.auth, value); err != nil {
+			if err := s.checkBridgePermission(c.auth, value); err != nil {
 				return err
 			}
-			p.conf[opt] = s.renewMAC(value)
+			p.conf[opt] = s.replaceMAC(value)
 		case isDriveName(opt):
 			isShared, err := s.planDisk(c, p, opt, value)
 			if err != nil {
 				return err
 			}
-			shared = shared && isShared
+			allShared = allShared && isShared
 		default:
 			p.conf[opt] = value
 		}
 	}
-	if p.target != "" && !shared {
+	if p.target != "" && !allShared {
 		return dief("can't clone VM to node '%s' (VM uses local storage)", p.target)
 	}
 	if m := s.vms[p.newID]; m != nil && m.node == c.node {
@@ -188,7 +188,7 @@ func (s *Server) planDisks(c *call, p *clonePlan) error {
 	return nil
 }
 
-// planDisk tells whether the drive is on shared storage.
+// planDisk plans the clone of a drive and returns true if the new drive is on shared storage.
 func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error) {
 	d, err := parseDrive(value)
 	if err != nil {
@@ -196,23 +196,25 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	}
 	if d.isCDROM() && !d.isCloudInit() {
 		p.conf[opt] = value
-		st, _ := s.volumeOf(c.node, d.file)
+		st, _ := s.findVolume(c.node, d.file)
 		return st == nil || st.Shared, nil
 	}
-	from, base := s.volumeOf(c.node, d.file)
-	if from == nil {
+	source, base := s.findVolume(c.node, d.file)
+	if source == nil {
 		return false, dief("volume '%s' does not exist", d.file)
 	}
-	if _, err := s.enabledStore(c.node, from.Name); err != nil {
+	if _, err := s.findEnabledStore(c.node, source.Name); err != nil {
 		return false, err
 	}
-	cd := cloneDisk{opt: opt, drive: d, from: from, to: from, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot}
+	cd := cloneDisk{
+		opt: opt, drive: d, source: source, target: source, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot,
+	}
 	if name := c.param("storage"); name != "" {
-		if cd.to, err = s.enabledStore(c.node, name); err != nil {
+		if cd.target, err = s.findEnabledStore(c.node, name); err != nil {
 			return false, err
 		}
 	}
-	if err := s.mayLocked(c.auth, "/storage/"+cd.to.Name, "Datastore.AllocateSpace"); err != nil {
+	if err := s.requireLocked(c.auth, "/storage/"+cd.target.Name, "Datastore.AllocateSpace"); err != nil {
 		return false, err
 	}
 	isBase := base != nil && strings.Contains(base.id, "base-")
@@ -220,18 +222,18 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 		return false, dief("Linked clone feature is not supported for '%s' (%s)", d.file, opt)
 	}
 	p.disks = append(p.disks, cd)
-	return cd.to.Shared, nil
+	return cd.target.Shared, nil
 }
 
 var reMAC = regexp.MustCompile(`(?i)=([0-9a-f]{2}(?::[0-9a-f]{2}){5})`)
 
-func (s *Server) renewMAC(net string) string {
+func (s *Server) replaceMAC(net string) string {
 	return reMAC.ReplaceAllString(net, "="+s.newMAC())
 }
 
-// clone is the worker: a locked stub, the disks, then the whole configuration,
-// then the pool.
-func (s *Server) clone(ctx context.Context, c *call, t *task) error {
+// runClone is the work of a clone task. It creates a locked configuration, then the disks, then the
+// complete configuration, and adds the VM to the pool.
+func (s *Server) runClone(ctx context.Context, c *call, t *task) error {
 	s.mu.Lock()
 	p, err := s.planClone(c)
 	if err != nil {
@@ -240,18 +242,18 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 	}
 	if other := s.vms[p.newID]; other != nil {
 		s.mu.Unlock()
-		// The cluster file system refuses a VMID that another node has.
+		// The cluster file system refuses a VMID that exists on another node.
 		return dief("close (rename) atomic file '/etc/pve/nodes/%s/qemu-server/%d.conf' failed: File exists",
 			c.node, p.newID)
 	}
 	m := &machine{
 		id: p.newID, node: c.node, imageDir: p.src.imageDir,
-		// The file's first line is a comment, and so the machine's notes (PVE::API2::Qemu).
+		// The first line of the file is a comment and therefore the VM's description (PVE::API2::Qemu).
 		conf:    map[string]string{"lock": "clone", "description": " qmclone temporary file"},
 		pending: map[string]string{}, pendingDel: map[string]bool{},
 	}
 	s.vms[m.id] = m
-	s.sight(m)
+	s.recordSighting(m)
 	s.mu.Unlock()
 	s.printf(t, "creating a clone of VM %d with ID %d", c.vmid, p.newID)
 
@@ -263,7 +265,7 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writeClone(p, m)
+	s.writeCloneConfig(p, m)
 	delete(m.conf, "lock")
 	if p.target != "" {
 		m.node = p.target
@@ -271,44 +273,44 @@ func (s *Server) clone(ctx context.Context, c *call, t *task) error {
 	if pool := c.param("pool"); pool != "" {
 		s.pools[pool][m.id] = true
 	}
-	s.sight(m)
+	s.recordSighting(m)
 	return nil
 }
 
-// prepareConf is the new configuration but for its drives.
+// prepareConf completes the new configuration, except for its drives.
 func (s *Server) prepareConf(c *call, p *clonePlan) {
 	delete(p.conf, "template")
 	p.conf["lock"] = "clone"
-	p.conf["smbios1"] = renewUUID(p.conf["smbios1"], s.newUUID())
+	p.conf["smbios1"] = replaceUUID(p.conf["smbios1"], s.newUUID())
 	if p.conf["vmgenid"] != "" {
 		p.conf["vmgenid"] = s.newUUID()
 	}
 	p.conf["name"] = c.param("name")
 	if p.conf["name"] == "" {
-		p.conf["name"] = "Copy-of-VM-" + cmpOr(p.src.conf["name"], strconv.Itoa(p.src.id))
+		p.conf["name"] = "Copy-of-VM-" + firstNonEmpty(p.src.conf["name"], strconv.Itoa(p.src.id))
 	}
 	if d := c.param("description"); d != "" {
-		p.conf["description"] = storedDescription(d)
+		p.conf["description"] = formatDescription(d)
 	}
 }
 
-// writeClone writes the configuration with the drives made so far. Proxmox
-// does so after each drive: until the first one is there the file is a stub.
-func (s *Server) writeClone(p *clonePlan, m *machine) {
+// writeCloneConfig writes the configuration with the drives that exist so far. Proxmox VE does this
+// after each drive. Before the first drive exists, the file contains only the lock.
+func (s *Server) writeCloneConfig(p *clonePlan, m *machine) {
 	conf := maps.Clone(p.conf)
-	maps.Copy(conf, driveOptionsOf(m.conf))
+	maps.Copy(conf, selectDrives(m.conf))
 	m.conf = conf
-	s.sight(m)
+	s.recordSighting(m)
 }
 
-func cmpOr(a, b string) string {
+func firstNonEmpty(a, b string) string {
 	if a != "" {
 		return a
 	}
 	return b
 }
 
-func driveOptionsOf(conf map[string]string) map[string]string {
+func selectDrives(conf map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range conf {
 		if isDriveName(k) {
@@ -318,7 +320,7 @@ func driveOptionsOf(conf map[string]string) map[string]string {
 	return out
 }
 
-func renewUUID(smbios, uuid string) string {
+func replaceUUID(smbios, uuid string) string {
 	parts := []string{"uuid=" + uuid}
 	for p := range strings.SplitSeq(smbios, ",") {
 		if p != "" && !strings.HasPrefix(p, "uuid=") {
@@ -328,17 +330,17 @@ func renewUUID(smbios, uuid string) string {
 	return strings.Join(parts, ",")
 }
 
-// cloneDisks makes the new disks and, on failure, removes what it made. A
-// worker that is killed removes nothing.
+// cloneDisks creates the new disks. If it fails, it deletes the disks that it has created. A killed
+// task deletes nothing.
 func (s *Server) cloneDisks(ctx context.Context, t *task, p *clonePlan, m *machine) error {
-	var made []string
+	var created []string
 	err := func() error {
 		for _, d := range p.disks {
 			volid, err := s.cloneDisk(ctx, t, p, m, d)
 			if err != nil {
 				return err
 			}
-			made = append(made, volid)
+			created = append(created, volid)
 		}
 		return nil
 	}()
@@ -347,26 +349,26 @@ func (s *Server) cloneDisks(ctx context.Context, t *task, p *clonePlan, m *machi
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, v := range made {
+	for _, v := range created {
 		s.freeVolume(m.node, v)
 	}
 	delete(s.vms, m.id)
-	return dief("clone failed: %s", reasonOf(err))
+	return dief("clone failed: %s", errorReason(err))
 }
 
 func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machine, d cloneDisk) (string, error) {
-	how := "linked"
+	mode := "linked"
 	if d.full {
-		how = "full"
+		mode = "full"
 	}
-	s.printf(t, "create %s clone of drive %s (%s)", how, d.opt, d.drive.file)
+	s.printf(t, "create %s clone of drive %s (%s)", mode, d.opt, d.drive.file)
 	if !d.drive.isCloudInit() {
-		release, err := s.lockStore(ctx, d.to)
+		release, err := s.lockStore(ctx, d.target)
 		if err != nil {
 			return "", err
 		}
 		defer release()
-		if err := s.cloneWork(ctx, t, d); err != nil {
+		if err := s.waitForClone(ctx, t, d); err != nil {
 			return "", err
 		}
 	}
@@ -376,7 +378,7 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	if err != nil {
 		return "", err
 	}
-	if err := s.makeImage(ctx, v); err != nil {
+	if err := s.createCloneImage(ctx, v); err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.freeVolume(m.node, v.id)
@@ -384,16 +386,16 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.log = append(t.log, cloneLog(d, v)...)
+	t.log = append(t.log, formatCloneLog(d, v)...)
 	d.drive.file = v.id
-	d.drive = d.drive.sized(v.size)
+	d.drive = d.drive.withSize(v.size)
 	m.conf[d.opt] = d.drive.String()
-	s.writeClone(p, m)
+	s.writeCloneConfig(p, m)
 	return v.id, nil
 }
 
-// cloneLog is what the log says of a drive that was copied.
-func cloneLog(d cloneDisk, v *volume) []string {
+// formatCloneLog returns the log lines of a cloned drive. A linked clone has none.
+func formatCloneLog(d cloneDisk, v *volume) []string {
 	if !d.full {
 		return nil
 	}
@@ -401,12 +403,12 @@ func cloneLog(d cloneDisk, v *volume) []string {
 	if d.drive.isCloudInit() {
 		return lines
 	}
-	size := renderBytes(v.size)
+	size := formatBytes(v.size)
 	return append(lines, "transferred 0.0 B of "+size+" (0.00%)", "transferred "+size+" of "+size+" (100.00%)")
 }
 
-// renderBytes writes a size as people read it, with one digit after the point.
-func renderBytes(n int64) string {
+// formatBytes formats a size with a binary unit and one decimal.
+func formatBytes(n int64) string {
 	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for len(units) > 1 && f >= 1<<10 {
 		f, units = f/(1<<10), units[1:]
@@ -414,50 +416,51 @@ func renderBytes(n int64) string {
 	return fmt.Sprintf("%.1f %s", f, units[0])
 }
 
-// lockStore waits for one of the places a storage has for clones.
+// lockStore waits until the storage can create another clone. It returns a function that releases
+// the lock.
 func (s *Server) lockStore(ctx context.Context, st *store) (func(), error) {
 	limit := s.model.Limits.ClonesPerStorage
 	if limit <= 0 {
 		limit = manyHolders
 	}
-	release, err := s.locks.acquire(ctx, "storage/"+st.key.node+"/"+st.key.name, limit, cloneLockWait)
+	release, err := s.locks.acquire(ctx, "storage/"+st.key.node+"/"+st.key.name, limit, cloneLockTimeout)
 	if errors.Is(err, errLockTimeout) {
-		return nil, dief("%s", st.lockError())
+		return nil, dief("%s", st.lockTimeoutReason())
 	}
 	return release, err
 }
 
-// cloneWork is the time a clone takes and what can go wrong in it.
-func (s *Server) cloneWork(ctx context.Context, t *task, d cloneDisk) error {
-	took := s.model.Delays.Clone
+// waitForClone waits for the time of a clone and applies the faults of clones.
+func (s *Server) waitForClone(ctx context.Context, t *task, d cloneDisk) error {
+	duration := s.model.Delays.Clone
 	if d.full && s.model.Delays.FullClone > 0 {
-		took = s.model.Delays.FullClone
+		duration = s.model.Delays.FullClone
 	}
-	if struck(t.faults, FaultHalfClone) != nil {
-		s.sleep(ctx, took/2)
+	if findFault(t.faults, FaultHalfClone) != nil {
+		s.sleep(ctx, duration/2)
 		return errKilled
 	}
-	if !s.sleep(ctx, took) {
+	if !s.sleep(ctx, duration) {
 		return dief("interrupted by signal")
 	}
-	if struck(t.faults, FaultStorageFull) != nil {
-		return noSpace(d.to)
+	if findFault(t.faults, FaultStorageFull) != nil {
+		return newNoSpaceError(d.target)
 	}
 	return nil
 }
 
-func noSpace(st *store) error {
-	if st.fileBased() {
+func newNoSpaceError(st *store) error {
+	if st.isFileBased() {
 		return dief("unable to create image: qemu-img: No space left on device")
 	}
 	return dief("lvcreate '%s' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.",
 		st.Name)
 }
 
-// newImage makes the volume of a cloned drive; s.mu is held.
+// newImage creates the volume of a cloned drive. The caller holds s.mu.
 func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 	if d.drive.isCloudInit() {
-		return s.newCloudInitVolume(d.to, m.id), nil
+		return s.newCloudInitVolume(d.target, m.id), nil
 	}
 	if d.base == nil {
 		return nil, dief("volume '%s' does not exist", d.drive.file)
@@ -465,24 +468,24 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 	v := &volume{content: "images", format: "raw", size: d.base.size, ctime: s.clk.Now(), vmid: m.id, seed: d.base.seed}
 	if d.full {
 		v.used = d.base.size
-		v.id = d.to.nextDisk(m.id, nil)
+		v.id = d.target.nextDiskID(m.id, nil)
 	} else {
 		v.parent = d.base.id
-		v.id = d.to.nextDisk(m.id, d.base)
+		v.id = d.target.nextDiskID(m.id, d.base)
 	}
-	if d.to.Size > 0 && d.to.usedBytes()+v.used > d.to.Size {
-		return nil, noSpace(d.to)
+	if d.target.Size > 0 && d.target.usedBytes()+v.used > d.target.Size {
+		return nil, newNoSpaceError(d.target)
 	}
-	d.to.add(v)
-	v.image = s.host.clone(v, d)
+	d.target.addVolume(v)
+	v.image = s.host.cloneImage(v, d)
 	return v, nil
 }
 
-// mayUseBridge asks for SDN.Use on the bridge of a network device; s.mu is held.
-func (s *Server) mayUseBridge(who identity, net string) error {
+// checkBridgePermission requires SDN.Use on the bridge of a network device. The caller holds s.mu.
+func (s *Server) checkBridgePermission(caller identity, net string) error {
 	for part := range strings.SplitSeq(net, ",") {
 		if bridge, ok := strings.CutPrefix(part, "bridge="); ok {
-			return s.mayLocked(who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use")
+			return s.requireLocked(caller, "/sdn/zones/localnetwork/"+bridge, "SDN.Use")
 		}
 	}
 	return nil

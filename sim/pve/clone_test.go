@@ -65,15 +65,15 @@ func TestCloneRules(t *testing.T) {
 			if got.status != tc.status || text != tc.want {
 				t.Errorf("got %d %q (%v), want %d %q", got.status, text, got.body, tc.status, tc.want)
 			}
-			if tc.want != "OK" && len(a.s.Snapshot().Made()) != 0 {
+			if tc.want != "OK" && len(a.s.Snapshot().CreatedVMs()) != 0 {
 				t.Error("left something behind")
 			}
 		})
 	}
 }
 
-// TestCloneCopies: what travels with the call, what the template hands down
-// and what is made anew.
+// TestCloneCopies checks which options come from the call, which from the template, and which are
+// new.
 func TestCloneCopies(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) {
@@ -101,14 +101,14 @@ func TestCloneCopies(t *testing.T) {
 	}
 }
 
-// TestCloneStages: a stub under lock first, name and description at the end,
-// the pool last.
+// TestCloneStages checks the stages of a clone: a locked stub, then name and description, and the
+// pool last.
 func TestCloneStages(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
 	a := start(t, func(m *pve.Model) {
 		m.Delays.Clone = time.Minute
-		m.Templates[0].NoCloudInit = true // else that drive comes first, and the configuration with it
+		m.Templates[0].NoCloudInit = true // otherwise the configuration is written with that drive, which comes first
 	}, pve.WithClock(clk))
 	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
 	eventually(t, "copying", func() bool { return clk.HasWaiters() })
@@ -133,13 +133,13 @@ func TestCloneStages(t *testing.T) {
 	if exit := a.wait(upid); exit != "clone failed: interrupted by signal" {
 		t.Errorf("exit %q", exit)
 	}
-	if left := a.s.Snapshot().Made(); len(left) != 0 {
+	if left := a.s.Snapshot().CreatedVMs(); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
 }
 
-// TestCloneIntoPool: who has rights by the pool only sees nothing of a clone
-// until it is done; whoever may see it does not learn its name before the next
+// TestCloneIntoPool checks that a caller whose privileges come from the pool does not see a clone
+// until the clone is complete. A caller that sees the clone does not see its name before the next
 // broadcast.
 func TestCloneIntoPool(t *testing.T) {
 	t.Parallel()
@@ -188,8 +188,8 @@ func TestCloneIntoPool(t *testing.T) {
 	}
 }
 
-// TestCloneStagesCloudInit: once the first drive is made, the configuration is
-// whole but for the rest of the drives, and still locked.
+// TestCloneStagesCloudInit checks that the configuration is complete, except for the other drives,
+// when the first drive exists. The VM is still locked.
 func TestCloneStagesCloudInit(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -221,8 +221,8 @@ func (a *api) row(vmid float64) map[string]any {
 	return nil
 }
 
-// TestParallelClones: two at a time per storage; the rest waits for the
-// storage's lock and gives up after ten seconds.
+// TestParallelClones checks that a storage creates two clones at a time. Further clones wait for the
+// storage's lock and fail after ten seconds.
 func TestParallelClones(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -270,8 +270,8 @@ func TestParallelClones(t *testing.T) {
 	}
 }
 
-// TestBaseInUse: most storages keep a base as long as there are linked clones
-// of it; LVM-thin does not track them.
+// TestBaseInUse checks that most storages keep a base while it has linked clones. LVM-thin does not
+// track linked clones.
 func TestBaseInUse(t *testing.T) {
 	t.Parallel()
 	shared := start(t, func(m *pve.Model) { *m = m.WithSharedStorage() }).root()
@@ -290,9 +290,8 @@ func TestBaseInUse(t *testing.T) {
 	thin.must("DELETE", "/nodes/pve1/qemu/9001", nil)
 }
 
-// TestListingLag: what the cluster file system knows is there at once, what
-// nodes broadcast is up to ten seconds old, and a reused id may still bear its
-// predecessor's name.
+// TestListingLag checks that the data of the cluster file system is current, and that the data of
+// the broadcasts is up to ten seconds old. A reused id can still have the name of the previous VM.
 func TestListingLag(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -336,8 +335,8 @@ func TestListingLag(t *testing.T) {
 	}
 }
 
-// TestTwoConfigLocks: whoever waits longer than ten seconds for a VM's lock
-// gives up with the words of Proxmox.
+// TestTwoConfigLocks checks that a call that waits longer than ten seconds for a VM's lock fails
+// with the text of Proxmox VE.
 func TestTwoConfigLocks(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -363,7 +362,7 @@ func TestTwoConfigLocks(t *testing.T) {
 	}
 }
 
-// TestStorageRunsFull without a fault.
+// TestStorageRunsFull fills a storage without a fault.
 func TestStorageRunsFull(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { m.Storages[1].Size = 40 << 30 })
@@ -371,7 +370,7 @@ func TestStorageRunsFull(t *testing.T) {
 	if !strings.HasPrefix(exit, "clone failed: lvcreate") {
 		t.Errorf("exit %q", exit)
 	}
-	if left := a.s.Snapshot().Made(); len(left) != 0 {
+	if left := a.s.Snapshot().CreatedVMs(); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
 }

@@ -4,7 +4,7 @@
 package pve
 
 import (
-	"crypto/sha1" // #nosec G505 -- how Proxmox makes the instance id
+	"crypto/sha1" // #nosec G505 -- the algorithm of Proxmox VE's instance id
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -20,24 +20,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Limits of files named by cicustom (PVE::QemuServer::Cloudinit).
+// The limits of the files in cicustom (PVE::QemuServer::Cloudinit).
 const (
 	maxSnippet    = 1 << 20
 	maxSnippetSum = 3 << 20
 )
 
-// writeCloudInit generates the drive of Proxmox's own cloud-init support from
-// the ci options; s.mu is held.
+// writeCloudInit generates the drive of Proxmox VE's own cloud-init support from the ci options. The
+// caller holds s.mu.
 func (s *Server) writeCloudInit(m *machine, v *volume) error {
-	custom, err := s.customFiles(m)
+	custom, err := s.readCustomFiles(m)
 	if err != nil {
 		return err
 	}
-	files, err := cloudInitFiles(m, custom)
+	files, err := buildCloudInitFiles(m, custom)
 	if err != nil {
 		return err
 	}
-	image, err := makeISO("cidata", files)
+	image, err := buildISO("cidata", files)
 	if err != nil {
 		return dief("genisoimage failed: %s", err)
 	}
@@ -45,23 +45,22 @@ func (s *Server) writeCloudInit(m *machine, v *volume) error {
 	return nil
 }
 
-// cloudInitFiles are what a generated medium holds; custom files take the place
-// of generated ones.
-func cloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byte, error) {
+// buildCloudInitFiles returns the files of a generated medium. Custom files replace generated files.
+func buildCloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byte, error) {
 	var err error
 	user, ok := custom["user"]
 	if !ok {
-		if user, err = generatedUserData(m); err != nil {
+		if user, err = generateUserData(m); err != nil {
 			return nil, err
 		}
 	}
 	network, ok := custom["network"]
 	if !ok {
-		network = generatedNetwork(m)
+		network = generateNetworkConfig(m)
 	}
 	meta, ok := custom["meta"]
 	if !ok {
-		sum := sha1.Sum(slices.Concat(user, network)) // #nosec G401 -- how Proxmox makes the instance id
+		sum := sha1.Sum(slices.Concat(user, network)) // #nosec G401 -- the algorithm of Proxmox VE's instance id
 		meta = fmt.Appendf(nil, "instance-id: %s\n", hex.EncodeToString(sum[:]))
 	}
 	files := map[string][]byte{"user-data": user, "meta-data": meta, "network-config": network}
@@ -71,20 +70,20 @@ func cloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byte, er
 	return files, nil
 }
 
-// customFiles reads the snippets named by cicustom.
-func (s *Server) customFiles(m *machine) (map[string][]byte, error) {
+// readCustomFiles reads the snippets in cicustom.
+func (s *Server) readCustomFiles(m *machine) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	if m.conf["cicustom"] == "" {
 		return out, nil
 	}
-	props, err := properties(m.conf["cicustom"], "", "user", "network", "meta", "vendor")
+	props, err := parseProperties(m.conf["cicustom"], "", "user", "network", "meta", "vendor")
 	if err != nil {
 		return nil, dief("%s", err)
 	}
 	sum := 0
 	for _, k := range slices.Sorted(maps.Keys(props)) {
 		volid := props[k]
-		_, v := s.volumeOf(m.node, volid)
+		_, v := s.findVolume(m.node, volid)
 		if _, name, _ := splitVolid(volid); !strings.HasPrefix(name, "snippets/") {
 			return nil, dief("%s is not in the snippets directory", volid)
 		}
@@ -100,7 +99,7 @@ func (s *Server) customFiles(m *machine) (map[string][]byte, error) {
 	return out, nil
 }
 
-func generatedUserData(m *machine) ([]byte, error) {
+func generateUserData(m *machine) ([]byte, error) {
 	host, domain, _ := strings.Cut(m.name(), ".")
 	if d := m.conf["searchdomain"]; d != "" {
 		domain = d
@@ -120,7 +119,7 @@ func generatedUserData(m *machine) ([]byte, error) {
 	if p := m.conf["cipassword"]; p != "" {
 		doc["password"] = p
 	}
-	if keys := decodedKeys(m.conf["sshkeys"]); len(keys) > 0 {
+	if keys := decodeSSHKeys(m.conf["sshkeys"]); len(keys) > 0 {
 		doc["ssh_authorized_keys"] = keys
 	}
 	body, err := yaml.Marshal(doc)
@@ -130,9 +129,9 @@ func generatedUserData(m *machine) ([]byte, error) {
 	return append([]byte("#cloud-config\n"), body...), nil
 }
 
-// generatedNetwork is a network configuration version 1, as the nocloud type
-// of Proxmox writes it.
-func generatedNetwork(m *machine) []byte {
+// generateNetworkConfig returns a network configuration of version 1, as Proxmox VE writes it for
+// the type nocloud.
+func generateNetworkConfig(m *machine) []byte {
 	var b strings.Builder
 	b.WriteString("version: 1\nconfig:\n")
 	for n := range 32 {
@@ -142,7 +141,7 @@ func generatedNetwork(m *machine) []byte {
 		}
 		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n",
 			n, strings.ToLower(reNetMAC.FindString(net)))
-		ip, _ := properties(cmpOr(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
+		ip, _ := parseProperties(firstNonEmpty(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
 		writeSubnet(&b, "dhcp4", ip["ip"], ip["gw"])
 		writeSubnet(&b, "dhcp6", ip["ip6"], ip["gw6"])
 	}
@@ -171,11 +170,11 @@ func writeSubnet(b *strings.Builder, dhcp, ip, gw string) {
 	}
 }
 
-// makeISO writes an image with Rock Ridge and Joliet names.
-func makeISO(label string, files map[string][]byte) (image []byte, err error) {
+// buildISO returns an ISO image with Rock Ridge and Joliet names.
+func buildISO(label string, files map[string][]byte) (image []byte, err error) {
 	dir, err := os.MkdirTemp("", "pvesim-iso-")
 	if err != nil {
-		return nil, fmt.Errorf("make temporary directory: %w", err)
+		return nil, fmt.Errorf("create temporary directory: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	name := filepath.Join(dir, "image.iso")
@@ -185,7 +184,7 @@ func makeISO(label string, files map[string][]byte) (image []byte, err error) {
 	}
 	work := filepath.Join(dir, "tree")
 	if err := os.Mkdir(work, 0o700); err != nil {
-		return nil, fmt.Errorf("make tree: %w", err)
+		return nil, fmt.Errorf("create tree: %w", err)
 	}
 	for k, v := range files {
 		if err := os.WriteFile(filepath.Join(work, k), v, 0o600); err != nil {
@@ -209,9 +208,9 @@ func makeISO(label string, files map[string][]byte) (image []byte, err error) {
 	return image, err
 }
 
-// driveFiles reads the VM's cloud-init data as its guest sees it: the first CD
-// drive with a volume labelled cidata or config-2.
-func (s *Server) driveFiles(m *machine) (map[string][]byte, error) {
+// readCloudInitDrive returns the VM's cloud-init data as its guest sees them: the files of the first
+// CD drive with a volume that has the label cidata or config-2.
+func (s *Server) readCloudInitDrive(m *machine) (map[string][]byte, error) {
 	s.mu.Lock()
 	var images [][]byte
 	for _, k := range slices.Sorted(maps.Keys(m.conf)) {
@@ -219,7 +218,7 @@ func (s *Server) driveFiles(m *machine) (map[string][]byte, error) {
 		if !isDriveName(k) || err != nil || !d.isCDROM() {
 			continue
 		}
-		if _, v := s.volumeOf(m.node, d.file); v != nil && v.data != nil {
+		if _, v := s.findVolume(m.node, d.file); v != nil && v.data != nil {
 			images = append(images, v.data)
 		}
 	}
@@ -235,7 +234,7 @@ func (s *Server) driveFiles(m *machine) (map[string][]byte, error) {
 		case "cidata":
 			return img.files, nil
 		case "config-2":
-			return configDriveFiles(img.files), nil
+			return renameConfigDriveFiles(img.files), nil
 		default:
 			last = fmt.Errorf("volume label %q is neither cidata nor config-2", img.label)
 		}
@@ -243,15 +242,15 @@ func (s *Server) driveFiles(m *machine) (map[string][]byte, error) {
 	return nil, last
 }
 
-// configDriveFiles gives the files of a config drive their NoCloud names.
-func configDriveFiles(in map[string][]byte) map[string][]byte {
-	out := maps.Clone(in)
-	for from, to := range map[string]string{
+// renameConfigDriveFiles returns the files of a config drive with their NoCloud names in addition.
+func renameConfigDriveFiles(files map[string][]byte) map[string][]byte {
+	out := maps.Clone(files)
+	for source, target := range map[string]string{
 		"openstack/latest/user_data": "user-data", "openstack/latest/meta_data.json": "meta-data",
 		"openstack/latest/network_data.json": "network-config", "openstack/latest/vendor_data.json": "vendor-data",
 	} {
-		if v, ok := in[from]; ok {
-			out[to] = v
+		if v, ok := files[source]; ok {
+			out[target] = v
 		}
 	}
 	return out

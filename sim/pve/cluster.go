@@ -16,69 +16,68 @@ func clusterRoutes() []route {
 	resources := schema{"type": {enum: []string{"vm", "storage", "node", "sdn"}}}
 	return []route{
 		newRoute(http.MethodGet, "/cluster/resources", ClassListing, nil, resources, listResources),
-		newRoute(http.MethodGet, "/cluster/nextid", ClassOther, nil, schema{"vmid": vmidParam()}, nextID),
-		newRoute(http.MethodGet, "/cluster/status", ClassOther, needs("/", "Sys.Audit"), nil, clusterStatus),
+		newRoute(http.MethodGet, "/cluster/nextid", ClassOther, nil, schema{"vmid": newVMIDParam()}, getNextID),
+		newRoute(http.MethodGet, "/cluster/status", ClassOther, requireAll("/", "Sys.Audit"), nil, getClusterStatus),
 	}
 }
 
 func nodeRoutes() []route {
 	return []route{
 		newRoute(http.MethodGet, "/nodes", ClassOther, nil, nil, listNodes),
-		newRoute(http.MethodGet, "/nodes/{node}/status", ClassOther, needs("/nodes/{node}", "Sys.Audit"), nil, nodeStatus),
+		newRoute(http.MethodGet, "/nodes/{node}/status", ClassOther, requireAll("/nodes/{node}", "Sys.Audit"), nil, getNodeStatus),
 		newRoute(http.MethodGet, "/nodes/{node}/version", ClassOther, nil, nil, getVersion),
 	}
 }
 
-// listResources is the one listing of the whole cluster. Where a VM is, its
-// lock, tags and pool come from the cluster file system at once; its name,
-// status and load out of the last broadcast.
+// listResources is the listing of the whole cluster. The node, lock, tags and pool of a VM come from
+// the cluster file system and are current. Its name, status and load come from the last broadcast.
 func listResources(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.broadcastTime()
-	if f := struck(c.faults, FaultStale); f != nil {
-		at = at.Add(-max(f.Delay, s.model.StatusLag))
+	reportTime := s.broadcastTime()
+	if f := findFault(c.faults, FaultStale); f != nil {
+		reportTime = reportTime.Add(-max(f.Delay, s.model.StatusLag))
 	}
 	out := []map[string]any{}
 	kind := c.param("type")
 	if kind == "" || kind == "vm" {
 		for _, id := range slices.Sorted(maps.Keys(s.vms)) {
-			if s.mayLocked(c.auth, vmPath(id), "VM.Audit") == nil {
-				out = append(out, s.vmResource(s.vms[id], at))
+			if s.requireLocked(c.auth, vmPath(id), "VM.Audit") == nil {
+				out = append(out, s.newVMResource(s.vms[id], reportTime))
 			}
 		}
 	}
 	if kind == "" || kind == "node" {
-		for _, n := range s.members() {
-			row := s.nodeRow(s.nodes[n.Name], c.auth)
+		for _, n := range s.listMembers() {
+			row := s.newNodeRow(s.nodes[n.Name], c.auth)
 			if row["status"] != "unknown" {
 				row["cgroup-mode"] = 2
 			}
 			out = append(out, row)
 		}
 	}
-	if kind == "" && s.mayLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
-		for _, n := range s.members() {
+	if kind == "" && s.requireLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
+		for _, n := range s.listMembers() {
 			out = append(out, map[string]any{
 				"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
 				"network-type": "zone", "node": n.Name, "status": "ok",
 			})
 		}
 	}
-	if kind == "" { // other kinds leave them out
+	if kind == "" { // a filter by type excludes pools
 		for _, id := range slices.Sorted(maps.Keys(s.pools)) {
-			if s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
+			if s.requireLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
 				out = append(out, map[string]any{"id": "/pool/" + id, "type": "pool", "pool": id})
 			}
 		}
 	}
 	if kind == "" || kind == "storage" {
-		out = append(out, s.storageResources(c)...)
+		out = append(out, s.listStorageResources(c)...)
 	}
 	return out, nil
 }
 
-func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
+func (s *Server) newVMResource(m *machine, reportTime time.Time) map[string]any {
 	row := map[string]any{
 		"id": "qemu/" + strconv.Itoa(m.id), "type": "qemu", "vmid": m.id, "node": m.node,
 		"status": "unknown",
@@ -88,38 +87,38 @@ func (s *Server) vmResource(m *machine, at time.Time) map[string]any {
 			row[k] = v
 		}
 	}
-	if p := s.poolOf(m.id); p != "" {
+	if p := s.findPool(m.id); p != "" {
 		row["pool"] = p
 	}
-	at, ok := s.reported(m.node, at)
+	reportTime, ok := s.lastReport(m.node, reportTime)
 	if !ok {
 		return row
 	}
-	seen, ok := s.seenAt(m.id, at)
+	seen, ok := s.findSighting(m.id, reportTime)
 	if !ok {
 		return row
 	}
-	row["name"], row["status"], row["template"] = seen.name, seen.status, flag(seen.template)
+	row["name"], row["status"], row["template"] = seen.name, seen.status, boolToInt(seen.template)
 	row["maxcpu"], row["maxmem"], row["maxdisk"] = seen.cpus, seen.mem, seen.disk
 	for _, k := range []string{"cpu", "mem", "memhost", "disk", "uptime", "netin", "netout", "diskread", "diskwrite"} {
 		row[k] = 0
 	}
 	if seen.status == "running" {
-		row["cpu"], row["mem"] = 0.01, seen.mem/2 //nolint:mnd // any load will do
-		row["uptime"] = max(0, int64(at.Sub(seen.started).Seconds()))
+		row["cpu"], row["mem"] = 0.01, seen.mem/2 //nolint:mnd // an arbitrary load
+		row["uptime"] = max(0, int64(reportTime.Sub(seen.started).Seconds()))
 	}
 	return row
 }
 
-func (s *Server) storageResources(c *call) []map[string]any {
+func (s *Server) listStorageResources(c *call) []map[string]any {
 	var out []map[string]any
 	for _, cfg := range s.model.Storages {
 		path := "/storage/" + cfg.Name
-		if s.mayLocked(c.auth, path, "Datastore.Audit") != nil && s.mayLocked(c.auth, path, "Datastore.AllocateSpace") != nil {
+		if s.requireLocked(c.auth, path, "Datastore.Audit") != nil && s.requireLocked(c.auth, path, "Datastore.AllocateSpace") != nil {
 			continue
 		}
-		for _, n := range s.members() {
-			st, err := s.storeOn(n.Name, cfg.Name)
+		for _, n := range s.listMembers() {
+			st, err := s.findStore(n.Name, cfg.Name)
 			if err != nil {
 				continue
 			}
@@ -128,7 +127,7 @@ func (s *Server) storageResources(c *call) []map[string]any {
 				"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
 				"status": "unknown", "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
 			}
-			if _, ok := s.reported(n.Name, s.clk.Now()); ok && !cfg.Disabled {
+			if _, ok := s.lastReport(n.Name, s.clk.Now()); ok && !cfg.Disabled {
 				row["status"], row["disk"], row["maxdisk"] = "available", d["used"], d["total"]
 			}
 			out = append(out, row)
@@ -137,13 +136,13 @@ func (s *Server) storageResources(c *call) []map[string]any {
 	return out
 }
 
-// nextID checks an id, or suggests the lowest free one. It reserves nothing.
-func nextID(s *Server, c *call) (any, error) {
+// getNextID checks a VMID or returns the lowest free one. It reserves nothing.
+func getNextID(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.has("vmid") {
-		if s.vms[c.num("vmid")] != nil {
-			return nil, badParam("vmid", "VM %s already exists", c.param("vmid"))
+	if c.hasParam("vmid") {
+		if s.vms[c.intParam("vmid")] != nil {
+			return nil, newParamError("vmid", "VM %s already exists", c.param("vmid"))
 		}
 		return c.param("vmid"), nil
 	}
@@ -162,10 +161,10 @@ func nextID(s *Server, c *call) (any, error) {
 	return nil, dief("unable to get any free VMID in range [%d, %d]", low, high)
 }
 
-// load is the memory in use on a node.
-func (s *Server) load(name string) (mem int64) {
+// usedMemory returns the memory in use on a node. The caller holds s.mu.
+func (s *Server) usedMemory(name string) (mem int64) {
 	for _, m := range s.vms {
-		if m.node == name { // also of VMs that are being started
+		if m.node == name { // includes VMs that are being started
 			mem += m.memory
 		}
 	}
@@ -176,8 +175,8 @@ func listNodes(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := []map[string]any{}
-	for _, n := range s.members() {
-		row := s.nodeRow(s.nodes[n.Name], c.auth)
+	for _, n := range s.listMembers() {
+		row := s.newNodeRow(s.nodes[n.Name], c.auth)
 		if s.certs != nil {
 			row["ssl_fingerprint"] = s.certs.fingerprint
 		}
@@ -189,11 +188,11 @@ func listNodes(s *Server, c *call) (any, error) {
 // kernel is the release of the nodes' kernel.
 const kernel = "6.17.2-1-pve"
 
-func nodeStatus(s *Server, c *call) (any, error) {
+func getNodeStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[c.node]
-	used := s.load(n.Name)
+	used := s.usedMemory(n.Name)
 	return map[string]any{
 		"cpu": 0.01, "uptime": int64(s.clk.Since(n.started).Seconds()),
 		"memory": map[string]any{"used": used, "total": n.Memory, "free": n.Memory - used, "available": n.Memory - used},

@@ -15,27 +15,27 @@ import (
 
 func configRoutes() []route {
 	base := "/nodes/{node}/qemu/{vmid}/config"
-	anyConfig := needsAny("/vms/{vmid}", "VM.Config.Disk", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Memory",
+	anyConfig := requireAny("/vms/{vmid}", "VM.Config.Disk", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Memory",
 		"VM.Config.Network", "VM.Config.HWType", "VM.Config.Options", "VM.Config.Cloudinit")
 	read := schema{"current": {kind: kBool}, "snapshot": {}}
 	put := newRoute(http.MethodPut, base, ClassVM, anyConfig, nil, putConfig)
-	post := newRoute(http.MethodPost, base, ClassVM, anyConfig, nil, postConfig).async()
+	post := newRoute(http.MethodPost, base, ClassVM, anyConfig, nil, postConfig).asTask()
 	put.freeParams, post.freeParams = true, true
 	return []route{
-		newRoute(http.MethodGet, base, ClassVM, needs("/vms/{vmid}", "VM.Audit"), read, getConfig), put, post,
-		newRoute(http.MethodGet, "/nodes/{node}/qemu/{vmid}/pending", ClassVM, needs("/vms/{vmid}", "VM.Audit"),
+		newRoute(http.MethodGet, base, ClassVM, requireAll("/vms/{vmid}", "VM.Audit"), read, getConfig), put, post,
+		newRoute(http.MethodGet, "/nodes/{node}/qemu/{vmid}/pending", ClassVM, requireAll("/vms/{vmid}", "VM.Audit"),
 			nil, getPending),
 	}
 }
 
 const masked = "**********"
 
-// getConfig shows the configuration with pending changes applied, unless the
-// current one is asked for.
+// getConfig returns the configuration with the pending changes applied, unless the call requests the
+// current one.
 func getConfig(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func getConfig(s *Server, c *call) (any, error) {
 		return nil, dief("snapshot '%s' does not exist", snap)
 	}
 	conf := maps.Clone(m.conf)
-	if !c.flag("current") {
+	if !c.boolParam("current") {
 		maps.Copy(conf, m.pending)
 		for k := range m.pendingDel {
 			delete(conf, k)
@@ -51,17 +51,18 @@ func getConfig(s *Server, c *call) (any, error) {
 	}
 	out := map[string]any{"digest": m.digest()}
 	for k, v := range conf {
-		out[k] = typedOption(k, v)
+		out[k] = encodeOption(k, v)
 	}
 	return out, nil
 }
 
-// typedOption gives numbers and booleans as JSON numbers, as Proxmox does.
-func typedOption(k, v string) any {
+// encodeOption returns the value of an option for a response. Numbers and booleans become JSON
+// numbers, as in Proxmox VE. A password is masked.
+func encodeOption(k, v string) any {
 	if k == "cipassword" {
 		return masked
 	}
-	o, ok := optionOf(k)
+	o, ok := findOption(k)
 	if ok && (o.kind == kInt || o.kind == kBool) {
 		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			return n
@@ -73,7 +74,7 @@ func typedOption(k, v string) any {
 func getPending(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
@@ -83,10 +84,10 @@ func getPending(s *Server, c *call) (any, error) {
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
 		row := map[string]any{"key": k}
 		if v, ok := m.conf[k]; ok {
-			row["value"] = typedOption(k, v)
+			row["value"] = encodeOption(k, v)
 		}
 		if v, ok := m.pending[k]; ok {
-			row["pending"] = typedOption(k, v)
+			row["pending"] = encodeOption(k, v)
 		}
 		if m.pendingDel[k] {
 			row["delete"] = 1
@@ -96,7 +97,7 @@ func getPending(s *Server, c *call) (any, error) {
 	return out, nil
 }
 
-// update is a checked request to change a configuration.
+// update is a validated request to change a configuration.
 type update struct {
 	set      map[string]string
 	delete   []string
@@ -106,7 +107,7 @@ type update struct {
 	force    bool
 }
 
-// summary is how a task's log names the changes; a password is not shown.
+// summary returns the changes in the format of the task's log. A password is hidden.
 func (u *update) summary() string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(u.set)) {
@@ -149,16 +150,16 @@ func postConfig(s *Server, c *call) (any, error) {
 	})
 }
 
-// checkUpdate does the checks before anything is locked.
+// checkUpdate validates an update before the VM's lock is acquired.
 func (s *Server) checkUpdate(c *call) (*update, error) {
 	u := &update{
 		set: map[string]string{}, delete: splitTags(c.param("delete")), revert: splitTags(c.param("revert")),
-		digest: c.param("digest"), skiplock: c.flag("skiplock"), force: c.flag("force"),
+		digest: c.param("digest"), skiplock: c.boolParam("skiplock"), force: c.boolParam("force"),
 	}
-	if fields := s.collect(c, u); len(fields) > 0 {
-		return nil, badParams(fields)
+	if fields := s.collectOptions(c, u); len(fields) > 0 {
+		return nil, newParamsError(fields)
 	}
-	if err := rootOnly(c, "skiplock"); err != nil {
+	if err := requireRoot(c, "skiplock"); err != nil {
 		return nil, err
 	}
 	if len(u.set)+len(u.delete)+len(u.revert) == 0 {
@@ -173,23 +174,24 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 			k = "ide2"
 		}
 		if _, both := u.set[k]; both {
-			return nil, badParam("delete", "you can't use '-%s' and -delete %s' at the same time", k, k)
+			return nil, newParamError("delete", "you can't use '-%s' and -delete %s' at the same time", k, k)
 		}
-		if _, ok := optionOf(k); !ok {
-			return nil, badParam("delete", "unknown option '%s'", k)
+		if _, ok := findOption(k); !ok {
+			return nil, newParamError("delete", "unknown option '%s'", k)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.mayUpdate(c, u); err != nil {
+	if err := s.checkUpdatePermission(c, u); err != nil {
 		return nil, err
 	}
 	_, err := s.loadForUpdate(c, u)
 	return u, err
 }
 
-// collect validates each option by its schema.
-func (s *Server) collect(c *call, u *update) map[string]string {
+// collectOptions validates the options of a call by their schemas and adds them to the update. It
+// returns error messages by field.
+func (s *Server) collectOptions(c *call, u *update) map[string]string {
 	control := schema{
 		"delete": {}, "revert": {}, "digest": {maxLen: 40}, "skiplock": {kind: kBool}, "force": {kind: kBool},
 		"import-working-storage": {check: checkStorageID},
@@ -209,35 +211,35 @@ func (s *Server) collect(c *call, u *update) map[string]string {
 			k = "ide2"
 			v += ",media=cdrom"
 		}
-		o, ok := optionOf(k)
+		o, ok := findOption(k)
 		if !ok {
 			fields[k] = "property is not defined in schema and the schema does not allow additional properties"
 			continue
 		}
 		if msg := o.validate(v); msg != "" {
-			// errors of a property name its option
+			// the error of a property contains the option's name
 			fields[k] = strings.Replace(msg, "format error\n", "format error\n"+k+".", 1)
 			continue
 		}
-		u.set[k] = s.storedValue(k, v, o)
+		u.set[k] = s.formatStoredValue(k, v, o)
 	}
 	return fields
 }
 
-// storedValue is how an option is written to the file.
-func (s *Server) storedValue(k, v string, o option) string {
+// formatStoredValue returns the value of an option as the configuration file stores it.
+func (s *Server) formatStoredValue(k, v string, o option) string {
 	switch {
 	case o.kind == kBool:
-		if truthy(v) {
+		if isTrue(v) {
 			return "1"
 		}
 		return "0"
 	case k == "description":
-		return storedDescription(v)
+		return formatDescription(v)
 	case k == "tags":
-		return normalTags(v)
+		return normalizeTags(v)
 	case reNet.MatchString(k):
-		return s.storedNet(v)
+		return s.formatNet(v)
 	case k == "vmgenid" && v == "1":
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -247,12 +249,12 @@ func (s *Server) storedValue(k, v string, o option) string {
 	}
 }
 
-// storedDescription: comments at the head of the file, read back without the
-// blanks at their end.
-func storedDescription(v string) string { return strings.TrimRight(v, " \t\r\n") }
+// formatDescription returns a description as the configuration stores it. The file stores the
+// description as comments, and reading them removes white space at the end.
+func formatDescription(v string) string { return strings.TrimRight(v, " \t\r\n") }
 
-// storedNet adds the MAC address a network device was not given.
-func (s *Server) storedNet(v string) string {
+// formatNet adds a MAC address to a network device that has none.
+func (s *Server) formatNet(v string) string {
 	if reMAC.MatchString(v) || strings.Contains(v, "macaddr=") {
 		return v
 	}
@@ -267,8 +269,8 @@ func (s *Server) storedNet(v string) string {
 	return out
 }
 
-// applyUpdate writes the changes: at once on a stopped VM and for live
-// options, else as pending.
+// applyUpdate writes the changes. Changes of a stopped VM and of live options take effect at once.
+// Other changes become pending.
 func (s *Server) applyUpdate(c *call, u *update) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,48 +295,48 @@ func (s *Server) applyUpdate(c *call, u *update) error {
 	if !m.running {
 		s.applyPending(m)
 	}
-	s.sight(m)
+	s.recordSighting(m)
 	return nil
 }
 
 func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
 	if _, ok := m.conf[k]; !ok {
 		delete(m.pending, k)
-		return nil // Proxmox only warns
+		return nil // Proxmox VE only logs a warning
 	}
-	if err := s.mayTouch(c, m, k, m.conf[k]); err != nil {
+	if err := s.checkOptionPermission(c, m, k, m.conf[k]); err != nil {
 		return err
 	}
 	if isDriveName(k) || reUnused.MatchString(k) {
-		if truthy(m.conf["protection"]) {
+		if isTrue(m.conf["protection"]) {
 			return dief("can't remove drive '%s' - protection mode enabled", k)
 		}
 	}
 	if k == "tags" {
-		if err := s.mayTag(c, m, ""); err != nil {
+		if err := s.checkTagPermission(c, m, ""); err != nil {
 			return err
 		}
 	}
 	if force || reUnused.MatchString(k) {
-		if err := s.mayFree(c, m.conf[k]); err != nil {
+		if err := s.checkFreePermission(c, m.conf[k]); err != nil {
 			return err
 		}
 	}
 	delete(m.pending, k)
-	if m.running && !hotUnplug(k) {
+	if m.running && !canHotUnplug(k) {
 		m.pendingDel[k] = true
 		return nil
 	}
 	v := m.conf[k]
-	s.dropOption(m, k)
+	s.removeOption(m, k)
 	if force {
 		s.purgeUnused(m, v)
 	}
 	return nil
 }
 
-// purgeUnused frees the volume of a disk that was taken off by force: it does not stay as
-// unusedN.
+// purgeUnused frees the volume of a disk that was detached by force, so that the volume does not
+// remain as unusedN.
 func (s *Server) purgeUnused(m *machine, v string) {
 	d, err := parseDrive(v)
 	if err != nil {
@@ -348,18 +350,18 @@ func (s *Server) purgeUnused(m *machine, v string) {
 	}
 }
 
-// hotUnplug tells what can be taken from a running VM at once.
-func hotUnplug(k string) bool {
+// canHotUnplug returns true if the option can be removed from a running VM.
+func canHotUnplug(k string) bool {
 	if strings.HasPrefix(k, "ide") || strings.HasPrefix(k, "sata") {
 		return false
 	}
-	o, _ := optionOf(k)
+	o, _ := findOption(k)
 	return o.live || isDriveName(k) && k != tpmSlot || k == "tags" || reUnused.MatchString(k)
 }
 
-// dropOption removes an option; a disk stays as unusedN, a cloud-init drive is
+// removeOption removes an option. The volume of a disk remains as unusedN, and a cloud-init drive is
 // freed.
-func (s *Server) dropOption(m *machine, k string) {
+func (s *Server) removeOption(m *machine, k string) {
 	v := m.conf[k]
 	delete(m.conf, k)
 	delete(m.pendingDel, k)
@@ -396,16 +398,16 @@ func (s *Server) releaseDrive(m *machine, k, v string) {
 
 func (s *Server) setOption(c *call, m *machine, k, v string) error {
 	if old, ok := m.conf[k]; ok {
-		if err := s.mayTouch(c, m, k, old); err != nil {
+		if err := s.checkOptionPermission(c, m, k, old); err != nil {
 			return err
 		}
 	}
-	if err := s.mayTouch(c, m, k, v); err != nil {
+	if err := s.checkOptionPermission(c, m, k, v); err != nil {
 		return err
 	}
 	switch {
 	case k == "tags":
-		if err := s.mayTag(c, m, v); err != nil {
+		if err := s.checkTagPermission(c, m, v); err != nil {
 			return err
 		}
 	case k == "boot":
@@ -418,10 +420,10 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 			return err
 		}
 		v = stored
-		s.bootFrom(m, k, v)
+		s.addToBootOrder(m, k, v)
 	}
 	delete(m.pendingDel, k)
-	if m.running && !s.hotPlug(m, k, v) {
+	if m.running && !s.canHotPlug(m, k, v) {
 		m.pending[k] = v
 		return nil
 	}
@@ -429,15 +431,15 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 	return nil
 }
 
-// hotPlug tells whether a change reaches a running VM: live options, new disks
-// on a hot-pluggable bus, and another medium in a drive that is there.
-func (s *Server) hotPlug(m *machine, k, v string) bool {
+// canHotPlug returns true if a change takes effect on a running VM: live options, new disks on a bus
+// that supports hot-plugging, and another medium in an existing CD drive.
+func (s *Server) canHotPlug(m *machine, k, v string) bool {
 	if !isDriveName(k) {
-		o, _ := optionOf(k)
+		o, _ := findOption(k)
 		return o.live
 	}
-	old, had := m.conf[k]
-	if !had {
+	old, exists := m.conf[k]
+	if !exists {
 		return strings.HasPrefix(k, "scsi") || strings.HasPrefix(k, "virtio")
 	}
 	od, err1 := parseDrive(old)
@@ -446,8 +448,8 @@ func (s *Server) hotPlug(m *machine, k, v string) bool {
 }
 
 func (s *Server) storeOption(m *machine, k, v string) {
-	old, had := m.conf[k]
-	if had && isDriveName(k) {
+	old, exists := m.conf[k]
+	if exists && isDriveName(k) {
 		od, _ := parseDrive(old)
 		nd, _ := parseDrive(v)
 		if od.file != nd.file {
@@ -462,10 +464,10 @@ func (s *Server) storeOption(m *machine, k, v string) {
 	m.conf[k] = v
 }
 
-// applyPending makes pending changes real; s.mu is held.
+// applyPending applies the pending changes. The caller holds s.mu.
 func (s *Server) applyPending(m *machine) {
 	for k := range m.pendingDel {
-		s.dropOption(m, k)
+		s.removeOption(m, k)
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.pending)) {
 		s.storeOption(m, k, m.pending[k])

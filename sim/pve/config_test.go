@@ -16,7 +16,7 @@ const confPath = "/nodes/pve1/qemu/1000/config"
 // someKey is a public key of type ssh-ed25519.
 const someKey = "AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
-// TestStoredOptions: how options are written and read back.
+// TestStoredOptions checks how options are stored and returned.
 func TestStoredOptions(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -53,7 +53,7 @@ func TestStoredOptions(t *testing.T) {
 	}
 }
 
-// TestRefusedOptions: values the real schema refuses.
+// TestRefusedOptions checks values that the real schema refuses.
 func TestRefusedOptions(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { m.RegisteredTags = []string{"golden"} })
@@ -122,7 +122,7 @@ func TestRefusedOptions(t *testing.T) {
 	}
 }
 
-// TestDigest guards against concurrent changes.
+// TestDigest checks the protection from concurrent changes.
 func TestDigest(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -137,13 +137,12 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// TestPending: what a running VM takes at once, and what waits for its next
-// start.
+// TestPending checks which changes apply to a running VM at once and which wait for the next start.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	a.clone("1000", nil)
-	iso := makeISO(t, "cidata", map[string]string{"user-data": "x"})
+	iso := buildISO(t, "cidata", map[string]string{"user-data": "x"})
 	if _, err := a.s.AddISO("pve1", "local", "a.iso", iso); err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +172,8 @@ func TestPending(t *testing.T) {
 	}
 }
 
-// TestVolumesOfDrives: a removed disk stays as unused, a cloud-init drive is
-// freed, an ISO stays where it is.
+// TestVolumesOfDrives checks that the volume of a removed disk remains as unused, that a cloud-init
+// drive is freed, and that an ISO is not deleted.
 func TestVolumesOfDrives(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -218,7 +217,7 @@ func TestVolumesOfDrives(t *testing.T) {
 	}
 }
 
-// TestResize only grows disks.
+// TestResize checks that disks can only grow.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -242,7 +241,7 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// TestCICustomLimits: at start, when the drive is written.
+// TestCICustomLimits checks the limits at the start, when the drive is generated.
 func TestCICustomLimits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -270,7 +269,7 @@ func TestCICustomLimits(t *testing.T) {
 	}
 }
 
-// TestGeneratedCloudInit is the drive made of the ci options.
+// TestGeneratedCloudInit checks the drive that is generated from the ci options.
 func TestGeneratedCloudInit(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -280,7 +279,7 @@ func TestGeneratedCloudInit(t *testing.T) {
 		"ipconfig0": "ip=10.0.0.5/24,gw=10.0.0.1", "nameserver": "10.0.0.1", "searchdomain": "example.test",
 	})
 	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	label, files, err := pve.ReadISO(a.s.Volume("pve1", "local-lvm:vm-1000-cloudinit"))
+	label, files, err := pve.ReadISO(a.s.VolumeData("pve1", "local-lvm:vm-1000-cloudinit"))
 	if err != nil || label != "cidata" {
 		t.Fatalf("label %q: %v", label, err)
 	}
@@ -298,7 +297,7 @@ func TestGeneratedCloudInit(t *testing.T) {
 	}
 }
 
-// TestNewDriveBoots: a CD drive that is added goes to the end of the boot order.
+// TestNewDriveBoots checks that a new CD drive becomes the last one in the boot order.
 func TestNewDriveBoots(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// TestControl looks into a simulator from outside.
+// TestControl reads the state of a simulator through the control API.
 func TestControl(t *testing.T) {
 	t.Parallel()
 	m := pve.DefaultModel()

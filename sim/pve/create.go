@@ -13,13 +13,12 @@ import (
 )
 
 func createRoutes() []route {
-	create := newRoute(http.MethodPost, "/nodes/{node}/qemu", ClassVM, nil, nil, createVM).async()
+	create := newRoute(http.MethodPost, "/nodes/{node}/qemu", ClassVM, nil, nil, createVM).asTask()
 	create.freeParams = true
 	return []route{create}
 }
 
-// createParams are what making a VM takes beside the options of its
-// configuration.
+// createParams returns the parameters of a VM's creation, except the options of its configuration.
 func createParams() schema {
 	return schema{
 		"vmid": {kind: kInt, required: true, min: -maxVMID, check: checkVMID}, "pool": {check: checkPoolID},
@@ -28,43 +27,43 @@ func createParams() schema {
 	}
 }
 
-// createVM makes a VM out of options. Restoring a backup is not simulated.
+// createVM creates a VM from options. Restoring a backup is not simulated.
 func createVM(s *Server, c *call) (any, error) {
-	own := createParams()
-	given, rest := map[string]string{}, map[string]string{}
+	vmSchema := createParams()
+	vmParams, options := map[string]string{}, map[string]string{}
 	for k, v := range c.params {
-		if _, ok := own[k]; ok {
-			given[k] = v
+		if _, ok := vmSchema[k]; ok {
+			vmParams[k] = v
 		} else {
-			rest[k] = v
+			options[k] = v
 		}
 	}
 	u := &update{set: map[string]string{}}
-	fields := own.validate(given)
-	c.params = rest
-	maps.Copy(fields, s.collect(c, u))
-	c.params = given
+	fields := vmSchema.validate(vmParams)
+	c.params = options
+	maps.Copy(fields, s.collectOptions(c, u))
+	c.params = vmParams
 	if len(fields) > 0 {
-		return nil, badParams(fields)
+		return nil, newParamsError(fields)
 	}
-	if given["archive"] != "" {
+	if vmParams["archive"] != "" {
 		return nil, dief("restoring an archive is not simulated")
 	}
-	c.vmid = c.num("vmid")
-	if err := s.mayCreate(c, u); err != nil {
+	c.vmid = c.intParam("vmid")
+	if err := s.checkCreate(c, u); err != nil {
 		return nil, err
 	}
 	return s.forkVM(c, "qmcreate", func(ctx context.Context, t *task) error {
-		if err := s.makeVM(c, t, u); err != nil || !c.flag("start") {
+		if err := s.buildVM(c, t, u); err != nil || !c.boolParam("start") {
 			return err
 		}
-		return s.boot(ctx, c, t)
+		return s.bootVM(ctx, c, t)
 	})
 }
 
-// mayCreate does the checks before the worker starts.
-func (s *Server) mayCreate(c *call, u *update) error {
-	if err := permNewVM(s, c, c.param("vmid")); err != nil && !c.auth.isRoot() {
+// checkCreate runs the checks before the task starts.
+func (s *Server) checkCreate(c *call, u *update) error {
+	if err := checkNewVMPermission(s, c, c.param("vmid")); err != nil && !c.auth.isRoot() {
 		return err
 	}
 	if err := s.checkFiles(c, u.set); err != nil {
@@ -77,19 +76,19 @@ func (s *Server) mayCreate(c *call, u *update) error {
 	}
 	pool := c.param("pool")
 	if pool == "" {
-		return s.mayUpdate(c, u)
+		return s.checkUpdatePermission(c, u)
 	}
 	members := s.pools[pool]
 	if members == nil {
 		return dief("pool '%s' does not exist", pool)
 	}
-	members[c.vmid] = true // rights by the pool count already
+	members[c.vmid] = true // privileges on the pool apply to the new VM
 	defer delete(members, c.vmid)
-	return s.mayUpdate(c, u)
+	return s.checkUpdatePermission(c, u)
 }
 
-// makeVM is the worker: the disks, then the configuration.
-func (s *Server) makeVM(c *call, t *task, u *update) error {
+// buildVM is the work of a creation task. It creates the disks and then the configuration.
+func (s *Server) buildVM(c *call, t *task, u *update) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.vms[c.vmid]; m != nil {
@@ -97,34 +96,35 @@ func (s *Server) makeVM(c *call, t *task, u *update) error {
 	}
 	m := &machine{
 		id: c.vmid, node: c.node, pending: map[string]string{}, pendingDel: map[string]bool{},
-		conf: map[string]string{"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "meta": s.meta()},
+		conf: map[string]string{"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "meta": s.newMeta()},
 	}
 	s.vms[m.id] = m
 	if pool := s.pools[c.param("pool")]; pool != nil {
 		pool[m.id] = true
 	}
 	keys := slices.Sorted(maps.Keys(u.set))
-	slices.SortStableFunc(keys, func(a, b string) int { return flag(a == "boot") - flag(b == "boot") }) // names the others
+	// The option boot is the last one, because it names other options.
+	slices.SortStableFunc(keys, func(a, b string) int { return boolToInt(a == "boot") - boolToInt(b == "boot") })
 	for _, k := range keys {
 		if err := s.setOption(c, m, k, u.set[k]); err != nil {
-			s.remove(m)
-			return dief("unable to create VM %d - %s", m.id, reasonOf(err))
+			s.deleteVMLocked(m)
+			return dief("unable to create VM %d - %s", m.id, errorReason(err))
 		}
 		if isDriveName(k) {
 			t.log = append(t.log, k+": successfully created disk '"+m.conf[k]+"'")
 		}
 	}
 	if _, ok := m.conf["boot"]; !ok {
-		if order := defaultBoot(m.conf); order != "" {
+		if order := findDefaultBoot(m.conf); order != "" {
 			m.conf["boot"] = "order=" + order
 		}
 	}
-	s.sight(m)
+	s.recordSighting(m)
 	return nil
 }
 
-// defaultBoot is the first disk, CD drive and network card.
-func defaultBoot(conf map[string]string) string {
+// findDefaultBoot returns the default boot order: the first disk, CD drive and network card.
+func findDefaultBoot(conf map[string]string) string {
 	var disk, cd, net string
 	for _, k := range append(driveNames(), netNames()...) {
 		v, ok := conf[k]
@@ -132,11 +132,11 @@ func defaultBoot(conf map[string]string) string {
 		switch {
 		case !ok || k == tpmSlot || k == "efidisk0":
 		case reNet.MatchString(k):
-			net = cmpOr(net, k)
+			net = firstNonEmpty(net, k)
 		case err == nil && d.isCDROM():
-			cd = cmpOr(cd, k)
+			cd = firstNonEmpty(cd, k)
 		default:
-			disk = cmpOr(disk, k)
+			disk = firstNonEmpty(disk, k)
 		}
 	}
 	order := slices.DeleteFunc([]string{disk, cd, net}, func(k string) bool { return k == "" })
@@ -144,8 +144,8 @@ func defaultBoot(conf map[string]string) string {
 }
 
 func netNames() []string {
-	const most = 32
-	out := make([]string, most)
+	const maxNICs = 32
+	out := make([]string, maxNICs)
 	for i := range out {
 		out[i] = "net" + strconv.Itoa(i)
 	}

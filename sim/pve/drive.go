@@ -22,14 +22,14 @@ var (
 
 func isDriveName(opt string) bool { return reDrive.MatchString(opt) }
 
-// drive is a parsed disk or CD-ROM option.
+// drive is a parsed option of a disk or a CD drive.
 type drive struct {
 	file string
 	keys []string
 	opts map[string]string
 }
 
-// driveOptions are the settings a drive may carry beside its volume.
+// driveOptions returns the settings that a drive can have in addition to its volume.
 func driveOptions() []string {
 	return []string{
 		"media", "size", "format", "cache", "discard", "iothread", "ssd", "backup", "replicate", "ro", "serial", "aio",
@@ -49,7 +49,7 @@ func parseDrive(v string) (drive, error) {
 		case ok && (k == "file" || k == "volume"):
 			d.file = val
 		case ok && slices.Contains(allowed, k):
-			if _, twice := d.opts[k]; !twice {
+			if _, exists := d.opts[k]; !exists {
 				d.keys = append(d.keys, k)
 			}
 			d.opts[k] = val
@@ -72,8 +72,8 @@ func parseDrive(v string) (drive, error) {
 
 func (d drive) get(k string) string { return d.opts[k] }
 
-// sized is the drive with another size.
-func (d drive) sized(n int64) drive {
+// withSize returns the drive with another size.
+func (d drive) withSize(n int64) drive {
 	if _, ok := d.opts["size"]; !ok {
 		d.keys = append(d.keys, "size")
 	}
@@ -81,14 +81,14 @@ func (d drive) sized(n int64) drive {
 	return d
 }
 
-// without is the drive without a setting.
-func (d drive) without(k string) drive {
+// withoutOption returns the drive without a setting.
+func (d drive) withoutOption(k string) drive {
 	d.keys = slices.DeleteFunc(slices.Clone(d.keys), func(x string) bool { return x == k })
 	return d
 }
 
-// String prints a drive as Proxmox stores it: the volume, then the settings by
-// name.
+// String returns a drive in the format in which Proxmox VE stores it: the volume, followed by the
+// settings in the order of their names.
 func (d drive) String() string {
 	parts := []string{d.file}
 	for _, k := range slices.Sorted(slices.Values(d.keys)) {
@@ -105,12 +105,13 @@ var reCloudInit = regexp.MustCompile(`(?:^|[:/])(?:vm-\d+-)?cloudinit(?:\.(?:qco
 
 func (d drive) isCloudInit() bool { return reCloudInit.MatchString(d.file) }
 
-// split divides a volume id into storage and volume name.
+// splitVolid splits a volume id into storage and volume name.
 func splitVolid(volid string) (storage, name string, ok bool) {
 	return strings.Cut(volid, ":")
 }
 
-// parseSize reads 20G, 512M, 4096; the result is in bytes.
+// parseSize parses a size such as 20G, 512M or 4096 and returns bytes. It returns 0 for an invalid
+// size.
 func parseSize(v string) int64 {
 	m := reSize.FindStringSubmatch(v)
 	if m == nil {
@@ -135,7 +136,7 @@ func sizeUnit(u string) int64 {
 	}
 }
 
-// formatSize is the largest unit that divides the size without a rest.
+// formatSize formats a size in the largest unit that divides the size without remainder.
 func formatSize(n int64) string {
 	for _, u := range []string{"T", "G", "M", "K"} {
 		if unit := sizeUnit(u); n >= unit && n%unit == 0 {

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// apiError is an error as Proxmox answers it: the text becomes the reason
-// phrase of the status line and the message of the body.
+// apiError is an error response of Proxmox VE. The reason becomes the reason phrase of the status
+// line and the message of the body.
 type apiError struct {
 	status int
 	reason string
@@ -17,79 +17,80 @@ type apiError struct {
 	form   bodyForm
 }
 
-// bodyForm is what the body of an error is: pveproxy itself answers otherwise
-// than the API's handlers.
+// bodyForm is the form of an error's body. pveproxy itself uses other forms than the handlers of the
+// API.
 type bodyForm int
 
 const (
-	bodyMessage bodyForm = iota // JSON, its message with a line end
-	bodyPlain                   // JSON, its message without one
+	bodyMessage bodyForm = iota // JSON; the message ends with a line feed
+	bodyPlain                   // JSON; the message does not end with a line feed
 	bodyText                    // the reason as text
 	bodyEmpty
 )
 
-// noMethod is the answer to a call that the API does not have.
-func noMethod(method, path string) error {
+// newMethodError returns the response for a call that the API does not have.
+func newMethodError(method, path string) error {
 	return &apiError{
 		status: http.StatusNotImplemented, form: bodyPlain,
 		reason: fmt.Sprintf("Method '%s %s' not implemented", method, path),
 	}
 }
 
-// bare is an error without a body.
-func bare(err error) error {
-	if e, ok := err.(*apiError); ok { //nolint:errorlint // made here, bare
+// withoutBody removes the body of an error response.
+func withoutBody(err error) error {
+	if e, ok := err.(*apiError); ok { //nolint:errorlint // created in this package, never wrapped
 		e.form = bodyEmpty
 	}
 	return err
 }
 
-// noPermission is what a check of alternatives says: neither path nor privilege.
-func noPermission() error {
+// newPermissionError returns the response of a check with alternatives, which names neither path nor
+// privilege.
+func newPermissionError() error {
 	return &apiError{status: http.StatusForbidden, reason: "Permission check failed"}
 }
 
 func (e *apiError) Error() string { return fmt.Sprintf("%d %s", e.status, e.reason) }
 
-// dief is Perl's die: a 500 with the text as its reason, or, inside a worker,
-// the exit status of the task.
+// dief returns the error of Perl's die: a response with the status 500 and the text as its reason.
+// In a worker, the text becomes the exit status of the task.
 func dief(format string, args ...any) error {
 	return &apiError{status: http.StatusInternalServerError, reason: fmt.Sprintf(format, args...)}
 }
 
-// badParam is one field that failed the parameter check.
-func badParam(field, format string, args ...any) error {
-	return badParams(map[string]string{field: fmt.Sprintf(format, args...)})
+// newParamError returns the response for one field that the parameter validation has refused.
+func newParamError(field, format string, args ...any) error {
+	return newParamsError(map[string]string{field: fmt.Sprintf(format, args...)})
 }
 
-func badParams(fields map[string]string) error {
+func newParamsError(fields map[string]string) error {
 	return &apiError{status: http.StatusBadRequest, reason: "Parameter verification failed.", fields: fields}
 }
 
-func forbidden(path, priv string) error {
+func newForbiddenError(path, priv string) error {
 	return &apiError{
 		status: http.StatusForbidden,
 		reason: fmt.Sprintf("Permission check failed (%s, %s)", path, priv),
 	}
 }
 
-func unauthorized(reason string) error {
+func newUnauthorizedError(reason string) error {
 	return &apiError{status: http.StatusUnauthorized, reason: reason}
 }
 
-// noConf is what reading the configuration of a VM that is not there says.
-func noConf(node string, vmid int) error {
+// newNoConfigError returns the error for the configuration file of a missing VM.
+func newNoConfigError(node string, vmid int) error {
 	return dief("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", node, vmid)
 }
 
-// lockTimeout is what waiting in vain for a VM's configuration lock says.
-func lockTimeout(vmid int) error {
+// newLockTimeoutError returns the error for a timeout of a VM's configuration lock.
+func newLockTimeoutError(vmid int) error {
 	return dief("can't lock file '/var/lock/qemu-server/lock-%d.conf' - got timeout", vmid)
 }
 
-// reasonOf is the text of an error without its status.
-func reasonOf(err error) string {
-	if e, ok := err.(*apiError); ok { //nolint:errorlint // handlers return it bare
+// errorReason returns the text of an error without its status.
+func errorReason(err error) string {
+	if e, ok := err.(*apiError); ok { //nolint:errorlint // handlers do not wrap it
 		return e.reason
 	}
 	return err.Error()

@@ -13,35 +13,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 )
 
-// execGuest is a guest that is a program of this machine.
+// execGuest is a guest that is a program on this machine.
 type execGuest struct {
 	simGuest
 
-	group int // process group of its program while it runs; guarded by Server.mu
+	group int // the process group of its running program; guarded by Server.mu
 }
 
-func (g *execGuest) live(run *guestRun) bool {
-	if !g.boot(run) {
+func (g *execGuest) execute(run *guestRun) bool {
+	if !g.waitForBoot(run) {
 		return false
 	}
-	g.play(run)
+	g.runImage(run)
 	return run.ctx.Err() == nil
 }
 
-// play does what a guest does: cloud-init, then the program of the model, until
-// it exits. Without a configuration to run with, the VM stays up idle.
-func (g *execGuest) play(run *guestRun) {
+// runImage applies cloud-init and runs the program of the model until the program exits. If there is
+// no configuration for the program, the VM stays up and does nothing.
+func (g *execGuest) runImage(run *guestRun) {
 	s := g.s
-	root, err := s.guestRoot(g.m)
+	root, err := s.prepareRoot(g.m)
 	if err == nil {
-		err = s.cloudInit(g.m, run, root)
+		err = s.applyCloudInit(g.m, run, root)
 	}
 	if err != nil {
 		run.log.printf("cloud-init: %s", err)
 	}
-	config := filepath.Join(root, execguest.Config)
+	config := filepath.Join(root, execguest.ConfigPath)
 	if _, serr := os.Stat(config); err != nil || serr != nil {
-		run.log.printf("guest: no %s, nothing to run", execguest.Config)
+		run.log.printf("guest: no %s, nothing to run", execguest.ConfigPath)
 		<-run.ctx.Done()
 		return
 	}
@@ -57,7 +57,7 @@ func (g *execGuest) runProgram(run *guestRun, config, root string) error {
 	s := g.s
 	program := execguest.Program{
 		Path: s.model.Guest.Program, Config: config, Root: root, Console: run.log,
-		Running: func(group int) {
+		ReportGroup: func(group int) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if g.group = group; group != 0 {
@@ -68,36 +68,37 @@ func (g *execGuest) runProgram(run *guestRun, config, root string) error {
 	return program.Run(run.ctx)
 }
 
-// press asks the guest's program to end, as an init system does when the power
+// pressPowerButton sends SIGTERM to the guest's program, as an init system does when the power
 // button is pressed.
-func (g *execGuest) press(run *guestRun) time.Duration {
+func (g *execGuest) pressPowerButton(run *guestRun) time.Duration {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
 	if g.group != 0 && syscall.Kill(-g.group, syscall.SIGTERM) == nil {
-		return initPatience
+		return initStopTimeout
 	}
-	return g.simGuest.press(run)
+	return g.simGuest.pressPowerButton(run)
 }
 
-// guestRoot makes the VM's root directory, once per VM, out of its image.
-func (s *Server) guestRoot(m *machine) (string, error) {
+// prepareRoot returns the VM's root directory, which it creates from the VM's image at the first
+// call.
+func (s *Server) prepareRoot(m *machine) (string, error) {
 	s.mu.Lock()
-	if err := s.makeWorkDir(); err != nil {
+	if err := s.ensureWorkDir(); err != nil {
 		s.mu.Unlock()
 		return "", err
 	}
-	fresh := m.root == ""
-	if fresh {
+	isNew := m.root == ""
+	if isNew {
 		s.nextRoot++
 		m.root = filepath.Join(s.workDir, fmt.Sprintf("vm-%d-%d", m.id, s.nextRoot))
 	}
-	root, image := m.root, cmpOr(m.imageDir, s.model.Guest.ImageDir)
+	root, image := m.root, firstNonEmpty(m.imageDir, s.model.Guest.ImageDir)
 	s.mu.Unlock()
-	if !fresh {
+	if !isNew {
 		return root, nil
 	}
 	if err := os.Mkdir(root, 0o700); err != nil {
-		return "", fmt.Errorf("make root directory: %w", err)
+		return "", fmt.Errorf("create root directory: %w", err)
 	}
 	if image == "" {
 		return root, nil
@@ -105,39 +106,40 @@ func (s *Server) guestRoot(m *machine) (string, error) {
 	return root, execguest.CopyTree(image, root)
 }
 
-// makeWorkDir makes the directory for what VMs need, once; s.mu is held.
-func (s *Server) makeWorkDir() error {
+// ensureWorkDir creates the directory for the VMs' files if it does not exist. The caller holds
+// s.mu.
+func (s *Server) ensureWorkDir() error {
 	if s.workDir != "" {
 		return nil
 	}
 	dir, err := os.MkdirTemp(s.model.Guest.WorkDir, "pvesim-")
 	if err != nil {
-		return fmt.Errorf("make work directory: %w", err)
+		return fmt.Errorf("create work directory: %w", err)
 	}
-	if s.workDir, err = filepath.Abs(dir); err != nil { // images name each other by path
-		return fmt.Errorf("make work directory: %w", err)
+	if s.workDir, err = filepath.Abs(dir); err != nil { // images refer to each other by path
+		return fmt.Errorf("create work directory: %w", err)
 	}
 	return nil
 }
 
-// cloudInit does what cloud-init would with the attached drive.
-func (s *Server) cloudInit(m *machine, run *guestRun, root string) error {
-	files, err := s.driveFiles(m)
+// applyCloudInit applies the attached cloud-init drive to the root directory, as cloud-init would.
+func (s *Server) applyCloudInit(m *machine, run *guestRun, root string) error {
+	files, err := s.readCloudInitDrive(m)
 	if err != nil {
 		return err
 	}
-	return execguest.CloudInit(files, root, run.log.printf)
+	return execguest.ApplyCloudInit(files, root, run.log.printf)
 }
 
-// LeakedProcesses lists process groups of guests that still have live members.
-// It is empty after [Server.Close] unless a program escaped.
+// LeakedProcesses returns the process groups of guests that still have running members. After
+// [Server.Close], the list is empty unless a program has left its process group.
 func (s *Server) LeakedProcesses() []int {
 	s.mu.Lock()
 	groups := append([]int(nil), s.groups...)
 	s.mu.Unlock()
 	var out []int
 	for _, g := range groups {
-		if execguest.Alive(g) {
+		if execguest.IsAlive(g) {
 			out = append(out, g)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// guestProgram is what the test binary does when it is a guest's program: it
-// reports what it finds, then does what the configuration says.
+// guestProgram is the main function of the test binary when it is a guest's program. It reports its
+// environment and then does what its configuration defines.
 func guestProgram(config, root string) int {
 	raw, err := os.ReadFile(config)
 	if err != nil {
@@ -85,21 +85,21 @@ func boot(t *testing.T, label, userData string) *api {
 	t.Helper()
 	a := start(t, execModel(t))
 	a.clone("1000", nil)
-	iso := makeISO(t, label, map[string]string{"user-data": userData, "meta-data": "instance-id: i\n"})
+	iso := buildISO(t, label, map[string]string{"user-data": userData, "meta-data": "instance-id: i\n"})
 	a.wait(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
 	a.ok("PUT", confPath, p{"ide2": "local:iso/seed.iso,media=cdrom"})
 	a.must("POST", powerPath+"start", nil)
 	return a
 }
 
-// off waits until VM 1000 is off.
+// off waits until VM 1000 is stopped.
 func (a *api) off() {
 	a.t.Helper()
 	eventually(a.t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
 }
 
-// TestExecGuest runs a real program with the data of an uploaded ISO; its exit
-// is the guest's power-off.
+// TestExecGuest runs a real program with the data of an uploaded ISO. When the program exits, the
+// guest powers off.
 func TestExecGuest(t *testing.T) {
 	t.Parallel()
 	a := boot(t, "cidata", seed("exit"))
@@ -112,8 +112,7 @@ func TestExecGuest(t *testing.T) {
 	}
 }
 
-// TestExecGuestBuiltin: the drive Proxmox generates, with user data out of a
-// snippet.
+// TestExecGuestBuiltin uses the drive that Proxmox VE generates, with user data from a snippet.
 func TestExecGuestBuiltin(t *testing.T) {
 	t.Parallel()
 	change := execModel(t)
@@ -130,8 +129,8 @@ func TestExecGuestBuiltin(t *testing.T) {
 	}
 }
 
-// TestExecGuestKilled: stopping a VM ends its program and all its children;
-// pvetest checks that none is left.
+// TestExecGuestKilled checks that stopping a VM ends its program and all child processes. pvetest
+// checks that none remains.
 func TestExecGuestKilled(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"stop", "close"} {
@@ -149,7 +148,7 @@ func TestExecGuestKilled(t *testing.T) {
 	}
 }
 
-// TestExecGuestShutdown: the power button lets the program end by itself.
+// TestExecGuestShutdown checks that the program can end by itself after the power button.
 func TestExecGuestShutdown(t *testing.T) {
 	t.Parallel()
 	a := boot(t, "cidata", seed("term"))
@@ -163,7 +162,7 @@ func TestExecGuestShutdown(t *testing.T) {
 	}
 }
 
-// TestExecGuestWithoutData stays up: nothing tells it what to do.
+// TestExecGuestWithoutData checks that a VM without data stays up and runs no program.
 func TestExecGuestWithoutData(t *testing.T) {
 	t.Parallel()
 	a := start(t, execModel(t))

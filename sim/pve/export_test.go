@@ -10,10 +10,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// MakeISO, ReadISO and ParseUserData open internals to tests.
-func MakeISO(label string, files map[string][]byte) ([]byte, error) { return makeISO(label, files) }
+// MakeISO gives tests access to buildISO.
+func MakeISO(label string, files map[string][]byte) ([]byte, error) { return buildISO(label, files) }
 
-// ReadISO reads label and files.
+// ReadISO returns the label and the files of an ISO image.
 func ReadISO(data []byte) (string, map[string][]byte, error) {
 	img, err := readISO(data)
 	if err != nil {
@@ -22,7 +22,7 @@ func ReadISO(data []byte) (string, map[string][]byte, error) {
 	return img.label, img.files, nil
 }
 
-// ParseUserData gives the files user data writes, by path, and the host name.
+// ParseUserData returns the host name and the files of user data, by path.
 func ParseUserData(data []byte) (host string, files map[string]string, modes map[string]uint32, err error) {
 	parsed, err := execguest.ParseUserData(data)
 	if err != nil {
@@ -35,15 +35,15 @@ func ParseUserData(data []byte) (host string, files map[string]string, modes map
 	return parsed.Hostname, files, modes, nil
 }
 
-// Privileges are those a version knows.
-func Privileges(version string) []string { return privilegesOf(version) }
+// Privileges returns the privileges of a version.
+func Privileges(version string) []string { return listPrivileges(version) }
 
-// VMSpec is the machine that a configuration describes.
+// VMSpec returns the machine that a configuration describes.
 func VMSpec(conf map[string]string, q QEMU) (*vm.Spec, error) {
-	return vmSpec(&machine{id: 1, conf: conf}, q)
+	return newVMSpec(&machine{id: 1, conf: conf}, q)
 }
 
-// Routes are all calls the simulator answers, as METHOD and path.
+// Routes returns the method and the path of all calls that the simulator implements.
 func Routes() [][2]string {
 	var out [][2]string
 	for _, r := range allRoutes() {

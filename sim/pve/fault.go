@@ -14,90 +14,90 @@ import (
 	"time"
 )
 
-// The statuses of the node-to-node proxy (AnyEvent::HTTP).
+// The error statuses of the node-to-node proxy (AnyEvent::HTTP).
 const (
-	statusProxy        = 595
+	statusProxyError   = 595
 	statusProxyTimeout = 596
 )
 
-// FaultKind says what goes wrong.
+// FaultKind is the kind of a fault.
 type FaultKind string
 
-// What can go wrong.
+// The kinds of faults.
 const (
-	// FaultError answers Status and Reason instead of doing the call.
+	// FaultError returns Status and Reason and does not run the call.
 	FaultError FaultKind = "error"
-	// FaultSlow waits Delay before the call is done.
+	// FaultSlow waits for Delay before the call runs.
 	FaultSlow FaultKind = "slow"
-	// FaultLockTimeout answers that the VM's lock could not be had.
+	// FaultLockTimeout returns a timeout of the VM's lock.
 	FaultLockTimeout FaultKind = "lock-timeout"
-	// FaultTaskLock lets the task fail that way, after Delay.
+	// FaultTaskLock makes the task fail with a timeout of the VM's lock after Delay.
 	FaultTaskLock FaultKind = "task-lock"
-	// FaultTaskError lets the task fail with Reason, after Delay, undone.
+	// FaultTaskError makes the task fail with Reason after Delay, without doing its work.
 	FaultTaskError FaultKind = "task-error"
-	// FaultWarnings lets a task that succeeds end as "WARNINGS: 1".
+	// FaultWarnings makes a successful task end with "WARNINGS: 1".
 	FaultWarnings FaultKind = "warnings"
-	// FaultTaskLost does the work, but the task ends as "unexpected status"
-	// and its log is gone.
+	// FaultTaskLost does the work of the task, but the task ends with "unexpected status", and its
+	// log is lost.
 	FaultTaskLost FaultKind = "task-lost"
-	// FaultTaskKilled loses the task and does not do the work.
+	// FaultTaskKilled does not do the work of the task. The task ends as with FaultTaskLost, after
+	// Delay.
 	FaultTaskKilled FaultKind = "task-killed"
-	// FaultHalfClone kills a clone half-way: the VM stays, locked.
+	// FaultHalfClone kills a clone task halfway. The new VM remains and is locked.
 	FaultHalfClone FaultKind = "half-clone"
-	// FaultCutConnection does the call and closes the connection unanswered.
+	// FaultCutConnection runs the call and closes the connection without a response.
 	FaultCutConnection FaultKind = "cut-connection"
-	// FaultUnauthorized answers 401, as an expired ticket.
+	// FaultUnauthorized returns 401, as for an expired ticket.
 	FaultUnauthorized FaultKind = "unauthorized"
-	// FaultNodeDown answers 595 after Delay without doing the call.
+	// FaultNodeDown returns 595 after Delay and does not run the call.
 	FaultNodeDown FaultKind = "node-down"
-	// FaultProxyTimeout does the call and answers 596 after Delay.
+	// FaultProxyTimeout runs the call and returns 596 after Delay.
 	FaultProxyTimeout FaultKind = "proxy-timeout"
-	// FaultStale answers cluster/resources out of the last broadcast although
-	// a new one is due.
+	// FaultStale makes cluster/resources use an older broadcast, although a newer one exists.
 	FaultStale FaultKind = "stale"
-	// FaultStorageFull lets clones and uploads run out of space.
+	// FaultStorageFull makes clones and uploads fail because the storage is full.
 	FaultStorageFull FaultKind = "storage-full"
-	// FaultVMCrash ends a VM Delay after it was started.
+	// FaultVMCrash ends a VM at Delay after its boot.
 	FaultVMCrash FaultKind = "vm-crash"
 
-	// The following are states of Node, from the rule's addition to its
-	// removal; [Outage] has their delays.
+	// The following faults are states of Node from the time when the rule is added until the rule is
+	// removed. [Outage] defines their delays.
 
-	// FaultNodeHung stops a node's programs: the others call it offline, keep
-	// what it reported last for some minutes, and calls for it time out (596).
+	// FaultNodeHung stops all programs of a node. The other nodes report it as offline and keep its
+	// last report for some minutes. Calls for the node time out (596).
 	FaultNodeHung FaultKind = "node-hung"
-	// FaultNodeCut pulls a node's network cable: calls for it answer 595.
+	// FaultNodeCut disconnects a node from the network. Calls for the node return 595.
 	FaultNodeCut FaultKind = "node-cut"
-	// FaultNodeLost is a node that is gone for good: an administrator has removed it
-	// from the cluster, and its VMs with it. It stays gone when the rule is removed.
+	// FaultNodeLost removes a node and its VMs from the cluster, as an administrator can. The node
+	// does not return when the rule is removed.
 	FaultNodeLost FaultKind = "node-lost"
-	// FaultNoReports lets a node's status daemon stand still, and what it
-	// reported be too old to count. The node works.
+	// FaultNoReports stops a node's status daemon, so that the node's last report is too old to be
+	// valid. The node itself works.
 	FaultNoReports FaultKind = "no-reports"
 )
 
-// Fault is a rule. Empty conditions match everything.
-type Fault struct { //nolint:recvcheck // a value encodes itself, a pointer decodes
+// Fault is a rule. An empty condition matches every call.
+type Fault struct { //nolint:recvcheck // encoding needs a value, decoding needs a pointer
 	Kind FaultKind `json:"kind"`
-	// Method is the HTTP method, Path a pattern as of path.Match, relative to
-	// /api2/json, such as /nodes/*/qemu/*/clone.
+	// Method is the HTTP method. Path is a pattern as in path.Match and relative to /api2/json, such
+	// as /nodes/*/qemu/*/clone.
 	Method string `json:"method"`
 	Path   string `json:"path"`
 	Node   string `json:"node"`
-	// VMID matches the VM of the path, for a clone also the new one.
+	// VMID matches the VM of the path. For a clone, it also matches the new VM.
 	VMID int `json:"vmid"`
-	// Probability is in (0, 1]; 0 means 1.
+	// Probability is a number from 0 to 1. 0 means 1.
 	Probability float64 `json:"probability"`
-	// Count is how often the rule strikes at most; 0 means without end.
+	// Count is how often the rule applies at most. 0 means no limit.
 	Count int           `json:"count"`
 	Delay time.Duration `json:"delay"`
-	// Status and Reason are what FaultError answers; Reason is also used by
-	// FaultTaskError.
+	// Status and Reason are the response of FaultError. Reason also replaces the default text of
+	// other faults with a reason, such as FaultTaskError.
 	Status int    `json:"status"`
 	Reason string `json:"reason"`
 }
 
-// Validate reports what is wrong with a rule.
+// Validate returns an error if the rule is invalid.
 func (f Fault) Validate() error {
 	kinds := []FaultKind{
 		FaultError, FaultSlow, FaultLockTimeout, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost,
@@ -106,10 +106,10 @@ func (f Fault) Validate() error {
 	}
 	kinds = append(kinds, nodeFaults()...)
 	if slices.Contains(nodeFaults(), f.Kind) && f.Node == "" {
-		return fmt.Errorf("fault %s: name its node", f.Kind)
+		return fmt.Errorf("fault %s: node is required", f.Kind)
 	}
 	if !slices.Contains(kinds, f.Kind) {
-		return fmt.Errorf("fault: unknown kind %q (one of %v)", f.Kind, kinds)
+		return fmt.Errorf("fault: unknown kind %q (use one of %v)", f.Kind, kinds)
 	}
 	if _, err := path.Match(f.Path, "/"); err != nil {
 		return fmt.Errorf("fault %s: path %q: %w", f.Kind, f.Path, err)
@@ -118,61 +118,61 @@ func (f Fault) Validate() error {
 		return fmt.Errorf("fault %s: probability %g is not between 0 and 1", f.Kind, f.Probability)
 	}
 	if f.Kind == FaultError && f.Status != 0 && (f.Status < 400 || f.Status > 599) {
-		return fmt.Errorf("fault %s: status %d is no error", f.Kind, f.Status)
+		return fmt.Errorf("fault %s: status %d is not an error status (use 400 to 599)", f.Kind, f.Status)
 	}
 	return nil
 }
 
-// faultRule is a fault in force.
+// faultRule is an active rule.
 type faultRule struct {
 	Fault
-	left int // strikes left; negative without end
+	remaining int // how often the rule still applies; negative means no limit
 }
 
-// AddFault puts a rule in force; remove takes it away.
+// AddFault adds a rule and returns a function that removes the rule.
 func (s *Server) AddFault(f Fault) (remove func()) {
-	r := &faultRule{Fault: f, left: f.Count}
+	r := &faultRule{Fault: f, remaining: f.Count}
 	if f.Count == 0 {
-		r.left = -1
+		r.remaining = -1
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = append(s.faults, r)
 	if slices.Contains(nodeFaults(), f.Kind) {
-		s.setTrouble(f.Node, f.Kind)
+		s.setNodeFault(f.Node, f.Kind)
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.endTrouble(r)
+		s.endNodeFault(r)
 		s.faults = slices.DeleteFunc(s.faults, func(x *faultRule) bool { return x == r })
 	}
 }
 
-// ClearFaults removes every rule.
+// ClearFaults removes all rules.
 func (s *Server) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.faults {
-		s.endTrouble(r)
+		s.endNodeFault(r)
 	}
 	s.faults = nil
 }
 
-// endTrouble ends what a rule has brought on a node; s.mu is held.
-func (s *Server) endTrouble(r *faultRule) {
-	if n := s.nodes[r.Node]; n != nil && n.trouble == r.Kind {
-		s.setTrouble(r.Node, "")
+// endNodeFault ends the node fault that a rule has caused. The caller holds s.mu.
+func (s *Server) endNodeFault(r *faultRule) {
+	if n := s.nodes[r.Node]; n != nil && n.fault == r.Kind {
+		s.setNodeFault(r.Node, "")
 	}
 }
 
-// Faults are the rules in force.
+// Faults returns the rules that can still apply.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := []Fault{}
 	for _, f := range s.faults {
-		if f.left != 0 {
+		if f.remaining != 0 {
 			out = append(out, f.Fault)
 		}
 	}
@@ -186,9 +186,9 @@ func (f *faultRule) reasonOr(text string) string {
 	return text
 }
 
-// applies tells whether a kind of fault can hit a call at all, so that rules
-// without a path do not waste their count.
-func (f *faultRule) applies(c *call) bool {
+// canApply returns true if the kind of fault can affect the call, so that rules without a path do
+// not waste their count.
+func (f *faultRule) canApply(c *call) bool {
 	if c.route == nil {
 		return false
 	}
@@ -205,14 +205,14 @@ func (f *faultRule) applies(c *call) bool {
 	case FaultLockTimeout:
 		return c.vmid != 0 && isWrite(c.method)
 	case FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled:
-		return c.route.forks
+		return c.route.startsTask
 	default:
 		return true
 	}
 }
 
 func (f *faultRule) matches(c *call) bool {
-	if f.left == 0 || !f.applies(c) {
+	if f.remaining == 0 || !f.canApply(c) {
 		return false
 	}
 	if f.Method != "" && f.Method != c.method || f.Node != "" && f.Node != c.node {
@@ -224,8 +224,9 @@ func (f *faultRule) matches(c *call) bool {
 	return f.VMID == 0 || f.VMID == c.vmid || strconv.Itoa(f.VMID) == c.params["newid"]
 }
 
-// matchFaults are the rules that strike a call, of the given kinds.
-func (s *Server) matchFaults(c *call, kinds ...FaultKind) []*faultRule {
+// takeFaults returns the rules of the given kinds that apply to a call. It counts each use, and it
+// skips a rule at random if the rule has a probability.
+func (s *Server) takeFaults(c *call, kinds ...FaultKind) []*faultRule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []*faultRule
@@ -236,21 +237,21 @@ func (s *Server) matchFaults(c *call, kinds ...FaultKind) []*faultRule {
 		if f.Probability > 0 && s.rng.Float64() >= f.Probability {
 			continue
 		}
-		if f.left > 0 {
-			f.left--
+		if f.remaining > 0 {
+			f.remaining--
 		}
 		out = append(out, f)
 	}
 	return out
 }
 
-// faultsBefore lets faults strike before a call is done and notes those that
-// strike later.
-func (s *Server) faultsBefore(c *call) error {
-	struck := s.matchFaults(c, FaultError, FaultSlow, FaultLockTimeout, FaultNodeDown)
-	for _, f := range struck {
+// applyFaults applies the faults that affect a call before it runs, and stores the other faults in
+// the call.
+func (s *Server) applyFaults(c *call) error {
+	matched := s.takeFaults(c, FaultError, FaultSlow, FaultLockTimeout, FaultNodeDown)
+	for _, f := range matched {
 		if !s.sleep(c.ctx, f.Delay) {
-			return errGone
+			return errClientGone
 		}
 		switch f.Kind {
 		case FaultError:
@@ -260,19 +261,19 @@ func (s *Server) faultsBefore(c *call) error {
 			}
 			return &apiError{status: status, reason: f.reasonOr("got no worker upid - start worker failed")}
 		case FaultLockTimeout:
-			return lockTimeout(c.vmid)
+			return newLockTimeoutError(c.vmid)
 		case FaultNodeDown:
-			return &apiError{status: statusProxy, reason: f.reasonOr("No route to host")}
+			return &apiError{status: statusProxyError, reason: f.reasonOr("No route to host")}
 		default:
 		}
 	}
-	c.faults = s.matchFaults(c, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled,
+	c.faults = s.takeFaults(c, FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled,
 		FaultHalfClone, FaultCutConnection, FaultProxyTimeout, FaultStale, FaultStorageFull, FaultVMCrash)
 	return nil
 }
 
-// struck finds a fault of a kind among those that hit a call or task.
-func struck(faults []*faultRule, kind FaultKind) *faultRule {
+// findFault returns the first fault of a kind, or nil.
+func findFault(faults []*faultRule, kind FaultKind) *faultRule {
 	for _, f := range faults {
 		if f.Kind == kind {
 			return f
@@ -283,12 +284,12 @@ func struck(faults []*faultRule, kind FaultKind) *faultRule {
 
 var errKilled = errors.New("worker killed")
 
-func (f *faultRule) beforeTask(ctx context.Context, s *Server, t *task) error {
+func (f *faultRule) applyBeforeTask(ctx context.Context, s *Server, t *task) error {
 	switch f.Kind {
 	case FaultTaskLock:
 		s.sleep(ctx, f.Delay)
 		vmid, _ := strconv.Atoi(t.id)
-		return lockTimeout(vmid)
+		return newLockTimeoutError(vmid)
 	case FaultTaskError:
 		s.sleep(ctx, f.Delay)
 		return dief("%s", f.reasonOr("got no worker upid - start worker failed"))
@@ -303,7 +304,7 @@ func (f *faultRule) beforeTask(ctx context.Context, s *Server, t *task) error {
 	}
 }
 
-func (f *faultRule) afterTask(s *Server, t *task, err error) error {
+func (f *faultRule) applyAfterTask(s *Server, t *task, err error) error {
 	switch f.Kind {
 	case FaultWarnings:
 		if err == nil {

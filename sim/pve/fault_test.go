@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// TestFaults: one clone (or start) under each kind of fault: what the caller
-// sees and what is left.
+// TestFaults injects each kind of fault into a clone or a start, and checks the response and the
+// remaining state.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const lock = "can't lock file '/var/lock/qemu-server/lock-9001.conf' - got timeout"
@@ -62,13 +62,13 @@ func TestFaults(t *testing.T) {
 			if tc.status != 0 && text != tc.text {
 				t.Errorf("text %q", text)
 			}
-			eventually(t, "VMs", func() bool { return len(a.s.Snapshot().Made()) == tc.vms })
+			eventually(t, "VMs", func() bool { return len(a.s.Snapshot().CreatedVMs()) == tc.vms })
 			eventually(t, "tasks", func() bool {
 				st := a.s.Snapshot()
 				return len(st.Tasks) == 0 || st.Tasks[len(st.Tasks)-1].Exit != ""
 			})
 			if tc.vms == 1 {
-				if vm := a.s.Snapshot().Made()[0]; vm.Lock != tc.lock {
+				if vm := a.s.Snapshot().CreatedVMs()[0]; vm.Lock != tc.lock {
 					t.Errorf("lock %q", vm.Lock)
 				}
 			}
@@ -82,7 +82,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestLostTask: its status says so and its log has gone.
+// TestLostTask checks the status of a lost task, whose log is lost too.
 func TestLostTask(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -99,7 +99,7 @@ func TestLostTask(t *testing.T) {
 	}
 }
 
-// TestCrash ends a VM whatever its guest does.
+// TestCrash ends a VM while its guest runs.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -114,8 +114,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestFaultConditions: rules strike only where they match, and as often as
-// they say; the same seed gives the same course.
+// TestFaultConditions checks that rules apply only to calls that match, and at most as often as
+// their count. The same seed has the same result.
 func TestFaultConditions(t *testing.T) {
 	t.Parallel()
 	course := func() string {
@@ -187,13 +187,13 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
-// TestClientGone: a call goes on although its client has left.
+// TestClientGone checks that a call continues after its client has disconnected.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	reached, leave := make(chan struct{}), make(chan struct{})
 	remove := a.s.OnCall(func(c pve.Call) {
-		if c.Phase == pve.Before && strings.HasSuffix(c.Path, "/clone") {
+		if c.Phase == pve.PhaseBefore && strings.HasSuffix(c.Path, "/clone") {
 			close(reached)
 			<-leave
 		}

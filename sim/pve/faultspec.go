@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// namedFaults are the faults a command line can name.
+// namedFaults returns the faults that have a name on the command line.
 func namedFaults() map[string]Fault {
 	const (
 		clone  = "/nodes/*/qemu/*/clone"
 		config = "/nodes/*/qemu/*/config"
-		onePVE = "/nodes/*/qemu/*/status/*"
+		status = "/nodes/*/qemu/*/status/*"
 	)
 	return map[string]Fault{
 		"clone-lock":    {Kind: FaultTaskLock, Path: clone},
@@ -37,19 +37,19 @@ func namedFaults() map[string]Fault {
 		"stale":         {Kind: FaultStale},
 		"vm-crash":      {Kind: FaultVMCrash},
 		"unauthorized":  {Kind: FaultUnauthorized},
-		"node-down":     {Kind: FaultNodeDown, Path: onePVE},
-		"proxy-timeout": {Kind: FaultProxyTimeout, Path: onePVE},
+		"node-down":     {Kind: FaultNodeDown, Path: status},
+		"proxy-timeout": {Kind: FaultProxyTimeout, Path: status},
 		"error-500":     {Kind: FaultError, Status: 500},
 		"error-503":     {Kind: FaultError, Status: 503, Reason: "Service Unavailable"},
 		"slow":          {Kind: FaultSlow},
 	}
 }
 
-// FaultNames are the names [ParseFaults] knows, sorted.
+// FaultNames returns the names that [ParseFaults] accepts, sorted.
 func FaultNames() []string { return slices.Sorted(maps.Keys(namedFaults())) }
 
-// ParseFaults reads a list such as "clone-lock=0.2,vm-crash=0.1@5s,slow=1x3@2s":
-// the name of a fault, its probability, how often at most, and its delay.
+// ParseFaults parses a list such as "clone-lock=0.2,vm-crash=0.1@5s,slow=1x3@2s". An entry has the
+// name of a fault, its probability, the maximum number of uses after x, and the delay after @.
 func ParseFaults(spec string) ([]Fault, error) {
 	var out []Fault
 	for item := range strings.SplitSeq(spec, ",") {
@@ -77,26 +77,26 @@ func parseFault(item string) (Fault, error) {
 	var err error
 	if hasDelay {
 		if f.Delay, err = time.ParseDuration(delay); err != nil {
-			return f, fmt.Errorf("read delay: %w", err)
+			return f, fmt.Errorf("parse delay: %w", err)
 		}
 	}
 	if hasCount {
 		if f.Count, err = strconv.Atoi(count); err != nil {
-			return f, fmt.Errorf("read count: %w", err)
+			return f, fmt.Errorf("parse count: %w", err)
 		}
 	}
 	if value != "" {
 		if f.Probability, err = strconv.ParseFloat(value, 64); err != nil {
-			return f, fmt.Errorf("read probability: %w", err)
+			return f, fmt.Errorf("parse probability: %w", err)
 		}
 		if f.Probability == 0 {
-			return f, errors.New("probability 0 never strikes; leave the fault out")
+			return f, errors.New("a fault with probability 0 never applies: omit the fault")
 		}
 	}
 	return f, f.Validate()
 }
 
-// faultJSON is Fault with its delay as text.
+// faultJSON is Fault with the delay as text.
 type faultJSON struct {
 	Kind        FaultKind `json:"kind"`
 	Method      string    `json:"method,omitempty"`
@@ -110,18 +110,18 @@ type faultJSON struct {
 	Reason      string    `json:"reason,omitempty"`
 }
 
-// MarshalJSON writes the delay as Go writes durations.
+// MarshalJSON encodes a fault with its delay in Go's format for durations.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(faultJSON{
 		f.Kind, f.Method, f.Path, f.Node, f.VMID, f.Probability, f.Count, f.Delay.String(), f.Status, f.Reason,
 	})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes a fault that MarshalJSON has encoded.
 func (f *Fault) UnmarshalJSON(data []byte) error {
 	var j faultJSON
 	if err := json.Unmarshal(data, &j); err != nil {
-		return fmt.Errorf("read fault: %w", err)
+		return fmt.Errorf("decode fault: %w", err)
 	}
 	*f = Fault{
 		Kind: j.Kind, Method: j.Method, Path: j.Path, Node: j.Node, VMID: j.VMID, Probability: j.Probability,
@@ -132,7 +132,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 	}
 	d, err := time.ParseDuration(j.Delay)
 	if err != nil {
-		return fmt.Errorf("read fault: delay: %w", err)
+		return fmt.Errorf("decode fault: parse delay: %w", err)
 	}
 	f.Delay = d
 	return nil

@@ -7,56 +7,53 @@ import "time"
 
 // FloorInput describes a run of identical jobs, each on a VM of its own.
 type FloorInput struct {
-	// Jobs are all there at time zero.
+	// Jobs is the number of jobs. All jobs exist at time zero.
 	Jobs int `json:"jobs"`
-	// CloneSlots is how many clones can be made at the same time: the storages
-	// that can clone times the parallel clones of each. 0 means no limit.
+	// CloneSlots is the number of clones that can run at the same time: the number of storages with
+	// templates times the parallel clones of each. 0 means no limit.
 	CloneSlots int `json:"cloneSlots"`
-	// MaxVMs is how many VMs may exist at the same time; 0 means no limit.
+	// MaxVMs is the number of VMs that can exist at the same time. 0 means no limit.
 	MaxVMs int `json:"maxVMs"`
-	// Clone, Boot, Job and Destroy are what every VM takes.
+	// Clone, Boot, Job and Destroy are the times that each VM needs for these steps.
 	Clone   time.Duration `json:"clone"`
 	Boot    time.Duration `json:"boot"`
 	Job     time.Duration `json:"job"`
 	Destroy time.Duration `json:"destroy"`
 }
 
-// Floor is the earliest time at which the last job can be done, whatever the
-// scheduler: no correct run is faster.
+// Floor returns a lower bound: the shortest time in which any scheduler can complete all jobs. No
+// correct run is faster.
 //
-// A VM occupies a clone slot while it is cloned and a VM slot until it is
-// destroyed. The jobs are identical, so they may be numbered by the start of
-// their clones; the i-th clone can then not start before a clone slot has come
-// free from clone i-CloneSlots, nor before VM i-MaxVMs has gone. Starting each
-// at the later of the two moments meets both bounds with equality, so this
-// schedule is optimal. Without a VM limit it is
+// A VM occupies a clone slot while it is cloned, and a VM slot until it is destroyed. The jobs are
+// identical, so they can be numbered by the start of their clones. Clone i can start only when clone
+// i-CloneSlots has ended and VM i-MaxVMs has been destroyed. A schedule that starts each clone at
+// the later of these two times is therefore optimal. Without a limit of VMs, the result is
 // ceil(Jobs/CloneSlots)*Clone + Boot + Job.
-func Floor(in FloorInput) time.Duration {
-	if in.Jobs <= 0 {
+func Floor(input FloorInput) time.Duration {
+	if input.Jobs <= 0 {
 		return 0
 	}
-	start := make([]time.Duration, in.Jobs)
-	life := in.Clone + in.Boot + in.Job + in.Destroy
+	start := make([]time.Duration, input.Jobs)
+	lifetime := input.Clone + input.Boot + input.Job + input.Destroy
 	for i := range start {
-		if in.CloneSlots > 0 && i >= in.CloneSlots {
-			start[i] = start[i-in.CloneSlots] + in.Clone
+		if input.CloneSlots > 0 && i >= input.CloneSlots {
+			start[i] = start[i-input.CloneSlots] + input.Clone
 		}
-		if in.MaxVMs > 0 && i >= in.MaxVMs {
-			start[i] = max(start[i], start[i-in.MaxVMs]+life)
+		if input.MaxVMs > 0 && i >= input.MaxVMs {
+			start[i] = max(start[i], start[i-input.MaxVMs]+lifetime)
 		}
 	}
-	return start[in.Jobs-1] + in.Clone + in.Boot + in.Job
+	return start[input.Jobs-1] + input.Clone + input.Boot + input.Job
 }
 
-// FloorInput is the input of [Floor] for this cluster: what its model says
-// about clones, boots and destruction. A linked clone from each storage that
-// holds a template is assumed.
+// FloorInput returns the input of [Floor] for this cluster, with the times of the cluster's model.
+// It assumes linked clones from every storage that holds a template.
 func (s *Server) FloorInput(jobs int, job time.Duration) FloorInput {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stores := map[storeKey]bool{}
 	for _, m := range s.vms {
-		if !m.template() {
+		if !m.isTemplate() {
 			continue
 		}
 		for k, v := range m.conf {
@@ -64,7 +61,7 @@ func (s *Server) FloorInput(jobs int, job time.Duration) FloorInput {
 			if !isDriveName(k) || err != nil || d.isCDROM() {
 				continue
 			}
-			if st, _ := s.volumeOf(m.node, d.file); st != nil {
+			if st, _ := s.findVolume(m.node, d.file); st != nil {
 				stores[st.key] = true
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// TestFloor has what TestFloorIsOptimal does not try.
+// TestFloor checks cases that TestFloorIsOptimal does not cover.
 func TestFloor(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
@@ -28,8 +28,8 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// TestFloorIsOptimal compares with a search over all schedules that start
-// clones at whole moments, which suffices as all durations are whole.
+// TestFloorIsOptimal compares with a search over all schedules that start clones at integer times.
+// That is sufficient, because all durations are integers.
 func TestFloorIsOptimal(t *testing.T) {
 	t.Parallel()
 	for jobs := 1; jobs <= 4; jobs++ {
@@ -49,7 +49,7 @@ func TestFloorIsOptimal(t *testing.T) {
 	}
 }
 
-// bestOf tries to start the next clone now or one moment later.
+// bestOf starts the next clone now or one time unit later and returns the better result.
 func bestOf(in pve.FloorInput, starts []time.Duration, now time.Duration) time.Duration {
 	if len(starts) == in.Jobs {
 		return starts[in.Jobs-1] + in.Clone + in.Boot + in.Job
@@ -75,8 +75,8 @@ func bestOf(in pve.FloorInput, starts []time.Duration, now time.Duration) time.D
 	return min(best, bestOf(in, starts, now+1))
 }
 
-// TestFloorOfServer takes what the model says: three local storages with two
-// clones each, or one shared.
+// TestFloorOfServer uses the values of the model: three local storages with two clones each, or one
+// shared storage.
 func TestFloorOfServer(t *testing.T) {
 	t.Parallel()
 	for want, shared := range map[int]bool{6: false, 2: true} {

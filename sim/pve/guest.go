@@ -12,65 +12,64 @@ import (
 	"time"
 )
 
-// guest is what is inside of a running VM: a timer or a script, a program of
-// this machine, or a machine of QEMU's.
+// guest is the inside of a running VM: a timer or a script, a program on this machine, or a QEMU
+// process.
 type guest interface {
-	// live is the guest's life. It returns when the guest has gone: true if it
-	// ended by itself, false if run's context ended it.
-	live(run *guestRun) (off bool)
-	// press presses the power button, and gives the most that the guest then
-	// takes to power off; [never] if that is for it to say.
-	press(run *guestRun) time.Duration
-	// agent runs a guest agent's command and gives what it returns. The error
-	// is that of the API.
-	agent(ctx context.Context, command string) (any, error)
-	// pid is its process on this machine, which is gone when live has
-	// returned; 0 if it has none.
+	// execute runs the guest and returns when the guest has ended. off is true if the guest ended by
+	// itself, and false if run's context ended it.
+	execute(run *guestRun) (off bool)
+	// pressPowerButton presses the power button and returns how long the guest needs at most to
+	// power off. It returns [unlimited] if that depends on the guest.
+	pressPowerButton(run *guestRun) time.Duration
+	// runAgentCommand runs a command of the guest agent and returns its result. The error is the one
+	// of the API.
+	runAgentCommand(ctx context.Context, command string) (any, error)
+	// pid returns the guest's process id on this machine, or 0 if it has no process. The process has
+	// ended when execute returns.
 	pid() int
 }
 
-// never is longer than any timeout.
-const never = time.Duration(math.MaxInt64)
+// unlimited is longer than any timeout.
+const unlimited = time.Duration(math.MaxInt64)
 
-// guestRun is one boot of a VM, from start to power-off.
+// guestRun is one boot of a VM, from its start to its power-off.
 type guestRun struct {
 	guest
 
-	ctx    context.Context //nolint:containedctx // the life of the boot
+	ctx    context.Context //nolint:containedctx // ends with the boot
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the guest has gone
+	done   chan struct{} // closed when the guest has ended
 	log    *guestLog
 }
 
 func (r *guestRun) kill() { r.cancel() }
 
-// awaitGone waits until the process of a guest that was killed has gone, so
-// that its disks are free.
-func (r *guestRun) awaitGone() {
+// waitForExit waits until the process of a killed guest has ended, so that its disks are free.
+func (r *guestRun) waitForExit() {
 	if r != nil && r.pid() != 0 {
 		<-r.done
 	}
 }
 
-// GuestVM is a booted VM as a guest script sees it.
+// GuestVM is a booted VM for a guest script.
 type GuestVM struct {
 	// Context ends when the VM is stopped.
 	Context context.Context //nolint:containedctx // a value for callbacks
 	VMID    int
 	Name    string
 	Node    string
-	// Drive holds the files of the attached cloud-init drive or ISO by name;
-	// nil when there is none.
+	// Drive holds the files of the attached cloud-init drive or ISO by name. It is nil if there is
+	// none.
 	Drive map[string][]byte
-	// Log is the VM's console.
+	// Log writes to the VM's console.
 	Log func(format string, args ...any)
 }
 
-// guestLog is a VM's console, kept over its boots up to a limit.
+// guestLog is a VM's console. It holds the output of all boots up to a limit.
 type guestLog struct {
 	mu   sync.Mutex
 	data []byte
-	file string // also written there, if set
+	file string // a file that receives the output too, if set
 }
 
 const maxGuestLog = 1 << 20
@@ -78,17 +77,17 @@ const maxGuestLog = 1 << 20
 func (l *guestLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if room := maxGuestLog - len(l.data); room > 0 {
-		fits := p[:min(len(p), room)]
+	if free := maxGuestLog - len(l.data); free > 0 {
+		fits := p[:min(len(p), free)]
 		l.data = append(l.data, fits...)
-		l.tee(fits)
+		l.appendToFile(fits)
 	}
 	return len(p), nil
 }
 
-// tee appends to the file. A console that can't be written is no reason to end
-// a VM.
-func (l *guestLog) tee(p []byte) {
+// appendToFile appends to the file. It ignores errors, because a VM must run even if its console
+// can't be written.
+func (l *guestLog) appendToFile(p []byte) {
 	if l.file == "" {
 		return
 	}
@@ -108,7 +107,7 @@ func (l *guestLog) String() string {
 	return string(l.data)
 }
 
-// newGuest makes what is inside a VM, up to the point where the VM runs.
+// newGuest creates the guest of a VM and returns when the VM runs.
 func (s *Server) newGuest(ctx context.Context, m *machine, t *task) (guest, error) {
 	if s.host != nil {
 		return s.startQEMU(ctx, m, t)
@@ -120,22 +119,22 @@ func (s *Server) newGuest(ctx context.Context, m *machine, t *task) (guest, erro
 	return &base, nil
 }
 
-// console is a VM's log; s.mu is held.
-func (s *Server) console(vmid int) *guestLog {
+// ensureConsole returns a VM's console, which it creates if necessary. The caller holds s.mu.
+func (s *Server) ensureConsole(vmid int) *guestLog {
 	if s.consoles[vmid] == nil {
 		s.consoles[vmid] = &guestLog{}
 		if s.host != nil {
-			s.consoles[vmid].file = s.host.serialLog(vmid)
+			s.consoles[vmid].file = s.host.serialLogPath(vmid)
 		}
 	}
 	return s.consoles[vmid]
 }
 
-// startGuest lets what is inside a VM live; s.mu is held.
+// startGuest runs the guest of a VM in a goroutine. The caller holds s.mu.
 func (s *Server) startGuest(m *machine, g guest, crash *faultRule) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	run := &guestRun{guest: g, ctx: ctx, cancel: cancel, done: make(chan struct{}), log: s.console(m.id)}
-	m.guest, m.last = run, run
+	run := &guestRun{guest: g, ctx: ctx, cancel: cancel, done: make(chan struct{}), log: s.ensureConsole(m.id)}
+	m.guest, m.lastRun = run, run
 	s.wg.Add(1)
 	if crash != nil {
 		s.wg.Add(1)
@@ -144,7 +143,7 @@ func (s *Server) startGuest(m *machine, g guest, crash *faultRule) {
 	go func() {
 		defer s.wg.Done()
 		defer cancel()
-		off := run.live(run)
+		off := run.execute(run)
 		close(run.done)
 		if !off {
 			return
@@ -157,7 +156,7 @@ func (s *Server) startGuest(m *machine, g guest, crash *faultRule) {
 	}()
 }
 
-// crash ends a VM whatever its guest is doing.
+// crash ends a VM after a delay, whatever its guest does.
 func (s *Server) crash(m *machine, run *guestRun, after time.Duration) {
 	defer s.wg.Done()
 	if !s.sleep(run.ctx, after) {
@@ -172,23 +171,23 @@ func (s *Server) crash(m *machine, run *guestRun, after time.Duration) {
 	}
 }
 
-// simGuest is a guest that is a script, stays up for a while, or for ever.
+// simGuest is a guest that runs a script, or that stays up for a time or forever.
 type simGuest struct {
 	s       *Server
 	m       *machine
-	agentAt time.Time // when the agent starts to answer
+	agentAt time.Time // the time from which the agent responds
 
-	files map[string]string // written by the agent; guarded by Server.mu
-	execs []execution       // done by the agent, by process id less one
+	files map[string]string // the files that the agent has written; guarded by Server.mu
+	execs []execution       // the programs that the agent has run, by process id minus one
 }
 
-func (g *simGuest) live(run *guestRun) bool {
-	if !g.boot(run) {
+func (g *simGuest) execute(run *guestRun) bool {
+	if !g.waitForBoot(run) {
 		return false
 	}
 	switch cfg := g.s.model.Guest; {
 	case cfg.Script != nil:
-		cfg.Script(g.s.guestView(g.m, run))
+		cfg.Script(g.s.newGuestVM(g.m, run))
 		return run.ctx.Err() == nil
 	case cfg.Kind == GuestScript:
 		return g.s.sleep(run.ctx, cfg.StayUp)
@@ -198,27 +197,27 @@ func (g *simGuest) live(run *guestRun) bool {
 	}
 }
 
-// boot takes the time that booting takes.
-func (g *simGuest) boot(run *guestRun) bool {
+// waitForBoot waits for the time of booting.
+func (g *simGuest) waitForBoot(run *guestRun) bool {
 	if !g.s.sleep(run.ctx, g.s.model.Delays.Boot) {
 		return false
 	}
-	run.log.printf("guest: booted %s", g.m.name0(g.s))
+	run.log.printf("guest: booted %s", g.m.nameWithLock(g.s))
 	return true
 }
 
-func (g *simGuest) press(*guestRun) time.Duration { return g.s.model.Delays.Shutdown }
+func (g *simGuest) pressPowerButton(*guestRun) time.Duration { return g.s.model.Delays.Shutdown }
 
 func (g *simGuest) pid() int { return 0 }
 
-func (m *machine) name0(s *Server) string {
+func (m *machine) nameWithLock(s *Server) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return m.name()
 }
 
-func (s *Server) guestView(m *machine, run *guestRun) GuestVM {
-	files, _ := s.driveFiles(m)
+func (s *Server) newGuestVM(m *machine, run *guestRun) GuestVM {
+	files, _ := s.readCloudInitDrive(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return GuestVM{
@@ -226,7 +225,7 @@ func (s *Server) guestView(m *machine, run *guestRun) GuestVM {
 	}
 }
 
-// Console is what a VM's guests have written, over all its boots.
+// Console returns the output of a VM's guests over all boots.
 func (s *Server) Console(vmid int) string {
 	s.mu.Lock()
 	l := s.consoles[vmid]
@@ -237,17 +236,17 @@ func (s *Server) Console(vmid int) string {
 	return l.String()
 }
 
-// Vanish takes a VM away at once, as a host that is installed anew does.
-func (s *Server) Vanish(vmid int) {
+// DeleteVM deletes a VM at once, as the reinstallation of a host does.
+func (s *Server) DeleteVM(vmid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.vms[vmid]; m != nil {
 		s.powerOff(m)
-		s.remove(m)
+		s.deleteVMLocked(m)
 	}
 }
 
-// PowerOff ends a VM from inside, as its guest would.
+// PowerOff ends a VM, as a shutdown from inside its guest does.
 func (s *Server) PowerOff(vmid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// TestMain lets the test binary stand in for the program of an exec guest, and for pvesim,
-// so that it can be killed.
+// TestMain lets the test binary act as the program of an exec guest, and as pvesim, so that a test
+// can kill it.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == asProgram {
 		cmd := cli.New()
@@ -62,7 +62,7 @@ func testISO(t *testing.T, files map[string]string) []byte {
 	return out.Bytes()
 }
 
-// p are the parameters of a call.
+// p holds the parameters of a call.
 type p map[string]string
 
 // answer is what came back.
@@ -74,7 +74,7 @@ type answer struct {
 	text   string // in place of a body of JSON
 }
 
-// api is a raw client, so that tests see exactly what is on the wire.
+// api is a raw client, so that tests see the exact bytes of a response.
 type api struct {
 	t      *testing.T
 	s      *pve.Server
@@ -112,8 +112,7 @@ func (a *api) login(user, password string) *api {
 	return &out
 }
 
-// do makes a call; parameters go into the query of GET and DELETE, else into a
-// form.
+// do makes a call. For GET and DELETE the parameters are in the query, otherwise in a form.
 func (a *api) do(method, path string, params p) answer {
 	a.t.Helper()
 	form := url.Values{}
@@ -145,7 +144,7 @@ func (a *api) try(method, path, ctype string, body io.Reader) (answer, error) {
 	return a.tryFor(context.Background(), method, path, ctype, body)
 }
 
-// tryFor gives up when the context ends.
+// tryFor makes a call that ends with the context.
 func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Reader) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.s.URL()+"/api2/json"+path, body)
 	if err != nil {
@@ -186,7 +185,7 @@ func (a *api) ok(method, path string, params p) any {
 	return got.data
 }
 
-// task makes a call that starts a task and waits for its exit status.
+// task makes a call that starts a task, and returns the exit status of the task.
 func (a *api) task(method, path string, params p) string {
 	a.t.Helper()
 	return a.wait(a.ok(method, path, params))
@@ -211,7 +210,7 @@ func (a *api) wait(upid any) string {
 	return exit
 }
 
-// must makes a call whose task must end well.
+// must makes a call whose task must succeed.
 func (a *api) must(method, path string, params p) {
 	a.t.Helper()
 	if exit := a.task(method, path, params); exit != "OK" {
@@ -219,7 +218,7 @@ func (a *api) must(method, path string, params p) {
 	}
 }
 
-// clone makes VM newid out of the template on pve1.
+// clone clones VM newid from the template on pve1.
 func (a *api) clone(newid string, more p) {
 	a.t.Helper()
 	params := p{"newid": newid, "name": "vm-" + newid}
@@ -253,7 +252,7 @@ func (a *api) upload(node, storage, content, name string, data []byte) answer {
 	return a.send("POST", "/nodes/"+node+"/storage/"+storage+"/upload", w.FormDataContentType(), &b)
 }
 
-// eventually waits for the simulator's goroutines, not for a duration.
+// eventually waits until a condition is true, because the simulator works in goroutines.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	const patience = time.Minute
@@ -268,7 +267,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// start is a default cluster and a client with the operator's token.
+// start starts the default cluster and returns a client with the operator's token.
 func start(t *testing.T, change func(*pve.Model), opts ...pve.Option) *api {
 	t.Helper()
 	m := pve.DefaultModel()

@@ -21,15 +21,15 @@ import (
 
 const (
 	apiPrefix = "/api2/json"
-	// maxPost is the largest body of a POST that is no upload (512 KiB since
+	// maxPost is the maximum size of a POST body that is not an upload (512 KiB since
 	// libpve-http-server-perl 5.1).
 	maxPost = 512 << 10
-	// workerWait is how long the node-to-node proxy waits for an answer.
-	workerWait = 30 * time.Second
+	// workerTimeout is how long the node-to-node proxy waits for a response.
+	workerTimeout = 30 * time.Second
 )
 
-// counted is a page of a list, and how long the whole list is.
-type counted struct {
+// listPage is a page of a list and the length of the whole list.
+type listPage struct {
 	rows  []map[string]any
 	total int
 }
@@ -40,81 +40,82 @@ type upload struct {
 	data     []byte
 }
 
-// ServeHTTP answers one API call.
+// ServeHTTP serves one API call.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A real cluster finishes what it began even if the client has gone.
-	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.entry()}
-	cut := false
-	data, err := s.serve(c, r, &cut)
-	drain(r.Body)
-	s.callDone(c, err)
-	if cut {
+	// A real cluster completes a call even if the client has disconnected.
+	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.getEntryNode()}
+	isCut := false
+	data, err := s.serve(c, r, &isCut)
+	drainBody(r.Body)
+	s.recordCallEnd(c, err)
+	if isCut {
 		cutConnection(w)
 		return
 	}
-	s.reply(w, c, data, err)
+	s.writeResponse(w, c, data, err)
 }
 
-// serve takes a call through the stages of pveproxy: who, what, where, may it,
-// are its parameters right, do it.
-func (s *Server) serve(c *call, r *http.Request, cut *bool) (any, error) {
+// serve runs a call through the stages of pveproxy: find the route, authenticate, parse the
+// parameters, check the permissions, validate the parameters, and run the handler. serve sets isCut
+// if a fault cuts the connection.
+func (s *Server) serve(c *call, r *http.Request, isCut *bool) (any, error) {
 	rel, ok := strings.CutPrefix(c.path, apiPrefix)
 	if !ok {
-		s.violate(c, "no such file")
+		s.recordViolation(c, "no such file")
 		return nil, &apiError{status: http.StatusNotFound, reason: "no such file '" + c.path + "'"}
 	}
 	c.path = rel
-	c.route, c.vars = s.find(c.method, rel)
-	s.resolve(c)
-	s.callStarts(c)
+	c.route, c.vars = s.findRoute(c.method, rel)
+	s.resolveTarget(c)
+	s.recordCallStart(c)
 	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}, c.method) {
-		s.violate(c, "unknown method")
-		return nil, bare(&apiError{status: http.StatusNotImplemented, reason: "method '" + c.method + "' not available"})
+		s.recordViolation(c, "unknown method")
+		return nil, withoutBody(&apiError{status: http.StatusNotImplemented, reason: "method '" + c.method + "' not available"})
 	}
 	if err := s.authenticate(c, r); err != nil {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
-		return nil, bare(err)
+		return nil, withoutBody(err)
 	}
-	if err := s.mayUpload(c); err != nil {
-		return nil, bare(err)
+	if err := s.checkUploadPermission(c); err != nil {
+		return nil, withoutBody(err)
 	}
 	if err := readParams(c, r); err != nil {
 		return nil, err
 	}
 	if c.route == nil {
-		s.violate(c, "unknown call")
-		return nil, noMethod(c.method, rel)
+		s.recordViolation(c, "unknown call")
+		return nil, newMethodError(c.method, rel)
 	}
 	if !s.sleep(c.ctx, s.model.Delays.Call) {
-		return nil, errGone
+		return nil, errClientGone
 	}
-	release, err := s.worker(c)
+	release, err := s.acquireWorker(c)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := s.faultsBefore(c); err != nil {
+	if err := s.applyFaults(c); err != nil {
 		return nil, err
 	}
-	data, err := s.perform(c)
-	*cut = struck(c.faults, FaultCutConnection) != nil
-	if f := struck(c.faults, FaultProxyTimeout); f != nil {
+	data, err := s.runHandler(c)
+	*isCut = findFault(c.faults, FaultCutConnection) != nil
+	if f := findFault(c.faults, FaultProxyTimeout); f != nil {
 		s.sleep(c.ctx, f.Delay)
 		return nil, &apiError{status: statusProxyTimeout, reason: f.reasonOr("Connection timed out")}
 	}
 	return data, err
 }
 
-var errGone = errors.New("client went away")
+var errClientGone = errors.New("the client has disconnected")
 
-// resolve finds the node and VM a call is about.
-func (s *Server) resolve(c *call) {
+// resolveTarget sets the node and the VM of a call.
+func (s *Server) resolveTarget(c *call) {
 	if c.route == nil {
 		return
 	}
 	if n := c.vars["node"]; n != "" {
 		if n == "localhost" {
-			n = s.entry()
+			n = s.getEntryNode()
 			c.vars["node"] = n
 		}
 		c.node = n
@@ -122,76 +123,77 @@ func (s *Server) resolve(c *call) {
 	c.vmid, _ = strconv.Atoi(c.vars["vmid"])
 }
 
-// worker waits for one of the node's API workers.
-func (s *Server) worker(c *call) (func(), error) {
+// acquireWorker waits for one of the node's API workers and returns a function that releases the
+// worker.
+func (s *Server) acquireWorker(c *call) (func(), error) {
 	s.mu.Lock()
 	n := s.nodes[c.node]
-	if n != nil && c.upload != nil { // it works on uploads itself
-		n = s.nodes[s.entryNode()]
+	if n != nil && c.upload != nil { // the entry node handles uploads itself
+		n = s.nodes[s.findEntryNode()]
 	}
 	s.mu.Unlock()
 	if n == nil {
 		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
 			c.node, c.node)
 	}
-	if err := s.unreachable(c, n); err != nil {
+	if err := s.failUnreachable(c, n); err != nil {
 		return nil, err
 	}
 	limit := s.model.Limits.WorkersPerNode
 	if limit <= 0 {
 		return func() {}, nil
 	}
-	release, err := s.locks.acquire(c.ctx, "worker/"+n.Name, limit, workerWait)
+	release, err := s.locks.acquire(c.ctx, "worker/"+n.Name, limit, workerTimeout)
 	if errors.Is(err, errLockTimeout) {
 		return nil, &apiError{status: statusProxyTimeout, reason: "Connection timed out"}
 	}
 	return release, err
 }
 
-// mayUpload checks an upload's permission where pveproxy does: before it reads
-// the file.
-func (s *Server) mayUpload(c *call) error {
+// checkUploadPermission checks the permission for an upload before the file is read, as pveproxy
+// does.
+func (s *Server) checkUploadPermission(c *call) error {
 	if c.route == nil || c.method != http.MethodPost || !strings.HasSuffix(c.path, "/upload") || c.auth.isRoot() {
 		return nil
 	}
-	return s.may(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate")
+	return s.require(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate")
 }
 
-// perform checks permission and parameters and runs the handler.
-func (s *Server) perform(c *call) (any, error) {
-	for k, v := range c.vars { // may be said twice, but the same
+// runHandler checks the permissions and the parameters of a call and runs its handler.
+func (s *Server) runHandler(c *call) (any, error) {
+	for k, v := range c.vars { // a variable of the path can be a parameter too if the values are equal
 		if p, ok := c.params[k]; ok && p != v {
-			return nil, badParam(k, "duplicate parameter (already defined in URI) with conflicting values!")
+			return nil, newParamError(k, "duplicate parameter (already defined in URI) with conflicting values!")
 		}
 		delete(c.params, k)
 	}
-	if c.route.perm != nil && !c.auth.isRoot() { // root is not asked
+	if c.route.perm != nil && !c.auth.isRoot() { // root needs no permission
 		if err := c.route.perm(s, c); err != nil {
 			return nil, err
 		}
 	}
-	if fields := (schema{"vmid": vmidParam()}).validate(only(c.vars, "vmid")); len(fields) > 0 {
-		return nil, badParams(fields)
+	if fields := (schema{"vmid": newVMIDParam()}).validate(selectKey(c.vars, "vmid")); len(fields) > 0 {
+		return nil, newParamsError(fields)
 	}
 	if !c.route.freeParams {
 		if fields := c.route.params.validate(c.params); len(fields) > 0 {
-			return nil, badParams(fields)
+			return nil, newParamsError(fields)
 		}
 	}
-	if err := s.noQuorum(c); err != nil {
+	if err := s.checkQuorum(c); err != nil {
 		return nil, err
 	}
 	return c.route.handle(s, c)
 }
 
-func only(m map[string]string, key string) map[string]string {
+func selectKey(m map[string]string, key string) map[string]string {
 	if v, ok := m[key]; ok {
 		return map[string]string{key: v}
 	}
 	return nil
 }
 
-// readParams collects the parameters of query and body.
+// readParams reads the parameters of the query and of the body.
 func readParams(c *call, r *http.Request) error {
 	c.params, c.lists = map[string]string{}, map[string][]string{}
 	for k, v := range r.URL.Query() {
@@ -225,7 +227,7 @@ func readParams(c *call, r *http.Request) error {
 func readForm(c *call, body io.Reader) error {
 	raw, err := io.ReadAll(io.LimitReader(body, maxPost+1))
 	if err != nil {
-		return errGone
+		return errClientGone
 	}
 	form, err := url.ParseQuery(string(raw))
 	if err != nil {
@@ -240,7 +242,7 @@ func readForm(c *call, body io.Reader) error {
 func readJSON(c *call, body io.Reader) error {
 	raw, err := io.ReadAll(io.LimitReader(body, maxPost+1))
 	if err != nil {
-		return errGone
+		return errClientGone
 	}
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return nil
@@ -255,20 +257,20 @@ func readJSON(c *call, body io.Reader) error {
 		if v == nil {
 			continue
 		}
-		if words, ok := stringList(v); ok && c.route != nil && c.route.params[k].list {
-			c.lists[k], c.params[k] = words, strings.Join(words, " ")
+		if list, ok := decodeStringList(v); ok && c.route != nil && c.route.params[k].list {
+			c.lists[k], c.params[k] = list, strings.Join(list, " ")
 			continue
 		}
 		text, ok := stringify(v)
 		if !ok {
-			return badParam(k, "type check ('string') failed - got %T", v)
+			return newParamError(k, "type check ('string') failed - got %T", v)
 		}
 		c.params[k] = text
 	}
 	return nil
 }
 
-// readMultipart reads an upload: fields first, the file part "filename" last.
+// readMultipart reads an upload. The fields come first, and the file part "filename" comes last.
 func readMultipart(c *call, r *http.Request, boundary string) error {
 	mr := multipart.NewReader(r.Body, boundary)
 	for {
@@ -281,7 +283,7 @@ func readMultipart(c *call, r *http.Request, boundary string) error {
 		}
 		data, err := io.ReadAll(part)
 		if err != nil {
-			return errGone
+			return errClientGone
 		}
 		if c.upload != nil {
 			return dief("upload failed: the file must be the last part")
@@ -295,16 +297,16 @@ func readMultipart(c *call, r *http.Request, boundary string) error {
 	}
 }
 
-// reply writes the answer. Errors carry their text in the status line, which
-// net/http cannot do, so their connection is taken over.
-func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
-	if errors.Is(err, errGone) || c.ctx.Err() != nil {
+// writeResponse writes the response. The status line of an error contains the error's text. net/http
+// cannot write such a status line, so writeResponse hijacks the connection for an error.
+func (s *Server) writeResponse(w http.ResponseWriter, c *call, data any, err error) {
+	if errors.Is(err, errClientGone) || c.ctx.Err() != nil {
 		cutConnection(w)
 		return
 	}
 	if err == nil {
 		out := map[string]any{"data": data}
-		if rows, ok := data.(counted); ok {
+		if rows, ok := data.(listPage); ok {
 			out = map[string]any{"data": rows.rows, "total": rows.total}
 		}
 		body, merr := json.Marshal(out)
@@ -316,7 +318,7 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 			_, _ = w.Write(append(body, '\n'))
 			return
 		}
-		err = dief("encode reply: %s", merr)
+		err = dief("encode response: %s", merr)
 	}
 	var e *apiError
 	if !errors.As(err, &e) {
@@ -326,10 +328,10 @@ func (s *Server) reply(w http.ResponseWriter, c *call, data any, err error) {
 }
 
 func writeError(w http.ResponseWriter, e *apiError) {
-	raw, ctype := e.body()
+	raw, ctype := e.encodeBody()
 	conn, buf, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		http.Error(w, string(raw), e.status) // in-memory recorders cannot be taken over
+		http.Error(w, string(raw), e.status) // in-memory recorders cannot be hijacked
 		return
 	}
 	defer func() { _ = conn.Close() }()
@@ -340,8 +342,8 @@ func writeError(w http.ResponseWriter, e *apiError) {
 	_ = buf.Flush()
 }
 
-// body is what an error's answer holds, and the header that says so.
-func (e *apiError) body() (raw []byte, ctype string) {
+// encodeBody returns the body of an error response and the Content-Type header line.
+func (e *apiError) encodeBody() (raw []byte, ctype string) {
 	body := map[string]any{"data": nil, "message": e.reason + "\n"}
 	switch e.form {
 	case bodyEmpty:
@@ -359,7 +361,7 @@ func (e *apiError) body() (raw []byte, ctype string) {
 	return raw, "Content-Type: application/json;charset=UTF-8\r\n"
 }
 
-// cutConnection closes the connection without an answer.
+// cutConnection closes the connection without a response.
 func cutConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {

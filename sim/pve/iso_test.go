@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-func makeISO(t testing.TB, label string, files map[string]string) []byte {
+func buildISO(t testing.TB, label string, files map[string]string) []byte {
 	t.Helper()
 	in := map[string][]byte{}
 	for k, v := range files {
@@ -31,7 +31,7 @@ func makeISO(t testing.TB, label string, files map[string]string) []byte {
 func TestReadISO(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"user-data": "#cloud-config\n", "meta-data": "instance-id: i\n", "network-config": "{}"}
-	both := makeISO(t, "cidata", files)
+	both := buildISO(t, "cidata", files)
 	// Without the SP entry of the root's own record the Joliet names remain.
 	joliet := bytes.Replace(both, []byte{'S', 'P', 7, 1, 0xBE, 0xEF}, []byte{'X', 'P', 7, 1, 0xBE, 0xEF}, 1)
 	if bytes.Equal(both, joliet) {
@@ -68,12 +68,12 @@ func TestReadISO(t *testing.T) {
 	}
 }
 
-// TestBrokenISO: damaged images are refused or read in part, and never hang or
-// crash the reader.
+// TestBrokenISO checks that the reader refuses damaged images or reads a part of them, and that it
+// never hangs or crashes.
 func TestBrokenISO(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
-	whole := makeISO(t, "cidata", map[string]string{"user-data": "x", "meta-data": "y"})
+	whole := buildISO(t, "cidata", map[string]string{"user-data": "x", "meta-data": "y"})
 	const head = 16 * 2048
 	refused := 0
 	for range 500 {
@@ -91,7 +91,7 @@ func TestBrokenISO(t *testing.T) {
 }
 
 func FuzzReadISO(f *testing.F) {
-	f.Add(makeISO(f, "cidata", map[string]string{"user-data": "x"}))
+	f.Add(buildISO(f, "cidata", map[string]string{"user-data": "x"}))
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _, _ = pve.ReadISO(data) })
 }
 

@@ -14,7 +14,7 @@ import (
 
 var errLockTimeout = errors.New("got timeout")
 
-// lockTable holds named locks: exclusive, or shared by up to limit holders.
+// lockTable holds named locks. A lock is exclusive or has up to limit holders.
 type lockTable struct {
 	clk   clock.Clock
 	mu    sync.Mutex
@@ -31,11 +31,12 @@ func newLockTable(clk clock.Clock) *lockTable {
 	return &lockTable{clk: clk, locks: map[string]*lockState{}}
 }
 
-// acquire waits up to timeout for a lock. A limit of 0 asks for it exclusively.
+// acquire waits for a lock until the timeout and returns a function that releases the lock. A limit
+// of 0 requests an exclusive lock.
 func (t *lockTable) acquire(ctx context.Context, name string, limit int, timeout time.Duration) (func(), error) {
 	var timer clock.Timer
 	for {
-		changed, ok := t.try(name, limit)
+		changed, ok := t.tryAcquire(name, limit)
 		if ok {
 			if timer != nil {
 				timer.Stop()
@@ -56,7 +57,7 @@ func (t *lockTable) acquire(ctx context.Context, name string, limit int, timeout
 	}
 }
 
-func (t *lockTable) try(name string, limit int) (<-chan struct{}, bool) {
+func (t *lockTable) tryAcquire(name string, limit int) (<-chan struct{}, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.locks[name]

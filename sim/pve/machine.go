@@ -4,7 +4,7 @@
 package pve
 
 import (
-	"crypto/sha1" // #nosec G505 -- the digest Proxmox uses
+	"crypto/sha1" // #nosec G505 -- the digest algorithm of Proxmox VE
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// machine is one VM.
+// machine is a VM.
 type machine struct {
 	id         int
 	node       string
@@ -25,19 +25,19 @@ type machine struct {
 	pid        int
 	started    time.Time
 	guest      *guestRun
-	last       *guestRun // the latest boot, also after power-off
-	memory     int64     // bytes, while running
+	lastRun    *guestRun // the last boot; set after power-off too
+	memory     int64     // reserved bytes; 0 if the VM does not run
 	imageDir   string
-	root       string // the guest's root directory, once it has run a program
-	foreign    bool   // there from the start
+	root       string // the guest's root directory; empty until the guest runs a program
+	foreign    bool   // exists from the start
 	starts     int
 	paused     bool
 	snapshots  map[string]*snapshot
 }
 
-// sighting is what the status broadcast would say of a VMID from a moment on.
+// sighting is the content of the status broadcasts for a VMID from a time on.
 type sighting struct {
-	at       time.Time
+	time     time.Time
 	name     string
 	status   string
 	template bool
@@ -47,7 +47,7 @@ type sighting struct {
 	started  time.Time
 }
 
-func (m *machine) template() bool { return truthy(m.conf["template"]) }
+func (m *machine) isTemplate() bool { return isTrue(m.conf["template"]) }
 
 func (m *machine) name() string {
 	if n := m.conf["name"]; n != "" {
@@ -67,7 +67,7 @@ func (m *machine) cpus() int {
 	return max(1, atoi(m.conf["cores"])) * max(1, atoi(m.conf["sockets"]))
 }
 
-// memBytes is the configured memory; the default is 512 MiB.
+// memBytes returns the configured memory. The default is 512 MiB.
 func (m *machine) memBytes() int64 {
 	const mib = 1 << 20
 	text := strings.TrimPrefix(m.conf["memory"], "current=")
@@ -83,7 +83,7 @@ func atoi(s string) int {
 	return n
 }
 
-// digest is the SHA-1 of the configuration file.
+// digest returns the SHA-1 digest of the configuration.
 func (m *machine) digest() string {
 	var b strings.Builder
 	for _, section := range []map[string]string{m.conf, m.pending} {
@@ -93,20 +93,20 @@ func (m *machine) digest() string {
 		b.WriteString("[PENDING]\n")
 	}
 	b.WriteString(strings.Join(slices.Sorted(maps.Keys(m.pendingDel)), ","))
-	sum := sha1.Sum([]byte(b.String())) // #nosec G401 -- the digest Proxmox uses
+	sum := sha1.Sum([]byte(b.String())) // #nosec G401 -- the digest algorithm of Proxmox VE
 	return hex.EncodeToString(sum[:])
 }
 
-// get finds a VM on the node the call is for; s.mu is held.
-func (s *Server) get(node string, vmid int) (*machine, error) {
+// findVM returns a VM if it is on the node of the call. The caller holds s.mu.
+func (s *Server) findVM(node string, vmid int) (*machine, error) {
 	m := s.vms[vmid]
 	if m == nil || m.node != node {
-		return nil, noConf(node, vmid)
+		return nil, newNoConfigError(node, vmid)
 	}
 	return m, nil
 }
 
-// checkLock refuses work on a VM that a task has locked.
+// checkLock returns an error if a task has locked the VM.
 func (m *machine) checkLock() error {
 	if l := m.conf["lock"]; l != "" {
 		return dief("VM is locked (%s)", l)
@@ -114,34 +114,35 @@ func (m *machine) checkLock() error {
 	return nil
 }
 
-// sight notes what the next broadcast will say; s.mu is held.
-func (s *Server) sight(m *machine) {
+// recordSighting records the state of a VM for the next broadcast. The caller holds s.mu.
+func (s *Server) recordSighting(m *machine) {
 	status := m.status()
-	var at time.Time // what the model says was seen long ago
+	var at time.Time // the VMs of the model are in every broadcast
 	if !s.populating {
 		at = s.clk.Now()
 	}
-	s.seen[m.id] = append(s.seen[m.id], sighting{
-		at: at, name: m.name(), status: status, template: m.template(),
-		cpus: m.cpus(), mem: m.memBytes(), disk: s.bootDisk(m), started: m.started,
+	s.sightings[m.id] = append(s.sightings[m.id], sighting{
+		time: at, name: m.name(), status: status, template: m.isTemplate(),
+		cpus: m.cpus(), mem: m.memBytes(), disk: s.bootDiskSize(m), started: m.started,
 	})
 	const keep = 64
-	if h := s.seen[m.id]; len(h) > keep {
-		s.seen[m.id] = h[len(h)-keep:]
+	if h := s.sightings[m.id]; len(h) > keep {
+		s.sightings[m.id] = h[len(h)-keep:]
 	}
 }
 
-// seenAt is the last sighting before a broadcast, or, without lag, the last.
-func (s *Server) seenAt(vmid int, at time.Time) (sighting, bool) {
-	for _, h := range slices.Backward(s.seen[vmid]) {
-		if h.at.Before(at) || s.model.StatusLag <= 0 && !h.at.After(at) {
+// findSighting returns the last sighting before a broadcast. Without a lag, it includes a sighting
+// at the time of the broadcast.
+func (s *Server) findSighting(vmid int, broadcast time.Time) (sighting, bool) {
+	for _, h := range slices.Backward(s.sightings[vmid]) {
+		if h.time.Before(broadcast) || s.model.StatusLag <= 0 && !h.time.After(broadcast) {
 			return h, true
 		}
 	}
 	return sighting{}, false
 }
 
-// broadcastTime is when the last broadcast before now was.
+// broadcastTime returns the time of the last broadcast.
 func (s *Server) broadcastTime() time.Time {
 	now := s.clk.Now()
 	lag := s.model.StatusLag
@@ -151,8 +152,8 @@ func (s *Server) broadcastTime() time.Time {
 	return now.Add(-(now.Sub(s.started) % lag))
 }
 
-// bootDisk is the size of the first disk; s.mu is held.
-func (s *Server) bootDisk(m *machine) int64 {
+// bootDiskSize returns the size of the first disk. The caller holds s.mu.
+func (s *Server) bootDiskSize(m *machine) int64 {
 	for _, k := range slices.Sorted(maps.Keys(m.conf)) {
 		if !isDriveName(k) {
 			continue

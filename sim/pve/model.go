@@ -13,55 +13,54 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Model describes a cluster before the first call. The zero value is not
-// useful; start from [DefaultModel] or [LoadModel].
+// Model describes a cluster before the first call. The zero value is not useful. Start from
+// [DefaultModel] or [LoadModel].
 type Model struct {
 	// Cluster is the cluster's name.
 	Cluster string `json:"cluster"`
-	// Version is the Proxmox VE version reported, such as "9.0.3". Major
-	// version 8 knows the privilege VM.Monitor, 9 VM.GuestAgent.Audit.
+	// Version is the version of Proxmox VE that the cluster reports, such as "9.0.3". Major version
+	// 8 has the privilege VM.Monitor, and 9 has VM.GuestAgent.Audit.
 	Version string `json:"version"`
-	// Seed feeds everything random (fault probabilities, MAC addresses).
+	// Seed is the seed of all random values (fault probabilities, MAC addresses).
 	Seed int64 `json:"seed"`
-	// Nodes are the cluster's members; the first one answers the calls that
-	// name no node.
+	// Nodes are the members of the cluster. The first node handles the calls that name no node.
 	Nodes []Node `json:"nodes"`
-	// Storages are defined once per cluster, as in storage.cfg.
+	// Storages are the storages of the cluster, each defined once, as in storage.cfg.
 	Storages []Storage `json:"storages"`
 	// Bridges exist on every node.
 	Bridges []string `json:"bridges"`
-	// Templates are created on every node they name.
+	// Templates are the templates. Each is created on all of its nodes.
 	Templates []Template `json:"templates"`
-	// VMs exist from the start and belong to somebody else.
+	// VMs exist from the start and belong to other users of the cluster.
 	VMs []VM `json:"vms"`
-	// Users, Roles, Tokens and ACL decide who may do what.
+	// Users, Roles, Tokens and ACL define the permissions.
 	Users  []User  `json:"users"`
 	Roles  []Role  `json:"roles"`
 	Tokens []Token `json:"tokens"`
 	ACL    []ACL   `json:"acl"`
 	// Pools are resource pools.
 	Pools []string `json:"pools"`
-	// Delays say how long things take.
+	// Delays defines how long operations take.
 	Delays Delays `json:"delays"`
-	// Outage says how long trouble with nodes takes to show.
+	// Outage defines how long the faults of nodes take to show.
 	Outage Outage `json:"outage"`
-	// Limits bound what runs at the same time.
+	// Limits defines how many operations can run at the same time.
 	Limits Limits `json:"limits"`
-	// StatusLag is how old status, name and load in the cluster listing are;
-	// a real cluster broadcasts them every ten seconds.
+	// StatusLag is the age of status, name and load in the cluster listing. A real cluster
+	// broadcasts these values every ten seconds.
 	StatusLag time.Duration `json:"statusLag"`
-	// Guest says what a booted VM does.
+	// Guest defines what a booted VM does.
 	Guest Guest `json:"guest"`
-	// Faults are in force from the start.
+	// Faults apply from the start.
 	Faults []Fault `json:"faults"`
-	// UserTagAccess is the datacenter option user-tag-access: "free" (the
-	// default) or "none" (only tags of RegisteredTags without Sys.Modify).
+	// UserTagAccess is the datacenter option user-tag-access: "free" (the default), or "none". With
+	// "none", a user without Sys.Modify can set only the tags of RegisteredTags.
 	UserTagAccess string `json:"userTagAccess"`
-	// RegisteredTags may be set only with Sys.Modify on /.
+	// RegisteredTags can be set only with Sys.Modify on /.
 	RegisteredTags []string `json:"registeredTags"`
-	// NoOVMF nodes lack the package pve-edk2-firmware: VMs can't have an EFI.
+	// NoOVMF removes the package pve-edk2-firmware from all nodes, so that VMs can't have an EFI.
 	NoOVMF bool `json:"noOVMF"`
-	// NextID bounds what /cluster/nextid suggests; zero means 100..999999999.
+	// NextID limits the VMIDs that /cluster/nextid suggests. A zero value means 100..1000000.
 	NextID Range `json:"nextID"`
 }
 
@@ -85,52 +84,52 @@ type Storage struct {
 	Name string `json:"name"`
 	// Type is the plug-in: dir, lvmthin, rbd, nfs or zfspool.
 	Type string `json:"type"`
-	// Content lists what it may hold: images, rootdir, iso, vztmpl, snippets,
-	// import.
+	// Content lists the content types that the storage can hold: images, rootdir, iso, vztmpl,
+	// snippets, import.
 	Content []string `json:"content"`
-	// Shared storages are one and the same on all their nodes.
+	// Shared is true if all nodes share the storage's content.
 	Shared bool `json:"shared"`
-	// Nodes restricts the storage; empty means every node.
+	// Nodes are the nodes that have the storage. Empty means every node.
 	Nodes []string `json:"nodes"`
-	// Size is the capacity in bytes, per node unless shared.
+	// Size is the capacity in bytes. Each node has this capacity unless the storage is shared.
 	Size int64 `json:"size"`
-	// Snippets are files of the snippets directory by name. The API of a real
-	// cluster cannot upload them either.
+	// Snippets are files of the snippets directory by name. The API of a real cluster cannot upload
+	// snippets either.
 	Snippets map[string]string `json:"snippets"`
-	// Disabled storages refuse everything.
+	// Disabled storages refuse all operations.
 	Disabled bool `json:"disabled"`
 }
 
-// Template is a VM converted to a template.
+// Template is a VM that is a template.
 type Template struct {
-	// Name is the template's name, the same on every node.
+	// Name is the template's name, which is the same on every node.
 	Name string `json:"name"`
-	// VMID is the id on the first node; the next node gets the next id.
+	// VMID is the id of the template on its first node. The next node has the next id.
 	VMID int `json:"vmid"`
-	// Nodes that carry the template; empty means every node.
+	// Nodes are the nodes that have the template. Empty means every node.
 	Nodes []string `json:"nodes"`
-	// Storage holds its disk; DiskSize is the size in GiB.
+	// Storage is the storage of the template's disk, and DiskSize is the disk's size in GiB.
 	Storage  string `json:"storage"`
 	DiskSize int    `json:"diskSize"`
-	// NoCloudInit leaves out the cloud-init drive, NoAgent the guest agent.
+	// NoCloudInit omits the cloud-init drive, and NoAgent omits the guest agent.
 	NoCloudInit bool `json:"noCloudInit"`
 	NoAgent     bool `json:"noAgent"`
-	// TPM gives it a TPM that has been started once, so that it has seeds.
+	// TPM adds a TPM that has been started once and so has its seeds.
 	TPM bool `json:"tpm"`
-	// Config overrides or adds options.
+	// Config adds options, replaces them, or, with an empty value, deletes them.
 	Config map[string]string `json:"config"`
-	// ImageDir holds the files of the template's disk image, for GuestExec.
+	// ImageDir is a directory with the files of the template's disk image, for GuestExec.
 	ImageDir string `json:"imageDir"`
-	// Image is the template's disk, for GuestQEMU: a qcow2 or raw file, which
-	// gives the disk's size. It is read only. Empty means that of the guests.
+	// Image is the template's disk for GuestQEMU, a qcow2 or raw file. The file determines the
+	// disk's size and is only read. Empty means the image of [QEMU].
 	Image string `json:"image"`
-	// DiskSlot and CloudInitSlot are where disk and cloud-init drive are
-	// attached; empty means scsi0 and ide2.
+	// DiskSlot and CloudInitSlot are the slots of the disk and of the cloud-init drive. Empty means
+	// scsi0 and ide2.
 	DiskSlot      string `json:"diskSlot"`
 	CloudInitSlot string `json:"cloudInitSlot"`
 }
 
-// VM is a machine that exists from the start.
+// VM is a VM that exists from the start.
 type VM struct {
 	VMID    int               `json:"vmid"`
 	Name    string            `json:"name"`
@@ -141,20 +140,20 @@ type VM struct {
 	Config  map[string]string `json:"config"`
 }
 
-// User is a login.
+// User is a user of the cluster.
 type User struct {
 	// ID is name@realm.
 	ID       string `json:"id"`
 	Password string `json:"password"`
-	// Groups the user belongs to, for ACL entries on groups.
+	// Groups are the groups of the user, for ACL entries of groups.
 	Groups  []string `json:"groups"`
 	Comment string   `json:"comment"`
 	Email   string   `json:"email"`
-	// Disabled users cannot log in, nor can their tokens.
+	// Disabled users cannot log in. Their tokens are refused too.
 	Disabled bool `json:"disabled"`
 }
 
-// Role is a named set of privileges, beside the built-in ones.
+// Role is a named set of privileges, in addition to the built-in roles.
 type Role struct {
 	Name       string   `json:"name"`
 	Privileges []string `json:"privileges"`
@@ -165,10 +164,10 @@ type Token struct {
 	// ID is user@realm!name.
 	ID     string `json:"id"`
 	Secret string `json:"secret"`
-	// NoPrivSep gives the token everything its user may do. By default a token
-	// has only what both the user and the token's own ACL entries allow.
+	// NoPrivSep gives the token all privileges of its user. By default a token has only the
+	// privileges that both the user and the token's own ACL entries grant.
 	NoPrivSep bool `json:"noPrivSep"`
-	// Expire is the Unix time after which it is refused; 0 means never.
+	// Expire is the Unix time from which the token is refused. 0 means never.
 	Expire int64 `json:"expire"`
 }
 
@@ -178,93 +177,91 @@ type ACL struct {
 	// Principal is user@realm, user@realm!token or @group.
 	Principal string `json:"principal"`
 	Role      string `json:"role"`
-	// NoPropagate keeps the grant from the paths below.
+	// NoPropagate limits the grant to the path itself, without the paths below.
 	NoPropagate bool `json:"noPropagate"`
 }
 
-// Delays say how long the work behind a task takes. Zero means at once.
+// Delays defines how long the work of a task takes. Zero means no delay.
 type Delays struct {
-	// Clone is the time of a linked clone; FullClone that of a full one
-	// (Clone when zero).
+	// Clone is the time of a linked clone. FullClone is the time of a full clone and defaults to
+	// Clone.
 	Clone     time.Duration `json:"clone"`
 	FullClone time.Duration `json:"fullClone"`
 	// Start is the time of the qmstart task.
 	Start time.Duration `json:"start"`
-	// Boot is the time from the start of a VM until its guest does something.
+	// Boot is the time from a VM's start until its guest begins to work.
 	Boot time.Duration `json:"boot"`
-	// Agent is the time from the end of booting until the guest agent answers.
+	// Agent is the time from the end of booting until the guest agent responds.
 	Agent time.Duration `json:"agent"`
-	// Shutdown is the time a guest takes to power off when asked.
+	// Shutdown is the time that a guest needs to power off after a request.
 	Shutdown time.Duration `json:"shutdown"`
-	// Destroy, Upload and Config are the times of those tasks.
+	// Destroy, Upload and Config are the times of these tasks.
 	Destroy time.Duration `json:"destroy"`
 	Upload  time.Duration `json:"upload"`
 	Config  time.Duration `json:"config"`
-	// SSH is the time that the node which is asked takes to reach another one that a file
-	// is uploaded for; after five seconds an upload's connection is closed.
+	// SSH is the time that the entry node needs to reach another node to which it forwards an
+	// uploaded file. The connection of an upload is closed after five seconds.
 	SSH time.Duration `json:"ssh"`
 	// Call is added to every call.
 	Call time.Duration `json:"call"`
-	// LoginFailure delays 401 answers; real clusters use 3 s.
+	// LoginFailure is the delay of 401 responses. Real clusters use 3 s.
 	LoginFailure time.Duration `json:"loginFailure"`
 }
 
-// Limits bound parallel work.
+// Limits defines how many operations can run at the same time. 0 means no limit.
 type Limits struct {
-	// ClonesPerStorage is how many clones one storage makes at a time; further
-	// ones wait for the storage lock and give up after ten seconds.
+	// ClonesPerStorage is the number of clones that one storage creates at a time. Further clones
+	// wait for the storage's lock and fail after ten seconds.
 	ClonesPerStorage int `json:"clonesPerStorage"`
-	// WorkersPerNode is how many calls one node handles at a time.
+	// WorkersPerNode is the number of calls that one node handles at a time.
 	WorkersPerNode int `json:"workersPerNode"`
 }
 
-// GuestKind says what a booted VM does.
+// GuestKind is what a booted VM does.
 type GuestKind string
 
-// What a booted VM can do.
+// The kinds of guests.
 const (
-	// GuestNothing stays up until it is stopped.
+	// GuestNothing runs until the VM is stopped.
 	GuestNothing GuestKind = "nothing"
-	// GuestScript stays up for a while and then powers off.
+	// GuestScript runs for the time StayUp and then powers off.
 	GuestScript GuestKind = "script"
 	// GuestExec runs a program with the data of the cloud-init drive.
 	GuestExec GuestKind = "exec"
-	// GuestQEMU is a machine of QEMU's, with the VM's disks, media, network
-	// cards, processors and memory.
+	// GuestQEMU runs a QEMU process with the VM's disks, media, network cards, processors and
+	// memory.
 	GuestQEMU GuestKind = "qemu"
 )
 
-// Guest describes the inside of every VM.
+// Guest configures the guests of all VMs.
 type Guest struct {
 	Kind GuestKind `json:"kind"`
-	// StayUp is how long a GuestScript stays up after booting.
+	// StayUp is how long a GuestScript runs after booting.
 	StayUp time.Duration `json:"stayUp"`
-	// IgnoreShutdown makes guests deaf to the power button.
+	// IgnoreShutdown makes guests ignore the power button.
 	IgnoreShutdown bool `json:"ignoreShutdown"`
-	// Program is what a GuestExec runs, as
-	// `PROGRAM --config ROOT/etc/hyperfleet/runner-config.json --root ROOT`
-	// with an empty environment.
+	// Program is the program of a GuestExec. The simulator runs it as `PROGRAM --config
+	// ROOT/etc/hyperfleet/runner-config.json --root ROOT` with an empty environment.
 	Program string `json:"program"`
-	// ImageDir holds files every VM's disk has; a template's own is preferred.
+	// ImageDir is a directory with the files of every VM's disk. The ImageDir of a template has
+	// precedence.
 	ImageDir string `json:"imageDir"`
-	// WorkDir is where a directory for the VMs' root directories or disks is
-	// made, which is removed on close; empty means among temporary files.
-	// Consoles of a GuestQEMU are kept in its folder serial, as vm-ID.log.
+	// WorkDir is the directory in which the simulator creates a directory for the VMs' root
+	// directories or disks. Close deletes the created directory. Empty means the system's directory
+	// for temporary files. The consoles of a GuestQEMU stay in WorkDir/serial as vm-ID.log.
 	WorkDir string `json:"workDir"`
-	// QEMU is how a GuestQEMU boots.
+	// QEMU configures how a GuestQEMU boots.
 	QEMU QEMU `json:"qemu"`
-	// Script, when set, is called in its own goroutine for every VM that has
-	// booted, whatever Kind is; the VM powers off when it returns. For tests.
+	// Script, if set, is called in a goroutine of its own for each booted VM and replaces Kind. The
+	// VM powers off when Script returns. Script is for tests.
 	Script func(GuestVM) `json:"-"`
 }
 
-// QEMU is how the machines of a GuestQEMU boot.
+// QEMU configures the machines of a GuestQEMU.
 type QEMU struct {
-	// Image is the disk of templates without one of their own; see
-	// [Template.Image].
+	// Image is the disk of templates that have no image of their own; see [Template.Image].
 	Image string `json:"image"`
-	// Kernel, Initrd and Append, when set, are booted in place of the disk's
-	// boot loader.
+	// Kernel, Initrd and Append, if set, replace the disk's boot loader.
 	Kernel string `json:"kernel"`
 	Initrd string `json:"initrd"`
 	Append string `json:"append"`
@@ -272,7 +269,7 @@ type QEMU struct {
 	Accel string `json:"accel"`
 }
 
-// Names and ids of the default model.
+// The names and ids of the default model.
 const (
 	DefaultTemplate  = "hyperfleet-runner"
 	DefaultTokenID   = "hyperfleet@pve!operator"
@@ -286,10 +283,10 @@ const (
 	defaultFirstVMID = 9001
 )
 
-// DefaultModel is a cluster of three nodes pve1 to pve3 with per-node storages
-// local (ISOs, snippets) and local-lvm (disks), the template hyperfleet-runner
-// on every node (9001, 9002, 9003), the token [DefaultTokenID] with the least
-// privileges the operator needs, and two VMs of somebody else (100 and 101).
+// DefaultModel returns a cluster of three nodes, pve1 to pve3. Each node has the storages local
+// (ISOs, snippets) and local-lvm (disks) and the template hyperfleet-runner (9001, 9002, 9003). The
+// token [DefaultTokenID] has the least privileges that the operator needs. Two VMs (100 and 101)
+// belong to other users.
 func DefaultModel() Model {
 	return Model{
 		Cluster: "sim", Version: "9.0.3", Seed: 1,
@@ -332,7 +329,7 @@ func defaultRoles() []Role {
 		}},
 		{Name: "HyperFleetDisk", Privileges: []string{"Datastore.AllocateSpace", "Datastore.Audit"}},
 		{Name: "HyperFleetISO", Privileges: []string{
-			// Deleting an ISO needs Datastore.Allocate, uploading one does not.
+			// Deleting an ISO requires Datastore.Allocate. Uploading an ISO does not.
 			"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
 		}},
 		{Name: "HyperFleetSys", Privileges: []string{"Sys.Audit"}},
@@ -341,32 +338,31 @@ func defaultRoles() []Role {
 	}
 }
 
-// defaultACL grants the operator's user and its token the least privileges:
-// VMs, templates (which may only be cloned), storages, bridge, pool and nodes.
+// defaultACL grants the operator's user and its token the least privileges on VMs, templates (which
+// the operator can only clone), storages, the bridge, the pool and the nodes.
 func defaultACL(templates int) []ACL {
 	var out []ACL
-	for _, who := range []string{DefaultUser, DefaultTokenID} {
+	for _, principal := range []string{DefaultUser, DefaultTokenID} {
 		out = append(out,
-			ACL{Path: "/vms", Principal: who, Role: "HyperFleetVM"},
-			ACL{Path: "/storage/local-lvm", Principal: who, Role: "HyperFleetDisk"},
-			ACL{Path: "/storage/" + DefaultSharedID, Principal: who, Role: "HyperFleetDisk"},
-			ACL{Path: "/storage/local", Principal: who, Role: "HyperFleetISO"},
-			ACL{Path: "/sdn/zones/localnetwork", Principal: who, Role: "HyperFleetNet"},
-			ACL{Path: "/pool/" + DefaultPool, Principal: who, Role: "HyperFleetPool"},
-			ACL{Path: "/nodes", Principal: who, Role: "HyperFleetSys"},
+			ACL{Path: "/vms", Principal: principal, Role: "HyperFleetVM"},
+			ACL{Path: "/storage/local-lvm", Principal: principal, Role: "HyperFleetDisk"},
+			ACL{Path: "/storage/" + DefaultSharedID, Principal: principal, Role: "HyperFleetDisk"},
+			ACL{Path: "/storage/local", Principal: principal, Role: "HyperFleetISO"},
+			ACL{Path: "/sdn/zones/localnetwork", Principal: principal, Role: "HyperFleetNet"},
+			ACL{Path: "/pool/" + DefaultPool, Principal: principal, Role: "HyperFleetPool"},
+			ACL{Path: "/nodes", Principal: principal, Role: "HyperFleetSys"},
 		)
 		for i := range templates {
 			out = append(out, ACL{
-				Path: fmt.Sprintf("/vms/%d", defaultFirstVMID+i), Principal: who, Role: "HyperFleetTemplate",
+				Path: fmt.Sprintf("/vms/%d", defaultFirstVMID+i), Principal: principal, Role: "HyperFleetTemplate",
 			})
 		}
 	}
 	return out
 }
 
-// WithNodes is the model with n nodes pve1 to pveN like its first one. VMs of
-// nodes that are no more move to the first node; the default grants follow the
-// templates.
+// WithNodes returns the model with n nodes, pve1 to pveN, which are copies of its first node. VMs of
+// removed nodes move to the first node. WithNodes also adds the default grants for n templates.
 func (m Model) WithNodes(n int) Model {
 	if n <= 0 || len(m.Nodes) == 0 {
 		return m
@@ -390,8 +386,8 @@ func (m Model) WithNodes(n int) Model {
 	return m
 }
 
-// WithSharedStorage adds the shared storage [DefaultSharedID] and moves the
-// templates' disks onto it.
+// WithSharedStorage returns the model with the shared storage [DefaultSharedID], to which the
+// templates' disks are moved.
 func (m Model) WithSharedStorage() Model {
 	m.Storages = append(append([]Storage(nil), m.Storages...), Storage{
 		Name: DefaultSharedID, Type: "rbd", Content: []string{"images", "rootdir"}, Shared: true, Size: 4096 * gib,
@@ -403,8 +399,8 @@ func (m Model) WithSharedStorage() Model {
 	return m
 }
 
-// LoadModel reads a YAML file over the default model: what the file does not
-// name keeps its default, unknown fields are errors.
+// LoadModel reads a YAML file. Fields that the file does not set keep the values of the default
+// model. An unknown field is an error.
 func LoadModel(path string) (Model, error) {
 	data, err := os.ReadFile(path) // #nosec G304 -- the caller's own file
 	if err != nil {
@@ -417,8 +413,7 @@ func LoadModel(path string) (Model, error) {
 	return m, nil
 }
 
-// ParseModel reads a YAML model; see [LoadModel]. Durations are written as Go
-// writes them ("1m30s").
+// ParseModel parses a model in YAML; see [LoadModel]. Durations have Go's format ("1m30s").
 func ParseModel(data []byte) (Model, error) {
 	var raw map[string]any
 	if err := yaml.UnmarshalStrict(data, &raw); err != nil {
@@ -430,7 +425,7 @@ func ParseModel(data []byte) (Model, error) {
 		DecodeHook: mapstructure.StringToTimeDurationHookFunc(),
 	})
 	if err != nil {
-		return Model{}, fmt.Errorf("make decoder: %w", err)
+		return Model{}, fmt.Errorf("create decoder: %w", err)
 	}
 	if err := dec.Decode(raw); err != nil {
 		return Model{}, fmt.Errorf("decode model: %w", err)
@@ -438,11 +433,11 @@ func ParseModel(data []byte) (Model, error) {
 	return m, m.Validate()
 }
 
-// Validate reports what makes a model impossible.
+// Validate returns an error that lists all problems of the model.
 func (m Model) Validate() error {
 	var errs []error
 	if len(m.Nodes) == 0 {
-		errs = append(errs, errors.New("nodes: at least one is needed"))
+		errs = append(errs, errors.New("nodes: at least one node is required"))
 	}
 	nodes := map[string]bool{}
 	for _, n := range m.Nodes {
@@ -454,16 +449,16 @@ func (m Model) Validate() error {
 	stores := map[string]bool{}
 	for _, s := range m.Storages {
 		stores[s.Name] = true
-		errs = append(errs, unknownNames("storage "+s.Name, s.Nodes, nodes)...)
+		errs = append(errs, checkNodeNames("storage "+s.Name, s.Nodes, nodes)...)
 	}
 	for _, t := range m.Templates {
 		if !stores[t.Storage] {
-			errs = append(errs, fmt.Errorf("template %s: no storage %q", t.Name, t.Storage))
+			errs = append(errs, fmt.Errorf("template %s: unknown storage %q", t.Name, t.Storage))
 		}
-		errs = append(errs, unknownNames("template "+t.Name, t.Nodes, nodes)...)
+		errs = append(errs, checkNodeNames("template "+t.Name, t.Nodes, nodes)...)
 	}
 	for _, v := range m.VMs {
-		errs = append(errs, unknownNames("vm "+v.Name, []string{v.Node}, nodes)...)
+		errs = append(errs, checkNodeNames("vm "+v.Name, []string{v.Node}, nodes)...)
 	}
 	switch m.Guest.Kind {
 	case GuestNothing, GuestScript, GuestExec, GuestQEMU, "":
@@ -474,7 +469,7 @@ func (m Model) Validate() error {
 		errs = append(errs, m.Guest.QEMU.validate())
 	}
 	if m.Guest.Kind == GuestExec && m.Guest.Program == "" {
-		errs = append(errs, errors.New("guest: kind exec needs a program"))
+		errs = append(errs, errors.New("guest: kind exec requires a program"))
 	}
 	for _, f := range m.Faults {
 		errs = append(errs, f.Validate())
@@ -482,11 +477,11 @@ func (m Model) Validate() error {
 	return errors.Join(errs...)
 }
 
-func unknownNames(what string, names []string, known map[string]bool) []error {
+func checkNodeNames(owner string, names []string, known map[string]bool) []error {
 	var errs []error
 	for _, n := range names {
 		if !known[n] {
-			errs = append(errs, fmt.Errorf("%s: no node %q", what, n))
+			errs = append(errs, fmt.Errorf("%s: unknown node %q", owner, n))
 		}
 	}
 	return errs

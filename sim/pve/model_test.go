@@ -16,7 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// TestLoadModel: a file replaces what it names and keeps the rest.
+// TestLoadModel checks that a file replaces the fields that it sets, and that the others keep their
+// defaults.
 func TestLoadModel(t *testing.T) {
 	t.Parallel()
 	m, err := pve.LoadModel("testdata/model.yaml")
@@ -45,9 +46,9 @@ func TestBadModels(t *testing.T) {
 		{"nodes: [{name: a}, {name: a}]", "used twice"},
 		{"colour: red", "colour"},
 		{"delays: {clone: soon}", "invalid duration"},
-		{"templates: [{name: t, vmid: 900, storage: nope}]", "no storage"},
-		{"vms: [{vmid: 100, name: x, node: nope}]", "no node"},
-		{"guest: {kind: exec}", "needs a program"},
+		{"templates: [{name: t, vmid: 900, storage: nope}]", "unknown storage"},
+		{"vms: [{vmid: 100, name: x, node: nope}]", "unknown node"},
+		{"guest: {kind: exec}", "requires a program"},
 		{"faults: [{kind: nope}]", "unknown kind"},
 		{"faults: [{kind: slow, path: '['}]", "syntax error"},
 		{"faults: [{kind: slow, probability: 2}]", "between 0 and 1"},
@@ -64,7 +65,7 @@ func TestBadModels(t *testing.T) {
 	}
 }
 
-// TestManyNodes: every node has its template, and the token may clone them all.
+// TestManyNodes checks that each node has its template, and that the token can clone all of them.
 func TestManyNodes(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { *m = m.WithNodes(5) })
@@ -72,7 +73,7 @@ func TestManyNodes(t *testing.T) {
 		a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", i, 9000+i), p{"newid": strconv.Itoa(1000 + i)})
 	}
 	var nodes []string
-	for _, v := range a.s.Snapshot().Made() {
+	for _, v := range a.s.Snapshot().CreatedVMs() {
 		nodes = append(nodes, v.Node)
 	}
 	if d := cmp.Diff([]string{"pve1", "pve2", "pve3", "pve4", "pve5"}, nodes); d != "" {
@@ -80,7 +81,7 @@ func TestManyNodes(t *testing.T) {
 	}
 }
 
-// TestLeastPrivileges: the default token can do its work and nothing else.
+// TestLeastPrivileges checks that the default token has no more privileges than it needs.
 func TestLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -100,7 +101,7 @@ func TestLeastPrivileges(t *testing.T) {
 	}
 }
 
-// TestVersion8 has the older privilege for the guest agent.
+// TestVersion8 checks the older privilege for the guest agent.
 func TestVersion8(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{"8.4.1": "VM.Monitor", "9.0.3": "VM.GuestAgent.Audit"} {

@@ -16,8 +16,8 @@ func networkRoutes() []route {
 	}
 }
 
-// listNetwork gives a node's bridges and the one device below them.
-// A bridge is shown to those who may see or use it.
+// listNetwork returns a node's bridges and the one device below them. A bridge is visible to callers
+// with SDN.Audit or SDN.Use.
 func listNetwork(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func listNetwork(s *Server, c *call) (any, error) {
 	switch kind {
 	case "", "bridge", "any_bridge", "any_local_bridge":
 		for i, bridge := range s.model.Bridges {
-			if !s.hasAny(c.auth, "/sdn/zones/localnetwork/"+bridge, "SDN.Audit", "SDN.Use") {
+			if !s.hasAnyPrivilege(c.auth, "/sdn/zones/localnetwork/"+bridge, "SDN.Audit", "SDN.Use") {
 				continue
 			}
 			rows = append(rows, map[string]any{

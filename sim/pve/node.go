@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// Outage says how long a cluster takes to notice that a node is in trouble, and
-// its callers to give up. Zero means at once.
+// Outage defines how long a cluster takes to detect the fault of a node, and how long calls for the
+// node take to fail. Zero means no delay.
 type Outage struct {
-	// Offline is until the other nodes call a node that hangs or is cut off
-	// offline; up to 20 s on a real cluster.
+	// Offline is the time until the other nodes report a hung or disconnected node as offline. It is
+	// up to 20 s on a real cluster.
 	Offline time.Duration `json:"offline"`
-	// Forget is until what such a node reported last is dropped: its VMs have
-	// neither name nor status then. 300 s on a real cluster.
+	// Forget is the time until the last report of such a node expires. Its VMs then have neither
+	// name nor status. It is 300 s on a real cluster.
 	Forget time.Duration `json:"forget"`
-	// Timeout is what a call for such a node waits before it fails; 30 s on a
-	// real cluster.
+	// Timeout is the time after which a call for such a node fails. It is 30 s on a real cluster.
 	Timeout time.Duration `json:"timeout"`
-	// Unroutable is until calls for a node that is cut off fail because there
-	// is no route to it, which they do after NoRoute; 8 s on a real cluster.
+	// Unroutable is the time from which calls for a disconnected node fail with "No route to host".
+	// Such a call fails after the time NoRoute, which is 8 s on a real cluster.
 	Unroutable time.Duration `json:"unroutable"`
 	NoRoute    time.Duration `json:"noRoute"`
 }
@@ -36,34 +35,34 @@ func defaultOutage() Outage {
 	}
 }
 
-// node is a member of the cluster.
+// node is a node of the cluster.
 type node struct {
 	Node
 
-	started time.Time
-	trouble FaultKind // one of nodeFaults, or empty
-	since   time.Time
+	started   time.Time
+	fault     FaultKind // one of nodeFaults, or empty
+	faultTime time.Time
 }
 
 func nodeFaults() []FaultKind {
 	return []FaultKind{FaultNodeHung, FaultNodeCut, FaultNodeLost, FaultNoReports}
 }
 
-// apart is true for a node that the others don't hear.
-func (n *node) apart() bool { return n.trouble != "" && n.trouble != FaultNoReports }
+// isIsolated returns true if the other nodes receive nothing from the node.
+func (n *node) isIsolated() bool { return n.fault != "" && n.fault != FaultNoReports }
 
-// members are the nodes that the cluster has; s.mu is held.
-func (s *Server) members() []Node {
-	return slices.DeleteFunc(slices.Clone(s.model.Nodes), func(n Node) bool { return s.nodes[n.Name].trouble == FaultNodeLost })
+// listMembers returns the nodes that are members of the cluster. The caller holds s.mu.
+func (s *Server) listMembers() []Node {
+	return slices.DeleteFunc(slices.Clone(s.model.Nodes), func(n Node) bool { return s.nodes[n.Name].fault == FaultNodeLost })
 }
 
-// lose takes the VMs of a node that is removed from the cluster, and what is on its own disks;
-// s.mu is held.
-func (s *Server) lose(name string) {
+// deleteNode deletes the VMs of a node that is removed from the cluster, and all volumes on its own
+// storages. The caller holds s.mu.
+func (s *Server) deleteNode(name string) {
 	for _, m := range s.vms {
 		if m.node == name {
 			s.powerOff(m)
-			s.remove(m)
+			s.deleteVMLocked(m)
 		}
 	}
 	for _, st := range s.stores {
@@ -73,7 +72,7 @@ func (s *Server) lose(name string) {
 	}
 }
 
-// SetNodeDown cuts a node off the network, or puts it back: [FaultNodeCut].
+// SetNodeDown disconnects a node from the network or connects it again; see [FaultNodeCut].
 func (s *Server) SetNodeDown(name string, down bool) {
 	kind := FaultKind("")
 	if down {
@@ -81,49 +80,50 @@ func (s *Server) SetNodeDown(name string, down bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.setTrouble(name, kind)
+	s.setNodeFault(name, kind)
 }
 
-// setTrouble begins a node's trouble or, with an empty kind, ends it; s.mu is held.
-func (s *Server) setTrouble(name string, kind FaultKind) {
+// setNodeFault sets the fault of a node. An empty kind ends the fault. A lost node stays lost. The
+// caller holds s.mu.
+func (s *Server) setNodeFault(name string, kind FaultKind) {
 	n := s.nodes[name]
-	if n == nil || n.trouble == kind || n.trouble == FaultNodeLost {
+	if n == nil || n.fault == kind || n.fault == FaultNodeLost {
 		return
 	}
-	n.trouble, n.since = kind, s.clk.Now()
+	n.fault, n.faultTime = kind, s.clk.Now()
 	if kind == FaultNodeLost {
-		s.lose(name)
+		s.deleteNode(name)
 	}
 }
 
-// noticed is true once the others call a node offline; s.mu is held.
-func (s *Server) noticed(n *node) bool {
-	return n.apart() && s.clk.Since(n.since) >= s.model.Outage.Offline
+// isOffline returns true if the other nodes report the node as offline. The caller holds s.mu.
+func (s *Server) isOffline(n *node) bool {
+	return n.isIsolated() && s.clk.Since(n.faultTime) >= s.model.Outage.Offline
 }
 
-// reported is the time of the last report of a node that counts; false when it
-// has none. s.mu is held.
-func (s *Server) reported(name string, at time.Time) (time.Time, bool) {
+// lastReport returns the time of a node's last valid report at or before reportTime, and false if
+// the node has none. The caller holds s.mu.
+func (s *Server) lastReport(name string, reportTime time.Time) (time.Time, bool) {
 	n := s.nodes[name]
 	switch {
-	case n.trouble == "":
-		return at, true
-	case n.trouble == FaultNoReports, s.clk.Since(n.since) >= s.model.Outage.Forget:
+	case n.fault == "":
+		return reportTime, true
+	case n.fault == FaultNoReports, s.clk.Since(n.faultTime) >= s.model.Outage.Forget:
 		return time.Time{}, false
-	case n.since.Before(at):
-		return n.since, true
+	case n.faultTime.Before(reportTime):
+		return n.faultTime, true
 	default:
-		return at, true
+		return reportTime, true
 	}
 }
 
-// unreachable fails calls for a node that is in trouble, after the time that
-// takes. The first node that is well takes the calls and passes them on.
-func (s *Server) unreachable(c *call, n *node) error {
+// failUnreachable waits and returns an error if the node of a call is hung, disconnected or lost.
+// The entry node handles the calls for other nodes.
+func (s *Server) failUnreachable(c *call, n *node) error {
 	s.mu.Lock()
-	kind, since := n.trouble, n.since
+	kind, since := n.fault, n.faultTime
 	s.mu.Unlock()
-	status, reason, wait := statusProxy, "Connection timed out", s.model.Outage.Timeout
+	status, reason, wait := statusProxyError, "Connection timed out", s.model.Outage.Timeout
 	switch {
 	case kind == FaultNodeHung:
 		status = statusProxyTimeout
@@ -135,16 +135,16 @@ func (s *Server) unreachable(c *call, n *node) error {
 		reason, wait = "No route to host", s.model.Outage.NoRoute
 	}
 	if !s.sleep(c.ctx, wait) {
-		return errGone
+		return errClientGone
 	}
 	return &apiError{status: status, reason: reason, form: bodyEmpty}
 }
 
-// noQuorum fails what writes to the cluster file system while most nodes are
-// apart from the one that is asked.
-func (s *Server) noQuorum(c *call) error {
+// checkQuorum refuses calls that write to the cluster file system while the entry node has no
+// quorum.
+func (s *Server) checkQuorum(c *call) error {
 	s.mu.Lock()
-	quorate := s.quorate()
+	quorate := s.isQuorate()
 	s.mu.Unlock()
 	path := strings.Join(c.route.pattern, "/")
 	if quorate || !isWrite(c.method) || path == "access/ticket" {
@@ -164,33 +164,34 @@ func (s *Server) noQuorum(c *call) error {
 	}
 }
 
-// quorate is true while most nodes hear each other; s.mu is held.
-func (s *Server) quorate() bool {
-	well, all := 0, s.members()
-	for _, n := range all {
-		well += flag(!s.noticed(s.nodes[n.Name]))
+// isQuorate returns true if more than half of the members are online. The caller holds s.mu.
+func (s *Server) isQuorate() bool {
+	online, members := 0, s.listMembers()
+	for _, n := range members {
+		online += boolToInt(!s.isOffline(s.nodes[n.Name]))
 	}
-	return well*2 > len(all)
+	return online*2 > len(members)
 }
 
-// nodeRow is a node in a listing; its load needs Sys.Audit. s.mu is held.
-func (s *Server) nodeRow(n *node, who identity) map[string]any {
+// newNodeRow returns a node's row in a listing. The load is visible only with Sys.Audit. The caller
+// holds s.mu.
+func (s *Server) newNodeRow(n *node, caller identity) map[string]any {
 	row := map[string]any{"node": n.Name, "id": "node/" + n.Name, "type": "node", "status": "unknown"}
-	see := s.mayLocked(who, "/nodes/"+n.Name, "Sys.Audit") == nil
-	if at, ok := s.reported(n.Name, s.clk.Now()); ok {
+	canSee := s.requireLocked(caller, "/nodes/"+n.Name, "Sys.Audit") == nil
+	if reportTime, ok := s.lastReport(n.Name, s.clk.Now()); ok {
 		row["level"] = ""
-		if see {
+		if canSee {
 			row["maxcpu"], row["maxmem"], row["maxdisk"] = n.CPUs, n.Memory, nodeDisk
 		}
-		if !s.noticed(n) {
+		if !s.isOffline(n) {
 			row["status"] = "online"
-			if see {
-				row["cpu"], row["mem"], row["disk"] = 0.01, s.load(n.Name), nodeDisk/2 //nolint:mnd // any load will do
-				row["uptime"] = int64(at.Sub(n.started).Seconds())
+			if canSee {
+				row["cpu"], row["mem"], row["disk"] = 0.01, s.usedMemory(n.Name), nodeDisk/2 //nolint:mnd // an arbitrary load
+				row["uptime"] = int64(reportTime.Sub(n.started).Seconds())
 			}
 		}
 	}
-	if s.noticed(n) {
+	if s.isOffline(n) {
 		row["status"] = "offline"
 	}
 	return row
@@ -199,29 +200,29 @@ func (s *Server) nodeRow(n *node, who identity) map[string]any {
 // nodeDisk is the size of a node's root file system.
 const nodeDisk = 100 * gib
 
-// entryNode is the node that answers: the first one that the others hear; s.mu
-// is held.
-func (s *Server) entryNode() string {
+// findEntryNode returns the node that handles the calls: the first node that is not isolated. The
+// caller holds s.mu.
+func (s *Server) findEntryNode() string {
 	for _, n := range s.model.Nodes {
-		if !s.nodes[n.Name].apart() {
+		if !s.nodes[n.Name].isIsolated() {
 			return n.Name
 		}
 	}
 	return s.model.Nodes[0].Name
 }
 
-func (s *Server) entry() string {
+func (s *Server) getEntryNode() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.entryNode()
+	return s.findEntryNode()
 }
 
-func clusterStatus(s *Server, _ *call) (any, error) {
+func getClusterStatus(s *Server, _ *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entry := s.entryNode()
+	entry := s.findEntryNode()
 	rows := []map[string]any{}
-	members := s.members()
+	members := s.listMembers()
 	single := len(members) == 1
 	for i, n := range members {
 		id := i + 1
@@ -229,16 +230,16 @@ func clusterStatus(s *Server, _ *call) (any, error) {
 			id = 0
 		}
 		rows = append(rows, map[string]any{
-			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": flag(!s.noticed(s.nodes[n.Name])), "nodeid": id,
-			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": flag(n.Name == entry), "level": "",
+			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": boolToInt(!s.isOffline(s.nodes[n.Name])), "nodeid": id,
+			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": boolToInt(n.Name == entry), "level": "",
 		})
 	}
-	if single { // a node alone is no cluster
+	if single { // a single node is not a cluster
 		return rows, nil
 	}
 	head := map[string]any{
 		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(members),
-		"quorate": flag(s.quorate()), "version": len(members),
+		"quorate": boolToInt(s.isQuorate()), "version": len(members),
 	}
 	return append([]map[string]any{head}, rows...), nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// rowOf is the row of the whole listing with an id.
+// rowOf returns the row with the id from the listing of the whole cluster.
 func rowOf(a *api, id string, keys ...string) map[string]any {
 	a.t.Helper()
 	rows, _ := a.ok("GET", "/cluster/resources", nil).([]any)
@@ -34,8 +34,8 @@ func rowOf(a *api, id string, keys ...string) map[string]any {
 	return nil
 }
 
-// TestNodeInTrouble: what the others say of a node that hangs or is cut off, by
-// the time that has passed, and how calls for it fail.
+// TestNodeInTrouble checks over time what the listing shows for a hung or disconnected node, and how
+// calls for the node fail.
 func TestNodeInTrouble(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -91,7 +91,7 @@ func TestNodeInTrouble(t *testing.T) {
 			check("after five minutes", map[string]any{"status": "offline"}, map[string]any{"status": "unknown"},
 				map[string]any{"status": "unknown"})
 			fails(tc.later, tc.laterWait)
-			a.ok("GET", "/nodes/pve2/qemu", nil) // another one takes the calls
+			a.ok("GET", "/nodes/pve2/qemu", nil) // another node handles the calls
 			remove()
 			check("back", map[string]any{"status": "online", "cpu": 0.01, "maxcpu": 32.0, "level": ""}, last, available)
 			a.ok("GET", "/nodes/pve1/qemu", nil)
@@ -99,8 +99,8 @@ func TestNodeInTrouble(t *testing.T) {
 	}
 }
 
-// TestNoReports: a node whose status daemon stands still works, but nobody knows
-// the names of its VMs.
+// TestNoReports checks that a node without its status daemon works, but that the names of its VMs
+// are unknown.
 func TestNoReports(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -124,8 +124,8 @@ func TestNoReports(t *testing.T) {
 	}
 }
 
-// TestNoQuorum: where most nodes are apart, what writes to the cluster's files
-// fails, and the rest goes on.
+// TestNoQuorum checks that calls that write to the cluster file system fail while most nodes are
+// isolated, and that other calls work.
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
@@ -155,15 +155,15 @@ func TestNoQuorum(t *testing.T) {
 	a.clone("1003", nil)
 }
 
-// TestNodeLost: a node that was removed from the cluster is listed no more, nor
-// are its VMs, and calls for it find no route.
+// TestNodeLost checks that the listing omits a removed node and its VMs, and that calls for the node
+// return "No route to host".
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
 	root := a.root()
 	a.clone("1000", nil)
 	a.s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: "pve1"})
-	a.s.ClearFaults() // it is lost all the same
+	a.s.ClearFaults() // the node stays lost
 	for _, path := range []string{"/nodes", "/cluster/resources", "/cluster/status"} {
 		for _, row := range root.ok("GET", path, nil).([]any) {
 			if r := row.(map[string]any); r["node"] == "pve1" || r["name"] == "pve1" {
@@ -183,7 +183,7 @@ func TestNodeLost(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, got.status, got.reason)
 		}
 	}
-	if made := a.s.Snapshot().Made(); len(made) > 0 {
+	if made := a.s.Snapshot().CreatedVMs(); len(made) > 0 {
 		t.Errorf("there are %v", made)
 	}
 }

@@ -18,17 +18,17 @@ import (
 // option is one setting of a VM's configuration.
 type option struct {
 	param
-	// priv is what changing it needs; "" needs a check of its own, rootPriv
-	// root itself.
+	// priv is the privilege that a change of the option requires. An empty priv means that the check
+	// depends on the value. rootPriv means that only root can change the option.
 	priv string
-	// live settings take effect on a running VM at once; the others wait for
-	// its next start.
+	// live is true if a change takes effect on a running VM at once. Other changes wait for the VM's
+	// next start.
 	live bool
 }
 
 const rootPriv = "root"
 
-// plainOptions are the options without a number.
+// plainOptions returns the options whose names have no number.
 func plainOptions() map[string]option {
 	text := func(priv string) option { return option{priv: priv} }
 	live := func(o option) option { o.live = true; return o }
@@ -48,7 +48,7 @@ func plainOptions() map[string]option {
 		"cores": number(cpu, 1, 1024), "sockets": number(cpu, 1, 64), "vcpus": number(cpu, 1, 4096),
 		"cpu": checked(cpu, checkCPU), "cpulimit": {param: param{kind: kNumber}, priv: cpu},
 		"cpuunits": number(cpu, 1, 262144), "numa": boolean(cpu),
-		"affinity": checked(rootPriv, formatted(reCPUSet, "unable to parse cpuset option")),
+		"affinity": checked(rootPriv, newFormatCheck(reCPUSet, "unable to parse cpuset option")),
 		"memory":   checked(mem, checkMemory), "balloon": number(mem, 0, 0), "shares": live(number(mem, 0, 50000)),
 		"acpi": boolean(hw), "hotplug": text(hw), "kvm": boolean(hw), "machine": checked(hw, checkMachine),
 		"scsihw":  oneOf(hw, scsiHW()...),
@@ -61,8 +61,8 @@ func plainOptions() map[string]option {
 		"description": live(option{param: param{maxLen: maxDescription}, priv: opts}),
 		"keyboard":    oneOf(opts, keyboards()...), "localtime": boolean(opts), "name": live(checked(opts, checkDNSName)),
 		"onboot": live(boolean(opts)), "ostype": oneOf(opts, osTypes()...), "protection": live(boolean(opts)),
-		"reboot": boolean(opts), "startdate": checked(opts, matches(reStartAt)),
-		"startup": live(checked(opts, formatted(reStartup, "unable to parse startup options"))), "tdf": boolean(opts),
+		"reboot": boolean(opts), "startdate": checked(opts, newPatternCheck(reStartDate)),
+		"startup": live(checked(opts, newFormatCheck(reStartup, "unable to parse startup options"))), "tdf": boolean(opts),
 		"template": boolean(opts), "tags": live(checked("", checkTags)), "vmgenid": checked(opts, checkGenID),
 		"freeze": boolean("VM.PowerMgmt"), "boot": checked(disk, checkBoot), "bootdisk": text(disk),
 		"vmstatestorage": live(checked(disk, checkStorageID)),
@@ -90,25 +90,26 @@ var (
 	reSerial   = regexp.MustCompile(`^serial[0-3]$`)
 	reMachine  = regexp.MustCompile(`^(pc|pc(-i440fx)?-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|` +
 		`q35|pc-q35-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|virt(?:-\d+(\.\d+)+)?(\+pve\d+)?)$`)
-	reStartup  = regexp.MustCompile(`^(?:(?:order=)?\d+|up=\d+|down=\d+)(?:,(?:order=\d+|up=\d+|down=\d+))*$`)
-	reCPUSet   = regexp.MustCompile(`^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$`)
-	reStartAt  = regexp.MustCompile(`^(?:now|\d{4}-\d{1,2}-\d{1,2}(?:T\d{1,2}:\d{1,2}:\d{1,2})?)$`)
-	reOnHost   = regexp.MustCompile(`^(?:usb|hostpci)\d{1,2}$`)
-	reBootDev  = regexp.MustCompile(`^(?:net|usb|hostpci|virtiofs)\d+$`)
-	reTag      = regexp.MustCompile(`(?i)^[a-z0-9_][a-z0-9_\-+.]*$`)
-	reTagSplit = regexp.MustCompile(`[,;\s\x00]+`)
-	reVolid    = regexp.MustCompile(`(?i)^[a-z][a-z0-9_-]+:.+$`)
-	reEncoded  = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
-	reHostDev  = regexp.MustCompile(`^/dev/(?:parport|usb/lp)\d+$`)
-	reNuma     = regexp.MustCompile(`^numa[0-7]$`)
-	reUUID     = regexp.MustCompile(`^[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}$`)
-	reNetModel = regexp.MustCompile(`^(virtio|e1000|e1000e|rtl8139|vmxnet3|i82551|i82557b|i82559er|ne2k_isa|ne2k_pci|pcnet|` +
+	reStartup        = regexp.MustCompile(`^(?:(?:order=)?\d+|up=\d+|down=\d+)(?:,(?:order=\d+|up=\d+|down=\d+))*$`)
+	reCPUSet         = regexp.MustCompile(`^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$`)
+	reStartDate      = regexp.MustCompile(`^(?:now|\d{4}-\d{1,2}-\d{1,2}(?:T\d{1,2}:\d{1,2}:\d{1,2})?)$`)
+	reHostDevice     = regexp.MustCompile(`^(?:usb|hostpci)\d{1,2}$`)
+	reBootDev        = regexp.MustCompile(`^(?:net|usb|hostpci|virtiofs)\d+$`)
+	reTag            = regexp.MustCompile(`(?i)^[a-z0-9_][a-z0-9_\-+.]*$`)
+	reTagSplit       = regexp.MustCompile(`[,;\s\x00]+`)
+	reVolid          = regexp.MustCompile(`(?i)^[a-z][a-z0-9_-]+:.+$`)
+	reEncoded        = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
+	reParallelDevice = regexp.MustCompile(`^/dev/(?:parport|usb/lp)\d+$`)
+	reNuma           = regexp.MustCompile(`^numa[0-7]$`)
+	reUUID           = regexp.MustCompile(`^[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}$`)
+	reNetModel       = regexp.MustCompile(`^(virtio|e1000|e1000e|rtl8139|vmxnet3|i82551|i82557b|i82559er|ne2k_isa|ne2k_pci|pcnet|` +
 		`e1000-82540em|e1000-82544gc|e1000-82545em)$`)
-	reHostSock = regexp.MustCompile(`^(?:socket|/dev/.+)$`)
+	reSerialDevice = regexp.MustCompile(`^(?:socket|/dev/.+)$`)
 )
 
-// optionOf describes a configuration option, numbered or not.
-func optionOf(name string) (option, bool) {
+// findOption returns the configuration option with the name and false if there is none. The name can
+// have a number, such as net0.
+func findOption(name string) (option, bool) {
 	switch {
 	case isDriveName(name):
 		return option{param: param{check: func(v string) error { return checkDrive(name, v) }}}, true
@@ -119,11 +120,11 @@ func optionOf(name string) (option, bool) {
 	case reIPConfig.MatchString(name):
 		return option{param: param{check: checkIPConfig}, priv: "VM.Config.Cloudinit", live: true}, true
 	case reSerial.MatchString(name):
-		return option{param: param{check: matches(reHostSock)}}, true
-	case reOnHost.MatchString(name):
-		return option{param: param{check: func(v string) error { return checkOnHost(name, v) }}}, true
+		return option{param: param{check: newPatternCheck(reSerialDevice)}}, true
+	case reHostDevice.MatchString(name):
+		return option{param: param{check: func(v string) error { return checkHostDevice(name, v) }}}, true
 	case strings.HasPrefix(name, "parallel") && len(name) == len("parallel0"):
-		return option{param: param{check: matches(reHostDev)}, priv: rootPriv}, true
+		return option{param: param{check: newPatternCheck(reParallelDevice)}, priv: rootPriv}, true
 	case reNuma.MatchString(name):
 		return option{param: param{check: checkNuma}, priv: "VM.Config.CPU"}, true
 	}
@@ -135,7 +136,7 @@ func formatError(format string, args ...any) error {
 	return fmt.Errorf("invalid format - "+format, args...)
 }
 
-func matches(re *regexp.Regexp) func(string) error {
+func newPatternCheck(re *regexp.Regexp) func(string) error {
 	return func(v string) error {
 		if !re.MatchString(v) {
 			return errors.New("value does not match the regex pattern")
@@ -144,9 +145,9 @@ func matches(re *regexp.Regexp) func(string) error {
 	}
 }
 
-// properties splits a=b,c=d; the first value may stand alone under the default
-// key.
-func properties(v, defaultKey string, known ...string) (map[string]string, error) {
+// parseProperties parses a list such as a=b,c=d. The first value can stand without a key and then
+// has the default key. If known is not empty, parseProperties refuses all other keys.
+func parseProperties(v, defaultKey string, known ...string) (map[string]string, error) {
 	out := map[string]string{}
 	for i, part := range strings.Split(v, ",") {
 		k, val, ok := strings.Cut(part, "=")
@@ -166,7 +167,7 @@ func properties(v, defaultKey string, known ...string) (map[string]string, error
 }
 
 func checkCPU(v string) error {
-	p, err := properties(v, "cputype", "flags", "hidden", "hv-vendor-id", "phys-bits", "guest-phys-bits", "reported-model")
+	p, err := parseProperties(v, "cputype", "flags", "hidden", "hv-vendor-id", "phys-bits", "guest-phys-bits", "reported-model")
 	if err != nil {
 		return err
 	}
@@ -177,8 +178,8 @@ func checkCPU(v string) error {
 	return nil
 }
 
-// cpuModels are the CPU types that need no definition, as
-// /nodes/NODE/capabilities/qemu/cpu of 9.2 lists them.
+// cpuModels lists the CPU types that need no definition, as /nodes/NODE/capabilities/qemu/cpu of 9.2
+// lists them.
 const cpuModels = `486 Broadwell Broadwell-IBRS Broadwell-noTSX Broadwell-noTSX-IBRS Cascadelake-Server Cascadelake-Server-noTSX
 Cascadelake-Server-v2 Cascadelake-Server-v4 Cascadelake-Server-v5 ClearwaterForest Conroe Cooperlake
 Cooperlake-v2 EPYC EPYC-Genoa EPYC-Genoa-v2 EPYC-IBPB EPYC-Milan EPYC-Milan-v2 EPYC-Milan-v3 EPYC-Rome
@@ -193,8 +194,8 @@ Skylake-Server-IBRS Skylake-Server-noTSX-IBRS Skylake-Server-v4 Skylake-Server-v
 athlon core2duo coreduo host kvm32 kvm64 max pentium pentium2 pentium3 phenom qemu32 qemu64 x86-64-v2
 x86-64-v2-AES x86-64-v3 x86-64-v4`
 
-// formatted is a check whose parser dies with the text.
-func formatted(re *regexp.Regexp, text string) func(string) error {
+// newFormatCheck returns a check for an option whose parser in Proxmox VE fails with the given text.
+func newFormatCheck(re *regexp.Regexp, text string) func(string) error {
 	return func(v string) error {
 		if !re.MatchString(v) {
 			return formatError("%s", text)
@@ -204,16 +205,16 @@ func formatted(re *regexp.Regexp, text string) func(string) error {
 }
 
 func checkMachine(v string) error {
-	p, err := properties(v, "type", "viommu", "aw-bits", "enable-s3", "enable-s4")
+	p, err := parseProperties(v, "type", "viommu", "aw-bits", "enable-s3", "enable-s4")
 	if err == nil && p["type"] != "" && !reMachine.MatchString(p["type"]) {
 		return formatError("format error\ntype: value does not match the regex pattern")
 	}
 	return err
 }
 
-// enumerated checks one property of an option that must have a value of a list.
-func enumerated(v, defaultKey, key string, values []string, known ...string) error {
-	p, err := properties(v, defaultKey, append(known, key)...)
+// checkEnumProperty checks that one property of an option has one of the given values.
+func checkEnumProperty(v, defaultKey, key string, values []string, known ...string) error {
+	p, err := parseProperties(v, defaultKey, append(known, key)...)
 	if err != nil {
 		return err
 	}
@@ -225,30 +226,30 @@ func enumerated(v, defaultKey, key string, values []string, known ...string) err
 }
 
 func checkWatchdog(v string) error {
-	return enumerated(v, "model", "model", []string{"i6300esb", "ib700"}, "action")
+	return checkEnumProperty(v, "model", "model", []string{"i6300esb", "ib700"}, "action")
 }
 
 func checkAudio(v string) error {
-	return enumerated(v, "", "device", []string{"ich9-intel-hda", "intel-hda", "AC97"}, "driver")
+	return checkEnumProperty(v, "", "device", []string{"ich9-intel-hda", "intel-hda", "AC97"}, "driver")
 }
 
 func checkRNG(v string) error {
-	return enumerated(v, "source", "source", []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}, "max_bytes", "period")
+	return checkEnumProperty(v, "source", "source", []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}, "max_bytes", "period")
 }
 
 func checkSpice(v string) error {
-	_, err := properties(v, "", "foldersharing", "videostreaming")
+	_, err := parseProperties(v, "", "foldersharing", "videostreaming")
 	return err
 }
 
 func checkNuma(v string) error {
-	_, err := properties(v, "", "cpus", "memory", "hostnodes", "policy")
+	_, err := parseProperties(v, "", "cpus", "memory", "hostnodes", "policy")
 	return err
 }
 
-// checkOnHost reads devices of the host: usbN and hostpciN.
-func checkOnHost(name, v string) error {
-	p, err := properties(v, "host", "host", "mapping", "usb3", "rombar", "romfile", "pcie", "x-vga", "legacy-igd",
+// checkHostDevice checks a device of the host: usbN and hostpciN.
+func checkHostDevice(name, v string) error {
+	p, err := parseProperties(v, "host", "host", "mapping", "usb3", "rombar", "romfile", "pcie", "x-vga", "legacy-igd",
 		"mdev", "vendor-id", "device-id", "sub-vendor-id", "sub-device-id", "driver")
 	if err != nil {
 		return err
@@ -261,7 +262,7 @@ func checkOnHost(name, v string) error {
 
 var rePCI = regexp.MustCompile(`^(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-9a-f])?(?:;.*)?$`)
 
-// checkDrive reads a drive as a caller writes it.
+// checkDrive checks a drive option of a call.
 func checkDrive(slot, v string) error {
 	d, err := parseDrive(v)
 	if err != nil {
@@ -293,7 +294,7 @@ func checkMemory(v string) error {
 }
 
 func checkAgent(v string) error {
-	p, err := properties(v, "enabled", "fstrim_cloned_disks", "freeze-fs-on-backup", "freeze-fs", "type")
+	p, err := parseProperties(v, "enabled", "fstrim_cloned_disks", "freeze-fs-on-backup", "freeze-fs", "type")
 	if err != nil {
 		return err
 	}
@@ -303,19 +304,19 @@ func checkAgent(v string) error {
 	return nil
 }
 
-// agentEnabled reads the agent option.
-func agentEnabled(v string) bool {
-	p, err := properties(v, "enabled")
-	return err == nil && truthy(p["enabled"])
+// isAgentEnabled returns true if the value of the option agent enables the guest agent.
+func isAgentEnabled(v string) bool {
+	p, err := parseProperties(v, "enabled")
+	return err == nil && isTrue(p["enabled"])
 }
 
 func checkVGA(v string) error {
-	_, err := properties(v, "type", "memory", "clipboard")
+	_, err := parseProperties(v, "type", "memory", "clipboard")
 	return err
 }
 
 func checkSMBIOS(v string) error {
-	p, err := properties(v, "", "uuid", "version", "serial", "manufacturer", "product", "sku", "family", "base64")
+	p, err := parseProperties(v, "", "uuid", "version", "serial", "manufacturer", "product", "sku", "family", "base64")
 	if err != nil {
 		return err
 	}
@@ -333,7 +334,7 @@ func checkGenID(v string) error {
 }
 
 func checkBoot(v string) error {
-	p, err := properties(v, "legacy", "order")
+	p, err := parseProperties(v, "legacy", "order")
 	for dev := range strings.SplitSeq(p["order"], ";") {
 		if dev != "" && !isDriveName(dev) && !reBootDev.MatchString(dev) {
 			return formatError("format error\norder: invalid format - invalid boot device '%s'\n", dev)
@@ -355,8 +356,9 @@ func splitTags(v string) []string {
 	return slices.DeleteFunc(reTagSplit.Split(v, -1), func(t string) bool { return t == "" })
 }
 
-// normalTags is how Proxmox stores tags: lower case, sorted, once each.
-func normalTags(v string) string {
+// normalizeTags returns tags as Proxmox VE stores them: in lower case, sorted and without
+// duplicates.
+func normalizeTags(v string) string {
 	tags := splitTags(strings.ToLower(v))
 	slices.Sort(tags)
 	return strings.Join(slices.Compact(tags), ";")
@@ -369,8 +371,8 @@ func checkSSHKeys(v string) error {
 	return nil
 }
 
-// validKeys reads the SSH keys of a call, each as ssh-keygen would.
-func validKeys(v string) error {
+// validateSSHKeys parses each SSH key of a call, as ssh-keygen would.
+func validateSSHKeys(v string) error {
 	text, err := url.PathUnescape(v)
 	for line := range strings.SplitSeq(text, "\n") {
 		if err == nil && strings.TrimSpace(line) != "" {
@@ -384,7 +386,7 @@ func validKeys(v string) error {
 }
 
 func checkCICustom(v string) error {
-	p, err := properties(v, "", "user", "network", "meta", "vendor")
+	p, err := parseProperties(v, "", "user", "network", "meta", "vendor")
 	if err != nil {
 		return err
 	}
@@ -430,13 +432,13 @@ func checkNet(v string) error {
 }
 
 func checkIPConfig(v string) error {
-	p, err := properties(v, "", "ip", "gw", "ip6", "gw6")
+	p, err := parseProperties(v, "", "ip", "gw", "ip6", "gw6")
 	if err != nil {
 		return err
 	}
 	for _, k := range []string{"ip", "ip6"} {
-		addr, set := p[k]
-		if !set || addr == "dhcp" || (k == "ip6" && addr == "auto") {
+		addr, isSet := p[k]
+		if !isSet || addr == "dhcp" || (k == "ip6" && addr == "auto") {
 			continue
 		}
 		if _, _, err := net.ParseCIDR(addr); err != nil {

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// permCheck decides whether a call is allowed before its parameters are read.
+// permCheck checks the permission for a call. It runs before the validation of the parameters.
 type permCheck func(s *Server, c *call) error
 
-func setOf(names ...string) map[string]bool {
+func newSet(names ...string) map[string]bool {
 	out := map[string]bool{}
 	for _, n := range names {
 		out[n] = true
@@ -22,9 +22,8 @@ func setOf(names ...string) map[string]bool {
 	return out
 }
 
-// privilegesOf lists the privileges that version of Proxmox VE knows
-// (PVE::AccessControl).
-func privilegesOf(version string) []string {
+// listPrivileges returns the privileges of a version of Proxmox VE (PVE::AccessControl).
+func listPrivileges(version string) []string {
 	privs := []string{
 		"Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit",
 		"Group.Allocate", "Mapping.Audit", "Mapping.Modify", "Mapping.Use", "Permissions.Modify",
@@ -45,42 +44,42 @@ func privilegesOf(version string) []string {
 
 func isPVE8(version string) bool { return strings.HasPrefix(version, "8.") }
 
-func builtinRoles(version string) map[string]map[string]bool {
-	all := privilegesOf(version)
+func newBuiltinRoles(version string) map[string]map[string]bool {
+	all := listPrivileges(version)
 	vmAdmin := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !strings.HasPrefix(p, "VM.") })
 	audit := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !strings.HasSuffix(p, ".Audit") })
 	return map[string]map[string]bool{
-		"Administrator":    setOf(all...),
+		"Administrator":    newSet(all...),
 		"NoAccess":         {},
-		"PVEAuditor":       setOf(audit...),
-		"PVEVMAdmin":       setOf(vmAdmin...),
-		"PVEVMUser":        setOf("VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.PowerMgmt", "VM.Audit"),
-		"PVETemplateUser":  setOf("VM.Audit", "VM.Clone"),
-		"PVEDatastoreUser": setOf("Datastore.AllocateSpace", "Datastore.Audit"),
-		"PVEDatastoreAdmin": setOf("Datastore.Allocate", "Datastore.AllocateSpace",
+		"PVEAuditor":       newSet(audit...),
+		"PVEVMAdmin":       newSet(vmAdmin...),
+		"PVEVMUser":        newSet("VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.PowerMgmt", "VM.Audit"),
+		"PVETemplateUser":  newSet("VM.Audit", "VM.Clone"),
+		"PVEDatastoreUser": newSet("Datastore.AllocateSpace", "Datastore.Audit"),
+		"PVEDatastoreAdmin": newSet("Datastore.Allocate", "Datastore.AllocateSpace",
 			"Datastore.AllocateTemplate", "Datastore.Audit"),
-		"PVEPoolUser":  setOf("Pool.Audit"),
-		"PVEPoolAdmin": setOf("Pool.Audit", "Pool.Allocate"),
-		"PVESDNUser":   setOf("SDN.Use", "SDN.Audit"),
-		"PVESysAdmin":  setOf("Permissions.Modify", "Sys.Audit", "Sys.Console", "Sys.Syslog"),
+		"PVEPoolUser":  newSet("Pool.Audit"),
+		"PVEPoolAdmin": newSet("Pool.Audit", "Pool.Allocate"),
+		"PVESDNUser":   newSet("SDN.Use", "SDN.Audit"),
+		"PVESysAdmin":  newSet("Permissions.Modify", "Sys.Audit", "Sys.Console", "Sys.Syslog"),
 	}
 }
 
-// rolesAt are the roles a principal holds on a path: the deepest grant wins,
-// a grant to the user itself wins over one to its groups.
-func (a *access) rolesAt(principal, path string) []string {
+// findRoles returns the roles of a principal on a path. The deepest grant has precedence. On the
+// same path, a grant to the user has precedence over the grants to the user's groups.
+func (a *access) findRoles(principal, path string) []string {
 	var roles []string
-	for _, prefix := range prefixes(path) {
-		here := a.grants(prefix, prefix == path, func(who string) bool { return who == principal })
-		if len(here) == 0 && !strings.Contains(principal, "!") {
+	for _, prefix := range listPrefixes(path) {
+		granted := a.findGrants(prefix, prefix == path, func(grantee string) bool { return grantee == principal })
+		if len(granted) == 0 && !strings.Contains(principal, "!") {
 			groups := a.users[principal].Groups
-			here = a.grants(prefix, prefix == path, func(who string) bool {
-				name, ok := strings.CutPrefix(who, "@")
+			granted = a.findGrants(prefix, prefix == path, func(grantee string) bool {
+				name, ok := strings.CutPrefix(grantee, "@")
 				return ok && slices.Contains(groups, name)
 			})
 		}
-		if len(here) > 0 {
-			roles = here
+		if len(granted) > 0 {
+			roles = granted
 		}
 	}
 	if slices.Contains(roles, "NoAccess") {
@@ -89,18 +88,18 @@ func (a *access) rolesAt(principal, path string) []string {
 	return roles
 }
 
-func (a *access) grants(path string, exact bool, who func(string) bool) []string {
+func (a *access) findGrants(path string, isExact bool, isGrantee func(string) bool) []string {
 	var out []string
 	for _, g := range a.acl {
-		if g.Path == path && (exact || !g.NoPropagate) && who(g.Principal) {
+		if g.Path == path && (isExact || !g.NoPropagate) && isGrantee(g.Principal) {
 			out = append(out, g.Role)
 		}
 	}
 	return out
 }
 
-// prefixes of /a/b are /, /a and /a/b.
-func prefixes(path string) []string {
+// listPrefixes returns a path and all paths above it: for /a/b, it returns /, /a and /a/b.
+func listPrefixes(path string) []string {
 	out := []string{"/"}
 	if path == "/" {
 		return out
@@ -113,34 +112,34 @@ func prefixes(path string) []string {
 	return append(out, path)
 }
 
-// privs are the privileges of a caller on a path. A VM in a pool has those of
-// the pool as well. s.mu is held.
-func (s *Server) privs(who identity, path string) map[string]bool {
-	if who.user == RootUser && who.token == "" {
-		return setOf(privilegesOf(s.model.Version)...)
+// findPrivileges returns the privileges of a caller on a path. On a VM, they include the privileges
+// on the VM's pool. The caller holds s.mu.
+func (s *Server) findPrivileges(caller identity, path string) map[string]bool {
+	if caller.user == RootUser && caller.token == "" {
+		return newSet(listPrivileges(s.model.Version)...)
 	}
-	user := s.privsOf(who.user, path)
-	if who.user == RootUser {
-		user = setOf(privilegesOf(s.model.Version)...)
+	user := s.findPrincipalPrivileges(caller.user, path)
+	if caller.user == RootUser {
+		user = newSet(listPrivileges(s.model.Version)...)
 	}
-	if who.token == "" || s.access.tokens[who.principal()].NoPrivSep {
+	if caller.token == "" || s.access.tokens[caller.principal()].NoPrivSep {
 		return user
 	}
-	token := s.privsOf(who.principal(), path)
+	token := s.findPrincipalPrivileges(caller.principal(), path)
 	maps.DeleteFunc(token, func(p string, _ bool) bool { return !user[p] })
 	return token
 }
 
-func (s *Server) privsOf(principal, path string) map[string]bool {
+func (s *Server) findPrincipalPrivileges(principal, path string) map[string]bool {
 	out := map[string]bool{}
-	roles := s.access.rolesAt(principal, path)
+	roles := s.access.findRoles(principal, path)
 	if slices.Contains(roles, "NoAccess") {
 		return out
 	}
 	if id, ok := strings.CutPrefix(path, "/vms/"); ok {
 		if vmid, err := strconv.Atoi(id); err == nil {
-			if pool := s.poolOf(vmid); pool != "" {
-				roles = append(slices.Clone(roles), s.access.rolesAt(principal, "/pool/"+pool)...)
+			if pool := s.findPool(vmid); pool != "" {
+				roles = append(slices.Clone(roles), s.access.findRoles(principal, "/pool/"+pool)...)
 			}
 		}
 	}
@@ -150,8 +149,8 @@ func (s *Server) privsOf(principal, path string) map[string]bool {
 	return out
 }
 
-// poolOf is the pool a VM is a member of; s.mu is held.
-func (s *Server) poolOf(vmid int) string {
+// findPool returns the pool of a VM, or an empty string. The caller holds s.mu.
+func (s *Server) findPool(vmid int) string {
 	for pool, members := range s.pools {
 		if members[vmid] {
 			return pool
@@ -160,46 +159,46 @@ func (s *Server) poolOf(vmid int) string {
 	return ""
 }
 
-// may tells whether a caller has every one of the privileges.
-func (s *Server) may(who identity, path string, privs ...string) error {
+// require returns an error if the caller lacks one of the privileges.
+func (s *Server) require(caller identity, path string, privs ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mayLocked(who, path, privs...)
+	return s.requireLocked(caller, path, privs...)
 }
 
-func (s *Server) mayLocked(who identity, path string, privs ...string) error {
-	have := s.privs(who, path)
+func (s *Server) requireLocked(caller identity, path string, privs ...string) error {
+	granted := s.findPrivileges(caller, path)
 	for _, p := range privs {
-		if !have[p] {
-			return forbidden(path, strings.Join(privs, "|"))
+		if !granted[p] {
+			return newForbiddenError(path, strings.Join(privs, "|"))
 		}
 	}
 	return nil
 }
 
-// mayAny tells whether a caller has one of the privileges.
-func (s *Server) mayAny(who identity, path string, privs ...string) error {
+// requireAny returns an error if the caller has none of the privileges.
+func (s *Server) requireAny(caller identity, path string, privs ...string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mayAnyLocked(who, path, privs...)
+	return s.requireAnyLocked(caller, path, privs...)
 }
 
-func (s *Server) mayAnyLocked(who identity, path string, privs ...string) error {
-	if s.hasAny(who, path, privs...) {
+func (s *Server) requireAnyLocked(caller identity, path string, privs ...string) error {
+	if s.hasAnyPrivilege(caller, path, privs...) {
 		return nil
 	}
-	return forbidden(path, strings.Join(privs, "|"))
+	return newForbiddenError(path, strings.Join(privs, "|"))
 }
 
-// hasAny tells whether a caller has one of the privileges; s.mu is held.
-func (s *Server) hasAny(who identity, path string, privs ...string) bool {
-	have := s.privs(who, path)
-	return slices.ContainsFunc(privs, func(p string) bool { return have[p] })
+// hasAnyPrivilege returns true if the caller has one of the privileges. The caller holds s.mu.
+func (s *Server) hasAnyPrivilege(caller identity, path string, privs ...string) bool {
+	granted := s.findPrivileges(caller, path)
+	return slices.ContainsFunc(privs, func(p string) bool { return granted[p] })
 }
 
-// The path templates permissions are declared on.
-
-func expand(c *call, path string) string {
+// expandPath replaces the variables of a permission path, such as /vms/{vmid}, by the variables and
+// parameters of the call.
+func expandPath(c *call, path string) string {
 	for k, v := range c.vars {
 		path = strings.ReplaceAll(path, "{"+k+"}", v)
 	}
@@ -209,51 +208,51 @@ func expand(c *call, path string) string {
 	return path
 }
 
-// needs asks for all privileges on a path such as /vms/{vmid}.
-func needs(path string, privs ...string) permCheck {
-	return func(s *Server, c *call) error { return s.may(c.auth, expand(c, path), privs...) }
+// requireAll returns a check for all of the privileges on a path such as /vms/{vmid}.
+func requireAll(path string, privs ...string) permCheck {
+	return func(s *Server, c *call) error { return s.require(c.auth, expandPath(c, path), privs...) }
 }
 
-// needsAny asks for one of the privileges.
-func needsAny(path string, privs ...string) permCheck {
-	return func(s *Server, c *call) error { return s.mayAny(c.auth, expand(c, path), privs...) }
+// requireAny returns a check for one of the privileges.
+func requireAny(path string, privs ...string) permCheck {
+	return func(s *Server, c *call) error { return s.requireAny(c.auth, expandPath(c, path), privs...) }
 }
 
-// vmPath is the permission path of a VM.
+// vmPath returns the permission path of a VM.
 func vmPath(vmid int) string { return fmt.Sprintf("/vms/%d", vmid) }
 
-// isRoot is true for root itself; its tokens do not count, as in Proxmox.
+// isRoot returns true for root itself. As in Proxmox VE, it returns false for root's tokens.
 func (i identity) isRoot() bool { return i.user == RootUser && i.token == "" }
 
-// capabilities is the summary a ticket carries for the web interface; s.mu is
-// held.
-func (s *Server) capabilities(who identity) map[string]map[string]int {
+// listCapabilities returns the summary of privileges that a ticket contains for the web interface.
+// The caller holds s.mu.
+func (s *Server) listCapabilities(caller identity) map[string]map[string]int {
 	out := map[string]map[string]int{}
 	for key, path := range map[string]string{
 		"vms": "/vms", "storage": "/storage", "access": "/access", "nodes": "/nodes", "dc": "/", "sdn": "/sdn",
 	} {
 		out[key] = map[string]int{}
-		for p := range s.privs(who, path) {
+		for p := range s.findPrivileges(caller, path) {
 			out[key][p] = 1
 		}
 	}
 	return out
 }
 
-// getPermissions lists what the caller may do, by path.
+// getPermissions returns the caller's privileges by path.
 func getPermissions(s *Server, c *call) (any, error) {
-	who := c.auth
-	if id := c.param("userid"); id != "" && id != who.principal() {
-		if err := s.may(c.auth, "/access", "Sys.Audit"); err != nil {
+	caller := c.auth
+	if id := c.param("userid"); id != "" && id != caller.principal() {
+		if err := s.require(c.auth, "/access", "Sys.Audit"); err != nil {
 			return nil, err
 		}
-		who.user, who.token, _ = strings.Cut(id, "!")
+		caller.user, caller.token, _ = strings.Cut(id, "!")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	paths := setOf("/", "/access", "/nodes", "/sdn", "/storage", "/vms")
+	paths := newSet("/", "/access", "/nodes", "/sdn", "/storage", "/vms")
 	if p := c.param("path"); p != "" {
-		paths = setOf(p)
+		paths = newSet(p)
 	} else {
 		for _, g := range s.access.acl {
 			paths[g.Path] = true
@@ -262,22 +261,22 @@ func getPermissions(s *Server, c *call) (any, error) {
 	out := map[string]map[string]int{}
 	for p := range paths {
 		privs := map[string]int{}
-		for name := range s.privs(who, p) {
+		for name := range s.findPrivileges(caller, p) {
 			privs[name] = 1
 		}
-		if len(privs) > 0 || c.has("path") {
+		if len(privs) > 0 || c.hasParam("path") {
 			out[p] = privs
 		}
 	}
 	return out, nil
 }
 
-// SetPrivilege adds a privilege to a role, or takes it away, as an administrator would
-// while clients are at work.
-func (s *Server) SetPrivilege(role, privilege string, held bool) {
+// SetPrivilege adds a privilege to a role or removes it, as an administrator does while clients are
+// running.
+func (s *Server) SetPrivilege(role, privilege string, granted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !held {
+	if !granted {
 		delete(s.access.roles[role], privilege)
 		return
 	}

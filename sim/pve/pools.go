@@ -10,33 +10,33 @@ import (
 )
 
 func poolRoutes() []route {
-	allocate := needs("/pool/{poolid}", "Pool.Allocate")
+	allocate := requireAll("/pool/{poolid}", "Pool.Allocate")
 	change := schema{
 		"comment": {}, "vms": {}, "storage": {}, "delete": {kind: kBool}, "allow-move": {kind: kBool},
 	}
 	return []route{
 		newRoute(http.MethodGet, "/pools", ClassOther, nil, schema{"poolid": {}, "type": {}}, listPools),
-		newRoute(http.MethodGet, "/pools/{poolid}", ClassListing, needs("/pool/{poolid}", "Pool.Audit"),
+		newRoute(http.MethodGet, "/pools/{poolid}", ClassListing, requireAll("/pool/{poolid}", "Pool.Audit"),
 			schema{"type": {enum: []string{"qemu", "lxc", "storage"}}}, getPool),
 		newRoute(http.MethodPost, "/pools", ClassOther, allocate,
 			schema{"poolid": {required: true, check: checkPoolID}, "comment": {}}, createPool),
-		newRoute(http.MethodPut, "/pools", ClassOther, allocate, change.with(schema{"poolid": {required: true}}), updatePool),
+		newRoute(http.MethodPut, "/pools", ClassOther, allocate, change.merge(schema{"poolid": {required: true}}), updatePool),
 		newRoute(http.MethodPut, "/pools/{poolid}", ClassOther, allocate, change, updatePool),
 		newRoute(http.MethodDelete, "/pools", ClassOther, allocate, schema{"poolid": {required: true}}, deletePool),
 		newRoute(http.MethodDelete, "/pools/{poolid}", ClassOther, allocate, nil, deletePool),
 	}
 }
 
-// listPools lists the pools the caller may see; with poolid, that pool and its
+// listPools lists the pools that the caller can see. With poolid, it returns that pool and its
 // members.
 func listPools(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if id := c.param("poolid"); id != "" {
-		if err := s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit"); err != nil {
+		if err := s.requireLocked(c.auth, "/pool/"+id, "Pool.Audit"); err != nil {
 			return nil, err
 		}
-		p, err := s.pool(id)
+		p, err := s.describePool(id)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +45,7 @@ func listPools(s *Server, c *call) (any, error) {
 	}
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.pools)) {
-		if s.mayLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
+		if s.requireLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
 			out = append(out, map[string]any{"poolid": id})
 		}
 	}
@@ -55,14 +55,14 @@ func listPools(s *Server, c *call) (any, error) {
 func getPool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, err := s.pool(c.vars["poolid"])
+	p, err := s.describePool(c.vars["poolid"])
 	if err == nil {
 		p["poolid"] = c.vars["poolid"]
 	}
 	return p, err
 }
 
-func (s *Server) pool(id string) (map[string]any, error) {
+func (s *Server) describePool(id string) (map[string]any, error) {
 	members, ok := s.pools[id]
 	if !ok {
 		return nil, dief("pool '%s' does not exist", id)
@@ -70,14 +70,14 @@ func (s *Server) pool(id string) (map[string]any, error) {
 	rows := []map[string]any{}
 	for _, vmid := range slices.Sorted(maps.Keys(members)) {
 		if m := s.vms[vmid]; m != nil {
-			rows = append(rows, s.vmResource(m, s.broadcastTime()))
+			rows = append(rows, s.newVMResource(m, s.broadcastTime()))
 		}
 	}
 	return map[string]any{"members": rows}, nil
 }
 
-// poolID is the pool a call names, in its path or as a parameter.
-func (c *call) poolID() string { return cmpOr(c.vars["poolid"], c.param("poolid")) }
+// poolID returns the pool of a call, from its path or its parameters.
+func (c *call) poolID() string { return firstNonEmpty(c.vars["poolid"], c.param("poolid")) }
 
 func createPool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
@@ -90,7 +90,7 @@ func createPool(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-// updatePool adds or removes VMs. Storages in pools are not simulated.
+// updatePool adds VMs to a pool or removes them. Storages in pools are not simulated.
 func updatePool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,24 +99,24 @@ func updatePool(s *Server, c *call) (any, error) {
 	if members == nil {
 		return nil, dief("update pools failed: pool '%s' does not exist", id)
 	}
-	if c.has("storage") {
+	if c.hasParam("storage") {
 		return nil, dief("update pools failed: storages in pools are not simulated")
 	}
 	for _, v := range splitTags(c.param("vms")) {
 		vmid := atoi(v)
-		had := s.poolOf(vmid)
+		current := s.findPool(vmid)
 		switch {
-		case c.flag("delete") && had != id:
+		case c.boolParam("delete") && current != id:
 			return nil, dief("update pools failed: VM %d is not a pool member", vmid)
-		case c.flag("delete"):
+		case c.boolParam("delete"):
 			delete(members, vmid)
 			continue
-		case had == id:
+		case current == id:
 			return nil, dief("update pools failed: VM %d is already a pool member", vmid)
-		case had != "" && !c.flag("allow-move"):
-			return nil, dief("update pools failed: VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, had)
-		case had != "":
-			delete(s.pools[had], vmid)
+		case current != "" && !c.boolParam("allow-move"):
+			return nil, dief("update pools failed: VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, current)
+		case current != "":
+			delete(s.pools[current], vmid)
 		}
 		members[vmid] = true
 	}

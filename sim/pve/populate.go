@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// populate builds the inventory of the model.
+// populate creates the inventory of the model.
 func (s *Server) populate() error {
 	s.started = s.clk.Now()
 	for _, n := range s.model.Nodes {
@@ -47,7 +47,7 @@ func (s *Server) addStores(cfg Storage) {
 		st := &store{Storage: cfg, key: k, vols: map[string]*volume{}}
 		for name, text := range cfg.Snippets {
 			id := cfg.Name + ":snippets/" + name
-			st.add(&volume{id: id, content: "snippets", format: "snippet", size: int64(len(text)),
+			st.addVolume(&volume{id: id, content: "snippets", format: "snippet", size: int64(len(text)),
 				used: int64(len(text)), ctime: s.started, data: []byte(text)})
 		}
 		s.stores[k] = st
@@ -62,7 +62,7 @@ func (s *Server) addTemplate(t Template) error {
 		}
 	}
 	for i, n := range nodes {
-		st, err := s.storeOn(n, t.Storage)
+		st, err := s.findStore(n, t.Storage)
 		if err != nil {
 			return fmt.Errorf("place template %s on node %s: %w", t.Name, n, err)
 		}
@@ -71,62 +71,62 @@ func (s *Server) addTemplate(t Template) error {
 			return fmt.Errorf("place template %s on node %s: VMID %d is taken", t.Name, n, id)
 		}
 		m := &machine{id: id, node: n, imageDir: t.ImageDir, foreign: true}
-		if m.conf, err = s.templateConfig(t, id, st); err != nil {
+		if m.conf, err = s.newTemplateConfig(t, id, st); err != nil {
 			return fmt.Errorf("place template %s on node %s: %w", t.Name, n, err)
 		}
 		m.pending, m.pendingDel = map[string]string{}, map[string]bool{}
 		s.vms[id] = m
-		s.sight(m)
+		s.recordSighting(m)
 	}
 	return nil
 }
 
-func (s *Server) templateConfig(t Template, id int, st *store) (map[string]string, error) {
+func (s *Server) newTemplateConfig(t Template, id int, st *store) (map[string]string, error) {
 	size := int64(t.DiskSize) * gib
 	if size == 0 {
 		size = 20 * gib
 	}
-	base := &volume{id: st.imageID(id, fmt.Sprintf("base-%d-disk-0", id), nil), content: "images",
+	base := &volume{id: st.formatImageID(id, fmt.Sprintf("base-%d-disk-0", id), nil), content: "images",
 		format: "raw", size: size, used: size, ctime: s.started, vmid: id}
-	st.add(base)
-	if err := s.templateImage(t, base); err != nil {
+	st.addVolume(base)
+	if err := s.createTemplateImage(t, base); err != nil {
 		return nil, err
 	}
-	disk := cmpOr(t.DiskSlot, "scsi0")
+	disk := firstNonEmpty(t.DiskSlot, "scsi0")
 	conf := map[string]string{
 		"name": t.Name, "template": "1", "cores": "2", "memory": "2048", "ostype": "l26",
 		"scsihw": "virtio-scsi-single", "boot": "order=" + disk, "agent": "1",
 		disk:      fmt.Sprintf("%s,size=%s", base.id, formatSize(base.size)),
 		"net0":    fmt.Sprintf("virtio=%s,bridge=%s", s.newMAC(), s.firstBridge()),
-		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket", "meta": s.meta(),
+		"smbios1": "uuid=" + s.newUUID(), "vmgenid": s.newUUID(), "serial0": "socket", "meta": s.newMeta(),
 	}
 	if t.NoAgent {
 		delete(conf, "agent")
 	}
 	if !t.NoCloudInit {
 		ci := s.newCloudInitVolume(st, id)
-		conf[cmpOr(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
+		conf[firstNonEmpty(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
 	}
 	if t.TPM {
 		state := s.newTPMState(st, id)
 		state.seed = s.newUUID()
 		conf[tpmSlot] = state.id + ",size=" + formatSize(tpmStateSize) + ",version=v2.0"
 	}
-	storeGiven(conf, t.Config)
+	applyOptions(conf, t.Config)
 	return conf, nil
 }
 
-// meta is what a configuration says of its making.
-func (s *Server) meta() string {
+// newMeta returns the option meta of a new VM, which contains the time of its creation.
+func (s *Server) newMeta() string {
 	return fmt.Sprintf("creation-qemu=10.1.2,ctime=%d", s.clk.Now().Unix())
 }
 
-// storeGiven adds the options of a model, as they would be stored; an empty one
-// takes an option away.
-func storeGiven(conf, given map[string]string) {
-	for k, v := range given {
+// applyOptions applies the options of a model in their stored format. An empty value deletes the
+// option.
+func applyOptions(conf, options map[string]string) {
+	for k, v := range options {
 		if k == "description" {
-			v = storedDescription(v)
+			v = formatDescription(v)
 		}
 		conf[k] = v
 		if v == "" {
@@ -137,9 +137,9 @@ func storeGiven(conf, given map[string]string) {
 
 func (s *Server) newCloudInitVolume(st *store, vmid int) *volume {
 	const size = 4 << 20
-	v := &volume{id: st.imageID(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), nil), content: "images",
+	v := &volume{id: st.formatImageID(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), nil), content: "images",
 		format: "raw", size: size, used: size, ctime: s.clk.Now(), vmid: vmid}
-	st.add(v)
+	st.addVolume(v)
 	return v
 }
 
@@ -150,16 +150,16 @@ func (s *Server) addVM(v VM) error {
 	m := &machine{id: v.VMID, node: v.Node, foreign: true, pending: map[string]string{}, pendingDel: map[string]bool{}}
 	m.conf = map[string]string{"name": v.Name, "cores": "1", "memory": "1024", "smbios1": "uuid=" + s.newUUID()}
 	if v.Storage != "" {
-		st, err := s.storeOn(v.Node, v.Storage)
+		st, err := s.findStore(v.Node, v.Storage)
 		if err != nil {
 			return fmt.Errorf("place vm %s: %w", v.Name, err)
 		}
-		disk := &volume{id: st.nextDisk(v.VMID, nil), content: "images", format: "raw", size: 10 * gib,
+		disk := &volume{id: st.nextDiskID(v.VMID, nil), content: "images", format: "raw", size: 10 * gib,
 			used: 10 * gib, ctime: s.started, vmid: v.VMID}
-		st.add(disk)
+		st.addVolume(disk)
 		m.conf["scsi0"] = disk.id + ",size=10G"
 	}
-	storeGiven(m.conf, v.Config)
+	applyOptions(m.conf, v.Config)
 	if v.Running {
 		m.running, m.pid, m.started, m.memory = true, s.newPID(), s.started, m.memBytes()
 	}
@@ -170,7 +170,7 @@ func (s *Server) addVM(v VM) error {
 		s.pools[v.Pool][v.VMID] = true
 	}
 	s.vms[v.VMID] = m
-	s.sight(m)
+	s.recordSighting(m)
 	return nil
 }
 
@@ -186,7 +186,7 @@ func (s *Server) newPID() int {
 	return s.nextPID
 }
 
-// newMAC makes an address with the prefix of Proxmox; s.mu is held.
+// newMAC returns a random MAC address with the prefix of Proxmox VE. The caller holds s.mu.
 func (s *Server) newMAC() string {
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", s.rng.IntN(256), s.rng.IntN(256), s.rng.IntN(256))
 }

@@ -10,55 +10,55 @@ import (
 	"time"
 )
 
-// Waiting for a VM's configuration lock.
+// Timeouts of power operations.
 const (
 	configLockWait  = 10 * time.Second
 	shutdownTimeout = 60 * time.Second
-	// initPatience is how long an init system waits for a service to end
-	// before it kills it (DefaultTimeoutStopSec of systemd).
-	initPatience = 90 * time.Second
+	// initStopTimeout is how long an init system waits for the end of a service before it kills the
+	// service (DefaultTimeoutStopSec of systemd).
+	initStopTimeout = 90 * time.Second
 )
 
 func powerRoutes() []route {
-	power := needs("/vms/{vmid}", "VM.PowerMgmt")
+	power := requireAll("/vms/{vmid}", "VM.PowerMgmt")
 	skip := schema{"skiplock": {kind: kBool}}
-	start := skip.with(schema{"timeout": {kind: kInt}, "machine": {}, "force-cpu": {}})
-	stop := skip.with(schema{"timeout": {kind: kInt}, "keepActive": {kind: kBool}, "overrule-shutdown": {kind: kBool}})
-	shutdown := skip.with(schema{"timeout": {kind: kInt}, "forceStop": {kind: kBool}, "keepActive": {kind: kBool}})
+	start := skip.merge(schema{"timeout": {kind: kInt}, "machine": {}, "force-cpu": {}})
+	stop := skip.merge(schema{"timeout": {kind: kInt}, "keepActive": {kind: kBool}, "overrule-shutdown": {kind: kBool}})
+	shutdown := skip.merge(schema{"timeout": {kind: kInt}, "forceStop": {kind: kBool}, "keepActive": {kind: kBool}})
 	base := "/nodes/{node}/qemu/{vmid}/status/"
 	return []route{
-		newRoute(http.MethodPost, base+"start", ClassVM, power, start, startVM).async(),
-		newRoute(http.MethodPost, base+"stop", ClassVM, power, stop, stopVM).async(),
-		newRoute(http.MethodPost, base+"shutdown", ClassVM, power, shutdown, shutdownVM).async(),
+		newRoute(http.MethodPost, base+"start", ClassVM, power, start, startVM).asTask(),
+		newRoute(http.MethodPost, base+"stop", ClassVM, power, stop, stopVM).asTask(),
+		newRoute(http.MethodPost, base+"shutdown", ClassVM, power, shutdown, shutdownVM).asTask(),
 	}
 }
 
-// rootOnly refuses options only root itself may use.
-func rootOnly(c *call, names ...string) error {
+// requireRoot refuses options that only root itself can use.
+func requireRoot(c *call, names ...string) error {
 	for _, n := range names {
-		if c.flag(n) && !c.auth.isRoot() {
-			return badParam(n, "Only root may use this option.")
+		if c.boolParam(n) && !c.auth.isRoot() {
+			return newParamError(n, "Only root may use this option.")
 		}
 	}
 	return nil
 }
 
 func startVM(s *Server, c *call) (any, error) {
-	if err := rootOnly(c, "skiplock"); err != nil {
+	if err := requireRoot(c, "skiplock"); err != nil {
 		return nil, err
 	}
 	return s.forkVM(c, "qmstart", func(ctx context.Context, t *task) error {
-		if err := s.startChecks(c); err != nil {
+		if err := s.checkStart(c); err != nil {
 			return err
 		}
 		if !s.sleep(ctx, s.model.Delays.Start) {
 			return dief("start failed: got interrupted")
 		}
-		return s.boot(ctx, c, t)
+		return s.bootVM(ctx, c, t)
 	})
 }
 
-// forkVM starts a worker that holds the VM's lock.
+// forkVM starts a task that holds the VM's lock.
 func (s *Server) forkVM(c *call, kind string, work func(context.Context, *task) error) (any, error) {
 	return s.fork(c, kind, strconv.Itoa(c.vmid), func(ctx context.Context, t *task) error {
 		release, err := s.lockVM(ctx, c.vmid, 0, configLockWait)
@@ -70,17 +70,17 @@ func (s *Server) forkVM(c *call, kind string, work func(context.Context, *task) 
 	})
 }
 
-func (s *Server) startChecks(c *call) error {
+func (s *Server) checkStart(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return err
 	}
-	if m.template() {
+	if m.isTemplate() {
 		return dief("you can't start a vm if it's a template")
 	}
-	if !c.flag("skiplock") {
+	if !c.boolParam("skiplock") {
 		if err := m.checkLock(); err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func (s *Server) startChecks(c *call) error {
 	return nil
 }
 
-// boot brings the VM up. Its memory is reserved before its guest starts.
-func (s *Server) boot(ctx context.Context, c *call, t *task) error {
+// bootVM starts the VM. Its memory is reserved before its guest starts.
+func (s *Server) bootVM(ctx context.Context, c *call, t *task) error {
 	m, err := s.prepareBoot(c, t)
 	if err != nil {
 		return err
@@ -109,17 +109,17 @@ func (s *Server) boot(ctx context.Context, c *call, t *task) error {
 		m.pid = s.newPID()
 	}
 	m.starts++
-	s.makeTPM(m)
-	s.sight(m)
-	s.startGuest(m, g, struck(t.faults, FaultVMCrash))
+	s.initializeTPM(m)
+	s.recordSighting(m)
+	s.startGuest(m, g, findFault(t.faults, FaultVMCrash))
 	return nil
 }
 
-// prepareBoot applies pending changes and checks what a start needs.
+// prepareBoot applies the pending changes, checks the conditions of a start and reserves the memory.
 func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	if s.model.NoOVMF && m.conf["bios"] == "ovmf" {
 		return nil, dief("EFI base image '%s/OVMF_CODE.fd' not found", ovmfDir)
 	}
-	if err := s.reserve(m); err != nil {
+	if err := s.checkCapacity(m); err != nil {
 		t.log = append(t.log, "kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory")
 		return nil, err
 	}
@@ -138,8 +138,8 @@ func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	return m, nil
 }
 
-// checkDrives makes sure every volume is there, as activating them does, and
-// writes the cloud-init drive anew; s.mu is held.
+// checkDrives checks that each volume exists, as activating the volumes does, and generates the
+// cloud-init drive again. The caller holds s.mu.
 func (s *Server) checkDrives(m *machine) error {
 	for opt, value := range m.conf {
 		if !isDriveName(opt) {
@@ -149,7 +149,7 @@ func (s *Server) checkDrives(m *machine) error {
 		if err != nil || d.file == "none" || d.file == "cdrom" {
 			continue
 		}
-		_, v := s.volumeOf(m.node, d.file)
+		_, v := s.findVolume(m.node, d.file)
 		if d.isCloudInit() && v != nil {
 			if err := s.writeCloudInit(m, v); err != nil {
 				return err
@@ -163,11 +163,11 @@ func (s *Server) checkDrives(m *machine) error {
 	return nil
 }
 
-// reserve checks that the node has the memory and cores. Proxmox lets memory
-// be promised twice, but QEMU fails when it is not there.
-func (s *Server) reserve(m *machine) error {
+// checkCapacity checks that the node has the memory and the cores for a VM. Proxmox VE allows
+// overcommitted memory, but QEMU fails if the memory is not available.
+func (s *Server) checkCapacity(m *machine) error {
 	n := s.nodes[m.node]
-	if n.Memory > 0 && s.load(m.node)+m.memBytes() > n.Memory {
+	if n.Memory > 0 && s.usedMemory(m.node)+m.memBytes() > n.Memory {
 		return dief("start failed: QEMU exited with code 1")
 	}
 	if n.CPUs > 0 && m.cpus() > n.CPUs {
@@ -177,28 +177,29 @@ func (s *Server) reserve(m *machine) error {
 }
 
 func stopVM(s *Server, c *call) (any, error) {
-	if err := rootOnly(c, "skiplock", "keepActive"); err != nil {
+	if err := requireRoot(c, "skiplock", "keepActive"); err != nil {
 		return nil, err
 	}
-	if c.flag("overrule-shutdown") {
+	if c.boolParam("overrule-shutdown") {
 		s.cancelShutdowns(c)
 	}
 	return s.forkVM(c, "qmstop", func(_ context.Context, _ *task) error {
-		run, err := s.pullPlug(c)
-		run.awaitGone()
+		run, err := s.stopNow(c)
+		run.waitForExit()
 		return err
 	})
 }
 
-// pullPlug ends a VM that runs; its process may still be ending.
-func (s *Server) pullPlug(c *call) (*guestRun, error) {
+// stopNow ends a running VM without a shutdown of its guest and returns its run. The process of the
+// run can still be ending.
+func (s *Server) stopNow(c *call) (*guestRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil || !m.running {
 		return nil, err
 	}
-	if !c.flag("skiplock") {
+	if !c.boolParam("skiplock") {
 		if err := m.checkLock(); err != nil {
 			return nil, err
 		}
@@ -208,35 +209,34 @@ func (s *Server) pullPlug(c *call) (*guestRun, error) {
 	return run, nil
 }
 
-// cancelShutdowns aborts the VM's running shutdown tasks that the caller may
-// end.
+// cancelShutdowns cancels the VM's running shutdown tasks that the caller can stop.
 func (s *Server) cancelShutdowns(c *call) {
 	s.mu.Lock()
-	var stop []*task
+	var running []*task
 	for _, t := range s.taskOrder {
-		if t.exit == "" && t.kind == "qmshutdown" && t.id == strconv.Itoa(c.vmid) && s.mayStopTask(c, t) {
-			stop = append(stop, t)
+		if t.exit == "" && t.kind == "qmshutdown" && t.id == strconv.Itoa(c.vmid) && s.canStopTask(c, t) {
+			running = append(running, t)
 		}
 	}
 	s.mu.Unlock()
-	for _, t := range stop {
+	for _, t := range running {
 		t.cancel()
 		<-t.done
 	}
 }
 
 func shutdownVM(s *Server, c *call) (any, error) {
-	if err := rootOnly(c, "skiplock", "keepActive"); err != nil {
+	if err := requireRoot(c, "skiplock", "keepActive"); err != nil {
 		return nil, err
 	}
 	timeout := shutdownTimeout
-	if c.has("timeout") {
-		timeout = time.Duration(c.num("timeout")) * time.Second
+	if c.hasParam("timeout") {
+		timeout = time.Duration(c.intParam("timeout")) * time.Second
 	}
 	return s.forkVM(c, "qmshutdown", func(ctx context.Context, _ *task) error {
 		s.mu.Lock()
-		m, err := s.get(c.node, c.vmid)
-		if err == nil && m.running && !c.flag("skiplock") {
+		m, err := s.findVM(c.node, c.vmid)
+		if err == nil && m.running && !c.boolParam("skiplock") {
 			err = m.checkLock()
 		}
 		if err != nil || !m.running {
@@ -245,41 +245,42 @@ func shutdownVM(s *Server, c *call) (any, error) {
 		}
 		run := m.guest
 		s.mu.Unlock()
-		if !s.askToPowerOff(ctx, run, timeout) && (!c.flag("forceStop") || ctx.Err() != nil) {
+		if !s.requestPowerOff(ctx, run, timeout) && (!c.boolParam("forceStop") || ctx.Err() != nil) {
 			return dief("VM quit/powerdown failed - got timeout")
 		}
 		s.mu.Lock()
 		s.powerOff(m)
 		s.mu.Unlock()
-		run.awaitGone()
+		run.waitForExit()
 		return nil
 	})
 }
 
-// askToPowerOff presses the power button and waits for the guest to follow.
-func (s *Server) askToPowerOff(ctx context.Context, run *guestRun, timeout time.Duration) bool {
-	takes := s.model.Delays.Shutdown
-	if run == nil { // a VM of somebody else; it obeys
-		return s.sleep(ctx, min(takes, timeout)) && takes <= timeout
+// requestPowerOff presses the power button and waits until the guest has powered off. It returns
+// false after the timeout or when ctx ends.
+func (s *Server) requestPowerOff(ctx context.Context, run *guestRun, timeout time.Duration) bool {
+	duration := s.model.Delays.Shutdown
+	if run == nil { // a VM of the model has no guest and always powers off
+		return s.sleep(ctx, min(duration, timeout)) && duration <= timeout
 	}
 	if s.model.Guest.IgnoreShutdown {
-		takes = never
+		duration = unlimited
 	} else {
-		takes = run.press(run)
+		duration = run.pressPowerButton(run)
 	}
-	timer := s.clk.NewTimer(min(takes, timeout))
+	timer := s.clk.NewTimer(min(duration, timeout))
 	defer timer.Stop()
 	select {
-	case <-run.done: // it went down by itself
+	case <-run.done: // the guest has powered off
 		return true
 	case <-timer.C():
-		return takes <= timeout
+		return duration <= timeout
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// powerOff ends a VM's process; s.mu is held.
+// powerOff ends a VM's process. The caller holds s.mu.
 func (s *Server) powerOff(m *machine) {
 	if !m.running {
 		return
@@ -290,5 +291,5 @@ func (s *Server) powerOff(m *machine) {
 		m.guest = nil
 	}
 	s.applyPending(m)
-	s.sight(m)
+	s.recordSighting(m)
 }

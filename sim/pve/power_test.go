@@ -45,8 +45,8 @@ func TestPowerRules(t *testing.T) {
 	}
 }
 
-// TestISOInUse: Proxmox lets an ISO be deleted under a VM. It goes on running
-// and does not start again.
+// TestISOInUse checks that an ISO in the drive of a VM can be deleted, as in Proxmox VE. The VM
+// continues to run, but it does not start again.
 func TestISOInUse(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -62,7 +62,7 @@ func TestISOInUse(t *testing.T) {
 	if exit := a.task("POST", powerPath+"start", nil); exit != "volume 'local:iso/a_b.iso' does not exist" {
 		t.Errorf("start: %q", exit)
 	}
-	// What has gone already is deleted with success.
+	// Deleting a missing volume succeeds.
 	if got := a.ok("DELETE", "/nodes/pve1/storage/local/content/local:iso/a_b.iso", p{"delay": "5"}); got != nil {
 		t.Errorf("second deletion: %v", got)
 	}
@@ -102,10 +102,10 @@ func TestUploadRules(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d %s", tc.reason, got.status, text, tc.status, tc.want)
 		}
 	}
-	if got := string(a.s.Volume("pve2", "local:iso/a.iso")); got != "y" {
+	if got := string(a.s.VolumeData("pve2", "local:iso/a.iso")); got != "y" {
 		t.Errorf("content %q", got)
 	}
-	if a.s.Volume("pve1", "local:iso/a.iso") != nil {
+	if a.s.VolumeData("pve1", "local:iso/a.iso") != nil {
 		t.Error("a local storage shows up on another node")
 	}
 	if got := a.root().upload("pve2", "local-lvm", "iso", "a.iso", nil); got.reason != "can't upload to storage type 'lvmthin'" {
@@ -150,7 +150,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestOverruleShutdown: a stop may end the shutdown that holds the lock.
+// TestOverruleShutdown checks that a stop can end the shutdown that holds the lock.
 func TestOverruleShutdown(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -165,8 +165,8 @@ func TestOverruleShutdown(t *testing.T) {
 	}
 }
 
-// TestScriptGuest boots, stays up and powers off; its agent answers after a
-// while.
+// TestScriptGuest checks a guest that boots, runs for a time and powers off. Its agent responds
+// after a delay.
 func TestScriptGuest(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
@@ -195,7 +195,7 @@ func TestScriptGuest(t *testing.T) {
 	a.off()
 }
 
-// TestGuestFunction: a test may play the guest itself.
+// TestGuestFunction checks a guest that is a function of the test.
 func TestGuestFunction(t *testing.T) {
 	t.Parallel()
 	done := make(chan struct{})
@@ -206,7 +206,7 @@ func TestGuestFunction(t *testing.T) {
 		}
 	})
 	a.clone("1000", nil)
-	iso := makeISO(t, "cidata", map[string]string{"user-data": "hello"})
+	iso := buildISO(t, "cidata", map[string]string{"user-data": "hello"})
 	if _, err := a.s.AddISO("pve1", "local", "a.iso", iso); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestGuestFunction(t *testing.T) {
 	a.off()
 }
 
-// TestMigrated: a VM that has moved is found on its new node only.
+// TestMigrated checks that a migrated VM is found only on its new node.
 func TestMigrated(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)

@@ -17,7 +17,7 @@ import (
 func qemuRoutes() []route {
 	base := "/nodes/{node}/qemu"
 	one := base + "/{vmid}"
-	audit := needs("/vms/{vmid}", "VM.Audit")
+	audit := requireAll("/vms/{vmid}", "VM.Audit")
 	destroy := schema{"skiplock": {kind: kBool}, "purge": {kind: kBool}, "destroy-unreferenced-disks": {kind: kBool}}
 	resize := schema{
 		"disk": {required: true}, "size": {required: true, check: checkResize}, "skiplock": {kind: kBool},
@@ -25,12 +25,12 @@ func qemuRoutes() []route {
 	}
 	return slices.Concat([]route{
 		newRoute(http.MethodGet, base, ClassListing, nil, schema{"full": {kind: kBool}}, listQemu),
-		newRoute(http.MethodGet, one+"/status/current", ClassVM, audit, nil, statusCurrent),
-		newRoute(http.MethodPost, one+"/clone", ClassVM, permClone, cloneSchema(), cloneVM).async(),
-		newRoute(http.MethodDelete, one, ClassVM, needs("/vms/{vmid}", "VM.Allocate"), destroy, destroyVM).async(),
-		newRoute(http.MethodPut, one+"/resize", ClassVM, needs("/vms/{vmid}", "VM.Config.Disk"), resize, resizeDisk).async(),
-		newRoute(http.MethodPost, one+"/template", ClassVM, needs("/vms/{vmid}", "VM.Allocate"),
-			schema{"disk": {}}, makeTemplate).async(),
+		newRoute(http.MethodGet, one+"/status/current", ClassVM, audit, nil, getVMStatus),
+		newRoute(http.MethodPost, one+"/clone", ClassVM, checkClonePermission, cloneSchema(), cloneVM).asTask(),
+		newRoute(http.MethodDelete, one, ClassVM, requireAll("/vms/{vmid}", "VM.Allocate"), destroy, destroyVM).asTask(),
+		newRoute(http.MethodPut, one+"/resize", ClassVM, requireAll("/vms/{vmid}", "VM.Config.Disk"), resize, resizeDisk).asTask(),
+		newRoute(http.MethodPost, one+"/template", ClassVM, requireAll("/vms/{vmid}", "VM.Allocate"),
+			schema{"disk": {}}, convertToTemplate).asTask(),
 	}, configRoutes(), powerRoutes(), agentRoutes())
 }
 
@@ -40,21 +40,21 @@ func listQemu(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.vms)) {
 		m := s.vms[id]
-		if m.node != c.node || s.mayLocked(c.auth, vmPath(id), "VM.Audit") != nil {
+		if m.node != c.node || s.requireLocked(c.auth, vmPath(id), "VM.Audit") != nil {
 			continue
 		}
-		row := s.vmStatus(m)
+		row := s.encodeVMStatus(m)
 		delete(row, "ha")
 		out = append(out, row)
 	}
 	return out, nil
 }
 
-// vmStatus is what the node itself knows of a VM; s.mu is held.
-func (s *Server) vmStatus(m *machine) map[string]any {
+// encodeVMStatus returns the status of a VM as its node reports it. The caller holds s.mu.
+func (s *Server) encodeVMStatus(m *machine) map[string]any {
 	out := map[string]any{
 		"vmid": m.id, "name": m.name(), "status": m.status(), "cpus": m.cpus(), "maxmem": m.memBytes(),
-		"maxdisk": s.bootDisk(m), "uptime": 0, "cpu": 0, "mem": 0, "disk": 0, "memhost": 0, "netin": 0, "netout": 0,
+		"maxdisk": s.bootDiskSize(m), "uptime": 0, "cpu": 0, "mem": 0, "disk": 0, "memhost": 0, "netin": 0, "netout": 0,
 	}
 	for k := range m.conf {
 		if reSerial.MatchString(k) {
@@ -64,12 +64,12 @@ func (s *Server) vmStatus(m *machine) map[string]any {
 	if m.running {
 		out["pid"] = m.pid
 		out["uptime"] = int64(s.clk.Since(m.started).Seconds())
-		out["mem"], out["cpu"] = m.memory/2, 0.01 //nolint:mnd // any load will do
+		out["mem"], out["cpu"] = m.memory/2, 0.01 //nolint:mnd // an arbitrary load
 		for _, k := range []string{"cpusome", "cpufull", "iosome", "iofull", "memorysome", "memoryfull"} {
 			out["pressure"+k] = 0
 		}
 	}
-	if m.template() {
+	if m.isTemplate() {
 		out["template"] = 1
 	}
 	for _, k := range []string{"lock", "tags"} {
@@ -80,37 +80,37 @@ func (s *Server) vmStatus(m *machine) map[string]any {
 	return out
 }
 
-func statusCurrent(s *Server, c *call) (any, error) {
+func getVMStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
-	out := s.vmStatus(m)
+	out := s.encodeVMStatus(m)
 	out["qmpstatus"] = m.status()
 	if m.paused {
 		out["qmpstatus"] = "paused"
 	}
 	if vga, ok := m.conf["vga"]; ok {
 		out["clipboard"] = nil
-		if p, err := properties(vga, "type"); err == nil && p["clipboard"] != "" {
+		if p, err := parseProperties(vga, "type"); err == nil && p["clipboard"] != "" {
 			out["clipboard"] = p["clipboard"]
 		}
 	}
 	out["ha"] = map[string]any{"managed": 0}
-	if agentEnabled(m.conf["agent"]) {
+	if isAgentEnabled(m.conf["agent"]) {
 		out["agent"] = 1
 	}
 	return out, nil
 }
 
-func (s *Server) destroyChecks(c *call) (*machine, error) {
-	m, err := s.get(c.node, c.vmid)
+func (s *Server) checkDestroy(c *call) (*machine, error) {
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
-	if truthy(m.conf["protection"]) {
+	if isTrue(m.conf["protection"]) {
 		return nil, dief("can't remove VM %d - protection mode enabled", m.id)
 	}
 	if m.running {
@@ -120,55 +120,55 @@ func (s *Server) destroyChecks(c *call) (*machine, error) {
 }
 
 func destroyVM(s *Server, c *call) (any, error) {
-	if err := rootOnly(c, "skiplock"); err != nil {
+	if err := requireRoot(c, "skiplock"); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	_, err := s.destroyChecks(c)
+	_, err := s.checkDestroy(c)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	return s.forkVM(c, "qmdestroy", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
-		m, err := s.destroyChecks(c)
-		if err == nil && !c.flag("skiplock") {
+		m, err := s.checkDestroy(c)
+		if err == nil && !c.boolParam("skiplock") {
 			err = m.checkLock()
 		}
 		if err == nil {
-			err = s.baseFree(m)
+			err = s.checkBaseUnused(m)
 		}
 		if err != nil {
 			s.mu.Unlock()
 			return err
 		}
 		m.conf["lock"] = "destroyed"
-		if c.flag("purge") {
+		if c.boolParam("purge") {
 			t.log = append(t.log, "purging VM "+strconv.Itoa(m.id)+" from related configurations..")
 		}
 		s.mu.Unlock()
-		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // the disks, and then the rest
+		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // one half before the disks are deleted, one half after
 			return dief("interrupted by signal")
 		}
-		m.last.awaitGone()
-		// Without its disks nothing is left of it but the lock, and it is in no pool. What
-		// it had in it is not seen by those with rights on the pool alone any more.
+		m.lastRun.waitForExit()
+		// Only the lock remains of a VM whose disks are deleted. The VM is in no pool any more, so a
+		// caller whose privileges come from the pool can no longer see it.
 		s.mu.Lock()
-		s.strip(m)
+		s.deleteVMResources(m)
 		s.mu.Unlock()
 		if !s.sleep(ctx, s.model.Delays.Destroy/2) { //nolint:mnd // see above
 			return dief("interrupted by signal")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.remove(m)
+		s.deleteVMLocked(m)
 		return nil
 	})
 }
 
-// baseFree refuses to destroy a template whose disks others are cloned from.
-func (s *Server) baseFree(m *machine) error {
-	if !m.template() {
+// checkBaseUnused refuses to destroy a template that has linked clones.
+func (s *Server) checkBaseUnused(m *machine) error {
+	if !m.isTemplate() {
 		return nil
 	}
 	for k, v := range m.conf {
@@ -179,37 +179,37 @@ func (s *Server) baseFree(m *machine) error {
 		if err != nil || d.isCDROM() {
 			continue
 		}
-		// LVM-thin does not track clones and lets their base go.
-		if st, _ := s.volumeOf(m.node, d.file); st != nil && st.Type != "lvmthin" && st.baseInUse(d.file) {
+		// LVM-thin does not track clones, so their base can be deleted.
+		if st, _ := s.findVolume(m.node, d.file); st != nil && st.Type != "lvmthin" && st.isBaseInUse(d.file) {
 			return dief("base volume '%s' is still in use by linked cloned", d.file)
 		}
 	}
 	return nil
 }
 
-// remove deletes a VM, its volumes, its pool membership and its grants; s.mu
-// is held. What is merely in a CD drive stays.
-func (s *Server) remove(m *machine) {
-	s.strip(m)
+// deleteVMLocked deletes a VM, its volumes, its pool membership and its grants. The media in its CD
+// drives remain. The caller holds s.mu.
+func (s *Server) deleteVMLocked(m *machine) {
+	s.deleteVMResources(m)
 	delete(s.vms, m.id)
 	if m.root != "" {
 		s.wg.Go(func() {
-			<-m.last.done // its program may still be dying
+			<-m.lastRun.done // its program may not have ended yet
 			_ = os.RemoveAll(m.root)
 		})
 	}
 }
 
-// strip takes a machine's disks, memberships and grants; its configuration keeps the lock
-// alone. s.mu is held.
-func (s *Server) strip(m *machine) {
+// deleteVMResources deletes a VM's disks, pool membership and grants. Its configuration keeps only
+// the lock. The caller holds s.mu.
+func (s *Server) deleteVMResources(m *machine) {
 	for _, st := range s.stores {
 		if st.key.node != "" && st.key.node != m.node {
 			continue
 		}
 		for _, v := range maps.Clone(st.vols) {
 			if v.content == "images" && v.vmid == m.id {
-				st.drop(v)
+				st.removeVolume(v)
 			}
 		}
 	}
@@ -218,7 +218,7 @@ func (s *Server) strip(m *machine) {
 	}
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
 	m.conf = map[string]string{"lock": "destroyed"}
-	s.sight(m)
+	s.recordSighting(m)
 }
 
 func checkResize(v string) error {
@@ -228,13 +228,13 @@ func checkResize(v string) error {
 	return nil
 }
 
-// resizeDisk grows a disk; the checks run in the worker, as in Proxmox 9.
+// resizeDisk grows a disk. The task runs the checks, as in Proxmox VE 9.
 func resizeDisk(s *Server, c *call) (any, error) {
-	if err := rootOnly(c, "skiplock"); err != nil {
+	if err := requireRoot(c, "skiplock"); err != nil {
 		return nil, err
 	}
 	if !isDriveName(c.param("disk")) {
-		return nil, badParam("disk", "%s", param{enum: driveNames()}.validate(c.param("disk")))
+		return nil, newParamError("disk", "%s", param{enum: driveNames()}.validate(c.param("disk")))
 	}
 	return s.forkVM(c, "resize", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
@@ -254,7 +254,7 @@ func resizeDisk(s *Server, c *call) (any, error) {
 	})
 }
 
-// driveNames are all slots of disks.
+// driveNames returns all slots of drives.
 func driveNames() []string {
 	var out []string
 	for _, bus := range []struct {
@@ -268,19 +268,19 @@ func driveNames() []string {
 	return append(out, "efidisk0", tpmSlot)
 }
 
-// resize is a disk that grows.
+// resize is a planned growth of a disk.
 type resize struct {
-	m    *machine
-	disk string
-	d    drive
-	vol  *volume
-	want int64
-	run  *guestRun // of a VM that runs
+	m       *machine
+	disk    string
+	d       drive
+	vol     *volume
+	newSize int64
+	run     *guestRun // nil if the VM does not run
 }
 
-// planResize checks that a disk can grow; s.mu is held.
+// planResize checks that a disk can grow. The caller holds s.mu.
 func (s *Server) planResize(c *call) (*resize, error) {
-	m, err := s.loadForUpdate(c, &update{digest: c.param("digest"), skiplock: c.flag("skiplock")})
+	m, err := s.loadForUpdate(c, &update{digest: c.param("digest"), skiplock: c.boolParam("skiplock")})
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func (s *Server) planResize(c *call) (*resize, error) {
 	if err != nil || d.isCDROM() {
 		return nil, dief("you can't resize a cdrom")
 	}
-	st, vol := s.volumeOf(m.node, d.file)
+	st, vol := s.findVolume(m.node, d.file)
 	if vol == nil {
 		return nil, dief("volume '%s' does not exist", d.file)
 	}
@@ -305,24 +305,24 @@ func (s *Server) planResize(c *call) (*resize, error) {
 		return nil, dief("shrinking disks is not supported")
 	}
 	if vol.parent == "" && st.Size > 0 && st.usedBytes()+want-vol.size > st.Size {
-		return nil, noSpace(st)
+		return nil, newNoSpaceError(st)
 	}
-	return &resize{m: m, disk: disk, d: d, vol: vol, want: want, run: m.guest}, nil
+	return &resize{m: m, disk: disk, d: d, vol: vol, newSize: want, run: m.guest}, nil
 }
 
-// commit writes the new size; Server.mu is held.
+// commit stores the new size. The caller holds Server.mu.
 func (r *resize) commit() {
 	if r.vol.parent == "" {
-		r.vol.used += r.want - r.vol.size
+		r.vol.used += r.newSize - r.vol.size
 	}
-	r.vol.size = r.want
-	r.m.conf[r.disk] = r.d.sized(r.want).String()
+	r.vol.size = r.newSize
+	r.m.conf[r.disk] = r.d.withSize(r.newSize).String()
 }
 
-// makeTemplate converts a stopped VM; its disks become bases.
-func makeTemplate(s *Server, c *call) (any, error) {
+// convertToTemplate converts a stopped VM to a template. Its disks become base volumes.
+func convertToTemplate(s *Server, c *call) (any, error) {
 	s.mu.Lock()
-	_, err := s.templateChecks(c)
+	_, err := s.checkTemplate(c)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -330,27 +330,28 @@ func makeTemplate(s *Server, c *call) (any, error) {
 	return s.forkVM(c, "qmtemplate", func(_ context.Context, _ *task) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m, err := s.templateChecks(c)
+		m, err := s.checkTemplate(c)
 		if err != nil {
 			return err
 		}
-		s.toBase(m)
+		s.convertDisksToBase(m)
 		m.conf["template"] = "1"
-		s.sight(m)
+		s.recordSighting(m)
 		return nil
 	})
 }
 
-// templateChecks refuses what can't be made a template; s.mu is held.
-func (s *Server) templateChecks(c *call) (*machine, error) {
-	m, err := s.get(c.node, c.vmid)
+// checkTemplate returns the VM of a call, or an error if the VM can't be converted to a template.
+// The caller holds s.mu.
+func (s *Server) checkTemplate(c *call) (*machine, error) {
+	m, err := s.findVM(c.node, c.vmid)
 	if err == nil {
 		err = m.checkLock()
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case m.template():
+	case m.isTemplate():
 		return nil, dief("you can't convert a template to a template")
 	case m.running:
 		return nil, dief("you can't convert a VM to template if VM is running")
@@ -359,19 +360,19 @@ func (s *Server) templateChecks(c *call) (*machine, error) {
 	}
 }
 
-func (s *Server) toBase(m *machine) {
+func (s *Server) convertDisksToBase(m *machine) {
 	for k, v := range m.conf {
 		d, err := parseDrive(v)
 		if !isDriveName(k) || err != nil || d.isCDROM() {
 			continue
 		}
-		st, vol := s.volumeOf(m.node, d.file)
+		st, vol := s.findVolume(m.node, d.file)
 		if vol == nil {
 			continue
 		}
 		delete(st.vols, vol.id)
 		vol.id = strings.Replace(vol.id, "vm-"+strconv.Itoa(m.id)+"-", "base-"+strconv.Itoa(m.id)+"-", 1)
-		st.add(vol)
+		st.addVolume(vol)
 		d.file = vol.id
 		m.conf[k] = d.String()
 	}

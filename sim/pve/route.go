@@ -11,25 +11,25 @@ import (
 	"strings"
 )
 
-// handler answers one call; the value becomes "data".
+// handler handles one call. The result becomes the field "data" of the response.
 type handler func(s *Server, c *call) (any, error)
 
-// route is one method of the API.
+// route is one method of the API on one path.
 type route struct {
-	method  string
-	pattern []string // segments; {name} binds one, {name...} the rest
-	class   Class
-	perm    permCheck
-	params  schema
-	handle  handler
-	forks   bool // starts a task
-	// freeParams leaves the parameters to the handler, which knows them better.
+	method     string
+	pattern    []string // segments; {name} binds one segment, {name...} binds the rest
+	class      Class
+	perm       permCheck
+	params     schema
+	handle     handler
+	startsTask bool // starts a task
+	// freeParams is true if the handler validates the parameters itself.
 	freeParams bool
 }
 
-// call is one request on its way through.
+// call is one request that the server handles.
 type call struct {
-	ctx    context.Context //nolint:containedctx // the server's: calls outlive their clients
+	ctx    context.Context //nolint:containedctx // the server's context, because calls outlive their clients
 	id     int64
 	method string
 	path   string
@@ -38,10 +38,10 @@ type call struct {
 	lists  map[string][]string
 	upload *upload
 	auth   identity
-	node   string // the node that handles it
+	node   string // the node that handles the call
 	vmid   int
 	route  *route
-	faults []*faultRule // those that hit this call
+	faults []*faultRule // the faults that apply to this call later
 	upid   string
 }
 
@@ -52,13 +52,13 @@ func newRoute(method, path string, class Class, perm permCheck, params schema, h
 	}
 }
 
-// async marks a method that answers with a UPID.
-func (r route) async() route {
-	r.forks = true
+// asTask marks a method that returns a UPID.
+func (r route) asTask() route {
+	r.startsTask = true
 	return r
 }
 
-// match binds the variables of a pattern.
+// match returns the variables of the pattern and false if the segments do not match.
 func (r route) match(segments []string) (map[string]string, bool) {
 	vars := map[string]string{}
 	for i, p := range r.pattern {
@@ -86,8 +86,8 @@ func (r route) match(segments []string) (map[string]string, bool) {
 	return vars, len(segments) == len(r.pattern)
 }
 
-// find looks a call up in the table.
-func (s *Server) find(method, path string) (*route, map[string]string) {
+// findRoute returns the route of a call and the variables of its path, or nil if there is none.
+func (s *Server) findRoute(method, path string) (*route, map[string]string) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	for i := range s.routes {
 		r := &s.routes[i]
@@ -101,10 +101,10 @@ func (s *Server) find(method, path string) (*route, map[string]string) {
 	return nil, nil
 }
 
-// allRoutes is the table of everything the simulator can do.
+// allRoutes returns all calls that the simulator implements.
 func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
-		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), morePowerRoutes(),
+		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), extraPowerRoutes(),
 		cloudInitRoutes(), userRoutes(), readRoutes())
 }
 
@@ -114,28 +114,28 @@ func isWrite(method string) bool {
 
 func (c *call) param(name string) string { return c.params[name] }
 
-// words is a parameter that may be given more than once.
-func (c *call) words(name string) []string {
+// listParam returns a parameter that can occur several times.
+func (c *call) listParam(name string) []string {
 	if w := c.lists[name]; len(w) > 0 {
 		return w
 	}
 	return []string{c.params[name]}
 }
 
-func (c *call) has(name string) bool {
+func (c *call) hasParam(name string) bool {
 	_, ok := c.params[name]
 	return ok
 }
 
-// flag reads a boolean parameter, checked by the schema before.
-func (c *call) flag(name string) bool { return truthy(c.params[name]) }
+// boolParam returns a boolean parameter, which the schema has already validated.
+func (c *call) boolParam(name string) bool { return isTrue(c.params[name]) }
 
-func (c *call) num(name string) int {
+func (c *call) intParam(name string) int {
 	n, _ := strconv.Atoi(c.params[name])
 	return n
 }
 
-func truthy(v string) bool {
+func isTrue(v string) bool {
 	switch strings.ToLower(v) {
 	case "1", "on", "yes", "true":
 		return true

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the list of calls into docs/pvesim.md")
 
-// TestDocumentedRoutes: the page lists the calls that the simulator answers.
+// TestDocumentedRoutes checks that the page lists all calls that the simulator implements.
 func TestDocumentedRoutes(t *testing.T) {
 	t.Parallel()
 	const page, begin, end = "../../docs/pvesim.md", "<!-- calls: go test ./sim/pve -run TestDocumentedRoutes -update -->\n", "<!-- end of calls -->\n"

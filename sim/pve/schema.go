@@ -24,22 +24,22 @@ const (
 	kNumber
 )
 
-// param describes one parameter, as the API viewer of Proxmox does.
+// param describes one parameter, as the API viewer of Proxmox VE does.
 type param struct {
 	kind     kind
 	required bool
-	min, max int64 // for kInt; max 0 means none
+	min, max int64 // for kInt; a max of 0 means no limit
 	maxLen   int
 	enum     []string
-	check    func(string) error // the format
-	list     bool               // may be given more than once
+	check    func(string) error // checks the format
+	list     bool               // the parameter can occur several times
 }
 
-// schema is the parameters a method takes, beside those of its path.
+// schema describes the parameters of a method, except those of its path.
 type schema map[string]param
 
-// with is a schema with more parameters.
-func (sc schema) with(more schema) schema {
+// merge returns a schema with additional parameters.
+func (sc schema) merge(more schema) schema {
 	out := maps.Clone(sc)
 	if out == nil {
 		out = schema{}
@@ -48,10 +48,10 @@ func (sc schema) with(more schema) schema {
 	return out
 }
 
-// validate returns what is wrong by field, in the words of PVE::JSONSchema.
-func (sc schema) validate(in map[string]string) map[string]string {
+// validate returns error messages by field, with the texts of PVE::JSONSchema.
+func (sc schema) validate(params map[string]string) map[string]string {
 	errs := map[string]string{}
-	for name, value := range in {
+	for name, value := range params {
 		p, ok := sc[name]
 		if !ok {
 			errs[name] = "property is not defined in schema and the schema does not allow additional properties"
@@ -62,7 +62,7 @@ func (sc schema) validate(in map[string]string) map[string]string {
 		}
 	}
 	for name, p := range sc {
-		if _, ok := in[name]; !ok && p.required {
+		if _, ok := params[name]; !ok && p.required {
 			errs[name] = "property is missing and it is not optional"
 		}
 	}
@@ -101,7 +101,7 @@ func (p param) validate(v string) string {
 	if p.check != nil {
 		if err := p.check(v); err != nil {
 			msg := err.Error()
-			if strings.HasPrefix(msg, "invalid format - ") { // a parser died
+			if strings.HasPrefix(msg, "invalid format - ") { // the error of a parser
 				msg += "\n"
 			}
 			return msg
@@ -137,13 +137,13 @@ func checkStorageID(v string) error {
 	return nil
 }
 
-// The bounds of a VMID, see get_standard_option('pve-vmid').
+// The limits of a VMID; see get_standard_option('pve-vmid').
 const (
 	minVMID = 100
 	maxVMID = 999_999_999
 )
 
-func vmidParam() param { return param{kind: kInt, min: -maxVMID, check: checkVMID} }
+func newVMIDParam() param { return param{kind: kInt, min: -maxVMID, check: checkVMID} }
 
 func checkVMID(v string) error {
 	if n := atoi(v); n < minVMID || n > maxVMID {
@@ -152,8 +152,9 @@ func checkVMID(v string) error {
 	return nil
 }
 
-// stringList reads a JSON list of strings.
-func stringList(v any) ([]string, bool) {
+// decodeStringList converts a decoded JSON list of strings. It returns false if the value is not
+// such a list or if the list is empty.
+func decodeStringList(v any) ([]string, bool) {
 	list, ok := v.([]any)
 	out := make([]string, 0, len(list))
 	for _, x := range list {
@@ -166,7 +167,7 @@ func stringList(v any) ([]string, bool) {
 	return out, ok && len(out) > 0
 }
 
-// stringify turns a decoded JSON value into what a form would have said.
+// stringify converts a decoded JSON value to the text that a form would have.
 func stringify(v any) (string, bool) {
 	switch x := v.(type) {
 	case string:

@@ -21,13 +21,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Server is one simulated cluster.
+// Server simulates one cluster.
 type Server struct {
 	model Model
 	clk   clock.Clock
 	log   *slog.Logger
 
-	ctx    context.Context //nolint:containedctx // the life of the server's workers
+	ctx    context.Context //nolint:containedctx // ends with the server and stops its workers
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 	locks  *lockTable
@@ -47,10 +47,10 @@ type Server struct {
 	access    access
 	faults    []*faultRule
 	calls     callLog
-	options   map[string]string // of the datacenter
+	options   map[string]string // the datacenter options
 	hooks     map[int]func(Call)
 	nextHook  int
-	seen      map[int][]sighting // what the status broadcasts say, by VMID
+	sightings map[int][]sighting // the VMs in the status broadcasts, by VMID
 	started   time.Time
 	consoles  map[int]*guestLog
 
@@ -61,19 +61,19 @@ type Server struct {
 	nextRoot   int
 	host       *vmHost // nil unless guests run under QEMU
 	populating bool
-	groups     []int // process groups of guests' programs
+	groups     []int // process groups of the guests' programs
 }
 
-// Option changes how a server runs.
+// Option configures a Server.
 type Option func(*Server)
 
-// WithClock injects the clock everything is timed by.
+// WithClock sets the clock of the server. All times and delays use this clock.
 func WithClock(c clock.Clock) Option { return func(s *Server) { s.clk = c } }
 
-// WithLogger sets where the simulator reports what it does.
+// WithLogger sets the logger of the simulator.
 func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
-// New builds a cluster from a model. It does not listen yet; see [Server.Start].
+// New builds a cluster from a model. The cluster does not listen until [Server.Start] is called.
 func New(m Model, opts ...Option) (*Server, error) {
 	if err := m.Validate(); err != nil {
 		return nil, fmt.Errorf("build cluster from model: %w", err)
@@ -82,19 +82,19 @@ func New(m Model, opts ...Option) (*Server, error) {
 		model: m, clk: clock.RealClock{}, log: slog.New(slog.DiscardHandler),
 		nodes: map[string]*node{}, stores: map[storeKey]*store{}, vms: map[int]*machine{},
 		pools: map[string]map[int]bool{}, tasks: map[string]*task{}, nextPID: 1000,
-		hooks: map[int]func(Call){}, seen: map[int][]sighting{},
+		hooks: map[int]func(Call){}, sightings: map[int][]sighting{},
 		consoles: map[int]*guestLog{}, options: map[string]string{},
 	}
 	for _, o := range opts {
 		o(s)
 	}
-	s.rng = rand.New(rand.NewPCG(uint64(m.Seed), 0)) // #nosec G404 -- repeatable on purpose
+	s.rng = rand.New(rand.NewPCG(uint64(m.Seed), 0)) // #nosec G404 -- intentionally repeatable
 	s.locks = newLockTable(s.clk)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.routes = allRoutes()
 	s.access = newAccess(m)
 	s.populating = true
-	err := s.newHost()
+	err := s.prepareVMHost()
 	if err == nil {
 		err = s.populate()
 	}
@@ -109,18 +109,19 @@ func New(m Model, opts ...Option) (*Server, error) {
 	return s, nil
 }
 
-// Listen says where and how a server listens.
-type Listen struct {
-	// Address is host:port; empty means a free port on the loopback address.
+// ListenOptions configures how a server listens.
+type ListenOptions struct {
+	// Address is host:port. If Address is empty, the server listens on a free port of the loopback
+	// address.
 	Address string
-	// ClientCAs, when set, makes the listener demand a client certificate one
-	// of these CAs signed, as a TLS-terminating proxy in front of a cluster may.
+	// ClientCAs, if set, makes the listener require a client certificate that one of these CAs has
+	// signed. A TLS-terminating proxy in front of a cluster can have the same requirement.
 	ClientCAs *x509.CertPool
 }
 
-// Start listens with TLS under a certificate of the cluster's own CA and
-// serves until [Server.Close].
-func (s *Server) Start(l Listen) error {
+// Start listens with TLS and serves until [Server.Close]. The certificate is signed by the cluster's
+// own CA.
+func (s *Server) Start(l ListenOptions) error {
 	certs, err := newCerts(s.model.Nodes)
 	if err != nil {
 		return err
@@ -134,7 +135,7 @@ func (s *Server) Start(l Listen) error {
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{certs.server}, MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"}, // as pveproxy
+		NextProtos: []string{"http/1.1"}, // as in pveproxy
 	}
 	if l.ClientCAs != nil {
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
@@ -153,7 +154,7 @@ func (s *Server) Start(l Listen) error {
 	return nil
 }
 
-// Close stops listening, ends every task and guest, and waits for them.
+// Close stops listening, ends all tasks and guests, and waits for their ends.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -177,18 +178,17 @@ func (s *Server) removeWorkDir() error {
 	return nil
 }
 
-// URL is the address of the API's host, without a path, such as
-// https://127.0.0.1:8006.
+// URL returns the address of the API's host without a path, such as https://127.0.0.1:8006.
 func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
 
-// Fingerprint is the SHA-256 fingerprint of the server's certificate, upper
-// case with colons, as Proxmox shows it.
+// Fingerprint returns the SHA-256 fingerprint of the server's certificate in upper case with colons,
+// as Proxmox VE shows it.
 func (s *Server) Fingerprint() string { return s.certs.fingerprint }
 
-// CAPEM is the cluster's CA certificate.
+// CAPEM returns the cluster's CA certificate in PEM format.
 func (s *Server) CAPEM() []byte { return s.certs.caPEM }
 
-// HTTPClient trusts the cluster's CA.
+// HTTPClient returns a client that trusts the cluster's CA.
 func (s *Server) HTTPClient() *http.Client {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.certs.caPEM)
@@ -198,14 +198,15 @@ func (s *Server) HTTPClient() *http.Client {
 	}
 }
 
-// Clock is the clock the server runs by.
+// Clock returns the clock of the server.
 func (s *Server) Clock() clock.Clock { return s.clk }
 
-// Model is the model the server was built from.
+// Model returns the model from which the server was built.
 func (s *Server) Model() Model { return s.model }
 
-// drain reads what is left of a body, so that a reply is not lost to a reset.
-func drain(r io.Reader) {
-	const most = 64 << 20
-	_, _ = io.CopyN(io.Discard, r, most)
+// drainBody reads the rest of a request's body. Otherwise a connection reset could discard the
+// response.
+func drainBody(r io.Reader) {
+	const maxRest = 64 << 20
+	_, _ = io.CopyN(io.Discard, r, maxRest)
 }

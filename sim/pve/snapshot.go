@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// VMState is one VM as it is now, without any lag.
+// VMState is the current state of a VM, without the lag of the listing.
 type VMState struct {
 	VMID     int               `json:"vmid"`
 	Name     string            `json:"name"`
@@ -21,16 +21,16 @@ type VMState struct {
 	Template bool              `json:"template,omitempty"`
 	Config   map[string]string `json:"config"`
 	Pending  map[string]string `json:"pending,omitempty"`
-	// Foreign VMs and templates were there from the start.
+	// Foreign is true for VMs and templates that exist from the start.
 	Foreign bool `json:"foreign,omitempty"`
-	// Starts counts how often it was started.
+	// Starts is the number of starts.
 	Starts int `json:"starts"`
-	// TPM stands for the seeds of its TPM: VMs of which it is the same have one TPM. It is
-	// empty without a TPM, and until the first start of one.
+	// TPM identifies the seeds of the VM's TPM. VMs with the same value have the same TPM. It is
+	// empty if the VM has no TPM, and until the first start of a TPM.
 	TPM string `json:"tpm,omitempty"`
 }
 
-// VolumeState is one volume.
+// VolumeState is the state of a volume.
 type VolumeState struct {
 	VolID   string `json:"volid"`
 	Node    string `json:"node,omitempty"` // empty on shared storage
@@ -39,32 +39,32 @@ type VolumeState struct {
 	VMID    int    `json:"vmid,omitempty"`
 }
 
-// TaskState is one task.
+// TaskState is the state of a task.
 type TaskState struct {
 	UPID string `json:"upid"`
 	Node string `json:"node"`
 	Type string `json:"type"`
 	ID   string `json:"id"`
-	// Exit is empty while it runs.
+	// Exit is the exit status, which is empty while the task runs.
 	Exit string `json:"exit,omitempty"`
 }
 
-// State is everything a cluster holds.
+// State is the state of a cluster.
 type State struct {
 	VMs     []VMState     `json:"vms"`
 	Volumes []VolumeState `json:"volumes"`
 	Tasks   []TaskState   `json:"tasks"`
-	// Crashes counts the VMs that a fault ended.
+	// Crashes is the number of VMs that a fault has ended.
 	Crashes int `json:"crashes"`
 }
 
-// Snapshot shows the cluster as it is now. Passwords in it are masked.
+// Snapshot returns the current state of the cluster. Passwords in it are masked.
 func (s *Server) Snapshot() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := State{VMs: []VMState{}, Volumes: []VolumeState{}, Tasks: []TaskState{}, Crashes: s.crashes}
 	for _, id := range slices.Sorted(maps.Keys(s.vms)) {
-		out.VMs = append(out.VMs, s.vmState(s.vms[id]))
+		out.VMs = append(out.VMs, s.newVMState(s.vms[id]))
 	}
 	for _, st := range s.stores {
 		for _, v := range st.vols {
@@ -82,29 +82,29 @@ func (s *Server) Snapshot() State {
 	return out
 }
 
-func (s *Server) vmState(m *machine) VMState {
+func (s *Server) newVMState(m *machine) VMState {
 	conf := maps.Clone(m.conf)
 	if conf["cipassword"] != "" {
 		conf["cipassword"] = masked
 	}
 	tpm := ""
-	if v := s.tpmOf(m); v != nil {
+	if v := s.findTPM(m); v != nil {
 		tpm = v.seed
 	}
 	return VMState{
 		TPM:  tpm,
-		VMID: m.id, Name: m.name(), Node: m.node, Status: m.status(), Lock: conf["lock"], Pool: s.poolOf(m.id),
-		Tags: conf["tags"], Template: m.template(), Config: conf, Pending: maps.Clone(m.pending),
+		VMID: m.id, Name: m.name(), Node: m.node, Status: m.status(), Lock: conf["lock"], Pool: s.findPool(m.id),
+		Tags: conf["tags"], Template: m.isTemplate(), Config: conf, Pending: maps.Clone(m.pending),
 		Foreign: m.foreign, Starts: m.starts,
 	}
 }
 
-// Made are the VMs that were not there from the start.
-func (st State) Made() []VMState {
+// CreatedVMs returns the VMs that did not exist from the start.
+func (st State) CreatedVMs() []VMState {
 	return slices.DeleteFunc(slices.Clone(st.VMs), func(v VMState) bool { return v.Foreign })
 }
 
-// VM finds a VM by id.
+// VM returns the VM with the id and false if there is none.
 func (st State) VM(vmid int) (VMState, bool) {
 	i := slices.IndexFunc(st.VMs, func(v VMState) bool { return v.VMID == vmid })
 	if i < 0 {
@@ -113,38 +113,38 @@ func (st State) VM(vmid int) (VMState, bool) {
 	return st.VMs[i], true
 }
 
-// ISOs are the uploaded ISO images.
+// ISOs returns the uploaded ISO images.
 func (st State) ISOs() []VolumeState {
 	return slices.DeleteFunc(slices.Clone(st.Volumes), func(v VolumeState) bool { return v.Content != "iso" })
 }
 
-// Volume reads what a volume on a node holds; nil when there is none or its
-// content is not kept (disk images).
-func (s *Server) Volume(node, volid string) []byte {
+// VolumeData returns the content of a volume on a node. It returns nil if the volume does not exist
+// or if the simulator does not store its content (disk images).
+func (s *Server) VolumeData(node, volid string) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, v := s.volumeOf(node, volid); v != nil {
+	if _, v := s.findVolume(node, volid); v != nil {
 		return slices.Clone(v.data)
 	}
 	return nil
 }
 
-// AddISO puts an ISO image onto a storage without the API.
+// AddISO adds an ISO image to a storage without a call of the API.
 func (s *Server) AddISO(node, storage, name string, data []byte) (volid string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st, err := s.storeOn(node, storage)
+	st, err := s.findStore(node, storage)
 	if err != nil {
 		return "", err
 	}
 	volid = storage + ":iso/" + name
 	size := int64(len(data))
-	st.add(&volume{id: volid, content: "iso", format: "iso", size: size, used: size, ctime: s.clk.Now(),
+	st.addVolume(&volume{id: volid, content: "iso", format: "iso", size: size, used: size, ctime: s.clk.Now(),
 		data: slices.Clone(data)})
 	return volid, nil
 }
 
-// SetLock sets or clears a VM's lock, as a person with a root shell would.
+// SetLock sets or clears a VM's lock, as an administrator with a root shell can.
 func (s *Server) SetLock(vmid int, lock string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *Server) SetLock(vmid int, lock string) {
 	}
 }
 
-// Migrate moves a VM to another node, as a person would.
+// Migrate moves a VM and its local disks to another node, as an administrator can.
 func (s *Server) Migrate(vmid int, node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,16 +171,16 @@ func (s *Server) Migrate(vmid int, node string) {
 		if !isDriveName(k) || err != nil {
 			continue
 		}
-		from, vol := s.volumeOf(m.node, d.file)
-		if vol == nil || from.Shared || vol.content != "images" {
+		source, vol := s.findVolume(m.node, d.file)
+		if vol == nil || source.Shared || vol.content != "images" {
 			continue
 		}
-		if to, err := s.storeOn(node, from.Name); err == nil {
-			delete(from.vols, vol.id)
+		if target, err := s.findStore(node, source.Name); err == nil {
+			delete(source.vols, vol.id)
 			vol.parent = ""
-			to.add(vol)
+			target.addVolume(vol)
 		}
 	}
 	m.node = node
-	s.sight(m)
+	s.recordSighting(m)
 }

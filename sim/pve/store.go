@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// storeKey names one place: shared storages have no node.
+// storeKey identifies a store. The node of a shared storage's key is empty.
 type storeKey struct{ node, name string }
 
-// store is one storage in one place.
+// store is a storage on one node, or a shared storage on all of its nodes.
 type store struct {
 	Storage
 	key  storeKey
 	vols map[string]*volume // by volume id
-	down bool               // it does not answer: see [Server.SetStorageDown]
+	down bool               // it does not respond; see [Server.SetStorageDown]
 }
 
 // volume is a disk image, an ISO or a snippet.
@@ -33,16 +33,16 @@ type volume struct {
 	vmid    int
 	parent  string // volume id of the base of a linked clone
 	data    []byte
-	seed    string // of the TPM whose state it is, once that was started
-	image   *image // the file behind it, if there is one
+	seed    string // identifies the TPM whose state it holds; empty before the TPM's first start
+	image   *image // the file of the volume, if any
 }
 
-// cloneLockWait is how long a task waits for a storage's lock.
-const cloneLockWait = 10 * time.Second
+// cloneLockTimeout is how long a task waits for a storage's lock.
+const cloneLockTimeout = 10 * time.Second
 
-// storeOn finds a storage as a node sees it; s.mu is held.
-func (s *Server) storeOn(node, name string) (*store, error) {
-	if st := s.stores[storeKey{"", name}]; st != nil && st.availableOn(node) {
+// findStore returns a storage as the node sees it. The caller holds s.mu.
+func (s *Server) findStore(node, name string) (*store, error) {
+	if st := s.stores[storeKey{"", name}]; st != nil && st.isAvailableOn(node) {
 		return st, nil
 	}
 	if st := s.stores[storeKey{node, name}]; st != nil {
@@ -56,9 +56,10 @@ func (s *Server) storeOn(node, name string) (*store, error) {
 	return nil, dief("storage '%s' does not exist", name)
 }
 
-// enabledStore also wants it enabled, and to answer.
-func (s *Server) enabledStore(node, name string) (*store, error) {
-	st, err := s.storeOn(node, name)
+// findEnabledStore returns a storage as findStore does. It returns an error if the storage is
+// disabled or does not respond.
+func (s *Server) findEnabledStore(node, name string) (*store, error) {
+	st, err := s.findStore(node, name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -70,21 +71,21 @@ func (s *Server) enabledStore(node, name string) (*store, error) {
 	return st, nil
 }
 
-// SetStorageDown has a storage not answer, as a node sees it, or answer again: it is
-// listed as not active and without space, and nothing is made, read or removed there.
+// SetStorageDown makes a storage unavailable on a node, or available again. An unavailable storage
+// is listed as inactive and without space, and it refuses all reads and writes.
 func (s *Server) SetStorageDown(node, name string, down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st, err := s.storeOn(node, name); err == nil {
+	if st, err := s.findStore(node, name); err == nil {
 		st.down = down
 	}
 }
 
-func (st *store) availableOn(node string) bool {
+func (st *store) isAvailableOn(node string) bool {
 	return len(st.Nodes) == 0 || slices.Contains(st.Nodes, node)
 }
 
-func (st *store) holds(content string) bool { return slices.Contains(st.Content, content) }
+func (st *store) canHold(content string) bool { return slices.Contains(st.Content, content) }
 
 func (st *store) usedBytes() int64 {
 	var sum int64
@@ -94,26 +95,26 @@ func (st *store) usedBytes() int64 {
 	return sum
 }
 
-func (st *store) add(v *volume) { st.vols[v.id] = v }
+func (st *store) addVolume(v *volume) { st.vols[v.id] = v }
 
-// lockError is what waiting in vain for the storage's lock says.
-func (st *store) lockError() string {
+// lockTimeoutReason returns the error text of Proxmox VE for a timeout of the storage's lock.
+func (st *store) lockTimeoutReason() string {
 	if st.Shared {
 		return fmt.Sprintf("cfs-lock 'storage-%s' error: got lock request timeout", st.Name)
 	}
 	return fmt.Sprintf("can't lock file '/var/lock/pve-manager/pve-storage-%s' - got timeout", st.Name)
 }
 
-// fileBased storages name their images as files.
-func (st *store) fileBased() bool { return st.Type == "dir" || st.Type == "nfs" || st.Type == "cifs" }
+// isFileBased returns true if the storage stores images as files.
+func (st *store) isFileBased() bool { return st.Type == "dir" || st.Type == "nfs" || st.Type == "cifs" }
 
-// imageName is the volume id of a VM's next free disk image.
-func (st *store) nextDisk(vmid int, base *volume) string {
+// nextDiskID returns the volume id of a VM's next free disk image.
+func (st *store) nextDiskID(vmid int, base *volume) string {
 	for n := 0; ; n++ {
-		id := st.imageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), base)
-		plain := withoutFormat(st.imageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil))
+		id := st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), base)
+		plain := trimFormat(st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil))
 		taken := slices.ContainsFunc(slices.Collect(maps.Values(st.vols)), func(v *volume) bool {
-			name := withoutFormat(v.id)
+			name := trimFormat(v.id)
 			return name == plain || strings.HasSuffix(name, "/"+strings.TrimPrefix(plain, st.Name+":"))
 		})
 		if !taken {
@@ -122,35 +123,35 @@ func (st *store) nextDisk(vmid int, base *volume) string {
 	}
 }
 
-// rawName is the id of an image with the name of a raw one.
-func rawName(id string) string {
+// toRawName replaces the extension .qcow2 of a volume id by .raw.
+func toRawName(id string) string {
 	if base, ok := strings.CutSuffix(id, ".qcow2"); ok {
 		return base + ".raw"
 	}
 	return id
 }
 
-// withoutFormat is a volume id without the ending of its file: a number is taken in any
-// format.
-func withoutFormat(id string) string {
+// trimFormat returns a volume id without the extension of its file. The number of a disk is in use
+// no matter which format the file has.
+func trimFormat(id string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(id, ".qcow2"), ".raw")
 }
 
-// imageID names an image; on storages that say so, a linked clone carries its
-// base in its name.
-func (st *store) imageID(vmid int, name string, base *volume) string {
+// formatImageID returns the volume id of an image. If base is not nil, the id of a linked clone
+// contains the base, except on lvmthin.
+func (st *store) formatImageID(vmid int, name string, base *volume) string {
 	prefix := ""
 	if base != nil && st.Type != "lvmthin" {
 		prefix = strings.TrimPrefix(base.id, st.Name+":") + "/"
 	}
-	if st.fileBased() {
+	if st.isFileBased() {
 		name = fmt.Sprintf("%d/%s.qcow2", vmid, name)
 	}
 	return st.Name + ":" + prefix + name
 }
 
-// baseInUse names a volume cloned from one of the given, if there is one.
-func (st *store) baseInUse(id string) bool {
+// isBaseInUse returns true if a volume is a linked clone of the given volume.
+func (st *store) isBaseInUse(id string) bool {
 	for _, v := range st.vols {
 		if v.parent == id {
 			return true
@@ -159,13 +160,13 @@ func (st *store) baseInUse(id string) bool {
 	return false
 }
 
-// volumeOf finds a volume by id from a node; s.mu is held.
-func (s *Server) volumeOf(node, volid string) (*store, *volume) {
+// findVolume returns a volume and its store as the node sees them, or nil. The caller holds s.mu.
+func (s *Server) findVolume(node, volid string) (*store, *volume) {
 	name, _, ok := splitVolid(volid)
 	if !ok {
 		return nil, nil
 	}
-	st, err := s.storeOn(node, name)
+	st, err := s.findStore(node, name)
 	if err != nil {
 		return nil, nil
 	}
@@ -173,14 +174,14 @@ func (s *Server) volumeOf(node, volid string) (*store, *volume) {
 }
 
 func (s *Server) freeVolume(node, volid string) {
-	if st, v := s.volumeOf(node, volid); v != nil {
-		st.drop(v)
+	if st, v := s.findVolume(node, volid); v != nil {
+		st.removeVolume(v)
 	}
 }
 
-// drop removes a volume and the file behind it.
-func (st *store) drop(v *volume) {
+// removeVolume removes a volume and its file.
+func (st *store) removeVolume(v *volume) {
 	delete(st.vols, v.id)
-	v.image.drop()
+	v.image.release()
 	v.image = nil
 }

@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// Exit states of a task.
+// The exit statuses of a task.
 const (
 	taskOK         = "OK"
 	taskUnexpected = "unexpected status"
 )
 
-// task is one worker of a node.
+// task is one worker task of a node.
 type task struct {
-	upid    string
-	node    string
-	pid     int
-	pstart  int
-	start   time.Time
-	end     time.Time
-	kind    string
-	id      string
-	user    string
-	tokenID string
-	exit    string // empty while it runs
-	log     []string
-	lost    bool // the log has gone
-	warned  int
-	cancel  context.CancelFunc
-	done    chan struct{}
-	faults  []*faultRule
+	upid     string
+	node     string
+	pid      int
+	pstart   int
+	start    time.Time
+	end      time.Time
+	kind     string
+	id       string
+	user     string
+	tokenID  string
+	exit     string // the exit status; empty while the task runs
+	log      []string
+	lost     bool // the log is lost, and the exit status is unknown
+	warnings int
+	cancel   context.CancelFunc
+	done     chan struct{}
+	faults   []*faultRule
 }
 
 // printf adds a line to the task's log.
@@ -44,15 +44,15 @@ func (s *Server) printf(t *task, format string, args ...any) {
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
-// warnf adds a warning, which turns the exit status into WARNINGS.
+// warnf adds a warning to the task's log. A task with warnings ends with the exit status WARNINGS.
 func (s *Server) warnf(t *task, format string, args ...any) {
 	s.printf(t, "WARN: "+format, args...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.warned++
+	t.warnings++
 }
 
-// fork starts a worker and returns its UPID at once.
+// fork starts a task and returns its UPID without waiting for its end.
 func (s *Server) fork(c *call, kind, id string, work func(context.Context, *task) error) (any, error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
@@ -68,12 +68,12 @@ func (s *Server) fork(c *call, kind, id string, work func(context.Context, *task
 	go func() {
 		defer s.wg.Done()
 		defer cancel()
-		s.finish(t, s.runTask(ctx, t, work))
+		s.finishTask(t, s.runTask(ctx, t, work))
 	}()
 	return t.upid, nil
 }
 
-// newTask registers a task; s.mu is held.
+// newTask registers a task. The caller holds s.mu.
 func (s *Server) newTask(c *call, kind, id string) *task {
 	s.nextPID++
 	now := s.clk.Now()
@@ -91,16 +91,16 @@ func (s *Server) newTask(c *call, kind, id string) *task {
 	return t
 }
 
-// runTask does the work, with the faults that hit the task.
+// runTask does the work of a task and applies the task's faults.
 func (s *Server) runTask(ctx context.Context, t *task, work func(context.Context, *task) error) error {
 	for _, f := range t.faults {
-		if err := f.beforeTask(ctx, s, t); err != nil {
+		if err := f.applyBeforeTask(ctx, s, t); err != nil {
 			return err
 		}
 	}
 	err := work(ctx, t)
 	for _, f := range t.faults {
-		err = f.afterTask(s, t, err)
+		err = f.applyAfterTask(s, t, err)
 	}
 	if err == nil && ctx.Err() != nil {
 		return dief("interrupted by signal")
@@ -108,16 +108,16 @@ func (s *Server) runTask(ctx context.Context, t *task, work func(context.Context
 	return err
 }
 
-func (s *Server) finish(t *task, err error) {
+func (s *Server) finishTask(t *task, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t.end = s.clk.Now()
 	switch {
 	case err != nil:
-		t.exit = reasonOf(err)
+		t.exit = errorReason(err)
 		t.log = append(t.log, "TASK ERROR: "+t.exit)
-	case t.warned > 0:
-		t.exit = fmt.Sprintf("WARNINGS: %d", t.warned)
+	case t.warnings > 0:
+		t.exit = fmt.Sprintf("WARNINGS: %d", t.warnings)
 		t.log = append(t.log, "TASK "+t.exit)
 	default:
 		t.exit = taskOK
@@ -130,7 +130,7 @@ func (s *Server) finish(t *task, err error) {
 	close(t.done)
 }
 
-// sleep waits on the injected clock; false means the wait was cut short.
+// sleep waits on the injected clock. It returns false if ctx ended before the time was over.
 func (s *Server) sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil

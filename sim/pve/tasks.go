@@ -14,71 +14,72 @@ import (
 func taskRoutes() []route {
 	base := "/nodes/{node}/tasks"
 	list := schema{
-		"start": {kind: kInt}, "limit": {kind: kInt}, "userfilter": {}, "typefilter": {}, "vmid": vmidParam(),
+		"start": {kind: kInt}, "limit": {kind: kInt}, "userfilter": {}, "typefilter": {}, "vmid": newVMIDParam(),
 		"errors": {kind: kBool}, "source": {enum: []string{"archive", "active", "all"}}, "since": {kind: kInt},
 		"until": {kind: kInt}, "statusfilter": {check: checkTaskStates},
 	}
 	page := schema{"start": {kind: kInt}, "limit": {kind: kInt}, "download": {kind: kBool}}
 	return []route{
 		newRoute(http.MethodGet, base, ClassTask, nil, list, listNodeTasks),
-		newRoute(http.MethodGet, base+"/{upid}", ClassTask, nil, nil, index("name", "log", "status")),
-		newRoute(http.MethodGet, base+"/{upid}/status", ClassTask, nil, nil, taskStatus),
-		newRoute(http.MethodGet, base+"/{upid}/log", ClassTask, nil, page, taskLog),
+		newRoute(http.MethodGet, base+"/{upid}", ClassTask, nil, nil, newIndex("name", "log", "status")),
+		newRoute(http.MethodGet, base+"/{upid}/status", ClassTask, nil, nil, getTaskStatus),
+		newRoute(http.MethodGet, base+"/{upid}/log", ClassTask, nil, page, getTaskLog),
 		newRoute(http.MethodDelete, base+"/{upid}", ClassTask, nil, nil, stopTask),
 		newRoute(http.MethodGet, "/cluster/tasks", ClassTask, nil, nil, listClusterTasks),
 	}
 }
 
-// reUPID is the form of a UPID; its node and user are checked no further.
+// reUPID matches a UPID. The node and the user in it are not validated further.
 var reUPID = regexp.MustCompile(
 	`^UPID:([a-zA-Z0-9-]+):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
 
-// findTask looks a UPID up and checks that the caller may see it: its own, or
-// any with the privilege on the node. A task that is not there has an owner
-// too; then it is nil. s.mu is held.
-func (s *Server) findTask(c *call, priv string, there bool) (*task, error) {
+// findTask returns the task of a call and checks that the caller can see it. A caller can see its
+// own tasks, and with the privilege on the node all tasks. If the task does not exist and mustExist
+// is false, findTask returns nil after the same check of the owner in the UPID. The caller holds
+// s.mu.
+func (s *Server) findTask(c *call, priv string, mustExist bool) (*task, error) {
 	parts := reUPID.FindStringSubmatch(c.vars["upid"])
 	if parts == nil {
-		return nil, badParam("upid", "unable to parse worker upid")
+		return nil, newParamError("upid", "unable to parse worker upid")
 	}
 	t := s.tasks[c.vars["upid"]]
 	if t != nil && t.node != c.node {
 		t = nil
 	}
-	if t == nil && there {
-		return nil, badParam("upid", "no such task")
+	if t == nil && mustExist {
+		return nil, newParamError("upid", "no such task")
 	}
-	if ownTask(c.auth, parts[len(parts)-1]) {
+	if isOwnTask(c.auth, parts[len(parts)-1]) {
 		return t, nil
 	}
-	return t, s.mayLocked(c.auth, "/nodes/"+c.node, priv)
+	return t, s.requireLocked(c.auth, "/nodes/"+c.node, priv)
 }
 
-// ownTask is true for the user's own tasks and those of its tokens; a token
-// owns only its own.
-func ownTask(who identity, owner string) bool {
+// isOwnTask returns true for the tasks of a user and of the user's tokens. For a token, it returns
+// true only for the token's own tasks.
+func isOwnTask(caller identity, owner string) bool {
 	user, _, _ := strings.Cut(owner, "!")
-	return who.principal() == owner || who.principal() == user
+	return caller.principal() == owner || caller.principal() == user
 }
 
-// principal is who started the task.
+// principal returns the user or token that started the task.
 func (t *task) principal() string { return identity{user: t.user, token: t.tokenID}.principal() }
 
-func (s *Server) mayStopTask(c *call, t *task) bool {
-	return ownTask(c.auth, t.principal()) || s.mayLocked(c.auth, "/nodes/"+t.node, "Sys.Modify") == nil
+func (s *Server) canStopTask(c *call, t *task) bool {
+	return isOwnTask(c.auth, t.principal()) || s.requireLocked(c.auth, "/nodes/"+t.node, "Sys.Modify") == nil
 }
 
-func taskStatus(s *Server, c *call) (any, error) {
+func getTaskStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, err := s.findTask(c, "Sys.Audit", true)
 	if err != nil {
 		return nil, err
 	}
-	return t.status(), nil
+	return t.encodeStatus(), nil
 }
 
-func (t *task) status() map[string]any {
+func (t *task) encodeStatus() map[string]any {
 	out := map[string]any{
 		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": t.pstart, "starttime": t.start.Unix(),
 		"type": t.kind, "id": t.id, "user": t.user, "status": "running",
@@ -92,9 +93,9 @@ func (t *task) status() map[string]any {
 	return out
 }
 
-// taskLog reads the log's file: that of a task that is not there can't be
-// opened, which is no error of the call.
-func taskLog(s *Server, c *call) (any, error) {
+// getTaskLog reads the log of a task. If the task does not exist, its log file cannot be opened, and
+// Proxmox VE reports that as a line of the log and not as an error of the call.
+func getTaskLog(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, err := s.findTask(c, "Sys.Audit", false)
@@ -102,10 +103,10 @@ func taskLog(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	if t == nil || t.lost && t.exit != "" {
-		return counted{[]map[string]any{{"n": 1, "t": "unable to open file - No such file or directory"}}, 1}, nil
+		return listPage{[]map[string]any{{"n": 1, "t": "unable to open file - No such file or directory"}}, 1}, nil
 	}
-	start, limit := c.num("start"), c.num("limit")
-	if !c.has("limit") {
+	start, limit := c.intParam("start"), c.intParam("limit")
+	if !c.hasParam("limit") {
 		limit = 50
 	}
 	out := []map[string]any{}
@@ -117,7 +118,7 @@ func taskLog(s *Server, c *call) (any, error) {
 	if len(t.log) == 0 {
 		out = append(out, map[string]any{"n": 1, "t": "no content"})
 	}
-	return counted{out, max(1, len(t.log))}, nil
+	return listPage{out, max(1, len(t.log))}, nil
 }
 
 func stopTask(s *Server, c *call) (any, error) {
@@ -131,9 +132,9 @@ func stopTask(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-// listed is a task in a listing: its status is the exit status.
-func (t *task) listed() map[string]any {
-	out := t.status()
+// newListRow returns a task's row in a listing, in which status is the exit status.
+func (t *task) newListRow() map[string]any {
+	out := t.encodeStatus()
 	delete(out, "exitstatus")
 	delete(out, "status")
 	if t.exit != "" {
@@ -142,19 +143,19 @@ func (t *task) listed() map[string]any {
 	return out
 }
 
-// listClusterTasks gives the last tasks of every node. Without Sys.Audit on /
-// these are only the ones of the very user that asks, or of a token of it: a
-// token that asks is no user, and sees none, not even its own.
+// listClusterTasks returns the last tasks of every node. Without Sys.Audit on /, it returns only the
+// tasks of the calling user and of that user's tokens. A token is not a user, so a calling token
+// sees no tasks, not even its own.
 func listClusterTasks(s *Server, c *call) (any, error) {
-	const most = 25 // a node broadcasts its running tasks, and others up to so many
+	const maxTasks = 25 // a node broadcasts its running tasks, and ended tasks up to this number
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.mayLocked(c.auth, "/", "Sys.Audit") == nil
+	all := s.requireLocked(c.auth, "/", "Sys.Audit") == nil
 	out := []map[string]any{}
-	for _, n := range s.members() {
-		for i, t := range s.recentTasks(n.Name) {
-			if (t.exit == "" || i < most) && (all || c.auth.principal() == t.user) {
-				row := t.listed()
+	for _, n := range s.listMembers() {
+		for i, t := range s.listRecentTasks(n.Name) {
+			if (t.exit == "" || i < maxTasks) && (all || c.auth.principal() == t.user) {
+				row := t.newListRow()
 				delete(row, "pstart")
 				if t.exit != "" {
 					delete(row, "pid")
@@ -167,9 +168,9 @@ func listClusterTasks(s *Server, c *call) (any, error) {
 	return out, nil
 }
 
-// recentTasks are a node's tasks: those that run, then the others, the newest
-// first. s.mu is held.
-func (s *Server) recentTasks(node string) []*task {
+// listRecentTasks returns a node's running tasks, followed by its ended tasks. The newest are first.
+// The caller holds s.mu.
+func (s *Server) listRecentTasks(node string) []*task {
 	var running, ended []*task
 	for _, t := range slices.Backward(s.taskOrder) {
 		switch {
@@ -184,55 +185,56 @@ func (s *Server) recentTasks(node string) []*task {
 	return append(running, ended...)
 }
 
-// listNodeTasks gives a node's own tasks: those that run, the archive, or all.
+// listNodeTasks returns a node's own tasks: the running ones, the archive, or all.
 func listNodeTasks(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	auditor := s.mayLocked(c.auth, "/nodes/"+c.node, "Sys.Audit") == nil
+	auditor := s.requireLocked(c.auth, "/nodes/"+c.node, "Sys.Audit") == nil
 	out, total, limit := []map[string]any{}, 0, 50
-	if c.has("limit") {
-		limit = c.num("limit")
+	if c.hasParam("limit") {
+		limit = c.intParam("limit")
 	}
-	for _, t := range s.recentTasks(c.node) {
-		row := t.listed()
-		if t.exit == "" { // not split as those of the archive are
+	for _, t := range s.listRecentTasks(c.node) {
+		row := t.newListRow()
+		if t.exit == "" { // unlike in the archive, user contains the token
 			row["status"], row["user"], row["saved"] = "RUNNING", t.principal(), "0"
 			delete(row, "tokenid")
 		}
-		if !c.wantsTask(t, fmt.Sprint(row["user"])) || !auditor && !ownListed(c.auth, t) {
+		if !c.matchesTask(t, fmt.Sprint(row["user"])) || !auditor && !isListedAsOwn(c.auth, t) {
 			continue
 		}
 		total++
-		if total > c.num("start") && len(out) < limit {
+		if total > c.intParam("start") && len(out) < limit {
 			out = append(out, row)
 		}
 	}
-	return counted{out, total}, nil
+	return listPage{out, total}, nil
 }
 
-// ownListed is [ownTask] but for tasks that run: those of its tokens are then
-// not the user's.
-func ownListed(who identity, t *task) bool {
+// isListedAsOwn is like [isOwnTask], except that a user does not own the running tasks of the user's
+// tokens.
+func isListedAsOwn(caller identity, t *task) bool {
 	if t.exit == "" {
-		return who.principal() == t.principal()
+		return caller.principal() == t.principal()
 	}
-	return ownTask(who, t.principal())
+	return isOwnTask(caller, t.principal())
 }
 
-// wantsTask applies the filters of a listing; user is who it says the task's is.
-func (c *call) wantsTask(t *task, user string) bool {
-	source := cmpOr(c.param("source"), "archive")
+// matchesTask returns true if the task passes the filters of a listing. user is the task's user as
+// listed.
+func (c *call) matchesTask(t *task, user string) bool {
+	source := firstNonEmpty(c.param("source"), "archive")
 	started := int(t.start.Unix())
 	switch {
 	case source == "active" && t.exit != "", source == "archive" && t.exit == "",
-		c.has("userfilter") && !strings.Contains(strings.ToLower(user), strings.ToLower(c.param("userfilter"))),
-		c.has("typefilter") && c.param("typefilter") != t.kind,
-		c.has("vmid") && c.param("vmid") != t.id,
-		c.has("since") && started < c.num("since"), c.has("until") && started > c.num("until"):
+		c.hasParam("userfilter") && !strings.Contains(strings.ToLower(user), strings.ToLower(c.param("userfilter"))),
+		c.hasParam("typefilter") && c.param("typefilter") != t.kind,
+		c.hasParam("vmid") && c.param("vmid") != t.id,
+		c.hasParam("since") && started < c.intParam("since"), c.hasParam("until") && started > c.intParam("until"):
 		return false
-	case c.flag("errors"):
+	case c.boolParam("errors"):
 		return t.statusType() != "ok"
-	case c.has("statusfilter"):
+	case c.hasParam("statusfilter"):
 		return slices.Contains(splitTags(strings.ToLower(c.param("statusfilter"))), t.statusType())
 	default:
 		return true
@@ -248,7 +250,7 @@ func checkTaskStates(v string) error {
 	return nil
 }
 
-// statusType is the kind of end that a task has come to.
+// statusType returns the type of a task's exit status, by which a listing can be filtered.
 func (t *task) statusType() string {
 	switch {
 	case t.exit == "", t.exit == taskUnexpected:

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// TestTaskLife: running, then stopped with an exit status and a log.
+// TestTaskLife checks the status of a task: running, and then stopped with an exit status and a log.
 func TestTaskLife(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
@@ -53,7 +53,7 @@ func TestTaskLife(t *testing.T) {
 	}
 }
 
-// TestCloneLog: what the log of a clone says.
+// TestCloneLog checks the log of a clone.
 func TestCloneLog(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
@@ -90,9 +90,8 @@ func TestCloneLog(t *testing.T) {
 	}
 }
 
-// TestTokensTasks: /cluster/tasks shows a token none of its own tasks, a node's
-// own list shows them, the newest first, running ones as RUNNING under the
-// token's full name.
+// TestTokensTasks checks that /cluster/tasks shows a token none of its own tasks. A node's own list
+// shows them, newest first, and running tasks as RUNNING with the token's full name.
 func TestTokensTasks(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
@@ -111,9 +110,9 @@ func TestTokensTasks(t *testing.T) {
 	clk.Step(time.Second)
 	second := fmt.Sprint(u.ok("POST", clonePath, p{"newid": "1001"}))
 	eventually(t, "second clone", clk.HasWaiters)
-	list := func(who *api, path string, params p) []any {
+	list := func(caller *api, path string, params p) []any {
 		t.Helper()
-		got := who.do("GET", path, params)
+		got := caller.do("GET", path, params)
 		rows, _ := got.data.([]any)
 		if total, has := got.body["total"]; has != (path != "/cluster/tasks") || has && int(total.(float64)) < len(rows) {
 			t.Errorf("%s: total %v of %d", path, total, len(rows))
@@ -159,7 +158,7 @@ func TestTokensTasks(t *testing.T) {
 	a.wait(second)
 }
 
-// TestTasksOfOthers need Sys.Audit to be seen.
+// TestTasksOfOthers checks that the tasks of other users are visible only with Sys.Audit.
 func TestTasksOfOthers(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) {
@@ -176,14 +175,15 @@ func TestTasksOfOthers(t *testing.T) {
 	if got := a.do("DELETE", "/nodes/pve1/tasks/"+upid, nil); got.status != 403 {
 		t.Errorf("stopped somebody else's task: %d", got.status)
 	}
-	for who, want := range map[*api]int{root: 1, a: 0, u: 0} {
-		if l, _ := who.ok("GET", "/cluster/tasks", nil).([]any); len(l) != want {
+	for caller, want := range map[*api]int{root: 1, a: 0, u: 0} {
+		if l, _ := caller.ok("GET", "/cluster/tasks", nil).([]any); len(l) != want {
 			t.Errorf("list: %v, want %d", l, want)
 		}
 	}
 }
 
-// TestWorkers: a node handles so many calls at a time; the next one waits.
+// TestWorkers checks that a node handles a limited number of calls at a time, and that further calls
+// wait.
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())

@@ -10,12 +10,12 @@ import (
 
 const (
 	tpmSlot = "tpmstate0"
-	// tpmStateSize is what every TPM state takes, whatever was asked for
-	// (TPMSTATE_DISK_SIZE of PVE::QemuServer::Drive).
+	// tpmStateSize is the size of each TPM state, whatever size was requested (TPMSTATE_DISK_SIZE of
+	// PVE::QemuServer::Drive).
 	tpmStateSize = 4 << 20
 )
 
-// checkTPMState applies the schema of tpmstate0 (PVE::QemuServer::Drive).
+// checkTPMState validates tpmstate0 by its schema (PVE::QemuServer::Drive).
 func checkTPMState(d drive) error {
 	for _, k := range d.keys {
 		if !slices.Contains([]string{"size", "version", "import-from"}, k) {
@@ -30,30 +30,30 @@ func checkTPMState(d drive) error {
 	return nil
 }
 
-// newTPMState makes the volume of a TPM that has not been made yet: swtpm_setup makes its
-// seeds at the first start. swtpm takes raw volumes only.
+// newTPMState creates the volume of a TPM without seeds. swtpm_setup creates the seeds at the first
+// start. swtpm supports only raw volumes.
 func (s *Server) newTPMState(st *store, vmid int) *volume {
-	id := st.nextDisk(vmid, nil)
-	id = rawName(id)
+	id := st.nextDiskID(vmid, nil)
+	id = toRawName(id)
 	v := &volume{id: id, content: "images", format: "raw", size: tpmStateSize, used: tpmStateSize, ctime: s.clk.Now(), vmid: vmid}
-	st.add(v)
+	st.addVolume(v)
 	return v
 }
 
-// tpmOf is the volume of a VM's TPM; nil if it has none. s.mu is held.
-func (s *Server) tpmOf(m *machine) *volume {
+// findTPM returns the volume of a VM's TPM, or nil if it has none. The caller holds s.mu.
+func (s *Server) findTPM(m *machine) *volume {
 	d, err := parseDrive(m.conf[tpmSlot])
 	if err != nil {
 		return nil
 	}
-	_, v := s.volumeOf(m.node, d.file)
+	_, v := s.findVolume(m.node, d.file)
 	return v
 }
 
-// makeTPM gives a TPM its seeds, unless it has some: a volume that was copied brings along
-// those of its origin (swtpm_setup --not-overwrite). s.mu is held.
-func (s *Server) makeTPM(m *machine) {
-	if v := s.tpmOf(m); v != nil && v.seed == "" {
+// initializeTPM creates the seeds of a TPM that has none. A cloned volume has the seeds of its
+// source (swtpm_setup --not-overwrite). The caller holds s.mu.
+func (s *Server) initializeTPM(m *machine) {
+	if v := s.findTPM(m); v != nil && v.seed == "" {
 		v.seed = s.newUUID()
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// seed is what stands for the seeds of a VM's TPM.
+// seed returns the value that identifies the seeds of a VM's TPM.
 func (a *api) seed(id int) string {
 	a.t.Helper()
 	vm, ok := a.s.Snapshot().VM(id)
@@ -21,7 +21,7 @@ func (a *api) seed(id int) string {
 	return vm.TPM
 }
 
-// volumes counts those of a VM.
+// volumes returns the number of a VM's volumes.
 func (a *api) volumes(id int) int {
 	n := 0
 	for _, v := range a.s.Snapshot().Volumes {
@@ -32,7 +32,8 @@ func (a *api) volumes(id int) int {
 	return n
 }
 
-// TestTPM: a TPM's seeds are made at the first start, and copied with a template's.
+// TestTPM checks that the seeds of a TPM are created at the first start, and that a clone has the
+// seeds of its template.
 func TestTPM(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(m *pve.Model) { m.Templates[0].TPM = true })
@@ -47,7 +48,7 @@ func TestTPM(t *testing.T) {
 		t.Errorf("clones have %q and %q, their template has %q", one, two, template)
 	}
 
-	// A TPM in another's place leaves the old one as a volume of the VM.
+	// A replaced TPM remains as an unused volume of the VM.
 	a.ok("PUT", confPath, p{"tpmstate0": "local-lvm:1,version=v2.0"})
 	conf := a.config("1000")
 	if unused, now := fmt.Sprint(conf["unused0"]), fmt.Sprint(conf["tpmstate0"]); !strings.Contains(unused, "vm-1000-disk-") ||
@@ -60,7 +61,7 @@ func TestTPM(t *testing.T) {
 		t.Errorf("%d volumes, before %d", a.volumes(1000), before)
 	}
 
-	// By force it goes for good.
+	// With force, the volume is deleted.
 	before = a.volumes(1001)
 	a.ok("PUT", "/nodes/pve1/qemu/1001/config", p{"delete": "tpmstate0", "force": "1"})
 	if conf := a.config("1001"); conf["unused0"] != nil || conf["tpmstate0"] != nil || a.volumes(1001) != before-1 {

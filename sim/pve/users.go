@@ -17,36 +17,36 @@ func userRoutes() []route {
 		"comment": {}, "email": {}, "expire": {kind: kInt}, "enable": {kind: kBool}, "groups": {}, "firstname": {},
 		"lastname": {}, "keys": {},
 	}
-	change := user.with(schema{"append": {kind: kBool}})
-	create := user.with(schema{"userid": {required: true, maxLen: 64, check: checkUserID}, "password": {maxLen: 64}})
+	change := user.merge(schema{"append": {kind: kBool}})
+	create := user.merge(schema{"userid": {required: true, maxLen: 64, check: checkUserID}, "password": {maxLen: 64}})
 	token := schema{"comment": {}, "expire": {kind: kInt}, "privsep": {kind: kBool}}
 	one, tokens := "/access/users/{userid}", "/access/users/{userid}/token"
 	role := schema{"privs": {check: checkPrivs}}
-	roles := needs("/access", "Sys.Modify")
+	roles := requireAll("/access", "Sys.Modify")
 	acl := schema{
 		"path": {required: true}, "roles": {required: true}, "users": {}, "groups": {}, "tokens": {},
 		"propagate": {kind: kBool}, "delete": {kind: kBool},
 	}
 	return []route{
 		newRoute(http.MethodGet, "/access", ClassOther, nil, nil,
-			index("subdir", "users", "groups", "roles", "acl", "domains", "openid", "tfa", "ticket", "password")),
+			newIndex("subdir", "users", "groups", "roles", "acl", "domains", "openid", "tfa", "ticket", "password")),
 		newRoute(http.MethodGet, "/access/users", ClassOther, nil,
 			schema{"enabled": {kind: kBool}, "full": {kind: kBool}}, listUsers),
-		newRoute(http.MethodPost, "/access/users", ClassOther, permCreateUser, create, createUser),
-		newRoute(http.MethodGet, one, ClassOther, permUser("Sys.Audit"), nil, getUser),
-		newRoute(http.MethodPut, one, ClassOther, permUser(), change, updateUser),
-		newRoute(http.MethodDelete, one, ClassOther, permUser(), nil, deleteUser),
-		newRoute(http.MethodGet, tokens, ClassOther, permUser("Sys.Audit"), nil, listTokens),
-		newRoute(http.MethodGet, tokens+"/{tokenid}", ClassOther, permUser("Sys.Audit"), nil, getToken),
-		newRoute(http.MethodPost, tokens+"/{tokenid}", ClassOther, permUser(), token, createToken),
-		newRoute(http.MethodDelete, tokens+"/{tokenid}", ClassOther, permUser(), nil, deleteToken),
+		newRoute(http.MethodPost, "/access/users", ClassOther, checkCreateUserPermission, create, createUser),
+		newRoute(http.MethodGet, one, ClassOther, newUserPermission("Sys.Audit"), nil, getUser),
+		newRoute(http.MethodPut, one, ClassOther, newUserPermission(), change, updateUser),
+		newRoute(http.MethodDelete, one, ClassOther, newUserPermission(), nil, deleteUser),
+		newRoute(http.MethodGet, tokens, ClassOther, newUserPermission("Sys.Audit"), nil, listTokens),
+		newRoute(http.MethodGet, tokens+"/{tokenid}", ClassOther, newUserPermission("Sys.Audit"), nil, getToken),
+		newRoute(http.MethodPost, tokens+"/{tokenid}", ClassOther, newUserPermission(), token, createToken),
+		newRoute(http.MethodDelete, tokens+"/{tokenid}", ClassOther, newUserPermission(), nil, deleteToken),
 		newRoute(http.MethodGet, "/access/roles", ClassOther, nil, nil, listRoles),
 		newRoute(http.MethodGet, "/access/roles/{roleid}", ClassOther, nil, nil, getRole),
-		newRoute(http.MethodPost, "/access/roles", ClassOther, roles, role.with(schema{"roleid": {required: true}}), createRole),
-		newRoute(http.MethodPut, "/access/roles/{roleid}", ClassOther, roles, role.with(schema{"append": {kind: kBool}}), updateRole),
+		newRoute(http.MethodPost, "/access/roles", ClassOther, roles, role.merge(schema{"roleid": {required: true}}), createRole),
+		newRoute(http.MethodPut, "/access/roles/{roleid}", ClassOther, roles, role.merge(schema{"append": {kind: kBool}}), updateRole),
 		newRoute(http.MethodDelete, "/access/roles/{roleid}", ClassOther, roles, nil, deleteRole),
 		newRoute(http.MethodGet, "/access/acl", ClassOther, nil, nil, listACL),
-		newRoute(http.MethodPut, "/access/acl", ClassOther, permACL, acl, updateACL),
+		newRoute(http.MethodPut, "/access/acl", ClassOther, checkACLPermission, acl, updateACL),
 		newRoute(http.MethodGet, "/access/groups", ClassOther, nil, nil, listGroups),
 		newRoute(http.MethodGet, "/access/domains", ClassOther, nil, nil, listDomains),
 	}
@@ -54,7 +54,7 @@ func userRoutes() []route {
 
 var (
 	reUserID = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
-	// reACLPath are the paths that can be granted on (PVE::AccessControl).
+	// reACLPath matches the paths on which a role can be granted (PVE::AccessControl).
 	reACLPath = regexp.MustCompile(`^(?:/|/(?:access|nodes|pool|sdn|storage|vms|mapping)|` +
 		`/access/(?:groups|realm)(?:/[\w.-]+)?|/(?:nodes|storage)/[\w.-]+|/pool/[\w.-]+(?:/[\w.-]+){0,2}|` +
 		`/sdn/(?:controllers|dns|fabrics|ipams|prefix-lists|route-maps)(?:/[\w-]+)?|` +
@@ -70,34 +70,35 @@ func checkUserID(v string) error {
 
 func checkPrivs(v string) error {
 	for _, priv := range splitTags(v) {
-		if !slices.Contains(privilegesOf("9"), priv) && priv != "VM.Monitor" {
+		if !slices.Contains(listPrivileges("9"), priv) && priv != "VM.Monitor" {
 			return formatError("invalid privilege '%s'", priv)
 		}
 	}
 	return nil
 }
 
-func permCreateUser(s *Server, c *call) error {
+func checkCreateUserPermission(s *Server, c *call) error {
 	_, realm, _ := strings.Cut(c.param("userid"), "@")
-	if err := s.may(c.auth, "/access/realm/"+realm, "Realm.AllocateUser"); err != nil {
+	if err := s.require(c.auth, "/access/realm/"+realm, "Realm.AllocateUser"); err != nil {
 		return err
 	}
-	return s.may(c.auth, "/access/groups", "User.Modify")
+	return s.require(c.auth, "/access/groups", "User.Modify")
 }
 
-// permUser is for the user itself, and for who may change users.
-func permUser(privs ...string) permCheck {
+// newUserPermission returns a check that passes for the user itself and for callers that can change
+// users or that have one of the given privileges.
+func newUserPermission(privs ...string) permCheck {
 	return func(s *Server, c *call) error {
 		if c.auth.principal() == c.vars["userid"] ||
-			s.mayAny(c.auth, "/access/groups", append(privs, "User.Modify")...) == nil {
+			s.requireAny(c.auth, "/access/groups", append(privs, "User.Modify")...) == nil {
 			return nil
 		}
-		return noPermission()
+		return newPermissionError()
 	}
 }
 
-// grantPrivs are those that let a caller grant on a path.
-func grantPrivs(path string) []string {
+// grantPrivileges returns the privileges of which a caller needs one to grant a role on a path.
+func grantPrivileges(path string) []string {
 	privs := []string{"Permissions.Modify"}
 	switch {
 	case strings.HasPrefix(path, "/storage/"):
@@ -110,15 +111,15 @@ func grantPrivs(path string) []string {
 	return privs
 }
 
-func permACL(s *Server, c *call) error {
-	return s.mayAny(c.auth, c.param("path"), grantPrivs(c.param("path"))...)
+func checkACLPermission(s *Server, c *call) error {
+	return s.requireAny(c.auth, c.param("path"), grantPrivileges(c.param("path"))...)
 }
 
-func noUser(id string) error { return dief("no such user ('%s')", id) }
+func newNoUserError(id string) error { return dief("no such user ('%s')", id) }
 
-func (u User) row() map[string]any {
+func (u User) toRow() map[string]any {
 	_, realm, _ := strings.Cut(u.ID, "@")
-	out := map[string]any{"userid": u.ID, "enable": flag(!u.Disabled), "expire": 0, "realm-type": realm}
+	out := map[string]any{"userid": u.ID, "enable": boolToInt(!u.Disabled), "expire": 0, "realm-type": realm}
 	for k, v := range map[string]string{"comment": u.Comment, "email": u.Email} {
 		if v != "" {
 			out[k] = v
@@ -130,21 +131,21 @@ func (u User) row() map[string]any {
 func listUsers(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.hasAny(c.auth, "/access/groups", "User.Modify", "Sys.Audit")
+	all := s.hasAnyPrivilege(c.auth, "/access/groups", "User.Modify", "Sys.Audit")
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.access.users)) {
-		if u := s.access.users[id]; (all || c.auth.principal() == id) && (!c.flag("enabled") || !u.Disabled) {
-			out = append(out, u.row())
+		if u := s.access.users[id]; (all || c.auth.principal() == id) && (!c.boolParam("enabled") || !u.Disabled) {
+			out = append(out, u.toRow())
 		}
 	}
 	return out, nil
 }
 
-// user finds who a call is about; s.mu is held.
-func (s *Server) user(c *call) (User, error) {
+// findUser returns the user of a call. The caller holds s.mu.
+func (s *Server) findUser(c *call) (User, error) {
 	u, ok := s.access.users[c.vars["userid"]]
 	if !ok {
-		return u, noUser(c.vars["userid"])
+		return u, newNoUserError(c.vars["userid"])
 	}
 	return u, nil
 }
@@ -152,37 +153,37 @@ func (s *Server) user(c *call) (User, error) {
 func getUser(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u, err := s.user(c)
+	u, err := s.findUser(c)
 	if err != nil {
 		return nil, err
 	}
-	out := u.row()
+	out := u.toRow()
 	delete(out, "userid")
 	delete(out, "realm-type")
 	tokens := map[string]any{}
 	for id, t := range s.access.tokens {
 		if name, ok := strings.CutPrefix(id, u.ID+"!"); ok {
-			tokens[name] = t.row()
+			tokens[name] = t.toRow()
 		}
 	}
 	out["groups"], out["tokens"] = append([]string{}, u.Groups...), tokens
 	return out, nil
 }
 
-func (t Token) row() map[string]any {
-	return map[string]any{"privsep": flag(!t.NoPrivSep), "expire": t.Expire}
+func (t Token) toRow() map[string]any {
+	return map[string]any{"privsep": boolToInt(!t.NoPrivSep), "expire": t.Expire}
 }
 
 func (c *call) applyUser(u User) User {
-	for k, to := range map[string]*string{"comment": &u.Comment, "email": &u.Email, "password": &u.Password} {
-		if c.has(k) {
-			*to = c.param(k)
+	for k, field := range map[string]*string{"comment": &u.Comment, "email": &u.Email, "password": &u.Password} {
+		if c.hasParam(k) {
+			*field = c.param(k)
 		}
 	}
-	if c.has("enable") {
-		u.Disabled = !c.flag("enable")
+	if c.hasParam("enable") {
+		u.Disabled = !c.boolParam("enable")
 	}
-	if c.has("groups") {
+	if c.hasParam("groups") {
 		u.Groups = splitTags(c.param("groups"))
 	}
 	return u
@@ -202,18 +203,18 @@ func createUser(s *Server, c *call) (any, error) {
 func updateUser(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u, err := s.user(c)
+	u, err := s.findUser(c)
 	if err == nil {
 		s.access.users[u.ID] = c.applyUser(u)
 	}
 	return nil, err
 }
 
-// deleteUser removes a user, its tokens and all that was granted to them.
+// deleteUser deletes a user, the user's tokens and their grants.
 func deleteUser(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u, err := s.user(c)
+	u, err := s.findUser(c)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +234,7 @@ func listTokens(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.access.tokens)) {
 		if name, ok := strings.CutPrefix(id, c.vars["userid"]+"!"); ok {
-			row := s.access.tokens[id].row()
+			row := s.access.tokens[id].toRow()
 			row["tokenid"] = name
 			out = append(out, row)
 		}
@@ -248,20 +249,22 @@ func getToken(s *Server, c *call) (any, error) {
 	if !ok {
 		return nil, dief("no such token '%s' for user '%s'", c.vars["tokenid"], c.vars["userid"])
 	}
-	return t.row(), nil
+	return t.toRow(), nil
 }
 
 func createToken(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.user(c); err != nil {
+	if _, err := s.findUser(c); err != nil {
 		return nil, err
 	}
 	id := c.tokenID()
 	if _, ok := s.access.tokens[id]; ok {
-		return nil, badParam("tokenid", "Token already exists.")
+		return nil, newParamError("tokenid", "Token already exists.")
 	}
-	t := Token{ID: id, Secret: s.newUUID(), NoPrivSep: c.has("privsep") && !c.flag("privsep"), Expire: int64(c.num("expire"))}
+	t := Token{
+		ID: id, Secret: s.newUUID(), NoPrivSep: c.hasParam("privsep") && !c.boolParam("privsep"), Expire: int64(c.intParam("expire")),
+	}
 	s.access.tokens[id] = t
 	privsep := "1"
 	if t.NoPrivSep {
@@ -281,7 +284,9 @@ func deleteToken(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-func (s *Server) specialRole(name string) bool { return builtinRoles(s.model.Version)[name] != nil }
+func (s *Server) isBuiltinRole(name string) bool {
+	return newBuiltinRoles(s.model.Version)[name] != nil
+}
 
 func listRoles(s *Server, _ *call) (any, error) {
 	s.mu.Lock()
@@ -289,7 +294,7 @@ func listRoles(s *Server, _ *call) (any, error) {
 	out := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(s.access.roles)) {
 		out = append(out, map[string]any{
-			"roleid": name, "special": flag(s.specialRole(name)),
+			"roleid": name, "special": boolToInt(s.isBuiltinRole(name)),
 			"privs": strings.Join(slices.Sorted(maps.Keys(s.access.roles[name])), ","),
 		})
 	}
@@ -317,7 +322,7 @@ func createRole(s *Server, c *call) (any, error) {
 	if s.access.roles[name] != nil {
 		return nil, dief("create role failed: role '%s' already exists", name)
 	}
-	s.access.roles[name] = setOf(splitTags(c.param("privs"))...)
+	s.access.roles[name] = newSet(splitTags(c.param("privs"))...)
 	return nil, nil //nolint:nilnil // "data": null
 }
 
@@ -327,13 +332,13 @@ func updateRole(s *Server, c *call) (any, error) {
 	name := c.vars["roleid"]
 	role := s.access.roles[name]
 	switch {
-	case s.specialRole(name):
+	case s.isBuiltinRole(name):
 		return nil, dief("auto-generated role '%s' cannot be modified", name)
 	case role == nil:
 		return nil, dief("update role failed: role '%s' does not exist", name)
 	}
-	privs := setOf(splitTags(c.param("privs"))...)
-	if c.flag("append") {
+	privs := newSet(splitTags(c.param("privs"))...)
+	if c.boolParam("append") {
 		maps.Copy(privs, role)
 	}
 	s.access.roles[name] = privs
@@ -345,7 +350,7 @@ func deleteRole(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	name := c.vars["roleid"]
 	switch {
-	case s.specialRole(name):
+	case s.isBuiltinRole(name):
 		return nil, dief("auto-generated role '%s' cannot be deleted", name)
 	case s.access.roles[name] == nil:
 		return nil, dief("delete role failed: role '%s' does not exist", name)
@@ -355,12 +360,12 @@ func deleteRole(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-// principalType says what a grant is to.
-func principalType(who string) string {
+// principalType returns the type of a grant's principal.
+func principalType(name string) string {
 	switch {
-	case strings.HasPrefix(who, "@"):
+	case strings.HasPrefix(name, "@"):
 		return "group"
-	case strings.Contains(who, "!"):
+	case strings.Contains(name, "!"):
 		return "token"
 	default:
 		return "user"
@@ -370,22 +375,23 @@ func principalType(who string) string {
 func listACL(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.hasAny(c.auth, "/access", "Sys.Audit", "Permissions.Modify")
+	all := s.hasAnyPrivilege(c.auth, "/access", "Sys.Audit", "Permissions.Modify")
 	out := []map[string]any{}
 	for _, g := range s.access.acl {
-		if !all && !s.hasAny(c.auth, g.Path, grantPrivs(g.Path)...) {
+		if !all && !s.hasAnyPrivilege(c.auth, g.Path, grantPrivileges(g.Path)...) {
 			continue
 		}
 		out = append(out, map[string]any{
 			"path": g.Path, "roleid": g.Role, "type": principalType(g.Principal),
-			"ugid": strings.TrimPrefix(g.Principal, "@"), "propagate": flag(!g.NoPropagate),
+			"ugid": strings.TrimPrefix(g.Principal, "@"), "propagate": boolToInt(!g.NoPropagate),
 		})
 	}
 	return out, nil
 }
 
-// grantees are those a call grants to, or why it can't; s.mu is held.
-func (s *Server) grantees(c *call) ([]string, error) {
+// findGrantees returns the principals to which a call grants a role, and an error if one of them
+// does not exist. The caller holds s.mu.
+func (s *Server) findGrantees(c *call) ([]string, error) {
 	var out []string
 	for _, u := range splitTags(c.param("users")) {
 		if _, ok := s.access.users[u]; !ok {
@@ -409,26 +415,26 @@ func (s *Server) grantees(c *call) ([]string, error) {
 func updateACL(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	remove := c.flag("delete")
+	isDelete := c.boolParam("delete")
 	path := cmp.Or(strings.TrimRight(c.param("path"), "/"), "/")
-	if !remove && !reACLPath.MatchString(path) {
-		return nil, badParam("path", "invalid ACL path '%s'", path)
+	if !isDelete && !reACLPath.MatchString(path) {
+		return nil, newParamError("path", "invalid ACL path '%s'", path)
 	}
-	who, err := s.grantees(c)
+	principals, err := s.findGrantees(c)
 	if err != nil {
 		return nil, err
 	}
 	for _, role := range splitTags(c.param("roles")) {
-		if s.access.roles[role] == nil && !remove {
+		if s.access.roles[role] == nil && !isDelete {
 			return nil, dief("ACL update failed: role '%s' does not exist", role)
 		}
-		for _, p := range who {
+		for _, p := range principals {
 			s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool {
 				return g.Path == path && g.Principal == p && g.Role == role
 			})
-			if !remove {
+			if !isDelete {
 				s.access.acl = append(s.access.acl, ACL{
-					Path: path, Principal: p, Role: role, NoPropagate: c.has("propagate") && !c.flag("propagate"),
+					Path: path, Principal: p, Role: role, NoPropagate: c.hasParam("propagate") && !c.boolParam("propagate"),
 				})
 			}
 		}
@@ -447,7 +453,7 @@ func listGroups(s *Server, c *call) (any, error) {
 	}
 	out := []map[string]any{}
 	for _, g := range slices.Sorted(maps.Keys(members)) {
-		if s.hasAny(c.auth, "/access/groups/"+g, "User.Modify", "Sys.Audit", "Group.Allocate") {
+		if s.hasAnyPrivilege(c.auth, "/access/groups/"+g, "User.Modify", "Sys.Audit", "Group.Allocate") {
 			out = append(out, map[string]any{"groupid": g, "users": strings.Join(members[g], ",")})
 		}
 	}

@@ -14,47 +14,45 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// agentTimeout is how long a guest agent's command may take
-// (PVE::QemuServer::Agent).
-const agentTimeout = 5 * time.Second
+// agentCommandTimeout is the timeout of a guest agent's command (PVE::QemuServer::Agent).
+const agentCommandTimeout = 5 * time.Second
 
-// qemuGuest is a guest that is a machine of QEMU's.
+// qemuGuest is a guest that is a QEMU process.
 type qemuGuest struct {
 	s  *Server
 	m  *machine
 	vm *vm.VM
-	// media are the volumes in the CD drives by slot; guarded by Server.mu.
+	// media holds the volume ids in the CD drives by slot; guarded by Server.mu.
 	media map[string]string
 }
 
-// medium is what is in a CD drive.
+// medium is the content of a CD drive.
 type medium struct {
 	volid string
 	data  []byte
 }
 
-// startQEMU starts the machine that a VM's configuration describes. The VM's
-// lock is held.
+// startQEMU starts the machine that a VM's configuration describes. The caller holds the VM's lock.
 func (s *Server) startQEMU(ctx context.Context, m *machine, t *task) (guest, error) {
-	m.last.awaitGone() // it may still have the disks open
+	m.lastRun.waitForExit() // the last run can still have the disks open
 	s.mu.Lock()
-	spec, err := vmSpec(m, s.host.cfg)
-	media, disks, console := s.mediaOf(m), s.disksOf(m), s.console(m.id)
+	spec, err := newVMSpec(m, s.host.cfg)
+	media, disks, console := s.findMedia(m), s.findDisks(m), s.ensureConsole(m.id)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	files, err := s.openDrives(ctx, m.id, spec, media, disks)
-	// QEMU has them open by then: a medium that is taken from its storage, or
-	// that holds a secret, is in no file any more.
-	defer removeAll(files)
+	files, err := s.prepareDrives(ctx, m.id, spec, media, disks)
+	// When startQEMU returns, QEMU has opened the files. They are removed so that a medium with a
+	// secret, or a medium that is deleted from its storage, does not remain in a file.
+	defer removeFiles(files)
 	if err != nil {
 		return nil, err
 	}
 	console.printf("pvesim: start VM %d", m.id)
 	machine, err := vm.Start(ctx, s.host.tools, spec, console)
 	if err != nil {
-		return nil, s.notStarted(t, err)
+		return nil, s.reportStartError(t, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,82 +64,81 @@ func (s *Server) startQEMU(ctx context.Context, m *machine, t *task) (guest, err
 	return g, nil
 }
 
-// notStarted puts what QEMU said into the task's log.
-func (s *Server) notStarted(t *task, err error) error {
+// reportStartError adds QEMU's output to the task's log and returns the error of the task.
+func (s *Server) reportStartError(t *task, err error) error {
 	var exit *vm.StartError
 	if !errors.As(err, &exit) {
 		return dief("start failed: %s", err)
 	}
-	for _, line := range kvmSays(exit.Stderr) {
+	for _, line := range formatKVMErrors(exit.Stderr) {
 		s.printf(t, "%s", line)
 	}
-	return dief("%s", exited(exit.Code))
+	return dief("%s", formatExit(exit.Code))
 }
 
-// openDrives makes the files of the drives, and gives those to be removed once
-// they are open.
-func (s *Server) openDrives(ctx context.Context, vmid int, spec *vm.Spec, media map[string]medium,
+// prepareDrives creates the files of the drives. It returns the files that must be removed after
+// QEMU has opened them.
+func (s *Server) prepareDrives(ctx context.Context, vmid int, spec *vm.Spec, media map[string]medium,
 	disks map[string]*volume,
 ) ([]string, error) {
-	var made []string
+	var created []string
 	for i := range spec.Drives {
 		d := &spec.Drives[i]
 		if in, ok := media[d.Slot]; ok {
-			file, err := s.host.mediumFile(vmid, d.Slot, in.data)
+			file, err := s.host.writeMediumFile(vmid, d.Slot, in.data)
 			if err != nil {
-				return made, dief("%s", err)
+				return created, dief("%s", err)
 			}
-			made = append(made, file)
+			created = append(created, file)
 			d.File, d.Format = file, "raw"
 		}
 		if v := disks[d.Slot]; v != nil {
 			if err := s.ensureImage(ctx, v); err != nil {
-				return made, err
+				return created, err
 			}
 			d.File, d.Format = v.image.path, "qcow2"
 		}
 	}
-	return made, nil
+	return created, nil
 }
 
-func removeAll(files []string) {
+func removeFiles(files []string) {
 	for _, f := range files {
-		_ = os.Remove(f) // all are below the work directory, which goes in the end
+		_ = os.Remove(f) // Close deletes the work directory with all remaining files
 	}
 }
 
-// mediaOf is what is in a VM's CD drives by slot; s.mu is held.
-func (s *Server) mediaOf(m *machine) map[string]medium {
+// findMedia returns the content of a VM's CD drives by slot. The caller holds s.mu.
+func (s *Server) findMedia(m *machine) map[string]medium {
 	out := map[string]medium{}
-	for slot, value := range driveOptionsOf(m.conf) {
+	for slot, value := range selectDrives(m.conf) {
 		d, err := parseDrive(value)
 		if err != nil || !d.isCDROM() {
 			continue
 		}
-		if _, v := s.volumeOf(m.node, d.file); v != nil {
+		if _, v := s.findVolume(m.node, d.file); v != nil {
 			out[slot] = medium{volid: v.id, data: v.data}
 		}
 	}
 	return out
 }
 
-// disksOf are the volumes of a VM's disks by slot; s.mu is held.
-func (s *Server) disksOf(m *machine) map[string]*volume {
+// findDisks returns the volumes of a VM's disks by slot. The caller holds s.mu.
+func (s *Server) findDisks(m *machine) map[string]*volume {
 	out := map[string]*volume{}
-	for slot, value := range driveOptionsOf(m.conf) {
+	for slot, value := range selectDrives(m.conf) {
 		d, err := parseDrive(value)
 		if err != nil || d.isCDROM() {
 			continue
 		}
-		if _, v := s.volumeOf(m.node, d.file); v != nil {
+		if _, v := s.findVolume(m.node, d.file); v != nil {
 			out[slot] = v
 		}
 	}
 	return out
 }
 
-// updateVM changes a configuration, and what is in the CD drives of a VM that
-// runs.
+// updateVM changes a configuration and the media in the CD drives of a running VM.
 func (s *Server) updateVM(ctx context.Context, c *call, u *update) error {
 	if err := s.applyUpdate(c, u); err != nil {
 		return err
@@ -158,40 +155,40 @@ func (s *Server) updateVM(ctx context.Context, c *call, u *update) error {
 	return g.changeMedia(ctx)
 }
 
-// changeMedia makes the CD drives hold what the configuration says.
+// changeMedia changes the media in the CD drives to those of the configuration.
 func (g *qemuGuest) changeMedia(ctx context.Context) error {
 	g.s.mu.Lock()
-	want, had, drives := g.s.mediaOf(g.m), maps.Clone(g.media), driveOptionsOf(g.m.conf)
+	desired, current, drives := g.s.findMedia(g.m), maps.Clone(g.media), selectDrives(g.m.conf)
 	g.s.mu.Unlock()
 	for slot := range drives {
-		in, full := want[slot]
-		if in.volid == had[slot] {
+		target, hasMedium := desired[slot]
+		if target.volid == current[slot] {
 			continue
 		}
-		if err := g.change(ctx, slot, in, full); err != nil {
+		if err := g.changeMedium(ctx, slot, target, hasMedium); err != nil {
 			return dief("%s", err)
 		}
 		g.s.mu.Lock()
-		g.media[slot] = in.volid
+		g.media[slot] = target.volid
 		g.s.mu.Unlock()
 	}
 	return nil
 }
 
-func (g *qemuGuest) change(ctx context.Context, slot string, in medium, full bool) error {
-	if !full {
+func (g *qemuGuest) changeMedium(ctx context.Context, slot string, target medium, hasMedium bool) error {
+	if !hasMedium {
 		return g.vm.ChangeMedium(ctx, slot, "")
 	}
-	file, err := g.s.host.mediumFile(g.m.id, slot, in.data)
+	file, err := g.s.host.writeMediumFile(g.m.id, slot, target.data)
 	if err != nil {
 		return err
 	}
-	defer removeAll([]string{file})
+	defer removeFiles([]string{file})
 	return g.vm.ChangeMedium(ctx, slot, file)
 }
 
-// live follows the process.
-func (g *qemuGuest) live(run *guestRun) bool {
+// execute waits for the end of the process and stops the process when run's context ends.
+func (g *qemuGuest) execute(run *guestRun) bool {
 	select {
 	case <-g.vm.Done():
 	case <-run.ctx.Done():
@@ -210,24 +207,24 @@ func (g *qemuGuest) live(run *guestRun) bool {
 	return run.ctx.Err() == nil
 }
 
-func (g *qemuGuest) press(run *guestRun) time.Duration {
+func (g *qemuGuest) pressPowerButton(run *guestRun) time.Duration {
 	if err := g.vm.PowerButton(run.ctx); err != nil {
 		run.log.printf("pvesim: %s", err)
 	}
-	return never
+	return unlimited
 }
 
-func (g *qemuGuest) agent(ctx context.Context, command string) (any, error) {
-	wait := agentTimeout
+func (g *qemuGuest) runAgentCommand(ctx context.Context, command string) (any, error) {
+	wait := agentCommandTimeout
 	if command == "guest-ping" {
-		wait = agentWait
+		wait = agentPingTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	result, err := g.vm.Agent(ctx, command)
+	result, err := g.vm.RunAgentCommand(ctx, command)
 	switch {
 	case errors.Is(err, vm.ErrNoAgent):
-		return nil, noAgent()
+		return nil, newNoAgentError()
 	case err != nil:
 		return nil, dief("%s", err)
 	}
@@ -236,19 +233,19 @@ func (g *qemuGuest) agent(ctx context.Context, command string) (any, error) {
 
 func (g *qemuGuest) pid() int { return g.vm.PID() }
 
-// Terminal is the first serial port of a VM that runs under QEMU: what is
-// written to it is typed there. What the guest answers is in [Server.Console].
+// Terminal returns a writer to the first serial port of a VM that runs under QEMU, and false if
+// there is no such VM. The output of the guest is in [Server.Console].
 func (s *Server) Terminal(vmid int) (io.Writer, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.vms[vmid]; m != nil && m.guest != nil {
 		if g, ok := m.guest.guest.(*qemuGuest); ok {
-			return typist{g.vm}, true
+			return terminalWriter{g.vm}, true
 		}
 	}
 	return nil, false
 }
 
-type typist struct{ vm *vm.VM }
+type terminalWriter struct{ vm *vm.VM }
 
-func (t typist) Write(p []byte) (int, error) { return t.vm.Type(p) }
+func (t terminalWriter) Write(p []byte) (int, error) { return t.vm.Type(p) }

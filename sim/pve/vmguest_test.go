@@ -16,14 +16,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
 )
 
-// lab is a cluster of one node whose VMs are real.
+// lab is a cluster of one node whose VMs run under QEMU.
 type lab struct {
 	*api
 
 	dir string // the work directory
 }
 
-func newLab(t *testing.T, end vmtest.End, change func(*pve.Model)) *lab {
+func newLab(t *testing.T, end vmtest.Behavior, change func(*pve.Model)) *lab {
 	t.Helper()
 	vmtest.Tools(t)
 	dir := t.TempDir()
@@ -40,7 +40,7 @@ func newLab(t *testing.T, end vmtest.End, change func(*pve.Model)) *lab {
 
 func vmPath(id int) string { return fmt.Sprintf("/nodes/pve1/qemu/%d", id) }
 
-// status reads one field of a VM's status.
+// status returns one field of a VM's status.
 func (l *lab) status(id int, field string) any {
 	l.t.Helper()
 	m, _ := l.ok("GET", vmPath(id)+"/status/current", nil).(map[string]any)
@@ -57,13 +57,13 @@ func (l *lab) awaitStatus(id int, want string) {
 	eventually(l.t, want, func() bool { return l.status(id, "status") == want })
 }
 
-// says waits until a VM's console has a text.
+// says waits until the text is in a VM's console.
 func (l *lab) says(id int, text string) {
 	l.t.Helper()
 	eventually(l.t, "console: "+text, func() bool { return strings.Contains(l.s.Console(id), text) })
 }
 
-// pid is the QEMU process of a VM that runs.
+// pid returns the QEMU process of a running VM.
 func (l *lab) pid(id int) int {
 	l.t.Helper()
 	pid, _ := l.status(id, "pid").(float64)
@@ -73,7 +73,7 @@ func (l *lab) pid(id int) int {
 	return int(pid)
 }
 
-// files finds files below the work directory.
+// files returns the files below the work directory.
 func (l *lab) files(pattern string) []string {
 	l.t.Helper()
 	found, err := filepath.Glob(filepath.Join(l.dir, "pvesim-*", pattern))
@@ -83,7 +83,7 @@ func (l *lab) files(pattern string) []string {
 	return found
 }
 
-// backing tells what the only image of a VM is an overlay on.
+// backing returns the base of the only image of a VM.
 func (l *lab) backing(id int) string {
 	l.t.Helper()
 	found := l.files(fmt.Sprintf("disks/vm-%d-disk-0.*", id))
@@ -97,8 +97,8 @@ func (l *lab) backing(id int) string {
 	return filepath.Base(info.Backing)
 }
 
-// TestQEMUClones boots linked and full clones, which share nothing they write,
-// and removes them and, first, their template.
+// TestQEMUClones boots linked and full clones, which share no data that they write. Then it deletes
+// the template and the clones.
 func TestQEMUClones(t *testing.T) {
 	l := newLab(t, vmtest.PowersOff, nil)
 	l.clone("200", nil)
@@ -125,7 +125,7 @@ func TestQEMUClones(t *testing.T) {
 		t.Errorf("serial log %q %v", raw, err)
 	}
 
-	l.root().must("DELETE", vmPath(9001), nil) // thin snapshots live on without their base
+	l.root().must("DELETE", vmPath(9001), nil) // thin snapshots survive the deletion of their base
 	l.boot(201)
 	l.says(201, "runs=00000002")
 	l.awaitStatus(201, "stopped")
@@ -137,7 +137,7 @@ func TestQEMUClones(t *testing.T) {
 	}
 }
 
-// TestQEMUPower asks, forces, pulls the plug and kills.
+// TestQEMUPower shuts VMs down, forces their end, stops them and kills them.
 func TestQEMUPower(t *testing.T) {
 	l := newLab(t, vmtest.AwaitsButton, nil)
 	l.clone("200", nil)
@@ -166,7 +166,7 @@ func TestQEMUPower(t *testing.T) {
 	l.awaitStatus(200, "stopped")
 	l.says(200, "QEMU ended unexpectedly")
 
-	l.boot(200) // the image is none the worse
+	l.boot(200) // the image is intact
 	pid = l.pid(200)
 	if err := l.s.Close(); err != nil {
 		t.Error(err)
@@ -179,7 +179,7 @@ func TestQEMUPower(t *testing.T) {
 	}
 }
 
-// TestQEMUDeaf asks a guest that does not listen.
+// TestQEMUDeaf requests a guest to power off that ignores the request.
 func TestQEMUDeaf(t *testing.T) {
 	l := newLab(t, vmtest.Hangs, nil)
 	l.clone("200", nil)
@@ -197,8 +197,8 @@ func TestQEMUDeaf(t *testing.T) {
 	}
 }
 
-// TestQEMUChanges grows the disk of a stopped and of a running VM, and takes
-// its medium out and in again. The guest reports with every reboot.
+// TestQEMUChanges grows the disk of a stopped and of a running VM, and ejects and inserts a medium.
+// The guest reports at each reboot.
 func TestQEMUChanges(t *testing.T) {
 	l := newLab(t, vmtest.Reboots, func(m *pve.Model) { m.Templates[0].DiskSlot, m.Templates[0].CloudInitSlot = "virtio0", "scsi1" })
 	l.clone("200", nil)
@@ -235,7 +235,7 @@ func TestQEMUChanges(t *testing.T) {
 	}
 }
 
-// TestQEMUFails has QEMU refuse to start, and then start.
+// TestQEMUFails makes QEMU refuse to start, and then starts it.
 func TestQEMUFails(t *testing.T) {
 	l := newLab(t, vmtest.PowersOff, nil)
 	l.clone("200", nil)
@@ -267,7 +267,7 @@ func TestQEMUFails(t *testing.T) {
 	}
 }
 
-// TestQEMUCrashFault ends a VM by a fault of the model.
+// TestQEMUCrashFault ends a VM with a fault of the model.
 func TestQEMUCrashFault(t *testing.T) {
 	l := newLab(t, vmtest.Hangs, func(m *pve.Model) { m.Faults = []pve.Fault{{Kind: pve.FaultVMCrash}} })
 	l.clone("200", nil)
@@ -278,8 +278,7 @@ func TestQEMUCrashFault(t *testing.T) {
 	}
 }
 
-// TestQEMUForeign starts a VM of somebody else, whose disk is empty, and types
-// on its terminal.
+// TestQEMUForeign starts a VM of the model, whose disk is empty, and types on its terminal.
 func TestQEMUForeign(t *testing.T) {
 	l := newLab(t, vmtest.PowersOff, nil)
 	r := &lab{api: l.root(), dir: l.dir}
@@ -301,7 +300,7 @@ func TestQEMUForeign(t *testing.T) {
 	r.must("POST", vmPath(101)+"/status/stop", nil)
 }
 
-// TestQEMUModels names what is wrong before anything starts.
+// TestQEMUModels checks the errors of invalid models, which are found before a VM starts.
 func TestQEMUModels(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -311,7 +310,7 @@ func TestQEMUModels(t *testing.T) {
 		{"no such image", pve.QEMU{Image: "/does/not/exist"}, "/does/not/exist"},
 		{"no such kernel", pve.QEMU{Kernel: "/does/not/exist"}, "/does/not/exist"},
 		{"no such accelerator", pve.QEMU{Accel: "warp"}, "use tcg or kvm"},
-		{"initrd alone", pve.QEMU{Initrd: os.DevNull}, "need a kernel"},
+		{"initrd alone", pve.QEMU{Initrd: os.DevNull}, "require a kernel"},
 		{"not an image", pve.QEMU{Image: t.TempDir()}, "read image"},
 	} {
 		m := pve.DefaultModel()

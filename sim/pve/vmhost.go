@@ -15,27 +15,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// vmHost is what VMs under QEMU share.
+// vmHost holds what all VMs under QEMU share.
 type vmHost struct {
-	tools  vm.Tools
-	cfg    QEMU
-	disks  string // directory of the disk images
-	media  string // of what is in CD drives, while QEMU opens it
-	serial string // of the consoles
-	next   int    // number of the next image; guarded by Server.mu
+	tools     vm.Tools
+	cfg       QEMU
+	disks     string // directory of the disk images
+	media     string // directory of the media files, which exist while QEMU opens them
+	serial    string // directory of the consoles
+	lastImage int    // number of the last image; guarded by Server.mu
 }
 
-// image is the file behind a disk volume. Its fields are guarded by Server.mu.
+// image is the file of a disk volume. Server.mu guards its fields.
 type image struct {
 	path     string
-	from     string // what it is cloned from
-	linked   bool   // as an overlay
+	source   string // the file from which the image is cloned
+	linked   bool   // the image is an overlay
 	base     *image
 	overlays int
-	dropped  bool
+	released bool
 }
 
-// validate reports what makes a machine impossible.
+// validate returns an error if no machine can start with this configuration.
 func (q QEMU) validate() error {
 	switch vm.Accel(q.Accel) {
 	case "", vm.TCG, vm.KVM:
@@ -43,7 +43,7 @@ func (q QEMU) validate() error {
 		return fmt.Errorf("guest: qemu: unknown accel %q (use tcg or kvm)", q.Accel)
 	}
 	if q.Kernel == "" && q.Initrd+q.Append != "" {
-		return errors.New("guest: qemu: initrd and append need a kernel")
+		return errors.New("guest: qemu: initrd and append require a kernel")
 	}
 	for _, file := range []string{q.Image, q.Kernel, q.Initrd} {
 		if file == "" {
@@ -56,8 +56,8 @@ func (q QEMU) validate() error {
 	return nil
 }
 
-// newHost finds QEMU and makes the directories, if guests need them.
-func (s *Server) newHost() error {
+// prepareVMHost finds QEMU and creates the directories, if guests run under QEMU.
+func (s *Server) prepareVMHost() error {
 	if s.model.Guest.Kind != GuestQEMU || s.model.Guest.Script != nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (s *Server) newHost() error {
 	if err != nil {
 		return err
 	}
-	if err := s.makeWorkDir(); err != nil {
+	if err := s.ensureWorkDir(); err != nil {
 		return err
 	}
 	h := &vmHost{tools: tools, cfg: s.model.Guest.QEMU, disks: filepath.Join(s.workDir, "disks"),
@@ -75,33 +75,34 @@ func (s *Server) newHost() error {
 	}
 	for _, dir := range []string{h.disks, h.media, h.serial} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make directory for VMs: %w", err)
+			return fmt.Errorf("create directory for VMs: %w", err)
 		}
 	}
 	s.host = h
 	return nil
 }
 
-func (h *vmHost) serialLog(vmid int) string {
+func (h *vmHost) serialLogPath(vmid int) string {
 	return filepath.Join(h.serial, fmt.Sprintf("vm-%d.log", vmid))
 }
 
-// newImage names a file for a volume. Names are never used twice, so a volume
-// may be renamed, moved and made anew while others still are on its file.
+// newImage returns an image with a new file name for a volume. A file name is never used again. A
+// volume can therefore be renamed, moved or created again while overlays still use its old file.
 func (h *vmHost) newImage(v *volume) *image {
-	h.next++
+	h.lastImage++
 	_, name, _ := splitVolid(v.id)
 	name = strings.TrimSuffix(filepath.Base(name), ".qcow2")
-	return &image{path: filepath.Join(h.disks, fmt.Sprintf("%s.%d.qcow2", name, h.next))}
+	return &image{path: filepath.Join(h.disks, fmt.Sprintf("%s.%d.qcow2", name, h.lastImage))}
 }
 
-// clone names the file of a cloned volume; Server.mu is held.
-func (h *vmHost) clone(v *volume, d cloneDisk) *image {
+// cloneImage returns an image for a cloned volume, or nil if the source has none. The caller holds
+// Server.mu.
+func (h *vmHost) cloneImage(v *volume, d cloneDisk) *image {
 	if h == nil || d.base.image == nil {
 		return nil
 	}
 	img := h.newImage(v)
-	img.from, img.linked = d.base.image.path, !d.full
+	img.source, img.linked = d.base.image.path, !d.full
 	if img.linked {
 		img.base = d.base.image
 		img.base.overlays++
@@ -109,29 +110,29 @@ func (h *vmHost) clone(v *volume, d cloneDisk) *image {
 	return img
 }
 
-// drop removes the file, or, while there are overlays on it, leaves that to the
-// last of them: like a thin snapshot, a clone survives its base.
-func (i *image) drop() {
-	if i == nil || i.dropped {
+// release deletes the file. If other images are overlays on the file, the last of them deletes it,
+// so that a clone survives the deletion of its base, as a thin snapshot does.
+func (i *image) release() {
+	if i == nil || i.released {
 		return
 	}
-	i.dropped = true
-	for ; i != nil && i.dropped && i.overlays == 0; i = i.base {
-		_ = os.Remove(i.path) // it may never have been made
+	i.released = true
+	for ; i != nil && i.released && i.overlays == 0; i = i.base {
+		_ = os.Remove(i.path) // the file may never have been created
 		if i.base != nil {
 			i.base.overlays--
 		}
 	}
 }
 
-// templateImage puts an overlay on the template's image behind its disk, which
-// takes on the image's size.
-func (s *Server) templateImage(t Template, v *volume) error {
+// createTemplateImage creates the file of a template's disk: an overlay on the template's image. The
+// disk gets the size of the image.
+func (s *Server) createTemplateImage(t Template, v *volume) error {
 	if s.host == nil {
 		return nil
 	}
 	v.image = s.host.newImage(v)
-	file := cmpOr(t.Image, s.host.cfg.Image)
+	file := firstNonEmpty(t.Image, s.host.cfg.Image)
 	if file == "" {
 		return s.host.tools.Create(s.ctx, v.image.path, v.size)
 	}
@@ -147,16 +148,16 @@ func (s *Server) templateImage(t Template, v *volume) error {
 	return s.host.tools.Overlay(s.ctx, v.image.path, file, info.Format, info.Size)
 }
 
-// makeImage makes the file of a cloned volume.
-func (s *Server) makeImage(ctx context.Context, v *volume) error {
+// createCloneImage creates the file of a cloned volume.
+func (s *Server) createCloneImage(ctx context.Context, v *volume) error {
 	if v.image == nil {
 		return nil
 	}
 	var err error
 	if tools := s.host.tools; v.image.linked {
-		err = tools.Overlay(ctx, v.image.path, v.image.from, "qcow2", v.size)
+		err = tools.Overlay(ctx, v.image.path, v.image.source, "qcow2", v.size)
 	} else {
-		err = tools.Copy(ctx, v.image.path, v.image.from)
+		err = tools.Copy(ctx, v.image.path, v.image.source)
 	}
 	if err != nil {
 		return dief("%s", err)
@@ -164,16 +165,16 @@ func (s *Server) makeImage(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// ensureImage makes the file of a disk that has had none: an empty one.
+// ensureImage creates an empty file for a disk that has none.
 func (s *Server) ensureImage(ctx context.Context, v *volume) error {
 	s.mu.Lock()
-	fresh := v.image == nil
-	if fresh {
+	isNew := v.image == nil
+	if isNew {
 		v.image = s.host.newImage(v)
 	}
 	path, size := v.image.path, v.size
 	s.mu.Unlock()
-	if !fresh {
+	if !isNew {
 		return nil
 	}
 	if err := s.host.tools.Create(ctx, path, size); err != nil {
@@ -182,16 +183,16 @@ func (s *Server) ensureImage(ctx context.Context, v *volume) error {
 	return nil
 }
 
-// resizeImage grows the file behind a disk; a running guest is told.
+// resizeImage grows the file of a disk. QEMU reports the new size to a running guest.
 func (s *Server) resizeImage(ctx context.Context, r *resize) error {
-	if r.vol.image == nil || r.want == r.vol.size {
+	if r.vol.image == nil || r.newSize == r.vol.size {
 		return nil
 	}
 	var err error
 	if r.run == nil {
-		err = s.host.tools.Resize(ctx, r.vol.image.path, r.want)
+		err = s.host.tools.Resize(ctx, r.vol.image.path, r.newSize)
 	} else if g, ok := r.run.guest.(*qemuGuest); ok {
-		err = g.vm.Resize(ctx, r.disk, r.want)
+		err = g.vm.Resize(ctx, r.disk, r.newSize)
 	}
 	if err != nil {
 		return dief("%s", err)
@@ -199,8 +200,8 @@ func (s *Server) resizeImage(ctx context.Context, r *resize) error {
 	return nil
 }
 
-// mediumFile writes what is in a CD drive to a file for QEMU to open.
-func (h *vmHost) mediumFile(vmid int, slot string, data []byte) (string, error) {
+// writeMediumFile writes the content of a CD drive to a file for QEMU.
+func (h *vmHost) writeMediumFile(vmid int, slot string, data []byte) (string, error) {
 	f, err := os.CreateTemp(h.media, strconv.Itoa(vmid)+"-"+slot+"-*.iso") // mode 0600
 	if err != nil {
 		return "", fmt.Errorf("write medium: %w", err)

@@ -13,33 +13,33 @@ import (
 	"time"
 )
 
-// snapshot is a VM's configuration at a moment. What is on its disks is kept by
-// nobody: the simulated ones hold nothing.
+// snapshot is a VM's configuration at a time. Simulated disks have no content, so a snapshot
+// contains none.
 type snapshot struct {
-	conf   map[string]string
-	parent string
-	at     time.Time
-	text   string
-	memory bool
+	conf        map[string]string
+	parent      string
+	time        time.Time
+	description string
+	hasMemory   bool
 }
 
 func snapshotRoutes() []route {
 	base := "/nodes/{node}/qemu/{vmid}/snapshot"
 	one := base + "/{snapname}"
-	audit, take := needs("/vms/{vmid}", "VM.Audit"), needs("/vms/{vmid}", "VM.Snapshot")
-	back := needsAny("/vms/{vmid}", "VM.Snapshot", "VM.Snapshot.Rollback")
+	audit, take := requireAll("/vms/{vmid}", "VM.Audit"), requireAll("/vms/{vmid}", "VM.Snapshot")
+	back := requireAny("/vms/{vmid}", "VM.Snapshot", "VM.Snapshot.Rollback")
 	create := schema{
 		"snapname": {required: true, maxLen: 40, check: checkConfigID}, "description": {}, "vmstate": {kind: kBool},
 	}
 	return []route{
 		newRoute(http.MethodGet, base, ClassVM, audit, nil, listSnapshots),
-		newRoute(http.MethodPost, base, ClassVM, take, create, takeSnapshot).async(),
-		newRoute(http.MethodGet, one, ClassVM, nil, nil, index("cmd", "rollback", "config")),
-		newRoute(http.MethodGet, one+"/config", ClassVM, needsAny("/vms/{vmid}", "VM.Snapshot", "VM.Snapshot.Rollback", "VM.Audit"),
+		newRoute(http.MethodPost, base, ClassVM, take, create, takeSnapshot).asTask(),
+		newRoute(http.MethodGet, one, ClassVM, nil, nil, newIndex("cmd", "rollback", "config")),
+		newRoute(http.MethodGet, one+"/config", ClassVM, requireAny("/vms/{vmid}", "VM.Snapshot", "VM.Snapshot.Rollback", "VM.Audit"),
 			nil, snapshotConfig),
 		newRoute(http.MethodPut, one+"/config", ClassVM, take, schema{"description": {}}, describeSnapshot),
-		newRoute(http.MethodPost, one+"/rollback", ClassVM, back, schema{"start": {kind: kBool}}, rollBack).async(),
-		newRoute(http.MethodDelete, one, ClassVM, take, schema{"force": {kind: kBool}}, dropSnapshot).async(),
+		newRoute(http.MethodPost, one+"/rollback", ClassVM, back, schema{"start": {kind: kBool}}, rollBackSnapshot).asTask(),
+		newRoute(http.MethodDelete, one, ClassVM, take, schema{"force": {kind: kBool}}, deleteSnapshot).asTask(),
 	}
 }
 
@@ -53,21 +53,23 @@ func checkConfigID(v string) error {
 func listSnapshots(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
 	out := []map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(m.snapshots)) {
 		sn := m.snapshots[name]
-		row := map[string]any{"name": name, "description": sn.text, "snaptime": sn.at.Unix(), "vmstate": flag(sn.memory)}
+		row := map[string]any{
+			"name": name, "description": sn.description, "snaptime": sn.time.Unix(), "vmstate": boolToInt(sn.hasMemory),
+		}
 		if sn.parent != "" {
 			row["parent"] = sn.parent
 		}
 		out = append(out, row)
 	}
 	now := map[string]any{
-		"name": "current", "description": "You are here!", "digest": m.digest(), "running": flag(m.running),
+		"name": "current", "description": "You are here!", "digest": m.digest(), "running": boolToInt(m.running),
 	}
 	if p := m.conf["parent"]; p != "" {
 		now["parent"] = p
@@ -75,9 +77,9 @@ func listSnapshots(s *Server, c *call) (any, error) {
 	return append(out, now), nil
 }
 
-// snapshotOf finds a snapshot; s.mu is held.
-func (s *Server) snapshotOf(c *call) (*machine, *snapshot, error) {
-	m, err := s.get(c.node, c.vmid)
+// findSnapshot returns the VM and the snapshot of a call. The caller holds s.mu.
+func (s *Server) findSnapshot(c *call) (*machine, *snapshot, error) {
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,29 +87,29 @@ func (s *Server) snapshotOf(c *call) (*machine, *snapshot, error) {
 	if sn := m.snapshots[name]; sn != nil {
 		return m, sn, nil
 	}
-	return nil, nil, noSnapshot(name)
+	return nil, nil, newNoSnapshotError(name)
 }
 
-func noSnapshot(name string) error { return dief("snapshot '%s' does not exist", name) }
+func newNoSnapshotError(name string) error { return dief("snapshot '%s' does not exist", name) }
 
 func snapshotConfig(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, sn, err := s.snapshotOf(c)
+	_, sn, err := s.findSnapshot(c)
 	if err != nil {
 		return nil, err
 	}
-	return sn.shown(), nil
+	return sn.encode(), nil
 }
 
-// shown is the configuration in a snapshot, with what is said of it.
-func (sn *snapshot) shown() map[string]any {
-	out := map[string]any{"snaptime": sn.at.Unix()}
+// encode returns the configuration in a snapshot, with the snapshot's own fields.
+func (sn *snapshot) encode() map[string]any {
+	out := map[string]any{"snaptime": sn.time.Unix()}
 	for k, v := range sn.conf {
-		out[k] = typedOption(k, v)
+		out[k] = encodeOption(k, v)
 	}
-	if sn.text != "" {
-		out["description"] = sn.text
+	if sn.description != "" {
+		out["description"] = sn.description
 	}
 	if sn.parent != "" {
 		out["parent"] = sn.parent
@@ -118,9 +120,9 @@ func (sn *snapshot) shown() map[string]any {
 func describeSnapshot(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, sn, err := s.snapshotOf(c)
-	if err == nil && c.has("description") {
-		sn.text = storedDescription(c.param("description"))
+	_, sn, err := s.findSnapshot(c)
+	if err == nil && c.hasParam("description") {
+		sn.description = formatDescription(c.param("description"))
 	}
 	return nil, err
 }
@@ -133,7 +135,7 @@ func takeSnapshot(s *Server, c *call) (any, error) {
 	return s.forkVM(c, "qmsnapshot", func(_ context.Context, t *task) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m, err := s.get(c.node, c.vmid)
+		m, err := s.findVM(c.node, c.vmid)
 		if err == nil {
 			err = m.checkLock()
 		}
@@ -143,19 +145,20 @@ func takeSnapshot(s *Server, c *call) (any, error) {
 		if err != nil {
 			return err
 		}
-		return s.keepSnapshot(c, m, t)
+		return s.recordSnapshot(c, m, t)
 	})
 }
 
-// keepSnapshot notes a snapshot of every disk; s.mu is held.
-func (s *Server) keepSnapshot(c *call, m *machine, t *task) error {
-	for _, slot := range slices.Sorted(maps.Keys(driveOptionsOf(m.conf))) {
+// recordSnapshot takes a snapshot of a VM. It returns an error if one of the disks does not support
+// snapshots. The caller holds s.mu.
+func (s *Server) recordSnapshot(c *call, m *machine, t *task) error {
+	for _, slot := range slices.Sorted(maps.Keys(selectDrives(m.conf))) {
 		d, err := parseDrive(m.conf[slot])
 		if err != nil || d.isCDROM() {
 			continue
 		}
-		st, _ := s.volumeOf(m.node, d.file)
-		if s.host != nil || st == nil || !st.snapshots(d.file) {
+		st, _ := s.findVolume(m.node, d.file)
+		if s.host != nil || st == nil || !st.canSnapshot(d.file) {
 			return dief("snapshot feature is not available")
 		}
 		t.log = append(t.log, "snapshotting 'drive-"+slot+"' ("+d.file+")")
@@ -167,22 +170,22 @@ func (s *Server) keepSnapshot(c *call, m *machine, t *task) error {
 		m.snapshots = map[string]*snapshot{}
 	}
 	m.snapshots[name] = &snapshot{
-		conf: conf, parent: m.conf["parent"], at: s.clk.Now(), text: storedDescription(c.param("description")),
-		memory: c.flag("vmstate") && m.running,
+		conf: conf, parent: m.conf["parent"], time: s.clk.Now(), description: formatDescription(c.param("description")),
+		hasMemory: c.boolParam("vmstate") && m.running,
 	}
 	m.conf["parent"] = name
 	return nil
 }
 
-// snapshots tells whether a storage can take one of a volume.
-func (st *store) snapshots(volid string) bool {
-	return !st.fileBased() || strings.HasSuffix(volid, ".qcow2")
+// canSnapshot returns true if the storage supports snapshots of the volume.
+func (st *store) canSnapshot(volid string) bool {
+	return !st.isFileBased() || strings.HasSuffix(volid, ".qcow2")
 }
 
-func rollBack(s *Server, c *call) (any, error) {
+func rollBackSnapshot(s *Server, c *call) (any, error) {
 	return s.forkVM(c, "qmrollback", func(ctx context.Context, t *task) error {
 		s.mu.Lock()
-		m, sn, err := s.snapshotOf(c)
+		m, sn, err := s.findSnapshot(c)
 		if err == nil {
 			err = m.checkLock()
 		}
@@ -195,21 +198,21 @@ func rollBack(s *Server, c *call) (any, error) {
 		m.conf = maps.Clone(sn.conf)
 		m.conf["parent"] = c.vars["snapname"]
 		m.pending, m.pendingDel = map[string]string{}, map[string]bool{}
-		s.sight(m)
+		s.recordSighting(m)
 		s.mu.Unlock()
-		run.awaitGone()
-		if c.flag("start") || sn.memory {
-			return s.boot(ctx, c, t)
+		run.waitForExit()
+		if c.boolParam("start") || sn.hasMemory {
+			return s.bootVM(ctx, c, t)
 		}
 		return nil
 	})
 }
 
-func dropSnapshot(s *Server, c *call) (any, error) {
+func deleteSnapshot(s *Server, c *call) (any, error) {
 	return s.forkVM(c, "qmdelsnapshot", func(_ context.Context, _ *task) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m, sn, err := s.snapshotOf(c)
+		m, sn, err := s.findSnapshot(c)
 		if err == nil {
 			err = m.checkLock()
 		}
@@ -233,28 +236,27 @@ func dropSnapshot(s *Server, c *call) (any, error) {
 	})
 }
 
-// hasFeature tells whether the disks of a VM can be cloned, copied or have
-// snapshots taken.
-func hasFeature(s *Server, c *call) (any, error) {
+// getFeature returns whether the disks of a VM can be cloned, copied or have snapshots.
+func getFeature(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.get(c.node, c.vmid)
+	m, err := s.findVM(c.node, c.vmid)
 	if err != nil {
 		return nil, err
 	}
-	can := true
-	for _, v := range driveOptionsOf(m.conf) {
+	isSupported := true
+	for _, v := range selectDrives(m.conf) {
 		d, err := parseDrive(v)
 		if err != nil || d.isCDROM() {
 			continue
 		}
-		st, _ := s.volumeOf(m.node, d.file)
+		st, _ := s.findVolume(m.node, d.file)
 		switch c.param("feature") {
 		case "clone":
-			can = can && strings.Contains(d.file, "base-"+strconv.Itoa(m.id)+"-")
+			isSupported = isSupported && strings.Contains(d.file, "base-"+strconv.Itoa(m.id)+"-")
 		case "snapshot":
-			can = can && st != nil && st.snapshots(d.file)
+			isSupported = isSupported && st != nil && st.canSnapshot(d.file)
 		}
 	}
-	return map[string]any{"hasFeature": flag(can), "nodes": []string{c.node}}, nil
+	return map[string]any{"hasFeature": boolToInt(isSupported), "nodes": []string{c.node}}, nil
 }

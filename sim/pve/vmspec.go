@@ -12,10 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// vmSpec is the machine that a configuration describes. Its drives have no
-// files yet. What only concerns other machines of the node (bridges, VLANs,
-// limits, balloons) is recorded and has no effect.
-func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
+// newVMSpec returns the machine that a configuration describes. Its drives have no files yet.
+// Options that concern the node's other machines (bridges, VLANs, limits, balloons) have no effect.
+func newVMSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 	if m.conf["bios"] == "ovmf" {
 		return nil, dief("bios 'ovmf' is not simulated by QEMU guests")
 	}
@@ -23,18 +22,18 @@ func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 		return nil, dief("'%s' is not simulated by QEMU guests", tpmSlot)
 	}
 	s := &vm.Spec{
-		Name: m.name(), UUID: smbiosUUID(m.conf["smbios1"]), Accel: vm.Accel(cfg.Accel),
+		Name: m.name(), UUID: parseSMBIOSUUID(m.conf["smbios1"]), Accel: vm.Accel(cfg.Accel),
 		Q35:       strings.Contains(m.conf["machine"], "q35"),
 		MemoryMiB: m.memBytes() >> 20, Sockets: max(1, atoi(m.conf["sockets"])), Cores: max(1, atoi(m.conf["cores"])),
-		SCSI: cmpOr(m.conf["scsihw"], "lsi"), Kernel: cfg.Kernel, Initrd: cfg.Initrd, Append: cfg.Append,
-		Agent: agentEnabled(m.conf["agent"]), NoReboot: m.conf["reboot"] == "0",
+		SCSI: firstNonEmpty(m.conf["scsihw"], "lsi"), Kernel: cfg.Kernel, Initrd: cfg.Initrd, Append: cfg.Append,
+		Agent: isAgentEnabled(m.conf["agent"]), NoReboot: m.conf["reboot"] == "0",
 	}
-	order := bootOrder(m.conf)
+	order := findBootOrder(m.conf)
 	for _, slot := range slices.Sorted(maps.Keys(m.conf)) {
 		value := m.conf[slot]
 		switch {
 		case reNet.MatchString(slot):
-			nic := nicOf(value)
+			nic := parseNIC(value)
 			nic.BootIndex = 1 + slices.Index(order, slot)
 			s.NICs = append(s.NICs, nic)
 		case !isDriveName(slot) || slot == "efidisk0":
@@ -51,9 +50,9 @@ func vmSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 	return s, nil
 }
 
-// bootOrder names the devices to boot from, the first first: those the
-// configuration names, else disks, CD drives and network cards.
-func bootOrder(conf map[string]string) []string {
+// findBootOrder returns the devices from which a VM boots, in their order: those of the
+// configuration, or by default disks, CD drives and network cards.
+func findBootOrder(conf map[string]string) []string {
 	if order, ok := strings.CutPrefix(conf["boot"], "order="); ok {
 		return strings.Split(order, ";")
 	}
@@ -73,16 +72,16 @@ func bootOrder(conf map[string]string) []string {
 	return slices.Concat(disks, cds, nics)
 }
 
-func smbiosUUID(v string) string {
-	props, err := properties(v, "")
+func parseSMBIOSUUID(v string) string {
+	props, err := parseProperties(v, "")
 	if err != nil {
 		return ""
 	}
 	return props["uuid"]
 }
 
-// nicOf reads a network device: virtio=MAC,bridge=vmbr0 or model=virtio,macaddr=MAC.
-func nicOf(v string) vm.NIC {
+// parseNIC parses a network device such as virtio=MAC,bridge=vmbr0 or model=virtio,macaddr=MAC.
+func parseNIC(v string) vm.NIC {
 	n := vm.NIC{MAC: reNetMAC.FindString(v)}
 	for part := range strings.SplitSeq(v, ",") {
 		k, val, _ := strings.Cut(part, "=")
@@ -92,20 +91,20 @@ func nicOf(v string) vm.NIC {
 		case reNetModel.MatchString(k):
 			n.Model = k
 		case k == "link_down":
-			n.Down = truthy(val)
+			n.Down = isTrue(val)
 		}
 	}
 	return n
 }
 
-// kvmSays is what QEMU says when it fails, as Proxmox VE shows it: there the
-// program is called kvm.
-func kvmSays(text string) []string {
+// formatKVMErrors returns the lines of QEMU's error output as Proxmox VE shows them. There the
+// program's name is kvm.
+func formatKVMErrors(text string) []string {
 	var out []string
 	for line := range strings.SplitSeq(text, "\n") {
-		_, said, ok := strings.Cut(line, "qemu-system-x86_64: ")
+		_, message, ok := strings.Cut(line, "qemu-system-x86_64: ")
 		if ok {
-			line = "kvm: " + said
+			line = "kvm: " + message
 		}
 		if line != "" {
 			out = append(out, line)
@@ -114,6 +113,6 @@ func kvmSays(text string) []string {
 	return out
 }
 
-func exited(code int) string {
+func formatExit(code int) string {
 	return "start failed: QEMU exited with code " + strconv.Itoa(code)
 }

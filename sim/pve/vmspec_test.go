@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// TestVMSpec maps configurations to machines.
+// TestVMSpec converts configurations to machines.
 func TestVMSpec(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -16,21 +16,21 @@ const (
 	service   = "registry.example.com"
 )
 
-// allowed tells whether a request may read of a repository, and answers it if not. An
-// empty repository asks only whether the login is good.
-func (s *Server) allowed(w http.ResponseWriter, r *http.Request, repository string) bool {
+// authorize returns true if the request may read the repository. If not, authorize writes the error
+// response and returns false. If repository is empty, authorize checks only the credential.
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request, repository string) bool {
 	if len(s.options.Users) == 0 {
 		return true
 	}
 
 	if s.options.Basic {
-		user, password, given := r.BasicAuth()
-		if given && s.knows(user, password) {
+		user, password, hasCredential := r.BasicAuth()
+		if hasCredential && s.isValidLogin(user, password) {
 			return true
 		}
 
 		w.Header().Set("WWW-Authenticate", `Basic realm="Registry"`)
-		fail(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
+		writeError(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 
 		return false
 	}
@@ -40,7 +40,7 @@ func (s *Server) allowed(w http.ResponseWriter, r *http.Request, repository stri
 		scope = "repository:" + repository + ":pull"
 	}
 
-	token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token, hasCredential := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 
 	s.mu.Lock()
 	granted, known := s.tokens[token]
@@ -52,8 +52,8 @@ func (s *Server) allowed(w http.ResponseWriter, r *http.Request, repository stri
 	}
 
 	switch {
-	case !given:
-	case !known || s.options.Clock.Now().After(granted.until):
+	case !hasCredential:
+	case !known || s.options.Clock.Now().After(granted.expires):
 		challenge += `,error="invalid_token"`
 	case granted.user == "" || scope != "" && granted.scope != scope:
 		challenge += `,error="insufficient_scope"`
@@ -62,31 +62,32 @@ func (s *Server) allowed(w http.ResponseWriter, r *http.Request, repository stri
 	}
 
 	w.Header().Set("WWW-Authenticate", challenge)
-	fail(w, http.StatusUnauthorized, "UNAUTHORIZED", "access to the requested resource is not authorized")
+	writeError(w, http.StatusUnauthorized, "UNAUTHORIZED", "access to the requested resource is not authorized")
 
 	return false
 }
 
-func (s *Server) knows(user, password string) bool {
-	want, ok := s.options.Users[user]
+func (s *Server) isValidLogin(user, password string) bool {
+	expected, ok := s.options.Users[user]
 
-	return ok && want == password
+	return ok && expected == password
 }
 
-// token gives a token for a scope. Without a login it is good for nothing, as it is for a
-// private repository of real registries.
-func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+// issueToken issues a token for a scope. A token that is issued without a login grants nothing, as
+// for a private repository of a real registry.
+func (s *Server) issueToken(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 
 	if query.Get("service") != service {
-		s.violation(w, fmt.Sprintf("token for service %q, the challenge said %q", query.Get("service"), service))
+		s.recordViolation(w, fmt.Sprintf("request for a token of service %q, but the challenge names %q",
+			query.Get("service"), service))
 
 		return
 	}
 
-	user, password, given := r.BasicAuth()
-	if given && !s.knows(user, password) {
-		fail(w, http.StatusUnauthorized, "UNAUTHORIZED", "incorrect username or password")
+	user, password, hasCredential := r.BasicAuth()
+	if hasCredential && !s.isValidLogin(user, password) {
+		writeError(w, http.StatusUnauthorized, "UNAUTHORIZED", "incorrect username or password")
 
 		return
 	}
@@ -96,36 +97,36 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.issued++
 	token := fmt.Sprintf("token-%d", s.issued)
-	s.tokens[token] = grant{user: user, scope: query.Get("scope"), until: now.Add(s.options.TokenLife)}
+	s.tokens[token] = grant{user: user, scope: query.Get("scope"), expires: now.Add(s.options.TokenLifetime)}
 	s.mu.Unlock()
 
-	answer(w, http.StatusOK, struct {
+	writeJSON(w, http.StatusOK, struct {
 		Token     string `json:"token"`
 		ExpiresIn int    `json:"expires_in"`
 		IssuedAt  string `json:"issued_at"`
-	}{token, int(s.options.TokenLife.Seconds()), now.UTC().Format(time.RFC3339)})
+	}{token, int(s.options.TokenLifetime.Seconds()), now.UTC().Format(time.RFC3339)})
 }
 
-type problem struct {
+type apiError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// fail answers with an error of the distribution specification.
-func fail(w http.ResponseWriter, status int, code, message string) {
-	answer(w, status, struct {
-		Errors []problem `json:"errors"`
-	}{[]problem{{code, message}}})
+// writeError writes an error in the format of the distribution specification.
+func writeError(w http.ResponseWriter, status int, code, message string) {
+	writeJSON(w, status, struct {
+		Errors []apiError `json:"errors"`
+	}{[]apiError{{code, message}}})
 }
 
-func answer[T any](w http.ResponseWriter, status int, body T) {
+func writeJSON[T any](w http.ResponseWriter, status int, body T) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 
 	raw, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // strings and numbers can be written
+		panic(err) // strings and numbers can always be encoded
 	}
 
-	_, _ = w.Write(raw) // the client may have gone
+	_, _ = w.Write(raw) // the client may have disconnected
 }

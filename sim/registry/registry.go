@@ -18,28 +18,29 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// IndexType is the media type of the manifests: an image for several architectures.
+// IndexType is the media type of all manifests of the simulator: a list for several architectures.
 const IndexType = "application/vnd.docker.distribution.manifest.list.v2+json"
 
-// Options of a Server.
+// Options configures a Server.
 type Options struct {
-	// Users are passwords by name. Without any, everybody may read everything.
+	// Users holds passwords by user name. If Users is empty, every client may read every repository.
 	Users map[string]string
-	// Basic asks for the password itself and not for a token.
+	// Basic makes the server use HTTP basic authentication instead of tokens.
 	Basic bool
-	// TokenLife is how long a token is good for. Default: five minutes.
-	TokenLife time.Duration
-	// Clock tells the time. Default: the real one.
+	// TokenLifetime is how long a token is valid. Default: five minutes.
+	TokenLifetime time.Duration
+	// Clock is the server's clock. Default: the real clock.
 	Clock clock.Clock
 }
 
-// Fault is a rule of what goes wrong with requests for manifests and tokens.
+// Fault makes requests for manifests and tokens fail or take longer.
 type Fault struct {
-	// Status answers instead of the registry, where it is not 0.
+	// Status is the HTTP status of the error response that the server writes instead of its own
+	// response. If Status is 0, the server writes its own response.
 	Status int
-	// Delay before an answer.
+	// Delay is how long the server waits before it writes a response.
 	Delay time.Duration
-	// Count of requests that it meets; 0: all.
+	// Count is the number of requests that the fault affects. 0 means all requests.
 	Count int
 }
 
@@ -48,27 +49,27 @@ type Server struct {
 	options Options
 
 	mu sync.Mutex
-	// images are digests by repository and tag, and contents by repository and digest.
+	// images holds digests by repository and tag; contents holds manifests by repository and digest.
 	images   map[string]map[string]string
 	contents map[string]map[string][]byte
 	tokens   map[string]grant
 	issued   int
 	fault    *Fault
 	calls    map[string]int
-	// violations are requests that no client of a registry makes.
+	// violations holds requests that no client of a registry makes.
 	violations []string
 }
 
-// grant is what a token is good for.
+// grant is what a token permits.
 type grant struct {
 	user, scope string
-	until       time.Time
+	expires     time.Time
 }
 
-// New makes a registry without images.
+// New returns a registry without images.
 func New(options Options) *Server {
-	if options.TokenLife == 0 {
-		options.TokenLife = 5 * time.Minute
+	if options.TokenLifetime == 0 {
+		options.TokenLifetime = 5 * time.Minute
 	}
 
 	if options.Clock == nil {
@@ -81,7 +82,8 @@ func New(options Options) *Server {
 	}
 }
 
-// Push puts an image into a repository and gives its digest. The tag may be empty.
+// Push adds an image to a repository and returns the image's digest. If tag is empty, the image has
+// no tag.
 func (s *Server) Push(repository, tag string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +105,7 @@ func (s *Server) Push(repository, tag string) string {
 	return digest
 }
 
-// SetFault changes what goes wrong; nil: nothing.
+// SetFault replaces the current fault. nil removes it.
 func (s *Server) SetFault(fault *Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +113,7 @@ func (s *Server) SetFault(fault *Fault) {
 	s.fault = fault
 }
 
-// Calls counts the requests by METHOD PATH.
+// Calls returns the number of requests by "METHOD PATH".
 func (s *Server) Calls() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +121,7 @@ func (s *Server) Calls() map[string]int {
 	return maps.Clone(s.calls)
 }
 
-// Violations are requests that a correct client does not make.
+// Violations returns the requests that a correct client does not make.
 func (s *Server) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +129,7 @@ func (s *Server) Violations() []string {
 	return slices.Clone(s.violations)
 }
 
-// ServeHTTP answers as a registry.
+// ServeHTTP serves the registry API.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.calls[r.Method+" "+r.URL.Path]++
@@ -135,38 +137,39 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 
-	if s.interfere(w, r) {
+	if s.injectFault(w, r) {
 		return
 	}
 
-	repository, reference, manifest := manifestPath(r.URL.Path)
+	repository, reference, isManifest := parseManifestPath(r.URL.Path)
 
-	switch read := r.Method == http.MethodGet || r.Method == http.MethodHead; {
-	case r.URL.Path == "/v2/" && read:
-		if s.allowed(w, r, "") {
+	switch isRead := r.Method == http.MethodGet || r.Method == http.MethodHead; {
+	case r.URL.Path == "/v2/" && isRead:
+		if s.authorize(w, r, "") {
 			w.WriteHeader(http.StatusOK)
 		}
 	case r.URL.Path == tokenPath && r.Method == http.MethodGet && !s.options.Basic:
-		s.token(w, r)
-	case manifest && read:
-		if s.allowed(w, r, repository) {
-			s.manifest(w, r, repository, reference)
+		s.issueToken(w, r)
+	case isManifest && isRead:
+		if s.authorize(w, r, repository) {
+			s.serveManifest(w, r, repository, reference)
 		}
 	default:
-		s.violation(w, r.Method+" "+r.URL.Path+" is not played")
+		s.recordViolation(w, r.Method+" "+r.URL.Path+" is not implemented by the simulator")
 	}
 }
 
-func (s *Server) violation(w http.ResponseWriter, what string) {
+func (s *Server) recordViolation(w http.ResponseWriter, message string) {
 	s.mu.Lock()
-	s.violations = append(s.violations, what)
+	s.violations = append(s.violations, message)
 	s.mu.Unlock()
 
-	fail(w, http.StatusNotImplemented, "UNSUPPORTED", what)
+	writeError(w, http.StatusNotImplemented, "UNSUPPORTED", message)
 }
 
-// interfere does what a fault says, and tells whether it has answered.
-func (s *Server) interfere(w http.ResponseWriter, r *http.Request) bool {
+// injectFault applies the current fault to the request. It returns true if it has written a response
+// or if the client has disconnected.
+func (s *Server) injectFault(w http.ResponseWriter, r *http.Request) bool {
 	s.mu.Lock()
 
 	fault := s.fault
@@ -176,7 +179,7 @@ func (s *Server) interfere(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 
-	now := *fault
+	active := *fault
 	if fault.Count == 1 {
 		s.fault = nil
 	} else if fault.Count > 1 {
@@ -184,28 +187,28 @@ func (s *Server) interfere(w http.ResponseWriter, r *http.Request) bool {
 	}
 	s.mu.Unlock()
 
-	if now.Delay > 0 {
+	if active.Delay > 0 {
 		select {
-		case <-s.options.Clock.After(now.Delay):
+		case <-s.options.Clock.After(active.Delay):
 		case <-r.Context().Done():
 			return true
 		}
 	}
 
-	if now.Status == 0 {
+	if active.Status == 0 {
 		return false
 	}
 
-	if now.Status == http.StatusTooManyRequests {
+	if active.Status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
 
-	fail(w, now.Status, "UNKNOWN", http.StatusText(now.Status))
+	writeError(w, active.Status, "UNKNOWN", http.StatusText(active.Status))
 
 	return true
 }
 
-func manifestPath(path string) (repository, reference string, ok bool) {
+func parseManifestPath(path string) (repository, reference string, ok bool) {
 	rest, ok := strings.CutPrefix(path, "/v2/")
 	if !ok {
 		return "", "", false
@@ -216,7 +219,7 @@ func manifestPath(path string) (repository, reference string, ok bool) {
 	return repository, reference, ok && repository != "" && reference != "" && !strings.Contains(reference, "/")
 }
 
-func (s *Server) manifest(w http.ResponseWriter, r *http.Request, repository, reference string) {
+func (s *Server) serveManifest(w http.ResponseWriter, r *http.Request, repository, reference string) {
 	s.mu.Lock()
 	tags, known := s.images[repository]
 
@@ -230,11 +233,11 @@ func (s *Server) manifest(w http.ResponseWriter, r *http.Request, repository, re
 
 	switch {
 	case !known:
-		fail(w, http.StatusNotFound, "NAME_UNKNOWN", "repository name not known to registry")
+		writeError(w, http.StatusNotFound, "NAME_UNKNOWN", "repository name not known to registry")
 	case !found:
-		fail(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest unknown")
-	case !accepts(r):
-		fail(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest list found, but accept header does not support manifest lists")
+		writeError(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest unknown")
+	case !acceptsIndex(r):
+		writeError(w, http.StatusNotFound, "MANIFEST_UNKNOWN", "manifest list found, but accept header does not support manifest lists")
 	default:
 		w.Header().Set("Content-Type", IndexType)
 		w.Header().Set("Docker-Content-Digest", digest)
@@ -242,16 +245,16 @@ func (s *Server) manifest(w http.ResponseWriter, r *http.Request, repository, re
 		w.WriteHeader(http.StatusOK)
 
 		if r.Method == http.MethodGet {
-			_, _ = w.Write(body) // the client may have gone
+			_, _ = w.Write(body) // the client may have disconnected
 		}
 	}
 }
 
-func accepts(r *http.Request) bool {
+func acceptsIndex(r *http.Request) bool {
 	for _, header := range r.Header.Values("Accept") {
-		for kind := range strings.SplitSeq(header, ",") {
-			kind, _, _ = strings.Cut(strings.TrimSpace(kind), ";")
-			if kind == IndexType || kind == "*/*" {
+		for mediaType := range strings.SplitSeq(header, ",") {
+			mediaType, _, _ = strings.Cut(strings.TrimSpace(mediaType), ";")
+			if mediaType == IndexType || mediaType == "*/*" {
 				return true
 			}
 		}

@@ -77,7 +77,7 @@ func bearer(token string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 
-// token follows a challenge.
+// token requests the token of a challenge.
 func (c *client) token(challenge, user, password string) (string, int) {
 	c.t.Helper()
 
@@ -105,7 +105,7 @@ func (c *client) token(challenge, user, password string) (string, int) {
 
 func TestTokens(t *testing.T) {
 	clock := testclock.NewFakeClock(time.Unix(1_700_000_000, 0))
-	c := newClient(t, registry.Options{Users: map[string]string{"reader": "secret"}, TokenLife: time.Minute, Clock: clock})
+	c := newClient(t, registry.Options{Users: map[string]string{"reader": "secret"}, TokenLifetime: time.Minute, Clock: clock})
 	digest := c.server.Push(repository, "4.15.0-x86_64")
 
 	challenged := c.head("4.15.0-x86_64", nil)
@@ -197,7 +197,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What a client of a registry does not ask for is a violation.
+// TestStrict checks that requests that no client of a registry makes are violations.
 func TestStrict(t *testing.T) {
 	server := registry.New(registry.Options{Users: map[string]string{"a": "b"}})
 

@@ -18,8 +18,8 @@ import (
 
 const maxBody = 1 << 20
 
-// answer to a call.
-type answer struct {
+// response is the response to a call.
+type response struct {
 	status int
 	body   any
 }
@@ -30,7 +30,7 @@ func (s *Simulator) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 	zone := "/apple-silicon/v1alpha1/zones/{zone}"
 
-	for pattern, handle := range map[string]func(*http.Request) answer{
+	for pattern, handle := range map[string]func(*http.Request) response{
 		"GET " + zone + "/servers":                 s.listServers,
 		"POST " + zone + "/servers":                s.createServer,
 		"GET " + zone + "/servers/{id}":            s.withServer(s.getServer),
@@ -43,13 +43,13 @@ func (s *Simulator) routes() *http.ServeMux {
 		"GET /iam/v1alpha1/ssh-keys":               s.listKeys,
 		"POST /iam/v1alpha1/ssh-keys":              s.createKey,
 	} {
-		mux.Handle(pattern, s.call(handle))
+		mux.Handle(pattern, s.handleCall(handle))
 	}
 
-	mux.Handle("/", s.call(func(r *http.Request) answer {
-		s.violate(r, "there is no such call")
+	mux.Handle("/", s.handleCall(func(r *http.Request) response {
+		s.recordViolation(r, "the simulator does not implement this call")
 
-		return answer{http.StatusNotImplemented, object{"message": "there is no such call"}}
+		return response{http.StatusNotImplemented, object{"message": "the simulator does not implement this call"}}
 	}))
 
 	return mux
@@ -58,50 +58,52 @@ func (s *Simulator) routes() *http.ServeMux {
 // ServeHTTP serves the API.
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-var idForm = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
+var idPattern = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 
-// call does what all calls have in common: faults, the key, the zone, the lock.
-func (s *Simulator) call(handle func(*http.Request) answer) http.HandlerFunc {
+// handleCall returns a handler that does what all calls have in common: the lock, the fault, the API
+// key and the zone.
+func (s *Simulator) handleCall(handle func(*http.Request) response) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
-		s.calls[r.Method+" "+idForm.ReplaceAllString(r.URL.Path, "ID")]++
-		fault := s.fault(r)
+		s.calls[r.Method+" "+idPattern.ReplaceAllString(r.URL.Path, "ID")]++
+		fault := s.takeFault(r)
 
-		out := answer{fault.Status, errorBody(fault.Type, r)}
-		if fault.Status == 0 || fault.Late {
-			if done := s.answer(handle, r); fault.Status == 0 {
-				out = done
+		reply := response{fault.Status, newErrorBody(fault.Type, r)}
+		if fault.Status == 0 || fault.RunsCall {
+			if result := s.runCall(handle, r); fault.Status == 0 {
+				reply = result
 			}
 		}
 		s.mu.Unlock()
 
-		if !pause(r, fault.Delay) {
+		if !waitDelay(r, fault.Delay) {
 			return
 		}
 
-		send(w, out)
+		send(w, reply)
 	}
 }
 
-// answer is the call itself. The lock is held.
-func (s *Simulator) answer(handle func(*http.Request) answer, r *http.Request) answer {
-	s.settle()
+// runCall checks the API key and the zone and runs the call. The caller holds the lock.
+func (s *Simulator) runCall(handle func(*http.Request) response, r *http.Request) response {
+	s.completeDue()
 
 	if token := r.Header.Get("X-Auth-Token"); subtle.ConstantTimeCompare([]byte(token), []byte(s.opts.SecretKey)) != 1 {
-		return refuse(http.StatusUnauthorized, object{
+		return newErrorResponse(http.StatusUnauthorized, object{
 			"type": "denied_authentication", "method": "api_key", "reason": "not_found", "message": "authentication is denied",
 		})
 	}
 
 	if zone := r.PathValue("zone"); zone != "" && zone != s.opts.Zone {
-		return refuse(http.StatusNotFound, notFound("zone", zone))
+		return newErrorResponse(http.StatusNotFound, newNotFoundBody("zone", zone))
 	}
 
 	return handle(r)
 }
 
-// pause gives false if the caller went.
-func pause(r *http.Request, delay time.Duration) bool {
+// waitDelay waits for the delay and returns false if the client disconnects before the delay is
+// over.
+func waitDelay(r *http.Request, delay time.Duration) bool {
 	if delay <= 0 {
 		return true
 	}
@@ -117,7 +119,7 @@ func pause(r *http.Request, delay time.Duration) bool {
 	}
 }
 
-func errorBody(kind string, r *http.Request) object {
+func newErrorBody(kind string, r *http.Request) object {
 	body := object{"message": "an injected fault", "type": kind, "resource": "apple_silicon_server"}
 
 	switch kind {
@@ -136,14 +138,14 @@ func errorBody(kind string, r *http.Request) object {
 	return body
 }
 
-func send(w http.ResponseWriter, out answer) {
-	if out.body == nil {
-		w.WriteHeader(out.status)
+func send(w http.ResponseWriter, reply response) {
+	if reply.body == nil {
+		w.WriteHeader(reply.status)
 
 		return
 	}
 
-	text, err := json.Marshal(out.body)
+	text, err := json.Marshal(reply.body)
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 
@@ -151,47 +153,49 @@ func send(w http.ResponseWriter, out answer) {
 	}
 
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(out.status)
+	w.WriteHeader(reply.status)
 	_, _ = w.Write(text)
 }
 
-func refuse(status int, body object) answer { return answer{status, body} }
+func newErrorResponse(status int, body object) response { return response{status, body} }
 
-func notFound(resource, id string) object {
+func newNotFoundBody(resource, id string) object {
 	return object{"type": "not_found", "resource": resource, "resource_id": id, "message": "resource is not found"}
 }
 
-func invalid(argument, help string) answer {
-	return refuse(http.StatusBadRequest, object{
+func newInvalidResponse(argument, help string) response {
+	return newErrorResponse(http.StatusBadRequest, object{
 		"type": "invalid_arguments", "message": "invalid argument(s)",
 		"details": []object{{"argument_name": argument, "reason": "constraint", "help_message": help}},
 	})
 }
 
-// read reads a body without fields that the API does not have.
-func (s *Simulator) read(r *http.Request, into any) error {
+// decodeBody decodes a body. It records a violation and returns an error if the body has a field
+// that the API does not have or if its Content-Type is not application/json.
+func (s *Simulator) decodeBody(r *http.Request, target any) error {
 	decoder := json.NewDecoder(io.LimitReader(r.Body, maxBody))
 	decoder.DisallowUnknownFields()
 
-	err := decoder.Decode(into)
+	err := decoder.Decode(target)
 	if err == nil && r.Header.Get("Content-Type") != "application/json" {
-		err = errors.New("the body is not application/json by its Content-Type")
+		err = errors.New("the Content-Type is not application/json")
 	}
 
 	if err != nil {
-		s.violate(r, "read the body: "+err.Error())
+		s.recordViolation(r, "decode body: "+err.Error())
 
-		return fmt.Errorf("read the body: %w", err)
+		return fmt.Errorf("decode body: %w", err)
 	}
 
 	return nil
 }
 
-// page cuts a page out of a list, as ?page= and ?page_size= ask.
-func page[T any](r *http.Request, all []T) ([]T, error) {
+// cutPage returns the page of a list that the query parameters page and page_size select. It returns
+// an error if a parameter is invalid.
+func cutPage[T any](r *http.Request, all []T) ([]T, error) {
 	number, size := 1, 20
 
-	for name, into := range map[string]*int{"page": &number, "page_size": &size} {
+	for name, target := range map[string]*int{"page": &number, "page_size": &size} {
 		text := r.URL.Query().Get(name)
 		if text == "" {
 			continue
@@ -199,13 +203,13 @@ func page[T any](r *http.Request, all []T) ([]T, error) {
 
 		value, err := strconv.Atoi(text)
 		if err != nil || value < 1 || name == "page_size" && value > 100 {
-			return nil, fmt.Errorf("%s %q", name, text)
+			return nil, fmt.Errorf("invalid %s %q", name, text)
 		}
 
-		*into = value
+		*target = value
 	}
 
-	from := min((number-1)*size, len(all))
+	start := min((number-1)*size, len(all))
 
-	return slices.Clone(all[from:min(from+size, len(all))]), nil
+	return slices.Clone(all[start:min(start+size, len(all))]), nil
 }

@@ -10,56 +10,58 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Type of server that can be ordered.
+// Type is a server type that can be ordered.
 type Type struct {
 	Name     string
 	Cores    int
 	MemoryGB int
-	// Stock is how many can be ordered; below 0 for as many as anybody wants.
+	// Stock is the number of servers that can be ordered. A negative number means no limit.
 	Stock int
 }
 
-// Options of a simulator. The zero value is ready.
+// Options configures a simulator. The zero value is valid.
 type Options struct {
 	Clock clock.Clock  // default: the real clock
-	Log   *slog.Logger // default: discards
+	Log   *slog.Logger // default: discards all
 
-	// Project and SecretKey of the one project, UUIDs; the defaults are DefaultProject and
-	// DefaultSecretKey.
+	// Project and SecretKey are the UUIDs of the only project and of its API key. Defaults:
+	// DefaultProject and DefaultSecretKey.
 	Project, SecretKey string
-	// Zone of all servers. Default: fr-par-1.
+	// Zone is the zone of all servers. Default: fr-par-1.
 	Zone string
-	// Types in stock. Default: M4-S, as many as anybody wants.
+	// Types holds the server types that can be ordered. Default: M4-S without a limit.
 	Types []Type
-	// OS are the names of operating systems; the first is the default. Default: two of them.
+	// OS holds the names of the operating systems. The first one is the default. Default: one macOS
+	// Sequoia and one macOS Sonoma.
 	OS []string
-	// Quota is the most servers of the project; 0 for none.
+	// Quota is the maximum number of servers of the project. 0 means no limit.
 	Quota int
 
-	// How long things take. Defaults: 10 min, 2 min, 20 min.
-	Deliver, Reboot, Reinstall time.Duration
-	// Lease is the least time for which a server is had. Default: 24 h.
-	Lease time.Duration
+	// DeliveryTime, RebootTime and ReinstallTime are how long these operations take. Defaults: 10
+	// min, 2 min, 20 min.
+	DeliveryTime, RebootTime, ReinstallTime time.Duration
+	// MinimumLease is the time before which a server can't be deleted. Default: 24 h.
+	MinimumLease time.Duration
 
-	// Address gives a server's IP address when it is delivered. It may start a host. It is
-	// called under the simulator's lock. Default: addresses of 192.0.2.0/24 in turn.
+	// Address returns the IP address of a server that is delivered. It may start a host. The
+	// simulator holds its lock during the call. Default: addresses of 192.0.2.0/24 in turn.
 	Address func(Server) string
-	// Changed is told, under the lock, of a server that was restarted or installed anew, and
-	// of one that is gone.
-	Changed func(Server, Event)
+	// OnChange is called after a server was rebooted, reinstalled or deleted. The simulator holds
+	// its lock during the call.
+	OnChange func(Server, Event)
 }
 
-// Event is what happened to a server.
+// Event is the kind of change that OnChange receives.
 type Event string
 
-// The events.
+// The events of a server.
 const (
 	Rebooted    Event = "rebooted"
 	Reinstalled Event = "reinstalled"
 	Deleted     Event = "deleted"
 )
 
-// The one project and API key, if Options name no others.
+// The project and the API key that Options has by default.
 const (
 	DefaultProject   = "105494bd-0d54-4f0c-9c0d-3a2b1c0d9e8f"
 	DefaultAccessKey = "SCWSIMULATOR00000000"
@@ -78,10 +80,10 @@ func (o *Options) setDefaults() {
 	setDefault(&o.Project, DefaultProject)
 	setDefault(&o.SecretKey, DefaultSecretKey)
 	setDefault(&o.Zone, "fr-par-1")
-	setDefault(&o.Deliver, 10*time.Minute)
-	setDefault(&o.Reboot, 2*time.Minute)
-	setDefault(&o.Reinstall, 20*time.Minute)
-	setDefault(&o.Lease, 24*time.Hour)
+	setDefault(&o.DeliveryTime, 10*time.Minute)
+	setDefault(&o.RebootTime, 2*time.Minute)
+	setDefault(&o.ReinstallTime, 20*time.Minute)
+	setDefault(&o.MinimumLease, 24*time.Hour)
 
 	if o.Types == nil {
 		o.Types = []Type{{Name: "M4-S", Cores: 10, MemoryGB: 16, Stock: -1}}
@@ -99,21 +101,22 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// Fault is trouble for calls.
+// Fault makes calls fail or take longer.
 type Fault struct {
-	// Method and Path (a part of it) of the calls concerned; empty for any.
+	// Method and Path (a part of the path) select the calls. An empty value selects all calls.
 	Method, Path string
-	// Times is for how many calls; 0 for all.
+	// Times is the number of calls that the fault affects. 0 means all calls.
 	Times int
-	// Status of the answer, with Type as its standard error (out_of_stock, quotas_exceeded,
-	// ...). 0 for no answer of trouble.
+	// Status is the HTTP status of the error response, and Type is the standard error in its body
+	// (out_of_stock, quotas_exceeded, ...). If Status is 0, the simulator sends its own response.
 	Status int
 	Type   string
-	// Late carries out the call before its answer is lost to the fault.
-	Late bool
-	// Delay of the answer, by the real clock, or until the caller goes.
+	// RunsCall makes the simulator run the call before it sends the error response.
+	RunsCall bool
+	// Delay is how long the simulator waits before it sends a response, by the real clock. The wait
+	// ends when the client disconnects.
 	Delay time.Duration
 }
 
-// Violation is a breach of the API's contract.
+// Violation is a call that violates the contract of the API.
 type Violation struct{ Method, Path, Message string }

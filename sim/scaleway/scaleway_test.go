@@ -19,8 +19,8 @@ import (
 
 const servers = "/apple-silicon/v1alpha1/zones/fr-par-1/servers"
 
-// ask makes a call, and gives the status and the body.
-func ask(t *testing.T, s http.Handler, method, path, body, key string) (int, map[string]any) {
+// sendRequest makes a call and returns the status and the body.
+func sendRequest(t *testing.T, s http.Handler, method, path, body, key string) (int, map[string]any) {
 	t.Helper()
 
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
@@ -78,7 +78,7 @@ func TestStrictness(t *testing.T) {
 			}
 
 			s := scaleway.New(scaleway.Options{})
-			status, body := ask(t, s, tc.method, tc.path, tc.body, tc.key)
+			status, body := sendRequest(t, s, tc.method, tc.path, tc.body, tc.key)
 			kind, _ := body["type"].(string)
 
 			if status != tc.status || tc.kind != "" && kind != tc.kind || len(s.Violations()) != tc.violations {
@@ -88,7 +88,7 @@ func TestStrictness(t *testing.T) {
 	}
 }
 
-// A server takes its time, by the clock alone.
+// TestTime checks that the clock alone determines the times of a server.
 func TestTime(t *testing.T) {
 	t.Parallel()
 
@@ -96,16 +96,16 @@ func TestTime(t *testing.T) {
 
 	clk := testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	s := scaleway.New(scaleway.Options{
-		Clock: clk, Changed: func(_ scaleway.Server, e scaleway.Event) { events = append(events, e) },
+		Clock: clk, OnChange: func(_ scaleway.Server, e scaleway.Event) { events = append(events, e) },
 	})
-	server := s.Add("a", "M4-S")
+	server := s.AddServer("a", "M4-S")
 
 	if server.Status != "ready" || server.IP == "" {
 		t.Errorf("added %+v", server)
 	}
 
 	post := func(what string) int {
-		status, _ := ask(t, s, http.MethodPost, servers+"/"+server.ID+"/"+what, "{}", scaleway.DefaultSecretKey)
+		status, _ := sendRequest(t, s, http.MethodPost, servers+"/"+server.ID+"/"+what, "{}", scaleway.DefaultSecretKey)
 
 		return status
 	}
@@ -144,7 +144,7 @@ func TestFaultsEnd(t *testing.T) {
 	s.Inject(scaleway.Fault{Delay: time.Hour, Path: "/os"})
 
 	for i, want := range []int{503, 503, 200} {
-		if got, _ := ask(t, s, http.MethodGet, servers, "", scaleway.DefaultSecretKey); got != want {
+		if got, _ := sendRequest(t, s, http.MethodGet, servers, "", scaleway.DefaultSecretKey); got != want {
 			t.Errorf("call %d: %d, want %d", i+1, got, want)
 		}
 	}

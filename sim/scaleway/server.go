@@ -14,62 +14,62 @@ import (
 	"time"
 )
 
-// Server is a server as the simulator has it.
+// Server is the simulator's state of a server.
 type Server struct {
-	ID, Name, Type, OS, Zone  string
-	Status                    string // in the API's words
-	IP                        string
-	Delivered, Leaving        bool
-	Password                  string
-	SSHKeys                   []string // public keys that it was installed with
-	Created, Deletable, Until time.Time
-	Installs                  int // how many times it was installed
+	ID, Name, Type, OS, Zone          string
+	Status                            string // a status of the API
+	IP                                string
+	Delivered, DeletionScheduled      bool
+	Password                          string
+	SSHKeys                           []string // the public keys of the last installation
+	CreatedAt, DeletableAt, BusyUntil time.Time
+	Installs                          int // the number of installations
 }
 
 // Key is a registered SSH key.
 type Key struct {
 	ID, Name, PublicKey string
 	Disabled            bool
-	Created             time.Time
+	CreatedAt           time.Time
 }
 
-// Simulator is one project. Make it with New and serve it.
+// Simulator simulates one project. New creates a Simulator, which serves the API as an http.Handler.
 type Simulator struct {
 	opts Options
 	mux  *http.ServeMux
 
 	mu         sync.Mutex
-	own        uint64 // in all ids: those of two simulators differ
-	ids        int
-	servers    []*Server // the oldest first
+	instanceID uint64 // a part of all ids, so that the ids of two simulators differ
+	idCount    int
+	servers    []*Server // oldest first
 	keys       []Key
 	faults     []*Fault
 	calls      map[string]int
 	violations []Violation
 }
 
-// New gives a simulator.
+// New returns a simulator without servers.
 func New(opts Options) *Simulator {
 	opts.setDefaults()
 
-	s := &Simulator{opts: opts, calls: map[string]int{}, own: rand.Uint64N(1 << 48)}
+	s := &Simulator{opts: opts, calls: map[string]int{}, instanceID: rand.Uint64N(1 << 48)}
 	s.mux = s.routes()
 
 	return s
 }
 
-// Add puts in a server that is delivered, such as one of a pool.
-func (s *Simulator) Add(name, serverType string) Server {
+// AddServer adds a delivered server, for example one of a pool.
+func (s *Simulator) AddServer(name, serverType string) Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	server := s.install(name, serverType, s.opts.OS[0], 0)
-	s.settle()
+	server := s.installServer(name, serverType, s.opts.OS[0], 0)
+	s.completeDue()
 
 	return *server
 }
 
-// SetStock says how many servers of a type are left.
+// SetStock sets how many servers of a type can be ordered.
 func (s *Simulator) SetStock(serverType string, stock int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,35 +82,35 @@ func (s *Simulator) SetStock(serverType string, stock int) {
 	}
 }
 
-// Break puts a server into the state error.
-func (s *Simulator) Break(id string) {
+// SetError sets the status of a server to error.
+func (s *Simulator) SetError(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if server := s.find(id); server != nil {
-		server.Status, server.Until = statusError, time.Time{}
+	if server := s.findServer(id); server != nil {
+		server.Status, server.BusyUntil = statusError, time.Time{}
 	}
 }
 
-// Rename names a server, as somebody else would.
+// Rename renames a server, as another client would.
 func (s *Simulator) Rename(id, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if server := s.find(id); server != nil {
+	if server := s.findServer(id); server != nil {
 		server.Name = name
 	}
 }
 
-// Remove takes a server away, as somebody else would.
-func (s *Simulator) Remove(id string) {
+// RemoveServer removes a server at once, as another client would.
+func (s *Simulator) RemoveServer(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.servers = slices.DeleteFunc(s.servers, func(server *Server) bool { return server.ID == id })
 }
 
-// Inject adds a fault. The first that is for a call is it.
+// Inject adds a fault. The first fault that matches a call applies.
 func (s *Simulator) Inject(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,20 +118,20 @@ func (s *Simulator) Inject(f Fault) {
 	s.faults = append(s.faults, &f)
 }
 
-// Heal ends all faults.
-func (s *Simulator) Heal() {
+// ClearFaults removes all faults.
+func (s *Simulator) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.faults = nil
 }
 
-// Servers gives all servers there are.
+// Servers returns all servers.
 func (s *Simulator) Servers() []Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.settle()
+	s.completeDue()
 
 	out := make([]Server, 0, len(s.servers))
 	for _, server := range s.servers {
@@ -141,7 +141,7 @@ func (s *Simulator) Servers() []Server {
 	return out
 }
 
-// Keys gives the registered SSH keys.
+// Keys returns the registered SSH keys.
 func (s *Simulator) Keys() []Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,11 +154,11 @@ func (s *Simulator) AddKey(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	key.ID, key.Created = s.id(), s.now()
+	key.ID, key.CreatedAt = s.newID(), s.now()
 	s.keys = append(s.keys, key)
 }
 
-// Calls counts calls by method and path, with ID for ids.
+// Calls returns the number of calls by method and path. Ids in a path are replaced by "ID".
 func (s *Simulator) Calls() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Simulator) Calls() map[string]int {
 	return maps.Clone(s.calls)
 }
 
-// Violations gives the breaches of the contract that were seen.
+// Violations returns the recorded violations of the API's contract.
 func (s *Simulator) Violations() []Violation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,13 +174,13 @@ func (s *Simulator) Violations() []Violation {
 	return slices.Clone(s.violations)
 }
 
-// violate notes a breach. The lock is held.
-func (s *Simulator) violate(r *http.Request, message string) {
+// recordViolation logs and records a violation of the contract. The caller holds the lock.
+func (s *Simulator) recordViolation(r *http.Request, message string) {
 	s.opts.Log.Error("contract violation", "method", r.Method, "path", r.URL.Path, "error", message)
 	s.violations = append(s.violations, Violation{Method: r.Method, Path: r.URL.Path, Message: message})
 }
 
-// The API's words for how a server is.
+// The statuses of a server in the API.
 const (
 	statusStarting     = "starting"
 	statusReady        = "ready"
@@ -189,21 +189,22 @@ const (
 	statusReinstalling = "reinstalling"
 )
 
-// install makes a server that is ready after a time. The lock is held.
-func (s *Simulator) install(name, serverType, os string, takes time.Duration) *Server {
+// installServer creates a server that becomes ready after a time. The caller holds the lock.
+func (s *Simulator) installServer(name, serverType, os string, duration time.Duration) *Server {
 	now := s.now()
 	server := &Server{
-		ID: s.id(), Name: name, Type: serverType, OS: os, Zone: s.opts.Zone, Status: statusStarting,
-		Created: now, Deletable: now.Add(s.opts.Lease), Until: now.Add(takes),
+		ID: s.newID(), Name: name, Type: serverType, OS: os, Zone: s.opts.Zone, Status: statusStarting,
+		CreatedAt: now, DeletableAt: now.Add(s.opts.MinimumLease), BusyUntil: now.Add(duration),
 	}
-	s.equip(server)
+	s.setCredentials(server)
 	s.servers = append(s.servers, server)
 
 	return server
 }
 
-// equip gives a server what an installation brings. The lock is held.
-func (s *Simulator) equip(server *Server) {
+// setCredentials gives a server a new password and the project's SSH keys, as an installation does.
+// The caller holds the lock.
+func (s *Simulator) setCredentials(server *Server) {
 	server.Installs++
 	server.Password = fmt.Sprintf("pw-%s-%d", server.ID[:8], server.Installs)
 	server.SSHKeys = nil
@@ -215,13 +216,14 @@ func (s *Simulator) equip(server *Server) {
 	}
 }
 
-// settle lets all that is due happen. The lock is held.
-func (s *Simulator) settle() {
+// completeDue deletes the servers whose scheduled deletion is due, and completes the operations that
+// are due. The caller holds the lock.
+func (s *Simulator) completeDue() {
 	now := s.now()
 
 	s.servers = slices.DeleteFunc(s.servers, func(server *Server) bool {
-		if server.Leaving && !now.Before(server.Deletable) {
-			s.changed(server, Deleted)
+		if server.DeletionScheduled && !now.Before(server.DeletableAt) {
+			s.reportChange(server, Deleted)
 
 			return true
 		}
@@ -230,48 +232,48 @@ func (s *Simulator) settle() {
 	})
 
 	for _, server := range s.servers {
-		if server.Until.IsZero() || now.Before(server.Until) {
+		if server.BusyUntil.IsZero() || now.Before(server.BusyUntil) {
 			continue
 		}
 
-		was := server.Status
-		server.Status, server.Delivered, server.Until = statusReady, true, time.Time{}
+		previous := server.Status
+		server.Status, server.Delivered, server.BusyUntil = statusReady, true, time.Time{}
 
-		switch was {
+		switch previous {
 		case statusStarting:
-			server.IP = s.address(server)
+			server.IP = s.allocateAddress(server)
 		case statusRebooting:
-			s.changed(server, Rebooted)
+			s.reportChange(server, Rebooted)
 		case statusReinstalling:
-			s.changed(server, Reinstalled)
+			s.reportChange(server, Reinstalled)
 		default:
 		}
 	}
 }
 
-func (s *Simulator) address(server *Server) string {
+func (s *Simulator) allocateAddress(server *Server) string {
 	if s.opts.Address != nil {
 		return s.opts.Address(*server)
 	}
 
-	return fmt.Sprintf("192.0.2.%d", s.ids%250+1)
+	return fmt.Sprintf("192.0.2.%d", s.idCount%250+1)
 }
 
-func (s *Simulator) changed(server *Server, event Event) {
-	if s.opts.Changed != nil {
-		s.opts.Changed(*server, event)
+func (s *Simulator) reportChange(server *Server, event Event) {
+	if s.opts.OnChange != nil {
+		s.opts.OnChange(*server, event)
 	}
 }
 
 func (s *Simulator) now() time.Time { return s.opts.Clock.Now().UTC() }
 
-func (s *Simulator) id() string {
-	s.ids++
+func (s *Simulator) newID() string {
+	s.idCount++
 
-	return fmt.Sprintf("%08x-5ca1-4e4a-9000-%012x", s.ids, s.own)
+	return fmt.Sprintf("%08x-5ca1-4e4a-9000-%012x", s.idCount, s.instanceID)
 }
 
-func (s *Simulator) find(id string) *Server {
+func (s *Simulator) findServer(id string) *Server {
 	i := slices.IndexFunc(s.servers, func(server *Server) bool { return server.ID == id })
 	if i < 0 {
 		return nil
@@ -280,14 +282,15 @@ func (s *Simulator) find(id string) *Server {
 	return s.servers[i]
 }
 
-// fault gives the fault of a call, and uses it up. The lock is held.
-func (s *Simulator) fault(r *http.Request) Fault {
+// takeFault returns the fault of a call and counts the use. It returns an empty fault if no fault
+// matches. The caller holds the lock.
+func (s *Simulator) takeFault(r *http.Request) Fault {
 	for i, f := range s.faults {
 		if f.Method != "" && f.Method != r.Method || !strings.Contains(r.URL.Path, f.Path) {
 			continue
 		}
 
-		out := *f
+		match := *f
 
 		if f.Times == 1 {
 			s.faults = slices.Delete(s.faults, i, i+1)
@@ -295,7 +298,7 @@ func (s *Simulator) fault(r *http.Request) Fault {
 			f.Times--
 		}
 
-		return out
+		return match
 	}
 
 	return Fault{}

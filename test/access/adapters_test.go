@@ -221,7 +221,7 @@ func (l *life) meets(id, space string) bool {
 		return false
 	}
 
-	if !l.told(id, name+" is there and not managed") {
+	if !l.told(id, name+" exists and is not managed") {
 		l.t.Fatalf("nothing is said of the job %s, which is somebody else's\n%s", name, l.log)
 	}
 

@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access holds the roles of the platform's samples (deploy/samples/platform) to
-// what their programs do, on an API server that authorises by RBAC: under its role an
-// adapter, and sweep, lives through all it can meet and is refused nothing; and without
-// any one verb of the role it is refused, in words that name the verb and the kind.
+// Package access tests the RBAC roles of the platform's samples (deploy/samples/platform) on an API server
+// that authorizes by RBAC. With its role, an adapter or sweep runs through all of its cases, and the API
+// server forbids no request. If any one verb is removed from the role, the API server forbids a request,
+// and the error names the verb and the kind.
 //
-// It is the home of sweep's other tests too, which need the same servers.
+// The package also contains the other tests of sweep, because they need the same servers.
 package access

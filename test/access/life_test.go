@@ -90,7 +90,7 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 	deployment := &adapter.Deployment{
 		Adapter: sample.Adapter,
 		Clients: adapter.Clients{
-			HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI,
+			HyperFleetAPI: task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: l.adapter, Topic: "clusters"},
 			Maestro:       &adapter.Maestro{KubeConfigPath: "hub"},
 		},
@@ -124,7 +124,7 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 // oldServer is a server that has no streaming lists (Kubernetes, "Streaming lists"; before
 // 1.32 by default): watches there begin with a list.
 func oldServer(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !r.URL.Query().Has("sendInitialEvents") {
 			return next.RoundTrip(r)
 		}
@@ -265,7 +265,7 @@ func (l *life) event(id string) {
 	result := l.pipeline.Handle(ctx, out)
 
 	for _, outcome := range result.Resources.Outcomes {
-		if errclass.Reason(outcome.Err, "") == transport.ReasonForbidden {
+		if errclass.ReasonOf(outcome.Err, "") == transport.ReasonForbidden {
 			fmt.Fprintf(l.refusals, "%s: %s: %v\n", outcome.Resource, outcome.Operation, outcome.Err)
 		}
 	}

@@ -25,7 +25,7 @@ var (
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 
-	os.Exit(postgres.With(func(s *postgres.Server) int {
+	os.Exit(postgres.RunWith(func(s *postgres.Server) int {
 		database = s
 
 		return kube.Run(m, func(e *kube.Env) {

@@ -113,7 +113,7 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		t.Errorf("the API was asked %d times for one resource", w.fleet.asked[gone])
 	}
 
-	if !report.Incomplete() {
+	if !report.IsIncomplete() {
 		t.Error("questions without a clear answer leave the report complete")
 	}
 }
@@ -318,7 +318,7 @@ func TestNamedKindsAlone(t *testing.T) {
 	w.config.ExcludedKinds = []string{"Secret"}
 
 	report, err := w.run()
-	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.Incomplete() {
+	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.IsIncomplete() {
 		t.Errorf("mine %v, secret %v, %v: %+v", w.left(mine), w.left(secret), err, report)
 	}
 
@@ -348,12 +348,12 @@ func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 		t.Error("the object of another group stays")
 	}
 
-	if text := strings.Join(report.Errors, "\n"); !strings.Contains(text, "broken.example.com") || !report.Incomplete() {
+	if text := strings.Join(report.Errors, "\n"); !strings.Contains(text, "broken.example.com") || !report.IsIncomplete() {
 		t.Errorf("errors: %q", text)
 	}
 
 	w.config.Kinds = []string{"ConfigMap"}
-	if report := w.mustRun(); report.Incomplete() {
+	if report := w.mustRun(); report.IsIncomplete() {
 		t.Errorf("a group that it has nothing to look for in is an error: %q", report.Errors)
 	}
 }
@@ -385,7 +385,7 @@ func TestTheReportReadsWell(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, want := range []string{"ConfigMap " + w.namespace + "/gone", "a dry run: 1 would be deleted"} {
+	for _, want := range []string{"ConfigMap " + w.namespace + "/gone", "dry run: 1 would be deleted"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%s lacks %s", text.String(), want)
 		}
@@ -437,7 +437,7 @@ func TestForceDeletedResources(t *testing.T) {
 		}
 	}
 
-	if report := w.mustRun(); report.Incomplete() || report.Outcomes[sweep.Deleted] != 2 || report.Outcomes[sweep.Kept] != 2 {
+	if report := w.mustRun(); report.IsIncomplete() || report.Outcomes[sweep.Deleted] != 2 || report.Outcomes[sweep.Kept] != 2 {
 		t.Errorf("%+v", report)
 	}
 

@@ -198,7 +198,7 @@ func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstruc
 		o.SetNamespace(w.namespace)
 	}
 
-	if err := stamp.New(w.adapter, w.keys).Stamp(o, stamp.Mark{ResourceID: id, ResourceName: "thing", Generation: 1}); err != nil {
+	if err := stamp.New(w.adapter, w.keys).SetOwnership(o, stamp.Owner{ResourceID: id, ResourceName: "thing", Generation: 1}); err != nil {
 		w.t.Fatal(err)
 	}
 

@@ -14,17 +14,18 @@ import (
 	"testing"
 )
 
-// Client is that of a CI platform.
+// Client is the client of a CI platform.
 type Client interface {
-	// Validate asks the platform whether it takes the credentials.
+	// Validate calls the platform to check whether it accepts the credentials.
 	Validate(ctx context.Context) error
 }
 
-// Open makes a client of the server at an address.
-type Open func(address string) (Client, error)
+// ClientFunc creates a client of the server at an address.
+type ClientFunc func(address string) (Client, error)
 
-// Bounded asks a server whose 306 kB of gzip are 300 MB of JSON.
-func Bounded(t *testing.T, open Open) {
+// CheckResponseLimit checks that a client rejects a response of 306 kB of gzip that decompresses to 300 MB
+// of JSON, and that it allocates at most 128 MiB.
+func CheckResponseLimit(t *testing.T, newClient ClientFunc) {
 	t.Helper()
 
 	const maxGrowth = 128 << 20
@@ -48,7 +49,7 @@ func Bounded(t *testing.T, open Open) {
 	}))
 	t.Cleanup(server.Close)
 
-	p, err := open(server.URL)
+	p, err := newClient(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,26 +63,27 @@ func Bounded(t *testing.T, open Open) {
 	runtime.ReadMemStats(&after)
 
 	if err == nil || !strings.Contains(err.Error(), "more than 8388608 bytes") {
-		t.Errorf("Validate() = %.300v, want an error of the limit", err)
+		t.Errorf("Validate() = %.300v, want an error about the limit", err)
 	}
 
-	// All that was allocated, by tries that were repeated too.
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > maxGrowth {
-		t.Errorf("%d bytes were allocated, at most %d", grown, maxGrowth)
+	// TotalAlloc includes the allocations of repeated attempts.
+	if growth := after.TotalAlloc - before.TotalAlloc; growth > maxGrowth {
+		t.Errorf("Validate() allocated %d bytes, want at most %d", growth, maxGrowth)
 	}
 }
 
-// Encrypted names servers that may have credentials, and such that may not.
-func Encrypted(t *testing.T, open Open) {
+// CheckEncryption checks that a client accepts https and plain http on loopback only, so that it sends
+// credentials unencrypted to no other host.
+func CheckEncryption(t *testing.T, newClient ClientFunc) {
 	t.Helper()
 
 	for address, want := range map[string]bool{
 		"http://ci.example.com": false, "http://10.0.0.1:8080": false, "http://127.0.0.1.example.com": false,
 		"http://127.0.0.1:8080": true, "http://localhost:8080": true, "https://ci.example.com": true,
 	} {
-		_, err := open(address)
+		_, err := newClient(address)
 		if ok := err == nil; ok != want || !ok && !strings.Contains(err.Error(), "use https") {
-			t.Errorf("New() with %s = %v, want it taken: %v", address, err, want)
+			t.Errorf("New() with %s = %v, want it accepted: %v", address, err, want)
 		}
 	}
 }

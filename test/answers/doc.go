@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package answers has what the client of every CI platform must hold: what a server answers is
-// bounded, and credentials go encrypted or not at all.
+// Package answers contains checks that the client of every CI platform must pass. The client limits the
+// size of responses, and sends credentials only over encrypted connections or to loopback addresses.
 package answers

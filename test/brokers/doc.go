@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package brokers gives tests a real RabbitMQ on loopback, which has to be installed, as a
-// process that can be killed and started again with what it holds.
+// Package brokers runs a real RabbitMQ on loopback for tests. RabbitMQ must be installed. A test can kill
+// the server process and start it again with its data.
 //
 //	func TestEvents(t *testing.T) {
 //		server := brokers.StartRabbitMQ(t)

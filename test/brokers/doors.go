@@ -18,22 +18,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// callTimeout is for what takes milliseconds on a machine with nothing else to do.
+// callTimeout limits one Erlang call. The call takes milliseconds on an idle host.
 const callTimeout = 2 * time.Minute
 
-// Nothing is the expression that no name matches.
-const Nothing = "^$"
+// MatchNothing is a regular expression that matches no name of a queue or exchange.
+const MatchNothing = "^$"
 
-// User may do everything in the vhost / that is not said here.
+// User is a user with permissions in the vhost /.
 type User struct {
 	Name, Password string
-	// Configure, Write and Read are expressions that the names of what it may configure,
-	// write and read match; empty: all.
+	// Configure, Write and Read are regular expressions. The user may configure, write and read the
+	// resources whose names match. An empty expression matches all names.
 	Configure, Write, Read string
 }
 
-// define writes RabbitMQ's users and what they may do, and gives the file.
-func (s *Server) define(t testing.TB, all []User) string {
+// writeDefinitions writes the users and their permissions to RabbitMQ's definitions file, and returns the
+// path of the file.
+func (s *Server) writeDefinitions(t testing.TB, all []User) string {
 	t.Helper()
 
 	type object = map[string]any
@@ -55,14 +56,14 @@ func (s *Server) define(t testing.TB, all []User) string {
 		t.Fatal(err)
 	}
 
-	write(t, s.in("definitions.json"), string(out))
+	writeFile(t, s.path("definitions.json"), string(out))
 
-	return s.in("definitions.json")
+	return s.path("definitions.json")
 }
 
-// Users adds users to a server that has some, or gives them other passwords and permissions,
-// and ends their connections.
-func (s *Server) Users(t testing.TB, users ...User) {
+// SetUsers adds users to a server, or changes their passwords and permissions, and closes their
+// connections. The server must have been started with users.
+func (s *Server) SetUsers(t testing.TB, users ...User) {
 	t.Helper()
 
 	var names []string
@@ -70,86 +71,89 @@ func (s *Server) Users(t testing.TB, users ...User) {
 		names = append(names, fmt.Sprintf("<<%q>>", user.Name))
 	}
 
-	s.calling.Lock()
-	defer s.calling.Unlock()
+	s.callMu.Lock()
+	defer s.callMu.Unlock()
 
-	s.call(t, fmt.Sprintf("{ok, Text} = file:read_file(%q), ok = rabbit_definitions:import_raw(Text), %s",
-		s.define(t, users), endAll("user", names...)))
+	s.callErlang(t, fmt.Sprintf("{ok, Text} = file:read_file(%q), ok = rabbit_definitions:import_raw(Text), %s",
+		s.writeDefinitions(t, users), newCloseExpression("user", names...)))
 }
 
-// Door is a port of a server with TLS. It is gone when the server is killed.
-type Door struct {
-	// URL that clients connect to, without a user.
+// TLSListener is a port on which a server accepts TLS connections. It does not exist any more after the
+// server was killed.
+type TLSListener struct {
+	// URL is the URL for clients, without a user.
 	URL string
 
-	s    *Server
-	port int
-	own  *Cert
+	server *Server
+	port   int
+	cert   *Cert
 }
 
-// Open has a server listen with TLS, and ask for certificates of a CA if there is one.
-func (s *Server) Open(t testing.TB, cert *Cert, clients *CA) *Door {
+// ListenTLS makes a server listen on another port with TLS. If clients is not nil, the server requires a
+// client certificate of that CA.
+func (s *Server) ListenTLS(t testing.TB, cert *Cert, clients *CA) *TLSListener {
 	t.Helper()
 
-	dir, port := shortDir(t), loopback.Port(t)
-	d := &Door{
-		URL: "amqps://" + local(port) + "/", s: s, port: port,
-		own: &Cert{CA: cert.CA, File: dir + "/cert.pem", KeyFile: dir + "/key.pem"},
+	dir, port := createShortDir(t), loopback.Port(t)
+	d := &TLSListener{
+		URL: "amqps://" + loopbackAddress(port) + "/", server: s, port: port,
+		cert: &Cert{CA: cert.CA, File: dir + "/cert.pem", KeyFile: dir + "/key.pem"},
 	}
-	d.copy(t, cert)
+	d.copyCertificate(t, cert)
 
-	options := fmt.Sprintf("{certfile, %q}, {keyfile, %q}", d.own.File, d.own.KeyFile)
+	options := fmt.Sprintf("{certfile, %q}, {keyfile, %q}", d.cert.File, d.cert.KeyFile)
 	if clients != nil {
 		options += fmt.Sprintf(", {cacertfile, %q}, {verify, verify_peer}, {fail_if_no_peer_cert, true}", clients.File)
 	}
 
-	s.calling.Lock()
-	defer s.calling.Unlock()
+	s.callMu.Lock()
+	defer s.callMu.Unlock()
 
-	s.call(t, fmt.Sprintf(`{ok, _} = application:ensure_all_started(ssl), ok = rabbit_networking:start_ssl_listener(`+
+	s.callErlang(t, fmt.Sprintf(`{ok, _} = application:ensure_all_started(ssl), ok = rabbit_networking:start_ssl_listener(`+
 		`{"127.0.0.1", %d}, [%s], 10).`, port, options))
 
 	return d
 }
 
-// Change gives the door another certificate, and ends the connections through it.
-func (d *Door) Change(t testing.TB, cert *Cert) {
+// ReplaceCertificate replaces the certificate of the listener, and closes its connections.
+func (d *TLSListener) ReplaceCertificate(t testing.TB, cert *Cert) {
 	t.Helper()
-	d.copy(t, cert)
-	d.s.calling.Lock()
-	defer d.s.calling.Unlock()
+	d.copyCertificate(t, cert)
+	d.server.callMu.Lock()
+	defer d.server.callMu.Unlock()
 
-	d.s.call(t, "ssl:clear_pem_cache(), "+endAll("port", strconv.Itoa(d.port)))
+	d.server.callErlang(t, "ssl:clear_pem_cache(), "+newCloseExpression("port", strconv.Itoa(d.port)))
 }
 
-// copy puts a certificate where the door has its own.
-func (d *Door) copy(t testing.TB, cert *Cert) {
+// copyCertificate overwrites the certificate and key files of the listener.
+func (d *TLSListener) copyCertificate(t testing.TB, cert *Cert) {
 	t.Helper()
 
-	for from, to := range map[string]string{cert.File: d.own.File, cert.KeyFile: d.own.KeyFile} {
+	for from, to := range map[string]string{cert.File: d.cert.File, cert.KeyFile: d.cert.KeyFile} {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		write(t, to, string(text))
+		writeFile(t, to, string(text))
 	}
 }
 
-// endAll is the expression that ends connections whose item is one of the values. One may end by
-// itself in between.
-func endAll(item string, values ...string) string {
+// newCloseExpression returns an Erlang expression that closes all connections whose item has one of the
+// values. The expression ignores errors, because a connection may close before it is processed.
+func newCloseExpression(item string, values ...string) string {
 	return fmt.Sprintf(`lists:foreach(fun(C) -> (catch case lists:member(`+
 		`proplists:get_value(%s, rabbit_networking:connection_info(C, [%s])), [%s]) `+
 		`of true -> rabbit_networking:close_connection(C, "changed"); false -> ok end) end, rabbit_networking:connections()).`,
 		item, item, strings.Join(values, ", "))
 }
 
-// call has the server evaluate an expression of Erlang, one at a time: those that call go by one name.
-func (s *Server) call(t testing.TB, expression string) {
+// callErlang evaluates an Erlang expression on the server. The caller must hold callMu, because all calls
+// use the same Erlang node name.
+func (s *Server) callErlang(t testing.TB, expression string) {
 	t.Helper()
 
-	cookie, err := os.ReadFile(s.in(".erlang.cookie"))
+	cookie, err := os.ReadFile(s.path(".erlang.cookie"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +161,8 @@ func (s *Server) call(t testing.TB, expression string) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 
-	// The cookie is no secret: who may read the arguments of processes here may read the file.
-	cmd := exec.CommandContext(ctx, "erl_call", "-c", strings.TrimSpace(string(cookie)), "-n", s.name(), "-e")
+	// The cookie is not a secret here, because anyone who can read process arguments can also read the file.
+	cmd := exec.CommandContext(ctx, "erl_call", "-c", strings.TrimSpace(string(cookie)), "-n", s.nodeName(), "-e")
 	cmd.Stdin, cmd.Dir, cmd.Env = strings.NewReader(expression+"\n"), s.dir, s.environment()
 
 	out, err := cmd.CombinedOutput()

@@ -19,30 +19,30 @@ import (
 )
 
 const (
-	certLife   = 24 * time.Hour
-	serialBits = 120
+	certLifetime = 24 * time.Hour
+	serialBits   = 120
 )
 
-// CA signs certificates of a test.
+// CA is a test's certificate authority.
 type CA struct {
-	// File has its certificate in PEM.
+	// File is the path of the CA's certificate in PEM.
 	File string
 
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// Cert is a certificate and its key, in PEM files.
+// Cert is a certificate and its private key in PEM files.
 type Cert struct {
 	CA            *CA
 	File, KeyFile string
 }
 
-// NewCA makes a CA.
+// NewCA creates a CA.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 
-	template := template(t, "test CA", time.Now().Add(certLife))
+	template := newTemplate(t, "test CA", time.Now().Add(certLifetime))
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign
 
@@ -53,62 +53,62 @@ func NewCA(t testing.TB) *CA {
 	return ca
 }
 
-// Server issues a certificate for the host names and addresses, localhost and 127.0.0.1
-// if there are none.
-func (ca *CA) Server(t testing.TB, names ...string) *Cert {
+// IssueServer issues a certificate for the host names and addresses. If names is empty, the certificate is
+// for localhost and 127.0.0.1.
+func (ca *CA) IssueServer(t testing.TB, names ...string) *Cert {
 	t.Helper()
 
-	return ca.issue(t, "server", time.Now().Add(certLife), names)
+	return ca.issue(t, "server", time.Now().Add(certLifetime), names)
 }
 
-// Expired issues a server's certificate that was valid until an hour ago.
-func (ca *CA) Expired(t testing.TB) *Cert {
+// IssueExpired issues a server certificate that has expired an hour ago.
+func (ca *CA) IssueExpired(t testing.TB) *Cert {
 	t.Helper()
 
 	return ca.issue(t, "server", time.Now().Add(-time.Hour), nil)
 }
 
-// Client issues a client's certificate with a common name.
-func (ca *CA) Client(t testing.TB, name string) *Cert {
+// IssueClient issues a client certificate with a common name.
+func (ca *CA) IssueClient(t testing.TB, name string) *Cert {
 	t.Helper()
 
-	return ca.issue(t, name, time.Now().Add(certLife), nil)
+	return ca.issue(t, name, time.Now().Add(certLifetime), nil)
 }
 
-func (ca *CA) issue(t testing.TB, common string, until time.Time, names []string) *Cert {
+func (ca *CA) issue(t testing.TB, commonName string, notAfter time.Time, names []string) *Cert {
 	t.Helper()
 
 	if len(names) == 0 {
 		names = []string{"localhost", "127.0.0.1"}
 	}
 
-	leaf := template(t, common, until)
-	leaf.KeyUsage = x509.KeyUsageDigitalSignature
-	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	certTemplate := newTemplate(t, commonName, notAfter)
+	certTemplate.KeyUsage = x509.KeyUsageDigitalSignature
+	certTemplate.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
+			certTemplate.IPAddresses = append(certTemplate.IPAddresses, ip)
 		} else {
-			leaf.DNSNames = append(leaf.DNSNames, name)
+			certTemplate.DNSNames = append(certTemplate.DNSNames, name)
 		}
 	}
 
 	dir, key := t.TempDir(), newKey(t)
 	out := &Cert{CA: ca, File: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
-	ca.sign(t, leaf, key, out.File)
+	ca.sign(t, certTemplate, key, out.File)
 
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	write(t, out.KeyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+	writeFile(t, out.KeyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
 
 	return out
 }
 
-// sign signs a certificate for the key, and writes it.
+// sign signs a certificate for the key, and writes the certificate to a file.
 func (ca *CA) sign(t testing.TB, template *x509.Certificate, key *ecdsa.PrivateKey, file string) *x509.Certificate {
 	t.Helper()
 
@@ -117,7 +117,7 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, key *ecdsa.PrivateK
 		t.Fatal(err)
 	}
 
-	write(t, file, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	writeFile(t, file, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -127,7 +127,7 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate, key *ecdsa.PrivateK
 	return cert
 }
 
-func template(t testing.TB, common string, until time.Time) *x509.Certificate {
+func newTemplate(t testing.TB, commonName string, notAfter time.Time) *x509.Certificate {
 	t.Helper()
 
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
@@ -136,8 +136,8 @@ func template(t testing.TB, common string, until time.Time) *x509.Certificate {
 	}
 
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: common},
-		NotBefore: until.Add(-2 * certLife), NotAfter: until,
+		SerialNumber: serial, Subject: pkix.Name{CommonName: commonName},
+		NotBefore: notAfter.Add(-2 * certLifetime), NotAfter: notAfter,
 	}
 }
 
@@ -152,7 +152,7 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-func write(t testing.TB, file, text string) {
+func writeFile(t testing.TB, file, text string) {
 	t.Helper()
 
 	if err := os.WriteFile(file, []byte(text), ownerOnly); err != nil {

@@ -20,39 +20,40 @@ import (
 )
 
 const (
-	// rabbitProgram is the server itself; the one in the PATH of Debian's package changes
-	// users first.
+	// rabbitProgram is the path of the server. The wrapper that Debian's package puts on the PATH switches
+	// to another user first.
 	rabbitProgram = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 	rabbitPackage = "install rabbitmq-server"
 
 	startTimeout = 3 * time.Minute
 	dialTimeout  = 5 * time.Second
 	grace        = 20 * time.Second
-	// portTries is how often the start is tried again when somebody else takes a free port
-	// that was picked.
-	portTries = 3
-	ownerOnly = 0o600
+	// portAttempts is the number of attempts to start the server. An attempt fails if another process takes
+	// one of the free ports that were chosen.
+	portAttempts = 3
+	ownerOnly    = 0o600
 )
 
 // Server is a RabbitMQ server.
 type Server struct {
-	// URL that clients connect to; without a user, if there are Users. It stays the same over
-	// Kill and Restart.
+	// URL is the URL for clients. It contains no user if the server was started with users. Kill and
+	// Restart do not change it.
 	URL string
-	// Address is its host and port.
+	// Address is the host and port of the server.
 	Address string
 
-	program, dir     string
-	port, dist, epmd int
+	program, dir                 string
+	amqpPort, distPort, epmdPort int
 
-	// calling is held by the one test that calls it.
-	calling sync.Mutex
+	// callMu is held during a call of callErlang.
+	callMu  sync.Mutex
 	mu      sync.Mutex
 	process *procrun.Process
 }
 
-// StartRabbitMQ starts a RabbitMQ server with the vhosts / and closed, and user and password
-// guest if there are no others. Clients with a certificate may come in by its common name.
+// StartRabbitMQ starts a RabbitMQ server until the test ends. Without users, its user and password are
+// guest. If users are given, the server has only these, and the vhosts / and closed. A client certificate
+// authenticates the user that its common name names.
 func StartRabbitMQ(t testing.TB, users ...User) *Server {
 	t.Helper()
 
@@ -63,40 +64,42 @@ func StartRabbitMQ(t testing.TB, users ...User) *Server {
 		}
 	}
 
-	for try := 1; ; try++ {
-		s := &Server{program: program, dir: shortDir(t), port: loopback.Port(t), dist: loopback.Port(t), epmd: loopback.Port(t)}
-		s.Address = local(s.port)
+	for attempt := 1; ; attempt++ {
+		s := &Server{
+			program: program, dir: createShortDir(t), amqpPort: loopback.Port(t), distPort: loopback.Port(t), epmdPort: loopback.Port(t),
+		}
+		s.Address = loopbackAddress(s.amqpPort)
 		s.URL = "amqp://guest:guest@" + s.Address + "/"
 
-		// Tests fill disks that are small. Each door says by itself whether it verifies; who comes in
-		// by a certificate is refused if this does not say it as well.
+		// The disk limit is low, because tests run on nearly full disks. Each TLSListener sets its own verify
+		// option, but RabbitMQ rejects the login by certificate unless ssl_options.verify is set here, too.
 		config := "disk_free_limit.absolute = 10MB\nvm_memory_high_watermark.absolute = 512MB\nlisteners.tcp.1 = " + s.Address +
 			"\nauth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\n" +
 			"ssl_cert_login_from = common_name\nssl_options.verify = verify_peer\n"
 
 		if len(users) > 0 {
 			s.URL = "amqp://" + s.Address + "/"
-			config += "load_definitions = " + s.define(t, users) + "\n"
+			config += "load_definitions = " + s.writeDefinitions(t, users) + "\n"
 		}
 
-		write(t, s.in("rabbitmq.conf"), config)
-		write(t, s.in("enabled_plugins"), "[rabbitmq_auth_mechanism_ssl].\n")
+		writeFile(t, s.path("rabbitmq.conf"), config)
+		writeFile(t, s.path("enabled_plugins"), "[rabbitmq_auth_mechanism_ssl].\n")
 		s.startEPMD(t)
 
-		err := s.run()
+		err := s.startProcess()
 		if err == nil {
 			t.Cleanup(func() { s.stop(t) })
 
 			return s
 		}
 
-		if try == portTries {
+		if attempt == portAttempts {
 			t.Fatalf("start RabbitMQ: %v", err)
 		}
 	}
 }
 
-// Kill ends the broker at once, as a power failure would.
+// Kill kills the server process, as a power failure would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -107,12 +110,12 @@ func (s *Server) Kill(t testing.TB) {
 	}
 }
 
-// Restart starts a broker that has ended, with what it held, and returns when it answers.
+// Restart starts a server that has ended, with its data, and returns when the server accepts connections.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 
-	if err := s.run(); err != nil {
-		t.Fatalf("start RabbitMQ again: %v", err)
+	if err := s.startProcess(); err != nil {
+		t.Fatalf("restart RabbitMQ: %v", err)
 	}
 }
 
@@ -126,16 +129,17 @@ func (s *Server) stop(t testing.TB) {
 	}
 }
 
-func (s *Server) in(name string) string { return filepath.Join(s.dir, name) }
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
-func (s *Server) name() string { return "t" + strconv.Itoa(s.port) + "@localhost" }
+func (s *Server) nodeName() string { return "t" + strconv.Itoa(s.amqpPort) + "@localhost" }
 
-// environment is what programs of Erlang's need to find each other.
+// environment returns the environment variables with which Erlang programs find each other.
 func (s *Server) environment() []string {
-	return append(os.Environ(), "HOME="+s.dir, "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT="+strconv.Itoa(s.epmd))
+	return append(os.Environ(), "HOME="+s.dir, "ERL_EPMD_ADDRESS=127.0.0.1", "ERL_EPMD_PORT="+strconv.Itoa(s.epmdPort))
 }
 
-// startEPMD starts Erlang's port mapper, which the node would else leave running.
+// startEPMD starts Erlang's port mapper, and stops it when the test ends. Otherwise the server would start
+// a port mapper and leave it running.
 func (s *Server) startEPMD(t testing.TB) {
 	t.Helper()
 
@@ -145,8 +149,8 @@ func (s *Server) startEPMD(t testing.TB) {
 	}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: path, Args: []string{"-address", "127.0.0.1", "-port", strconv.Itoa(s.epmd)},
-		Dir: s.dir, LogPath: s.in("epmd.log"), Grace: grace,
+		Path: path, Args: []string{"-address", "127.0.0.1", "-port", strconv.Itoa(s.epmdPort)},
+		Dir: s.dir, LogPath: s.path("epmd.log"), GracePeriod: grace,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -159,17 +163,17 @@ func (s *Server) startEPMD(t testing.TB) {
 	})
 }
 
-func (s *Server) run() error {
+func (s *Server) startProcess() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Name: "rabbitmq", Path: s.program, Dir: s.dir, LogPath: s.in("log"), Grace: grace,
+		Name: "rabbitmq", Path: s.program, Dir: s.dir, LogPath: s.path("log"), GracePeriod: grace,
 		Env: append(s.environment(),
-			"RABBITMQ_NODENAME="+s.name(), "RABBITMQ_CONFIG_FILE="+s.in("rabbitmq"), "RABBITMQ_MNESIA_BASE="+s.in("data"),
-			"RABBITMQ_LOG_BASE="+s.in("logs"), "RABBITMQ_PID_FILE="+s.in("pid"),
-			"RABBITMQ_ENABLED_PLUGINS_FILE="+s.in("enabled_plugins"), "RABBITMQ_DIST_PORT="+strconv.Itoa(s.dist),
-			// Its threads wait for work without turning round, which others need the processors for.
+			"RABBITMQ_NODENAME="+s.nodeName(), "RABBITMQ_CONFIG_FILE="+s.path("rabbitmq"), "RABBITMQ_MNESIA_BASE="+s.path("data"),
+			"RABBITMQ_LOG_BASE="+s.path("logs"), "RABBITMQ_PID_FILE="+s.path("pid"),
+			"RABBITMQ_ENABLED_PLUGINS_FILE="+s.path("enabled_plugins"), "RABBITMQ_DIST_PORT="+strconv.Itoa(s.distPort),
+			// Disable busy waiting of Erlang's scheduler threads, which would take CPU time from other tests.
 			`RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none`,
 		),
 	})
@@ -180,7 +184,7 @@ func (s *Server) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 
-	if err := process.WaitReady(ctx, s.listens); err != nil {
+	if err := process.WaitReady(ctx, s.checkListening); err != nil {
 		_ = process.Kill()
 
 		return err
@@ -191,8 +195,9 @@ func (s *Server) run() error {
 	return nil
 }
 
-// listens says whether it takes connections, which it does at the end of its start.
-func (s *Server) listens(ctx context.Context) error {
+// checkListening returns an error if the server does not accept connections. The server accepts them at the
+// end of its start.
+func (s *Server) checkListening(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 
@@ -204,10 +209,10 @@ func (s *Server) listens(ctx context.Context) error {
 	return conn.Close()
 }
 
-func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// shortDir makes a folder with a short path, which names of nodes and sockets need.
-func shortDir(t testing.TB) string {
+// createShortDir creates a directory with a short path, because Erlang node names and sockets need one.
+func createShortDir(t testing.TB) string {
 	t.Helper()
 
 	dir, err := os.MkdirTemp("", "hf-broker-") //nolint:usetesting // as above

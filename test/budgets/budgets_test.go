@@ -190,7 +190,7 @@ func refused(err error) bool {
 }
 
 func readKubeconfig(text string) error {
-	_, err := kubeconfig.Rest([]byte(text))
+	_, err := kubeconfig.RESTConfig([]byte(text))
 
 	return err
 }
@@ -199,7 +199,7 @@ func readMachine(text string) error {
 	machine := &infrav1.KubevirtMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
 	machine.Spec.VirtualMachineTemplate.Raw = []byte(text)
 
-	_, err := kubevirt.VirtualMachine(machine, "", "")
+	_, err := kubevirt.NewVirtualMachine(machine, "", "")
 
 	return err
 }
@@ -213,14 +213,14 @@ const (
 )
 
 func readIgnition(text string) error {
-	_, err := ignition.Template(ignition.Inputs{Worker: []byte(worker), Flavor: map[string]any{}, Target: []byte(text), Live: []byte(text)})
+	_, err := ignition.BuildTemplate(ignition.Inputs{Worker: []byte(worker), Flavor: map[string]any{}, Target: []byte(text), Live: []byte(text)})
 
 	return err
 }
 
 // readFlavor reads what the API server has decoded.
 func readFlavor(text string) error {
-	_, err := ignition.Template(ignition.Inputs{
+	_, err := ignition.BuildTemplate(ignition.Inputs{
 		Worker: []byte(worker), Flavor: map[string]any{"spec": map[string]any{"text": text}},
 		Target: []byte(`{"ignition":{"version":"3.4.0"}}`), Live: []byte(`{"ignition":{"version":"3.4.0"}}`),
 	})
@@ -299,7 +299,7 @@ func readWebhook(platform, header, event string) func(string) error {
 			return fmt.Errorf("%d: %s", answer.Code, answer.Body)
 		}
 
-		_, _, err := parser.Parse(req.Header, []byte(text))
+		_, _, err := parser.ParseJob(req.Header, []byte(text))
 
 		return err
 	}

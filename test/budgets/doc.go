@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budgets shows that nothing a tenant writes takes much of the operator: whatever is in
-// one text of theirs, reading it has the process grow by 16 MiB and work for a second at most.
+// Package budgets tests that no input of a tenant uses many resources of the operator. Whatever the content
+// of a single text, parsing it allocates at most 16 MiB and takes at most one second.
 package budgets

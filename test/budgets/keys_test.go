@@ -30,7 +30,7 @@ func TestLargeKeysAreRefused(t *testing.T) {
 			return err
 		},
 		"hypervisor": func() error {
-			_, err := hypervisor.TLSConfig(nil, []byte("c"), []byte(large))
+			_, err := hypervisor.NewTLSConfig(nil, []byte("c"), []byte(large))
 
 			return err
 		},
@@ -40,13 +40,13 @@ func TestLargeKeysAreRefused(t *testing.T) {
 			return err
 		},
 		"kubeconfig": func() error {
-			_, err := kubeconfig.Rest([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
+			_, err := kubeconfig.RESTConfig([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
 				base64.StdEncoding.EncodeToString([]byte(large)) + `}}]}`))
 
 			return err
 		},
 	} {
-		if err := use(); err == nil || !strings.Contains(err.Error(), "too large: a private key of 40960 bytes: 8192 at most") {
+		if err := use(); err == nil || !strings.Contains(err.Error(), "too large: the private key has 40960 bytes, at most 8192 are allowed") {
 			t.Errorf("%s: error %.200v", name, err)
 		}
 	}

@@ -85,7 +85,7 @@ func moreKinds() map[string]kind {
 }
 
 func readPull(text string) error {
-	_, err := credentials.ReadDocker([]byte(text))
+	_, err := credentials.ParseDockerConfig([]byte(text))
 
 	return err
 }
@@ -93,25 +93,25 @@ func readPull(text string) error {
 func readKeys(text string) error { return credentials.CheckSSHKeys([]byte(text)) }
 
 func readBundle(text string) error {
-	_, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: []byte(text)}, nil, nil)
+	_, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{CABundle: []byte(text)}, nil, nil)
 
 	return err
 }
 
 // readUserDataOfHyperShift reads it and its authorities; no server is asked.
 func readUserDataOfHyperShift(text string) error {
-	source, err := ignition.ReadUserData([]byte(text))
+	source, err := ignition.ParseUserData([]byte(text))
 	if err != nil {
 		return err
 	}
 
-	_, err = inputbound.Authorities(source.Authorities, nil)
+	_, err = inputbound.ParseCABundle(source.CABundle, nil)
 
 	return err
 }
 
 func readWorker(text string) error {
-	_, err := ignition.Template(ignition.Inputs{Worker: []byte(text), Flavor: map[string]any{}})
+	_, err := ignition.BuildTemplate(ignition.Inputs{Worker: []byte(text), Flavor: map[string]any{}})
 
 	return err
 }

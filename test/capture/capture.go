@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// Buffer takes what is written to it, from any number of goroutines. The zero value is
-// ready.
+// Buffer is a writer that stores all data. It is safe for concurrent use, and its zero value is ready to
+// use.
 type Buffer struct {
 	mu   sync.Mutex
 	data bytes.Buffer
 }
 
-// Write takes data; it never fails.
+// Write stores data. It never fails.
 func (b *Buffer) Write(data []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -23,7 +23,7 @@ func (b *Buffer) Write(data []byte) (int, error) {
 	return b.data.Write(data)
 }
 
-// String is all that was written so far.
+// String returns all data that was written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -65,17 +65,17 @@ func TestSoakChaos(t *testing.T) {
 	t.Logf("CHAOS_SEED=%d CHAOS_TIME=%s", seed, length)
 
 	dice := rand.New(rand.NewPCG(seed, seed))
-	api := &roughAPI{dice: rand.New(rand.NewPCG(seed, seed+1))}
+	api := &flakyAPI{dice: rand.New(rand.NewPCG(seed, seed+1))}
 
 	clk := conformance.FastClock(t, faster)
 	f := fleet.New(t, env, fleet.Options{Model: model(), Clock: clk})
-	f.Patience = calmPatience
+	f.Timeout = calmPatience
 
-	own := &wrongClock{WithTicker: clk}
+	own := &offsetClock{WithTicker: clk}
 	f.Clock, f.Log = own, logFile(t)
 
 	way := *f.Env
-	way.Config = api.way(f.Env.Config)
+	way.Config = api.wrapConfig(f.Env.Config)
 	f.Env = &way
 
 	pool := f.NewPool(machines)
@@ -90,11 +90,11 @@ func TestSoakChaos(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, troubles: append(troubles(api), own.step())}
+	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, troubles: append(listDisturbances(api), own.newDisturbance())}
 	run.storm(length)
 
 	f.Eventually("all jobs being over", func() (bool, string) {
-		o.look(t.Context())
+		o.check(t.Context())
 
 		open := 0
 
@@ -108,17 +108,17 @@ func TestSoakChaos(t *testing.T) {
 	})
 	f.EventuallyClean()
 	f.Eventually("what is told being true", func() (bool, string) {
-		untrue := o.told(t.Context(), pool)
+		untrue := o.compareStatus(t.Context(), pool)
 
 		return untrue == "", untrue
 	})
 
-	for _, wrong := range o.verdict(run.jobs) {
+	for _, wrong := range o.listViolations(run.jobs) {
 		t.Error(wrong)
 	}
 
 	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts",
-		run.jobs, len(o.seen), run.came, o.killed, run.restarts)
+		run.jobs, len(o.claims), run.came, o.killed, run.restarts)
 }
 
 // logFile is where the operator's log goes. It is kept where the test fails.
@@ -147,7 +147,7 @@ func logFile(t *testing.T) *os.File {
 
 // model is a hypervisor that takes its time.
 func model() pve.Model {
-	m := fleet.Model().WithNodes(nodes)
+	m := fleet.Model().WithNodes(nodeCount)
 	m.StatusLag = 10 * time.Second
 	m.Delays = pve.Delays{
 		Clone: 15 * time.Second, Upload: time.Second, Start: 2 * time.Second, Boot: 20 * time.Second, Destroy: 3 * time.Second,
@@ -190,7 +190,7 @@ type chaos struct {
 	oracle         *oracle
 	dice           *rand.Rand
 	clock          clock.Clock
-	troubles       []trouble
+	troubles       []disturbance
 	jobs           int
 	came, restarts int
 }
@@ -208,7 +208,7 @@ func (c *chaos) storm(length time.Duration) {
 
 	for end := c.clock.Now().Add(length); c.clock.Now().Before(end); <-c.clock.After(beat) {
 		c.beat(there)
-		c.oracle.look(c.T.Context())
+		c.oracle.check(c.T.Context())
 
 		for name, one := range there {
 			if c.clock.Now().After(one.until) {
@@ -251,7 +251,7 @@ func (c *chaos) beat(there map[string]stays) {
 	case roll < deleted:
 		c.deleteClaim(c.T.Context())
 	case roll < restarted:
-		if _, rough := there[roughName]; rough {
+		if _, rough := there[flakyName]; rough {
 			return // it would not come up, and a kubelet would start it again
 		}
 
@@ -263,7 +263,7 @@ func (c *chaos) beat(there map[string]stays) {
 
 // switchOff ends one of the machines.
 func (c *chaos) switchOff() {
-	made := c.PVE.Snapshot().Made()
+	made := c.PVE.Snapshot().CreatedVMs()
 	if len(made) == 0 {
 		return
 	}

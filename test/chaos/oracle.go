@@ -22,30 +22,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// oracle holds what must be true whatever happens against what the simulators know.
+// oracle checks the invariants against the state of the simulators.
 type oracle struct {
 	fleet *fleet.Fleet
-	// strangers are the VMs that were there before, as they were.
-	strangers map[int]string
-	// seen are the claims that ever were, and wrong what must not have been.
-	seen  map[types.UID]string
-	wrong map[string]bool
-	// killed counts the machines that were switched off.
+	// foreignVMs holds the fingerprints of the VMs that existed at the start, by VMID.
+	foreignVMs map[int]string
+	// claims holds the names of all claims that have existed. violations is the set of violated invariants.
+	claims     map[types.UID]string
+	violations map[string]bool
+	// killed counts the machines that were powered off as a disturbance.
 	killed int
 }
 
 func newOracle(f *fleet.Fleet) *oracle {
-	o := &oracle{fleet: f, strangers: map[int]string{}, seen: map[types.UID]string{}, wrong: map[string]bool{}}
+	o := &oracle{fleet: f, foreignVMs: map[int]string{}, claims: map[types.UID]string{}, violations: map[string]bool{}}
 
 	for _, vm := range f.PVE.Snapshot().VMs {
-		o.strangers[vm.VMID] = imprint(vm)
+		o.foreignVMs[vm.VMID] = fingerprint(vm)
 	}
 
 	return o
 }
 
-// imprint is everything that must not change about a VM.
-func imprint(vm pve.VMState) string {
+// fingerprint returns the complete state of a VM as JSON, to detect changes.
+func fingerprint(vm pve.VMState) string {
 	text, err := json.Marshal(vm)
 	if err != nil {
 		return err.Error()
@@ -54,54 +54,56 @@ func imprint(vm pve.VMState) string {
 	return string(text)
 }
 
-func (o *oracle) complainf(format string, args ...any) { o.wrong[fmt.Sprintf(format, args...)] = true }
+func (o *oracle) addViolationf(format string, args ...any) {
+	o.violations[fmt.Sprintf(format, args...)] = true
+}
 
-// look is one look at a moment. The claims are read before the machines: a machine whose claim
-// was gone already when they were read has been called gone while it was there.
-func (o *oracle) look(ctx context.Context) {
+// check checks the invariants once. It reads the claims before the machines. Therefore, if a machine exists
+// whose claim is missing, the claim was deleted before its machine.
+func (o *oracle) check(ctx context.Context) {
 	var claims v1alpha1.MachineClaimList
 	if err := o.fleet.Client.List(ctx, &claims, client.InNamespace(o.fleet.Namespace)); err != nil {
 		return
 	}
 
-	now := o.fleet.PVE.Snapshot()
-	there := map[types.UID]bool{}
+	state := o.fleet.PVE.Snapshot()
+	existing := map[types.UID]bool{}
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		there[claim.UID] = true
-		o.seen[claim.UID] = claim.Name
+		existing[claim.UID] = true
+		o.claims[claim.UID] = claim.Name
 
-		if most := o.fleet.Runners.MaxAttempts; int(claim.Status.Attempts) > most {
-			o.complainf("claim %s has tried %d times, and may %d times", claim.Name, claim.Status.Attempts, most)
+		if limit := o.fleet.Runners.MaxAttempts; int(claim.Status.Attempts) > limit {
+			o.addViolationf("claim %s has made %d attempts, want at most %d", claim.Name, claim.Status.Attempts, limit)
 		}
 	}
 
 	owned := map[types.UID][]int{}
 
-	for _, vm := range now.VMs {
-		uid := o.owner(vm)
+	for _, vm := range state.VMs {
+		uid := o.ownerOf(vm)
 		if uid == "" {
 			continue
 		}
 
 		owned[uid] = append(owned[uid], vm.VMID)
 
-		if !there[uid] {
-			o.complainf("claim %s is gone, and its VM %d is there (%s)", o.seen[uid], vm.VMID, vm.Status)
+		if !existing[uid] {
+			o.addViolationf("claim %s is deleted, but its VM %d exists (%s)", o.claims[uid], vm.VMID, vm.Status)
 		}
 	}
 
 	for uid, ids := range owned {
 		if len(ids) > 1 {
-			o.complainf("claim %s has %d VMs: %v", o.seen[uid], len(ids), ids)
+			o.addViolationf("claim %s has %d VMs: %v", o.claims[uid], len(ids), ids)
 		}
 	}
 }
 
-// owner is the claim whose mark a VM bears, if it is known.
-func (o *oracle) owner(vm pve.VMState) types.UID {
-	for uid := range o.seen {
+// ownerOf returns the UID of the claim in the ownership record of a VM, "" if no known claim owns it.
+func (o *oracle) ownerOf(vm pve.VMState) types.UID {
+	for uid := range o.claims {
 		if strings.Contains(vm.Config["description"], string(uid)) {
 			return uid
 		}
@@ -110,10 +112,10 @@ func (o *oracle) owner(vm pve.VMState) types.UID {
 	return ""
 }
 
-// told holds what the objects' statuses say, when all is over, against what the simulators
-// know: each job's end, a pool without machines, and nodes that are all there. It gives the
-// first thing that is not so (yet).
-func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
+// compareStatus compares the statuses of objects with the simulators after the disturbances have ended. Each
+// job must have its conclusion, the pool must have no machines, and all nodes must be online. It returns the
+// first difference, "" if there is none.
+func (o *oracle) compareStatus(ctx context.Context, pool *v1alpha1.RunnerPool) string {
 	var jobs v1alpha1.RunnerJobList
 	if err := o.fleet.Client.List(ctx, &jobs, client.InNamespace(o.fleet.Namespace)); err != nil {
 		return err.Error()
@@ -127,11 +129,12 @@ func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
 	for _, job := range o.fleet.GitHub.State().Jobs {
 		id := strconv.FormatInt(job.ID, 10)
 
-		switch said := known[id]; {
-		case said == nil:
-			return "job " + id + " is not known"
-		case said.Spec.State != v1alpha1.JobCompleted || said.Spec.Conclusion != job.Conclusion:
-			return fmt.Sprintf("job %s is said to be %s %q, and ended with %q", id, said.Spec.State, said.Spec.Conclusion, job.Conclusion)
+		switch runnerJob := known[id]; {
+		case runnerJob == nil:
+			return "job " + id + " has no RunnerJob"
+		case runnerJob.Spec.State != v1alpha1.JobCompleted || runnerJob.Spec.Conclusion != job.Conclusion:
+			return fmt.Sprintf("RunnerJob of job %s is %s %q, but the job ended with %q",
+				id, runnerJob.Spec.State, runnerJob.Spec.Conclusion, job.Conclusion)
 		}
 	}
 
@@ -140,7 +143,7 @@ func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
 	}
 
 	if s := pool.Status; s.Replicas+s.BusyReplicas+s.QueuedJobs+s.RunningJobs != 0 {
-		return fmt.Sprintf("the pool says %d machines, %d busy, %d jobs queued, %d running",
+		return fmt.Sprintf("the pool's status has %d machines, %d busy, %d jobs queued, %d running",
 			s.Replicas, s.BusyReplicas, s.QueuedJobs, s.RunningJobs)
 	}
 
@@ -151,19 +154,20 @@ func (o *oracle) told(ctx context.Context, pool *v1alpha1.RunnerPool) string {
 
 	for _, node := range cluster.Status.Nodes {
 		if !node.Online {
-			return "node " + node.Name + " is said to be offline"
+			return "the cluster's status has node " + node.Name + " offline"
 		}
 	}
 
 	if !step.IsReady(cluster) {
-		return "the cluster is not ready: " + step.WhyNot(cluster)
+		return "the cluster is not ready: " + step.NotReadyMessage(cluster)
 	}
 
 	return ""
 }
 
-// verdict is the last word, when the troubles are over and all jobs with them.
-func (o *oracle) verdict(jobs int) []string {
+// listViolations checks the invariants that apply after all disturbances and jobs have ended, and returns all
+// violations, sorted.
+func (o *oracle) listViolations(jobs int) []string {
 	failed, open := 0, 0
 
 	for _, job := range o.fleet.GitHub.State().Jobs {
@@ -176,35 +180,35 @@ func (o *oracle) verdict(jobs int) []string {
 	}
 
 	if open > 0 {
-		o.complainf("%d of %d jobs are not over", open, jobs)
+		o.addViolationf("%d of %d jobs have not ended", open, jobs)
 	}
 
 	if failed > o.killed {
-		o.complainf("%d jobs failed, and %d machines were switched off", failed, o.killed)
+		o.addViolationf("%d jobs failed, but only %d machines were powered off", failed, o.killed)
 	}
 
 	clones := 0
 
 	for _, call := range o.fleet.PVE.Calls() {
-		if call.Method == http.MethodPost && strings.HasSuffix(call.Path, "/clone") && call.Phase == pve.After {
+		if call.Method == http.MethodPost && strings.HasSuffix(call.Path, "/clone") && call.Phase == pve.PhaseAfter {
 			clones++
 		}
 	}
 
-	if most := len(o.seen) * o.fleet.Runners.MaxAttempts; clones > most {
-		o.complainf("%d clones were asked for %d claims, and at most %d may be", clones, len(o.seen), most)
+	if limit := len(o.claims) * o.fleet.Runners.MaxAttempts; clones > limit {
+		o.addViolationf("%d clones were requested for %d claims, want at most %d", clones, len(o.claims), limit)
 	}
 
-	now := map[int]string{}
+	current := map[int]string{}
 	for _, vm := range o.fleet.PVE.Snapshot().VMs {
-		now[vm.VMID] = imprint(vm)
+		current[vm.VMID] = fingerprint(vm)
 	}
 
-	for id, was := range o.strangers {
-		if now[id] != was {
-			o.complainf("VM %d is somebody else's, and is not as it was", id)
+	for id, before := range o.foreignVMs {
+		if current[id] != before {
+			o.addViolationf("VM %d of another owner has changed", id)
 		}
 	}
 
-	return slices.Sorted(maps.Keys(o.wrong))
+	return slices.Sorted(maps.Keys(o.violations))
 }

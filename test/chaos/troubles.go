@@ -20,21 +20,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// roughName is the trouble that roughAPI makes.
-const roughName = "the API server is rough"
+// flakyName is the name of the disturbance that flakyAPI causes.
+const flakyName = "calls to the API server fail"
 
-// nodes of the hypervisor.
-const nodes = 3
+// nodes is the number of nodes of the hypervisor cluster.
+const nodeCount = 3
 
-// trouble is something that comes, stays and goes.
-type trouble struct {
+// disturbance is a failure that starts and ends.
+type disturbance struct {
 	name string
-	// begin has it come, and gives what has it go.
+	// begin starts the disturbance, and returns the function that ends it.
 	begin func(f *fleet.Fleet, dice *rand.Rand) (end func())
 }
 
-// troubles are those of the world around the operator. Its own end is another matter.
-func troubles(api *roughAPI) []trouble {
+// listDisturbances returns the disturbances of the operator's environment. It does not include restarts of
+// the operator.
+func listDisturbances(api *flakyAPI) []disturbance {
 	const (
 		clone  = "/nodes/*/qemu/*/clone"
 		start  = "/nodes/*/qemu/*/status/start"
@@ -42,121 +43,121 @@ func troubles(api *roughAPI) []trouble {
 		remove = "/nodes/*/qemu/*"
 	)
 
-	fault := func(name string, of pve.Fault) trouble {
-		return trouble{name, func(f *fleet.Fleet, dice *rand.Rand) func() {
-			of.Probability = 0.3 + 0.7*dice.Float64()
+	fault := func(name string, spec pve.Fault) disturbance {
+		return disturbance{name, func(f *fleet.Fleet, dice *rand.Rand) func() {
+			spec.Probability = 0.3 + 0.7*dice.Float64()
 
-			return f.PVE.AddFault(of)
+			return f.PVE.AddFault(spec)
 		}}
 	}
-	forge := func(name string, faults control.Faults) trouble {
-		return trouble{name, func(f *fleet.Fleet, _ *rand.Rand) func() {
-			must(f, f.GitHub.SetFaults(faults))
+	forge := func(name string, faults control.Faults) disturbance {
+		return disturbance{name, func(f *fleet.Fleet, _ *rand.Rand) func() {
+			reportError(f, f.GitHub.SetFaults(faults))
 
-			return func() { must(f, f.GitHub.SetFaults(control.Faults{})) }
+			return func() { reportError(f, f.GitHub.SetFaults(control.Faults{})) }
 		}}
 	}
 
-	return []trouble{
-		fault("clones are refused", pve.Fault{
+	return []disturbance{
+		fault("clones are rejected", pve.Fault{
 			Kind: pve.FaultError, Method: http.MethodPost, Path: clone, Status: http.StatusInternalServerError,
 		}),
 		fault("clones fail", pve.Fault{Kind: pve.FaultTaskError, Path: clone, Reason: "clone failed: boom"}),
 		fault("clones wait for locks", pve.Fault{Kind: pve.FaultTaskLock, Path: clone}),
 		fault("starts fail", pve.Fault{Kind: pve.FaultTaskError, Path: start, Reason: "start failed: QEMU exited with code 1"}),
 		fault("uploads fail", pve.Fault{Kind: pve.FaultTaskError, Path: upload, Reason: "upload failed: boom"}),
-		fault("removals fail", pve.Fault{
+		fault("deletions fail", pve.Fault{
 			Kind: pve.FaultTaskError, Method: http.MethodDelete, Path: remove, Reason: "destroy failed: boom",
 		}),
-		fault("answers are lost", pve.Fault{Kind: pve.FaultCutConnection}),
+		fault("responses are lost", pve.Fault{Kind: pve.FaultCutConnection}),
 		fault("the hypervisor is down", pve.Fault{Kind: pve.FaultError, Status: http.StatusServiceUnavailable}),
 		{"a storage is full", func(f *fleet.Fleet, dice *rand.Rand) func() {
-			return f.PVE.AddFault(pve.Fault{Kind: pve.FaultStorageFull, Node: nodeOf(dice), Path: clone})
+			return f.PVE.AddFault(pve.Fault{Kind: pve.FaultStorageFull, Node: randomNode(dice), Path: clone})
 		}},
 		{"a node is down", func(f *fleet.Fleet, dice *rand.Rand) func() {
-			node := nodeOf(dice)
+			node := randomNode(dice)
 			f.PVE.SetNodeDown(node, true)
 
 			return func() { f.PVE.SetNodeDown(node, false) }
 		}},
-		forge("the CI platform answers 502", control.Faults{ServerError: 0.5}),
+		forge("the CI platform returns 502", control.Faults{ServerError: 0.5}),
 		forge("webhooks are lost and repeated", control.Faults{WebhookLost: 0.4, WebhookDuplicated: 0.4, WebhookReordered: 0.4}),
-		{roughName, func(*fleet.Fleet, *rand.Rand) func() {
-			api.rough.Store(true)
+		{flakyName, func(*fleet.Fleet, *rand.Rand) func() {
+			api.active.Store(true)
 
-			return func() { api.rough.Store(false) }
+			return func() { api.active.Store(false) }
 		}},
 	}
 }
 
-// wrongClock is the operator's clock, which may be off. Its timers go on as they are: the
-// kernel's do not follow the time of day either.
-type wrongClock struct {
+// offsetClock is the operator's clock, which may be wrong by an offset. The offset does not affect its
+// timers, as a change of the system time does not affect the kernel's timers.
+type offsetClock struct {
 	clock.WithTicker
 
-	off atomic.Int64
+	offset atomic.Int64
 }
 
-func (c *wrongClock) Now() time.Time { return c.WithTicker.Now().Add(time.Duration(c.off.Load())) }
+func (c *offsetClock) Now() time.Time { return c.WithTicker.Now().Add(time.Duration(c.offset.Load())) }
 
-func (c *wrongClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+func (c *offsetClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 
-// step is the trouble that the clock is set wrong, by a minute at most, until it is set right.
-func (c *wrongClock) step() trouble {
-	return trouble{"the clock is off", func(_ *fleet.Fleet, dice *rand.Rand) func() {
-		c.off.Store(dice.Int64N(int64(2*time.Minute)) - int64(time.Minute))
+// newDisturbance returns the disturbance that the clock is wrong by at most one minute.
+func (c *offsetClock) newDisturbance() disturbance {
+	return disturbance{"the clock is wrong", func(_ *fleet.Fleet, dice *rand.Rand) func() {
+		c.offset.Store(dice.Int64N(int64(2*time.Minute)) - int64(time.Minute))
 
-		return func() { c.off.Store(0) }
+		return func() { c.offset.Store(0) }
 	}}
 }
 
-func nodeOf(dice *rand.Rand) string { return "pve" + strconv.Itoa(1+dice.IntN(nodes)) }
+func randomNode(dice *rand.Rand) string { return "pve" + strconv.Itoa(1+dice.IntN(nodeCount)) }
 
-// roughAPI is the operator's way to the API server, on which calls get lost, before or after
-// they were heard, while it is rough.
-type roughAPI struct {
-	rough atomic.Bool
+// flakyAPI makes the operator's calls to the API server fail at random while it is active. A call fails
+// either before the API server receives it, or after the API server has processed it.
+type flakyAPI struct {
+	active atomic.Bool
 
 	mu   sync.Mutex
 	dice *rand.Rand
 }
 
-// way gives a configuration that leads over it.
-func (a *roughAPI) way(config *rest.Config) *rest.Config {
+// wrapConfig returns a copy of the client configuration whose calls may fail.
+func (a *flakyAPI) wrapConfig(config *rest.Config) *rest.Config {
 	out := rest.CopyConfig(config)
-	out.Wrap(func(next http.RoundTripper) http.RoundTripper { return &roughTransport{a, next} })
+	out.Wrap(func(next http.RoundTripper) http.RoundTripper { return &flakyTransport{a, next} })
 
 	return out
 }
 
-type roughTransport struct {
-	api  *roughAPI
+type flakyTransport struct {
+	api  *flakyAPI
 	next http.RoundTripper
 }
 
-// errLost is what became of a call.
+// errLost is the error of a failed call.
 var errLost = errors.New("the connection was lost")
 
-// RoundTrip makes a call, or loses it or its answer.
-func (t *roughTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	const lostCall, lostAnswer = 0.15, 0.3
+// RoundTrip makes a call, drops the request, or drops the response of a call that is not a GET.
+func (t *flakyTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	const lostRequest, lostResponse = 0.15, 0.3
 
-	roll := t.api.roll()
-	if roll < lostCall {
+	value := t.api.nextRandom()
+	if value < lostRequest {
 		return nil, errLost
 	}
 
 	response, err := t.next.RoundTrip(request)
-	if err != nil || roll >= lostAnswer || request.Method == http.MethodGet {
+	if err != nil || value >= lostResponse || request.Method == http.MethodGet {
 		return response, err
 	}
 
 	return nil, errors.Join(errLost, response.Body.Close())
 }
 
-// roll throws the dice; 1 while the way is smooth.
-func (a *roughAPI) roll() float64 {
-	if !a.rough.Load() {
+// nextRandom returns a random number in [0, 1), or 1 while flakyAPI is not active.
+func (a *flakyAPI) nextRandom() float64 {
+	if !a.active.Load() {
 		return 1
 	}
 
@@ -166,8 +167,8 @@ func (a *roughAPI) roll() float64 {
 	return a.dice.Float64()
 }
 
-func must(f *fleet.Fleet, err error) {
+func reportError(f *fleet.Fleet, err error) {
 	if err != nil {
-		f.T.Errorf("change the troubles: %v", err)
+		f.T.Errorf("change disturbances: %v", err)
 	}
 }

@@ -77,7 +77,7 @@ func TestDefaults(t *testing.T) {
 		{baseMac, nil, "spec.type", "M4-S"},
 		{baseMac, nil, "spec.zone", "fr-par-1"},
 		{baseBridge, nil, "status.conditions", list{anyMap{
-			"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "the operator has not looked at the bridge yet",
+			"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "the operator has not reconciled the bridge yet",
 			"lastTransitionTime": "1970-01-01T00:00:00Z",
 		}}},
 	}

@@ -156,8 +156,8 @@ func bridgeNetworkRejections() []rejection {
 		{"three networks", change{networking: anyMap{"machineNetwork": list{
 			anyMap{"cidr": "10.6.0.0/16"}, anyMap{"cidr": "fd03::/64"}, anyMap{"cidr": "10.7.0.0/16"},
 		}}}, networking + ".machineNetwork", "must have at most 2 items"},
-		{"worker's part wider than all", prefix("10.4.0.0/16", 15), networking, "hostPrefix must be no shorter"},
-		{"worker's part of IPv6 for IPv4", prefix("10.4.0.0/16", 64), networking, "hostPrefix must be no shorter"},
+		{"worker's part wider than all", prefix("10.4.0.0/16", 15), networking, "hostPrefix must be at least"},
+		{"worker's part of IPv6 for IPv4", prefix("10.4.0.0/16", 64), networking, "hostPrefix must be at least"},
 	}
 }
 
@@ -176,18 +176,18 @@ func bridgePlacementRejections() []rejection {
 		},
 		{"label by no key", change{at: anyMap{"labels": anyMap{"a b": "c"}}}, at + ".labels", "labels must have valid Kubernetes keys"},
 		{"label by no value", change{at: anyMap{"labels": anyMap{"a": "b c"}}}, at + ".labels.a", "should match"},
-		{"toleration of nothing", toleration(anyMap{}), at, "its operator must be Exists"},
-		{"toleration of any taint's value", toleration(anyMap{"operator": "Equal"}), at, "its operator must be Exists"},
+		{"toleration of nothing", toleration(anyMap{}), at, "needs operator Exists"},
+		{"toleration of any taint's value", toleration(anyMap{"operator": "Equal"}), at, "needs operator Exists"},
 		{
 			"toleration of a value that need not be", toleration(anyMap{"key": "a", "operator": "Exists", "value": "b"}), at,
-			"operator Exists takes no value",
+			"operator Exists must not have a value",
 		},
 		{"toleration for a while of what moves nobody", toleration(anyMap{"key": "a", "tolerationSeconds": int64(1)}), at, "needs effect NoExecute"},
 		{"toleration by another operator", toleration(anyMap{"key": "a", "operator": "In"}), at, "Unsupported value"},
 		{"toleration of another effect", toleration(anyMap{"key": "a", "effect": "NoWork"}), at, "Unsupported value"},
 		{"toleration of no key", toleration(anyMap{"key": "a b"}), at, "key must be a valid Kubernetes key"},
 		{"capability of another name", change{at: anyMap{"disabledCapabilities": list{"Storage"}}}, at, "Unsupported value"},
-		{"ingress away without console", change{at: anyMap{"disabledCapabilities": list{"Ingress"}}}, at, "must have Console"},
+		{"ingress away without console", change{at: anyMap{"disabledCapabilities": list{"Ingress"}}}, at, "must also have Console"},
 	}
 }
 
@@ -204,11 +204,11 @@ func bridgeUpdates() []update {
 		{"bridge with other volumes", baseBridge, change{"spec.etcdStorageClass": "other"}, "etcdStorageClass is immutable"},
 		{
 			"bridge with fewer replicas", baseBridge, change{"spec.controlPlaneAvailabilityPolicy": "SingleReplica"},
-			"controlPlaneAvailabilityPolicy is immutable: HyperShift can't change it of a cluster that exists",
+			"controlPlaneAvailabilityPolicy is immutable, because HyperShift cannot change it for an existing cluster",
 		},
 		{
 			"bridge exposed in another way", baseBridge, change{"spec.exposeThroughLoadBalancer": false, address: ""},
-			"exposeThroughLoadBalancer is immutable: HyperShift can't change how a cluster that exists is published",
+			"exposeThroughLoadBalancer is immutable, because HyperShift cannot change how an existing cluster is published",
 		},
 		{"bridge with another address", baseBridge, change{address: "192.168.1.101"}, ""},
 		{"bridge without an address", baseBridge, change{address: ""}, "metalLBVirtualIP is required when"},
@@ -222,7 +222,7 @@ func bridgeUpdates() []update {
 		{"bridge with less infrastructure", baseBridge, change{"spec.infrastructureAvailabilityPolicy": "SingleReplica"}, ""},
 		{
 			"bridge on other networks", baseBridge, networksOf("10.4.0.0/16", "10.5.0.0/16"),
-			"networking is immutable: HyperShift can't change the networks of a cluster that exists",
+			"networking is immutable, because HyperShift cannot change the networks of an existing cluster",
 		},
 		{"bridge on the networks that it has", baseBridge, networksOf("10.132.0.0/14", "172.31.0.0/16"), ""},
 		{

@@ -16,7 +16,7 @@ func cacheRejections() []rejection {
 	const (
 		cache, isURL = "spec.cache.actionsCacheUrl", "it must be a URL such as https://cache.example.com"
 		mirror       = "spec.cache.registryMirrors[0]"
-		open         = "http is for private addresses"
+		open         = "http is only allowed for private addresses"
 	)
 
 	with := func(name, value string) change { return change{"spec.environment": anyMap{name: value}} }
@@ -31,10 +31,10 @@ func cacheRejections() []rejection {
 		{"cache at a public IPv6 address", cacheOf("http://[2001:db8::1]:3000"), cache, open},
 		{"mirror in the open", change{"spec.cache": anyMap{"registryMirrors": list{"http://172.32.0.1"}}}, mirror, open},
 		{"variable that is none", with("a-b", "c"), "spec.environment", "environment must have names of letters"},
-		{"variable of the runner", with("ACTIONS_RUNNER_INPUT_TOKEN", "t"), "spec.environment", "they are the bootstrap service's"},
+		{"variable of the runner", with("ACTIONS_RUNNER_INPUT_TOKEN", "t"), "spec.environment", "because the bootstrap service uses them"},
 		{
 			"variable with a password", with("HTTPS_PROXY", "http://u:p@proxy:3128"),
-			"spec.environment[HTTPS_PROXY]", "it must not hold a password",
+			"spec.environment[HTTPS_PROXY]", "it must not contain a password",
 		},
 	}
 }

@@ -34,10 +34,10 @@ func dnsRejections() []rejection {
 	)
 
 	return []rejection{
-		{"updates without a server", dnsProvider("rfc2136", nil, "keyName", "key"), at, "dnsProvider.server belongs to type rfc2136"},
+		{"updates without a server", dnsProvider("rfc2136", nil, "keyName", "key"), at, "dnsProvider.server is required with type rfc2136"},
 		{
 			"server where there is an API", dnsProvider("cloudflare", anyMap{"server": server}, "apiToken"),
-			at, "dnsProvider.server belongs to type rfc2136",
+			at, "dnsProvider.server is required with type rfc2136",
 		},
 		{"updates unsigned", dnsProvider("rfc2136", anyMap{"server": server}), at, "rfc2136 needs the credentials keyName and key"},
 		{
@@ -56,7 +56,7 @@ func dnsRejections() []rejection {
 		},
 		{
 			"domain outside the zones", dnsProvider("route53", anyMap{"zones": list{"xample.com", "0.10.in-addr.arpa"}}),
-			"spec.dns", "dns.dnsProvider.zones must hold the zone of dns.domain",
+			"spec.dns", "dns.dnsProvider.zones must contain the zone of dns.domain",
 		},
 		{
 			"interval of tests is zero", change{"spec.network": anyMap{"validation": anyMap{"validateInterval": "0s"}}},

@@ -1,7 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contracts holds tests of what is deployed: the kinds' validation and
-// defaults, the samples, the permissions and the Deployment, each against a real API
-// server.
+// Package contracts tests the deployed manifests against a real API server: the validation and defaults of
+// the CRDs, the samples, the permissions, and the Deployment.
 package contracts

@@ -67,7 +67,7 @@ func fleetRejections() []rejection {
 		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
-		{"macOS of Linux hosts", macOSOf("LinuxMachine", "15.3.1", "2h"), "spec", "macOS is for fleets of Macs"},
+		{"macOS of Linux hosts", macOSOf("LinuxMachine", "15.3.1", "2h"), "spec", "macOS is only allowed with hostKind ScalewayAppleSiliconMachine"},
 		{"macOS without a drain", change{"spec.hostKind": macKind, "spec.macOS": anyMap{"version": "15.3.1"}}, "spec", "macOS needs drain"},
 		{"macOS of a name", macOSOf(macKind, "Sequoia", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
 		{"macOS of a number", macOSOf(macKind, "15", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
@@ -125,7 +125,7 @@ func linuxRejections() []rejection {
 
 func hostUpdates() []update {
 	return []update{
-		{"fleet of another kind", baseFleet, change{"spec.hostKind": "Other"}, "hostKind cannot be changed: make another fleet"},
+		{"fleet of another kind", baseFleet, change{"spec.hostKind": "Other"}, "hostKind cannot be changed: create another fleet"},
 		{"fleet pauses", baseFleet, change{"spec.paused": true}, ""},
 		{"host moves fleets", baseLinux, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
 		{"host has an authority", baseLinux, authorityOf("ssh-ed25519 AAAAC3Nz== an authority of ours"), ""},

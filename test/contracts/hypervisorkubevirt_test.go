@@ -26,18 +26,18 @@ func otherProviderRejections() []rejection {
 	return []rejection{
 		{"Proxmox without endpoint", change{"spec.endpoint": removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
 		{"Proxmox without credentials", change{credentials: removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
-		{"Proxmox with KubeVirt's settings", change{"spec.kubevirt": anyMap{"namespace": "a"}}, "spec", "kubevirt belongs to provider kubevirt"},
+		{"Proxmox with KubeVirt's settings", change{"spec.kubevirt": anyMap{"namespace": "a"}}, "spec", "kubevirt is required with provider kubevirt"},
 	}
 }
 
 func kubeVirtRejections() []rejection {
 	const (
 		settings = "spec.kubevirt"
-		foreign  = "do not belong to provider kubevirt"
+		foreign  = "are not allowed with provider kubevirt"
 	)
 
 	return []rejection{
-		{"KubeVirt without settings", change{settings: removed{}}, "spec", "kubevirt belongs to provider kubevirt"},
+		{"KubeVirt without settings", change{settings: removed{}}, "spec", "kubevirt is required with provider kubevirt"},
 		{"KubeVirt with an endpoint", change{"spec.endpoint": "https://a.example.com/"}, "spec", foreign},
 		{
 			"KubeVirt with a token", change{credentials: anyMap{"tokenId": secretRef("a", "b"), "tokenSecret": secretRef("a", "c")}},
@@ -99,20 +99,20 @@ func kubeVirtTemplateRejections() []rejection {
 		{"no source", kubeVirtTemplate(anyMap{}), source, "choose one of kubevirt.containerDisk"},
 		{
 			"storage for a containerDisk", kubeVirtTemplate(with(disk, "storageClassName", "fast")), source,
-			"kubevirt.storageClassName belongs to dataSource",
+			"kubevirt.storageClassName is only allowed with dataSource",
 		},
 		{"storage class", kubeVirtTemplate(with(data, "storageClassName", "A B")), source, "must be the name of a storage class"},
 		{"network", kubeVirtTemplate(with(data, "network", "a b")), source, "must be the name of a NetworkAttachmentDefinition"},
 		{"image with a blank", kubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "a b"}}), source, "must be the name of an image"},
-		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "do not belong to KubeVirt"},
-		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "do not belong to KubeVirt"},
+		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "are not allowed with KubeVirt"},
+		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "are not allowed with KubeVirt"},
 		{
 			"program on a cloud-init ISO of 1 MiB", kubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
-			"bootstrap.delivery iso does not fit KubeVirt",
+			"bootstrap.delivery iso is not allowed with KubeVirt",
 		},
 		{
 			"size of a containerDisk", kubeVirtTemplate(disk, change{"spec.resources.disk": "50Gi"}), spec,
-			"resources.disk does not belong to a containerDisk",
+			"resources.disk is not allowed with a containerDisk",
 		},
 	}
 }

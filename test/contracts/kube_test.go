@@ -97,7 +97,7 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	runner := &step.Runner{Client: c, Controller: "test"}
+	runner := &step.Reconciler{Client: c, Controller: "test"}
 
 	if err := step.EnsureFinalizer(ctx, runner, cluster, finalizer); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestStepsOnARealServer(t *testing.T) {
 	stale := cluster.DeepCopy()
 
 	long := step.Stall("certificate: not trusted!", strings.Repeat("é", 40000))
-	if _, err := step.Run(ctx, runner, cluster, steps(long), any(nil)); err != nil {
+	if _, err := step.ReconcileSteps(ctx, runner, cluster, steps(long), any(nil)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -124,13 +124,13 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Errorf("conditions = %v", got.Status.Conditions)
 	}
 
-	result, err := step.Run(ctx, runner, stale, steps(step.Done()), any(nil))
+	result, err := step.ReconcileSteps(ctx, runner, stale, steps(step.Done()), any(nil))
 	if err != nil || result.RequeueAfter <= 0 {
 		t.Errorf("a run on a stale copy = %v, %v; want a quiet second try", result, err)
 	}
 
 	version := got.ResourceVersion
-	if _, err := step.Run(ctx, runner, got, steps(long), any(nil)); err != nil || got.ResourceVersion != version {
+	if _, err := step.ReconcileSteps(ctx, runner, got, steps(long), any(nil)); err != nil || got.ResourceVersion != version {
 		t.Errorf("a run that changes nothing has written: %v", err)
 	}
 
@@ -150,7 +150,7 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Errorf("get = %v, want not found", err)
 	}
 
-	if _, err := step.Run(ctx, runner, stale, steps(step.Fail(apierrors.NewBadRequest("x"))), any(nil)); err != nil {
+	if _, err := step.ReconcileSteps(ctx, runner, stale, steps(step.Fail(apierrors.NewBadRequest("x"))), any(nil)); err != nil {
 		t.Errorf("a run on an object that is gone = %v, want nothing", err)
 	}
 }

@@ -40,7 +40,7 @@ spec:
 func addressRejections(path string) []rejection {
 	const (
 		grammar  = "write a CIDR (10.0.0.0/24), a range of two addresses"
-		families = "both ends of a range must be of one family"
+		families = "both ends of a range must be of one address family"
 		bits     = "a CIDR must not have bits beyond its prefix"
 	)
 
@@ -77,20 +77,20 @@ func nodePoolRejections() []rejection {
 		{"name server by name", change{config + ".nameservers": list{"dns.example.com"}}, "nameservers[0]", "it must be an IP address such as"},
 		{
 			"three gateways of one family", change{gateway: list{"192.168.1.1", "192.168.1.2", "192.168.1.3"}}, gateway,
-			"gateway takes at most two addresses of each family",
+			"gateway must have at most two addresses of each address family",
 		},
 		{
 			"three IPv6 gateways", change{gateway: list{"192.168.1.1", "fd00::1", "fd00::2", "fd00::3"}}, gateway,
-			"gateway takes at most two addresses of each family",
+			"gateway must have at most two addresses of each address family",
 		},
 		{"IPv4 length without addresses", change{config + ".addresses": list{"fd00::/64"}, config + ".prefixLengthV4": int64(24)}, config, "prefixLengthV4 needs IPv4 addresses"},
 		{"IPv6 length without addresses", change{config + ".prefixLengthV6": int64(64)}, config, "prefixLengthV6 needs IPv6 addresses"},
 		{"network with a slash", change{config + ".network": "default/machines"}, config + ".network", "network must be the name of a network in the VirtualMachine"},
 		{"default network as well", change{"spec.attachDefaultNetwork": true}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
 		{"default network by default", change{"spec.attachDefaultNetwork": removed{}}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
-		{"no network at all", change{"spec.additionalNetworks": removed{}}, "spec", "attachDefaultNetwork: false needs at least one of additionalNetworks"},
-		{"empty list of networks", change{"spec.additionalNetworks": list{}}, "spec", "attachDefaultNetwork: false needs at least one of additionalNetworks"},
-		{"network by two slashes", change{"spec.additionalNetworks": list{anyMap{"name": "a/b/c"}}}, "spec.additionalNetworks[0].name", "name must be a NetworkAttachmentDefinition's"},
+		{"no network at all", change{"spec.additionalNetworks": removed{}}, "spec", "attachDefaultNetwork: false needs at least one network in additionalNetworks"},
+		{"empty list of networks", change{"spec.additionalNetworks": list{}}, "spec", "attachDefaultNetwork: false needs at least one network in additionalNetworks"},
+		{"network by two slashes", change{"spec.additionalNetworks": list{anyMap{"name": "a/b/c"}}}, "spec.additionalNetworks[0].name", "name must be the name of a NetworkAttachmentDefinition"},
 		{"network twice", change{"spec.additionalNetworks": list{anyMap{"name": "a"}, anyMap{"name": "a"}}}, "spec.additionalNetworks[1]", "Duplicate value"},
 		{"more replicas than there may be", change{"spec.replicas": int64(4), "spec.maxReplicas": int64(3)}, "spec", "replicas must not be more than maxReplicas"},
 		{"cluster with a dot", change{"spec.clusterName": "a.b"}, "spec.clusterName", "clusterName must be the name of a cluster"},
@@ -157,7 +157,7 @@ func kubevirtMachineRejections() []rejection {
 
 func kubevirtUpdates() []update {
 	const (
-		fixed    = "bootstrapNetworkConfig cannot be changed: delete the machine and make a new one"
+		fixed    = "bootstrapNetworkConfig cannot be changed: delete the machine and create a new one"
 		config   = "spec.bootstrapNetworkConfig"
 		template = "spec.template.spec.bootstrapNetworkConfig"
 	)
@@ -169,7 +169,7 @@ func kubevirtUpdates() []update {
 		{"machine with a label", baseMachine, change{"metadata.labels": anyMap{"a": "b"}}, ""},
 		{"template with other addresses", baseMachineTemplate, change{template + ".subnets": list{"192.168.2.0/24"}}, fixed},
 		{"template with an exclusion", baseMachineTemplate, change{template + ".excludedAddresses": list{"192.168.1.7/32"}}, fixed},
-		{"pool of another cluster", baseNodePool, change{"spec.clusterName": "other"}, "clusterName cannot be changed: make another pool"},
+		{"pool of another cluster", baseNodePool, change{"spec.clusterName": "other"}, "clusterName cannot be changed: create another pool"},
 		{"pool grows", baseStaticPool, change{config + ".addresses": list{"192.168.1.10-192.168.1.99"}}, ""},
 		{"pool turns to DHCP", baseStaticPool, change{config: removed{}}, ""},
 		{"pool scales", baseNodePool, change{"spec.replicas": int64(5)}, ""},

@@ -27,11 +27,11 @@ func macRejections() []rejection {
 		{"zone as a path", change{"spec.zone": "fr-par-1/../x"}, "spec.zone", "zone must be a zone such as fr-par-1"},
 		{
 			"pool of our own machines", change{"spec.adoptPoolPrefix": "hf-mac"},
-			"spec.adoptPoolPrefix", "adoptPoolPrefix must be the beginning of names",
+			"spec.adoptPoolPrefix", "adoptPoolPrefix must be the beginning of server names",
 		},
 		{
 			"pool and operating system", change{"spec.adoptPoolPrefix": "mac-", "spec.os": "macos-15"},
-			"spec", "os is for servers that are ordered",
+			"spec", "os is only allowed for servers that are ordered",
 		},
 		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},

@@ -72,7 +72,7 @@ func clusterRejections() []rejection {
 		{"endpoint without scheme", change{"spec.endpoint": "pve.example.com:8006"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"endpoint without host", change{"spec.endpoint": "https:///api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
 		{"endpoint is a path", change{"spec.endpoint": "/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
-		{"password in endpoint", change{"spec.endpoint": "https://admin:secret@pve:8006/"}, "spec.endpoint", "endpoint must hold no credentials"},
+		{"password in endpoint", change{"spec.endpoint": "https://admin:secret@pve:8006/"}, "spec.endpoint", "endpoint must not contain credentials"},
 		{"unknown provider", change{"spec.provider": "vmware"}, "spec.provider", `supported values: "proxmox", "kubevirt"`},
 		{"no provider", change{"spec.provider": removed{}}, "spec.provider", "Required value"},
 
@@ -98,10 +98,10 @@ func clusterNetworkRejections() []rejection {
 	return []rejection{
 		{"node with a slash", change{"spec.nodes": list{"pve/../1"}}, "spec.nodes", "nodes must be names of nodes"},
 		{"node twice", change{"spec.nodes": list{"pve-1", "pve-1"}}, "spec.nodes[1]", "Duplicate value"},
-		{"storage with a colon", change{"spec.defaultStorage": "local:iso"}, "spec.defaultStorage", "defaultStorage must be the id of a storage"},
-		{"ISO storage with a slash", change{"spec.isoStorage": "a/b"}, "spec.isoStorage", "isoStorage must be the id of a storage"},
+		{"storage with a colon", change{"spec.defaultStorage": "local:iso"}, "spec.defaultStorage", "defaultStorage must be the ID of a storage"},
+		{"ISO storage with a slash", change{"spec.isoStorage": "a/b"}, "spec.isoStorage", "isoStorage must be the ID of a storage"},
 		{"bridge with options", change{"spec.defaultNetwork": "vmbr0,tag=3"}, "spec.defaultNetwork", "defaultNetwork must be the name of a bridge"},
-		{"pool with a space", change{"spec.resourcePool": "my pool"}, "spec.resourcePool", "resourcePool must be the id of a pool"},
+		{"pool with a space", change{"spec.resourcePool": "my pool"}, "spec.resourcePool", "resourcePool must be the ID of a pool"},
 		{"range upside down", change{"spec.vmIdRange": anyMap{"min": int64(300), "max": int64(200)}}, "spec.vmIdRange", "vmIdRange.min must not be above"},
 		{"reserved ids", change{"spec.vmIdRange": anyMap{"min": int64(1), "max": int64(200)}}, "spec.vmIdRange.min", "greater than or equal to 100"},
 		{
@@ -152,8 +152,8 @@ func templateRejections() []rejection {
 		{"both id and name", change{proxmox + ".templateName": "ubuntu"}, proxmox, "exactly one of templateId and templateName"},
 		{"storage with a linked clone", change{proxmox + ".storage": "ceph"}, proxmox, "set linkedClone to false or leave storage out"},
 		{"no clone", change{proxmox + ".clone": false}, proxmox + ".clone", "clone must be true"},
-		{"storage by path", change{proxmox + ".storage": "/mnt", proxmox + ".linkedClone": false}, proxmox + ".storage", "storage must be the id of a storage"},
-		{"snippets by path", change{proxmox + ".snippetsStorage": "/mnt"}, proxmox + ".snippetsStorage", "snippetsStorage must be the id"},
+		{"storage by path", change{proxmox + ".storage": "/mnt", proxmox + ".linkedClone": false}, proxmox + ".storage", "storage must be the ID of a storage"},
+		{"snippets by path", change{proxmox + ".snippetsStorage": "/mnt"}, proxmox + ".snippetsStorage", "snippetsStorage must be the ID"},
 		{"builtin without snippets", change{proxmox + ".cloudInitSource": "builtin"}, proxmox, "cloudInitSource builtin needs snippetsStorage"},
 		{"unknown source", change{proxmox + ".cloudInitSource": "floppy"}, proxmox + ".cloudInitSource", `"nocloud", "builtin"`},
 
@@ -174,7 +174,7 @@ func templateRejections() []rejection {
 		{
 			"secrets manager for Buildkite",
 			external(change{"spec.attestation": anyMap{}, "spec.bootstrap.config.buildkite": anyMap{"credentials": secretRef("b", "t")}}),
-			"spec.bootstrap", "external-secrets is not for Buildkite",
+			"spec.bootstrap", "external-secrets cannot be used with Buildkite",
 		},
 		{
 			"secrets manager without a role", external(change{"spec.attestation": anyMap{}, secrets + ".role": nil}), secrets,
@@ -190,7 +190,7 @@ func templateRejections() []rejection {
 		},
 		{
 			"key of nothing", external(change{"spec.attestation": anyMap{}, secrets + ".keys": anyMap{"password": "p"}}), secrets + ".keys",
-			"externalSecrets.keys can name jit_config",
+			"the keys of externalSecrets.keys must be jit_config",
 		},
 		{"unknown delivery", change{"spec.bootstrap": anyMap{"delivery": "post"}}, "spec.bootstrap.delivery", `"image", "download", "iso"`},
 
@@ -232,8 +232,8 @@ func githubRejections() []rejection {
 		{"App without key", change{github: anyMap{"app": anyMap{"appId": secretRef("a", "b")}}}, github + ".app.privateKey", "Required value"},
 		{"repository alone", pat(anyMap{"repository": "app"}), github, "repository needs owner"},
 		{"repository with owner", pat(anyMap{"owner": "a", "repository": "a/b"}), github + ".repository", "repository must be a name without its owner"},
-		{"owner by URL", pat(anyMap{"owner": "https://github.com/a"}), github + ".owner", "owner must be the name of a user or an organisation"},
-		{"organisation by URL", pat(anyMap{"organization": "github.com/a"}), github + ".organization", "organization must be the name of an organisation"},
+		{"owner by URL", pat(anyMap{"owner": "https://github.com/a"}), github + ".owner", "owner must be the name of a user or an organization"},
+		{"organisation by URL", pat(anyMap{"organization": "github.com/a"}), github + ".organization", "organization must be the name of an organization"},
 		{"API without scheme", pat(anyMap{"apiUrl": "api.github.com"}), github + ".apiUrl", "apiUrl must be an https URL"},
 		{"API in the clear", pat(anyMap{"apiUrl": "http://ghes.example.com/api/v3"}), github + ".apiUrl", "must be an https URL"},
 		{"API is a path", pat(anyMap{"apiUrl": "/api/v3"}), github + ".apiUrl", "apiUrl must be an https URL"},
@@ -250,7 +250,7 @@ func githubRejections() []rejection {
 		{"relative work folder", runner(anyMap{"workDir": "work"}), "workDir", "workDir must be an absolute path"},
 		{"script elsewhere", runner(anyMap{"configScript": "../evil.sh"}), "configScript", "configScript must be the name of a file in installPath"},
 		{"run script elsewhere", runner(anyMap{"runScript": "/bin/sh"}), "runScript", "runScript must be the name of a file in installPath"},
-		{"a system without a bootstrap service", runner(anyMap{"os": "win"}), "runner.os", "only linux works"},
+		{"a system without a bootstrap service", runner(anyMap{"os": "win"}), "runner.os", "os must be linux"},
 		{"unknown system", runner(anyMap{"os": "beos"}), "runner.os", `"linux", "osx", "win"`},
 		{"Go's name of an architecture", runner(anyMap{"arch": "amd64"}), "runner.arch", `"x64", "arm64", "arm"`},
 		{"enterprise by URL", pat(anyMap{"enterprise": "https://github.com/enterprises/a"}), "github.enterprise", "enterprise must be the slug of an enterprise"},
@@ -310,9 +310,9 @@ func networkRejections() []rejection {
 		{"server by name", change{"spec.network": anyMap{"dns": anyMap{"servers": list{"dns"}}}}, "spec.network.dns.servers", "dns.servers must be IP addresses"},
 		{"address with prefix", address("10.0.0.5/24", "24", ""), static + ".ipAddress", "static.ipAddress must be an IP address without a prefix"},
 		{"mask in words", address("10.0.0.5", "wide", ""), static + ".netmask", "static.netmask must be a mask such as"},
-		{"prefix beyond IPv4", address("10.0.0.5", "33", ""), static, "static.netmask does not fit static.ipAddress"},
-		{"prefix beyond IPv6", address("fd00::5", "129", ""), static, "static.netmask does not fit static.ipAddress"},
-		{"IPv4 mask for IPv6", address("fd00::5", "255.255.255.0", ""), static, "static.netmask does not fit static.ipAddress"},
+		{"prefix beyond IPv4", address("10.0.0.5", "33", ""), static, "static.netmask must match static.ipAddress"},
+		{"prefix beyond IPv6", address("fd00::5", "129", ""), static, "static.netmask must match static.ipAddress"},
+		{"IPv4 mask for IPv6", address("fd00::5", "255.255.255.0", ""), static, "static.netmask must match static.ipAddress"},
 		{"gateway by name", address("10.0.0.5", "24", "router"), static + ".gateway", "static.gateway must be an IP address"},
 		{"gateway of another family", address("10.0.0.5", "24", "fd00::1"), static, "static.gateway must be of the same address family"},
 		{
@@ -323,7 +323,7 @@ func networkRejections() []rejection {
 		{"address and pool", ofStatic(anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "pool": poolOf(nil)}), static, "choose one of static.ipAddress"},
 		{"neither address nor pool", ofStatic(anyMap{"netmask": "24"}), static, "choose one of static.ipAddress"},
 		{"address without mask", ofStatic(anyMap{"ipAddress": "10.0.0.5"}), static, "static.ipAddress needs static.netmask"},
-		{"pool with the address's gateway", ofStatic(anyMap{"gateway": "10.0.0.1", "pool": poolOf(nil)}), static, "belong to static.ipAddress"},
+		{"pool with the address's gateway", ofStatic(anyMap{"gateway": "10.0.0.1", "pool": poolOf(nil)}), static, "are only allowed with static.ipAddress"},
 	}
 }
 
@@ -349,14 +349,14 @@ func machinePoolRejections() []rejection {
 	return []rejection{
 		{"no addresses", with(anyMap{"addresses": list{}}), pool + ".addresses", "at least 1"},
 		{"address in words", with(anyMap{"addresses": list{"all"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
-		{"range of two families", with(anyMap{"addresses": list{"10.0.0.1-fd00::1"}}), pool + ".addresses[0]", "both ends of a range must be of one family"},
+		{"range of two families", with(anyMap{"addresses": list{"10.0.0.1-fd00::1"}}), pool + ".addresses[0]", "both ends of a range must be of one address family"},
 		{"bits beyond the prefix", with(anyMap{"addresses": list{"10.0.0.5/24"}}), pool + ".addresses[0]", "a CIDR must not have bits beyond its prefix"},
 		{"prefix of IPv4 for nothing", with(anyMap{"addresses": list{"fd00::/64"}, "prefixLengthV4": int64(24)}), pool, "prefixLengthV4 needs IPv4 addresses"},
 		{"prefix of IPv6 for nothing", with(anyMap{"prefixLengthV6": int64(64)}), pool, "prefixLengthV6 needs IPv6 addresses"},
 		{"bare IPv4 address", with(anyMap{"addresses": list{"10.0.0.5"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
 		{"bare IPv6 exclusion", with(anyMap{"excludedAddresses": list{"fd00::5"}}), pool + ".excludedAddresses[0]", "write a CIDR (10.0.0.0/24)"},
 		{"three gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2", "10.0.0.3"}}), pool + ".gateway", "Too many: 3: must have at most 2 items"},
-		{"two gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2"}}), pool + ".gateway", "gateway takes one address of each family"},
+		{"two gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2"}}), pool + ".gateway", "gateway must have at most one address of each address family"},
 		{"gateway by name", with(anyMap{"gateway": list{"router"}}), pool + ".gateway[0]", "it must be an IP address such as"},
 		{"name server by name", with(anyMap{"nameservers": list{"dns"}}), pool + ".nameservers[0]", "it must be an IP address such as"},
 	}
@@ -396,15 +396,15 @@ func workloadRejections(path string) []rejection {
 		{"Buildkite without settings", change{path: anyMap{"type": "buildkite"}}, path, "buildkite needs workload.config.buildkite"},
 		{"Forgejo without settings", change{path: anyMap{"type": "forgejo-actions"}}, path, "forgejo-actions needs workload.config.forgejo"},
 		{"Gitea without settings", change{path: anyMap{"type": "gitea-actions"}}, path, "gitea-actions needs workload.config.gitea"},
-		{"Forgejo by name", ofForgejo(anyMap{"url": "git.example.com"}), "forgejo.url", "url must be an https URL (http on loopback alone) such as https://git"},
+		{"Forgejo by name", ofForgejo(anyMap{"url": "git.example.com"}), "forgejo.url", "url must be an https URL (http only on loopback) such as https://git"},
 		{"Forgejo's repository without owner", ofForgejo(anyMap{"repository": "app"}), "forgejo.repository", "repository must be owner/name"},
-		{"Forgejo's organisation by URL", ofForgejo(anyMap{"organization": "https://a"}), "forgejo.organization", "organization must be the name of an organisation"},
+		{"Forgejo's organisation by URL", ofForgejo(anyMap{"organization": "https://a"}), "forgejo.organization", "organization must be the name of an organization"},
 		{"repository and organisation", ofForgejo(anyMap{"repository": "a/b", "organization": "a"}), "config.forgejo", "choose at most one of repository and organization"},
 		{"labels with an image", ofForgejo(anyMap{"labels": list{"linux:docker://a"}}), "forgejo.labels", "should match"},
 		{"generic without settings", change{path: anyMap{"type": "generic"}}, path, "generic needs workload.config.generic"},
 		{"other platform's settings", change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"github": anyMap{}}}}, path, "gitlab-ci needs workload.config.gitlab"},
-		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not hold a comma"},
-		{"organisation by URL", ofGitHub(anyMap{"organization": "https://github.com/a"}), "github.organization", "organization must be the name of an organisation"},
+		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not contain a comma"},
+		{"organisation by URL", ofGitHub(anyMap{"organization": "https://github.com/a"}), "github.organization", "organization must be the name of an organization"},
 		{"repository without owner", ofGitHub(anyMap{"repository": "app"}), "github.repository", "repository must be written owner/name"},
 		{"GitLab by name", ofGitLab(anyMap{"url": "gitlab.example.com"}), "gitlab.url", "gitlab.url must be an https URL"},
 		{"scale set with spaces", ofGitHub(anyMap{"scaleSet": "my set"}), "github.scaleSet", "scaleSet must be a name of letters"},
@@ -439,10 +439,10 @@ func lifecycleRejections() []rejection {
 
 func poolRejections() []rejection {
 	return slices.Concat(workloadRejections("spec.workload"), lifecycleRejections(), []rejection{
-		{"name too long for host names", change{"metadata.name": strings.Repeat("a", 53)}, "", "begins the host names of its machines"},
-		{"name with a dot", change{"metadata.name": "a.b"}, "", "begins the host names of its machines"},
+		{"name too long for host names", change{"metadata.name": strings.Repeat("a", 53)}, "", "because the host names of its machines begin with it"},
+		{"name with a dot", change{"metadata.name": "a.b"}, "", "because the host names of its machines begin with it"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
-		{"one name for all runners", change{"spec.workload.config.github.runnerName": "r1"}, "spec", "runnerName is for a MachineClaim"},
+		{"one name for all runners", change{"spec.workload.config.github.runnerName": "r1"}, "spec", "runnerName is only allowed in a MachineClaim"},
 		{
 			"all machines kept", change{
 				"spec.lifecycle": anyMap{"keepFailed": anyMap{"machines": int64(2)}}, "spec.scaling": anyMap{"maxReplicas": int64(2)},
@@ -465,7 +465,7 @@ func poolRejections() []rejection {
 			"idle machines of a platform that binds them", change{
 				"spec.workload": anyMap{"type": "generic", "config": anyMap{"generic": anyMap{"source": "nightly", "command": list{"/usr/bin/make"}}}},
 				"spec.scaling":  anyMap{"warm": anyMap{"idle": int64(1)}},
-			}, "spec", "made for one job and can't wait for others",
+			}, "spec", "created for one job and cannot wait for others",
 		},
 		{"label twice", change{"spec.workload.config.github.labels": list{"a", "a"}}, "labels[1]", "Duplicate value"},
 	})
@@ -473,8 +473,8 @@ func poolRejections() []rejection {
 
 func claimRejections() []rejection {
 	return slices.Concat(workloadRejections("spec.workloadConfig"), lifecycleRejections(), []rejection{
-		{"name too long for a host", change{"metadata.name": strings.Repeat("a", 64)}, "", "name is its machine's host name"},
-		{"name with a dot", change{"metadata.name": "a.b"}, "", "name is its machine's host name"},
+		{"name too long for a host", change{"metadata.name": strings.Repeat("a", 64)}, "", "because it is the host name of its machine"},
+		{"name with a dot", change{"metadata.name": "a.b"}, "", "because it is the host name of its machine"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
 	})
 }

@@ -101,7 +101,7 @@ func TestSamplesApply(t *testing.T) {
 
 // `kubectl apply -f deploy/samples` goes file by file, by their names: what a file needs comes
 // before it, and none makes a job that nobody has queued. So does deploy/samples/start, which
-// is what the README shows.
+// is what docs/start/runners.md shows.
 func TestSamplesApplyInOrder(t *testing.T) {
 	t.Parallel()
 
@@ -128,8 +128,8 @@ func TestSamplesApplyInOrder(t *testing.T) {
 	}
 }
 
-// What the README shows applies, and is what the file has.
-func TestReadmeSample(t *testing.T) {
+// What docs/start/runners.md shows applies, and is what the file has.
+func TestStartSample(t *testing.T) {
 	t.Parallel()
 
 	makeNamespace(t, "hyperfleet-system")
@@ -148,7 +148,7 @@ func TestReadmeSample(t *testing.T) {
 		}
 	}
 
-	readme, err := os.ReadFile("../../README.md")
+	page, err := os.ReadFile("../../docs/start/runners.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +158,8 @@ func TestReadmeSample(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if !strings.Contains(string(readme), "```yaml\n"+string(sample)+"```") {
-		t.Errorf("README.md does not show %sfleet.yaml as it is", start)
+	if !strings.Contains(string(page), "```yaml\n"+string(sample)+"```") {
+		t.Errorf("docs/start/runners.md does not show %sfleet.yaml as it is", start)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestAllowedNamespacesAtAdmission(t *testing.T) {
 		}
 
 		for _, namespace := range []string{labelled, other} {
-			_, want := tenancy.Find(cluster, namespace, tenancy.LabelsOf(t.Context(), env.Client, namespace))
+			_, want := tenancy.FindEntry(cluster, namespace, tenancy.NewLabelsFunc(t.Context(), env.Client, namespace))
 			_, err := comesToBe(t, templateOn(cluster.Name, namespace), want == nil)
 
 			refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), tenancy.ReasonNamespace)

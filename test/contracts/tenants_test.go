@@ -106,16 +106,16 @@ func checkAccess(t *testing.T) {
 		}
 	}
 
-	entry, err := tenancy.Find(&cluster, "team-a", nil)
+	entry, err := tenancy.FindEntry(&cluster, "team-a", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if err := tenancy.Check(entry, &cluster, &template); err != nil {
+	if err := tenancy.CheckTemplate(entry, &cluster, &template); err != nil {
 		t.Errorf("the guide's template is not allowed: %v", err)
 	}
 
-	labelled, err := tenancy.Find(&cluster, "team-b", func() (map[string]string, error) {
+	labelled, err := tenancy.FindEntry(&cluster, "team-b", func() (map[string]string, error) {
 		return map[string]string{"example.com/tier": "standard"}, nil
 	})
 	if err != nil || labelled.Quota == nil || *labelled.Quota.Machines != 5 {

@@ -23,10 +23,10 @@ type update struct {
 // updates has at least one row for each rule about change.
 func updates() []update {
 	const (
-		fixed    = "a MachineClaim cannot be changed: delete it and make a new one"
+		fixed    = "a MachineClaim cannot be changed: delete it and create a new one"
 		identity = "platform and id of a RunnerJob cannot be changed"
-		started  = "standby cannot be made true: a machine that may start stays so"
-		backward = "the state of a RunnerJob never goes back"
+		started  = "standby cannot be changed to true, because the machine may have started: create a new MachineClaim with standby"
+		backward = "the state of a RunnerJob can only change forward"
 	)
 
 	return append(slices.Concat(kubevirtUpdates(), bridgeUpdates(), hostUpdates(), macUpdates()), []update{
@@ -51,9 +51,9 @@ func updates() []update {
 			"batch is changed", baseBatch, change{"spec.jobs": list{anyMap{"platform": "generic", "id": "2", "state": "Queued"}}},
 			"a RunnerJobBatch cannot be changed",
 		},
-		{"registration of another machine", baseRegistration, change{"spec.claim.uid": "other"}, "its records would be left behind"},
-		{"registration of another kind of machine", baseRegistration, change{"spec.claim.kind": "KubevirtMachine"}, "its records would be left behind"},
-		{"registration at another cluster", baseRegistration, change{"spec.hypervisorCluster": "other"}, "its records would be left behind"},
+		{"registration of another machine", baseRegistration, change{"spec.claim.uid": "other"}, "its old records would stay in DNS"},
+		{"registration of another kind of machine", baseRegistration, change{"spec.claim.kind": "KubevirtMachine"}, "its old records would stay in DNS"},
+		{"registration at another cluster", baseRegistration, change{"spec.hypervisorCluster": "other"}, "its old records would stay in DNS"},
 		{"machine with another address", baseRegistration, change{"spec.addresses": list{"192.0.2.18", "2001:db8::18"}}, ""},
 		{"pool is resized", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(3)}}, ""},
 		{"template grows", baseTemplate, change{"spec.resources.cpu": int64(8)}, ""},

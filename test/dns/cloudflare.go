@@ -18,24 +18,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// CloudflareToken is the API token that the simulator takes.
+// CloudflareToken is the API token that the simulator accepts.
 const CloudflareToken = "cf-token-for-tests-0123456789abcdefghij"
 
-// Cloudflare is a simulator of the part of Cloudflare's API that is about records
-// (https://developers.cloudflare.com/api/resources/dns/subresources/records/): zones by
-// name, records listed in pages and by filter, made and deleted. Any other call is
-// answered 501 and fails the test. It never speaks to the real service.
+// Cloudflare simulates the part of Cloudflare's API that manages DNS records
+// (https://developers.cloudflare.com/api/resources/dns/subresources/records/). It finds zones by name,
+// lists records with pages and filters, and creates and deletes records. Any other call gets status 501
+// and fails the test. The simulator never calls the real service.
 type Cloudflare struct {
 	t      testing.TB
 	server *httptest.Server
 
-	mu      sync.Mutex
-	zones   []string
-	records []CloudflareRecord
-	made    int
+	mu          sync.Mutex
+	zones       []string
+	records     []CloudflareRecord
+	recordCount int
 }
 
-// CloudflareRecord is a record as the API has it.
+// CloudflareRecord is a DNS record of Cloudflare's API.
 type CloudflareRecord struct {
 	ID      string `json:"id"`
 	Type    string `json:"type"`
@@ -45,7 +45,7 @@ type CloudflareRecord struct {
 	zone    string
 }
 
-// StartCloudflare starts the simulator with its zones.
+// StartCloudflare starts the simulator with the zones.
 func StartCloudflare(t testing.TB, zones ...string) *Cloudflare {
 	t.Helper()
 
@@ -56,21 +56,22 @@ func StartCloudflare(t testing.TB, zones ...string) *Cloudflare {
 	return c
 }
 
-// Transport leads calls for the real service to the simulator, and no others anywhere.
+// Transport returns a transport that redirects calls to the real service to the simulator. A call to any
+// other host fails the test.
 func (c *Cloudflare) Transport() http.RoundTripper {
-	return retry.RoundTripper(func(request *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(request *http.Request) (*http.Response, error) {
 		if request.URL.Scheme != "https" || request.URL.Host != "api.cloudflare.com" {
-			c.t.Errorf("a call to %s", request.URL.Host)
+			c.t.Errorf("the client called %s, want api.cloudflare.com", request.URL.Host)
 		}
 
-		to := request.Clone(request.Context())
-		to.URL.Scheme, to.URL.Host = "http", strings.TrimPrefix(c.server.URL, "http://")
+		redirected := request.Clone(request.Context())
+		redirected.URL.Scheme, redirected.URL.Host = "http", strings.TrimPrefix(c.server.URL, "http://")
 
-		return http.DefaultTransport.RoundTrip(to)
+		return http.DefaultTransport.RoundTrip(redirected)
 	})
 }
 
-// Records gives all records as "TYPE name content", sorted.
+// Records returns all records as "TYPE name content", sorted.
 func (c *Cloudflare) Records() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,16 +86,16 @@ func (c *Cloudflare) Records() []string {
 	return out
 }
 
-// Put adds a record as somebody else.
-func (c *Cloudflare) Put(zone string, record CloudflareRecord) {
+// AddRecord adds a record as another user of the API would.
+func (c *Cloudflare) AddRecord(zone string, record CloudflareRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.put(zone, record)
+	c.addRecord(zone, record)
 }
 
-func (c *Cloudflare) put(zone string, record CloudflareRecord) CloudflareRecord {
-	c.made++
-	record.ID, record.zone = fmt.Sprintf("%032d", c.made), zone
+func (c *Cloudflare) addRecord(zone string, record CloudflareRecord) CloudflareRecord {
+	c.recordCount++
+	record.ID, record.zone = fmt.Sprintf("%032d", c.recordCount), zone
 	c.records = append(c.records, record)
 
 	return record
@@ -104,16 +105,16 @@ func (c *Cloudflare) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /client/v4/zones", c.listZones)
 	mux.HandleFunc("GET /client/v4/zones/{zone}/dns_records", c.listRecords)
-	mux.HandleFunc("POST /client/v4/zones/{zone}/dns_records", c.makeRecord)
+	mux.HandleFunc("POST /client/v4/zones/{zone}/dns_records", c.createRecord)
 	mux.HandleFunc("DELETE /client/v4/zones/{zone}/dns_records/{id}", c.deleteRecord)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		c.t.Errorf("Cloudflare has no %s %s here", r.Method, r.URL.Path)
-		refuse(w, http.StatusNotImplemented, 0, "unknown call")
+		c.t.Errorf("the Cloudflare simulator does not support %s %s", r.Method, r.URL.Path)
+		writeError(w, http.StatusNotImplemented, 0, "unknown call")
 	})
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+CloudflareToken {
-			refuse(w, http.StatusForbidden, 9109, "Invalid access token")
+			writeError(w, http.StatusForbidden, 9109, "Invalid access token")
 
 			return
 		}
@@ -124,15 +125,15 @@ func (c *Cloudflare) routes() http.Handler {
 	})
 }
 
-func refuse(w http.ResponseWriter, status, code int, message string) {
+func writeError(w http.ResponseWriter, status, code int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	send(w, map[string]any{
+	writeJSON(w, map[string]any{
 		"success": false, "errors": []any{map[string]any{"code": code, "message": message}}, "messages": []any{}, "result": nil,
 	})
 }
 
-func reply(w http.ResponseWriter, result any, info map[string]int) {
+func writeResult(w http.ResponseWriter, result any, info map[string]int) {
 	w.Header().Set("Content-Type", "application/json")
 
 	body := map[string]any{"success": true, "errors": []any{}, "messages": []any{}, "result": result}
@@ -140,29 +141,29 @@ func reply(w http.ResponseWriter, result any, info map[string]int) {
 		body["result_info"] = info
 	}
 
-	send(w, body)
+	writeJSON(w, body)
 }
 
-func send(w http.ResponseWriter, body map[string]any) {
+func writeJSON(w http.ResponseWriter, body map[string]any) {
 	raw, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // the simulator's own data
+		panic(err) // the simulator's own data can always be encoded
 	}
 
 	_, _ = w.Write(raw)
 }
 
-// only fails the test when a query has a parameter that the call does not know.
-func (c *Cloudflare) only(query url.Values, known ...string) {
+// checkParameters fails the test if a query has a parameter that the call does not support.
+func (c *Cloudflare) checkParameters(query url.Values, known ...string) {
 	for name := range query {
 		if !slices.Contains(known, name) {
-			c.t.Errorf("Cloudflare knows no parameter %s here", name)
+			c.t.Errorf("the Cloudflare simulator does not support parameter %s in this call", name)
 		}
 	}
 }
 
 func (c *Cloudflare) listZones(w http.ResponseWriter, r *http.Request) {
-	c.only(r.URL.Query(), "name")
+	c.checkParameters(r.URL.Query(), "name")
 
 	result := []any{}
 
@@ -172,50 +173,50 @@ func (c *Cloudflare) listZones(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 
-	reply(w, result, map[string]int{"page": 1, "per_page": 20, "count": len(result), "total_count": len(result)})
+	writeResult(w, result, map[string]int{"page": 1, "per_page": 20, "count": len(result), "total_count": len(result)})
 }
 
 func zoneID(zone string) string { return "id-" + strings.ReplaceAll(zone, ".", "-") }
 
-func (c *Cloudflare) zone(w http.ResponseWriter, r *http.Request) (string, bool) {
+func (c *Cloudflare) findZone(w http.ResponseWriter, r *http.Request) (string, bool) {
 	for _, zone := range c.zones {
 		if zoneID(zone) == r.PathValue("zone") {
 			return zone, true
 		}
 	}
 
-	refuse(w, http.StatusNotFound, 7003, "Could not route to the zone, perhaps your object identifier is invalid?")
+	writeError(w, http.StatusNotFound, 7003, "Could not route to the zone, perhaps your object identifier is invalid?")
 
 	return "", false
 }
 
 func (c *Cloudflare) listRecords(w http.ResponseWriter, r *http.Request) {
-	zone, ok := c.zone(w, r)
+	zone, ok := c.findZone(w, r)
 	if !ok {
 		return
 	}
 
 	query := r.URL.Query()
-	c.only(query, "page", "per_page", "type", "name", "content.exact", "content.contains")
+	c.checkParameters(query, "page", "per_page", "type", "name", "content.exact", "content.contains")
 
 	found := []CloudflareRecord{}
 
 	for _, record := range c.records {
-		if record.zone == zone && matches(record, query) {
+		if record.zone == zone && matchesFilter(record, query) {
 			found = append(found, record)
 		}
 	}
 
-	page, size := number(query, "page", 1), number(query, "per_page", 100)
+	page, size := parseNumber(query, "page", 1), parseNumber(query, "per_page", 100)
 	from := min((page-1)*size, len(found))
 	to := min(from+size, len(found))
 
-	reply(w, found[from:to], map[string]int{"page": page, "per_page": size, "count": to - from, "total_count": len(found)})
+	writeResult(w, found[from:to], map[string]int{"page": page, "per_page": size, "count": to - from, "total_count": len(found)})
 }
 
-// matches filters as the API does: the content of a record that is a name has a dot at its
-// end when it is read, and is found without it only.
-func matches(record CloudflareRecord, query url.Values) bool {
+// matchesFilter returns true if a record matches the filters of a query. As in the API, content that is a
+// host name ends with a dot in responses, but the filter content.exact must not have that dot.
+func matchesFilter(record CloudflareRecord, query url.Values) bool {
 	content := strings.TrimSuffix(record.Content, ".")
 
 	return (query.Get("type") == "" || query.Get("type") == record.Type) &&
@@ -224,7 +225,7 @@ func matches(record CloudflareRecord, query url.Values) bool {
 		strings.Contains(record.Content, query.Get("content.contains"))
 }
 
-func number(query url.Values, name string, fallback int) int {
+func parseNumber(query url.Values, name string, fallback int) int {
 	n, err := strconv.Atoi(query.Get(name))
 	if err != nil || n < 1 {
 		return fallback
@@ -233,28 +234,28 @@ func number(query url.Values, name string, fallback int) int {
 	return n
 }
 
-func (c *Cloudflare) makeRecord(w http.ResponseWriter, r *http.Request) {
-	zone, ok := c.zone(w, r)
+func (c *Cloudflare) createRecord(w http.ResponseWriter, r *http.Request) {
+	zone, ok := c.findZone(w, r)
 	if !ok {
 		return
 	}
 
 	var record CloudflareRecord
 
-	// The library sends fields of other types of records, empty.
+	// Ignore unknown fields, because the client library also sends empty fields of other record types.
 	if err := json.NewDecoder(r.Body).Decode(&record); err != nil {
-		refuse(w, http.StatusBadRequest, 9207, "Request body is invalid.")
+		writeError(w, http.StatusBadRequest, 9207, "Request body is invalid.")
 
 		return
 	}
 
 	if record.TTL != 1 && (record.TTL < 60 || record.TTL > 86400) {
-		refuse(w, http.StatusBadRequest, 9021, "Invalid TTL. Must be between 60 and 86400 seconds, or 1 for Automatic.")
+		writeError(w, http.StatusBadRequest, 9021, "Invalid TTL. Must be between 60 and 86400 seconds, or 1 for Automatic.")
 
 		return
 	}
 
-	// A name is taken as relative to the zone unless it ends in it.
+	// A name that does not end with the zone is relative to the zone.
 	name := strings.ToLower(strings.TrimSuffix(record.Name, "."))
 	if name != zone && !strings.HasSuffix(name, "."+zone) {
 		name += "." + zone
@@ -265,19 +266,19 @@ func (c *Cloudflare) makeRecord(w http.ResponseWriter, r *http.Request) {
 		record.Content += "."
 	}
 
-	for _, there := range c.records {
-		if there.zone == zone && there.Type == record.Type && there.Name == record.Name && there.Content == record.Content {
-			refuse(w, http.StatusBadRequest, 81058, "An identical record already exists.")
+	for _, existing := range c.records {
+		if existing.zone == zone && existing.Type == record.Type && existing.Name == record.Name && existing.Content == record.Content {
+			writeError(w, http.StatusBadRequest, 81058, "An identical record already exists.")
 
 			return
 		}
 	}
 
-	reply(w, c.put(zone, record), nil)
+	writeResult(w, c.addRecord(zone, record), nil)
 }
 
 func (c *Cloudflare) deleteRecord(w http.ResponseWriter, r *http.Request) {
-	zone, ok := c.zone(w, r)
+	zone, ok := c.findZone(w, r)
 	if !ok {
 		return
 	}
@@ -288,10 +289,10 @@ func (c *Cloudflare) deleteRecord(w http.ResponseWriter, r *http.Request) {
 	})
 
 	if len(c.records) == before {
-		refuse(w, http.StatusNotFound, 81044, "Record does not exist.")
+		writeError(w, http.StatusNotFound, 81044, "Record does not exist.")
 
 		return
 	}
 
-	reply(w, map[string]any{"id": r.PathValue("id")}, nil)
+	writeResult(w, map[string]any{"id": r.PathValue("id")}, nil)
 }

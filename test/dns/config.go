@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// writeBIND writes named.conf (BIND 9 Administrator Reference Manual, chapter 8).
+// writeBIND writes named.conf (BIND 9 Administrator Reference Manual, chapter 8) and returns the arguments
+// of named.
 func writeBIND(t testing.TB, s *Server, dir string, config Config) []string {
 	t.Helper()
 
@@ -58,12 +59,13 @@ options {
 	}
 
 	file := filepath.Join(dir, "named.conf")
-	put(t, file, b.String())
+	writeFile(t, file, b.String())
 
 	return []string{"-g", "-n", "1", "-c", file}
 }
 
-// writeKnot writes knot.conf (Knot DNS documentation, configuration reference).
+// writeKnot writes knot.conf (Knot DNS documentation, configuration reference) and returns the arguments of
+// knotd.
 func writeKnot(t testing.TB, s *Server, dir string, config Config) []string {
 	t.Helper()
 
@@ -115,7 +117,7 @@ zone:
 	}
 
 	file := filepath.Join(dir, "knot.conf")
-	put(t, file, b.String())
+	writeFile(t, file, b.String())
 
 	return []string{"-c", file}
 }

@@ -16,27 +16,26 @@ import (
 	"testing"
 )
 
-// Route53Key is the access key id that the simulator takes.
+// Route53Key is the access key id that the simulator accepts.
 const Route53Key = "AKIAFORTESTSONLY0000"
 
 const route53Namespace = "https://route53.amazonaws.com/doc/2013-04-01/"
 
-// Route53 is a simulator of the part of Amazon Route 53's API that is about records
-// (https://docs.aws.amazon.com/Route53/latest/APIReference/): zones by name, record sets
-// listed in pages, and changes, where a DELETE has to name a set just as it is. Any other
-// call is answered 501 and fails the test. It looks at the access key of a call and not at
-// its signature.
+// Route53 simulates the part of Amazon Route 53's API that manages record sets
+// (https://docs.aws.amazon.com/Route53/latest/APIReference/). It finds zones by name, lists record sets in
+// pages, and applies changes. A DELETE must specify the record set exactly as it is. Any other call gets
+// status 501 and fails the test. The simulator checks the access key of a call, but not its signature.
 type Route53 struct {
-	t      testing.TB
-	server *httptest.Server
-	page   int
+	t        testing.TB
+	server   *httptest.Server
+	pageSize int
 
 	mu    sync.Mutex
 	zones []string
 	sets  map[string]RecordSet
 }
 
-// RecordSet is all records of one name and type.
+// RecordSet holds all records of one name and type.
 type RecordSet struct {
 	Name    string        `xml:"Name"`
 	Type    string        `xml:"Type"`
@@ -49,8 +48,8 @@ type RecordValue struct {
 	Value string `xml:"Value"`
 }
 
-// Set makes a RecordSet.
-func Set(name, kind string, ttl int64, values ...string) RecordSet {
+// NewRecordSet returns a RecordSet.
+func NewRecordSet(name, kind string, ttl int64, values ...string) RecordSet {
 	set := RecordSet{Name: name, Type: kind, TTL: ttl}
 	for _, value := range values {
 		set.Records = append(set.Records, RecordValue{Value: value})
@@ -59,33 +58,33 @@ func Set(name, kind string, ttl int64, values ...string) RecordSet {
 	return set
 }
 
-// StartRoute53 starts the simulator with its zones; a page of a listing has so many sets.
+// StartRoute53 starts the simulator with the zones. Lists of record sets have page sets on each page.
 func StartRoute53(t testing.TB, page int, zones ...string) *Route53 {
 	t.Helper()
 
-	r := &Route53{t: t, page: page, zones: zones, sets: map[string]RecordSet{}}
+	r := &Route53{t: t, pageSize: page, zones: zones, sets: map[string]RecordSet{}}
 	for _, zone := range zones {
-		r.Put(Set(zone+".", "NS", 172800, "ns-1.example.net."))
+		r.PutRecordSet(NewRecordSet(zone+".", "NS", 172800, "ns-1.example.net."))
 	}
 
-	r.server = httptest.NewServer(http.HandlerFunc(r.serve))
+	r.server = httptest.NewServer(http.HandlerFunc(r.serveHTTP))
 	t.Cleanup(r.server.Close)
 
 	return r
 }
 
-// URL of the simulator, for AWS_ENDPOINT_URL_ROUTE_53.
+// URL returns the URL of the simulator, for AWS_ENDPOINT_URL_ROUTE_53.
 func (r *Route53) URL() string { return r.server.URL }
 
-// Put writes a set as somebody else.
-func (r *Route53) Put(set RecordSet) {
+// PutRecordSet creates or replaces a record set as another user of the API would.
+func (r *Route53) PutRecordSet(set RecordSet) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.sets[set.key()] = set
 }
 
-// Records gives all records as "TYPE name value", sorted.
+// Records returns all records as "TYPE name value", sorted.
 func (r *Route53) Records() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,12 +104,12 @@ func (r *Route53) Records() []string {
 
 func (s RecordSet) key() string { return strings.ToLower(s.Name) + " " + s.Type }
 
-func (r *Route53) serve(w http.ResponseWriter, request *http.Request) {
+func (r *Route53) serveHTTP(w http.ResponseWriter, request *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	if !strings.Contains(request.Header.Get("Authorization"), "Credential="+Route53Key+"/") {
-		fail(w, http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid.")
+		writeXMLError(w, http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid.")
 
 		return
 	}
@@ -120,53 +119,55 @@ func (r *Route53) serve(w http.ResponseWriter, request *http.Request) {
 
 	switch {
 	case request.Method == http.MethodGet && path == "hostedzonesbyname":
-		r.zonesByName(w, request.URL.Query())
-	case isSets && !slices.ContainsFunc(r.zones, func(name string) bool { return hostedZone(name) == zone }):
-		fail(w, http.StatusNotFound, "NoSuchHostedZone", "No hosted zone found with ID: "+zone)
+		r.listZonesByName(w, request.URL.Query())
+	case isSets && !slices.ContainsFunc(r.zones, func(name string) bool { return hostedZoneID(name) == zone }):
+		writeXMLError(w, http.StatusNotFound, "NoSuchHostedZone", "No hosted zone found with ID: "+zone)
 	case isSets && request.Method == http.MethodGet:
-		r.list(w, zone, request.URL.Query())
+		r.listRecordSets(w, zone, request.URL.Query())
 	case isSets && request.Method == http.MethodPost:
-		r.change(w, request)
+		r.changeRecordSets(w, request)
 	default:
-		r.t.Errorf("Route 53 has no %s %s here", request.Method, request.URL.Path)
-		fail(w, http.StatusNotImplemented, "NotImplemented", "unknown call")
+		r.t.Errorf("the Route 53 simulator does not support %s %s", request.Method, request.URL.Path)
+		writeXMLError(w, http.StatusNotImplemented, "NotImplemented", "unknown call")
 	}
 }
 
-func fail(w http.ResponseWriter, status int, code, message string) {
+func writeXMLError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "text/xml")
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `<ErrorResponse xmlns=%q><Error><Type>Sender</Type><Code>%s</Code><Message>%s</Message></Error>`+
 		`<RequestId>1</RequestId></ErrorResponse>`, route53Namespace, code, message)
 }
 
-func answer(w http.ResponseWriter, name, body string) {
+func writeXML(w http.ResponseWriter, name, body string) {
 	w.Header().Set("Content-Type", "text/xml")
 	fmt.Fprintf(w, `<?xml version="1.0"?><%s xmlns=%q>%s</%s>`, name, route53Namespace, body, name)
 }
 
-func hostedZone(name string) string { return "Z" + strings.ToUpper(strings.ReplaceAll(name, ".", "")) }
+func hostedZoneID(name string) string {
+	return "Z" + strings.ToUpper(strings.ReplaceAll(name, ".", ""))
+}
 
-// zonesByName lists zones from a name on, in the order of names.
-func (r *Route53) zonesByName(w http.ResponseWriter, query url.Values) {
+// listZonesByName returns the zone with the name in the query, or an empty list.
+func (r *Route53) listZonesByName(w http.ResponseWriter, query url.Values) {
 	var b strings.Builder
 
 	for _, name := range r.zones {
 		if name+"." == query.Get("dnsname") {
 			fmt.Fprintf(&b, "<HostedZone><Id>/hostedzone/%s</Id><Name>%s.</Name><CallerReference>t</CallerReference>"+
-				"<Config><PrivateZone>false</PrivateZone></Config></HostedZone>", hostedZone(name), name)
+				"<Config><PrivateZone>false</PrivateZone></Config></HostedZone>", hostedZoneID(name), name)
 		}
 	}
 
-	answer(w, "ListHostedZonesByNameResponse", "<HostedZones>"+b.String()+
+	writeXML(w, "ListHostedZonesByNameResponse", "<HostedZones>"+b.String()+
 		"</HostedZones><IsTruncated>false</IsTruncated><MaxItems>1</MaxItems>")
 }
 
-func (r *Route53) list(w http.ResponseWriter, zone string, query url.Values) {
+func (r *Route53) listRecordSets(w http.ResponseWriter, zone string, query url.Values) {
 	var keys []string
 
 	for key, set := range r.sets {
-		if hostedZone(r.zoneOf(set.Name)) == zone && key >= query.Get("name")+" "+query.Get("type") {
+		if hostedZoneID(r.zoneOf(set.Name)) == zone && key >= query.Get("name")+" "+query.Get("type") {
 			keys = append(keys, key)
 		}
 	}
@@ -177,7 +178,7 @@ func (r *Route53) list(w http.ResponseWriter, zone string, query url.Values) {
 
 	b.WriteString("<ResourceRecordSets>")
 
-	for _, key := range keys[:min(len(keys), r.page)] {
+	for _, key := range keys[:min(len(keys), r.pageSize)] {
 		raw, err := xml.Marshal(struct {
 			XMLName xml.Name `xml:"ResourceRecordSet"`
 			RecordSet
@@ -191,18 +192,18 @@ func (r *Route53) list(w http.ResponseWriter, zone string, query url.Values) {
 
 	b.WriteString("</ResourceRecordSets>")
 
-	if len(keys) > r.page {
-		next := r.sets[keys[r.page]]
+	if len(keys) > r.pageSize {
+		next := r.sets[keys[r.pageSize]]
 		fmt.Fprintf(&b, "<IsTruncated>true</IsTruncated><NextRecordName>%s</NextRecordName><NextRecordType>%s</NextRecordType>",
 			next.Name, next.Type)
 	} else {
 		b.WriteString("<IsTruncated>false</IsTruncated>")
 	}
 
-	answer(w, "ListResourceRecordSetsResponse", b.String()+"<MaxItems>1000</MaxItems>")
+	writeXML(w, "ListResourceRecordSetsResponse", b.String()+"<MaxItems>1000</MaxItems>")
 }
 
-// zoneOf is the longest zone that a name is in.
+// zoneOf returns the longest zone that contains a name, "" if there is none.
 func (r *Route53) zoneOf(name string) string {
 	found := ""
 
@@ -215,8 +216,8 @@ func (r *Route53) zoneOf(name string) string {
 	return found
 }
 
-// change makes all changes of a batch or none.
-func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
+// changeRecordSets applies all changes of a batch, or none if one of them is invalid.
+func (r *Route53) changeRecordSets(w http.ResponseWriter, request *http.Request) {
 	var batch struct {
 		Changes []struct {
 			Action string    `xml:"Action"`
@@ -224,7 +225,7 @@ func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
 		} `xml:"ChangeBatch>Changes>Change"`
 	}
 	if err := xml.NewDecoder(request.Body).Decode(&batch); err != nil || len(batch.Changes) == 0 {
-		fail(w, http.StatusBadRequest, "InvalidInput", "the batch cannot be read")
+		writeXMLError(w, http.StatusBadRequest, "InvalidInput", "the batch cannot be read")
 
 		return
 	}
@@ -232,16 +233,17 @@ func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
 	after := maps.Clone(r.sets)
 
 	for _, change := range batch.Changes {
-		there, known := after[change.Set.key()]
+		existing, known := after[change.Set.key()]
 		invalid := len(change.Set.Records) == 0 || change.Set.TTL <= 0 || r.zoneOf(change.Set.Name) == ""
 
 		switch {
 		case change.Action == "UPSERT" && !invalid:
 			after[change.Set.key()] = change.Set
-		case change.Action == "DELETE" && known && there.TTL == change.Set.TTL && sameValues(there.Records, change.Set.Records):
+		case change.Action == "DELETE" && known && existing.TTL == change.Set.TTL &&
+			haveSameValues(existing.Records, change.Set.Records):
 			delete(after, change.Set.key())
 		default:
-			fail(w, http.StatusBadRequest, "InvalidChangeBatch",
+			writeXMLError(w, http.StatusBadRequest, "InvalidChangeBatch",
 				fmt.Sprintf("Tried to %s resource record set %s but it was not found or the values do not match",
 					change.Action, change.Set.Name))
 
@@ -251,11 +253,11 @@ func (r *Route53) change(w http.ResponseWriter, request *http.Request) {
 
 	r.sets = after
 
-	answer(w, "ChangeResourceRecordSetsResponse", "<ChangeInfo><Id>/change/C1</Id><Status>PENDING</Status>"+
+	writeXML(w, "ChangeResourceRecordSetsResponse", "<ChangeInfo><Id>/change/C1</Id><Status>PENDING</Status>"+
 		"<SubmittedAt>2026-01-01T00:00:00Z</SubmittedAt></ChangeInfo>")
 }
 
-func sameValues(a, b []RecordValue) bool {
+func haveSameValues(a, b []RecordValue) bool {
 	order := func(x, y RecordValue) int { return strings.Compare(x.Value, y.Value) }
 
 	return slices.Equal(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order))

@@ -23,28 +23,28 @@ import (
 )
 
 const (
-	// KeyName is the TSIG key that may update and transfer the zones.
+	// KeyName is the name of the TSIG key that may update and transfer the zones.
 	KeyName = "fleet."
-	// adminKey is the test's own, for what other people write.
+	// adminKey is the name of the TSIG key with which a test makes changes as another user.
 	adminKey = "admin."
 
 	startTimeout = 20 * time.Second
 	queryTimeout = 5 * time.Second
 )
 
-// Config of a server.
+// Config configures a server.
 type Config struct {
-	// Zones that KeyName may update.
+	// Zones are the zones that KeyName may update and transfer.
 	Zones []string
-	// Locked zones exist, and KeyName may not touch them.
+	// Locked are additional zones that KeyName may neither update nor transfer.
 	Locked []string
 }
 
 // Server is a running DNS server.
 type Server struct {
-	// Addr is host:port, for UDP and TCP.
+	// Addr is the server's host:port for UDP and TCP.
 	Addr string
-	// Key is the secret of KeyName, in base64.
+	// Key is the secret of the TSIG key KeyName in base64.
 	Key string
 
 	admin   string
@@ -56,28 +56,28 @@ type Server struct {
 func StartBIND(t testing.TB, config Config) *Server {
 	t.Helper()
 
-	return start(t, config, "named", writeBIND)
+	return startServer(t, config, "named", writeBIND)
 }
 
 // StartKnot starts Knot DNS.
 func StartKnot(t testing.TB, config Config) *Server {
 	t.Helper()
 
-	return start(t, config, "knotd", writeKnot)
+	return startServer(t, config, "knotd", writeKnot)
 }
 
-// writer writes a server's configuration into a folder and gives its arguments.
-type writer func(t testing.TB, s *Server, dir string, config Config) []string
+// configWriter writes a server's configuration into a directory, and returns the arguments of its program.
+type configWriter func(t testing.TB, s *Server, dir string, config Config) []string
 
-func start(t testing.TB, config Config, program string, write writer) *Server {
+func startServer(t testing.TB, config Config, program string, write configWriter) *Server {
 	t.Helper()
 
-	path, err := find(program)
+	path, err := findProgram(program)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	s := &Server{Addr: loopback.Address(t), Key: newKey(t), admin: newKey(t)}
+	s := &Server{Addr: loopback.Address(t), Key: generateKey(t), admin: generateKey(t)}
 	dir := t.TempDir()
 
 	for _, zone := range slices.Concat(config.Zones, config.Locked) {
@@ -88,11 +88,11 @@ func start(t testing.TB, config Config, program string, write writer) *Server {
 			text = strings.ReplaceAll(text, "ns."+zone, "ns.example.net")
 		}
 
-		put(t, filepath.Join(dir, zone+".zone"), text)
+		writeFile(t, filepath.Join(dir, zone+".zone"), text)
 	}
 
 	s.spec = procrun.Spec{
-		Path: path, Args: write(t, s, dir, config), LogPath: filepath.Join(dir, "log"), Grace: 5 * time.Second,
+		Path: path, Args: write(t, s, dir, config), LogPath: filepath.Join(dir, "log"), GracePeriod: 5 * time.Second,
 	}
 	s.Start(t)
 	t.Cleanup(func() {
@@ -106,21 +106,22 @@ func start(t testing.TB, config Config, program string, write writer) *Server {
 	return s
 }
 
-// find looks where Debian puts servers, too, which is not on every user's path.
-func find(program string) (string, error) {
+// findProgram returns the path of a program from PATH or /usr/sbin, where Debian installs servers and
+// which is not in every user's PATH.
+func findProgram(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
 	}
 
 	path := "/usr/sbin/" + program
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("find %s: hack/setup.sh packages installs it: %w", program, err)
+		return "", fmt.Errorf("find %s: run hack/setup.sh packages to install it: %w", program, err)
 	}
 
 	return path, nil
 }
 
-// Start starts the server, again if it was stopped, and waits until it answers.
+// Start starts the server after Stop, and waits until it answers queries.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 
@@ -147,7 +148,7 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// Stop ends the server.
+// Stop stops the server.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 
@@ -156,21 +157,21 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Lookup gives the values of a name's records of one type ("A", "PTR", "TXT"), sorted.
+// Lookup returns the values of a name's records of one type ("A", "PTR", "TXT"), sorted.
 func (s *Server) Lookup(t testing.TB, name, kind string) []string {
 	t.Helper()
 
 	query := new(mdns.Msg)
 	query.SetQuestion(mdns.Fqdn(name), mdns.StringToType[kind])
 
-	answer, _, err := (&mdns.Client{Net: "tcp", Timeout: queryTimeout}).Exchange(query, s.Addr)
+	response, _, err := (&mdns.Client{Net: "tcp", Timeout: queryTimeout}).Exchange(query, s.Addr)
 	if err != nil {
 		t.Fatalf("look up %s %s: %v", kind, name, err)
 	}
 
 	values := []string{}
 
-	for _, rr := range answer.Answer {
+	for _, rr := range response.Answer {
 		if txt, ok := rr.(*mdns.TXT); ok {
 			values = append(values, strings.Join(txt.Txt, ""))
 		} else {
@@ -183,14 +184,14 @@ func (s *Server) Lookup(t testing.TB, name, kind string) []string {
 	return values
 }
 
-// Add writes records as somebody else, in the form of a zone file.
-func (s *Server) Add(t testing.TB, zone string, records ...string) {
+// AddRecords adds records in zone file format, as another user would.
+func (s *Server) AddRecords(t testing.TB, zone string, records ...string) {
 	t.Helper()
 	s.update(t, zone, (*mdns.Msg).Insert, records)
 }
 
-// Remove removes records as somebody else.
-func (s *Server) Remove(t testing.TB, zone string, records ...string) {
+// RemoveRecords removes records in zone file format, as another user would.
+func (s *Server) RemoveRecords(t testing.TB, zone string, records ...string) {
 	t.Helper()
 	s.update(t, zone, (*mdns.Msg).Remove, records)
 }
@@ -214,15 +215,15 @@ func (s *Server) update(t testing.TB, zone string, change func(*mdns.Msg, []mdns
 
 	client := &mdns.Client{Net: "tcp", Timeout: queryTimeout, TsigSecret: map[string]string{adminKey: s.admin}}
 
-	answer, _, err := client.Exchange(message, s.Addr)
-	if err != nil || answer.Rcode != mdns.RcodeSuccess {
-		t.Fatalf("update zone %s: %v, %v", zone, err, answer)
+	response, _, err := client.Exchange(message, s.Addr)
+	if err != nil || response.Rcode != mdns.RcodeSuccess {
+		t.Fatalf("update zone %s: %v, %v", zone, err, response)
 	}
 }
 
-// All gives every record of a zone but those of the zone itself, in the form of a zone
-// file, sorted.
-func (s *Server) All(t testing.TB, zone string) []string {
+// ListRecords returns all records of a zone in zone file format, sorted. It leaves out SOA and NS records and
+// the records of the name server ns.
+func (s *Server) ListRecords(t testing.TB, zone string) []string {
 	t.Helper()
 
 	message := new(mdns.Msg)
@@ -231,19 +232,19 @@ func (s *Server) All(t testing.TB, zone string) []string {
 
 	transfer := &mdns.Transfer{TsigSecret: map[string]string{adminKey: s.admin}}
 
-	answers, err := transfer.In(message, s.Addr)
+	envelopes, err := transfer.In(message, s.Addr)
 	if err != nil {
 		t.Fatalf("transfer zone %s: %v", zone, err)
 	}
 
 	values := []string{}
 
-	for answer := range answers {
-		if answer.Error != nil {
-			t.Fatalf("transfer zone %s: %v", zone, answer.Error)
+	for response := range envelopes {
+		if response.Error != nil {
+			t.Fatalf("transfer zone %s: %v", zone, response.Error)
 		}
 
-		for _, rr := range answer.RR {
+		for _, rr := range response.RR {
 			kind := rr.Header().Rrtype
 			if kind != mdns.TypeSOA && kind != mdns.TypeNS && rr.Header().Name != "ns."+mdns.Fqdn(zone) {
 				values = append(values, strings.ReplaceAll(rr.String(), "\t", " "))
@@ -256,7 +257,7 @@ func (s *Server) All(t testing.TB, zone string) []string {
 	return values
 }
 
-func newKey(t testing.TB) string {
+func generateKey(t testing.TB) string {
 	t.Helper()
 
 	raw := make([]byte, 32)
@@ -267,7 +268,7 @@ func newKey(t testing.TB) string {
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-func put(t testing.TB, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package exe brings tests the programs that they run: those of this module, built as
-// releases have them, and those of Debian packages.
+// Package exe provides tests with the programs that they run: programs of this module, which it builds as for
+// a release, programs of Debian packages, and programs of other projects that hack/setup.sh installs.
 package exe

@@ -16,9 +16,9 @@ import (
 
 const module = "github.com/hyperfleet/hyperfleet/"
 
-// Find gives the path of a program of a Debian package. Where CI is true it must be there;
-// elsewhere the test is skipped without it.
-func Find(t testing.TB, name, pkg string) string {
+// FindProgram returns the path of a program of a Debian package. If the program is missing, the test fails if
+// the environment variable CI is "true", and is skipped otherwise.
+func FindProgram(t testing.TB, name, pkg string) string {
 	t.Helper()
 
 	path, err := exec.LookPath(name)
@@ -35,7 +35,7 @@ func Find(t testing.TB, name, pkg string) string {
 	return ""
 }
 
-// Build makes a program of this module, such as cmd/hyperfleet, and gives its path.
+// Build builds a program of this module, for example cmd/hyperfleet, and returns its path.
 func Build(t testing.TB, name string) string {
 	t.Helper()
 
@@ -47,9 +47,9 @@ func Build(t testing.TB, name string) string {
 	return filepath.Join(dir, filepath.Base(name))
 }
 
-// With makes programs of this module for all tests of a package: run gets the directory
-// that has them, and its result is the exit code. It is for TestMain.
-func With(run func(dir string) int, names ...string) int {
+// RunWith builds programs of this module for all tests of a package, calls run with the directory of the
+// programs, and returns the exit code of run. Use it in TestMain.
+func RunWith(run func(dir string) int, names ...string) int {
 	dir, err := os.MkdirTemp("", "hyperfleet-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -67,17 +67,17 @@ func With(run func(dir string) int, names ...string) int {
 	return run(dir)
 }
 
-// build makes programs as `make build` does, once for the tests of all packages: what is
-// made is kept in bin/test, where go does not link again what has not changed. The programs
-// in dir stay as they are when others are made.
+// build builds programs as `make build` does, and links or copies them into dir. It builds in bin/test, which
+// the tests of all packages share, so that go does not link unchanged programs again. Later builds do not
+// change the programs in dir.
 func build(ctx context.Context, dir string, names ...string) error {
-	kept, release, err := claim()
+	binDir, release, err := lockBinDir()
 	if err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(names, ", "), err)
 	}
 	defer release()
 
-	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", kept + "/"}
+	args := []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binDir + "/"}
 	for _, name := range names {
 		args = append(args, module+name)
 	}
@@ -90,7 +90,7 @@ func build(ctx context.Context, dir string, names ...string) error {
 	}
 
 	for _, name := range names {
-		if err := give(filepath.Join(kept, filepath.Base(name)), dir); err != nil {
+		if err := installProgram(filepath.Join(binDir, filepath.Base(name)), dir); err != nil {
 			return fmt.Errorf("build %s: %w", name, err)
 		}
 	}
@@ -98,8 +98,8 @@ func build(ctx context.Context, dir string, names ...string) error {
 	return nil
 }
 
-// checkout is the folder of the module that the test is of.
-func checkout() (string, error) {
+// findModuleRoot returns the root directory of the module that contains the test.
+func findModuleRoot() (string, error) {
 	root, err := os.Getwd()
 
 	for err == nil {
@@ -114,68 +114,69 @@ func checkout() (string, error) {
 		root = filepath.Dir(root)
 	}
 
-	return "", fmt.Errorf("find the module: %w", err)
+	return "", fmt.Errorf("find the module root: %w", err)
 }
 
-// claim gives the folder that programs are kept in, to one at a time.
-func claim() (kept string, release func(), err error) {
-	root, err := checkout()
+// lockBinDir locks the directory for built programs, and returns the directory and a function that unlocks
+// it. It waits until no other process holds the lock.
+func lockBinDir() (binDir string, release func(), err error) {
+	root, err := findModuleRoot()
 	if err != nil {
 		return "", nil, err
 	}
 
-	kept = filepath.Join(root, "bin", "test")
-	if err := os.MkdirAll(kept, 0o750); err != nil {
-		return "", nil, fmt.Errorf("make a folder for programs: %w", err)
+	binDir = filepath.Join(root, "bin", "test")
+	if err := os.MkdirAll(binDir, 0o750); err != nil {
+		return "", nil, fmt.Errorf("create the directory for programs: %w", err)
 	}
 
-	lock, err := os.OpenFile(filepath.Join(kept, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(binDir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return "", nil, fmt.Errorf("lock the folder of programs: %w", err)
+		return "", nil, fmt.Errorf("lock the directory for programs: %w", err)
 	}
 
-	release = func() { _ = lock.Close() } // which ends the lock
+	release = func() { _ = lock.Close() } // closing the file also releases the lock
 
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		release()
 
-		return "", nil, fmt.Errorf("lock the folder of programs: %w", err)
+		return "", nil, fmt.Errorf("lock the directory for programs: %w", err)
 	}
 
-	return kept, release, nil
+	return binDir, release, nil
 }
 
-// give puts a program into a folder, under its own name.
-func give(program, dir string) error {
-	to := filepath.Join(dir, filepath.Base(program))
-	if os.Link(program, to) == nil {
+// installProgram links a program into a directory under the same name. If it cannot link, it copies.
+func installProgram(program, dir string) error {
+	target := filepath.Join(dir, filepath.Base(program))
+	if os.Link(program, target) == nil {
 		return nil
 	}
 
-	// Another file system.
+	// The directory is on another file system.
 	data, err := os.ReadFile(program)
 	if err != nil {
 		return fmt.Errorf("read program: %w", err)
 	}
 
-	// A child that is started meanwhile would keep the file open for writing, and nothing
-	// could run it ("text file busy").
+	// Prevent other goroutines from starting child processes while the file is open for writing. A child would
+	// inherit the open file, and the program could not be run ("text file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 
-	if err := os.WriteFile(to, data, 0o755); err != nil {
+	if err := os.WriteFile(target, data, 0o755); err != nil {
 		return fmt.Errorf("write program: %w", err)
 	}
 
 	return nil
 }
 
-// generator is the program of netplan's command generate.
-const generator = "/usr/libexec/netplan/generate"
+// netplanGenerator is the program that the command "netplan generate" runs.
+const netplanGenerator = "/usr/libexec/netplan/generate"
 
-// Netplan gives the files, by their names, that netplan makes for systemd-networkd of a
-// network-config of version 2.
-func Netplan(t testing.TB, config []byte) map[string]string {
+// RunNetplan converts a network-config of version 2 with netplan, and returns the contents of the files for
+// systemd-networkd by file name.
+func RunNetplan(t testing.TB, config []byte) map[string]string {
 	t.Helper()
 
 	root := t.TempDir()
@@ -190,19 +191,20 @@ func Netplan(t testing.TB, config []byte) map[string]string {
 		t.Fatal(err)
 	}
 
-	// What its command calls, where that is to be had: it takes no Python to start.
-	cmd := exec.CommandContext(t.Context(), Find(t, "netplan", "netplan.io"), "generate", "--root-dir", root)
-	if _, err := os.Stat(generator); err == nil {
-		cmd = exec.CommandContext(t.Context(), generator, "--root-dir", root)
+	// Call the generator directly if it exists, because it starts faster than netplan's command, which needs
+	// Python.
+	cmd := exec.CommandContext(t.Context(), FindProgram(t, "netplan", "netplan.io"), "generate", "--root-dir", root)
+	if _, err := os.Stat(netplanGenerator); err == nil {
+		cmd = exec.CommandContext(t.Context(), netplanGenerator, "--root-dir", root)
 	}
 
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("netplan generate: %v\n%s\n%s", err, said, text)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("netplan generate: %v\n%s\n%s", err, output, text)
 	}
 
 	files, err := filepath.Glob(filepath.Join(root, "run", "systemd", "network", "*"))
 	if err != nil || len(files) == 0 {
-		t.Fatalf("files of netplan: %v, %v", files, err)
+		t.Fatalf("find the files of netplan: %v, %v", files, err)
 	}
 
 	out := map[string]string{}

@@ -14,44 +14,44 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// Tool gives the path of a program of another project: in bin/ or on PATH. Where it is in neither,
-// hack/setup.sh brings the group that it belongs to, while other tests run. What could not be had in
-// one test is not asked for again in the same program.
-func Tool(group, program string) (string, error) {
-	if path, err := find(program); err == nil {
+// FindTool returns the path of a program of another project, in bin/ or on PATH. If the program is in
+// neither, FindTool runs hack/setup.sh to install the program's group. A test program tries to install each
+// group only once.
+func FindTool(group, program string) (string, error) {
+	if path, err := findInstalled(program); err == nil {
 		return path, nil
 	}
 
-	if err := brought(group); err != nil {
+	if err := ensureGroup(group); err != nil {
 		return "", err
 	}
 
-	return find(program)
+	return findInstalled(program)
 }
 
-// groups are those that were asked for, and what came of it.
+// groups holds the results of the groups that this test program has tried to install.
 //
-//nolint:gochecknoglobals // what could not be had is the same for all tests of a program
+//nolint:gochecknoglobals // the result is the same for all tests of a program
 var groups = struct {
 	sync.Mutex
 
-	tried map[string]error
-}{tried: map[string]error{}}
+	results map[string]error
+}{results: map[string]error{}}
 
-func brought(group string) error {
+func ensureGroup(group string) error {
 	groups.Lock()
 	defer groups.Unlock()
 
-	if err, is := groups.tried[group]; is {
+	if err, known := groups.results[group]; known {
 		return err
 	}
 
-	groups.tried[group] = bring(group)
+	groups.results[group] = installGroup(group)
 
-	return groups.tried[group]
+	return groups.results[group]
 }
 
-func find(program string) (string, error) {
+func findInstalled(program string) (string, error) {
 	if dir, err := procrun.FindBinaries(program); err == nil {
 		return filepath.Join(dir, program), nil
 	}
@@ -59,18 +59,18 @@ func find(program string) (string, error) {
 	return exec.LookPath(program)
 }
 
-func bring(group string) error {
-	root, err := checkout()
+func installGroup(group string) error {
+	root, err := findModuleRoot()
 	if err != nil {
-		return fmt.Errorf("bring %s: %w", group, err)
+		return fmt.Errorf("install tools %s: %w", group, err)
 	}
 
 	cmd := exec.Command(filepath.Join(root, "hack", "setup.sh"), group) //nolint:noctx // the test program's timeout bounds it
-	// How the tests are built is nothing for the tools.
+	// Build the tools with Go's default settings, not with the settings of the tests.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=", "GOFLAGS=")
 
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("bring %s: hack/setup.sh: %w: %s", group, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("install tools %s: hack/setup.sh: %w: %s", group, err, strings.TrimSpace(string(out)))
 	}
 
 	return nil

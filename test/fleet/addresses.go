@@ -18,21 +18,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// Addresses sees every address that is ever on record, and tells what must not have been.
-type Addresses struct {
+// AddressWatcher watches the addresses in the statuses of claims, and finds violations of their invariants:
+// no address has two owners, no address is allocated again before the machine of its previous owner is
+// deleted, and no claim changes its addresses.
+type AddressWatcher struct {
 	server *pve.Server
 	done   chan struct{}
 	stop   func()
 
 	mu sync.Mutex
-	// holders are the uids by address, left those who had it before, had the addresses by uid.
-	holders, left, had map[string]string
-	broken             map[string]bool
+	// holders holds the UID of the claim that has each address, and previousHolders the UID of the claim that
+	// had the address before. assigned holds the addresses of each claim by its UID.
+	holders, previousHolders, assigned map[string]string
+	// violations is the set of violated invariants.
+	violations map[string]bool
 }
 
-// WatchAddresses watches the fleet's claims until the test's end, and fails it for what must not
-// have been.
-func (f *Fleet) WatchAddresses() *Addresses {
+// WatchAddresses watches the fleet's claims until the test ends, and fails the test for each violation.
+func (f *Fleet) WatchAddresses() *AddressWatcher {
 	f.T.Helper()
 
 	watcher, err := client.NewWithWatch(f.Env.Config, client.Options{Scheme: f.Env.Scheme})
@@ -45,9 +48,10 @@ func (f *Fleet) WatchAddresses() *Addresses {
 		f.T.Fatal(err)
 	}
 
-	a := &Addresses{
+	a := &AddressWatcher{
 		server: f.PVE, done: make(chan struct{}), stop: stream.Stop,
-		holders: map[string]string{}, left: map[string]string{}, had: map[string]string{}, broken: map[string]bool{},
+		holders: map[string]string{}, previousHolders: map[string]string{}, assigned: map[string]string{},
+		violations: map[string]bool{},
 	}
 
 	go func() {
@@ -55,7 +59,7 @@ func (f *Fleet) WatchAddresses() *Addresses {
 
 		for event := range stream.ResultChan() {
 			if claim, ok := event.Object.(*v1alpha1.MachineClaim); ok {
-				a.note(claim, event.Type == apiwatch.Deleted)
+				a.record(claim, event.Type == apiwatch.Deleted)
 			}
 		}
 	}()
@@ -64,62 +68,62 @@ func (f *Fleet) WatchAddresses() *Addresses {
 		a.stop()
 		<-a.done
 
-		for wrong := range a.broken {
-			f.T.Error(wrong)
+		for violation := range a.violations {
+			f.T.Error(violation)
 		}
 	})
 
 	return a
 }
 
-// note compares what is on record for a claim with what was.
-func (a *Addresses) note(claim *v1alpha1.MachineClaim, gone bool) {
+// record compares a claim's addresses with those of earlier events, and records violations.
+func (a *AddressWatcher) record(claim *v1alpha1.MachineClaim, isDeleted bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	uid := string(claim.UID)
 
-	var now []string
-	if claim.Status.NetworkInfo != nil && !gone {
-		now = claim.Status.NetworkInfo.Addresses
+	var current []string
+	if claim.Status.NetworkInfo != nil && !isDeleted {
+		current = claim.Status.NetworkInfo.Addresses
 	}
 
 	for address, holder := range a.holders {
-		if holder == uid && !slices.Contains(now, address) {
+		if holder == uid && !slices.Contains(current, address) {
 			delete(a.holders, address)
-			a.left[address] = uid
+			a.previousHolders[address] = uid
 		}
 	}
 
-	for _, address := range now {
+	for _, address := range current {
 		if holder := a.holders[address]; holder != "" && holder != uid {
-			a.broken[fmt.Sprintf("%s was given to claim %s while %s had it", address, uid, holder)] = true
+			a.violations[fmt.Sprintf("%s was allocated to claim %s while claim %s had it", address, uid, holder)] = true
 		}
 
-		if before := a.left[address]; before != "" && before != uid && a.runs(before) {
-			a.broken[fmt.Sprintf("%s was given to claim %s while the VM of %s was there", address, uid, before)] = true
+		if before := a.previousHolders[address]; before != "" && before != uid && a.hasVM(before) {
+			a.violations[fmt.Sprintf("%s was allocated to claim %s while the VM of claim %s existed", address, uid, before)] = true
 		}
 
 		a.holders[address] = uid
 	}
 
-	if len(now) == 0 {
+	if len(current) == 0 {
 		return
 	}
 
-	text := strings.Join(now, " ")
-	if before := a.had[uid]; before != "" && before != text {
-		a.broken[fmt.Sprintf("claim %s had %s, and has %s", uid, before, text)] = true
+	text := strings.Join(current, " ")
+	if before := a.assigned[uid]; before != "" && before != text {
+		a.violations[fmt.Sprintf("the addresses of claim %s changed from %s to %s", uid, before, text)] = true
 	}
 
-	a.had[uid] = text
+	a.assigned[uid] = text
 }
 
-// runs says whether there is a VM of a claim.
-func (a *Addresses) runs(uid string) bool {
+// hasVM returns true if a VM of the claim exists.
+func (a *AddressWatcher) hasVM(uid string) bool {
 	state := a.server.Snapshot()
 
-	for _, vm := range state.Made() {
+	for _, vm := range state.CreatedVMs() {
 		record, err := proxmox.ParseRecord(vm.Config["description"])
 		if err == nil && record.MachineClaim.UID == uid {
 			return true
@@ -129,19 +133,20 @@ func (a *Addresses) runs(uid string) bool {
 	return false
 }
 
-// held is how many addresses are on record.
-func (a *Addresses) held() int {
+// countHeld returns the number of addresses in the statuses of claims.
+func (a *AddressWatcher) countHeld() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	return len(a.holders)
 }
 
-// Verdict tells what must not have been, when all claims are gone: a machine that was made for a
-// claim of a uid while it had no address, or an address that is not free in the end.
-func (a *Addresses) Verdict(made []string) []string {
-	// The claims are gone when this is asked for; the watch may be about to tell it.
-	for end := time.Now().Add(time.Minute); a.held() > 0 && time.Now().Before(end); {
+// Violations returns the violations that are visible only after all claims are deleted. uids are the UIDs of
+// the claims for which machines were created. Each of them must have had an address, and all addresses must
+// be free in the end. Violations stops the watch.
+func (a *AddressWatcher) Violations(uids []string) []string {
+	// The claims are deleted, but the watch may not have delivered all events yet.
+	for end := time.Now().Add(time.Minute); a.countHeld() > 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 
@@ -153,14 +158,14 @@ func (a *Addresses) Verdict(made []string) []string {
 
 	var out []string
 
-	for _, uid := range made {
-		if a.had[uid] == "" {
-			out = append(out, "a machine was made for claim "+uid+", which had no address on record")
+	for _, uid := range uids {
+		if a.assigned[uid] == "" {
+			out = append(out, "a machine was created for claim "+uid+" without an address in its status")
 		}
 	}
 
 	for address, uid := range a.holders {
-		out = append(out, fmt.Sprintf("%s is on record for claim %s still", address, uid))
+		out = append(out, fmt.Sprintf("%s is still allocated to claim %s", address, uid))
 	}
 
 	return out

@@ -87,7 +87,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 
 	says(t, string(vm.Drive["network-config"]), append(strings.Fields(before[vm.Name]),
 		"via: 10.9.0.1", "via: fd00:9::1", "10.9.0.2", "dhcp4: false")...)
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 
 	// What it had is the waiting claim's, and not that of the machine that is to take its place
 	// on standby: who came first is served first.

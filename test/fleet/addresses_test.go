@@ -86,12 +86,12 @@ func moreClaims(t *testing.T, claims, room int) {
 		return with == room && waiting == claims-room, fmt.Sprintf("%d have one, %d wait", with, waiting)
 	})
 
-	if made := f.VMsMade(); made > room {
+	if made := f.CountClones(); made > room {
 		t.Errorf("%d machines were made with %d addresses", made, room)
 	}
 
 	queue(f, claims)
-	f.EventuallyDone(claims)
+	f.EventuallyJobsDone(claims)
 	f.EventuallyClean()
 }
 

@@ -47,7 +47,7 @@ func TestTemplatesAndTheirPools(t *testing.T) {
 		f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionTrue, "Ready")
 
 		says(t, f.EventuallyCondition(template, v1alpha1.ConditionAddressesFewerThanMachines, metav1.ConditionTrue, "TooFewAddresses"),
-			"suffice for 10 machines", "may have 11")
+			"addresses for 10 machines", "can have 11")
 	}
 
 	changePool(f, two, rangeOf("10.9.0.19-10.9.0.29"))

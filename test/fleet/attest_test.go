@@ -55,7 +55,7 @@ func attestation(
 
 	model := fleet.Model()
 	model.Guest.Script = func(vm pve.GuestVM) {
-		cfg, err := fleet.GuestConfig(vm.Drive)
+		cfg, err := fleet.ReadGuestConfig(vm.Drive)
 		if err != nil || cfg.SPIFFE == nil {
 			t.Errorf("read configuration: %v; spiffe %v", err, cfg.SPIFFE)
 
@@ -66,7 +66,7 @@ func attestation(
 		a.media = append(a.media, cfg)
 		a.mu.Unlock()
 
-		fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttesting, Time: time.Now()})
+		fleet.SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttesting, Time: time.Now()})
 		act(a, vm, cfg)
 	}
 
@@ -113,13 +113,13 @@ func (a *attested) begin() {
 // attest runs the machine's agent with what its cloud-init ISO holds, and gives it when it has an
 // SVID, which is the machine's own.
 func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
-	agent := a.server.Agent(a.T, cfg.SPIFFE.JoinToken,
+	agent := a.server.StartAgent(a.T, cfg.SPIFFE.JoinToken,
 		spiretest.WithBundle(cfg.SPIFFE.TrustBundle), spiretest.WithServerAddress(cfg.SPIFFE.ServerAddress))
 
 	ctx, cancel := context.WithTimeout(vm.Context, time.Minute)
 	defer cancel()
 
-	svids, err := agent.SVIDs(ctx)
+	svids, err := agent.WaitForSVIDs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("attest: %w", err)
 	}
@@ -128,7 +128,7 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 		return nil, fmt.Errorf("attest: the SVID is of %s, want %s", got, cfg.SPIFFE.SPIFFEID)
 	}
 
-	fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
+	fleet.SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
 
 	return agent, nil
 }
@@ -240,10 +240,10 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 				if cfg.Callback != nil {
 					to := *cfg.Callback
 					cfg.Callback = &to
-					cfg.Callback.Code = agent.JWT(t, cfg.Callback.Audience)
+					cfg.Callback.Code = agent.FetchJWT(t, cfg.Callback.Audience)
 				}
 
-				fleet.Run(t, vm, cfg)
+				fleet.RunGuest(t, vm, cfg)
 
 				if cfg.Callback != nil {
 					replayed = call(t, cfg)
@@ -253,7 +253,7 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 			a.EventuallyReady(a.template)
 			queue(a.Fleet, 1)
 			a.EventuallyEvent("Attested")
-			a.EventuallyDone(1)
+			a.EventuallyJobsDone(1)
 			a.eventuallyForgotten()
 
 			medium := a.media[0]
@@ -302,7 +302,7 @@ func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
 			t.Error(err)
 		}
 
-		fleet.Run(t, vm, cfg)
+		fleet.RunGuest(t, vm, cfg)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 	a.Create(claim)
 	a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
 
-	if made := a.VMsMade(); made != 0 {
+	if made := a.CountClones(); made != 0 {
 		t.Errorf("%d VMs were made", made)
 	}
 
@@ -342,7 +342,7 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 	remove(a.Fleet, claim)
 	a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
 
-	if left := strings.Join(a.Leftovers(), ", "); strings.Contains(left, "VM ") {
+	if left := strings.Join(a.FindLeftovers(), ", "); strings.Contains(left, "VM ") {
 		t.Errorf("left = %s", left)
 	}
 
@@ -368,10 +368,10 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 
 			a := attestation(t, server, v1alpha1.BootstrapExternalSecrets, func(_ *attested, vm pve.GuestVM, cfg guest.Config) {
 				if tc.attests {
-					fleet.Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
+					fleet.SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
 				}
 
-				fleet.Tell(vm.Context, cfg, guest.Report{
+				fleet.SendReport(vm.Context, cfg, guest.Report{
 					Phase: guest.PhaseFailed, Reason: tc.reason, Message: "in words", Time: time.Now(),
 				})
 				<-vm.Context.Done()
@@ -388,7 +388,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 			a.EventuallyCondition(claim, tc.condition, metav1.ConditionFalse, tc.reason)
 			a.EventuallyEvent(tc.reason)
 			a.Eventually("the VM being gone", func() (bool, string) {
-				left := strings.Join(a.Leftovers(), ", ")
+				left := strings.Join(a.FindLeftovers(), ", ")
 
 				return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
 			})

@@ -68,7 +68,7 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 		t.Error("the lost token is on the cloud-init ISO")
 	}
 
-	late := a.server.Agent(t, lost.JoinToken)
+	late := a.server.StartAgent(t, lost.JoinToken)
 
 	a.Eventually("the lost token being refused", func() (bool, string) {
 		return strings.Contains(late.Log(t), "does not exist or has already been used"), ""

@@ -123,16 +123,16 @@ func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // i
 		for name, tc := range badInputs() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				tc.try(f.In(t), strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name)))
+				tc.try(f.ForSubtest(t), strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name)))
 			})
 		}
 	})
 
-	if left := f.Leftovers(); slices.ContainsFunc(left, func(l string) bool { return !strings.HasPrefix(l, "claim ") }) {
+	if left := f.FindLeftovers(); slices.ContainsFunc(left, func(l string) bool { return !strings.HasPrefix(l, "claim ") }) {
 		t.Errorf("there are: %s", strings.Join(left, ", "))
 	}
 
-	if made := f.VMsMade(); made > 0 {
+	if made := f.CountClones(); made > 0 {
 		t.Errorf("%d VMs were made", made)
 	}
 }
@@ -197,7 +197,7 @@ func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorC
 		cluster.Spec.TLS.Fingerprint = server.Fingerprint()
 
 		f.T.Cleanup(func() {
-			if made := server.Snapshot().Made(); len(made) > 0 {
+			if made := server.Snapshot().CreatedVMs(); len(made) > 0 {
 				f.T.Errorf("VMs were made: %v", made)
 			}
 		})
@@ -238,7 +238,7 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	f.EventuallyReady(f.NewTemplate())
 
 	queue(f, 1)
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
 }
 

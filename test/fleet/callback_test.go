@@ -30,7 +30,7 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 	t.Helper()
 
 	return func(vm pve.GuestVM, run func(pve.GuestVM)) {
-		cfg, err := fleet.GuestConfig(vm.Drive)
+		cfg, err := fleet.ReadGuestConfig(vm.Drive)
 		if err != nil {
 			t.Errorf("read configuration: %v", err)
 		}
@@ -62,7 +62,7 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 	begin(f, template, f.NewPool(jobs))
 	f.EventuallyReady(f.NewPool(0))
 	queue(f, jobs)
-	f.EventuallyDone(jobs)
+	f.EventuallyJobsDone(jobs)
 	f.EventuallyEvent("CredentialHandedOver")
 	f.EventuallyClean()
 
@@ -99,7 +99,7 @@ func TestAStolenCodeEndsTheMachine(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
-		if cfg, err := fleet.GuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
+		if cfg, err := fleet.ReadGuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
 			t.Errorf("the thief got nothing: error %v", err)
 		}
 

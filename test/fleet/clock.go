@@ -22,14 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Add adds a part of the operator. The queue of a controller goes by the fleet's clock: what a
-// reconciler asks to be called again after, and what its errors cost, is of that time.
-func (t *tenant) Add(part manager.Runnable) error {
+// Add adds a runnable to the manager. If the runnable is a controller, Add makes its queue use the fleet's
+// clock, so that requeue and back-off times follow that clock.
+func (t *scopedManager) Add(part manager.Runnable) error {
 	if t.clock != nil {
 		if queue := reflect.Indirect(reflect.ValueOf(part)); queue.Kind() == reflect.Struct {
-			// controller-runtime keeps the type to itself, and gives no other way to all of them.
-			if field := queue.FieldByName("NewQueue"); field.IsValid() && field.Type() == reflect.TypeOf(t.queue) {
-				field.Set(reflect.ValueOf(t.queue))
+			// Use reflection, because controller-runtime does not export the type of its controllers, and has no
+			// option that sets the queue of all controllers.
+			if field := queue.FieldByName("NewQueue"); field.IsValid() && field.Type() == reflect.TypeOf(t.newQueue) {
+				field.Set(reflect.ValueOf(t.newQueue))
 			}
 		}
 	}
@@ -37,64 +38,65 @@ func (t *tenant) Add(part manager.Runnable) error {
 	return t.Manager.Add(part)
 }
 
-func (t *tenant) queue(
+func (t *scopedManager) newQueue(
 	name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 		workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: t.clock})
 }
 
-// apiTime has the API server, which goes by the real clock, tell when objects were made by
-// another.
-type apiTime struct {
+// timestampRewriter replaces the creation timestamps in responses of the API server, which uses the real
+// clock, with times of another clock.
+type timestampRewriter struct {
 	clock clock.WithTicker
 
 	mu sync.Mutex
-	// told is what each second was told as, for good.
-	told map[string]string
+	// replacements holds the replacement of each timestamp, so that a timestamp always gets the same one.
+	replacements map[string]string
 }
 
-var createdAt = regexp.MustCompile(`"creationTimestamp":"([^"]+)"`)
+var creationTimestampPattern = regexp.MustCompile(`"creationTimestamp":"([^"]+)"`)
 
-// way gives a configuration that leads over it.
-func (a *apiTime) way(config *rest.Config) *rest.Config {
+// wrapConfig returns a copy of the client configuration whose responses are rewritten.
+func (a *timestampRewriter) wrapConfig(config *rest.Config) *rest.Config {
 	out := rest.CopyConfig(config)
 	out.ContentType, out.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	out.Wrap(func(next http.RoundTripper) http.RoundTripper { return &apiTimeTransport{a, next} })
+	out.Wrap(func(next http.RoundTripper) http.RoundTripper { return &rewritingTransport{a, next} })
 
 	return out
 }
 
-// tell gives the words of the API server with the times of the clock.
-func (a *apiTime) tell(words []byte) []byte {
-	return createdAt.ReplaceAllFunc(words, func(found []byte) []byte {
+// rewrite replaces all creation timestamps in a text.
+func (a *timestampRewriter) rewrite(text []byte) []byte {
+	return creationTimestampPattern.ReplaceAllFunc(text, func(found []byte) []byte {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 
-		text, ok := a.told[string(found)]
+		replacement, ok := a.replacements[string(found)]
 		if !ok {
-			text = fmt.Sprintf(`"creationTimestamp":%q`, a.clock.Now().UTC().Format(time.RFC3339))
-			a.told[string(found)] = text
+			replacement = fmt.Sprintf(`"creationTimestamp":%q`, a.clock.Now().UTC().Format(time.RFC3339))
+			a.replacements[string(found)] = replacement
 		}
 
-		return []byte(text)
+		return []byte(replacement)
 	})
 }
 
-type apiTimeTransport struct {
-	time *apiTime
-	next http.RoundTripper
+type rewritingTransport struct {
+	rewriter *timestampRewriter
+	next     http.RoundTripper
 }
 
-// RoundTrip makes a call. The server takes no time of an object's making but its own.
-func (t *apiTimeTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+// RoundTrip makes a call and rewrites its response. It removes the creation timestamp from the body of a PUT,
+// because the API server rejects an object with another timestamp than its own.
+func (t *rewritingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method == http.MethodPut && request.Body != nil {
 		body, err := io.ReadAll(request.Body)
 		if err != nil {
-			return nil, fmt.Errorf("read what is to be written: %w", err)
+			return nil, fmt.Errorf("read request body: %w", err)
 		}
 
-		body = createdAt.ReplaceAll(body, []byte(`"creationTimestamp":null`))
+		body = creationTimestampPattern.ReplaceAll(body, []byte(`"creationTimestamp":null`))
 		request = request.Clone(request.Context())
 		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
@@ -104,34 +106,34 @@ func (t *apiTimeTransport) RoundTrip(request *http.Request) (*http.Response, err
 		return nil, err
 	}
 
-	response.Body = &apiTimeBody{Closer: response.Body, lines: bufio.NewReader(response.Body), time: t.time}
+	response.Body = &rewritingBody{Closer: response.Body, lines: bufio.NewReader(response.Body), rewriter: t.rewriter}
 	response.ContentLength = -1
 	response.Header.Del("Content-Length")
 
 	return response, nil
 }
 
-// apiTimeBody reads line by line: a watch has one for each event.
-type apiTimeBody struct {
+// rewritingBody rewrites a response body line by line, because a watch sends each event as a line.
+type rewritingBody struct {
 	io.Closer
 
-	lines *bufio.Reader
-	time  *apiTime
-	rest  []byte
+	lines     *bufio.Reader
+	rewriter  *timestampRewriter
+	remaining []byte
 }
 
-func (b *apiTimeBody) Read(into []byte) (int, error) {
-	if len(b.rest) == 0 {
+func (b *rewritingBody) Read(buffer []byte) (int, error) {
+	if len(b.remaining) == 0 {
 		line, err := b.lines.ReadBytes('\n')
 		if len(line) == 0 {
 			return 0, err
 		}
 
-		b.rest = b.time.tell(line)
+		b.remaining = b.rewriter.rewrite(line)
 	}
 
-	n := copy(into, b.rest)
-	b.rest = b.rest[n:]
+	n := copy(buffer, b.remaining)
+	b.remaining = b.remaining[n:]
 
 	return n, nil
 }

@@ -42,14 +42,14 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 	f.EventuallyReady(f.NewTemplate())
 
 	queue(f, 1)
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.Stop()
 	queue(f, 2)
 	f.Start()
-	f.EventuallyDone(3)
+	f.EventuallyJobsDone(3)
 	f.EventuallyClean()
 
-	if made := f.VMsMade(); made != 3 {
+	if made := f.CountClones(); made != 3 {
 		t.Errorf("%d VMs were made for 3 jobs", made)
 	}
 }
@@ -84,15 +84,15 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	f.EventuallyReady(f.NewTemplate())
 
 	says(t, f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
-		"no job is heard of", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook")
+		"the operator receives no jobs", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook")
 	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
 	says(t, f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
-		"jobs are heard of by webhooks alone")
+		"the operator receives jobs by webhooks only")
 
 	change(f, deaf, func() { deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
 	queue(f, 1)
 	f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
 }
 
@@ -107,10 +107,10 @@ func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	pool.Name, pool.Spec.Demand = "hooked", &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Disabled: true}}
 	f.Create(pool)
 	queue(f, 2)
-	f.GitHub.Eventually("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 2 })
+	f.GitHub.WaitUntil("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 2 })
 
 	f.Start()
-	f.EventuallyDone(2)
+	f.EventuallyJobsDone(2)
 	f.EventuallyClean()
 }
 
@@ -189,7 +189,7 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: int(machines), Duration: 200 * time.Millisecond})
 	f.Create(pool)
-	f.EventuallyDone(int(machines))
+	f.EventuallyJobsDone(int(machines))
 
 	for _, site := range sites {
 		if !slices.ContainsFunc(site.PVE.Snapshot().Tasks, func(task pve.TaskState) bool { return task.Type == "qmclone" }) {

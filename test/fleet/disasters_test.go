@@ -28,7 +28,7 @@ func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 
 	heard := make(chan struct{})
 	forget := f.PVE.OnCall(func(call pve.Call) {
-		if call.Phase == pve.After && strings.HasSuffix(call.Path, "/status/start") {
+		if call.Phase == pve.PhaseAfter && strings.HasSuffix(call.Path, "/status/start") {
 			<-heard
 		}
 	})
@@ -50,14 +50,14 @@ func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 	f.Stop()
 	close(heard) // nobody reads it any more
 
-	for _, vm := range f.PVE.Snapshot().Made() {
-		f.PVE.Vanish(vm.VMID)
+	for _, vm := range f.PVE.Snapshot().CreatedVMs() {
+		f.PVE.DeleteVM(vm.VMID)
 	}
 
 	f.Start()
 	f.EventuallyClean()
 
-	if n := f.VMsMade(); n != 1 {
+	if n := f.CountClones(); n != 1 {
 		t.Errorf("%d machines were made, want 1", n)
 	}
 }
@@ -82,7 +82,7 @@ func TestProxmoxRebuilt(t *testing.T) {
 
 	model := fleet.Model()
 	model.Guest.Script = f.Guest()
-	f.PVE = pvetest.Listen(t, model, pve.Listen{Address: strings.TrimPrefix(f.PVE.URL(), "https://")}, pve.WithClock(f.Clock))
+	f.PVE = pvetest.Listen(t, model, pve.ListenOptions{Address: strings.TrimPrefix(f.PVE.URL(), "https://")}, pve.WithClock(f.Clock))
 
 	says(t, f.EventuallyCondition(cluster, step.Ready, metav1.ConditionFalse, "CertificateUntrusted"),
 		"set tls.fingerprint to "+f.PVE.Fingerprint())
@@ -94,7 +94,7 @@ func TestProxmoxRebuilt(t *testing.T) {
 	change(f, cluster, func() { cluster.Spec.TLS.Fingerprint = f.PVE.Fingerprint() })
 	f.EventuallyReady(cluster)
 	queue(f, 1)
-	f.GitHub.Eventually("the next job has ended well", func(s control.State) bool { return s.Jobs[1].Conclusion == "success" })
+	f.GitHub.WaitUntil("the next job has ended well", func(s control.State) bool { return s.Jobs[1].Conclusion == "success" })
 	f.EventuallyClean()
 }
 
@@ -120,19 +120,19 @@ func TestPoolMovedToAnotherCluster(t *testing.T) {
 			return false, err.Error()
 		}
 
-		return step.IsReady(template) && template.Status.ObservedGeneration == template.Generation, step.WhyNot(template)
+		return step.IsReady(template) && template.Status.ObservedGeneration == template.Generation, step.NotReadyMessage(template)
 	})
 
 	releaseNext := hold(t, f, 1)
 
 	for name, server := range map[string]*pve.Server{"old": f.PVE, "new": other.PVE} {
-		if n := len(server.Snapshot().Made()); n != 1 {
+		if n := len(server.Snapshot().CreatedVMs()); n != 1 {
 			t.Errorf("the %s cluster has %d machines, want 1", name, n)
 		}
 	}
 
 	release()
 	releaseNext()
-	f.EventuallyDone(2)
+	f.EventuallyJobsDone(2)
 	f.EventuallyClean()
 }

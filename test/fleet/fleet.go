@@ -44,7 +44,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// Names of the objects that a Fleet makes.
+// Names of the objects that a Fleet creates.
 const (
 	Template      = "template"
 	Pool          = "pool"
@@ -52,11 +52,12 @@ const (
 	githubSecret  = "github"
 	hookSecret    = "webhook"
 	hookValue     = "a webhook secret"
-	// fleetLabel tells the clusters of the fleets of one API server apart.
+	// fleetLabel is the label of a HypervisorCluster that names its fleet, because the fleets of one API server
+	// share cluster-scoped objects.
 	fleetLabel = "fleet"
 )
 
-// Fleet is one tenant's world.
+// Fleet is the environment of one test: a namespace, its operator, a hypervisor and a CI platform.
 type Fleet struct {
 	T         testing.TB
 	Env       *kube.Env
@@ -66,73 +67,73 @@ type Fleet struct {
 	Cluster string
 	PVE     *pve.Server
 	GitHub  *githubtest.Server
-	// OperatorUID marks what the operator makes.
+	// OperatorUID is the operator's UID in the ownership records of VMs.
 	OperatorUID string
-	// Runners is the area's configuration; change it before Start.
+	// Runners is the area's configuration. Change it before Start.
 	Runners config.Runners
-	// Front is what the forge sends webhooks to and machines report to; it outlives
-	// operators.
+	// Front receives webhooks of the CI platform and reports of machines. It stays the same when the operator
+	// is restarted.
 	Front *Front
-	// Hypervisors by spec.provider; change them before Start.
+	// Hypervisors holds the hypervisor factories by spec.provider. Change them before Start.
 	Hypervisors map[string]hypervisor.Factory
-	// Identity attests machines, in TrustDomain; set both before Start. Nil: nobody does.
+	// Identity registers machines for attestation in TrustDomain. Set both before Start. If Identity is nil,
+	// machines cannot attest.
 	Identity    identity.Registry
 	TrustDomain string
-	// Networking has the networking area run beside the runners', from Start on. The scheme
-	// needs the infrastructure group for it.
+	// Networking makes Start also run the networking area. The scheme must then contain the infrastructure
+	// group.
 	Networking bool
-	// DevID is the authority over the device identities of machines with a TPM.
+	// DevID is the certificate authority for the device identities of machines with a TPM.
 	DevID config.DevID
-	// ReportKey is what claim codes and report tokens are made of; 32 bytes.
+	// ReportKey is the 32-byte key from which claim codes and report tokens are derived.
 	ReportKey []byte
-	// Neighbours are other namespaces that the operator looks after; set them before Start.
-	Neighbours []string
-	// Watch, if set before Start, is put around the operator's way to the API server.
-	Watch func(http.RoundTripper) http.RoundTripper
-	// Log, if set before Start, gets the operator's log at level debug.
+	// ExtraNamespaces are other namespaces that the operator watches. Set them before Start.
+	ExtraNamespaces []string
+	// WrapTransport, if set before Start, wraps the transport of the operator's client of the API server.
+	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// Log, if set before Start, receives the operator's log at level debug.
 	Log io.Writer
 	// Registry has the metrics of the operator that was started last.
 	Registry *prometheus.Registry
-	// Clock is what the operator goes by, from Start on; at first it is that of all the world,
-	// which Options name.
+	// Clock is the clock of the operator that Start starts. It is initially Options.Clock, which the other
+	// parts of the environment use.
 	Clock clock.WithTicker
-	// Patience is how long anything may take before the test gives up on it.
-	Patience time.Duration
-	// Poll is how often a test looks whether something has come about.
-	Poll time.Duration
+	// Timeout limits each wait of the test.
+	Timeout time.Duration
+	// PollInterval is the interval at which a waiting test checks its condition.
+	PollInterval time.Duration
 
-	// time is how the API server's is told where Clock is not the real one.
-	time *apiTime
+	// timestamps rewrites the API server's timestamps. It is nil if the clock is the real clock.
+	timestamps *timestampRewriter
 
-	mu  sync.Mutex
-	run *running
-	// sites are the hypervisors beside PVE.
+	mu       sync.Mutex
+	operator *operatorRun
+	// sites are the additional hypervisors.
 	sites []*pve.Server
 	guest func(pve.GuestVM)
 }
 
-type running struct {
+type operatorRun struct {
 	cancel context.CancelFunc
-	ended  chan error
+	done   chan error
 }
 
-// Options change the world.
+// Options configure a Fleet.
 type Options struct {
 	Model  pve.Model
 	GitHub simgithub.Options
 	// OperatorUID defaults to the namespace's name.
 	OperatorUID string
-	// PVE and Namespace of another Fleet, to share its hypervisor.
+	// PVE is the hypervisor of another Fleet that this Fleet shares. If it is nil, New starts one.
 	PVE *pve.Server
-	// Clock of the operator and its queues, the hypervisor, the forge and the guests; the API
-	// server's times are told by it. Nil for the real one.
+	// Clock is the clock of the operator and its queues, the hypervisor, the CI platform and the guests. The API
+	// server's creation timestamps are rewritten to this clock. If it is nil, all use the real clock.
 	Clock clock.WithTicker
-	// Guest, if set, is what machines do; run is what they do without it.
+	// Guest, if set, simulates the guests of machines. It may call run, which is the default guest.
 	Guest func(vm pve.GuestVM, run func(pve.GuestVM))
 }
 
-// Model is a cluster where everything takes a moment and nothing more, and whose
-// guests run the job that GitHub gives them.
+// Model returns the model of a hypervisor cluster with short delays.
 func Model() pve.Model {
 	m := pve.DefaultModel()
 	m.StatusLag = 50 * time.Millisecond
@@ -141,13 +142,13 @@ func Model() pve.Model {
 	return m
 }
 
-// New makes a namespace, a hypervisor, a forge, and the Secrets that lead to them.
+// New creates a namespace, a hypervisor, a CI platform, and the Secrets with their credentials.
 func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	t.Helper()
 
 	f := &Fleet{
 		T: t, Env: env, Client: env.Client, Namespace: env.Namespace(t), PVE: opts.PVE,
-		Front: newFront(t), OperatorUID: opts.OperatorUID, Patience: patience, Poll: poll,
+		Front: newFront(t), OperatorUID: opts.OperatorUID, Timeout: defaultTimeout, PollInterval: defaultPollInterval,
 		ReportKey: []byte(strings.Repeat("k", 32)), Clock: opts.Clock,
 	}
 	f.Cluster = f.Namespace
@@ -160,41 +161,41 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	if f.Clock == nil {
 		f.Clock = clock.RealClock{}
 	} else {
-		f.time = &apiTime{clock: f.Clock, told: map[string]string{}}
+		f.timestamps = &timestampRewriter{clock: f.Clock, replacements: map[string]string{}}
 	}
 
 	opts.GitHub.Clock = f.Clock
 	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: hookValue}
 	f.GitHub = githubtest.New(t, opts.GitHub)
 
-	f.guest = guestBy(t, f.Clock)
+	f.guest = newGuest(t, f.Clock)
 	if run := f.guest; opts.Guest != nil {
 		f.guest = func(vm pve.GuestVM) { opts.Guest(vm, run) }
 	}
 
 	if f.PVE == nil {
-		f.PVE = f.newPVE(opts.Model)
+		f.PVE = f.startPVE(opts.Model)
 	}
 
 	f.Runners = config.Default().Runners
 	f.Runners.PlatformURLs = []string{f.GitHub.URL}
 
 	if opts.Clock == nil {
-		f.hurry()
+		f.shortenIntervals()
 	}
 
-	f.secret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
-	f.secret(githubSecret, map[string]string{"pat": githubtest.PAT})
-	f.secret(hookSecret, map[string]string{"secret": hookValue})
+	f.createSecret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
+	f.createSecret(githubSecret, map[string]string{"pat": githubtest.PAT})
+	f.createSecret(hookSecret, map[string]string{"secret": hookValue})
 
 	return f
 }
 
-// Guest is what machines do, where their model does not say.
+// Guest returns the guest of machines whose model sets none.
 func (f *Fleet) Guest() func(pve.GuestVM) { return f.guest }
 
-// newPVE starts a hypervisor.
-func (f *Fleet) newPVE(model pve.Model) *pve.Server {
+// startPVE starts a hypervisor. Its default model is Model, and its default guest is f.Guest.
+func (f *Fleet) startPVE(model pve.Model) *pve.Server {
 	f.T.Helper()
 
 	if model.Cluster == "" {
@@ -208,8 +209,9 @@ func (f *Fleet) newPVE(model pve.Model) *pve.Server {
 	return pvetest.New(f.T, model, pve.WithClock(f.Clock))
 }
 
-// hurry has the operator look more often than it does by itself, since nobody waits for minutes.
-func (f *Fleet) hurry() {
+// shortenIntervals shortens the operator's intervals, because the default intervals of minutes are too long
+// for tests.
+func (f *Fleet) shortenIntervals() {
 	f.Runners.ClusterInterval = 2 * time.Second
 	f.Runners.TemplateInterval = 2 * time.Second
 	f.Runners.OrphanInterval = 2 * time.Second
@@ -218,23 +220,23 @@ func (f *Fleet) hurry() {
 	f.Runners.ListInterval = 100 * time.Millisecond
 }
 
-// In is the same fleet for a part of its test. The operator stays the whole test's.
-func (f *Fleet) In(t testing.TB) *Fleet {
+// ForSubtest returns a copy of the fleet for a subtest. The operator still belongs to the whole test.
+func (f *Fleet) ForSubtest(t testing.TB) *Fleet {
 	t.Helper()
 
 	return &Fleet{
 		T: t, Env: f.Env, Client: f.Client, Namespace: f.Namespace, Cluster: f.Cluster, PVE: f.PVE, GitHub: f.GitHub,
 		OperatorUID: f.OperatorUID, Runners: f.Runners, Front: f.Front, ReportKey: f.ReportKey, Registry: f.Registry,
-		Clock: f.Clock, Patience: f.Patience, Poll: f.Poll, sites: f.Servers()[1:], guest: f.guest,
+		Clock: f.Clock, Timeout: f.Timeout, PollInterval: f.PollInterval, sites: f.Servers()[1:], guest: f.guest,
 	}
 }
 
-func (f *Fleet) secret(name string, data map[string]string) {
+func (f *Fleet) createSecret(name string, data map[string]string) {
 	f.T.Helper()
 	f.Create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name}, StringData: data})
 }
 
-// Create makes an object, and fails the test if it can't.
+// Create creates an object. It fails the test if that is not possible.
 func (f *Fleet) Create(obj client.Object) {
 	f.T.Helper()
 
@@ -243,13 +245,13 @@ func (f *Fleet) Create(obj client.Object) {
 	}
 }
 
-func source(secret, key string) v1alpha1.SecretValueSource {
+func newSecretSource(secret, key string) v1alpha1.SecretValueSource {
 	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: secret, Key: key}}
 }
 
-// NewCluster is the HypervisorCluster of the fleet's hypervisor.
+// NewCluster returns the HypervisorCluster of the fleet's hypervisor.
 func (f *Fleet) NewCluster() *v1alpha1.HypervisorCluster {
-	id, secret := source(proxmoxSecret, "tokenId"), source(proxmoxSecret, "tokenSecret")
+	id, secret := newSecretSource(proxmoxSecret, "tokenId"), newSecretSource(proxmoxSecret, "tokenSecret")
 
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: f.Cluster, Labels: map[string]string{fleetLabel: f.Cluster}},
@@ -262,9 +264,9 @@ func (f *Fleet) NewCluster() *v1alpha1.HypervisorCluster {
 	}
 }
 
-// NewTemplate is the fleet's HypervisorMachineTemplate.
+// NewTemplate returns the fleet's HypervisorMachineTemplate.
 func (f *Fleet) NewTemplate() *v1alpha1.HypervisorMachineTemplate {
-	pat := source(githubSecret, "pat")
+	pat := newSecretSource(githubSecret, "pat")
 
 	return &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: Template},
@@ -284,7 +286,7 @@ func (f *Fleet) NewTemplate() *v1alpha1.HypervisorMachineTemplate {
 	}
 }
 
-// NewPool is the fleet's RunnerPool, from 0 to max machines.
+// NewPool returns the fleet's RunnerPool with 0 to maxReplicas machines.
 func (f *Fleet) NewPool(maxReplicas int32) *v1alpha1.RunnerPool {
 	return &v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: Pool},
@@ -293,14 +295,14 @@ func (f *Fleet) NewPool(maxReplicas int32) *v1alpha1.RunnerPool {
 			Workload: v1alpha1.Workload{
 				Type:    v1alpha1.WorkloadGitHubActions,
 				Config:  &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}}},
-				Webhook: &v1alpha1.Webhook{Secret: source(hookSecret, "secret")},
+				Webhook: &v1alpha1.Webhook{Secret: newSecretSource(hookSecret, "secret")},
 			},
 			Scaling: v1alpha1.Scaling{MaxReplicas: maxReplicas},
 		},
 	}
 }
 
-// NewClaim is a claim of nobody's pool.
+// NewClaim returns a claim that belongs to no pool.
 func (f *Fleet) NewClaim(name string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: name},
@@ -314,7 +316,7 @@ func (f *Fleet) NewClaim(name string) *v1alpha1.MachineClaim {
 	}
 }
 
-// Populate makes cluster, template and pool.
+// Populate creates the cluster, the template and the pool.
 func (f *Fleet) Populate(maxReplicas int32) {
 	f.T.Helper()
 
@@ -323,7 +325,7 @@ func (f *Fleet) Populate(maxReplicas int32) {
 	f.Create(f.NewPool(maxReplicas))
 }
 
-// CreateCluster makes the cluster, which goes with the test.
+// CreateCluster creates a HypervisorCluster, and deletes it when the test ends.
 func (f *Fleet) CreateCluster(cluster *v1alpha1.HypervisorCluster) {
 	f.T.Helper()
 	f.Create(cluster)
@@ -336,16 +338,17 @@ func (f *Fleet) SetSecret(name, key, value string) {
 
 	var secret corev1.Secret
 	if err := f.Client.Get(f.T.Context(), client.ObjectKey{Namespace: f.Namespace, Name: name}, &secret); err != nil {
-		f.T.Fatalf("get secret %s: %v", name, err)
+		f.T.Fatalf("get Secret %s: %v", name, err)
 	}
 
 	secret.Data[key] = []byte(value)
 	if err := f.Client.Update(f.T.Context(), &secret); err != nil {
-		f.T.Fatalf("update secret %s: %v", name, err)
+		f.T.Fatalf("update Secret %s: %v", name, err)
 	}
 }
 
-// deleteCluster takes a cluster, which no namespace takes along, away.
+// deleteCluster deletes a HypervisorCluster without its finalizers. Clusters have no namespace, so the
+// deletion of the fleet's namespace does not delete them.
 func (f *Fleet) deleteCluster(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -360,33 +363,33 @@ func (f *Fleet) deleteCluster(name string) {
 	_ = f.Client.Delete(ctx, &cluster)
 }
 
-// Start runs an operator until Stop or the test's end.
+// Start runs an operator until Stop is called or the test ends.
 func (f *Fleet) Start() {
 	f.T.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
 
-	mgr, routes, err := f.manager(ctx)
+	mgr, routes, err := f.newManager(ctx)
 	if err != nil {
 		cancel()
 		f.T.Fatalf("set up operator: %v", err)
 	}
 
-	run := &running{cancel: cancel, ended: make(chan error, 1)}
-	go func() { run.ended <- mgr.Start(ctx) }()
+	run := &operatorRun{cancel: cancel, done: make(chan error, 1)}
+	go func() { run.done <- mgr.Start(ctx) }()
 
 	f.Front.Serve(routes)
 	f.mu.Lock()
-	f.run = run
+	f.operator = run
 	f.mu.Unlock()
 	f.T.Cleanup(f.Stop)
 }
 
-// Stop ends the operator and waits for it.
+// Stop stops the operator, and waits until it has ended. It does nothing if no operator runs.
 func (f *Fleet) Stop() {
 	f.mu.Lock()
-	run := f.run
-	f.run = nil
+	run := f.operator
+	f.operator = nil
 	f.mu.Unlock()
 
 	if run == nil {
@@ -396,14 +399,14 @@ func (f *Fleet) Stop() {
 	f.Front.Serve(nil)
 	run.cancel()
 
-	if err := <-run.ended; err != nil && !errors.Is(err, context.Canceled) {
+	if err := <-run.done; err != nil && !errors.Is(err, context.Canceled) {
 		f.T.Errorf("operator ended: %v", err)
 	}
 }
 
-func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
-	logger := f.logger()
-	own, err := f.tenant("hyperfleet-runners", logger)
+func (f *Fleet) newManager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
+	logger := f.newLogger()
+	mgr, err := f.newScopedManager("hyperfleet-runners", logger)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -413,7 +416,7 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		Config: f.Runners, Namespace: f.Namespace,
 		Settings: vmspec.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: f.ReportKey,
-			TrustDomain: f.TrustDomain, DevID: f.DevID.CertFile != "",
+			TrustDomain: f.TrustDomain, HasDevIDAuthority: f.DevID.CertFile != "",
 		},
 		Identity:     f.Identity,
 		DevID:        f.DevID,
@@ -426,35 +429,35 @@ func (f *Fleet) manager(ctx context.Context) (ctrl.Manager, http.Handler, error)
 		WebhookURL:   f.Front.URL,
 	}
 
-	routes, err := area.Setup(ctx, own)
+	routes, err := area.Setup(ctx, mgr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up area: %w", err)
 	}
 
 	if f.Networking {
-		if err := f.networking(ctx, own, logger); err != nil {
+		if err := f.addNetworking(ctx, mgr, logger); err != nil {
 			return nil, nil, fmt.Errorf("set up networking: %w", err)
 		}
 	}
 
-	return own, routes, nil
+	return mgr, routes, nil
 }
 
-// networking adds the networking area, as a manager of its own, to one that runs it.
-func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slog.Logger) error {
-	mgr, err := f.tenant("hyperfleet-networking", logger)
+// addNetworking adds the networking area to a manager, as a second manager that the first one runs.
+func (f *Fleet) addNetworking(ctx context.Context, parent ctrl.Manager, logger *slog.Logger) error {
+	mgr, err := f.newScopedManager("hyperfleet-networking", logger)
 	if err != nil {
 		return err
 	}
 
-	if err := beside.Add(mgr); err != nil {
-		return fmt.Errorf("add the manager: %w", err)
+	if err := parent.Add(mgr); err != nil {
+		return fmt.Errorf("add networking manager: %w", err)
 	}
 
 	area := &networking.Area{
 		Config: config.Default().Networking, Registry: f.Registry, Clock: f.Clock, Log: logger,
 		OperatorUID: f.OperatorUID,
-		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Sent) (string, error) {
+		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Destination) (string, error) {
 			return "", errNoSecret
 		},
 	}
@@ -462,10 +465,11 @@ func (f *Fleet) networking(ctx context.Context, beside ctrl.Manager, logger *slo
 	return area.Setup(ctx, mgr)
 }
 
-// errNoSecret: fleets register no machines in DNS.
-var errNoSecret = errors.New("there is no Secret")
+// errNoSecret is the error of reading a DNS credential. Fleets have none, because they do not register
+// machines in DNS.
+var errNoSecret = errors.New("a fleet has no Secret for DNS")
 
-func (f *Fleet) logger() *slog.Logger {
+func (f *Fleet) newLogger() *slog.Logger {
 	if f.Log != nil {
 		return log.New(f.Log, log.Options{Level: slog.LevelDebug})
 	}
@@ -473,14 +477,15 @@ func (f *Fleet) logger() *slog.Logger {
 	return log.New(&testWriter{t: f.T}, log.Options{Level: slog.LevelInfo})
 }
 
-func unlimited(cfg *rest.Config) *rest.Config {
+func withoutRateLimit(cfg *rest.Config) *rest.Config {
 	out := rest.CopyConfig(cfg)
 	out.QPS = -1
 
 	return out
 }
 
-// Front is the address that forges and machines know. Behind it operators come and go.
+// Front is an HTTP server with a fixed address for CI platforms and machines. It forwards requests to the
+// operator that runs.
 type Front struct {
 	URL string
 
@@ -499,7 +504,7 @@ func newFront(t testing.TB) *Front {
 	return f
 }
 
-// Serve lets the handler answer from now on; nil is nobody.
+// Serve sets the handler of the operator that runs. If it is nil, requests get status 503.
 func (f *Front) Serve(handler http.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -507,14 +512,14 @@ func (f *Front) Serve(handler http.Handler) {
 	f.handler = handler
 }
 
-// ServeHTTP passes the request on to the operator that runs.
+// ServeHTTP forwards a request to the operator that runs.
 func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	handler := f.handler
 	f.mu.Unlock()
 
 	if handler == nil {
-		http.Error(w, "no operator runs", http.StatusServiceUnavailable)
+		http.Error(w, "no operator is running", http.StatusServiceUnavailable)
 
 		return
 	}
@@ -522,12 +527,12 @@ func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	handler.ServeHTTP(w, r)
 }
 
-// testWriter writes the operator's log to the test's, as long as that takes it.
+// testWriter writes the operator's log to the test's log. It drops lines after the test has ended.
 type testWriter struct {
-	t    testing.TB
-	mu   sync.Mutex
-	over bool
-	once sync.Once
+	t        testing.TB
+	mu       sync.Mutex
+	hasEnded bool
+	once     sync.Once
 }
 
 func (w *testWriter) Write(p []byte) (int, error) {
@@ -536,13 +541,13 @@ func (w *testWriter) Write(p []byte) (int, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 
-			w.over = true
+			w.hasEnded = true
 		})
 	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if !w.over {
+	if !w.hasEnded {
 		w.t.Log(strings.TrimSpace(string(p)))
 	}
 

@@ -35,9 +35,9 @@ var (
 // sideBySide is how many tests run at a time: most of what they do is to wait for machines.
 const sideBySide = "8"
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(runGuest(m)) }
 
-func run(m *testing.M) int {
+func runGuest(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
 	flag.Parse()
 
@@ -45,7 +45,7 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		programs = dir
 
 		return kube.Run(m, func(e *kube.Env) {
@@ -72,7 +72,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
 	queue(f, jobs)
-	f.EventuallyDone(jobs)
+	f.EventuallyJobsDone(jobs)
 
 	for _, reason := range []string{
 		"Connected", "TemplateReady", "ScalingUp", "Started", "RunnerOnline", "Destroyed",
@@ -82,7 +82,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 
 	f.EventuallyClean()
 
-	if made := f.VMsMade(); made != jobs {
+	if made := f.CountClones(); made != jobs {
 		t.Errorf("%d VMs were made for %d jobs", made, jobs)
 	}
 

@@ -23,91 +23,89 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// Guest is what a VM does once it has booted, in the test's own process: it reads its
-// configuration from the cloud-init ISO it was given, runs the stand-in runner with it, tells
-// the operator, and powers off.
+// Guest returns a simulated guest that runs in the test's own process. It reads the configuration from the
+// VM's cloud-init ISO, runs the simulated runner, reports to the operator, and powers the VM off.
 func Guest(t testing.TB) func(pve.GuestVM) {
 	t.Helper()
 
-	return guestBy(t, clock.RealClock{})
+	return newGuest(t, clock.RealClock{})
 }
 
-// guestBy is a Guest with a clock of its own.
-func guestBy(t testing.TB, clk clock.WithTicker) func(pve.GuestVM) {
+// newGuest returns a Guest that uses the clock.
+func newGuest(t testing.TB, clk clock.WithTicker) func(pve.GuestVM) {
 	t.Helper()
 
 	dir := t.TempDir()
 
 	return func(vm pve.GuestVM) {
-		cfg, err := GuestConfig(vm.Drive)
+		cfg, err := ReadGuestConfig(vm.Drive)
 		if err != nil {
 			vm.Log("read configuration: %v", err)
 
 			return
 		}
 
-		Tell(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: clk.Now()})
-		run(vm, cfg, dir, clk)
+		SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseStarted, Time: clk.Now()})
+		runGuest(vm, cfg, dir, clk)
 	}
 }
 
-// powerOff is how long a machine takes to be off.
-const powerOff = 300 * time.Millisecond
+// powerOffDelay is the time that a machine takes to power off.
+const powerOffDelay = 300 * time.Millisecond
 
-// Run is the part of Guest after its configuration was read: it gets its credential, and runs
-// one job. Callback.Code is the bearer token, whatever proof that is.
-func Run(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
+// RunGuest does what Guest does after it has read the configuration: it gets the credential and runs one job.
+// Callback.Code is the bearer token of the credential request, for example a claim code or a JWT-SVID.
+func RunGuest(t testing.TB, vm pve.GuestVM, cfg guest.Config) {
 	t.Helper()
-	run(vm, cfg, t.TempDir(), clock.RealClock{})
+	runGuest(vm, cfg, t.TempDir(), clock.RealClock{})
 }
 
-// run has a folder that goes with the test, which may end before the machine does.
-func run(vm pve.GuestVM, cfg guest.Config, dir string, clk clock.WithTicker) {
+// runGuest is RunGuest with a work directory in dir. The test deletes dir, and may end before the machine.
+func runGuest(vm pve.GuestVM, cfg guest.Config, dir string, clk clock.WithTicker) {
 	root, err := os.MkdirTemp(dir, vm.Name)
 	if err != nil {
-		vm.Log("make folder: %v", err)
+		vm.Log("create work directory: %v", err)
 
 		return
 	}
 
-	if err := fetch(vm.Context, &cfg); err != nil {
+	if err := fetchCredential(vm.Context, &cfg); err != nil {
 		vm.Log("get credential: %v", err)
-		Tell(vm.Context, cfg, guest.Report{
+		SendReport(vm.Context, cfg, guest.Report{
 			Phase: guest.PhaseFailed, Reason: guest.ReasonCredentialRefused, Message: err.Error(), Time: clk.Now(),
 		})
 
 		return
 	}
 
-	watch := &phases{tell: func(r guest.Report) { Tell(vm.Context, cfg, r) }, clock: clk}
+	reporter := &phaseReporter{send: func(r guest.Report) { SendReport(vm.Context, cfg, r) }, clock: clk}
 	program := simrunner.Program{
-		Root: root, Stdout: watch, Stderr: watch, Getenv: func(string) string { return "" },
+		Root: root, Stdout: reporter, Stderr: reporter, Getenv: func(string) string { return "" },
 		Clock: clk,
 	}
 	code := program.Main(vm.Context, []string{"run", "--jitconfig", cfg.JITConfig})
 
 	vm.Log("runner exited with %d", code)
 
-	end := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: clk.Now()}
-	if code != 0 || !watch.ran {
-		end.Phase, end.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
+	report := guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Time: clk.Now()}
+	if code != 0 || !reporter.hasRunJob {
+		report.Phase, report.Reason = guest.PhaseFailed, guest.ReasonRunnerFailed
 	}
 
 	if vm.Context.Err() == nil {
-		Tell(vm.Context, cfg, end)
+		SendReport(vm.Context, cfg, report)
 	}
 
-	// A machine takes a moment to power off. One that was never seen to run is given the time
-	// that a listing may be old by, which is long.
+	// Power off with a delay. If the operator never sees the machine running, it waits for the maximum age of
+	// its VM list before it acts, which takes long.
 	select {
-	case <-clk.After(powerOff):
+	case <-clk.After(powerOffDelay):
 	case <-vm.Context.Done():
 	}
 }
 
-// GuestConfig reads the machine's configuration from its cloud-init ISO, as cloud-init would
-// have written it.
-func GuestConfig(drive map[string][]byte) (guest.Config, error) {
+// ReadGuestConfig returns the configuration that cloud-init would write from the machine's cloud-init ISO.
+func ReadGuestConfig(drive map[string][]byte) (guest.Config, error) {
 	var data struct {
 		WriteFiles []struct {
 			Path    string `json:"path"`
@@ -132,24 +130,25 @@ func GuestConfig(drive map[string][]byte) (guest.Config, error) {
 		return cfg, nil
 	}
 
-	return guest.Config{}, fmt.Errorf("no %s in user-data of %d bytes", guest.ConfigPath, len(drive["user-data"]))
+	return guest.Config{}, fmt.Errorf("parse user-data of %d bytes: it has no file %s", len(drive["user-data"]), guest.ConfigPath)
 }
 
-// fetch gets the credential for the claim code, where the machine has one, with as many
-// tries as a test waits for.
-func fetch(ctx context.Context, cfg *guest.Config) error {
+// fetchCredential exchanges the claim code for the credential, and stores the credential in the
+// configuration. It does nothing if the configuration has no claim code. It retries transient errors until
+// the machine is powered off.
+func fetchCredential(ctx context.Context, cfg *guest.Config) error {
 	if cfg.Callback == nil {
 		return nil
 	}
 
 	for {
-		status, body, err := askCredential(ctx, *cfg.Callback)
+		status, body, err := requestCredential(ctx, *cfg.Callback)
 
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("the machine is off: %w", context.Cause(ctx))
+			return fmt.Errorf("the machine is powered off: %w", context.Cause(ctx))
 		case err != nil, status >= http.StatusInternalServerError, status == http.StatusTooManyRequests:
-			time.Sleep(poll)
+			time.Sleep(defaultPollInterval)
 
 			continue
 		case status != http.StatusOK:
@@ -167,55 +166,55 @@ func fetch(ctx context.Context, cfg *guest.Config) error {
 	}
 }
 
-var errRefused = errors.New("the operator answered")
+var errRefused = errors.New("the operator rejected the request")
 
-func askCredential(ctx context.Context, to guest.Callback) (int, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func requestCredential(ctx context.Context, callback guest.Callback) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, to.URL, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, callback.URL, http.NoBody)
 	if err != nil {
-		return 0, nil, fmt.Errorf("make request: %w", err)
+		return 0, nil, fmt.Errorf("create request: %w", err)
 	}
 
-	request.Header.Set("Authorization", "Bearer "+to.Code)
+	request.Header.Set("Authorization", "Bearer "+callback.Code)
 
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, nil, fmt.Errorf("ask for the credential: %w", err)
+		return 0, nil, fmt.Errorf("request credential: %w", err)
 	}
 
 	defer func() { _ = response.Body.Close() }()
 
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, nil, fmt.Errorf("read the answer: %w", err)
+		return 0, nil, fmt.Errorf("read response: %w", err)
 	}
 
 	return response.StatusCode, body, nil
 }
 
-// phases reads the runner's phases out of what it prints.
-type phases struct {
-	tell  func(guest.Report)
-	clock clock.PassiveClock
-	ran   bool
+// phaseReporter parses the runner's output, and reports the runner's phases.
+type phaseReporter struct {
+	send      func(guest.Report)
+	clock     clock.PassiveClock
+	hasRunJob bool
 }
 
-func (p *phases) Write(text []byte) (int, error) {
+func (p *phaseReporter) Write(text []byte) (int, error) {
 	switch {
 	case strings.Contains(string(text), "Listening for Jobs"):
-		p.tell(guest.Report{Phase: guest.PhaseListening, Time: p.clock.Now()})
+		p.send(guest.Report{Phase: guest.PhaseListening, Time: p.clock.Now()})
 	case strings.Contains(string(text), "Running job"):
-		p.ran = true
-		p.tell(guest.Report{Phase: guest.PhaseRunning, Time: p.clock.Now()})
+		p.hasRunJob = true
+		p.send(guest.Report{Phase: guest.PhaseRunning, Time: p.clock.Now()})
 	}
 
 	return len(text), nil
 }
 
-// Tell reports to the operator; nobody there is no reason to stop.
-func Tell(ctx context.Context, cfg guest.Config, report guest.Report) {
+// SendReport sends a report to the operator. It ignores errors.
+func SendReport(ctx context.Context, cfg guest.Config, report guest.Report) {
 	if cfg.Report == nil {
 		return
 	}

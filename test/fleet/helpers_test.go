@@ -121,7 +121,7 @@ func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
 	command, release := held(t)
 	before := len(f.GitHub.State().Jobs)
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command, Count: jobs})
-	f.GitHub.Eventually("the jobs run", func(s control.State) bool {
+	f.GitHub.WaitUntil("the jobs run", func(s control.State) bool {
 		for _, job := range s.Jobs[before:] {
 			if job.Status != "in_progress" {
 				return false
@@ -145,11 +145,11 @@ func eventuallyGone(f *fleet.Fleet, obj client.Object) {
 }
 
 // running are the machines that run.
-func running(f *fleet.Fleet) []pve.VMState {
+func operatorRun(f *fleet.Fleet) []pve.VMState {
 	var out []pve.VMState
 
 	for _, server := range f.Servers() {
-		for _, vm := range server.Snapshot().Made() {
+		for _, vm := range server.Snapshot().CreatedVMs() {
 			if vm.Status == "running" {
 				out = append(out, vm)
 			}
@@ -161,7 +161,7 @@ func running(f *fleet.Fleet) []pve.VMState {
 
 func eventuallyRunning(f *fleet.Fleet, n int) {
 	f.T.Helper()
-	f.Eventually(fmt.Sprintf("%d machines running", n), func() (bool, string) { return len(running(f)) == n, f.Describe() })
+	f.Eventually(fmt.Sprintf("%d machines running", n), func() (bool, string) { return len(operatorRun(f)) == n, f.Describe() })
 }
 
 // says fails the test where a text lacks a part.

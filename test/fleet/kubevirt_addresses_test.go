@@ -113,7 +113,7 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	pool := s.NewPool(0)
 	change(s.Fleet, pool, func() { pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{} })
 	queue(s.Fleet, 2)
-	s.EventuallyDone(2)
+	s.EventuallyJobsDone(2)
 	s.EventuallyClean()
 }
 

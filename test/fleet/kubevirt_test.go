@@ -50,7 +50,7 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 	guest := simkubevirt.Exec{Program: filepath.Join(programs, "bootstrap-service"), Image: image, WorkDir: roots}
 	s := &site{machines: env.Namespace(t)}
 	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{
-		Namespaces: []string{s.machines}, Guest: guest.Guest, Judge: upstream.VirtAPI(t),
+		Namespaces: []string{s.machines}, Guest: guest.Guest, Webhook: upstream.StartVirtAPI(t),
 		Delays: simkubevirt.Delays{Schedule: 20 * time.Millisecond, Boot: 20 * time.Millisecond},
 	})
 	s.Fleet = fleet.New(t, env, fleet.Options{})
@@ -180,7 +180,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 			s.watchSeeds(t)
 
 			queue(s.Fleet, watchedJobs)
-			s.EventuallyDone(watchedJobs)
+			s.EventuallyJobsDone(watchedJobs)
 			s.EventuallyClean()
 			s.Eventually("the machines being gone", func() (bool, string) {
 				left := s.left(t)
@@ -249,5 +249,5 @@ func (s *site) misfit() {
 	s.Create(misfit)
 
 	says(s.T, s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch"),
-		"HypervisorCluster "+s.Cluster+" is of provider kubevirt: set template.kubevirt")
+		"HypervisorCluster "+s.Cluster+" has provider kubevirt: set spec.template.kubevirt")
 }

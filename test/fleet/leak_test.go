@@ -42,11 +42,11 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 			f.Start()
 			f.EventuallyReady(f.NewPool(0))
 
-			made := f.VMsMade()
+			made := f.CountClones()
 
 			f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
 			f.Eventually("claims being in flight", func() (bool, string) {
-				return f.VMsMade() > made, "no machine was made"
+				return f.CountClones() > made, "no machine was made"
 			})
 			f.Stop()
 		}

@@ -37,7 +37,7 @@ func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	}
 
 	release()
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
 }
 
@@ -84,7 +84,7 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 
-				f := f.In(t)
+				f := f.ForSubtest(t)
 				claim := f.NewClaim(name)
 				claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{name}
 				claim.Spec.Lifecycle = &tc.lifecycle
@@ -103,7 +103,7 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 
 	// The forge goes on to believe in the runner that is busy; its machine is gone all the same.
 	f.Eventually("the machines being gone, and runners but for the busy one", func() (bool, string) {
-		left := f.Leftovers()
+		left := f.FindLeftovers()
 
 		return len(left) == 0 || len(left) == 1 && strings.HasPrefix(left[0], "runner "), strings.Join(left, ", ")
 	})
@@ -151,7 +151,7 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 	f.Stop()
 	loseClaims(f) // VM, cloud-init ISO and runner have no claim now
-	says(t, strings.Join(f.Leftovers(), ", "), "VM ", "cloud-init ISO ", "runner ")
+	says(t, strings.Join(f.FindLeftovers(), ", "), "VM ", "cloud-init ISO ", "runner ")
 	f.Start()
 	f.EventuallyClean()
 }
@@ -174,9 +174,9 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	two.EventuallyReady(keep)
 
 	queue(one, 2)
-	one.EventuallyDone(2)
+	one.EventuallyJobsDone(2)
 	one.Eventually("one's machines being gone", func() (bool, string) {
-		left := strings.Join(one.Leftovers(), ", ")
+		left := strings.Join(one.FindLeftovers(), ", ")
 
 		return !strings.Contains(left, "VM ") && !strings.Contains(left, "claim"), left
 	})

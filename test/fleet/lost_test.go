@@ -29,7 +29,7 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 	// at tells whether a task of a kind runs for the first machine.
 	at := func(kind string) func(pve.State) bool {
 		return func(s pve.State) bool {
-			return len(s.Made()) > 0 &&
+			return len(s.CreatedVMs()) > 0 &&
 				slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" })
 		}
 	}
@@ -41,7 +41,7 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 		"cloned":  {slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: at("qmclone")},
 		"started": {slow: func(d *pve.Delays) { d.Start = aWhile }, reached: at("qmstart")},
 		"running without a runner": {
-			reached: func(s pve.State) bool { return len(s.Made()) > 0 && s.Made()[0].Status == "running" },
+			reached: func(s pve.State) bool { return len(s.CreatedVMs()) > 0 && s.CreatedVMs()[0].Status == "running" },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,14 +76,14 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 					return false, f.Describe()
 				}
 
-				node = s.Made()[0].Node
+				node = s.CreatedVMs()[0].Node
 
 				return true, ""
 			})
 			lost.Store(true)
 			f.PVE.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: node})
 
-			f.EventuallyDone(1)
+			f.EventuallyJobsDone(1)
 			f.EventuallyClean()
 		})
 	}

@@ -43,7 +43,7 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	})
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "TemplateNotAllowed")
 
-	if made := f.VMsMade(); made > 0 {
+	if made := f.CountClones(); made > 0 {
 		t.Fatalf("%d VMs were made", made)
 	}
 }
@@ -81,7 +81,7 @@ func TestStatusesPlaceNoMachines(t *testing.T) {
 	f.Start()
 	f.EventuallyCondition(forged, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "NamespaceNotAllowed")
 
-	if made := closed.PVE.Snapshot().Made(); len(made) > 0 {
+	if made := closed.PVE.Snapshot().CreatedVMs(); len(made) > 0 {
 		t.Errorf("VMs were made on the hypervisor of others: %v", made)
 	}
 }
@@ -120,7 +120,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 			f.Eventually("the machine is placed, and not made", func() (bool, string) {
 				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
 
-				return err == nil && claim.Status.VMRef != nil, step.WhyNot(claim)
+				return err == nil && claim.Status.VMRef != nil, step.NotReadyMessage(claim)
 			})
 			change(f, template, func() { tt.change(&template.Spec) })
 			f.Eventually("the change is seen", func() (bool, string) {
@@ -133,7 +133,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 			if tt.reason != "" {
 				f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tt.reason)
 
-				if made := f.VMsMade(); made > 0 {
+				if made := f.CountClones(); made > 0 {
 					t.Errorf("%d VMs were made", made)
 				}
 
@@ -142,7 +142,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 
 			f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 
-			for _, vm := range f.PVE.Snapshot().Made() {
+			for _, vm := range f.PVE.Snapshot().CreatedVMs() {
 				if vm.Config["cores"] != "2" {
 					t.Errorf("the machine has %s cores, and 2 were counted", vm.Config["cores"])
 				}
@@ -175,7 +175,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 			switch {
 			case claim.Status.VMRef != nil:
 				held = append(held, &claim)
-			case strings.Contains(step.WhyNot(&claim), "may have 5 cores"):
+			case strings.Contains(step.NotReadyMessage(&claim), "is 5 cores"):
 				waiting = append(waiting, &claim)
 			}
 		}

@@ -47,7 +47,7 @@ func TestManyOrphansAreHeld(t *testing.T) {
 	f.Start()
 	f.EventuallyEvent("OrphansHeld")
 
-	if n := len(f.PVE.Snapshot().Made()); n != machines {
+	if n := len(f.PVE.Snapshot().CreatedVMs()); n != machines {
 		t.Fatalf("%d machines are left, want all %d", n, machines)
 	}
 
@@ -80,14 +80,14 @@ func TestABusyOrphanIsLeft(t *testing.T) {
 	f.Log = &logged
 	f.Start()
 	f.Eventually("the sweep leaves it", func() (bool, string) {
-		return strings.Contains(logged.String(), "orphan is left for now"), logged.String()
+		return strings.Contains(logged.String(), "keep orphan for now"), logged.String()
 	})
 
-	if n := len(f.PVE.Snapshot().Made()); n != 1 {
+	if n := len(f.PVE.Snapshot().CreatedVMs()); n != 1 {
 		t.Fatalf("%d machines, want the busy one", n)
 	}
 
 	release()
-	f.GitHub.Eventually("the job has ended well", func(s control.State) bool { return s.Jobs[0].Conclusion == "success" })
+	f.GitHub.WaitUntil("the job has ended well", func(s control.State) bool { return s.Jobs[0].Conclusion == "success" })
 	f.EventuallyClean()
 }

@@ -66,7 +66,7 @@ func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
 	release()
-	f.EventuallyDone(2)
+	f.EventuallyJobsDone(2)
 	eventuallyPool(f, "two runners being ready again", warm)
 	empty(f)
 }
@@ -78,7 +78,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 	eventuallyPool(f, "two machines on standby", func(s v1alpha1.RunnerPoolStatus) bool { return s.StandbyReplicas == 2 })
 
 	// Made and not started: no credential, no cloud-init ISO.
-	if left := strings.Join(f.Leftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "cloud-init ISO ") ||
+	if left := strings.Join(f.FindLeftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "cloud-init ISO ") ||
 		strings.Contains(left, "running") || strings.Count(left, "VM ") != 2 {
 		t.Errorf("on standby there are: %s", left)
 	}
@@ -93,7 +93,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 	f.Start()
 
 	queue(f, 2)
-	f.EventuallyDone(2)
+	f.EventuallyJobsDone(2)
 
 	for _, claim := range claims {
 		f.EventuallyEvent("Activated MachineClaim/" + claim.Name + ":")
@@ -103,7 +103,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		return s.StandbyReplicas == 2 && s.Replicas == 0
 	})
 
-	if made := f.VMsMade(); made != 4 {
+	if made := f.CountClones(); made != 4 {
 		t.Errorf("%d VMs were made for 2 jobs and 2 on standby", made)
 	}
 
@@ -123,18 +123,18 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	change(f, template, func() { template.Spec.Resources.CPU = 1 })
 	f.EventuallyEvent("TemplateChanged")
 	release()
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.Eventually("two machines of the new template", func() (bool, string) {
 		cores := map[string]int{}
 
-		for _, vm := range running(f) {
+		for _, vm := range operatorRun(f) {
 			cores[vm.Config["cores"]]++
 		}
 
 		return cores["1"] == 2 && len(cores) == 1, fmt.Sprint(cores)
 	})
 
-	if made := f.VMsMade(); made != 4 {
+	if made := f.CountClones(); made != 4 {
 		t.Errorf("%d VMs were made, want 2 and 2 in their place", made)
 	}
 

@@ -79,7 +79,7 @@ func TestPrivilegesTakenAway(t *testing.T) {
 				return strings.Contains(said, privilege), said
 			})
 
-			if n := len(running(f)); n != 1 {
+			if n := len(operatorRun(f)); n != 1 {
 				t.Fatalf("without %s of %s: %d machines", privilege, role, n)
 			}
 
@@ -107,5 +107,5 @@ func notReady(f *fleet.Fleet, obj step.Object) string {
 		return ""
 	}
 
-	return step.WhyNot(obj) + "\n"
+	return step.NotReadyMessage(obj) + "\n"
 }

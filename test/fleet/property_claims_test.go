@@ -26,7 +26,7 @@ import (
 )
 
 // phases is the order of a claim's life.
-func phases() []v1alpha1.MachineClaimPhase {
+func phaseReporter() []v1alpha1.MachineClaimPhase {
 	return []v1alpha1.MachineClaimPhase{
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping,
 		v1alpha1.MachineClaimReady, v1alpha1.MachineClaimDraining, v1alpha1.MachineClaimTerminating,
@@ -81,7 +81,7 @@ func inOrder(seen []v1alpha1.MachineClaimPhase) string {
 	at := 0
 
 	for _, phase := range seen {
-		next := slices.Index(phases()[at:], phase)
+		next := slices.Index(phaseReporter()[at:], phase)
 		if next < 0 {
 			return fmt.Sprintf("phases out of order: %v", seen)
 		}
@@ -103,7 +103,7 @@ func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string
 		return fmt.Sprintf("%d machines were made", n)
 	}
 
-	cfg, err := fleet.GuestConfig(b.drive)
+	cfg, err := fleet.ReadGuestConfig(b.drive)
 	if err != nil {
 		return err.Error()
 	}
@@ -152,7 +152,7 @@ func cleanup(t *testing.T, w *world) {
 		return first(
 			func() string { return w.make(claim) },
 			func() string {
-				return w.awaitPhase(claim, phases()[slices.Index(phases(), when):]...)
+				return w.awaitPhase(claim, phaseReporter()[slices.Index(phaseReporter(), when):]...)
 			},
 			func() string {
 				if when != v1alpha1.MachineClaimPending && !slices.Contains(claim.Finalizers, v1alpha1.FinalizerVMCleanup) {
@@ -276,7 +276,7 @@ func shutdown(t *testing.T, w *world) {
 		return first(
 			func() string { return w.make(claim) },
 			func() string {
-				return w.awaitPhase(claim, phases()[slices.Index(phases(), when):]...)
+				return w.awaitPhase(claim, phaseReporter()[slices.Index(phaseReporter(), when):]...)
 			},
 			func() string {
 				time.Sleep(time.Duration(after) * time.Millisecond)

@@ -137,7 +137,7 @@ func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
 		func() string { return s.make(claim) },
 		func() string { return s.awaitReady(claim, false) },
 		func() string {
-			if len(site.PVE.Snapshot().Made()) > 0 || claim.Status.VMRef != nil {
+			if len(site.PVE.Snapshot().CreatedVMs()) > 0 || claim.Status.VMRef != nil {
 				return "a machine was made on a cluster that is not available: " + state(claim)
 			}
 
@@ -178,7 +178,7 @@ func (s *sites) undisturbed(site *fleet.Site) string {
 			return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
 		},
 		func() string {
-			if n := len(site.PVE.Snapshot().Made()); n != 1 {
+			if n := len(site.PVE.Snapshot().CreatedVMs()); n != 1 {
 				return fmt.Sprintf("%d machines on %s, want the one that was claimed", n, cluster.Name)
 			}
 

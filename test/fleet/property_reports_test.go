@@ -261,7 +261,7 @@ func (w *world) awaitCounts() string {
 }
 
 func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
-	for _, vm := range w.PVE.Snapshot().Made() {
+	for _, vm := range w.PVE.Snapshot().CreatedVMs() {
 		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == strconv.Itoa(vm.VMID) {
 			w.PVE.PowerOff(vm.VMID)
 		}

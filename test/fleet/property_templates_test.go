@@ -51,7 +51,7 @@ func templates(t *testing.T, w *world) {
 	t.Helper()
 
 	options := lives(6, 16)
-	site, own := ownTemplates(w, options.Count())
+	site, own := ownTemplates(w, options.RunCount())
 	sources := choices(
 		choice{pve.DefaultTemplate, ""}, choice{9001, ""}, choice{9003, ""},
 		choice{4711, "TemplateNotFound"}, choice{"nowhere", "TemplateNotFound"},

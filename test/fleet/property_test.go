@@ -100,7 +100,7 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 // lives are how a property is tried whose runs take a second each: side by side.
 func lives(brief, workers int) property.Options {
 	options := property.Options{Brief: brief}
-	options.Workers = min(workers, options.Count())
+	options.Workers = min(workers, options.RunCount())
 
 	return options
 }
@@ -139,7 +139,7 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 		},
 	})
 	// Many runs look at the same time, and a look costs more than what is looked at.
-	w.Poll = 100 * time.Millisecond
+	w.PollInterval = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 2 * time.Second
 
 	if change != nil {
@@ -165,7 +165,7 @@ func manyAtOnce(cluster *v1alpha1.HypervisorCluster) {
 // watch counts the machines that are made on a hypervisor.
 func (w *world) watch(server *pve.Server) {
 	w.T.Cleanup(server.OnCall(func(c pve.Call) {
-		if c.Phase == pve.After && c.VMID != 0 && c.Method != http.MethodGet {
+		if c.Phase == pve.PhaseAfter && c.VMID != 0 && c.Method != http.MethodGet {
 			w.sawMachines(server)
 		}
 	}))
@@ -209,7 +209,7 @@ func (w *world) sawMachines(server *pve.Server) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	for _, vm := range state.Made() {
+	for _, vm := range state.CreatedVMs() {
 		record, err := proxmox.ParseRecord(vm.Config["description"])
 		if err != nil || vm.Lock == "clone" {
 			continue
@@ -325,7 +325,7 @@ func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
 
 	for _, server := range w.Servers() {
 		now := server.Snapshot()
-		for _, vm := range now.Made() {
+		for _, vm := range now.CreatedVMs() {
 			if strings.Contains(vm.Config["description"], string(claim.UID)) {
 				out = append(out, fmt.Sprintf("VM %d %s", vm.VMID, vm.Status))
 			}

@@ -24,7 +24,7 @@ type writes struct {
 
 // watch sees what goes by.
 func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodGet {
 			w.mu.Lock()
 			w.seen = append(w.seen, r.Method+" "+r.URL.Path)
@@ -59,7 +59,7 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 
 	f := fleet.New(t, env, fleet.Options{Clock: conformance.FastClock(t, faster)})
 	seen := &writes{}
-	f.Watch = seen.watch
+	f.WrapTransport = seen.watch
 
 	pool := f.NewPool(2)
 	pool.Spec.Scaling.MinReplicas = 1

@@ -29,14 +29,14 @@ func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
 	f.EventuallyReady(f.NewTemplate())
 
 	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 2, Duration: 50 * time.Millisecond})
-	f.EventuallyDone(2)
+	f.EventuallyJobsDone(2)
 	f.Stop()
 	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 1, Duration: 50 * time.Millisecond})
 	f.Start()
-	f.EventuallyDone(3)
+	f.EventuallyJobsDone(3)
 	f.EventuallyClean()
 
-	if made := f.VMsMade(); made != 3 {
+	if made := f.CountClones(); made != 3 {
 		t.Errorf("%d VMs were made for 3 jobs", made)
 	}
 

@@ -8,8 +8,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// Site is one more hypervisor that a fleet's operator looks after, with a cluster, a
-// Secret and a template of its own.
+// Site is an additional hypervisor of a fleet, with its own HypervisorCluster, Secret and template.
 type Site struct {
 	PVE      *pve.Server
 	Cluster  *v1alpha1.HypervisorCluster
@@ -18,15 +17,15 @@ type Site struct {
 	Secret string
 }
 
-// NewSite makes a site whose objects bear the name; change changes its cluster before it is
-// made.
+// NewSite creates a site and its objects with the name. The functions change edit the HypervisorCluster
+// before it is created.
 func (f *Fleet) NewSite(name string, model pve.Model, change ...func(*v1alpha1.HypervisorCluster)) *Site {
 	f.T.Helper()
 
-	site := &Site{PVE: f.newPVE(model), Secret: name}
-	f.secret(name, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
+	site := &Site{PVE: f.startPVE(model), Secret: name}
+	f.createSecret(name, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 
-	id, secret := source(name, "tokenId"), source(name, "tokenSecret")
+	id, secret := newSecretSource(name, "tokenId"), newSecretSource(name, "tokenSecret")
 	site.Cluster = f.NewCluster()
 	site.Cluster.Name = f.Namespace + "-" + name
 	site.Cluster.Spec.Endpoint = site.PVE.URL() + "/api2/json"
@@ -48,7 +47,7 @@ func (f *Fleet) NewSite(name string, model pve.Model, change ...func(*v1alpha1.H
 	return site
 }
 
-// Servers are the fleet's hypervisors, those of its sites too.
+// Servers returns the fleet's hypervisor and those of its sites.
 func (f *Fleet) Servers() []*pve.Server {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +55,7 @@ func (f *Fleet) Servers() []*pve.Server {
 	return append([]*pve.Server{f.PVE}, f.sites...)
 }
 
-// NewTemplate is one more template of the site.
+// NewTemplate returns another template of the site.
 func (s *Site) NewTemplate(f *Fleet, name string) *v1alpha1.HypervisorMachineTemplate {
 	template := f.NewTemplate()
 	template.Name = name
@@ -65,7 +64,7 @@ func (s *Site) NewTemplate(f *Fleet, name string) *v1alpha1.HypervisorMachineTem
 	return template
 }
 
-// NewClaim is a claim of a machine of the site.
+// NewClaim returns a claim for a machine of the site.
 func (s *Site) NewClaim(f *Fleet, name string) *v1alpha1.MachineClaim {
 	claim := f.NewClaim(name)
 	claim.Spec.TemplateRef.Name = s.Template.Name

@@ -83,7 +83,7 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 			})
 
 			message = meta.FindStatusCondition(claim.Status.Conditions, step.Ready).Message + message
-			if !strings.Contains(message, "given up after 2 tries") || !strings.Contains(message, tc.words) {
+			if !strings.Contains(message, "failed after 2 attempts") || !strings.Contains(message, tc.words) {
 				t.Errorf("the claim does not say why: %s", message)
 			}
 
@@ -121,7 +121,7 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 	}
 
 	mend()
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 	f.EventuallyReady(pool)
 }
 
@@ -154,7 +154,7 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 			}
 		}
 
-		return n == 1 && f.VMsMade() > 1, f.Describe()
+		return n == 1 && f.CountClones() > 1, f.Describe()
 	})
 
 	if ready := meta.FindStatusCondition(kept.Status.Conditions, step.Ready); kept.Status.Phase != v1alpha1.MachineClaimFailed ||
@@ -168,7 +168,7 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 		}
 	}
 
-	if !slices.ContainsFunc(running(f), func(vm pve.VMState) bool { return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID }) {
+	if !slices.ContainsFunc(operatorRun(f), func(vm pve.VMState) bool { return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID }) {
 		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
 	}
 

@@ -24,30 +24,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// tenant makes a manager that has the account's name.
-func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
+// newScopedManager returns a manager whose calls are recorded as uses of the account.
+func (f *Fleet) newScopedManager(account string, logger *slog.Logger) (*scopedManager, error) {
 	namespaces := map[string]cache.Config{f.Namespace: {}}
-	for _, name := range f.Neighbours {
+	for _, name := range f.ExtraNamespaces {
 		namespaces[name] = cache.Config{}
 	}
 
-	way := unlimited(f.Env.Record(account, f.Env.Config))
-	if f.time != nil {
-		way = f.time.way(way)
+	restConfig := withoutRateLimit(f.Env.RecordUses(account, f.Env.Config))
+	if f.timestamps != nil {
+		restConfig = f.timestamps.wrapConfig(restConfig)
 	}
 
-	if f.Watch != nil {
-		way.Wrap(f.Watch)
+	if f.WrapTransport != nil {
+		restConfig.Wrap(f.WrapTransport)
 	}
 
-	mgr, err := ctrl.NewManager(way, ctrl.Options{
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                 f.Env.Scheme,
-		Logger:                 log.Logr(logger),
+		Logger:                 log.ToLogr(logger),
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 		Cache: cache.Options{
 			DefaultNamespaces: namespaces, DefaultTransform: cache.TransformStripManagedFields(),
-			// Clusters have no namespace, and other fleets' are none of this operator's.
+			// HypervisorClusters have no namespace. Select only those of this fleet.
 			ByObject: map[client.Object]cache.ByObject{
 				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Cluster})},
 			},
@@ -55,47 +55,49 @@ func (f *Fleet) tenant(account string, logger *slog.Logger) (*tenant, error) {
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make manager: %w", err)
+		return nil, fmt.Errorf("create manager: %w", err)
 	}
 
-	own := &tenant{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), label: f.Cluster}
-	if f.time != nil {
-		own.clock = f.time.clock
+	scoped := &scopedManager{Manager: mgr, namespaces: slices.Sorted(maps.Keys(namespaces)), clusterLabel: f.Cluster}
+	if f.timestamps != nil {
+		scoped.clock = f.timestamps.clock
 	}
 
-	return own, nil
+	return scoped, nil
 }
 
-// tenant is a manager that sees one fleet's objects also where it reads past its cache: else
-// each operator swept the pools of all the others, and of those that have ended.
-type tenant struct {
+// scopedManager is a manager that reads only one fleet's objects, also when it bypasses its cache. Otherwise
+// each operator would clean up the pools of all other fleets, including those of tests that have ended.
+type scopedManager struct {
 	ctrl.Manager
 
 	namespaces []string
-	// label is that of the fleet's clusters.
-	label string
-	// clock of the controllers' queues; nil for the real one.
+	// clusterLabel is the value of fleetLabel of the fleet's clusters.
+	clusterLabel string
+	// clock is the clock of the controllers' queues. If it is nil, they use the real clock.
 	clock clock.WithTicker
 }
 
-func (t *tenant) GetAPIReader() client.Reader {
-	return &tenantReader{Reader: t.Manager.GetAPIReader(), tenant: t}
+func (t *scopedManager) GetAPIReader() client.Reader {
+	return &scopedReader{Reader: t.Manager.GetAPIReader(), manager: t}
 }
 
-type tenantReader struct {
+type scopedReader struct {
 	client.Reader
 
-	tenant *tenant
+	manager *scopedManager
 }
 
-func (r *tenantReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (r *scopedReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if _, ok := list.(*v1alpha1.HypervisorClusterList); ok {
-		return r.Reader.List(ctx, list, append([]client.ListOption{client.MatchingLabels{fleetLabel: r.tenant.label}}, opts...)...)
+		labelOption := client.MatchingLabels{fleetLabel: r.manager.clusterLabel}
+
+		return r.Reader.List(ctx, list, append([]client.ListOption{labelOption}, opts...)...)
 	}
 
 	var all []runtime.Object
 
-	for _, namespace := range r.tenant.namespaces {
+	for _, namespace := range r.manager.namespaces {
 		err := r.Reader.List(ctx, list, append([]client.ListOption{client.InNamespace(namespace)}, opts...)...)
 		if err != nil {
 			return err

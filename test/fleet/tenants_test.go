@@ -121,7 +121,7 @@ func TestPlatformsNameTheirServers(t *testing.T) {
 
 		seen[load.Type] = true
 
-		runner, err := operator.Platforms()[load.Type].Runner(template, load)
+		runner, err := operator.Platforms()[load.Type].ResolveRunner(template, load)
 		if err != nil || len(runner.Secrets) == 0 || !slices.Contains(runner.Servers, server) {
 			t.Errorf("%s: secrets %v go to %v (error %v), want %s among them", name, runner.Secrets, runner.Servers, err, server)
 		}
@@ -214,7 +214,7 @@ func TestTenantsReachPublicServersOnly(t *testing.T) {
 			return false, err.Error()
 		}
 
-		why := step.WhyNot(template)
+		why := step.NotReadyMessage(template)
 
 		return strings.Contains(why, "runners.platformNetworks"), why
 	})

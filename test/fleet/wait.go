@@ -20,30 +20,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// patience is what a Fleet has unless a test says otherwise.
+// Defaults of Fleet.Timeout and Fleet.PollInterval.
 const (
-	patience = 3 * time.Minute
-	poll     = 50 * time.Millisecond
+	defaultTimeout      = 3 * time.Minute
+	defaultPollInterval = 50 * time.Millisecond
 )
 
-// Eventually waits until done says so; what it says last is in the failure.
-func (f *Fleet) Eventually(what string, done func() (bool, string)) {
+// Eventually waits until done returns true. If that takes too long, it fails the test with the last text that
+// done has returned.
+func (f *Fleet) Eventually(description string, done func() (bool, string)) {
 	f.T.Helper()
 
-	if problem := f.Await(what, done); problem != "" {
+	if problem := f.Await(description, done); problem != "" {
 		f.T.Fatalf("%s\n%s", problem, f.Describe())
 	}
 }
 
-// Await is Eventually that says what did not come about, for goroutines that must not
-// end the test.
-func (f *Fleet) Await(what string, done func() (bool, string)) string {
-	most := f.Patience
-	if property.Soaking() {
-		most *= 5 // eighty lives go on at a time
+// Await is Eventually for goroutines that must not end the test. It returns "" when done returns true, or a
+// message if that takes too long.
+func (f *Fleet) Await(description string, done func() (bool, string)) string {
+	timeout := f.Timeout
+	if property.IsSoak() {
+		timeout *= 5 // eighty lifecycles run at the same time
 	}
 
-	deadline := time.Now().Add(most)
+	deadline := time.Now().Add(timeout)
 
 	for {
 		ok, last := done()
@@ -52,21 +53,21 @@ func (f *Fleet) Await(what string, done func() (bool, string)) string {
 		}
 
 		if time.Now().After(deadline) {
-			return fmt.Sprintf("%s did not come about: %s", what, last)
+			return fmt.Sprintf("timed out waiting for %s: %s", description, last)
 		}
 
-		time.Sleep(f.Poll)
+		time.Sleep(f.PollInterval)
 	}
 }
 
-// EventuallyReady waits until an object is Ready.
+// EventuallyReady waits until condition Ready of an object is True.
 func (f *Fleet) EventuallyReady(obj step.Object) {
 	f.T.Helper()
 	f.EventuallyCondition(obj, step.Ready, metav1.ConditionTrue, "")
 }
 
-// EventuallyCondition waits until an object's condition has the status and, if one is
-// named, the reason; it gives the message.
+// EventuallyCondition waits until an object's condition has the status, and the reason if it is not empty. It
+// returns the condition's message.
 func (f *Fleet) EventuallyCondition(obj step.Object, condition string, status metav1.ConditionStatus, reason string) string {
 	f.T.Helper()
 
@@ -79,7 +80,7 @@ func (f *Fleet) EventuallyCondition(obj step.Object, condition string, status me
 
 		found := meta.FindStatusCondition(*obj.StatusConditions(), condition)
 		if found == nil {
-			return false, "no such condition"
+			return false, "the object has no such condition"
 		}
 
 		message = found.Message
@@ -91,22 +92,23 @@ func (f *Fleet) EventuallyCondition(obj step.Object, condition string, status me
 	return message
 }
 
-// Leftovers says what there still is of this operator's, on all sides.
-func (f *Fleet) Leftovers() []string {
+// FindLeftovers describes everything that still exists of this operator: VMs, cloud-init ISOs, runners and
+// claims.
+func (f *Fleet) FindLeftovers() []string {
 	f.T.Helper()
 
 	var out []string
 
 	for _, server := range f.Servers() {
-		now := server.Snapshot()
+		state := server.Snapshot()
 
-		for _, vm := range now.VMs {
+		for _, vm := range state.VMs {
 			if !vm.Foreign && !vm.Template && strings.Contains(vm.Config["description"], `"`+f.OperatorUID+`"`) {
 				out = append(out, fmt.Sprintf("VM %d %s (%s)", vm.VMID, vm.Name, vm.Status))
 			}
 		}
 
-		for _, volume := range now.ISOs() {
+		for _, volume := range state.ISOs() {
 			out = append(out, strings.TrimSpace("cloud-init ISO "+volume.VolID+" "+volume.Node))
 		}
 	}
@@ -127,33 +129,33 @@ func (f *Fleet) Leftovers() []string {
 	return out
 }
 
-// VMsMade says how many clones the hypervisor was asked for and made.
-func (f *Fleet) VMsMade() int {
+// CountClones returns the number of clone tasks of the hypervisor that succeeded.
+func (f *Fleet) CountClones() int {
 	f.T.Helper()
 
-	made := 0
+	clones := 0
 
 	for _, task := range f.PVE.Snapshot().Tasks {
 		if task.Type == "qmclone" && (task.Exit == "OK" || strings.HasPrefix(task.Exit, "WARNINGS")) {
-			made++
+			clones++
 		}
 	}
 
-	return made
+	return clones
 }
 
-// EventuallyClean waits until nothing of this operator's is left.
+// EventuallyClean waits until FindLeftovers finds nothing.
 func (f *Fleet) EventuallyClean() {
 	f.T.Helper()
-	f.Eventually("nothing being left", func() (bool, string) {
-		left := f.Leftovers()
+	f.Eventually("the deletion of all leftovers", func() (bool, string) {
+		leftovers := f.FindLeftovers()
 
-		return len(left) == 0, strings.Join(left, ", ")
+		return len(leftovers) == 0, strings.Join(leftovers, ", ")
 	})
 }
 
-// JobsDone says how many of the forge's jobs were completed with success.
-func (f *Fleet) JobsDone() int {
+// CountSuccessfulJobs returns the number of jobs that the CI platform has completed with success.
+func (f *Fleet) CountSuccessfulJobs() int {
 	done := 0
 
 	for _, job := range f.GitHub.State().Jobs {
@@ -165,17 +167,17 @@ func (f *Fleet) JobsDone() int {
 	return done
 }
 
-// EventuallyDone waits until so many jobs were completed with success.
-func (f *Fleet) EventuallyDone(jobs int) {
+// EventuallyJobsDone waits until at least so many jobs are completed with success.
+func (f *Fleet) EventuallyJobsDone(jobs int) {
 	f.T.Helper()
-	f.Eventually(fmt.Sprintf("%d jobs being done", jobs), func() (bool, string) {
-		done := f.JobsDone()
+	f.Eventually(fmt.Sprintf("the success of %d jobs", jobs), func() (bool, string) {
+		done := f.CountSuccessfulJobs()
 
-		return done >= jobs, fmt.Sprintf("%d are", done)
+		return done >= jobs, fmt.Sprintf("%d jobs have succeeded", done)
 	})
 }
 
-// Describe tells the state of the fleet's objects, for failures.
+// Describe returns the conditions of the fleet's objects, for failure messages.
 func (f *Fleet) Describe() string {
 	var out strings.Builder
 
@@ -196,7 +198,7 @@ func (f *Fleet) Describe() string {
 
 		_ = meta.EachListItem(list, func(item runtime.Object) error {
 			if obj, ok := item.(step.Object); ok {
-				describe(&out, obj)
+				describeObject(&out, obj)
 			}
 
 			return nil
@@ -206,7 +208,7 @@ func (f *Fleet) Describe() string {
 	return out.String()
 }
 
-func describe(out *strings.Builder, obj step.Object) {
+func describeObject(out *strings.Builder, obj step.Object) {
 	fmt.Fprintf(out, "%T %s\n", obj, obj.GetName())
 
 	for _, c := range *obj.StatusConditions() {
@@ -214,17 +216,17 @@ func describe(out *strings.Builder, obj step.Object) {
 	}
 }
 
-// Events gives what was told in the fleet's namespace and of its cluster, whose events are
-// where Kubernetes puts those of objects without a namespace.
+// Events returns the events in the fleet's namespace and those of its HypervisorCluster. Kubernetes stores
+// events of cluster-scoped objects in namespace default.
 func (f *Fleet) Events() []string {
 	f.T.Helper()
 
 	return append(
-		f.events(client.InNamespace(f.Namespace)),
-		f.events(client.InNamespace(metav1.NamespaceDefault), client.MatchingFields{"regarding.name": f.Cluster})...)
+		f.listEvents(client.InNamespace(f.Namespace)),
+		f.listEvents(client.InNamespace(metav1.NamespaceDefault), client.MatchingFields{"regarding.name": f.Cluster})...)
 }
 
-func (f *Fleet) events(where ...client.ListOption) []string {
+func (f *Fleet) listEvents(where ...client.ListOption) []string {
 	f.T.Helper()
 
 	var events eventsv1.EventList
@@ -242,7 +244,7 @@ func (f *Fleet) events(where ...client.ListOption) []string {
 	return out
 }
 
-// EventuallyEvent waits until something was told for a reason; what it was told of may follow.
+// EventuallyEvent waits for an event with a reason. The reason may be followed by the object's kind and name.
 func (f *Fleet) EventuallyEvent(reason string) {
 	f.T.Helper()
 	f.Eventually("an event "+reason, func() (bool, string) {

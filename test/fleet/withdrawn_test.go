@@ -55,7 +55,7 @@ func TestWithdrawnWhileMachinesRun(t *testing.T) {
 				return strings.Contains(said, tc.says), said
 			})
 
-			if n := len(running(f)); n != 1 {
+			if n := len(operatorRun(f)); n != 1 {
 				t.Errorf("%d machines run, want the one that did", n)
 			}
 

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleetapi gives tests a fleet API over a real PostgreSQL (test/postgres): one of a
-// test's own with Serve, or one for all tests of a binary with With.
+// Package fleetapi runs a fleet API with a real PostgreSQL (test/postgres) for tests. Serve starts an API for
+// one test, and RunWith starts one for all tests of a binary.
 package fleetapi

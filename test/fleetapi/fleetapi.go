@@ -20,82 +20,82 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-// API is a fleet API as a handler.
+// API is a fleet API as an HTTP handler.
 type API struct {
 	http.Handler
 
 	Store *store.Store
 
-	// endFeeds ends the answers that stay open.
-	endFeeds context.CancelFunc
+	// closeFeeds ends the responses of change feeds, which stay open.
+	closeFeeds context.CancelFunc
 }
 
-// Open makes an API of the kinds on the database at url, which is migrated.
+// Open creates an API with the entity types on the database at url. It migrates the database.
 func Open(ctx context.Context, url string, kinds ...platform.Entity) (*API, error) {
-	opened, err := store.Open(ctx, store.Options{URL: url})
+	apiStore, err := store.Open(ctx, store.Options{URL: url})
 	if err != nil {
 		return nil, fmt.Errorf("open test API: %w", err)
 	}
 
 	stopping, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	handler, err := server.New(server.Options{Store: opened, Stopping: stopping, Entities: kinds})
+	handler, err := server.New(server.Options{Store: apiStore, Stopping: stopping, Entities: kinds})
 	if err != nil {
 		stop()
-		opened.Close()
+		apiStore.Close()
 
 		return nil, fmt.Errorf("open test API: %w", err)
 	}
 
-	return &API{Handler: handler, Store: opened, endFeeds: stop}, nil
+	return &API{Handler: handler, Store: apiStore, closeFeeds: stop}, nil
 }
 
-// Close ends the change feeds, and lets go of the database.
+// Close ends the change feeds, and closes the connections to the database.
 func (a *API) Close() {
-	a.endFeeds()
+	a.closeFeeds()
 	a.Store.Close()
 }
 
-// Serve is an API of the test's own, with a database of its own, and its URL without path.
-// Both end with the test.
+// Serve starts an API with a new database for one test, until the test ends. It returns the API and its URL
+// without a path.
 func Serve(t testing.TB, database *postgres.Server, kinds ...platform.Entity) (*API, string) {
 	t.Helper()
 
-	api, err := Open(t.Context(), Database(t, database), kinds...)
+	api, err := Open(t.Context(), NewDatabase(t, database), kinds...)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	listening := httptest.NewServer(api)
+	testServer := httptest.NewServer(api)
 	t.Cleanup(func() {
-		api.endFeeds()
-		listening.Close()
+		api.closeFeeds()
+		testServer.Close()
 		api.Close()
 	})
 
-	return api, listening.URL
+	return api, testServer.URL
 }
 
-// Database makes a database for one test that has the API's tables.
-func Database(t testing.TB, database *postgres.Server) string {
+// NewDatabase creates a database with the API's tables for one test, and returns its URL.
+func NewDatabase(t testing.TB, database *postgres.Server) string {
 	t.Helper()
 
-	return database.Like(t, func(url string) error {
-		opened, err := store.Open(context.Background(), store.Options{URL: url})
+	return database.FilledDatabase(t, func(url string) error {
+		apiStore, err := store.Open(context.Background(), store.Options{URL: url})
 		if err == nil {
-			opened.Close()
+			apiStore.Close()
 		}
 
 		return err
 	})
 }
 
-// With starts PostgreSQL and an API of the kinds for all tests of a binary, hands the API
-// to use, runs, ends both, and gives what run gave. For TestMain:
+// RunWith starts PostgreSQL and an API with the entity types for all tests of a binary. It calls use with the
+// API, calls run, stops both servers, and returns the exit code of run. Use it in TestMain:
 //
-//	os.Exit(fleetapi.With(func(a *fleetapi.API) { api = a }, m.Run, kinds()...))
-func With(use func(*API), run func() int, kinds ...platform.Entity) int {
-	return postgres.With(func(database *postgres.Server) int {
+//	os.Exit(fleetapi.RunWith(func(a *fleetapi.API) { api = a }, m.Run, kinds()...))
+func RunWith(use func(*API), run func() int, kinds ...platform.Entity) int {
+	return postgres.RunWith(func(database *postgres.Server) int {
 		api, err := Open(context.Background(), database.URL("postgres"), kinds...)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -110,14 +110,14 @@ func With(use func(*API), run func() int, kinds ...platform.Entity) int {
 	})
 }
 
-// Call makes a call of the API at url that has to succeed, and reads the answer into what is not
-// nil. The body is JSON text, or a value to encode; nil for none.
-func Call(t testing.TB, method, url, path string, body, into any) {
+// Call calls the API at url, and fails the test if the call does not succeed. It decodes the response into
+// result, unless result is nil. The body is JSON text, a value to encode as JSON, or nil.
+func Call(t testing.TB, method, url, path string, body, result any) {
 	t.Helper()
 
 	text, err := json.Marshal(body)
-	if given, ok := body.(string); ok {
-		text = []byte(given)
+	if rawText, ok := body.(string); ok {
+		text = []byte(rawText)
 	}
 
 	if err != nil {
@@ -137,12 +137,12 @@ func Call(t testing.TB, method, url, path string, body, into any) {
 	}
 	defer func() { _ = response.Body.Close() }()
 
-	said, err := io.ReadAll(response.Body)
-	if err == nil && into != nil {
-		err = json.Unmarshal(said, into)
+	responseBody, err := io.ReadAll(response.Body)
+	if err == nil && result != nil {
+		err = json.Unmarshal(responseBody, result)
 	}
 
 	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		t.Fatalf("%s %s: %d %s, %v", method, path, response.StatusCode, said, err)
+		t.Fatalf("%s %s: %d %s, %v", method, path, response.StatusCode, responseBody, err)
 	}
 }

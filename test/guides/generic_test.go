@@ -36,7 +36,7 @@ func TestGenericGuide(t *testing.T) {
 		return found[1]
 	}
 
-	if job, ok, err := (generic.Webhooks{}).Parse(nil, []byte(block("json"))); err != nil || !ok || job.ID != "scan-4711" {
+	if job, ok, err := (generic.Webhooks{}).ParseJob(nil, []byte(block("json"))); err != nil || !ok || job.ID != "scan-4711" {
 		t.Errorf("%+v, %t, %v", job, ok, err)
 	}
 
@@ -56,7 +56,7 @@ func TestGenericGuide(t *testing.T) {
 		}
 
 		if err == nil {
-			_, _, err = generic.Webhooks{}.Parse(r.Header, body)
+			_, _, err = generic.Webhooks{}.ParseJob(r.Header, body)
 		}
 
 		heard <- err

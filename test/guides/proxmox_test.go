@@ -99,7 +99,7 @@ func templates(path string) []string {
 func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection {
 	t.Helper()
 
-	tls, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: server.Fingerprint()}, nil, nil)
+	tls, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: server.Fingerprint()}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

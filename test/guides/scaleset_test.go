@@ -86,7 +86,7 @@ func TestScaleSetGuideWorks(t *testing.T) {
 
 	platform := github.NewPlatform()
 
-	spec, err := platform.Runner(template, pool.Spec.Workload)
+	spec, err := platform.ResolveRunner(template, pool.Spec.Workload)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +111,14 @@ func TestScaleSetGuideWorks(t *testing.T) {
 	defer cancel()
 
 	heard := false
-	err = streamer.Stream(ctx, func() int { return int(pool.Spec.Scaling.MaxReplicas) }, func(_ context.Context, jobs []workload.Job) error {
+	err = streamer.StreamJobs(ctx, func() int { return int(pool.Spec.Scaling.MaxReplicas) }, func(_ context.Context, jobs []workload.Job) error {
 		if len(jobs) == 0 {
 			server.Queue(control.JobSpec{Labels: []string{config.ScaleSet}})
 
 			return nil
 		}
 
-		if heard = platform.Fit(spec, jobs[0]).Takes; !heard {
+		if heard = platform.MatchJob(spec, jobs[0]).Matched; !heard {
 			t.Errorf("the pool does not take %+v", jobs[0])
 		}
 

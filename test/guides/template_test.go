@@ -237,7 +237,7 @@ func TestMakeTemplateRefuses(t *testing.T) {
 	}{
 		"no image":       {[]string{"--bootstrap-service", "service"}, "--image is missing"},
 		"no service":     {[]string{"--image", image}, "--bootstrap-service is missing"},
-		"no such file":   {[]string{"--image", "other.img", "--bootstrap-service", "service"}, "there is no file other.img"},
+		"no such file":   {[]string{"--image", "other.img", "--bootstrap-service", "service"}, "file other.img does not exist"},
 		"unknown option": {[]string{"--cores", "4"}, "unknown option --cores"},
 		"no value":       {[]string{"--image"}, "--image needs a value"},
 	} {

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package heap has tests look at what is left in memory.
+// Package heap lets tests check for memory leaks.
 package heap

@@ -9,33 +9,35 @@ import (
 )
 
 const (
-	// many is how often something is made and removed: what leaks 200 bytes each time is seen.
-	many = 10000
-	most = 2 << 20
+	// iterations is the number of times that a function runs. With maxGrowth, a leak of about 200 bytes per
+	// iteration is detected.
+	iterations = 10000
+	maxGrowth  = 2 << 20
 )
 
-// Ends makes and removes something ten thousand times, and fails where it is not gone from the
-// heap then. Nothing else may run meanwhile: the test is not parallel, nor are those of t.Run.
-func Ends(t *testing.T, what string, makeAndRemove func(number int)) {
+// CheckNoLeak calls a function that creates and removes something ten thousand times, and fails the test if
+// the heap grows by more than 2 MiB. No other test may run at the same time, so neither the test nor its
+// subtests may be parallel.
+func CheckNoLeak(t *testing.T, name string, makeAndRemove func(number int)) {
 	t.Helper()
 
-	makeAndRemove(0) // what is made once and stays
+	makeAndRemove(0) // the first call may allocate memory that stays in use
 
-	before := Alive()
+	before := UsedBytes()
 
-	for number := range many {
+	for number := range iterations {
 		makeAndRemove(number)
 	}
 
-	if after := Alive(); after > before+most {
-		t.Errorf("%s: the heap grew by %d bytes over %d that are gone", what, after-before, many)
+	if after := UsedBytes(); after > before+maxGrowth {
+		t.Errorf("%s: the heap grew by %d bytes in %d iterations, want at most %d", name, after-before, iterations, maxGrowth)
 	}
 
 	runtime.KeepAlive(makeAndRemove)
 }
 
-// Alive is how many bytes of the heap are in use.
-func Alive() uint64 {
+// UsedBytes returns the number of bytes on the heap that are in use after a garbage collection.
+func UsedBytes() uint64 {
 	var stats runtime.MemStats
 
 	runtime.GC()

@@ -18,27 +18,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// Moment says when the operator dies, seen from a call.
+// Moment is the time at which the operator is killed, relative to a call.
 type Moment string
 
 // The moments.
 const (
-	// Before is when the operator wanted to make the call and nobody ever got it.
+	// Before kills the operator before the call takes effect. The call never takes effect.
 	Before Moment = "before"
-	// After is when the call has done what it does and the operator has not heard.
+	// After kills the operator after the call has taken effect, and before it receives the response.
 	After Moment = "after"
-	// Late is when the call takes effect only after the next operator has begun.
+	// Late kills the operator before the call takes effect. The call takes effect after the next operator
+	// has started.
 	Late Moment = "late"
 )
 
-// Call is one call in a machine's life: the nth of its kind.
+// Call identifies one call in a lifecycle.
 type Call struct {
-	// Side is pve, forge, kube, or webhook, which is the other way round.
+	// Side is the server of the call: pve, forge or kube. Side webhook is a call to the operator.
 	Side   string
 	Method string
-	// Pattern is the path with the names of things replaced.
+	// Pattern is the path with placeholders for the names of objects.
 	Pattern string
-	Nth     int
+	// Nth is the number of the call among those with the same side, method and pattern, from 1.
+	Nth int
 }
 
 func (c Call) String() string {
@@ -49,10 +51,10 @@ func (c Call) String() string {
 	return fmt.Sprintf("%s %s %s #%d", c.Side, c.Method, c.Pattern, c.Nth)
 }
 
-// changes tells whether the call can change anything.
-func (c Call) changes() bool { return c.Method != http.MethodGet }
+// isWrite returns true if the call can change anything.
+func (c Call) isWrite() bool { return c.Method != http.MethodGet }
 
-// Boundary is where the operator is killed.
+// Boundary is a point at which the operator is killed.
 type Boundary struct {
 	Call   Call
 	Moment Moment
@@ -60,25 +62,25 @@ type Boundary struct {
 
 func (b Boundary) String() string { return string(b.Moment) + " " + b.Call.String() }
 
-// Name of the boundary's test.
+// Name returns the name of the boundary's subtest.
 func (b Boundary) Name() string {
 	return strings.NewReplacer("/", ".", " ", "_").Replace(b.String())
 }
 
-// Boundaries of the calls of a life.
+// Boundaries returns all boundaries of the calls of a lifecycle.
 func Boundaries(calls []Call) []Boundary {
 	var out []Boundary
 
 	for _, call := range calls {
 		if call.Side == sideWebhook {
-			// What comes while no operator is there is the forge's to send again.
+			// The CI platform must redeliver a webhook that it sends while no operator runs.
 			out = append(out, Boundary{call, After})
 
 			continue
 		}
 
 		out = append(out, Boundary{call, Before})
-		if !call.changes() {
+		if !call.isWrite() {
 			continue
 		}
 
@@ -91,9 +93,9 @@ func Boundaries(calls []Call) []Boundary {
 	return out
 }
 
-// Telling are boundaries that tell most of what the operator does with its claims, by the names of
-// their lives. What a provider does at each of its own calls package conformance tries.
-func Telling() map[string][]Boundary {
+// KeyBoundaries returns a selection of boundaries by the names of their lifecycles. They cover most of what
+// the operator does with its claims. Package conformance tests providers at each of their own calls.
+func KeyBoundaries() map[string][]Boundary {
 	const vm = "/nodes/NODE/qemu/VM"
 
 	call := func(method, pattern string) Call { return Call{sidePVE, method, pattern, 1} }
@@ -102,7 +104,7 @@ func Telling() map[string][]Boundary {
 	return map[string][]Boundary{
 		JobRuns: {
 			{Call{sideWebhook, http.MethodPost, "/webhooks/github", 1}, After},
-			{clone, Before}, // the VM's id is on record
+			{clone, Before}, // the VM's id is recorded in the claim's status
 			{clone, After},
 			{clone, Late},
 			{Call{sideForge, http.MethodPost, "/actions/runners/generate-jitconfig", 1}, After},
@@ -122,31 +124,31 @@ func Telling() map[string][]Boundary {
 const (
 	sidePVE   = "pve"
 	sideForge = "forge"
-	// sideKube is the API server, and what is written there of addresses.
+	// sideKube is the API server. Only writes about addresses count.
 	sideKube = "kube"
-	// sideWebhook is the first webhook, which brings the job.
+	// sideWebhook is the first webhook, which contains the job.
 	sideWebhook = "webhook"
 )
 
-// What is written to the API server, by what it says. The path is that of a claim or its
-// status.
+// Patterns of writes to the API server. Each has the path of a claim or of its status, and after the colon
+// the field that is written.
 const (
-	// patternAddress puts addresses on record.
+	// patternAddress records the addresses in the status.
 	patternAddress = "/machineclaims/CLAIM/status:addresses"
-	// patternCleaned puts on record that the machine is gone.
+	// patternCleaned records in the status that the machine is deleted.
 	patternCleaned = "/machineclaims/CLAIM/status:VMCleanedUp"
-	// patternFinalizer lets the claim go.
+	// patternFinalizer removes the finalizers of the claim.
 	patternFinalizer = "/machineclaims/CLAIM:finalizers"
 )
 
-// names are what differs from machine to machine in a path.
-type names []struct {
-	re   *regexp.Regexp
-	with string
+// placeholders replace the parts of a path that differ between machines.
+type placeholders []struct {
+	re          *regexp.Regexp
+	replacement string
 }
 
-func newNames() names {
-	return names{
+func newNames() placeholders {
+	return placeholders{
 		{regexp.MustCompile(`^/nodes/[^/]+/`), "/nodes/NODE/"},
 		{regexp.MustCompile(`/qemu/1\d{5}`), "/qemu/VM"},
 		{regexp.MustCompile(`/qemu/\d{1,5}/`), "/qemu/TEMPLATE/"},
@@ -156,37 +158,37 @@ func newNames() names {
 	}
 }
 
-func (n names) generic(path string) string {
+func (n placeholders) generalize(path string) string {
 	for _, name := range n {
-		path = name.re.ReplaceAllString(path, name.with)
+		path = name.re.ReplaceAllString(path, name.replacement)
 	}
 
 	return path
 }
 
-// ofPVE gives the call of one machine's life that a call of the hypervisor is, if it is
-// one: what changes anything, and what looks at the machine. Listings and polls are
-// shared by all.
-func (n names) ofPVE(c pve.Call) (Call, bool) {
+// convertPVE converts a call to the hypervisor to a call of a machine's lifecycle. It returns true for writes
+// and for reads of the machine. It returns false for lists and polls of tasks, which all machines share.
+func (n placeholders) convertPVE(c pve.Call) (Call, bool) {
 	if c.Class == pve.ClassListing || c.Class == pve.ClassTask {
 		return Call{}, false
 	}
 
-	call := Call{Side: sidePVE, Method: c.Method, Pattern: n.generic(c.Path)}
+	call := Call{Side: sidePVE, Method: c.Method, Pattern: n.generalize(c.Path)}
 
-	return call, call.changes() || strings.Contains(call.Pattern, "/qemu/VM")
+	return call, call.isWrite() || strings.Contains(call.Pattern, "/qemu/VM")
 }
 
-// ofForge gives the same for a request to the CI platform: what makes or removes a
-// runner. What the runners themselves say goes to other paths.
-func (n names) ofForge(r *http.Request) (Call, bool) {
-	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generic(r.URL.Path)}
+// convertForge converts a request to the CI platform in the same way. It returns true for requests that
+// create or delete a runner. Requests of the runners themselves have other paths.
+func (n placeholders) convertForge(r *http.Request) (Call, bool) {
+	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generalize(r.URL.Path)}
 
-	return call, call.changes() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
+	return call, call.isWrite() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
 }
 
-// ofKube gives the same for a request to the API server: the writes that an address hangs on.
-func ofKube(r *http.Request) (Call, bool) {
+// convertKube converts a request to the API server in the same way. It returns true for writes that
+// allocate or release an address.
+func convertKube(r *http.Request) (Call, bool) {
 	call := Call{Side: sideKube, Method: r.Method}
 
 	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/machineclaims/") {
@@ -195,7 +197,7 @@ func ofKube(r *http.Request) (Call, bool) {
 
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the operator died with the request half sent
+		panic(http.ErrAbortHandler) // the operator was killed before it had sent the whole request
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))

@@ -41,7 +41,7 @@ func build(m *testing.M) int {
 		return run()
 	}
 
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
 		return run()
@@ -71,7 +71,7 @@ func newTrial(t *testing.T, slots int) trial {
 }
 
 // kill has an operator die at a boundary of a life, and see what becomes of that.
-func (tr trial) kill(t *testing.T, life kill.Life, at kill.Boundary) {
+func (tr trial) kill(t *testing.T, life kill.Lifecycle, at kill.Boundary) {
 	t.Helper()
 	t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/"+at.Name(), func(t *testing.T) {
 		t.Parallel()
@@ -88,8 +88,8 @@ func (tr trial) kill(t *testing.T, life kill.Life, at kill.Boundary) {
 func TestKilledAtCalls(t *testing.T) { //nolint:tparallel // what is killed has API servers of its own
 	tr := newTrial(t, 2)
 
-	for _, life := range kill.Lives() {
-		for _, at := range kill.Telling()[life.Name] {
+	for _, life := range kill.Lifecycles() {
+		for _, at := range kill.KeyBoundaries()[life.Name] {
 			tr.kill(t, life, at)
 		}
 	}
@@ -102,9 +102,9 @@ func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the undistu
 
 	tr := newTrial(t, max(runtime.NumCPU(), 2))
 	known := map[kill.Call]bool{}
-	told := kill.Telling()
+	told := kill.KeyBoundaries()
 
-	for _, life := range kill.Lives() {
+	for _, life := range kill.Lifecycles() {
 		calls := tr.undisturbed(t, life, known)
 		for _, call := range calls {
 			known[call] = true
@@ -124,7 +124,7 @@ func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the undistu
 }
 
 // undisturbed lives a life several times and gives the calls to be killed at.
-func (tr trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bool) []kill.Call {
+func (tr trial) undisturbed(t *testing.T, life kill.Lifecycle, known map[kill.Call]bool) []kill.Call {
 	t.Helper()
 
 	const times = 3
@@ -136,10 +136,10 @@ func (tr trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bo
 			env := <-tr
 			t.Cleanup(func() { tr <- env })
 
-			w := kill.NewWorld(t, env, binary, life, nil)
+			w := kill.NewFixture(t, env, binary, life, nil)
 			w.Run(life)
 
-			for _, broken := range w.Verdict() {
+			for _, broken := range w.Violations() {
 				t.Error(broken)
 			}
 
@@ -150,14 +150,14 @@ func (tr trial) undisturbed(t *testing.T, life kill.Life, known map[kill.Call]bo
 		}
 	}
 
-	return life.Calls(lives, known)
+	return life.SelectCalls(lives, known)
 }
 
 // die lives a life with one death in it.
-func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) {
+func die(t *testing.T, env *kube.Env, life kill.Lifecycle, at kill.Boundary) {
 	t.Helper()
 
-	w := kill.NewWorld(t, env, binary, life, &at)
+	w := kill.NewFixture(t, env, binary, life, &at)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(w.Operators.Logs())
@@ -175,7 +175,7 @@ func die(t *testing.T, env *kube.Env, life kill.Life, at kill.Boundary) {
 
 	w.Fleet.EventuallyClean()
 
-	for _, broken := range w.Verdict() {
+	for _, broken := range w.Violations() {
 		t.Error(broken)
 	}
 }

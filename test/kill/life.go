@@ -24,56 +24,56 @@ import (
 )
 
 const (
-	// patience bounds each thing that is waited for.
-	patience = time.Minute
-	// prefixLength of the machines' subnet.
+	// waitTimeout limits each wait.
+	waitTimeout = time.Minute
+	// prefixLength is the prefix length of the machines' subnet.
 	prefixLength = 24
 )
 
-// Life is what one job's machine goes through.
-type Life struct {
+// Lifecycle describes the lifecycle of one or several jobs and their machines.
+type Lifecycle struct {
 	Name string
-	// Guest is what the machine does; nil runs the job and powers off.
-	Guest func(t testing.TB, w *World) func(pve.GuestVM)
-	// Jobs is how many jobs there are.
+	// Guest returns the guest of the machines. If it is nil, the guest runs the job and powers off.
+	Guest func(t testing.TB, w *Fixture) func(pve.GuestVM)
+	// Jobs is the number of jobs.
 	Jobs int
-	// Only, if set, is what the operator is killed at: calls whose path ends in one of these.
-	Only []string
-	// Perhaps are calls, by how their paths end, that come or not in this life, as the operator
-	// or the machine is faster. They are left to a life where they always come.
-	Perhaps []string
-	// Addresses, if set, is the pool that machines have their addresses of. The operator gives
-	// them as well, and is killed at what it writes to the API server of that. Of each call
-	// that Only names the first is meant, also where an earlier life had it.
+	// KillSuffixes, if set, restricts the kills to calls whose pattern ends with one of these.
+	KillSuffixes []string
+	// OptionalSuffixes are the pattern endings of calls that depend on timing, so that they do not occur in
+	// every run. The operator is not killed at these calls in this lifecycle, but in another one where they
+	// always occur.
+	OptionalSuffixes []string
+	// Addresses, if set, is the pool of the machines' addresses. The operator also runs the networking area, and
+	// is killed at its writes of addresses to the API server. It is killed at the first call of each of
+	// KillSuffixes, also if an earlier lifecycle has the same call.
 	Addresses []v1alpha1.AddressRange
-	// Drive queues the jobs and does what else a forge's user does, until they are over.
-	Drive func(w *World)
+	// Drive queues the jobs, acts as a user of the CI platform, and returns when the jobs have ended.
+	Drive func(w *Fixture)
 }
 
-// Names of lives.
+// Names of lifecycles.
 const (
 	JobRuns   = "the job runs"
 	Cancelled = "the job is cancelled"
 	Addressed = "three jobs run on two addresses"
 )
 
-// Lives are those whose calls differ.
-func Lives() []Life {
-	return []Life{
-		// The machine switches itself off when its job is done, and is seen to be off or not.
-		{Name: JobRuns, Jobs: 1, Perhaps: []string{"/status/stop"}, Drive: jobsRun(1)},
+// Lifecycles returns lifecycles that differ in their calls.
+func Lifecycles() []Lifecycle {
+	return []Lifecycle{
+		// The machine powers itself off when its job is done. The operator may stop it before it has noticed that.
+		{Name: JobRuns, Jobs: 1, OptionalSuffixes: []string{"/status/stop"}, Drive: newJobsDriver(1)},
 		{
-			// Machines that are made at the same time must not get each other's ids.
-			Name: "three jobs run", Jobs: 3, Only: []string{"/clone"}, Drive: jobsRun(3),
+			// Machines that are created at the same time must not get the same id.
+			Name: "three jobs run", Jobs: 3, KillSuffixes: []string{"/clone"}, Drive: newJobsDriver(3),
 		},
 		{
-			// The machine is up when nobody needs it any more: its runner is removed, and it is
-			// switched off.
-			Name: Cancelled, Jobs: 1, Guest: idle,
-			Drive: func(w *World) {
+			// The machine runs when its job is cancelled. Its runner is deleted, and the machine is stopped.
+			Name: Cancelled, Jobs: 1, Guest: newIdleGuest,
+			Drive: func(w *Fixture) {
 				job := w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}})[0]
-				w.Fleet.Eventually("the machine being up", func() (bool, string) {
-					return w.trap.has("start"), "no VM was started"
+				w.Fleet.Eventually("the start of the machine", func() (bool, string) {
+					return w.trap.hasCalled("start"), "no VM was started"
 				})
 
 				if err := w.Fleet.GitHub.Cancel(job.ID); err != nil {
@@ -84,46 +84,46 @@ func Lives() []Life {
 			},
 		},
 		{
-			// The third machine gets an address that was another's: it has to be free, and must
-			// not be so too early.
-			Name: Addressed, Jobs: 3, Drive: jobsRun(3),
-			Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.11"},
-			Only:      []string{patternAddress, patternCleaned, patternFinalizer, "/clone", "/qemu/VM"},
+			// The third machine gets the address of a deleted machine. The operator must release that address, but not
+			// before the machine is deleted.
+			Name: Addressed, Jobs: 3, Drive: newJobsDriver(3),
+			Addresses:    []v1alpha1.AddressRange{"10.9.0.10-10.9.0.11"},
+			KillSuffixes: []string{patternAddress, patternCleaned, patternFinalizer, "/clone", "/qemu/VM"},
 		},
 	}
 }
 
-func jobsRun(n int) func(w *World) {
-	return func(w *World) {
-		w.Queue(n)
-		w.Fleet.EventuallyDone(n)
+func newJobsDriver(n int) func(w *Fixture) {
+	return func(w *Fixture) {
+		w.QueueJobs(n)
+		w.Fleet.EventuallyJobsDone(n)
 	}
 }
 
-// Calls are those of the life that the operator is killed at, of what several such lives have
-// called: what came in each of them, and what is not known from earlier lives unless the life is
-// about it. A look is taken again until it shows what is waited for: how often that is differs
-// from life to life, and only the first one is meant.
-func (l Life) Calls(lives [][]Call, known map[Call]bool) []Call {
-	return slices.DeleteFunc(slices.Clone(lives[0]), func(c Call) bool {
+// SelectCalls returns the calls at which the operator is killed, from the calls of several runs of the
+// lifecycle. It selects calls that occur in every run. It leaves out calls that are known from earlier
+// lifecycles, unless the lifecycle has addresses. Of repeated reads, it selects only the first, because the
+// number of reads while the operator polls differs from run to run.
+func (l Lifecycle) SelectCalls(runs [][]Call, known map[Call]bool) []Call {
+	return slices.DeleteFunc(slices.Clone(runs[0]), func(c Call) bool {
 		ends := func(end string) bool { return strings.HasSuffix(c.Pattern, end) }
 
-		if !c.changes() && c.Nth > 1 || slices.ContainsFunc(lives, func(calls []Call) bool { return !slices.Contains(calls, c) }) {
+		if !c.isWrite() && c.Nth > 1 || slices.ContainsFunc(runs, func(calls []Call) bool { return !slices.Contains(calls, c) }) {
 			return true
 		}
 
-		if len(l.Only) == 0 {
-			return known[c] || slices.ContainsFunc(l.Perhaps, ends)
+		if len(l.KillSuffixes) == 0 {
+			return known[c] || slices.ContainsFunc(l.OptionalSuffixes, ends)
 		}
 
-		return !slices.ContainsFunc(l.Only, ends) ||
+		return !slices.ContainsFunc(l.KillSuffixes, ends) ||
 			(l.Addresses == nil && known[c]) || (l.Addresses != nil && c.Nth > 1)
 	})
 }
 
-// idle is a guest whose runner comes up when the job is gone, and that stays up whatever
-// becomes of the runner.
-func idle(t testing.TB, w *World) func(pve.GuestVM) {
+// newIdleGuest returns a guest that starts its runner after the job was cancelled, and keeps the machine
+// running after the runner has ended.
+func newIdleGuest(t testing.TB, w *Fixture) func(pve.GuestVM) {
 	t.Helper()
 
 	run := fleet.Guest(t)
@@ -139,37 +139,38 @@ func idle(t testing.TB, w *World) func(pve.GuestVM) {
 	}
 }
 
-// World is one operator's world, for one life.
-type World struct {
+// Fixture is the environment of one lifecycle.
+type Fixture struct {
 	Fleet     *fleet.Fleet
-	Operators *operators
-	// Standby is the replica that waits to lead, where there is one.
-	Standby *operators
-	Watch   *watch
-	// Addresses are watched where the life has a pool of them.
-	Addresses *fleet.Addresses
+	Operators *operatorRunner
+	// Standby is a second replica that is not the leader. It is nil if there is only one replica.
+	Standby  *operatorRunner
+	Machines *machineWatcher
+	// Addresses watches the addresses. It is nil if the lifecycle has no pool of addresses.
+	Addresses *fleet.AddressWatcher
 	trap      *trap
 	cancelled chan struct{}
 }
 
-// Queue queues jobs at the forge.
-func (w *World) Queue(jobs int) {
+// QueueJobs queues jobs at the CI platform.
+func (w *Fixture) QueueJobs(jobs int) {
 	w.Fleet.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs})
 }
 
-// NewWorld makes the world, with the trap set.
-func NewWorld(t testing.TB, env *kube.Env, binary string, life Life, at *Boundary) *World {
+// NewFixture sets up an environment in which the operator is killed at a boundary. If the boundary is nil,
+// the operator is not killed.
+func NewFixture(t testing.TB, env *kube.Env, binary string, life Lifecycle, boundary *Boundary) *Fixture {
 	t.Helper()
 
-	return newWorld(t, env, binary, life, at, alone())
+	return newFixture(t, env, binary, life, boundary, noElection())
 }
 
-func newWorld(
-	t testing.TB, env *kube.Env, binary string, life Life, at *Boundary, election map[string]any,
-) *World {
+func newFixture(
+	t testing.TB, env *kube.Env, binary string, life Lifecycle, boundary *Boundary, election map[string]any,
+) *Fixture {
 	t.Helper()
 
-	w := &World{cancelled: make(chan struct{})}
+	w := &Fixture{cancelled: make(chan struct{})}
 	model := fleet.Model()
 
 	if life.Guest != nil {
@@ -177,25 +178,25 @@ func newWorld(
 	}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Patience = patience
-	// Webhooks that found no operator are made up for by asking.
+	f.Timeout = waitTimeout
+	// The operator finds jobs of lost webhooks by polling.
 	f.Runners.JobSilence = time.Second
 	f.Runners.OrphanInterval = 500 * time.Millisecond
 
-	w.Fleet, w.Watch = f, newWatch(f)
-	w.trap = newTrap(at, func() { w.Operators.kill() }, t.Errorf)
-	forge := w.trap.forge(t, f)
+	w.Fleet, w.Machines = f, newMachineWatcher(f)
+	w.trap = newTrap(boundary, func() { w.Operators.kill() }, t.Errorf)
+	forge := w.trap.startForgeProxy(t, f)
 	f.Runners.PlatformURLs = []string{forge}
-	way, areas := f.Env.Config, []string{config.AreaRunners}
+	restConfig, areas := f.Env.Config, []string{config.AreaRunners}
 
 	if life.Addresses != nil {
 		w.Addresses = f.WatchAddresses()
-		way, areas = w.trap.kube(t, f), append(areas, config.AreaNetworking)
+		restConfig, areas = w.trap.startKubeProxy(t, f), append(areas, config.AreaNetworking)
 	}
 
-	w.Operators = newOperators(t, f, binary, election, way, areas...)
+	w.Operators = newOperatorRunner(t, f, binary, election, restConfig, areas...)
 	t.Cleanup(f.PVE.OnCall(w.trap.onCall(f.PVE)))
-	f.Front.Serve(w.trap.webhooks(w.Operators.front))
+	f.Front.Serve(w.trap.wrapWebhooks(w.Operators.front))
 
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Config.GitHub.APIURL = forge
@@ -214,7 +215,7 @@ func newWorld(
 	f.CreateCluster(f.NewCluster())
 	f.Create(template)
 	f.Create(pool)
-	t.Cleanup(w.raze)
+	t.Cleanup(w.cleanUp)
 
 	if err := w.Operators.start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -225,10 +226,10 @@ func newWorld(
 	return w
 }
 
-// raze takes the world's objects away: the next operator at this API server would work
-// on them.
-func (w *World) raze() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// cleanUp kills the operators and deletes all objects without their finalizers. Otherwise the next operator
+// at this API server would reconcile them.
+func (w *Fixture) cleanUp() {
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 
 	w.Operators.kill()
@@ -237,16 +238,16 @@ func (w *World) raze() {
 		w.Standby.kill()
 	}
 
-	free := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	in := client.InNamespace(w.Fleet.Namespace)
+	removeFinalizers := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	inNamespace := client.InNamespace(w.Fleet.Namespace)
 
 	var claims v1alpha1.MachineClaimList
-	if err := w.Fleet.Client.List(ctx, &claims, in); err != nil {
+	if err := w.Fleet.Client.List(ctx, &claims, inNamespace); err != nil {
 		w.Fleet.T.Error(err)
 	}
 
 	for i := range claims.Items {
-		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, &claims.Items[i], free)); err != nil {
+		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, &claims.Items[i], removeFinalizers)); err != nil {
 			w.Fleet.T.Error(err)
 		}
 	}
@@ -254,33 +255,32 @@ func (w *World) raze() {
 	for _, kind := range []client.Object{
 		&v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.MachineClaim{}, &v1alpha1.RunnerJob{},
 	} {
-		if err := w.Fleet.Client.DeleteAllOf(ctx, kind, in); err != nil {
+		if err := w.Fleet.Client.DeleteAllOf(ctx, kind, inNamespace); err != nil {
 			w.Fleet.T.Error(err)
 		}
 	}
 
 	for _, obj := range []client.Object{w.Fleet.NewPool(0), w.Fleet.NewTemplate()} {
-		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, obj, free)); err != nil {
+		if err := client.IgnoreNotFound(w.Fleet.Client.Patch(ctx, obj, removeFinalizers)); err != nil {
 			w.Fleet.T.Error(err)
 		}
 	}
 }
 
-// Verdict tells what must not have been.
-func (w *World) Verdict() []string {
-	out := w.Watch.Verdict()
+// Violations returns the violations of all watched invariants.
+func (w *Fixture) Violations() []string {
+	out := w.Machines.Violations()
 	if w.Addresses != nil {
-		out = append(out, w.Addresses.Verdict(w.Watch.Claims())...)
+		out = append(out, w.Addresses.Violations(w.Machines.ClaimUIDs())...)
 	}
 
 	return out
 }
 
-// Run lives the life to its end: the jobs are over by the operator's own objects, and
-// nothing is left.
-func (w *World) Run(life Life) {
+// Run runs the lifecycle until all RunnerJobs are completed and nothing is left.
+func (w *Fixture) Run(life Lifecycle) {
 	life.Drive(w)
-	w.Fleet.Eventually("all jobs being completed in the ledger", func() (bool, string) {
+	w.Fleet.Eventually("the completion of all RunnerJobs", func() (bool, string) {
 		var jobs v1alpha1.RunnerJobList
 		if err := w.Fleet.Client.List(w.Fleet.T.Context(), &jobs, client.InNamespace(w.Fleet.Namespace)); err != nil {
 			return false, err.Error()
@@ -292,27 +292,27 @@ func (w *World) Run(life Life) {
 			}
 		}
 
-		return len(jobs.Items) == life.Jobs, fmt.Sprintf("%d jobs are known", len(jobs.Items))
+		return len(jobs.Items) == life.Jobs, fmt.Sprintf("%d RunnerJobs exist", len(jobs.Items))
 	})
 	w.Fleet.EventuallyClean()
 }
 
-// Restart waits until the operator was killed, and starts the next.
-func (w *World) Restart() error {
+// Restart waits until the operator was killed, and starts the next one.
+func (w *Fixture) Restart() error {
 	defer close(w.trap.restarted)
 
 	select {
-	case <-w.trap.sprung:
-	case <-time.After(patience):
-		return fmt.Errorf("the boundary was not reached; there were %v", w.Calls())
+	case <-w.trap.killed:
+	case <-time.After(waitTimeout):
+		return fmt.Errorf("the boundary was not reached: the calls were %v", w.Calls())
 	}
 
-	if w.trap.at.Moment == Before && w.trap.at.Call.Side == sidePVE {
-		<-w.trap.over // the call is cut before anybody else calls
+	if w.trap.boundary.Moment == Before && w.trap.boundary.Call.Side == sidePVE {
+		<-w.trap.callDone // the fault for the killed call is removed before the next operator makes calls
 	}
 
 	return w.Operators.start(w.Fleet.T.Context())
 }
 
-// Calls are those of the world so far.
-func (w *World) Calls() []Call { return w.trap.all() }
+// Calls returns all calls so far.
+func (w *Fixture) Calls() []Call { return w.trap.listCalls() }

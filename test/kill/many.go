@@ -26,34 +26,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// Restart is what a start of the operator took.
+// Restart holds the measurements of one start of the operator.
 type Restart struct {
-	// All is the time until each claim has had its pass.
-	All time.Duration
+	// Duration is the time until the operator has reconciled every claim.
+	Duration time.Duration
 	// RSS is the operator's peak resident memory in bytes.
 	RSS int64
-	// Written are the claims that were written until some seconds after that, and their template
-	// where it was not ready meanwhile.
-	Written []string
+	// ChangedObjects are the names of the claims that the operator has written until writeDelay after that. It also
+	// contains the template if its condition Ready has changed.
+	ChangedObjects []string
 }
 
-// settled is when all is written that an operator has held in memory, to write it with more.
-const settled = 7 * time.Second
+// writeDelay is the time after which the operator has written all status changes that it collects in memory
+// first.
+const writeDelay = 7 * time.Second
 
-// crowd are claims whose machines wait for a job.
-type crowd struct {
+// claimSet is a set of claims whose machines wait for a job.
+type claimSet struct {
 	*fleet.Fleet
 
-	operators *operators
-	// first lived by itself, the others are its copies.
-	first v1alpha1.MachineClaim
-	vm    pve.VMState
+	operators *operatorRunner
+	// first is the claim that the operator has created a machine for. All other claims are copies of it. vm is
+	// its machine.
+	first   v1alpha1.MachineClaim
+	firstVM pve.VMState
 }
 
-// StartWith starts an operator that has its settings by default where so many machines wait for
-// a job. One of them was made; the others are its copies under names of their own, at the API
-// server and at the hypervisor.
-func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restart {
+// MeasureRestart starts an operator with default settings while so many machines wait for a job, and
+// returns its measurements. The operator has created only one of the machines. The others are copies of it
+// with other names, at the API server and at the hypervisor.
+func MeasureRestart(tb testing.TB, env *kube.Env, binary string, machines int) Restart {
 	tb.Helper()
 
 	f := fleet.New(tb, env, fleet.Options{})
@@ -61,35 +63,35 @@ func StartWith(tb testing.TB, env *kube.Env, binary string, machines int) Restar
 	f.Runners = config.Default().Runners
 	f.Runners.PlatformURLs = urls
 
-	c := &crowd{Fleet: f, operators: newOperators(tb, f, binary, alone(), f.Env.Config, config.AreaRunners)}
+	c := &claimSet{Fleet: f, operators: newOperatorRunner(tb, f, binary, noElection(), f.Env.Config, config.AreaRunners)}
 	f.Front.Serve(c.operators.front)
-	c.live()
-	f.Front.Serve(http.NotFoundHandler()) // the first machine goes on to report, which would be written
-	c.multiply(machines - 1)
+	c.createFirst()
+	f.Front.Serve(http.NotFoundHandler()) // drop further reports of the first machine, which would change its status
+	c.createCopies(machines - 1)
 
-	before, begun := c.versions(), time.Now()
+	before, startTime := c.listVersions(), time.Now()
 	c.start()
 
-	for c.metric("controller_runtime_reconcile_total") < float64(machines) || c.metric("workqueue_depth") > 0 {
-		if time.Since(begun) > 10*patience {
-			tb.Fatalf("not all claims were looked at\n%.20000s", c.operators.Logs())
+	for c.readMetric("controller_runtime_reconcile_total") < float64(machines) || c.readMetric("workqueue_depth") > 0 {
+		if time.Since(startTime) > 10*waitTimeout {
+			tb.Fatalf("the operator has not reconciled all claims\n%.20000s", c.operators.Logs())
 		}
 
-		time.Sleep(f.Poll)
+		time.Sleep(f.PollInterval)
 	}
 
-	out := Restart{All: time.Since(begun)}
+	out := Restart{Duration: time.Since(startTime)}
 
-	time.Sleep(settled)
+	time.Sleep(writeDelay)
 
-	out.RSS = c.end()
-	tb.Logf("%d machines: all looked at after %s, %d MiB at the peak", machines, out.All.Round(time.Millisecond), out.RSS>>20)
-	out.Written = c.written(before)
+	out.RSS = c.stopOperator()
+	tb.Logf("%d machines: all reconciled after %s, peak memory %d MiB", machines, out.Duration.Round(time.Millisecond), out.RSS>>20)
+	out.ChangedObjects = c.findChanged(before)
 
 	return out
 }
 
-func (c *crowd) start() {
+func (c *claimSet) start() {
 	c.T.Helper()
 
 	if err := c.operators.start(c.T.Context()); err != nil {
@@ -97,8 +99,8 @@ func (c *crowd) start() {
 	}
 }
 
-// end ends the operator and gives its peak resident memory in bytes.
-func (c *crowd) end() int64 {
+// stopOperator kills the operator, and returns its peak resident memory in bytes.
+func (c *claimSet) stopOperator() int64 {
 	c.operators.mu.Lock()
 	process := c.operators.process
 	c.operators.mu.Unlock()
@@ -107,8 +109,8 @@ func (c *crowd) end() int64 {
 	return process.MaxRSS()
 }
 
-// live has one machine wait for a job.
-func (c *crowd) live() {
+// createFirst runs an operator until it has created a machine for the first claim, then stops it.
+func (c *claimSet) createFirst() {
 	c.T.Helper()
 
 	c.CreateCluster(c.NewCluster())
@@ -118,25 +120,25 @@ func (c *crowd) live() {
 	claim := c.NewClaim("machine")
 	c.Create(claim)
 	c.EventuallyReady(claim)
-	c.end()
+	c.stopOperator()
 
 	c.first = *claim
 
 	for _, vm := range c.PVE.Snapshot().VMs {
 		if strings.Contains(vm.Config["description"], string(claim.UID)) {
-			c.vm = vm
+			c.firstVM = vm
 		}
 	}
 }
 
-// multiply adds copies of the first machine.
-func (c *crowd) multiply(copies int) {
+// createCopies creates copies of the first claim, and starts a hypervisor with copies of its machine.
+func (c *claimSet) createCopies(copies int) {
 	c.T.Helper()
 
 	const writers = 8
 
 	vms := make([]pve.VM, copies+1)
-	vms[copies] = c.copyOf(c.first.Name, string(c.first.UID), c.vm.VMID)
+	vms[copies] = c.copyVM(c.first.Name, string(c.first.UID), c.firstVM.VMID)
 
 	var all errgroup.Group
 
@@ -144,7 +146,7 @@ func (c *crowd) multiply(copies int) {
 
 	for i := range copies {
 		all.Go(func() error {
-			vmid := c.vm.VMID + 1 + i
+			vmid := c.firstVM.VMID + 1 + i
 
 			claim := c.first.DeepCopy()
 			claim.ObjectMeta = metav1.ObjectMeta{
@@ -156,14 +158,14 @@ func (c *crowd) multiply(copies int) {
 				return err
 			}
 
-			vms[i] = c.copyOf(claim.Name, string(claim.UID), vmid)
+			vms[i] = c.copyVM(claim.Name, string(claim.UID), vmid)
 
 			status, err := json.Marshal(c.first.Status)
 			if err != nil {
 				return err
 			}
 
-			status = []byte(c.own(claim.Name, string(claim.UID), vmid).Replace(string(status)))
+			status = []byte(c.newReplacer(claim.Name, string(claim.UID), vmid).Replace(string(status)))
 			claim.Status = v1alpha1.MachineClaimStatus{}
 
 			if err := json.Unmarshal(status, &claim.Status); err != nil {
@@ -192,7 +194,7 @@ func (c *crowd) multiply(copies int) {
 		c.T.Fatal(err)
 	}
 
-	// It is the one that the operator has seen.
+	// Make the new spec look as if the operator had reconciled it already.
 	cluster.Status.ObservedGeneration = cluster.Generation
 	for i := range cluster.Status.Conditions {
 		cluster.Status.Conditions[i].ObservedGeneration = cluster.Generation
@@ -203,33 +205,34 @@ func (c *crowd) multiply(copies int) {
 	}
 }
 
-// own puts names of a machine in the place of the first one's.
-func (c *crowd) own(name, uid string, vmid int) *strings.Replacer {
-	const short = 8 // of a uid, in runners' names
+// newReplacer returns a replacer of the first machine's names, UID and VMID with those of a copy.
+func (c *claimSet) newReplacer(name, uid string, vmid int) *strings.Replacer {
+	const short = 8 // the length of the UID prefix in runners' names
 
 	first := string(c.first.UID)
 
 	return strings.NewReplacer(
 		first, uid, c.first.Name+"-"+first[:short], name+"-"+uid[:short], `"`+c.first.Name+`"`, `"`+name+`"`,
-		strconv.Itoa(c.vm.VMID), strconv.Itoa(vmid),
+		strconv.Itoa(c.firstVM.VMID), strconv.Itoa(vmid),
 	)
 }
 
-// copyOf is the first machine under other names.
-func (c *crowd) copyOf(name, uid string, vmid int) pve.VM {
-	own := c.own(name, uid, vmid)
+// copyVM returns a copy of the first machine with other names.
+func (c *claimSet) copyVM(name, uid string, vmid int) pve.VM {
+	own := c.newReplacer(name, uid, vmid)
 
 	return pve.VM{
-		VMID: vmid, Name: own.Replace(c.vm.Name), Node: c.vm.Node, Running: true, Storage: "local-lvm",
+		VMID: vmid, Name: own.Replace(c.firstVM.Name), Node: c.firstVM.Node, Running: true, Storage: "local-lvm",
 		Config: map[string]string{
-			"description": own.Replace(c.vm.Config["description"]), "tags": own.Replace(c.vm.Config["tags"]),
+			"description": own.Replace(c.firstVM.Config["description"]), "tags": own.Replace(c.firstVM.Config["tags"]),
 		},
 	}
 }
 
-// metric is one of the operator's, of its controller of claims; -1 as long as it tells none.
-func (c *crowd) metric(name string) float64 {
-	value, err := scrape.Sum(c.T.Context(), "http://"+c.operators.metrics+"/metrics", name, `"machineclaim"`)
+// readMetric returns the value of a metric of the claim controller, -1 if the operator does not report it
+// yet.
+func (c *claimSet) readMetric(name string) float64 {
+	value, err := scrape.Sum(c.T.Context(), "http://"+c.operators.metricsAddress+"/metrics", name, `"machineclaim"`)
 	if err != nil {
 		return -1
 	}
@@ -237,9 +240,9 @@ func (c *crowd) metric(name string) float64 {
 	return value
 }
 
-// versions are those of the claims by name, and when their template became ready: what it says of
-// the hypervisor may change, for it is another one.
-func (c *crowd) versions() map[string]string {
+// listVersions returns the resource versions of the claims by name. For the template, it returns only the
+// last transition of condition Ready, because the rest of its status may change with the hypervisor.
+func (c *claimSet) listVersions() map[string]string {
 	c.T.Helper()
 
 	var (
@@ -268,13 +271,14 @@ func (c *crowd) versions() map[string]string {
 	return out
 }
 
-// written gives what was written since, and fails the test where a machine was ended.
-func (c *crowd) written(before map[string]string) []string {
+// findChanged returns the names of the objects that have changed since before. It fails the test if a
+// machine has been stopped.
+func (c *claimSet) findChanged(before map[string]string) []string {
 	c.T.Helper()
 
 	var written []string
 
-	for name, version := range c.versions() {
+	for name, version := range c.listVersions() {
 		if before[name] != version {
 			written = append(written, name)
 		}
@@ -289,7 +293,7 @@ func (c *crowd) written(before map[string]string) []string {
 	}
 
 	if machines := len(before) - 1; running != machines {
-		c.T.Errorf("%d of %d VMs run\n%s", running, machines, c.operators.Logs())
+		c.T.Errorf("%d of %d VMs are running\n%s", running, machines, c.operators.Logs())
 	}
 
 	return written

@@ -13,8 +13,8 @@ import (
 // What an operator takes that starts where ten thousand machines wait for a job.
 func BenchmarkTenThousandMachines(b *testing.B) {
 	for b.Loop() {
-		restart := kill.StartWith(b, kube.Start(b, kinds()...), binary, 10_000)
-		b.ReportMetric(restart.All.Seconds(), "s/restart")
+		restart := kill.MeasureRestart(b, kube.Start(b, kinds()...), binary, 10_000)
+		b.ReportMetric(restart.Duration.Seconds(), "s/restart")
 		b.ReportMetric(float64(restart.RSS)/(1<<20), "MiB")
 	}
 }
@@ -24,7 +24,7 @@ func BenchmarkTenThousandMachines(b *testing.B) {
 func TestStartWithMachines(t *testing.T) {
 	t.Parallel() // after all others: its machines stay
 
-	if restart := kill.StartWith(t, env, binary, 20); len(restart.Written) > 0 {
-		t.Errorf("these were written: %q", restart.Written)
+	if restart := kill.MeasureRestart(t, env, binary, 20); len(restart.ChangedObjects) > 0 {
+		t.Errorf("these were written: %q", restart.ChangedObjects)
 	}
 }

@@ -27,50 +27,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// startTimeout is what a start takes at most, with ten thousand machines on a busy machine.
+// startTimeout limits the start of an operator. It allows for ten thousand machines on a busy host.
 const startTimeout = 3 * time.Minute
 
-// operators runs one operator process after the other, each as the one before it.
-type operators struct {
+// operatorRunner runs operator processes one after the other with the same configuration.
+type operatorRunner struct {
 	fleet  *fleet.Fleet
 	binary string
 	dir    string
-	// kubeconfig and file are the operator's.
-	kubeconfig, file string
-	// address is where it takes webhooks, metrics where it tells of itself.
-	address, metrics string
-	// front passes on to the operator that runs.
+	// kubeconfig and configFile are the paths of the operator's files.
+	kubeconfig, configFile string
+	// webhookAddress and metricsAddress are the host:port of the operator's servers.
+	webhookAddress, metricsAddress string
+	// front forwards requests to the operator that runs.
 	front http.Handler
 
-	mu      sync.Mutex
-	process *procrun.Process
-	started int
+	mu         sync.Mutex
+	process    *procrun.Process
+	startCount int
 }
 
-// alone is the leader election of an operator that is the only one.
-func alone() map[string]any { return map[string]any{"enabled": false} }
+// noElection returns the configuration without leader election, for a single operator.
+func noElection() map[string]any { return map[string]any{"enabled": false} }
 
-// electionPatience is what it takes at most until a leader that is gone has a successor.
-const electionPatience = 6 * time.Second
+// leaseDuration is the maximum time until another operator takes over from a leader that has stopped.
+const leaseDuration = 6 * time.Second
 
-// elected is the leader election of one of several operators: quicker than by default, and
-// slow enough for a busy machine.
-func elected() map[string]any {
+// fastElection returns the leader election configuration of one of several operators. The election is
+// faster than by default, but slow enough for a busy host.
+func fastElection() map[string]any {
 	return map[string]any{
-		"enabled": true, "leaseDuration": electionPatience.String(), "renewDeadline": "4s", "retryPeriod": "500ms",
+		"enabled": true, "leaseDuration": leaseDuration.String(), "renewDeadline": "4s", "retryPeriod": "500ms",
 	}
 }
 
-// newOperators writes down what an operator of the areas needs; kube is how it comes to the
-// API server.
-func newOperators(
+// newOperatorRunner writes the configuration of an operator with the areas. kube is the client
+// configuration with which the operator calls the API server.
+func newOperatorRunner(
 	tb testing.TB, f *fleet.Fleet, binary string, election map[string]any, kube *rest.Config, areas ...string,
-) *operators {
+) *operatorRunner {
 	tb.Helper()
 
-	o := &operators{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, kube)}
-	o.address, o.metrics = loopback.Address(tb), loopback.Address(tb)
-	o.file = filepath.Join(o.dir, "operator.yaml")
+	o := &operatorRunner{fleet: f, binary: binary, dir: tb.TempDir(), kubeconfig: f.Env.Kubeconfig(tb, kube)}
+	o.webhookAddress, o.metricsAddress = loopback.Address(tb), loopback.Address(tb)
+	o.configFile = filepath.Join(o.dir, "operator.yaml")
 
 	text, err := yaml.Marshal(map[string]any{
 		"apiVersion":     config.APIVersion,
@@ -79,9 +79,9 @@ func newOperators(
 		"namespace":      f.Namespace,
 		"controllers":    areas,
 		"log":            map[string]any{"level": "INFO", "format": "text"},
-		"metrics":        map[string]any{"bindAddress": o.metrics, "secure": false},
+		"metrics":        map[string]any{"bindAddress": o.metricsAddress, "secure": false},
 		"health":         map[string]any{"bindAddress": "0"},
-		"webhooks":       map[string]any{"bindAddress": o.address, "ownAuthority": false},
+		"webhooks":       map[string]any{"bindAddress": o.webhookAddress, "ownAuthority": false},
 		"guest":          map[string]any{"url": f.Front.URL},
 		"leaderElection": election,
 		"runners": map[string]any{
@@ -99,11 +99,11 @@ func newOperators(
 		tb.Fatal(err)
 	}
 
-	if err := os.WriteFile(o.file, text, 0o600); err != nil {
+	if err := os.WriteFile(o.configFile, text, 0o600); err != nil {
 		tb.Fatal(err)
 	}
 
-	target := &url.URL{Scheme: "http", Host: o.address}
+	target := &url.URL{Scheme: "http", Host: o.webhookAddress}
 	o.front = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
@@ -115,16 +115,16 @@ func newOperators(
 	return o
 }
 
-// start starts an operator and waits until it takes webhooks.
-func (o *operators) start(ctx context.Context) error {
+// start starts an operator, and waits until its webhook server accepts connections.
+func (o *operatorRunner) start(ctx context.Context) error {
 	o.mu.Lock()
-	o.started++
-	number := o.started
+	o.startCount++
+	number := o.startCount
 	o.mu.Unlock()
 
 	process, err := procrun.Start(context.WithoutCancel(ctx), procrun.Spec{
 		Name: fmt.Sprintf("operator %d", number), Path: o.binary, Dir: o.dir, LogPath: o.logPath(number),
-		Args: []string{"operator", "--config", o.file, "--kubeconfig", o.kubeconfig},
+		Args: []string{"operator", "--config", o.configFile, "--kubeconfig", o.kubeconfig},
 		Env:  []string{"HOME=" + o.dir, "PATH=" + os.Getenv("PATH")},
 	})
 	if err != nil {
@@ -139,7 +139,7 @@ func (o *operators) start(ctx context.Context) error {
 	defer cancel()
 
 	return process.WaitReady(ctx, func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", o.address)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", o.webhookAddress)
 		if err != nil {
 			return err
 		}
@@ -148,12 +148,12 @@ func (o *operators) start(ctx context.Context) error {
 	})
 }
 
-func (o *operators) logPath(number int) string {
+func (o *operatorRunner) logPath(number int) string {
 	return filepath.Join(o.dir, fmt.Sprintf("operator-%d.log", number))
 }
 
-// kill ends the operator that runs with SIGKILL.
-func (o *operators) kill() {
+// kill kills the operator with SIGKILL. It does nothing if no operator runs.
+func (o *operatorRunner) kill() {
 	o.mu.Lock()
 	process := o.process
 	o.process = nil
@@ -168,12 +168,11 @@ func (o *operators) kill() {
 	}
 }
 
-// freeze stops the operator that runs without ending it, as a machine that swaps or a
-// paused VM does; thaw lets it go on where it was.
-func (o *operators) freeze() { o.signal(syscall.SIGSTOP) }
-func (o *operators) thaw()   { o.signal(syscall.SIGCONT) }
+// freeze suspends the operator's process with SIGSTOP, as in a paused VM. thaw resumes the process.
+func (o *operatorRunner) freeze() { o.signal(syscall.SIGSTOP) }
+func (o *operatorRunner) thaw()   { o.signal(syscall.SIGCONT) }
 
-func (o *operators) signal(signal syscall.Signal) {
+func (o *operatorRunner) signal(signal syscall.Signal) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -182,8 +181,8 @@ func (o *operators) signal(signal syscall.Signal) {
 	}
 }
 
-// ended waits until the operator has ended by itself.
-func (o *operators) ended(ctx context.Context) error {
+// waitForExit waits until the operator has ended without being killed.
+func (o *operatorRunner) waitForExit(ctx context.Context) error {
 	o.mu.Lock()
 	process := o.process
 	o.mu.Unlock()
@@ -192,18 +191,18 @@ func (o *operators) ended(ctx context.Context) error {
 	case <-process.Done():
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the end of %s: %w", process.Name(), ctx.Err())
+		return fmt.Errorf("wait for the exit of %s: %w", process.Name(), ctx.Err())
 	}
 }
 
-// Logs are what the operators have written.
-func (o *operators) Logs() string {
+// Logs returns the logs of all operators.
+func (o *operatorRunner) Logs() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	var out strings.Builder
 
-	for number := 1; number <= o.started; number++ {
+	for number := 1; number <= o.startCount; number++ {
 		text, err := os.ReadFile(o.logPath(number))
 		if err != nil {
 			text = []byte(err.Error())

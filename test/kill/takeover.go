@@ -15,12 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// NewPair makes a world with two operators: the one that leads, and one that waits.
-func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
+// NewPair sets up an environment with two operators, a leader and a standby.
+func NewPair(t testing.TB, env *kube.Env, binary string, life Lifecycle) *Fixture {
 	t.Helper()
 
-	w := newWorld(t, env, binary, life, nil, elected())
-	w.Standby = newOperators(t, w.Fleet, binary, elected(), env.Config, config.AreaRunners)
+	w := newFixture(t, env, binary, life, nil, fastElection())
+	w.Standby = newOperatorRunner(t, w.Fleet, binary, fastElection(), env.Config, config.AreaRunners)
 
 	if err := w.Standby.start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -29,11 +29,11 @@ func NewPair(t testing.TB, env *kube.Env, binary string, life Life) *World {
 	return w
 }
 
-// FreezeLeader queues the jobs and stops the leader as it asks for their first clone, before it has an answer,
-// and has the webhooks go to the other one, as a Service does once a replica is not ready. It gives
-// a function that has it go on, and waits until it has ended by itself: a leader that lost its
-// lease must not go on.
-func (w *World) FreezeLeader(jobs int) (thaw func()) {
+// FreezeLeader queues the jobs, and suspends the leader at its first clone call before the leader receives
+// the response. Then it forwards webhooks to the standby, as a Service does when a replica is not ready.
+// The returned function resumes the leader, and waits until the leader has exited, because a leader that
+// has lost its lease must exit.
+func (w *Fixture) FreezeLeader(jobs int) (thaw func()) {
 	t := w.Fleet.T
 
 	var once sync.Once
@@ -43,28 +43,28 @@ func (w *World) FreezeLeader(jobs int) (thaw func()) {
 		if path.Base(call.Path) == "clone" {
 			once.Do(func() {
 				w.Operators.freeze()
-				w.Fleet.Front.Serve(w.trap.webhooks(w.Standby.front))
+				w.Fleet.Front.Serve(w.trap.wrapWebhooks(w.Standby.front))
 				close(frozen)
 			})
 		}
 	}))
 
-	w.Queue(jobs)
+	w.QueueJobs(jobs)
 
 	select {
 	case <-frozen:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("nothing was cloned")
 	}
 
 	return func() {
 		w.Operators.thaw()
 
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
 
-		if err := w.Operators.ended(ctx); err != nil {
-			t.Errorf("the leader that lost its lease went on: %v", err)
+		if err := w.Operators.waitForExit(ctx); err != nil {
+			t.Errorf("the leader has lost its lease but did not exit: %v", err)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 // A leader is lost while it makes machines, for its machine stands still: the other replica brings
 // the jobs to their end with the same machines, and the leader that comes back does no harm.
 func TestLeaderIsLost(t *testing.T) {
-	life := kill.Life{Name: "two jobs run", Jobs: 2}
+	life := kill.Lifecycle{Name: "two jobs run", Jobs: 2}
 	w := kill.NewPair(t, env, binary, life)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -21,10 +21,10 @@ func TestLeaderIsLost(t *testing.T) {
 		}
 	})
 
-	life.Drive = func(w *kill.World) {
+	life.Drive = func(w *kill.Fixture) {
 		thaw := w.FreezeLeader(life.Jobs)
 
-		w.Fleet.EventuallyDone(life.Jobs)
+		w.Fleet.EventuallyJobsDone(life.Jobs)
 		thaw()
 	}
 	w.Run(life)
@@ -34,11 +34,11 @@ func TestLeaderIsLost(t *testing.T) {
 		t.Error("nothing was refused to the leader that came back")
 	}
 
-	for _, broken := range w.Verdict() {
+	for _, broken := range w.Violations() {
 		t.Error(broken)
 	}
 
-	if made := w.Watch.Machines(); made != life.Jobs {
+	if made := w.Machines.CountMachines(); made != life.Jobs {
 		t.Errorf("%d machines were made for %d jobs", made, life.Jobs)
 	}
 }

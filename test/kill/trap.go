@@ -23,144 +23,145 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// lateBy is how long after the next operator's start a late call takes effect, if that
-// operator does not make the same call before.
-const lateBy = time.Second
+// lateDelay is the time between the start of the next operator and the effect of a late call. If that
+// operator makes the same call earlier, the late call takes effect then.
+const lateDelay = time.Second
 
-// trap sees every call of a life, and springs at its boundary. Without one it only
-// records.
+// trap records every call of a lifecycle, and kills the operator at its boundary. If the boundary is nil,
+// the trap only records calls.
 type trap struct {
-	names names
-	at    *Boundary
-	// kill ends the operator and returns when it has ended.
+	placeholders placeholders
+	boundary     *Boundary
+	// kill kills the operator and returns when its process has ended.
 	kill func()
 	fail func(format string, args ...any)
-	// sprung is closed when the operator is dead, over when the call is (where that is
-	// waited for), restarted by whoever has started the next operator.
-	sprung, over, restarted chan struct{}
+	// killed is closed when the operator's process has ended. callDone is closed when the call at the boundary
+	// has ended, for moments Before and Late of the hypervisor. restarted is closed when the next operator has
+	// started.
+	killed, callDone, restarted chan struct{}
 
-	mu    sync.Mutex
-	calls []Call
-	seen  map[Call]int
-	held  map[int64]Call
-	// unfault takes away the fault that a call was to die of, if it did not get that far.
-	unfault func()
+	mu      sync.Mutex
+	calls   []Call
+	counts  map[Call]int
+	pending map[int64]Call
+	// removeFault removes the fault that makes the call at the boundary fail.
+	removeFault func()
 }
 
-func newTrap(at *Boundary, kill func(), fail func(string, ...any)) *trap {
+func newTrap(boundary *Boundary, kill func(), fail func(string, ...any)) *trap {
 	return &trap{
-		names: newNames(), at: at, kill: kill, fail: fail,
-		sprung: make(chan struct{}), over: make(chan struct{}), restarted: make(chan struct{}),
-		seen: map[Call]int{}, held: map[int64]Call{},
+		placeholders: newNames(), boundary: boundary, kill: kill, fail: fail,
+		killed: make(chan struct{}), callDone: make(chan struct{}), restarted: make(chan struct{}),
+		counts: map[Call]int{}, pending: map[int64]Call{},
 	}
 }
 
-// record counts a call and says which one it is.
+// record records a call, and returns it with its number.
 func (t *trap) record(call Call) Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.seen[call]++
-	call.Nth = t.seen[call]
+	t.counts[call]++
+	call.Nth = t.counts[call]
 	t.calls = append(t.calls, call)
 
 	return call
 }
 
-// all are the calls so far.
-func (t *trap) all() []Call {
+// listCalls returns the calls so far.
+func (t *trap) listCalls() []Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	return append([]Call(nil), t.calls...)
 }
 
-// is says whether the operator dies here.
-func (t *trap) is(call Call, moments ...Moment) bool {
-	if t.at == nil || call != t.at.Call {
+// isBoundary returns true if the call is the one of the boundary, at one of the moments.
+func (t *trap) isBoundary(call Call, moments ...Moment) bool {
+	if t.boundary == nil || call != t.boundary.Call {
 		return false
 	}
 
-	return slices.Contains(moments, t.at.Moment)
+	return slices.Contains(moments, t.boundary.Moment)
 }
 
-// spring kills the operator.
-func (t *trap) spring() {
+// killOperator kills the operator, and signals that it has ended.
+func (t *trap) killOperator() {
 	t.kill()
-	close(t.sprung)
+	close(t.killed)
 }
 
-// onCall sees the hypervisor's calls.
+// onCall returns a function that handles the calls to the hypervisor.
 func (t *trap) onCall(server *pve.Server) func(pve.Call) {
 	return func(c pve.Call) {
-		call, ok := t.names.ofPVE(c)
+		call, ok := t.placeholders.convertPVE(c)
 		if !ok {
 			return
 		}
 
-		if c.Phase == pve.After {
+		if c.Phase == pve.PhaseAfter {
 			t.mu.Lock()
-			call, ok = t.held[c.Seq]
+			call, ok = t.pending[c.Seq]
 			t.mu.Unlock()
 
 			switch {
 			case !ok:
-			case t.is(call, After):
-				t.spring()
-			case t.is(call, Before):
-				t.unfault()
-				close(t.over)
-			case t.is(call, Late):
-				close(t.over)
+			case t.isBoundary(call, After):
+				t.killOperator()
+			case t.isBoundary(call, Before):
+				t.removeFault()
+				close(t.callDone)
+			case t.isBoundary(call, Late):
+				close(t.callDone)
 			}
 
 			return
 		}
 
 		call = t.record(call)
-		if !t.is(call, Before, After, Late) {
+		if !t.isBoundary(call, Before, After, Late) {
 			return
 		}
 
 		t.mu.Lock()
-		t.held[c.Seq] = call
+		t.pending[c.Seq] = call
 		t.mu.Unlock()
 
-		switch t.at.Moment {
+		switch t.boundary.Moment {
 		case Before:
-			// As if it had not left the operator: whoever answers does nothing.
-			t.unfault = server.AddFault(pve.Fault{Kind: pve.FaultError, Method: c.Method, Path: c.Path, Count: 1})
-			t.spring()
+			// Make the hypervisor fail the call, so that the call takes no effect.
+			t.removeFault = server.AddFault(pve.Fault{Kind: pve.FaultError, Method: c.Method, Path: c.Path, Count: 1})
+			t.killOperator()
 		case Late:
-			t.spring()
+			t.killOperator()
 			<-t.restarted
-			t.awaitRival(call)
+			t.waitForRepeat(call)
 		case After:
 		}
 	}
 }
 
-// awaitRival waits until the next operator makes the same call, where it does.
-func (t *trap) awaitRival(call Call) {
-	kind := call
-	kind.Nth = 0
-	deadline := time.Now().Add(lateBy)
+// waitForRepeat waits until the next operator makes the same call, but at most for lateDelay.
+func (t *trap) waitForRepeat(call Call) {
+	key := call
+	key.Nth = 0
+	deadline := time.Now().Add(lateDelay)
 
 	for time.Now().Before(deadline) {
 		t.mu.Lock()
-		rival := t.seen[kind] > call.Nth
+		isRepeated := t.counts[key] > call.Nth
 		t.mu.Unlock()
 
-		if rival {
+		if isRepeated {
 			return
 		}
 
-		time.Sleep(lateBy / 100)
+		time.Sleep(lateDelay / 100)
 	}
 }
 
-// forge stands before the CI platform and sees what it is asked for.
-func (t *trap) forge(tb testing.TB, f *fleet.Fleet) string {
+// startForgeProxy starts a proxy that records the operator's calls to the CI platform, and returns its URL.
+func (t *trap) startForgeProxy(tb testing.TB, f *fleet.Fleet) string {
 	tb.Helper()
 
 	target, err := url.Parse(f.GitHub.URL)
@@ -173,12 +174,12 @@ func (t *trap) forge(tb testing.TB, f *fleet.Fleet) string {
 		r.Out.Host = r.In.Host
 	}}
 
-	return t.stand(tb, proxy, t.names.ofForge)
+	return t.startProxy(tb, proxy, t.placeholders.convertForge)
 }
 
-// kube stands before the API server and sees what the operator writes there of addresses. It
-// gives the way to it.
-func (t *trap) kube(tb testing.TB, f *fleet.Fleet) *rest.Config {
+// startKubeProxy starts a proxy that records the operator's writes of addresses to the API server. It
+// returns the client configuration for the proxy.
+func (t *trap) startKubeProxy(tb testing.TB, f *fleet.Fleet) *rest.Config {
 	tb.Helper()
 
 	target, err := url.Parse(f.Env.Config.Host)
@@ -194,20 +195,21 @@ func (t *trap) kube(tb testing.TB, f *fleet.Fleet) *rest.Config {
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// An operator that is dead has hung up.
+		// A killed operator has closed its connections.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
-	return &rest.Config{Host: t.stand(tb, proxy, ofKube)}
+	return &rest.Config{Host: t.startProxy(tb, proxy, convertKube)}
 }
 
-// stand stands before a server and sees the calls of a life.
-func (t *trap) stand(tb testing.TB, server http.Handler, of func(*http.Request) (Call, bool)) string {
+// startProxy starts a server that records the calls of a lifecycle, forwards them to a handler, and kills
+// the operator at the boundary. It returns the server's URL.
+func (t *trap) startProxy(tb testing.TB, server http.Handler, parse func(*http.Request) (Call, bool)) string {
 	tb.Helper()
 
 	var sprung atomic.Bool
 
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		call, ok := of(r)
+		call, ok := parse(r)
 		if !ok {
 			server.ServeHTTP(w, r)
 
@@ -215,77 +217,79 @@ func (t *trap) stand(tb testing.TB, server http.Handler, of func(*http.Request) 
 		}
 
 		call = t.record(call)
-		if t.is(call, Before) {
-			t.spring()
+		if t.isBoundary(call, Before) {
+			t.killOperator()
 			panic(http.ErrAbortHandler)
 		}
 
 		if call.Side == sideKube {
-			call.Nth = 1 // one that was refused, for its copy is old, is made again
+			call.Nth = 1 // the operator repeats a write after a conflict
 		}
 
-		if !t.is(call, After) {
+		if !t.isBoundary(call, After) {
 			server.ServeHTTP(w, r)
 
 			return
 		}
 
-		answer := httptest.NewRecorder()
-		server.ServeHTTP(answer, r)
+		recorder := httptest.NewRecorder()
+		server.ServeHTTP(recorder, r)
 
-		if (call.Side != sideKube || answer.Code == http.StatusOK) && sprung.CompareAndSwap(false, true) {
-			t.spring()
+		if (call.Side != sideKube || recorder.Code == http.StatusOK) && sprung.CompareAndSwap(false, true) {
+			t.killOperator()
 			panic(http.ErrAbortHandler)
 		}
 
-		maps.Copy(w.Header(), answer.Header())
-		w.WriteHeader(answer.Code)
-		_, _ = w.Write(answer.Body.Bytes())
+		maps.Copy(w.Header(), recorder.Header())
+		w.WriteHeader(recorder.Code)
+		_, _ = w.Write(recorder.Body.Bytes())
 	}))
 	tb.Cleanup(front.Close)
-	// Watches last for as long as their operator; raze has ended the last one by then.
+	// Close the connections of watches, which stay open as long as their operator runs. cleanUp has killed the
+	// last operator before.
 	tb.Cleanup(front.CloseClientConnections)
 
 	return front.URL
 }
 
-// webhooks stands before the operator and sees the webhook that brings the job. What
-// was answered with 202 is the operator's to remember.
-func (t *trap) webhooks(operator http.Handler) http.Handler {
+// wrapWebhooks returns a handler that records the first webhook, which contains the job, and forwards all
+// requests to the operator. If the boundary is after that webhook, it kills the operator before it sends
+// the response. The operator must respond with status 202, and must not lose the job after that.
+func (t *trap) wrapWebhooks(operator http.Handler) http.Handler {
 	var first sync.Once
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var (
-			call Call
-			ours bool
+			call    Call
+			isFirst bool
 		)
 
 		if strings.HasPrefix(r.URL.Path, "/webhooks/") {
-			first.Do(func() { call, ours = t.record(Call{Side: sideWebhook, Method: r.Method, Pattern: r.URL.Path}), true })
+			first.Do(func() { call, isFirst = t.record(Call{Side: sideWebhook, Method: r.Method, Pattern: r.URL.Path}), true })
 		}
 
-		if !ours || !t.is(call, After) {
+		if !isFirst || !t.isBoundary(call, After) {
 			operator.ServeHTTP(w, r)
 
 			return
 		}
 
-		answer := httptest.NewRecorder()
-		operator.ServeHTTP(answer, r)
+		recorder := httptest.NewRecorder()
+		operator.ServeHTTP(recorder, r)
 
-		if answer.Code != http.StatusAccepted {
-			t.fail("the webhook was answered with %d: %s", answer.Code, answer.Body)
+		if recorder.Code != http.StatusAccepted {
+			t.fail("the response to the webhook has status %d: %s", recorder.Code, recorder.Body)
 		}
 
-		t.spring()
-		w.WriteHeader(answer.Code)
+		t.killOperator()
+		w.WriteHeader(recorder.Code)
 	})
 }
 
-// has tells whether a call whose path ends so was made.
-func (t *trap) has(last string) bool {
-	for _, call := range t.all() {
-		if path.Base(call.Pattern) == last {
+// hasCalled returns true if there was a call whose pattern has this last path element.
+func (t *trap) hasCalled(lastElement string) bool {
+	for _, call := range t.listCalls() {
+		if path.Base(call.Pattern) == lastElement {
 			return true
 		}
 	}

@@ -18,30 +18,34 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// lookEvery is how often the hypervisor is looked at beside the looks at each call.
-const lookEvery = 10 * time.Millisecond
+// pollInterval is the interval at which the hypervisor's state is checked, in addition to the check after
+// each call.
+const pollInterval = 10 * time.Millisecond
 
-// watch sees every machine that is ever made, and tells what must not have been.
-type watch struct {
-	fleet   *fleet.Fleet
-	foreign []pve.VMState
+// machineWatcher records every machine that is created, and finds violations of invariants.
+type machineWatcher struct {
+	fleet *fleet.Fleet
+	// foreign are the VMs of others at the start.
+	foreignVMs []pve.VMState
 
 	mu sync.Mutex
-	// made are the machines by claim: id and the UUID that a clone is given anew.
-	made   map[string]map[string]bool
-	broken map[string]bool
+	// machines holds the machines of each claim by the claim's UID. A machine is identified by its VMID and
+	// the UUID of its smbios1, which is new for each clone.
+	machines map[string]map[string]bool
+	// violations is the set of violated invariants.
+	violations map[string]bool
 }
 
-// newWatch watches until the test's end.
-func newWatch(f *fleet.Fleet) *watch {
+// newMachineWatcher watches the fleet's hypervisor until the test ends.
+func newMachineWatcher(f *fleet.Fleet) *machineWatcher {
 	f.T.Helper()
 
-	w := &watch{fleet: f, made: map[string]map[string]bool{}, broken: map[string]bool{}}
-	w.foreign = foreignOf(f.PVE.Snapshot())
+	w := &machineWatcher{fleet: f, machines: map[string]map[string]bool{}, violations: map[string]bool{}}
+	w.foreignVMs = filterForeign(f.PVE.Snapshot())
 
 	f.T.Cleanup(f.PVE.OnCall(func(c pve.Call) {
-		if c.Phase == pve.After {
-			w.look()
+		if c.Phase == pve.PhaseAfter {
+			w.check()
 		}
 	}))
 
@@ -54,8 +58,8 @@ func newWatch(f *fleet.Fleet) *watch {
 			select {
 			case <-end:
 				return
-			case <-time.After(lookEvery):
-				w.look()
+			case <-time.After(pollInterval):
+				w.check()
 			}
 		}
 	}()
@@ -65,96 +69,96 @@ func newWatch(f *fleet.Fleet) *watch {
 	return w
 }
 
-func foreignOf(state pve.State) []pve.VMState {
+func filterForeign(state pve.State) []pve.VMState {
 	return slices.DeleteFunc(state.VMs, func(vm pve.VMState) bool { return !vm.Foreign })
 }
 
-// look notes the machines that there are now.
-func (w *watch) look() {
+// check records the existing machines, and checks the invariants.
+func (w *machineWatcher) check() {
 	state := w.fleet.PVE.Snapshot()
-	now := map[string]int{}
+	counts := map[string]int{}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	for _, vm := range state.Made() {
+	for _, vm := range state.CreatedVMs() {
 		if vm.Lock == "clone" || vm.Lock == "destroyed" {
-			continue // it has what is its own from the end of the clone until it is destroyed
+			continue // a machine has an ownership record only after its clone has ended and before its deletion
 		}
 
 		record, err := proxmox.ParseRecord(vm.Config["description"])
 		if err != nil {
-			w.broken[fmt.Sprintf("VM %d bears no ownership record: %v", vm.VMID, err)] = true
+			w.violations[fmt.Sprintf("VM %d has no ownership record: %v", vm.VMID, err)] = true
 
 			continue
 		}
 
 		uid := record.MachineClaim.UID
-		now[uid]++
+		counts[uid]++
 
-		if w.made[uid] == nil {
-			w.made[uid] = map[string]bool{}
+		if w.machines[uid] == nil {
+			w.machines[uid] = map[string]bool{}
 		}
 
-		w.made[uid][fmt.Sprintf("%d %s", vm.VMID, vm.Config["smbios1"])] = true
+		w.machines[uid][fmt.Sprintf("%d %s", vm.VMID, vm.Config["smbios1"])] = true
 
 		if vm.Starts > 1 {
-			w.broken[fmt.Sprintf("VM %d was started %d times", vm.VMID, vm.Starts)] = true
+			w.violations[fmt.Sprintf("VM %d was started %d times", vm.VMID, vm.Starts)] = true
 		}
 	}
 
-	for uid, n := range now {
+	for uid, n := range counts {
 		if n > 1 {
-			w.broken[fmt.Sprintf("claim %s had %d VMs at once", uid, n)] = true
+			w.violations[fmt.Sprintf("claim %s had %d VMs at the same time", uid, n)] = true
 		}
 	}
 }
 
-// Verdict tells what must not have been.
-func (w *watch) Verdict() []string {
-	w.look()
+// Violations checks the invariants that apply at the end, and returns all violations.
+func (w *machineWatcher) Violations() []string {
+	w.check()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	out := slices.Sorted(maps.Keys(w.broken))
+	out := slices.Sorted(maps.Keys(w.violations))
 	total := 0
 
-	for uid, machines := range w.made {
+	for uid, machines := range w.machines {
 		total += len(machines)
 
 		if len(machines) > 1 {
-			out = append(out, fmt.Sprintf("%d VMs were made for claim %s: %s", len(machines), uid,
+			out = append(out, fmt.Sprintf("%d VMs were created for claim %s: %s", len(machines), uid,
 				strings.Join(slices.Sorted(maps.Keys(machines)), ", ")))
 		}
 	}
 
-	if clones := w.fleet.VMsMade(); clones != total {
-		out = append(out, fmt.Sprintf("%d clones succeeded, %d machines were seen", clones, total))
+	if clones := w.fleet.CountClones(); clones != total {
+		out = append(out, fmt.Sprintf("%d clones succeeded, but %d machines were recorded", clones, total))
 	}
 
-	if diff := cmp.Diff(w.foreign, foreignOf(w.fleet.PVE.Snapshot())); diff != "" {
-		out = append(out, "somebody else's VMs changed: "+diff)
+	if diff := cmp.Diff(w.foreignVMs, filterForeign(w.fleet.PVE.Snapshot())); diff != "" {
+		out = append(out, "VMs of other owners changed: "+diff)
 	}
 
 	return out
 }
 
-// Claims are the uids of those that machines were made for.
-func (w *watch) Claims() []string {
+// ClaimUIDs returns the UIDs of the claims for which machines were created.
+func (w *machineWatcher) ClaimUIDs() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return slices.Sorted(maps.Keys(w.made))
+	return slices.Sorted(maps.Keys(w.machines))
 }
 
-// Machines is how many were made.
-func (w *watch) Machines() int {
+// CountMachines returns the number of machines that were created.
+func (w *machineWatcher) CountMachines() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	total := 0
-	for _, machines := range w.made {
+	for _, machines := range w.machines {
 		total += len(machines)
 	}
 

@@ -1,13 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube gives tests a real Kubernetes API server, with RBAC and, on request,
-// the controllers that collect garbage and delete namespaces.
+// Package kube runs a real Kubernetes API server for tests, with RBAC. An option adds the controllers that
+// collect garbage and delete namespaces.
 //
-// Starting one takes a few seconds, so `make test` starts a few for all test programs
-// (package lease): a program has one for itself, with nothing in it, and what it leaves there
-// is wiped before the next one gets it. `go test` alone starts its own. The tests of a program
-// keep apart by namespace:
+// The start of an API server takes a few seconds. Therefore `make test` starts a few servers and shares
+// them between all test programs (package lease). A test program has an empty server for itself, and its
+// objects are deleted before the next program gets the server. Without `make test`, `go test` starts a
+// server for each program. The tests of one program use different namespaces:
 //
 //	var env *kube.Env
 //

@@ -9,8 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EndJob gives a job the status of one that has ended, as the job controller does: criteria
-// before the end (Kubernetes, Job status validation). It is the caller's to write.
+// EndJob sets the status of a Job that has completed or failed, as the job controller does: the criteria
+// condition comes before the final condition (Kubernetes, Job status validation). The caller must write the
+// status.
 func EndJob(job *batchv1.Job, fail bool) {
 	now := metav1.Now()
 	job.Status.StartTime = &now
@@ -24,7 +25,7 @@ func EndJob(job *batchv1.Job, fail bool) {
 
 	for _, kind := range kinds {
 		job.Status.Conditions = append(job.Status.Conditions, batchv1.JobCondition{
-			Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now, LastProbeTime: now, Reason: "Played",
+			Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now, LastProbeTime: now, Reason: "Simulated",
 		})
 	}
 }

@@ -25,70 +25,70 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/lease"
 )
 
-// cleanupTimeout bounds what a test tidies up after its own context has ended.
+// cleanupTimeout limits the cleanup of a test after the test's context has ended.
 const cleanupTimeout = 30 * time.Second
 
-// Option changes what is started.
+// Option configures an Env.
 type Option func(*options)
 
 type options struct {
-	paths     []string
-	manager   bool
-	addScheme []func(*runtime.Scheme) error
-	// uses is the file that says what the program's tests have accounts do.
-	uses, program, account string
+	paths                 []string
+	withControllerManager bool
+	addScheme             []func(*runtime.Scheme) error
+	// usesFile declares which API calls the tests of the program make by each account (WithUses).
+	usesFile, program, account string
 }
 
-// WithCRDs applies the CRDs, and any other objects, in the YAML files at the paths:
-// files or folders, seen from the test's own folder.
+// WithCRDs applies the CRDs and other objects in the YAML files at the paths. A path is a file or
+// directory, and relative to the directory of the test's package.
 func WithCRDs(paths ...string) Option {
 	return func(o *options) { o.paths = append(o.paths, paths...) }
 }
 
-// WithControllerManager also runs kube-controller-manager: garbage collection,
-// namespace deletion and default service accounts.
+// WithControllerManager also runs kube-controller-manager for garbage collection, namespace deletion and
+// default service accounts.
 func WithControllerManager() Option {
-	return func(o *options) { o.manager = true }
+	return func(o *options) { o.withControllerManager = true }
 }
 
-// WithScheme teaches the environment's clients more kinds, beside Kubernetes' own and
-// CustomResourceDefinition.
+// WithScheme adds kinds to the scheme of the environment's clients. The scheme always contains Kubernetes'
+// own kinds and CustomResourceDefinition.
 func WithScheme(add ...func(*runtime.Scheme) error) Option {
 	return func(o *options) { o.addScheme = append(o.addScheme, add...) }
 }
 
 // Env is a running API server.
 type Env struct {
-	// Config is that of an administrator.
+	// Config is an administrator's client configuration.
 	Config *rest.Config
 	// Client is an administrator's client without a cache.
 	Client client.Client
-	// Scheme holds the kinds that the clients know.
+	// Scheme is the scheme of the clients.
 	Scheme *runtime.Scheme
 
 	cluster *kubeproc.Cluster
-	// uses are what areas do; account is that of the area that Manage runs.
-	uses    *uses
+	// uses records the API calls of accounts. account is the account of the manager that StartManager starts.
+	uses    *useRecorder
 	account string
-	// lease is what the cluster is held by, if it is a run's; else dir is where it runs.
+	// lease is the lease of the cluster. If it is nil, the cluster belongs to this Env and runs in dir.
 	lease *lease.Lease
 	dir   string
 }
 
-// Lease is what a run of tests tells of a control plane that it hands out.
+// Lease describes a control plane that a test run leases to a test program.
 type Lease struct {
-	// Dir holds its keys, Host is the API server's URL.
+	// Dir is the directory with the control plane's keys, and Host is the URL of the API server.
 	Dir, Host string
 }
 
-// The kind of server that a lease of a control plane asks for, and its option.
+// LeaseKind is the kind of server in the request for a control plane, and LeaseWithManagers is its option.
 const (
 	LeaseKind         = "control plane"
 	LeaseWithManagers = "kube-controller-manager"
 )
 
-// Start gives one test an API server with nothing in it, until the test's end. It fails
-// the test, and does not skip it, when the programs are missing.
+// Start starts an empty API server until the test ends. If the programs are missing, it fails the test and
+// does not skip it.
 func Start(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 
@@ -98,7 +98,7 @@ func Start(t testing.TB, opts ...Option) *Env {
 	}
 
 	t.Cleanup(func() {
-		if err := env.checkUses(opts); err != nil && !t.Failed() {
+		if err := env.compareUses(opts); err != nil && !t.Failed() {
 			t.Error(err)
 		}
 
@@ -110,13 +110,13 @@ func Start(t testing.TB, opts ...Option) *Env {
 	return env
 }
 
-// Main hands an API server with nothing in it to use, runs the tests, gives the server up
-// and exits with the tests' code.
+// Main starts an empty API server, calls use with it, runs the tests, stops the server, and exits with the
+// tests' exit code.
 func Main(m *testing.M, use func(*Env), opts ...Option) {
 	os.Exit(Run(m, use, opts...))
 }
 
-// Run is Main that returns the exit code, for a TestMain with more to do.
+// Run does what Main does, but returns the exit code, for a TestMain with further steps.
 func Run(m *testing.M, use func(*Env), opts ...Option) int {
 	env, err := start(context.Background(), opts)
 	if err != nil {
@@ -130,7 +130,7 @@ func Run(m *testing.M, use func(*Env), opts ...Option) int {
 	code := m.Run()
 
 	if code == 0 {
-		if err := env.checkUses(opts); err != nil {
+		if err := env.compareUses(opts); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 
 			code = 1
@@ -147,32 +147,32 @@ func Run(m *testing.M, use func(*Env), opts ...Option) int {
 }
 
 func start(ctx context.Context, opts []Option) (*Env, error) {
-	chosen := &options{}
+	settings := &options{}
 	for _, opt := range opts {
-		opt(chosen)
+		opt(settings)
 	}
 
-	env := &Env{Scheme: runtime.NewScheme(), uses: &uses{seen: map[string]map[Use]bool{}}, account: chosen.account}
+	env := &Env{Scheme: runtime.NewScheme(), uses: &useRecorder{calls: map[string]map[Use]bool{}}, account: settings.account}
 
-	if err := env.fill(ctx, chosen); err != nil {
+	if err := env.setUp(ctx, settings); err != nil {
 		return nil, errors.Join(err, env.stop())
 	}
 
 	return env, nil
 }
 
-func (e *Env) fill(ctx context.Context, chosen *options) error {
+func (e *Env) setUp(ctx context.Context, settings *options) error {
 	adders := append([]func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
-	}, chosen.addScheme...)
+	}, settings.addScheme...)
 
 	for _, add := range adders {
 		if err := add(e.Scheme); err != nil {
-			return fmt.Errorf("add kinds: %w", err)
+			return fmt.Errorf("add kinds to scheme: %w", err)
 		}
 	}
 
-	err := e.have(ctx, chosen)
+	err := e.acquireCluster(ctx, settings)
 	if err != nil {
 		return err
 	}
@@ -182,34 +182,35 @@ func (e *Env) fill(ctx context.Context, chosen *options) error {
 	}
 
 	if e.Client, err = client.New(e.Config, client.Options{Scheme: e.Scheme}); err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return fmt.Errorf("create client: %w", err)
 	}
 
-	return kubeproc.Apply(ctx, e.Config, chosen.paths...)
+	return kubeproc.Apply(ctx, e.Config, settings.paths...)
 }
 
-// have gets a control plane: one of the run's, or its own where there is no run.
-func (e *Env) have(ctx context.Context, chosen *options) error {
+// acquireCluster leases a control plane from the test run. If there is no test run, it starts a control
+// plane.
+func (e *Env) acquireCluster(ctx context.Context, settings *options) error {
 	var (
-		ask   []string
-		given Lease
-		err   error
+		leaseOptions []string
+		leased       Lease
+		err          error
 	)
 
-	if chosen.manager {
-		ask = append(ask, LeaseWithManagers)
+	if settings.withControllerManager {
+		leaseOptions = append(leaseOptions, LeaseWithManagers)
 
-		if _, err := exe.Tool("managers", "kube-controller-manager"); err != nil {
+		if _, err := exe.FindTool("managers", "kube-controller-manager"); err != nil {
 			return fmt.Errorf("get a test API server: %w", err)
 		}
 	}
 
-	if e.lease, err = lease.Take(LeaseKind, &given, ask...); err != nil {
+	if e.lease, err = lease.Acquire(LeaseKind, &leased, leaseOptions...); err != nil {
 		return fmt.Errorf("get a test API server: %w", err)
 	}
 
 	if e.lease != nil {
-		e.cluster, err = kubeproc.Attach(given.Dir, given.Host)
+		e.cluster, err = kubeproc.Attach(leased.Dir, leased.Host)
 
 		return err
 	}
@@ -218,7 +219,7 @@ func (e *Env) have(ctx context.Context, chosen *options) error {
 		return fmt.Errorf("start test API server: %w", err)
 	}
 
-	e.cluster, err = kubeproc.Start(ctx, kubeproc.Options{Dir: e.dir, ControllerManager: chosen.manager})
+	e.cluster, err = kubeproc.Start(ctx, kubeproc.Options{Dir: e.dir, ControllerManager: settings.withControllerManager})
 
 	return err
 }
@@ -232,8 +233,8 @@ func (e *Env) stop() error {
 	return errors.Join(err, e.lease.Release(), os.RemoveAll(e.dir))
 }
 
-// Namespace makes a namespace for one test and deletes it at the test's end. Without
-// a controller manager the namespace stays in Terminating with what is in it.
+// Namespace creates a namespace for one test, deletes it when the test ends, and returns its name. Without a
+// controller manager, the namespace stays in phase Terminating, and its objects stay.
 func (e *Env) Namespace(t testing.TB) string {
 	t.Helper()
 
@@ -254,7 +255,7 @@ func (e *Env) Namespace(t testing.TB) string {
 	return namespace.Name
 }
 
-// Create makes an object.
+// Create creates an object.
 func (e *Env) Create(t testing.TB, obj client.Object) {
 	t.Helper()
 
@@ -272,8 +273,8 @@ func (e *Env) Apply(t testing.TB, paths ...string) {
 	}
 }
 
-// ServiceAccount returns the configuration of a client that is the given service
-// account, made with its namespace if it is not there. It may do what RBAC says.
+// ServiceAccount returns the client configuration of a service account with the permissions that RBAC gives
+// the account. It creates the service account and its namespace if they do not exist.
 func (e *Env) ServiceAccount(t testing.TB, namespace, name string) *rest.Config {
 	t.Helper()
 
@@ -285,8 +286,7 @@ func (e *Env) ServiceAccount(t testing.TB, namespace, name string) *rest.Config 
 	return config
 }
 
-// User returns the configuration of a client that is the given user in the given
-// groups. It may do what RBAC says.
+// User returns the client configuration of a user in groups, with the permissions that RBAC gives them.
 func (e *Env) User(t testing.TB, name string, groups ...string) *rest.Config {
 	t.Helper()
 
@@ -298,8 +298,8 @@ func (e *Env) User(t testing.TB, name string, groups ...string) *rest.Config {
 	return config
 }
 
-// Kubeconfig writes a client's configuration to a file of the test, for programs
-// that read KUBECONFIG, and returns its path.
+// Kubeconfig writes a client configuration to a kubeconfig file, and returns the path of the file. The file
+// is deleted when the test ends.
 func (e *Env) Kubeconfig(t testing.TB, config *rest.Config) string {
 	t.Helper()
 

@@ -15,17 +15,18 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// Manage runs a manager with what setup adds to it, without a limit of requests, until stop
-// is called or the test ends. It sees the objects of one namespace, or all if that is "".
-func (e *Env) Manage(t testing.TB, namespace string, setup func(context.Context, ctrl.Manager) error) (stop func()) {
+// StartManager runs a manager with the controllers that setup adds, until stop is called or the test ends.
+// Its client has no rate limit. Its cache contains the objects of one namespace, or of all namespaces if
+// that is "".
+func (e *Env) StartManager(t testing.TB, namespace string, setup func(context.Context, ctrl.Manager) error) (stop func()) {
 	t.Helper()
 
-	unlimited := e.Record(e.account, e.Config)
+	unlimited := e.RecordUses(e.account, e.Config)
 	unlimited.QPS = -1
 
 	options := ctrl.Options{
 		Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
-		Controller: config.Controller{SkipNameValidation: new(true)}, // tests run the same ones side by side
+		Controller: config.Controller{SkipNameValidation: new(true)}, // parallel tests run controllers with the same name
 	}
 	if namespace != "" {
 		options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -49,7 +50,7 @@ func (e *Env) Manage(t testing.TB, namespace string, setup func(context.Context,
 		cancel()
 
 		if err := <-ended; err != nil {
-			t.Errorf("run the manager: %v", err)
+			t.Errorf("run manager: %v", err)
 		}
 	})
 	t.Cleanup(stop)

@@ -15,25 +15,25 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Joins makes a Node that is ready, until the test ends.
-func (e *Env) Joins(t testing.TB, name string, labels map[string]string) {
+// CreateNode creates a Node that is Ready, and deletes it when the test ends.
+func (e *Env) CreateNode(t testing.TB, name string, labels map[string]string) {
 	t.Helper()
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
 	e.Create(t, node)
 
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	must(t, e.Client.Status().Update(t.Context(), node))
+	failOnError(t, e.Client.Status().Update(t.Context(), node))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 
-		must(t, client.IgnoreNotFound(e.Client.Delete(ctx, node)))
+		failOnError(t, client.IgnoreNotFound(e.Client.Delete(ctx, node)))
 	})
 }
 
-// Node gives a Node; nil if there is none.
-func (e *Env) Node(t testing.TB, name string) *corev1.Node {
+// GetNode returns a Node, nil if it does not exist.
+func (e *Env) GetNode(t testing.TB, name string) *corev1.Node {
 	t.Helper()
 
 	node := &corev1.Node{}
@@ -43,14 +43,15 @@ func (e *Env) Node(t testing.TB, name string) *corev1.Node {
 		return nil
 	}
 
-	must(t, err)
+	failOnError(t, err)
 
 	return node
 }
 
-// Pod makes a pod that runs on a Node, with its name as its label app; change may be nil. It ends
-// at once when it is evicted.
-func (e *Env) Pod(t testing.TB, namespace, node, name string, change func(*corev1.Pod)) {
+// CreatePod creates a pod that runs on a Node. Its label app has the pod's name. The function change, which
+// may be nil, edits the pod before it is created. The pod has no grace period, so an eviction deletes it at
+// once.
+func (e *Env) CreatePod(t testing.TB, namespace, node, name string, change func(*corev1.Pod)) {
 	t.Helper()
 
 	pod := &corev1.Pod{
@@ -66,17 +67,19 @@ func (e *Env) Pod(t testing.TB, namespace, node, name string, change func(*corev
 
 	e.Create(t, pod)
 
-	// No budget keeps a pod that does not run.
+	// A PodDisruptionBudget protects only pods that run and are ready.
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	must(t, e.Client.Status().Update(t.Context(), pod))
+	failOnError(t, e.Client.Status().Update(t.Context(), pod))
 }
 
-// Unseen is for a budget that no controller has looked at.
-const Unseen = -1
+// NotReconciled is a number of allowed disruptions for SetBudget: the budget has no status, as if no
+// controller had reconciled it yet.
+const NotReconciled = -1
 
-// Budget keeps the pods of an app, or lets so many of them go.
-func (e *Env) Budget(t testing.TB, namespace, app string, allowed int32) {
+// SetBudget creates the PodDisruptionBudget of an app if it does not exist, and sets the number of allowed
+// disruptions in its status.
+func (e *Env) SetBudget(t testing.TB, namespace, app string, allowed int32) {
 	t.Helper()
 
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app}}
@@ -89,9 +92,9 @@ func (e *Env) Budget(t testing.TB, namespace, app string, allowed int32) {
 		err = e.Client.Create(t.Context(), budget)
 	}
 
-	must(t, err)
+	failOnError(t, err)
 
-	if allowed == Unseen {
+	if allowed == NotReconciled {
 		return
 	}
 
@@ -100,11 +103,11 @@ func (e *Env) Budget(t testing.TB, namespace, app string, allowed int32) {
 		ObservedGeneration: budget.Generation, DisruptionsAllowed: allowed,
 		CurrentHealthy: 1 + allowed, DesiredHealthy: 1, ExpectedPods: 1,
 	}
-	// An eviction may write it at the same moment.
-	must(t, e.Client.Status().Patch(t.Context(), budget, client.MergeFrom(before)))
+	// Patch the status, because an eviction may update it at the same time.
+	failOnError(t, e.Client.Status().Patch(t.Context(), budget, client.MergeFrom(before)))
 }
 
-func must(t testing.TB, err error) {
+func failOnError(t testing.TB, err error) {
 	t.Helper()
 
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// Use is one verb of Kubernetes' RBAC on one kind's objects, or on one object. Resource has
-// its subresource behind a slash.
+// Use is an RBAC verb on all objects of a resource, or on the object with a name. Resource may end with a
+// slash and a subresource.
 type Use struct{ Verb, Group, Resource, Name string }
 
-// String is as in "get secrets", "patch leases.coordination.k8s.io" or
+// String formats the use, for example as "get secrets", "patch leases.coordination.k8s.io" or
 // "get namespaces kube-system".
 func (u Use) String() string {
 	text := u.Verb + " " + u.Resource
@@ -40,36 +40,35 @@ func (u Use) String() string {
 	return strings.TrimSuffix(text+" "+u.Name, " ")
 }
 
-// EveryArea is the account of what the operator does whatever areas it runs.
+// EveryArea is the account whose uses are allowed for all areas of the operator.
 const EveryArea = "every area"
 
-// uses are what the accounts of areas did to an API server.
-type uses struct {
-	mu   sync.Mutex
-	seen map[string]map[Use]bool
+// useRecorder records the API calls of the areas' accounts.
+type useRecorder struct {
+	mu    sync.Mutex
+	calls map[string]map[Use]bool
 }
 
-// errUnused and errUndeclared are what checks of uses find.
+// Errors of the comparison of recorded and declared uses.
 var (
-	errUnused     = errors.New("no test of this program uses it")
-	errUndeclared = errors.New("no rule of the account allows it")
+	errUnused     = errors.New("the use is declared, but no test of this program makes the call")
+	errUndeclared = errors.New("the account makes the call, but the use is not declared")
 )
 
-// WithUses fails a run of all tests of the program in which the account of an area did not
-// do everything that the file says it does in this program, or did what the file knows
-// nothing of. The file has the uses by account and program, and test/access holds roles to
-// it. What Manage runs has the account given; others come from Record.
+// WithUses compares the API calls of the areas' accounts with a file that declares the uses by account and
+// program. test/access compares the RBAC roles with the same file. If all tests of the program were run,
+// the run fails if an account has not made a declared call, or has made a call that is not declared. The
+// manager of StartManager has the given account. RecordUses sets the account of other clients.
 func WithUses(file, program, account string) Option {
-	return func(o *options) { o.uses, o.program, o.account = file, program, account }
+	return func(o *options) { o.usesFile, o.program, o.account = file, program, account }
 }
 
-// Record is the configuration of a client that does as the given one, and is an area's
-// account: what it does is recorded.
-func (e *Env) Record(account string, config *rest.Config) *rest.Config {
+// RecordUses returns a copy of a client configuration whose calls are recorded as uses of an area's account.
+func (e *Env) RecordUses(account string, config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.ContentType = "application/json" // owners are read from it
+	config.ContentType = "application/json" // ownerUses decodes request bodies
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			e.uses.add(account, r)
 
 			return next.RoundTrip(r)
@@ -79,28 +78,28 @@ func (e *Env) Record(account string, config *rest.Config) *rest.Config {
 	return config
 }
 
-// ClientAs is a client that is an area's account, as Record makes it.
+// ClientAs returns a client whose calls are recorded as uses of an area's account (RecordUses).
 func (e *Env) ClientAs(account string) (client.Client, error) {
-	return client.New(e.Record(account, e.Config), client.Options{Scheme: e.Scheme})
+	return client.New(e.RecordUses(account, e.Config), client.Options{Scheme: e.Scheme})
 }
 
-func (u *uses) add(account string, r *http.Request) {
+func (u *useRecorder) add(account string, r *http.Request) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	if u.seen[account] == nil {
-		u.seen[account] = map[Use]bool{}
+	if u.calls[account] == nil {
+		u.calls[account] = map[Use]bool{}
 	}
 
-	for _, use := range usesOf(r) {
-		u.seen[account][use] = true
+	for _, use := range requestUses(r) {
+		u.calls[account][use] = true
 		use.Name = ""
-		u.seen[account][use] = true
+		u.calls[account][use] = true
 	}
 }
 
-// usesOf are the rights that a request needs (Kubernetes, "Determine the request verb").
-func usesOf(r *http.Request) []Use {
+// requestUses returns the permissions that a request needs (Kubernetes, "Determine the request verb").
+func requestUses(r *http.Request) []Use {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 
 	var use Use
@@ -111,7 +110,7 @@ func usesOf(r *http.Request) []Use {
 	case len(parts) > 3 && parts[0] == "apis":
 		use.Group, parts = parts[1], parts[3:]
 	default:
-		return nil // discovery, which everybody may do
+		return nil // discovery, which every user may call
 	}
 
 	if parts[0] == "namespaces" && len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
@@ -137,16 +136,16 @@ func usesOf(r *http.Request) []Use {
 	case http.MethodDelete:
 		use.Verb = "delete"
 	default:
-		return reads(r, use)
+		return readUses(r, use)
 	}
 
-	return append(owning(r), use)
+	return append(ownerUses(r), use)
 }
 
-// owning are the rights that a write needs, where servers ask for them, to keep owners from
-// going before what they own: those of the owners' finalizers (Kubernetes, "Admission
-// control", OwnerReferencesPermissionEnforcement).
-func owning(r *http.Request) []Use {
+// ownerUses returns the permissions that a write with blocking owner references needs on the owners'
+// finalizers. API servers require them if their admission plugin OwnerReferencesPermissionEnforcement is
+// enabled (Kubernetes, "Admission control").
+func ownerUses(r *http.Request) []Use {
 	if r.GetBody == nil {
 		return nil
 	}
@@ -155,11 +154,11 @@ func owning(r *http.Request) []Use {
 	if err != nil {
 		return nil
 	}
-	defer body.Close() //nolint:errcheck // it is read from memory
+	defer body.Close() //nolint:errcheck // the body is in memory
 
 	var object metav1.PartialObjectMetadata
 	if json.NewDecoder(body).Decode(&object) != nil {
-		return nil // a list of patches
+		return nil // a JSON patch is a list
 	}
 
 	var out []Use
@@ -175,9 +174,9 @@ func owning(r *http.Request) []Use {
 	return out
 }
 
-// reads are the rights that a read needs. A watch that begins with what there is takes the
-// place of a list, which servers before 1.32 are asked for.
-func reads(r *http.Request, use Use) []Use {
+// readUses returns the permissions that a read needs. A watch with initial events also needs permission to
+// list, because the client lists from API servers before 1.32.
+func readUses(r *http.Request, use Use) []Use {
 	query := r.URL.Query()
 
 	switch {
@@ -199,19 +198,19 @@ func reads(r *http.Request, use Use) []Use {
 	return []Use{use, list}
 }
 
-// checkUses does so for the program's options.
-func (e *Env) checkUses(opts []Option) error {
-	var chosen options
+// compareUses compares the recorded uses with the file of WithUses.
+func (e *Env) compareUses(opts []Option) error {
+	var settings options
 	for _, opt := range opts {
-		opt(&chosen)
+		opt(&settings)
 	}
 
-	return e.uses.check(chosen.uses, chosen.program)
+	return e.uses.compare(settings.usesFile, settings.program)
 }
 
-// check holds what was recorded against the file, if the whole program's tests have run.
-func (u *uses) check(file, program string) error {
-	if file == "" || !wholeRun() {
+// compare compares the recorded uses with the file. It returns nil if not all tests of the program have run.
+func (u *useRecorder) compare(file, program string) error {
+	if file == "" || !isFullRun() {
 		return nil
 	}
 
@@ -232,7 +231,7 @@ func (u *uses) check(file, program string) error {
 
 	for account, programs := range declared {
 		seen := map[string]bool{}
-		for use := range u.seen[account] {
+		for use := range u.calls[account] {
 			seen[use.String()] = true
 		}
 
@@ -243,9 +242,9 @@ func (u *uses) check(file, program string) error {
 		}
 	}
 
-	for account := range u.seen {
-		for use := range u.seen[account] {
-			if !allowed(declared[account], use) && !allowed(declared[EveryArea], use) {
+	for account := range u.calls {
+		for use := range u.calls[account] {
+			if !isDeclared(declared[account], use) && !isDeclared(declared[EveryArea], use) {
 				errs = append(errs, fmt.Errorf("%s: %q in %s: %w", account, use, file, errUndeclared))
 			}
 		}
@@ -256,14 +255,14 @@ func (u *uses) check(file, program string) error {
 	return errors.Join(errs...)
 }
 
-// allowed says whether one of the programs is said to make the use. Of a use of an object
-// there is a record without its name, too: that one is not allowed where no row knows the
-// kind, and else it is the name that matters.
-func allowed(programs map[string][]string, use Use) bool {
+// isDeclared returns true if the file declares a use for one of the programs. Each use of a named object is
+// recorded with and without the name. If a row declares the verb and resource with a name, isDeclared
+// returns true for the use without a name, and for a use with a name only if a row has that name.
+func isDeclared(programs map[string][]string, use Use) bool {
 	unnamed := use
 	unnamed.Name = ""
 
-	known := false
+	isKnown := false
 
 	for _, rows := range programs {
 		for _, row := range rows {
@@ -271,19 +270,19 @@ func allowed(programs map[string][]string, use Use) bool {
 				return true
 			}
 
-			known = known || strings.HasPrefix(row, unnamed.String()+" ")
+			isKnown = isKnown || strings.HasPrefix(row, unnamed.String()+" ")
 		}
 	}
 
-	return known == (use.Name == "")
+	return isKnown == (use.Name == "")
 }
 
-// wholeRun says whether no flag keeps tests from running, but for those that `make test` leaves to `make e2e`.
-func wholeRun() bool {
-	for name, all := range map[string][]string{
+// isFullRun returns true if no flag excludes tests, except the tests that `make test` leaves to `make e2e`.
+func isFullRun() bool {
+	for name, values := range map[string][]string{
 		"test.run": {"", "."}, "test.list": {""}, "test.fuzz": {""}, "test.short": {"false"},
 	} {
-		if f := flag.Lookup(name); f != nil && !slices.Contains(all, f.Value.String()) {
+		if f := flag.Lookup(name); f != nil && !slices.Contains(values, f.Value.String()) {
 			return false
 		}
 	}
@@ -291,7 +290,7 @@ func wholeRun() bool {
 	skip := flag.Lookup("test.skip")
 
 	return skip == nil || !slices.ContainsFunc(strings.Split(skip.Value.String(), "|"), func(part string) bool {
-		// hack/testrun tells the checkout by a pattern that no test has.
+		// hack/testrun passes the checkout as a pattern that matches no test.
 		return part != "" && part != "SPIRE" && part != "Upstream" && !strings.HasPrefix(part, "^checkout ")
 	})
 }

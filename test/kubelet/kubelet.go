@@ -28,88 +28,89 @@ import (
 
 // Node runs the pods of a namespace.
 type Node struct {
-	// T ends the pods with it.
+	// T is the test. The pods are stopped when it ends.
 	T         testing.TB
 	Env       *kube.Env
 	Namespace string
-	// Binary is what all images hold.
+	// Binary is the program that all containers run.
 	Binary string
-	// Change is done to the texts of files; may be nil.
-	Change func(string) string
+	// EditFile edits the content of each mounted file. It may be nil.
+	EditFile func(string) string
 
 	pods []*Pod
 }
 
-// Pod is the program of a pod's first container.
+// Pod is the process of a pod's first container.
 type Pod struct {
 	Process *procrun.Process
-	// Ports are the addresses in the place of the ports that the files name.
+	// Ports holds the loopback address that replaces each port in the mounted files.
 	Ports map[string]string
 
-	labels    map[string]string
-	container corev1.Container
-	log       string
-	mount     func()
-	start     func()
+	labels        map[string]string
+	container     corev1.Container
+	logPath       string
+	updateVolumes func()
+	start         func()
 }
 
-// Mount mounts what the volumes are by now, as kubelet does some time after a ConfigMap or a
-// Secret was changed.
-func (p *Pod) Mount() { p.mount() }
+// UpdateVolumes mounts the current content of the volumes, as kubelet does some time after a change of a
+// ConfigMap or Secret.
+func (p *Pod) UpdateVolumes() { p.updateVolumes() }
 
-// Restarted waits until the program ends, as it has to without an error, and starts it anew.
-func (p *Pod) Restarted(t testing.TB) {
+// WaitAndRestart waits until the process has exited, and starts it again. The process must exit without an
+// error.
+func (p *Pod) WaitAndRestart(t testing.TB) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
 	if err := p.Process.Wait(ctx); err != nil {
-		t.Fatalf("%s was to end without an error: %v\n%s", p.container.Name, err, p.Said(t))
+		t.Fatalf("wait for the exit of %s: %v\n%s", p.container.Name, err, p.Log(t))
 	}
 
 	p.start()
 }
 
-// listens is where a file says what port the program listens on.
-var listens = regexp.MustCompile(`(?i)(address: )"?:(\d+)"?`)
+// listenPattern matches the listen address of the program in a configuration file.
+var listenPattern = regexp.MustCompile(`(?i)(address: )"?:(\d+)"?`)
 
-// Deployment runs a pod of a Deployment. kubeconfig is the variable that names its account's
-// kubeconfig to the program: pods have a token in a fixed place, which only one process of a
-// machine could have. Further variables are as they are.
-func (n *Node) Deployment(name, kubeconfig string, variables ...string) *Pod {
+// RunDeployment runs a pod of a Deployment. kubeconfig is the environment variable with the path of the
+// service account's kubeconfig. It replaces the token of real pods, which is at a fixed path that several
+// processes on one host cannot share. variables are further environment variables.
+func (n *Node) RunDeployment(name, kubeconfig string, variables ...string) *Pod {
 	n.T.Helper()
 
 	var deployment appsv1.Deployment
 
-	n.get(name, &deployment)
+	n.getObject(name, &deployment)
 
-	return n.Run(name, deployment.Spec.Template, kubeconfig, variables...)
+	return n.RunPod(name, deployment.Spec.Template, kubeconfig, variables...)
 }
 
-// Run runs a pod.
-func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig string, variables ...string) *Pod {
+// RunPod runs a pod. See RunDeployment for kubeconfig and variables.
+func (n *Node) RunPod(name string, template corev1.PodTemplateSpec, kubeconfig string, variables ...string) *Pod {
 	n.T.Helper()
 
 	spec := template.Spec
 	dir := n.T.TempDir()
-	p := &Pod{labels: template.Labels, container: spec.Containers[0], Ports: map[string]string{}, log: filepath.Join(dir, "log")}
-	paths := n.mount(p, dir, spec.Volumes)
-	p.mount = func() { n.mount(p, dir, spec.Volumes) }
+	p := &Pod{labels: template.Labels, container: spec.Containers[0], Ports: map[string]string{}, logPath: filepath.Join(dir, "log")}
+	paths := n.mountVolumes(p, dir, spec.Volumes)
+	p.updateVolumes = func() { n.mountVolumes(p, dir, spec.Volumes) }
 
 	args := make([]string, 0, len(p.container.Args))
 	for _, arg := range p.container.Args {
 		args = append(args, paths.Replace(arg))
 	}
 
-	environ, services := append([]string{"HOME=" + dir, "no_proxy=*"}, variables...), n.services()
+	environ, services := append([]string{"HOME=" + dir, "no_proxy=*"}, variables...), n.newServiceReplacer()
 	for _, variable := range p.container.Env {
 		environ = append(environ, variable.Name+"="+services.Replace(paths.Replace(variable.Value)))
 	}
 
-	// A pod without an account of its own, or without its token, has nothing to say to Kubernetes.
+	// Without its service account's token, a pod does not call the Kubernetes API.
 	if automount := spec.AutomountServiceAccountToken; automount == nil || *automount {
-		n.get(spec.ServiceAccountName, &corev1.ServiceAccount{})
+		n.getObject(spec.ServiceAccountName, &corev1.ServiceAccount{})
 
 		account := n.Env.ServiceAccount(n.T, n.Namespace, spec.ServiceAccountName)
 		environ = append(environ, kubeconfig+"="+n.Env.Kubeconfig(n.T, account))
@@ -119,9 +120,9 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 		var err error
 
 		p.Process, err = procrun.Start(n.T.Context(), procrun.Spec{
-			Name: name, Path: n.Binary, Args: args, Dir: dir, LogPath: p.log, Env: environ,
+			Name: name, Path: n.Binary, Args: args, Dir: dir, LogPath: p.logPath, Env: environ,
 		})
-		n.must(err)
+		n.failOnError(err)
 	}
 
 	p.start()
@@ -136,53 +137,53 @@ func (n *Node) Run(name string, template corev1.PodTemplateSpec, kubeconfig stri
 	return p
 }
 
-// mount mounts the volumes, and gives where their paths are.
-func (n *Node) mount(p *Pod, dir string, volumes []corev1.Volume) *strings.Replacer {
+// mountVolumes mounts the volumes, and returns a replacer of mount paths with the real paths.
+func (n *Node) mountVolumes(p *Pod, dir string, volumes []corev1.Volume) *strings.Replacer {
 	n.T.Helper()
 
 	var (
-		pairs []string
-		texts = map[string]map[string]string{}
+		pairs    []string
+		contents = map[string]map[string]string{}
 	)
 
-	for _, mounted := range p.container.VolumeMounts {
-		place := filepath.Join(dir, "root", mounted.MountPath)
-		n.must(os.MkdirAll(place, 0o700))
+	for _, volumeMount := range p.container.VolumeMounts {
+		target := filepath.Join(dir, "root", volumeMount.MountPath)
+		n.failOnError(os.MkdirAll(target, 0o700))
 
-		pairs = append(pairs, mounted.MountPath+"/", place+"/")
+		pairs = append(pairs, volumeMount.MountPath+"/", target+"/")
 
 		for i := range volumes {
-			if volumes[i].Name == mounted.Name && volumes[i].EmptyDir == nil {
-				texts[place] = n.files(&volumes[i])
+			if volumes[i].Name == volumeMount.Name && volumes[i].EmptyDir == nil {
+				contents[target] = n.readVolume(&volumes[i])
 			}
 		}
 	}
 
-	paths, services := strings.NewReplacer(pairs...), n.services()
+	paths, services := strings.NewReplacer(pairs...), n.newServiceReplacer()
 
-	for place, files := range texts {
+	for target, files := range contents {
 		for name, text := range files {
-			text = services.Replace(paths.Replace(listens.ReplaceAllStringFunc(text, p.listen(n.T))))
+			text = services.Replace(paths.Replace(listenPattern.ReplaceAllStringFunc(text, p.newPortReplacer(n.T))))
 
-			if n.Change != nil {
-				text = n.Change(text)
+			if n.EditFile != nil {
+				text = n.EditFile(text)
 			}
 
 			files[name] = text
 		}
 
-		volume.Mount(n.T, place, files)
+		volume.Mount(n.T, target, files)
 	}
 
 	return paths
 }
 
-// listen puts an address of this machine in the place of a port that a file names.
-func (p *Pod) listen(t testing.TB) func(string) string {
+// newPortReplacer returns a function that replaces the port of a listen address with a free loopback address.
+func (p *Pod) newPortReplacer(t testing.TB) func(string) string {
 	t.Helper()
 
 	return func(line string) string {
-		parts := listens.FindStringSubmatch(line)
+		parts := listenPattern.FindStringSubmatch(line)
 		if p.Ports[parts[2]] == "" {
 			p.Ports[parts[2]] = loopback.Address(t)
 		}
@@ -191,27 +192,27 @@ func (p *Pod) listen(t testing.TB) func(string) string {
 	}
 }
 
-// files are those of a volume.
-func (n *Node) files(of *corev1.Volume) map[string]string {
+// readVolume returns the files of a volume.
+func (n *Node) readVolume(source *corev1.Volume) map[string]string {
 	n.T.Helper()
 
 	out := map[string]string{}
 
 	switch {
-	case of.ConfigMap != nil:
+	case source.ConfigMap != nil:
 		var config corev1.ConfigMap
 
-		n.get(of.ConfigMap.Name, &config)
+		n.getObject(source.ConfigMap.Name, &config)
 
 		return config.Data
-	case of.Secret != nil:
+	case source.Secret != nil:
 		var secret corev1.Secret
 
-		n.get(of.Secret.SecretName, &secret)
+		n.getObject(source.Secret.SecretName, &secret)
 
-		items := of.Secret.Items
+		items := source.Secret.Items
 		for name := range secret.Data {
-			if of.Secret.Items == nil {
+			if source.Secret.Items == nil {
 				items = append(items, corev1.KeyToPath{Key: name, Path: name})
 			}
 		}
@@ -219,20 +220,20 @@ func (n *Node) files(of *corev1.Volume) map[string]string {
 		for _, item := range items {
 			value, ok := secret.Data[item.Key]
 			if !ok {
-				n.T.Fatalf("volume %s: secret %s has no %s", of.Name, secret.Name, item.Key)
+				n.T.Fatalf("mount volume %s: Secret %s has no key %s", source.Name, secret.Name, item.Key)
 			}
 
 			out[item.Path] = string(value)
 		}
 	default:
-		n.T.Fatalf("volume %s: only ConfigMaps, Secrets and empty folders are mounted here", of.Name)
+		n.T.Fatalf("mount volume %s: only ConfigMaps, Secrets and emptyDirs are supported", source.Name)
 	}
 
 	return out
 }
 
-// services leads from Services to the pods that run already.
-func (n *Node) services() *strings.Replacer {
+// newServiceReplacer returns a replacer of the URLs of Services with the addresses of running pods.
+func (n *Node) newServiceReplacer() *strings.Replacer {
 	n.T.Helper()
 
 	var (
@@ -240,7 +241,7 @@ func (n *Node) services() *strings.Replacer {
 		all   corev1.ServiceList
 	)
 
-	n.must(n.Env.Client.List(n.T.Context(), &all, client.InNamespace(n.Namespace)))
+	n.failOnError(n.Env.Client.List(n.T.Context(), &all, client.InNamespace(n.Namespace)))
 
 	for i := range all.Items {
 		service := &all.Items[i]
@@ -251,7 +252,7 @@ func (n *Node) services() *strings.Replacer {
 			}
 
 			for _, port := range service.Spec.Ports {
-				if address := pod.at(port.TargetPort.String()); address != "" {
+				if address := pod.addressOf(port.TargetPort.String()); address != "" {
 					pairs = append(pairs, fmt.Sprintf("//%s:%d", service.Name, port.Port), "//"+address)
 				}
 			}
@@ -261,10 +262,10 @@ func (n *Node) services() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// at is the address of a port of the container, by its name or number.
-func (p *Pod) at(port string) string {
-	for _, one := range p.container.Ports {
-		if number := strconv.Itoa(int(one.ContainerPort)); port == one.Name || port == number {
+// addressOf returns the address that replaces a port of the container. The port is a name or a number.
+func (p *Pod) addressOf(port string) string {
+	for _, containerPort := range p.container.Ports {
+		if number := strconv.Itoa(int(containerPort.ContainerPort)); port == containerPort.Name || port == number {
 			return p.Ports[number]
 		}
 	}
@@ -272,30 +273,31 @@ func (p *Pod) at(port string) string {
 	return p.Ports[port]
 }
 
-// Ready says whether the readiness probe succeeds.
-func (p *Pod) Ready(ctx context.Context) bool {
+// IsReady returns true if the readiness probe succeeds.
+func (p *Pod) IsReady(ctx context.Context) bool {
 	probe := p.container.ReadinessProbe.HTTPGet
-	caller := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	httpClient := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.at(probe.Port.String())+probe.Path, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+p.addressOf(probe.Port.String())+probe.Path, http.NoBody)
 	if err != nil {
 		return false
 	}
 
-	response, err := caller.Do(request)
+	response, err := httpClient.Do(request)
 	if err != nil {
 		return false
 	}
-	defer response.Body.Close() //nolint:errcheck // nothing is read of it
+	defer response.Body.Close() //nolint:errcheck // the body is not read
 
 	return response.StatusCode == http.StatusOK
 }
 
-// Said is all that the program has logged.
-func (p *Pod) Said(t testing.TB) string {
+// Log returns the log of the process.
+func (p *Pod) Log(t testing.TB) string {
 	t.Helper()
 
-	text, err := os.ReadFile(p.log)
+	text, err := os.ReadFile(p.logPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,8 +305,8 @@ func (p *Pod) Said(t testing.TB) string {
 	return string(text)
 }
 
-// get reads an object of the namespace.
-func (n *Node) get(name string, into client.Object) {
+// getObject reads an object of the namespace.
+func (n *Node) getObject(name string, into client.Object) {
 	n.T.Helper()
 
 	if err := n.Env.Client.Get(n.T.Context(), client.ObjectKey{Namespace: n.Namespace, Name: name}, into); err != nil {
@@ -312,7 +314,7 @@ func (n *Node) get(name string, into client.Object) {
 	}
 }
 
-func (n *Node) must(err error) {
+func (n *Node) failOnError(err error) {
 	n.T.Helper()
 
 	if err != nil {

@@ -26,9 +26,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// MonitorKinds makes the kinds of the Prometheus operator, of which names are all that counts
-// to who applies objects of theirs.
-const MonitorKinds = `
+// MonitorCRDs is a shell script that creates the CRDs of the Prometheus operator without a schema, so that
+// clients can apply objects of these kinds.
+const MonitorCRDs = `
 for kind in ServiceMonitor PodMonitor PrometheusRule; do
 plural=$(echo ${kind}s | tr A-Z a-z)
 kubectl apply -f - <<END
@@ -49,12 +49,12 @@ done
 // Monitor is a ServiceMonitor or PodMonitor on the API server.
 type Monitor struct {
 	Kind, Namespace, Name string
-	// Token is Prometheus' own; empty where it needs none.
+	// Token is the bearer token with which Prometheus scrapes. It is empty if no token is needed.
 	Token string
 }
 
-// monitored is what of its spec tells Prometheus whom to read, and how.
-type monitored struct {
+// monitorSpec is the part of a monitor's spec that selects the targets and configures the scrapes.
+type monitorSpec struct {
 	Selector   metav1.LabelSelector
 	Endpoints  []endpoint
 	PodMetrics []endpoint `json:"podMetricsEndpoints"`
@@ -66,12 +66,13 @@ type endpoint struct {
 	TLSConfig              map[string]any
 }
 
-// Scraped has Prometheus itself read pods as a monitor says, until a query gives as many
-// series as are wanted. It fails the test if one of the pods is not read or answers otherwise.
-func Scraped(t testing.TB, env *kube.Env, m Monitor, query string, want int, pods ...*Pod) {
+// CheckScrapes runs Prometheus with the configuration of a monitor until it has scraped all pods and a
+// query returns want series. It fails the test if that takes longer than a minute. It returns at once if
+// Prometheus is not installed.
+func CheckScrapes(t testing.TB, env *kube.Env, m Monitor, query string, want int, pods ...*Pod) {
 	t.Helper()
 
-	program, err := exe.Tool("watch", "prometheus")
+	program, err := exe.FindTool("watch", "prometheus")
 	if err != nil {
 		t.Log(err)
 
@@ -81,7 +82,7 @@ func Scraped(t testing.TB, env *kube.Env, m Monitor, query string, want int, pod
 	dir, address := t.TempDir(), loopback.Address(t)
 	file := filepath.Join(dir, "prometheus.yaml")
 
-	config, err := yaml.Marshal(map[string]any{"scrape_configs": scrapes(t, env, m, pods)})
+	config, err := yaml.Marshal(map[string]any{"scrape_configs": newScrapeConfigs(t, env, m, pods)})
 	if err == nil {
 		err = os.WriteFile(file, config, 0o600)
 	}
@@ -101,20 +102,21 @@ func Scraped(t testing.TB, env *kube.Env, m Monitor, query string, want int, pod
 	defer func() { _ = process.Stop() }()
 
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		up, found := series(t, address, "up == 1"), series(t, address, query)
+		up, found := countSeries(t, address, "up == 1"), countSeries(t, address, query)
 		if up == len(pods) && found == want {
 			return
 		}
 
 		if time.Now().After(deadline) {
-			t.Fatalf("Prometheus reads %d of %d pods by %s %s, and %s has %d series, want %d:\n%s\n%s",
+			t.Fatalf("Prometheus scrapes %d of %d pods by %s %s, and %s has %d series, want %d:\n%s\n%s",
 				up, len(pods), m.Kind, m.Name, query, found, want, config, process.LogTail())
 		}
 	}
 }
 
-// scrapes are what the Prometheus operator would make of a monitor.
-func scrapes(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]any {
+// newScrapeConfigs returns the scrape configurations that the Prometheus operator would generate for a
+// monitor.
+func newScrapeConfigs(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]any {
 	t.Helper()
 
 	object := &unstructured.Unstructured{}
@@ -125,7 +127,7 @@ func scrapes(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]a
 		t.Fatal(err)
 	}
 
-	var spec struct{ Spec monitored }
+	var spec struct{ Spec monitorSpec }
 
 	text, err := object.MarshalJSON()
 	if err == nil {
@@ -147,7 +149,7 @@ func scrapes(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]a
 		var targets []string
 
 		for _, pod := range pods {
-			if address := monitoredAt(t, env, m, selector, end.Port, pod); address != "" {
+			if address := targetAddress(t, env, m, selector, end.Port, pod); address != "" {
 				targets = append(targets, address)
 			}
 		}
@@ -175,8 +177,9 @@ func scrapes(t testing.TB, env *kube.Env, m Monitor, pods []*Pod) []map[string]a
 	return out
 }
 
-// monitoredAt is where Prometheus would read a pod; empty if it would not.
-func monitoredAt(t testing.TB, env *kube.Env, m Monitor, selector labels.Selector, port string, pod *Pod) string {
+// targetAddress returns the address at which Prometheus would scrape a pod, "" if the monitor does not
+// select the pod.
+func targetAddress(t testing.TB, env *kube.Env, m Monitor, selector labels.Selector, port string, pod *Pod) string {
 	t.Helper()
 
 	if m.Kind == "PodMonitor" {
@@ -184,13 +187,13 @@ func monitoredAt(t testing.TB, env *kube.Env, m Monitor, selector labels.Selecto
 			return ""
 		}
 
-		return pod.at(port)
+		return pod.addressOf(port)
 	}
 
 	var services corev1.ServiceList
 
-	matching := &client.ListOptions{Namespace: m.Namespace, LabelSelector: selector}
-	if err := env.Client.List(t.Context(), &services, matching); err != nil {
+	listOptions := &client.ListOptions{Namespace: m.Namespace, LabelSelector: selector}
+	if err := env.Client.List(t.Context(), &services, listOptions); err != nil {
 		t.Fatal(err)
 	}
 
@@ -200,9 +203,9 @@ func monitoredAt(t testing.TB, env *kube.Env, m Monitor, selector labels.Selecto
 			continue
 		}
 
-		for _, one := range service.Spec.Ports {
-			if one.Name == port {
-				return pod.at(one.TargetPort.String())
+		for _, servicePort := range service.Spec.Ports {
+			if servicePort.Name == port {
+				return pod.addressOf(servicePort.TargetPort.String())
 			}
 		}
 	}
@@ -210,8 +213,8 @@ func monitoredAt(t testing.TB, env *kube.Env, m Monitor, selector labels.Selecto
 	return ""
 }
 
-// series is how many a query gives; none while Prometheus does not answer.
-func series(t testing.TB, address, query string) int {
+// countSeries returns the number of series that a query returns, 0 as long as Prometheus does not respond.
+func countSeries(t testing.TB, address, query string) int {
 	t.Helper()
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
@@ -220,20 +223,20 @@ func series(t testing.TB, address, query string) int {
 		t.Fatal(err)
 	}
 
-	caller := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	httpClient := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
-	response, err := caller.Do(request)
+	response, err := httpClient.Do(request)
 	if err != nil {
 		return 0
 	}
 	defer func() { _ = response.Body.Close() }()
 
-	var answer struct {
+	var result struct {
 		Data struct{ Result []json.RawMessage }
 	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+	if err := json.NewDecoder(response.Body).Decode(&result); err != nil {
 		return 0
 	}
 
-	return len(answer.Data.Result)
+	return len(result.Data.Result)
 }

@@ -13,31 +13,31 @@ import (
 	"syscall"
 )
 
-// EnvSocket names the socket that leases are had from.
+// EnvSocket is the environment variable with the path of the socket that serves leases.
 const EnvSocket = "HYPERFLEETTEST_SERVERS"
 
-// Request is what a test program asks for.
+// Request is a test program's request for a server.
 type Request struct {
-	// Kind of server, by the name under which it is served.
+	// Kind is the kind of server, one of the keys that Serve was called with.
 	Kind string `json:"kind"`
-	// Options that the kind knows.
+	// Options are options of the kind.
 	Options []string `json:"options,omitempty"`
-	// Dir is the folder that the test program runs in: the one of its package.
+	// Dir is the working directory of the test program, which is the directory of its package.
 	Dir string `json:"dir"`
 }
 
-type reply struct {
+type leaseResponse struct {
 	Error  string          `json:"error,omitempty"`
 	Server json.RawMessage `json:"server,omitempty"`
 }
 
-// ErrRefused says that the server could not be had.
+// ErrRefused is the error of a request that the test run has rejected.
 var ErrRefused = errors.New("no lease")
 
-// Lease is a server that this program has.
+// Lease is the lease of a server by this program. It lasts as long as its connection.
 type Lease struct{ conn net.Conn }
 
-// Release gives the server back.
+// Release ends the lease. It does nothing if the lease is nil.
 func (l *Lease) Release() error {
 	if l == nil {
 		return nil
@@ -46,9 +46,9 @@ func (l *Lease) Release() error {
 	return l.conn.Close()
 }
 
-// Take asks for a server, and fills in what there is to know of it. It gives nil, and no
-// error, where nobody serves leases.
-func Take(kind string, server any, options ...string) (*Lease, error) {
+// Acquire leases a server of a kind, and decodes the server's description into server. It returns nil and
+// no error if no test run serves leases.
+func Acquire(kind string, server any, options ...string) (*Lease, error) {
 	// Each run has another socket. go would take that for a change of what the test depends on if the
 	// variable were read by os.Getenv.
 	socket, _ := syscall.Getenv(EnvSocket)
@@ -61,37 +61,38 @@ func Take(kind string, server any, options ...string) (*Lease, error) {
 		return nil, fmt.Errorf("lease %s: %w", kind, err)
 	}
 
-	conn, err := net.Dial("unix", socket) //nolint:noctx // on this machine
+	conn, err := net.Dial("unix", socket) //nolint:noctx // a Unix socket on this host
 	if err != nil {
 		return nil, fmt.Errorf("lease %s: %w", kind, err)
 	}
 
-	if err := ask(conn, Request{Kind: kind, Options: options, Dir: dir}, server); err != nil {
+	if err := sendRequest(conn, Request{Kind: kind, Options: options, Dir: dir}, server); err != nil {
 		return nil, errors.Join(fmt.Errorf("lease %s: %w", kind, err), conn.Close())
 	}
 
 	return &Lease{conn: conn}, nil
 }
 
-// ask waits for as long as it takes: the test program's own timeout bounds it.
-func ask(conn net.Conn, request Request, server any) error {
+// sendRequest sends a request and decodes the response. It has no timeout of its own, because the timeout
+// of the test program limits it.
+func sendRequest(conn net.Conn, request Request, server any) error {
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		return fmt.Errorf("ask: %w", err)
+		return fmt.Errorf("send request: %w", err)
 	}
 
 	line, err := bufio.NewReader(conn).ReadBytes('\n')
 	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 
-	var answer reply
-	if err := json.Unmarshal(line, &answer); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+	var response leaseResponse
+	if err := json.Unmarshal(line, &response); err != nil {
+		return fmt.Errorf("decode response: %w", err)
 	}
 
-	if answer.Error != "" {
-		return fmt.Errorf("%w: %s", ErrRefused, answer.Error)
+	if response.Error != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, response.Error)
 	}
 
-	return json.Unmarshal(answer.Server, server)
+	return json.Unmarshal(response.Server, server)
 }

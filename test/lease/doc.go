@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lease lets the test programs of one run share the servers that are slow to start.
-// hack/testrun serves leases on a Unix socket that EnvSocket names; a test program asks for a
-// server of a kind, and has it until it gives it back or ends, however it ends. Without a
-// socket there is nobody to ask, and a program starts its own.
+// Package lease lets the test programs of one test run share servers that start slowly. hack/testrun serves
+// leases on the Unix socket that EnvSocket names. A test program requests a server of a kind, and has the
+// server until the program releases it or ends in any way. If EnvSocket is not set, a program starts its
+// own server.
 //
-// A request and its answer are a line of JSON each, and the connection is the lease.
+// The request and the response are one line of JSON each. The lease lasts as long as the connection.
 package lease

@@ -48,7 +48,7 @@ func TestALeaseIsTheConnection(t *testing.T) {
 
 	var got place
 
-	held, err := lease.Take("thing", &got, "large")
+	held, err := lease.Acquire("thing", &got, "large")
 	if err != nil || got.Name != "here" {
 		t.Fatalf("take = %+v, %v", got, err)
 	}
@@ -74,7 +74,7 @@ func TestLeasesThatAreNotHad(t *testing.T) {
 	serve(t)
 
 	for kind, want := range map[string]string{"broken": "it is broken", "other": `unknown kind of server: "other"`} {
-		if _, err := lease.Take(kind, &place{}); !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), want) {
+		if _, err := lease.Acquire(kind, &place{}); !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), want) {
 			t.Errorf("take %s = %v, want %q", kind, err, want)
 		}
 	}
@@ -83,7 +83,7 @@ func TestLeasesThatAreNotHad(t *testing.T) {
 func TestNobodyToAsk(t *testing.T) {
 	t.Setenv(lease.EnvSocket, "")
 
-	held, err := lease.Take("thing", &place{})
+	held, err := lease.Acquire("thing", &place{})
 	if held != nil || err != nil {
 		t.Errorf("take = %v, %v", held, err)
 	}
@@ -94,7 +94,7 @@ func TestNobodyToAsk(t *testing.T) {
 
 	t.Setenv(lease.EnvSocket, t.TempDir()+"/none")
 
-	if _, err := lease.Take("thing", &place{}); err == nil {
+	if _, err := lease.Acquire("thing", &place{}); err == nil {
 		t.Error("a lease was had of nobody")
 	}
 }

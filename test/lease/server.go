@@ -15,12 +15,12 @@ import (
 	"sync"
 )
 
-// Provider hands out servers of one kind. It gives what a test program has to know of its
-// server, as JSON can tell it, and what is to be done when that is given back.
+// Provider leases servers of one kind. It returns the description of a server, which is encoded as JSON for
+// the test program, and a function that is called when the lease ends.
 type Provider func(ctx context.Context, request Request) (server any, release func(), err error)
 
-// Serve answers requests on a socket in the folder until ctx ends, and gives the socket's
-// path. wait returns when all leases have been given back.
+// Serve serves requests on a socket in the directory until ctx ends, and returns the path of the socket.
+// The function wait returns when all leases have ended.
 func Serve(ctx context.Context, dir string, kinds map[string]Provider) (socket string, wait func(), err error) {
 	socket = filepath.Join(dir, "leases")
 
@@ -40,30 +40,30 @@ func Serve(ctx context.Context, dir string, kinds map[string]Provider) (socket s
 				return
 			}
 
-			leases.Go(func() { answer(ctx, conn, kinds) })
+			leases.Go(func() { serveLease(ctx, conn, kinds) })
 		}
 	}()
 
 	return socket, leases.Wait, nil
 }
 
-// answer serves one lease to its end.
-func answer(ctx context.Context, conn net.Conn, kinds map[string]Provider) {
-	defer conn.Close() //nolint:errcheck // the lease is over
+// serveLease handles the request of one connection, and returns when the lease has ended.
+func serveLease(ctx context.Context, conn net.Conn, kinds map[string]Provider) {
+	defer conn.Close() //nolint:errcheck // the lease has ended
 
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
-	in := bufio.NewReader(conn)
+	reader := bufio.NewReader(conn)
 
-	line, err := in.ReadBytes('\n')
+	line, err := reader.ReadBytes('\n')
 	if err != nil {
 		return
 	}
 
 	server, release, err := provide(ctx, line, kinds)
 	if err != nil {
-		_ = json.NewEncoder(conn).Encode(reply{Error: err.Error()}) //nolint:errchkjson // nobody else is there to tell
+		_ = json.NewEncoder(conn).Encode(leaseResponse{Error: err.Error()}) //nolint:errchkjson // a failed send cannot be reported
 
 		return
 	}
@@ -72,34 +72,34 @@ func answer(ctx context.Context, conn net.Conn, kinds map[string]Provider) {
 
 	_ = json.NewEncoder(conn).Encode(server) //nolint:errchkjson // it was encoded before
 
-	// The program's end closes its side, and there is nothing else that it says.
-	_, _ = io.Copy(io.Discard, in)
+	// Wait until the program releases the lease or ends, which closes the connection. It sends nothing else.
+	_, _ = io.Copy(io.Discard, reader)
 }
 
 var errUnknownKind = errors.New("unknown kind of server")
 
-func provide(ctx context.Context, line []byte, kinds map[string]Provider) (reply, func(), error) {
+func provide(ctx context.Context, line []byte, kinds map[string]Provider) (leaseResponse, func(), error) {
 	var request Request
 	if err := json.Unmarshal(line, &request); err != nil {
-		return reply{}, nil, fmt.Errorf("read the request: %w", err)
+		return leaseResponse{}, nil, fmt.Errorf("decode request: %w", err)
 	}
 
 	provider, ok := kinds[request.Kind]
 	if !ok {
-		return reply{}, nil, fmt.Errorf("%w: %q", errUnknownKind, request.Kind)
+		return leaseResponse{}, nil, fmt.Errorf("%w: %q", errUnknownKind, request.Kind)
 	}
 
 	server, release, err := provider(ctx, request)
 	if err != nil {
-		return reply{}, nil, err
+		return leaseResponse{}, nil, err
 	}
 
 	raw, err := json.Marshal(server)
 	if err != nil {
 		release()
 
-		return reply{}, nil, fmt.Errorf("encode the answer: %w", err)
+		return leaseResponse{}, nil, fmt.Errorf("encode response: %w", err)
 	}
 
-	return reply{Server: raw}, release, nil
+	return leaseResponse{Server: raw}, release, nil
 }

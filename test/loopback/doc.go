@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package loopback gives tests addresses for the programs that they start, where those
-// can't be given a socket. A server in the test's own process listens on port 0 instead.
+// Package loopback chooses free loopback addresses for programs that tests start and that cannot inherit a
+// socket. A server in the test's own process should listen on port 0 instead.
 package loopback

@@ -9,11 +9,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// Address is host:port of loopback, as procrun.Ports picks it.
+// Address returns a loopback address host:port with a free port, as procrun.Ports chooses it.
 func Address(t testing.TB) string {
 	t.Helper()
 
-	address, err := procrun.Address()
+	address, err := procrun.PickAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,11 +21,11 @@ func Address(t testing.TB) string {
 	return address
 }
 
-// Port is one of procrun.Ports.
+// Port returns a free loopback port, as procrun.Ports chooses it.
 func Port(t testing.TB) int {
 	t.Helper()
 
-	ports, err := procrun.Ports(1)
+	ports, err := procrun.PickPorts(1)
 	if err != nil {
 		t.Fatal(err)
 	}

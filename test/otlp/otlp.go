@@ -33,45 +33,45 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Path is where OTLP over HTTP takes spans, below the endpoint.
+// Path is the path of OTLP over HTTP for spans, below the endpoint.
 const Path = "/v1/traces"
 
-// maxBody bounds what is read of a request.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 16 << 20
 
-// Span is one that came, with the resource that it came from.
+// Span is a received span, with the name of its service.
 type Span struct {
 	Name    string
 	Service string
 	Kind    trace.Span_SpanKind
-	// TraceID, ID and Parent in hex; Parent is empty for the root of a trace.
+	// TraceID, ID and Parent are in hexadecimal. Parent is empty for the root span of a trace.
 	TraceID, ID, Parent string
 	Attributes          map[string]string
-	// Failed says that the status is an error.
+	// Failed is true if the status of the span is an error.
 	Failed bool
-	// Text is all of it, and of its resource, as JSON.
+	// Text is the JSON of the span's resource and of the span.
 	Text string
 }
 
-// Receiver takes spans.
+// Receiver receives and stores spans.
 type Receiver struct {
-	// URL is the endpoint: what OTEL_EXPORTER_OTLP_ENDPOINT is to say.
+	// URL is the endpoint, the value for OTEL_EXPORTER_OTLP_ENDPOINT.
 	URL string
-	// CA is the certificate that a client has to trust, in PEM; nil without TLS.
+	// CA is the certificate in PEM that clients must trust. It is nil without TLS.
 	CA []byte
 
 	t testing.TB
 
 	mu    sync.Mutex
 	spans []Span
-	// headers are those of the last export, in lower case.
-	headers map[string]string
-	exports int
-	refuse  func(header string) string
-	header  string
+	// headers are the headers of the last export by their names in lower case.
+	headers      map[string]string
+	exports      int
+	newRejection func(header string) string
+	rejectHeader string
 }
 
-// Spans are those that have come so far.
+// Spans returns the spans that were received so far.
 func (r *Receiver) Spans() []Span {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *Receiver) Spans() []Span {
 	return append([]Span(nil), r.spans...)
 }
 
-// Header gives a header of the last export.
+// Header returns a header of the last export.
 func (r *Receiver) Header(name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *Receiver) Header(name string) string {
 	return r.headers[strings.ToLower(name)]
 }
 
-// Exports is how many came, refused ones included.
+// Exports returns the number of exports that were received, including those that were rejected.
 func (r *Receiver) Exports() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,43 +95,46 @@ func (r *Receiver) Exports() int {
 	return r.exports
 }
 
-// Refuse has all exports refused from now on, as not allowed, with the words that say
-// makes of the header of that name.
-func (r *Receiver) Refuse(header string, say func(value string) string) {
+// Reject makes the receiver reject all later exports with a permission error. newMessage returns the
+// error's message for the value of the header with that name.
+func (r *Receiver) Reject(header string, newMessage func(value string) string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.header, r.refuse = strings.ToLower(header), say
+	r.rejectHeader, r.newRejection = strings.ToLower(header), newMessage
 }
 
-// take keeps the spans of a request, and gives the words to refuse it with.
-func (r *Receiver) take(request *collector.ExportTraceServiceRequest, headers map[string]string) (refused string, is bool) {
+// record stores the spans of a request. If exports are rejected, it stores nothing and returns the error
+// message.
+func (r *Receiver) record(
+	request *collector.ExportTraceServiceRequest, headers map[string]string,
+) (message string, isRejected bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.headers = headers
 	r.exports++
 
-	if r.refuse != nil {
-		return r.refuse(headers[r.header]), true
+	if r.newRejection != nil {
+		return r.newRejection(headers[r.rejectHeader]), true
 	}
 
 	for _, resource := range request.GetResourceSpans() {
-		about := attributes(resource.GetResource().GetAttributes())
+		resourceAttributes := convertAttributes(resource.GetResource().GetAttributes())
 
 		for _, scope := range resource.GetScopeSpans() {
-			for _, one := range scope.GetSpans() {
-				if len(one.GetTraceId()) != 16 || len(one.GetSpanId()) != 8 || one.GetName() == "" ||
-					one.GetEndTimeUnixNano() < one.GetStartTimeUnixNano() {
-					r.t.Errorf("span %v is not one that the protocol allows", one)
+			for _, span := range scope.GetSpans() {
+				if len(span.GetTraceId()) != 16 || len(span.GetSpanId()) != 8 || span.GetName() == "" ||
+					span.GetEndTimeUnixNano() < span.GetStartTimeUnixNano() {
+					r.t.Errorf("the protocol does not allow span %v", span)
 				}
 
 				r.spans = append(r.spans, Span{
-					Name: one.GetName(), Service: about["service.name"], Kind: one.GetKind(),
-					TraceID: hex.EncodeToString(one.GetTraceId()), ID: hex.EncodeToString(one.GetSpanId()),
-					Parent: hex.EncodeToString(one.GetParentSpanId()), Attributes: attributes(one.GetAttributes()),
-					Failed: one.GetStatus().GetCode() == trace.Status_STATUS_CODE_ERROR,
-					Text:   protojson.Format(resource.GetResource()) + protojson.Format(one),
+					Name: span.GetName(), Service: resourceAttributes["service.name"], Kind: span.GetKind(),
+					TraceID: hex.EncodeToString(span.GetTraceId()), ID: hex.EncodeToString(span.GetSpanId()),
+					Parent: hex.EncodeToString(span.GetParentSpanId()), Attributes: convertAttributes(span.GetAttributes()),
+					Failed: span.GetStatus().GetCode() == trace.Status_STATUS_CODE_ERROR,
+					Text:   protojson.Format(resource.GetResource()) + protojson.Format(span),
 				})
 			}
 		}
@@ -140,48 +143,48 @@ func (r *Receiver) take(request *collector.ExportTraceServiceRequest, headers ma
 	return "", false
 }
 
-func attributes(list []*common.KeyValue) map[string]string {
+func convertAttributes(list []*common.KeyValue) map[string]string {
 	out := map[string]string{}
 
-	for _, one := range list {
-		switch value := one.GetValue().GetValue().(type) {
+	for _, attribute := range list {
+		switch value := attribute.GetValue().GetValue().(type) {
 		case *common.AnyValue_StringValue:
-			out[one.GetKey()] = value.StringValue
+			out[attribute.GetKey()] = value.StringValue
 		case *common.AnyValue_IntValue:
-			out[one.GetKey()] = strconv.FormatInt(value.IntValue, 10)
+			out[attribute.GetKey()] = strconv.FormatInt(value.IntValue, 10)
 		default:
-			out[one.GetKey()] = one.GetValue().String()
+			out[attribute.GetKey()] = attribute.GetValue().String()
 		}
 	}
 
 	return out
 }
 
-// StartGRPC starts a receiver that speaks gRPC.
+// StartGRPC starts a receiver of OTLP over gRPC.
 func StartGRPC(t testing.TB) *Receiver {
 	t.Helper()
 
-	return overTCP(t, &Receiver{t: t})
+	return serveGRPC(t, &Receiver{t: t})
 }
 
-// StartGRPCWithTLS starts one over TLS.
+// StartGRPCWithTLS starts a receiver of OTLP over gRPC with TLS.
 func StartGRPCWithTLS(t testing.TB) *Receiver {
 	t.Helper()
 
-	// For its certificate alone.
-	other := httptest.NewTLSServer(http.NotFoundHandler())
-	defer other.Close()
+	// This server only provides its certificate.
+	certServer := httptest.NewTLSServer(http.NotFoundHandler())
+	defer certServer.Close()
 
-	return overTCP(t, &Receiver{t: t, CA: pemOf(other)}, grpc.Creds(credentials.NewTLS(&tls.Config{
-		Certificates: other.TLS.Certificates, MinVersion: tls.VersionTLS12,
+	return serveGRPC(t, &Receiver{t: t, CA: encodePEM(certServer)}, grpc.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: certServer.TLS.Certificates, MinVersion: tls.VersionTLS12,
 	})))
 }
 
-func pemOf(server *httptest.Server) []byte {
+func encodePEM(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-func overTCP(t testing.TB, r *Receiver, options ...grpc.ServerOption) *Receiver {
+func serveGRPC(t testing.TB, r *Receiver, options ...grpc.ServerOption) *Receiver {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -196,11 +199,11 @@ func overTCP(t testing.TB, r *Receiver, options ...grpc.ServerOption) *Receiver 
 
 	server := grpc.NewServer(append(options, grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(stream)
-		t.Errorf("call of %s, which a receiver of spans does not have", method)
+		t.Errorf("the client called %s, which the receiver does not support", method)
 
 		return status.Error(codes.Unimplemented, method)
 	}))...)
-	collector.RegisterTraceServiceServer(server, &overGRPC{receiver: r})
+	collector.RegisterTraceServiceServer(server, &traceService{receiver: r})
 
 	ended := make(chan error, 1)
 
@@ -209,7 +212,7 @@ func overTCP(t testing.TB, r *Receiver, options ...grpc.ServerOption) *Receiver 
 	t.Cleanup(func() {
 		server.Stop()
 
-		// A test that sends nothing may be over before the server has begun.
+		// If the test sends nothing, the server may be stopped before it has started.
 		if err := <-ended; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Errorf("serve OTLP: %v", err)
 		}
@@ -218,14 +221,14 @@ func overTCP(t testing.TB, r *Receiver, options ...grpc.ServerOption) *Receiver 
 	return r
 }
 
-type overGRPC struct {
+type traceService struct {
 	collector.UnimplementedTraceServiceServer
 
 	receiver *Receiver
 }
 
-// Export takes an export.
-func (s *overGRPC) Export(
+// Export handles an export.
+func (s *traceService) Export(
 	ctx context.Context, request *collector.ExportTraceServiceRequest,
 ) (*collector.ExportTraceServiceResponse, error) {
 	headers := map[string]string{}
@@ -235,37 +238,38 @@ func (s *overGRPC) Export(
 		headers[name] = strings.Join(values, ",")
 	}
 
-	if words, refused := s.receiver.take(request, headers); refused {
-		return nil, status.Error(codes.PermissionDenied, words)
+	if message, isRejected := s.receiver.record(request, headers); isRejected {
+		return nil, status.Error(codes.PermissionDenied, message)
 	}
 
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// StartHTTP starts a receiver that speaks HTTP with protobuf.
+// StartHTTP starts a receiver of OTLP over HTTP with protobuf.
 func StartHTTP(t testing.TB) *Receiver {
 	t.Helper()
 
-	return overHTTP(t, (*httptest.Server).Start)
+	return startHTTP(t, (*httptest.Server).Start)
 }
 
-// StartHTTPWithTLS starts one over TLS.
+// StartHTTPWithTLS starts a receiver of OTLP over HTTPS with protobuf.
 func StartHTTPWithTLS(t testing.TB) *Receiver {
 	t.Helper()
 
-	return overHTTP(t, (*httptest.Server).StartTLS)
+	return startHTTP(t, (*httptest.Server).StartTLS)
 }
 
-func overHTTP(t testing.TB, start func(*httptest.Server)) *Receiver {
+func startHTTP(t testing.TB, start func(*httptest.Server)) *Receiver {
 	t.Helper()
 
 	r := &Receiver{t: t}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serveHTTP))
-	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of clients that do not trust it
+	// Drop the log of failed TLS handshakes with clients that do not trust the certificate.
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	start(server)
 
 	if r.URL = server.URL; server.TLS != nil {
-		r.CA = pemOf(server)
+		r.CA = encodePEM(server)
 	}
 
 	t.Cleanup(server.Close)
@@ -282,7 +286,7 @@ func (r *Receiver) serveHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 
 	var export collector.ExportTraceServiceRequest
-	if err := readHTTP(request, &export); err != nil {
+	if err := decodeRequest(request, &export); err != nil {
 		r.t.Errorf("read export: %v", err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 
@@ -294,27 +298,27 @@ func (r *Receiver) serveHTTP(w http.ResponseWriter, request *http.Request) {
 		headers[strings.ToLower(name)] = strings.Join(values, ",")
 	}
 
-	if words, refused := r.take(&export, headers); refused {
-		http.Error(w, words, http.StatusForbidden)
+	if message, isRejected := r.record(&export, headers); isRejected {
+		http.Error(w, message, http.StatusForbidden)
 
 		return
 	}
 
 	w.Header().Set("Content-Type", "application/x-protobuf")
 
-	answer, err := proto.Marshal(&collector.ExportTraceServiceResponse{})
+	response, err := proto.Marshal(&collector.ExportTraceServiceResponse{})
 	if err == nil {
-		_, err = w.Write(answer)
+		_, err = w.Write(response)
 	}
 
 	if err != nil {
-		r.t.Errorf("answer: %v", err)
+		r.t.Errorf("write response: %v", err)
 	}
 }
 
-func readHTTP(request *http.Request, into *collector.ExportTraceServiceRequest) error {
+func decodeRequest(request *http.Request, export *collector.ExportTraceServiceRequest) error {
 	if got := request.Header.Get("Content-Type"); got != "application/x-protobuf" {
-		return fmt.Errorf("content type %q", got)
+		return fmt.Errorf("content type %q is not supported", got)
 	}
 
 	body := io.Reader(request.Body)
@@ -324,12 +328,12 @@ func readHTTP(request *http.Request, into *collector.ExportTraceServiceRequest) 
 	case "gzip":
 		unzipped, err := gzip.NewReader(body)
 		if err != nil {
-			return fmt.Errorf("unzip: %w", err)
+			return fmt.Errorf("decompress: %w", err)
 		}
 
 		body = unzipped
 	default:
-		return fmt.Errorf("content encoding %q", got)
+		return fmt.Errorf("content encoding %q is not supported", got)
 	}
 
 	data, err := io.ReadAll(io.LimitReader(body, maxBody))
@@ -337,7 +341,7 @@ func readHTTP(request *http.Request, into *collector.ExportTraceServiceRequest) 
 		return fmt.Errorf("read: %w", err)
 	}
 
-	if err := proto.Unmarshal(data, into); err != nil {
+	if err := proto.Unmarshal(data, export); err != nil {
 		return fmt.Errorf("parse: %w", err)
 	}
 

@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package postgres gives tests a real PostgreSQL server, one for all test programs of a
-// `make test` (package lease), else one for each, and a database of its own to each test. A
-// test that kills or freezes its server starts one by Start.
+// Package postgres runs a real PostgreSQL server for tests. All test programs of a `make test` share one
+// server (package lease). Without `make test`, each program starts its own. Each test has its own database.
+// A test that kills or suspends the server must start one with Start.
 //
 //	var server *postgres.Server
 //
@@ -12,7 +12,7 @@
 //	}
 //
 //	func TestStore(t *testing.T) {
-//		url := server.Database(t)
+//		url := server.NewDatabase(t)
 //		...
 //	}
 package postgres

@@ -23,48 +23,48 @@ import (
 )
 
 const (
-	// admin is the database that others are made from.
+	// admin is the database to which this package connects.
 	admin = "postgres"
-	// adminTimeout bounds what is done around a test.
+	// adminTimeout limits each statement of this package.
 	adminTimeout = time.Minute
-	// copyTries and copyPause are for a model that somebody is connected to.
-	copyTries = 100
-	copyPause = 20 * time.Millisecond
+	// copyAttempts and copyInterval are the number and interval of attempts to copy a database. An attempt
+	// fails while a client is still connected to the database.
+	copyAttempts = 100
+	copyInterval = 20 * time.Millisecond
 )
 
-// LeaseKind is the kind of server that a lease of a run's PostgreSQL asks for; it tells a
-// Lease.
+// LeaseKind is the kind of server in the request for a test run's PostgreSQL. The response is a Lease.
 const LeaseKind = "PostgreSQL"
 
-// Lease is what a run of tests tells of its PostgreSQL.
+// Lease describes the PostgreSQL of a test run.
 type Lease struct {
-	// URL of the database postgres, with the superuser's password.
+	// URL is the URL of the database postgres, with the superuser's password.
 	URL string
 }
 
 // Server is a running PostgreSQL.
 type Server struct {
 	url string
-	// lease is what it is held by, if it is a run's; else own is the process, in dir.
-	lease *lease.Lease
-	own   *pgproc.Server
-	dir   string
+	// lease is the lease of the server. If it is nil, the server is the process server, which runs in dir.
+	lease  *lease.Lease
+	server *pgproc.Server
+	dir    string
 
 	mu sync.Mutex
-	// filled is the database that Like copies.
-	filled string
+	// templateName is the database that FilledDatabase copies. It is empty before the first call.
+	templateName string
 }
 
-// Start starts a server of its own for one test, which may trouble it, and stops it at the
-// test's end. It fails the test, and does not skip it, when PostgreSQL is not installed.
+// Start starts a server for one test, and stops it when the test ends. The test may kill or suspend the
+// server. If PostgreSQL is not installed, Start fails the test and does not skip it.
 func Start(t testing.TB) *Server {
 	t.Helper()
 
-	return forTest(t, begin)
+	return useForTest(t, startOwn)
 }
 
-// forTest gives a test a server, and gives it up at the test's end.
-func forTest(t testing.TB, get func(context.Context) (*Server, error)) *Server {
+// useForTest gets a server, and stops or releases it when the test ends.
+func useForTest(t testing.TB, get func(context.Context) (*Server, error)) *Server {
 	t.Helper()
 
 	server, err := get(context.Background())
@@ -81,31 +81,31 @@ func forTest(t testing.TB, get func(context.Context) (*Server, error)) *Server {
 	return server
 }
 
-// Database makes an empty database for one test, on the server that other test programs use as well, and returns
-// its URL, which has a password in it.
-func Database(t testing.TB) string {
+// NewDatabase creates an empty database for one test, on the server that other test programs use as well.
+// It returns the URL of the database, which contains a password.
+func NewDatabase(t testing.TB) string {
 	t.Helper()
 
-	return forTest(t, have).Database(t)
+	return useForTest(t, acquire).NewDatabase(t)
 }
 
-// Main hands a server that other test programs use as well to use, runs the tests, and
-// exits with their code.
+// Main calls use with the server that other test programs use as well, runs the tests, and exits with their
+// exit code.
 func Main(m *testing.M, use func(*Server)) { os.Exit(Run(m, use)) }
 
-// Run is Main that returns the exit code, for a TestMain with more to do.
+// Run does what Main does, but returns the exit code, for a TestMain with further steps.
 func Run(m *testing.M, use func(*Server)) int {
-	return With(func(server *Server) int {
+	return RunWith(func(server *Server) int {
 		use(server)
 
 		return m.Run()
 	})
 }
 
-// With has a server for run, and gives what run gave, or 1 if PostgreSQL did not start
-// or did not end well.
-func With(run func(*Server) int) int {
-	server, err := have(context.Background())
+// RunWith calls run with a server, and returns the exit code of run. It returns 1 if PostgreSQL does not
+// start or does not stop without an error.
+func RunWith(run func(*Server) int) int {
+	server, err := acquire(context.Background())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
@@ -123,54 +123,54 @@ func With(run func(*Server) int) int {
 	return code
 }
 
-// have gets the run's server, or starts one where there is no run.
-func have(ctx context.Context) (*Server, error) {
-	var given Lease
+// acquire leases the server of the test run. If there is no test run, it starts a server.
+func acquire(ctx context.Context) (*Server, error) {
+	var leased Lease
 
-	held, err := lease.Take(LeaseKind, &given)
+	testLease, err := lease.Acquire(LeaseKind, &leased)
 	if err != nil {
 		return nil, fmt.Errorf("get a test database: %w", err)
 	}
 
-	if held != nil {
-		return &Server{url: given.URL, lease: held}, nil
+	if testLease != nil {
+		return &Server{url: leased.URL, lease: testLease}, nil
 	}
 
-	return begin(ctx)
+	return startOwn(ctx)
 }
 
-func begin(ctx context.Context) (*Server, error) {
+func startOwn(ctx context.Context) (*Server, error) {
 	dir, err := os.MkdirTemp("", "hyperfleet-postgres-")
 	if err != nil {
 		return nil, fmt.Errorf("start test database: %w", err)
 	}
 
-	running, err := pgproc.Start(ctx, pgproc.Options{Dir: dir})
+	server, err := pgproc.Start(ctx, pgproc.Options{Dir: dir})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 
-	return &Server{url: running.URL(admin), own: running, dir: dir}, nil
+	return &Server{url: server.URL(admin), server: server, dir: dir}, nil
 }
 
 func (s *Server) stop() error {
 	if s.lease != nil {
 		var err error
-		if s.filled != "" {
-			err = s.execute("drop database " + s.filled + " with (force)")
+		if s.templateName != "" {
+			err = s.execute("drop database " + s.templateName + " with (force)")
 		}
 
 		return errors.Join(err, s.lease.Release())
 	}
 
-	return errors.Join(s.own.Stop(), os.RemoveAll(s.dir))
+	return errors.Join(s.server.Stop(), os.RemoveAll(s.dir))
 }
 
-// URL returns the URL of a database, which has a password in it.
+// URL returns the URL of a database, which contains a password.
 func (s *Server) URL(database string) string {
 	parsed, err := url.Parse(s.url)
 	if err != nil {
-		panic(err) // it was made by this package's peer
+		panic(err) // the URL was generated by pgproc
 	}
 
 	parsed.Path = "/" + database
@@ -178,57 +178,58 @@ func (s *Server) URL(database string) string {
 	return parsed.String()
 }
 
-// Process is the server's, which Start started.
-func (s *Server) Process() *procrun.Process { return s.own.Process() }
+// Process returns the process of a server that Start has started.
+func (s *Server) Process() *procrun.Process { return s.server.Process() }
 
-// Database makes an empty database for one test, dropped at its end, and returns its
-// URL, which has a password in it.
-func (s *Server) Database(t testing.TB) string {
+// NewDatabase creates an empty database, and drops it when the test ends. It returns the URL of the
+// database, which contains a password.
+func (s *Server) NewDatabase(t testing.TB) string {
 	t.Helper()
 
-	return s.copyOf(t, "template1")
+	return s.copyDatabase(t, "template1")
 }
 
-// Like is Database with what fill puts into the first one: tables take longer to make than to copy.
-func (s *Server) Like(t testing.TB, fill func(url string) error) string {
+// FilledDatabase is NewDatabase with the content that fill writes. It calls fill only once, and copies the
+// database for each test, because copying tables is faster than creating them.
+func (s *Server) FilledDatabase(t testing.TB, fill func(url string) error) string {
 	t.Helper()
 
-	model, err := s.model(fill)
+	model, err := s.ensureTemplate(fill)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return s.copyOf(t, model)
+	return s.copyDatabase(t, model)
 }
 
-// model is the name of the database that others are copied from.
-func (s *Server) model(fill func(url string) error) (string, error) {
+// ensureTemplate returns the name of the database that FilledDatabase copies. The first call creates it.
+func (s *Server) ensureTemplate(fill func(url string) error) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.filled == "" {
-		name := newName()
+	if s.templateName == "" {
+		name := newDatabaseName()
 		if err := errors.Join(s.execute("create database "+name), fill(s.URL(name))); err != nil {
 			return "", fmt.Errorf("fill database: %w", err)
 		}
 
-		s.filled = name
+		s.templateName = name
 	}
 
-	return s.filled, nil
+	return s.templateName, nil
 }
 
-func (s *Server) copyOf(t testing.TB, model string) string {
+func (s *Server) copyDatabase(t testing.TB, template string) string {
 	t.Helper()
 
-	name := newName()
+	name := newDatabaseName()
 
-	// Who was connected to the model may take a moment to go.
-	err := s.execute("create database " + name + " template " + model)
-	for tries := 1; err != nil && tries < copyTries; tries++ {
-		time.Sleep(copyPause)
+	// The connections of earlier clients to the template may still be open for a short time.
+	err := s.execute("create database " + name + " template " + template)
+	for attempts := 1; err != nil && attempts < copyAttempts; attempts++ {
+		time.Sleep(copyInterval)
 
-		err = s.execute("create database " + name + " template " + model)
+		err = s.execute("create database " + name + " template " + template)
 	}
 
 	if err != nil {
@@ -236,7 +237,7 @@ func (s *Server) copyOf(t testing.TB, model string) string {
 	}
 
 	t.Cleanup(func() {
-		// Whoever is still connected is what the test left behind.
+		// With force, because the test may have left connections open.
 		if err := s.execute("drop database " + name + " with (force)"); err != nil {
 			t.Error(err)
 		}
@@ -245,14 +246,15 @@ func (s *Server) copyOf(t testing.TB, model string) string {
 	return s.URL(name)
 }
 
-func newName() string { return "test_" + strings.ReplaceAll(uuid.NewString(), "-", "") }
+func newDatabaseName() string { return "test_" + strings.ReplaceAll(uuid.NewString(), "-", "") }
 
-// Bounce kills the server, which Start started, and starts it again with the same data at the same address.
-func (s *Server) Bounce(t testing.TB) {
+// KillAndRestart kills a server that Start has started, and starts it again with the same data and address.
+func (s *Server) KillAndRestart(t testing.TB) {
 	t.Helper()
 
-	// The server lives on after the test, so not on its context.
-	if err := s.own.Restart(context.Background()); err != nil {
+	// Do not use the test's context, because the cleanup of the test stops the server after that context has
+	// ended.
+	if err := s.server.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -265,7 +267,7 @@ func (s *Server) execute(statement string) error {
 	if err != nil {
 		return fmt.Errorf("connect to test database: %w", err)
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing is left to say on it
+	defer conn.Close(ctx) //nolint:errcheck // the statement was executed
 
 	if _, err := conn.Exec(ctx, statement); err != nil {
 		return fmt.Errorf("%s: %w", statement, err)

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// From gives what prints a line, with the seconds since now before it. Further lines of
-// the same text are indented below it.
-func From(t testing.TB) func(format string, args ...any) {
+// NewPrinter returns a function that prints a text with the seconds since NewPrinter was called. It indents
+// all lines after the first.
+func NewPrinter(t testing.TB) func(format string, args ...any) {
 	t.Helper()
 
 	out, began := t.Output(), time.Now()

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// patience bounds each wait, pause lies between two looks.
-	patience = 2 * time.Minute
-	pause    = 200 * time.Millisecond
+	// waitTimeout limits each wait, and pollInterval is the interval between two checks.
+	waitTimeout  = 2 * time.Minute
+	pollInterval = 200 * time.Millisecond
 )
 
-// waitFor waits until ok.
-func waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// waitFor waits until ok returns true.
+func waitFor(ctx context.Context, description string, ok func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 
-	ticker := time.NewTicker(pause)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 
 	for {
@@ -37,17 +37,19 @@ func waitFor(ctx context.Context, what string, ok func() (bool, error)) error {
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, errors.Join(ctx.Err(), err))
+			return fmt.Errorf("wait for %s: %w", description, errors.Join(ctx.Err(), err))
 		case <-ticker.C:
 		}
 	}
 }
 
-// get asks as the administrator.
+// get reads a path of the API as the administrator.
 func (s *Site) get(ctx context.Context, path string, out any) error {
-	err := s.root.Get(ctx, path, out)
-	for try := 1; try < workerTries && err != nil && strings.Contains(err.Error(), "unexpected end of JSON input"); try++ {
-		err = s.root.Get(ctx, path, out) // a busy node cuts an answer short now and then
+	const truncated = "unexpected end of JSON input"
+
+	err := s.adminClient.Get(ctx, path, out)
+	for attempt := 1; attempt < maxAttempts && err != nil && strings.Contains(err.Error(), truncated); attempt++ {
+		err = s.adminClient.Get(ctx, path, out) // a busy node sometimes truncates a response
 	}
 
 	if err != nil {
@@ -57,16 +59,16 @@ func (s *Site) get(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// workerTries bounds the tries to start a task: a busy node fails to now and then, and has
-// done nothing.
-const workerTries = 5
+// maxAttempts is the maximum number of attempts of a call. A busy node sometimes fails to start a task, and
+// has then done nothing.
+const maxAttempts = 5
 
-// task makes a change as the administrator and waits for its task to end well.
-func (s *Site) task(ctx context.Context, method func(context.Context, *string) error) error {
+// runTask makes a change as the administrator, and waits until its task has succeeded.
+func (s *Site) runTask(ctx context.Context, method func(context.Context, *string) error) error {
 	var upid string
 
 	err := method(ctx, &upid)
-	for try := 1; try < workerTries && err != nil && strings.Contains(err.Error(), "start worker failed"); try++ {
+	for attempt := 1; attempt < maxAttempts && err != nil && strings.Contains(err.Error(), "start worker failed"); attempt++ {
 		err = method(ctx, &upid)
 	}
 
@@ -74,8 +76,8 @@ func (s *Site) task(ctx context.Context, method func(context.Context, *string) e
 		return err
 	}
 
-	task := gopve.NewTask(gopve.UPID(upid), s.root)
-	if err := task.Wait(ctx, pause, patience); err != nil {
+	task := gopve.NewTask(gopve.UPID(upid), s.adminClient)
+	if err := task.Wait(ctx, pollInterval, waitTimeout); err != nil {
 		return err
 	}
 
@@ -87,51 +89,52 @@ func (s *Site) task(ctx context.Context, method func(context.Context, *string) e
 }
 
 func (s *Site) post(ctx context.Context, path string, params map[string]any) error {
-	return s.task(ctx, func(ctx context.Context, upid *string) error { return s.root.Post(ctx, path, params, upid) })
+	return s.runTask(ctx, func(ctx context.Context, upid *string) error { return s.adminClient.Post(ctx, path, params, upid) })
 }
 
 func (s *Site) delete(ctx context.Context, path string) error {
-	return s.task(ctx, func(ctx context.Context, upid *string) error { return s.root.Delete(ctx, path, upid) })
+	return s.runTask(ctx, func(ctx context.Context, upid *string) error { return s.adminClient.Delete(ctx, path, upid) })
 }
 
-// row is one machine in the listing. Its name and status lag, that it is there does not.
-type row struct {
+// vmRow is one machine in the list of the cluster's resources. Name and status in that list may be
+// outdated, but its set of machines is current.
+type vmRow struct {
 	VMID int    `json:"vmid"`
 	Node string `json:"node"`
 	Tags string `json:"tags"`
 }
 
-func (r row) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", r.Node, r.VMID) }
+func (r vmRow) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", r.Node, r.VMID) }
 
-func (s *Site) rows(ctx context.Context) ([]row, error) {
-	var rows []row
+func (s *Site) listVMs(ctx context.Context) ([]vmRow, error) {
+	var rows []vmRow
 
 	err := s.get(ctx, "/cluster/resources?type=vm", &rows)
 
 	return rows, err
 }
 
-// config is a machine's configuration, nil where the machine is gone.
-func (s *Site) config(ctx context.Context, r row) (map[string]any, error) {
+// readConfig returns a machine's configuration, nil if the machine does not exist.
+func (s *Site) readConfig(ctx context.Context, r vmRow) (map[string]any, error) {
 	var config map[string]any
 
 	err := s.get(ctx, r.path()+"/config", &config)
-	if gone(err) {
-		return nil, nil //nolint:nilnil // as the comment says
+	if isNotFound(err) {
+		return nil, nil //nolint:nilnil // nil means that the machine does not exist
 	}
 
 	return config, err
 }
 
-func gone(err error) bool { return err != nil && strings.Contains(err.Error(), "does not exist") }
+func isNotFound(err error) bool { return err != nil && strings.Contains(err.Error(), "does not exist") }
 
-func (s *Site) running(ctx context.Context, r row) (bool, error) {
+func (s *Site) isRunning(ctx context.Context, r vmRow) (bool, error) {
 	var status struct {
 		Status string `json:"status"`
 	}
 
 	err := s.get(ctx, r.path()+"/status/current", &status)
-	if gone(err) {
+	if isNotFound(err) {
 		return false, nil
 	}
 
@@ -149,11 +152,11 @@ type Task struct {
 	End    int64  `json:"endtime"`
 }
 
-// Ended tells whether a task has, and how.
-func (s *Site) Ended(ctx context.Context, upid string) (bool, string) {
+// TaskResult returns whether a task has ended, and its exit status.
+func (s *Site) TaskResult(ctx context.Context, upid string) (bool, string) {
 	parts := strings.Split(upid, ":")
 	if len(parts) < 2 {
-		return true, "is no task"
+		return true, "the text is not a UPID"
 	}
 
 	var status struct {
@@ -166,14 +169,14 @@ func (s *Site) Ended(ctx context.Context, upid string) (bool, string) {
 	return err == nil && status.Status == "stopped", status.Exit
 }
 
-// iso is a volume of the storage for ISOs.
+// iso is a volume of the ISO storage.
 type iso struct {
 	VolID string `json:"volid"`
 	Node  string `json:"-"`
 }
 
-// isos are those that HyperFleet's operators made.
-func (s *Site) isos(ctx context.Context) ([]iso, error) {
+// listISOs returns the cloud-init ISOs that HyperFleet's operators have created, on all nodes.
+func (s *Site) listISOs(ctx context.Context) ([]iso, error) {
 	var nodes []struct {
 		Node string `json:"node"`
 	}
@@ -200,8 +203,8 @@ func (s *Site) isos(ctx context.Context) ([]iso, error) {
 	return out, nil
 }
 
-// text is a configuration in one line.
-func text(config map[string]any) string {
+// formatConfig returns a configuration as one line of JSON.
+func formatConfig(config map[string]any) string {
 	raw, err := json.Marshal(config)
 	if err != nil {
 		return err.Error()

@@ -14,41 +14,42 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
-// Left says what is left of tests on a site: nothing, before them and after them.
-func (s *Site) Left(ctx context.Context) error {
-	rows, err := s.rows(ctx)
+// CheckLeftovers returns an error that names all machines, running tasks and cloud-init ISOs of tests on
+// the site. There must be none before and after a test run.
+func (s *Site) CheckLeftovers(ctx context.Context) error {
+	rows, err := s.listVMs(ctx)
 	if err != nil {
 		return err
 	}
 
 	for _, r := range rows {
-		if r.VMID >= s.first && r.VMID < s.first+idsOfTests {
-			err = errors.Join(err, fmt.Errorf("machine %d on node %s has a VMID of the tests': remove it, or set PVE_VMID",
+		if r.VMID >= s.firstVMID && r.VMID < s.firstVMID+vmidsOfTests {
+			err = errors.Join(err, fmt.Errorf("machine %d on node %s has a VMID of the tests: delete it, or set PVE_VMID",
 				r.VMID, r.Node))
 
 			continue
 		}
 
-		// The tags are a hint for where to look.
+		// Read the configuration only of machines with HyperFleet's tag.
 		if !strings.Contains(r.Tags, hypervisor.ManagedBy) {
 			continue
 		}
 
-		config, failed := s.config(ctx, r)
-		err = errors.Join(err, failed)
+		config, readErr := s.readConfig(ctx, r)
+		err = errors.Join(err, readErr)
 
 		notes, _ := config["description"].(string)
-		if record, none := proxmox.ParseRecord(notes); none == nil && strings.HasPrefix(record.Cluster, Cluster) {
-			err = errors.Join(err, fmt.Errorf("machine %d on node %s is an operator's of cluster %s: remove it",
+		if record, parseErr := proxmox.ParseRecord(notes); parseErr == nil && strings.HasPrefix(record.Cluster, Cluster) {
+			err = errors.Join(err, fmt.Errorf("machine %d on node %s belongs to an operator of cluster %s: delete it",
 				r.VMID, r.Node, record.Cluster))
 		}
 	}
 
-	return errors.Join(err, s.noTasks(ctx), s.noISOs(ctx))
+	return errors.Join(err, s.checkTasks(ctx), s.checkISOs(ctx))
 }
 
-// noTasks makes sure that no task works on a machine of the tests'.
-func (s *Site) noTasks(ctx context.Context) error {
+// checkTasks returns an error if a task is running on a machine of the tests.
+func (s *Site) checkTasks(ctx context.Context) error {
 	var tasks []Task
 	if err := s.get(ctx, "/cluster/tasks", &tasks); err != nil {
 		return err
@@ -56,7 +57,7 @@ func (s *Site) noTasks(ctx context.Context) error {
 
 	for _, task := range tasks {
 		id, err := strconv.Atoi(task.ID)
-		if err == nil && task.End == 0 && id >= s.first && id < s.first+idsOfTests {
+		if err == nil && task.End == 0 && id >= s.firstVMID && id < s.firstVMID+vmidsOfTests {
 			return fmt.Errorf("task %s is running", task.UPID)
 		}
 	}
@@ -64,28 +65,28 @@ func (s *Site) noTasks(ctx context.Context) error {
 	return nil
 }
 
-// noISOs makes sure that there is no ISO of an operator of the tests'.
-func (s *Site) noISOs(ctx context.Context) error {
-	isos, err := s.isos(ctx)
+// checkISOs returns an error if an ISO of a test's operator exists.
+func (s *Site) checkISOs(ctx context.Context) error {
+	isos, err := s.listISOs(ctx)
 	if err != nil {
 		return err
 	}
 
 	for _, iso := range isos {
-		if s.marked(iso.VolID) {
-			err = errors.Join(err, fmt.Errorf("ISO %s on node %s is an operator's of the tests: remove it", iso.VolID, iso.Node))
+		if s.isOwnISO(iso.VolID) {
+			err = errors.Join(err, fmt.Errorf("ISO %s on node %s belongs to a test's operator: delete it", iso.VolID, iso.Node))
 		}
 	}
 
 	return err
 }
 
-// marked tells whether an ISO is of an operator that this process had.
-func (s *Site) marked(volume string) bool {
+// isOwnISO returns true if an ISO belongs to an operator of this test program.
+func (s *Site) isOwnISO(volume string) bool {
 	found := false
 
-	s.allMarks.Range(func(mark, _ any) bool {
-		found = strings.Contains(volume, fmt.Sprintf(":iso/%s", mark))
+	s.allISOPrefixes.Range(func(prefix, _ any) bool {
+		found = strings.Contains(volume, fmt.Sprintf(":iso/%s", prefix))
 
 		return !found
 	})

@@ -9,25 +9,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Reach is how an operator reaches the site: the ids are those that nobody else uses.
-func (s *Site) Reach() hypervisor.Config {
+// BaseConfig returns the configuration with which an operator connects to the site. Its id range contains
+// all VMIDs of the tests.
+func (s *Site) BaseConfig() hypervisor.Config {
 	return hypervisor.Config{
 		Endpoint: s.endpoint, TLS: s.tls.Clone(), Credentials: s.credentials,
 		DefaultStorage: s.storage, ISOStorage: s.iso, DefaultNetwork: s.bridge, ResourcePool: s.pool,
-		IDMin: s.first, IDMax: s.first + idsOfTests - 1,
+		IDMin: s.firstVMID, IDMax: s.firstVMID + vmidsOfTests - 1,
 	}
 }
 
-// Machine is one as the administrator sees it.
+// Machine is the state of a machine that the administrator reads.
 type Machine struct {
 	Node string
-	// Config is its configuration in one line.
+	// Config is the machine's configuration as one line of JSON.
 	Config string
 }
 
-// Machines gives all there are by id, templates too, and the cloud-init ISOs of operators.
-func (s *Site) Machines(ctx context.Context) (map[int]Machine, []string, error) {
-	rows, err := s.rows(ctx)
+// ListMachines returns all machines and templates of the site by VMID, and the cloud-init ISOs of operators.
+func (s *Site) ListMachines(ctx context.Context) (map[int]Machine, []string, error) {
+	rows, err := s.listVMs(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -35,17 +36,17 @@ func (s *Site) Machines(ctx context.Context) (map[int]Machine, []string, error) 
 	out := map[int]Machine{}
 
 	for _, r := range rows {
-		config, err := s.config(ctx, r)
+		config, err := s.readConfig(ctx, r)
 		if err != nil {
 			return nil, nil, err
 		}
 
 		if config != nil {
-			out[r.VMID] = Machine{Node: r.Node, Config: text(config)}
+			out[r.VMID] = Machine{Node: r.Node, Config: formatConfig(config)}
 		}
 	}
 
-	isos, err := s.isos(ctx)
+	isos, err := s.listISOs(ctx)
 
 	names := make([]string, 0, len(isos))
 	for _, iso := range isos {

@@ -20,40 +20,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
-// Cluster begins the names of the clusters that operators of tests have: their machines'
-// records carry it.
+// Cluster is the prefix of the cluster names of the tests' operators. The ownership records of their
+// machines contain the cluster name.
 const Cluster = "realpve-"
 
-// Part is a part of a site that one test has for itself: VMIDs, and a name of the cluster
-// that makes its operators others than those of other parts.
+// Part is a part of a site that only one test uses. It has its own VMIDs, and its own cluster name, so that
+// its operators do not own machines of other parts.
 type Part struct {
 	*Site
 
-	// First and Last VMID.
+	// First and Last are the first and the last VMID.
 	First, Last int
 
-	name  string
-	since time.Time
-	t     testing.TB
+	clusterName string
+	startTime   time.Time
+	t           testing.TB
 
 	mu       sync.Mutex
 	occupied map[int]bool
-	// marks are what the names of its operators' ISOs begin with.
-	marks []string
+	// isoPrefixes are the prefixes of the names of its operators' ISOs.
+	isoPrefixes []string
 }
 
-// Part gives a test its part, which is emptied when the test ends.
-func (s *Site) Part(t testing.TB) *Part {
+// NewPart returns a part for a test. When the test ends, it deletes all machines and ISOs of the part.
+func (s *Site) NewPart(t testing.TB) *Part {
 	t.Helper()
 
 	n := int(s.parts.Add(1))
 	p := &Part{
-		Site: s, First: s.first + n*idsOfPart, Last: s.first + (n+1)*idsOfPart - 1,
-		name: fmt.Sprintf("%s%d", Cluster, n), since: time.Now(), t: t, occupied: map[int]bool{},
+		Site: s, First: s.firstVMID + n*vmidsPerPart, Last: s.firstVMID + (n+1)*vmidsPerPart - 1,
+		clusterName: fmt.Sprintf("%s%d", Cluster, n), startTime: time.Now(), t: t, occupied: map[int]bool{},
 	}
 
 	t.Cleanup(func() {
-		if err := p.empty(context.Background()); err != nil {
+		if err := p.cleanUp(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -61,26 +61,26 @@ func (s *Site) Part(t testing.TB) *Part {
 	return p
 }
 
-// Config leads to the site with the operator's account.
+// Config returns the configuration with which the part's operators connect to the site.
 func (p *Part) Config() hypervisor.Config {
-	config := p.Reach()
-	config.Name, config.IDMin, config.IDMax = p.name, p.First, p.Last
+	config := p.BaseConfig()
+	config.Name, config.IDMin, config.IDMax = p.clusterName, p.First, p.Last
 
 	return config
 }
 
-// Connect makes a provider, as a new process would.
+// Connect returns a new provider, as a new process of the operator would create it.
 func (p *Part) Connect(tb testing.TB, options hypervisor.Options) hypervisor.Connection {
 	tb.Helper()
 
-	mark := "hf-" + hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: p.name}.Hash() + "-"
+	prefix := "hf-" + hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: p.clusterName}.Hash() + "-"
 
 	p.mu.Lock()
-	if !slices.Contains(p.marks, mark) {
-		p.marks = append(p.marks, mark)
+	if !slices.Contains(p.isoPrefixes, prefix) {
+		p.isoPrefixes = append(p.isoPrefixes, prefix)
 	}
 	p.mu.Unlock()
-	p.allMarks.Store(mark, true)
+	p.allISOPrefixes.Store(prefix, true)
 
 	connection, err := proxmox.New(p.Config(), options)
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *Part) Connect(tb testing.TB, options hypervisor.Options) hypervisor.Con
 	return connection
 }
 
-// Inspect tells what is on this part, by the administrator's eyes.
+// Inspect returns the state of this part that the administrator reads.
 func (p *Part) Inspect() conformance.State {
 	p.t.Helper()
 
@@ -105,63 +105,64 @@ func (p *Part) Inspect() conformance.State {
 func (p *Part) inspect(ctx context.Context) (conformance.State, error) {
 	var state conformance.State
 
-	rows, err := p.rows(ctx)
+	rows, err := p.listVMs(ctx)
 	if err != nil {
 		return state, err
 	}
 
-	slices.SortFunc(rows, func(a, b row) int { return a.VMID - b.VMID })
+	slices.SortFunc(rows, func(a, b vmRow) int { return a.VMID - b.VMID })
 
 	for _, r := range rows {
-		if !p.isTemplate(r.VMID) && !p.mine(r.VMID) {
+		if !p.isTemplate(r.VMID) && !p.ownsID(r.VMID) {
 			continue
 		}
 
-		config, err := p.config(ctx, r)
+		config, err := p.readConfig(ctx, r)
 		if err != nil || config == nil {
 			return state, err
 		}
 
 		if p.isTemplate(r.VMID) || p.isOccupied(r.VMID) {
-			state.Foreign += fmt.Sprintf("%d %s\n", r.VMID, text(config))
+			state.Foreign += fmt.Sprintf("%d %s\n", r.VMID, formatConfig(config))
 
 			continue
 		}
 
-		seen, err := p.seen(ctx, r, config)
+		machine, err := p.inspectMachine(ctx, r, config)
 		if err != nil {
 			return state, err
 		}
 
-		state.Machines = append(state.Machines, seen)
+		state.Machines = append(state.Machines, machine)
 	}
 
-	state.Seeds, err = p.seeds(ctx)
+	state.Seeds, err = p.listSeeds(ctx)
 
 	return state, err
 }
 
-// seen is a machine as it is. How often it was started, the node's record of tasks says. What
-// is in a TPM nobody can read, only whether there is one.
-func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conformance.Seen, error) {
-	out := conformance.Seen{ID: r.VMID}
+// inspectMachine returns the state of a machine. It counts the starts in the node's list of tasks. The
+// content of a TPM cannot be read, so TPM only shows whether the machine has one.
+func (p *Part) inspectMachine(ctx context.Context, r vmRow, config map[string]any) (conformance.ObservedMachine, error) {
+	out := conformance.ObservedMachine{ID: r.VMID}
 	out.TPM, _ = config["tpmstate0"].(string)
 
 	if notes, ok := config["description"].(string); ok {
-		// What has no record is somebody's all the same.
+		// Also return machines without an ownership record.
 		record, _ := proxmox.ParseRecord(notes)
 		out.ClaimUID, out.OperatorUID = record.MachineClaim.UID, record.OperatorUID
 	}
 
 	var err error
-	if out.Running, err = p.running(ctx, r); err != nil {
+	if out.Running, err = p.isRunning(ctx, r); err != nil {
 		return out, err
 	}
 
 	var tasks []Task
 
 	query := url.Values{
-		"vmid": {strconv.Itoa(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"}, "since": {strconv.FormatInt(p.since.Unix(), 10)},
+		"vmid": {strconv.Itoa(r.VMID)}, "typefilter": {"qmstart"}, "source": {"all"},
+		"since": {strconv.FormatInt(p.startTime.Unix(), 10)},
 	}
 
 	err = p.get(ctx, "/nodes/"+r.Node+"/tasks?"+query.Encode(), &tasks)
@@ -174,8 +175,8 @@ func (p *Part) seen(ctx context.Context, r row, config map[string]any) (conforma
 	return out, err
 }
 
-func (p *Part) seeds(ctx context.Context) ([]string, error) {
-	isos, err := p.isos(ctx)
+func (p *Part) listSeeds(ctx context.Context) ([]string, error) {
+	isos, err := p.listISOs(ctx)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +184,7 @@ func (p *Part) seeds(ctx context.Context) ([]string, error) {
 	var out []string
 
 	for _, iso := range isos {
-		if slices.ContainsFunc(p.marks, func(mark string) bool { return strings.Contains(iso.VolID, ":iso/"+mark) }) {
+		if slices.ContainsFunc(p.isoPrefixes, func(prefix string) bool { return strings.Contains(iso.VolID, ":iso/"+prefix) }) {
 			out = append(out, iso.Node+"/"+iso.VolID)
 		}
 	}
@@ -191,7 +192,7 @@ func (p *Part) seeds(ctx context.Context) ([]string, error) {
 	return out, err
 }
 
-func (p *Part) mine(id int) bool { return id >= p.First && id <= p.Last }
+func (p *Part) ownsID(id int) bool { return id >= p.First && id <= p.Last }
 
 func (p *Part) isOccupied(id int) bool {
 	p.mu.Lock()
@@ -200,27 +201,27 @@ func (p *Part) isOccupied(id int) bool {
 	return p.occupied[id]
 }
 
-// find gives where a machine is; it has no node where it is nowhere.
-func (p *Part) find(ctx context.Context, id int) (row, error) {
-	rows, err := p.rows(ctx)
+// findVM returns the row of a machine. The node is empty if the machine does not exist.
+func (p *Part) findVM(ctx context.Context, id int) (vmRow, error) {
+	rows, err := p.listVMs(ctx)
 	for _, r := range rows {
 		if r.VMID == id {
 			return r, err
 		}
 	}
 
-	return row{}, err
+	return vmRow{}, err
 }
 
-// Lock is what a machine is locked for; empty where it is not.
+// Lock returns the lock of a machine, "" if it is not locked.
 func (p *Part) Lock(id int) string {
 	p.t.Helper()
 
 	var config map[string]any
 
-	r, err := p.find(context.Background(), id)
+	r, err := p.findVM(context.Background(), id)
 	if err == nil && r.Node != "" {
-		config, err = p.config(context.Background(), r)
+		config, err = p.readConfig(context.Background(), r)
 	}
 
 	if err != nil {
@@ -232,13 +233,14 @@ func (p *Part) Lock(id int) string {
 	return lock
 }
 
-// listed gives where a machine is that there must be. The listing may lack it for a moment.
-func (p *Part) listed(ctx context.Context, id int) (row, error) {
-	var r row
+// waitForVM returns the row of a machine that must exist. It waits, because a new machine may be missing in
+// the list for a short time.
+func (p *Part) waitForVM(ctx context.Context, id int) (vmRow, error) {
+	var r vmRow
 
-	err := waitFor(ctx, fmt.Sprintf("machine %d to be listed", id), func() (bool, error) {
+	err := waitFor(ctx, fmt.Sprintf("machine %d in the list", id), func() (bool, error) {
 		var err error
-		r, err = p.find(ctx, id)
+		r, err = p.findVM(ctx, id)
 
 		return r.Node != "", err
 	})
@@ -246,11 +248,11 @@ func (p *Part) listed(ctx context.Context, id int) (row, error) {
 	return r, err
 }
 
-// PowerOff turns a machine off, as far as its operator can tell by itself.
+// PowerOff stops a machine as the administrator. To the operator, this looks as if the guest had powered off.
 func (p *Part) PowerOff(id int) {
 	p.t.Helper()
 
-	r, err := p.listed(context.Background(), id)
+	r, err := p.waitForVM(context.Background(), id)
 	if err == nil {
 		err = p.post(context.Background(), r.path()+"/status/stop", nil)
 	}
@@ -260,13 +262,13 @@ func (p *Part) PowerOff(id int) {
 	}
 }
 
-// Occupy puts a machine of nobody's on an id.
-func (p *Part) Occupy(tb testing.TB, id int) {
+// OccupyID creates a machine without an owner that has the id.
+func (p *Part) OccupyID(tb testing.TB, id int) {
 	tb.Helper()
 
-	at, err := p.find(tb.Context(), p.Template)
+	template, err := p.findVM(tb.Context(), p.Template)
 	if err == nil {
-		err = p.post(tb.Context(), "/nodes/"+at.Node+"/qemu", map[string]any{"vmid": id, "name": "somebody-elses", "memory": 64})
+		err = p.post(tb.Context(), "/nodes/"+template.Node+"/qemu", map[string]any{"vmid": id, "name": "somebody-elses", "memory": 64})
 	}
 
 	if err != nil {
@@ -279,13 +281,13 @@ func (p *Part) Occupy(tb testing.TB, id int) {
 	p.occupied[id] = true
 }
 
-// Vanish removes a machine, as an administrator would; its ISO stays.
-func (p *Part) Vanish(tb testing.TB, id int) {
+// DeleteExternally deletes a machine as the administrator. Its ISO stays.
+func (p *Part) DeleteExternally(tb testing.TB, id int) {
 	tb.Helper()
 
-	r, err := p.listed(tb.Context(), id)
+	r, err := p.waitForVM(tb.Context(), id)
 	if err == nil {
-		err = p.destroy(tb.Context(), r)
+		err = p.destroyVM(tb.Context(), r)
 	}
 
 	if err != nil {
@@ -293,10 +295,10 @@ func (p *Part) Vanish(tb testing.TB, id int) {
 	}
 }
 
-// destroy removes a machine, once no task works on it.
-func (s *Site) destroy(ctx context.Context, r row) error {
-	return waitFor(ctx, fmt.Sprintf("machine %d to be removed", r.VMID), func() (bool, error) {
-		running, err := s.running(ctx, r)
+// destroyVM deletes a machine. It retries until no task is running on the machine.
+func (s *Site) destroyVM(ctx context.Context, r vmRow) error {
+	return waitFor(ctx, fmt.Sprintf("the deletion of machine %d", r.VMID), func() (bool, error) {
+		running, err := s.isRunning(ctx, r)
 		if err == nil && running {
 			err = s.post(ctx, r.path()+"/status/stop", nil)
 		}
@@ -305,33 +307,33 @@ func (s *Site) destroy(ctx context.Context, r row) error {
 			err = s.delete(ctx, r.path()+"?purge=1")
 		}
 
-		return err == nil || gone(err), err
+		return err == nil || isNotFound(err), err
 	})
 }
 
-// empty removes what is on this part.
-func (p *Part) empty(ctx context.Context) error {
-	rows, err := p.rows(ctx)
+// cleanUp deletes all machines and ISOs of this part.
+func (p *Part) cleanUp(ctx context.Context) error {
+	rows, err := p.listVMs(ctx)
 
 	for _, r := range rows {
-		if p.mine(r.VMID) {
-			err = errors.Join(err, p.destroy(ctx, r))
+		if p.ownsID(r.VMID) {
+			err = errors.Join(err, p.destroyVM(ctx, r))
 		}
 	}
 
 	p.mu.Lock()
-	marks := slices.Clone(p.marks)
+	prefixes := slices.Clone(p.isoPrefixes)
 	p.mu.Unlock()
 
-	isos, listed := p.isos(ctx)
-	err = errors.Join(err, listed)
+	isos, listErr := p.listISOs(ctx)
+	err = errors.Join(err, listErr)
 
 	for _, iso := range isos {
-		if slices.ContainsFunc(marks, func(mark string) bool { return strings.Contains(iso.VolID, ":iso/"+mark) }) {
-			err = errors.Join(err, waitFor(ctx, iso.VolID+" to be removed", func() (bool, error) {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.Contains(iso.VolID, ":iso/"+prefix) }) {
+			err = errors.Join(err, waitFor(ctx, "the deletion of "+iso.VolID, func() (bool, error) {
 				err := p.delete(ctx, "/nodes/"+iso.Node+"/storage/"+p.iso+"/content/"+url.PathEscape(iso.VolID))
 
-				return err == nil || gone(err), err
+				return err == nil || isNotFound(err), err
 			}))
 		}
 	}

@@ -23,55 +23,55 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// IDs of machines: each Part has its own.
+// VMIDs of the tests. Each Part has its own VMIDs.
 const (
-	idsOfPart  = 50
-	idsOfTests = 10_000
-	firstID    = 810_000
+	vmidsPerPart     = 50
+	vmidsOfTests     = 10_000
+	defaultFirstVMID = 810_000
 )
 
-// ErrNone says that the environment names no Proxmox VE.
-var ErrNone = errors.New("no Proxmox VE: set PVE_ENDPOINT and what goes with it (go doc ./test/realpve)")
+// ErrNotConfigured is the error if the environment names no Proxmox VE.
+var ErrNotConfigured = errors.New("no Proxmox VE is configured: set PVE_ENDPOINT and the other variables (go doc ./test/realpve)")
 
 // Site is the Proxmox VE that the environment names.
 type Site struct {
-	// Template is small, SlowTemplate takes a while to be cloned in full; that is 0 where there
-	// is none.
+	// Template is the VMID of a small template. SlowTemplate is the VMID of a template whose full clone takes
+	// long, 0 if there is none.
 	Template, SlowTemplate int
 
-	// root is the administrator's client, credentials and pool are the operator's.
-	root        *gopve.Client
+	// root is the administrator's client. credentials and pool are the operator's.
+	adminClient *gopve.Client
 	credentials hypervisor.Credentials
 	pool        string
 
 	endpoint             string
 	tls                  *tls.Config
 	storage, iso, bridge string
-	first                int
+	firstVMID            int
 
 	parts atomic.Int64
-	// allMarks are those of all parts (Part.marks).
-	allMarks sync.Map
+	// allISOPrefixes are the prefixes of ISO names of all parts (Part.isoPrefixes).
+	allISOPrefixes sync.Map
 }
 
-//nolint:gochecknoglobals // one for all tests of a program
+//nolint:gochecknoglobals // all tests of a program share one site
 var (
-	// opened is the site, once a test has asked for it.
-	opened atomic.Pointer[Site]
-	site   = sync.OnceValues(func() (*Site, error) {
+	// openedSite is the site, nil before the first test has called GetSite.
+	openedSite atomic.Pointer[Site]
+	openOnce   = sync.OnceValues(func() (*Site, error) {
 		s, err := Open(context.Background())
-		opened.Store(s)
+		openedSite.Store(s)
 
 		return s, err
 	})
 )
 
-// Get gives the site. The test is skipped where there is none.
-func Get(t testing.TB) *Site {
+// GetSite returns the site. It skips the test if the environment names none.
+func GetSite(t testing.TB) *Site {
 	t.Helper()
 
-	s, err := site()
-	if errors.Is(err, ErrNone) {
+	s, err := openOnce()
+	if errors.Is(err, ErrNotConfigured) {
 		t.Skip(err)
 	}
 
@@ -82,16 +82,17 @@ func Get(t testing.TB) *Site {
 	return s
 }
 
-// Run runs a package's tests. It fails where something of them is left on the site.
+// Run runs a package's tests, and returns the exit code. The exit code is not zero if something of the
+// tests is left on the site.
 func Run(m *testing.M) int {
 	code := m.Run()
 
-	s := opened.Load()
+	s := openedSite.Load()
 	if s == nil {
 		return code
 	}
 
-	if err := s.Left(context.Background()); err != nil {
+	if err := s.CheckLeftovers(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "left on Proxmox VE after the tests:", err)
 
 		return max(code, 1)
@@ -100,40 +101,41 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Open gives the site, on which nothing may be left of tests before; ErrNone where there is
-// none.
+// Open returns the site. It fails if something of earlier tests is left on the site, or with
+// ErrNotConfigured if the environment names no site.
 func Open(ctx context.Context) (*Site, error) {
-	s, err := named()
+	s, err := readEnvironment()
 	if err != nil {
 		return nil, err
 	}
 
-	if err := s.Left(ctx); err != nil {
+	if err := s.CheckLeftovers(ctx); err != nil {
 		return nil, err
 	}
 
 	return s, nil
 }
 
-// Check says what the environment lacks to name a Proxmox VE, without asking that.
-func Check() error {
-	_, err := named()
+// CheckEnvironment returns an error that names missing environment variables. It does not connect to
+// Proxmox VE.
+func CheckEnvironment() error {
+	_, err := readEnvironment()
 
 	return err
 }
 
-// named gives the site that the environment names.
-func named() (*Site, error) {
+// readEnvironment returns the site that the environment names.
+func readEnvironment() (*Site, error) {
 	if os.Getenv("PVE_ENDPOINT") == "" {
-		return nil, ErrNone
+		return nil, ErrNotConfigured
 	}
 
-	var unset []string
+	var missing []string
 
 	get := func(name string) string {
 		value := os.Getenv(name)
 		if value == "" {
-			unset = append(unset, name)
+			missing = append(missing, name)
 		}
 
 		return value
@@ -142,7 +144,7 @@ func named() (*Site, error) {
 	number := func(text string) int {
 		n, err := strconv.Atoi(text)
 		if text != "" && err != nil {
-			unset = append(unset, "a VMID in place of "+text)
+			missing = append(missing, "a VMID instead of "+text)
 		}
 
 		return n
@@ -153,27 +155,28 @@ func named() (*Site, error) {
 		credentials: hypervisor.Credentials{TokenID: get("PVE_TOKEN_ID"), TokenSecret: get("PVE_TOKEN_SECRET")},
 		pool:        os.Getenv("PVE_POOL"),
 		storage:     get("PVE_STORAGE"), iso: get("PVE_ISO_STORAGE"), bridge: get("PVE_BRIDGE"),
-		first: cmp.Or(number(os.Getenv("PVE_VMID")), firstID),
+		firstVMID: cmp.Or(number(os.Getenv("PVE_VMID")), defaultFirstVMID),
 	}
-	err := s.reach(get("PVE_ENDPOINT"), get("PVE_CA"), get("PVE_ADMIN_TOKEN_ID"), get("PVE_ADMIN_TOKEN_SECRET"))
+	err := s.createClient(get("PVE_ENDPOINT"), get("PVE_CA"), get("PVE_ADMIN_TOKEN_ID"), get("PVE_ADMIN_TOKEN_SECRET"))
 
-	if len(unset) > 0 {
-		return nil, fmt.Errorf("PVE_ENDPOINT is set: set %s too (go doc ./test/realpve)", strings.Join(unset, ", "))
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("PVE_ENDPOINT is set, but variables are missing: set %s (go doc ./test/realpve)",
+			strings.Join(missing, ", "))
 	}
 
 	return s, err
 }
 
-// reach makes the administrator's client.
-func (s *Site) reach(endpoint, ca, token, secret string) error {
+// createClient creates the administrator's client, and sets the TLS configuration.
+func (s *Site) createClient(endpoint, ca, token, secret string) error {
 	pem, err := os.ReadFile(ca)
 	if err != nil {
-		return fmt.Errorf("read the certificate authority: %w", err)
+		return fmt.Errorf("read PVE_CA: %w", err)
 	}
 
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("read the certificate authority: no certificate in %s", ca)
+		return fmt.Errorf("read PVE_CA: file %s contains no certificate", ca)
 	}
 
 	s.endpoint = strings.TrimSuffix(endpoint, "/")
@@ -182,11 +185,11 @@ func (s *Site) reach(endpoint, ca, token, secret string) error {
 	}
 
 	s.tls = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	s.root = gopve.NewClient(s.endpoint, gopve.WithAPIToken(token, secret),
+	s.adminClient = gopve.NewClient(s.endpoint, gopve.WithAPIToken(token, secret),
 		gopve.WithHTTPClient(&http.Client{Transport: &http.Transport{TLSClientConfig: s.tls.Clone()}}))
 
 	return nil
 }
 
-// isTemplate says whether an id is that of one of its templates.
+// isTemplate returns true if the id is the VMID of one of the site's templates.
 func (s *Site) isTemplate(id int) bool { return id == s.Template || id == s.SlowTemplate }

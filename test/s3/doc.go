@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3 gives tests a real S3-compatible server, versitygw over a folder, on the loopback
-// interface: it verifies signatures, regions and clocks as S3 does.
+// Package s3 runs a real S3-compatible server on the loopback interface for tests: versitygw, which stores
+// objects in a directory. The server verifies signatures, regions and request times as S3 does.
 //
 //	server := s3.Start(t)
-//	server.Bucket(t, "logs")
+//	server.CreateBucket(t, "logs")
 //
-// hack/setup.sh s3 makes the program (hack/tools/versitygw).
+// hack/setup.sh s3 builds the program (hack/tools/versitygw).
 package s3

@@ -25,24 +25,24 @@ const (
 	grace        = 3 * time.Second
 	ownerOnly    = 0o700
 
-	// Region that requests have to be signed for.
+	// Region is the region for which requests must be signed.
 	Region = "eu-test-1"
-	// KeyID is that of the one user.
+	// KeyID is the access key ID of the only user.
 	KeyID = "runner-logs"
-	// Secret is the user's key.
+	// Secret is the user's secret access key.
 	Secret = "secret-of-the-store-0123456789"
 )
 
 // Server is a running S3 server.
 type Server struct {
-	// URL is its base URL.
+	// URL is the base URL of the server.
 	URL string
 
 	dir, address, logPath string
 	process               *procrun.Process
 }
 
-// Start starts a server without buckets, and returns when it answers.
+// Start starts a server without buckets until the test ends, and returns when the server responds.
 func Start(t testing.TB) *Server {
 	t.Helper()
 
@@ -60,11 +60,11 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Run starts a server that was stopped, with what it had.
+// Run starts a server after Stop, with its data, and returns when the server responds.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
 
-	path, err := exe.Tool("s3", program)
+	path, err := exe.FindTool("s3", program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func (s *Server) Run(t testing.TB) {
 	}
 
 	s.process, err = procrun.Start(context.Background(), procrun.Spec{
-		Path: path, Dir: s.dir, LogPath: s.logPath, Grace: grace,
+		Path: path, Dir: s.dir, LogPath: s.logPath, GracePeriod: grace,
 		Env:  []string{"ROOT_ACCESS_KEY_ID=" + KeyID, "ROOT_SECRET_ACCESS_KEY=" + Secret},
 		Args: []string{"--port", s.address, "--region", Region, "posix", "--sidecar", sidecar, data},
 	})
@@ -86,26 +86,26 @@ func (s *Server) Run(t testing.TB) {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 
-	if err := s.process.WaitReady(ctx, s.answers); err != nil {
+	if err := s.process.WaitReady(ctx, s.checkReady); err != nil {
 		t.Fatalf("start %s: %v", program, err)
 	}
 }
 
-func (s *Server) answers(ctx context.Context) error {
+func (s *Server) checkReady(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, http.NoBody)
 	if err != nil {
-		return fmt.Errorf("make request: %w", err)
+		return fmt.Errorf("create request: %w", err)
 	}
 
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", program, err)
+		return fmt.Errorf("call %s: %w", program, err)
 	}
 
-	return answer.Body.Close()
+	return response.Body.Close()
 }
 
-// Stop ends the server. It does nothing to one that has ended.
+// Stop stops the server. It does nothing if the server has already ended.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 
@@ -114,8 +114,8 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Bucket makes a bucket.
-func (s *Server) Bucket(t testing.TB, name string) {
+// CreateBucket creates a bucket.
+func (s *Server) CreateBucket(t testing.TB, name string) {
 	t.Helper()
 
 	if err := os.Mkdir(filepath.Join(s.dir, "data", name), ownerOnly); err != nil {
@@ -123,8 +123,8 @@ func (s *Server) Bucket(t testing.TB, name string) {
 	}
 }
 
-// Objects are the texts of a bucket by their keys.
-func (s *Server) Objects(t testing.TB, bucket string) map[string]string {
+// ReadObjects returns the contents of a bucket's objects by their keys.
+func (s *Server) ReadObjects(t testing.TB, bucket string) map[string]string {
 	t.Helper()
 
 	out, root := map[string]string{}, filepath.Join(s.dir, "data", bucket)
@@ -145,7 +145,7 @@ func (s *Server) Objects(t testing.TB, bucket string) map[string]string {
 		return err
 	})
 	if err != nil {
-		t.Fatalf("look into bucket %s: %v", bucket, err)
+		t.Fatalf("read bucket %s: %v", bucket, err)
 	}
 
 	return out

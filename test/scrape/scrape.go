@@ -17,13 +17,14 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// ErrNone is what Sum returns where a program tells no such series, yet.
-var ErrNone = errors.New("there is no such series")
+// ErrNoSeries is the error of Sum if there is no such series yet.
+var ErrNoSeries = errors.New("there is no such series")
 
 const timeout = 30 * time.Second
 
-// Sum reads the page of metrics at url, and adds up the series of a metric whose labels contain
-// the text: `method="GET"`, or nothing for all of them. A histogram's are name_sum and name_count.
+// Sum reads the metrics at url, and returns the sum of the series of a metric whose labels contain a text,
+// for example `method="GET"`. If labels is empty, it adds up all series of the metric. For a histogram, use
+// the metrics name_sum and name_count.
 func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -37,7 +38,7 @@ func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read metrics: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was only read
+	defer response.Body.Close() //nolint:errcheck // the body was only read
 
 	page, err := io.ReadAll(response.Body)
 
@@ -48,47 +49,47 @@ func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 		return 0, fmt.Errorf("read metrics at %s: %s", url, response.Status)
 	}
 
-	return sum(string(page), name, labels)
+	return sumSeries(string(page), name, labels)
 }
 
-// Text is what a registry's page of metrics has.
-func Text(from prometheus.Gatherer) (string, error) {
-	families, err := from.Gather()
+// Render returns the metrics of a registry in Prometheus' text format.
+func Render(gatherer prometheus.Gatherer) (string, error) {
+	families, err := gatherer.Gather()
 
 	var out strings.Builder
 
 	for _, family := range families {
-		if _, write := expfmt.MetricFamilyToText(&out, family); write != nil {
-			err = errors.Join(err, write)
+		if _, writeErr := expfmt.MetricFamilyToText(&out, family); writeErr != nil {
+			err = errors.Join(err, writeErr)
 		}
 	}
 
 	return out.String(), err
 }
 
-// Here is Sum of a registry of this process, and 0 where there is no such series.
-func Here(t testing.TB, from prometheus.Gatherer, name, labels string) float64 {
+// SumOf is Sum for a registry of this process. It returns 0 if there is no such series.
+func SumOf(t testing.TB, gatherer prometheus.Gatherer, name, labels string) float64 {
 	t.Helper()
 
-	page, err := Text(from)
+	page, err := Render(gatherer)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	total, err := sum(page, name, labels)
-	if err != nil && !errors.Is(err, ErrNone) {
+	total, err := sumSeries(page, name, labels)
+	if err != nil && !errors.Is(err, ErrNoSeries) {
 		t.Fatal(err)
 	}
 
 	return total
 }
 
-func sum(page, name, labels string) (float64, error) {
+func sumSeries(page, name, labels string) (float64, error) {
 	total, found := 0.0, false
 
 	for line := range strings.Lines(page) {
-		rest, is := strings.CutPrefix(line, name)
-		if !is || rest[0] != ' ' && rest[0] != '{' {
+		rest, hasName := strings.CutPrefix(line, name)
+		if !hasName || rest[0] != ' ' && rest[0] != '{' {
 			continue
 		}
 
@@ -106,7 +107,7 @@ func sum(page, name, labels string) (float64, error) {
 	}
 
 	if !found {
-		return 0, fmt.Errorf("read metric %s{%s}: %w", name, labels, ErrNone)
+		return 0, fmt.Errorf("read metric %s{%s}: %w", name, labels, ErrNoSeries)
 	}
 
 	return total, nil

@@ -47,7 +47,7 @@ func TestSum(t *testing.T) {
 	}
 
 	for _, name := range []string{"calls", "took"} {
-		if _, err := scrape.Sum(t.Context(), server.URL, name, ""); !errors.Is(err, scrape.ErrNone) {
+		if _, err := scrape.Sum(t.Context(), server.URL, name, ""); !errors.Is(err, scrape.ErrNoSeries) {
 			t.Errorf("Sum(%s): %v, want that there is none", name, err)
 		}
 	}
@@ -55,7 +55,7 @@ func TestSum(t *testing.T) {
 	refuses := httptest.NewServer(http.NotFoundHandler())
 	defer refuses.Close()
 
-	if _, err := scrape.Sum(t.Context(), refuses.URL, "calls", ""); err == nil || errors.Is(err, scrape.ErrNone) {
+	if _, err := scrape.Sum(t.Context(), refuses.URL, "calls", ""); err == nil || errors.Is(err, scrape.ErrNoSeries) {
 		t.Errorf("Sum() of a page that is not there: %v", err)
 	}
 }

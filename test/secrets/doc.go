@@ -1,20 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package secrets looks for credentials where none may be. A Scanner is told of every
-// credential that a test has planted, and where it may be seen; it is then shown all that a
-// machine, a hypervisor, the cluster and the operator keep or tell, and names what it finds:
+// Package secrets searches for credentials in places where none may be. A test registers every credential
+// with the places where the credential is allowed. Then it scans all data that a machine, a hypervisor, the
+// cluster and the operator store or send, and gets the list of findings:
 //
 //	var scanner secrets.Scanner
-//	scanner.Plant(secrets.Secret{Name: "the forge's token", Value: token})
-//	scanner.Tree("disk", root)
-//	scanner.Look("log", log)
+//	scanner.Register(secrets.Secret{Name: "the CI platform's token", Value: token})
+//	scanner.ScanTree("disk", root)
+//	scanner.Scan("log", "operator.log", log)
 //	findings := scanner.Findings()
 //
-// A credential is known again in the forms that it travels in: as it is, in base64 (also
-// within other base64, at any offset, and in either alphabet), hexadecimal, escaped for URLs
-// and JSON, as lines of PEM, and in what was compressed by gzip.
+// The Scanner recognizes a credential in several encodings: unencoded, in base64 (also at any offset of a
+// longer base64 text, in both alphabets, and encoded twice), in hexadecimal, escaped for URLs and JSON, as
+// lines of PEM, and in data that is compressed with gzip.
 //
-// Its tests also hold an operator with all its areas to what its tenants may reach: a team that
-// has every right in its namespace, beside the operator's own namespace and a neighbour's.
+// The package's tests also check which servers and objects tenants can reach through an operator with all
+// areas. The tenant has all permissions in its own namespace. The operator's namespace and another tenant's
+// namespace exist, too.
 package secrets

@@ -15,26 +15,26 @@ import (
 	"strings"
 )
 
-// Bounds of what is looked at, and for.
+// Limits of the search.
 const (
-	// shortest is the length of a form below which it would be found by chance.
-	shortest = 12
-	// largest bounds what one compressed part may come to, in bytes.
-	largest = 16 << 20
-	// deepest is how often compressed parts may hold compressed parts.
-	deepest = 3
+	// minFormLength is the minimum length of a form in bytes. Shorter texts would be found by chance.
+	minFormLength = 12
+	// maxInflatedSize is the maximum decompressed size of one compressed part in bytes.
+	maxInflatedSize = 16 << 20
+	// maxDepth is the maximum number of nested compressed parts.
+	maxDepth = 3
 )
 
-// forms are the texts that tell of a value, by name.
+// forms returns the encodings of a value by name.
 func forms(value string) map[string]string {
 	out := map[string]string{}
 	add := func(name, form string) {
-		if len(form) >= shortest {
+		if len(form) >= minFormLength {
 			out[name] = form
 		}
 	}
 
-	add("as it is", value)
+	add("unencoded", value)
 	add("hexadecimal", hex.EncodeToString([]byte(value)))
 	add("HEXADECIMAL", strings.ToUpper(hex.EncodeToString([]byte(value))))
 	add("escaped for a query", url.QueryEscape(value))
@@ -44,12 +44,12 @@ func forms(value string) map[string]string {
 		add("in JSON", strings.Trim(string(text), `"`))
 	}
 
-	for once := range within64(value) {
-		add("base64 "+once, once)
-		add("base64url "+once, url64(once))
+	for encoded := range base64Fragments(value) {
+		add("base64 "+encoded, encoded)
+		add("base64url "+encoded, toURLAlphabet(encoded))
 
-		for twice := range within64(once) {
-			add("base64 in base64 "+twice, twice)
+		for doubleEncoded := range base64Fragments(encoded) {
+			add("base64 in base64 "+doubleEncoded, doubleEncoded)
 		}
 	}
 
@@ -60,7 +60,8 @@ func forms(value string) map[string]string {
 	return out
 }
 
-// pemForms are those of a key in PEM: each of its lines, and what they stand for.
+// pemForms returns the forms of a value in PEM: each line, and the DER content. It returns nil for any
+// other value.
 func pemForms(value string) map[string]string {
 	block, _ := pem.Decode([]byte(value))
 	if block == nil {
@@ -73,8 +74,8 @@ func pemForms(value string) map[string]string {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
 			out["a line of PEM "+line] = line
 
-			for once := range within64(line) {
-				out["base64 of a line of PEM "+once] = once
+			for encoded := range base64Fragments(line) {
+				out["base64 of a line of PEM "+encoded] = encoded
 			}
 		}
 	}
@@ -82,9 +83,9 @@ func pemForms(value string) map[string]string {
 	return out
 }
 
-// within64 gives what a value looks like inside of a longer text in base64: there are three
-// ways, by where it begins. The ends, which depend on what is beside the value, are left out.
-func within64(value string) map[string]bool {
+// base64Fragments returns the three texts that a value can have inside a longer base64 text, depending on
+// its offset. It leaves out the first and last characters, which also depend on the neighboring bytes.
+func base64Fragments(value string) map[string]bool {
 	out := map[string]bool{}
 
 	for shift := range 3 {
@@ -100,21 +101,21 @@ func within64(value string) map[string]bool {
 	return out
 }
 
-// url64 is a text in base64 in the alphabet for URLs.
-func url64(text string) string { return strings.NewReplacer("+", "-", "/", "_").Replace(text) }
+// toURLAlphabet converts a base64 text to the alphabet for URLs.
+func toURLAlphabet(text string) string { return strings.NewReplacer("+", "-", "/", "_").Replace(text) }
 
-// inflated gives what the compressed parts of the data come to, those in base64 as well.
-func inflated(data []byte) [][]byte {
+// inflateParts returns the decompressed content of all gzip parts of the data, also of parts in base64.
+func inflateParts(data []byte) [][]byte {
 	var out [][]byte
 
-	for _, at := range indexes(data, "\x1f\x8b\x08") {
+	for _, at := range findAll(data, "\x1f\x8b\x08") {
 		if part := gunzip(data[at:]); len(part) > 0 {
 			out = append(out, part)
 		}
 	}
 
-	for _, at := range indexes(data, "H4sI") {
-		if raw := decode64(data[at:]); len(raw) > 0 {
+	for _, at := range findAll(data, "H4sI") {
+		if raw := decodeBase64(data[at:]); len(raw) > 0 {
 			out = append(out, gunzip(raw))
 		}
 	}
@@ -122,7 +123,7 @@ func inflated(data []byte) [][]byte {
 	return out
 }
 
-func indexes(data []byte, mark string) []int {
+func findAll(data []byte, mark string) []int {
 	var out []int
 
 	for from := 0; ; {
@@ -136,7 +137,7 @@ func indexes(data []byte, mark string) []int {
 	}
 }
 
-// gunzip gives as much as there is to be had of what the data begins with.
+// gunzip decompresses the gzip stream at the start of the data. It returns as much as can be decompressed.
 func gunzip(data []byte) []byte {
 	reader, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -145,13 +146,13 @@ func gunzip(data []byte) []byte {
 
 	reader.Multistream(false)
 
-	out, _ := io.ReadAll(io.LimitReader(reader, largest)) // what was read before an error counts too
+	out, _ := io.ReadAll(io.LimitReader(reader, maxInflatedSize)) // also use the data before an error
 
 	return out
 }
 
-// decode64 decodes the base64 that the data begins with, over lines too.
-func decode64(data []byte) []byte {
+// decodeBase64 decodes the base64 text at the start of the data, which may span several lines.
+func decodeBase64(data []byte) []byte {
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
 
 	text := make([]byte, 0, len(data))

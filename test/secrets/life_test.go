@@ -71,7 +71,7 @@ func (w *world) live(names []string) {
 		}
 	}
 
-	w.EventuallyDone(len(names))
+	w.EventuallyJobsDone(len(names))
 	w.Eventually("the jobs failing", func() (bool, string) {
 		failed, open := 0, ""
 
@@ -116,11 +116,11 @@ func TestEveryPlaceIsLookedAt(t *testing.T) {
 	dye := "dyed-" + unguessable(t, "")
 
 	for what, value := range map[string]string{"the dye": dye, "the namespace": w.Namespace} {
-		w.scanner.Plant(secrets.Secret{Name: what, Value: value})
+		w.scanner.Register(secrets.Secret{Name: what, Value: value})
 	}
 
 	// No metric tells of a claim: its controller is what there is.
-	w.scanner.Plant(secrets.Secret{Name: "the controller", Value: "machineclaim", Places: slices.DeleteFunc(
+	w.scanner.Register(secrets.Secret{Name: "the controller", Value: "machineclaim", Places: slices.DeleteFunc(
 		every(), func(place string) bool { return place == inMetrics })})
 
 	template := w.NewTemplate()
@@ -147,7 +147,7 @@ func TestEveryPlaceIsLookedAt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	w.EventuallyDone(1)
+	w.EventuallyJobsDone(1)
 	w.EventuallyClean()
 	w.Stop()
 	w.look()
@@ -159,7 +159,7 @@ func TestEveryPlaceIsLookedAt(t *testing.T) {
 
 	for _, place := range every() {
 		if !found[place] {
-			t.Errorf("no dye was found in %s, %d looks", place, w.scanner.Looks()[place])
+			t.Errorf("no dye was found in %s, %d looks", place, w.scanner.ScanCounts()[place])
 		}
 	}
 }

@@ -98,11 +98,11 @@ func TestPlatformsThatRepeatSecrets(t *testing.T) {
 
 				site := open(server.URL)
 				site.secrets = map[string]string{"token": value}
-				scanner.Plant(secrets.Secret{Name: "the token", Value: value})
+				scanner.Register(secrets.Secret{Name: "the token", Value: value})
 
 				site.fails(t, &asked, func(call string, err error) {
 					for ; err != nil; err = errors.Unwrap(err) {
-						scanner.Look(call, "its error", fmt.Appendf(nil, "%v %+v", err, err))
+						scanner.Scan(call, "its error", fmt.Appendf(nil, "%v %+v", err, err))
 					}
 				})
 
@@ -179,7 +179,7 @@ func (f forge) calls(t *testing.T) map[string]func() error {
 	template.Spec.Bootstrap.Config = &f.config
 	f.config.HTTPClient = &v1alpha1.HTTPClient{TimeoutSeconds: 5}
 
-	runner, err := f.platform.Runner(template, v1alpha1.Workload{Config: &f.load})
+	runner, err := f.platform.ResolveRunner(template, v1alpha1.Workload{Config: &f.load})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,24 +198,24 @@ func (f forge) calls(t *testing.T) map[string]func() error {
 		"Validate":   func() error { return provider.Validate(ctx) },
 		"Deregister": func() error { return provider.Deregister(ctx, id) },
 		"Issue": func() error {
-			_, err := provider.Issue(ctx, workload.RunnerRequest{
+			_, err := provider.IssueCredential(ctx, workload.RunnerRequest{
 				Name: "vm-1", Labels: []string{"linux"}, WorkDir: "/tmp/work", Job: &workload.Job{ID: id, Platform: runner.Platform},
 			})
 
 			return err
 		},
 		"Find": func() error {
-			_, err := provider.Find(ctx, "vm-1", 0)
+			_, err := provider.FindRunner(ctx, "vm-1", 0)
 
 			return err
 		},
 		"Runners": func() error {
-			_, err := provider.Runners(ctx, "vm-")
+			_, err := provider.ListRunners(ctx, "vm-")
 
 			return err
 		},
 		"Job": func() error {
-			_, err := provider.Job(ctx, githubtest.Repo, id)
+			_, err := provider.GetJob(ctx, githubtest.Repo, id)
 
 			return err
 		},
@@ -223,7 +223,7 @@ func (f forge) calls(t *testing.T) map[string]func() error {
 
 	if poller, ok := provider.(workload.Poller); ok {
 		out["Jobs"] = func() error {
-			_, err := poller.Jobs(ctx, []string{githubtest.Repo})
+			_, err := poller.ListJobs(ctx, []string{githubtest.Repo})
 
 			return err
 		}

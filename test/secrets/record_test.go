@@ -120,7 +120,7 @@ func (r *records) show(scanner *secrets.Scanner) {
 	defer r.mu.Unlock()
 
 	for _, one := range r.seen {
-		scanner.Look(one.place, one.detail, one.data)
+		scanner.Scan(one.place, one.detail, one.data)
 	}
 }
 

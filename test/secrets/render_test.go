@@ -134,7 +134,7 @@ func newSite(t *testing.T) *site {
 			},
 		},
 	}
-	s.scanner.Plant(
+	s.scanner.Register(
 		secrets.Secret{Name: "the operator's key", Value: string(s.settings.ReportKey)},
 		secrets.Secret{Name: "GitHub's token", Value: pat}, secrets.Secret{Name: "GitLab's token", Value: gitlabtest.Token},
 	)
@@ -158,7 +158,7 @@ func (s *site) make(o order) string {
 
 	if err != nil {
 		s.refused.Add(1)
-		s.scanner.Look(place, "an error", []byte(err.Error()))
+		s.scanner.Scan(place, "an error", []byte(err.Error()))
 
 		_, class := errors.AsType[*errclass.Error](err)
 		if _, platform := errors.AsType[*workload.Error](err); !class && !platform {
@@ -204,24 +204,24 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 
 	if o.Attested || o.Method == v1alpha1.BootstrapExternalSecrets {
 		template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
-		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.Identity(claim, template, s.settings)}
+		claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.NewMachineIdentity(claim, template, s.settings)}
 	}
 
 	if err := vmspec.DryRender(template, s.settings); err != nil {
 		return vmspec.Input{}, err
 	}
 
-	runner, err := site.platform.Runner(template, claim.Spec.WorkloadConfig)
+	runner, err := site.platform.ResolveRunner(template, claim.Spec.WorkloadConfig)
 	if err != nil {
 		return vmspec.Input{}, err
 	}
 
 	in := vmspec.Input{
 		Claim: claim, Template: template, Settings: s.settings, Runner: runner,
-		Request: vmspec.RunnerRequest(claim, runner, s.settings),
-		Names:   vmspec.NamesOf(claim, template, &v1alpha1.HypervisorCluster{}, false),
+		Request: vmspec.NewRunnerRequest(claim, runner, s.settings),
+		Names:   vmspec.NewNames(claim, template, &v1alpha1.HypervisorCluster{}, false),
 	}
-	if vmspec.Attests(claim) {
+	if vmspec.HasIdentity(claim) {
 		in.Attestation = identity.Attestation{JoinToken: fmt.Sprintf("join-token-%08d", number), ServerAddress: "spire.example.com:8081"}
 	}
 
@@ -233,7 +233,7 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 	// With the other methods what the machine is to get later must not be on its cloud-init ISO.
 	for _, value := range []string{credential.JITConfig, credential.RunnerToken} {
 		if o.Method != v1alpha1.BootstrapRunnerToken && value != "" {
-			s.scanner.Plant(secrets.Secret{Name: "a credential that the machine has to ask for", Value: value})
+			s.scanner.Register(secrets.Secret{Name: "a credential that the machine has to ask for", Value: value})
 		}
 	}
 
@@ -243,7 +243,7 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 func (f forge) issue(in vmspec.Input) (workload.Credential, error) {
 	request := in.Request
 
-	if in.Runner.Binds {
+	if in.Runner.NeedsJob {
 		request.Job = &workload.Job{ID: "job", Platform: in.Runner.Platform, Name: "build", URL: "https://jobs.example.com/1"}
 	}
 
@@ -260,12 +260,12 @@ func (f forge) issue(in vmspec.Input) (workload.Credential, error) {
 		*f.opened = provider
 	}
 
-	return (*f.opened).Issue(context.Background(), request)
+	return (*f.opened).IssueCredential(context.Background(), request)
 }
 
 // lay lays the cloud-init ISO, and the disk that comes of it.
 func (s *site) lay(in vmspec.Input, place string) (string, error) {
-	media, err := vmspec.Seed(in)
+	media, err := vmspec.RenderSeed(in)
 	if err != nil {
 		return "", err
 	}
@@ -277,7 +277,7 @@ func (s *site) lay(in vmspec.Input, place string) (string, error) {
 
 	maps.Copy(files, media.Files)
 
-	iso, err := cloudinit.ISO(files)
+	iso, err := cloudinit.BuildISO(files)
 	if err != nil {
 		return err.Error(), nil
 	}
@@ -289,7 +289,7 @@ func (s *site) lay(in vmspec.Input, place string) (string, error) {
 
 	defer func() { _ = os.RemoveAll(root) }()
 
-	if err := execguest.CloudInit(files, root, func(string, ...any) {}); err != nil {
+	if err := execguest.ApplyCloudInit(files, root, func(string, ...any) {}); err != nil {
 		return "cloud-init: " + err.Error(), nil
 	}
 
@@ -297,8 +297,8 @@ func (s *site) lay(in vmspec.Input, place string) (string, error) {
 		return "the disk has no configuration: " + err.Error(), nil
 	}
 
-	s.scanner.Look(place, "its cloud-init ISO", iso)
-	s.scanner.Tree(place, root)
+	s.scanner.Scan(place, "its cloud-init ISO", iso)
+	s.scanner.ScanTree(place, root)
 
 	return "", nil
 }

@@ -15,52 +15,51 @@ import (
 	"sync"
 )
 
-// Secret is one credential.
+// Secret is a credential to search for.
 type Secret struct {
-	// Name says what it is, in findings.
+	// Name is the name of the credential in findings.
 	Name string
-	// Value is the credential; one of fewer than 12 bytes is not looked for.
+	// Value is the credential. The Scanner ignores values of fewer than 12 bytes.
 	Value string
-	// Places are where it may be seen, by the names that Look is called with. A long-lived
+	// Places are the places where the credential is allowed, by their names in calls of Scan. A long-lived
 	// credential has none.
 	Places []string
 }
 
-// Finding is a credential where it may not be.
+// Finding is a credential in a place where it is not allowed.
 type Finding struct {
-	// Secret is the credential's name, Form how it was written.
+	// Secret is the name of the credential, and Form the name of its encoding.
 	Secret, Form string
-	// Place and Detail are where it was.
+	// Place and Detail are the place, as in the call of Scan.
 	Place, Detail string
 }
 
-// String says what was found where; it does not hold the credential.
+// String describes the finding without the credential.
 func (f Finding) String() string {
 	return fmt.Sprintf("%s is in %s (%s), %s", f.Secret, f.Place, f.Detail, f.Form)
 }
 
-// Scanner looks for credentials. The zero value knows of none. It may be used by many at
-// the same time.
+// Scanner searches for credentials. The zero value has none. A Scanner is safe for concurrent use.
 type Scanner struct {
-	mu       sync.Mutex
-	planted  []planted
-	known    map[string]bool
-	findings map[Finding]bool
-	looks    map[string]int
+	mu         sync.Mutex
+	secrets    []knownSecret
+	known      map[string]bool
+	findings   map[Finding]bool
+	scanCounts map[string]int
 }
 
-type planted struct {
+type knownSecret struct {
 	secret Secret
 	forms  map[string][]byte
 }
 
-// Plant makes a credential known; what was looked at before is not looked at again.
-func (s *Scanner) Plant(secrets ...Secret) {
+// Register adds credentials. It does not scan earlier data again.
+func (s *Scanner) Register(secrets ...Secret) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	for _, secret := range secrets {
-		if len(secret.Value) < shortest || s.known[secret.Value] {
+		if len(secret.Value) < minFormLength || s.known[secret.Value] {
 			continue
 		}
 
@@ -69,34 +68,34 @@ func (s *Scanner) Plant(secrets ...Secret) {
 		}
 
 		s.known[secret.Value] = true
-		entry := planted{secret: secret, forms: map[string][]byte{}}
+		entry := knownSecret{secret: secret, forms: map[string][]byte{}}
 
 		for name, form := range forms(secret.Value) {
 			entry.forms[name] = []byte(form)
 		}
 
-		s.planted = append(s.planted, entry)
+		s.secrets = append(s.secrets, entry)
 	}
 }
 
-// Look looks at data that is at a place; the detail is for findings.
-func (s *Scanner) Look(place, detail string, data []byte) {
+// Scan searches the data of a place. The detail is only for findings.
+func (s *Scanner) Scan(place, detail string, data []byte) {
 	s.mu.Lock()
-	known := slices.Clone(s.planted)
+	known := slices.Clone(s.secrets)
 
-	if s.looks == nil {
-		s.looks = map[string]int{}
+	if s.scanCounts == nil {
+		s.scanCounts = map[string]int{}
 	}
 
-	s.looks[place]++
+	s.scanCounts[place]++
 	s.mu.Unlock()
 
-	for _, finding := range look(known, place, detail, data, deepest) {
-		s.found(finding)
+	for _, finding := range scan(known, place, detail, data, maxDepth) {
+		s.addFinding(finding)
 	}
 }
 
-func look(known []planted, place, detail string, data []byte, depth int) []Finding {
+func scan(known []knownSecret, place, detail string, data []byte, depth int) []Finding {
 	var out []Finding
 
 	for _, entry := range known {
@@ -106,7 +105,7 @@ func look(known []planted, place, detail string, data []byte, depth int) []Findi
 
 		for name, form := range entry.forms {
 			if bytes.Contains(data, form) {
-				out = append(out, Finding{Secret: entry.secret.Name, Form: shorten(name), Place: place, Detail: detail})
+				out = append(out, Finding{Secret: entry.secret.Name, Form: shortenName(name), Place: place, Detail: detail})
 			}
 		}
 	}
@@ -115,16 +114,16 @@ func look(known []planted, place, detail string, data []byte, depth int) []Findi
 		return out
 	}
 
-	for _, part := range inflated(data) {
-		out = append(out, look(known, place, detail+", inflated", part, depth-1)...)
+	for _, part := range inflateParts(data) {
+		out = append(out, scan(known, place, detail+", inflated", part, depth-1)...)
 	}
 
 	return out
 }
 
-// shorten leaves the name of a form without the part of the credential that makes it one of
-// its own.
-func shorten(name string) string {
+// shortenName removes the part of the credential from the name of a form. That part only makes the name
+// unique.
+func shortenName(name string) string {
 	for _, plain := range []string{
 		"base64 in base64", "base64url", "base64 of a line of PEM", "base64", "a line of PEM",
 	} {
@@ -136,7 +135,7 @@ func shorten(name string) string {
 	return name
 }
 
-func (s *Scanner) found(finding Finding) {
+func (s *Scanner) addFinding(finding Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -147,25 +146,25 @@ func (s *Scanner) found(finding Finding) {
 	s.findings[finding] = true
 }
 
-// Tree looks at a folder: its files and what they hold, names, and targets of links. What
-// goes away meanwhile is passed over. Links are not followed.
-func (s *Scanner) Tree(place, root string) {
+// ScanTree scans a directory tree: the contents of files, all names, and the targets of links. It ignores
+// files that are deleted in the meantime, and does not follow links.
+func (s *Scanner) ScanTree(place, root string) {
 	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // it went away
+			return nil //nolint:nilerr // the file was deleted
 		}
 
 		below, _ := filepath.Rel(root, path)
-		s.Look(place, "the name of "+below, []byte(below))
+		s.Scan(place, "the name of "+below, []byte(below))
 
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0:
 			if target, err := os.Readlink(path); err == nil {
-				s.Look(place, below, []byte(target))
+				s.Scan(place, below, []byte(target))
 			}
 		case entry.Type().IsRegular():
 			if data, err := os.ReadFile(path); err == nil { // #nosec G304,G122 -- the test's own folder
-				s.Look(place, below, data)
+				s.Scan(place, below, data)
 			}
 		}
 
@@ -173,7 +172,7 @@ func (s *Scanner) Tree(place, root string) {
 	})
 }
 
-// Findings are what was found, sorted.
+// Findings returns all findings, sorted.
 func (s *Scanner) Findings() []Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,10 +187,11 @@ func (s *Scanner) Findings() []Finding {
 	return out
 }
 
-// Looks is how often each place was looked at: what was never looked at shows nothing.
-func (s *Scanner) Looks() map[string]int {
+// ScanCounts returns the number of scans of each place, so that a test can check that it has scanned all
+// places.
+func (s *Scanner) ScanCounts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return maps.Clone(s.looks)
+	return maps.Clone(s.scanCounts)
 }

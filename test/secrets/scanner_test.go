@@ -100,14 +100,14 @@ func TestFindsEveryForm(t *testing.T) {
 
 			var scanner secrets.Scanner
 
-			scanner.Plant(secrets.Secret{Name: "planted", Value: tc.value, Places: []string{"allowed"}})
-			scanner.Look("allowed", "", []byte(tc.data))
+			scanner.Register(secrets.Secret{Name: "planted", Value: tc.value, Places: []string{"allowed"}})
+			scanner.Scan("allowed", "", []byte(tc.data))
 
 			if got := scanner.Findings(); len(got) != 0 {
 				t.Errorf("found where it may be: %v", got)
 			}
 
-			scanner.Look("elsewhere", "", []byte(tc.data))
+			scanner.Scan("elsewhere", "", []byte(tc.data))
 
 			got := scanner.Findings()
 			if len(got) == 0 {
@@ -129,14 +129,14 @@ func TestFindsNothingElse(t *testing.T) {
 
 	var scanner secrets.Scanner
 
-	scanner.Plant(secrets.Secret{Name: "planted", Value: marker}, secrets.Secret{Name: "too short to tell", Value: "linux"})
-	scanner.Look("log", "", []byte("runs on linux with "+marker[:len(marker)-1]+" and \x1f\x8b\x08 no gzip, H4sI neither"))
+	scanner.Register(secrets.Secret{Name: "planted", Value: marker}, secrets.Secret{Name: "too short to tell", Value: "linux"})
+	scanner.Scan("log", "", []byte("runs on linux with "+marker[:len(marker)-1]+" and \x1f\x8b\x08 no gzip, H4sI neither"))
 
 	if got := scanner.Findings(); len(got) != 0 {
 		t.Errorf("found %v", got)
 	}
 
-	if got := scanner.Looks()["log"]; got != 1 {
+	if got := scanner.ScanCounts()["log"]; got != 1 {
 		t.Errorf("%d looks at the log", got)
 	}
 }
@@ -164,13 +164,13 @@ func TestFindsOnADisk(t *testing.T) {
 
 			root := t.TempDir()
 
-			scanner.Plant(secrets.Secret{Name: "planted", Value: name})
+			scanner.Register(secrets.Secret{Name: "planted", Value: name})
 
 			if err := plant(root); err != nil {
 				t.Fatal(err)
 			}
 
-			scanner.Tree("disk", root)
+			scanner.ScanTree("disk", root)
 
 			if got := scanner.Findings(); len(got) == 0 {
 				t.Error("not found")

@@ -119,8 +119,8 @@ func newOwnServers(t *testing.T) *ownServers {
 	t.Cleanup(o.web.Close)
 	t.Cleanup(o.plain.Close)
 
-	private, line := machosttest.Key(t)
-	_, another := machosttest.Key(t)
+	private, line := machosttest.NewKey(t)
+	_, another := machosttest.NewKey(t)
 	o.key = private.Reveal()
 	o.host = machosttest.Start(t, machost.Options{System: machost.Linux, Light: true, User: hostUser, AuthorizedKeys: []string{line}})
 	o.theirs = machosttest.Start(t, machost.Options{System: machost.Linux, Light: true, User: hostUser, AuthorizedKeys: []string{another}})
@@ -149,7 +149,7 @@ type ledger struct {
 
 // watch notes what goes by.
 func (l *ledger) watch(next http.RoundTripper) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		l.note(r)
 
 		return next.RoundTrip(r)

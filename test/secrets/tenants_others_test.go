@@ -133,7 +133,7 @@ func (h *hostile) startOthers() {
 	cfg.AddressRanges = []string{"10.0.0.0/8"}
 	bridges := &bridge.Area{
 		Config: cfg, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
-		Transport: images.Client().Transport,
+		RegistryTransport: images.Client().Transport,
 	}
 	h.manage(bridges.Setup)
 }
@@ -191,7 +191,7 @@ func (h *hostile) manage(setup func(context.Context, ctrl.Manager) error, namesp
 const dpuReady = `{"status":{"phase":"Ready","nodesCount":0}}`
 
 func dpuCluster(namespace, name string) *unstructured.Unstructured {
-	out := hypershift.New(hypershift.DPUClusterKind())
+	out := hypershift.NewObject(hypershift.DPUClusterKind())
 	out.SetNamespace(namespace)
 	out.SetName(name)
 	out.Object["spec"] = map[string]any{"type": "static", "maxNodes": int64(10)}
@@ -266,7 +266,7 @@ func (h *hostile) runnerLog() *v1alpha1.RunnerLog {
 
 // flavor is what DPUs are installed with.
 func (h *hostile) flavor() *unstructured.Unstructured {
-	out := hypershift.New(hypershift.DPUFlavorKind())
+	out := hypershift.NewObject(hypershift.DPUFlavorKind())
 	out.SetNamespace(h.team)
 	out.SetName(h.name("flavor").Name)
 	out.Object["spec"] = map[string]any{

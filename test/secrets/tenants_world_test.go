@@ -37,7 +37,7 @@ func newHostile(t *testing.T) *hostile {
 		Fleet: fleet.New(t, env, fleet.Options{}), t: t, team: env.Namespace(t), neighbour: env.Namespace(t),
 		ears: []*ear{listen(t), listen(t)}, own: newOwnServers(t),
 	}
-	h.Neighbours, h.Log, h.Watch, h.Networking = []string{h.team, h.neighbour}, &h.logged, h.asked.watch, true
+	h.ExtraNamespaces, h.Log, h.WrapTransport, h.Networking = []string{h.team, h.neighbour}, &h.logged, h.asked.watch, true
 
 	target, err := url.Parse(h.GitHub.URL)
 	if err != nil {
@@ -85,7 +85,7 @@ func newHostile(t *testing.T) *hostile {
 
 		err := h.Client.Get(t.Context(), client.ObjectKey{Namespace: h.neighbour, Name: "neighbour"}, &claim)
 
-		return err == nil && claim.Status.BootstrapInfo != nil && claim.Status.BootstrapInfo.RunnerID != "", step.WhyNot(&claim)
+		return err == nil && claim.Status.BootstrapInfo != nil && claim.Status.BootstrapInfo.RunnerID != "", step.NotReadyMessage(&claim)
 	})
 	h.Eventually("the neighbour's node pool has its VM", func() (bool, string) {
 		var vms virtv1.VirtualMachineList

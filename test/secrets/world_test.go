@@ -71,7 +71,7 @@ func TestMain(m *testing.M) {
 
 // build makes the machines' programs, and what a management cluster has.
 func build(m *testing.M) int {
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		programs = dir
 
 		return kube.Run(m, func(e *kube.Env) {
@@ -162,7 +162,7 @@ func newWorld(t *testing.T) *world {
 	w.SetSecret("github", "app", strconv.Itoa(appID))
 	w.SetSecret("github", "installation", strconv.Itoa(installationID))
 	w.GitHub.SetWebhook(control.WebhookTarget{URL: w.Front.URL + "/webhooks/github", Secret: hook})
-	w.scanner.Plant(
+	w.scanner.Register(
 		secrets.Secret{Name: "the hypervisor's token", Value: token}, secrets.Secret{Name: "the webhook's secret", Value: hook},
 		secrets.Secret{Name: "the forge's token", Value: w.pat}, secrets.Secret{Name: "the App's key", Value: w.app},
 		secrets.Secret{Name: "the operator's key", Value: string(w.ReportKey)},
@@ -185,7 +185,7 @@ func (w *world) observe(t *testing.T) {
 	w.watch(ctx, t, w.Namespace)
 	t.Cleanup(processes.follow(w))
 	t.Cleanup(w.PVE.OnCall(func(c pve.Call) {
-		if c.Phase != pve.After || c.Method == http.MethodGet {
+		if c.Phase != pve.PhaseAfter || c.Method == http.MethodGet {
 			return
 		}
 
@@ -196,7 +196,7 @@ func (w *world) observe(t *testing.T) {
 		}
 
 		for _, iso := range state.ISOs() {
-			w.add(onSeed, iso.VolID, w.PVE.Volume(iso.Node, iso.VolID))
+			w.add(onSeed, iso.VolID, w.PVE.VolumeData(iso.Node, iso.VolID))
 		}
 	}))
 }
@@ -206,7 +206,7 @@ func (w *world) told(name, value string) {
 	switch name {
 	case "ACTIONS_RUNNER_INPUT_JITCONFIG", "ACTIONS_RUNNER_INPUT_TOKEN":
 		// Where it comes from the cloud-init ISO it is known already, with the cloud-init ISO as a place.
-		w.scanner.Plant(secrets.Secret{Name: "the runner's credential, handed over", Value: value, Places: []string{inEnv}})
+		w.scanner.Register(secrets.Secret{Name: "the runner's credential, handed over", Value: value, Places: []string{inEnv}})
 	}
 }
 
@@ -219,7 +219,7 @@ func (w *world) machine(vm pve.GuestVM) {
 		return
 	}
 
-	if cfg, err := fleet.GuestConfig(vm.Drive); err == nil {
+	if cfg, err := fleet.ReadGuestConfig(vm.Drive); err == nil {
 		w.plantSeed(&cfg)
 	}
 
@@ -242,8 +242,8 @@ func (w *world) machine(vm pve.GuestVM) {
 	})
 
 	program := execguest.Program{
-		Path: filepath.Join(programs, "bootstrap-service"), Config: filepath.Join(root, execguest.Config), Root: root,
-		Console: &console, Running: func(int) {},
+		Path: filepath.Join(programs, "bootstrap-service"), Config: filepath.Join(root, execguest.ConfigPath), Root: root,
+		Console: &console, ReportGroup: func(int) {},
 	}
 	if err := program.Run(vm.Context); err != nil {
 		fmt.Fprintln(&console, err)
@@ -277,7 +277,7 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 		}
 	}
 
-	return execguest.CloudInit(vm.Drive, root, vm.Log)
+	return execguest.ApplyCloudInit(vm.Drive, root, vm.Log)
 }
 
 // plantSeed makes the machine's own, short-lived credentials known, with the places that
@@ -286,17 +286,17 @@ func (w *world) plantSeed(cfg *guest.Config) {
 	own := []string{onSeed, onDisk}
 	runner := append([]string{inEnv}, own...)
 
-	w.scanner.Plant(
+	w.scanner.Register(
 		secrets.Secret{Name: "the runner's JIT configuration", Value: cfg.JITConfig, Places: runner},
 		secrets.Secret{Name: "the runner's registration token", Value: cfg.RunnerToken, Places: runner},
 	)
 
 	if cfg.Report != nil {
-		w.scanner.Plant(secrets.Secret{Name: "the report token", Value: cfg.Report.Token, Places: own})
+		w.scanner.Register(secrets.Secret{Name: "the report token", Value: cfg.Report.Token, Places: own})
 	}
 
 	if cfg.Callback != nil {
-		w.scanner.Plant(secrets.Secret{Name: "the claim code", Value: cfg.Callback.Code, Places: own})
+		w.scanner.Register(secrets.Secret{Name: "the claim code", Value: cfg.Callback.Code, Places: own})
 	}
 }
 
@@ -310,7 +310,7 @@ func (w *world) check() {
 	}
 
 	for _, place := range every() {
-		if w.scanner.Looks()[place] == 0 {
+		if w.scanner.ScanCounts()[place] == 0 {
 			w.T.Errorf("nothing was looked at in %s", place)
 		}
 	}
@@ -326,7 +326,7 @@ func (w *world) look() {
 
 	for _, volume := range w.PVE.Snapshot().Volumes {
 		w.add(inConfig, "a volume", []byte(volume.VolID))
-		w.add(inConfig, volume.VolID, w.PVE.Volume(volume.Node, volume.VolID))
+		w.add(inConfig, volume.VolID, w.PVE.VolumeData(volume.Node, volume.VolID))
 	}
 
 	for _, task := range w.PVE.Snapshot().Tasks {

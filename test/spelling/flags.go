@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// whole are names that stand for themselves: they are one word of a flag, not two, and two
-// of them are not one.
-func whole() []string {
+// singleWords returns names that are exactly one word of a flag. A flag must not split one of them into two
+// words, and must not join two of them into one word.
+func singleWords() []string {
 	return []string{
 		"api", "apis", "ca", "cas", "cidr", "cidrs", "cli", "cpu", "csr", "devid", "dns", "github", "gitlab", "hypershift", "id", "ids",
 		"ip", "ips", "jwt", "kubevirt", "mac", "metallb", "oidc", "spire", "ssh", "tls", "tpm", "ttl", "uid", "uids", "uri", "url",
@@ -22,38 +22,39 @@ func whole() []string {
 	}
 }
 
-// Flags goes through the flags of a command and of all below it.
-func Flags(t *testing.T, cmd *cobra.Command) {
+// CheckFlags fails the test for each misspelled flag of a command and its subcommands.
+func CheckFlags(t *testing.T, cmd *cobra.Command) {
 	t.Helper()
 
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if what := wrong(flag.Name); what != "" {
-			t.Errorf("%s --%s: %s", cmd.CommandPath(), flag.Name, what)
+		if problem := checkName(flag.Name); problem != "" {
+			t.Errorf("%s --%s: %s", cmd.CommandPath(), flag.Name, problem)
 		}
 	})
 
 	for _, below := range cmd.Commands() {
-		Flags(t, below)
+		CheckFlags(t, below)
 	}
 }
 
-// wrong says what is wrong with a flag's name; empty: nothing.
-func wrong(name string) string {
+// checkName returns the spelling error in a flag name, "" if there is none.
+func checkName(name string) string {
 	words := strings.Split(name, "-")
 
 	for i, word := range words {
 		if len(word) < 2 || strings.ToLower(word) != word {
-			return "there is no word " + word
+			return "the word \"" + word + "\" must be in lower case and have at least two letters"
 		}
 
-		for _, first := range whole() {
-			if second, ok := strings.CutPrefix(word, first); ok && slices.Contains(whole(), second) && !slices.Contains(whole(), word) {
-				return "it is " + first + "-" + second + ", not " + word
+		for _, first := range singleWords() {
+			second, ok := strings.CutPrefix(word, first)
+			if ok && slices.Contains(singleWords(), second) && !slices.Contains(singleWords(), word) {
+				return "write " + first + "-" + second + ", not " + word
 			}
 		}
 
-		if i > 0 && slices.Contains(whole(), words[i-1]+word) {
-			return "it is " + words[i-1] + word + ", not " + words[i-1] + "-" + word
+		if i > 0 && slices.Contains(singleWords(), words[i-1]+word) {
+			return "write " + words[i-1] + word + ", not " + words[i-1] + "-" + word
 		}
 	}
 

@@ -16,7 +16,7 @@ func TestWrong(t *testing.T) {
 		"identity-devid-key-file": false, "identity-dev-id-key-file": true,
 		"registry-ca-file": false, "registry-c-a-file": true, "registry-CA-file": true, "with--nothing": true,
 	} {
-		if got := wrong(name); (got != "") != want {
+		if got := checkName(name); (got != "") != want {
 			t.Errorf("--%s: %q", name, got)
 		}
 	}

@@ -22,18 +22,18 @@ import (
 
 // Agent is a SPIRE agent.
 type Agent struct {
-	// Socket of the Workload API, as a path. It is there when the agent has attested.
+	// Socket is the path of the Workload API's socket. It exists after the agent has attested.
 	Socket string
-	// Dir is the agent's folder.
+	// Dir is the agent's directory.
 	Dir string
 
 	process *procrun.Process
 }
 
-// Agent starts an agent that attests with a join token, or, without one, with the node
-// attestor that WithPlugin configures. It returns at once: an agent that its server refuses
-// tries again for ever.
-func (s *Server) Agent(t testing.TB, token string, opts ...Option) *Agent {
+// StartAgent starts an agent until the test ends. The agent attests with a join token, or if token is
+// empty, with the node attestor that WithPlugin configures. StartAgent does not wait for the attestation,
+// because an agent that the server rejects retries for ever.
+func (s *Server) StartAgent(t testing.TB, token string, opts ...Option) *Agent {
 	t.Helper()
 
 	s.mu.Lock()
@@ -45,36 +45,37 @@ func (s *Server) Agent(t testing.TB, token string, opts ...Option) *Agent {
 		t.Fatalf("start SPIRE agent: %v", err)
 	}
 
-	chosen := choose(s.TrustDomain, opts)
-	if chosen.bundle == "" {
-		chosen.bundle = s.Bundle(t)
+	settings := applyOptions(s.TrustDomain, opts)
+	if settings.bundle == "" {
+		settings.bundle = s.Bundle(t)
 	}
 
-	if chosen.address == "" {
-		chosen.address = s.Address
+	if settings.address == "" {
+		settings.address = s.Address
 	}
 
 	agent := &Agent{Socket: filepath.Join(dir, "agent.sock"), Dir: dir}
-	agent.start(t, chosen, token)
+	agent.start(t, settings, token)
 
 	return agent
 }
 
 func (a *Agent) path(name string) string { return filepath.Join(a.Dir, name) }
 
-func (a *Agent) start(t testing.TB, chosen options, token string) {
+func (a *Agent) start(t testing.TB, settings options, token string) {
 	t.Helper()
 
-	program := find(t, agentName)
+	program := findProgram(t, agentName)
 
-	for name, text := range map[string]string{"bundle.pem": chosen.bundle, "agent.conf": a.config(t, chosen, token)} {
+	for name, text := range map[string]string{"bundle.pem": settings.bundle, "agent.conf": a.renderConfig(t, settings, token)} {
 		if err := os.WriteFile(a.path(name), []byte(text), ownerOnly); err != nil {
 			t.Fatalf("start SPIRE agent: %v", err)
 		}
 	}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: program, Args: []string{"run", "-config", a.path("agent.conf")}, Dir: a.Dir, LogPath: a.path("agent.log"), Grace: grace,
+		Path: program, Args: []string{"run", "-config", a.path("agent.conf")}, Dir: a.Dir,
+		LogPath: a.path("agent.log"), GracePeriod: grace,
 	})
 	if err != nil {
 		t.Fatalf("start SPIRE agent: %v", err)
@@ -88,29 +89,30 @@ func (a *Agent) start(t testing.TB, chosen options, token string) {
 	})
 }
 
-// config is the agent's configuration file (SPIRE's doc/spire_agent.md).
-func (a *Agent) config(t testing.TB, chosen options, token string) string {
+// renderConfig returns the agent's configuration file (SPIRE's doc/spire_agent.md).
+func (a *Agent) renderConfig(t testing.TB, settings options, token string) string {
 	t.Helper()
 
-	host, port, err := net.SplitHostPort(chosen.address)
+	host, port, err := net.SplitHostPort(settings.address)
 	if err != nil {
-		t.Fatalf("address of SPIRE server: %v", err)
+		t.Fatalf("parse address of SPIRE server: %v", err)
 	}
 
 	lines := []string{
 		"agent {",
-		setting("data_dir", a.path("data")), setting("log_level", "DEBUG"), setting("trust_domain", chosen.trustDomain),
-		setting("server_address", host), setting("server_port", port),
-		setting("socket_path", a.Socket), setting("trust_bundle_path", a.path("bundle.pem")),
+		formatSetting("data_dir", a.path("data")), formatSetting("log_level", "DEBUG"),
+		formatSetting("trust_domain", settings.trustDomain),
+		formatSetting("server_address", host), formatSetting("server_port", port),
+		formatSetting("socket_path", a.Socket), formatSetting("trust_bundle_path", a.path("bundle.pem")),
 	}
 
 	if token != "" {
-		lines = append(lines, setting("join_token", token))
+		lines = append(lines, formatSetting("join_token", token))
 	}
 
 	lines = append(lines, "}", "plugins {",
 		`KeyManager "memory" { plugin_data {} }`,
-		// Without it the selector unix:path is not known.
+		// Without discover_workload_path, the agent does not produce the selector unix:path.
 		`WorkloadAttestor "unix" { plugin_data { discover_workload_path = true } }`,
 	)
 
@@ -118,10 +120,10 @@ func (a *Agent) config(t testing.TB, chosen options, token string) string {
 		lines = append(lines, `NodeAttestor "join_token" { plugin_data {} }`)
 	}
 
-	return strings.Join(append(append(lines, chosen.plugins...), "}", ""), "\n")
+	return strings.Join(append(append(lines, settings.plugins...), "}", ""), "\n")
 }
 
-// Stop ends the agent. It does nothing to one that has ended.
+// Stop stops the agent. It does nothing if the agent has already ended.
 func (a *Agent) Stop(t testing.TB) {
 	t.Helper()
 
@@ -130,10 +132,10 @@ func (a *Agent) Stop(t testing.TB) {
 	}
 }
 
-// Done is closed when the agent has ended.
+// Done returns a channel that is closed when the agent has ended.
 func (a *Agent) Done() <-chan struct{} { return a.process.Done() }
 
-// Log is what the agent has written so far.
+// Log returns the agent's log so far.
 func (a *Agent) Log(t testing.TB) string {
 	t.Helper()
 
@@ -145,34 +147,34 @@ func (a *Agent) Log(t testing.TB) string {
 	return string(data)
 }
 
-// Address of the Workload API as go-spiffe takes it.
+// Address returns the address of the Workload API in go-spiffe's format.
 func (a *Agent) Address() string { return "unix://" + a.Socket }
 
-// SVIDs gives the X.509-SVIDs that the agent has for this process, at least one. An entry
-// reaches an agent within 5 seconds; ctx bounds the wait.
-func (a *Agent) SVIDs(ctx context.Context) ([]*x509svid.SVID, error) {
-	const again = 100 * time.Millisecond
+// WaitForSVIDs waits until the agent has at least one X.509-SVID for this process, and returns all of them.
+// An agent gets a new entry within 5 seconds. ctx limits the wait.
+func (a *Agent) WaitForSVIDs(ctx context.Context) ([]*x509svid.SVID, error) {
+	const retryInterval = 100 * time.Millisecond
 
 	for {
-		svids, err := a.svidsNow(ctx)
+		svids, err := a.fetchSVIDs(ctx)
 		if err == nil {
 			return svids, nil
 		}
 
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for SVID: %w: last answer: %w", ctx.Err(), err)
+			return nil, fmt.Errorf("wait for SVID: %w: last error: %w", ctx.Err(), err)
 		case <-a.Done():
-			return nil, fmt.Errorf("wait for SVID: %w: %s", procrun.ErrEnded, a.process.LogTail())
-		case <-time.After(again):
+			return nil, fmt.Errorf("wait for SVID: %w: %s", procrun.ErrExited, a.process.LogTail())
+		case <-time.After(retryInterval):
 		}
 	}
 }
 
-func (a *Agent) svidsNow(ctx context.Context) ([]*x509svid.SVID, error) {
-	const answer = 2 * time.Second
+func (a *Agent) fetchSVIDs(ctx context.Context) ([]*x509svid.SVID, error) {
+	const fetchTimeout = 2 * time.Second
 
-	ctx, cancel := context.WithTimeout(ctx, answer)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 
 	svids, err := workloadapi.FetchX509SVIDs(ctx, workloadapi.WithAddr(a.Address()))
@@ -183,8 +185,8 @@ func (a *Agent) svidsNow(ctx context.Context) ([]*x509svid.SVID, error) {
 	return svids, nil
 }
 
-// JWT gives a JWT-SVID of this process for an audience, after SVIDs has given an SVID.
-func (a *Agent) JWT(t testing.TB, audience string) string {
+// FetchJWT returns a JWT-SVID of this process for an audience. Call WaitForSVIDs first.
+func (a *Agent) FetchJWT(t testing.TB, audience string) string {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
@@ -198,9 +200,9 @@ func (a *Agent) JWT(t testing.TB, audience string) string {
 	return svid.Marshal()
 }
 
-// AgentProgram is the path of spire-agent, for machines that run it themselves.
+// AgentProgram returns the path of spire-agent, for machines that start the agent themselves.
 func AgentProgram(t testing.TB) string {
 	t.Helper()
 
-	return find(t, agentName)
+	return findProgram(t, agentName)
 }

@@ -1,14 +1,14 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spire gives tests a real SPIRE server and real SPIRE agents, on the loopback
-// interface and in a folder of the test.
+// Package spire runs a real SPIRE server and real SPIRE agents for tests, on the loopback interface and in
+// a temporary directory.
 //
 //	server := spire.Start(t)
-//	agent := server.Agent(t, token)
-//	svids, err := agent.SVIDs(t.Context())
+//	agent := server.StartAgent(t, token)
+//	svids, err := agent.WaitForSVIDs(t.Context())
 //
-// Its datastore is a database of the run's PostgreSQL (test/postgres): so the programs need no C. hack/setup.sh spire makes
-// them; they are found as those of test/kube are. What was
-// started ends with the test, also when it fails; a test that failed shows the logs.
+// The server's datastore is a database of the test run's PostgreSQL (test/postgres), so that the programs
+// can be built without C. hack/setup.sh spire builds the programs. The server and the agents are stopped
+// when the test ends. If the test has failed, their logs are printed.
 package spire

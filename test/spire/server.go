@@ -40,20 +40,20 @@ const (
 	startTimeout = time.Minute
 	callTimeout  = 10 * time.Second
 	grace        = 3 * time.Second
-	// portTries is how often the start is tried again when somebody else takes the free
-	// port that was picked.
-	portTries = 3
+	// portAttempts is the number of attempts to start the server. An attempt fails if another process takes
+	// the free port that was chosen.
+	portAttempts = 3
 
 	ownerOnly = 0o600
 )
 
-// DefaultTrustDomain is the trust domain of a server without WithTrustDomain.
+// DefaultTrustDomain is the trust domain of a server that is started without WithTrustDomain.
 const DefaultTrustDomain = "hyperfleet.io"
 
-// JWTIssuer is the issuer that servers write into JWT-SVIDs.
+// JWTIssuer is the issuer of the servers' JWT-SVIDs.
 const JWTIssuer = "https://oidc.hyperfleet.test"
 
-// Option changes what is started.
+// Option configures a server or an agent.
 type Option func(*options)
 
 type options struct {
@@ -66,52 +66,51 @@ type options struct {
 	address     string
 }
 
-// WithTrustDomain starts a server of another trust domain, or an agent that takes its
-// server for one of it.
+// WithTrustDomain sets the trust domain of a server, or the trust domain that an agent expects of its server.
 func WithTrustDomain(name string) Option { return func(o *options) { o.trustDomain = name } }
 
-// WithPlugin adds a plugin's configuration, e.g. `NodeAttestor "tpm_devid" { plugin_data { ... } }`.
+// WithPlugin adds a plugin's configuration, for example `NodeAttestor "tpm_devid" { plugin_data { ... } }`.
 func WithPlugin(text string) Option {
 	return func(o *options) { o.plugins = append(o.plugins, text) }
 }
 
-// WithAdmins lets whoever shows an SVID of one of the ids call all of the server's API
+// WithAdmins allows clients with an SVID of one of the SPIFFE IDs to call the whole API of the server
 // (setting admin_ids).
 func WithAdmins(ids ...string) Option {
 	return func(o *options) { o.admins = append(o.admins, ids...) }
 }
 
-// WithTTL says how long X.509-SVIDs and JWT-SVIDs are valid. Default: 10 and 5 minutes.
+// WithTTL sets the lifetimes of X.509-SVIDs and JWT-SVIDs. Default: 10 and 5 minutes.
 func WithTTL(x509SVID, jwtSVID time.Duration) Option {
 	return func(o *options) { o.x509TTL, o.jwtTTL = x509SVID, jwtSVID }
 }
 
-// WithBundle has an agent verify its server by another bundle, in PEM.
+// WithBundle sets the bundle in PEM by which an agent verifies its server.
 func WithBundle(bundle string) Option { return func(o *options) { o.bundle = bundle } }
 
-// WithServerAddress has an agent attest at another address, host:port.
+// WithServerAddress sets the address host:port at which an agent attests.
 func WithServerAddress(address string) Option { return func(o *options) { o.address = address } }
 
-func choose(trustDomain string, opts []Option) options {
+func applyOptions(trustDomain string, opts []Option) options {
 	const x509TTL, jwtTTL = 10 * time.Minute, 5 * time.Minute
 
-	chosen := options{trustDomain: trustDomain, x509TTL: x509TTL, jwtTTL: jwtTTL}
+	settings := options{trustDomain: trustDomain, x509TTL: x509TTL, jwtTTL: jwtTTL}
 	for _, opt := range opts {
-		opt(&chosen)
+		opt(&settings)
 	}
 
-	return chosen
+	return settings
 }
 
 // Server is a SPIRE server.
 type Server struct {
-	// Socket of the admin API, as a path.
+	// Socket is the path of the admin API's socket.
 	Socket string
-	// Address that agents attest at, host:port. It stays the same over Stop and Restart.
+	// Address is the host:port at which agents attest. Stop and Restart do not change it.
 	Address string
-	// TrustDomain without spiffe://.
+	// TrustDomain is the name of the trust domain without spiffe://.
 	TrustDomain string
-	// Dir is the server's folder, which a test may put a plugin's files into.
+	// Dir is the server's directory. A test may write files of a plugin into it.
 	Dir string
 
 	options options
@@ -122,25 +121,28 @@ type Server struct {
 	agents   int
 }
 
-// Start starts a server and returns when it answers. Where tests named after SPIRE are left out (make test),
-// a test that starts one all the same fails, also on a machine that has the program.
+// Start starts a server until the test ends, and returns when the server responds. If the test run skips
+// tests with SPIRE in their names (make test), Start fails any other test, also on a host that has the
+// program.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 
 	if skip := flag.Lookup("test.skip"); skip != nil && strings.Contains(skip.Value.String(), "SPIRE") {
-		t.Fatalf("start SPIRE server: put SPIRE into the name of %s: make test leaves such tests to make e2e-spire", t.Name())
+		t.Fatalf("start SPIRE server: put SPIRE into the name of %s, because make test skips such tests and make e2e-spire runs them",
+			t.Name())
 	}
 
-	// Paths of sockets are short (sun_path of unix(7)), names of tests are not.
+	// The path of a socket must be short (sun_path of unix(7)), but the test's own directory contains its long
+	// name.
 	dir, err := os.MkdirTemp("", "hf-spire-") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatalf("start SPIRE server: %v", err)
 	}
 
-	chosen := choose(DefaultTrustDomain, opts)
+	settings := applyOptions(DefaultTrustDomain, opts)
 	server := &Server{
-		Socket: filepath.Join(dir, "server.sock"), TrustDomain: chosen.trustDomain, Dir: dir, options: chosen,
-		database: postgres.Database(t),
+		Socket: filepath.Join(dir, "server.sock"), TrustDomain: settings.trustDomain, Dir: dir, options: settings,
+		database: postgres.NewDatabase(t),
 	}
 
 	t.Cleanup(func() {
@@ -152,7 +154,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		}
 	})
 
-	for try := 1; ; try++ {
+	for attempt := 1; ; attempt++ {
 		server.Address = loopback.Address(t)
 
 		err := server.start(t)
@@ -160,7 +162,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 			return server
 		}
 
-		if try == portTries || !strings.Contains(err.Error(), "address already in use") {
+		if attempt == portAttempts || !strings.Contains(err.Error(), "address already in use") {
 			t.Fatal(err)
 		}
 	}
@@ -168,18 +170,19 @@ func Start(t testing.TB, opts ...Option) *Server {
 
 func (s *Server) path(name string) string { return filepath.Join(s.Dir, name) }
 
-// start starts the program.
+// start starts the program, and waits until it responds.
 func (s *Server) start(t testing.TB) error {
 	t.Helper()
 
-	program := find(t, serverName)
+	program := findProgram(t, serverName)
 
-	if err := os.WriteFile(s.path("server.conf"), []byte(s.config()), ownerOnly); err != nil {
+	if err := os.WriteFile(s.path("server.conf"), []byte(s.renderConfig()), ownerOnly); err != nil {
 		return fmt.Errorf("write server.conf: %w", err)
 	}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: program, Args: []string{"run", "-config", s.path("server.conf")}, Dir: s.Dir, LogPath: s.path("server.log"), Grace: grace,
+		Path: program, Args: []string{"run", "-config", s.path("server.conf")}, Dir: s.Dir,
+		LogPath: s.path("server.log"), GracePeriod: grace,
 	})
 	if err != nil {
 		return fmt.Errorf("start SPIRE server: %w", err)
@@ -193,7 +196,7 @@ func (s *Server) start(t testing.TB) error {
 	defer cancel()
 
 	err = process.WaitReady(ctx, func(ctx context.Context) error {
-		if _, err := s.bundle(ctx); err != nil {
+		if _, err := s.fetchBundle(ctx); err != nil {
 			return err
 		}
 
@@ -213,7 +216,7 @@ func (s *Server) start(t testing.TB) error {
 	return nil
 }
 
-// Stop ends the server; its data stays. It does nothing to one that has ended.
+// Stop stops the server. Its data stays. Stop does nothing if the server is already stopped.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 
@@ -241,15 +244,16 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// config is the server's configuration file (SPIRE's doc/spire_server.md).
-func (s *Server) config() string {
+// renderConfig returns the server's configuration file (SPIRE's doc/spire_server.md).
+func (s *Server) renderConfig() string {
 	host, port, _ := net.SplitHostPort(s.Address)
 	lines := []string{
 		"server {",
-		setting("bind_address", host), setting("bind_port", port), setting("socket_path", s.Socket),
-		setting("trust_domain", s.TrustDomain), setting("data_dir", s.path("data")), setting("log_level", "DEBUG"),
-		setting("ca_ttl", "24h"), setting("jwt_issuer", JWTIssuer),
-		setting("default_x509_svid_ttl", s.options.x509TTL.String()), setting("default_jwt_svid_ttl", s.options.jwtTTL.String()),
+		formatSetting("bind_address", host), formatSetting("bind_port", port), formatSetting("socket_path", s.Socket),
+		formatSetting("trust_domain", s.TrustDomain), formatSetting("data_dir", s.path("data")), formatSetting("log_level", "DEBUG"),
+		formatSetting("ca_ttl", "24h"), formatSetting("jwt_issuer", JWTIssuer),
+		formatSetting("default_x509_svid_ttl", s.options.x509TTL.String()),
+		formatSetting("default_jwt_svid_ttl", s.options.jwtTTL.String()),
 	}
 
 	if len(s.options.admins) > 0 {
@@ -257,9 +261,9 @@ func (s *Server) config() string {
 	}
 
 	lines = append(lines, "}", "plugins {",
-		`DataStore "sql" { plugin_data {`, setting("database_type", "postgres"),
-		setting("connection_string", s.database), "} }",
-		`KeyManager "disk" { plugin_data {`, setting("keys_path", s.path("keys.json")), "} }",
+		`DataStore "sql" { plugin_data {`, formatSetting("database_type", "postgres"),
+		formatSetting("connection_string", s.database), "} }",
+		`KeyManager "disk" { plugin_data {`, formatSetting("keys_path", s.path("keys.json")), "} }",
 		`NodeAttestor "join_token" { plugin_data {} }`,
 	)
 	lines = append(lines, s.options.plugins...)
@@ -267,9 +271,9 @@ func (s *Server) config() string {
 	return strings.Join(append(lines, "}", ""), "\n")
 }
 
-func setting(name, value string) string { return name + " = " + strconv.Quote(value) }
+func formatSetting(name, value string) string { return name + " = " + strconv.Quote(value) }
 
-// Dial connects to the admin API. The connection ends with the test.
+// Dial connects to the admin API. The connection is closed when the test ends.
 func (s *Server) Dial(t testing.TB) *grpc.ClientConn {
 	t.Helper()
 
@@ -284,7 +288,7 @@ func (s *Server) Dial(t testing.TB) *grpc.ClientConn {
 }
 
 func (s *Server) dial() (*grpc.ClientConn, error) {
-	// The socket's own rights are the credential.
+	// The file permissions of the socket protect the API.
 	conn, err := grpc.NewClient("unix:"+s.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("dial SPIRE server: %w", err)
@@ -293,13 +297,13 @@ func (s *Server) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (s *Server) bundle(ctx context.Context) (*types.Bundle, error) {
+func (s *Server) fetchBundle(ctx context.Context) (*types.Bundle, error) {
 	conn, err := s.dial()
 	if err != nil {
 		return nil, err
 	}
 
-	defer conn.Close() //nolint:errcheck // nothing is written
+	defer conn.Close() //nolint:errcheck // the connection is only used to read
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -312,8 +316,8 @@ func (s *Server) bundle(ctx context.Context) (*types.Bundle, error) {
 	return bundle, nil
 }
 
-// Known is all that the server knows: entries and agents, by the paths of their SPIFFE IDs.
-func (s *Server) Known(t testing.TB) []string {
+// ListRegistered returns the server's entries and agents with the paths of their SPIFFE IDs.
+func (s *Server) ListRegistered(t testing.TB) []string {
 	t.Helper()
 
 	conn := s.Dial(t)
@@ -340,11 +344,11 @@ func (s *Server) Known(t testing.TB) []string {
 	return out
 }
 
-// Bundle gives the authorities of X.509-SVIDs in PEM.
+// Bundle returns the X.509 authorities of the trust domain in PEM.
 func (s *Server) Bundle(t testing.TB) string {
 	t.Helper()
 
-	bundle, err := s.bundle(t.Context())
+	bundle, err := s.fetchBundle(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,11 +361,11 @@ func (s *Server) Bundle(t testing.TB) string {
 	return out.String()
 }
 
-// JWKS gives the keys of JWT-SVIDs as a JSON Web Key Set.
+// JWKS returns the JWT authorities of the trust domain as a JSON Web Key Set.
 func (s *Server) JWKS(t testing.TB) []byte {
 	t.Helper()
 
-	bundle, err := s.bundle(t.Context())
+	bundle, err := s.fetchBundle(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +375,7 @@ func (s *Server) JWKS(t testing.TB) []byte {
 	for _, authority := range bundle.GetJwtAuthorities() {
 		key, err := x509.ParsePKIXPublicKey(authority.GetPublicKey())
 		if err != nil {
-			t.Fatalf("read JWT authority %s: %v", authority.GetKeyId(), err)
+			t.Fatalf("parse JWT authority %s: %v", authority.GetKeyId(), err)
 		}
 
 		if err := keys.AddJWTAuthority(authority.GetKeyId(), key); err != nil {
@@ -391,19 +395,19 @@ func (s *Server) JWKS(t testing.TB) []byte {
 	return data
 }
 
-// find gives the path of a program.
-func find(t testing.TB, name string) string {
+// findProgram returns the path of a program.
+func findProgram(t testing.TB, name string) string {
 	t.Helper()
 
 	dir, err := procrun.FindBinaries(name)
 	if err != nil {
-		t.Fatalf("find %s: %v (hack/setup.sh spire makes it)", name, err)
+		t.Fatalf("find %s: %v: run hack/setup.sh spire to build it", name, err)
 	}
 
 	return filepath.Join(dir, name)
 }
 
-// showLog shows a program's log where the test failed.
+// showLog prints the end of a program's log if the test has failed.
 func showLog(t testing.TB, path string) {
 	t.Helper()
 
@@ -411,17 +415,17 @@ func showLog(t testing.TB, path string) {
 		return
 	}
 
-	const most = 32 << 10
+	const maxLogSize = 32 << 10
 
 	data, err := os.ReadFile(path)
 	if err != nil {
-		t.Logf("no log: %v", err)
+		t.Logf("read log: %v", err)
 
 		return
 	}
 
-	if len(data) > most {
-		data = data[len(data)-most:]
+	if len(data) > maxLogSize {
+		data = data[len(data)-maxLogSize:]
 	}
 
 	t.Logf("%s:\n%s", filepath.Base(path), data)

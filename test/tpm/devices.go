@@ -20,12 +20,12 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
 
-// Devices is an authority over device identities.
+// Devices holds the files of a certificate authority for device identities.
 type Devices = config.DevID
 
-// DevID makes an authority over device identities, in files of the test, as the operator is
-// configured with one. Its certificate is what a SPIRE server takes as devid_ca_path.
-func DevID(t testing.TB) Devices {
+// NewDevID creates a certificate authority for device identities in files of the test, as in the operator's
+// configuration. A SPIRE server needs its certificate file as devid_ca_path.
+func NewDevID(t testing.TB) Devices {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -63,10 +63,10 @@ func DevID(t testing.TB) Devices {
 	return out
 }
 
-// Attestor is the configuration of a SPIRE server's node attestor tpm_devid, for
-// spire.WithPlugin: it takes the TPMs of this authority and the device identities of devices.
-// At least one TPM has been made.
-func (a *Authority) Attestor(devices Devices) string {
+// AttestorConfig returns the configuration of a SPIRE server's node attestor tpm_devid for
+// spire.WithPlugin. The attestor accepts the TPMs of this authority and the device identities of devices.
+// Create at least one TPM before the server starts, because the first TPM creates the bundle.
+func (a *Authority) AttestorConfig(devices Devices) string {
 	return fmt.Sprintf("NodeAttestor \"tpm_devid\" { plugin_data {\n\tdevid_ca_path = %q\n\tendorsement_ca_path = %q\n} }",
 		devices.CertFile, a.Bundle)
 }

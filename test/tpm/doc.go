@@ -1,13 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tpm gives tests real TPMs: swtpm, the emulator that QEMU and Proxmox VE give
-// virtual machines their TPM with, each with an endorsement certificate of a certificate
-// authority of the test.
+// Package tpm runs TPMs for tests with swtpm, the emulator that QEMU and Proxmox VE use for the TPMs of
+// virtual machines. Each TPM has an endorsement certificate of a test's certificate authority.
 //
 //	authority := tpm.NewAuthority(t)
-//	device := authority.TPM(t)
+//	device := authority.NewTPM(t)
 //	key, err := devid.Make(device.Path)
 //
-// hack/packages.txt names the Debian package. What was started ends with the test.
+// hack/packages.txt contains the Debian package. The TPMs are stopped when the test ends.
 package tpm

@@ -23,11 +23,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// Request is what a machine with the TPM asks the operator for, with a new key.
-func Request(t testing.TB, device *Device) guest.DevIDRequest {
+// NewRequest returns the request for a device identity that a machine with the TPM sends to the operator.
+// It creates a new key in the TPM.
+func NewRequest(t testing.TB, device *Device) guest.DevIDRequest {
 	t.Helper()
 
-	key, err := guestdevid.Make(device.Path)
+	key, err := guestdevid.CreateKey(device.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,15 +36,15 @@ func Request(t testing.TB, device *Device) guest.DevIDRequest {
 	return guest.DevIDRequest{Public: key.Request, EKCertificate: key.EKCertificate}
 }
 
-// Certifier certifies what machines with the code ask it to, for the machine of the uid
-// alone. What the operator looks at besides (runners/devid) it does not.
-func Certifier(t testing.TB, devices Devices, uid, code string) *httptest.Server {
+// StartCertifier starts a server that issues device identities to machines with the claim code, all for the
+// machine with the UID. It skips all other checks of the operator (runners/devid).
+func StartCertifier(t testing.TB, devices Devices, uid, code string) *httptest.Server {
 	t.Helper()
 
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var asked guest.DevIDRequest
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || r.Header.Get("Authorization") != "Bearer "+code {
-			t.Errorf("asked with %q: %v", r.Header.Get("Authorization"), err)
+		var request guest.DevIDRequest
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || r.Header.Get("Authorization") != "Bearer "+code {
+			t.Errorf("the request has authorization %q: %v", r.Header.Get("Authorization"), err)
 		}
 
 		authority, err := devid.Load(devices, clock.RealClock{})
@@ -53,7 +54,9 @@ func Certifier(t testing.TB, devices Devices, uid, code string) *httptest.Server
 			return
 		}
 
-		issued, err := authority.Issue(devid.Request{Machine: identity.ID{UID: uid}, Public: asked.Public, At: time.Now()})
+		issued, err := authority.Issue(devid.Request{
+			Machine: identity.ID{UID: uid}, PublicArea: request.Public, RequestedAt: time.Now(),
+		})
 		if err != nil {
 			t.Error(err)
 
@@ -69,9 +72,9 @@ func Certifier(t testing.TB, devices Devices, uid, code string) *httptest.Server
 	return server
 }
 
-// Register makes a machine that attests by its TPM known to a SPIRE server. This process is
-// the one that gets its identity.
-func Register(t testing.TB, server *spire.Server, namespace, name, uid string) {
+// RegisterMachine registers a machine that attests by its TPM at a SPIRE server. This test process gets the
+// machine's identity.
+func RegisterMachine(t testing.TB, server *spire.Server, namespace, name, uid string) {
 	t.Helper()
 
 	program, err := os.Executable()
@@ -93,6 +96,6 @@ func Register(t testing.TB, server *spire.Server, namespace, name, uid string) {
 
 	attestation, err := registry.Register(t.Context(), machine)
 	if err != nil || attestation.JoinToken != "" {
-		t.Fatalf("register: token %t, %v", attestation.JoinToken != "", err)
+		t.Fatalf("register machine: has join token: %t, error: %v", attestation.JoinToken != "", err)
 	}
 }

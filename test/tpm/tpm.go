@@ -27,25 +27,26 @@ const (
 	ownerOnly     = 0o600
 )
 
-// Authority certifies the endorsement keys of TPMs, as swtpm_localca of a host does.
+// Authority is a certificate authority for the endorsement keys of TPMs, as swtpm_localca is on a host.
 type Authority struct {
-	// Bundle is the path of the authority's certificates in PEM, which a SPIRE server takes
-	// as endorsement_ca_path. It is there once the first TPM has been made.
+	// Bundle is the path of the authority's certificates in PEM. A SPIRE server needs it as
+	// endorsement_ca_path. The file exists after the first TPM has been created.
 	Bundle string
 
-	dir string
-	mu  sync.Mutex
-	n   int
+	dir   string
+	mu    sync.Mutex
+	count int
 }
 
-// NewAuthority makes an authority in a folder of the test.
+// NewAuthority creates an authority in a temporary directory, which is deleted when the test ends.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 
-	// Paths of sockets are short (sun_path of unix(7)), names of tests are not.
+	// The path of a socket must be short (sun_path of unix(7)), but the test's own directory contains its long
+	// name.
 	dir, err := os.MkdirTemp("", "hf-tpm-") //nolint:usetesting // see above
 	if err != nil {
-		t.Fatalf("make authority of TPMs: %v", err)
+		t.Fatalf("create TPM authority: %v", err)
 	}
 
 	t.Cleanup(func() {
@@ -58,7 +59,7 @@ func NewAuthority(t testing.TB) *Authority {
 
 	for name, lines := range map[string][]string{
 		"setup.conf": {
-			"create_certs_tool = " + find(t, "swtpm_localca"), "create_certs_tool_config = " + a.path("localca.conf"),
+			"create_certs_tool = " + findProgram(t, "swtpm_localca"), "create_certs_tool_config = " + a.path("localca.conf"),
 			"create_certs_tool_options = " + a.path("localca.options"), "active_pcr_banks = sha256",
 		},
 		"localca.conf": {
@@ -68,7 +69,7 @@ func NewAuthority(t testing.TB) *Authority {
 		"localca.options": {"--platform-manufacturer Test", "--platform-version 1", "--platform-model Test"},
 	} {
 		if err := os.WriteFile(a.path(name), []byte(strings.Join(lines, "\n")+"\n"), ownerOnly); err != nil {
-			t.Fatalf("make authority of TPMs: %v", err)
+			t.Fatalf("create TPM authority: %v", err)
 		}
 	}
 
@@ -79,85 +80,85 @@ func (a *Authority) path(name string) string { return filepath.Join(a.dir, name)
 
 // Device is a TPM.
 type Device struct {
-	// Path of the socket that takes TPM commands, in the place of /dev/tpmrm0.
+	// Path is the path of the socket for TPM commands. It replaces /dev/tpmrm0.
 	Path string
-	// State is the folder of the TPM's state, its seeds among it.
+	// State is the directory of the TPM's state, which includes its seeds.
 	State string
 
 	process *procrun.Process
 }
 
-// TPM makes a TPM with seeds of its own, and starts it.
-func (a *Authority) TPM(t testing.TB) *Device {
+// NewTPM creates a TPM with new seeds and an endorsement certificate, and starts it until the test ends.
+func (a *Authority) NewTPM(t testing.TB) *Device {
 	t.Helper()
 
-	return a.start(t, a.manufacture(t, "--create-ek-cert"))
+	return a.startTPM(t, a.createState(t, "--create-ek-cert"))
 }
 
-// TPMWithoutCertificate makes a TPM that nobody has certified.
-func (a *Authority) TPMWithoutCertificate(t testing.TB) *Device {
+// NewTPMWithoutCertificate creates and starts a TPM without an endorsement certificate.
+func (a *Authority) NewTPMWithoutCertificate(t testing.TB) *Device {
 	t.Helper()
 
-	return a.start(t, a.manufacture(t))
+	return a.startTPM(t, a.createState(t))
 }
 
-// Copy starts a second TPM with a copy of the state, as the clone of a machine template
-// has it where the template had a TPM.
-func (a *Authority) Copy(t testing.TB, of *Device) *Device {
+// CopyTPM starts a second TPM with a copy of the state, like the TPM of a clone if the machine template has
+// a TPM.
+func (a *Authority) CopyTPM(t testing.TB, original *Device) *Device {
 	t.Helper()
 
-	state := a.folder(t)
-	if err := os.CopyFS(state, os.DirFS(of.State)); err != nil {
+	state := a.createDir(t)
+	if err := os.CopyFS(state, os.DirFS(original.State)); err != nil {
 		t.Fatalf("copy TPM: %v", err)
 	}
 
-	return a.start(t, state)
+	return a.startTPM(t, state)
 }
 
-// folder makes a folder for one TPM.
-func (a *Authority) folder(t testing.TB) string {
+// createDir creates the state directory of one TPM.
+func (a *Authority) createDir(t testing.TB) string {
 	t.Helper()
 
 	a.mu.Lock()
-	a.n++
-	dir := a.path(fmt.Sprintf("tpm-%d", a.n))
+	a.count++
+	dir := a.path(fmt.Sprintf("tpm-%d", a.count))
 	a.mu.Unlock()
 
 	state := filepath.Join(dir, "state")
 	if err := os.MkdirAll(state, 0o700); err != nil {
-		t.Fatalf("make TPM: %v", err)
+		t.Fatalf("create TPM: %v", err)
 	}
 
 	return state
 }
 
-// manufacture makes the state of a TPM (swtpm_setup of swtpm).
-func (a *Authority) manufacture(t testing.TB, more ...string) string {
+// createState creates the state of a TPM with swtpm_setup.
+func (a *Authority) createState(t testing.TB, options ...string) string {
 	t.Helper()
 
-	state := a.folder(t)
+	state := a.createDir(t)
 
 	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
 	defer cancel()
 
-	// One at a time: the authority's files are made by the first.
+	// Run swtpm_setup only once at a time, because its first run creates the authority's files.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	args := append([]string{"--tpm2", "--tpmstate", state, "--config", a.path("setup.conf"), "--overwrite"}, more...)
+	args := append([]string{"--tpm2", "--tpmstate", state, "--config", a.path("setup.conf"), "--overwrite"}, options...)
 
-	out, err := exec.CommandContext(ctx, find(t, "swtpm_setup"), args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, findProgram(t, "swtpm_setup"), args...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("make TPM: %v\n%s", err, out)
+		t.Fatalf("create TPM: %v\n%s", err, out)
 	}
 
-	a.publish(t)
+	a.writeBundle(t)
 
 	return state
 }
 
-// publish writes the bundle, as soon as there is an authority.
-func (a *Authority) publish(t testing.TB) {
+// writeBundle writes the bundle. It does nothing as long as the authority's files do not exist.
+func (a *Authority) writeBundle(t testing.TB) {
 	t.Helper()
 
 	var bundle []byte
@@ -169,30 +170,30 @@ func (a *Authority) publish(t testing.TB) {
 		}
 
 		if err != nil {
-			t.Fatalf("read authority of TPMs: %v", err)
+			t.Fatalf("read TPM authority: %v", err)
 		}
 
 		bundle = append(bundle, data...)
 	}
 
 	if err := os.WriteFile(a.Bundle, bundle, ownerOnly); err != nil {
-		t.Fatalf("write authority of TPMs: %v", err)
+		t.Fatalf("write bundle of TPM authority: %v", err)
 	}
 }
 
-func (a *Authority) start(t testing.TB, state string) *Device {
+func (a *Authority) startTPM(t testing.TB, state string) *Device {
 	t.Helper()
 
 	dir := filepath.Dir(state)
 	device := &Device{Path: filepath.Join(dir, "tpm.sock"), State: state}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: find(t, "swtpm"),
+		Path: findProgram(t, "swtpm"),
 		Args: []string{
 			"socket", "--tpm2", "--tpmstate", "dir=" + state, "--server", "type=unixio,path=" + device.Path,
 			"--ctrl", "type=unixio,path=" + filepath.Join(dir, "ctrl.sock"), "--flags", "not-need-init,startup-clear",
 		},
-		Dir: dir, LogPath: filepath.Join(dir, "swtpm.log"), Grace: grace,
+		Dir: dir, LogPath: filepath.Join(dir, "swtpm.log"), GracePeriod: grace,
 	})
 	if err != nil {
 		t.Fatalf("start TPM: %v", err)
@@ -207,10 +208,10 @@ func (a *Authority) start(t testing.TB, state string) *Device {
 
 	err = process.WaitReady(ctx, func(ctx context.Context) error {
 		if _, err := os.Stat(device.Path); err != nil {
-			return fmt.Errorf("look for TPM: %w", err)
+			return fmt.Errorf("find socket of TPM: %w", err)
 		}
 
-		return answers(ctx, filepath.Join(dir, "ctrl.sock"))
+		return checkReady(ctx, filepath.Join(dir, "ctrl.sock"))
 	})
 	if err != nil {
 		t.Fatalf("start TPM: %v: %s", err, process.LogTail())
@@ -219,33 +220,33 @@ func (a *Authority) start(t testing.TB, state string) *Device {
 	return device
 }
 
-// answers says whether a TPM takes commands: it answers on its control channel once both of
-// its sockets are listened on, and not only there. Connecting to the other one would be a user
-// of the TPM.
-func answers(ctx context.Context, control string) error {
+// checkReady returns an error if a TPM does not accept commands. It sends a command on the control channel,
+// which responds only when both sockets are ready. It does not connect to the other socket, because the TPM
+// would treat that as a user's connection.
+func checkReady(ctx context.Context, control string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", control)
 	if err != nil {
 		return fmt.Errorf("dial TPM: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is lost by it
+	defer conn.Close() //nolint:errcheck // the response was read
 
 	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-		return fmt.Errorf("ask TPM: %w", err)
+		return fmt.Errorf("query TPM: %w", err)
 	}
 
-	// CMD_GET_CAPABILITY, answered by 64 bits (swtpm_ioctls(3)).
+	// Send CMD_GET_CAPABILITY, whose response has 64 bits (swtpm_ioctls(3)).
 	if _, err := conn.Write([]byte{0, 0, 0, 1}); err != nil {
-		return fmt.Errorf("ask TPM: %w", err)
+		return fmt.Errorf("query TPM: %w", err)
 	}
 
 	if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil { //nolint:mnd // see above
-		return fmt.Errorf("ask TPM: %w", err)
+		return fmt.Errorf("query TPM: %w", err)
 	}
 
 	return nil
 }
 
-// Stop ends the TPM. It does nothing to one that has ended.
+// Stop stops the TPM. It does nothing if the TPM has already ended.
 func (d *Device) Stop(t testing.TB) {
 	t.Helper()
 
@@ -254,12 +255,12 @@ func (d *Device) Stop(t testing.TB) {
 	}
 }
 
-func find(t testing.TB, name string) string {
+func findProgram(t testing.TB, name string) string {
 	t.Helper()
 
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Fatalf("find %s: %v (hack/setup.sh packages names its package)", name, err)
+		t.Fatalf("find %s: %v: run hack/setup.sh packages to install it", name, err)
 	}
 
 	return path

@@ -14,226 +14,233 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// Change takes something away: an object that was valid, or a client that was right, may not
-// be so any more.
+// Change is an incompatible change of a CRD: an object that was valid may become invalid, or a client that
+// was correct may fail.
 type Change struct {
-	// CRD and Path say where, as in "runnerpools.hyperfleet.io" and "v1alpha1.spec.scaling".
+	// CRD and Path are the location of the change, for example "runnerpools.hyperfleet.io" and
+	// "v1alpha1.spec.scaling".
 	CRD, Path string
-	// What it is, in words.
-	What string
+	// Description describes the change.
+	Description string
 }
 
-// String is the change in one line.
-func (c Change) String() string { return c.CRD + " " + c.Path + ": " + c.What }
+// String returns the change as one line.
+func (c Change) String() string { return c.CRD + " " + c.Path + ": " + c.Description }
 
-// comparison collects what a kind has lost.
+// comparison collects the incompatible changes of a CRD.
 type comparison struct {
-	crd  string
-	lost []Change
+	crd     string
+	changes []Change
 }
 
-func (c *comparison) addf(path, format string, args ...any) {
-	c.lost = append(c.lost, Change{CRD: c.crd, Path: path, What: fmt.Sprintf(format, args...)})
+func (c *comparison) addChangef(path, format string, args ...any) {
+	c.changes = append(c.changes, Change{CRD: c.crd, Path: path, Description: fmt.Sprintf(format, args...)})
 }
 
-// Compare tells what a kind has lost between two of its definitions; now is nil for a kind that
-// is gone.
-func Compare(before, now *apiextensionsv1.CustomResourceDefinition) []Change {
+// Compare returns the incompatible changes between two versions of a CRD. after is nil if the CRD was
+// deleted.
+func Compare(before, after *apiextensionsv1.CustomResourceDefinition) []Change {
 	c := &comparison{crd: before.Name}
 
-	if now == nil {
-		c.addf("", "the kind is gone")
+	if after == nil {
+		c.addChangef("", "the kind was removed")
 
-		return c.lost
+		return c.changes
 	}
 
-	if before.Spec.Scope != now.Spec.Scope {
-		c.addf("", "the scope was %s and is %s", before.Spec.Scope, now.Spec.Scope)
+	if before.Spec.Scope != after.Spec.Scope {
+		c.addChangef("", "the scope was %s and is %s", before.Spec.Scope, after.Spec.Scope)
 	}
 
 	for _, name := range before.Spec.Names.ShortNames {
-		if !slices.Contains(now.Spec.Names.ShortNames, name) {
-			c.addf("", "the short name %s is gone", name)
+		if !slices.Contains(after.Spec.Names.ShortNames, name) {
+			c.addChangef("", "the short name %s was removed", name)
 		}
 	}
 
 	for i := range before.Spec.Versions {
-		was := &before.Spec.Versions[i]
+		oldVersion := &before.Spec.Versions[i]
 
-		at := slices.IndexFunc(now.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-			return v.Name == was.Name && (v.Served || !was.Served)
+		index := slices.IndexFunc(after.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return v.Name == oldVersion.Name && (v.Served || !oldVersion.Served)
 		})
-		if at < 0 {
-			c.addf(was.Name, "the version is not served any more")
+		if index < 0 {
+			c.addChangef(oldVersion.Name, "the version is not served any more")
 
 			continue
 		}
 
-		is := &now.Spec.Versions[at]
-		if was.Subresources != nil && was.Subresources.Status != nil && (is.Subresources == nil || is.Subresources.Status == nil) {
-			c.addf(was.Name, "the subresource status is gone")
+		newVersion := &after.Spec.Versions[index]
+		if oldVersion.Subresources != nil && oldVersion.Subresources.Status != nil &&
+			(newVersion.Subresources == nil || newVersion.Subresources.Status == nil) {
+			c.addChangef(oldVersion.Name, "the subresource status was removed")
 		}
 
-		c.schema(was.Name, was.Schema.OpenAPIV3Schema, is.Schema.OpenAPIV3Schema)
+		c.compareSchema(oldVersion.Name, oldVersion.Schema.OpenAPIV3Schema, newVersion.Schema.OpenAPIV3Schema)
 	}
 
-	return c.lost
+	return c.changes
 }
 
-func (c *comparison) schema(path string, was, is *apiextensionsv1.JSONSchemaProps) {
-	if was.Type != is.Type || was.XIntOrString != is.XIntOrString {
-		c.addf(path, "the type was %s and is %s", typeOf(was), typeOf(is))
+func (c *comparison) compareSchema(path string, oldSchema, newSchema *apiextensionsv1.JSONSchemaProps) {
+	if oldSchema.Type != newSchema.Type || oldSchema.XIntOrString != newSchema.XIntOrString {
+		c.addChangef(path, "the type was %s and is %s", typeOf(oldSchema), typeOf(newSchema))
 	}
 
-	if was.Nullable && !is.Nullable {
-		c.addf(path, "null is refused")
+	if oldSchema.Nullable && !newSchema.Nullable {
+		c.addChangef(path, "null is rejected")
 	}
 
-	if allows(was.XPreserveUnknownFields) && !allows(is.XPreserveUnknownFields) {
-		c.addf(path, "unknown fields are dropped")
+	if isTrue(oldSchema.XPreserveUnknownFields) && !isTrue(newSchema.XPreserveUnknownFields) {
+		c.addChangef(path, "unknown fields are dropped")
 	}
 
-	c.values(path, was, is)
-	c.rules(path, was, is)
+	c.compareValues(path, oldSchema, newSchema)
+	c.compareRules(path, oldSchema, newSchema)
 
-	for _, name := range slices.Sorted(maps.Keys(was.Properties)) {
-		field, there := is.Properties[name]
-		if !there {
-			c.addf(path+"."+name, "the field is gone")
+	for _, name := range slices.Sorted(maps.Keys(oldSchema.Properties)) {
+		field, exists := newSchema.Properties[name]
+		if !exists {
+			c.addChangef(path+"."+name, "the field was removed")
 
 			continue
 		}
 
-		before := was.Properties[name]
-		c.schema(path+"."+name, &before, &field)
+		before := oldSchema.Properties[name]
+		c.compareSchema(path+"."+name, &before, &field)
 	}
 
-	c.below(path, was, is)
+	c.compareElements(path, oldSchema, newSchema)
 }
 
-// below compares what lists and maps hold.
-func (c *comparison) below(path string, was, is *apiextensionsv1.JSONSchemaProps) {
-	if was.Items != nil && was.Items.Schema != nil {
-		if is.Items == nil || is.Items.Schema == nil {
-			c.addf(path, "it is no list any more")
+// compareElements compares the schemas of the elements of lists and maps.
+func (c *comparison) compareElements(path string, oldSchema, newSchema *apiextensionsv1.JSONSchemaProps) {
+	if oldSchema.Items != nil && oldSchema.Items.Schema != nil {
+		if newSchema.Items == nil || newSchema.Items.Schema == nil {
+			c.addChangef(path, "the field is not a list any more")
 		} else {
-			c.schema(path+"[]", was.Items.Schema, is.Items.Schema)
+			c.compareSchema(path+"[]", oldSchema.Items.Schema, newSchema.Items.Schema)
 		}
 	}
 
-	switch before, now := was.AdditionalProperties, is.AdditionalProperties; {
+	switch before, after := oldSchema.AdditionalProperties, newSchema.AdditionalProperties; {
 	case before == nil:
-	case now == nil || before.Allows && !now.Allows:
-		c.addf(path, "it is no map any more")
-	case before.Schema != nil && now.Schema != nil:
-		c.schema(path+"{}", before.Schema, now.Schema)
-	case before.Schema == nil && now.Schema != nil:
-		c.addf(path, "the values of the map have a schema")
+	case after == nil || before.Allows && !after.Allows:
+		c.addChangef(path, "the field is not a map any more")
+	case before.Schema != nil && after.Schema != nil:
+		c.compareSchema(path+"{}", before.Schema, after.Schema)
+	case before.Schema == nil && after.Schema != nil:
+		c.addChangef(path, "the values of the map have a schema now")
 	}
 }
 
-// values compares which values a field takes.
-func (c *comparison) values(path string, was, is *apiextensionsv1.JSONSchemaProps) {
-	for _, name := range is.Required {
-		if !slices.Contains(was.Required, name) {
-			c.addf(path+"."+name, "the field has to be given")
+// compareValues compares the sets of values that a field accepts.
+func (c *comparison) compareValues(path string, oldSchema, newSchema *apiextensionsv1.JSONSchemaProps) {
+	for _, name := range newSchema.Required {
+		if !slices.Contains(oldSchema.Required, name) {
+			c.addChangef(path+"."+name, "the field is required now")
 		}
 	}
 
-	for _, value := range was.Enum {
-		taken := slices.ContainsFunc(is.Enum, func(v apiextensionsv1.JSON) bool { return bytes.Equal(v.Raw, value.Raw) })
-		if len(is.Enum) > 0 && !taken {
-			c.addf(path, "the value %s is refused", value.Raw)
+	for _, value := range oldSchema.Enum {
+		isAccepted := slices.ContainsFunc(newSchema.Enum, func(v apiextensionsv1.JSON) bool { return bytes.Equal(v.Raw, value.Raw) })
+		if len(newSchema.Enum) > 0 && !isAccepted {
+			c.addChangef(path, "the value %s is rejected", value.Raw)
 		}
 	}
 
-	if len(was.Enum) == 0 && len(is.Enum) > 0 {
-		c.addf(path, "values other than a list of them are refused")
+	if len(oldSchema.Enum) == 0 && len(newSchema.Enum) > 0 {
+		c.addChangef(path, "values that are not in a new enum are rejected")
 	}
 
 	for name, bounds := range map[string][2]*int64{
-		"maxLength": {was.MaxLength, is.MaxLength}, "maxItems": {was.MaxItems, is.MaxItems},
-		"maxProperties": {was.MaxProperties, is.MaxProperties},
+		"maxLength": {oldSchema.MaxLength, newSchema.MaxLength}, "maxItems": {oldSchema.MaxItems, newSchema.MaxItems},
+		"maxProperties": {oldSchema.MaxProperties, newSchema.MaxProperties},
 	} {
-		if lower(bounds[1], bounds[0]) {
-			c.addf(path, "%s was %s and is %d", name, show(bounds[0]), *bounds[1])
+		if isLower(bounds[1], bounds[0]) {
+			c.addChangef(path, "%s was %s and is %d", name, formatBound(bounds[0]), *bounds[1])
 		}
 	}
 
 	for name, bounds := range map[string][2]*int64{
-		"minLength": {was.MinLength, is.MinLength}, "minItems": {was.MinItems, is.MinItems},
-		"minProperties": {was.MinProperties, is.MinProperties},
+		"minLength": {oldSchema.MinLength, newSchema.MinLength}, "minItems": {oldSchema.MinItems, newSchema.MinItems},
+		"minProperties": {oldSchema.MinProperties, newSchema.MinProperties},
 	} {
 		if bounds[1] != nil && *bounds[1] > 0 && (bounds[0] == nil || *bounds[1] > *bounds[0]) {
-			c.addf(path, "%s was %s and is %d", name, show(bounds[0]), *bounds[1])
+			c.addChangef(path, "%s was %s and is %d", name, formatBound(bounds[0]), *bounds[1])
 		}
 	}
 
-	if is.Maximum != nil && (was.Maximum == nil || *is.Maximum < *was.Maximum) {
-		c.addf(path, "maximum was %s and is %v", show(was.Maximum), *is.Maximum)
+	if newSchema.Maximum != nil && (oldSchema.Maximum == nil || *newSchema.Maximum < *oldSchema.Maximum) {
+		c.addChangef(path, "maximum was %s and is %v", formatBound(oldSchema.Maximum), *newSchema.Maximum)
 	}
 
-	if is.Minimum != nil && (was.Minimum == nil || *is.Minimum > *was.Minimum) {
-		c.addf(path, "minimum was %s and is %v", show(was.Minimum), *is.Minimum)
+	if newSchema.Minimum != nil && (oldSchema.Minimum == nil || *newSchema.Minimum > *oldSchema.Minimum) {
+		c.addChangef(path, "minimum was %s and is %v", formatBound(oldSchema.Minimum), *newSchema.Minimum)
 	}
 }
 
-// rules compares what only a person can tell wider from narrower: patterns, formats, rules.
-func (c *comparison) rules(path string, was, is *apiextensionsv1.JSONSchemaProps) {
-	if is.Pattern != "" && is.Pattern != was.Pattern {
-		c.addf(path, "the pattern was %q and is %q", was.Pattern, is.Pattern)
+// compareRules reports changed patterns, formats and rules. Only a person can decide whether such a change
+// accepts fewer values.
+func (c *comparison) compareRules(path string, oldSchema, newSchema *apiextensionsv1.JSONSchemaProps) {
+	if newSchema.Pattern != "" && newSchema.Pattern != oldSchema.Pattern {
+		c.addChangef(path, "the pattern was %q and is %q", oldSchema.Pattern, newSchema.Pattern)
 	}
 
-	if is.Format != "" && is.Format != was.Format {
-		c.addf(path, "the format was %q and is %q", was.Format, is.Format)
+	if newSchema.Format != "" && newSchema.Format != oldSchema.Format {
+		c.addChangef(path, "the format was %q and is %q", oldSchema.Format, newSchema.Format)
 	}
 
 	known := map[string]bool{}
-	for _, rule := range was.XValidations {
+	for _, rule := range oldSchema.XValidations {
 		known[rule.Rule] = true
 	}
 
-	for _, rule := range is.XValidations {
+	for _, rule := range newSchema.XValidations {
 		if !known[rule.Rule] {
-			c.addf(path, "there is the rule %s", rule.Rule)
+			c.addChangef(path, "the rule %s is new", rule.Rule)
 		}
 	}
 
 	for name, pair := range map[string][2]any{
-		"allOf": {was.AllOf, is.AllOf}, "anyOf": {was.AnyOf, is.AnyOf}, "oneOf": {was.OneOf, is.OneOf}, "not": {was.Not, is.Not},
+		"allOf": {oldSchema.AllOf, newSchema.AllOf}, "anyOf": {oldSchema.AnyOf, newSchema.AnyOf},
+		"oneOf": {oldSchema.OneOf, newSchema.OneOf}, "not": {oldSchema.Not, newSchema.Not},
 	} {
-		if before, now := text(pair[0]), text(pair[1]); now != "null" && before != now {
-			c.addf(path, "%s was %s and is %s", name, before, now)
+		if before, after := encodeJSON(pair[0]), encodeJSON(pair[1]); after != "null" && before != after {
+			c.addChangef(path, "%s was %s and is %s", name, before, after)
 		}
 	}
 
-	if strings.Join(was.XListMapKeys, ",") != strings.Join(is.XListMapKeys, ",") || text(was.XListType) != text(is.XListType) {
-		c.addf(path, "the list is merged in another way")
+	if strings.Join(oldSchema.XListMapKeys, ",") != strings.Join(newSchema.XListMapKeys, ",") ||
+		encodeJSON(oldSchema.XListType) != encodeJSON(newSchema.XListType) {
+		c.addChangef(path, "the list is merged differently")
 	}
 }
 
-func typeOf(of *apiextensionsv1.JSONSchemaProps) string {
-	if of.XIntOrString {
+func typeOf(value *apiextensionsv1.JSONSchemaProps) string {
+	if value.XIntOrString {
 		return "int or string"
 	}
 
-	return of.Type
+	return value.Type
 }
 
-func allows(flag *bool) bool { return flag != nil && *flag }
+func isTrue(flag *bool) bool { return flag != nil && *flag }
 
-func lower(is, was *int64) bool { return is != nil && (was == nil || *is < *was) }
+func isLower(newBound, oldBound *int64) bool {
+	return newBound != nil && (oldBound == nil || *newBound < *oldBound)
+}
 
-func show[T int64 | float64](bound *T) string {
+func formatBound[T int64 | float64](bound *T) string {
 	if bound == nil {
-		return "not there"
+		return "not set"
 	}
 
 	return fmt.Sprint(*bound)
 }
 
-func text(of any) string {
-	raw, err := json.Marshal(of)
+func encodeJSON(value any) string {
+	raw, err := json.Marshal(value)
 	if err != nil {
 		return err.Error()
 	}

@@ -158,30 +158,30 @@ func TestCompare(t *testing.T) {
 	for _, tc := range []struct{ old, new, want string }{
 		{"", "", ""},
 		{"scope: Namespaced", "scope: Cluster", "things : the scope was Namespaced and is Cluster"},
-		{"[th]", "[]", "things : the short name th is gone"},
+		{"[th]", "[]", "things : the short name th was removed"},
 		{"served: true", "served: false", "things v1: the version is not served any more"},
-		{"subresources: {status: {}}", "subresources: {}", "things v1: the subresource status is gone"},
-		{"          kind: {type: string}\n", "", "things v1.kind: the field is gone"},
+		{"subresources: {status: {}}", "subresources: {}", "things v1: the subresource status was removed"},
+		{"          kind: {type: string}\n", "", "things v1.kind: the field was removed"},
 		{"kind: {type: string}", "kind: {type: integer}", "things v1.kind: the type was string and is integer"},
-		{"required: [kind]", "required: [kind, size]", "things v1.size: the field has to be given"},
+		{"required: [kind]", "required: [kind, size]", "things v1.size: the field is required now"},
 		{"required: [kind]", "required: []", ""},
 		{"maximum: 10", "maximum: 9", "things v1.size: maximum was 10 and is 9"},
 		{"maximum: 10", "maximum: 11", ""},
 		{"minimum: 1", "minimum: 2", "things v1.size: minimum was 1 and is 2"},
 		{"maxLength: 10", "maxLength: 9", "things v1.name: maxLength was 10 and is 9"},
-		{"maxLength: 10", "minLength: 1", "things v1.name: minLength was not there and is 1"},
+		{"maxLength: 10", "minLength: 1", "things v1.name: minLength was not set and is 1"},
 		{`pattern: "^a"`, `pattern: "^b"`, `things v1.name: the pattern was "^a" and is "^b"`},
 		{`, pattern: "^a"`, "", ""},
-		{"enum: [a, b]", "enum: [a]", `things v1.mode: the value "b" is refused`},
+		{"enum: [a, b]", "enum: [a]", `things v1.mode: the value "b" is rejected`},
 		{"enum: [a, b]", "enum: [a, b, c]", ""},
-		{"kind: {type: string}", "kind: {type: string, enum: [x]}", "things v1.kind: values other than a list of them are refused"},
+		{"kind: {type: string}", "kind: {type: string, enum: [x]}", "things v1.kind: values that are not in a new enum are rejected"},
 		{"items: {type: string, maxLength: 5}", "items: {type: string, maxLength: 4}", "things v1.tags[]: maxLength was 5 and is 4"},
 		{"maxItems: 3", "maxItems: 2", "things v1.tags: maxItems was 3 and is 2"},
-		{"maxItems: 3", "x-kubernetes-list-type: set", "things v1.tags: the list is merged in another way"},
-		{", additionalProperties: {type: string}", "", "things v1.more: it is no map any more"},
+		{"maxItems: 3", "x-kubernetes-list-type: set", "things v1.tags: the list is merged differently"},
+		{", additionalProperties: {type: string}", "", "things v1.more: the field is not a map any more"},
 		{"additionalProperties: {type: string}", "additionalProperties: {type: integer}", "things v1.more{}: the type was string and is integer"},
 		{", x-kubernetes-preserve-unknown-fields: true", "", "things v1.free: unknown fields are dropped"},
-		{`[{rule: "a"}]`, `[{rule: "a"}, {rule: "b"}]`, "things v1.rule: there is the rule b"},
+		{`[{rule: "a"}]`, `[{rule: "a"}, {rule: "b"}]`, "things v1.rule: the rule b is new"},
 		{"kind: {type: string}", "kind: {type: string, format: date}", `things v1.kind: the format was "" and is "date"`},
 	} {
 		if !strings.Contains(schema, tc.old) {
@@ -198,7 +198,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 
-	if got := upgrade.Compare(read(schema), nil); len(got) != 1 || got[0].What != "the kind is gone" {
-		t.Errorf("a kind that is gone: %v", got)
+	if got := upgrade.Compare(read(schema), nil); len(got) != 1 || got[0].Description != "the kind was removed" {
+		t.Errorf("the changes of a removed kind are %v", got)
 	}
 }

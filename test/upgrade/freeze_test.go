@@ -123,7 +123,7 @@ func TestFreeze(t *testing.T) {
 	model.Delays.Destroy = seenFor
 
 	w := newWorld(t, env, model)
-	w.Patience = time.Minute
+	w.Timeout = time.Minute
 	w.Runners.MaxAttempts = 1
 	w.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
 
@@ -147,7 +147,7 @@ func TestFreeze(t *testing.T) {
 	w.drain()
 	sees("MachineClaim Draining")
 	w.end()
-	w.EventuallyDone(2)
+	w.EventuallyJobsDone(2)
 	sees("HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus", "RunnerJob Queued",
 		"RunnerJob Completed", "MachineClaim Pending", "MachineClaim Provisioning", "MachineClaim Terminating")
 

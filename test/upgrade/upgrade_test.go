@@ -64,10 +64,10 @@ func TestMachinesGoOn(t *testing.T) {
 			}
 
 			w.end()
-			w.EventuallyDone(5)
+			w.EventuallyJobsDone(5)
 			w.EventuallyClean()
 
-			if made := w.VMsMade(); made != 5 {
+			if made := w.CountClones(); made != 5 {
 				t.Errorf("%d machines were made for 5 jobs", made)
 			}
 

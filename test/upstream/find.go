@@ -11,19 +11,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// find gives the folder of a program, or skips the test.
-func find(t testing.TB, program string) string {
+// findBinary returns the directory of a program. It skips the test if the program is missing.
+func findBinary(t testing.TB, program string) string {
 	t.Helper()
 
 	bin, err := procrun.FindBinaries(program)
 	if err != nil {
-		t.Skipf("hack/setup.sh upstream makes it: %v", err)
+		t.Skipf("find %s: %v: run hack/setup.sh upstream to build it", program, err)
 	}
 
 	return bin
 }
 
-func port(t testing.TB) string {
+func pickPort(t testing.TB) string {
 	t.Helper()
 
 	return strconv.Itoa(loopback.Port(t))

@@ -29,34 +29,35 @@ const (
 	pod     = "metallb-controller"
 
 	startTimeout = time.Minute
-	lookAt       = 20 * time.Millisecond
+	pollInterval = 20 * time.Millisecond
 	grace        = 3 * time.Second
 )
 
-// Balancer is a running MetalLB.
+// Balancer is a running MetalLB controller.
 type Balancer struct {
 	client    client.Client
 	namespace string
 }
 
-// MetalLB runs MetalLB's controller over an API server until the test's end, with its pools
-// in the namespace, which is made. It gives Services their addresses; nobody announces them.
-func MetalLB(t testing.TB, env *kube.Env, namespace string) *Balancer {
+// StartMetalLB runs MetalLB's controller with an API server until the test ends. It creates the namespace
+// for MetalLB's pools. The controller allocates addresses to Services, but nothing announces the addresses
+// on the network.
+func StartMetalLB(t testing.TB, env *kube.Env, namespace string) *Balancer {
 	t.Helper()
 
-	bin := find(t, metalLB)
+	bin := findBinary(t, metalLB)
 	install(t, env, namespace)
 
 	logs := filepath.Join(t.TempDir(), "metallb.log")
 
-	// Its webhooks listen on a port that is fixed: what they would refuse, the controller
-	// refuses again when it reads its pools (internal/config, For).
+	// Disable the webhooks, because they listen on a fixed port. The controller makes the same checks when it
+	// reads its pools (internal/config, For).
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: filepath.Join(bin, metalLB), LogPath: logs, Grace: grace,
+		Path: filepath.Join(bin, metalLB), LogPath: logs, GracePeriod: grace,
 		Env: append(os.Environ(), "KUBECONFIG="+env.Kubeconfig(t, env.Config)),
 		Args: []string{
 			"--namespace=" + namespace, "--pod-name=" + pod, "--webhook-mode=disabled", "--disable-cert-rotation",
-			"--port=0", "--health-probe-port=" + port(t),
+			"--port=0", "--health-probe-port=" + pickPort(t),
 		},
 	})
 	if err != nil {
@@ -78,18 +79,19 @@ func MetalLB(t testing.TB, env *kube.Env, namespace string) *Balancer {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 
-	if err := process.WaitReady(ctx, func(ctx context.Context) error { _, err := b.state(ctx); return err }); err != nil {
+	if err := process.WaitReady(ctx, func(ctx context.Context) error { _, err := b.readState(ctx); return err }); err != nil {
 		t.Fatalf("start %s: %v", metalLB, err)
 	}
 
 	return b
 }
 
-// install makes what a controller looks for when it starts: its kinds, and a pod of its own.
+// install creates the objects that the controller needs when it starts: its CRDs, its namespace, and its
+// own pod.
 func install(t testing.TB, env *kube.Env, namespace string) {
 	t.Helper()
 
-	dir, err := crds.MetalLB().Dir(t.Context())
+	dir, err := crds.MetalLBModule().Download(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,24 +114,25 @@ func install(t testing.TB, env *kube.Env, namespace string) {
 	}
 }
 
-// state is what the controller makes of its pools.
-func (b *Balancer) state(ctx context.Context) (*unstructured.Unstructured, error) {
+// readState reads the controller's ConfigurationState, which reports whether its pools are valid.
+func (b *Balancer) readState(ctx context.Context) (*unstructured.Unstructured, error) {
 	state := &unstructured.Unstructured{}
 	state.SetGroupVersionKind(schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: "ConfigurationState"})
 
 	key := client.ObjectKey{Namespace: b.namespace, Name: "controller"}
 	if err := b.client.Get(ctx, key, state); err != nil {
-		return nil, fmt.Errorf("read ConfigurationState: %w", err)
+		return nil, fmt.Errorf("get ConfigurationState: %w", err)
 	}
 
 	return state, nil
 }
 
-// Refuses is why MetalLB takes none of its pools as they are now; "" if it takes them.
-func (b *Balancer) Refuses(t testing.TB) string {
+// ConfigurationError returns the reason for which MetalLB rejects the configuration of its pools, "" if it
+// accepts the configuration.
+func (b *Balancer) ConfigurationError(t testing.TB) string {
 	t.Helper()
 
-	state, err := b.state(t.Context())
+	state, err := b.readState(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

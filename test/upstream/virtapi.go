@@ -24,39 +24,39 @@ import (
 
 const virtAPI = "kubevirt-webhook"
 
-// Judge says why a VirtualMachine is not let in, in KubeVirt's words: none if it is.
-type Judge func(context.Context, *virtv1.VirtualMachine) ([]string, error)
+// Webhook calls KubeVirt's admission webhook for a VirtualMachine. It returns the messages of the causes
+// for which the webhook rejects the VirtualMachine, nil if the webhook admits it.
+type Webhook func(context.Context, *virtv1.VirtualMachine) ([]string, error)
 
-// shared is the one program of a test program: it takes seconds to start, and tests many. It
-// ends by itself with who started it.
-var shared = sync.OnceValues(startVirtAPI) //nolint:gochecknoglobals // as above
+// sharedWebhook starts the webhook once for all tests of a test program, because the start takes seconds.
+// The webhook ends together with the test program.
+var sharedWebhook = sync.OnceValues(startWebhook) //nolint:gochecknoglobals // as above
 
-// VirtAPI gives KubeVirt's admission of VirtualMachines. It is nil where the program is not
-// there.
-func VirtAPI(t testing.TB) Judge {
+// StartVirtAPI returns KubeVirt's admission webhook for VirtualMachines, nil if its program is not installed.
+func StartVirtAPI(t testing.TB) Webhook {
 	t.Helper()
 
-	judge, err := shared()
+	webhook, err := sharedWebhook()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return judge
+	return webhook
 }
 
-func startVirtAPI() (Judge, error) {
+func startWebhook() (Webhook, error) {
 	bin, err := procrun.FindBinaries(virtAPI)
 	if err != nil {
-		return nil, nil //nolint:nilnil // none is nil
+		return nil, nil //nolint:nilnil // nil means that the program is not installed
 	}
 
-	address, err := procrun.Address()
+	address, err := procrun.PickAddress()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", virtAPI, err)
 	}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Path: filepath.Join(bin, virtAPI), Args: []string{address}, Grace: grace,
+		Path: filepath.Join(bin, virtAPI), Args: []string{address}, GracePeriod: grace,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", virtAPI, err)
@@ -65,34 +65,34 @@ func startVirtAPI() (Judge, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 
-	judge := judgeAt("http://" + address)
-	answers := func(ctx context.Context) error { _, err := judge(ctx, &virtv1.VirtualMachine{}); return err }
+	webhook := newWebhook("http://" + address)
+	checkReady := func(ctx context.Context) error { _, err := webhook(ctx, &virtv1.VirtualMachine{}); return err }
 
-	if err := process.WaitReady(ctx, answers); err != nil {
+	if err := process.WaitReady(ctx, checkReady); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", virtAPI, err), process.Stop())
 	}
 
-	return judge, nil
+	return webhook, nil
 }
 
-func judgeAt(url string) Judge {
+func newWebhook(url string) Webhook {
 	return func(ctx context.Context, machine *virtv1.VirtualMachine) ([]string, error) {
-		review, err := ask(ctx, url, machine)
+		review, err := postReview(ctx, url, machine)
 		if err != nil {
-			return nil, fmt.Errorf("ask KubeVirt about %s: %w", machine.Name, err)
+			return nil, fmt.Errorf("review VirtualMachine %s: %w", machine.Name, err)
 		}
 
-		return causes(review.Response), nil
+		return rejectionCauses(review.Response), nil
 	}
 }
 
-func ask(ctx context.Context, url string, machine *virtv1.VirtualMachine) (*admissionv1.AdmissionReview, error) {
+func postReview(ctx context.Context, url string, machine *virtv1.VirtualMachine) (*admissionv1.AdmissionReview, error) {
 	machine = machine.DeepCopy()
 	machine.SetGroupVersionKind(virtv1.VirtualMachineGroupVersionKind)
 
 	raw, err := json.Marshal(machine)
 	if err != nil {
-		return nil, fmt.Errorf("write machine: %w", err)
+		return nil, fmt.Errorf("encode VirtualMachine: %w", err)
 	}
 
 	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{
@@ -102,29 +102,29 @@ func ask(ctx context.Context, url string, machine *virtv1.VirtualMachine) (*admi
 	}}
 
 	if raw, err = json.Marshal(review); err != nil {
-		return nil, fmt.Errorf("write review: %w", err)
+		return nil, fmt.Errorf("encode review: %w", err)
 	}
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(raw))
 	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
+		return nil, fmt.Errorf("create request: %w", err)
 	}
 
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, fmt.Errorf("post review: %w", err)
 	}
-	defer func() { _ = answer.Body.Close() }()
+	defer func() { _ = response.Body.Close() }()
 
 	review = &admissionv1.AdmissionReview{}
-	if err := json.NewDecoder(answer.Body).Decode(review); err != nil {
-		return nil, fmt.Errorf("read review, %s: %w", answer.Status, err)
+	if err := json.NewDecoder(response.Body).Decode(review); err != nil {
+		return nil, fmt.Errorf("decode review from response with status %s: %w", response.Status, err)
 	}
 
 	return review, nil
 }
 
-func causes(response *admissionv1.AdmissionResponse) []string {
+func rejectionCauses(response *admissionv1.AdmissionResponse) []string {
 	switch {
 	case response.Allowed:
 		return nil

@@ -40,17 +40,17 @@ const (
 
 // Server is a running Vault.
 type Server struct {
-	// Address is its base URL.
+	// Address is the base URL of the server.
 	Address string
-	// CABundle in PEM verifies it.
+	// CABundle is the CA bundle in PEM that verifies the server's certificate.
 	CABundle string
-	// Client is that of root.
+	// Client is a client with the root token.
 	Client *api.Client
 
 	process *procrun.Process
 }
 
-// Start starts a Vault without any mounts but its own, and returns when it answers.
+// Start starts a Vault with only its default mounts until the test ends, and returns when Vault responds.
 func Start(t testing.TB) *Server {
 	t.Helper()
 
@@ -60,11 +60,11 @@ func Start(t testing.TB) *Server {
 
 	bin, err := procrun.FindBinaries(program)
 	if err != nil {
-		t.Fatalf("find %s: %v (hack/setup.sh vault makes it)", program, err)
+		t.Fatalf("find %s: %v: run hack/setup.sh vault to build it", program, err)
 	}
 
 	server.process, err = procrun.Start(context.Background(), procrun.Spec{
-		Path: filepath.Join(bin, program), Dir: dir, LogPath: logPath, Grace: grace,
+		Path: filepath.Join(bin, program), Dir: dir, LogPath: logPath, GracePeriod: grace,
 		Args: []string{
 			"-listen", "127.0.0.1:0", "-tls-cert", filepath.Join(dir, "cert.pem"), "-tls-key", filepath.Join(dir, "key.pem"),
 		},
@@ -82,12 +82,12 @@ func Start(t testing.TB) *Server {
 	})
 
 	token := server.waitReady(t, logPath)
-	server.Client = server.client(t, dir, token)
+	server.Client = server.newClient(t, dir, token)
 
 	return server
 }
 
-// Stop ends Vault, and all that it holds. It does nothing to one that has ended.
+// Stop stops Vault, which deletes all its data. It does nothing if Vault has already ended.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
 
@@ -96,7 +96,7 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// waitReady waits for the line that tells where Vault is, and gives the token of root.
+// waitReady waits for the log line with Vault's address, sets Address, and returns the root token.
 func (s *Server) waitReady(t testing.TB, logPath string) string {
 	t.Helper()
 
@@ -114,7 +114,7 @@ func (s *Server) waitReady(t testing.TB, logPath string) string {
 			return fmt.Errorf("open log: %w", err)
 		}
 
-		defer file.Close() //nolint:errcheck // it was read
+		defer file.Close() //nolint:errcheck // the file is only read
 
 		for lines := bufio.NewScanner(file); lines.Scan(); {
 			if json.Unmarshal(lines.Bytes(), &ready) == nil && ready.RootToken != "" {
@@ -122,7 +122,7 @@ func (s *Server) waitReady(t testing.TB, logPath string) string {
 			}
 		}
 
-		return errors.New("it does not serve yet")
+		return errors.New("the server is not ready yet")
 	})
 	if err != nil {
 		t.Fatalf("start %s: %v", program, err)
@@ -133,7 +133,7 @@ func (s *Server) waitReady(t testing.TB, logPath string) string {
 	return ready.RootToken
 }
 
-func (s *Server) client(t testing.TB, dir, token string) *api.Client {
+func (s *Server) newClient(t testing.TB, dir, token string) *api.Client {
 	t.Helper()
 
 	config := api.DefaultConfig()
@@ -154,8 +154,8 @@ func (s *Server) client(t testing.TB, dir, token string) *api.Client {
 	return client
 }
 
-// Put writes to a path of the HTTP API as root.
-func (s *Server) Put(t testing.TB, path string, data map[string]any) {
+// Write writes to a path of the HTTP API as root.
+func (s *Server) Write(t testing.TB, path string, data map[string]any) {
 	t.Helper()
 
 	if _, err := s.Client.Logical().WriteWithContext(t.Context(), path, data); err != nil {
@@ -172,16 +172,16 @@ func (s *Server) Delete(t testing.TB, path string) {
 	}
 }
 
-// MountKV mounts a key-value engine of version 1 or 2, and returns when it takes secrets.
+// MountKV mounts a key-value engine of version 1 or 2, and returns when the engine accepts secrets.
 func (s *Server) MountKV(t testing.TB, mount string, version int) {
 	t.Helper()
-	s.Put(t, "sys/mounts/"+mount, map[string]any{"type": "kv", "options": map[string]string{"version": strconv.Itoa(version)}})
+	s.Write(t, "sys/mounts/"+mount, map[string]any{"type": "kv", "options": map[string]string{"version": strconv.Itoa(version)}})
 
 	if version == 1 {
 		return
 	}
 
-	// Version 2 takes about a second to make itself ready.
+	// Version 2 is ready after about a second.
 	for end := time.Now().Add(startTimeout); ; time.Sleep(50 * time.Millisecond) {
 		_, err := s.Client.Logical().ReadWithContext(t.Context(), mount+"/config")
 		if err == nil {
@@ -194,52 +194,52 @@ func (s *Server) MountKV(t testing.TB, mount string, version int) {
 	}
 }
 
-// PutKV writes a secret of a key-value engine of version 2.
-func (s *Server) PutKV(t testing.TB, mount, name string, data map[string]any) {
+// WriteKV writes a secret of a key-value engine of version 2.
+func (s *Server) WriteKV(t testing.TB, mount, name string, data map[string]any) {
 	t.Helper()
-	s.Put(t, mount+"/data/"+name, map[string]any{"data": data})
+	s.Write(t, mount+"/data/"+name, map[string]any{"data": data})
 }
 
-// Policy writes a policy in Vault's language.
-func (s *Server) Policy(t testing.TB, name, rules string) {
+// WritePolicy writes a policy in Vault's policy language.
+func (s *Server) WritePolicy(t testing.TB, name, rules string) {
 	t.Helper()
-	s.Put(t, "sys/policies/acl/"+name, map[string]any{"policy": rules})
+	s.Write(t, "sys/policies/acl/"+name, map[string]any{"policy": rules})
 }
 
-// EnableJWT mounts the method jwt, which verifies tokens of the issuer by the key set at the
-// URL.
+// EnableJWT mounts the auth method jwt. The method verifies tokens of the issuer with the key set at the URL.
 func (s *Server) EnableJWT(t testing.TB, mount, jwksURL, issuer string) {
 	t.Helper()
-	s.Put(t, "sys/auth/"+mount, map[string]any{"type": "jwt"})
-	s.Put(t, "auth/"+mount+"/config", map[string]any{"jwks_url": jwksURL, "bound_issuer": issuer})
+	s.Write(t, "sys/auth/"+mount, map[string]any{"type": "jwt"})
+	s.Write(t, "auth/"+mount+"/config", map[string]any{"jwks_url": jwksURL, "bound_issuer": issuer})
 }
 
-// JWTRole lets identities whose SPIFFE ID is like the pattern log in for policies.
-func (s *Server) JWTRole(t testing.TB, mount, role, audience, pattern string, policies ...string) {
+// WriteJWTRole writes a role that lets identities whose SPIFFE ID matches a glob pattern log in. Their
+// tokens have the policies.
+func (s *Server) WriteJWTRole(t testing.TB, mount, role, audience, pattern string, policies ...string) {
 	t.Helper()
-	s.Put(t, "auth/"+mount+"/role/"+role, map[string]any{
+	s.Write(t, "auth/"+mount+"/role/"+role, map[string]any{
 		"role_type": "jwt", "bound_audiences": []string{audience}, "user_claim": "sub",
 		"bound_claims_type": "glob", "bound_claims": map[string]string{"sub": pattern},
 		"token_policies": policies, "token_ttl": "5m",
 	})
 }
 
-// EnableCert mounts the method cert.
+// EnableCert mounts the auth method cert.
 func (s *Server) EnableCert(t testing.TB, mount string) {
 	t.Helper()
-	s.Put(t, "sys/auth/"+mount, map[string]any{"type": "cert"})
+	s.Write(t, "sys/auth/"+mount, map[string]any{"type": "cert"})
 }
 
-// CertRole lets identities that the bundle verifies and whose SPIFFE ID is like the pattern
-// log in for policies.
-func (s *Server) CertRole(t testing.TB, mount, role, bundle, pattern string, policies ...string) {
+// WriteCertRole writes a role that lets identities log in whose certificate the bundle verifies and whose
+// SPIFFE ID matches a glob pattern. Their tokens have the policies.
+func (s *Server) WriteCertRole(t testing.TB, mount, role, bundle, pattern string, policies ...string) {
 	t.Helper()
-	s.Put(t, "auth/"+mount+"/certs/"+role, map[string]any{
+	s.Write(t, "auth/"+mount+"/certs/"+role, map[string]any{
 		"certificate": bundle, "allowed_uri_sans": pattern, "token_policies": policies, "token_ttl": "5m",
 	})
 }
 
-// ServeJWKS serves a key set, as an OIDC discovery provider does, and gives its URL.
+// ServeJWKS serves a key set as an OIDC discovery provider does, and returns the URL of the key set.
 func ServeJWKS(t testing.TB, keys func() []byte) string {
 	t.Helper()
 
@@ -252,7 +252,8 @@ func ServeJWKS(t testing.TB, keys func() []byte) string {
 	return server.URL + "/keys"
 }
 
-// writeCertificate makes a certificate of the loopback interface, its own authority.
+// writeCertificate writes a self-signed certificate for the loopback interface and its key into a
+// directory, and returns the certificate in PEM.
 func writeCertificate(t testing.TB, dir string) string {
 	t.Helper()
 

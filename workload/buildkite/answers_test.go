@@ -10,13 +10,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 )
 
-// TestAnswerThatGrowsIsRefused: 306 kB of gzip are 300 MB of JSON.
-func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.Bounded(t, openAt) }
+// TestAnswerThatGrowsIsRefused sends 306 kB of gzip that decompress to 300 MB of JSON.
+func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.CheckResponseLimit(t, openAt) }
 
-// TestPlainHTTPIsRefused: credentials leave the machine encrypted, or not at all.
+// TestPlainHTTPIsRefused checks that credentials are never sent unencrypted.
 func TestPlainHTTPIsRefused(t *testing.T) {
 	t.Parallel()
-	answers.Encrypted(t, openAt)
+	answers.CheckEncryption(t, openAt)
 }
 
 func openAt(address string) (answers.Client, error) {

@@ -10,96 +10,98 @@ import (
 	"sync"
 )
 
-// batcher makes one call for all that is asked for while another call is under way: the
-// Stacks API takes many jobs in a call and few calls in a second. Nobody waits for
-// others to come.
+// batcher combines job requests that arrive while a call is in flight into the next call, because
+// the Stacks API accepts many jobs per call but few calls per second. A request that finds no call
+// in flight is sent at once.
 type batcher[T any] struct {
-	// call gives what it got by the jobs' ids.
+	// call returns its results by job id.
 	call func(ctx context.Context, ids []string, seconds int64) (map[string]T, error)
-	// turn holds one, whose call is under way.
-	turn chan struct{}
+	// slot has capacity 1 and is full while a call is in flight.
+	slot chan struct{}
 
 	mu      sync.Mutex
-	waiting []*wish[T]
+	pending []*batchRequest[T]
 }
 
-// wish is one job that somebody waits for. All but done is set before done is closed.
-type wish[T any] struct {
+// batchRequest is one caller's request for one job. result, found and err are set before done is
+// closed.
+type batchRequest[T any] struct {
 	id      string
 	seconds int64
 	done    chan struct{}
-	got     T
-	ok      bool
+	result  T
+	found   bool
 	err     error
 }
 
 func newBatcher[T any](call func(ctx context.Context, ids []string, seconds int64) (map[string]T, error)) *batcher[T] {
-	return &batcher[T]{call: call, turn: make(chan struct{}, 1)}
+	return &batcher[T]{call: call, slot: make(chan struct{}, 1)}
 }
 
-// get gives what the call gave for the job, and false if it gave nothing.
+// get returns the call's result for the job, and false if the call returned none.
 func (b *batcher[T]) get(ctx context.Context, id string, seconds int64) (T, bool, error) {
-	mine := &wish[T]{id: id, seconds: seconds, done: make(chan struct{})}
+	request := &batchRequest[T]{id: id, seconds: seconds, done: make(chan struct{})}
 
 	b.mu.Lock()
-	b.waiting = append(b.waiting, mine)
+	b.pending = append(b.pending, request)
 	b.mu.Unlock()
 
 	for {
 		select {
-		case <-mine.done:
-			return mine.got, mine.ok, mine.err
-		case b.turn <- struct{}{}:
-			b.serve(ctx)
-			<-b.turn
+		case <-request.done:
+			return request.result, request.found, request.err
+		case b.slot <- struct{}{}:
+			b.sendBatch(ctx)
+			<-b.slot
 		case <-ctx.Done():
 			b.mu.Lock()
-			b.waiting = slices.DeleteFunc(b.waiting, func(w *wish[T]) bool { return w == mine })
+			b.pending = slices.DeleteFunc(b.pending, func(w *batchRequest[T]) bool { return w == request })
 			b.mu.Unlock()
 
-			return mine.got, false, fmt.Errorf("wait for job %s: %w", id, ctx.Err())
+			return request.result, false, fmt.Errorf("wait for job %s: %w", id, ctx.Err())
 		}
 	}
 }
 
-// serve makes one call for those who wait for the same time as the first. It goes on when
-// the one who makes it goes away; each of its tries has the client's timeout.
-func (b *batcher[T]) serve(ctx context.Context) {
-	wishes := b.take()
-	if len(wishes) == 0 {
+// sendBatch makes one call for all pending requests that have the same lifetime as the first one.
+// The call continues if the caller's context ends. Each attempt of the call has the client's
+// timeout.
+func (b *batcher[T]) sendBatch(ctx context.Context) {
+	batch := b.takeBatch()
+	if len(batch) == 0 {
 		return
 	}
 
-	ids := make([]string, 0, len(wishes))
-	for _, w := range wishes {
+	ids := make([]string, 0, len(batch))
+	for _, w := range batch {
 		ids = append(ids, w.id)
 	}
 
 	slices.Sort(ids)
 
-	got, err := b.call(context.WithoutCancel(ctx), slices.Compact(ids), wishes[0].seconds)
-	for _, w := range wishes {
-		w.got, w.ok = got[w.id]
+	results, err := b.call(context.WithoutCancel(ctx), slices.Compact(ids), batch[0].seconds)
+	for _, w := range batch {
+		w.result, w.found = results[w.id]
 		w.err = err
 		close(w.done)
 	}
 }
 
-func (b *batcher[T]) take() []*wish[T] {
+func (b *batcher[T]) takeBatch() []*batchRequest[T] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	var taken []*wish[T]
+	var batch []*batchRequest[T]
 
-	b.waiting = slices.DeleteFunc(b.waiting, func(w *wish[T]) bool {
-		if len(taken) == maxBatch || len(taken) > 0 && w.seconds != taken[0].seconds {
+	b.pending = slices.DeleteFunc(b.pending, func(w *batchRequest[T]) bool {
+		if len(batch) == maxBatchSize || len(batch) > 0 && w.seconds != batch[0].seconds {
 			return false
 		}
 
-		taken = append(taken, w)
+		batch = append(batch, w)
 
 		return true
 	})
 
-	return taken
+	return batch
 }

@@ -25,14 +25,16 @@ import (
 )
 
 const (
-	// maxTries of a call, with retryPause before the second and twice that before the
-	// third, and as much again by chance. All calls here may be repeated: those that
-	// reserve or issue give the same stack the same job again.
-	maxTries   = 3
-	retryPause = 200 * time.Millisecond
-	maxDrain   = 64 << 10
-	// leastAfter is how long a spent rate limit lasts at least; its windows have a second.
-	leastAfter = time.Second
+	// maxAttempts is the number of attempts of one call. The delay before the second attempt is
+	// retryDelay to 2*retryDelay, the delay before the third twice as long. All calls of this
+	// package can be repeated: a repeated reservation or token request returns the same job to the
+	// same stack.
+	maxAttempts   = 3
+	retryDelay    = 200 * time.Millisecond
+	maxDrainBytes = 64 << 10
+	// minRetryAfter is the shortest delay after an exceeded rate limit, whose windows last one
+	// second.
+	minRetryAfter = time.Second
 )
 
 // client calls the agent API with the cluster's agent token.
@@ -47,7 +49,7 @@ type client struct {
 func newClient(config Config, endpoint string, clk clock.Clock) *client {
 	transport := config.Network
 	if transport == nil {
-		transport = httpbound.Shared()
+		transport = httpbound.SharedTransport()
 	}
 
 	if config.Transport != nil {
@@ -65,44 +67,46 @@ func newClient(config Config, endpoint string, clk clock.Clock) *client {
 		base: endpoint, token: token, clock: clk, redact: newRedactor(token),
 		http: &http.Client{
 			Transport: transport, Timeout: timeout,
-			// The token goes to the configured host and nowhere else.
+			// Redirects are not followed, so that the token reaches only the configured host.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// call sends a request and reads the answer into a value, which may be nil. Outages of
-// the network and the server are tried again. A refusal is an *answer.
-func (c *client) call(ctx context.Context, method, path string, body, into any) error {
-	for try := 1; ; try++ {
-		err := c.once(ctx, method, path, body, into)
-		got, refused := errors.AsType[*answer](err)
-		_, large := errors.AsType[*httpbound.TooLargeError](err)
+// call sends a request and decodes the response into out, which may be nil. It retries network
+// errors and server errors. An error response from Buildkite is a *responseError.
+func (c *client) call(ctx context.Context, method, path string, body, out any) error {
+	for attempt := 1; ; attempt++ {
+		err := c.send(ctx, method, path, body, out)
+		response, isResponse := errors.AsType[*responseError](err)
+		_, isTooLarge := errors.AsType[*httpbound.TooLargeError](err)
 
-		if err == nil || large || try == maxTries || ctx.Err() != nil || refused && got.status < http.StatusInternalServerError {
+		rejected := isResponse && response.status < http.StatusInternalServerError
+
+		if err == nil || isTooLarge || attempt == maxAttempts || ctx.Err() != nil || rejected {
 			return err
 		}
 
-		wait := retryPause << (try - 1)
-		if err := retry.Pause(ctx, c.clock, wait+rand.N(wait)); err != nil { //nolint:gosec // chance, no secret
-			return fmt.Errorf("wait to try again: %w", err)
+		wait := retryDelay << (attempt - 1)
+		if err := retry.Sleep(ctx, c.clock, wait+rand.N(wait)); err != nil { //nolint:gosec // jitter, no secret
+			return fmt.Errorf("wait for the next attempt: %w", err)
 		}
 	}
 }
 
-func (c *client) once(ctx context.Context, method, path string, body, into any) error {
+func (c *client) send(ctx context.Context, method, path string, body, out any) error {
 	var text []byte
 
 	if body != nil {
 		var err error
 		if text, err = json.Marshal(body); err != nil {
-			return fmt.Errorf("write the request: %w", err)
+			return fmt.Errorf("encode the request: %w", err)
 		}
 	}
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return c.redact.Cause(err)
+		return c.redact.RedactError(err)
 	}
 
 	req.Header.Set("Authorization", "Token "+c.token)
@@ -115,53 +119,53 @@ func (c *client) once(ctx context.Context, method, path string, body, into any) 
 
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.redact.Cause(err)
+		return c.redact.RedactError(err)
 	}
 
 	defer func() {
-		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
+		_, _ = io.CopyN(io.Discard, resp.Body, maxDrainBytes)
 		_ = resp.Body.Close()
 	}()
 
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return c.refusal(resp)
+		return c.parseErrorResponse(resp)
 	}
 
-	return c.read(resp, into)
+	return c.decodeResponse(resp, out)
 }
 
-func (c *client) read(resp *http.Response, into any) error {
-	if into == nil {
+func (c *client) decodeResponse(resp *http.Response, out any) error {
+	if out == nil {
 		return nil
 	}
 
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		if large, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
-			return fmt.Errorf("read the answer: %w", large)
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		if tooLarge, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
+			return fmt.Errorf("decode the response: %w", tooLarge)
 		}
 
-		return fmt.Errorf("read the answer: %w", c.redact.Cause(err))
+		return fmt.Errorf("decode the response: %w", c.redact.RedactError(err))
 	}
 
 	return nil
 }
 
-// refusal reads {"message"} and the headers of the rate limit
+// parseErrorResponse parses {"message"} and the rate limit headers
 // (https://buildkite.com/docs/apis/agent-api/stacks#rate-limiting).
-func (c *client) refusal(resp *http.Response) error {
-	var said struct {
+func (c *client) parseErrorResponse(resp *http.Response) error {
+	var parsed struct {
 		Message string `json:"message"`
 	}
 
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	_ = json.Unmarshal(text, &said) // an outage's page is no JSON
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBodyBytes))
+	_ = json.Unmarshal(text, &parsed) // a proxy's error page is not JSON
 
-	out := &answer{status: resp.StatusCode, after: leastAfter}
-	out.said = workload.Cut(c.redact.Text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
+	out := &responseError{status: resp.StatusCode, retryAfter: minRetryAfter}
+	out.message = workload.Truncate(c.redact.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
 
 	for _, name := range []string{"Retry-After", "RateLimit-Reset"} {
 		if seconds, err := strconv.Atoi(resp.Header.Get(name)); err == nil && seconds > 0 {
-			out.after = max(out.after, time.Duration(min(seconds, maxAfter))*time.Second)
+			out.retryAfter = max(out.retryAfter, time.Duration(min(seconds, maxRetryAfterSeconds))*time.Second)
 
 			break
 		}
@@ -170,5 +174,5 @@ func (c *client) refusal(resp *http.Response) error {
 	return out
 }
 
-// maxAfter bounds in seconds how long a server may tell us to wait.
-const maxAfter = 3600
+// maxRetryAfterSeconds bounds the delay that a server can request.
+const maxRetryAfterSeconds = 3600

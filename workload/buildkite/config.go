@@ -26,75 +26,76 @@ const (
 	defaultTimeout = 30 * time.Second
 )
 
-// Config makes the provider of one queue.
+// Config configures the provider of one queue.
 type Config struct {
 	// Organization is the slug of the organization.
 	Organization string
 	// Queue is the key of the queue.
 	Queue string
-	// Stack is the key of the stack: letters, digits, _ and -, at most 80. Two that use
-	// one key share its reservations.
+	// Stack is the key of the stack: 1 to 80 letters, digits, _ and -. Two providers that use the
+	// same key share its reservations.
 	Stack string
-	// Metadata of the stack, for people: at most 100 keys of 64 characters, with values of
-	// 256.
+	// Metadata of the stack for people: at most 100 keys of 64 characters, with values of 256
+	// characters.
 	Metadata map[string]string
-	// Endpoint of the agent API. Default: https://agent.buildkite.com/v3.
+	// Endpoint of the agent API. It defaults to https://agent.buildkite.com/v3.
 	Endpoint string
 	// Token is the agent token of the cluster.
 	Token string
-	// Timeout of one call.
+	// Timeout of one HTTP request. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the transport below that. Nil: httpbound.Shared.
+	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
 	Network http.RoundTripper
 }
 
-// New makes the provider of one queue. It makes no call. A configuration that cannot work
-// is an error of kind Rejected.
+// New creates the provider of one queue. It makes no calls. For an invalid configuration it returns
+// an error of kind Rejected.
 func New(config Config) (workload.Provider, error) {
 	return newProvider(config, clock.RealClock{})
 }
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
-	endpoint, _, err := readEndpoint(config.Endpoint)
+	endpoint, _, err := parseEndpoint(config.Endpoint)
 
 	switch {
 	case err != nil:
 		return nil, err
 	case strings.TrimSpace(config.Token) == "":
-		return nil, workload.Reject(ReasonCredentials,
-			"no credentials: the Secret of bootstrap.config.buildkite.credentials holds no agent token")
+		return nil, workload.NewRejected(ReasonCredentials,
+			"the Secret of bootstrap.config.buildkite.credentials contains no agent token: put the cluster's agent token there")
 	case config.Organization == "" || config.Queue == "":
-		return nil, workload.Reject(ReasonConfig, "no organization or queue is set: set them in workload.config.buildkite")
+		return nil, workload.NewRejected(ReasonConfig, "organization or queue is empty: set both in workload.config.buildkite")
 	case !stackPattern().MatchString(config.Stack):
-		return nil, workload.Reject(ReasonConfig, fmt.Sprintf("stack key %q is not of 1 to 80 letters, digits, _ and -", config.Stack))
+		return nil, workload.NewRejected(ReasonConfig,
+			fmt.Sprintf("stack key %q must have 1 to 80 letters, digits, _ and -", config.Stack))
 	}
 
 	out := &provider{
 		client: newClient(config, endpoint, clk), clock: clk, endpoint: endpoint,
 		organization: config.Organization, queue: config.Queue, stack: config.Stack, metadata: config.Metadata,
-		asking:  make(chan struct{}, 1),
-		runners: map[string]string{}, states: map[string]seenState{},
+		stateSlot:    make(chan struct{}, 1),
+		jobsByRunner: map[string]string{}, states: map[string]observedState{},
 	}
-	out.reservations, out.tokens = newBatcher(out.reserveAll), newBatcher(out.acquireAll)
+	out.reservations, out.tokens = newBatcher(out.reserveBatch), newBatcher(out.acquireTokenBatch)
 
 	return out, nil
 }
 
-// readEndpoint gives the agent API's endpoint without a slash at its end.
-func readEndpoint(text string) (string, *url.URL, error) {
+// parseEndpoint returns the agent API's endpoint without a trailing slash.
+func parseEndpoint(text string) (string, *url.URL, error) {
 	endpoint := strings.TrimRight(cmp.Or(text, publicEndpoint), "/")
 
 	base, err := url.Parse(endpoint)
 
 	switch {
 	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
-		return "", nil, workload.Reject(ReasonConfig,
-			"bootstrap.config.buildkite.endpoint is not a URL without credentials: use one such as "+publicEndpoint)
-	case !httpbound.Safe(base):
-		return "", nil, workload.Reject(ReasonConfig,
-			"bootstrap.config.buildkite.endpoint is plain http, and the agent token is sent there: use https")
+		return "", nil, workload.NewRejected(ReasonConfig,
+			"bootstrap.config.buildkite.endpoint must be an http(s) URL without credentials, such as "+publicEndpoint)
+	case !httpbound.IsSecureURL(base):
+		return "", nil, workload.NewRejected(ReasonConfig,
+			"bootstrap.config.buildkite.endpoint uses plain http, which would expose the agent token: use https")
 	}
 
 	return endpoint, base, nil
@@ -102,20 +103,20 @@ func readEndpoint(text string) (string, *url.URL, error) {
 
 func stackPattern() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`) }
 
-// stackKey gives the key of a template's stack for a queue. It is the same after a
-// restart, so that the reservations are still ours, and another one for an operator in
-// another cluster, whose templates have other uids.
-func stackKey(config workload.Config) string {
+// deriveStackKey returns the key of a template's stack for a queue. The key stays the same after a
+// restart, so that the stack keeps its reservations. It differs between clusters, because a
+// template has another uid in another cluster.
+func deriveStackKey(config workload.Config) string {
 	owner := config.Template.Namespace + "/" + config.Template.Name
 	if uid := string(config.Template.UID); uid != "" {
 		owner = uid
 	}
 
 	runner := config.Runner
-	sum := sha256.Sum256([]byte(strings.Join([]string{runner.Scope.Organization, runner.Queue, owner}, "\x00")))
+	digest := sha256.Sum256([]byte(strings.Join([]string{runner.Scope.Organization, runner.Queue, owner}, "\x00")))
 	name := regexp.MustCompile(`[^A-Za-z0-9_-]+`).ReplaceAllString(runner.Queue, "-")
 
-	const room = 40
+	const maxQueueLength = 40
 
-	return "hyperfleet-" + name[:min(len(name), room)] + "-" + hex.EncodeToString(sum[:8])
+	return "hyperfleet-" + name[:min(len(name), maxQueueLength)] + "-" + hex.EncodeToString(digest[:8])
 }

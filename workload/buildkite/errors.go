@@ -29,79 +29,81 @@ const (
 )
 
 const (
-	maxErrorBody = 4 << 10
-	maxMessage   = 500
+	maxErrorBodyBytes = 4 << 10
+	maxMessageLength  = 500
 )
 
-func noJobID(id string) error {
-	return workload.Reject(ReasonRequest, fmt.Sprintf("job id %q is not one of Buildkite's: ids are UUIDs", workload.Cut(id, maxID)))
+func newInvalidJobIDError(id string) error {
+	return workload.NewRejected(ReasonRequest,
+		fmt.Sprintf("job id %q is not valid: Buildkite's job ids are UUIDs", workload.Truncate(id, maxIDLength)))
 }
 
 func newRedactor(token string) log.Redactor {
-	// Buildkite's tokens: bkct_ (cluster), bkjat_ (job acquisition), bkaa_ (session),
-	// bkaj_ (job) and others; and credentials in a URL or after their name.
+	// Redact Buildkite's tokens, which begin with bkct_ (cluster), bkjat_ (job acquisition), bkaa_
+	// (session), bkaj_ (job) and similar prefixes, and credentials in a URL or after their name.
 	return log.NewRedactor(regexp.MustCompile(
 		`bk[a-z]{1,4}_[A-Za-z0-9_.-]+|(?i:(bearer|token)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
-// answer is a refusal of Buildkite's.
-type answer struct {
+// responseError is a response from Buildkite with a status other than 2xx.
+type responseError struct {
 	status int
-	// said is Buildkite's message, without secrets.
-	said  string
-	after time.Duration
+	// message is Buildkite's message, with secrets redacted.
+	message    string
+	retryAfter time.Duration
 }
 
-// Error tells the status and the message.
-func (a *answer) Error() string { return fmt.Sprintf("status %d%s", a.status, a.quote()) }
+// Error returns the status and the message.
+func (a *responseError) Error() string { return fmt.Sprintf("status %d%s", a.status, a.quoteMessage()) }
 
-func (a *answer) quote() string {
-	if a.said == "" {
+func (a *responseError) quoteMessage() string {
+	if a.message == "" {
 		return ""
 	}
 
-	return fmt.Sprintf(" (Buildkite says: %s)", a.said)
+	return fmt.Sprintf(" (Buildkite's message: %s)", a.message)
 }
 
-// unknown tells whether Buildkite knows no such thing.
-func unknown(err error) bool {
-	got, ok := errors.AsType[*answer](err)
+// isNotFound reports whether Buildkite's response has status 404.
+func isNotFound(err error) bool {
+	response, ok := errors.AsType[*responseError](err)
 
-	return ok && got.status == http.StatusNotFound
+	return ok && response.status == http.StatusNotFound
 }
 
-// explain turns a failed call into what a person or the caller can act upon.
-func (p *provider) explain(what string, err error) error {
-	got, ok := errors.AsType[*answer](err)
+// explain converts the error of a failed call into an error that names the fix, or that the caller
+// can handle by its kind.
+func (p *provider) explain(action string, err error) error {
+	response, ok := errors.AsType[*responseError](err)
 	if !ok {
-		return fmt.Errorf("%s at Buildkite: %w", what, err)
+		return fmt.Errorf("%s at Buildkite: %w", action, err)
 	}
 
-	switch got.status {
+	switch response.status {
 	case http.StatusTooManyRequests:
 		return &workload.Error{
-			Kind: workload.RateLimited, Reason: ReasonRateLimited, After: got.after,
-			Message: what + " waits: Buildkite's rate limit is spent",
+			Kind: workload.RateLimited, Reason: ReasonRateLimited, RetryAfter: response.retryAfter,
+			Message: action + ": Buildkite's rate limit is exceeded",
 		}
 	case http.StatusUnauthorized:
-		return workload.Reject(ReasonCredentials,
-			fmt.Sprintf("Buildkite does not accept the agent token%s: it is wrong, expired or revoked, "+
-				"or not one of a cluster; put one of the cluster's page Agent Tokens into the Secret", got.quote()))
+		return workload.NewRejected(ReasonCredentials,
+			fmt.Sprintf("Buildkite rejected the agent token%s: the token is wrong, expired or revoked, "+
+				"or it is no cluster's token; put a token of the cluster's Agent Tokens page into the Secret", response.quoteMessage()))
 	case http.StatusForbidden:
-		return workload.Reject(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s is not permitted%s: the organization "+
-			"has as many stacks as it may have, or the token does not allow this address; remove stacks or ask Buildkite for more",
-			what, p.queue, p.organization, got.quote()))
+		return workload.NewRejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s: Buildkite denied permission%s: "+
+			"the organization has reached its limit of stacks, or the token does not allow this IP address; "+
+			"delete stacks, ask Buildkite for a higher limit, or allow the address",
+			action, p.queue, p.organization, response.quoteMessage()))
 	case http.StatusNotFound:
-		return workload.Reject(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+
-			"make it at Buildkite or change workload.config.buildkite.queue", what, p.queue, got.quote()))
+		return workload.NewRejected(ReasonQueue, fmt.Sprintf("%s: the cluster of the agent token has no self-hosted queue %s%s: "+
+			"create the queue at Buildkite or change workload.config.buildkite.queue", action, p.queue, response.quoteMessage()))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("%s for queue %s of organization %s was refused by Buildkite%s",
-			what, p.queue, p.organization, got.quote()))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("%s for queue %s of organization %s: Buildkite rejected the request%s",
+			action, p.queue, p.organization, response.quoteMessage()))
 	default:
-		return fmt.Errorf("%s at Buildkite: %w", what, got)
+		return fmt.Errorf("%s at Buildkite: %w", action, response)
 	}
 }
 
-// cut shortens a text to so many characters.
-// explained tells whether an error is one of the boundary's already.
-func explained(err error) bool { return workload.KindOf(err) != "" }
+// isExplained reports whether err already has a kind of the workload package.
+func isExplained(err error) bool { return workload.KindOf(err) != "" }

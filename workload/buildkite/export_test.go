@@ -9,30 +9,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// NewWithClock is New with a clock for tests.
+// NewWithClock is like New, with a clock for tests.
 func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
 	return newProvider(config, clk)
 }
 
-// StackKey gives the key of the stack that Open makes.
-func StackKey(config workload.Config) string { return stackKey(config) }
+// StackKey returns the key of the stack that Open creates.
+func StackKey(config workload.Config) string { return deriveStackKey(config) }
 
-// Redact takes the secrets out of a text.
-func Redact(token, text string) string { return newRedactor(token).Text(text) }
+// Redact removes the secrets from a text.
+func Redact(token, text string) string { return newRedactor(token).Redact(text) }
 
-// Waiting is how many wait for their reservation, and how many for their token.
-func Waiting(of workload.Provider) [2]int {
-	p, is := of.(*provider)
-	if !is {
+// CountPending returns the number of requests that wait for a reservation and for a token.
+func CountPending(workloadProvider workload.Provider) [2]int {
+	p, ok := workloadProvider.(*provider)
+	if !ok {
 		return [2]int{}
 	}
 
-	return [2]int{p.reservations.count(), p.tokens.count()}
+	return [2]int{p.reservations.countPending(), p.tokens.countPending()}
 }
 
-func (b *batcher[T]) count() int {
+func (b *batcher[T]) countPending() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return len(b.waiting)
+	return len(b.pending)
 }

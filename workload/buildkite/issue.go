@@ -16,50 +16,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-var errReserveAgain = errors.New("the job was not reserved though it waits")
+var errNotReserved = errors.New("the job still waits, but Buildkite did not reserve it")
 
-// Issue reserves the job and gets the token with which one agent can acquire it. Both end
-// after the request's timeout, an hour at most. Asked again for the same runner and job,
-// the reservation is extended and another token comes, which is as good as the first.
-// Kind NotFound with reason JobGone says that the job is no longer available, and
-// Conflict that the runner has it already. A paused queue is RateLimited.
-func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	if err := checkRequest(req); err != nil {
+// IssueCredential reserves the job and gets a token with which one agent can acquire it. Both
+// expire after the request's timeout, at most one hour. If it is called again for the same runner
+// and job, it extends the reservation and returns another token that is equally valid.
+//
+// The error has kind NotFound and reason JobGone if the job is no longer available, kind Conflict
+// if the runner already runs the job, and kind RateLimited if the queue is paused.
+func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	if err := validateRequest(req); err != nil {
 		return workload.Credential{}, err
 	}
 
-	if err := p.resumed(ctx); err != nil {
+	if err := p.checkNotPaused(ctx); err != nil {
 		return workload.Credential{}, err
 	}
 
-	id, expiry := strings.ToLower(req.Job.ID), expiryOf(req.Timeout)
+	id, expiry := strings.ToLower(req.Job.ID), clampExpiry(req.Timeout)
 
-	if err := p.reserve(ctx, req, id, expiry); err != nil {
+	if err := p.reserveJob(ctx, req, id, expiry); err != nil {
 		return workload.Credential{}, err
 	}
 
-	// From here on the job is ours: it is known by the runner before its token is.
-	p.assign(req.Name, id)
+	// The job is reserved now. It is assigned to the runner before the runner's token is issued.
+	p.assignJob(req.Name, id)
 
-	return p.acquisition(ctx, id, expiry)
+	return p.acquireToken(ctx, id, expiry)
 }
 
-func checkRequest(req workload.RunnerRequest) error {
+func validateRequest(req workload.RunnerRequest) error {
 	switch {
-	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return workload.Reject(ReasonRequest,
-			fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+	case req.Name == "" || len(req.Name) > workload.MaxRunnerNameLength:
+		return workload.NewRejected(ReasonRequest,
+			fmt.Sprintf("runner name %q must have 1 to %d characters", req.Name, workload.MaxRunnerNameLength))
 	case req.Job == nil:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner %s is for no job: an agent of Buildkite is made for one", req.Name))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("runner %s has no job: each Buildkite agent needs one job", req.Name))
 	case !isJobID(req.Job.ID):
-		return noJobID(req.Job.ID)
+		return newInvalidJobIDError(req.Job.ID)
 	default:
 		return nil
 	}
 }
 
-// expiryOf gives whole seconds, between one and an hour.
-func expiryOf(timeout time.Duration) int64 {
+// clampExpiry returns a timeout in whole seconds, at least one second and at most one hour.
+func clampExpiry(timeout time.Duration) int64 {
 	if timeout <= 0 {
 		timeout = defaultExpiry
 	}
@@ -67,14 +68,15 @@ func expiryOf(timeout time.Duration) int64 {
 	return int64(max(min(timeout, maxExpiry), time.Second) / time.Second)
 }
 
-// resumed looks whether the queue is paused, unless that was heard a moment ago.
-func (p *provider) resumed(ctx context.Context) error {
+// checkNotPaused returns an error if the queue is paused. It asks Buildkite unless the queue's
+// state was read within maxPausedAge.
+func (p *provider) checkNotPaused(ctx context.Context) error {
 	p.mu.Lock()
-	paused, fresh := p.paused, p.clock.Since(p.pausedAt) < pausedAge
+	paused, fresh := p.paused, p.clock.Since(p.pausedAt) < maxPausedAge
 	p.mu.Unlock()
 
 	if !fresh {
-		page, err := p.page(ctx, "", 1)
+		page, err := p.fetchPage(ctx, "", 1)
 		if err != nil {
 			return err
 		}
@@ -83,14 +85,14 @@ func (p *provider) resumed(ctx context.Context) error {
 	}
 
 	if paused {
-		return p.pausedError()
+		return p.newPausedError()
 	}
 
 	return nil
 }
 
-// reserve reserves the job, together with others that are asked for at the moment.
-func (p *provider) reserve(ctx context.Context, req workload.RunnerRequest, id string, expiry int64) error {
+// reserveJob reserves the job in one call together with other pending jobs.
+func (p *provider) reserveJob(ctx context.Context, req workload.RunnerRequest, id string, expiry int64) error {
 	_, reserved, err := p.reservations.get(ctx, id, expiry)
 
 	switch {
@@ -99,113 +101,116 @@ func (p *provider) reserve(ctx context.Context, req workload.RunnerRequest, id s
 	case reserved:
 		return nil
 	default:
-		return p.unreserved(ctx, req, id)
+		return p.explainUnreserved(ctx, req, id)
 	}
 }
 
-// reserveAll gives the jobs that could be reserved.
-func (p *provider) reserveAll(ctx context.Context, ids []string, expiry int64) (map[string]bool, error) {
-	var got reserveAnswer
+// reserveBatch returns the jobs that Buildkite reserved.
+func (p *provider) reserveBatch(ctx context.Context, ids []string, expiry int64) (map[string]bool, error) {
+	var response reserveResponse
 
-	err := p.stackCall(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve", reserveBody{JobUUIDs: ids, Seconds: expiry}, &got)
+	body := reserveBody{JobUUIDs: ids, Seconds: expiry}
+
+	err := p.callStackAPI(ctx, http.MethodPut, "/scheduled-jobs/batch-reserve", body, &response)
 	if err != nil {
-		return nil, p.named("reserving jobs", err)
+		return nil, p.explainOnce("reserve jobs", err)
 	}
 
-	out := make(map[string]bool, len(got.Reserved))
-	for _, id := range got.Reserved {
+	out := make(map[string]bool, len(response.Reserved))
+	for _, id := range response.Reserved {
 		out[strings.ToLower(id)] = true
 	}
 
 	return out, nil
 }
 
-// unreserved says why a job could not be reserved.
-func (p *provider) unreserved(ctx context.Context, req workload.RunnerRequest, id string) error {
-	states, err := p.jobStates(ctx, []string{id})
+// explainUnreserved returns the reason why Buildkite did not reserve a job.
+func (p *provider) explainUnreserved(ctx context.Context, req workload.RunnerRequest, id string) error {
+	states, err := p.fetchJobStates(ctx, []string{id})
 	if err != nil {
 		return err
 	}
 
 	p.mu.Lock()
-	mine := p.runners[req.Name] == id || req.Job.RunnerName == req.Name
+	isOwnJob := p.jobsByRunner[req.Name] == id || req.Job.RunnerName == req.Name
 	p.mu.Unlock()
 
-	said := states[id]
-	state, _, _ := stateOf(said)
+	rawState := states[id]
+	state, _, _ := convertState(rawState)
 
 	switch {
-	case state == v1alpha1.JobRunning && mine:
+	case state == v1alpha1.JobRunning && isOwnJob:
 		return &workload.Error{
 			Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
-			Message: fmt.Sprintf("runner %s runs job %s already", req.Name, id),
+			Message: fmt.Sprintf("runner %s already runs job %s", req.Name, id),
 		}
-	case said == "scheduled":
-		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errReserveAgain)
+	case rawState == "scheduled":
+		return fmt.Errorf("reserve job %s of queue %s: %w", id, p.queue, errNotReserved)
 	default:
-		return jobGone(id, workload.Cut(said, workload.MaxConclusion))
+		return newJobGoneError(id, workload.Truncate(rawState, workload.MaxConclusionLength))
 	}
 }
 
-// jobGone says that a job cannot be had. Reserved means: by another stack.
-func jobGone(id, state string) error {
+// newJobGoneError returns the error of a job that is not available in the given state. The state
+// "reserved" means that another stack has reserved the job.
+func newJobGoneError(id, state string) error {
 	switch state {
 	case "":
-		state = "unknown to the cluster of the agent token"
+		state = "unknown in the cluster of the agent token"
 	case stateReserved:
 		state = "reserved by another stack"
 	}
 
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: ReasonJobGone,
-		Message: fmt.Sprintf("job %s is no longer available: it is %s", id, state),
+		Message: fmt.Sprintf("job %s is no longer available: its state is %s", id, state),
 	}
 }
 
-// assign notes whose runner the job has now. A runner that had it before has not taken
-// it, or it could not have been reserved.
-func (p *provider) assign(name, id string) {
+// assignJob records the runner of a job. A runner that had the job before did not start it, because
+// the job could be reserved again.
+func (p *provider) assignJob(name, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	maps.DeleteFunc(p.runners, func(_, other string) bool { return other == id })
-	p.runners[name] = id
-	p.states[id] = seenState{state: stateReserved, at: p.clock.Now()}
+	maps.DeleteFunc(p.jobsByRunner, func(_, assigned string) bool { return assigned == id })
+	p.jobsByRunner[name] = id
+	p.states[id] = observedState{state: stateReserved, observedAt: p.clock.Now()}
 }
 
-// acquisition gets the job's token. The agent token is never handed out in its place.
-func (p *provider) acquisition(ctx context.Context, id string, expiry int64) (workload.Credential, error) {
-	made, issued, err := p.tokens.get(ctx, id, expiry)
+// acquireToken gets the job's token. It never returns the agent token instead.
+func (p *provider) acquireToken(ctx context.Context, id string, expiry int64) (workload.Credential, error) {
+	token, issued, err := p.tokens.get(ctx, id, expiry)
 
 	switch {
 	case err != nil:
 		return workload.Credential{}, err
-	case !issued || made.Token == "":
-		return workload.Credential{}, jobGone(id, "refused a token, so it was taken or cancelled since it was reserved")
+	case !issued || token.Token == "":
+		return workload.Credential{}, newJobGoneError(id, "no longer reserved, because Buildkite issued no token for it")
 	}
 
 	return workload.Credential{
-		RunnerToken: made.Token, RegistrationURL: p.endpoint, ExpiresAt: made.ExpiresAt.Time, RunnerID: id, JobID: id,
+		RunnerToken: token.Token, RegistrationURL: p.endpoint, ExpiresAt: token.ExpiresAt.Time, RunnerID: id, JobID: id,
 	}, nil
 }
 
-// acquireAll gives the tokens of the jobs that were given one.
-func (p *provider) acquireAll(ctx context.Context, ids []string, expiry int64) (map[string]jobToken, error) {
-	var got tokensAnswer
+// acquireTokenBatch returns the tokens that Buildkite issued, by job id.
+func (p *provider) acquireTokenBatch(ctx context.Context, ids []string, expiry int64) (map[string]jobToken, error) {
+	var response tokensResponse
 
-	err := p.stackCall(ctx, http.MethodPost, "/job-acquisition-tokens", tokensBody{JobUUIDs: ids, Seconds: expiry}, &got)
-	if unknown(err) {
-		return nil, workload.Reject(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens: "+
-			"without them an agent would need the cluster's own token; check bootstrap.config.buildkite.endpoint", p.endpoint))
+	err := p.callStackAPI(ctx, http.MethodPost, "/job-acquisition-tokens", tokensBody{JobUUIDs: ids, Seconds: expiry}, &response)
+	if isNotFound(err) {
+		return nil, workload.NewRejected(ReasonToken, fmt.Sprintf("%s issues no job acquisition tokens, "+
+			"and without them each agent would need the cluster's agent token: check bootstrap.config.buildkite.endpoint", p.endpoint))
 	}
 
 	if err != nil {
-		return nil, p.named("getting acquisition tokens of jobs", err)
+		return nil, p.explainOnce("issue job acquisition tokens", err)
 	}
 
-	out := make(map[string]jobToken, len(got.Tokens))
-	for _, made := range got.Tokens {
-		out[strings.ToLower(made.JobUUID)] = made
+	out := make(map[string]jobToken, len(response.Tokens))
+	for _, token := range response.Tokens {
+		out[strings.ToLower(token.JobUUID)] = token
 	}
 
 	return out, nil

@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 )
 
-// A job that cannot be had says so; one that is ours already is not given up.
+// An unavailable job is an error that names the reason. A job that the runner already has is kept.
 func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 	t.Parallel()
 
@@ -101,7 +101,7 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 				tc.request(&req)
 			}
 
-			got, err := provider.Issue(t.Context(), req)
+			got, err := provider.IssueCredential(t.Context(), req)
 			if workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
 				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
 			}
@@ -116,7 +116,7 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 func issue(t *testing.T, provider workload.Provider, name string, job control.Job) workload.Credential {
 	t.Helper()
 
-	out, err := provider.Issue(t.Context(), request(name, workload.Job{ID: job.Key}))
+	out, err := provider.IssueCredential(t.Context(), request(name, workload.Job{ID: job.Key}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +129,8 @@ func runs(t *testing.T, server *buildkitetest.Server, credential workload.Creden
 	t.Helper()
 
 	agent := server.StartAgent(t, credential.JobID, credential.RunnerToken, nil)
-	server.Eventually("the job runs", func(control.State) bool {
-		state, _ := server.Raw(credential.JobID)
+	server.WaitUntil("the job runs", func(control.State) bool {
+		state, _ := server.JobLog(credential.JobID)
 
 		return state == "running"
 	})
@@ -138,8 +138,8 @@ func runs(t *testing.T, server *buildkitetest.Server, credential workload.Creden
 	return agent
 }
 
-// Asked again, the same runner gets a token of the same job; asked by a restarted
-// operator too, for the reservation is the stack's.
+// A repeated request of the same runner returns a token for the same job, also after a restart of
+// the operator, because the reservation belongs to the stack.
 func TestIssueAgain(t *testing.T) {
 	t.Parallel()
 
@@ -148,10 +148,10 @@ func TestIssueAgain(t *testing.T) {
 	job := server.Queue(control.JobSpec{})[0]
 	first := issue(t, provider, "vm-1", job)
 
-	for what, again := range map[string]workload.Provider{"same process": provider, "after a restart": open(t, configOf(server))} {
+	for action, again := range map[string]workload.Provider{"same process": provider, "after a restart": open(t, configOf(server))} {
 		second := issue(t, again, "vm-1", job)
 		if second.JobID != first.JobID || second.RunnerToken == "" {
-			t.Errorf("%s: job %s, want %s", what, second.JobID, first.JobID)
+			t.Errorf("%s: job %s, want %s", action, second.JobID, first.JobID)
 		}
 	}
 
@@ -160,8 +160,8 @@ func TestIssueAgain(t *testing.T) {
 	}
 }
 
-// The reservation and the token last as long as the request says, an hour at most. When
-// they lapse the job is back in its queue, and the token is of no use.
+// The reservation and the token last for the request's timeout, at most one hour. When they expire,
+// the job is back in its queue and the token is invalid.
 func TestReservationsLapse(t *testing.T) {
 	t.Parallel()
 
@@ -173,7 +173,7 @@ func TestReservationsLapse(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
 		0: 15 * time.Minute, 5 * time.Minute: 5 * time.Minute, 3 * time.Hour: time.Hour, time.Millisecond: time.Second,
 	} {
-		got, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "vm-1", Job: &workload.Job{ID: job.Key}, Timeout: timeout})
+		got, err := provider.IssueCredential(t.Context(), workload.RunnerRequest{Name: "vm-1", Job: &workload.Job{ID: job.Key}, Timeout: timeout})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestReservationsLapse(t *testing.T) {
 		}
 	}
 
-	credential := issue(t, provider, "vm-1", job) // of 5 minutes
+	credential := issue(t, provider, "vm-1", job) // for 5 minutes
 
 	clk.Step(5*time.Minute + time.Second)
 
@@ -195,13 +195,13 @@ func TestReservationsLapse(t *testing.T) {
 		t.Errorf("a lapsed token still registers an agent: %s", agent.Output())
 	}
 
-	if runner, err := provider.Find(t.Context(), "vm-1", 0); err != nil || runner.Online {
+	if runner, err := provider.FindRunner(t.Context(), "vm-1", 0); err != nil || runner.Online {
 		t.Errorf("Find() = %+v, %v, want an offline runner", runner, err)
 	}
 }
 
-// A second runner for a job takes the place of the first, whose end must not wait for the
-// second's job.
+// A second runner for a job replaces the first. The first runner's end must not wait for the second
+// runner's job.
 func TestASecondRunnerForAJob(t *testing.T) {
 	t.Parallel()
 
@@ -212,21 +212,21 @@ func TestASecondRunnerForAJob(t *testing.T) {
 	issue(t, provider, "vm-1", job)
 	runs(t, server, issue(t, provider, "vm-2", job))
 
-	if _, err := provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+	if _, err := provider.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find() of the first = %v, want kind NotFound", err)
 	}
 
-	runners, err := provider.Runners(t.Context(), "vm-")
+	runners, err := provider.ListRunners(t.Context(), "vm-")
 	if diff := cmp.Diff([]workload.Runner{{ID: job.Key, Name: "vm-2", Online: true, Busy: true}}, runners); err != nil || diff != "" {
 		t.Errorf("Runners() = %v (-want +got):\n%s", err, diff)
 	}
 
-	if runners, err := provider.Runners(t.Context(), "other-"); err != nil || len(runners) != 0 {
+	if runners, err := provider.ListRunners(t.Context(), "other-"); err != nil || len(runners) != 0 {
 		t.Errorf("Runners() of another prefix = %+v, %v", runners, err)
 	}
 }
 
-// slow makes every call take a while, as the network does.
+// slow delays every call, as a network does.
 type slow struct{ next http.RoundTripper }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -235,11 +235,11 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// gathering holds the first call of each kind back until all others of a burst wait for theirs.
+// gathering delays the first call of each kind until all other requests of a burst are pending.
 type gathering struct {
 	next           http.RoundTripper
 	burst          int
-	waiting        func() [2]int // for reservations, for tokens
+	waiting        func() [2]int // pending reservations and tokens
 	reserve, token sync.Once
 }
 
@@ -254,7 +254,7 @@ func (g *gathering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// gather waits for all that the call is not for.
+// gather waits until all requests that are not part of the call are pending.
 func (g *gathering) gather(r *http.Request, kind int) {
 	asked := 0
 
@@ -268,7 +268,7 @@ func (g *gathering) gather(r *http.Request, kind int) {
 	}
 }
 
-// A burst of machines costs few calls, which Buildkite limits to ten in a second.
+// A burst of machines needs few calls, because Buildkite allows ten calls per second.
 func TestABurstIsReservedTogether(t *testing.T) {
 	t.Parallel()
 
@@ -280,10 +280,10 @@ func TestABurstIsReservedTogether(t *testing.T) {
 	config := configOf(server)
 	config.Timeout = time.Minute
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
-		return &gathering{next: next, burst: burst, waiting: func() [2]int { return buildkite.Waiting(provider) }}
+		return &gathering{next: next, burst: burst, waiting: func() [2]int { return buildkite.CountPending(provider) }}
 	}
 
-	// What is known of the queue does not grow old.
+	// The known state of the queue does not expire.
 	provider, err := buildkite.NewWithClock(config, clocktesting.NewFakeClock(time.Now()))
 	if err != nil {
 		t.Fatal(err)
@@ -293,13 +293,13 @@ func TestABurstIsReservedTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	polled(t, provider) // hears that the queue is not paused
+	polled(t, provider) // reads that the queue is not paused
 
 	var group sync.WaitGroup
 
 	for i, job := range server.Queue(control.JobSpec{Count: burst}) {
 		group.Go(func() {
-			got, err := provider.Issue(t.Context(), request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			got, err := provider.IssueCredential(t.Context(), request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
 			if err != nil || got.JobID != job.Key || got.RunnerToken == "" {
 				t.Errorf("Issue() = job %s, %v, want job %s", got.JobID, err, job.Key)
 			}
@@ -314,7 +314,7 @@ func TestABurstIsReservedTogether(t *testing.T) {
 	}
 }
 
-// One who goes away does not take the others' jobs along.
+// A caller whose context ends does not cancel the requests of the others.
 func TestOneOfABurstGoesAway(t *testing.T) {
 	t.Parallel()
 
@@ -335,7 +335,7 @@ func TestOneOfABurstGoesAway(t *testing.T) {
 		group.Go(func() {
 			defer cancel()
 
-			_, err := provider.Issue(ctx, request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			_, err := provider.IssueCredential(ctx, request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
 			if i%2 == 1 && err != nil || i%2 == 0 && err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("Issue() of %d = %v", i, err)
 			}
@@ -345,7 +345,7 @@ func TestOneOfABurstGoesAway(t *testing.T) {
 	group.Wait()
 }
 
-// The limits of Buildkite are met with waiting, not with failure: each refusal says when.
+// Buildkite's rate limits cause delays and no failures: each error contains the delay.
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
@@ -354,13 +354,13 @@ func TestRateLimits(t *testing.T) {
 	limited := 0
 
 	for _, job := range server.Queue(control.JobSpec{Count: 30}) {
-		_, err := provider.Issue(t.Context(), request("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
+		_, err := provider.IssueCredential(t.Context(), request("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
 
 		known, ok := errors.AsType[*workload.Error](err)
 
 		switch {
 		case err == nil:
-		case !ok || known.Kind != workload.RateLimited || known.After < time.Second:
+		case !ok || known.Kind != workload.RateLimited || known.RetryAfter < time.Second:
 			t.Fatalf("Issue() = %v, want it to wait", err)
 		default:
 			limited++
@@ -372,7 +372,7 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
-// Where there is no acquisition token the agent token is not handed out in its place.
+// If Buildkite issues no acquisition token, the agent token is not used instead.
 func TestNoAcquisitionToken(t *testing.T) {
 	t.Parallel()
 
@@ -407,7 +407,7 @@ func TestNoAcquisitionToken(t *testing.T) {
 
 			provider := open(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
 
-			got, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
+			got, err := provider.IssueCredential(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
 			if err == nil || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason || got.RunnerToken != "" {
 				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
 			}

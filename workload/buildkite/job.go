@@ -21,26 +21,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// maxID bounds a job's id, in characters.
-const maxID = 128
+// maxIDLength bounds a job's id, in characters.
+const maxIDLength = 128
 
 const stateReserved = "reserved"
 
-// webHost is where people look at builds. A job's address decides, with its id, under
-// which name it is kept, so that webhooks and polls must agree on it.
+// webHost is the host of Buildkite's web pages. The name of a RunnerJob is derived from the job's
+// URL and id, so webhooks and polls must produce the same URL.
 const webHost = "buildkite.com"
 
-// payload is the part of an event that matters here. Its objects are those of the REST
-// API (https://buildkite.com/docs/apis/rest-api/jobs).
+// payload contains the used fields of an event. Its objects are those of the REST API
+// (https://buildkite.com/docs/apis/rest-api/jobs).
 type payload struct {
-	Job          *jobOf    `json:"job"`
-	Build        *objectOf `json:"build"`
-	Pipeline     *objectOf `json:"pipeline"`
-	Agent        *objectOf `json:"agent"`
-	Organization *slugOf   `json:"organization"`
+	Job          *jobPayload    `json:"job"`
+	Build        *objectPayload `json:"build"`
+	Pipeline     *objectPayload `json:"pipeline"`
+	Agent        *objectPayload `json:"agent"`
+	Organization *slugPayload   `json:"organization"`
 }
 
-type jobOf struct {
+type jobPayload struct {
 	ID              string   `json:"id"`
 	Type            string   `json:"type"`
 	Name            string   `json:"name"`
@@ -56,15 +56,15 @@ type jobOf struct {
 	Agent           *struct {
 		Name string `json:"name"`
 	} `json:"agent"`
-	CreatedAt   stamp `json:"created_at"`
-	ScheduledAt stamp `json:"scheduled_at"`
-	RunnableAt  stamp `json:"runnable_at"`
-	StartedAt   stamp `json:"started_at"`
-	FinishedAt  stamp `json:"finished_at"`
+	CreatedAt   jsonTime `json:"created_at"`
+	ScheduledAt jsonTime `json:"scheduled_at"`
+	RunnableAt  jsonTime `json:"runnable_at"`
+	StartedAt   jsonTime `json:"started_at"`
+	FinishedAt  jsonTime `json:"finished_at"`
 }
 
-// objectOf is a build, a pipeline or an agent.
-type objectOf struct {
+// objectPayload is a build, a pipeline or an agent.
+type objectPayload struct {
 	URL    string `json:"url"`
 	WebURL string `json:"web_url"`
 	Slug   string `json:"slug"`
@@ -72,38 +72,38 @@ type objectOf struct {
 	Number int64  `json:"number"`
 }
 
-// priority is {"number": 1} in the REST API, and 1 elsewhere. What is neither is none: an
-// odd priority is no reason to lose a job.
+// priority is {"number": 1} in the REST API and 1 in other APIs. Any other value counts as 0, so
+// that a job with an unexpected priority is not lost.
 type priority int32
 
-// UnmarshalJSON reads either form, without ever failing.
-func (p *priority) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON decodes both forms. It never returns an error.
+func (p *priority) UnmarshalJSON(data []byte) error {
 	var object struct {
 		Number json.Number `json:"number"`
 	}
 
-	number := string(text)
-	if json.Unmarshal(text, &object) == nil {
+	number := string(data)
+	if json.Unmarshal(data, &object) == nil {
 		number = object.Number.String()
 	}
 
 	if value, err := strconv.ParseInt(number, 10, 64); err == nil {
-		*p = priority(bounded(value))
+		*p = priority(clampInt32(value))
 	}
 
 	return nil
 }
 
-func bounded(value int64) int32 {
-	return int32(max(min(value, math.MaxInt32), math.MinInt32)) //nolint:gosec // bounded just here
+func clampInt32(value int64) int32 {
+	return int32(max(min(value, math.MaxInt32), math.MinInt32)) //nolint:gosec // the value is clamped to int32
 }
 
-// stamp is a time as Buildkite writes it. What is no time is none: an odd time is no
-// reason to lose a job.
-type stamp struct{ time.Time } //nolint:recvcheck // a time is read into a pointer and used as a value
+// jsonTime is a time in Buildkite's format. An invalid time counts as no time, so that a job with
+// an unexpected time is not lost.
+type jsonTime struct{ time.Time } //nolint:recvcheck // a pointer to decode, a value to use
 
-// UnmarshalJSON reads RFC 3339 and the form of older payloads, without ever failing.
-func (s *stamp) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON decodes RFC 3339 and the format of older payloads. It never returns an error.
+func (s *jsonTime) UnmarshalJSON(text []byte) error {
 	for _, layout := range []string{`"` + time.RFC3339 + `"`, `"2006-01-02 15:04:05 UTC"`} {
 		if at, err := time.Parse(layout, string(text)); err == nil && at.Year() > 0 && at.Year() <= 9999 {
 			s.Time = at.UTC()
@@ -113,7 +113,7 @@ func (s *stamp) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (s stamp) meta() *metav1.Time {
+func (s jsonTime) toMetaTime() *metav1.Time {
 	if s.IsZero() {
 		return nil
 	}
@@ -121,51 +121,52 @@ func (s stamp) meta() *metav1.Time {
 	return &metav1.Time{Time: s.Time}
 }
 
-func firstOf(stamps ...stamp) *metav1.Time {
+func firstSetTime(stamps ...jsonTime) *metav1.Time {
 	for _, s := range stamps {
 		if !s.IsZero() {
-			return s.meta()
+			return s.toMetaTime()
 		}
 	}
 
 	return nil
 }
 
-// scope gives the slugs of the organization and, if it is about one, of the pipeline.
-func (p *payload) scope() (string, string) {
+// parseScope returns the slugs of the organization and of the pipeline. The pipeline is empty if
+// the event is not about one.
+func (p *payload) parseScope() (string, string) {
 	var organization, pipeline string
 
-	note := func(link string) {
-		org, pipe := slugs(link)
+	addLink := func(link string) {
+		org, pipe := parseSlugs(link)
 		organization, pipeline = cmp.Or(organization, org), cmp.Or(pipeline, pipe)
 	}
 
-	for _, object := range []*objectOf{p.Pipeline, p.Build, p.Agent} {
+	for _, object := range []*objectPayload{p.Pipeline, p.Build, p.Agent} {
 		if object != nil {
-			note(object.URL)
-			note(object.WebURL)
+			addLink(object.URL)
+			addLink(object.WebURL)
 		}
 	}
 
 	if p.Job != nil {
-		note(p.Job.BuildURL)
-		note(p.Job.WebURL)
+		addLink(p.Job.BuildURL)
+		addLink(p.Job.WebURL)
 	}
 
 	if p.Organization != nil {
-		organization = cmp.Or(organization, slug(p.Organization.Slug))
+		organization = cmp.Or(organization, sanitizeSlug(p.Organization.Slug))
 	}
 
 	if p.Pipeline != nil {
-		pipeline = cmp.Or(pipeline, slug(p.Pipeline.Slug))
+		pipeline = cmp.Or(pipeline, sanitizeSlug(p.Pipeline.Slug))
 	}
 
 	return organization, pipeline
 }
 
-// slugs reads the organization and the pipeline out of an address of the REST API
-// (/v2/organizations/ORG/pipelines/PIPELINE/...) or of the site (/ORG/PIPELINE/...).
-func slugs(link string) (string, string) {
+// parseSlugs returns the organization and the pipeline of a URL of the REST API
+// (/v2/organizations/ORG/pipelines/PIPELINE/...) or of the web pages (/ORG/PIPELINE/...).
+func parseSlugs(link string) (string, string) {
 	parsed, err := url.Parse(link)
 	if err != nil || parsed.Host == "" {
 		return "", ""
@@ -175,53 +176,53 @@ func slugs(link string) (string, string) {
 
 	switch {
 	case parts[1] == "organizations" && parts[3] == "pipelines":
-		return slug(parts[2]), slug(parts[4])
+		return sanitizeSlug(parts[2]), sanitizeSlug(parts[4])
 	case parts[1] == "organizations":
-		return slug(parts[2]), ""
+		return sanitizeSlug(parts[2]), ""
 	case parts[0] == "organizations":
-		return slug(parts[1]), ""
+		return sanitizeSlug(parts[1]), ""
 	default:
-		return slug(parts[0]), slug(parts[1])
+		return sanitizeSlug(parts[0]), sanitizeSlug(parts[1])
 	}
 }
 
-// slug gives a text that can be a slug, or nothing.
-func slug(text string) string {
-	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`).MatchString(text) || len(text) > workload.MaxName {
+// sanitizeSlug returns the text if it can be a slug, and "" otherwise.
+func sanitizeSlug(text string) string {
+	if !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`).MatchString(text) || len(text) > workload.MaxNameLength {
 		return ""
 	}
 
 	return text
 }
 
-// isJobID tells whether a text is a UUID, as ids of jobs are.
+// isJobID reports whether a text is a UUID, as all job ids are.
 func isJobID(text string) bool {
 	return regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`).MatchString(text)
 }
 
-func (p *payload) job() (workload.Job, error) {
-	organization, pipeline := p.scope()
+func (p *payload) toJob() (workload.Job, error) {
+	organization, pipeline := p.parseScope()
 
 	switch {
 	case !isJobID(p.Job.ID):
 		return workload.Job{}, fmt.Errorf("%w: job.id is not a UUID", ErrPayload)
 	case organization == "" || pipeline == "":
-		return workload.Job{}, fmt.Errorf("%w: neither pipeline.url nor build.url names the organization and the pipeline", ErrPayload)
+		return workload.Job{}, fmt.Errorf("%w: no URL in it names the organization and the pipeline", ErrPayload)
 	}
 
-	state, conclusion, ok := stateOf(strings.ToLower(p.Job.State))
+	state, conclusion, ok := convertState(strings.ToLower(p.Job.State))
 	if !ok {
-		return workload.Job{}, fmt.Errorf("%w: unknown state %q of the job", ErrPayload,
-			workload.Cut(p.Job.State, workload.MaxConclusion))
+		return workload.Job{}, fmt.Errorf("%w: the job's state %q is unknown", ErrPayload,
+			workload.Truncate(p.Job.State, workload.MaxConclusionLength))
 	}
 
-	out := jobIn(organization, pipeline)
+	out := newJob(organization, pipeline)
 	out.ID, out.State = strings.ToLower(p.Job.ID), state
-	out.Name = workload.Cut(cmp.Or(p.Job.Name, p.Job.Label, p.Job.StepKey), workload.MaxText)
+	out.Name = workload.Truncate(cmp.Or(p.Job.Name, p.Job.Label, p.Job.StepKey), workload.MaxTextLength)
 	out.Priority = int32(p.Job.Priority)
-	out.QueuedAt = firstOf(p.Job.RunnableAt, p.Job.ScheduledAt, p.Job.CreatedAt)
+	out.QueuedAt = firstSetTime(p.Job.RunnableAt, p.Job.ScheduledAt, p.Job.CreatedAt)
 
-	if err := rules(&out, p.Job.AgentQueryRules); err != nil {
+	if err := setQueryRules(&out, p.Job.AgentQueryRules); err != nil {
 		return workload.Job{}, err
 	}
 
@@ -230,30 +231,31 @@ func (p *payload) job() (workload.Job, error) {
 		number = p.Build.Number
 	}
 
-	built(&out, pipeline, number)
+	setBuild(&out, pipeline, number)
 
 	if p.Pipeline != nil {
-		out.Workflow = workload.Cut(cmp.Or(p.Pipeline.Name, pipeline), workload.MaxText)
+		out.Workflow = workload.Truncate(cmp.Or(p.Pipeline.Name, pipeline), workload.MaxTextLength)
 	}
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		out.StartedAt = p.Job.StartedAt.meta()
+		out.StartedAt = p.Job.StartedAt.toMetaTime()
 
 		if p.Job.Agent != nil {
-			out.RunnerName = workload.Cut(p.Job.Agent.Name, workload.MaxName)
+			out.RunnerName = workload.Truncate(p.Job.Agent.Name, workload.MaxNameLength)
 		}
 	}
 
 	if state == v1alpha1.JobCompleted {
-		out.Conclusion = workload.Cut(cmp.Or(conclusion, p.Job.result()), workload.MaxConclusion)
-		out.CompletedAt = p.Job.FinishedAt.meta()
+		out.Conclusion = workload.Truncate(cmp.Or(conclusion, p.Job.conclusion()), workload.MaxConclusionLength)
+		out.CompletedAt = p.Job.FinishedAt.toMetaTime()
 	}
 
 	return out, nil
 }
 
-// result tells how a job ended whose state is but finished.
-func (j *jobOf) result() string {
+// conclusion returns the result of a job whose state is "finished", and "" if the job does not
+// contain its result.
+func (j *jobPayload) conclusion() string {
 	switch {
 	case j.Passed != nil && *j.Passed, j.Passed == nil && j.ExitStatus != nil && *j.ExitStatus == 0:
 		return "passed"
@@ -264,34 +266,34 @@ func (j *jobOf) result() string {
 	}
 }
 
-// polled reads a job of the queue's listing; false for one that cannot be told of.
-func (p *provider) polled(job scheduledJob) (workload.Job, bool) {
-	pipeline := slug(job.Pipeline.Slug)
-	out := jobIn(p.organization, pipeline)
+// convertScheduledJob converts a job of the queue's list. It returns false if the job is invalid.
+func (p *provider) convertScheduledJob(job scheduledJob) (workload.Job, bool) {
+	pipeline := sanitizeSlug(job.Pipeline.Slug)
+	out := newJob(p.organization, pipeline)
 	out.ID, out.State, out.Queue = strings.ToLower(job.ID), v1alpha1.JobQueued, p.queue
-	out.Name, out.Workflow = workload.Cut(job.Step.Key, workload.MaxText), pipeline
-	out.Priority = bounded(job.Priority)
-	out.QueuedAt = firstOf(job.RunnableAt, job.ScheduledAt)
+	out.Name, out.Workflow = workload.Truncate(job.Step.Key, workload.MaxTextLength), pipeline
+	out.Priority = clampInt32(job.Priority)
+	out.QueuedAt = firstSetTime(job.RunnableAt, job.ScheduledAt)
 
-	if err := rules(&out, job.AgentQueryRules); err != nil || !isJobID(job.ID) || pipeline == "" {
+	if err := setQueryRules(&out, job.AgentQueryRules); err != nil || !isJobID(job.ID) || pipeline == "" {
 		return workload.Job{}, false
 	}
 
-	out.Queue = p.queue // whatever the rules call it, it was listed there
-	built(&out, pipeline, job.Build.Number)
+	out.Queue = p.queue // the queue that listed the job overrides the job's rules
+	setBuild(&out, pipeline, job.Build.Number)
 
 	return out, true
 }
 
-func jobIn(organization, pipeline string) workload.Job {
+func newJob(organization, pipeline string) workload.Job {
 	return workload.Job{
 		Platform: v1alpha1.WorkloadBuildkite, Organization: organization,
-		Repository: workload.Cut(organization+"/"+pipeline, workload.MaxRepository),
+		Repository: workload.Truncate(organization+"/"+pipeline, workload.MaxRepositoryLength),
 	}
 }
 
-// built gives the job its build's number and its address.
-func built(job *workload.Job, pipeline string, number int64) {
+// setBuild sets the job's build number and URL.
+func setBuild(job *workload.Job, pipeline string, number int64) {
 	link := url.URL{Scheme: "https", Host: webHost, Path: "/" + job.Organization + "/" + pipeline}
 	if number > 0 {
 		job.RunID = strconv.FormatInt(number, 10)
@@ -302,19 +304,20 @@ func built(job *workload.Job, pipeline string, number int64) {
 	job.URL = link.String()
 }
 
-// rules gives the job its agent query rules and the queue that they name.
-func rules(job *workload.Job, list []string) error {
+// setQueryRules sets the job's labels to its agent query rules, and its queue to the one that the
+// rules name.
+func setQueryRules(job *workload.Job, list []string) error {
 	if len(list) > workload.MaxLabels {
-		return fmt.Errorf("%w: the job has %d agent query rules, at most %d are possible", ErrPayload, len(list), workload.MaxLabels)
+		return fmt.Errorf("%w: the job has %d agent query rules, which is more than %d", ErrPayload, len(list), workload.MaxLabels)
 	}
 
 	for _, rule := range list {
-		if utf8.RuneCountInString(rule) > workload.MaxLabel {
-			return fmt.Errorf("%w: an agent query rule of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
+		if utf8.RuneCountInString(rule) > workload.MaxLabelLength {
+			return fmt.Errorf("%w: an agent query rule of the job is longer than %d characters", ErrPayload, workload.MaxLabelLength)
 		}
 
 		if key, value, ok := strings.Cut(rule, "="); ok && strings.TrimSpace(key) == queueTag && strings.TrimSpace(value) != "*" {
-			job.Queue = workload.Cut(strings.TrimSpace(value), workload.MaxName)
+			job.Queue = workload.Truncate(strings.TrimSpace(value), workload.MaxNameLength)
 		}
 	}
 
@@ -323,11 +326,11 @@ func rules(job *workload.Job, list []string) error {
 	return nil
 }
 
-// stateOf translates a job's state, and gives the conclusion of one that is over, which
-// "finished" does not tell. States are those of the REST and the GraphQL API
-// (https://buildkite.com/docs/apis/graphql/schemas/enum/jobstates) in lower case, and
-// "reserved" of the Stacks API. A job that is being cancelled still has its agent.
-func stateOf(state string) (v1alpha1.JobState, string, bool) {
+// convertState converts a job's state, and returns the conclusion of a completed job. The state
+// "finished" has no conclusion. States are those of the REST and GraphQL APIs
+// (https://buildkite.com/docs/apis/graphql/schemas/enum/jobstates) in lower case, and "reserved" of
+// the Stacks API. A job that is being canceled still has its agent, so it counts as running.
+func convertState(state string) (v1alpha1.JobState, string, bool) {
 	switch state {
 	case "pending", "waiting", "blocked", "unblocked", "limiting", "limited", "platform_limiting", "platform_limited":
 		return v1alpha1.JobWaiting, "", true

@@ -40,7 +40,7 @@ func open(t *testing.T, config buildkite.Config) workload.Provider {
 	return provider
 }
 
-// polled asks for jobs.
+// polled lists the jobs.
 func polled(t *testing.T, provider workload.Provider) []workload.Job {
 	t.Helper()
 
@@ -49,7 +49,7 @@ func polled(t *testing.T, provider workload.Provider) []workload.Job {
 		t.Fatal("the provider does not poll")
 	}
 
-	jobs, err := poller.Jobs(t.Context(), nil)
+	jobs, err := poller.ListJobs(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,8 +61,8 @@ func request(name string, job workload.Job) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Job: &job, Timeout: 5 * time.Minute}
 }
 
-// One job from the queue to its end: it is polled, reserved, run by an agent that has
-// nothing but the job's token, and each moment is told of by the platform.
+// One job from the queue to its end: the job is polled, reserved and run by an agent that only has
+// the job's token, and the platform reports each step.
 func TestOneJobsLife(t *testing.T) {
 	t.Parallel()
 
@@ -83,7 +83,7 @@ func TestOneJobsLife(t *testing.T) {
 		t.Fatalf("polled %+v, want the queued job %s", jobs, queued.Key)
 	}
 
-	credential, err := provider.Issue(t.Context(), request("vm-1", jobs[0]))
+	credential, err := provider.IssueCredential(t.Context(), request("vm-1", jobs[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestOneJobsLife(t *testing.T) {
 		t.Errorf("a reserved job is still listed: %+v", rest)
 	}
 
-	before, err := provider.Find(t.Context(), "vm-1", 0)
+	before, err := provider.FindRunner(t.Context(), "vm-1", 0)
 	if diff := cmp.Diff(workload.Runner{ID: queued.Key, Name: "vm-1"}, before); err != nil || diff != "" {
 		t.Errorf("Find() before the agent came: %v, %s", err, diff)
 	}
@@ -106,9 +106,9 @@ func TestOneJobsLife(t *testing.T) {
 	agent := server.StartAgent(t, queued.Key, credential.RunnerToken, map[string]string{
 		"BUILDKITE_AGENT_NAME": "vm-1", "BUILDKITE_AGENT_TAGS": "queue=default,os=linux",
 	})
-	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" && s.Runners[0].Busy })
+	server.WaitUntil("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" && s.Runners[0].Busy })
 
-	during, err := provider.Find(t.Context(), "vm-1", 0)
+	during, err := provider.FindRunner(t.Context(), "vm-1", 0)
 	if diff := cmp.Diff(workload.Runner{ID: queued.Key, Name: "vm-1", Online: true, Busy: true}, during); err != nil || diff != "" {
 		t.Errorf("Find() while it runs: %v, %s", err, diff)
 	}
@@ -121,18 +121,18 @@ func TestOneJobsLife(t *testing.T) {
 		t.Fatalf("the agent ended with %d: %s", code, agent.Output())
 	}
 
-	state := server.Eventually("webhooks are delivered", func(s control.State) bool {
+	state := server.WaitUntil("webhooks are delivered", func(s control.State) bool {
 		return s.Webhooks.Delivered == 3 && len(s.Runners) == 0
 	})
 	if got := state.Jobs[0]; got.Conclusion != "success" || got.RunnerName != "vm-1" {
 		t.Errorf("the job ended as %+v", got)
 	}
 
-	if _, log := server.Raw(queued.Key); log != "on vm-1\n" {
+	if _, log := server.JobLog(queued.Key); log != "on vm-1\n" {
 		t.Errorf("the job's log is %q", log)
 	}
 
-	if _, err := provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+	if _, err := provider.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find() afterwards = %v, want kind NotFound", err)
 	}
 
@@ -140,10 +140,10 @@ func TestOneJobsLife(t *testing.T) {
 		t.Errorf("Deregister() afterwards = %v", err)
 	}
 
-	checkHooks(t, hooks.Received(), jobs[0])
+	checkHooks(t, hooks.Webhooks(), jobs[0])
 }
 
-// checkHooks checks what the webhooks of the job's life tell of it.
+// checkHooks checks the webhooks of the job's life.
 func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job) {
 	t.Helper()
 
@@ -154,17 +154,17 @@ func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job
 			t.Errorf("Verify(): %v", err)
 		}
 
-		scope, err := parser.Scope(hook.Header, hook.Body)
+		scope, err := parser.ParseScope(hook.Header, hook.Body)
 		if err != nil || scope.Organization != polled.Organization || scope.Repository != polled.Repository {
 			t.Errorf("Scope() = %+v, %v", scope, err)
 		}
 
-		job, ok, err := parser.Parse(hook.Header, hook.Body)
+		job, ok, err := parser.ParseJob(hook.Header, hook.Body)
 		if err != nil || !ok {
 			t.Fatalf("Parse() = %v, %v", ok, err)
 		}
 
-		// What decides under which name the ledger keeps it.
+		// The URL determines the name of the RunnerJob.
 		if job.ID != polled.ID || job.URL != polled.URL || job.Queue != polled.Queue {
 			t.Errorf("webhook and poll tell of two jobs: %+v and %+v", job, polled)
 		}
@@ -182,12 +182,12 @@ func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job
 	}
 }
 
-// Outages, spent limits and slow tokens cost time and no job.
+// Outages, rate limits and delayed tokens cause delays and lose no job.
 func TestJobsOutliveTrouble(t *testing.T) {
 	t.Parallel()
 
-	// The limits that are met are those of the faults: how many calls there are in a second is
-	// the machine's.
+	// Only the faults cause rate limits. The number of calls per second depends on the machine that
+	// runs the test.
 	server := buildkitetest.New(t, sim.Options{Seed: 7, NoLimits: true, Faults: control.Faults{
 		ServerError: 0.15, RateLimit: 0.1, RetryAfter: time.Second, JITDelay: 20 * time.Millisecond,
 	}})
@@ -201,7 +201,7 @@ func TestJobsOutliveTrouble(t *testing.T) {
 			name := fmt.Sprintf("vm-%d", i)
 
 			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-				credential, err := provider.Issue(t.Context(), request(name, workload.Job{ID: job.Key}))
+				credential, err := provider.IssueCredential(t.Context(), request(name, workload.Job{ID: job.Key}))
 				if err == nil {
 					agent := server.StartAgent(t, job.Key, credential.RunnerToken, map[string]string{"BUILDKITE_AGENT_NAME": name})
 					if code := agent.Wait(); code != 0 {

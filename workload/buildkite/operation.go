@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// word matches the parts of a path that are words of Buildkite's API and no names.
-var word = regexp.MustCompile(`^(v[0-9]+|jobs|stacks|register|scheduled-jobs|batch-reserve|get-states|finish|notifications|` +
-	`job-acquisition-tokens|metrics)$`)
+// apiPathSegment matches path segments that belong to Buildkite's API. Other segments are names or
+// ids.
+var apiPathSegment = regexp.MustCompile(`^(v[0-9]+|jobs|stacks|register|scheduled-jobs|batch-reserve|get-states|finish|` +
+	`notifications|job-acquisition-tokens|metrics)$`)
 
-// Operation names a call of this package's for the metrics: its method and the words of its
-// path.
-func Operation(r *http.Request) string {
+// OperationName returns the name of a call for the metrics: the method and the path, with names and
+// ids replaced by {}.
+func OperationName(r *http.Request) string {
 	parts := strings.Split(r.URL.EscapedPath(), "/")
 	for i, part := range parts {
-		if part != "" && !word.MatchString(part) {
+		if part != "" && !apiPathSegment.MatchString(part) {
 			parts[i] = "{}"
 		}
 	}

@@ -17,90 +17,93 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Platform is Buildkite. The zero value is ready.
+// Platform implements workload.Platform for Buildkite. The zero value is ready to use.
 type Platform struct{ Webhooks }
 
 var _ workload.Platform = Platform{}
 
-// secretToken names the secret that Open takes: the agent token of the cluster.
+// secretToken is the key of the secret that Open needs: the cluster's agent token.
 const secretToken = "token"
 
 const (
-	// defaultQueue is that of agents and jobs that name none, outside of clusters and in
-	// most of them.
+	// defaultQueue is the queue of agents and jobs that name no queue. It applies outside of
+	// clusters and in most clusters.
 	defaultQueue   = "default"
 	defaultProgram = "/usr/bin/buildkite-agent"
 	defaultWorkDir = "/tmp/runner-work"
 	queueTag       = "queue"
-	// pollInterval keeps a queue connected, which takes a poll in about 30 seconds, and
-	// hears of jobs soon where there is no webhook.
+	// pollInterval keeps a queue connected, which needs a poll about every 30 seconds, and limits
+	// the time until a job without a webhook is found.
 	pollInterval = 10 * time.Second
-	// clusterDefault is the Stacks API's word for the cluster's default queue, whatever its
-	// key. Webhooks and agents do not know it.
-	clusterDefault = "__default__"
+	// clusterDefaultQueue is the Stacks API's name for the cluster's default queue, whatever its
+	// key is. Webhooks and agents do not use this name.
+	clusterDefaultQueue = "__default__"
 )
 
-// Traits are Buildkite's.
+// Traits returns the traits of Buildkite.
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "buildkite", JobPrefix: "bk",
-		Servers:    []string{"agent.buildkite.com"},
-		Operation:  Operation,
-		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Buildkite != nil },
+		PublicServers: []string{"agent.buildkite.com"},
+		OperationName: OperationName,
+		IsConfigured:  func(config *v1alpha1.BootstrapConfig) bool { return config.Buildkite != nil },
 	}
 }
 
-// Runner reads the pool's organization, queue and tags, and the template's agent.
-func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
+// ResolveRunner reads the organization, queue and tags from the workload, and the agent's settings
+// and credentials from the template.
+func (Platform) ResolveRunner(
+	template *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload,
+) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{
-		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, Binds: true, Queue: defaultQueue,
+		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, NeedsJob: true, Queue: defaultQueue,
 		PollInterval: pollInterval,
 	}
-	from := bootstrapOf(template)
-	out.Program = program(from)
+	bootstrap := findBootstrap(template)
+	out.Program = buildProgram(bootstrap)
 
 	var tagsErr error
 
-	if own := settingsOf(load); own != nil {
-		out.Scope.Organization = strings.TrimSpace(own.Organization)
-		out.Queue = cmp.Or(strings.TrimSpace(own.Queue), defaultQueue)
-		out.Metadata = own.Metadata
-		out.Labels, tagsErr = labels(out.Queue, own.Tags)
+	if config := findConfig(spec); config != nil {
+		out.Scope.Organization = strings.TrimSpace(config.Organization)
+		out.Queue = cmp.Or(strings.TrimSpace(config.Queue), defaultQueue)
+		out.Metadata = config.Metadata
+		out.Labels, tagsErr = buildLabels(out.Queue, config.Tags)
 	} else {
-		out.Labels, tagsErr = labels(out.Queue, nil)
+		out.Labels, tagsErr = buildLabels(out.Queue, nil)
 	}
 
-	if from == nil {
-		return out, workload.MissingBootstrap(template, "buildkite")
+	if bootstrap == nil {
+		return out, workload.NewMissingBootstrapError(template, "buildkite")
 	}
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
 	}
 
-	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}
+	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: bootstrap.Credentials}
 
-	if _, base, err := readEndpoint(from.Endpoint); err == nil {
+	if _, base, err := parseEndpoint(bootstrap.Endpoint); err == nil {
 		out.Servers = []string{httpbound.Server(base)}
 	}
 
 	if out.Scope.Organization == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"reach Buildkite for template %s: name the organization in the pool's workload.config.buildkite", template.Name)
+			"configure Buildkite for template %s: set organization in the pool's workload.config.buildkite", template.Name)
 	}
 
 	return out, tagsErr
 }
 
-func settingsOf(load v1alpha1.Workload) *v1alpha1.BuildkiteConfig {
-	if load.Config == nil {
+func findConfig(spec v1alpha1.Workload) *v1alpha1.BuildkiteConfig {
+	if spec.Config == nil {
 		return nil
 	}
 
-	return load.Config.Buildkite
+	return spec.Config.Buildkite
 }
 
-func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.BuildkiteBootstrap {
+func findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.BuildkiteBootstrap {
 	if template == nil || template.Spec.Bootstrap.Config == nil {
 		return nil
 	}
@@ -108,23 +111,24 @@ func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.Buildki
 	return template.Spec.Bootstrap.Config.Buildkite
 }
 
-// program gives the agent's settings with the defaults that the API server would set.
-func program(from *v1alpha1.BuildkiteBootstrap) guest.Runner {
+// buildProgram returns the agent's settings, with the same defaults that the API server sets.
+func buildProgram(bootstrap *v1alpha1.BuildkiteBootstrap) guest.Runner {
 	out := guest.Runner{Program: defaultProgram, WorkDir: defaultWorkDir, OS: "linux", Arch: "x64"}
-	if from != nil {
-		out.Program, out.WorkDir = cmp.Or(from.Program, out.Program), cmp.Or(from.WorkDir, out.WorkDir)
+	if bootstrap != nil {
+		out.Program, out.WorkDir = cmp.Or(bootstrap.Program, out.Program), cmp.Or(bootstrap.WorkDir, out.WorkDir)
 	}
 
 	return out
 }
 
-// labels gives the agent's tags, the queue first. An agent of a cluster serves one queue.
-func labels(queue string, tags []string) ([]string, error) {
+// buildLabels returns the agent's tags, beginning with its queue. An agent of a cluster serves one
+// queue.
+func buildLabels(queue string, tags []string) ([]string, error) {
 	out := []string{queueTag + "=" + queue}
 
-	if queue == clusterDefault {
+	if queue == clusterDefaultQueue {
 		return out, errclass.New(errclass.Configuration, ReasonConfig,
-			"read queue %s of workload.config.buildkite.queue: write the queue's own key, which its page at Buildkite tells", queue)
+			"validate workload.config.buildkite.queue %s: use the queue's own key, which its page at Buildkite shows", queue)
 	}
 
 	for _, tag := range tags {
@@ -134,10 +138,10 @@ func labels(queue string, tags []string) ([]string, error) {
 		switch {
 		case key == "" || strings.ContainsAny(tag, ",\n"):
 			return out, errclass.New(errclass.Configuration, ReasonConfig,
-				"read tag %q of workload.config.buildkite.tags: write it key=value, without commas", tag)
+				"validate tag %q of workload.config.buildkite.tags: use the form key=value, without commas", tag)
 		case key == queueTag:
 			return out, errclass.New(errclass.Configuration, ReasonConfig,
-				"read tag %q of workload.config.buildkite.tags: the queue has a field of its own, workload.config.buildkite.queue", tag)
+				"validate tag %q of workload.config.buildkite.tags: set the queue in workload.config.buildkite.queue instead", tag)
 		case !slices.Contains(out, tag):
 			out = append(out, tag)
 		}
@@ -146,50 +150,50 @@ func labels(queue string, tags []string) ([]string, error) {
 	return out, nil
 }
 
-// Fit goes by Buildkite's rules: an agent takes a job of its queue if it has a tag for
-// every agent query rule of the job, with the same value or any if the rule's value is *
-// (https://buildkite.com/docs/agent/cli/reference/start#agent-targeting). Neither a tag
-// nor a rule without a value differs from one with the value true.
-func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
-	fit := workload.Fit{Covers: covers(runner.Scope, job)}
+// MatchJob applies Buildkite's rules: an agent takes a job of its queue if, for every agent query
+// rule of the job, it has a tag with the same key and value. A rule with the value * matches any
+// value (https://buildkite.com/docs/agent/cli/reference/start#agent-targeting). A tag or rule
+// without a value has the value "true".
+func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
+	match := workload.JobMatch{InScope: isInScope(runner.Scope, job)}
 
 	switch {
-	case !fit.Covers:
-		return fit
-	case job.Queue == "" && !knownDefault(runner.Queue):
-		fit.Why = fmt.Sprintf("the job names no queue and so is of its cluster's default queue, which need not be %s: "+
-			"name the queue in the step's agents, or let the pool poll its queue (demand.polling)", runner.Queue)
+	case !match.InScope:
+		return match
+	case job.Queue == "" && !canBeDefaultQueue(runner.Queue):
+		match.Message = fmt.Sprintf("the job names no queue, so it uses its cluster's default queue, which may not be %s: "+
+			"name the queue in the step's agents, or enable polling in the pool (demand.polling)", runner.Queue)
 
-		return fit
+		return match
 	case job.Queue != "" && job.Queue != runner.Queue:
-		fit.Why = fmt.Sprintf("the job waits in queue %s, and these runners serve queue %s: "+
-			"change queue in the step's agents or in workload.config.buildkite", job.Queue, runner.Queue)
+		match.Message = fmt.Sprintf("the job waits in queue %s, but these runners serve queue %s: "+
+			"change the queue in the step's agents or in workload.config.buildkite", job.Queue, runner.Queue)
 
-		return fit
+		return match
 	}
 
-	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(rule string) bool { return holds(rule, runner.Labels) })
-	fit.Takes = len(fit.Missing) == 0
+	match.MissingLabels = slices.DeleteFunc(slices.Clone(job.Labels), func(rule string) bool { return hasTag(rule, runner.Labels) })
+	match.Matched = len(match.MissingLabels) == 0
 
-	return fit
+	return match
 }
 
-// holds tells whether there is a tag for the rule. That the queue is right was seen: a
-// rule for it is what the job's queue was read from.
-func holds(rule string, tags []string) bool {
-	key, want := pair(rule)
+// hasTag reports whether the tags satisfy the rule. It accepts every rule for the queue, because
+// the caller has compared the queue, which was read from that rule.
+func hasTag(rule string, tags []string) bool {
+	key, wantValue := splitTag(rule)
 	if key == "*" || key == queueTag {
 		return true
 	}
 
 	return slices.ContainsFunc(tags, func(tag string) bool {
-		name, value := pair(tag)
+		name, value := splitTag(tag)
 
-		return name == key && (want == "*" || want == value)
+		return name == key && (wantValue == "*" || wantValue == value)
 	})
 }
 
-func pair(tag string) (string, string) {
+func splitTag(tag string) (string, string) {
 	key, value, ok := strings.Cut(strings.TrimSpace(tag), "=")
 	if !ok {
 		value = "true"
@@ -198,35 +202,35 @@ func pair(tag string) (string, string) {
 	return strings.TrimSpace(key), strings.TrimSpace(value)
 }
 
-// knownDefault tells whether a queue can be the one of jobs that name none: webhooks do
-// not say which it is. New clusters call it default-queue.
-func knownDefault(queue string) bool {
+// canBeDefaultQueue reports whether a queue can be the cluster's default queue, which jobs that
+// name no queue use. Webhooks do not name the default queue. New clusters call it default-queue.
+func canBeDefaultQueue(queue string) bool {
 	return queue == defaultQueue || queue == "default-queue"
 }
 
-// covers goes by the organization, which a pipeline's full name begins with.
-func covers(scope workload.Scope, job workload.Job) bool {
+// isInScope compares the organization, which is the first part of a pipeline's full name.
+func isInScope(scope workload.Scope, job workload.Job) bool {
 	owner, _, _ := strings.Cut(job.Repository, "/")
 
 	return scope.Organization != "" && strings.EqualFold(scope.Organization, cmp.Or(job.Organization, owner))
 }
 
-// Open makes the provider of one queue.
+// Open creates the provider of one queue.
 func (Platform) Open(config workload.Config) (workload.Provider, error) {
-	from := bootstrapOf(config.Template)
-	if from == nil {
-		return nil, workload.MissingBootstrap(config.Template, "buildkite")
+	bootstrap := findBootstrap(config.Template)
+	if bootstrap == nil {
+		return nil, workload.NewMissingBootstrapError(config.Template, "buildkite")
 	}
 
 	return newProvider(Config{
 		Organization: config.Runner.Scope.Organization,
 		Queue:        config.Runner.Queue,
-		Stack:        stackKey(config),
+		Stack:        deriveStackKey(config),
 		Metadata:     config.Runner.Metadata,
-		Endpoint:     from.Endpoint,
+		Endpoint:     bootstrap.Endpoint,
 		Token:        config.Secrets[secretToken],
 		Timeout:      config.Runner.Timeout,
 		Transport:    config.Transport,
 		Network:      config.Network,
-	}, config.Time())
+	}, config.ClockOrReal())
 }

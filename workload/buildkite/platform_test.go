@@ -47,7 +47,7 @@ func TestRunner(t *testing.T) {
 	t.Parallel()
 
 	full := workload.RunnerSpec{
-		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, Binds: true,
+		Platform: v1alpha1.WorkloadBuildkite, Registration: v1alpha1.RegistrationToken, NeedsJob: true,
 		Scope: workload.Scope{Organization: "acme"}, Queue: "linux", Labels: []string{"queue=linux", "os=linux", "docker"},
 		Metadata: map[string]string{"site": "berlin"}, PollInterval: 10 * time.Second,
 		Program: guest.Runner{Program: "/usr/bin/buildkite-agent", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "x64"},
@@ -104,13 +104,13 @@ func TestRunner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := buildkite.Platform{}.Runner(tc.template, tc.load)
-			if reason := errclass.Reason(err, ""); reason != tc.reason {
+			got, err := buildkite.Platform{}.ResolveRunner(tc.template, tc.load)
+			if reason := errclass.ReasonOf(err, ""); reason != tc.reason {
 				t.Errorf("error %v has reason %q, want %q", err, reason, tc.reason)
 			}
 
-			if err != nil && errclass.Of(err) != errclass.Configuration {
-				t.Errorf("error %v is of class %s", err, errclass.Of(err))
+			if err != nil && errclass.ClassOf(err) != errclass.Configuration {
+				t.Errorf("error %v is of class %s", err, errclass.ClassOf(err))
 			}
 
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -133,38 +133,38 @@ func TestFit(t *testing.T) {
 	cases := map[string]struct {
 		runner func(*workload.RunnerSpec)
 		job    workload.Job
-		want   workload.Fit
+		want   workload.JobMatch
 		why    string
 	}{
-		"every rule holds":         {nil, job("queue=default", "os=linux"), workload.Fit{Takes: true, Covers: true}, ""},
-		"no rules":                 {nil, job(), workload.Fit{Takes: true, Covers: true}, ""},
-		"the rule that fits all":   {nil, job("*"), workload.Fit{Takes: true, Covers: true}, ""},
-		"any value":                {nil, job("os=*", "queue=*"), workload.Fit{Takes: true, Covers: true}, ""},
-		"no value is true":         {nil, job("docker=true"), workload.Fit{Takes: true, Covers: true}, ""},
-		"rule without a value":     {nil, job("docker"), workload.Fit{Takes: true, Covers: true}, ""},
-		"other value":              {nil, job("os=mac", "size=8"), workload.Fit{Covers: true, Missing: []string{"os=mac"}}, ""},
-		"values have case":         {nil, job("os=Linux"), workload.Fit{Covers: true, Missing: []string{"os=Linux"}}, ""},
-		"no such tag, any value":   {nil, job("gpu=*"), workload.Fit{Covers: true, Missing: []string{"gpu=*"}}, ""},
-		"other organization":       {nil, workload.Job{Organization: "rival", Repository: "rival/app", Queue: "default"}, workload.Fit{}, ""},
-		"organization without job": {nil, workload.Job{Repository: "acme/app", Queue: "default"}, workload.Fit{Takes: true, Covers: true}, ""},
+		"every rule holds":         {nil, job("queue=default", "os=linux"), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"no rules":                 {nil, job(), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"the rule that fits all":   {nil, job("*"), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"any value":                {nil, job("os=*", "queue=*"), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"no value is true":         {nil, job("docker=true"), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"rule without a value":     {nil, job("docker"), workload.JobMatch{Matched: true, InScope: true}, ""},
+		"other value":              {nil, job("os=mac", "size=8"), workload.JobMatch{InScope: true, MissingLabels: []string{"os=mac"}}, ""},
+		"values have case":         {nil, job("os=Linux"), workload.JobMatch{InScope: true, MissingLabels: []string{"os=Linux"}}, ""},
+		"no such tag, any value":   {nil, job("gpu=*"), workload.JobMatch{InScope: true, MissingLabels: []string{"gpu=*"}}, ""},
+		"other organization":       {nil, workload.Job{Organization: "rival", Repository: "rival/app", Queue: "default"}, workload.JobMatch{}, ""},
+		"organization without job": {nil, workload.Job{Repository: "acme/app", Queue: "default"}, workload.JobMatch{Matched: true, InScope: true}, ""},
 		"other queue": {
 			func(r *workload.RunnerSpec) { r.Queue = "mac" },
-			job("queue=default"), workload.Fit{Covers: true}, "the job waits in queue default, and these runners serve queue mac",
+			job("queue=default"), workload.JobMatch{InScope: true}, "the job waits in queue default, but these runners serve queue mac",
 		},
 		"no queue, for the default one": {
-			nil, workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
+			nil, workload.Job{Repository: "acme/app"}, workload.JobMatch{Matched: true, InScope: true}, "",
 		},
 		"no queue, for the default one of new clusters": {
 			func(r *workload.RunnerSpec) { r.Queue = "default-queue" },
-			workload.Job{Repository: "acme/app"}, workload.Fit{Takes: true, Covers: true}, "",
+			workload.Job{Repository: "acme/app"}, workload.JobMatch{Matched: true, InScope: true}, "",
 		},
 		"no queue, and listed in the runners' own": {
 			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
-			workload.Job{Repository: "acme/app", Queue: "gpu"}, workload.Fit{Takes: true, Covers: true}, "",
+			workload.Job{Repository: "acme/app", Queue: "gpu"}, workload.JobMatch{Matched: true, InScope: true}, "",
 		},
 		"no queue, for another one": {
 			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
-			workload.Job{Repository: "acme/app"}, workload.Fit{Covers: true}, "the job names no queue",
+			workload.Job{Repository: "acme/app"}, workload.JobMatch{InScope: true}, "the job names no queue",
 		},
 	}
 	for name, tc := range cases {
@@ -176,14 +176,14 @@ func TestFit(t *testing.T) {
 				tc.runner(&have)
 			}
 
-			got := buildkite.Platform{}.Fit(have, tc.job)
-			if !strings.HasPrefix(got.Why, tc.why) || (got.Why == "") != (tc.why == "") {
-				t.Errorf("Why = %q, want it to begin with %q", got.Why, tc.why)
+			got := buildkite.Platform{}.MatchJob(have, tc.job)
+			if !strings.HasPrefix(got.Message, tc.why) || (got.Message == "") != (tc.why == "") {
+				t.Errorf("Why = %q, want it to begin with %q", got.Message, tc.why)
 			}
 
-			got.Why = ""
-			if len(got.Missing) == 0 {
-				got.Missing = nil
+			got.Message = ""
+			if len(got.MissingLabels) == 0 {
+				got.MissingLabels = nil
 			}
 
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -193,8 +193,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// Reservations belong to a stack, so its key must outlive the process, and two operators
-// must not share one.
+// Reservations belong to a stack, so its key must survive a restart, and two operators must not
+// share a key.
 func TestStackKey(t *testing.T) {
 	t.Parallel()
 
@@ -261,7 +261,7 @@ func TestOpenAndNewRefuse(t *testing.T) {
 		t.Errorf("New() = %v", err)
 	}
 
-	if _, err := (buildkite.Platform{}).Open(workload.Config{}); errclass.Reason(err, "") != workload.ReasonBootstrapIncomplete {
+	if _, err := (buildkite.Platform{}).Open(workload.Config{}); errclass.ReasonOf(err, "") != workload.ReasonBootstrapIncomplete {
 		t.Errorf("Open() without a template = %v", err)
 	}
 }
@@ -275,7 +275,7 @@ func reasonOf(err error) string {
 	return known.Reason
 }
 
-// The names of calls are few, whatever the names and numbers in their paths.
+// There are few operation names, whatever names and numbers the paths contain.
 func TestOperationsHaveNoNamesInThem(t *testing.T) {
 	t.Parallel()
 
@@ -284,7 +284,7 @@ func TestOperationsHaveNoNamesInThem(t *testing.T) {
 		"/v3/stacks/x/jobs/2f1c8a54-0000-4000-8000-00000000/finish": "GET /v3/stacks/{}/jobs/{}/finish",
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com"+path, http.NoBody)
-		if got := buildkite.Operation(r); got != want {
+		if got := buildkite.OperationName(r); got != want {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
 	}

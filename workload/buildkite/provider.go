@@ -21,50 +21,51 @@ import (
 )
 
 const (
-	// pausedAge is how old the word on a paused queue may be when a job is reserved.
-	pausedAge = 10 * time.Second
-	// pausedAgain is when it is worth looking at a paused queue again.
-	pausedAgain = 30 * time.Second
-	// sweepAge is how old the states behind Runners may be.
-	sweepAge = 10 * time.Second
-	// maxPages bounds a listing of jobs.
+	// maxPausedAge is the maximum age of the queue's paused state when a job is reserved.
+	maxPausedAge = 10 * time.Second
+	// pausedRetryDelay is the delay after which callers retry while the queue is paused.
+	pausedRetryDelay = 30 * time.Second
+	// maxRunnersAge is the maximum age of the job states that ListRunners uses.
+	maxRunnersAge = 10 * time.Second
+	// maxPages bounds the pages of one job list.
 	maxPages = 100
 )
 
-var errEndless = errors.New("the listing of jobs does not end")
+var errTooManyPages = errors.New("the list has too many pages")
 
-// provider is one stack of Buildkite, which serves one queue.
+// provider is one Buildkite stack, which serves one queue.
 type provider struct {
 	client                               *client
 	clock                                clock.Clock
 	endpoint, organization, queue, stack string
 	metadata                             map[string]string
 
-	// reservations and tokens are got for many jobs in a call.
+	// reservations and tokens batch the requests of many jobs into one call.
 	reservations *batcher[bool]
 	tokens       *batcher[jobToken]
-	// asking holds one, who asks for the states of jobs; what is heard serves all who wait.
-	asking chan struct{}
+	// stateSlot has capacity 1 and is full while a call for job states is in flight. Callers that
+	// wait for it use the states that the call returned.
+	stateSlot chan struct{}
 
 	mu sync.Mutex
-	// registered tells that Buildkite knows the stack, and confirmed that the token is of
-	// the organization.
-	registered, confirmed bool
-	// paused is the queue's state as of pausedAt.
+	// registered means that Buildkite knows the stack. organizationConfirmed means that the token
+	// belongs to the configured organization.
+	registered, organizationConfirmed bool
+	// paused is the queue's state, read at pausedAt.
 	paused   bool
 	pausedAt time.Time
-	// runners are the jobs that runners were made for, by the runner's name. A job has
-	// one runner: the last it was issued to.
-	runners map[string]string
-	// states of those jobs, as last heard.
-	states map[string]seenState
+	// jobsByRunner maps a runner's name to its job. A job has one runner: the last one it was
+	// issued to.
+	jobsByRunner map[string]string
+	// states are the last observed states of those jobs.
+	states map[string]observedState
 }
 
-type seenState struct {
-	state string
-	at    time.Time
-	// heard from Buildkite, and not concluded from what was done.
-	heard bool
+type observedState struct {
+	state      string
+	observedAt time.Time
+	// isFromAPI is true if Buildkite returned the state, and false if the provider derived it.
+	isFromAPI bool
 }
 
 var (
@@ -72,62 +73,64 @@ var (
 	_ workload.Poller   = (*provider)(nil)
 )
 
-// Validate registers the stack, which shows that the token and the queue are right, and
-// looks once whether the token is of the organization that the pool names.
+// Validate registers the stack, which proves that the token and the queue are valid. It also
+// checks, until the check succeeds once, that the token belongs to the organization that the pool
+// names.
 func (p *provider) Validate(ctx context.Context) error {
-	if err := p.register(ctx); err != nil {
+	if err := p.registerStack(ctx); err != nil {
 		return err
 	}
 
 	p.mu.Lock()
-	confirmed := p.confirmed
+	confirmed := p.organizationConfirmed
 	p.mu.Unlock()
 
 	if confirmed {
 		return nil
 	}
 
-	// Nothing in the Stacks API names the organization; the metrics of the cluster do
+	// The Stacks API does not return the organization. The cluster's metrics do
 	// (https://buildkite.com/docs/apis/agent-api/metrics).
 	var metrics struct {
-		Organization slugOf `json:"organization"`
+		Organization slugPayload `json:"organization"`
 	}
 
 	err := p.client.call(ctx, http.MethodGet, "/metrics", nil, &metrics)
 
 	switch slug := metrics.Organization.Slug; {
-	case unknown(err), err == nil && slug == "":
-		// A server that does not tell is believed.
+	case isNotFound(err), err == nil && slug == "":
+		// Accept a server that does not return the organization.
 	case err != nil:
-		return p.explain("asking for the organization of the agent token", err)
+		return p.explain("read the organization of the agent token", err)
 	case !strings.EqualFold(slug, p.organization):
-		return workload.Reject(ReasonOrganization, fmt.Sprintf("the agent token is of organization %s and the pool is for %s: "+
-			"change workload.config.buildkite.organization, or the token in the Secret", slug, p.organization))
+		return workload.NewRejected(ReasonOrganization, fmt.Sprintf(
+			"the agent token belongs to organization %s, but the pool is for organization %s: "+
+				"change workload.config.buildkite.organization, or the token in the Secret", slug, p.organization))
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.confirmed = true
+	p.organizationConfirmed = true
 
 	return nil
 }
 
-// Jobs gives the jobs that wait in the queue and are reserved by nobody. Buildkite wants
-// to be asked at least every 30 seconds, or shows the queue as disconnected. While the
-// queue is paused no job of it is to be started: then they are Waiting and come with an
-// error of kind RateLimited that says so.
-func (p *provider) Jobs(ctx context.Context, _ []string) ([]workload.Job, error) {
+// ListJobs returns the jobs that wait in the queue and that nobody has reserved. If it is called
+// less often than every 30 seconds, Buildkite shows the queue as disconnected. While the queue is
+// paused, none of its jobs may start, so ListJobs returns the jobs in state Waiting, together with
+// an error of kind RateLimited.
+func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	var out []workload.Job
 
-	paused, after := false, ""
+	paused, cursor := false, ""
 
-	for count := 0; ; count++ {
-		if count == maxPages {
-			return nil, fmt.Errorf("list jobs of queue %s: %w", p.queue, errEndless)
+	for pages := 0; ; pages++ {
+		if pages == maxPages {
+			return nil, fmt.Errorf("list jobs of queue %s: %w", p.queue, errTooManyPages)
 		}
 
-		page, err := p.page(ctx, after, maxPage)
+		page, err := p.fetchPage(ctx, cursor, maxPageSize)
 		if err != nil {
 			return nil, err
 		}
@@ -135,13 +138,13 @@ func (p *provider) Jobs(ctx context.Context, _ []string) ([]workload.Job, error)
 		paused = paused || page.ClusterQueue.DispatchPaused
 
 		for _, job := range page.Jobs {
-			if read, ok := p.polled(job); ok {
-				out = append(out, read)
+			if converted, ok := p.convertScheduledJob(job); ok {
+				out = append(out, converted)
 			}
 		}
 
-		after = page.PageInfo.EndCursor
-		if !page.PageInfo.HasNextPage || after == "" {
+		cursor = page.PageInfo.EndCursor
+		if !page.PageInfo.HasNextPage || cursor == "" {
 			break
 		}
 	}
@@ -154,39 +157,39 @@ func (p *provider) Jobs(ctx context.Context, _ []string) ([]workload.Job, error)
 		out[i].State = v1alpha1.JobWaiting
 	}
 
-	return out, p.pausedError()
+	return out, p.newPausedError()
 }
 
-func (p *provider) pausedError() error {
+func (p *provider) newPausedError() error {
 	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonQueuePaused, After: pausedAgain,
-		Message: fmt.Sprintf("queue %s of organization %s is paused at Buildkite: its jobs are not started until it is resumed there",
+		Kind: workload.RateLimited, Reason: ReasonQueuePaused, RetryAfter: pausedRetryDelay,
+		Message: fmt.Sprintf("queue %s of organization %s is paused at Buildkite: its jobs start after somebody resumes the queue",
 			p.queue, p.organization),
 	}
 }
 
-// Job gives Buildkite's present word on a job: its state. How a job that is over ended is
-// not said; webhooks tell.
-func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
+// GetJob returns the current state of a job. Buildkite does not return the conclusion of a finished
+// job here. Webhooks contain the conclusion.
+func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.Job, error) {
 	if !isJobID(id) {
-		return workload.Job{}, noJobID(id)
+		return workload.Job{}, newInvalidJobIDError(id)
 	}
 
-	states, err := p.jobStates(ctx, []string{id})
+	states, err := p.fetchJobStates(ctx, []string{id})
 	if err != nil {
 		return workload.Job{}, err
 	}
 
-	state, conclusion, ok := stateOf(states[id])
+	state, conclusion, ok := convertState(states[id])
 	if !ok {
 		if states[id] != "" {
-			return workload.Job{}, fmt.Errorf("ask for job %s: %w: unknown state %q", id, ErrPayload,
-				workload.Cut(states[id], workload.MaxConclusion))
+			return workload.Job{}, fmt.Errorf("get job %s: %w: unknown state %q", id, ErrPayload,
+				workload.Truncate(states[id], workload.MaxConclusionLength))
 		}
 
 		return workload.Job{}, &workload.Error{
 			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
-			Message: "the cluster of the agent token knows no job " + id,
+			Message: "the cluster of the agent token has no job " + id,
 		}
 	}
 
@@ -198,17 +201,16 @@ func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job
 	}, nil
 }
 
-// Find tells what is known of the runner of that name, which is what Buildkite says of
-// the job that it was made for: online and busy while an agent has the job, offline
-// before. It is NotFound when the job is over, when the job was given to another runner
-// since, and when this process issued no such runner: after a restart, ask by the
-// runner's id, which is its job's and is taken for the name as well.
+// FindRunner derives the runner from the state of its job: the runner is online and busy while an
+// agent has the job, and offline before. The error has kind NotFound if the job is over, if the job
+// was issued to another runner since, or if this process did not issue the runner. After a restart,
+// call FindRunner with the runner's id, which is the id of its job and is accepted as a name.
 //
-// If the reservation lapsed and somebody else's agent took the job, that agent is taken
-// for the runner: the Stacks API does not say whose it is.
-func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
+// If the reservation expired and another stack's agent took the job, that agent is taken for the
+// runner, because the Stacks API does not return the owner of an agent.
+func (p *provider) FindRunner(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
 	p.mu.Lock()
-	id, ok := p.runners[name]
+	id, ok := p.jobsByRunner[name]
 	p.mu.Unlock()
 
 	if !ok && isJobID(name) {
@@ -216,59 +218,59 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 	}
 
 	if !ok {
-		return workload.Runner{}, p.noRunner(name)
+		return workload.Runner{}, p.newRunnerMissingError(name)
 	}
 
-	if err := p.refresh(ctx, id, maxAge); err != nil {
+	if err := p.refreshState(ctx, id, maxAge); err != nil {
 		return workload.Runner{}, err
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	runner, ok := p.runner(name, id)
+	runner, ok := p.buildRunner(name, id)
 	if !ok {
-		return workload.Runner{}, p.noRunner(name)
+		return workload.Runner{}, p.newRunnerMissingError(name)
 	}
 
 	return runner, nil
 }
 
-func (p *provider) noRunner(name string) error {
+func (p *provider) newRunnerMissingError(name string) error {
 	return &workload.Error{
 		Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
-		Message: fmt.Sprintf("queue %s of organization %s has no runner %s whose job is still to be done",
+		Message: fmt.Sprintf("queue %s of organization %s has no runner %s with an unfinished job",
 			p.queue, p.organization, name),
 	}
 }
 
-// runner tells what the state of its job says of a runner; false if the job is over. The
-// lock is held.
-func (p *provider) runner(name, id string) (workload.Runner, bool) {
-	said := p.states[id].state
-	if state, _, _ := stateOf(said); said == "" || state == v1alpha1.JobCompleted {
+// buildRunner derives a runner from the state of its job. It returns false if the job is over or
+// its state is unknown. The caller holds the lock.
+func (p *provider) buildRunner(name, id string) (workload.Runner, bool) {
+	rawState := p.states[id].state
+	if state, _, _ := convertState(rawState); rawState == "" || state == v1alpha1.JobCompleted {
 		return workload.Runner{}, false
 	}
 
-	return workload.Runner{ID: id, Name: name, Online: taken(said), Busy: taken(said)}, true
+	return workload.Runner{ID: id, Name: name, Online: hasAgent(rawState), Busy: hasAgent(rawState)}, true
 }
 
-// taken tells whether an agent has the job. A state that is not known may mean that: no
-// machine is to be lost over a new word.
-func taken(said string) bool {
-	state, _, ok := stateOf(said)
+// hasAgent reports whether an agent has the job. It returns true for states that this package does
+// not know, so that a new state of Buildkite never deletes a machine that runs a job.
+func hasAgent(rawState string) bool {
+	state, _, ok := convertState(rawState)
 
-	return said != "" && (!ok || state == v1alpha1.JobRunning)
+	return rawState != "" && (!ok || state == v1alpha1.JobRunning)
 }
 
-// refresh sees to it that what is known of a job is at most so old. The jobs of all
-// runners are asked for together, so that many runners cost one call.
-func (p *provider) refresh(ctx context.Context, id string, maxAge time.Duration) error {
+// refreshState ensures that the state of a job is at most maxAge old. It requests the states of the
+// jobs of all runners together, so that many runners need one call.
+func (p *provider) refreshState(ctx context.Context, id string, maxAge time.Duration) error {
 	oldest := p.clock.Now().Add(-max(maxAge, 0))
 
 	select {
-	case p.asking <- struct{}{}:
-		defer func() { <-p.asking }()
+	case p.stateSlot <- struct{}{}:
+		defer func() { <-p.stateSlot }()
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the states of jobs: %w", ctx.Err())
 	}
@@ -276,11 +278,11 @@ func (p *provider) refresh(ctx context.Context, id string, maxAge time.Duration)
 	now := p.clock.Now()
 
 	p.mu.Lock()
-	seen, ok := p.states[id]
-	ids := p.tracked()
+	observed, ok := p.states[id]
+	ids := p.trackedJobIDs()
 	p.mu.Unlock()
 
-	if ok && seen.heard && !seen.at.Before(oldest) {
+	if ok && observed.isFromAPI && !observed.observedAt.Before(oldest) {
 		return nil
 	}
 
@@ -288,20 +290,20 @@ func (p *provider) refresh(ctx context.Context, id string, maxAge time.Duration)
 		ids = append(ids, id)
 	}
 
-	states, err := p.jobStates(ctx, ids)
+	states, err := p.fetchJobStates(ctx, ids)
 	if err != nil {
 		return err
 	}
 
-	p.keep(now, ids, states)
+	p.recordStates(now, ids, states)
 
 	return nil
 }
 
-// tracked are the ids of the jobs that runners were made for. The lock is held.
-func (p *provider) tracked() []string {
-	out := make([]string, 0, len(p.runners))
-	for _, id := range p.runners {
+// trackedJobIDs returns the ids of the jobs that have runners. The caller holds the lock.
+func (p *provider) trackedJobIDs() []string {
+	out := make([]string, 0, len(p.jobsByRunner))
+	for _, id := range p.jobsByRunner {
 		out = append(out, id)
 	}
 
@@ -310,43 +312,43 @@ func (p *provider) tracked() []string {
 	return slices.Compact(out)
 }
 
-// keep notes states, and forgets the runners whose jobs are over.
-func (p *provider) keep(at time.Time, ids []string, states map[string]string) {
+// recordStates stores job states, and deletes the runners whose jobs are over.
+func (p *provider) recordStates(observedAt time.Time, ids []string, states map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	for _, id := range ids {
-		if !p.states[id].at.After(at) {
-			p.states[id] = seenState{state: states[id], at: at, heard: true}
+		if !p.states[id].observedAt.After(observedAt) {
+			p.states[id] = observedState{state: states[id], observedAt: observedAt, isFromAPI: true}
 		}
 	}
 
 	live := map[string]bool{}
 
-	for name, id := range p.runners {
-		if _, ok := p.runner(name, id); ok || p.states[id].at.IsZero() {
+	for name, id := range p.jobsByRunner {
+		if _, ok := p.buildRunner(name, id); ok || p.states[id].observedAt.IsZero() {
 			live[id] = true
 		} else {
-			delete(p.runners, name)
+			delete(p.jobsByRunner, name)
 		}
 	}
 
-	for id, seen := range p.states {
-		if !live[id] && at.Sub(seen.at) > sweepAge {
+	for id, observed := range p.states {
+		if !live[id] && observedAt.Sub(observed.observedAt) > maxRunnersAge {
 			delete(p.states, id)
 		}
 	}
 }
 
-// Runners gives the runners that this process issued and whose jobs are not over, by
-// name: Buildkite lists none.
-func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runner, error) {
+// ListRunners returns the runners that this process issued and whose jobs are not over, sorted by
+// name. Buildkite cannot list runners.
+func (p *provider) ListRunners(ctx context.Context, prefix string) ([]workload.Runner, error) {
 	p.mu.Lock()
-	ids := p.tracked()
+	ids := p.trackedJobIDs()
 	p.mu.Unlock()
 
 	for _, id := range ids {
-		if err := p.refresh(ctx, id, sweepAge); err != nil {
+		if err := p.refreshState(ctx, id, maxRunnersAge); err != nil {
 			return nil, err
 		}
 	}
@@ -356,8 +358,8 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 
 	out := []workload.Runner{}
 
-	for name, id := range p.runners {
-		if runner, ok := p.runner(name, id); ok && strings.HasPrefix(name, prefix) {
+	for name, id := range p.jobsByRunner {
+		if runner, ok := p.buildRunner(name, id); ok && strings.HasPrefix(name, prefix) {
 			out = append(out, runner)
 		}
 	}
@@ -367,27 +369,27 @@ func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runne
 	return out, nil
 }
 
-// Deregister looks whether the runner's job is being run, which is RunnerBusy: there is
-// nothing to remove. An agent that is gone leaves nothing behind, and a job that was
-// reserved and not taken goes back to its queue when the reservation lapses. The job is
-// not finished here: that would fail it.
+// Deregister only checks whether the runner's job runs, and returns an error of kind RunnerBusy if
+// it does. Buildkite has nothing to remove: it keeps no record of an agent that has stopped, and it
+// puts a reserved job that nobody started back into its queue when the reservation expires.
+// Deregister does not finish the job, because that would fail it.
 func (p *provider) Deregister(ctx context.Context, id string) error {
 	if !isJobID(id) {
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of Buildkite's: ids are those of jobs",
-			workload.Cut(id, maxID)))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("runner id %q must be the id of a Buildkite job",
+			workload.Truncate(id, maxIDLength)))
 	}
 
-	states, err := p.jobStates(ctx, []string{id})
+	states, err := p.fetchJobStates(ctx, []string{id})
 	if err != nil {
 		return err
 	}
 
-	p.keep(p.clock.Now(), []string{id}, states)
+	p.recordStates(p.clock.Now(), []string{id}, states)
 
-	if taken(states[id]) {
+	if hasAgent(states[id]) {
 		return &workload.Error{
 			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
-			Message: fmt.Sprintf("job %s is being run: its runner is gone when the job is over", id),
+			Message: fmt.Sprintf("job %s is running: its runner stops when the job is over", id),
 		}
 	}
 

@@ -27,7 +27,7 @@ import (
 
 const unknownJob = "00000000-0000-4000-8000-000000000000"
 
-// What is wrong with the settings is said with the fix, before a machine is made.
+// Validate reports invalid settings and the fix before a machine is created.
 func TestValidateNamesTheFix(t *testing.T) {
 	t.Parallel()
 
@@ -80,8 +80,8 @@ func TestValidateNamesTheFix(t *testing.T) {
 				t.Errorf("error %q tells the token", err)
 			}
 
-			if limited, ok := errors.AsType[*workload.Error](err); ok && tc.kind == workload.RateLimited && limited.After != 7*time.Second {
-				t.Errorf("After = %s, want what the server asked for", limited.After)
+			if limited, ok := errors.AsType[*workload.Error](err); ok && tc.kind == workload.RateLimited && limited.RetryAfter != 7*time.Second {
+				t.Errorf("After = %s, want what the server asked for", limited.RetryAfter)
 			}
 		})
 	}
@@ -106,7 +106,7 @@ func register(server *buildkitetest.Server, key string) {
 	_ = resp.Body.Close()
 }
 
-// An outage is tried again, and no more often than is bounded.
+// An outage is retried, with a bounded number of attempts.
 func TestOutagesAreTriedAgain(t *testing.T) {
 	t.Parallel()
 
@@ -136,7 +136,7 @@ func TestOutagesAreTriedAgain(t *testing.T) {
 	}
 }
 
-// The token goes nowhere but to the configured host, and into no error.
+// The token is sent only to the configured host and is part of no error.
 func TestTheTokenStaysWhereItBelongs(t *testing.T) {
 	t.Parallel()
 
@@ -172,7 +172,7 @@ func TestTheTokenStaysWhereItBelongs(t *testing.T) {
 	}
 }
 
-// All pages are read, and a job that is reserved or of another queue is none of them.
+// All pages are read. The result contains no reserved jobs and no jobs of other queues.
 func TestJobsReadsAllPages(t *testing.T) {
 	t.Parallel()
 
@@ -199,7 +199,7 @@ func TestJobsReadsAllPages(t *testing.T) {
 	}
 }
 
-// A paused queue's jobs are not started, and it is said why.
+// The jobs of a paused queue do not start, and the error names the reason.
 func TestAPausedQueue(t *testing.T) {
 	t.Parallel()
 
@@ -215,29 +215,29 @@ func TestAPausedQueue(t *testing.T) {
 
 	poller, _ := provider.(workload.Poller)
 
-	jobs, err := poller.Jobs(t.Context(), nil)
+	jobs, err := poller.ListJobs(t.Context(), nil)
 	if reasonOf(err) != buildkite.ReasonQueuePaused || len(jobs) != 1 || jobs[0].State != v1alpha1.JobWaiting {
 		t.Errorf("Jobs() = %+v, %v, want one that waits, and why", jobs, err)
 	}
 
 	want := request("vm-1", workload.Job{ID: queued.Key})
-	if _, err := provider.Issue(t.Context(), want); reasonOf(err) != buildkite.ReasonQueuePaused || !workload.Is(err, workload.RateLimited) {
+	if _, err := provider.IssueCredential(t.Context(), want); reasonOf(err) != buildkite.ReasonQueuePaused || !workload.Is(err, workload.RateLimited) {
 		t.Errorf("Issue() = %v, want reason %s", err, buildkite.ReasonQueuePaused)
 	}
 
-	if state, _ := server.Raw(queued.Key); state != "scheduled" {
+	if state, _ := server.JobLog(queued.Key); state != "scheduled" {
 		t.Errorf("the job is %s though its queue is paused", state)
 	}
 
 	server.SetPaused(buildkitetest.Queue, false)
 	clk.Step(time.Minute)
 
-	if _, err := provider.Issue(t.Context(), want); err != nil {
+	if _, err := provider.IssueCredential(t.Context(), want); err != nil {
 		t.Errorf("Issue() on the resumed queue = %v", err)
 	}
 }
 
-// A restarted operator does not know its runners by name, and finds them by their ids.
+// A restarted operator does not know its runners by name and finds them by their ids.
 func TestRunnersAfterARestart(t *testing.T) {
 	t.Parallel()
 
@@ -247,11 +247,11 @@ func TestRunnersAfterARestart(t *testing.T) {
 	runs(t, server, credential)
 
 	restarted := open(t, configOf(server))
-	if _, err := restarted.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+	if _, err := restarted.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find() by name = %v, want kind NotFound", err)
 	}
 
-	if runner, err := restarted.Find(t.Context(), credential.RunnerID, 0); err != nil || !runner.Busy {
+	if runner, err := restarted.FindRunner(t.Context(), credential.RunnerID, 0); err != nil || !runner.Busy {
 		t.Errorf("Find() by id = %+v, %v, want a busy runner", runner, err)
 	}
 
@@ -260,7 +260,7 @@ func TestRunnersAfterARestart(t *testing.T) {
 	}
 }
 
-// Deregistering never fails a job: what was not taken goes back to its queue.
+// Deregister never fails a job: a job that no agent started returns to its queue.
 func TestDeregisterLeavesTheJob(t *testing.T) {
 	t.Parallel()
 
@@ -269,13 +269,13 @@ func TestDeregisterLeavesTheJob(t *testing.T) {
 	job := server.Queue(control.JobSpec{})[0]
 	issue(t, provider, "vm-1", job)
 
-	for what, id := range map[string]string{"reserved": job.Key, "unknown": unknownJob} {
+	for action, id := range map[string]string{"reserved": job.Key, "unknown": unknownJob} {
 		if err := provider.Deregister(t.Context(), id); err != nil {
-			t.Errorf("Deregister() of a job that is %s = %v", what, err)
+			t.Errorf("Deregister() of a job that is %s = %v", action, err)
 		}
 	}
 
-	if state, _ := server.Raw(job.Key); state != "reserved" {
+	if state, _ := server.JobLog(job.Key); state != "reserved" {
 		t.Errorf("the job is %s, want it left reserved", state)
 	}
 
@@ -291,7 +291,7 @@ func TestJob(t *testing.T) {
 	provider := open(t, configOf(server))
 	job := server.Queue(control.JobSpec{})[0]
 	state := func() v1alpha1.JobState {
-		got, err := provider.Job(t.Context(), "acme/app", job.Key)
+		got, err := provider.GetJob(t.Context(), "acme/app", job.Key)
 		if err != nil || got.ID != job.Key || got.Repository != "acme/app" || got.Organization != "acme" {
 			t.Errorf("Job() = %+v, %v", got, err)
 		}
@@ -317,16 +317,16 @@ func TestJob(t *testing.T) {
 		t.Errorf("a finished job is %s", got)
 	}
 
-	if _, err := provider.Job(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != workload.ReasonJobMissing {
+	if _, err := provider.GetJob(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != workload.ReasonJobMissing {
 		t.Errorf("Job() of an unknown job = %v", err)
 	}
 
-	if _, err := provider.Job(t.Context(), "acme/app", "42"); !workload.Is(err, workload.Rejected) {
+	if _, err := provider.GetJob(t.Context(), "acme/app", "42"); !workload.Is(err, workload.Rejected) {
 		t.Errorf("Job() of an id that is none = %v", err)
 	}
 }
 
-// A stack that somebody removed is registered again, in the middle of whatever is done.
+// A stack that was deleted at Buildkite is registered again by any call.
 func TestAForgottenStackIsRegisteredAgain(t *testing.T) {
 	t.Parallel()
 
@@ -338,17 +338,17 @@ func TestAForgottenStackIsRegisteredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	server.ForgetStacks()
+	server.DeregisterStacks()
 
 	if jobs := polled(t, provider); len(jobs) != 1 {
 		t.Errorf("%d jobs are listed", len(jobs))
 	}
 
-	server.ForgetStacks()
+	server.DeregisterStacks()
 	issue(t, provider, "vm-1", job)
 }
 
-// A token that was revoked is said to be so by every call.
+// Every call reports a revoked token.
 func TestARevokedToken(t *testing.T) {
 	t.Parallel()
 
@@ -361,25 +361,25 @@ func TestARevokedToken(t *testing.T) {
 	poller, _ := provider.(workload.Poller)
 	calls := map[string]func() error{
 		"Validate": func() error { return provider.Validate(t.Context()) },
-		"Jobs":     func() error { _, err := poller.Jobs(t.Context(), nil); return err },
-		"Job":      func() error { _, err := provider.Job(t.Context(), "acme/app", job.Key); return err },
+		"Jobs":     func() error { _, err := poller.ListJobs(t.Context(), nil); return err },
+		"Job":      func() error { _, err := provider.GetJob(t.Context(), "acme/app", job.Key); return err },
 		"Issue": func() error {
-			_, err := provider.Issue(t.Context(), request("vm-1", workload.Job{ID: job.Key}))
+			_, err := provider.IssueCredential(t.Context(), request("vm-1", workload.Job{ID: job.Key}))
 			return err
 		},
-		"Find":       func() error { _, err := provider.Find(t.Context(), "vm-1", 0); return err },
-		"Runners":    func() error { _, err := provider.Runners(t.Context(), ""); return err },
+		"Find":       func() error { _, err := provider.FindRunner(t.Context(), "vm-1", 0); return err },
+		"Runners":    func() error { _, err := provider.ListRunners(t.Context(), ""); return err },
 		"Deregister": func() error { return provider.Deregister(t.Context(), job.Key) },
 	}
 	for name, call := range calls {
-		// States that were heard a moment ago may still be told.
+		// Recently read states may still be returned.
 		if err := call(); err != nil && reasonOf(err) != buildkite.ReasonCredentials || err == nil && name != "Runners" {
 			t.Errorf("%s() = %v, want reason %s", name, err, buildkite.ReasonCredentials)
 		}
 	}
 }
 
-// Many runners that are asked for at a time cost few calls.
+// Concurrent requests for many runners need few calls.
 func TestFindIsShared(t *testing.T) {
 	t.Parallel()
 
@@ -394,7 +394,7 @@ func TestFindIsShared(t *testing.T) {
 	before := server.State().Requests["getStates"]
 
 	for i := range jobs {
-		if _, err := provider.Find(t.Context(), fmt.Sprintf("vm-%d", i), time.Minute); err != nil {
+		if _, err := provider.FindRunner(t.Context(), fmt.Sprintf("vm-%d", i), time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -404,7 +404,7 @@ func TestFindIsShared(t *testing.T) {
 	}
 }
 
-// Calls end with their context and their timeout.
+// Calls end when their context ends or their timeout expires.
 func TestCallsEnd(t *testing.T) {
 	t.Parallel()
 

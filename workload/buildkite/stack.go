@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Bounds of the Stacks API.
+// Limits of the Stacks API.
 const (
-	maxPage   = 1000
-	maxBatch  = 1000
-	maxExpiry = time.Hour
-	// defaultExpiry of reservations and tokens where the request names no time.
+	maxPageSize  = 1000
+	maxBatchSize = 1000
+	maxExpiry    = time.Hour
+	// defaultExpiry is the lifetime of reservations and tokens if the request sets no timeout.
 	defaultExpiry = 15 * time.Minute
 )
 
@@ -32,18 +32,18 @@ type scheduledJob struct {
 	ID              string               `json:"id"`
 	Priority        int64                `json:"priority"`
 	AgentQueryRules []string             `json:"agent_query_rules"`
-	ScheduledAt     stamp                `json:"scheduled_at"`
-	RunnableAt      stamp                `json:"runnable_at"`
-	Pipeline        slugOf               `json:"pipeline"`
-	Build           buildOf              `json:"build"`
+	ScheduledAt     jsonTime             `json:"scheduled_at"`
+	RunnableAt      jsonTime             `json:"runnable_at"`
+	Pipeline        slugPayload          `json:"pipeline"`
+	Build           buildPayload         `json:"build"`
 	Step            struct{ Key string } `json:"step"`
 }
 
-type slugOf struct {
+type slugPayload struct {
 	Slug string `json:"slug"`
 }
 
-type buildOf struct {
+type buildPayload struct {
 	Number int64 `json:"number"`
 }
 
@@ -63,7 +63,7 @@ type reserveBody struct {
 	Seconds  int64    `json:"reservation_expiry_seconds"`
 }
 
-type reserveAnswer struct {
+type reserveResponse struct {
 	Reserved []string `json:"reserved"`
 }
 
@@ -72,27 +72,27 @@ type tokensBody struct {
 	Seconds  int64    `json:"token_lifetime_seconds"`
 }
 
-type tokensAnswer struct {
+type tokensResponse struct {
 	Tokens []jobToken `json:"job_acquisition_tokens"`
 }
 
-// jobToken is secret.
+// jobToken is the acquisition token of one job. It is secret.
 type jobToken struct {
-	JobUUID   string `json:"job_uuid"`
-	Token     string `json:"job_acquisition_token"`
-	ExpiresAt stamp  `json:"expires_at"`
+	JobUUID   string   `json:"job_uuid"`
+	Token     string   `json:"job_acquisition_token"`
+	ExpiresAt jsonTime `json:"expires_at"`
 }
 
 type statesBody struct {
 	JobUUIDs []string `json:"job_uuids"`
 }
 
-type statesAnswer struct {
+type statesResponse struct {
 	States map[string]string `json:"states"`
 }
 
-// register makes or renews the stack. Doing so again changes nothing.
-func (p *provider) register(ctx context.Context) error {
+// registerStack creates or renews the stack. Repeating it has no further effect.
+func (p *provider) registerStack(ctx context.Context) error {
 	metadata := p.metadata
 	if metadata == nil {
 		metadata = map[string]string{} // the field is required
@@ -101,7 +101,7 @@ func (p *provider) register(ctx context.Context) error {
 	err := p.client.call(ctx, http.MethodPost, "/stacks/register",
 		registerBody{Key: p.stack, Type: "custom", QueueKey: p.queue, Metadata: metadata}, nil)
 	if err != nil {
-		return p.explain("registering the stack "+p.stack, err)
+		return p.explain("register stack "+p.stack, err)
 	}
 
 	p.mu.Lock()
@@ -112,77 +112,78 @@ func (p *provider) register(ctx context.Context) error {
 	return nil
 }
 
-// stackCall calls a path of the stack, which it registers before the first call, and anew
-// if Buildkite no longer knows it. A refusal is an *answer, or explained already.
-func (p *provider) stackCall(ctx context.Context, method, path string, body, into any) error {
+// callStackAPI calls a path of the stack. It registers the stack before the first call, and again
+// if Buildkite no longer knows the stack. An error response is a *responseError, or already
+// explained.
+func (p *provider) callStackAPI(ctx context.Context, method, path string, body, out any) error {
 	p.mu.Lock()
 	registered := p.registered
 	p.mu.Unlock()
 
 	if !registered {
-		if err := p.register(ctx); err != nil {
+		if err := p.registerStack(ctx); err != nil {
 			return err
 		}
 	}
 
 	path = "/stacks/" + url.PathEscape(p.stack) + path
 
-	err := p.client.call(ctx, method, path, body, into)
-	if !registered || !unknown(err) {
+	err := p.client.call(ctx, method, path, body, out)
+	if !registered || !isNotFound(err) {
 		return err
 	}
 
-	if err := p.register(ctx); err != nil {
+	if err := p.registerStack(ctx); err != nil {
 		return err
 	}
 
-	return p.client.call(ctx, method, path, body, into)
+	return p.client.call(ctx, method, path, body, out)
 }
 
-// page gives one page of the jobs that are scheduled in the queue, and keeps whether the
+// fetchPage returns one page of the jobs that are scheduled in the queue, and stores whether the
 // queue is paused.
-func (p *provider) page(ctx context.Context, after string, limit int) (scheduledPage, error) {
+func (p *provider) fetchPage(ctx context.Context, cursor string, limit int) (scheduledPage, error) {
 	query := url.Values{"queue_key": {p.queue}, "limit": {strconv.Itoa(limit)}}
-	if after != "" {
-		query.Set("after", after)
+	if cursor != "" {
+		query.Set("after", cursor)
 	}
 
 	var page scheduledPage
 
-	at := p.clock.Now()
-	if err := p.stackCall(ctx, http.MethodGet, "/scheduled-jobs?"+query.Encode(), nil, &page); err != nil {
-		return page, p.named("listing jobs", err)
+	requestedAt := p.clock.Now()
+	if err := p.callStackAPI(ctx, http.MethodGet, "/scheduled-jobs?"+query.Encode(), nil, &page); err != nil {
+		return page, p.explainOnce("list jobs", err)
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.paused, p.pausedAt = page.ClusterQueue.DispatchPaused, at
+	p.paused, p.pausedAt = page.ClusterQueue.DispatchPaused, requestedAt
 
 	return page, nil
 }
 
-// jobStates asks for the states of jobs, by their ids. A job that Buildkite does not know
-// is not among them.
-func (p *provider) jobStates(ctx context.Context, ids []string) (map[string]string, error) {
+// fetchJobStates returns the states of jobs by job id. The result omits jobs that Buildkite does
+// not know.
+func (p *provider) fetchJobStates(ctx context.Context, ids []string) (map[string]string, error) {
 	out := map[string]string{}
 
 	for len(ids) > 0 {
-		batch := ids[:min(len(ids), maxBatch)]
+		batch := ids[:min(len(ids), maxBatchSize)]
 		ids = ids[len(batch):]
 
-		var got statesAnswer
+		var response statesResponse
 
-		err := p.stackCall(ctx, http.MethodPost, "/jobs/get-states", statesBody{JobUUIDs: batch}, &got)
-		if unknown(err) {
+		err := p.callStackAPI(ctx, http.MethodPost, "/jobs/get-states", statesBody{JobUUIDs: batch}, &response)
+		if isNotFound(err) {
 			continue
 		}
 
 		if err != nil {
-			return nil, p.named("asking for the states of jobs", err)
+			return nil, p.explainOnce("read the states of jobs", err)
 		}
 
-		for id, state := range got.States {
+		for id, state := range response.States {
 			out[id] = strings.ToLower(state)
 		}
 	}
@@ -190,11 +191,11 @@ func (p *provider) jobStates(ctx context.Context, ids []string) (map[string]stri
 	return out, nil
 }
 
-// named explains a refusal; what is explained already, or no refusal, is left as it is.
-func (p *provider) named(what string, err error) error {
-	if explained(err) {
+// explainOnce explains an error unless it is explained already.
+func (p *provider) explainOnce(action string, err error) error {
+	if isExplained(err) {
 		return err
 	}
 
-	return p.explain(what, err)
+	return p.explain(action, err)
 }

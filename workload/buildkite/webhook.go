@@ -21,40 +21,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Headers of a webhook
-// (https://buildkite.com/docs/apis/webhooks/pipelines#http-headers). A notification
-// service sends the token or the signature, as its settings say.
+// Headers of a webhook (https://buildkite.com/docs/apis/webhooks/pipelines#http-headers). A
+// notification service sends either the token or the signature, as its settings determine.
 const (
 	HeaderEvent     = "X-Buildkite-Event"
 	HeaderToken     = "X-Buildkite-Token" //nolint:gosec // the name of a header
 	HeaderSignature = "X-Buildkite-Signature"
 )
 
-// signatureAge is how far a signature's time may be from now: it is when the webhook was
-// sent, and older ones may be replayed.
-const signatureAge = 5 * time.Minute
+// maxSignatureSkew is the maximum difference between a signature's time and the current time. An
+// older webhook can be a replay.
+const maxSignatureSkew = 5 * time.Minute
 
-// Errors of a webhook that is not what Buildkite sends. They name the fix.
+// Errors of webhooks that Buildkite did not send or that cannot be verified. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has neither " + HeaderSignature + " nor " + HeaderToken +
 		": give the notification service at Buildkite the token that the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
-	ErrStale    = errors.New("webhook signature is more than 5 minutes from now: it is a replay, or this machine's clock is wrong")
-	ErrNoEvent  = errors.New("webhook has no " + HeaderEvent + " header: it was not sent by Buildkite")
+	ErrNoSecret = errors.New("webhook secret is empty: set the RunnerPool's workload.webhook.secret, or anyone could sign webhooks")
+	ErrStale    = errors.New("webhook signature is off by more than 5 minutes: it is a replay, or this machine's clock is wrong")
+	ErrNoEvent  = errors.New("webhook has no " + HeaderEvent + " header: Buildkite did not send it")
 	ErrPayload  = errors.New("webhook body is not a job event of Buildkite")
 )
 
-// Webhooks reads the webhooks of Buildkite. The zero value is ready.
+// Webhooks verifies and parses the webhooks of Buildkite. The zero value is ready to use.
 type Webhooks struct {
-	// Clock tells the time. Default: the real clock.
+	// Clock is used to check the age of signatures. It defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
 var _ workload.WebhookParser = Webhooks{}
 
-// Scope reads whose webhook it claims to be, from the addresses of what it is about and,
-// in a ping, from its organization. Nothing of it is to be trusted before Verify.
-func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
+// ParseScope returns the scope that the webhook claims to come from. It reads the URLs in the event
+// and, in a ping, the organization. The result is untrusted until Verify succeeds.
+func (Webhooks) ParseScope(header http.Header, body []byte) (workload.Scope, error) {
 	if header.Get(HeaderEvent) == "" {
 		return workload.Scope{}, ErrNoEvent
 	}
@@ -64,7 +63,7 @@ func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
 		return workload.Scope{}, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 
-	organization, pipeline := claimed.scope()
+	organization, pipeline := claimed.parseScope()
 
 	out := workload.Scope{Organization: organization}
 	if organization != "" && pipeline != "" {
@@ -74,8 +73,8 @@ func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
 	return out, nil
 }
 
-// Verify checks the signature, or the token if there is none, in constant time. The error
-// is workload.ErrSignature, ErrStale, ErrNoSignature or ErrNoSecret.
+// Verify checks the signature or, if there is none, the token, in constant time. The error is
+// workload.ErrSignature, ErrStale, ErrNoSignature or ErrNoSecret.
 func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	if len(secret) == 0 {
 		return ErrNoSecret
@@ -90,21 +89,21 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 		return ErrNoSignature
 	}
 
-	// Of their sums, so that nothing tells how long the secret is.
-	given, want := sha256.Sum256([]byte(token)), sha256.Sum256(secret)
-	if subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
+	// Compare digests, so that the time does not depend on the secret's length.
+	tokenDigest, secretDigest := sha256.Sum256([]byte(token)), sha256.Sum256(secret)
+	if subtle.ConstantTimeCompare(tokenDigest[:], secretDigest[:]) != 1 {
 		return workload.ErrSignature
 	}
 
 	return nil
 }
 
-// verifySignature reads timestamp=T,signature=HEX
+// verifySignature verifies timestamp=T,signature=HEX
 // (https://buildkite.com/docs/apis/webhooks/pipelines#webhook-signature).
-func (w Webhooks) verifySignature(given string, body, secret []byte) error {
+func (w Webhooks) verifySignature(signature string, body, secret []byte) error {
 	parts := map[string]string{}
 
-	for part := range strings.SplitSeq(given, ",") {
+	for part := range strings.SplitSeq(signature, ",") {
 		key, value, _ := strings.Cut(part, "=")
 		parts[strings.TrimSpace(key)] = strings.TrimSpace(value)
 	}
@@ -119,7 +118,7 @@ func (w Webhooks) verifySignature(given string, body, secret []byte) error {
 		return workload.ErrSignature
 	}
 
-	if off := w.now().Sub(time.Unix(seconds, 0)); off > signatureAge || off < -signatureAge {
+	if skew := w.now().Sub(time.Unix(seconds, 0)); skew > maxSignatureSkew || skew < -maxSignatureSkew {
 		return ErrStale
 	}
 
@@ -134,7 +133,7 @@ func (w Webhooks) now() time.Time {
 	return w.Clock.Now()
 }
 
-// Sign gives the HMAC-SHA256 of "timestamp.body".
+// Sign returns the HMAC-SHA256 of "timestamp.body".
 func Sign(timestamp string, body, secret []byte) []byte {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte(timestamp + "."))
@@ -143,12 +142,12 @@ func Sign(timestamp string, body, secret []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// Parse reads the job of a job event. The job's state counts and not the event's name: an
-// event may be sent late and tell of a later state. Events of builds and agents, pings,
-// and jobs that no agent runs (block, wait and trigger steps) speak of no job. Texts
-// longer than a RunnerJob's fields are cut; rules are never cut, for they decide who takes
-// the job.
-func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, error) {
+// ParseJob returns the job of a job event. It uses the job's state and not the event's name,
+// because a late event can contain a later state. It returns false for events of builds and agents,
+// for pings, and for jobs that no agent runs (block, wait and trigger steps). It truncates texts
+// that are longer than a RunnerJob's fields, but never agent query rules, because they decide which
+// runner takes the job.
+func (Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, error) {
 	event := header.Get(HeaderEvent)
 
 	switch {
@@ -158,20 +157,20 @@ func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, erro
 		return workload.Job{}, false, nil
 	}
 
-	var said payload
-	if err := json.Unmarshal(body, &said); err != nil {
+	var parsed payload
+	if err := json.Unmarshal(body, &parsed); err != nil {
 		return workload.Job{}, false, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 
-	if said.Job == nil || said.Job.Type == "" {
+	if parsed.Job == nil || parsed.Job.Type == "" {
 		return workload.Job{}, false, fmt.Errorf("%w: job.type is missing", ErrPayload)
 	}
 
-	if said.Job.Type != "script" {
+	if parsed.Job.Type != "script" {
 		return workload.Job{}, false, nil
 	}
 
-	job, err := said.job()
+	job, err := parsed.toJob()
 	if err != nil {
 		return workload.Job{}, false, err
 	}

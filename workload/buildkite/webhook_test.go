@@ -45,7 +45,7 @@ const (
 	sender = `{"id": "8a7693f8-dbae-4783-9137-84090fce9045", "name": "Some Person"}`
 )
 
-// event gives a documented job event; over replaces fields of its job.
+// event returns a documented job event. over replaces fields of its job.
 func event(t *testing.T, name string, over map[string]any) []byte {
 	t.Helper()
 
@@ -84,7 +84,7 @@ func at(text string) *metav1.Time {
 	return &metav1.Time{Time: when.UTC()}
 }
 
-// documented is the job of event, as it is queued.
+// documented is the job of event in state queued.
 func documented(change func(*workload.Job)) workload.Job {
 	out := workload.Job{
 		Platform: v1alpha1.WorkloadBuildkite, ID: jobUUID, Name: ":package: Build", Repository: "my-great-org/my-pipeline",
@@ -164,7 +164,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, ok, err := buildkite.Platform{}.Parse(headers(tc.event), event(t, tc.event, tc.over))
+			got, ok, err := buildkite.Platform{}.ParseJob(headers(tc.event), event(t, tc.event, tc.over))
 			if err != nil || !ok {
 				t.Fatalf("Parse() = %v, %v", ok, err)
 			}
@@ -196,11 +196,11 @@ func TestParseSpeaksOfNoJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, ok, err := (buildkite.Platform{}).Parse(headers(tc.event), tc.body); ok || err != nil {
+			if _, ok, err := (buildkite.Platform{}).ParseJob(headers(tc.event), tc.body); ok || err != nil {
 				t.Errorf("Parse() = %v, %v, want no job", ok, err)
 			}
 
-			scope, err := buildkite.Platform{}.Scope(headers(tc.event), tc.body)
+			scope, err := buildkite.Platform{}.ParseScope(headers(tc.event), tc.body)
 			if err != nil || scope.Organization != "my-great-org" {
 				t.Errorf("Scope() = %+v, %v", scope, err)
 			}
@@ -231,7 +231,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, ok, err := (buildkite.Platform{}).Parse(tc.header, tc.body); ok || !errors.Is(err, tc.want) {
+			if _, ok, err := (buildkite.Platform{}).ParseJob(tc.header, tc.body); ok || !errors.Is(err, tc.want) {
 				t.Errorf("Parse() = %v, %v, want %v", ok, err, tc.want)
 			}
 		})
@@ -295,7 +295,7 @@ func TestSignAsDocumented(t *testing.T) {
 	}
 }
 
-// Whatever comes, the parser does not panic, and what it takes fits a RunnerJob.
+// The parser never panics, and every parsed job fits into a RunnerJob.
 func FuzzWebhook(f *testing.F) {
 	for _, name := range []string{"job.scheduled", "job.finished", "ping", ""} {
 		f.Add(name, []byte(`{"job":{"id":"`+jobUUID+`","type":"script","state":"passed","priority":{"number":1},"agent_query_rules":["queue=a"]},`+
@@ -312,9 +312,9 @@ func FuzzWebhook(f *testing.F) {
 			t.Skip("it found the secret")
 		}
 
-		scope, scopeErr := platform.Scope(header, body)
+		scope, scopeErr := platform.ParseScope(header, body)
 
-		job, ok, err := platform.Parse(header, body)
+		job, ok, err := platform.ParseJob(header, body)
 		if !ok {
 			return
 		}

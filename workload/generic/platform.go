@@ -14,70 +14,70 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// defaultWorkDir is what the API server fills in.
+// defaultWorkDir is the default that the API server sets.
 const defaultWorkDir = "/tmp/runner-work"
 
-// Platform runs a command for each job of a source. The zero value is ready.
+// Platform runs a command for each job of a source. The zero value is ready to use.
 type Platform struct{ Webhooks }
 
 var _ workload.Platform = Platform{}
 
-// Traits are those of jobs that nobody else knows of.
+// Traits returns the traits of jobs that only the operator knows.
 func (Platform) Traits() workload.Traits {
-	return workload.Traits{Slug: "generic", JobPrefix: "job", MachineEndsJobs: true}
+	return workload.Traits{Slug: "generic", JobPrefix: "job", NeedsMachineForJobEnd: true}
 }
 
-// Runner reads a workload's settings. A template has none of them.
-func (Platform) Runner(_ *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
+// ResolveRunner reads the settings of a workload. Templates have no settings for this platform.
+func (Platform) ResolveRunner(_ *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{
-		Platform: v1alpha1.WorkloadGeneric, Binds: true,
+		Platform: v1alpha1.WorkloadGeneric, NeedsJob: true,
 		Program: guest.Runner{WorkDir: defaultWorkDir, OS: "linux", Arch: "x64"},
 	}
 
-	if load.Config == nil || load.Config.Generic == nil {
+	if spec.Config == nil || spec.Config.Generic == nil {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"tell whose jobs to do: workload.config.generic is missing, with the source of the jobs and the command that does them")
+			"configure the generic workload: set source and command in workload.config.generic")
 	}
 
-	own := load.Config.Generic
-	out.Scope.Repository = own.Source
-	out.Labels = slices.Clone(own.Labels)
-	out.Command = slices.Clone(own.Command)
-	out.Program.WorkDir = cmp.Or(own.WorkDir, defaultWorkDir)
+	config := spec.Config.Generic
+	out.Scope.Repository = config.Source
+	out.Labels = slices.Clone(config.Labels)
+	out.Command = slices.Clone(config.Command)
+	out.Program.WorkDir = cmp.Or(config.WorkDir, defaultWorkDir)
 
 	switch {
-	case own.Source == "":
+	case config.Source == "":
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"tell whose jobs to do: workload.config.generic.source is empty")
-	case len(own.Command) == 0 || own.Command[0] == "":
+			"configure the generic workload: set workload.config.generic.source")
+	case len(config.Command) == 0 || config.Command[0] == "":
 		return out, errclass.New(errclass.Configuration, ReasonCommandMissing,
-			"do the jobs of %s: workload.config.generic.command is empty", own.Source)
+			"run the jobs of %s: workload.config.generic.command is empty", config.Source)
 	}
 
 	return out, nil
 }
 
-// ReasonCommandMissing is the reason of an error of Platform.Runner.
+// ReasonCommandMissing is the reason of an error of Platform.ResolveRunner: the command is empty.
 const ReasonCommandMissing = "CommandMissing"
 
-// Fit gives a job to the machines of its source that have all of its labels, without
-// regard to case. A job without labels goes to any of them.
-func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
-	fit := workload.Fit{Covers: runner.Scope.Repository != "" && runner.Scope.Repository == job.Repository}
-	if !fit.Covers {
-		return fit
+// MatchJob matches a job with the machines of its source that have all of its labels. It compares
+// labels case-insensitively. A job without labels matches any machine of its source.
+func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
+	match := workload.JobMatch{InScope: runner.Scope.Repository != "" && runner.Scope.Repository == job.Repository}
+	if !match.InScope {
+		return match
 	}
 
 	for _, label := range job.Labels {
 		if !slices.ContainsFunc(runner.Labels, func(have string) bool { return strings.EqualFold(have, label) }) {
-			fit.Missing = append(fit.Missing, label)
+			match.MissingLabels = append(match.MissingLabels, label)
 		}
 	}
 
-	fit.Takes = len(fit.Missing) == 0
+	match.Matched = len(match.MissingLabels) == 0
 
-	return fit
+	return match
 }
 
-// Open makes the provider. It needs no secrets.
+// Open creates the provider. It needs no secrets.
 func (Platform) Open(workload.Config) (workload.Provider, error) { return provider{}, nil }

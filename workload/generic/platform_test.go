@@ -32,35 +32,35 @@ func TestRunner(t *testing.T) {
 		"all": {
 			load(&v1alpha1.GenericConfig{Source: "s", Labels: []string{"gpu"}, Command: []string{"make", "scan"}, WorkDir: "/srv/work"}),
 			workload.RunnerSpec{
-				Platform: "generic", Scope: workload.Scope{Repository: "s"}, Labels: []string{"gpu"}, Binds: true,
+				Platform: "generic", Scope: workload.Scope{Repository: "s"}, Labels: []string{"gpu"}, NeedsJob: true,
 				Command: []string{"make", "scan"}, Program: guest.Runner{WorkDir: "/srv/work", OS: "linux", Arch: "x64"},
 			}, "",
 		},
 		"the least": {
 			load(&v1alpha1.GenericConfig{Source: "s", Command: []string{"x"}}),
-			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, Binds: true, Command: []string{"x"}, Program: program}, "",
+			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, NeedsJob: true, Command: []string{"x"}, Program: program}, "",
 		},
-		"no config":   {v1alpha1.Workload{}, workload.RunnerSpec{Platform: "generic", Binds: true, Program: program}, workload.ReasonScopeMissing},
-		"no settings": {load(nil), workload.RunnerSpec{Platform: "generic", Binds: true, Program: program}, workload.ReasonScopeMissing},
+		"no config":   {v1alpha1.Workload{}, workload.RunnerSpec{Platform: "generic", NeedsJob: true, Program: program}, workload.ReasonScopeMissing},
+		"no settings": {load(nil), workload.RunnerSpec{Platform: "generic", NeedsJob: true, Program: program}, workload.ReasonScopeMissing},
 		"no source": {
 			load(&v1alpha1.GenericConfig{Command: []string{"x"}}),
-			workload.RunnerSpec{Platform: "generic", Binds: true, Command: []string{"x"}, Program: program}, workload.ReasonScopeMissing,
+			workload.RunnerSpec{Platform: "generic", NeedsJob: true, Command: []string{"x"}, Program: program}, workload.ReasonScopeMissing,
 		},
 		"no command": {
 			load(&v1alpha1.GenericConfig{Source: "s"}),
-			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, Binds: true, Program: program}, generic.ReasonCommandMissing,
+			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, NeedsJob: true, Program: program}, generic.ReasonCommandMissing,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := generic.Platform{}.Runner(nil, tc.load)
-			if reason := errclass.Reason(err, ""); reason != tc.reason {
+			got, err := generic.Platform{}.ResolveRunner(nil, tc.load)
+			if reason := errclass.ReasonOf(err, ""); reason != tc.reason {
 				t.Fatalf("error %v, want reason %q", err, tc.reason)
 			}
 
-			if err != nil && errclass.Of(err) != errclass.Configuration {
-				t.Errorf("class %s", errclass.Of(err))
+			if err != nil && errclass.ClassOf(err) != errclass.Configuration {
+				t.Errorf("class %s", errclass.ClassOf(err))
 			}
 
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -77,22 +77,22 @@ func TestFit(t *testing.T) {
 		source string
 		labels []string
 		job    workload.Job
-		want   workload.Fit
+		want   workload.JobMatch
 	}{
-		"no labels asked":      {"s", []string{"gpu"}, workload.Job{Repository: "s"}, workload.Fit{Takes: true, Covers: true}},
-		"no labels at all":     {"s", nil, workload.Job{Repository: "s"}, workload.Fit{Takes: true, Covers: true}},
-		"all of them":          {"s", []string{"GPU", "linux"}, workload.Job{Repository: "s", Labels: []string{"gpu"}}, workload.Fit{Takes: true, Covers: true}},
-		"one is missing":       {"s", []string{"linux"}, workload.Job{Repository: "s", Labels: []string{"gpu", "Linux"}}, workload.Fit{Covers: true, Missing: []string{"gpu"}}},
-		"another source":       {"s", nil, workload.Job{Repository: "t"}, workload.Fit{}},
-		"sources have a case":  {"s", nil, workload.Job{Repository: "S"}, workload.Fit{}},
-		"nobody's jobs":        {"", nil, workload.Job{}, workload.Fit{}},
-		"no part of a source":  {"s", nil, workload.Job{Repository: "s/t"}, workload.Fit{}},
-		"its other labels too": {"s", []string{"a", "b", "c"}, workload.Job{Repository: "s", Labels: []string{"c", "a"}}, workload.Fit{Takes: true, Covers: true}},
+		"no labels asked":      {"s", []string{"gpu"}, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
+		"no labels at all":     {"s", nil, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
+		"all of them":          {"s", []string{"GPU", "linux"}, workload.Job{Repository: "s", Labels: []string{"gpu"}}, workload.JobMatch{Matched: true, InScope: true}},
+		"one is missing":       {"s", []string{"linux"}, workload.Job{Repository: "s", Labels: []string{"gpu", "Linux"}}, workload.JobMatch{InScope: true, MissingLabels: []string{"gpu"}}},
+		"another source":       {"s", nil, workload.Job{Repository: "t"}, workload.JobMatch{}},
+		"sources have a case":  {"s", nil, workload.Job{Repository: "S"}, workload.JobMatch{}},
+		"nobody's jobs":        {"", nil, workload.Job{}, workload.JobMatch{}},
+		"no part of a source":  {"s", nil, workload.Job{Repository: "s/t"}, workload.JobMatch{}},
+		"its other labels too": {"s", []string{"a", "b", "c"}, workload.Job{Repository: "s", Labels: []string{"c", "a"}}, workload.JobMatch{Matched: true, InScope: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := generic.Platform{}.Fit(workload.RunnerSpec{Scope: workload.Scope{Repository: tc.source}, Labels: tc.labels}, tc.job)
+			got := generic.Platform{}.MatchJob(workload.RunnerSpec{Scope: workload.Scope{Repository: tc.source}, Labels: tc.labels}, tc.job)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("fit (-want +got):\n%s", diff)
 			}
@@ -118,8 +118,8 @@ func TestProvider(t *testing.T) {
 		"HYPERFLEET_JOB_URL": "https://ci.example/7", "HYPERFLEET_JOB_LABELS": "a,b",
 	}}
 
-	for range 2 { // the same again is the same
-		got, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "r", Job: &job})
+	for range 2 { // a repeated call returns the same result
+		got, err := provider.IssueCredential(t.Context(), workload.RunnerRequest{Name: "r", Job: &job})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,19 +129,19 @@ func TestProvider(t *testing.T) {
 		}
 	}
 
-	if _, err := provider.Issue(t.Context(), workload.RunnerRequest{Name: "r"}); !workload.Is(err, workload.Rejected) {
+	if _, err := provider.IssueCredential(t.Context(), workload.RunnerRequest{Name: "r"}); !workload.Is(err, workload.Rejected) {
 		t.Errorf("a runner without a job: %v", err)
 	}
 
-	if _, err := provider.Find(t.Context(), "r", 0); !workload.Is(err, workload.NotFound) {
+	if _, err := provider.FindRunner(t.Context(), "r", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("find: %v", err)
 	}
 
-	if _, err := provider.Job(t.Context(), "s", "7"); !workload.Is(err, workload.NotFound) || errclass.Reason(err, "") != "" && errclass.Reason(err, "") != generic.ReasonNoPlatform {
+	if _, err := provider.GetJob(t.Context(), "s", "7"); !workload.Is(err, workload.NotFound) || errclass.ReasonOf(err, "") != "" && errclass.ReasonOf(err, "") != generic.ReasonNoPlatform {
 		t.Errorf("job: %v", err)
 	}
 
-	if got, err := provider.Runners(t.Context(), ""); err != nil || len(got) != 0 {
+	if got, err := provider.ListRunners(t.Context(), ""); err != nil || len(got) != 0 {
 		t.Errorf("runners %v, %v", got, err)
 	}
 

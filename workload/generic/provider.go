@@ -13,43 +13,43 @@ import (
 
 // Reasons of errors, for conditions and events.
 const (
-	// ReasonNoPlatform: there is nobody to ask about runners and jobs.
+	// ReasonNoPlatform means that no API can be asked for runners and jobs.
 	ReasonNoPlatform = "NoPlatform"
-	// ReasonJobMissing: a runner was asked for without the job that it is for.
+	// ReasonJobMissing means that a runner was requested without a job.
 	ReasonJobMissing = "JobMissing"
 )
 
-// Variables of the command's environment.
+// Environment variables of the command.
 const (
 	EnvJobID     = "HYPERFLEET_JOB_ID"
 	EnvJobName   = "HYPERFLEET_JOB_NAME"
 	EnvJobSource = "HYPERFLEET_JOB_SOURCE"
 	EnvJobURL    = "HYPERFLEET_JOB_URL"
-	// EnvJobLabels has the job's labels with commas between them.
+	// EnvJobLabels contains the job's labels, separated by commas.
 	EnvJobLabels = "HYPERFLEET_JOB_LABELS"
 )
 
-// labelSeparator is in no label.
+// labelSeparator separates labels. ParseJob rejects labels that contain it.
 const labelSeparator = ","
 
-// provider answers for a platform that there is not: it makes no call and holds nothing.
+// provider implements workload.Provider without calls and without state.
 type provider struct{}
 
-func noPlatform(message string) error {
+func newNoPlatformError(message string) error {
 	return &workload.Error{Kind: workload.NotFound, Reason: ReasonNoPlatform, Message: message}
 }
 
-// Validate has nobody to ask.
+// Validate does nothing and returns nil.
 func (provider) Validate(context.Context) error { return nil }
 
-// Issue gives the environment of the job's command. It holds no secret, so the same job
-// may be asked for again and again.
-func (provider) Issue(_ context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+// IssueCredential returns the environment of the job's command. It contains no secret, so it can be
+// issued repeatedly for the same job.
+func (provider) IssueCredential(_ context.Context, req workload.RunnerRequest) (workload.Credential, error) {
 	if req.Job == nil || req.Job.ID == "" {
 		return workload.Credential{}, &workload.Error{
 			Kind: workload.Rejected, Reason: ReasonJobMissing,
-			Message: "make runner " + req.Name + ": a generic machine does one job, and none was named: " +
-				"set no minReplicas and no warm machines on a pool of this kind",
+			Message: "create runner " + req.Name + ": the request names no job, and a generic machine runs one job: " +
+				"remove minReplicas and warm machines from the pool",
 		}
 	}
 
@@ -62,18 +62,19 @@ func (provider) Issue(_ context.Context, req workload.RunnerRequest) (workload.C
 	}}, nil
 }
 
-// Find finds none: only the machine knows of its command.
-func (provider) Find(_ context.Context, name string, _ time.Duration) (workload.Runner, error) {
-	return workload.Runner{}, noPlatform("find runner " + name + ": only its machine knows of it")
+// FindRunner always returns an error of kind NotFound, because only the machine knows its command.
+func (provider) FindRunner(_ context.Context, name string, _ time.Duration) (workload.Runner, error) {
+	return workload.Runner{}, newNoPlatformError("find runner " + name + ": a generic workload has no API that lists runners")
 }
 
-// Runners are none.
-func (provider) Runners(context.Context, string) ([]workload.Runner, error) { return nil, nil }
+// ListRunners returns no runners.
+func (provider) ListRunners(context.Context, string) ([]workload.Runner, error) { return nil, nil }
 
-// Deregister has nothing to remove.
+// Deregister does nothing and returns nil.
 func (provider) Deregister(context.Context, string) error { return nil }
 
-// Job has nobody to ask: the ledger and the machine's reports are all there is.
-func (provider) Job(_ context.Context, source, id string) (workload.Job, error) {
-	return workload.Job{}, noPlatform("ask for job " + id + " of " + source + ": what its webhooks said is all that is known")
+// GetJob always returns an error of kind NotFound. The RunnerJob and the machine's reports are the
+// only sources of a job's state.
+func (provider) GetJob(_ context.Context, source, id string) (workload.Job, error) {
+	return workload.Job{}, newNoPlatformError("get job " + id + " of " + source + ": a generic workload has no API that lists jobs")
 }

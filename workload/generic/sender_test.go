@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
-// read verifies and reads a webhook.
+// read verifies and parses a webhook.
 func read(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
 	t.Helper()
 
@@ -26,7 +26,7 @@ func read(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
 		t.Fatalf("verify %s: %v", hook.Body, err)
 	}
 
-	job, ok, err := hooks.Parse(hook.Header, hook.Body)
+	job, ok, err := hooks.ParseJob(hook.Header, hook.Body)
 	if err != nil || !ok {
 		t.Fatalf("parse %s: %t, %v", hook.Body, ok, err)
 	}
@@ -34,8 +34,8 @@ func read(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
 	return job
 }
 
-// TestWebhooksOfASender: the simulated sender signs by code of its own, in both ways and
-// with both kinds of secrets, and its jobs are read as they are.
+// TestWebhooksOfASender checks webhooks of the simulated sender, which signs with its own code, in
+// both ways and with both kinds of secrets.
 func TestWebhooksOfASender(t *testing.T) {
 	t.Parallel()
 
@@ -53,14 +53,14 @@ func TestWebhooksOfASender(t *testing.T) {
 
 			r := generictest.NewReceiver(t, nil)
 			s := generictest.New(t, sim.Options{
-				Sources: []string{"scans"}, Sign: tc.sign, Webhook: control.WebhookTarget{URL: r.URL, Secret: tc.secret},
+				Sources: []string{"scans"}, Signature: tc.sign, Webhook: control.WebhookTarget{URL: r.URL, Secret: tc.secret},
 			})
 			jobs := s.Queue(control.JobSpec{Labels: []string{"gpu"}, Name: "scan all", Count: 3})
-			s.Eventually("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
+			s.WaitUntil("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
 
 			got, want := map[string]workload.Job{}, map[string]workload.Job{}
 
-			for _, hook := range r.Received() {
+			for _, hook := range r.Webhooks() {
 				job := read(t, hook, tc.secret)
 				got[job.ID] = job
 			}
@@ -79,13 +79,13 @@ func TestWebhooksOfASender(t *testing.T) {
 	}
 }
 
-// TestCancelledJobOfASender: a sender takes a job back.
+// TestCancelledJobOfASender checks that a sender can cancel a job.
 func TestCancelledJobOfASender(t *testing.T) {
 	t.Parallel()
 
 	r := generictest.NewReceiver(t, nil)
 	s := generictest.New(t, sim.Options{
-		RetryFirst: time.Millisecond, RetryMost: time.Millisecond,
+		RetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond,
 		Faults:  control.Faults{WebhookLost: 0.5},
 		Webhook: control.WebhookTarget{URL: r.URL},
 	})
@@ -94,9 +94,9 @@ func TestCancelledJobOfASender(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.Eventually("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
+	s.WaitUntil("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
 
-	last := read(t, r.Received()[1], generictest.Secret)
+	last := read(t, r.Webhooks()[1], generictest.Secret)
 	if last.State != v1alpha1.JobCompleted || last.Conclusion != "cancelled" {
 		t.Errorf("%+v", last)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Headers of a Standard Webhook (https://www.standardwebhooks.com, "Webhook Headers"), and
-// of a signature as GitHub makes it, in the form that Go gives to their names.
+// Headers of a Standard Webhook (https://www.standardwebhooks.com, "Webhook Headers") and of
+// GitHub's signature, in Go's canonical form.
 const (
 	HeaderID           = "Webhook-Id"
 	HeaderTimestamp    = "Webhook-Timestamp"
@@ -33,77 +33,78 @@ const (
 	versionPrefix = "v1,"
 	hubPrefix     = "sha256="
 	secretPrefix  = "whsec_"
-	// tolerance is how far a Standard Webhook's time may be off, in both directions.
-	tolerance = 5 * time.Minute
-	// maxSignatures bounds the work for one webhook; a sender that changes its secret
-	// sends two.
+	// maxSkew is the maximum difference between a Standard Webhook's time and the current time, in
+	// both directions.
+	maxSkew = 5 * time.Minute
+	// maxSignatures bounds the work for one webhook. A sender that rotates its secret sends two
+	// signatures.
 	maxSignatures = 16
 )
 
 // Errors of a signature. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has no signature: send the headers webhook-id, webhook-timestamp and webhook-signature, " +
-		"or " + HeaderHubSignature + ", made with the secret that the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
+		"or " + HeaderHubSignature + ", signed with the secret of the RunnerPool's workload.webhook.secret")
+	ErrNoSecret = errors.New("webhook secret is empty: set the RunnerPool's workload.webhook.secret, or anyone could sign webhooks")
 	ErrSecret   = errors.New("webhook secret begins with " + secretPrefix +
-		", but is not followed by base64: write it as the sender shows it")
+		", but the rest is not base64: copy the secret as the sender shows it")
 	ErrIncorrect = errors.New("webhook headers are incomplete: " +
 		"webhook-signature needs webhook-id, and webhook-timestamp in seconds since 1970")
-	ErrTimestamp = errors.New("webhook-timestamp is more than 5 minutes off: check both clocks, and sign each delivery anew")
+	ErrTimestamp = errors.New("webhook-timestamp is off by more than 5 minutes: check both clocks, and sign each delivery again")
 )
 
-// Verify checks a Standard Webhook's signature and age if there is one, else the
-// signature in X-Hub-Signature-256. Comparisons take constant time. The error is
-// workload.ErrSignature or one of this package's.
+// Verify checks the signature and age of a Standard Webhook, or, if it has no such signature, the
+// one in X-Hub-Signature-256. Comparisons take constant time. The error is workload.ErrSignature or
+// an error of this package.
 func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	if len(bytes.TrimSpace(secret)) == 0 {
 		return ErrNoSecret
 	}
 
-	if given := header.Get(HeaderSignature); given != "" {
-		return w.verifyStandard(header, given, body, secret)
+	if signature := header.Get(HeaderSignature); signature != "" {
+		return w.verifyStandard(header, signature, body, secret)
 	}
 
-	if given := header.Get(HeaderHubSignature); given != "" {
-		return verifyHub(given, body, secret)
+	if signature := header.Get(HeaderHubSignature); signature != "" {
+		return verifyHub(signature, body, secret)
 	}
 
 	return ErrNoSignature
 }
 
-func (w Webhooks) verifyStandard(header http.Header, given string, body, secret []byte) error {
+func (w Webhooks) verifyStandard(header http.Header, signatures string, body, secret []byte) error {
 	key, err := signingKey(secret)
 	if err != nil {
 		return err
 	}
 
-	id, stamp := header.Get(HeaderID), header.Get(HeaderTimestamp)
+	id, timestamp := header.Get(HeaderID), header.Get(HeaderTimestamp)
 
-	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if id == "" || err != nil {
 		return ErrIncorrect
 	}
 
-	want, matches := standardMAC(key, id, stamp, body), false
+	expected, matched := computeStandardMAC(key, id, timestamp, body), false
 
-	for i, one := range strings.Fields(given) {
-		text, ok := strings.CutPrefix(one, versionPrefix)
+	for i, signature := range strings.Fields(signatures) {
+		text, ok := strings.CutPrefix(signature, versionPrefix)
 		if !ok || i >= maxSignatures {
 			continue
 		}
 
 		mac, err := base64.StdEncoding.DecodeString(text)
-		if err == nil && hmac.Equal(mac, want) {
-			matches = true
+		if err == nil && hmac.Equal(mac, expected) {
+			matched = true
 		}
 	}
 
-	if !matches {
+	if !matched {
 		return workload.ErrSignature
 	}
 
-	// The age is told only to who knows the secret.
-	if age := w.clock().Since(time.Unix(seconds, 0)); age.Abs() > tolerance {
+	// Check the age last, so that only a sender that knows the secret learns the result.
+	if age := w.clock().Since(time.Unix(seconds, 0)); age.Abs() > maxSkew {
 		return ErrTimestamp
 	}
 
@@ -118,21 +119,21 @@ func (w Webhooks) clock() clock.PassiveClock {
 	return w.Clock
 }
 
-func verifyHub(given string, body, secret []byte) error {
-	text, ok := strings.CutPrefix(given, hubPrefix)
+func verifyHub(signature string, body, secret []byte) error {
+	text, ok := strings.CutPrefix(signature, hubPrefix)
 	if !ok {
 		return workload.ErrSignature
 	}
 
 	mac, err := hex.DecodeString(text)
-	if err != nil || !hmac.Equal(mac, sum(secret, body)) {
+	if err != nil || !hmac.Equal(mac, computeHMAC(secret, body)) {
 		return workload.ErrSignature
 	}
 
 	return nil
 }
 
-// signingKey is what a secret stands for: base64 after whsec_, else its own bytes.
+// signingKey returns the key of a secret: the decoded base64 after whsec_, or the secret itself.
 func signingKey(secret []byte) ([]byte, error) {
 	text, ok := bytes.CutPrefix(bytes.TrimSpace(secret), []byte(secretPrefix))
 	if !ok {
@@ -147,11 +148,11 @@ func signingKey(secret []byte) ([]byte, error) {
 	return key, nil
 }
 
-func standardMAC(key []byte, id, stamp string, body []byte) []byte {
-	return sum(key, []byte(id), []byte("."), []byte(stamp), []byte("."), body)
+func computeStandardMAC(key []byte, id, timestamp string, body []byte) []byte {
+	return computeHMAC(key, []byte(id), []byte("."), []byte(timestamp), []byte("."), body)
 }
 
-func sum(key []byte, parts ...[]byte) []byte {
+func computeHMAC(key []byte, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range parts {
 		mac.Write(part)

@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
-// The example that the libraries of Standard Webhooks are tested with.
+// exampleSecret and the others are the test vector of the Standard Webhooks libraries.
 const (
 	exampleSecret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	exampleID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
@@ -30,7 +30,7 @@ const (
 	exampleSignature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 )
 
-// hooksAt are Webhooks at a time after the example's.
+// hooksAt returns Webhooks whose clock is ahead of the test vector's time.
 func hooksAt(late time.Duration) generic.Webhooks {
 	return generic.Webhooks{Clock: clocktesting.NewFakePassiveClock(time.Unix(exampleTime, 0).Add(late))}
 }
@@ -96,7 +96,7 @@ func TestStandardSignature(t *testing.T) {
 		"secret cut off":    {header: right, secret: "whsec_", want: generic.ErrSecret},
 		"no secret":         {header: right, secret: " \n", want: generic.ErrNoSecret},
 		"no header":         {header: http.Header{}, want: generic.ErrNoSignature},
-		// A sender that can't sign well must not be let in by the weaker way.
+		// An invalid signature must not be ignored in favor of the weaker kind.
 		"the other signature does not help": {header: hubBeside, want: workload.ErrSignature},
 	} {
 		t.Run(name, func(t *testing.T) {

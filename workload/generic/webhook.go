@@ -24,29 +24,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Limits of a RunnerJob's fields, in characters, beside those of all platforms.
+// Limits of a RunnerJob's fields in characters, in addition to those of all platforms.
 const (
-	maxID     = 128
-	maxName   = 1024
-	maxSource = 255
+	maxIDLength     = 128
+	maxNameLength   = 1024
+	maxSourceLength = 255
 )
 
-// ErrPayload says that a body is no job. The text that wraps it names the field and the
-// fix.
+// ErrPayload means that a body does not describe a job. The error that wraps it names the field and
+// the fix.
 var ErrPayload = errors.New("webhook body is not a job")
 
-// sourceName is the pattern of workload.config.generic.source.
-var sourceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
+// sourcePattern is the pattern of workload.config.generic.source.
+var sourcePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
 
-// Webhooks reads the webhooks of a source. The zero value is ready.
+// Webhooks verifies and parses the webhooks of a source. The zero value is ready to use.
 type Webhooks struct {
-	// Clock judges the age of signatures. Default: the real clock.
+	// Clock is used to check the age of signatures. It defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
 var _ workload.WebhookParser = Webhooks{}
 
-// payload is the webhook's body. Pointers tell what is missing from what is empty.
+// payload is the webhook's body. Its pointers distinguish missing fields from empty ones.
 type payload struct {
 	ID         *string  `json:"id"`
 	Source     *string  `json:"source"`
@@ -57,17 +57,17 @@ type payload struct {
 	URL        string   `json:"url"`
 }
 
-// Scope reads whose webhook it claims to be. Nothing of it is to be trusted before
-// Verify.
-func (Webhooks) Scope(_ http.Header, body []byte) (workload.Scope, error) {
+// ParseScope returns the scope that the webhook claims to come from. It is untrusted until Verify
+// succeeds.
+func (Webhooks) ParseScope(_ http.Header, body []byte) (workload.Scope, error) {
 	var claimed struct {
 		Source *string `json:"source"`
 	}
 	if err := json.Unmarshal(body, &claimed); err != nil {
-		return workload.Scope{}, invalid("%s", describe(err))
+		return workload.Scope{}, newPayloadError("%s", describeJSONError(err))
 	}
 
-	source, err := readSource(claimed.Source)
+	source, err := parseSource(claimed.Source)
 	if err != nil {
 		return workload.Scope{}, err
 	}
@@ -75,45 +75,45 @@ func (Webhooks) Scope(_ http.Header, body []byte) (workload.Scope, error) {
 	return workload.Scope{Repository: source}, nil
 }
 
-// Parse reads the job. Every webhook speaks of one.
-func (Webhooks) Parse(_ http.Header, body []byte) (workload.Job, bool, error) {
+// ParseJob returns the job. Every webhook describes one.
+func (Webhooks) ParseJob(_ http.Header, body []byte) (workload.Job, bool, error) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 
-	var in payload
-	if err := decoder.Decode(&in); err != nil {
-		return workload.Job{}, false, invalid("%s", describe(err))
+	var parsed payload
+	if err := decoder.Decode(&parsed); err != nil {
+		return workload.Job{}, false, newPayloadError("%s", describeJSONError(err))
 	}
 
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return workload.Job{}, false, invalid("something follows the end of the JSON object")
+		return workload.Job{}, false, newPayloadError("the JSON object is followed by more data")
 	}
 
-	job, err := in.job()
+	job, err := parsed.toJob()
 
 	return job, err == nil, err
 }
 
-func (p *payload) job() (workload.Job, error) {
-	source, err := readSource(p.Source)
+func (p *payload) toJob() (workload.Job, error) {
+	source, err := parseSource(p.Source)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
 	if p.ID == nil || *p.ID == "" {
-		return workload.Job{}, invalid("id is missing: it tells the job from all others of its source")
+		return workload.Job{}, newPayloadError("id is missing: set an id that is unique within the source")
 	}
 
-	state, err := stateOf(p.State)
+	state, err := parseState(p.State)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
 	if p.Conclusion != "" && state != v1alpha1.JobCompleted {
-		return workload.Job{}, invalid("conclusion is for jobs in state completed")
+		return workload.Job{}, newPayloadError("conclusion is only allowed for jobs in state completed")
 	}
 
-	if err := p.check(); err != nil {
+	if err := p.validate(); err != nil {
 		return workload.Job{}, err
 	}
 
@@ -123,27 +123,27 @@ func (p *payload) job() (workload.Job, error) {
 	}, nil
 }
 
-// check looks at the lengths and characters of what goes into the ledger, and into the
-// environment of a command.
-func (p *payload) check() error {
+// validate checks the lengths and characters of the values that are stored in a RunnerJob and
+// passed to the command's environment.
+func (p *payload) validate() error {
 	for _, text := range []struct {
 		field, value string
 		limit        int
 	}{
-		{"id", *p.ID, maxID}, {"name", p.Name, maxName}, {"conclusion", p.Conclusion, workload.MaxConclusion},
-		{"url", p.URL, workload.MaxURL},
+		{"id", *p.ID, maxIDLength}, {"name", p.Name, maxNameLength}, {"conclusion", p.Conclusion, workload.MaxConclusionLength},
+		{"url", p.URL, workload.MaxURLLength},
 	} {
-		if err := checkText(text.field, text.value, text.limit); err != nil {
+		if err := validateText(text.field, text.value, text.limit); err != nil {
 			return err
 		}
 	}
 
 	if p.URL != "" && !isHTTP(p.URL) {
-		return invalid("url must begin with http:// or https:// and name a host")
+		return newPayloadError("url must begin with http:// or https:// and name a host")
 	}
 
 	if len(p.Labels) > workload.MaxLabels {
-		return invalid("labels has %d entries, at most %d are possible", len(p.Labels), workload.MaxLabels)
+		return newPayloadError("labels has %d entries, which is more than %d", len(p.Labels), workload.MaxLabels)
 	}
 
 	for i, label := range p.Labels {
@@ -151,12 +151,12 @@ func (p *payload) check() error {
 
 		switch {
 		case strings.TrimSpace(label) == "":
-			return invalid("%s is empty", field)
+			return newPayloadError("%s is empty", field)
 		case strings.Contains(label, labelSeparator):
-			return invalid("%s holds a comma, which separates the labels in %s", field, EnvJobLabels)
+			return newPayloadError("%s contains a comma, which separates the labels in %s", field, EnvJobLabels)
 		}
 
-		if err := checkText(field, label, workload.MaxLabel); err != nil {
+		if err := validateText(field, label, workload.MaxLabelLength); err != nil {
 			return err
 		}
 	}
@@ -164,35 +164,35 @@ func (p *payload) check() error {
 	return nil
 }
 
-func checkText(field, value string, limit int) error {
+func validateText(field, value string, limit int) error {
 	switch {
 	case utf8.RuneCountInString(value) > limit:
-		return invalid("%s has more than %d characters", field, limit)
+		return newPayloadError("%s has more than %d characters", field, limit)
 	case strings.ContainsFunc(value, unicode.IsControl):
-		return invalid("%s holds a control character, such as an end of a line", field)
+		return newPayloadError("%s contains a control character, such as a line break", field)
 	default:
 		return nil
 	}
 }
 
-func readSource(source *string) (string, error) {
+func parseSource(source *string) (string, error) {
 	switch {
 	case source == nil || *source == "":
-		return "", invalid("source is missing: it is what a pool has in workload.config.generic.source")
-	case len(*source) > maxSource || !sourceName.MatchString(*source):
-		return "", invalid("source must be a name of at most %d letters, digits, '_', '.', '/' and '-'", maxSource)
+		return "", newPayloadError("source is missing: set it to the pool's workload.config.generic.source")
+	case len(*source) > maxSourceLength || !sourcePattern.MatchString(*source):
+		return "", newPayloadError("source must be a name of at most %d letters, digits, '_', '.', '/' and '-'", maxSourceLength)
 	default:
 		return *source, nil
 	}
 }
 
-func stateOf(state *string) (v1alpha1.JobState, error) {
-	word := "queued"
+func parseState(state *string) (v1alpha1.JobState, error) {
+	value := "queued"
 	if state != nil {
-		word = *state
+		value = *state
 	}
 
-	switch word {
+	switch value {
 	case "queued":
 		return v1alpha1.JobQueued, nil
 	case "running":
@@ -200,7 +200,7 @@ func stateOf(state *string) (v1alpha1.JobState, error) {
 	case "completed":
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", invalid("state must be queued, running or completed")
+		return "", newPayloadError("state must be queued, running or completed")
 	}
 }
 
@@ -210,31 +210,30 @@ func isHTTP(text string) bool {
 	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
-func invalid(format string, args ...any) error {
+func newPayloadError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrPayload, fmt.Sprintf(format, args...))
 }
 
-// describe says in words what is wrong with JSON. It quotes names of fields, and no
-// values.
-func describe(err error) string {
+// describeJSONError explains a JSON error. It quotes the names of fields and never their values.
+func describeJSONError(err error) string {
 	var (
-		syntax *json.SyntaxError
-		typed  *json.UnmarshalTypeError
+		syntax   *json.SyntaxError
+		mismatch *json.UnmarshalTypeError
 	)
 
 	switch {
 	case errors.As(err, &syntax):
 		return fmt.Sprintf("not valid JSON at byte %d", syntax.Offset)
-	case errors.As(err, &typed):
-		return fmt.Sprintf("%s: a %s is wanted, not a %s", cmp.Or(typed.Field, "body"), kindName(typed.Type), typed.Value)
+	case errors.As(err, &mismatch):
+		return fmt.Sprintf("%s: expected a %s, got %s", cmp.Or(mismatch.Field, "body"), typeName(mismatch.Type), mismatch.Value)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "not valid JSON: it ends too early"
-	default: // an unknown field, which the text names
-		return strings.TrimPrefix(err.Error(), "json: ") + ": fields are id, source, name, state, conclusion, labels and url"
+		return "not valid JSON: the body is incomplete"
+	default: // an unknown field, which the error names
+		return strings.TrimPrefix(err.Error(), "json: ") + ": known fields are id, source, name, state, conclusion, labels and url"
 	}
 }
 
-func kindName(t reflect.Type) string {
+func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Slice:
 		return "list of strings"

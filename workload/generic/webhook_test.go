@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, ok, err := generic.Webhooks{}.Parse(nil, []byte(tc.body))
+			got, ok, err := generic.Webhooks{}.ParseJob(nil, []byte(tc.body))
 			if err != nil || !ok {
 				t.Fatalf("%t, %v", ok, err)
 			}
@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 				t.Errorf("job (-want +got):\n%s", diff)
 			}
 
-			scope, err := generic.Webhooks{}.Scope(nil, []byte(tc.body))
+			scope, err := generic.Webhooks{}.ParseScope(nil, []byte(tc.body))
 			if err != nil || scope != (workload.Scope{Repository: tc.want.Repository}) {
 				t.Errorf("scope %+v, %v", scope, err)
 			}
@@ -66,40 +66,40 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// badBodies are bodies that are refused, and what is said of them.
+// badBodies returns bodies that ParseJob rejects, with a part of the expected error.
 func badBodies() map[string]struct{ body, want string } {
 	long := func(n int) string { return strings.Repeat("ü", n) }
 	field := func(text string) string { return `{"id":"7","source":"s",` + text + `}` }
 
 	return map[string]struct{ body, want string }{
-		"empty":               {"", "it ends too early"},
-		"cut off":             {whole[:40], "it ends too early"},
+		"empty":               {"", "the body is incomplete"},
+		"cut off":             {whole[:40], "the body is incomplete"},
 		"form":                {"payload=%7B%7D", "not valid JSON at byte 1"},
 		"null":                {"null", "source is missing"},
-		"a list":              {"[]", "body: a JSON object is wanted, not a array"},
-		"two objects":         {`{"id":"7","source":"s"}{}`, "follows the end"},
-		"unknown field":       {field(`"repo":"x"`), `unknown field "repo": fields are id, source,`},
+		"a list":              {"[]", "body: expected a JSON object, got array"},
+		"two objects":         {`{"id":"7","source":"s"}{}`, "is followed by more data"},
+		"unknown field":       {field(`"repo":"x"`), `unknown field "repo": known fields are id, source,`},
 		"no source":           {`{"id":"7"}`, "source is missing"},
 		"empty source":        {`{"id":"7","source":""}`, "source is missing"},
 		"odd source":          {`{"id":"7","source":"a b"}`, "source must be a name"},
 		"long source":         {`{"id":"7","source":"` + strings.Repeat("s", 256) + `"}`, "source must be a name"},
 		"no id":               {`{"source":"s"}`, "id is missing"},
-		"a number as id":      {`{"id":7,"source":"s"}`, "id: a string is wanted, not a number"},
+		"a number as id":      {`{"id":7,"source":"s"}`, "id: expected a string, got number"},
 		"long id":             {`{"source":"s","id":"` + long(129) + `"}`, "id has more than 128 characters"},
-		"a line in the id":    {`{"source":"s","id":"a\nb"}`, "id holds a control character"},
+		"a line in the id":    {`{"source":"s","id":"a\nb"}`, "id contains a control character"},
 		"unknown state":       {field(`"state":"done"`), "state must be queued, running or completed"},
 		"empty state":         {field(`"state":""`), "state must be"},
-		"conclusion too soon": {field(`"conclusion":"success"`), "conclusion is for jobs in state completed"},
+		"conclusion too soon": {field(`"conclusion":"success"`), "conclusion is only allowed for jobs in state completed"},
 		"long conclusion":     {field(`"state":"completed","conclusion":"` + long(65) + `"`), "conclusion has more than 64"},
 		"long name":           {field(`"name":"` + long(1025) + `"`), "name has more than 1024"},
-		"zero byte":           {field(`"name":"a\u0000b"`), "name holds a control character"},
+		"zero byte":           {field(`"name":"a\u0000b"`), "name contains a control character"},
 		"no URL":              {field(`"url":"ftp://x"`), "url must begin with"},
 		"long URL":            {field(`"url":"https://x/` + long(2048) + `"`), "url has more than 2048"},
-		"labels as a text":    {field(`"labels":"a,b"`), "labels: a list of strings is wanted, not a string"},
-		"a label as a number": {field(`"labels":[1]`), "labels: a string is wanted, not a number"},
+		"labels as a text":    {field(`"labels":"a,b"`), "labels: expected a list of strings, got string"},
+		"a label as a number": {field(`"labels":[1]`), "labels: expected a string, got number"},
 		"too many labels":     {field(`"labels":["x"` + strings.Repeat(`,"x"`, 100) + `]`), "labels has 101 entries"},
 		"empty label":         {field(`"labels":["a"," "]`), "labels[1] is empty"},
-		"label with a comma":  {field(`"labels":["a,b"]`), "labels[0] holds a comma"},
+		"label with a comma":  {field(`"labels":["a,b"]`), "labels[0] contains a comma"},
 		"long label":          {field(`"labels":["` + long(257) + `"]`), "labels[0] has more than 256"},
 	}
 }
@@ -111,7 +111,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			_, ok, err := generic.Webhooks{}.Parse(nil, []byte(tc.body))
+			_, ok, err := generic.Webhooks{}.ParseJob(nil, []byte(tc.body))
 			if ok || !errors.Is(err, generic.ErrPayload) || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%t, %v; want %q", ok, err, tc.want)
 			}
@@ -128,15 +128,15 @@ func TestScopeRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if scope, err := (generic.Webhooks{}).Scope(nil, []byte(body)); !errors.Is(err, generic.ErrPayload) {
+			if scope, err := (generic.Webhooks{}).ParseScope(nil, []byte(body)); !errors.Is(err, generic.ErrPayload) {
 				t.Errorf("%+v, %v", scope, err)
 			}
 		})
 	}
 }
 
-// FuzzWebhook: whatever is accepted fits into the ledger, and belongs to the scope that
-// its secret was chosen by; nothing is trusted without a right signature.
+// FuzzWebhook checks that every accepted job fits into a RunnerJob and belongs to the scope that
+// its secret was chosen by, and that no webhook is trusted without a valid signature.
 func FuzzWebhook(f *testing.F) {
 	for _, tc := range badBodies() {
 		if len(tc.body) < 500 {
@@ -145,10 +145,10 @@ func FuzzWebhook(f *testing.F) {
 	}
 
 	f.Add([]byte(whole), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "1614265330", "")
-	f.Fuzz(func(t *testing.T, body []byte, signature, stamp, hub string) {
+	f.Fuzz(func(t *testing.T, body []byte, signature, timestamp, hub string) {
 		header := http.Header{}
 		header.Set(generic.HeaderID, "msg_1")
-		header.Set(generic.HeaderTimestamp, stamp)
+		header.Set(generic.HeaderTimestamp, timestamp)
 		header.Set(generic.HeaderSignature, signature)
 		header.Set(generic.HeaderHubSignature, hub)
 
@@ -157,7 +157,7 @@ func FuzzWebhook(f *testing.F) {
 			t.Error("a guessed signature is right")
 		}
 
-		job, ok, err := hooks.Parse(header, body)
+		job, ok, err := hooks.ParseJob(header, body)
 		if ok != (err == nil) {
 			t.Fatalf("%t and %v", ok, err)
 		}
@@ -166,7 +166,7 @@ func FuzzWebhook(f *testing.F) {
 			return
 		}
 
-		if scope, err := hooks.Scope(header, body); err != nil || scope.Repository != job.Repository {
+		if scope, err := hooks.ParseScope(header, body); err != nil || scope.Repository != job.Repository {
 			t.Errorf("job of %q, scope %+v, %v", job.Repository, scope, err)
 		}
 

@@ -12,20 +12,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitea"
 )
 
-// TestAnswerThatGrowsIsRefused: 306 kB of gzip are 300 MB of JSON.
-func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.Bounded(t, openAt) }
+// TestAnswerThatGrowsIsRefused sends 306 kB of gzip that decompress to 300 MB of JSON.
+func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.CheckResponseLimit(t, openAt) }
 
-// TestPlainHTTPIsRefused: credentials leave the machine encrypted, or not at all.
+// TestPlainHTTPIsRefused checks that credentials are never sent unencrypted.
 func TestPlainHTTPIsRefused(t *testing.T) {
 	t.Parallel()
-	answers.Encrypted(t, openAt)
+	answers.CheckEncryption(t, openAt)
 }
 
 func openAt(address string) (answers.Client, error) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{}}
 
-	runner, err := gitea.Gitea().Runner(template, v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+	runner, err := gitea.Gitea().ResolveRunner(template, v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
 		Gitea: &v1alpha1.GiteaConfig{URL: address, Repository: "a/b"},
 	}})
 	if err != nil {

@@ -27,13 +27,13 @@ const (
 	userAgent      = "hyperfleet"
 	defaultTimeout = 30 * time.Second
 	apiPath        = "/api/v1"
-	// registerPath is the call by which a runner registers itself.
+	// registerPath is the path of the call with which a runner registers itself.
 	registerPath = "/api/actions/runner.v1.RunnerService/Register"
 
-	maxErrorBody = 64 << 10
-	maxMessage   = 500
-	// maxAfter bounds how long a server may tell us to wait.
-	maxAfter = time.Hour
+	maxErrorBodyBytes = 64 << 10
+	maxMessageLength  = 500
+	// maxRetryAfter bounds the delay that a server can request.
+	maxRetryAfter = time.Hour
 )
 
 // client calls one server.
@@ -47,7 +47,7 @@ type client struct {
 func newClient(config Config, base, token string, clk clock.Clock) *client {
 	transport := config.Network
 	if transport == nil {
-		transport = httpbound.Shared()
+		transport = httpbound.SharedTransport()
 	}
 
 	if config.Transport != nil {
@@ -57,46 +57,48 @@ func newClient(config Config, base, token string, clk clock.Clock) *client {
 	return &client{
 		base: base, token: token, redact: newRedactor(token),
 		http: &http.Client{
-			// A POST is never repeated: it may have made something.
-			Transport: retry.Transport(transport, clk, func(r *http.Request) bool { return r.Method != http.MethodPost }),
+			// A POST is not retried, because the failed attempt may have created an object.
+			Transport: retry.NewTransport(transport, clk, func(r *http.Request) bool { return r.Method != http.MethodPost }),
 			Timeout:   config.Timeout,
-			// The token goes to the configured host and nowhere else.
+			// Redirects are not followed, so that the token reaches only the configured host.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
 }
 
-// api makes a call of the REST API. A refusal is an *answer.
-func (c *client) api(ctx context.Context, method, path string, body, into any) (http.Header, error) {
+// callAPI calls the REST API. An error response is a *responseError.
+func (c *client) callAPI(ctx context.Context, method, path string, body, into any) (http.Header, error) {
 	return c.call(ctx, method, apiPath+path, body, into, func(h http.Header) { h.Set("Authorization", "token "+c.token) })
 }
 
-// register makes the call by which a runner registers itself. It has no credentials beside
-// its body.
-func (c *client) register(ctx context.Context, body, into any) error {
+// registerRunner makes the call with which a runner registers itself. Its only credential is the
+// registration token in the body.
+func (c *client) registerRunner(ctx context.Context, body, into any) error {
 	_, err := c.call(ctx, http.MethodPost, registerPath, body, into, func(h http.Header) { h.Set("Connect-Protocol-Version", "1") })
 
 	return err
 }
 
-func (c *client) call(ctx context.Context, method, path string, body, into any, head func(http.Header)) (http.Header, error) {
+func (c *client) call(
+	ctx context.Context, method, path string, body, out any, setHeaders func(http.Header),
+) (http.Header, error) {
 	var text []byte
 
 	if body != nil {
 		var err error
 		if text, err = json.Marshal(body); err != nil {
-			return nil, fmt.Errorf("write the request: %w", err)
+			return nil, fmt.Errorf("encode the request: %w", err)
 		}
 	}
 
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
-		return nil, c.redact.Cause(err)
+		return nil, c.redact.RedactError(err)
 	}
 
 	req.Header.Set("User-Agent", userAgent)
 	req.Header.Set("Accept", "application/json")
-	head(req.Header)
+	setHeaders(req.Header)
 
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -104,57 +106,57 @@ func (c *client) call(ctx context.Context, method, path string, body, into any, 
 
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.redact.Cause(err)
+		return nil, c.redact.RedactError(err)
 	}
 
 	defer func() {
-		_, _ = io.CopyN(io.Discard, resp.Body, maxErrorBody)
+		_, _ = io.CopyN(io.Discard, resp.Body, maxErrorBodyBytes)
 		_ = resp.Body.Close()
 	}()
 
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return nil, c.refusal(resp)
+		return nil, c.parseErrorResponse(resp)
 	}
 
-	if into == nil {
+	if out == nil {
 		return resp.Header, nil
 	}
 
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		if large, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
-			return nil, fmt.Errorf("read the answer: %w", large)
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		if tooLarge, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
+			return nil, fmt.Errorf("decode the response: %w", tooLarge)
 		}
 
-		return nil, fmt.Errorf("read the answer: %w", c.redact.Cause(err))
+		return nil, fmt.Errorf("decode the response: %w", c.redact.RedactError(err))
 	}
 
 	return resp.Header, nil
 }
 
-// refusal reads the error of the API, {"message"}, or of the Connect protocol, which has a
-// code as well.
-func (c *client) refusal(resp *http.Response) error {
-	var said struct {
+// parseErrorResponse parses an error of the REST API, {"message"}, or of the Connect protocol,
+// which also contains a code.
+func (c *client) parseErrorResponse(resp *http.Response) error {
+	var parsed struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
 
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-	_ = json.Unmarshal(text, &said) // a proxy's page is no JSON
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBodyBytes))
+	_ = json.Unmarshal(text, &parsed) // a proxy's error page is not JSON
 
-	out := &answer{status: resp.StatusCode, code: said.Code, after: limitWait}
-	out.said = workload.Cut(c.redact.Text(strings.Join(strings.Fields(said.Message), " ")), maxMessage)
+	out := &responseError{status: resp.StatusCode, code: parsed.Code, retryAfter: defaultRetryAfter}
+	out.message = workload.Truncate(c.redact.Redact(strings.Join(strings.Fields(parsed.Message), " ")), maxMessageLength)
 
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds >= 0 {
-		out.after = min(time.Duration(min(seconds, int(maxAfter/time.Second)))*time.Second, maxAfter)
+		out.retryAfter = min(time.Duration(min(seconds, int(maxRetryAfter/time.Second)))*time.Second, maxRetryAfter)
 	}
 
 	return out
 }
 
-// Operation names a call of this package's for the metrics: its method and its path,
-// without the names and numbers of objects.
-func Operation(r *http.Request) string {
+// OperationName returns the name of a call for the metrics: the method and the path, with the names
+// and numbers of objects replaced by {}.
+func OperationName(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if strings.HasSuffix(path, registerPath) {
 		return r.Method + " " + registerPath
@@ -166,11 +168,11 @@ func Operation(r *http.Request) string {
 	}
 
 	parts := strings.Split(path, "/")
-	hide := map[string]int{"repos": 2, "orgs": 1, "repositories": 1}[parts[0]]
+	nameSegments := map[string]int{"repos": 2, "orgs": 1, "repositories": 1}[parts[0]]
 
 	for i := 1; i < len(parts); i++ {
 		_, err := strconv.ParseInt(parts[i], 10, 64)
-		if i <= hide || err == nil {
+		if i <= nameSegments || err == nil {
 			parts[i] = "{}"
 		}
 	}

@@ -16,40 +16,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Config makes the provider of one scope of a server.
+// Config configures the provider of one scope of a server.
 type Config struct {
-	// URL of the instance: https://git.example.com.
+	// URL of the instance, for example https://git.example.com.
 	URL string
-	// Repository (owner/name) or Organization is the scope. Without either it is the whole
-	// instance, which takes an administrator's token.
+	// Repository (owner/name) or Organization is the scope. If both are empty, the scope is the
+	// whole instance, which needs an administrator's token.
 	Repository, Organization string
 	// Token is an access token.
 	Token string
-	// Timeout of one call. Default: 30 s.
+	// Timeout of one call. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the transport below that. Nil: httpbound.Shared.
+	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
 	Network http.RoundTripper
 }
 
-// newProvider makes the provider of one scope. It makes no call. A configuration that
-// cannot work is an error of kind Rejected.
-func newProvider(of kind, config Config, clk clock.Clock) (*provider, error) {
-	base, err := of.checkURL(config.URL)
+// newProvider creates the provider of one scope. It makes no calls. For an invalid configuration it
+// returns an error of kind Rejected.
+func newProvider(serverKind kind, config Config, clk clock.Clock) (*provider, error) {
+	base, err := serverKind.parseURL(config.URL)
 	if err != nil {
 		return nil, err
 	}
 
-	where, err := of.readScope(config)
+	runnerScope, err := serverKind.parseScope(config)
 	if err != nil {
 		return nil, err
 	}
 
 	token := strings.TrimSpace(config.Token)
 	if token == "" {
-		return nil, workload.Reject(of.reason(reasonCredentials), fmt.Sprintf(
-			"no credentials: the Secret that bootstrap.config.%s.credentials names holds no access token", string(of)))
+		return nil, workload.NewRejected(serverKind.newReason(reasonCredentials), fmt.Sprintf(
+			"the Secret of bootstrap.config.%s.credentials contains no access token: put an access token there", string(serverKind)))
 	}
 
 	if config.Timeout <= 0 {
@@ -57,43 +57,43 @@ func newProvider(of kind, config Config, clk clock.Clock) (*provider, error) {
 	}
 
 	out := &provider{
-		api: newClient(config, base, token, clk), kind: of, where: where, base: base, clock: clk,
-		names: map[int64]string{}, bound: map[string]string{}, seen: map[string]workload.Job{}, tasks: map[string]task{},
+		api: newClient(config, base, token, clk), kind: serverKind, scope: runnerScope, base: base, clock: clk,
+		names: map[int64]string{}, jobsByRunner: map[string]string{}, lastJobs: map[string]workload.Job{}, tasks: map[string]task{},
 	}
-	out.list = workload.Shared[[]workload.Runner]{
-		List: out.listRunners, Timeout: max(listTimeout, config.Timeout), Clock: clk,
+	out.runnerList = workload.ListCache[[]workload.Runner]{
+		List: out.fetchRunners, Timeout: max(listTimeout, config.Timeout), Clock: clk,
 	}
 
 	return out, nil
 }
 
-// checkURL gives the URL of an instance without a slash at its end.
-func (k kind) checkURL(address string) (string, error) {
+// parseURL returns the URL of an instance without a trailing slash.
+func (k kind) parseURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
-	wrong := func(what string) (string, error) {
-		// Not quoted: what is no URL may be anything, a token too.
-		return "", workload.Reject(k.reason(reasonConfig), fmt.Sprintf("the url in workload.config.%s %s", string(k), what))
+	reject := func(problem string) (string, error) {
+		// The URL is not quoted, because an invalid URL can contain a token.
+		return "", workload.NewRejected(k.newReason(reasonConfig), fmt.Sprintf("the url in workload.config.%s %s", string(k), problem))
 	}
 
 	parsed, err := url.Parse(address)
 
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
-		return wrong("is no URL of an instance: write one such as https://git.example.com")
-	case !httpbound.Safe(parsed):
-		return wrong("is plain http, and the access token is sent there: use https")
+		return reject("is not an http(s) URL: use a URL such as https://git.example.com")
+	case !httpbound.IsSecureURL(parsed):
+		return reject("uses plain http, which would expose the access token: use https")
 	case parsed.User != nil:
-		return wrong("holds credentials: the access token belongs into a Secret")
+		return reject("contains credentials: put the access token into a Secret instead")
 	case parsed.RawQuery != "" || parsed.Fragment != "":
-		return wrong("has a query: write one such as https://git.example.com")
+		return reject("has a query or a fragment: use a URL such as https://git.example.com")
 	}
 
 	return strings.TrimSuffix(address, apiPath), nil
 }
 
-// serversOf is the server that the access token is sent to; none where the URL is no good.
-func (k kind) serversOf(address string) []string {
-	base, err := k.checkURL(address)
+// listServers returns the server that receives the access token, or nil if the URL is invalid.
+func (k kind) listServers(address string) []string {
+	base, err := k.parseURL(address)
 	if err != nil {
 		return nil
 	}
@@ -106,22 +106,22 @@ func (k kind) serversOf(address string) []string {
 	return []string{httpbound.Server(parsed)}
 }
 
-// scope is whose runners are made. Without a name it is the instance.
+// scope is a repository or an organization, or the whole instance if both are empty.
 type scope struct{ repository, organization string }
 
-// String names the scope for people.
+// String returns the scope's name for people.
 func (s scope) String() string {
 	switch {
 	case s.repository != "":
 		return "repository " + s.repository
 	case s.organization != "":
-		return "organisation " + s.organization
+		return "organization " + s.organization
 	default:
 		return "instance"
 	}
 }
 
-// path of the scope's part of the API.
+// path returns the scope's path prefix in the API.
 func (s scope) path() string {
 	switch {
 	case s.repository != "":
@@ -133,45 +133,45 @@ func (s scope) path() string {
 	}
 }
 
-// needs says which token the scope takes.
-func (s scope) needs() string {
+// requiredToken describes the token that the scope needs.
+func (s scope) requiredToken() string {
 	switch {
 	case s.repository != "":
-		return "an access token with the scope write:repository, of somebody who administers the repository"
+		return "an access token with the scope write:repository that belongs to an administrator of the repository"
 	case s.organization != "":
-		return "an access token with the scopes write:organization and read:repository, of an owner of the organisation"
+		return "an access token with the scopes write:organization and read:repository that belongs to an owner of the organization"
 	default:
-		return "an access token with the scopes write:admin and read:repository, of an administrator of the instance"
+		return "an access token with the scopes write:admin and read:repository that belongs to an administrator of the instance"
 	}
 }
 
-func (k kind) readScope(config Config) (scope, error) {
+func (k kind) parseScope(config Config) (scope, error) {
 	out := scope{repository: strings.Trim(config.Repository, "/ "), organization: strings.Trim(config.Organization, "/ ")}
 
 	switch {
 	case out.repository != "" && out.organization != "":
-		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
-			"repository and organization are both set in workload.config.%s: choose one", string(k)))
+		return scope{}, workload.NewRejected(k.newReason(reasonConfig), fmt.Sprintf(
+			"repository and organization are both set in workload.config.%s: remove one", string(k)))
 	case out.repository != "" && !isRepository(out.repository):
-		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf("repository %q in workload.config.%s is not owner/name",
-			out.repository, string(k)))
+		return scope{}, workload.NewRejected(k.newReason(reasonConfig), fmt.Sprintf(
+			"repository %q in workload.config.%s must have the form owner/name", out.repository, string(k)))
 	case out.organization != "" && !isName(out.organization):
-		return scope{}, workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
-			"organization %q in workload.config.%s is no name of an organisation", out.organization, string(k)))
+		return scope{}, workload.NewRejected(k.newReason(reasonConfig), fmt.Sprintf(
+			"organization %q in workload.config.%s is not a valid name of an organization", out.organization, string(k)))
 	}
 
 	return out, nil
 }
 
-// isRepository tells whether a text is owner/name.
+// isRepository reports whether a text has the form owner/name.
 func isRepository(text string) bool {
 	owner, name, ok := strings.Cut(text, "/")
 
 	return ok && isName(owner) && isName(name)
 }
 
-// isName tells whether a text is a name as the servers give them to users, organisations and
-// repositories: letters, digits, dots, dashes and underscores.
+// isName reports whether a text is a valid name of a user, organization or repository: letters,
+// digits, dots, dashes and underscores, but not only dots.
 func isName(text string) bool {
 	return strings.Trim(text, ".") != "" && !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._-", c)

@@ -1,29 +1,29 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gitea is the workload boundary for Gitea Actions and Forgejo Actions, whose
-// servers have a past, a protocol of runners and most of an API in common.
+// Package gitea implements the workload interfaces for Gitea Actions and Forgejo Actions. Forgejo
+// is a fork of Gitea, so both have the same runner protocol and most of the API in common.
 //
-// Forgejo and Gitea give the Platform of each, which reads settings and webhooks and holds
-// the rules by which jobs go to runners; it is pure. Platform.Open makes the
-// workload.Provider of one repository, one organisation or one instance.
+// Forgejo and Gitea return the Platform of each server. It resolves settings, parses webhooks and
+// matches jobs with runners without making calls. Platform.Open creates the workload.Provider of
+// one repository, one organization or one instance.
 //
-// Each machine has a runner of its own that the server removes after one job: an ephemeral
-// one. Forgejo makes it by a call of its API. Gitea makes it by the call with which
-// act_runner registers itself (runner.v1.RunnerService/Register, in JSON as the Connect
-// protocol has it); the operator makes that call, so that the registration token, which is
-// good for any number of runners, never reaches a machine.
+// Each machine has its own ephemeral runner, which the server removes after one job. At Forgejo the
+// provider creates the runner with an API call. At Gitea it uses the call with which act_runner
+// registers itself (runner.v1.RunnerService/Register, as JSON of the Connect protocol). The
+// operator makes this call itself, because the registration token can register any number of
+// runners and must not reach a machine.
 //
-// What differs between the two:
+// The two servers differ as follows:
 //
-//   - Forgejo tells of jobs when it is asked alone, and gives each a handle. A machine of
-//     Forgejo is made for one job, whose handle its runner asks for.
-//   - Gitea sends webhooks (workflow_job) and lists jobs. Which runner has a job it says.
-//   - Gitea can disable a runner before it is removed, so that it gets no job meanwhile.
-//     Forgejo cannot, but its runners take the one job that they are for.
-//   - Forgejo's list of jobs ends when a job does: how it ended is in its list of tasks.
+//   - Forgejo sends no webhooks for jobs, only lists them, and gives each job a handle. A machine of
+//     Forgejo is created for one job, and its runner requests the job by its handle.
+//   - Gitea sends webhooks (workflow_job) and lists jobs. Both name the runner of a job.
+//   - Gitea can disable a runner before it is removed, so that the runner gets no job meanwhile.
+//     Forgejo cannot, but its runners take only the job that they were created for.
+//   - Forgejo removes a job from its job list when the job ends. Its task list contains the result.
 //
-// Wire formats are those of the servers' sources (Forgejo 15, Gitea 1.27):
-// routers/api/v1, modules/structs and, for webhooks, services/webhook. Forgejo is known by
-// its version, which ends in +gitea-VERSION.
+// Wire formats are those of the servers' sources (Forgejo 15, Gitea 1.27): routers/api/v1,
+// modules/structs and, for webhooks, services/webhook. Forgejo is recognized by its version, which
+// ends in +gitea-VERSION.
 package gitea

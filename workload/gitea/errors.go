@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Reasons of errors, for conditions and events. The first ones follow the server's name:
+// Reasons of errors, for conditions and events. The server's name is their prefix, for example
 // ForgejoConfigInvalid.
 const (
 	reasonConfig      = "ConfigInvalid"
@@ -26,77 +26,80 @@ const (
 	reasonVersion     = "VersionTooOld"
 )
 
-// limitWait is how long to wait where the server, or the proxy before it, names no time.
-const limitWait = time.Minute
+// defaultRetryAfter is the delay if the server, or a proxy before it, does not request one.
+const defaultRetryAfter = time.Minute
 
-// answer is a call that was answered with a refusal.
-type answer struct {
+// responseError is a response with a status other than 2xx.
+type responseError struct {
 	status int
-	// code of the Connect protocol, in answers to runners' calls.
-	code  string
-	said  string
-	after time.Duration
+	// code is set in responses of the Connect protocol, which runners use.
+	code       string
+	message    string
+	retryAfter time.Duration
 }
 
-// Error tells the status and what the server says.
-func (a *answer) Error() string { return fmt.Sprintf("status %d%s", a.status, a.quote()) }
+// Error returns the status and the server's message.
+func (a *responseError) Error() string { return fmt.Sprintf("status %d%s", a.status, a.quoteMessage()) }
 
-// quote is what the server says, for the end of a sentence.
-func (a *answer) quote() string {
-	if a.said == "" {
+// quoteMessage returns the server's message in parentheses, to append to a sentence.
+func (a *responseError) quoteMessage() string {
+	if a.message == "" {
 		return ""
 	}
 
-	return " (the server says: " + a.said + ")"
+	return " (the server's message: " + a.message + ")"
 }
 
-// statusOf gives the status of a refusal, 0 where there is none.
+// statusOf returns the status of a *responseError, and 0 for other errors.
 func statusOf(err error) int {
-	if refused, ok := errors.AsType[*answer](err); ok {
-		return refused.status
+	if response, ok := errors.AsType[*responseError](err); ok {
+		return response.status
 	}
 
 	return 0
 }
 
 func newRedactor(token string) log.Redactor {
-	// Tokens are 40 letters and digits; and what follows the name of a secret.
+	// Redact tokens, which have 40 letters and digits, texts that follow the name of a secret, and
+	// credentials in a URL.
 	return log.NewRedactor(regexp.MustCompile(`\b[0-9A-Za-z]{40}\b|`+
 		`(?i:(bearer|token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
-// explain turns a failed call into what a person or the caller can act upon.
-func (p *provider) explain(what string, err error) error {
-	refused, ok := errors.AsType[*answer](err)
+// explain converts the error of a failed call into an error that names the fix, or that the caller
+// can handle by its kind.
+func (p *provider) explain(action string, err error) error {
+	response, ok := errors.AsType[*responseError](err)
 	if !ok {
-		return fmt.Errorf("%s at %s: %w", what, p.kind, err)
+		return fmt.Errorf("%s at %s: %w", action, p.kind, err)
 	}
 
-	said := refused.quote()
+	message := response.quoteMessage()
 
-	switch refused.status {
+	switch response.status {
 	case http.StatusTooManyRequests:
 		return &workload.Error{
-			Kind: workload.RateLimited, Reason: p.kind.reason(reasonRateLimited), After: max(refused.after, time.Second),
-			Message: fmt.Sprintf("%s waits: the rate limit of %s is spent", what, p.base),
+			Kind: workload.RateLimited, Reason: p.kind.newReason(reasonRateLimited), RetryAfter: max(response.retryAfter, time.Second),
+			Message: fmt.Sprintf("%s: the rate limit of %s is exceeded", action, p.base),
 		}
 	case http.StatusUnauthorized:
-		return workload.Reject(p.kind.reason(reasonCredentials), fmt.Sprintf(
-			"%s does not accept the access token%s: it is wrong or was deleted; put a valid one into the Secret", p.kind, said))
+		return workload.NewRejected(p.kind.newReason(reasonCredentials), fmt.Sprintf(
+			"%s rejected the access token%s: the token is wrong or deleted; put a valid token into the Secret", p.kind, message))
 	case http.StatusForbidden:
-		return workload.Reject(p.kind.reason(reasonPermission), fmt.Sprintf(
-			"%s of %s is not permitted%s: use %s", what, p.where, said, p.where.needs()))
+		return workload.NewRejected(p.kind.newReason(reasonPermission), fmt.Sprintf(
+			"%s of %s: %s denied permission%s: use %s", action, p.scope, p.kind, message, p.scope.requiredToken()))
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
-		return workload.Reject(p.kind.reason(reasonScope), fmt.Sprintf(
-			"%s: %s knows no %s with Actions, or hides it from this access token%s: check workload.config.%s, and use %s",
-			what, p.kind, p.where, said, string(p.kind), p.where.needs()))
+		return workload.NewRejected(p.kind.newReason(reasonScope), fmt.Sprintf(
+			"%s: %s has no %s with Actions, or hides it from this access token%s: check workload.config.%s, and use %s",
+			action, p.kind, p.scope, message, string(p.kind), p.scope.requiredToken()))
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return workload.Reject(p.kind.reason(reasonConfig), fmt.Sprintf(
-			"%s: %s sends callers on to another address: write the one that answers into workload.config.%s.url",
-			what, p.base, string(p.kind)))
+		return workload.NewRejected(p.kind.newReason(reasonConfig), fmt.Sprintf(
+			"%s: %s redirects to another URL: set workload.config.%s.url to the final URL",
+			action, p.base, string(p.kind)))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("%s of %s was refused by %s%s", what, p.where, p.kind, said))
+		return workload.NewRejected(p.kind.newReason(reasonRequest),
+			fmt.Sprintf("%s of %s: %s rejected the request%s", action, p.scope, p.kind, message))
 	default:
-		return fmt.Errorf("%s at %s: %w", what, p.kind, refused)
+		return fmt.Errorf("%s at %s: %w", action, p.kind, response)
 	}
 }

@@ -17,39 +17,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// remnantAge is how old the listing may be in which remnants are looked for.
-const remnantAge = 30 * time.Second
+// maxRemnantsAge is the maximum age of the runner list in which left-over runners are searched.
+const maxRemnantsAge = 30 * time.Second
 
-var errNoCredential = errors.New("the answer holds no credential")
+var errNoCredential = errors.New("the response contains no credential")
 
-// handlePattern is what may be the handle of a job of Forgejo, which its runner is given as
-// an argument.
+// handlePattern matches valid handles of Forgejo's jobs. The runner gets the handle as an argument.
 var handlePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$`)
 
-// registered is a runner that was just made.
-type registered struct {
-	ID        number `json:"id"`
-	UUID      string `json:"uuid"`
-	Token     string `json:"token"`
-	Ephemeral bool   `json:"ephemeral"`
+// registeredRunner is a runner that was just created.
+type registeredRunner struct {
+	ID        jsonNumber `json:"id"`
+	UUID      string     `json:"uuid"`
+	Token     string     `json:"token"`
+	Ephemeral bool       `json:"ephemeral"`
 }
 
-// number is one, which the Connect protocol writes as a text.
-type number int64
+// jsonNumber is a number that the Connect protocol encodes as a string.
+type jsonNumber int64
 
-// UnmarshalJSON reads either form.
-func (n *number) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON decodes a number and a string.
+func (n *jsonNumber) UnmarshalJSON(text []byte) error {
 	value, err := strconv.ParseInt(strings.Trim(string(text), `"`), 10, 64)
-	*n = number(value)
+	*n = jsonNumber(value)
 
 	return err
 }
 
-// Issue makes a runner that is good for one job, and gives the token that its program
-// connects with. Names are not unique to the servers, so runners of that name are looked for
-// first.
-func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	if err := p.checkRequest(req); err != nil {
+// IssueCredential creates a runner that runs one job, and returns the token with which the runner
+// connects. Runner names are not unique at the servers, so IssueCredential first removes offline
+// runners of the same name.
+func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	if err := p.validateRequest(req); err != nil {
 		return workload.Credential{}, err
 	}
 
@@ -57,50 +56,52 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 		return workload.Credential{}, err
 	}
 
-	made, err := p.make(ctx, req)
+	created, err := p.createRunner(ctx, req)
 	if err != nil {
-		// It may have been made all the same: whoever tries again has to see it.
-		p.list.Forget()
+		// The failed call may have created the runner, so the next attempt must list the runners
+		// again.
+		p.runnerList.Invalidate()
 
 		return workload.Credential{}, err
 	}
 
-	if made.UUID == "" || made.Token == "" || made.ID <= 0 {
-		return workload.Credential{}, fmt.Errorf("make runner %s of %s: %w", req.Name, p.where, errNoCredential)
+	if created.UUID == "" || created.Token == "" || created.ID <= 0 {
+		return workload.Credential{}, fmt.Errorf("create runner %s of %s: %w", req.Name, p.scope, errNoCredential)
 	}
 
 	out := workload.Credential{
-		JITConfig: made.UUID, RunnerToken: made.Token, RegistrationURL: p.base, RunnerID: strconv.FormatInt(int64(made.ID), 10),
+		JITConfig: created.UUID, RunnerToken: created.Token, RegistrationURL: p.base,
+		RunnerID: strconv.FormatInt(int64(created.ID), 10),
 	}
 
 	if p.kind == kindForgejo {
 		out.JobID = req.Job.ID
 
 		p.mu.Lock()
-		p.bound[out.RunnerID] = out.JobID
+		p.jobsByRunner[out.RunnerID] = out.JobID
 		p.mu.Unlock()
 	}
 
 	return out, nil
 }
 
-func (p *provider) checkRequest(req workload.RunnerRequest) error {
-	refuse := func(format string, args ...any) error {
-		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf(format, args...))
+func (p *provider) validateRequest(req workload.RunnerRequest) error {
+	reject := func(format string, args ...any) error {
+		return workload.NewRejected(p.kind.newReason(reasonRequest), fmt.Sprintf(format, args...))
 	}
 
 	switch {
-	case req.Name == "" || len(req.Name) > workload.MaxRunnerName || strings.TrimSpace(req.Name) != req.Name:
-		return refuse("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName)
+	case req.Name == "" || len(req.Name) > workload.MaxRunnerNameLength || strings.TrimSpace(req.Name) != req.Name:
+		return reject("runner name %q must have 1 to %d characters and no surrounding spaces", req.Name, workload.MaxRunnerNameLength)
 	case len(req.Labels) == 0:
-		return refuse("runner %s has no labels: set labels in workload.config.%s", req.Name, string(p.kind))
+		return reject("runner %s has no labels: set labels in workload.config.%s", req.Name, string(p.kind))
 	case p.kind == kindForgejo && (req.Job == nil || !handlePattern.MatchString(req.Job.ID)):
-		return refuse("runner %s is for no job of Forgejo: a job is known by its handle", req.Name)
+		return reject("runner %s needs a job with a valid handle of Forgejo", req.Name)
 	}
 
 	for _, label := range req.Labels {
 		if label == "" || strings.ContainsAny(label, " ,:\t\n") {
-			return refuse("label %q of runner %s is empty, or holds a blank, a comma or a colon: change workload.config.%s.labels",
+			return reject("label %q of runner %s is empty or contains a blank, a comma or a colon: change workload.config.%s.labels",
 				label, req.Name, string(p.kind))
 		}
 	}
@@ -108,57 +109,58 @@ func (p *provider) checkRequest(req workload.RunnerRequest) error {
 	return nil
 }
 
-// make makes the runner in the way of the server.
-func (p *provider) make(ctx context.Context, req workload.RunnerRequest) (registered, error) {
-	what := "making runner " + req.Name
+// createRunner creates the runner with the call of the server's kind.
+func (p *provider) createRunner(ctx context.Context, req workload.RunnerRequest) (registeredRunner, error) {
+	action := "create runner " + req.Name
 
 	if p.kind == kindForgejo {
-		var out registered
+		var out registeredRunner
 
-		_, err := p.api.api(ctx, http.MethodPost, p.where.path()+"/actions/runners", map[string]any{
-			"name": req.Name, "description": strings.TrimSpace("HyperFleet " + mark(req.Labels)), "ephemeral": true,
+		_, err := p.api.callAPI(ctx, http.MethodPost, p.scope.path()+"/actions/runners", map[string]any{
+			"name": req.Name, "description": strings.TrimSpace("HyperFleet " + findOwnerLabel(req.Labels)), "ephemeral": true,
 		}, &out)
 		if err != nil {
-			return out, p.explain(what, err)
+			return out, p.explain(action, err)
 		}
 
 		return out, nil
 	}
 
-	// A token that was kept may have been replaced since.
-	for _, again := range []bool{true, false} {
-		token, kept, err := p.registrationToken(ctx)
+	// A stored registration token may have been replaced at the server. Retry once with a new
+	// token.
+	for _, canRetry := range []bool{true, false} {
+		token, stored, err := p.registrationToken(ctx)
 		if err != nil {
-			return registered{}, err
+			return registeredRunner{}, err
 		}
 
-		out, err := p.register(ctx, token, req)
+		out, err := p.registerRunner(ctx, token, req)
 		if err == nil {
 			return out, nil
 		}
 
-		refused, ok := errors.AsType[*answer](err)
-		if !again || !kept || !ok || !strings.Contains(refused.said, "registration token") {
-			return registered{}, p.explain(what, err)
+		response, ok := errors.AsType[*responseError](err)
+		if !canRetry || !stored || !ok || !strings.Contains(response.message, "registration token") {
+			return registeredRunner{}, p.explain(action, err)
 		}
 
 		p.forgetToken(token)
 	}
 
-	return registered{}, fmt.Errorf("make runner %s of %s: %w", req.Name, p.where, errNoCredential)
+	return registeredRunner{}, fmt.Errorf("create runner %s of %s: %w", req.Name, p.scope, errNoCredential)
 }
 
-func mark(labels []string) string {
-	at := slices.IndexFunc(labels, func(label string) bool { return strings.HasPrefix(label, markPrefix) })
-	if at < 0 {
+func findOwnerLabel(labels []string) string {
+	i := slices.IndexFunc(labels, func(label string) bool { return strings.HasPrefix(label, ownerLabelPrefix) })
+	if i < 0 {
 		return ""
 	}
 
-	return labels[at]
+	return labels[i]
 }
 
-// registrationToken gives Gitea's registration token of the scope, and whether it was kept
-// from an earlier call. It stays good until somebody replaces it.
+// registrationToken returns Gitea's registration token of the scope, and whether it was stored by
+// an earlier call. The token is valid until somebody replaces it.
 func (p *provider) registrationToken(ctx context.Context) (string, bool, error) {
 	p.mu.Lock()
 	token := p.registration
@@ -168,24 +170,25 @@ func (p *provider) registrationToken(ctx context.Context) (string, bool, error) 
 		return token, true, nil
 	}
 
-	var said struct {
+	var response struct {
 		Token string `json:"token"`
 	}
 
-	if _, err := p.api.api(ctx, http.MethodPost, p.where.path()+"/actions/runners/registration-token", nil, &said); err != nil {
-		return "", false, p.explain("asking for a registration token", err)
+	path := p.scope.path() + "/actions/runners/registration-token"
+	if _, err := p.api.callAPI(ctx, http.MethodPost, path, nil, &response); err != nil {
+		return "", false, p.explain("request a registration token", err)
 	}
 
-	if said.Token == "" {
-		return "", false, fmt.Errorf("ask for a registration token of %s: %w", p.where, errNoCredential)
+	if response.Token == "" {
+		return "", false, fmt.Errorf("request a registration token of %s: %w", p.scope, errNoCredential)
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.registration = said.Token
+	p.registration = response.Token
 
-	return said.Token, false, nil
+	return response.Token, false, nil
 }
 
 func (p *provider) forgetToken(token string) {
@@ -197,36 +200,38 @@ func (p *provider) forgetToken(token string) {
 	}
 }
 
-// register registers the runner as its program would.
-func (p *provider) register(ctx context.Context, token string, req workload.RunnerRequest) (registered, error) {
-	var said struct {
-		Runner registered `json:"runner"`
+// registerRunner registers the runner as its program would.
+func (p *provider) registerRunner(ctx context.Context, token string, req workload.RunnerRequest) (registeredRunner, error) {
+	var response struct {
+		Runner registeredRunner `json:"runner"`
 	}
 
-	err := p.api.register(ctx, map[string]any{
+	err := p.api.registerRunner(ctx, map[string]any{
 		"name": req.Name, "token": token, "version": userAgent, "labels": req.Labels, "ephemeral": true,
-	}, &said)
+	}, &response)
 	if err != nil {
-		return registered{}, err
+		return registeredRunner{}, err
 	}
 
-	if !said.Runner.Ephemeral {
-		return registered{}, &answer{status: http.StatusBadRequest, said: "the runner is not ephemeral: the server is too old"}
+	if !response.Runner.Ephemeral {
+		return registeredRunner{}, &responseError{
+			status: http.StatusBadRequest, message: "the runner is not ephemeral, because the server is too old",
+		}
 	}
 
-	return said.Runner, nil
+	return response.Runner, nil
 }
 
-// removeRemnants removes the runners of that name that an earlier try left.
+// removeRemnants removes the runners of that name that an earlier attempt left.
 func (p *provider) removeRemnants(ctx context.Context, name string) error {
-	found, err := p.named(ctx, name, remnantAge)
+	found, err := p.findRunners(ctx, name, maxRemnantsAge)
 	if err != nil {
 		return err
 	}
 
 	conflict := &workload.Error{
 		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
-		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.where, name),
+		Message: fmt.Sprintf("%s already has a live runner %s: delete its machine or choose another name", p.scope, name),
 	}
 
 	for _, runner := range found {

@@ -22,23 +22,25 @@ import (
 )
 
 const (
-	// maxJobPages bounds a poll of Gitea: the oldest jobs come first.
+	// maxJobPages bounds a poll of Gitea, which lists the oldest jobs first.
 	maxJobPages = 20
-	// maxAsked is how many jobs that are gone from the list are asked about in one poll.
-	maxAsked = 20
-	// taskLasts is how long a job that is over can be asked for: longer than it takes to be
-	// missed. maxTasks and maxNames bound what is kept of a server that lists ever more.
-	taskLasts = time.Hour
-	maxTasks  = 10_000
-	maxNames  = 5_000
+	// maxCompletedLookups bounds how many jobs that are no longer listed are read individually in
+	// one poll.
+	maxCompletedLookups = 20
+	// taskRetention is how long the task of a job is stored after the job was last listed. It is
+	// longer than the time until a poll notices that a job is no longer listed. maxTasks and
+	// maxNames bound the stored data if a server lists more and more objects.
+	taskRetention = time.Hour
+	maxTasks      = 10_000
+	maxNames      = 5_000
 )
 
-// ErrPayload says that a text is not what the servers send.
+// ErrPayload means that data is not what the servers send.
 var ErrPayload = errors.New("not a job of Gitea or Forgejo")
 
-// states of jobs in the words of either server. Gitea says queued where Forgejo says
-// waiting, and waiting where Forgejo says blocked.
-func (k kind) stateOf(status string) (v1alpha1.JobState, error) {
+// convertState converts a job's status. Gitea uses "queued" for Forgejo's "waiting", and "waiting"
+// for Forgejo's "blocked".
+func (k kind) convertState(status string) (v1alpha1.JobState, error) {
 	switch {
 	case status == "queued", k == kindForgejo && status == "waiting":
 		return v1alpha1.JobQueued, nil
@@ -49,25 +51,25 @@ func (k kind) stateOf(status string) (v1alpha1.JobState, error) {
 	case status == "completed", status == "success", status == "failure", status == "cancelled", status == "skipped":
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q", ErrPayload, workload.Cut(status, workload.MaxConclusion))
+		return "", fmt.Errorf("%w: unknown status %q", ErrPayload, workload.Truncate(status, workload.MaxConclusionLength))
 	}
 }
 
-func checkLabels(labels []string) error {
+func validateLabels(labels []string) error {
 	if len(labels) > workload.MaxLabels {
-		return fmt.Errorf("%w: it has %d labels, at most %d are possible", ErrPayload, len(labels), workload.MaxLabels)
+		return fmt.Errorf("%w: it has %d labels, which is more than %d", ErrPayload, len(labels), workload.MaxLabels)
 	}
 
 	for _, label := range labels {
-		if utf8.RuneCountInString(label) > workload.MaxLabel {
-			return fmt.Errorf("%w: a label is longer than %d characters", ErrPayload, workload.MaxLabel)
+		if utf8.RuneCountInString(label) > workload.MaxLabelLength {
+			return fmt.Errorf("%w: a label is longer than %d characters", ErrPayload, workload.MaxLabelLength)
 		}
 	}
 
 	return nil
 }
 
-// giteaJob is a job as Gitea's API and webhooks tell it.
+// giteaJob is a job in Gitea's API and webhooks.
 type giteaJob struct {
 	ID          int64     `json:"id"`
 	URL         string    `json:"url"`
@@ -84,7 +86,7 @@ type giteaJob struct {
 	CompletedAt time.Time `json:"completed_at"`
 }
 
-// repository is the owner and the name out of the job's URL in the API.
+// repository returns owner/name from the job's API URL, or "" if the URL contains no repository.
 func (j *giteaJob) repository() string {
 	_, rest, _ := strings.Cut(j.URL, apiPath+"/repos/")
 	parts := strings.SplitN(rest, "/", 3)
@@ -96,11 +98,11 @@ func (j *giteaJob) repository() string {
 	return parts[0] + "/" + parts[1]
 }
 
-// job reads a job of the repository.
-func (j *giteaJob) job(repository string) (workload.Job, error) {
-	state, err := kindGitea.stateOf(j.Status)
+// toJob converts the job. The repository is the job's owner/name.
+func (j *giteaJob) toJob(repository string) (workload.Job, error) {
+	state, err := kindGitea.convertState(j.Status)
 	if err == nil {
-		err = checkLabels(j.Labels)
+		err = validateLabels(j.Labels)
 	}
 
 	switch {
@@ -114,9 +116,10 @@ func (j *giteaJob) job(repository string) (workload.Job, error) {
 
 	owner, _, _ := strings.Cut(repository, "/")
 	out := workload.Job{
-		Platform: v1alpha1.WorkloadGiteaActions, ID: strconv.FormatInt(j.ID, 10), Name: workload.Cut(j.Name, workload.MaxText),
-		Repository: repository, Organization: workload.Cut(owner, workload.MaxName), URL: workload.Link(j.HTMLURL),
-		Labels: j.Labels, State: state, QueuedAt: metaTime(j.CreatedAt),
+		Platform: v1alpha1.WorkloadGiteaActions, ID: strconv.FormatInt(j.ID, 10),
+		Name:       workload.Truncate(j.Name, workload.MaxTextLength),
+		Repository: repository, Organization: workload.Truncate(owner, workload.MaxNameLength), URL: workload.DropLongURL(j.HTMLURL),
+		Labels: j.Labels, State: state, QueuedAt: toMetaTime(j.CreatedAt),
 	}
 
 	if j.RunID > 0 {
@@ -124,24 +127,24 @@ func (j *giteaJob) job(repository string) (workload.Job, error) {
 	}
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		out.RunnerName, out.StartedAt = workload.Cut(j.RunnerName, workload.MaxName), metaTime(j.StartedAt)
+		out.RunnerName, out.StartedAt = workload.Truncate(j.RunnerName, workload.MaxNameLength), toMetaTime(j.StartedAt)
 	}
 
 	if state == v1alpha1.JobCompleted {
-		out.Conclusion, out.CompletedAt = workload.Cut(j.Conclusion, workload.MaxConclusion), metaTime(j.CompletedAt)
+		out.Conclusion, out.CompletedAt = workload.Truncate(j.Conclusion, workload.MaxConclusionLength), toMetaTime(j.CompletedAt)
 	}
 
 	return out, nil
 }
 
-// metaTime gives a time that a RunnerJob can hold, or nil. The servers write the year 1970
-// for a time that is not yet.
-func metaTime(at time.Time) *metav1.Time {
-	if at.Unix() <= 0 || at.Year() > 9999 {
+// toMetaTime returns a time that a RunnerJob can hold, or nil. The servers use the year 1970 for a
+// missing time.
+func toMetaTime(t time.Time) *metav1.Time {
+	if t.Unix() <= 0 || t.Year() > 9999 {
 		return nil
 	}
 
-	return &metav1.Time{Time: at.UTC()}
+	return &metav1.Time{Time: t.UTC()}
 }
 
 // forgejoJob is a job as Forgejo lists it.
@@ -155,17 +158,17 @@ type forgejoJob struct {
 	Status string   `json:"status"`
 }
 
-func (p *provider) forgejoJob(j *forgejoJob, repository string) (workload.Job, error) {
-	state, err := kindForgejo.stateOf(j.Status)
+func (p *provider) convertForgejoJob(j *forgejoJob, repository string) (workload.Job, error) {
+	state, err := kindForgejo.convertState(j.Status)
 	if err == nil {
-		err = checkLabels(j.RunsOn)
+		err = validateLabels(j.RunsOn)
 	}
 
 	switch {
 	case err != nil:
 		return workload.Job{}, err
 	case !handlePattern.MatchString(j.Handle):
-		return workload.Job{}, fmt.Errorf("%w: it has no handle", ErrPayload)
+		return workload.Job{}, fmt.Errorf("%w: its handle is missing or invalid", ErrPayload)
 	case !isRepository(repository):
 		return workload.Job{}, fmt.Errorf("%w: its repository is not owner/name", ErrPayload)
 	}
@@ -173,69 +176,69 @@ func (p *provider) forgejoJob(j *forgejoJob, repository string) (workload.Job, e
 	owner, _, _ := strings.Cut(repository, "/")
 
 	return workload.Job{
-		Platform: v1alpha1.WorkloadForgejoActions, ID: j.Handle, Name: workload.Cut(j.Name, workload.MaxText),
-		Repository: repository, Organization: workload.Cut(owner, workload.MaxName),
-		URL: workload.Link(p.base + "/" + repository + "/actions"), Labels: j.RunsOn, State: state,
+		Platform: v1alpha1.WorkloadForgejoActions, ID: j.Handle, Name: workload.Truncate(j.Name, workload.MaxTextLength),
+		Repository: repository, Organization: workload.Truncate(owner, workload.MaxNameLength),
+		URL: workload.DropLongURL(p.base + "/" + repository + "/actions"), Labels: j.RunsOn, State: state,
 	}, nil
 }
 
-// Jobs gives the jobs of the scope that wait for a runner or run on one, and those that did
-// when they were last listed and are over since.
-func (p *provider) Jobs(ctx context.Context, _ []string) ([]workload.Job, error) {
-	out, err := p.open(ctx)
+// ListJobs returns the jobs of the scope that wait for a runner or run on one, and the jobs that
+// have completed since the last call.
+func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
+	out, err := p.listOpenJobs(ctx)
 	if err != nil {
-		return out, err // what could not be read is not over
+		return out, err // an incomplete list does not show which jobs have completed
 	}
 
-	now := make(map[string]workload.Job, len(out))
+	current := make(map[string]workload.Job, len(out))
 	for i := range out {
-		now[out[i].ID] = out[i]
+		current[out[i].ID] = out[i]
 	}
 
 	p.mu.Lock()
 
-	var gone []workload.Job
+	var missing []workload.Job
 
-	for id := range p.seen {
-		if _, there := now[id]; !there && len(gone) < maxAsked {
-			gone = append(gone, p.seen[id])
-			delete(p.seen, id)
+	for id := range p.lastJobs {
+		if _, isListed := current[id]; !isListed && len(missing) < maxCompletedLookups {
+			missing = append(missing, p.lastJobs[id])
+			delete(p.lastJobs, id)
 		}
 	}
 
-	for id := range now {
-		p.seen[id] = now[id]
+	for id := range current {
+		p.lastJobs[id] = current[id]
 	}
 
 	p.mu.Unlock()
 
-	var failed error
+	var firstErr error
 
-	for i := range gone {
-		job, err := p.Job(ctx, gone[i].Repository, gone[i].ID)
+	for i := range missing {
+		job, err := p.GetJob(ctx, missing[i].Repository, missing[i].ID)
 		if err == nil {
 			out = append(out, job)
 		} else if !workload.Is(err, workload.NotFound) {
-			failed = cmp.Or(failed, err)
+			firstErr = cmp.Or(firstErr, err)
 		}
 	}
 
-	return out, failed
+	return out, firstErr
 }
 
-// open gives the jobs that are not over.
-func (p *provider) open(ctx context.Context) ([]workload.Job, error) {
+// listOpenJobs returns the jobs that are not completed.
+func (p *provider) listOpenJobs(ctx context.Context) ([]workload.Job, error) {
 	if p.kind == kindForgejo {
-		return p.openOfForgejo(ctx)
+		return p.listOpenForgejoJobs(ctx)
 	}
 
 	var out []workload.Job
 
-	found, err := p.giteaJobs(ctx, "queued", "in_progress")
+	found, err := p.listGiteaJobs(ctx, "queued", "in_progress")
 
 	for i := range found {
-		// What can't be read is no reason to miss the others.
-		if job, err := found[i].job(cmp.Or(found[i].repository(), p.where.repository)); err == nil {
+		// Skip invalid jobs, so that the others are not lost.
+		if job, err := found[i].toJob(cmp.Or(found[i].repository(), p.scope.repository)); err == nil {
 			out = append(out, job)
 		}
 	}
@@ -243,25 +246,25 @@ func (p *provider) open(ctx context.Context) ([]workload.Job, error) {
 	return out, err
 }
 
-// giteaJobs pages through the scope's jobs of some states.
-func (p *provider) giteaJobs(ctx context.Context, states ...string) ([]giteaJob, error) {
+// listGiteaJobs pages through the scope's jobs in the given states.
+func (p *provider) listGiteaJobs(ctx context.Context, states ...string) ([]giteaJob, error) {
 	var out []giteaJob
 
 	for page := 1; page <= maxJobPages; page++ {
 		query := url.Values{"status": states, "page": {strconv.Itoa(page)}, "limit": {strconv.Itoa(perPage)}}
 
-		var said struct {
+		var response struct {
 			Jobs  []giteaJob `json:"jobs"`
 			Total int        `json:"total_count"`
 		}
 
-		if _, err := p.api.api(ctx, http.MethodGet, p.where.path()+"/actions/jobs?"+query.Encode(), nil, &said); err != nil {
-			return nil, p.explain("listing jobs", err)
+		if _, err := p.api.callAPI(ctx, http.MethodGet, p.scope.path()+"/actions/jobs?"+query.Encode(), nil, &response); err != nil {
+			return nil, p.explain("list jobs", err)
 		}
 
-		out = append(out, said.Jobs...)
+		out = append(out, response.Jobs...)
 
-		if len(said.Jobs) == 0 || len(out) >= said.Total {
+		if len(response.Jobs) == 0 || len(out) >= response.Total {
 			break
 		}
 	}
@@ -269,12 +272,12 @@ func (p *provider) giteaJobs(ctx context.Context, states ...string) ([]giteaJob,
 	return out, nil
 }
 
-// forgejoJobs gives all jobs of the scope that wait or run. Without labels in the question
-// Forgejo tells those of all labels.
-func (p *provider) forgejoJobs(ctx context.Context) ([]forgejoJob, error) {
+// listForgejoJobs returns all jobs of the scope that wait or run. The request names no labels, so
+// Forgejo returns the jobs with any labels. listForgejoJobs also stores the tasks of the jobs.
+func (p *provider) listForgejoJobs(ctx context.Context) ([]forgejoJob, error) {
 	var out []forgejoJob
-	if _, err := p.api.api(ctx, http.MethodGet, p.where.path()+"/actions/runners/jobs", nil, &out); err != nil {
-		return nil, p.explain("listing jobs", err)
+	if _, err := p.api.callAPI(ctx, http.MethodGet, p.scope.path()+"/actions/runners/jobs", nil, &out); err != nil {
+		return nil, p.explain("list jobs", err)
 	}
 
 	p.mu.Lock()
@@ -284,16 +287,17 @@ func (p *provider) forgejoJobs(ctx context.Context) ([]forgejoJob, error) {
 
 	for i := range out {
 		if out[i].TaskID > 0 && handlePattern.MatchString(out[i].Handle) {
-			p.tasks[out[i].Handle] = task{id: out[i].TaskID, listed: now}
+			p.tasks[out[i].Handle] = task{id: out[i].TaskID, listedAt: now}
 		}
 	}
 
-	// Nobody need ask for a job that is over. The most that are kept are what a server lists at
-	// once and maxTasks more, however fast it lists others.
-	full := len(p.tasks) > maxTasks
+	// Delete the tasks of jobs that are no longer listed: after taskRetention, or at once if more
+	// than maxTasks are stored. So at most the currently listed tasks and maxTasks others are
+	// stored.
+	isFull := len(p.tasks) > maxTasks
 
-	for handle, one := range p.tasks {
-		if since := now.Sub(one.listed); since > taskLasts || full && since > 0 {
+	for handle, stored := range p.tasks {
+		if age := now.Sub(stored.listedAt); age > taskRetention || isFull && age > 0 {
 			delete(p.tasks, handle)
 		}
 	}
@@ -301,44 +305,44 @@ func (p *provider) forgejoJobs(ctx context.Context) ([]forgejoJob, error) {
 	return out, nil
 }
 
-// task is what Forgejo calls a job that runs.
+// task is the object that Forgejo creates for a running job.
 type task struct {
 	id int64
-	// listed is when the job was last told of.
-	listed time.Time
+	// listedAt is when the job was last listed.
+	listedAt time.Time
 }
 
-func (p *provider) openOfForgejo(ctx context.Context) ([]workload.Job, error) {
-	found, err := p.forgejoJobs(ctx)
+func (p *provider) listOpenForgejoJobs(ctx context.Context) ([]workload.Job, error) {
+	found, err := p.listForgejoJobs(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	var (
-		out    []workload.Job
-		failed error
+		out      []workload.Job
+		firstErr error
 	)
 
 	for i := range found {
-		repository, err := p.repository(ctx, found[i].RepoID)
+		repository, err := p.repositoryName(ctx, found[i].RepoID)
 		if err != nil {
-			failed = cmp.Or(failed, err)
+			firstErr = cmp.Or(firstErr, err)
 
 			continue
 		}
 
-		if job, err := p.forgejoJob(&found[i], repository); err == nil {
+		if job, err := p.convertForgejoJob(&found[i], repository); err == nil {
 			out = append(out, job)
 		}
 	}
 
-	return out, failed
+	return out, firstErr
 }
 
-// repository gives the name of a repository by its id.
-func (p *provider) repository(ctx context.Context, id int64) (string, error) {
-	if p.where.repository != "" {
-		return p.where.repository, nil
+// repositoryName returns the name of a repository by its id.
+func (p *provider) repositoryName(ctx context.Context, id int64) (string, error) {
+	if p.scope.repository != "" {
+		return p.scope.repository, nil
 	}
 
 	p.mu.Lock()
@@ -353,15 +357,15 @@ func (p *provider) repository(ctx context.Context, id int64) (string, error) {
 		FullName string `json:"full_name"`
 	}
 
-	if _, err := p.api.api(ctx, http.MethodGet, "/repositories/"+strconv.FormatInt(id, 10), nil, &said); err != nil {
-		return "", p.explain(fmt.Sprintf("looking for repository %d", id), err)
+	if _, err := p.api.callAPI(ctx, http.MethodGet, "/repositories/"+strconv.FormatInt(id, 10), nil, &said); err != nil {
+		return "", p.explain(fmt.Sprintf("get repository %d", id), err)
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	if len(p.names) >= maxNames {
-		clear(p.names) // they are asked for again
+		clear(p.names) // names that are needed later are read again
 	}
 
 	p.names[id] = said.FullName
@@ -369,50 +373,51 @@ func (p *provider) repository(ctx context.Context, id int64) (string, error) {
 	return said.FullName, nil
 }
 
-// Job gives the server's present word on a job.
-func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
-	if !isRepository(repository) || p.kind == kindGitea && workload.Number(id) <= 0 || !handlePattern.MatchString(id) {
-		return workload.Job{}, workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("job %q of repository %q is not one of %s",
-			id, repository, p.kind))
+// GetJob returns the current state of a job.
+func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.Job, error) {
+	if !isRepository(repository) || p.kind == kindGitea && workload.ParseID(id) <= 0 || !handlePattern.MatchString(id) {
+		return workload.Job{}, workload.NewRejected(p.kind.newReason(reasonRequest), fmt.Sprintf(
+			"job %q of repository %q is not a valid job of %s", id, repository, p.kind))
 	}
 
 	if p.kind == kindForgejo {
-		return p.jobOfForgejo(ctx, repository, id)
+		return p.getForgejoJob(ctx, repository, id)
 	}
 
-	var said giteaJob
+	var response giteaJob
 
-	_, err := p.api.api(ctx, http.MethodGet, "/repos/"+repository+"/actions/jobs/"+id, nil, &said)
+	_, err := p.api.callAPI(ctx, http.MethodGet, "/repos/"+repository+"/actions/jobs/"+id, nil, &response)
 	if statusOf(err) == http.StatusNotFound {
 		return workload.Job{}, &workload.Error{
 			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
-			Message: fmt.Sprintf("Gitea knows no job %s in repository %s, or hides it from this access token", id, repository),
+			Message: fmt.Sprintf("Gitea has no job %s in repository %s, or this access token cannot read it", id, repository),
 		}
 	}
 
 	if err != nil {
-		return workload.Job{}, p.explain("reading job "+id+" of "+repository, err)
+		return workload.Job{}, p.explain("get job "+id+" of "+repository, err)
 	}
 
-	return said.job(repository)
+	return response.toJob(repository)
 }
 
-// jobOfForgejo looks for a job in the list of those that are not over. One that is not in it
-// is over, and its task says how it ended; of one that was never seen running nobody does.
-func (p *provider) jobOfForgejo(ctx context.Context, repository, handle string) (workload.Job, error) {
-	found, err := p.forgejoJobs(ctx)
+// getForgejoJob searches the list of jobs that are not completed. A job that is not listed has
+// completed, and its task contains the result. If the job was never listed while it ran, its task
+// is unknown and the conclusion stays empty.
+func (p *provider) getForgejoJob(ctx context.Context, repository, handle string) (workload.Job, error) {
+	found, err := p.listForgejoJobs(ctx)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
 	for i := range found {
 		if found[i].Handle == handle {
-			return p.forgejoJob(&found[i], repository)
+			return p.convertForgejoJob(&found[i], repository)
 		}
 	}
 
 	p.mu.Lock()
-	task := p.tasks[handle].id
+	taskID := p.tasks[handle].id
 	p.mu.Unlock()
 
 	owner, _, _ := strings.Cut(repository, "/")
@@ -421,8 +426,8 @@ func (p *provider) jobOfForgejo(ctx context.Context, repository, handle string) 
 		State: v1alpha1.JobCompleted,
 	}
 
-	if task > 0 {
-		if out.Conclusion, err = p.conclusion(ctx, repository, task); err != nil {
+	if taskID > 0 {
+		if out.Conclusion, err = p.taskConclusion(ctx, repository, taskID); err != nil {
 			return workload.Job{}, err
 		}
 	}
@@ -435,10 +440,10 @@ func (p *provider) jobOfForgejo(ctx context.Context, repository, handle string) 
 	return out, nil
 }
 
-// conclusion is how a task ended, by the repository's list of its newest tasks; empty where
-// it is not among them.
-func (p *provider) conclusion(ctx context.Context, repository string, task int64) (string, error) {
-	var said struct {
+// taskConclusion returns the result of a task from the repository's list of its newest tasks, or ""
+// if the list does not contain the task.
+func (p *provider) taskConclusion(ctx context.Context, repository string, task int64) (string, error) {
+	var response struct {
 		Tasks []struct {
 			ID     int64  `json:"id"`
 			Status string `json:"status"`
@@ -446,27 +451,28 @@ func (p *provider) conclusion(ctx context.Context, repository string, task int64
 	}
 
 	path := fmt.Sprintf("/repos/%s/actions/tasks?limit=%d", repository, perPage)
-	if _, err := p.api.api(ctx, http.MethodGet, path, nil, &said); err != nil {
-		return "", p.explain("listing the tasks of "+repository, err)
+	if _, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &response); err != nil {
+		return "", p.explain("list the tasks of "+repository, err)
 	}
 
-	for _, one := range said.Tasks {
-		if state, err := kindForgejo.stateOf(one.Status); one.ID == task && err == nil && state == v1alpha1.JobCompleted {
-			return one.Status, nil
+	for _, listed := range response.Tasks {
+		if state, err := kindForgejo.convertState(listed.Status); listed.ID == task && err == nil && state == v1alpha1.JobCompleted {
+			return listed.Status, nil
 		}
 	}
 
 	return "", nil
 }
 
-// runs tells whether a job runs on the runner, by the list of jobs: Gitea names the runner,
-// and of Forgejo's runners it is known which job they are for.
-func (p *provider) runs(ctx context.Context, runner string) (bool, error) {
+// isRunnerBusy reports whether a job runs on the runner, according to the job list. Gitea's jobs
+// name their runner. For a runner of Forgejo, the provider has stored the job that it was created
+// for.
+func (p *provider) isRunnerBusy(ctx context.Context, runner string) (bool, error) {
 	if p.kind == kindGitea {
-		found, err := p.giteaJobs(ctx, "in_progress")
+		found, err := p.listGiteaJobs(ctx, "in_progress")
 
 		for i := range found {
-			if found[i].RunnerID == workload.Number(runner) {
+			if found[i].RunnerID == workload.ParseID(runner) {
 				return true, nil
 			}
 		}
@@ -475,14 +481,14 @@ func (p *provider) runs(ctx context.Context, runner string) (bool, error) {
 	}
 
 	p.mu.Lock()
-	handle := p.bound[runner]
+	handle := p.jobsByRunner[runner]
 	p.mu.Unlock()
 
 	if handle == "" {
 		return false, nil
 	}
 
-	found, err := p.forgejoJobs(ctx)
+	found, err := p.listForgejoJobs(ctx)
 
 	for i := range found {
 		if found[i].Handle == handle && found[i].Status == "running" {

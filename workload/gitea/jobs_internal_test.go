@@ -17,14 +17,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// listing is a Forgejo whose list of jobs is what a test says, and whose tasks have all succeeded.
+// listing returns the provider of a Forgejo server whose job list is *jobs and whose tasks have all
+// succeeded.
 func listing(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
 	t.Helper()
 
 	p, err := newProvider(kindForgejo, Config{
 		URL: "https://git.example.com", Token: "t",
 		Transport: func(http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				text := "[" + *jobs + "]"
 
 				switch {
@@ -52,7 +53,7 @@ func running(handle string, repository int) string {
 	return fmt.Sprintf(`{"id": 1, "handle": %q, "repo_id": %d, "runs_on": ["linux"], "task_id": 7, "status": "running"}`, handle, repository)
 }
 
-// Of a job that is over it is known how it ended as long as somebody may ask; nobody has to.
+// The result of a completed job is known for taskRetention, whether or not a caller reads it.
 func TestTasksEndWithTheirJobs(t *testing.T) {
 	t.Parallel()
 
@@ -61,7 +62,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 	p := listing(t, clk, &jobs)
 
 	list := func() {
-		if _, err := p.forgejoJobs(t.Context()); err != nil {
+		if _, err := p.listForgejoJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,10 +71,10 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 
 	jobs = running("b", 7)
 
-	clk.Step(taskLasts)
+	clk.Step(taskRetention)
 	list()
 
-	if job, err := p.Job(t.Context(), "acme/shop", "a"); err != nil || job.Conclusion != "success" {
+	if job, err := p.GetJob(t.Context(), "acme/shop", "a"); err != nil || job.Conclusion != "success" {
 		t.Errorf("a job that is over: %+v, %v", job, err)
 	}
 
@@ -83,7 +84,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 
 	jobs = running("c", 7)
 
-	clk.Step(taskLasts + time.Second)
+	clk.Step(taskRetention + time.Second)
 	list()
 
 	if _, kept := p.tasks["c"]; !kept || len(p.tasks) != 1 {
@@ -91,19 +92,19 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 	}
 }
 
-// Ten thousand jobs and repositories that came and went leave little behind, and however many a
-// server lists within the hour there is an end.
-func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// Ten thousand jobs and repositories that are no longer listed leave little behind, and the stored
+// data is bounded however many jobs a server lists within an hour.
+func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it measures the heap
 	clk := testclock.NewFakeClock(time.Now())
 	jobs := ""
 	p := listing(t, clk, &jobs)
 
-	heap.Ends(t, "jobs and their tasks", func(number int) {
+	heap.CheckNoLeak(t, "jobs and their tasks", func(number int) {
 		jobs = running(fmt.Sprintf("job-%d", number), number+1)
 
 		clk.Step(time.Minute)
 
-		if _, err := p.openOfForgejo(t.Context()); err != nil {
+		if _, err := p.listOpenForgejoJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -122,7 +123,7 @@ func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it looks at the
 
 		clk.Step(time.Millisecond)
 
-		if _, err := p.openOfForgejo(t.Context()); err != nil {
+		if _, err := p.listOpenForgejoJobs(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 

@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// kind is one of the two servers. It is the name of the settings, too.
+// kind is one of the two servers. Its value is also the key of the server's settings.
 type kind string
 
 const (
@@ -20,7 +20,7 @@ const (
 	kindGitea   kind = "gitea"
 )
 
-// String is the server's name for people.
+// String returns the server's name for people.
 func (k kind) String() string {
 	if k == kindForgejo {
 		return "Forgejo"
@@ -29,7 +29,7 @@ func (k kind) String() string {
 	return "Gitea"
 }
 
-func (k kind) workload() string {
+func (k kind) workloadType() string {
 	if k == kindForgejo {
 		return v1alpha1.WorkloadForgejoActions
 	}
@@ -37,45 +37,45 @@ func (k kind) workload() string {
 	return v1alpha1.WorkloadGiteaActions
 }
 
-// reason is a reason of errors, for conditions and events.
-func (k kind) reason(what string) string { return k.String() + what }
+// newReason returns the reason of an error, with the server's name as prefix.
+func (k kind) newReason(suffix string) string { return k.String() + suffix }
 
-// Oldest servers that have the calls made here.
+// Oldest versions that have all API calls that this package uses.
 const (
-	leastForgejo = 15
-	leastGitea   = 26 // 1.26
+	minForgejoMajor = 15
+	minGiteaMinor   = 26 // 1.26
 )
 
-// checkVersion refuses a server of the other kind, and one that is too old. Versions that
-// can't be read, such as those of builds in between releases, are believed.
+// checkVersion returns an error if the server is of the other kind or too old. It accepts versions
+// that it cannot parse, such as those of builds between releases.
 func (k kind) checkVersion(version string) error {
 	if forgejo := strings.Contains(version, "+gitea-"); forgejo != (k == kindForgejo) {
-		other := kindForgejo
+		otherKind := kindForgejo
 		if k == kindForgejo {
-			other = kindGitea
+			otherKind = kindGitea
 		}
 
-		return workload.Reject(k.reason(reasonConfig), fmt.Sprintf(
-			"the server is %s (version %s): use workload.type %s, and %s in the place of %s "+
-				"in workload.config and bootstrap.config", other, version, other.workload(), string(other), string(k)))
+		return workload.NewRejected(k.newReason(reasonConfig), fmt.Sprintf(
+			"the server is %s (version %s): set workload.type to %s, and use %s instead of %s "+
+				"in workload.config and bootstrap.config", otherKind, version, otherKind.workloadType(), string(otherKind), string(k)))
 	}
 
 	numbers := strings.SplitN(version, ".", 3)
 
 	major, err := strconv.Atoi(numbers[0])
 	if err != nil {
-		return nil //nolint:nilerr // not a release's
+		return nil //nolint:nilerr // not a release
 	}
 
 	switch {
-	case k == kindForgejo && major < leastForgejo:
-		return workload.Reject(k.reason(reasonVersion), fmt.Sprintf(
-			"Forgejo %s has no ephemeral runners and no handles of jobs: update it to %d or newer", version, leastForgejo))
+	case k == kindForgejo && major < minForgejoMajor:
+		return workload.NewRejected(k.newReason(reasonVersion), fmt.Sprintf(
+			"Forgejo %s has no ephemeral runners and no job handles: update Forgejo to version %d or later", version, minForgejoMajor))
 	case k == kindGitea && major == 1 && len(numbers) > 1:
-		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < leastGitea {
-			return workload.Reject(k.reason(reasonVersion),
-				fmt.Sprintf("Gitea %s can't disable runners by its API: update it to 1.%d or newer",
-					version, leastGitea))
+		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < minGiteaMinor {
+			return workload.NewRejected(k.newReason(reasonVersion),
+				fmt.Sprintf("Gitea %s cannot disable runners through its API: update Gitea to version 1.%d or later",
+					version, minGiteaMinor))
 		}
 	}
 

@@ -17,26 +17,28 @@ import (
 )
 
 const (
-	// perPage is the most that the servers give by default.
+	// perPage is the largest page size that the servers allow by default.
 	perPage = 50
-	// maxPages bounds a listing.
+	// maxPages bounds the pages of one list.
 	maxPages = 400
-	// listTimeout bounds a whole listing; each of its calls has the provider's timeout.
+	// listTimeout bounds the time for all pages of a list. Each call has the provider's timeout
+	// too.
 	listTimeout = 2 * time.Minute
-	// markPrefix begins the label by which an operator knows its own runners.
-	markPrefix = "hf-op-"
+	// ownerLabelPrefix is the prefix of the label that identifies the operator that created a
+	// runner.
+	ownerLabelPrefix = "hf-op-"
 )
 
-var errEndless = errors.New("the listing does not end")
+var errTooManyPages = errors.New("the list has too many pages")
 
-// listedRunner is a runner as either server tells it.
+// listedRunner is a runner in the API of either server.
 type listedRunner struct {
 	ID int64 `json:"id"`
-	// OwnerID and RepoID are of Forgejo, 0 for runners of the instance.
+	// OwnerID and RepoID are set by Forgejo only. They are 0 for runners of the instance.
 	OwnerID int64  `json:"owner_id"`
 	RepoID  int64  `json:"repo_id"`
 	Name    string `json:"name"`
-	// Status is online or offline at Gitea; active, idle or offline at Forgejo.
+	// Status is online or offline at Gitea, and active, idle or offline at Forgejo.
 	Status      string  `json:"status"`
 	Busy        bool    `json:"busy"`     // Gitea
 	Disabled    bool    `json:"disabled"` // Gitea
@@ -44,43 +46,43 @@ type listedRunner struct {
 	Labels      []label `json:"labels"`
 }
 
-// label is a text at Forgejo, and an object with a name at Gitea.
+// label is a string in Forgejo's API, and an object with a name in Gitea's.
 type label string
 
-// UnmarshalJSON reads either.
-func (l *label) UnmarshalJSON(text []byte) error {
-	if len(text) > 0 && text[0] == '"' {
-		return json.Unmarshal(text, (*string)(l))
+// UnmarshalJSON decodes both forms.
+func (l *label) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, (*string)(l))
 	}
 
 	var object struct {
 		Name string `json:"name"`
 	}
 
-	err := json.Unmarshal(text, &object)
+	err := json.Unmarshal(data, &object)
 	*l = label(object.Name)
 
 	return err
 }
 
-// runner counts a disabled one as offline, for it takes no job: it is one that was to be
-// removed and was busy. The operator's mark is in the description, too: Forgejo knows a
-// runner's labels only once its program has told them.
-func (r *listedRunner) runner() workload.Runner {
+// toRunner converts the runner. A disabled runner counts as offline, because it takes no jobs: it
+// was busy when Deregister disabled it. The operator's ownership label is read from the description
+// too, because Forgejo knows a runner's labels only after its program has connected.
+func (r *listedRunner) toRunner() workload.Runner {
 	out := workload.Runner{
 		ID: strconv.FormatInt(r.ID, 10), Name: r.Name, Busy: r.Busy || r.Status == "active",
 		Online: r.Status != "offline" && r.Status != "" && !r.Disabled,
 	}
 
-	marked := false
+	hasOwnerLabel := false
 
-	for _, one := range r.Labels {
-		out.Labels = append(out.Labels, string(one))
-		marked = marked || strings.HasPrefix(string(one), markPrefix)
+	for _, label := range r.Labels {
+		out.Labels = append(out.Labels, string(label))
+		hasOwnerLabel = hasOwnerLabel || strings.HasPrefix(string(label), ownerLabelPrefix)
 	}
 
 	for word := range strings.FieldsSeq(r.Description) {
-		if !marked && strings.HasPrefix(word, markPrefix) {
+		if !hasOwnerLabel && strings.HasPrefix(word, ownerLabelPrefix) {
 			out.Labels = append(out.Labels, word)
 		}
 	}
@@ -88,23 +90,24 @@ func (r *listedRunner) runner() workload.Runner {
 	return out
 }
 
-// listRunners pages through the runners of the scope.
-func (p *provider) listRunners(ctx context.Context) ([]workload.Runner, error) {
+// fetchRunners reads all pages of the scope's runners.
+func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) {
 	var out []workload.Runner
 
 	for page, count := 1, 0; page <= maxPages; page++ {
-		found, total, err := p.runnersPage(ctx, page)
+		found, total, err := p.fetchRunnersPage(ctx, page)
 		if err != nil {
-			return nil, p.explain("listing runners", err)
+			return nil, p.explain("list runners", err)
 		}
 
 		for i := range found {
-			// Forgejo's list of the instance may tell those of others as well.
-			if p.where == (scope{}) && (found[i].OwnerID != 0 || found[i].RepoID != 0) {
+			// Forgejo's list of the instance's runners can contain runners of organizations and
+			// repositories.
+			if p.scope == (scope{}) && (found[i].OwnerID != 0 || found[i].RepoID != 0) {
 				continue
 			}
 
-			out = append(out, found[i].runner())
+			out = append(out, found[i].toRunner())
 		}
 
 		if count += len(found); len(found) == 0 || count >= total {
@@ -112,35 +115,35 @@ func (p *provider) listRunners(ctx context.Context) ([]workload.Runner, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("list runners of %s: %w", p.where, errEndless)
+	return nil, fmt.Errorf("list runners of %s: %w", p.scope, errTooManyPages)
 }
 
-// runnersPage gives a page, and how many runners there are.
-func (p *provider) runnersPage(ctx context.Context, page int) ([]listedRunner, int, error) {
-	path := fmt.Sprintf("%s/actions/runners?page=%d&limit=%d", p.where.path(), page, perPage)
+// fetchRunnersPage returns one page and the total number of runners.
+func (p *provider) fetchRunnersPage(ctx context.Context, page int) ([]listedRunner, int, error) {
+	path := fmt.Sprintf("%s/actions/runners?page=%d&limit=%d", p.scope.path(), page, perPage)
 
 	if p.kind == kindGitea {
-		var said struct {
+		var response struct {
 			Runners []listedRunner `json:"runners"`
 			Total   int            `json:"total_count"`
 		}
 
-		_, err := p.api.api(ctx, http.MethodGet, path, nil, &said)
+		_, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &response)
 
-		return said.Runners, said.Total, err
+		return response.Runners, response.Total, err
 	}
 
-	var said []listedRunner
+	var runners []listedRunner
 
-	header, err := p.api.api(ctx, http.MethodGet, path, nil, &said)
+	header, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &runners)
 	if err != nil {
 		return nil, 0, err
 	}
 
 	total, err := strconv.Atoi(header.Get("X-Total-Count"))
 	if err != nil {
-		return said, (page + 1) * perPage, nil //nolint:nilerr // goes on until a page is empty
+		return runners, (page + 1) * perPage, nil //nolint:nilerr // continue until a page is empty
 	}
 
-	return said, total, nil
+	return runners, total, nil
 }

@@ -17,89 +17,92 @@ import (
 )
 
 const (
-	// secretToken is the access token that Open takes.
+	// secretToken is the key of the secret that Open needs: the access token.
 	secretToken = "token"
-	// pollForgejo is how often Forgejo is asked for jobs, for it tells of none by itself.
-	pollForgejo = 5 * time.Second
+	// forgejoPollInterval is short, because Forgejo sends no webhooks for jobs.
+	forgejoPollInterval = 5 * time.Second
 )
 
-// Platform is Forgejo Actions or Gitea Actions. Make it with Forgejo or Gitea.
+// Platform implements workload.Platform for Forgejo Actions or Gitea Actions. Create it with
+// Forgejo or Gitea.
 type Platform struct{ Webhooks }
 
 var _ workload.Platform = Platform{}
 
-// Forgejo is Forgejo Actions.
+// Forgejo returns the platform of Forgejo Actions.
 func Forgejo() Platform { return Platform{Webhooks{kindForgejo}} }
 
-// Gitea is Gitea Actions.
+// Gitea returns the platform of Gitea Actions.
 func Gitea() Platform { return Platform{Webhooks{kindGitea}} }
 
-// Traits are the server's.
+// Traits returns the traits of the server's kind.
 func (p Platform) Traits() workload.Traits {
 	out := workload.Traits{
-		Slug: string(p.kind), JobPrefix: "gitea", Operation: Operation,
-		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.Gitea != nil },
+		Slug: string(p.kind), JobPrefix: "gitea", OperationName: OperationName,
+		IsConfigured: func(config *v1alpha1.BootstrapConfig) bool { return config.Gitea != nil },
 	}
 
 	if p.kind == kindForgejo {
 		out.JobPrefix = "fj"
-		out.Configured = func(config *v1alpha1.BootstrapConfig) bool { return config.Forgejo != nil }
+		out.IsConfigured = func(config *v1alpha1.BootstrapConfig) bool { return config.Forgejo != nil }
 	}
 
 	return out
 }
 
-// Runner reads the scope and the labels from the workload, credentials and program from the
-// template. A workload with neither repository nor organisation has runners of the whole
-// instance.
-func (p Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
+// ResolveRunner reads the scope and the labels from the workload, and the credentials and the
+// runner program from the template. If the workload names neither a repository nor an organization,
+// the scope is the whole instance.
+func (p Platform) ResolveRunner(
+	template *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload,
+) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{
-		Platform: p.kind.workload(), Registration: v1alpha1.RegistrationJIT, Binds: p.kind == kindForgejo,
+		Platform: p.kind.workloadType(), Registration: v1alpha1.RegistrationJIT, NeedsJob: p.kind == kindForgejo,
 	}
-	own, from := p.kind.settingsOf(load), p.kind.bootstrapOf(template)
-	out.Program = p.kind.program(from)
+	config, bootstrap := p.kind.findConfig(spec), p.kind.findBootstrap(template)
+	out.Program = p.kind.buildProgram(bootstrap)
 
 	if p.kind == kindForgejo {
-		out.PollInterval = pollForgejo
+		out.PollInterval = forgejoPollInterval
 	}
 
-	if own != nil {
-		out.URL = strings.TrimRight(strings.TrimSpace(own.URL), "/")
-		out.Scope = workload.Scope{Server: serverOf(out.URL), Repository: own.Repository, Organization: own.Organization}
-		out.Labels = slices.Clone(own.Labels)
+	if config != nil {
+		out.URL = strings.TrimRight(strings.TrimSpace(config.URL), "/")
+		out.Scope = workload.Scope{Server: parseServer(out.URL), Repository: config.Repository, Organization: config.Organization}
+		out.Labels = slices.Clone(config.Labels)
 	}
 
-	if from == nil {
-		return out, workload.MissingBootstrap(template, string(p.kind))
+	if bootstrap == nil {
+		return out, workload.NewMissingBootstrapError(template, string(p.kind))
 	}
 
-	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, p.kind.serversOf(out.URL)
+	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: bootstrap.Credentials}, p.kind.listServers(out.URL)
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
 	}
 
-	if own == nil || out.Scope.Server == "" {
+	if config == nil || out.Scope.Server == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"reach %s for template %s: set the url of the instance, and a repository or an organization, in the pool's workload.config.%s",
+			"configure %s for template %s: set url, and repository or organization, in the pool's workload.config.%s",
 			p.kind, template.Name, string(p.kind))
 	}
 
 	return out, nil
 }
 
-func (k kind) settingsOf(load v1alpha1.Workload) *v1alpha1.GiteaConfig {
+func (k kind) findConfig(spec v1alpha1.Workload) *v1alpha1.GiteaConfig {
 	switch {
-	case load.Config == nil:
+	case spec.Config == nil:
 		return nil
 	case k == kindForgejo:
-		return load.Config.Forgejo
+		return spec.Config.Forgejo
 	default:
-		return load.Config.Gitea
+		return spec.Config.Gitea
 	}
 }
 
-func (k kind) bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GiteaBootstrap {
+func (k kind) findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GiteaBootstrap {
 	switch {
 	case template == nil || template.Spec.Bootstrap.Config == nil:
 		return nil
@@ -110,23 +113,23 @@ func (k kind) bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha
 	}
 }
 
-// program gives the runner's settings with their defaults.
-func (k kind) program(from *v1alpha1.GiteaBootstrap) guest.Runner {
+// buildProgram returns the runner program's settings with their defaults.
+func (k kind) buildProgram(bootstrap *v1alpha1.GiteaBootstrap) guest.Runner {
 	out := guest.Runner{Program: "/usr/bin/act_runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "amd64"}
 	if k == kindForgejo {
 		out.Program = "/usr/bin/forgejo-runner"
 	}
 
-	if from != nil {
-		out.Program, out.WorkDir = cmp.Or(from.Program, out.Program), cmp.Or(from.WorkDir, out.WorkDir)
+	if bootstrap != nil {
+		out.Program, out.WorkDir = cmp.Or(bootstrap.Program, out.Program), cmp.Or(bootstrap.WorkDir, out.WorkDir)
 	}
 
 	return out
 }
 
-// serverOf gives the host of an instance, with the path below which it lives if it has
-// one; empty where the URL is none.
-func serverOf(address string) string {
+// parseServer returns the host of an instance, and its path if the instance is not at the root. It
+// returns "" if the address is not a valid URL.
+func parseServer(address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
 		return ""
@@ -135,30 +138,30 @@ func serverOf(address string) string {
 	return strings.ToLower(parsed.Host) + strings.TrimRight(parsed.Path, "/")
 }
 
-// Fit goes by the servers' rule: a runner takes the jobs of its repository, of its
-// organisation's repositories or of its instance whose labels it has all of, to the letter
-// (ActionRunner.CanMatchLabels in Gitea, ActionRunJob.ItRunsOn in Forgejo).
-func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
-	fit := workload.Fit{Covers: covers(runner.Scope, job)}
-	if !fit.Covers {
-		return fit
+// MatchJob applies the servers' rule: a runner takes the jobs of its repository, of its
+// organization's repositories or of its instance, if it has all labels of the job. Labels are
+// case-sensitive (ActionRunner.CanMatchLabels in Gitea, ActionRunJob.ItRunsOn in Forgejo).
+func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
+	match := workload.JobMatch{InScope: isInScope(runner.Scope, job)}
+	if !match.InScope {
+		return match
 	}
 
-	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(label string) bool {
+	match.MissingLabels = slices.DeleteFunc(slices.Clone(job.Labels), func(label string) bool {
 		return slices.Contains(runner.Labels, label)
 	})
-	fit.Takes = len(fit.Missing) == 0
+	match.Matched = len(match.MissingLabels) == 0
 
-	return fit
+	return match
 }
 
-// covers tells whether runners of a scope are offered the job, whatever its labels. Names
-// that differ in case alone are the same to the servers.
-func covers(scope workload.Scope, job workload.Job) bool {
+// isInScope reports whether the job belongs to the scope, whatever its labels are. Names are
+// case-insensitive at the servers.
+func isInScope(scope workload.Scope, job workload.Job) bool {
 	owner, _, _ := strings.Cut(job.Repository, "/")
 
 	switch {
-	case scope.Server == "" || !sameServer(scope.Server, job.URL):
+	case scope.Server == "" || !isSameServer(scope.Server, job.URL):
 		return false
 	case scope.Repository != "":
 		return strings.EqualFold(scope.Repository, job.Repository)
@@ -169,9 +172,9 @@ func covers(scope workload.Scope, job workload.Job) bool {
 	}
 }
 
-// sameServer tells whether a job's URL is one of the server's. A job without one may be
-// anybody's.
-func sameServer(server, link string) bool {
+// isSameServer reports whether a job's URL belongs to the server. It returns true for a job without
+// a URL, because the job's server is then unknown.
+func isSameServer(server, link string) bool {
 	if link == "" {
 		return true
 	}
@@ -186,16 +189,16 @@ func sameServer(server, link string) bool {
 	return path == "" || strings.HasPrefix(parsed.Path, "/"+path+"/")
 }
 
-// Open makes the provider of the runner's scope.
+// Open creates the provider of the runner's scope.
 func (p Platform) Open(config workload.Config) (workload.Provider, error) {
-	if p.kind.bootstrapOf(config.Template) == nil {
-		return nil, workload.MissingBootstrap(config.Template, string(p.kind))
+	if p.kind.findBootstrap(config.Template) == nil {
+		return nil, workload.NewMissingBootstrapError(config.Template, string(p.kind))
 	}
 
 	out, err := newProvider(p.kind, Config{
 		URL: config.Runner.URL, Repository: config.Runner.Scope.Repository, Organization: config.Runner.Scope.Organization,
 		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
-	}, config.Time())
+	}, config.ClockOrReal())
 	if err != nil {
 		return nil, err
 	}

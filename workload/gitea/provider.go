@@ -17,31 +17,33 @@ import (
 )
 
 const (
-	// sweepAge is how old the listing behind Runners may be.
-	sweepAge = 10 * time.Second
-	// validateAge is how old the listing behind Validate may be.
-	validateAge = time.Minute
+	// maxRunnersAge is the maximum age of the runner list that ListRunners uses.
+	maxRunnersAge = 10 * time.Second
+	// maxValidateAge is the maximum age of the runner list that Validate uses.
+	maxValidateAge = time.Minute
 )
 
-// provider is one scope of a server.
+// provider implements workload.Provider for one scope of a server.
 type provider struct {
-	api   *client
-	kind  kind
-	where scope
-	base  string
-	clock clock.Clock
-	list  workload.Shared[[]workload.Runner]
+	api        *client
+	kind       kind
+	scope      scope
+	base       string
+	clock      clock.Clock
+	runnerList workload.ListCache[[]workload.Runner]
 
 	mu sync.Mutex
 	// registration is Gitea's registration token of the scope.
 	registration string
-	// names of repositories by their ids, which Forgejo's jobs bear; maxNames at most.
+	// names maps repository ids, which Forgejo's jobs contain, to names. It has at most maxNames
+	// entries.
 	names map[int64]string
-	// bound are the jobs that Forgejo's runners were made for, by the runner's id.
-	bound map[string]string
-	// seen are the jobs of the last poll, by id.
-	seen map[string]workload.Job
-	// tasks are those of Forgejo's jobs, by handle: those that it lists, and for taskLasts after.
+	// jobsByRunner maps the ids of Forgejo's runners to the jobs that they were created for.
+	jobsByRunner map[string]string
+	// lastJobs are the jobs of the last poll, by id.
+	lastJobs map[string]workload.Job
+	// tasks are the tasks of Forgejo's jobs by the job's handle. They are stored until
+	// taskRetention after the job was last listed.
 	tasks map[string]task
 }
 
@@ -50,30 +52,31 @@ var (
 	_ workload.Poller   = (*provider)(nil)
 )
 
-// Validate asks for the server's version and for the runners, which shows that the scope
-// exists and that the token may see them.
+// Validate reads the server's version and lists the runners, which proves that the scope exists and
+// that the token can read the runners.
 func (p *provider) Validate(ctx context.Context) error {
-	var said struct {
+	var response struct {
 		Version string `json:"version"`
 	}
 
-	if _, err := p.api.api(ctx, http.MethodGet, "/version", nil, &said); err != nil {
-		return p.explain("asking for the version", err)
+	if _, err := p.api.callAPI(ctx, http.MethodGet, "/version", nil, &response); err != nil {
+		return p.explain("get the server's version", err)
 	}
 
-	if err := p.kind.checkVersion(said.Version); err != nil {
+	if err := p.kind.checkVersion(response.Version); err != nil {
 		return err
 	}
 
-	_, err := p.list.Get(ctx, validateAge)
+	_, err := p.runnerList.Get(ctx, maxValidateAge)
 
 	return err
 }
 
-// Find gives the runner of that name out of the shared listing. Of several, which only calls
-// whose answer was lost can leave, it is one that lives, or the newest.
-func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
-	all, err := p.named(ctx, name, maxAge)
+// FindRunner returns the runner of that name from the shared runner list. Several runners can have
+// the same name only if the response of a call was lost. FindRunner then returns a busy or online
+// runner, or else the newest one.
+func (p *provider) FindRunner(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
+	all, err := p.findRunners(ctx, name, maxAge)
 	if err != nil {
 		return workload.Runner{}, err
 	}
@@ -81,59 +84,61 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 	if len(all) == 0 {
 		return workload.Runner{}, &workload.Error{
 			Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
-			Message: fmt.Sprintf("%s has no runner %s", p.where, name),
+			Message: fmt.Sprintf("%s has no runner %s", p.scope, name),
 		}
 	}
 
 	return all[0], nil
 }
 
-// named gives all runners of that name, the one that matters first.
-func (p *provider) named(ctx context.Context, name string, maxAge time.Duration) ([]workload.Runner, error) {
-	all, err := p.list.Get(ctx, maxAge)
+// findRunners returns all runners of that name, most relevant first.
+func (p *provider) findRunners(ctx context.Context, name string, maxAge time.Duration) ([]workload.Runner, error) {
+	all, err := p.runnerList.Get(ctx, maxAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return workload.Named(all, name), nil
+	return workload.FilterByName(all, name), nil
 }
 
-// Runners gives the runners whose names begin with prefix, by name.
-func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runner, error) {
-	all, err := p.list.Get(ctx, sweepAge)
+// ListRunners returns the runners whose names begin with prefix, sorted by name.
+func (p *provider) ListRunners(ctx context.Context, prefix string) ([]workload.Runner, error) {
+	all, err := p.runnerList.Get(ctx, maxRunnersAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return workload.Prefixed(all, prefix), nil
+	return workload.FilterByPrefix(all, prefix), nil
 }
 
-// Deregister removes the runner. The servers would remove a busy one as well, and its job
-// would fail. So Gitea's is disabled first: then it is given no job any more. A runner of
-// Forgejo can't be; it is looked whether it, or the job that it is for, is being run.
+// Deregister removes the runner. The servers would also remove a busy runner, and its job would
+// fail. Deregister therefore disables a runner of Gitea first, so that it gets no job. A runner of
+// Forgejo cannot be disabled. Deregister then checks whether the runner is busy or, according to
+// the job list, runs a job.
 func (p *provider) Deregister(ctx context.Context, id string) error {
-	if workload.Number(id) <= 0 {
-		return workload.Reject(p.kind.reason(reasonRequest), fmt.Sprintf("runner id %q is not one of %s: ids are numbers", id, p.kind))
+	if workload.ParseID(id) <= 0 {
+		return workload.NewRejected(p.kind.newReason(reasonRequest),
+			fmt.Sprintf("runner id %q of %s is not a positive number", id, p.kind))
 	}
 
-	path := p.where.path() + "/actions/runners/" + id
+	path := p.scope.path() + "/actions/runners/" + id
 
 	if p.kind == kindGitea {
-		if _, err := p.api.api(ctx, http.MethodPatch, path, map[string]bool{"disabled": true}, nil); err != nil {
-			return p.gone(id, "disabling runner "+id, err)
+		if _, err := p.api.callAPI(ctx, http.MethodPatch, path, map[string]bool{"disabled": true}, nil); err != nil {
+			return p.ignoreMissing(id, "disable runner "+id, err)
 		}
 	}
 
-	var said listedRunner
-	if _, err := p.api.api(ctx, http.MethodGet, path, nil, &said); err != nil {
-		return p.gone(id, "looking at runner "+id, err)
+	var listed listedRunner
+	if _, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &listed); err != nil {
+		return p.ignoreMissing(id, "get runner "+id, err)
 	}
 
-	busy := said.runner().Busy
+	busy := listed.toRunner().Busy
 
 	if !busy {
 		var err error
-		if busy, err = p.runs(ctx, id); err != nil {
+		if busy, err = p.isRunnerBusy(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -141,38 +146,39 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 	if busy {
 		return &workload.Error{
 			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
-			Message: fmt.Sprintf("runner %s of %s runs a job: it is gone when the job is over", id, p.where),
+			Message: fmt.Sprintf("runner %s of %s runs a job: the server removes it when the job is over", id, p.scope),
 		}
 	}
 
-	if _, err := p.api.api(ctx, http.MethodDelete, path, nil, nil); err != nil {
-		return p.gone(id, "removing runner "+id, err)
+	if _, err := p.api.callAPI(ctx, http.MethodDelete, path, nil, nil); err != nil {
+		return p.ignoreMissing(id, "remove runner "+id, err)
 	}
 
-	p.unlist(id)
+	p.removeFromList(id)
 
 	return nil
 }
 
-// gone is what came of a call about a runner: one that is not there is as it should be.
-func (p *provider) gone(id, what string, err error) error {
+// ignoreMissing handles the error of a call for a runner. It returns nil if the runner does not
+// exist.
+func (p *provider) ignoreMissing(id, action string, err error) error {
 	if statusOf(err) == http.StatusNotFound {
-		p.unlist(id)
+		p.removeFromList(id)
 
 		return nil
 	}
 
-	return p.explain(what, err)
+	return p.explain(action, err)
 }
 
-// unlist takes out a runner that is known to be gone.
-func (p *provider) unlist(id string) {
-	p.list.Change(func(old []workload.Runner) []workload.Runner {
-		return slices.DeleteFunc(slices.Clone(old), func(runner workload.Runner) bool { return runner.ID == id })
+// removeFromList removes a deleted runner from the shared runner list.
+func (p *provider) removeFromList(id string) {
+	p.runnerList.Update(func(runners []workload.Runner) []workload.Runner {
+		return slices.DeleteFunc(slices.Clone(runners), func(runner workload.Runner) bool { return runner.ID == id })
 	})
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	delete(p.bound, id)
+	delete(p.jobsByRunner, id)
 }

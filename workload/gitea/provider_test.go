@@ -20,9 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitea"
 )
 
-const mark = "hf-op-1a2b3c"
+const findOwnerLabel = "hf-op-1a2b3c"
 
-// server is a simulated server with a provider of one of its scopes.
+// server is a simulated server and a provider of one of its scopes.
 type server struct {
 	*giteatest.Server
 
@@ -31,7 +31,7 @@ type server struct {
 	provider workload.Provider
 }
 
-// both runs a test with either server.
+// both runs a test with both servers.
 func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
 	t.Helper()
 
@@ -40,7 +40,7 @@ func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
 	}
 }
 
-// start starts a simulator, and opens the repository's scope unless settings say otherwise.
+// start starts a simulator and opens the repository's scope unless settings select another scope.
 func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfig), token string) server {
 	t.Helper()
 
@@ -62,7 +62,7 @@ func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfi
 	}
 
 	var err error
-	if out.runner, err = out.platform.Runner(template, load); err != nil {
+	if out.runner, err = out.platform.ResolveRunner(template, load); err != nil {
 		t.Fatal(err)
 	}
 
@@ -76,7 +76,7 @@ func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfi
 	return out
 }
 
-// jobs gives those of a poll.
+// jobs returns the jobs of a poll.
 func (s server) jobs(t *testing.T) []workload.Job {
 	t.Helper()
 
@@ -85,7 +85,7 @@ func (s server) jobs(t *testing.T) []workload.Job {
 		t.Fatal("the provider can't be polled")
 	}
 
-	out, err := poller.Jobs(t.Context(), nil)
+	out, err := poller.ListJobs(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,12 +93,12 @@ func (s server) jobs(t *testing.T) []workload.Job {
 	return out
 }
 
-// issue makes a runner for a job.
+// issue creates a runner for a job.
 func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Credential {
 	t.Helper()
 
-	out, err := s.provider.Issue(t.Context(), workload.RunnerRequest{
-		Name: name, Labels: append(slices.Clone(s.runner.Labels), mark), Job: job,
+	out, err := s.provider.IssueCredential(t.Context(), workload.RunnerRequest{
+		Name: name, Labels: append(slices.Clone(s.runner.Labels), findOwnerLabel), Job: job,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -107,8 +107,8 @@ func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Cre
 	return out
 }
 
-// TestLifeOfARunner: from the poll that finds the job to the runner that the server has
-// removed by itself.
+// TestLifeOfARunner covers a runner from the poll that finds its job until the server has removed
+// the runner.
 func TestLifeOfARunner(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
@@ -125,7 +125,7 @@ func TestLifeOfARunner(t *testing.T) {
 			t.Fatalf("polled %+v", found)
 		}
 
-		if fit := s.platform.Fit(s.runner, found[0]); !fit.Takes || !fit.Covers {
+		if fit := s.platform.MatchJob(s.runner, found[0]); !fit.Matched || !fit.InScope {
 			t.Errorf("fit %+v", fit)
 		}
 
@@ -134,8 +134,8 @@ func TestLifeOfARunner(t *testing.T) {
 			t.Fatal("the credential is not whole")
 		}
 
-		runner, err := s.provider.Find(t.Context(), "vm-1", 0)
-		if err != nil || runner.ID != credential.RunnerID || runner.Online || runner.Busy || !slices.Contains(runner.Labels, mark) {
+		runner, err := s.provider.FindRunner(t.Context(), "vm-1", 0)
+		if err != nil || runner.ID != credential.RunnerID || runner.Online || runner.Busy || !slices.Contains(runner.Labels, findOwnerLabel) {
 			t.Errorf("found runner %+v, %v", runner, err)
 		}
 
@@ -148,7 +148,7 @@ func TestLifeOfARunner(t *testing.T) {
 			t.Errorf("the server has job %+v, log %q", got, s.Log(queued.ID))
 		}
 
-		if _, err := s.provider.Find(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
+		if _, err := s.provider.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 			t.Errorf("the runner is there after its job: %v", err)
 		}
 
@@ -158,7 +158,8 @@ func TestLifeOfARunner(t *testing.T) {
 	})
 }
 
-// TestAJobThatIsOverIsTold: what the list has no longer is told once, with how it ended.
+// TestAJobThatIsOverIsTold checks that a job that is no longer listed is returned once, with its
+// result.
 func TestAJobThatIsOverIsTold(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
@@ -168,7 +169,7 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 		found := s.jobs(t)
 		credential := s.issue(t, "vm-1", &found[0])
 		program := s.StartRunner(t, credential.JITConfig, credential.RunnerToken, credential.JobID, "linux")
-		s.Eventually("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+		s.WaitUntil("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
 		if running := s.jobs(t); len(running) != 1 || running[0].State != v1alpha1.JobRunning {
 			t.Fatalf("polled %+v", running)
@@ -195,7 +196,8 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 	})
 }
 
-// TestABlockedJobIsNotPolled: nobody could do it.
+// TestABlockedJobIsNotPolled checks that a blocked job is not returned, because no runner can run
+// it.
 func TestABlockedJobIsNotPolled(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
@@ -217,7 +219,7 @@ func TestABlockedJobIsNotPolled(t *testing.T) {
 	})
 }
 
-// TestScopes: the jobs and the runners of a repository, an organisation and the instance.
+// TestScopes checks the jobs and the runners of a repository, an organization and the instance.
 func TestScopes(t *testing.T) {
 	scopes := map[string]func(*v1alpha1.GiteaConfig){
 		"repository":   nil,
@@ -244,18 +246,18 @@ func TestScopes(t *testing.T) {
 				}
 
 				for i := range found {
-					if fit := s.platform.Fit(s.runner, found[i]); !fit.Takes {
+					if fit := s.platform.MatchJob(s.runner, found[i]); !fit.Matched {
 						t.Errorf("job of %s is not taken: %+v", found[i].Repository, fit)
 					}
 				}
 
 				s.issue(t, "vm-1", &found[0])
 
-				if _, err := s.provider.Find(t.Context(), "vm-1", 0); err != nil {
+				if _, err := s.provider.FindRunner(t.Context(), "vm-1", 0); err != nil {
 					t.Error(err)
 				}
 
-				if runners, err := s.provider.Runners(t.Context(), "vm-"); err != nil || len(runners) != 1 {
+				if runners, err := s.provider.ListRunners(t.Context(), "vm-"); err != nil || len(runners) != 1 {
 					t.Errorf("runners %+v, %v", runners, err)
 				}
 			})
@@ -263,8 +265,8 @@ func TestScopes(t *testing.T) {
 	})
 }
 
-// TestARemnantIsReplaced: a runner of that name that never came online makes way, one that
-// is online does not.
+// TestARemnantIsReplaced checks that a runner that never came online is replaced by one of the same
+// name, and that an online runner is not.
 func TestARemnantIsReplaced(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
@@ -274,7 +276,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 		job := s.jobs(t)[0]
 		first := s.issue(t, "vm-1", &job)
 
-		// What the first call made is found by the listing of the second, as after a restart.
+		// The second call lists the runner of the first call, as after a restart.
 		again := s
 		again.provider = reopen(t, s)
 
@@ -284,9 +286,9 @@ func TestARemnantIsReplaced(t *testing.T) {
 		}
 
 		program := s.StartRunner(t, second.JITConfig, second.RunnerToken, second.JobID, "linux")
-		s.Eventually("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+		s.WaitUntil("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
-		_, err := reopen(t, s).Issue(t.Context(), workload.RunnerRequest{Name: "vm-1", Labels: []string{"linux"}, Job: &job})
+		_, err := reopen(t, s).IssueCredential(t.Context(), workload.RunnerRequest{Name: "vm-1", Labels: []string{"linux"}, Job: &job})
 		if !workload.Is(err, workload.Conflict) {
 			t.Errorf("a live runner was replaced: %v", err)
 		}
@@ -296,7 +298,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 	})
 }
 
-// reopen makes another provider of the same scope.
+// reopen creates another provider of the same scope.
 func reopen(t *testing.T, s server) workload.Provider {
 	t.Helper()
 
@@ -313,7 +315,8 @@ func reopen(t *testing.T, s server) workload.Provider {
 	return out
 }
 
-// TestARegistrationTokenThatWasReplaced is asked for anew.
+// TestARegistrationTokenThatWasReplaced checks that a replaced registration token is requested
+// again.
 func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 	s := start(t, giteasim.Options{}, nil, giteatest.Token)
 	s.issue(t, "vm-1", nil)
@@ -324,7 +327,7 @@ func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 		t.Errorf("the registration token was asked for %d times", got)
 	}
 
-	s.ResetRegistration()
+	s.ResetRegistrationTokens()
 	s.issue(t, "vm-3", nil)
 
 	if got := s.State().Requests[asks]; got != 2 {
@@ -332,7 +335,7 @@ func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 	}
 }
 
-// TestRefusals: what is wrong is said in words, with a reason.
+// TestRefusals checks the reasons and messages of rejected settings.
 func TestRefusals(t *testing.T) {
 	type refusal struct {
 		opts   giteasim.Options
@@ -359,7 +362,7 @@ func TestRefusals(t *testing.T) {
 			}
 
 			err := start(t, tc.opts, tc.change, tc.token).provider.Validate(t.Context())
-			known, ok := err.(*workload.Error) //nolint:errorlint // as it is
+			known, ok := err.(*workload.Error) //nolint:errorlint // the error must not be wrapped
 			if !ok || known.Kind != workload.Rejected || known.Reason != tc.reason || !strings.Contains(known.Message, tc.says) {
 				t.Errorf("got %v, want %s: ... %s", err, tc.reason, tc.says)
 			}
@@ -371,7 +374,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestARateLimit: the server's time is the caller's.
+// TestARateLimit checks that the caller gets the server's delay.
 func TestARateLimit(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
@@ -383,20 +386,20 @@ func TestARateLimit(t *testing.T) {
 		defer cancel()
 
 		err := s.provider.Validate(ctx)
-		if known, ok := err.(*workload.Error); !ok || known.Kind != workload.RateLimited || known.After != 7*time.Second { //nolint:errorlint // as it is
+		if known, ok := err.(*workload.Error); !ok || known.Kind != workload.RateLimited || known.RetryAfter != 7*time.Second { //nolint:errorlint // the error must not be wrapped
 			t.Errorf("got %v", err)
 		}
 	})
 }
 
-// TestWebhooks: Gitea's are verified and read, and speak of each change.
+// TestWebhooks checks that Gitea's webhooks are verified and parsed, and report each change.
 func TestWebhooks(t *testing.T) {
 	receiver := forgetest.NewReceiver(t, nil)
 	s := start(t, giteasim.Options{Webhook: control.WebhookTarget{URL: receiver.URL, Secret: "s3cret"}}, nil, giteatest.Token)
 	s.Queue(control.JobSpec{Labels: []string{"linux"}, Name: "unit tests"})
-	s.Eventually("the webhook is there", func(st control.State) bool { return st.Webhooks.Delivered == 1 })
+	s.WaitUntil("the webhook is there", func(st control.State) bool { return st.Webhooks.Delivered == 1 })
 
-	hook := receiver.Received()[0]
+	hook := receiver.Webhooks()[0]
 	parser := s.platform
 
 	if err := parser.Verify(hook.Header, hook.Body, []byte("s3cret")); err != nil {
@@ -407,11 +410,11 @@ func TestWebhooks(t *testing.T) {
 		t.Error("another secret verifies")
 	}
 
-	if scope, err := parser.Scope(hook.Header, hook.Body); err != nil || scope.Repository != giteatest.Repository || scope.Organization != "acme" {
+	if scope, err := parser.ParseScope(hook.Header, hook.Body); err != nil || scope.Repository != giteatest.Repository || scope.Organization != "acme" {
 		t.Errorf("scope %+v, %v", scope, err)
 	}
 
-	job, speaks, err := parser.Parse(hook.Header, hook.Body)
+	job, speaks, err := parser.ParseJob(hook.Header, hook.Body)
 	if err != nil || !speaks || job.State != v1alpha1.JobQueued || job.Name != "unit tests" || job.Platform != v1alpha1.WorkloadGiteaActions {
 		t.Errorf("job %+v, %t, %v", job, speaks, err)
 	}
@@ -421,7 +424,7 @@ func TestWebhooks(t *testing.T) {
 	}
 
 	other := http.Header{gitea.HeaderEvent: {"push"}}
-	if _, speaks, err := parser.Parse(other, []byte(`{}`)); speaks || err != nil {
+	if _, speaks, err := parser.ParseJob(other, []byte(`{}`)); speaks || err != nil {
 		t.Errorf("another event: %t, %v", speaks, err)
 	}
 }

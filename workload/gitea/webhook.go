@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Headers of a delivery (services/webhook/deliver.go of either server).
+// Headers of a delivery (services/webhook/deliver.go of both servers).
 const (
 	HeaderEvent     = "X-Gitea-Event"
 	HeaderSignature = "X-Gitea-Signature"
@@ -25,21 +25,21 @@ const (
 	eventJob = "workflow_job"
 )
 
-// Errors of a webhook that can't be verified or read. They name the fix.
+// Errors of webhooks that cannot be verified or parsed. They name the fix.
 var (
-	ErrNoEvent     = errors.New("webhook has no " + HeaderEvent + " header: it was not sent by Gitea or Forgejo")
+	ErrNoEvent     = errors.New("webhook has no " + HeaderEvent + " header: neither Gitea nor Forgejo sent it")
 	ErrNoSignature = errors.New("webhook has no " + HeaderSignature +
-		" header: set the secret of the webhook at the server to what the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
+		" header: set the webhook's secret at the server to the secret of the RunnerPool's workload.webhook.secret")
+	ErrNoSecret = errors.New("webhook secret is empty: set the RunnerPool's workload.webhook.secret, or anyone could sign webhooks")
 )
 
-// Webhooks reads the webhooks of a server. Forgejo has none that speaks of single jobs: its
-// others are taken and are no news.
+// Webhooks verifies and parses the webhooks of a server. Forgejo has no webhooks for jobs: ParseJob
+// accepts its other webhooks and returns no job.
 type Webhooks struct{ kind kind }
 
 var _ workload.WebhookParser = Webhooks{}
 
-// payload is the part of a webhook that matters here.
+// payload contains the used fields of a webhook.
 type payload struct {
 	Job        *giteaJob `json:"workflow_job"`
 	Repository struct {
@@ -48,8 +48,9 @@ type payload struct {
 	} `json:"repository"`
 }
 
-// Scope reads whose webhook it claims to be. Nothing of it is to be trusted before Verify.
-func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
+// ParseScope returns the scope that the webhook claims to come from. It is untrusted until Verify
+// succeeds.
+func (Webhooks) ParseScope(header http.Header, body []byte) (workload.Scope, error) {
 	if header.Get(HeaderEvent) == "" {
 		return workload.Scope{}, ErrNoEvent
 	}
@@ -62,26 +63,26 @@ func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
 	out := workload.Scope{Repository: claimed.Repository.FullName}
 	out.Organization, _, _ = strings.Cut(out.Repository, "/")
 
-	if home, err := url.Parse(claimed.Repository.HTMLURL); err == nil {
-		out.Server = strings.ToLower(home.Host)
+	if homepage, err := url.Parse(claimed.Repository.HTMLURL); err == nil {
+		out.Server = strings.ToLower(homepage.Host)
 	}
 
 	return out, nil
 }
 
-// Verify checks the HMAC-SHA256 of the body, in constant time. The error is
-// workload.ErrSignature or one of those above.
+// Verify checks the HMAC-SHA256 of the body in constant time. The error is workload.ErrSignature,
+// ErrNoSignature or ErrNoSecret.
 func (Webhooks) Verify(header http.Header, body, secret []byte) error {
 	if len(secret) == 0 {
 		return ErrNoSecret
 	}
 
-	given := header.Get(HeaderSignature)
-	if given == "" {
+	signature := header.Get(HeaderSignature)
+	if signature == "" {
 		return ErrNoSignature
 	}
 
-	mac, err := hex.DecodeString(given)
+	mac, err := hex.DecodeString(signature)
 	if err != nil || !hmac.Equal(mac, Sign(secret, body)) {
 		return workload.ErrSignature
 	}
@@ -89,7 +90,7 @@ func (Webhooks) Verify(header http.Header, body, secret []byte) error {
 	return nil
 }
 
-// Sign gives the HMAC-SHA256 of a body.
+// Sign returns the HMAC-SHA256 of a body.
 func Sign(secret, body []byte) []byte {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write(body)
@@ -97,9 +98,9 @@ func Sign(secret, body []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// Parse reads the job of a workflow_job event. Other events speak of no job. Texts longer
-// than a RunnerJob's fields are cut.
-func (w Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, error) {
+// ParseJob returns the job of a workflow_job event, and false for other events. It truncates texts
+// that are longer than a RunnerJob's fields.
+func (w Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, error) {
 	switch event := header.Get(HeaderEvent); {
 	case event == "":
 		return workload.Job{}, false, ErrNoEvent
@@ -116,7 +117,7 @@ func (w Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, er
 		return workload.Job{}, false, fmt.Errorf("%w: workflow_job is missing", ErrPayload)
 	}
 
-	job, err := event.Job.job(event.Repository.FullName)
+	job, err := event.Job.toJob(event.Repository.FullName)
 	if err != nil {
 		return workload.Job{}, false, err
 	}

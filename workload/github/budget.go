@@ -16,100 +16,102 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// class says how urgent a call is. While little is left of what GitHub allows, the least
-// urgent calls stop first.
-type class int
+// callClass ranks calls by urgency. When few of the calls that GitHub allows are left, the least
+// urgent classes stop first.
+type callClass int
 
 const (
-	// spare calls look for what may have been missed: polls and redeliveries. They stop
-	// when only the reserve is left.
-	spare class = iota
-	// repair calls ask for one thing that is in doubt: a job. They slow down when only
-	// the reserve is left.
-	repair
-	// work makes runners, and lists them.
-	work
-	// remove takes runners away. It stops only when nothing at all is left.
-	remove
+	// classPoll is for calls that search for lost webhooks: polls and redeliveries. They stop when
+	// only the reserve is left.
+	classPoll callClass = iota
+	// classGetJob is for reading a single job whose state is in doubt. These calls slow down when
+	// only the reserve is left.
+	classGetJob
+	// classRunner is for creating and listing runners.
+	classRunner
+	// classRemove is for removing runners. These calls stop only when no calls are left.
+	classRemove
 )
 
 const (
-	// reserveShare of the hour's calls, and at most maxReserve of them, are kept for what
-	// must not wait.
-	reserveShare = 10
-	maxReserve   = 500
-	// removeShare of the hour's calls, and at most maxRemove of them, are for removing
-	// runners alone.
-	removeShare = 100
-	maxRemove   = 50
-	// slowest is how often runners are listed and jobs are asked for at least, however
-	// little is left.
-	slowest = time.Minute
+	// The reserve is 1/reserveDivisor of the hour's calls, at most maxReserve. Classes other than
+	// classPoll may use it.
+	reserveDivisor = 10
+	maxReserve     = 500
+	// 1/removeDivisor of the hour's calls, at most maxRemoveReserve, are reserved for removing
+	// runners.
+	removeDivisor    = 100
+	maxRemoveReserve = 50
+	// slowInterval is the longest interval between two runner lists or between two reads of a job,
+	// however few calls are left.
+	slowInterval = time.Minute
 
-	// Registrations have a bucket of burst, filled at rate a minute: at most 170 in any
-	// minute. GitHub allows 900 points a minute at one endpoint, which are 180
-	// registrations, and 1,500 registrations in 5 minutes to one scope
-	// (https://docs.github.com/actions/reference/limits).
+	// Registrations are limited by a token bucket with registerBurst tokens that is refilled at
+	// registerRate tokens a minute, so at most 170 registrations are made in any minute. GitHub
+	// allows 900 points a minute at one endpoint, which are 180 registrations, and 1,500
+	// registrations in 5 minutes in one scope (https://docs.github.com/actions/reference/limits).
 	registerBurst = 50
 	registerRate  = 120
-	// longestPromise bounds for how long a registration is put off at a time.
-	longestPromise = time.Minute
+	// maxRegistrationDelay bounds the delay that one error of allowRegistration requests.
+	maxRegistrationDelay = time.Minute
 
-	// costs of calls in points ("Calculating points for the secondary rate limit" in
-	// https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api).
+	// readPoints and writePoints are the costs of calls ("Calculating points for the secondary rate
+	// limit" in https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api).
 	readPoints, writePoints = 1, 5
-	// pointsWindow is the time that points count for, in pieces of a second.
-	pointsWindow = 60
+	// pointsWindowSeconds is how long points count, in seconds.
+	pointsWindowSeconds = 60
 )
 
-// points gives how many points of a minute, of the 900 that GitHub allows, may be spent
-// before calls of the class wait. What makes and removes runners never waits for them.
-func (c class) points() (int, bool) {
+// pointsLimit returns how many of the 900 points that GitHub allows per minute may be used before
+// calls of the class have to wait. It returns false for calls that create, list or remove runners,
+// because they never wait for points.
+func (c callClass) pointsLimit() (int, bool) {
 	switch c {
-	case spare:
+	case classPoll:
 		return 450, true
-	case repair:
+	case classGetJob:
 		return 675, true
-	case work, remove:
+	case classRunner, classRemove:
 	}
 
 	return 0, false
 }
 
-// budget follows what GitHub still allows to one credential. All providers of the
-// credential share it. Servers without limits send no word of them; nothing is held back
-// there (https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api).
+// budget tracks the calls that GitHub still allows for one credential. All providers with the
+// credential share it. Servers without rate limits send no rate limit headers, and the budget then
+// allows every call (https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api).
 type budget struct {
 	clock clock.PassiveClock
 
 	mu        sync.Mutex
 	unlimited bool
-	known     bool
+	hasLimit  bool
 	limit     int
 	remaining int
-	reset     time.Time
-	// paused is until when a secondary limit stops all but removals.
-	paused time.Time
-	// repaired is when a repair was last let through.
-	repaired time.Time
-	// spent are the points of the last minute, by the second modulo 60, as of second.
-	spent  [pointsWindow]int
-	second int64
+	resetAt   time.Time
+	// pausedUntil is the time until which a secondary rate limit stops all calls except removals.
+	pausedUntil time.Time
+	// lastGetJob is when the last call of classGetJob was allowed while only the reserve was left.
+	lastGetJob time.Time
+	// pointsBySecond are the points of the last minute, by the second modulo 60. currentSecond is
+	// the newest second in it.
+	pointsBySecond [pointsWindowSeconds]int
+	currentSecond  int64
 
-	// claims are the deliveries that were asked for.
-	claims map[string]claimed
+	// claims are the deliveries for which a redelivery was requested.
+	claims map[string]redeliveryClaim
 
 	registrations *rate.Limiter
-	// promised is the latest time that anybody was told to register at.
-	promised time.Time
+	// lastPromisedAt is the latest time that an error of allowRegistration named.
+	lastPromisedAt time.Time
 }
 
 func newBudget(clk clock.PassiveClock) *budget {
 	return &budget{clock: clk, registrations: rate.NewLimiter(rate.Limit(registerRate)/60, registerBurst)}
 }
 
-// observe reads an answer's headers. Registrations at the runner service count against a
-// limit of their own, which the header names.
+// observe stores the rate limit headers of a response. It ignores responses that count against
+// another limit, which a header names. Runner registrations at the Actions service are an example.
 func (b *budget) observe(resp *http.Response) {
 	header := resp.Header
 	if resource := header.Get("X-Ratelimit-Resource"); resource != "" && resource != "core" {
@@ -124,75 +126,75 @@ func (b *budget) observe(resp *http.Response) {
 	defer b.mu.Unlock()
 
 	if errLimit != nil || errRemaining != nil || errReset != nil {
-		b.unlimited = b.unlimited || resp.StatusCode < http.StatusBadRequest && !b.known
+		b.unlimited = b.unlimited || resp.StatusCode < http.StatusBadRequest && !b.hasLimit
 
 		return
 	}
 
 	b.unlimited = false
 
-	at := time.Unix(reset, 0)
-	// Answers overtake each other: within one hour the lowest number is the newest.
-	if b.known && at.Equal(b.reset) && remaining > b.remaining {
+	resetAt := time.Unix(reset, 0)
+	// Responses can arrive out of order. Within one hour, the lowest number is the newest.
+	if b.hasLimit && resetAt.Equal(b.resetAt) && remaining > b.remaining {
 		return
 	}
 
-	if b.known && at.Before(b.reset) {
+	if b.hasLimit && resetAt.Before(b.resetAt) {
 		return
 	}
 
-	b.known, b.limit, b.remaining, b.reset = true, limit, remaining, at
+	b.hasLimit, b.limit, b.remaining, b.resetAt = true, limit, remaining, resetAt
 }
 
-// forget drops the points that are older than a minute. The lock is held.
-func (b *budget) forget(now time.Time) {
-	at := now.Unix()
-	for s := max(b.second+1, at-pointsWindow+1); s <= at; s++ {
-		b.spent[s%pointsWindow] = 0
+// dropOldPoints drops the points that are older than a minute. The caller holds the lock.
+func (b *budget) dropOldPoints(now time.Time) {
+	current := now.Unix()
+	for s := max(b.currentSecond+1, current-pointsWindowSeconds+1); s <= current; s++ {
+		b.pointsBySecond[s%pointsWindowSeconds] = 0
 	}
 
-	b.second = max(b.second, at)
+	b.currentSecond = max(b.currentSecond, current)
 }
 
-// pause stops all but removals, as a secondary limit asks for.
-func (b *budget) pause(after time.Duration) {
+// pause stops all calls except removals for a time, as a secondary rate limit requires.
+func (b *budget) pause(delay time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	if until := b.clock.Now().Add(after); until.After(b.paused) {
-		b.paused = until
+	if until := b.clock.Now().Add(delay); until.After(b.pausedUntil) {
+		b.pausedUntil = until
 	}
 }
 
-// low tells whether only the reserve is left, and for how long.
-func (b *budget) low() (time.Duration, bool) {
+// checkLow reports whether only the reserve is left, and for how long.
+func (b *budget) checkLow() (time.Duration, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return b.lowAt(b.clock.Now())
+	return b.checkLowAt(b.clock.Now())
 }
 
-func (b *budget) lowAt(now time.Time) (time.Duration, bool) {
-	wait := b.reset.Sub(now)
-	if !b.known || wait <= 0 || b.remaining > b.reserve() {
+func (b *budget) checkLowAt(now time.Time) (time.Duration, bool) {
+	wait := b.resetAt.Sub(now)
+	if !b.hasLimit || wait <= 0 || b.remaining > b.reservedCalls() {
 		return 0, false
 	}
 
 	return wait, true
 }
 
-func (b *budget) reserve() int { return min(b.limit/reserveShare, maxReserve) }
+func (b *budget) reservedCalls() int { return min(b.limit/reserveDivisor, maxReserve) }
 
-// allow counts a call, or refuses one that has to wait, with the time after which it is
-// worth another try. The error is of kind RateLimited and begins with what.
-func (b *budget) allow(urgency class, method, what string) error {
+// allow records a call, or returns an error of kind RateLimited that contains the delay before the
+// next attempt. The message of the error begins with action.
+func (b *budget) allow(urgency callClass, method, action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	now := b.clock.Now()
 
-	if wait := b.paused.Sub(now); wait > 0 && urgency != remove {
-		return limitedError(wait, what+" waits: GitHub asked for a pause (secondary rate limit)")
+	if wait := b.pausedUntil.Sub(now); wait > 0 && urgency != classRemove {
+		return newRateLimitError(wait, action+": GitHub requested a delay (secondary rate limit)")
 	}
 
 	cost := writePoints
@@ -200,89 +202,92 @@ func (b *budget) allow(urgency class, method, what string) error {
 		cost = readPoints
 	}
 
-	b.forget(now)
+	b.dropOldPoints(now)
 
-	if wait, ok := b.crowded(urgency, cost); ok {
-		return limitedError(wait, what+" waits: GitHub allows only so many calls a minute, and what is left is kept for runners")
+	if wait, ok := b.checkMinute(urgency, cost); ok {
+		return newRateLimitError(wait, action+": GitHub limits the calls per minute, and the remaining calls are reserved for runners")
 	}
 
-	if err := b.withinHour(now, urgency, what); err != nil {
+	if err := b.checkHour(now, urgency, action); err != nil {
 		return err
 	}
 
-	b.spent[b.second%pointsWindow] += cost
+	b.pointsBySecond[b.currentSecond%pointsWindowSeconds] += cost
 
 	return nil
 }
 
-// crowded tells whether the last minute's calls leave no room for such a call, and until
-// when. The lock is held.
-func (b *budget) crowded(urgency class, cost int) (time.Duration, bool) {
-	most, bounded := urgency.points()
-	if b.unlimited || !bounded {
+// checkMinute reports whether the calls of the last minute leave too few points for a call, and
+// returns the delay after which there are enough. The caller holds the lock.
+func (b *budget) checkMinute(urgency callClass, cost int) (time.Duration, bool) {
+	maxPoints, isBounded := urgency.pointsLimit()
+	if b.unlimited || !isBounded {
 		return 0, false
 	}
 
-	over := cost - most
-	for _, points := range b.spent {
-		over += points
+	excess := cost - maxPoints
+	for _, points := range b.pointsBySecond {
+		excess += points
 	}
 
-	if over <= 0 {
+	if excess <= 0 {
 		return 0, false
 	}
 
-	// The oldest seconds end first.
-	age := pointsWindow - 1
-	for ; age > 0 && over > 0; age-- {
-		over -= b.spent[(b.second-int64(age)+pointsWindow)%pointsWindow]
+	// The points of the oldest seconds expire first.
+	age := pointsWindowSeconds - 1
+	for ; age > 0 && excess > 0; age-- {
+		excess -= b.pointsBySecond[(b.currentSecond-int64(age)+pointsWindowSeconds)%pointsWindowSeconds]
 	}
 
-	return time.Duration(pointsWindow-1-age) * time.Second, true
+	return time.Duration(pointsWindowSeconds-1-age) * time.Second, true
 }
 
-// withinHour looks at the hour's calls. The lock is held.
-func (b *budget) withinHour(now time.Time, urgency class, what string) error {
-	wait, low := b.lowAt(now)
+// checkHour returns an error if the hour's calls leave none for the class. The caller holds the
+// lock.
+func (b *budget) checkHour(now time.Time, urgency callClass, action string) error {
+	wait, low := b.checkLowAt(now)
 	if !low {
 		return nil
 	}
 
-	kept := what + " waits: GitHub's rate limit is almost spent, and what is left is kept for making and removing runners"
+	message := action + ": GitHub's rate limit is almost reached, " +
+		"and the remaining calls are reserved for creating and removing runners"
 
 	switch {
 	case b.remaining <= 0:
-		return limitedError(wait, what+" waits: GitHub's rate limit is spent")
-	case urgency == spare:
-		return limitedError(wait, kept)
-	case urgency == repair:
-		pause := b.repairEvery(wait)
-		if left := b.repaired.Add(pause).Sub(now); left > 0 {
-			return limitedError(left, kept)
+		return newRateLimitError(wait, action+": GitHub's rate limit is exceeded")
+	case urgency == classPoll:
+		return newRateLimitError(wait, message)
+	case urgency == classGetJob:
+		interval := b.getJobInterval(wait)
+		if delay := b.lastGetJob.Add(interval).Sub(now); delay > 0 {
+			return newRateLimitError(delay, message)
 		}
 
-		b.repaired = now
-	case urgency == work && b.remaining <= min(b.limit/removeShare, maxRemove):
-		return limitedError(wait, what+" waits: GitHub's rate limit is almost spent, and what is left is kept for removing runners")
+		b.lastGetJob = now
+	case urgency == classRunner && b.remaining <= min(b.limit/removeDivisor, maxRemoveReserve):
+		return newRateLimitError(wait, action+": GitHub's rate limit is almost reached, "+
+			"and the remaining calls are reserved for removing runners")
 	}
 
 	return nil
 }
 
-// repairEvery spreads repairs over the rest of the hour: half of the reserve is for them.
-// The lock is held.
-func (b *budget) repairEvery(rest time.Duration) time.Duration {
-	calls := b.remaining - b.reserve()/2
+// getJobInterval spreads calls of classGetJob over the rest of the hour. They may use half of the
+// reserve. The caller holds the lock.
+func (b *budget) getJobInterval(rest time.Duration) time.Duration {
+	calls := b.remaining - b.reservedCalls()/2
 	if calls <= 0 {
-		return slowest
+		return slowInterval
 	}
 
-	return min(rest/time.Duration(calls), slowest)
+	return min(rest/time.Duration(calls), slowInterval)
 }
 
-// register takes a place among the minute's registrations. Callers who have to wait are
-// told different times, so that they don't all come back at once.
-func (b *budget) register(what string) error {
+// allowRegistration records a runner registration, or returns an error of kind RateLimited. The
+// errors contain different delays, so that the callers do not all retry at the same time.
+func (b *budget) allowRegistration(action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -296,58 +301,58 @@ func (b *budget) register(what string) error {
 	first := time.Duration((1 - b.registrations.TokensAt(now)) * float64(interval))
 	slot := now.Add(first)
 
-	if next := b.promised.Add(interval); next.After(slot) {
+	if next := b.lastPromisedAt.Add(interval); next.After(slot) {
 		slot = next
 	}
 
-	if latest := now.Add(longestPromise); slot.After(latest) {
+	if latest := now.Add(maxRegistrationDelay); slot.After(latest) {
 		slot = latest
 	}
 
-	b.promised = slot
+	b.lastPromisedAt = slot
 
 	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonPaced, After: slot.Sub(now),
-		Message: what + " waits its turn: GitHub takes only so many registrations of runners a minute",
+		Kind: workload.RateLimited, Reason: ReasonPaced, RetryAfter: slot.Sub(now),
+		Message: action + ": GitHub limits the registrations of runners per minute",
 	}
 }
 
-// claimed is a delivery that was asked for.
-type claimed struct {
-	at    time.Time
-	pause time.Duration
+// redeliveryClaim records that a redelivery was requested.
+type redeliveryClaim struct {
+	claimedAt time.Time
+	interval  time.Duration
 }
 
-// claim gives a delivery to the first who asks for it within a while, which doubles each
-// time. Release gives it back.
-func (b *budget) claim(key string) (release func(), first bool) {
+// claimRedelivery returns true for the first caller that claims a delivery within an interval. The
+// interval doubles with each claim of the same delivery. release undoes the claim.
+func (b *budget) claimRedelivery(key string) (release func(), first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	now := b.clock.Now()
-	maps.DeleteFunc(b.claims, func(_ string, old claimed) bool { return now.Sub(old.at) > keptFor })
+	maps.DeleteFunc(b.claims, func(_ string, old redeliveryClaim) bool { return now.Sub(old.claimedAt) > deliveryRetention })
 
-	before, again := b.claims[key]
-	if again && now.Sub(before.at) < before.pause {
+	previous, hasClaim := b.claims[key]
+	if hasClaim && now.Sub(previous.claimedAt) < previous.interval {
 		return nil, false
 	}
 
 	if b.claims == nil {
-		b.claims = map[string]claimed{}
+		b.claims = map[string]redeliveryClaim{}
 	}
 
-	b.claims[key] = claimed{at: now, pause: max(2*before.pause, askedFor)}
+	b.claims[key] = redeliveryClaim{claimedAt: now, interval: max(2*previous.interval, minRedeliveryInterval)}
 
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 
-		b.claims[key] = before
+		b.claims[key] = previous
 	}, true
 }
 
-func limitedError(after time.Duration, message string) *workload.Error {
+func newRateLimitError(delay time.Duration, message string) *workload.Error {
 	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonRateLimited, After: max(after, time.Second), Message: message,
+		Kind: workload.RateLimited, Reason: ReasonRateLimited, RetryAfter: max(delay, time.Second), Message: message,
 	}
 }

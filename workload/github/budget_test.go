@@ -28,14 +28,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// opened makes a provider as the operator does.
+// opened creates a provider as the operator does.
 func opened(t *testing.T, platform github.Platform, url, token, group string) workload.Provider {
 	t.Helper()
 
 	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Organization: githubtest.Org, APIURL: url}}
 
-	runner, err := platform.Runner(template, v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
+	runner, err := platform.ResolveRunner(template, v1alpha1.Workload{Config: &v1alpha1.WorkloadConfig{
 		GitHub: &v1alpha1.GitHubActionsConfig{RunnerGroup: group},
 	}})
 	if err != nil {
@@ -50,7 +50,7 @@ func opened(t *testing.T, platform github.Platform, url, token, group string) wo
 	return out
 }
 
-// after gives for how long a call is put off; 0 when it is not.
+// after returns the delay of a call, or 0 if the call is not delayed.
 func after(t *testing.T, what string, err error) time.Duration {
 	t.Helper()
 
@@ -59,15 +59,15 @@ func after(t *testing.T, what string, err error) time.Duration {
 	}
 
 	got, ok := errors.AsType[*workload.Error](err)
-	if !ok || got.Kind != workload.RateLimited || got.After < time.Millisecond {
+	if !ok || got.Kind != workload.RateLimited || got.RetryAfter < time.Millisecond {
 		t.Fatalf("%s: %v, want RateLimited", what, err)
 	}
 
-	return got.After
+	return got.RetryAfter
 }
 
-// With few calls left polls stop first, then repairs slow down, then nothing is made any
-// more, and runners are removed to the end.
+// When few calls are left, polls stop first, then reading jobs slows down, then no runners are
+// created, and runners are removed until no call is left.
 func TestBudgetEndsInOrder(t *testing.T) {
 	t.Parallel()
 
@@ -82,7 +82,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	var ids []string
 
 	issue := func(name string) error {
-		made, err := p.Issue(t.Context(), request(name))
+		made, err := p.IssueCredential(t.Context(), request(name))
 		if err == nil {
 			ids = append(ids, made.RunnerID)
 		}
@@ -90,27 +90,27 @@ func TestBudgetEndsInOrder(t *testing.T) {
 		return err
 	}
 	repair := func() error {
-		_, err := p.Job(t.Context(), githubtest.Repo, job)
+		_, err := p.GetJob(t.Context(), githubtest.Repo, job)
 
 		return err
 	}
 	spend := func(calls int) {
 		for range calls {
-			clk.Step(time.Millisecond) // so that no listing is there already
+			clk.Step(time.Millisecond) // so that no list is cached
 
-			if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
+			if _, err := p.FindRunner(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
 				t.Fatalf("listing: %v", err)
 			}
 		}
 	}
 
-	if _, err := polls.Jobs(t.Context(), nil); err != nil { // 5 lists and a run
+	if _, err := polls.ListJobs(t.Context(), nil); err != nil { // five lists and one run
 		t.Fatal(err)
 	}
 
 	spend(limit - reserve - 6)
 
-	if _, err := polls.Jobs(t.Context(), nil); after(t, "poll", err) < 30*time.Minute {
+	if _, err := polls.ListJobs(t.Context(), nil); after(t, "poll", err) < 30*time.Minute {
 		t.Errorf("a poll with the reserve left: %v, want it to wait for the next hour", err)
 	}
 
@@ -158,12 +158,12 @@ func TestBudgetEndsInOrder(t *testing.T) {
 
 	clk.Step(time.Hour)
 
-	if _, err := polls.Jobs(t.Context(), nil); err != nil {
+	if _, err := polls.ListJobs(t.Context(), nil); err != nil {
 		t.Errorf("a poll in the next hour: %v", err)
 	}
 }
 
-// A secondary limit pauses all but removals, and no call is spent on finding out again.
+// A secondary rate limit stops all calls except removals, and no call is made to test the limit.
 func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	t.Parallel()
 
@@ -172,7 +172,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	p := providerAt(t, repositoryScope(server), clk)
 	polls := as[workload.Poller](t, p)
 
-	made, err := p.Issue(t.Context(), request("first"))
+	made, err := p.IssueCredential(t.Context(), request("first"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_, err = p.Issue(t.Context(), request("second"))
+	_, err = p.IssueCredential(t.Context(), request("second"))
 	after(t, "making a runner", err)
 
 	if err := server.SetFaults(control.Faults{}); err != nil {
@@ -199,10 +199,10 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	}
 	before := calls()
 
-	_, issueErr := p.Issue(t.Context(), request("second"))
-	_, findErr := p.Find(t.Context(), "x", 0)
-	_, jobErr := p.Job(t.Context(), githubtest.Repo, "5")
-	_, pollErr := polls.Jobs(t.Context(), nil)
+	_, issueErr := p.IssueCredential(t.Context(), request("second"))
+	_, findErr := p.FindRunner(t.Context(), "x", 0)
+	_, jobErr := p.GetJob(t.Context(), githubtest.Repo, "5")
+	_, pollErr := polls.ListJobs(t.Context(), nil)
 
 	for what, err := range map[string]error{"making": issueErr, "listing": findErr, "repair": jobErr, "poll": pollErr} {
 		if wait := after(t, what, err); wait != time.Minute {
@@ -220,12 +220,12 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 
 	clk.Step(time.Minute)
 
-	if _, err := p.Issue(t.Context(), request("second")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), request("second")); err != nil {
 		t.Errorf("after the pause: %v", err)
 	}
 }
 
-// GitHub limits a credential, not a provider.
+// GitHub limits a credential and not a provider.
 func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 	t.Parallel()
 
@@ -249,7 +249,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 			})
 			first := opened(t, test.platform, server.URL, githubtest.PAT, "")
 
-			if _, err := first.Issue(t.Context(), request("a")); !workload.Is(err, workload.RateLimited) {
+			if _, err := first.IssueCredential(t.Context(), request("a")); !workload.Is(err, workload.RateLimited) {
 				t.Fatal(err)
 			}
 
@@ -257,7 +257,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			_, err := opened(t, test.platform, server.URL, test.token, "fast").Issue(t.Context(), request("b"))
+			_, err := opened(t, test.platform, server.URL, test.token, "fast").IssueCredential(t.Context(), request("b"))
 			if workload.KindOf(err) != test.want {
 				t.Errorf("the other provider: %v, want %q", err, test.want)
 			}
@@ -283,11 +283,11 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 	for i := range many {
 		name := fmt.Sprintf("r-%03d", i)
 
-		_, err := p.Issue(t.Context(), request(name))
+		_, err := p.IssueCredential(t.Context(), request(name))
 		if wait := after(t, name, err); wait > 0 {
 			waits[name] = wait
 
-			checkError(t, err, workload.RateLimited, github.ReasonPaced, "making runner "+name)
+			checkError(t, err, workload.RateLimited, github.ReasonPaced, "create runner "+name)
 		}
 	}
 
@@ -304,14 +304,14 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 		t.Errorf("%d who wait were told %d times to come again at", len(waits), len(told))
 	}
 
-	// Everybody who comes when he was told to is served.
+	// Every caller that retries after its delay can register.
 	for begun := clk.Now(); len(waits) > 0; clk.Step(100 * time.Millisecond) {
 		for name, wait := range waits {
 			if clk.Since(begun) < wait {
 				continue
 			}
 
-			if _, err := p.Issue(t.Context(), request(name)); err != nil {
+			if _, err := p.IssueCredential(t.Context(), request(name)); err != nil {
 				t.Fatalf("%s, after %s: %v", name, wait, err)
 			}
 
@@ -320,7 +320,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 	}
 }
 
-// However callers come, no minute has more registrations than GitHub takes.
+// Whenever callers register, no minute has more registrations than GitHub allows.
 func TestRegistrationsKeepToTheLimit(t *testing.T) {
 	t.Parallel()
 
@@ -329,7 +329,7 @@ func TestRegistrationsKeepToTheLimit(t *testing.T) {
 	property.Check(t, "no window has too many", property.Options{}, prop.ForAll(func(seed uint64) bool {
 		dice := rand.New(rand.NewPCG(seed, 1))
 		clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-		register := github.Registrations(clk)
+		register := github.NewRegistrationGate(clk)
 
 		var taken []time.Time
 
@@ -345,7 +345,7 @@ func TestRegistrationsKeepToTheLimit(t *testing.T) {
 	}, gen.UInt64()))
 }
 
-// densest is the largest number of times in any window.
+// densest returns the largest number of times in any window.
 func densest(times []time.Time, window time.Duration) int {
 	most, from := 0, 0
 
@@ -360,7 +360,7 @@ func densest(times []time.Time, window time.Duration) int {
 	return most
 }
 
-// Servers that have no limits say nothing of them, as GitHub Enterprise Server by default.
+// Servers without rate limits send no headers. That is the default of GitHub Enterprise Server.
 func TestNoPaceWithoutLimits(t *testing.T) {
 	t.Parallel()
 
@@ -378,13 +378,13 @@ func TestNoPaceWithoutLimits(t *testing.T) {
 	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: plain.URL})
 
 	for i := range many {
-		if _, err := p.Issue(t.Context(), request("r"+strconv.Itoa(i))); err != nil {
+		if _, err := p.IssueCredential(t.Context(), request("r"+strconv.Itoa(i))); err != nil {
 			t.Fatalf("runner %d: %v", i, err)
 		}
 	}
 }
 
-// What users read when GitHub gives trouble, at every call that conditions come from.
+// The messages that users see if GitHub fails, for every call that conditions report.
 func TestTroubleInWords(t *testing.T) {
 	t.Parallel()
 
@@ -398,26 +398,26 @@ func TestTroubleInWords(t *testing.T) {
 	}{
 		"revoked token": {
 			revoke: true, kind: workload.Rejected, reason: github.ReasonCredentials,
-			words: "GitHub does not accept the credentials (GitHub says: Bad credentials): the token is wrong, expired or revoked; " +
-				"put a valid one into the Secret",
+			words: "GitHub rejected the credentials (GitHub's message: Bad credentials): the token is wrong, expired or revoked; " +
+				"put a valid token into the Secret",
 		},
 		"403 rate limit": {
 			faults: control.Faults{RateLimit: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
-			words: " waits: GitHub's rate limit is spent",
+			words: ": GitHub's rate limit is exceeded",
 		},
 		"403 secondary rate limit": {
 			faults: control.Faults{SecondaryRateLimit: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
-			words: " waits: GitHub asked for a pause (secondary rate limit)",
+			words: ": GitHub requested a delay (secondary rate limit)",
 		},
 		"too many registrations": {
 			faults: control.Faults{RegistrationsLimited: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
-			words: "making runner trouble waits: GitHub asked for a pause",
+			words: "create runner trouble: GitHub requested a delay",
 		},
 		"runner group that doesn't exist": {
 			group: "gpus", kind: workload.Rejected, reason: github.ReasonGroup,
-			words: `organization octo-org has no runner group "gpus": make it at GitHub or change runnerGroup`,
+			words: `organization octo-org has no runner group "gpus": create the group at GitHub or change runnerGroup`,
 		},
-		"5xx": {faults: control.Faults{ServerError: 1}, words: "at GitHub: status 502 (GitHub says: Server Error)"},
+		"5xx": {faults: control.Faults{ServerError: 1}, words: "at GitHub: status 502 (GitHub's message: Server Error)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -428,13 +428,13 @@ func TestTroubleInWords(t *testing.T) {
 			p := provider(t, config)
 
 			if test.group == "" {
-				if err := p.Validate(t.Context()); err != nil { // it worked before
+				if err := p.Validate(t.Context()); err != nil { // the provider worked before
 					t.Fatal(err)
 				}
 			}
 
 			if test.revoke {
-				server.Revoke(githubtest.PAT)
+				server.RevokeToken(githubtest.PAT)
 			}
 
 			if err := server.SetFaults(test.faults); err != nil {
@@ -444,11 +444,11 @@ func TestTroubleInWords(t *testing.T) {
 			req := request("trouble")
 			req.Group = test.group
 
-			_, issueErr := p.Issue(t.Context(), req)
+			_, issueErr := p.IssueCredential(t.Context(), req)
 			errs := map[string]error{"Issue": issueErr}
 
 			if test.group == "" && test.faults.RegistrationsLimited+test.faults.RateLimit == 0 {
-				_, errs["Find"] = p.Find(t.Context(), "x", 0)
+				_, errs["Find"] = p.FindRunner(t.Context(), "x", 0)
 			}
 
 			if test.group != "" {

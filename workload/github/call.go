@@ -13,7 +13,7 @@ import (
 	gh "github.com/google/go-github/v88/github"
 )
 
-// caller makes calls as one credential, within its budget.
+// caller makes calls with one credential and within its budget.
 type caller struct {
 	client *gh.Client
 	budget *budget
@@ -21,24 +21,24 @@ type caller struct {
 
 // request is one call.
 type request struct {
-	class  class
-	what   string // for people, such as "listing runners"
+	class  callClass
+	action string // for people, such as "list runners"
 	method string // default: GET
-	path   string // without a slash before it, or a whole URL
+	path   string // without a leading slash, or a whole URL
 	query  url.Values
 	body   any
-	etag   string // of the answer that is there already
+	etag   string // of the cached response
 }
 
-// send makes a call and reads its answer into out, unless that is nil. A call that the
-// budget refuses is an error of kind RateLimited; other errors are the library's, for
-// explain.
+// send makes a call and decodes its response into out, unless out is nil. If the budget does not
+// allow the call, the error has kind RateLimited. Other errors are those of the library. Pass them
+// to explain.
 func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, error) {
 	if r.method == "" {
 		r.method = http.MethodGet
 	}
 
-	if err := c.budget.allow(r.class, r.method, r.what); err != nil {
+	if err := c.budget.allow(r.class, r.method, r.action); err != nil {
 		return nil, err
 	}
 
@@ -60,15 +60,15 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 		err = nil
 	}
 
-	if after, ok := secondary(err); ok {
-		c.budget.pause(after)
+	if delay, ok := parseSecondaryLimit(err); ok {
+		c.budget.pause(delay)
 	}
 
 	return resp, err
 }
 
-// paged is a page's query.
-func paged(page int) url.Values {
+// pageQuery returns the query of a page.
+func pageQuery(page int) url.Values {
 	query := url.Values{"per_page": {strconv.Itoa(perPage)}}
 	if page > 1 {
 		query.Set("page", strconv.Itoa(page))

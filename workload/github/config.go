@@ -27,59 +27,59 @@ const (
 	defaultTimeout = 30 * time.Second
 )
 
-// Config makes the provider of one scope of GitHub.
+// Config configures the provider of one scope of GitHub.
 type Config struct {
 	*Settings
 
-	// Timeout of one call.
+	// Timeout of one call. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the transport below that. Nil: httpbound.Shared.
+	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
 	Network http.RoundTripper
 
-	// limits that providers of one Platform share.
-	limits *limits
+	// limits are the budgets that the providers of one Platform share.
+	limits *budgetRegistry
 }
 
-// Settings are one scope of GitHub.
+// Settings identify one scope of GitHub and its credentials.
 type Settings struct {
-	// App or Token authenticates; exactly one is set.
+	// App or Token authenticates. Exactly one of them is set.
 	App   *App
 	Token string
-	// Owner and Repository, or Organization, or Enterprise, are the scope.
+	// The scope is a repository (Owner and Repository), an Organization or an Enterprise.
 	Owner, Repository, Organization, Enterprise string
-	// APIURL, RegistrationURLs and RunnerURLs as in the template.
+	// APIURL, RegistrationURLs and RunnerURLs have the same meaning as in the template.
 	APIURL           string
 	RegistrationURLs v1alpha1.GitHubURLs
 	RunnerURLs       v1alpha1.GitHubURLs
-	// RunnerGroup that Validate looks for; empty means the default one. Issue goes by
-	// its request.
+	// RunnerGroup is the group that Validate checks. Empty means the default group. IssueCredential
+	// uses the group of its request.
 	RunnerGroup string
-	// ScaleSet is the name of the runner scale set that the runners belong to, if any.
+	// ScaleSet is the name of the runner scale set that the runners belong to. It can be empty.
 	ScaleSet string
 }
 
-// App is an installation of a GitHub App.
+// App identifies an installation of a GitHub App.
 type App struct {
-	// AppID is the numeric id or client id.
+	// AppID is the numeric id or the client id.
 	AppID          string
 	PrivateKey     []byte
 	InstallationID int64
 }
 
-// New makes the provider of one scope of GitHub. It makes no call. A configuration that
-// cannot work is an error of kind Rejected.
+// New creates the provider of one scope of GitHub. It makes no calls. For an invalid configuration
+// it returns an error of kind Rejected.
 func New(config Config) (workload.Provider, error) {
-	return open(config, clock.RealClock{})
+	return openProvider(config, clock.RealClock{})
 }
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	if config.Settings == nil {
-		return nil, workload.Reject(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github of the template")
+		return nil, workload.NewRejected(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github in the template")
 	}
 
-	urls, err := readURLs(config.Settings)
+	urls, err := resolveURLs(config.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -93,37 +93,37 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		urls: urls, timeout: timeout, clock: clk, group: config.RunnerGroup,
 		redact: newRedactor(config.Settings), groups: map[string]int64{},
 	}
-	out.list = workload.Shared[map[string]workload.Runner]{
-		List: out.listAll, May: out.slowed, Timeout: max(listTimeout, timeout), Clock: clk,
+	out.runnerList = workload.ListCache[map[string]workload.Runner]{
+		List: out.fetchRunners, CheckAllowed: out.checkListAllowed, Timeout: max(listTimeout, timeout), Clock: clk,
 	}
 
-	own, app := config.limits.budgets(clk, urls.api, config.Settings)
-	out.budget, out.app.budget = own, app
+	scopeBudget, appBudget := config.limits.credentialBudgets(clk, urls.api, config.Settings)
+	out.budget, out.app.budget = scopeBudget, appBudget
 
-	if err := out.connect(config); err != nil {
+	if err := out.createClients(config); err != nil {
 		return nil, err
 	}
 
 	return out, nil
 }
 
-// connect makes the clients of the provider: that of its scope, and that of the App
-// itself if there is one.
-func (p *provider) connect(config Config) error {
-	app, err := gitHubApp(config.Settings)
+// createClients creates the client of the provider's scope and, if a GitHub App is used, the client
+// of the App itself.
+func (p *provider) createClients(config Config) error {
+	app, err := resolveApp(config.Settings)
 	if err != nil {
 		return err
 	}
 
-	next := p.network(config, p.budget)
+	next := p.buildTransport(config, p.budget)
 
 	if app == nil {
-		p.client, err = p.newClient(bearing(next, strings.TrimSpace(config.Token)))
+		p.client, err = p.newClient(authenticateWithToken(next, strings.TrimSpace(config.Token)))
 
 		return err
 	}
 
-	if next, err = installation(next, app, p.urls.api); err != nil {
+	if next, err = authenticateAsInstallation(next, app, p.urls.api); err != nil {
 		return err
 	}
 
@@ -131,9 +131,9 @@ func (p *provider) connect(config Config) error {
 		return err
 	}
 
-	p.installation = app.InstallationID
+	p.installationID = app.InstallationID
 
-	if next, err = asApp(p.network(config, p.app.budget), app, p.urls.api); err == nil {
+	if next, err = authenticateAsApp(p.buildTransport(config, p.app.budget), app, p.urls.api); err == nil {
 		p.app.client, err = p.newClient(next)
 	}
 
@@ -144,22 +144,23 @@ func (p *provider) newClient(transport http.RoundTripper) (*gh.Client, error) {
 	base := p.urls.api + "/"
 
 	out, err := gh.NewClient(
-		gh.WithHTTPClient(&http.Client{Transport: guarding(transport, p.urls), Timeout: p.timeout}),
+		gh.WithHTTPClient(&http.Client{Transport: restrictHosts(transport, p.urls), Timeout: p.timeout}),
 		gh.WithURLs(&base, &base), gh.WithUserAgent(userAgent),
-		// The budget keeps to the limits: it lets removals go on where the library would not.
+		// The budget enforces the rate limits. Unlike the library's check, it lets removals
+		// continue.
 		gh.WithDisableRateLimitCheck(),
 	)
 	if err != nil {
-		return nil, workload.Reject(ReasonConfig, "apiUrl is not a URL: use one such as https://api.github.com")
+		return nil, workload.NewRejected(ReasonConfig, "apiUrl is not a URL: use a URL such as https://api.github.com")
 	}
 
 	return out, nil
 }
 
-// scope is a repository, an organisation where repo is empty, or an enterprise.
+// scope is a repository, an organization if repo is empty, or an enterprise.
 type scope struct{ owner, repo, enterprise string }
 
-// String names the scope for people.
+// String returns the scope's name for people.
 func (s scope) String() string {
 	switch {
 	case s.enterprise != "":
@@ -171,7 +172,7 @@ func (s scope) String() string {
 	}
 }
 
-// path is where the scope's calls are, without a slash before it.
+// path returns the scope's path prefix in the API, without a leading slash.
 func (s scope) path() string {
 	switch {
 	case s.enterprise != "":
@@ -183,8 +184,8 @@ func (s scope) path() string {
 	}
 }
 
-// pick gives the URL template of the scope's kind.
-func (s scope) pick(from v1alpha1.GitHubURLs) string {
+// selectURL returns the URL template of the scope's kind.
+func (s scope) selectURL(from v1alpha1.GitHubURLs) string {
 	switch {
 	case s.enterprise != "":
 		return from.Enterprise
@@ -195,8 +196,8 @@ func (s scope) pick(from v1alpha1.GitHubURLs) string {
 	}
 }
 
-// home is the scope's place below the web URL, where runners register.
-func (s scope) home() string {
+// webPath returns the scope's path below the web URL, where runners register.
+func (s scope) webPath() string {
 	switch {
 	case s.enterprise != "":
 		return "/enterprises/" + s.enterprise
@@ -207,7 +208,7 @@ func (s scope) home() string {
 	}
 }
 
-// urls are where calls go and where runners register.
+// urls contains where the provider sends calls and where runners register.
 type urls struct {
 	scope             scope
 	api               string
@@ -215,40 +216,41 @@ type urls struct {
 	runner            string
 }
 
-// plain matches the names GitHub gives out. Anything else could lead a URL elsewhere.
-func plain(name string) bool {
+// isValidName reports whether a name has only characters that GitHub allows in names. Other
+// characters could change the path of a URL.
+func isValidName(name string) bool {
 	return regexp.MustCompile(`^[A-Za-z0-9_.-]+$`).MatchString(name) && strings.Trim(name, ".") != ""
 }
 
-func readURLs(config *Settings) (urls, error) {
-	where, err := readScope(config)
+func resolveURLs(config *Settings) (urls, error) {
+	target, err := parseScope(config)
 	if err != nil {
 		return urls{}, err
 	}
 
-	out := urls{scope: where, api: strings.TrimRight(config.APIURL, "/")}
+	out := urls{scope: target, api: strings.TrimRight(config.APIURL, "/")}
 	if out.api == "" {
 		out.api = publicAPI
 	}
 
-	if err := checkURL("apiUrl", out.api); err != nil {
+	if err := validateURL("apiUrl", out.api); err != nil {
 		return urls{}, err
 	}
 
-	out.registrationToken = cmp.Or(where.expand(where.pick(config.RegistrationURLs)),
-		out.api+"/"+where.path()+"/actions/runners/registration-token")
-	out.runner = cmp.Or(where.expand(where.pick(config.RunnerURLs)), webURL(out.api)+where.home())
+	out.registrationToken = cmp.Or(target.expandPlaceholders(target.selectURL(config.RegistrationURLs)),
+		out.api+"/"+target.path()+"/actions/runners/registration-token")
+	out.runner = cmp.Or(target.expandPlaceholders(target.selectURL(config.RunnerURLs)), deriveWebURL(out.api)+target.webPath())
 
-	if err := checkURL("registrationUrls", out.registrationToken); err != nil {
+	if err := validateURL("registrationUrls", out.registrationToken); err != nil {
 		return urls{}, err
 	}
 
-	return out, checkURL(runnerURLs, out.runner)
+	return out, validateURL(runnerURLs, out.runner)
 }
 
-// servers are those that credentials are sent to; none where the settings are no good.
-func (s *Settings) servers() []string {
-	urls, err := readURLs(s)
+// listServers returns the servers that receive credentials, or nil if the settings are invalid.
+func (s *Settings) listServers() []string {
+	urls, err := resolveURLs(s)
 	if err != nil {
 		return nil
 	}
@@ -264,82 +266,90 @@ func (s *Settings) servers() []string {
 	return slices.Compact(out)
 }
 
-func readScope(config *Settings) (scope, error) {
-	where := scope{owner: config.Organization}
+func parseScope(config *Settings) (scope, error) {
+	parsed := scope{owner: config.Organization}
 
 	switch {
 	case config.Repository != "":
-		where = scope{owner: config.Owner, repo: config.Repository}
+		parsed = scope{owner: config.Owner, repo: config.Repository}
 		if owner, name, ok := strings.Cut(config.Repository, "/"); ok {
-			where = scope{owner: owner, repo: name}
+			parsed = scope{owner: owner, repo: name}
 		}
 	case config.Organization != "":
 	case config.Enterprise != "":
-		where.enterprise = config.Enterprise
+		parsed.enterprise = config.Enterprise
 	default:
-		where.owner = config.Owner
+		parsed.owner = config.Owner
 	}
 
 	switch {
-	case where.enterprise != "" && !plain(where.enterprise):
-		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the slug of an enterprise at GitHub", where.enterprise))
-	case where.enterprise != "":
-		return where, nil
-	case where.owner == "":
-		return scope{}, workload.Reject(ReasonConfig, "no scope is set: set owner and repository, organization or enterprise "+
-			"in bootstrap.config.github of the template or in the pool")
-	case !plain(where.owner):
-		return scope{}, workload.Reject(ReasonConfig,
-			fmt.Sprintf("%q is not the name of an owner or organization at GitHub", where.owner))
-	case where.repo != "" && !plain(where.repo):
-		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf("%q is not the name of a repository at GitHub", where.repo))
+	case parsed.enterprise != "" && !isValidName(parsed.enterprise):
+		return scope{}, workload.NewRejected(ReasonConfig,
+			fmt.Sprintf("%q is not a valid slug of an enterprise at GitHub", parsed.enterprise))
+	case parsed.enterprise != "":
+		return parsed, nil
+	case parsed.owner == "":
+		return scope{}, workload.NewRejected(ReasonConfig,
+			"the scope is missing: set owner and repository, organization or enterprise "+
+				"in bootstrap.config.github of the template or in the pool")
+	case !isValidName(parsed.owner):
+		return scope{}, workload.NewRejected(ReasonConfig,
+			fmt.Sprintf("%q is not a valid name of an owner or organization at GitHub", parsed.owner))
+	case parsed.repo != "" && !isValidName(parsed.repo):
+		return scope{}, workload.NewRejected(ReasonConfig, fmt.Sprintf("%q is not a valid name of a repository at GitHub", parsed.repo))
 	}
 
-	return where, nil
+	return parsed, nil
 }
 
-// expand fills in placeholders. For an organisation {owner} and {org} are the same. What
-// the scope has no word for is left, and is found by checkURL.
-func (s scope) expand(template string) string {
-	for placeholder, word := range map[string]string{
+// expandPlaceholders replaces the placeholders of a URL template. For an organization, {owner} and
+// {org} are the same. It leaves placeholders that the scope has no value for, and validateURL
+// rejects them.
+func (s scope) expandPlaceholders(template string) string {
+	for placeholder, value := range map[string]string{
 		"{owner}": s.owner, "{org}": s.owner, "{repo}": s.repo, "{enterprise}": s.enterprise,
 	} {
-		if word != "" {
-			template = strings.ReplaceAll(template, placeholder, word)
+		if value != "" {
+			template = strings.ReplaceAll(template, placeholder, value)
 		}
 	}
 
 	return template
 }
 
-// runnerURLs is the field of what runners alone are told; nothing is sent there from here.
+// runnerURLs is the name of the field with the URLs that only runners use. The operator makes no
+// calls to them.
 const runnerURLs = "runnerUrls"
 
-// checkURL never repeats a URL that has credentials in it.
-func checkURL(field, text string) error {
+// validateURL returns an error if a URL cannot be used. The error never quotes a URL that contains
+// credentials.
+func validateURL(field, text string) error {
 	parsed, err := url.Parse(text)
 
 	switch {
 	case err != nil:
-		return workload.Reject(ReasonConfig, field+" is not a URL: use one such as https://api.github.com")
+		return workload.NewRejected(ReasonConfig, field+" is not a URL: use a URL such as https://api.github.com")
 	case parsed.User != nil:
-		return workload.Reject(ReasonConfig, field+" holds credentials: remove them, the template's app or credentials are used")
+		return workload.NewRejected(ReasonConfig, field+" contains credentials: remove them and set app or credentials in the template")
 	case parsed.Scheme != "https" && parsed.Scheme != "http", parsed.Host == "":
-		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q is not a URL: use one such as https://api.github.com", field, text))
-	case field != runnerURLs && !httpbound.Safe(parsed):
-		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q is plain http, and credentials are sent there: use https", field, text))
+		return workload.NewRejected(ReasonConfig,
+			fmt.Sprintf("%s %q is not an http(s) URL: use a URL such as https://api.github.com", field, text))
+	case field != runnerURLs && !httpbound.IsSecureURL(parsed):
+		return workload.NewRejected(ReasonConfig,
+			fmt.Sprintf("%s %q uses plain http, which would expose the credentials: use https", field, text))
 	case strings.ContainsAny(parsed.Path, "{}"):
-		return workload.Reject(ReasonConfig, fmt.Sprintf("%s %q has a placeholder that the scope has no word for: "+
-			"{owner}, {repo}, {org} and {enterprise} are known", field, text))
+		return workload.NewRejected(ReasonConfig, fmt.Sprintf(
+			"%s %q contains a placeholder that is unknown or has no value in this scope: "+
+				"the placeholders are {owner}, {repo}, {org} and {enterprise}", field, text))
 	}
 
 	return nil
 }
 
-// webURL gives where people and runners go, from where the API is: github.com,
-// SUBDOMAIN.ghe.com, or the host of a GitHub Enterprise Server, whose API is below
-// /api/v3 (https://docs.github.com/enterprise-server/rest/quickstart).
-func webURL(api string) string {
+// deriveWebURL returns the URL that people and runners use, from the API's URL: github.com,
+// SUBDOMAIN.ghe.com, or the host of a GitHub Enterprise Server, whose API is below /api/v3
+// (https://docs.github.com/enterprise-server/rest/quickstart).
+func deriveWebURL(api string) string {
 	if api == publicAPI {
 		return "https://github.com"
 	}
@@ -351,31 +361,32 @@ func webURL(api string) string {
 	return strings.TrimSuffix(api, "/api/v3")
 }
 
-// gitHubApp gives the settings of the App, or nil where a token is used.
-func gitHubApp(config *Settings) (*App, error) {
+// resolveApp returns the settings of the App, or nil if a token is used.
+func resolveApp(config *Settings) (*App, error) {
 	switch {
 	case config.App != nil && config.Token != "":
-		return nil, workload.Reject(ReasonConfig, "a GitHub App and a personal access token are both set: choose one")
+		return nil, workload.NewRejected(ReasonConfig, "a GitHub App and a personal access token are both set: remove one of them")
 	case config.App == nil && strings.TrimSpace(config.Token) == "":
-		return nil, workload.Reject(ReasonCredentials,
-			"no credentials: the Secret holds neither a GitHub App nor a personal access token")
+		return nil, workload.NewRejected(ReasonCredentials,
+			"the credentials are missing: put a GitHub App's key or a personal access token into the Secret")
 	case config.App == nil:
-		return nil, nil //nolint:nilnil // no App is an answer
+		return nil, nil //nolint:nilnil // nil means that no App is used
 	case config.App.AppID == "" || config.App.InstallationID <= 0:
-		return nil, workload.Reject(ReasonCredentials,
-			"the GitHub App's appId or installationId is empty: both are on the App's settings page")
+		return nil, workload.NewRejected(ReasonCredentials,
+			"the GitHub App's appId or installationId is empty: copy both from the App's settings page")
 	}
 
 	return config.App, nil
 }
 
-// needs says which permission a call needs, in the words of GitHub's settings pages
+// runnersRequirement returns the permission that managing runners needs, with the names of GitHub's
+// settings pages
 // (https://docs.github.com/rest/authentication/permissions-required-for-github-apps).
-func (s scope) needs() string {
+func (s scope) runnersRequirement() string {
 	switch {
 	case s.enterprise != "":
-		return "the scope manage_runners:enterprise of a classic token: " +
-			"GitHub lets no GitHub App and no fine-grained token manage an enterprise's runners"
+		return "the scope manage_runners:enterprise of a classic token, " +
+			"because GitHub Apps and fine-grained tokens cannot manage the runners of an enterprise"
 	case s.repo == "":
 		return "the organization permission Self-hosted runners: write (GitHub App or fine-grained token), " +
 			"or the scope admin:org (classic token)"
@@ -384,17 +395,19 @@ func (s scope) needs() string {
 	return "the repository permission Administration: write (GitHub App or fine-grained token), or the scope repo (classic token)"
 }
 
-// needsJobs is what reading jobs needs.
-const needsJobs = "the repository permission Actions: read (GitHub App or fine-grained token), or the scope repo (classic token)"
+// jobsRequirement is the permission that reading jobs needs.
+const jobsRequirement = "the repository permission Actions: read (GitHub App or fine-grained token), " +
+	"or the scope repo (classic token)"
 
-// registrationKind checks the kind of credential that is asked for.
-func registrationKind(kind string) (bool, error) {
+// isJITRegistration reports whether the registration is jit, which is the default. It returns an
+// error for an unknown registration.
+func isJITRegistration(kind string) (bool, error) {
 	switch kind {
 	case v1alpha1.RegistrationJIT, "":
 		return true, nil
 	case v1alpha1.RegistrationToken:
 		return false, nil
 	default:
-		return false, workload.Reject(ReasonConfig, fmt.Sprintf("registration %q is unknown: use jit or token", kind))
+		return false, workload.NewRejected(ReasonConfig, fmt.Sprintf("registration %q is not valid: use jit or token", kind))
 	}
 }

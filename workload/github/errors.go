@@ -34,164 +34,168 @@ const (
 	ReasonHook         = "GitHubWebhookNotFound"
 )
 
-var errForeignHost = errors.New("refuse to send GitHub credentials to a host that is not configured")
+var errForeignHost = errors.New("send GitHub credentials: the host is not configured")
 
 const (
-	// secondaryWait is what GitHub asks for where a secondary limit names no time.
-	secondaryWait = time.Minute
-	maxErrorBody  = 4 << 10
-	maxMessage    = 500
+	// defaultSecondaryDelay is the delay that GitHub requires if a secondary rate limit names none.
+	defaultSecondaryDelay = time.Minute
+	maxErrorBodyBytes     = 4 << 10
+	maxMessageLength      = 500
 )
 
 func newRedactor(config *Settings) log.Redactor {
-	// Tokens of GitHub (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens,
-	// and whatever follows the name of a secret in a URL or a header.
+	// Redact GitHub's tokens (ghp_, gho_, ghu_, ghs_, ghr_, github_pat_), JSON web tokens, texts
+	// that follow the name of a secret in a URL or a header, and credentials in a URL.
 	return log.NewRedactor(regexp.MustCompile(`(gh[a-z]_|github_pat_)[A-Za-z0-9_.-]+|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+|`+
 		`(?i:(bearer|token|access_token|client_secret)[= ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), strings.TrimSpace(config.Token))
 }
 
-// answer is what GitHub said, whichever library heard it.
-type answer struct {
+// errorResponse is an error response from GitHub, from either of the two libraries.
+type errorResponse struct {
 	status  int
 	message string
 	header  http.Header
 }
 
-func readAnswer(err error) (answer, bool) {
+func extractErrorResponse(err error) (errorResponse, bool) {
 	if e, ok := errors.AsType[*gh.ErrorResponse](err); ok && e.Response != nil {
 		message := e.Message
 		for _, more := range e.Errors {
 			message = strings.TrimSpace(message + " " + more.Message)
 		}
 
-		return answer{e.Response.StatusCode, message, e.Response.Header}, true
+		return errorResponse{e.Response.StatusCode, message, e.Response.Header}, true
 	}
 
 	if e, ok := errors.AsType[*ghinstallation.HTTPError](err); ok && e.Response != nil {
-		text, _ := io.ReadAll(io.LimitReader(e.Response.Body, maxErrorBody))
+		text, _ := io.ReadAll(io.LimitReader(e.Response.Body, maxErrorBodyBytes))
 		_ = e.Response.Body.Close()
 
-		return answer{e.Response.StatusCode, string(text), e.Response.Header}, true
+		return errorResponse{e.Response.StatusCode, string(text), e.Response.Header}, true
 	}
 
-	return answer{}, false
+	return errorResponse{}, false
 }
 
-// explain turns a failed call into what a person or the caller can act upon. It names
-// what was done, the scope and, where rights are missing, the ones that are needed.
-func (p *provider) explain(what, needs string, err error) error {
-	return p.explainOf(p.urls.scope, what, needs, err)
+// explain converts the error of a failed call into an error that the caller can handle by its kind.
+// The error names the action, the scope and, if a permission is missing, the required permission.
+func (p *provider) explain(action, requirement string, err error) error {
+	return p.explainScope(p.urls.scope, action, requirement, err)
 }
 
-// explainOf is explain for a call about another scope than the provider's own.
-func (p *provider) explainOf(where scope, what, needs string, err error) error {
-	if refused, ok := errors.AsType[*workload.Error](err); ok {
-		return refused
+// explainScope is like explain, for a call to a scope other than the provider's.
+func (p *provider) explainScope(target scope, action, requirement string, err error) error {
+	if explained, ok := errors.AsType[*workload.Error](err); ok {
+		return explained
 	}
 
-	if limited := p.limited(what, err); limited != nil {
+	if limited := p.explainRateLimit(action, err); limited != nil {
 		return limited
 	}
 
-	got, ok := readAnswer(err)
+	response, ok := extractErrorResponse(err)
 	if !ok {
-		return fmt.Errorf("%s at GitHub: %w", what, p.redact.Cause(err))
+		return fmt.Errorf("%s at GitHub: %w", action, p.redact.RedactError(err))
 	}
 
-	said := p.said(got.message)
+	quoted := p.quoteMessage(response.message)
 
-	if _, app := errors.AsType[*ghinstallation.HTTPError](err); app {
-		return p.explainApp(got, said)
+	if _, isApp := errors.AsType[*ghinstallation.HTTPError](err); isApp {
+		return p.explainApp(response, quoted)
 	}
 
-	switch got.status {
+	switch response.status {
 	case http.StatusUnauthorized:
-		return workload.Reject(ReasonCredentials, fmt.Sprintf(
-			"GitHub does not accept the credentials%s: the token is wrong, expired or revoked; put a valid one into the Secret", said))
+		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
+			"GitHub rejected the credentials%s: the token is wrong, expired or revoked; put a valid token into the Secret", quoted))
 	case http.StatusForbidden, http.StatusUnavailableForLegalReasons:
-		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: grant %s%s",
-			what, where, said, needs, accepted(got.header)))
+		return workload.NewRejected(ReasonPermission, fmt.Sprintf("%s of %s: GitHub denied permission%s: grant %s%s",
+			action, target, quoted, requirement, quoteAcceptedPermissions(response.header)))
 	case http.StatusNotFound:
-		return workload.Reject(ReasonScope, fmt.Sprintf(
-			"%s: GitHub knows no %s%s, or hides it from these credentials: check the name, and grant access to it with %s",
-			what, where, said, needs))
+		return workload.NewRejected(ReasonScope, fmt.Sprintf(
+			"%s: GitHub has no %s%s, or hides it from these credentials: check the name, and grant %s",
+			action, target, quoted, requirement))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitHub%s", what, where, said))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("%s of %s: GitHub rejected the request%s", action, target, quoted))
 	default:
-		return fmt.Errorf("%s at GitHub: status %d%s", what, got.status, said) //nolint:err113 // transient, nobody asks for it
+		return fmt.Errorf("%s at GitHub: status %d%s", action, response.status, quoted) //nolint:err113 // not compared
 	}
 }
 
-// explainApp explains why an installation got no token.
-func (p *provider) explainApp(got answer, said string) error {
-	switch got.status {
+// explainApp explains why GitHub issued no token for the App's installation.
+func (p *provider) explainApp(response errorResponse, message string) error {
+	switch response.status {
 	case http.StatusUnauthorized:
-		return workload.Reject(ReasonCredentials, fmt.Sprintf(
-			"GitHub does not accept the GitHub App's key%s: check appId and privateKey, and this machine's clock", said))
+		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
+			"GitHub rejected the GitHub App's key%s: check appId and privateKey, and this machine's clock", message))
 	case http.StatusForbidden:
-		return workload.Reject(ReasonInstallation, fmt.Sprintf(
-			"the GitHub App's installation may not be used%s: it may be suspended; see the installation's settings", said))
+		return workload.NewRejected(ReasonInstallation, fmt.Sprintf(
+			"GitHub denied access to the GitHub App's installation%s: check in its settings whether it is suspended", message))
 	case http.StatusNotFound:
-		return workload.Reject(ReasonInstallation, fmt.Sprintf(
-			"the GitHub App has no such installation%s: check installationId, and that the App is installed on the owner of %s",
-			said, p.urls.scope))
+		return workload.NewRejected(ReasonInstallation, fmt.Sprintf(
+			"the GitHub App has no such installation%s: check installationId, and install the App on the owner of %s",
+			message, p.urls.scope))
 	case http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonInstallation, "GitHub refuses a token to the GitHub App's installation"+said)
+		return workload.NewRejected(ReasonInstallation, "GitHub issued no token for the GitHub App's installation"+message)
 	default:
-		return fmt.Errorf("get the App's token at GitHub: status %d%s", got.status, said) //nolint:err113 // transient
+		return fmt.Errorf("request the App's token at GitHub: status %d%s", response.status, message) //nolint:err113 // transient
 	}
 }
 
-// said quotes GitHub, without secrets and not at length.
-func (p *provider) said(message string) string {
-	message = workload.Cut(p.redact.Text(strings.Join(strings.Fields(message), " ")), maxMessage)
+// quoteMessage returns GitHub's message in parentheses, redacted and truncated. It returns "" if
+// the message is empty.
+func (p *provider) quoteMessage(message string) string {
+	message = workload.Truncate(p.redact.Redact(strings.Join(strings.Fields(message), " ")), maxMessageLength)
 	if message == "" {
 		return ""
 	}
 
-	return fmt.Sprintf(" (GitHub says: %s)", message)
+	return fmt.Sprintf(" (GitHub's message: %s)", message)
 }
 
-// accepted quotes the header in which GitHub names the permission that a call needs.
-func accepted(header http.Header) string {
+// quoteAcceptedPermissions quotes the header in which GitHub names the permission that a call
+// needs.
+func quoteAcceptedPermissions(header http.Header) string {
 	for _, name := range []string{"X-Accepted-Github-Permissions", "X-Accepted-Oauth-Scopes"} {
 		if value := header.Get(name); value != "" {
-			return "; GitHub asks for " + value
+			return "; GitHub accepts " + value
 		}
 	}
 
 	return ""
 }
 
-// limited recognises the primary and the secondary rate limit.
-func (p *provider) limited(what string, err error) error {
+// explainRateLimit returns the error of a call that exceeded the primary or the secondary rate
+// limit, and nil for other errors.
+func (p *provider) explainRateLimit(action string, err error) error {
 	if primary, ok := errors.AsType[*gh.RateLimitError](err); ok {
-		return limitedError(primary.Rate.Reset.Sub(p.clock.Now()), what+" waits: GitHub's rate limit is spent")
+		return newRateLimitError(primary.Rate.Reset.Sub(p.clock.Now()), action+": GitHub's rate limit is exceeded")
 	}
 
-	if after, ok := secondary(err); ok {
-		return limitedError(after, what+" waits: GitHub asked for a pause (secondary rate limit)")
+	if delay, ok := parseSecondaryLimit(err); ok {
+		return newRateLimitError(delay, action+": GitHub requested a delay (secondary rate limit)")
 	}
 
 	return nil
 }
 
-// secondary gives the pause that GitHub asks for.
-func secondary(err error) (time.Duration, bool) {
+// parseSecondaryLimit returns the delay that a secondary rate limit requires, and false if err is
+// not caused by one.
+func parseSecondaryLimit(err error) (time.Duration, bool) {
 	if abuse, ok := errors.AsType[*gh.AbuseRateLimitError](err); ok {
 		if abuse.RetryAfter != nil {
 			return *abuse.RetryAfter, true
 		}
 
-		return secondaryWait, true
+		return defaultSecondaryDelay, true
 	}
 
-	return readLimit(err)
+	return parseStatusLimit(err)
 }
 
-// readLimit reads an answer that the library does not take for a limit: status 429, or
-// the App's own token refused for one.
-func readLimit(err error) (time.Duration, bool) {
+// parseStatusLimit recognizes rate limits that the library does not recognize: status 429, and
+// responses to the request for the App's token.
+func parseStatusLimit(err error) (time.Duration, bool) {
 	var resp *http.Response
 
 	if e, ok := errors.AsType[*gh.ErrorResponse](err); ok {
@@ -204,15 +208,15 @@ func readLimit(err error) (time.Duration, bool) {
 		return 0, false
 	}
 
-	after, retryErr := strconv.Atoi(resp.Header.Get("Retry-After"))
-	hasAfter := retryErr == nil && after >= 0
+	delay, retryErr := strconv.Atoi(resp.Header.Get("Retry-After"))
+	hasAfter := retryErr == nil && delay >= 0
 
 	switch {
 	case resp.StatusCode != http.StatusTooManyRequests && (resp.StatusCode != http.StatusForbidden || !hasAfter):
 		return 0, false
 	case hasAfter:
-		return time.Duration(after) * time.Second, true
+		return time.Duration(delay) * time.Second, true
 	default:
-		return secondaryWait, true
+		return defaultSecondaryDelay, true
 	}
 }

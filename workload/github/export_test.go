@@ -9,24 +9,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// NewWithClock is New with a clock for tests.
+// NewWithClock is like New, with a clock for tests.
 func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
-	return open(config, clk)
+	return openProvider(config, clk)
 }
 
-// URLsOf gives where calls go and runners register.
-func URLsOf(config *Settings) ([]string, error) {
-	out, err := readURLs(config)
+// ResolveURLs returns where calls go and where runners register.
+func ResolveURLs(config *Settings) ([]string, error) {
+	out, err := resolveURLs(config)
 
 	return []string{out.api, out.registrationToken, out.runner}, err
 }
 
-// Redact takes the secrets out of a text.
-func Redact(config *Settings, text string) string { return newRedactor(config).Text(text) }
+// Redact removes the secrets from a text.
+func Redact(config *Settings, text string) string { return newRedactor(config).Redact(text) }
 
-// Registrations gives a fresh budget's gate of registrations.
-func Registrations(clk clock.PassiveClock) func() error {
+// NewRegistrationGate returns the registration check of a new budget.
+func NewRegistrationGate(clk clock.PassiveClock) func() error {
 	b := newBudget(clk)
 
-	return func() error { return b.register("making a runner") }
+	return func() error { return b.allowRegistration("create a runner") }
 }

@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// defaultGroup is the id of the group that every organisation has, and the only one
-	// of a repository.
+	// defaultGroup is the id of the group that every organization has, and the only group of a
+	// repository.
 	defaultGroup     = 1
 	defaultGroupName = "default"
-	groupsAge        = 10 * time.Minute
+	maxGroupsAge     = 10 * time.Minute
 	defaultWorkDir   = "_work"
-	// remnantAge is how old the listing may be in which remnants are looked for.
-	remnantAge = 30 * time.Second
+	// maxRemnantsAge is the maximum age of the runner list in which left-over runners are searched.
+	maxRemnantsAge = 30 * time.Second
 )
 
-var errNoCredential = errors.New("GitHub's answer holds no credential")
+var errNoCredential = errors.New("GitHub's response contains no credential")
 
-// Issue makes a JIT configuration or a registration token.
-func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	jit, err := registrationKind(req.Registration)
+// IssueCredential creates a JIT configuration or a registration token.
+func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	jit, err := isJITRegistration(req.Registration)
 	if err != nil {
 		return workload.Credential{}, err
 	}
 
-	if err := checkRequest(req); err != nil {
+	if err := validateRequest(req); err != nil {
 		return workload.Credential{}, err
 	}
 
-	if err := p.budget.register("making runner " + req.Name); err != nil {
+	if err := p.budget.allowRegistration("create runner " + req.Name); err != nil {
 		return workload.Credential{}, err
 	}
 
@@ -48,13 +48,13 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 		return p.issueToken(ctx, req)
 	}
 
-	group, err := p.groupID(ctx, req.Group)
+	group, err := p.resolveGroupID(ctx, req.Group)
 	if err != nil {
 		return workload.Credential{}, err
 	}
 
-	out, taken, err := p.jitConfig(ctx, req, group)
-	if err != nil || !taken {
+	out, isNameTaken, err := p.createJITConfig(ctx, req, group)
+	if err != nil || !isNameTaken {
 		return out, err
 	}
 
@@ -62,30 +62,31 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 		return workload.Credential{}, err
 	}
 
-	out, taken, err = p.jitConfig(ctx, req, group)
-	if err == nil && taken {
-		err = p.conflict(req.Name)
+	out, isNameTaken, err = p.createJITConfig(ctx, req, group)
+	if err == nil && isNameTaken {
+		err = p.newConflictError(req.Name)
 	}
 
 	return out, err
 }
 
-func checkRequest(req workload.RunnerRequest) error {
+func validateRequest(req workload.RunnerRequest) error {
 	switch {
-	case req.Name == "" || len(req.Name) > workload.MaxRunnerName:
-		return workload.Reject(ReasonRequest,
-			fmt.Sprintf("runner name %q is not of 1 to %d characters", req.Name, workload.MaxRunnerName))
+	case req.Name == "" || len(req.Name) > workload.MaxRunnerNameLength:
+		return workload.NewRejected(ReasonRequest,
+			fmt.Sprintf("runner name %q must have 1 to %d characters", req.Name, workload.MaxRunnerNameLength))
 	case len(req.Labels) == 0 || len(req.Labels) > workload.MaxLabels:
-		return workload.Reject(ReasonRequest, fmt.Sprintf(
-			"runner %s has %d labels: GitHub takes 1 to %d; change workload.config.github.labels",
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf(
+			"runner %s has %d labels, but GitHub allows 1 to %d: change workload.config.github.labels",
 			req.Name, len(req.Labels), workload.MaxLabels))
 	default:
 		return nil
 	}
 }
 
-// jitConfig makes the configuration of one runner, and tells whether its name is taken.
-func (p *provider) jitConfig(
+// createJITConfig creates the configuration of one runner, and reports whether another runner has
+// the same name.
+func (p *provider) createJITConfig(
 	ctx context.Context, req workload.RunnerRequest, group int64,
 ) (workload.Credential, bool, error) {
 	body := &gh.GenerateJITConfigRequest{Name: req.Name, RunnerGroupID: group, Labels: req.Labels, WorkFolder: &req.WorkDir}
@@ -93,36 +94,36 @@ func (p *provider) jitConfig(
 		body.WorkFolder = new(defaultWorkDir)
 	}
 
-	made := &gh.JITRunnerConfig{}
+	config := &gh.JITRunnerConfig{}
 	call := request{
-		class: work, what: "making runner " + req.Name, method: http.MethodPost,
+		class: classRunner, action: "create runner " + req.Name, method: http.MethodPost,
 		path: p.urls.scope.path() + "/actions/runners/generate-jitconfig", body: body,
 	}
 
-	if _, err := p.send(ctx, call, made); err != nil {
-		if status, ok := readStatus(err); ok && status == http.StatusConflict {
+	if _, err := p.send(ctx, call, config); err != nil {
+		if status, ok := responseStatus(err); ok && status == http.StatusConflict {
 			return workload.Credential{}, true, nil
 		}
 
-		return workload.Credential{}, false, p.explain(call.what, p.urls.scope.needs(), err)
+		return workload.Credential{}, false, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 	}
 
-	blob := made.GetEncodedJITConfig()
-	if blob == "" {
-		return workload.Credential{}, false, fmt.Errorf("make runner %s of %s: %w", req.Name, p.urls.scope, errNoCredential)
+	encoded := config.GetEncodedJITConfig()
+	if encoded == "" {
+		return workload.Credential{}, false, fmt.Errorf("create runner %s of %s: %w", req.Name, p.urls.scope, errNoCredential)
 	}
 
-	out := workload.Credential{JITConfig: blob}
-	if id := made.GetRunner().GetID(); id > 0 {
-		out.RunnerID = runnerOf(made.GetRunner()).ID
+	out := workload.Credential{JITConfig: encoded}
+	if id := config.GetRunner().GetID(); id > 0 {
+		out.RunnerID = convertRunner(config.GetRunner()).ID
 	}
 
 	return out, false, nil
 }
 
 func (p *provider) issueToken(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	// With a token the name is taken only when the machine registers: look now.
-	switch found, err := p.Find(ctx, req.Name, remnantAge); {
+	// With a token, GitHub checks the name only when the machine registers. Check the name now.
+	switch found, err := p.FindRunner(ctx, req.Name, maxRemnantsAge); {
 	case workload.Is(err, workload.RateLimited), workload.Is(err, workload.NotFound):
 	case err != nil:
 		return workload.Credential{}, err
@@ -132,7 +133,7 @@ func (p *provider) issueToken(ctx context.Context, req workload.RunnerRequest) (
 		}
 	}
 
-	token, err := p.registrationToken(ctx)
+	token, err := p.createRegistrationToken(ctx)
 	if err != nil {
 		return workload.Credential{}, err
 	}
@@ -142,26 +143,28 @@ func (p *provider) issueToken(ctx context.Context, req workload.RunnerRequest) (
 	}, nil
 }
 
-// registrationToken makes a token at the configured URL. It is good for an hour, and
-// for any number of runners.
-func (p *provider) registrationToken(ctx context.Context) (*gh.RegistrationToken, error) {
-	call := request{class: work, what: "making a registration token", method: http.MethodPost, path: p.urls.registrationToken}
+// createRegistrationToken creates a token at the configured URL. The token is valid for one hour
+// and for any number of runners.
+func (p *provider) createRegistrationToken(ctx context.Context) (*gh.RegistrationToken, error) {
+	call := request{
+		class: classRunner, action: "create a registration token", method: http.MethodPost, path: p.urls.registrationToken,
+	}
 
 	token := &gh.RegistrationToken{}
 	if _, err := p.send(ctx, call, token); err != nil {
-		return nil, p.explain(call.what, p.urls.scope.needs(), err)
+		return nil, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 	}
 
 	if token.GetToken() == "" {
-		return nil, fmt.Errorf("make a registration token of %s: %w", p.urls.scope, errNoCredential)
+		return nil, fmt.Errorf("create a registration token of %s: %w", p.urls.scope, errNoCredential)
 	}
 
 	return token, nil
 }
 
-// removeRemnant removes the runner of that name if it is what an earlier try left.
+// removeRemnant removes the runner of that name if an earlier attempt left it.
 func (p *provider) removeRemnant(ctx context.Context, name string) error {
-	found, ok, err := p.byName(ctx, name)
+	found, ok, err := p.fetchRunnerByName(ctx, name)
 	if err != nil || !ok {
 		return err
 	}
@@ -171,42 +174,42 @@ func (p *provider) removeRemnant(ctx context.Context, name string) error {
 
 func (p *provider) removeUnlessLive(ctx context.Context, found workload.Runner) error {
 	if found.Online || found.Busy {
-		return p.conflict(found.Name)
+		return p.newConflictError(found.Name)
 	}
 
 	err := p.Deregister(ctx, found.ID)
 	if workload.Is(err, workload.RunnerBusy) {
-		return p.conflict(found.Name)
+		return p.newConflictError(found.Name)
 	}
 
 	return err
 }
 
-func (p *provider) conflict(name string) error {
+func (p *provider) newConflictError(name string) error {
 	return &workload.Error{
 		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
-		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.urls.scope, name),
+		Message: fmt.Sprintf("%s already has a live runner %s: delete its machine or choose another name", p.urls.scope, name),
 	}
 }
 
-// groupID gives the id of a runner group. Repositories have no groups. Ids are kept for
-// a while; a name that is not among them is looked for at once.
-func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
+// resolveGroupID returns the id of a runner group. Repositories have no groups. Ids are cached for
+// maxGroupsAge. If the cache does not contain a name, resolveGroupID lists the groups at once.
+func (p *provider) resolveGroupID(ctx context.Context, name string) (int64, error) {
 	key := strings.ToLower(strings.TrimSpace(name))
 	if key == "" || key == defaultGroupName {
 		return defaultGroup, nil
 	}
 
 	if p.urls.scope.repo != "" {
-		return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
-			"runner group %q cannot be used with %s: only organizations have groups, and enterprises; "+
-				"remove runnerGroup or use organization",
+		return 0, workload.NewRejected(ReasonGroup, fmt.Sprintf(
+			"runner group %q cannot be used with %s: only organizations and enterprises have groups; "+
+				"remove runnerGroup or set organization",
 			name, p.urls.scope))
 	}
 
 	p.mu.Lock()
 	id, ok := p.groups[key]
-	fresh := p.clock.Since(p.groupsAt) < groupsAge
+	fresh := p.clock.Since(p.groupsAt) < maxGroupsAge
 	p.mu.Unlock()
 
 	if ok && fresh {
@@ -226,8 +229,8 @@ func (p *provider) groupID(ctx context.Context, name string) (int64, error) {
 		return id, nil
 	}
 
-	return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
-		"%s has no runner group %q: make it at GitHub or change runnerGroup", p.urls.scope, name))
+	return 0, workload.NewRejected(ReasonGroup, fmt.Sprintf(
+		"%s has no runner group %q: create the group at GitHub or change runnerGroup", p.urls.scope, name))
 }
 
 func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {
@@ -236,12 +239,12 @@ func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {
 	for page, count := 1, 0; page > 0 && count < maxPages; count++ {
 		found := &gh.RunnerGroups{}
 		call := request{
-			class: work, what: "listing runner groups", path: p.urls.scope.path() + "/actions/runner-groups", query: paged(page),
+			class: classRunner, action: "list runner groups", path: p.urls.scope.path() + "/actions/runner-groups", query: pageQuery(page),
 		}
 
 		resp, err := p.send(ctx, call, found)
 		if err != nil {
-			return nil, p.explain(call.what, p.urls.scope.needs(), err)
+			return nil, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 		}
 
 		for _, group := range found.RunnerGroups {

@@ -14,16 +14,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// limits are the budgets of all credentials in use: GitHub limits a credential, however
-// many scopes and providers it serves. A budget goes with the last provider that has it.
-type limits struct {
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]weak.Pointer[budget]
+// budgetRegistry contains the budgets of all credentials in use. GitHub limits a credential,
+// however many scopes and providers use it. A budget is garbage-collected after the last provider
+// that uses it.
+type budgetRegistry struct {
+	mu     sync.Mutex
+	cached map[[sha256.Size]byte]weak.Pointer[budget]
 }
 
-// of gives the budget of what names a credential, which is kept as a digest alone. On nil
-// it makes one that nobody shares.
-func (l *limits) of(clk clock.PassiveClock, name ...string) *budget {
+// budgetFor returns the budget of a credential. The registry stores only a digest of the names that
+// identify the credential. For a nil registry it returns a new budget that is not shared.
+func (l *budgetRegistry) budgetFor(clk clock.PassiveClock, name ...string) *budget {
 	if l == nil {
 		return newBudget(clk)
 	}
@@ -33,30 +34,32 @@ func (l *limits) of(clk clock.PassiveClock, name ...string) *budget {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if found := l.known[key].Value(); found != nil {
+	if found := l.cached[key].Value(); found != nil {
 		return found
 	}
 
-	maps.DeleteFunc(l.known, func(_ [sha256.Size]byte, old weak.Pointer[budget]) bool { return old.Value() == nil })
+	maps.DeleteFunc(l.cached, func(_ [sha256.Size]byte, old weak.Pointer[budget]) bool { return old.Value() == nil })
 
-	if l.known == nil {
-		l.known = map[[sha256.Size]byte]weak.Pointer[budget]{}
+	if l.cached == nil {
+		l.cached = map[[sha256.Size]byte]weak.Pointer[budget]{}
 	}
 
-	made := newBudget(clk)
-	l.known[key] = weak.Make(made)
+	created := newBudget(clk)
+	l.cached[key] = weak.Make(created)
 
-	return made
+	return created
 }
 
-// budgets gives the budget of an installation or token, and that of the App itself, whose
-// calls GitHub counts apart; it is nil without one.
-func (l *limits) budgets(clk clock.PassiveClock, api string, config *Settings) (own, app *budget) {
+// credentialBudgets returns the budget of an installation or token, and the budget of the App
+// itself, whose calls GitHub counts separately. The App's budget is nil if no App is used.
+func (l *budgetRegistry) credentialBudgets(clk clock.PassiveClock, api string, config *Settings) (scopeBudget, appBudget *budget) {
 	if config.App == nil {
-		return l.of(clk, api, "token", strings.TrimSpace(config.Token)), nil
+		return l.budgetFor(clk, api, "token", strings.TrimSpace(config.Token)), nil
 	}
 
 	id := strings.TrimSpace(config.App.AppID)
 
-	return l.of(clk, api, "installation", id, strconv.FormatInt(config.App.InstallationID, 10)), l.of(clk, api, "app", id)
+	scopeBudget = l.budgetFor(clk, api, "installation", id, strconv.FormatInt(config.App.InstallationID, 10))
+
+	return scopeBudget, l.budgetFor(clk, api, "app", id)
 }

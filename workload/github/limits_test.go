@@ -24,7 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// When little is left of the hour's calls, what can wait waits.
+// When few of the hour's calls are left, deferrable calls are not made.
 func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	t.Parallel()
 
@@ -39,21 +39,21 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	}
 
 	for i := range limit - limit/10 - 2 {
-		if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
+		if _, err := p.FindRunner(t.Context(), "nobody", 0); !workload.Is(err, workload.NotFound) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
 
-	if _, err := p.Find(t.Context(), "nobody", 0); !workload.Is(err, workload.RateLimited) {
+	if _, err := p.FindRunner(t.Context(), "nobody", 0); !workload.Is(err, workload.RateLimited) {
 		t.Errorf("a listing with little left: %v", err)
 	}
 
-	if _, err := p.Find(t.Context(), "nobody", time.Hour); !workload.Is(err, workload.NotFound) {
+	if _, err := p.FindRunner(t.Context(), "nobody", time.Hour); !workload.Is(err, workload.NotFound) {
 		t.Errorf("a listing that is there: %v", err)
 	}
 
 	for i, want := range []workload.Kind{"", workload.RateLimited} {
-		if _, err := p.Job(t.Context(), githubtest.Repo, strconv.FormatInt(job.ID, 10)); workload.KindOf(err) != want {
+		if _, err := p.GetJob(t.Context(), githubtest.Repo, strconv.FormatInt(job.ID, 10)); workload.KindOf(err) != want {
 			t.Errorf("job %d with little left: %v, want %q", i, err, want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 		t.Errorf("validation, shown to be right before: %v", err)
 	}
 
-	issued, err := p.Issue(t.Context(), request("must"))
+	issued, err := p.IssueCredential(t.Context(), request("must"))
 	if err != nil {
 		t.Fatalf("Issue: %v", err)
 	}
@@ -79,8 +79,8 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	server := githubtest.New(t, sim.Options{Faults: control.Faults{ServerError: 1}})
 	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
 
-	_, findErr := p.Find(t.Context(), "x", 0)
-	_, issueErr := p.Issue(t.Context(), request("x"))
+	_, findErr := p.FindRunner(t.Context(), "x", 0)
+	_, issueErr := p.IssueCredential(t.Context(), request("x"))
 
 	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
 		if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "502") {
@@ -102,8 +102,8 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
 
 	for i := range many {
-		// A provider of its own is not put off by the others' registrations.
-		if _, err := provider(t, repositoryScope(server)).Issue(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+		// A provider with its own budget is not delayed by the registrations of others.
+		if _, err := provider(t, repositoryScope(server)).IssueCredential(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			if _, err := p.Find(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
+			if _, err := p.FindRunner(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
 				t.Error(err)
 			}
 		})
@@ -123,12 +123,12 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 		t.Errorf("%d calls listed two pages", watched.tries["GET"])
 	}
 
-	if all, err := p.Runners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
+	if all, err := p.ListRunners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
 		t.Errorf("Runners = %v, %v", all, err)
 	}
 }
 
-// A token must not follow a redirect to a host that nobody configured.
+// A token must not be sent to a host that is not configured, even after a redirect.
 func TestCredentialsStayHome(t *testing.T) {
 	t.Parallel()
 
@@ -142,7 +142,7 @@ func TestCredentialsStayHome(t *testing.T) {
 
 	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
 
-	_, err := p.Find(t.Context(), "x", 0)
+	_, err := p.FindRunner(t.Context(), "x", 0)
 	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), githubtest.PAT) {
 		t.Errorf("%d calls strayed, error %v", strayed.Load(), err)
 	}
@@ -165,7 +165,7 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
+	if _, err := p.IssueCredential(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
 		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
 	}
 }

@@ -19,116 +19,121 @@ import (
 
 const (
 	perPage = 100
-	// maxPages bounds a listing; GitHub allows 10,000 runners in a group.
+	// maxPages bounds the pages of one list. GitHub allows 10,000 runners in a group.
 	maxPages = 500
-	// relists bounds how often a listing that changed while it was paged is taken anew.
-	relists = 3
-	// listTimeout bounds a whole listing; each of its calls has the provider's timeout.
+	// maxListAttempts bounds how often a list is read again because it changed while its pages were
+	// read.
+	maxListAttempts = 3
+	// listTimeout bounds the time for all pages of a list. Each call has the provider's timeout
+	// too.
 	listTimeout = 2 * time.Minute
 )
 
-var errEndless = errors.New("the listing of runners does not end")
+var errTooManyPages = errors.New("the runner list has too many pages")
 
-// listed gives the runners by name, at most maxAge old. Callers at the same time share
-// one listing. While only the reserve of the rate limit is left there is one a minute.
-func (p *provider) listed(ctx context.Context, maxAge time.Duration) (map[string]workload.Runner, error) {
-	return p.list.Get(ctx, maxAge)
+// cachedRunners returns the runners by name. The list is at most maxAge old, and concurrent callers
+// share one list. While only the reserve of the rate limit is left, the list is read once a minute.
+func (p *provider) cachedRunners(ctx context.Context, maxAge time.Duration) (map[string]workload.Runner, error) {
+	return p.runnerList.Get(ctx, maxAge)
 }
 
-// slowed refuses a listing too soon after the last while the rate limit runs low.
-func (p *provider) slowed() error {
-	if _, low := p.budget.low(); !low {
+// checkListAllowed returns an error if only the reserve of the rate limit is left and the last list
+// is less than slowInterval old.
+func (p *provider) checkListAllowed() error {
+	if _, low := p.budget.checkLow(); !low {
 		return nil
 	}
 
-	age, have := p.list.Age()
-	if !have || age >= slowest {
+	age, isCached := p.runnerList.Age()
+	if !isCached || age >= slowInterval {
 		return nil
 	}
 
-	return limitedError(slowest-age, "listing runners waits: GitHub's rate limit is almost spent, so there is one listing a minute")
+	return newRateLimitError(slowInterval-age,
+		"list runners: GitHub's rate limit is almost reached, so runners are listed once a minute")
 }
 
-// unlist takes out a runner that is known to be gone.
-func (p *provider) unlist(id string) {
-	p.list.Change(func(old map[string]workload.Runner) map[string]workload.Runner {
-		left := maps.Clone(old)
-		maps.DeleteFunc(left, func(_ string, runner workload.Runner) bool { return runner.ID == id })
+// removeFromList removes a deleted runner from the shared runner list.
+func (p *provider) removeFromList(id string) {
+	p.runnerList.Update(func(runners map[string]workload.Runner) map[string]workload.Runner {
+		remaining := maps.Clone(runners)
+		maps.DeleteFunc(remaining, func(_ string, runner workload.Runner) bool { return runner.ID == id })
 
-		return left
+		return remaining
 	})
 }
 
-// listAll pages through the runners. Pages shift when a runner goes away meanwhile, and
-// one could be missed: then it is begun again.
-func (p *provider) listAll(ctx context.Context) (map[string]workload.Runner, error) {
-	for try := 1; ; try++ {
-		runners, steady, err := p.listOnce(ctx)
-		if err != nil || steady || try == relists {
+// fetchRunners reads all pages of the runner list. If a runner is deleted meanwhile, the pages
+// shift and a runner could be missed, so fetchRunners then starts again, at most maxListAttempts
+// times.
+func (p *provider) fetchRunners(ctx context.Context) (map[string]workload.Runner, error) {
+	for attempt := 1; ; attempt++ {
+		runners, isStable, err := p.fetchRunnersOnce(ctx)
+		if err != nil || isStable || attempt == maxListAttempts {
 			return runners, err
 		}
 	}
 }
 
-func (p *provider) listOnce(ctx context.Context) (map[string]workload.Runner, bool, error) {
+func (p *provider) fetchRunnersOnce(ctx context.Context) (map[string]workload.Runner, bool, error) {
 	runners, total := map[string]workload.Runner{}, -1
-	steady := true
+	isStable := true
 
-	for page, count := 1, 0; page > 0; count++ {
-		if count == maxPages {
-			return nil, false, errEndless
+	for page, pages := 1, 0; page > 0; pages++ {
+		if pages == maxPages {
+			return nil, false, errTooManyPages
 		}
 
-		found, next, err := p.listPage(ctx, paged(page))
+		found, next, err := p.fetchPage(ctx, pageQuery(page))
 		if err != nil {
 			return nil, false, err
 		}
 
-		steady = steady && (total < 0 || total == found.TotalCount)
+		isStable = isStable && (total < 0 || total == found.TotalCount)
 		total = found.TotalCount
 
 		for _, runner := range found.Runners {
-			runners[runner.GetName()] = runnerOf(runner)
+			runners[runner.GetName()] = convertRunner(runner)
 		}
 
 		page = next
 	}
 
-	return runners, steady, nil
+	return runners, isStable, nil
 }
 
-func (p *provider) listPage(ctx context.Context, query url.Values) (*gh.Runners, int, error) {
+func (p *provider) fetchPage(ctx context.Context, query url.Values) (*gh.Runners, int, error) {
 	found := &gh.Runners{}
-	call := request{class: work, what: "listing runners", path: p.urls.scope.path() + "/actions/runners", query: query}
+	call := request{class: classRunner, action: "list runners", path: p.urls.scope.path() + "/actions/runners", query: query}
 
 	resp, err := p.send(ctx, call, found)
 	if err != nil {
-		return nil, 0, p.explain(call.what, p.urls.scope.needs(), err)
+		return nil, 0, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 	}
 
 	return found, resp.NextPage, nil
 }
 
-// byName asks for one runner, past the shared listing.
-func (p *provider) byName(ctx context.Context, name string) (workload.Runner, bool, error) {
-	query := paged(1)
+// fetchRunnerByName reads one runner without the shared list.
+func (p *provider) fetchRunnerByName(ctx context.Context, name string) (workload.Runner, bool, error) {
+	query := pageQuery(1)
 	query.Set("name", name)
 
-	found, _, err := p.listPage(ctx, query)
+	found, _, err := p.fetchPage(ctx, query)
 	if err != nil {
 		return workload.Runner{}, false, err
 	}
 
 	for _, runner := range found.Runners {
 		if strings.EqualFold(runner.GetName(), name) {
-			return runnerOf(runner), true, nil
+			return convertRunner(runner), true, nil
 		}
 	}
 
 	return workload.Runner{}, false, nil
 }
 
-func runnerOf(runner *gh.Runner) workload.Runner {
+func convertRunner(runner *gh.Runner) workload.Runner {
 	out := workload.Runner{
 		ID: strconv.FormatInt(runner.GetID(), 10), Name: runner.GetName(),
 		Online: runner.GetStatus() == "online", Busy: runner.GetBusy(),

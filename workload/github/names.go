@@ -10,12 +10,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// DefaultLabels are the labels that every runner has.
+// DefaultLabels returns the labels that every runner has.
 func DefaultLabels() []string { return []string{"self-hosted", "hyperfleet", "ephemeral"} }
 
-// RunnerLabels gives the labels of a runner: the default ones and those configured,
-// each once. GitHub compares labels without regard to case.
-func RunnerLabels(configured []string) []string {
+// MergeLabels returns the labels of a runner: the default labels and the configured labels, without
+// duplicates. GitHub's labels are case-insensitive.
+func MergeLabels(configured []string) []string {
 	labels := DefaultLabels()
 	seen := make(map[string]bool, len(labels)+len(configured))
 
@@ -35,10 +35,10 @@ func RunnerLabels(configured []string) []string {
 	return labels
 }
 
-// ScopeOf gives the scope of a pool's runners: what the pool says if it says anything,
-// else what its template says. A repository takes precedence over an organisation. A
-// template with only an owner means that organisation. Either argument may be nil.
-func ScopeOf(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootstrap) workload.Scope {
+// ResolveScope returns the scope of a pool's runners. The pool's scope overrides the template's. A
+// repository takes precedence over an organization. If a template has only an owner, the scope is
+// the organization of that name. Both arguments may be nil.
+func ResolveScope(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootstrap) workload.Scope {
 	switch {
 	case pool != nil && pool.Repository != "":
 		return workload.Scope{Repository: pool.Repository}
@@ -57,11 +57,11 @@ func ScopeOf(pool *v1alpha1.GitHubActionsConfig, template *v1alpha1.GitHubBootst
 	}
 }
 
-// HostedLabels tells whether labels are those of a job for GitHub's own machines: one
-// label that begins with the name of an operating system as GitHub writes it
-// (https://docs.github.com/actions/reference/runners/github-hosted-runners). A
-// self-hosted runner may carry such a label too.
-func HostedLabels(labels []string) bool {
+// IsHostedJob reports whether a job with these labels runs on GitHub's own machines: it has one
+// label that begins with the name of an operating system in GitHub's form
+// (https://docs.github.com/actions/reference/runners/github-hosted-runners). A self-hosted runner
+// can have such a label too.
+func IsHostedJob(labels []string) bool {
 	if len(labels) != 1 {
 		return false
 	}

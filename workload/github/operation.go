@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// objects matches the parts of a path that name objects.
-var objects = regexp.MustCompile(
+// objectPattern matches the path segments that identify objects.
+var objectPattern = regexp.MustCompile(
 	`/(orgs|enterprises|runners|jobs|runs|installations|hooks|deliveries|runnerscalesets|sessions|message)/[^/]+`)
 
-// anyRepository matches the two that name a repository.
-var anyRepository = regexp.MustCompile(`/repos/[^/]+/[^/]+`)
+// repositoryPattern matches the two path segments that identify a repository.
+var repositoryPattern = regexp.MustCompile(`/repos/[^/]+/[^/]+`)
 
-// anyService matches what is before the calls of GitHub's Actions service: whose it is.
-var anyService = regexp.MustCompile(`^.*/_apis/`)
+// servicePattern matches the part of a URL of GitHub's Actions service that identifies a tenant.
+var servicePattern = regexp.MustCompile(`^.*/_apis/`)
 
-// Operation names a call of this package's for the metrics: its method and its path, without
-// the names of objects.
-func Operation(r *http.Request) string {
-	path := anyRepository.ReplaceAllString(anyService.ReplaceAllString(r.URL.Path, "/_apis/"), "/repos/{owner}/{repo}")
-	path = objects.ReplaceAllStringFunc(path, func(match string) string {
+// OperationName returns the name of a call for the metrics: the method and the path, with the names
+// of objects replaced by placeholders.
+func OperationName(r *http.Request) string {
+	path := repositoryPattern.ReplaceAllString(servicePattern.ReplaceAllString(r.URL.Path, "/_apis/"), "/repos/{owner}/{repo}")
+	path = objectPattern.ReplaceAllStringFunc(path, func(match string) string {
 		kind, last, _ := strings.Cut(match[1:], "/")
 		if kind == "runners" && (last == "generate-jitconfig" || last == "registration-token" || last == "remove-token") {
 			return match

@@ -16,20 +16,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Platform is GitHub Actions. The zero value is ready; each of its providers keeps to
-// GitHub's limits by itself.
+// Platform implements workload.Platform for GitHub Actions. The zero value is ready to use. Each
+// provider of a zero Platform has its own rate limit budget.
 type Platform struct {
 	Webhooks
 
-	limits *limits
+	limits *budgetRegistry
 }
 
-// NewPlatform makes a Platform whose providers share, by credential, what GitHub allows.
-func NewPlatform() Platform { return Platform{limits: &limits{}} }
+// NewPlatform returns a Platform whose providers share one rate limit budget per credential.
+func NewPlatform() Platform { return Platform{limits: &budgetRegistry{}} }
 
 var _ workload.Platform = Platform{}
 
-// Names of the secrets that Open takes.
+// Keys of the secrets that Open needs.
 const (
 	secretToken        = "token"
 	secretAppID        = "app.id"
@@ -37,65 +37,67 @@ const (
 	secretInstallation = "app.installationId"
 )
 
-// Traits are GitHub's.
+// Traits returns the traits of GitHub.
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "github", JobPrefix: "gh",
-		Servers:    []string{"api.github.com"},
-		Hosted:     HostedLabels,
-		Operation:  Operation,
-		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitHub != nil },
+		PublicServers: []string{"api.github.com"},
+		IsHostedJob:   IsHostedJob,
+		OperationName: OperationName,
+		IsConfigured:  func(config *v1alpha1.BootstrapConfig) bool { return config.GitHub != nil },
 	}
 }
 
-// Runner merges a template's and a workload's settings. A repository takes precedence
-// over an organisation, and that over an enterprise.
-func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
+// ResolveRunner merges the settings of a template and a workload. A repository takes precedence
+// over an organization, and an organization over an enterprise.
+func (Platform) ResolveRunner(
+	template *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload,
+) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{Platform: v1alpha1.WorkloadGitHubActions, Registration: v1alpha1.RegistrationJIT}
-	own := settingsOf(load)
-	from := bootstrapOf(template)
+	config := findConfig(spec)
+	bootstrap := findBootstrap(template)
 
 	var labels []string
-	if own != nil {
-		labels, out.Group, out.Name, out.Queue = own.Labels, own.RunnerGroup, own.RunnerName, own.ScaleSet
+	if config != nil {
+		labels, out.Group, out.Name, out.Queue = config.Labels, config.RunnerGroup, config.RunnerName, config.ScaleSet
 	}
 
-	out.Labels = RunnerLabels(labels)
-	out.Scope = ScopeOf(own, from)
-	out.Program = program(from)
+	out.Labels = MergeLabels(labels)
+	out.Scope = ResolveScope(config, bootstrap)
+	out.Program = buildProgram(bootstrap)
 
-	if from == nil {
-		return out, workload.MissingBootstrap(template, "github")
+	if bootstrap == nil {
+		return out, workload.NewMissingBootstrapError(template, "github")
 	}
 
-	if from.Registration != "" {
-		out.Registration = from.Registration
+	if bootstrap.Registration != "" {
+		out.Registration = bootstrap.Registration
 	}
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
 	}
 
-	out.Secrets, out.Servers = secretsOf(from), place(from, out.Scope).servers()
+	out.Secrets, out.Servers = listSecrets(bootstrap), newSettings(bootstrap, out.Scope).listServers()
 
 	if out.Scope == (workload.Scope{}) {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"reach GitHub for template %s: name a repository (owner and repository), an organization or an enterprise, "+
+			"configure GitHub for template %s: set a repository (owner and repository), an organization or an enterprise, "+
 				"in the template's bootstrap.config.github or the pool's workload.config.github", template.Name)
 	}
 
 	return out, nil
 }
 
-func settingsOf(load v1alpha1.Workload) *v1alpha1.GitHubActionsConfig {
-	if load.Config == nil {
+func findConfig(spec v1alpha1.Workload) *v1alpha1.GitHubActionsConfig {
+	if spec.Config == nil {
 		return nil
 	}
 
-	return load.Config.GitHub
+	return spec.Config.GitHub
 }
 
-func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitHubBootstrap {
+func findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitHubBootstrap {
 	if template == nil || template.Spec.Bootstrap.Config == nil {
 		return nil
 	}
@@ -103,149 +105,151 @@ func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitHubB
 	return template.Spec.Bootstrap.Config.GitHub
 }
 
-// program gives the runner's settings with the defaults that the API server would set.
-func program(from *v1alpha1.GitHubBootstrap) guest.Runner {
+// buildProgram returns the runner's settings, with the same defaults that the API server sets.
+func buildProgram(bootstrap *v1alpha1.GitHubBootstrap) guest.Runner {
 	out := guest.Runner{
 		InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work",
 		ConfigScript: "config.sh", RunScript: "run.sh", OS: "linux", Arch: "x64",
 	}
-	if from == nil || from.Runner == nil {
+	if bootstrap == nil || bootstrap.Runner == nil {
 		return out
 	}
 
-	out.DownloadURL, out.DownloadSHA256 = from.Runner.DownloadURL, from.Runner.DownloadSHA256
+	out.DownloadURL, out.DownloadSHA256 = bootstrap.Runner.DownloadURL, bootstrap.Runner.DownloadSHA256
 
-	for to, value := range map[*string]string{
-		&out.InstallPath: from.Runner.InstallPath, &out.WorkDir: from.Runner.WorkDir,
-		&out.ConfigScript: from.Runner.ConfigScript, &out.RunScript: from.Runner.RunScript,
-		&out.OS: from.Runner.OS, &out.Arch: from.Runner.Arch,
+	for field, value := range map[*string]string{
+		&out.InstallPath: bootstrap.Runner.InstallPath, &out.WorkDir: bootstrap.Runner.WorkDir,
+		&out.ConfigScript: bootstrap.Runner.ConfigScript, &out.RunScript: bootstrap.Runner.RunScript,
+		&out.OS: bootstrap.Runner.OS, &out.Arch: bootstrap.Runner.Arch,
 	} {
 		if value != "" {
-			*to = value
+			*field = value
 		}
 	}
 
 	return out
 }
 
-func secretsOf(from *v1alpha1.GitHubBootstrap) map[string]v1alpha1.SecretValueSource {
+func listSecrets(bootstrap *v1alpha1.GitHubBootstrap) map[string]v1alpha1.SecretValueSource {
 	out := map[string]v1alpha1.SecretValueSource{}
-	if from.Credentials != nil {
-		out[secretToken] = *from.Credentials
+	if bootstrap.Credentials != nil {
+		out[secretToken] = *bootstrap.Credentials
 	}
 
-	if from.App != nil {
-		out[secretAppID], out[secretAppKey] = from.App.AppID, from.App.PrivateKey
-		out[secretInstallation] = from.App.InstallationID
+	if bootstrap.App != nil {
+		out[secretAppID], out[secretAppKey] = bootstrap.App.AppID, bootstrap.App.PrivateKey
+		out[secretInstallation] = bootstrap.App.InstallationID
 	}
 
 	return out
 }
 
-// Fit goes by GitHub's rules: a runner takes the jobs of its scope whose labels it has
-// all of, without regard to case; a job without labels is no self-hosted runner's. The
-// jobs of a runner scale set come by its own stream and go to its own runners only.
-func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
-	fit := workload.Fit{Covers: covers(runner.Scope, workload.Scope{Repository: job.Repository, Organization: job.Organization})}
+// MatchJob applies GitHub's rules: a runner takes the jobs of its scope if it has all labels of the
+// job. Labels are case-insensitive. A job without labels never runs on a self-hosted runner. The
+// jobs of a runner scale set come from the set's own queue and run only on the set's runners.
+func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
+	jobScope := workload.Scope{Repository: job.Repository, Organization: job.Organization}
+	match := workload.JobMatch{InScope: isInScope(runner.Scope, jobScope)}
 
 	switch {
-	case !fit.Covers:
-		return fit
+	case !match.InScope:
+		return match
 	case runner.Queue != job.Queue:
-		fit.Why = "the jobs of runner scale set " + cmp.Or(runner.Queue, job.Queue) + " go to its own runners only"
+		match.Message = "the jobs of runner scale set " + cmp.Or(runner.Queue, job.Queue) + " run only on the runners of this set"
 
-		return fit
+		return match
 	case runner.Queue != "":
-		fit.Takes = true
+		match.Matched = true
 
-		return fit
+		return match
 	}
 
-	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(label string) bool {
+	match.MissingLabels = slices.DeleteFunc(slices.Clone(job.Labels), func(label string) bool {
 		return slices.ContainsFunc(runner.Labels, func(have string) bool { return strings.EqualFold(have, label) })
 	})
-	fit.Takes = len(job.Labels) > 0 && len(fit.Missing) == 0
+	match.Matched = len(job.Labels) > 0 && len(match.MissingLabels) == 0
 
 	if len(job.Labels) == 0 {
-		fit.Why = "the job asks for no label, so no runner is given it: set runs-on in its workflow"
+		match.Message = "the job requests no labels, so no runner takes it: set runs-on in the job's workflow"
 	}
 
-	return fit
+	return match
 }
 
-// covers tells whether runners of a scope are offered the jobs of another. GitHub writes
-// owners and repositories without regard to case. An organisation's jobs are known by
-// their repository's owner too: users and organisations share one set of names. Which
-// organisations an enterprise holds no webhook says; its secret tells that it is one.
-func covers(scope, of workload.Scope) bool {
+// isInScope reports whether runners of a scope take the jobs of another scope. GitHub's owners and
+// repositories are case-insensitive. A job also belongs to an organization if its repository's
+// owner has the organization's name, because users and organizations share one namespace. Webhooks
+// do not name the enterprise, so for an enterprise isInScope returns true: the webhook's secret
+// shows that the webhook belongs to the enterprise.
+func isInScope(scope, jobScope workload.Scope) bool {
 	switch {
 	case scope.Repository != "":
-		return strings.EqualFold(scope.Repository, of.Repository)
+		return strings.EqualFold(scope.Repository, jobScope.Repository)
 	case scope.Organization != "":
-		owner, _, _ := strings.Cut(of.Repository, "/")
+		owner, _, _ := strings.Cut(jobScope.Repository, "/")
 
-		return strings.EqualFold(scope.Organization, of.Organization) || strings.EqualFold(scope.Organization, owner)
+		return strings.EqualFold(scope.Organization, jobScope.Organization) || strings.EqualFold(scope.Organization, owner)
 	default:
 		return scope.Enterprise != ""
 	}
 }
 
-// Open makes the provider of the runner's scope.
+// Open creates the provider of the runner's scope.
 func (p Platform) Open(config workload.Config) (workload.Provider, error) {
-	settings, err := settings(config)
+	settings, err := resolveSettings(config)
 	if err != nil {
 		return nil, err
 	}
 
-	return open(Config{
+	return openProvider(Config{
 		Settings:  settings,
 		Timeout:   config.Runner.Timeout,
 		Transport: config.Transport,
 		Network:   config.Network,
 		limits:    p.limits,
-	}, config.Time())
+	}, config.ClockOrReal())
 }
 
-// place is what of the settings says where calls go.
-func place(from *v1alpha1.GitHubBootstrap, scope workload.Scope) *Settings {
-	out := &Settings{Organization: scope.Organization, Enterprise: scope.Enterprise, APIURL: from.APIURL}
+// newSettings returns the settings that determine the scope and the URLs, without credentials.
+func newSettings(bootstrap *v1alpha1.GitHubBootstrap, scope workload.Scope) *Settings {
+	out := &Settings{Organization: scope.Organization, Enterprise: scope.Enterprise, APIURL: bootstrap.APIURL}
 	out.Owner, out.Repository, _ = strings.Cut(scope.Repository, "/")
 
-	if from.RegistrationURLs != nil {
-		out.RegistrationURLs = *from.RegistrationURLs
+	if bootstrap.RegistrationURLs != nil {
+		out.RegistrationURLs = *bootstrap.RegistrationURLs
 	}
 
-	if from.RunnerURLs != nil {
-		out.RunnerURLs = *from.RunnerURLs
+	if bootstrap.RunnerURLs != nil {
+		out.RunnerURLs = *bootstrap.RunnerURLs
 	}
 
 	return out
 }
 
-func settings(config workload.Config) (*Settings, error) {
-	from := bootstrapOf(config.Template)
-	if from == nil {
-		return nil, workload.MissingBootstrap(config.Template, "github")
+func resolveSettings(config workload.Config) (*Settings, error) {
+	bootstrap := findBootstrap(config.Template)
+	if bootstrap == nil {
+		return nil, workload.NewMissingBootstrapError(config.Template, "github")
 	}
 
-	out := place(from, config.Runner.Scope)
+	out := newSettings(bootstrap, config.Runner.Scope)
 	out.RunnerGroup, out.ScaleSet = config.Runner.Group, config.Runner.Queue
 	out.Token = strings.TrimSpace(config.Secrets[secretToken])
 
-	if from.App == nil {
+	if bootstrap.App == nil {
 		return out, nil
 	}
 
-	number, err := strconv.ParseInt(strings.TrimSpace(config.Secrets[secretInstallation]), 10, 64)
+	installationID, err := strconv.ParseInt(strings.TrimSpace(config.Secrets[secretInstallation]), 10, 64)
 	if err != nil {
 		return nil, errclass.New(errclass.Configuration, "InstallationIDInvalid",
-			"read installationId from secret %s: it must be a number, the last part of the installation's URL",
-			from.App.InstallationID.SecretKeyRef.Name)
+			"parse installationId of Secret %s: it must be a number, the last part of the installation's URL",
+			bootstrap.App.InstallationID.SecretKeyRef.Name)
 	}
 
 	out.App = &App{
 		AppID: strings.TrimSpace(config.Secrets[secretAppID]), PrivateKey: []byte(config.Secrets[secretAppKey]),
-		InstallationID: number,
+		InstallationID: installationID,
 	}
 
 	return out, nil

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// scoped is the part of a workload.RunnerSpec that settings are merged for.
+// scoped contains the fields of a workload.RunnerSpec that are merged from several settings.
 type scoped struct {
 	scope  workload.Scope
 	labels []string
@@ -84,8 +84,8 @@ func TestPlatformRunner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := github.Platform{}.Runner(tc.template, tc.load)
-			if reason := errclass.Reason(err, ""); reason != tc.reason {
+			got, err := github.Platform{}.ResolveRunner(tc.template, tc.load)
+			if reason := errclass.ReasonOf(err, ""); reason != tc.reason {
 				t.Fatalf("error %v, want reason %q", err, tc.reason)
 			}
 
@@ -97,7 +97,7 @@ func TestPlatformRunner(t *testing.T) {
 	}
 }
 
-// What a template says of an enterprise reaches the provider, placeholders and all.
+// A template's enterprise settings reach the provider, including placeholders.
 func TestPlatformOpensAnEnterprise(t *testing.T) {
 	t.Parallel()
 
@@ -110,7 +110,7 @@ func TestPlatformOpensAnEnterprise(t *testing.T) {
 	}}
 	platform := github.NewPlatform()
 
-	runner, err := platform.Runner(template, v1alpha1.Workload{})
+	runner, err := platform.ResolveRunner(template, v1alpha1.Workload{})
 	if err != nil || runner.Scope != (workload.Scope{Enterprise: "corp"}) {
 		t.Fatalf("Runner = %+v, %v", runner, err)
 	}
@@ -129,12 +129,12 @@ func TestPlatformOpensAnEnterprise(t *testing.T) {
 	req := request("r")
 	req.Registration = runner.Registration
 
-	issued, err := p.Issue(t.Context(), req)
+	issued, err := p.IssueCredential(t.Context(), req)
 	if err != nil || issued.RegistrationURL != server.URL+"/enterprises/corp" || issued.RunnerToken == "" {
 		t.Fatalf("Issue = %+v, %v", issued, err)
 	}
 
-	// The runner's own program registers there.
+	// The runner program registers at this URL.
 	dir := t.TempDir()
 	if code := githubtest.StartRunner(t, dir, "config", "--unattended", "--ephemeral", "--url", issued.RegistrationURL,
 		"--token", issued.RunnerToken, "--name", "r", "--labels", "x").Wait(); code != 0 {
@@ -173,7 +173,7 @@ func TestRunnerName(t *testing.T) {
 func TestRunnerLabels(t *testing.T) {
 	t.Parallel()
 
-	got := github.RunnerLabels([]string{"Linux", "linux", " gpu ", "Self-Hosted", "", "x64"})
+	got := github.MergeLabels([]string{"Linux", "linux", " gpu ", "Self-Hosted", "", "x64"})
 	want := []string{"self-hosted", "hyperfleet", "ephemeral", "Linux", "gpu", "x64"}
 
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -181,7 +181,7 @@ func TestRunnerLabels(t *testing.T) {
 	}
 }
 
-// The names of calls are few, whatever the names and numbers in their paths.
+// There are few operation names, whatever names and numbers the paths contain.
 func TestOperationsHaveNoNamesInThem(t *testing.T) {
 	t.Parallel()
 
@@ -196,7 +196,7 @@ func TestOperationsHaveNoNamesInThem(t *testing.T) {
 		"/scalesets/message/100000170":                             "GET /scalesets/message/{}",
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com"+path, http.NoBody)
-		if got := github.Operation(r); got != want {
+		if got := github.OperationName(r); got != want {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
 	}

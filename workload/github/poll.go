@@ -19,49 +19,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// maxPollPages bounds each list of a poll: with a filter GitHub gives at most 1,000 runs.
+// maxPollPages bounds the pages of each list of a poll. With a filter, GitHub returns at most 1,000
+// runs.
 const maxPollPages = 10
 
-// openStatuses are the statuses of runs that can have jobs in the queue. A run's status
-// is one word for all of its jobs, and which of them it goes by differs: a run is queued
-// while some of its jobs run already, in_progress while others are queued, and waiting,
-// pending or requested while one job is held back by an environment or a concurrency
-// group. Only a completed run has none.
-func openStatuses() []string {
+// openRunStatuses returns the statuses of runs that can have queued jobs. A run has one status for
+// all of its jobs, and which job determines it varies: a run can be queued while some of its jobs
+// already run, in_progress while others are queued, and waiting, pending or requested while an
+// environment or a concurrency group holds back one job. Only a completed run has no queued jobs.
+func openRunStatuses() []string {
 	return []string{"queued", "in_progress", "waiting", "pending", "requested"}
 }
 
-// polls is what polls remember, so that an answer that is there already costs nothing.
-type polls struct {
+// pollState is the state between polls. It caches responses with their ETags, so that an unchanged
+// response does not count against the rate limit.
+type pollState struct {
 	mu sync.Mutex
-	// last is the repository where the last poll ended.
-	last string
-	// seen by the repository's lower-case name.
-	seen map[string]*polledRepository
+	// lastRepository is the last repository that the previous poll completed.
+	lastRepository string
+	// repositories are keyed by the repository's name in lower case.
+	repositories map[string]*polledRepository
 }
 
 type polledRepository struct {
-	// lists of runs, and jobs of runs, by their URL.
-	lists map[string]*tagged[runList]
+	// lists contains pages of runs by query, and runs the polled runs by id.
+	lists map[string]*cachedResponse[runList]
 	runs  map[int64]*polledRun
 }
 
-// tagged is an answer and its tag.
-type tagged[T any] struct {
-	etag string
-	next bool
-	said T
+// cachedResponse is a response with its ETag.
+type cachedResponse[T any] struct {
+	etag    string
+	hasNext bool
+	body    T
 }
 
 type polledRun struct {
 	run   listedRun
-	pages map[string]*tagged[jobList]
-	// asked is when its jobs were last asked for.
-	asked time.Time
-	// over: all its jobs were completed then.
-	over bool
-	// open are the jobs that were not.
-	open map[string]bool
+	pages map[string]*cachedResponse[jobList]
+	// polledAt is when the run's jobs were last listed.
+	polledAt time.Time
+	// isOver means that all jobs were completed at that time.
+	isOver bool
+	// openJobs are the ids of the jobs that were not completed at that time.
+	openJobs map[string]bool
 }
 
 type runList struct {
@@ -85,20 +86,20 @@ type jobList struct {
 	Jobs []*jobPayload `json:"jobs"`
 }
 
-// Jobs lists the jobs that are not completed, and those that were not at the last poll and
-// are now. Of a repository's scope only that repository is asked; GitHub has no list of an
-// organisation's or an enterprise's jobs. When GitHub's limits leave no room for all
-// repositories, the next poll goes on where this one ended. Jobs that come with an error
-// hold: the error speaks of repositories that could not be read.
-func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.Job, error) {
+// ListJobs returns the jobs that are not completed, and the jobs that have completed since the last
+// poll. For a repository's scope it lists only that repository. GitHub has no job list for an
+// organization or an enterprise. If the rate limit does not allow polling all repositories, the
+// next poll continues where this one ended. Jobs that are returned together with an error are
+// valid. The error then concerns repositories that could not be polled.
+func (p *provider) ListJobs(ctx context.Context, repositories []string) ([]workload.Job, error) {
 	p.polls.mu.Lock()
 	defer p.polls.mu.Unlock()
 
-	names := p.pollable(repositories)
-	p.polls.keep(names)
+	names := p.listPolledRepositories(repositories)
+	p.polls.forgetOthers(names)
 
 	if len(names) == 0 {
-		return nil, workload.NothingToAsk(p.urls.scope.String())
+		return nil, workload.NewRepositoriesMissingError(p.urls.scope.String())
 	}
 
 	var (
@@ -107,7 +108,7 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 		polled int
 	)
 
-	for _, name := range p.polls.order(names) {
+	for _, name := range p.polls.rotate(names) {
 		jobs, err := p.pollRepository(ctx, name)
 		out = append(out, jobs...)
 
@@ -116,9 +117,9 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 				return out, errors.Join(append(errs, err)...)
 			}
 
-			// The next poll begins with what this one did not reach.
+			// The next poll begins after this repository.
 			if len(jobs) > 0 {
-				p.polls.last = name
+				p.polls.lastRepository = name
 			}
 
 			break
@@ -132,24 +133,24 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 			break
 		}
 
-		polled, p.polls.last = polled+1, name
+		polled, p.polls.lastRepository = polled+1, name
 	}
 
 	return out, errors.Join(errs...)
 }
 
-// pollable gives the repositories to ask, each once, in order.
-func (p *provider) pollable(repositories []string) []string {
-	where := p.urls.scope
-	if where.repo != "" {
-		return []string{strings.ToLower(where.owner + "/" + where.repo)}
+// listPolledRepositories returns the repositories to poll, sorted and without duplicates.
+func (p *provider) listPolledRepositories(repositories []string) []string {
+	target := p.urls.scope
+	if target.repo != "" {
+		return []string{strings.ToLower(target.owner + "/" + target.repo)}
 	}
 
 	var out []string
 
 	for _, full := range repositories {
 		owner, name, ok := strings.Cut(strings.ToLower(full), "/")
-		if ok && plain(owner) && plain(name) && (where.owner == "" || strings.EqualFold(where.owner, owner)) {
+		if ok && isValidName(owner) && isValidName(name) && (target.owner == "" || strings.EqualFold(target.owner, owner)) {
 			out = append(out, owner+"/"+name)
 		}
 	}
@@ -159,42 +160,43 @@ func (p *provider) pollable(repositories []string) []string {
 	return slices.Compact(out)
 }
 
-// keep forgets repositories that nobody asks for any more.
-func (s *polls) keep(names []string) {
-	if s.seen == nil {
-		s.seen = map[string]*polledRepository{}
+// forgetOthers deletes the state of all repositories except names.
+func (s *pollState) forgetOthers(names []string) {
+	if s.repositories == nil {
+		s.repositories = map[string]*polledRepository{}
 	}
 
-	maps.DeleteFunc(s.seen, func(name string, _ *polledRepository) bool { return !slices.Contains(names, name) })
+	maps.DeleteFunc(s.repositories, func(name string, _ *polledRepository) bool { return !slices.Contains(names, name) })
 }
 
-// order begins after the repository where the last poll ended.
-func (s *polls) order(names []string) []string {
-	at, found := slices.BinarySearch(names, s.last)
+// rotate returns the names, beginning after the last repository of the previous poll.
+func (s *pollState) rotate(names []string) []string {
+	start, found := slices.BinarySearch(names, s.lastRepository)
 	if found {
-		at++
+		start++
 	}
 
-	return append(slices.Clone(names[at:]), names[:at]...)
+	return append(slices.Clone(names[start:]), names[:start]...)
 }
 
-// pollRepository gives the jobs of one repository. Jobs that come with an error hold.
+// pollRepository returns the jobs of one repository. Jobs that are returned together with an error
+// are valid.
 func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.Job, error) {
-	seen := p.polls.seen[name]
-	if seen == nil {
-		seen = &polledRepository{lists: map[string]*tagged[runList]{}, runs: map[int64]*polledRun{}}
-		p.polls.seen[name] = seen
+	state := p.polls.repositories[name]
+	if state == nil {
+		state = &polledRepository{lists: map[string]*cachedResponse[runList]{}, runs: map[int64]*polledRun{}}
+		p.polls.repositories[name] = state
 	}
 
-	listed, err := p.pollRuns(ctx, name, seen)
+	listed, err := p.pollRuns(ctx, name, state)
 	if err != nil {
 		return nil, err
 	}
 
 	var out []workload.Job
 
-	for _, at := range seen.due(listed) {
-		jobs, err := p.pollRun(ctx, name, at)
+	for _, run := range state.selectDue(listed) {
+		jobs, err := p.pollRun(ctx, name, run)
 		out = append(out, jobs...)
 
 		if err != nil {
@@ -202,103 +204,103 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 		}
 	}
 
-	maps.DeleteFunc(seen.runs, func(id int64, at *polledRun) bool {
-		_, still := listed[id]
+	maps.DeleteFunc(state.runs, func(id int64, run *polledRun) bool {
+		_, isListed := listed[id]
 
-		return !still && len(at.open) == 0
+		return !isListed && len(run.openJobs) == 0
 	})
 
 	return out, nil
 }
 
-// pollRuns lists the repository's runs that are not completed, by id.
-func (p *provider) pollRuns(ctx context.Context, name string, seen *polledRepository) (map[int64]listedRun, error) {
-	listed, lists := map[int64]listedRun{}, map[string]*tagged[runList]{}
+// pollRuns returns the repository's runs that are not completed, by id.
+func (p *provider) pollRuns(ctx context.Context, name string, state *polledRepository) (map[int64]listedRun, error) {
+	listed, lists := map[int64]listedRun{}, map[string]*cachedResponse[runList]{}
 
-	for _, status := range openStatuses() {
+	for _, status := range openRunStatuses() {
 		for page := 1; page <= maxPollPages; page++ {
-			query := paged(page)
+			query := pageQuery(page)
 			query.Set("status", status)
 			query.Set("exclude_pull_requests", "true")
 
 			call := request{
-				class: spare, what: "polling " + name, path: "repos/" + name + "/actions/runs", query: query,
+				class: classPoll, action: "poll " + name, path: "repos/" + name + "/actions/runs", query: query,
 			}
 
 			key := query.Encode()
 
-			got, err := tag(ctx, p.caller, call, seen.lists[key])
+			response, err := sendCached(ctx, p.caller, call, state.lists[key])
 			if err != nil {
 				return nil, p.explainPoll(name, err)
 			}
 
-			lists[key] = got
+			lists[key] = response
 
-			for _, run := range got.said.Runs {
+			for _, run := range response.body.Runs {
 				listed[run.ID] = run
 			}
 
-			if !got.next {
+			if !response.hasNext {
 				break
 			}
 		}
 	}
 
-	seen.lists = lists
+	state.lists = lists
 
 	return listed, nil
 }
 
-// due gives the runs whose jobs are to be asked for, those that were not asked for
-// longest first: the listed ones, but for those that are known to be over, and those that
-// are listed no more and had jobs that were not completed.
-func (r *polledRepository) due(listed map[int64]listedRun) []*polledRun {
+// selectDue returns the runs whose jobs must be listed, least recently polled first. These are the
+// listed runs, except those that are known to be over, and runs that are no longer listed but had
+// open jobs.
+func (r *polledRepository) selectDue(listed map[int64]listedRun) []*polledRun {
 	for id, run := range listed {
-		at := r.runs[id]
-		if at == nil {
-			at = &polledRun{pages: map[string]*tagged[jobList]{}, open: map[string]bool{}}
-			r.runs[id] = at
+		polled := r.runs[id]
+		if polled == nil {
+			polled = &polledRun{pages: map[string]*cachedResponse[jobList]{}, openJobs: map[string]bool{}}
+			r.runs[id] = polled
 		}
 
-		at.over = at.over && at.run.UpdatedAt == run.UpdatedAt && at.run.Attempt == run.Attempt
-		at.run = run
+		polled.isOver = polled.isOver && polled.run.UpdatedAt == run.UpdatedAt && polled.run.Attempt == run.Attempt
+		polled.run = run
 	}
 
 	var out []*polledRun
 
-	for _, at := range r.runs {
-		if !at.over {
-			out = append(out, at)
+	for _, polled := range r.runs {
+		if !polled.isOver {
+			out = append(out, polled)
 		}
 	}
 
 	slices.SortFunc(out, func(a, b *polledRun) int {
-		return cmp.Or(a.asked.Compare(b.asked), cmp.Compare(a.run.ID, b.run.ID))
+		return cmp.Or(a.polledAt.Compare(b.polledAt), cmp.Compare(a.run.ID, b.run.ID))
 	})
 
 	return out
 }
 
-// pollRun gives a run's jobs that are not completed, or were not when last asked for.
-func (p *provider) pollRun(ctx context.Context, name string, at *polledRun) ([]workload.Job, error) {
+// pollRun returns the jobs of a run that are not completed or were not completed at the last poll.
+func (p *provider) pollRun(ctx context.Context, name string, polled *polledRun) ([]workload.Job, error) {
 	var all []workload.Job
 
-	pages := map[string]*tagged[jobList]{}
+	pages := map[string]*cachedResponse[jobList]{}
 
 	for page := 1; page <= maxPollPages; page++ {
-		query := paged(page)
+		query := pageQuery(page)
 		query.Set("filter", "latest")
 
 		call := request{
-			class: spare, what: "polling " + name, query: query,
-			path: "repos/" + name + "/actions/runs/" + strconv.FormatInt(at.run.ID, 10) + "/jobs",
+			class: classPoll, action: "poll " + name, query: query,
+			path: "repos/" + name + "/actions/runs/" + strconv.FormatInt(polled.run.ID, 10) + "/jobs",
 		}
 
 		key := query.Encode()
 
-		got, err := tag(ctx, p.caller, call, at.pages[key])
-		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
-			at.over, at.open = true, nil // somebody deleted the run
+		response, err := sendCached(ctx, p.caller, call, polled.pages[key])
+		if status, ok := responseStatus(err); ok && status == http.StatusNotFound {
+			polled.isOver, polled.openJobs = true, nil // somebody deleted the run
 
 			return nil, nil
 		}
@@ -307,21 +309,22 @@ func (p *provider) pollRun(ctx context.Context, name string, at *polledRun) ([]w
 			return nil, p.explainPoll(name, err)
 		}
 
-		pages[key] = got
-		all = append(all, at.run.jobs(got.said)...)
+		pages[key] = response
+		all = append(all, polled.run.convertJobs(response.body)...)
 
-		if !got.next {
+		if !response.hasNext {
 			break
 		}
 	}
 
-	at.pages, at.asked = pages, p.clock.Now()
+	polled.pages, polled.polledAt = pages, p.clock.Now()
 
-	return at.changed(all), nil
+	return polled.selectChanged(all), nil
 }
 
-// changed keeps of a run's jobs those worth telling, and remembers which are open.
-func (r *polledRun) changed(all []workload.Job) []workload.Job {
+// selectChanged returns the jobs of a run that are open or have completed since the last poll, and
+// stores which jobs are open.
+func (r *polledRun) selectChanged(all []workload.Job) []workload.Job {
 	var out []workload.Job
 
 	open := map[string]bool{}
@@ -329,30 +332,30 @@ func (r *polledRun) changed(all []workload.Job) []workload.Job {
 	for _, job := range all {
 		if job.State != v1alpha1.JobCompleted {
 			open[job.ID] = true
-		} else if !r.open[job.ID] {
+		} else if !r.openJobs[job.ID] {
 			continue
 		}
 
 		out = append(out, job)
 	}
 
-	r.open, r.over = open, len(open) == 0
+	r.openJobs, r.isOver = open, len(open) == 0
 
 	return out
 }
 
-// jobs translates a list. A job that GitHub describes in words unknown here is left out:
-// it is no reason to lose the others.
-func (r *listedRun) jobs(list jobList) []workload.Job {
+// convertJobs converts a list of jobs. It skips jobs that this package cannot parse, so that the
+// others are not lost.
+func (r *listedRun) convertJobs(list jobList) []workload.Job {
 	var out []workload.Job
 
-	for _, said := range list.Jobs {
-		event := payload{Job: said, Repository: &repository{FullName: r.Repository.FullName}}
+	for _, listed := range list.Jobs {
+		event := payload{Job: listed, Repository: &repository{FullName: r.Repository.FullName}}
 		if r.Repository.Owner.Type == "Organization" {
 			event.Organization = &organization{Login: r.Repository.Owner.Login}
 		}
 
-		if job, err := event.job(); err == nil {
+		if job, err := event.toJob(); err == nil {
 			out = append(out, job)
 		}
 	}
@@ -360,32 +363,32 @@ func (r *listedRun) jobs(list jobList) []workload.Job {
 	return out
 }
 
-// tag makes a call unless its answer is there already and still holds. GitHub does not
-// count that against the hour's calls
+// sendCached makes a conditional call and returns the cached response if GitHub answers that it has
+// not changed. GitHub does not count such calls against the hourly rate limit
 // (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api).
-func tag[T any](ctx context.Context, from caller, call request, have *tagged[T]) (*tagged[T], error) {
-	if have != nil {
-		call.etag = have.etag
+func sendCached[T any](ctx context.Context, client caller, call request, cached *cachedResponse[T]) (*cachedResponse[T], error) {
+	if cached != nil {
+		call.etag = cached.etag
 	}
 
-	got := &tagged[T]{}
+	response := &cachedResponse[T]{}
 
-	resp, err := from.send(ctx, call, &got.said)
-	if status, ok := readStatus(err); ok && status == http.StatusNotModified && have != nil {
-		return have, nil
+	resp, err := client.send(ctx, call, &response.body)
+	if status, ok := responseStatus(err); ok && status == http.StatusNotModified && cached != nil {
+		return cached, nil
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	got.etag, got.next = resp.Header.Get("Etag"), resp.NextPage != 0
+	response.etag, response.hasNext = resp.Header.Get("Etag"), resp.NextPage != 0
 
-	return got, nil
+	return response, nil
 }
 
 func (p *provider) explainPoll(name string, err error) error {
 	owner, repo, _ := strings.Cut(name, "/")
 
-	return p.explainOf(scope{owner: owner, repo: repo}, "polling jobs", needsJobs, err)
+	return p.explainScope(scope{owner: owner, repo: repo}, "poll jobs", jobsRequirement, err)
 }

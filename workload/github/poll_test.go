@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// watched counts what was asked, by method, and what was answered, by status.
+// watched counts requests by method and responses by status.
 type watched struct {
 	next http.RoundTripper
 
@@ -51,7 +51,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// take gives the answers by status since the last call.
+// take returns the responses by status since the last call.
 func (w *watched) take() map[int]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +62,7 @@ func (w *watched) take() map[int]int {
 	return out
 }
 
-// watch gives a provider whose calls are watched.
+// watch returns a provider whose calls are counted.
 func watch(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Provider, *watched) {
 	t.Helper()
 
@@ -91,7 +91,7 @@ func poller(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Po
 func poll(t *testing.T, p workload.Poller, repositories ...string) []workload.Job {
 	t.Helper()
 
-	jobs, err := p.Jobs(t.Context(), repositories)
+	jobs, err := p.ListJobs(t.Context(), repositories)
 	if err != nil {
 		t.Fatalf("Jobs: %v", err)
 	}
@@ -128,12 +128,12 @@ func TestPollFollowsJobs(t *testing.T) {
 		t.Fatalf("jobs (-want +got):\n%s", diff)
 	}
 
-	issued, err := provider(t, repositoryScope(server)).Issue(t.Context(), request("one"))
+	issued, err := provider(t, repositoryScope(server)).IssueCredential(t.Context(), request("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	// While one job of a run runs and another waits, the run has a status of its own.
+	// While one job of a run runs and another waits, the run has a status that differs from both.
 	runner := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
 	if code := runner.Wait(); code != 0 {
 		t.Fatalf("the runner ends with %d", code)
@@ -155,7 +155,7 @@ func TestPollFollowsJobs(t *testing.T) {
 		}
 	}
 
-	// The runs are listed no more; that their jobs ended is told all the same.
+	// The runs are no longer listed, but the end of their jobs is reported.
 	if diff := cmp.Diff([]string{"build (2) Completed", "deploy Completed"}, states(poll(t, p))); diff != "" {
 		t.Errorf("at the end (-want +got):\n%s", diff)
 	}
@@ -165,8 +165,7 @@ func TestPollFollowsJobs(t *testing.T) {
 	}
 }
 
-// A poll that finds nothing new costs none of the hour's calls, and asks for no run that
-// is over.
+// A poll that finds no changes uses none of the hour's calls, and lists no jobs of completed runs.
 func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 	t.Parallel()
 
@@ -213,7 +212,7 @@ func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 	}
 }
 
-// What a poll says of a job is what its webhook says.
+// A polled job equals the job of its webhook.
 func TestPollAgreesWithWebhooks(t *testing.T) {
 	t.Parallel()
 
@@ -222,11 +221,11 @@ func TestPollAgreesWithWebhooks(t *testing.T) {
 	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
 
 	server.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})
-	server.Eventually("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
+	server.WaitUntil("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
 
-	told := hooks.Received()[0]
+	told := hooks.Webhooks()[0]
 
-	want, ok, err := github.Webhooks{}.Parse(told.Header, told.Body)
+	want, ok, err := github.Webhooks{}.ParseJob(told.Header, told.Body)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -277,18 +276,18 @@ func TestPollScopes(t *testing.T) {
 		})
 	}
 
-	// GitHub has no list of what is not a repository's.
+	// GitHub only lists the jobs of repositories.
 	for text, scope := range map[string]github.Settings{
 		"organization octo-org": {Organization: "octo-org"}, "enterprise corp": {Enterprise: "corp"},
 	} {
 		scope.Token, scope.APIURL = githubtest.PAT, server.URL
 		p, _ := poller(t, &scope, clocktesting.NewFakeClock(time.Now()))
-		_, err := p.Jobs(t.Context(), []string{"not a repository"})
-		checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, text+": name repositories in spec.demand")
+		_, err := p.ListJobs(t.Context(), []string{"not a repository"})
+		checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, text+": the platform has no job list for it; name repositories")
 	}
 }
 
-// A repository that cannot be read is named, and doesn't keep the others.
+// A repository that cannot be read is named in the error, and the others are polled.
 func TestPollWithTrouble(t *testing.T) {
 	t.Parallel()
 
@@ -299,7 +298,7 @@ func TestPollWithTrouble(t *testing.T) {
 	server.Queue(control.JobSpec{Labels: []string{"x"}})
 
 	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
-	jobs, err := p.Jobs(t.Context(), []string{"octo-org/gone", githubtest.Repo})
+	jobs, err := p.ListJobs(t.Context(), []string{"octo-org/gone", githubtest.Repo})
 	checkError(t, err, workload.Rejected, github.ReasonScope, "repository octo-org/gone")
 
 	if len(jobs) != 1 {
@@ -309,11 +308,11 @@ func TestPollWithTrouble(t *testing.T) {
 	config := repositoryScope(server)
 	config.Token = "github_pat_runnersonly0000000000000000"
 	p, _ = poller(t, config, clocktesting.NewFakeClock(time.Now()))
-	_, err = p.Jobs(t.Context(), nil)
+	_, err = p.ListJobs(t.Context(), nil)
 	checkError(t, err, workload.Rejected, github.ReasonPermission, "repository permission Actions: read")
 }
 
-// When GitHub's limits leave no room for all, the next poll goes on where one ended.
+// If the rate limit does not allow polling all repositories, the next poll continues there.
 func TestPollGoesOnWhereItEnded(t *testing.T) {
 	t.Parallel()
 
@@ -355,7 +354,7 @@ func TestPollGoesOnWhereItEnded(t *testing.T) {
 
 	poll(t, p, names...)
 
-	if _, err := p.Jobs(t.Context(), names); !workload.Is(err, workload.RateLimited) {
+	if _, err := p.ListJobs(t.Context(), names); !workload.Is(err, workload.RateLimited) {
 		t.Errorf("a poll right after: %v", err)
 	}
 }

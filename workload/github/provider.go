@@ -23,42 +23,42 @@ import (
 )
 
 const (
-	// sweepAge is how old the listing behind Runners may be.
-	sweepAge = 10 * time.Second
-	// validateAge is how old the listing behind Validate may be.
-	validateAge = time.Minute
-	// proofAge is how long a proof of write access counts.
-	proofAge = time.Hour
+	// maxRunnersAge is the maximum age of the runner list that ListRunners uses.
+	maxRunnersAge = 10 * time.Second
+	// maxValidateAge is the maximum age of the runner list that Validate uses.
+	maxValidateAge = time.Minute
+	// maxProofAge is how long a successful check of write access is valid.
+	maxProofAge = time.Hour
 )
 
-// provider is one scope of GitHub.
+// provider implements workload.Provider for one scope of GitHub.
 type provider struct {
 	// caller makes the scope's calls.
 	caller
 
-	// app makes the App's own calls; it has no client where a token is used.
+	// app makes the App's own calls. It has no client if a token is used.
 	app caller
-	// installation of the App, if there is one.
-	installation int64
+	// installationID is the App's installation. It is 0 if no App is used.
+	installationID int64
 
-	urls    urls
-	group   string
-	timeout time.Duration
-	clock   clock.Clock
-	redact  log.Redactor
-	list    workload.Shared[map[string]workload.Runner]
-	polls   polls
+	urls       urls
+	group      string
+	timeout    time.Duration
+	clock      clock.Clock
+	redact     log.Redactor
+	runnerList workload.ListCache[map[string]workload.Runner]
+	polls      pollState
 
-	redelivery sync.Mutex
-	// undone is since when deliveries are still to be looked at.
-	undone time.Time
+	redeliveryMu sync.Mutex
+	// redeliverSince is the time since which deliveries still have to be checked.
+	redeliverSince time.Time
 
 	mu sync.Mutex
-	// groups are the ids of runner groups by lower-case name, as of groupsAt.
+	// groups maps the names of runner groups in lower case to their ids, read at groupsAt.
 	groups   map[string]int64
 	groupsAt time.Time
-	// proven is when the right to register runners was last shown.
-	proven time.Time
+	// writeProvenAt is when a call last proved the permission to register runners.
+	writeProvenAt time.Time
 }
 
 var (
@@ -67,58 +67,58 @@ var (
 	_ workload.Redeliverer = (*provider)(nil)
 )
 
-// Validate lists the runners, which shows that credentials and scope are right; makes a
-// registration token and throws it away, once an hour, for no other call shows the right
-// to make runners without making one; and looks for the runner group. While GitHub's
-// limits leave no room for it, what was shown before is believed.
+// Validate lists the runners, which proves that the credentials and the scope are valid, and checks
+// that the runner group exists. Once an hour it also creates a registration token and discards it,
+// because no other call proves the permission to register runners without creating one. While the
+// rate limit allows no polls, Validate returns nil if it has succeeded before.
 func (p *provider) Validate(ctx context.Context) error {
 	p.mu.Lock()
-	shown := !p.proven.IsZero()
+	hasSucceeded := !p.writeProvenAt.IsZero()
 	p.mu.Unlock()
 
-	if limited := p.budget.allow(spare, http.MethodGet, "checking the credentials"); shown && limited != nil {
-		return nil //nolint:nilerr // what was shown before is believed
+	if limitErr := p.budget.allow(classPoll, http.MethodGet, "check the credentials"); hasSucceeded && limitErr != nil {
+		return nil //nolint:nilerr // the last check succeeded
 	}
 
-	if _, err := p.listed(ctx, validateAge); err != nil {
+	if _, err := p.cachedRunners(ctx, maxValidateAge); err != nil {
 		return err
 	}
 
-	if err := p.prove(ctx); err != nil {
+	if err := p.proveWriteAccess(ctx); err != nil {
 		return err
 	}
 
-	_, err := p.groupID(ctx, p.group)
+	_, err := p.resolveGroupID(ctx, p.group)
 
 	return err
 }
 
-func (p *provider) prove(ctx context.Context) error {
+func (p *provider) proveWriteAccess(ctx context.Context) error {
 	now := p.clock.Now()
 
 	p.mu.Lock()
-	proven := !p.proven.IsZero() && now.Sub(p.proven) < proofAge
+	isProven := !p.writeProvenAt.IsZero() && now.Sub(p.writeProvenAt) < maxProofAge
 	p.mu.Unlock()
 
-	if proven {
+	if isProven {
 		return nil
 	}
 
-	if _, err := p.registrationToken(ctx); err != nil {
+	if _, err := p.createRegistrationToken(ctx); err != nil {
 		return err
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.proven = now
+	p.writeProvenAt = now
 
 	return nil
 }
 
-// Find gives the runner of that name out of the shared listing.
-func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
-	runners, err := p.listed(ctx, maxAge)
+// FindRunner returns the runner of that name from the shared runner list.
+func (p *provider) FindRunner(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
+	runners, err := p.cachedRunners(ctx, maxAge)
 	if err != nil {
 		return workload.Runner{}, err
 	}
@@ -134,82 +134,84 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 	return runner, nil
 }
 
-// Runners gives the runners whose names begin with prefix, by name.
-func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runner, error) {
-	all, err := p.listed(ctx, sweepAge)
+// ListRunners returns the runners whose names begin with prefix, sorted by name.
+func (p *provider) ListRunners(ctx context.Context, prefix string) ([]workload.Runner, error) {
+	all, err := p.cachedRunners(ctx, maxRunnersAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return workload.Prefixed(slices.Collect(maps.Values(all)), prefix), nil
+	return workload.FilterByPrefix(slices.Collect(maps.Values(all)), prefix), nil
 }
 
-// Deregister removes the runner. GitHub refuses to remove one that runs a job with
-// status 422; whatever else that status may mean, the machine is then not to be destroyed.
+// Deregister removes the runner. GitHub rejects the removal of a busy runner with status 422.
+// Deregister returns an error of kind RunnerBusy for every response with this status, so that the
+// caller never deletes the machine of a busy runner.
 func (p *provider) Deregister(ctx context.Context, id string) error {
 	number, err := strconv.ParseInt(id, 10, 64)
 	if err != nil || number <= 0 {
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitHub's: ids are numbers", id))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("runner id %q of GitHub is not a positive number", id))
 	}
 
 	call := request{
-		class: remove, what: "removing runner " + id, method: http.MethodDelete,
+		class: classRemove, action: "remove runner " + id, method: http.MethodDelete,
 		path: p.urls.scope.path() + "/actions/runners/" + strconv.FormatInt(number, 10),
 	}
 	if _, err = p.send(ctx, call, nil); err != nil {
-		switch got, _ := readStatus(err); got {
+		switch status, _ := responseStatus(err); status {
 		case http.StatusNotFound:
-			p.unlist(id)
+			p.removeFromList(id)
 
 			return nil
 		case http.StatusUnprocessableEntity:
 			return &workload.Error{
 				Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
-				Message: fmt.Sprintf("runner %s of %s runs a job: it is removed when the job is over", id, p.urls.scope),
+				Message: fmt.Sprintf("runner %s of %s runs a job: the operator removes it when the job is over", id, p.urls.scope),
 			}
 		}
 
-		return p.explain(call.what, p.urls.scope.needs(), err)
+		return p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 	}
 
-	p.unlist(id)
+	p.removeFromList(id)
 
 	return nil
 }
 
-// readStatus gives the status of an answer of the call itself, not of the App's token.
-func readStatus(err error) (int, bool) {
-	e, ok := errors.AsType[*gh.ErrorResponse](err)
-	if !ok || e.Response == nil {
+// responseStatus returns the status of an error response to the call itself. It returns false for
+// an error response to the request for the App's token.
+func responseStatus(err error) (int, bool) {
+	response, ok := errors.AsType[*gh.ErrorResponse](err)
+	if !ok || response.Response == nil {
 		return 0, false
 	}
 
-	return e.Response.StatusCode, true
+	return response.Response.StatusCode, true
 }
 
-// Job gives GitHub's present word on a job. It needs the permission to read Actions.
-func (p *provider) Job(ctx context.Context, repo, id string) (workload.Job, error) {
+// GetJob returns the current state of a job. It needs the permission to read Actions.
+func (p *provider) GetJob(ctx context.Context, repo, id string) (workload.Job, error) {
 	owner, name, ok := strings.Cut(repo, "/")
-	if number, err := strconv.ParseInt(id, 10, 64); !ok || !plain(owner) || !plain(name) || err != nil || number <= 0 {
-		return workload.Job{}, workload.Reject(ReasonRequest, fmt.Sprintf("job %q of repository %q is not one of GitHub's", id, repo))
+	if number, err := strconv.ParseInt(id, 10, 64); !ok || !isValidName(owner) || !isValidName(name) || err != nil || number <= 0 {
+		return workload.Job{}, workload.NewRejected(ReasonRequest, fmt.Sprintf("job %q of repository %q is not a valid job", id, repo))
 	}
 
-	said := payload{Repository: &repository{FullName: repo}}
+	response := payload{Repository: &repository{FullName: repo}}
 	call := request{
-		class: repair, what: "reading job " + id + " of " + repo, path: fmt.Sprintf("repos/%s/%s/actions/jobs/%s", owner, name, id),
+		class: classGetJob, action: "get job " + id + " of " + repo, path: fmt.Sprintf("repos/%s/%s/actions/jobs/%s", owner, name, id),
 	}
 
-	if _, err := p.send(ctx, call, &said.Job); err != nil {
-		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
+	if _, err := p.send(ctx, call, &response.Job); err != nil {
+		if status, ok := responseStatus(err); ok && status == http.StatusNotFound {
 			return workload.Job{}, &workload.Error{
 				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
-				Message: fmt.Sprintf("GitHub knows no job %s in repository %s, or hides it from these credentials; reading it needs %s",
-					id, repo, needsJobs),
+				Message: fmt.Sprintf("GitHub has no job %s in repository %s, or hides it from these credentials: grant %s",
+					id, repo, jobsRequirement),
 			}
 		}
 
-		return workload.Job{}, p.explain(call.what, needsJobs, err)
+		return workload.Job{}, p.explain(call.action, jobsRequirement, err)
 	}
 
-	return said.job()
+	return response.toJob()
 }

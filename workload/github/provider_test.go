@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	appID        = 4711
-	clientID     = "Iv23liSIMULATED"
-	installation = 815
+	appID                      = 4711
+	clientID                   = "Iv23liSIMULATED"
+	authenticateAsInstallation = 815
 )
 
-// repositoryScope is a provider's configuration for the simulator's repository.
+// repositoryScope returns a provider's configuration for the simulator's repository.
 func repositoryScope(server *githubtest.Server) *github.Settings {
 	return &github.Settings{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
 }
@@ -52,7 +52,7 @@ func provider(t *testing.T, config *github.Settings) workload.Provider {
 	return out
 }
 
-// providerAt is one whose time is the clock's.
+// providerAt returns a provider with the given clock.
 func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload.Provider {
 	t.Helper()
 
@@ -64,7 +64,7 @@ func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload
 	return out
 }
 
-// as gives a provider that can do more than all can.
+// as converts a provider to an optional interface.
 func as[T any](t *testing.T, p workload.Provider) T {
 	t.Helper()
 
@@ -77,10 +77,10 @@ func as[T any](t *testing.T, p workload.Provider) T {
 }
 
 func request(name string) workload.RunnerRequest {
-	return workload.RunnerRequest{Name: name, Labels: github.RunnerLabels([]string{"linux"}), Registration: v1alpha1.RegistrationJIT}
+	return workload.RunnerRequest{Name: name, Labels: github.MergeLabels([]string{"linux"}), Registration: v1alpha1.RegistrationJIT}
 }
 
-// key makes an App's key, and its PEM.
+// key creates an App's key and its PEM.
 func key(t *testing.T) (*rsa.PrivateKey, []byte) {
 	t.Helper()
 
@@ -95,7 +95,7 @@ func key(t *testing.T) (*rsa.PrivateKey, []byte) {
 func withApp(public *rsa.PublicKey, permissions map[string]string) sim.Options {
 	return sim.Options{App: &sim.App{
 		ID: appID, ClientID: clientID, Slug: "hyperfleet", PublicKey: public,
-		Installations: []sim.Installation{{ID: installation, Account: githubtest.Org, Permissions: permissions}},
+		Installations: []sim.Installation{{ID: authenticateAsInstallation, Account: githubtest.Org, Permissions: permissions}},
 	}}
 }
 
@@ -126,13 +126,13 @@ func TestRunnerLifecycle(t *testing.T) {
 		},
 		"repository, App by its id": func() *github.Settings {
 			config := repositoryScope(server)
-			config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
+			config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 			return config
 		},
 		"organization, App by its client id": func() *github.Settings {
 			config := organizationScope(server)
-			config.Token, config.App = "", &github.App{AppID: clientID, PrivateKey: text, InstallationID: installation}
+			config.Token, config.App = "", &github.App{AppID: clientID, PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 			return config
 		},
@@ -151,19 +151,19 @@ func lifecycle(t *testing.T, p workload.Provider, name string) {
 		t.Fatalf("Validate: %v", err)
 	}
 
-	issued, err := p.Issue(t.Context(), request(name))
+	issued, err := p.IssueCredential(t.Context(), request(name))
 	if err != nil || issued.JITConfig == "" || issued.RunnerID == "" || issued.RunnerToken != "" {
 		t.Fatalf("Issue = %+v, %v", issued, err)
 	}
 
-	found, err := p.Find(t.Context(), name, 0)
+	found, err := p.FindRunner(t.Context(), name, 0)
 	want := workload.Runner{ID: issued.RunnerID, Name: name, Labels: []string{"self-hosted", "hyperfleet", "ephemeral", "linux"}}
 
 	if diff := cmp.Diff(want, found); err != nil || diff != "" {
 		t.Fatalf("Find: %v (-want +got):\n%s", err, diff)
 	}
 
-	if all, err := p.Runners(t.Context(), name); err != nil || len(all) != 1 {
+	if all, err := p.ListRunners(t.Context(), name); err != nil || len(all) != 1 {
 		t.Errorf("Runners = %v, %v", all, err)
 	}
 
@@ -174,7 +174,7 @@ func lifecycle(t *testing.T, p workload.Provider, name string) {
 	}
 
 	for _, age := range []time.Duration{time.Hour, 0} {
-		if _, err := p.Find(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
+		if _, err := p.FindRunner(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
 			t.Errorf("Find after Deregister, at most %s old: %v", age, err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestIssueToken(t *testing.T) {
 		req := request("token-" + name)
 		req.Registration = v1alpha1.RegistrationToken
 
-		got, err := p.Issue(t.Context(), req)
+		got, err := p.IssueCredential(t.Context(), req)
 		if err != nil || got.RunnerToken == "" || got.JITConfig != "" || got.RegistrationURL != test.url {
 			t.Errorf("%s: Issue = %+v, %v; want a token for %s", name, got, err, test.url)
 		}
@@ -216,24 +216,24 @@ func TestIssueWithNameTaken(t *testing.T) {
 	server := githubtest.New(t, sim.Options{})
 	p := provider(t, repositoryScope(server))
 
-	first, err := p.Issue(t.Context(), request("twice"))
+	first, err := p.IssueCredential(t.Context(), request("twice"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	second, err := p.Issue(t.Context(), request("twice"))
+	second, err := p.IssueCredential(t.Context(), request("twice"))
 	if err != nil || second.RunnerID == first.RunnerID {
 		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
 	}
 
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", second.JITConfig)
-	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 
 	for _, registration := range []string{v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken} {
 		req := request("twice")
 		req.Registration = registration
 
-		if _, err := p.Issue(t.Context(), req); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
+		if _, err := p.IssueCredential(t.Context(), req); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
 			t.Errorf("%s: a live runner of that name: %v", registration, err)
 		}
 	}
@@ -251,32 +251,32 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 	queued := server.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: time.Hour})[0]
 	id := strconv.FormatInt(queued.ID, 10)
 
-	job, err := p.Job(t.Context(), githubtest.Repo, id)
+	job, err := p.GetJob(t.Context(), githubtest.Repo, id)
 	if err != nil || job.State != v1alpha1.JobQueued || job.ID != id || job.RunnerName != "" || !cmp.Equal(job.Labels, queued.Labels) {
 		t.Fatalf("Job = %+v, %v", job, err)
 	}
 
-	issued, err := p.Issue(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), request("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
-	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+	server.WaitUntil("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
 
 	if err := p.Deregister(t.Context(), issued.RunnerID); !workload.Is(err, workload.RunnerBusy) {
 		t.Errorf("Deregister of a busy runner: %v", err)
 	}
 
-	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Busy || !found.Online {
+	if found, err := p.FindRunner(t.Context(), "busy", 0); err != nil || !found.Busy || !found.Online {
 		t.Errorf("Find = %+v, %v", found, err)
 	}
 
-	if job, err = p.Job(t.Context(), githubtest.Repo, id); err != nil || job.State != v1alpha1.JobRunning || job.RunnerName != "busy" {
+	if job, err = p.GetJob(t.Context(), githubtest.Repo, id); err != nil || job.State != v1alpha1.JobRunning || job.RunnerName != "busy" {
 		t.Errorf("Job = %+v, %v", job, err)
 	}
 
-	if _, err := p.Job(t.Context(), githubtest.Repo, "424242"); !workload.Is(err, workload.NotFound) {
+	if _, err := p.GetJob(t.Context(), githubtest.Repo, "424242"); !workload.Is(err, workload.NotFound) {
 		t.Errorf("a job that never was: %v", err)
 	}
 }
@@ -318,11 +318,11 @@ func TestErrorsNameTheFix(t *testing.T) {
 			reason: github.ReasonPermission, message: "repository permission Administration: write",
 		},
 		"App that may only read": {
-			organization: true, edit: func(c *github.Settings) { app(c, text, installation) },
+			organization: true, edit: func(c *github.Settings) { app(c, text, authenticateAsInstallation) },
 			reason: github.ReasonPermission, message: "organization permission Self-hosted runners: write",
 		},
 		"App with another's key": {
-			edit:   func(c *github.Settings) { app(c, otherText, installation) },
+			edit:   func(c *github.Settings) { app(c, otherText, authenticateAsInstallation) },
 			reason: github.ReasonCredentials, message: "check appId and privateKey",
 		},
 		"App not installed there": {
@@ -351,7 +351,7 @@ func TestErrorsNameTheFix(t *testing.T) {
 		},
 		"a group in a repository": {
 			edit:   func(c *github.Settings) { c.RunnerGroup = "gpus" },
-			reason: github.ReasonGroup, message: "only organizations have groups",
+			reason: github.ReasonGroup, message: "only organizations and enterprises have groups",
 		},
 	}
 
@@ -395,12 +395,12 @@ func TestNewRejects(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"no scope":        {func(c *github.Settings) { c.Owner, c.Repository = "", "" }, github.ReasonConfig, "no scope"},
-		"no owner":        {func(c *github.Settings) { c.Owner = "" }, github.ReasonConfig, "no scope"},
+		"no scope":        {func(c *github.Settings) { c.Owner, c.Repository = "", "" }, github.ReasonConfig, "the scope is missing"},
+		"no owner":        {func(c *github.Settings) { c.Owner = "" }, github.ReasonConfig, "the scope is missing"},
 		"odd owner":       {func(c *github.Settings) { c.Owner = "a/../b" }, github.ReasonConfig, "a/../b"},
 		"odd repository":  {func(c *github.Settings) { c.Repository = ".." }, github.ReasonConfig, ".."},
-		"no credentials":  {func(c *github.Settings) { c.Token = " " }, github.ReasonCredentials, "no credentials"},
-		"two credentials": {func(c *github.Settings) { c.App = &github.App{} }, github.ReasonConfig, "choose one"},
+		"no credentials":  {func(c *github.Settings) { c.Token = " " }, github.ReasonCredentials, "the credentials are missing"},
+		"two credentials": {func(c *github.Settings) { c.App = &github.App{} }, github.ReasonConfig, "remove one of them"},
 		"no installation": {
 			func(c *github.Settings) { c.Token, c.App = "", &github.App{AppID: "1", PrivateKey: text} },
 			github.ReasonCredentials, "installationId",
@@ -412,7 +412,7 @@ func TestNewRejects(t *testing.T) {
 			github.ReasonCredentials, "PEM",
 		},
 		"URL with credentials": {
-			func(c *github.Settings) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "holds credentials",
+			func(c *github.Settings) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "contains credentials",
 		},
 		"no URL": {func(c *github.Settings) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
 		"odd enterprise": {
@@ -528,14 +528,14 @@ func TestURLs(t *testing.T) {
 			[]string{"https://api.github.com", "https://gw.example.com/acme/app/token", "https://github.example.com/acme/app"},
 		},
 	} {
-		got, err := github.URLsOf(&test.config)
+		got, err := github.ResolveURLs(&test.config)
 		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
 }
 
-// A runner of an enterprise takes the jobs of its organisations, through the group it is in.
+// A runner of an enterprise takes the jobs of its organizations through its runner group.
 func TestEnterpriseRunnerRunsAJob(t *testing.T) {
 	t.Parallel()
 
@@ -546,7 +546,7 @@ func TestEnterpriseRunnerRunsAJob(t *testing.T) {
 	req := request("everywhere")
 	req.Group = "everywhere"
 
-	issued, err := p.Issue(t.Context(), req)
+	issued, err := p.IssueCredential(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,6 +563,6 @@ func TestEnterpriseRunnerRunsAJob(t *testing.T) {
 	}
 
 	req.Group = "nowhere"
-	_, err = p.Issue(t.Context(), req)
+	_, err = p.IssueCredential(t.Context(), req)
 	checkError(t, err, workload.Rejected, github.ReasonGroup, `enterprise corp has no runner group "nowhere"`)
 }

@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// maxRedelivered bounds what one call of Redeliver asks for.
+	// maxRedelivered bounds the redeliveries that one call of Redeliver requests.
 	maxRedelivered = 250
-	// maxDeliveryPages bounds how far it looks back, in pages of 100 deliveries.
+	// maxDeliveryPages bounds how far Redeliver looks back, in pages of 100 deliveries.
 	maxDeliveryPages = 100
-	// askedFor is how long a delivery that was asked for is left alone: it is on its way.
-	// Each further time it is left alone for twice as long.
-	askedFor = 5 * time.Minute
-	// keptFor is how long GitHub keeps deliveries.
-	keptFor = 72 * time.Hour
+	// minRedeliveryInterval is the interval before a redelivery of the same delivery is requested
+	// again, because GitHub needs time to deliver it. The interval doubles with each request.
+	minRedeliveryInterval = 5 * time.Minute
+	// deliveryRetention is how long GitHub stores deliveries.
+	deliveryRetention = 72 * time.Hour
 )
 
-// webhook is where one hook's deliveries are, and who may see them.
+// webhook identifies the deliveries of one webhook and the client that can read them.
 type webhook struct {
 	caller
 
-	path  string
-	where scope
-	needs string
-	// installation that deliveries are for; 0 means all.
-	installation int64
+	path        string
+	scope       scope
+	requirement string
+	// installationID selects the deliveries of one installation. 0 selects all deliveries.
+	installationID int64
 }
 
 type listedHook struct {
@@ -56,117 +56,120 @@ type delivery struct {
 	Installation int64     `json:"installation_id"`
 }
 
-// Redeliver asks again for the workflow_job webhooks to target whose last try since then
-// failed, oldest first, at most 250 at a time. GitHub keeps deliveries for three days and
-// never repeats one by itself
+// Redeliver requests redeliveries of the workflow_job webhooks to target whose last delivery since
+// then failed, oldest first, at most 250 per call. GitHub stores deliveries for three days and
+// never redelivers one automatically
 // (https://docs.github.com/webhooks/using-webhooks/handling-failed-webhook-deliveries).
-// What a call leaves undone, for want of a right, because GitHub's limits ended it or there
-// was more, the next one does, whatever its since. A webhook that fails again and again is
-// asked for less and less. One that cannot be found or seen is an error of kind Rejected
-// that names the permission.
+//
+// If a call does not request all redeliveries, because of a missing permission, a rate limit or the
+// maximum, the next call requests the rest, even if its since is later. The interval between
+// redeliveries of the same webhook doubles each time. If the webhook does not exist or is not
+// visible to the credentials, the error has kind Rejected and names the required permission.
 func (p *provider) Redeliver(ctx context.Context, target string, since time.Time) (int, error) {
-	p.redelivery.Lock()
-	defer p.redelivery.Unlock()
+	p.redeliveryMu.Lock()
+	defer p.redeliveryMu.Unlock()
 
-	if !p.undone.IsZero() && p.undone.Before(since) {
-		since = p.undone
+	if !p.redeliverSince.IsZero() && p.redeliverSince.Before(since) {
+		since = p.redeliverSince
 	}
 
-	p.undone = since
+	p.redeliverSince = since
 
 	hook, err := p.findHook(ctx, target)
 	if err != nil {
 		return 0, err
 	}
 
-	failed, err := p.failedDeliveries(ctx, hook, since)
+	failed, err := p.listFailedDeliveries(ctx, hook, since)
 	if err != nil {
 		return 0, err
 	}
 
-	count, err := p.askAgain(ctx, hook, failed[:min(len(failed), maxRedelivered)])
+	count, err := p.requestRedeliveries(ctx, hook, failed[:min(len(failed), maxRedelivered)])
 	if err == nil && len(failed) <= maxRedelivered {
-		p.undone = time.Time{}
+		p.redeliverSince = time.Time{}
 	}
 
 	return count, err
 }
 
-// findHook looks for the hook whose URL is target: the App's, the repository's, the
-// organisation's.
+// findHook returns the webhook whose URL is target. It searches the App's webhook, the repository's
+// webhooks and the organization's webhooks, in this order.
 func (p *provider) findHook(ctx context.Context, target string) (*webhook, error) {
 	if p.app.client != nil {
-		if hook, err := p.appHook(ctx, target); hook != nil || err != nil {
+		if hook, err := p.findAppHook(ctx, target); hook != nil || err != nil {
 			return hook, err
 		}
 	}
 
-	where := p.urls.scope
-	if where.enterprise != "" {
-		return nil, workload.Reject(ReasonHook, fmt.Sprintf("GitHub has no call for the webhooks of %s: "+
-			"failed webhooks are not asked for again, and polling finds their jobs", where))
+	hookScope := p.urls.scope
+	if hookScope.enterprise != "" {
+		return nil, workload.NewRejected(ReasonHook, fmt.Sprintf("GitHub's API has no webhooks of %s: "+
+			"the operator cannot request redeliveries, and polling finds the jobs of lost webhooks", hookScope))
 	}
 
-	hook, err := p.scopeHook(ctx, where, target)
+	hook, err := p.findScopeHook(ctx, hookScope, target)
 	if err == nil && hook == nil {
-		err = errNoHooks(where, target)
+		err = newHookNotFoundError(hookScope, target)
 	}
 
-	if where.repo == "" || !workload.Is(err, workload.Rejected) {
+	if hookScope.repo == "" || !workload.Is(err, workload.Rejected) {
 		return hook, err
 	}
 
-	// A user has no hooks; an organisation's are looked at as far as that is permitted.
-	above, errAbove := p.scopeHook(ctx, scope{owner: where.owner}, target)
-	if above != nil || errAbove != nil && !workload.Is(errAbove, workload.Rejected) {
-		return above, errAbove
+	// Try the organization's webhooks too. The owner can be a user, who has no webhooks, and the
+	// credentials may have no permission to read them.
+	orgHook, orgErr := p.findScopeHook(ctx, scope{owner: hookScope.owner}, target)
+	if orgHook != nil || orgErr != nil && !workload.Is(orgErr, workload.Rejected) {
+		return orgHook, orgErr
 	}
 
 	return nil, err
 }
 
-// appHook gives the App's own webhook if it goes to target.
-func (p *provider) appHook(ctx context.Context, target string) (*webhook, error) {
-	call := request{class: spare, what: "reading the GitHub App's webhook", path: "app/hook/config"}
+// findAppHook returns the App's own webhook if its URL is target, and nil otherwise.
+func (p *provider) findAppHook(ctx context.Context, target string) (*webhook, error) {
+	call := request{class: classPoll, action: "get the GitHub App's webhook", path: "app/hook/config"}
 
 	var config struct {
 		URL string `json:"url"`
 	}
 
 	if _, err := p.app.send(ctx, call, &config); err != nil {
-		if status, ok := readStatus(err); ok && status == http.StatusNotFound {
+		if status, ok := responseStatus(err); ok && status == http.StatusNotFound {
 			return nil, nil //nolint:nilnil // the App has no webhook
 		}
 
-		return nil, p.explain(call.what, "the GitHub App's own key", err)
+		return nil, p.explain(call.action, "the GitHub App's own key", err)
 	}
 
-	if !sameURL(config.URL, target) {
-		return nil, nil //nolint:nilnil // it goes elsewhere
+	if !isSameURL(config.URL, target) {
+		return nil, nil //nolint:nilnil // the App's webhook has another URL
 	}
 
 	return &webhook{
-		caller: p.app, path: "app/hook", where: p.urls.scope, needs: "the GitHub App's own key", installation: p.installation,
+		caller: p.app, path: "app/hook", scope: p.urls.scope, requirement: "the GitHub App's own key", installationID: p.installationID,
 	}, nil
 }
 
-// scopeHook gives the hook of a repository or an organisation that goes to target.
-func (p *provider) scopeHook(ctx context.Context, where scope, target string) (*webhook, error) {
+// findScopeHook returns the webhook of a repository or an organization whose URL is target, and nil
+// if there is none.
+func (p *provider) findScopeHook(ctx context.Context, hookScope scope, target string) (*webhook, error) {
 	for page := 1; page <= maxPollPages; page++ {
 		var hooks []listedHook
 
-		call := request{class: spare, what: "listing webhooks", path: where.path() + "/hooks", query: paged(page)}
+		call := request{class: classPoll, action: "list webhooks", path: hookScope.path() + "/hooks", query: pageQuery(page)}
 
 		resp, err := p.send(ctx, call, &hooks)
 		if err != nil {
-			return nil, p.explainHook(where, call.what, where.needsHooks(), err)
+			return nil, p.explainHook(hookScope, call.action, hookScope.hooksRequirement(), err)
 		}
 
 		for _, hook := range hooks {
-			if sameURL(hook.Config.URL, target) {
+			if isSameURL(hook.Config.URL, target) {
 				return &webhook{
-					caller: p.caller, where: where, needs: where.needsHooks(),
-					path: where.path() + "/hooks/" + strconv.FormatInt(hook.ID, 10),
+					caller: p.caller, scope: hookScope, requirement: hookScope.hooksRequirement(),
+					path: hookScope.path() + "/hooks/" + strconv.FormatInt(hook.ID, 10),
 				}, nil
 			}
 		}
@@ -176,11 +179,11 @@ func (p *provider) scopeHook(ctx context.Context, where scope, target string) (*
 		}
 	}
 
-	return nil, nil //nolint:nilnil // none of them
+	return nil, nil //nolint:nilnil // no webhook has this URL
 }
 
-// needsHooks is what reading and repeating deliveries needs.
-func (s scope) needsHooks() string {
+// hooksRequirement returns the permission that reading and redelivering webhooks needs.
+func (s scope) hooksRequirement() string {
 	if s.repo == "" {
 		return "the organization permission Webhooks: write (GitHub App or fine-grained token), " +
 			"or the scope admin:org_hook (classic token)"
@@ -190,45 +193,48 @@ func (s scope) needsHooks() string {
 		"or the scope admin:repo_hook (classic token)"
 }
 
-// explainHook is explain; what GitHub hides for want of a permission it answers with 404.
-func (p *provider) explainHook(where scope, what, needs string, err error) error {
-	if status, ok := readStatus(err); ok && status == http.StatusNotFound {
-		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted: grant %s", what, where, needs))
+// explainHook is like explain, but it reports status 404 as a missing permission, because GitHub
+// answers with 404 if the credentials may not read the webhooks.
+func (p *provider) explainHook(target scope, action, requirement string, err error) error {
+	if status, ok := responseStatus(err); ok && status == http.StatusNotFound {
+		return workload.NewRejected(ReasonPermission,
+			fmt.Sprintf("%s of %s: GitHub denied permission: grant %s", action, target, requirement))
 	}
 
-	return p.explainOf(where, what, needs, err)
+	return p.explainScope(target, action, requirement, err)
 }
 
-// failedDeliveries gives the last tries of events that failed since then, oldest first.
-func (p *provider) failedDeliveries(ctx context.Context, hook *webhook, since time.Time) ([]delivery, error) {
+// listFailedDeliveries returns the last deliveries of events that failed since then, oldest first.
+func (p *provider) listFailedDeliveries(ctx context.Context, hook *webhook, since time.Time) ([]delivery, error) {
 	var out []delivery
 
-	last := map[string]bool{}
-	query := paged(1)
+	isSeen := map[string]bool{}
+	query := pageQuery(1)
 
-	// The list begins with the newest, so that an event's last try comes first.
+	// The list is sorted newest first, so the first delivery of an event in the list is its last
+	// one.
 	for range maxDeliveryPages {
 		var page []delivery
 
-		call := request{class: spare, what: "listing deliveries of webhooks", path: hook.path + "/deliveries", query: query}
+		call := request{class: classPoll, action: "list webhook deliveries", path: hook.path + "/deliveries", query: query}
 
 		resp, err := hook.send(ctx, call, &page)
 		if err != nil {
-			return nil, p.explainHook(hook.where, call.what, hook.needs, err)
+			return nil, p.explainHook(hook.scope, call.action, hook.requirement, err)
 		}
 
-		for _, try := range page {
-			if try.DeliveredAt.Before(since) {
+		for _, attempt := range page {
+			if attempt.DeliveredAt.Before(since) {
 				resp.Cursor = ""
 
 				continue
 			}
 
-			if !last[try.GUID] && try.failed() && hook.serves(try) {
-				out = append(out, try)
+			if !isSeen[attempt.GUID] && attempt.hasFailed() && hook.isForInstallation(attempt) {
+				out = append(out, attempt)
 			}
 
-			last[try.GUID] = true
+			isSeen[attempt.GUID] = true
 		}
 
 		if resp.Cursor == "" {
@@ -245,42 +251,42 @@ func (p *provider) failedDeliveries(ctx context.Context, hook *webhook, since ti
 	return out, nil
 }
 
-func (d delivery) failed() bool {
+func (d delivery) hasFailed() bool {
 	return d.Event == eventJob && (d.StatusCode < http.StatusOK || d.StatusCode >= http.StatusMultipleChoices)
 }
 
-// serves tells whether a delivery is for the installation: an App's list is that of all of
-// its installations.
-func (w *webhook) serves(try delivery) bool {
-	return w.installation == 0 || try.Installation == w.installation
+// isForInstallation reports whether a delivery is for the webhook's installation. The delivery list
+// of an App contains the deliveries of all its installations.
+func (w *webhook) isForInstallation(attempt delivery) bool {
+	return w.installationID == 0 || attempt.Installation == w.installationID
 }
 
-// askAgain asks for each, and gives how many it asked for. One that GitHub cannot deliver
-// again does not keep the others.
-func (p *provider) askAgain(ctx context.Context, hook *webhook, failed []delivery) (int, error) {
+// requestRedeliveries requests a redelivery of each delivery and returns the number of requests. It
+// skips deliveries that GitHub cannot redeliver.
+func (p *provider) requestRedeliveries(ctx context.Context, hook *webhook, failed []delivery) (int, error) {
 	count := 0
 
-	for _, try := range failed {
-		// Providers of one credential see the same deliveries.
-		release, first := hook.budget.claim(hook.path + "/" + try.GUID)
-		if !first {
+	for _, attempt := range failed {
+		// Providers with the same credential see the same deliveries.
+		release, isFirst := hook.budget.claimRedelivery(hook.path + "/" + attempt.GUID)
+		if !isFirst {
 			continue
 		}
 
 		call := request{
-			class: spare, what: "asking for a webhook again", method: http.MethodPost,
-			path: hook.path + "/deliveries/" + strconv.FormatInt(try.ID, 10) + "/attempts",
+			class: classPoll, action: "request a webhook redelivery", method: http.MethodPost,
+			path: hook.path + "/deliveries/" + strconv.FormatInt(attempt.ID, 10) + "/attempts",
 		}
 
 		_, err := hook.send(ctx, call, nil)
-		if status, ok := readStatus(err); ok && status == http.StatusUnprocessableEntity {
+		if status, ok := responseStatus(err); ok && status == http.StatusUnprocessableEntity {
 			continue
 		}
 
 		if err != nil {
 			release()
 
-			return count, p.explainHook(hook.where, call.what, hook.needs, err)
+			return count, p.explainHook(hook.scope, call.action, hook.requirement, err)
 		}
 
 		count++
@@ -289,8 +295,9 @@ func (p *provider) askAgain(ctx context.Context, hook *webhook, failed []deliver
 	return count, nil
 }
 
-// sameURL tells whether two URLs of webhooks are one.
-func sameURL(a, b string) bool {
+// isSameURL reports whether two webhook URLs are equal. It ignores a trailing slash and the case of
+// scheme and host.
+func isSameURL(a, b string) bool {
 	first, errA := url.Parse(strings.TrimSpace(a))
 	second, errB := url.Parse(strings.TrimSpace(b))
 
@@ -302,9 +309,11 @@ func sameURL(a, b string) bool {
 		strings.TrimRight(first.EscapedPath(), "/") == strings.TrimRight(second.EscapedPath(), "/") && first.RawQuery == second.RawQuery
 }
 
-// errNoHooks says that there is nothing to ask for webhooks.
-func errNoHooks(where scope, target string) error {
-	return workload.Reject(ReasonHook, fmt.Sprintf(
-		"no webhook of %s to %s is known to these credentials: failed webhooks are not asked for again, and polling finds their jobs; "+
-			"add the webhook there, or set it as the URL of the GitHub App", where, target))
+// newHookNotFoundError returns the error of a scope that has no visible webhook with the URL
+// target.
+func newHookNotFoundError(hookScope scope, target string) error {
+	return workload.NewRejected(ReasonHook, fmt.Sprintf(
+		"find the webhook of %s to %s: it does not exist, or these credentials cannot read it, so the operator cannot request "+
+			"redeliveries, and polling finds the jobs of lost webhooks; add the webhook, or set the URL in the GitHub App",
+		hookScope, target))
 }

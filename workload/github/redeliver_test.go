@@ -20,16 +20,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// missed queues jobs whose webhooks the receiver refuses.
+// missed queues jobs whose webhooks the receiver rejects.
 func missed(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
 	t.Helper()
 
-	hooks.Answer(http.StatusInternalServerError)
+	hooks.SetStatus(http.StatusInternalServerError)
 
 	before := server.State().Webhooks.Failed
 	server.Queue(control.JobSpec{Labels: []string{"x"}, Count: jobs})
-	server.Eventually("the webhooks failed", func(s control.State) bool { return s.Webhooks.Failed == before+jobs })
-	hooks.Answer(http.StatusAccepted)
+	server.WaitUntil("the webhooks failed", func(s control.State) bool { return s.Webhooks.Failed == before+jobs })
+	hooks.SetStatus(http.StatusAccepted)
 }
 
 func TestRedeliver(t *testing.T) {
@@ -41,7 +41,7 @@ func TestRedeliver(t *testing.T) {
 	rights := map[string]string{"organization_self_hosted_runners": "write", "administration": "write"}
 	app := func(s *githubtest.Server) *github.Settings {
 		config := organizationScope(s)
-		config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: installation}
+		config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 		return config
 	}
@@ -69,7 +69,7 @@ func TestRedeliver(t *testing.T) {
 				{ID: 1, Owner: test.owner, URL: hooks.URL + "/elsewhere"}, {ID: 2, Owner: test.owner, URL: hooks.URL + "/webhooks/github"},
 			}
 
-			if test.owner == "app" { // an App has one
+			if test.owner == "app" { // an App has one webhook
 				test.options.Hooks = test.options.Hooks[1:]
 			}
 
@@ -77,14 +77,14 @@ func TestRedeliver(t *testing.T) {
 			start := time.Now().Add(-time.Minute)
 
 			server.Queue(control.JobSpec{Labels: []string{"x"}, Count: good})
-			server.Eventually("the first ones came", func(s control.State) bool { return s.Webhooks.Delivered == good*len(test.options.Hooks) })
+			server.WaitUntil("the first ones came", func(s control.State) bool { return s.Webhooks.Delivered == good*len(test.options.Hooks) })
 
-			hooks.Answer(http.StatusInternalServerError)
+			hooks.SetStatus(http.StatusInternalServerError)
 			server.Queue(control.JobSpec{Labels: []string{"x"}, Count: bad})
-			server.Eventually("the others failed", func(s control.State) bool { return s.Webhooks.Failed == bad*len(test.options.Hooks) })
-			hooks.Answer(http.StatusAccepted)
+			server.WaitUntil("the others failed", func(s control.State) bool { return s.Webhooks.Failed == bad*len(test.options.Hooks) })
+			hooks.SetStatus(http.StatusAccepted)
 
-			seen := len(hooks.Received())
+			seen := len(hooks.Webhooks())
 			p := as[workload.Redeliverer](t, provider(t, test.config(server)))
 			target := hooks.URL + "/webhooks/github/"
 
@@ -96,12 +96,12 @@ func TestRedeliver(t *testing.T) {
 				t.Fatalf("Redeliver: %d, %v", count, err)
 			}
 
-			server.Eventually("they came", func(s control.State) bool {
+			server.WaitUntil("they came", func(s control.State) bool {
 				return s.Webhooks.Delivered == good*len(test.options.Hooks)+bad
 			})
 
 			guids := map[string]bool{}
-			for _, got := range hooks.Received()[seen:] {
+			for _, got := range hooks.Webhooks()[seen:] {
 				guids[got.Header.Get(github.HeaderDelivery)] = true
 			}
 
@@ -116,7 +116,7 @@ func TestRedeliver(t *testing.T) {
 	}
 }
 
-// Many failures are spread over GitHub's limits, and none is left out.
+// Many failed deliveries are spread over GitHub's rate limits, and none is omitted.
 func TestRedeliverInParts(t *testing.T) {
 	t.Parallel()
 
@@ -139,11 +139,11 @@ func TestRedeliverInParts(t *testing.T) {
 			t.Fatalf("after %v: %v", counts, err)
 		}
 
-		server.Eventually("they came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
+		server.WaitUntil("they came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
 
 		sum += count
 		counts = append(counts, count)
-		since = clk.Now() // what is undone is looked at all the same
+		since = clk.Now() // unfinished deliveries are still checked
 	}
 
 	if len(counts) != 3 {
@@ -155,14 +155,14 @@ func TestRedeliverInParts(t *testing.T) {
 	}
 }
 
-// Providers of one credential don't ask for the same webhook twice.
+// Providers with the same credential do not request the same redelivery twice.
 func TestRedeliverOnceForAll(t *testing.T) {
 	t.Parallel()
 
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
 	missed(t, server, hooks, 3)
-	hooks.Answer(http.StatusInternalServerError)
+	hooks.SetStatus(http.StatusInternalServerError)
 
 	sum := 0
 
@@ -206,7 +206,7 @@ func TestRedeliverTrouble(t *testing.T) {
 	}{
 		"no webhook goes there": {
 			func(*github.Settings) {}, "https://fleet.example.com/webhooks/github", github.ReasonHook,
-			"no webhook of organization octo-org to https://fleet.example.com/webhooks/github",
+			"find the webhook of organization octo-org to https://fleet.example.com/webhooks/github",
 		},
 		"an organization's without its permission": {
 			func(c *github.Settings) { c.Token = weak }, hooks.URL, github.ReasonPermission,
@@ -222,7 +222,7 @@ func TestRedeliverTrouble(t *testing.T) {
 		},
 		"an enterprise's": {
 			func(c *github.Settings) { c.Organization, c.Enterprise = "", "corp" }, hooks.URL, github.ReasonHook,
-			"no call for the webhooks of enterprise corp",
+			"no webhooks of enterprise corp",
 		},
 		"a revoked token": {
 			func(c *github.Settings) { c.Token = "ghp_revoked" }, hooks.URL, github.ReasonCredentials, "wrong, expired or revoked",
@@ -243,7 +243,8 @@ func TestRedeliverTrouble(t *testing.T) {
 	}
 }
 
-// An App's deliveries are those of all its installations; a provider asks for its own.
+// The delivery list of an App contains all its installations. A provider only requests redeliveries
+// for its own installation.
 func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 	t.Parallel()
 
@@ -251,20 +252,20 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 	hooks := githubtest.NewReceiver(t)
 	options := withApp(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"})
 	options.App.Installations = append(options.App.Installations, sim.Installation{
-		ID: installation + 1, Account: "other", Permissions: options.App.Installations[0].Permissions,
+		ID: authenticateAsInstallation + 1, Account: "other", Permissions: options.App.Installations[0].Permissions,
 	})
 	options.Repos = []sim.Repo{{FullName: githubtest.Repo, Private: true}, {FullName: "other/app", Private: true}}
 	options.Webhook = control.WebhookTarget{URL: hooks.URL}
 	server := githubtest.New(t, options)
 
 	missed(t, server, hooks, 2)
-	hooks.Answer(http.StatusInternalServerError)
+	hooks.SetStatus(http.StatusInternalServerError)
 	server.Queue(control.JobSpec{Repo: "other/app", Labels: []string{"x"}, Count: 3})
-	server.Eventually("they failed", func(s control.State) bool { return s.Webhooks.Failed == 5 })
+	server.WaitUntil("they failed", func(s control.State) bool { return s.Webhooks.Failed == 5 })
 
 	got := map[string]int{}
 
-	for owner, id := range map[string]int64{githubtest.Org: installation, "other": installation + 1} {
+	for owner, id := range map[string]int64{githubtest.Org: authenticateAsInstallation, "other": authenticateAsInstallation + 1} {
 		config := &github.Settings{
 			Organization: owner, APIURL: server.URL,
 			App: &github.App{AppID: clientID, PrivateKey: text, InstallationID: id},
@@ -284,7 +285,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 	}
 }
 
-// A webhook that nobody can take is not asked for every time.
+// A delivery that always fails is not requested at every call.
 func TestRedeliverGivesUpSlowly(t *testing.T) {
 	t.Parallel()
 
@@ -292,7 +293,7 @@ func TestRedeliverGivesUpSlowly(t *testing.T) {
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}, Clock: clk})
 	missed(t, server, hooks, 1)
-	hooks.Answer(http.StatusRequestEntityTooLarge)
+	hooks.SetStatus(http.StatusRequestEntityTooLarge)
 
 	p := as[workload.Redeliverer](t, providerAt(t, organizationScope(server), clk))
 
@@ -308,7 +309,7 @@ func TestRedeliverGivesUpSlowly(t *testing.T) {
 			asked = append(asked, minute)
 		}
 
-		server.Eventually("it failed again", func(s control.State) bool { return s.Webhooks.Failed == 1+len(asked) })
+		server.WaitUntil("it failed again", func(s control.State) bool { return s.Webhooks.Failed == 1+len(asked) })
 		clk.Step(10 * time.Minute)
 	}
 

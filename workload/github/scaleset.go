@@ -23,79 +23,80 @@ const (
 	ReasonScaleSet      = "GitHubScaleSetInvalid"
 )
 
-// scaleSetJob is what the ids of a scale set's jobs begin with. Ids of other jobs are
+// scaleSetJobPrefix is the prefix of the ids of a scale set's jobs. The ids of other jobs are
 // numbers.
-const scaleSetJob = "ss-"
+const scaleSetJobPrefix = "ss-"
 
-// scaled is a scope of GitHub whose runners belong to a runner scale set: their
-// configurations are made by the set, and the set's own queue tells of its jobs, so that
-// nothing has to be reachable for GitHub.
-type scaled struct {
+// scaleSetProvider implements workload.Provider for a scope of GitHub whose runners belong to a
+// runner scale set. The set creates the runners' configurations, and its message queue reports its
+// jobs, so GitHub does not need to reach the operator.
+type scaleSetProvider struct {
 	*provider
 
 	name, runnerGroup string
-	service           *service
+	service           *serviceClient
 
 	mu sync.Mutex
-	// set as of the last look; nil: to be looked for.
+	// set is the scale set. It is nil until ensureSet has found or created the set.
 	set *scaleSet
-	// known jobs, and whether a session keeps them up to date.
-	known *tally
-	live  bool
+	// jobs are the set's known jobs. isLive means that a session keeps them up to date.
+	jobs   *tally
+	isLive bool
 }
 
 var (
-	_ workload.Provider = (*scaled)(nil)
-	_ workload.Streamer = (*scaled)(nil)
+	_ workload.Provider = (*scaleSetProvider)(nil)
+	_ workload.Streamer = (*scaleSetProvider)(nil)
 )
 
-// open makes the provider that the configuration asks for.
-func open(config Config, clk clock.Clock) (workload.Provider, error) {
-	plain, err := newProvider(config, clk)
+// openProvider creates the provider that the configuration needs.
+func openProvider(config Config, clk clock.Clock) (workload.Provider, error) {
+	base, err := newProvider(config, clk)
 	if err != nil {
 		return nil, err
 	}
 
 	if config.ScaleSet == "" {
-		return plain, nil
+		return base, nil
 	}
 
-	return &scaled{
-		provider: plain, name: config.ScaleSet, runnerGroup: config.RunnerGroup, service: newService(plain, config),
+	return &scaleSetProvider{
+		provider: base, name: config.ScaleSet, runnerGroup: config.RunnerGroup, service: newService(base, config),
 	}, nil
 }
 
-// Validate asks for the runner group at the service of scale sets too. The set itself is
-// made when it is first needed.
-func (s *scaled) Validate(ctx context.Context) error {
+// Validate also resolves the runner group at the service for scale sets. It does not create the
+// set. The first call that needs the set creates it.
+func (s *scaleSetProvider) Validate(ctx context.Context) error {
 	if err := s.provider.Validate(ctx); err != nil {
 		return err
 	}
 
-	_, err := s.service.group(ctx, s.runnerGroup)
+	_, err := s.service.resolveGroup(ctx, s.runnerGroup)
 
 	return err
 }
 
-// Issue makes a JIT configuration of the set. Labels and group are the set's.
-func (s *scaled) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	jit, err := registrationKind(req.Registration)
+// IssueCredential creates a JIT configuration of the set. The runner has the set's labels and
+// group.
+func (s *scaleSetProvider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	jit, err := isJITRegistration(req.Registration)
 	if err != nil {
 		return workload.Credential{}, err
 	}
 
 	if !jit {
-		return workload.Credential{}, workload.Reject(ReasonScaleSet, fmt.Sprintf(
+		return workload.Credential{}, workload.NewRejected(ReasonScaleSet, fmt.Sprintf(
 			"runners of scale set %s cannot register with a token: set registration to jit in bootstrap.config.github of the template",
 			s.name))
 	}
 
-	if err := checkRequest(req); err != nil {
+	if err := validateRequest(req); err != nil {
 		return workload.Credential{}, err
 	}
 
-	out, taken, err := s.configure(ctx, req)
-	if err != nil || !taken {
+	out, isNameTaken, err := s.createSetConfig(ctx, req)
+	if err != nil || !isNameTaken {
 		return out, err
 	}
 
@@ -103,40 +104,40 @@ func (s *scaled) Issue(ctx context.Context, req workload.RunnerRequest) (workloa
 		return workload.Credential{}, err
 	}
 
-	out, taken, err = s.configure(ctx, req)
-	if err == nil && taken {
-		err = s.conflict(req.Name)
+	out, isNameTaken, err = s.createSetConfig(ctx, req)
+	if err == nil && isNameTaken {
+		err = s.newConflictError(req.Name)
 	}
 
 	return out, err
 }
 
-// configure makes the configuration of one runner, and tells whether its name is taken. A
-// set that is gone is made anew, once.
-func (s *scaled) configure(ctx context.Context, req workload.RunnerRequest) (workload.Credential, bool, error) {
-	for try := 1; ; try++ {
-		set, err := s.ensure(ctx)
+// createSetConfig creates the configuration of one runner, and reports whether another runner has
+// the same name. If the set was deleted, it creates the set again, once.
+func (s *scaleSetProvider) createSetConfig(ctx context.Context, req workload.RunnerRequest) (workload.Credential, bool, error) {
+	for attempt := 1; ; attempt++ {
+		set, err := s.ensureSet(ctx)
 		if err != nil {
 			return workload.Credential{}, false, err
 		}
 
-		out, err := s.service.configure(ctx, set.ID, req)
+		out, err := s.service.createConfig(ctx, set.ID, req)
 
-		switch refused := asRefusal(err); {
+		switch serviceErr := asServiceError(err); {
 		case err == nil:
 			return out, false, nil
-		case refused.is(http.StatusConflict, "AgentExistsException"):
+		case serviceErr.matches(http.StatusConflict, "AgentExistsException"):
 			return workload.Credential{}, true, nil
-		case refused.is(http.StatusNotFound, "") && try == 1:
-			s.forget()
+		case serviceErr.matches(http.StatusNotFound, "") && attempt == 1:
+			s.forgetSet()
 		default:
-			return workload.Credential{}, false, s.service.explain("making runner "+req.Name, err)
+			return workload.Credential{}, false, s.service.explain("create runner "+req.Name, err)
 		}
 	}
 }
 
-// ensure gives the set, and makes it if there is none.
-func (s *scaled) ensure(ctx context.Context) (scaleSet, error) {
+// ensureSet returns the set, and creates it if it does not exist.
+func (s *scaleSetProvider) ensureSet(ctx context.Context) (scaleSet, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -144,67 +145,69 @@ func (s *scaled) ensure(ctx context.Context) (scaleSet, error) {
 		return *s.set, nil
 	}
 
-	group, err := s.service.group(ctx, s.runnerGroup)
+	group, err := s.service.resolveGroup(ctx, s.runnerGroup)
 	if err != nil {
 		return scaleSet{}, err
 	}
 
-	set, err := s.service.ensure(ctx, group, s.name)
+	set, err := s.service.ensureSet(ctx, group, s.name)
 	if err != nil {
 		return scaleSet{}, err
 	}
 
-	if s.set = &set; s.known == nil || s.known.prefix != s.tally(set).prefix {
-		fresh := s.tally(set)
-		s.known = &fresh
+	if s.set = &set; s.jobs == nil || s.jobs.prefix != s.buildTally(set).prefix {
+		created := s.buildTally(set)
+		s.jobs = &created
 	}
 
 	return set, nil
 }
 
-// forget makes the next caller look for the set again.
-func (s *scaled) forget() {
+// forgetSet makes the next call find the set again.
+func (s *scaleSetProvider) forgetSet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	s.set = nil
 }
 
-func (s *scaled) tally(set scaleSet) tally {
-	like := workload.Job{Platform: v1alpha1.WorkloadGitHubActions, Queue: s.name}
+func (s *scaleSetProvider) buildTally(set scaleSet) tally {
+	jobTemplate := workload.Job{Platform: v1alpha1.WorkloadGitHubActions, Queue: s.name}
 
-	switch where := s.urls.scope; {
-	case where.repo != "":
-		like.Repository = where.owner + "/" + where.repo
-	case where.owner != "":
-		like.Organization = where.owner
+	switch runnerScope := s.urls.scope; {
+	case runnerScope.repo != "":
+		jobTemplate.Repository = runnerScope.owner + "/" + runnerScope.repo
+	case runnerScope.owner != "":
+		jobTemplate.Organization = runnerScope.owner
 	}
 
-	return newTally(set.ID, s.urls.runner, like)
+	return newTally(set.ID, s.urls.runner, jobTemplate)
 }
 
-// Job gives the word of the set's own queue on its jobs; GitHub knows them by no id that
-// its other interfaces take.
-func (s *scaled) Job(ctx context.Context, repo, id string) (workload.Job, error) {
-	if !strings.HasPrefix(id, scaleSetJob) {
-		return s.provider.Job(ctx, repo, id)
+// GetJob returns the state of a set's job from the set's message queue, because other APIs of
+// GitHub do not accept the ids of these jobs.
+func (s *scaleSetProvider) GetJob(ctx context.Context, repo, id string) (workload.Job, error) {
+	if !strings.HasPrefix(id, scaleSetJobPrefix) {
+		return s.provider.GetJob(ctx, repo, id)
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.known == nil || !s.live {
-		return workload.Job{}, fmt.Errorf("ask for job %s: scale set %s is not listened to at present", id, s.name)
+	if s.jobs == nil || !s.isLive {
+		return workload.Job{}, fmt.Errorf("get job %s: no session of scale set %s is open", id, s.name)
 	}
 
-	if !strings.HasPrefix(id, s.known.prefix) {
-		return over(workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: repo, Queue: s.name}, s.clock.Now()), nil
+	if !strings.HasPrefix(id, s.jobs.prefix) {
+		job := workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: repo, Queue: s.name}
+
+		return completeJob(job, s.clock.Now()), nil
 	}
 
-	job, ok := s.known.find(id, s.clock.Now())
+	job, ok := s.jobs.findJob(id, s.clock.Now())
 	if !ok {
 		return workload.Job{}, fmt.Errorf(
-			"ask for job %s: it may be one of those that scale set %s runs without naming them", id, s.name)
+			"get job %s: it may be one of the jobs that scale set %s runs without reporting their ids", id, s.name)
 	}
 
 	if job.Repository == "" {
@@ -214,8 +217,8 @@ func (s *scaled) Job(ctx context.Context, repo, id string) (workload.Job, error)
 	return job, nil
 }
 
-// credential reads the service's answer.
-func credential(config jitConfiguration) workload.Credential {
+// newCredential converts the service's response.
+func newCredential(config jitConfiguration) workload.Credential {
 	out := workload.Credential{JITConfig: config.Encoded}
 	if config.Runner.ID > 0 {
 		out.RunnerID = strconv.FormatInt(config.Runner.ID, 10)

@@ -26,30 +26,30 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// The protocol is that of GitHub's own client, https://github.com/actions/scaleset, which
-// is not used: it takes no round tripper, so that its calls could neither be counted nor
-// kept to the configured hosts, derives addresses from that of the repository alone,
-// acknowledges messages before they are handled, and puts answers into error texts.
+// The protocol is that of GitHub's own client, https://github.com/actions/scaleset. This package
+// does not use that client because it accepts no round tripper, so its calls could not be counted
+// or restricted to the configured hosts. It also derives addresses only from the repository's
+// address, acknowledges messages before they are handled, and puts responses into error texts.
 const (
 	registrationPath  = "/actions/runner-registration"
 	groupsPath        = "_apis/runtime/runnergroups/"
 	scaleSetsPath     = "_apis/runtime/runnerscalesets"
 	serviceAPIVersion = "6.0-preview"
-	// capacityHeader is written X-ScaleSetMaxCapacity elsewhere: case does not matter.
+	// capacityHeader is X-ScaleSetMaxCapacity in GitHub's client. Header names are case-insensitive.
 	capacityHeader = "X-Scalesetmaxcapacity"
 
-	// holdTime is how long the service holds a poll for which it has nothing, and some.
-	holdTime = time.Minute
-	// tokenMargin before its end an administrator's token is renewed.
+	// pollHoldTime is a little longer than the service holds a poll while there is no message.
+	pollHoldTime = time.Minute
+	// tokenMargin is how long before its expiry an administrator's token is renewed.
 	tokenMargin = time.Minute
-	// opaqueLife is assumed of a token that does not tell when it ends.
-	opaqueLife = 10 * time.Minute
-	groupAge   = 10 * time.Minute
-	maxService = 8 << 20
+	// defaultTokenLifetime is assumed for a token that does not contain its expiry.
+	defaultTokenLifetime = 10 * time.Minute
+	maxGroupAge          = 10 * time.Minute
+	maxServiceBytes      = 8 << 20
 )
 
-// service makes the calls to the Actions service, which knows runner scale sets.
-type service struct {
+// serviceClient makes the calls to the Actions service, which manages runner scale sets.
+type serviceClient struct {
 	*provider
 
 	http *http.Client
@@ -63,28 +63,29 @@ type service struct {
 	groupAt time.Time
 }
 
-func newService(p *provider, config Config) *service {
-	next := config.network()
+func newService(p *provider, config Config) *serviceClient {
+	next := config.networkTransport()
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
 
-	return &service{provider: p, http: &http.Client{
-		Transport: retry.Transport(next, p.clock, mayRepeat),
-		// A token goes where GitHub said, and nowhere else.
+	return &serviceClient{provider: p, http: &http.Client{
+		Transport: retry.NewTransport(next, p.clock, isRepeatable),
+		// Redirects are not followed, so that a token reaches only the URL that GitHub returned.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// refusal is an answer other than the one wanted.
-type refusal struct {
+// serviceError is a response with an error status.
+type serviceError struct {
 	status        int
 	kind, message string
-	after         time.Duration
+	retryAfter    time.Duration
 }
 
-// Error never holds an address or a whole answer: either may hold a secret.
-func (r *refusal) Error() string {
+// Error returns the status, the kind and the message. It contains no address and no complete
+// response, because both can contain secrets.
+func (r *serviceError) Error() string {
 	text := fmt.Sprintf("status %d", r.status)
 	if r.kind != "" {
 		text += " " + r.kind
@@ -97,50 +98,52 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// is tells whether it is of the status, or of the kind where one is given.
-func (r *refusal) is(status int, kind string) bool {
+// matches reports whether the error has the status or, if kind is not empty, whether it has the
+// kind.
+func (r *serviceError) matches(status int, kind string) bool {
 	return r != nil && (r.status == status && kind == "" || kind != "" && strings.Contains(r.kind, kind))
 }
 
-func asRefusal(err error) *refusal {
-	out, _ := errors.AsType[*refusal](err)
+func asServiceError(err error) *serviceError {
+	out, _ := errors.AsType[*serviceError](err)
 
 	return out
 }
 
-// explain turns a failed call to the service into what a person or the caller can act upon.
-func (s *service) explain(what string, err error) error {
-	if known, ok := errors.AsType[*workload.Error](err); ok {
-		return known
+// explain converts the error of a failed call to the service into an error that names the fix, or
+// that the caller can handle by its kind.
+func (s *serviceClient) explain(action string, err error) error {
+	if explained, ok := errors.AsType[*workload.Error](err); ok {
+		return explained
 	}
 
-	refused := asRefusal(err)
-	if refused == nil {
-		return fmt.Errorf("%s at GitHub's Actions service: %w", what, s.redact.Cause(err))
+	serviceErr := asServiceError(err)
+	if serviceErr == nil {
+		return fmt.Errorf("%s at GitHub's Actions service: %w", action, s.redact.RedactError(err))
 	}
 
-	said := s.said(refused.message)
+	quoted := s.quoteMessage(serviceErr.message)
 
-	switch refused.status {
+	switch serviceErr.status {
 	case http.StatusTooManyRequests:
 		return &workload.Error{
-			Kind: workload.RateLimited, Reason: ReasonRateLimited, After: max(refused.after, time.Second),
-			Message: what + " waits: GitHub's Actions service is asked too often",
+			Kind: workload.RateLimited, Reason: ReasonRateLimited, RetryAfter: max(serviceErr.retryAfter, time.Second),
+			Message: action + ": the rate limit of GitHub's Actions service is exceeded",
 		}
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted by GitHub's Actions service%s: grant %s",
-			what, s.urls.scope, said, s.urls.scope.needs()))
+		return workload.NewRejected(ReasonPermission, fmt.Sprintf("%s of %s: GitHub's Actions service denied permission%s: grant %s",
+			action, s.urls.scope, quoted, s.urls.scope.runnersRequirement()))
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonScaleSet,
-			fmt.Sprintf("%s of %s was refused by GitHub's Actions service%s", what, s.urls.scope, said))
+		return workload.NewRejected(ReasonScaleSet,
+			fmt.Sprintf("%s of %s: GitHub's Actions service rejected the request%s", action, s.urls.scope, quoted))
 	default:
-		return fmt.Errorf("%s at GitHub's Actions service: status %d %s%s", what, refused.status, refused.kind, said)
+		return fmt.Errorf("%s at GitHub's Actions service: status %d %s%s", action, serviceErr.status, serviceErr.kind, quoted)
 	}
 }
 
-// connect gives the service's address and a token for it, and asks GitHub for both when the
-// token is about to end.
-func (s *service) connect(ctx context.Context) (*url.URL, string, error) {
+// authenticate returns the service's address and a token for it. It requests both from GitHub if
+// the token expires within tokenMargin.
+func (s *serviceClient) authenticate(ctx context.Context) (*url.URL, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -148,72 +151,74 @@ func (s *service) connect(ctx context.Context) (*url.URL, string, error) {
 		return s.base, s.token, nil
 	}
 
-	given, err := s.registrationToken(ctx)
+	registration, err := s.createRegistrationToken(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 
-	var said struct {
+	var response struct {
 		URL   string `json:"url"`
 		Token string `json:"token"`
 	}
 
-	asked := map[string]string{"url": s.urls.runner, "runner_event": "register"}
+	requestBody := map[string]string{"url": s.urls.runner, "runner_event": "register"}
 
-	err = s.patiently(ctx, func() error {
-		return s.send(ctx, call{
-			method: http.MethodPost, url: s.urls.api + registrationPath, auth: "RemoteAuth " + given.GetToken(),
-			body: asked, out: &said, limit: s.timeout,
+	err = s.retryAuth(ctx, func() error {
+		return s.send(ctx, serviceCall{
+			method: http.MethodPost, url: s.urls.api + registrationPath, auth: "RemoteAuth " + registration.GetToken(),
+			body: requestBody, out: &response, timeout: s.timeout,
 		})
 	})
 	if err != nil {
-		return nil, "", s.explain("registering", err)
+		return nil, "", s.explain("register with the service", err)
 	}
 
-	base, err := s.serviceURL("url", said.URL)
-	if err != nil || said.Token == "" {
-		return nil, "", cmpErr(err, errNoCredential)
+	base, err := s.parseServiceURL("url", response.URL)
+	if err != nil || response.Token == "" {
+		return nil, "", firstError(err, errNoCredential)
 	}
 
-	s.base, s.token, s.expires = base, said.Token, s.clock.Now().Add(opaqueLife)
+	s.base, s.token, s.expires = base, response.Token, s.clock.Now().Add(defaultTokenLifetime)
 
 	var claims jwt.RegisteredClaims
-	if _, _, err := jwt.NewParser().ParseUnverified(said.Token, &claims); err == nil && claims.ExpiresAt != nil {
+	if _, _, err := jwt.NewParser().ParseUnverified(response.Token, &claims); err == nil && claims.ExpiresAt != nil {
 		s.expires = claims.ExpiresAt.Time
 	}
 
 	return s.base, s.token, nil
 }
 
-// patience bounds the tries of a call with a new token.
-const patience = 3
+// maxAuthAttempts bounds the attempts of a call with a new token.
+const maxAuthAttempts = 3
 
-// patiently repeats a call that is refused: a new token is not known everywhere at once.
-func (s *service) patiently(ctx context.Context, do func() error) error {
-	for try := 1; ; try++ {
+// retryAuth retries a call that fails with status 401 or 403, because GitHub needs some time until
+// all its servers accept a new token.
+func (s *serviceClient) retryAuth(ctx context.Context, do func() error) error {
+	for attempt := 1; ; attempt++ {
 		err := do()
 
-		refused := asRefusal(err)
-		if try == patience || !refused.is(http.StatusUnauthorized, "") && !refused.is(http.StatusForbidden, "") {
+		serviceErr := asServiceError(err)
+		if attempt == maxAuthAttempts ||
+			!serviceErr.matches(http.StatusUnauthorized, "") && !serviceErr.matches(http.StatusForbidden, "") {
 			return err
 		}
 
-		if err := retry.Pause(ctx, s.clock, time.Duration(try)*time.Second); err != nil {
+		if err := retry.Sleep(ctx, s.clock, time.Duration(attempt)*time.Second); err != nil {
 			return err
 		}
 	}
 }
 
-func cmpErr(err, otherwise error) error {
+func firstError(err, fallback error) error {
 	if err != nil {
 		return err
 	}
 
-	return otherwise
+	return fallback
 }
 
-// disown forgets a token that was refused.
-func (s *service) disown(token string) {
+// forgetToken deletes a token that the service rejected.
+func (s *serviceClient) forgetToken(token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -222,29 +227,31 @@ func (s *service) disown(token string) {
 	}
 }
 
-// serviceURL reads an address that GitHub gave. A token is sent there, so it must be as
-// well protected as GitHub's own.
-func (s *service) serviceURL(what, text string) (*url.URL, error) {
+// parseServiceURL parses an address that GitHub returned. The client sends a token to the address,
+// so the address must be as secure as GitHub's API: it must use https, unless the API's URL uses
+// http.
+func (s *serviceClient) parseServiceURL(field, text string) (*url.URL, error) {
 	out, err := url.Parse(text)
 	if err != nil || out.Host == "" || out.User != nil ||
-		out.Scheme != "https" && (!httpbound.Safe(out) || strings.HasPrefix(s.urls.api, "https:")) {
-		return nil, fmt.Errorf("read GitHub's answer: %s is not the address of a service", what)
+		out.Scheme != "https" && (!httpbound.IsSecureURL(out) || strings.HasPrefix(s.urls.api, "https:")) {
+		return nil, fmt.Errorf("parse GitHub's response: %s is not a valid service URL", field)
 	}
 
 	return out, nil
 }
 
-// call is one request.
-type call struct {
+// serviceCall is one request.
+type serviceCall struct {
 	method, url, auth string
 	header            http.Header
 	body, out         any
-	limit             time.Duration
+	timeout           time.Duration
 }
 
-// send makes a call and reads its answer into out. Status 202 leaves out alone.
-func (s *service) send(ctx context.Context, c call) error {
-	ctx, cancel := context.WithTimeout(ctx, c.limit)
+// send makes a call and decodes its response into out. It does not change out if the status is 202
+// or 204.
+func (s *serviceClient) send(ctx context.Context, c serviceCall) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
 	var body io.Reader
@@ -252,7 +259,7 @@ func (s *service) send(ctx context.Context, c call) error {
 	if c.body != nil {
 		text, err := json.Marshal(c.body)
 		if err != nil {
-			return fmt.Errorf("write request: %w", err)
+			return fmt.Errorf("encode request: %w", err)
 		}
 
 		body = bytes.NewReader(text)
@@ -260,7 +267,7 @@ func (s *service) send(ctx context.Context, c call) error {
 
 	req, err := http.NewRequestWithContext(ctx, c.method, c.url, body)
 	if err != nil {
-		return fmt.Errorf("make request: %w", err)
+		return fmt.Errorf("create request: %w", err)
 	}
 
 	maps.Copy(req.Header, c.header)
@@ -274,83 +281,84 @@ func (s *service) send(ctx context.Context, c call) error {
 
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return s.bare(err, c.auth)
+		return s.redactError(err, c.auth)
 	}
 
 	defer func() { _ = resp.Body.Close() }()
 
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxService))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxServiceBytes))
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 
 	switch {
 	case resp.StatusCode >= http.StatusMultipleChoices:
-		return readRefusal(resp, text)
+		return parseServiceError(resp, text)
 	case resp.StatusCode == http.StatusAccepted, resp.StatusCode == http.StatusNoContent, c.out == nil:
 		return nil
 	}
 
 	if err := json.Unmarshal(text, c.out); err != nil {
-		return fmt.Errorf("read answer: it is not the JSON that was asked for (%d bytes)", len(text))
+		return fmt.Errorf("decode response: it is not the expected JSON (%d bytes)", len(text))
 	}
 
 	return nil
 }
 
-// bare takes the address and the credential off an error of the HTTP client.
-func (s *service) bare(err error, auth string) error {
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err
+// redactError removes the address and the credential from an error of the HTTP client.
+func (s *serviceClient) redactError(err error, auth string) error {
+	if urlErr, ok := errors.AsType[*url.Error](err); ok {
+		err = urlErr.Err
 	}
 
 	_, token, _ := strings.Cut(auth, " ")
 
-	return s.redact.Cause(err, token)
+	return s.redact.RedactError(err, token)
 }
 
-func readRefusal(resp *http.Response, text []byte) error {
-	out := &refusal{status: resp.StatusCode}
+func parseServiceError(resp *http.Response, text []byte) error {
+	out := &serviceError{status: resp.StatusCode}
 
-	var said struct {
+	var response struct {
 		TypeName string `json:"typeName"`
 		Message  string `json:"message"`
 	}
-	if json.Unmarshal(text, &said) == nil {
-		kind, _, _ := strings.Cut(said.TypeName, ",")
-		out.kind, out.message = kind[strings.LastIndex(kind, ".")+1:], said.Message
+	if json.Unmarshal(text, &response) == nil {
+		kind, _, _ := strings.Cut(response.TypeName, ",")
+		out.kind, out.message = kind[strings.LastIndex(kind, ".")+1:], response.Message
 	}
 
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		out.after = time.Duration(seconds) * time.Second
+		out.retryAfter = time.Duration(seconds) * time.Second
 	}
 
 	return out
 }
 
-// ask makes a call with an administrator's token. One that is refused is renewed once: such
-// a call did nothing.
-func (s *service) ask(ctx context.Context, method, path string, query url.Values, body, out any) error {
-	for try := 1; ; try++ {
-		base, token, err := s.connect(ctx)
+// callService makes a call with an administrator's token. If the service rejects the token,
+// callService renews it and repeats the call once. This is safe, because a rejected call has no
+// effect.
+func (s *serviceClient) callService(ctx context.Context, method, path string, query url.Values, body, out any) error {
+	for attempt := 1; ; attempt++ {
+		base, token, err := s.authenticate(ctx)
 		if err != nil {
 			return err
 		}
 
-		err = s.send(ctx, call{
-			method: method, url: address(base, path, query), auth: "Bearer " + token, body: body, out: out, limit: s.timeout,
+		err = s.send(ctx, serviceCall{
+			method: method, url: buildURL(base, path, query), auth: "Bearer " + token, body: body, out: out, timeout: s.timeout,
 		})
-		if try > 1 || !asRefusal(err).is(http.StatusUnauthorized, "") {
+		if attempt > 1 || !asServiceError(err).matches(http.StatusUnauthorized, "") {
 			return err
 		}
 
-		s.disown(token)
+		s.forgetToken(token)
 	}
 }
 
-func address(base *url.URL, path string, query url.Values) string {
+func buildURL(base *url.URL, path string, query url.Values) string {
 	out := base.JoinPath(path)
 
 	all := url.Values{"api-version": {serviceAPIVersion}}
@@ -366,7 +374,7 @@ type setLabel struct {
 	Name string `json:"name"`
 }
 
-// scaleSet is a runner scale set as the service describes it.
+// scaleSet is a runner scale set in the service's API.
 type scaleSet struct {
 	ID      int64          `json:"id,omitempty"`
 	Name    string         `json:"name"`
@@ -380,14 +388,14 @@ type runnerSetting struct {
 	DisableUpdate bool `json:"disableUpdate"`
 }
 
-// group gives the id that the service has for a runner group.
-func (s *service) group(ctx context.Context, name string) (int64, error) {
+// resolveGroup returns the service's id of a runner group.
+func (s *serviceClient) resolveGroup(ctx context.Context, name string) (int64, error) {
 	if key := strings.ToLower(strings.TrimSpace(name)); key == "" || key == defaultGroupName {
 		return defaultGroup, nil
 	}
 
 	s.mu.Lock()
-	id, fresh := s.groupID, s.clock.Since(s.groupAt) < groupAge
+	id, fresh := s.groupID, s.clock.Since(s.groupAt) < maxGroupAge
 	s.mu.Unlock()
 
 	if id > 0 && fresh {
@@ -400,8 +408,8 @@ func (s *service) group(ctx context.Context, name string) (int64, error) {
 			Name string `json:"name"`
 		} `json:"value"`
 	}
-	if err := s.ask(ctx, http.MethodGet, groupsPath, url.Values{"groupName": {name}}, nil, &found); err != nil {
-		return 0, s.explain("looking for runner group "+name, err)
+	if err := s.callService(ctx, http.MethodGet, groupsPath, url.Values{"groupName": {name}}, nil, &found); err != nil {
+		return 0, s.explain("find runner group "+name, err)
 	}
 
 	for _, group := range found.Value {
@@ -416,72 +424,74 @@ func (s *service) group(ctx context.Context, name string) (int64, error) {
 		return group.ID, nil
 	}
 
-	return 0, workload.Reject(ReasonGroup, fmt.Sprintf(
-		"%s has no runner group %q for scale sets: make it at GitHub or change runnerGroup", s.urls.scope, name))
+	return 0, workload.NewRejected(ReasonGroup, fmt.Sprintf(
+		"%s has no runner group %q for scale sets: create the group at GitHub or change runnerGroup", s.urls.scope, name))
 }
 
-// ensure finds the set of that name in a group, or makes it; and sees to it that jobs can
-// ask for it by its name. Labels that others gave it stay.
-func (s *service) ensure(ctx context.Context, group int64, name string) (scaleSet, error) {
-	set, found, err := s.find(ctx, group, name)
+// ensureSet returns the set of that name in a group, and creates it if it does not exist. It also
+// ensures that the set has its name as a label, so that jobs can request it. It keeps the set's
+// other labels.
+func (s *serviceClient) ensureSet(ctx context.Context, group int64, name string) (scaleSet, error) {
+	set, found, err := s.findSet(ctx, group, name)
 	if err != nil {
 		return scaleSet{}, err
 	}
 
-	own := setLabel{Type: "System", Name: name}
+	nameLabel := setLabel{Type: "System", Name: name}
 
 	if !found {
-		made, err := s.create(ctx, scaleSet{
-			Name: name, GroupID: group, Labels: []setLabel{own}, Setting: &runnerSetting{Ephemeral: true, DisableUpdate: true},
+		created, err := s.createSet(ctx, scaleSet{
+			Name: name, GroupID: group, Labels: []setLabel{nameLabel}, Setting: &runnerSetting{Ephemeral: true, DisableUpdate: true},
 		})
-		if !asRefusal(err).is(http.StatusBadRequest, "RunnerScaleSetExistsException") {
-			return made, s.checked(made, err)
+		if !asServiceError(err).matches(http.StatusBadRequest, "RunnerScaleSetExistsException") {
+			return created, s.checkSet(created, err)
 		}
 
-		if set, found, err = s.find(ctx, group, name); err != nil || !found {
-			return scaleSet{}, cmpErr(err, fmt.Errorf("make scale set %s: GitHub says that it exists, and does not list it", name))
+		if set, found, err = s.findSet(ctx, group, name); err != nil || !found {
+			return scaleSet{}, firstError(err, fmt.Errorf("create scale set %s: GitHub reports that it exists but does not list it", name))
 		}
 	}
 
 	if slices.ContainsFunc(set.Labels, func(l setLabel) bool { return strings.EqualFold(l.Name, name) }) {
-		return set, s.checked(set, nil)
+		return set, s.checkSet(set, nil)
 	}
 
-	labels := []setLabel{own}
+	labels := []setLabel{nameLabel}
 	for _, l := range set.Labels {
 		labels = append(labels, setLabel{Type: "System", Name: l.Name})
 	}
 
 	var updated scaleSet
 
-	err = s.ask(ctx, http.MethodPatch, setPath(set.ID), nil, scaleSet{Name: set.Name, GroupID: group, Labels: labels}, &updated)
+	change := scaleSet{Name: set.Name, GroupID: group, Labels: labels}
+	err = s.callService(ctx, http.MethodPatch, setPath(set.ID), nil, change, &updated)
 
-	return updated, s.checked(updated, err)
+	return updated, s.checkSet(updated, err)
 }
 
-func (s *service) checked(set scaleSet, err error) error {
+func (s *serviceClient) checkSet(set scaleSet, err error) error {
 	switch {
 	case err != nil:
-		return s.explain("making the scale set", err)
+		return s.explain("create the scale set", err)
 	case set.ID <= 0:
-		return fmt.Errorf("make scale set %s: GitHub's answer has no id", set.Name)
+		return fmt.Errorf("create scale set %s: GitHub's response has no id", set.Name)
 	default:
 		return nil
 	}
 }
 
-func setPath(id int64, more ...string) string {
-	return strings.Join(append([]string{scaleSetsPath, strconv.FormatInt(id, 10)}, more...), "/")
+func setPath(id int64, segments ...string) string {
+	return strings.Join(append([]string{scaleSetsPath, strconv.FormatInt(id, 10)}, segments...), "/")
 }
 
-func (s *service) find(ctx context.Context, group int64, name string) (scaleSet, bool, error) {
+func (s *serviceClient) findSet(ctx context.Context, group int64, name string) (scaleSet, bool, error) {
 	var found struct {
 		Value []scaleSet `json:"value"`
 	}
 
 	query := url.Values{"runnerGroupId": {strconv.FormatInt(group, 10)}, "name": {name}}
-	if err := s.ask(ctx, http.MethodGet, scaleSetsPath, query, nil, &found); err != nil {
-		return scaleSet{}, false, s.explain("looking for scale set "+name, err)
+	if err := s.callService(ctx, http.MethodGet, scaleSetsPath, query, nil, &found); err != nil {
+		return scaleSet{}, false, s.explain("find scale set "+name, err)
 	}
 
 	for _, set := range found.Value {
@@ -493,12 +503,12 @@ func (s *service) find(ctx context.Context, group int64, name string) (scaleSet,
 	return scaleSet{}, false, nil
 }
 
-func (s *service) create(ctx context.Context, set scaleSet) (scaleSet, error) {
-	var made scaleSet
+func (s *serviceClient) createSet(ctx context.Context, set scaleSet) (scaleSet, error) {
+	var created scaleSet
 
-	err := s.ask(ctx, http.MethodPost, scaleSetsPath, nil, set, &made)
+	err := s.callService(ctx, http.MethodPost, scaleSetsPath, nil, set, &created)
 
-	return made, err
+	return created, err
 }
 
 type jitConfiguration struct {
@@ -508,21 +518,21 @@ type jitConfiguration struct {
 	Encoded string `json:"encodedJITConfig"`
 }
 
-// configure makes the configuration of one runner of a set.
-func (s *service) configure(ctx context.Context, set int64, req workload.RunnerRequest) (workload.Credential, error) {
-	asked := map[string]string{"name": req.Name, "workFolder": defaultWorkDir}
+// createConfig creates the configuration of one runner of a set.
+func (s *serviceClient) createConfig(ctx context.Context, set int64, req workload.RunnerRequest) (workload.Credential, error) {
+	requestBody := map[string]string{"name": req.Name, "workFolder": defaultWorkDir}
 	if req.WorkDir != "" {
-		asked["workFolder"] = req.WorkDir
+		requestBody["workFolder"] = req.WorkDir
 	}
 
-	var made jitConfiguration
-	if err := s.ask(ctx, http.MethodPost, setPath(set, "generatejitconfig"), nil, asked, &made); err != nil {
+	var config jitConfiguration
+	if err := s.callService(ctx, http.MethodPost, setPath(set, "generatejitconfig"), nil, requestBody, &config); err != nil {
 		return workload.Credential{}, err
 	}
 
-	if made.Encoded == "" {
+	if config.Encoded == "" {
 		return workload.Credential{}, errNoCredential
 	}
 
-	return credential(made), nil
+	return newCredential(config), nil
 }

@@ -19,43 +19,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// quietAfter is how long a poll finds nothing until all updates there were are taken to be in.
-const quietAfter = 10 * time.Second
+// quietPeriod is how long a poll must return no message until all pending updates count as
+// received.
+const quietPeriod = 10 * time.Second
 
-// batchType is the only type of message that is known; others have statistics at most.
-const batchType = "RunnerScaleSetJobMessages"
+// jobsMessageType is the only message type that contains jobs. Other messages contain at most
+// statistics.
+const jobsMessageType = "RunnerScaleSetJobMessages"
 
 var errSessionLost = errors.New("the session of the scale set is lost")
 
-// handler is what Stream's caller does with jobs.
-type handler func(context.Context, []workload.Job) error
+// jobHandler is the function that the caller of StreamJobs passes.
+type jobHandler func(context.Context, []workload.Job) error
 
-// Stream listens to the set's queue. A set has one listener: while there is another, which
-// may be one that died and whose session has not ended yet, it gives an error of kind
-// Conflict that says so. A session that the service lost is opened again at once.
-func (s *scaled) Stream(
-	ctx context.Context, capacity func() int, got func(context.Context, []workload.Job) error,
+// StreamJobs listens to the set's message queue. A set has at most one listener. If another session
+// is open, the error has kind Conflict. The session can belong to a listener that stopped without
+// closing it. If the service loses the session, StreamJobs opens a new session at once.
+func (s *scaleSetProvider) StreamJobs(
+	ctx context.Context, capacity func() int, handle func(context.Context, []workload.Job) error,
 ) error {
 	for {
-		heard, err := s.session(ctx, capacity, got)
+		received, err := s.runSession(ctx, capacity, handle)
 
 		switch {
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return ctx.Err()
-		case ctx.Err() != nil, !heard, !errors.Is(err, errSessionLost):
+		case ctx.Err() != nil, !received, !errors.Is(err, errSessionLost):
 			return err
 		}
 	}
 }
 
-// session opens a session and listens until it breaks. It tells whether it was of use.
-func (s *scaled) session(ctx context.Context, capacity func() int, got handler) (bool, error) {
-	at, err := s.openSession(ctx)
+// runSession opens a session and listens until the session breaks. It reports whether the session
+// received a response.
+func (s *scaleSetProvider) runSession(ctx context.Context, capacity func() int, handle jobHandler) (bool, error) {
+	opened, err := s.openSession(ctx)
 	if err != nil {
 		return false, err
 	}
 
-	l := &listening{scaled: s, session: at, capacity: capacity, got: got}
+	l := &listener{scaleSetProvider: s, session: opened, capacity: capacity, onJobs: handle}
 	defer l.close(ctx)
 
 	if err := l.begin(ctx); err != nil {
@@ -65,51 +68,52 @@ func (s *scaled) session(ctx context.Context, capacity func() int, got handler) 
 	return l.listen(ctx)
 }
 
-// queueSession is a session as the service describes it.
+// queueSession is a session in the service's API.
 type queueSession struct {
 	ID         string     `json:"sessionId"`
 	URL        string     `json:"messageQueueUrl"`
 	Token      string     `json:"messageQueueAccessToken"`
 	Statistics statistics `json:"statistics"`
 
-	set int64
-	at  *url.URL
+	setID    int64
+	queueURL *url.URL
 }
 
-// openSession opens a session. A set that is gone is made anew, once.
-func (s *scaled) openSession(ctx context.Context) (queueSession, error) {
-	for try := 1; ; try++ {
-		set, err := s.ensure(ctx)
+// openSession opens a session. If the set was deleted, it creates the set again, once.
+func (s *scaleSetProvider) openSession(ctx context.Context) (queueSession, error) {
+	for attempt := 1; ; attempt++ {
+		set, err := s.ensureSet(ctx)
 		if err != nil {
 			return queueSession{}, err
 		}
 
 		out := queueSession{}
-		asked := map[string]string{"ownerName": owner()}
-		err = s.service.ask(ctx, http.MethodPost, setPath(set.ID, "sessions"), nil, asked, &out)
+		requestBody := map[string]string{"ownerName": sessionOwner()}
+		err = s.service.callService(ctx, http.MethodPost, setPath(set.ID, "sessions"), nil, requestBody, &out)
 
-		switch refused := asRefusal(err); {
+		switch serviceErr := asServiceError(err); {
 		case err == nil:
-			out.set = set.ID
+			out.setID = set.ID
 
-			return s.service.read(out)
-		case refused.is(http.StatusNotFound, "") && try == 1:
-			s.forget()
-		case refused.is(http.StatusConflict, ""):
+			return s.service.validateSession(out)
+		case serviceErr.matches(http.StatusNotFound, "") && attempt == 1:
+			s.forgetSet()
+		case serviceErr.matches(http.StatusConflict, ""):
 			return queueSession{}, &workload.Error{
 				Kind: workload.Conflict, Reason: ReasonScaleSetInUse,
-				Message: fmt.Sprintf("scale set %s has another listener%s: if nothing of yours uses the same name, "+
-					"it is one that ended without a word, and GitHub lets go of it within minutes; trying again",
-					s.name, s.said(refused.message)),
+				Message: fmt.Sprintf("scale set %s has another listener%s: if you do not use the name elsewhere, "+
+					"the listener stopped without closing its session, and GitHub closes the session within minutes; "+
+					"the operator retries",
+					s.name, s.quoteMessage(serviceErr.message)),
 			}
 		default:
-			return queueSession{}, s.service.explain("opening a session of scale set "+s.name, err)
+			return queueSession{}, s.service.explain("open a session of scale set "+s.name, err)
 		}
 	}
 }
 
-// owner names this listener to others.
-func owner() string {
+// sessionOwner returns the name that other listeners see: the host name.
+func sessionOwner() string {
 	if name, err := os.Hostname(); err == nil && name != "" {
 		return name
 	}
@@ -117,98 +121,101 @@ func owner() string {
 	return userAgent
 }
 
-// read checks a session: GitHub was seen to give one without a queue.
-func (s *service) read(session queueSession) (queueSession, error) {
-	at, err := s.serviceURL("messageQueueUrl", session.URL)
+// validateSession checks a session and parses its queue URL, because GitHub sometimes returns a
+// session without a queue.
+func (s *serviceClient) validateSession(session queueSession) (queueSession, error) {
+	queueURL, err := s.parseServiceURL("messageQueueUrl", session.URL)
 	if err != nil || session.ID == "" || session.Token == "" {
-		return queueSession{}, cmpErr(err, errNoCredential)
+		return queueSession{}, firstError(err, errNoCredential)
 	}
 
-	session.at = at
+	session.queueURL = queueURL
 
 	return session, nil
 }
 
-// listening is one session at work.
-type listening struct {
-	*scaled
+// listener receives the messages of one session.
+type listener struct {
+	*scaleSetProvider
 
-	session  queueSession
-	capacity func() int
-	got      handler
-	last     int64
-	// level that came with a renewed token, not taken in yet.
-	level *statistics
+	session       queueSession
+	capacity      func() int
+	onJobs        jobHandler
+	lastMessageID int64
+	// renewedStatistics are the statistics of a renewed session that are not applied yet.
+	renewedStatistics *statistics
 }
 
-func (l *listening) close(ctx context.Context) {
+func (l *listener) close(ctx context.Context) {
 	l.mu.Lock()
-	l.live = false
+	l.isLive = false
 	l.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
 	defer cancel()
 
-	// What can't be closed ends by itself.
-	_ = l.service.ask(ctx, http.MethodDelete, setPath(l.session.set, "sessions", l.session.ID), nil, nil, nil)
+	// Ignore the error, because the service closes an abandoned session itself.
+	_ = l.service.callService(ctx, http.MethodDelete, setPath(l.session.setID, "sessions", l.session.ID), nil, nil, nil)
 }
 
-// begin takes over the session's statistics, and tells the caller that there is a session.
-func (l *listening) begin(ctx context.Context) error {
+// begin applies the session's statistics and calls the handler, even if no job has changed, so that
+// the caller learns that a session is open.
+func (l *listener) begin(ctx context.Context) error {
 	return l.update(ctx, true, func(t *tally, now time.Time) []workload.Job {
 		t.begin(l.session.ID, l.session.Statistics, now)
 
-		return t.settle(false, now)
+		return t.reconcile(false, now)
 	})
 }
 
-// update changes the tally and hands over what changed. Where that fails nothing changed:
-// what was not taken comes again.
-func (l *listening) update(ctx context.Context, always bool, change func(*tally, time.Time) []workload.Job) error {
+// update changes a copy of the tally, passes the changed jobs to the handler and then stores the
+// copy. If the handler returns an error, the tally stays unchanged, and the service sends
+// unacknowledged messages again.
+func (l *listener) update(ctx context.Context, always bool, change func(*tally, time.Time) []workload.Job) error {
 	l.mu.Lock()
-	next := l.known.clone()
+	next := l.jobs.clone()
 	l.mu.Unlock()
 
 	jobs := change(&next, l.clock.Now())
 
 	if len(jobs) > 0 || always {
-		if err := l.got(ctx, jobs); err != nil {
-			return fmt.Errorf("take over %d jobs of scale set %s: %w", len(jobs), l.name, err)
+		if err := l.onJobs(ctx, jobs); err != nil {
+			return fmt.Errorf("handle %d jobs of scale set %s: %w", len(jobs), l.name, err)
 		}
 	}
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.known, l.live = &next, true
+	l.jobs, l.isLive = &next, true
 
 	return nil
 }
 
-// listen polls until the session breaks, and tells whether it ever had an answer.
-func (l *listening) listen(ctx context.Context) (bool, error) {
-	for heard := false; ; heard = true {
-		message, err := l.next(ctx)
+// listen polls until the session breaks, and reports whether it received a response.
+func (l *listener) listen(ctx context.Context) (bool, error) {
+	for received := false; ; received = true {
+		message, err := l.nextMessage(ctx)
 		if err != nil {
-			return heard, err
+			return received, err
 		}
 
-		if level := l.level; level != nil {
-			l.level = nil
-			message = cmp.Or(message, &queueMessage{Statistics: level})
+		if renewed := l.renewedStatistics; renewed != nil {
+			l.renewedStatistics = nil
+			message = cmp.Or(message, &queueMessage{Statistics: renewed})
 		}
 
-		if err := l.handle(ctx, message); err != nil {
-			return heard, err
+		if err := l.handleMessage(ctx, message); err != nil {
+			return received, err
 		}
 
-		if err := l.acquireMore(ctx); err != nil {
-			return heard, err
+		if err := l.acquireOffered(ctx); err != nil {
+			return received, err
 		}
 	}
 }
 
-// queueMessage is what a poll gives.
+// queueMessage is the response to a poll.
 type queueMessage struct {
 	ID         int64       `json:"messageId"`
 	Type       string      `json:"messageType"`
@@ -216,96 +223,99 @@ type queueMessage struct {
 	Statistics *statistics `json:"statistics"`
 }
 
-// updates reads the jobs of a message. What can't be read is left out: the statistics count
-// those jobs too.
+// updates decodes the job updates of a message. It skips invalid updates, because the statistics
+// count their jobs too.
 func (m queueMessage) updates() []jobUpdate {
 	var batch []json.RawMessage
-	if m.Type != batchType || json.Unmarshal([]byte(m.Body), &batch) != nil {
+	if m.Type != jobsMessageType || json.Unmarshal([]byte(m.Body), &batch) != nil {
 		return nil
 	}
 
 	var out []jobUpdate
 
 	for _, text := range batch {
-		var n jobUpdate
-		if json.Unmarshal(text, &n) == nil {
-			out = append(out, n)
+		var update jobUpdate
+		if json.Unmarshal(text, &update) == nil {
+			out = append(out, update)
 		}
 	}
 
 	return out
 }
 
-// next polls once; nil means that there is no message. While the poll is held, names and
-// level are settled.
-func (l *listening) next(ctx context.Context) (*queueMessage, error) {
+// nextMessage polls once. It returns nil if there is no message. While the poll waits, it
+// reconciles the jobs with the statistics after each quietPeriod.
+func (l *listener) nextMessage(ctx context.Context) (*queueMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 
-	type answer struct {
+	type pollResult struct {
 		message *queueMessage
 		err     error
 	}
 
-	answers := make(chan answer, 1)
+	results := make(chan pollResult, 1)
 
 	go func() {
 		message, err := l.poll(ctx)
-		answers <- answer{message, err}
+		results <- pollResult{message, err}
 	}()
 
-	waiting, capacity := true, l.capacity()
+	isPending, capacity := true, l.capacity()
 
 	defer func() {
 		cancel()
 
-		if waiting {
-			<-answers
+		if isPending {
+			<-results
 		}
 	}()
 
 	for {
-		timer := l.clock.NewTimer(quietAfter)
+		timer := l.clock.NewTimer(quietPeriod)
 
 		select {
-		case a := <-answers:
+		case polled := <-results:
 			timer.Stop()
 
-			waiting = false
+			isPending = false
 
-			return a.message, a.err
+			return polled.message, polled.err
 		case <-timer.C():
-			if err := l.update(ctx, false, func(t *tally, now time.Time) []workload.Job { return t.settle(true, now) }); err != nil {
+			if err := l.update(ctx, false, func(t *tally, now time.Time) []workload.Job { return t.reconcile(true, now) }); err != nil {
 				return nil, err
 			}
 
-			// The service goes by the capacity that it was asked with. What this poll may
-			// have been given already is not acknowledged, and comes again.
+			// Start a new poll if the capacity has changed, because the service uses the capacity
+			// of the request. A message that the canceled poll received is not acknowledged, so the
+			// service sends it again.
 			if l.capacity() != capacity {
-				return nil, nil //nolint:nilnil // no message is an answer
+				return nil, nil //nolint:nilnil // nil means that there is no message
 			}
 		}
 	}
 }
 
-// poll asks for the message after the last one; nil means that there is none yet.
-func (l *listening) poll(ctx context.Context) (*queueMessage, error) {
+// poll requests the message after the last one. It returns nil if there is no message yet.
+func (l *listener) poll(ctx context.Context) (*queueMessage, error) {
 	var message queueMessage
 
-	err := l.withQueue(ctx, "asking for messages", func() call {
-		at := *l.session.at
-		query := at.Query()
+	err := l.callQueue(ctx, "poll the messages", func() serviceCall {
+		queueURL := *l.session.queueURL
+		query := queueURL.Query()
 
-		if l.last > 0 {
-			query.Set("lastMessageId", strconv.FormatInt(l.last, 10))
+		if l.lastMessageID > 0 {
+			query.Set("lastMessageId", strconv.FormatInt(l.lastMessageID, 10))
 		}
 
-		at.RawQuery = query.Encode()
+		queueURL.RawQuery = query.Encode()
 
 		header := http.Header{}
 		header.Set("Accept", "application/json; api-version="+serviceAPIVersion)
 		header.Set(capacityHeader, strconv.Itoa(max(0, l.capacity())))
 
-		return call{method: http.MethodGet, url: at.String(), header: header, out: &message, limit: holdTime + l.timeout}
+		return serviceCall{
+			method: http.MethodGet, url: queueURL.String(), header: header, out: &message, timeout: pollHoldTime + l.timeout,
+		}
 	})
 	if err != nil || message.ID == 0 {
 		return nil, err
@@ -314,59 +324,61 @@ func (l *listening) poll(ctx context.Context) (*queueMessage, error) {
 	return &message, nil
 }
 
-// withQueue makes a call with the queue's token, and renews that once if it has ended.
-func (l *listening) withQueue(ctx context.Context, what string, with func() call) error {
-	for try := 1; ; try++ {
-		c := with()
+// callQueue makes a call with the queue's token. If the token has expired, callQueue renews it and
+// repeats the call once.
+func (l *listener) callQueue(ctx context.Context, action string, newCall func() serviceCall) error {
+	for attempt := 1; ; attempt++ {
+		c := newCall()
 		c.auth = "Bearer " + l.session.Token
 
 		err := l.service.send(ctx, c)
 
-		switch refused := asRefusal(err); {
+		switch serviceErr := asServiceError(err); {
 		case err == nil:
 			return nil
-		case refused.is(http.StatusUnauthorized, "") && try == 1:
-			if err := l.refresh(ctx); err != nil {
+		case serviceErr.matches(http.StatusUnauthorized, "") && attempt == 1:
+			if err := l.renewSession(ctx); err != nil {
 				return err
 			}
-		case refused.is(http.StatusUnauthorized, ""), refused.is(http.StatusNotFound, ""), refused.is(0, "SessionExpired"):
-			return fmt.Errorf("%s of scale set %s: %w", what, l.name, errSessionLost)
+		case serviceErr.matches(http.StatusUnauthorized, ""), serviceErr.matches(http.StatusNotFound, ""),
+			serviceErr.matches(0, "SessionExpired"):
+			return fmt.Errorf("%s of scale set %s: %w", action, l.name, errSessionLost)
 		default:
-			return l.service.explain(what+" of scale set "+l.name, err)
+			return l.service.explain(action+" of scale set "+l.name, err)
 		}
 	}
 }
 
-// refresh renews the session's token. The statistics that come with it are taken in when
-// the poll is over.
-func (l *listening) refresh(ctx context.Context) error {
-	fresh := queueSession{}
-	err := l.service.ask(ctx, http.MethodPatch, setPath(l.session.set, "sessions", l.session.ID), nil, nil, &fresh)
+// renewSession renews the session's token. The statistics in the response are applied after the
+// current poll.
+func (l *listener) renewSession(ctx context.Context) error {
+	renewed := queueSession{}
+	err := l.service.callService(ctx, http.MethodPatch, setPath(l.session.setID, "sessions", l.session.ID), nil, nil, &renewed)
 
-	switch refused := asRefusal(err); {
-	case refused.is(http.StatusNotFound, ""), refused.is(http.StatusBadRequest, ""):
+	switch serviceErr := asServiceError(err); {
+	case serviceErr.matches(http.StatusNotFound, ""), serviceErr.matches(http.StatusBadRequest, ""):
 		return fmt.Errorf("renew the session of scale set %s: %w", l.name, errSessionLost)
 	case err != nil:
-		return l.service.explain("renewing the session of scale set "+l.name, err)
+		return l.service.explain("renew the session of scale set "+l.name, err)
 	}
 
-	fresh.set = l.session.set
+	renewed.setID = l.session.setID
 
-	if fresh, err = l.service.read(fresh); err == nil {
-		l.session, l.level = fresh, &fresh.Statistics
+	if renewed, err = l.service.validateSession(renewed); err == nil {
+		l.session, l.renewedStatistics = renewed, &renewed.Statistics
 	}
 
 	return err
 }
 
-// handle acquires the jobs that a message offers, hands over what it says, and only then
-// acknowledges it.
-func (l *listening) handle(ctx context.Context, message *queueMessage) error {
+// handleMessage acquires the jobs that a message offers, passes the changed jobs to the handler and
+// then acknowledges the message.
+func (l *listener) handleMessage(ctx context.Context, message *queueMessage) error {
 	if message == nil {
 		return nil
 	}
 
-	updates, err := l.acquire(ctx, message.updates())
+	updates, err := l.acquireJobs(ctx, message.updates())
 	if err != nil {
 		return err
 	}
@@ -377,46 +389,46 @@ func (l *listening) handle(ctx context.Context, message *queueMessage) error {
 			t.observe(*message.Statistics, now)
 		}
 
-		return append(out, t.settle(false, now)...)
+		return append(out, t.reconcile(false, now)...)
 	})
 	if err != nil || message.ID == 0 {
 		return err
 	}
 
-	err = l.withQueue(ctx, "acknowledging a message", func() call {
-		return call{
-			method: http.MethodDelete, url: l.session.at.JoinPath(strconv.FormatInt(message.ID, 10)).String(), limit: l.timeout,
+	err = l.callQueue(ctx, "acknowledge a message", func() serviceCall {
+		return serviceCall{
+			method: http.MethodDelete, url: l.session.queueURL.JoinPath(strconv.FormatInt(message.ID, 10)).String(), timeout: l.timeout,
 		}
 	})
 	if err != nil {
 		return err
 	}
 
-	l.last = message.ID
+	l.lastMessageID = message.ID
 
 	return nil
 }
 
-// room is how many more jobs can be worked on.
-func (l *listening) room() (room, available int) {
+// freeCapacity returns how many more jobs can run, and how many jobs the service offers.
+func (l *listener) freeCapacity() (free, available int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.capacity() - len(l.known.open), l.known.level.Available
+	return l.capacity() - len(l.jobs.open), l.jobs.statistics.Available
 }
 
-// acquire takes offered jobs for this set, as many as there is room for, and leaves out
-// those that it did not get.
-func (l *listening) acquire(ctx context.Context, updates []jobUpdate) ([]jobUpdate, error) {
-	room, _ := l.room()
+// acquireJobs acquires as many offered jobs as there is free capacity. It returns the updates
+// without the offers of jobs that it did not acquire.
+func (l *listener) acquireJobs(ctx context.Context, updates []jobUpdate) ([]jobUpdate, error) {
+	free, _ := l.freeCapacity()
 	ids, out := []int64{}, []jobUpdate{}
 
-	for _, n := range updates {
+	for _, update := range updates {
 		switch {
-		case n.Kind != jobAvailable:
-			out = append(out, n)
-		case len(ids) < room && n.Request > 0:
-			ids = append(ids, n.Request)
+		case update.Kind != jobAvailable:
+			out = append(out, update)
+		case len(ids) < free && update.Request > 0:
+			ids = append(ids, update.Request)
 		}
 	}
 
@@ -428,34 +440,34 @@ func (l *listening) acquire(ctx context.Context, updates []jobUpdate) ([]jobUpda
 		Value []int64 `json:"value"`
 	}
 
-	err := l.withQueue(ctx, "acquiring jobs", func() call {
-		return call{method: http.MethodPost, url: l.address("acquirejobs"), body: ids, out: &acquired, limit: l.timeout}
+	err := l.callQueue(ctx, "acquire jobs", func() serviceCall {
+		return serviceCall{method: http.MethodPost, url: l.buildSetURL("acquirejobs"), body: ids, out: &acquired, timeout: l.timeout}
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	for _, n := range updates {
-		if n.Kind == jobAvailable && slices.Contains(acquired.Value, n.Request) {
-			out = append(out, n)
+	for _, update := range updates {
+		if update.Kind == jobAvailable && slices.Contains(acquired.Value, update.Request) {
+			out = append(out, update)
 		}
 	}
 
 	return out, nil
 }
 
-// address of a call that is the service's, and yet is made with the queue's token.
-func (l *listening) address(what string) string {
+// buildSetURL returns the URL of a call of the service that needs the queue's token.
+func (l *listener) buildSetURL(action string) string {
 	l.service.mu.Lock()
 	defer l.service.mu.Unlock()
 
-	return address(l.service.base, setPath(l.session.set, what), nil)
+	return buildURL(l.service.base, setPath(l.session.setID, action), nil)
 }
 
-// acquireMore takes jobs that were offered when there was no room for them: no message
-// offers them again.
-func (l *listening) acquireMore(ctx context.Context) error {
-	if room, available := l.room(); room <= 0 || available == 0 {
+// acquireOffered acquires jobs that were offered while there was no free capacity, because no
+// message offers them again.
+func (l *listener) acquireOffered(ctx context.Context) error {
+	if free, available := l.freeCapacity(); free <= 0 || available == 0 {
 		return nil
 	}
 
@@ -463,22 +475,22 @@ func (l *listening) acquireMore(ctx context.Context) error {
 		Value []jobUpdate `json:"value"`
 	}
 
-	err := l.service.ask(ctx, http.MethodGet, setPath(l.session.set, "acquirablejobs"), nil, nil, &offered)
+	err := l.service.callService(ctx, http.MethodGet, setPath(l.session.setID, "acquirablejobs"), nil, nil, &offered)
 	if err != nil {
-		return l.service.explain("asking for the offered jobs of scale set "+l.name, err)
+		return l.service.explain("list the offered jobs of scale set "+l.name, err)
 	}
 
 	for i := range offered.Value {
 		offered.Value[i].Kind = jobAvailable
 	}
 
-	updates, err := l.acquire(ctx, offered.Value)
+	updates, err := l.acquireJobs(ctx, offered.Value)
 	if err != nil {
 		return err
 	}
 
 	return l.update(ctx, false, func(t *tally, now time.Time) []workload.Job {
-		t.level.Available = max(0, t.level.Available-len(updates))
+		t.statistics.Available = max(0, t.statistics.Available-len(updates))
 
 		return t.ingest(updates, now)
 	})

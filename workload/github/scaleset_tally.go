@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	// surplusAfter is how long the statistics may say that fewer jobs are there than were
-	// named before the named ones are given up. Statistics were seen to be behind: two
-	// that are this far apart must agree.
-	surplusAfter = 10 * time.Minute
-	// strangersAfter is how long a tally without a memory waits before it stands in for
-	// jobs that nobody named: the ledger may know them from before, and count them.
-	strangersAfter = time.Minute
-	// closedFor is how long a late update of a job that is over is recognised.
-	closedFor = time.Hour
+	// surplusGracePeriod is how long the statistics must count fewer jobs than messages named
+	// before the named jobs are closed. Statistics can lag behind, so two statistics that are this
+	// far apart must agree.
+	surplusGracePeriod = 10 * time.Minute
+	// unknownJobsGracePeriod is how long a new tally waits before it adds placeholders for unnamed
+	// jobs, because the RunnerJobs of an earlier process may already count these jobs.
+	unknownJobsGracePeriod = time.Minute
+	// closedRetention is how long a late update of a closed job is recognized.
+	closedRetention = time.Hour
 
-	// conclusionLost is the conclusion of a job that is no longer there, and of a stand-in
-	// that is no longer needed.
+	// conclusionLost is the conclusion of a job that no longer exists, and of a placeholder that is
+	// no longer needed.
 	conclusionLost = "lost"
-	unnamed        = "unknown"
+	placeholderID  = "unknown"
 )
 
 // Kinds of updates in a scale set's messages.
@@ -44,9 +44,8 @@ const (
 	jobCompleted = "JobCompleted"
 )
 
-// statistics are a scale set's own count of its jobs: assigned are those that wait for a
-// runner of the set and those that run on one; available ones are offered to whoever
-// acquires them.
+// statistics are a scale set's own job counts. Assigned jobs wait for a runner of the set or run on
+// one. Available jobs are offered to any set that acquires them.
 type statistics struct {
 	Available int `json:"totalAvailableJobs"`
 	Assigned  int `json:"totalAssignedJobs"`
@@ -55,8 +54,8 @@ type statistics struct {
 
 func (s statistics) waiting() int { return max(0, s.Assigned-s.Running) }
 
-// jobUpdate is what a message says of one job. Some services give every assignment of a job
-// a request of its own; others give none, and tell assignments apart by their time only.
+// jobUpdate is a message's update of one job. Some servers give each assignment of a job its own
+// request id. Others send no request id, and assignments then differ only in their time.
 type jobUpdate struct {
 	Kind        string      `json:"messageType"`
 	Request     int64       `json:"runnerRequestId"`
@@ -75,20 +74,20 @@ type jobUpdate struct {
 	Result      string      `json:"result"`
 }
 
-// lenientTime is a time that may be missing or unreadable, and is zero then. Servers write
-// the year 1 for a time that they do not have.
+// lenientTime is a time that can be missing or invalid and is zero then. Servers use the year 1 for
+// a missing time.
 type lenientTime struct{ time.Time }
 
-// UnmarshalJSON never fails: a message is not to be lost for the sake of a time.
+// UnmarshalJSON never returns an error, so that an invalid time does not lose a message.
 func (t *lenientTime) UnmarshalJSON(text []byte) error {
-	if at, err := time.Parse(time.RFC3339Nano, strings.Trim(string(text), `"`)); err == nil && at.Year() > 1 {
-		t.Time = at
+	if parsed, err := time.Parse(time.RFC3339Nano, strings.Trim(string(text), `"`)); err == nil && parsed.Year() > 1 {
+		t.Time = parsed
 	}
 
 	return nil
 }
 
-// key tells jobs apart that are open at the same time.
+// key returns a key that is unique among the open jobs.
 func (n jobUpdate) key() string {
 	if n.Request > 0 {
 		return strconv.FormatInt(n.Request, 10)
@@ -97,113 +96,120 @@ func (n jobUpdate) key() string {
 	return strings.ToLower(n.JobID)
 }
 
-// tallied is one open job.
-type tallied struct {
+// tallyEntry is one open job.
+type tallyEntry struct {
 	job workload.Job
-	// seen is when a message of the present session spoke of it.
-	seen time.Time
-	// order in which jobs were first seen of.
+	// lastSeen is when a message of the current session last updated the job. It is zero if none
+	// did.
+	lastSeen time.Time
+	// order is the position of the job in the order of first updates.
 	order int
 }
 
-// tally is what is known of a scale set's jobs. Its methods are pure but for the tally
-// itself, which clone copies.
+// tally contains what is known about a scale set's jobs. Its methods only change the tally itself.
+// clone copies it.
 //
-// The rule: messages name jobs, the statistics are the level. Messages can be lost with
-// their session, come twice and come late, so after each message, and when none came for a
-// while, the two are brought together (settle):
+// Messages name individual jobs. Statistics are the authoritative counts. Messages can be lost with
+// their session, arrive twice or arrive late. Therefore reconcile compares both after each message,
+// and when no message has arrived for quietPeriod, as follows:
 //
-//  1. More named jobs run than the level says: the oldest of them are over.
-//  2. More named jobs wait than the level says: the oldest of them run by now, as far as
-//     the level has running jobs that nobody named, and the others are over.
-//  3. Fewer wait than the level says: stand-ins are added, so that there are machines for
-//     them, once no message is under way that may yet name them. A stand-in is over as
-//     soon as the level says so.
+//  1. If more named jobs run than the statistics count, the oldest of them are closed.
+//  2. If more named jobs wait than the statistics count, the oldest of them are marked as running,
+//     as long as the statistics count running jobs that are not named. The others are closed.
+//  3. If fewer jobs wait than the statistics count, placeholders are added, so that machines are
+//     created for the unnamed jobs. Placeholders are added only when no pending message can name the
+//     jobs. A placeholder is closed as soon as the statistics no longer count its job.
 //
-// So the jobs that wait are in the end as many as the level says. Jobs that a message of
-// this very session spoke of are left alone by 1 and 2 until the statistics have said so
-// for surplusAfter.
+// So the number of waiting jobs finally equals the count in the statistics. Rules 1 and 2 do not
+// apply to jobs that a message of the current session updated, until the statistics have
+// contradicted them for surplusGracePeriod.
 type tally struct {
-	// prefix of the ids of this set's jobs.
+	// prefix is the prefix of the ids of this set's jobs.
 	prefix string
-	// like is what all jobs of the set have in common.
-	like workload.Job
-	// site is where people find runs, such as https://github.com.
-	site string
+	// jobTemplate contains the fields that all jobs of the set have in common.
+	jobTemplate workload.Job
+	// webURL is the base URL of the web pages of runs, for example https://github.com.
+	webURL string
 
-	open   map[string]tallied   // by key
-	closed map[string]time.Time // ids of jobs that are over
-	made   map[string]tallied   // stand-ins, by id
+	open         map[string]tallyEntry // by key
+	closed       map[string]time.Time  // when jobs were closed, by id
+	placeholders map[string]tallyEntry // placeholders, by id
 
-	session string
-	began   time.Time
-	// strange: this is the first session, and nothing is known of what was before it.
-	strange bool
+	session      string
+	sessionStart time.Time
+	// isFirstSession means that this is the tally's first session, so jobs of earlier processes are
+	// unknown.
+	isFirstSession bool
 
-	level   statistics
-	levelAt time.Time
-	// surplus is since when more jobs were named than the level says.
-	surplus time.Time
-	orders  int
+	statistics   statistics
+	statisticsAt time.Time
+	// surplusSince is since when messages have named more jobs than the statistics count.
+	surplusSince time.Time
+	lastOrder    int
 }
 
-// newTally makes the tally of the scale set with that id. The runners' URL tells sets of
-// the same id apart.
-func newTally(id int64, url string, like workload.Job) tally {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(strings.ToLower(url)))
+// newTally returns the tally of the scale set with that id. The prefix of its jobs' ids contains a
+// hash of the runners' URL, because scale sets of different scopes can have the same id.
+func newTally(id int64, url string, jobTemplate workload.Job) tally {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(strings.ToLower(url)))
 
-	site := url
+	webURL := url
 	if scheme, rest, ok := strings.Cut(url, "://"); ok {
 		host, _, _ := strings.Cut(rest, "/")
-		site = scheme + "://" + host
+		webURL = scheme + "://" + host
 	}
 
 	return tally{
-		prefix: fmt.Sprintf("%s%d-%06x-", scaleSetJob, id, sum.Sum32()&0xffffff), like: like, site: site, strange: true,
-		open: map[string]tallied{}, closed: map[string]time.Time{}, made: map[string]tallied{},
+		prefix:      fmt.Sprintf("%s%d-%06x-", scaleSetJobPrefix, id, hash.Sum32()&0xffffff),
+		jobTemplate: jobTemplate, webURL: webURL, isFirstSession: true,
+		open: map[string]tallyEntry{}, closed: map[string]time.Time{}, placeholders: map[string]tallyEntry{},
 	}
 }
 
 func (t *tally) clone() tally {
 	out := *t
-	out.open, out.closed, out.made = maps.Clone(t.open), maps.Clone(t.closed), maps.Clone(t.made)
+	out.open, out.closed, out.placeholders = maps.Clone(t.open), maps.Clone(t.closed), maps.Clone(t.placeholders)
 
 	return out
 }
 
 // begin starts a session.
 func (t *tally) begin(session string, level statistics, now time.Time) {
-	t.strange = t.strange && (t.session == "" || t.strangers(now))
-	t.session, t.began, t.surplus = session, now, time.Time{}
+	t.isFirstSession = t.isFirstSession && (t.session == "" || t.mayMissJobs(now))
+	t.session, t.sessionStart, t.surplusSince = session, now, time.Time{}
 
 	for key, entry := range t.open {
-		entry.seen = time.Time{}
+		entry.lastSeen = time.Time{}
 		t.open[key] = entry
 	}
 
 	t.observe(level, now)
 }
 
-// observe takes over statistics.
-func (t *tally) observe(level statistics, now time.Time) { t.level, t.levelAt = level, now }
+// observe stores statistics.
+func (t *tally) observe(level statistics, now time.Time) { t.statistics, t.statisticsAt = level, now }
 
-// strangers tells whether the ledger may still know jobs that the tally does not.
-func (t *tally) strangers(now time.Time) bool { return t.strange && now.Sub(t.began) < strangersAfter }
+// mayMissJobs reports whether RunnerJobs of an earlier process can exist that the tally does not
+// contain.
+func (t *tally) mayMissJobs(now time.Time) bool {
+	return t.isFirstSession && now.Sub(t.sessionStart) < unknownJobsGracePeriod
+}
 
-// ingest takes in a message's updates and gives the jobs that changed, each once.
+// ingest applies a message's updates and returns the changed jobs. It returns each job once, in its
+// last state.
 func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
-	maps.DeleteFunc(t.closed, func(_ string, at time.Time) bool { return now.Sub(at) > closedFor })
+	maps.DeleteFunc(t.closed, func(_ string, at time.Time) bool { return now.Sub(at) > closedRetention })
 
 	var out []workload.Job
 
-	for _, n := range updates {
-		if n.key() == "" {
+	for _, update := range updates {
+		if update.key() == "" {
 			continue
 		}
 
-		if job, changed := t.take(n, now); changed {
-			out = slices.DeleteFunc(out, func(other workload.Job) bool { return other.ID == job.ID })
+		if job, changed := t.applyUpdate(update, now); changed {
+			out = slices.DeleteFunc(out, func(previous workload.Job) bool { return previous.ID == job.ID })
 			out = append(out, job)
 		}
 	}
@@ -211,24 +217,24 @@ func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
 	return out
 }
 
-// take takes in one update. What is late or known changes nothing.
-func (t *tally) take(n jobUpdate, now time.Time) (workload.Job, bool) {
-	entry, known := t.open[n.key()]
-	if !known {
-		entry.job.ID = t.id(n, now)
-		if _, over := t.closed[entry.job.ID]; over {
+// applyUpdate applies one update. Late and repeated updates change nothing.
+func (t *tally) applyUpdate(update jobUpdate, now time.Time) (workload.Job, bool) {
+	entry, isKnown := t.open[update.key()]
+	if !isKnown {
+		entry.job.ID = t.assignmentID(update, now)
+		if _, isClosed := t.closed[entry.job.ID]; isClosed {
 			return workload.Job{}, false
 		}
 
-		t.orders++
-		entry.order = t.orders
+		t.lastOrder++
+		entry.order = t.lastOrder
 	}
 
-	job, before := t.job(n, entry.job), entry.job
-	entry.job, entry.seen = job, now
+	job, previous := t.mergeJob(update, entry.job), entry.job
+	entry.job, entry.lastSeen = job, now
 
-	if n.Kind == jobCompleted {
-		delete(t.open, n.key())
+	if update.Kind == jobCompleted {
+		delete(t.open, update.key())
 		t.closed[job.ID] = now
 
 		return job, true
@@ -238,77 +244,77 @@ func (t *tally) take(n jobUpdate, now time.Time) (workload.Job, bool) {
 		return workload.Job{}, false
 	}
 
-	t.open[n.key()] = entry
+	t.open[update.key()] = entry
 
-	return job, !known || before.State != job.State
+	return job, !isKnown || previous.State != job.State
 }
 
-// id gives the id of an assignment: the same for all updates of it, and another one for the
-// next assignment of the same job, since a job that is over never begins again.
-func (t *tally) id(n jobUpdate, now time.Time) string {
-	id := t.prefix + n.key()
-	if n.Request > 0 {
+// assignmentID returns the id of an assignment. All updates of an assignment have the same id. The
+// next assignment of the same job has another id, because a completed RunnerJob cannot start again.
+func (t *tally) assignmentID(update jobUpdate, now time.Time) string {
+	id := t.prefix + update.key()
+	if update.Request > 0 {
 		return id
 	}
 
-	if !n.AssignedAt.IsZero() {
-		return id + "-" + strconv.FormatInt(n.AssignedAt.Unix(), 10)
+	if !update.AssignedAt.IsZero() {
+		return id + "-" + strconv.FormatInt(update.AssignedAt.Unix(), 10)
 	}
 
-	if _, over := t.closed[id]; over && n.Kind == jobAssigned {
+	if _, isClosed := t.closed[id]; isClosed && update.Kind == jobAssigned {
 		return id + "-" + strconv.FormatInt(now.Unix(), 10)
 	}
 
 	return id
 }
 
-// job gives the job as the update has it.
-func (t *tally) job(n jobUpdate, before workload.Job) workload.Job {
-	out := *t.like.DeepCopy()
-	if before.Platform != "" {
-		out = *before.DeepCopy()
+// mergeJob returns the previous job with the values of the update.
+func (t *tally) mergeJob(update jobUpdate, previous workload.Job) workload.Job {
+	out := *t.jobTemplate.DeepCopy()
+	if previous.Platform != "" {
+		out = *previous.DeepCopy()
 	}
 
-	out.ID = before.ID
-	out.Name, out.RunnerName = cmp.Or(n.Name, out.Name), cmp.Or(n.RunnerName, out.RunnerName)
-	out.QueuedAt = cmp.Or(moment(n.QueuedAt), out.QueuedAt, moment(n.AssignedAt))
+	out.ID = previous.ID
+	out.Name, out.RunnerName = cmp.Or(update.Name, out.Name), cmp.Or(update.RunnerName, out.RunnerName)
+	out.QueuedAt = cmp.Or(toMetaTime(update.QueuedAt), out.QueuedAt, toMetaTime(update.AssignedAt))
 
-	if len(n.Labels) > 0 {
-		out.Labels = slices.Clone(n.Labels)
+	if len(update.Labels) > 0 {
+		out.Labels = slices.Clone(update.Labels)
 	}
 
-	if n.Owner != "" && n.Repository != "" {
-		out.Repository = n.Owner + "/" + n.Repository
+	if update.Owner != "" && update.Repository != "" {
+		out.Repository = update.Owner + "/" + update.Repository
 	}
 
-	if path, _, ok := strings.Cut(n.WorkflowRef, "@"); ok {
+	if path, _, ok := strings.Cut(update.WorkflowRef, "@"); ok {
 		out.Workflow = path[strings.LastIndex(path, "/")+1:]
 	}
 
-	if n.RunID > 0 {
-		out.RunID = strconv.FormatInt(n.RunID, 10)
+	if update.RunID > 0 {
+		out.RunID = strconv.FormatInt(update.RunID, 10)
 		if out.Repository != "" {
-			out.URL = t.site + "/" + out.Repository + "/actions/runs/" + out.RunID
+			out.URL = t.webURL + "/" + out.Repository + "/actions/runs/" + out.RunID
 		}
 	}
 
-	switch n.Kind {
+	switch update.Kind {
 	case jobAvailable, jobAssigned:
 		if out.State == "" {
 			out.State = v1alpha1.JobQueued
 		}
 	case jobStarted:
-		out.State, out.StartedAt = v1alpha1.JobRunning, moment(n.StartedAt)
+		out.State, out.StartedAt = v1alpha1.JobRunning, toMetaTime(update.StartedAt)
 	case jobCompleted:
-		out.State, out.Conclusion = v1alpha1.JobCompleted, conclusion(n.Result)
-		out.StartedAt, out.CompletedAt = cmp.Or(moment(n.StartedAt), out.StartedAt), moment(n.FinishedAt)
+		out.State, out.Conclusion = v1alpha1.JobCompleted, convertConclusion(update.Result)
+		out.StartedAt, out.CompletedAt = cmp.Or(toMetaTime(update.StartedAt), out.StartedAt), toMetaTime(update.FinishedAt)
 	}
 
 	return out
 }
 
-// conclusion translates the service's result into the word of GitHub's other answers.
-func conclusion(result string) string {
+// convertConclusion converts the service's result to the conclusions of GitHub's other APIs.
+func convertConclusion(result string) string {
 	switch strings.ToLower(result) {
 	case "succeeded":
 		return "success"
@@ -321,76 +327,77 @@ func conclusion(result string) string {
 	}
 }
 
-// moment gives a time, or nil for the zero time, which the service writes where it has none.
-func moment(at lenientTime) *metav1.Time {
-	if at.IsZero() {
+// toMetaTime returns a time, or nil for the zero time.
+func toMetaTime(t lenientTime) *metav1.Time {
+	if t.IsZero() {
 		return nil
 	}
 
-	return &metav1.Time{Time: at.UTC()}
+	return &metav1.Time{Time: t.UTC()}
 }
 
-// settle brings names and level together and gives the jobs that changed. dry says that no
-// message has come for a while.
-func (t *tally) settle(dry bool, now time.Time) []workload.Job {
-	out := t.settleNamed(dry, now)
+// reconcile compares the named jobs with the statistics and returns the jobs that changed. isQuiet
+// means that no message has arrived for quietPeriod.
+func (t *tally) reconcile(isQuiet bool, now time.Time) []workload.Job {
+	out := t.reconcileNamed(isQuiet, now)
 
-	want := max(0, t.level.waiting()-len(t.named(v1alpha1.JobQueued)))
-	for len(t.made) > want {
-		out = append(out, t.unmake(now))
+	missing := max(0, t.statistics.waiting()-len(t.listNamed(v1alpha1.JobQueued)))
+	for len(t.placeholders) > missing {
+		out = append(out, t.closePlaceholder(now))
 	}
 
-	for dry && !t.strangers(now) && len(t.made) < want {
-		out = append(out, t.make(now))
+	for isQuiet && !t.mayMissJobs(now) && len(t.placeholders) < missing {
+		out = append(out, t.addPlaceholder(now))
 	}
 
 	return out
 }
 
-// settleNamed is parts 1 and 2 of the rule.
-func (t *tally) settleNamed(dry bool, now time.Time) []workload.Job {
-	running, queued := t.named(v1alpha1.JobRunning), t.named(v1alpha1.JobQueued)
-	over, ahead := len(running)-t.level.Running, len(queued)-t.level.waiting()
+// reconcileNamed applies rules 1 and 2.
+func (t *tally) reconcileNamed(isQuiet bool, now time.Time) []workload.Job {
+	running, queued := t.listNamed(v1alpha1.JobRunning), t.listNamed(v1alpha1.JobQueued)
+	surplusRunning, surplusQueued := len(running)-t.statistics.Running, len(queued)-t.statistics.waiting()
 
-	if over <= 0 && ahead <= 0 {
-		t.surplus = time.Time{}
+	if surplusRunning <= 0 && surplusQueued <= 0 {
+		t.surplusSince = time.Time{}
 
 		return nil
 	}
 
-	if t.surplus.IsZero() {
-		t.surplus = now
+	if t.surplusSince.IsZero() {
+		t.surplusSince = now
 	}
 
-	sure := t.levelAt.Sub(t.surplus) >= surplusAfter
+	isConfirmed := t.statisticsAt.Sub(t.surplusSince) >= surplusGracePeriod
 
 	var out []workload.Job
 
-	for _, key := range t.eligible(running, over, dry, sure, now) {
-		out = append(out, t.lose(key, now))
+	for _, key := range t.selectEligible(running, surplusRunning, isQuiet, isConfirmed, now) {
+		out = append(out, t.closeJob(key, now))
 	}
 
-	room := max(0, t.level.Running-len(t.named(v1alpha1.JobRunning)))
+	unnamedRunning := max(0, t.statistics.Running-len(t.listNamed(v1alpha1.JobRunning)))
 
-	for i, key := range t.eligible(queued, ahead, dry, sure, now) {
-		if i < room {
-			out = append(out, t.run(key))
+	for i, key := range t.selectEligible(queued, surplusQueued, isQuiet, isConfirmed, now) {
+		if i < unnamedRunning {
+			out = append(out, t.markRunning(key))
 		} else {
-			out = append(out, t.lose(key, now))
+			out = append(out, t.closeJob(key, now))
 		}
 	}
 
 	return out
 }
 
-// eligible gives at most count of the jobs, the oldest first: those that no message of this
-// session spoke of, and where the statistics are sure, those that none spoke of lately.
-func (t *tally) eligible(keys []string, count int, dry, sure bool, now time.Time) []string {
+// selectEligible returns at most count of the jobs, oldest first. A job is eligible if no message
+// of this session updated it and no message is pending, or if the surplus is confirmed and no
+// message updated the job within surplusGracePeriod.
+func (t *tally) selectEligible(keys []string, count int, isQuiet, isConfirmed bool, now time.Time) []string {
 	var out []string
 
 	for _, key := range keys {
-		seen := t.open[key].seen
-		if len(out) < count && (dry && seen.IsZero() || sure && now.Sub(seen) >= surplusAfter) {
+		seen := t.open[key].lastSeen
+		if len(out) < count && (isQuiet && seen.IsZero() || isConfirmed && now.Sub(seen) >= surplusGracePeriod) {
 			out = append(out, key)
 		}
 	}
@@ -398,8 +405,8 @@ func (t *tally) eligible(keys []string, count int, dry, sure bool, now time.Time
 	return out
 }
 
-// named gives the keys of the named jobs in a state, the oldest first.
-func (t *tally) named(state v1alpha1.JobState) []string {
+// listNamed returns the keys of the named jobs in a state, oldest first.
+func (t *tally) listNamed(state v1alpha1.JobState) []string {
 	var out []string
 
 	for key, entry := range t.open {
@@ -413,15 +420,15 @@ func (t *tally) named(state v1alpha1.JobState) []string {
 	return out
 }
 
-func (t *tally) lose(key string, now time.Time) workload.Job {
-	job := over(t.open[key].job, now)
+func (t *tally) closeJob(key string, now time.Time) workload.Job {
+	job := completeJob(t.open[key].job, now)
 	delete(t.open, key)
 	t.closed[job.ID] = now
 
 	return job
 }
 
-func (t *tally) run(key string) workload.Job {
+func (t *tally) markRunning(key string) workload.Job {
 	entry := t.open[key]
 	entry.job.State = v1alpha1.JobRunning
 	t.open[key] = entry
@@ -429,48 +436,49 @@ func (t *tally) run(key string) workload.Job {
 	return entry.job
 }
 
-// make adds a stand-in for a job that nobody named.
-func (t *tally) make(now time.Time) workload.Job {
-	t.orders++
+// addPlaceholder adds a placeholder for a job that no message named.
+func (t *tally) addPlaceholder(now time.Time) workload.Job {
+	t.lastOrder++
 
-	job := *t.like.DeepCopy()
-	job.ID = t.prefix + unnamed + "-" + short(t.session) + "-" + strconv.Itoa(t.orders)
+	job := *t.jobTemplate.DeepCopy()
+	job.ID = t.prefix + placeholderID + "-" + shortenID(t.session) + "-" + strconv.Itoa(t.lastOrder)
 	job.Name, job.State, job.QueuedAt = "a job that GitHub did not name", v1alpha1.JobQueued, &metav1.Time{Time: now.UTC()}
-	job.Labels = []string{t.like.Queue}
-	t.made[job.ID] = tallied{job: job, order: t.orders}
+	job.Labels = []string{t.jobTemplate.Queue}
+	t.placeholders[job.ID] = tallyEntry{job: job, order: t.lastOrder}
 
 	return job
 }
 
-// unmake ends the newest stand-in.
-func (t *tally) unmake(now time.Time) workload.Job {
-	newest := tallied{order: -1}
+// closePlaceholder closes the newest placeholder.
+func (t *tally) closePlaceholder(now time.Time) workload.Job {
+	newest := tallyEntry{order: -1}
 
-	for _, entry := range t.made {
+	for _, entry := range t.placeholders {
 		if entry.order > newest.order {
 			newest = entry
 		}
 	}
 
-	delete(t.made, newest.job.ID)
+	delete(t.placeholders, newest.job.ID)
 	t.closed[newest.job.ID] = now
 
-	return over(newest.job, now)
+	return completeJob(newest.job, now)
 }
 
-func over(job workload.Job, now time.Time) workload.Job {
+func completeJob(job workload.Job, now time.Time) workload.Job {
 	job.State, job.Conclusion, job.CompletedAt = v1alpha1.JobCompleted, conclusionLost, &metav1.Time{Time: now.UTC()}
 
 	return job
 }
 
-func short(id string) string { return strings.ToLower(id[:min(len(id), 8)]) }
+func shortenID(id string) string { return strings.ToLower(id[:min(len(id), 8)]) }
 
-// find gives the present word on a job, for those who kept its id. Of a job that the tally
-// does not know nothing is said as long as the level has running jobs that nobody named,
-// for it may be one of them; otherwise it is over, or a stand-in stands for it.
-func (t *tally) find(id string, now time.Time) (workload.Job, bool) {
-	if entry, ok := t.made[id]; ok {
+// findJob returns the current state of the job with an id that a caller stored. If the tally does
+// not contain the job and the statistics count running jobs that no message named, findJob returns
+// false, because the job may be one of them. Otherwise the job is completed, or a placeholder
+// represents it.
+func (t *tally) findJob(id string, now time.Time) (workload.Job, bool) {
+	if entry, ok := t.placeholders[id]; ok {
 		return entry.job, true
 	}
 
@@ -480,13 +488,13 @@ func (t *tally) find(id string, now time.Time) (workload.Job, bool) {
 		}
 	}
 
-	job := *t.like.DeepCopy()
+	job := *t.jobTemplate.DeepCopy()
 	job.ID = id
 
-	_, closed := t.closed[id]
-	if !closed && (t.strangers(now) || t.level.Running > len(t.named(v1alpha1.JobRunning))) {
+	_, isClosed := t.closed[id]
+	if !isClosed && (t.mayMissJobs(now) || t.statistics.Running > len(t.listNamed(v1alpha1.JobRunning))) {
 		return workload.Job{}, false
 	}
 
-	return over(job, now), true
+	return completeJob(job, now), true
 }

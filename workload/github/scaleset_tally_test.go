@@ -29,17 +29,18 @@ func emptyTally() tally {
 	})
 }
 
-// world is the truth, the tally that is told of it badly, and a ledger.
+// world contains the real jobs, the tally that receives unreliable messages about them, and a
+// ledger.
 type world struct {
 	t       *tally
 	now     time.Time
-	jobs    map[string]v1alpha1.JobState // the truth of jobs that are not over
+	jobs    map[string]v1alpha1.JobState // the real state of jobs that are not completed
 	late    []jobUpdate
 	ledger  map[string]v1alpha1.JobState
 	random  *rand.Rand
 	next    int
 	session int
-	// faults that the world has.
+	// faults of the message delivery.
 	loses, delays, repeats, forgets bool
 }
 
@@ -70,7 +71,7 @@ func (w *world) level() statistics {
 	return statistics{Assigned: len(w.jobs), Running: w.count(v1alpha1.JobRunning)}
 }
 
-// write is what the ledger makes of updates: nothing goes back, and a job that is over and
+// write applies updates to the ledger: states never go back, and a job that is completed and
 // unknown stays unknown.
 func (w *world) write(jobs []workload.Job) {
 	order := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
@@ -102,16 +103,16 @@ func (w *world) written(state v1alpha1.JobState) int {
 func (w *world) reconnect() {
 	w.session++
 	w.t.begin(fmt.Sprintf("%08d-session", w.session), w.level(), w.now)
-	w.write(w.t.settle(false, w.now))
+	w.write(w.t.reconcile(false, w.now))
 }
 
 func (w *world) deliver(updates ...jobUpdate) {
 	out := w.t.ingest(updates, w.now)
 	w.t.observe(w.level(), w.now)
-	w.write(append(out, w.t.settle(false, w.now)...))
+	w.write(append(out, w.t.reconcile(false, w.now)...))
 }
 
-// tell sends updates as far as the world's faults let it.
+// tell sends updates unless the faults lose or delay them.
 func (w *world) tell(n jobUpdate) {
 	switch {
 	case w.loses && w.random.IntN(4) == 0:
@@ -130,7 +131,7 @@ func (w *world) updates(kind, key string) jobUpdate {
 	return jobUpdate{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
 }
 
-// any gives one of the jobs in a state, or "".
+// any returns one of the jobs in a state, or "".
 func (w *world) any(state v1alpha1.JobState) string {
 	var keys []string
 
@@ -149,7 +150,7 @@ func (w *world) any(state v1alpha1.JobState) string {
 	return keys[w.random.IntN(len(keys))]
 }
 
-// step lets one thing happen.
+// step makes one random change.
 func (w *world) step(what int) {
 	w.now = w.now.Add(time.Duration(w.random.IntN(40)) * time.Second)
 
@@ -177,11 +178,11 @@ func (w *world) step(what int) {
 			w.deliver(n)
 		}
 	case 8:
-		w.write(w.t.settle(true, w.now))
+		w.write(w.t.reconcile(true, w.now))
 	case 9:
 		if w.forgets {
-			// What was under way to the old session does not reach the new one: a queue
-			// keeps messages in order, and gives the unacknowledged ones again.
+			// Pending messages of the old session do not reach the new one: a queue keeps messages
+			// in order and sends unacknowledged messages again.
 			fresh := emptyTally()
 			w.t, w.late = &fresh, nil
 		}
@@ -190,7 +191,7 @@ func (w *world) step(what int) {
 	}
 }
 
-// calm lets all that is under way arrive, and time pass.
+// calm delivers all pending messages and advances the clock.
 func (w *world) calm() {
 	for _, n := range w.late {
 		w.deliver(n)
@@ -199,17 +200,17 @@ func (w *world) calm() {
 	w.late = nil
 
 	for range 3 {
-		w.now = w.now.Add(surplusAfter + time.Minute)
+		w.now = w.now.Add(surplusGracePeriod + time.Minute)
 		w.t.observe(w.level(), w.now)
-		w.write(w.t.settle(true, w.now))
+		w.write(w.t.reconcile(true, w.now))
 	}
 }
 
-// confirm asks for the jobs of the ledger, as the runners area does after a silence.
+// confirm reads the jobs of the ledger, as the runners area does for jobs without updates.
 func (w *world) confirm() {
 	for _, id := range slices.Sorted(maps.Keys(w.ledger)) {
 		if w.ledger[id] != v1alpha1.JobCompleted {
-			if job, ok := w.t.find(id, w.now); ok {
+			if job, ok := w.t.findJob(id, w.now); ok {
 				w.write([]workload.Job{job})
 			}
 		}
@@ -222,8 +223,8 @@ func check(t *testing.T, name string, run func(seed uint64, steps []int) string)
 	property.Check(t, name, property.Options{}, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
 }
 
-// Whatever is lost, late or repeated: in the end as many jobs wait in the ledger as the
-// scale set says.
+// However messages are lost, delayed or repeated, finally as many jobs wait in the ledger as the
+// scale set counts.
 func TestTallyConvergesToTheLevel(t *testing.T) {
 	t.Parallel()
 
@@ -249,8 +250,8 @@ func TestTallyConvergesToTheLevel(t *testing.T) {
 	})
 }
 
-// A listener that forgets everything, again and again, ends at the level as well, once
-// those jobs are over that it cannot tell from others and the ledger's jobs were asked for.
+// A listener that restarts repeatedly also reaches the scale set's counts, after the jobs that it
+// cannot identify have completed and the ledger's jobs were read.
 func TestTallyConvergesWithoutMemory(t *testing.T) {
 	t.Parallel()
 
@@ -284,7 +285,7 @@ func TestTallyConvergesWithoutMemory(t *testing.T) {
 	})
 }
 
-// Where nothing is lost there is no stand-in, and no job is given up.
+// If no message is lost, no placeholder is added and no job is closed.
 func TestTallyIsExactWithoutFaults(t *testing.T) {
 	t.Parallel()
 
@@ -301,7 +302,7 @@ func TestTallyIsExactWithoutFaults(t *testing.T) {
 				}
 			}
 
-			if len(w.t.made) > 0 {
+			if len(w.t.placeholders) > 0 {
 				return "there is a stand-in"
 			}
 		}
@@ -362,7 +363,7 @@ func TestTallyReadsNews(t *testing.T) {
 	}
 }
 
-// Statistics of zero beside updates of assigned jobs were seen: the jobs are not given up.
+// Statistics can be zero although updates report assigned jobs. These jobs are not closed.
 func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
 	t.Parallel()
 
@@ -370,22 +371,22 @@ func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
 	tally.begin("s", statistics{}, epoch())
 	tally.ingest([]jobUpdate{{Kind: jobAssigned, Request: 1}}, epoch())
 
-	for _, after := range []time.Duration{0, time.Minute, surplusAfter - time.Second} {
-		tally.observe(statistics{}, epoch().Add(after))
+	for _, delay := range []time.Duration{0, time.Minute, surplusGracePeriod - time.Second} {
+		tally.observe(statistics{}, epoch().Add(delay))
 
-		if out := tally.settle(true, epoch().Add(after)); len(out) > 0 {
-			t.Fatalf("after %s: %v", after, out)
+		if out := tally.reconcile(true, epoch().Add(delay)); len(out) > 0 {
+			t.Fatalf("after %s: %v", delay, out)
 		}
 	}
 
-	tally.observe(statistics{}, epoch().Add(surplusAfter))
+	tally.observe(statistics{}, epoch().Add(surplusGracePeriod))
 
-	if out := tally.settle(true, epoch().Add(surplusAfter)); len(out) != 1 || out[0].Conclusion != conclusionLost {
-		t.Errorf("after %s: %v", surplusAfter, out)
+	if out := tally.reconcile(true, epoch().Add(surplusGracePeriod)); len(out) != 1 || out[0].Conclusion != conclusionLost {
+		t.Errorf("after %s: %v", surplusGracePeriod, out)
 	}
 }
 
-// A big batch comes in parts: what is under way is not stood in for, and what never comes is.
+// A big batch arrives in parts. Pending jobs get no placeholders. Jobs that never arrive do.
 func TestTallyWaitsForNews(t *testing.T) {
 	t.Parallel()
 
@@ -403,24 +404,24 @@ func TestTallyWaitsForNews(t *testing.T) {
 		t.Helper()
 		tally.ingest(updates, now)
 		tally.observe(statistics{Assigned: 100}, now)
-		tally.settle(dry, now)
+		tally.reconcile(dry, now)
 
-		if got := len(tally.named(v1alpha1.JobQueued)); got != named || len(tally.made) != made {
-			t.Fatalf("%s: %d jobs are named and %d stood in for, want %d and %d", what, got, len(tally.made), named, made)
+		if got := len(tally.listNamed(v1alpha1.JobQueued)); got != named || len(tally.placeholders) != made {
+			t.Fatalf("%s: %d jobs are named and %d stood in for, want %d and %d", what, got, len(tally.placeholders), named, made)
 		}
 	}
 
 	expect("the first part", false, part(1, 51), 50, 0)
 	expect("a silence, soon after the start", true, nil, 50, 0)
 
-	now = now.Add(strangersAfter)
+	now = now.Add(unknownJobsGracePeriod)
 
 	expect("a silence", true, nil, 50, 50)
 	expect("the second part", false, part(51, 81), 80, 20)
 	expect("the rest", false, part(81, 101), 100, 0)
 }
 
-// What the present session did not speak of is given up as soon as its messages are in.
+// Jobs that the current session does not mention are closed as soon as its messages have arrived.
 func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 	t.Parallel()
 
@@ -432,15 +433,15 @@ func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 	}, now)
 	tally.begin("second", statistics{Assigned: 3, Running: 2}, now)
 
-	if out := tally.settle(false, now); len(out) > 0 {
+	if out := tally.reconcile(false, now); len(out) > 0 {
 		t.Fatalf("before the messages are in: %v", out)
 	}
 
-	// One that ran is over; of those that waited one is, and one runs.
+	// One running job is closed. Of the waiting jobs, one is closed and one runs.
 	tally.ingest([]jobUpdate{{Kind: jobCompleted, Request: 2}}, now)
 
 	got := map[string]v1alpha1.JobState{}
-	for _, job := range tally.settle(true, now) {
+	for _, job := range tally.reconcile(true, now) {
 		got[job.ID[len(tally.prefix):]] = job.State
 	}
 
@@ -450,7 +451,7 @@ func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 	}
 }
 
-// Messages come from outside: none makes the tally fail or its ids ambiguous.
+// Messages are external input: no message makes the tally fail or its ids ambiguous.
 func FuzzScaleSetMessage(f *testing.F) {
 	f.Add(`[{"messageType":"JobAssigned","jobId":"bd59f43d-2e1a-567a-b5a4-c147b94d0766","runnerRequestId":0,`+
 		`"scaleSetAssignTime":"2026-07-26T23:29:36Z","ownerName":"o","repositoryName":"r","workflowRunId":5}]`, 1, 0)
@@ -459,7 +460,7 @@ func FuzzScaleSetMessage(f *testing.F) {
 		tally := emptyTally()
 		tally.begin("s", statistics{}, epoch())
 
-		updates := queueMessage{Type: batchType, Body: body}.updates()
+		updates := queueMessage{Type: jobsMessageType, Body: body}.updates()
 		if _, err := json.Marshal(updates); err != nil {
 			t.Skip("times that have no JSON")
 		}
@@ -474,6 +475,6 @@ func FuzzScaleSetMessage(f *testing.F) {
 		}
 
 		tally.observe(statistics{Assigned: min(assigned, 1000), Running: min(running, 1000)}, epoch())
-		tally.settle(true, epoch().Add(strangersAfter))
+		tally.reconcile(true, epoch().Add(unknownJobsGracePeriod))
 	})
 }

@@ -38,7 +38,7 @@ func setRequest(name string) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Labels: []string{set}, Registration: v1alpha1.RegistrationJIT}
 }
 
-// book is a ledger: the newest word on each job, where what is over stays over.
+// book is a ledger: it stores the newest state of each job, and a completed job stays completed.
 type book struct {
 	mu       sync.Mutex
 	jobs     map[string]workload.Job
@@ -81,7 +81,7 @@ func (b *book) got(_ context.Context, jobs []workload.Job) error {
 	return nil
 }
 
-// in gives the jobs in a state, by name.
+// in returns the jobs in a state, by name.
 func (b *book) in(state v1alpha1.JobState) []workload.Job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +99,7 @@ func (b *book) in(state v1alpha1.JobState) []workload.Job {
 	return out
 }
 
-// stream listens until stop is called, which gives what Stream returned.
+// stream listens until stop is called. stop returns the result of StreamJobs.
 func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 	t.Helper()
 
@@ -107,7 +107,7 @@ func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 
-	go func() { done <- listener.Stream(ctx, to.room, to.got) }()
+	go func() { done <- listener.StreamJobs(ctx, to.room, to.got) }()
 
 	stop = sync.OnceValue(func() error {
 		cancel()
@@ -134,7 +134,7 @@ func queue(server *githubtest.Server, count int) []control.Job {
 	return server.Queue(control.JobSpec{Labels: []string{set}, Count: count})
 }
 
-// A job goes from the queue to its end through a scale set alone.
+// A job passes from the queue to its end through a scale set alone.
 func TestScaleSetRunsAJob(t *testing.T) {
 	t.Parallel()
 
@@ -142,7 +142,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{Offer: offer}})
+			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{OfferJobs: offer}})
 			p := provider(t, setScope(server))
 
 			if err := p.Validate(t.Context()); err != nil {
@@ -166,7 +166,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 				t.Errorf("job (-want +got):\n%s", diff)
 			}
 
-			credential, err := p.Issue(t.Context(), setRequest("vm-1"))
+			credential, err := p.IssueCredential(t.Context(), setRequest("vm-1"))
 			if err != nil || credential.JITConfig == "" || credential.RunnerID == "" {
 				t.Fatalf("Issue = %+v, %v", credential, err)
 			}
@@ -190,8 +190,8 @@ func TestScaleSetRunsAJob(t *testing.T) {
 	}
 }
 
-// A set may belong to a repository, an organisation with a runner group of its own, or an
-// enterprise, on github.com or a server.
+// A set can belong to a repository, an organization with its own runner group, or an enterprise, on
+// github.com or a server.
 func TestScaleSetScopes(t *testing.T) {
 	t.Parallel()
 

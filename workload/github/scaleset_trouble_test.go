@@ -26,11 +26,11 @@ import (
 
 func quickPolls() sim.Options { return sim.Options{PollTimeout: 50 * time.Millisecond} }
 
-// run issues a runner and lets it do one job.
+// run issues a runner, which runs one job.
 func run(t *testing.T, p workload.Provider, name string) {
 	t.Helper()
 
-	credential, err := p.Issue(t.Context(), setRequest(name))
+	credential, err := p.IssueCredential(t.Context(), setRequest(name))
 	if err != nil {
 		t.Fatalf("Issue: %v", err)
 	}
@@ -49,16 +49,16 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			t.Parallel()
 
 			options := quickPolls()
-			options.ScaleSets.Offer = offer
+			options.ScaleSets.OfferJobs = offer
 			server := githubtest.New(t, options)
 			p, jobs := provider(t, setScope(server)), newBook(2)
 			stream(t, p, jobs)
 			eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 2 })
 			queue(server, 5)
 			eventually(t, "two jobs are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
-			// A few polls later they are still two.
+			// After several polls, there are still two jobs.
 			polls := server.State().Requests["scaleset message"]
-			server.Eventually("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
+			server.WaitUntil("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
 
 			if got := len(jobs.in(v1alpha1.JobQueued)); got != 2 {
 				t.Fatalf("%d jobs are waiting, the capacity is 2", got)
@@ -74,7 +74,7 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 	}
 }
 
-// The service is told that a message was heard only when the caller has taken it over.
+// A message is acknowledged only after the caller has handled it.
 func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	t.Parallel()
 
@@ -98,7 +98,7 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	jobs.set(func() { jobs.fail = nil })
 	stream(t, p, jobs)
 	eventually(t, "the message came again", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
-	server.Eventually("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
+	server.WaitUntil("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
 }
 
 func (b *book) asked() int {
@@ -108,7 +108,7 @@ func (b *book) asked() int {
 	return b.calls
 }
 
-// Jobs that were queued, and jobs that ended, while nobody listened.
+// Jobs are queued and completed while there is no listener.
 func TestScaleSetRestart(t *testing.T) {
 	t.Parallel()
 
@@ -138,7 +138,8 @@ func TestScaleSetRestart(t *testing.T) {
 	}
 }
 
-// Of two listeners one waits, and takes over from the other, dead or alive.
+// If there are two listeners, one waits and replaces the other when the other closes its session or
+// stops without closing it.
 func TestScaleSetHasOneListener(t *testing.T) {
 	t.Parallel()
 
@@ -150,7 +151,7 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	eventually(t, "the first listens", func() bool { return server.Capacity(set) == 5 })
 
-	listen := func() error { return as[workload.Streamer](t, second).Stream(t.Context(), jobs.room, jobs.got) }
+	listen := func() error { return as[workload.Streamer](t, second).StreamJobs(t.Context(), jobs.room, jobs.got) }
 
 	err := listen()
 	if !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "has another listener") {
@@ -165,8 +166,8 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	_ = again()
 
-	// A session whose listener died without a word is over in a while.
-	if err := server.Abandon(set); err != nil {
+	// The session of a listener that stopped without closing it ends after some time.
+	if err := server.AddAbandonedSession(set); err != nil {
 		t.Fatal(err)
 	}
 
@@ -179,7 +180,7 @@ func TestScaleSetHasOneListener(t *testing.T) {
 	eventually(t, "it takes over", func() bool { return server.Capacity(set) == 4 })
 }
 
-// step lets time pass until cond holds.
+// step advances the clock until cond is true.
 func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
 	t.Helper()
 	eventually(t, what, func() bool {
@@ -190,13 +191,13 @@ func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string,
 	})
 }
 
-// Tokens of both kinds end while the set is listened to.
+// Tokens of both kinds expire during a session.
 func TestScaleSetRenewsTokens(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
-		AdminTokenLife: 7 * time.Minute, QueueTokenLife: 3 * time.Minute, AssignTimeout: 100 * time.Hour,
+		AdminTokenLifetime: 7 * time.Minute, QueueTokenLifetime: 3 * time.Minute, AssignTimeout: 100 * time.Hour,
 	}})
 	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
@@ -216,7 +217,7 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	step(t, clk, time.Second, "a job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 }
 
-// A session is lost, and with it messages: the level brings the jobs back, without names.
+// A lost session loses messages. The statistics restore the jobs, without names.
 func TestScaleSetStandsInForLostMessages(t *testing.T) {
 	t.Parallel()
 
@@ -239,22 +240,22 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 		t.Errorf("stand-in = %+v", stand)
 	}
 
-	if fit := (github.Platform{}).Fit(workload.RunnerSpec{Queue: set, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Takes {
+	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: set, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Matched {
 		t.Errorf("the set's own pool does not take it: %+v", fit)
 	}
 
-	if said, err := p.Job(t.Context(), stand.Repository, stand.ID); err != nil || said.State != v1alpha1.JobQueued {
+	if said, err := p.GetJob(t.Context(), stand.Repository, stand.ID); err != nil || said.State != v1alpha1.JobQueued {
 		t.Errorf("Job = %+v, %v", said, err)
 	}
 
-	// The job's start and end name it, and its stand-in goes.
+	// The updates of the job's start and end name it, and its placeholder is closed.
 	run(t, p, "vm-1")
 	eventually(t, "one is over, and so is its stand-in", func() bool {
 		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 2
 	})
 }
 
-// Whatever breaks, all jobs run, and nothing is left in the ledger.
+// All jobs run despite failures, and no job is left in the ledger.
 func TestScaleSetUnderFaults(t *testing.T) {
 	t.Parallel()
 
@@ -270,7 +271,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = as[workload.Streamer](t, p).Stream(ctx, jobs.room, jobs.got)
+			_ = as[workload.Streamer](t, p).StreamJobs(ctx, jobs.room, jobs.got)
 		}
 	})
 
@@ -285,7 +286,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 	for i := range 12 {
 		name := fmt.Sprintf("vm-%d", i)
 		eventually(t, "a runner is made", func() bool {
-			credential, err := p.Issue(t.Context(), setRequest(name))
+			credential, err := p.IssueCredential(t.Context(), setRequest(name))
 			if err != nil {
 				return false
 			}
@@ -296,7 +297,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 		})
 	}
 
-	server.Eventually("all jobs ran", func(s control.State) bool {
+	server.WaitUntil("all jobs ran", func(s control.State) bool {
 		for _, job := range s.Jobs {
 			if job.Status != "completed" {
 				return false
@@ -317,13 +318,14 @@ func TestScaleSetUnderFaults(t *testing.T) {
 	group.Wait()
 }
 
-// An assignment that no runner took is taken back and made again: another job of the ledger.
+// An assignment that no runner started is withdrawn and made again. It is then another job of the
+// ledger.
 func TestScaleSetAssignsAgain(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
-		AssignTimeout: time.Minute, AssignDelay: 5 * time.Second, SessionLife: time.Hour,
+		AssignTimeout: time.Minute, AssignDelay: 5 * time.Second, SessionTimeout: time.Hour,
 	}})
 	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
@@ -357,7 +359,7 @@ func TestScaleSetRejections(t *testing.T) {
 			func(s *github.Settings) {
 				s.Owner, s.Repository, s.Organization, s.RunnerGroup = "", "", githubtest.Org, "nobody"
 			},
-			setRequest("vm"), github.ReasonGroup, "make it at GitHub or change runnerGroup",
+			setRequest("vm"), github.ReasonGroup, "create the group at GitHub or change runnerGroup",
 		},
 		"the rights are missing": {
 			func(s *github.Settings) { s.Token = "ghp_readonly" }, setRequest("vm"), github.ReasonPermission, "Administration: write",
@@ -376,10 +378,10 @@ func TestScaleSetRejections(t *testing.T) {
 			p := provider(t, settings)
 
 			errs := map[string]error{}
-			_, errs["Issue"] = p.Issue(t.Context(), test.req)
+			_, errs["Issue"] = p.IssueCredential(t.Context(), test.req)
 
 			if test.reason != github.ReasonScaleSet {
-				errs["Stream"] = as[workload.Streamer](t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+				errs["Stream"] = as[workload.Streamer](t, p).StreamJobs(t.Context(), newBook(1).room, newBook(1).got)
 				errs["Validate"] = p.Validate(t.Context())
 			}
 
@@ -400,25 +402,25 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	server := githubtest.New(t, quickPolls())
 	p := provider(t, setScope(server))
 
-	first, err := p.Issue(t.Context(), setRequest("vm"))
+	first, err := p.IssueCredential(t.Context(), setRequest("vm"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	// Who never came is a remnant.
-	second, err := p.Issue(t.Context(), setRequest("vm"))
+	// A runner that never came online is replaced.
+	second, err := p.IssueCredential(t.Context(), setRequest("vm"))
 	if err != nil || second.RunnerID == first.RunnerID {
 		t.Fatalf("Issue again = %+v, %v; the first was %s", second, err, first.RunnerID)
 	}
 
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", second.JITConfig)
-	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 
-	if _, err := p.Issue(t.Context(), setRequest("vm")); !workload.Is(err, workload.Conflict) {
+	if _, err := p.IssueCredential(t.Context(), setRequest("vm")); !workload.Is(err, workload.Conflict) {
 		t.Errorf("Issue beside a live runner = %v, want a Conflict", err)
 	}
 
-	if found, err := p.Find(t.Context(), "vm", 0); err != nil || found.ID != second.RunnerID {
+	if found, err := p.FindRunner(t.Context(), "vm", 0); err != nil || found.ID != second.RunnerID {
 		t.Errorf("Find = %+v, %v, want %s", found, err, second.RunnerID)
 	}
 
@@ -427,14 +429,14 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	}
 }
 
-// A set that somebody deleted is made anew, and one without its own label gets it.
+// A deleted set is created again, and a set without its name as label gets the label.
 func TestScaleSetIsFixed(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
 	p := provider(t, setScope(server))
 
-	if _, err := p.Issue(t.Context(), setRequest("vm-1")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), setRequest("vm-1")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -446,7 +448,7 @@ func TestScaleSetIsFixed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := p.Issue(t.Context(), setRequest("vm-2")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), setRequest("vm-2")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -463,7 +465,7 @@ func TestScaleSetJobs(t *testing.T) {
 	server := githubtest.New(t, quickPolls())
 	p, jobs := provider(t, setScope(server)), newBook(5)
 
-	if _, err := p.Job(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
+	if _, err := p.GetJob(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
 		t.Error("something is said of a job although nobody listens")
 	}
 
@@ -472,16 +474,16 @@ func TestScaleSetJobs(t *testing.T) {
 	eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 
 	job := jobs.in(v1alpha1.JobQueued)[0]
-	if said, err := p.Job(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
+	if said, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
 		t.Errorf("Job = %+v, %v", said, err)
 	}
 
-	if said, err := p.Job(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || said.State != v1alpha1.JobCompleted {
+	if said, err := p.GetJob(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || said.State != v1alpha1.JobCompleted {
 		t.Errorf("a job of a set that is gone = %+v, %v", said, err)
 	}
 }
 
-// Secrets do not reach errors, and tokens go to no other host.
+// Errors contain no secrets, and tokens are sent to no other host.
 func TestScaleSetKeepsSecrets(t *testing.T) {
 	t.Parallel()
 
@@ -492,7 +494,7 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 	var mu sync.Mutex
 
 	spy := func(next http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			mu.Lock()
 			defer mu.Unlock()
 
@@ -512,7 +514,7 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	err = as[workload.Streamer](t, p).Stream(t.Context(), newBook(1).room, newBook(1).got)
+	err = as[workload.Streamer](t, p).StreamJobs(t.Context(), newBook(1).room, newBook(1).got)
 
 	mu.Lock()
 	defer mu.Unlock()

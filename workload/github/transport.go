@@ -19,39 +19,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// network gives the chain that a call goes through: guard and credentials, which come
-// before it, then retry, the caller's wrapping (metrics, traces), the budget's look at the
-// answer, the network. The network's part is a transport that providers share, so that
-// they come and go without leaving connections behind.
-func (p *provider) network(config Config, spent *budget) http.RoundTripper {
-	next := observing(config.network(), spent)
+// buildTransport returns the chain of round trippers for calls, from the outside: retries, the
+// caller's wrapper (metrics, traces), the budget's observer, and the network transport. The host
+// check (restrictHosts) and the authentication wrap this chain. All providers share the network
+// transport, so that a closed provider leaves no connections behind.
+func (p *provider) buildTransport(config Config, spent *budget) http.RoundTripper {
+	next := observeResponses(config.networkTransport(), spent)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
 
-	return retry.Transport(next, p.clock, mayRepeat)
+	return retry.NewTransport(next, p.clock, isRepeatable)
 }
 
-func (c *Config) network() http.RoundTripper {
+func (c *Config) networkTransport() http.RoundTripper {
 	if c.Network != nil {
 		return c.Network
 	}
 
-	return httpbound.Shared()
+	return httpbound.SharedTransport()
 }
 
-// guarding refuses to carry credentials to any host but the configured ones, wherever a
-// redirect or a link may point.
-func guarding(next http.RoundTripper, where urls) http.RoundTripper {
+// restrictHosts returns a round tripper that rejects requests to hosts that are not configured,
+// because a redirect or a link could lead elsewhere.
+func restrictHosts(next http.RoundTripper, targets urls) http.RoundTripper {
 	allowed := map[string]bool{}
 
-	for _, text := range []string{where.api, where.registrationToken} {
+	for _, text := range []string{targets.api, targets.registrationToken} {
 		if parsed, err := url.Parse(text); err == nil {
 			allowed[parsed.Scheme+"://"+parsed.Host] = true
 		}
 	}
 
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !allowed[r.URL.Scheme+"://"+r.URL.Host] {
 			if r.Body != nil {
 				_ = r.Body.Close()
@@ -64,8 +64,8 @@ func guarding(next http.RoundTripper, where urls) http.RoundTripper {
 	})
 }
 
-func bearing(next http.RoundTripper, token string) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+func authenticateWithToken(next http.RoundTripper, token string) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Header.Set("Authorization", "Bearer "+token)
 
@@ -73,10 +73,11 @@ func bearing(next http.RoundTripper, token string) http.RoundTripper {
 	})
 }
 
-// installation authenticates as an App's installation. Its tokens last an hour and are
-// renewed a minute before their end.
-func installation(next http.RoundTripper, app *App, api string) (http.RoundTripper, error) {
-	apps, err := asApp(next, app, api)
+// authenticateAsInstallation returns a round tripper that authenticates as an App's installation.
+// The installation's tokens are valid for one hour, and the round tripper renews them one minute
+// before they expire.
+func authenticateAsInstallation(next http.RoundTripper, app *App, api string) (http.RoundTripper, error) {
+	apps, err := authenticateAsApp(next, app, api)
 	if err != nil {
 		return nil, err
 	}
@@ -84,22 +85,23 @@ func installation(next http.RoundTripper, app *App, api string) (http.RoundTripp
 	return ghinstallation.NewFromAppsTransport(apps, app.InstallationID), nil
 }
 
-// asApp authenticates as the App itself, which only a few calls ask for.
-func asApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
-	if err := inputbound.Key(app.PrivateKey); err != nil {
-		return nil, workload.Reject(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
+// authenticateAsApp returns a round tripper that authenticates as the App itself, which only a few
+// calls need.
+func authenticateAsApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
+	if err := inputbound.CheckPrivateKey(app.PrivateKey); err != nil {
+		return nil, workload.NewRejected(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
 	}
 
 	key, err := jwt.ParseRSAPrivateKeyFromPEM(app.PrivateKey)
 	if err != nil {
-		return nil, workload.Reject(ReasonCredentials,
+		return nil, workload.NewRejected(ReasonCredentials,
 			"the GitHub App's privateKey is not an RSA private key in PEM: download one on the App's settings page")
 	}
 
 	apps, err := ghinstallation.NewAppsTransportWithOptions(next, 0,
 		ghinstallation.WithSigner(signer{issuer: strings.TrimSpace(app.AppID), key: key}))
 	if err != nil {
-		return nil, workload.Reject(ReasonCredentials, "the GitHub App's credentials cannot be used: "+err.Error())
+		return nil, workload.NewRejected(ReasonCredentials, "the GitHub App's credentials are not valid: "+err.Error())
 	}
 
 	apps.BaseURL = api
@@ -107,8 +109,8 @@ func asApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTr
 	return apps, nil
 }
 
-// signer signs as an App that is known by its id or its client id; the library knows
-// numeric ids only.
+// signer signs tokens of an App that is identified by its id or its client id. The library only
+// supports numeric ids.
 type signer struct {
 	issuer string
 	key    *rsa.PrivateKey
@@ -128,10 +130,11 @@ func (s signer) Sign(claims jwt.Claims) (string, error) {
 	return text, nil
 }
 
-// observing tells the budget of every answer, but for those to the App itself: they count
-// against another limit than its installation's calls.
-func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// observeResponses returns a round tripper that passes responses to the budget. It skips the
+// responses to requests for the App's tokens, because GitHub counts those calls against another
+// limit.
+func observeResponses(next http.RoundTripper, spent *budget) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil && !strings.HasSuffix(r.URL.Path, "/access_tokens") {
 			spent.observe(resp)
@@ -141,7 +144,8 @@ func observing(next http.RoundTripper, spent *budget) http.RoundTripper {
 	})
 }
 
-// mayRepeat: reads and deletions. A POST is never repeated: it may have made something.
-func mayRepeat(r *http.Request) bool {
+// isRepeatable reports whether a request can be retried: GET and DELETE can. A POST cannot, because
+// the failed attempt may have created an object.
+func isRepeatable(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodDelete
 }

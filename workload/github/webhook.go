@@ -23,12 +23,12 @@ import (
 )
 
 // Headers of a webhook delivery
-// (https://docs.github.com/webhooks/webhook-events-and-payloads#delivery-headers), in the
-// form that Go gives to their names.
+// (https://docs.github.com/webhooks/webhook-events-and-payloads#delivery-headers), in Go's
+// canonical form.
 const (
 	HeaderEvent     = "X-Github-Event"
 	HeaderSignature = "X-Hub-Signature-256"
-	// HeaderDelivery is the delivery's GUID, the same when it is delivered again.
+	// HeaderDelivery is the delivery's GUID. A redelivery has the same GUID.
 	HeaderDelivery = "X-Github-Delivery"
 )
 
@@ -37,28 +37,28 @@ const (
 	signaturePrefix = "sha256="
 )
 
-// Errors of a webhook that is not what GitHub sends. They name the fix.
+// Errors of webhooks that GitHub did not send or that cannot be verified. They name the fix.
 var (
 	ErrNoSignature = errors.New("webhook has no " + HeaderSignature +
-		" header: set a secret on the webhook at GitHub, the one that the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
-	ErrNoEvent  = errors.New("webhook has no " + HeaderEvent + " header: it was not sent by GitHub")
+		" header: set the webhook's secret at GitHub to the secret of the RunnerPool's workload.webhook.secret")
+	ErrNoSecret = errors.New("webhook secret is empty: set the RunnerPool's workload.webhook.secret, or anyone could sign webhooks")
+	ErrNoEvent  = errors.New("webhook has no " + HeaderEvent + " header: GitHub did not send it")
 	ErrPayload  = errors.New("webhook body is not a workflow_job event of GitHub")
 )
 
-// Webhooks reads the webhooks of GitHub. The zero value is ready; it holds nothing.
+// Webhooks verifies and parses the webhooks of GitHub. The zero value is ready to use.
 type Webhooks struct{}
 
 var _ workload.WebhookParser = Webhooks{}
 
-// payload is the part of a workflow_job event that matters here.
+// payload contains the used fields of a workflow_job event.
 type payload struct {
 	Job          *jobPayload   `json:"workflow_job"`
 	Repository   *repository   `json:"repository"`
 	Organization *organization `json:"organization"`
 }
 
-// jobPayload is a job as webhooks and the REST API describe it.
+// jobPayload is a job in webhooks and in the REST API.
 type jobPayload struct {
 	ID           int64    `json:"id"`
 	RunID        int64    `json:"run_id"`
@@ -69,9 +69,9 @@ type jobPayload struct {
 	Conclusion   string   `json:"conclusion"`
 	Labels       []string `json:"labels"`
 	RunnerName   string   `json:"runner_name"`
-	CreatedAt    stamp    `json:"created_at"`
-	StartedAt    stamp    `json:"started_at"`
-	CompletedAt  stamp    `json:"completed_at"`
+	CreatedAt    jsonTime `json:"created_at"`
+	StartedAt    jsonTime `json:"started_at"`
+	CompletedAt  jsonTime `json:"completed_at"`
 }
 
 type repository struct {
@@ -82,21 +82,21 @@ type organization struct {
 	Login string `json:"login"`
 }
 
-// stamp is a time as GitHub writes it. What is no time is none: an odd time is no
-// reason to lose a job.
-type stamp struct{ time.Time }
+// jsonTime is a time in GitHub's format. An invalid time counts as no time, so that a job with an
+// unexpected time is not lost.
+type jsonTime struct{ time.Time }
 
-// UnmarshalJSON reads RFC 3339, and nothing else, without ever failing.
-func (s *stamp) UnmarshalJSON(text []byte) error {
-	at, err := time.Parse(`"`+time.RFC3339+`"`, string(text))
-	if err == nil && at.Year() > 0 && at.Year() <= 9999 {
-		s.Time = at.UTC()
+// UnmarshalJSON decodes RFC 3339. It never returns an error.
+func (s *jsonTime) UnmarshalJSON(data []byte) error {
+	parsed, err := time.Parse(`"`+time.RFC3339+`"`, string(data))
+	if err == nil && parsed.Year() > 0 && parsed.Year() <= 9999 {
+		s.Time = parsed.UTC()
 	}
 
 	return nil
 }
 
-func (s *stamp) meta() *metav1.Time {
+func (s *jsonTime) toMetaTime() *metav1.Time {
 	if s.IsZero() {
 		return nil
 	}
@@ -104,9 +104,9 @@ func (s *stamp) meta() *metav1.Time {
 	return &metav1.Time{Time: s.Time}
 }
 
-// Scope reads whose webhook it claims to be. Nothing of it is to be trusted before
-// Verify. A ping, and other events of a repository or an organisation, have a scope too.
-func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
+// ParseScope returns the scope that the webhook claims to come from. It is untrusted until Verify
+// succeeds. Pings and other events of a repository or an organization have a scope too.
+func (Webhooks) ParseScope(header http.Header, body []byte) (workload.Scope, error) {
 	if header.Get(HeaderEvent) == "" {
 		return workload.Scope{}, ErrNoEvent
 	}
@@ -132,20 +132,19 @@ func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
 }
 
 // Verify checks the HMAC-SHA256 of the raw body in constant time
-// (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). The
-// older SHA-1 header is not accepted. The error is workload.ErrSignature,
-// ErrNoSignature or ErrNoSecret.
+// (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). It does not
+// accept the older SHA-1 header. The error is workload.ErrSignature, ErrNoSignature or ErrNoSecret.
 func (Webhooks) Verify(header http.Header, body, secret []byte) error {
 	if len(secret) == 0 {
 		return ErrNoSecret
 	}
 
-	given := header.Get(HeaderSignature)
-	if given == "" {
+	signature := header.Get(HeaderSignature)
+	if signature == "" {
 		return ErrNoSignature
 	}
 
-	text, ok := strings.CutPrefix(given, signaturePrefix)
+	text, ok := strings.CutPrefix(signature, signaturePrefix)
 	if !ok {
 		return workload.ErrSignature
 	}
@@ -162,7 +161,7 @@ func (Webhooks) Verify(header http.Header, body, secret []byte) error {
 	return nil
 }
 
-// Sign gives the HMAC-SHA256 of a body.
+// Sign returns the HMAC-SHA256 of a body.
 func Sign(body, secret []byte) []byte {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write(body)
@@ -170,11 +169,11 @@ func Sign(body, secret []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// Parse reads the job. The job's status counts and not the event's action: GitHub sends
-// action "queued" with status "waiting" for a job of a protected environment. Other
-// events than workflow_job, ping among them, speak of no job. Texts longer than a
-// RunnerJob's fields are cut; labels are never cut, for they decide who takes the job.
-func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, error) {
+// ParseJob returns the job of a workflow_job event. It uses the job's status and not the event's
+// action, because GitHub sends action "queued" with status "waiting" for a job of a protected
+// environment. It returns false for other events, such as ping. It truncates texts that are longer
+// than a RunnerJob's fields, but never labels, because they decide which runner takes the job.
+func (Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, error) {
 	switch header.Get(HeaderEvent) {
 	case "":
 		return workload.Job{}, false, ErrNoEvent
@@ -188,7 +187,7 @@ func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, erro
 		return workload.Job{}, false, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 
-	job, err := event.job()
+	job, err := event.toJob()
 	if err != nil {
 		return workload.Job{}, false, err
 	}
@@ -196,7 +195,7 @@ func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, erro
 	return job, true, nil
 }
 
-func (p *payload) job() (workload.Job, error) {
+func (p *payload) toJob() (workload.Job, error) {
 	switch {
 	case p.Job == nil || p.Job.ID <= 0:
 		return workload.Job{}, fmt.Errorf("%w: workflow_job.id is missing", ErrPayload)
@@ -204,51 +203,51 @@ func (p *payload) job() (workload.Job, error) {
 		return workload.Job{}, fmt.Errorf("%w: repository.full_name is not owner/name", ErrPayload)
 	}
 
-	state, err := stateOf(p.Job.Status)
+	state, err := convertState(p.Job.Status)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
-	if err := checkLabels(p.Job.Labels); err != nil {
+	if err := validateLabels(p.Job.Labels); err != nil {
 		return workload.Job{}, err
 	}
 
 	job := workload.Job{
 		Platform:   v1alpha1.WorkloadGitHubActions,
 		ID:         strconv.FormatInt(p.Job.ID, 10),
-		Name:       workload.Cut(p.Job.Name, workload.MaxText),
+		Name:       workload.Truncate(p.Job.Name, workload.MaxTextLength),
 		Repository: p.Repository.FullName,
-		Workflow:   workload.Cut(p.Job.WorkflowName, workload.MaxText),
-		URL:        workload.Link(p.Job.HTMLURL),
+		Workflow:   workload.Truncate(p.Job.WorkflowName, workload.MaxTextLength),
+		URL:        workload.DropLongURL(p.Job.HTMLURL),
 		Labels:     p.Job.Labels,
 		State:      state,
-		QueuedAt:   p.Job.CreatedAt.meta(),
+		QueuedAt:   p.Job.CreatedAt.toMetaTime(),
 	}
 	if p.Job.RunID > 0 {
 		job.RunID = strconv.FormatInt(p.Job.RunID, 10)
 	}
 
 	if p.Organization != nil {
-		job.Organization = workload.Cut(p.Organization.Login, workload.MaxName)
+		job.Organization = workload.Truncate(p.Organization.Login, workload.MaxNameLength)
 	}
 
-	// A queued job may already bear a runner's name and a start: both mean nothing yet.
+	// The runner's name and the start time of a queued job have no meaning yet.
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		job.RunnerName = workload.Cut(p.Job.RunnerName, workload.MaxName)
-		job.StartedAt = p.Job.StartedAt.meta()
+		job.RunnerName = workload.Truncate(p.Job.RunnerName, workload.MaxNameLength)
+		job.StartedAt = p.Job.StartedAt.toMetaTime()
 	}
 
 	if state == v1alpha1.JobCompleted {
-		job.Conclusion = workload.Cut(p.Job.Conclusion, workload.MaxConclusion)
-		job.CompletedAt = p.Job.CompletedAt.meta()
+		job.Conclusion = workload.Truncate(p.Job.Conclusion, workload.MaxConclusionLength)
+		job.CompletedAt = p.Job.CompletedAt.toMetaTime()
 	}
 
 	return job, nil
 }
 
-// stateOf translates a job's status. "requested" and "pending" (held back by a
-// concurrency limit) are words of the REST API only; such a job must not have a runner.
-func stateOf(status string) (v1alpha1.JobState, error) {
+// convertState converts a job's status. Only the REST API uses "requested" and "pending" (a
+// concurrency limit holds the job back). Such a job must not get a runner.
+func convertState(status string) (v1alpha1.JobState, error) {
 	switch status {
 	case "queued":
 		return v1alpha1.JobQueued, nil
@@ -259,18 +258,18 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "completed":
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, workload.MaxConclusion))
+		return "", fmt.Errorf("%w: the job's status %q is unknown", ErrPayload, workload.Truncate(status, workload.MaxConclusionLength))
 	}
 }
 
-func checkLabels(labels []string) error {
+func validateLabels(labels []string) error {
 	if len(labels) > workload.MaxLabels {
-		return fmt.Errorf("%w: the job has %d labels, at most %d are possible", ErrPayload, len(labels), workload.MaxLabels)
+		return fmt.Errorf("%w: the job has %d labels, which is more than %d", ErrPayload, len(labels), workload.MaxLabels)
 	}
 
 	for _, label := range labels {
-		if utf8.RuneCountInString(label) > workload.MaxLabel {
-			return fmt.Errorf("%w: a label of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
+		if utf8.RuneCountInString(label) > workload.MaxLabelLength {
+			return fmt.Errorf("%w: a label of the job is longer than %d characters", ErrPayload, workload.MaxLabelLength)
 		}
 	}
 
@@ -280,5 +279,6 @@ func checkLabels(labels []string) error {
 func isFullName(name string) bool {
 	owner, repo, ok := strings.Cut(name, "/")
 
-	return ok && owner != "" && repo != "" && !strings.Contains(repo, "/") && utf8.RuneCountInString(name) <= workload.MaxRepository
+	return ok && owner != "" && repo != "" && !strings.Contains(repo, "/") &&
+		utf8.RuneCountInString(name) <= workload.MaxRepositoryLength
 }

@@ -28,7 +28,7 @@ func eventHeader(event string) http.Header {
 	return http.Header{http.CanonicalHeaderKey(github.HeaderEvent): {event}}
 }
 
-// examples are GitHub's own, see the NOTICE beside them.
+// examples are GitHub's own payloads. See the NOTICE file next to them.
 func examples(tb testing.TB) []json.RawMessage {
 	tb.Helper()
 
@@ -60,7 +60,8 @@ func instant(t *testing.T, text string) *metav1.Time {
 func TestParseAllEightOfficialExamples(t *testing.T) {
 	t.Parallel()
 
-	// In their order. One has action "queued" and status "waiting": the status counts.
+	// The order is that of the examples. One has action "queued" and status "waiting": the status
+	// counts.
 	names := []struct {
 		name  string
 		state v1alpha1.JobState
@@ -83,7 +84,7 @@ func TestParseAllEightOfficialExamples(t *testing.T) {
 	jobs := make([]workload.Job, 0, len(all))
 
 	for i, body := range all {
-		job, ok, err := github.Webhooks{}.Parse(eventHeader("workflow_job"), body)
+		job, ok, err := github.Webhooks{}.ParseJob(eventHeader("workflow_job"), body)
 		if err != nil || !ok || job.State != names[i].state || len(job.Labels) == 0 {
 			t.Fatalf("example %d, %s: %t, %v, %+v", i, names[i].name, ok, err, job)
 		}
@@ -185,7 +186,7 @@ func TestParseOddEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			job, ok, err := github.Webhooks{}.Parse(test.header, test.body)
+			job, ok, err := github.Webhooks{}.ParseJob(test.header, test.body)
 			if ok != test.ok || !errors.Is(err, test.err) || (err != nil) != (test.err != nil) {
 				t.Fatalf("Parse = %t, %v; want %t, %v", ok, err, test.ok, test.err)
 			}
@@ -248,22 +249,22 @@ func TestScope(t *testing.T) {
 		`{"repository":{"full_name":"me/app"},"organization":null}`:               {Repository: "me/app"},
 		`{"zen":"Keep it logically awesome."}`:                                    {},
 	} {
-		got, err := github.Webhooks{}.Scope(eventHeader("ping"), []byte(body))
+		got, err := github.Webhooks{}.ParseScope(eventHeader("ping"), []byte(body))
 		if err != nil || got != want {
 			t.Errorf("Scope(%s) = %+v, %v; want %+v", body, got, err, want)
 		}
 	}
 
-	if _, err := (github.Webhooks{}).Scope(http.Header{}, []byte("{}")); !errors.Is(err, github.ErrNoEvent) {
+	if _, err := (github.Webhooks{}).ParseScope(http.Header{}, []byte("{}")); !errors.Is(err, github.ErrNoEvent) {
 		t.Errorf("no event header: %v", err)
 	}
 
-	if _, err := (github.Webhooks{}).Scope(eventHeader("ping"), []byte("<xml/>")); !errors.Is(err, github.ErrPayload) {
+	if _, err := (github.Webhooks{}).ParseScope(eventHeader("ping"), []byte("<xml/>")); !errors.Is(err, github.ErrPayload) {
 		t.Errorf("not JSON: %v", err)
 	}
 }
 
-// Whatever is sent, what Parse gives fits a RunnerJob.
+// Every parsed job fits into a RunnerJob.
 func FuzzWebhook(f *testing.F) {
 	for _, example := range examples(f) {
 		f.Add("workflow_job", []byte(example))
@@ -274,9 +275,9 @@ func FuzzWebhook(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string, body []byte) {
 		before := bytes.Clone(body)
 		header := eventHeader(name)
-		_, _ = github.Webhooks{}.Scope(header, body)
+		_, _ = github.Webhooks{}.ParseScope(header, body)
 		_ = github.Webhooks{}.Verify(header, body, []byte("secret"))
-		job, ok, err := github.Webhooks{}.Parse(header, body)
+		job, ok, err := github.Webhooks{}.ParseJob(header, body)
 
 		if !bytes.Equal(before, body) {
 			t.Fatal("the body was changed")

@@ -23,44 +23,44 @@ const (
 	defaultTimeout = 30 * time.Second
 )
 
-// Config makes the provider of one scope of GitLab.
+// Config configures the provider of one scope of GitLab.
 type Config struct {
-	// URL of the instance: https://gitlab.example.com.
+	// URL of the instance, for example https://gitlab.example.com.
 	URL string
-	// Project or Group is the scope, by its full path or its id. Without either it is the
-	// whole instance, which takes an administrator's token.
+	// Project or Group is the scope, given by its full path or its id. If both are empty, the scope
+	// is the whole instance, which needs an administrator's token.
 	Project, Group string
 	// Token is an access token of a person, a group or a project.
 	Token string
-	// Timeout of one call. Default: 30 s.
+	// Timeout of one call. It defaults to 30 s.
 	Timeout time.Duration
-	// Transport wraps the HTTP transport, for metrics and traces. May be nil.
+	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the transport below that. Nil: httpbound.Shared.
+	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
 	Network http.RoundTripper
 }
 
-// New makes the provider of one scope of GitLab. It makes no call. A configuration that
-// cannot work is an error of kind Rejected.
+// New creates the provider of one scope of GitLab. It makes no calls. For an invalid configuration
+// it returns an error of kind Rejected.
 func New(config Config) (workload.Provider, error) {
 	return newProvider(config, clock.RealClock{})
 }
 
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
-	base, err := checkURL(config.URL)
+	base, err := parseURL(config.URL)
 	if err != nil {
 		return nil, err
 	}
 
-	where, err := readScope(config)
+	runnerScope, err := parseScope(config)
 	if err != nil {
 		return nil, err
 	}
 
 	token := strings.TrimSpace(config.Token)
 	if token == "" {
-		return nil, workload.Reject(ReasonCredentials,
-			"no credentials: the Secret that bootstrap.config.gitlab.credentials names holds no access token")
+		return nil, workload.NewRejected(ReasonCredentials,
+			"the Secret of bootstrap.config.gitlab.credentials contains no access token: put an access token there")
 	}
 
 	if config.Timeout <= 0 {
@@ -68,10 +68,10 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	}
 
 	out := &provider{
-		where: where, base: base, timeout: config.Timeout, clock: clk, redact: newRedactor(token), limit: &limit{clock: clk},
+		scope: runnerScope, base: base, timeout: config.Timeout, clock: clk, redact: newRedactor(token), limit: &rateLimit{clock: clk},
 	}
-	out.list = workload.Shared[[]workload.Runner]{
-		List: out.listAll, May: func() error { return out.limit.spare("listing runners") },
+	out.runnerList = workload.ListCache[[]workload.Runner]{
+		List: out.fetchRunners, CheckAllowed: func() error { return out.limit.checkAllowed("list runners") },
 		Timeout: max(listTimeout, out.timeout), Clock: clk,
 	}
 
@@ -79,48 +79,48 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		gl.WithCustomLimiter(unlimited{}),
 		gl.WithHTTPClient(&http.Client{Transport: out.transport(config), Timeout: config.Timeout}))
 	if err != nil {
-		return nil, workload.Reject(ReasonConfig,
-			"the url of the GitLab instance cannot be used: write one such as https://gitlab.example.com")
+		return nil, workload.NewRejected(ReasonConfig,
+			"the url in workload.config.gitlab is not valid: use a URL such as https://gitlab.example.com")
 	}
 
 	return out, nil
 }
 
-// unlimited keeps the library from holding calls back: limits are GitLab's to tell, and
-// callers are told of them.
+// unlimited is a limiter that never waits. GitLab enforces its own rate limits, and this package
+// reports them to its callers.
 type unlimited struct{}
 
-// Wait does not.
+// Wait returns nil at once.
 func (unlimited) Wait(context.Context) error { return nil }
 
-// checkURL gives the URL of an instance without a slash at its end.
-func checkURL(address string) (string, error) {
+// parseURL returns the URL of an instance without a trailing slash.
+func parseURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 
 	parsed, err := url.Parse(address)
 
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
-		// Not quoted: what is no URL may be anything, a token too.
-		return "", workload.Reject(ReasonConfig,
-			"the url in workload.config.gitlab is no URL of a GitLab instance: write one such as https://gitlab.example.com")
-	case !httpbound.Safe(parsed):
-		return "", workload.Reject(ReasonConfig,
-			"the url in workload.config.gitlab is plain http, and the access token is sent there: use https")
+		// The URL is not quoted, because an invalid URL can contain a token.
+		return "", workload.NewRejected(ReasonConfig,
+			"the url in workload.config.gitlab is not an http(s) URL: use a URL such as https://gitlab.example.com")
+	case !httpbound.IsSecureURL(parsed):
+		return "", workload.NewRejected(ReasonConfig,
+			"the url in workload.config.gitlab uses plain http, which would expose the access token: use https")
 	case parsed.User != nil:
-		return "", workload.Reject(ReasonConfig,
-			"the url in workload.config.gitlab holds credentials: the access token belongs into a Secret")
+		return "", workload.NewRejected(ReasonConfig,
+			"the url in workload.config.gitlab contains credentials: put the access token into a Secret instead")
 	case parsed.RawQuery != "" || parsed.Fragment != "":
-		return "", workload.Reject(ReasonConfig,
-			"the url in workload.config.gitlab has a query: write one such as https://gitlab.example.com")
+		return "", workload.NewRejected(ReasonConfig,
+			"the url in workload.config.gitlab has a query or a fragment: use a URL such as https://gitlab.example.com")
 	}
 
 	return strings.TrimSuffix(address, "/api/v4"), nil
 }
 
-// serversOf is the server that the access token is sent to; none where the URL is no good.
-func serversOf(address string) []string {
-	base, err := checkURL(address)
+// listServers returns the server that receives the access token, or nil if the URL is invalid.
+func listServers(address string) []string {
+	base, err := parseURL(address)
 	if err != nil {
 		return nil
 	}
@@ -133,21 +133,21 @@ func serversOf(address string) []string {
 	return []string{httpbound.Server(parsed)}
 }
 
-// Kinds of scopes, in the words of the API's runner_type.
+// Kinds of scopes. Their values are those of the API's runner_type.
 const (
 	projectScope  = "project_type"
 	groupScope    = "group_type"
 	instanceScope = "instance_type"
 )
 
-// scope is whose runners are made.
+// scope is a project, a group or the whole instance.
 type scope struct {
 	kind string
-	// name is a full path or an id; empty for the instance.
+	// name is a full path or an id. It is empty for the instance.
 	name string
 }
 
-// String names the scope for people.
+// String returns the scope's name for people.
 func (s scope) String() string {
 	switch s.kind {
 	case projectScope:
@@ -159,20 +159,20 @@ func (s scope) String() string {
 	}
 }
 
-func readScope(config Config) (scope, error) {
-	project, group := pathOf(config.Project), pathOf(config.Group)
+func parseScope(config Config) (scope, error) {
+	project, group := trimPath(config.Project), trimPath(config.Group)
 
 	switch {
 	case project != "" && group != "":
-		return scope{}, workload.Reject(ReasonConfig, "projectId and groupId are both set in workload.config.gitlab: choose one")
-	case project != "" && !isID(project) && (!isProject(project) || !plain(project)):
-		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf(
-			"projectId %q is neither an id nor the full path of a project: write one such as group/project", project))
+		return scope{}, workload.NewRejected(ReasonConfig, "projectId and groupId are both set in workload.config.gitlab: remove one")
+	case project != "" && !isID(project) && (!isProjectPath(project) || !isValidPath(project)):
+		return scope{}, workload.NewRejected(ReasonConfig, fmt.Sprintf(
+			"projectId %q is neither an id nor the full path of a project: use a path such as group/project", project))
 	case project != "":
 		return scope{kind: projectScope, name: project}, nil
-	case group != "" && !plain(group):
-		return scope{}, workload.Reject(ReasonConfig, fmt.Sprintf(
-			"groupId %q is neither an id nor the full path of a group: write one such as group/subgroup", group))
+	case group != "" && !isValidPath(group):
+		return scope{}, workload.NewRejected(ReasonConfig, fmt.Sprintf(
+			"groupId %q is neither an id nor the full path of a group: use a path such as group/subgroup", group))
 	case group != "":
 		return scope{kind: groupScope, name: group}, nil
 	default:
@@ -180,9 +180,10 @@ func readScope(config Config) (scope, error) {
 	}
 }
 
-// plain tells whether each part of a path is one that GitLab gives out: letters of any
-// script, digits, dots, dashes and underscores.
-func plain(path string) bool {
+// isValidPath reports whether each segment of a path has only characters that GitLab allows in
+// paths. These are letters of any script, digits, dots, dashes and underscores. A segment must not
+// consist of dots only.
+func isValidPath(path string) bool {
 	for part := range strings.SplitSeq(path, "/") {
 		if strings.Trim(part, ".") == "" || strings.ContainsAny(part, `\?#%&:;"'<> `) || strings.ContainsFunc(part, isControl) {
 			return false

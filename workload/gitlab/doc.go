@@ -1,27 +1,28 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gitlab is the workload boundary for GitLab CI: gitlab.com, GitLab Self-Managed
+// Package gitlab implements the workload interfaces for GitLab CI: gitlab.com, GitLab Self-Managed
 // and GitLab Dedicated.
 //
-// Platform reads settings and webhooks and holds the rules by which GitLab gives jobs to
-// runners; it is pure. New makes the workload.Provider of one project, one group or one
-// instance, which makes a runner of its own for each machine by POST /user/runners.
+// Platform resolves settings, parses webhooks and matches jobs with runners without making calls.
+// New creates the workload.Provider of one project, one group or one instance. For each machine,
+// the provider creates a runner with POST /user/runners.
 //
-// What differs from other platforms:
+// GitLab differs from other platforms as follows:
 //
-//   - A job's webhook does not tell its tags: such jobs have LabelsUnknown, and
-//     Provider.Job tells them.
-//   - A runner has no name, and listings tell no tags. A runner's description is its name,
-//     and the operator's mark in brackets: build-1 (hf-op-1a2b3c).
-//   - GitLab counts a runner as online for two hours after it was last heard of.
-//   - GitLab removes a busy runner without asking. Deregister pauses it first, so that it
-//     gets no further job, and then looks whether it has one.
-//   - A pool whose projectId or groupId is a number is taken to cover every job of its
-//     server, for jobs bear paths: write the path where several pools share tags.
+//   - A job's webhook does not contain the job's tags. Such a job has LabelsUnknown set, and
+//     Provider.GetJob returns its tags.
+//   - A runner has no name, and runner lists contain no tags. The operator therefore writes the
+//     runner's name and the ownership label, in parentheses, into the runner's description:
+//     build-1 (hf-op-1a2b3c).
+//   - GitLab shows a runner as online for two hours after its last contact.
+//   - GitLab also removes a busy runner. Deregister therefore pauses the runner first, so that it gets
+//     no further job, and then checks whether it runs one.
+//   - If a pool's projectId or groupId is a number, every job of its server counts as in scope,
+//     because jobs contain paths and no such ids. If several pools share tags, use paths.
 //
-// Calls go through GitLab's own client library, gitlab.com/gitlab-org/api/client-go, which
-// knows paths, parameters and paging; retries, limits and secrets are seen to here.
+// Calls use GitLab's own client library, gitlab.com/gitlab-org/api/client-go, for paths, parameters
+// and paging. This package handles retries, rate limits and secrets itself.
 //
 // Wire formats are those of the REST API v4 (https://docs.gitlab.com/api/runners/,
 // https://docs.gitlab.com/api/jobs/) and of job events

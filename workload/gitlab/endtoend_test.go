@@ -19,8 +19,8 @@ import (
 
 const mark = "hf-op-1a2b3c4d5e"
 
-// A job's whole way: queued, told by a signed webhook, its tags asked for, matched, a
-// runner made for it that runs it, and everything gone in the end.
+// A job from the queue to its end: a signed webhook reports the job, its tags are read, it is
+// matched, a runner is created and runs it, and finally nothing is left.
 func TestFromWebhookToNothingLeft(t *testing.T) {
 	t.Parallel()
 
@@ -36,7 +36,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 			template, load := settings(server.URL)
 			platform := gitlab.Platform{}
 
-			runner, err := platform.Runner(template, load)
+			runner, err := platform.ResolveRunner(template, load)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,16 +55,16 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 				t.Fatalf("the webhook tells %+v", heard)
 			}
 
-			job, err := p.Job(t.Context(), heard.Repository, heard.ID)
+			job, err := p.GetJob(t.Context(), heard.Repository, heard.ID)
 			if err != nil || job.LabelsUnknown || job.URL != heard.URL {
 				t.Fatalf("Job = %+v, %v; the webhook told %+v", job, err, heard)
 			}
 
-			if fit := platform.Fit(runner, job); !fit.Takes {
+			if fit := platform.MatchJob(runner, job); !fit.Matched {
 				t.Fatalf("Fit = %+v of %v and %v", fit, runner.Labels, job.Labels)
 			}
 
-			issued, err := p.Issue(t.Context(), workload.RunnerRequest{
+			issued, err := p.IssueCredential(t.Context(), workload.RunnerRequest{
 				Name: "build-1-0a1b2c3d", Labels: append(runner.Labels, mark), Description: runner.Description,
 			})
 			if err != nil || !strings.HasPrefix(issued.RunnerToken, "glrt-") || issued.RegistrationURL != server.URL {
@@ -81,7 +81,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 				t.Errorf("the last webhook tells %+v", heard)
 			}
 
-			if found, err := p.Find(t.Context(), "build-1-0a1b2c3d", 0); err != nil || !found.Online || found.Busy || found.ID != issued.RunnerID {
+			if found, err := p.FindRunner(t.Context(), "build-1-0a1b2c3d", 0); err != nil || !found.Online || found.Busy || found.ID != issued.RunnerID {
 				t.Errorf("Find = %+v, %v", found, err)
 			}
 
@@ -96,22 +96,22 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 	}
 }
 
-// last waits until all webhooks have come, and reads the last one that speaks of a job.
+// last waits until all webhooks have arrived, and parses the last one about a job.
 func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, secret string) workload.Job {
 	t.Helper()
-	server.Eventually("all webhooks came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
+	server.WaitUntil("all webhooks came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
 
 	var (
 		out   workload.Job
 		found bool
 	)
 
-	for _, hook := range hooks.Received() {
+	for _, hook := range hooks.Webhooks() {
 		if err := (gitlab.Webhooks{}).Verify(hook.Header, hook.Body, []byte(secret)); err != nil {
 			t.Fatalf("Verify: %v", err)
 		}
 
-		job, speaks, err := gitlab.Webhooks{}.Parse(hook.Header, hook.Body)
+		job, speaks, err := gitlab.Webhooks{}.ParseJob(hook.Header, hook.Body)
 		if err != nil {
 			t.Fatalf("Parse: %v", err)
 		}
@@ -128,7 +128,7 @@ func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, s
 	return out
 }
 
-// settings are a template's and a pool's, for the simulator's group.
+// settings returns the settings of a template and a pool for the simulator's group.
 func settings(url string) (*v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Name = "linux"

@@ -28,123 +28,127 @@ const (
 	ReasonRateLimited = "GitLabRateLimited"
 )
 
-// strayError is a call that was led elsewhere, by a redirect or a link.
-type strayError struct{ to string }
+// redirectError is the error of a call that a redirect or a link led to another server.
+type redirectError struct{ server string }
 
-// Error names the address.
-func (e *strayError) Error() string {
-	return "refuse to send the access token to " + e.to + ", which is not the configured address"
+// Error returns a message that names the server.
+func (e *redirectError) Error() string {
+	return "send the access token to " + e.server + ": it is not the configured server"
 }
 
 const (
-	// limitWait is how long to wait where GitLab names no time: its limits are per minute
+	// defaultRetryAfter is the delay if GitLab does not request one. Its limits are per minute
 	// (https://docs.gitlab.com/security/rate_limits/).
-	limitWait  = time.Minute
-	maxMessage = 500
+	defaultRetryAfter = time.Minute
+	maxMessageLength  = 500
 )
 
-// What calls need, in the words of GitLab's settings pages.
+// Tokens and roles that calls need, with the names of GitLab's settings pages.
 const (
-	needsCreate = "an access token with the scope create_runner (or api), of an Owner of the group, " +
+	createRequirement = "an access token with the scope create_runner (or api) that belongs to an Owner of the group, " +
 		"a Maintainer of the project or an administrator of the instance"
-	needsManage = "an access token with the scope manage_runner (or api), of an Owner of the group, " +
+	manageRequirement = "an access token with the scope manage_runner (or api) that belongs to an Owner of the group, " +
 		"a Maintainer of the project or an administrator of the instance"
-	needsRead = "an access token with the scope read_api (or api), of an Owner of the group, " +
+	readRequirement = "an access token with the scope read_api (or api) that belongs to an Owner of the group, " +
 		"a Maintainer of the project or an administrator of the instance"
-	needsJobs = "an access token with the scope read_api (or api), of a member of the project with the role Reporter or above"
+	jobsRequirement = "an access token with the scope read_api (or api) that belongs to a project member " +
+		"with at least the role Reporter"
 )
 
 func newRedactor(token string) log.Redactor {
-	// Tokens of GitLab (glpat-, glrt-, gldt- ..., whsec_), whatever follows the name of
-	// a secret in a URL or a header, and credentials in a URL
+	// Redact GitLab's tokens (glpat-, glrt-, gldt- and others, whsec_), texts that follow the name
+	// of a secret in a URL or a header, and credentials in a URL
 	// (https://docs.gitlab.com/security/tokens/#token-prefixes).
 	return log.NewRedactor(regexp.MustCompile(`(gl[a-z]{1,8}-|whsec_)[A-Za-z0-9_./+=-]{8,}|`+
 		`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
-// statusOf gives the status of GitLab's answer; false where there was none.
+// statusOf returns the status of GitLab's response, and false if there was no response.
 func statusOf(err error) (int, bool) {
 	if errors.Is(err, gl.ErrNotFound) {
 		return http.StatusNotFound, true
 	}
 
-	answer, ok := errors.AsType[*gl.ErrorResponse](err)
-	if !ok || answer.Response == nil {
+	response, ok := errors.AsType[*gl.ErrorResponse](err)
+	if !ok || response.Response == nil {
 		return 0, false
 	}
 
-	return answer.Response.StatusCode, true
+	return response.Response.StatusCode, true
 }
 
-// explain turns a failed call into what a person or the caller can act upon. It names
-// what was done, the scope and what is needed.
-func (p *provider) explain(what, needs string, err error) error {
-	if stray, ok := errors.AsType[*strayError](err); ok {
-		return workload.Reject(ReasonConfig, fmt.Sprintf(
-			"%s: %s sends callers on to %s: write the address that answers into workload.config.gitlab.url", what, p.base, stray.to))
+// explain converts the error of a failed call into an error that the caller can handle by its kind.
+// The error names the action, the scope and the token that the call needs.
+func (p *provider) explain(action, needs string, err error) error {
+	if redirect, ok := errors.AsType[*redirectError](err); ok {
+		return workload.NewRejected(ReasonConfig, fmt.Sprintf(
+			"%s: %s redirects to %s: set workload.config.gitlab.url to the final URL", action, p.base, redirect.server))
 	}
 
-	status, answered := statusOf(err)
-	if !answered {
-		return fmt.Errorf("%s at GitLab: %w", what, p.redact.Cause(err))
+	status, hasResponse := statusOf(err)
+	if !hasResponse {
+		return fmt.Errorf("%s at GitLab: %w", action, p.redact.RedactError(err))
 	}
 
-	said := p.said(err)
+	message := p.quoteMessage(err)
 
 	switch status {
 	case http.StatusTooManyRequests:
-		return p.limited(what, err)
+		return p.explainRateLimit(action, err)
 	case http.StatusUnauthorized:
-		return workload.Reject(ReasonCredentials, fmt.Sprintf(
-			"GitLab does not accept the access token%s: it is wrong, expired or revoked; put a valid one into the Secret", said))
+		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
+			"GitLab rejected the access token%s: the token is wrong, expired or revoked; put a valid token into the Secret", message))
 	case http.StatusForbidden:
-		return workload.Reject(ReasonPermission, fmt.Sprintf("%s of %s is not permitted%s: use %s", what, p.where, said, needs))
+		return workload.NewRejected(ReasonPermission,
+			fmt.Sprintf("%s of %s: GitLab denied permission%s: use %s", action, p.scope, message, needs))
 	case http.StatusNotFound:
-		return workload.Reject(ReasonScope, fmt.Sprintf(
-			"%s: GitLab knows no %s, or hides it from this access token: check workload.config.gitlab, and use %s", what, p.where, needs))
+		return workload.NewRejected(ReasonScope, fmt.Sprintf(
+			"%s: GitLab has no %s, or hides it from this access token: check workload.config.gitlab, and use %s",
+			action, p.scope, needs))
 	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
-		return workload.Reject(ReasonRequest, fmt.Sprintf("%s of %s was refused by GitLab%s", what, p.where, said))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("%s of %s: GitLab rejected the request%s", action, p.scope, message))
 	default:
-		return fmt.Errorf("%s at GitLab: status %d%s", what, status, said) //nolint:err113 // transient, nobody asks for it
+		return fmt.Errorf("%s at GitLab: status %d%s", action, status, message) //nolint:err113 // transient, callers do not compare it
 	}
 }
 
-// said quotes GitLab, without secrets and not at length.
-func (p *provider) said(err error) string {
-	answer, ok := errors.AsType[*gl.ErrorResponse](err)
+// quoteMessage returns GitLab's message in parentheses, redacted and truncated. It returns "" if
+// the response has no message.
+func (p *provider) quoteMessage(err error) string {
+	response, ok := errors.AsType[*gl.ErrorResponse](err)
 	if !ok {
 		return ""
 	}
 
-	message := workload.Cut(p.redact.Text(strings.Join(strings.Fields(answer.Message), " ")), maxMessage)
+	message := workload.Truncate(p.redact.Redact(strings.Join(strings.Fields(response.Message), " ")), maxMessageLength)
 	if message == "" {
 		return ""
 	}
 
-	return fmt.Sprintf(" (GitLab says: %s)", message)
+	return fmt.Sprintf(" (GitLab's message: %s)", message)
 }
 
-// limited is the error of a call that came too soon after many others.
-func (p *provider) limited(what string, err error) error {
-	after := limitWait
+// explainRateLimit returns the error of a call that GitLab rejected with status 429.
+func (p *provider) explainRateLimit(action string, err error) error {
+	delay := defaultRetryAfter
 
-	if answer, ok := errors.AsType[*gl.ErrorResponse](err); ok {
-		after = retryAfter(answer.Response.Header, p.clock.Now())
+	if response, ok := errors.AsType[*gl.ErrorResponse](err); ok {
+		delay = parseRetryAfter(response.Response.Header, p.clock.Now())
 	}
 
-	return rateLimited(what, after)
+	return newRateLimitError(action, delay)
 }
 
-func rateLimited(what string, after time.Duration) error {
+func newRateLimitError(action string, delay time.Duration) error {
 	return &workload.Error{
-		Kind: workload.RateLimited, Reason: ReasonRateLimited, After: max(after, time.Second),
-		Message: what + " waits: GitLab's rate limit is spent",
+		Kind: workload.RateLimited, Reason: ReasonRateLimited, RetryAfter: max(delay, time.Second),
+		Message: action + ": GitLab's rate limit is exceeded",
 	}
 }
 
-// retryAfter reads how long to wait
+// parseRetryAfter returns the delay that GitLab requests, at most one hour, or defaultRetryAfter
 // (https://docs.gitlab.com/administration/settings/user_and_ip_rate_limits/#response-headers).
-func retryAfter(header http.Header, now time.Time) time.Duration {
+func parseRetryAfter(header http.Header, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(header.Get("Retry-After")); err == nil && seconds >= 0 {
 		return time.Duration(min(seconds, 3600)) * time.Second
 	}
@@ -155,5 +159,5 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 		}
 	}
 
-	return limitWait
+	return defaultRetryAfter
 }

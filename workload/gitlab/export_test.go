@@ -9,16 +9,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// NewWithClock is New with a clock for tests.
+// NewWithClock is like New, with a clock for tests.
 func NewWithClock(config Config, clk clock.Clock) (workload.Provider, error) {
 	return newProvider(config, clk)
 }
 
-// Redact takes the secrets out of a text.
-func Redact(token, text string) string { return newRedactor(token).Text(text) }
+// Redact removes the secrets from a text.
+func Redact(token, text string) string { return newRedactor(token).Redact(text) }
 
-// Describe and ReadDescription write and read a runner's description.
-func Describe(name string, tags []string) string { return describe(name, tags) }
+// Describe formats a runner's description.
+func Describe(name string, tags []string) string { return formatDescription(name, tags) }
 
-// ReadDescription reads a runner's description.
-func ReadDescription(text string) (string, []string) { return readDescription(text) }
+// ReadDescription parses a runner's description.
+func ReadDescription(text string) (string, []string) { return parseDescription(text) }

@@ -17,21 +17,22 @@ import (
 )
 
 const (
-	// maxTags of a runner, as GitLab has it.
+	// maxTags is GitLab's limit of tags per runner.
 	maxTags = 50
-	// maxNote is how long a maintenance note may be.
-	maxNote = 1024
-	// remnantAge is how old the listing may be in which remnants are looked for.
-	remnantAge = 30 * time.Second
+	// maxNoteLength is GitLab's limit for a maintenance note.
+	maxNoteLength = 1024
+	// maxRemnantsAge is the maximum age of the runner list in which left-over runners are searched.
+	maxRemnantsAge = 30 * time.Second
 )
 
-var errNoCredential = errors.New("GitLab's answer holds no credential")
+var errNoCredential = errors.New("GitLab's response contains no credential")
 
-// Issue makes a runner (https://docs.gitlab.com/api/users/#create-a-runner-linked-to-a-user)
-// and gives its authentication token. Names are not unique to GitLab, so runners of that
-// name are looked for first.
-func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	if err := checkRequest(req); err != nil {
+// IssueCredential creates a runner
+// (https://docs.gitlab.com/api/users/#create-a-runner-linked-to-a-user) and returns its
+// authentication token. Runner names are not unique at GitLab, so IssueCredential first removes
+// offline runners of the same name.
+func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
+	if err := validateRequest(req); err != nil {
 		return workload.Credential{}, err
 	}
 
@@ -39,55 +40,56 @@ func (p *provider) Issue(ctx context.Context, req workload.RunnerRequest) (workl
 		return workload.Credential{}, err
 	}
 
-	where, err := p.locate(ctx)
+	location, err := p.locate(ctx)
 	if err != nil {
 		return workload.Credential{}, err
 	}
 
-	made, _, err := p.client.Users.CreateUserRunner(p.wanted(req, where), gl.WithContext(ctx))
+	created, _, err := p.client.Users.CreateUserRunner(p.buildOptions(req, location), gl.WithContext(ctx))
 	if err != nil {
-		// It may have been made all the same: whoever tries again has to see it.
-		p.list.Forget()
+		// The failed call may have created the runner, so the next attempt must list the runners
+		// again.
+		p.runnerList.Invalidate()
 
-		return workload.Credential{}, p.explain("making runner "+req.Name, needsCreate, err)
+		return workload.Credential{}, p.explain("create runner "+req.Name, createRequirement, err)
 	}
 
-	if made.Token == "" || made.ID <= 0 {
-		return workload.Credential{}, fmt.Errorf("make runner %s of %s: %w", req.Name, p.where, errNoCredential)
+	if created.Token == "" || created.ID <= 0 {
+		return workload.Credential{}, fmt.Errorf("create runner %s of %s: %w", req.Name, p.scope, errNoCredential)
 	}
 
 	out := workload.Credential{
-		RunnerToken: made.Token, RegistrationURL: p.base, RunnerID: strconv.FormatInt(made.ID, 10),
+		RunnerToken: created.Token, RegistrationURL: p.base, RunnerID: strconv.FormatInt(created.ID, 10),
 	}
-	if made.TokenExpiresAt != nil {
-		out.ExpiresAt = made.TokenExpiresAt.UTC()
+	if created.TokenExpiresAt != nil {
+		out.ExpiresAt = created.TokenExpiresAt.UTC()
 	}
 
 	return out, nil
 }
 
-func checkRequest(req workload.RunnerRequest) error {
-	if !fits(req.Name) {
-		return workload.Reject(ReasonRequest,
-			fmt.Sprintf("runner name %q is not of 1 to %d characters, or ends like an operator's mark",
-				req.Name, workload.MaxRunnerName))
+func validateRequest(req workload.RunnerRequest) error {
+	if !isValidRunnerName(req.Name) {
+		return workload.NewRejected(ReasonRequest,
+			fmt.Sprintf("runner name %q must have 1 to %d characters and must not end with an operator's ownership label",
+				req.Name, workload.MaxRunnerNameLength))
 	}
 
 	if len(req.Labels) > maxTags {
-		return workload.Reject(ReasonRequest,
-			fmt.Sprintf("runner %s has %d tags: GitLab takes at most %d; change workload.config.gitlab.tags",
+		return workload.NewRejected(ReasonRequest,
+			fmt.Sprintf("runner %s has %d tags, but GitLab allows at most %d: change workload.config.gitlab.tags",
 				req.Name, len(req.Labels), maxTags))
 	}
 
-	if len(req.Labels) == 0 && !req.Untagged {
-		return workload.Reject(ReasonRequest, fmt.Sprintf(
-			"runner %s has no tags and takes no untagged jobs: set tags or runUntagged in workload.config.gitlab", req.Name))
+	if len(req.Labels) == 0 && !req.CanRunUntagged {
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf(
+			"runner %s has no tags and does not run untagged jobs: set tags or runUntagged in workload.config.gitlab", req.Name))
 	}
 
 	for _, tag := range req.Labels {
 		if strings.TrimSpace(tag) != tag || tag == "" || strings.Contains(tag, ",") {
-			return workload.Reject(ReasonRequest, fmt.Sprintf(
-				"tag %q of runner %s holds a comma or is empty: write each tag as an item of its own in workload.config.gitlab.tags",
+			return workload.NewRejected(ReasonRequest, fmt.Sprintf(
+				"tag %q of runner %s is empty or contains a comma or outer blanks: list each tag separately in workload.config.gitlab.tags",
 				tag, req.Name))
 		}
 	}
@@ -95,46 +97,46 @@ func checkRequest(req workload.RunnerRequest) error {
 	return nil
 }
 
-func (p *provider) wanted(req workload.RunnerRequest, where place) *gl.CreateUserRunnerOptions {
+func (p *provider) buildOptions(req workload.RunnerRequest, location scopeLocation) *gl.CreateUserRunnerOptions {
 	out := &gl.CreateUserRunnerOptions{
-		RunnerType: &p.where.kind, Description: new(describe(req.Name, req.Labels)),
-		RunUntagged: &req.Untagged, Paused: new(false),
+		RunnerType: &p.scope.kind, Description: new(formatDescription(req.Name, req.Labels)),
+		RunUntagged: &req.CanRunUntagged, Paused: new(false),
 	}
 
 	if len(req.Labels) > 0 {
 		out.TagList = &req.Labels
 	}
 
-	if note := workload.Cut(strings.TrimSpace(req.Description), maxNote); note != "" {
+	if note := workload.Truncate(strings.TrimSpace(req.Description), maxNoteLength); note != "" {
 		out.MaintenanceNote = &note
 	}
 
-	switch p.where.kind {
+	switch p.scope.kind {
 	case projectScope:
-		// Locked: nobody gives a machine made for this project to another.
-		out.ProjectID, out.Locked = &where.id, new(true)
+		// Lock the runner, so that nobody can assign a machine of this project to another project.
+		out.ProjectID, out.Locked = &location.id, new(true)
 	case groupScope:
-		out.GroupID = &where.id
+		out.GroupID = &location.id
 	}
 
 	return out
 }
 
-// removeRemnants removes the runners of that name that an earlier try left.
+// removeRemnants removes the runners of that name that an earlier attempt left.
 func (p *provider) removeRemnants(ctx context.Context, name string) error {
-	found, err := p.named(ctx, name, remnantAge)
+	found, err := p.findRunners(ctx, name, maxRemnantsAge)
 	if err != nil {
 		return err
 	}
 
 	for _, runner := range found {
 		if runner.Online || runner.Busy {
-			return p.conflict(name)
+			return p.newConflictError(name)
 		}
 
 		switch err := p.Deregister(ctx, runner.ID); {
 		case workload.Is(err, workload.RunnerBusy):
-			return p.conflict(name)
+			return p.newConflictError(name)
 		case err != nil:
 			return err
 		}
@@ -143,9 +145,9 @@ func (p *provider) removeRemnants(ctx context.Context, name string) error {
 	return nil
 }
 
-func (p *provider) conflict(name string) error {
+func (p *provider) newConflictError(name string) error {
 	return &workload.Error{
 		Kind: workload.Conflict, Reason: workload.ReasonRunnerExists,
-		Message: fmt.Sprintf("%s already has a live runner %s: end its machine or choose another name", p.where, name),
+		Message: fmt.Sprintf("%s already has a live runner %s: delete its machine or choose another name", p.scope, name),
 	}
 }

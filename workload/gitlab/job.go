@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// ErrPayload says that a text is not what GitLab sends.
+// ErrPayload means that data is not what GitLab sends.
 var ErrPayload = errors.New("webhook body is not a job event of GitLab")
 
 // Statuses of a job (https://docs.gitlab.com/ci/jobs/#available-job-statuses).
@@ -29,8 +29,8 @@ const (
 	statusCanceling = "canceling"
 )
 
-// stateOf translates a job's status. A job that is being cancelled is as good as over.
-func stateOf(status string) (v1alpha1.JobState, error) {
+// convertState converts a job's status. A job that is being canceled counts as completed.
+func convertState(status string) (v1alpha1.JobState, error) {
 	switch status {
 	case "created", "waiting_for_resource", "waiting_for_callback", "preparing", "scheduled", "manual":
 		return v1alpha1.JobWaiting, nil
@@ -41,12 +41,12 @@ func stateOf(status string) (v1alpha1.JobState, error) {
 	case "success", "failed", statusCanceled, statusCanceling, statusSkipped:
 		return v1alpha1.JobCompleted, nil
 	default:
-		return "", fmt.Errorf("%w: unknown status %q of the job", ErrPayload, workload.Cut(status, workload.MaxConclusion))
+		return "", fmt.Errorf("%w: the job's status %q is unknown", ErrPayload, workload.Truncate(status, workload.MaxConclusionLength))
 	}
 }
 
-// conclusionOf gives the last word on a job that is over.
-func conclusionOf(status string) string {
+// convertConclusion returns the conclusion of a completed job.
+func convertConclusion(status string) string {
 	if status == statusCanceling {
 		return statusCanceled
 	}
@@ -54,39 +54,41 @@ func conclusionOf(status string) string {
 	return status
 }
 
-func checkLabels(labels []string) error {
+func validateLabels(labels []string) error {
 	if len(labels) > workload.MaxLabels {
-		return fmt.Errorf("%w: the job has %d tags, at most %d are possible", ErrPayload, len(labels), workload.MaxLabels)
+		return fmt.Errorf("%w: the job has %d tags, which is more than %d", ErrPayload, len(labels), workload.MaxLabels)
 	}
 
 	for _, label := range labels {
-		if utf8.RuneCountInString(label) > workload.MaxLabel {
-			return fmt.Errorf("%w: a tag of the job is longer than %d characters", ErrPayload, workload.MaxLabel)
+		if utf8.RuneCountInString(label) > workload.MaxLabelLength {
+			return fmt.Errorf("%w: a tag of the job is longer than %d characters", ErrPayload, workload.MaxLabelLength)
 		}
 	}
 
 	return nil
 }
 
-// isProject tells whether a text is the full path of a project: namespace/name.
-func isProject(path string) bool {
-	namespace, name := split(path)
+// isProjectPath reports whether a text is the full path of a project: namespace/name.
+func isProjectPath(path string) bool {
+	namespace, name := splitPath(path)
 
-	return namespace != "" && name != "" && !strings.HasPrefix(path, "/") && utf8.RuneCountInString(path) <= workload.MaxRepository
+	return namespace != "" && name != "" && !strings.HasPrefix(path, "/") &&
+		utf8.RuneCountInString(path) <= workload.MaxRepositoryLength
 }
 
-// split takes the full path of a project apart: its namespace and its name.
-func split(path string) (namespace, name string) {
-	at := strings.LastIndex(path, "/")
-	if at < 0 {
+// splitPath splits the full path of a project into its namespace and its name.
+func splitPath(path string) (namespace, name string) {
+	i := strings.LastIndex(path, "/")
+	if i < 0 {
 		return "", path
 	}
 
-	return path[:at], path[at+1:]
+	return path[:i], path[i+1:]
 }
 
-// projectIn gives the path of a project by the URL of its home page or its repository.
-func projectIn(link string) string {
+// parseProjectPath returns a project's path from the URL of its home page or its repository, or ""
+// if the URL is invalid.
+func parseProjectPath(link string) string {
 	parsed, err := url.Parse(link)
 	if err != nil {
 		return ""
@@ -95,8 +97,8 @@ func projectIn(link string) string {
 	return strings.TrimSuffix(strings.Trim(parsed.Path, "/"), ".git")
 }
 
-// hostIn gives the host of a URL, or "".
-func hostIn(link string) string {
+// parseHost returns the host of a URL in lower case, or "" if the URL is invalid.
+func parseHost(link string) string {
 	parsed, err := url.Parse(link)
 	if err != nil {
 		return ""
@@ -105,21 +107,22 @@ func hostIn(link string) string {
 	return strings.ToLower(parsed.Host)
 }
 
-// queuedAt tells when a job that has been started came into the queue. Before that GitLab
-// tells only when it was made, which is earlier for the jobs of later stages.
-func queuedAt(created, started time.Time, queued float64) *metav1.Time {
+// computeQueuedAt returns the time at which a job entered the queue. If the job has not started,
+// GitLab only returns the time of its creation, which is earlier than the queue time for jobs of
+// later stages.
+func computeQueuedAt(created, started time.Time, queued float64) *metav1.Time {
 	if started.IsZero() || queued <= 0 || queued > (365*24*time.Hour).Seconds() {
-		return metaTime(created)
+		return toMetaTime(created)
 	}
 
-	return metaTime(started.Add(-time.Duration(queued * float64(time.Second))).Truncate(time.Second))
+	return toMetaTime(started.Add(-time.Duration(queued * float64(time.Second))).Truncate(time.Second))
 }
 
-// metaTime gives a time that a RunnerJob can hold, or nil.
-func metaTime(at time.Time) *metav1.Time {
-	if at.IsZero() || at.Year() < 1 || at.Year() > 9999 {
+// toMetaTime returns a time that a RunnerJob can hold, or nil.
+func toMetaTime(t time.Time) *metav1.Time {
+	if t.IsZero() || t.Year() < 1 || t.Year() > 9999 {
 		return nil
 	}
 
-	return &metav1.Time{Time: at.UTC()}
+	return &metav1.Time{Time: t.UTC()}
 }

@@ -20,70 +20,70 @@ import (
 )
 
 const (
-	// maxProjects is how many of a group's projects are asked for their jobs at a time:
-	// those that something happened in last.
+	// maxProjects is how many projects of a group are polled: those with the most recent activity.
 	maxProjects = 100
-	// maxJobPages bounds the jobs of one project: the newest.
+	// maxJobPages bounds the pages of one project's jobs, which begin with the newest jobs.
 	maxJobPages = 10
 )
 
-// Job gives GitLab's present word on a job, its tags among it.
-func (p *provider) Job(ctx context.Context, repository, id string) (workload.Job, error) {
-	number := workload.Number(id)
-	if !isProject(repository) || !plain(repository) || number <= 0 {
-		return workload.Job{}, workload.Reject(ReasonRequest,
-			fmt.Sprintf("job %q of project %q is not one of GitLab's", id, repository))
+// GetJob returns the current state of a job, including its tags.
+func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.Job, error) {
+	number := workload.ParseID(id)
+	if !isProjectPath(repository) || !isValidPath(repository) || number <= 0 {
+		return workload.Job{}, workload.NewRejected(ReasonRequest,
+			fmt.Sprintf("job %q of project %q is not a valid job of GitLab", id, repository))
 	}
 
-	if err := p.limit.spare("asking for a job"); err != nil {
+	if err := p.limit.checkAllowed("get job " + id); err != nil {
 		return workload.Job{}, err
 	}
 
-	said, _, err := p.client.Jobs.GetJob(repository, number, gl.WithContext(ctx))
+	response, _, err := p.client.Jobs.GetJob(repository, number, gl.WithContext(ctx))
 	if err != nil {
 		if status, _ := statusOf(err); status == http.StatusNotFound {
 			return workload.Job{}, &workload.Error{
 				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
-				Message: fmt.Sprintf("GitLab knows no job %s in project %s, or hides it from this access token; reading it needs %s",
-					id, repository, needsJobs),
+				Message: fmt.Sprintf("GitLab has no job %s in project %s, or hides it from this access token: use %s",
+					id, repository, jobsRequirement),
 			}
 		}
 
-		return workload.Job{}, p.explain("reading job "+id+" of "+repository, needsJobs, err)
+		return workload.Job{}, p.explain("get job "+id+" of "+repository, jobsRequirement, err)
 	}
 
-	return jobOf(repository, said)
+	return convertJob(repository, response)
 }
 
-// Jobs gives the pending and running jobs of the project, or of the group's projects: the
-// last maxProjects that something happened in, and those of repositories. An instance has
-// no such list: its repositories alone are asked.
-func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.Job, error) {
-	if err := p.limit.spare("asking for jobs"); err != nil {
+// ListJobs returns the pending and running jobs of the project or of the group's projects. For a
+// group it lists the maxProjects projects with the most recent activity and those of repositories.
+// GitLab has no job list for an instance, so for an instance it lists only repositories.
+func (p *provider) ListJobs(ctx context.Context, repositories []string) ([]workload.Job, error) {
+	if err := p.limit.checkAllowed("list jobs"); err != nil {
 		return nil, err
 	}
 
-	where, err := p.locate(ctx)
+	location, err := p.locate(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	projects, err := p.projects(ctx, where, repositories)
+	projects, err := p.listPolledProjects(ctx, location, repositories)
 	if err != nil {
 		return nil, err
 	}
 
-	if len(projects) == 0 && p.where.kind == instanceScope {
-		return nil, workload.NothingToAsk("the instance")
+	if len(projects) == 0 && p.scope.kind == instanceScope {
+		return nil, workload.NewRepositoriesMissingError("the instance")
 	}
 
 	var out []workload.Job
 
 	for _, project := range projects {
-		jobs, err := p.jobsOf(ctx, project)
-		// A project without pipelines refuses, and one may go at any moment.
-		refused, _ := errors.AsType[*workload.Error](err)
-		if refused != nil && p.where.kind != projectScope && (refused.Reason == ReasonPermission || refused.Reason == ReasonScope) {
+		jobs, err := p.listProjectJobs(ctx, project)
+		// Skip a project that has pipelines disabled or that was deleted meanwhile.
+		rejection, _ := errors.AsType[*workload.Error](err)
+		if rejection != nil && p.scope.kind != projectScope &&
+			(rejection.Reason == ReasonPermission || rejection.Reason == ReasonScope) {
 			continue
 		}
 
@@ -97,15 +97,15 @@ func (p *provider) Jobs(ctx context.Context, repositories []string) ([]workload.
 	return out, nil
 }
 
-// projects gives the projects to ask for their jobs, each once.
-func (p *provider) projects(ctx context.Context, where place, repositories []string) ([]string, error) {
+// listPolledProjects returns the paths of the projects to list jobs of, without duplicates.
+func (p *provider) listPolledProjects(ctx context.Context, location scopeLocation, repositories []string) ([]string, error) {
 	var out []string
 
-	switch p.where.kind {
+	switch p.scope.kind {
 	case projectScope:
-		return []string{where.path}, nil
+		return []string{location.path}, nil
 	case groupScope:
-		found, err := p.recent(ctx)
+		found, err := p.listRecentProjects(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +114,9 @@ func (p *provider) projects(ctx context.Context, where place, repositories []str
 	}
 
 	for _, repository := range repositories {
-		mine := isProject(repository) && plain(repository) && (p.where.kind != groupScope || below(where.path, repository))
-		if mine && !slices.ContainsFunc(out, func(have string) bool { return strings.EqualFold(have, repository) }) {
+		isCandidate := isProjectPath(repository) && isValidPath(repository) &&
+			(p.scope.kind != groupScope || isInGroup(location.path, repository))
+		if isCandidate && !slices.ContainsFunc(out, func(have string) bool { return strings.EqualFold(have, repository) }) {
 			out = append(out, repository)
 		}
 	}
@@ -123,14 +124,14 @@ func (p *provider) projects(ctx context.Context, where place, repositories []str
 	return out, nil
 }
 
-// recent gives the group's projects that something happened in last.
-func (p *provider) recent(ctx context.Context) ([]string, error) {
-	found, _, err := p.client.Groups.ListGroupProjects(p.where.name, &gl.ListGroupProjectsOptions{
+// listRecentProjects returns the group's projects with the most recent activity.
+func (p *provider) listRecentProjects(ctx context.Context) ([]string, error) {
+	found, _, err := p.client.Groups.ListGroupProjects(p.scope.name, &gl.ListGroupProjectsOptions{
 		ListOptions: gl.ListOptions{PerPage: maxProjects}, Archived: new(false), IncludeSubGroups: new(true),
 		OrderBy: new("last_activity_at"), Sort: new("desc"), Simple: new(true),
 	}, gl.WithContext(ctx))
 	if err != nil {
-		return nil, p.explain("listing projects", needsRead, err)
+		return nil, p.explain("list projects", readRequirement, err)
 	}
 
 	out := make([]string, 0, len(found))
@@ -141,8 +142,8 @@ func (p *provider) recent(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// jobsOf gives the jobs of one project that wait for a runner or run on one.
-func (p *provider) jobsOf(ctx context.Context, project string) ([]workload.Job, error) {
+// listProjectJobs returns the jobs of one project that wait for a runner or run on one.
+func (p *provider) listProjectJobs(ctx context.Context, project string) ([]workload.Job, error) {
 	opts := &gl.ListJobsOptions{
 		ListOptions: gl.ListOptions{PerPage: perPage}, Scope: &[]gl.BuildStateValue{gl.Pending, gl.Running},
 	}
@@ -152,12 +153,12 @@ func (p *provider) jobsOf(ctx context.Context, project string) ([]workload.Job, 
 	for opts.Page = 1; opts.Page > 0 && opts.Page <= maxJobPages; {
 		found, resp, err := p.client.Jobs.ListProjectJobs(project, opts, gl.WithContext(ctx))
 		if err != nil {
-			return nil, p.explain("listing the jobs of project "+project, needsJobs, err)
+			return nil, p.explain("list the jobs of project "+project, jobsRequirement, err)
 		}
 
-		for _, said := range found {
-			// What can't be read is no reason to miss the others.
-			if job, err := jobOf(project, said); err == nil {
+		for _, listed := range found {
+			// Skip invalid jobs, so that the others are not lost.
+			if job, err := convertJob(project, listed); err == nil {
 				out = append(out, job)
 			}
 		}
@@ -168,47 +169,47 @@ func (p *provider) jobsOf(ctx context.Context, project string) ([]workload.Job, 
 	return out, nil
 }
 
-// jobOf reads a job as the API describes it
-// (https://docs.gitlab.com/api/jobs/#get-a-single-job).
-func jobOf(project string, said *gl.Job) (workload.Job, error) {
-	state, err := stateOf(said.Status)
+// convertJob converts a job of the REST API (https://docs.gitlab.com/api/jobs/#get-a-single-job).
+func convertJob(project string, source *gl.Job) (workload.Job, error) {
+	state, err := convertState(source.Status)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
-	if err := checkLabels(said.TagList); err != nil {
+	if err := validateLabels(source.TagList); err != nil {
 		return workload.Job{}, err
 	}
 
-	namespace, _ := split(project)
-	created, started, finished := timeOf(said.CreatedAt), timeOf(said.StartedAt), timeOf(said.FinishedAt)
+	namespace, _ := splitPath(project)
+	created, started, finished := timeOrZero(source.CreatedAt), timeOrZero(source.StartedAt), timeOrZero(source.FinishedAt)
 
 	job := workload.Job{
-		Platform: v1alpha1.WorkloadGitLabCI, ID: strconv.FormatInt(said.ID, 10), Name: workload.Cut(said.Name, workload.MaxText),
-		Repository: project, Organization: workload.Cut(namespace, workload.MaxName),
-		Workflow: workload.Cut(said.Stage, workload.MaxText), URL: workload.Link(said.WebURL),
-		Labels: said.TagList, State: state, QueuedAt: queuedAt(created, started, said.QueuedDuration),
+		Platform: v1alpha1.WorkloadGitLabCI, ID: strconv.FormatInt(source.ID, 10),
+		Name:       workload.Truncate(source.Name, workload.MaxTextLength),
+		Repository: project, Organization: workload.Truncate(namespace, workload.MaxNameLength),
+		Workflow: workload.Truncate(source.Stage, workload.MaxTextLength), URL: workload.DropLongURL(source.WebURL),
+		Labels: source.TagList, State: state, QueuedAt: computeQueuedAt(created, started, source.QueuedDuration),
 	}
-	if said.Pipeline.ID > 0 {
-		job.RunID = strconv.FormatInt(said.Pipeline.ID, 10)
+	if source.Pipeline.ID > 0 {
+		job.RunID = strconv.FormatInt(source.Pipeline.ID, 10)
 	}
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		name, _ := readDescription(said.Runner.Description)
-		job.RunnerName, job.StartedAt = workload.Cut(name, workload.MaxName), metaTime(started)
+		name, _ := parseDescription(source.Runner.Description)
+		job.RunnerName, job.StartedAt = workload.Truncate(name, workload.MaxNameLength), toMetaTime(started)
 	}
 
 	if state == v1alpha1.JobCompleted {
-		job.Conclusion, job.CompletedAt = conclusionOf(said.Status), metaTime(finished)
+		job.Conclusion, job.CompletedAt = convertConclusion(source.Status), toMetaTime(finished)
 	}
 
 	return job, nil
 }
 
-func timeOf(at *time.Time) time.Time {
-	if at == nil {
+func timeOrZero(t *time.Time) time.Time {
+	if t == nil {
 		return time.Time{}
 	}
 
-	return *at
+	return *t
 }

@@ -41,7 +41,7 @@ func TestRateLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	issued, err := p.Issue(t.Context(), request("before"))
+	issued, err := p.IssueCredential(t.Context(), request("before"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestRateLimit(t *testing.T) {
 		t.Helper()
 
 		got, ok := errors.AsType[*workload.Error](err)
-		if !ok || got.Kind != workload.RateLimited || got.After < time.Second || got.After > 7*time.Second {
+		if !ok || got.Kind != workload.RateLimited || got.RetryAfter < time.Second || got.RetryAfter > 7*time.Second {
 			t.Errorf("%s: %+v, want RateLimited for at most 7 s", what, err)
 		}
 	}
@@ -66,14 +66,14 @@ func TestRateLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Until GitLab said, what can wait is not even tried; what must not wait is.
+	// While the rate limit is exceeded, deferrable calls are not made. Others are.
 	clk.Step(time.Second)
 
 	before := count.sum()
-	_, findErr := p.Find(t.Context(), "before", 0)
-	_, jobErr := p.Job(t.Context(), gitlabtest.Project, "1")
+	_, findErr := p.FindRunner(t.Context(), "before", 0)
+	_, jobErr := p.GetJob(t.Context(), gitlabtest.Project, "1")
 	poller, _ := p.(workload.Poller)
-	_, jobsErr := poller.Jobs(t.Context(), nil)
+	_, jobsErr := poller.ListJobs(t.Context(), nil)
 
 	limited("Find", findErr)
 	limited("Job", jobErr)
@@ -90,12 +90,12 @@ func TestRateLimit(t *testing.T) {
 
 	clk.Step(8 * time.Second)
 
-	if _, err := p.Find(t.Context(), "before", 0); !workload.Is(err, workload.NotFound) {
+	if _, err := p.FindRunner(t.Context(), "before", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find after the limit: %v", err)
 	}
 }
 
-// counting counts the tries by method.
+// counting counts the attempts by method.
 type counting struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -139,7 +139,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	config.Transport = count.wrap
 	p := provider(t, config)
 
-	// So that the listing and the project's id are known, and the POST is all that is left.
+	// Cache the runner list and the project's id, so that only the POST is left.
 	if err := p.Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +150,8 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 
 	clear(count.got)
 
-	_, issueErr := p.Issue(t.Context(), request("x"))
-	_, findErr := p.Find(t.Context(), "x", 0)
+	_, issueErr := p.IssueCredential(t.Context(), request("x"))
+	_, findErr := p.FindRunner(t.Context(), "x", 0)
 
 	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
 		if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "502") {
@@ -164,7 +164,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	}
 }
 
-// A runner that was made though its answer was lost is seen, and replaced, by the next try.
+// A runner whose creation succeeded without a response is listed and replaced by the next attempt.
 func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 	t.Parallel()
 
@@ -172,7 +172,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 	lose := atomic.Bool{}
 	config := projectScope(server)
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
 			if err == nil && r.Method == http.MethodPost && lose.CompareAndSwap(true, false) {
 				_ = resp.Body.Close()
@@ -187,7 +187,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 
 	lose.Store(true)
 
-	if _, err := p.Issue(t.Context(), request("once")); err == nil || workload.KindOf(err) != "" {
+	if _, err := p.IssueCredential(t.Context(), request("once")); err == nil || workload.KindOf(err) != "" {
 		t.Fatalf("Issue without an answer: %v", err)
 	}
 
@@ -195,12 +195,12 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 		t.Fatalf("%d runners were made", n)
 	}
 
-	issued, err := p.Issue(t.Context(), request("once"))
+	issued, err := p.IssueCredential(t.Context(), request("once"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if found, err := p.Find(t.Context(), "once", 0); err != nil || found.ID != issued.RunnerID || len(server.State().Runners) != 1 {
+	if found, err := p.FindRunner(t.Context(), "once", 0); err != nil || found.ID != issued.RunnerID || len(server.State().Runners) != 1 {
 		t.Errorf("Find = %+v, %v of %+v", found, err, server.State().Runners)
 	}
 }
@@ -217,12 +217,12 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	p := provider(t, config)
 
 	for i := range many {
-		if _, err := p.Issue(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+		if _, err := p.IssueCredential(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	// A fresh provider: what the making of runners listed is not at hand.
+	// Use a new provider, whose runner list is not cached.
 	p = provider(t, config)
 
 	clear(count.got)
@@ -230,7 +230,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			if _, err := p.Find(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
+			if _, err := p.FindRunner(t.Context(), fmt.Sprintf("many-%03d", i), time.Minute); err != nil {
 				t.Error(err)
 			}
 		})
@@ -242,12 +242,12 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 		t.Errorf("%d calls listed two pages", count.got["GET"])
 	}
 
-	if all, err := p.Runners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
+	if all, err := p.ListRunners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
 		t.Errorf("Runners = %v, %v", all, err)
 	}
 }
 
-// A token must not follow a redirect to an address that nobody configured.
+// A token must not be sent to a host that is not configured, even after a redirect.
 func TestCredentialsStayHome(t *testing.T) {
 	t.Parallel()
 
@@ -261,8 +261,8 @@ func TestCredentialsStayHome(t *testing.T) {
 
 	p := provider(t, gitlab.Config{URL: home.URL, Group: "acme", Token: gitlabtest.Token})
 
-	_, err := p.Find(t.Context(), "x", 0)
-	checkError(t, err, workload.Rejected, gitlab.ReasonConfig, "sends callers on to "+foreign.URL)
+	_, err := p.FindRunner(t.Context(), "x", 0)
+	checkError(t, err, workload.Rejected, gitlab.ReasonConfig, "redirects to "+foreign.URL)
 
 	if strayed.Load() != 0 || strings.Contains(err.Error(), gitlabtest.Token) {
 		t.Errorf("%d calls strayed, error %v", strayed.Load(), err)
@@ -280,12 +280,12 @@ func TestTimeout(t *testing.T) {
 
 	p := provider(t, gitlab.Config{URL: slow.URL, Group: "acme", Token: gitlabtest.Token, Timeout: 20 * time.Millisecond})
 
-	if _, err := p.Issue(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
+	if _, err := p.IssueCredential(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "Client.Timeout exceeded") {
 		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
 	}
 }
 
-// What is no GitLab at all is told so, and not taken for an empty one.
+// A server that is not GitLab is an error and not an empty result.
 func TestNotGitLab(t *testing.T) {
 	t.Parallel()
 
@@ -295,7 +295,7 @@ func TestNotGitLab(t *testing.T) {
 	defer site.Close()
 
 	p := provider(t, gitlab.Config{URL: site.URL, Group: "acme", Token: gitlabtest.Token})
-	_, findErr := p.Find(t.Context(), "x", 0)
+	_, findErr := p.FindRunner(t.Context(), "x", 0)
 
 	for name, err := range map[string]error{"Validate": p.Validate(t.Context()), "Find": findErr} {
 		if err == nil || workload.Is(err, workload.NotFound) {
@@ -322,7 +322,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// The names of calls are few, whatever the names and numbers in their paths.
+// There are few operation names, whatever names and numbers the paths contain.
 func TestOperation(t *testing.T) {
 	t.Parallel()
 
@@ -336,11 +336,11 @@ func TestOperation(t *testing.T) {
 
 	for _, config := range []gitlab.Config{projectScope(server), groupScope(server), instanceScope(server)} {
 		config.Transport = func(next http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
 
-				seen[gitlab.Operation(r)] = true
+				seen[gitlab.OperationName(r)] = true
 
 				return next.RoundTrip(r)
 			})
@@ -351,7 +351,7 @@ func TestOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		issued, err := p.Issue(t.Context(), request("named"))
+		issued, err := p.IssueCredential(t.Context(), request("named"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,11 +361,11 @@ func TestOperation(t *testing.T) {
 		}
 
 		poller, _ := p.(workload.Poller)
-		if _, err := poller.Jobs(t.Context(), []string{gitlabtest.Project}); err != nil {
+		if _, err := poller.ListJobs(t.Context(), []string{gitlabtest.Project}); err != nil {
 			t.Fatal(err)
 		}
 
-		if _, err := p.Job(t.Context(), gitlabtest.Project, "1977"); err != nil {
+		if _, err := p.GetJob(t.Context(), gitlabtest.Project, "1977"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -380,7 +380,7 @@ func TestOperation(t *testing.T) {
 	}
 
 	odd := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://example.com/somewhere/else", http.NoBody)
-	if got := gitlab.Operation(odd); got != "GET" {
+	if got := gitlab.OperationName(odd); got != "GET" {
 		t.Errorf("another path is %q", got)
 	}
 }

@@ -19,116 +19,119 @@ import (
 
 const (
 	perPage = 100
-	// maxPages bounds a listing.
+	// maxPages bounds the pages of one list.
 	maxPages = 500
-	// relists bounds how often a listing that changed while it was paged is taken anew.
-	relists = 3
-	// listTimeout bounds a whole listing; each of its calls has the provider's timeout.
+	// maxListAttempts bounds how often a list is read again because it changed while its pages were
+	// read.
+	maxListAttempts = 3
+	// listTimeout bounds the time for all pages of a list. Each call has the provider's timeout
+	// too.
 	listTimeout = 2 * time.Minute
 )
 
-var errEndless = errors.New("the listing of runners does not end")
+var errTooManyPages = errors.New("the runner list has too many pages")
 
-// listed gives the runners, at most maxAge old. Callers at the same time share one
-// listing.
-func (p *provider) listed(ctx context.Context, maxAge time.Duration) ([]workload.Runner, error) {
-	return p.list.Get(ctx, maxAge)
+// cachedRunners returns the runner list, which is at most maxAge old. Concurrent callers share one
+// list.
+func (p *provider) cachedRunners(ctx context.Context, maxAge time.Duration) ([]workload.Runner, error) {
+	return p.runnerList.Get(ctx, maxAge)
 }
 
-// unlist takes out a runner that is known to be gone.
-func (p *provider) unlist(id string) {
-	p.list.Change(func(old []workload.Runner) []workload.Runner {
-		return slices.DeleteFunc(slices.Clone(old), func(runner workload.Runner) bool { return runner.ID == id })
+// removeFromList removes a deleted runner from the shared runner list.
+func (p *provider) removeFromList(id string) {
+	p.runnerList.Update(func(runners []workload.Runner) []workload.Runner {
+		return slices.DeleteFunc(slices.Clone(runners), func(runner workload.Runner) bool { return runner.ID == id })
 	})
 }
 
-// listAll pages through the runners. Pages shift when a runner goes away meanwhile, and
-// one could be missed: then it is begun again.
-func (p *provider) listAll(ctx context.Context) ([]workload.Runner, error) {
-	for try := 1; ; try++ {
-		runners, steady, err := p.listOnce(ctx)
-		if err != nil || steady || try == relists {
+// fetchRunners reads all pages of the runner list. If a runner is deleted meanwhile, the pages
+// shift and a runner could be missed, so fetchRunners then starts again, at most maxListAttempts
+// times.
+func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) {
+	for attempt := 1; ; attempt++ {
+		runners, isStable, err := p.fetchRunnersOnce(ctx)
+		if err != nil || isStable || attempt == maxListAttempts {
 			return runners, err
 		}
 	}
 }
 
-func (p *provider) listOnce(ctx context.Context) ([]workload.Runner, bool, error) {
+func (p *provider) fetchRunnersOnce(ctx context.Context) ([]workload.Runner, bool, error) {
 	var (
-		out    []workload.Runner
-		total  int64 = -1
-		steady       = true
+		out      []workload.Runner
+		total    int64 = -1
+		isStable       = true
 	)
 
-	for page, count := int64(1), 0; page > 0; count++ {
-		if count == maxPages {
-			return nil, false, errEndless
+	for page, pages := int64(1), 0; page > 0; pages++ {
+		if pages == maxPages {
+			return nil, false, errTooManyPages
 		}
 
-		found, resp, err := p.listPage(ctx, page)
+		found, resp, err := p.fetchPage(ctx, page)
 		if err != nil {
 			return nil, false, err
 		}
 
-		steady = steady && (total < 0 || total == resp.TotalItems)
+		isStable = isStable && (total < 0 || total == resp.TotalItems)
 		total = resp.TotalItems
 
 		for i := range found {
-			out = append(out, found[i].runner())
+			out = append(out, found[i].toRunner())
 		}
 
 		page = resp.NextPage
 	}
 
-	return out, steady, nil
+	return out, isStable, nil
 }
 
-// listedRunner is a runner as listings tell it. The library's own type leaves out whether
-// the runner runs a job.
+// listedRunner is a runner in a list. The library's type omits whether the runner runs a job.
 type listedRunner struct {
 	ID          int64  `json:"id"`
 	Description string `json:"description"`
 	Paused      bool   `json:"paused"`
 	Online      *bool  `json:"online"`
 	Status      string `json:"status"`
-	// Execution is active or idle; servers before 18 do not tell it.
+	// Execution is active or idle. GitLab before version 18 omits it.
 	Execution string `json:"job_execution_status"`
 }
 
-// runner counts a paused one as offline, for it takes no job: it is one that was to be
-// removed and was busy.
-func (r *listedRunner) runner() workload.Runner {
-	name, marks := readDescription(r.Description)
+// toRunner converts the runner. A paused runner counts as offline, because it takes no jobs: it was
+// busy when Deregister paused it.
+func (r *listedRunner) toRunner() workload.Runner {
+	name, ownerLabels := parseDescription(r.Description)
 
 	return workload.Runner{
-		ID: strconv.FormatInt(r.ID, 10), Name: name, Labels: marks,
+		ID: strconv.FormatInt(r.ID, 10), Name: name, Labels: ownerLabels,
 		Online: r.Online != nil && *r.Online && !r.Paused, Busy: r.Execution == "active",
 	}
 }
 
-// listPage asks for the runners of the scope itself, without those it shares with others.
-func (p *provider) listPage(ctx context.Context, page int64) ([]listedRunner, *gl.Response, error) {
+// fetchPage returns one page of the scope's own runners, without runners that it shares with other
+// scopes.
+func (p *provider) fetchPage(ctx context.Context, page int64) ([]listedRunner, *gl.Response, error) {
 	path := "runners/all"
 
-	switch p.where.kind {
+	switch p.scope.kind {
 	case projectScope:
-		path = "projects/" + gl.PathEscape(p.where.name) + "/runners"
+		path = "projects/" + gl.PathEscape(p.scope.name) + "/runners"
 	case groupScope:
-		path = "groups/" + gl.PathEscape(p.where.name) + "/runners"
+		path = "groups/" + gl.PathEscape(p.scope.name) + "/runners"
 	}
 
-	opts := &gl.ListRunnersOptions{ListOptions: gl.ListOptions{Page: page, PerPage: perPage}, Type: &p.where.kind}
+	opts := &gl.ListRunnersOptions{ListOptions: gl.ListOptions{Page: page, PerPage: perPage}, Type: &p.scope.kind}
 
 	req, err := p.client.NewRequest(http.MethodGet, path, opts, []gl.RequestOptionFunc{gl.WithContext(ctx)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("list runners of %s: %w", p.where, p.redact.Cause(err))
+		return nil, nil, fmt.Errorf("list runners of %s: %w", p.scope, p.redact.RedactError(err))
 	}
 
 	var found []listedRunner
 
 	resp, err := p.client.Do(req, &found)
 	if err != nil {
-		return nil, nil, p.explain("listing runners", needsRead, err)
+		return nil, nil, p.explain("list runners", readRequirement, err)
 	}
 
 	return found, resp, nil

@@ -10,36 +10,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// markPrefix begins the label by which an operator knows its own runners.
-const markPrefix = "hf-op-"
+// ownerLabelPrefix is the prefix of the label that identifies the operator that created a runner.
+const ownerLabelPrefix = "hf-op-"
 
-// describe gives the description of a runner: its name, and the operator's mark if there
-// is one among its tags. Listings tell descriptions and no tags.
-func describe(name string, tags []string) string {
-	at := slices.IndexFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, markPrefix) })
-	if at < 0 {
+// formatDescription returns the description of a runner: its name, and the ownership label if its
+// tags contain one. GitLab's runner lists contain descriptions but no tags.
+func formatDescription(name string, tags []string) string {
+	i := slices.IndexFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, ownerLabelPrefix) })
+	if i < 0 {
 		return name
 	}
 
-	return name + " (" + tags[at] + ")"
+	return name + " (" + tags[i] + ")"
 }
 
-// readDescription gives a runner's name, and the marks that its description tells. The
-// name of a runner that is not ours is its whole description.
-func readDescription(text string) (name string, marks []string) {
-	rest, bracketed := strings.CutSuffix(text, ")")
-	at := strings.LastIndex(rest, " (")
+// parseDescription returns a runner's name and the ownership labels in its description. If the
+// description contains no ownership label, the name is the whole description.
+func parseDescription(text string) (name string, ownerLabels []string) {
+	rest, hasParenthesis := strings.CutSuffix(text, ")")
+	i := strings.LastIndex(rest, " (")
 
-	if !bracketed || at < 0 || !strings.HasPrefix(rest[at+2:], markPrefix) {
+	if !hasParenthesis || i < 0 || !strings.HasPrefix(rest[i+2:], ownerLabelPrefix) {
 		return text, nil
 	}
 
-	return rest[:at], []string{rest[at+2:]}
+	return rest[:i], []string{rest[i+2:]}
 }
 
-// fits tells whether a runner's name can be told again from its description.
-func fits(name string) bool {
-	back, _ := readDescription(name)
+// isValidRunnerName reports whether a name can be parsed from the description that contains it.
+func isValidRunnerName(name string) bool {
+	parsed, _ := parseDescription(name)
 
-	return name != "" && len(name) <= workload.MaxRunnerName && back == name && strings.TrimSpace(name) == name
+	return name != "" && len(name) <= workload.MaxRunnerNameLength && parsed == name && strings.TrimSpace(name) == name
 }

@@ -15,69 +15,72 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// Platform is GitLab CI. The zero value is ready.
+// Platform implements workload.Platform for GitLab CI. The zero value is ready to use.
 type Platform struct{ Webhooks }
 
 var _ workload.Platform = Platform{}
 
-// secretToken is the access token that Open takes.
+// secretToken is the key of the secret that Open needs: the access token.
 const secretToken = "token"
 
-// Traits are GitLab's.
+// Traits returns the traits of GitLab.
 func (Platform) Traits() workload.Traits {
 	return workload.Traits{
 		Slug: "gitlab", JobPrefix: "gl",
-		Servers:    []string{"gitlab.com"},
-		Operation:  Operation,
-		Configured: func(config *v1alpha1.BootstrapConfig) bool { return config.GitLab != nil },
+		PublicServers: []string{"gitlab.com"},
+		OperationName: OperationName,
+		IsConfigured:  func(config *v1alpha1.BootstrapConfig) bool { return config.GitLab != nil },
 	}
 }
 
-// Runner reads the scope and the tags from the workload, credentials and program from the
-// template. A workload with neither project nor group has runners of the whole instance.
-func (Platform) Runner(template *v1alpha1.HypervisorMachineTemplate, load v1alpha1.Workload) (workload.RunnerSpec, error) {
+// ResolveRunner reads the scope and the tags from the workload, and the credentials and the runner
+// program from the template. If the workload names neither a project nor a group, the scope is the
+// whole instance.
+func (Platform) ResolveRunner(
+	template *v1alpha1.HypervisorMachineTemplate, spec v1alpha1.Workload,
+) (workload.RunnerSpec, error) {
 	out := workload.RunnerSpec{Platform: v1alpha1.WorkloadGitLabCI, Registration: v1alpha1.RegistrationToken}
-	own, from := settingsOf(load), bootstrapOf(template)
-	out.Program = program(from)
+	config, bootstrap := findConfig(spec), findBootstrap(template)
+	out.Program = buildProgram(bootstrap)
 
-	if own != nil {
-		out.URL, out.Labels = strings.TrimRight(strings.TrimSpace(own.URL), "/"), tagsOf(own.Tags)
-		out.Scope = workload.Scope{Server: serverOf(out.URL), Repository: pathOf(own.ProjectID)}
-		out.Untagged, out.Description = own.RunUntagged, own.Description
+	if config != nil {
+		out.URL, out.Labels = strings.TrimRight(strings.TrimSpace(config.URL), "/"), deduplicateTags(config.Tags)
+		out.Scope = workload.Scope{Server: parseServer(out.URL), Repository: trimPath(config.ProjectID)}
+		out.CanRunUntagged, out.Description = config.RunUntagged, config.Description
 
 		if out.Scope.Repository == "" {
-			out.Scope.Organization = pathOf(own.GroupID)
+			out.Scope.Organization = trimPath(config.GroupID)
 		}
 	}
 
-	if from == nil {
-		return out, workload.MissingBootstrap(template, "gitlab")
+	if bootstrap == nil {
+		return out, workload.NewMissingBootstrapError(template, "gitlab")
 	}
 
-	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: from.Credentials}, serversOf(out.URL)
+	out.Secrets, out.Servers = map[string]v1alpha1.SecretValueSource{secretToken: bootstrap.Credentials}, listServers(out.URL)
 
 	if client := template.Spec.Bootstrap.Config.HTTPClient; client != nil {
 		out.Timeout = time.Duration(client.TimeoutSeconds) * time.Second
 	}
 
-	if own == nil || out.Scope.Server == "" {
+	if config == nil || out.Scope.Server == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"reach GitLab for template %s: set the url of the instance, and a projectId or groupId, in the pool's workload.config.gitlab",
+			"configure GitLab for template %s: set url, and projectId or groupId, in the pool's workload.config.gitlab",
 			template.Name)
 	}
 
 	return out, nil
 }
 
-func settingsOf(load v1alpha1.Workload) *v1alpha1.GitLabCIConfig {
-	if load.Config == nil {
+func findConfig(spec v1alpha1.Workload) *v1alpha1.GitLabCIConfig {
+	if spec.Config == nil {
 		return nil
 	}
 
-	return load.Config.GitLab
+	return spec.Config.GitLab
 }
 
-func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitLabBootstrap {
+func findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitLabBootstrap {
 	if template == nil || template.Spec.Bootstrap.Config == nil {
 		return nil
 	}
@@ -85,26 +88,27 @@ func bootstrapOf(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitLabB
 	return template.Spec.Bootstrap.Config.GitLab
 }
 
-// program gives the runner's settings with the defaults that the API server would set.
-func program(from *v1alpha1.GitLabBootstrap) guest.Runner {
+// buildProgram returns the runner's settings, with the same defaults that the API server sets.
+func buildProgram(bootstrap *v1alpha1.GitLabBootstrap) guest.Runner {
 	out := guest.Runner{Program: "/usr/bin/gitlab-runner", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "amd64"}
-	if from == nil {
+	if bootstrap == nil {
 		return out
 	}
 
-	if from.Program != "" {
-		out.Program = from.Program
+	if bootstrap.Program != "" {
+		out.Program = bootstrap.Program
 	}
 
-	if from.WorkDir != "" {
-		out.WorkDir = from.WorkDir
+	if bootstrap.WorkDir != "" {
+		out.WorkDir = bootstrap.WorkDir
 	}
 
 	return out
 }
 
-// tagsOf gives each tag once. GitLab tells apart tags that differ in case.
-func tagsOf(configured []string) []string {
+// deduplicateTags returns the tags without blanks around them, empty tags and duplicates. GitLab's
+// tags are case-sensitive.
+func deduplicateTags(configured []string) []string {
 	var out []string
 
 	for _, tag := range configured {
@@ -116,9 +120,9 @@ func tagsOf(configured []string) []string {
 	return out
 }
 
-// serverOf gives the host of an instance, with the path below which it lives if it has
-// one; empty where the URL is none.
-func serverOf(address string) string {
+// parseServer returns the host of an instance, and its path if the instance is not at the root. It
+// returns "" if the address is not a valid URL.
+func parseServer(address string) string {
 	parsed, err := url.Parse(address)
 	if err != nil || parsed.Host == "" {
 		return ""
@@ -127,65 +131,67 @@ func serverOf(address string) string {
 	return strings.ToLower(parsed.Host) + strings.TrimRight(parsed.Path, "/")
 }
 
-// pathOf gives a project or a group as it was written: a path, or an id of digits.
-func pathOf(written string) string { return strings.Trim(strings.TrimSpace(written), "/") }
+// trimPath returns a configured project or group, which is a path or a numeric id, without outer
+// blanks and slashes.
+func trimPath(text string) string { return strings.Trim(strings.TrimSpace(text), "/") }
 
-// isID tells whether a project or a group is written as its id. A path never is all
-// digits to GitLab's API: it takes that for an id as well.
-func isID(written string) bool {
-	return written != "" && strings.Trim(written, "0123456789") == ""
+// isID reports whether a configured project or group is a numeric id. GitLab's API treats every
+// path of only digits as an id too.
+func isID(text string) bool {
+	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
-// Fit goes by GitLab's rules: a runner takes the jobs of its project, of its group's
-// projects or of its instance whose tags it has all of, to the letter; and jobs without
-// tags if it may run untagged ones
+// MatchJob applies GitLab's rules: a runner takes the jobs of its project, of its group's projects
+// or of its instance, if it has all tags of the job. Tags are case-sensitive. It takes jobs without
+// tags if it may run untagged jobs
 // (https://docs.gitlab.com/ci/runners/configure_runners/#control-jobs-that-a-runner-can-run).
-func (Platform) Fit(runner workload.RunnerSpec, job workload.Job) workload.Fit {
-	fit := workload.Fit{Covers: covers(runner.Scope, job)}
-	if !fit.Covers {
-		return fit
+func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
+	match := workload.JobMatch{InScope: isInScope(runner.Scope, job)}
+	if !match.InScope {
+		return match
 	}
 
 	if len(job.Labels) == 0 {
-		if fit.Takes = runner.Untagged; !fit.Takes {
-			fit.Why = "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or give the job tags"
+		if match.Matched = runner.CanRunUntagged; !match.Matched {
+			match.Message = "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or add tags to the job"
 		}
 
-		return fit
+		return match
 	}
 
-	fit.Missing = slices.DeleteFunc(slices.Clone(job.Labels), func(tag string) bool {
+	match.MissingLabels = slices.DeleteFunc(slices.Clone(job.Labels), func(tag string) bool {
 		return slices.Contains(runner.Labels, tag)
 	})
-	fit.Takes = len(fit.Missing) == 0
+	match.Matched = len(match.MissingLabels) == 0
 
-	return fit
+	return match
 }
 
-// covers tells whether runners of a scope are offered the job, whatever its tags. Of a
-// project or group that is given by its id it can't be told: jobs bear paths.
-func covers(scope workload.Scope, job workload.Job) bool {
+// isInScope reports whether the job belongs to the scope, whatever its tags are. It returns true
+// for every job of the server if the project or group is a numeric id, because jobs contain only
+// paths.
+func isInScope(scope workload.Scope, job workload.Job) bool {
 	switch {
-	case scope.Server == "" || !sameServer(scope.Server, job.URL):
+	case scope.Server == "" || !isSameServer(scope.Server, job.URL):
 		return false
 	case scope.Repository != "":
 		return isID(scope.Repository) || strings.EqualFold(scope.Repository, job.Repository)
 	case scope.Organization != "":
-		return isID(scope.Organization) || below(scope.Organization, job.Repository)
+		return isID(scope.Organization) || isInGroup(scope.Organization, job.Repository)
 	default:
 		return true
 	}
 }
 
-// below tells whether a project is in a group or in a subgroup of it. GitLab tells no
-// paths apart that differ in case alone.
-func below(group, project string) bool {
+// isInGroup reports whether a project is in a group or one of its subgroups. GitLab's paths are
+// case-insensitive.
+func isInGroup(group, project string) bool {
 	return len(project) > len(group) && project[len(group)] == '/' && strings.EqualFold(project[:len(group)], group)
 }
 
-// sameServer tells whether a job's URL is one of the server's. A job without one may be
-// anybody's.
-func sameServer(server, link string) bool {
+// isSameServer reports whether a job's URL belongs to the server. It returns true for a job without
+// a URL, because the job's server is then unknown.
+func isSameServer(server, link string) bool {
 	if link == "" {
 		return true
 	}
@@ -200,14 +206,14 @@ func sameServer(server, link string) bool {
 	return path == "" || strings.HasPrefix(parsed.Path, "/"+path+"/")
 }
 
-// Open makes the provider of the runner's scope.
+// Open creates the provider of the runner's scope.
 func (Platform) Open(config workload.Config) (workload.Provider, error) {
-	if bootstrapOf(config.Template) == nil {
-		return nil, workload.MissingBootstrap(config.Template, "gitlab")
+	if findBootstrap(config.Template) == nil {
+		return nil, workload.NewMissingBootstrapError(config.Template, "gitlab")
 	}
 
 	return newProvider(Config{
 		URL: config.Runner.URL, Project: config.Runner.Scope.Repository, Group: config.Runner.Scope.Organization,
 		Token: config.Secrets[secretToken], Timeout: config.Runner.Timeout, Transport: config.Transport, Network: config.Network,
-	}, config.Time())
+	}, config.ClockOrReal())
 }

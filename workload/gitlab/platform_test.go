@@ -60,7 +60,7 @@ func TestPlatformRunner(t *testing.T) {
 			}),
 			spec(func(s *workload.RunnerSpec) {
 				s.URL, s.Scope.Repository, s.Labels = "https://GitLab.example.com", "a/b/c", []string{"x", "X"}
-				s.Untagged, s.Description = true, "d"
+				s.CanRunUntagged, s.Description = true, "d"
 			}), "",
 		},
 		"a group below a path, its own program": {
@@ -92,8 +92,8 @@ func TestPlatformRunner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := gitlab.Platform{}.Runner(tc.template, tc.load)
-			if reason := errclass.Reason(err, ""); reason != tc.reason || err != nil && errclass.Of(err) != errclass.Configuration {
+			got, err := gitlab.Platform{}.ResolveRunner(tc.template, tc.load)
+			if reason := errclass.ReasonOf(err, ""); reason != tc.reason || err != nil && errclass.ClassOf(err) != errclass.Configuration {
 				t.Fatalf("error %v, want reason %q", err, tc.reason)
 			}
 
@@ -108,7 +108,7 @@ func TestPlatformRunner(t *testing.T) {
 	}
 
 	_, err := gitlab.Platform{}.Open(workload.Config{})
-	if errclass.Reason(err, "") != workload.ReasonBootstrapIncomplete {
+	if errclass.ReasonOf(err, "") != workload.ReasonBootstrapIncomplete {
 		t.Errorf("Open without a template: %v", err)
 	}
 }
@@ -127,45 +127,45 @@ func TestFit(t *testing.T) {
 		tags     []string
 		untagged bool
 		job      workload.Job
-		want     workload.Fit
+		want     workload.JobMatch
 	}{
-		"the project's own": {scope: scope("a/b/app", ""), tags: []string{"x", "y"}, job: workload.Job{Repository: "A/b/App", URL: link, Labels: []string{"y"}}, want: workload.Fit{Takes: true, Covers: true}},
+		"the project's own": {scope: scope("a/b/app", ""), tags: []string{"x", "y"}, job: workload.Job{Repository: "A/b/App", URL: link, Labels: []string{"y"}}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"another project":   {scope: scope("a/b/app2", ""), tags: []string{"y"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"y"}}},
 		"a tag is missing, and case counts": {
 			scope: scope("a/b/app", ""), tags: []string{"x", "Y"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x", "y"}},
-			want: workload.Fit{Covers: true, Missing: []string{"y"}},
+			want: workload.JobMatch{InScope: true, MissingLabels: []string{"y"}},
 		},
-		"in the group":                  {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.Fit{Takes: true, Covers: true}},
-		"in a subgroup":                 {scope: scope("", "A"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.Fit{Takes: true, Covers: true}},
+		"in the group":                  {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"in a subgroup":                 {scope: scope("", "A"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"a group whose name begins so":  {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/bc/app", Labels: []string{"x"}}},
 		"a project of the group's name": {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b", Labels: []string{"x"}}},
-		"an id covers everything":       {scope: scope("17", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.Fit{Takes: true, Covers: true}},
-		"a group's id, too":             {scope: scope("", "17"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.Fit{Takes: true, Covers: true}},
-		"an instance":                   {scope: scope("", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.Fit{Takes: true, Covers: true}},
+		"an id covers everything":       {scope: scope("17", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"a group's id, too":             {scope: scope("", "17"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"an instance":                   {scope: scope("", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"another instance": {
 			scope: workload.Scope{Server: "gitlab.example.org"}, tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}},
 		},
 		"below the same path": {
 			scope: workload.Scope{Server: "example.com/gitlab"}, untagged: true,
-			job: workload.Job{Repository: "a/b", URL: "https://Example.com/gitlab/a/b/-/jobs/1"}, want: workload.Fit{Takes: true, Covers: true},
+			job: workload.Job{Repository: "a/b", URL: "https://Example.com/gitlab/a/b/-/jobs/1"}, want: workload.JobMatch{Matched: true, InScope: true},
 		},
 		"below another path": {
 			scope: workload.Scope{Server: "example.com/gitlab"}, untagged: true, job: workload.Job{Repository: "a/b", URL: "https://example.com/a/b/-/jobs/1"},
 		},
 		"no server is nobody's": {untagged: true, job: workload.Job{Repository: "a/b"}},
-		"untagged, taken":       {scope: scope("", "a"), untagged: true, job: workload.Job{Repository: "a/b"}, want: workload.Fit{Takes: true, Covers: true}},
+		"untagged, taken":       {scope: scope("", "a"), untagged: true, job: workload.Job{Repository: "a/b"}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"untagged, not taken": {
 			scope: scope("", "a"), tags: []string{"x"}, job: workload.Job{Repository: "a/b"},
-			want: workload.Fit{Covers: true, Why: "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or give the job tags"},
+			want: workload.JobMatch{InScope: true, Message: "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or add tags to the job"},
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := gitlab.Platform{}.Fit(workload.RunnerSpec{Scope: tc.scope, Labels: tc.tags, Untagged: tc.untagged}, tc.job)
-			if len(got.Missing) == 0 {
-				got.Missing = nil
+			got := gitlab.Platform{}.MatchJob(workload.RunnerSpec{Scope: tc.scope, Labels: tc.tags, CanRunUntagged: tc.untagged}, tc.job)
+			if len(got.MissingLabels) == 0 {
+				got.MissingLabels = nil
 			}
 
 			if diff := cmp.Diff(tc.want, got); diff != "" {

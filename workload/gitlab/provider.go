@@ -20,33 +20,33 @@ import (
 )
 
 const (
-	// sweepAge is how old the listing behind Runners may be.
-	sweepAge = 10 * time.Second
-	// validateAge is how old the listing behind Validate may be.
-	validateAge = time.Minute
-	// placeAge is how long the id and the path of the scope are believed.
-	placeAge = 10 * time.Minute
+	// maxRunnersAge is the maximum age of the runner list that ListRunners uses.
+	maxRunnersAge = 10 * time.Second
+	// maxValidateAge is the maximum age of the runner list that Validate uses.
+	maxValidateAge = time.Minute
+	// maxLocationAge is how long the id and the path of the scope are cached.
+	maxLocationAge = 10 * time.Minute
 )
 
-// provider is one scope of GitLab.
+// provider implements workload.Provider for one scope of GitLab.
 type provider struct {
-	client  *gl.Client
-	where   scope
-	base    string
-	timeout time.Duration
-	clock   clock.Clock
-	redact  log.Redactor
-	limit   *limit
-	list    workload.Shared[[]workload.Runner]
+	client     *gl.Client
+	scope      scope
+	base       string
+	timeout    time.Duration
+	clock      clock.Clock
+	redact     log.Redactor
+	limit      *rateLimit
+	runnerList workload.ListCache[[]workload.Runner]
 
 	mu sync.Mutex
-	// place is the scope as GitLab knows it, as of placeAt.
-	place   place
-	placeAt time.Time
+	// location is the id and the path of the scope, read at locationAt.
+	location   scopeLocation
+	locationAt time.Time
 }
 
-// place is a project or a group by its id and its full path.
-type place struct {
+// scopeLocation is the id and the full path of a project or a group.
+type scopeLocation struct {
 	id   int64
 	path string
 }
@@ -56,8 +56,8 @@ var (
 	_ workload.Poller   = (*provider)(nil)
 )
 
-// Validate asks what the access token may do, whether the project or the group exists,
-// and for the runners, which shows that the token's owner may see them.
+// Validate checks the access token's scopes and that the project or the group exists. It also lists
+// the runners, which proves that the token's owner can read them.
 func (p *provider) Validate(ctx context.Context) error {
 	if err := p.checkToken(ctx); err != nil {
 		return err
@@ -67,16 +67,16 @@ func (p *provider) Validate(ctx context.Context) error {
 		return err
 	}
 
-	_, err := p.listed(ctx, validateAge)
+	_, err := p.cachedRunners(ctx, maxValidateAge)
 
 	return err
 }
 
-// checkToken looks at the token's scopes, which every token may tell
-// (https://docs.gitlab.com/api/personal_access_tokens/). Tokens of another sort, such as
-// OAuth ones, are not known there: the calls themselves show what those may do.
+// checkToken checks the token's scopes, which every token can read
+// (https://docs.gitlab.com/api/personal_access_tokens/). Other kinds of tokens, such as OAuth
+// tokens, are unknown to this API and pass the check. Their permissions show in later calls.
 func (p *provider) checkToken(ctx context.Context) error {
-	if err := p.limit.spare("checking the access token"); err != nil {
+	if err := p.limit.checkAllowed("check the access token"); err != nil {
 		return err
 	}
 
@@ -86,11 +86,11 @@ func (p *provider) checkToken(ctx context.Context) error {
 			return nil
 		}
 
-		return p.explain("checking the access token", needsRead, err)
+		return p.explain("check the access token", readRequirement, err)
 	}
 
 	if token.Revoked || !token.Active {
-		return workload.Reject(ReasonCredentials, "the access token is expired or revoked: put a valid one into the Secret")
+		return workload.NewRejected(ReasonCredentials, "the access token is expired or revoked: put a valid token into the Secret")
 	}
 
 	if slices.Contains(token.Scopes, "api") {
@@ -101,67 +101,69 @@ func (p *provider) checkToken(ctx context.Context) error {
 		return slices.Contains(token.Scopes, scope)
 	})
 	if len(missing) > 0 {
-		return workload.Reject(ReasonPermission, fmt.Sprintf(
-			"the access token lacks the scopes %s: make one with create_runner, manage_runner and read_api, or with api",
+		return workload.NewRejected(ReasonPermission, fmt.Sprintf(
+			"the access token lacks the scopes %s: create a token with create_runner, manage_runner and read_api, or with api",
 			strings.Join(missing, ", ")))
 	}
 
 	return nil
 }
 
-// locate gives the scope's id, which making runners takes, and its path, which jobs bear.
-func (p *provider) locate(ctx context.Context) (place, error) {
-	if p.where.kind == instanceScope {
-		return place{}, nil
+// locate returns the scope's id, which creating a runner needs, and its path, which jobs contain.
+// It returns the zero scopeLocation for an instance.
+func (p *provider) locate(ctx context.Context) (scopeLocation, error) {
+	if p.scope.kind == instanceScope {
+		return scopeLocation{}, nil
 	}
 
 	now := p.clock.Now()
 
 	p.mu.Lock()
-	known, at := p.place, p.placeAt
+	cached, cachedAt := p.location, p.locationAt
 	p.mu.Unlock()
 
-	if !at.IsZero() && now.Sub(at) < placeAge {
-		return known, nil
+	if !cachedAt.IsZero() && now.Sub(cachedAt) < maxLocationAge {
+		return cached, nil
 	}
 
 	found, err := p.lookUp(ctx)
 	if err != nil {
-		return place{}, err
+		return scopeLocation{}, err
 	}
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.place, p.placeAt = found, now
+	p.location, p.locationAt = found, now
 
 	return found, nil
 }
 
-func (p *provider) lookUp(ctx context.Context) (place, error) {
-	if p.where.kind == projectScope {
-		project, _, err := p.client.Projects.GetProject(p.where.name, nil, gl.WithContext(ctx))
+func (p *provider) lookUp(ctx context.Context) (scopeLocation, error) {
+	if p.scope.kind == projectScope {
+		project, _, err := p.client.Projects.GetProject(p.scope.name, nil, gl.WithContext(ctx))
 		if err != nil {
-			return place{}, p.explain("looking for the project", needsRead, err)
+			return scopeLocation{}, p.explain("get the project", readRequirement, err)
 		}
 
-		return place{id: project.ID, path: project.PathWithNamespace}, nil
+		return scopeLocation{id: project.ID, path: project.PathWithNamespace}, nil
 	}
 
-	without := &gl.GetGroupOptions{WithProjects: new(false)}
+	options := &gl.GetGroupOptions{WithProjects: new(false)}
 
-	group, _, err := p.client.Groups.GetGroup(p.where.name, without, gl.WithContext(ctx))
+	group, _, err := p.client.Groups.GetGroup(p.scope.name, options, gl.WithContext(ctx))
 	if err != nil {
-		return place{}, p.explain("looking for the group", needsRead, err)
+		return scopeLocation{}, p.explain("get the group", readRequirement, err)
 	}
 
-	return place{id: group.ID, path: group.FullPath}, nil
+	return scopeLocation{id: group.ID, path: group.FullPath}, nil
 }
 
-// Find gives the runner of that name out of the shared listing. Of several, which only
-// calls whose answer was lost can leave, it is one that lives, or the newest.
-func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
-	all, err := p.named(ctx, name, maxAge)
+// FindRunner returns the runner of that name from the shared runner list. Several runners can have
+// the same name only if the response of a call was lost. FindRunner then returns a busy or online
+// runner, or else the newest one.
+func (p *provider) FindRunner(ctx context.Context, name string, maxAge time.Duration) (workload.Runner, error) {
+	all, err := p.findRunners(ctx, name, maxAge)
 	if err != nil {
 		return workload.Runner{}, err
 	}
@@ -169,78 +171,79 @@ func (p *provider) Find(ctx context.Context, name string, maxAge time.Duration) 
 	if len(all) == 0 {
 		return workload.Runner{}, &workload.Error{
 			Kind: workload.NotFound, Reason: workload.ReasonRunnerMissing,
-			Message: fmt.Sprintf("%s has no runner %s", p.where, name),
+			Message: fmt.Sprintf("%s has no runner %s", p.scope, name),
 		}
 	}
 
 	return all[0], nil
 }
 
-// named gives all runners of that name, the one that matters first.
-func (p *provider) named(ctx context.Context, name string, maxAge time.Duration) ([]workload.Runner, error) {
-	all, err := p.listed(ctx, maxAge)
+// findRunners returns all runners of that name, most relevant first.
+func (p *provider) findRunners(ctx context.Context, name string, maxAge time.Duration) ([]workload.Runner, error) {
+	all, err := p.cachedRunners(ctx, maxAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return workload.Named(all, name), nil
+	return workload.FilterByName(all, name), nil
 }
 
-// Runners gives the runners whose names begin with prefix, by name. Of their labels the
-// operator's mark alone is known.
-func (p *provider) Runners(ctx context.Context, prefix string) ([]workload.Runner, error) {
-	all, err := p.listed(ctx, sweepAge)
+// ListRunners returns the runners whose names begin with prefix, sorted by name. The runners'
+// Labels contain only the operator's ownership label.
+func (p *provider) ListRunners(ctx context.Context, prefix string) ([]workload.Runner, error) {
+	all, err := p.cachedRunners(ctx, maxRunnersAge)
 	if err != nil {
 		return nil, err
 	}
 
-	return workload.Prefixed(all, prefix), nil
+	return workload.FilterByPrefix(all, prefix), nil
 }
 
-// Deregister removes the runner. GitLab would remove a busy one as well and fail its job.
-// So the runner is paused first: then it is given no job any more, and whether it has one
-// is told for good. A busy one stays paused.
+// Deregister removes the runner. GitLab would also remove a busy runner and fail its job.
+// Deregister therefore pauses the runner first, so that it gets no further job, and then checks
+// whether it runs one. A busy runner stays paused.
 func (p *provider) Deregister(ctx context.Context, id string) error {
-	number := workload.Number(id)
+	number := workload.ParseID(id)
 	if number <= 0 {
-		return workload.Reject(ReasonRequest, fmt.Sprintf("runner id %q is not one of GitLab's: ids are numbers", id))
+		return workload.NewRejected(ReasonRequest, fmt.Sprintf("runner id %q of GitLab is not a positive number", id))
 	}
 
 	pause := &gl.UpdateRunnerDetailsOptions{Paused: new(true)}
 	if _, _, err := p.client.Runners.UpdateRunnerDetails(number, pause, gl.WithContext(ctx)); err != nil {
-		return p.gone(id, "pausing runner "+id, err)
+		return p.ignoreMissing(id, "pause runner "+id, err)
 	}
 
 	running := &gl.ListRunnerJobsOptions{ListOptions: gl.ListOptions{PerPage: 1}, Status: new(statusRunning)}
 
 	jobs, _, err := p.client.Runners.ListRunnerJobs(number, running, gl.WithContext(ctx))
 	if err != nil {
-		return p.gone(id, "asking for the jobs of runner "+id, err)
+		return p.ignoreMissing(id, "list the jobs of runner "+id, err)
 	}
 
 	if len(jobs) > 0 {
 		return &workload.Error{
 			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
-			Message: fmt.Sprintf("runner %s of %s runs a job: it is removed when the job is over", id, p.where),
+			Message: fmt.Sprintf("runner %s of %s runs a job: the operator removes it when the job is over", id, p.scope),
 		}
 	}
 
 	if _, err := p.client.Runners.DeleteRegisteredRunnerByID(number, gl.WithContext(ctx)); err != nil {
-		return p.gone(id, "removing runner "+id, err)
+		return p.ignoreMissing(id, "remove runner "+id, err)
 	}
 
-	p.unlist(id)
+	p.removeFromList(id)
 
 	return nil
 }
 
-// gone is what came of a call about a runner: one that is not there is as it should be.
-func (p *provider) gone(id, what string, err error) error {
+// ignoreMissing handles the error of a call for a runner. It returns nil if the runner does not
+// exist.
+func (p *provider) ignoreMissing(id, action string, err error) error {
 	if status, _ := statusOf(err); status == http.StatusNotFound {
-		p.unlist(id)
+		p.removeFromList(id)
 
 		return nil
 	}
 
-	return p.explain(what, needsManage, err)
+	return p.explain(action, manageRequirement, err)
 }

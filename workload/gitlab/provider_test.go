@@ -69,7 +69,8 @@ func TestRunnerLifecycle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// None begins as another one is called: runners are listed by the beginnings of their names.
+			// No name is a prefix of another, because runners are listed by the prefix of their
+			// names.
 			lifecycle(t, server, provider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+"-1", test.scope)
 		})
 	}
@@ -82,12 +83,12 @@ func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, nam
 		t.Fatalf("Validate: %v", err)
 	}
 
-	issued, err := p.Issue(t.Context(), request(name))
+	issued, err := p.IssueCredential(t.Context(), request(name))
 	if err != nil || !strings.HasPrefix(issued.RunnerToken, "glrt-") || issued.RegistrationURL != server.URL || issued.JITConfig != "" {
 		t.Fatalf("Issue = %+v, %v", issued, err)
 	}
 
-	found, err := p.Find(t.Context(), name, 0)
+	found, err := p.FindRunner(t.Context(), name, 0)
 	want := workload.Runner{ID: issued.RunnerID, Name: name, Labels: []string{mark}}
 
 	if diff := cmp.Diff(want, found); err != nil || diff != "" {
@@ -100,7 +101,7 @@ func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, nam
 		}
 	}
 
-	if all, err := p.Runners(t.Context(), name); err != nil || len(all) != 1 {
+	if all, err := p.ListRunners(t.Context(), name); err != nil || len(all) != 1 {
 		t.Errorf("Runners = %v, %v", all, err)
 	}
 
@@ -111,7 +112,7 @@ func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, nam
 	}
 
 	for _, age := range []time.Duration{time.Hour, 0} {
-		if _, err := p.Find(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
+		if _, err := p.FindRunner(t.Context(), name, age); !workload.Is(err, workload.NotFound) {
 			t.Errorf("Find after Deregister, at most %s old: %v", age, err)
 		}
 	}
@@ -120,9 +121,9 @@ func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, nam
 func TestIssueTokenThatExpires(t *testing.T) {
 	t.Parallel()
 
-	server := gitlabtest.New(t, sim.Options{TokenLife: time.Hour})
+	server := gitlabtest.New(t, sim.Options{TokenLifetime: time.Hour})
 
-	got, err := provider(t, groupScope(server)).Issue(t.Context(), request("expires"))
+	got, err := provider(t, groupScope(server)).IssueCredential(t.Context(), request("expires"))
 	if left := time.Until(got.ExpiresAt); err != nil || left < 59*time.Minute || left > time.Hour {
 		t.Errorf("Issue = %+v, %v", got, err)
 	}
@@ -139,23 +140,23 @@ func TestIssueWithNameTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first, err := p.Issue(t.Context(), request("twice"))
+	first, err := p.IssueCredential(t.Context(), request("twice"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	clk.Step(time.Minute)
 
-	second, err := p.Issue(t.Context(), request("twice"))
+	second, err := p.IssueCredential(t.Context(), request("twice"))
 	if err != nil || second.RunnerID == first.RunnerID || len(server.State().Runners) != 1 {
 		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
 	}
 
 	server.StartRunner(t, second.RunnerToken)
-	server.Eventually("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
+	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 	clk.Step(time.Minute)
 
-	if _, err := p.Issue(t.Context(), request("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
+	if _, err := p.IssueCredential(t.Context(), request("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("a live runner of that name: %v", err)
 	}
 
@@ -171,15 +172,15 @@ func TestDeregisterBusy(t *testing.T) {
 	p := provider(t, groupScope(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour, Count: 2})
 
-	issued, err := p.Issue(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), request("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	server.StartRunner(t, issued.RunnerToken)
-	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+	server.WaitUntil("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
 
-	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Online || !found.Busy {
+	if found, err := p.FindRunner(t.Context(), "busy", 0); err != nil || !found.Online || !found.Busy {
 		t.Errorf("Find = %+v, %v", found, err)
 	}
 
@@ -188,12 +189,12 @@ func TestDeregisterBusy(t *testing.T) {
 		checkError(t, err, workload.RunnerBusy, workload.ReasonRunnerBusy, "runs a job")
 	}
 
-	// It was paused: it is busy, and takes no other job.
-	if found, err := p.Find(t.Context(), "busy", 0); err != nil || found.Online || !found.Busy {
+	// The runner is paused, because it is busy, and takes no other job.
+	if found, err := p.FindRunner(t.Context(), "busy", 0); err != nil || found.Online || !found.Busy {
 		t.Errorf("Find of a paused runner = %+v, %v", found, err)
 	}
 
-	job, err := p.Job(t.Context(), gitlabtest.Project, strconv.FormatInt(queued[0].ID, 10))
+	job, err := p.GetJob(t.Context(), gitlabtest.Project, strconv.FormatInt(queued[0].ID, 10))
 	if err != nil || job.State != v1alpha1.JobRunning || job.RunnerName != "busy" || job.StartedAt == nil {
 		t.Errorf("Job = %+v, %v", job, err)
 	}
@@ -211,23 +212,23 @@ func TestDeregisterBusy(t *testing.T) {
 	}
 }
 
-// Servers that do not tell whether a runner is busy are asked, too.
+// Deregister also works with servers that do not return whether a runner is busy.
 func TestDeregisterBusyOnOlderServer(t *testing.T) {
 	t.Parallel()
 
-	server := gitlabtest.New(t, sim.Options{HideExecution: true})
+	server := gitlabtest.New(t, sim.Options{HideExecutionStatus: true})
 	p := provider(t, projectScope(server))
 	server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
 
-	issued, err := p.Issue(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), request("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	server.StartRunner(t, issued.RunnerToken)
-	server.Eventually("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
+	server.WaitUntil("the job runs", func(s control.State) bool { return s.Jobs[0].Status == "in_progress" })
 
-	if found, err := p.Find(t.Context(), "busy", 0); err != nil || !found.Online || found.Busy {
+	if found, err := p.FindRunner(t.Context(), "busy", 0); err != nil || !found.Online || found.Busy {
 		t.Errorf("Find = %+v, %v", found, err)
 	}
 
@@ -244,7 +245,7 @@ func TestJob(t *testing.T) {
 	queued := server.Queue(control.JobSpec{Labels: []string{"linux", "GPU"}, Name: "compile", Workflow: "nightly"})[0]
 	id := strconv.FormatInt(queued.ID, 10)
 
-	job, err := p.Job(t.Context(), gitlabtest.Project, id)
+	job, err := p.GetJob(t.Context(), gitlabtest.Project, id)
 	want := workload.Job{
 		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: "compile", Repository: gitlabtest.Project, Organization: "gitlab-org/ci",
 		RunID: strconv.FormatInt(queued.RunID, 10), Workflow: "test", URL: server.URL + "/" + gitlabtest.Project + "/-/jobs/" + id,
@@ -259,7 +260,7 @@ func TestJob(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	job, err = p.Job(t.Context(), gitlabtest.Project, id)
+	job, err = p.GetJob(t.Context(), gitlabtest.Project, id)
 	if err != nil || job.State != v1alpha1.JobCompleted || job.Conclusion != "canceled" || job.CompletedAt == nil || job.RunnerName != "" {
 		t.Errorf("Job = %+v, %v", job, err)
 	}
@@ -267,7 +268,7 @@ func TestJob(t *testing.T) {
 	for name, at := range map[string][2]string{
 		"no such job": {gitlabtest.Project, "5"}, "no such project": {"gitlab-org/nothing", id},
 	} {
-		if _, err := p.Job(t.Context(), at[0], at[1]); !workload.Is(err, workload.NotFound) {
+		if _, err := p.GetJob(t.Context(), at[0], at[1]); !workload.Is(err, workload.NotFound) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -276,8 +277,8 @@ func TestJob(t *testing.T) {
 		"no project": {"", id}, "a name": {"app", id}, "no number": {gitlabtest.Project, "x"}, "negative": {gitlabtest.Project, "-1"},
 		"a way up": {"gitlab-org/../x", id}, "a query": {"a/b?c", id},
 	} {
-		_, err := p.Job(t.Context(), at[0], at[1])
-		checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "not one of GitLab's")
+		_, err := p.GetJob(t.Context(), at[0], at[1])
+		checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "is not a valid job of GitLab")
 	}
 }
 
@@ -315,7 +316,7 @@ func TestJobsOfAScope(t *testing.T) {
 				t.Fatal("the provider is no Poller")
 			}
 
-			jobs, err := poller.Jobs(t.Context(), test.repositories)
+			jobs, err := poller.ListJobs(t.Context(), test.repositories)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -336,8 +337,8 @@ func TestJobsOfAScope(t *testing.T) {
 	}
 
 	whole, _ := provider(t, instanceScope(server)).(workload.Poller)
-	_, err := whole.Jobs(t.Context(), nil)
-	checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, "the instance: name repositories in spec.demand")
+	_, err := whole.ListJobs(t.Context(), nil)
+	checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, "the instance: the platform has no job list for it; name repositories in spec.demand")
 }
 
 func TestValidateExplains(t *testing.T) {
@@ -358,7 +359,7 @@ func TestValidateExplains(t *testing.T) {
 	}{
 		"an owner":                  {token: "glpat-of-an-owner-0000", group: "gitlab-org"},
 		"an OAuth token":            {token: "gloas-of-an-app-000000", project: gitlabtest.Project},
-		"wrong token":               {token: "glpat-wrong-0000000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "put a valid one into the Secret"},
+		"wrong token":               {token: "glpat-wrong-0000000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "put a valid token into the Secret"},
 		"revoked token":             {token: "glpat-revoked-00000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "Token was revoked"},
 		"scopes missing":            {token: "glpat-for-reading-0000", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "lacks the scopes create_runner, manage_runner"},
 		"no such group":             {token: "glpat-of-an-owner-0000", group: "gitlab-com", reason: gitlab.ReasonScope, message: "no group gitlab-com"},
@@ -402,7 +403,7 @@ func checkError(t *testing.T, err error, kind workload.Kind, reason, message str
 	}
 }
 
-// What the token may not do shows in each call, with what it takes.
+// Each call reports the missing permission and the one that it needs.
 func TestCallsExplain(t *testing.T) {
 	t.Parallel()
 
@@ -414,19 +415,19 @@ func TestCallsExplain(t *testing.T) {
 	p := provider(t, projectScope(server))
 	own := provider(t, gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-an-owner-0000"})
 
-	issued, err := own.Issue(t.Context(), request("theirs"))
+	issued, err := own.IssueCredential(t.Context(), request("theirs"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	_, err = p.Issue(t.Context(), request("x"))
+	_, err = p.IssueCredential(t.Context(), request("x"))
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "create_runner")
 
 	err = p.Deregister(t.Context(), issued.RunnerID)
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "manage_runner")
 
 	maintainer := gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-a-maintainer-"}
-	_, err = provider(t, maintainer).Issue(t.Context(), request("x"))
+	_, err = provider(t, maintainer).IssueCredential(t.Context(), request("x"))
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "Insufficient permissions")
 
 	err = provider(t, maintainer).Deregister(t.Context(), issued.RunnerID)
@@ -464,7 +465,7 @@ func TestIssueRejects(t *testing.T) {
 		req := request("fine")
 		test.edit(&req)
 
-		_, err := p.Issue(t.Context(), req)
+		_, err := p.IssueCredential(t.Context(), req)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkError(t, err, workload.Rejected, gitlab.ReasonRequest, test.message)
@@ -472,14 +473,14 @@ func TestIssueRejects(t *testing.T) {
 	}
 
 	untagged := request("untagged")
-	untagged.Labels, untagged.Untagged = nil, true
+	untagged.Labels, untagged.CanRunUntagged = nil, true
 
-	if _, err := p.Issue(t.Context(), untagged); err != nil {
+	if _, err := p.IssueCredential(t.Context(), untagged); err != nil {
 		t.Errorf("a runner without tags that takes untagged jobs: %v", err)
 	}
 
 	err := p.Deregister(t.Context(), "x")
-	checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "ids are numbers")
+	checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "is not a positive number")
 }
 
 func TestNewRejects(t *testing.T) {
@@ -490,13 +491,13 @@ func TestNewRejects(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"no URL":               {func(c *gitlab.Config) { c.URL = "" }, gitlab.ReasonConfig, "no URL"},
-		"a host":               {func(c *gitlab.Config) { c.URL = "gitlab.example.com" }, gitlab.ReasonConfig, "no URL"},
-		"another scheme":       {func(c *gitlab.Config) { c.URL = "ftp://gitlab.example.com" }, gitlab.ReasonConfig, "no URL"},
-		"URL with credentials": {func(c *gitlab.Config) { c.URL = "https://me:hunter2@gitlab.example.com" }, gitlab.ReasonConfig, "holds credentials"},
+		"no URL":               {func(c *gitlab.Config) { c.URL = "" }, gitlab.ReasonConfig, "not an http(s) URL"},
+		"a host":               {func(c *gitlab.Config) { c.URL = "gitlab.example.com" }, gitlab.ReasonConfig, "not an http(s) URL"},
+		"another scheme":       {func(c *gitlab.Config) { c.URL = "ftp://gitlab.example.com" }, gitlab.ReasonConfig, "not an http(s) URL"},
+		"URL with credentials": {func(c *gitlab.Config) { c.URL = "https://me:hunter2@gitlab.example.com" }, gitlab.ReasonConfig, "contains credentials"},
 		"URL with a query":     {func(c *gitlab.Config) { c.URL = "https://gitlab.example.com?private_token=hunter2" }, gitlab.ReasonConfig, "query"},
 		"no token":             {func(c *gitlab.Config) { c.Token = " \n" }, gitlab.ReasonCredentials, "no access token"},
-		"both":                 {func(c *gitlab.Config) { c.Group = "a" }, gitlab.ReasonConfig, "choose one"},
+		"both":                 {func(c *gitlab.Config) { c.Group = "a" }, gitlab.ReasonConfig, "remove one"},
 		"a project's name":     {func(c *gitlab.Config) { c.Project = "app" }, gitlab.ReasonConfig, "full path"},
 		"an odd project":       {func(c *gitlab.Config) { c.Project = "a/../b" }, gitlab.ReasonConfig, "full path"},
 		"an odd group":         {func(c *gitlab.Config) { c.Project, c.Group = "", "a b" }, gitlab.ReasonConfig, "full path"},

@@ -18,16 +18,16 @@ import (
 )
 
 // Headers of a delivery
-// (https://docs.gitlab.com/user/project/integrations/webhooks/#webhook-request-headers),
-// in the form that Go gives to their names. Those of the signature are of the Standard
-// Webhooks specification (https://www.standardwebhooks.com).
+// (https://docs.gitlab.com/user/project/integrations/webhooks/#webhook-request-headers), in Go's
+// canonical form. The signature headers are those of the Standard Webhooks specification
+// (https://www.standardwebhooks.com).
 const (
 	HeaderEvent = "X-Gitlab-Event"
-	// HeaderToken holds the secret token itself.
+	// HeaderToken contains the secret token itself.
 	HeaderToken = "X-Gitlab-Token" //nolint:gosec // the name of a header
-	// HeaderUUID is the event's, the same for each hook that is told of it.
+	// HeaderUUID is the UUID of the event. It is the same for all webhooks that the event triggers.
 	HeaderUUID = "X-Gitlab-Event-Uuid"
-	// HeaderInstance is the URL of the instance that sends.
+	// HeaderInstance is the URL of the instance that sends the webhook.
 	HeaderInstance  = "X-Gitlab-Instance"
 	HeaderID        = "Webhook-Id"
 	HeaderTimestamp = "Webhook-Timestamp"
@@ -35,28 +35,30 @@ const (
 )
 
 const (
-	// SigningPrefix begins every signing token.
+	// SigningPrefix is the prefix of every signing token.
 	SigningPrefix    = "whsec_"
 	signatureVersion = "v1,"
-	// maxSkew is how far a signed timestamp may be from now, as Standard Webhooks has it.
+	// maxSkew is the maximum difference between a signed timestamp and the current time, as
+	// Standard Webhooks recommends.
 	maxSkew = 5 * time.Minute
 )
 
-// Errors of a webhook that can't be verified. They name the fix.
+// Errors of webhooks that cannot be verified. They name the fix.
 var (
 	ErrNoToken = errors.New("webhook has no " + HeaderToken +
-		" header: set the secret token of the webhook at GitLab to what the RunnerPool's workload.webhook.secret holds")
+		" header: set the webhook's secret token at GitLab to the secret of the RunnerPool's workload.webhook.secret")
 	ErrNoSignature = errors.New("webhook has no webhook-id, webhook-timestamp and webhook-signature headers: " +
-		"set the signing token of the webhook at GitLab to what the RunnerPool's workload.webhook.secret holds")
-	ErrNoSecret = errors.New("webhook secret is empty: an empty secret would let anybody in")
+		"set the webhook's signing token at GitLab to the secret of the RunnerPool's workload.webhook.secret")
+	ErrNoSecret = errors.New("webhook secret is empty: set the RunnerPool's workload.webhook.secret, or anyone could sign webhooks")
 	ErrSecret   = errors.New("webhook secret begins with " + SigningPrefix +
-		" and is no signing token: what follows must be the base64 text that GitLab shows")
-	ErrTimestamp = errors.New("webhook was signed more than 5 minutes from now: it is a repetition, or a clock is wrong")
+		" but is not a signing token: the rest must be the base64 text that GitLab shows")
+	ErrTimestamp = errors.New("webhook timestamp is off by more than 5 minutes: the webhook is a replay, or a clock is wrong")
 )
 
-// Verify checks the secret token or, where the secret is a signing token (whsec_), the
-// signature of id, timestamp and raw body, both in constant time. Of several signatures
-// one must match. The error is workload.ErrSignature or one of those above.
+// Verify checks the secret token in constant time. If the secret is a signing token (whsec_), it
+// checks the signature of id, timestamp and raw body instead, also in constant time. If the webhook
+// has several signatures, one of them must match. The error is workload.ErrSignature or an error of
+// this package.
 func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	if len(secret) == 0 {
 		return ErrNoSecret
@@ -66,13 +68,13 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 		return w.verifySignature(header, body, encoded)
 	}
 
-	given := header.Get(HeaderToken)
-	if given == "" {
+	token := header.Get(HeaderToken)
+	if token == "" {
 		return ErrNoToken
 	}
 
-	// Of equal length: how long the secret is must not show either.
-	a, b := sha256.Sum256([]byte(given)), sha256.Sum256(secret)
+	// Compare digests, so that the time does not depend on the secret's length.
+	a, b := sha256.Sum256([]byte(token)), sha256.Sum256(secret)
 	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
 		return workload.ErrSignature
 	}
@@ -86,18 +88,18 @@ func (w Webhooks) verifySignature(header http.Header, body []byte, encoded strin
 		return ErrSecret
 	}
 
-	id, stamp, given := header.Get(HeaderID), header.Get(HeaderTimestamp), header.Get(HeaderSignature)
-	if id == "" || stamp == "" || given == "" {
+	id, timestamp, signatures := header.Get(HeaderID), header.Get(HeaderTimestamp), header.Get(HeaderSignature)
+	if id == "" || timestamp == "" || signatures == "" {
 		return ErrNoSignature
 	}
 
-	want, matched := Sign(key, id, stamp, body), false
+	expected, matched := Sign(key, id, timestamp, body), false
 
-	for text := range strings.FieldsSeq(given) {
-		text, known := strings.CutPrefix(text, signatureVersion)
+	for text := range strings.FieldsSeq(signatures) {
+		text, isKnownVersion := strings.CutPrefix(text, signatureVersion)
 
 		mac, err := base64.StdEncoding.DecodeString(text)
-		if known && err == nil && hmac.Equal(mac, want) {
+		if isKnownVersion && err == nil && hmac.Equal(mac, expected) {
 			matched = true
 		}
 	}
@@ -106,17 +108,17 @@ func (w Webhooks) verifySignature(header http.Header, body []byte, encoded strin
 		return workload.ErrSignature
 	}
 
-	return w.checkAge(stamp)
+	return w.checkAge(timestamp)
 }
 
-// checkAge is for a timestamp whose signature is right.
-func (w Webhooks) checkAge(stamp string) error {
-	seconds, err := strconv.ParseInt(stamp, 10, 64)
+// checkAge checks the age of a timestamp whose signature is valid.
+func (w Webhooks) checkAge(timestamp string) error {
+	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {
 		return ErrTimestamp
 	}
 
-	// Compared in seconds, so that no number is too large for a duration.
+	// Compare seconds, because a time.Duration would overflow for very large timestamps.
 	if age := w.now().Unix() - seconds; age > int64(maxSkew/time.Second) || age < -int64(maxSkew/time.Second) {
 		return ErrTimestamp
 	}
@@ -124,10 +126,10 @@ func (w Webhooks) checkAge(stamp string) error {
 	return nil
 }
 
-// Sign gives the HMAC-SHA256 of a delivery by the key that a signing token holds.
-func Sign(key []byte, id, stamp string, body []byte) []byte {
+// Sign returns the HMAC-SHA256 of a delivery. The key is the decoded base64 of a signing token.
+func Sign(key []byte, id, timestamp string, body []byte) []byte {
 	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(id + "." + stamp + "."))
+	mac.Write([]byte(id + "." + timestamp + "."))
 	mac.Write(body)
 
 	return mac.Sum(nil)

@@ -15,28 +15,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// transport gives the chain a call goes through: guard, retry, the caller's wrapping
-// (metrics, traces), the limit's look at the answer, the network. The network's part is
-// a transport that providers share, so that they come and go without leaving connections
-// behind.
+// transport returns the chain of round trippers for calls, from the outside: the server check
+// (guarding), retries, the caller's wrapper (metrics, traces), the rate limit's observer, and the
+// network transport. All providers share the network transport, so that a closed provider leaves no
+// connections behind.
 func (p *provider) transport(config Config) http.RoundTripper {
 	network := config.Network
 	if network == nil {
-		network = httpbound.Shared()
+		network = httpbound.SharedTransport()
 	}
 
-	next := observing(network, p.limit)
+	next := observeResponses(network, p.limit)
 	if config.Transport != nil {
 		next = config.Transport(next)
 	}
 
-	return guarding(retry.Transport(next, p.clock, mayRepeat), p.base)
+	return restrictServer(retry.NewTransport(next, p.clock, isRepeatable), p.base)
 }
 
-// Operation names a call of this package's for the metrics: its method and its path,
-// without the names and numbers of objects. Of a path that GitLab's API does not have it
-// is the method alone.
-func Operation(r *http.Request) string {
+// OperationName returns the name of a call for the metrics: the method and the path, with the names
+// and numbers of objects replaced by {}. For a path outside of GitLab's API, it returns the method
+// only.
+func OperationName(r *http.Request) string {
 	_, path, ok := strings.Cut(r.URL.EscapedPath(), "/api/v4/")
 	if !ok {
 		return r.Method
@@ -55,26 +55,26 @@ func Operation(r *http.Request) string {
 	return r.Method + " /" + strings.Join(parts, "/")
 }
 
-// guarding refuses to carry credentials to any address but the configured one, wherever a
-// redirect or a link may point: GitLab's own header is not among those that the HTTP
-// client takes off.
-func guarding(next http.RoundTripper, base string) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// restrictServer returns a round tripper that rejects requests to any server other than base,
+// because a redirect or a link could lead elsewhere. The HTTP client does not remove GitLab's token
+// header on redirects.
+func restrictServer(next http.RoundTripper, base string) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !strings.HasPrefix(base+"/", r.URL.Scheme+"://"+r.URL.Host+"/") {
 			if r.Body != nil {
 				_ = r.Body.Close()
 			}
 
-			return nil, &strayError{to: r.URL.Scheme + "://" + r.URL.Host}
+			return nil, &redirectError{server: r.URL.Scheme + "://" + r.URL.Host}
 		}
 
 		return next.RoundTrip(r)
 	})
 }
 
-// observing tells the limit of every answer.
-func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+// observeResponses returns a round tripper that passes every response to the rate limit.
+func observeResponses(next http.RoundTripper, spent *rateLimit) http.RoundTripper {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		resp, err := next.RoundTrip(r)
 		if err == nil {
 			spent.observe(resp)
@@ -84,20 +84,20 @@ func observing(next http.RoundTripper, spent *limit) http.RoundTripper {
 	})
 }
 
-// mayRepeat: reads, deletions and changes. A POST is never repeated: it may have made
-// something.
-func mayRepeat(r *http.Request) bool { return r.Method != http.MethodPost }
+// isRepeatable reports whether a request can be retried. A POST cannot, because the failed attempt
+// may have created an object.
+func isRepeatable(r *http.Request) bool { return r.Method != http.MethodPost }
 
-// limit remembers until when GitLab takes no more calls of these credentials. What can
-// wait waits until then; making runners and removing them is tried all the same.
-type limit struct {
+// rateLimit stores the time until which GitLab rejects the calls of these credentials. Until then,
+// deferrable calls are not made. Calls that create or remove runners are made anyway.
+type rateLimit struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
 	until time.Time
 }
 
-func (l *limit) observe(resp *http.Response) {
+func (l *rateLimit) observe(resp *http.Response) {
 	if resp.StatusCode != http.StatusTooManyRequests {
 		return
 	}
@@ -107,16 +107,17 @@ func (l *limit) observe(resp *http.Response) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.until = now.Add(retryAfter(resp.Header, now))
+	l.until = now.Add(parseRetryAfter(resp.Header, now))
 }
 
-// spare refuses a call that can wait.
-func (l *limit) spare(what string) error {
+// checkAllowed returns an error of kind RateLimited for a deferrable call while the rate limit is
+// exceeded.
+func (l *rateLimit) checkAllowed(action string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	if wait := l.until.Sub(l.clock.Now()); wait > 0 {
-		return rateLimited(what, wait)
+		return newRateLimitError(action, wait)
 	}
 
 	return nil

@@ -24,12 +24,12 @@ const (
 	kindBuild = "build"
 )
 
-// ErrNoEvent says that a delivery is nobody's event.
-var ErrNoEvent = errors.New("webhook has no " + HeaderEvent + " header: it was not sent by GitLab")
+// ErrNoEvent means that a webhook has no event header.
+var ErrNoEvent = errors.New("webhook has no " + HeaderEvent + " header: GitLab did not send it")
 
-// Webhooks reads the webhooks of GitLab. The zero value is ready.
+// Webhooks verifies and parses the webhooks of GitLab. The zero value is ready to use.
 type Webhooks struct {
-	// Clock tells how old a signature is. Default: the real clock.
+	// Clock is used to check the age of signatures. It defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -43,7 +43,7 @@ func (w Webhooks) now() time.Time {
 	return w.Clock.Now()
 }
 
-// origin is the part of an event that tells whose it is. Older servers send no project.
+// origin contains the fields of an event that identify its project. Older servers omit project.
 type origin struct {
 	Project *struct {
 		WebURL string `json:"web_url"`
@@ -55,8 +55,8 @@ type origin struct {
 	} `json:"repository"`
 }
 
-// home gives the URL of the project's home page, or "".
-func (o *origin) home() string {
+// homepage returns the URL of the project's home page, or "".
+func (o *origin) homepage() string {
 	switch {
 	case o.Project != nil && o.Project.WebURL != "":
 		return o.Project.WebURL
@@ -69,30 +69,30 @@ func (o *origin) home() string {
 	}
 }
 
-// path gives the full path of the project, or "".
-func (o *origin) path() string {
+// projectPath returns the full path of the project, or "".
+func (o *origin) projectPath() string {
 	if o.Project != nil && o.Project.Path != "" {
 		return o.Project.Path
 	}
 
-	return projectIn(o.home())
+	return parseProjectPath(o.homepage())
 }
 
-// payload is the part of a job event that matters here. Job and pipeline bear the names
-// that they had long ago: build and commit.
+// payload contains the used fields of a job event. GitLab still uses the old names of jobs and
+// pipelines in it: build and commit.
 type payload struct {
 	origin
 
-	Kind     string  `json:"object_kind"`
-	ID       int64   `json:"build_id"`
-	Name     string  `json:"build_name"`
-	Stage    string  `json:"build_stage"`
-	Status   string  `json:"build_status"`
-	Created  stamp   `json:"build_created_at"`
-	Started  stamp   `json:"build_started_at"`
-	Finished stamp   `json:"build_finished_at"`
-	Queued   seconds `json:"build_queued_duration"`
-	Pipeline int64   `json:"pipeline_id"`
+	Kind     string   `json:"object_kind"`
+	ID       int64    `json:"build_id"`
+	Name     string   `json:"build_name"`
+	Stage    string   `json:"build_stage"`
+	Status   string   `json:"build_status"`
+	Created  jsonTime `json:"build_created_at"`
+	Started  jsonTime `json:"build_started_at"`
+	Finished jsonTime `json:"build_finished_at"`
+	Queued   seconds  `json:"build_queued_duration"`
+	Pipeline int64    `json:"pipeline_id"`
 	Commit   *struct {
 		Name string `json:"name"`
 	} `json:"commit"`
@@ -101,25 +101,25 @@ type payload struct {
 	} `json:"runner"`
 }
 
-// stamp is a time as GitLab writes it: by RFC 3339, or with a zone's name. What is no
-// time is none: an odd time is no reason to lose a job.
-type stamp struct{ time.Time }
+// jsonTime is a time in one of GitLab's formats: RFC 3339, or a format with a time zone's name. An
+// invalid time counts as no time, so that a job with an unexpected time is not lost.
+type jsonTime struct{ time.Time }
 
-// UnmarshalJSON reads a time without ever failing.
-func (s *stamp) UnmarshalJSON(text []byte) error {
+// UnmarshalJSON decodes a time. It never returns an error.
+func (s *jsonTime) UnmarshalJSON(data []byte) error {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05 UTC"} {
-		if at, err := time.Parse(`"`+layout+`"`, string(text)); err == nil {
-			s.Time = at.UTC()
+		if parsed, err := time.Parse(`"`+layout+`"`, string(data)); err == nil {
+			s.Time = parsed.UTC()
 		}
 	}
 
 	return nil
 }
 
-// seconds is a duration as GitLab writes it. What is no number is none.
+// seconds is a duration in seconds. An invalid number counts as 0.
 type seconds float64
 
-// UnmarshalJSON reads a number without ever failing.
+// UnmarshalJSON decodes a number. It never returns an error.
 func (s *seconds) UnmarshalJSON(text []byte) error {
 	if value, err := strconv.ParseFloat(string(text), 64); err == nil {
 		*s = seconds(value)
@@ -128,9 +128,9 @@ func (s *seconds) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Scope reads whose webhook it claims to be. Nothing of it is to be trusted before
-// Verify. Other events of a project have a scope too.
-func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
+// ParseScope returns the scope that the webhook claims to come from. It is untrusted until Verify
+// succeeds. Other events of a project have a scope too.
+func (Webhooks) ParseScope(header http.Header, body []byte) (workload.Scope, error) {
 	if header.Get(HeaderEvent) == "" {
 		return workload.Scope{}, ErrNoEvent
 	}
@@ -140,18 +140,18 @@ func (Webhooks) Scope(header http.Header, body []byte) (workload.Scope, error) {
 		return workload.Scope{}, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 
-	scope := workload.Scope{Server: hostIn(claimed.home()), Repository: claimed.path()}
-	scope.Organization, _ = split(scope.Repository)
+	scope := workload.Scope{Server: parseHost(claimed.homepage()), Repository: claimed.projectPath()}
+	scope.Organization, _ = splitPath(scope.Repository)
 
 	return scope, nil
 }
 
-// Parse reads the job of a job event. It has LabelsUnknown, for the event does not tell
-// its tags. Other events speak of no job. Nor do those of jobs that no runner is to take
-// as things are: created, manual and scheduled ones, which may stay so for ever, and
-// skipped ones, which GitLab makes created again under the same id when an earlier job is
-// retried. Texts longer than a RunnerJob's fields are cut.
-func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, error) {
+// ParseJob returns the job of a job event, with LabelsUnknown set, because the event does not
+// contain the job's tags. It returns false for other events and for jobs that no runner may take at
+// present: created, manual and scheduled jobs, which can stay in this state forever, and skipped
+// jobs, which GitLab sets back to created with the same id when an earlier job is retried. It
+// truncates texts that are longer than a RunnerJob's fields.
+func (Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, error) {
 	switch header.Get(HeaderEvent) {
 	case "":
 		return workload.Job{}, false, ErrNoEvent
@@ -165,7 +165,7 @@ func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, erro
 		return workload.Job{}, false, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 
-	job, err := event.job()
+	job, err := event.toJob()
 	if err != nil {
 		return workload.Job{}, false, err
 	}
@@ -178,34 +178,34 @@ func (Webhooks) Parse(header http.Header, body []byte) (workload.Job, bool, erro
 	}
 }
 
-func (p *payload) job() (workload.Job, error) {
-	path := p.path()
+func (p *payload) toJob() (workload.Job, error) {
+	path := p.projectPath()
 
 	switch {
 	case p.Kind != kindBuild:
 		return workload.Job{}, fmt.Errorf("%w: object_kind is not %s", ErrPayload, kindBuild)
 	case p.ID <= 0:
 		return workload.Job{}, fmt.Errorf("%w: build_id is missing", ErrPayload)
-	case !isProject(path):
+	case !isProjectPath(path):
 		return workload.Job{}, fmt.Errorf("%w: project.path_with_namespace is not the path of a project", ErrPayload)
 	}
 
-	state, err := stateOf(p.Status)
+	state, err := convertState(p.Status)
 	if err != nil {
 		return workload.Job{}, err
 	}
 
 	id := strconv.FormatInt(p.ID, 10)
-	namespace, _ := split(path)
+	namespace, _ := splitPath(path)
 	job := workload.Job{
-		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Cut(p.Name, workload.MaxText), Repository: path,
-		Organization: workload.Cut(namespace, workload.MaxName),
-		Workflow:     workload.Cut(p.workflow(), workload.MaxText), LabelsUnknown: true,
-		State: state, QueuedAt: queuedAt(p.Created.Time, p.Started.Time, float64(p.Queued)),
+		Platform: v1alpha1.WorkloadGitLabCI, ID: id, Name: workload.Truncate(p.Name, workload.MaxTextLength), Repository: path,
+		Organization: workload.Truncate(namespace, workload.MaxNameLength),
+		Workflow:     workload.Truncate(p.workflow(), workload.MaxTextLength), LabelsUnknown: true,
+		State: state, QueuedAt: computeQueuedAt(p.Created.Time, p.Started.Time, float64(p.Queued)),
 	}
 
-	if home := p.home(); home != "" {
-		job.URL = workload.Link(home + "/-/jobs/" + id)
+	if home := p.homepage(); home != "" {
+		job.URL = workload.DropLongURL(home + "/-/jobs/" + id)
 	}
 
 	if p.Pipeline > 0 {
@@ -213,22 +213,22 @@ func (p *payload) job() (workload.Job, error) {
 	}
 
 	if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-		job.StartedAt = metaTime(p.Started.Time)
+		job.StartedAt = toMetaTime(p.Started.Time)
 
 		if p.Runner != nil {
-			name, _ := readDescription(p.Runner.Description)
-			job.RunnerName = workload.Cut(name, workload.MaxName)
+			name, _ := parseDescription(p.Runner.Description)
+			job.RunnerName = workload.Truncate(name, workload.MaxNameLength)
 		}
 	}
 
 	if state == v1alpha1.JobCompleted {
-		job.Conclusion, job.CompletedAt = conclusionOf(p.Status), metaTime(p.Finished.Time)
+		job.Conclusion, job.CompletedAt = convertConclusion(p.Status), toMetaTime(p.Finished.Time)
 	}
 
 	return job, nil
 }
 
-// workflow names the pipeline, if it has a name; else the job's stage in it.
+// workflow returns the pipeline's name, or the job's stage if the pipeline has no name.
 func (p *payload) workflow() string {
 	if p.Commit == nil {
 		return p.Stage

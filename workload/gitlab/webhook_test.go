@@ -63,7 +63,7 @@ const documented = `{
   }
 }`
 
-// older is what servers before project was added send, with times as they wrote them.
+// older is the event of servers before the field project was added, with their time format.
 const older = `{
   "object_kind": "build", "build_id": 9459251, "build_name": "the_build_name", "build_stage": "build", "build_status": "running",
   "build_created_at": "2019-11-21 13:34:00 UTC", "build_started_at": "2019-11-21 13:34:18 UTC", "build_finished_at": null,
@@ -79,7 +79,7 @@ func jobHook() http.Header {
 	return http.Header{gitlab.HeaderEvent: {"Job Hook"}}
 }
 
-// event gives the documented event with a status, and what edit makes of it.
+// event returns the documented event with a status and the changes of edit.
 func event(t testing.TB, status string, edit func(map[string]any)) []byte {
 	t.Helper()
 
@@ -174,7 +174,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			job, ok, err := gitlab.Webhooks{}.Parse(jobHook(), tc.body)
+			job, ok, err := gitlab.Webhooks{}.ParseJob(jobHook(), tc.body)
 			if err != nil || !ok {
 				t.Fatalf("Parse = %t, %v", ok, err)
 			}
@@ -186,19 +186,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Jobs that no runner is to take as things are would wait in the ledger for ever, and a
-// skipped one that were written down as over could never be queued again.
+// Jobs that no runner may take at present would stay in the ledger forever, and a skipped job that
+// is recorded as completed could never be queued again.
 func TestParseLeavesOutJobsWithoutNeed(t *testing.T) {
 	t.Parallel()
 
 	for _, status := range []string{"created", "manual", "scheduled", "skipped"} {
-		if job, ok, err := (gitlab.Webhooks{}).Parse(jobHook(), event(t, status, nil)); ok || err != nil {
+		if job, ok, err := (gitlab.Webhooks{}).ParseJob(jobHook(), event(t, status, nil)); ok || err != nil {
 			t.Errorf("%s: %+v, %v", status, job, err)
 		}
 	}
 
-	// The very example is read to its end.
-	if _, ok, err := (gitlab.Webhooks{}).Parse(jobHook(), []byte(documented)); ok || err != nil {
+	// The documented example itself is parsed.
+	if _, ok, err := (gitlab.Webhooks{}).ParseJob(jobHook(), []byte(documented)); ok || err != nil {
 		t.Errorf("the documented example: %t, %v", ok, err)
 	}
 }
@@ -270,7 +270,7 @@ func TestParseOddEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			job, ok, err := gitlab.Webhooks{}.Parse(test.header, test.body)
+			job, ok, err := gitlab.Webhooks{}.ParseJob(test.header, test.body)
 			if ok != test.ok || !errors.Is(err, test.err) || (err != nil) != (test.err != nil) {
 				t.Fatalf("Parse = %t, %v; want %t, %v", ok, err, test.ok, test.err)
 			}
@@ -296,17 +296,17 @@ func TestScope(t *testing.T) {
 		},
 		`{"event_name":"user_create"}`: {},
 	} {
-		got, err := gitlab.Webhooks{}.Scope(jobHook(), []byte(body))
+		got, err := gitlab.Webhooks{}.ParseScope(jobHook(), []byte(body))
 		if err != nil || got != want {
 			t.Errorf("Scope(%.60s) = %+v, %v; want %+v", body, got, err, want)
 		}
 	}
 
-	if _, err := (gitlab.Webhooks{}).Scope(http.Header{}, []byte("{}")); !errors.Is(err, gitlab.ErrNoEvent) {
+	if _, err := (gitlab.Webhooks{}).ParseScope(http.Header{}, []byte("{}")); !errors.Is(err, gitlab.ErrNoEvent) {
 		t.Errorf("no event header: %v", err)
 	}
 
-	if _, err := (gitlab.Webhooks{}).Scope(jobHook(), []byte("<xml/>")); !errors.Is(err, gitlab.ErrPayload) {
+	if _, err := (gitlab.Webhooks{}).ParseScope(jobHook(), []byte("<xml/>")); !errors.Is(err, gitlab.ErrPayload) {
 		t.Errorf("not JSON: %v", err)
 	}
 }
@@ -330,7 +330,7 @@ func TestVerifySecretToken(t *testing.T) {
 			header.Set(gitlab.HeaderToken, test.given)
 		}
 
-		// Present on every delivery of newer servers, and no signature.
+		// Every delivery of newer servers contains this header. It is not a signature.
 		header.Set(gitlab.HeaderID, "1")
 		header.Set(gitlab.HeaderTimestamp, "1")
 
@@ -417,7 +417,7 @@ func TestVerifySigningToken(t *testing.T) {
 		})
 	}
 
-	// A timestamp whose signature is right and that is no number.
+	// A timestamp with a valid signature that is not a number.
 	header := http.Header{}
 	key := []byte("0123456789")
 	header.Set(gitlab.HeaderID, "1")
@@ -429,7 +429,7 @@ func TestVerifySigningToken(t *testing.T) {
 	}
 }
 
-// Whatever is sent, what Parse gives fits a RunnerJob, and nobody without the secret gets in.
+// Every parsed job fits into a RunnerJob, and no webhook is accepted without the secret.
 func FuzzWebhook(f *testing.F) {
 	f.Add("Job Hook", "1", "1614265330", "v1,x", "x", []byte(documented))
 	f.Add("Job Hook", "", "", "", "", []byte(older))
@@ -442,7 +442,7 @@ func FuzzWebhook(f *testing.F) {
 			gitlab.HeaderEvent: {name}, gitlab.HeaderID: {id}, gitlab.HeaderTimestamp: {stamp},
 			gitlab.HeaderSignature: {signature}, gitlab.HeaderToken: {token},
 		}
-		scope, scopeErr := gitlab.Webhooks{}.Scope(header, body)
+		scope, scopeErr := gitlab.Webhooks{}.ParseScope(header, body)
 
 		for _, secret := range []string{"a secret that nobody guesses", "whsec_YSBzZWNyZXQgdGhhdCBub2JvZHkgZ3Vlc3Nlcw==", "whsec_", ""} {
 			if err := (gitlab.Webhooks{}).Verify(header, body, []byte(secret)); err == nil {
@@ -450,7 +450,7 @@ func FuzzWebhook(f *testing.F) {
 			}
 		}
 
-		job, ok, err := gitlab.Webhooks{}.Parse(header, body)
+		job, ok, err := gitlab.Webhooks{}.ParseJob(header, body)
 
 		if !bytes.Equal(before, body) {
 			t.Fatal("the body was changed")

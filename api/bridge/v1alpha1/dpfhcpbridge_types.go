@@ -7,15 +7,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Finalizer keeps a bridge until its hosted cluster is really gone.
+// Finalizer prevents the deletion of a bridge until its hosted cluster is deleted.
 const Finalizer = "dpf.hcp.bridge.com/dpfhcpbridge-finalizer"
 
 // Keys of the Secrets that a bridge names.
 const (
-	// SSHKeySecretKey holds one or more public keys, a line each, as authorized_keys.
-	SSHKeySecretKey = "ssh-publickey" // #nosec G101 -- a name
-	// PullSecretKey holds a Docker configuration with an auth for the registry.
-	PullSecretKey = ".dockerconfigjson" // #nosec G101 -- a name
+	// SSHKeySecretKey is the key of one or more SSH public keys, one per line, in the format of
+	// authorized_keys.
+	SSHKeySecretKey = "ssh-publickey" // #nosec G101 -- the name of a key, not a credential
+	// PullSecretKey is the key of a Docker configuration with credentials for the registry.
+	PullSecretKey = ".dockerconfigjson" // #nosec G101 -- the name of a key, not a credential
 )
 
 // Condition types.
@@ -25,15 +26,15 @@ const (
 	ConditionNodePoolReady        = "NodePoolReady"
 	ConditionDPUClusterValid      = "DPUClusterValid"
 	ConditionServiceExposureReady = "ServiceExposureReady"
-	// The conditions below stand beside those of the document, so that DPUClusterValid
-	// speaks of the DPUCluster alone.
+	// The following conditions are not in the requirements document. They exist so that DPUClusterValid
+	// is only about the DPUCluster.
 	ConditionSecretsValid      = "SecretsValid"
 	ConditionStorageClassValid = "StorageClassValid"
 	ConditionReleaseImageValid = "ReleaseImageValid"
 	ConditionPlatformReady     = "PlatformReady"
-	// ConditionIgnitionConfigured is there with spec.dpuIgnition.
+	// ConditionIgnitionConfigured is only reported if spec.dpuIgnition is set.
 	ConditionIgnitionConfigured = "IgnitionConfigured"
-	// The conditions below are the HostedCluster's own, as HyperShift reports them.
+	// The following conditions are copied from the HostedCluster, as HyperShift reports them.
 	ConditionHostedClusterAvailable          = "HostedClusterAvailable"
 	ConditionHostedClusterProgressing        = "HostedClusterProgressing"
 	ConditionHostedClusterDegraded           = "HostedClusterDegraded"
@@ -44,56 +45,57 @@ const (
 
 // Reasons of conditions.
 const (
-	// Ready.
+	// Reasons of Ready.
 	ReasonClusterReady             = "ClusterReady"
 	ReasonWaitingForControlPlane   = "WaitingForControlPlane"
 	ReasonWaitingForInfrastructure = "WaitingForInfrastructure"
 	ReasonAPIServerUnreachable     = "APIServerUnreachable"
 	ReasonValidationFailed         = "ValidationFailed"
-	// HostedClusterCreated.
+	// Reasons of HostedClusterCreated.
 	ReasonCreated        = "Created"
 	ReasonCreationFailed = "CreationFailed"
 	ReasonNotCreated     = "NotCreated"
 	ReasonDeleted        = "Deleted"
-	// NodePoolReady.
+	// Reasons of NodePoolReady.
 	ReasonNodesReady             = "NodesReady"
 	ReasonWaitingForNodes        = "WaitingForNodes"
 	ReasonNodePoolCreationFailed = "NodePoolCreationFailed"
 	ReasonNodesUnhealthy         = "NodesUnhealthy"
-	// DPUClusterValid. Valid is also the reason of the other validations that succeed,
-	// NotFound of those whose object is missing.
+	// Reasons of DPUClusterValid. Valid is also the reason of the other validations that succeed, and
+	// NotFound of the validations whose object does not exist.
 	ReasonValid                 = "Valid"
 	ReasonNotFound              = "NotFound"
 	ReasonNotReady              = "NotReady"
 	ReasonInsufficientResources = "InsufficientResources"
-	// ReasonInUse: another bridge has the DPUCluster.
+	// ReasonInUse means that the DPUCluster belongs to another bridge or has another control plane.
 	ReasonInUse = "InUse"
-	// ServiceExposureReady.
+	// Reasons of ServiceExposureReady.
 	ReasonLoadBalancerReady     = "LoadBalancerReady"
 	ReasonNodePortReady         = "NodePortReady"
 	ReasonLoadBalancerPending   = "LoadBalancerPending"
 	ReasonNodePortPending       = "NodePortPending"
 	ReasonVIPConflict           = "VIPConflict"
 	ReasonServiceCreationFailed = "ServiceCreationFailed"
-	// ReasonVIPNotInPool: no IPAddressPool has the address.
+	// ReasonVIPNotInPool means that no IPAddressPool has the addresses and serves the control plane.
 	ReasonVIPNotInPool = "VIPNotInPool"
-	// SecretsValid: a key is missing, or what it holds can't be read.
+	// Reasons of SecretsValid: a key is missing, or its value is not valid.
 	ReasonKeyMissing = "KeyMissing"
 	ReasonUnreadable = "Unreadable"
-	// StorageClassValid: the class makes no volumes by itself.
+	// Reason of StorageClassValid: the StorageClass does not provision volumes dynamically.
 	ReasonNotDynamic = "NotDynamic"
-	// ReleaseImageValid: the registry does not know the image, does not let the pull
-	// secret read it, or can't be asked now.
+	// Reasons of ReleaseImageValid: the registry does not have the image, the pull secret may not read
+	// it, the registry is unreachable, or HyperShift does not support the version.
 	ReasonImageNotFound       = "ImageNotFound"
 	ReasonImageUnauthorized   = "ImageUnauthorized"
 	ReasonRegistryUnreachable = "RegistryUnreachable"
 	ReasonVersionNotSupported = "VersionNotSupported"
-	// IgnitionConfigured: also NotFound, of the DPUFlavor or the ConfigMap.
+	// Reasons of IgnitionConfigured. NotFound is also used if the DPUFlavor or the ConfigMap does not
+	// exist.
 	ReasonIgnitionGenerated   = "IgnitionGenerated"
 	ReasonWaitingForIgnition  = "WaitingForIgnition"
 	ReasonIgnitionUnreachable = "IgnitionUnreachable"
 	ReasonIgnitionInvalid     = "IgnitionInvalid"
-	// PlatformReady.
+	// Reasons of PlatformReady.
 	ReasonInstalled              = "Installed"
 	ReasonHyperShiftNotInstalled = "HyperShiftNotInstalled"
 	ReasonMetalLBNotInstalled    = "MetalLBNotInstalled"
@@ -102,35 +104,36 @@ const (
 
 // Event reasons.
 const (
-	// EventMismatchedAvailability warns that the two policies differ.
+	// EventMismatchedAvailability warns that the two availability policies differ.
 	EventMismatchedAvailability = "MismatchedAvailability"
 )
 
-// DPFHCPBridge turns a DPUCluster into a hosted OpenShift control plane: a HyperShift
-// HostedCluster and NodePool, whose kubeconfig is handed to the DPUCluster.
+// DPFHCPBridge turns a DPUCluster into a hosted OpenShift control plane. It creates a HyperShift
+// HostedCluster and NodePool and publishes the kubeconfig to the DPUCluster.
 //
-// All it makes lives in its own namespace and bears its own name.
+// The HostedCluster and the NodePool have the name and the namespace of the bridge.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:storageversion
 // +kubebuilder:resource:scope=Namespaced,shortName=dpfhcp,categories={dpf,hcp}
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Current phase"
-// +kubebuilder:printcolumn:name="DPUCluster",type=string,JSONPath=`.spec.dpuClusterRef.name`,description="The DPUCluster it serves"
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the cluster is ready"
+// +kubebuilder:printcolumn:name="DPUCluster",type=string,JSONPath=`.spec.dpuClusterRef.name`,description="The DPUCluster that the bridge serves"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether the hosted cluster is ready"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`,description="Time since creation"
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 54 && !self.metadata.name.contains('.')",message="name must have at most 54 characters and no dot, so that what is named after it fits"
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) + size(self.spec.baseDomain) <= 245",message="name and baseDomain together must have at most 245 characters, so that the names of API and ingress fit"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 54 && !self.metadata.name.contains('.')",message="name must have at most 54 characters and no dot, because other objects are named after it"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) + size(self.spec.baseDomain) <= 245",message="name and baseDomain together must have at most 245 characters, because the DNS names of the API and the ingress are made of both"
 type DPFHCPBridge struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// spec is the desired hosted cluster.
 	// +required
 	Spec DPFHCPBridgeSpec `json:"spec"`
-	// Status says, until the operator has looked at the bridge, that nothing is known of it.
+	// status is the observed state of the hosted cluster. Until the first reconcile, Ready is Unknown.
 	//
 	// +optional
-	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "NotLookedAt", message: "the operator has not looked at the bridge yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "NotLookedAt", message: "the operator has not reconciled the bridge yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DPFHCPBridgeStatus `json:"status,omitempty"`
 }
 
@@ -143,21 +146,22 @@ type DPFHCPBridgeList struct {
 	Items           []DPFHCPBridge `json:"items"`
 }
 
-// DPFHCPBridgeSpec is the hosted cluster that is wanted. What HyperShift can't change of
-// a HostedCluster can't be changed here either.
+// DPFHCPBridgeSpec is the desired hosted cluster. Fields that HyperShift cannot change in an existing
+// HostedCluster are immutable.
 //
 // +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == false || size(self.metalLBVirtualIP) != 0",message="metalLBVirtualIP is required when exposeThroughLoadBalancer is true"
 // +kubebuilder:validation:XValidation:rule="self.exposeThroughLoadBalancer == true || size(self.metalLBVirtualIP) == 0",message="metalLBVirtualIP must be empty when exposeThroughLoadBalancer is false"
-// +kubebuilder:validation:XValidation:rule="(has(self.controlPlane) && has(self.controlPlane.disabledCapabilities) ? self.controlPlane.disabledCapabilities : []) == (has(oldSelf.controlPlane) && has(oldSelf.controlPlane.disabledCapabilities) ? oldSelf.controlPlane.disabledCapabilities : [])",message="disabledCapabilities is immutable: OpenShift can't change the capabilities of a cluster that exists"
+// +kubebuilder:validation:XValidation:rule="(has(self.controlPlane) && has(self.controlPlane.disabledCapabilities) ? self.controlPlane.disabledCapabilities : []) == (has(oldSelf.controlPlane) && has(oldSelf.controlPlane.disabledCapabilities) ? oldSelf.controlPlane.disabledCapabilities : [])",message="disabledCapabilities is immutable, because OpenShift cannot change the capabilities of an existing cluster"
 type DPFHCPBridgeSpec struct {
-	// DPUClusterRef is the DPUCluster, in any namespace. One DPUCluster serves one bridge.
+	// dpuClusterRef names the DPUCluster. It may be in any namespace. A DPUCluster serves one bridge at a
+	// time.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="dpuClusterRef is immutable"
 	DPUClusterRef ObjectReference `json:"dpuClusterRef"`
 
-	// BaseDomain of the hosted cluster: its API is at api.NAME.BASEDOMAIN, its ingress at
-	// *.apps.NAME.BASEDOMAIN.
+	// baseDomain is the DNS domain of the hosted cluster. Its API server is api.NAME.BASEDOMAIN, and its
+	// ingress is *.apps.NAME.BASEDOMAIN.
 	//
 	// +required
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}$`
@@ -166,8 +170,7 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="baseDomain is immutable"
 	BaseDomain string `json:"baseDomain"`
 
-	// OCPReleaseImage is the OpenShift release, by tag or digest. A change upgrades the
-	// cluster.
+	// ocpReleaseImage is the OpenShift release image, by tag or digest. A change upgrades the cluster.
 	//
 	// +required
 	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
@@ -175,20 +178,19 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	OCPReleaseImage string `json:"ocpReleaseImage"`
 
-	// SSHKeySecretRef names a Secret of the same namespace with the key ssh-publickey:
-	// public keys that may log in to nodes.
+	// sshKeySecretRef names a Secret in the same namespace. Its key ssh-publickey holds the SSH public
+	// keys that may log in to nodes.
 	//
 	// +required
 	SSHKeySecretRef LocalObjectReference `json:"sshKeySecretRef"`
 
-	// PullSecretRef names a Secret of the same namespace with the key .dockerconfigjson:
-	// credentials for the registries that OpenShift's images come from.
+	// pullSecretRef names a Secret in the same namespace. Its key .dockerconfigjson holds the credentials
+	// for the registries of OpenShift's images.
 	//
 	// +required
 	PullSecretRef LocalObjectReference `json:"pullSecretRef"`
 
-	// EtcdStorageClass is the StorageClass of etcd's volumes, which has to make them by
-	// itself.
+	// etcdStorageClass is the StorageClass of etcd's volumes. It must provision volumes dynamically.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -196,28 +198,29 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="etcdStorageClass is immutable"
 	EtcdStorageClass string `json:"etcdStorageClass"`
 
-	// ControlPlaneAvailabilityPolicy: HighlyAvailable runs three replicas of the control
-	// plane and of etcd, SingleReplica one.
+	// controlPlaneAvailabilityPolicy is the number of replicas of the control plane and of etcd: three
+	// with HighlyAvailable, and one with SingleReplica.
 	//
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneAvailabilityPolicy is immutable: HyperShift can't change it of a cluster that exists"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="controlPlaneAvailabilityPolicy is immutable, because HyperShift cannot change it for an existing cluster"
 	ControlPlaneAvailabilityPolicy AvailabilityPolicy `json:"controlPlaneAvailabilityPolicy"`
 
-	// InfrastructureAvailabilityPolicy is that of ingress and other infrastructure.
+	// infrastructureAvailabilityPolicy is the availability of the ingress and other infrastructure of the
+	// hosted cluster.
 	//
 	// +required
 	InfrastructureAvailabilityPolicy AvailabilityPolicy `json:"infrastructureAvailabilityPolicy"`
 
-	// ExposeThroughLoadBalancer exposes the API server at metalLBVirtualIP by MetalLB;
-	// otherwise it is exposed on ports of the management cluster's nodes.
+	// exposeThroughLoadBalancer exposes the API server at metalLBVirtualIP through MetalLB. If it is
+	// false, the API server is exposed on node ports of the management cluster.
 	//
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="exposeThroughLoadBalancer is immutable: HyperShift can't change how a cluster that exists is published"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="exposeThroughLoadBalancer is immutable, because HyperShift cannot change how an existing cluster is published"
 	ExposeThroughLoadBalancer bool `json:"exposeThroughLoadBalancer"`
 
-	// MetalLBVirtualIP is the address of the API server when it is exposed through a load
-	// balancer, and empty otherwise: IPv4, IPv6, or one of each with a comma between them. The
-	// management cluster's Services must have the families.
+	// metalLBVirtualIP is the address of the API server if it is exposed through a load balancer, and
+	// empty otherwise. It is an IPv4 address, an IPv6 address, or one of each with a comma between them.
+	// The Services of the management cluster must support these address families.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=55
@@ -225,26 +228,27 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:default=""
 	MetalLBVirtualIP string `json:"metalLBVirtualIP,omitempty"`
 
-	// Networking is the networks of the hosted cluster.
+	// networking defines the networks of the hosted cluster.
 	//
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="networking is immutable: HyperShift can't change the networks of a cluster that exists"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="networking is immutable, because HyperShift cannot change the networks of an existing cluster"
 	Networking Networking `json:"networking,omitempty,omitzero"`
 
-	// ControlPlane says where the control plane's pods run, and what it is made without.
+	// controlPlane defines where the control plane's pods run, and which capabilities are disabled.
 	//
 	// +optional
 	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
 
-	// DPUIgnition has DPUs installed as workers of the hosted cluster: the template that DPF
-	// boots them with is made and kept. Without it somebody else has to make one.
+	// dpuIgnition installs DPUs as workers of the hosted cluster. The operator creates and updates the
+	// template that DPF boots the DPUs with. If dpuIgnition is not set, you have to create the template.
 	//
 	// +optional
 	DPUIgnition *DPUIgnition `json:"dpuIgnition,omitempty"`
 
-	// ProvisioningTimeout is how long the cluster may take to become ready, at first and after
-	// each change. A bridge that takes longer is Failed until it is ready.
+	// provisioningTimeout is the time within which the cluster must become ready, after its creation and
+	// after each change of the spec. If the cluster takes longer, the phase is Failed until the cluster
+	// is ready.
 	//
 	// +optional
 	// +kubebuilder:default="1h"
@@ -253,8 +257,8 @@ type DPFHCPBridgeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) >= duration('1m')",message="provisioningTimeout must be a time of at least one minute such as 30m or 1h30m"
 	ProvisioningTimeout metav1.Duration `json:"provisioningTimeout,omitempty,omitzero"`
 
-	// ClusterType is the user's own category, for example dpf-production. It becomes a
-	// label of what is made.
+	// clusterType is a category that you choose, for example dpf-production. The created objects have it
+	// as a label.
 	//
 	// +required
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -263,17 +267,17 @@ type DPFHCPBridgeSpec struct {
 	ClusterType string `json:"clusterType"`
 }
 
-// DPUIgnition is what DPUs are installed with.
+// DPUIgnition defines what DPUs are installed with.
 type DPUIgnition struct {
-	// FlavorName is the DPUFlavor, in the DPUCluster's namespace.
+	// flavorName is the name of the DPUFlavor in the DPUCluster's namespace.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	FlavorName string `json:"flavorName"`
 
-	// MachineOSURL is the image of the DPUs' system, that of the release with the drivers of
-	// BlueField. Change it with ocpReleaseImage.
+	// machineOSURL is the image of the DPUs' operating system: the image of the release with BlueField's
+	// drivers. Change it together with ocpReleaseImage.
 	//
 	// +required
 	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
@@ -281,9 +285,10 @@ type DPUIgnition struct {
 	// +kubebuilder:validation:MaxLength=512
 	MachineOSURL string `json:"machineOSURL"`
 
-	// ConfigMapRef names a ConfigMap of the same namespace with ignitions of spec 3 that go
-	// over what is made, a file or unit in place of one of its name: target.ign of the installed
-	// DPU, live.ign of the system that installs it.
+	// configMapRef names a ConfigMap in the same namespace with your own ignitions (spec 3), which are
+	// merged into the generated ignitions. Its key target.ign is for the installed DPU, and live.ign is
+	// for the live system that installs the DPU. A file or a unit replaces a generated one of the same
+	// name.
 	//
 	// +optional
 	ConfigMapRef *LocalObjectReference `json:"configMapRef,omitempty"`
@@ -291,14 +296,14 @@ type DPUIgnition struct {
 
 // ObjectReference names an object in a namespace.
 type ObjectReference struct {
-	// Name of the object.
+	// name is the name of the object.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Namespace of the object.
+	// namespace is the namespace of the object.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -308,7 +313,7 @@ type ObjectReference struct {
 
 // LocalObjectReference names an object in the same namespace.
 type LocalObjectReference struct {
-	// Name of the object.
+	// name is the name of the object.
 	//
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -316,7 +321,7 @@ type LocalObjectReference struct {
 	Name string `json:"name"`
 }
 
-// AvailabilityPolicy says how many replicas there are.
+// AvailabilityPolicy defines the number of replicas.
 //
 // +kubebuilder:validation:Enum=HighlyAvailable;SingleReplica
 type AvailabilityPolicy string
@@ -324,36 +329,36 @@ type AvailabilityPolicy string
 const (
 	// HighlyAvailable runs three replicas.
 	HighlyAvailable AvailabilityPolicy = "HighlyAvailable"
-	// SingleReplica runs one.
+	// SingleReplica runs one replica.
 	SingleReplica AvailabilityPolicy = "SingleReplica"
 )
 
-// DPFHCPBridgePhase sums the conditions up.
+// DPFHCPBridgePhase summarizes the conditions.
 //
 // +kubebuilder:validation:Enum=Pending;Provisioning;Ready;Failed;Deleting
 type DPFHCPBridgePhase string
 
 const (
-	// PhasePending: what the bridge stands on is not there yet.
+	// PhasePending means that an object that the bridge needs does not exist or is not ready yet.
 	PhasePending DPFHCPBridgePhase = "Pending"
-	// PhaseProvisioning: the hosted cluster is being made or upgraded.
+	// PhaseProvisioning means that the hosted cluster is being created or upgraded.
 	PhaseProvisioning DPFHCPBridgePhase = "Provisioning"
-	// PhaseReady: the hosted cluster can be used.
+	// PhaseReady means that the hosted cluster can be used.
 	PhaseReady DPFHCPBridgePhase = "Ready"
-	// PhaseFailed: a person has to act; the message says how.
+	// PhaseFailed means that a person has to act. The message says what to do.
 	PhaseFailed DPFHCPBridgePhase = "Failed"
-	// PhaseDeleting: what was made is being removed.
+	// PhaseDeleting means that the created objects are being deleted.
 	PhaseDeleting DPFHCPBridgePhase = "Deleting"
 )
 
-// DPFHCPBridgeStatus is what is known of the hosted cluster.
+// DPFHCPBridgeStatus is the observed state of the hosted cluster.
 type DPFHCPBridgeStatus struct {
-	// Phase is computed from the conditions on every pass.
+	// phase summarizes the conditions. It is computed on every reconcile.
 	//
 	// +optional
 	Phase DPFHCPBridgePhase `json:"phase,omitempty"`
 
-	// Conditions of the bridge.
+	// conditions are the conditions of the bridge.
 	//
 	// +optional
 	// +listType=map
@@ -362,58 +367,59 @@ type DPFHCPBridgeStatus struct {
 	// +patchStrategy=merge
 	Conditions []metav1.Condition `json:"conditions,omitempty" patchMergeKey:"type" patchStrategy:"merge"`
 
-	// HostedClusterRef is the HostedCluster that was made.
+	// hostedClusterRef names the HostedCluster that the bridge has created.
 	//
 	// +optional
 	HostedClusterRef *ObjectReference `json:"hostedClusterRef,omitempty"`
 
-	// NodePoolRef is the NodePool that was made.
+	// nodePoolRef names the NodePool that the bridge has created.
 	//
 	// +optional
 	NodePoolRef *ObjectReference `json:"nodePoolRef,omitempty"`
 
-	// APIEndpoint is the URL of the API server: https://api.NAME.BASEDOMAIN:6443.
+	// apiEndpoint is the URL of the API server: https://api.NAME.BASEDOMAIN:6443, or the address and the
+	// port of a node.
 	//
 	// +optional
 	APIEndpoint string `json:"apiEndpoint,omitempty"`
 
-	// IngressEndpoint is the wildcard name of the ingress: *.apps.NAME.BASEDOMAIN.
+	// ingressEndpoint is the wildcard DNS name of the ingress: *.apps.NAME.BASEDOMAIN.
 	//
 	// +optional
 	IngressEndpoint string `json:"ingressEndpoint,omitempty"`
 
-	// KubeconfigSecretRef is the Secret with the administrator's kubeconfig.
+	// kubeconfigSecretRef names the Secret with the administrator's kubeconfig.
 	//
 	// +optional
 	KubeconfigSecretRef *LocalObjectReference `json:"kubeconfigSecretRef,omitempty"`
 
-	// IgnitionConfigMapRef is the template that DPUs are booted with, in the DPUCluster's
+	// ignitionConfigMapRef names the ConfigMap with the template that DPUs boot with, in the DPUCluster's
 	// namespace.
 	//
 	// +optional
 	IgnitionConfigMapRef *LocalObjectReference `json:"ignitionConfigMapRef,omitempty"`
 
-	// ProvisioningSince is since when the cluster is waited for; empty while it is ready, and
-	// before it is made.
+	// provisioningSince is the start of provisioningTimeout. It is empty while the cluster is ready, and
+	// before the cluster is created.
 	//
 	// +optional
 	ProvisioningSince *metav1.Time `json:"provisioningSince,omitempty"`
 
-	// ObservedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Message says what is waited for or wrong.
+	// message says what the bridge waits for, or what is wrong and how to fix it.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// StatusConditions points at the bridge's conditions, for kit/step.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (b *DPFHCPBridge) StatusConditions() *[]metav1.Condition { return &b.Status.Conditions }
 
-// SetObservedGeneration notes the generation that the status speaks of.
+// SetObservedGeneration records the generation that the status describes.
 func (b *DPFHCPBridge) SetObservedGeneration(generation int64) {
 	b.Status.ObservedGeneration = generation
 }

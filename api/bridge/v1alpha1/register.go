@@ -10,7 +10,7 @@ import (
 )
 
 // GroupVersion is the API group and version of every kind in this package.
-var GroupVersion = schema.GroupVersion{Group: "dpf.hcp.bridge.com", Version: "v1alpha1"} //nolint:gochecknoglobals // a constant in all but the language's eyes
+var GroupVersion = schema.GroupVersion{Group: "dpf.hcp.bridge.com", Version: "v1alpha1"} //nolint:gochecknoglobals // it is never changed, but Go has no constant structs
 
 // AddToScheme registers the kinds of this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {

@@ -9,129 +9,132 @@ import "time"
 type API struct {
 	Server   Server   `yaml:"server"`
 	Database Database `yaml:"database"`
-	// InsecureNoAuthentication lets the API listen for everybody without server.jwt.
+	// InsecureNoAuthentication lets the API listen on all addresses without server.jwt.
 	InsecureNoAuthentication bool `yaml:"insecure_no_authentication"`
-	// Roles say what callers may do, by claims of their tokens. One that no entry fits may
-	// do nothing, one that several fit may do what each of them allows.
-	// Required with server.jwt.
+	// Roles define what callers may do, by claims of their tokens. A caller without a matching entry may
+	// do nothing. A caller with several matching entries may do what each of them allows. Required with
+	// server.jwt.
 	Roles []RoleBinding `yaml:"roles"`
-	// Adapters may report on resources of every kind, beside those that a kind requires;
-	// "*" is any name.
+	// Adapters are the adapters that may report on resources of every kind, in addition to those that a
+	// kind requires. "*" allows all names.
 	Adapters []string `yaml:"adapters"`
 	// Entities are the registered kinds.
 	Entities []Entity `yaml:"entities"`
-	// SpecSchemas is an OpenAPI document with the schemas that entities name.
+	// SpecSchemas is the path of an OpenAPI document with the schemas that entities name.
 	SpecSchemas string `yaml:"spec_schemas"`
-	// StuckAfter is when a resource that is not reconciled counts as stuck. Default: 30m.
+	// StuckAfter is the time after which a resource that is not reconciled counts as stuck. Default: 30m.
 	StuckAfter time.Duration `yaml:"stuck_after"`
-	// ChangesKept is for how long the change feed goes back. Default: 24h.
+	// ChangesKept is how long the change feed keeps changes. Default: 24h.
 	ChangesKept time.Duration `yaml:"changes_kept"`
 	Log         Log           `yaml:"log"`
 }
 
-// Server says where the API listens.
+// Server configures the addresses, the TLS certificate and the authentication of the API.
 type Server struct {
-	// Address of the API. Default: :8000.
+	// Address is the address on which the API listens. Default: :8000.
 	Address string `yaml:"address"`
-	// HealthAddress serves /healthz and /readyz. Default: :8080.
+	// HealthAddress is the address on which /healthz and /readyz are served. Default: :8080.
 	HealthAddress string `yaml:"health_address"`
-	// MetricsAddress serves /metrics. Default: :9090.
+	// MetricsAddress is the address on which /metrics is served. Default: :9090.
 	MetricsAddress string `yaml:"metrics_address"`
-	// TLSCertFile and TLSKeyFile; without them the API speaks plain HTTP.
+	// TLSCertFile and TLSKeyFile are the paths of the certificate and the private key. Without them the
+	// API serves plain HTTP.
 	TLSCertFile string `yaml:"tls_cert_file"`
 	TLSKeyFile  string `yaml:"tls_key_file"`
-	// JWT says whose tokens are taken. Without issuers every caller may do everything, so
-	// that the API listens on loopback alone.
+	// JWT configures the issuers whose tokens are accepted. Without issuers, every caller may do
+	// everything, and the API listens on loopback only.
 	JWT JWT `yaml:"jwt"`
-	// Tenant says whose a resource is, and who sees it.
+	// Tenant defines the tenant of a resource, and who can see the resource.
 	Tenant Tenant `yaml:"tenant"`
 }
 
-// Database is Postgres.
+// Database configures the PostgreSQL database.
 type Database struct {
-	// URLFile holds the connection URL, which has a password in it.
+	// URLFile is the path of a file with the connection URL. The URL contains a password.
 	URLFile string `yaml:"url_file"`
-	// MaxConnections of this process. Default: 0, two for each of its processors and one
-	// more, at least 4.
+	// MaxConnections is the maximum number of connections of this process. Default: 0, which means two
+	// for each processor of the process plus one, and at least 4.
 	MaxConnections int32 `yaml:"max_connections"`
-	// QueryTimeout bounds each transaction. Default: 10s.
+	// QueryTimeout is the timeout of each transaction. Default: 10s.
 	QueryTimeout time.Duration `yaml:"query_timeout"`
 }
 
-// JWT says whose tokens are taken.
+// JWT configures the issuers whose tokens are accepted.
 type JWT struct {
 	Configs []Issuer `yaml:"configs"`
 }
 
-// Issuer is one whose tokens are taken.
+// Issuer is an issuer whose tokens are accepted.
 type Issuer struct {
-	// IssuerURL is the claim iss of its tokens.
+	// IssuerURL is the claim iss of the issuer's tokens.
 	IssuerURL string `yaml:"issuer_url"`
-	// Audience that they have to be for. Empty: any.
+	// Audience is the audience that the tokens must have. If it is empty, any audience is accepted.
 	Audience string `yaml:"audience"`
-	// JWKCertURL or JWKCertFile has its keys, one of them.
+	// JWKCertURL or JWKCertFile is the location of the issuer's keys. Set one of them.
 	JWKCertURL  string `yaml:"jwk_cert_url"`
 	JWKCertFile string `yaml:"jwk_cert_file"`
-	// JWKCertCAFile for JWKCertURL.
+	// JWKCertCAFile is the path of the CA bundle for JWKCertURL.
 	JWKCertCAFile string `yaml:"jwk_cert_ca_file"`
-	// Header has the token. Default: Authorization, after the word Bearer.
+	// Header is the request header with the token. Default: Authorization, after the word Bearer.
 	Header string `yaml:"header"`
-	// IdentityClaim names the caller in created_by and the audit log. Default: sub.
+	// IdentityClaim is the claim with the caller's name for created_by and the audit log. Default: sub.
 	IdentityClaim string `yaml:"identity_claim"`
 }
 
-// Tenant says whose a resource is: whose the request was that created it, and of what is
-// below another, that one's. A request sees and changes the resources of its tenant alone.
+// Tenant defines the tenant of a resource. It is the tenant of the request that created the resource,
+// or, for a resource below another resource, the tenant of that resource. A request can only see and
+// change the resources of its own tenant.
 type Tenant struct {
-	// SystemHeader marks requests for which all resources are there. Something in front of
-	// the API sets it, as it does the headers of dimensions.
+	// SystemHeader is the header of requests that may access all resources. A proxy in front of the API
+	// must set or remove this header and the headers of dimensions.
 	SystemHeader string      `yaml:"system_header"`
 	Dimensions   []Dimension `yaml:"dimensions"`
 }
 
-// Dimension is one part of whose a resource is.
+// Dimension is one part of a tenant.
 type Dimension struct {
-	// Key is its name in a resource's tenancy.
+	// Key is the name of the dimension in a resource's tenancy.
 	Key string `yaml:"key"`
-	// Claim of the token, or Header of the request, has its value: one of them.
+	// Claim is the claim of the token, or Header is the header of the request, with the value of the
+	// dimension. Set one of them.
 	Claim  string `yaml:"claim"`
 	Header string `yaml:"header"`
-	// Required refuses requests without it. One dimension at least has to be.
+	// Required rejects requests without the dimension. At least one dimension must be required.
 	Required bool `yaml:"required"`
 }
 
-// Roles of callers. Each of them reads everything.
+// Roles of callers. Every role may read everything.
 const (
-	// RoleReader does nothing else.
+	// RoleReader may only read.
 	RoleReader = "reader"
-	// RoleWriter creates, changes and deletes resources.
+	// RoleWriter may create, change and delete resources.
 	RoleWriter = "writer"
-	// RoleAdapter reports as the adapters of its entry, and holds their leases.
+	// RoleAdapter may report as the adapters of its entry and hold their leases.
 	RoleAdapter = "adapter"
-	// RoleSentinel holds leases.
+	// RoleSentinel may hold leases.
 	RoleSentinel = "sentinel"
-	// RoleAdmin does what a writer does, and removes resources by force.
+	// RoleAdmin may do what a writer may do, and force-delete resources.
 	RoleAdmin = "admin"
 )
 
-// RoleBinding gives a role to the callers with a claim.
+// RoleBinding grants a role to callers with a claim.
 type RoleBinding struct {
 	// Role is reader, writer, adapter, sentinel or admin.
 	Role string `yaml:"role"`
-	// Issuer is the issuer_url whose tokens are meant. Required where there are several: a
-	// claim of one issuer says nothing about another's callers.
+	// Issuer is the issuer_url of the tokens. It is required if there are several issuers, because a
+	// claim of one issuer says nothing about the callers of another issuer.
 	Issuer string `yaml:"issuer"`
-	// Claim of the token: a text, or a list of them. Dots lead into a claim that is an
+	// Claim is the name of the token's claim: a string or a list of strings. Dots select a field of an
 	// object: realm_access.roles. Default: the claim with the caller's name.
 	Claim string `yaml:"claim"`
-	// Values of which the claim has to have one; "*" is any.
+	// Values are the accepted values. The claim must have one of them. "*" accepts any value.
 	Values []string `yaml:"values"`
-	// Adapters are the names that callers with the role adapter report as, and AdapterClaim
-	// is the claim with such a name: one of the two.
+	// Adapters are the names as which callers with the role adapter may report, and AdapterClaim is the
+	// claim with such a name. Set one of them.
 	Adapters     []string `yaml:"adapters"`
 	AdapterClaim string   `yaml:"adapter_claim"`
-	// AllTenants has its callers see the resources of all tenants, if all entries that fit
-	// have it; what they create is nobody's, or that of what it is below.
+	// AllTenants lets callers see the resources of all tenants, if all matching entries have it. A
+	// resource that they create has no tenant, or the tenant of its parent.
 	AllTenants bool `yaml:"all_tenants"`
 }
 
@@ -141,21 +144,21 @@ type Entity struct {
 	Kind string `yaml:"kind"`
 	// Plural is the collection in the path, for example nodepools.
 	Plural string `yaml:"plural"`
-	// ParentKind is the kind it is owned by, if any.
+	// ParentKind is the kind of the parent, if the kind has one.
 	ParentKind string `yaml:"parent_kind"`
 	// OnParentDelete is restrict (default) or cascade.
 	OnParentDelete string `yaml:"on_parent_delete"`
-	// RequiredAdapters all have to report Available before a resource is Reconciled, and
-	// Finalized before it goes.
+	// RequiredAdapters must all report Available before a resource is Reconciled, and Finalized before it
+	// is deleted.
 	RequiredAdapters []string        `yaml:"required_adapters"`
 	References       []ReferenceRule `yaml:"references"`
-	// Conditions are computed from statuses by CEL.
+	// Conditions are additional conditions that are computed from statuses with CEL.
 	Conditions []MappedCondition `yaml:"conditions"`
-	// SpecSchemaName is a schema of spec_schemas that specs have to satisfy.
+	// SpecSchemaName is the name of a schema in spec_schemas. Specs must match the schema.
 	SpecSchemaName string `yaml:"spec_schema_name"`
-	// RequireSpecSchema refuses to start without the schema.
+	// RequireSpecSchema prevents the API from starting without the schema.
 	RequireSpecSchema bool `yaml:"require_spec_schema"`
-	// NameMinLen and NameMaxLen bound names. Default: 1 and 63.
+	// NameMinLen and NameMaxLen are the minimum and maximum length of names. Default: 1 and 63.
 	NameMinLen int `yaml:"name_min_len"`
 	NameMaxLen int `yaml:"name_max_len"`
 }
@@ -164,38 +167,38 @@ type Entity struct {
 type ReferenceRule struct {
 	RefType    string `yaml:"ref_type"`
 	TargetKind string `yaml:"target_kind"`
-	// Min and Max bound their number. Max 0: any number.
+	// Min and Max are the minimum and maximum number of references. Max 0 means any number.
 	Min int `yaml:"min"`
 	Max int `yaml:"max"`
-	// Weak references do not keep their target: it may be deleted, and the resource that
-	// refers to it is then not Reconciled (reason ReferenceMissing) until it is changed.
-	// Others answer the deletion of their target with 409.
+	// Weak allows the target of a reference to be deleted. The resource that refers to a deleted target
+	// is not Reconciled (reason ReferenceMissing) until it is changed. If Weak is false, the deletion of
+	// the target fails with status 409.
 	Weak bool `yaml:"weak"`
 }
 
-// MappedCondition is a condition of resources computed from statuses.
+// MappedCondition is a condition of a resource that is computed from statuses.
 type MappedCondition struct {
 	Type   string          `yaml:"type"`
 	When   Expression      `yaml:"when"`
 	Output ConditionOutput `yaml:"output"`
 }
 
-// ConditionOutput is what the condition says where its gate holds.
+// ConditionOutput is the content of the condition if its expression in when is true.
 type ConditionOutput struct {
 	Status  Expression `yaml:"status"`
 	Reason  Expression `yaml:"reason"`
 	Message Expression `yaml:"message"`
 }
 
-// Expression is CEL over statuses and resource.
+// Expression is a CEL expression over statuses and resource.
 type Expression struct {
 	Expression string `yaml:"expression"`
 }
 
-// Log says what is logged.
+// Log configures the log.
 type Log struct {
-	// Level is debug, info, warn or error. Default: info.
+	// Level is the lowest level that is logged: debug, info, warn or error. Default: info.
 	Level string `yaml:"level"`
-	// Format is json or text. Default: json.
+	// Format is the format of the log: json or text. Default: json.
 	Format string `yaml:"format"`
 }

@@ -5,52 +5,53 @@ package platform
 
 import "time"
 
-// BrokerRabbitMQ is the type of broker that there is.
+// BrokerRabbitMQ is the only supported type of broker.
 const BrokerRabbitMQ = "rabbitmq"
 
-// Broker configures the broker, in sentinel's file or in one of its own (broker.yaml,
+// Broker configures the broker, in the file of sentinel or in its own file (broker.yaml,
 // BROKER_CONFIG_FILE).
 type Broker struct {
-	// Type is rabbitmq.
+	// Type is the type of the broker: rabbitmq.
 	Type     string       `yaml:"type"`
 	RabbitMQ BrokerRabbit `yaml:"rabbitmq"`
-	// Parallelism is how many events a subscriber handles at once. Those of one resource
-	// are never handled at once. Default: 8.
+	// Parallelism is the maximum number of events that a subscriber handles concurrently. Events of one
+	// resource are never handled concurrently. Default: 8.
 	Parallelism int `yaml:"parallelism"`
-	// MaxDeliveries is how often an event is tried before it goes to the dead letters.
+	// MaxDeliveries is the maximum number of attempts to handle an event before it becomes a dead letter.
 	// Default: 10.
 	MaxDeliveries int `yaml:"max_deliveries"`
-	// MinBackoff and MaxBackoff are between two tries. Default: 500ms and 30s.
+	// MinBackoff and MaxBackoff are the minimum and maximum delay between two attempts. Default: 500ms
+	// and 30s.
 	MinBackoff time.Duration `yaml:"min_backoff"`
 	MaxBackoff time.Duration `yaml:"max_backoff"`
 }
 
-// BrokerRabbit is how RabbitMQ is reached.
+// BrokerRabbit configures the connection to RabbitMQ.
 type BrokerRabbit struct {
-	// URLFile holds the server's URL, which may have a password in it; or URL, if not. This
-	// file and those below are read anew for each connection.
+	// URL is the server's URL if the URL contains no password. Otherwise URLFile is the path of a file
+	// with the URL. Set one of them. URLFile and the files below are read again for each connection.
 	URL     string `yaml:"url"`
 	URLFile string `yaml:"url_file"`
-	// CAFile has the CAs, in PEM, of which one signed the server's certificate. Default:
-	// those that the system trusts. It needs a URL of amqps.
+	// CAFile is the path of a CA bundle in PEM that verifies the server's certificate. It requires a URL
+	// with amqps. Default: the system's certificate authorities.
 	CAFile string `yaml:"ca_file"`
-	// CertFile and KeyFile, in PEM, are who the client is to a server that asks for it: both
-	// or none. The user is that of the URL all the same, unless the URL has
-	// ?auth_mechanism=external.
+	// CertFile and KeyFile are the paths of the client certificate and private key in PEM. Set both or
+	// none. The user is still the user in the URL, unless the URL has ?auth_mechanism=external.
 	CertFile string `yaml:"cert_file"`
 	KeyFile  string `yaml:"key_file"`
-	// Exchange that the events of all topics go to. Default: one for each topic, of its name.
+	// Exchange is the exchange for the events of all topics. Default: one exchange for each topic, with
+	// the topic's name.
 	Exchange string `yaml:"exchange"`
-	// ExchangeType is topic, fanout or direct, of an exchange that is not there yet.
-	// Default: topic.
+	// ExchangeType is the type of an exchange that does not exist yet: topic, fanout or direct. Default:
+	// topic.
 	ExchangeType string `yaml:"exchange_type"`
-	// RoutingKey that events are published with and queues are bound by. Default: the empty
-	// one.
+	// RoutingKey is the routing key with which events are published and queues are bound. Default: the
+	// empty string.
 	RoutingKey string `yaml:"routing_key"`
-	// Quorum has queues that are not there yet be quorum queues, which outlive the loss of a
-	// node, and which upstream's programs do not take over. Default: classic ones.
+	// Quorum creates queues that do not exist yet as quorum queues. Quorum queues survive the loss of a
+	// node, but upstream's programs cannot use them. Default: classic queues.
 	Quorum bool `yaml:"quorum"`
-	// PrefetchCount is how many events a subscriber may hold that are not done, those that
-	// wait for another try included. Default: 1000.
+	// PrefetchCount is the maximum number of unacknowledged events of a subscriber, including events that
+	// wait for a retry. Default: 1000.
 	PrefetchCount int `yaml:"prefetch_count"`
 }

@@ -5,53 +5,53 @@ package platform
 
 import "time"
 
-// Sentinel configures `hyperfleet-platform sentinel`: one kind of resource, watched by any number
-// of replicas of which one sends events.
+// Sentinel configures `hyperfleet-platform sentinel`. It watches one resource type. Of its replicas,
+// only one publishes events.
 type Sentinel struct {
-	// ResourceType is the collection it watches, for example clusters. Required.
+	// ResourceType is the collection to watch, for example clusters. Required.
 	ResourceType string `yaml:"resource_type"`
-	// ResourceSelector are labels that all have to match.
+	// ResourceSelector holds labels that must all match.
 	ResourceSelector []LabelSelector `yaml:"resource_selector"`
-	// PollInterval is the pace of decisions on what it knows. Default: 5s. The change
-	// feed needs none.
+	// PollInterval is the interval at which the decision is evaluated for the known resources. Default:
+	// 5s. Changes in the change feed are handled at once.
 	PollInterval time.Duration `yaml:"poll_interval"`
-	// RelistInterval is how often everything is listed again, beside the change feed.
-	// Default: 10m. Pages are read at most once a second.
+	// RelistInterval is the interval at which all resources are listed again, in addition to the change
+	// feed. Default: 10m. At most one page per second is read.
 	RelistInterval time.Duration `yaml:"relist_interval"`
-	// PageSize of lists, at most 100. Default: 100.
+	// PageSize is the number of resources per page, at most 100. Default: 100.
 	PageSize int `yaml:"page_size"`
-	// MaxAgeNotReconciled and MaxAgeReconciled are the cadences of the default decision.
-	// Default: 10s and 30m.
+	// MaxAgeNotReconciled and MaxAgeReconciled are the resync periods of the default decision for
+	// resources that are not reconciled and for resources that are. Default: 10s and 30m.
 	MaxAgeNotReconciled time.Duration `yaml:"max_age_not_reconciled"`
 	MaxAgeReconciled    time.Duration `yaml:"max_age_reconciled"`
-	// MessageDecision says when an event is sent; default: new, changed, or older than
-	// the cadence.
+	// MessageDecision defines when an event is published. Default: if the resource is new or has changed,
+	// or if its last update is older than its resync period.
 	MessageDecision *Decision `yaml:"message_decision"`
-	// MessageData is the event's data: strings are CEL over resource and reason, maps
-	// nest. Default: id, kind, href, generation, owner_references.
+	// MessageData is the data of the event. Strings are CEL expressions over resource and reason, and
+	// maps may be nested. Default: id, kind, href, generation, owner_references.
 	MessageData map[string]any `yaml:"message_data"`
-	// Lease is the name under which replicas agree who sends. Default: made of
-	// resource type and selector.
+	// Lease is the name of the lease that the replica that publishes events holds. Default: a name made
+	// of the resource type and the selector.
 	Lease   string        `yaml:"lease"`
 	Clients SentinelPeers `yaml:"clients"`
-	// Topic the events go to. Default: the resource type.
+	// Topic is the topic of the events. Default: the resource type.
 	Topic  string `yaml:"topic"`
 	Broker Broker `yaml:"broker"`
-	// HealthAddress serves /healthz and /readyz. Default: :8080.
+	// HealthAddress is the address on which /healthz and /readyz are served. Default: :8080.
 	HealthAddress string `yaml:"health_address"`
-	// MetricsAddress serves /metrics. Default: :9090.
+	// MetricsAddress is the address on which /metrics is served. Default: :9090.
 	MetricsAddress string `yaml:"metrics_address"`
 	Log            Log    `yaml:"log"`
 }
 
-// LabelSelector is one label that has to match.
+// LabelSelector is a label that must match.
 type LabelSelector struct {
 	Label string `yaml:"label"`
 	Value string `yaml:"value"`
 }
 
-// Decision is CEL over resource, now and condition(type). Params are evaluated in order,
-// each may use those before it; result is a bool.
+// Decision is a set of CEL expressions over resource, now and condition(type). Params are evaluated in
+// order, and each may use those before it. Result is a bool.
 type Decision struct {
 	Params []DecisionParam `yaml:"params"`
 	Result string          `yaml:"result"`
@@ -63,19 +63,19 @@ type DecisionParam struct {
 	Expr string `yaml:"expr"`
 }
 
-// SentinelPeers are those it speaks to.
+// SentinelPeers configures the clients of Sentinel and of sweep.
 type SentinelPeers struct {
 	HyperFleetAPI APIClient `yaml:"hyperfleet_api"`
 }
 
-// APIClient is how the fleet API is reached.
+// APIClient configures the client of the fleet API.
 type APIClient struct {
-	// BaseURL without the path, for example http://hyperfleet-api:8000. Required.
+	// BaseURL is the URL without the path, for example http://hyperfleet-api:8000. Required.
 	BaseURL string `yaml:"base_url"`
-	// Timeout of one try. Default: 10s.
+	// Timeout is the timeout of one attempt. Default: 10s.
 	Timeout time.Duration `yaml:"timeout"`
-	// TokenFile holds a bearer token.
+	// TokenFile is the path of a file with a bearer token.
 	TokenFile string `yaml:"token_file"`
-	// CAFile for https.
+	// CAFile is the path of a CA bundle for https.
 	CAFile string `yaml:"ca_file"`
 }

@@ -5,29 +5,32 @@ package platform
 
 import "time"
 
-// Sweep configures `hyperfleet-platform sweep`, which runs once.
+// Sweep configures `hyperfleet-platform sweep`, which runs once and exits.
 type Sweep struct {
-	// Delete lets sweep delete; without it, it only reports.
+	// Delete lets sweep delete objects. Without it, sweep only reports them.
 	Delete bool `yaml:"delete"`
-	// MaxDeletions: a run that would delete more deletes nothing, and says so.
-	// Default: 100.
+	// MaxDeletions is the maximum number of deletions. A run that would delete more objects deletes
+	// nothing and reports that. Default: 100.
 	MaxDeletions int `yaml:"max_deletions"`
-	// MaxShare is which share of the resources that objects are of may be gone, where
-	// there are more than five: beyond it the fleet API may have lost its data, and
-	// nothing is deleted. Default: 0.5; 1 allows all.
+	// MaxShare is the maximum share of missing resources among the resources to which the objects belong,
+	// if there are more than five. If the share is larger, the fleet API may have lost its data, so sweep
+	// deletes nothing. Default: 0.5. 1 allows all.
 	MaxShare float64 `yaml:"max_share"`
-	// MinAge is how old an object has to be. Default: 10m.
+	// MinAge is the minimum age of an object. Default: 10m.
 	MinAge time.Duration `yaml:"min_age"`
-	// Adapters are those whose objects are looked at; empty: all.
+	// Adapters are the adapters whose objects are checked. If it is empty, the objects of all adapters
+	// are checked.
 	Adapters []string `yaml:"adapters"`
-	// IdentityKeyFile holds the key of the HMAC that adapters stamp with. Required.
+	// IdentityKeyFile is the path of the HMAC key with which adapters sign objects. Required.
 	IdentityKeyFile string `yaml:"identity_key_file"`
-	// KubeConfigPath of the cluster; empty: in the cluster.
+	// KubeConfigPath is the path of the cluster's kubeconfig. If it is empty, the in-cluster
+	// configuration is used.
 	KubeConfigPath string `yaml:"kube_config_path"`
-	// Kinds are the only ones looked at, as Kind.group: Job.batch, ConfigMap; empty: all that
-	// can be listed and deleted. What the cluster has not is passed over, with a warning.
+	// Kinds are the only kinds that are checked, as Kind.group: Job.batch, ConfigMap. If it is empty, all
+	// kinds that can be listed and deleted are checked. A kind that the cluster does not have is skipped
+	// with a warning.
 	Kinds []string `yaml:"kinds"`
-	// ExcludedKinds are not looked at, as Kind.group: Event.events.k8s.io.
+	// ExcludedKinds are kinds that are not checked, as Kind.group: Event.events.k8s.io.
 	ExcludedKinds []string      `yaml:"excluded_kinds"`
 	Clients       SentinelPeers `yaml:"clients"`
 	Log           Log           `yaml:"log"`

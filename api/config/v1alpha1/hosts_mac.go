@@ -3,27 +3,28 @@
 
 package v1alpha1
 
-// MacHosts is what all ScalewayAppleSiliconMachines get. Without a kubelet there are none.
+// MacHosts is the configuration of all ScalewayAppleSiliconMachines. Without tartKubeletFile, nothing is
+// pushed to them.
 type MacHosts struct {
-	// TartKubeletFile is the program that runs machines. Empty: nothing is brought to
-	// ScalewayAppleSiliconMachines.
+	// TartKubeletFile is the path of the program that runs VMs on the hosts. If it is empty, nothing is
+	// pushed to ScalewayAppleSiliconMachines.
 	TartKubeletFile string `yaml:"tartKubeletFile"`
-	// TartFile is a release of Tart, as its project packs it (tart.tar.gz). It is brought to
-	// new hosts alone, because running machines would not survive another one.
+	// TartFile is the path of a release of Tart, as its project packages it (tart.tar.gz). It is only
+	// pushed to new hosts, because running VMs would not survive another release.
 	TartFile string `yaml:"tartFile"`
-	// MaxPods is the most machines at a time on one host: 1 or 2.
+	// MaxPods is the maximum number of VMs on a host: 1 or 2.
 	MaxPods int `yaml:"maxPods"`
-	// NodeLabels of the hosts' Nodes.
+	// NodeLabels are the labels of the hosts' Nodes.
 	NodeLabels map[string]string `yaml:"nodeLabels"`
-	// NodeExporterFile is node_exporter.
+	// NodeExporterFile is the path of the program node_exporter.
 	NodeExporterFile string `yaml:"nodeExporterFile"`
-	// VMEgressCIDR is a network that machines may reach of those that are shut to them, and
-	// VMDNSIP is a DNS server. Empty for none.
+	// VMEgressCIDR is a network that VMs may reach although it is blocked by default, and VMDNSIP is the
+	// address of a DNS server that they may reach. Both may be empty.
 	VMEgressCIDR string `yaml:"vmEgressCIDR"`
 	VMDNSIP      string `yaml:"vmDNSIP"`
-	// PrivateNetworkCIDR is the private network that machines may reach. Each host then needs
-	// its tag there (privateNetworkVLAN). Empty for none.
+	// PrivateNetworkCIDR is the private network that VMs may reach. If it is set, each host needs its
+	// VLAN tag in that network (privateNetworkVLAN).
 	PrivateNetworkCIDR string `yaml:"privateNetworkCIDR"`
-	// Tailnet the hosts are in.
+	// Tailnet is the tailnet that the hosts join.
 	Tailnet Tailnet `yaml:"tailnet"`
 }

@@ -5,7 +5,7 @@ package v1alpha1
 
 import "time"
 
-// Identity of the configuration file.
+// The API version and the kind of the configuration file.
 const (
 	APIVersion         = "config.hyperfleet.io/v1alpha1"
 	KindOperatorConfig = "OperatorConfig"
@@ -16,15 +16,15 @@ type OperatorConfig struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
 
-	// OperatorUID marks the machines of this operator. Two operators on one hypervisor
-	// need two. Default: made of the cluster (the uid of kube-system) and Namespace, so that it
-	// is the same when the operator is installed again.
+	// OperatorUID identifies the machines of this operator in their ownership records. Two operators on
+	// one hypervisor need different UIDs. Default: a UID made of the cluster (the UID of the namespace
+	// kube-system) and Namespace, so that it stays the same when the operator is reinstalled.
 	OperatorUID string `yaml:"operatorUID"`
-	// Namespace the operator runs in: its Lease, its own Secrets, and the default
-	// namespace of a HypervisorCluster's Secrets.
+	// Namespace is the namespace of the operator, of its Lease and its own Secrets, and the default
+	// namespace for the Secrets of a HypervisorCluster.
 	Namespace string `yaml:"namespace"`
-	// Controllers are the areas that run. Default: all. Two operators on one cluster must not
-	// run the same area, unless they are replicas that elect a leader.
+	// Controllers are the areas that run. Default: all. Two operators on one cluster must not run the
+	// same area, unless they are replicas that elect a leader.
 	Controllers []string `yaml:"controllers"`
 
 	Log            Log            `yaml:"log"`
@@ -40,269 +40,282 @@ type OperatorConfig struct {
 	Hosts          Hosts          `yaml:"hosts"`
 }
 
-// Log says what is logged and how.
+// Log configures the log.
 type Log struct {
-	// Level is DEBUG, INFO, WARN or ERROR. The variable LOG_LEVEL sets it as well.
+	// Level is the lowest level that is logged: DEBUG, INFO, WARN or ERROR. The environment variable
+	// LOG_LEVEL also sets it.
 	Level string `yaml:"level"`
-	// Format is json or text.
+	// Format is the format of the log: json or text.
 	Format string `yaml:"format"`
 }
 
-// Endpoint is where a server listens.
+// Endpoint is the address of a server.
 type Endpoint struct {
-	// BindAddress as host:port; "0" switches the server off.
+	// BindAddress is the address to listen on, as host:port, or "0" to disable the server.
 	BindAddress string `yaml:"bindAddress"`
 }
 
-// Metrics is where they are served, and what is in them.
+// Metrics configures the metrics server and the labels of metrics.
 type Metrics struct {
-	// BindAddress as host:port; "0" switches the server off.
+	// BindAddress is the address to listen on, as host:port, or "0" to disable the server.
 	BindAddress string `yaml:"bindAddress"`
-	// Secure serves them by TLS, with a certificate of the process's own, to those who show
-	// a token that the API server knows and who may `get` the path /metrics.
+	// Secure serves metrics over TLS with a self-signed certificate, only to clients with a token that
+	// the API server accepts and with permission to `get` the path /metrics.
 	Secure bool `yaml:"secure"`
-	// JobLabels are labels that the metrics of jobs have beside namespace and pool: repository,
-	// workflow. Each of their values is a series of its own.
+	// JobLabels are additional labels of the job metrics, besides namespace and pool: repository,
+	// workflow. Each value of a label is a separate time series.
 	JobLabels []string `yaml:"jobLabels"`
-	// MaxJobLabelValues bounds the combinations of these labels' values; the rest are "other".
+	// MaxJobLabelValues is the maximum number of combinations of values of these labels. Further
+	// combinations are counted as "other".
 	MaxJobLabelValues int `yaml:"maxJobLabelValues"`
 }
 
-// Webhooks is the server that CI platforms and machines call.
+// Webhooks configures the server that CI platforms and machines call.
 type Webhooks struct {
-	// BindAddress as host:port; "0" switches the server off.
+	// BindAddress is the address to listen on, as host:port, or "0" to disable the server.
 	BindAddress string `yaml:"bindAddress"`
-	// URL of the server as CI platforms know it, without a path, e.g.
-	// https://hyperfleet.example.com. It is for asking a platform to deliver failed
-	// webhooks again; empty means that this is not done.
+	// URL is the base URL at which CI platforms reach the server, without a path, e.g.
+	// https://hyperfleet.example.com. The operator needs it to request the redelivery of failed webhooks.
+	// If it is empty, the operator does not request redeliveries.
 	URL string `yaml:"url"`
-	// MaxBodyBytes bounds one request's body.
+	// MaxBodyBytes is the maximum size of a request body.
 	MaxBodyBytes int64 `yaml:"maxBodyBytes"`
-	// CertFile and KeyFile in PEM are served, and read again when they change.
+	// CertFile and KeyFile are the paths of the server's certificate and private key in PEM. They are
+	// reloaded when they change.
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
-	// OwnAuthority serves TLS where there is no CertFile, by an authority of the operator's own
-	// in the Secret hyperfleet-webhooks-ca. Machines trust it, unless guest.caFile says whom.
+	// OwnAuthority serves TLS with the operator's own certificate authority, in the Secret
+	// hyperfleet-webhooks-ca, if CertFile is empty. Machines trust this authority, unless guest.caFile
+	// names another one.
 	OwnAuthority bool `yaml:"ownAuthority"`
-	// PlainHTTP serves in the clear, for an ingress that ends TLS. Without it, and without
-	// CertFile and OwnAuthority, there is plain HTTP on loopback alone.
+	// PlainHTTP serves plain HTTP, for use behind an ingress that terminates TLS. If PlainHTTP, CertFile
+	// and OwnAuthority are all unset, the server serves plain HTTP on loopback only.
 	PlainHTTP bool `yaml:"plainHTTP"`
 }
 
-// Guest is how machines reach the operator.
+// Guest configures how machines reach the operator.
 type Guest struct {
-	// URL of the Webhooks server as machines see it. Empty: machines report nothing, and
-	// the CI platform's word alone tells that a runner is online.
+	// URL is the URL at which machines reach the server in webhooks. If it is empty, machines do not
+	// report, and the operator only learns from the CI platform that a runner is online.
 	URL string `yaml:"url"`
-	// CAFile verifies URL, in PEM, and is read again when it changes. Empty: the operator's own
-	// authority where it serves, or else those of the machine.
+	// CAFile is the path of the CA bundle with which machines verify URL, in PEM. It is reloaded when it
+	// changes. If it is empty, machines trust the operator's own authority if the server uses it, and
+	// their own certificate authorities otherwise.
 	CAFile string `yaml:"caFile"`
-	// BootstrapServices maps GitHub's names of architectures (x64, arm64) to files of the
-	// bootstrap service, for the deliveries download and iso.
+	// BootstrapServices maps architectures in GitHub's names (x64, arm64) to the paths of the bootstrap
+	// service, for the deliveries download and iso.
 	BootstrapServices map[string]string `yaml:"bootstrapServices"`
 }
 
-// Identity is how machines prove who they are. Empty: templates with an attestation are
-// refused, with words.
+// Identity configures how machines prove their identity. If it is empty, templates with an attestation
+// are rejected with a message.
 type Identity struct {
 	SPIRE SPIRE `yaml:"spire"`
 	DevID DevID `yaml:"devID"`
 }
 
-// SPIRE is the SPIRE server that attests machines.
+// SPIRE configures the SPIRE server that attests machines.
 type SPIRE struct {
-	// Address of the server's API: unix:///PATH (its admin socket), or host:port (then the
-	// operator shows the SVID that it gets from WorkloadAPI, which has to be an admin's).
-	// Empty switches attestation off.
+	// Address is the address of the server's API: unix:///PATH (its admin socket), or host:port. With
+	// host:port, the operator authenticates with the SVID from WorkloadAPI, which must be an admin's
+	// SVID. An empty address disables attestation.
 	Address string `yaml:"address"`
-	// WorkloadAPI is the socket of the operator's own agent, unix:///PATH; for host:port.
+	// WorkloadAPI is the socket of the operator's own SPIRE agent, unix:///PATH. It is required with
+	// host:port.
 	WorkloadAPI string `yaml:"workloadAPI"`
-	// TrustDomain without spiffe://. The server must be of it.
+	// TrustDomain is the trust domain of the server, without spiffe://.
 	TrustDomain string `yaml:"trustDomain"`
-	// MachineAddress of the server as machines see it, host:port.
+	// MachineAddress is the address at which machines reach the server, as host:port.
 	MachineAddress string `yaml:"machineAddress"`
-	// Timeout of one call.
+	// Timeout is the timeout of one call.
 	Timeout time.Duration `yaml:"timeout"`
 }
 
-// DevID is the authority that certifies the device identities of machines with a TPM.
+// DevID configures the certificate authority that certifies the device identities of machines with a
+// TPM.
 type DevID struct {
-	// CertFile and KeyFile of the authority in PEM. Its certificate is what the SPIRE server
-	// has as devid_ca_path. Both empty: attestation method tpm is refused, with words.
+	// CertFile and KeyFile are the paths of the authority's certificate and private key in PEM. The SPIRE
+	// server needs the same certificate as devid_ca_path. If both are empty, the attestation method tpm
+	// is rejected with a message.
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
 }
 
-// LeaderElection lets one of several replicas act.
+// LeaderElection configures leader election, so that one of several replicas acts.
 type LeaderElection struct {
-	// Enabled has replicas elect a leader. Without it there must be one replica alone.
+	// Enabled enables leader election. Without leader election, only one replica may run.
 	Enabled bool `yaml:"enabled"`
-	// LeaseDuration is how long others wait for a leader that is not heard of.
+	// LeaseDuration is the time after which other replicas try to become leader if the leader does not
+	// renew its Lease.
 	LeaseDuration time.Duration `yaml:"leaseDuration"`
-	// RenewDeadline is how long a leader tries to renew its Lease before it stops.
+	// RenewDeadline is the time for which a leader tries to renew its Lease before it stops.
 	RenewDeadline time.Duration `yaml:"renewDeadline"`
-	// RetryPeriod is how often the Lease is tried for.
+	// RetryPeriod is the interval between attempts to acquire or renew the Lease.
 	RetryPeriod time.Duration `yaml:"retryPeriod"`
 }
 
 // Runners configures the runners area.
 type Runners struct {
-	// IncludeNamespaceInHostname makes host names NAMESPACE-CLAIM.
+	// IncludeNamespaceInHostname adds the namespace to the host names of machines: NAMESPACE-CLAIM.
 	IncludeNamespaceInHostname bool `yaml:"includeNamespaceInHostname"`
-	// Concurrency is how many claims are worked on at a time.
+	// Concurrency is the number of claims that are reconciled at a time.
 	Concurrency int `yaml:"concurrency"`
-	// MaxAttempts is how many times the making of a machine may fail, on whichever nodes,
-	// before its claim has failed and its pool makes another. 0: it is tried for ever.
+	// MaxAttempts is the number of failed attempts to create a machine, on any node, after which its
+	// claim fails and its pool creates another one. 0 means no limit.
 	MaxAttempts int `yaml:"maxAttempts"`
-	// ClusterInterval is how often a hypervisor is checked; rotated credentials are
-	// picked up within it.
+	// ClusterInterval is the interval at which a hypervisor is checked. Rotated credentials are used
+	// after at most this time.
 	ClusterInterval time.Duration `yaml:"clusterInterval"`
-	// TemplateInterval is how often a template is looked for.
+	// TemplateInterval is the interval at which a template is looked up on the hypervisor.
 	TemplateInterval time.Duration `yaml:"templateInterval"`
-	// OrphanInterval is how often everything on a hypervisor and a CI platform that
-	// carries our mark is compared with the claims.
+	// OrphanInterval is the interval at which the operator compares the objects with its ownership
+	// records on hypervisors and CI platforms with the claims.
 	OrphanInterval time.Duration `yaml:"orphanInterval"`
-	// OrphanAge is how long such a thing has to have been without a claim before it is
-	// removed.
+	// OrphanAge is how long an object must have had no claim before it is deleted.
 	OrphanAge time.Duration `yaml:"orphanAge"`
-	// OrphanDryRun has what would be removed told in the log, and nothing removed.
+	// OrphanDryRun only logs the orphans that would be deleted and deletes nothing.
 	OrphanDryRun bool `yaml:"orphanDryRun"`
-	// TaskInterval is how often running hypervisor tasks are looked at.
+	// TaskInterval is the interval at which running hypervisor tasks are polled.
 	TaskInterval time.Duration `yaml:"taskInterval"`
-	// ListInterval is how old a hypervisor's listing may be.
+	// ListInterval is the maximum age of a list of the hypervisor's machines.
 	ListInterval time.Duration `yaml:"listInterval"`
 	// JobRetention is how long a completed RunnerJob is kept.
 	JobRetention time.Duration `yaml:"jobRetention"`
-	// Logs says where the ends of runners' logs are kept.
+	// Logs configures where the ends of runners' logs are stored.
 	Logs RunnerLogs `yaml:"logs"`
-	// JobSilence is how long a job may go without news before its platform is asked.
+	// JobSilence is the time without an update of a job after which the operator requests its state from
+	// the platform.
 	JobSilence time.Duration `yaml:"jobSilence"`
-	// PlatformURLs are CI platforms' servers beside the public ones: https://github.example.com.
-	// Credentials are sent to them without being annotated for it, whatever their addresses.
+	// PlatformURLs are the URLs of additional CI platform servers, such as https://github.example.com.
+	// Credentials may be sent to them without an annotation, at any address.
 	PlatformURLs []string `yaml:"platformURLs"`
-	// PlatformNetworks are networks, such as 10.20.0.0/16, that servers may be in which users
-	// name. Others are called at public addresses only.
+	// PlatformNetworks are networks, such as 10.20.0.0/16, in which servers that users name may be. Other
+	// servers that users name are called only at public addresses.
 	PlatformNetworks []string `yaml:"platformNetworks"`
-	// SnippetsPath is where the snippets storage of cloud-init source builtin is mounted.
+	// SnippetsPath is the path at which the snippets storage for cloud-init source builtin is mounted.
 	SnippetsPath string `yaml:"snippetsPath"`
 }
 
-// RunnerLogs says where the ends of runners' logs are kept, at most 64 KiB of each.
+// RunnerLogs configures where the ends of runners' logs are stored. At most 64 KiB of each log are
+// stored.
 type RunnerLogs struct {
-	// KeepIn is cluster (in a RunnerLog, as long as the job's RunnerJob), store (in an object
-	// store; the RunnerLog says where) or nowhere.
+	// KeepIn is the storage: cluster (in a RunnerLog that is kept as long as the job's RunnerJob), store
+	// (in an object store, with a RunnerLog that names the location) or nowhere.
 	KeepIn string `yaml:"keepIn"`
-	// Store is the object store.
+	// Store configures the object store.
 	Store LogStore `yaml:"store"`
 }
 
-// Where logs of runners are kept.
+// Values of RunnerLogs.KeepIn.
 const (
 	LogsInCluster = "cluster"
 	LogsInStore   = "store"
 	LogsNowhere   = "nowhere"
 )
 
-// LogStore is a bucket of S3-compatible storage. How long it keeps what is in it is the bucket's
-// matter: give it a lifecycle rule.
+// LogStore is a bucket of S3-compatible storage. Objects in the bucket are never deleted by the
+// operator. Add a lifecycle rule to the bucket.
 type LogStore struct {
-	// Endpoint is the store's base URL, such as https://s3.eu-central-1.amazonaws.com.
+	// Endpoint is the base URL of the object store, such as https://s3.eu-central-1.amazonaws.com.
 	Endpoint string `yaml:"endpoint"`
-	// Region that requests are signed for.
+	// Region is the region for which requests are signed.
 	Region string `yaml:"region"`
-	// Bucket must be there.
+	// Bucket is the name of the bucket, which must exist.
 	Bucket string `yaml:"bucket"`
-	// Prefix of all keys, such as hyperfleet/; a log's key is PREFIXNAMESPACE/MACHINE-HASH.log.
+	// Prefix is the prefix of all keys, such as hyperfleet/. The key of a log is
+	// PREFIXNAMESPACE/MACHINE-HASH.log.
 	Prefix string `yaml:"prefix"`
-	// Secret in the operator's namespace with the keys accessKeyId and secretAccessKey, and
-	// sessionToken if there is one.
+	// Secret is the name of a Secret in the operator's namespace with the keys accessKeyId and
+	// secretAccessKey, and optionally sessionToken.
 	Secret string `yaml:"secret"`
-	// CAFile verifies the store beside the system's authorities, in PEM.
+	// CAFile is the path of a CA bundle that verifies the store in addition to the system's certificate
+	// authorities, in PEM.
 	CAFile string `yaml:"caFile"`
 }
 
 // Networking configures the networking area.
 type Networking struct {
-	// Concurrency is how many machines are worked on at a time.
+	// Concurrency is the number of machines that are reconciled at a time.
 	Concurrency int `yaml:"concurrency"`
 }
 
 // Bridge configures the bridge area.
 type Bridge struct {
-	// Concurrency is how many bridges are worked on at a time.
+	// Concurrency is the number of bridges that are reconciled at a time.
 	Concurrency int `yaml:"concurrency"`
-	// HyperShiftNamespace is where HyperShift's operator runs.
+	// HyperShiftNamespace is the namespace of the HyperShift operator.
 	HyperShiftNamespace string `yaml:"hyperShiftNamespace"`
-	// MetalLBNamespace is where MetalLB runs, which wants its pools there.
+	// MetalLBNamespace is the namespace of MetalLB, in which its pools must be.
 	MetalLBNamespace string `yaml:"metalLBNamespace"`
-	// AddressRanges are CIDRs, or two addresses with a hyphen between them, out of which
-	// a bridge may make an IPAddressPool of its own when no pool has its address. Empty: only
-	// addresses of pools that are there may be used.
+	// AddressRanges are CIDRs, or two addresses with a hyphen between them, for which a bridge may create
+	// its own IPAddressPool if no pool has its address. If it is empty, a bridge can only use addresses
+	// of existing pools.
 	AddressRanges []string `yaml:"addressRanges"`
-	// RegistryCAFile verifies registries beside the system's authorities, in PEM.
+	// RegistryCAFile is the path of a CA bundle that verifies registries in addition to the system's
+	// certificate authorities, in PEM.
 	RegistryCAFile string `yaml:"registryCAFile"`
-	// CSRApproval approves the certificates of DPU workers in hosted clusters, after strict
-	// checks.
+	// CSRApproval approves the certificates of DPU workers in hosted clusters after strict checks.
 	CSRApproval bool `yaml:"csrApproval"`
 }
 
-// Hosts configures the hosts area: how it works, and what is brought to the hosts of each
-// kind. What is brought is in one digest for all hosts of a kind: a change of any of it is
-// rolled out to all of them, as their HostFleets say.
+// Hosts configures the hosts area: its concurrency, timeouts and retries, and the configuration that is
+// pushed to the hosts of each kind. One digest covers the configuration of all hosts of a kind, so a
+// change of any part is rolled out to all of them, as their HostFleets define.
 type Hosts struct {
-	// Concurrency is how many hosts are worked on at a time, and Pushes how many are pushed
-	// to or probed.
+	// Concurrency is the number of hosts that are reconciled at a time, and Pushes is the number of hosts
+	// that are pushed to or probed at a time.
 	Concurrency int `yaml:"concurrency"`
 	Pushes      int `yaml:"pushes"`
-	// ProbeInterval is how often a host is asked whether all parts still are as they were
-	// left. 0 turns that off.
+	// ProbeInterval is the interval at which the operator checks that all parts on a host are unchanged.
+	// 0 disables these checks.
 	ProbeInterval time.Duration `yaml:"probeInterval"`
-	// ScriptTimeout bounds one script at a host.
+	// ScriptTimeout is the timeout of one script on a host.
 	ScriptTimeout time.Duration `yaml:"scriptTimeout"`
-	// MaxUpdateAttempts is how many times a host may refuse one configuration before it has
-	// failed for good, and MaxBootstrapAttempts how many times its first boot.
+	// MaxUpdateAttempts is the number of failed pushes of one configuration after which a host has
+	// failed, and MaxBootstrapAttempts is the number of failed first boots.
 	MaxUpdateAttempts    int `yaml:"maxUpdateAttempts"`
 	MaxBootstrapAttempts int `yaml:"maxBootstrapAttempts"`
-	// RetryBase is how long is waited after the first failure; each further one doubles it, up
-	// to RetryCap.
+	// RetryBase is the delay after the first failure. Each further failure doubles the delay, up to
+	// RetryCap.
 	RetryBase time.Duration `yaml:"retryBase"`
 	RetryCap  time.Duration `yaml:"retryCap"`
-	// Linux is what LinuxMachines get.
+	// Linux is the configuration of LinuxMachines.
 	Linux LinuxHosts `yaml:"linux"`
-	// Mac is what ScalewayAppleSiliconMachines get.
+	// Mac is the configuration of ScalewayAppleSiliconMachines.
 	Mac MacHosts `yaml:"mac"`
 }
 
-// LinuxHosts is what all LinuxMachines get. Without an agent there are none.
+// LinuxHosts is the configuration of all LinuxMachines. Without agentFile, nothing is pushed to them.
 type LinuxHosts struct {
-	// AgentFile is the program that runs machines. Empty: nothing is brought to LinuxMachines.
+	// AgentFile is the path of the program that runs VMs on the hosts. If it is empty, nothing is pushed
+	// to LinuxMachines.
 	AgentFile string `yaml:"agentFile"`
-	// MaxPods is the most machines at a time on one host.
+	// MaxPods is the maximum number of VMs on a host.
 	MaxPods int `yaml:"maxPods"`
-	// NodeLabels of the hosts' Nodes.
+	// NodeLabels are the labels of the hosts' Nodes.
 	NodeLabels map[string]string `yaml:"nodeLabels"`
-	// NodeExporterFile is node_exporter.
+	// NodeExporterFile is the path of the program node_exporter.
 	NodeExporterFile string `yaml:"nodeExporterFile"`
-	// VMCIDR is the network of the machines on a host's bridge.
+	// VMCIDR is the network of the VMs on a host's bridge.
 	VMCIDR string `yaml:"vmCIDR"`
-	// VMEgressCIDRs are networks that machines may reach of those that are shut to them, and
-	// VMDNSIP is a DNS server. Empty for none.
+	// VMEgressCIDRs are networks that VMs may reach although they are blocked by default, and VMDNSIP is
+	// the address of a DNS server that they may reach. Both may be empty.
 	VMEgressCIDRs []string `yaml:"vmEgressCIDRs"`
 	VMDNSIP       string   `yaml:"vmDNSIP"`
-	// Tailnet the hosts are in.
+	// Tailnet is the tailnet that the hosts join.
 	Tailnet Tailnet `yaml:"tailnet"`
 }
 
-// Tailnet is how hosts are in a tailnet.
+// Tailnet configures how hosts join a tailnet.
 type Tailnet struct {
-	// Enabled brings tailscale to the hosts and has them join.
+	// Enabled installs tailscale on the hosts and lets them join the tailnet.
 	Enabled bool `yaml:"enabled"`
-	// CLIFile and DaemonFile are tailscale and tailscaled.
+	// CLIFile and DaemonFile are the paths of the programs tailscale and tailscaled.
 	CLIFile    string `yaml:"cliFile"`
 	DaemonFile string `yaml:"daemonFile"`
-	// Tags of the hosts, such as tag:host.
+	// Tags are the tags of the hosts, such as tag:host.
 	Tags []string `yaml:"tags"`
-	// AcceptRoutes has hosts use the routes that others in the tailnet offer.
+	// AcceptRoutes lets hosts use the routes that other machines in the tailnet advertise.
 	AcceptRoutes bool `yaml:"acceptRoutes"`
 }
 
@@ -314,10 +327,10 @@ const (
 	AreaBridge     = "bridge"
 )
 
-// Areas are all that an operator may run.
+// Areas returns the names of all areas.
 func Areas() []string { return []string{AreaRunners, AreaNetworking, AreaHosts, AreaBridge} }
 
-// Default is the configuration without file, environment and flags.
+// Default returns the configuration without a file, environment variables and flags.
 func Default() OperatorConfig {
 	return OperatorConfig{
 		APIVersion:  APIVersion,

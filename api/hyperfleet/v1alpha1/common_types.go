@@ -3,87 +3,89 @@
 
 package v1alpha1
 
-// LocalObjectReference names an object of a known kind: in the namespace of the
-// object that refers to it, or cluster-wide where the kind has no namespace.
+// LocalObjectReference names an object of a known kind. The object is in the namespace of the object
+// that refers to it, or cluster-scoped if its kind has no namespace.
 type LocalObjectReference struct {
-	// name of the object.
+	// name is the name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of an object: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
 }
 
-// SecretKeySelector picks one key of a Secret.
+// SecretKeySelector selects a key of a Secret.
 type SecretKeySelector struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of a Secret: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
-	// key inside the Secret's data.
+	// key is the key in the Secret's data.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[-._a-zA-Z0-9]+$')",message="key must be a key of a Secret: letters, digits, '-', '_' and '.' only"
 	Key string `json:"key"`
-	// namespace of the Secret. Default: the namespace of the object that holds the
-	// reference; for a HypervisorCluster, the operator's own. A Secret in any other
-	// namespace is used only if it lists the reader's namespace in its annotation
-	// hyperfleet.io/allowed-namespaces.
+	// namespace is the namespace of the Secret. Default: the namespace of the object that holds the
+	// reference, and for a HypervisorCluster the operator's namespace. A Secret in another namespace can
+	// be used only if its annotation hyperfleet.io/allowed-namespaces lists the namespace of the object.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="namespace must be the name of a namespace: lower-case letters, digits and '-'"
 	Namespace string `json:"namespace,omitempty"`
-	// optional says that a missing Secret or key is not an error: the value is empty.
+	// optional allows the Secret or the key to be missing. The value is then empty.
 	// +optional
 	Optional *bool `json:"optional,omitempty"`
 }
 
-// SecretValueSource is a value that is kept in a Secret.
+// SecretValueSource is a value that is stored in a Secret.
 type SecretValueSource struct {
-	// secretKeyRef picks the Secret's key.
+	// secretKeyRef selects the key of the Secret.
 	SecretKeyRef SecretKeySelector `json:"secretKeyRef"`
 }
 
-// Names that HyperFleet puts on objects.
+// Finalizers, annotations and labels of HyperFleet.
 const (
-	// FinalizerVMCleanup keeps a MachineClaim until its VM, its runner and its
-	// cloud-init ISO are gone.
+	// FinalizerVMCleanup prevents the deletion of a MachineClaim until its VM, its runner and its
+	// cloud-init ISO are deleted.
 	FinalizerVMCleanup = "hyperfleet.io/vm-cleanup"
-	// AnnotationAllowedNamespaces on a Secret lists, comma separated, the namespaces
-	// whose objects may read it; "*" allows all.
+	// AnnotationAllowedNamespaces on a Secret lists, separated by commas, the namespaces whose objects
+	// may use the Secret. "*" allows all namespaces.
 	AnnotationAllowedNamespaces = "hyperfleet.io/allowed-namespaces"
-	// AnnotationAllowedServers on a Secret lists, comma separated, the servers that its values
-	// may be sent to, as host or host:port (443 is left out). Without it these are the
-	// platform's public ones, those of the operator's configuration, and what the Secret's
-	// owner named beside it: a HypervisorCluster's endpoint, a host of the same namespace.
+	// AnnotationAllowedServers on a Secret lists, separated by commas, the servers to which the Secret's
+	// values may be sent, as host or host:port. Port 443 is omitted. Without the annotation, the allowed
+	// servers are the CI platform's public servers, the servers in the operator's configuration, and the
+	// servers that the Secret's owner names: the endpoint of a HypervisorCluster, or a host in the
+	// Secret's namespace.
 	AnnotationAllowedServers = "hyperfleet.io/allowed-servers"
-	// AnnotationRemoveOrphans on a HypervisorCluster, "true", lets machines go that have no
-	// MachineClaim and are so many that they are held for a person to look at.
+	// AnnotationRemoveOrphans with value "true" on a HypervisorCluster allows the operator to delete
+	// machines without a MachineClaim. It is needed if there are so many of them that the operator waits
+	// for a person to check them.
 	AnnotationRemoveOrphans = "hyperfleet.io/remove-orphans"
-	// LabelRunnerPool on a MachineClaim names the RunnerPool that made it.
+	// LabelRunnerPool on a MachineClaim is the name of the RunnerPool that created it.
 	LabelRunnerPool = "hyperfleet.io/runner-pool"
-	// LabelTemplate on a MachineClaim names its HypervisorMachineTemplate.
+	// LabelTemplate on a MachineClaim is the name of its HypervisorMachineTemplate.
 	LabelTemplate = "hyperfleet.io/template"
 	// LabelPlatform on a RunnerJob is its workload type.
 	LabelPlatform = "hyperfleet.io/platform"
-	// LabelJobState on a RunnerJob mirrors spec.state, for kubectl selectors.
+	// LabelJobState on a RunnerJob is a copy of spec.state for label selectors.
 	LabelJobState = "hyperfleet.io/job-state"
-	// LabelLogsOf on a RunnerLog names the RunnerJob, or else the MachineClaim, whose log
-	// it holds.
+	// LabelLogsOf on a RunnerLog is the name of the RunnerJob, or of the MachineClaim if there is no job,
+	// to which the log belongs.
 	LabelLogsOf = "hyperfleet.io/logs-of"
-	// LabelLogShelf on a RunnerLog whose job was not known names the pool whose machine it was
-	// of, or the template of a machine that no pool made.
+	// LabelLogShelf on a RunnerLog without a known job is the pool of the machine, or its template if no
+	// pool created the machine.
 	LabelLogShelf = "hyperfleet.io/log-shelf"
-	// LabelLogStore on a RunnerLog says how far it is on its way to an object store.
+	// LabelLogStore on a RunnerLog is the state of its transfer to an object store.
 	LabelLogStore = "hyperfleet.io/log-store"
-	// LogStorePending of LabelLogStore: it is to be written there.
+	// LogStorePending is the value of LabelLogStore for a log that is to be written to the object store.
 	LogStorePending = "pending"
-	// LogStoreFailed of LabelLogStore: it is not tried any more, and stays where it is.
+	// LogStoreFailed is the value of LabelLogStore for a log that the operator no longer tries to write
+	// to the object store. It stays in the RunnerLog.
 	LogStoreFailed = "failed"
 )
 
-// Condition types shared by the kinds of this group. Each kind's list of steps
-// names the others; Ready, Reconciling and Stalled are their summary.
+// Condition types that all kinds of this group have. They summarize the conditions of the steps of each
+// kind.
 const (
 	ConditionReady       = "Ready"
 	ConditionReconciling = "Reconciling"

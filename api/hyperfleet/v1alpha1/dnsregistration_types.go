@@ -7,57 +7,56 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conditions that say of a machine how its name stands. The networking area writes them on
-// MachineClaims, whose status is otherwise the runners area's, and on KubevirtMachines.
+// Condition types about a machine's DNS name. The networking area sets them on KubevirtMachines and on
+// MachineClaims. All other fields of a MachineClaim's status belong to the runners area.
 const (
-	// ConditionDNSRegistered tells whether the machine's records are in DNS.
+	// ConditionDNSRegistered is True if the machine's records are in DNS.
 	ConditionDNSRegistered = "DNSRegistered"
-	// ConditionNetworkValidated tells what the last look-ups and tests of the machine found.
+	// ConditionNetworkValidated is the result of the last DNS lookups and network tests of the machine.
 	ConditionNetworkValidated = "NetworkValidated"
 )
 
-// Kinds of machines that may be in DNS.
+// Kinds of machines that can be registered in DNS.
 const (
 	KindMachineClaim    = "MachineClaim"
 	KindKubevirtMachine = "KubevirtMachine"
 )
 
-// DNSRegistrationClaim is the MachineClaim or the KubevirtMachine that a registration is
-// for.
+// DNSRegistrationClaim names the MachineClaim or the KubevirtMachine of a registration.
 type DNSRegistrationClaim struct {
-	// kind of the machine's object.
+	// kind is the kind of the machine's object.
 	// +optional
 	// +kubebuilder:default=MachineClaim
 	// +kubebuilder:validation:Enum=MachineClaim;KubevirtMachine
 	Kind string `json:"kind,omitempty"`
-	// namespace of the machine's object.
+	// namespace is the namespace of the machine's object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
-	// name of the machine's object.
+	// name is the name of the machine's object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid of the machine's object. It is on the marks of the records.
+	// uid is the UID of the machine's object. The ownership records in DNS contain it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid"`
 }
 
-// DNSRegistrationSpec is what a machine is to be found by.
-// +kubebuilder:validation:XValidation:rule="self.claim == oldSelf.claim && self.hypervisorCluster == oldSelf.hypervisorCluster",message="claim and hypervisorCluster of a DNSRegistration cannot be changed: its records would be left behind"
+// DNSRegistrationSpec defines the DNS records of a machine.
+// +kubebuilder:validation:XValidation:rule="self.claim == oldSelf.claim && self.hypervisorCluster == oldSelf.hypervisorCluster",message="claim and hypervisorCluster of a DNSRegistration are immutable, because its old records would stay in DNS"
 type DNSRegistrationSpec struct {
-	// claim is the machine's object.
+	// claim names the machine's object.
 	Claim DNSRegistrationClaim `json:"claim"`
-	// hypervisorCluster is the HypervisorCluster whose dns.dnsProvider holds the records.
+	// hypervisorCluster is the name of the HypervisorCluster whose dns.dnsProvider holds the records.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	HypervisorCluster string `json:"hypervisorCluster"`
-	// fqdn of the machine, without a dot at the end.
+	// fqdn is the fully qualified domain name of the machine, without a trailing dot.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	FQDN string `json:"fqdn"`
-	// addresses of the machine.
+	// addresses are the IP addresses of the machine.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -66,41 +65,41 @@ type DNSRegistrationSpec struct {
 	Addresses []string `json:"addresses"`
 }
 
-// DNSRecord is one record in DNS.
+// DNSRecord is a DNS record.
 type DNSRecord struct {
-	// zone that holds the record.
+	// zone is the zone that holds the record.
 	Zone string `json:"zone"`
-	// name of the record, in full.
+	// name is the fully qualified name of the record.
 	Name string `json:"name"`
-	// type of the record: A, AAAA or PTR.
+	// type is the type of the record: A, AAAA or PTR.
 	Type string `json:"type"`
-	// value of the record: an address or, for PTR, a name.
+	// value is the value of the record: an address, or a name for PTR.
 	Value string `json:"value"`
 }
 
-// DNSRegistrationStatus is what was done for the machine.
+// DNSRegistrationStatus is the observed state of a DNSRegistration.
 type DNSRegistrationStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions of the registration.
+	// conditions are the conditions of the registration.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// records that are in DNS, or may be. They are written here before they are written
-	// there, and leave here after they have left there.
+	// records are the records that are, or may be, in DNS. The operator adds a record here before it
+	// creates the record in DNS, and removes it here after it has deleted the record in DNS.
 	// +optional
 	// +listType=atomic
 	Records []DNSRecord `json:"records,omitempty"`
-	// registeredAt is when all records of the spec were first seen to.
+	// registeredAt is the time at which all records of the spec were first in DNS.
 	// +optional
 	RegisteredAt *metav1.MicroTime `json:"registeredAt,omitempty"`
 }
 
-// DNSRegistration is the memory of a machine's DNS records. The operator makes it when a
-// machine is Ready and deletes it with the machine; it stays until its records are gone,
-// so that neither a dead operator nor a dead DNS server leaves any behind.
+// DNSRegistration records the DNS records of a machine. The operator creates it when the machine is
+// Ready and deletes it with the machine. A finalizer keeps it until its DNS records are deleted, so that
+// no record stays in DNS if the operator or the DNS server fails.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -119,9 +118,9 @@ type DNSRegistration struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the machine is to be found by.
+	// spec defines the DNS records of the machine.
 	Spec DNSRegistrationSpec `json:"spec"`
-	// status is what was done.
+	// status is the observed state of the registration.
 	// +optional
 	Status DNSRegistrationStatus `json:"status,omitempty"`
 }
@@ -136,10 +135,10 @@ type DNSRegistrationList struct {
 	Items []DNSRegistration `json:"items"`
 }
 
-// StatusConditions gives the conditions to whoever reports on the object.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (r *DNSRegistration) StatusConditions() *[]metav1.Condition { return &r.Status.Conditions }
 
-// SetObservedGeneration notes the generation that the status speaks of.
+// SetObservedGeneration records the generation that the status describes.
 func (r *DNSRegistration) SetObservedGeneration(generation int64) {
 	r.Status.ObservedGeneration = generation
 }

@@ -1,13 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds the contracts of the runners area: how a hypervisor is
-// reached (HypervisorCluster), what a machine is made from
-// (HypervisorMachineTemplate), how many are wanted (RunnerPool), one machine
-// (MachineClaim), and one CI job as its forge reported it (RunnerJob).
+// Package v1alpha1 is the API of the runners area. A HypervisorCluster is the connection to a
+// hypervisor, a HypervisorMachineTemplate defines what a machine is cloned from, a RunnerPool defines
+// how many machines there are, a MachineClaim is one machine, and a RunnerJob is one CI job as the CI
+// platform has reported it.
 //
-// The package holds types, validation markers and names only: no behaviour, and
-// no import beyond apimachinery.
+// The package has only types, validation markers and names. It has no behavior and imports nothing but
+// apimachinery.
 //
 // +kubebuilder:object:generate=true
 // +groupName=hyperfleet.io

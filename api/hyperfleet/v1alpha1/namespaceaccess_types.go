@@ -5,11 +5,11 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/api/resource"
 
-// NamespaceAccess lets namespaces have machines made on a HypervisorCluster. What is left out
-// of it is not limited; a list that is there has all that may be named.
+// NamespaceAccess allows namespaces to create machines on a HypervisorCluster. A field that is not set
+// does not limit anything. A list that is set contains everything that the namespaces may use.
 // +kubebuilder:validation:XValidation:rule="has(self.names) != has(self.selector)",message="choose the namespaces by exactly one of names and selector"
 type NamespaceAccess struct {
-	// names of namespaces.
+	// names are the names of the namespaces.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -17,11 +17,12 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
 	Names []string `json:"names,omitempty"`
-	// selector picks namespaces by their labels. Who may label namespaces decides.
+	// selector selects the namespaces by their labels. Everyone who can label a namespace can therefore
+	// give it access.
 	// +optional
 	Selector *NamespaceSelector `json:"selector,omitempty"`
-	// templates that machines may be made from: names and ids on Proxmox VE; on KubeVirt
-	// images, and namespace/name of DataSources and PersistentVolumeClaims.
+	// templates are the templates that machines may be created from: names and IDs on Proxmox VE, and on
+	// KubeVirt images, and namespace/name of DataSources and PersistentVolumeClaims.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -29,8 +30,8 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	Templates []string `json:"templates,omitempty"`
-	// storages, or storage classes on KubeVirt, that templates may name. The cluster's
-	// defaults may always be used.
+	// storages are the storages, or on KubeVirt the storage classes, that templates may name. The
+	// defaults of the cluster are always allowed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -38,8 +39,8 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	Storages []string `json:"storages,omitempty"`
-	// networks that templates may name: bridges, or NetworkAttachmentDefinitions on KubeVirt.
-	// The cluster's default may always be used.
+	// networks are the bridges, or on KubeVirt the NetworkAttachmentDefinitions, that templates may name.
+	// The default of the cluster is always allowed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -47,14 +48,14 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=317
 	Networks []string `json:"networks,omitempty"`
-	// vlans that templates may name. Machines without a VLAN are not limited by it.
+	// vlans are the VLANs that templates may name. A template without a VLAN is always allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	VLANs []VLANRange `json:"vlans,omitempty"`
-	// addresses that static addresses and pools have to lie in: CIDRs, and ranges such as
-	// 192.168.9.1-192.168.9.5.
+	// addresses are the CIDRs and ranges (such as 192.168.9.1-192.168.9.5) that must contain the static
+	// addresses and pools of templates.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -62,8 +63,8 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MaxLength=90
 	// +kubebuilder:validation:items:Pattern=`^[0-9A-Fa-f:.]+(/[0-9]{1,3}| ?- ?[0-9A-Fa-f:.]+)$`
 	Addresses []string `json:"addresses,omitempty"`
-	// domains that machines may have their names in, those below them included. The cluster's own
-	// dns.domain is allowed only where it is listed.
+	// domains are the DNS domains, including their subdomains, in which machines may have names. The
+	// cluster's dns.domain is allowed only if it is listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -71,20 +72,20 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
 	Domains []string `json:"domains,omitempty"`
-	// quota of each of the namespaces.
+	// quota limits the resources of each namespace.
 	// +optional
 	Quota *NamespaceQuota `json:"quota,omitempty"`
 }
 
-// NamespaceSelector picks namespaces by their labels; an empty one picks all.
+// NamespaceSelector selects namespaces by their labels. An empty selector selects all namespaces.
 type NamespaceSelector struct {
-	// matchLabels are labels that a namespace has to have, each with its value.
+	// matchLabels are the labels and values that a namespace must have.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 }
 
-// VLANRange is an inclusive range of VLANs.
+// VLANRange is a range of VLANs, both ends included.
 // +kubebuilder:validation:XValidation:rule="self.min <= self.max",message="vlans: min must not be above max"
 type VLANRange struct {
 	// min is the lowest VLAN.
@@ -97,18 +98,18 @@ type VLANRange struct {
 	Max int32 `json:"max"`
 }
 
-// NamespaceQuota bounds what the machines of one namespace take on the cluster together,
-// those on standby included.
+// NamespaceQuota limits the resources of all machines of one namespace on the cluster together,
+// including machines on standby.
 type NamespaceQuota struct {
-	// machines at a time.
+	// machines is the maximum number of machines.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Machines *int32 `json:"machines,omitempty"`
-	// cpu in cores.
+	// cpu is the maximum number of CPU cores.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CPU *int32 `json:"cpu,omitempty"`
-	// memory, e.g. 64Gi.
+	// memory is the maximum amount of memory, e.g. 64Gi.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString

@@ -7,120 +7,123 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JobState is the state of a CI job in its forge's words, made common.
+// JobState is the state of a CI job. It is the same for all CI platforms.
 // +kubebuilder:validation:Enum=Waiting;Queued;Running;Completed
 type JobState string
 
-// States of a job, in the only order they are ever taken: an event that would lead
-// back is late, and is ignored.
+// States of a job, in the only order in which they can follow each other. An event that would lead back
+// to an earlier state is late and is ignored.
 const (
-	// JobWaiting: not to be run yet, e.g. for a protected environment's approval.
+	// JobWaiting means that the job must not run yet, for example because a protected environment needs
+	// an approval.
 	JobWaiting JobState = "Waiting"
-	// JobQueued: waits for a runner.
+	// JobQueued means that the job waits for a runner.
 	JobQueued JobState = "Queued"
-	// JobRunning: a runner has it.
+	// JobRunning means that a runner has the job.
 	JobRunning JobState = "Running"
-	// JobCompleted: over, in whatever way.
+	// JobCompleted means that the job has ended, with any result.
 	JobCompleted JobState = "Completed"
 )
 
-// RunnerJobSpec is one CI job as its forge last described it. Webhooks and polls write
-// it before they are acknowledged, so that no job is lost with a process
-// (docs/adr/0003).
+// RunnerJobSpec is a CI job as the CI platform last described it. The operator writes it before it
+// acknowledges a webhook or a poll, so that no job is lost if the operator restarts (docs/adr/0003).
 type RunnerJobSpec struct {
 	// platform is the workload type, e.g. github-actions.
 	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;forgejo-actions;gitea-actions;generic
 	Platform string `json:"platform"`
-	// id of the job with the platform.
+	// id is the ID of the job on the platform.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	ID string `json:"id"`
-	// name of the job.
+	// name is the name of the job.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Name string `json:"name,omitempty"`
-	// repository as owner/name.
+	// repository is the repository of the job, as owner/name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Repository string `json:"repository,omitempty"`
-	// organization that the repository belongs to, if it is one.
+	// organization is the organization that owns the repository. It is empty if the owner is not an
+	// organization.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Organization string `json:"organization,omitempty"`
-	// runId of the workflow run or pipeline.
+	// runId is the ID of the workflow run or the pipeline.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	RunID string `json:"runId,omitempty"`
-	// workflow or pipeline name.
+	// workflow is the name of the workflow or the pipeline.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Workflow string `json:"workflow,omitempty"`
-	// url of the job for people.
+	// url is the web page of the job.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url,omitempty"`
-	// labels that a runner must have.
+	// labels are the labels that a runner of the job must have.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=256
 	Labels []string `json:"labels,omitempty"`
-	// labelsUnknown says that labels are not known yet: the platform's webhook does not
-	// carry them (GitLab), and the platform is asked.
+	// labelsUnknown means that the labels are not known yet, because the platform's webhook does not
+	// contain them (GitLab). The operator requests them from the platform.
 	// +optional
 	LabelsUnknown bool `json:"labelsUnknown,omitempty"`
-	// queue that offered the job, where the platform has such: a GitHub runner scale set,
-	// a Buildkite queue.
+	// queue is the queue that offered the job, if the platform has queues: a GitHub runner scale set or a
+	// Buildkite queue.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue,omitempty"`
-	// priority among the jobs of a queue, where the platform has such: the highest first.
+	// priority is the priority of the job in its queue, if the platform has priorities. The job with the
+	// highest priority is first.
 	// +optional
 	Priority int32 `json:"priority,omitempty"`
-	// state as last reported.
+	// state is the last reported state.
 	State JobState `json:"state"`
-	// conclusion once completed, in the platform's word.
+	// conclusion is the result of a completed job, in the platform's term.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Conclusion string `json:"conclusion,omitempty"`
-	// runnerName that has the job.
+	// runnerName is the name of the runner that has the job.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	RunnerName string `json:"runnerName,omitempty"`
-	// queuedAt, startedAt and completedAt are the platform's own times.
+	// queuedAt is the time at which the job was queued. queuedAt, startedAt and completedAt are reported
+	// by the platform.
 	// +optional
 	QueuedAt *metav1.Time `json:"queuedAt,omitempty"`
-	// startedAt is when a runner took it.
+	// startedAt is the time at which a runner took the job.
 	// +optional
 	StartedAt *metav1.Time `json:"startedAt,omitempty"`
-	// completedAt is when it was over.
+	// completedAt is the time at which the job ended.
 	// +optional
 	CompletedAt *metav1.Time `json:"completedAt,omitempty"`
-	// receivedAt is when the operator first heard of it.
+	// receivedAt is the time at which the operator first received the job.
 	// +optional
 	ReceivedAt *metav1.MicroTime `json:"receivedAt,omitempty"`
 }
 
-// RunnerJobStatus is what became of the job here.
+// RunnerJobStatus is the state of the job in the operator.
 type RunnerJobStatus struct {
-	// conditions of the job.
+	// conditions are the conditions of the job.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// pool that answers for the job.
+	// pool is the name of the RunnerPool that provides the machine for the job.
 	// +optional
 	Pool string `json:"pool,omitempty"`
-	// claim whose runner took the job.
+	// claim is the name of the MachineClaim whose runner has taken the job.
 	// +optional
 	Claim string `json:"claim,omitempty"`
-	// timeline of the job, oldest first. It is kept when the machine is gone.
+	// timeline holds the events of the job, the oldest first. It is kept after the machine is deleted.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Timeline []JobEvent `json:"timeline,omitempty"`
-	// traceId of the job's trace: that of its machine once it has one. Spans and lines in the
-	// log have it.
+	// traceId is the ID of the job's trace. Once the job has a machine, it is the ID of the machine's
+	// trace. Spans and log lines contain it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	TraceID string `json:"traceId,omitempty"`
@@ -129,46 +132,46 @@ type RunnerJobStatus struct {
 	Logs string `json:"logs,omitempty"`
 }
 
-// JobMoment is a moment in the life of a job.
+// JobMoment is a kind of event in the lifecycle of a job.
 type JobMoment string
 
-// Moments of a job's life, in their usual order.
+// Events in the lifecycle of a job, in their usual order.
 const (
-	// MomentQueued: the platform put it into its queue.
+	// MomentQueued means that the platform has queued the job.
 	MomentQueued JobMoment = "Queued"
-	// MomentReceived: the operator heard of it.
+	// MomentReceived means that the operator has received the job.
 	MomentReceived JobMoment = "Received"
-	// MomentWaiting: it waits, and the message says what for.
+	// MomentWaiting means that the job waits. The message says what it waits for.
 	MomentWaiting JobMoment = "Waiting"
-	// MomentDecided: a pool answers for it.
+	// MomentDecided means that a pool was selected for the job.
 	MomentDecided JobMoment = "Decided"
-	// MomentCloned: the machine that took it was cloned.
+	// MomentCloned means that the job's machine was cloned.
 	MomentCloned JobMoment = "Cloned"
-	// MomentBooted: the machine was started.
+	// MomentBooted means that the machine was started.
 	MomentBooted JobMoment = "Booted"
-	// MomentRegistered: the machine's runner was online.
+	// MomentRegistered means that the machine's runner was online.
 	MomentRegistered JobMoment = "Registered"
-	// MomentStarted: the runner took the job.
+	// MomentStarted means that the runner has taken the job.
 	MomentStarted JobMoment = "Started"
-	// MomentFinished: the job was over.
+	// MomentFinished means that the job has ended.
 	MomentFinished JobMoment = "Finished"
-	// MomentDestroyed: the machine was gone.
+	// MomentDestroyed means that the machine was deleted.
 	MomentDestroyed JobMoment = "Destroyed"
 )
 
-// JobEvent is one moment in a job's life.
+// JobEvent is an event in the lifecycle of a job.
 type JobEvent struct {
-	// moment in one word.
+	// moment is the kind of the event, in one word.
 	Moment JobMoment `json:"moment"`
-	// time of the moment.
+	// time is the time of the event.
 	Time metav1.MicroTime `json:"time"`
-	// message tells more.
+	// message holds the details.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// RunnerJob is one CI job as its forge described it, and what became of it here.
+// RunnerJob is a CI job as the CI platform described it, and its state in the operator.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -189,12 +192,12 @@ type RunnerJob struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the forge's word.
-	// +kubebuilder:validation:XValidation:rule="self.platform == oldSelf.platform && self.id == oldSelf.id",message="platform and id of a RunnerJob cannot be changed: they say which job it is"
-	// +kubebuilder:validation:XValidation:rule="{'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[self.state] >= {'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[oldSelf.state]",message="the state of a RunnerJob never goes back: Waiting, Queued, Running, Completed"
+	// spec is the job as the CI platform last described it.
+	// +kubebuilder:validation:XValidation:rule="self.platform == oldSelf.platform && self.id == oldSelf.id",message="platform and id of a RunnerJob cannot be changed, because they identify the job"
+	// +kubebuilder:validation:XValidation:rule="{'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[self.state] >= {'Waiting': 0, 'Queued': 1, 'Running': 2, 'Completed': 3}[oldSelf.state]",message="the state of a RunnerJob can only change forward in the order Waiting, Queued, Running, Completed"
 	// +structType=atomic
 	Spec RunnerJobSpec `json:"spec"`
-	// status is what became of the job here.
+	// status is the state of the job in the operator.
 	// +optional
 	// +structType=atomic
 	Status RunnerJobStatus `json:"status,omitempty"`
@@ -210,5 +213,5 @@ type RunnerJobList struct {
 	Items []RunnerJob `json:"items"`
 }
 
-// StatusConditions gives the conditions to whoever reports on the object.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (j *RunnerJob) StatusConditions() *[]metav1.Condition { return &j.Status.Conditions }

@@ -7,22 +7,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxBatch bounds the jobs of a RunnerJobBatch.
+// MaxBatch is the maximum number of jobs in a RunnerJobBatch.
 const MaxBatch = 256
 
-// RunnerJobBatchSpec is what was heard of jobs, in no order.
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a RunnerJobBatch cannot be changed: it is deleted once its jobs are in the ledger"
+// RunnerJobBatchSpec holds received job updates, in no particular order.
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a RunnerJobBatch cannot be changed: the operator deletes it after it has written its jobs to RunnerJobs"
 type RunnerJobBatchSpec struct {
-	// jobs as their platform described them. One may be there several times.
+	// jobs are the jobs as their platform described them. A job may be in the list several times.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	Jobs []RunnerJobSpec `json:"jobs"`
 }
 
-// RunnerJobBatch keeps news of jobs that came in a burst, until each is in its RunnerJob:
-// one write acknowledges many webhooks (docs/adr/0008). There is none of them for longer
-// than a moment.
+// RunnerJobBatch stores job updates that arrive in a burst until each is written to its RunnerJob. In
+// this way one write acknowledges many webhooks (docs/adr/0008). The operator deletes a batch as soon as
+// its updates are written.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=rjb,categories=hyperfleet
@@ -32,7 +32,7 @@ type RunnerJobBatch struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what was heard.
+	// spec holds the received job updates.
 	Spec RunnerJobBatchSpec `json:"spec"`
 }
 

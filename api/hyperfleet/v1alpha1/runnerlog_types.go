@@ -7,48 +7,48 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RunnerLogSpec is the end of what a machine's runner wrote.
+// RunnerLogSpec is the end of the log of a machine's runner.
 type RunnerLogSpec struct {
-	// claim whose machine it was.
+	// claim is the name of the machine's MachineClaim.
 	// +kubebuilder:validation:MaxLength=253
 	Claim string `json:"claim"`
-	// text is the end of the log. What a job prints into it is the job's: the bootstrap
-	// service takes out the machine's own credential and nothing else.
+	// text is the end of the log. The bootstrap service removes only the machine's own credential.
+	// Everything else that a job prints stays in the log.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	Text string `json:"text,omitempty"`
-	// cut says that the log's beginning was cut off.
+	// cut is true if the beginning of the log was removed.
 	// +optional
 	Cut bool `json:"cut,omitempty"`
-	// stored says where in an object store the log is, instead of in text.
+	// stored is the location of the log in an object store. If it is set, text is empty.
 	// +optional
 	Stored *StoredLog `json:"stored,omitempty"`
-	// notStored says why the log, which was for an object store, is in text still.
+	// notStored is the reason for which the log is still in text and was not written to the object store.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	NotStored string `json:"notStored,omitempty"`
 }
 
-// StoredLog is a text in S3-compatible storage.
+// StoredLog is the location of a log in S3-compatible storage.
 type StoredLog struct {
-	// endpoint of the store.
+	// endpoint is the URL of the object store.
 	// +kubebuilder:validation:MaxLength=512
 	Endpoint string `json:"endpoint"`
-	// region that requests are signed for.
+	// region is the region for which requests are signed.
 	// +kubebuilder:validation:MaxLength=64
 	Region string `json:"region"`
-	// bucket that it is in.
+	// bucket is the name of the bucket.
 	// +kubebuilder:validation:MaxLength=255
 	Bucket string `json:"bucket"`
-	// key of the text in its bucket.
+	// key is the key of the log in the bucket.
 	// +kubebuilder:validation:MaxLength=1024
 	Key string `json:"key"`
-	// bytes that it has.
+	// bytes is the size of the log.
 	Bytes int64 `json:"bytes"`
 }
 
-// RunnerLog is the end of a runner's log, kept when its machine is gone. It goes with the
-// RunnerJob that owns it.
+// RunnerLog is the end of a runner's log. It is kept after the machine is deleted, and is deleted with
+// the RunnerJob that owns it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=rl,categories=hyperfleet

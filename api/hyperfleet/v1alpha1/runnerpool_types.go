@@ -8,81 +8,84 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AnnotationTemplateHash on a MachineClaim of a RunnerPool is a digest of the template and
-// the workload that it was made from: when the pool's differ, the machine is replaced.
+// AnnotationTemplateHash on a MachineClaim of a RunnerPool is the digest of the template and the
+// workload that the machine was created from. If the digest of the pool differs, the machine is
+// replaced.
 const AnnotationTemplateHash = "hyperfleet.io/template-hash"
 
-// ConditionDemandSourcesReady of a RunnerPool says how polls and streams of its jobs go. It is
-// absent while nobody was asked. Machines are made all the same: webhooks may still come.
+// ConditionDemandSourcesReady of a RunnerPool is True if the polls and streams of its jobs succeed. It
+// is absent before the first poll. Machines are created even if it is False, because webhooks may still
+// arrive.
 const ConditionDemandSourcesReady = "DemandSourcesReady"
 
-// RunnerPoolSpec says what work a pool takes and how many machines it may have.
-// +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is for a MachineClaim: a pool gives each of its runners a name of its own"
-// +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'forgejo-actions', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite, forgejo-actions or generic pool is made for one job and can't wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped can be used"
-// +kubebuilder:validation:XValidation:rule="!has(self.lifecycle) || !has(self.lifecycle.keepFailed) || !has(self.lifecycle.keepFailed.machines) || !has(self.scaling.maxReplicas) || self.lifecycle.keepFailed.machines < self.scaling.maxReplicas",message="lifecycle.keepFailed.machines must be below scaling.maxReplicas: the machines that are kept count towards it"
+// RunnerPoolSpec defines which jobs a pool runs and how many machines it may have.
+// +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is only allowed in a MachineClaim, because each runner of a pool gets its own name: leave it out"
+// +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'forgejo-actions', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite, forgejo-actions or generic pool is created for one job and cannot wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped is allowed"
+// +kubebuilder:validation:XValidation:rule="!has(self.lifecycle) || !has(self.lifecycle.keepFailed) || !has(self.lifecycle.keepFailed.machines) || !has(self.scaling.maxReplicas) || self.lifecycle.keepFailed.machines < self.scaling.maxReplicas",message="lifecycle.keepFailed.machines must be below scaling.maxReplicas, because kept machines count towards it"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
 
-	// workload that the pool's machines run.
+	// workload is the CI platform whose jobs the pool's machines run.
 	Workload Workload `json:"workload"`
 
-	// scaling bounds the number of machines.
+	// scaling defines the number of machines.
 	// +optional
 	// +kubebuilder:default={minReplicas: 0, maxReplicas: 10}
 	Scaling Scaling `json:"scaling,omitempty"`
 
-	// priority among the pools that could take a job: the highest does, as long as it has
-	// room; of equals the first by name.
+	// priority is the priority among the pools that can run a job. The pool with the highest priority and
+	// free capacity runs it. Among pools with the same priority, the first by name runs it.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority,omitempty"`
 
-	// paused keeps the pool as it is: no machine is made and none is removed. Machines
-	// that are there go on with their work.
+	// paused stops the scaling of the pool. No machine is created or deleted. Existing machines continue
+	// to run jobs.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// placement spreads the machines over nodes and clusters.
+	// placement defines how machines are distributed over nodes and clusters.
 	// +optional
 	Placement *Placement `json:"placement,omitempty"`
 
-	// sizeLabels let a job ask for a machine of another size, or of another image, by its
-	// labels. Without them such labels are labels like any other.
+	// sizeLabels allow a job to request the size or the image of its machine with labels. If it is not
+	// set, such labels have no special meaning.
 	// +optional
 	SizeLabels *SizeLabels `json:"sizeLabels,omitempty"`
 
-	// demand says how jobs are heard of, beside webhooks.
+	// demand defines how the operator gets jobs in addition to webhooks.
 	// +optional
 	Demand *DemandSources `json:"demand,omitempty"`
 
-	// lifecycle bounds the life of one machine.
+	// lifecycle holds the timeouts of a machine.
 	// +optional
 	// +kubebuilder:default={}
 	Lifecycle *Lifecycle `json:"lifecycle,omitempty"`
 }
 
-// SizeLabels are the labels by which a job may ask for a machine of another size: cpu=8,
-// memory=16Gi, disk=100Gi and image=NAME. What is left out here can't be asked for. A job that
-// asks for more, or twice for the same, or in a way that can't be read, is refused: its
-// condition Matched says why. Warm machines and minReplicas are of the template's size.
+// SizeLabels are the labels with which a job may request the size or the image of its machine: cpu=8,
+// memory=16Gi, disk=100Gi and image=NAME. A job cannot request what is not set here. A job is refused if
+// it requests more than allowed, requests the same resource twice, or uses a value that is not valid.
+// Its condition Matched says why. Warm machines and machines of minReplicas have the size of the
+// template.
 type SizeLabels struct {
-	// maxCPU is the most cores that a job may ask for by cpu=N.
+	// maxCPU is the maximum number of CPU cores that a job may request with cpu=N.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	MaxCPU *int32 `json:"maxCPU,omitempty"`
-	// maxMemory is the most memory that a job may ask for by memory=QUANTITY.
+	// maxMemory is the maximum amount of memory that a job may request with memory=QUANTITY.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi; write it with a unit such as 64Gi"
 	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
-	// maxDisk is the largest first disk that a job may ask for by disk=QUANTITY. Disks only
-	// grow: less than the template has is refused.
+	// maxDisk is the maximum size of the first disk that a job may request with disk=QUANTITY. A disk can
+	// only grow, so a size below that of the template is refused.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi; write it with a unit such as 200Gi"
 	MaxDisk *resource.Quantity `json:"maxDisk,omitempty"`
-	// images that a job may ask for by image=NAME.
+	// images are the images that a job may request with image=NAME.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -90,35 +93,34 @@ type SizeLabels struct {
 	Images []ImageChoice `json:"images,omitempty"`
 }
 
-// ImageChoice is a template that a job may ask for.
+// ImageChoice is a template that a job may request.
 type ImageChoice struct {
-	// name in the label image=NAME.
+	// name is the name in the label image=NAME.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.-]*$`
 	Name string `json:"name"`
-	// templateRef names the HypervisorMachineTemplate, in the pool's namespace, that the
-	// machine is made from.
+	// templateRef names the HypervisorMachineTemplate of the machine, in the pool's namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
 }
 
 // Placement strategies.
 const (
-	// PlacementSpread puts a machine where the fewest are.
+	// PlacementSpread places a machine where the fewest machines are.
 	PlacementSpread = "Spread"
-	// PlacementPack fills one node after the other.
+	// PlacementPack fills one node after another.
 	PlacementPack = "Pack"
 )
 
-// Placement spreads machines over nodes and clusters.
+// Placement defines how machines are distributed over nodes and clusters.
 type Placement struct {
-	// strategy over the nodes of a cluster, and over the clusters.
+	// strategy is the strategy for the nodes of a cluster and for the clusters: Spread or Pack.
 	// +optional
 	// +kubebuilder:default=Spread
 	// +kubebuilder:validation:Enum=Spread;Pack
 	Strategy string `json:"strategy,omitempty"`
-	// templateRefs are further templates, each on a cluster of its own, that machines are
-	// made from where the first one's cluster has no room (Pack) or more machines (Spread).
+	// templateRefs are additional templates, each on another cluster. With Pack they are used if the
+	// cluster of templateRef has no free capacity, and with Spread if it has more machines.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -126,27 +128,27 @@ type Placement struct {
 	TemplateRefs []LocalObjectReference `json:"templateRefs,omitempty"`
 }
 
-// DemandSources are ways in which jobs are heard of.
+// DemandSources are the ways in which the operator gets jobs.
 type DemandSources struct {
-	// polling asks the platform for jobs. Default: every minute where the pool has no
-	// webhook, every five minutes where it has one.
+	// polling defines how the operator polls the CI platform for jobs. Default: every minute if the pool
+	// has no webhook, and every five minutes if it has one.
 	// +optional
 	Polling *Polling `json:"polling,omitempty"`
 }
 
-// Polling asks a platform for jobs.
+// Polling defines how the operator polls a CI platform for jobs.
 type Polling struct {
-	// disabled switches polling off: a job whose webhooks are lost is then never heard of.
+	// disabled disables polling. The operator then never receives a job whose webhooks are lost.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
-	// interval between two questions.
+	// interval is the interval between two polls.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="interval must be a time above zero such as 90s, 15m or 1h30m"
 	Interval *metav1.Duration `json:"interval,omitempty"`
-	// repositories to ask for where the platform has no list of the jobs of the pool's
-	// scope (GitHub organisations), beside those that jobs are known of.
+	// repositories are the repositories to poll if the platform cannot list the jobs of the pool's scope
+	// (GitHub organizations). The operator also polls the repositories of known jobs.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
@@ -154,32 +156,32 @@ type Polling struct {
 	Repositories []string `json:"repositories,omitempty"`
 }
 
-// Scaling bounds the number of a pool's machines.
+// Scaling defines the number of machines of a pool.
 // +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="scaling.minReplicas must not be above scaling.maxReplicas"
 type Scaling struct {
-	// minReplicas is kept even when no job waits.
+	// minReplicas is the number of machines that the pool has even if no job waits.
 	// +optional
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MinReplicas int32 `json:"minReplicas"`
-	// maxReplicas is never exceeded.
+	// maxReplicas is the maximum number of machines.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxReplicas int32 `json:"maxReplicas"`
-	// scaleDownDelay is how long an idle machine above what is wanted is kept.
+	// scaleDownDelay is the time after which an idle machine that is not needed is deleted.
 	// +optional
 	// +kubebuilder:default="5m0s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$')",message="scaleDownDelay must be a time such as 0s, 90s or 5m"
 	ScaleDownDelay *metav1.Duration `json:"scaleDownDelay,omitempty"`
-	// warm machines are ready before there is a job for them.
+	// warm defines machines that are ready before there is a job for them.
 	// +optional
 	Warm *Warm `json:"warm,omitempty"`
-	// schedules raise minReplicas in windows of time. Where windows overlap, the highest
+	// schedules raise minReplicas in recurring time windows. If windows overlap, the highest value
 	// counts.
 	// +optional
 	// +listType=map
@@ -188,99 +190,100 @@ type Scaling struct {
 	Schedules []Schedule `json:"schedules,omitempty"`
 }
 
-// Warm machines take a job sooner than one that has to be made. All of them count as
-// machines of the pool: maxReplicas bounds them too.
+// Warm defines machines that can take a job sooner than a machine that has to be created first. All of
+// them count as machines of the pool, so maxReplicas limits them too.
 // +kubebuilder:validation:XValidation:rule="!has(self.maxIdle) || self.maxIdle >= (has(self.idle) ? self.idle : 0)",message="scaling.warm.maxIdle must not be below scaling.warm.idle"
 type Warm struct {
-	// idle runners that are online beyond those that have a job.
+	// idle is the number of runners that are online in addition to the runners that have a job.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Idle int32 `json:"idle,omitempty"`
-	// maxIdle lets the number of idle runners grow to this with the rate at which jobs
-	// come, so that one is ready for as many as come while a machine is made.
+	// maxIdle allows the number of idle runners to grow up to this value with the rate of jobs, so that a
+	// runner is ready for each job that arrives while a new machine is created.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxIdle *int32 `json:"maxIdle,omitempty"`
-	// stopped machines are made and configured but not started: they take disk space, and
-	// no memory.
+	// stopped is the number of machines that are created and configured but not started. They use disk
+	// space but no memory.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Stopped int32 `json:"stopped,omitempty"`
 }
 
-// Schedule is a window of time that comes again and again.
+// Schedule is a recurring time window.
 type Schedule struct {
-	// name of the window.
+	// name is the name of the window.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// start of the window as a cron expression of five fields, e.g. 0 7 * * 1-5.
+	// start is the start of the window as a cron expression with five fields, e.g. 0 7 * * 1-5.
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=100
 	Start string `json:"start"`
-	// duration of the window.
+	// duration is the length of the window.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="duration must be a time above zero such as 90s, 15m or 1h30m"
 	Duration metav1.Duration `json:"duration"`
-	// timeZone of start, as in the IANA database. Default: UTC.
+	// timeZone is the time zone of start, as in the IANA time zone database. Default: UTC.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
-	// minReplicas within the window.
+	// minReplicas is the minimum number of machines in the window.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MinReplicas int32 `json:"minReplicas"`
 }
 
-// Lifecycle bounds the life of one machine.
+// Lifecycle holds the timeouts of a machine.
 type Lifecycle struct {
-	// maxLifetime of a machine from its creation, whatever it does.
+	// maxLifetime is the maximum time from the creation of a machine until it is deleted, whatever the
+	// machine does.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="maxLifetime must be a time above zero such as 90s, 15m or 1h30m"
 	MaxLifetime *metav1.Duration `json:"maxLifetime,omitempty"`
-	// idleTimeout ends a machine whose runner has had no job for so long. Machines that
-	// keep minReplicas filled are replaced.
+	// idleTimeout is the time after which a machine without a job is deleted. A machine that counts
+	// towards minReplicas is replaced.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="idleTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
-	// jobTimeout ends a machine whose job runs for longer.
+	// jobTimeout is the time after which a machine with a running job is deleted.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="jobTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	JobTimeout *metav1.Duration `json:"jobTimeout,omitempty"`
-	// bootstrapTimeout ends a machine whose runner is not online so long after the
-	// machine was started.
+	// bootstrapTimeout is the time after its start within which a machine's runner must be online.
+	// Otherwise the machine is deleted.
 	// +optional
 	// +kubebuilder:default="15m0s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="bootstrapTimeout must be a time above zero such as 90s, 15m or 1h30m"
 	BootstrapTimeout *metav1.Duration `json:"bootstrapTimeout,omitempty"`
-	// keepFailed leaves machines that failed as they are for a while, for a person to look at.
-	// Absent: they are removed at once.
+	// keepFailed keeps failed machines unchanged for a time, so that a person can debug them. If it is
+	// not set, failed machines are deleted at once.
 	// +optional
 	KeepFailed *KeepFailed `json:"keepFailed,omitempty"`
 }
 
-// KeepFailed bounds which failed machines are kept, and for how long.
+// KeepFailed defines how many failed machines are kept, and for how long.
 type KeepFailed struct {
-	// machines that are kept at a time. They count towards scaling.maxReplicas, which has to be
-	// larger.
+	// machines is the maximum number of failed machines that are kept. They count towards
+	// scaling.maxReplicas, which must be larger.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=20
 	Machines int32 `json:"machines,omitempty"`
-	// time that each of them is kept.
+	// time is the time for which each failed machine is kept.
 	// +optional
 	// +kubebuilder:default="1h0m0s"
 	// +kubebuilder:validation:Type=string
@@ -289,32 +292,33 @@ type KeepFailed struct {
 	Time *metav1.Duration `json:"time,omitempty"`
 }
 
-// MachineFailure is why a machine was of no use.
+// MachineFailure is the reason for which a machine failed.
 type MachineFailure struct {
-	// claim is the machine's MachineClaim, which may be gone.
+	// claim is the name of the machine's MachineClaim. The claim may be deleted already.
 	Claim string `json:"claim"`
-	// reason is one CamelCase word, message is for people.
+	// reason is the reason of the failure, as one CamelCase word.
 	Reason string `json:"reason"`
+	// message describes the failure.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// node that the machine was on.
+	// node is the node that the machine was on.
 	// +optional
 	Node string `json:"node,omitempty"`
-	// time of the failure.
+	// time is the time of the failure.
 	Time metav1.Time `json:"time"`
 }
 
-// RunnerPoolStatus is what was last seen of the pool.
+// RunnerPoolStatus is the observed state of the pool.
 type RunnerPoolStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions of the pool.
+	// conditions are the conditions of the pool.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// replicas is the number of machines, from Pending to Draining.
+	// replicas is the number of machines in the phases Pending to Draining.
 	// +optional
 	Replicas int32 `json:"replicas"`
 	// readyReplicas is the number of machines whose runner is online.
@@ -323,7 +327,7 @@ type RunnerPoolStatus struct {
 	// busyReplicas is the number of machines that run a job.
 	// +optional
 	BusyReplicas int32 `json:"busyReplicas"`
-	// desiredReplicas is what the last pass wanted.
+	// desiredReplicas is the desired number of machines at the last reconcile.
 	// +optional
 	DesiredReplicas int32 `json:"desiredReplicas"`
 	// queuedJobs is the number of jobs that wait for a runner of this pool.
@@ -332,25 +336,27 @@ type RunnerPoolStatus struct {
 	// runningJobs is the number of jobs that run on this pool.
 	// +optional
 	RunningJobs int32 `json:"runningJobs"`
-	// standbyReplicas is the number of machines that are made and not started.
+	// standbyReplicas is the number of machines that are created and not started.
 	// +optional
 	StandbyReplicas int32 `json:"standbyReplicas,omitempty"`
-	// failedClaims is the number of machines that failed in a row. It slows the making
-	// of new ones and returns to 0 with the first machine that becomes ready.
+	// failedClaims is the number of consecutive failed machines. It delays the creation of new machines.
+	// It is reset to 0 when a machine becomes ready.
 	// +optional
 	FailedClaims int32 `json:"failedClaims,omitempty"`
-	// lastFailureTime is when the last machine failed.
+	// lastFailureTime is the time at which the last machine failed.
 	// +optional
 	LastFailureTime *metav1.Time `json:"lastFailureTime,omitempty"`
-	// lastFailure is the last machine that failed, and why. It outlives the machine's claim.
+	// lastFailure is the last machine that failed, and the reason. It is kept after the machine's claim
+	// is deleted.
 	// +optional
 	LastFailure *MachineFailure `json:"lastFailure,omitempty"`
-	// selector of the pool's MachineClaims.
+	// selector is the label selector of the pool's MachineClaims.
 	// +optional
 	Selector string `json:"selector,omitempty"`
 }
 
-// Templates names the pool's templates, the first one first.
+// Templates returns the names of the pool's templates without duplicates. The name in templateRef is the
+// first.
 func (s *RunnerPoolSpec) Templates() []string {
 	out := []string{s.TemplateRef.Name}
 
@@ -365,10 +371,10 @@ func (s *RunnerPoolSpec) Templates() []string {
 	return out
 }
 
-// RunnerPool is a number of like machines that take CI jobs.
+// RunnerPool is a set of equal machines that run CI jobs.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && !self.metadata.name.contains('.')",message="a RunnerPool's name begins the host names of its machines: at most 52 characters, without dots"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 52 && !self.metadata.name.contains('.')",message="the name of a RunnerPool must have at most 52 characters and no dots, because the host names of its machines begin with it"
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=rp,categories=hyperfleet
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.workload.type`
@@ -386,9 +392,9 @@ type RunnerPool struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the pool wanted.
+	// spec is the desired pool.
 	Spec RunnerPoolSpec `json:"spec"`
-	// status is what was last seen.
+	// status is the observed state of the pool.
 	// +optional
 	Status RunnerPoolStatus `json:"status,omitempty"`
 }
@@ -403,10 +409,10 @@ type RunnerPoolList struct {
 	Items []RunnerPool `json:"items"`
 }
 
-// StatusConditions gives the conditions to whoever reports on the object.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (p *RunnerPool) StatusConditions() *[]metav1.Condition { return &p.Status.Conditions }
 
-// SetObservedGeneration notes the generation that the status speaks of.
+// SetObservedGeneration records the generation that the status describes.
 func (p *RunnerPool) SetObservedGeneration(generation int64) {
 	p.Status.ObservedGeneration = generation
 }

@@ -1,14 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds the contracts of machines that HyperFleet keeps on
-// infrastructure: node pools of KubeVirt machines (KubevirtNodePool), what their machines
-// are made from (KubevirtMachineTemplate), and one machine (KubevirtMachine); fleets of
-// long-lived hosts (HostFleet), and hosts of each kind (LinuxMachine), which all have a
-// HostStatus.
+// Package v1alpha1 is the API of long-lived machines. KubevirtNodePool is a pool of KubeVirt machines,
+// KubevirtMachineTemplate defines what its machines are created from, and KubevirtMachine is one of its
+// machines. HostFleet is a fleet of long-lived hosts. LinuxMachine and ScalewayAppleSiliconMachine are
+// hosts. All hosts have a HostStatus.
 //
-// The package holds types, validation markers and names only: no behaviour, and
-// no import beyond apimachinery.
+// The package has only types, validation markers and names. It has no behavior and imports nothing but
+// apimachinery.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.hyperfleet.io

@@ -5,25 +5,26 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Conditions of machines and hosts that are Nodes of a cluster, on their deletion.
+// Condition types of machines and hosts that are Nodes of a cluster. They are set during deletion.
 const (
-	// ConditionNodeDrained tells whether the Node is drained.
+	// ConditionNodeDrained is True if the Node is drained.
 	ConditionNodeDrained = "NodeDrained"
-	// ConditionNodeDeleted tells whether the Node is off its cluster.
+	// ConditionNodeDeleted is True if the Node is deleted from its cluster.
 	ConditionNodeDeleted = "NodeDeleted"
 )
 
-// AnnotationCordonedForUpdate is on a Node that was cordoned for an update of its host, and is to be
-// uncordoned after it. One that somebody else has cordoned is left so.
+// AnnotationCordonedForUpdate is on a Node that the operator has cordoned for an update of its host and
+// uncordons after the update. The operator does not uncordon a Node that somebody else has cordoned.
 const AnnotationCordonedForUpdate = "infrastructure.hyperfleet.io/cordoned-for-update"
 
-// NodeDrain is how the Nodes of machines or hosts are drained before these go.
+// NodeDrain defines how the Nodes of machines or hosts are drained before the machines or hosts are
+// deleted.
 type NodeDrain struct {
-	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that the Nodes are
-	// of. Its user gets, patches and deletes Nodes, lists Pods and evicts them.
+	// kubeconfigSecretRef selects the kubeconfig of the Nodes' cluster. Its user needs permission to get,
+	// patch and delete Nodes, to list Pods and to evict Pods.
 	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
-	// timeout is how long a drain may take. After it the machine or host goes all the same, and
-	// an event says what was left on it.
+	// timeout is the maximum time of a drain. After that, the machine or the host is deleted even if Pods
+	// are left, and an event names them.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
@@ -32,21 +33,22 @@ type NodeDrain struct {
 	Timeout metav1.Duration `json:"timeout,omitempty,omitzero"`
 }
 
-// NodeDrainStatus is how the draining of a Node went.
+// NodeDrainStatus is the state of the drain of a Node.
 type NodeDrainStatus struct {
-	// startedAt is when it began.
+	// startedAt is the time at which the drain began.
 	StartedAt metav1.Time `json:"startedAt"`
-	// nodeUID is the Node that was drained, which is deleted when the machine or host is gone.
+	// nodeUID is the UID of the drained Node. The Node is deleted after the machine or the host is
+	// deleted.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	NodeUID string `json:"nodeUID,omitempty"`
-	// endedAt is when it was over, in one way or another.
+	// endedAt is the time at which the drain ended, with or without success.
 	// +optional
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`
-	// reason says in one word how it ended: Drained, NoNode, DrainTimedOut.
+	// reason is the result in one word: Drained, NoNode or DrainTimedOut.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says more.
+	// message describes the result.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

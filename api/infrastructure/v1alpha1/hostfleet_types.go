@@ -8,82 +8,82 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Conditions of a HostFleet, beside Ready.
+// Condition types of a HostFleet in addition to Ready.
 const (
-	// ConditionPolicyValid tells whether what the fleet's spec says can be followed.
+	// ConditionPolicyValid is True if the fleet's spec is valid.
 	ConditionPolicyValid = "PolicyValid"
-	// ConditionRolledOut tells whether all hosts have the fleet's configuration.
+	// ConditionRolledOut is True if all hosts have the fleet's configuration.
 	ConditionRolledOut = "RolledOut"
-	// ConditionReplicasMet tells whether the fleet has as many hosts as its spec says.
+	// ConditionReplicasMet is True if the fleet has as many hosts as its spec requires.
 	ConditionReplicasMet = "ReplicasMet"
-	// ConditionRolloutStopped is True when too many hosts refused a configuration.
+	// ConditionRolloutStopped is True if the rollout was stopped because too many hosts failed to apply
+	// the configuration.
 	ConditionRolloutStopped = "RolloutStopped"
 )
 
-// AnnotationMadeByFleet is on hosts that their fleet made, and may delete: its name.
+// AnnotationMadeByFleet is on hosts that a fleet has created and may delete. Its value is the name of
+// the fleet.
 const AnnotationMadeByFleet = "infrastructure.hyperfleet.io/made-by-fleet"
 
-// HostFleetSpec says how a new configuration reaches the hosts of a fleet. What the
-// configuration is, the operator's own configuration says.
-// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || has(self.templateHost)",message="replicas needs templateHost, the host that new ones are made like"
-// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || self.hostKind == 'ScalewayAppleSiliconMachine'",message="macOS is for fleets of Macs: hostKind ScalewayAppleSiliconMachine"
-// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || has(self.drain)",message="macOS needs drain: an update restarts the host, and its Node is drained before"
+// HostFleetSpec defines how a new configuration is rolled out to the hosts of a fleet. The configuration
+// itself is defined in the operator's configuration.
+// +kubebuilder:validation:XValidation:rule="!has(self.replicas) || has(self.templateHost)",message="replicas needs templateHost: set it to the host whose spec new hosts get"
+// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || self.hostKind == 'ScalewayAppleSiliconMachine'",message="macOS is only allowed with hostKind ScalewayAppleSiliconMachine: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.macOS) || has(self.drain)",message="macOS needs drain, because an update restarts the host and its Node must be drained before: set drain"
 type HostFleetSpec struct {
-	// hostKind is the kind of the fleet's hosts, such as LinuxMachine.
+	// hostKind is the kind of the fleet's hosts: LinuxMachine or ScalewayAppleSiliconMachine.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="hostKind cannot be changed: make another fleet"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="hostKind cannot be changed: create another fleet"
 	HostKind string `json:"hostKind"`
-	// replicas is how many hosts the fleet has, those made by hand included: more are ordered, and
-	// those that are too many and were made by the fleet are given back. Default: as many as
-	// somebody makes.
+	// replicas is the desired number of hosts, including hosts that were created by hand. If there are
+	// too few hosts, the operator orders more. If there are too many, it deletes hosts that the fleet has
+	// created. Default: the operator creates and deletes no hosts.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
-	// templateHost is the host of the fleet whose spec new ones get, by name.
+	// templateHost is the name of the host of the fleet whose spec new hosts get.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="templateHost must be the name of a host"
 	TemplateHost string `json:"templateHost,omitempty"`
-	// rollout is how many hosts get a new configuration at a time, and when.
+	// rollout defines how many hosts get a new configuration at a time, and when.
 	// +optional
 	// +kubebuilder:default={}
 	Rollout HostRollout `json:"rollout,omitempty"`
-	// paused keeps anything from being pushed to any host. Pushes that run go on to their
-	// end.
+	// paused stops all pushes to hosts. Pushes that have started continue until they end.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
-	// drain has a host's Node cordoned and drained before the host is given back, and deleted
-	// after. Without it, a host that is deleted takes along what runs on it.
+	// drain defines how the Node of a host is cordoned and drained before the host is deleted. The Node
+	// is deleted after that. Without drain, the workloads on a deleted host are lost.
 	// +optional
 	Drain *NodeDrain `json:"drain,omitempty"`
-	// nodeCredentials has the operator make the credentials with which hosts join their cluster,
-	// each for its own Node alone, renew them, and take them away. Hosts that name a kubeconfig
-	// of their own have that.
+	// nodeCredentials lets the operator create, renew and remove the credentials with which hosts join
+	// their cluster. Each host's credential is valid only for its own Node. A host that names its own
+	// kubeconfig uses that instead.
 	// +optional
 	NodeCredentials *HostNodeCredentials `json:"nodeCredentials,omitempty"`
-	// macOS has the fleet's Macs updated, as rollout says: one host after the other is drained,
-	// updated with softwareupdate, waited for, and uncordoned.
+	// macOS lets the operator update the macOS of the fleet's Macs as rollout defines. It drains each
+	// host, updates the host with softwareupdate, waits for it and uncordons its Node.
 	// +optional
 	MacOS *HostMacOS `json:"macOS,omitempty"`
-	// resumedAt forgives all that failed before: it counts no more towards
-	// rollout.failureThreshold, and a configuration that was stopped goes on. Set by
-	// `hyperfleet hosts resume`.
+	// resumedAt ignores all failures before this time. They no longer count towards
+	// rollout.failureThreshold, and a stopped rollout continues. `hyperfleet hosts resume` sets it.
 	// +optional
 	ResumedAt *metav1.Time `json:"resumedAt,omitempty"`
 }
 
-// HostMacOS is the macOS that a fleet's Macs have.
+// HostMacOS defines the macOS version of a fleet's Macs.
 type HostMacOS struct {
-	// version that each Mac has at least, such as 15.3.1. Those with an older one are updated to
-	// just this one, which Apple has to offer them; none is taken back to an older one.
+	// version is the minimum macOS version of each Mac, such as 15.3.1. A Mac with an older version is
+	// updated to exactly this version, which Apple must offer for the Mac. No Mac is downgraded.
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,2}([.][0-9]{1,3}){1,2}$')",message="macOS.version must be a version as sw_vers prints it, such as 15.3 or 15.3.1"
 	Version string `json:"version"`
-	// timeout is how long an update may take from the start of softwareupdate until the host is
-	// back with the new version and its Node is ready. After it the update counts as refused.
+	// timeout is the maximum time of an update, from the start of softwareupdate until the host runs the
+	// new version and its Node is ready. After that, the update counts as failed.
 	// +optional
 	// +kubebuilder:default="2h"
 	// +kubebuilder:validation:Type=string
@@ -92,14 +92,16 @@ type HostMacOS struct {
 	Timeout metav1.Duration `json:"timeout,omitempty,omitzero"`
 }
 
-// HostNodeCredentials are client certificates of hosts' Nodes, which their cluster signs.
+// HostNodeCredentials defines the client certificates of hosts' Nodes. Their cluster signs the
+// certificates.
 type HostNodeCredentials struct {
-	// kubeconfigSecretRef names the Secret with a kubeconfig of the cluster that hosts join, at
-	// the address at which they reach it. Its user makes, reads and approves certificate signing
-	// requests of kubernetes.io/kube-apiserver-client-kubelet; hosts never get it.
+	// kubeconfigSecretRef selects the kubeconfig of the cluster that hosts join. Its server address must
+	// be the address at which hosts reach the cluster. Its user needs permission to create, read and
+	// approve certificate signing requests of kubernetes.io/kube-apiserver-client-kubelet. Hosts never
+	// get this kubeconfig.
 	KubeconfigSecretRef LocalSecretKeySelector `json:"kubeconfigSecretRef"`
-	// lifetime of a certificate. It is renewed when two thirds of it are over. The cluster may
-	// give less.
+	// lifetime is the requested lifetime of a certificate. A certificate is renewed after two thirds of
+	// its lifetime. The cluster may issue certificates with a shorter lifetime.
 	// +optional
 	// +kubebuilder:default="168h"
 	// +kubebuilder:validation:Type=string
@@ -108,37 +110,37 @@ type HostNodeCredentials struct {
 	Lifetime metav1.Duration `json:"lifetime,omitempty,omitzero"`
 }
 
-// HostRollout is how a new configuration reaches a fleet.
+// HostRollout defines how a new configuration is rolled out to a fleet.
 type HostRollout struct {
-	// maxUnavailable is how many hosts may be in the middle of a push, a number or a
-	// percentage of the fleet, rounded down but at least 1. Hosts that can't be reached or
-	// have failed for good count as well: while there are as many, only they are pushed to.
+	// maxUnavailable is the maximum number of hosts that are being pushed to at a time. It is a number or
+	// a percentage of the fleet, rounded down, but at least 1. Unreachable and failed hosts also count.
+	// While as many hosts as this are unreachable or failed, the operator pushes only to them.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 10000 : string(self).matches('^([1-9][0-9]?|100)%$')",message="maxUnavailable must be a number from 1 to 10000, or a percentage from 1% to 100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
-	// canary is how many hosts have to have a new configuration before the rest gets it.
+	// canary is the number of hosts that must have a new configuration before the other hosts get it.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Canary *int32 `json:"canary,omitempty"`
-	// failureThreshold is the number of hosts that refuse a configuration at which it goes to
-	// no more hosts.
+	// failureThreshold is the number of hosts that fail to apply a configuration at which its rollout
+	// stops.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	// jitter spreads the hosts over so much time after a new configuration was seen, the
-	// canaries apart. Default: no time.
+	// jitter is the time over which pushes to the hosts are spread after a new configuration was seen.
+	// Canaries are pushed to without this delay. Default: no delay.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$')",message="jitter must be a time such as 90s, 15m or 1h30m"
 	Jitter *metav1.Duration `json:"jitter,omitempty"`
-	// maintenanceWindows are when a new configuration may be pushed; none means at any time.
-	// First boots and repairs do not wait for them.
+	// maintenanceWindows are the times at which a new configuration may be pushed. If it is empty, a
+	// configuration may be pushed at any time. First boots and repairs do not wait for a window.
 	// +optional
 	// +kubebuilder:validation:MaxItems=20
 	// +listType=map
@@ -146,95 +148,97 @@ type HostRollout struct {
 	MaintenanceWindows []MaintenanceWindow `json:"maintenanceWindows,omitempty"`
 }
 
-// MaintenanceWindow is a window of time that comes again and again.
+// MaintenanceWindow is a recurring time window.
 type MaintenanceWindow struct {
-	// name of the window.
+	// name is the name of the window.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// start of the window as a cron expression of five fields, e.g. 0 2 * * 6.
+	// start is the start of the window as a cron expression with five fields, e.g. 0 2 * * 6.
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=100
 	Start string `json:"start"`
-	// duration of the window.
+	// duration is the length of the window.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="duration must be a time above zero such as 90s, 15m or 1h30m"
 	Duration metav1.Duration `json:"duration"`
-	// timeZone of start, as in the IANA database. Default: UTC.
+	// timeZone is the time zone of start, as in the IANA time zone database. Default: UTC.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// HostPermit lets one host be pushed to.
+// HostPermit permits one push to a host.
 type HostPermit struct {
-	// host by name.
+	// host is the name of the host.
 	Host string `json:"host"`
-	// number of the permit: each is used once.
+	// number is the number of the permit. Each permit is used once.
 	Number int64 `json:"number"`
-	// hash of the configuration that may be pushed; with +macos-VERSION where the fleet names one.
+	// hash is the digest of the configuration that may be pushed, followed by +macos-VERSION if the fleet
+	// sets macOS.
 	Hash string `json:"hash"`
-	// what may be done: Update, Repair or OSUpdate.
+	// what is the permitted operation: Update, Repair or OSUpdate.
 	What string `json:"what"`
 }
 
-// HostFleetStatus is what is known of a fleet.
+// HostFleetStatus is the observed state of a fleet.
 type HostFleetStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// hostConfigHash is the digest of the configuration that all hosts should have.
 	// +optional
 	HostConfigHash string `json:"hostConfigHash,omitempty"`
-	// macOSVersion is the version of macOS that all hosts should have at least.
+	// macOSVersion is the minimum macOS version that all hosts should have.
 	// +optional
 	MacOSVersion string `json:"macOSVersion,omitempty"`
-	// rolloutStarted is when that configuration, or that version, was seen first.
+	// rolloutStarted is the time at which this configuration, or this version, was first seen.
 	// +optional
 	RolloutStarted *metav1.Time `json:"rolloutStarted,omitempty"`
-	// permits are the hosts that may be pushed to now: they count as unavailable until they
-	// are done.
+	// permits are the hosts that may be pushed to now. They count as unavailable until their push is
+	// done.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
 	Permits []HostPermit `json:"permits,omitempty"`
-	// lastPermit is the highest number that a permit has had.
+	// lastPermit is the highest permit number so far.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
-	// stoppedHash is the configuration that was stopped because too many hosts refused it; with
-	// +macos-VERSION where the fleet names one.
+	// stoppedHash is the digest of the configuration whose rollout was stopped because too many hosts
+	// failed to apply it, followed by +macos-VERSION if the fleet sets macOS.
 	// +optional
 	StoppedHash string `json:"stoppedHash,omitempty"`
-	// stoppedAt is when that was. resumedAt after it lets the configuration go on.
+	// stoppedAt is the time at which the rollout was stopped. The rollout continues if resumedAt is
+	// later.
 	// +optional
 	StoppedAt *metav1.Time `json:"stoppedAt,omitempty"`
-	// stoppedReason says in words why.
+	// stoppedReason describes why the rollout was stopped.
 	// +optional
 	StoppedReason string `json:"stoppedReason,omitempty"`
-	// hosts of the fleet.
+	// hosts is the number of hosts in the fleet.
 	// +optional
 	Hosts int32 `json:"hosts"`
-	// converged hosts have the configuration.
+	// converged is the number of hosts that have the configuration.
 	// +optional
 	Converged int32 `json:"converged"`
-	// drifted hosts have another one, or lack a part of it.
+	// drifted is the number of hosts that have another configuration or lack a part of it.
 	// +optional
 	Drifted int32 `json:"drifted"`
-	// failed hosts have failed for good.
+	// failed is the number of hosts that have failed and need a person.
 	// +optional
 	Failed int32 `json:"failed"`
-	// unreachable hosts can't be reached.
+	// unreachable is the number of hosts that cannot be reached.
 	// +optional
 	Unreachable int32 `json:"unreachable"`
-	// conditions of the fleet.
+	// conditions are the conditions of the fleet.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// HostFleet is a set of hosts on one configuration.
+// HostFleet is a set of hosts with the same configuration.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -256,9 +260,9 @@ type HostFleet struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is how a new configuration reaches the hosts.
+	// spec defines how a new configuration is rolled out to the hosts.
 	Spec HostFleetSpec `json:"spec"`
-	// status is what is known of the fleet.
+	// status is the observed state of the fleet.
 	// +optional
 	Status HostFleetStatus `json:"status,omitempty"`
 }
@@ -273,8 +277,8 @@ type HostFleetList struct {
 	Items []HostFleet `json:"items"`
 }
 
-// StatusConditions gives the conditions to whoever reports on the object.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (f *HostFleet) StatusConditions() *[]metav1.Condition { return &f.Status.Conditions }
 
-// SetObservedGeneration notes the generation that the status speaks of.
+// SetObservedGeneration records the generation that the status describes.
 func (f *HostFleet) SetObservedGeneration(generation int64) { f.Status.ObservedGeneration = generation }

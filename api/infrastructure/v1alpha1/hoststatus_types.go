@@ -5,281 +5,285 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// FinalizerHost keeps a host's object until nothing of ours is at work on it and its kind
-// has given it back.
+// FinalizerHost prevents the deletion of a host's object while the operator works on the host, and until
+// the host is released as its kind requires.
 const FinalizerHost = "infrastructure.hyperfleet.io/host"
 
-// Conditions of every kind of host, beside Ready.
+// Condition types of all kinds of hosts in addition to Ready.
 const (
-	// ConditionFleetFound tells whether the host's HostFleet is there and of its kind.
+	// ConditionFleetFound is True if the host's HostFleet exists and is for hosts of this kind.
 	ConditionFleetFound = "FleetFound"
-	// ConditionProvisioned tells whether there is a machine that can be reached.
+	// ConditionProvisioned is True if there is a server that can be reached.
 	ConditionProvisioned = "Provisioned"
-	// ConditionAddressReached tells, of a host with fallbackAddresses, whether it was reached at
-	// its own address last.
+	// ConditionAddressReached is True if the host was last reached at its own address. It is only
+	// reported for a host with fallbackAddresses.
 	ConditionAddressReached = "AddressReached"
-	// ConditionHostKeyPinned tells whether the key of the host's SSH server is on record.
+	// ConditionHostKeyPinned is True if the key of the host's SSH server is recorded.
 	ConditionHostKeyPinned = "HostKeyPinned"
-	// ConditionBootstrapped tells whether the host has had its first boot.
+	// ConditionBootstrapped is True if the first boot of the host is done.
 	ConditionBootstrapped = "Bootstrapped"
-	// ConditionConverged tells whether the host has the configuration of its fleet.
+	// ConditionConverged is True if the host has the configuration of its fleet.
 	ConditionConverged = "Converged"
-	// ConditionIntact tells whether the host still is as it was left.
+	// ConditionIntact is True if no part of the configuration on the host was changed or removed.
 	ConditionIntact = "Intact"
-	// ConditionNodeCredentialCurrent tells whether the credential of the host's Node that the
-	// operator made needs no other one yet.
-	ConditionNodeCredentialCurrent = "NodeCredentialCurrent" //nolint:gosec // a condition
-	// ConditionNodeCredentialRemoved tells, on deletion, whether that is off the host.
-	ConditionNodeCredentialRemoved = "NodeCredentialRemoved" //nolint:gosec // a condition
-	// ConditionReleased tells, on deletion, whether the host has been given back.
+	// ConditionNodeCredentialCurrent is True if the credential that the operator created for the host's
+	// Node needs no renewal yet.
+	ConditionNodeCredentialCurrent = "NodeCredentialCurrent" //nolint:gosec // a condition type, not a credential
+	// ConditionNodeCredentialRemoved is True, during deletion, if that credential is removed from the
+	// host.
+	ConditionNodeCredentialRemoved = "NodeCredentialRemoved" //nolint:gosec // a condition type, not a credential
+	// ConditionReleased is True, during deletion, if the host is released.
 	ConditionReleased = "Released"
 )
 
-// Reasons for which a host has failed for good.
+// Reasons for which a host has failed and needs a person.
 const (
-	// FailureUpdateExceededRetries is a host that refused a configuration too many times.
+	// FailureUpdateExceededRetries means that the host failed too many times to apply a configuration.
 	FailureUpdateExceededRetries = "UpdateExceededRetries"
-	// FailureBootstrapExceededRetries is a host whose first boot failed too many times.
+	// FailureBootstrapExceededRetries means that the first boot of the host failed too many times.
 	FailureBootstrapExceededRetries = "BootstrapExceededRetries"
-	// FailureHostKeyChanged is a host that is not the one that was pinned.
+	// FailureHostKeyChanged means that the host has another SSH key than the pinned one.
 	FailureHostKeyChanged = "HostKeyChanged"
 )
 
-// ReasonHostKeyUnknown is a host of whose key nothing is known, and none is to be trusted unseen.
+// ReasonHostKeyUnknown means that no key of the host is known and that sshHostKeyChecking does not allow
+// to trust an unknown key.
 const ReasonHostKeyUnknown = "HostKeyUnknown"
 
-// HostPhase says in one word where a host is in its life.
+// HostPhase is the phase of a host's lifecycle.
 //
 // +kubebuilder:validation:Enum=Pending;Adopting;Provisioning;Bootstrapping;Ready;Updating;Deleting;Failed
 type HostPhase string
 
-// The phases.
+// Phases of a host.
 const (
-	// HostPending has nothing yet.
+	// HostPending means that nothing has been done for the host yet.
 	HostPending HostPhase = "Pending"
-	// HostAdopting takes over a machine that is there.
+	// HostAdopting means that the operator takes over an existing server.
 	HostAdopting HostPhase = "Adopting"
-	// HostProvisioning waits for a machine.
+	// HostProvisioning means that the host waits for a server.
 	HostProvisioning HostPhase = "Provisioning"
-	// HostBootstrapping has its first boot.
+	// HostBootstrapping means that the first boot is running.
 	HostBootstrapping HostPhase = "Bootstrapping"
-	// HostReady carries machines. It stays Ready while its configuration is renewed.
+	// HostReady means that the host runs machines. It stays Ready while its configuration is updated.
 	HostReady HostPhase = "Ready"
-	// HostUpdating has its operating system updated, and carries no machines meanwhile.
+	// HostUpdating means that the operating system is being updated. The host runs no machines meanwhile.
 	HostUpdating HostPhase = "Updating"
-	// HostDeleting is being given back.
+	// HostDeleting means that the host is being released.
 	HostDeleting HostPhase = "Deleting"
-	// HostFailed needs a person, or another configuration; failureReason says why.
+	// HostFailed means that the host needs a person or another configuration. failureReason says why.
 	HostFailed HostPhase = "Failed"
 )
 
-// SSHHostKeyChecking says what is done with a host whose key nobody has told.
+// SSHHostKeyChecking defines how the operator treats a host whose key is not known.
 //
 // +kubebuilder:validation:Enum=Strict;AcceptNew
 type SSHHostKeyChecking string
 
-// What is done with it.
+// Values of SSHHostKeyChecking.
 const (
-	// HostKeyStrict sends it nothing.
+	// HostKeyStrict sends nothing to the host.
 	HostKeyStrict SSHHostKeyChecking = "Strict"
-	// HostKeyAcceptNew trusts the key that it shows first, and no other afterwards.
+	// HostKeyAcceptNew trusts the key that the host shows first, and no other key afterwards.
 	HostKeyAcceptNew SSHHostKeyChecking = "AcceptNew"
 )
 
-// SSHCertAuthority is the public key of an authority that certifies the keys of hosts, as a line of
-// OpenSSH's files .pub.
+// SSHCertAuthority is the public key of a certificate authority that certifies host keys, as a line of
+// an OpenSSH .pub file.
 //
 // +kubebuilder:validation:MaxLength=2048
-// +kubebuilder:validation:XValidation:rule="self.matches('^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh[.]com) [A-Za-z0-9+/]+={0,2}( [^[:cntrl:]]*)?$')",message="sshHostCertAuthorities must be public keys: a type such as ssh-ed25519, and the key, as ssh-keygen writes them to a file .pub"
+// +kubebuilder:validation:XValidation:rule="self.matches('^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh[.]com) [A-Za-z0-9+/]+={0,2}( [^[:cntrl:]]*)?$')",message="sshHostCertAuthorities must be public keys: a type such as ssh-ed25519, a space and the key, as in a .pub file of ssh-keygen"
 type SSHCertAuthority string
 
-// LocalSecretKeySelector picks one key of a Secret in the object's own namespace.
+// LocalSecretKeySelector selects a key of a Secret in the object's own namespace.
 type LocalSecretKeySelector struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="name must be the name of a Secret: lower-case letters, digits, '-' and '.'"
 	Name string `json:"name"`
-	// key inside the Secret's data.
+	// key is the key in the Secret's data.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[-._a-zA-Z0-9]+$')",message="key must be a key of a Secret: letters, digits, '-', '_' and '.' only"
 	Key string `json:"key"`
 }
 
-// HostAddress is one address of a host.
+// HostAddress is an address of a host.
 type HostAddress struct {
-	// type of the address: InternalIP, ExternalIP, Hostname.
+	// type is the type of the address: InternalIP, ExternalIP or Hostname.
 	Type string `json:"type"`
-	// address as text.
+	// address is the IP address or the name.
 	Address string `json:"address"`
 }
 
-// HostPart is the digest of one part that a host has.
+// HostPart is the digest of one part of a host's configuration.
 type HostPart struct {
-	// label of the part.
+	// label is the name of the part.
 	Label string `json:"label"`
-	// sha256 of all that was pushed of it, in hexadecimal.
+	// sha256 is the SHA-256 of everything that was pushed for the part, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
 
 // HostNodeCredential is a client certificate of a host's Node.
 type HostNodeCredential struct {
-	// from and until it holds.
+	// from is the start of the certificate's validity.
 	From metav1.Time `json:"from"`
-	// until it holds.
+	// until is the end of the certificate's validity.
 	Until metav1.Time `json:"until"`
-	// removalStartedAt and removedAt are, on deletion, when its removal from the host began and
-	// ended.
+	// removalStartedAt is the time, during deletion, at which the removal of the certificate from the
+	// host began.
 	// +optional
 	RemovalStartedAt *metav1.Time `json:"removalStartedAt,omitempty"`
-	// removedAt is when it was off the host.
+	// removedAt is the time at which the certificate was removed from the host.
 	// +optional
 	RemovedAt *metav1.Time `json:"removedAt,omitempty"`
 }
 
-// HostPush is a push that has begun and that nobody has seen the end of.
+// HostPush is a push that has started and whose end is not recorded yet.
 type HostPush struct {
-	// permit under which it runs; 0 for a first boot, which needs none.
+	// permit is the number of the permit for the push. It is 0 for a first boot, which needs no permit.
 	// +optional
 	Permit int64 `json:"permit,omitempty"`
-	// hash of the configuration that is pushed.
+	// hash is the digest of the configuration that is pushed.
 	Hash string `json:"hash"`
-	// what is done: FirstBoot, Update, Repair or OSUpdate.
+	// what is the operation: FirstBoot, Update, Repair or OSUpdate.
 	What string `json:"what"`
-	// started is when it began first.
+	// started is the time at which the push first started.
 	Started metav1.Time `json:"started"`
 }
 
-// HostOSUpdate is an update of a host's operating system that has begun. It ends when its Node is
-// in service again.
+// HostOSUpdate is an update of a host's operating system that has started. It ends when the Node is in
+// service again.
 type HostOSUpdate struct {
-	// version that the host is updated to.
+	// version is the version that the host is updated to.
 	Version string `json:"version"`
-	// startedAt is when it began.
+	// startedAt is the time at which the update began.
 	StartedAt metav1.Time `json:"startedAt"`
-	// label is the update's name at the host, which is looked for before the Node is drained.
+	// label is the name of the update on the host. It is determined before the Node is drained.
 	// +optional
 	Label string `json:"label,omitempty"`
-	// drain is how the draining of the host's Node went.
+	// drain is the state of the drain of the host's Node.
 	// +optional
 	Drain *NodeDrainStatus `json:"drain,omitempty"`
-	// installStartedAt is when the installation was begun; its time is counted from here.
+	// installStartedAt is the time at which the installation began. The timeout of the update is measured
+	// from here.
 	// +optional
 	InstallStartedAt *metav1.Time `json:"installStartedAt,omitempty"`
-	// progress is what the host said last.
+	// progress is the last progress that the host reported.
 	// +optional
 	Progress string `json:"progress,omitempty"`
-	// awaySince is since when the host can't be reached, as it can't while it restarts.
+	// awaySince is the time since which the host cannot be reached, for example because it restarts.
 	// +optional
 	AwaySince *metav1.Time `json:"awaySince,omitempty"`
-	// endedAt is when it was over, in one way or another. The Node's return is left then.
+	// endedAt is the time at which the update ended, with or without success. After that, only the Node
+	// has to be put back into service.
 	// +optional
 	EndedAt *metav1.Time `json:"endedAt,omitempty"`
-	// reason says in one word why it failed; empty for one that has not.
+	// reason is the reason of a failure in one word. It is empty if the update has not failed.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// message says more.
+	// message describes the failure.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// HostStatus is what is known of a host of any kind.
+// HostStatus is the observed state of a host of any kind.
 type HostStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// phase of the host, in one word.
+	// phase is the phase of the host's lifecycle.
 	// +optional
 	Phase HostPhase `json:"phase,omitempty"`
-	// ready says whether the host carries machines.
+	// ready is true if the host runs machines.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// addresses of the host.
+	// addresses are the addresses of the host.
 	// +optional
 	Addresses []HostAddress `json:"addresses,omitempty"`
-	// sshHostKey is the SHA-256 fingerprint of the host's key, pinned when it was seen
-	// first. A host with another key is refused, unless spec.sshHostCertAuthorities certify it;
-	// clear this field for one that was made anew.
+	// sshHostKey is the SHA-256 fingerprint of the host's key, pinned when it was first seen. The
+	// operator rejects a host with another key unless spec.sshHostCertAuthorities certify the key. If the
+	// host was reinstalled, clear this field.
 	// +optional
 	SSHHostKey string `json:"sshHostKey,omitempty"`
-	// bootstrapped says whether the host has had its first boot.
+	// bootstrapped is true if the first boot of the host is done.
 	// +optional
 	Bootstrapped bool `json:"bootstrapped,omitempty"`
-	// bootstrapAttempts counts first boots that the host refused.
+	// bootstrapAttempts is the number of failed first boots.
 	// +optional
 	BootstrapAttempts int32 `json:"bootstrapAttempts,omitempty"`
-	// hostConfigHash is the digest of the configuration that was pushed whole. It is absent
-	// from when a push begins until one has succeeded. Clear it, and parts, to have
-	// everything pushed again.
+	// hostConfigHash is the digest of the configuration that was pushed completely. It is removed when a
+	// push begins and set when a push succeeds. To push everything again, clear this field and parts.
 	// +optional
 	HostConfigHash string `json:"hostConfigHash,omitempty"`
-	// parts are the digests of what was pushed, part by part, values of this host included.
+	// parts are the digests of the pushed parts, including values that are specific to this host.
 	// +optional
 	Parts []HostPart `json:"parts,omitempty"`
-	// failedHostConfigHash is the digest of the configuration that the host refused last, with
-	// +macos-VERSION where its fleet names one, and updateAttempts is how many times it did.
-	// Another one starts anew.
+	// failedHostConfigHash is the digest of the configuration that the host last failed to apply,
+	// followed by +macos-VERSION if the fleet sets macOS. For another configuration, updateAttempts
+	// starts at 0.
 	// +optional
 	FailedHostConfigHash string `json:"failedHostConfigHash,omitempty"`
-	// updateAttempts counts pushes of failedHostConfigHash that the host refused.
+	// updateAttempts is the number of failed pushes of failedHostConfigHash.
 	// +optional
 	UpdateAttempts int32 `json:"updateAttempts,omitempty"`
-	// lastUpdateFailureTime is when the host refused a push last.
+	// lastUpdateFailureTime is the time of the last failed push.
 	// +optional
 	LastUpdateFailureTime *metav1.Time `json:"lastUpdateFailureTime,omitempty"`
-	// unreachableSince is when the host could be reached no more; absent while it can be.
+	// unreachableSince is the time since which the host is unreachable. It is absent while the host can
+	// be reached.
 	// +optional
 	UnreachableSince *metav1.Time `json:"unreachableSince,omitempty"`
-	// lastContactTime is when the host was tried to be reached last.
+	// lastContactTime is the time of the last attempt to reach the host.
 	// +optional
 	LastContactTime *metav1.Time `json:"lastContactTime,omitempty"`
-	// contactAddress is where the host was reached last, as host:port.
+	// contactAddress is the address at which the host was last reached, as host:port.
 	// +optional
 	ContactAddress string `json:"contactAddress,omitempty"`
-	// contactReason says in one word why the host could not be reached last, such as
-	// Unreachable, AuthRefused or SecretNotFound; contactMessage says it in words.
+	// contactReason is the reason for which the host could not be reached at the last attempt, in one
+	// word such as Unreachable, AuthRefused or SecretNotFound. contactMessage describes it.
 	// +optional
 	ContactReason string `json:"contactReason,omitempty"`
-	// contactMessage says why the host could not be reached last.
+	// contactMessage describes why the host could not be reached at the last attempt.
 	// +optional
 	ContactMessage string `json:"contactMessage,omitempty"`
-	// contactAttempts counts the times that the host could not be reached, in a row.
+	// contactAttempts is the number of consecutive failed attempts to reach the host.
 	// +optional
 	ContactAttempts int32 `json:"contactAttempts,omitempty"`
-	// lastProbeTime is when all parts were looked at last.
+	// lastProbeTime is the time at which all parts were last checked.
 	// +optional
 	LastProbeTime *metav1.Time `json:"lastProbeTime,omitempty"`
-	// lostParts are the labels of parts that were found not to be as they were left.
+	// lostParts are the labels of the parts that were changed or removed on the host.
 	// +optional
 	LostParts []string `json:"lostParts,omitempty"`
-	// push is the push that runs.
+	// push is the push that is running.
 	// +optional
 	Push *HostPush `json:"push,omitempty"`
-	// lastPermit is the number of the last permit that was used up.
+	// lastPermit is the number of the last used permit.
 	// +optional
 	LastPermit int64 `json:"lastPermit,omitempty"`
-	// osVersion of the host's operating system, where its fleet names one.
+	// osVersion is the version of the host's operating system, if the fleet sets one.
 	// +optional
 	OSVersion string `json:"osVersion,omitempty"`
-	// osUpdate is the update of the operating system that runs.
+	// osUpdate is the update of the operating system that is running.
 	// +optional
 	OSUpdate *HostOSUpdate `json:"osUpdate,omitempty"`
-	// nodeCredential is what the host was given to join its cluster, where its fleet makes that.
-	// Clear it to have another one made.
+	// nodeCredential is the credential with which the host joins its cluster, if the fleet creates it. To
+	// create another one, clear this field.
 	// +optional
 	NodeCredential *HostNodeCredential `json:"nodeCredential,omitempty"`
-	// drain is how the draining of the host's Node went; empty before it begins.
+	// drain is the state of the drain of the host's Node. It is empty before the drain begins.
 	// +optional
 	Drain *NodeDrainStatus `json:"drain,omitempty"`
-	// failureReason is why the host has failed for good, in one word. It is left alone until
-	// this field is cleared, or its fleet has another configuration than the one refused.
+	// failureReason is the reason for which the host has failed, in one word. The operator does not push
+	// to the host until this field is cleared or the fleet has another configuration than the failed one.
 	// +optional
 	FailureReason string `json:"failureReason,omitempty"`
-	// failureMessage says it in words.
+	// failureMessage describes the failure.
 	// +optional
 	FailureMessage string `json:"failureMessage,omitempty"`
-	// conditions of the host.
+	// conditions are the conditions of the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

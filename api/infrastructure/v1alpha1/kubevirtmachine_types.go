@@ -8,119 +8,121 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Labels of what belongs to a node pool.
+// Labels of the objects of a node pool.
 const (
 	// LabelNodePool is the name of the KubevirtNodePool.
 	LabelNodePool = "infrastructure.hyperfleet.io/node-pool"
 	// LabelCluster is the name of the cluster that the machines join.
 	LabelCluster = "infrastructure.hyperfleet.io/cluster"
-	// LabelMachine is the name of the KubevirtMachine, on its VirtualMachine.
+	// LabelMachine on a VirtualMachine is the name of its KubevirtMachine.
 	LabelMachine = "infrastructure.hyperfleet.io/machine"
 )
 
-// AnnotationMachineTemplate on a KubevirtMachine is the KubevirtMachineTemplate that it
-// was made from.
+// AnnotationMachineTemplate on a KubevirtMachine is the name of the KubevirtMachineTemplate from which
+// it was created.
 const AnnotationMachineTemplate = "infrastructure.hyperfleet.io/machine-template"
 
-// FinalizerKubevirtMachine keeps a KubevirtMachine until its VirtualMachine and its DNS
-// records are gone and its addresses are free.
+// FinalizerKubevirtMachine prevents the deletion of a KubevirtMachine until its VirtualMachine and its
+// DNS records are deleted and its addresses are released.
 const FinalizerKubevirtMachine = "infrastructure.hyperfleet.io/virtual-machine"
 
-// Conditions of a KubevirtMachine, beside Ready.
+// Condition types of a KubevirtMachine in addition to Ready.
 const (
-	// ConditionAddressesAllocated tells whether the machine has its static addresses.
+	// ConditionAddressesAllocated is True if the machine has its static addresses.
 	ConditionAddressesAllocated = "AddressesAllocated"
-	// ConditionNetworkDataReady tells whether its network data are made.
+	// ConditionNetworkDataReady is True if the machine's network data is created.
 	ConditionNetworkDataReady = "NetworkDataReady"
-	// ConditionVMCreated tells whether its VirtualMachine is there.
+	// ConditionVMCreated is True if the VirtualMachine exists.
 	ConditionVMCreated = "VMCreated"
-	// ConditionVMReady tells whether its VirtualMachine runs.
+	// ConditionVMReady is True if the VirtualMachine runs.
 	ConditionVMReady = "VMReady"
-	// ConditionVMDeleted tells, on deletion, whether the VirtualMachine is gone.
+	// ConditionVMDeleted is True, during deletion, if the VirtualMachine is deleted.
 	ConditionVMDeleted = "VMDeleted"
-	// ConditionDNSRemoved tells, on deletion, whether its records are out of DNS.
+	// ConditionDNSRemoved is True, during deletion, if the machine's DNS records are deleted.
 	ConditionDNSRemoved = "DNSRemoved"
-	// ConditionAddressesReleased tells, on deletion, whether the addresses are free.
+	// ConditionAddressesReleased is True, during deletion, if the addresses are released.
 	ConditionAddressesReleased = "AddressesReleased"
 )
 
-// KubevirtMachinePhase says in one word where a machine is in its life.
+// KubevirtMachinePhase is the phase of a machine's lifecycle.
 //
 // +kubebuilder:validation:Enum=Pending;Provisioning;Running;Stopped;Draining;Deleting;Failed
 type KubevirtMachinePhase string
 
-// The phases.
+// Phases of a KubevirtMachine.
 const (
-	// KubevirtMachinePending has no VirtualMachine yet; it may wait for an address.
+	// KubevirtMachinePending means that the VirtualMachine does not exist yet. The machine may wait for
+	// an address.
 	KubevirtMachinePending KubevirtMachinePhase = "Pending"
-	// KubevirtMachineProvisioning has a VirtualMachine that does not run yet.
+	// KubevirtMachineProvisioning means that the VirtualMachine exists but does not run yet.
 	KubevirtMachineProvisioning KubevirtMachinePhase = "Provisioning"
-	// KubevirtMachineRunning runs.
+	// KubevirtMachineRunning means that the VirtualMachine runs.
 	KubevirtMachineRunning KubevirtMachinePhase = "Running"
-	// KubevirtMachineStopped was stopped; it keeps its addresses.
+	// KubevirtMachineStopped means that the VirtualMachine was stopped. The machine keeps its addresses.
 	KubevirtMachineStopped KubevirtMachinePhase = "Stopped"
-	// KubevirtMachineDraining is to be deleted, and its Node is being drained.
+	// KubevirtMachineDraining means that the machine is being deleted and its Node is being drained.
 	KubevirtMachineDraining KubevirtMachinePhase = "Draining"
-	// KubevirtMachineDeleting is being deleted.
+	// KubevirtMachineDeleting means that the machine is being deleted.
 	KubevirtMachineDeleting KubevirtMachinePhase = "Deleting"
-	// KubevirtMachineFailed needs a person; its conditions say why.
+	// KubevirtMachineFailed means that the machine needs a person. Its conditions say why.
 	KubevirtMachineFailed KubevirtMachinePhase = "Failed"
 )
 
-// KubevirtMachineSpec says what a machine is.
-// +kubebuilder:validation:XValidation:rule="has(self.bootstrapNetworkConfig) == has(oldSelf.bootstrapNetworkConfig) && (!has(self.bootstrapNetworkConfig) || self.bootstrapNetworkConfig == oldSelf.bootstrapNetworkConfig)",message="bootstrapNetworkConfig cannot be changed: delete the machine and make a new one"
+// KubevirtMachineSpec defines a machine.
+// +kubebuilder:validation:XValidation:rule="has(self.bootstrapNetworkConfig) == has(oldSelf.bootstrapNetworkConfig) && (!has(self.bootstrapNetworkConfig) || self.bootstrapNetworkConfig == oldSelf.bootstrapNetworkConfig)",message="bootstrapNetworkConfig cannot be changed: delete the machine and create a new one"
 type KubevirtMachineSpec struct {
-	// virtualMachineTemplate is the kubevirt.io/v1 VirtualMachine to make: its metadata's
-	// labels and annotations, and its spec. It is used once; later changes are made to the
-	// VirtualMachine. In the name of a Secret with user data, $(machine) is the machine's name.
+	// virtualMachineTemplate is the template of the VirtualMachine (kubevirt.io/v1): the labels and
+	// annotations of its metadata, and its spec. It is used once. To change the machine later, change the
+	// VirtualMachine. In the name of a Secret with user data, $(machine) is replaced with the machine's
+	// name.
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	VirtualMachineTemplate runtime.RawExtension `json:"virtualMachineTemplate"`
 
-	// bootstrapNetworkConfig gives the machine static addresses. Without it, the machine
-	// asks DHCP.
+	// bootstrapNetworkConfig defines the static addresses of the machine. If it is not set, the machine
+	// uses DHCP.
 	// +optional
 	BootstrapNetworkConfig *VirtualMachineBootstrapNetworkConfig `json:"bootstrapNetworkConfig,omitempty"`
 }
 
-// KubevirtMachineStatus is what is known of a machine.
+// KubevirtMachineStatus is the observed state of a machine.
 type KubevirtMachineStatus struct {
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// phase of the machine, in one word.
+	// phase is the phase of the machine's lifecycle.
 	// +optional
 	Phase KubevirtMachinePhase `json:"phase,omitempty"`
-	// ready says whether the VirtualMachine runs and is ready.
+	// ready is true if the VirtualMachine runs and is ready.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// allocatedBootstrapAddresses are the machine's static addresses, by interface, each
-	// with its prefix length: {"eno101": ["10.10.0.42/24", "fd41:1234::932/64"]}. They are
-	// on record here before the VirtualMachine is made and until it is gone; the pools of
-	// addresses are rebuilt from them.
+	// allocatedBootstrapAddresses are the machine's static addresses with their prefix lengths, by
+	// interface: {"eno101": ["10.10.0.42/24", "fd41:1234::932/64"]}. They are recorded before the
+	// VirtualMachine is created, until it is deleted. The operator rebuilds the state of the address
+	// pools from them.
 	// +optional
 	AllocatedBootstrapAddresses map[string][]string `json:"allocatedBootstrapAddresses,omitempty"`
-	// bootstrapNetwork is the network that the addresses are on, as NAMESPACE/NAME of its
-	// NetworkAttachmentDefinition. It is on record with them.
+	// bootstrapNetwork is the network of the addresses, as NAMESPACE/NAME of its
+	// NetworkAttachmentDefinition. It is recorded together with the addresses.
 	// +optional
 	BootstrapNetwork string `json:"bootstrapNetwork,omitempty"`
-	// nodeName is where the VirtualMachine runs, or ran last.
+	// nodeName is the node on which the VirtualMachine runs or last ran.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// drain is how the draining of the machine's Node went; empty before it begins.
+	// drain is the state of the drain of the machine's Node. It is empty before the drain begins.
 	// +optional
 	Drain *NodeDrainStatus `json:"drain,omitempty"`
-	// providerID as a Node of the cluster has it.
+	// providerID is the provider ID of the machine's Node.
 	// +optional
 	ProviderID string `json:"providerID,omitempty"`
-	// conditions of the machine.
+	// conditions are the conditions of the machine.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// KubevirtMachine is one machine: a VirtualMachine of KubeVirt with its static addresses.
+// KubevirtMachine is a machine: a VirtualMachine of KubeVirt with its static addresses.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -128,21 +130,21 @@ type KubevirtMachineStatus struct {
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.metadata.labels.infrastructure\.hyperfleet\.io/node-pool`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.status.allocatedBootstrapAddresses.*`
-// +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.conditions[?(@.type=="AddressesAllocated")].lastTransitionTime`,description="Since when it has its addresses, or waits for them"
+// +kubebuilder:printcolumn:name="Since",type=date,priority=1,JSONPath=`.status.conditions[?(@.type=="AddressesAllocated")].lastTransitionTime`,description="Since when the machine has its addresses or waits for them"
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.nodeName`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must have at most 63 characters, for it is the VirtualMachine's and a host's"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must have at most 63 characters, because it is the name of the VirtualMachine and the host name"
 type KubevirtMachine struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is what the machine is.
+	// spec defines the machine.
 	Spec KubevirtMachineSpec `json:"spec"`
-	// status is what is known of it.
+	// status is the observed state of the machine.
 	// +optional
 	Status KubevirtMachineStatus `json:"status,omitempty"`
 }
@@ -157,10 +159,10 @@ type KubevirtMachineList struct {
 	Items []KubevirtMachine `json:"items"`
 }
 
-// StatusConditions gives the conditions to whoever reports on the object.
+// StatusConditions returns a pointer to the conditions, for kit/step.
 func (m *KubevirtMachine) StatusConditions() *[]metav1.Condition { return &m.Status.Conditions }
 
-// SetObservedGeneration notes the generation that the status speaks of.
+// SetObservedGeneration records the generation that the status describes.
 func (m *KubevirtMachine) SetObservedGeneration(generation int64) {
 	m.Status.ObservedGeneration = generation
 }

@@ -7,20 +7,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// KubevirtMachineTemplateResource is what machines are made from.
+// KubevirtMachineTemplateResource defines the machines that are created from the template.
 type KubevirtMachineTemplateResource struct {
-	// spec of the machines.
+	// spec is the spec of the machines.
 	Spec KubevirtMachineSpec `json:"spec"`
 }
 
 // KubevirtMachineTemplateSpec holds the template.
 type KubevirtMachineTemplateSpec struct {
-	// template of the machines. Its addresses cannot be changed, as those of a machine.
+	// template is the template of the machines. Its addresses cannot be changed, as those of a machine
+	// cannot.
 	Template KubevirtMachineTemplateResource `json:"template"`
 }
 
-// KubevirtMachineTemplate is what the machines of a node pool are made from. The pool
-// makes a new one when its spec changes, and removes those that no machine is made from.
+// KubevirtMachineTemplate defines what the machines of a node pool are created from. When the spec of
+// the pool changes, the operator creates a new template and deletes templates from which no machine was
+// created.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=kvmt,categories=hyperfleet
@@ -32,7 +34,7 @@ type KubevirtMachineTemplate struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the template.
+	// spec holds the template.
 	Spec KubevirtMachineTemplateSpec `json:"spec"`
 }
 

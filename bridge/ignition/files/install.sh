@@ -2,21 +2,21 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs the DPU's system on its disk, with the ignition of its cluster, and has the
-# firmware start it from now on. Runs in the live system, once.
+# This script runs once in the live system. It installs the DPU's operating system on its disk, with the
+# ignition of its cluster, and sets the installed system as the firmware's boot entry.
 set -euo pipefail
 device=${HYPERFLEET_DEVICE:-/dev/nvme0n1}
 flavor=/etc/dpf/dpuflavor.json
 
-say() { echo "hyperfleet-install: $*" | tee /dev/kmsg; }
-trap 'say "failed at line $LINENO: see journalctl -u hyperfleet-install"' ERR
+log() { echo "hyperfleet-install: $*" | tee /dev/kmsg; }
+trap 'log "failed at line $LINENO: see journalctl -u hyperfleet-install"' ERR
 
 [ -b "$device" ] || {
-	say "there is no disk $device"
+	log "disk $device does not exist"
 	exit 1
 }
 
-# What DPF has filled in for this DPU goes to the installed system.
+# Copy the values that DPF rendered for this DPU to the installed system.
 jq --arg host "data:;base64,$(base64 -w0 /etc/hostname)" --arg dpu "data:;base64,$(base64 -w0 /etc/dpf/environment)" \
 	'.storage.files += [
 		{path: "/etc/hostname", mode: 420, overwrite: true, contents: {source: $host}},
@@ -28,7 +28,7 @@ while IFS= read -r argument; do
 	arguments+=(--append-karg "$argument")
 done < <(jq -r '.spec.grub.kernelParameters[]?' "$flavor")
 
-say "installing on $device"
+log "installing on $device"
 coreos-installer install "$device" --offline --ignition-file /run/target.ign "${arguments[@]}"
 
 label="Red Hat CoreOS"
@@ -37,4 +37,4 @@ efibootmgr | sed -n "s/^Boot\([0-9A-F]\{4\}\)\*\{0,1\} $label.*/\1/p" | while re
 done
 efibootmgr -q -c -d "$device" -p 2 -l '\EFI\redhat\shimaa64.efi' -L "$label"
 sync
-say "installed; restarting"
+log "installed, restarting"

@@ -18,29 +18,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// exitInterrupted is the exit code after an interrupt, as shells have it.
+// exitInterrupted is the exit code after an interrupt. Shells use the same code for SIGINT.
 const exitInterrupted = 130
 
-// errInterrupted is the cause of a run that a signal ended.
+// errInterrupted is the cancellation cause of the run's context after SIGINT or SIGTERM.
 var errInterrupted = cli.WithCode(errors.New("interrupted"), exitInterrupted)
 
-// errFailed is a run that did not pass and has said so.
+// errFailed is returned by a run that did not pass and has already printed the reasons.
 var errFailed = cli.Failed()
 
-// New makes the command.
+// New returns the command `hyperfleet-demo`.
 func New() *cobra.Command {
 	var options Options
 
 	cmd := &cobra.Command{
 		Use:   "hyperfleet-demo",
-		Short: "Give every one of some CI jobs a fresh VM, on simulated hardware on this machine",
+		Short: "Run CI jobs in fresh VMs, on simulated hardware on this computer",
 		Long: `Starts a Kubernetes API server, a simulated Proxmox VE cluster, a simulated CI platform and
-the operator on loopback addresses of this machine, each as a process of its own. Queues CI
-jobs, shows the machines that they get, and checks that nothing is left of them.
+the operator, each as a separate process on a loopback address. Queues CI jobs, shows the machine
+of each job, and checks that all machines are deleted afterwards.
 
-The exit code is 0 only if every job ran and no VM, claim, runner or ISO is left; 1 if not;
-130 after an interrupt. With --hold everything is kept running after the jobs, to look around,
-and an interrupt is its normal end.`,
+The exit code is 0 if every job succeeded and no VM, claim, runner or ISO is left, and 1 otherwise.
+After an interrupt, the exit code is 130. With --hold, all processes keep running after the jobs, so
+that you can inspect them. In that case, stop the demo with an interrupt.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
@@ -48,14 +48,14 @@ and an interrupt is its normal end.`,
 				return fmt.Errorf("find this executable: %w", err)
 			}
 
-			options.settle(cmd.Flags().Changed, filepath.Dir(self))
+			options.setDefaults(cmd.Flags().Changed, filepath.Dir(self))
 
 			if err := options.validate(); err != nil {
 				return err
 			}
 
-			return interruptible(cmd.Context(), func(ctx context.Context) error {
-				return run(ctx, options, cmd.OutOrStdout(), progressTo(cmd, options))
+			return runInterruptible(cmd.Context(), func(ctx context.Context) error {
+				return run(ctx, options, cmd.OutOrStdout(), progressWriter(cmd, options))
 			})
 		},
 	}
@@ -64,8 +64,9 @@ and an interrupt is its normal end.`,
 	return cmd
 }
 
-// progressTo keeps standard output for the report alone where that is for programs.
-func progressTo(cmd *cobra.Command, o Options) io.Writer {
+// progressWriter returns the writer for progress lines. With --output json, progress goes to standard
+// error, so that standard output has the report only.
+func progressWriter(cmd *cobra.Command, o Options) io.Writer {
 	if o.Output == outputJSON {
 		return cmd.ErrOrStderr()
 	}
@@ -73,10 +74,10 @@ func progressTo(cmd *cobra.Command, o Options) io.Writer {
 	return cmd.OutOrStdout()
 }
 
-// interruptible ends do's context with errInterrupted at SIGINT and SIGTERM. do then
-// stops what it started and says what it means for the exit code; a second signal ends the process at once, and the
-// kernel its children with it.
-func interruptible(parent context.Context, do func(context.Context) error) error {
+// runInterruptible calls do and cancels its context with errInterrupted on the first SIGINT or SIGTERM.
+// do then stops its child processes, and its error decides the exit code. A second signal kills the
+// process immediately, and the kernel kills the child processes with it.
+func runInterruptible(parent context.Context, do func(context.Context) error) error {
 	if parent == nil {
 		parent = context.Background()
 	}

@@ -18,21 +18,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// console writes progress: lines that stay, and, on a terminal, a block below them that
-// is redrawn in place. Every change is one write, so that nothing flickers.
+// console writes progress. It appends lines and, on a terminal, redraws a block below these lines in
+// place. Each change is a single write, so that the terminal does not flicker.
 type console struct {
 	out   io.Writer
 	clock clock.PassiveClock
 	start time.Time
-	// size of the terminal; nil without one.
+	// size returns the size of the terminal. It is nil if out is not a terminal.
 	size func() (width, height int)
 
-	mu    sync.Mutex
-	drawn int
-	last  view
+	mu sync.Mutex
+	// drawn is the number of lines in the block.
+	drawn    int
+	lastView view
 }
 
-// newConsole writes to out. The live block needs out to be a terminal, and plain false.
+// newConsole returns a console that writes to out. It draws the live block only if out is a terminal
+// and plain is false.
 func newConsole(out io.Writer, plain bool, c clock.PassiveClock) *console {
 	con := &console{out: out, clock: c, start: c.Now()}
 
@@ -49,22 +51,22 @@ func newConsole(out io.Writer, plain bool, c clock.PassiveClock) *console {
 
 func (c *console) elapsed() time.Duration { return c.clock.Since(c.start) }
 
-// linef appends a line that stays, with the time since the start before it.
-func (c *console) linef(format string, args ...any) {
+// printf appends a line that starts with the time since the start of the demo.
+func (c *console) printf(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.write(c.rewind() + c.stamp() + fmt.Sprintf(format, args...) + "\n")
+	c.write(c.takeRewind() + c.timestamp() + fmt.Sprintf(format, args...) + "\n")
 }
 
-// text appends lines as they are.
-func (c *console) text(text string) {
+// printText appends text without a time stamp.
+func (c *console) printText(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.write(c.rewind() + strings.TrimRight(text, "\n") + "\n")
+	c.write(c.takeRewind() + strings.TrimRight(text, "\n") + "\n")
 }
 
-// show draws the view: on a terminal in place of the one before, else as the lines that
-// tell what has changed.
+// show draws the view. On a terminal, it replaces the previous view. Otherwise, it appends one line for
+// each change since the previous view.
 func (c *console) show(v view) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,39 +78,39 @@ func (c *console) show(v view) {
 	}
 
 	var out strings.Builder
-	for _, line := range v.changes(c.last) {
-		out.WriteString(c.stamp() + line + "\n")
+	for _, line := range v.changes(c.lastView) {
+		out.WriteString(c.timestamp() + line + "\n")
 	}
 
-	c.last = v
+	c.lastView = v
 	c.write(out.String())
 }
 
-// step shows what is being done, with its time running, and appends a line when it is
-// over. The line is what do returns, else the title.
-func (c *console) step(title string, do func() (string, error)) error {
+// runStep calls do, shows the title and the elapsed time while do runs, and then appends a line. The line
+// has the title, the result of do if it is not empty, and the time that do took.
+func (c *console) runStep(title string, do func() (string, error)) error {
 	begin := c.clock.Now()
 	stop := c.animate(title, begin)
 	result, err := do()
 	stop()
 
-	took := screen.Age(c.clock.Since(begin))
+	took := screen.FormatAge(c.clock.Since(begin))
 
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, errInterrupted):
-		c.linef("%s: stopped after %s", title, took)
+		c.printf("%s: stopped after %s", title, took)
 	case err != nil:
-		c.linef("%s: FAILED after %s", title, took)
+		c.printf("%s: FAILED after %s", title, took)
 	case result == "":
-		c.linef("%s (%s)", title, took)
+		c.printf("%s (%s)", title, took)
 	default:
-		c.linef("%s: %s (%s)", title, result, took)
+		c.printf("%s: %s (%s)", title, result, took)
 	}
 
 	return err
 }
 
-// animate redraws the running step until the function it gives is called.
+// animate redraws the line of the running step until the returned function is called.
 func (c *console) animate(title string, begin time.Time) func() {
 	if c.size == nil {
 		return func() {}
@@ -125,7 +127,7 @@ func (c *console) animate(title string, begin time.Time) func() {
 		for {
 			c.mu.Lock()
 			width, _ := c.size()
-			c.draw([]string{screen.Clip(c.stamp()+title+" ... "+screen.Age(c.clock.Since(begin)), width)})
+			c.draw([]string{screen.Clip(c.timestamp()+title+" ... "+screen.FormatAge(c.clock.Since(begin)), width)})
 			c.mu.Unlock()
 
 			select {
@@ -142,7 +144,7 @@ func (c *console) animate(title string, begin time.Time) func() {
 	}
 }
 
-// close leaves what was drawn last, below everything else, and the terminal as it was.
+// close keeps the last block on the screen and shows the cursor again.
 func (c *console) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,16 +155,16 @@ func (c *console) close() {
 	}
 }
 
-// frameInterval is how often a terminal is redrawn.
+// frameInterval is the interval between two frames on a terminal.
 const frameInterval = 100 * time.Millisecond
 
-func (c *console) stamp() string { return fmt.Sprintf("[%6.1fs] ", c.elapsed().Seconds()) }
+func (c *console) timestamp() string { return fmt.Sprintf("[%6.1fs] ", c.elapsed().Seconds()) }
 
 // draw replaces the block. The caller holds mu.
 func (c *console) draw(lines []string) {
 	var out strings.Builder
 
-	out.WriteString(screen.HoldFrame)
+	out.WriteString(screen.BeginFrame)
 
 	if c.drawn > 0 {
 		fmt.Fprintf(&out, "\x1b[%dA\r", c.drawn)
@@ -172,13 +174,14 @@ func (c *console) draw(lines []string) {
 		out.WriteString(line + screen.EraseLine + "\n")
 	}
 
-	out.WriteString(screen.EraseBelow + screen.ShowFrame)
+	out.WriteString(screen.EraseBelow + screen.EndFrame)
 	c.write(out.String())
 	c.drawn = len(lines)
 }
 
-// rewind gives what erases the block. The caller holds mu.
-func (c *console) rewind() string {
+// takeRewind returns the escape sequence that erases the block, and resets drawn to zero, so that the
+// block is erased only once. The caller holds mu.
+func (c *console) takeRewind() string {
 	if c.drawn == 0 {
 		return ""
 	}
@@ -189,7 +192,7 @@ func (c *console) rewind() string {
 	return fmt.Sprintf("\x1b[%dA\r", n) + screen.EraseBelow
 }
 
-// write ignores errors: a reader that went away must not end the run.
+// write ignores errors, because a closed output must not end the run.
 func (c *console) write(text string) {
 	if text != "" {
 		_, _ = io.WriteString(c.out, text)

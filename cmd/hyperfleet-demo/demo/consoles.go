@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// maxConsoles bounds how many VMs' consoles are kept.
+// maxConsoles is the maximum number of VMs whose console output is kept.
 const maxConsoles = 1000
 
-// saveConsoles writes what the VMs' guests have said into files, one per VM, and
-// remembers the last lines of the one that was started last.
+// saveConsoles writes the console output of each VM to a file, except for VMs that existed before the
+// first job. It sets lastConsole to the output of the VM with the highest ID.
 func (s *stack) saveConsoles(ctx context.Context) error {
 	texts, err := s.hypervisor.consoles(ctx)
 	errs := []error{err}
@@ -27,12 +27,12 @@ func (s *stack) saveConsoles(ctx context.Context) error {
 		}
 
 		name := fmt.Sprintf("vm-%d", id)
-		errs = append(errs, writePrivate(s.logPath(name), []byte(texts[id])))
-		s.lastConsole = consoleTail{name: name, text: strings.TrimSpace(texts[id])}
+		errs = append(errs, writePrivateFile(s.logPath(name), []byte(texts[id])))
+		s.lastConsole = consoleLog{name: name, text: strings.TrimSpace(texts[id])}
 	}
 
 	return errors.Join(errs...)
 }
 
-// consoleTail is what one VM's guest has said.
-type consoleTail struct{ name, text string }
+// consoleLog is the console output of one VM.
+type consoleLog struct{ name, text string }

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// counter counts calls to a Proxmox VE, by the simulator's classes.
+// counter counts calls to a Proxmox VE cluster by the call classes of pvesim.
 type counter struct {
 	mu     sync.Mutex
 	calls  pve.CallCounts
@@ -25,22 +25,22 @@ func newCounter() *counter {
 	return &counter{calls: pve.CallCounts{ByClass: map[pve.Class]int{}, ByVM: map[int]int{}}}
 }
 
-// vmOfPath is the id in a call that concerns one VM.
-var vmOfPath = regexp.MustCompile(`/nodes/[^/]+/qemu/(\d+)`)
+// vmPathPattern matches the path of a call for one VM and captures the ID of the VM.
+var vmPathPattern = regexp.MustCompile(`/nodes/[^/]+/qemu/(\d+)`)
 
-// classOf says what a call costs the cluster, and which VM it concerns.
-func classOf(method, path string) (pve.Class, int) {
-	found := vmOfPath.FindStringSubmatch(path)
-	changes := method != http.MethodGet
+// classifyCall returns the class of a call, and the ID of the VM in its path or 0.
+func classifyCall(method, path string) (pve.Class, int) {
+	match := vmPathPattern.FindStringSubmatch(path)
+	isWrite := method != http.MethodGet
 
 	switch {
-	case found != nil:
-		id, _ := strconv.Atoi(found[1])
+	case match != nil:
+		id, _ := strconv.Atoi(match[1])
 
 		return pve.ClassVM, id
 	case strings.Contains(path, "/tasks"):
 		return pve.ClassTask, 0
-	case strings.Contains(path, "/storage") && changes:
+	case strings.Contains(path, "/storage") && isWrite:
 		return pve.ClassStorage, 0
 	case strings.Contains(path, "/storage"), strings.HasSuffix(path, "/cluster/resources"):
 		return pve.ClassListing, 0
@@ -50,7 +50,7 @@ func classOf(method, path string) (pve.Class, int) {
 }
 
 func (c *counter) count(method, path string, status int) {
-	class, id := classOf(method, path)
+	class, id := classifyCall(method, path)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *counter) count(method, path string, status int) {
 	}
 }
 
-func (c *counter) counts() pve.CallCounts {
+func (c *counter) callCounts() pve.CallCounts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -79,22 +79,23 @@ func (c *counter) counts() pve.CallCounts {
 	return out
 }
 
-func (c *counter) clones() int {
+func (c *counter) cloneCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	return c.cloned
 }
 
-// handler counts what next answers.
-func (c *counter) handler(next http.Handler) http.Handler {
+// countRequests returns a handler that calls next and counts the request by the status of the response.
+func (c *counter) countRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
-		next.ServeHTTP(answer, r)
-		c.count(r.Method, r.URL.Path, answer.status)
+		response := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(response, r)
+		c.count(r.Method, r.URL.Path, response.status)
 	})
 }
 
+// statusWriter records the status code of a response.
 type statusWriter struct {
 	http.ResponseWriter
 
@@ -106,5 +107,5 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController reach the writer itself.
+// Unwrap returns the wrapped writer for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,17 +1,17 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo is the command `hyperfleet-demo`: the product's main job on one machine.
+// Package demo implements the command `hyperfleet-demo`, which runs CI jobs in fresh machines on one
+// computer.
 //
-// It starts etcd and a kube-apiserver, a simulated Proxmox VE cluster (pvesim), a
-// simulated CI platform (forgesim) and the operator, each as a process of its own, as a
-// user would run them. Then it queues jobs, watches each of them get a machine of its
-// own, and waits until nothing is left of any of them. Everything it says is measured:
-// at the Kubernetes API, at the simulators' control interfaces, and at the operator's
-// process.
+// The demo starts etcd, kube-apiserver, a simulated Proxmox VE cluster (pvesim), a simulated CI
+// platform (forgesim) and the operator, each as a separate process. It queues jobs, watches the
+// machine of each job, and waits until all machines, claims, runners and ISOs are deleted. The
+// numbers in the report are measured through the Kubernetes API, through the control APIs of the
+// simulators, and on the operator process.
 //
 //	preflight -> stack (kube, CRDs, sims, operator) -> objects -> jobs -> clean -> report
 //
-// Only observation goes through the simulators' control interfaces; the operator sees
-// nothing but the interfaces that the real systems have.
+// The demo queues jobs and observes them through the control APIs of the simulators. The operator uses
+// only the APIs that the real products have.
 package demo

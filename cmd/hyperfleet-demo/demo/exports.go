@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// errNotYet is the answer of a probe whose process is still on its way.
-var errNotYet = errors.New("not ready yet")
+// errProbeNotReady is returned by a probe while its process is still starting.
+var errProbeNotReady = errors.New("not ready yet")
 
-// readExports reads the shell exports that a simulator's option -E prints once it
-// listens, out of the log it prints them to. All wanted names must be there.
-func readExports(path string, want ...string) (map[string]string, error) {
+// readExports reads the `export NAME=VALUE` lines in the log of a simulator. With the option -E, a
+// simulator prints these lines as soon as it listens. If one of the names is missing or empty,
+// readExports returns errProbeNotReady.
+func readExports(path string, names ...string) (map[string]string, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read exports: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // only read
 
-	found := map[string]string{}
+	exports := map[string]string{}
 	lines := bufio.NewScanner(file)
 
 	for lines.Scan() {
@@ -33,7 +34,7 @@ func readExports(path string, want ...string) (map[string]string, error) {
 		}
 
 		if name, value, ok := strings.Cut(assignment, "="); ok {
-			found[name] = unquote(value)
+			exports[name] = unquote(value)
 		}
 	}
 
@@ -41,16 +42,16 @@ func readExports(path string, want ...string) (map[string]string, error) {
 		return nil, fmt.Errorf("read exports: %w", err)
 	}
 
-	for _, name := range want {
-		if found[name] == "" {
-			return nil, fmt.Errorf("read exports: %s: %w", name, errNotYet)
+	for _, name := range names {
+		if exports[name] == "" {
+			return nil, fmt.Errorf("read exports: %s: %w", name, errProbeNotReady)
 		}
 	}
 
-	return found, nil
+	return exports, nil
 }
 
-// unquote takes a shell word's quotes away, as a POSIX shell would.
+// unquote removes the quotes around a shell word, as a POSIX shell does.
 func unquote(word string) string {
 	if len(word) >= 2 && (word[0] == '\'' || word[0] == '"') && word[len(word)-1] == word[0] {
 		inner := word[1 : len(word)-1]

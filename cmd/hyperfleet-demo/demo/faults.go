@@ -10,32 +10,31 @@ import (
 	"strings"
 )
 
-// owner is the program that injects a fault.
-type owner int
+// injector is the program that injects a fault.
+type injector int
 
 const (
-	ownerHypervisor owner = iota
-	ownerForge
+	injectorHypervisor injector = iota
+	injectorForge
 )
 
-// fault is one kind of trouble.
+// fault is a fault that a simulator injects with a probability.
 type fault struct {
 	name string
-	// theirs is the program's own name for it.
-	theirs      string
-	owner       owner
-	probability float64
+	// simulatorName is the name of the fault in the --faults flag of the simulator.
+	simulatorName string
+	injector      injector
+	probability   float64
 }
 
-// knownFaults are the faults by name, each with the probability it has when none is
-// given.
+// knownFaults returns all faults, each with its default probability.
 func knownFaults() []fault {
 	return []fault{
-		{"vm-crash", "vm-crash", ownerHypervisor, 0.1},
-		{"clone-lock", "clone-lock", ownerHypervisor, 0.2},
-		{"webhooks-lost", "webhookLost", ownerForge, 0.2},
-		{"webhooks-duplicated", "webhookDuplicated", ownerForge, 0.3},
-		{"webhooks-reordered", "webhookReordered", ownerForge, 0.3},
+		{"vm-crash", "vm-crash", injectorHypervisor, 0.1},
+		{"clone-lock", "clone-lock", injectorHypervisor, 0.2},
+		{"webhooks-lost", "webhookLost", injectorForge, 0.2},
+		{"webhooks-duplicated", "webhookDuplicated", injectorForge, 0.3},
+		{"webhooks-reordered", "webhookReordered", injectorForge, 0.3},
 	}
 }
 
@@ -48,7 +47,8 @@ func faultNames() string {
 	return strings.Join(names, ", ")
 }
 
-// parseFaults reads NAME[=PROBABILITY],... where a probability lies in (0, 1].
+// parseFaults parses NAME[=PROBABILITY],... A probability is above 0 and at most 1. Each fault may occur
+// only once.
 func parseFaults(spec string) ([]fault, error) {
 	var out []fault
 
@@ -79,7 +79,7 @@ func parseFault(part string) (fault, error) {
 
 	i := slices.IndexFunc(known, func(f fault) bool { return f.name == name })
 	if i < 0 {
-		return fault{}, fmt.Errorf("there is no fault %q: the known ones are %s", name, faultNames())
+		return fault{}, fmt.Errorf("unknown fault %q: use one of %s", name, faultNames())
 	}
 
 	f := known[i]
@@ -88,7 +88,7 @@ func parseFault(part string) (fault, error) {
 	}
 
 	p, err := strconv.ParseFloat(value, 64)
-	if err != nil || !(p > 0 && p <= 1) { // also refuses NaN
+	if err != nil || !(p > 0 && p <= 1) { // this form also rejects NaN
 		return fault{}, fmt.Errorf("%s=%s: write a probability above 0 and at most 1, e.g. %s=0.2", name, value, name)
 	}
 
@@ -97,13 +97,13 @@ func parseFault(part string) (fault, error) {
 	return f, nil
 }
 
-// flagFor writes the faults of one program as its --faults flag takes them.
-func flagFor(who owner, faults []fault) string {
+// formatFaults formats the faults of one program as the value of its --faults flag.
+func formatFaults(who injector, faults []fault) string {
 	var parts []string
 
 	for _, f := range faults {
-		if f.owner == who {
-			parts = append(parts, f.theirs+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
+		if f.injector == who {
+			parts = append(parts, f.simulatorName+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
 		}
 	}
 

@@ -13,50 +13,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// How much is told of what went wrong.
+// Limits of the output after a failed run.
 const (
-	shownThings   = 10
-	shownLogLines = 20
-	shownLogWidth = 400
+	maxListedItems  = 10
+	maxLogLines     = 20
+	maxLogLineWidth = 400
 )
 
-// finish says how it went, stops everything, at once or after it was held, and gives the
-// error that stands for the exit code.
+// finish prints the report and stops all processes. With --hold, it stops them only after an interrupt.
+// It returns errFailed if the run did not pass. The log of suspect is printed after a failure.
 func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Process, stdout io.Writer) error {
 	keep := s.options.Keep || !report.Passed
 
 	if !report.Passed {
-		s.console.text(s.explain(report, blame))
+		s.console.printText(s.explain(report, blame))
 	}
 
-	if s.queuedAny && s.options.Output == outputText {
-		s.console.text("\n" + report.text())
+	if s.hasQueuedJobs && s.options.Output == outputText {
+		s.console.printText("\n" + report.formatText())
 	}
 
 	if s.options.Hold {
 		if err := s.hold(ctx); err != nil {
-			s.console.linef("%v", err)
+			s.console.printf("%v", err)
 		}
 	}
 
-	if s.unfollow != nil {
-		s.unfollow()
+	if s.stopTracker != nil {
+		s.stopTracker()
 	}
 
 	if err := s.stop(keep); err != nil {
 		report.Problems = append(report.Problems, "stop: "+err.Error())
 		report.Passed = false
-		s.console.linef("stop: %v", err)
+		s.console.printf("stop: %v", err)
 	}
 
 	if keep {
-		s.console.linef("logs and files are kept in %s", s.dir)
+		s.console.printf("logs and files are kept in %s", s.dir)
 	}
 
 	s.console.close()
 
 	if s.options.Output == outputJSON {
-		if err := report.json(stdout); err != nil {
+		if err := report.writeJSON(stdout); err != nil {
 			return err
 		}
 	}
@@ -68,39 +68,40 @@ func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Proce
 	return nil
 }
 
-// explain says what is wrong, what is left, and what the log of whoever is to blame says.
+// explain returns a text with the problems, the objects that are left, and the last log lines of the
+// suspect process.
 func (s *stack) explain(report *Report, blame *procrun.Process) string {
 	var out strings.Builder
 
 	out.WriteString("\nFAILED\n")
-	list(&out, "", report.Problems)
-	list(&out, "claims left", s.left.claimNames)
-	list(&out, "VMs left", s.left.vmNames)
-	list(&out, "ISOs left", s.left.isoNames)
-	list(&out, "runners left", s.left.runnerNames)
-	list(&out, "rules broken", s.violations)
+	writeList(&out, "", report.Problems)
+	writeList(&out, "claims left", s.leftovers.claimNames)
+	writeList(&out, "VMs left", s.leftovers.vmNames)
+	writeList(&out, "ISOs left", s.leftovers.isoNames)
+	writeList(&out, "runners left", s.leftovers.runnerNames)
+	writeList(&out, "API violations", s.violations)
 
 	if blame != nil {
-		s.tail(&out, blame.Name(), blame.LogTail())
+		s.writeTail(&out, blame.Name(), blame.LogTail())
 	}
 
-	// Jobs that did not run, and VMs that did: their guests may know why.
+	// If jobs did not succeed, the console of the last VM may show the reason.
 	if report.JobsCompleted < report.Jobs && s.lastConsole.text != "" {
-		s.tail(&out, s.lastConsole.name, s.lastConsole.text)
+		s.writeTail(&out, s.lastConsole.name, s.lastConsole.text)
 	}
 
 	return out.String()
 }
 
-func (s *stack) tail(out *strings.Builder, name, text string) {
+func (s *stack) writeTail(out *strings.Builder, name, text string) {
 	fmt.Fprintf(out, "  last lines of %s (%s):\n", name, s.logPath(name))
 
 	for _, line := range lastLines(text) {
-		out.WriteString("    " + screen.Clip(readable(line), shownLogWidth) + "\n")
+		out.WriteString("    " + screen.Clip(formatLogLine(line), maxLogLineWidth) + "\n")
 	}
 }
 
-func list(out *strings.Builder, title string, things []string) {
+func writeList(out *strings.Builder, title string, things []string) {
 	if len(things) == 0 {
 		return
 	}
@@ -113,11 +114,11 @@ func list(out *strings.Builder, title string, things []string) {
 		indent = "    "
 	}
 
-	for _, thing := range things[:min(len(things), shownThings)] {
+	for _, thing := range things[:min(len(things), maxListedItems)] {
 		out.WriteString(indent + "- " + thing + "\n")
 	}
 
-	if more := len(things) - shownThings; more > 0 {
+	if more := len(things) - maxListedItems; more > 0 {
 		fmt.Fprintf(out, "%s- and %d more\n", indent, more)
 	}
 }
@@ -125,5 +126,5 @@ func list(out *strings.Builder, title string, things []string) {
 func lastLines(text string) []string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 
-	return lines[max(len(lines)-shownLogLines, 0):]
+	return lines[max(len(lines)-maxLogLines, 0):]
 }

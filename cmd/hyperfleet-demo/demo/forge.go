@@ -14,15 +14,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Job states of the simulators' control API.
+// Job states in the control API of forgesim.
 const (
-	statusQueued    = "queued"
-	statusRunning   = "in_progress"
-	statusCompleted = "completed"
-	conclusionGood  = "success"
+	statusQueued      = "queued"
+	statusRunning     = "in_progress"
+	statusCompleted   = "completed"
+	conclusionSuccess = "success"
 )
 
-// lostTimeout is how soon a job of a machine that crashed fails. GitHub's own takes
+// lostTimeout is the time after which a job fails if its machine has crashed. GitHub itself takes
 // minutes.
 const lostTimeout = 15 * time.Second
 
@@ -30,46 +30,46 @@ const lostTimeout = 15 * time.Second
 type forgeSim struct {
 	process *procrun.Process
 	control *control.Client
-	// url of the control API.
+	// url is the URL of the control API.
 	url string
 }
 
-// startForge starts forgesim with secrets made for this run, pointed at the operator's
-// webhook endpoint, which need not be there yet.
+// startForge starts forgesim with secrets that are generated for this run. forgesim sends webhooks to
+// the webhook endpoint of the operator, which may still be down at this time.
 func (s *stack) startForge(ctx context.Context) (string, error) {
 	var err error
 	if s.ports, err = pickPorts(ctx); err != nil {
 		return "", err
 	}
 
-	if err := s.openGate(ctx); err != nil {
+	if err := s.openMachineAccess(ctx); err != nil {
 		return "", err
 	}
 
-	what := s.setting.platform
-	s.setting.forgeToken, s.setting.webhookSecret = what.token+newSecret(), newSecret()
+	chosen := s.settings.platform
+	s.settings.forgeToken, s.settings.webhookSecret = chosen.tokenPrefix+generateSecret(), generateSecret()
 	token, secret := filepath.Join(s.dir, "forge-token"), filepath.Join(s.dir, "webhook-secret")
 
-	for path, text := range map[string]string{token: s.setting.forgeToken, secret: s.setting.webhookSecret} {
-		if err := writePrivate(path, []byte(text)); err != nil {
+	for path, text := range map[string]string{token: s.settings.forgeToken, secret: s.settings.webhookSecret} {
+		if err := writePrivateFile(path, []byte(text)); err != nil {
 			return "", err
 		}
 	}
 
 	args := append([]string{
-		what.name, "--listen", s.forMachines(0), "--control", loopback(0),
+		chosen.name, "--listen", s.machineListenAddress(0), "--control", loopbackHostPort(0),
 		"--webhook-url", s.webhookURL(), "--webhook-secret-file", secret,
 		"--seed", strconv.FormatInt(s.options.Seed, 10), "-E",
-	}, what.flags(token)...)
-	if faults, ok := s.faultsOf(ownerForge); ok {
+	}, chosen.flags(token)...)
+	if faults, ok := s.faultsFlag(injectorForge); ok {
 		args = append(args, "--faults", faults)
 	}
 
-	if s.options.anyFault() && what.loses {
+	if s.options.hasFault() && chosen.hasLostTimeout {
 		args = append(args, "--lost-timeout", lostTimeout.String())
 	}
 
-	if s.options.Unlimited && what.name == "github" {
+	if s.options.Unlimited && chosen.name == "github" {
 		args = append(args, "--no-rate-limits")
 	}
 
@@ -78,107 +78,110 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	exports, err := s.exports(ctx, process, what.export, "FORGESIM_CONTROL_URL")
+	exports, err := s.waitForExports(ctx, process, chosen.urlVariable, "FORGESIM_CONTROL_URL")
 	if err != nil {
 		return "", err
 	}
 
-	s.setting.forgeURL = exports[what.export]
+	s.settings.forgeURL = exports[chosen.urlVariable]
 	url := exports["FORGESIM_CONTROL_URL"]
 	s.forge = &forgeSim{process: process, control: control.NewClient(url), url: url}
 
-	if s.gate != nil {
-		s.setting.forgeURL, err = s.gate.forge(ctx, exports[what.export], s.options.inside())
+	if s.machineAccess != nil {
+		s.settings.forgeURL, err = s.machineAccess.proxyForge(ctx, exports[chosen.urlVariable], s.options.hostAddress())
 	}
 
-	return exports[what.export], err
+	return exports[chosen.urlVariable], err
 }
 
-// exports waits until a simulator has printed the exports.
-func (s *stack) exports(ctx context.Context, process *procrun.Process, want ...string) (map[string]string, error) {
+// waitForExports waits until a simulator has printed the exports with these names, and returns all its
+// exports. It gives up after startTimeout.
+func (s *stack) waitForExports(ctx context.Context, process *procrun.Process, names ...string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	var found map[string]string
+	var exports map[string]string
 
-	err := awaitReady(ctx, process, func(context.Context) error {
+	err := waitForProbe(ctx, process, func(context.Context) error {
 		var err error
-		found, err = readExports(s.logPath(process.Name()), want...)
+		exports, err = readExports(s.logPath(process.Name()), names...)
 
 		return err
 	})
 
-	return found, err
+	return exports, err
 }
 
-// faultsOf gives the value of one program's --faults, and whether there is any.
-func (s *stack) faultsOf(who owner) (string, bool) { return s.options.faultsOf(who) }
+func (s *stack) faultsFlag(who injector) (string, bool) { return s.options.faultsFlag(who) }
 
-func (o *Options) faultsOf(who owner) (string, bool) {
+// faultsFlag returns the value of the --faults flag of one program, and false if the program has no
+// faults to inject.
+func (o *Options) faultsFlag(who injector) (string, bool) {
 	faults, err := parseFaults(o.Faults)
-	text := flagFor(who, faults)
+	text := formatFaults(who, faults)
 
 	return text, err == nil && text != ""
 }
 
-func (o *Options) forgeFault() bool {
-	_, ok := o.faultsOf(ownerForge)
+func (o *Options) hasForgeFault() bool {
+	_, ok := o.faultsFlag(injectorForge)
 
 	return ok
 }
 
-func (o *Options) anyFault() bool { return o.Faults != "" }
+func (o *Options) hasFault() bool { return o.Faults != "" }
 
-// layOutImage makes the files of the machine template's disk: a runner installation.
-func (s *stack) layOutImage(ctx context.Context) (string, error) {
+// createImage creates a folder with the files on the disk of the machine template, which are those of a
+// runner installation. It returns the folder.
+func (s *stack) createImage(ctx context.Context) (string, error) {
 	dir := filepath.Join(s.dir, "image")
 
 	process, err := procrun.Start(ctx, procrun.Spec{
 		Name: "forgesim-image", Path: s.programs.forgesim, Args: []string{"image", "--link", dir}, Dir: s.dir,
-		LogPath: s.logPath("forgesim-image"), Env: environment(),
+		LogPath: s.logPath("forgesim-image"), Env: childEnvironment(),
 	})
 	if err != nil {
-		return "", fmt.Errorf("lay out the template's image: %w", err)
+		return "", fmt.Errorf("create the template's image: %w", err)
 	}
 
 	if err := process.Wait(ctx); err != nil {
-		return "", fmt.Errorf("lay out the template's image: %w: %s", err, process.LogTail())
+		return "", fmt.Errorf("create the template's image: %w: %s", err, process.LogTail())
 	}
 
 	return dir, nil
 }
 
-// jobCounts sums up jobs by what became of them.
+// jobCounts has the number of jobs by state.
 type jobCounts struct {
 	queued, running, succeeded, failed int
-	// starts and ends are when jobs were queued and completed.
-	starts, ends []time.Time
+	// queueTimes and endTimes are the times at which jobs were queued and completed.
+	queueTimes, endTimes []time.Time
 }
 
-func (c jobCounts) over() int { return c.succeeded + c.failed }
+func (c jobCounts) finished() int { return c.succeeded + c.failed }
 
-func (c jobCounts) all() int { return c.queued + c.running + c.over() }
+func (c jobCounts) total() int { return c.queued + c.running + c.finished() }
 
 func countJobs(jobs []control.Job) jobCounts {
 	var c jobCounts
 
 	for i := range jobs {
 		job := &jobs[i]
-		c.starts = append(c.starts, job.QueuedAt)
+		c.queueTimes = append(c.queueTimes, job.QueuedAt)
 
 		switch {
 		case job.Status == statusRunning:
 			c.running++
 		case job.Status != statusCompleted:
 			c.queued++
-		case job.Conclusion == conclusionGood:
+		case job.Conclusion == conclusionSuccess:
 			c.succeeded++
 		default:
 			c.failed++
 		}
 
 		if job.Status == statusCompleted {
-			c.ends = append(c.ends, job.CompletedAt)
+			c.endTimes = append(c.endTimes, job.CompletedAt)
 		}
 	}
 

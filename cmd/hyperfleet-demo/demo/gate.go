@@ -25,62 +25,65 @@ import (
 	"time"
 )
 
-// hostInside is this machine's loopback address as real machines see it (QEMU's user-mode
-// network).
-const hostInside = "10.0.2.2"
+// qemuHostAddress is the address at which guests in QEMU's user-mode network reach the loopback interface
+// of this computer.
+const qemuHostAddress = "10.0.2.2"
 
-// gate is what it takes for real machines to reach what runs on this one: a certificate
-// for the operator under the address that they know, and two proxies for who does not
-// know it.
-type gate struct {
+// machineAccess lets real machines reach the operator and forgesim on this computer. It has a
+// certificate of the operator for the address that machines use, and two reverse proxies: one through
+// which forgesim reaches the operator, and one through which the operator reaches forgesim.
+type machineAccess struct {
 	certFile, keyFile string
-	// webhooks is where the CI platform sends its webhooks to. They go on to the operator
-	// with TLS, whose certificate a CI platform would know.
-	webhooks string
-	servers  []*http.Server
+	// webhookURL is the URL to which forgesim sends webhooks. The proxy forwards them to the operator over
+	// TLS, because forgesim does not trust the operator's certificate.
+	webhookURL string
+	servers    []*http.Server
 }
 
-// openGate makes the gate, if machines are real.
-func (s *stack) openGate(ctx context.Context) error {
-	if !s.options.real() {
+// openMachineAccess creates the certificate and starts the webhook proxy if machines are real.
+func (s *stack) openMachineAccess(ctx context.Context) error {
+	if !s.options.hasRealMachines() {
 		return nil
 	}
 
-	g := &gate{certFile: filepath.Join(s.dir, "operator.crt"), keyFile: filepath.Join(s.dir, "operator.key")}
+	g := &machineAccess{certFile: filepath.Join(s.dir, "operator.crt"), keyFile: filepath.Join(s.dir, "operator.key")}
 
-	pool, err := g.certify(s.clock.Now(), s.options.inside())
+	pool, err := g.writeCertificate(s.clock.Now(), s.options.hostAddress())
 	if err != nil {
 		return err
 	}
 
-	operator := &url.URL{Scheme: "https", Host: s.forMachines(s.ports.webhooks)}
+	operator := &url.URL{Scheme: "https", Host: s.machineListenAddress(s.ports.webhooks)}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
-	s.gate = g
+	s.machineAccess = g
 
-	g.webhooks, err = g.proxy(ctx, transport, func(r *httputil.ProxyRequest) { r.SetURL(operator) })
+	g.webhookURL, err = g.startProxy(ctx, transport, func(r *httputil.ProxyRequest) { r.SetURL(operator) })
 
 	return err
 }
 
-// forge gives the URL of the CI platform for the operator. GitHub tells runners the name
-// that it was called by, so it is called by the one by which machines reach it.
-func (g *gate) forge(ctx context.Context, platform, inside string) (string, error) {
+// proxyForge starts a proxy to the CI platform and returns its URL for the operator. The proxy sets the
+// Host header to the address that machines use, because GitHub passes the host of a request on to the
+// runner.
+func (g *machineAccess) proxyForge(ctx context.Context, platform, inside string) (string, error) {
 	target, err := url.Parse(platform)
 	if err != nil {
-		return "", fmt.Errorf("read the CI platform's URL: %w", err)
+		return "", fmt.Errorf("parse the CI platform's URL: %w", err)
 	}
 
-	through, err := g.proxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
+	proxyURL, err := g.startProxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
 		r.Out.Host = net.JoinHostPort(inside, target.Port())
 	})
 
-	return through + target.Path, err
+	return proxyURL + target.Path, err
 }
 
-// proxy starts a reverse proxy on a free port.
-func (g *gate) proxy(ctx context.Context, transport http.RoundTripper, rewrite func(*httputil.ProxyRequest)) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopback(0))
+// startProxy starts a reverse proxy on a free loopback port and returns its URL.
+func (g *machineAccess) startProxy(
+	ctx context.Context, transport http.RoundTripper, rewrite func(*httputil.ProxyRequest),
+) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopbackHostPort(0))
 	if err != nil {
 		return "", fmt.Errorf("start proxy: %w", err)
 	}
@@ -97,13 +100,13 @@ func (g *gate) proxy(ctx context.Context, transport http.RoundTripper, rewrite f
 	return "http://" + listener.Addr().String(), nil
 }
 
-// forMachines is an address to listen on for machines.
-func (s *stack) forMachines(port int) string {
-	return net.JoinHostPort(s.options.bindTo(), strconv.Itoa(port))
+// machineListenAddress returns the address and port on which a server for machines listens.
+func (s *stack) machineListenAddress(port int) string {
+	return net.JoinHostPort(s.options.listenAddress(), strconv.Itoa(port))
 }
 
-// close ends the proxies.
-func (g *gate) close() error {
+// close stops the proxies. It does nothing on nil.
+func (g *machineAccess) close() error {
 	if g == nil {
 		return nil
 	}
@@ -119,12 +122,12 @@ func (g *gate) close() error {
 // certLifetime is longer than any run.
 const certLifetime = 24 * time.Hour
 
-// certify writes a certificate that is its own authority, for the loopback interface and the
-// address that machines know.
-func (g *gate) certify(now time.Time, inside string) (*x509.CertPool, error) {
+// writeCertificate writes a self-signed certificate and its key, for the loopback address and the address
+// that machines use. It returns a pool that trusts the certificate.
+func (g *machineAccess) writeCertificate(now time.Time, inside string) (*x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make the operator's key: %w", err)
+		return nil, fmt.Errorf("create the operator's key: %w", err)
 	}
 
 	template := &x509.Certificate{
@@ -137,12 +140,12 @@ func (g *gate) certify(now time.Time, inside string) (*x509.CertPool, error) {
 
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("make the operator's certificate: %w", err)
+		return nil, fmt.Errorf("create the operator's certificate: %w", err)
 	}
 
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("make the operator's key: %w", err)
+		return nil, fmt.Errorf("create the operator's key: %w", err)
 	}
 
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
@@ -150,24 +153,24 @@ func (g *gate) certify(now time.Time, inside string) (*x509.CertPool, error) {
 	pool.AppendCertsFromPEM(cert)
 
 	return pool, errors.Join(
-		writePrivate(g.certFile, cert),
-		writePrivate(g.keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})),
+		writePrivateFile(g.certFile, cert),
+		writePrivateFile(g.keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})),
 	)
 }
 
-// guestURL is where machines reach the operator.
+// guestURL returns the URL at which machines reach the operator.
 func (s *stack) guestURL() string {
-	if s.gate != nil {
-		return "https://" + net.JoinHostPort(s.options.inside(), strconv.Itoa(s.ports.webhooks))
+	if s.machineAccess != nil {
+		return "https://" + net.JoinHostPort(s.options.hostAddress(), strconv.Itoa(s.ports.webhooks))
 	}
 
-	return "http://" + loopback(s.ports.webhooks)
+	return "http://" + loopbackHostPort(s.ports.webhooks)
 }
 
-// hooksURL is where the CI platform reaches the operator.
-func (s *stack) hooksURL() string {
-	if s.gate != nil {
-		return s.gate.webhooks
+// webhookBaseURL returns the URL at which the CI platform reaches the operator.
+func (s *stack) webhookBaseURL() string {
+	if s.machineAccess != nil {
+		return s.machineAccess.webhookURL
 	}
 
 	return s.guestURL()

@@ -15,12 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// hold keeps everything that runs until an interrupt, and says how to look around. A
-// program that ends meanwhile, such as an operator that somebody kills to see what becomes
-// of it, is told and ends nothing else.
+// hold prints how to inspect the demo and keeps all processes running until an interrupt. If a process
+// exits in the meantime, for example an operator that the user kills as an experiment, hold prints this
+// and continues.
 func (s *stack) hold(ctx context.Context) error {
 	if s.operator == nil {
-		return nil // it never came up
+		return nil // the operator was not started
 	}
 
 	kubeconfig := filepath.Join(s.dir, "kubeconfig")
@@ -28,43 +28,43 @@ func (s *stack) hold(ctx context.Context) error {
 		return fmt.Errorf("hold: %w", err)
 	}
 
-	text, err := s.lookAround(kubeconfig)
+	text, err := s.instructions(kubeconfig)
 	if err != nil {
 		return fmt.Errorf("hold: %w", err)
 	}
 
-	s.console.text(text)
+	s.console.printText(text)
 
 	for {
-		_, err := s.until(ctx, jobsInterval, func(moments) bool { return false })
+		_, err := s.pollUntil(ctx, jobsInterval, func(observation) bool { return false })
 
-		var ended *endedError
+		var ended *processExitError
 		if !errors.As(err, &ended) {
 			break
 		}
 
-		s.console.linef("%v: see %s", err, s.logPath(ended.process.Name()))
+		s.console.printf("%v: see %s", err, s.logPath(ended.process.Name()))
 	}
 
-	s.console.linef("stopping what was started")
+	s.console.printf("stopping all processes")
 
 	return nil
 }
 
-// lookAround says what there is to look at, and how to queue another job.
-func (s *stack) lookAround(kubeconfig string) (string, error) {
+// instructions returns commands and URLs to inspect the demo, and a command that queues another job.
+func (s *stack) instructions(kubeconfig string) (string, error) {
 	job, err := json.Marshal(control.JobSpec{
-		Repo: repository, Labels: s.setting.platform.labels, Count: 1, Duration: s.options.Job,
+		Repo: repository, Labels: s.settings.platform.labels, Count: 1, Duration: s.options.Job,
 	})
 	if err != nil {
-		return "", fmt.Errorf("write a job: %w", err)
+		return "", fmt.Errorf("encode a job: %w", err)
 	}
 
 	var out strings.Builder
 
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
 
-	line("\nEverything is kept running. Press Ctrl-C to stop it.\n")
+	line("\nAll processes keep running. Press Ctrl-C to stop them.\n")
 	line("  export KUBECONFIG=%s", kubeconfig)
 	line("  kubectl -n %s get runnerpools,machineclaims,runnerjobs,hypervisorclusters", namespace)
 	line("  %s jobs -n %s", s.programs.hyperfleet, namespace)
@@ -73,14 +73,14 @@ func (s *stack) lookAround(kubeconfig string) (string, error) {
 	line("  curl -d '%s' %s/sim/jobs\n", job, s.forge.url)
 	line("  %-18s %s", "Kubernetes", s.kube.Host())
 
-	how := fmt.Sprintf("token: Secret %s/%s", namespace, secretProxmox)
-	if sim, simulated := s.hypervisor.(*hypervisorSim); simulated {
-		how += "; control: " + sim.control.URL
+	details := fmt.Sprintf("token: Secret %s/%s", namespace, secretProxmox)
+	if sim, isSimulated := s.hypervisor.(*hypervisorSim); isSimulated {
+		details += "; control: " + sim.control.URL
 	}
 
-	line("  %-18s %s (%s)", "Proxmox VE", s.setting.proxmoxURL, how)
-	line("  %-18s %s (control: %s)", s.setting.platform.title, s.setting.forgeURL, s.forge.url)
-	line("  %-18s http://%s/metrics", "operator", loopback(s.ports.metrics))
+	line("  %-18s %s (%s)", "Proxmox VE", s.settings.proxmoxURL, details)
+	line("  %-18s %s (control: %s)", s.settings.platform.title, s.settings.forgeURL, s.forge.url)
+	line("  %-18s http://%s/metrics", "operator", loopbackHostPort(s.ports.metrics))
 	line("  %-18s %s", "logs", filepath.Join(s.dir, "logs"))
 
 	return out.String(), nil

@@ -22,14 +22,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/control"
 )
 
-// startHypervisor starts pvesim with a machine template whose disk holds the runner and
-// whose VMs run the real bootstrap service.
+// startHypervisor starts pvesim. Its machine template has a runner installation on its disk, and its VMs
+// run the real bootstrap service.
 func (s *stack) startHypervisor(ctx context.Context) (string, error) {
 	var image string
 
-	if !s.options.real() { // which have it in their image
+	if !s.options.hasRealMachines() { // the image of real machines already has a runner
 		var err error
-		if image, err = s.layOutImage(ctx); err != nil {
+		if image, err = s.createImage(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -40,7 +40,7 @@ func (s *stack) startHypervisor(ctx context.Context) (string, error) {
 	}
 
 	args := []string{"--model", model, "-E"}
-	if faults, ok := s.faultsOf(ownerHypervisor); ok {
+	if faults, ok := s.faultsFlag(injectorHypervisor); ok {
 		args = append(args, "--faults", faults)
 	}
 
@@ -49,22 +49,22 @@ func (s *stack) startHypervisor(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	exports, err := s.exports(ctx, process,
+	exports, err := s.waitForExports(ctx, process,
 		"PVE_URL", "PVE_TOKEN_ID", "PVE_TOKEN_SECRET", "PVE_FINGERPRINT", "PVESIM_CONTROL")
 	if err != nil {
 		return "", err
 	}
 
-	s.setting.proxmoxURL, s.setting.proxmoxFingerprint = exports["PVE_URL"], exports["PVE_FINGERPRINT"]
-	s.setting.proxmoxTokenID, s.setting.proxmoxTokenSecret = exports["PVE_TOKEN_ID"], exports["PVE_TOKEN_SECRET"]
+	s.settings.proxmoxURL, s.settings.proxmoxFingerprint = exports["PVE_URL"], exports["PVE_FINGERPRINT"]
+	s.settings.proxmoxTokenID, s.settings.proxmoxTokenSecret = exports["PVE_TOKEN_ID"], exports["PVE_TOKEN_SECRET"]
 	s.hypervisor = &hypervisorSim{control: control.Client{URL: exports["PVESIM_CONTROL"]}}
 
-	return fmt.Sprintf("%d nodes at %s", s.options.Nodes, s.setting.proxmoxURL), nil
+	return fmt.Sprintf("%d nodes at %s", s.options.Nodes, s.settings.proxmoxURL), nil
 }
 
-// model is the simulator's default cluster with as many nodes as are wanted: each has
-// its own template and may be cloned on, and somebody else's VMs stand among them.
-func (o *Options) model() pve.Model {
+// hypervisorModel returns the default cluster of pvesim with the given number of nodes. Each node has a
+// template that the operator may clone, and some nodes have VMs of other owners.
+func (o *Options) hypervisorModel() pve.Model {
 	m := pve.DefaultModel()
 	first, template := m.Nodes[0], m.Templates[0].VMID
 	m.Seed, m.Nodes = o.Seed, nil
@@ -74,9 +74,9 @@ func (o *Options) model() pve.Model {
 		node.Name = "pve" + strconv.Itoa(i+1)
 		m.Nodes = append(m.Nodes, node)
 
-		for _, who := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+		for _, principal := range []string{pve.DefaultUser, pve.DefaultTokenID} {
 			m.ACL = append(m.ACL, pve.ACL{
-				Path: "/vms/" + strconv.Itoa(template+i), Principal: who, Role: templateRole,
+				Path: "/vms/" + strconv.Itoa(template+i), Principal: principal, Role: templateRole,
 			})
 		}
 	}
@@ -85,7 +85,7 @@ func (o *Options) model() pve.Model {
 		m.VMs[i].Node = m.Nodes[i%len(m.Nodes)].Name
 	}
 
-	if !o.real() {
+	if !o.hasRealMachines() {
 		m.Delays.Clone, m.Delays.Boot = o.Clone, o.Boot
 	}
 
@@ -94,19 +94,19 @@ func (o *Options) model() pve.Model {
 	return m
 }
 
-// templateRole is the role of the simulator's default model that allows to clone.
+// templateRole is the role in the simulator's default model that allows cloning a template.
 const templateRole = "HyperFleetTemplate"
 
-// writeModel writes the model, with everything that is on this machine.
+// writeModel writes the model with the guest's files on this computer, and returns the path of the file.
 func (s *stack) writeModel(image string) (string, error) {
 	vms, path := filepath.Join(s.dir, "vms"), filepath.Join(s.dir, "pvesim.yaml")
 
-	guests, err := s.guests(image, vms)
+	guests, err := s.newGuest(image, vms)
 	if err != nil {
 		return "", err
 	}
 
-	m := s.options.model()
+	m := s.options.hypervisorModel()
 	m.Guest = guests
 
 	text, err := yaml.Marshal(m)
@@ -118,27 +118,28 @@ func (s *stack) writeModel(image string) (string, error) {
 		return "", fmt.Errorf("write the hypervisor's model: %w", err)
 	}
 
-	return path, writePrivate(path, text)
+	return path, writePrivateFile(path, text)
 }
 
-// hypervisorView is a hypervisor as the demo looks at it, past the operator.
-type hypervisorView interface {
-	// state takes a look at VMs and ISOs, withCalls also at the calls made so far.
+// hypervisorObserver reads the state of a hypervisor independently of the operator.
+type hypervisorObserver interface {
+	// state reads VMs and ISOs.
 	state(ctx context.Context) (hypervisorState, error)
-	withCalls(ctx context.Context) (hypervisorState, error)
-	// measure fills in the report's numbers.
+	// stateWithCalls reads VMs, ISOs and the number of calls so far.
+	stateWithCalls(ctx context.Context) (hypervisorState, error)
+	// measure sets the hypervisor's numbers in the report.
 	measure(ctx context.Context, s *stack, r *Report) error
-	// consoles are what the guests of VMs have said.
+	// consoles returns the console output of VMs by ID.
 	consoles(ctx context.Context) (map[int]string, error)
-	// close ends what was started for it beside processes.
+	// close stops what was started for the hypervisor, except for processes.
 	close() error
 }
 
 // hypervisorSim is the simulated hypervisor.
 type hypervisorSim struct{ control control.Client }
 
-// hypervisorState is what a hypervisor holds: VMs by id, each with a fingerprint of
-// everything that must not change about it, and ISOs. calls are those made so far.
+// hypervisorState has the VMs of a hypervisor by ID, its ISOs, and the number of calls so far. The
+// fingerprint of a VM covers everything that must not change if the VM has another owner.
 type hypervisorState struct {
 	vms   map[int]vmState
 	isos  []string
@@ -147,17 +148,17 @@ type hypervisorState struct {
 
 type vmState struct{ label, fingerprint string }
 
-// state takes a look at VMs and ISOs.
+// state reads VMs and ISOs.
 func (h *hypervisorSim) state(ctx context.Context) (hypervisorState, error) {
-	now, err := h.control.State(ctx)
+	sim, err := h.control.State(ctx)
 	if err != nil {
-		return hypervisorState{}, fmt.Errorf("ask pvesim for its state: %w", err)
+		return hypervisorState{}, fmt.Errorf("get the state of pvesim: %w", err)
 	}
 
 	out := hypervisorState{vms: map[int]vmState{}}
 
-	for i := range now.VMs {
-		vm := &now.VMs[i]
+	for i := range sim.VMs {
+		vm := &sim.VMs[i]
 
 		text, err := json.Marshal(vm)
 		if err != nil {
@@ -172,18 +173,18 @@ func (h *hypervisorSim) state(ctx context.Context) (hypervisorState, error) {
 		out.vms[vm.VMID] = vmState{label: label, fingerprint: string(text)}
 	}
 
-	for _, iso := range now.ISOs() {
+	for _, iso := range sim.ISOs() {
 		out.isos = append(out.isos, strings.TrimSpace(iso.Node+" "+iso.VolID))
 	}
 
 	return out, nil
 }
 
-// withCalls is state with the calls made so far.
-func (h *hypervisorSim) withCalls(ctx context.Context) (hypervisorState, error) {
+// stateWithCalls reads VMs, ISOs and the number of calls so far.
+func (h *hypervisorSim) stateWithCalls(ctx context.Context) (hypervisorState, error) {
 	calls, err := h.control.Calls(ctx)
 	if err != nil {
-		return hypervisorState{}, fmt.Errorf("ask pvesim for its calls: %w", err)
+		return hypervisorState{}, fmt.Errorf("get the number of calls from pvesim: %w", err)
 	}
 
 	out, err := h.state(ctx)
@@ -192,23 +193,23 @@ func (h *hypervisorSim) withCalls(ctx context.Context) (hypervisorState, error) 
 	return out, err
 }
 
-// since names the VMs and ISOs that were not there before, and counts the VMs that were
-// there and are not as they were.
-func (h hypervisorState) since(before hypervisorState) (vms, isos []string, touched int) {
+// diff returns the VMs and ISOs that did not exist before, and the number of earlier VMs that were
+// changed or deleted.
+func (h hypervisorState) diff(baseline hypervisorState) (vms, isos []string, touched int) {
 	for id, vm := range h.vms {
-		if _, had := before.vms[id]; !had {
+		if _, existed := baseline.vms[id]; !existed {
 			vms = append(vms, vm.label)
 		}
 	}
 
-	for id, was := range before.vms {
-		if now, ok := h.vms[id]; !ok || now.fingerprint != was.fingerprint {
+	for id, previous := range baseline.vms {
+		if current, ok := h.vms[id]; !ok || current.fingerprint != previous.fingerprint {
 			touched++
 		}
 	}
 
 	for _, iso := range h.isos {
-		if !slices.Contains(before.isos, iso) {
+		if !slices.Contains(baseline.isos, iso) {
 			isos = append(isos, iso)
 		}
 	}
@@ -253,7 +254,7 @@ func (h *hypervisorSim) measure(ctx context.Context, s *stack, r *Report) error 
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
 
-	floor, err := h.control.Floor(ctx, s.options.allJobs(), s.options.Job)
+	floor, err := h.control.Floor(ctx, s.options.totalJobs(), s.options.Job)
 	if err != nil {
 		return fmt.Errorf("measure the hypervisor: %w", err)
 	}
@@ -265,13 +266,13 @@ func (h *hypervisorSim) measure(ctx context.Context, s *stack, r *Report) error 
 
 	for i := range broken {
 		s.violations = append(s.violations,
-			fmt.Sprintf("pvesim: %s %s: %s", broken[i].Call.Method, broken[i].Call.Path, broken[i].What))
+			fmt.Sprintf("pvesim: %s %s: %s", broken[i].Call.Method, broken[i].Call.Path, broken[i].Message))
 	}
 
 	r.Violations += len(broken)
-	r.VMsCreated, r.VMCrashes = clonesMade(state.Tasks), state.Crashes
+	r.VMsCreated, r.VMCrashes = countClones(state.Tasks), state.Crashes
 
-	if !s.options.real() { // whose boots take as long as they take
+	if !s.options.hasRealMachines() { // the boot time of real machines is unknown
 		r.FloorSeconds = seconds(s.options.floor(floor.Input))
 	}
 
@@ -284,15 +285,15 @@ func (h *hypervisorSim) measure(ctx context.Context, s *stack, r *Report) error 
 	return nil
 }
 
-// floor is the best that the simulator's delays allow, with the pool's limit.
+// floor returns the shortest run time that the simulator's delays and the pool's limit allow.
 func (o *Options) floor(in pve.FloorInput) time.Duration {
 	in.MaxVMs = o.Max
 
 	return pve.Floor(in)
 }
 
-// clonesMade counts the clones that were done.
-func clonesMade(tasks []pve.TaskState) int {
+// countClones returns the number of clone tasks that succeeded, with or without warnings.
+func countClones(tasks []pve.TaskState) int {
 	n := 0
 
 	for _, task := range tasks {
@@ -304,18 +305,18 @@ func clonesMade(tasks []pve.TaskState) int {
 	return n
 }
 
-// countCalls counts the calls since the first job. A clone's call speaks of its
-// template's id and an upload's of its storage, so what counts for the VMs is every call
-// of the classes vm and storage, whichever id is in it.
-func (r *Report) countCalls(now pve.CallCounts, before hypervisorState) {
-	for class, n := range now.ByClass {
-		r.TotalCalls[string(class)] = n - before.calls.ByClass[class]
+// countCalls sets the numbers of calls since the first job. A clone call has the ID of the template in its
+// path, and an upload has the storage. CallsPerVM therefore includes all calls of the classes vm and
+// storage, regardless of the ID in their path.
+func (r *Report) countCalls(current pve.CallCounts, baseline hypervisorState) {
+	for class, n := range current.ByClass {
+		r.TotalCalls[string(class)] = n - baseline.calls.ByClass[class]
 	}
 
-	r.FailedCalls = now.Errors - before.calls.Errors
+	r.FailedCalls = current.Errors - baseline.calls.Errors
 
-	for vmid, n := range now.ByVM {
-		if _, foreign := before.vms[vmid]; !foreign {
+	for vmid, n := range current.ByVM {
+		if _, foreign := baseline.vms[vmid]; !foreign {
 			r.MaxCallsPerVM = max(r.MaxCallsPerVM, n)
 		}
 	}

@@ -17,52 +17,53 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// kubeWrites are the writes that the API server has taken, by the resource and what is
-// written of it, such as "machineclaims status", and those of them that ended in a conflict.
+// kubeWrites has the number of writes that the API server has accepted, and the number of writes that it
+// has rejected with a conflict. The keys have the resource and the subresource or verb, for example
+// "machineclaims status".
 type kubeWrites struct {
-	accepted map[string]int
-	refused  map[string]int
+	accepted  map[string]int
+	conflicts map[string]int
 }
 
-// maxMetrics bounds the API server's page of metrics, in bytes.
+// maxMetrics is the maximum size of the API server's metrics page in bytes. The rest is ignored.
 const maxMetrics = 64 << 20
 
-// kubeWritesOf asks the API server what was written since its start.
-func kubeWritesOf(ctx context.Context, config *rest.Config) (kubeWrites, error) {
+// fetchKubeWrites reads the number of writes since the start of the API server from its metrics.
+func fetchKubeWrites(ctx context.Context, config *rest.Config) (kubeWrites, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return kubeWrites{}, fmt.Errorf("ask the API server for its metrics: %w", err)
+		return kubeWrites{}, fmt.Errorf("get the API server's metrics: %w", err)
 	}
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/metrics", http.NoBody)
 	if err != nil {
-		return kubeWrites{}, fmt.Errorf("ask the API server for its metrics: %w", err)
+		return kubeWrites{}, fmt.Errorf("get the API server's metrics: %w", err)
 	}
 
 	response, err := client.Do(request)
 	if err != nil {
-		return kubeWrites{}, fmt.Errorf("ask the API server for its metrics: %w", err)
+		return kubeWrites{}, fmt.Errorf("get the API server's metrics: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was only read
+	defer response.Body.Close() //nolint:errcheck // the body is only read
 
 	if response.StatusCode != http.StatusOK {
-		return kubeWrites{}, fmt.Errorf("ask the API server for its metrics: %s", response.Status)
+		return kubeWrites{}, fmt.Errorf("get the API server's metrics: %s", response.Status)
 	}
 
-	return readKubeWrites(io.LimitReader(response.Body, maxMetrics))
+	return parseKubeWrites(io.LimitReader(response.Body, maxMetrics))
 }
 
-// readKubeWrites reads a page of the API server's metrics. Leases are left out: they are
-// renewed by time, and not for jobs.
-func readKubeWrites(page io.Reader) (kubeWrites, error) {
+// parseKubeWrites parses a metrics page of the API server. It ignores Leases, because they are renewed at
+// a fixed interval and not for jobs.
+func parseKubeWrites(page io.Reader) (kubeWrites, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 
 	families, err := parser.TextToMetricFamilies(page)
 	if err != nil {
-		return kubeWrites{}, fmt.Errorf("read the API server's metrics: %w", err)
+		return kubeWrites{}, fmt.Errorf("parse the API server's metrics: %w", err)
 	}
 
-	out := kubeWrites{accepted: map[string]int{}, refused: map[string]int{}}
+	out := kubeWrites{accepted: map[string]int{}, conflicts: map[string]int{}}
 
 	for _, metric := range families["apiserver_request_total"].GetMetric() {
 		labels := map[string]string{}
@@ -79,17 +80,18 @@ func readKubeWrites(page io.Reader) (kubeWrites, error) {
 
 		switch code, _ := strconv.Atoi(labels["code"]); {
 		case code == http.StatusConflict:
-			out.refused[whatIsWritten(labels["resource"], labels["subresource"], verb)] += count
+			out.conflicts[writeKey(labels["resource"], labels["subresource"], verb)] += count
 		case code >= http.StatusOK && code < http.StatusMultipleChoices:
-			out.accepted[whatIsWritten(labels["resource"], labels["subresource"], verb)] += count
+			out.accepted[writeKey(labels["resource"], labels["subresource"], verb)] += count
 		}
 	}
 
 	return out, nil
 }
 
-// whatIsWritten names a kind of write. Events are one kind, however they are written.
-func whatIsWritten(resource, subresource, verb string) string {
+// writeKey returns the key of a write: the resource with its subresource or verb. All writes of Events
+// have the same key.
+func writeKey(resource, subresource, verb string) string {
 	switch {
 	case resource == "events":
 		return resource
@@ -100,23 +102,23 @@ func whatIsWritten(resource, subresource, verb string) string {
 	}
 }
 
-// countKubeWrites takes over the writes since before.
-func (r *Report) countKubeWrites(before, now kubeWrites) {
+// countKubeWrites sets the numbers of writes and conflicts between two measurements.
+func (r *Report) countKubeWrites(baseline, current kubeWrites) {
 	r.KubernetesWrites = map[string]int{}
 	total := 0
 
-	for what, count := range now.accepted {
-		if count -= before.accepted[what]; count > 0 {
-			r.KubernetesWrites[what] = count
+	for key, count := range current.accepted {
+		if count -= baseline.accepted[key]; count > 0 {
+			r.KubernetesWrites[key] = count
 			total += count
 		}
 	}
 
 	r.KubernetesConflicts = map[string]int{}
 
-	for what, count := range now.refused {
-		if count -= before.refused[what]; count > 0 {
-			r.KubernetesConflicts[what] = count
+	for key, count := range current.conflicts {
+		if count -= baseline.conflicts[key]; count > 0 {
+			r.KubernetesConflicts[key] = count
 		}
 	}
 
@@ -126,12 +128,12 @@ func (r *Report) countKubeWrites(before, now kubeWrites) {
 }
 
 func (s *stack) measureKubernetes(ctx context.Context, r *Report) error {
-	now, err := kubeWritesOf(ctx, s.admin)
+	current, err := fetchKubeWrites(ctx, s.admin)
 	if err != nil {
 		return fmt.Errorf("measure Kubernetes: %w", err)
 	}
 
-	r.countKubeWrites(s.kubeBefore, now)
+	r.countKubeWrites(s.kubeBaseline, current)
 
 	return nil
 }

@@ -12,33 +12,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Latencies of the phases of a machine's life, in their order. A phase is measured for
-// the machines that went through it.
+// Latencies are the latencies of the phases of a machine, in the order of the phases. A phase is measured
+// for each machine that completed the phase.
 type Latencies struct {
-	// QueuedToClone: from a job's being queued at the CI platform to the request for a
-	// clone, paired as in ReceivedToClaim. Webhooks that are lost are in it.
+	// QueuedToClone is the time from the queueing of a job at the CI platform to the clone request. The
+	// n-th job is paired with the n-th clone. Delays by lost webhooks are included.
 	QueuedToClone Latency `json:"queuedToClone"`
-	// ReceivedToClaim: from the operator's first word of a job to a claim. Jobs and
-	// claims are paired in their order, since any machine may take any job.
+	// ReceivedToClaim is the time from the moment at which the operator learns of a job to the creation of
+	// a claim. The n-th job is paired with the n-th claim, because any machine can run any job.
 	ReceivedToClaim Latency `json:"receivedToClaim"`
-	// ClaimToClone: from the claim to the request for its clone; most of it is the wait
-	// for a free place among the parallel clones.
+	// ClaimToClone is the time from the creation of the claim to the clone request. It consists mostly of
+	// the wait for a free clone slot.
 	ClaimToClone Latency `json:"claimToClone"`
-	// Clone: from that request to the machine's power-on, cloud-init ISO included.
+	// Clone is the time from the clone request to the start of the VM, including the upload of the
+	// cloud-init ISO.
 	Clone Latency `json:"clone"`
-	// Boot: from power-on to the first word of the bootstrap service.
+	// Boot is the time from the start of the VM to the first report of the bootstrap service.
 	Boot Latency `json:"boot"`
-	// Registered: from there to the runner being online.
+	// Registered is the time from the first report until the runner is online.
 	Registered Latency `json:"registered"`
-	// JobStart: from there to the runner having a job.
+	// JobStart is the time from the runner being online until it has a job.
 	JobStart Latency `json:"jobStart"`
-	// Destroyed: from the machine's end, seen by the operator, to the claim's.
+	// Destroyed is the time from the moment at which the operator sees that the VM has stopped to the
+	// deletion of the claim.
 	Destroyed Latency `json:"destroyed"`
-	// Life: from claim to the end of the claim.
+	// Life is the time from the creation to the deletion of the claim.
 	Life Latency `json:"life"`
 }
 
-// phase is a name for people and the latency of it.
+// phase is a phase's name in the report and its latency.
 type phase struct {
 	name    string
 	latency Latency
@@ -46,26 +48,26 @@ type phase struct {
 
 func (l Latencies) phases() []phase {
 	return []phase{
-		{"queued -> clone asked", l.QueuedToClone},
+		{"queued -> clone call", l.QueuedToClone},
 		{"job received -> claim", l.ReceivedToClaim},
-		{"claim -> clone asked", l.ClaimToClone},
+		{"claim -> clone call", l.ClaimToClone},
 		{"clone", l.Clone},
 		{"boot", l.Boot},
 		{"runner registered", l.Registered},
-		{"job taken", l.JobStart},
-		{"destroyed", l.Destroyed},
-		{"whole life", l.Life},
+		{"job started", l.JobStart},
+		{"deleted", l.Destroyed},
+		{"claim lifetime", l.Life},
 	}
 }
 
-// latenciesOf computes the latencies from when jobs were received and from the claims,
-// both earliest first.
-func latenciesOf(received []time.Time, claims []claimRecord) Latencies {
+// computeLatencies computes the latencies from the times at which jobs were received and from the claims.
+// Both must be sorted, earliest first. It does not set QueuedToClone.
+func computeLatencies(received []time.Time, claims []claimRecord) Latencies {
 	var toClaim []time.Duration
 
-	for i, at := range received {
+	for i, receiveTime := range received {
 		if i < len(claims) {
-			toClaim = append(toClaim, max(claims[i].created.Sub(at), 0))
+			toClaim = append(toClaim, max(claims[i].creationTime.Sub(receiveTime), 0))
 		}
 	}
 
@@ -78,56 +80,57 @@ func latenciesOf(received []time.Time, claims []claimRecord) Latencies {
 			}
 		}
 
-		return latencyOf(samples)
+		return summarizeLatency(samples)
 	}
 
-	created := func(c claimRecord) time.Time { return c.created }
-	cloned := func(c claimRecord) time.Time { return moment(c.times.CloneStarted) }
-	started := func(c claimRecord) time.Time { return moment(c.times.Started) }
-	guest := func(c claimRecord) time.Time { return moment(c.times.GuestStarted) }
-	ready := func(c claimRecord) time.Time { return moment(c.times.Ready) }
-	job := func(c claimRecord) time.Time { return moment(c.times.JobStarted) }
-	stopped := func(c claimRecord) time.Time { return moment(c.times.Stopped) }
-	gone := func(c claimRecord) time.Time { return c.gone }
+	created := func(c claimRecord) time.Time { return c.creationTime }
+	cloned := func(c claimRecord) time.Time { return timeOf(c.times.CloneStarted) }
+	started := func(c claimRecord) time.Time { return timeOf(c.times.Started) }
+	guest := func(c claimRecord) time.Time { return timeOf(c.times.GuestStarted) }
+	ready := func(c claimRecord) time.Time { return timeOf(c.times.Ready) }
+	job := func(c claimRecord) time.Time { return timeOf(c.times.JobStarted) }
+	stopped := func(c claimRecord) time.Time { return timeOf(c.times.Stopped) }
+	deleted := func(c claimRecord) time.Time { return c.deletionTime }
 
 	return Latencies{
-		ReceivedToClaim: latencyOf(toClaim),
+		ReceivedToClaim: summarizeLatency(toClaim),
 		ClaimToClone:    between(created, cloned),
 		Clone:           between(cloned, started),
 		Boot:            between(started, guest),
 		Registered:      between(guest, ready),
 		JobStart:        between(ready, job),
-		Destroyed:       between(stopped, gone),
-		Life:            between(created, gone),
+		Destroyed:       between(stopped, deleted),
+		Life:            between(created, deleted),
 	}
 }
 
-// queuedToClone pairs jobs and clones in their order.
-func queuedToClone(jobs []control.Job, claims []claimRecord) Latency {
-	queued, asked := make([]time.Time, 0, len(jobs)), make([]time.Time, 0, len(claims))
+// queuedToCloneLatency computes QueuedToClone. It sorts the jobs and the clones by time and pairs the n-th
+// job with the n-th clone.
+func queuedToCloneLatency(jobs []control.Job, claims []claimRecord) Latency {
+	queueTimes, cloneTimes := make([]time.Time, 0, len(jobs)), make([]time.Time, 0, len(claims))
 
 	for i := range jobs {
-		queued = append(queued, jobs[i].QueuedAt)
+		queueTimes = append(queueTimes, jobs[i].QueuedAt)
 	}
 
 	for i := range claims {
-		if at := moment(claims[i].times.CloneStarted); !at.IsZero() {
-			asked = append(asked, at)
+		if cloneTime := timeOf(claims[i].times.CloneStarted); !cloneTime.IsZero() {
+			cloneTimes = append(cloneTimes, cloneTime)
 		}
 	}
 
-	slices.SortFunc(queued, time.Time.Compare)
-	slices.SortFunc(asked, time.Time.Compare)
+	slices.SortFunc(queueTimes, time.Time.Compare)
+	slices.SortFunc(cloneTimes, time.Time.Compare)
 
 	var samples []time.Duration
-	for i := range min(len(queued), len(asked)) {
-		samples = append(samples, max(asked[i].Sub(queued[i]), 0))
+	for i := range min(len(queueTimes), len(cloneTimes)) {
+		samples = append(samples, max(cloneTimes[i].Sub(queueTimes[i]), 0))
 	}
 
-	return latencyOf(samples)
+	return summarizeLatency(samples)
 }
 
-func moment(t *metav1.MicroTime) time.Time {
+func timeOf(t *metav1.MicroTime) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
@@ -135,8 +138,9 @@ func moment(t *metav1.MicroTime) time.Time {
 	return t.Time
 }
 
-// span gives the time from the first of the starts to the last of the ends.
-func span(starts, ends []time.Time) time.Duration {
+// computeSpan returns the time from the earliest start to the latest end, or zero if one of the lists is
+// empty.
+func computeSpan(starts, ends []time.Time) time.Duration {
 	if len(starts) == 0 || len(ends) == 0 {
 		return 0
 	}
@@ -144,8 +148,8 @@ func span(starts, ends []time.Time) time.Duration {
 	return slices.MaxFunc(ends, time.Time.Compare).Sub(slices.MinFunc(starts, time.Time.Compare))
 }
 
-// latest gives the last of the times, or zero.
-func latest(times []time.Time) time.Time {
+// latestTime returns the latest of the times, or the zero time if the list is empty.
+func latestTime(times []time.Time) time.Time {
 	if len(times) == 0 {
 		return time.Time{}
 	}

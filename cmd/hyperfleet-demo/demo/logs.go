@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// noise are keys of the operator's log lines that say nothing to who reads a few of them.
-func noise() []string {
+// ignoredLogKeys returns keys of the operator's log lines that formatLogLine leaves out or prints in
+// another place.
+func ignoredLogKeys() []string {
 	return []string{"time", "level", "msg", "controllerGroup", "controllerKind", "reconcileID", "namespace", "logger"}
 }
 
-// readable writes one line of a log of JSON objects for people, and leaves any other line
-// as it is.
-func readable(line string) string {
+// formatLogLine formats a JSON log line as plain text. It returns all other lines unchanged.
+func formatLogLine(line string) string {
 	var entry map[string]any
 	if json.Unmarshal([]byte(line), &entry) != nil || entry["msg"] == nil {
 		return line
@@ -35,7 +35,7 @@ func readable(line string) string {
 
 	for _, key := range slices.Sorted(maps.Keys(entry)) {
 		_, nested := entry[key].(map[string]any)
-		if nested || slices.Contains(noise(), key) {
+		if nested || slices.Contains(ignoredLogKeys(), key) {
 			continue
 		}
 

@@ -13,14 +13,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/deploy"
 )
 
-// serviceAccount is the operator's in deploy/base.
+// serviceAccount is the operator's ServiceAccount in deploy/base.
 const serviceAccount = "hyperfleet-runners"
 
-// manifests are what a cluster needs for the operator, but for the operator itself.
+// manifests returns the CRDs, RBAC roles and ServiceAccount that the operator needs in a cluster.
 func manifests() []fs.FS { return []fs.FS{deploy.CRDs, deploy.RBAC, deploy.Account} }
 
-// create makes objects.
-func (s *stack) create(ctx context.Context, objects ...client.Object) error {
+// createObjects creates the objects in order.
+func (s *stack) createObjects(ctx context.Context, objects ...client.Object) error {
 	for _, obj := range objects {
 		if err := s.client.Create(ctx, obj); err != nil {
 			return fmt.Errorf("create %T %s: %w", obj, obj.GetName(), err)

@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// measure fills the report's numbers from what there is to be seen.
+// measure sets the numbers in the report.
 func (s *stack) measure(ctx context.Context, r *Report) error {
-	now, err := s.look(ctx)
+	final, err := s.observe(ctx)
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
 
-	s.left = now
-	r.JobsCompleted, r.JobsFailed = now.jobs.succeeded, now.jobs.failed
-	r.ForeignVMsTouched = now.foreignTouched
-	r.VMsLeft, r.ClaimsLeft = now.vms+now.foreignTouched, now.claims
-	r.RunnersLeft, r.ISOsLeft = now.runners, now.isos
+	s.leftovers = final
+	r.JobsCompleted, r.JobsFailed = final.jobs.succeeded, final.jobs.failed
+	r.ForeignVMsTouched = final.foreignTouched
+	r.VMsLeft, r.ClaimsLeft = final.vms+final.foreignTouched, final.claims
+	r.RunnersLeft, r.ISOsLeft = final.runners, final.isos
 
-	makespan := span(now.jobs.starts, now.jobs.ends)
+	makespan := computeSpan(final.jobs.queueTimes, final.jobs.endTimes)
 	r.MakespanSeconds = seconds(makespan)
 
-	if last := latest(now.jobs.ends); !s.cleanAt.IsZero() && !last.IsZero() {
-		r.CleanupSeconds = seconds(max(s.cleanAt.Sub(last), 0))
+	if last := latestTime(final.jobs.endTimes); !s.cleanTime.IsZero() && !last.IsZero() {
+		r.CleanupSeconds = seconds(max(s.cleanTime.Sub(last), 0))
 	}
 
-	r.Latencies = latenciesOf(s.tracker.jobsReceived(), s.tracker.allClaims())
-	r.RSSMiB = round3(peakMemory(s.operator.PID()) / mebibyte)
+	r.Latencies = computeLatencies(s.tracker.receiveTimes(), s.tracker.allClaims())
+	r.RSSMiB = round3(readPeakMemory(s.operator.PID()) / mebibyte)
 
 	return errors.Join(s.measureForge(ctx, r), s.hypervisor.measure(ctx, s, r), s.measureKubernetes(ctx, r))
 }
@@ -49,8 +49,8 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 		Lost: state.Webhooks.Lost, Duplicated: state.Webhooks.Duplicated,
 	}
 
-	r.countPlatformCalls(s.forgeCalls, state.ClientRequests())
-	r.Latencies.QueuedToClone = queuedToClone(state.Jobs, s.tracker.allClaims())
+	r.countPlatformCalls(s.forgeBaseline, state.ClientRequests())
+	r.Latencies.QueuedToClone = queuedToCloneLatency(state.Jobs, s.tracker.allClaims())
 
 	if s.options.CompareWarm {
 		r.Warm = compareWarm(state.Jobs)
@@ -71,13 +71,13 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// countPlatformCalls takes over the operator's calls to the CI platform since before.
-func (r *Report) countPlatformCalls(before, now map[string]int) {
+// countPlatformCalls sets the numbers of the operator's calls to the CI platform between two measurements.
+func (r *Report) countPlatformCalls(baseline, current map[string]int) {
 	r.PlatformCalls = map[string]int{}
 	total := 0
 
-	for name, count := range now {
-		if count -= before[name]; count > 0 {
+	for name, count := range current {
+		if count -= baseline[name]; count > 0 {
 			r.PlatformCalls[name] = count
 			total += count
 		}
@@ -90,18 +90,18 @@ func (r *Report) countPlatformCalls(before, now map[string]int) {
 
 const mebibyte = 1 << 20
 
-// peakMemory reads a process's peak resident memory in bytes: VmHWM of proc(5). It is 0
-// on systems without it.
-func peakMemory(pid int) float64 {
+// readPeakMemory returns the peak resident memory of a process in bytes (VmHWM in proc(5)). It returns 0
+// on systems without /proc.
+func readPeakMemory(pid int) float64 {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return 0
 	}
 
-	return parsePeak(string(status))
+	return parsePeakMemory(string(status))
 }
 
-func parsePeak(status string) float64 {
+func parsePeakMemory(status string) float64 {
 	for line := range strings.Lines(status) {
 		value, ok := strings.CutPrefix(line, "VmHWM:")
 		if !ok {

@@ -35,15 +35,15 @@ func TestCountJobs(t *testing.T) {
 	})
 	want := jobCounts{
 		queued: 2, running: 1, succeeded: 1, failed: 2,
-		starts: []time.Time{at(1), at(1), at(2), at(3), at(4), at(5)}, ends: []time.Time{at(9), at(8), at(7)},
+		queueTimes: []time.Time{at(1), at(1), at(2), at(3), at(4), at(5)}, endTimes: []time.Time{at(9), at(8), at(7)},
 	}
 
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(jobCounts{})); diff != "" {
 		t.Error(diff)
 	}
 
-	if got.over() != 3 || !latest(got.ends).Equal(at(9)) || !latest(nil).IsZero() {
-		t.Errorf("%d over, the last at %v", got.over(), latest(got.ends))
+	if got.finished() != 3 || !latestTime(got.endTimes).Equal(at(9)) || !latestTime(nil).IsZero() {
+		t.Errorf("%d over, the last at %v", got.finished(), latestTime(got.endTimes))
 	}
 }
 
@@ -86,7 +86,7 @@ func TestHypervisorSince(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			vms, isos, touched := tt.now.since(before)
+			vms, isos, touched := tt.now.diff(before)
 			if diff := cmp.Diff(tt.vms, vms) + cmp.Diff(tt.isos, isos); diff != "" || touched != tt.touched {
 				t.Errorf("%d touched, want %d; %s", touched, tt.touched, diff)
 			}
@@ -106,13 +106,13 @@ func TestParsePeak(t *testing.T) {
 		"\nVmHWM:\n":         0,
 		"XVmHWM:\t 4096 kB ": 0,
 	} {
-		if got := parsePeak(status); got != want {
+		if got := parsePeakMemory(status); got != want {
 			t.Errorf("parsePeak(%q) = %g, want %g", status, got, want)
 		}
 	}
 
-	if _, err := os.Stat("/proc/self/status"); err == nil && peakMemory(os.Getpid()) < 1<<20 {
-		t.Errorf("peak of this process: %g bytes", peakMemory(os.Getpid()))
+	if _, err := os.Stat("/proc/self/status"); err == nil && readPeakMemory(os.Getpid()) < 1<<20 {
+		t.Errorf("peak of this process: %g bytes", readPeakMemory(os.Getpid()))
 	}
 }
 
@@ -136,7 +136,7 @@ func TestReadExports(t *testing.T) {
 		t.Error(diff)
 	}
 
-	if _, err := readExports(path, "A_URL", "D"); !errors.Is(err, errNotYet) {
+	if _, err := readExports(path, "A_URL", "D"); !errors.Is(err, errProbeNotReady) {
 		t.Errorf("error %v, want that D is not there yet", err)
 	}
 
@@ -165,15 +165,15 @@ func TestWhyNotReady(t *testing.T) {
 		want string
 	}{
 		{name: "ready", pool: pool(2, ready)},
-		{name: "not looked at", pool: pool(1), want: "the operator has not looked at it yet"},
-		{name: "stale", pool: pool(3, ready), want: "the operator has not looked at its last change yet"},
+		{name: "not reconciled", pool: pool(1), want: "the operator has not reconciled the object yet"},
+		{name: "stale", pool: pool(3, ready), want: "the operator has not reconciled the last change of the object yet"},
 		{name: "why", pool: pool(2, not), want: "SecretNotFound: make it"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := whyNotReady(tt.pool); got != tt.want {
+			if got := notReadyMessage(tt.pool); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
@@ -188,7 +188,7 @@ func TestExplainNamesWhatIsLeft(t *testing.T) {
 		claims = append(claims, "demo-a Terminating")
 	}
 
-	s := &stack{left: moments{claimNames: claims, isoNames: []string{"pve1 local:iso/x.iso"}}}
+	s := &stack{leftovers: observation{claimNames: claims, isoNames: []string{"pve1 local:iso/x.iso"}}}
 	got := s.explain(&Report{Problems: []string{"left: 12 claims"}}, nil)
 
 	for _, want := range []string{
@@ -211,7 +211,7 @@ func TestModelReachesTheSimulator(t *testing.T) {
 	for _, nodes := range []int{1, 2, 3, 5} {
 		o := Options{Nodes: nodes, Clone: 2 * time.Second, Boot: 3 * time.Second, ParallelClones: 4, Seed: 7}
 
-		text, err := yaml.Marshal(o.model())
+		text, err := yaml.Marshal(o.hypervisorModel())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestModelReachesTheSimulator(t *testing.T) {
 			t.Fatalf("%d nodes: %v", nodes, err)
 		}
 
-		want := o.model()
+		want := o.hypervisorModel()
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(pve.Guest{}, "Script")); diff != "" {
 			t.Errorf("%d nodes: the model changes on its way: %s", nodes, diff)
 		}
@@ -267,7 +267,7 @@ func TestCountCalls(t *testing.T) {
 func TestClonesMade(t *testing.T) {
 	t.Parallel()
 
-	got := clonesMade([]pve.TaskState{
+	got := countClones([]pve.TaskState{
 		{Type: "qmclone", Exit: "OK"}, {Type: "qmclone", Exit: "WARNINGS: 1"}, {Type: "qmclone"},
 		{Type: "qmclone", Exit: "can't lock file"}, {Type: "qmstart", Exit: "OK"},
 	})
@@ -276,15 +276,15 @@ func TestClonesMade(t *testing.T) {
 	}
 }
 
-// What is measured is not kept waiting by who looks at it.
+// TestPause checks that the delay grows with the duration of an observation.
 func TestPause(t *testing.T) {
 	t.Parallel()
 
 	for took, want := range map[time.Duration]time.Duration{
 		time.Millisecond: 500 * time.Millisecond, 50 * time.Millisecond: 500 * time.Millisecond, 200 * time.Millisecond: 2 * time.Second,
 	} {
-		if got := pause(500*time.Millisecond, took); got != want {
-			t.Errorf("after a look of %s the next is in %s, want %s", took, got, want)
+		if got := observeDelay(500*time.Millisecond, took); got != want {
+			t.Errorf("after an observation of %s, the delay is %s, want %s", took, got, want)
 		}
 	}
 }

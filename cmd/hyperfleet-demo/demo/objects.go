@@ -14,14 +14,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Names of what the demo makes.
+// Names and values of the objects that the demo creates.
 const (
 	namespace      = "hyperfleet-system"
 	objectName     = "demo"
 	templateName   = "hyperfleet-runner"
 	secretProxmox  = "proxmox"
 	secretForge    = "forge"
-	secretWebhook  = "forge-webhook" //nolint:gosec // the name of a Secret, not one
+	secretWebhook  = "forge-webhook" //nolint:gosec // the name of a Secret, not a secret
 	repository     = "acme/shop"
 	organization   = "acme"
 	queue          = "default"
@@ -33,68 +33,68 @@ const (
 	keySecret      = "secret"
 )
 
-// setting is what the objects are made from: where the simulators are, and the
-// credentials that each of them was started with.
-type setting struct {
+// demoSettings has the URLs and credentials of the simulators. The objects are built from these values.
+type demoSettings struct {
 	proxmoxURL, proxmoxFingerprint string
 	proxmoxTokenID                 string
 	proxmoxTokenSecret             string
-	// platform, its URL and its credential.
+	// platform is the CI platform. forgeURL and forgeToken are its URL and credential.
 	platform             platform
 	forgeURL, forgeToken string
 	webhookSecret        string
-	real                 *realSetting // nil on the simulator
+	real                 *realSettings // nil with the simulator
 }
 
-// objects are what a user applies: Secrets, cluster, template, pool.
-func (s setting) objects(o Options) []client.Object {
-	pools := []client.Object{s.pool(o)}
+// newObjects returns the objects that a user would apply: Secrets, HypervisorCluster,
+// HypervisorMachineTemplate and RunnerPools.
+func (s demoSettings) newObjects(o Options) []client.Object {
+	pools := []client.Object{s.newPool(o)}
 	if o.CompareWarm {
-		pools = s.warmPools(o)
+		pools = s.newWarmPools(o)
 	}
 
 	return append([]client.Object{
-		secret(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
-		secret(secretForge, map[string]string{keyToken: s.forgeToken}),
-		secret(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
-		s.cluster(o), s.template(o),
+		newSecretObject(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
+		newSecretObject(secretForge, map[string]string{keyToken: s.forgeToken}),
+		newSecretObject(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
+		s.newCluster(o), s.newTemplate(o),
 	}, pools...)
 }
 
-func secret(name string, data map[string]string) *corev1.Secret {
+func newSecretObject(name string, data map[string]string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data,
 	}
 }
 
-func secretKey(name, key string) *v1alpha1.SecretValueSource {
+func secretRef(name, key string) *v1alpha1.SecretValueSource {
 	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: key}}
 }
 
-func (s setting) cluster(o Options) *v1alpha1.HypervisorCluster {
+func (s demoSettings) newCluster(o Options) *v1alpha1.HypervisorCluster {
 	cluster := &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox",
 			Endpoint: s.proxmoxURL,
 			Credentials: v1alpha1.HypervisorCredentials{
-				TokenID:     secretKey(secretProxmox, keyTokenID),
-				TokenSecret: secretKey(secretProxmox, keyTokenSecret),
+				TokenID:     secretRef(secretProxmox, keyTokenID),
+				TokenSecret: secretRef(secretProxmox, keyTokenSecret),
 			},
 			TLS:    &v1alpha1.HypervisorTLS{Fingerprint: s.proxmoxFingerprint},
 			Limits: &v1alpha1.HypervisorLimits{ClonesPerStorage: int32(o.ParallelClones)}, //nolint:gosec // validated
 		},
 	}
-	s.real.apply(&cluster.Spec)
+	s.real.applyTo(&cluster.Spec)
 
 	return cluster
 }
 
-func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
+func (s demoSettings) newTemplate(o Options) *v1alpha1.HypervisorMachineTemplate {
 	linked := true
 	resources := v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)}
 
-	if o.real() {
+	if o.hasRealMachines() {
 		resources = v1alpha1.MachineResources{CPU: realCPUs, Memory: resource.MustParse(realMemory)}
 	}
 
@@ -103,7 +103,7 @@ func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: objectName},
 			Template: v1alpha1.TemplateSource{
-				Proxmox: s.real.source(v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked}),
+				Proxmox: s.real.templateSource(v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked}),
 			},
 			Resources: resources,
 			Bootstrap: v1alpha1.Bootstrap{
@@ -114,15 +114,15 @@ func (s setting) template(o Options) *v1alpha1.HypervisorMachineTemplate {
 	}
 }
 
-func (s setting) pool(o Options) *v1alpha1.RunnerPool {
+func (s demoSettings) newPool(o Options) *v1alpha1.RunnerPool {
 	work := s.platform.workload(s, s.platform.labels)
-	work.Webhook = &v1alpha1.Webhook{Secret: *secretKey(secretWebhook, keySecret)}
+	work.Webhook = &v1alpha1.Webhook{Secret: *secretRef(secretWebhook, keySecret)}
 
 	var demand *v1alpha1.DemandSources
-	if o.forgeFault() {
-		// Jobs whose first webhook is lost are found by asking. The default is right for a
-		// platform that loses few.
-		demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: pollEvery}}}
+	if o.hasForgeFault() {
+		// The operator finds jobs with a lost webhook by polling. The default interval is too long for a
+		// demo that loses many webhooks.
+		demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: jobPollInterval}}}
 	}
 
 	return &v1alpha1.RunnerPool{
@@ -139,8 +139,8 @@ func (s setting) pool(o Options) *v1alpha1.RunnerPool {
 	}
 }
 
-// pollEvery is how often the platform is asked for jobs whose webhooks may be lost.
-const pollEvery = 5 * time.Second
+// jobPollInterval is the interval at which the operator polls the CI platform for jobs with lost webhooks.
+const jobPollInterval = 5 * time.Second
 
-// scaleDownDelay is short: a machine that no job is left for would be waited for.
+// scaleDownDelay is short, because the demo waits for the deletion of machines that have no job.
 const scaleDownDelay = 2 * time.Second

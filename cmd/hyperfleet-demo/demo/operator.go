@@ -20,49 +20,50 @@ import (
 )
 
 const (
-	// callTimeout bounds a call to the API server, probeTimeout one to a health endpoint.
-	callTimeout  = 30 * time.Second
-	probeTimeout = 2 * time.Second
-	startTimeout = time.Minute
-	stopGrace    = 10 * time.Second
+	// callTimeout is the timeout of a call to the API server, and probeTimeout that of a call to a health
+	// endpoint.
+	callTimeout     = 30 * time.Second
+	probeTimeout    = 2 * time.Second
+	startTimeout    = time.Minute
+	stopGracePeriod = 10 * time.Second
 )
 
-// ports are those that the operator listens on, all of the loopback interface.
+// ports are the ports of the operator.
 type ports struct{ webhooks, metrics, health int }
 
-func (p ports) readyURL() string { return "http://" + loopback(p.health) + "/readyz" }
+func (p ports) readyURL() string { return "http://" + loopbackHostPort(p.health) + "/readyz" }
 
-// loopbackAddress is where everything listens, but for what machines on a hypervisor elsewhere
-// have to reach.
+// loopbackAddress is the address on which all servers listen, except for servers that machines on a real
+// hypervisor must reach.
 const loopbackAddress = "127.0.0.1"
 
-func loopback(port int) string { return net.JoinHostPort(loopbackAddress, strconv.Itoa(port)) }
+func loopbackHostPort(port int) string { return net.JoinHostPort(loopbackAddress, strconv.Itoa(port)) }
 
-// pickPorts finds ports that nobody listens on. They are held until all are picked, so
-// that they differ.
+// pickPorts returns free ports. It keeps all of them open until the last one is picked, so that the ports
+// differ.
 func pickPorts(ctx context.Context) (ports, error) {
 	var (
-		p    ports
-		held []net.Listener
+		p         ports
+		listeners []net.Listener
 	)
 
 	defer func() {
-		for _, listener := range held {
+		for _, listener := range listeners {
 			_ = listener.Close()
 		}
 	}()
 
 	for _, port := range []*int{&p.webhooks, &p.metrics, &p.health} {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopback(0))
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopbackHostPort(0))
 		if err != nil {
 			return ports{}, fmt.Errorf("pick a free port: %w", err)
 		}
 
-		held = append(held, listener)
+		listeners = append(listeners, listener)
 
 		address, ok := listener.Addr().(*net.TCPAddr)
 		if !ok {
-			return ports{}, fmt.Errorf("pick a free port: %s is no TCP address", listener.Addr())
+			return ports{}, fmt.Errorf("pick a free port: %s is not a TCP address", listener.Addr())
 		}
 
 		*port = address.Port
@@ -71,29 +72,28 @@ func pickPorts(ctx context.Context) (ports, error) {
 	return p, nil
 }
 
-// operatorConfig is the operator's configuration file. What is not in it keeps its
-// default, as in a cluster.
-func (s *stack) operatorConfig() ([]byte, error) {
-	// The simulator is on this machine, where nothing is called that is not listed.
-	runners := map[string]any{"platformURLs": []string{s.setting.forgeURL}}
-	if _, ok := s.faultsOf(ownerForge); ok {
-		// Jobs whose webhooks are lost are asked for at the CI platform. The default is
-		// right for a platform that loses few.
+// renderOperatorConfig returns the operator's configuration file. All other keys keep their defaults.
+func (s *stack) renderOperatorConfig() ([]byte, error) {
+	// The operator calls URLs on loopback addresses only if they are listed in platformURLs.
+	runners := map[string]any{"platformURLs": []string{s.settings.forgeURL}}
+	if _, ok := s.faultsFlag(injectorForge); ok {
+		// The operator asks the CI platform about a job that has sent no webhook for this time. The default
+		// is too long for a demo that loses many webhooks.
 		runners["jobSilence"] = "10s"
 	}
 
-	if s.options.anyFault() {
+	if s.options.hasFault() {
 		runners["orphanInterval"], runners["orphanAge"] = "10s", "10s"
 	}
 
-	webhooks := map[string]any{"bindAddress": s.forMachines(s.ports.webhooks), "url": s.hooksURL()}
+	webhooks := map[string]any{"bindAddress": s.machineListenAddress(s.ports.webhooks), "url": s.webhookBaseURL()}
 	guest := map[string]any{"url": s.guestURL()}
 
-	if s.gate == nil {
-		webhooks["ownAuthority"] = false // nobody else listens on loopback
+	if s.machineAccess == nil {
+		webhooks["ownAuthority"] = false // TLS is not needed on loopback
 	} else {
-		webhooks["certFile"], webhooks["keyFile"] = s.gate.certFile, s.gate.keyFile
-		guest["caFile"] = s.gate.certFile
+		webhooks["certFile"], webhooks["keyFile"] = s.machineAccess.certFile, s.machineAccess.keyFile
+		guest["caFile"] = s.machineAccess.certFile
 	}
 
 	file := map[string]any{
@@ -103,8 +103,8 @@ func (s *stack) operatorConfig() ([]byte, error) {
 		"namespace":   namespace,
 		"controllers": []string{"runners"},
 		"log":         map[string]any{"level": s.options.LogLevel, "format": "json"},
-		"metrics":     map[string]any{"bindAddress": loopback(s.ports.metrics)},
-		"health":      map[string]any{"bindAddress": loopback(s.ports.health)},
+		"metrics":     map[string]any{"bindAddress": loopbackHostPort(s.ports.metrics)},
+		"health":      map[string]any{"bindAddress": loopbackHostPort(s.ports.health)},
 		"webhooks":    webhooks,
 		"guest":       guest,
 		"runners":     runners,
@@ -112,28 +112,28 @@ func (s *stack) operatorConfig() ([]byte, error) {
 
 	text, err := yaml.Marshal(file)
 	if err != nil {
-		return nil, fmt.Errorf("write operator configuration: %w", err)
+		return nil, fmt.Errorf("encode operator configuration: %w", err)
 	}
 
 	return text, nil
 }
 
-// startOperator starts this executable again as the operator, under the roles that were
-// generated for it and nothing more.
+// startOperator starts `hyperfleet operator` with the operator's ServiceAccount, which has only the RBAC
+// roles in deploy/rbac.
 func (s *stack) startOperator(ctx context.Context) (string, error) {
-	text, err := s.operatorConfig()
+	text, err := s.renderOperatorConfig()
 	if err != nil {
 		return "", err
 	}
 
 	configPath, kubeconfig := filepath.Join(s.dir, "operator.yaml"), filepath.Join(s.dir, "operator.kubeconfig")
-	if err := writePrivate(configPath, text); err != nil {
+	if err := writePrivateFile(configPath, text); err != nil {
 		return "", err
 	}
 
 	account, err := s.kube.ServiceAccountConfig(ctx, namespace, serviceAccount)
 	if err != nil {
-		return "", fmt.Errorf("make the operator's credentials: %w", err)
+		return "", fmt.Errorf("create the operator's credentials: %w", err)
 	}
 
 	if err := kubeproc.WriteKubeconfig(kubeconfig, account); err != nil {
@@ -149,31 +149,31 @@ func (s *stack) startOperator(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	if err := awaitReady(ctx, s.operator, probe(s.ports.readyURL())); err != nil {
+	if err := waitForProbe(ctx, s.operator, newProbe(s.ports.readyURL())); err != nil {
 		return "", err
 	}
 
 	return fmt.Sprintf("process %d as service account %s/%s", s.operator.PID(), namespace, serviceAccount), nil
 }
 
-// probe asks a URL for a 200.
-func probe(url string) func(context.Context) error {
+// newProbe returns a probe that succeeds if the URL returns the status 200.
+func newProbe(url string) func(context.Context) error {
 	client := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
 
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
-			return fmt.Errorf("ask %s: %w", url, err)
+			return fmt.Errorf("probe %s: %w", url, err)
 		}
 
 		response, err := client.Do(request)
 		if err != nil {
 			return err
 		}
-		defer response.Body.Close() //nolint:errcheck // nothing was read
+		defer response.Body.Close() //nolint:errcheck // the body is not read
 
 		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("ask %s: %s: %w", url, response.Status, errNotYet)
+			return fmt.Errorf("probe %s: %s: %w", url, response.Status, errProbeNotReady)
 		}
 
 		return nil
@@ -181,16 +181,16 @@ func probe(url string) func(context.Context) error {
 }
 
 func (s *stack) applyObjects(ctx context.Context) (string, error) {
-	objects := s.setting.objects(s.options)
+	objects := s.settings.newObjects(s.options)
 
-	// What is there before the operator has anything to do is somebody else's.
+	// All VMs and ISOs that exist before the operator starts to work have other owners.
 	var err error
-	if s.baseline, err = s.hypervisor.withCalls(ctx); err != nil {
-		return "", fmt.Errorf("look at the hypervisor: %w", err)
+	if s.baseline, err = s.hypervisor.stateWithCalls(ctx); err != nil {
+		return "", fmt.Errorf("read the hypervisor's state: %w", err)
 	}
 
-	return fmt.Sprintf("%d objects", len(objects)), s.create(ctx, objects...)
+	return fmt.Sprintf("%d objects", len(objects)), s.createObjects(ctx, objects...)
 }
 
-// errNotReady is the state of an object whose condition Ready is not True.
+// errNotReady is returned for an object whose condition Ready is not True.
 var errNotReady = errors.New("not ready")

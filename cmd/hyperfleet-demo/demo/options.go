@@ -15,73 +15,73 @@ import (
 
 // Options are the command's flags.
 type Options struct {
-	// Jobs to queue, each of which runs for Job.
+	// Jobs is the number of jobs to queue, and Job the duration of each job.
 	Jobs int
 	Job  time.Duration
-	// Max machines at a time.
+	// Max is the maximum number of machines at a time.
 	Max int
-	// Nodes of the simulated cluster, each with its own storage.
+	// Nodes is the number of nodes in the simulated cluster. Each node has its own storage.
 	Nodes int
-	// Clone and Boot are how long these take, ParallelClones how many clones one storage
-	// makes at a time.
+	// Clone and Boot are the durations of a clone and of a boot. ParallelClones is the number of clones
+	// that one storage runs at a time.
 	Clone, Boot    time.Duration
 	ParallelClones int
-	// Faults is a list of NAME[=PROBABILITY]; see parseFaults. Seed makes the same ones again.
+	// Faults is a list of NAME[=PROBABILITY]; see parseFaults. The same Seed reproduces the same faults.
 	Faults string
 	Seed   int64
-	// Platform is the CI platform simulated.
+	// Platform is the CI platform to simulate.
 	Platform string
 	// CompareWarm queues the jobs three times, for pools with and without warm machines.
 	CompareWarm bool
-	// Unlimited: GitHub has no rate limits.
+	// Unlimited disables the rate limits of the GitHub simulator.
 	Unlimited bool
 	// Output is text or json.
 	Output string
-	// Timeout bounds the whole run, Cleanup the time from the last job's end until
-	// nothing is left.
+	// Timeout is the timeout of the run. Cleanup is the timeout from the end of the last job until all
+	// machines, claims, runners and ISOs are deleted.
 	Timeout, Cleanup time.Duration
-	// Hold keeps everything running after the jobs, until an interrupt.
+	// Hold keeps all processes running after the jobs, until an interrupt.
 	Hold bool
 	// Keep keeps the working directory with all logs.
 	Keep bool
-	// Plain appends lines in place of the live table.
+	// Plain appends lines instead of drawing a live table.
 	Plain bool
-	// LogLevel of the operator.
+	// LogLevel is the log level of the operator.
 	LogLevel string
 
 	vmOptions
 	realOptions
 }
 
-// Outputs.
+// Values of --output.
 const (
 	outputText = "text"
 	outputJSON = "json"
 )
 
 func (o *Options) bind(flags *pflag.FlagSet) {
-	flags.IntVar(&o.Jobs, "jobs", 20, "CI jobs to queue, all at once")
-	flags.DurationVar(&o.Job, "job", 2*time.Second, "how long one job runs")
-	flags.IntVar(&o.Max, "max", 50, "the pool's limit of machines at a time")
-	flags.IntVar(&o.Nodes, "nodes", 3, "hypervisor nodes, each with storage and template of its own")
-	flags.DurationVar(&o.Clone, "clone", 2*time.Second, "how long one clone takes")
-	flags.DurationVar(&o.Boot, "boot", 3*time.Second, "how long one machine takes to boot")
-	flags.IntVar(&o.ParallelClones, "parallel-clones", 2, "clones that one storage makes at a time")
-	flags.StringVar(&o.Faults, "faults", "", "trouble to inject, as NAME[=PROBABILITY],...: "+faultNames())
-	flags.Int64Var(&o.Seed, "seed", 1, "seed of the faults' dice")
+	flags.IntVar(&o.Jobs, "jobs", 20, "number of CI jobs to queue, all at the same time")
+	flags.DurationVar(&o.Job, "job", 2*time.Second, "duration of one job")
+	flags.IntVar(&o.Max, "max", 50, "maximum number of machines of the pool at a time")
+	flags.IntVar(&o.Nodes, "nodes", 3, "number of hypervisor nodes, each with its own storage and template")
+	flags.DurationVar(&o.Clone, "clone", 2*time.Second, "duration of one clone")
+	flags.DurationVar(&o.Boot, "boot", 3*time.Second, "time that one machine takes to boot")
+	flags.IntVar(&o.ParallelClones, "parallel-clones", 2, "number of clones that one storage runs at a time")
+	flags.StringVar(&o.Faults, "faults", "", "faults to inject, as NAME[=PROBABILITY],...: "+faultNames())
+	flags.Int64Var(&o.Seed, "seed", 1, "random seed of the faults")
 	flags.StringVar(&o.Platform, "platform", "github", "CI platform to simulate: "+platformNames())
 	flags.BoolVar(&o.Unlimited, "no-rate-limits", false,
-		"let the CI platform take any number of calls, as GitHub Enterprise Server does by default")
+		"disable the rate limits of the simulated GitHub, as GitHub Enterprise Server does by default")
 	flags.BoolVar(&o.CompareWarm, "compare-warm", false,
-		"queue so many jobs for each of three pools, and compare: cold, with stopped and with idle warm machines")
-	flags.StringVar(&o.Output, "output", outputText, "text, or json: one object as the last line of stdout")
-	flags.DurationVar(&o.Timeout, "timeout", leastTimeout,
-		"give up after this long; where it is not set, three times the shortest possible time is added")
-	flags.DurationVar(&o.Cleanup, "cleanup-timeout", leastCleanup,
-		"how long machines, claims, runners and cloud-init ISOs may take to go away after the last job; where it is "+
-			"not set, a second for every ten machines is added")
+		"queue --jobs jobs for each of three pools and compare them: without warm machines, with stopped, and with idle ones")
+	flags.StringVar(&o.Output, "output", outputText, "output format: text, or json for one object as the last line of stdout")
+	flags.DurationVar(&o.Timeout, "timeout", minTimeout,
+		"timeout of the run; unless this flag is set, three times the shortest possible run time is added")
+	flags.DurationVar(&o.Cleanup, "cleanup-timeout", minCleanupTimeout,
+		"timeout for the deletion of machines, claims, runners and cloud-init ISOs after the last job; unless this flag is "+
+			"set, one second for every ten machines is added")
 	flags.BoolVar(&o.Hold, "hold", false,
-		"keep everything running when the jobs are over, and say how to look around, until Ctrl-C")
+		"keep all processes running after the jobs until Ctrl-C, and print how to inspect them")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
 	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
 	o.vmOptions.bind(flags)
@@ -92,25 +92,25 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 func (o *Options) validate() error {
 	var errs []error
 
-	for _, least := range []struct {
+	for _, number := range []struct {
 		flag       string
 		value, min int
 	}{
 		{"jobs", o.Jobs, 1}, {"max", o.Max, 1}, {"nodes", o.Nodes, 1}, {"parallel-clones", o.ParallelClones, 1},
 	} {
-		if least.value < least.min {
-			errs = append(errs, fmt.Errorf("--%s must be at least %d, not %d", least.flag, least.min, least.value))
+		if number.value < number.min {
+			errs = append(errs, fmt.Errorf("--%s must be at least %d, not %d", number.flag, number.min, number.value))
 		}
 	}
 
-	for _, span := range []struct {
+	for _, duration := range []struct {
 		flag  string
 		value time.Duration
 	}{
 		{"job", o.Job}, {"clone", o.Clone}, {"boot", o.Boot}, {"timeout", o.Timeout}, {"cleanup-timeout", o.Cleanup},
 	} {
-		if span.value <= 0 {
-			errs = append(errs, fmt.Errorf("--%s must be above zero, not %s", span.flag, span.value))
+		if duration.value <= 0 {
+			errs = append(errs, fmt.Errorf("--%s must be above zero, not %s", duration.flag, duration.value))
 		}
 	}
 
@@ -123,16 +123,16 @@ func (o *Options) validate() error {
 			maxParallelClones))
 	}
 
-	if _, ok := platformNamed(o.Platform); !ok {
+	if _, ok := findPlatform(o.Platform); !ok {
 		errs = append(errs, fmt.Errorf("--platform must be one of %s, not %q", platformNames(), o.Platform))
 	}
 
 	if o.CompareWarm && o.Platform != "github" {
-		errs = append(errs, errors.New("--compare-warm is for --platform github"))
+		errs = append(errs, errors.New("--compare-warm needs --platform github"))
 	}
 
 	if o.CompareWarm && 2*o.Jobs > maxReplicas {
-		errs = append(errs, fmt.Errorf("--compare-warm takes at most %d --jobs", maxReplicas/2)) //nolint:mnd // twice as many machines
+		errs = append(errs, fmt.Errorf("--compare-warm allows at most %d --jobs", maxReplicas/2)) //nolint:mnd // two machines per job
 	}
 
 	if o.Output != outputText && o.Output != outputJSON {
@@ -148,39 +148,40 @@ func (o *Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// What a run is given where no flag says it: so much, and more the more it has to do.
+// Default timeouts of a run. setTimeouts adds to them, depending on the number of jobs and machines.
 const (
-	leastTimeout      = 5 * time.Minute
-	leastCleanup      = time.Minute
-	floorsGiven       = 3
+	minTimeout        = 5 * time.Minute
+	minCleanupTimeout = time.Minute
+	timeoutFloors     = 3
 	cleanupPerMachine = 100 * time.Millisecond
 )
 
-// patience gives simulated machines the time that their number and their delays ask for.
-func (o *Options) patience(set func(flag string) bool) {
+// setTimeouts extends the timeouts that the user did not set, depending on the number of jobs, the number
+// of machines and the configured delays.
+func (o *Options) setTimeouts(set func(flag string) bool) {
 	if !set("timeout") && o.Nodes > 0 && o.ParallelClones > 0 {
-		m := o.model()
-		o.Timeout += floorsGiven * o.floor(pve.FloorInput{
-			Jobs: o.allJobs(), CloneSlots: o.Nodes * o.ParallelClones,
+		m := o.hypervisorModel()
+		o.Timeout += timeoutFloors * o.floor(pve.FloorInput{
+			Jobs: o.totalJobs(), CloneSlots: o.Nodes * o.ParallelClones,
 			Clone: o.Clone, Boot: m.Delays.Start + o.Boot, Job: o.Job, Destroy: m.Delays.Destroy,
 		})
 	}
 
 	if !set("cleanup-timeout") {
-		o.Cleanup += time.Duration(min(o.allJobs(), o.Max)) * cleanupPerMachine
+		o.Cleanup += time.Duration(min(o.totalJobs(), o.Max)) * cleanupPerMachine
 	}
 }
 
-// allJobs is how many jobs are queued in all.
-func (o *Options) allJobs() int {
+// totalJobs returns the number of jobs that are queued for all pools.
+func (o *Options) totalJobs() int {
 	if o.CompareWarm {
-		return o.Jobs * len(kinds())
+		return o.Jobs * len(warmKinds())
 	}
 
 	return o.Jobs
 }
 
-// Limits that the contracts set (api/hyperfleet/v1alpha1).
+// Limits of the API types in api/hyperfleet/v1alpha1.
 const (
 	maxReplicas       = 10000
 	maxParallelClones = 64

@@ -46,12 +46,12 @@ func TestOptions(t *testing.T) {
 		{name: "an image for simulated machines", args: "--image x", want: []string{"need --vm qemu"}},
 		{
 			name: "real machines", args: "--vm qemu --platform gitlab --image /does/not/exist",
-			want: []string{"--vm qemu is for --platform github", "/does/not/exist: no such file", "hack/vm-image/build.sh"},
+			want: []string{"--vm qemu needs --platform github", "/does/not/exist: no such file", "hack/vm-image/build.sh"},
 		},
 		{name: "output", args: "--output yaml", want: []string{`--output must be text or json, not "yaml"`}},
 		{
 			name: "unknown fault", args: "--faults vm-crsh=0.1",
-			want: []string{`--faults: there is no fault "vm-crsh": the known ones are vm-crash, clone-lock, webhooks-lost,`},
+			want: []string{`--faults: unknown fault "vm-crsh": use one of vm-crash, clone-lock, webhooks-lost,`},
 		},
 	}
 	for _, tt := range tests {
@@ -63,7 +63,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// refused makes sure that an error says each of the parts; none means that there is no error.
+// refused checks that an error contains all parts. Without parts, the error must be nil.
 func refused(t *testing.T, args string, want ...string) {
 	t.Helper()
 
@@ -88,12 +88,13 @@ func refused(t *testing.T, args string, want ...string) {
 	}
 }
 
-// TestReal: a real hypervisor is the one that the environment names, and says what it lacks.
+// TestReal checks that the settings of a real hypervisor come from the environment, and that missing variables are
+// reported.
 func TestReal(t *testing.T) {
 	authority := filepath.Join(t.TempDir(), "ca.pem")
 
-	own := &gate{certFile: authority, keyFile: filepath.Join(t.TempDir(), "key.pem")}
-	if _, err := own.certify(time.Now(), loopbackAddress); err != nil {
+	own := &machineAccess{certFile: authority, keyFile: filepath.Join(t.TempDir(), "key.pem")}
+	if _, err := own.writeCertificate(time.Now(), loopbackAddress); err != nil {
 		t.Fatal(err)
 	}
 
@@ -114,25 +115,25 @@ func TestReal(t *testing.T) {
 		{name: "complete", args: onReal, environment: complete},
 		{
 			name: "nothing is named", args: "--hypervisor real",
-			want: []string{"set PVE_ENDPOINT and what goes with it (go doc ./test/realpve)", "--address must be"},
+			want: []string{"set PVE_ENDPOINT and the other variables (go doc ./test/realpve)", "--address must be"},
 		},
 		{
 			name: "the rest is not set", args: onReal, environment: map[string]string{"PVE_ENDPOINT": "https://pve.example.com:8006"},
-			want: []string{"PVE_ENDPOINT is set: set PVE_TEMPLATE, ", "PVE_CA, ", "PVE_ADMIN_TOKEN_SECRET too"},
+			want: []string{"PVE_ENDPOINT is set, but variables are missing: set PVE_TEMPLATE, ", "PVE_CA, ", "PVE_ADMIN_TOKEN_SECRET ("},
 		},
 		{
 			name: "no address", args: "--hypervisor real --address here", environment: complete,
-			want: []string{`--address must be this machine's IP address as machines on the Proxmox VE see it, not "here"`},
+			want: []string{`--address must be the IP address at which machines on the Proxmox VE cluster reach this computer, not "here"`},
 		},
 		{name: "an address for the simulator", args: "--address 192.0.2.7", want: []string{"--address needs --hypervisor real"}},
 		{name: "an image", args: onReal + " --vm qemu --image x", environment: complete, want: []string{"without --hypervisor real"}},
 		{
 			name: "another platform", args: onReal + " --platform gitlab", environment: complete,
-			want: []string{"--hypervisor real is for --platform github"},
+			want: []string{"--hypervisor real needs --platform github"},
 		},
 		{
 			name: "faults of the simulator", args: onReal + " --faults vm-crash", environment: complete,
-			want: []string{"leave out --hypervisor real"},
+			want: []string{"remove --hypervisor real"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -145,7 +146,7 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// TestSettle gives real machines defaults of their own where nothing else is asked for.
+// TestSettle checks the defaults for real machines and the timeouts for simulated machines.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 
@@ -192,7 +193,7 @@ func TestSettle(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			o.settle(flags.Changed, "bin")
+			o.setDefaults(flags.Changed, "bin")
 
 			got := Options{Jobs: o.Jobs, Max: o.Max, Nodes: o.Nodes, Timeout: o.Timeout, vmOptions: o.vmOptions}
 			got.VM = ""
@@ -213,23 +214,23 @@ func TestParseFaults(t *testing.T) {
 		wantErr    string
 	}{
 		{name: "none"},
-		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", "vm-crash", ownerHypervisor, 0.1}}},
+		{name: "a default probability", spec: "vm-crash", want: []fault{{"vm-crash", "vm-crash", injectorHypervisor, 0.1}}},
 		{
 			name: "several with spaces", spec: " clone-lock=0.5 , webhooks-lost=1 ",
 			want: []fault{
-				{"clone-lock", "clone-lock", ownerHypervisor, 0.5}, {"webhooks-lost", "webhookLost", ownerForge, 1},
+				{"clone-lock", "clone-lock", injectorHypervisor, 0.5}, {"webhooks-lost", "webhookLost", injectorForge, 1},
 			},
 		},
 		{
 			name: "a trailing comma", spec: "webhooks-reordered=0.25,",
-			want: []fault{{"webhooks-reordered", "webhookReordered", ownerForge, 0.25}},
+			want: []fault{{"webhooks-reordered", "webhookReordered", injectorForge, 0.25}},
 		},
 		{name: "twice", spec: "vm-crash,vm-crash=0.2", wantErr: `"vm-crash" is named twice`},
 		{name: "zero", spec: "vm-crash=0", wantErr: "write a probability above 0 and at most 1, e.g. vm-crash=0.2"},
 		{name: "above one", spec: "vm-crash=1.1", wantErr: "write a probability"},
 		{name: "not a number", spec: "vm-crash=NaN", wantErr: "write a probability"},
 		{name: "empty", spec: "vm-crash=", wantErr: "write a probability"},
-		{name: "unknown", spec: "fire", wantErr: `there is no fault "fire": the known ones are`},
+		{name: "unknown", spec: "fire", wantErr: `unknown fault "fire": use one of`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -266,7 +267,7 @@ func FuzzParseFaults(f *testing.F) {
 			}
 		}
 
-		parts := strings.FieldsFunc(flagFor(ownerForge, faults)+","+flagFor(ownerHypervisor, faults),
+		parts := strings.FieldsFunc(formatFaults(injectorForge, faults)+","+formatFaults(injectorHypervisor, faults),
 			func(r rune) bool { return r == ',' })
 		if len(parts) != len(faults) {
 			t.Errorf("%q: %d faults reach the programs as %q", spec, len(faults), parts)
@@ -282,11 +283,11 @@ func TestFlagFor(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got, want := flagFor(ownerHypervisor, faults), "clone-lock=0.5,vm-crash=0.01"; got != want {
+	if got, want := formatFaults(injectorHypervisor, faults), "clone-lock=0.5,vm-crash=0.01"; got != want {
 		t.Errorf("hypervisor: %q, want %q", got, want)
 	}
 
-	if got, want := flagFor(ownerForge, faults), "webhookLost=0.2"; got != want {
+	if got, want := formatFaults(injectorForge, faults), "webhookLost=0.2"; got != want {
 		t.Errorf("forge: %q, want %q", got, want)
 	}
 }
@@ -338,7 +339,7 @@ func TestNearestRank(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			if diff := cmp.Diff(tt.want, latencyOf(tt.samples)); diff != "" {
+			if diff := cmp.Diff(tt.want, summarizeLatency(tt.samples)); diff != "" {
 				t.Error(diff)
 			}
 		})

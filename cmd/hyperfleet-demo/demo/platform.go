@@ -9,44 +9,45 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// platform is what the demo needs to know of a CI platform: how its simulator is started,
-// and what its users would apply.
+// platform describes a CI platform: how the demo starts its simulator, and what the demo sets in the
+// template and in the pools.
 type platform struct {
-	// name of the flag's value, of forgesim's command and of the webhooks' path.
+	// name is the value of --platform, the command of forgesim, and the last part of the webhook path.
 	name string
-	// title for people.
+	// title is the name in the output.
 	title string
-	// token begins the credential that is made for the run; empty where there is none.
-	token string
-	// export is the variable in which forgesim tells the URL of the platform's API.
-	export string
-	// flags of forgesim's command; tokenFile holds the credential.
+	// tokenPrefix is the prefix of the credential that is generated for the run. It is empty if the
+	// platform needs no prefix.
+	tokenPrefix string
+	// urlVariable is the exported variable with the URL of the platform's API.
+	urlVariable string
+	// flags returns the flags of forgesim. tokenFile has the credential.
 	flags func(tokenFile string) []string
-	// loses says that forgesim can fail the jobs of machines that crash sooner than the
-	// platform does.
-	loses bool
-	// labels that jobs ask for.
+	// hasLostTimeout is true if forgesim has the flag --lost-timeout, which sets the time until a job
+	// fails whose machine has crashed.
+	hasLostTimeout bool
+	// labels are the labels that jobs require.
 	labels []string
-	// bootstrap are the template's settings; workload are a pool's, whose runners have
-	// the labels.
-	bootstrap func(setting) *v1alpha1.BootstrapConfig
-	workload  func(s setting, labels []string) v1alpha1.Workload
+	// bootstrap returns the bootstrap settings of the template. workload returns the workload of a pool
+	// whose runners have the labels.
+	bootstrap func(demoSettings) *v1alpha1.BootstrapConfig
+	workload  func(s demoSettings, labels []string) v1alpha1.Workload
 }
 
-// platforms are those that the demo can simulate, the default one first.
+// platforms returns the CI platforms that the demo can simulate. The first one is the default.
 func platforms() []platform {
 	return []platform{
 		{
-			name: "github", title: "GitHub", token: "ghp_", export: "GITHUB_API_URL",
-			flags:  func(file string) []string { return []string{"--repo", repository, "--pat-file", file} },
-			loses:  true,
-			labels: []string{"self-hosted", "linux", "hyperfleet"},
-			bootstrap: func(s setting) *v1alpha1.BootstrapConfig {
+			name: "github", title: "GitHub", tokenPrefix: "ghp_", urlVariable: "GITHUB_API_URL",
+			flags:          func(file string) []string { return []string{"--repo", repository, "--pat-file", file} },
+			hasLostTimeout: true,
+			labels:         []string{"self-hosted", "linux", "hyperfleet"},
+			bootstrap: func(s demoSettings) *v1alpha1.BootstrapConfig {
 				return &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-					Credentials: secretKey(secretForge, keyToken), APIURL: s.forgeURL, Registration: v1alpha1.RegistrationJIT,
+					Credentials: secretRef(secretForge, keyToken), APIURL: s.forgeURL, Registration: v1alpha1.RegistrationJIT,
 				}}
 			},
-			workload: func(_ setting, labels []string) v1alpha1.Workload {
+			workload: func(_ demoSettings, labels []string) v1alpha1.Workload {
 				return v1alpha1.Workload{
 					Type: v1alpha1.WorkloadGitHubActions,
 					Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{
@@ -56,14 +57,14 @@ func platforms() []platform {
 			},
 		},
 		{
-			name: "gitlab", title: "GitLab", token: "glpat-", export: "GITLAB_URL",
-			flags:  func(file string) []string { return []string{"--project", repository, "--token-file", file} },
-			loses:  true,
-			labels: []string{"linux", "hyperfleet"},
-			bootstrap: func(setting) *v1alpha1.BootstrapConfig {
-				return &v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: *secretKey(secretForge, keyToken)}}
+			name: "gitlab", title: "GitLab", tokenPrefix: "glpat-", urlVariable: "GITLAB_URL",
+			flags:          func(file string) []string { return []string{"--project", repository, "--token-file", file} },
+			hasLostTimeout: true,
+			labels:         []string{"linux", "hyperfleet"},
+			bootstrap: func(demoSettings) *v1alpha1.BootstrapConfig {
+				return &v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: *secretRef(secretForge, keyToken)}}
 			},
-			workload: func(s setting, labels []string) v1alpha1.Workload {
+			workload: func(s demoSettings, labels []string) v1alpha1.Workload {
 				return v1alpha1.Workload{
 					Type: v1alpha1.WorkloadGitLabCI,
 					Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{
@@ -73,17 +74,17 @@ func platforms() []platform {
 			},
 		},
 		{
-			name: "buildkite", title: "Buildkite", token: "bkct_", export: "BUILDKITE_AGENT_ENDPOINT",
+			name: "buildkite", title: "Buildkite", tokenPrefix: "bkct_", urlVariable: "BUILDKITE_AGENT_ENDPOINT",
 			flags: func(file string) []string {
 				return []string{"--organization", organization, "--queue", queue, "--token-file", file}
 			},
 			labels: []string{"queue=" + queue, "os=linux"},
-			bootstrap: func(s setting) *v1alpha1.BootstrapConfig {
+			bootstrap: func(s demoSettings) *v1alpha1.BootstrapConfig {
 				return &v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{
-					Credentials: *secretKey(secretForge, keyToken), Endpoint: s.forgeURL,
+					Credentials: *secretRef(secretForge, keyToken), Endpoint: s.forgeURL,
 				}}
 			},
-			workload: func(_ setting, labels []string) v1alpha1.Workload {
+			workload: func(_ demoSettings, labels []string) v1alpha1.Workload {
 				return v1alpha1.Workload{
 					Type: v1alpha1.WorkloadBuildkite,
 					Config: &v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{
@@ -92,14 +93,14 @@ func platforms() []platform {
 				}
 			},
 		},
-		gitea("forgejo", "Forgejo", v1alpha1.WorkloadForgejoActions),
-		gitea("gitea", "Gitea", v1alpha1.WorkloadGiteaActions),
+		newGiteaPlatform("forgejo", "Forgejo", v1alpha1.WorkloadForgejoActions),
+		newGiteaPlatform("gitea", "Gitea", v1alpha1.WorkloadGiteaActions),
 		{
-			name: "generic", title: "webhook", export: "FORGESIM_JOBS_URL",
+			name: "generic", title: "webhook", urlVariable: "FORGESIM_JOBS_URL",
 			flags:     func(string) []string { return []string{"--source", repository} },
 			labels:    []string{"linux"},
-			bootstrap: func(setting) *v1alpha1.BootstrapConfig { return nil },
-			workload: func(_ setting, labels []string) v1alpha1.Workload {
+			bootstrap: func(demoSettings) *v1alpha1.BootstrapConfig { return nil },
+			workload: func(_ demoSettings, labels []string) v1alpha1.Workload {
 				return v1alpha1.Workload{
 					Type: v1alpha1.WorkloadGeneric,
 					Config: &v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
@@ -111,21 +112,21 @@ func platforms() []platform {
 	}
 }
 
-// gitea is Gitea or Forgejo, whose settings are of the same form.
-func gitea(name, title, workload string) platform {
+// newGiteaPlatform returns the platform for Gitea or Forgejo, which have the same settings.
+func newGiteaPlatform(name, title, workload string) platform {
 	return platform{
-		name: name, title: title, export: strings.ToUpper(name) + "_URL", loses: true,
+		name: name, title: title, urlVariable: strings.ToUpper(name) + "_URL", hasLostTimeout: true,
 		flags:  func(file string) []string { return []string{"--repo", repository, "--token-file", file} },
 		labels: []string{"linux", "hyperfleet"},
-		bootstrap: func(setting) *v1alpha1.BootstrapConfig {
-			settings := &v1alpha1.GiteaBootstrap{Credentials: *secretKey(secretForge, keyToken)}
+		bootstrap: func(demoSettings) *v1alpha1.BootstrapConfig {
+			settings := &v1alpha1.GiteaBootstrap{Credentials: *secretRef(secretForge, keyToken)}
 			if name == "forgejo" {
 				return &v1alpha1.BootstrapConfig{Forgejo: settings}
 			}
 
 			return &v1alpha1.BootstrapConfig{Gitea: settings}
 		},
-		workload: func(s setting, labels []string) v1alpha1.Workload {
+		workload: func(s demoSettings, labels []string) v1alpha1.Workload {
 			settings := &v1alpha1.GiteaConfig{URL: s.forgeURL, Repository: repository, Labels: labels}
 			if name == "forgejo" {
 				return v1alpha1.Workload{Type: workload, Config: &v1alpha1.WorkloadConfig{Forgejo: settings}}
@@ -136,8 +137,8 @@ func gitea(name, title, workload string) platform {
 	}
 }
 
-// platformNamed gives the platform of that name, and false if there is none.
-func platformNamed(name string) (platform, bool) {
+// findPlatform returns the platform with the name, and false if no platform has that name.
+func findPlatform(name string) (platform, bool) {
 	for _, p := range platforms() {
 		if p.name == name {
 			return p, true

@@ -14,13 +14,13 @@ import (
 
 // programs are the executables that the demo starts.
 type programs struct {
-	// kube is the folder of etcd and kube-apiserver.
-	kube                                     string
-	hyperfleet, pvesim, forgesim, bootstrapd string
+	// kube is the folder with etcd and kube-apiserver.
+	kube                                           string
+	hyperfleet, pvesim, forgesim, bootstrapService string
 }
 
-// findPrograms looks beside this executable first, so that a build's programs go
-// together, and then where procrun looks.
+// findPrograms finds all programs. It searches the folder of this executable first, so that all programs
+// come from the same build, and then the folders that procrun.FindBinaries searches.
 func findPrograms() (programs, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -37,7 +37,7 @@ func findPrograms() (programs, error) {
 	var errs []error
 
 	for name, path := range map[string]*string{
-		"hyperfleet": &p.hyperfleet, "pvesim": &p.pvesim, "forgesim": &p.forgesim, "bootstrap-service": &p.bootstrapd,
+		"hyperfleet": &p.hyperfleet, "pvesim": &p.pvesim, "forgesim": &p.forgesim, "bootstrap-service": &p.bootstrapService,
 	} {
 		*path, err = findProgram(filepath.Dir(self), name)
 		errs = append(errs, err)
@@ -54,7 +54,7 @@ func findProgram(beside, name string) (string, error) {
 
 	dir, err := procrun.FindBinaries(name)
 	if err != nil {
-		return "", fmt.Errorf("find program %s: it is not beside this executable (%s): run make build", name, beside)
+		return "", fmt.Errorf("find program %s: it is not in the folder of this executable (%s): run make build", name, beside)
 	}
 
 	return filepath.Join(dir, name), nil

@@ -18,31 +18,32 @@ import (
 )
 
 const (
-	// readyTimeout bounds the wait for cluster, template and pool.
+	// readyTimeout is the timeout for cluster, template and pool to become Ready.
 	readyTimeout = time.Minute
-	// pollInterval is how often they are looked at, and what is left after the jobs.
+	// pollInterval is the polling interval before the jobs start and after they have finished.
 	pollInterval = 100 * time.Millisecond
-	// jobsInterval is how often everybody is asked while jobs run: the times of jobs are
-	// the simulator's own, and the processor is for who is measured.
+	// jobsInterval is the polling interval while jobs run. It is longer than pollInterval to leave CPU time
+	// to the measured processes. The measured job times come from the simulator and do not depend on this
+	// interval.
 	jobsInterval = 300 * time.Millisecond
 )
 
-// conditioned is an object with conditions.
-type conditioned interface {
+// conditionedObject is an object with conditions.
+type conditionedObject interface {
 	client.Object
 	StatusConditions() *[]metav1.Condition
 }
 
-// waitReady waits until cluster, template and pool say they are Ready.
-func (s *stack) waitReady(ctx context.Context) (string, error) {
+// waitForReady waits until cluster, template and pool are Ready.
+func (s *stack) waitForReady(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 
-	objects := map[string]conditioned{
+	objects := map[string]conditionedObject{
 		"HypervisorCluster":         &v1alpha1.HypervisorCluster{},
 		"HypervisorMachineTemplate": &v1alpha1.HypervisorMachineTemplate{},
 	}
-	if !s.options.CompareWarm { // which waits for more than Ready
+	if !s.options.CompareWarm { // waitForWarmMachines waits for these pools
 		objects["RunnerPool"] = &v1alpha1.RunnerPool{}
 	}
 
@@ -50,7 +51,7 @@ func (s *stack) waitReady(ctx context.Context) (string, error) {
 	defer ticker.Stop()
 
 	for {
-		err := s.allReady(ctx, objects)
+		err := s.checkReady(ctx, objects)
 		if err == nil {
 			return "", nil
 		}
@@ -62,14 +63,14 @@ func (s *stack) waitReady(ctx context.Context) (string, error) {
 		select {
 		case <-ctx.Done():
 			return "", fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case process := <-s.ended:
-			return "", &endedError{process: process}
+		case process := <-s.exitedProcesses:
+			return "", &processExitError{process: process}
 		case <-ticker.C():
 		}
 	}
 }
 
-func (s *stack) allReady(ctx context.Context, objects map[string]conditioned) error {
+func (s *stack) checkReady(ctx context.Context, objects map[string]conditionedObject) error {
 	var errs []error
 
 	for kind, obj := range objects {
@@ -79,10 +80,10 @@ func (s *stack) allReady(ctx context.Context, objects map[string]conditioned) er
 		}
 
 		if err := s.client.Get(ctx, key, obj); err != nil {
-			return fmt.Errorf("get %s %s: %w", kind, key, errors.Join(err, notReadyIf(ctx)))
+			return fmt.Errorf("get %s %s: %w", kind, key, errors.Join(err, notReadyIfDone(ctx)))
 		}
 
-		if text := whyNotReady(obj); text != "" {
+		if text := notReadyMessage(obj); text != "" {
 			errs = append(errs, fmt.Errorf("%s %s is %w: %s", kind, objectName, errNotReady, text))
 		}
 	}
@@ -90,9 +91,9 @@ func (s *stack) allReady(ctx context.Context, objects map[string]conditioned) er
 	return errors.Join(errs...)
 }
 
-// notReadyIf lets a call that the end of the wait cut off end the wait, and not be the
-// reason that is told.
-func notReadyIf(ctx context.Context) error {
+// notReadyIfDone returns errNotReady if ctx is done. waitForReady then reports the cause of ctx and not
+// only the call that was canceled.
+func notReadyIfDone(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errNotReady
 	}
@@ -100,15 +101,16 @@ func notReadyIf(ctx context.Context) error {
 	return nil
 }
 
-// whyNotReady gives the words of the condition Ready, or nothing when it is True.
-func whyNotReady(obj conditioned) string {
+// notReadyMessage returns the reason and message of the condition Ready, or an empty string if the
+// condition is True for the current generation.
+func notReadyMessage(obj conditionedObject) string {
 	ready := meta.FindStatusCondition(*obj.StatusConditions(), v1alpha1.ConditionReady)
 
 	switch {
 	case ready == nil:
-		return "the operator has not looked at it yet"
+		return "the operator has not reconciled the object yet"
 	case ready.ObservedGeneration < obj.GetGeneration():
-		return "the operator has not looked at its last change yet"
+		return "the operator has not reconciled the last change of the object yet"
 	case ready.Status != metav1.ConditionTrue:
 		return strings.TrimSuffix(ready.Reason+": "+ready.Message, ": ")
 	default:

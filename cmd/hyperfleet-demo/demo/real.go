@@ -26,81 +26,83 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
 
-// What the hypervisor can be.
+// Values of --hypervisor.
 const (
-	hypervisorNone = "sim"
-	hypervisorReal = "real"
+	hypervisorSimulated = "sim"
+	hypervisorReal      = "real"
 )
 
-// realOptions are the flags of a real hypervisor.
+// realOptions are the flags for a real hypervisor.
 type realOptions struct {
-	// Hypervisor is hypervisorNone or hypervisorReal. Address is this machine's, as machines
-	// on the hypervisor see it.
+	// Hypervisor is hypervisorSimulated or hypervisorReal. Address is the IP address at which machines on the
+	// hypervisor reach this computer.
 	Hypervisor, Address string
 }
 
 func (o *realOptions) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorNone, "sim, or real for the real Proxmox VE that PVE_ENDPOINT and its "+
-		"fellows name (go doc ./test/realpve); machines are real ones")
-	flags.StringVar(&o.Address, "address", "", "real: this machine's IP `address` as machines on the Proxmox VE see it")
+	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorSimulated, "sim, or real to create real machines on the Proxmox VE cluster "+
+		"in the PVE_* environment variables (go doc ./test/realpve)")
+	flags.StringVar(&o.Address, "address", "", "real: IP `address` at which machines on the Proxmox VE cluster reach this computer")
 }
 
-func (o *realOptions) onReal() bool { return o.Hypervisor == hypervisorReal }
+func (o *realOptions) isRealHypervisor() bool { return o.Hypervisor == hypervisorReal }
 
-// inside is this machine's address as machines see it, bindTo the one to listen on for them.
-func (o *realOptions) inside() string { return cmp.Or(o.Address, hostInside) }
+// hostAddress returns the address at which machines reach this computer.
+func (o *realOptions) hostAddress() string { return cmp.Or(o.Address, qemuHostAddress) }
 
-func (o *realOptions) bindTo() string { return cmp.Or(o.Address, loopbackAddress) }
+// listenAddress returns the address on which servers for machines listen.
+func (o *realOptions) listenAddress() string { return cmp.Or(o.Address, loopbackAddress) }
 
-// validateReal says what is in the way of a real hypervisor.
+// validateReal validates the flags and the environment variables for a real hypervisor.
 func (o *Options) validateReal() error {
 	switch {
-	case o.Hypervisor != hypervisorNone && o.Hypervisor != hypervisorReal:
+	case o.Hypervisor != hypervisorSimulated && o.Hypervisor != hypervisorReal:
 		return fmt.Errorf("--hypervisor must be sim or real, not %q", o.Hypervisor)
-	case !o.onReal() && o.Address != "":
+	case !o.isRealHypervisor() && o.Address != "":
 		return errors.New("--address needs --hypervisor real")
-	case !o.onReal():
+	case !o.isRealHypervisor():
 		return nil
 	}
 
 	var errs []error
 
-	if err := realpve.Check(); err != nil {
+	if err := realpve.CheckEnvironment(); err != nil {
 		errs = append(errs, fmt.Errorf("--hypervisor real: %w", err))
 	}
 
 	if net.ParseIP(o.Address) == nil {
 		errs = append(errs, fmt.Errorf(
-			"--hypervisor real: --address must be this machine's IP address as machines on the Proxmox VE see it, not %q", o.Address))
+			"--hypervisor real: --address must be the IP address at which machines on the Proxmox VE cluster reach this computer, not %q",
+			o.Address))
 	}
 
 	if o.Platform != "github" || o.CompareWarm {
-		errs = append(errs, errors.New("--hypervisor real is for --platform github, without --compare-warm"))
+		errs = append(errs, errors.New("--hypervisor real needs --platform github, without --compare-warm"))
 	}
 
-	if o.hypervisorFault() {
-		errs = append(errs, errors.New("--faults of machines and their hypervisor are the simulator's: leave out --hypervisor real"))
+	if o.hasHypervisorFault() {
+		errs = append(errs, errors.New("--faults vm-crash and clone-lock need the simulator: remove --hypervisor real"))
 	}
 
 	return errors.Join(errs...)
 }
 
-func (o *Options) hypervisorFault() bool {
-	_, ok := o.faultsOf(ownerHypervisor)
+func (o *Options) hasHypervisorFault() bool {
+	_, ok := o.faultsFlag(injectorHypervisor)
 
 	return ok
 }
 
-// realHypervisor is a real Proxmox VE.
+// realHypervisor is a real Proxmox VE cluster.
 type realHypervisor struct {
 	site    *realpve.Site
 	counter *counter
 	server  *http.Server
 }
 
-// startReal finds the Proxmox VE that the environment names, and starts a proxy before it that
-// counts the operator's calls.
-func (s *stack) startReal(ctx context.Context) (string, error) {
+// connectRealHypervisor connects to the Proxmox VE cluster in the environment variables, and starts a
+// proxy through which the operator reaches the cluster and which counts the operator's calls.
+func (s *stack) connectRealHypervisor(ctx context.Context) (string, error) {
 	site, err := realpve.Open(ctx)
 	if err != nil {
 		return "", err
@@ -109,42 +111,42 @@ func (s *stack) startReal(ctx context.Context) (string, error) {
 	h := &realHypervisor{site: site, counter: newCounter()}
 	s.hypervisor = h
 
-	reach := site.Reach()
-	if err := h.listen(ctx, s, reach); err != nil {
+	reach := site.BaseConfig()
+	if err := h.startProxy(ctx, s, reach); err != nil {
 		return "", fmt.Errorf("start the proxy that counts calls: %w", err)
 	}
 
-	s.setting.proxmoxTokenID, s.setting.proxmoxTokenSecret = reach.Credentials.TokenID, reach.Credentials.TokenSecret
-	s.setting.real = &realSetting{config: reach, template: int32(site.Template)} //nolint:gosec // a VMID
+	s.settings.proxmoxTokenID, s.settings.proxmoxTokenSecret = reach.Credentials.TokenID, reach.Credentials.TokenSecret
+	s.settings.real = &realSettings{config: reach, template: int32(site.Template)} //nolint:gosec // a VMID
 
 	return "template " + strconv.Itoa(site.Template) + " at " + reach.Endpoint, nil
 }
 
-// listen starts the proxy.
-func (h *realHypervisor) listen(ctx context.Context, s *stack, reach hypervisor.Config) error {
+// startProxy starts a TLS proxy on loopback, with its own certificate.
+func (h *realHypervisor) startProxy(ctx context.Context, s *stack, reach hypervisor.Config) error {
 	target, err := url.Parse(reach.Endpoint)
 	if err != nil {
-		return fmt.Errorf("read the endpoint: %w", err)
+		return fmt.Errorf("parse the endpoint: %w", err)
 	}
 
-	own := &gate{certFile: filepath.Join(s.dir, "proxmox.crt"), keyFile: filepath.Join(s.dir, "proxmox.key")}
-	if _, err := own.certify(s.clock.Now(), loopbackAddress); err != nil {
+	files := &machineAccess{certFile: filepath.Join(s.dir, "proxmox.crt"), keyFile: filepath.Join(s.dir, "proxmox.key")}
+	if _, err := files.writeCertificate(s.clock.Now(), loopbackAddress); err != nil {
 		return err
 	}
 
-	cert, err := tls.LoadX509KeyPair(own.certFile, own.keyFile)
+	cert, err := tls.LoadX509KeyPair(files.certFile, files.keyFile)
 	if err != nil {
 		return fmt.Errorf("read the certificate: %w", err)
 	}
 
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopback(0))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", loopbackHostPort(0))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	h.server = &http.Server{
-		Handler: h.counter.handler(&httputil.ReverseProxy{
+		Handler: h.counter.countRequests(&httputil.ReverseProxy{
 			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host}) },
 			Transport: &http.Transport{TLSClientConfig: reach.TLS}, ErrorLog: quiet,
 		}),
@@ -154,13 +156,13 @@ func (h *realHypervisor) listen(ctx context.Context, s *stack, reach hypervisor.
 
 	go func() { _ = h.server.ServeTLS(listener, "", "") }() // until it is closed
 
-	s.setting.proxmoxURL = "https://" + listener.Addr().String()
-	s.setting.proxmoxFingerprint = fingerprint(cert)
+	s.settings.proxmoxURL = "https://" + listener.Addr().String()
+	s.settings.proxmoxFingerprint = formatFingerprint(cert)
 
 	return nil
 }
 
-func fingerprint(cert tls.Certificate) string {
+func formatFingerprint(cert tls.Certificate) string {
 	sum := sha256.Sum256(cert.Certificate[0])
 	parts := make([]string, 0, len(sum))
 
@@ -171,11 +173,11 @@ func fingerprint(cert tls.Certificate) string {
 	return strings.Join(parts, ":")
 }
 
-// state takes a look at VMs and ISOs as the administrator.
+// state reads VMs and ISOs with the administrator's token.
 func (h *realHypervisor) state(ctx context.Context) (hypervisorState, error) {
-	machines, isos, err := h.site.Machines(ctx)
+	machines, isos, err := h.site.ListMachines(ctx)
 	if err != nil {
-		return hypervisorState{}, fmt.Errorf("ask Proxmox VE what it has: %w", err)
+		return hypervisorState{}, fmt.Errorf("list VMs and ISOs on Proxmox VE: %w", err)
 	}
 
 	out := hypervisorState{vms: map[int]vmState{}, isos: isos}
@@ -186,45 +188,45 @@ func (h *realHypervisor) state(ctx context.Context) (hypervisorState, error) {
 	return out, nil
 }
 
-func (h *realHypervisor) withCalls(ctx context.Context) (hypervisorState, error) {
+func (h *realHypervisor) stateWithCalls(ctx context.Context) (hypervisorState, error) {
 	out, err := h.state(ctx)
-	out.calls = h.counter.counts()
+	out.calls = h.counter.callCounts()
 
 	return out, err
 }
 
-// measure fills in what the proxy has counted. There is no floor: boots take as long as they
-// take.
+// measure sets the numbers that the proxy has counted. It does not set a floor, because the boot time of
+// real machines is unknown.
 func (h *realHypervisor) measure(_ context.Context, s *stack, r *Report) error {
-	r.VMsCreated = h.counter.clones()
-	r.countCalls(h.counter.counts(), s.baseline)
+	r.VMsCreated = h.counter.cloneCount()
+	r.countCalls(h.counter.callCounts(), s.baseline)
 
 	return nil
 }
 
-// consoles are empty: Proxmox VE keeps nothing of what machines say.
+// consoles returns an empty map, because Proxmox VE does not store console output.
 func (h *realHypervisor) consoles(context.Context) (map[int]string, error) {
 	return map[int]string{}, nil
 }
 
-// close says what is left on the site.
+// close stops the proxy and returns an error if the operator left objects on the cluster.
 func (h *realHypervisor) close() error {
 	var err error
 	if h.server != nil {
 		err = h.server.Close()
 	}
 
-	return errors.Join(err, h.site.Left(context.Background()))
+	return errors.Join(err, h.site.CheckLeftovers(context.Background()))
 }
 
-// realSetting is what objects say of a real hypervisor.
-type realSetting struct {
+// realSettings are the settings of a real hypervisor for the objects.
+type realSettings struct {
 	config   hypervisor.Config
 	template int32
 }
 
-// apply writes it into the cluster's spec.
-func (r *realSetting) apply(spec *v1alpha1.HypervisorClusterSpec) {
+// applyTo sets the fields of the cluster's spec. It does nothing on nil.
+func (r *realSettings) applyTo(spec *v1alpha1.HypervisorClusterSpec) {
 	if r == nil {
 		return
 	}
@@ -235,11 +237,12 @@ func (r *realSetting) apply(spec *v1alpha1.HypervisorClusterSpec) {
 	spec.VMIDRange = &v1alpha1.VMIDRange{Min: int32(c.IDMin), Max: int32(c.IDMax)} //nolint:gosec // VMIDs
 }
 
-// source is the template's, by its id.
-func (r *realSetting) source(otherwise v1alpha1.ProxmoxTemplate) *v1alpha1.ProxmoxTemplate {
+// templateSource returns base with the ID of the real template in place of the name. On nil, it returns
+// base unchanged.
+func (r *realSettings) templateSource(base v1alpha1.ProxmoxTemplate) *v1alpha1.ProxmoxTemplate {
 	if r != nil {
-		otherwise.TemplateName, otherwise.TemplateID = "", &r.template
+		base.TemplateName, base.TemplateID = "", &r.template
 	}
 
-	return &otherwise
+	return &base
 }

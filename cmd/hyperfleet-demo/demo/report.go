@@ -16,69 +16,69 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// Report is the outcome of a run. Its JSON form is the last line of standard output
-// with --output json; docs/start/demo.md describes the fields.
+// Report is the result of a run. With --output json, its JSON form is the last line of standard output.
+// docs/start/demo.md describes the fields.
 type Report struct {
-	// Passed says that every job ran, nothing is left, and no rule was broken.
+	// Passed is true if every job succeeded, nothing is left, and no rule of a simulator was violated.
 	Passed bool `json:"passed"`
-	// Problems say in words why it did not pass.
+	// Problems are the reasons why the run did not pass.
 	Problems []string `json:"problems"`
 
 	Jobs int `json:"jobs"`
-	// JobsCompleted ran to success; JobsFailed ended in any other way.
+	// JobsCompleted is the number of jobs that succeeded. JobsFailed counts all other finished jobs.
 	JobsCompleted int `json:"jobsCompleted"`
 	JobsFailed    int `json:"jobsFailed"`
 
 	VMsCreated int `json:"vmsCreated"`
-	// VMCrashes are the VMs that a fault ended.
+	// VMCrashes is the number of VMs that the fault vm-crash stopped.
 	VMCrashes int `json:"vmCrashes"`
-	// VMsLeft counts the VMs that were not there at the start, and those of others that
-	// were touched (ForeignVMsTouched).
+	// VMsLeft is the number of VMs that did not exist before the first job, plus ForeignVMsTouched, the
+	// number of VMs of other owners that were changed or deleted.
 	VMsLeft           int `json:"vmsLeft"`
 	ForeignVMsTouched int `json:"foreignVMsTouched"`
 	ClaimsLeft        int `json:"claimsLeft"`
 	RunnersLeft       int `json:"runnersLeft"`
 	ISOsLeft          int `json:"isosLeft"`
 
-	// CallsPerVM is the mean of the hypervisor calls that speak of one VM or its ISO;
-	// MaxCallsPerVM is that of the VM with the most, without ISOs. Listings and task
-	// polls are shared, and are in TotalCalls only.
+	// CallsPerVM is the mean number of hypervisor calls for a VM or its ISO. MaxCallsPerVM is the highest
+	// number of calls for one VM, without calls for ISOs. List calls and task polls serve many VMs and are
+	// counted in TotalCalls only.
 	CallsPerVM    float64        `json:"callsPerVM"`
 	MaxCallsPerVM int            `json:"maxCallsPerVM"`
 	TotalCalls    map[string]int `json:"totalCalls"`
 	FailedCalls   int            `json:"failedCalls"`
-	// PlatformCalls are the operator's calls to the CI platform since the first job, by the
-	// simulator's names, and PlatformCallsPerJob all of them by the number of jobs. Runners'
-	// own calls are not in them.
+	// PlatformCalls are the operator's calls to the CI platform since the first job, by the simulator's
+	// names. They do not include calls of runners. PlatformCallsPerJob is their total divided by the
+	// number of jobs.
 	PlatformCalls       map[string]int `json:"platformCalls"`
 	PlatformCallsPerJob float64        `json:"platformCallsPerJob"`
-	// KubernetesWrites are those that the API server took since the first job, by what is
-	// written, and KubernetesWritesPerJob all of them by the number of jobs.
-	// KubernetesConflicts are those that it refused, by what was to be written, since the object had
-	// changed or was there already.
+	// KubernetesWrites are the writes that the API server has accepted since the first job, by resource and
+	// subresource or verb. KubernetesWritesPerJob is their total divided by the number of jobs.
+	// KubernetesConflicts are the writes that the API server rejected because the object had changed or
+	// already existed.
 	KubernetesWrites       map[string]int `json:"kubernetesWrites"`
 	KubernetesWritesPerJob float64        `json:"kubernetesWritesPerJob"`
 	KubernetesConflicts    map[string]int `json:"kubernetesConflicts"`
-	// Violations are calls to either simulator that no correct client makes.
+	// Violations is the number of calls to both simulators that no correct client makes.
 	Violations int `json:"violations"`
 
-	// MakespanSeconds is the time from the first webhook to the end of the last job,
-	// FloorSeconds the best that the configured delays allow, Ratio the one by the other.
+	// MakespanSeconds is the time from the first queued job to the end of the last job. FloorSeconds is the
+	// shortest time that the configured delays allow. Ratio is MakespanSeconds divided by FloorSeconds.
 	MakespanSeconds float64 `json:"makespanSeconds"`
 	FloorSeconds    float64 `json:"floorSeconds"`
 	Ratio           float64 `json:"ratio"`
-	// CleanupSeconds is the time from the end of the last job until nothing was left.
+	// CleanupSeconds is the time from the end of the last job until all objects were deleted.
 	CleanupSeconds float64 `json:"cleanupSeconds"`
 	// RSSMiB is the operator's peak resident memory.
 	RSSMiB float64 `json:"rssMiB"`
 
 	Webhooks  Webhooks  `json:"webhooks"`
 	Latencies Latencies `json:"latencies"`
-	// Warm is there with --compare-warm.
+	// Warm is set with --compare-warm only.
 	Warm *Warm `json:"warm,omitempty"`
 }
 
-// Webhooks counts deliveries of the simulated CI platform.
+// Webhooks has the number of webhook deliveries of the simulated CI platform by outcome.
 type Webhooks struct {
 	Delivered  int `json:"delivered"`
 	Failed     int `json:"failed"`
@@ -86,28 +86,28 @@ type Webhooks struct {
 	Duplicated int `json:"duplicated"`
 }
 
-// judge fills Passed and Problems from the numbers. Problems that were found before,
-// such as a process that ended, stay.
-func (r *Report) judge() {
+// evaluate sets Passed and adds Problems from the numbers. It keeps earlier problems, for example a
+// process that exited.
+func (r *Report) evaluate() {
 	checks := []struct {
 		bad  bool
 		text string
 	}{
-		{r.JobsCompleted != r.Jobs, fmt.Sprintf("%d of %d jobs ran to success", r.JobsCompleted, r.Jobs)},
-		{r.JobsFailed > 0, "failed: " + english.Plural(r.JobsFailed, "job", "")},
+		{r.JobsCompleted != r.Jobs, fmt.Sprintf("%d of %d jobs succeeded", r.JobsCompleted, r.Jobs)},
+		{r.JobsFailed > 0, english.Plural(r.JobsFailed, "job", "") + " failed"},
 		{
 			r.VMsLeft > r.ForeignVMsTouched,
-			"left on the hypervisor: " + english.Plural(r.VMsLeft-r.ForeignVMsTouched, "VM", ""),
+			english.Plural(r.VMsLeft-r.ForeignVMsTouched, "VM", "") + " left on the hypervisor",
 		},
-		{r.ForeignVMsTouched > 0, "touched: " + english.Plural(r.ForeignVMsTouched, "VM", "") + " of others"},
-		{r.ClaimsLeft > 0, "left: " + english.Plural(r.ClaimsLeft, "claim", "")},
-		{r.RunnersLeft > 0, "left with the CI platform: " + english.Plural(r.RunnersLeft, "runner", "")},
-		{r.ISOsLeft > 0, "left on the hypervisor's storage: " + english.Plural(r.ISOsLeft, "ISO", "")},
+		{r.ForeignVMsTouched > 0, english.Plural(r.ForeignVMsTouched, "VM", "") + " of other owners modified"},
+		{r.ClaimsLeft > 0, english.Plural(r.ClaimsLeft, "claim", "") + " left"},
+		{r.RunnersLeft > 0, english.Plural(r.RunnersLeft, "runner", "") + " left at the CI platform"},
+		{r.ISOsLeft > 0, english.Plural(r.ISOsLeft, "ISO", "") + " left on the hypervisor's storage"},
 		{
 			r.Warm == nil && r.VMsCreated > r.Jobs+r.VMCrashes,
-			fmt.Sprintf("%d VMs were made for %d jobs and %d crashes", r.VMsCreated, r.Jobs, r.VMCrashes),
+			fmt.Sprintf("%d VMs were created for %d jobs and %d crashes", r.VMsCreated, r.Jobs, r.VMCrashes),
 		},
-		{r.Violations > 0, english.Plural(r.Violations, "call", "") + " against a simulator's rules"},
+		{r.Violations > 0, english.Plural(r.Violations, "call", "") + " violated the rules of a simulator"},
 	}
 	for _, check := range checks {
 		if check.bad {
@@ -118,21 +118,21 @@ func (r *Report) judge() {
 	r.Passed = len(r.Problems) == 0
 }
 
-// json writes the report as one line.
-func (r *Report) json(w io.Writer) error {
+// writeJSON writes the report as one line of JSON.
+func (r *Report) writeJSON(w io.Writer) error {
 	if r.Problems == nil {
 		r.Problems = []string{}
 	}
 
 	if err := json.NewEncoder(w).Encode(r); err != nil {
-		return fmt.Errorf("print report: %w", err)
+		return fmt.Errorf("write report: %w", err)
 	}
 
 	return nil
 }
 
-// text writes the report for people.
-func (r *Report) text() string {
+// formatText returns the report as a table.
+func (r *Report) formatText() string {
 	var out strings.Builder
 
 	table := tabwriter.NewWriter(&out, 0, 0, screen.ColumnGap, ' ', 0)
@@ -140,7 +140,7 @@ func (r *Report) text() string {
 		_, _ = fmt.Fprintf(table, "  %s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 
-	line("jobs", "%d of %d ran to success, %d failed", r.JobsCompleted, r.Jobs, r.JobsFailed)
+	line("jobs", "%d of %d succeeded, %d failed", r.JobsCompleted, r.Jobs, r.JobsFailed)
 	line("left over", "%d VMs, %d claims, %d runners, %d ISOs", r.VMsLeft, r.ClaimsLeft, r.RunnersLeft, r.ISOsLeft)
 
 	if r.FloorSeconds > 0 {
@@ -150,26 +150,26 @@ func (r *Report) text() string {
 	}
 
 	line("cleanup", "%.1f s after the last job", r.CleanupSeconds)
-	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, classes(r.TotalCalls))
-	line("CI platform calls", "%.1f per job (%s)", r.PlatformCallsPerJob, classes(r.PlatformCalls))
-	line("Kubernetes writes", "%.1f per job (%s)", r.KubernetesWritesPerJob, classes(r.KubernetesWrites))
-	line("conflicts", "%.2f per job (%s)", r.conflictsPerJob(), classes(r.KubernetesConflicts))
+	line("hypervisor calls", "%.1f per VM for %d VMs (%s)", r.CallsPerVM, r.VMsCreated, formatCounts(r.TotalCalls))
+	line("CI platform calls", "%.1f per job (%s)", r.PlatformCallsPerJob, formatCounts(r.PlatformCalls))
+	line("Kubernetes writes", "%.1f per job (%s)", r.KubernetesWritesPerJob, formatCounts(r.KubernetesWrites))
+	line("conflicts", "%.2f per job (%s)", r.conflictsPerJob(), formatCounts(r.KubernetesConflicts))
 	line("webhooks", "%d delivered, %d failed, %d lost, %d duplicated",
 		r.Webhooks.Delivered, r.Webhooks.Failed, r.Webhooks.Lost, r.Webhooks.Duplicated)
 	line("operator memory", "%.1f MiB at its peak", r.RSSMiB)
 	_ = table.Flush()
 
-	out.WriteString("\n" + r.Latencies.table())
+	out.WriteString("\n" + r.Latencies.formatTable())
 
 	if r.Warm != nil {
-		out.WriteString(r.Warm.text())
+		out.WriteString(r.Warm.formatText())
 	}
 
 	return out.String()
 }
 
-// table writes the latencies for people.
-func (l Latencies) table() string {
+// formatTable returns the latencies as a table.
+func (l Latencies) formatTable() string {
 	var out strings.Builder
 
 	fmt.Fprintf(&out, "  %-22s %8s %8s %8s %6s\n", "PHASE", "P50", "P95", "MAX", "COUNT")
@@ -189,15 +189,15 @@ func (l Latencies) table() string {
 }
 
 func (r *Report) conflictsPerJob() float64 {
-	all := 0
+	total := 0
 	for _, count := range r.KubernetesConflicts {
-		all += count
+		total += count
 	}
 
-	return float64(all) / float64(max(r.Jobs, 1))
+	return float64(total) / float64(max(r.Jobs, 1))
 }
 
-func classes(calls map[string]int) string {
+func formatCounts(calls map[string]int) string {
 	names := make([]string, 0, len(calls))
 	for name := range calls {
 		names = append(names, name)

@@ -44,26 +44,26 @@ func TestJudge(t *testing.T) {
 			name: "a slow run still passes: time is measured, not judged",
 			edit: func(r *Report) { r.Ratio, r.CallsPerVM = 9, 99 },
 		},
-		{name: "job missing", edit: func(r *Report) { r.JobsCompleted = 49 }, want: []string{"49 of 50 jobs ran to success"}},
+		{name: "job missing", edit: func(r *Report) { r.JobsCompleted = 49 }, want: []string{"49 of 50 jobs succeeded"}},
 		{
 			name: "job failed", edit: func(r *Report) { r.JobsCompleted, r.JobsFailed = 49, 1 },
-			want: []string{"49 of 50 jobs ran to success", "failed: 1 job"},
+			want: []string{"49 of 50 jobs succeeded", "1 job failed"},
 		},
-		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"left on the hypervisor: 1 VM"}},
+		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"1 VM left on the hypervisor"}},
 		{
 			name: "another's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
-			want: []string{"touched: 1 VM of others"},
+			want: []string{"1 VM of other owners modified"},
 		},
-		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"left: 2 claims"}},
+		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"2 claims left"}},
 		{
 			name: "runner left", edit: func(r *Report) { r.RunnersLeft = 3 },
-			want: []string{"left with the CI platform: 3 runners"},
+			want: []string{"3 runners left at the CI platform"},
 		},
 		{
 			name: "ISO left", edit: func(r *Report) { r.ISOsLeft = 4 },
-			want: []string{"left on the hypervisor's storage: 4 ISOs"},
+			want: []string{"4 ISOs left on the hypervisor's storage"},
 		},
-		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls against a simulator's rules"}},
+		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls violated the rules of a simulator"}},
 		{
 			name: "what went wrong before stays", edit: func(r *Report) { r.Problems = []string{"operator ended"} },
 			want: []string{"operator ended"},
@@ -75,7 +75,7 @@ func TestJudge(t *testing.T) {
 
 			report := goodReport()
 			tt.edit(&report)
-			report.judge()
+			report.evaluate()
 
 			if diff := cmp.Diff(tt.want, report.Problems); diff != "" || report.Passed != (len(tt.want) == 0) {
 				t.Errorf("passed %v, problems %s", report.Passed, diff)
@@ -90,9 +90,9 @@ func TestReportJSON(t *testing.T) {
 	var out bytes.Buffer
 
 	report := goodReport()
-	report.judge()
+	report.evaluate()
 
-	if err := report.json(&out); err != nil {
+	if err := report.writeJSON(&out); err != nil {
 		t.Fatal(err)
 	}
 
@@ -131,7 +131,7 @@ func TestReportText(t *testing.T) {
 	t.Parallel()
 
 	report := goodReport()
-	golden(t, "report.txt", report.text())
+	golden(t, "report.txt", report.formatText())
 }
 
 func TestLatencies(t *testing.T) {
@@ -145,17 +145,17 @@ func TestLatencies(t *testing.T) {
 	}
 	claims := []claimRecord{
 		{
-			name: "whole life", created: at(1000), gone: at(12000),
+			name: "whole life", creationTime: at(1000), deletionTime: at(12000),
 			times: v1alpha1.MachineTimes{
 				CloneStarted: micro(1500), Started: micro(3500), GuestStarted: micro(6500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
 			},
 		},
-		{name: "not beyond the clone, clocks disagree", created: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
-		{name: "made for no job", created: at(9000)},
+		{name: "not beyond the clone, clocks disagree", creationTime: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
+		{name: "made for no job", creationTime: at(9000)},
 	}
 	one := func(v float64) Latency { return Latency{Count: 1, P50: v, P95: v, Max: v} }
 
-	got := latenciesOf([]time.Time{at(900), at(950)}, claims)
+	got := computeLatencies([]time.Time{at(900), at(950)}, claims)
 	want := Latencies{
 		ReceivedToClaim: Latency{Count: 2, P50: 0.1, P95: 1.05, Max: 1.05},
 		ClaimToClone:    Latency{Count: 2, P50: 0, P95: 0.5, Max: 0.5},
@@ -166,17 +166,17 @@ func TestLatencies(t *testing.T) {
 		t.Error(diff)
 	}
 
-	if got := span([]time.Time{at(5000), at(1000)}, []time.Time{at(3000), at(9000)}); got != 8*time.Second {
+	if got := computeSpan([]time.Time{at(5000), at(1000)}, []time.Time{at(3000), at(9000)}); got != 8*time.Second {
 		t.Errorf("span %s, want 8s", got)
 	}
 
-	if got := span(nil, []time.Time{at(1)}); got != 0 {
+	if got := computeSpan(nil, []time.Time{at(1)}); got != 0 {
 		t.Errorf("span without a start %s, want 0", got)
 	}
 }
 
-// The n-th clone is the n-th job's, whatever the order in which they are told of; a claim
-// that asked for none, and one beyond the jobs, count for nobody.
+// TestQueuedToClone checks that the n-th clone is paired with the n-th job in the order of time. Claims without a clone,
+// and clones without a job, are ignored.
 func TestQueuedToClone(t *testing.T) {
 	t.Parallel()
 
@@ -188,7 +188,7 @@ func TestQueuedToClone(t *testing.T) {
 	}
 	jobs := []control.Job{{QueuedAt: at(20)}, {QueuedAt: at(10)}}
 
-	got := queuedToClone(jobs, []claimRecord{claim(26), {}, claim(11), claim(90)})
+	got := queuedToCloneLatency(jobs, []claimRecord{claim(26), {}, claim(11), claim(90)})
 	if want := (Latency{Count: 2, P50: 1, P95: 6, Max: 6}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -210,8 +210,8 @@ func TestPlatformCalls(t *testing.T) {
 	}
 }
 
-// Writes are counted that changed something, since the first job; leases, reads and what was
-// refused are not.
+// TestKubernetesWrites checks that only accepted writes and conflicts since the first job are counted. Leases, reads and
+// rejected writes are ignored.
 func TestKubernetesWrites(t *testing.T) {
 	t.Parallel()
 
@@ -225,12 +225,12 @@ apiserver_request_total{code="200",resource="machineclaims",subresource="",verb=
 apiserver_request_total{code="403",resource="machineclaims",subresource="",verb="DELETE"} 9
 `
 
-	before, err := readKubeWrites(strings.NewReader("# TYPE apiserver_request_total counter\n"))
+	before, err := parseKubeWrites(strings.NewReader("# TYPE apiserver_request_total counter\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	now, err := readKubeWrites(strings.NewReader(fmt.Sprintf(page, 15)))
+	now, err := parseKubeWrites(strings.NewReader(fmt.Sprintf(page, 15)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestReadable(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := readable(tt.line); got != tt.want {
+			if got := formatLogLine(tt.line); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})

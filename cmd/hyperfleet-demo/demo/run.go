@@ -19,12 +19,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// measureTimeout bounds the looks that are taken after the run is over, whatever ended it.
+// measureTimeout is the timeout of the measurements after a run, also after one that failed.
 const measureTimeout = 30 * time.Second
 
-// run is the whole demo.
+// run runs the demo and prints its report.
 func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
-	// What the client libraries would say goes nowhere: the console tells what matters.
+	// Discard the log messages of client libraries, because the console shows the relevant ones.
 	log.SetLogger(logr.Discard())
 
 	clk := clock.RealClock{}
@@ -37,14 +37,14 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 		return fmt.Errorf("demo: %w", err)
 	}
 
-	working, cancel := context.WithTimeoutCause(ctx, o.Timeout,
-		fmt.Errorf("gave up after %s: allow more with --timeout", o.Timeout))
+	runCtx, cancel := context.WithTimeoutCause(ctx, o.Timeout,
+		fmt.Errorf("timed out after %s: set a longer --timeout", o.Timeout))
 	defer cancel()
 
-	report, blame := s.session(working)
+	report, blame := s.runSession(runCtx)
 
-	if errors.Is(context.Cause(working), errInterrupted) {
-		con.linef("interrupted: stopping what was started")
+	if errors.Is(context.Cause(runCtx), errInterrupted) {
+		con.printf("interrupted: stopping all processes")
 
 		return errors.Join(errInterrupted, s.stop(o.Keep))
 	}
@@ -52,18 +52,19 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 	return s.finish(ctx, report, blame, stdout)
 }
 
-// session runs the demo up to its report, which is never nil. blame is whoever's log
-// tells more, if something went wrong.
-func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Process) {
-	report = &Report{Jobs: s.options.allJobs(), TotalCalls: map[string]int{}}
+// runSession starts all processes, runs the jobs and returns the report, which is never nil. suspect is
+// the process whose log most likely explains a failure: a process that exited, or else the operator.
+// suspect may be nil.
+func (s *stack) runSession(ctx context.Context) (report *Report, blame *procrun.Process) {
+	report = &Report{Jobs: s.options.totalJobs(), TotalCalls: map[string]int{}}
 
 	err := s.start(ctx)
 	if err == nil {
-		err = s.watch(ctx)
+		err = s.startTracking(ctx)
 	}
 
 	if err == nil {
-		err = s.work(ctx)
+		err = s.runJobs(ctx)
 	}
 
 	if errors.Is(context.Cause(ctx), errInterrupted) {
@@ -72,7 +73,7 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 
 	blame = s.operator
 
-	var ended *endedError
+	var ended *processExitError
 	if errors.As(err, &ended) {
 		blame = ended.process
 	}
@@ -81,101 +82,103 @@ func (s *stack) session(ctx context.Context) (report *Report, blame *procrun.Pro
 		report.Problems = append(report.Problems, err.Error())
 	}
 
-	// Measured also after a failure, but not where nothing has run yet.
-	if s.queuedAny {
-		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), measureTimeout)
+	// Measure also after a failure, unless no job was queued.
+	if s.hasQueuedJobs {
+		measureCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), measureTimeout)
 		defer cancel()
 
-		if err := s.measure(looking, report); err != nil {
+		if err := s.measure(measureCtx, report); err != nil {
 			report.Problems = append(report.Problems, err.Error())
 		}
 	}
 
-	report.judge()
+	report.evaluate()
 
-	if s.queuedAny && (s.options.Keep || !report.Passed) {
-		looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), measureTimeout)
+	if s.hasQueuedJobs && (s.options.Keep || !report.Passed) {
+		consoleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), measureTimeout)
 		defer cancel()
 
-		if err := s.saveConsoles(looking); err != nil {
-			s.console.linef("%v", err)
+		if err := s.saveConsoles(consoleCtx); err != nil {
+			s.console.printf("%v", err)
 		}
 	}
 
 	return report, blame
 }
 
-// watch counts the calls to hypervisor and CI platform, and follows claims and jobs, from here on.
-func (s *stack) watch(ctx context.Context) error {
-	now, err := s.hypervisor.withCalls(ctx)
+// startTracking records how many calls the hypervisor, the CI platform and the API server have received
+// before the first job, and starts to watch claims and jobs.
+func (s *stack) startTracking(ctx context.Context) error {
+	state, err := s.hypervisor.stateWithCalls(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the hypervisor before the first job: %w", err)
+		return fmt.Errorf("read the hypervisor's state before the first job: %w", err)
 	}
 
-	s.baseline.calls = now.calls
+	s.baseline.calls = state.calls
 
 	forge, err := s.forge.control.State(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the CI platform before the first job: %w", err)
+		return fmt.Errorf("read the CI platform's state before the first job: %w", err)
 	}
 
-	s.forgeCalls = forge.ClientRequests()
+	s.forgeBaseline = forge.ClientRequests()
 
-	if s.kubeBefore, err = kubeWritesOf(ctx, s.admin); err != nil {
+	if s.kubeBaseline, err = fetchKubeWrites(ctx, s.admin); err != nil {
 		return err
 	}
 
 	s.tracker = newTracker(s.clock)
 
-	// The watch outlives the context, as the control plane does.
-	following, stop := context.WithCancel(context.WithoutCancel(ctx))
-	s.unfollow = stop
+	// The control plane keeps running after ctx is done, and so does the watch.
+	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.stopTracker = stop
 
-	return s.tracker.follow(following, s.admin, s.scheme)
+	return s.tracker.start(watchCtx, s.admin, s.scheme)
 }
 
-// work queues the jobs, and waits until they are over and then until nothing is left.
-func (s *stack) work(ctx context.Context) error {
+// runJobs queues the jobs, waits until all of them have finished, and then waits until all machines,
+// claims, runners and ISOs are deleted.
+func (s *stack) runJobs(ctx context.Context) error {
 	jobs, err := s.queueJobs(ctx)
 	if err != nil {
 		return fmt.Errorf("queue jobs: %w", err)
 	}
 
-	s.queuedAny = true
-	s.console.linef("queued %d jobs of %s; the webhooks go to %s", len(jobs), s.options.Job, s.webhookURL())
+	s.hasQueuedJobs = true
+	s.console.printf("queued %d jobs of %s; the webhooks go to %s", len(jobs), s.options.Job, s.webhookURL())
 
-	now, err := s.until(ctx, jobsInterval, func(m moments) bool { return m.jobs.over() >= len(jobs) })
+	state, err := s.pollUntil(ctx, jobsInterval, func(m observation) bool { return m.jobs.finished() >= len(jobs) })
 	if err != nil {
-		return fmt.Errorf("wait for the jobs: %d of %d are over: %w", now.jobs.over(), len(jobs), err)
+		return fmt.Errorf("wait for the jobs: %d of %d have finished: %w", state.jobs.finished(), len(jobs), err)
 	}
 
-	s.console.linef("all %d jobs are over", len(jobs))
+	s.console.printf("all %d jobs have finished", len(jobs))
 
 	if s.options.CompareWarm {
-		if err := s.cool(ctx); err != nil {
+		if err := s.removeWarmMachines(ctx); err != nil {
 			return err
 		}
 	}
 
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.Cleanup,
-		fmt.Errorf("gave up after %s: allow more with --cleanup-timeout", s.options.Cleanup))
+		fmt.Errorf("timed out after %s: set a longer --cleanup-timeout", s.options.Cleanup))
 	defer cancel()
 
-	now, err = s.until(ctx, pollInterval, moments.nothingLeft)
+	state, err = s.pollUntil(ctx, pollInterval, observation.isClean)
 	if err != nil {
 		return fmt.Errorf("wait until nothing is left: %w", err)
 	}
 
-	s.cleanAt = now.at
-	s.console.linef("nothing is left")
+	s.cleanTime = state.time
+	s.console.printf("nothing is left")
 
 	return nil
 }
 
-// queueJobs queues the jobs, for each pool in a comparison.
+// queueJobs queues the jobs. With --compare-warm, it queues them once for each pool.
 func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
 	spec := control.JobSpec{
-		Repo: repository, Labels: s.setting.platform.labels, Count: s.options.Jobs, Duration: s.options.Job,
+		Repo: repository, Labels: s.settings.platform.labels, Count: s.options.Jobs, Duration: s.options.Job,
 	}
 	if !s.options.CompareWarm {
 		return s.forge.control.Queue(ctx, spec)
@@ -183,8 +186,8 @@ func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
 
 	var all []control.Job
 
-	for _, k := range kinds() {
-		spec.Labels = append(slices.Clone(s.setting.platform.labels), k.label)
+	for _, k := range warmKinds() {
+		spec.Labels = append(slices.Clone(s.settings.platform.labels), k.label)
 
 		jobs, err := s.forge.control.Queue(ctx, spec)
 		if err != nil {
@@ -197,9 +200,9 @@ func (s *stack) queueJobs(ctx context.Context) ([]control.Job, error) {
 	return all, nil
 }
 
-// moments is what is there at one moment.
-type moments struct {
-	at                         time.Time
+// observation is the state of all systems at one point in time.
+type observation struct {
+	time                       time.Time
 	jobs                       jobCounts
 	claims, vms, isos, runners int
 	claimNames, vmNames        []string
@@ -207,23 +210,23 @@ type moments struct {
 	foreignTouched             int
 }
 
-func (m moments) nothingLeft() bool { return m.claims+m.vms+m.isos+m.runners == 0 }
+func (m observation) isClean() bool { return m.claims+m.vms+m.isos+m.runners == 0 }
 
-// look asks everybody what is there.
-func (s *stack) look(ctx context.Context) (moments, error) {
+// observe reads the state of the CI platform, the hypervisor and the claims.
+func (s *stack) observe(ctx context.Context) (observation, error) {
 	forge, err := s.forge.control.State(ctx)
 	if err != nil {
-		return moments{}, fmt.Errorf("look at the CI platform: %w", err)
+		return observation{}, fmt.Errorf("read the CI platform's state: %w", err)
 	}
 
 	hypervisor, err := s.hypervisor.state(ctx)
 	if err != nil {
-		return moments{}, fmt.Errorf("look at the hypervisor: %w", err)
+		return observation{}, fmt.Errorf("read the hypervisor's state: %w", err)
 	}
 
-	m := moments{at: s.clock.Now(), jobs: countJobs(forge.Jobs)}
+	m := observation{time: s.clock.Now(), jobs: countJobs(forge.Jobs)}
 
-	for _, c := range s.tracker.claimsNow() {
+	for _, c := range s.tracker.currentClaims() {
 		m.claimNames = append(m.claimNames, c.describe())
 	}
 
@@ -231,70 +234,73 @@ func (s *stack) look(ctx context.Context) (moments, error) {
 		m.runnerNames = append(m.runnerNames, forge.Runners[i].Name)
 	}
 
-	m.vmNames, m.isoNames, m.foreignTouched = hypervisor.since(s.baseline)
+	m.vmNames, m.isoNames, m.foreignTouched = hypervisor.diff(s.baseline)
 	m.claims, m.vms = len(m.claimNames), len(m.vmNames)
 	m.isos, m.runners = len(m.isoNames), len(m.runnerNames)
 
 	return m, nil
 }
 
-// lookShare is how many times longer than a look the pause after it is.
-const lookShare = 10
+// observeDelayFactor is the minimum ratio between the delay after an observation and the time that the
+// observation took.
+const observeDelayFactor = 10
 
-// until looks again and again, and shows what it sees, until done says so. It gives the
-// last look, also with an error.
-func (s *stack) until(ctx context.Context, every time.Duration, done func(moments) bool) (moments, error) {
-	var last moments
+// pollUntil observes the systems and shows the result until isDone returns true. It returns the last
+// observation, also with an error.
+func (s *stack) pollUntil(ctx context.Context, every time.Duration, isDone func(observation) bool) (observation, error) {
+	var last observation
 
 	for {
-		begun := s.clock.Now()
+		start := s.clock.Now()
 
-		now, err := s.look(ctx)
+		state, err := s.observe(ctx)
 		if err == nil {
-			last = now
-			s.console.show(s.view(now))
+			last = state
+			s.console.show(s.newView(state))
 		}
 
-		if err == nil && done(now) {
-			return now, nil
+		if err == nil && isDone(state) {
+			return state, nil
 		}
 
-		// A process that has ended says more than the call that failed for it.
+		// If a process has exited, report the exit in place of the failed call.
 		select {
-		case process := <-s.ended:
-			return last, &endedError{process: process}
+		case process := <-s.exitedProcesses:
+			return last, &processExitError{process: process}
 		default:
 		}
 
 		select {
 		case <-ctx.Done():
 			return last, context.Cause(ctx)
-		case process := <-s.ended:
-			return last, &endedError{process: process}
-		case <-s.clock.After(pause(every, s.clock.Since(begun))):
+		case process := <-s.exitedProcesses:
+			return last, &processExitError{process: process}
+		case <-s.clock.After(observeDelay(every, s.clock.Since(start))):
 		}
 	}
 }
 
-// pause is the time until the next look, after one that took so long: to look at a thousand
-// machines takes the time of what is measured.
-func pause(every, took time.Duration) time.Duration { return max(every, lookShare*took) }
+// observeDelay returns the delay until the next observation, after one that took the given time. The delay
+// grows with that time, because observing a thousand machines takes CPU time from the measured processes.
+func observeDelay(every, took time.Duration) time.Duration {
+	return max(every, observeDelayFactor*took)
+}
 
-func (s *stack) view(m moments) view {
+func (s *stack) newView(m observation) view {
 	return view{
-		elapsed: s.console.elapsed(), total: max(s.options.allJobs(), m.jobs.all()),
+		elapsed: s.console.elapsed(), total: max(s.options.totalJobs(), m.jobs.total()),
 		queued: m.jobs.queued, running: m.jobs.running, completed: m.jobs.succeeded, failed: m.jobs.failed,
 		vms: m.vms, runners: m.runners, isos: m.isos, rows: s.tracker.rows(),
 	}
 }
 
-// endedError is a process that ended while it was needed.
-type endedError struct{ process *procrun.Process }
+// processExitError reports that a process exited while the demo still needed it.
+type processExitError struct{ process *procrun.Process }
 
-func (e *endedError) Error() string {
+func (e *processExitError) Error() string {
 	if e.process.ExitCode() < 0 {
-		return e.process.Name() + " was ended by a signal that the demo did not send"
+		return e.process.Name() + " was killed by a signal that the demo did not send"
 	}
 
-	return fmt.Sprintf("%s ended by itself with code %d", e.process.Name(), e.process.ExitCode())
+	return fmt.Sprintf("%s exited unexpectedly with code %d", e.process.Name(), e.process.ExitCode())
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// stack is everything that runs, in one working directory.
+// stack has all processes of a run and its state. All its files are in one working directory.
 type stack struct {
 	options  Options
 	dir      string
@@ -38,29 +38,29 @@ type stack struct {
 	admin  *rest.Config
 	client client.Client
 
-	hypervisor hypervisorView
-	forge      *forgeSim
-	operator   *procrun.Process
-	setting    setting
-	ports      ports
-	gate       *gate // nil unless machines are real
+	hypervisor    hypervisorObserver
+	forge         *forgeSim
+	operator      *procrun.Process
+	settings      demoSettings
+	ports         ports
+	machineAccess *machineAccess // nil unless machines are real
 
-	procs []*procrun.Process
-	ended chan *procrun.Process
+	processes       []*procrun.Process
+	exitedProcesses chan *procrun.Process
 
-	// Set as the run goes on.
-	tracker    *tracker
-	unfollow   context.CancelFunc
-	endKube    context.CancelFunc
-	baseline   hypervisorState
-	forgeCalls map[string]int // before the first job
-	kubeBefore kubeWrites     // before the first job
-	queuedAny  bool
-	cleanAt    time.Time
-	left       moments
-	violations []string
-	// lastConsole is that of the VM started last, kept for who must find a fault.
-	lastConsole consoleTail
+	// The following fields are set during the run.
+	tracker       *tracker
+	stopTracker   context.CancelFunc
+	stopKube      context.CancelFunc
+	baseline      hypervisorState
+	forgeBaseline map[string]int // before the first job
+	kubeBaseline  kubeWrites     // before the first job
+	hasQueuedJobs bool
+	cleanTime     time.Time
+	leftovers     observation
+	violations    []string
+	// lastConsole is the console output of the VM with the highest ID. It is printed after a failure.
+	lastConsole consoleLog
 }
 
 const (
@@ -69,12 +69,12 @@ const (
 )
 
 func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
-	chosen, ok := platformNamed(o.Platform)
+	chosen, ok := findPlatform(o.Platform)
 	if !ok {
-		return nil, fmt.Errorf("there is no platform %q: choose one of %s", o.Platform, platformNames())
+		return nil, fmt.Errorf("unknown platform %q: use one of %s", o.Platform, platformNames())
 	}
 
-	found, err := findPrograms()
+	programPaths, err := findPrograms()
 	if err != nil {
 		return nil, err
 	}
@@ -86,46 +86,46 @@ func newStack(o Options, con *console, c clock.WithTicker) (*stack, error) {
 
 	dir, err := os.MkdirTemp("", "hyperfleet-demo-")
 	if err != nil {
-		return nil, fmt.Errorf("make working directory: %w", err)
+		return nil, fmt.Errorf("create working directory: %w", err)
 	}
 
 	return &stack{
-		options: o, setting: setting{platform: chosen}, dir: dir, programs: found, console: con, clock: c, scheme: scheme,
-		ended: make(chan *procrun.Process, maxProcs),
+		options: o, settings: demoSettings{platform: chosen}, dir: dir, programs: programPaths, console: con, clock: c, scheme: scheme,
+		exitedProcesses: make(chan *procrun.Process, maxProcesses),
 	}, nil
 }
 
-// webhookURL is where the platform sends its webhooks to.
+// webhookURL returns the URL to which the CI platform sends webhooks.
 func (s *stack) webhookURL() string {
-	return s.hooksURL() + "/webhooks/" + s.setting.platform.name
+	return s.webhookBaseURL() + "/webhooks/" + s.settings.platform.name
 }
 
-// maxProcs is more than the demo starts.
-const maxProcs = 8
+// maxProcesses is larger than the number of processes that the demo starts.
+const maxProcesses = 8
 
-// startStep is a part of the start, told to people.
+// startStep is one step of the start, with a title for the progress output.
 type startStep struct {
 	title string
-	do    func(context.Context) (string, error)
+	run   func(context.Context) (string, error)
 }
 
-// start brings everything up and returns once the pool can take jobs.
+// start starts all processes, applies all objects, and returns when the pool is ready for jobs.
 func (s *stack) start(ctx context.Context) error {
 	steps := []startStep{
 		{"start etcd and kube-apiserver", s.startKube},
 		{"apply CRDs and RBAC", s.applyManifests},
 		s.hypervisorStep(),
-		{"start the " + s.setting.platform.title + " simulator", s.startForge},
+		{"start the " + s.settings.platform.title + " simulator", s.startForge},
 		{"start the operator", s.startOperator},
 		{"apply Secrets, HypervisorCluster, HypervisorMachineTemplate and RunnerPool", s.applyObjects},
-		{"wait until they are Ready", s.waitReady},
+		{"wait until the objects are Ready", s.waitForReady},
 	}
 	if s.options.CompareWarm {
-		steps = append(steps, startStep{"wait until the pools are warm", s.waitWarm})
+		steps = append(steps, startStep{"wait until the pools are warm", s.waitForWarmMachines})
 	}
 
 	for _, step := range steps {
-		if err := s.console.step(step.title, func() (string, error) { return step.do(ctx) }); err != nil {
+		if err := s.console.runStep(step.title, func() (string, error) { return step.run(ctx) }); err != nil {
 			return fmt.Errorf("%s: %w", step.title, err)
 		}
 	}
@@ -134,19 +134,19 @@ func (s *stack) start(ctx context.Context) error {
 }
 
 func (s *stack) hypervisorStep() startStep {
-	if s.options.onReal() {
-		return startStep{"find the Proxmox VE", s.startReal}
+	if s.options.isRealHypervisor() {
+		return startStep{"find the Proxmox VE", s.connectRealHypervisor}
 	}
 
 	return startStep{"start the Proxmox VE simulator", s.startHypervisor}
 }
 
-// stop ends everything, the last started first, and removes the working directory
-// unless it is to be kept.
+// stop stops all processes in the reverse order of their start, and removes the working directory unless
+// keep is true.
 func (s *stack) stop(keep bool) error {
 	var errs []error
 
-	for _, process := range slices.Backward(s.procs) {
+	for _, process := range slices.Backward(s.processes) {
 		errs = append(errs, process.Stop())
 	}
 
@@ -154,11 +154,11 @@ func (s *stack) stop(keep bool) error {
 		errs = append(errs, s.hypervisor.close())
 	}
 
-	errs = append(errs, s.gate.close())
+	errs = append(errs, s.machineAccess.close())
 
 	if s.kube != nil {
 		errs = append(errs, s.kube.Stop())
-		s.endKube()
+		s.stopKube()
 	}
 
 	if !keep {
@@ -169,39 +169,39 @@ func (s *stack) stop(keep bool) error {
 }
 
 func (s *stack) startKube(ctx context.Context) (string, error) {
-	// The control plane outlives the context, once it is up: the objects are looked at
+	// After its start, the control plane keeps running when ctx is done, because the demo reads objects
 	// after a failure.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	started := context.AfterFunc(ctx, end)
+	kubeCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stopPropagation := context.AfterFunc(ctx, cancel)
 
-	kube, err := kubeproc.Start(life, kubeproc.Options{
+	kube, err := kubeproc.Start(kubeCtx, kubeproc.Options{
 		Dir: filepath.Join(s.dir, "kube"), BinDir: s.programs.kube,
 	})
 
-	started()
+	stopPropagation()
 
 	if err != nil {
-		end()
+		cancel()
 
 		return "", fmt.Errorf("start control plane: %w", err)
 	}
 
-	s.kube, s.endKube = kube, end
+	s.kube, s.stopKube = kube, cancel
 
 	if s.admin, err = kube.AdminConfig(); err != nil {
-		return "", fmt.Errorf("make admin credentials: %w", err)
+		return "", fmt.Errorf("create admin credentials: %w", err)
 	}
 
 	s.admin.Timeout = callTimeout
 
 	if s.client, err = client.New(s.admin, client.Options{Scheme: s.scheme}); err != nil {
-		return "", fmt.Errorf("make client: %w", err)
+		return "", fmt.Errorf("create client: %w", err)
 	}
 
 	return kube.Host(), nil
 }
 
-// applyManifests writes the embedded manifests out and applies them.
+// applyManifests writes the embedded manifests to the working directory and applies them.
 func (s *stack) applyManifests(ctx context.Context) (string, error) {
 	dir := filepath.Join(s.dir, "manifests")
 	count := 0
@@ -234,12 +234,12 @@ func copyFile(source fs.FS, from, to string) error {
 		return fmt.Errorf("read %s: %w", from, err)
 	}
 
-	return writePrivate(to, data)
+	return writePrivateFile(to, data)
 }
 
-func writePrivate(path string, data []byte) error {
+func writePrivateFile(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), ownerOnlyDir); err != nil {
-		return fmt.Errorf("make folder: %w", err)
+		return fmt.Errorf("create folder: %w", err)
 	}
 
 	if err := os.WriteFile(path, data, ownerOnlyFile); err != nil {
@@ -249,32 +249,33 @@ func writePrivate(path string, data []byte) error {
 	return nil
 }
 
-// launch starts one program with a log of its own, and watches for its end.
+// launch starts a process with its own log file. When the process exits, launch sends it to
+// exitedProcesses.
 func (s *stack) launch(ctx context.Context, name, path string, args ...string) (*procrun.Process, error) {
-	// Stopped by stop, in order, and not all at once by an interrupt.
+	// The context is never canceled, so that stop can stop the processes one after the other.
 	process, err := procrun.Start(context.WithoutCancel(ctx), procrun.Spec{
-		Name: name, Path: path, Args: args, Dir: s.dir, LogPath: s.logPath(name), Env: environment(), Grace: stopGrace,
+		Name: name, Path: path, Args: args, Dir: s.dir, LogPath: s.logPath(name), Env: childEnvironment(), GracePeriod: stopGracePeriod,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("launch: %w", err)
 	}
 
-	s.procs = append(s.procs, process)
+	s.processes = append(s.processes, process)
 
 	go func() {
 		<-process.Done()
-		s.ended <- process
+		s.exitedProcesses <- process
 	}()
 
 	return process, nil
 }
 
-// awaitReady waits for the probe's nil. A process that ended instead is to blame, and its
-// log is told with the blame.
-func awaitReady(ctx context.Context, process *procrun.Process, probe func(context.Context) error) error {
+// waitForProbe waits until probe returns nil. If the process exits first, waitForProbe returns a
+// processExitError.
+func waitForProbe(ctx context.Context, process *procrun.Process, probe func(context.Context) error) error {
 	err := process.WaitReady(ctx, probe)
-	if errors.Is(err, procrun.ErrEnded) {
-		return &endedError{process: process}
+	if errors.Is(err, procrun.ErrExited) {
+		return &processExitError{process: process}
 	}
 
 	return err
@@ -282,9 +283,9 @@ func awaitReady(ctx context.Context, process *procrun.Process, probe func(contex
 
 func (s *stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
 
-// environment gives children what they need to run and nothing that would configure
-// them otherwise than their flags do.
-func environment() []string {
+// childEnvironment returns the environment of child processes. It has no variables that would override
+// their flags.
+func childEnvironment() []string {
 	var out []string
 
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "LANG"} {
@@ -296,5 +297,5 @@ func environment() []string {
 	return out
 }
 
-// newSecret makes a secret that is good for this run.
-func newSecret() string { return rand.Text() + rand.Text() }
+// generateSecret returns a random secret for this run.
+func generateSecret() string { return rand.Text() + rand.Text() }

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Latency sums up how long one phase took, in seconds.
+// Latency has statistics of the duration of one phase, in seconds.
 type Latency struct {
-	// Count of samples. The others are zero without one.
+	// Count is the number of samples. If it is zero, the other fields are zero too.
 	Count int     `json:"count"`
 	P50   float64 `json:"p50"`
 	P95   float64 `json:"p95"`
 	Max   float64 `json:"max"`
 }
 
-// latencyOf sums up samples by the nearest-rank method: a percentile is always a sample
-// that was really taken.
-func latencyOf(samples []time.Duration) Latency {
+// summarizeLatency computes the percentiles by the nearest-rank method, so that each percentile is one of
+// the samples.
+func summarizeLatency(samples []time.Duration) Latency {
 	if len(samples) == 0 {
 		return Latency{}
 	}
@@ -42,7 +42,7 @@ func nearestRank(sorted []time.Duration, percent int) time.Duration {
 	return sorted[max(rank, 1)-1]
 }
 
-// seconds rounds to milliseconds, which is finer than anything here is measured.
+// seconds returns d in seconds, rounded to milliseconds. The demo measures less precisely than that.
 func seconds(d time.Duration) float64 { return round3(d.Seconds()) }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

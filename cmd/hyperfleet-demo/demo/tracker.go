@@ -21,24 +21,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// claimRecord is one claim's story as it was watched.
+// claimRecord is the history of one MachineClaim as the watch reported it.
 type claimRecord struct {
 	name, phase, vm, runner, job string
 	message, endReason           string
 	guestPhase                   string
-	// created and gone are when the watch told of them: the API server's own times have whole
-	// seconds only.
-	created, phaseSince, gone time.Time
-	times                     v1alpha1.MachineTimes
+	// creationTime and deletionTime are the times at which the watch reported the creation and the
+	// deletion. The times of the API server are not used, because they have whole seconds only.
+	creationTime, phaseSince, deletionTime time.Time
+	times                                  v1alpha1.MachineTimes
 }
 
-// jobRecord is one RunnerJob as it was watched.
+// jobRecord is one RunnerJob as the watch reported it.
 type jobRecord struct {
 	name, id, title string
-	received        time.Time
+	receiveTime     time.Time
 }
 
-// tracker follows claims and jobs at the Kubernetes API.
+// tracker watches claims and jobs through the Kubernetes API and records their history.
 type tracker struct {
 	clock clock.PassiveClock
 
@@ -51,8 +51,8 @@ func newTracker(c clock.PassiveClock) *tracker {
 	return &tracker{clock: c, claims: map[string]*claimRecord{}, jobs: map[string]jobRecord{}}
 }
 
-// follow starts the watches; they end with ctx. It returns once both have listed.
-func (t *tracker) follow(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) error {
+// start starts the watches, which end with ctx. It returns when both caches are synced.
+func (t *tracker) start(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) error {
 	objects, err := cache.New(config, cache.Options{Scheme: scheme})
 	if err != nil {
 		return fmt.Errorf("watch claims and jobs: %w", err)
@@ -80,35 +80,35 @@ func (t *tracker) follow(ctx context.Context, config *rest.Config, scheme *runti
 
 func (t *tracker) handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    t.seen,
-		UpdateFunc: func(_, obj any) { t.seen(obj) },
-		DeleteFunc: t.lost,
+		AddFunc:    t.handleUpsert,
+		UpdateFunc: func(_, obj any) { t.handleUpsert(obj) },
+		DeleteFunc: t.handleDelete,
 	}
 }
 
-func (t *tracker) seen(obj any) {
+func (t *tracker) handleUpsert(obj any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	switch o := obj.(type) {
 	case *v1alpha1.MachineClaim:
-		t.claim(o)
+		t.recordClaim(o)
 	case *v1alpha1.RunnerJob:
 		record := jobRecord{name: o.Name, id: o.Spec.ID, title: o.Spec.Name}
 		if o.Spec.ReceivedAt != nil {
-			record.received = o.Spec.ReceivedAt.Time
+			record.receiveTime = o.Spec.ReceivedAt.Time
 		}
 
 		t.jobs[o.Name] = record
 	}
 }
 
-func (t *tracker) claim(c *v1alpha1.MachineClaim) {
+func (t *tracker) recordClaim(c *v1alpha1.MachineClaim) {
 	now := t.clock.Now()
 
 	record, ok := t.claims[string(c.UID)]
 	if !ok {
-		record = &claimRecord{name: c.Name, created: now, phaseSince: now}
+		record = &claimRecord{name: c.Name, creationTime: now, phaseSince: now}
 		t.claims[string(c.UID)] = record
 	}
 
@@ -143,7 +143,7 @@ func (t *tracker) claim(c *v1alpha1.MachineClaim) {
 	}
 }
 
-func (t *tracker) lost(obj any) {
+func (t *tracker) handleDelete(obj any) {
 	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
 	}
@@ -155,16 +155,16 @@ func (t *tracker) lost(obj any) {
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.claim(c)
-	t.claims[string(c.UID)].gone = t.clock.Now()
+	t.recordClaim(c)
+	t.claims[string(c.UID)].deletionTime = t.clock.Now()
 }
 
-// claimsNow gives copies of the claims that there are, oldest first.
-func (t *tracker) claimsNow() []claimRecord {
-	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.gone.IsZero() })
+// currentClaims returns copies of the claims that still exist, oldest first.
+func (t *tracker) currentClaims() []claimRecord {
+	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.deletionTime.IsZero() })
 }
 
-// allClaims gives copies of every claim there ever was, oldest first.
+// allClaims returns copies of all claims, including deleted ones, oldest first.
 func (t *tracker) allClaims() []claimRecord {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +175,7 @@ func (t *tracker) allClaims() []claimRecord {
 	}
 
 	slices.SortFunc(out, func(a, b claimRecord) int {
-		if c := a.created.Compare(b.created); c != 0 {
+		if c := a.creationTime.Compare(b.creationTime); c != 0 {
 			return c
 		}
 
@@ -185,16 +185,16 @@ func (t *tracker) allClaims() []claimRecord {
 	return out
 }
 
-// jobsReceived gives when the operator first heard of each job, earliest first.
-func (t *tracker) jobsReceived() []time.Time {
+// receiveTimes returns the times at which the operator first learned of each job, earliest first.
+func (t *tracker) receiveTimes() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	var out []time.Time
 
 	for _, j := range t.jobs {
-		if !j.received.IsZero() {
-			out = append(out, j.received)
+		if !j.receiveTime.IsZero() {
+			out = append(out, j.receiveTime)
 		}
 	}
 
@@ -203,10 +203,10 @@ func (t *tracker) jobsReceived() []time.Time {
 	return out
 }
 
-// rows are the claims that there are, as the table shows them.
+// rows returns the rows of the table, one for each claim that still exists.
 func (t *tracker) rows() []row {
 	now := t.clock.Now()
-	claims := t.claimsNow()
+	claims := t.currentClaims()
 	out := make([]row, 0, len(claims))
 
 	for _, c := range claims {
@@ -217,7 +217,7 @@ func (t *tracker) rows() []row {
 
 		out = append(out, row{
 			claim: c.name, phase: phase, vm: c.vm, runner: c.runner, job: t.jobTitle(c.job),
-			age: now.Sub(c.created), inPhase: now.Sub(c.phaseSince),
+			age: now.Sub(c.creationTime), inPhase: now.Sub(c.phaseSince),
 		})
 	}
 
@@ -235,7 +235,7 @@ func (t *tracker) jobTitle(name string) string {
 	return name
 }
 
-// describe says in one line where a claim is.
+// describe returns a line with the name, phase, VM and Ready condition of a claim.
 func (c claimRecord) describe() string {
 	parts := []string{c.name + " " + c.phase}
 	if c.vm != "" {

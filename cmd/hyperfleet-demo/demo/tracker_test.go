@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// claimAt makes a claim as the watch would bring it.
+// claimAt returns a claim as the watch would report it.
 func claimAt(uid, name string, edit func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	c := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}
 	if edit != nil {
@@ -34,15 +34,15 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 	tr := newTracker(clock)
 	at := func(seconds int) { clock.SetTime(begin.Add(time.Duration(seconds) * time.Second)) }
 
-	tr.seen(&v1alpha1.RunnerJob{
+	tr.handleUpsert(&v1alpha1.RunnerJob{
 		ObjectMeta: metav1.ObjectMeta{Name: "job-1"},
 		Spec: v1alpha1.RunnerJobSpec{
 			ID: "77", Name: "build", ReceivedAt: &metav1.MicroTime{Time: begin.Add(-time.Second)},
 		},
 	})
-	tr.seen(claimAt("u1", "demo-a", nil))
+	tr.handleUpsert(claimAt("u1", "demo-a", nil))
 	at(2)
-	tr.seen(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
+	tr.handleUpsert(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.Phase = v1alpha1.MachineClaimBootstrapping
 		s.VMRef = &v1alpha1.VMReference{VMID: "100000", Node: "pve1"}
 		s.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: "Started"}
@@ -57,7 +57,7 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 		t.Error(diff)
 	}
 
-	tr.seen(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
+	tr.handleUpsert(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.Phase = v1alpha1.MachineClaimReady
 		s.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: "Running", Job: "job-1"}
 		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: "Busy", Message: "runs a job"}}
@@ -67,23 +67,23 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 		t.Errorf("row %+v, want the job's title, and the VM that an event left out kept", got)
 	}
 
-	if got, want := tr.claimsNow()[0].describe(), "demo-a Ready, vm pve1/100000, Busy: runs a job"; got != want {
+	if got, want := tr.currentClaims()[0].describe(), "demo-a Ready, vm pve1/100000, Busy: runs a job"; got != want {
 		t.Errorf("described as %q, want %q", got, want)
 	}
 
 	at(9)
-	tr.lost(toolscache.DeletedFinalStateUnknown{Obj: claimAt("u1", "demo-a", nil)})
+	tr.handleDelete(toolscache.DeletedFinalStateUnknown{Obj: claimAt("u1", "demo-a", nil)})
 
-	if left := tr.claimsNow(); len(left) != 0 {
+	if left := tr.currentClaims(); len(left) != 0 {
 		t.Errorf("claims left: %+v", left)
 	}
 
 	all := tr.allClaims()
-	if len(all) != 1 || !all[0].gone.Equal(begin.Add(9*time.Second)) {
+	if len(all) != 1 || !all[0].deletionTime.Equal(begin.Add(9*time.Second)) {
 		t.Errorf("the story of the claim that is gone: %+v", all)
 	}
 
-	if got := tr.jobsReceived(); len(got) != 1 || !got[0].Equal(begin.Add(-time.Second)) {
+	if got := tr.receiveTimes(); len(got) != 1 || !got[0].Equal(begin.Add(-time.Second)) {
 		t.Errorf("jobs received at %v", got)
 	}
 }
@@ -92,11 +92,11 @@ func TestTrackerKeepsNamesakesApart(t *testing.T) {
 	t.Parallel()
 
 	tr := newTracker(clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-	tr.seen(claimAt("u1", "demo-a", nil))
-	tr.lost(claimAt("u1", "demo-a", nil))
-	tr.seen(claimAt("u2", "demo-a", nil))
+	tr.handleUpsert(claimAt("u1", "demo-a", nil))
+	tr.handleDelete(claimAt("u1", "demo-a", nil))
+	tr.handleUpsert(claimAt("u2", "demo-a", nil))
 
-	if now, all := tr.claimsNow(), tr.allClaims(); len(now) != 1 || len(all) != 2 {
+	if now, all := tr.currentClaims(), tr.allClaims(); len(now) != 1 || len(all) != 2 {
 		t.Errorf("%d claims now and %d ever, want 1 and 2", len(now), len(all))
 	}
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// view is one moment of the run, as people see it.
+// view is the state of the run that the console shows.
 type view struct {
 	elapsed time.Duration
-	// total jobs, and how many of them are queued, running, completed, and failed.
+	// total is the number of jobs. The other fields are the numbers of jobs by state.
 	total, queued, running, completed, failed int
-	// vms, runners and isos that exist.
+	// vms, runners and isos are the numbers of existing objects.
 	vms, runners, isos int
 	rows               []row
 }
 
-// row is one claim.
+// row is the table row of one claim.
 type row struct {
 	claim, phase, vm, runner, job string
 	age, inPhase                  time.Duration
 }
 
-// Sizes of the table.
+// Sizes of the view, in columns and lines.
 const (
 	minWidth    = 40
 	maxBarWidth = 60
@@ -43,20 +43,20 @@ func columns() []screen.Column[row] {
 		{Title: "VM", Keep: 6, Cell: func(r row) string { return r.vm }},
 		{Title: "RUNNER", Keep: 1, Cell: func(r row) string { return r.runner }},
 		{Title: "JOB", Keep: 5, Cell: func(r row) string { return r.job }},
-		{Title: "AGE", Right: true, Keep: 3, Cell: func(r row) string { return screen.Age(r.age) }},
-		{Title: "IN PHASE", Right: true, Keep: 2, Cell: func(r row) string { return screen.Age(r.inPhase) }},
+		{Title: "AGE", Right: true, Keep: 3, Cell: func(r row) string { return screen.FormatAge(r.age) }},
+		{Title: "IN PHASE", Right: true, Keep: 2, Cell: func(r row) string { return screen.FormatAge(r.inPhase) }},
 	}
 }
 
 // render draws the view in at most width columns and height lines.
 func (v view) render(width, height int) []string {
 	width = max(width, minWidth)
-	lines := []string{screen.Clip(v.jobs(), width), v.bar(width), screen.Clip(v.things(), width), ""}
-	room := max(height-headerLines-spareLines, 1)
+	lines := []string{screen.Clip(v.jobsLine(), width), v.progressBar(width), screen.Clip(v.countsLine(), width), ""}
+	maxRows := max(height-headerLines-spareLines, 1)
 
 	shown := v.rows
-	if len(shown) > room {
-		shown = shown[:room-1]
+	if len(shown) > maxRows {
+		shown = shown[:maxRows-1]
 	}
 
 	lines = append(lines, screen.Table(shown, columns(), width)...)
@@ -68,8 +68,8 @@ func (v view) render(width, height int) []string {
 	return lines
 }
 
-func (v view) jobs() string {
-	out := fmt.Sprintf("%s  jobs: %d of %d done, %d running, %d queued", screen.Age(v.elapsed),
+func (v view) jobsLine() string {
+	out := fmt.Sprintf("%s  jobs: %d of %d done, %d running, %d queued", screen.FormatAge(v.elapsed),
 		v.completed, v.total, v.running, v.queued)
 	if v.failed > 0 {
 		out += fmt.Sprintf(", %d FAILED", v.failed)
@@ -78,12 +78,12 @@ func (v view) jobs() string {
 	return out
 }
 
-func (v view) things() string {
+func (v view) countsLine() string {
 	return fmt.Sprintf("claims %d   VMs %d   ISOs %d   runners %d", len(v.rows), v.vms, v.isos, v.runners)
 }
 
-// bar shows completed and running jobs as shares of all.
-func (v view) bar(width int) string {
+// progressBar returns a bar that shows the shares of completed and running jobs.
+func (v view) progressBar(width int) string {
 	size := min(width-len("[] 100%"), maxBarWidth)
 	total := max(v.total, 1)
 	done := size * v.completed / total
@@ -93,34 +93,35 @@ func (v view) bar(width int) string {
 		strings.Repeat(".", size-done-running) + "] " + strconv.Itoa(100*v.completed/total) + "%"
 }
 
-// changes says in words what differs from an earlier view, for output without a
-// terminal: one line per claim that came, moved on or went.
-func (v view) changes(before view) []string {
+// changes returns the differences from an earlier view, for output that is not a terminal. It has one line
+// for each claim that is new, changed its phase or job, or is deleted, and one line if the number of
+// completed or failed jobs changed.
+func (v view) changes(last view) []string {
 	old := map[string]row{}
-	for _, r := range before.rows {
+	for _, r := range last.rows {
 		old[r.claim] = r
 	}
 
 	var lines []string
 
 	for _, r := range v.rows {
-		was, had := old[r.claim]
+		previous, existed := old[r.claim]
 		delete(old, r.claim)
 
-		if had && was.phase == r.phase && was.job == r.job {
+		if existed && previous.phase == r.phase && previous.job == r.job {
 			continue
 		}
 
-		lines = append(lines, strings.Join(append([]string{r.claim, r.phase}, present(r)...), "  "))
+		lines = append(lines, strings.Join(append([]string{r.claim, r.phase}, formatVMAndJob(r)...), "  "))
 	}
 
-	for _, r := range before.rows {
-		if _, gone := old[r.claim]; gone {
-			lines = append(lines, r.claim+"  gone after "+screen.Age(r.age))
+	for _, r := range last.rows {
+		if _, isDeleted := old[r.claim]; isDeleted {
+			lines = append(lines, r.claim+"  deleted after "+screen.FormatAge(r.age))
 		}
 	}
 
-	if v.completed != before.completed || v.failed != before.failed {
+	if v.completed != last.completed || v.failed != last.failed {
 		lines = append(lines, fmt.Sprintf("jobs: %d of %d done, %d running, %d queued, %d failed",
 			v.completed, v.total, v.running, v.queued, v.failed))
 	}
@@ -128,7 +129,7 @@ func (v view) changes(before view) []string {
 	return lines
 }
 
-func present(r row) []string {
+func formatVMAndJob(r row) []string {
 	var out []string
 
 	if r.vm != "" {

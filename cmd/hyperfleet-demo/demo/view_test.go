@@ -76,7 +76,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// golden compares got with a file, or writes it with -update.
+// golden compares got with a golden file. With -update, it writes the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 
@@ -124,7 +124,7 @@ func TestChanges(t *testing.T) {
 			name: "job taken", before: view{rows: []row{moved}}, now: view{rows: []row{busy}},
 			want: []string{"demo-a  Provisioning  vm pve1/100000  job build #1"},
 		},
-		{name: "gone", before: view{rows: []row{older}}, want: []string{"demo-a  gone after 9.0s"}},
+		{name: "deleted", before: view{rows: []row{older}}, want: []string{"demo-a  deleted after 9.0s"}},
 		{
 			name: "job counts", before: view{total: 5, completed: 1}, now: view{total: 5, completed: 2, running: 1, failed: 1},
 			want: []string{"jobs: 2 of 5 done, 1 running, 0 queued, 1 failed"},
@@ -149,7 +149,7 @@ func TestConsolePlain(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
 	con := newConsole(&out, false, clock)
 
-	if err := con.step("apply CRDs", func() (string, error) {
+	if err := con.runStep("apply CRDs", func() (string, error) {
 		clock.SetTime(time.Unix(2, 0))
 
 		return "5 applied", nil
@@ -159,7 +159,7 @@ func TestConsolePlain(t *testing.T) {
 
 	con.show(view{rows: []row{{claim: "demo-a", phase: "Pending"}}})
 	con.show(view{rows: []row{{claim: "demo-a", phase: "Pending"}}})
-	con.linef("queued %d jobs", 3)
+	con.printf("queued %d jobs", 3)
 	con.close()
 
 	want := "[   2.0s] apply CRDs: 5 applied (2.0s)\n[   2.0s] demo-a  Pending\n[   2.0s] queued 3 jobs\n"
@@ -180,7 +180,7 @@ func TestConsoleLive(t *testing.T) {
 
 	con.show(view{total: 2})
 	con.show(view{total: 2, completed: 1})
-	con.linef("done")
+	con.printf("done")
 	con.close()
 
 	if len(out) != 4 {
@@ -188,7 +188,7 @@ func TestConsoleLive(t *testing.T) {
 	}
 
 	frame := len(view{total: 2}.render(80, 24))
-	if up := "\x1b[" + string(rune('0'+frame)) + "A\r"; !strings.HasPrefix(out[1], screen.HoldFrame+up) {
+	if up := "\x1b[" + string(rune('0'+frame)) + "A\r"; !strings.HasPrefix(out[1], screen.BeginFrame+up) {
 		t.Errorf("second frame does not go up %d lines first: %q", frame, out[1])
 	} else if !strings.HasPrefix(out[2], up+screen.EraseBelow) {
 		t.Errorf("line does not erase the frame: %q", out[2])
@@ -199,7 +199,7 @@ func TestConsoleLive(t *testing.T) {
 	}
 }
 
-// writes keeps each write on its own.
+// writes records each write separately.
 type writes []string
 
 func (w *writes) Write(p []byte) (int, error) {

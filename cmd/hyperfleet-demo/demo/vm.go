@@ -17,14 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// What machines can be.
+// Values of --vm.
 const (
 	vmSim  = "sim"
 	vmQEMU = "qemu"
 )
 
-// Real machines are few and slow where their instructions are emulated, and need more
-// memory than a program that stands for one.
+// Defaults for real machines. The numbers are low and the timeouts long, because software emulation is
+// slow. A real machine needs more memory than a simulated machine.
 const (
 	realJobs    = 2
 	realNodes   = 1
@@ -34,28 +34,28 @@ const (
 	realCPUs    = 2
 )
 
-// vmOptions are the flags of real machines.
+// vmOptions are the flags for real machines.
 type vmOptions struct {
-	// VM is vmSim or vmQEMU. Image is the machines' disk, Kernel and Initrd are booted with
-	// the arguments in Append; Accel is tcg or kvm.
+	// VM is vmSim or vmQEMU. Image is the disk image of the machines. If Kernel is set, the machines boot
+	// Kernel and Initrd with the arguments in Append. Accel is tcg or kvm.
 	VM, Image, Kernel, Initrd, Append, Accel string
 }
 
 func (o *vmOptions) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&o.VM, "vm", vmSim, "what machines are: sim, or qemu for real ones (two jobs by default, "+
-		"on --platform github)")
+	flags.StringVar(&o.VM, "vm", vmSim, "type of machine: sim for simulated machines, or qemu for real VMs "+
+		"(two jobs by default, with --platform github only)")
 	flags.StringVar(&o.Image, "image", "",
-		"qemu: `file` of the machines' disk (default: what hack/vm-image/build.sh makes, beside this program in vm/)")
-	flags.StringVar(&o.Kernel, "kernel", "", "qemu: kernel `file` to boot in place of the boot loader of --image")
-	flags.StringVar(&o.Initrd, "initrd", "", "qemu: initial ramdisk `file` of --kernel")
-	flags.StringVar(&o.Append, "append", "", "qemu: `arguments` of --kernel")
+		"qemu: disk image `file` of the machines (default: the image of hack/vm-image/build.sh, in vm/ beside this program)")
+	flags.StringVar(&o.Kernel, "kernel", "", "qemu: kernel `file` to boot instead of the boot loader in --image")
+	flags.StringVar(&o.Initrd, "initrd", "", "qemu: initial ramdisk `file` for --kernel")
+	flags.StringVar(&o.Append, "append", "", "qemu: command-line `arguments` for --kernel")
 	flags.StringVar(&o.Accel, "accel", "", "qemu: tcg for software emulation (default), or kvm")
 }
 
-// real tells whether machines are real ones, of the simulator or of a real hypervisor.
-func (o *Options) real() bool { return o.VM == vmQEMU || o.onReal() }
+// hasRealMachines returns true if machines are real VMs, on the simulator or on a real hypervisor.
+func (o *Options) hasRealMachines() bool { return o.VM == vmQEMU || o.isRealHypervisor() }
 
-// Files of hack/vm-image/build.sh, and how its kernel is booted.
+// Files that hack/vm-image/build.sh creates, and the arguments of its kernel.
 const (
 	builtImage  = "runner.qcow2"
 	builtKernel = "vmlinuz"
@@ -63,11 +63,11 @@ const (
 	builtAppend = "root=/dev/sda rw console=ttyS0 quiet ds=nocloud"
 )
 
-// settle gives flags that were not set the defaults for what is asked for. beside is the
-// folder of this program.
-func (o *Options) settle(set func(flag string) bool, beside string) {
-	if !o.real() {
-		o.patience(set)
+// setDefaults sets the flags that the user did not set to defaults that depend on the other flags.
+// programDir is the folder of this program.
+func (o *Options) setDefaults(set func(flag string) bool, beside string) {
+	if !o.hasRealMachines() {
+		o.setTimeouts(set)
 
 		return
 	}
@@ -81,8 +81,8 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 		}
 	}
 
-	// A real hypervisor has its template.
-	if o.Image != "" || o.onReal() {
+	// A real hypervisor already has its own template.
+	if o.Image != "" || o.isRealHypervisor() {
 		return
 	}
 
@@ -93,13 +93,14 @@ func (o *Options) settle(set func(flag string) bool, beside string) {
 	o.Append = cmp.Or(o.Append, builtAppend)
 }
 
-// validateVM says what is in the way of the simulator's real machines.
+// validateVM validates the flags for real machines on the simulator, and checks that QEMU and the image
+// files exist.
 func (o *Options) validateVM() error {
 	if o.VM != vmSim && o.VM != vmQEMU {
 		return fmt.Errorf("--vm must be sim or qemu, not %q", o.VM)
 	}
 
-	if o.VM != vmQEMU || o.onReal() {
+	if o.VM != vmQEMU || o.isRealHypervisor() {
 		if o.Image+o.Kernel+o.Initrd+o.Append+o.Accel != "" {
 			return errors.New("--image, --kernel, --initrd, --append and --accel need --vm qemu, without --hypervisor real")
 		}
@@ -110,7 +111,7 @@ func (o *Options) validateVM() error {
 	var errs []error
 
 	if o.Platform != "github" || o.CompareWarm {
-		errs = append(errs, errors.New("--vm qemu is for --platform github, without --compare-warm"))
+		errs = append(errs, errors.New("--vm qemu needs --platform github, without --compare-warm"))
 	}
 
 	if _, err := vm.FindTools(); err != nil {
@@ -123,18 +124,18 @@ func (o *Options) validateVM() error {
 		}
 
 		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("--vm qemu: %w: make a machine image with hack/vm-image/build.sh", err))
+			errs = append(errs, fmt.Errorf("--vm qemu: %w: create a machine image with hack/vm-image/build.sh", err))
 		}
 	}
 
 	return errors.Join(errs...)
 }
 
-// guests are what the simulated hypervisor boots: the real bootstrap service on this
-// machine, or in a real one.
-func (s *stack) guests(image, dir string) (pve.Guest, error) {
-	if !s.options.real() {
-		return pve.Guest{Kind: pve.GuestExec, Program: s.programs.bootstrapd, ImageDir: image, WorkDir: dir}, nil
+// newGuest returns the guest that the simulated hypervisor boots: the bootstrap service as a process on
+// this computer, or a QEMU VM.
+func (s *stack) newGuest(image, dir string) (pve.Guest, error) {
+	if !s.options.hasRealMachines() {
+		return pve.Guest{Kind: pve.GuestExec, Program: s.programs.bootstrapService, ImageDir: image, WorkDir: dir}, nil
 	}
 
 	o := s.options

@@ -16,23 +16,23 @@ const (
 	outputJSON = "json"
 )
 
-// New makes the command.
+// New returns the command `hyperfleet-platform adapter`.
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adapter",
-		Short: "Check and run an adapter: what turns resources of the fleet API into objects on clusters",
+		Short: "Validate and run an adapter, which creates objects on clusters for resources of the fleet API",
 	}
 	cmd.AddCommand(newServe(), newDryRun(), newValidate(), newMigrate(), newConfigDump())
 
 	return cmd
 }
 
-// outputFlag adds --output.
-func outputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", outputText, "text or json")
+// addOutputFlag adds --output.
+func addOutputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", outputText, "output format: text or json")
 }
 
-func checkOutput(output string) error {
+func validateOutput(output string) error {
 	if slices.Contains([]string{outputText, outputJSON}, output) {
 		return nil
 	}

@@ -15,17 +15,17 @@ import (
 func newConfigDump() *cobra.Command {
 	var output string
 
-	spec := task.Deployment(false)
+	spec := task.NewDeploymentSpec(false)
 
 	cmd := &cobra.Command{
 		Use:   "config-dump",
-		Short: "Print the deployment configuration that file, environment and flags give",
-		Long: `Print the deployment configuration as it is in force: the file, over it HYPERFLEET_*
-variables, over them flags, over the defaults. Values of headers and passwords in URLs are
-left out. --output text prints YAML.`,
+		Short: "Print the effective deployment configuration",
+		Long: `Print the effective deployment configuration. Flags override HYPERFLEET_* environment
+variables, variables override the file, and the file overrides the defaults. Header values and
+passwords in URLs are redacted. --output text prints YAML.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output); err != nil {
+			if err := validateOutput(output); err != nil {
 				return err
 			}
 
@@ -34,25 +34,25 @@ left out. --output text prints YAML.`,
 				return err
 			}
 
-			shown := task.Redacted(deployment)
+			redacted := task.Redact(deployment)
 
 			if output == outputJSON {
 				encoder := json.NewEncoder(cmd.OutOrStdout())
 				encoder.SetIndent("", "  ")
 
-				return encoder.Encode(shown)
+				return encoder.Encode(redacted)
 			}
 
-			return strictyaml.Write(cmd.OutOrStdout(), shown)
+			return strictyaml.Write(cmd.OutOrStdout(), redacted)
 		},
 	}
 
-	// The keys of the deployment are flags; the error is about the struct, and a test's.
+	// AddFlags fails only if the struct of the configuration is invalid. The tests find this error.
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
 		cmd.RunE = func(*cobra.Command, []string) error { return err }
 	}
 
-	outputFlag(cmd, &output)
+	addOutputFlag(cmd, &output)
 
 	return cmd
 }

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adapter is the command `hyperfleet-platform adapter`: it checks an adapter's files, shows
-// its configuration, and runs it.
+// Package adapter implements the command `hyperfleet-platform adapter`, which validates the files of an
+// adapter, prints its configuration, and runs it.
 package adapter

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// dryRunFlags are those of dry-run.
+// dryRunFlags are the flags of dry-run.
 type dryRunFlags struct {
 	task, event, responses, discovery, output string
 
@@ -35,42 +35,43 @@ func newDryRun() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "dry-run --task FILE --event FILE",
-		Short: "Play one event through a task file, without a cluster, an API or a broker",
-		Long: `Play one event through a task file, and say what was decided, and why. Answers of the API
-come from --api-responses, what is on the cluster from --discovery; both are optional.
-Nothing is sent anywhere.
+		Short: "Run a task file for one event, without a cluster, an API or a broker",
+		Long: `Run a task file for one event, and print each decision and its reason. The API responses come
+from --api-responses, and the objects on the cluster from --discovery. Both flags are optional.
+The command sends no requests.
 
-It ends with 0 if the event succeeds or is skipped, 1 if it fails or a file is wrong, 2 for
-a command line that can't be meant.`,
+The exit code is 0 if the event succeeds or is skipped, 1 if the event fails or a file is
+invalid, and 2 if the command line is invalid.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return dryRun(cmd, flags) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDryRun(cmd, flags) },
 	}
 
 	set := cmd.Flags()
 	set.StringVar(&flags.task, "task", os.Getenv(task.EnvTask), "task file (env "+task.EnvTask+")")
 	set.StringVar(&flags.event, "event", "", "file with a CloudEvent in JSON")
-	set.StringVar(&flags.responses, "api-responses", "", "file with answers of the API")
-	set.StringVar(&flags.discovery, "discovery", "", "file with objects of the cluster, by name")
+	set.StringVar(&flags.responses, "api-responses", "", "file with API responses")
+	set.StringVar(&flags.discovery, "discovery", "", "file with the objects on the cluster, by name")
 	set.String("config", "", "deployment configuration (env "+task.EnvDeployment+")")
 	set.StringToStringVar(&flags.env, "env", nil,
-		"variables of the task file, NAME=VALUE, beside those of the environment that the deployment configuration lists")
-	set.BoolVar(&flags.verbose, "verbose", false, "also print what was sent and what is on the cluster in the end")
-	outputFlag(cmd, &flags.output)
+		"additional variables for the task file, NAME=VALUE; the task file also gets the environment variables that the "+
+			"deployment configuration lists")
+	set.BoolVar(&flags.verbose, "verbose", false, "also print the requests, and the objects on the cluster at the end")
+	addOutputFlag(cmd, &flags.output)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
-func dryRun(cmd *cobra.Command, flags dryRunFlags) error {
-	if err := checkOutput(flags.output); err != nil {
+func runDryRun(cmd *cobra.Command, flags dryRunFlags) error {
+	if err := validateOutput(flags.output); err != nil {
 		return err
 	}
 
 	if flags.task == "" || flags.event == "" {
-		return cli.Usage(errors.New("--task and --event are needed"))
+		return cli.Usage(errors.New("set --task and --event"))
 	}
 
-	options, err := dryRunOptions(cmd, flags)
+	options, err := newDryRunOptions(cmd, flags)
 	if err != nil {
 		return err
 	}
@@ -97,8 +98,8 @@ func dryRun(cmd *cobra.Command, flags dryRunFlags) error {
 	return nil
 }
 
-func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error) {
-	deployment, err := deploymentOf(cmd, task.OfflineDeployment())
+func newDryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error) {
+	deployment, err := loadDeployment(cmd, task.NewOfflineDeploymentSpec())
 	if err != nil {
 		return dryrun.Options{}, err
 	}
@@ -109,21 +110,21 @@ func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error
 	}
 
 	options := dryrun.Options{
-		Task: loaded, Deployment: deployment, Version: version.Read().Version, Env: environment(deployment),
+		Task: loaded, Deployment: deployment, Version: version.Read().Version, Env: taskEnvironment(deployment),
 		Log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 
 	maps.Copy(options.Env, flags.env)
 
 	for _, file := range []struct {
-		path string
-		into *[]byte
+		path    string
+		content *[]byte
 	}{{flags.event, &options.Event}, {flags.responses, &options.Responses}, {flags.discovery, &options.Discovery}} {
 		if file.path == "" {
 			continue
 		}
 
-		if *file.into, err = os.ReadFile(file.path); err != nil {
+		if *file.content, err = os.ReadFile(file.path); err != nil {
 			return dryrun.Options{}, err
 		}
 	}
@@ -131,8 +132,9 @@ func dryRunOptions(cmd *cobra.Command, flags dryRunFlags) (dryrun.Options, error
 	return options, nil
 }
 
-// environment are the variables that the deployment lets the task file see.
-func environment(deployment *adapterapi.Deployment) map[string]string {
+// taskEnvironment returns the environment variables that the deployment configuration makes available to
+// the task file.
+func taskEnvironment(deployment *adapterapi.Deployment) map[string]string {
 	out := map[string]string{}
 	if deployment == nil {
 		return out

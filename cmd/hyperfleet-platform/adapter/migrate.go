@@ -16,35 +16,37 @@ import (
 func newMigrate() *cobra.Command {
 	return &cobra.Command{
 		Use:   "migrate FILE",
-		Short: "Rewrite a task file or configuration of upstream's adapter as this one reads it",
-		Long: `Rewrite a task file or a deployment configuration of upstream's adapter. The file stays as
-it is: the new text is on standard output, and what was changed, what works in another way,
-and what is left to do, on standard error.
+		Short: "Convert a task file or a configuration of the upstream adapter",
+		Long: `Convert a task file or a deployment configuration of the upstream adapter to the format of this
+adapter. The command does not change the file. It prints the converted text to standard output.
+It prints the changes, the differences in behavior, and the problems that you must fix to
+standard error.
 
-It ends with 0 if nothing is left, 1 if something is, 2 for an invalid command line.`,
+The exit code is 0 if no problems are left, 1 if problems are left, and 2 if the command line is
+invalid.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if len(files) != 1 {
-				return cli.Usage(errors.New("name one file"))
+				return cli.Usage(errors.New("pass exactly one file"))
 			}
 
-			done, err := task.Migrate(files[0])
+			result, err := task.Migrate(files[0])
 			if err != nil {
 				return err
 			}
 
-			if _, err := cmd.OutOrStdout().Write(done.Text); err != nil {
+			if _, err := cmd.OutOrStdout().Write(result.Text); err != nil {
 				return fmt.Errorf("print file: %w", err)
 			}
 
-			for _, change := range done.Changes {
+			for _, change := range result.Changes {
 				cmd.PrintErrln("note:", change)
 			}
 
-			for _, problem := range done.Left {
+			for _, problem := range result.Remaining {
 				cmd.PrintErrln("left:", problem)
 			}
 
-			if len(done.Left) > 0 {
+			if len(result.Remaining) > 0 {
 				return cli.Failed()
 			}
 

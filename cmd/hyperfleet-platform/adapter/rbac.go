@@ -19,20 +19,20 @@ import (
 
 const (
 	outputRBAC = "rbac"
-	// namePrefix begins the names of accounts and roles.
+	// namePrefix is the prefix of the names of ServiceAccounts and roles.
 	namePrefix = "hyperfleet-adapter"
 )
 
-// access is what is printed for one cluster.
-type access struct {
-	// Who is the adapter, and Where its cluster, for people.
-	Who, Where      string
-	Name, Namespace string
-	Rules           []task.Rule
+// clusterRBAC has the values of the manifests for one cluster.
+type clusterRBAC struct {
+	// Adapter and Cluster describe the adapter and its cluster in the comment.
+	Adapter, Cluster string
+	Name, Namespace  string
+	Rules            []task.Rule
 }
 
-// manifests is the text of an access.
-const manifests = `# What {{ .Who }} may do on its {{ .Where }}: what its task file needs, and no more.
+// manifests is the template of the manifests for one cluster.
+const manifests = `# Permissions of {{ .Adapter }} on its {{ .Cluster }}. They are the minimum that its task file needs.
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -64,14 +64,15 @@ subjects:
   namespace: {{ .Namespace }}
 `
 
-// printRBAC prints what the files need: on the cluster, and on the hub.
+// printRBAC prints the RBAC manifests that the task files need on the cluster and on the hub. If a file is
+// invalid, it prints the problems to standard error.
 func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
-	deployment, err := deploymentOf(cmd, task.Deployment(true))
+	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(true))
 
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 	out.add("configuration", err)
 
-	need := map[string][]task.Rule{}
+	rulesByTransport := map[string][]task.Rule{}
 
 	for _, file := range files {
 		loaded, err := task.LoadFile(file, deployment)
@@ -82,10 +83,10 @@ func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
 				break
 			}
 
-			rules, err := loaded.Access(name)
+			rules, err := loaded.RequiredRules(name)
 			out.add(file, err)
 
-			need[name] = append(need[name], rules...)
+			rulesByTransport[name] = append(rulesByTransport[name], rules...)
 		}
 	}
 
@@ -97,30 +98,30 @@ func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
 		return cli.Failed()
 	}
 
-	who, name := "the adapter", namePrefix
+	adapter, name := "the adapter", namePrefix
 	if deployment != nil {
-		who, name = "the adapter "+deployment.Adapter.Name, namePrefix+"-"+deployment.Adapter.Name
+		adapter, name = "the adapter "+deployment.Adapter.Name, namePrefix+"-"+deployment.Adapter.Name
 	}
 
-	return printAll(cmd.OutOrStdout(), []access{
-		{who, "cluster", name, namespace, task.MergeRules(need[transport.Kubernetes])},
-		{who, "hub", name, namespace, task.MergeRules(need[transport.Maestro])},
+	return printManifests(cmd.OutOrStdout(), []clusterRBAC{
+		{adapter, "cluster", name, namespace, task.MergeRules(rulesByTransport[transport.Kubernetes])},
+		{adapter, "hub", name, namespace, task.MergeRules(rulesByTransport[transport.Maestro])},
 	})
 }
 
-// printAll prints those that are not empty.
-func printAll(w io.Writer, all []access) error {
+// printManifests prints the manifests of each cluster that has rules.
+func printManifests(w io.Writer, all []clusterRBAC) error {
 	text, err := template.New("rbac").Funcs(template.FuncMap{
-		"list": func(words []string) string { return strings.Join(words, ", ") },
+		"list": func(verbs []string) string { return strings.Join(verbs, ", ") },
 	}).Parse(manifests)
 	if err != nil {
-		return fmt.Errorf("read template: %w", err)
+		return fmt.Errorf("parse template: %w", err)
 	}
 
 	separator := ""
 
-	for _, one := range all {
-		if len(one.Rules) == 0 {
+	for _, cluster := range all {
+		if len(cluster.Rules) == 0 {
 			continue
 		}
 
@@ -128,7 +129,7 @@ func printAll(w io.Writer, all []access) error {
 			return err
 		}
 
-		if err := text.Execute(w, one); err != nil {
+		if err := text.Execute(w, cluster); err != nil {
 			return err
 		}
 

@@ -47,32 +47,32 @@ const (
 	brokerFile = "broker.yaml"
 )
 
-// brokerConfig is the file broker.yaml: the key broker, as in Sentinel's file.
-type brokerConfig struct {
+// brokerFileConfig is the content of the file broker.yaml. It has the key broker, as in Sentinel's file.
+type brokerFileConfig struct {
 	Broker platform.Broker `yaml:"broker"`
 }
 
 func newServe() *cobra.Command {
 	var taskFile, brokerPath string
 
-	spec := task.Deployment(true)
+	spec := task.NewDeploymentSpec(true)
 
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE --task-config FILE",
-		Short: "Run an adapter: handle events until it is told to end",
-		Long: `Run an adapter. It hears what has to be looked at from the fleet API itself, or with
-events.source broker from Sentinel, handles each event by the task file, and reports to the
-fleet API.
+		Short: "Run an adapter, which handles events of the fleet API",
+		Long: `Run an adapter. The adapter reads the change feed of the fleet API or, with events.source:
+broker, receives events from Sentinel. It runs the task file for each event and reports the
+result to the fleet API.
 
-The broker, if there is one, is configured in a file of its own, with the key broker as in
-Sentinel's file: --broker-config, or ` + envBroker + `, or broker.yaml in the working directory;
-HYPERFLEET_BROKER_* variables go over it.
+The broker has its own configuration file, with the key broker as in Sentinel's file. Its path
+is --broker-config, or ` + envBroker + `, or broker.yaml in the working directory.
+HYPERFLEET_BROKER_* environment variables override the file.
 
-On SIGTERM it is not ready any more, takes no more events, and lets those in work end, for
-30 seconds at most. A second signal ends it at once.`,
+On SIGTERM, the adapter becomes unready, accepts no more events, and waits up to 30 seconds
+for running events. A second signal stops the process immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error {
+			files := mounted.NewWatcher(spec.FilePath(cmd.Flags()), func() error {
 				deployment, err := spec.Load(cmd.Flags())
 				if err == nil {
 					_, err = task.LoadFile(taskFile, deployment)
@@ -87,7 +87,7 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 			}
 
 			if taskFile == "" {
-				return cli.Usage(errors.New("--task-config is needed (env " + task.EnvTask + ")"))
+				return cli.Usage(errors.New("set --task-config (env " + task.EnvTask + ")"))
 			}
 
 			var events platform.Broker
@@ -97,13 +97,13 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 					return err
 				}
 			} else if brokerPath != "" {
-				return cli.Usage(errors.New("--broker-config goes with events.source: broker"))
+				return cli.Usage(errors.New("--broker-config needs events.source: broker"))
 			}
 
 			ctx, stop := signal.NotifyContext(contextOf(cmd), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 
-			// The second signal finds no handler, and ends the process.
+			// stop removes the signal handler, so that a second signal kills the process.
 			go func() {
 				<-ctx.Done()
 				stop()
@@ -124,16 +124,16 @@ On SIGTERM it is not ready any more, takes no more events, and lets those in wor
 	return cmd
 }
 
-// loadBroker reads the broker's own file.
+// loadBroker loads the configuration file of the broker.
 func loadBroker(path string) (platform.Broker, error) {
-	spec := strictyaml.Spec[brokerConfig]{
+	spec := strictyaml.Spec[brokerFileConfig]{
 		EnvFile: envBroker,
 		Aliases: map[string]string{
 			"broker.type": "BROKER_TYPE", "broker.rabbitmq.url": "BROKER_RABBITMQ_URL",
 		},
-		Validate: func(c *brokerConfig) error {
+		Validate: func(c *brokerFileConfig) error {
 			if c.Broker.Type != platform.BrokerRabbitMQ {
-				return strictyaml.ErrorAt("broker.type", "%q: write rabbitmq; without a broker, set events.source: api", c.Broker.Type)
+				return strictyaml.ErrorAt("broker.type", "%q: set rabbitmq, or set events.source: api if you have no broker", c.Broker.Type)
 			}
 
 			return nil
@@ -159,20 +159,21 @@ func loadBroker(path string) (platform.Broker, error) {
 	return config.Broker, nil
 }
 
-// runAdapter wires an adapter together, and runs it.
+// runAdapter builds an adapter and runs it until ctx is done or a configuration file changes.
 func runAdapter(
-	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Files, file string, events platform.Broker,
+	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Watcher, file string, brokerConfig platform.Broker,
 ) error {
-	// A burst is worth more than the memory: the heap is small.
+	// Collect garbage less often, because CPU time during a burst of events matters more than memory. The
+	// heap is small.
 	cli.SetGCPercent(200)
 
 	info := version.Read()
-	logger := logging(deployment.Log)
+	logger := newLogger(deployment.Log)
 
-	ctx, stop := files.Until(ctx, logger)
+	ctx, stop := files.CancelOnChange(ctx, logger)
 	defer stop()
 
-	// Standard output has the log, in one format.
+	// Options.Output is not set, because standard output has the log in one format.
 	endTracing, err := tracing.Start(ctx, tracing.Options{
 		Service: "hyperfleet-adapter-" + deployment.Adapter.Name, Version: info.Version, Log: logger,
 	})
@@ -191,7 +192,7 @@ func runAdapter(
 		return err
 	}
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	if err != nil {
 		return err
 	}
@@ -201,10 +202,10 @@ func runAdapter(
 		return fmt.Errorf("identity_key_file: %w", err)
 	}
 
-	looks := serve.NewLooks(nil)
+	looks := serve.NewRequeuer(nil)
 
-	clients, watches, err := transports(deployment, loaded, kubernetes.Options{
-		Adapter: deployment.Adapter.Name, Calls: calls, Changed: looks.Changed, Log: logger,
+	clients, watches, err := newTransports(deployment, loaded, kubernetes.Options{
+		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, Log: logger,
 	})
 	if err != nil {
 		return err
@@ -212,44 +213,45 @@ func runAdapter(
 
 	handle, err := pipeline.New(pipeline.Options{
 		Deployment: deployment, Task: loaded, Clients: clients, Keys: keys, FrameworkVersion: info.Version,
-		Env: environment(deployment), Calls: calls, Log: logger,
+		Env: taskEnvironment(deployment), Calls: calls, Log: logger,
 	})
 	if err != nil {
 		return err
 	}
 
-	from, closeSource, err := source(ctx, deployment, events, calls, logger, registry)
+	events, closeSource, err := newSource(ctx, deployment, brokerConfig, calls, logger, registry)
 	if err != nil {
 		return err
 	}
 	defer closeSource()
 
-	// The watches end after the events that are in work, which read by them.
-	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
+	// The watches stop after the running events, because these events read from the watch caches.
+	watchCtx, stopWatches := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWatches()
 
-	group, work := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	for _, watch := range watches {
-		group.Go(func() error { return watch(life) })
+		group.Go(func() error { return watch(watchCtx) })
 	}
 
 	group.Go(func() error {
-		defer end()
+		defer stopWatches()
 
-		return serve.Run(work, serve.Options{
-			Deployment: *deployment, Version: info.Version, Events: from, Handle: handle.Handle,
-			Looks: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
+		return serve.Run(groupCtx, serve.Options{
+			Deployment: *deployment, Version: info.Version, Events: events, Handle: handle.Handle,
+			Requeuer: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
 		})
 	})
 
 	return group.Wait()
 }
 
-// loadTask reads the task file, if it is for this version, and logs what is doubtful in it.
+// loadTask loads the task file and logs its warnings. It returns an error if the configuration requires
+// another version of the adapter.
 func loadTask(
-	ctx context.Context, file string, deployment *adapterapi.Deployment, own string, logger *slog.Logger,
+	ctx context.Context, file string, deployment *adapterapi.Deployment, frameworkVersion string, logger *slog.Logger,
 ) (*task.Task, error) {
-	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, own); err != nil {
+	if err := task.CheckFramework(deployment.Adapter.FrameworkVersion, frameworkVersion); err != nil {
 		return nil, err
 	}
 
@@ -265,13 +267,14 @@ func loadTask(
 	return loaded, nil
 }
 
-// source is where events come from, to be closed when none is in work.
-func source(
-	ctx context.Context, deployment *adapterapi.Deployment, events platform.Broker, calls *metrics.Calls,
+// newSource returns the source of events: the broker, or the change feed of the fleet API. The caller must
+// call the returned function when no event is running.
+func newSource(
+	ctx context.Context, deployment *adapterapi.Deployment, brokerConfig platform.Broker, calls *metrics.CallMetrics,
 	logger *slog.Logger, registry prometheus.Registerer,
 ) (serve.Source, func(), error) {
 	if deployment.FromBroker() {
-		b, err := broker.Open(ctx, events, logger, registry)
+		b, err := broker.Open(ctx, brokerConfig, logger, registry)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -279,67 +282,68 @@ func source(
 		return b, b.Close, nil
 	}
 
-	api, err := pipeline.APIClient(deployment, client.Options{Calls: calls})
+	api, err := pipeline.NewAPIClient(deployment, client.Options{Calls: calls})
 	if err != nil {
 		return nil, nil, err
 	}
 
-	follows, err := feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
+	changes, err := feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
 
-	return follows, func() {}, err
+	return changes, func() {}, err
 }
 
-func logging(output adapterapi.LogOutput) *slog.Logger {
-	// Both were checked with the configuration.
+func newLogger(output adapterapi.LogOutput) *slog.Logger {
+	// Both values were validated with the configuration.
 	level, _ := log.ParseLevel(output.Level)
 	format, _ := log.ParseFormat(output.Format)
 
-	var to io.Writer = os.Stdout
+	var writer io.Writer = os.Stdout
 	if output.Output == "stderr" {
-		to = os.Stderr
+		writer = os.Stderr
 	}
 
-	logger := log.New(to, log.Options{Level: level, Format: format})
-	ctrl.SetLogger(log.Logr(logger)) // the watches' library has a logger of its own
+	logger := log.New(writer, log.Options{Level: level, Format: format})
+	ctrl.SetLogger(log.ToLogr(logger)) // controller-runtime, which runs the watches, has a global logger
 
 	return logger
 }
 
-// transports makes those that the task file uses, with what keeps their watches.
-func transports(
+// newTransports returns a client for each transport that the task file uses, and the functions that run
+// the watches of the clients.
+func newTransports(
 	deployment *adapterapi.Deployment, loaded *task.Task, options kubernetes.Options,
 ) (map[string]transport.Client, []func(context.Context) error, error) {
-	uses := func(name string) bool {
+	isUsed := func(name string) bool {
 		return slices.ContainsFunc(loaded.Resources, func(r task.Resource) bool { return r.Transport == name })
 	}
 	clients := map[string]transport.Client{}
 
 	var watches []func(context.Context) error
 
-	if uses(transport.Kubernetes) {
+	if isUsed(transport.Kubernetes) {
 		cluster := deployment.Clients.Kubernetes
 
-		config, err := kubernetes.Config(cluster.KubeConfigPath, cluster.QPS, cluster.Burst)
+		config, err := kubernetes.LoadConfig(cluster.KubeConfigPath, cluster.QPS, cluster.Burst)
 		if err != nil {
 			return nil, nil, err
 		}
 
-		direct := options
-		direct.Config = config
+		localOptions := options
+		localOptions.Config = config
 
-		local, err := kubernetes.New(direct)
+		all, err := kubernetes.New(localOptions)
 		if err != nil {
 			return nil, nil, err
 		}
 
-		clients[transport.Kubernetes] = local
-		watches = append(watches, local.Run)
+		clients[transport.Kubernetes] = all
+		watches = append(watches, all.Run)
 	}
 
-	if uses(transport.Maestro) {
+	if isUsed(transport.Maestro) {
 		hub, err := maestro.Open(deployment.Clients.Maestro, deployment.Clients.Kubernetes, options)
 		if err != nil {
-			return nil, nil, fmt.Errorf("the task file has resources of transport maestro: %w", err)
+			return nil, nil, fmt.Errorf("connect to the hub for resources of transport maestro: %w", err)
 		}
 
 		clients[transport.Maestro] = hub
@@ -349,12 +353,12 @@ func transports(
 	return clients, watches, nil
 }
 
-// configHandler answers with the configuration, without secrets.
+// configHandler returns a handler that serves the configuration without secrets.
 func configHandler(deployment *adapterapi.Deployment) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/yaml")
 
-		if err := strictyaml.Write(w, task.Redacted(deployment)); err != nil {
+		if err := strictyaml.Write(w, task.Redact(deployment)); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// report is what validate found; its JSON form is what --output json prints.
+// report is the result of validate. With --output json, validate prints its JSON form.
 type report struct {
 	Valid    bool                `json:"valid"`
 	Files    []string            `json:"files"`
@@ -33,37 +33,37 @@ func newValidate() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
-		Short: "Check task files, and say everything that is wrong with them",
-		Long: `Check task files: fields, expressions, templates, and what contradicts itself. Each
-problem is a line with file, line and column. With --config, or ` + task.EnvDeployment + `, the
-deployment configuration is checked as well, and what the task files use of it.
+		Short: "Validate task files and print all problems",
+		Long: `Validate the fields, expressions and templates of task files, and find contradictions. Each
+problem is one line with file, line and column. With --config, or ` + task.EnvDeployment + `, the
+command also validates the deployment configuration, and what the task files use of it.
 
-With --output rbac it prints the ServiceAccount, the ClusterRole and their binding that an
-adapter with these task files needs on its cluster, and on its Open Cluster Management hub:
-what the kinds and gates of the files come to, and no more. Problems are on standard error
-then.
+With --output rbac, the command prints the ServiceAccount, the ClusterRole and the
+ClusterRoleBinding that an adapter with these task files needs on its cluster and on its Open
+Cluster Management hub. The role has only the permissions that the kinds and gates in the task
+files need. In this case, problems go to standard error.
 
-It ends with 0 if nothing is wrong, 1 if something is, 2 for a command line that can't be
-meant. Warnings are about what works and should be written in another way.`,
+The exit code is 0 if there are no problems, 1 if there are problems, and 2 if the command line
+is invalid. A warning is about a deprecated or discouraged form that still works.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
-			if output != outputRBAC && checkOutput(output) != nil {
+			if output != outputRBAC && validateOutput(output) != nil {
 				return cli.Usagef("unknown output %q: use text, json or rbac", output)
 			}
 
 			if len(files) == 0 {
-				return cli.Usage(errors.New("name a task file"))
+				return cli.Usage(errors.New("pass at least one task file"))
 			}
 
 			if output == outputRBAC {
 				return printRBAC(cmd, files, namespace)
 			}
 
-			found := validate(cmd, files)
-			if err := found.print(cmd.OutOrStdout(), output); err != nil {
+			result := validate(cmd, files)
+			if err := result.print(cmd.OutOrStdout(), output); err != nil {
 				return err
 			}
 
-			if !found.Valid {
+			if !result.Valid {
 				return cli.Failed()
 			}
 
@@ -72,8 +72,8 @@ meant. Warnings are about what works and should be written in another way.`,
 	}
 
 	cmd.Flags().String("config", "", "deployment configuration (env "+task.EnvDeployment+")")
-	cmd.Flags().StringVarP(&output, "output", "o", outputText, "text, json or rbac")
-	cmd.Flags().StringVar(&namespace, "namespace", "hyperfleet-system", "of the ServiceAccount, with --output rbac")
+	cmd.Flags().StringVarP(&output, "output", "o", outputText, "output format: text, json or rbac")
+	cmd.Flags().StringVar(&namespace, "namespace", "hyperfleet-system", "namespace of the ServiceAccount, with --output rbac")
 
 	return cmd
 }
@@ -81,7 +81,7 @@ meant. Warnings are about what works and should be written in another way.`,
 func validate(cmd *cobra.Command, files []string) *report {
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 
-	deployment, err := deploymentOf(cmd, task.Deployment(true))
+	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(true))
 	out.add("configuration", err)
 
 	for _, file := range files {
@@ -98,11 +98,11 @@ func validate(cmd *cobra.Command, files []string) *report {
 	return out
 }
 
-// deploymentOf is the deployment configuration; nil where none is given, or it can't be
-// read.
-func deploymentOf(cmd *cobra.Command, spec *strictyaml.Spec[adapterapi.Deployment]) (*adapterapi.Deployment, error) {
-	if given, err := cmd.Flags().GetString("config"); err == nil && given == "" && os.Getenv(task.EnvDeployment) == "" {
-		return nil, nil //nolint:nilnil // there is none to check against
+// loadDeployment returns the deployment configuration. It returns nil if neither --config nor the
+// environment variable names a file, and nil with an error if the file is invalid.
+func loadDeployment(cmd *cobra.Command, spec *strictyaml.Spec[adapterapi.Deployment]) (*adapterapi.Deployment, error) {
+	if path, err := cmd.Flags().GetString("config"); err == nil && path == "" && os.Getenv(task.EnvDeployment) == "" {
+		return nil, nil //nolint:nilnil // the deployment configuration is optional
 	}
 
 	deployment, err := spec.Load(cmd.Flags())

@@ -21,18 +21,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/server"
 )
 
-// New makes the command.
+// New returns the command `hyperfleet-platform api`.
 func New() *cobra.Command {
-	spec := spec()
+	spec := newSpec()
 
 	cmd := &cobra.Command{
 		Use:   "api",
-		Short: "Serve the fleet API: desired state, and what adapters report of it",
-		Long: `Serve the fleet API over a Postgres database, whose schema it brings up to date by itself.
-Any number of replicas may run. docs/reference/fleet-api.md has the configuration.`,
+		Short: "Serve the fleet API, which stores desired state and the statuses that adapters report",
+		Long: `Serve the fleet API with a PostgreSQL database. The API migrates the database schema at start.
+You can run any number of replicas. docs/reference/fleet-api.md describes the configuration.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
+			files := mounted.NewWatcher(spec.FilePath(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
@@ -48,10 +48,10 @@ Any number of replicas may run. docs/reference/fleet-api.md has the configuratio
 	cmd.SetContext(context.Background())
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
-		panic(err) // the configuration has two keys of one name: tests make the command
+		panic(err) // the configuration has a duplicate key; the tests find this
 	}
 
-	settings, err := spec.Command()
+	settings, err := spec.NewCommand()
 	if err != nil {
 		panic(err) // as above
 	}
@@ -61,13 +61,12 @@ Any number of replicas may run. docs/reference/fleet-api.md has the configuratio
 	return cmd
 }
 
-// Defaults is the configuration without file, environment and flags.
+// Defaults returns the configuration without file, environment variables and flags.
 func Defaults() platform.API {
 	return platform.API{
 		Server:   platform.Server{Address: ":8000", HealthAddress: ":8080", MetricsAddress: ":9090"},
 		Database: platform.Database{QueryTimeout: 10 * time.Second},
-		// Without entities in the file there are these two, which no adapter has to
-		// reconcile yet.
+		// The default entities have no required adapters.
 		Entities: []platform.Entity{
 			{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 53},
 			{
@@ -81,21 +80,21 @@ func Defaults() platform.API {
 	}
 }
 
-func spec() *strictyaml.Spec[platform.API] {
+func newSpec() *strictyaml.Spec[platform.API] {
 	return &strictyaml.Spec[platform.API]{
 		Default: Defaults(),
 		EnvFile: "HYPERFLEET_API_CONFIG",
 		Aliases: map[string]string{"log.level": log.EnvLevel},
 		Help: map[string]string{
-			"server.address":              "where the API listens",
+			"server.address":              "address on which the API listens",
 			"database.url_file":           "file with the URL of the database",
-			"insecure_no_authentication":  "listen for everybody without server.jwt",
-			"stuck_after":                 "when a resource that is not reconciled counts as stuck",
-			"changes_kept":                "for how long the change feed goes back",
+			"insecure_no_authentication":  "serve all clients without server.jwt",
+			"stuck_after":                 "time after which an unreconciled resource counts as stuck",
+			"changes_kept":                "retention time of the change feed",
 			"adapters":                    "adapters that may report on every kind",
 			"spec_schemas":                "OpenAPI document with the schemas of specs",
-			"server.tenant.system_header": "header of requests that see all tenants' resources",
-			"server.tls_key_file":         "key of the certificate; with it the API speaks HTTPS",
+			"server.tenant.system_header": "header of requests that can access the resources of all tenants",
+			"server.tls_key_file":         "private key of the certificate; with a certificate, the API serves HTTPS",
 		},
 		Validate: validate,
 	}
@@ -104,18 +103,19 @@ func spec() *strictyaml.Spec[platform.API] {
 func validate(c *platform.API) error {
 	var errs []error
 
-	wrong := func(bad bool, key, text string) {
-		if bad {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+	addIf := func(isInvalid bool, key, message string) {
+		if isInvalid {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
 		}
 	}
-	wrong(c.Server.Address == "", "server.address", "say where the API listens")
-	wrong((c.Server.TLSCertFile == "") != (c.Server.TLSKeyFile == ""), "server.tls_cert_file", "goes together with tls_key_file")
-	wrong(c.Database.URLFile == "", "database.url_file", "name the file with the URL of the database")
-	wrong(c.Database.MaxConnections < 0, "database.max_connections", "0 or more")
-	wrong(c.Database.QueryTimeout <= 0, "database.query_timeout", "a duration above 0")
-	wrong(c.StuckAfter <= 0, "stuck_after", "a duration above 0")
-	wrong(c.ChangesKept <= 0, "changes_kept", "a duration above 0")
+	addIf(c.Server.Address == "", "server.address", "set the address on which the API listens")
+	addIf((c.Server.TLSCertFile == "") != (c.Server.TLSKeyFile == ""), "server.tls_cert_file",
+		"set both this key and tls_key_file, or neither")
+	addIf(c.Database.URLFile == "", "database.url_file", "set the path of the file with the database URL")
+	addIf(c.Database.MaxConnections < 0, "database.max_connections", "must be 0 or more")
+	addIf(c.Database.QueryTimeout <= 0, "database.query_timeout", "must be above 0")
+	addIf(c.StuckAfter <= 0, "stuck_after", "must be above 0")
+	addIf(c.ChangesKept <= 0, "changes_kept", "must be above 0")
 	errs = append(errs, validateCallers(c)...)
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
@@ -131,50 +131,50 @@ func validate(c *platform.API) error {
 		errs = append(errs, strictyaml.ErrorAt("spec_schemas", "%w", err))
 	}
 
-	if err := server.CheckEntities(c.Entities, schemas); err != nil {
+	if err := server.ValidateEntities(c.Entities, schemas); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("entities", "%w", err))
 	}
 
 	return errors.Join(errs...)
 }
 
-// validateCallers says what is wrong with who may do what.
+// validateCallers validates the settings for authentication, tenants and roles.
 func validateCallers(c *platform.API) []error {
 	var errs []error
 
-	wrong := func(bad bool, key, text string) {
-		if bad {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+	addIf := func(isInvalid bool, key, message string) {
+		if isInvalid {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
 		}
 	}
 	issuers := c.Server.JWT.Configs
-	tokens := len(issuers) > 0
+	hasTokens := len(issuers) > 0
 
-	wrong(!tokens && len(c.Roles) > 0, "roles", "they go by the claims of tokens: set server.jwt.configs")
-	wrong(!tokens && !c.InsecureNoAuthentication && !loopback(c.Server.Address), "server.address",
-		"without server.jwt everybody who reaches it may do everything: set server.jwt.configs, listen on 127.0.0.1, "+
-			"or say insecure_no_authentication: true")
-	wrong(tokens && c.InsecureNoAuthentication, "insecure_no_authentication", "does not go with server.jwt")
-	wrong(tokens && len(c.Roles) == 0, "roles", "say what tokens may do: without roles they may do nothing")
+	addIf(!hasTokens && len(c.Roles) > 0, "roles", "roles match the claims of tokens: set server.jwt.configs")
+	addIf(!hasTokens && !c.InsecureNoAuthentication && !isLoopback(c.Server.Address), "server.address",
+		"without server.jwt, every client that reaches this address has all permissions: set server.jwt.configs, "+
+			"listen on 127.0.0.1, or set insecure_no_authentication: true")
+	addIf(hasTokens && c.InsecureNoAuthentication, "insecure_no_authentication", "cannot be used with server.jwt")
+	addIf(hasTokens && len(c.Roles) == 0, "roles", "set at least one role: without roles, tokens have no permissions")
 
-	for _, one := range []struct {
+	for _, check := range []struct {
 		key string
 		err error
 	}{
-		{"server.jwt.configs", server.CheckIssuers(issuers)},
-		{"server.tenant", server.CheckTenant(c.Server.Tenant, tokens)},
-		{"roles", server.CheckRoles(c.Roles, issuers)},
+		{"server.jwt.configs", server.ValidateIssuers(issuers)},
+		{"server.tenant", server.ValidateTenant(c.Server.Tenant, hasTokens)},
+		{"roles", server.ValidateRoles(c.Roles, issuers)},
 	} {
-		if one.err != nil {
-			errs = append(errs, strictyaml.ErrorAt(one.key, "%w", one.err))
+		if check.err != nil {
+			errs = append(errs, strictyaml.ErrorAt(check.key, "%w", check.err))
 		}
 	}
 
 	return errs
 }
 
-// loopback says whether an address is reached from this machine alone.
-func loopback(address string) bool {
+// isLoopback returns true if only processes on this machine can reach an address.
+func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api is the command `hyperfleet-platform api`: it reads the configuration and wires the
-// fleet API (platform/server) to Postgres (platform/store).
+// Package api implements the command `hyperfleet-platform api`. It loads the configuration and runs the
+// fleet API (platform/server) with PostgreSQL (platform/store).
 package api

@@ -30,30 +30,30 @@ import (
 )
 
 const (
-	// headerTimeout, readTimeout and idleTimeout bound what a client may take its time
-	// with. Answers have a bound in the handler: who waits for changes waits for up to a
-	// minute.
+	// headerTimeout, readTimeout, writeTimeout and idleTimeout are the timeouts of the HTTP server. The
+	// handler has its own timeout for responses. A client can wait for changes for up to one minute.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
 	writeTimeout  = 90 * time.Second
 	idleTimeout   = 2 * time.Minute
-	// openTimeout bounds the beginning, migrations included.
+	// openTimeout is the timeout to connect to the database, including migrations.
 	openTimeout = 5 * time.Minute
-	// stopTimeout is how long requests may take to end.
+	// stopTimeout is the grace period for running requests at shutdown.
 	stopTimeout = 25 * time.Second
 )
 
-// run serves until ctx ends, or the files of its configuration are others.
-func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics io.Writer) error {
-	// A burst is worth more than the memory: the heap is small.
+// run serves the API until ctx is done or a configuration file changes.
+func run(ctx context.Context, c platform.API, files *mounted.Watcher, diagnostics io.Writer) error {
+	// Collect garbage less often, because CPU time during a burst of requests matters more than memory. The
+	// heap is small.
 	cli.SetGCPercent(200)
 
-	// Both were validated.
+	// Both values were validated with the configuration.
 	level, _ := log.ParseLevel(c.Log.Level)
 	format, _ := log.ParseFormat(c.Log.Format)
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
-	ctx, stop := files.Until(ctx, logger)
+	ctx, stop := files.CancelOnChange(ctx, logger)
 	defer stop()
 
 	info := version.Read()
@@ -71,7 +71,7 @@ func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics 
 		return err
 	}
 
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,8 @@ func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics 
 	}
 
 	if len(c.Server.JWT.Configs) == 0 {
-		logger.Warn("without server.jwt everybody who reaches the API may do everything", slog.String("address", c.Server.Address))
+		logger.Warn("server.jwt is not set: every client that reaches the API has all permissions",
+			slog.String("address", c.Server.Address))
 	}
 
 	handler, err := server.New(server.Options{
@@ -100,28 +101,28 @@ func run(ctx context.Context, c platform.API, files *mounted.Files, diagnostics 
 		return err
 	}
 
-	looked, err := probes.Listen(ctx, probes.Options{
+	probeServer, err := probes.Listen(ctx, probes.Options{
 		HealthAddress: c.Server.HealthAddress, MetricsAddress: c.Server.MetricsAddress, Gatherer: registry, Log: logger,
-		Ready: func(asked context.Context) error {
+		CheckReady: func(probeCtx context.Context) error {
 			if ctx.Err() != nil {
-				return errors.New("the program is about to end")
+				return errors.New("the program is shutting down")
 			}
 
-			return database.Ping(asked)
+			return database.Ping(probeCtx)
 		},
 	})
 	if err != nil {
 		return err
 	}
-	defer looked.Close(ctx) //nolint:errcheck // the process ends
+	defer probeServer.Close(ctx) //nolint:errcheck // the process exits
 
 	return serve(ctx, c.Server, handler, logger)
 }
 
-// openStore connects to the database. The URL has a password in it, so it is read from a
-// file, and told to nobody.
-func openStore(ctx context.Context, c platform.API, calls *metrics.Calls, logger *slog.Logger) (*store.Store, error) {
-	url, err := log.ReadSecret(c.Database.URLFile)
+// openStore connects to the database. It reads the URL from a file and never logs it, because the URL
+// contains a password.
+func openStore(ctx context.Context, c platform.API, calls *metrics.CallMetrics, logger *slog.Logger) (*store.Store, error) {
+	url, err := log.ReadSecretFile(c.Database.URLFile)
 	if err != nil {
 		return nil, fmt.Errorf("database.url_file: %w", err)
 	}
@@ -130,19 +131,19 @@ func openStore(ctx context.Context, c platform.API, calls *metrics.Calls, logger
 	defer cancel()
 
 	return store.Open(ctx, store.Options{
-		URL: url.Reveal(), MaxConns: c.Database.MaxConnections, Timeout: c.Database.QueryTimeout, ChangesKept: c.ChangesKept,
+		URL: url.Reveal(), MaxConns: c.Database.MaxConnections, Timeout: c.Database.QueryTimeout, ChangesRetention: c.ChangesKept,
 		Log: logger, Calls: calls,
 	})
 }
 
-// serve listens until ctx ends, and lets requests end then.
+// serve serves the API until ctx is done. It then waits for running requests, up to stopTimeout.
 func serve(ctx context.Context, c platform.Server, handler http.Handler, logger *slog.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Address)
 	if err != nil {
 		return fmt.Errorf("listen for the API: %w", err)
 	}
 
-	listening := &http.Server{
+	httpServer := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
@@ -155,7 +156,7 @@ func serve(ctx context.Context, c platform.Server, handler http.Handler, logger 
 
 		go func() {
 			if err := watcher.Start(ctx); err != nil {
-				logger.Error("the certificate is not watched any more", slog.Any("error", err))
+				logger.Error("the certificate watch has failed: a new certificate is not loaded", slog.Any("error", err))
 			}
 		}()
 
@@ -164,26 +165,26 @@ func serve(ctx context.Context, c platform.Server, handler http.Handler, logger 
 		})
 	}
 
-	ended := make(chan error, 1)
+	serveErr := make(chan error, 1)
 
-	go func() { ended <- listening.Serve(listener) }()
+	go func() { serveErr <- httpServer.Serve(listener) }()
 
 	logger.Info("the fleet API listens", slog.String("address", listener.Addr().String()))
 
 	select {
-	case err := <-ended:
+	case err := <-serveErr:
 		return fmt.Errorf("serve the API: %w", err)
 	case <-ctx.Done():
 	}
 
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 
-	if err := listening.Shutdown(stopping); err != nil {
-		return errors.Join(fmt.Errorf("let requests end: %w", err), listening.Close())
+	if err := httpServer.Shutdown(shutdownCtx); err != nil {
+		return errors.Join(fmt.Errorf("wait for running requests: %w", err), httpServer.Close())
 	}
 
-	logger.Info("the fleet API has ended")
+	logger.Info("the fleet API has stopped")
 
 	return nil
 }

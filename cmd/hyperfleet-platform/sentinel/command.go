@@ -30,23 +30,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
 
-// EnvBroker names the variable with the path of a file that holds the broker's
-// configuration alone, for programs that share it.
+// EnvBroker is the environment variable with the path of a file that has only the configuration of the
+// broker. Several programs can share this file.
 const EnvBroker = "BROKER_CONFIG_FILE"
 
-// New makes the command.
+// New returns the command `hyperfleet-platform sentinel`.
 func New() *cobra.Command {
-	spec := spec()
+	spec := newSpec()
 	cmd := &cobra.Command{
 		Use:   "sentinel",
-		Short: "Tell adapters which resources of the fleet API to look at",
-		Long: `Watch one kind of resource of the fleet API and send an event for each that changed, is not
-reconciled, or was not looked at for long. Replicas agree on one that sends.`,
+		Short: "Send an event to adapters for each resource of the fleet API that must be reconciled",
+		Long: `Watch one kind of resource of the fleet API. Send an event for each resource that has changed,
+is not reconciled, or has had no event for a long time. Only the leader of the replicas sends
+events.`,
 		Example: "  hyperfleet-platform sentinel --config sentinel.yaml\n" +
 			"  hyperfleet-platform sentinel config validate --config sentinel.yaml",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
+			files := mounted.NewWatcher(spec.FilePath(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
@@ -66,13 +67,13 @@ reconciled, or was not looked at for long. Replicas agree on one that sends.`,
 	return cmd
 }
 
-// newConfig makes `hyperfleet-platform sentinel config validate`.
+// newConfig returns the command `hyperfleet-platform sentinel config` with its subcommand validate.
 func newConfig() *cobra.Command {
-	spec := spec()
-	group := &cobra.Command{Use: "config", Short: "Look at the configuration of sentinel"}
+	spec := newSpec()
+	group := &cobra.Command{Use: "config", Short: "Validate the configuration of sentinel"}
 	validate := &cobra.Command{
 		Use:   "validate",
-		Short: "Check the configuration, expressions included, and print what it comes to",
+		Short: "Validate the configuration and its expressions, and print the effective configuration",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := spec.Load(cmd.Flags())
@@ -93,28 +94,28 @@ func addFlags(cmd *cobra.Command, spec *strictyaml.Spec[platform.Sentinel]) {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usagef("sentinel: %w", err) })
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
-		panic(err) // the configuration has two keys of one name: tests make the command
+		panic(err) // the configuration has a duplicate key; the tests find this
 	}
 }
 
-func spec() *strictyaml.Spec[platform.Sentinel] {
+func newSpec() *strictyaml.Spec[platform.Sentinel] {
 	return &strictyaml.Spec[platform.Sentinel]{
 		Default: sentinel.Defaults(),
 		EnvFile: "HYPERFLEET_SENTINEL_CONFIG",
 		Aliases: map[string]string{"log.level": log.EnvLevel, "broker.type": "BROKER_TYPE"},
 		Help: map[string]string{
 			"resource_type": "collection to watch, for example clusters",
-			"topic":         "where events go; without it, the resource type",
-			"lease":         "name under which replicas agree who sends",
+			"topic":         "topic of the events; default: the resource type",
+			"lease":         "name of the lease for leader election",
 		},
 		Validate: func(c *platform.Sentinel) error {
-			if err := shareBroker(c); err != nil {
+			if err := loadSharedBroker(c); err != nil {
 				return err
 			}
 
 			var err error
 			if c.Broker.Type != platform.BrokerRabbitMQ {
-				err = strictyaml.ErrorAt("broker.type", "%q: write rabbitmq", c.Broker.Type)
+				err = strictyaml.ErrorAt("broker.type", "%q: set rabbitmq", c.Broker.Type)
 			}
 
 			return errors.Join(err, sentinel.Validate(c))
@@ -122,8 +123,9 @@ func spec() *strictyaml.Spec[platform.Sentinel] {
 	}
 }
 
-// shareBroker takes the broker's configuration from a file of its own, if there is one.
-func shareBroker(c *platform.Sentinel) error {
+// loadSharedBroker loads the configuration of the broker from the file in EnvBroker, if the variable is
+// set and the configuration has no broker.
+func loadSharedBroker(c *platform.Sentinel) error {
 	path := os.Getenv(EnvBroker)
 	if path == "" || c.Broker.Type != "" {
 		return nil
@@ -146,17 +148,17 @@ func shareBroker(c *platform.Sentinel) error {
 	return nil
 }
 
-// run wires Sentinel together.
-func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, diagnostics io.Writer) error {
-	// Pages of lists are most of what Sentinel allocates, it has little else to do, and its memory
-	// counts once for each replica and kind.
+// run builds Sentinel and runs it until ctx is done or a configuration file changes.
+func run(ctx context.Context, config platform.Sentinel, files *mounted.Watcher, diagnostics io.Writer) error {
+	// Collect garbage more often to save memory, which each replica needs for each kind. Sentinel allocates
+	// mostly list pages and has CPU time to spare.
 	cli.SetGCPercent(50)
 
 	level, _ := log.ParseLevel(config.Log.Level)    // validated
 	format, _ := log.ParseFormat(config.Log.Format) // validated
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
-	ctx, stop := files.Until(ctx, logger)
+	ctx, stop := files.CancelOnChange(ctx, logger)
 	defer stop()
 
 	info := version.Read()
@@ -174,7 +176,7 @@ func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, di
 		return fmt.Errorf("sentinel: %w", err)
 	}
 
-	s, events, err := build(ctx, config, logger, registry)
+	s, events, err := newSentinel(ctx, config, logger, registry)
 	if err != nil {
 		return fmt.Errorf("sentinel: %w", err)
 	}
@@ -182,7 +184,7 @@ func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, di
 
 	server, err := probes.Listen(ctx, probes.Options{
 		HealthAddress: config.HealthAddress, MetricsAddress: config.MetricsAddress,
-		Live: s.Live, Ready: s.Ready, Gatherer: registry, Log: logger,
+		CheckLive: s.CheckLive, CheckReady: s.CheckReady, Gatherer: registry, Log: logger,
 	})
 	if err != nil {
 		return fmt.Errorf("sentinel: %w", err)
@@ -191,10 +193,10 @@ func run(ctx context.Context, config platform.Sentinel, files *mounted.Files, di
 	return errors.Join(s.Run(ctx), server.Close(ctx))
 }
 
-func build(
+func newSentinel(
 	ctx context.Context, config platform.Sentinel, logger *slog.Logger, registry prometheus.Registerer,
 ) (*sentinel.Sentinel, *broker.Broker, error) {
-	calls, err := metrics.NewCalls(registry, nil)
+	calls, err := metrics.NewCallMetrics(registry, nil)
 	if err != nil {
 		return nil, nil, err
 	}

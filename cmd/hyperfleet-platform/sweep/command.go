@@ -27,8 +27,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 )
 
-// Exit codes beside those of all commands: a run could not look at everything or delete all
-// that it was to; a limit stopped it.
+// Exit codes of sweep, in addition to those of all commands. exitIncomplete means that the run could not
+// check all objects or could not delete all orphans. exitStopped means that a limit stopped the run.
 const (
 	exitIncomplete = 3
 	exitStopped    = 4
@@ -39,21 +39,21 @@ const (
 	outputJSON = "json"
 )
 
-// New makes the command.
+// New returns the command `hyperfleet-platform sweep`.
 func New() *cobra.Command {
-	spec := spec()
+	spec := newSpec()
 	output := outputText
 
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Remove objects whose resource was removed from the fleet API by force",
-		Long: `Find objects that adapters made for a resource that the fleet API has no more, and, with
---delete, delete them. An object goes only if its HMAC proves that an adapter made it for
-that resource, and the API says, well formed, that there is no such resource.
+		Short: "Delete objects whose resource was force-deleted from the fleet API",
+		Long: `Find objects that adapters created for a resource that the fleet API no longer has. With
+--delete, delete them. Sweep deletes an object only if its HMAC proves that an adapter created it
+for that resource, and if the API returns a well-formed response that the resource does not exist.
 
-It runs once, prints its report and ends: with 0 if all is well, 1 if it could not run, 2
-for an invalid configuration, 3 if it could not look at everything or not delete all, 4 if a
-limit stopped it and nothing was deleted. Run it from a CronJob.`,
+The command runs once and prints its report. The exit code is 0 for a complete run, 1 if the run
+failed, 2 if the configuration is invalid, 3 if it could not check all objects or not delete all
+orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJob.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != outputText && output != outputJSON {
@@ -72,25 +72,25 @@ limit stopped it and nothing was deleted. Run it from a CronJob.`,
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.Flags().StringVar(&output, "output", outputText, "how the report is printed: text, or one JSON object")
+	cmd.Flags().StringVar(&output, "output", outputText, "output format: text, or json for one object")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
-		panic(err) // the configuration has two keys of one name: tests make the command
+		panic(err) // the configuration has a duplicate key; the tests find this
 	}
 
 	return cmd
 }
 
-func spec() *strictyaml.Spec[platform.Sweep] {
+func newSpec() *strictyaml.Spec[platform.Sweep] {
 	return &strictyaml.Spec[platform.Sweep]{
 		Default: sweep.Defaults(),
 		EnvFile: "HYPERFLEET_SWEEP_CONFIG",
 		Aliases: map[string]string{"log.level": log.EnvLevel},
 		Help: map[string]string{
-			"delete":        "delete what is found; without it, sweep only reports",
-			"max_deletions": "a run that would delete more deletes nothing",
-			"min_age":       "younger objects are left alone",
+			"delete":        "delete orphans; without this flag, sweep only reports them",
+			"max_deletions": "maximum number of deletions; a run with more orphans deletes nothing",
+			"min_age":       "minimum age of an object; sweep ignores younger objects",
 		},
 		Validate: validate,
 	}
@@ -99,16 +99,16 @@ func spec() *strictyaml.Spec[platform.Sweep] {
 func validate(c *platform.Sweep) error {
 	var errs []error
 
-	wrong := func(bad bool, key, text string) {
-		if bad {
-			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+	addIf := func(isInvalid bool, key, message string) {
+		if isInvalid {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", message))
 		}
 	}
-	wrong(c.IdentityKeyFile == "", "identity_key_file", "name the file with the key that adapters stamp with")
-	wrong(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "say where the fleet API is")
-	wrong(c.MaxDeletions < 1, "max_deletions", "at least 1; leave delete out to delete nothing")
-	wrong(c.MaxShare <= 0 || c.MaxShare > 1, "max_share", "a number above 0, and at most 1")
-	wrong(c.MinAge < 0, "min_age", "it can't be negative")
+	addIf(c.IdentityKeyFile == "", "identity_key_file", "set the path of the key file with which adapters sign objects")
+	addIf(c.Clients.HyperFleetAPI.BaseURL == "", "clients.hyperfleet_api.base_url", "set the URL of the fleet API")
+	addIf(c.MaxDeletions < 1, "max_deletions", "must be at least 1: to delete nothing, remove delete")
+	addIf(c.MaxShare <= 0 || c.MaxShare > 1, "max_share", "must be above 0 and at most 1")
+	addIf(c.MinAge < 0, "min_age", "must not be negative")
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
@@ -121,9 +121,9 @@ func validate(c *platform.Sweep) error {
 	return errors.Join(errs...)
 }
 
-// run wires sweep together, and prints the report.
+// run runs sweep once and prints the report.
 func run(ctx context.Context, config platform.Sweep, output string, out, diagnostics io.Writer) error {
-	// Both were checked with the configuration.
+	// Both values were validated with the configuration.
 	level, _ := log.ParseLevel(config.Log.Level)
 	format, _ := log.ParseFormat(config.Log.Format)
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
@@ -136,7 +136,7 @@ func run(ctx context.Context, config platform.Sweep, output string, out, diagnos
 	}
 	defer endTracing()
 
-	options, err := options(config, logger)
+	options, err := newOptions(config, logger)
 	if err != nil {
 		return err
 	}
@@ -146,21 +146,21 @@ func run(ctx context.Context, config platform.Sweep, output string, out, diagnos
 		return err
 	}
 
-	if err := write(out, &report, output); err != nil {
+	if err := writeReport(out, &report, output); err != nil {
 		return fmt.Errorf("print report: %w", err)
 	}
 
 	switch {
 	case report.Stopped != "":
-		return cli.WithCode(errors.New("sweep was stopped by a limit, and deleted nothing: "+report.Stopped), exitStopped)
-	case report.Incomplete():
-		return cli.WithCode(errors.New("sweep could not look at everything, or not delete all; the report says what"), exitIncomplete)
+		return cli.WithCode(errors.New("a limit stopped sweep, which deleted nothing: "+report.Stopped), exitStopped)
+	case report.IsIncomplete():
+		return cli.WithCode(errors.New("sweep could not check all objects or not delete all orphans: see the report"), exitIncomplete)
 	default:
 		return nil
 	}
 }
 
-func options(config platform.Sweep, logger *slog.Logger) (sweep.Options, error) {
+func newOptions(config platform.Sweep, logger *slog.Logger) (sweep.Options, error) {
 	keys, err := stamp.ReadKeys(config.IdentityKeyFile)
 	if err != nil {
 		return sweep.Options{}, err
@@ -179,7 +179,7 @@ func options(config platform.Sweep, logger *slog.Logger) (sweep.Options, error) 
 	return sweep.Options{Config: config, Kube: kube, API: api, Keys: keys, Log: logger}, nil
 }
 
-func write(out io.Writer, report *sweep.Report, output string) error {
+func writeReport(out io.Writer, report *sweep.Report, output string) error {
 	if output == outputJSON {
 		return json.NewEncoder(out).Encode(report)
 	}

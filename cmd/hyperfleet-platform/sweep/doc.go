@@ -1,6 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep is the subcommand `hyperfleet-platform sweep`: it finds, and with --delete removes,
-// objects of resources that the fleet API has no more. It holds wiring only.
+// Package sweep implements the subcommand `hyperfleet-platform sweep`, which finds objects of resources that
+// the fleet API no longer has, and deletes them with --delete. The package loads the configuration and runs
+// platform/sweep.
 package sweep

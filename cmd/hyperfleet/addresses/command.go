@@ -15,48 +15,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// timeout bounds all that the command asks of the API server.
+// timeout limits the time that all requests of the command to the API server may take.
 const timeout = 2 * time.Minute
 
-// options are the command's flags.
+// options holds the flags of the command.
 type options struct {
 	cli.Kube
 
-	all    bool
-	output string
+	allNamespaces bool
+	output        string
 }
 
 func (o *options) validate(args []string) error {
-	if err := cli.CheckOutput(o.output); err != nil {
+	if err := cli.ValidateOutput(o.output); err != nil {
 		return err
 	}
 
-	if o.all && o.Namespace != "" {
-		return cli.Usagef("--namespace and --all-namespaces exclude each other: give one of them")
+	if o.allNamespaces && o.Namespace != "" {
+		return cli.Usagef("--namespace and --all-namespaces are mutually exclusive: use one of them")
 	}
 
 	if len(args) > 1 {
-		return cli.Usagef("give one pool, or none for a list of them")
+		return cli.Usagef("too many arguments: give one pool, or none to list all pools")
 	}
 
 	return nil
 }
 
-// New makes the command.
+// New returns the command `hyperfleet addresses`.
 func New() *cobra.Command {
 	var opts options
 
 	cmd := &cobra.Command{
 		Use:   "addresses [POOL]",
-		Short: "Tell who has which address of a pool, since when, and what is free",
-		Long: `Without POOL, list the pools of static addresses: how many addresses each has, and how many
-are in use. With POOL, the name of a KubevirtNodePool or of a HypervisorMachineTemplate, list
-its addresses: who has each and since when, what is free, and who waits. A kind before the
-name chooses between two of one name: kubevirtnodepool/NAME, hypervisormachinetemplate/NAME.
+		Short: "Show which machine uses which address of a pool, and which addresses are free",
+		Long: `Without POOL, list the pools of static addresses, with the number of addresses in each pool and the
+number that is in use. With POOL, the name of a KubevirtNodePool or of a HypervisorMachineTemplate,
+list the addresses of that pool: the machine that uses each address and since when, the free
+addresses, and the machines that wait for an address. If both kinds have an object of that name,
+put the kind before the name: kubevirtnodepool/NAME or hypervisormachinetemplate/NAME.
 
-It reads the pools and machines of all namespaces, as they share networks, and therefore takes
-the right to list them. The exit code is 0; 1 if there is no such pool, or the API server does
-not answer; 2 if the command line is invalid.`,
+Pools of different namespaces can share a network. The command therefore reads the pools and machines
+of all namespaces, and needs the permission to list them.
+
+The exit code is 0 on success; 1 if the pool does not exist or the API server does not respond; 2 if
+the command line is invalid.`,
 		Example: "  hyperfleet addresses -A\n  hyperfleet addresses workers -n ci --output json",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -64,7 +67,7 @@ not answer; 2 if the command line is invalid.`,
 				return cli.Usagef("addresses: %w", err)
 			}
 
-			ctx, stop := cli.Bounded(cmd, timeout)
+			ctx, stop := cli.WithTimeout(cmd, timeout)
 			defer stop()
 
 			cluster, err := opts.Connect(hfv1.AddToScheme, infrav1.AddToScheme)
@@ -72,16 +75,16 @@ not answer; 2 if the command line is invalid.`,
 				return fmt.Errorf("addresses: %w", err)
 			}
 
-			chosen := query{namespace: cluster.Namespace}
-			if opts.all {
-				chosen.namespace = ""
+			filter := query{namespace: cluster.Namespace}
+			if opts.allNamespaces {
+				filter.namespace = ""
 			}
 
 			if len(args) > 0 {
-				chosen.pool = args[0]
+				filter.pool = args[0]
 			}
 
-			found, err := read(ctx, cluster.Client, chosen)
+			pools, err := readPools(ctx, cluster.Client, filter)
 			if err != nil {
 				return fmt.Errorf("addresses: %w", err)
 			}
@@ -90,18 +93,18 @@ not answer; 2 if the command line is invalid.`,
 
 			switch {
 			case opts.output == cli.OutputJSON:
-				return cli.JSON(p.out, map[string]any{"pools": found})
-			case chosen.pool == "":
-				return p.list(found)
+				return cli.PrintJSON(p.out, map[string]any{"pools": pools})
+			case filter.pool == "":
+				return p.printList(pools)
 			default:
-				return p.details(found)
+				return p.printDetails(pools)
 			}
 		},
 	}
 	flags := cmd.Flags()
 	opts.AddFlags(flags, "the pools")
-	flags.BoolVarP(&opts.all, "all-namespaces", "A", false, "pools of all namespaces")
-	flags.StringVar(&opts.output, "output", cli.OutputTable, "table, for people, or json, for programs")
+	flags.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", false, "show the pools of all namespaces")
+	flags.StringVar(&opts.output, "output", cli.OutputTable, "output format: table or json")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd

@@ -17,35 +17,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// printer writes for people.
+// printer writes pools as text.
 type printer struct {
 	out io.Writer
 	now time.Time
 }
 
-// list prints a line for each pool.
-func (p printer) list(found []Pool) error {
-	if len(found) == 0 {
-		fmt.Fprintln(p.out, "No pools of static addresses.")
+// printList prints a table with one row for each pool.
+func (p printer) printList(pools []Pool) error {
+	if len(pools) == 0 {
+		fmt.Fprintln(p.out, "No pools of static addresses found.")
 
 		return nil
 	}
 
 	rows := [][]string{{"POOL", "NETWORK", "ADDRESSES", "IN USE", "FREE", "WAITING", "PROBLEM"}}
 
-	for _, pool := range found {
+	for _, pool := range pools {
 		rows = append(rows, []string{
-			names(pool.Of), pool.Network,
-			each(pool, func(u Usage) uint64 { return u.Size }), each(pool, func(u Usage) uint64 { return u.Size - u.Free }),
-			each(pool, func(u Usage) uint64 { return u.Free }), strconv.Itoa(len(pool.Waiting)), pool.Problem,
+			formatOwners(pool.Owners), pool.Network,
+			formatCounts(pool, func(u Usage) uint64 { return u.Size }),
+			formatCounts(pool, func(u Usage) uint64 { return u.Size - u.Free }),
+			formatCounts(pool, func(u Usage) uint64 { return u.Free }), strconv.Itoa(len(pool.WaitingMachines)), pool.Problem,
 		})
 	}
 
-	return p.table(rows)
+	return p.printTable(rows)
 }
 
-// each is a number of both families, or of the one that there is.
-func each(pool Pool, number func(Usage) uint64) string {
+// formatCounts returns the count of each address family that the pool has, IPv4 first, such as "2 + 16".
+func formatCounts(pool Pool, number func(Usage) uint64) string {
 	var out []string
 
 	for _, usage := range []Usage{pool.IPv4, pool.IPv6} {
@@ -57,38 +58,39 @@ func each(pool Pool, number func(Usage) uint64) string {
 	return strings.Join(out, " + ")
 }
 
-// names are the objects that have a pool.
-func names(of []Object) string {
-	out := make([]string, 0, len(of))
-	for _, object := range of {
+// formatOwners returns the kind and the names of the objects that share a pool. All of them have the same
+// kind.
+func formatOwners(owners []Object) string {
+	out := make([]string, 0, len(owners))
+	for _, object := range owners {
 		out = append(out, object.String())
 	}
 
-	return of[0].Kind + " " + strings.Join(out, ", ")
+	return owners[0].Kind + " " + strings.Join(out, ", ")
 }
 
-// details prints all that is known of pools.
-func (p printer) details(found []Pool) error {
-	for i, pool := range found {
+// printDetails prints all details of each pool.
+func (p printer) printDetails(pools []Pool) error {
+	for i, pool := range pools {
 		if i > 0 {
 			fmt.Fprintln(p.out)
 		}
 
-		fmt.Fprintln(p.out, cli.Line(names(pool.Of)))
+		fmt.Fprintln(p.out, cli.SanitizeLine(formatOwners(pool.Owners)))
 
 		for _, line := range [][2]string{
 			{"Network", pool.Network},
-			{"Addresses", each(pool, func(u Usage) uint64 { return u.Size })},
-			{"Free", each(pool, func(u Usage) uint64 { return u.Free })},
-			{"", free(pool)},
+			{"Addresses", formatCounts(pool, func(u Usage) uint64 { return u.Size })},
+			{"Free", formatCounts(pool, func(u Usage) uint64 { return u.Free })},
+			{"", formatFree(pool)},
 			{"Problem", pool.Problem},
 		} {
 			if line[1] != "" {
-				fmt.Fprintf(p.out, "  %-10s %s\n", line[0], cli.Line(line[1]))
+				fmt.Fprintf(p.out, "  %-10s %s\n", line[0], cli.SanitizeLine(line[1]))
 			}
 		}
 
-		if err := p.machines(pool); err != nil {
+		if err := p.printMachines(pool); err != nil {
 			return err
 		}
 	}
@@ -96,19 +98,20 @@ func (p printer) details(found []Pool) error {
 	return nil
 }
 
-// free lists runs of free addresses.
-func free(pool Pool) string {
+// formatFree lists the ranges of free addresses, and ends with "..." if there may be more.
+func formatFree(pool Pool) string {
 	out := strings.Join(pool.Free, ", ")
-	if pool.Cut {
+	if pool.Truncated {
 		out += ", ..."
 	}
 
 	return out
 }
 
-// machines prints who has which address, and who waits.
-func (p printer) machines(pool Pool) error {
-	if len(pool.Addresses)+len(pool.Waiting) == 0 {
+// printMachines prints the addresses in use with their machines, and then the machines that wait for an
+// address.
+func (p printer) printMachines(pool Pool) error {
+	if len(pool.Addresses)+len(pool.WaitingMachines) == 0 {
 		return nil
 	}
 
@@ -116,21 +119,21 @@ func (p printer) machines(pool Pool) error {
 
 	for _, a := range pool.Addresses {
 		note := ""
-		if a.Outside {
-			note = "the pool does not give it any more"
+		if a.IsOutside {
+			note = "no longer part of the pool"
 		}
 
-		rows = append(rows, []string{a.Address, a.Machine.Kind + " " + a.Machine.String(), a.Phase, p.ago(a.Since), note})
+		rows = append(rows, []string{a.Address, a.Machine.Kind + " " + a.Machine.String(), a.Phase, p.formatAge(a.Since), note})
 	}
 
-	for _, w := range pool.Waiting {
-		rows = append(rows, []string{"", w.Machine.Kind + " " + w.Machine.String(), "", p.ago(w.Since), "waits for an address"})
+	for _, w := range pool.WaitingMachines {
+		rows = append(rows, []string{"", w.Machine.Kind + " " + w.Machine.String(), "", p.formatAge(w.Since), "waits for an address"})
 	}
 
-	return p.table(rows)
+	return p.printTable(rows)
 }
 
-func (p printer) ago(since *time.Time) string {
+func (p printer) formatAge(since *time.Time) string {
 	if since == nil {
 		return ""
 	}
@@ -138,12 +141,12 @@ func (p printer) ago(since *time.Time) string {
 	return duration.HumanDuration(p.now.Sub(*since))
 }
 
-func (p printer) table(rows [][]string) error {
+func (p printer) printTable(rows [][]string) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 
 	for _, row := range rows {
 		for i, cell := range row {
-			if row[i] = cli.Line(cell); i < len(row)-1 {
+			if row[i] = cli.SanitizeLine(cell); i < len(row)-1 {
 				row[i] = cmp.Or(row[i], "-")
 			}
 		}

@@ -32,99 +32,102 @@ const (
 	kindMachine  = "KubevirtMachine"
 	kindClaim    = "MachineClaim"
 
-	// mostRuns bounds the runs of free addresses that are told of each family.
-	mostRuns = 20
+	// maxRanges is the maximum number of ranges of free addresses that are listed for each address family.
+	maxRanges = 20
 )
 
-// query chooses pools.
+// query selects pools.
 type query struct {
-	// namespace of what has the pool; empty means all.
+	// namespace of the objects that own the pools; if it is empty, the query selects all namespaces.
 	namespace string
-	// pool is a name, perhaps with a kind before it; empty means all.
+	// pool is the name of an owner, or KIND/NAME; if it is empty, the query selects all pools.
 	pool string
 }
 
-// Object is what has a pool or an address.
+// Object identifies the owner of a pool or of an address.
 type Object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
+// String returns NAMESPACE/NAME.
 func (o Object) String() string { return o.Namespace + "/" + o.Name }
 
-// Usage is how full a pool is, in addresses of one family.
+// Usage counts the addresses of one family in a pool.
 type Usage struct {
 	Size uint64 `json:"size"`
 	Free uint64 `json:"free"`
 }
 
-// Address is an address in use.
+// Address is an address that is allocated to a machine.
 type Address struct {
 	Address string `json:"address"`
-	// Machine has it.
+	// Machine that the address is allocated to.
 	Machine Object `json:"machine"`
 	// Phase of the machine.
 	Phase string `json:"phase,omitempty"`
-	// Since is when it was put on record; null if the machine does not say.
+	// Since is the time at which the address was recorded in the machine's status; null if the machine has no
+	// such condition.
 	Since *time.Time `json:"since"`
-	// Outside says that the pool gives it to nobody any more.
-	Outside bool `json:"outside,omitempty"`
+	// IsOutside is true if the pool no longer contains the address.
+	IsOutside bool `json:"outside,omitempty"`
 }
 
-// Waiting is a machine without an address.
-type Waiting struct {
+// WaitingMachine is a machine that waits for an address.
+type WaitingMachine struct {
 	Machine Object     `json:"machine"`
 	Since   *time.Time `json:"since"`
 }
 
 // Pool is a pool of addresses.
 type Pool struct {
-	// Of are the objects whose pool it is: several where templates share one.
-	Of []Object `json:"of"`
-	// Network that the addresses are on.
+	// Owners are the objects that the pool belongs to. Templates can share a pool.
+	Owners []Object `json:"of"`
+	// Network that the addresses belong to.
 	Network string `json:"network"`
 	IPv4    Usage  `json:"ipv4"`
 	IPv6    Usage  `json:"ipv6"`
-	// Machines is how many more machines it can serve.
+	// Machines is the number of additional machines that the pool has addresses for.
 	Machines uint64 `json:"machines"`
-	// Addresses in use, in order.
+	// Addresses that are in use, in ascending order.
 	Addresses []Address `json:"addresses"`
-	// Free are runs of free addresses, in the order in which they are given; Cut says that
-	// there may be more.
-	Free []string `json:"free"`
-	Cut  bool     `json:"cut,omitempty"`
-	// Waiting are those whose turn it is next, in order.
-	Waiting []Waiting `json:"waiting"`
-	// Problem says why the pool gives no addresses.
+	// Free lists the ranges of free addresses, in the order in which they are allocated, up to maxRanges for
+	// each address family. Truncated is true if there may be more ranges.
+	Free      []string `json:"free"`
+	Truncated bool     `json:"cut,omitempty"`
+	// WaitingMachines lists the machines that wait for an address, in the order in which they get one.
+	WaitingMachines []WaitingMachine `json:"waiting"`
+	// Problem is the reason why the pool allocates no addresses.
 	Problem string `json:"problem,omitempty"`
 }
 
-// owner is a machine as the address registry knows it.
+// owner is a machine that can hold addresses. condition is its condition about the allocation, or nil.
 type owner struct {
-	object Object
-	phase  string
-	said   *metav1.Condition
+	object    Object
+	phase     string
+	condition *metav1.Condition
 }
 
-// read gives the pools that are asked for, in order.
-func read(ctx context.Context, reader client.Reader, q query) ([]Pool, error) {
-	addresses, registry := networking.Addresses(reader)
+// readPools returns the pools that the query selects, sorted by network and owner. It returns an error if the
+// query names a pool that does not exist.
+func readPools(ctx context.Context, reader client.Reader, q query) ([]Pool, error) {
+	addresses, registry := networking.NewRegistries(reader)
 	if err := addresses.Rebuild(ctx); err != nil {
 		return nil, err
 	}
 
-	owners, err := ownersOf(ctx, reader)
+	owners, err := listOwners(ctx, reader)
 	if err != nil {
 		return nil, err
 	}
 
-	nodePools, err := objects.All[*infrav1.KubevirtNodePool](ctx, reader, &infrav1.KubevirtNodePoolList{})
+	nodePools, err := objects.ListAll[*infrav1.KubevirtNodePool](ctx, reader, &infrav1.KubevirtNodePoolList{})
 	if err != nil {
 		return nil, fmt.Errorf("list node pools: %w", err)
 	}
 
-	templates, err := objects.All[*hfv1.HypervisorMachineTemplate](ctx, reader, &hfv1.HypervisorMachineTemplateList{})
+	templates, err := objects.ListAll[*hfv1.HypervisorMachineTemplate](ctx, reader, &hfv1.HypervisorMachineTemplateList{})
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
@@ -133,29 +136,29 @@ func read(ctx context.Context, reader client.Reader, q query) ([]Pool, error) {
 
 	for _, p := range nodePools {
 		if p.Spec.BootstrapNetworkConfig != nil {
-			pool := describe(addresses, kubevirt.PoolName(p.Namespace, p.Name), owners)
-			pool.Of = []Object{{kindNodePool, p.Namespace, p.Name}}
-			pool.Problem = problem(p.Status.Conditions, infrav1.ConditionValidNetworkConfig)
+			pool := describePool(addresses, kubevirt.PoolName(p.Namespace, p.Name), owners)
+			pool.Owners = []Object{{kindNodePool, p.Namespace, p.Name}}
+			pool.Problem = falseMessage(p.Status.Conditions, infrav1.ConditionValidNetworkConfig)
 			out = append(out, pool)
 		}
 	}
 
-	out = append(out, ofTemplates(addresses, registry, templates, owners)...)
-	out = slices.DeleteFunc(out, func(p Pool) bool { return !slices.ContainsFunc(p.Of, q.chooses) })
+	out = append(out, poolsOfTemplates(addresses, registry, templates, owners)...)
+	out = slices.DeleteFunc(out, func(p Pool) bool { return !slices.ContainsFunc(p.Owners, q.matches) })
 
 	if len(out) == 0 && q.pool != "" {
-		return nil, fmt.Errorf("no KubevirtNodePool or HypervisorMachineTemplate %q with static addresses %s: "+
-			"`hyperfleet addresses -A` lists those that have", q.pool, where(q.namespace))
+		return nil, fmt.Errorf("found no KubevirtNodePool or HypervisorMachineTemplate %q with static addresses %s: "+
+			"run `hyperfleet addresses -A` to list all pools", q.pool, formatScope(q.namespace))
 	}
 
 	slices.SortFunc(out, func(a, b Pool) int {
-		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Of[0].String(), b.Of[0].String()))
+		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Owners[0].String(), b.Owners[0].String()))
 	})
 
 	return out, nil
 }
 
-func where(namespace string) string {
+func formatScope(namespace string) string {
 	if namespace == "" {
 		return "in any namespace"
 	}
@@ -163,8 +166,9 @@ func where(namespace string) string {
 	return "in namespace " + namespace
 }
 
-// chooses says whether an object with a pool is asked for.
-func (q query) chooses(o Object) bool {
+// matches reports whether the query selects the pool of the given owner. The kind in the query is
+// case-insensitive and may be plural.
+func (q query) matches(o Object) bool {
 	kind, name, qualified := strings.Cut(q.pool, "/")
 	if !qualified {
 		kind, name = "", q.pool
@@ -174,23 +178,23 @@ func (q query) chooses(o Object) bool {
 		(kind == "" || strings.EqualFold(kind, o.Kind) || strings.EqualFold(kind, o.Kind+"s"))
 }
 
-// problem is what a condition says that is False.
-func problem(conditions []metav1.Condition, name string) string {
-	if said := meta.FindStatusCondition(conditions, name); said != nil && said.Status == metav1.ConditionFalse {
-		return said.Message
+// falseMessage returns the message of the named condition if the condition is False, and "" otherwise.
+func falseMessage(conditions []metav1.Condition, name string) string {
+	if condition := meta.FindStatusCondition(conditions, name); condition != nil && condition.Status == metav1.ConditionFalse {
+		return condition.Message
 	}
 
 	return ""
 }
 
-// ofTemplates are the pools of templates, those that are shared once.
-func ofTemplates(
-	addresses *pools.AddressRegistry, registry *claims.Registry,
+// poolsOfTemplates returns the address pools of templates. A pool that several templates share appears once.
+func poolsOfTemplates(
+	addresses *pools.AddressRegistry, registry *claims.TemplateRegistry,
 	templates []*hfv1.HypervisorMachineTemplate, owners map[string]owner,
 ) []Pool {
 	var out []Pool
 
-	known := map[string]int{}
+	indexes := map[string]int{}
 
 	for _, t := range templates {
 		if t.Spec.Network.AddressPool() == nil {
@@ -198,20 +202,20 @@ func ofTemplates(
 		}
 
 		object := Object{kindTemplate, t.Namespace, t.Name}
-		entry, _ := registry.Of(types.NamespacedName{Namespace: t.Namespace, Name: t.Name})
+		entry, _ := registry.EntryOf(types.NamespacedName{Namespace: t.Namespace, Name: t.Name})
 
-		if at, there := known[entry.Pool]; there && entry.Reason == "" {
-			out[at].Of = append(out[at].Of, object)
+		if i, ok := indexes[entry.Pool]; ok && entry.Reason == "" {
+			out[i].Owners = append(out[i].Owners, object)
 
 			continue
 		}
 
-		pool := describe(addresses, entry.Pool, owners)
-		pool.Of = []Object{object}
-		pool.Problem = cmp.Or(entry.Message, problem(t.Status.Conditions, hfv1.ConditionAddressPoolReady))
+		pool := describePool(addresses, entry.Pool, owners)
+		pool.Owners = []Object{object}
+		pool.Problem = cmp.Or(entry.Message, falseMessage(t.Status.Conditions, hfv1.ConditionAddressPoolReady))
 
 		if entry.Pool != "" && entry.Reason == "" {
-			known[entry.Pool] = len(out)
+			indexes[entry.Pool] = len(out)
 		}
 
 		out = append(out, pool)
@@ -220,45 +224,48 @@ func ofTemplates(
 	return out
 }
 
-// describe tells of a pool of the address registry.
-func describe(addresses *pools.AddressRegistry, name string, owners map[string]owner) Pool {
-	out := Pool{Addresses: []Address{}, Free: []string{}, Waiting: []Waiting{}}
+// describePool returns the usage of a pool in the address registry. If the registry does not know the pool,
+// the result has empty lists and no network.
+func describePool(addresses *pools.AddressRegistry, name string, owners map[string]owner) Pool {
+	out := Pool{Addresses: []Address{}, Free: []string{}, WaitingMachines: []WaitingMachine{}}
 
-	detail, there := addresses.Detail(name, mostRuns)
-	if !there {
+	detail, ok := addresses.Detail(name, maxRanges)
+	if !ok {
 		return out
 	}
 
-	out.Network, out.Machines = detail.Network, detail.Machines()
+	out.Network, out.Machines = detail.Network, detail.FreeMachines()
 	out.IPv4, out.IPv6 = Usage(detail.IPv4), Usage(detail.IPv6)
 
-	for _, held := range detail.Held {
-		who := find(owners, held.Owner)
+	for _, assignment := range detail.Assignments {
+		machine := findOwner(owners, assignment.Owner)
 		out.Addresses = append(out.Addresses, Address{
-			Address: held.Address.String(), Machine: who.object, Phase: who.phase, Outside: detail.Outside[held],
-			Since: since(who.said, metav1.ConditionTrue),
+			Address: assignment.Address.String(), Machine: machine.object, Phase: machine.phase,
+			IsOutside: detail.IsOutside[assignment], Since: conditionSince(machine.condition, metav1.ConditionTrue),
 		})
 	}
 
 	count := map[alloc.Family]int{}
 
-	for _, run := range detail.Unused {
-		out.Free = append(out.Free, text(run))
+	for _, run := range detail.FreeRanges {
+		out.Free = append(out.Free, formatRange(run))
 
 		count[run.Family()]++
-		out.Cut = out.Cut || count[run.Family()] == mostRuns
+		out.Truncated = out.Truncated || count[run.Family()] == maxRanges
 	}
 
 	for _, name := range detail.Queue {
-		who := find(owners, name)
-		out.Waiting = append(out.Waiting, Waiting{Machine: who.object, Since: since(who.said, metav1.ConditionFalse)})
+		machine := findOwner(owners, name)
+		since := conditionSince(machine.condition, metav1.ConditionFalse)
+		out.WaitingMachines = append(out.WaitingMachines, WaitingMachine{Machine: machine.object, Since: since})
 	}
 
 	return out
 }
 
-// text is a run of addresses, one address alone by itself.
-func text(run alloc.Range) string {
+// formatRange returns a range of addresses as text. If the range has a single address, it returns that
+// address.
+func formatRange(run alloc.Range) string {
 	if run.First == run.Last {
 		return run.First.String()
 	}
@@ -266,27 +273,29 @@ func text(run alloc.Range) string {
 	return run.String()
 }
 
-// find is an owner; one that is gone by now is known by what the address registry calls it.
-func find(owners map[string]owner, name string) owner {
-	if who, there := owners[name]; there {
-		return who
+// findOwner returns the owner with the given registry key. If the owner was deleted in the meantime, the
+// result has the registry key as its name and nothing else.
+func findOwner(owners map[string]owner, name string) owner {
+	if machine, ok := owners[name]; ok {
+		return machine
 	}
 
 	return owner{object: Object{Name: name}}
 }
 
-// since is when a condition came to say what it says; nil if it says something else.
-func since(said *metav1.Condition, status metav1.ConditionStatus) *time.Time {
-	if said == nil || said.Status != status {
+// conditionSince returns the time since which the condition has the given status. It returns nil if the
+// condition is nil or has another status.
+func conditionSince(condition *metav1.Condition, status metav1.ConditionStatus) *time.Time {
+	if condition == nil || condition.Status != status {
 		return nil
 	}
 
-	return &said.LastTransitionTime.Time
+	return &condition.LastTransitionTime.Time
 }
 
-// ownersOf are all machines that may have addresses, as the address registry calls them.
-func ownersOf(ctx context.Context, reader client.Reader) (map[string]owner, error) {
-	machines, err := objects.All[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{})
+// listOwners returns all KubevirtMachines and MachineClaims by their keys in the address registry.
+func listOwners(ctx context.Context, reader client.Reader) (map[string]owner, error) {
+	machines, err := objects.ListAll[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{})
 	if err != nil {
 		return nil, fmt.Errorf("list machines: %w", err)
 	}
@@ -294,21 +303,21 @@ func ownersOf(ctx context.Context, reader client.Reader) (map[string]owner, erro
 	out := map[string]owner{}
 
 	for _, m := range machines {
-		out[kubevirt.Owner(m)] = owner{
+		out[kubevirt.OwnerKey(m)] = owner{
 			object: Object{kindMachine, m.Namespace, m.Name}, phase: string(m.Status.Phase),
-			said: meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionAddressesAllocated),
+			condition: meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionAddressesAllocated),
 		}
 	}
 
-	all, err := objects.All[*hfv1.MachineClaim](ctx, reader, &hfv1.MachineClaimList{})
+	machineClaims, err := objects.ListAll[*hfv1.MachineClaim](ctx, reader, &hfv1.MachineClaimList{})
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}
 
-	for _, c := range all {
-		out[claims.Owner(c)] = owner{
+	for _, c := range machineClaims {
+		out[claims.OwnerKey(c)] = owner{
 			object: Object{kindClaim, c.Namespace, c.Name}, phase: string(c.Status.Phase),
-			said: meta.FindStatusCondition(c.Status.Conditions, hfv1.ConditionAddressAllocated),
+			condition: meta.FindStatusCondition(c.Status.Conditions, hfv1.ConditionAddressAllocated),
 		}
 	}
 

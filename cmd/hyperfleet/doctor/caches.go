@@ -22,45 +22,47 @@ import (
 )
 
 const (
-	// cacheTimeout is how long a machine waits for a cache, too.
+	// cacheTimeout limits one connection attempt. A machine waits for a cache for the same time.
 	cacheTimeout = 3 * time.Second
-	// cachesAtOnce bounds the connections that are open side by side.
-	cachesAtOnce = 16
+	// maxConcurrentDials is the maximum number of concurrent connection attempts.
+	maxConcurrentDials = 16
 )
 
-// caches connects to the caches that templates name. Who may not list templates is told so
-// with the other objects.
-func (d *doctor) caches(ctx context.Context) {
+// checkCaches opens a connection to each cache that a template names, and reports the caches that it cannot
+// reach. It does not report a missing permission to list templates, because checkObjects reports that.
+func (d *doctor) checkCaches(ctx context.Context) {
 	templates := &v1alpha1.HypervisorMachineTemplateList{}
 	if err := d.client.List(ctx, templates, client.InNamespace(d.namespace)); err != nil {
 		if !apierrors.IsForbidden(err) && !apimeta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-			d.unseen("caches of templates", err)
+			d.reportUnreadable("caches of templates", err)
 		}
 
 		return
 	}
 
-	down := dial(ctx, templates.Items)
+	dialErrors := dialCaches(ctx, templates.Items)
 
 	for i := range templates.Items {
 		template := &templates.Items[i]
 		subject := fmt.Sprintf("caches of HypervisorMachineTemplate %s/%s", template.Namespace, template.Name)
-		urls := cachesOf(template)
-		before := d.report.Warnings
+		urls := cacheURLs(template)
+		warningsBefore := d.report.Warnings
 
 		for _, cache := range urls {
-			if err := down[cache]; err != nil {
-				d.report.addf(Warning, subject, "%s does not answer here: %v: machines that cannot reach it go without it", cache, err)
+			if err := dialErrors[cache]; err != nil {
+				d.report.addf(Warning, subject, "cannot connect to %s from here: %v: machines that cannot reach the cache run without it",
+					cache, err)
 			}
 		}
 
-		if len(urls) > 0 && d.report.Warnings == before {
-			d.report.addf(Fine, subject, "%s", english.PluralWord(len(urls), "it answers", fmt.Sprintf("%d answer", len(urls))))
+		if len(urls) > 0 && d.report.Warnings == warningsBefore {
+			d.report.addf(OK, subject, "%s",
+				english.PluralWord(len(urls), "the cache is reachable", fmt.Sprintf("%d caches are reachable", len(urls))))
 		}
 	}
 }
 
-func cachesOf(template *v1alpha1.HypervisorMachineTemplate) []v1alpha1.CacheURL {
+func cacheURLs(template *v1alpha1.HypervisorMachineTemplate) []v1alpha1.CacheURL {
 	cache := template.Spec.Cache
 	if cache == nil {
 		return nil
@@ -74,11 +76,12 @@ func cachesOf(template *v1alpha1.HypervisorMachineTemplate) []v1alpha1.CacheURL 
 	return urls
 }
 
-// dial opens a connection to each cache, and says why one cannot be had. Nothing is sent.
-func dial(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) map[v1alpha1.CacheURL]error {
+// dialCaches opens a TCP connection to each cache of the templates and closes it again. It sends no data. The
+// result has an entry for each cache, which is nil if the connection succeeded.
+func dialCaches(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) map[v1alpha1.CacheURL]error {
 	var all []v1alpha1.CacheURL
 	for i := range templates {
-		all = append(all, cachesOf(&templates[i])...)
+		all = append(all, cacheURLs(&templates[i])...)
 	}
 
 	slices.Sort(all)
@@ -87,17 +90,17 @@ func dial(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) m
 
 	var group errgroup.Group
 
-	group.SetLimit(cachesAtOnce)
+	group.SetLimit(maxConcurrentDials)
 
 	for i, cache := range all {
 		group.Go(func() error {
-			errs[i] = answers(ctx, string(cache))
+			errs[i] = checkReachable(ctx, string(cache))
 
 			return nil
 		})
 	}
 
-	_ = group.Wait() // each has its own error
+	_ = group.Wait() // always nil: errs has the error of each cache
 
 	out := make(map[v1alpha1.CacheURL]error, len(all))
 	for i, cache := range all {
@@ -107,16 +110,16 @@ func dial(ctx context.Context, templates []v1alpha1.HypervisorMachineTemplate) m
 	return out
 }
 
-func answers(ctx context.Context, cache string) error {
-	at, err := url.Parse(cache)
+func checkReachable(ctx context.Context, cache string) error {
+	target, err := url.Parse(cache)
 	if err != nil {
-		return fmt.Errorf("read the URL: %w", err)
+		return fmt.Errorf("parse URL: %w", err)
 	}
 
-	port := map[string]string{"http": "80", "https": "443"}[at.Scheme]
+	port := map[string]string{"http": "80", "https": "443"}[target.Scheme]
 	dialer := net.Dialer{Timeout: cacheTimeout}
 
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), port)))
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(target.Hostname(), cmp.Or(target.Port(), port)))
 	if err != nil {
 		return err
 	}

@@ -24,52 +24,58 @@ import (
 )
 
 const (
-	// timeout bounds all that the command asks of the API server.
+	// timeout limits the time that all checks together may take.
 	timeout = 2 * time.Minute
-	// defaultWaiting is longer than a machine takes from its claim to its job.
-	defaultWaiting = 10 * time.Minute
+	// defaultMaxWait is longer than the time from the creation of a claim until its machine runs a job.
+	defaultMaxWait = 10 * time.Minute
 )
 
-// options are the flags.
+// options holds the flags of the command.
 type options struct {
 	cli.Kube
 
-	operator string
-	waiting  time.Duration
-	output   string
-	// template to try, and without a question.
-	template   string
-	yes        bool
-	tryTimeout time.Duration
+	operatorNamespace string
+	maxWait           time.Duration
+	output            string
+	// template is the HypervisorMachineTemplate to test. assumeYes skips the confirmation.
+	template     string
+	assumeYes    bool
+	trialTimeout time.Duration
 }
 
-// New makes the command.
+// New returns the command `hyperfleet doctor`.
 func New() *cobra.Command {
 	var opts options
 
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look over the installation: what is wrong, why, and what fixes it",
-		Long: `Look over what the API server has of HyperFleet: whether the kinds and roles of each area are
-installed as this program knows them, whether an operator runs each area that has objects, and
-which objects wait for a person, wait for long, or are not looked at by anybody. The operator
-writes to each object what it last found: a hypervisor that does not answer, a token without a
-privilege, a template without an agent. That is gathered here, and nothing is changed. Outside
-of the API server a connection is opened to the caches that templates name, and nothing sent; and
-if logs of runners are kept in a store, a small object is written there, read and deleted, with
-the operator's keys, if you may read them.
+		Short: "Check the installation, and show each problem with its reason and its fix",
+		Long: `Check the HyperFleet installation of a cluster:
 
-With --try it then makes one machine from a HypervisorMachineTemplate, after a question: by a
-MachineClaim, with the workload of a RunnerPool of that template, and a label that no job asks
-for. It tells how long the machine took to be placed, made, powered on and to give its first
-sign of life, what was missing, and removes it.
+  - the CRDs and RBAC roles of each area match this version of hyperfleet;
+  - an operator runs for each area that has objects;
+  - no object needs a person, waits for longer than --waiting, or has not been reconciled.
 
-The exit code is 0 if there is no problem, warnings or not; 1 if there is one, if the API
-server does not answer, or if the answer to the question is not yes; 2 if the command line is invalid.`,
+The operator records in the status of each object what it found, such as an unreachable hypervisor,
+a token without a privilege, or a template without a guest agent. The command collects these
+conditions, and changes no object.
+
+The command also opens a connection to each cache that a template names, without sending data. If
+runner logs are kept in a log store and you have the permission to read its keys, the command writes
+a small object to the store with the operator's keys, reads the object, and deletes it.
+
+With --try, the command then asks for confirmation and creates one machine from a
+HypervisorMachineTemplate. It creates a MachineClaim with the workload of a RunnerPool that uses the
+template, and with a label that no job asks for. It shows how long the machine took to be placed,
+cloned, powered on, and to send its first report, and what was missing. At the end it deletes the
+machine.
+
+The exit code is 0 if there are no problems, even if there are warnings; 1 if there is a problem, if
+the API server does not respond, or if you do not confirm --try; 2 if the command line is invalid.`,
 		Example: "  hyperfleet doctor\n  hyperfleet doctor -n ci --waiting 3m --output json\n  hyperfleet doctor -n ci --try linux",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("doctor: it takes no argument: --namespace narrows it down")
+				return cli.Usagef("doctor: the command takes no arguments: use --namespace to check the objects of one namespace")
 			}
 
 			return nil
@@ -83,47 +89,49 @@ server does not answer, or if the answer to the question is not yes; 2 if the co
 		},
 	}
 	opts.AddFlags(cmd.Flags(), "the objects")
-	cmd.Flags().Lookup("namespace").Usage = "only objects of this namespace; default: all"
-	cmd.Flags().StringVar(&opts.operator, "operator-namespace", config.Default().Namespace, "namespace that the operator runs in")
-	cmd.Flags().DurationVar(&opts.waiting, "waiting", defaultWaiting, "how long an object may wait, or be on its way out")
+	cmd.Flags().Lookup("namespace").Usage = "namespace of the objects to check; default: all namespaces"
+	cmd.Flags().StringVar(&opts.operatorNamespace, "operator-namespace", config.Default().Namespace,
+		"namespace that the operator runs in")
+	cmd.Flags().DurationVar(&opts.maxWait, "waiting", defaultMaxWait,
+		"how long an object may be not ready, or in deletion, before it is a problem")
 	cmd.Flags().StringVar(
 		&opts.template,
 		"try",
 		"",
-		"HypervisorMachineTemplate of the namespace to make one machine from, which is removed again",
+		"HypervisorMachineTemplate in the namespace to test by creating, and then deleting, one machine",
 	)
-	cmd.Flags().BoolVar(&opts.yes, "yes", false, "with --try: make the machine without a question")
+	cmd.Flags().BoolVar(&opts.assumeYes, "yes", false, "with --try: create the machine without confirmation")
 	cmd.Flags().DurationVar(
-		&opts.tryTimeout,
+		&opts.trialTimeout,
 		"try-timeout",
-		defaultTry,
-		"with --try: how long the machine may take to its first sign of life",
+		defaultTrialTimeout,
+		"with --try: how long the machine may take until its first report",
 	)
-	cmd.Flags().StringVar(&opts.output, "output", cli.OutputTable, "table, for people, or json, for programs")
+	cmd.Flags().StringVar(&opts.output, "output", cli.OutputTable, "output format: table or json")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
 func (o *options) validate() error {
-	if o.waiting <= 0 {
-		return cli.Usagef("--waiting %s: give a time above 0, such as %s", o.waiting, defaultWaiting)
+	if o.maxWait <= 0 {
+		return cli.Usagef("--waiting %s: give a duration above 0, such as %s", o.maxWait, defaultMaxWait)
 	}
 
 	switch {
-	case o.template == "" && o.yes:
-		return cli.Usagef("--yes answers the question of --try: name a template by --try")
-	case o.tryTimeout <= 0:
-		return cli.Usagef("--try-timeout %s: give a time above 0, such as %s", o.tryTimeout, defaultTry)
-	case o.template != "" && o.output == cli.OutputJSON && !o.yes:
-		return cli.Usagef("--try with --output json asks no question: give --yes")
+	case o.template == "" && o.assumeYes:
+		return cli.Usagef("--yes has an effect only with --try: give a template with --try")
+	case o.trialTimeout <= 0:
+		return cli.Usagef("--try-timeout %s: give a duration above 0, such as %s", o.trialTimeout, defaultTrialTimeout)
+	case o.template != "" && o.output == cli.OutputJSON && !o.assumeYes:
+		return cli.Usagef("--try cannot ask for confirmation with --output json: add --yes")
 	}
 
-	return cli.CheckOutput(o.output)
+	return cli.ValidateOutput(o.output)
 }
 
 func run(cmd *cobra.Command, opts options) error {
-	ctx, stop := cli.Bounded(cmd, timeout)
+	ctx, stop := cli.WithTimeout(cmd, timeout)
 	defer stop()
 
 	cluster, err := opts.Connect(apiextensionsv1.AddToScheme, rbacv1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme,
@@ -132,45 +140,45 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("doctor: %w", err)
 	}
 
-	asked, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
+	discoveryClient, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
 	if err != nil {
-		return fmt.Errorf("doctor: make client of the API server: %w", err)
+		return fmt.Errorf("doctor: create discovery client: %w", err)
 	}
 
-	version, err := asked.ServerVersion()
+	version, err := discoveryClient.ServerVersion()
 	if err != nil {
-		return fmt.Errorf("doctor: ask the API server at %s for its version: %w", cluster.Config.Host, err)
+		return fmt.Errorf("doctor: get the version of the API server at %s: %w", cluster.Config.Host, err)
 	}
 
 	d := &doctor{
-		client:    cluster.Client,
-		now:       clock.RealClock{}.Now(),
-		namespace: opts.Namespace,
-		operator:  opts.operator,
-		waiting:   opts.waiting,
+		client:            cluster.Client,
+		now:               clock.RealClock{}.Now(),
+		namespace:         opts.Namespace,
+		operatorNamespace: opts.operatorNamespace,
+		maxWait:           opts.maxWait,
 	}
 	d.report.APIServer = version.GitVersion
 
-	if err := d.look(ctx); err != nil {
+	if err := d.checkAll(ctx); err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
 
-	return opts.finish(cmd, cluster, &d.report)
+	return opts.printReport(cmd, cluster, &d.report)
 }
 
-// finish prints what was found, and tries a template if one is named: what is said of the
-// machine comes as it happens, or within the one object of JSON.
-func (o *options) finish(cmd *cobra.Command, cluster *cli.Cluster, report *Report) error {
-	out, told := cmd.OutOrStdout(), cmd.OutOrStdout()
+// printReport prints the report, and tests the template that --try names. The text format prints the progress
+// of the test machine while it happens. JSON is printed as one object after the test.
+func (o *options) printReport(cmd *cobra.Command, cluster *cli.Cluster, report *Report) error {
+	out, progress := cmd.OutOrStdout(), cmd.OutOrStdout()
 	if o.output == cli.OutputJSON {
-		told = io.Discard
+		progress = io.Discard
 	} else if err := report.print(out, o.output); err != nil {
 		return fmt.Errorf("doctor: %w", err)
 	}
 
 	if o.template != "" {
-		if err := o.try(cmd, cluster, report, told); err != nil {
-			return fmt.Errorf("doctor: try template %s: %w", o.template, err)
+		if err := o.runTrial(cmd, cluster, report, progress); err != nil {
+			return fmt.Errorf("doctor: test template %s: %w", o.template, err)
 		}
 	}
 
@@ -187,30 +195,31 @@ func (o *options) finish(cmd *cobra.Command, cluster *cli.Cluster, report *Repor
 	return nil
 }
 
-// try makes the machine and notes what became of it.
-func (o *options) try(cmd *cobra.Command, cluster *cli.Cluster, report *Report, told io.Writer) error {
-	ctx, stop := cli.Bounded(cmd, o.tryTimeout+removal)
+// runTrial creates the test machine after a confirmation, and adds the result to the report. It counts a
+// machine that did not report, or that was not deleted, as a problem.
+func (o *options) runTrial(cmd *cobra.Command, cluster *cli.Cluster, report *Report, progress io.Writer) error {
+	ctx, stop := cli.WithTimeout(cmd, o.trialTimeout+deletionTimeout)
 	defer stop()
 
-	t := &trial{client: cluster.Client, told: told, timeout: o.tryTimeout, Trial: Trial{
+	t := &trial{client: cluster.Client, progress: progress, timeout: o.trialTimeout, Trial: Trial{
 		Namespace: cluster.Namespace, Template: o.template, Phases: []TrialPhase{},
 	}}
 
-	claim, template, err := t.prepare(ctx)
+	claim, template, err := t.prepareClaim(ctx)
 	if err != nil {
 		return err
 	}
 
-	fmt.Fprintln(told)
+	fmt.Fprintln(progress)
 
-	if !o.yes {
-		if err := ask(cmd.InOrStdin(), told, question(claim, template)); err != nil {
+	if !o.assumeYes {
+		if err := confirm(cmd.InOrStdin(), progress, formatQuestion(claim, template)); err != nil {
 			return err
 		}
 	}
 
 	err = t.run(ctx, claim)
-	report.Try = &t.Trial
+	report.Trial = &t.Trial
 
 	if !t.Alive || !t.Removed {
 		report.Problems++

@@ -13,66 +13,69 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
 
-// doctor looks an installation over, once.
+// doctor checks an installation once and collects the findings.
 type doctor struct {
 	client client.Client
 	now    time.Time
-	// namespace of the objects; empty means all. operator is that of the operator.
-	namespace, operator string
-	// waiting is how long an object may wait.
-	waiting time.Duration
+	// namespace of the objects to check; if it is empty, all namespaces are checked. operatorNamespace is the
+	// namespace in which the operator runs.
+	namespace, operatorNamespace string
+	// maxWait is how long an object may be not ready, or in deletion, before it is a problem.
+	maxWait time.Duration
 
-	// blind says that the kinds may not be read.
-	blind  bool
-	report Report
+	// crdsForbidden is true once the API server has refused to return a CRD.
+	crdsForbidden bool
+	report        Report
 }
 
-// look goes from what everything needs to what needs everything: kinds, roles, operators,
-// objects. What can't be looked at is a finding; an error is one of this program.
-func (d *doctor) look(ctx context.Context) error {
+// checkAll runs all checks, and adds their findings to the report. The report has the findings about CRDs,
+// operators and RBAC roles first, because objects depend on them. An object that cannot be read is a finding.
+// checkAll returns an error only if the manifests that are built into this program are invalid, or if the
+// context has ended.
+func (d *doctor) checkAll(ctx context.Context) error {
 	d.report.Findings, d.report.Objects = []Finding{}, map[string]int{}
 
-	kinds, err := known()
+	kinds, err := loadCRDs()
 	if err != nil {
 		return err
 	}
 
-	var ailing []Finding
+	var objectFindings []Finding
 
-	leaders, sure := d.leaders(ctx)
+	leaders, canReadLeases := d.listLeaders(ctx)
 
 	for _, area := range config.Areas() {
-		there := d.kinds(ctx, area, kinds[area])
-		if len(there) == 0 {
+		installed := d.checkCRDs(ctx, area, kinds[area])
+		if len(installed) == 0 {
 			continue
 		}
 
-		found, objects := d.objects(ctx, area, there)
-		ailing = append(ailing, found...)
+		findings, objects := d.checkObjects(ctx, area, installed)
+		objectFindings = append(objectFindings, findings...)
 
-		if sure {
-			d.led(ctx, area, leaders[area], objects)
+		if canReadLeases {
+			d.checkOperator(ctx, area, leaders[area], objects)
 		}
 
 		if objects == 0 && len(leaders[area]) == 0 {
 			continue
 		}
 
-		if err := d.roles(ctx, area); err != nil {
+		if err := d.checkRoles(ctx, area); err != nil {
 			return err
 		}
 	}
 
-	d.receiver(ctx)
-	d.caches(ctx)
-	d.logs(ctx)
+	d.checkReceiver(ctx)
+	d.checkCaches(ctx)
+	d.checkLogStore(ctx)
 
-	for _, f := range ailing {
+	for _, f := range objectFindings {
 		d.report.add(f)
 	}
 
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("look at all in %s: %w", timeout, err)
+		return fmt.Errorf("finish all checks within %s: %w", timeout, err)
 	}
 
 	return nil

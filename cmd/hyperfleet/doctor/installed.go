@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/deploy"
 )
 
-// areaOf is the area whose operator reconciles a kind, by the plural of its name.
+// areaOf returns the area whose operator reconciles the resource type with the given plural name.
 func areaOf(plural string) string {
 	switch plural {
 	case "dnsregistrations", "kubevirtnodepools", "kubevirtmachinetemplates", "kubevirtmachines":
@@ -40,26 +40,26 @@ func areaOf(plural string) string {
 	}
 }
 
-type kind = apiextensionsv1.CustomResourceDefinition
+type resourceDefinition = apiextensionsv1.CustomResourceDefinition
 
-// known are the kinds that this program was built with, by area.
-func known() (map[string][]*kind, error) {
+// loadCRDs returns the CRDs that are built into this program, by area.
+func loadCRDs() (map[string][]*resourceDefinition, error) {
 	files, err := fs.Glob(deploy.CRDs, "crds/*.yaml")
 	if err != nil {
-		return nil, fmt.Errorf("read the kinds: %w", err)
+		return nil, fmt.Errorf("list embedded CRDs: %w", err)
 	}
 
-	out := map[string][]*kind{}
+	out := map[string][]*resourceDefinition{}
 
 	for _, file := range files {
 		text, err := deploy.CRDs.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read the kinds: %w", err)
+			return nil, fmt.Errorf("read embedded CRD: %w", err)
 		}
 
-		crd := &kind{}
+		crd := &resourceDefinition{}
 		if err := sigsyaml.UnmarshalStrict(text, crd); err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("parse %s: %w", file, err)
 		}
 
 		area := areaOf(crd.Spec.Names.Plural)
@@ -69,18 +69,19 @@ func known() (map[string][]*kind, error) {
 	return out, nil
 }
 
-// kinds looks whether the kinds of an area are installed, and gives those that are.
-func (d *doctor) kinds(ctx context.Context, area string, want []*kind) []*kind {
-	subject := "kinds of " + area
+// checkCRDs reports whether the CRDs of an area are installed and match those of this program. It returns the
+// CRDs that are installed. If it cannot read the CRDs, it returns all expected CRDs.
+func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourceDefinition) []*resourceDefinition {
+	subject := "CRDs of " + area
 
 	var (
-		there           []*kind
-		missing, differ []string
+		installed          []*resourceDefinition
+		missing, differing []string
 	)
 
-	for _, crd := range want {
-		got := &kind{}
-		err := d.client.Get(ctx, client.ObjectKeyFromObject(crd), got)
+	for _, crd := range expected {
+		actual := &resourceDefinition{}
+		err := d.client.Get(ctx, client.ObjectKeyFromObject(crd), actual)
 
 		switch {
 		case apierrors.IsNotFound(err):
@@ -88,89 +89,93 @@ func (d *doctor) kinds(ctx context.Context, area string, want []*kind) []*kind {
 
 			continue
 		case err != nil:
-			// It is said once: who may not read one may read none.
-			if !apierrors.IsForbidden(err) || !d.blind {
-				d.unseen("kinds", err)
+			// A missing permission is reported once, because it applies to all CRDs.
+			if !apierrors.IsForbidden(err) || !d.crdsForbidden {
+				d.reportUnreadable("CRDs", err)
 			}
 
-			d.blind = true
+			d.crdsForbidden = true
 
-			// They may be there all the same.
-			return want
+			// The CRDs may be installed although they cannot be read.
+			return expected
 		}
 
-		there = append(there, crd)
+		installed = append(installed, crd)
 
-		if !apihelpers.IsCRDConditionTrue(got, apiextensionsv1.Established) ||
-			!apiequality.Semantic.DeepEqual(got.Spec.Versions, crd.Spec.Versions) {
-			differ = append(differ, crd.Name)
+		if !apihelpers.IsCRDConditionTrue(actual, apiextensionsv1.Established) ||
+			!apiequality.Semantic.DeepEqual(actual.Spec.Versions, crd.Spec.Versions) {
+			differing = append(differing, crd.Name)
 		}
 	}
 
 	switch {
-	case len(there) == 0:
-		d.report.addf(Warning, subject, "none is installed, and the area is off: if it is wanted, "+fixKinds)
+	case len(installed) == 0:
+		d.report.addf(Warning, subject, "none is installed, so the area is disabled: to enable the area, "+fixCRDs)
 	case len(missing) > 0:
-		d.report.addf(Problem, subject, "%s missing: %s", strings.Join(missing, ", "), fixKinds)
-	case len(differ) > 0:
-		d.report.addf(Warning, subject, "installed in another form than this program (hyperfleet version) knows: %s: "+
-			"run the operator's own version of it, or %s", strings.Join(differ, ", "), fixKinds)
+		d.report.addf(Problem, subject, "%s missing: %s", strings.Join(missing, ", "), fixCRDs)
+	case len(differing) > 0:
+		d.report.addf(Warning, subject, "%s differ from the CRDs of this program (see hyperfleet version): "+
+			"use the same version of hyperfleet as the operator, or %s", strings.Join(differing, ", "), fixCRDs)
 	default:
-		d.report.addf(Fine, subject, "%d installed, as this program knows them", len(there))
+		d.report.addf(OK, subject, "%d installed, all match this version of hyperfleet", len(installed))
 	}
 
-	return there
+	return installed
 }
 
-// fixKinds is how the kinds come in.
-const fixKinds = "kubectl apply --server-side -f hyperfleet-crds.yaml of the release, or its chart hyperfleet-crds"
+// fixCRDs tells how to install the CRDs.
+const fixCRDs = "run `kubectl apply --server-side -f hyperfleet-crds.yaml` with the file of the release, " +
+	"or install its chart hyperfleet-crds"
 
-// fixArea is how an operator that runs an area comes in, with its roles.
-func fixArea(area string) string {
+// areaFix tells how to install the operator and the RBAC roles of an area.
+func areaFix(area string) string {
 	file := "hyperfleet.yaml"
 	if area == config.AreaBridge {
 		file = "hyperfleet-bridge.yaml"
 	}
 
-	return "kubectl apply --server-side -f " + file + " of the release, or its chart hyperfleet with areas." + area + ".enabled"
+	return "run `kubectl apply --server-side -f " + file + "` with the file of the release, " +
+		"or install its chart hyperfleet with areas." + area + ".enabled"
 }
 
-// unseen notes what could not be looked at.
-func (d *doctor) unseen(subject string, err error) {
+// reportUnreadable reports that the subject could not be read. A missing permission is a warning, any other
+// error is a problem.
+func (d *doctor) reportUnreadable(subject string, err error) {
 	if apierrors.IsForbidden(err) {
-		d.report.addf(Warning, subject, "you may not look: %v", err)
+		d.report.addf(Warning, subject, "no permission to read: %v", err)
 
 		return
 	}
 
-	d.report.addf(Problem, subject, "can't be looked at: %v", err)
+	d.report.addf(Problem, subject, "cannot be read: %v", err)
 }
 
-// roles looks whether the operator's roles of an area allow what this program needs.
-func (d *doctor) roles(ctx context.Context, area string) error {
+// checkRoles reports whether the operator's RBAC roles of an area have exactly the rules that this program
+// expects. It returns an error only if the manifests that are built into this program are invalid.
+func (d *doctor) checkRoles(ctx context.Context, area string) error {
 	text, err := deploy.RBAC.ReadFile("rbac/" + area + ".yaml")
 	if err != nil {
-		return fmt.Errorf("read the roles of %s: %w", area, err)
+		return fmt.Errorf("read embedded roles of area %s: %w", area, err)
 	}
 
-	subject, fix := "roles of "+area, fixArea(area)
+	subject, fix := "RBAC roles of "+area, areaFix(area)
 
-	var lacking []string
+	var differing []string
 
 	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), len(text)); ; {
 		// A Role has the same fields.
-		want := &rbacv1.ClusterRole{}
+		expected := &rbacv1.ClusterRole{}
 
-		err := decoder.Decode(want)
+		err := decoder.Decode(expected)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 
 		if err != nil {
-			return fmt.Errorf("read the roles of %s: %w", area, err)
+			return fmt.Errorf("decode embedded roles of area %s: %w", area, err)
 		}
 
-		name, got, err := d.role(ctx, want)
+		name, rules, err := d.getRules(ctx, expected)
 
 		switch {
 		case apierrors.IsNotFound(err):
@@ -178,35 +183,36 @@ func (d *doctor) roles(ctx context.Context, area string) error {
 
 			return nil
 		case err != nil:
-			d.unseen(subject, err)
+			d.reportUnreadable(subject, err)
 
 			return nil
-		case !apiequality.Semantic.DeepEqual(got, want.Rules):
-			lacking = append(lacking, name)
+		case !apiequality.Semantic.DeepEqual(rules, expected.Rules):
+			differing = append(differing, name)
 		}
 	}
 
-	if len(lacking) > 0 {
-		d.report.addf(Warning, subject, "other than this program (hyperfleet version) has them: %s: "+
-			"run the operator's own version of it, or %s", strings.Join(lacking, ", "), fix)
+	if len(differing) > 0 {
+		d.report.addf(Warning, subject, "%s: the rules differ from those of this program (see hyperfleet version): "+
+			"use the same version of hyperfleet as the operator, or %s", strings.Join(differing, ", "), fix)
 	} else {
-		d.report.addf(Fine, subject, "as this program has them")
+		d.report.addf(OK, subject, "all match this version of hyperfleet")
 	}
 
 	return nil
 }
 
-// role gives the rules of an installed Role or ClusterRole, and its name in words.
-func (d *doctor) role(ctx context.Context, want *rbacv1.ClusterRole) (string, []rbacv1.PolicyRule, error) {
-	if want.Kind == "Role" {
-		got := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: want.Name, Namespace: d.operator}}
-		err := d.client.Get(ctx, client.ObjectKeyFromObject(got), got)
+// getRules returns the display name and the rules of the installed Role or ClusterRole that has the kind and
+// the name of the given role.
+func (d *doctor) getRules(ctx context.Context, role *rbacv1.ClusterRole) (string, []rbacv1.PolicyRule, error) {
+	if role.Kind == "Role" {
+		installed := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name, Namespace: d.operatorNamespace}}
+		err := d.client.Get(ctx, client.ObjectKeyFromObject(installed), installed)
 
-		return "Role " + d.operator + "/" + want.Name, got.Rules, err
+		return "Role " + d.operatorNamespace + "/" + role.Name, installed.Rules, err
 	}
 
-	got := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: want.Name}}
-	err := d.client.Get(ctx, client.ObjectKeyFromObject(got), got)
+	installed := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: role.Name}}
+	err := d.client.Get(ctx, client.ObjectKeyFromObject(installed), installed)
 
-	return "ClusterRole " + want.Name, got.Rules, err
+	return "ClusterRole " + role.Name, installed.Rules, err
 }

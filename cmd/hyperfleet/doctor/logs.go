@@ -23,50 +23,55 @@ import (
 )
 
 const (
-	// storeTimeout bounds the three calls of the store.
+	// storeTimeout limits the time that the three calls to the log store may take together.
 	storeTimeout = 15 * time.Second
-	// configured is the ConfigMap of the area runners, and its file.
-	configured, configuredIn = "hyperfleet-runners", "operator.yaml"
-	storeSubject             = "store of runners' logs"
+	// runnersConfigMap is the ConfigMap of the runners area, and configFile is the key of the configuration
+	// in it.
+	runnersConfigMap, configFile = "hyperfleet-runners", "operator.yaml"
+	storeSubject                 = "log store"
 )
 
-// logs tries the store that the operator's configuration names for logs of runners, with the
-// operator's keys.
-func (d *doctor) logs(ctx context.Context) {
+// checkLogStore tests the store that the operator's configuration names for runner logs, with the operator's
+// keys. It reports nothing if the ConfigMap does not exist or logs are not kept in a store.
+func (d *doctor) checkLogStore(ctx context.Context) {
 	var settings corev1.ConfigMap
 
-	err := d.client.Get(ctx, client.ObjectKey{Namespace: d.operator, Name: configured}, &settings)
+	err := d.client.Get(ctx, client.ObjectKey{Namespace: d.operatorNamespace, Name: runnersConfigMap}, &settings)
 
 	switch {
 	case apierrors.IsNotFound(err):
 		return
 	case err != nil:
-		d.unseen(storeSubject, err)
+		d.reportUnreadable(storeSubject, err)
 
 		return
 	}
 
-	// The rest is the operator's to check, which may be of another version.
-	var of struct {
+	// Only this part is parsed. The operator, which may have another version, validates the whole
+	// configuration.
+	var parsed struct {
 		Runners struct {
 			Logs config.RunnerLogs `yaml:"logs"`
 		} `yaml:"runners"`
 	}
 
-	if err := yaml.Unmarshal([]byte(settings.Data[configuredIn]), &of); err != nil {
-		d.report.addf(Problem, storeSubject, "%s of ConfigMap %s/%s can't be read: %v", configuredIn, d.operator, configured, err)
+	if err := yaml.Unmarshal([]byte(settings.Data[configFile]), &parsed); err != nil {
+		d.report.addf(Problem, storeSubject, "parse %s of ConfigMap %s/%s: %v", configFile, d.operatorNamespace, runnersConfigMap, err)
 
 		return
 	}
 
-	if of.Runners.Logs.KeepIn == config.LogsInStore {
-		d.tryStore(ctx, of.Runners.Logs.Store)
+	if parsed.Runners.Logs.KeepIn == config.LogsInStore {
+		d.testLogStore(ctx, parsed.Runners.Logs.Store)
 	}
 }
 
-func (d *doctor) tryStore(ctx context.Context, store config.LogStore) {
+// testLogStore writes a small object to the store, reads the object and deletes it, and reports the result.
+// It skips the test if the store needs a CA file, because the file is on the operator's file system.
+
+func (d *doctor) testLogStore(ctx context.Context, store config.LogStore) {
 	if store.CAFile != "" {
-		d.report.addf(Warning, storeSubject, "not tried: %s, by which the store at %s is verified, is a file of the operator's",
+		d.report.addf(Warning, storeSubject, "not tested: the CA file %s of the store at %s is on the operator's file system",
 			store.CAFile, store.Endpoint)
 
 		return
@@ -75,26 +80,29 @@ func (d *doctor) tryStore(ctx context.Context, store config.LogStore) {
 	ctx, stop := context.WithTimeout(ctx, storeTimeout)
 	defer stop()
 
-	trial, err := (&logstore.Store{
-		Config: store, Transport: httpbound.Shared(), Secrets: &connect.Secrets{Reader: d.client, OperatorNamespace: d.operator},
-	}).Try(ctx)
+	result, err := (&logstore.Store{
+		Config: store, Transport: httpbound.SharedTransport(),
+		Secrets: &connect.Secrets{Reader: d.client, OperatorNamespace: d.operatorNamespace},
+	}).Check(ctx)
 
-	var refused *objectstore.Error
+	var storeErr *objectstore.Error
 
 	switch {
-	case errclass.Reason(err, "") == credential.ReasonSecretForbidden:
-		d.report.addf(Warning, storeSubject, "not tried: you may not read Secret %s/%s, which has its keys", d.operator, store.Secret)
-	case errors.As(err, &refused) && refused.Code == "":
-		d.report.addf(Warning, storeSubject, "it does not answer here: %v: the operator may reach it all the same; "+
-			"if not, logs stay in the cluster", err)
+	case errclass.ReasonOf(err, "") == credential.ReasonSecretForbidden:
+		d.report.addf(Warning, storeSubject, "not tested: no permission to read Secret %s/%s with the keys of the store",
+			d.operatorNamespace, store.Secret)
+	case errors.As(err, &storeErr) && storeErr.Code == "":
+		d.report.addf(Warning, storeSubject, "not reachable from here: %v: if the operator cannot reach the store either, "+
+			"logs stay in the cluster", err)
 	case err != nil:
-		d.report.addf(Problem, storeSubject, "it takes no logs: %v", err)
-	case trial.Undeleted != nil:
-		d.report.addf(Fine, storeSubject, "it takes logs; %s is left there, for the operator's keys need not delete: %v",
-			trial.At, trial.Undeleted)
-	case trial.Unread != nil:
-		d.report.addf(Fine, storeSubject, "it takes logs; the operator's keys need not read: %v", trial.Unread)
+		d.report.addf(Problem, storeSubject, "cannot write logs: %v", err)
+	case result.DeleteError != nil:
+		d.report.addf(OK, storeSubject, "logs can be written; test object %s remains in the store, "+
+			"because the operator's keys cannot delete objects and do not have to: %v", result.URL, result.DeleteError)
+	case result.ReadError != nil:
+		d.report.addf(OK, storeSubject, "logs can be written; the operator's keys cannot read objects and do not have to: %v",
+			result.ReadError)
 	default:
-		d.report.addf(Fine, storeSubject, "%s was written, read and deleted", trial.At)
+		d.report.addf(OK, storeSubject, "%s was written, read and deleted", result.URL)
 	}
 }

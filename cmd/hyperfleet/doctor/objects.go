@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// pageSize bounds the objects that one call brings.
+	// pageSize is the maximum number of objects that one list request returns.
 	pageSize = 500
-	// seenWithin is how soon an operator has looked at an object at the latest.
-	seenWithin = time.Minute
+	// firstReconcileTimeout is the time within which an operator sets the condition Ready of a new object.
+	firstReconcileTimeout = time.Minute
 )
 
-// unwelcome are conditions that are a warning, and what they say then, the worst first; all
-// others are steps, and Ready has the reason of the one that is not done.
-func unwelcome() []metav1.Condition {
+// warningConditions returns the conditions that are a warning if they have the given status, the most severe
+// first. The other conditions are steps towards Ready, and Ready has the reason of the step that is not done.
+func warningConditions() []metav1.Condition {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 
 	return []metav1.Condition{
@@ -46,36 +46,37 @@ func unwelcome() []metav1.Condition {
 	}
 }
 
-// objects looks at all objects of an area: what ails them, and how many there are.
-func (d *doctor) objects(ctx context.Context, area string, kinds []*kind) ([]Finding, int) {
+// checkObjects checks all objects of an area. It returns the findings and the number of objects. It reports
+// missing permissions itself.
+func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourceDefinition) ([]Finding, int) {
 	var (
-		out     []Finding
-		refused []string
-		n       int
+		out       []Finding
+		forbidden []string
+		n         int
 	)
 
 	for _, crd := range kinds {
-		found, count, err := d.objectsOf(ctx, crd)
-		out = append(out, found...)
+		findings, count, err := d.checkObjectsOf(ctx, crd)
+		out = append(out, findings...)
 		n += count
 
 		switch {
 		case apierrors.IsForbidden(err):
-			refused = append(refused, crd.Spec.Names.Plural)
+			forbidden = append(forbidden, crd.Spec.Names.Plural)
 		case err != nil && !apimeta.IsNoMatchError(err):
-			d.unseen(crd.Spec.Names.Plural, err)
+			d.reportUnreadable(crd.Spec.Names.Plural, err)
 		}
 	}
 
-	if len(refused) > 0 {
-		d.report.addf(Warning, "objects of "+area, "you may not list %s", strings.Join(refused, ", "))
+	if len(forbidden) > 0 {
+		d.report.addf(Warning, "objects of "+area, "no permission to list %s", strings.Join(forbidden, ", "))
 	}
 
 	return out, n
 }
 
-// objectsOf looks at all objects of a kind.
-func (d *doctor) objectsOf(ctx context.Context, crd *kind) ([]Finding, int, error) {
+// checkObjectsOf checks all objects of one resource type. It returns the findings and the number of objects.
+func (d *doctor) checkObjectsOf(ctx context.Context, crd *resourceDefinition) ([]Finding, int, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{
 		Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Kind: crd.Spec.Names.ListKind,
@@ -87,9 +88,9 @@ func (d *doctor) objectsOf(ctx context.Context, crd *kind) ([]Finding, int, erro
 	}
 
 	var (
-		out     []Finding
-		n       int
-		reports = reports(crd)
+		out              []Finding
+		n                int
+		expectConditions = hasConditions(crd)
 	)
 
 	for {
@@ -100,8 +101,8 @@ func (d *doctor) objectsOf(ctx context.Context, crd *kind) ([]Finding, int, erro
 		n += len(list.Items)
 
 		for i := range list.Items {
-			if found, ails := d.object(&list.Items[i], reports); ails {
-				out = append(out, found)
+			if finding, ok := d.checkObject(&list.Items[i], expectConditions); ok {
+				out = append(out, finding)
 			}
 		}
 
@@ -115,8 +116,8 @@ func (d *doctor) objectsOf(ctx context.Context, crd *kind) ([]Finding, int, erro
 	return out, n, nil
 }
 
-// reports says whether objects of a kind have conditions.
-func reports(crd *kind) bool {
+// hasConditions reports whether the status of a resource type has conditions.
+func hasConditions(crd *resourceDefinition) bool {
 	for _, version := range crd.Spec.Versions {
 		if version.Schema != nil && version.Schema.OpenAPIV3Schema != nil {
 			_, ok := version.Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
@@ -128,80 +129,82 @@ func reports(crd *kind) bool {
 	return false
 }
 
-// object says what ails an object, if anything does.
-func (d *doctor) object(o *unstructured.Unstructured, reports bool) (Finding, bool) {
-	about := Finding{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
-	about.Subject = about.Kind + " " + strings.TrimPrefix(about.Namespace+"/"+about.Name, "/")
+// checkObject returns the most severe finding about an object, and false if there is none. expectConditions
+// tells that the operator sets conditions on objects of this resource type.
+func (d *doctor) checkObject(o *unstructured.Unstructured, expectConditions bool) (Finding, bool) {
+	finding := Finding{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+	finding.Subject = finding.Kind + " " + strings.TrimPrefix(finding.Namespace+"/"+finding.Name, "/")
 
-	conditions := conditionsOf(o)
+	conditions := parseConditions(o)
 	ready := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	stalled := apimeta.FindStatusCondition(conditions, v1alpha1.ConditionStalled)
-	leaving := o.GetDeletionTimestamp()
+	deletedAt := o.GetDeletionTimestamp()
 
-	found := func(level Level, since time.Time, reason, message string) (Finding, bool) {
-		about.Level, about.Reason, about.Message = level, reason, message
-		// A condition that the kind's schema gives is as old as Unix.
+	newFinding := func(level Level, since time.Time, reason, message string) (Finding, bool) {
+		finding.Level, finding.Reason, finding.Message = level, reason, message
+		// A condition that is a default of the CRD's schema has the Unix epoch as its transition time.
 		if since.Unix() == 0 {
 			since = o.GetCreationTimestamp().Time
 		}
 
 		if !since.IsZero() {
 			seconds := max(d.now.Sub(since).Seconds(), 0)
-			about.ForSeconds = &seconds
+			finding.ForSeconds = &seconds
 		}
 
-		return about, true
+		return finding, true
 	}
 
 	switch {
 	case stalled != nil && stalled.Status == metav1.ConditionTrue:
-		return found(Problem, stalled.LastTransitionTime.Time, stalled.Reason, stalled.Message)
-	case leaving != nil && d.long(leaving.Time):
-		reason, message := "Deleting", "it is to be deleted, and nobody has said what it waits for: finalizers "+
+		return newFinding(Problem, stalled.LastTransitionTime.Time, stalled.Reason, stalled.Message)
+	case deletedAt != nil && d.isOverdue(deletedAt.Time):
+		reason, message := "Deleting", "the object is being deleted, and no condition tells what the deletion waits for: finalizers "+
 			strings.Join(o.GetFinalizers(), ", ")
 		if ready != nil && ready.Status != metav1.ConditionTrue {
-			reason, message = ready.Reason, "it is to be deleted: "+ready.Message
+			reason, message = ready.Reason, "the object is being deleted: "+ready.Message
 		}
 
-		return found(Problem, leaving.Time, reason, message)
-	case leaving != nil || !reports || over(o):
+		return newFinding(Problem, deletedAt.Time, reason, message)
+	case deletedAt != nil || !expectConditions || needsNoMachine(o):
 		return Finding{}, false
-	case ready == nil && d.now.Sub(o.GetCreationTimestamp().Time) > seenWithin:
-		return found(Problem, o.GetCreationTimestamp().Time, "NotSeen", "no operator has looked at it yet: is one running?")
-	case ready != nil && ready.Status != metav1.ConditionTrue && d.long(ready.LastTransitionTime.Time):
-		return found(Problem, ready.LastTransitionTime.Time, ready.Reason, ready.Message)
+	case ready == nil && d.now.Sub(o.GetCreationTimestamp().Time) > firstReconcileTimeout:
+		return newFinding(Problem, o.GetCreationTimestamp().Time, "NotSeen",
+			"no operator has reconciled the object yet: check that an operator is running")
+	case ready != nil && ready.Status != metav1.ConditionTrue && d.isOverdue(ready.LastTransitionTime.Time):
+		return newFinding(Problem, ready.LastTransitionTime.Time, ready.Reason, ready.Message)
 	}
 
-	for _, one := range unwelcome() {
-		if c := apimeta.FindStatusCondition(conditions, one.Type); c != nil && c.Status == one.Status {
-			return found(Warning, c.LastTransitionTime.Time, one.Type, strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
+	for _, warning := range warningConditions() {
+		if c := apimeta.FindStatusCondition(conditions, warning.Type); c != nil && c.Status == warning.Status {
+			return newFinding(Warning, c.LastTransitionTime.Time, warning.Type, strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
 		}
 	}
 
 	return Finding{}, false
 }
 
-// long says whether what has begun then takes longer than it may.
-func (d *doctor) long(since time.Time) bool { return d.now.Sub(since) > d.waiting }
+// isOverdue reports whether more than maxWait has passed since the given time.
+func (d *doctor) isOverdue(since time.Time) bool { return d.now.Sub(since) > d.maxWait }
 
-// over says whether it is a CI job that waits for no machine: it runs, has ended, or waits
-// for somebody to approve of it.
-func over(o *unstructured.Unstructured) bool {
+// needsNoMachine reports whether the object is a RunnerJob that waits for no machine, because it runs, has
+// completed, or waits for an approval.
+func needsNoMachine(o *unstructured.Unstructured) bool {
 	state, _, _ := unstructured.NestedString(o.Object, "spec", "state")
 
 	return o.GetKind() == "RunnerJob" && v1alpha1.JobState(state) != v1alpha1.JobQueued
 }
 
-// conditionsOf are the object's; those that can't be read are as good as not there.
-func conditionsOf(o *unstructured.Unstructured) []metav1.Condition {
+// parseConditions returns the conditions of an object. It skips conditions that are malformed.
+func parseConditions(o *unstructured.Unstructured) []metav1.Condition {
 	raw, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 
 	var out []metav1.Condition
 
-	for _, one := range raw {
+	for _, item := range raw {
 		var c metav1.Condition
 
-		fields, ok := one.(map[string]any)
+		fields, ok := item.(map[string]any)
 		if ok && runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c) == nil {
 			out = append(out, c)
 		}

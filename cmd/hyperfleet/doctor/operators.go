@@ -22,22 +22,23 @@ import (
 
 const (
 	leasePrefix = "hyperfleet-"
-	// skew is how far clocks may be apart.
-	skew = 30 * time.Second
+	// clockSkew is the tolerated difference between the clocks of this machine and of the operator.
+	clockSkew = 30 * time.Second
 )
 
-// leader is an operator, as its Lease tells of it.
+// leader is an operator according to its Lease. fresh is true if the Lease has a holder and has not expired.
 type leader struct {
 	lease, holder string
-	renewed       time.Time
+	renewTime     time.Time
 	fresh         bool
 }
 
-// leaders reads who runs which area. It is not known where the Leases may not be read.
-func (d *doctor) leaders(ctx context.Context) (map[string][]leader, bool) {
+// listLeaders returns the leaders of each area. It returns false, and reports a finding, if it cannot list
+// the Leases.
+func (d *doctor) listLeaders(ctx context.Context) (map[string][]leader, bool) {
 	leases := &coordinationv1.LeaseList{}
-	if err := d.client.List(ctx, leases, client.InNamespace(d.operator)); err != nil {
-		d.unseen("operators", err)
+	if err := d.client.List(ctx, leases, client.InNamespace(d.operatorNamespace)); err != nil {
+		d.reportUnreadable("operators", err)
 
 		return nil, false
 	}
@@ -50,73 +51,77 @@ func (d *doctor) leaders(ctx context.Context) (map[string][]leader, bool) {
 		areas, ok := strings.CutPrefix(lease.Name, leasePrefix)
 		names := strings.Split(areas, "-")
 
-		// Other programs have Leases that begin in the same way.
+		// Other programs have Leases with the same prefix.
 		if !ok || slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(config.Areas(), name) }) {
 			continue
 		}
 
-		found := leader{lease: d.operator + "/" + lease.Name, holder: ptr.Deref(lease.Spec.HolderIdentity, "")}
+		l := leader{lease: d.operatorNamespace + "/" + lease.Name, holder: ptr.Deref(lease.Spec.HolderIdentity, "")}
 		if lease.Spec.RenewTime != nil {
-			found.renewed = lease.Spec.RenewTime.Time
+			l.renewTime = lease.Spec.RenewTime.Time
 		}
 
-		lasts := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
-		found.fresh = found.holder != "" && d.now.Before(found.renewed.Add(lasts+skew))
+		leaseDuration := time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second
+		l.fresh = l.holder != "" && d.now.Before(l.renewTime.Add(leaseDuration+clockSkew))
 
 		for _, name := range names {
-			out[name] = append(out[name], found)
+			out[name] = append(out[name], l)
 		}
 	}
 
 	return out, true
 }
 
-// asleep says of which Deployment of an area no pod is ready, and where it is told why; empty if that
-// is not known.
-func (d *doctor) asleep(ctx context.Context, area string) string {
-	name := client.ObjectKey{Namespace: d.operator, Name: leasePrefix + area}
+// describeUnready describes the operator's Deployment of an area if none of its pods is ready, with the
+// command that shows the cause. It returns "" if a pod is ready, if the Deployment has 0 replicas, or if it
+// cannot be read.
+func (d *doctor) describeUnready(ctx context.Context, area string) string {
+	name := client.ObjectKey{Namespace: d.operatorNamespace, Name: leasePrefix + area}
 
-	pods := &appsv1.Deployment{}
-	if err := d.client.Get(ctx, name, pods); err != nil || pods.Status.ReadyReplicas > 0 || ptr.Deref(pods.Spec.Replicas, 1) == 0 {
+	deployment := &appsv1.Deployment{}
+	if err := d.client.Get(ctx, name, deployment); err != nil || deployment.Status.ReadyReplicas > 0 ||
+		ptr.Deref(deployment.Spec.Replicas, 1) == 0 {
 		return ""
 	}
 
-	return fmt.Sprintf("Deployment %s has %d of %d pods ready: kubectl describe pods -n %s -l app.kubernetes.io/name=%s",
-		name, pods.Status.ReadyReplicas, ptr.Deref(pods.Spec.Replicas, 1), d.operator, name.Name)
+	return fmt.Sprintf("Deployment %s has %d of %d pods ready: to find out why, "+
+		"run `kubectl describe pods -n %s -l app.kubernetes.io/name=%s`",
+		name, deployment.Status.ReadyReplicas, ptr.Deref(deployment.Spec.Replicas, 1), d.operatorNamespace, name.Name)
 }
 
-// led says whether an operator runs an area of which there are objects.
-func (d *doctor) led(ctx context.Context, area string, leaders []leader, objects int) {
+// checkOperator reports whether exactly one operator runs an area. objects is the number of objects of the
+// area: if it is 0, the area needs no operator.
+func (d *doctor) checkOperator(ctx context.Context, area string, leaders []leader, objects int) {
 	subject := "operator of " + area
 
 	fresh := slices.DeleteFunc(slices.Clone(leaders), func(l leader) bool { return !l.fresh })
 
 	switch {
 	case len(fresh) > 1:
-		d.report.addf(Problem, subject, "two run it, %s with the Lease %s and %s with the Lease %s: "+
-			"leave the area out of the controllers of one of them", fresh[0].holder, fresh[0].lease, fresh[1].holder, fresh[1].lease)
+		d.report.addf(Problem, subject, "two operators run the area, %s with Lease %s and %s with Lease %s: "+
+			"remove the area from the controllers of one of them", fresh[0].holder, fresh[0].lease, fresh[1].holder, fresh[1].lease)
 
 		return
 	case len(fresh) == 1:
-		d.report.addf(Fine, subject, "%s runs it", fresh[0].holder)
+		d.report.addf(OK, subject, "%s is the leader", fresh[0].holder)
 
 		return
 	}
 
-	asleep := d.asleep(ctx, area)
+	unready := d.describeUnready(ctx, area)
 
 	switch {
-	case asleep != "":
-		d.report.addf(Problem, subject, "none runs it: %s", asleep)
+	case unready != "":
+		d.report.addf(Problem, subject, "not running: %s", unready)
 	case objects == 0:
-		d.report.addf(Fine, subject, "none, and there is nothing for it to do")
+		d.report.addf(OK, subject, "not running, and not needed because the area has no objects")
 	case len(leaders) > 0:
-		last := slices.MaxFunc(leaders, func(a, b leader) int { return a.renewed.Compare(b.renewed) })
-		d.report.addf(Problem, subject, "none runs it: %s renewed the Lease %s last %s ago; start it, and look at why it ended: "+
-			"kubectl logs -n %s --previous -l app.kubernetes.io/part-of=hyperfleet",
-			last.holder, last.lease, duration.HumanDuration(d.now.Sub(last.renewed)), d.operator)
+		last := slices.MaxFunc(leaders, func(a, b leader) int { return a.renewTime.Compare(b.renewTime) })
+		d.report.addf(Problem, subject, "not running: %s last renewed Lease %s %s ago; start the operator, and to find out why it "+
+			"stopped, run `kubectl logs -n %s --previous -l app.kubernetes.io/part-of=hyperfleet`",
+			last.holder, last.lease, duration.HumanDuration(d.now.Sub(last.renewTime)), d.operatorNamespace)
 	default:
-		d.report.addf(Problem, subject, "none has ever run it in namespace %s (--operator-namespace), and it has %s to look after: "+
-			"%s", d.operator, english.Plural(objects, "object", ""), fixArea(area))
+		d.report.addf(Problem, subject, "not running: no operator has ever run the area in namespace %s (--operator-namespace), "+
+			"and the area has %s: %s", d.operatorNamespace, english.Plural(objects, "object", ""), areaFix(area))
 	}
 }

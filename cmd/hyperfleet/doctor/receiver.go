@@ -15,83 +15,86 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// What the manifests call the receiver's configuration, its pods and its Service.
+// Names in the manifests: the ConfigMap and the Deployment of the runners area, the Service of the webhook
+// server, and the environment variable that overrides webhooks.plainHTTP.
 const (
 	runnersName     = "hyperfleet-runners"
 	webhooksService = "hyperfleet-webhooks"
-	plainVariable   = "HYPERFLEET_WEBHOOKS_PLAIN_HTTP"
+	plainHTTPEnv    = "HYPERFLEET_WEBHOOKS_PLAIN_HTTP"
 )
 
-// receiver says when CI platforms and machines speak with the operator in the clear. Where
-// nothing of the manifests is there, there is nothing to say.
-func (d *doctor) receiver(ctx context.Context) {
+// checkReceiver reports whether the requests of CI platforms and machines to the operator are protected by
+// TLS. It reports nothing if the ConfigMap of the manifests does not exist.
+func (d *doctor) checkReceiver(ctx context.Context) {
 	const subject = "webhooks and machines"
 
-	plain, err := d.plain(ctx)
+	plain, err := d.servesPlainHTTP(ctx)
 
 	switch {
 	case apierrors.IsNotFound(err):
 		return
 	case err != nil:
-		d.unseen(subject, err)
+		d.reportUnreadable(subject, err)
 
 		return
 	case !plain:
-		d.report.addf(Fine, subject, "the operator serves TLS")
+		d.report.addf(OK, subject, "the operator serves TLS")
 
 		return
 	}
 
 	ingresses := &networkingv1.IngressList{}
-	if err := d.client.List(ctx, ingresses, client.InNamespace(d.operator)); err != nil {
-		d.unseen(subject, err)
+	if err := d.client.List(ctx, ingresses, client.InNamespace(d.operatorNamespace)); err != nil {
+		d.reportUnreadable(subject, err)
 	}
 
 	for i := range ingresses.Items {
-		if one := &ingresses.Items[i]; len(one.Spec.TLS) > 0 && leadsToWebhooks(one) {
-			d.report.addf(Fine, subject, "plain HTTP behind Ingress %s/%s, which ends TLS", d.operator, one.Name)
+		if ingress := &ingresses.Items[i]; len(ingress.Spec.TLS) > 0 && routesToWebhooks(ingress) {
+			d.report.addf(OK, subject, "plain HTTP behind Ingress %s/%s, which terminates TLS", d.operatorNamespace, ingress.Name)
 
 			return
 		}
 	}
 
-	d.report.addf(Warning, subject, "the operator serves plain HTTP (webhooks.plainHTTP of %s), and no Ingress of namespace %s "+
-		"that ends TLS leads to it: take the setting away, or see that TLS is ended before it", runnersName, d.operator)
+	d.report.addf(Warning, subject, "the operator serves plain HTTP (webhooks.plainHTTP of %s), and no Ingress in namespace %s "+
+		"terminates TLS in front of it: remove the setting, or terminate TLS in front of the operator",
+		runnersName, d.operatorNamespace)
 }
 
-// plain is what the ConfigMap says, or the variable that counts before it.
-func (d *doctor) plain(ctx context.Context) (bool, error) {
-	name := client.ObjectKey{Namespace: d.operator, Name: runnersName}
+// servesPlainHTTP reports whether the operator serves plain HTTP. The environment variable of the Deployment
+// overrides the setting in the ConfigMap. If the configuration is not valid YAML, it returns false.
+func (d *doctor) servesPlainHTTP(ctx context.Context) (bool, error) {
+	name := client.ObjectKey{Namespace: d.operatorNamespace, Name: runnersName}
 
 	file := &corev1.ConfigMap{}
 	if err := d.client.Get(ctx, name, file); err != nil {
 		return false, err
 	}
 
-	var said struct {
+	var parsed struct {
 		Webhooks struct{ PlainHTTP bool }
 	}
-	if err := sigsyaml.Unmarshal([]byte(file.Data["operator.yaml"]), &said); err != nil {
-		return false, nil //nolint:nilerr // the operator itself says it better
+	if err := sigsyaml.Unmarshal([]byte(file.Data["operator.yaml"]), &parsed); err != nil {
+		return false, nil //nolint:nilerr // the operator itself reports the error in more detail
 	}
 
-	pods := &appsv1.Deployment{}
-	if err := d.client.Get(ctx, name, pods); err != nil && !apierrors.IsNotFound(err) {
+	deployment := &appsv1.Deployment{}
+	if err := d.client.Get(ctx, name, deployment); err != nil && !apierrors.IsNotFound(err) {
 		return false, err
 	}
 
-	for _, container := range pods.Spec.Template.Spec.Containers {
+	for _, container := range deployment.Spec.Template.Spec.Containers {
 		for _, variable := range container.Env {
-			if plain, err := strconv.ParseBool(variable.Value); variable.Name == plainVariable && err == nil {
+			if plain, err := strconv.ParseBool(variable.Value); variable.Name == plainHTTPEnv && err == nil {
 				return plain, nil
 			}
 		}
 	}
 
-	return said.Webhooks.PlainHTTP, nil
+	return parsed.Webhooks.PlainHTTP, nil
 }
 
-func leadsToWebhooks(ingress *networkingv1.Ingress) bool {
+func routesToWebhooks(ingress *networkingv1.Ingress) bool {
 	for _, rule := range ingress.Spec.Rules {
 		if rule.HTTP == nil {
 			continue

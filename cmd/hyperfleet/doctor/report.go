@@ -16,47 +16,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// Level says how bad a finding is.
+// Level is the severity of a finding.
 type Level string
 
 // Levels.
 const (
-	// Fine is what was looked at and is well.
-	Fine Level = "ok"
-	// Warning is what somebody should know, and what could not be looked at.
+	// OK is a check that found no problem.
+	OK Level = "ok"
+	// Warning is a finding that a person should know, or a check that was not possible.
 	Warning Level = "warning"
-	// Problem is what keeps something from working until a person acts.
+	// Problem is a finding that a person has to fix.
 	Problem Level = "problem"
 )
 
-// Finding is one thing that was found, in JSON output. Fields are only ever added.
+// Finding is the result of one check. It is part of the JSON output: fields may be added, but not removed or
+// changed.
 type Finding struct {
 	Level Level `json:"level"`
-	// Subject is what it is about, in words: the kinds of an area, or an object.
+	// Subject describes what the finding is about, such as "CRDs of runners", or the kind and the name of an
+	// object.
 	Subject string `json:"subject"`
-	// Kind, Namespace and Name of the object, if it is about one.
+	// Kind, Namespace and Name identify the object, if the finding is about an object.
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
-	// Reason in one word, as in the object's condition.
+	// Reason is the reason of the object's condition.
 	Reason string `json:"reason,omitempty"`
-	// Message says what is wrong, and names the fix.
+	// Message describes the problem and its fix.
 	Message string `json:"message"`
-	// ForSeconds is since when it is so, where that is known.
+	// ForSeconds is the time in seconds for which the object has been in this state, if it is known.
 	ForSeconds *float64 `json:"forSeconds,omitempty"`
 }
 
-// Report is all that was found, in JSON output. Fields are only ever added.
+// Report contains all findings. It is the JSON output: fields may be added, but not removed or changed.
 type Report struct {
-	// APIServer is its version.
+	// APIServer is the version of the API server.
 	APIServer string    `json:"apiServer"`
 	Findings  []Finding `json:"findings"`
-	// Objects are how many of each kind were looked at.
+	// Objects is the number of objects that were checked, by kind.
 	Objects  map[string]int `json:"objects"`
 	Problems int            `json:"problems"`
 	Warnings int            `json:"warnings"`
-	// Try is the machine that was made, with --try.
-	Try *Trial `json:"try,omitempty"`
+	// Trial is the result of --try; it is nil without --try.
+	Trial *Trial `json:"try,omitempty"`
 }
 
 func (r *Report) add(f Finding) {
@@ -67,7 +69,7 @@ func (r *Report) add(f Finding) {
 		r.Problems++
 	case Warning:
 		r.Warnings++
-	case Fine:
+	case OK:
 	}
 }
 
@@ -77,18 +79,18 @@ func (r *Report) addf(level Level, subject, format string, args ...any) {
 
 func (r *Report) print(out io.Writer, form string) error {
 	if form == cli.OutputJSON {
-		return cli.JSON(out, r)
+		return cli.PrintJSON(out, r)
 	}
 
 	var text strings.Builder
 
-	fmt.Fprintf(&text, "%-8s  API server: %s\n", Fine, cli.Line(r.APIServer))
+	fmt.Fprintf(&text, "%-8s  API server: %s\n", OK, cli.SanitizeLine(r.APIServer))
 
 	for _, f := range r.Findings {
-		fmt.Fprintf(&text, "%-8s  %s\n", f.Level, f.line())
+		fmt.Fprintf(&text, "%-8s  %s\n", f.Level, f.formatLine())
 
 		if f.Reason != "" && f.Message != "" {
-			fmt.Fprintf(&text, "%-8s    %s\n", "", cli.Line(f.Message))
+			fmt.Fprintf(&text, "%-8s    %s\n", "", cli.SanitizeLine(f.Message))
 		}
 	}
 
@@ -101,12 +103,13 @@ func (r *Report) print(out io.Writer, form string) error {
 	return nil
 }
 
-// line is the finding in one line; the message of an object comes in a second one.
-func (f Finding) line() string {
+// formatLine returns the finding as one line. If the finding has a reason, the line has the reason instead of
+// the message.
+func (f Finding) formatLine() string {
 	text := f.Subject + ": " + cmp.Or(f.Reason, f.Message)
 	if f.ForSeconds != nil {
 		text += ", for " + duration.HumanDuration(time.Duration(*f.ForSeconds*float64(time.Second)))
 	}
 
-	return cli.Line(text)
+	return cli.SanitizeLine(text)
 }

@@ -21,16 +21,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
-// commandTimeout bounds a command.
+// commandTimeout limits the duration of each command.
 const commandTimeout = 10 * time.Minute
 
-// New makes the command and those below it.
+// New returns the command `hyperfleet hosts` with its subcommands.
 func New() *cobra.Command {
 	var opts cli.Kube
 
 	cmd := &cobra.Command{
 		Use:   "hosts",
-		Short: "Look at what would be pushed to hosts, push to one now, and pause or resume their fleets",
+		Short: "Compare hosts with their configuration, push to a host, and pause or resume a fleet",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -40,7 +40,7 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// source is where objects are read and changed.
+// source reads and changes the objects of one namespace.
 type source struct {
 	client    client.Client
 	namespace string
@@ -57,17 +57,19 @@ func connect(opts *cli.Kube) (*source, error) {
 
 func newDiff(opts *cli.Kube) *cobra.Command {
 	var (
-		query      query
-		file, form string
+		query        query
+		file, format string
 	)
 
 	cmd := &cobra.Command{
 		Use:   "diff [HOST]",
-		Short: "Tell what would be pushed to which host, part by part",
-		Long: `Tell what the operator would push to which host, part by part: the configuration that it is
-given, and the files that the configuration names, are compared with what each host got
-last. Nothing is pushed, and no host is asked, unless --probe asks them which parts are as
-they were left. Run it where the operator's files are, such as in its pod.`,
+		Short: "Show what the operator would push to each host, part by part",
+		Long: `Show what the operator would push to each host, part by part. The command reads the operator's
+configuration and the files that the configuration names, and compares them with the last push to
+each host. It pushes nothing, and it contacts the hosts only with --probe: then it asks them over SSH
+which parts no longer match the last push.
+
+Run the command where the operator's files are, such as in the operator's pod.`,
 		Example: "  hyperfleet hosts diff --config operator.yaml -n ci --fleet racks\n" +
 			"  hyperfleet hosts diff --config operator.yaml -n ci rack-1 --probe --output json",
 		Args: cobra.MaximumNArgs(1),
@@ -76,11 +78,11 @@ they were left. Run it where the operator's files are, such as in its pod.`,
 				query.host = args[0]
 			}
 
-			if err := cli.CheckOutput(form); err != nil {
+			if err := cli.ValidateOutput(format); err != nil {
 				return fmt.Errorf("hosts diff: %w", err)
 			}
 
-			ctx, stop := cli.Bounded(cmd, commandTimeout)
+			ctx, stop := cli.WithTimeout(cmd, commandTimeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -88,32 +90,33 @@ they were left. Run it where the operator's files are, such as in its pod.`,
 				return fmt.Errorf("hosts diff: %w", err)
 			}
 
-			area, err := areaOf(file)
+			area, err := loadArea(file)
 			if err != nil {
 				return fmt.Errorf("hosts diff: %w", err)
 			}
 
-			found, err := src.diff(ctx, area, query)
+			diffs, err := src.diff(ctx, area, query)
 			if err != nil {
 				return fmt.Errorf("hosts diff: %w", err)
 			}
 
-			return write(cmd.OutOrStdout(), found, form)
+			return printDiffs(cmd.OutOrStdout(), diffs, format)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&file, "config", "", "the operator's configuration; default: HYPERFLEET_CONFIG")
+	flags.StringVar(&file, "config", "", "file with the operator's configuration; default: HYPERFLEET_CONFIG")
 	flags.StringVar(&query.fleet, "fleet", "", "only hosts of this fleet")
-	flags.BoolVar(&query.probe, "probe", false, "ask the hosts, over SSH, which parts they have lost")
-	flags.StringVar(&form, "output", cli.OutputTable, "table, for people, or json, for programs")
+	flags.BoolVar(&query.probe, "probe", false, "ask the hosts over SSH which parts no longer match the last push")
+	flags.StringVar(&format, "output", cli.OutputTable, "output format: table or json")
 
 	return cmd
 }
 
-// areaOf reads the operator's configuration, as the operator does.
-func areaOf(file string) (*hosts.Area, error) {
+// loadArea reads the operator's configuration in the same way as the operator, and returns the hosts area
+// with it. If file is empty, the environment variable HYPERFLEET_CONFIG names the file.
+func loadArea(file string) (*hosts.Area, error) {
 	flags := pflag.NewFlagSet("operator", pflag.ContinueOnError)
-	spec := operator.Spec()
+	spec := operator.NewConfigSpec()
 
 	if err := spec.AddFlags(flags); err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
@@ -130,7 +133,7 @@ func areaOf(file string) (*hosts.Area, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	reach, err := httpbound.NewReach(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
+	reach, err := httpbound.NewEgressPolicy(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
@@ -139,8 +142,8 @@ func areaOf(file string) (*hosts.Area, error) {
 }
 
 func newPause(opts *cli.Kube) *cobra.Command {
-	return fleetCommand(opts, "pause FLEET", "Keep anything from being pushed to the hosts of a fleet",
-		"Pushes that run go on to their end.",
+	return newFleetCommand(opts, "pause FLEET", "Stop pushing to the hosts of a fleet",
+		"Pushes that are in progress continue until they end.",
 		func(spec *infrav1.HostFleetSpec) string {
 			spec.Paused = true
 
@@ -149,9 +152,9 @@ func newPause(opts *cli.Kube) *cobra.Command {
 }
 
 func newResume(opts *cli.Kube) *cobra.Command {
-	return fleetCommand(opts, "resume FLEET", "Let a fleet go on that was paused or stopped",
-		"A configuration that was stopped because hosts refused it goes on, and what failed so far does not\n"+
-			"count any more. Hosts that have failed for good stay so until their failureReason is cleared.",
+	return newFleetCommand(opts, "resume FLEET", "Resume a fleet that was paused, or whose rollout was stopped",
+		"If a rollout was stopped because the update of hosts failed, it continues, and the earlier failures no\n"+
+			"longer count. Hosts that have failed terminally stay failed until you clear their failureReason.",
 		func(spec *infrav1.HostFleetSpec) string {
 			spec.Paused, spec.ResumedAt = false, new(metav1.NewTime(clock.RealClock{}.Now()))
 
@@ -159,26 +162,27 @@ func newResume(opts *cli.Kube) *cobra.Command {
 		})
 }
 
-// oneArgument refuses a command line without the one argument that the error asks for.
-func oneArgument(missing error) cobra.PositionalArgs {
+// requireOneArgument returns the given error if the command line does not have exactly one argument.
+func requireOneArgument(err error) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return missing
+			return err
 		}
 
 		return nil
 	}
 }
 
-var errOneFleet = errors.New("name one fleet: `kubectl get hostfleets` lists them")
+var errOneFleet = errors.New("give the name of one fleet: run `kubectl get hostfleets` to list the fleets")
 
-// fleetCommand is a command that changes the spec of one fleet.
-func fleetCommand(opts *cli.Kube, use, short, long string, change func(*infrav1.HostFleetSpec) string) *cobra.Command {
+// newFleetCommand returns a command that changes the spec of one fleet. change returns the new state of the
+// fleet as a word, which the command prints.
+func newFleetCommand(opts *cli.Kube, use, short, long string, change func(*infrav1.HostFleetSpec) string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Long: short + ".\n\n" + long,
-		Args: oneArgument(errOneFleet),
+		Args: requireOneArgument(errOneFleet),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := cli.Bounded(cmd, commandTimeout)
+			ctx, stop := cli.WithTimeout(cmd, commandTimeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -192,13 +196,13 @@ func fleetCommand(opts *cli.Kube, use, short, long string, change func(*infrav1.
 			}
 
 			base := fleet.DeepCopy()
-			said := change(&fleet.Spec)
+			state := change(&fleet.Spec)
 
 			if err := src.client.Patch(ctx, fleet, client.MergeFrom(base)); err != nil {
-				return fmt.Errorf("hosts %s: change fleet %s: %w", cmd.Name(), args[0], err)
+				return fmt.Errorf("hosts %s: update fleet %s in namespace %s: %w", cmd.Name(), args[0], src.namespace, err)
 			}
 
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "fleet %s/%s is %s\n", src.namespace, fleet.Name, said)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "fleet %s/%s is %s\n", src.namespace, fleet.Name, state)
 
 			return err
 		},

@@ -27,59 +27,64 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// query chooses hosts.
+// query selects hosts by fleet and name. An empty field selects all. probe contacts the hosts over SSH.
 type query struct {
 	fleet, host string
 	probe       bool
 }
 
-// hostDiff is what would happen to one host.
+// hostDiff describes what the operator would do with one host.
 type hostDiff struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Fleet     string `json:"fleet"`
-	// Applied and Desired are hashes; empty for none.
+	// Applied and Desired are the hashes of the applied and the desired configuration. Each is empty if there
+	// is no such configuration.
 	Applied string `json:"applied"`
 	Desired string `json:"desired"`
-	// OSVersion is the version of macOS that the host said last; empty for none. DesiredOSVersion
-	// is what its fleet asks for at least; empty where it leaves that alone.
+	// OSVersion is the version of macOS that the host last reported, if any. DesiredOSVersion is the minimum
+	// version that the fleet asks for; it is empty if the fleet does not manage the version.
 	OSVersion        string `json:"osVersion,omitempty"`
 	DesiredOSVersion string `json:"desiredOSVersion,omitempty"`
 	// Action is what the operator would do: Nothing, FirstBoot, Update, Repair, OSUpdate, Wait, Terminal.
 	Action string `json:"action"`
-	// Why it would not do it at once.
-	Why string `json:"why,omitempty"`
-	// Changes are the parts that differ from what was pushed last.
+	// Reason tells why the operator would not act now.
+	Reason string `json:"why,omitempty"`
+	// Changes are the parts that differ from the last push.
 	Changes []plan.Change `json:"changes"`
-	// Lost are parts that the host has not as they were left: as it said now with --probe,
-	// else as it said last.
-	Lost []string `json:"lost"`
-	// Push are the labels of the parts that would be pushed, in order.
+	// LostParts are the parts that no longer match the last push. With --probe they are what the host reports
+	// now, otherwise what the host last reported.
+	LostParts []string `json:"lost"`
+	// Push lists the labels of the parts that the operator would push, in order.
 	Push []string `json:"push"`
-	// Error says why it can't be told.
+	// Error is the reason why the command could not compare the host.
 	Error string `json:"error,omitempty"`
 }
 
-// leftOut stands for a secret.
-const leftOut = "left out"
+// placeholder is used in place of every secret.
+const placeholder = "left out"
 
-// noSecrets stands for Secrets where nothing is sent: what is secret is in no digest.
-type noSecrets struct{}
+// placeholderSecrets returns a placeholder for each Secret. Digests contain no secrets, so the command does
+// not need the values.
+type placeholderSecrets struct{}
 
-// Secret gives something that is none.
-func (noSecrets) Secret(context.Context, string, infrav1.LocalSecretKeySelector, credential.Sent) (log.Secret, error) {
-	return log.NewSecret(leftOut), nil
+// Secret returns the placeholder and never an error.
+func (placeholderSecrets) Secret(
+	context.Context, string, infrav1.LocalSecretKeySelector, credential.Destination,
+) (log.Secret, error) {
+	return log.NewSecret(placeholder), nil
 }
 
-// diff looks at all hosts that are asked for, in the order of their kinds and names.
+// diff returns the differences of all hosts that the query selects, sorted by kind and name. It returns an
+// error if the query names a host that does not exist.
 func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDiff, error) {
 	kinds, err := area.Kinds(s.client)
 	if err != nil {
 		return nil, err
 	}
 
-	fleets, err := s.fleets(ctx)
+	fleets, err := s.listFleets(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -98,20 +103,20 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 			return nil, fmt.Errorf("list %s in namespace %s: %w", kind.Name(), s.namespace, err)
 		}
 
-		found, err := machine.Items(list)
+		diffs, err := machine.Items(list)
 		if err != nil {
 			return nil, err
 		}
 
-		for _, host := range found {
+		for _, host := range diffs {
 			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (q.host == "" || host.GetName() == q.host) {
-				out = append(out, s.one(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
+				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
 			}
 		}
 	}
 
 	if q.host != "" && len(out) == 0 {
-		return nil, fmt.Errorf("there is no host %s in namespace %s, or not in that fleet", q.host, s.namespace)
+		return nil, fmt.Errorf("host %s not found in namespace %s, or the host is not in the given fleet", q.host, s.namespace)
 	}
 
 	slices.SortStableFunc(out, func(a, b hostDiff) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
@@ -119,8 +124,9 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 	return out, nil
 }
 
-// fleets are those of the namespace, by their names.
-func (s *source) fleets(ctx context.Context) (map[string]*infrav1.HostFleet, error) {
+// listFleets returns the fleets of the namespace by name. It returns an empty map if the CRD is not
+// installed.
+func (s *source) listFleets(ctx context.Context) (map[string]*infrav1.HostFleet, error) {
 	var list infrav1.HostFleetList
 
 	err := s.client.List(ctx, &list, client.InNamespace(s.namespace))
@@ -136,29 +142,31 @@ func (s *source) fleets(ctx context.Context) (map[string]*infrav1.HostFleet, err
 	return out, nil
 }
 
-// one looks at one host of a fleet, nil where that is not there.
-func (s *source) one(
+// diffHost returns the differences of one host. fleet is nil if the fleet of the host does not exist.
+func (s *source) diffHost(
 	ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, fleet *infrav1.HostFleet, probe bool,
 ) hostDiff {
 	status, desired := host.Host(), machine.Desired(kind.Hash(), fleet)
 	out := hostDiff{
 		Kind: kind.Name(), Namespace: host.GetNamespace(), Name: host.GetName(), Fleet: kind.FleetName(host),
-		Applied: status.HostConfigHash, Desired: desired.Hash, Lost: append([]string{}, status.LostParts...),
+		Applied: status.HostConfigHash, Desired: desired.Hash, LostParts: append([]string{}, status.LostParts...),
 		OSVersion: status.OSVersion, DesiredOSVersion: desired.OSVersion,
 		Changes: []plan.Change{}, Push: []string{},
 	}
 
 	if out.Desired == "" {
-		out.Action, out.Why = string(drift.Nothing), "the configuration has nothing for this kind of host"
+		out.Action, out.Reason = string(drift.Nothing), "the configuration has no settings for this kind of host"
 
 		return out
 	}
 
-	// The user of a host is on its record, and its password in no digest.
-	p, err := kind.Plan(ctx, noSecrets{}, host, machine.Access{Password: log.NewSecret(leftOut), Kubeconfig: log.NewSecret(leftOut)})
+	// The user of the host is in its status, and no digest contains the password or the kubeconfig.
+	access := machine.Access{Password: log.NewSecret(placeholder), Kubeconfig: log.NewSecret(placeholder)}
+
+	p, err := kind.RenderPlan(ctx, placeholderSecrets{}, host, access)
 	if err == nil && probe {
-		out.Lost, err = s.probe(ctx, area, kind, host, p)
-		status.LostParts = out.Lost
+		out.LostParts, err = s.probe(ctx, area, kind, host, p)
+		status.LostParts = out.LostParts
 	}
 
 	if err != nil {
@@ -167,37 +175,39 @@ func (s *source) one(
 		return out
 	}
 
-	decide(&out, area, status, desired, p)
+	setAction(&out, area, status, desired, p)
 
 	return out
 }
 
-func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, desired drift.Desired, p plan.Plan) {
-	var has []plan.Digest
+// setAction sets the action, the changes and the parts to push, based on the decision of the operator's drift
+// logic.
+func setAction(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, desired drift.Desired, p plan.Plan) {
+	var applied []plan.Digest
 	for _, part := range status.Parts {
-		has = append(has, plan.Digest{Label: part.Label, SHA256: part.SHA256})
+		applied = append(applied, plan.Digest{Label: part.Label, SHA256: part.SHA256})
 	}
 
 	d := drift.Decide(status, desired, area.Policy(), area.Clock.Now())
-	out.Action = string(d.Do)
-	out.Changes = append(out.Changes, plan.Diff(p.Digests(), has)...)
+	out.Action = string(d.Action)
+	out.Changes = append(out.Changes, plan.Diff(p.Digests(), applied)...)
 
-	switch d.Do {
+	switch d.Action {
 	case drift.Terminal:
-		out.Why = status.FailureReason + ": " + status.FailureMessage
+		out.Reason = status.FailureReason + ": " + status.FailureMessage
 	case drift.Wait:
-		out.Why = cmp.Or(status.ContactMessage, "it was refused, and is tried again later")
+		out.Reason = cmp.Or(status.ContactMessage, "the last update failed, and the operator retries later")
 	default:
 	}
 
-	lost := map[string]plan.State{}
-	for _, label := range out.Lost {
-		lost[label] = plan.Lost
+	states := map[string]plan.State{}
+	for _, label := range out.LostParts {
+		states[label] = plan.Lost
 	}
 
-	steps := p.DriftSteps(push.Drifted(p, has, lost)...)
+	steps := p.DriftSteps(push.FindDrifted(p, applied, states)...)
 
-	switch d.Next {
+	switch d.NextAction {
 	case drift.FirstBoot:
 		steps = p.FirstBootSteps()
 	case drift.Nothing, drift.OSUpdate:
@@ -210,14 +220,15 @@ func decide(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, desired
 	}
 }
 
-// probe asks a host which parts it has lost, beside what the operator does there. Its key
-// has to be pinned already.
+// probe asks a host over SSH which parts no longer match the last push. It can run at the same time as a push
+// of the operator. If no host key is pinned, or the host has not completed its first boot, it does not
+// contact the host and returns the lost parts from the status.
 func (s *source) probe(
 	ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, p plan.Plan,
 ) ([]string, error) {
 	status := host.Host()
 	if status.SSHHostKey == "" || !status.Bootstrapped {
-		return status.LostParts, nil // it has nothing that it could have lost
+		return status.LostParts, nil // nothing was pushed to the host yet
 	}
 
 	access, err := kind.Access(ctx, machine.KubeSecrets{Reader: s.client}, host)
@@ -227,14 +238,14 @@ func (s *source) probe(
 
 	conn, err := ssh.New(ssh.Options{Clock: area.Clock}).Dial(ctx, ssh.Target{
 		Name: host.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
-		PrivateKey: access.PrivateKey, Password: access.Password, Trust: kind.HostKeys(host).Or(status.SSHHostKey),
+		PrivateKey: access.PrivateKey, Password: access.Password, Trust: kind.HostKeys(host).TrustOr(status.SSHHostKey),
 	})
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // what matters has been heard
+	defer conn.Close() //nolint:errcheck // the probe has its result by then
 
-	states, err := push.Probe(ctx, conn, p, push.Options{Clock: area.Clock, Beside: true})
+	states, err := push.Probe(ctx, conn, p, push.Options{Clock: area.Clock, Concurrent: true})
 	if err != nil {
 		return nil, err
 	}
@@ -242,58 +253,59 @@ func (s *source) probe(
 	return append([]string{}, p.LostParts(states)...), nil
 }
 
-// write prints what was found.
-func write(w io.Writer, found []hostDiff, form string) error {
-	if form == cli.OutputJSON {
-		return cli.JSON(w, found)
+// printDiffs prints the differences as a table or as JSON.
+func printDiffs(w io.Writer, diffs []hostDiff, format string) error {
+	if format == cli.OutputJSON {
+		return cli.PrintJSON(w, diffs)
 	}
 
-	if len(found) == 0 {
-		_, err := fmt.Fprintln(w, "there are no hosts")
+	if len(diffs) == 0 {
+		_, err := fmt.Fprintln(w, "No hosts found.")
 
 		return err
 	}
 
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "HOST\tFLEET\tHAS\tSHOULD HAVE\tACTION\tPARTS")
+	fmt.Fprintln(table, "HOST\tFLEET\tAPPLIED\tDESIRED\tACTION\tPARTS")
 
-	for _, d := range found {
+	for _, d := range diffs {
 		fmt.Fprintf(table, "%s\t%s\t%.12s\t%.12s\t%s\t%s\n", d.Name, d.Fleet,
-			cmp.Or(d.Applied, "-"), cmp.Or(d.Desired, "-"), cmp.Or(d.Action, "?"), words(d))
+			cmp.Or(d.Applied, "-"), cmp.Or(d.Desired, "-"), cmp.Or(d.Action, "?"), formatParts(d))
 	}
 
 	return table.Flush()
 }
 
-// words says which parts, and what about them.
-func words(d hostDiff) string {
+// formatParts describes the parts that differ or would be pushed, the macOS update, and the reason or the
+// error.
+func formatParts(d hostDiff) string {
 	var out []string
 
 	for _, change := range d.Changes {
-		out = append(out, fmt.Sprintf("%s (%s)", change.Label, change.What))
+		out = append(out, fmt.Sprintf("%s (%s)", change.Label, change.Kind))
 	}
 
-	for _, label := range d.Lost {
+	for _, label := range d.LostParts {
 		out = append(out, label+" (lost)")
 	}
 
 	for _, label := range d.Push {
-		named := func(c plan.Change) bool { return c.Label == label }
-		if !slices.ContainsFunc(d.Changes, named) && !slices.Contains(d.Lost, label) {
+		hasLabel := func(c plan.Change) bool { return c.Label == label }
+		if !slices.ContainsFunc(d.Changes, hasLabel) && !slices.Contains(d.LostParts, label) {
 			out = append(out, label)
 		}
 	}
 
-	if drift.Older(d.OSVersion, d.DesiredOSVersion) {
+	if drift.IsOlder(d.OSVersion, d.DesiredOSVersion) {
 		out = append(out, fmt.Sprintf("macOS %s to %s", d.OSVersion, d.DesiredOSVersion))
 	}
 
-	all := []string{cmp.Or(strings.Join(out, ", "), "-")}
-	for _, note := range []string{d.Why, d.Error} {
-		if note != "" {
-			all = append(all, strings.Join(strings.Fields(note), " "))
+	cells := []string{cmp.Or(strings.Join(out, ", "), "-")}
+	for _, message := range []string{d.Reason, d.Error} {
+		if message != "" {
+			cells = append(cells, strings.Join(strings.Fields(message), " "))
 		}
 	}
 
-	return strings.Join(all, "; ")
+	return strings.Join(cells, "; ")
 }

@@ -25,26 +25,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 )
 
-// lookEvery is how often a host is looked at while its push is followed.
-const lookEvery = 500 * time.Millisecond
+// pollInterval is the time between two reads of a host while its push is followed.
+const pollInterval = 500 * time.Millisecond
 
-// errOneHost is a command line without a host.
-var errOneHost = cli.Usagef("name one host: `kubectl get linuxmachines,scalewayapplesiliconmachines` lists them")
+// errOneHost reports a command line that does not name exactly one host.
+var errOneHost = cli.Usagef("give the name of one host: " +
+	"run `kubectl get linuxmachines,scalewayapplesiliconmachines` to list the hosts")
 
 func newPush(opts *cli.Kube) *cobra.Command {
-	var all, leave bool
+	var all, noWait bool
 
 	cmd := &cobra.Command{
 		Use:   "push HOST",
-		Short: "Have a host pushed to now, and follow it",
-		Long: `Have the operator push to one host now: a wait after failures is cut short, a failure for good
-is cleared, and what differs from its fleet's configuration is sent; with --all every part is.
-The host waits for its turn as any other does: maxUnavailable, maintenance windows and a stopped
-rollout of its fleet hold. A host that shows another key than it had is not pushed to.`,
+		Short: "Push the configuration to one host now, and follow the push",
+		Long: `Make the operator push to one host now. The command ends the back-off after failures, clears a
+terminal failure, and has the operator push the parts that differ from the configuration of the
+fleet, or every part with --all.
+
+The limits of the fleet still apply: the push waits for maxUnavailable, maintenance windows and a
+stopped rollout. The command fails for a host whose SSH host key has changed.`,
 		Example: "  hyperfleet hosts push rack-1 -n ci\n  hyperfleet hosts push rack-1 -n ci --all",
-		Args:    oneArgument(errOneHost),
+		Args:    requireOneArgument(errOneHost),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := cli.Bounded(cmd, commandTimeout)
+			ctx, stop := cli.WithTimeout(cmd, commandTimeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -52,13 +55,14 @@ rollout of its fleet hold. A host that shows another key than it had is not push
 				return fmt.Errorf("hosts push: %w", err)
 			}
 
-			host, fleet, err := src.host(ctx, args[0])
+			host, fleet, err := src.findHost(ctx, args[0])
 			if err == nil {
-				err = src.askPush(ctx, host, fleet, all)
+				err = src.requestPush(ctx, host, fleet, all)
 			}
 
-			if err == nil && leave {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "host %s/%s is pushed to when its turn comes\n", src.namespace, host.GetName())
+			if err == nil && noWait {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "requested a push to host %s/%s: the operator pushes when the fleet permits it\n",
+					src.namespace, host.GetName())
 
 				return err
 			}
@@ -74,23 +78,24 @@ rollout of its fleet hold. A host that shows another key than it had is not push
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "push every part, also those that the host is known to have")
-	cmd.Flags().BoolVar(&leave, "no-wait", false, "do not wait for the end of the push")
+	cmd.Flags().BoolVar(&all, "all", false, "push every part, including the parts that the host already has")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until the push has ended")
 
 	return cmd
 }
 
-// host finds a host of any kind by its name, and the name of its fleet.
-func (s *source) host(ctx context.Context, name string) (host machine.Object, fleet string, err error) {
+// findHost returns the host of any kind with the given name, and the name of its fleet. It returns an error
+// if hosts of both kinds have that name.
+func (s *source) findHost(ctx context.Context, name string) (host machine.Object, fleet string, err error) {
 	for _, kind := range []machine.Catalog{&linux.Kind{}, &mac.Kind{}} {
-		found := kind.New()
-		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, found)
+		diffs := kind.New()
+		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, diffs)
 
 		switch {
 		case err == nil && host != nil:
-			return nil, "", fmt.Errorf("two hosts of namespace %s are called %s, one of each kind: rename one", s.namespace, name)
+			return nil, "", fmt.Errorf("namespace %s has two hosts named %s, one of each kind: rename one of them", s.namespace, name)
 		case err == nil:
-			host, fleet = found, kind.FleetName(found)
+			host, fleet = diffs, kind.FleetName(diffs)
 		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		default:
 			return nil, "", fmt.Errorf("get host %s in namespace %s: %w", name, s.namespace, err)
@@ -98,23 +103,23 @@ func (s *source) host(ctx context.Context, name string) (host machine.Object, fl
 	}
 
 	if host == nil {
-		return nil, "", fmt.Errorf("there is no host %s in namespace %s: "+
-			"`kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` lists them", name, s.namespace)
+		return nil, "", fmt.Errorf("host %s not found in namespace %s: "+
+			"run `kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` to list the hosts", name, s.namespace)
 	}
 
 	return host, fleet, nil
 }
 
-// askPush changes the host's status so that the operator's next look at it pushes. It is done
-// again where the operator wrote meanwhile.
-func (s *source) askPush(ctx context.Context, host machine.Object, name string, all bool) error {
+// requestPush changes the status of the host so that the operator pushes at its next reconcile. It retries if
+// the operator updates the host at the same time. It returns an error if the fleet is paused.
+func (s *source) requestPush(ctx context.Context, host machine.Object, name string, all bool) error {
 	fleet := &infrav1.HostFleet{}
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, fleet); err != nil {
 		return fmt.Errorf("get fleet %s in namespace %s: %w", name, s.namespace, err)
 	}
 
 	if fleet.Spec.Paused {
-		return fmt.Errorf("fleet %s is paused: `hyperfleet hosts resume %[1]s -n %s` lets it go on", name, s.namespace)
+		return fmt.Errorf("fleet %s is paused: run `hyperfleet hosts resume %[1]s -n %s` to resume it", name, s.namespace)
 	}
 
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -124,30 +129,33 @@ func (s *source) askPush(ctx context.Context, host machine.Object, name string, 
 
 		base, ok := host.DeepCopyObject().(machine.Object)
 		if !ok {
-			return fmt.Errorf("copy host: %T is no host", host)
+			return fmt.Errorf("copy host: %T is not a host", host)
 		}
 
-		if err := pushAgain(host.Host(), all); err != nil {
+		if err := resetStatus(host.Host(), all); err != nil {
 			return err
 		}
 
 		return s.client.Status().Patch(ctx, host, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	})
 	if err != nil {
-		return fmt.Errorf("ask for a push to host %s: %w", host.GetName(), err)
+		return fmt.Errorf("request a push to host %s: %w", host.GetName(), err)
 	}
 
 	return nil
 }
 
-// pushAgain makes a host due for a push. A push that runs is left alone: it is followed.
-func pushAgain(status *infrav1.HostStatus, all bool) error {
+// resetStatus changes the status so that the operator pushes to the host: it clears the failures and the hash
+// of the applied configuration. With all it also clears the parts. If a push is in progress, it changes
+// nothing, and with all it returns an error. It returns an error if the host key has changed, because a
+// person has to confirm the new key.
+func resetStatus(status *infrav1.HostStatus, all bool) error {
 	switch {
 	case status.FailureReason == infrav1.FailureHostKeyChanged:
-		return fmt.Errorf("%s: if the host was installed anew, correct spec.sshHostKey or clear status.sshHostKey, "+
-			"and status.failureReason", strings.TrimSuffix(status.FailureMessage, "."))
+		return fmt.Errorf("%s: if the host was reinstalled, correct spec.sshHostKey or clear status.sshHostKey, "+
+			"and clear status.failureReason", strings.TrimSuffix(status.FailureMessage, "."))
 	case status.Push != nil && all:
-		return fmt.Errorf("%s runs at the host since %s: ask again when it is over",
+		return fmt.Errorf("%s has been running on the host since %s: run the command again when it has ended",
 			status.Push.What, status.Push.Started.UTC().Format(time.RFC3339))
 	case status.Push != nil:
 		return nil
@@ -164,11 +172,12 @@ func pushAgain(status *infrav1.HostStatus, all bool) error {
 	return nil
 }
 
-// follow prints what the host waits for until the push has ended, one way or the other.
+// follow prints what the host waits for until the push has ended. It returns an error if the push failed, or
+// if ctx ends first.
 func (s *source) follow(ctx context.Context, out io.Writer, host machine.Object) error {
-	var said string
+	var printed string
 
-	began := time.Now()
+	start := time.Now()
 
 	for {
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(host), host); err != nil {
@@ -176,32 +185,33 @@ func (s *source) follow(ctx context.Context, out io.Writer, host machine.Object)
 		}
 
 		status := host.Host()
-		if now := waitsFor(status); now != "" && now != said {
-			said = now
-			fmt.Fprintf(out, "%s  %s\n", time.Now().Format(time.TimeOnly), now)
+		if state := formatPendingCondition(status); state != "" && state != printed {
+			printed = state
+			fmt.Fprintf(out, "%s  %s\n", time.Now().Format(time.TimeOnly), state)
 		}
 
 		switch {
 		case status.FailureReason != "":
 			return fmt.Errorf("host %s has failed: %s: %s", host.GetName(), status.FailureReason, status.FailureMessage)
 		case status.UpdateAttempts > 0 || status.BootstrapAttempts > 0:
-			return fmt.Errorf("host %s refused configuration %.12s; the operator tries it again: %s",
-				host.GetName(), status.FailedHostConfigHash, said)
+			return fmt.Errorf("update host %s to configuration %.12s failed, and the operator retries: %s",
+				host.GetName(), status.FailedHostConfigHash, printed)
 		case status.ContactAttempts > 0:
-			return fmt.Errorf("host %s can't be reached; the operator tries it again: %s: %s",
+			return fmt.Errorf("host %s is unreachable, and the operator retries: %s: %s",
 				host.GetName(), status.ContactReason, status.ContactMessage)
 		case status.HostConfigHash != "" && status.Push == nil:
 			_, err := fmt.Fprintf(out, "host %s has configuration %.12s, after %s\n", host.GetName(), status.HostConfigHash,
-				time.Since(began).Round(time.Second))
+				time.Since(start).Round(time.Second))
 
 			return err
 		}
 
 		select {
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("host %s was not pushed to within %s, and may be later: %s", host.GetName(), commandTimeout, said)
+				return fmt.Errorf("the push to host %s did not end within %s; the operator continues: %s",
+					host.GetName(), commandTimeout, printed)
 			}
 
 			return ctx.Err()
@@ -209,13 +219,14 @@ func (s *source) follow(ctx context.Context, out io.Writer, host machine.Object)
 	}
 }
 
-// waitsFor is the first of the host's conditions that is not as it should be, in words.
-func waitsFor(status *infrav1.HostStatus) string {
-	for _, kind := range []string{
+// formatPendingCondition returns the first condition of the host that is not True, as text. The conditions
+// are in the order in which the operator fulfills them. It returns "" if none is pending.
+func formatPendingCondition(status *infrav1.HostStatus) string {
+	for _, conditionType := range []string{
 		infrav1.ConditionFleetFound, infrav1.ConditionProvisioned, infrav1.ConditionHostKeyPinned,
 		infrav1.ConditionBootstrapped, infrav1.ConditionConverged,
 	} {
-		if c := meta.FindStatusCondition(status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {
+		if c := meta.FindStatusCondition(status.Conditions, conditionType); c != nil && c.Status != metav1.ConditionTrue {
 			return fmt.Sprintf("%s: %s: %s", c.Type, c.Reason, c.Message)
 		}
 	}

@@ -17,38 +17,38 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// timeout bounds all that a command asks of the API server.
+// timeout limits the time that all requests of a command to the API server may take.
 const timeout = time.Minute
 
-// options are the flags that both commands have.
+// options holds the flags that both commands have.
 type options struct {
 	cli.Kube
 
-	all    bool
-	output string
+	allNamespaces bool
+	output        string
 }
 
-func (o *options) add(cmd *cobra.Command) {
+func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	o.AddFlags(flags, "the jobs")
-	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "jobs of all namespaces")
-	flags.StringVar(&o.output, "output", cli.OutputTable, "table, for people, or json, for programs")
+	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show the jobs of all namespaces")
+	flags.StringVar(&o.output, "output", cli.OutputTable, "output format: table or json")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 }
 
 func (o *options) validate() error {
-	if err := cli.CheckOutput(o.output); err != nil {
+	if err := cli.ValidateOutput(o.output); err != nil {
 		return err
 	}
 
-	if o.all && o.Namespace != "" {
-		return cli.Usagef("--namespace and --all-namespaces exclude each other: give one of them")
+	if o.allNamespaces && o.Namespace != "" {
+		return cli.Usagef("--namespace and --all-namespaces are mutually exclusive: use one of them")
 	}
 
 	return nil
 }
 
-// New makes the command that lists jobs.
+// New returns the command `hyperfleet jobs`, which lists jobs.
 func New() *cobra.Command {
 	var (
 		opts   options
@@ -57,20 +57,20 @@ func New() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "List CI jobs, and say what those that wait are waiting for",
-		Long: `List the CI jobs that the operator knows: those that wait first, then those that run, then
-those that are over, for as long as they are kept (runners.jobRetention).
+		Short: "List CI jobs, and show what each waiting job waits for",
+		Long: `List the CI jobs that the operator knows: first the waiting jobs, then the running jobs, then the
+completed jobs. The operator deletes completed jobs after the time that runners.jobRetention sets.
 
-The exit code is 0, also if there are no jobs; 1 if the API server does not answer; 2 if the
-command line is invalid.`,
+The exit code is 0 on success, even if there are no jobs; 1 if the API server does not respond; 2 if
+the command line is invalid.`,
 		Example: "  hyperfleet jobs -n ci --state queued\n  hyperfleet jobs -A --pool linux --output json",
-		Args:    noArguments,
+		Args:    rejectArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(opts.validate(), filter.validate()); err != nil {
 				return cli.Usagef("jobs: %w", err)
 			}
 
-			ctx, stop := cli.Bounded(cmd, timeout)
+			ctx, stop := cli.WithTimeout(cmd, timeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -78,23 +78,23 @@ command line is invalid.`,
 				return fmt.Errorf("jobs: %w", err)
 			}
 
-			all, err := src.jobs(ctx)
+			all, err := src.listJobs(ctx)
 			if err != nil {
 				return fmt.Errorf("jobs: %w", err)
 			}
 
-			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.list(filter.apply(all), opts)
+			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.printList(filter.apply(all), opts)
 		},
 	}
-	opts.add(cmd)
+	opts.addFlags(cmd)
 	cmd.Flags().StringSliceVar(&filter.states, "state", nil, "only jobs in these states: waiting, queued, running, completed")
 	cmd.Flags().StringVar(&filter.pool, "pool", "", "only jobs of this RunnerPool")
 
 	return cmd
 }
 
-// NewOne makes the command that explains one job.
-func NewOne() *cobra.Command {
+// NewExplainCommand returns the command `hyperfleet job`, which shows everything that is known about one job.
+func NewExplainCommand() *cobra.Command {
 	var (
 		opts options
 		log  bool
@@ -102,22 +102,22 @@ func NewOne() *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use:   "job ID",
-		Short: "Tell what became of one CI job, and what it waits for",
-		Long: `Explain one CI job: its state, what it waits for, its timeline, its machine, and the
-end of its runner's log. ID is the name of the RunnerJob, the id of the job with its CI
-platform, or its web address there.
+		Short: "Show the state, the timeline and the log of one CI job, and what it waits for",
+		Long: `Show one CI job: its state, what it waits for, its timeline, its machine, and the end of its runner's
+log. ID is the name of the RunnerJob, the ID of the job at the CI platform, or the URL of the job at
+the CI platform.
 
-The log is kept when the machine has sent its last report. It is the output of the runner and
-of the job, without the machine's own credentials.
+The machine sends the log with its last report. The log has the output of the runner and of the job,
+without the machine's own credentials.
 
-The exit code is 0 if the job was found; 1 if it was not, or if the API server does not
-answer; 2 if the command line is invalid.`,
+The exit code is 0 if the job was found; 1 if the job was not found, or if the API server does not
+respond; 2 if the command line is invalid.`,
 		Example: "  hyperfleet job 29679449526 -n ci\n" +
 			"  hyperfleet job https://github.com/acme/app/actions/runs/10683749869/job/29679449526 -A\n" +
 			"  hyperfleet job gh-29679449526 --log",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || strings.TrimSpace(args[0]) == "" {
-				return cli.Usagef("job: give one job: its RunnerJob's name, its id, or its web address; `hyperfleet jobs` lists them")
+				return cli.Usagef("job: give one job by its RunnerJob name, its ID or its URL: run `hyperfleet jobs` to list the jobs")
 			}
 
 			return nil
@@ -127,7 +127,7 @@ answer; 2 if the command line is invalid.`,
 				return cli.Usagef("job: %w", err)
 			}
 
-			ctx, stop := cli.Bounded(cmd, timeout)
+			ctx, stop := cli.WithTimeout(cmd, timeout)
 			defer stop()
 
 			src, err := connect(opts)
@@ -135,31 +135,31 @@ answer; 2 if the command line is invalid.`,
 				return fmt.Errorf("job: %w", err)
 			}
 
-			found, err := src.details(ctx, args[0])
+			matching, err := src.findObjects(ctx, args[0])
 			if err != nil {
 				return fmt.Errorf("job: %w", err)
 			}
 
 			now := clock.RealClock{}.Now()
 
-			return printer{cmd.OutOrStdout(), now, time.Local}.explain(explained(found, now), opts.output, log)
+			return printer{cmd.OutOrStdout(), now, time.Local}.printDetails(newDetails(matching, now), opts.output, log)
 		},
 	}
-	opts.add(cmd)
-	cmd.Flags().BoolVar(&log, "log", false, "print all of the log that is kept, and not its last lines only")
+	opts.addFlags(cmd)
+	cmd.Flags().BoolVar(&log, "log", false, "print the whole log that was kept instead of its last lines")
 
 	return cmd
 }
 
-func noArguments(cmd *cobra.Command, args []string) error {
+func rejectArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return cli.Usagef("%s: it takes no argument: `hyperfleet job %s` explains one job", cmd.Name(), args[0])
+		return cli.Usagef("%s: the command takes no arguments: to show one job, run `hyperfleet job %s`", cmd.Name(), args[0])
 	}
 
 	return nil
 }
 
-// filter chooses among jobs.
+// filter selects jobs by state and pool. An empty field selects all jobs.
 type filter struct {
 	states []string
 	pool   string
@@ -167,7 +167,7 @@ type filter struct {
 
 func (f filter) validate() error {
 	for _, state := range f.states {
-		if rank(state) < 0 {
+		if stateRank(state) < 0 {
 			return fmt.Errorf("unknown state %q: use waiting, queued, running or completed", state)
 		}
 	}
@@ -177,16 +177,17 @@ func (f filter) validate() error {
 
 func (f filter) apply(jobs []v1alpha1.RunnerJob) []v1alpha1.RunnerJob {
 	return slices.DeleteFunc(jobs, func(job v1alpha1.RunnerJob) bool {
-		in := len(f.states) == 0 || slices.ContainsFunc(f.states, func(s string) bool {
+		hasState := len(f.states) == 0 || slices.ContainsFunc(f.states, func(s string) bool {
 			return strings.EqualFold(strings.TrimSpace(s), string(job.Spec.State))
 		})
 
-		return !in || f.pool != "" && job.Status.Pool != f.pool
+		return !hasState || f.pool != "" && job.Status.Pool != f.pool
 	})
 }
 
-// rank gives a state's place in lists; -1 if there is no such state.
-func rank(state string) int {
+// stateRank returns the position of a state in the order of lists, and -1 if the state is unknown. It ignores
+// case.
+func stateRank(state string) int {
 	return slices.IndexFunc([]v1alpha1.JobState{
 		v1alpha1.JobQueued, v1alpha1.JobWaiting, v1alpha1.JobRunning, v1alpha1.JobCompleted,
 	}, func(s v1alpha1.JobState) bool { return strings.EqualFold(strings.TrimSpace(state), string(s)) })

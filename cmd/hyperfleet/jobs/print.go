@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	// maxCause bounds the cause in the table, in letters.
+	// maxCause is the maximum length of the cause in the table, in characters.
 	maxCause = 100
-	// maxComing bounds the machines that are named for a job that waits.
-	maxComing = 5
-	// lastLines of the log are shown unasked.
+	// maxMachines is the maximum number of machines that are listed for a waiting job.
+	maxMachines = 5
+	// lastLines is the number of lines of the log that are printed without --log.
 	lastLines = 20
 )
 
-// printer writes for people and for programs.
+// printer writes jobs as text or as JSON.
 type printer struct {
 	out io.Writer
 	now time.Time
-	// location that people read times in.
+	// location is the time zone of the printed times.
 	location *time.Location
 }
 
-// list prints the table, or its JSON.
-func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
+// printList prints jobs as a table or as JSON.
+func (p printer) printList(jobs []v1alpha1.RunnerJob, opts options) error {
 	views := make([]Job, 0, len(jobs))
 	for i := range jobs {
-		views = append(views, View(&jobs[i], p.now))
+		views = append(views, NewJob(&jobs[i], p.now))
 	}
 
 	if opts.output == cli.OutputJSON {
-		return cli.JSON(p.out, map[string]any{"jobs": views})
+		return cli.PrintJSON(p.out, map[string]any{"jobs": views})
 	}
 
 	if len(views) == 0 {
-		fmt.Fprintln(p.out, "No jobs.")
+		fmt.Fprintln(p.out, "No jobs found.")
 
 		return nil
 	}
@@ -53,7 +53,7 @@ func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	header := "JOB\tSTATE\tPOOL\tREPOSITORY\tNAME\tWAITING/RUNNING FOR\tMACHINE\tCAUSE"
 
-	if opts.all {
+	if opts.allNamespaces {
 		header = "NAMESPACE\t" + header
 	}
 
@@ -61,14 +61,14 @@ func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 
 	for _, job := range views {
 		cells := []string{
-			job.Job, stateOf(job), job.Pool, job.Repository, job.Name, span(job), job.Machine, shortCause(job.Cause),
+			job.Job, formatState(job), job.Pool, job.Repository, job.Name, formatSpan(job), job.Machine, formatCause(job.Cause),
 		}
-		if opts.all {
+		if opts.allNamespaces {
 			cells = append([]string{job.Namespace}, cells...)
 		}
 
 		for i, cell := range cells {
-			if cells[i] = cli.Line(cell); cell == "" && i < len(cells)-1 {
+			if cells[i] = cli.SanitizeLine(cell); cell == "" && i < len(cells)-1 {
 				cells[i] = "-"
 			}
 		}
@@ -83,8 +83,8 @@ func (p printer) list(jobs []v1alpha1.RunnerJob, opts options) error {
 	return nil
 }
 
-// stateOf is the state with its conclusion.
-func stateOf(job Job) string {
+// formatState returns the state of a job, with its conclusion if it has one.
+func formatState(job Job) string {
 	if job.Conclusion != "" {
 		return string(job.State) + " (" + job.Conclusion + ")"
 	}
@@ -92,22 +92,22 @@ func stateOf(job Job) string {
 	return string(job.State)
 }
 
-// span is how long a job has waited, or else how long it ran.
-func span(job Job) string {
+// formatSpan returns how long a job has run, or how long it has waited if it has not started.
+func formatSpan(job Job) string {
 	if job.RanSeconds != nil {
-		return Human(*job.RanSeconds)
+		return FormatDuration(*job.RanSeconds)
 	}
 
-	return Human(job.WaitedSeconds)
+	return FormatDuration(job.WaitedSeconds)
 }
 
-// Human is a time in the words of kubectl: 90s, 5m30s, 2d.
-func Human(seconds float64) string {
+// FormatDuration returns a duration in the format of kubectl: 90s, 5m30s, 2d.
+func FormatDuration(seconds float64) string {
 	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
 }
 
-// shortCause is a cause in one line of the table.
-func shortCause(cause *Cause) string {
+// formatCause returns the cause in at most maxCause characters, and "" if there is no cause.
+func formatCause(cause *Cause) string {
 	if cause == nil {
 		return ""
 	}
@@ -120,32 +120,33 @@ func shortCause(cause *Cause) string {
 	return string(text)
 }
 
-// Write tells all about a job in words, with the last lines of its log.
-func Write(out io.Writer, of Explained, now time.Time, location *time.Location) {
+// WriteDetails prints the details of a job as text, with the last lines of its log.
+func WriteDetails(out io.Writer, details Details, now time.Time, location *time.Location) {
 	p := printer{out, now, location}
-	_ = p.explain(of, cli.OutputTable, false) // only JSON can fail
+	_ = p.printDetails(details, cli.OutputTable, false) // only JSON can fail
 }
 
-// explain prints a job's details, or its JSON.
-func (p printer) explain(view Explained, output string, all bool) error {
+// printDetails prints the details of a job as text or as JSON. The text has the last lines of the log, or the
+// whole log if wholeLog is true.
+func (p printer) printDetails(details Details, output string, wholeLog bool) error {
 	if output == cli.OutputJSON {
-		return cli.JSON(p.out, view)
+		return cli.PrintJSON(p.out, details)
 	}
 
-	p.facts(view)
-	p.machines("Machines that may take it:", view.Coming)
-	p.machines("Machines of its pool that failed, and are kept to be looked at:", view.Kept)
-	p.timeline(view.Timeline)
-	p.log(view, all)
+	p.printFacts(details)
+	p.printMachines("Machines that may run the job:", details.Coming)
+	p.printMachines("Failed machines of the pool that are kept for inspection:", details.Kept)
+	p.printTimeline(details.Timeline)
+	p.printLog(details, wholeLog)
 
 	return nil
 }
 
-func (p printer) facts(job Explained) {
+func (p printer) printFacts(job Details) {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	row := func(what, text string) {
+	row := func(title, text string) {
 		if text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", what, cli.Line(text))
+			fmt.Fprintf(table, "%s\t%s\n", title, cli.SanitizeLine(text))
 		}
 	}
 
@@ -153,56 +154,57 @@ func (p printer) facts(job Explained) {
 	row("Name", job.Name)
 	row("Repository", job.Repository)
 	row("Workflow", job.Workflow)
-	row("Platform", job.Platform+", id "+job.PlatformID)
+	row("Platform", job.Platform+", ID "+job.PlatformID)
 	row("URL", job.URL)
 	row("Labels", strings.Join(job.Labels, ", "))
-	row("State", p.state(job.Job))
+	row("State", p.formatStateAndTimes(job.Job))
 
 	if job.Cause != nil {
 		row("Cause", job.Cause.Reason+": "+job.Cause.Message)
 	}
 
 	row("Pool", job.Pool)
-	row("Machine", machine(job))
+	row("Machine", formatMachine(job))
 	row("Runner", job.Runner)
 	row("Trace", job.TraceID)
 
-	_ = table.Flush() // a reader that went away needs no error
+	_ = table.Flush() // a closed output is not an error
 }
 
-// state says how a job is, and for how long.
-func (p printer) state(job Job) string {
-	waited := "waited " + Human(job.WaitedSeconds)
+// formatStateAndTimes returns the state of a job, and how long the job has waited and run.
+func (p printer) formatStateAndTimes(job Job) string {
+	waited := "waited " + FormatDuration(job.WaitedSeconds)
 
 	switch {
-	case waitsIn(job.State):
+	case isWaitingState(job.State):
 		return string(job.State) + ", " + waited + " so far"
 	case job.RanSeconds == nil:
-		return stateOf(job) + ", " + waited + ", did not run"
+		return formatState(job) + ", " + waited + ", did not run"
 	case job.State == v1alpha1.JobRunning:
-		return stateOf(job) + ", " + waited + ", runs for " + Human(*job.RanSeconds)
+		return formatState(job) + ", " + waited + ", running for " + FormatDuration(*job.RanSeconds)
 	default:
-		return stateOf(job) + ", " + waited + ", ran for " + Human(*job.RanSeconds)
+		return formatState(job) + ", " + waited + ", ran for " + FormatDuration(*job.RanSeconds)
 	}
 }
 
-func waitsIn(state v1alpha1.JobState) bool {
+func isWaitingState(state v1alpha1.JobState) bool {
 	return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting
 }
 
-func machine(job Explained) string {
+func formatMachine(job Details) string {
 	switch {
 	case job.VM != nil:
-		return Describe(*job.VM)
+		return DescribeMachine(*job.VM)
 	case job.Machine != "":
-		return job.Machine + ", gone"
+		return job.Machine + ", deleted"
 	default:
 		return ""
 	}
 }
 
-// Describe is a machine in words.
-func Describe(vm VM) string {
+// DescribeMachine returns one line about a machine: its claim, phase, VM, node, cluster, address, and the
+// reason and message of its condition Ready. It leaves out what is unknown.
+func DescribeMachine(vm VM) string {
 	out := vm.Claim
 	if vm.Phase != "" {
 		out += ", " + vm.Phase
@@ -231,25 +233,25 @@ func Describe(vm VM) string {
 	return out
 }
 
-func (p printer) machines(title string, machines []VM) {
+func (p printer) printMachines(title string, machines []VM) {
 	if len(machines) == 0 {
 		return
 	}
 
 	fmt.Fprintln(p.out, "\n"+title)
 
-	for _, vm := range machines[:min(len(machines), maxComing)] {
-		fmt.Fprintln(p.out, "  "+cli.Line(Describe(vm)))
+	for _, vm := range machines[:min(len(machines), maxMachines)] {
+		fmt.Fprintln(p.out, "  "+cli.SanitizeLine(DescribeMachine(vm)))
 	}
 
-	if more := len(machines) - maxComing; more > 0 {
+	if more := len(machines) - maxMachines; more > 0 {
 		fmt.Fprintf(p.out, "  and %d more\n", more)
 	}
 }
 
-func (p printer) timeline(moments []Moment) {
+func (p printer) printTimeline(moments []TimelineEntry) {
 	if len(moments) == 0 {
-		fmt.Fprintln(p.out, "\nNo timeline yet: the operator has not looked at the job.")
+		fmt.Fprintln(p.out, "\nNo timeline yet: the operator has not reconciled the job.")
 
 		return
 	}
@@ -260,20 +262,21 @@ func (p printer) timeline(moments []Moment) {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 
 	for i, m := range moments {
-		after := ""
+		elapsed := ""
 		if i > 0 {
-			after = "+" + Between(m.AfterSeconds)
+			elapsed = "+" + FormatInterval(m.AfterSeconds)
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
-			m.Time.In(p.location).Format("15:04:05"), after, m.Moment, cli.Line(m.Message)), "\t "))
+			m.Time.In(p.location).Format("15:04:05"), elapsed, m.Moment, cli.SanitizeLine(m.Message)), "\t "))
 	}
 
-	_ = table.Flush() // a reader that went away needs no error
+	_ = table.Flush() // a closed output is not an error
 }
 
-// Between is a time between two moments: exact where it is short.
-func Between(seconds float64) string {
+// FormatInterval returns the time between two moments: in milliseconds below 1 s, with one decimal below 10
+// s, and in the format of kubectl otherwise.
+func FormatInterval(seconds float64) string {
 	const exact = 10
 
 	switch {
@@ -282,52 +285,54 @@ func Between(seconds float64) string {
 	case seconds < exact:
 		return fmt.Sprintf("%.1fs", seconds)
 	default:
-		return Human(seconds)
+		return FormatDuration(seconds)
 	}
 }
 
-func (p printer) log(view Explained, all bool) {
-	if view.Log == nil {
-		p.noLog(view, all)
+func (p printer) printLog(details Details, wholeLog bool) {
+	if details.Log == nil {
+		p.printNoLog(details, wholeLog)
 
 		return
 	}
 
-	text := strings.Split(strings.TrimRight(cli.Safe(*view.Log), "\n"), "\n")
-	title := "Log, as kept in RunnerLog " + view.Logs
-	if view.LogURL != "" {
-		title = "Log, as kept in " + cli.Line(view.LogURL)
+	lines := strings.Split(strings.TrimRight(cli.Sanitize(*details.Log), "\n"), "\n")
+	title := "Log, from RunnerLog " + details.Logs
+	if details.LogURL != "" {
+		title = "Log, from " + cli.SanitizeLine(details.LogURL)
 	}
 
-	if view.NotStored != "" {
-		title += " (the log store did not take it: " + cli.Line(view.NotStored) + ")"
+	if details.NotStored != "" {
+		title += " (the log store rejected the log: " + cli.SanitizeLine(details.NotStored) + ")"
 	}
 
-	if view.LogCut && (all || len(text) <= lastLines) {
-		title += " (its beginning was cut off)"
+	if details.LogCut && (wholeLog || len(lines) <= lastLines) {
+		title += " (the beginning is missing)"
 	}
 
-	if !all && len(text) > lastLines {
-		title = fmt.Sprintf("Log, the last %d of %d lines (--log prints all)", lastLines, len(text))
-		text = text[len(text)-lastLines:]
+	if !wholeLog && len(lines) > lastLines {
+		title = fmt.Sprintf("Log, the last %d of %d lines (--log prints all)", lastLines, len(lines))
+		lines = lines[len(lines)-lastLines:]
 	}
 
 	fmt.Fprintf(p.out, "\n%s:\n", title)
 
-	for _, line := range text {
+	for _, line := range lines {
 		fmt.Fprintln(p.out, "  "+line)
 	}
 }
 
-func (p printer) noLog(of Explained, asked bool) {
+// printNoLog prints why there is no log. Without --log, it prints nothing for a job that has not completed,
+// unless the log exists and could not be read.
+func (p printer) printNoLog(details Details, wholeLog bool) {
 	switch {
-	case of.NoLog != "":
-		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.Line(of.NoLog))
-	case of.VM == nil && of.Machine == "":
-		if asked {
-			fmt.Fprintln(p.out, "\nNo log: the job has had no machine.")
+	case details.NoLog != "":
+		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.SanitizeLine(details.NoLog))
+	case details.VM == nil && details.Machine == "":
+		if wholeLog {
+			fmt.Fprintln(p.out, "\nNo log: the job never had a machine.")
 		}
-	case asked || of.State == v1alpha1.JobCompleted:
-		fmt.Fprintln(p.out, "\nNo log was kept: its machine sends it with its last report, and has sent none.")
+	case wholeLog || details.State == v1alpha1.JobCompleted:
+		fmt.Fprintln(p.out, "\nNo log: the machine sends the log with its last report, and no log has arrived.")
 	}
 }

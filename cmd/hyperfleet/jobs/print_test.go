@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares got with a file, or writes it with -update.
+// golden compares got with a golden file, or writes the file with -update.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 
@@ -39,7 +39,7 @@ func golden(t *testing.T, name, got string) {
 	}
 
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (run with -update after a look):\n%s", path, diff)
+		t.Errorf("%s (run with -update after a review):\n%s", path, diff)
 	}
 }
 
@@ -55,7 +55,7 @@ func micro(seconds float64) *metav1.MicroTime {
 	return &out
 }
 
-// sample makes a job of the given state.
+// sample returns a job in the given state.
 func sample(id string, state v1alpha1.JobState, edits ...func(*v1alpha1.RunnerJob)) *v1alpha1.RunnerJob {
 	out := &v1alpha1.RunnerJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "gh-" + id},
@@ -88,7 +88,7 @@ func ran(j *v1alpha1.RunnerJob) {
 	j.Spec.RunnerName, j.Spec.StartedAt = "linux-x7k2p-8f3b6c1d", whole(42)
 	j.Status.Pool, j.Status.Claim = "linux", "linux-x7k2p"
 	j.Status.Timeline = append(j.Status.Timeline,
-		v1alpha1.JobEvent{Moment: v1alpha1.MomentDecided, Time: *micro(1.31), Message: "RunnerPool linux answers for the job"},
+		v1alpha1.JobEvent{Moment: v1alpha1.MomentDecided, Time: *micro(1.31), Message: "RunnerPool linux serves the job"},
 		v1alpha1.JobEvent{Moment: v1alpha1.MomentCloned, Time: *micro(9.8), Message: "MachineClaim linux-x7k2p: VM 100105 on node pve1"},
 		v1alpha1.JobEvent{Moment: v1alpha1.MomentBooted, Time: *micro(12.2), Message: "MachineClaim linux-x7k2p: VM 100105 on node pve1"},
 		v1alpha1.JobEvent{Moment: v1alpha1.MomentRegistered, Time: *micro(40.1), Message: "MachineClaim linux-x7k2p: runner linux-x7k2p-8f3b6c1d"},
@@ -106,8 +106,8 @@ func finished(j *v1alpha1.RunnerJob) {
 	)
 }
 
-const atMaximum = "RunnerPool linux has all machines that it may have (scaling.maxReplicas is 10): queued jobs wait for others to end; " +
-	"raise it if there is room for more"
+const atMaximum = "RunnerPool linux has all machines that scaling.maxReplicas allows (10): queued jobs wait until other jobs end; " +
+	"raise maxReplicas if there is capacity for more"
 
 func TestList(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestList(t *testing.T) {
 		opts options
 	}{
 		"list.txt":       {jobs, options{output: cli.OutputTable}},
-		"list-all.txt":   {jobs, options{output: cli.OutputTable, all: true}},
+		"list-all.txt":   {jobs, options{output: cli.OutputTable, allNamespaces: true}},
 		"list.json":      {jobs, options{output: cli.OutputJSON}},
 		"list-none.txt":  {nil, options{output: cli.OutputTable}},
 		"list-none.json": {nil, options{output: cli.OutputJSON}},
@@ -136,7 +136,7 @@ func TestList(t *testing.T) {
 			t.Parallel()
 
 			var out bytes.Buffer
-			if err := (printer{&out, at(400), time.UTC}).list(tc.jobs, tc.opts); err != nil {
+			if err := (printer{&out, at(400), time.UTC}).printList(tc.jobs, tc.opts); err != nil {
 				t.Fatal(err)
 			}
 
@@ -186,31 +186,31 @@ func TestExplain(t *testing.T) {
 	keptOne.Status.Phase, keptOne.Status.KeptUntil = v1alpha1.MachineClaimFailed, whole(3600)
 	keptOne.Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Kept",
-		Message: "it failed (BootstrapTimeout) and is kept until noon: log in to node pve1 and run: qm terminal 105",
+		Message: "the machine failed (BootstrapTimeout) and is kept until noon: log in to node pve1 and run: qm terminal 105",
 	}}
 
 	cases := map[string]struct {
-		of     *jobDetails
+		of     *jobObjects
 		output string
 		all    bool
 	}{
-		"job-waits.txt": {of: &jobDetails{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
-		"job-coming.txt": {of: &jobDetails{
-			job:    sample("29679449530", v1alpha1.JobQueued, waiting("linux", "NoCapacity", "MachineClaim linux-9qq4z: no node of proxmox-prod has 8 GiB of memory free")),
-			coming: []v1alpha1.MachineClaim{claim("linux-x7k2p"), unplaced, unplaced, unplaced, unplaced, unplaced, unplaced},
+		"job-waits.txt": {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
+		"job-coming.txt": {of: &jobObjects{
+			job:        sample("29679449530", v1alpha1.JobQueued, waiting("linux", "NoCapacity", "MachineClaim linux-9qq4z: no node of proxmox-prod has 8 GiB of memory free")),
+			candidates: []v1alpha1.MachineClaim{claim("linux-x7k2p"), unplaced, unplaced, unplaced, unplaced, unplaced, unplaced},
 		}},
-		"job-kept.txt": {of: &jobDetails{
+		"job-kept.txt": {of: &jobObjects{
 			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "MachinesFailing", "the last 3 machines failed")), kept: []v1alpha1.MachineClaim{keptOne},
 		}},
-		"job-unseen.txt":    {of: &jobDetails{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
-		"job-runs.txt":      {of: &jobDetails{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
-		"job-done.txt":      {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
-		"job-done-log.txt":  {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
-		"job-no-log.txt":    {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), noLog: "you may not read RunnerLog gh-29679449520-log"}},
-		"job-cancelled.txt": {of: &jobDetails{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
-		"job-done.json":     {of: &jobDetails{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
-		"job-waits.json": {of: &jobDetails{
-			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), coming: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
+		"job-unseen.txt":    {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
+		"job-runs.txt":      {of: &jobObjects{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
+		"job-done.txt":      {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
+		"job-done-log.txt":  {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
+		"job-no-log.txt":    {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), logProblem: "no permission to read RunnerLog gh-29679449520-log"}},
+		"job-cancelled.txt": {of: &jobObjects{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
+		"job-done.json":     {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
+		"job-waits.json": {of: &jobObjects{
+			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), candidates: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
 		}, output: cli.OutputJSON},
 	}
 	for name, tc := range cases {
@@ -218,7 +218,7 @@ func TestExplain(t *testing.T) {
 			t.Parallel()
 
 			var out bytes.Buffer
-			if err := (printer{&out, at(400), time.UTC}).explain(explained(tc.of, at(400)), tc.output, tc.all); err != nil {
+			if err := (printer{&out, at(400), time.UTC}).printDetails(newDetails(tc.of, at(400)), tc.output, tc.all); err != nil {
 				t.Fatal(err)
 			}
 
@@ -227,7 +227,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Of the jobs that are over, the one that ended last is first, however long it waited.
+// TestSort checks that queued jobs come first, and that the last completed job is the first of the completed jobs.
 func TestSort(t *testing.T) {
 	t.Parallel()
 
@@ -280,16 +280,16 @@ func TestFind(t *testing.T) {
 			"several jobs", "ci/gh-29679449526 ", "ci/gh-29679449520 ",
 		}},
 		{name: "id of two servers' jobs", id: "29679449526", wantErr: []string{"several jobs", "ci/gh-29679449526 ", "team-b/gh-29679449526-aabbccdd "}},
-		{name: "a wrong figure", id: "29679449521", wantErr: []string{`there is no job "29679449521" in namespace ci`, "near it are", "gh-29679449520"}},
-		{name: "what the job is called", id: "Integration", wantErr: []string{"near it are", "gh-29679449520"}},
+		{name: "a wrong figure", id: "29679449521", wantErr: []string{`found no job "29679449521" in namespace ci`, "similar jobs are", "gh-29679449520"}},
+		{name: "what the job is called", id: "Integration", wantErr: []string{"similar jobs are", "gh-29679449520"}},
 		{name: "an address with a wrong figure", id: "https://github.com/acme/app/actions/runs/1/job/29679449529", wantErr: []string{"gh-29679449520"}},
-		{name: "nothing like it", id: "zzz", wantErr: []string{`there is no job "zzz"`, "hyperfleet jobs --all-namespaces"}},
+		{name: "nothing like it", id: "zzz", wantErr: []string{`found no job "zzz"`, "hyperfleet jobs --all-namespaces"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := find(jobs, tc.id, "in namespace ci")
+			got, err := findJob(jobs, tc.id, "in namespace ci")
 
 			switch {
 			case len(tc.wantErr) == 0 && (err != nil || got.Name != tc.want):

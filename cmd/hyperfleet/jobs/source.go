@@ -21,17 +21,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
-// pageSize bounds the jobs that one call brings.
+// pageSize is the maximum number of jobs that one list request returns.
 const pageSize = 500
 
-// source is where jobs are read.
+// source reads jobs and the objects that belong to them.
 type source struct {
 	client client.Reader
-	// namespace of the jobs; empty means all.
+	// namespace of the jobs; if it is empty, jobs of all namespaces are read.
 	namespace string
 }
 
-// connect finds the API server as kubectl does.
+// connect connects to the API server in the same way as kubectl.
 func connect(opts options) (*source, error) {
 	cluster, err := opts.Connect(v1alpha1.AddToScheme)
 	if err != nil {
@@ -39,15 +39,15 @@ func connect(opts options) (*source, error) {
 	}
 
 	out := &source{client: cluster.Client, namespace: cluster.Namespace}
-	if opts.all {
+	if opts.allNamespaces {
 		out.namespace = ""
 	}
 
 	return out, nil
 }
 
-// where names the namespace for people.
-func (s *source) where() string {
+// formatScope describes the namespace in messages.
+func (s *source) formatScope() string {
 	if s.namespace == "" {
 		return "in any namespace"
 	}
@@ -55,9 +55,8 @@ func (s *source) where() string {
 	return "in namespace " + s.namespace
 }
 
-// jobs reads all jobs: those that wait first, the oldest first; then those that run, and
-// those that are over, the latest first.
-func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
+// listJobs returns all jobs in the order of Sort.
+func (s *source) listJobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 	var out []v1alpha1.RunnerJob
 
 	for next := ""; ; {
@@ -65,7 +64,7 @@ func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 
 		err := s.client.List(ctx, &page, client.InNamespace(s.namespace), client.Limit(pageSize), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list jobs %s: %w", s.where(), err)
+			return nil, fmt.Errorf("list jobs %s: %w", s.formatScope(), err)
 		}
 
 		out = append(out, page.Items...)
@@ -80,32 +79,33 @@ func (s *source) jobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 	return out, nil
 }
 
-// Sort puts jobs into the order of lists: those that wait first, the oldest first; then those
-// that run, and those that are over, the latest first.
+// Sort sorts jobs in the order of lists: queued jobs, jobs that the platform holds back, and running jobs,
+// each with the oldest first; then completed jobs, with the last completed first.
 func Sort(jobs []v1alpha1.RunnerJob) {
 	slices.SortStableFunc(jobs, func(a, b v1alpha1.RunnerJob) int {
-		x, y := rank(string(a.Spec.State)), rank(string(b.Spec.State))
-		age := born(&a).Compare(born(&b))
+		x, y := stateRank(string(a.Spec.State)), stateRank(string(b.Spec.State))
+		age := queuedAt(&a).Compare(queuedAt(&b))
 
 		if a.Spec.State == v1alpha1.JobCompleted {
-			age = over(&b).Compare(over(&a))
+			age = completedAt(&b).Compare(completedAt(&a))
 		}
 
 		return cmp.Or(cmp.Compare(x, y), age, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 }
 
-// over is when a job was over.
-func over(job *v1alpha1.RunnerJob) time.Time {
+// completedAt returns the time at which a job completed. If the platform did not report it, it returns
+// queuedAt.
+func completedAt(job *v1alpha1.RunnerJob) time.Time {
 	if job.Spec.CompletedAt != nil {
 		return job.Spec.CompletedAt.Time
 	}
 
-	return born(job)
+	return queuedAt(job)
 }
 
-// born is when a job began to wait.
-func born(job *v1alpha1.RunnerJob) time.Time {
+// queuedAt returns the time at which a job began to wait, from the best source that is known.
+func queuedAt(job *v1alpha1.RunnerJob) time.Time {
 	switch {
 	case job.Spec.QueuedAt != nil:
 		return job.Spec.QueuedAt.Time
@@ -116,40 +116,40 @@ func born(job *v1alpha1.RunnerJob) time.Time {
 	}
 }
 
-// jobDetails is all that is known of one job.
-type jobDetails struct {
+// jobObjects are the objects that belong to one job.
+type jobObjects struct {
 	job *v1alpha1.RunnerJob
-	// claim of its machine; nil if it has none, or it is gone.
+	// claim of the job's machine; nil if the job has no machine, or if the claim was deleted.
 	claim *v1alpha1.MachineClaim
-	// coming are the machines of the job's pool that may yet take it.
-	coming []v1alpha1.MachineClaim
-	// kept are machines of the job's pool that failed and are there to be looked at.
+	// candidates are the claims of machines in the job's pool that may still run the job.
+	candidates []v1alpha1.MachineClaim
+	// kept are the claims of failed machines in the job's pool that are kept for inspection.
 	kept []v1alpha1.MachineClaim
-	// log that was kept; nil if none was, and why if it can't be read.
-	log   *v1alpha1.RunnerLog
-	noLog string
-	// logAt is where in an object store the log is; empty if it is in none.
-	logAt string
+	// log of the job; nil if none was kept or if it cannot be read. logProblem tells why it cannot be read.
+	log        *v1alpha1.RunnerLog
+	logProblem string
+	// logURL is the URL of the log in an object store; empty if the log is not in a store.
+	logURL string
 }
 
-// details finds a job and all about it.
-func (s *source) details(ctx context.Context, id string) (*jobDetails, error) {
-	all, err := s.jobs(ctx)
+// findObjects returns the job with the given ID and its objects.
+func (s *source) findObjects(ctx context.Context, id string) (*jobObjects, error) {
+	all, err := s.listJobs(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	job, err := find(all, id, s.where())
+	job, err := findJob(all, id, s.formatScope())
 	if err != nil {
 		return nil, err
 	}
 
-	return s.about(ctx, job, s.client)
+	return s.loadObjects(ctx, job, s.client)
 }
 
-// about finds all that is known of a job; logs reads its log.
-func (s *source) about(ctx context.Context, job *v1alpha1.RunnerJob, logs client.Reader) (*jobDetails, error) {
-	out := &jobDetails{job: job}
+// loadObjects returns the objects that belong to a job. It reads the RunnerLog with the reader logs.
+func (s *source) loadObjects(ctx context.Context, job *v1alpha1.RunnerJob, logs client.Reader) (*jobObjects, error) {
+	out := &jobObjects{job: job}
 
 	var claims v1alpha1.MachineClaimList
 	if err := s.client.List(ctx, &claims, client.InNamespace(job.Namespace)); err != nil {
@@ -163,109 +163,113 @@ func (s *source) about(ctx context.Context, job *v1alpha1.RunnerJob, logs client
 		switch {
 		case job.Status.Claim != "" && claim.Name == job.Status.Claim, info != nil && info.BoundJob == job.Name && out.claim == nil:
 			out.claim = claim
-		case waits(job) && mayTake(claim, job.Status.Pool):
-			out.coming = append(out.coming, *claim)
-		case waits(job) && isKept(claim, job.Status.Pool):
+		case isWaiting(job) && canRunJob(claim, job.Status.Pool):
+			out.candidates = append(out.candidates, *claim)
+		case isWaiting(job) && isKept(claim, job.Status.Pool):
 			out.kept = append(out.kept, *claim)
 		}
 	}
 
-	return out, readLog(ctx, logs, out)
+	return out, loadLog(ctx, logs, out)
 }
 
-// waits tells whether a job has no runner yet.
-func waits(job *v1alpha1.RunnerJob) bool {
+// isWaiting reports whether a job has no runner yet.
+func isWaiting(job *v1alpha1.RunnerJob) bool {
 	return job.Spec.State == v1alpha1.JobQueued || job.Spec.State == v1alpha1.JobWaiting
 }
 
-// mayTake tells whether a claim's machine may yet take a job of the pool.
-func mayTake(claim *v1alpha1.MachineClaim, pool string) bool {
+// canRunJob reports whether the machine of a claim belongs to the pool and may still run a job.
+func canRunJob(claim *v1alpha1.MachineClaim, pool string) bool {
 	ref, times, info := claim.Spec.RunnerPoolRef, claim.Status.Times, claim.Status.BootstrapInfo
 
 	return ref != nil && pool != "" && ref.Name == pool && claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby &&
 		(times == nil || times.JobStarted == nil && times.Ended == nil) && (info == nil || info.BoundJob == "")
 }
 
-// isKept tells whether a claim's machine, one of the pool's, failed and is kept.
+// isKept reports whether the machine of a claim belongs to the pool, has failed, and is kept for inspection.
 func isKept(claim *v1alpha1.MachineClaim, pool string) bool {
 	ref := claim.Spec.RunnerPoolRef
 
 	return ref != nil && pool != "" && ref.Name == pool && claim.Status.KeptUntil != nil && claim.DeletionTimestamp.IsZero()
 }
 
-// readLog reads the log that was kept. That it can't be read is no reason not to tell the
-// rest.
-func readLog(ctx context.Context, from client.Reader, of *jobDetails) error {
-	if of.job.Status.Logs == "" {
+// loadLog reads the RunnerLog of a job, and the log in an object store that the RunnerLog refers to. If the
+// log does not exist, is forbidden, or cannot be read from the store, it records the reason and returns no
+// error, so that the rest of the job can be shown.
+func loadLog(ctx context.Context, reader client.Reader, objects *jobObjects) error {
+	if objects.job.Status.Logs == "" {
 		return nil
 	}
 
 	var log v1alpha1.RunnerLog
 
-	err := from.Get(ctx, client.ObjectKey{Namespace: of.job.Namespace, Name: of.job.Status.Logs}, &log)
+	err := reader.Get(ctx, client.ObjectKey{Namespace: objects.job.Namespace, Name: objects.job.Status.Logs}, &log)
 
 	switch {
 	case apierrors.IsNotFound(err):
-		of.noLog = "RunnerLog " + of.job.Status.Logs + " is gone"
+		objects.logProblem = "RunnerLog " + objects.job.Status.Logs + " not found"
 	case apierrors.IsForbidden(err):
-		of.noLog = "you may not read RunnerLog " + of.job.Status.Logs
+		objects.logProblem = "no permission to read RunnerLog " + objects.job.Status.Logs
 	case err != nil:
-		return fmt.Errorf("read log %s: %w", of.job.Status.Logs, err)
+		return fmt.Errorf("read RunnerLog %s: %w", objects.job.Status.Logs, err)
 	case log.Spec.Stored != nil:
-		of.logAt = objectstore.URL(log.Spec.Stored.Bucket, log.Spec.Stored.Key)
+		objects.logURL = objectstore.ObjectURL(log.Spec.Stored.Bucket, log.Spec.Stored.Key)
 
-		if log.Spec.Text, of.noLog = readStored(ctx, log.Spec.Stored, os.Getenv); of.noLog == "" {
-			of.log = &log
+		if log.Spec.Text, objects.logProblem = readStoredLog(ctx, log.Spec.Stored, os.Getenv); objects.logProblem == "" {
+			objects.log = &log
 		}
 	default:
-		of.log = &log
+		objects.log = &log
 	}
 
 	return nil
 }
 
-// find finds a job by its RunnerJob's name, its id or its address.
-func find(jobs []v1alpha1.RunnerJob, id, where string) (*v1alpha1.RunnerJob, error) {
+// findJob returns the job with the given RunnerJob name, ID or URL, in this order. The URL of a workflow run
+// with one job selects that job. If no job matches, the error lists similar jobs. If several jobs match, the
+// error lists them.
+func findJob(jobs []v1alpha1.RunnerJob, id, scope string) (*v1alpha1.RunnerJob, error) {
 	id = strings.TrimSpace(id)
-	address := plain(id)
+	jobURL := normalizeURL(id)
 
-	for _, is := range []func(*v1alpha1.RunnerJob) bool{
+	for _, matches := range []func(*v1alpha1.RunnerJob) bool{
 		func(j *v1alpha1.RunnerJob) bool { return j.Name == id || j.Namespace+"/"+j.Name == id },
 		func(j *v1alpha1.RunnerJob) bool { return j.Spec.ID == id },
-		func(j *v1alpha1.RunnerJob) bool { return address != "" && plain(j.Spec.URL) == address },
-		// The address of a run leads to its jobs.
+		func(j *v1alpha1.RunnerJob) bool { return jobURL != "" && normalizeURL(j.Spec.URL) == jobURL },
+		// The URL of a workflow run is a prefix of the URLs of its jobs.
 		func(j *v1alpha1.RunnerJob) bool {
-			return address != "" && strings.HasPrefix(plain(j.Spec.URL), address+"/")
+			return jobURL != "" && strings.HasPrefix(normalizeURL(j.Spec.URL), jobURL+"/")
 		},
 	} {
-		var found []*v1alpha1.RunnerJob
+		var matching []*v1alpha1.RunnerJob
 
 		for i := range jobs {
-			if is(&jobs[i]) {
-				found = append(found, &jobs[i])
+			if matches(&jobs[i]) {
+				matching = append(matching, &jobs[i])
 			}
 		}
 
-		switch len(found) {
+		switch len(matching) {
 		case 0:
 		case 1:
-			return found[0], nil
+			return matching[0], nil
 		default:
-			return nil, fmt.Errorf("several jobs are %q: say which by name, with --namespace:\n%s", id, lines(found))
+			return nil, fmt.Errorf("several jobs match %q: give the RunnerJob name of one, with --namespace:\n%s", id, formatJobs(matching))
 		}
 	}
 
-	if near := nearest(jobs, id); len(near) > 0 {
-		return nil, fmt.Errorf("there is no job %q %s; near it are:\n%s", id, where, lines(near))
+	if similar := nearest(jobs, id); len(similar) > 0 {
+		return nil, fmt.Errorf("found no job %q %s; similar jobs are:\n%s", id, scope, formatJobs(similar))
 	}
 
-	return nil, fmt.Errorf("there is no job %q %s: `hyperfleet jobs --all-namespaces` lists those that there are; "+
-		"jobs that are over are kept for a time only (runners.jobRetention)", id, where)
+	return nil, fmt.Errorf("found no job %q %s: run `hyperfleet jobs --all-namespaces` to list all jobs; "+
+		"the operator deletes completed jobs after runners.jobRetention", id, scope)
 }
 
-// plain is an address without what does not say which job it is; empty if it is none.
-func plain(address string) string {
-	link, err := url.Parse(address)
+// normalizeURL returns the host, in lower case, and the path of a URL, without scheme, query and fragment. It
+// returns "" if the text is not a URL with a host.
+func normalizeURL(text string) string {
+	link, err := url.Parse(text)
 	if err != nil || link.Host == "" {
 		return ""
 	}
@@ -273,24 +277,24 @@ func plain(address string) string {
 	return strings.ToLower(link.Host) + strings.TrimRight(link.Path, "/")
 }
 
-// lines names jobs for people, at most a few.
-func lines(jobs []*v1alpha1.RunnerJob) string {
+// formatJobs returns one line for each of the first 10 jobs.
+func formatJobs(jobs []*v1alpha1.RunnerJob) string {
 	const most = 10
 
 	out := make([]string, 0, len(jobs))
 	for _, job := range jobs[:min(len(jobs), most)] {
 		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s",
-			job.Namespace, job.Name, job.Spec.State, cli.Line(job.Spec.Repository), cli.Line(job.Spec.Name)))
+			job.Namespace, job.Name, job.Spec.State, cli.SanitizeLine(job.Spec.Repository), cli.SanitizeLine(job.Spec.Name)))
 	}
 
 	return strings.Join(out, "\n")
 }
 
-// nearest gives the few jobs whose names or ids are nearest to what was asked for.
+// nearest returns at most 5 jobs whose names or IDs are most similar to the given ID, the most similar first.
 func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
 	const (
-		most = 5
-		far  = 3
+		limit       = 5
+		maxDistance = 3
 	)
 
 	if i := strings.LastIndex(strings.TrimRight(id, "/"), "/"); i >= 0 {
@@ -302,34 +306,34 @@ func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
 		score int
 	}
 
-	var near []scored
+	var similar []scored
 
 	for i := range jobs {
 		job := &jobs[i]
 		score := min(distance(id, job.Name), distance(id, job.Spec.ID))
 
-		// A part of a name, or of what the job is called, is near too.
+		// A job is also similar if the ID is a part of its RunnerJob name or of its name at the CI platform.
 		if len(id) > 2 && (strings.Contains(job.Name, id) || strings.Contains(strings.ToLower(job.Spec.Name), strings.ToLower(id))) {
-			score = min(score, far)
+			score = min(score, maxDistance)
 		}
 
-		if score <= far && score < len(id) {
-			near = append(near, scored{job, score})
+		if score <= maxDistance && score < len(id) {
+			similar = append(similar, scored{job, score})
 		}
 	}
 
-	slices.SortStableFunc(near, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
+	slices.SortStableFunc(similar, func(a, b scored) int { return cmp.Compare(a.score, b.score) })
 
-	out := make([]*v1alpha1.RunnerJob, 0, most)
-	for _, n := range near[:min(len(near), most)] {
+	out := make([]*v1alpha1.RunnerJob, 0, limit)
+	for _, n := range similar[:min(len(similar), limit)] {
 		out = append(out, n.job)
 	}
 
 	return out
 }
 
-// distance is how many letters have to be put in, taken out or changed to make b of a
-// (Levenshtein).
+// distance returns the Levenshtein distance: the number of bytes to insert, delete or replace to turn a into
+// b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

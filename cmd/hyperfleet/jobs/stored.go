@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
-// The variables that S3's own tools read.
+// Environment variables that S3 tools read as well.
 const (
 	envKeyID       = "AWS_ACCESS_KEY_ID"
 	envSecret      = "AWS_SECRET_ACCESS_KEY" //nolint:gosec // a variable's name
@@ -29,40 +29,43 @@ const (
 	storeTimeout = 10 * time.Second
 )
 
-// readStored reads a log out of its object store with the reader's own keys; it gives why it
-// can't. Who may write RunnerLogs names an endpoint in them: it is called only if the
-// environment names it too, or if it is Amazon's.
-func readStored(ctx context.Context, where *v1alpha1.StoredLog, env func(string) string) (text, problem string) {
-	at := fmt.Sprintf("it is %s at %s", objectstore.URL(where.Bucket, where.Key), where.Endpoint)
-	keys := objectstore.Keys{ID: env(envKeyID), Secret: env(envSecret), Token: env(envToken)}
+// readStoredLog reads a log from its object store with the keys in the environment of the user. It returns
+// the text, or the reason why it cannot read the log. Anyone who can write RunnerLogs chooses the endpoint in
+// them. To protect the keys, readStoredLog calls the endpoint only if the environment names the same
+// endpoint, or if the endpoint belongs to Amazon.
+func readStoredLog(ctx context.Context, stored *v1alpha1.StoredLog, env func(string) string) (text, problem string) {
+	location := fmt.Sprintf("the log is %s at %s", objectstore.ObjectURL(stored.Bucket, stored.Key), stored.Endpoint)
+	keys := objectstore.Credentials{ID: env(envKeyID), Secret: env(envSecret), Token: env(envToken)}
 
-	switch named := cmp.Or(env(envEndpointS3), env(envEndpoint)); {
+	switch endpoint := cmp.Or(env(envEndpointS3), env(envEndpoint)); {
 	case keys.ID == "" || keys.Secret == "":
-		return "", at + "; with " + envKeyID + " and " + envSecret + " in the environment it is read here"
-	case !mayCall(where.Endpoint, named):
-		return "", at + "; with " + envEndpointS3 + "=" + where.Endpoint + " in the environment it is read here"
+		return "", location + "; to read it, set " + envKeyID + " and " + envSecret + " in the environment"
+	case !isTrustedEndpoint(stored.Endpoint, endpoint):
+		return "", location + "; to read it, set " + envEndpointS3 + "=" + stored.Endpoint + " in the environment"
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 
-	store, err := objectstore.New(objectstore.Place{
-		Endpoint: where.Endpoint, Region: where.Region, Bucket: where.Bucket,
-	}, keys, httpbound.Shared())
+	store, err := objectstore.New(objectstore.Location{
+		Endpoint: stored.Endpoint, Region: stored.Region, Bucket: stored.Bucket,
+	}, keys, httpbound.SharedTransport())
 	if err == nil {
-		text, err = store.Get(ctx, where.Key, guest.MaxLog)
+		text, err = store.Get(ctx, stored.Key, guest.MaxLog)
 	}
 
 	if err != nil {
-		return "", at + "; " + err.Error()
+		return "", location + "; " + err.Error()
 	}
 
 	return text, ""
 }
 
-func mayCall(endpoint, named string) bool {
-	if named != "" {
-		return strings.TrimRight(endpoint, "/") == strings.TrimRight(named, "/")
+// isTrustedEndpoint reports whether the endpoint is the same as the configured one. If none is configured, it
+// reports whether the endpoint is an https URL of amazonaws.com.
+func isTrustedEndpoint(endpoint, configured string) bool {
+	if configured != "" {
+		return strings.TrimRight(endpoint, "/") == strings.TrimRight(configured, "/")
 	}
 
 	u, err := url.Parse(endpoint)

@@ -13,15 +13,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
-// A log in a store is read with the reader's own keys, at a server that the reader names.
+// TestReadStored checks that a log in a store is read with the user's own keys from a server that the user names.
 func TestReadStored(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
-	server.Bucket(t, "logs")
+	server.CreateBucket(t, "logs")
 
-	store, err := objectstore.New(objectstore.Place{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"},
-		objectstore.Keys{ID: s3.KeyID, Secret: s3.Secret}, httpbound.Shared())
+	store, err := objectstore.New(objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"},
+		objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret}, httpbound.SharedTransport())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,8 +30,8 @@ func TestReadStored(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	where := &v1alpha1.StoredLog{Endpoint: server.URL, Region: s3.Region, Bucket: "logs", Key: "ci/linux-a.log", Bytes: 7}
-	at := "it is s3://logs/ci/linux-a.log at " + server.URL + "; "
+	scope := &v1alpha1.StoredLog{Endpoint: server.URL, Region: s3.Region, Bucket: "logs", Key: "ci/linux-a.log", Bytes: 7}
+	at := "the log is s3://logs/ci/linux-a.log at " + server.URL + "; "
 
 	for name, tc := range map[string]struct {
 		env     map[string]string
@@ -39,15 +39,15 @@ func TestReadStored(t *testing.T) {
 	}{
 		"keys and server":   {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret, envEndpointS3: server.URL + "/"}, ""},
 		"the general name":  {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret, envEndpoint: server.URL}, ""},
-		"no keys":           {nil, at + "with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment it is read here"},
-		"no server":         {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret}, at + "with AWS_ENDPOINT_URL_S3=" + server.URL},
-		"another server":    {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret, envEndpointS3: "https://s3.example.com"}, at + "with AWS_ENDPOINT_URL_S3="},
+		"no keys":           {nil, at + "to read it, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"},
+		"no server":         {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret}, at + "to read it, set AWS_ENDPOINT_URL_S3=" + server.URL},
+		"another server":    {map[string]string{envKeyID: s3.KeyID, envSecret: s3.Secret, envEndpointS3: "https://s3.example.com"}, at + "to read it, set AWS_ENDPOINT_URL_S3="},
 		"keys that may not": {map[string]string{envKeyID: s3.KeyID, envSecret: "another", envEndpointS3: server.URL}, at + "read s3://logs/ci/linux-a.log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			text, problem := readStored(t.Context(), where, func(name string) string { return tc.env[name] })
+			text, problem := readStoredLog(t.Context(), scope, func(name string) string { return tc.env[name] })
 			if !strings.HasPrefix(problem, tc.problem) || (problem == "") != (tc.problem == "") || (problem == "") != (text == "output\n") {
 				t.Errorf("%q, %q; want %q", text, problem, tc.problem)
 			}
@@ -63,7 +63,7 @@ func TestWhichStoresAreCalledUnasked(t *testing.T) {
 		"https://s3.example.com": false, "https://amazonaws.com.example.com": false, "https://evil-amazonaws.com": false,
 		"https://s3.amazonaws.com.example.com": false,
 	} {
-		if got := mayCall(endpoint, ""); got != want {
+		if got := isTrustedEndpoint(endpoint, ""); got != want {
 			t.Errorf("mayCall(%s) = %v", endpoint, got)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Job is one job in JSON output. Fields are only ever added.
+// Job is one job in the JSON output: fields may be added, but not removed or changed. Templates of
+// `hyperfleet web` use the field names.
 type Job struct {
 	Namespace string `json:"namespace"`
 	// Job is the name of the RunnerJob.
@@ -27,67 +28,69 @@ type Job struct {
 	Repository string `json:"repository,omitempty"`
 	Workflow   string `json:"workflow,omitempty"`
 	Name       string `json:"name,omitempty"`
-	// Labels that its runner must have.
+	// Labels that the runner of the job must have.
 	Labels []string          `json:"labels,omitempty"`
 	State  v1alpha1.JobState `json:"state"`
-	// Conclusion in the platform's word, once it is over.
+	// Conclusion of a completed job, as the CI platform names it.
 	Conclusion string `json:"conclusion,omitempty"`
 	Pool       string `json:"pool,omitempty"`
-	// Machine is the name of its MachineClaim, which may be gone.
+	// Machine is the name of the MachineClaim, which may have been deleted.
 	Machine string `json:"machine,omitempty"`
 	Runner  string `json:"runner,omitempty"`
-	// Cause that it waits for, while it waits.
+	// Cause for which the job waits; nil if it does not wait.
 	Cause *Cause `json:"cause,omitempty"`
-	// WaitedSeconds and RanSeconds are how long it waited and ran, up to now.
+	// WaitedSeconds and RanSeconds are the times for which the job has waited and run until now. RanSeconds
+	// is nil if the job has not started.
 	WaitedSeconds float64  `json:"waitedSeconds"`
 	RanSeconds    *float64 `json:"ranSeconds,omitempty"`
-	// TraceID of its trace, which lines in the operator's log have too.
+	// TraceID of the job's trace, which is also in the lines of the operator's log.
 	TraceID string `json:"traceId,omitempty"`
-	// Logs is the name of the RunnerLog with the end of its runner's log.
+	// Logs is the name of the RunnerLog with the end of the runner's log.
 	Logs string `json:"logs,omitempty"`
 }
 
-// Cause says what a job waits for.
+// Cause describes what a job waits for.
 type Cause struct {
-	// Reason in one word.
+	// Reason is the reason of the job's condition Ready.
 	Reason string `json:"reason"`
-	// Message names the fix.
+	// Message describes the reason and the fix.
 	Message string `json:"message"`
 }
 
-// Explained is a job with its jobDetails in JSON output. Fields are only ever added.
-type Explained struct {
+// Details is a job with its timeline, machines and log in the JSON output: fields may be added, but not
+// removed or changed. Templates of `hyperfleet web` use the field names.
+type Details struct {
 	Job
 
-	Timeline []Moment `json:"timeline"`
-	// VM of its machine, if the machine is there.
+	Timeline []TimelineEntry `json:"timeline"`
+	// VM of the job's machine, if its claim exists.
 	VM *VM `json:"vm,omitempty"`
-	// Coming are the machines that may yet take it, while it waits.
+	// Coming lists the machines that may still run the job, while it waits.
 	Coming []VM `json:"coming,omitempty"`
-	// Kept are machines of its pool that failed and are there to be looked at, while it waits.
+	// Kept lists failed machines of the pool that are kept for inspection, while the job waits.
 	Kept []VM `json:"kept,omitempty"`
-	// Log is the end of the runner's output; null if none was kept.
+	// Log is the end of the runner's output; null if no log was kept.
 	Log *string `json:"log"`
-	// LogURL is where in an object store the log is, as s3://BUCKET/KEY.
+	// LogURL is the location of the log in an object store, as s3://BUCKET/KEY.
 	LogURL string `json:"logUrl,omitempty"`
-	// NoLog says why there is none, where somebody should know.
+	// NoLog is the reason why an existing log cannot be read.
 	NoLog string `json:"-"`
-	// LogCut says that the beginning of the log is missing.
+	// LogCut is true if the beginning of the log is missing.
 	LogCut bool `json:"-"`
-	// NotStored says why the log is not in the object store that it was for.
+	// NotStored is the error of the object store if the log could not be written to it.
 	NotStored string `json:"-"`
 }
 
-// Moment is a moment of a job's life.
-type Moment struct {
+// TimelineEntry is one moment in the timeline of a job or a machine.
+type TimelineEntry struct {
 	Moment  v1alpha1.JobMoment `json:"moment"`
 	Time    time.Time          `json:"time"`
 	Message string             `json:"message,omitempty"`
-	// AfterSeconds since the moment before.
+	// AfterSeconds is the time since the previous entry.
 	AfterSeconds float64 `json:"afterSeconds"`
 }
 
-// VM is a machine.
+// VM describes the machine of a claim.
 type VM struct {
 	Claim   string `json:"claim"`
 	Phase   string `json:"phase,omitempty"`
@@ -95,22 +98,22 @@ type VM struct {
 	Node    string `json:"node,omitempty"`
 	ID      string `json:"id,omitempty"`
 	IP      string `json:"ip,omitempty"`
-	// Reason and Message of its condition Ready.
+	// Reason and Message of the claim's condition Ready.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// View is a job as commands and pages show it.
-func View(job *v1alpha1.RunnerJob, now time.Time) Job {
+// NewJob returns a RunnerJob in the form in which commands and pages show it.
+func NewJob(job *v1alpha1.RunnerJob, now time.Time) Job {
 	spec := &job.Spec
 	out := Job{
 		Namespace: job.Namespace, Job: job.Name, Platform: spec.Platform, PlatformID: spec.ID, URL: spec.URL,
 		Repository: spec.Repository, Workflow: spec.Workflow, Name: spec.Name, Labels: spec.Labels, State: spec.State,
 		Conclusion: spec.Conclusion, Pool: job.Status.Pool, Machine: job.Status.Claim, Runner: spec.RunnerName,
-		Cause: causeOf(job), TraceID: job.Status.TraceID, Logs: job.Status.Logs,
+		Cause: newCause(job), TraceID: job.Status.TraceID, Logs: job.Status.Logs,
 	}
 
-	waited, ran := spans(job, now)
+	waited, ran := measureTimes(job, now)
 	out.WaitedSeconds = waited.Seconds()
 
 	if ran >= 0 {
@@ -121,108 +124,109 @@ func View(job *v1alpha1.RunnerJob, now time.Time) Job {
 	return out
 }
 
-// causeOf is what a job waits for, as the operator last said; nil for one that does not
-// wait.
-func causeOf(job *v1alpha1.RunnerJob) *Cause {
-	if !waits(job) {
+// newCause returns what a job waits for, from its condition Ready. It returns nil if the job does not wait.
+func newCause(job *v1alpha1.RunnerJob) *Cause {
+	if !isWaiting(job) {
 		return nil
 	}
 
 	ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
-		return &Cause{"NotSeen", "the operator has not looked at the job yet: is it running?"}
+		return &Cause{"NotSeen", "the operator has not reconciled the job yet: check that it is running"}
 	}
 
 	return &Cause{ready.Reason, ready.Message}
 }
 
-// spans are how long a job waited, and ran; the latter is negative if it did not.
-func spans(job *v1alpha1.RunnerJob, now time.Time) (waited, ran time.Duration) {
-	start, end := moment(job, v1alpha1.MomentStarted), now
+// measureTimes returns how long a job has waited and run until now. ran is negative if the job has not
+// started.
+func measureTimes(job *v1alpha1.RunnerJob, now time.Time) (waited, ran time.Duration) {
+	start, end := momentTime(job, v1alpha1.MomentStarted), now
 
 	if job.Spec.State == v1alpha1.JobCompleted {
-		end = cmp.Or(moment(job, v1alpha1.MomentFinished), now)
+		end = cmp.Or(momentTime(job, v1alpha1.MomentFinished), now)
 	}
 
 	if start.IsZero() {
-		return max(end.Sub(born(job)), 0), -1
+		return max(end.Sub(queuedAt(job)), 0), -1
 	}
 
-	return max(start.Sub(born(job)), 0), max(end.Sub(start), 0)
+	return max(start.Sub(queuedAt(job)), 0), max(end.Sub(start), 0)
 }
 
-// moment is when a moment of the job's life was; zero if it was not.
-func moment(job *v1alpha1.RunnerJob, which v1alpha1.JobMoment) time.Time {
-	i := slices.IndexFunc(job.Status.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == which })
+// momentTime returns the time of a moment from the timeline of the job. If the timeline does not have the
+// moment, it uses the time that the CI platform reported, and otherwise returns the zero time.
+func momentTime(job *v1alpha1.RunnerJob, name v1alpha1.JobMoment) time.Time {
+	i := slices.IndexFunc(job.Status.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == name })
 	if i >= 0 {
 		return job.Status.Timeline[i].Time.Time
 	}
 
 	switch {
-	case which == v1alpha1.MomentStarted && job.Spec.StartedAt != nil && job.Spec.RunnerName != "":
+	case name == v1alpha1.MomentStarted && job.Spec.StartedAt != nil && job.Spec.RunnerName != "":
 		return job.Spec.StartedAt.Time
-	case which == v1alpha1.MomentFinished && job.Spec.CompletedAt != nil:
+	case name == v1alpha1.MomentFinished && job.Spec.CompletedAt != nil:
 		return job.Spec.CompletedAt.Time
 	default:
 		return time.Time{}
 	}
 }
 
-func explained(of *jobDetails, now time.Time) Explained {
-	out := Explained{Job: View(of.job, now), Timeline: []Moment{}}
+func newDetails(objects *jobObjects, now time.Time) Details {
+	out := Details{Job: NewJob(objects.job, now), Timeline: []TimelineEntry{}}
 
-	var before time.Time
+	var previous time.Time
 
-	for _, event := range of.job.Status.Timeline {
-		m := Moment{Moment: event.Moment, Time: event.Time.UTC(), Message: event.Message}
-		if !before.IsZero() {
-			m.AfterSeconds = max(m.Time.Sub(before), 0).Seconds()
+	for _, event := range objects.job.Status.Timeline {
+		m := TimelineEntry{Moment: event.Moment, Time: event.Time.UTC(), Message: event.Message}
+		if !previous.IsZero() {
+			m.AfterSeconds = max(m.Time.Sub(previous), 0).Seconds()
 		}
 
-		before = m.Time
+		previous = m.Time
 		out.Timeline = append(out.Timeline, m)
 	}
 
-	if of.claim != nil {
-		vm := VMOf(of.claim)
+	if objects.claim != nil {
+		vm := NewVM(objects.claim)
 		out.VM, out.Machine = &vm, vm.Claim
 	}
 
-	for i := range of.coming {
-		out.Coming = append(out.Coming, VMOf(&of.coming[i]))
+	for i := range objects.candidates {
+		out.Coming = append(out.Coming, NewVM(&objects.candidates[i]))
 	}
 
-	for i := range of.kept {
-		out.Kept = append(out.Kept, VMOf(&of.kept[i]))
+	for i := range objects.kept {
+		out.Kept = append(out.Kept, NewVM(&objects.kept[i]))
 	}
 
-	out.NoLog, out.LogURL = of.noLog, of.logAt
+	out.NoLog, out.LogURL = objects.logProblem, objects.logURL
 
-	if of.log != nil {
-		out.Log, out.LogCut, out.NotStored = &of.log.Spec.Text, of.log.Spec.Cut, of.log.Spec.NotStored
+	if objects.log != nil {
+		out.Log, out.LogCut, out.NotStored = &objects.log.Spec.Text, objects.log.Spec.Cut, objects.log.Spec.NotStored
 	}
 
 	return out
 }
 
-// Explain tells all about a job that is known to the reader, which may be a cache; its log is
-// read live.
-func Explain(ctx context.Context, reader, live client.Reader, key client.ObjectKey, now time.Time) (Explained, error) {
+// LoadDetails returns the details of a job. reader may be a cache. The RunnerLog is read with apiReader,
+// because caches do not contain RunnerLogs.
+func LoadDetails(ctx context.Context, reader, apiReader client.Reader, key client.ObjectKey, now time.Time) (Details, error) {
 	var job v1alpha1.RunnerJob
 	if err := reader.Get(ctx, key, &job); err != nil {
-		return Explained{}, fmt.Errorf("read job %s: %w", key, err)
+		return Details{}, fmt.Errorf("get RunnerJob %s: %w", key, err)
 	}
 
-	details, err := (&source{client: reader, namespace: key.Namespace}).about(ctx, &job, live)
+	objects, err := (&source{client: reader, namespace: key.Namespace}).loadObjects(ctx, &job, apiReader)
 	if err != nil {
-		return Explained{}, err
+		return Details{}, err
 	}
 
-	return explained(details, now), nil
+	return newDetails(objects, now), nil
 }
 
-// VMOf is a machine as commands and pages show it.
-func VMOf(claim *v1alpha1.MachineClaim) VM {
+// NewVM returns the machine of a claim in the form in which commands and pages show it.
+func NewVM(claim *v1alpha1.MachineClaim) VM {
 	out := VM{Claim: claim.Name, Phase: string(claim.Status.Phase)}
 
 	if ref := claim.Status.VMRef; ref != nil {

@@ -24,10 +24,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// syncTimeout bounds the first reading of all objects.
+// syncTimeout limits the time for the initial lists of all objects.
 const syncTimeout = time.Minute
 
-// Kinds that views show, by their name.
+// Kinds that views show.
 const (
 	KindPool     = "RunnerPool"
 	KindJob      = "RunnerJob"
@@ -40,13 +40,13 @@ const (
 	KindBridge   = "DPFHCPBridge"
 )
 
-// kind has a kind's objects.
+// kind has an empty object and an empty list of a kind.
 type kind struct {
 	object client.Object
 	list   client.ObjectList
 }
 
-func kinds() map[string]kind {
+func viewKinds() map[string]kind {
 	return map[string]kind{
 		KindPool:     {&v1alpha1.RunnerPool{}, &v1alpha1.RunnerPoolList{}},
 		KindJob:      {&v1alpha1.RunnerJob{}, &v1alpha1.RunnerJobList{}},
@@ -60,7 +60,7 @@ func kinds() map[string]kind {
 	}
 }
 
-// AddToScheme adds the kinds that views show.
+// AddToScheme adds the kinds that views show to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -71,22 +71,23 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// View follows the objects of a cluster.
+// View reads the objects of a cluster from a cache. It implements client.Reader.
 type View struct {
-	// Live reads from the API server itself.
-	Live client.Client
-	// Server is its address, for people.
+	// APIClient sends requests to the API server. It does not read the cache.
+	APIClient client.Client
+	// Server is the URL of the API server for display.
 	Server string
-	// Namespace that is shown; empty means all.
+	// Namespace of the objects in the view; if it is empty, the view has all namespaces.
 	Namespace string
-	// Missing kinds, and why they can't be shown.
+	// Missing has the reason for each kind that the view cannot show.
 	Missing map[string]string
 
 	cache cache.Cache
 }
 
-// Connect finds the API server as the flags say, and opens the namespace that they name, or all:
-// unlike commands that list, views show all namespaces where none is named.
+// Connect connects to the API server of the flags and opens a view of the namespace. If the flags name no
+// namespace, the view has all namespaces. In this, views differ from the commands that list objects, which
+// use the namespace of the context.
 func Connect(ctx context.Context, kube cli.Kube) (*View, error) {
 	cluster, err := kube.Connect(AddToScheme)
 	if err != nil {
@@ -96,14 +97,14 @@ func Connect(ctx context.Context, kube cli.Kube) (*View, error) {
 	return Open(ctx, cluster, kube.Namespace)
 }
 
-// Open reads all objects of a cluster that the user may read, in a namespace or in all, and
-// follows them until ctx ends. Objects may be some moments old, never older than the API server
-// can be reached.
+// Open returns a view of all objects of a cluster that the user has permission to read, in one namespace or
+// in all if namespace is empty. It waits until the initial lists are complete. Watches keep the objects up to
+// date until ctx ends. While the API server is unreachable, the view has the last known objects.
 func Open(ctx context.Context, cluster *cli.Cluster, namespace string) (*View, error) {
-	out := &View{Live: cluster.Client, Server: cluster.Config.Host, Namespace: namespace, Missing: map[string]string{}}
+	out := &View{APIClient: cluster.Client, Server: cluster.Config.Host, Namespace: namespace, Missing: map[string]string{}}
 
 	config := rest.CopyConfig(cluster.Config)
-	config.Timeout = 0 // watches last
+	config.Timeout = 0 // a timeout would end the watches
 
 	options := cache.Options{Scheme: cluster.Client.Scheme(), DefaultTransform: cache.TransformStripManagedFields()}
 	if namespace != "" {
@@ -112,49 +113,50 @@ func Open(ctx context.Context, cluster *cli.Cluster, namespace string) (*View, e
 
 	var err error
 	if out.cache, err = cache.New(config, options); err != nil {
-		return nil, fmt.Errorf("follow objects: %w", err)
+		return nil, fmt.Errorf("create cache: %w", err)
 	}
 
-	if err := out.follow(ctx); err != nil {
+	if err := out.addInformers(ctx); err != nil {
 		return nil, err
 	}
 
-	go func() { _ = out.cache.Start(ctx) }() // it ends with ctx, and has no other error
+	go func() { _ = out.cache.Start(ctx) }() // Start returns when ctx ends, and returns no other error
 
-	waited, cancel := context.WithTimeout(ctx, syncTimeout)
+	syncCtx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 
-	if !out.cache.WaitForCacheSync(waited) {
-		return nil, fmt.Errorf("follow objects: the API server has not sent them within %s", syncTimeout)
+	if !out.cache.WaitForCacheSync(syncCtx) {
+		return nil, fmt.Errorf("sync cache: the API server did not return all objects within %s", syncTimeout)
 	}
 
 	return out, nil
 }
 
-// follow chooses the kinds that there are and that the user may read.
-func (v *View) follow(ctx context.Context) error {
-	all := kinds()
+// addInformers adds an informer for each kind that is installed and that the user has permission to list, and
+// records the other kinds in Missing. It returns an error if no kind can be shown.
+func (v *View) addInformers(ctx context.Context) error {
+	all := viewKinds()
 
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		kind := all[name]
 
-		err := v.Live.List(ctx, kind.list, client.InNamespace(v.Namespace), client.Limit(1))
+		err := v.APIClient.List(ctx, kind.list, client.InNamespace(v.Namespace), client.Limit(1))
 
 		switch {
 		case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
-			v.Missing[name] = "the cluster has no " + name + "s"
+			v.Missing[name] = "the CRD of " + name + "s is not installed"
 
 			continue
 		case apierrors.IsForbidden(err):
-			v.Missing[name] = "you may not list " + name + "s " + v.where()
+			v.Missing[name] = "no permission to list " + name + "s " + v.formatScope()
 
 			continue
 		case err != nil:
-			return fmt.Errorf("list %ss %s: %w", name, v.where(), err)
+			return fmt.Errorf("list %ss %s: %w", name, v.formatScope(), err)
 		}
 
 		if _, err := v.cache.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false)); err != nil {
-			return fmt.Errorf("follow %ss: %w", name, err)
+			return fmt.Errorf("watch %ss: %w", name, err)
 		}
 	}
 
@@ -165,36 +167,36 @@ func (v *View) follow(ctx context.Context) error {
 	return nil
 }
 
-func (v *View) where() string {
+func (v *View) formatScope() string {
 	if v.Namespace == "" {
-		return "in all namespaces (--namespace shows one)"
+		return "in all namespaces (use --namespace to show one namespace)"
 	}
 
 	return "in namespace " + v.Namespace
 }
 
-// Get reads one object.
-func (v *View) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	if !v.followed(into) {
+// Get reads one object from the cache. It returns a NotFound error if the kind is missing.
+func (v *View) Get(ctx context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	if !v.isAvailable(obj) {
 		return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("objects").GroupResource(), key.String())
 	}
 
-	return v.cache.Get(ctx, key, into)
+	return v.cache.Get(ctx, key, obj)
 }
 
-// List reads all objects of a kind, none where the kind is missing. They belong to the cache
-// and must not be changed.
+// List reads all objects of a kind from the cache, and no objects if the kind is missing. The caller must not
+// change the objects, because they belong to the cache.
 func (v *View) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if !v.followed(list) {
+	if !v.isAvailable(list) {
 		return nil
 	}
 
 	return v.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...)
 }
 
-// followed says whether an object's or a list's kind is followed.
-func (v *View) followed(of runtime.Object) bool {
-	gvk, err := v.Live.GroupVersionKindFor(of)
+// isAvailable reports whether the kind of an object or of a list is in the cache.
+func (v *View) isAvailable(obj runtime.Object) bool {
+	gvk, err := v.APIClient.GroupVersionKindFor(obj)
 	if err != nil {
 		return false
 	}

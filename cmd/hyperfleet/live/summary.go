@@ -20,68 +20,73 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 )
 
-// recently is how far back finished jobs are counted.
-const recently = time.Hour
+// finishedWindow is the time for which completed jobs are counted.
+const finishedWindow = time.Hour
 
-// Summary is all that matters at one moment.
+// Summary is the state of all objects at one time. Templates of `hyperfleet web` use the field names of this
+// file.
 type Summary struct {
 	Now time.Time
-	// Waiting and Running jobs, those Finished within the last hour, and the Failed of them.
+	// Waiting and Running count jobs. Finished counts the jobs that completed within the last hour, and
+	// Failed counts the failed jobs among them.
 	Waiting, Running, Finished, Failed int
-	// LongestWait of a job that waits.
+	// LongestWait is the longest time for which a waiting job has waited.
 	LongestWait time.Duration
 	Machines    Machines
 	Causes      []CauseGroup
 	Pools       []Pool
 	Clusters    []Cluster
-	// Troubles are objects that are not ready.
+	// Troubles are the pools, clusters, templates and fleets that are not ready.
 	Troubles []Trouble
 }
 
-// Machines counts machines by what they do.
+// Machines counts machines by state.
 type Machines struct{ Starting, Idle, Busy, Standby, Ending, Failed int }
 
-// Total is all of them.
+// Total returns the number of all machines.
 func (m Machines) Total() int { return m.Starting + m.Idle + m.Busy + m.Standby + m.Ending + m.Failed }
 
-// CauseGroup is jobs that wait for the same thing.
+// CauseGroup is the group of the jobs in a namespace and a pool that wait for the same reason.
 type CauseGroup struct {
 	Namespace, Pool, Reason, Message string
 	Jobs                             int
-	// Oldest of the jobs, and how long it waits.
+	// Oldest is the RunnerJob that has waited longest, Wait is the time for which it has waited, and Message
+	// is its message.
 	Oldest string
 	Wait   time.Duration
 }
 
-// Pool is a pool with what it has.
+// Pool is a RunnerPool with values that are computed for display.
 type Pool struct {
 	*v1alpha1.RunnerPool
 
 	Ready Ready
-	// Shares of the maximum, in percent, for bars: they add up to 100 at most.
+	// BusyShare, IdleShare and StartingShare are percentages of the maximum number of machines. Their sum is
+	// at most 100.
 	BusyShare, IdleShare, StartingShare float64
 }
 
-// Idle and Starting machines of the pool.
+// Idle returns the number of machines that are ready and run no job.
 func (p Pool) Idle() int32 { return p.Status.ReadyReplicas - p.Status.BusyReplicas }
 
-// Starting machines are not ready yet.
+// Starting returns the number of machines that are not ready yet.
 func (p Pool) Starting() int32 { return p.Status.Replicas - p.Status.ReadyReplicas }
 
-// Cluster is a hypervisor cluster with what it has.
+// Cluster is a HypervisorCluster with values that are computed for display.
 type Cluster struct {
 	*v1alpha1.HypervisorCluster
 
-	Ready        Ready
+	Ready Ready
+	// SetAside is the number of online nodes that are excluded. OfflineNodes is the number of offline nodes.
 	SetAside     int
 	CPU, Memory  Usage
 	OfflineNodes int
 }
 
-// Usage is how much of something is taken.
+// Usage is the used and the total amount of a resource.
 type Usage struct{ Used, Total int64 }
 
-// Percent that is taken.
+// Percent returns the used percentage, at most 100, and 0 if the total is unknown.
 func (u Usage) Percent() float64 {
 	if u.Total <= 0 {
 		return 0
@@ -90,7 +95,7 @@ func (u Usage) Percent() float64 {
 	return min(100*float64(u.Used)/float64(u.Total), 100)
 }
 
-// Ready is an object's condition Ready.
+// Ready is the condition Ready of an object.
 type Ready struct {
 	// Status is True, False or Unknown.
 	Status          metav1.ConditionStatus
@@ -104,17 +109,21 @@ type Trouble struct {
 	Ready                 Ready
 }
 
-// ReadyOf reads the condition.
-func ReadyOf(conditions []metav1.Condition) Ready {
+// NewReady returns the condition Ready of an object. If the object has no such condition, it returns Unknown
+// with the reason NotSeen and the zero time.
+func NewReady(conditions []metav1.Condition) Ready {
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if ready == nil {
-		return Ready{metav1.ConditionUnknown, "NotSeen", "the operator has not looked at it yet: is it running?", time.Time{}}
+		return Ready{
+			metav1.ConditionUnknown, "NotSeen",
+			"the operator has not reconciled the object yet: check that the operator is running", time.Time{},
+		}
 	}
 
 	return Ready{ready.Status, ready.Reason, ready.Message, ready.LastTransitionTime.Time}
 }
 
-// Summary sums up what there is now.
+// Summary returns a summary of all objects in the cache.
 func (v *View) Summary(ctx context.Context, now time.Time) (*Summary, error) {
 	var (
 		pools     v1alpha1.RunnerPoolList
@@ -125,40 +134,40 @@ func (v *View) Summary(ctx context.Context, now time.Time) (*Summary, error) {
 		all       v1alpha1.RunnerJobList
 	)
 
-	var failed []error
+	var errs []error
 	for _, list := range []client.ObjectList{&pools, &claims, &clusters, &templates, &fleets, &all} {
-		failed = append(failed, v.List(ctx, list))
+		errs = append(errs, v.List(ctx, list))
 	}
 
-	if err := errors.Join(failed...); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 
 	out := &Summary{Now: now}
-	out.jobs(all.Items)
+	out.addJobs(all.Items)
 
 	for i := range claims.Items {
-		out.machine(&claims.Items[i])
+		out.addMachine(&claims.Items[i])
 	}
 
 	for i := range pools.Items {
-		pool := PoolOf(&pools.Items[i])
+		pool := NewPool(&pools.Items[i])
 		out.Pools = append(out.Pools, pool)
-		out.trouble(KindPool, &pools.Items[i], pool.Ready)
+		out.addTrouble(KindPool, &pools.Items[i], pool.Ready)
 	}
 
 	for i := range clusters.Items {
-		cluster := ClusterOf(&clusters.Items[i])
+		cluster := NewCluster(&clusters.Items[i])
 		out.Clusters = append(out.Clusters, cluster)
-		out.trouble(KindCluster, &clusters.Items[i], cluster.Ready)
+		out.addTrouble(KindCluster, &clusters.Items[i], cluster.Ready)
 	}
 
 	for i := range templates.Items {
-		out.trouble(KindTemplate, &templates.Items[i], ReadyOf(templates.Items[i].Status.Conditions))
+		out.addTrouble(KindTemplate, &templates.Items[i], NewReady(templates.Items[i].Status.Conditions))
 	}
 
 	for i := range fleets.Items {
-		out.trouble(KindFleet, &fleets.Items[i], ReadyOf(fleets.Items[i].Status.Conditions))
+		out.addTrouble(KindFleet, &fleets.Items[i], NewReady(fleets.Items[i].Status.Conditions))
 	}
 
 	slices.SortFunc(out.Pools, func(a, b Pool) int {
@@ -172,12 +181,12 @@ func (v *View) Summary(ctx context.Context, now time.Time) (*Summary, error) {
 	return out, nil
 }
 
-// jobs counts jobs, and groups those that wait by what they wait for.
-func (s *Summary) jobs(all []v1alpha1.RunnerJob) {
+// addJobs counts the jobs by state, and groups the waiting jobs by cause.
+func (s *Summary) addJobs(all []v1alpha1.RunnerJob) {
 	groups := map[CauseGroup]*CauseGroup{}
 
 	for i := range all {
-		job := jobs.View(&all[i], s.Now)
+		job := jobs.NewJob(&all[i], s.Now)
 		waited := time.Duration(job.WaitedSeconds * float64(time.Second))
 
 		switch {
@@ -200,10 +209,10 @@ func (s *Summary) jobs(all []v1alpha1.RunnerJob) {
 			}
 		case job.State == v1alpha1.JobRunning:
 			s.Running++
-		case all[i].Spec.CompletedAt != nil && s.Now.Sub(all[i].Spec.CompletedAt.Time) < recently:
+		case all[i].Spec.CompletedAt != nil && s.Now.Sub(all[i].Spec.CompletedAt.Time) < finishedWindow:
 			s.Finished++
 
-			if Failed(job.Conclusion) {
+			if IsFailure(job.Conclusion) {
 				s.Failed++
 			}
 		}
@@ -219,13 +228,14 @@ func (s *Summary) jobs(all []v1alpha1.RunnerJob) {
 	})
 }
 
-// Failed says whether a conclusion, in the platforms' words, is that of a job that went wrong.
-func Failed(conclusion string) bool {
+// IsFailure reports whether the conclusion of a job, as a CI platform names it, means that the job failed. A
+// cancelled job has not failed.
+func IsFailure(conclusion string) bool {
 	return slices.Contains([]string{"failure", "failed", "timed_out", "startup_failure", "broken"}, conclusion)
 }
 
-// machine counts a machine by what it does.
-func (s *Summary) machine(claim *v1alpha1.MachineClaim) {
+// addMachine counts the machine of a claim by its state.
+func (s *Summary) addMachine(claim *v1alpha1.MachineClaim) {
 	times := cmp.Or(claim.Status.Times, &v1alpha1.MachineTimes{})
 
 	switch {
@@ -244,44 +254,44 @@ func (s *Summary) machine(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-func (s *Summary) trouble(kind string, obj client.Object, ready Ready) {
+func (s *Summary) addTrouble(kind string, obj client.Object, ready Ready) {
 	if ready.Status != metav1.ConditionTrue {
 		s.Troubles = append(s.Troubles, Trouble{kind, obj.GetNamespace(), obj.GetName(), ready})
 	}
 }
 
-// PoolOf reads a pool.
-func PoolOf(pool *v1alpha1.RunnerPool) Pool {
-	out := Pool{RunnerPool: pool, Ready: ReadyOf(pool.Status.Conditions)}
+// NewPool returns a RunnerPool for display. If the pool is ready but the operator cannot learn of its jobs,
+// because DemandSourcesReady is False and the pool has no webhook, Ready is the condition DemandSourcesReady.
+func NewPool(pool *v1alpha1.RunnerPool) Pool {
+	out := Pool{RunnerPool: pool, Ready: NewReady(pool.Status.Conditions)}
 
-	// It could make machines, and nothing tells it of a job.
-	heard := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDemandSourcesReady)
-	deaf := heard != nil && heard.Status == metav1.ConditionFalse && pool.Spec.Workload.Webhook == nil
+	sources := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionDemandSourcesReady)
+	hasNoDemand := sources != nil && sources.Status == metav1.ConditionFalse && pool.Spec.Workload.Webhook == nil
 
-	if deaf && out.Ready.Status == metav1.ConditionTrue {
-		out.Ready = Ready{heard.Status, heard.Reason, heard.Message, heard.LastTransitionTime.Time}
+	if hasNoDemand && out.Ready.Status == metav1.ConditionTrue {
+		out.Ready = Ready{sources.Status, sources.Reason, sources.Message, sources.LastTransitionTime.Time}
 	}
 
-	whole := float64(max(pool.Spec.Scaling.MaxReplicas, pool.Status.Replicas, 1))
-	out.BusyShare = 100 * float64(pool.Status.BusyReplicas) / whole
-	out.IdleShare = 100 * float64(out.Idle()) / whole
-	out.StartingShare = 100 * float64(out.Starting()) / whole
+	total := float64(max(pool.Spec.Scaling.MaxReplicas, pool.Status.Replicas, 1))
+	out.BusyShare = 100 * float64(pool.Status.BusyReplicas) / total
+	out.IdleShare = 100 * float64(out.Idle()) / total
+	out.StartingShare = 100 * float64(out.Starting()) / total
 
 	return out
 }
 
-// ClusterOf reads a cluster.
-func ClusterOf(cluster *v1alpha1.HypervisorCluster) Cluster {
-	out := Cluster{HypervisorCluster: cluster, Ready: ReadyOf(cluster.Status.Conditions)}
+// NewCluster returns a HypervisorCluster for display.
+func NewCluster(cluster *v1alpha1.HypervisorCluster) Cluster {
+	out := Cluster{HypervisorCluster: cluster, Ready: NewReady(cluster.Status.Conditions)}
 
 	for i := range cluster.Status.Nodes {
 		node := &cluster.Status.Nodes[i]
-		cpu, memory := UsageOf(node)
+		cpu, memory := NodeUsage(node)
 
 		out.CPU = Usage{out.CPU.Used + cpu.Used, out.CPU.Total + cpu.Total}
 		out.Memory = Usage{out.Memory.Used + memory.Used, out.Memory.Total + memory.Total}
 
-		switch ready := ReadyOf(node.Conditions); {
+		switch ready := NewReady(node.Conditions); {
 		case !node.Online:
 			out.OfflineNodes++
 		case ready.Status == metav1.ConditionFalse:
@@ -292,8 +302,9 @@ func ClusterOf(cluster *v1alpha1.HypervisorCluster) Cluster {
 	return out
 }
 
-// UsageOf is what of a node is taken.
-func UsageOf(node *v1alpha1.HypervisorNodeStatus) (cpu, memory Usage) {
+// NodeUsage returns the used CPUs and the used memory of a node, or zero values if the node reports no
+// capacity.
+func NodeUsage(node *v1alpha1.HypervisorNodeStatus) (cpu, memory Usage) {
 	if node.Capacity == nil || node.Available == nil {
 		return Usage{}, Usage{}
 	}

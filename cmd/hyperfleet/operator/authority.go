@@ -29,39 +29,41 @@ import (
 )
 
 const (
-	authoritySecret  = "hyperfleet-webhooks-ca" //nolint:gosec // the name of a Secret
-	webhooksService  = "hyperfleet-webhooks"
-	authorityLasts   = 10 * 365 * 24 * time.Hour
-	certificateLasts = 90 * 24 * time.Hour
-	// slack is how far a machine's clock may be behind.
-	slack = time.Hour
+	authoritySecret     = "hyperfleet-webhooks-ca" //nolint:gosec // the name of a Secret
+	webhooksService     = "hyperfleet-webhooks"
+	authorityLifetime   = 10 * 365 * 24 * time.Hour
+	certificateLifetime = 90 * 24 * time.Hour
+	// clockSkew is how far the clock of a machine may be behind.
+	clockSkew = time.Hour
 )
 
 var (
-	errNoAuthority    = errors.New("it holds no certificate and its key in PEM")
-	errAuthorityEnded = errors.New("it has ended")
+	errNoAuthority      = errors.New("it has no CA certificate with its private key in PEM")
+	errAuthorityExpired = errors.New("the CA certificate has expired")
 )
 
-// authority signs the certificate that CI platforms and machines are shown where nobody has
-// given the operator one. It is in a Secret, so that all replicas have the same one and machines
-// trust it as long as they live; what it signs is in memory alone.
+// authority is the operator's own CA. It signs the certificate of the webhook server if the configuration
+// names no certificate. The CA is in a Secret, so that all replicas use the same CA and machines trust it for
+// their whole lifetime. Server certificates are kept in memory only.
 type authority struct {
-	clock       clock.PassiveClock
-	certificate *x509.Certificate
-	key         crypto.PrivateKey
-	// pem is the certificate as machines get it, and names are those that it signs for.
+	clock         clock.PassiveClock
+	caCertificate *x509.Certificate
+	key           crypto.PrivateKey
+	// pem is the CA certificate that machines receive. names are the host names and IP addresses in the
+	// server certificate.
 	pem   string
 	names []string
 
-	mu    sync.Mutex
-	shown *tls.Certificate
+	mu                sync.Mutex
+	serverCertificate *tls.Certificate
 }
 
-// readAuthority reads it, or makes it at the first start of the first replica.
-func readAuthority(
+// ensureAuthority reads the CA from its Secret. The first replica that starts creates the CA. It returns an
+// error if the Secret has no valid CA or the CA certificate has expired.
+func ensureAuthority(
 	ctx context.Context, reader client.Reader, writer client.Writer, now clock.PassiveClock, cfg config.OperatorConfig,
 ) (*authority, error) {
-	data, err := kept(ctx, reader, writer, client.ObjectKey{Namespace: cfg.Namespace, Name: authoritySecret},
+	data, err := ensureSecret(ctx, reader, writer, client.ObjectKey{Namespace: cfg.Namespace, Name: authoritySecret},
 		corev1.TLSPrivateKeyKey, func() (map[string][]byte, error) { return newAuthority(now.Now(), cfg.Namespace) })
 	if err != nil {
 		return nil, err
@@ -69,28 +71,29 @@ func readAuthority(
 
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		return nil, renewable(errNoAuthority)
+		return nil, withRenewalHint(errNoAuthority)
 	}
 
 	if now.Now().After(pair.Leaf.NotAfter) {
-		return nil, renewable(errAuthorityEnded)
+		return nil, withRenewalHint(errAuthorityExpired)
 	}
 
 	return &authority{
-		clock: now, certificate: pair.Leaf, key: pair.PrivateKey,
-		pem: string(data[corev1.TLSCertKey]), names: namesOf(cfg),
+		clock: now, caCertificate: pair.Leaf, key: pair.PrivateKey,
+		pem: string(data[corev1.TLSCertKey]), names: serverNames(cfg),
 	}, nil
 }
 
-func renewable(err error) error {
-	return fmt.Errorf("%w: take the data out of the secret, a new authority is made at the next start, "+
-		"and machines that run then can't report any more", err)
+func withRenewalHint(err error) error {
+	return fmt.Errorf("%w: delete the data of the Secret, so that the operator creates a new CA at its next start "+
+		"(machines that are running then can no longer report)", err)
 }
 
-// namesOf are the hosts that the server is called by.
-func namesOf(cfg config.OperatorConfig) []string {
-	inside := webhooksService + "." + cfg.Namespace + ".svc"
-	names := []string{webhooksService, inside, inside + ".cluster.local"}
+// serverNames returns the host names of the webhook server: the names of its Service, and the hosts of
+// guest.url and webhooks.url.
+func serverNames(cfg config.OperatorConfig) []string {
+	serviceDomain := webhooksService + "." + cfg.Namespace + ".svc"
+	names := []string{webhooksService, serviceDomain, serviceDomain + ".cluster.local"}
 
 	for _, text := range []string{cfg.Guest.URL, cfg.Webhooks.URL} {
 		if u, err := url.Parse(text); err == nil && u.Hostname() != "" && !slices.Contains(names, u.Hostname()) {
@@ -104,23 +107,23 @@ func namesOf(cfg config.OperatorConfig) []string {
 func newAuthority(now time.Time, namespace string) (map[string][]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make its key: %w", err)
+		return nil, fmt.Errorf("generate CA key: %w", err)
 	}
 
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: "HyperFleet in " + namespace},
-		NotBefore: now.Add(-slack), NotAfter: now.Add(authorityLasts),
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(authorityLifetime),
 		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 	}
 
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("sign its certificate: %w", err)
+		return nil, fmt.Errorf("create CA certificate: %w", err)
 	}
 
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("write its key: %w", err)
+		return nil, fmt.Errorf("encode CA key: %w", err)
 	}
 
 	return map[string][]byte{
@@ -129,24 +132,24 @@ func newAuthority(now time.Time, namespace string) (map[string][]byte, error) {
 	}, nil
 }
 
-// show gives the certificate to show, and makes another before it ends.
-func (a *authority) show(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate returns the server certificate. It signs a new one when a third of the lifetime is left.
+func (a *authority) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	now := a.clock.Now()
-	if a.shown != nil && now.Before(a.shown.Leaf.NotAfter.Add(-certificateLasts/3)) {
-		return a.shown, nil
+	if a.serverCertificate != nil && now.Before(a.serverCertificate.Leaf.NotAfter.Add(-certificateLifetime/3)) {
+		return a.serverCertificate, nil
 	}
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make the webhook server's key: %w", err)
+		return nil, fmt.Errorf("generate key of webhook server: %w", err)
 	}
 
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: webhooksService},
-		NotBefore: now.Add(-slack), NotAfter: now.Add(certificateLasts),
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(certificateLifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 
@@ -158,17 +161,17 @@ func (a *authority) show(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		}
 	}
 
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.caCertificate, &key.PublicKey, a.key)
 	if err != nil {
-		return nil, fmt.Errorf("sign the webhook server's certificate: %w", err)
+		return nil, fmt.Errorf("sign certificate of webhook server: %w", err)
 	}
 
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read the webhook server's certificate: %w", err)
+		return nil, fmt.Errorf("parse certificate of webhook server: %w", err)
 	}
 
-	a.shown = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	a.serverCertificate = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 
-	return a.shown, nil
+	return a.serverCertificate, nil
 }

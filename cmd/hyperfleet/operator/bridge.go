@@ -18,32 +18,32 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// bridgeArea adds the bridge area, if it is chosen.
-func bridgeArea(
+// addBridgeArea adds the controllers of the bridge area to the manager if the configuration enables the area.
+func addBridgeArea(
 	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports, logger *slog.Logger,
 ) error {
 	if !slices.Contains(cfg.Controllers, v1alpha1.AreaBridge) {
 		return nil
 	}
 
-	registries, err := trusting("bridge.registryCAFile", cfg.Bridge.RegistryCAFile)
+	registries, err := newTransport("bridge.registryCAFile", cfg.Bridge.RegistryCAFile)
 	if err != nil {
 		return err
 	}
 
 	area := &bridge.Area{
 		Config: cfg.Bridge, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
-		Transport: transports.registry(registries), Hosted: transports.hosted,
+		RegistryTransport: transports.wrapRegistry(registries), WrapHostedTransport: transports.wrapHostedCluster,
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
-		return fmt.Errorf("set up bridge: %w", err)
+		return fmt.Errorf("set up bridge area: %w", err)
 	}
 
 	return nil
 }
 
-// bridgeSettings checks what the types can't say.
-func bridgeSettings(cfg v1alpha1.Bridge) error {
+// validateBridge checks the rules that the types of the configuration cannot express.
+func validateBridge(cfg v1alpha1.Bridge) error {
 	if cfg.Concurrency < 1 {
 		return strictyaml.ErrorAt("bridge.concurrency", "it must be at least 1")
 	}
@@ -56,7 +56,7 @@ func bridgeSettings(cfg v1alpha1.Bridge) error {
 		return strictyaml.ErrorAt("bridge.metalLBNamespace", "it must name the namespace that MetalLB runs in")
 	}
 
-	if _, err := bridge.Ranges(cfg.AddressRanges); err != nil {
+	if _, err := bridge.ParseRanges(cfg.AddressRanges); err != nil {
 		return strictyaml.ErrorAt("bridge.addressRanges", "%w", err)
 	}
 

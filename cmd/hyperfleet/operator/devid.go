@@ -11,16 +11,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// devIDSettings checks that the authority over device identities is there and of use. Later
-// it is read anew whenever it is needed.
-func devIDSettings(cfg v1alpha1.DevID) error {
+// validateDevID checks that the files of the CA for device identities can be loaded. The operator reads the
+// files again each time it needs the CA.
+func validateDevID(cfg v1alpha1.DevID) error {
 	switch {
 	case cfg.CertFile == "" && cfg.KeyFile == "":
 		return nil
 	case cfg.CertFile == "":
-		return strictyaml.ErrorAt("identity.devID.certFile", "it is needed with identity.devID.keyFile")
+		return strictyaml.ErrorAt("identity.devID.certFile", "it is required with identity.devID.keyFile")
 	case cfg.KeyFile == "":
-		return strictyaml.ErrorAt("identity.devID.keyFile", "it is needed with identity.devID.certFile")
+		return strictyaml.ErrorAt("identity.devID.keyFile", "it is required with identity.devID.certFile")
 	}
 
 	if _, err := devid.Load(cfg, clock.RealClock{}); err != nil {

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator is the subcommand `hyperfleet operator`: the process that runs the
-// areas' controllers. It holds wiring only.
+// Package operator implements `hyperfleet operator`, the process that runs the controllers of the areas. The
+// package only wires the parts together.
 package operator

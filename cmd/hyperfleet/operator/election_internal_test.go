@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
 }
 
-// elects is the operator of an area without its controllers, which becomes the leader and ends.
-func elects(t *testing.T, account, area string) {
+// runElection runs the operator of an area without controllers until it is the leader, and stops it.
+func runElection(t *testing.T, account, area string) {
 	t.Helper()
 
 	cfg := config.Default()
@@ -39,17 +39,17 @@ func elects(t *testing.T, account, area string) {
 	cfg.Controllers = []string{area}
 	cfg.Metrics.BindAddress, cfg.Health.BindAddress = "0", "0"
 
-	mgr, err := manager(cfg, env.Record(account, env.Config), fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
+	mgr, err := newManager(cfg, env.RecordUses(account, env.Config), fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err := identify(t.Context(), mgr.GetAPIReader(), mgr.GetClient(), cfg); err != nil {
+	if _, err := loadIdentity(t.Context(), mgr.GetAPIReader(), mgr.GetClient(), cfg); err != nil {
 		t.Fatal(err)
 	}
 
 	about := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: cfg.Namespace}}
-	for range 2 { // what is told again is counted
+	for range 2 { // a repeated event increases its count
 		mgr.GetEventRecorder("hyperfleet").Eventf(about, nil, corev1.EventTypeNormal, "Told", "Tell", "it is so")
 	}
 
@@ -95,9 +95,10 @@ func elects(t *testing.T, account, area string) {
 	}
 }
 
-// The operator becomes the leader, and tells who it is, with the rights that its accounts have.
+// TestElection checks that the permissions of the service accounts are sufficient to become the leader and to record
+// events.
 func TestElection(t *testing.T) {
-	// As the manifests have them: without data.
+	// The manifests contain these Secrets without data.
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: reportKeySecret}}
 	ca := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: authoritySecret}}
 
@@ -107,9 +108,9 @@ func TestElection(t *testing.T) {
 		}
 	}
 
-	elects(t, kube.EveryArea, config.AreaHosts)
-	elects(t, "hyperfleet-runners", config.AreaRunners)
-	guards(t)
+	runElection(t, kube.EveryArea, config.AreaHosts)
+	runElection(t, "hyperfleet-runners", config.AreaRunners)
+	checkGuard(t)
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 		t.Fatal(err)

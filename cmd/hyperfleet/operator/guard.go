@@ -28,40 +28,44 @@ import (
 //+kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 const (
-	// verdictLasts is how long an answer of the API server is gone by.
-	verdictLasts = time.Minute
-	// maxVerdicts and maxReviews bound what callers who are nobody can make of it.
+	// verdictTTL is the time for which a decision of the API server is cached.
+	verdictTTL = time.Minute
+	// maxVerdicts limits the cached decisions, and maxReviews the concurrent reviews, so that unauthenticated
+	// callers cannot exhaust memory or overload the API server.
 	maxVerdicts   = 256
 	maxReviews    = 4
 	reviewTimeout = 10 * time.Second
 	maxToken      = 16 << 10
 )
 
-// guard lets those read metrics whom the API server knows by their bearer token, and who may
-// do so: `get` on the path as a non-resource URL. It is controller-runtime's
-// WithAuthenticationAndAuthorization without k8s.io/apiserver (docs/adr/0041).
+// guard authenticates and authorizes requests for metrics. The API server has to recognize the bearer token,
+// and its account needs the permission for the verb `get` on the path as a non-resource URL. guard does the
+// same as controller-runtime's WithAuthenticationAndAuthorization, but does not need k8s.io/apiserver
+// (docs/adr/0041).
 type guard struct {
-	reviews kubernetes.Interface
-	clock   clock.PassiveClock
-	asking  chan struct{}
+	reviews     kubernetes.Interface
+	clock       clock.PassiveClock
+	reviewSlots chan struct{}
 
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]verdict
+	mu       sync.Mutex
+	verdicts map[[sha256.Size]byte]verdict
 }
 
-// verdict is the status that a caller gets, and until when; 200 is let through.
+// verdict is the HTTP status for a caller, and the time until which it is cached. Status 200 permits the
+// request.
 type verdict struct {
 	status int
-	until  time.Time
+	expiry time.Time
 }
 
 func newGuard(reviews kubernetes.Interface, now clock.PassiveClock) *guard {
 	return &guard{
-		reviews: reviews, clock: now, asking: make(chan struct{}, maxReviews), known: map[[sha256.Size]byte]verdict{},
+		reviews: reviews, clock: now, reviewSlots: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{},
 	}
 }
 
-// metricsOptions are those of the metrics server; kube is not fenced: each replica serves.
+// metricsOptions returns the options of the metrics server. kube must not be guarded by the leader's Lease,
+// because every replica serves metrics.
 func metricsOptions(cfg config.Metrics, kube *rest.Config) metricsserver.Options {
 	out := metricsserver.Options{BindAddress: cfg.BindAddress, SecureServing: cfg.Secure}
 	if !cfg.Secure {
@@ -71,7 +75,7 @@ func metricsOptions(cfg config.Metrics, kube *rest.Config) metricsserver.Options
 	out.FilterProvider = func(*rest.Config, *http.Client) (metricsserver.Filter, error) {
 		reviews, err := kubernetes.NewForConfig(kube)
 		if err != nil {
-			return nil, fmt.Errorf("make client for reviews of tokens: %w", err)
+			return nil, fmt.Errorf("create client for token reviews: %w", err)
 		}
 
 		g := newGuard(reviews, clock.RealClock{})
@@ -84,9 +88,9 @@ func metricsOptions(cfg config.Metrics, kube *rest.Config) metricsserver.Options
 
 func (g *guard) wrap(log logr.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		status, err := g.ask(r)
+		status, err := g.authorize(r)
 		if err != nil {
-			log.Error(err, "ask the API server who reads the metrics")
+			log.Error(err, "authorize request for metrics")
 		}
 
 		if status != http.StatusOK {
@@ -99,21 +103,22 @@ func (g *guard) wrap(log logr.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// ask gives the status for a request. With an error nothing is known, and nobody is let in.
-func (g *guard) ask(r *http.Request) (int, error) {
+// authorize returns the HTTP status for a request. If it returns an error, the API server made no decision,
+// and the status denies the request. It also returns status 503 if maxReviews reviews are in progress.
+func (g *guard) authorize(r *http.Request) (int, error) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > maxToken {
 		return http.StatusUnauthorized, nil
 	}
 
 	key := sha256.Sum256([]byte(r.Method + "\x00" + r.URL.Path + "\x00" + token))
-	if status, found := g.recall(key); found {
+	if status, found := g.cachedStatus(key); found {
 		return status, nil
 	}
 
 	select {
-	case g.asking <- struct{}{}:
-		defer func() { <-g.asking }()
+	case g.reviewSlots <- struct{}{}:
+		defer func() { <-g.reviewSlots }()
 	default:
 		return http.StatusServiceUnavailable, nil
 	}
@@ -126,65 +131,67 @@ func (g *guard) ask(r *http.Request) (int, error) {
 		return http.StatusServiceUnavailable, err
 	}
 
-	g.keep(key, status)
+	g.cacheStatus(key, status)
 
 	return status, nil
 }
 
-// review asks the API server whose the token is, and what that account may do.
+// review asks the API server whether the token is valid, and whether its account has the permission. It
+// returns status 401 for an invalid token, 403 without the permission, and 200 otherwise.
 func (g *guard) review(ctx context.Context, token, verb, path string) (int, error) {
-	who, err := g.reviews.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+	tokenReview, err := g.reviews.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("review a token: %w", err)
+		return 0, fmt.Errorf("create TokenReview: %w", err)
 	}
 
-	if !who.Status.Authenticated {
+	if !tokenReview.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
 
-	user := who.Status.User
+	user := tokenReview.Status.User
 	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 
 	for name, values := range user.Extra {
 		extra[name] = authorizationv1.ExtraValue(values)
 	}
 
-	may, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+	accessReview, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: verb, Path: path},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("review the access of %s: %w", user.Username, err)
+		return 0, fmt.Errorf("create SubjectAccessReview for %s: %w", user.Username, err)
 	}
 
-	if !may.Status.Allowed || may.Status.Denied {
+	if !accessReview.Status.Allowed || accessReview.Status.Denied {
 		return http.StatusForbidden, nil
 	}
 
 	return http.StatusOK, nil
 }
 
-func (g *guard) recall(key [sha256.Size]byte) (int, bool) {
+func (g *guard) cachedStatus(key [sha256.Size]byte) (int, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	found, ok := g.known[key]
+	found, ok := g.verdicts[key]
 
-	return found.status, ok && g.clock.Now().Before(found.until)
+	return found.status, ok && g.clock.Now().Before(found.expiry)
 }
 
-// keep notes a verdict. Where there are too many, all are forgotten: each can be asked for again.
-func (g *guard) keep(key [sha256.Size]byte, status int) {
+// cacheStatus caches a decision. If the cache has maxVerdicts entries, it is emptied first. The API server
+// can make each decision again.
+func (g *guard) cacheStatus(key [sha256.Size]byte, status int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	if len(g.known) >= maxVerdicts {
-		clear(g.known)
+	if len(g.verdicts) >= maxVerdicts {
+		clear(g.verdicts)
 	}
 
-	g.known[key] = verdict{status: status, until: g.clock.Now().Add(verdictLasts)}
+	g.verdicts[key] = verdict{status: status, expiry: g.clock.Now().Add(verdictTTL)}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// reads gives the status that a token gets.
-func reads(h http.Handler, header string) int {
+// requestStatus returns the status of a request with the given Authorization header.
+func requestStatus(h http.Handler, header string) int {
 	request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 	if header != "" {
 		request.Header.Set("Authorization", header)
@@ -41,9 +41,9 @@ func secrets() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "metrics") })
 }
 
-// guards has the API server say who reads metrics: an account with the role that ships, one
-// without, and nobody.
-func guards(t *testing.T) {
+// checkGuard checks with a real API server which accounts can read metrics: one with the role from the manifests, one
+// without the role, and unauthenticated callers.
+func checkGuard(t *testing.T) {
 	t.Helper()
 
 	env.Apply(t, "../../../deploy/monitoring/reader.yaml")
@@ -51,7 +51,7 @@ func guards(t *testing.T) {
 	reader := env.ServiceAccount(t, "monitoring", "prometheus-k8s")
 	other := env.ServiceAccount(t, "monitoring", "other")
 
-	filter, err := metricsOptions(config.Metrics{Secure: true}, env.Record(kube.EveryArea, env.Config)).FilterProvider(nil, nil)
+	filter, err := metricsOptions(config.Metrics{Secure: true}, env.RecordUses(kube.EveryArea, env.Config)).FilterProvider(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,8 @@ func guards(t *testing.T) {
 	}
 
 	token := func(c *rest.Config) string { return "Bearer " + c.BearerToken }
-	for deadline := time.Now().Add(time.Minute); reads(h, token(reader)) != http.StatusOK && time.Now().Before(deadline); {
-		// Roles count a moment after they were made; a verdict is kept for longer than that.
+	for deadline := time.Now().Add(time.Minute); requestStatus(h, token(reader)) != http.StatusOK && time.Now().Before(deadline); {
+		// New roles take effect after a short time. The guard caches decisions for longer, so a new guard is needed.
 		if h, err = filter(logr.Discard(), secrets()); err != nil {
 			t.Fatal(err)
 		}
@@ -82,15 +82,15 @@ func guards(t *testing.T) {
 		"no token":     {"Bearer x", http.StatusUnauthorized},
 		"another way":  {"Basic " + reader.BearerToken, http.StatusUnauthorized},
 	} {
-		if got := reads(h, tt.header); got != tt.want {
+		if got := requestStatus(h, tt.header); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
 		}
 	}
 }
 
-// reviewer is an API server that knows tokens that begin with good, of which one may read /metrics. It counts the
-// tokens that it is asked about, and fails while it is down.
-func reviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
+// newReviewer returns a client for an API server that accepts tokens with the prefix "good". Only the token "good" has the
+// permission to read /metrics. The server counts token reviews in asked, and fails while down is true.
+func newReviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
 	t.Helper()
 
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -137,8 +137,8 @@ func reviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
 	return reviews
 }
 
-// An answer is gone by for a minute, a failure not at all, and what callers can make of it
-// is bounded.
+// TestGuardKeepsVerdicts checks that decisions are cached for a minute, that failures are not cached, and that the cache
+// and the number of concurrent reviews are limited.
 func TestGuardKeepsVerdicts(t *testing.T) {
 	t.Parallel()
 
@@ -148,7 +148,7 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 		now   = testclock.NewFakeClock(time.Now())
 	)
 
-	g := newGuard(reviewer(t, &asked, &down), now)
+	g := newGuard(newReviewer(t, &asked, &down), now)
 	h := g.wrap(logr.Discard(), secrets())
 
 	for i, tt := range []struct {
@@ -161,7 +161,7 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 		{"Bearer good", true, 0, http.StatusOK, 1},
 		{"Bearer bad", false, 0, http.StatusUnauthorized, 2},
 		{"Bearer bad", false, 0, http.StatusUnauthorized, 2},
-		{"Bearer good", true, verdictLasts, http.StatusServiceUnavailable, 3},
+		{"Bearer good", true, verdictTTL, http.StatusServiceUnavailable, 3},
 		{"Bearer good", false, 0, http.StatusOK, 4},
 		{"Bearer " + strings.Repeat("x", maxToken+1), false, 0, http.StatusUnauthorized, 4},
 		{"Bearer ", false, 0, http.StatusUnauthorized, 4},
@@ -170,24 +170,24 @@ func TestGuardKeepsVerdicts(t *testing.T) {
 		down = tt.down
 		now.Step(tt.passes)
 
-		if got := reads(h, tt.header); got != tt.want || asked != tt.asked {
+		if got := requestStatus(h, tt.header); got != tt.want || asked != tt.asked {
 			t.Errorf("%d: status %d after %d questions, want %d after %d", i, got, asked, tt.want, tt.asked)
 		}
 	}
 
 	for i := range 3 * maxVerdicts {
-		reads(h, fmt.Sprintf("Bearer bad%d", i))
+		requestStatus(h, fmt.Sprintf("Bearer bad%d", i))
 	}
 
-	if len(g.known) > maxVerdicts {
-		t.Errorf("%d verdicts are kept", len(g.known))
+	if len(g.verdicts) > maxVerdicts {
+		t.Errorf("%d verdicts are kept", len(g.verdicts))
 	}
 
 	for range maxReviews {
-		g.asking <- struct{}{}
+		g.reviewSlots <- struct{}{}
 	}
 
-	if got := reads(h, "Bearer bad new"); got != http.StatusServiceUnavailable {
+	if got := requestStatus(h, "Bearer bad new"); got != http.StatusServiceUnavailable {
 		t.Errorf("one question too many: %d", got)
 	}
 }

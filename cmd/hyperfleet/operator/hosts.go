@@ -21,33 +21,33 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// hostsArea adds the hosts area, if it is chosen.
-func hostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports) error {
+// addHostsArea adds the controllers of the hosts area to the manager if the configuration enables the area.
+func addHostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports) error {
 	if !slices.Contains(cfg.Controllers, v1alpha1.AreaHosts) {
 		return nil
 	}
 
-	reach, err := httpbound.NewReach(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
+	reach, err := httpbound.NewEgressPolicy(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
 	if err != nil {
-		return fmt.Errorf("read runners.platformURLs and runners.platformNetworks: %w", err)
+		return fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
 	}
 
 	area := &hosts.Area{
 		Reach:  reach,
 		Config: cfg.Hosts, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Calls: transports.calls,
 		Transport: func(next http.RoundTripper) http.RoundTripper {
-			return transports.calls.Transport("scaleway", scaleway.Operation, transports.leading(next))
+			return transports.calls.WrapTransport("scaleway", scaleway.Operation, transports.guardWrites(next))
 		},
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
-		return fmt.Errorf("set up hosts: %w", err)
+		return fmt.Errorf("set up hosts area: %w", err)
 	}
 
 	return nil
 }
 
-// hostSettings checks what the types can't say.
-func hostSettings(cfg v1alpha1.Hosts) error {
+// validateHosts checks the rules that the types of the configuration cannot express.
+func validateHosts(cfg v1alpha1.Hosts) error {
 	for key, value := range map[string]int{
 		"hosts.concurrency": cfg.Concurrency, "hosts.pushes": cfg.Pushes,
 		"hosts.maxUpdateAttempts": cfg.MaxUpdateAttempts, "hosts.maxBootstrapAttempts": cfg.MaxBootstrapAttempts,
@@ -66,7 +66,7 @@ func hostSettings(cfg v1alpha1.Hosts) error {
 	}
 
 	if cfg.ProbeInterval < 0 {
-		return strictyaml.ErrorAt("hosts.probeInterval", "it must not be below 0; 0 turns probes off")
+		return strictyaml.ErrorAt("hosts.probeInterval", "it must not be negative; 0 disables probes")
 	}
 
 	return nil

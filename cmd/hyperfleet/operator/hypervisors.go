@@ -14,22 +14,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
-// hypervisors are the providers by spec.provider. kube leads to the operator's own
-// cluster, which machines of KubeVirt are made on unless a kubeconfig says otherwise.
+// hypervisors returns the factories of the hypervisor providers, by spec.provider. kube is the configuration
+// of the operator's own cluster. Machines of KubeVirt run there, unless the HypervisorCluster has a
+// kubeconfig.
 func hypervisors(kube *rest.Config, t *Transports) map[string]hypervisor.Factory {
 	onKubeVirt := kubevirt.Factory(kube)
 
 	return map[string]hypervisor.Factory{
 		v1alpha1.ProviderProxmox: proxmox.New,
 		v1alpha1.ProviderKubeVirt: func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
-			options.Transport = t.kubevirt
+			options.WrapTransport = t.wrapKubeVirt
 
 			return onKubeVirt(config, options)
 		},
 	}
 }
 
-// kubevirt wraps the transport of calls to a Kubernetes API server with KubeVirt.
-func (t *Transports) kubevirt(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("kubevirt", kubevirt.Operation, t.leading(next))
+// wrapKubeVirt wraps the transport of calls to a Kubernetes API server with KubeVirt.
+func (t *Transports) wrapKubeVirt(next http.RoundTripper) http.RoundTripper {
+	return t.calls.WrapTransport("kubevirt", kubevirt.OperationName, t.guardWrites(next))
 }

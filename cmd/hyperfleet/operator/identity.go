@@ -30,82 +30,85 @@ const (
 )
 
 var (
-	errNotSynced = errors.New("the caches are not filled yet")
-	errShortKey  = errors.New("its key has fewer than 32 bytes: take the key out of the secret, a new one is made at the next start")
+	errNotSynced = errors.New("the caches are not synced yet")
+	errShortKey  = errors.New("its key has fewer than 32 bytes: delete the key from the Secret, " +
+		"so that the operator creates a new key at its next start")
 )
 
 //+kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
 //+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=events,verbs=create
 //+kubebuilder:rbac:groups=coordination.k8s.io,namespace=hyperfleet-system,resources=leases,verbs=get;create;update
 
-// identity is what must be the same after a restart.
+// identity has the values that must stay the same after a restart.
 type identity struct {
-	// uid marks the operator's machines and runners.
+	// uid is the operator UID in the ownership records of machines and runners.
 	uid string
-	// reportKey signs the machines' tokens.
+	// reportKey signs the tokens with which machines report.
 	reportKey []byte
-	// webhooks signs the certificate that machines are shown, where the operator does so itself.
+	// webhooks is the CA of the webhook server; nil if the operator does not use its own CA.
 	webhooks *authority
 }
 
-func identify(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
+// loadIdentity returns the identity of the operator. It creates the key and the CA if they do not exist, but
+// only if the runners area is enabled. It returns an error if machines of another operator UID exist.
+func loadIdentity(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
 	uid := cfg.OperatorUID
 	if uid == "" {
 		var cluster corev1.Namespace
 		if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &cluster); err != nil {
-			return identity{}, fmt.Errorf("read namespace %s, whose uid is part of the operator's identity: set operatorUID, "+
-				"or let the operator get the namespace: %w", metav1.NamespaceSystem, err)
+			return identity{}, fmt.Errorf("get namespace %s, whose UID is part of the operator's identity: set operatorUID, "+
+				"or give the operator the permission to get the namespace: %w", metav1.NamespaceSystem, err)
 		}
 
-		uid = uidOf(cluster.UID, cfg.Namespace)
+		uid = newOperatorUID(cluster.UID, cfg.Namespace)
 	}
 
 	if slices.Contains(cfg.Controllers, config.AreaRunners) {
-		if err := sameAsClaims(ctx, reader, uid); err != nil {
+		if err := checkClaimOwners(ctx, reader, uid); err != nil {
 			return identity{}, err
 		}
 	}
 
-	// Machines call the area runners alone; no other may read its key.
+	// Machines call only the runners area, so only this area may read the key.
 	if !slices.Contains(cfg.Controllers, config.AreaRunners) {
 		return identity{uid: uid}, nil
 	}
 
-	key, err := reportKey(ctx, reader, writer, cfg.Namespace)
+	key, err := ensureReportKey(ctx, reader, writer, cfg.Namespace)
 	if err != nil {
-		return identity{}, fmt.Errorf("read secret %s/%s: %w", cfg.Namespace, reportKeySecret, err)
+		return identity{}, fmt.Errorf("read Secret %s/%s: %w", cfg.Namespace, reportKeySecret, err)
 	}
 
 	out := identity{uid: uid, reportKey: key}
 
-	if byOwnAuthority(cfg) {
-		if out.webhooks, err = readAuthority(ctx, reader, writer, clock.RealClock{}, cfg); err != nil {
-			return identity{}, fmt.Errorf("read secret %s/%s: %w", cfg.Namespace, authoritySecret, err)
+	if usesOwnAuthority(cfg) {
+		if out.webhooks, err = ensureAuthority(ctx, reader, writer, clock.RealClock{}, cfg); err != nil {
+			return identity{}, fmt.Errorf("read Secret %s/%s: %w", cfg.Namespace, authoritySecret, err)
 		}
 	}
 
 	return out, nil
 }
 
-// uidOf is the identity of an operator in a namespace of a cluster. The cluster is known by
-// the uid of kube-system, which is as old as the cluster: so an operator that is deleted with
-// its namespace and installed again is the same one. It is pure.
-func uidOf(cluster types.UID, namespace string) string {
-	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(cluster)+"/"+namespace)).String()
+// newOperatorUID returns the UID of an operator, which depends only on the cluster and the namespace.
+// clusterUID is the UID of the namespace kube-system, which exists for the whole lifetime of the cluster. An
+// operator that is deleted together with its namespace and installed again therefore has the same UID.
+func newOperatorUID(clusterUID types.UID, namespace string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(clusterUID)+"/"+namespace)).String()
 }
 
-// sameAsClaims sees that the machines that claims have bear this identity: another operator's
-// would be left behind, and their claims called done.
-func sameAsClaims(ctx context.Context, reader client.Reader, uid string) error {
+// checkClaimOwners returns an error if the machine of a claim has another operator UID. This operator would
+// not delete such a machine, and would consider its claim finished.
+func checkClaimOwners(ctx context.Context, reader client.Reader, uid string) error {
 	var claims v1alpha1.MachineClaimList
 
 	err := reader.List(ctx, &claims)
 	if meta.IsNoMatchError(err) {
-		return nil // there are no claims before there are CRDs
+		return nil // the CRD is not installed, so there are no claims
 	}
 
 	if err != nil {
-		return fmt.Errorf("list machine claims: %w", err)
+		return fmt.Errorf("list MachineClaims: %w", err)
 	}
 
 	for i := range claims.Items {
@@ -115,19 +118,19 @@ func sameAsClaims(ctx context.Context, reader client.Reader, uid string) error {
 		}
 
 		return fmt.Errorf("start as operator %s: MachineClaim %s has VM %s of operator %s: set operatorUID: %s in the "+
-			"configuration to go on as that one, or delete its claims while it runs", uid,
+			"configuration to continue as that operator, or delete its claims while that operator runs", uid,
 			client.ObjectKeyFromObject(&claims.Items[i]), vm.VMID, vm.OperatorUID, vm.OperatorUID)
 	}
 
 	return nil
 }
 
-// reportKey reads the key, or makes it at the first start of the first replica.
-func reportKey(ctx context.Context, reader client.Reader, writer client.Writer, namespace string) ([]byte, error) {
-	data, err := kept(ctx, reader, writer, client.ObjectKey{Namespace: namespace, Name: reportKeySecret}, reportKeyField,
+// ensureReportKey reads the key from its Secret. The first replica that starts creates the key.
+func ensureReportKey(ctx context.Context, reader client.Reader, writer client.Writer, namespace string) ([]byte, error) {
+	data, err := ensureSecret(ctx, reader, writer, client.ObjectKey{Namespace: namespace, Name: reportKeySecret}, reportKeyField,
 		func() (map[string][]byte, error) {
 			key := make([]byte, reportKeyBytes)
-			_, _ = rand.Read(key) // never fails (crypto/rand)
+			_, _ = rand.Read(key) // crypto/rand never returns an error
 
 			return map[string][]byte{reportKeyField: key}, nil
 		})
@@ -142,10 +145,11 @@ func reportKey(ctx context.Context, reader client.Reader, writer client.Writer, 
 	return data[reportKeyField], nil
 }
 
-// kept reads a Secret that the operator fills in itself, where the field is empty. The
-// manifests have the Secret, without data, so that the operator may change it alone; where it
-// may make Secrets it makes this one too.
-func kept(
+// ensureSecret returns the data of a Secret. If the given field is empty, it writes the data that fill
+// returns. The manifests contain the Secret without data, so that the operator needs only the permission to
+// update this Secret. If the Secret does not exist, ensureSecret creates it, which needs the permission to
+// create Secrets.
+func ensureSecret(
 	ctx context.Context, reader client.Reader, writer client.Writer, name client.ObjectKey, field string,
 	fill func() (map[string][]byte, error),
 ) (map[string][]byte, error) {
@@ -166,12 +170,12 @@ func kept(
 		}
 
 		if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-			err = reader.Get(ctx, name, &secret) // another replica was first
+			err = reader.Get(ctx, name, &secret) // another replica wrote the data first
 		}
 
 		if missing && apierrors.IsForbidden(err) {
-			return nil, fmt.Errorf("it does not exist, and the operator may not make it: apply deploy/base, "+
-				"or kubectl -n %s create secret generic %s: %w", name.Namespace, name.Name, err)
+			return nil, fmt.Errorf("it does not exist, and the operator has no permission to create it: apply deploy/base, "+
+				"or run `kubectl -n %s create secret generic %s`: %w", name.Namespace, name.Name, err)
 		}
 	}
 

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// clusterOf is an API server whose kube-system has the uid.
-func clusterOf(t *testing.T, uid types.UID, objects ...client.Object) client.Client {
+// newCluster returns a client of a cluster whose namespace kube-system has the given UID.
+func newCluster(t *testing.T, uid types.UID, objects ...client.Object) client.Client {
 	t.Helper()
 
 	scheme := runtime.NewScheme()
@@ -42,7 +42,7 @@ func uidIn(t *testing.T, c client.Client, change func(*config.OperatorConfig)) s
 		change(&cfg)
 	}
 
-	out, err := identify(t.Context(), c, c, cfg)
+	out, err := loadIdentity(t.Context(), c, c, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,39 +50,40 @@ func uidIn(t *testing.T, c client.Client, change func(*config.OperatorConfig)) s
 	return out.uid
 }
 
-// An operator that is installed again is the same one; in another namespace or cluster it is
-// another.
+// TestIdentityOutlivesAReinstall checks that a reinstalled operator has the same UID, and that an operator in another
+// namespace or cluster has another UID.
 func TestIdentityOutlivesAReinstall(t *testing.T) {
 	t.Parallel()
 
-	first := uidIn(t, clusterOf(t, "a"), nil)
+	first := uidIn(t, newCluster(t, "a"), nil)
 
-	if again := uidIn(t, clusterOf(t, "a"), nil); again != first {
+	if again := uidIn(t, newCluster(t, "a"), nil); again != first {
 		t.Errorf("installed again it is %s, was %s", again, first)
 	}
 
-	if other := uidIn(t, clusterOf(t, "b"), nil); other == first {
+	if other := uidIn(t, newCluster(t, "b"), nil); other == first {
 		t.Error("it is the same in another cluster")
 	}
 
-	if other := uidIn(t, clusterOf(t, "a"), func(c *config.OperatorConfig) { c.Namespace = "elsewhere" }); other == first {
+	if other := uidIn(t, newCluster(t, "a"), func(c *config.OperatorConfig) { c.Namespace = "elsewhere" }); other == first {
 		t.Error("it is the same in another namespace")
 	}
 
-	if set := uidIn(t, clusterOf(t, "a"), func(c *config.OperatorConfig) { c.OperatorUID = "mine" }); set != "mine" {
+	if set := uidIn(t, newCluster(t, "a"), func(c *config.OperatorConfig) { c.OperatorUID = "mine" }); set != "mine" {
 		t.Errorf("operatorUID is not taken: %s", set)
 	}
 }
 
-// Beside machines of another identity it does not start, and says how to go on.
+// TestAnotherIdentityDoesNotStart checks that the operator does not start if machines of another operator UID exist, and
+// that the error names the fix.
 func TestAnotherIdentityDoesNotStart(t *testing.T) {
 	t.Parallel()
 
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pool-1"}}
 	claim.Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "pve", VMID: "100003", OperatorUID: "old"}
-	c := clusterOf(t, "a", claim)
+	c := newCluster(t, "a", claim)
 
-	_, err := identify(t.Context(), c, c, config.Default())
+	_, err := loadIdentity(t.Context(), c, c, config.Default())
 	if err == nil || !strings.Contains(err.Error(), "team/pool-1 has VM 100003 of operator old: set operatorUID: old") {
 		t.Errorf("identify() = %v", err)
 	}
@@ -91,6 +92,6 @@ func TestAnotherIdentityDoesNotStart(t *testing.T) {
 		t.Errorf("as the old one: %s", got)
 	}
 
-	// Other areas make no machines.
+	// Other areas create no machines.
 	uidIn(t, c, func(c *config.OperatorConfig) { c.Controllers = []string{config.AreaHosts} })
 }

@@ -13,14 +13,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// maxLogPrefix leaves room in a key, of 1024 letters, for a namespace and a machine.
+// maxLogPrefix is the maximum length of the prefix. A key has at most 1024 bytes, and also contains the
+// namespace and the machine.
 const maxLogPrefix = 512
 
-// logSettings checks where logs of runners are kept.
-func logSettings(cfg v1alpha1.RunnerLogs) error {
+// validateLogs checks the settings for the place where runner logs are kept.
+func validateLogs(cfg v1alpha1.RunnerLogs) error {
 	places := []string{v1alpha1.LogsInCluster, v1alpha1.LogsInStore, v1alpha1.LogsNowhere}
 	if !slices.Contains(places, cfg.KeepIn) {
-		return strictyaml.ErrorAt("runners.logs.keepIn", "there is no place %q: choose of %v", cfg.KeepIn, places)
+		return strictyaml.ErrorAt("runners.logs.keepIn", "unknown place %q: use one of %v", cfg.KeepIn, places)
 	}
 
 	if cfg.KeepIn != v1alpha1.LogsInStore {
@@ -29,25 +30,25 @@ func logSettings(cfg v1alpha1.RunnerLogs) error {
 
 	var errs []error
 
-	at := func(key string, err error) {
+	addError := func(key string, err error) {
 		if err != nil {
 			errs = append(errs, strictyaml.ErrorAt("runners.logs.store."+key, "%w", err))
 		}
 	}
-	missing := func(value, what string) error {
+	missing := func(value, meaning string) error {
 		if value == "" {
-			return fmt.Errorf("it must name %s, since logs are kept in the store", what)
+			return fmt.Errorf("it must name %s, because logs are kept in the store", meaning)
 		}
 
 		return nil
 	}
 
 	store := cfg.Store
-	at("endpoint", objectstore.Check(store.Endpoint))
-	at("region", missing(store.Region, "the bucket's region"))
-	at("secret", missing(store.Secret, "a Secret in the operator's namespace"))
-	at("bucket", objectstore.CheckBucket(store.Bucket))
-	at("prefix", objectstore.CheckPrefix(store.Prefix, maxLogPrefix))
+	addError("endpoint", objectstore.ValidateEndpoint(store.Endpoint))
+	addError("region", missing(store.Region, "the bucket's region"))
+	addError("secret", missing(store.Secret, "a Secret in the operator's namespace"))
+	addError("bucket", objectstore.ValidateBucket(store.Bucket))
+	addError("prefix", objectstore.ValidatePrefix(store.Prefix, maxLogPrefix))
 
 	return errors.Join(errs...)
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// registerMetrics adds what all areas share: what the program was built from, and which of the
-// areas' objects are ready.
+// registerMetrics registers the metrics that all areas share: the build information, and the readiness of the
+// objects of the given areas.
 func registerMetrics(registry prometheus.Registerer, mgr ctrl.Manager, areas []string) error {
 	build := version.Read()
 	if err := metrics.RegisterBuildInfo(registry, "hyperfleet-operator", build.Version, build.Commit, build.Go); err != nil {
@@ -32,54 +32,54 @@ func registerMetrics(registry prometheus.Registerer, mgr ctrl.Manager, areas []s
 
 	var kinds []readiness.Kind
 	for _, area := range areas {
-		kinds = append(kinds, kindsOf(area)...)
+		kinds = append(kinds, readinessKinds(area)...)
 	}
 
 	if err := registry.Register(readiness.New(mgr.GetClient(), mgr.Elected(), kinds...)); err != nil {
-		return fmt.Errorf("register metrics of readiness: %w", err)
+		return fmt.Errorf("register readiness metrics: %w", err)
 	}
 
 	return nil
 }
 
-// kindsOf are the kinds of an area that have a condition Ready. Those that people write are
-// named in the metrics; those that come and go with jobs are counted.
-func kindsOf(area string) []readiness.Kind {
+// readinessKinds returns the kinds of an area that have the condition Ready. Objects that people create have
+// a metric each. Objects that are created and deleted with jobs are only counted.
+func readinessKinds(area string) []readiness.Kind {
 	return map[string][]readiness.Kind{
 		config.AreaRunners: {
-			{Name: "HypervisorCluster", Named: true, List: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
-			{Name: "HypervisorMachineTemplate", Named: true, List: func() client.ObjectList {
+			{Name: "HypervisorCluster", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
+			{Name: "HypervisorMachineTemplate", PerObject: true, NewList: func() client.ObjectList {
 				return &v1alpha1.HypervisorMachineTemplateList{}
 			}},
-			{Name: "RunnerPool", Named: true, List: func() client.ObjectList { return &v1alpha1.RunnerPoolList{} }},
-			{Name: "MachineClaim", List: func() client.ObjectList { return &v1alpha1.MachineClaimList{} }},
-			{Name: "RunnerJob", List: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }},
+			{Name: "RunnerPool", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.RunnerPoolList{} }},
+			{Name: "MachineClaim", NewList: func() client.ObjectList { return &v1alpha1.MachineClaimList{} }},
+			{Name: "RunnerJob", NewList: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }},
 		},
 		config.AreaNetworking: {
-			{Name: "KubevirtNodePool", Named: true, List: func() client.ObjectList { return &infrav1.KubevirtNodePoolList{} }},
-			{Name: "KubevirtMachine", List: func() client.ObjectList { return &infrav1.KubevirtMachineList{} }},
-			{Name: "DNSRegistration", List: func() client.ObjectList { return &v1alpha1.DNSRegistrationList{} }},
+			{Name: "KubevirtNodePool", PerObject: true, NewList: func() client.ObjectList { return &infrav1.KubevirtNodePoolList{} }},
+			{Name: "KubevirtMachine", NewList: func() client.ObjectList { return &infrav1.KubevirtMachineList{} }},
+			{Name: "DNSRegistration", NewList: func() client.ObjectList { return &v1alpha1.DNSRegistrationList{} }},
 		},
 		config.AreaHosts: {
-			{Name: "HostFleet", Named: true, List: func() client.ObjectList { return &infrav1.HostFleetList{} }},
-			{Name: "LinuxMachine", Named: true, List: func() client.ObjectList { return &infrav1.LinuxMachineList{} }},
-			{Name: "ScalewayAppleSiliconMachine", Named: true, List: func() client.ObjectList {
+			{Name: "HostFleet", PerObject: true, NewList: func() client.ObjectList { return &infrav1.HostFleetList{} }},
+			{Name: "LinuxMachine", PerObject: true, NewList: func() client.ObjectList { return &infrav1.LinuxMachineList{} }},
+			{Name: "ScalewayAppleSiliconMachine", PerObject: true, NewList: func() client.ObjectList {
 				return &infrav1.ScalewayAppleSiliconMachineList{}
 			}},
 		},
 		config.AreaBridge: {
-			{Name: "DPFHCPBridge", Named: true, List: func() client.ObjectList { return &bridgev1.DPFHCPBridgeList{} }},
+			{Name: "DPFHCPBridge", PerObject: true, NewList: func() client.ObjectList { return &bridgev1.DPFHCPBridgeList{} }},
 		},
 	}[area]
 }
 
-// metricsSettings checks what the types can't say.
-func metricsSettings(cfg config.Metrics) error {
+// validateMetrics checks the rules that the types of the configuration cannot express.
+func validateMetrics(cfg config.Metrics) error {
 	labels := []string{demand.JobLabelRepository, demand.JobLabelWorkflow}
 
 	for i, label := range cfg.JobLabels {
 		if !slices.Contains(labels, label) || slices.Contains(cfg.JobLabels[:i], label) {
-			return strictyaml.ErrorAt("metrics.jobLabels", "%q is not one of %v, each at most once", label, labels)
+			return strictyaml.ErrorAt("metrics.jobLabels", "%q is unknown or repeated: use each of %v at most once", label, labels)
 		}
 	}
 

@@ -27,7 +27,7 @@ const metricsPage = "../../../docs/reference/metrics.md"
 
 var described = regexp.MustCompile(`fqName: "([a-z0-9_]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 
-// recorder is a registry that remembers what metrics there are, with their labels.
+// recorder is a registry that records the names and labels of all metrics.
 type recorder struct {
 	*prometheus.Registry
 
@@ -35,7 +35,7 @@ type recorder struct {
 	labels map[string]string
 }
 
-// Register remembers what the collector describes.
+// Register records the metrics that the collector describes.
 func (r *recorder) Register(collector prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 
@@ -67,7 +67,7 @@ func (r *recorder) Register(collector prometheus.Collector) error {
 	return r.Registry.Register(collector)
 }
 
-// MustRegister does so for each.
+// MustRegister registers each collector.
 func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
 	for _, collector := range collectors {
 		if err := r.Register(collector); err != nil {
@@ -76,8 +76,8 @@ func (r *recorder) MustRegister(collectors ...prometheus.Collector) {
 	}
 }
 
-// onPage are the metrics of the reference page, with their labels.
-func onPage(t *testing.T) map[string]string {
+// metricsOnPage returns the metrics of the reference page with their labels.
+func metricsOnPage(t *testing.T) map[string]string {
 	t.Helper()
 
 	raw, err := os.ReadFile(metricsPage)
@@ -109,7 +109,7 @@ func onPage(t *testing.T) map[string]string {
 	return out
 }
 
-// TestMetricsPage: the operator has the metrics of its page, with their labels, and no others.
+// TestMetricsPage checks that the operator has exactly the metrics and labels of its reference page.
 func TestMetricsPage(t *testing.T) {
 	registry := &recorder{Registry: prometheus.NewRegistry(), labels: map[string]string{}}
 	before := ctrlmetrics.Registry
@@ -124,7 +124,7 @@ func TestMetricsPage(t *testing.T) {
 	cfg.Bridge.CSRApproval = true
 
 	ctx, stop := context.WithCancel(t.Context())
-	log := slog.New(slog.NewJSONHandler(starts{stop}, nil))
+	log := slog.New(slog.NewJSONHandler(stopOnStart{stop}, nil))
 
 	if err := run(ctx, cfg, rest.CopyConfig(env.Config), log); err != nil {
 		t.Fatal(err)
@@ -133,10 +133,10 @@ func TestMetricsPage(t *testing.T) {
 	registry.mu.Lock()
 	defer registry.mu.Unlock()
 
-	// It comes when HyperShift's kinds are there, which they are not here.
+	// This metric is registered when the CRDs of HyperShift are installed. They are not installed here.
 	registry.labels["hyperfleet_bridge_csr_decisions_total"] = "reason result"
 
-	if diff := cmp.Diff(onPage(t), registry.labels); diff != "" {
+	if diff := cmp.Diff(metricsOnPage(t), registry.labels); diff != "" {
 		t.Errorf("metrics and labels (-%s +operator):\n%s", metricsPage, diff)
 	}
 
@@ -145,11 +145,11 @@ func TestMetricsPage(t *testing.T) {
 	}
 }
 
-// starts ends the operator once it has set up everything.
-type starts struct{ stop func() }
+// stopOnStart is a log writer that stops the operator when its setup is complete.
+type stopOnStart struct{ stop func() }
 
-// Write looks for the line that says so.
-func (s starts) Write(line []byte) (int, error) {
+// Write calls stop for the line that the operator logs at the end of its setup.
+func (s stopOnStart) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("operator starts")) {
 		s.stop()
 	}

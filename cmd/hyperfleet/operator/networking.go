@@ -21,8 +21,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// networkingArea adds the networking area, if it is chosen.
-func networkingArea(
+// addNetworkingArea adds the controllers of the networking area to the manager if the configuration enables
+// the area.
+func addNetworkingArea(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string,
 	transports *Transports, logger *slog.Logger,
 ) error {
@@ -35,21 +36,22 @@ func networkingArea(
 	area := &networking.Area{
 		Config: cfg.Networking, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
 		OperatorUID: operatorUID, Calls: transports.calls,
-		// A HypervisorCluster has no namespace: its Secrets are read as the operator.
-		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Sent) (string, error) {
+		// A HypervisorCluster has no namespace, so its Secrets are read without the check of allowed
+		// namespaces.
+		Secret: func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Destination) (string, error) {
 			return secrets.ValueFor(ctx, sel, "", to)
 		},
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
-		return fmt.Errorf("set up networking: %w", err)
+		return fmt.Errorf("set up networking area: %w", err)
 	}
 
 	return nil
 }
 
-// LeaseName names the Lease of a process that runs some areas: hyperfleet-runners,
-// hyperfleet-networking, hyperfleet-networking-runners. Replicas run the same areas; an
-// area that two Deployments run would have two leaders.
+// LeaseName returns the name of the Lease for leader election of a process that runs the given areas, such as
+// hyperfleet-runners or hyperfleet-networking-runners. All replicas of a Deployment run the same areas and
+// share the Lease. Two Deployments must not run the same area, because the area would have two leaders.
 func LeaseName(controllers []string) string {
 	names := slices.Clone(controllers)
 	slices.Sort(names)

@@ -27,20 +27,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 )
 
-// New is the subcommand.
+// New returns the command `hyperfleet operator`.
 func New() *cobra.Command {
 	var kubeconfig string
 
-	spec := Spec()
+	spec := NewConfigSpec()
 	cmd := &cobra.Command{
 		Use:   "operator",
-		Short: "Run the controllers",
-		Long: "Run the controllers of the chosen areas against a Kubernetes API server. Settings come from\n" +
-			"defaults, a file (--config, usually a ConfigMap), HYPERFLEET_* variables, and flags, in this order.\n" +
-			"When a mounted ConfigMap has changed and is valid, the operator ends, to be started with it.",
+		Short: "Run the controllers of the operator",
+		Long: "Run the controllers of the enabled areas against a Kubernetes API server. The operator merges its\n" +
+			"configuration from defaults, a file (--config, usually from a ConfigMap), HYPERFLEET_* environment\n" +
+			"variables, and flags; later sources override earlier ones. If a mounted ConfigMap changes and the new\n" +
+			"configuration is valid, the operator exits, so that Kubernetes restarts it with the new configuration.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			files := mounted.Beside(spec.File(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
+			files := mounted.NewWatcher(spec.FilePath(cmd.Flags()), func() error { return spec.Check(cmd.Flags()) })
 
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
@@ -52,12 +53,12 @@ func New() *cobra.Command {
 				return err
 			}
 
-			kube, err := kubeConfig(kubeconfig)
+			kube, err := loadKubeConfig(kubeconfig)
 			if err != nil {
 				return err
 			}
 
-			ctx, stop := files.Until(ctrl.SetupSignalHandler(), logger)
+			ctx, stop := files.CancelOnChange(ctrl.SetupSignalHandler(), logger)
 			defer stop()
 
 			endTracing, err := tracing.Start(ctx, tracing.Options{
@@ -72,13 +73,13 @@ func New() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "",
-		"file that leads to the API server; default: KUBECONFIG, else the pod's own")
+		"kubeconfig file; default: KUBECONFIG, otherwise the service account of the pod")
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
 		panic(err) // the configuration's type is not one that kit/strictyaml can read
 	}
 
-	settings, err := spec.Command()
+	settings, err := spec.NewCommand()
 	if err != nil {
 		panic(err) // as above
 	}
@@ -88,70 +89,73 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// Spec is the operator's configuration.
-func Spec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
+// NewConfigSpec returns the specification of the operator's configuration: its sources, defaults and
+// validation.
+func NewConfigSpec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 	return &strictyaml.Spec[v1alpha1.OperatorConfig]{
-		APIVersion: v1alpha1.APIVersion,
-		Kind:       v1alpha1.KindOperatorConfig,
-		Default:    v1alpha1.Default(),
-		EnvFile:    strictyaml.EnvPrefix + "CONFIG",
-		OwnsPrefix: true,
-		OtherEnv:   []string{tracing.EnvEnabled},
-		Aliases:    map[string]string{"log.level": log.EnvLevel},
-		Words:      []string{"DevID", "HyperShift", "MetalLB", "URLs"},
-		Help:       v1alpha1.Help(),
-		Validate:   validate,
+		APIVersion:    v1alpha1.APIVersion,
+		Kind:          v1alpha1.KindOperatorConfig,
+		Default:       v1alpha1.Default(),
+		EnvFile:       strictyaml.EnvPrefix + "CONFIG",
+		OwnsPrefix:    true,
+		ForeignEnv:    []string{tracing.EnvEnabled},
+		Aliases:       map[string]string{"log.level": log.EnvLevel},
+		CompoundWords: []string{"DevID", "HyperShift", "MetalLB", "URLs"},
+		Help:          v1alpha1.Help(),
+		Validate:      validate,
 	}
 }
 
-// validate checks what the types can't say. It gives all that is wrong.
+// validate checks the rules that the types of the configuration cannot express. The error contains all
+// problems.
 func validate(cfg *v1alpha1.OperatorConfig) error {
 	errs := []error{
-		bridgeSettings(cfg.Bridge), hostSettings(cfg.Hosts), devIDSettings(cfg.Identity.DevID), spireSettings(cfg.Identity.SPIRE),
-		intervals(*cfg), metricsSettings(cfg.Metrics), logSettings(cfg.Runners.Logs), webhookSettings(*cfg),
+		validateBridge(cfg.Bridge), validateHosts(cfg.Hosts), validateDevID(cfg.Identity.DevID), validateSPIRE(cfg.Identity.SPIRE),
+		validateIntervals(*cfg), validateMetrics(cfg.Metrics), validateLogs(cfg.Runners.Logs), validateWebhooks(*cfg),
 	}
 
-	at := func(key string, err error) {
+	addError := func(key string, err error) {
 		if err != nil {
 			errs = append(errs, strictyaml.ErrorAt(key, "%w", err))
 		}
 	}
-	wrong := func(bad bool, key, text string) {
-		if bad {
+	rejectIf := func(isInvalid bool, key, text string) {
+		if isInvalid {
 			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
 		}
 	}
 
 	_, err := log.ParseLevel(cfg.Log.Level)
-	at("log.level", err)
+	addError("log.level", err)
 
 	_, err = log.ParseFormat(cfg.Log.Format)
-	at("log.format", err)
+	addError("log.format", err)
 
 	for _, area := range cfg.Controllers {
-		wrong(!slices.Contains(v1alpha1.Areas(), area), "controllers",
-			fmt.Sprintf("there is no area %q: choose of %v", area, v1alpha1.Areas()))
+		rejectIf(!slices.Contains(v1alpha1.Areas(), area), "controllers",
+			fmt.Sprintf("unknown area %q: use any of %v", area, v1alpha1.Areas()))
 	}
 
-	wrong(cfg.Runners.Concurrency < 1, "runners.concurrency", "it must be at least 1")
-	wrong(cfg.Networking.Concurrency < 1, "networking.concurrency", "it must be at least 1")
-	wrong(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
-	at("guest.url", guestURL(cfg.Guest.URL))
+	rejectIf(cfg.Runners.Concurrency < 1, "runners.concurrency", "it must be at least 1")
+	rejectIf(cfg.Networking.Concurrency < 1, "networking.concurrency", "it must be at least 1")
+	rejectIf(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
+	addError("guest.url", validateGuestURL(cfg.Guest.URL))
 
-	_, err = httpbound.NewReach(cfg.Runners.PlatformURLs, nil)
-	at("runners.platformURLs", err)
+	_, err = httpbound.NewEgressPolicy(cfg.Runners.PlatformURLs, nil)
+	addError("runners.platformURLs", err)
 
-	_, err = httpbound.NewReach(nil, cfg.Runners.PlatformNetworks)
-	at("runners.platformNetworks", err)
+	_, err = httpbound.NewEgressPolicy(nil, cfg.Runners.PlatformNetworks)
+	addError("runners.platformNetworks", err)
 
 	return errors.Join(errs...)
 }
 
 var errGuestURL = errors.New("it must be an https URL such as https://hyperfleet.example.com:8443, " +
-	"without a path: machines send a token there (http is for loopback)")
+	"without a path, because machines send a token to it (http is valid only for loopback)")
 
-// guestURL checks what machines are told: they refuse to send their token in the clear.
-func guestURL(text string) error {
+// validateGuestURL checks the URL to which machines send their reports. It must be https, because machines
+// refuse to send their token over plain HTTP, except to a loopback address. An empty URL is valid.
+func validateGuestURL(text string) error {
 	if text == "" {
 		return nil
 	}
@@ -169,7 +173,7 @@ func guestURL(text string) error {
 	return errGuestURL
 }
 
-func intervals(cfg v1alpha1.OperatorConfig) error {
+func validateIntervals(cfg v1alpha1.OperatorConfig) error {
 	var errs []error
 
 	for key, value := range map[string]int64{
@@ -189,7 +193,7 @@ func intervals(cfg v1alpha1.OperatorConfig) error {
 	return errors.Join(errs...)
 }
 
-// newLogger writes to standard error, as every program of ours does.
+// newLogger returns a logger that writes to standard error, as in all programs of this repository.
 func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {
 	level, err := log.ParseLevel(cfg.Level)
 	if err != nil {
@@ -204,11 +208,11 @@ func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {
 	return log.New(os.Stderr, log.Options{Level: level, Format: format}), nil
 }
 
-func kubeConfig(file string) (*rest.Config, error) {
+func loadKubeConfig(file string) (*rest.Config, error) {
 	if file == "" {
 		cfg, err := ctrl.GetConfig()
 		if err != nil {
-			return nil, fmt.Errorf("find the API server: give --kubeconfig, or run in a pod: %w", err)
+			return nil, fmt.Errorf("find the API server: use --kubeconfig, or run the operator in a pod: %w", err)
 		}
 
 		return cfg, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// Platforms are the CI platforms that there are, by workload type.
+// Platforms returns the supported CI platforms by workload type.
 func Platforms() map[string]workload.Platform {
 	return map[string]workload.Platform{
 		v1alpha1.WorkloadBuildkite:      buildkite.Platform{},

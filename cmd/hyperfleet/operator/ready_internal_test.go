@@ -10,12 +10,13 @@ import (
 	"testing"
 )
 
-// A pod that serves webhooks is not taken out of its Service because it has become the leader.
+// TestReadyOnceIsReady checks that a pod stays ready when it becomes the leader, so that its Service keeps sending
+// webhooks to it.
 func TestReadyOnceIsReady(t *testing.T) {
 	t.Parallel()
 
 	filled := false
-	check := synced(func(context.Context) bool { return filled })
+	check := newCacheCheck(func(context.Context) bool { return filled })
 	asked := func() error { return check(httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil)) }
 
 	if err := asked(); !errors.Is(err, errNotSynced) {

@@ -34,40 +34,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// reconcileTimeout bounds a pass of the controllers that set no bound of their own.
+// reconcileTimeout limits the duration of one reconcile in controllers that do not set their own timeout.
 const reconcileTimeout = 2 * time.Minute
 
-// run is the operator from its configuration to its end.
+// run sets up the operator and runs it until ctx ends.
 func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logger *slog.Logger) error {
-	ctrl.SetLogger(log.Logr(logger))
+	ctrl.SetLogger(log.ToLogr(logger))
 
-	// The API server's own priority and fairness bounds us; the client's limiter of five
-	// requests a second would be what a burst of jobs waits for.
+	// The priority and fairness of the API server limits our requests. The rate limiter of the client, with
+	// five requests per second, would delay bursts of jobs.
 	kube.QPS = -1
 
 	lease := fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration)
 
-	mgr, err := manager(cfg, kube, lease)
+	mgr, err := newManager(cfg, kube, lease)
 	if err != nil {
 		return err
 	}
 
-	identity, err := identify(ctx, mgr.GetAPIReader(), mgr.GetClient(), cfg)
+	identity, err := loadIdentity(ctx, mgr.GetAPIReader(), mgr.GetClient(), cfg)
 	if err != nil {
 		return err
 	}
 
-	settings, err := settings(cfg, identity)
+	settings, err := newMachineSettings(cfg, identity)
 	if err != nil {
 		return err
 	}
 
-	transports, err := NewTransports(ctrlmetrics.Registry, lease.Writes)
+	transports, err := NewTransports(ctrlmetrics.Registry, lease.GuardWrites)
 	if err != nil {
 		return err
 	}
 
-	registry, err := Registry(cfg.Identity.SPIRE, identity.uid, transports.Identity)
+	registry, err := NewSPIRERegistry(cfg.Identity.SPIRE, identity.uid, transports.ObserveSPIRE)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
-	if err := otherAreas(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
+	if err := addOtherAreas(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
 		return err
 	}
 
@@ -102,12 +102,13 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	return nil
 }
 
-// addRunners sets up the area of runners, with the server for what comes from outside.
+// addRunners adds the controllers of the runners area and the server for webhooks and machine reports to the
+// manager.
 func addRunners(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
 	transports *Transports, registry *spire.Registry, webhooks *authority, logger *slog.Logger,
 ) error {
-	logStore, err := transports.logStore(cfg.Runners.Logs.Store.CAFile)
+	logStore, err := transports.newLogStoreTransport(cfg.Runners.Logs.Store.CAFile)
 	if err != nil {
 		return err
 	}
@@ -117,11 +118,11 @@ func addRunners(
 		Hypervisors: hypervisors(kube, transports),
 		Platforms:   Platforms(),
 		Transports: runners.Transports{
-			Hypervisor: transports.hypervisor, Platform: transports.platform, LogStore: logStore,
+			Hypervisor: transports.wrapHypervisor, Platform: transports.wrapPlatform, LogStore: logStore,
 		},
 		DevID:        cfg.Identity.DevID,
 		Registry:     ctrlmetrics.Registry,
-		JobLabels:    runners.JobLabels{Names: cfg.Metrics.JobLabels, Most: cfg.Metrics.MaxJobLabelValues},
+		JobLabels:    runners.JobLabels{Names: cfg.Metrics.JobLabels, MaxCombinations: cfg.Metrics.MaxJobLabelValues},
 		Clock:        clock.RealClock{},
 		Log:          logger,
 		MaxBodyBytes: cfg.Webhooks.MaxBodyBytes,
@@ -134,7 +135,7 @@ func addRunners(
 
 	routes, err := area.Setup(ctx, mgr)
 	if err != nil {
-		return fmt.Errorf("set up runners: %w", err)
+		return fmt.Errorf("set up runners area: %w", err)
 	}
 
 	server := &server{cfg: cfg.Webhooks, handler: routes, log: logger, authority: webhooks}
@@ -142,36 +143,37 @@ func addRunners(
 		return fmt.Errorf("add webhook server: %w", err)
 	}
 
-	if err := mgr.AddReadyzCheck("webhooks", server.ready); err != nil {
+	if err := mgr.AddReadyzCheck("webhooks", server.checkReady); err != nil {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 
 	return nil
 }
 
-// otherAreas sets up the areas that need nothing of a machine's guest.
-func otherAreas(
+// addOtherAreas adds the controllers of the areas networking, bridge and hosts to the manager.
+func addOtherAreas(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, uid string, transports *Transports, logger *slog.Logger,
 ) error {
-	if err := networkingArea(ctx, mgr, cfg, uid, transports, logger); err != nil {
+	if err := addNetworkingArea(ctx, mgr, cfg, uid, transports, logger); err != nil {
 		return err
 	}
 
-	if err := bridgeArea(ctx, mgr, cfg, transports, logger); err != nil {
+	if err := addBridgeArea(ctx, mgr, cfg, transports, logger); err != nil {
 		return err
 	}
 
-	return hostsArea(ctx, mgr, cfg, transports)
+	return addHostsArea(ctx, mgr, cfg, transports)
 }
 
-// manager makes it. Renewals of the lease go to the API server past the fence, and all else
-// that writes through it, from then on: kube is changed.
-func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (ctrl.Manager, error) {
-	renewing := rest.CopyConfig(kube)
-	renewing.Wrap(lease.Election)
-	// Reviews of who reads the metrics change nothing, and each replica makes them.
-	reviewing := rest.CopyConfig(kube)
-	kube.Wrap(lease.Writes)
+// newManager returns the manager. It changes kube: from then on, writes through kube fail while the Lease of
+// this process has expired. Renewals of the Lease are exempt from this check, and are what makes the Lease
+// valid again.
+func newManager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (ctrl.Manager, error) {
+	electionConfig := rest.CopyConfig(kube)
+	electionConfig.Wrap(lease.TrackRenewals)
+	// Token and access reviews for metrics change nothing, and every replica sends them.
+	reviewConfig := rest.CopyConfig(kube)
+	kube.Wrap(lease.GuardWrites)
 
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -186,59 +188,61 @@ func manager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (
 
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
 		Scheme: scheme,
-		// Nobody reads who manages which field: it is half of a claim, and of each of its copies.
+		// No controller reads managedFields, which make up half of the size of a claim.
 		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Metrics:                       metricsOptions(cfg.Metrics, reviewing),
+		Metrics:                       metricsOptions(cfg.Metrics, reviewConfig),
 		HealthProbeBindAddress:        cfg.Health.BindAddress,
 		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
 		LeaderElection:                election.Enabled,
 		LeaderElectionID:              LeaseName(cfg.Controllers),
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
-		LeaderElectionConfig:          renewing,
+		LeaderElectionConfig:          electionConfig,
 		LeaseDuration:                 &election.LeaseDuration,
 		RenewDeadline:                 &election.RenewDeadline,
 		RetryPeriod:                   &election.RetryPeriod,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make manager: %w", err)
+		return nil, fmt.Errorf("create manager: %w", err)
 	}
 
 	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("add health check: %w", err)
 	}
 
-	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache().WaitForCacheSync)); err != nil {
+	if err := mgr.AddReadyzCheck("caches", newCacheCheck(mgr.GetCache().WaitForCacheSync)); err != nil {
 		return nil, fmt.Errorf("add readiness check: %w", err)
 	}
 
 	return mgr, nil
 }
 
-// synced is a readiness check that succeeds for good once the cache has synced. Controllers that
-// are started later bring lists of their own, and the listeners need none of those.
-func synced(caches func(ctx context.Context) bool) healthz.Checker {
-	var once atomic.Bool
+// newCacheCheck returns a readiness check that succeeds once the caches have synced, and from then on always
+// succeeds. Controllers that start later, when the process becomes the leader, add caches of their own. The
+// webhook server does not need these caches, so they must not make the process unready.
+func newCacheCheck(waitForSync func(ctx context.Context) bool) healthz.Checker {
+	var hasSynced atomic.Bool
 
 	return func(r *http.Request) error {
-		if !once.Load() && !caches(r.Context()) {
+		if !hasSynced.Load() && !waitForSync(r.Context()) {
 			return errNotSynced
 		}
 
-		once.Store(true)
+		hasSynced.Store(true)
 
 		return nil
 	}
 }
 
-// settings are what the configuration says of every machine.
-func settings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, error) {
+// newMachineSettings returns the settings that apply to every machine. It returns an error if guest.caFile or
+// a bootstrap service cannot be read.
+func newMachineSettings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, error) {
 	out := vmspec.Settings{
 		OperatorUID:         identity.uid,
 		NamespaceInHostname: cfg.Runners.IncludeNamespaceInHostname,
 		GuestURL:            strings.TrimSuffix(cfg.Guest.URL, "/"),
 		ReportKey:           identity.reportKey,
-		DevID:               cfg.Identity.DevID.CertFile != "",
+		HasDevIDAuthority:   cfg.Identity.DevID.CertFile != "",
 		BootstrapServices:   map[string]vmspec.Program{},
 	}
 
@@ -249,7 +253,7 @@ func settings(cfg config.OperatorConfig, identity identity) (vmspec.Settings, er
 	switch {
 	case cfg.Guest.CAFile != "":
 		var err error
-		if out.GuestCABundle, err = guestCAs(cfg.Guest.CAFile); err != nil {
+		if out.GuestCABundle, err = newGuestCABundle(cfg.Guest.CAFile); err != nil {
 			return vmspec.Settings{}, err
 		}
 	case identity.webhooks != nil:

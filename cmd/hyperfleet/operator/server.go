@@ -27,22 +27,23 @@ const (
 	drainTimeout      = 10 * time.Second
 )
 
-// server is what CI platforms and machines call. It is a manager.Runnable that every
-// replica runs: what it is told goes to the API server, not to the leader.
+// server serves the webhooks of CI platforms and the reports of machines. It is a manager.Runnable that every
+// replica runs, because the handlers write what they receive to the API server and do not need the leader.
 type server struct {
 	cfg     config.Webhooks
 	handler http.Handler
 	log     *slog.Logger
-	// authority signs what is shown, where there is no CertFile; nil if none does.
+	// authority signs the server certificate if webhooks.certFile is not set; nil if the operator does not
+	// use its own CA.
 	authority *authority
 
 	listening atomic.Bool
 }
 
-var errNotListening = errors.New("webhooks and machines are not listened for yet")
+var errNotListening = errors.New("the webhook server is not listening yet")
 
-// ready tells whether CI platforms and machines are heard.
-func (s *server) ready(*http.Request) error {
+// checkReady is a readiness check. It returns an error until the server listens.
+func (s *server) checkReady(*http.Request) error {
 	if s.cfg.BindAddress != "0" && !s.listening.Load() {
 		return errNotListening
 	}
@@ -50,10 +51,11 @@ func (s *server) ready(*http.Request) error {
 	return nil
 }
 
-// NeedLeaderElection says that every replica serves.
+// NeedLeaderElection returns false because every replica serves.
 func (s *server) NeedLeaderElection() bool { return false }
 
-// Start serves until the context ends, and then lets open requests end.
+// Start serves until ctx ends, and then waits up to drainTimeout for open requests. If the bind address is
+// "0", it does not listen.
 func (s *server) Start(ctx context.Context) error {
 	if s.cfg.BindAddress == "0" {
 		<-ctx.Done()
@@ -72,54 +74,55 @@ func (s *server) Start(ctx context.Context) error {
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	ended := make(chan error, 1)
+	serveErr := make(chan error, 1)
 
-	if srv.TLSConfig, err = s.certificate(ctx); err != nil {
+	if srv.TLSConfig, err = s.tlsConfig(ctx); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 
-	secure := srv.TLSConfig != nil // Serve writes it
+	isSecure := srv.TLSConfig != nil // read before Serve, which changes the field
 
 	go func() {
-		if secure {
-			ended <- srv.ServeTLS(listener, "", "")
+		if isSecure {
+			serveErr <- srv.ServeTLS(listener, "", "")
 		} else {
-			ended <- srv.Serve(listener)
+			serveErr <- srv.Serve(listener)
 		}
 	}()
 
 	s.listening.Store(true)
-	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", secure)
+	s.log.InfoContext(ctx, "webhook server listens", "address", listener.Addr().String(), "tls", isSecure)
 
 	select {
-	case err := <-ended:
+	case err := <-serveErr:
 		return fmt.Errorf("serve webhooks: %w", err)
 	case <-ctx.Done():
 	}
 
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	drainCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 
-	if err := srv.Shutdown(drain); err != nil {
+	if err := srv.Shutdown(drainCtx); err != nil {
 		return fmt.Errorf("stop webhook server: %w", err)
 	}
 
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+	if err := <-serveErr; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve webhooks: %w", err)
 	}
 
 	return nil
 }
 
-// certificate is what the server shows: that of its files, which are read again when they
-// change, or its authority's. Nil where it serves in the clear.
-func (s *server) certificate(ctx context.Context) (*tls.Config, error) {
+// tlsConfig returns the TLS configuration of the server. The certificate comes from webhooks.certFile, which
+// is read again when it changes, or from the operator's own CA. It returns nil if the server serves plain
+// HTTP.
+func (s *server) tlsConfig(ctx context.Context) (*tls.Config, error) {
 	switch {
 	case s.cfg.CertFile != "":
 	case s.authority != nil:
-		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.authority.show}, nil
+		return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.authority.getCertificate}, nil
 	default:
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // nil means plain HTTP
 	}
 
 	watcher, err := certwatcher.New(s.cfg.CertFile, s.cfg.KeyFile)
@@ -129,7 +132,7 @@ func (s *server) certificate(ctx context.Context) (*tls.Config, error) {
 
 	go func() {
 		if err := watcher.Start(ctx); err != nil {
-			s.log.ErrorContext(ctx, "the certificate is not watched any more", "error", err)
+			s.log.ErrorContext(ctx, "watch webhooks.certFile", "error", err)
 		}
 	}()
 

@@ -25,8 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// serves starts the server, and gives where.
-func serves(t *testing.T, s *server) string {
+// startServer starts the server and returns its address.
+func startServer(t *testing.T, s *server) string {
 	t.Helper()
 
 	s.cfg.BindAddress, s.log = loopback.Address(t), slog.New(slog.DiscardHandler)
@@ -59,32 +59,32 @@ func serves(t *testing.T, s *server) string {
 	}
 }
 
-// Nobody sends anything to a replica that does not listen yet.
+// TestReadyOnceItListens checks that a replica is not ready before it listens.
 func TestReadyOnceItListens(t *testing.T) {
 	t.Parallel()
 
 	s := &server{}
 	s.cfg.BindAddress = "127.0.0.1:1"
 
-	if err := s.ready(nil); !errors.Is(err, errNotListening) {
+	if err := s.checkReady(nil); !errors.Is(err, errNotListening) {
 		t.Errorf("before it listens: %v", err)
 	}
 
-	serves(t, s)
+	startServer(t, s)
 
-	for deadline := time.Now().Add(time.Minute); s.ready(nil) != nil; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); s.checkReady(nil) != nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it listens, and is not ready")
 		}
 	}
 
-	if err := (&server{cfg: config.Webhooks{BindAddress: "0"}}).ready(nil); err != nil {
+	if err := (&server{cfg: config.Webhooks{BindAddress: "0"}}).checkReady(nil); err != nil {
 		t.Errorf("without webhooks: %v", err)
 	}
 }
 
-// shows gives the certificate that a server shows to somebody new.
-func shows(t *testing.T, address string) *x509.Certificate {
+// presentedCertificate returns the certificate that a server presents to a new connection.
+func presentedCertificate(t *testing.T, address string) *x509.Certificate {
 	t.Helper()
 
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
@@ -103,35 +103,35 @@ func shows(t *testing.T, address string) *x509.Certificate {
 	return secure.ConnectionState().PeerCertificates[0]
 }
 
-// A certificate that is renewed is served without a restart.
+// TestCertificateIsReadAgain checks that the server uses a renewed certificate without a restart.
 func TestCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
 	s := &server{cfg: config.Webhooks{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}}
 
-	if _, err := s.certificate(t.Context()); err == nil {
+	if _, err := s.tlsConfig(t.Context()); err == nil {
 		t.Error("it starts without a certificate")
 	}
 
-	certify(t, s.cfg, 1)
+	writeCertificate(t, s.cfg, 1)
 
-	address := serves(t, s)
-	if got := shows(t, address).SerialNumber.Int64(); got != 1 {
+	address := startServer(t, s)
+	if got := presentedCertificate(t, address).SerialNumber.Int64(); got != 1 {
 		t.Fatalf("it shows certificate %d", got)
 	}
 
-	certify(t, s.cfg, 2)
+	writeCertificate(t, s.cfg, 2)
 
-	for deadline := time.Now().Add(time.Minute); shows(t, address).SerialNumber.Int64() != 2; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); presentedCertificate(t, address).SerialNumber.Int64() != 2; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the old certificate is shown still")
 		}
 	}
 }
 
-// certify writes a certificate with a serial number, and its key.
-func certify(t *testing.T, to config.Webhooks, serial int64) {
+// writeCertificate writes a certificate with the given serial number, and its key.
+func writeCertificate(t *testing.T, to config.Webhooks, serial int64) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

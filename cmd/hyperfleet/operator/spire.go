@@ -12,13 +12,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Registry is the SPIRE server that attests machines; nil where none is configured. It
-// connects when it is first used: the operator starts, and is ready, without it.
-func Registry(
+// NewSPIRERegistry returns the client of the SPIRE server that attests machines, and nil if the configuration
+// names none. The client connects when it is first used, so the operator starts and becomes ready without the
+// server.
+func NewSPIRERegistry(
 	cfg v1alpha1.SPIRE, operatorUID string, observe func(operation string, took time.Duration, err error),
 ) (*spire.Registry, error) {
 	if cfg.Address == "" {
-		return nil, nil //nolint:nilnil // none is no error
+		return nil, nil //nolint:nilnil // a missing SPIRE server is not an error
 	}
 
 	out, err := spire.New(spire.Options{
@@ -32,11 +33,12 @@ func Registry(
 	return out, nil
 }
 
-// spireSettings checks what the types can't say.
-func spireSettings(cfg v1alpha1.SPIRE) error {
+// validateSPIRE checks the rules that the types of the configuration cannot express.
+func validateSPIRE(cfg v1alpha1.SPIRE) error {
 	if cfg.Address == "" {
 		if cfg.MachineAddress != "" || cfg.WorkloadAPI != "" {
-			return strictyaml.ErrorAt("identity.spire.address", "it is needed with identity.spire.machineAddress and workloadAPI")
+			return strictyaml.ErrorAt("identity.spire.address",
+				"it is required with identity.spire.machineAddress and identity.spire.workloadAPI")
 		}
 
 		return nil
@@ -48,10 +50,10 @@ func spireSettings(cfg v1alpha1.SPIRE) error {
 
 	if cfg.MachineAddress == "" {
 		return strictyaml.ErrorAt("identity.spire.machineAddress",
-			"it must be the SPIRE server's address as machines see it, such as spire.example.com:8081")
+			"it must be the address at which machines reach the SPIRE server, such as spire.example.com:8081")
 	}
 
-	unused, err := Registry(cfg, "", nil)
+	unused, err := NewSPIRERegistry(cfg, "", nil)
 	if err != nil {
 		return strictyaml.ErrorAt("identity.spire", "%w", err)
 	}

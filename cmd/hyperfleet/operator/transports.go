@@ -16,50 +16,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
-// Transports put the calls to other systems into the metrics, and keep those that change
-// something to the leader.
+// Transports wraps the HTTP transports of calls to other systems. It counts the calls in metrics, and lets
+// only the leader send requests that change something.
 type Transports struct {
-	calls *metrics.Calls
-	// leading refuses what changes something once another may lead.
-	leading func(http.RoundTripper) http.RoundTripper
+	calls *metrics.CallMetrics
+	// guardWrites rejects requests that change something when this process may no longer be the leader.
+	guardWrites func(http.RoundTripper) http.RoundTripper
 }
 
-// NewTransports makes transports whose metrics are in the registry.
+// NewTransports returns transports whose metrics are registered with the given registry.
 func NewTransports(registerer prometheus.Registerer, leading func(http.RoundTripper) http.RoundTripper) (*Transports, error) {
-	calls, err := metrics.NewCalls(registerer, nil)
+	calls, err := metrics.NewCallMetrics(registerer, nil)
 	if err != nil {
 		return nil, fmt.Errorf("set up metrics of external calls: %w", err)
 	}
 
-	return &Transports{calls: calls, leading: leading}, nil
+	return &Transports{calls: calls, guardWrites: leading}, nil
 }
 
-// hypervisor wraps the transport of calls to Proxmox VE.
-func (t *Transports) hypervisor(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("proxmox", proxmox.Operation, t.leading(next))
+// wrapHypervisor wraps the transport of calls to Proxmox VE.
+func (t *Transports) wrapHypervisor(next http.RoundTripper) http.RoundTripper {
+	return t.calls.WrapTransport("proxmox", proxmox.Operation, t.guardWrites(next))
 }
 
-// platform wraps the transport of calls to a CI platform, by its workload type.
-func (t *Transports) platform(kind string, next http.RoundTripper) http.RoundTripper {
+// wrapPlatform wraps the transport of calls to the CI platform of the given workload type.
+func (t *Transports) wrapPlatform(kind string, next http.RoundTripper) http.RoundTripper {
 	traits := Platforms()[kind].Traits()
 
-	return t.calls.Transport(traits.Slug, traits.Operation, t.leading(next))
+	return t.calls.WrapTransport(traits.Slug, traits.OperationName, t.guardWrites(next))
 }
 
-// registry wraps the transport of calls to image registries.
-func (t *Transports) registry(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("registry", nil, next)
+// wrapRegistry wraps the transport of calls to image registries, which change nothing.
+func (t *Transports) wrapRegistry(next http.RoundTripper) http.RoundTripper {
+	return t.calls.WrapTransport("registry", nil, next)
 }
 
-// hosted wraps the transport of calls to hosted clusters.
-func (t *Transports) hosted(next http.RoundTripper) http.RoundTripper {
-	return t.calls.Transport("hosted-cluster", nil, t.leading(next))
+// wrapHostedCluster wraps the transport of calls to hosted clusters.
+func (t *Transports) wrapHostedCluster(next http.RoundTripper) http.RoundTripper {
+	return t.calls.WrapTransport("hosted-cluster", nil, t.guardWrites(next))
 }
 
-// trusting is a transport to servers that the system's authorities verify, and those of a
-// file, which a setting names.
-func trusting(setting, caFile string) (http.RoundTripper, error) {
-	transport := httpbound.Plain()
+// newTransport returns a transport that trusts the CAs of the system and the CAs in caFile, if it is not
+// empty. setting is the name of the setting for error messages.
+func newTransport(setting, caFile string) (http.RoundTripper, error) {
+	transport := httpbound.NewTransport()
 
 	if caFile == "" {
 		return transport, nil
@@ -67,27 +67,27 @@ func trusting(setting, caFile string) (http.RoundTripper, error) {
 
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		return nil, fmt.Errorf("read the system's authorities: %w", err)
+		return nil, fmt.Errorf("read the CAs of the system: %w", err)
 	}
 
-	if transport.TLSClientConfig, err = httpbound.Trusting(caFile, pool); err != nil {
+	if transport.TLSClientConfig, err = httpbound.LoadTLSConfig(caFile, pool); err != nil {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	}
 
 	return transport, nil
 }
 
-// logStore is the transport of calls to the object store of runners' logs.
-func (t *Transports) logStore(caFile string) (http.RoundTripper, error) {
-	base, err := trusting("runners.logs.store.caFile", caFile)
+// newLogStoreTransport returns the transport of calls to the object store for runner logs.
+func (t *Transports) newLogStoreTransport(caFile string) (http.RoundTripper, error) {
+	base, err := newTransport("runners.logs.store.caFile", caFile)
 	if err != nil {
 		return nil, err
 	}
 
-	return t.calls.Transport("log-store", nil, t.leading(httpbound.Transport(base))), nil
+	return t.calls.WrapTransport("log-store", nil, t.guardWrites(httpbound.LimitBodies(base))), nil
 }
 
-// Identity counts a call to the SPIRE server.
-func (t *Transports) Identity(operation string, took time.Duration, err error) {
+// ObserveSPIRE records the duration and the result of a call to the SPIRE server in the metrics.
+func (t *Transports) ObserveSPIRE(operation string, took time.Duration, err error) {
 	t.calls.Observe("spire", operation, took, err)
 }

@@ -19,44 +19,46 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// servesWebhooks says whether CI platforms and machines call this process.
+// servesWebhooks reports whether this process serves webhooks and machine reports.
 func servesWebhooks(cfg config.OperatorConfig) bool {
 	return slices.Contains(cfg.Controllers, config.AreaRunners) && cfg.Webhooks.BindAddress != "0"
 }
 
-// byOwnAuthority says whether they are shown a certificate that the operator makes itself.
-func byOwnAuthority(cfg config.OperatorConfig) bool {
+// usesOwnAuthority reports whether the webhook server uses a certificate of the operator's own CA.
+func usesOwnAuthority(cfg config.OperatorConfig) bool {
 	return servesWebhooks(cfg) && cfg.Webhooks.CertFile == "" && !cfg.Webhooks.PlainHTTP && cfg.Webhooks.OwnAuthority
 }
 
-// webhookSettings sees that nobody serves in the clear who has not said so: machines send
-// tokens here, and get credentials.
-func webhookSettings(cfg config.OperatorConfig) error {
+// validateWebhooks checks the settings of the webhook server. It rejects plain HTTP beyond loopback unless
+// the configuration asks for it explicitly, because machines send tokens to the server and receive
+// credentials.
+func validateWebhooks(cfg config.OperatorConfig) error {
 	var errs []error
 
-	wrong := func(bad bool, key, format string, args ...any) {
-		if bad {
+	rejectIf := func(isInvalid bool, key, format string, args ...any) {
+		if isInvalid {
 			errs = append(errs, strictyaml.ErrorAt(key, format, args...))
 		}
 	}
 	web := cfg.Webhooks
 
-	wrong((web.CertFile == "") != (web.KeyFile == ""), "webhooks.certFile",
-		"it belongs together with webhooks.keyFile: set both or neither")
-	wrong(web.PlainHTTP && web.CertFile != "", "webhooks.plainHTTP", "webhooks.certFile serves TLS: leave one of them out")
-	wrong(servesWebhooks(cfg) && web.CertFile == "" && !web.OwnAuthority && !web.PlainHTTP && !onLoopback(web.BindAddress),
-		"webhooks.bindAddress", "%q is beyond loopback, where tokens of machines are not taken in the clear: set webhooks.certFile "+
-			"and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP where an ingress ends TLS", web.BindAddress)
+	rejectIf((web.CertFile == "") != (web.KeyFile == ""), "webhooks.certFile",
+		"it is required together with webhooks.keyFile: set both or neither")
+	rejectIf(web.PlainHTTP && web.CertFile != "", "webhooks.plainHTTP",
+		"it conflicts with webhooks.certFile, which serves TLS: remove one of them")
+	rejectIf(servesWebhooks(cfg) && web.CertFile == "" && !web.OwnAuthority && !web.PlainHTTP && !isLoopback(web.BindAddress),
+		"webhooks.bindAddress", "%q is not a loopback address, so tokens of machines need TLS: set webhooks.certFile "+
+			"and webhooks.keyFile, or webhooks.ownAuthority, or webhooks.plainHTTP if an ingress terminates TLS", web.BindAddress)
 
-	if err := webhookURL(web.URL); err != nil {
+	if err := validateWebhookURL(web.URL); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("webhooks.url", "%w", err))
 	}
 
 	return errors.Join(errs...)
 }
 
-// onLoopback says whether only this machine reaches an address that is listened on.
-func onLoopback(bind string) bool {
+// isLoopback reports whether a bind address is reachable only from this machine.
+func isLoopback(bind string) bool {
 	host, _, _ := net.SplitHostPort(bind)
 	addr, _ := netip.ParseAddr(host)
 
@@ -65,24 +67,25 @@ func onLoopback(bind string) bool {
 
 var errWebhookURL = errors.New("it must be a URL such as https://hyperfleet.example.com, without a path")
 
-func webhookURL(text string) error {
+func validateWebhookURL(text string) error {
 	if text == "" {
 		return nil
 	}
 
 	u, err := url.Parse(text)
-	web := err == nil && (u.Scheme == "https" || u.Scheme == "http")
-	if !web || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	isHTTP := err == nil && (u.Scheme == "https" || u.Scheme == "http")
+	if !isHTTP || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return errWebhookURL
 	}
 
 	return nil
 }
 
-// guestCAs are what machines verify the operator by. A file is read each time, since whoever
-// renews the certificate may renew its authority too; while it can't be read the last one counts.
-func guestCAs(file string) (func() string, error) {
-	last, err := readCAs(file)
+// newGuestCABundle returns a function that returns the CA bundle with which machines verify the operator. The
+// function reads the file at each call, because the CA may be renewed together with the certificate. If the
+// file cannot be read or is invalid, the function returns the last valid bundle.
+func newGuestCABundle(file string) (func() string, error) {
+	last, err := readCABundle(file)
 	if err != nil {
 		return nil, err
 	}
@@ -93,22 +96,22 @@ func guestCAs(file string) (func() string, error) {
 		mu.Lock()
 		defer mu.Unlock()
 
-		if now, err := readCAs(file); err == nil {
-			last = now
+		if current, err := readCABundle(file); err == nil {
+			last = current
 		}
 
 		return last
 	}, nil
 }
 
-func readCAs(file string) (string, error) {
+func readCABundle(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("read guest.caFile: %w", err)
 	}
 
-	if _, err := inputbound.Authorities(raw, nil); err != nil {
-		return "", fmt.Errorf("read guest.caFile %s: %w", file, err)
+	if _, err := inputbound.ParseCABundle(raw, nil); err != nil {
+		return "", fmt.Errorf("parse guest.caFile %s: %w", file, err)
 	}
 
 	return string(raw), nil

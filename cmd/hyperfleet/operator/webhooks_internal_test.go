@@ -23,14 +23,14 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 )
 
-// authorityOf is what an operator has of its own in a cluster.
-func authorityOf(t *testing.T, c client.Client, now clock.PassiveClock) *authority {
+// newTestAuthority returns the operator's own CA in a cluster.
+func newTestAuthority(t *testing.T, c client.Client, now clock.PassiveClock) *authority {
 	t.Helper()
 
 	cfg := config.Default()
 	cfg.Guest.URL, cfg.Webhooks.URL = "https://127.0.0.1:8443", "https://hyperfleet.example.com"
 
-	out, err := readAuthority(t.Context(), c, c, now, cfg)
+	out, err := ensureAuthority(t.Context(), c, c, now, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func authorityOf(t *testing.T, c client.Client, now clock.PassiveClock) *authori
 	return out
 }
 
-// asMachine calls the operator as a machine that trusts a bundle and nobody else.
-func asMachine(t *testing.T, address, host, bundle string) error {
+// callAsMachine calls the operator as a machine that trusts only the given CA bundle.
+func callAsMachine(t *testing.T, address, host, bundle string) error {
 	t.Helper()
 
 	roots := x509.NewCertPool()
@@ -63,47 +63,47 @@ func asMachine(t *testing.T, address, host, bundle string) error {
 	return err
 }
 
-// Machines are told to trust the operator's own authority, and get through, to every replica;
-// those that trust another one don't.
+// TestMachinesTrustTheOwnAuthority checks that machines with the operator's own CA can connect to every replica, and
+// that machines with another CA cannot.
 func TestMachinesTrustTheOwnAuthority(t *testing.T) {
 	t.Parallel()
 
-	// As the manifests have it: without data.
+	// The manifests contain this Secret without data.
 	empty := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: authoritySecret}}
-	cluster, elsewhere := clusterOf(t, "a", empty), clusterOf(t, "b")
+	cluster, elsewhere := newCluster(t, "a", empty), newCluster(t, "b")
 
 	cfg := config.Default()
 	cfg.Guest.URL = "https://127.0.0.1:8443"
 
-	told, err := identify(t.Context(), cluster, cluster, cfg)
+	told, err := loadIdentity(t.Context(), cluster, cluster, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	machines, err := settings(cfg, told)
+	machines, err := newMachineSettings(cfg, told)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	replica := authorityOf(t, cluster, clock.RealClock{})
-	other := authorityOf(t, elsewhere, clock.RealClock{})
+	replica := newTestAuthority(t, cluster, clock.RealClock{})
+	other := newTestAuthority(t, elsewhere, clock.RealClock{})
 
 	for _, one := range []*authority{told.webhooks, replica} {
-		address := serves(t, &server{authority: one})
+		address := startServer(t, &server{authority: one})
 
 		for _, host := range []string{"127.0.0.1", "hyperfleet-webhooks.hyperfleet-system.svc"} {
-			if err := asMachine(t, address, host, machines.GuestCABundle()); err != nil {
+			if err := callAsMachine(t, address, host, machines.GuestCABundle()); err != nil {
 				t.Errorf("a machine that trusts the authority: %v", err)
 			}
 		}
 
 		for name, why := range map[string]string{other.pem: "another authority", "": "nobody"} {
-			if err := asMachine(t, address, "127.0.0.1", name); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+			if err := callAsMachine(t, address, "127.0.0.1", name); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 				t.Errorf("a machine that trusts %s: %v", why, err)
 			}
 		}
 
-		if err := asMachine(t, address, "elsewhere.example.com", machines.GuestCABundle()); err == nil {
+		if err := callAsMachine(t, address, "elsewhere.example.com", machines.GuestCABundle()); err == nil {
 			t.Error("it shows itself as somebody else")
 		}
 	}
@@ -112,12 +112,13 @@ func TestMachinesTrustTheOwnAuthority(t *testing.T) {
 		t.Error("machines get the authority's key")
 	}
 
-	if !slices.Contains(shows(t, serves(t, &server{authority: replica})).DNSNames, "hyperfleet.example.com") {
+	if !slices.Contains(presentedCertificate(t, startServer(t, &server{authority: replica})).DNSNames, "hyperfleet.example.com") {
 		t.Error("it has not the name that CI platforms know")
 	}
 }
 
-// Nothing is made that nobody is shown, and what is given goes before.
+// TestOwnAuthorityIsForWhoHasNone checks that the operator creates no CA if it does not need one, such as with a
+// configured certificate.
 func TestOwnAuthorityIsForWhoHasNone(t *testing.T) {
 	t.Parallel()
 
@@ -131,31 +132,31 @@ func TestOwnAuthorityIsForWhoHasNone(t *testing.T) {
 		cfg := config.Default()
 		edit(&cfg)
 
-		c := clusterOf(t, "a")
+		c := newCluster(t, "a")
 
-		out, err := identify(t.Context(), c, c, cfg)
+		out, err := loadIdentity(t.Context(), c, c, cfg)
 		if err != nil || out.webhooks != nil {
 			t.Errorf("%s: %v, %v", name, out.webhooks, err)
 		}
 
-		machines, err := settings(cfg, out)
+		machines, err := newMachineSettings(cfg, out)
 		if err != nil || machines.GuestCABundle != nil {
 			t.Errorf("%s: machines are told to trust somebody (%v)", name, err)
 		}
 	}
 }
 
-// What is shown is renewed before it ends, by the same authority; an authority that has ended, or
-// is none, is told of with the fix.
+// TestOwnCertificateIsRenewed checks that the server certificate is renewed by the same CA before it expires, and that
+// the errors for an expired or invalid CA name the fix.
 func TestOwnCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 
-	c := clusterOf(t, "a")
+	c := newCluster(t, "a")
 	now := testclock.NewFakeClock(time.Now())
-	a := authorityOf(t, c, now)
+	a := newTestAuthority(t, c, now)
 
 	shown := func() *x509.Certificate {
-		pair, err := a.show(nil)
+		pair, err := a.getCertificate(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,22 +165,22 @@ func TestOwnCertificateIsRenewed(t *testing.T) {
 	}
 	first := shown()
 
-	now.Step(certificateLasts / 2)
+	now.Step(certificateLifetime / 2)
 
 	if !shown().Equal(first) {
 		t.Error("it is renewed at half of its time")
 	}
 
-	now.Step(certificateLasts / 4)
+	now.Step(certificateLifetime / 4)
 
-	if second := shown(); second.Equal(first) || second.CheckSignatureFrom(a.certificate) != nil || !second.NotAfter.After(first.NotAfter) {
+	if second := shown(); second.Equal(first) || second.CheckSignatureFrom(a.caCertificate) != nil || !second.NotAfter.After(first.NotAfter) {
 		t.Error("it is not renewed in time, or by another authority")
 	}
 
-	now.Step(authorityLasts)
+	now.Step(authorityLifetime)
 
 	cfg := config.Default()
-	if _, err := readAuthority(t.Context(), c, c, now, cfg); err == nil || !strings.Contains(err.Error(), "it has ended: take the data out of the secret") {
+	if _, err := ensureAuthority(t.Context(), c, c, now, cfg); err == nil || !strings.Contains(err.Error(), "the CA certificate has expired: delete the data of the Secret") {
 		t.Errorf("after its end: %v", err)
 	}
 
@@ -188,16 +189,16 @@ func TestOwnCertificateIsRenewed(t *testing.T) {
 		Data:       map[string][]byte{"tls.key": []byte("a-secret-text")},
 	}
 
-	c = clusterOf(t, "b", broken)
+	c = newCluster(t, "b", broken)
 
-	_, err := readAuthority(t.Context(), c, c, now, cfg)
-	if err == nil || !strings.Contains(err.Error(), "it holds no certificate") || strings.Contains(err.Error(), "a-secret-text") {
+	_, err := ensureAuthority(t.Context(), c, c, now, cfg)
+	if err == nil || !strings.Contains(err.Error(), "it has no CA certificate") || strings.Contains(err.Error(), "a-secret-text") {
 		t.Errorf("without a certificate: %v", err)
 	}
 }
 
-// An authority that is renewed in its file is told to the next machine; one that can't be read
-// for the moment is as it was.
+// TestAuthoritiesOfMachinesAreReadAgain checks that new machines receive a CA that was renewed in its file, and that the
+// last valid CA is used while the file is invalid.
 func TestAuthoritiesOfMachinesAreReadAgain(t *testing.T) {
 	t.Parallel()
 
@@ -215,17 +216,17 @@ func TestAuthoritiesOfMachinesAreReadAgain(t *testing.T) {
 			write(text)
 		}
 
-		if _, err := settings(cfg, identity{}); err == nil || !strings.Contains(err.Error(), "read guest.caFile") {
+		if _, err := newMachineSettings(cfg, identity{}); err == nil || !strings.Contains(err.Error(), "guest.caFile") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 
-	first, second := authorityOf(t, clusterOf(t, "a"), clock.RealClock{}), authorityOf(t, clusterOf(t, "b"), clock.RealClock{})
+	first, second := newTestAuthority(t, newCluster(t, "a"), clock.RealClock{}), newTestAuthority(t, newCluster(t, "b"), clock.RealClock{})
 
 	write(first.pem)
 
-	// Their file goes before the operator's own.
-	machines, err := settings(cfg, identity{webhooks: second})
+	// guest.caFile overrides the operator's own CA.
+	machines, err := newMachineSettings(cfg, identity{webhooks: second})
 	if err != nil || machines.GuestCABundle() != first.pem {
 		t.Fatalf("%v", err)
 	}

@@ -31,17 +31,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// written are the objects of the manifests, read back: what is tried is what is applied.
-type written struct {
+// manifests are the objects that are parsed from the rendered manifests. The checks use them, so that the
+// checked objects are exactly the objects that the user applies.
+type manifests struct {
 	cluster  v1alpha1.HypervisorCluster
 	template v1alpha1.HypervisorMachineTemplate
 	pool     v1alpha1.RunnerPool
-	secrets  unapplied
+	secrets  secretReader
 }
 
-// read reads the manifests that the answers come to.
-func (a *answers) read() (*written, error) {
-	out := &written{secrets: unapplied{}}
+// renderObjects renders the manifests and parses their objects.
+func (a *answers) renderObjects() (*manifests, error) {
+	out := &manifests{secrets: secretReader{}}
 
 	for _, name := range []string{fleetFile, secretsFile} {
 		text, err := a.render(name)
@@ -51,7 +52,7 @@ func (a *answers) read() (*written, error) {
 
 		for part := range strings.SplitSeq(text, "\n---\n") {
 			if err := out.add([]byte(part)); err != nil {
-				return nil, fmt.Errorf("read back %s: %w", name, err)
+				return nil, fmt.Errorf("parse rendered %s: %w", name, err)
 			}
 		}
 	}
@@ -59,7 +60,9 @@ func (a *answers) read() (*written, error) {
 	return out, nil
 }
 
-func (w *written) add(text []byte) error {
+// add parses one object and keeps it. It ignores kinds that the checks do not need. A field that the kind
+// does not have is an error.
+func (w *manifests) add(text []byte) error {
 	var object map[string]any
 	if err := yaml.Unmarshal(text, &object); err != nil {
 		return err
@@ -67,16 +70,16 @@ func (w *written) add(text []byte) error {
 
 	secret := &corev1.Secret{}
 	kind, _ := object["kind"].(string)
-	into := map[string]any{
+	target := map[string]any{
 		"HypervisorCluster": &w.cluster, "HypervisorMachineTemplate": &w.template, "RunnerPool": &w.pool, "Secret": secret,
 	}[kind]
 
-	if into == nil {
+	if target == nil {
 		return nil
 	}
 
-	// As strict as the API server, to which the case of a field matters.
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, into, true); err != nil {
+	// The conversion is as strict as the API server, which distinguishes upper and lower case in field names.
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, target, true); err != nil {
 		return err
 	}
 
@@ -92,36 +95,37 @@ func (w *written) add(text []byte) error {
 	return nil
 }
 
-// unapplied reads the Secrets that are not on any API server yet.
-type unapplied map[client.ObjectKey]*corev1.Secret
+// secretReader is a client.Reader for Secrets that are not applied to an API server yet.
+type secretReader map[client.ObjectKey]*corev1.Secret
 
-// Get gives a Secret, or what is around it.
-func (u unapplied) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	found := u[key]
-	if found == nil {
+// Get returns a Secret or its metadata. It returns a NotFound error if there is no such Secret.
+func (u secretReader) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	templateNodes := u[key]
+	if templateNodes == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.String())
 	}
 
 	switch into := into.(type) {
 	case *corev1.Secret:
-		found.DeepCopyInto(into)
+		templateNodes.DeepCopyInto(into)
 	case *metav1.PartialObjectMetadata:
-		found.ObjectMeta.DeepCopyInto(&into.ObjectMeta)
+		templateNodes.ObjectMeta.DeepCopyInto(&into.ObjectMeta)
 	default:
-		return fmt.Errorf("get Secret %s: it is no %T", key, into)
+		return fmt.Errorf("get Secret %s: unexpected type %T", key, into)
 	}
 
 	return nil
 }
 
-// List lists nothing.
-func (u unapplied) List(context.Context, client.ObjectList, ...client.ListOption) error {
-	return errors.New("list Secrets: they are read by name")
+// List always returns an error, because the checks read Secrets by name only.
+func (u secretReader) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return errors.New("list Secrets: not supported, get them by name")
 }
 
-// checkHypervisor tries the cluster and the template as the operator does, and says what it saw.
+// checkHypervisor connects to the hypervisor and looks up the template in the same way as the operator. It
+// returns a description of what it found, with warnings.
 func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
-	objects, err := a.read()
+	objects, err := a.renderObjects()
 	if err != nil {
 		return "", err
 	}
@@ -143,30 +147,30 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	found, err := provider.Resolve(ctx, vmspec.TemplateRef(&objects.template), vmspec.Shape(&objects.template))
+	templateNodes, err := provider.Resolve(ctx, vmspec.NewTemplateRef(&objects.template), vmspec.NewShape(&objects.template))
 	if err != nil {
 		return "", err
 	}
 
-	said := fmt.Sprintf("%s %s answers, with %s; template %s is on %d of them",
-		info.Product, info.Version, english.Plural(len(info.Nodes), "node", ""), a.Template, len(found))
+	result := fmt.Sprintf("connected to %s %s with %s; template %s is available on %d of them",
+		info.Product, info.Version, english.Plural(len(info.Nodes), "node", ""), a.Template, len(templateNodes))
 
-	return strings.Join(append([]string{said}, info.Warnings...), "\n  "), nil
+	return strings.Join(append([]string{result}, info.Warnings...), "\n  "), nil
 }
 
-// checkPlatform tries the credentials of the CI platform as the operator does.
+// checkPlatform validates the credentials of the CI platform in the same way as the operator.
 func (a *answers) checkPlatform(ctx context.Context) error {
-	objects, err := a.read()
+	objects, err := a.renderObjects()
 	if err != nil {
 		return err
 	}
 
-	var named []string
+	var allowedURLs []string
 	if a.GitHubURL != "" {
-		named = []string{a.GitHubURL} // by whoever runs this, wherever it is
+		allowedURLs = []string{a.GitHubURL} // the user chose this server, so any address is allowed
 	}
 
-	reach, err := httpbound.NewReach(named, nil)
+	reach, err := httpbound.NewEgressPolicy(allowedURLs, nil)
 	if err != nil {
 		return err
 	}
@@ -176,7 +180,7 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 		Platforms: operator.Platforms(),
 	}
 
-	provider, err := platforms.For(ctx, &objects.template, objects.pool.Spec.Workload)
+	provider, err := platforms.ProviderFor(ctx, &objects.template, objects.pool.Spec.Workload)
 	if err != nil {
 		return err
 	}
@@ -184,11 +188,12 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 	return provider.Validate(ctx)
 }
 
-// certificate is what a server shows: trusted by this machine, or only by its fingerprint.
-func certificate(ctx context.Context, endpoint string) (fingerprint string, trusted bool, err error) {
+// probeCertificate connects to a server and reports whether this machine trusts its certificate. If not, it
+// returns the SHA-256 fingerprint of the certificate. It sends no data over the connection.
+func probeCertificate(ctx context.Context, endpoint string) (fingerprint string, trusted bool, err error) {
 	server, err := url.Parse(endpoint)
 	if err != nil {
-		return "", false, fmt.Errorf("read endpoint: %w", err)
+		return "", false, fmt.Errorf("parse endpoint: %w", err)
 	}
 
 	address := server.Host
@@ -198,7 +203,7 @@ func certificate(ctx context.Context, endpoint string) (fingerprint string, trus
 
 	dial := func(unverified bool) (net.Conn, error) {
 		dialer := &tls.Dialer{Config: &tls.Config{
-			// Nothing is sent over this connection: it is made to see the certificate.
+			// The connection serves only to read the certificate, and no data is sent over it.
 			InsecureSkipVerify: unverified, //nolint:gosec // as above
 			MinVersion:         tls.VersionTLS12, ServerName: server.Hostname(),
 		}}
@@ -212,27 +217,28 @@ func certificate(ctx context.Context, endpoint string) (fingerprint string, trus
 
 	conn, err := dial(true)
 	if err != nil {
-		return "", false, fmt.Errorf("reach %s: %w", address, err)
+		return "", false, fmt.Errorf("connect to %s: %w", address, err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing was sent
+	defer conn.Close() //nolint:errcheck // no data was sent
 
-	secure, ok := conn.(*tls.Conn)
-	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
-		return "", false, fmt.Errorf("reach %s: it shows no certificate", address)
+	tlsConn, ok := conn.(*tls.Conn)
+	if !ok || len(tlsConn.ConnectionState().PeerCertificates) == 0 {
+		return "", false, fmt.Errorf("connect to %s: the server presents no certificate", address)
 	}
 
-	return hypervisor.Fingerprint(sha256.Sum256(secure.ConnectionState().PeerCertificates[0].Raw)), false, nil
+	return hypervisor.FormatFingerprint(sha256.Sum256(tlsConn.ConnectionState().PeerCertificates[0].Raw)), false, nil
 }
 
-// apiURL is a Proxmox VE's API of what people write: a host, a host with a port, a URL.
-func apiURL(text string) (string, error) {
+// normalizeEndpoint returns the URL of the Proxmox VE API for a host, a host with a port, or a URL. The
+// default port is 8006, and the default path is /api2/json.
+func normalizeEndpoint(text string) (string, error) {
 	if !strings.Contains(text, "://") {
 		text = "https://" + text
 	}
 
 	parsed, err := url.Parse(strings.TrimRight(text, "/"))
 	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "https" {
-		return "", errors.New("the endpoint is a host, or an https URL such as https://pve.example.com:8006")
+		return "", errors.New("the endpoint must be a host, or an https URL such as https://pve.example.com:8006")
 	}
 
 	if parsed.Port() == "" {

@@ -23,10 +23,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// checkTimeout bounds one check. People may think for as long as they like.
+// checkTimeout limits one check. The time for answers is not limited.
 const checkTimeout = time.Minute
 
-// options are the flags.
+// options holds the flags of the command.
 type options struct {
 	answers
 
@@ -36,26 +36,27 @@ type options struct {
 	skipChecks                                   bool
 }
 
-// New makes the command.
+// New returns the command `hyperfleet init`.
 func New() *cobra.Command {
 	var o options
 
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Ask for a hypervisor and a CI platform, try them, and write the manifests of a first fleet",
-		Long: `Ask for what a first fleet of runners needs: a Proxmox VE and a token for it, an organisation or
-a repository on GitHub and a token or an App for it. Each answer is tried as the operator will
-try it, and what is wrong is told with its fix. Then two files are written: fleet.yaml, to keep,
-and secrets.yaml. Nothing is applied, and nothing is changed on either side.
+		Short: "Ask for a hypervisor and a CI platform, check both, and write the manifests of a first fleet",
+		Long: `Ask for what a first fleet of runners needs: a Proxmox VE cluster with an API token, and an
+organization or a repository on GitHub with a token or a GitHub App. The command checks each answer
+in the same way as the operator, and shows what is wrong and how to fix it. Then it writes two files:
+fleet.yaml, which you can keep in a repository, and secrets.yaml. It applies nothing to the cluster,
+and changes nothing on Proxmox VE or GitHub.
 
-Every question has a flag. Without a terminal nothing is asked, and what is missing is told at
-once. Secrets are read from files, so that they are in no list of processes.`,
+Every question has a flag. Without a terminal, the command asks nothing, and lists all missing flags.
+It reads secrets from files, so that they do not appear in the list of processes.`,
 		Example: `  hyperfleet init
   hyperfleet init --endpoint pve.example.com --token-id hyperfleet@pve!operator --token-secret-file pve-token \
     --organization my-org --github-token-file github-token --dir my-fleet`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("init: it takes no argument: every answer has a flag")
+				return cli.Usagef("init: the command takes no arguments: use flags to answer questions")
 			}
 
 			return nil
@@ -75,49 +76,49 @@ once. Secrets are read from files, so that they are in no list of processes.`,
 
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.Endpoint, "endpoint", "", "Proxmox VE: a host, or a URL such as https://pve.example.com:8006")
+	flags.StringVar(&o.Endpoint, "endpoint", "", "endpoint of Proxmox VE: a host, or a URL such as https://pve.example.com:8006")
 	flags.StringVar(&o.Fingerprint, "fingerprint", "",
-		"SHA-256 fingerprint of its certificate; default: none where its authority is trusted, else it is asked for")
-	flags.StringVar(&o.caFile, "ca-file", "", "file with the authority of its certificate, in PEM, in place of a fingerprint")
-	flags.StringVar(&o.TokenID, "token-id", "", "API token, such as hyperfleet@pve!operator")
-	flags.StringVar(&o.tokenSecretFile, "token-secret-file", "", "file with the API token's secret")
-	flags.StringVar(&o.Template, "template", "hyperfleet-runner", "name of the template that machines are clones of")
-	flags.IntVar(&o.CPU, "cpu", 4, "cores of a machine")
-	flags.StringVar(&o.Memory, "memory", "8Gi", "memory of a machine")
-	flags.StringVar(&o.Organization, "organization", "", "organisation on GitHub whose jobs are run")
-	flags.StringVar(&o.Repository, "repository", "", "one repository, owner/name, in place of an organisation")
-	flags.StringVar(&o.GitHubURL, "github-url", "", "API of a GitHub Enterprise Server; default: github.com's")
-	flags.StringVar(&o.gitHubTokenFile, "github-token-file", "", "file with a token of GitHub")
-	flags.StringVar(&o.AppID, "app-id", "", "GitHub App, in place of a token")
-	flags.StringVar(&o.InstallationID, "installation-id", "", "installation of the GitHub App")
+		"SHA-256 fingerprint of the Proxmox VE certificate; only needed if this machine does not trust its CA")
+	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the Proxmox VE certificate in PEM, instead of a fingerprint")
+	flags.StringVar(&o.TokenID, "token-id", "", "ID of the Proxmox VE API token, such as hyperfleet@pve!operator")
+	flags.StringVar(&o.tokenSecretFile, "token-secret-file", "", "file with the secret of the Proxmox VE API token")
+	flags.StringVar(&o.Template, "template", "hyperfleet-runner", "name of the Proxmox VE template for machines")
+	flags.IntVar(&o.CPU, "cpu", 4, "number of cores of each machine")
+	flags.StringVar(&o.Memory, "memory", "8Gi", "memory of each machine")
+	flags.StringVar(&o.Organization, "organization", "", "GitHub organization whose jobs the fleet runs")
+	flags.StringVar(&o.Repository, "repository", "", "GitHub repository, as owner/name, instead of an organization")
+	flags.StringVar(&o.GitHubURL, "github-url", "", "API URL of a GitHub Enterprise Server; default: the API of github.com")
+	flags.StringVar(&o.gitHubTokenFile, "github-token-file", "", "file with a GitHub token")
+	flags.StringVar(&o.AppID, "app-id", "", "ID of a GitHub App, instead of a token")
+	flags.StringVar(&o.InstallationID, "installation-id", "", "installation ID of the GitHub App")
 	flags.StringVar(&o.appKeyFile, "app-key-file", "", "file with the private key of the GitHub App")
-	flags.StringSliceVar(&o.Labels, "labels", []string{"linux", "x64"}, "labels of the jobs that are run")
-	flags.IntVar(&o.MaxMachines, "max-machines", 10, "how many machines there may be at once")
+	flags.StringSliceVar(&o.Labels, "labels", []string{"linux", "x64"}, "labels of the jobs that the fleet runs")
+	flags.IntVar(&o.MaxMachines, "max-machines", 10, "maximum number of machines")
 	flags.StringVar(&o.Cluster, "cluster", "proxmox", "name of the HypervisorCluster")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "ci", "namespace of the template and the pool")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", config.Default().Namespace, "namespace that the operator runs in")
-	flags.StringVar(&o.dir, "dir", "fleet", "folder that the files are written to")
-	flags.BoolVar(&o.skipChecks, "skip-checks", false, "try nothing: for a machine that reaches neither side")
+	flags.StringVar(&o.dir, "dir", "fleet", "folder to write the files to")
+	flags.BoolVar(&o.skipChecks, "skip-checks", false, "skip all checks; for machines that cannot reach Proxmox VE or GitHub")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 }
 
-// run asks, checks and writes.
+// run asks the questions, checks the answers, and writes the files.
 func (o *options) run(cmd *cobra.Command) error {
 	if err := o.readFiles(); err != nil {
 		return err
 	}
 
-	ask := &asker{in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
-	if file, ok := ask.in.(*os.File); ok {
-		ask.terminal = term.IsTerminal(int(file.Fd()))
+	prompt := &prompter{in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
+	if file, ok := prompt.in.(*os.File); ok {
+		prompt.terminal = term.IsTerminal(int(file.Fd()))
 	}
 
-	if err := o.vacant(); err != nil {
+	if err := o.checkNoFiles(); err != nil {
 		return err
 	}
 
-	if missing := append(o.hypervisorQuestions(), o.platformQuestions()...); !ask.terminal {
-		if err := ask.all(missing); err != nil {
+	if missing := append(o.hypervisorQuestions(), o.platformQuestions()...); !prompt.terminal {
+		if err := prompt.askAll(missing); err != nil {
 			return err
 		}
 	}
@@ -127,37 +128,38 @@ func (o *options) run(cmd *cobra.Command) error {
 		missing func() []question
 		check   func(context.Context) (string, error)
 	}{
-		{"Proxmox VE", o.hypervisorQuestions, o.tryHypervisor},
-		{"GitHub", o.platformQuestions, o.tryPlatform},
+		{"Proxmox VE", o.hypervisorQuestions, o.verifyHypervisor},
+		{"GitHub", o.platformQuestions, o.verifyPlatform},
 	} {
-		if err := o.settle(cmd, ask, part.name, part.missing, part.check); err != nil {
+		if err := o.askAndCheck(cmd, prompt, part.name, part.missing, part.check); err != nil {
 			return err
 		}
 	}
 
 	var err error
-	if o.Endpoint, err = apiURL(o.Endpoint); err != nil {
+	if o.Endpoint, err = normalizeEndpoint(o.Endpoint); err != nil {
 		return err
 	}
 
 	if o.WebhookSecret == "" {
 		raw := make([]byte, 32)
-		_, _ = rand.Read(raw) // it never fails
+		_, _ = rand.Read(raw) // crypto/rand never returns an error
 		o.WebhookSecret = hex.EncodeToString(raw)
 	}
 
-	if err := o.write(o.dir); err != nil {
+	if err := o.writeFiles(o.dir); err != nil {
 		return err
 	}
 
-	fmt.Fprintf(ask.out, "written: %s/%s, %s/%s\n\nNext:\n\n    kubectl apply --server-side -f %s\n    hyperfleet doctor\n\n"+
-		"The webhook on GitHub takes the secret in %s/%s; docs/guides/github.md says the rest.\n",
+	fmt.Fprintf(prompt.out, "Wrote %s/%s and %s/%s.\n\nNext steps:\n\n"+
+		"    kubectl apply --server-side -f %s\n    hyperfleet doctor\n\n"+
+		"Configure the webhook on GitHub with the secret in %s/%s, as docs/guides/github.md describes.\n",
 		o.dir, fleetFile, o.dir, secretsFile, o.dir, o.dir, secretsFile)
 
 	if o.GitHubURL != "" {
 		fmt.Fprintf(
-			ask.out,
-			"The operator calls a server of yours only if its configuration lists it: add %s to runners.platformURLs.\n",
+			prompt.out,
+			"The operator calls only servers that its configuration allows: add %s to runners.platformURLs.\n",
 			o.GitHubURL,
 		)
 	}
@@ -165,13 +167,13 @@ func (o *options) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// settle asks what is missing of one side, and tries it, until it is right or nobody is there
-// to ask.
-func (o *options) settle(
-	cmd *cobra.Command, ask *asker, name string, missing func() []question, check func(context.Context) (string, error),
+// askAndCheck asks the missing questions about Proxmox VE or GitHub and checks the answers. With a terminal
+// it repeats this until the check succeeds. Without a terminal it returns the first error.
+func (o *options) askAndCheck(
+	cmd *cobra.Command, prompt *prompter, name string, missing func() []question, check func(context.Context) (string, error),
 ) error {
 	for {
-		if err := ask.all(missing()); err != nil {
+		if err := prompt.askAll(missing()); err != nil {
 			return err
 		}
 
@@ -179,11 +181,11 @@ func (o *options) settle(
 			return nil
 		}
 
-		said, err := bounded(cmd, check)
+		result, err := runCheck(cmd, check)
 
 		var unknown *unknownCertificateError
-		if errors.As(err, &unknown) && ask.terminal {
-			if err := ask.confirm(unknown.question()); err != nil {
+		if errors.As(err, &unknown) && prompt.terminal {
+			if err := prompt.confirm(unknown.question()); err != nil {
 				return err
 			}
 
@@ -193,31 +195,31 @@ func (o *options) settle(
 		}
 
 		if err == nil {
-			fmt.Fprintf(ask.out, "%s: %s\n", name, said)
+			fmt.Fprintf(prompt.out, "%s: %s\n", name, result)
 
 			return nil
 		}
 
-		if !ask.terminal {
+		if !prompt.terminal {
 			return err
 		}
 
-		fmt.Fprintf(ask.out, "%s: %v\n", name, err)
-		o.forget(name)
+		fmt.Fprintf(prompt.out, "%s: %v\n", name, err)
+		o.clearAnswers(name)
 	}
 }
 
-// bounded checks, until it takes too long or is interrupted. While somebody is asked, an
-// interrupt ends the program.
-func bounded(cmd *cobra.Command, check func(context.Context) (string, error)) (string, error) {
-	ctx, stop := cli.Bounded(cmd, checkTimeout)
+// runCheck runs a check with checkTimeout. An interrupt cancels the check. While the command waits for an
+// answer, an interrupt ends the program.
+func runCheck(cmd *cobra.Command, check func(context.Context) (string, error)) (string, error) {
+	ctx, stop := cli.WithTimeout(cmd, checkTimeout)
 	defer stop()
 
 	return check(ctx)
 }
 
-// forget has the answers of one side asked for again.
-func (o *options) forget(name string) {
+// clearAnswers clears the answers about GitHub or Proxmox VE, so that the command asks for them again.
+func (o *options) clearAnswers(name string) {
 	if name == "GitHub" {
 		o.Organization, o.Repository, o.GitHubToken = "", "", ""
 
@@ -227,27 +229,27 @@ func (o *options) forget(name string) {
 	o.Endpoint, o.Fingerprint, o.TokenID, o.TokenSecret, o.Template = "", "", "", "", ""
 }
 
-// readFiles reads what flags name files for.
+// readFiles reads the files that flags name, and validates the flags.
 func (o *options) readFiles() error {
-	for _, one := range []struct {
+	for _, input := range []struct {
 		flag, file string
-		into       *string
+		target     *string
 	}{
 		{"token-secret-file", o.tokenSecretFile, &o.TokenSecret},
 		{"github-token-file", o.gitHubTokenFile, &o.GitHubToken},
 		{"app-key-file", o.appKeyFile, &o.AppKey},
 	} {
-		if one.file == "" {
+		if input.file == "" {
 			continue
 		}
 
-		text, err := os.ReadFile(one.file)
+		text, err := os.ReadFile(input.file)
 		if err != nil {
-			return cli.Usagef("--%s: %w", one.flag, err)
+			return cli.Usagef("--%s: %w", input.flag, err)
 		}
 
-		if *one.into = strings.TrimSpace(string(text)); *one.into == "" {
-			return cli.Usagef("--%s: %s is empty", one.flag, one.file)
+		if *input.target = strings.TrimSpace(string(text)); *input.target == "" {
+			return cli.Usagef("--%s: %s is empty", input.flag, input.file)
 		}
 	}
 
@@ -267,28 +269,28 @@ func isSize(text string) bool {
 	return err == nil && size.Sign() > 0
 }
 
-// validate refuses flags that don't go together.
+// validate rejects flags that are invalid or that conflict with each other.
 func (o *options) validate() error {
 	switch {
 	case o.Organization != "" && o.Repository != "":
-		return cli.Usagef("--organization and --repository: give one of them")
+		return cli.Usagef("--organization and --repository are mutually exclusive: use one of them")
 	case o.Repository != "" && strings.Count(o.Repository, "/") != 1:
-		return cli.Usagef("--repository %s: write owner/name", o.Repository)
+		return cli.Usagef("--repository %s: give owner/name", o.Repository)
 	case o.Fingerprint != "" && o.caFile != "":
-		return cli.Usagef("--fingerprint and --ca-file: give one of them")
+		return cli.Usagef("--fingerprint and --ca-file are mutually exclusive: use one of them")
 	case (o.AppID != "" || o.InstallationID != "" || o.AppKey != "") && (o.AppID == "" || o.InstallationID == "" || o.AppKey == ""):
-		return cli.Usagef("a GitHub App takes --app-id, --installation-id and --app-key-file together")
+		return cli.Usagef("a GitHub App needs all of --app-id, --installation-id and --app-key-file")
 	case !isSize(o.Memory):
-		return cli.Usagef("--memory %s: write a size such as 8Gi", o.Memory)
+		return cli.Usagef("--memory %s: give a size such as 8Gi", o.Memory)
 	case o.MaxMachines < 1:
-		return cli.Usagef("--max-machines %d: at least 1", o.MaxMachines)
+		return cli.Usagef("--max-machines %d: give a number of at least 1", o.MaxMachines)
 	}
 
-	if _, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: o.Fingerprint}, nil, nil); err != nil {
+	if _, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: o.Fingerprint}, nil, nil); err != nil {
 		return cli.Usagef("--fingerprint %s: %w", o.Fingerprint, errors.Unwrap(err))
 	}
 
-	if _, err := hypervisor.TLSConfig(&v1alpha1.HypervisorTLS{CABundle: o.CABundle}, nil, nil); err != nil {
+	if _, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{CABundle: o.CABundle}, nil, nil); err != nil {
 		return cli.Usagef("--ca-file %s: %w", o.caFile, errors.Unwrap(err))
 	}
 

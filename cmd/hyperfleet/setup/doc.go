@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package setup is the command `hyperfleet init`: it asks for what a first fleet of runners
-// needs, tries each answer as the operator would, and writes the manifests.
+// Package setup implements `hyperfleet init`. The command asks for what a first fleet of runners needs,
+// checks each answer in the same way as the operator, and writes the manifests.
 package setup

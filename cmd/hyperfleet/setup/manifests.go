@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The files that are written.
+// Names of the files that the command writes.
 const (
 	fleetFile   = "fleet.yaml"
 	secretsFile = "secrets.yaml"
@@ -27,7 +27,7 @@ const (
 //go:embed *.tmpl
 var templates embed.FS
 
-// answers are all that the manifests are made of.
+// answers has the values for the manifests. The templates use the field names.
 type answers struct {
 	Namespace, OperatorNamespace  string
 	Cluster, Endpoint             string
@@ -45,11 +45,11 @@ type answers struct {
 	MaxMachines                   int
 }
 
-// render gives the text of a file.
+// render returns the text of one of the files.
 func (a *answers) render(name string) (string, error) {
 	parsed, err := template.New(name+".tmpl").Funcs(template.FuncMap{
-		"yaml": inline, "text": quoted, "flow": flow,
-		// The two halves of a repository.
+		"yaml": inlineYAML, "text": quoteYAML, "flow": inlineList,
+		// owner and name return the two parts of a repository.
 		"owner":  func(repository string) string { owner, _, _ := strings.Cut(repository, "/"); return owner },
 		"name":   func(repository string) string { _, name, _ := strings.Cut(repository, "/"); return name },
 		"base64": base64.StdEncoding.EncodeToString,
@@ -63,21 +63,22 @@ func (a *answers) render(name string) (string, error) {
 		},
 	}).ParseFS(templates, name+".tmpl")
 	if err != nil {
-		return "", fmt.Errorf("read template of %s: %w", name, err)
+		return "", fmt.Errorf("parse template of %s: %w", name, err)
 	}
 
 	var out bytes.Buffer
 	if err := parsed.Execute(&out, a); err != nil {
-		return "", fmt.Errorf("write %s: %w", name, err)
+		return "", fmt.Errorf("render %s: %w", name, err)
 	}
 
 	return out.String(), nil
 }
 
-// inline is a value as YAML writes it on one line.
-func inline(value string) (string, error) {
+// inlineYAML returns a value as YAML on one line. It quotes long values and values that YAML could break or
+// misread.
+func inlineYAML(value string) (string, error) {
 	if strings.ContainsAny(value, "\n,[]{}") || len(value) > 60 {
-		return quoted(value)
+		return quoteYAML(value)
 	}
 
 	out, err := yaml.Marshal(value)
@@ -85,19 +86,19 @@ func inline(value string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// quoted is a text in quotation marks, on one line.
-func quoted(value string) (string, error) {
+// quoteYAML returns a value as a double-quoted string on one line.
+func quoteYAML(value string) (string, error) {
 	out, err := json.Marshal(value)
 
 	return string(out), err
 }
 
-// flow is a list on one line.
-func flow(values []string) (string, error) {
+// inlineList returns a list as YAML on one line.
+func inlineList(values []string) (string, error) {
 	items := make([]string, 0, len(values))
 
 	for _, value := range values {
-		item, err := inline(value)
+		item, err := inlineYAML(value)
 		if err != nil {
 			return "", err
 		}
@@ -108,21 +109,21 @@ func flow(values []string) (string, error) {
 	return "[" + strings.Join(items, ", ") + "]", nil
 }
 
-// vacant says whether nothing would be written over.
-func (o *options) vacant() error {
+// checkNoFiles returns an error if one of the files already exists, so that the command overwrites nothing.
+func (o *options) checkNoFiles() error {
 	for _, name := range []string{fleetFile, secretsFile} {
 		if _, err := os.Lstat(filepath.Join(o.dir, name)); err == nil {
-			return fmt.Errorf("%s is there already: remove it, or name another folder by --dir", filepath.Join(o.dir, name))
+			return fmt.Errorf("%s already exists: delete the file, or use another folder with --dir", filepath.Join(o.dir, name))
 		}
 	}
 
 	return nil
 }
 
-// write writes both files into a folder.
-func (a *answers) write(dir string) error {
+// writeFiles writes both files to a folder, which it creates if necessary. Only the user can read the files.
+func (a *answers) writeFiles(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return fmt.Errorf("make folder %s: %w", dir, err)
+		return fmt.Errorf("create folder %s: %w", dir, err)
 	}
 
 	for _, name := range []string{fleetFile, secretsFile} {
@@ -131,7 +132,7 @@ func (a *answers) write(dir string) error {
 			return err
 		}
 
-		// Nobody else reads a Secret.
+		// Only the user may read Secrets.
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return fmt.Errorf("write %s: %w", name, err)
 		}

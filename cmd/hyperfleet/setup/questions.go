@@ -20,66 +20,70 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// question is one thing to ask, and the flag that answers it.
+// question is a question and the flag that answers it. target receives the answer. The terminal does not show
+// the answer to a secret question.
 type question struct {
 	text, flag string
-	into       *string
+	target     *string
 	secret     bool
 }
 
-// hypervisorQuestions are those without an answer.
+// hypervisorQuestions returns the questions about Proxmox VE that have no answer yet.
 func (o *options) hypervisorQuestions() []question {
-	return unanswered([]question{
-		{text: "Proxmox VE (host, or URL)", flag: "endpoint", into: &o.Endpoint},
-		{text: "API token, such as hyperfleet@pve!operator", flag: "token-id", into: &o.TokenID},
-		{text: "secret of that token", flag: "token-secret-file", into: &o.TokenSecret, secret: true},
-		{text: "name of the template for machines", flag: "template", into: &o.Template},
+	return filterUnanswered([]question{
+		{text: "Proxmox VE endpoint (host or URL)", flag: "endpoint", target: &o.Endpoint},
+		{text: "ID of the Proxmox VE API token, such as hyperfleet@pve!operator", flag: "token-id", target: &o.TokenID},
+		{text: "Secret of the token", flag: "token-secret-file", target: &o.TokenSecret, secret: true},
+		{text: "Name of the Proxmox VE template for machines", flag: "template", target: &o.Template},
 	})
 }
 
-// platformQuestions are those without an answer.
+// platformQuestions returns the questions about GitHub that have no answer yet.
 func (o *options) platformQuestions() []question {
 	var all []question
 	if o.Organization == "" && o.Repository == "" {
-		all = append(all, question{text: "organisation on GitHub", flag: "organization", into: &o.Organization})
+		all = append(all, question{text: "GitHub organization", flag: "organization", target: &o.Organization})
 	}
 
 	if o.AppID == "" {
-		all = append(all, question{text: "token of GitHub", flag: "github-token-file", into: &o.GitHubToken, secret: true})
+		all = append(all, question{text: "GitHub token", flag: "github-token-file", target: &o.GitHubToken, secret: true})
 	}
 
-	return unanswered(all)
+	return filterUnanswered(all)
 }
 
-func unanswered(all []question) []question {
+func filterUnanswered(all []question) []question {
 	var out []question
 
-	for _, one := range all {
-		if *one.into == "" {
-			out = append(out, one)
+	for _, q := range all {
+		if *q.target == "" {
+			out = append(out, q)
 		}
 	}
 
 	return out
 }
 
-// unknownCertificateError is a server whose certificate nobody here vouches for.
+// unknownCertificateError reports that this machine does not trust the CA of a server's certificate.
 type unknownCertificateError struct{ endpoint, fingerprint string }
 
-// Error names the fingerprint and the flag.
+// Error returns a message with the fingerprint and the flag that accepts the certificate.
 func (e *unknownCertificateError) Error() string {
-	return fmt.Sprintf("the certificate of %s is signed by nobody whom this machine trusts: compare its fingerprint with "+
-		"NODE > System > Certificates in the web interface, and give it: --fingerprint %s", e.endpoint, e.fingerprint)
+	return fmt.Sprintf("this machine does not trust the CA of the certificate of %s: compare its fingerprint with "+
+		"NODE > System > Certificates in the web interface, and use --fingerprint %s", e.endpoint, e.fingerprint)
 }
 
 func (e *unknownCertificateError) question() string {
-	return fmt.Sprintf("%s shows a certificate that is signed by nobody whom this machine trusts. Its fingerprint is\n\n    %s\n\n"+
-		"NODE > System > Certificates in the web interface has to show the same. Does it?", e.endpoint, e.fingerprint)
+	return fmt.Sprintf("This machine does not trust the CA of the certificate of %s. "+
+		"The fingerprint of the certificate is\n\n    %s\n\n"+
+		"Does NODE > System > Certificates in the web interface show the same fingerprint?", e.endpoint, e.fingerprint)
 }
 
-// tryHypervisor checks the answers about the hypervisor.
-func (o *options) tryHypervisor(ctx context.Context) (string, error) {
-	endpoint, err := apiURL(o.Endpoint)
+// verifyHypervisor checks the answers about the hypervisor, and normalizes the endpoint. It returns an
+// unknownCertificateError if the server needs a fingerprint. On success it returns a description of the
+// hypervisor.
+func (o *options) verifyHypervisor(ctx context.Context) (string, error) {
+	endpoint, err := normalizeEndpoint(o.Endpoint)
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +91,7 @@ func (o *options) tryHypervisor(ctx context.Context) (string, error) {
 	o.Endpoint = endpoint
 
 	if o.Fingerprint == "" && len(o.CABundle) == 0 {
-		fingerprint, trusted, err := certificate(ctx, endpoint)
+		fingerprint, trusted, err := probeCertificate(ctx, endpoint)
 		if err != nil {
 			return "", err
 		}
@@ -97,88 +101,91 @@ func (o *options) tryHypervisor(ctx context.Context) (string, error) {
 		}
 	}
 
-	said, err := o.checkHypervisor(ctx)
+	result, err := o.checkHypervisor(ctx)
 
-	return said, o.inFlags(err)
+	return result, o.explainTLSError(err)
 }
 
-// inFlags names the flags where the operator would name fields of a HypervisorCluster.
-func (o *options) inFlags(err error) error {
-	const compare = "compare the fingerprint with NODE > System > Certificates in the web interface, and give it: --fingerprint "
+// explainTLSError returns certificate errors with the names of flags in place of the fields of a
+// HypervisorCluster.
+func (o *options) explainTLSError(err error) error {
+	const fix = "compare the fingerprint with NODE > System > Certificates in the web interface, and use --fingerprint "
 
-	if pinned, ok := errors.AsType[*hypervisor.FingerprintError](err); ok {
-		return errors.New(o.Endpoint + " shows another certificate than that of --fingerprint: " + compare + pinned.Got)
+	if mismatch, ok := errors.AsType[*hypervisor.FingerprintError](err); ok {
+		return errors.New("the certificate of " + o.Endpoint + " does not match --fingerprint: " + fix + mismatch.Got)
 	}
 
-	if refused, ok := errors.AsType[*tls.CertificateVerificationError](err); ok && len(refused.UnverifiedCertificates) > 0 {
-		return fmt.Errorf("the authority in --ca-file does not vouch for the certificate of %s: %w: give the one that does, or %s%s",
-			o.Endpoint, refused.Err, compare, hypervisor.Fingerprint(sha256.Sum256(refused.UnverifiedCertificates[0].Raw)))
+	if rejection, ok := errors.AsType[*tls.CertificateVerificationError](err); ok && len(rejection.UnverifiedCertificates) > 0 {
+		return fmt.Errorf("the CA in --ca-file does not verify the certificate of %s: %w: "+
+			"use the CA that signed the certificate, or %s%s", o.Endpoint, rejection.Err, fix,
+			hypervisor.FormatFingerprint(sha256.Sum256(rejection.UnverifiedCertificates[0].Raw)))
 	}
 
 	return err
 }
 
-// tryPlatform checks the answers about the CI platform.
-func (o *options) tryPlatform(ctx context.Context) (string, error) {
+// verifyPlatform checks the answers about the CI platform. On success it returns a description.
+func (o *options) verifyPlatform(ctx context.Context) (string, error) {
 	if err := o.checkPlatform(ctx); err != nil {
 		return "", err
 	}
 
-	return "the credentials suffice for " + o.Organization + o.Repository, nil
+	return "the credentials are valid for " + o.Organization + o.Repository, nil
 }
 
-// asker asks people.
-type asker struct {
+// prompter asks the user questions.
+type prompter struct {
 	in       io.Reader
 	out      io.Writer
 	terminal bool
 	lines    *bufio.Reader
 }
 
-// all asks the questions. Where nobody is there, it names all the flags.
-func (a *asker) all(questions []question) error {
+// askAll asks the questions and stores the answers. Without a terminal, it returns an error that lists the
+// flags of all questions.
+func (a *prompter) askAll(questions []question) error {
 	if len(questions) > 0 && !a.terminal {
 		flags := make([]string, 0, len(questions))
-		for _, one := range questions {
-			flags = append(flags, "--"+one.flag)
+		for _, q := range questions {
+			flags = append(flags, "--"+q.flag)
 		}
 
-		return cli.Usagef("there is no terminal to ask at: give %s", strings.Join(flags, ", "))
+		return cli.Usagef("cannot ask questions without a terminal: give %s", strings.Join(flags, ", "))
 	}
 
-	for _, one := range questions {
-		for *one.into == "" {
-			fmt.Fprintf(a.out, "%s: ", one.text)
+	for _, q := range questions {
+		for *q.target == "" {
+			fmt.Fprintf(a.out, "%s: ", q.text)
 
-			answer, err := a.answer(one.secret)
+			answer, err := a.readAnswer(q.secret)
 			if err != nil {
 				return err
 			}
 
-			*one.into = strings.TrimSpace(answer)
+			*q.target = strings.TrimSpace(answer)
 		}
 	}
 
 	return nil
 }
 
-// confirm goes on after a yes alone.
-func (a *asker) confirm(text string) error {
+// confirm asks a yes-or-no question about a certificate. It returns an error unless the answer is y or yes.
+func (a *prompter) confirm(text string) error {
 	fmt.Fprintf(a.out, "%s [y/N] ", text)
 
-	answer, err := a.answer(false)
+	answer, err := a.readAnswer(false)
 	if err != nil {
 		return err
 	}
 
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return errors.New("the certificate is not known: nothing was sent")
+		return errors.New("the certificate was not accepted, and no data was sent")
 	}
 
 	return nil
 }
 
-func (a *asker) answer(secret bool) (string, error) {
+func (a *prompter) readAnswer(secret bool) (string, error) {
 	if file, ok := a.in.(*os.File); ok && secret {
 		text, err := term.ReadPassword(int(file.Fd()))
 		fmt.Fprintln(a.out)

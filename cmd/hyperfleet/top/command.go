@@ -31,15 +31,16 @@ import (
 )
 
 const (
-	// Sizes of a frame without a terminal.
+	// plainWidth and plainHeight are the width of a frame and the maximum number of its rows without a
+	// terminal.
 	plainWidth, plainHeight = 160, 40
-	// leastInterval keeps a terminal from flickering.
-	leastInterval = 200 * time.Millisecond
+	// minInterval prevents the terminal from flickering.
+	minInterval = 200 * time.Millisecond
 )
 
 type condition = metav1.Condition
 
-// options are the command's flags.
+// options holds the flags of the command.
 type options struct {
 	cli.Kube
 
@@ -48,17 +49,18 @@ type options struct {
 	list     string
 }
 
-// New makes the command.
+// New returns the command `hyperfleet top`.
 func New() *cobra.Command {
 	var opts options
 
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show pools, machines and jobs in the terminal, as they are now, and why each waits",
-		Long: `Show a cluster's pools, machines and jobs, renewed all the time, with what each waits for. Enter
-looks into the one that is chosen. Without a terminal, the list is printed again and again.
+		Short: "Show the pools, machines and jobs in the terminal, and what each waits for",
+		Long: `Show the pools, machines and jobs of a cluster, and what each waits for, and keep the lists up to date.
+Press Enter to show the details of the selected row. Without a terminal, the command prints the list
+again after each interval.
 
-The exit code is 0 after q or an interrupt; 1 if the API server does not answer; 2 if the command
+The exit code is 0 after q or an interrupt; 1 if the API server does not respond; 2 if the command
 line is invalid.`,
 		Example: "  hyperfleet top\n  hyperfleet top -n ci --list jobs\n  hyperfleet top --once --list pools",
 		Args:    cobra.NoArgs,
@@ -68,25 +70,25 @@ line is invalid.`,
 				return cli.Usagef("top: unknown list %q: use pools, machines or jobs", opts.list)
 			}
 
-			if opts.interval < leastInterval {
-				return cli.Usagef("top: --interval must be at least %s", leastInterval)
+			if opts.interval < minInterval {
+				return cli.Usagef("top: --interval must be at least %s", minInterval)
 			}
 
 			return run(cmd, opts, list)
 		},
 	}
 	flags := cmd.Flags()
-	opts.AddFlags(flags, "what is shown")
-	flags.Lookup("namespace").Usage = "namespace that is shown; default: all"
-	flags.DurationVar(&opts.interval, "interval", time.Second, "time between two frames")
-	flags.BoolVar(&opts.once, "once", false, "print one frame and end")
-	flags.StringVar(&opts.list, "list", "pools", "what is shown first: pools, machines or jobs")
+	opts.AddFlags(flags, "the objects")
+	flags.Lookup("namespace").Usage = "namespace of the objects to show; default: all namespaces"
+	flags.DurationVar(&opts.interval, "interval", time.Second, "time between two updates")
+	flags.BoolVar(&opts.once, "once", false, "print the list once and exit")
+	flags.StringVar(&opts.list, "list", "pools", "list to show first: pools, machines or jobs")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
-// watcher is one run of the command.
+// watcher shows the view until it is stopped.
 type watcher struct {
 	view  *live.View
 	clock clock.WithTicker
@@ -102,15 +104,15 @@ func run(cmd *cobra.Command, opts options, list int) error {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{where: view.Server, list: list}}
+	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, list: list}}
 
-	in, hasIn := cmd.InOrStdin().(*os.File)
-	out, hasOut := cmd.OutOrStdout().(*os.File)
+	in, isInFile := cmd.InOrStdin().(*os.File)
+	out, isOutFile := cmd.OutOrStdout().(*os.File)
 
-	if opts.once || !hasIn || !hasOut || !screen.IsTerminal(in) || !screen.IsTerminal(out) {
-		err = w.plain(ctx, cmd.OutOrStdout(), opts)
+	if opts.once || !isInFile || !isOutFile || !screen.IsTerminal(in) || !screen.IsTerminal(out) {
+		err = w.runPlain(ctx, cmd.OutOrStdout(), opts)
 	} else {
-		err = w.live(ctx, in, out, opts.interval)
+		err = w.runInteractive(ctx, in, out, opts.interval)
 	}
 
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -120,21 +122,22 @@ func run(cmd *cobra.Command, opts options, list int) error {
 	return nil
 }
 
-// plain prints frames one below the other.
-func (w *watcher) plain(ctx context.Context, out io.Writer, opts options) error {
+// runPlain prints one frame after each interval until ctx ends or writing fails, or a single frame with
+// --once.
+func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) error {
 	tick := w.clock.NewTicker(opts.interval)
 	defer tick.Stop()
 
 	for {
-		now, err := w.now(ctx)
+		now, err := w.takeSnapshot(ctx)
 		if err != nil {
 			return err
 		}
 
-		frame := append(w.state.head(now, plainWidth), "")
-		frame = append(frame, now.table(w.state.list, 0, min(now.rows(w.state.list), plainHeight), plainWidth)...)
+		frame := append(w.state.renderHeader(now, plainWidth), "")
+		frame = append(frame, now.renderTable(w.state.list, 0, min(now.rowCount(w.state.list), plainHeight), plainWidth)...)
 
-		if more := now.rows(w.state.list) - plainHeight; more > 0 {
+		if more := now.rowCount(w.state.list) - plainHeight; more > 0 {
 			frame = append(frame, fmt.Sprintf("and %d more", more))
 		}
 
@@ -150,21 +153,22 @@ func (w *watcher) plain(ctx context.Context, out io.Writer, opts options) error 
 	}
 }
 
-// live draws on a terminal's other screen, and gives it back as it was.
-func (w *watcher) live(ctx context.Context, in, out *os.File, interval time.Duration) error {
-	before, err := term.MakeRaw(int(in.Fd()))
+// runInteractive draws frames on the alternate screen of the terminal and handles keys, until the user quits
+// or ctx ends. It then restores the terminal.
+func (w *watcher) runInteractive(ctx context.Context, in, out *os.File, interval time.Duration) error {
+	previous, err := term.MakeRaw(int(in.Fd()))
 	if err != nil {
-		return fmt.Errorf("read keys: %w", err)
+		return fmt.Errorf("set terminal to raw mode: %w", err)
 	}
 
 	write := func(text string) { _, _ = out.WriteString(text) }
 
-	write(screen.OtherOn + screen.HideCursor)
+	write(screen.EnterAlternateScreen + screen.HideCursor)
 
 	defer func() {
-		write(screen.ShowCursor + screen.OtherOff)
+		write(screen.ShowCursor + screen.LeaveAlternateScreen)
 
-		_ = term.Restore(int(in.Fd()), before)
+		_ = term.Restore(int(in.Fd()), previous)
 	}()
 
 	keys := make(chan string)
@@ -174,13 +178,13 @@ func (w *watcher) live(ctx context.Context, in, out *os.File, interval time.Dura
 	defer tick.Stop()
 
 	for {
-		now, err := w.now(ctx)
+		now, err := w.takeSnapshot(ctx)
 		if err != nil {
 			return err
 		}
 
 		width, height := screen.Size(out)
-		write(frame(w.state.render(now, width, height)))
+		write(renderFrame(w.state.render(now, width, height)))
 
 		select {
 		case <-ctx.Done():
@@ -191,18 +195,18 @@ func (w *watcher) live(ctx context.Context, in, out *os.File, interval time.Dura
 				return nil
 			}
 
-			if w.state.press(key, now) {
-				w.state.detail, w.state.scroll = w.detail(ctx, now), 0
+			if w.state.handleKey(key, now) {
+				w.state.detail, w.state.scroll = w.loadDetail(ctx, now), 0
 			}
 		}
 	}
 }
 
-// frame is what replaces the screen at one stroke.
-func frame(lines []string) string {
+// renderFrame returns the text and the control sequences that replace the whole screen without flicker.
+func renderFrame(lines []string) string {
 	var out strings.Builder
 
-	out.WriteString(screen.HoldFrame + screen.Home)
+	out.WriteString(screen.BeginFrame + screen.Home)
 
 	for i, line := range lines {
 		if i > 0 {
@@ -212,12 +216,12 @@ func frame(lines []string) string {
 		out.WriteString(line + screen.EraseLine)
 	}
 
-	out.WriteString(screen.EraseBelow + screen.ShowFrame)
+	out.WriteString(screen.EraseBelow + screen.EndFrame)
 
 	return out.String()
 }
 
-// readKeys reads keys until the terminal or the context ends.
+// readKeys sends the keys that the user presses until reading fails or ctx ends.
 func readKeys(ctx context.Context, in io.Reader, keys chan<- string) {
 	buffer := make([]byte, 32)
 
@@ -227,7 +231,7 @@ func readKeys(ctx context.Context, in io.Reader, keys chan<- string) {
 			return
 		}
 
-		for _, key := range keysOf(string(buffer[:n])) {
+		for _, key := range parseKeys(string(buffer[:n])) {
 			select {
 			case <-ctx.Done():
 				return
@@ -237,8 +241,9 @@ func readKeys(ctx context.Context, in io.Reader, keys chan<- string) {
 	}
 }
 
-// keysOf reads what a terminal sends (xterm's sequences, and the letters of vi).
-func keysOf(text string) []string {
+// parseKeys returns the keys for the bytes that a terminal sends: xterm's sequences and the letters of vi. It
+// ignores unknown bytes.
+func parseKeys(text string) []string {
 	sequences := []struct{ sent, key string }{
 		{
 			"\x1b[A",
@@ -271,27 +276,27 @@ func keysOf(text string) []string {
 	var out []string
 
 	for text != "" {
-		at := slices.IndexFunc(sequences, func(s struct{ sent, key string }) bool { return strings.HasPrefix(text, s.sent) })
-		if at < 0 {
+		i := slices.IndexFunc(sequences, func(s struct{ sent, key string }) bool { return strings.HasPrefix(text, s.sent) })
+		if i < 0 {
 			text = text[1:]
 
 			continue
 		}
 
-		out = append(out, sequences[at].key)
-		text = text[len(sequences[at].sent):]
+		out = append(out, sequences[i].key)
+		text = text[len(sequences[i].sent):]
 	}
 
 	return out
 }
 
-// now reads what there is.
-func (w *watcher) now(ctx context.Context) (moment, error) {
-	at := w.clock.Now()
+// takeSnapshot reads all objects from the view.
+func (w *watcher) takeSnapshot(ctx context.Context) (snapshot, error) {
+	now := w.clock.Now()
 
-	summary, err := w.view.Summary(ctx, at)
+	summary, err := w.view.Summary(ctx, now)
 	if err != nil {
-		return moment{}, err
+		return snapshot{}, err
 	}
 
 	var (
@@ -300,30 +305,30 @@ func (w *watcher) now(ctx context.Context) (moment, error) {
 	)
 
 	if err := errors.Join(w.view.List(ctx, &all), w.view.List(ctx, &claims)); err != nil {
-		return moment{}, fmt.Errorf("list jobs and machines: %w", err)
+		return snapshot{}, fmt.Errorf("list jobs and machines: %w", err)
 	}
 
-	out := moment{summary: summary}
+	out := snapshot{summary: summary}
 	sorted := slices.Clone(all.Items)
 	jobs.Sort(sorted)
 
 	for i := range sorted {
-		out.jobs = append(out.jobs, jobs.View(&sorted[i], at))
+		out.jobs = append(out.jobs, jobs.NewJob(&sorted[i], now))
 	}
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		one := machine{VM: jobs.VMOf(claim), Namespace: claim.Namespace, Age: at.Sub(claim.CreationTimestamp.Time)}
+		m := machine{VM: jobs.NewVM(claim), Namespace: claim.Namespace, Age: now.Sub(claim.CreationTimestamp.Time)}
 
 		if ref := claim.Spec.RunnerPoolRef; ref != nil {
-			one.Pool = ref.Name
+			m.Pool = ref.Name
 		}
 
 		if info := claim.Status.BootstrapInfo; info != nil {
-			one.Job = cmp.Or(info.Job, info.BoundJob)
+			m.Job = cmp.Or(info.Job, info.BoundJob)
 		}
 
-		out.machines = append(out.machines, one)
+		out.machines = append(out.machines, m)
 	}
 
 	slices.SortFunc(out.machines, func(a, b machine) int {
@@ -333,33 +338,33 @@ func (w *watcher) now(ctx context.Context) (moment, error) {
 	return out, nil
 }
 
-// detail tells all about what is chosen.
-func (w *watcher) detail(ctx context.Context, now moment) []string {
-	at := w.state.chosen(now)
+// loadDetail returns the lines of the details of the selected row.
+func (w *watcher) loadDetail(ctx context.Context, now snapshot) []string {
+	row := w.state.selectedRow(now)
 
 	switch w.state.list {
 	case listPools:
-		return poolDetail(now.summary.Pools[at])
+		return formatPool(now.summary.Pools[row])
 	case listMachines:
 		var claim v1alpha1.MachineClaim
 
-		key := client.ObjectKey{Namespace: now.machines[at].Namespace, Name: now.machines[at].Claim}
+		key := client.ObjectKey{Namespace: now.machines[row].Namespace, Name: now.machines[row].Claim}
 		if err := w.view.Get(ctx, key, &claim); err != nil {
-			return []string{"The machine is gone."}
+			return []string{"The machine was deleted."}
 		}
 
-		return machineDetail(&claim)
+		return formatMachine(&claim)
 	default:
-		key := client.ObjectKey{Namespace: now.jobs[at].Namespace, Name: now.jobs[at].Job}
+		key := client.ObjectKey{Namespace: now.jobs[row].Namespace, Name: now.jobs[row].Job}
 
-		of, err := jobs.Explain(ctx, w.view, w.view.Live, key, w.clock.Now())
+		details, err := jobs.LoadDetails(ctx, w.view, w.view.APIClient, key, w.clock.Now())
 		if err != nil {
-			return []string{cli.Line(err.Error())}
+			return []string{cli.SanitizeLine(err.Error())}
 		}
 
 		var out bytes.Buffer
 
-		jobs.Write(&out, of, w.clock.Now(), time.Local) //nolint:gosmopolitan // people read their own time
+		jobs.WriteDetails(&out, details, w.clock.Now(), time.Local) //nolint:gosmopolitan // times are in the user's time zone
 
 		return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 	}

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top has the command `hyperfleet top`: a cluster's pools, machines and jobs in a terminal,
-// as they are now, with what each waits for.
+// Package top implements `hyperfleet top`, which shows the pools, machines and jobs of a cluster in the
+// terminal, and what each of them waits for.
 package top

@@ -18,23 +18,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// The lists, in their order.
+// Lists in the order in which they are shown, and their number.
 const (
 	listPools = iota
 	listMachines
 	listJobs
-	lists
+	listCount
 )
 
-// Bounds of a frame.
+// Minimum size of a frame.
 const (
 	minWidth  = 40
 	minHeight = 8
-	// around are the lines around a list: head, counts, names of lists, titles, keys.
-	around = 7
+	// chromeHeight is the number of lines of a frame that are not rows of the list: the counts, the names of
+	// the lists, the column titles and the keys.
+	chromeHeight = 7
 )
 
-// machine is one machine of the list.
+// machine is one row of the list of machines.
 type machine struct {
 	jobs.VM
 
@@ -42,32 +43,33 @@ type machine struct {
 	Age                  time.Duration
 }
 
-// moment is what there is at one moment.
-type moment struct {
+// snapshot has the content of all lists at one time.
+type snapshot struct {
 	summary  *live.Summary
 	machines []machine
 	jobs     []jobs.Job
 }
 
-// state is what is looked at.
+// state is the state of the user interface.
 type state struct {
-	where string
-	list  int
-	// at is the chosen row of each list.
-	at [lists]int
-	// detail is the text of what is looked into; nil for a list. scroll is its first line shown.
+	server string
+	list   int
+	// selected is the index of the selected row of each list.
+	selected [listCount]int
+	// detail has the lines of the details that are shown; nil if a list is shown. scroll is the index of the
+	// first line that is shown.
 	detail []string
 	scroll int
 }
 
-// Keys, as they are read.
+// Names of keys.
 const (
 	keyUp, keyDown, keyPageUp, keyPageDown = "up", "down", "pgup", "pgdown"
 	keyEnter, keyBack, keyNext, keyQuit    = "enter", "back", "next", "quit"
 )
 
-// press does what a key says. It says whether what is chosen is to be looked into.
-func (s *state) press(key string, now moment) (open bool) {
+// handleKey changes the state for a key. It returns true if the details of the selected row should be shown.
+func (s *state) handleKey(key string, now snapshot) (open bool) {
 	move := map[string]int{keyUp: -1, keyDown: 1, keyPageUp: -10, keyPageDown: 10}[key]
 
 	switch {
@@ -77,53 +79,56 @@ func (s *state) press(key string, now moment) (open bool) {
 		s.detail = nil
 	case s.detail != nil:
 	case move != 0:
-		s.at[s.list] = min(max(s.at[s.list]+move, 0), max(now.rows(s.list)-1, 0))
+		s.selected[s.list] = min(max(s.selected[s.list]+move, 0), max(now.rowCount(s.list)-1, 0))
 	case key == keyNext:
-		s.list = (s.list + 1) % lists
+		s.list = (s.list + 1) % listCount
 	case key == "1" || key == "2" || key == "3":
 		s.list = int(key[0] - '1')
 	case key == keyEnter:
-		return now.rows(s.list) > 0
+		return now.rowCount(s.list) > 0
 	}
 
 	return false
 }
 
-func (m moment) rows(list int) int {
+func (m snapshot) rowCount(list int) int {
 	return []int{len(m.summary.Pools), len(m.machines), len(m.jobs)}[list]
 }
 
-// chosen is the row of the list that is chosen.
-func (s *state) chosen(now moment) int { return min(s.at[s.list], max(now.rows(s.list)-1, 0)) }
+// selectedRow returns the index of the selected row of the current list. The list may have become shorter.
+func (s *state) selectedRow(now snapshot) int {
+	return min(s.selected[s.list], max(now.rowCount(s.list)-1, 0))
+}
 
-// render draws a frame of at most width columns and height lines.
-func (s *state) render(now moment, width, height int) []string {
+// render returns the lines of a frame with the given size. It uses minWidth and minHeight if the size is
+// smaller.
+func (s *state) render(now snapshot, width, height int) []string {
 	width, height = max(width, minWidth), max(height, minHeight)
 
 	if s.detail != nil {
-		return s.look(width, height)
+		return s.renderDetail(width, height)
 	}
 
-	room := height - around
-	chosen := s.chosen(now)
-	from := max(chosen-room+1, 0)
-	until := min(from+room, now.rows(s.list))
+	visible := height - chromeHeight
+	selected := s.selectedRow(now)
+	from := max(selected-visible+1, 0)
+	until := min(from+visible, now.rowCount(s.list))
 
-	out := append(s.head(now, width), "")
-	out = append(out, s.tabs(now, width))
+	out := append(s.renderHeader(now, width), "")
+	out = append(out, s.renderTabs(now, width))
 
-	rows := now.table(s.list, from, until, width)
+	rows := now.renderTable(s.list, from, until, width)
 	out = append(out, screen.Bold+rows[0]+screen.Plain)
 
 	for i, row := range rows[1:] {
-		if from+i == chosen {
+		if from+i == selected {
 			row = screen.Reverse + row + strings.Repeat(" ", max(width-len([]rune(row)), 0)) + screen.Plain
 		}
 
 		out = append(out, row)
 	}
 
-	if now.rows(s.list) == 0 {
+	if now.rowCount(s.list) == 0 {
 		out = append(out, "none")
 	}
 
@@ -131,19 +136,20 @@ func (s *state) render(now moment, width, height int) []string {
 		out = append(out, "")
 	}
 
-	return append(out, screen.Clip("1 2 3 tab: list   up down: choose   enter: look into it   q: end", width))
+	return append(out, screen.Clip("1 2 3 tab: list   up down: select   enter: details   q: quit", width))
 }
 
-// head says in two lines how it goes.
-func (s *state) head(now moment, width int) []string {
+// renderHeader returns two lines with the number of jobs and machines by state, and the first object that is
+// not ready.
+func (s *state) renderHeader(now snapshot, width int) []string {
 	sum := now.summary
-	first := s.where + "  " + english.Plural(sum.Waiting, "job", "") + " " + english.PluralWord(sum.Waiting, "waits", "wait")
+	first := s.server + "  " + english.Plural(sum.Waiting, "job", "") + " waiting"
 
 	if sum.Waiting > 0 {
-		first += ", the longest for " + jobs.Human(sum.LongestWait.Seconds())
+		first += ", the longest for " + jobs.FormatDuration(sum.LongestWait.Seconds())
 	}
 
-	first += fmt.Sprintf("; %d run; %d done in an hour, %d failed", sum.Running, sum.Finished, sum.Failed)
+	first += fmt.Sprintf("; %d running; %d finished in the last hour, %d of them failed", sum.Running, sum.Finished, sum.Failed)
 	second := fmt.Sprintf("machines: %d busy, %d idle, %d starting, %d ending, %d failed",
 		sum.Machines.Busy, sum.Machines.Idle, sum.Machines.Starting, sum.Machines.Ending, sum.Machines.Failed)
 
@@ -157,13 +163,13 @@ func (s *state) head(now moment, width int) []string {
 	return []string{screen.Clip(first, width), screen.Clip(second, width)}
 }
 
-// tabs names the lists.
-func (s *state) tabs(now moment, width int) string {
-	names := [lists]string{"pools", "machines", "jobs"}
-	cells := make([]string, lists)
+// renderTabs returns the line with the names of the lists. The current list is in brackets.
+func (s *state) renderTabs(now snapshot, width int) string {
+	names := [listCount]string{"pools", "machines", "jobs"}
+	cells := make([]string, listCount)
 
 	for i, name := range names {
-		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, now.rows(i))
+		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, now.rowCount(i))
 		if i == s.list {
 			cells[i] = "[" + strings.TrimSpace(cells[i]) + "]"
 		}
@@ -172,8 +178,8 @@ func (s *state) tabs(now moment, width int) string {
 	return screen.Clip(strings.Join(cells, " "), width)
 }
 
-// table gives the titles and the rows of a part of a list.
-func (m moment) table(list, from, until, width int) []string {
+// renderTable returns the column titles and the rows [from, until) of a list.
+func (m snapshot) renderTable(list, from, until, width int) []string {
 	switch list {
 	case listPools:
 		return screen.Table(m.summary.Pools[from:until], poolColumns(), width)
@@ -184,8 +190,8 @@ func (m moment) table(list, from, until, width int) []string {
 	}
 }
 
-// look shows what is looked into.
-func (s *state) look(width, height int) []string {
+// renderDetail returns the lines of a frame with the details.
+func (s *state) renderDetail(width, height int) []string {
 	from := min(s.scroll, max(len(s.detail)-1, 0))
 	until := min(from+height-2, len(s.detail))
 	out := make([]string, 0, height)
@@ -198,22 +204,22 @@ func (s *state) look(width, height int) []string {
 		out = append(out, "")
 	}
 
-	return append(out, screen.Clip("up down: scroll   esc: back   q: end", width))
+	return append(out, screen.Clip("up down: scroll   esc: back   q: quit", width))
 }
 
-func number[N int | int32](n N) string { return strconv.Itoa(int(n)) }
+func formatNumber[N int | int32](n N) string { return strconv.Itoa(int(n)) }
 
 func poolColumns() []screen.Column[live.Pool] {
 	return []screen.Column[live.Pool]{
 		{Title: "POOL", Keep: 9, Cell: func(p live.Pool) string { return p.Name }},
 		{Title: "NAMESPACE", Keep: 1, Cell: func(p live.Pool) string { return p.Namespace }},
-		{Title: "QUEUED", Right: true, Keep: 8, Cell: func(p live.Pool) string { return number(p.Status.QueuedJobs) }},
-		{Title: "BUSY", Right: true, Keep: 8, Cell: func(p live.Pool) string { return number(p.Status.BusyReplicas) }},
-		{Title: "IDLE", Right: true, Keep: 6, Cell: func(p live.Pool) string { return number(p.Idle()) }},
-		{Title: "STARTING", Right: true, Keep: 5, Cell: func(p live.Pool) string { return number(p.Starting()) }},
-		{Title: "WANTED", Right: true, Keep: 4, Cell: func(p live.Pool) string { return number(p.Status.DesiredReplicas) }},
-		{Title: "MAX", Right: true, Keep: 4, Cell: func(p live.Pool) string { return number(p.Spec.Scaling.MaxReplicas) }},
-		{Title: "STATE", Keep: 3, Cell: func(p live.Pool) string { return cause(p.Ready.Reason, p.Ready.Message) }},
+		{Title: "QUEUED", Right: true, Keep: 8, Cell: func(p live.Pool) string { return formatNumber(p.Status.QueuedJobs) }},
+		{Title: "BUSY", Right: true, Keep: 8, Cell: func(p live.Pool) string { return formatNumber(p.Status.BusyReplicas) }},
+		{Title: "IDLE", Right: true, Keep: 6, Cell: func(p live.Pool) string { return formatNumber(p.Idle()) }},
+		{Title: "STARTING", Right: true, Keep: 5, Cell: func(p live.Pool) string { return formatNumber(p.Starting()) }},
+		{Title: "DESIRED", Right: true, Keep: 4, Cell: func(p live.Pool) string { return formatNumber(p.Status.DesiredReplicas) }},
+		{Title: "MAX", Right: true, Keep: 4, Cell: func(p live.Pool) string { return formatNumber(p.Spec.Scaling.MaxReplicas) }},
+		{Title: "STATE", Keep: 3, Cell: func(p live.Pool) string { return formatCause(p.Ready.Reason, p.Ready.Message) }},
 	}
 }
 
@@ -224,71 +230,72 @@ func machineColumns() []screen.Column[machine] {
 		{Title: "POOL", Keep: 4, Cell: func(m machine) string { return m.Pool }},
 		{Title: "NODE", Keep: 5, Cell: func(m machine) string { return m.Node }},
 		{Title: "VM", Keep: 3, Right: true, Cell: func(m machine) string { return m.ID }},
-		{Title: "AGE", Keep: 6, Right: true, Cell: func(m machine) string { return jobs.Human(m.Age.Seconds()) }},
+		{Title: "AGE", Keep: 6, Right: true, Cell: func(m machine) string { return jobs.FormatDuration(m.Age.Seconds()) }},
 		{Title: "JOB", Keep: 2, Cell: func(m machine) string { return m.Job }},
-		{Title: "STATE", Keep: 7, Cell: func(m machine) string { return cause(m.Reason, m.Message) }},
+		{Title: "STATE", Keep: 7, Cell: func(m machine) string { return formatCause(m.Reason, m.Message) }},
 	}
 }
 
 func jobColumns() []screen.Column[jobs.Job] {
 	return []screen.Column[jobs.Job]{
-		{Title: "JOB", Keep: 9, Cell: func(j jobs.Job) string { return cli.Line(j.Name) }},
+		{Title: "JOB", Keep: 9, Cell: func(j jobs.Job) string { return cli.SanitizeLine(j.Name) }},
 		{Title: "STATE", Keep: 8, Cell: func(j jobs.Job) string {
 			if j.Conclusion != "" {
-				return cli.Line(j.Conclusion)
+				return cli.SanitizeLine(j.Conclusion)
 			}
 
 			return string(j.State)
 		}},
-		{Title: "REPOSITORY", Keep: 5, Cell: func(j jobs.Job) string { return cli.Line(j.Repository) }},
+		{Title: "REPOSITORY", Keep: 5, Cell: func(j jobs.Job) string { return cli.SanitizeLine(j.Repository) }},
 		{Title: "POOL", Keep: 4, Cell: func(j jobs.Job) string { return j.Pool }},
-		{Title: "WAITED", Keep: 6, Right: true, Cell: func(j jobs.Job) string { return jobs.Human(j.WaitedSeconds) }},
+		{Title: "WAITED", Keep: 6, Right: true, Cell: func(j jobs.Job) string { return jobs.FormatDuration(j.WaitedSeconds) }},
 		{Title: "RAN", Keep: 3, Right: true, Cell: func(j jobs.Job) string {
 			if j.RanSeconds == nil {
 				return ""
 			}
 
-			return jobs.Human(*j.RanSeconds)
+			return jobs.FormatDuration(*j.RanSeconds)
 		}},
-		{Title: "MACHINE, OR WHAT IT WAITS FOR", Keep: 7, Cell: func(j jobs.Job) string {
+		{Title: "MACHINE OR CAUSE", Keep: 7, Cell: func(j jobs.Job) string {
 			if j.Cause == nil {
 				return j.Machine
 			}
 
-			return cause(j.Cause.Reason, j.Cause.Message)
+			return formatCause(j.Cause.Reason, j.Cause.Message)
 		}},
 	}
 }
 
-// cause is why something is as it is, short enough for a table.
-func cause(reason, message string) string {
-	const most = 72
+// formatCause returns a reason and a message in one line that is short enough for a table.
+func formatCause(reason, message string) string {
+	const maxLength = 72
 
-	text := cli.Line(strings.TrimSuffix(reason+": "+message, ": "))
+	text := cli.SanitizeLine(strings.TrimSuffix(reason+": "+message, ": "))
 
-	return screen.Clip(text, most)
+	return screen.Clip(text, maxLength)
 }
 
-// ready says of a condition list what kubectl would.
-func ready(conditions []condition) []string {
+// formatConditions returns a line with type, status and reason for each condition, and a line with its
+// message.
+func formatConditions(conditions []condition) []string {
 	var out []string
 
 	for _, c := range conditions {
-		out = append(out, fmt.Sprintf("  %-18s %-8s %s", c.Type, c.Status, cause(c.Reason, "")))
+		out = append(out, fmt.Sprintf("  %-18s %-8s %s", c.Type, c.Status, formatCause(c.Reason, "")))
 		if c.Message != "" {
-			out = append(out, "    "+cli.Line(c.Message))
+			out = append(out, "    "+cli.SanitizeLine(c.Message))
 		}
 	}
 
 	return out
 }
 
-// poolDetail tells all about a pool.
-func poolDetail(p live.Pool) []string {
+// formatPool returns the lines of the details of a pool.
+func formatPool(p live.Pool) []string {
 	out := []string{
 		"Pool        " + p.Namespace + "/" + p.Name,
 		fmt.Sprintf("Jobs        %d queued, %d running", p.Status.QueuedJobs, p.Status.RunningJobs),
-		fmt.Sprintf("Machines    %d busy, %d idle, %d starting, %d on standby; %d wanted, %d to %d", p.Status.BusyReplicas, p.Idle(),
+		fmt.Sprintf("Machines    %d busy, %d idle, %d starting, %d on standby; %d desired, %d to %d", p.Status.BusyReplicas, p.Idle(),
 			p.Starting(), p.Status.StandbyReplicas, p.Status.DesiredReplicas, p.Spec.Scaling.MinReplicas, p.Spec.Scaling.MaxReplicas),
 	}
 
@@ -297,31 +304,31 @@ func poolDetail(p live.Pool) []string {
 	}
 
 	if f := p.Status.LastFailure; f != nil {
-		out = append(out, "Last failure of "+f.Claim+" "+f.Node, "  "+cli.Line(f.Reason+": "+f.Message))
+		out = append(out, "Last failure of "+f.Claim+" "+f.Node, "  "+cli.SanitizeLine(f.Reason+": "+f.Message))
 	}
 
-	return append(append(out, "", "Conditions:"), ready(p.Status.Conditions)...)
+	return append(append(out, "", "Conditions:"), formatConditions(p.Status.Conditions)...)
 }
 
-// machineDetail tells all about a machine.
-func machineDetail(claim *v1alpha1.MachineClaim) []string {
-	out := []string{"Machine     " + claim.Namespace + "/" + cli.Line(jobs.Describe(jobs.VMOf(claim)))}
+// formatMachine returns the lines of the details of a machine.
+func formatMachine(claim *v1alpha1.MachineClaim) []string {
+	out := []string{"Machine     " + claim.Namespace + "/" + cli.SanitizeLine(jobs.DescribeMachine(jobs.NewVM(claim)))}
 
 	if info := claim.Status.BootstrapInfo; info != nil {
 		out = append(
 			out,
 			"Runner      "+info.RunnerName,
 			"Job         "+info.Job,
-			"Guest       "+cli.Line(info.GuestPhase+" "+info.GuestMessage),
+			"Guest       "+cli.SanitizeLine(info.GuestPhase+" "+info.GuestMessage),
 		)
 	}
 
 	if b := claim.Status.Backoff; b != nil {
 		out = append(
 			out,
-			fmt.Sprintf("%s failed %d times in a row, next try at %s", b.Step, b.Failures, b.Until.Format(time.TimeOnly)),
+			fmt.Sprintf("%s failed %d times in a row; the next attempt is at %s", b.Step, b.Failures, b.Until.Format(time.TimeOnly)),
 		)
 	}
 
-	return append(append(out, "", "Conditions:"), ready(claim.Status.Conditions)...)
+	return append(append(out, "", "Conditions:"), formatConditions(claim.Status.Conditions)...)
 }

@@ -20,64 +20,64 @@ import (
 )
 
 const (
-	// defaultTimeout is longer than most jobs.
+	// defaultTimeout is longer than most jobs run.
 	defaultTimeout = time.Hour
-	// lookEvery is how often it is looked whether machines are gone.
-	lookEvery = time.Second
+	// pollInterval is the time between two checks whether objects still exist.
+	pollInterval = time.Second
 )
 
-// options are the flags.
+// options holds the flags of the command.
 type options struct {
 	cli.Kube
 
-	yes      bool
-	keepCRDs bool
-	drain    bool
-	timeout  time.Duration
+	assumeYes bool
+	keepCRDs  bool
+	drainOnly bool
+	timeout   time.Duration
 }
 
-// New makes the command.
+// New returns the command `hyperfleet uninstall`.
 func New() *cobra.Command {
 	var opts options
 
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Drain all machines, wait until they are gone, and remove the installation",
-		Long: `Remove HyperFleet from a cluster in the order that leaves no machine behind. Without --yes it
-only says what there is. With it:
+		Short: "Drain all machines, wait until they are deleted, and delete the installation",
+		Long: `Delete HyperFleet from a cluster in an order that leaves no machine behind. Without --yes, the command
+only shows the objects that exist. With --yes, it:
 
-  1. every RunnerPool is paused, and every MachineClaim deleted: idle machines go at once, busy
-     ones when their jobs are over;
-  2. it waits until the operator has removed them all, with their runners and ISO images;
-  3. pools, templates, jobs and HypervisorClusters are deleted;
-  4. the operator's Deployments, roles and kinds are removed. The namespace stays, for the
-     Secrets in it are yours.
+  1. pauses every RunnerPool and deletes every MachineClaim. The operator deletes idle machines
+     immediately, and busy machines when their jobs have ended;
+  2. waits until the operator has deleted all machines, with their runners and ISO images;
+  3. deletes the pools, templates, jobs and HypervisorClusters;
+  4. deletes the operator's Deployments, its RBAC roles and the CRDs. It keeps the namespace, because
+     the namespace contains your Secrets.
 
-What does not go within --timeout is listed, and the operator stays, which alone can remove it:
-run the command again. Objects of other areas stand for real hosts and clusters; it does not
-begin while there are any.
+If objects still exist after --timeout, the command lists them. It then keeps the operator, because
+only the operator can delete the objects, and you can run the command again. The command does not
+start while there are objects of other areas, because they represent real hosts and clusters.
 
-With --drain it ends after the second step: all that is left is as it was, but for the pools, which
-stay paused. The Helm chart does so before it is uninstalled.
+With --drain, the command stops after step 2. It changes nothing else, and the pools stay paused. The
+Helm chart runs the command with --drain before it is uninstalled.
 
-The exit code is 0 if all is removed, or nothing was asked for; 1 if something is left; 2 if the
+The exit code is 0 if everything was deleted, or without --yes; 1 if objects still exist; 2 if the
 command line is invalid.`,
 		Example: "  hyperfleet uninstall\n  hyperfleet uninstall --yes --timeout 3h\n" +
 			"  hyperfleet uninstall --drain --yes",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return cli.Usagef("uninstall: it takes no argument")
+				return cli.Usagef("uninstall: the command takes no arguments")
 			}
 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opts.timeout <= 0 {
-				return cli.Usagef("uninstall: --timeout %s: give a time above 0, such as %s", opts.timeout, defaultTimeout)
+				return cli.Usagef("uninstall: --timeout %s: give a duration above 0, such as %s", opts.timeout, defaultTimeout)
 			}
 
-			if opts.drain && opts.keepCRDs {
-				return cli.Usagef("uninstall: --drain leaves the kinds in any case: leave out --keep-crds")
+			if opts.drainOnly && opts.keepCRDs {
+				return cli.Usagef("uninstall: --drain always keeps the CRDs: remove --keep-crds")
 			}
 
 			return run(cmd, opts)
@@ -85,17 +85,18 @@ command line is invalid.`,
 	}
 	opts.AddFlags(cmd.Flags(), "the operator")
 	cmd.Flags().Lookup("namespace").Usage = "namespace that the operator runs in; default: " + config.Default().Namespace
-	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do it; without, it is only said what there is")
-	cmd.Flags().BoolVar(&opts.keepCRDs, "keep-crds", false, "leave the kinds (CustomResourceDefinitions) in the cluster")
-	cmd.Flags().BoolVar(&opts.drain, "drain", false, "pause the pools and remove the machines, and nothing else")
-	cmd.Flags().DurationVar(&opts.timeout, "timeout", defaultTimeout, "how long machines may take to go, busy ones included")
+	cmd.Flags().BoolVar(&opts.assumeYes, "yes", false, "make the changes; otherwise the command only shows what exists")
+	cmd.Flags().BoolVar(&opts.keepCRDs, "keep-crds", false, "keep the CRDs")
+	cmd.Flags().BoolVar(&opts.drainOnly, "drain", false, "only pause the pools and delete the machines")
+	cmd.Flags().DurationVar(&opts.timeout, "timeout", defaultTimeout,
+		"how long the command may take, including the time for the jobs of busy machines")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
 func run(cmd *cobra.Command, opts options) error {
-	ctx, stop := cli.Bounded(cmd, opts.timeout)
+	ctx, stop := cli.WithTimeout(cmd, opts.timeout)
 	defer stop()
 
 	cluster, err := opts.Connect(v1alpha1.AddToScheme, apiextensionsv1.AddToScheme, rbacv1.AddToScheme, appsv1.AddToScheme,
@@ -106,29 +107,29 @@ func run(cmd *cobra.Command, opts options) error {
 
 	u := &uninstaller{
 		client: cluster.Client, namespace: config.Default().Namespace, out: cmd.OutOrStdout(), clock: clock.RealClock{},
-		keepCRDs: opts.keepCRDs, drainOnly: opts.drain,
+		keepCRDs: opts.keepCRDs, drainOnly: opts.drainOnly,
 	}
 	if opts.Namespace != "" {
 		u.namespace = opts.Namespace
 	}
 
-	there, err := u.look(ctx)
+	existing, err := u.takeInventory(ctx)
 	if err != nil {
 		return fmt.Errorf("uninstall: %w", err)
 	}
 
-	u.print(there)
+	u.printInventory(existing)
 
-	if !opts.yes {
-		_, _ = fmt.Fprintln(u.out, "\nNothing was changed. Give --yes to remove all of this.")
+	if !opts.assumeYes {
+		_, _ = fmt.Fprintln(u.out, "\nNothing was changed. Use --yes to delete all of this.")
 
 		return nil
 	}
 
-	if opts.drain {
-		err = u.machinesAlone(ctx)
+	if opts.drainOnly {
+		err = u.drainMachines(ctx)
 	} else {
-		err = u.all(ctx, there)
+		err = u.uninstallAll(ctx, existing)
 	}
 
 	if err != nil {

@@ -28,10 +28,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/deploy"
 )
 
-// partOf is the label of what deploy/base makes.
-var partOf = client.MatchingLabels{"app.kubernetes.io/part-of": "hyperfleet"} //nolint:gochecknoglobals // a constant
+// partOfLabel selects the objects that deploy/base creates.
+var partOfLabel = client.MatchingLabels{"app.kubernetes.io/part-of": "hyperfleet"} //nolint:gochecknoglobals // a constant
 
-// uninstaller removes one installation.
+// uninstaller deletes one installation.
 type uninstaller struct {
 	client    client.Client
 	namespace string
@@ -41,31 +41,32 @@ type uninstaller struct {
 	drainOnly bool
 }
 
-// inventory is what there is of an installation.
+// inventory has the objects of an installation.
 type inventory struct {
 	claims []v1alpha1.MachineClaim
-	// others are objects of the areas that stand for hosts and clusters, by their kinds.
-	others []string
-	// counts of the runners area's objects but claims, by their kinds.
+	// otherObjects describes the objects of other areas, such as "3 hostfleets". They represent hosts and
+	// clusters.
+	otherObjects []string
+	// counts is the number of objects of the runners area by kind, without MachineClaims.
 	counts map[string]int
 }
 
-// look reads what there is.
-func (u *uninstaller) look(ctx context.Context) (*inventory, error) {
+// takeInventory lists the objects of the installation. With --drain it lists only MachineClaims.
+func (u *uninstaller) takeInventory(ctx context.Context) (*inventory, error) {
 	out := &inventory{counts: map[string]int{}}
 
 	var err error
-	if out.claims, err = u.claims(ctx); err != nil || u.drainOnly {
+	if out.claims, err = u.listClaims(ctx); err != nil || u.drainOnly {
 		return out, err
 	}
 
-	crds, err := definitions()
+	crds, err := loadCRDs()
 	if err != nil {
 		return nil, err
 	}
 
 	for _, crd := range crds {
-		n, err := u.count(ctx, crd)
+		n, err := u.countObjects(ctx, crd)
 		if err != nil {
 			return nil, err
 		}
@@ -77,15 +78,15 @@ func (u *uninstaller) look(ctx context.Context) (*inventory, error) {
 		case crd.Spec.Group == v1alpha1.GroupVersion.Group && kind != "DNSRegistration":
 			out.counts[kind] = n
 		default:
-			out.others = append(out.others, fmt.Sprintf("%d %s", n, crd.Spec.Names.Plural))
+			out.otherObjects = append(out.otherObjects, fmt.Sprintf("%d %s", n, crd.Spec.Names.Plural))
 		}
 	}
 
 	return out, nil
 }
 
-// definitions are the kinds that this program knows.
-func definitions() ([]apiextensionsv1.CustomResourceDefinition, error) {
+// loadCRDs returns the CRDs that are built into this program.
+func loadCRDs() ([]apiextensionsv1.CustomResourceDefinition, error) {
 	var out []apiextensionsv1.CustomResourceDefinition
 
 	err := fs.WalkDir(deploy.CRDs, ".", func(path string, entry fs.DirEntry, err error) error {
@@ -100,7 +101,7 @@ func definitions() ([]apiextensionsv1.CustomResourceDefinition, error) {
 
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := yaml.Unmarshal(text, &crd); err != nil {
-			return fmt.Errorf("read %s: %w", path, err)
+			return fmt.Errorf("parse %s: %w", path, err)
 		}
 
 		out = append(out, crd)
@@ -108,17 +109,17 @@ func definitions() ([]apiextensionsv1.CustomResourceDefinition, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the kinds: %w", err)
+		return nil, fmt.Errorf("load embedded CRDs: %w", err)
 	}
 
 	return out, nil
 }
 
-// count counts the objects of a kind; none where the cluster does not have it.
-func (u *uninstaller) count(ctx context.Context, crd apiextensionsv1.CustomResourceDefinition) (int, error) {
+// countObjects returns the number of objects of a CRD, and 0 if the CRD is not installed.
+func (u *uninstaller) countObjects(ctx context.Context, crd apiextensionsv1.CustomResourceDefinition) (int, error) {
 	var list metav1.PartialObjectMetadataList
 
-	list.SetGroupVersionKind(kindOf(crd).GroupVersionKind())
+	list.SetGroupVersionKind(newObject(crd).GroupVersionKind())
 
 	err := u.client.List(ctx, &list)
 	if meta.IsNoMatchError(err) {
@@ -132,8 +133,8 @@ func (u *uninstaller) count(ctx context.Context, crd apiextensionsv1.CustomResou
 	return len(list.Items), nil
 }
 
-// kindOf is an object of the kind, without a name.
-func kindOf(crd apiextensionsv1.CustomResourceDefinition) *unstructured.Unstructured {
+// newObject returns an object of a CRD without a name.
+func newObject(crd apiextensionsv1.CustomResourceDefinition) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{}
 	out.SetAPIVersion(crd.Spec.Group + "/" + crd.Spec.Versions[0].Name)
 	out.SetKind(crd.Spec.Names.Kind)
@@ -141,34 +142,35 @@ func kindOf(crd apiextensionsv1.CustomResourceDefinition) *unstructured.Unstruct
 	return out
 }
 
-func (u *uninstaller) claims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
+func (u *uninstaller) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, error) {
 	var claims v1alpha1.MachineClaimList
 
 	err := u.client.List(ctx, &claims)
 	if err != nil && !meta.IsNoMatchError(err) && client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
+		return nil, fmt.Errorf("list MachineClaims: %w", err)
 	}
 
 	return claims.Items, nil
 }
 
-// print says what there is.
-func (u *uninstaller) print(i *inventory) {
+// printInventory prints the machines and the number of other objects.
+func (u *uninstaller) printInventory(i *inventory) {
 	w := u.out
 
 	if u.drainOnly {
-		_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), machines(i.claims))
+		_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), formatMachines(i.claims))
 
 		return
 	}
 
-	if len(i.claims)+len(i.counts)+len(i.others) == 0 {
-		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster; its operator, roles and kinds may be there.")
+	if len(i.claims)+len(i.counts)+len(i.otherObjects) == 0 {
+		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster. "+
+			"The operator, its roles and the CRDs may be installed.")
 
 		return
 	}
 
-	_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), machines(i.claims))
+	_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), formatMachines(i.claims))
 
 	kinds := make([]string, 0, len(i.counts))
 	for kind, n := range i.counts {
@@ -180,8 +182,9 @@ func (u *uninstaller) print(i *inventory) {
 	_, _ = io.WriteString(w, strings.Join(kinds, ""))
 }
 
-// machines says of each machine where it is and what it waits for, a line for each.
-func machines(claims []v1alpha1.MachineClaim) string {
+// formatMachines returns one line for each claim, with the location of its machine, its phase, and its
+// condition Ready.
+func formatMachines(claims []v1alpha1.MachineClaim) string {
 	var out strings.Builder
 
 	for i := range claims {
@@ -204,49 +207,50 @@ func machines(claims []v1alpha1.MachineClaim) string {
 	return out.String()
 }
 
-// errOthers says that there are objects that stand for what is not made anew.
-var errOthers = errors.New("they stand for real hosts and clusters: remove them first")
+// errOtherObjects reports that objects of other areas exist.
+var errOtherObjects = errors.New("these objects represent real hosts and clusters: delete them first")
 
-// all removes everything, in order.
-func (u *uninstaller) all(ctx context.Context, there *inventory) error {
-	if len(there.others) > 0 {
-		return fmt.Errorf("there are %s: %w", strings.Join(there.others, ", "), errOthers)
+// uninstallAll deletes everything in order. It returns an error, and deletes nothing, if objects of other
+// areas exist.
+func (u *uninstaller) uninstallAll(ctx context.Context, existing *inventory) error {
+	if len(existing.otherObjects) > 0 {
+		return fmt.Errorf("found %s: %w", strings.Join(existing.otherObjects, ", "), errOtherObjects)
 	}
 
-	stages := append(draining(u),
-		stage{"remove pools, templates, jobs and clusters", u.removeObjects},
-		stage{"remove the operator", u.removeOperator},
+	stages := append(drainStages(u),
+		stage{"delete pools, templates, jobs and clusters", u.deleteObjects},
+		stage{"delete the operator", u.deleteOperator},
 	)
 	if !u.keepCRDs {
-		stages = append(stages, stage{"remove the kinds", u.removeKinds})
+		stages = append(stages, stage{"delete the CRDs", u.deleteCRDs})
 	}
 
-	if err := u.each(ctx, stages); err != nil {
+	if err := u.runStages(ctx, stages); err != nil {
 		return err
 	}
 
-	_, _ = fmt.Fprintf(u.out, "\nHyperFleet is removed. Namespace %s is left, for its Secrets: kubectl delete namespace %s\n",
-		u.namespace, u.namespace)
+	_, _ = fmt.Fprintf(u.out, "\nHyperFleet was deleted. Namespace %s still exists, because it contains your Secrets. "+
+		"To delete it, run: kubectl delete namespace %s\n", u.namespace, u.namespace)
 
 	return nil
 }
 
-// stage is one of the things that are done in order.
+// stage is one step of the uninstallation.
 type stage struct {
 	title string
-	do    func(context.Context) error
+	run   func(context.Context) error
 }
 
-// draining are the stages that come before all others.
-func draining(u *uninstaller) []stage {
-	return []stage{{"pause the pools", u.pause}, {"drain the machines", u.drain}}
+// drainStages returns the first stages, which are also the stages of --drain.
+func drainStages(u *uninstaller) []stage {
+	return []stage{{"pause the pools", u.pausePools}, {"drain the machines", u.deleteClaims}}
 }
 
-func (u *uninstaller) each(ctx context.Context, stages []stage) error {
+func (u *uninstaller) runStages(ctx context.Context, stages []stage) error {
 	for _, stage := range stages {
 		_, _ = fmt.Fprintln(u.out, stage.title)
 
-		if err := stage.do(ctx); err != nil {
+		if err := stage.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", stage.title, err)
 		}
 	}
@@ -254,22 +258,23 @@ func (u *uninstaller) each(ctx context.Context, stages []stage) error {
 	return nil
 }
 
-// machinesAlone removes the machines, and nothing else.
-func (u *uninstaller) machinesAlone(ctx context.Context) error {
-	if err := u.each(ctx, draining(u)); err != nil {
+// drainMachines pauses the pools and deletes the machines, and nothing else.
+func (u *uninstaller) drainMachines(ctx context.Context) error {
+	if err := u.runStages(ctx, drainStages(u)); err != nil {
 		return err
 	}
 
-	_, _ = fmt.Fprintln(u.out, "\nAll machines are gone, and the pools are paused: set spec.paused to false to go on.")
+	_, _ = fmt.Fprintln(u.out, "\nAll machines were deleted, and the pools are paused. "+
+		"To resume a pool, set its spec.paused to false.")
 
 	return nil
 }
 
-// pause has no pool make machines any more.
-func (u *uninstaller) pause(ctx context.Context) error {
+// pausePools pauses all pools, so that they create no more machines.
+func (u *uninstaller) pausePools(ctx context.Context) error {
 	var pools v1alpha1.RunnerPoolList
 	if err := u.client.List(ctx, &pools); err != nil {
-		return ignoreAbsent(err)
+		return ignoreMissing(err)
 	}
 
 	for i := range pools.Items {
@@ -278,10 +283,10 @@ func (u *uninstaller) pause(ctx context.Context) error {
 			continue
 		}
 
-		before := pool.DeepCopy()
+		base := pool.DeepCopy()
 		pool.Spec.Paused = true
 
-		err := u.client.Patch(ctx, pool, client.MergeFrom(before))
+		err := u.client.Patch(ctx, pool, client.MergeFrom(base))
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("pause RunnerPool %s: %w", client.ObjectKeyFromObject(pool), err)
 		}
@@ -290,13 +295,14 @@ func (u *uninstaller) pause(ctx context.Context) error {
 	return nil
 }
 
-// drain has the operator remove every machine, and waits until it has. A pool that was making
-// machines when it was paused may have made one more: so claims are read again each time.
-func (u *uninstaller) drain(ctx context.Context) error {
-	told := ""
+// deleteClaims deletes all claims and waits until the operator has deleted their machines. It lists the
+// claims again each time, because a pool that was reconciled when it was paused may have created another
+// claim.
+func (u *uninstaller) deleteClaims(ctx context.Context) error {
+	printed := ""
 
-	return u.until(ctx, func() (string, error) {
-		claims, err := u.claims(ctx)
+	return u.waitUntilDeleted(ctx, func() (string, error) {
+		claims, err := u.listClaims(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -309,60 +315,64 @@ func (u *uninstaller) drain(ctx context.Context) error {
 			}
 		}
 
-		left := machines(claims)
-		if left != told && left != "" {
-			_, _ = fmt.Fprintf(u.out, "left: %s\n%s", english.Plural(len(claims), "machine", ""), left)
+		remaining := formatMachines(claims)
+		if remaining != printed && remaining != "" {
+			_, _ = fmt.Fprintf(u.out, "remaining: %s\n%s", english.Plural(len(claims), "machine", ""), remaining)
 		}
 
-		told = left
+		printed = remaining
 
-		return left, nil
+		return remaining, nil
 	})
 }
 
-// errLeft says that something did not go in time.
-var errLeft = errors.New("the time is up: the operator is left running, so that it can remove what is left; see its log, " +
-	"hyperfleet doctor and docs/guides/uninstall.md, and run this again")
+// errTimeout reports that objects still existed after the timeout.
+var errTimeout = errors.New("timed out: the operator still runs, so that it can delete the remaining objects; " +
+	"see its log, hyperfleet doctor and docs/guides/uninstall.md, and run this command again")
 
-// misses is how many looks may fail in a row: API servers restart, too.
-const misses = 5
+// maxFailures is the number of consecutive failures at which polling stops. A restart of the API server
+// causes fewer.
+const maxFailures = 5
 
-// until waits until nothing is left.
-func (u *uninstaller) until(ctx context.Context, left func() (string, error)) error {
-	ticker := u.clock.NewTicker(lookEvery)
+// waitUntilDeleted polls until remaining returns "". remaining returns a description of the objects that
+// still exist. waitUntilDeleted returns an error after maxFailures consecutive errors, or with the last
+// description when ctx ends.
+func (u *uninstaller) waitUntilDeleted(ctx context.Context, remaining func() (string, error)) error {
+	ticker := u.clock.NewTicker(pollInterval)
 	defer ticker.Stop()
 
-	last, missed := "", 0
+	last, failures := "", 0
 
 	for {
-		now, err := left()
+		objects, err := remaining()
 
 		switch {
-		case err == nil && now == "":
+		case err == nil && objects == "":
 			return nil
 		case err == nil:
-			last, missed = now, 0
+			last, failures = objects, 0
 		case ctx.Err() == nil:
-			missed++
-			if missed == misses {
+			failures++
+			if failures == maxFailures {
 				return err
 			}
 		}
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w. What is left:\n%s", errLeft, last)
+			return fmt.Errorf("%w. Remaining objects:\n%s", errTimeout, last)
 		case <-ticker.C():
 		}
 	}
 }
 
-// removeObjects deletes what machines were made from: what points at something goes before it.
-func (u *uninstaller) removeObjects(ctx context.Context) error {
+// deleteObjects deletes the objects of the runners area, except claims. Objects that refer to other objects
+// are deleted before these.
+func (u *uninstaller) deleteObjects(ctx context.Context) error {
 	for _, kind := range []string{
 		"RunnerPool", "RunnerJobBatch", "RunnerJob", "RunnerLog", "HypervisorMachineTemplate", "HypervisorCluster",
 	} {
-		err := u.until(ctx, func() (string, error) { return u.removeKind(ctx, kind) })
+		err := u.waitUntilDeleted(ctx, func() (string, error) { return u.deleteKind(ctx, kind) })
 		if err != nil {
 			return err
 		}
@@ -371,23 +381,24 @@ func (u *uninstaller) removeObjects(ctx context.Context) error {
 	return nil
 }
 
-// removeKind asks for the deletion of all objects of a kind, and names those that are there.
-func (u *uninstaller) removeKind(ctx context.Context, kind string) (string, error) {
+// deleteKind requests the deletion of all objects of a kind, and returns a description of the objects that
+// still exist.
+func (u *uninstaller) deleteKind(ctx context.Context, kind string) (string, error) {
 	var list metav1.PartialObjectMetadataList
 
 	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 
 	if err := u.client.List(ctx, &list); err != nil {
-		return "", ignoreAbsent(err)
+		return "", ignoreMissing(err)
 	}
 
-	var left strings.Builder
+	var remaining strings.Builder
 
 	for i := range list.Items {
 		obj := &list.Items[i]
-		obj.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind)) // a list's items have none
+		obj.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind)) // the items of a list have no kind
 
-		fmt.Fprintf(&left, "  %s %s\n", kind, strings.TrimPrefix(client.ObjectKeyFromObject(obj).String(), "/"))
+		fmt.Fprintf(&remaining, "  %s %s\n", kind, strings.TrimPrefix(client.ObjectKeyFromObject(obj).String(), "/"))
 
 		if obj.DeletionTimestamp.IsZero() {
 			if err := client.IgnoreNotFound(u.client.Delete(ctx, obj)); err != nil {
@@ -396,20 +407,20 @@ func (u *uninstaller) removeKind(ctx context.Context, kind string) (string, erro
 		}
 	}
 
-	return left.String(), nil
+	return remaining.String(), nil
 }
 
-// removeOperator deletes the Deployments, and then what they were allowed.
-func (u *uninstaller) removeOperator(ctx context.Context) error {
-	here := client.InNamespace(u.namespace)
+// deleteOperator deletes the Deployments, and then the RBAC objects and the admission policies.
+func (u *uninstaller) deleteOperator(ctx context.Context) error {
+	inNamespace := client.InNamespace(u.namespace)
 
-	err := u.client.DeleteAllOf(ctx, &appsv1.Deployment{}, here, partOf)
+	err := u.client.DeleteAllOf(ctx, &appsv1.Deployment{}, inNamespace, partOfLabel)
 	if err != nil {
 		return fmt.Errorf("delete the operator's Deployments: %w", err)
 	}
 
 	for _, obj := range []client.Object{&rbacv1.RoleBinding{}, &rbacv1.Role{}} {
-		if err := u.client.DeleteAllOf(ctx, obj, here, partOf); err != nil {
+		if err := u.client.DeleteAllOf(ctx, obj, inNamespace, partOfLabel); err != nil {
 			return fmt.Errorf("delete the operator's roles: %w", err)
 		}
 	}
@@ -417,16 +428,16 @@ func (u *uninstaller) removeOperator(ctx context.Context) error {
 	for _, obj := range []client.Object{
 		&rbacv1.ClusterRoleBinding{}, &admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicy{},
 	} {
-		if err := u.client.DeleteAllOf(ctx, obj, partOf); err != nil {
+		if err := u.client.DeleteAllOf(ctx, obj, partOfLabel); err != nil {
 			return fmt.Errorf("delete the operator's bindings and admission policies: %w", err)
 		}
 	}
 
-	return u.removeRoles(ctx)
+	return u.deleteRoles(ctx)
 }
 
-// removeRoles deletes the generated roles, which have no labels.
-func (u *uninstaller) removeRoles(ctx context.Context) error {
+// deleteRoles deletes the generated ClusterRoles, which have no labels.
+func (u *uninstaller) deleteRoles(ctx context.Context) error {
 	return fs.WalkDir(deploy.RBAC, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -440,7 +451,7 @@ func (u *uninstaller) removeRoles(ctx context.Context) error {
 		for document := range strings.SplitSeq(string(text), "\n---\n") {
 			var role rbacv1.ClusterRole
 			if err := yaml.Unmarshal([]byte(document), &role); err != nil {
-				return fmt.Errorf("read %s: %w", path, err)
+				return fmt.Errorf("parse %s: %w", path, err)
 			}
 
 			if role.Kind != "ClusterRole" || role.Name == "" {
@@ -456,24 +467,24 @@ func (u *uninstaller) removeRoles(ctx context.Context) error {
 	})
 }
 
-// removeKinds deletes the CustomResourceDefinitions. No object of theirs is left.
-func (u *uninstaller) removeKinds(ctx context.Context) error {
-	crds, err := definitions()
+// deleteCRDs deletes the CRDs. The caller has to make sure that their objects no longer exist.
+func (u *uninstaller) deleteCRDs(ctx context.Context) error {
+	crds, err := loadCRDs()
 	if err != nil {
 		return err
 	}
 
 	for i := range crds {
 		if err := client.IgnoreNotFound(u.client.Delete(ctx, &crds[i])); err != nil {
-			return fmt.Errorf("delete kind %s: %w", crds[i].Name, err)
+			return fmt.Errorf("delete CRD %s: %w", crds[i].Name, err)
 		}
 	}
 
 	return nil
 }
 
-// ignoreAbsent takes a kind that the cluster does not have for one without objects.
-func ignoreAbsent(err error) error {
+// ignoreMissing returns nil if the error means that the CRD is not installed or the object does not exist.
+func ignoreMissing(err error) error {
 	if meta.IsNoMatchError(err) {
 		return nil
 	}

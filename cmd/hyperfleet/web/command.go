@@ -25,15 +25,16 @@ import (
 
 const (
 	defaultAddress = "127.0.0.1:8088"
-	// Bounds of a connection.
-	headerTimeout = 10 * time.Second
-	writeTimeout  = 30 * time.Second
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 32 << 10
-	endTimeout    = 5 * time.Second
+	// Limits of a connection. shutdownTimeout is the time that open requests have to complete after an
+	// interrupt.
+	headerTimeout   = 10 * time.Second
+	writeTimeout    = 30 * time.Second
+	idleTimeout     = 2 * time.Minute
+	maxHeader       = 32 << 10
+	shutdownTimeout = 5 * time.Second
 )
 
-// options are the command's flags.
+// options holds the flags of the command.
 type options struct {
 	cli.Kube
 
@@ -44,34 +45,36 @@ type options struct {
 func (o *options) validate() error {
 	host, _, err := net.SplitHostPort(o.address)
 	if err != nil {
-		return cli.Usagef("web: --bind-address %q must be host:port such as %s", o.address, defaultAddress)
+		return cli.Usagef("web: --bind-address %q: give host:port, such as %s", o.address, defaultAddress)
 	}
 
 	addr, _ := netip.ParseAddr(host)
 	if !addr.IsLoopback() && host != "localhost" && len(o.hosts) == 0 {
-		return cli.Usagef("web: --bind-address %s can be reached by others, and the pages ask nobody who they are: "+
-			"put a proxy that does before it, and give the name that it is called by with --host", o.address)
+		return cli.Usagef("web: --bind-address %s is reachable from other machines, and the pages have no authentication: "+
+			"run the command behind a proxy that authenticates users, and give the host name of the proxy with --host", o.address)
 	}
 
 	return nil
 }
 
-// New makes the command.
+// New returns the command `hyperfleet web`.
 func New() *cobra.Command {
 	var opts options
 
 	cmd := &cobra.Command{
 		Use:   "web",
-		Short: "Show pools, jobs, machines and hypervisors in a browser, on this machine alone",
-		Long: `Serve pages that show what the operator does: what waits and why, each pool, job and machine,
-hypervisors with their nodes, hosts and bridges. They are served on loopback, with the rights of
-your kubeconfig, change nothing, and load nothing from the internet.
+		Short: "Serve web pages with pools, jobs, machines and hypervisors on this machine",
+		Long: `Serve web pages that show what the operator does: the waiting jobs and their causes, each pool, job and
+machine, the hypervisors with their nodes, the hosts and the bridges. By default only this machine
+can open the pages. The pages show what your kubeconfig permits you to read, change nothing, and load
+nothing from the internet.
 
-Whoever may open a connection to the address sees what you may see. To share the pages, run the
-command behind a proxy that authenticates people, and give its name with --host.
+The pages have no authentication: anyone who can connect to the address sees everything that you can
+see. To share the pages, run the command behind a proxy that authenticates users, and give the host
+name of the proxy with --host.
 
-The exit code is 0 after an interrupt; 1 if the API server does not answer, or the address is
-taken; 2 if the command line is invalid.`,
+The exit code is 0 after an interrupt; 1 if the API server does not respond or the address is in use;
+2 if the command line is invalid.`,
 		Example: "  hyperfleet web\n  hyperfleet web -n ci --bind-address 127.0.0.1:9000\n" +
 			"  hyperfleet web --bind-address :8088 --host fleet.example.com",
 		Args: cobra.NoArgs,
@@ -84,16 +87,17 @@ taken; 2 if the command line is invalid.`,
 		},
 	}
 	flags := cmd.Flags()
-	opts.AddFlags(flags, "what is shown")
-	flags.Lookup("namespace").Usage = "namespace that is shown; default: all"
+	opts.AddFlags(flags, "the objects")
+	flags.Lookup("namespace").Usage = "namespace of the objects to show; default: all namespaces"
 	flags.StringVar(&opts.address, "bind-address", defaultAddress, "address to listen on, as host:port")
-	flags.StringSliceVar(&opts.hosts, "host", nil, "names that a proxy before the pages is called by; others are refused")
+	flags.StringSliceVar(&opts.hosts, "host", nil,
+		"host names of a proxy in front of the pages; requests for names other than these and this machine are rejected")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
-// run serves until an interrupt.
+// run serves the pages until an interrupt.
 func run(cmd *cobra.Command, opts options) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -115,13 +119,14 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("web: %w", err)
 	}
 
-	fmt.Fprintf(cmd.OutOrStdout(), "http://%s shows %s. Ctrl-C ends it.\n", shown(listener.Addr()), view.Server)
+	fmt.Fprintf(cmd.OutOrStdout(), "http://%s shows %s. Press Ctrl-C to stop.\n", browserAddress(listener.Addr()), view.Server)
 
 	return serve(ctx, listener, pages)
 }
 
-// shown is an address as a browser takes it.
-func shown(addr net.Addr) string {
+// browserAddress returns the address to open in a browser, with localhost if the listener has no specific
+// address.
+func browserAddress(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsUnspecified() {
 		return addr.String()
@@ -145,19 +150,21 @@ func serve(ctx context.Context, listener net.Listener, pages http.Handler) error
 	case <-ctx.Done():
 	}
 
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 
-	if err := server.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("web: end: %w", err)
+	if err := server.Shutdown(shutdownCtx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("web: stop server: %w", err)
 	}
 
 	return nil
 }
 
-// guard lets through what a browser on this machine, or a proxy of a given name, asks for. A page
-// elsewhere that gives our address a name of its own (DNS rebinding) has another Host.
-func guard(hosts []string, next http.Handler) http.Handler {
+// guardRequests sets security headers, and rejects requests that do not come from a browser on this machine
+// or from a proxy with one of the given names. The check of the Host header prevents DNS rebinding: a page
+// that resolves its own name to our address sends its own name as Host. guardRequests also rejects methods
+// other than GET and HEAD, and requests that pages of other sites make in the background.
+func guardRequests(hosts []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
@@ -168,28 +175,29 @@ func guard(hosts []string, next http.Handler) http.Handler {
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 
 		switch site := r.Header.Get("Sec-Fetch-Site"); {
-		case !allowed(r.Host, hosts):
+		case !isAllowedHost(r.Host, hosts):
 			http.Error(
 				w,
-				"this name is not one of hyperfleet web's: open it as localhost, or allow the name with --host",
+				"hyperfleet web does not serve this host name: open the pages as localhost, or allow the name with --host",
 				http.StatusForbidden,
 			)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			header.Set("Allow", "GET, HEAD")
-			http.Error(w, "the pages can only be read", http.StatusMethodNotAllowed)
+			http.Error(w, "the pages are read-only", http.StatusMethodNotAllowed)
 		case site == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate":
-			http.Error(w, "another site may not load the pages", http.StatusForbidden)
+			http.Error(w, "other sites cannot load the pages", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
 }
 
-// allowed says whether a Host header names this machine or one of the names.
-func allowed(host string, names []string) bool {
+// isAllowedHost reports whether a Host header names this machine (localhost or a loopback address), or one of
+// the given names. A given name may include a port.
+func isAllowedHost(host string, names []string) bool {
 	name := host
-	if before, _, err := net.SplitHostPort(host); err == nil {
-		name = before
+	if withoutPort, _, err := net.SplitHostPort(host); err == nil {
+		name = withoutPort
 	}
 
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))

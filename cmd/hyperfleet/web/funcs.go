@@ -21,24 +21,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-// funcs are what the templates call.
-func (h *handler) funcs() template.FuncMap {
+// templateFuncs returns the functions that the templates call.
+func (h *handler) templateFuncs() template.FuncMap {
 	return template.FuncMap{
-		"ago": func(at time.Time) string {
-			if at.IsZero() {
+		"ago": func(t time.Time) string {
+			if t.IsZero() {
 				return ""
 			}
 
-			return jobs.Human(max(h.Clock.Now().Sub(at), 0).Seconds())
+			return jobs.FormatDuration(max(h.Clock.Now().Sub(t), 0).Seconds())
 		},
-		"human":    jobs.Human,
-		"long":     func(d time.Duration) string { return jobs.Human(d.Seconds()) },
-		"between":  jobs.Between,
-		"clock":    func(at time.Time) string { return local(at).Format("15:04:05") },
-		"date":     func(at time.Time) string { return local(at).Format("2006-01-02 15:04:05 MST") },
-		"rfc3339":  func(at time.Time) string { return at.Format(time.RFC3339) },
-		"safe":     cli.Safe,
-		"path":     pathOf,
+		"human":    jobs.FormatDuration,
+		"long":     func(d time.Duration) string { return jobs.FormatDuration(d.Seconds()) },
+		"between":  jobs.FormatInterval,
+		"clock":    func(t time.Time) string { return toLocal(t).Format("15:04:05") },
+		"date":     func(t time.Time) string { return toLocal(t).Format("2006-01-02 15:04:05 MST") },
+		"rfc3339":  func(t time.Time) string { return t.Format(time.RFC3339) },
+		"safe":     cli.Sanitize,
+		"path":     joinPath,
 		"query":    url.QueryEscape,
 		"gib":      func(bytes int64) string { return fmt.Sprintf("%.0f GiB", float64(bytes)/(1<<30)) },
 		"round":    func(x float64) int { return int(math.Round(x)) },
@@ -46,14 +46,14 @@ func (h *handler) funcs() template.FuncMap {
 		"idle":     live.Pool.Idle,
 		"starting": live.Pool.Starting,
 		"total":    live.Machines.Total,
-		"tone":     tone,
+		"tone":     stateTone,
 		"ready":    readyTone,
-		"words":    words,
+		"words":    splitWords,
 		"join":     strings.Join,
 		"lines":    func(text string) int { return strings.Count(strings.TrimRight(text, "\n"), "\n") + 1 },
 		"kindURL":  kindURL,
 		"wait":     func(state v1alpha1.JobState) bool { return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting },
-		"link":     safeLink,
+		"link":     sanitizeLink,
 		"dict": func(pairs ...any) map[string]any {
 			out := map[string]any{}
 			for i := 0; i+1 < len(pairs); i += 2 {
@@ -65,8 +65,8 @@ func (h *handler) funcs() template.FuncMap {
 	}
 }
 
-// pathOf joins what a URL's path is made of.
-func pathOf(parts ...string) string {
+// joinPath returns the path of a URL with the given segments, each escaped.
+func joinPath(parts ...string) string {
 	var out strings.Builder
 	for _, part := range parts {
 		out.WriteString("/" + url.PathEscape(part))
@@ -75,8 +75,8 @@ func pathOf(parts ...string) string {
 	return out.String()
 }
 
-// safeLink is a link to a CI platform, empty where it is none.
-func safeLink(text string) string {
+// sanitizeLink returns an http or https URL, and "" for any other text.
+func sanitizeLink(text string) string {
 	link, err := url.Parse(text)
 	if err != nil || link.Scheme != "https" && link.Scheme != "http" {
 		return ""
@@ -85,15 +85,15 @@ func safeLink(text string) string {
 	return link.String()
 }
 
-// kindURL is the page of an object; empty where it has none.
+// kindURL returns the path of the page of an object, and "" if the kind has no page.
 func kindURL(kind, namespace, name string) string {
 	switch kind {
 	case live.KindPool:
-		return pathOf("pools", namespace, name)
+		return joinPath("pools", namespace, name)
 	case live.KindCluster:
-		return pathOf("clusters", name)
+		return joinPath("clusters", name)
 	case live.KindMachine:
-		return pathOf("machines", namespace, name)
+		return joinPath("machines", namespace, name)
 	case live.KindFleet:
 		return "/hosts"
 	default:
@@ -101,12 +101,13 @@ func kindURL(kind, namespace, name string) string {
 	}
 }
 
-// tone is the colour of a job's state or a machine's phase.
-func tone(state any, conclusion ...string) string {
+// stateTone returns the CSS class for the color of a job's state, with its conclusion, or of a machine's
+// phase.
+func stateTone(state any, conclusion ...string) string {
 	switch text := fmt.Sprint(state); {
 	case text == string(v1alpha1.JobCompleted):
 		switch last := strings.Join(conclusion, ""); {
-		case live.Failed(last):
+		case live.IsFailure(last):
 			return "bad"
 		case slices.Contains([]string{"success", "passed"}, last):
 			return "good"
@@ -124,7 +125,7 @@ func tone(state any, conclusion ...string) string {
 	}
 }
 
-// readyTone is the colour of a condition Ready.
+// readyTone returns the CSS class for the color of a condition Ready.
 func readyTone(ready live.Ready) string {
 	switch ready.Status {
 	case metav1.ConditionTrue:
@@ -136,8 +137,8 @@ func readyTone(ready live.Ready) string {
 	}
 }
 
-// words makes words of a CamelCase reason: AtMaximum is "at maximum".
-func words(reason string) string {
+// splitWords returns a CamelCase reason as words in lower case: AtMaximum becomes "at maximum".
+func splitWords(reason string) string {
 	var out strings.Builder
 
 	letters := []rune(reason)
@@ -152,25 +153,25 @@ func words(reason string) string {
 	return strings.ToLower(out.String())
 }
 
-// phase is a part of a life, between two moments.
+// phase is the part of a lifecycle between two moments of the timeline.
 type phase struct {
 	Name, Tone string
 	Seconds    float64
-	// X and Width are its place in a bar of 1000 units.
+	// X and Width are the position and the width in a bar of 1000 units.
 	X, Width float64
 }
 
-// phasesOf divides a life into phases, each named by what was done in it. What is not over yet
-// lasts until now.
-func phasesOf(moments []jobs.Moment, now time.Time) []phase {
-	const whole, least = 1000.0, 6.0
+// newPhases divides a timeline into phases, and merges consecutive phases of the same name. The last phase
+// lasts until now, unless the machine was destroyed.
+func newPhases(moments []jobs.TimelineEntry, now time.Time) []phase {
+	const totalWidth, minWidth = 1000.0, 6.0
 
-	type named struct{ name, tone string }
+	type phaseStyle struct{ name, tone string }
 
-	names := map[v1alpha1.JobMoment]named{
+	styles := map[v1alpha1.JobMoment]phaseStyle{
 		v1alpha1.MomentQueued: {"queued", "wait"}, v1alpha1.MomentReceived: {"queued", "wait"},
 		v1alpha1.MomentWaiting: {"queued", "wait"},
-		// The job may have waited for its turn before its machine was begun.
+		// The phase includes the time for which the job waits before its machine is created.
 		v1alpha1.MomentDecided: {"until cloned", "clone"},
 		v1alpha1.MomentCloned:  {"booting", "boot"}, v1alpha1.MomentBooted: {"booting", "boot"},
 		v1alpha1.MomentRegistered: {"idle", "idle"}, v1alpha1.MomentStarted: {"job", "run"},
@@ -188,7 +189,7 @@ func phasesOf(moments []jobs.Moment, now time.Time) []phase {
 			end = moments[i+1].Time
 		}
 
-		name, ok := names[moment.Moment]
+		style, ok := styles[moment.Moment]
 		if !ok || moment.Moment == v1alpha1.MomentDestroyed {
 			continue
 		}
@@ -196,20 +197,20 @@ func phasesOf(moments []jobs.Moment, now time.Time) []phase {
 		seconds := max(end.Sub(moment.Time), 0).Seconds()
 		total += seconds
 
-		if last := len(out) - 1; last >= 0 && out[last].Name == name.name {
+		if last := len(out) - 1; last >= 0 && out[last].Name == style.name {
 			out[last].Seconds += seconds
 
 			continue
 		}
 
-		out = append(out, phase{Name: name.name, Tone: name.tone, Seconds: seconds})
+		out = append(out, phase{Name: style.name, Tone: style.tone, Seconds: seconds})
 	}
 
 	x := 0.0
-	scale := (whole - least*float64(len(out))) / cmp.Or(total, 1)
+	scale := (totalWidth - minWidth*float64(len(out))) / cmp.Or(total, 1)
 
 	for i := range out {
-		out[i].X, out[i].Width = x, least+out[i].Seconds*scale
+		out[i].X, out[i].Width = x, minWidth+out[i].Seconds*scale
 		x += out[i].Width
 	}
 
@@ -223,36 +224,36 @@ const (
 	momentStopped v1alpha1.JobMoment = "Stopped"
 )
 
-// momentsOf gives the moments of a machine's life, in their order.
-func momentsOf(claim *v1alpha1.MachineClaim) []jobs.Moment {
-	out := []jobs.Moment{{Moment: momentCreated, Time: claim.CreationTimestamp.Time}}
+// newMoments returns the timeline of a machine.
+func newMoments(claim *v1alpha1.MachineClaim) []jobs.TimelineEntry {
+	out := []jobs.TimelineEntry{{Moment: momentCreated, Time: claim.CreationTimestamp.Time}}
 	times := cmp.Or(claim.Status.Times, &v1alpha1.MachineTimes{})
 
 	for _, moment := range []struct {
-		moment v1alpha1.JobMoment
-		at     *metav1.MicroTime
-		words  string
+		moment  v1alpha1.JobMoment
+		time    *metav1.MicroTime
+		message string
 	}{
-		{momentPlaced, times.Placed, "node and id were chosen"},
-		{v1alpha1.MomentCloned, times.Cloned, "the VM was made and configured"},
+		{momentPlaced, times.Placed, "the node and the VM ID were chosen"},
+		{v1alpha1.MomentCloned, times.Cloned, "the VM was cloned and configured"},
 		{v1alpha1.MomentBooted, times.Started, "the VM was powered on"},
 		{v1alpha1.MomentRegistered, times.Ready, "the runner was online"},
 		{v1alpha1.MomentStarted, times.JobStarted, "the runner took a job"},
-		{momentStopped, times.Stopped, "the VM was off: " + claim.Status.EndReason},
+		{momentStopped, times.Stopped, "the VM was powered off: " + claim.Status.EndReason},
 	} {
-		if moment.at == nil {
+		if moment.time == nil {
 			continue
 		}
 
-		before := out[len(out)-1].Time
-		out = append(out, jobs.Moment{
-			Moment: moment.moment, Time: moment.at.Time, Message: moment.words,
-			AfterSeconds: max(moment.at.Sub(before), 0).Seconds(),
+		previous := out[len(out)-1].Time
+		out = append(out, jobs.TimelineEntry{
+			Moment: moment.moment, Time: moment.time.Time, Message: moment.message,
+			AfterSeconds: max(moment.time.Sub(previous), 0).Seconds(),
 		})
 	}
 
 	return out
 }
 
-// local is the time that people read.
-func local(at time.Time) time.Time { return at.Local() } //nolint:gosmopolitan // it is for the people at this machine
+// toLocal returns the time in the time zone of this machine.
+func toLocal(t time.Time) time.Time { return t.Local() } //nolint:gosmopolitan // the users are at this machine

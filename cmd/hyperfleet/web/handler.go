@@ -22,11 +22,11 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// Config is what the pages need.
+// Config has the dependencies and the settings of the pages.
 type Config struct {
 	View  *live.View
 	Clock clock.PassiveClock
-	// Hosts are the names, beside this machine's, that the pages may be called by.
+	// Hosts are the host names under which the pages are served, in addition to the names of this machine.
 	Hosts []string
 }
 
@@ -37,28 +37,28 @@ type handler struct {
 	templates *template.Template
 }
 
-// page is what every template gets.
+// page is the data for a template. The templates use the field names.
 type page struct {
-	// Title of the page, and Area of the navigation that it belongs to.
+	// Title of the page. Area is the name of the template, and of the entry in the navigation.
 	Title, Area string
 	Server      string
 	Namespace   string
 	Now         time.Time
-	// Missing says which of the page's kinds can't be shown, and why.
+	// Missing has the reasons why kinds of the page cannot be shown.
 	Missing []string
-	// Live says that the page is renewed by itself.
+	// Live makes the browser reload the page periodically.
 	Live bool
 	Data any
 }
 
-// errNotFound is the error of what there is not.
-var errNotFound = errors.New("there is no such thing, or it is gone")
+// errNotFound reports that a page does not exist.
+var errNotFound = errors.New("the page does not exist, or its object was deleted")
 
-// NewHandler makes the pages.
+// NewHandler returns a handler that serves the pages and their assets.
 func NewHandler(cfg Config) (http.Handler, error) {
 	h := &handler{Config: cfg}
 
-	templates, err := template.New("").Funcs(h.funcs()).ParseFS(assets, "assets/*.html")
+	templates, err := template.New("").Funcs(h.templateFuncs()).ParseFS(assets, "assets/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse pages: %w", err)
 	}
@@ -67,19 +67,19 @@ func NewHandler(cfg Config) (http.Handler, error) {
 	mux := http.NewServeMux()
 
 	for pattern, render := range map[string]func(*http.Request) (*page, error){
-		"GET /{$}":                         h.overview,
-		"GET /jobs":                        h.jobs,
-		"GET /jobs/{namespace}/{name}":     h.job,
-		"GET /pools":                       h.pools,
-		"GET /pools/{namespace}/{name}":    h.pool,
-		"GET /machines":                    h.machines,
-		"GET /machines/{namespace}/{name}": h.machine,
-		"GET /clusters":                    h.clusters,
-		"GET /clusters/{name}":             h.cluster,
-		"GET /hosts":                       h.hosts,
-		"GET /bridges":                     h.bridges,
+		"GET /{$}":                         h.renderOverview,
+		"GET /jobs":                        h.renderJobs,
+		"GET /jobs/{namespace}/{name}":     h.renderJob,
+		"GET /pools":                       h.renderPools,
+		"GET /pools/{namespace}/{name}":    h.renderPool,
+		"GET /machines":                    h.renderMachines,
+		"GET /machines/{namespace}/{name}": h.renderMachine,
+		"GET /clusters":                    h.renderClusters,
+		"GET /clusters/{name}":             h.renderCluster,
+		"GET /hosts":                       h.renderHosts,
+		"GET /bridges":                     h.renderBridges,
 	} {
-		mux.Handle(pattern, h.serve(render))
+		mux.Handle(pattern, h.servePage(render))
 	}
 
 	static, err := fs.Sub(assets, "assets")
@@ -94,13 +94,14 @@ func NewHandler(cfg Config) (http.Handler, error) {
 		})
 	}
 
-	mux.Handle("/", h.serve(func(*http.Request) (*page, error) { return nil, errNotFound }))
+	mux.Handle("/", h.servePage(func(*http.Request) (*page, error) { return nil, errNotFound }))
 
-	return guard(cfg.Hosts, mux), nil
+	return guardRequests(cfg.Hosts, mux), nil
 }
 
-// serve renders one page.
-func (h *handler) serve(render func(*http.Request) (*page, error)) http.Handler {
+// servePage returns a handler that renders one page. If render returns an error, the handler serves the error
+// page, with status 404 if the object does not exist and status 502 otherwise.
+func (h *handler) servePage(render func(*http.Request) (*page, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := http.StatusOK
 
@@ -110,7 +111,7 @@ func (h *handler) serve(render func(*http.Request) (*page, error)) http.Handler 
 		case errors.Is(err, errNotFound) || apierrors.IsNotFound(err):
 			status, shown = http.StatusNotFound, &page{Title: "Not found", Data: errNotFound.Error()}
 		case err != nil:
-			status, shown = http.StatusBadGateway, &page{Title: "Not readable", Data: err.Error()}
+			status, shown = http.StatusBadGateway, &page{Title: "Cannot read objects", Data: err.Error()}
 		}
 
 		name := shown.Area
@@ -130,17 +131,17 @@ func (h *handler) serve(render func(*http.Request) (*page, error)) http.Handler 
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(status)
-		_, _ = w.Write(out.Bytes()) // a reader that went away needs no answer
+		_, _ = w.Write(out.Bytes()) // the client may have closed the connection
 	})
 }
 
-// missing says which of the kinds can't be shown.
-func (h *handler) missing(kinds ...string) []string {
+// missingReasons returns the reasons for those of the given kinds that cannot be shown.
+func (h *handler) missingReasons(kinds ...string) []string {
 	var out []string
 
 	for _, kind := range kinds {
-		if why, ok := h.View.Missing[kind]; ok {
-			out = append(out, why)
+		if reason, ok := h.View.Missing[kind]; ok {
+			out = append(out, reason)
 		}
 	}
 

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// perPage bounds the rows of one page.
-	perPage = 100
-	// fewJobs are shown on the page of a pool.
-	fewJobs = 20
+	// rowsPerPage is the maximum number of jobs on one page of the list.
+	rowsPerPage = 100
+	// maxPoolJobs is the maximum number of jobs on the page of a pool.
+	maxPoolJobs = 20
 )
 
-func (h *handler) overview(r *http.Request) (*page, error) {
+func (h *handler) renderOverview(r *http.Request) (*page, error) {
 	summary, err := h.View.Summary(r.Context(), h.Clock.Now())
 	if err != nil {
 		return nil, err
@@ -38,27 +38,27 @@ func (h *handler) overview(r *http.Request) (*page, error) {
 
 	return &page{
 		Title: "Overview", Area: "overview", Live: true, Data: summary,
-		Missing: h.missing(live.KindPool, live.KindJob, live.KindMachine, live.KindCluster),
+		Missing: h.missingReasons(live.KindPool, live.KindJob, live.KindMachine, live.KindCluster),
 	}, nil
 }
 
-func (h *handler) pools(r *http.Request) (*page, error) {
+func (h *handler) renderPools(r *http.Request) (*page, error) {
 	summary, err := h.View.Summary(r.Context(), h.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
 
-	return &page{Title: "Pools", Area: "pools", Live: true, Data: summary.Pools, Missing: h.missing(live.KindPool)}, nil
+	return &page{Title: "Pools", Area: "pools", Live: true, Data: summary.Pools, Missing: h.missingReasons(live.KindPool)}, nil
 }
 
-// choice is a link that narrows a list down, with how many rows it leads to.
+// choice is a link that filters a list. Count is the number of rows in the filtered list.
 type choice struct {
 	Name, URL string
 	Count     int
 	Chosen    bool
 }
 
-// jobList is a page of the list of jobs.
+// jobList is one page of the list of jobs.
 type jobList struct {
 	Jobs   []jobs.Job
 	States []choice
@@ -66,12 +66,13 @@ type jobList struct {
 	Search string
 	State  string
 	Total  int
-	// From and To are the places of the first and the last row; the links are empty at the ends.
+	// From and To are the positions of the first and the last row, starting at 1. PreviousURL is empty on the
+	// first page, and NextURL is empty on the last page.
 	From, To             int
 	PreviousURL, NextURL string
 }
 
-func (h *handler) jobs(r *http.Request) (*page, error) {
+func (h *handler) renderJobs(r *http.Request) (*page, error) {
 	var all v1alpha1.RunnerJobList
 	if err := h.View.List(r.Context(), &all); err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
@@ -80,13 +81,13 @@ func (h *handler) jobs(r *http.Request) (*page, error) {
 	query := r.URL.Query()
 	out := &jobList{Pool: query.Get("pool"), Search: strings.TrimSpace(query.Get("q")), State: query.Get("state")}
 
-	found := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
+	matching := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
 		return out.Pool != "" && out.Pool != job.Namespace+"/"+job.Status.Pool || !matches(&job, out.Search)
 	})
 
-	count := map[string]int{"": len(found)}
-	for i := range found {
-		count[string(found[i].Spec.State)]++
+	count := map[string]int{"": len(matching)}
+	for i := range matching {
+		count[string(matching[i].Spec.State)]++
 	}
 
 	for _, state := range []string{
@@ -94,42 +95,43 @@ func (h *handler) jobs(r *http.Request) (*page, error) {
 	} {
 		out.States = append(out.States, choice{
 			Name: cmp.Or(state, "All"), Count: count[state], Chosen: state == out.State,
-			URL: "/jobs" + with(query, "state", state, "page", ""),
+			URL: "/jobs" + encodeQuery(query, "state", state, "page", ""),
 		})
 	}
 
 	if out.State != "" {
-		found = slices.DeleteFunc(found, func(job v1alpha1.RunnerJob) bool { return string(job.Spec.State) != out.State })
+		matching = slices.DeleteFunc(matching, func(job v1alpha1.RunnerJob) bool { return string(job.Spec.State) != out.State })
 	}
 
-	jobs.Sort(found)
-	h.rows(out, found, query)
+	jobs.Sort(matching)
+	h.paginate(out, matching, query)
 
-	return &page{Title: "Jobs", Area: "jobs", Live: true, Data: out, Missing: h.missing(live.KindJob)}, nil
+	return &page{Title: "Jobs", Area: "jobs", Live: true, Data: out, Missing: h.missingReasons(live.KindJob)}, nil
 }
 
-// rows takes one page of the jobs.
-func (h *handler) rows(out *jobList, found []v1alpha1.RunnerJob, query url.Values) {
-	last := max((len(found)-1)/perPage, 0)
-	at, _ := strconv.Atoi(query.Get("page"))
-	at = min(max(at-1, 0), last)
+// paginate sets the jobs and the links of the page that the query selects.
+func (h *handler) paginate(out *jobList, matching []v1alpha1.RunnerJob, query url.Values) {
+	last := max((len(matching)-1)/rowsPerPage, 0)
+	index, _ := strconv.Atoi(query.Get("page"))
+	index = min(max(index-1, 0), last)
 
-	out.Total, out.From, out.To = len(found), at*perPage+1, min((at+1)*perPage, len(found))
+	out.Total, out.From, out.To = len(matching), index*rowsPerPage+1, min((index+1)*rowsPerPage, len(matching))
 
-	if at > 0 {
-		out.PreviousURL = "/jobs" + with(query, "page", strconv.Itoa(at))
+	if index > 0 {
+		out.PreviousURL = "/jobs" + encodeQuery(query, "page", strconv.Itoa(index))
 	}
 
-	if at < last {
-		out.NextURL = "/jobs" + with(query, "page", strconv.Itoa(at+2))
+	if index < last {
+		out.NextURL = "/jobs" + encodeQuery(query, "page", strconv.Itoa(index+2))
 	}
 
-	for i := at * perPage; i < out.To; i++ {
-		out.Jobs = append(out.Jobs, jobs.View(&found[i], h.Clock.Now()))
+	for i := index * rowsPerPage; i < out.To; i++ {
+		out.Jobs = append(out.Jobs, jobs.NewJob(&matching[i], h.Clock.Now()))
 	}
 }
 
-// matches says whether a job has the words in what people call it by.
+// matches reports whether the namespace, the names, the repository, the workflow, the runner or the pool of a
+// job contain every word of the search. It ignores case.
 func matches(job *v1alpha1.RunnerJob, words string) bool {
 	text := strings.ToLower(strings.Join([]string{
 		job.Namespace, job.Name, job.Spec.Name, job.Spec.Repository, job.Spec.Workflow, job.Spec.RunnerName, job.Status.Pool,
@@ -144,8 +146,9 @@ func matches(job *v1alpha1.RunnerJob, words string) bool {
 	return true
 }
 
-// with gives a query with other values, empty ones taken out.
-func with(query url.Values, pairs ...string) string {
+// encodeQuery returns "?" and the query of the job list with the given key-value pairs replaced. It leaves
+// out keys with an empty value, and returns "" if the query has no keys.
+func encodeQuery(query url.Values, pairs ...string) string {
 	out := url.Values{}
 
 	for _, key := range []string{"state", "pool", "q", "page"} {
@@ -169,31 +172,31 @@ func with(query url.Values, pairs ...string) string {
 	return "?" + out.Encode()
 }
 
-func key(r *http.Request) client.ObjectKey {
+func objectKey(r *http.Request) client.ObjectKey {
 	return client.ObjectKey{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 }
 
-// oneJob is a job with its phases, as shares of its life.
-type oneJob struct {
-	jobs.Explained
+// jobPage is the data of the page of a job.
+type jobPage struct {
+	jobs.Details
 
 	Phases []phase
 }
 
-func (h *handler) job(r *http.Request) (*page, error) {
-	of, err := jobs.Explain(r.Context(), h.View, h.View.Live, key(r), h.Clock.Now())
+func (h *handler) renderJob(r *http.Request) (*page, error) {
+	details, err := jobs.LoadDetails(r.Context(), h.View, h.View.APIClient, objectKey(r), h.Clock.Now())
 	if err != nil {
 		return nil, err
 	}
 
 	return &page{
-		Title: cmp.Or(of.Name, of.Job.Job), Area: "job", Live: true,
-		Data: oneJob{of, phasesOf(of.Timeline, h.Clock.Now())}, Missing: h.missing(live.KindMachine),
+		Title: cmp.Or(details.Name, details.Job.Job), Area: "job", Live: true,
+		Data: jobPage{details, newPhases(details.Timeline, h.Clock.Now())}, Missing: h.missingReasons(live.KindMachine),
 	}, nil
 }
 
-// onePool is a pool with its machines and jobs.
-type onePool struct {
+// poolPage is the data of the page of a pool. MoreJobs is the number of jobs that are not shown.
+type poolPage struct {
 	live.Pool
 
 	Machines []machine
@@ -201,14 +204,14 @@ type onePool struct {
 	MoreJobs int
 }
 
-func (h *handler) pool(r *http.Request) (*page, error) {
+func (h *handler) renderPool(r *http.Request) (*page, error) {
 	var pool v1alpha1.RunnerPool
-	if err := h.View.Get(r.Context(), key(r), &pool); err != nil {
-		return nil, fmt.Errorf("read pool: %w", err)
+	if err := h.View.Get(r.Context(), objectKey(r), &pool); err != nil {
+		return nil, fmt.Errorf("get RunnerPool: %w", err)
 	}
 
-	machines, err := h.machinesOf(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
-		return claim.Namespace == pool.Namespace && poolOf(claim) == pool.Name
+	machines, err := h.listMachines(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
+		return claim.Namespace == pool.Namespace && poolName(claim) == pool.Name
 	})
 	if err != nil {
 		return nil, err
@@ -219,35 +222,34 @@ func (h *handler) pool(r *http.Request) (*page, error) {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 
-	found := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
+	matching := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
 		return job.Namespace != pool.Namespace || job.Status.Pool != pool.Name
 	})
-	jobs.Sort(found)
+	jobs.Sort(matching)
 
-	out := onePool{Pool: live.PoolOf(&pool), Machines: machines, MoreJobs: max(len(found)-fewJobs, 0)}
-	for i := range found[:min(len(found), fewJobs)] {
-		out.Jobs = append(out.Jobs, jobs.View(&found[i], h.Clock.Now()))
+	out := poolPage{Pool: live.NewPool(&pool), Machines: machines, MoreJobs: max(len(matching)-maxPoolJobs, 0)}
+	for i := range matching[:min(len(matching), maxPoolJobs)] {
+		out.Jobs = append(out.Jobs, jobs.NewJob(&matching[i], h.Clock.Now()))
 	}
 
 	return &page{
-		Title: pool.Name, Area: "pool", Live: true, Data: out, Missing: h.missing(live.KindMachine, live.KindJob),
+		Title: pool.Name, Area: "pool", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine, live.KindJob),
 	}, nil
 }
 
-// machine is a machine in a list.
+// machine is one row of a list of machines.
 type machine struct {
 	jobs.VM
 
 	*v1alpha1.MachineClaim
 
 	Pool string
-	// Job that it has, by the name of its RunnerJob.
-	Job string
-	// Ready is its condition.
+	// Job is the name of the RunnerJob that the machine runs or is reserved for.
+	Job   string
 	Ready live.Ready
 }
 
-func poolOf(claim *v1alpha1.MachineClaim) string {
+func poolName(claim *v1alpha1.MachineClaim) string {
 	if ref := claim.Spec.RunnerPoolRef; ref != nil {
 		return ref.Name
 	}
@@ -255,9 +257,9 @@ func poolOf(claim *v1alpha1.MachineClaim) string {
 	return ""
 }
 
-func machineOf(claim *v1alpha1.MachineClaim) machine {
+func newMachine(claim *v1alpha1.MachineClaim) machine {
 	out := machine{
-		VM: jobs.VMOf(claim), MachineClaim: claim, Pool: poolOf(claim), Ready: live.ReadyOf(claim.Status.Conditions),
+		VM: jobs.NewVM(claim), MachineClaim: claim, Pool: poolName(claim), Ready: live.NewReady(claim.Status.Conditions),
 	}
 	if info := claim.Status.BootstrapInfo; info != nil {
 		out.Job = cmp.Or(info.Job, info.BoundJob)
@@ -266,18 +268,18 @@ func machineOf(claim *v1alpha1.MachineClaim) machine {
 	return out
 }
 
-// machinesOf reads machines, the newest first.
-func (h *handler) machinesOf(ctx context.Context, which func(*v1alpha1.MachineClaim) bool) ([]machine, error) {
+// listMachines returns the machines of the claims for which include returns true, the newest first.
+func (h *handler) listMachines(ctx context.Context, include func(*v1alpha1.MachineClaim) bool) ([]machine, error) {
 	var claims v1alpha1.MachineClaimList
 	if err := h.View.List(ctx, &claims); err != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
+		return nil, fmt.Errorf("list MachineClaims: %w", err)
 	}
 
 	var out []machine
 
 	for i := range claims.Items {
-		if which(&claims.Items[i]) {
-			out = append(out, machineOf(&claims.Items[i]))
+		if include(&claims.Items[i]) {
+			out = append(out, newMachine(&claims.Items[i]))
 		}
 	}
 
@@ -288,48 +290,47 @@ func (h *handler) machinesOf(ctx context.Context, which func(*v1alpha1.MachineCl
 	return out, nil
 }
 
-// machineList is the page of machines.
+// machineList is the data of the page of all machines. More is the number of machines that are not shown.
 type machineList struct {
 	Machines []machine
-	// More are not shown.
-	More int
+	More     int
 }
 
-func (h *handler) machines(r *http.Request) (*page, error) {
-	all, err := h.machinesOf(r.Context(), func(*v1alpha1.MachineClaim) bool { return true })
+func (h *handler) renderMachines(r *http.Request) (*page, error) {
+	all, err := h.listMachines(r.Context(), func(*v1alpha1.MachineClaim) bool { return true })
 	if err != nil {
 		return nil, err
 	}
 
-	const most = 500
+	const maxRows = 500
 
-	out := machineList{all[:min(len(all), most)], max(len(all)-most, 0)}
+	out := machineList{all[:min(len(all), maxRows)], max(len(all)-maxRows, 0)}
 
-	return &page{Title: "Machines", Area: "machines", Live: true, Data: out, Missing: h.missing(live.KindMachine)}, nil
+	return &page{Title: "Machines", Area: "machines", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine)}, nil
 }
 
-// oneMachine is a machine with the moments of its life.
-type oneMachine struct {
+// machinePage is the data of the page of a machine.
+type machinePage struct {
 	machine
 
-	Moments []jobs.Moment
+	Moments []jobs.TimelineEntry
 	Phases  []phase
 }
 
-func (h *handler) machine(r *http.Request) (*page, error) {
+func (h *handler) renderMachine(r *http.Request) (*page, error) {
 	var claim v1alpha1.MachineClaim
-	if err := h.View.Get(r.Context(), key(r), &claim); err != nil {
-		return nil, fmt.Errorf("read machine claim: %w", err)
+	if err := h.View.Get(r.Context(), objectKey(r), &claim); err != nil {
+		return nil, fmt.Errorf("get MachineClaim: %w", err)
 	}
 
-	moments := momentsOf(&claim)
+	moments := newMoments(&claim)
 
-	return &page{Title: claim.Name, Area: "machine", Live: true, Data: oneMachine{
-		machineOf(&claim), moments, phasesOf(moments, h.Clock.Now()),
+	return &page{Title: claim.Name, Area: "machine", Live: true, Data: machinePage{
+		newMachine(&claim), moments, newPhases(moments, h.Clock.Now()),
 	}}, nil
 }
 
-func (h *handler) clusters(r *http.Request) (*page, error) {
+func (h *handler) renderClusters(r *http.Request) (*page, error) {
 	summary, err := h.View.Summary(r.Context(), h.Clock.Now())
 	if err != nil {
 		return nil, err
@@ -340,11 +341,11 @@ func (h *handler) clusters(r *http.Request) (*page, error) {
 		Area:    "clusters",
 		Live:    true,
 		Data:    summary.Clusters,
-		Missing: h.missing(live.KindCluster),
+		Missing: h.missingReasons(live.KindCluster),
 	}, nil
 }
 
-// node is a node of a hypervisor cluster.
+// node is one row of the list of a cluster's nodes.
 type node struct {
 	v1alpha1.HypervisorNodeStatus
 
@@ -353,20 +354,20 @@ type node struct {
 	Machines    int
 }
 
-// oneCluster is a cluster with its nodes.
-type oneCluster struct {
+// clusterPage is the data of the page of a hypervisor cluster.
+type clusterPage struct {
 	live.Cluster
 
 	Nodes []node
 }
 
-func (h *handler) cluster(r *http.Request) (*page, error) {
+func (h *handler) renderCluster(r *http.Request) (*page, error) {
 	var cluster v1alpha1.HypervisorCluster
 	if err := h.View.Get(r.Context(), client.ObjectKey{Name: r.PathValue("name")}, &cluster); err != nil {
-		return nil, fmt.Errorf("read cluster: %w", err)
+		return nil, fmt.Errorf("get HypervisorCluster: %w", err)
 	}
 
-	machines, err := h.machinesOf(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
+	machines, err := h.listMachines(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
 		return claim.Status.VMRef != nil && claim.Status.VMRef.HypervisorCluster == cluster.Name
 	})
 	if err != nil {
@@ -378,17 +379,17 @@ func (h *handler) cluster(r *http.Request) (*page, error) {
 		count[machine.Node]++
 	}
 
-	out := oneCluster{Cluster: live.ClusterOf(&cluster)}
+	out := clusterPage{Cluster: live.NewCluster(&cluster)}
 
 	for _, status := range cluster.Status.Nodes {
-		cpu, memory := live.UsageOf(&status)
-		out.Nodes = append(out.Nodes, node{status, live.ReadyOf(status.Conditions), cpu, memory, count[status.Name]})
+		cpu, memory := live.NodeUsage(&status)
+		out.Nodes = append(out.Nodes, node{status, live.NewReady(status.Conditions), cpu, memory, count[status.Name]})
 	}
 
-	return &page{Title: cluster.Name, Area: "cluster", Live: true, Data: out, Missing: h.missing(live.KindMachine)}, nil
+	return &page{Title: cluster.Name, Area: "cluster", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine)}, nil
 }
 
-// host is a host of any kind.
+// host is one row of a list of hosts, which can be of any kind.
 type host struct {
 	metav1.ObjectMeta
 
@@ -397,7 +398,7 @@ type host struct {
 	Ready                live.Ready
 }
 
-// hostFleet is a fleet of hosts.
+// hostFleet is a fleet with its hosts.
 type hostFleet struct {
 	*infrav1.HostFleet
 
@@ -405,7 +406,7 @@ type hostFleet struct {
 	Hosts []host
 }
 
-func (h *handler) hosts(r *http.Request) (*page, error) {
+func (h *handler) renderHosts(r *http.Request) (*page, error) {
 	var (
 		fleets infrav1.HostFleetList
 		linux  infrav1.LinuxMachineList
@@ -420,33 +421,33 @@ func (h *handler) hosts(r *http.Request) (*page, error) {
 
 	byFleet := map[client.ObjectKey][]host{}
 	add := func(kind, fleet, address string, meta metav1.ObjectMeta, status *infrav1.HostStatus) {
-		at := client.ObjectKey{Namespace: meta.Namespace, Name: fleet}
-		byFleet[at] = append(byFleet[at], host{meta, kind, fleet, address, status, live.ReadyOf(status.Conditions)})
+		fleetKey := client.ObjectKey{Namespace: meta.Namespace, Name: fleet}
+		byFleet[fleetKey] = append(byFleet[fleetKey], host{meta, kind, fleet, address, status, live.NewReady(status.Conditions)})
 	}
 
 	for i := range linux.Items {
-		one := &linux.Items[i]
-		add(live.KindLinux, one.Spec.FleetName, one.Spec.Address, one.ObjectMeta, &one.Status.HostStatus)
+		m := &linux.Items[i]
+		add(live.KindLinux, m.Spec.FleetName, m.Spec.Address, m.ObjectMeta, &m.Status.HostStatus)
 	}
 
 	for i := range macs.Items {
-		one := &macs.Items[i]
+		m := &macs.Items[i]
 
 		address := ""
-		if len(one.Status.Addresses) > 0 {
-			address = one.Status.Addresses[0].Address
+		if len(m.Status.Addresses) > 0 {
+			address = m.Status.Addresses[0].Address
 		}
 
-		add(live.KindMac, one.Spec.FleetName, address, one.ObjectMeta, &one.Status.HostStatus)
+		add(live.KindMac, m.Spec.FleetName, address, m.ObjectMeta, &m.Status.HostStatus)
 	}
 
 	var out []hostFleet
 
 	for i := range fleets.Items {
-		one := &fleets.Items[i]
-		hosts := byFleet[client.ObjectKeyFromObject(one)]
+		fleet := &fleets.Items[i]
+		hosts := byFleet[client.ObjectKeyFromObject(fleet)]
 		slices.SortFunc(hosts, func(a, b host) int { return cmp.Compare(a.Name, b.Name) })
-		out = append(out, hostFleet{one, live.ReadyOf(one.Status.Conditions), hosts})
+		out = append(out, hostFleet{fleet, live.NewReady(fleet.Status.Conditions), hosts})
 	}
 
 	slices.SortFunc(out, func(a, b hostFleet) int {
@@ -454,31 +455,31 @@ func (h *handler) hosts(r *http.Request) (*page, error) {
 	})
 
 	return &page{
-		Title: "Hosts", Area: "hosts", Live: true, Data: out, Missing: h.missing(live.KindFleet, live.KindLinux, live.KindMac),
+		Title: "Hosts", Area: "hosts", Live: true, Data: out, Missing: h.missingReasons(live.KindFleet, live.KindLinux, live.KindMac),
 	}, nil
 }
 
-// oneBridge is a bridge.
-type oneBridge struct {
+// bridge is one row of the list of bridges.
+type bridge struct {
 	*bridgev1.DPFHCPBridge
 
 	Ready live.Ready
 }
 
-func (h *handler) bridges(r *http.Request) (*page, error) {
+func (h *handler) renderBridges(r *http.Request) (*page, error) {
 	var all bridgev1.DPFHCPBridgeList
 	if err := h.View.List(r.Context(), &all); err != nil {
 		return nil, fmt.Errorf("list bridges: %w", err)
 	}
 
-	var out []oneBridge
+	var out []bridge
 	for i := range all.Items {
-		out = append(out, oneBridge{&all.Items[i], live.ReadyOf(all.Items[i].Status.Conditions)})
+		out = append(out, bridge{&all.Items[i], live.NewReady(all.Items[i].Status.Conditions)})
 	}
 
-	slices.SortFunc(out, func(a, b oneBridge) int {
+	slices.SortFunc(out, func(a, b bridge) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
-	return &page{Title: "Bridges", Area: "bridges", Live: true, Data: out, Missing: h.missing(live.KindBridge)}, nil
+	return &page{Title: "Bridges", Area: "bridges", Live: true, Data: out, Missing: h.missingReasons(live.KindBridge)}, nil
 }

@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli has what the programs' commands share: the exit codes that their errors stand for, how they
-// find the API server, how long they may take, and how they print what came from outside.
+// Package cli has code that all commands share. It maps errors to exit codes, connects to the API server,
+// limits the run time of a command, and removes terminal control sequences from untrusted text.
 package cli

@@ -8,22 +8,21 @@ import (
 	"fmt"
 )
 
-// Exit codes beside 0. Commands may have others above them.
+// Exit codes other than 0. A command may define further codes above these.
 const (
-	// ExitFailed says that it could not be done, or that what was looked at is not well.
+	// ExitFailed is the exit code of a command that failed or that found a problem.
 	ExitFailed = 1
-	// ExitUsage says that the command line or the configuration can't be meant.
+	// ExitUsage is the exit code for an invalid command line or configuration.
 	ExitUsage = 2
 )
 
-// codedError is an error with the exit code that it ends the program with. Without an error
-// of its own, everything is said already.
+// codedError is an error with an exit code. err is nil if the command has already printed the problem.
 type codedError struct {
 	err  error
 	code int
 }
 
-// Error is the text of the error; empty where all is said already.
+// Error returns the text of the error, or an empty string if the command has already printed the problem.
 func (e codedError) Error() string {
 	if e.err == nil {
 		return ""
@@ -32,23 +31,24 @@ func (e codedError) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap gives the error itself.
+// Unwrap returns the error without the exit code.
 func (e codedError) Unwrap() error { return e.err }
 
-// WithCode gives the error an exit code.
+// WithCode returns err with an exit code.
 func WithCode(err error, code int) error { return codedError{err, code} }
 
-// Usage is the error of a command line or a configuration that can't be meant.
+// Usage returns err with ExitUsage, for an invalid command line or configuration.
 func Usage(err error) error { return WithCode(err, ExitUsage) }
 
-// Usagef is Usage of a text, as fmt.Errorf makes it.
+// Usagef formats an error as fmt.Errorf does and returns it with ExitUsage.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// Failed is the error of a command that has said already what is wrong: ExitFailed, no text.
+// Failed returns an error with ExitFailed and without text, for a command that has already printed the
+// problem.
 func Failed() error { return WithCode(nil, ExitFailed) }
 
-// ExitCode is the exit code that an error stands for: that which it was given, ExitFailed if
-// it was given none, and 0 for no error.
+// ExitCode returns the exit code of an error. It returns 0 for nil and ExitFailed for an error without an
+// exit code.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0

@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 )
 
-// SetGCPercent has garbage collected when the heap has grown by so many percent of what is in use,
-// unless GOGC says when. Go's own is 100: less spares memory, more spares the processor.
+// SetGCPercent sets the garbage collection target percentage, unless GOGC is set. The default of Go is 100.
+// A lower value uses less memory, and a higher value uses less CPU time.
 func SetGCPercent(percent int) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(percent)

@@ -24,35 +24,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// callTimeout bounds one call.
+// callTimeout is the timeout of one call to the API server.
 const callTimeout = 30 * time.Second
 
-// Kube are the flags by which a command finds the API server, as kubectl does.
+// Kube has the flags with which a command connects to the API server. They work as in kubectl.
 type Kube struct {
 	Kubeconfig, Context, Namespace string
 }
 
-// AddFlags adds them. The namespace is that of what is named, such as "the jobs".
-func (k *Kube) AddFlags(flags *pflag.FlagSet, what string) {
-	flags.StringVar(&k.Kubeconfig, "kubeconfig", "", "file that leads to the API server; default: KUBECONFIG, else the pod's own")
-	flags.StringVar(&k.Context, "context", "", "context of the kubeconfig; default: the current one")
-	flags.StringVarP(&k.Namespace, "namespace", "n", "", "namespace of "+what+"; default: that of the context")
+// AddFlags adds the flags. objects names the objects in the namespace for the help text, for example "the
+// jobs".
+func (k *Kube) AddFlags(flags *pflag.FlagSet, objects string) {
+	flags.StringVar(&k.Kubeconfig, "kubeconfig", "", "path of the kubeconfig; default: KUBECONFIG, or the pod's service account")
+	flags.StringVar(&k.Context, "context", "", "context of the kubeconfig; default: the current context")
+	flags.StringVarP(&k.Namespace, "namespace", "n", "", "namespace of "+objects+"; default: the namespace of the context")
 }
 
-// Cluster is an API server that was found.
+// Cluster is a Kubernetes cluster to which a command connects.
 type Cluster struct {
 	Config *rest.Config
-	// Client knows the core kinds, and those that were asked for.
+	// Client supports the core kinds and the kinds that were passed to Connect.
 	Client client.Client
-	// Namespace is that of the flag, else that of the context.
+	// Namespace is the value of --namespace, or else the namespace of the context.
 	Namespace string
 }
 
-// quiet gives the client's library a logger: without one it complains about that, after half
-// a minute.
-var quiet = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) }) //nolint:gochecknoglobals // the library's logger is one, too
+// discardLogs sets the logger of controller-runtime. Without a logger, controller-runtime prints a warning
+// after 30 seconds.
+var discardLogs = sync.OnceFunc(func() { log.SetLogger(logr.Discard()) }) //nolint:gochecknoglobals // so is the logger
 
-// Connect finds the API server. It asks it nothing that an absent kind would make fail.
+// Connect loads the kubeconfig and returns a client for the API server. kinds register kinds in the
+// client's scheme. Connect makes no call that fails if one of the kinds is not installed.
 func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 
@@ -68,21 +70,21 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		if named := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); named != "" && k.Kubeconfig == "" {
-			return nil, fmt.Errorf("find the API server: KUBECONFIG is %s, and there is no kubeconfig", named)
+		if path := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); path != "" && k.Kubeconfig == "" {
+			return nil, fmt.Errorf("find the API server: KUBECONFIG is %s, but this file does not exist or is empty", path)
 		}
 
-		// The library's words name a variable that is long out of use.
-		return nil, errors.New("find the API server: there is no kubeconfig: give --kubeconfig, or set KUBECONFIG")
+		// The error of client-go names an environment variable that is no longer in use.
+		return nil, errors.New("find the API server: no kubeconfig found: set --kubeconfig or KUBECONFIG")
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: give --kubeconfig, or set KUBECONFIG: %w", err)
+		return nil, fmt.Errorf("find the API server: set --kubeconfig or KUBECONFIG: %w", err)
 	}
 
 	config.Timeout = callTimeout
 
-	quiet()
+	discardLogs()
 
 	scheme := runtime.NewScheme()
 	for _, add := range append(kinds, corev1.AddToScheme) {
@@ -94,7 +96,7 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 	out := &Cluster{Config: config, Namespace: k.Namespace}
 
 	if out.Client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
+		return nil, fmt.Errorf("create a client for the API server: %w", err)
 	}
 
 	if out.Namespace == "" {
@@ -106,15 +108,16 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 	return out, nil
 }
 
-// Bounded gives the context of one command: it ends with an interrupt, or with time.
-func Bounded(cmd *cobra.Command, most time.Duration) (context.Context, func()) {
+// WithTimeout returns a context for a command that is canceled by SIGINT, by SIGTERM, or after timeout. The
+// caller must call the returned function.
+func WithTimeout(cmd *cobra.Command, timeout time.Duration) (context.Context, func()) {
 	parent := cmd.Context()
 	if parent == nil {
 		parent = context.Background()
 	}
 
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, most)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 
 	return ctx, func() { cancel(); stop() }
 }

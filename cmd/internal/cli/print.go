@@ -11,41 +11,41 @@ import (
 	"unicode"
 )
 
-// Forms of output of commands that list.
+// Output formats of commands that list objects.
 const (
 	OutputTable = "table"
 	OutputJSON  = "json"
 )
 
-// CheckOutput refuses a form that there is not.
-func CheckOutput(form string) error {
-	if form != OutputTable && form != OutputJSON {
-		return Usagef("unknown output %q: use table or json", form)
+// ValidateOutput returns an error if format is not OutputTable or OutputJSON.
+func ValidateOutput(format string) error {
+	if format != OutputTable && format != OutputJSON {
+		return Usagef("unknown output %q: use table or json", format)
 	}
 
 	return nil
 }
 
-// JSON prints a value for programs, indented.
-func JSON(out io.Writer, value any) error {
+// PrintJSON prints a value as indented JSON.
+func PrintJSON(out io.Writer, value any) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
 
 	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("print: %w", err)
+		return fmt.Errorf("print JSON: %w", err)
 	}
 
 	return nil
 }
 
-// Line makes one harmless line of a text that came from outside.
-func Line(text string) string {
-	return strings.Join(strings.Fields(Safe(text)), " ")
+// SanitizeLine sanitizes untrusted text and joins it to one line.
+func SanitizeLine(text string) string {
+	return strings.Join(strings.Fields(Sanitize(text)), " ")
 }
 
-// Safe takes out of a text what a terminal would obey: names, messages and logs are
-// whatever their authors like.
-func Safe(text string) string {
+// Sanitize removes control characters, except newline and tab, bidirectional control characters and escape
+// sequences from a text. Names, messages and logs are untrusted, and a terminal would interpret them.
+func Sanitize(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
 		case c == '\n' || c == '\t':
@@ -55,12 +55,12 @@ func Safe(text string) string {
 		default:
 			return c
 		}
-	}, escapes(text))
+	}, removeEscapes(text))
 }
 
-// escapes removes whole escape sequences (ECMA-48: ESC [ ... letter), so that the colours
-// of a log don't leave their numbers behind.
-func escapes(text string) string {
+// removeEscapes removes complete escape sequences (ECMA-48: ESC [ ... letter), so that the numbers in a
+// color sequence do not remain in the text.
+func removeEscapes(text string) string {
 	var out strings.Builder
 
 	for {

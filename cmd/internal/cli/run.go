@@ -15,8 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Run runs a program's command with the arguments behind the program's name, and gives its
-// exit code. An error is told on standard error, in one line that begins with the program.
+// Run runs the root command of a program and returns its exit code. args does not include the name of the
+// program. Run prints an error to standard error, with the name of the program as its prefix.
 func Run(root *cobra.Command, args []string) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
@@ -26,7 +26,7 @@ func Run(root *cobra.Command, args []string) int {
 		return 0
 	}
 
-	err = suggest(cmd, meant(cmd, err))
+	err = suggestFlag(cmd, suggestCommand(cmd, err))
 
 	if text := err.Error(); text != "" {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), text)
@@ -35,32 +35,32 @@ func Run(root *cobra.Command, args []string) int {
 	return ExitCode(err)
 }
 
-// meant is the error of a command or an argument that there is not, with the command that was
-// meant: cobra's has lines of its own, and is none of the command line.
-func meant(cmd *cobra.Command, err error) error {
-	var given string
-	if _, other := fmt.Sscanf(err.Error(), "unknown command %q for", &given); other != nil {
+// suggestCommand replaces cobra's error for an unknown command or an unexpected argument by a one-line
+// usage error, which suggests a similar command. It returns all other errors unchanged.
+func suggestCommand(cmd *cobra.Command, err error) error {
+	var name string
+	if _, scanErr := fmt.Sscanf(err.Error(), "unknown command %q for", &name); scanErr != nil {
 		return err
 	}
 
 	if !cmd.HasSubCommands() {
-		return Usagef("unexpected argument %s (%s --help says what it takes)", given, cmd.CommandPath())
+		return Usagef("unexpected argument %s (see %s --help)", name, cmd.CommandPath())
 	}
 
 	var known []string
 
-	for _, one := range cmd.Commands() {
-		if one.IsAvailableCommand() {
-			known = append(known, one.Name())
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			known = append(known, sub.Name())
 		}
 	}
 
-	return Usagef("unknown command %s (%s)", given, cmp.Or(strictyaml.Nearest(given, known), cmd.CommandPath()+" --help lists them"))
+	return Usagef("unknown command %s (%s)", name, cmp.Or(strictyaml.SuggestName(name, known), "see "+cmd.CommandPath()+" --help"))
 }
 
-// suggest adds the flag that was meant to the error of one that there is not. It is an error
-// of the command line, whatever the command takes it for.
-func suggest(cmd *cobra.Command, err error) error {
+// suggestFlag turns the error for an unknown flag into a usage error and adds a similar flag to it. It
+// returns all other errors unchanged.
+func suggestFlag(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
 		return err
@@ -74,9 +74,9 @@ func suggest(cmd *cobra.Command, err error) error {
 		}
 	})
 
-	if hint := strictyaml.Nearest("--"+unknown.GetSpecifiedName(), known); hint != "" {
+	if hint := strictyaml.SuggestName("--"+unknown.GetSpecifiedName(), known); hint != "" {
 		return Usagef("%w (%s)", err, hint)
 	}
 
-	return Usagef("%w (%s --help lists them)", err, cmd.CommandPath())
+	return Usagef("%w (see %s --help)", err, cmd.CommandPath())
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 )
 
-// AddVersion gives a program the command version, and --version, in one line: a template of cobra's
-// for more would link what reflects on methods, and with it all code that nothing calls (ADR 0057).
+// AddVersion adds the command version and the flag --version to a program. The flag prints one line. A
+// longer version template of cobra would use reflection on methods, which keeps all unused code in the
+// program (ADR 0057).
 func AddVersion(root *cobra.Command) {
 	var output string
 
@@ -22,7 +23,7 @@ func AddVersion(root *cobra.Command) {
 			return version.Read().Print(cmd.OutOrStdout(), output)
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "text", "text or json")
+	cmd.Flags().StringVar(&output, "output", "text", "output format: text or json")
 	root.AddCommand(cmd)
 
 	root.Version = version.Read().Version

@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// ColumnGap is between two columns.
+// ColumnGap is the number of spaces between two columns.
 const ColumnGap = 2
 
-// Column is one column of a table of rows. Columns with a lower Keep are left out first when
-// the terminal is narrow.
+// Column is one column of a table. If the terminal is too narrow, columns with a lower Keep are removed
+// first. Right aligns the cells to the right.
 type Column[R any] struct {
 	Title string
 	Right bool
@@ -22,11 +22,11 @@ type Column[R any] struct {
 	Cell  func(R) string
 }
 
-// Table lays rows out in columns below their titles, leaving out the least important ones until
-// it fits the width.
+// Table returns the lines of a table with a title line. It removes the columns with the lowest Keep until
+// the table fits the width, and clips the lines of the last column.
 func Table[R any](rows []R, cols []Column[R], width int) []string {
 	for {
-		lines, used := layout(rows, cols)
+		lines, used := layoutRows(rows, cols)
 		if used <= width || len(cols) == 1 {
 			for i, line := range lines {
 				lines[i] = Clip(line, width)
@@ -35,11 +35,11 @@ func Table[R any](rows []R, cols []Column[R], width int) []string {
 			return lines
 		}
 
-		cols = withoutLeast(cols)
+		cols = removeLeastImportant(cols)
 	}
 }
 
-func withoutLeast[R any](cols []Column[R]) []Column[R] {
+func removeLeastImportant[R any](cols []Column[R]) []Column[R] {
 	least := 0
 	for i, c := range cols {
 		if c.Keep < cols[least].Keep {
@@ -50,8 +50,8 @@ func withoutLeast[R any](cols []Column[R]) []Column[R] {
 	return append(append([]Column[R]{}, cols[:least]...), cols[least+1:]...)
 }
 
-// layout pads every cell to its column's widest and gives the lines and their width.
-func layout[R any](rows []R, cols []Column[R]) ([]string, int) {
+// layoutRows pads the cells of each column to the same width, and returns the lines and their width.
+func layoutRows[R any](rows []R, cols []Column[R]) ([]string, int) {
 	widths := make([]int, len(cols))
 	total := ColumnGap * (len(cols) - 1)
 
@@ -65,16 +65,16 @@ func layout[R any](rows []R, cols []Column[R]) ([]string, int) {
 	}
 
 	lines := make([]string, 0, len(rows)+1)
-	lines = append(lines, join(cols, widths, func(c Column[R]) string { return c.Title }))
+	lines = append(lines, joinCells(cols, widths, func(c Column[R]) string { return c.Title }))
 
 	for _, r := range rows {
-		lines = append(lines, join(cols, widths, func(c Column[R]) string { return c.Cell(r) }))
+		lines = append(lines, joinCells(cols, widths, func(c Column[R]) string { return c.Cell(r) }))
 	}
 
 	return lines, total
 }
 
-func join[R any](cols []Column[R], widths []int, cell func(Column[R]) string) string {
+func joinCells[R any](cols []Column[R], widths []int, cell func(Column[R]) string) string {
 	cells := make([]string, len(cols))
 
 	for i, c := range cols {
@@ -91,7 +91,7 @@ func join[R any](cols []Column[R], widths []int, cell func(Column[R]) string) st
 	return strings.TrimRight(strings.Join(cells, strings.Repeat(" ", ColumnGap)), " ")
 }
 
-// Clip cuts text to width, with three dots where something is missing.
+// Clip cuts text to width. The last three characters of a shortened text are dots.
 func Clip(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
@@ -100,8 +100,8 @@ func Clip(text string, width int) string {
 	return string([]rune(text)[:width-3]) + "..."
 }
 
-// Age writes a duration shortly: 3.2s, 1m05s.
-func Age(d time.Duration) string {
+// FormatAge formats a duration in short form, for example 3.2s or 1m05s.
+func FormatAge(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	}

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package version tells what was built, from which commit, with which Go.
+// Package version has the version, the commit and the Go version of this executable.
 package version

@@ -12,43 +12,42 @@ import (
 	"runtime/debug"
 )
 
-// What releases are linked with: go build does not see the tag in every checkout. Each goes
-// before what the build information says.
+// Values that the linker sets in release builds, because go build does not see the tag in every checkout.
+// They override the build information.
 //
-//nolint:gochecknoglobals // the linker sets variables alone
+//nolint:gochecknoglobals // the linker can set variables only
 var (
 	tag, commit, commitTime string
 	modified                string
 )
 
-// Info is what is known of this executable. Its JSON form is what
-// `hyperfleet version --output json` prints.
+// Info describes this executable. `hyperfleet version --output json` prints its JSON form.
 type Info struct {
-	// Version is a tag, a tag and what came since, a pseudo-version, or "(devel)".
+	// Version is a tag, the output of git describe, a pseudo-version, or "(devel)".
 	Version string `json:"version"`
-	// Commit it was built from; empty where the build did not see one.
+	// Commit is the commit of the source code. It is empty if the build had no access to Git.
 	Commit string `json:"commit"`
-	// CommitTime in RFC 3339.
+	// CommitTime is the time of the commit in RFC 3339.
 	CommitTime string `json:"commitTime,omitempty"`
-	// Modified says that the tree had changes of its own.
+	// Modified is true if the working tree had uncommitted changes.
 	Modified bool   `json:"modified"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-// Read gives the executable's Info from its build information.
+// Read returns the Info of this executable, from the linker's values and the build information.
 func Read() Info {
 	info := Info{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 
 	if build, ok := debug.ReadBuildInfo(); ok {
-		info = info.from(build)
+		info = info.withBuildInfo(build)
 	}
 
-	return info.linked()
+	return info.withLinkedValues()
 }
 
-// linked goes by what the linker was told.
-func (i Info) linked() Info {
+// withLinkedValues overrides fields by the values that the linker has set.
+func (i Info) withLinkedValues() Info {
 	i.Version = cmp.Or(tag, i.Version)
 
 	if commit != "" {
@@ -58,7 +57,7 @@ func (i Info) linked() Info {
 	return i
 }
 
-func (i Info) from(build *debug.BuildInfo) Info {
+func (i Info) withBuildInfo(build *debug.BuildInfo) Info {
 	if build.Main.Version != "" {
 		i.Version = build.Main.Version
 	}
@@ -77,7 +76,7 @@ func (i Info) from(build *debug.BuildInfo) Info {
 	return i
 }
 
-// Print prints it as output says: text or json.
+// Print prints the info. output is text or json.
 func (i Info) Print(w io.Writer, output string) error {
 	var err error
 
@@ -97,7 +96,7 @@ func (i Info) Print(w io.Writer, output string) error {
 	return nil
 }
 
-// String is the text.
+// String returns the text form, with one line for each field.
 func (i Info) String() string {
 	commit := i.Commit
 	if commit == "" {

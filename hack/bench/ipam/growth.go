@@ -9,17 +9,17 @@ import (
 	"strconv"
 )
 
-// few and many are how many addresses are in use when one more is given.
+// few and many are numbers of addresses in use, for which the allocation of one more address is measured.
 const few, many = 1_000, 1_000_000
 
-// pools is how many pools are made to know what one takes.
-const pools = 1_000
+// poolCount is the number of pools that are created to measure the memory of one pool.
+const poolCount = 1_000
 
-// growth prints how the cost of networking/alloc grows: that of one address with the number
-// of those in use, and that of a pool with its size.
-func growth() error {
-	// Room for 16,777,214 addresses.
-	const wide = "10.0.0.0/8"
+// printGrowth prints how the time to allocate an address depends on the number of addresses in use, and how the memory
+// of a pool depends on its size.
+func printGrowth() error {
+	// The prefix has 16,777,214 addresses.
+	const widePrefix = "10.0.0.0/8"
 
 	names := make([]string, many+singles)
 	for i := range names {
@@ -29,27 +29,27 @@ func growth() error {
 	var cost []float64
 
 	for _, count := range []int{few, many} {
-		network, err := newOurs(wide, names[:count])
+		network, err := newNetwork(widePrefix, names[:count])
 		if err != nil {
 			return err
 		}
 
 		runtime.GC()
 
-		took, err := oneOfOurs(network, names[many:])
+		duration, err := measureAcquire(network, names[many:])
 		if err != nil {
 			return err
 		}
 
-		cost = append(cost, float64(took))
+		cost = append(cost, float64(duration))
 	}
 
-	small, err := weight("10.0.0.0/24")
+	small, err := measurePoolMemory("10.0.0.0/24")
 	if err != nil {
 		return err
 	}
 
-	large, err := weight("fd00::/64")
+	large, err := measurePoolMemory("fd00::/64")
 	if err != nil {
 		return err
 	}
@@ -60,27 +60,27 @@ func growth() error {
 	return nil
 }
 
-// weight is what a pool with one address in use keeps in memory, in bytes.
-func weight(addresses string) (uint64, error) {
-	var before, after runtime.MemStats
+// measurePoolMemory returns the memory of a pool with one address in use, in bytes.
+func measurePoolMemory(addresses string) (uint64, error) {
+	var initial, final runtime.MemStats
 
-	kept := make([]any, 0, pools)
+	networks := make([]any, 0, poolCount)
 
 	runtime.GC()
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&initial)
 
-	for range pools {
-		network, err := newOurs(addresses, []string{"machine"})
+	for range poolCount {
+		network, err := newNetwork(addresses, []string{"machine"})
 		if err != nil {
 			return 0, err
 		}
 
-		kept = append(kept, network)
+		networks = append(networks, network)
 	}
 
 	runtime.GC()
-	runtime.ReadMemStats(&after)
-	runtime.KeepAlive(kept)
+	runtime.ReadMemStats(&final)
+	runtime.KeepAlive(networks)
 
-	return (after.HeapAlloc - before.HeapAlloc) / pools, nil
+	return (final.HeapAlloc - initial.HeapAlloc) / poolCount, nil
 }

@@ -1,11 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ipam measures networking/alloc beside github.com/metal-stack/go-ipam and the
-// allocator of github.com/k8snetworkplumbingwg/whereabouts in one run, all in memory, and
-// prints how many times faster the former is. It is a module of its own so that they are
-// none of the product's dependencies. The folder incluster measures Cluster API's in-cluster
-// provider, whose allocator only code of its own path may import.
+// Command ipam compares networking/alloc with github.com/metal-stack/go-ipam and with the allocator of
+// github.com/k8snetworkplumbingwg/whereabouts, all in memory. It prints how many times faster networking/alloc is. The
+// command is in a separate module, so that HyperFleet does not depend on the other allocators. The folder incluster has
+// a comparison with Cluster API's in-cluster provider, whose allocator is in an internal package.
 package main
 
 import (
@@ -21,22 +20,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// prefix has room for 65,534 addresses.
+// prefix has 65,534 addresses.
 const prefix = "10.0.0.0/16"
 
-// rounds is how often networking/alloc does the same, for a time that can be measured;
-// the mean counts.
-const rounds = 20
+// repetitions is how often each measurement of networking/alloc is repeated, because a single run is too short to
+// measure. The result is the mean.
+const repetitions = 20
 
-// singles is how many addresses are acquired one by one on top of those in use.
+// singles is the number of addresses that are acquired one by one in addition to the addresses in use.
 const singles = 50
 
 func main() {
-	count := flag.Int("addresses", 16_000, "how many addresses to fill")
-	alone := flag.Bool("alone", false, "measure networking/alloc alone")
+	count := flag.Int("addresses", 16_000, "number of addresses to allocate")
+	alone := flag.Bool("alone", false, "measure only networking/alloc")
 	flag.Parse()
 
-	err := growth()
+	err := printGrowth()
 	if err == nil && !*alone {
 		err = run(*count)
 	}
@@ -47,12 +46,12 @@ func main() {
 	}
 }
 
-// peer is another allocator, with its addresses in memory.
+// peer is another allocator that stores its addresses in memory.
 type peer interface {
-	// acquire takes so many addresses.
+	// acquire acquires count addresses.
 	acquire(count int) error
-	// one is the time of one acquire; what was acquired is released again.
-	one() (time.Duration, error)
+	// measureAcquire returns the time to acquire one address. It releases the acquired addresses.
+	measureAcquire() (time.Duration, error)
 }
 
 func run(count int) error {
@@ -61,12 +60,12 @@ func run(count int) error {
 		names[i] = "machine-" + strconv.Itoa(i)
 	}
 
-	ours, err := fillOurs(names[:count])
+	fillTime, err := measureFill(names[:count])
 	if err != nil {
 		return err
 	}
 
-	ipam, err := newTheirs()
+	ipam, err := newGoIPAM()
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ func run(count int) error {
 	}{{"go-ipam 1.14.8", ipam}, {"whereabouts 0.8.0", newWhereabouts()}} {
 		fmt.Printf("%-34s %14s %20s %10s\n", "", "alloc", p.name, "ratio")
 
-		if err := compare(p.peer, names, count, ours); err != nil {
+		if err := compare(p.peer, names, count, fillTime); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -85,62 +84,63 @@ func run(count int) error {
 	return nil
 }
 
-// compare fills a peer once, which serves all lines: single acquires are measured on the way,
-// and given back. fill is what networking/alloc took.
-func compare(p peer, names []string, count int, fill time.Duration) error {
-	network, err := newOurs(prefix, nil)
+// compare allocates count addresses with a peer and prints one line for each measurement. It measures single acquires
+// between the allocations, and releases their addresses. fillTime is the time that networking/alloc needs to allocate
+// count addresses.
+func compare(p peer, names []string, count int, fillTime time.Duration) error {
+	network, err := newNetwork(prefix, nil)
 	if err != nil {
 		return err
 	}
 
-	var filled time.Duration
+	var peerFillTime time.Duration
 
-	done := 0
+	inUse := 0
 
-	for _, at := range []int{1_000, 10_000, count} {
-		if at > count || at <= done {
+	for _, target := range []int{1_000, 10_000, count} {
+		if target > count || target <= inUse {
 			continue
 		}
 
-		begun := time.Now()
+		start := time.Now()
 
-		if err := p.acquire(at - done); err != nil {
+		if err := p.acquire(target - inUse); err != nil {
 			return err
 		}
 
-		filled += time.Since(begun)
+		peerFillTime += time.Since(start)
 
-		for _, name := range names[done:at] {
+		for _, name := range names[inUse:target] {
 			if _, err := network.Acquire("p", name); err != nil {
 				return err
 			}
 		}
 
-		done = at
+		inUse = target
 
-		ourOne, err := oneOfOurs(network, names[count:])
+		acquireTime, err := measureAcquire(network, names[count:])
 		if err != nil {
 			return err
 		}
 
-		theirOne, err := p.one()
+		peerAcquireTime, err := p.measureAcquire()
 		if err != nil {
 			return err
 		}
 
-		line(fmt.Sprintf("one more with %d in use", at), ourOne, theirOne)
+		printLine(fmt.Sprintf("one more with %d in use", target), acquireTime, peerAcquireTime)
 	}
 
-	line(fmt.Sprintf("filling %d addresses", count), fill, filled)
+	printLine(fmt.Sprintf("filling %d addresses", count), fillTime, peerFillTime)
 
 	return nil
 }
 
-func line(what string, ours, theirs time.Duration) {
-	fmt.Printf("%-34s %14s %20s %9.0fx\n", what, ours, theirs, float64(theirs)/float64(ours))
+func printLine(title string, allocTime, peerTime time.Duration) {
+	fmt.Printf("%-34s %14s %20s %9.0fx\n", title, allocTime, peerTime, float64(peerTime)/float64(allocTime))
 }
 
-func newOurs(addresses string, names []string) (*alloc.Network, error) {
+func newNetwork(addresses string, names []string) (*alloc.Network, error) {
 	pool, err := alloc.NewPool("p", alloc.Spec{Addresses: []string{addresses}})
 	if err != nil {
 		return nil, err
@@ -160,24 +160,24 @@ func newOurs(addresses string, names []string) (*alloc.Network, error) {
 	return network, nil
 }
 
-func fillOurs(names []string) (time.Duration, error) {
-	begun := time.Now()
+func measureFill(names []string) (time.Duration, error) {
+	start := time.Now()
 
-	for range rounds {
-		if _, err := newOurs(prefix, names); err != nil {
+	for range repetitions {
+		if _, err := newNetwork(prefix, names); err != nil {
 			return 0, err
 		}
 	}
 
-	return time.Since(begun) / rounds, nil
+	return time.Since(start) / repetitions, nil
 }
 
-// oneOfOurs is the time of one acquire; what was acquired is released again.
-func oneOfOurs(network *alloc.Network, names []string) (time.Duration, error) {
-	var took time.Duration
+// measureAcquire returns the time to acquire one address. It releases the acquired addresses.
+func measureAcquire(network *alloc.Network, names []string) (time.Duration, error) {
+	var total time.Duration
 
-	for range rounds {
-		begun := time.Now()
+	for range repetitions {
+		start := time.Now()
 
 		for _, name := range names {
 			if _, err := network.Acquire("p", name); err != nil {
@@ -185,34 +185,34 @@ func oneOfOurs(network *alloc.Network, names []string) (time.Duration, error) {
 			}
 		}
 
-		took += time.Since(begun)
+		total += time.Since(start)
 
 		for _, name := range names {
 			network.Release(name)
 		}
 	}
 
-	return took / time.Duration(rounds*len(names)), nil
+	return total / time.Duration(repetitions*len(names)), nil
 }
 
-// theirs is go-ipam with its memory for a store.
-type theirs struct {
+// goIPAM is go-ipam with its in-memory store.
+type goIPAM struct {
 	ipam goipam.Ipamer
 	cidr string
 }
 
-func newTheirs() (*theirs, error) {
+func newGoIPAM() (*goIPAM, error) {
 	ipam := goipam.New(context.Background())
 
-	made, err := ipam.NewPrefix(context.Background(), prefix)
+	created, err := ipam.NewPrefix(context.Background(), prefix)
 	if err != nil {
 		return nil, err
 	}
 
-	return &theirs{ipam: ipam, cidr: made.Cidr}, nil
+	return &goIPAM{ipam: ipam, cidr: created.Cidr}, nil
 }
 
-func (t *theirs) acquire(count int) error {
+func (t *goIPAM) acquire(count int) error {
 	for range count {
 		if _, err := t.ipam.AcquireIP(context.Background(), t.cidr); err != nil {
 			return err
@@ -222,10 +222,9 @@ func (t *theirs) acquire(count int) error {
 	return nil
 }
 
-// one is the time of one acquire; what was acquired is released again.
-func (t *theirs) one() (time.Duration, error) {
+func (t *goIPAM) measureAcquire() (time.Duration, error) {
 	acquired := make([]*goipam.IP, 0, singles)
-	begun := time.Now()
+	start := time.Now()
 
 	for range singles {
 		ip, err := t.ipam.AcquireIP(context.Background(), t.cidr)
@@ -236,7 +235,7 @@ func (t *theirs) one() (time.Duration, error) {
 		acquired = append(acquired, ip)
 	}
 
-	took := time.Since(begun)
+	duration := time.Since(start)
 
 	for _, ip := range acquired {
 		if _, err := t.ipam.ReleaseIP(context.Background(), ip); err != nil {
@@ -244,5 +243,5 @@ func (t *theirs) one() (time.Duration, error) {
 		}
 	}
 
-	return took / singles, nil
+	return duration / singles, nil
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/k8snetworkplumbingwg/whereabouts/pkg/types"
 )
 
-// whereabouts is its allocator with the list of reservations that it works on. The product
-// reads that list from the API server and writes it back for each address, which is not
-// measured here.
+// whereabouts is the allocator of whereabouts with its list of reservations. whereabouts itself reads the list from the
+// API server and writes it back for each address. This is not measured here.
 type whereabouts struct {
 	config types.RangeConfiguration
 	list   []types.IPReservation
 }
 
 func newWhereabouts() *whereabouts {
-	logging.SetLogStderr(false) // two lines for each address
+	logging.SetLogStderr(false) // it would log two lines for each address
 	logging.SetLogLevel("panic")
 
 	first, subnet, _ := net.ParseCIDR(prefix)
@@ -45,16 +44,16 @@ func (w *whereabouts) acquire(count int) error {
 	return nil
 }
 
-func (w *whereabouts) one() (time.Duration, error) {
-	before := len(w.list)
-	begun := time.Now()
+func (w *whereabouts) measureAcquire() (time.Duration, error) {
+	initial := len(w.list)
+	start := time.Now()
 
 	if err := w.acquire(singles); err != nil {
 		return 0, err
 	}
 
-	took := time.Since(begun)
-	w.list = w.list[:before]
+	duration := time.Since(start)
+	w.list = w.list[:initial]
 
-	return took / singles, nil
+	return duration / singles, nil
 }

@@ -1,15 +1,15 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Search, light and dark, and buttons that copy. Pages are whole without it.
+// Search, light and dark theme, and copy buttons. The pages also work without this script.
 "use strict";
 (() => {
   const root = document.documentElement;
   const top = root.dataset.top;
   const make = (tag, text, props) => Object.assign(document.createElement(tag), { textContent: text || "" }, props);
 
-  // Pages of a folder may have no storage: the choice lasts for a page then.
-  const store = { get() { try { return localStorage.theme; } catch { return ""; } }, set(v) { try { localStorage.theme = v; } catch { /* not kept */ } } };
+  // Pages that are opened from a folder may have no storage. In this case, the theme is lost when the page is left.
+  const store = { get() { try { return localStorage.theme; } catch { return ""; } }, set(v) { try { localStorage.theme = v; } catch { /* no storage */ } } };
   if (store.get()) root.dataset.theme = store.get();
   const theme = document.getElementById("theme");
   theme.hidden = false;
@@ -34,14 +34,14 @@
   document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "center" });
   if (!location.hash) scrollTo(0, 0);
 
-  // The index is a script: a page of a folder may fetch nothing.
+  // The index is a script, because a page that is opened from a folder cannot fetch data.
   let loading;
   const load = () => loading ||= new Promise((done, failed) => {
     document.head.append(make("script", "", { src: top + "search-index.js", onload: () => done(window.searchIndex), onerror: failed }));
   });
 
   const words = (text) => text.toLowerCase().split(/[^\p{L}\p{N}_.]+/u).map((w) => w.replace(/^\.+|\.+$/g, "")).filter(Boolean);
-  // A word counts by where it is: in a title, a heading, or the text, whole or as a beginning.
+  // within returns 2 if a word of the text starts with word, 1 if the text contains word, and 0 otherwise.
   const within = (text, word) => {
     const low = text.toLowerCase();
     const at = low.indexOf(word);
@@ -59,7 +59,7 @@
     }
     const phrase = query.join(" ");
     if (query.length > 1) sum += 10 * !!within(entry.t + " " + (entry.h || ""), phrase) + 3 * !!within(entry.x, phrase);
-    // Of two sections that say it alike, the shorter one is more about it.
+    // If two sections match equally well, the shorter section ranks higher.
     return sum + (entry.h ? 0 : 1) + 1 / (1 + entry.x.length / 500);
   };
   const marked = (node, text, query) => {
@@ -82,7 +82,7 @@
     const query = words(input.value);
     if (!query.length) { box.hidden = true; return; }
     let index;
-    try { index = await load(); } catch { box.replaceChildren(make("p", "The search's index is not beside these pages.")); box.hidden = false; return; }
+    try { index = await load(); } catch { box.replaceChildren(make("p", "The search index is missing.")); box.hidden = false; return; }
     const found = index.map((e) => [score(e, query), e]).filter(([s]) => s).sort((a, b) => b[0] - a[0]);
     const list = make("ol");
     for (const [, e] of found.slice(0, 30)) {
@@ -91,7 +91,7 @@
       item.append(marked(make("p"), snippet(e.x, query), query));
       list.append(item);
     }
-    box.replaceChildren(make("p", found.length ? found.length + (found.length > 1 ? " sections" : " section") : "Nothing has all of these words."), list);
+    box.replaceChildren(make("p", found.length ? found.length + (found.length > 1 ? " sections" : " section") : "No section has all of these words."), list);
     box.hidden = false;
   };
   input.onfocus = () => { load().catch(() => {}); };

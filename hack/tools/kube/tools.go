@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package tools pins the Kubernetes control plane that tests and the demo run against.
+// Package tools pins the version of the Kubernetes control plane that tests and the demo use.
 package tools
 
 import (

@@ -1,14 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// kubevirt-webhook answers admission reviews of VirtualMachines as KubeVirt's virt-api
-// does, by KubeVirt's own code with the settings of a fresh installation. It is a test's
-// judge, and no part of the product.
+// Command kubevirt-webhook validates VirtualMachines in the same way as KubeVirt's virt-api. It uses KubeVirt's own code
+// with the configuration of a new installation. Tests use it. It is not part of a release.
 //
 //	kubevirt-webhook ADDRESS
 //
-// Reviews are posted to it over plain http: it is for loopback alone. It ends with who
-// started it.
+// The command receives admission reviews over plain HTTP, so that it must listen on a loopback address. It exits when its
+// parent process exits.
 package main
 
 import (
@@ -33,9 +32,9 @@ import (
 )
 
 const (
-	namespace = "kubevirt"
-	maxReview = 4 << 20
-	patience  = 10 * time.Second
+	namespace         = "kubevirt"
+	maxReviewSize     = 4 << 20
+	readHeaderTimeout = 10 * time.Second
 )
 
 func main() {
@@ -51,16 +50,16 @@ func main() {
 }
 
 func run(address string) error {
-	config, err := settings()
+	config, err := newClusterConfig()
 	if err != nil {
-		return fmt.Errorf("make KubeVirt's settings: %w", err)
+		return fmt.Errorf("create KubeVirt's cluster configuration: %w", err)
 	}
 
 	admitter := &admitters.VMsAdmitter{InstancetypeAdmitter: noInstancetypes{}, ClusterConfig: config}
 	server := &http.Server{
-		Addr: address, ReadHeaderTimeout: patience,
+		Addr: address, ReadHeaderTimeout: readHeaderTimeout,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer(w, r, admitter)
+			handleReview(w, r, admitter)
 		}),
 	}
 
@@ -75,11 +74,11 @@ func run(address string) error {
 	return server.ListenAndServe()
 }
 
-func answer(w http.ResponseWriter, r *http.Request, admitter *admitters.VMsAdmitter) {
+func handleReview(w http.ResponseWriter, r *http.Request, admitter *admitters.VMsAdmitter) {
 	var review admissionv1.AdmissionReview
 
-	if err := json.NewDecoder(io.LimitReader(r.Body, maxReview)).Decode(&review); err != nil || review.Request == nil {
-		http.Error(w, fmt.Sprintf("no review: %v", err), http.StatusBadRequest)
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxReviewSize)).Decode(&review); err != nil || review.Request == nil {
+		http.Error(w, fmt.Sprintf("invalid admission review: %v", err), http.StatusBadRequest)
 
 		return
 	}
@@ -92,12 +91,12 @@ func answer(w http.ResponseWriter, r *http.Request, admitter *admitters.VMsAdmit
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// settings are those of an installation that nobody has changed, on a cluster with CDI.
-func settings() (*virtconfig.ClusterConfig, error) {
-	kinds, installations := informer(&apiextensionsv1.CustomResourceDefinition{}), informer(&virtv1.KubeVirt{})
+// newClusterConfig returns the configuration of an unmodified KubeVirt installation on a cluster with CDI.
+func newClusterConfig() (*virtconfig.ClusterConfig, error) {
+	crds, installations := informer(&apiextensionsv1.CustomResourceDefinition{}), informer(&virtv1.KubeVirt{})
 
 	for _, plural := range []string{"datavolumes", "datasources"} {
-		if err := kinds.GetStore().Add(&apiextensionsv1.CustomResourceDefinition{
+		if err := crds.GetStore().Add(&apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: plural + ".cdi.kubevirt.io"},
 			Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 				Group: "cdi.kubevirt.io", Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural},
@@ -114,15 +113,15 @@ func settings() (*virtconfig.ClusterConfig, error) {
 		return nil, err
 	}
 
-	return virtconfig.NewClusterConfigWithCPUArch(kinds, installations, namespace, "amd64")
+	return virtconfig.NewClusterConfigWithCPUArch(crds, installations, namespace, "amd64")
 }
 
-// informer is one that nothing comes to but what is put into its store.
-func informer(of runtime.Object) cache.SharedIndexInformer {
-	return cache.NewSharedIndexInformer(&cache.ListWatch{}, of, 0, cache.Indexers{})
+// informer returns an informer that watches nothing. Objects can be added to its store only.
+func informer(object runtime.Object) cache.SharedIndexInformer {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{}, object, 0, cache.Indexers{})
 }
 
-// noInstancetypes is for machines that name none.
+// noInstancetypes is an admitter for machines without an instancetype.
 type noInstancetypes struct{}
 
 func (noInstancetypes) ApplyToVM(*virtv1.VirtualMachine) (

@@ -3,8 +3,8 @@
 
 //go:build tools
 
-// Package tools pins the SPIRE server and agent that tests attest with, and that the
-// machine image of hack/vm-image holds.
+// Package tools pins the version of the SPIRE server and agent. Tests use both, and the machine image of
+// hack/vm-image contains the agent.
 package tools
 
 import (

@@ -1,12 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command test-vault is Vault's own core with what the tests of HyperFleet log in by: the
-// methods jwt and cert, and the engine kv. Everything is kept in memory. It is a tool of the
-// tests alone, in a module of its own: no program of HyperFleet imports Vault or ships it.
+// Command test-vault runs the core of Vault with the auth methods jwt and cert and the secrets engine kv, which
+// the tests of HyperFleet use. It stores all data in memory. The command is in a separate module and used only in
+// tests. No program of HyperFleet imports or contains Vault.
 //
-// When it serves it prints one line of JSON: {"address": "https://127.0.0.1:8200",
-// "rootToken": "..."}.
+// When it is ready, it prints one line of JSON: {"address": "https://127.0.0.1:8200", "rootToken": "..."}.
 package main
 
 import (
@@ -37,8 +36,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:0", "address to serve on")
-	certFile := flag.String("tls-cert", "", "certificate in PEM; empty serves plain HTTP")
-	keyFile := flag.String("tls-key", "", "the certificate's key in PEM")
+	certFile := flag.String("tls-cert", "", "PEM file with the certificate; without a certificate, the server uses plain HTTP")
+	keyFile := flag.String("tls-key", "", "PEM file with the private key of the certificate")
 	flag.Parse()
 
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -46,25 +45,25 @@ func main() {
 
 	if err := run(ctx, *listen, *certFile, *keyFile); err != nil {
 		fmt.Fprintln(os.Stderr, "test-vault:", err)
-		os.Exit(1) //nolint:gocritic // nothing is left to end
+		os.Exit(1) //nolint:gocritic // no cleanup is needed
 	}
 }
 
-// run serves until ctx ends.
+// run serves until ctx is done.
 func run(ctx context.Context, listen, certFile, keyFile string) error {
 	log := hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Info})
 
 	core, err := newCore(log)
 	if err != nil {
-		return fmt.Errorf("make core: %w", err)
+		return fmt.Errorf("create core: %w", err)
 	}
 
-	token, err := open(ctx, core)
+	token, err := initialize(ctx, core)
 	if err != nil {
-		return fmt.Errorf("open core: %w", err)
+		return fmt.Errorf("initialize core: %w", err)
 	}
 
-	listener, scheme, err := bind(ctx, listen, certFile, keyFile)
+	listener, scheme, err := openListener(ctx, listen, certFile, keyFile)
 	if err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func run(ctx context.Context, listen, certFile, keyFile string) error {
 
 	ready := map[string]string{"address": scheme + "://" + listener.Addr().String(), "rootToken": token}
 	if err := json.NewEncoder(os.Stdout).Encode(ready); err != nil {
-		return fmt.Errorf("tell the address: %w", err)
+		return fmt.Errorf("print the address: %w", err)
 	}
 
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -97,7 +96,7 @@ func run(ctx context.Context, listen, certFile, keyFile string) error {
 func newCore(log hclog.Logger) (*vault.Core, error) {
 	store, err := inmem.NewInmem(nil, log)
 	if err != nil {
-		return nil, fmt.Errorf("make storage: %w", err)
+		return nil, fmt.Errorf("create storage: %w", err)
 	}
 
 	return vault.NewCore(&vault.CoreConfig{
@@ -110,27 +109,27 @@ func newCore(log hclog.Logger) (*vault.Core, error) {
 	})
 }
 
-// open initialises and unseals a new core and gives its root token.
-func open(ctx context.Context, core *vault.Core) (string, error) {
-	made, err := core.Initialize(ctx, &vault.InitParams{
+// initialize initializes and unseals a new core, and returns its root token.
+func initialize(ctx context.Context, core *vault.Core) (string, error) {
+	result, err := core.Initialize(ctx, &vault.InitParams{
 		BarrierConfig: &vault.SealConfig{SecretShares: 1, SecretThreshold: 1},
 	})
 	if err != nil {
-		return "", fmt.Errorf("initialise: %w", err)
+		return "", fmt.Errorf("initialize: %w", err)
 	}
 
-	for _, share := range made.SecretShares {
+	for _, share := range result.SecretShares {
 		if _, err := core.Unseal(share); err != nil {
 			return "", fmt.Errorf("unseal: %w", err)
 		}
 	}
 
-	return made.RootToken, nil
+	return result.RootToken, nil
 }
 
-// bind listens; with TLS a client is asked for a certificate, as method cert needs it, and
-// Vault itself judges that.
-func bind(ctx context.Context, address, certFile, keyFile string) (net.Listener, string, error) {
+// openListener listens on the address and returns the listener and its URL scheme. With TLS, the server requests a
+// client certificate for the auth method cert. Vault itself verifies this certificate.
+func openListener(ctx context.Context, address, certFile, keyFile string) (net.Listener, string, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, "", fmt.Errorf("listen: %w", err)
@@ -153,7 +152,7 @@ func bind(ctx context.Context, address, certFile, keyFile string) (net.Listener,
 	}), "https", nil
 }
 
-// noPlugins is a registry of plugins that has none: what the core serves is linked in.
+// noPlugins is an empty plugin registry, because all backends are linked into the program.
 type noPlugins struct{}
 
 func (noPlugins) Contains(string, consts.PluginType) bool { return false }

@@ -12,22 +12,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// Config is all that a Linux host is made from. Each field belongs to one host or to all,
-// as its tag says.
+// Config is the input of a Linux host's plan. The tag of each field says whether the field belongs
+// to one host or to the fleet.
 type Config struct {
-	// NodeName of the host in Kubernetes; also its name in the tailnet.
+	// NodeName is the host's name in Kubernetes and in the tailnet.
 	NodeName string `host:"per-host"`
-	// Kubeconfig with which the agent speaks to its API server.
+	// Kubeconfig is the agent's credential for its API server.
 	Kubeconfig log.Secret `host:"per-host"`
-	// AgentBinary runs the machines. It is started with --node-name, --kubeconfig,
-	// --max-pods and --node-labels.
+	// AgentBinary runs the machines. systemd starts it with --node-name, --kubeconfig, --max-pods
+	// and --node-labels.
 	AgentBinary plan.Content `host:"fleet"`
-	// MaxPods is the most machines at a time.
+	// MaxPods is the maximum number of machines at a time.
 	MaxPods int `host:"fleet"`
-	// NodeLabels of the node.
+	// NodeLabels are the labels of the Node.
 	NodeLabels map[string]string `host:"fleet"`
 
-	// Tailnet says whether the host is in a tailnet at all. The rest says how.
+	// Tailnet is true if the host joins a tailnet. The fields below configure how.
 	Tailnet               bool         `host:"fleet"`
 	TailscaleBinary       plan.Content `host:"fleet"`
 	TailscaledBinary      plan.Content `host:"fleet"`
@@ -37,39 +37,39 @@ type Config struct {
 
 	// VMCIDR is the network of the machines on the host's bridge.
 	VMCIDR string `host:"fleet"`
-	// VMEgressCIDRs are networks that machines may reach of those that are shut to them,
-	// and VMDNSIP is a DNS server. Empty for none.
+	// VMEgressCIDRs are denied networks that machines can reach nevertheless, and VMDNSIP is a DNS
+	// server that they can reach. Both may be empty.
 	VMEgressCIDRs []string `host:"fleet"`
 	VMDNSIP       string   `host:"fleet"`
 
-	// NodeExporterBinary reports the host's metrics.
+	// NodeExporterBinary exports the host's metrics.
 	NodeExporterBinary plan.Content `host:"fleet"`
 }
 
-// Render gives the plan of one host. What is missing or wrong is named with its field
-// and how to fix it, all at once.
+// Render returns the plan of one host. Its error lists all missing or invalid fields, each with the
+// fix.
 func Render(cfg Config) (plan.Plan, error) {
-	p, err := draft(cfg).Plan()
-	if err := errors.Join(checkHost(cfg), err); err != nil {
+	p, err := renderDraft(cfg).Plan()
+	if err := errors.Join(validateHost(cfg), err); err != nil {
 		return plan.Plan{}, fmt.Errorf("render plan of host %q: %w", cfg.NodeName, err)
 	}
 
 	return p, nil
 }
 
-// HostConfigHash is the digest of what all hosts of a fleet get.
-func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, draft) }
+// HostConfigHash returns the digest of what all hosts of a fleet get.
+func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, renderDraft) }
 
-// checkHost looks at what belongs to the one host.
-func checkHost(cfg Config) error {
-	errs := []error{parts.CheckNodeName("nodeName", cfg.NodeName)}
+// validateHost validates the fields that belong to one host.
+func validateHost(cfg Config) error {
+	errs := []error{parts.ValidateNodeName("nodeName", cfg.NodeName)}
 
-	if cfg.Kubeconfig.Empty() {
+	if cfg.Kubeconfig.IsEmpty() {
 		errs = append(errs, errors.New("kubeconfig is missing: the agent needs one to join its cluster"))
 	}
 
-	if cfg.Tailnet && cfg.TailscaleAuthKey.Empty() {
-		errs = append(errs, errors.New("tailscaleAuthKey is missing: make one for this host, or turn tailnet off"))
+	if cfg.Tailnet && cfg.TailscaleAuthKey.IsEmpty() {
+		errs = append(errs, errors.New("tailscaleAuthKey is missing: create a key for this host, or disable the tailnet"))
 	}
 
 	return errors.Join(errs...)

@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package linux says what a plain Linux host is made of that runs machines: an agent, a
-// firewall of nftables, the tailnet and node_exporter. Its units are systemd's.
+// Package linux renders the plan of a Linux host that runs machines: an agent, an nftables
+// firewall, the tailnet and node_exporter. systemd runs the services.
 //
 //	Config ── Render ──► plan.Plan
 //	Config ── HostConfigHash ──► the digest that is the same for all hosts of a fleet

@@ -21,10 +21,10 @@ import (
 var scripts embed.FS
 
 const (
-	root = "root:root"
+	rootOwner = "root:root"
 
-	binDir  = "/usr/local/bin/"
-	helpers = "/usr/local/libexec/hyperfleet/"
+	binDir    = "/usr/local/bin/"
+	helperDir = "/usr/local/libexec/hyperfleet/"
 
 	agentService   = "hyperfleet-agent"
 	kubeconfigPath = "/etc/hyperfleet/kubeconfig"
@@ -34,14 +34,14 @@ const (
 	exporterPath   = binDir + "node_exporter"
 	rulesPath      = "/etc/hyperfleet/egress.nft"
 
-	// stable is for how many seconds a service has to live to count as started. Ours are
-	// started anew after two when they crash.
-	stable = 10
+	// stableSeconds is how long a service must run to count as started. systemd restarts our
+	// services two seconds after a crash.
+	stableSeconds = 10
 )
 
-// draft is what a host is made of, in order: the agent comes last, when all that its
-// machines need is there.
-func draft(cfg Config) *plan.Draft {
+// renderDraft renders the parts of a host in order. The agent comes last, after everything that its
+// machines need.
+func renderDraft(cfg Config) *plan.Draft {
 	d := &plan.Draft{}
 
 	for _, render := range []func(*plan.Draft, Config){renderFirewall, renderTailscale, renderNodeExporter, renderAgent} {
@@ -51,50 +51,51 @@ func draft(cfg Config) *plan.Draft {
 	return d
 }
 
-func body(name string) string {
+func readScript(name string) string {
 	text, _ := scripts.ReadFile(path.Join("scripts", name+".sh"))
 
 	return string(text)
 }
 
 func renderFirewall(d *plan.Draft, cfg Config) {
-	text, err := rules(cfg)
-	file := parts.File("firewall-rules", plan.File, parts.Place{Path: rulesPath, Mode: 0o644, Owner: root}, plan.Text(text))
+	text, err := renderRules(cfg)
+	place := parts.FileSpec{Path: rulesPath, Mode: 0o644, Owner: rootOwner}
+	file := parts.NewFile("firewall-rules", plan.File, place, plan.NewText(text))
 	file.Reapplies = []string{"firewall"}
 	d.Add(file, err)
 
 	s := service{
-		name: "hyperfleet-firewall", description: "What machines on this host may reach",
-		// nft loads a file whole or not at all.
-		start: "/usr/sbin/nft -f " + rulesPath, once: true,
+		name: "hyperfleet-firewall", description: "Firewall for machines on this host",
+		// nft loads a file completely or not at all.
+		start: "/usr/sbin/nft -f " + rulesPath, oneshot: true,
 		before: "network-pre.target",
 	}
-	s.add(d, "firewall", 0)
+	s.addTo(d, "firewall", 0)
 }
 
-// rules is a table of nft(8) that takes the place of the one before in one transaction.
-// What comes from machines is looked at before it is routed, so that the addresses of the
-// host itself are shut to them too.
-func rules(cfg Config) (string, error) {
-	errs := []error{parts.CheckCIDR("vmCIDR", cfg.VMCIDR)}
+// renderRules returns an nft(8) ruleset that replaces the previous table in one transaction. The
+// egress chain filters packets of machines before routing, so that it also protects the addresses
+// of the host itself.
+func renderRules(cfg Config) (string, error) {
+	errs := []error{parts.ValidateCIDR("vmCIDR", cfg.VMCIDR)}
 
-	var open strings.Builder
+	var allowed strings.Builder
 
 	for i, cidr := range cfg.VMEgressCIDRs {
-		errs = append(errs, parts.CheckCIDR(fmt.Sprintf("vmEgressCIDRs[%d]", i), cidr))
-		fmt.Fprintf(&open, "\t\tip saddr %s ip daddr %s accept\n", cfg.VMCIDR, cidr)
+		errs = append(errs, parts.ValidateCIDR(fmt.Sprintf("vmEgressCIDRs[%d]", i), cidr))
+		fmt.Fprintf(&allowed, "\t\tip saddr %s ip daddr %s accept\n", cfg.VMCIDR, cidr)
 	}
 
 	if cfg.VMDNSIP != "" {
-		errs = append(errs, parts.CheckIPv4("vmDNSIP", cfg.VMDNSIP))
-		fmt.Fprintf(&open, "\t\tip saddr %s ip daddr %s meta l4proto { tcp, udp } th dport 53 accept\n", cfg.VMCIDR, cfg.VMDNSIP)
+		errs = append(errs, parts.ValidateIPv4("vmDNSIP", cfg.VMDNSIP))
+		fmt.Fprintf(&allowed, "\t\tip saddr %s ip daddr %s meta l4proto { tcp, udp } th dport 53 accept\n", cfg.VMCIDR, cfg.VMDNSIP)
 	}
 
 	if err := errors.Join(errs...); err != nil {
 		return "", err
 	}
 
-	return fmt.Sprintf(`# Written by hyperfleet: changes are lost.
+	return fmt.Sprintf(`# Managed by HyperFleet: changes are overwritten.
 table inet hyperfleet
 delete table inet hyperfleet
 
@@ -110,32 +111,32 @@ table inet hyperfleet {
 		ip saddr %[1]s ip daddr != %[1]s masquerade
 	}
 }
-`, cfg.VMCIDR, open.String(), strings.Join(parts.Shut(), ", ")), nil
+`, cfg.VMCIDR, allowed.String(), strings.Join(parts.DeniedNetworks(), ", ")), nil
 }
 
 func renderTailscale(d *plan.Draft, cfg Config) {
 	tailscaled := service{
-		name: "hyperfleet-tailscaled", description: "Tailnet of this host",
+		name: "hyperfleet-tailscaled", description: "Tailnet connection of this host",
 		start: tailscaledPath + " --statedir=/var/lib/tailscale",
 	}
 
 	if !cfg.Tailnet {
-		d.Add(parts.Script("tailscale", body("service-off"), "test ! -e "+tailscaled.path(),
+		d.Add(parts.NewScript("tailscale", readScript("service-off"), "test ! -e "+tailscaled.path(),
 			tailscaled.unitVar(), plan.Var{Name: "FILE", Value: tailscaled.path()}), nil)
 
 		return
 	}
 
-	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
-		parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
-	d.Add(program("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-service"),
-		parts.CheckBinary("tailscaledBinary", cfg.TailscaledBinary))
-	tailscaled.add(d, "tailscaled-service", stable, "tailscale")
+	d.Add(newProgram("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
+		parts.ValidateBinary("tailscaleBinary", cfg.TailscaleBinary))
+	d.Add(newProgram("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-service"),
+		parts.ValidateBinary("tailscaledBinary", cfg.TailscaledBinary))
+	tailscaled.addTo(d, "tailscaled-service", stableSeconds, "tailscale")
 
-	d.Add(parts.Tailscale(parts.Tailnet{
+	d.Add(parts.NewTailscale(parts.Tailnet{
 		CLI: tailscalePath, Hostname: cfg.NodeName, Tags: cfg.TailscaleTags,
 		AcceptRoutes: cfg.TailscaleAcceptRoutes, AuthKey: cfg.TailscaleAuthKey,
-	}), parts.CheckTags("tailscaleTags", cfg.TailscaleTags))
+	}), parts.ValidateTags("tailscaleTags", cfg.TailscaleTags))
 }
 
 func renderNodeExporter(d *plan.Draft, cfg Config) {
@@ -144,31 +145,32 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 		cli = tailscalePath
 	}
 
-	run := helpers + "node-exporter"
-	d.Add(program("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-service"),
-		parts.CheckBinary("nodeExporterBinary", cfg.NodeExporterBinary))
+	runPath := helperDir + "node-exporter"
+	d.Add(newProgram("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-service"),
+		parts.ValidateBinary("nodeExporterBinary", cfg.NodeExporterBinary))
 
-	file := parts.File("node-exporter-run", plan.File, parts.Place{Path: run, Mode: 0o755, Owner: root},
-		parts.ExporterRun(exporterPath, cli))
+	file := parts.NewFile("node-exporter-run", plan.File, parts.FileSpec{Path: runPath, Mode: 0o755, Owner: rootOwner},
+		parts.RenderExporterRun(exporterPath, cli))
 	file.Reapplies = []string{"node-exporter-service"}
 	d.Add(file, nil)
 
-	s := service{name: "hyperfleet-node-exporter", description: "Metrics of this host", start: run}
-	s.add(d, "node-exporter-service", stable)
+	s := service{name: "hyperfleet-node-exporter", description: "Metrics of this host", start: runPath}
+	s.addTo(d, "node-exporter-service", stableSeconds)
 }
 
 func renderAgent(d *plan.Draft, cfg Config) {
-	kubeconfig := parts.Secret(plan.Kubeconfig, parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: root}, cfg.Kubeconfig)
+	place := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: rootOwner}
+	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, place, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"agent-service"}
 	d.Add(kubeconfig, nil)
-	d.Add(program("agent", agentPath, cfg.AgentBinary, "agent-service"), parts.CheckBinary("agentBinary", cfg.AgentBinary))
+	d.Add(newProgram("agent", agentPath, cfg.AgentBinary, "agent-service"), parts.ValidateBinary("agentBinary", cfg.AgentBinary))
 
 	var labels []string
 	for _, key := range slices.Sorted(maps.Keys(cfg.NodeLabels)) {
 		labels = append(labels, key+"="+cfg.NodeLabels[key])
 	}
 
-	err := parts.CheckNodeLabels("nodeLabels", cfg.NodeLabels)
+	err := parts.ValidateNodeLabels("nodeLabels", cfg.NodeLabels)
 	if cfg.MaxPods < 1 {
 		err = errors.Join(err, fmt.Errorf("maxPods %d: must be at least 1", cfg.MaxPods))
 	}
@@ -181,24 +183,24 @@ func renderAgent(d *plan.Draft, cfg Config) {
 		}, " "),
 	}
 
-	unit := s.unit("agent-unit")
+	unit := s.unitPart("agent-unit")
 	unit.Reapplies = []string{"agent-service"}
 	d.Add(unit, err)
-	d.Add(s.restart("agent-service", stable), nil)
+	d.Add(s.restartPart("agent-service", stableSeconds), nil)
 }
 
-// Leave stops the agent of a host, and takes away what it joined its cluster with. Machines that
-// it has started live on.
-func Leave() plan.Part {
+// NewCredentialRemoval returns a script that stops the agent of a host and deletes its kubeconfig.
+// Machines that the agent has started keep running.
+func NewCredentialRemoval() plan.Part {
 	agent := service{name: agentService}
 
-	return parts.Script("leave", body("leave"), "",
+	return parts.NewScript("leave", readScript("leave"), "",
 		agent.unitVar(), plan.Var{Name: "FILE", Value: agent.path()}, plan.Var{Name: "KUBECONFIG_FILE", Value: kubeconfigPath})
 }
 
-// program is a part that is a program, and what is started anew after it.
-func program(label, dest string, content plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.Executable, parts.Place{Path: dest, Mode: 0o755, Owner: root}, content)
+// newProgram returns a part that is a program and that reapplies the part that restarts it.
+func newProgram(label, dest string, content plan.Content, restarts string) plan.Part {
+	part := parts.NewFile(label, plan.Executable, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootOwner}, content)
 	part.Reapplies = []string{restarts}
 
 	return part

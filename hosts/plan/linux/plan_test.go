@@ -22,29 +22,29 @@ var _ = flag.Bool("update", false, "write the golden files")
 func one() Config {
 	return Config{
 		NodeName: "rack-1", Kubeconfig: log.NewSecret("kubeconfig-of-one\n"),
-		AgentBinary: plan.Text("agent one"), MaxPods: 16, NodeLabels: map[string]string{"example.com/fleet": "a", "zone": "one"},
-		Tailnet: true, TailscaleBinary: plan.Text("tailscale one"), TailscaledBinary: plan.Text("tailscaled one"),
+		AgentBinary: plan.NewText("agent one"), MaxPods: 16, NodeLabels: map[string]string{"example.com/fleet": "a", "zone": "one"},
+		Tailnet: true, TailscaleBinary: plan.NewText("tailscale one"), TailscaledBinary: plan.NewText("tailscaled one"),
 		TailscaleTags: []string{"tag:host"}, TailscaleAcceptRoutes: true, TailscaleAuthKey: log.NewSecret("tailnet-one"),
 		VMCIDR: "192.168.122.0/24", VMEgressCIDRs: []string{"10.32.0.0/16", "172.16.16.0/22"}, VMDNSIP: "10.96.0.10",
-		NodeExporterBinary: plan.Text("exporter one"),
+		NodeExporterBinary: plan.NewText("exporter one"),
 	}
 }
 
 func other() Config {
 	return Config{
 		NodeName: "rack-2.example.com", Kubeconfig: log.NewSecret("kubeconfig-of-other"),
-		AgentBinary: plan.Text("agent other"), MaxPods: 8, NodeLabels: map[string]string{"zone": "other"},
-		TailscaleBinary: plan.Text("tailscale other"), TailscaledBinary: plan.Text("tailscaled other"),
+		AgentBinary: plan.NewText("agent other"), MaxPods: 8, NodeLabels: map[string]string{"zone": "other"},
+		TailscaleBinary: plan.NewText("tailscale other"), TailscaledBinary: plan.NewText("tailscaled other"),
 		TailscaleTags: []string{"tag:other"}, TailscaleAuthKey: log.NewSecret("tailnet-other"),
 		VMCIDR: "10.200.0.0/16", VMEgressCIDRs: nil, VMDNSIP: "10.96.0.11",
-		NodeExporterBinary: plan.Text("exporter other"),
+		NodeExporterBinary: plan.NewText("exporter other"),
 	}
 }
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	plantest.Run(t, plantest.Kind[Config]{
-		One: one(), Other: other(), Draft: draft, Render: Render, Hash: HostConfigHash,
+		One: one(), Other: other(), Draft: renderDraft, Render: Render, Hash: HostConfigHash,
 		Parts: []string{
 			"firewall-rules file always",
 			"firewall-unit unit always",
@@ -102,8 +102,8 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 	}
 }
 
-// nft loads the rules into a packet filter of its own network namespace, twice: the table
-// takes the place of the one before.
+// nft loads the rules into its own network namespace twice, and the second table replaces the
+// first.
 func TestRulesAreRulesOfNftables(t *testing.T) {
 	t.Parallel()
 
@@ -113,7 +113,7 @@ func TestRulesAreRulesOfNftables(t *testing.T) {
 	}
 
 	for name, cfg := range map[string]Config{"one": one(), "other": other()} {
-		text, err := rules(cfg)
+		text, err := renderRules(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestRulesAreRulesOfNftables(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// The script of the test has no quotes: the paths have no spaces.
+		// The script needs no quotes, because the paths have no spaces.
 		script := nft + " -f " + file + " && " + nft + " -f " + file + " && " + nft + " list ruleset"
 
 		out, err := exec.CommandContext(t.Context(), unshare, "--user", "--map-root-user", "--net", "bash", "-c", script).CombinedOutput()
@@ -137,7 +137,7 @@ func TestRulesAreRulesOfNftables(t *testing.T) {
 	}
 }
 
-// systemd itself reads the units.
+// systemd-analyze verifies the units.
 func TestUnitsAreUnitsOfSystemd(t *testing.T) {
 	t.Parallel()
 
@@ -155,9 +155,9 @@ func TestUnitsAreUnitsOfSystemd(t *testing.T) {
 			continue
 		}
 
-		// The programs are not on this machine.
+		// The programs do not exist on the test machine.
 		text := []byte(part.Content.String())
-		for _, program := range []string{"/usr/sbin/nft", tailscaledPath, helpers + "node-exporter", agentPath} {
+		for _, program := range []string{"/usr/sbin/nft", tailscaledPath, helperDir + "node-exporter", agentPath} {
 			text = bytes.ReplaceAll(text, []byte("ExecStart="+program), []byte("ExecStart=/bin/true"))
 		}
 

@@ -12,52 +12,54 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
 )
 
-// service is a service of systemd (systemd.service(5)). No word of start has a space, a
-// quote, a % or a $: names and labels of nodes can't.
+// service is a systemd service (systemd.service(5)). The words of start must not contain a space, a
+// quote, a % or a $. Names and labels of nodes can't contain them.
 type service struct {
 	name, description, start string
-	// once is a service that is done when its program has ended well.
-	once   bool
-	before string
+	// oneshot is true for a service whose program runs once and ends.
+	oneshot bool
+	before  string
 }
 
 func (s service) path() string { return "/etc/systemd/system/" + s.name + ".service" }
 
 func (s service) unitVar() plan.Var { return plan.Var{Name: "UNIT", Value: s.name + ".service"} }
 
-// add adds the two parts of a service: LABEL-unit, and LABEL, which starts it anew.
-func (s service) add(d *plan.Draft, label string, stable int, restarts ...string) {
-	unit := s.unit(label + "-unit")
+// addTo adds the two parts of a service: LABEL-unit, and LABEL, which restarts the service.
+func (s service) addTo(d *plan.Draft, label string, stable int, restarts ...string) {
+	unit := s.unitPart(label + "-unit")
 	unit.Reapplies = []string{label}
 	d.Add(unit, nil)
 
-	part := s.restart(label, stable)
+	part := s.restartPart(label, stable)
 	part.Reapplies = restarts
 	d.Add(part, nil)
 }
 
-func (s service) unit(label string) plan.Part {
-	return parts.File(label, plan.Unit, parts.Place{Path: s.path(), Mode: 0o644, Owner: root}, plan.Text(s.text()))
+func (s service) unitPart(label string) plan.Part {
+	place := parts.FileSpec{Path: s.path(), Mode: 0o644, Owner: rootOwner}
+
+	return parts.NewFile(label, plan.Unit, place, plan.NewText(s.renderUnit()))
 }
 
-// restart has systemd run the service anew. With a time in seconds it demands a process
-// that lives that long.
-func (s service) restart(label string, stable int) plan.Part {
+// restartPart returns a part that restarts the service. If stable is not 0, the part fails unless
+// the process runs for that many seconds.
+func (s service) restartPart(label string, stable int) plan.Part {
 	probe := "systemctl is-active " + s.name + ".service\nsystemctl is-enabled " + s.name + ".service"
 	if label == "firewall" {
 		probe += "\nnft list chain inet hyperfleet egress | grep -w drop"
 	}
 
-	return parts.Script(label, body("service"), probe,
+	return parts.NewScript(label, readScript("service"), probe,
 		s.unitVar(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})
 }
 
-// text writes the unit. KillMode=process lets machines that the service has started live on
-// when it is started anew.
-func (s service) text() string {
+// renderUnit returns the unit file. With KillMode=process, machines that the service has started
+// keep running when the service restarts.
+func (s service) renderUnit() string {
 	var b strings.Builder
 
-	fmt.Fprintf(&b, "# Written by hyperfleet: changes are lost.\n[Unit]\nDescription=%s\n", s.description)
+	fmt.Fprintf(&b, "# Managed by HyperFleet: changes are overwritten.\n[Unit]\nDescription=%s\n", s.description)
 
 	if s.before != "" {
 		fmt.Fprintf(&b, "Wants=%[1]s\nBefore=%[1]s\n", s.before)
@@ -67,7 +69,7 @@ func (s service) text() string {
 
 	fmt.Fprintf(&b, "\n[Service]\nExecStart=%s\n", s.start)
 
-	if s.once {
+	if s.oneshot {
 		b.WriteString("Type=oneshot\nRemainAfterExit=yes\n")
 	} else {
 		b.WriteString("Type=exec\nRestart=always\nRestartSec=2\nKillMode=process\n")

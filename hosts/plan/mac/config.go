@@ -14,42 +14,43 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-const mostPods = 2 // Apple's licence for macOS allows two virtual machines on a Mac
+const maxPodsLimit = 2 // Apple's license for macOS allows two virtual machines on a Mac
 
-// Config is all that a Mac is made from. Each field belongs to one host or to all, as its
-// tag says. Those with use:"connection" say how the host is reached and are in no part;
-// one with use:"first-boot" is brought to new hosts alone.
+// Config is the input of a Mac's plan. The tag of each field says whether the field belongs to one
+// host or to the fleet. Fields with use:"connection" say how the host is reached and are in no
+// part. A field with use:"first-boot" only affects new hosts.
 type Config struct {
-	// IP of the host, without a tailnet.
+	// IP is the host's address outside the tailnet.
 	IP string `host:"per-host" use:"connection"`
 	// SSHUser is logged in at the console with UserPassword, and runs the kubelet.
 	SSHUser      string     `host:"per-host"`
 	UserPassword log.Secret `host:"per-host"`
-	// SSHPrivateKey and the fingerprint: how to get in.
+	// SSHPrivateKey and KnownHostFingerprint are used to log in to the host.
 	SSHPrivateKey        log.Secret `host:"per-host" use:"connection"`
 	KnownHostFingerprint string     `host:"per-host" use:"connection"`
 
-	// NodeName of the host in Kubernetes; also its name.
+	// NodeName is the host's name, also in Kubernetes.
 	NodeName string `host:"per-host"`
-	// ProviderID of the node, e.g. scw-applesilicon://fr-par-1/ID. May be empty.
+	// ProviderID is the provider ID of the Node, for example scw-applesilicon://fr-par-1/ID. It may
+	// be empty.
 	ProviderID string `host:"per-host"`
-	// Kubeconfig with which the kubelet speaks to its API server.
+	// Kubeconfig is the kubelet's credential for its API server.
 	Kubeconfig log.Secret `host:"per-host"`
-	// HostCPU in cores and HostMemoryMB that the node offers.
+	// HostCPU in cores and HostMemoryMB are the capacity of the Node.
 	HostCPU      int `host:"per-host"`
 	HostMemoryMB int `host:"per-host"`
-	// DisableVMGC keeps machines that belong to no pod, as on hosts that build images.
+	// DisableVMGC keeps machines that belong to no Pod, for example on hosts that build images.
 	DisableVMGC bool `host:"per-host"`
-	// MaxPods is the most machines at a time: 1 or 2.
+	// MaxPods is the maximum number of machines at a time: 1 or 2.
 	MaxPods int `host:"fleet"`
-	// NodeLabels of the node.
+	// NodeLabels are the labels of the Node.
 	NodeLabels map[string]string `host:"fleet"`
 	// TartKubeletBinary is the kubelet.
 	TartKubeletBinary plan.Content `host:"fleet"`
-	// TartTarball is a release of Tart. Running machines would not survive a new one.
+	// TartTarball is a release of Tart. Running machines would not survive another release.
 	TartTarball plan.Content `host:"fleet" use:"first-boot"`
 
-	// Tailnet says whether the host is in a tailnet at all. The rest says how.
+	// Tailnet is true if the host joins a tailnet. The fields below configure how.
 	Tailnet               bool         `host:"fleet"`
 	TailscaleBinary       plan.Content `host:"fleet"`
 	TailscaledBinary      plan.Content `host:"fleet"`
@@ -57,64 +58,65 @@ type Config struct {
 	TailscaleAcceptRoutes bool         `host:"fleet"`
 	TailscaleAuthKey      log.Secret   `host:"per-host"`
 
-	// VMKuraEgressCIDR is the network of the cache service that machines may reach, and
-	// VMClusterDNSIP the DNS server. Empty for none.
+	// VMKuraEgressCIDR is the network of the cache service that machines can reach, and
+	// VMClusterDNSIP is the DNS server that they can reach. Both may be empty.
 	VMKuraEgressCIDR string `host:"fleet"`
 	VMClusterDNSIP   string `host:"fleet"`
-	// VMCachePNCIDR is the private network that machines may reach. Empty for none.
+	// VMCachePNCIDR is the private network that machines can reach. It may be empty.
 	VMCachePNCIDR string `host:"fleet"`
-	// VMCachePNVLAN is the private network's tag at this host, 1 to 4094.
+	// VMCachePNVLAN is the VLAN tag of the private network on this host, 1 to 4094.
 	VMCachePNVLAN int `host:"per-host"`
 
-	// NodeExporterBinary reports the host's metrics.
+	// NodeExporterBinary exports the host's metrics.
 	NodeExporterBinary plan.Content `host:"fleet"`
 }
 
-// Render gives the plan of one host. What is missing or wrong is named with its field
-// and how to fix it, all at once.
+// Render returns the plan of one host. Its error lists all missing or invalid fields, each with the
+// fix.
 func Render(cfg Config) (plan.Plan, error) {
-	p, err := draft(cfg).Plan()
-	if err := errors.Join(checkHost(cfg), err); err != nil {
+	p, err := renderDraft(cfg).Plan()
+	if err := errors.Join(validateHost(cfg), err); err != nil {
 		return plan.Plan{}, fmt.Errorf("render plan of host %q: %w", cfg.NodeName, err)
 	}
 
 	return p, nil
 }
 
-// HostConfigHash is the digest of what all hosts of a fleet get.
-func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, draft) }
+// HostConfigHash returns the digest of what all hosts of a fleet get.
+func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, renderDraft) }
 
-// login is the user of the console session; of a configuration for all hosts, some word.
-func (c Config) login() string { return cmp.Or(c.SSHUser, "user") }
+// consoleUser returns the user of the console session. A configuration for all hosts has no user,
+// so it gets a placeholder.
+func (c Config) consoleUser() string { return cmp.Or(c.SSHUser, "user") }
 
-// loginForm is what macOS takes as the short name of a user.
-var loginForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+// userPattern matches the short user names that macOS accepts.
+var userPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 
-// checkHost looks at what belongs to the one host.
-func checkHost(cfg Config) error {
-	errs := []error{parts.CheckNodeName("nodeName", cfg.NodeName)}
+// validateHost validates the fields that belong to one host.
+func validateHost(cfg Config) error {
+	errs := []error{parts.ValidateNodeName("nodeName", cfg.NodeName)}
 
-	if !loginForm.MatchString(cfg.SSHUser) || cfg.SSHUser == "root" {
+	if !userPattern.MatchString(cfg.SSHUser) || cfg.SSHUser == "root" {
 		errs = append(errs, fmt.Errorf(
 			"sshUser %q: must be the short name of a user other than root, who is logged in at the console", cfg.SSHUser))
 	}
 
-	if cfg.UserPassword.Empty() {
+	if cfg.UserPassword.IsEmpty() {
 		errs = append(errs, errors.New(
-			"userPassword is missing: without it macOS logs nobody in at the console, and starts no machine with macOS"))
+			"userPassword is missing: macOS needs it to log the user in at the console, where machines with macOS must run"))
 	}
 
-	if cfg.Kubeconfig.Empty() {
+	if cfg.Kubeconfig.IsEmpty() {
 		errs = append(errs, errors.New("kubeconfig is missing: the kubelet needs one to join its cluster"))
 	}
 
 	if cfg.HostCPU < 1 || cfg.HostMemoryMB < 1 {
-		errs = append(errs, fmt.Errorf("hostCPU %d and hostMemoryMB %d: say what the host's type has, in cores and MB",
+		errs = append(errs, fmt.Errorf("hostCPU %d and hostMemoryMB %d: must be the cores and the memory in MB of the host's type",
 			cfg.HostCPU, cfg.HostMemoryMB))
 	}
 
-	if cfg.Tailnet && cfg.TailscaleAuthKey.Empty() {
-		errs = append(errs, errors.New("tailscaleAuthKey is missing: make one for this host, or turn tailnet off"))
+	if cfg.Tailnet && cfg.TailscaleAuthKey.IsEmpty() {
+		errs = append(errs, errors.New("tailscaleAuthKey is missing: create a key for this host, or disable the tailnet"))
 	}
 
 	switch vlan := cfg.VMCachePNVLAN; {
@@ -123,7 +125,7 @@ func checkHost(cfg Config) error {
 			fmt.Errorf("vmCachePNVLAN %d: must be the tag from 1 to 4094 that the private network has at this host", vlan))
 	case cfg.VMCachePNCIDR == "" && vlan != 0:
 		errs = append(errs,
-			fmt.Errorf("vmCachePNVLAN %d: there is no private network to tag: set vmCachePNCIDR, or leave the tag away", vlan))
+			fmt.Errorf("vmCachePNVLAN %d: is set without a private network: set vmCachePNCIDR, or remove vmCachePNVLAN", vlan))
 	}
 
 	return errors.Join(errs...)

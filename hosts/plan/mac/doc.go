@@ -1,15 +1,15 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mac says what a Mac is made of that runs machines under Tart: a kubelet, a
-// firewall and address translation for the machines, a private network, the tailnet and
-// node_exporter. Their jobs are launchd's.
+// Package mac renders the plan of a Mac that runs machines with Tart: a kubelet, a firewall and
+// address translation for the machines, a private network, the tailnet and node_exporter. launchd
+// runs the jobs.
 //
 //	Config ── Render ──► plan.Plan
 //	Config ── HostConfigHash ──► the digest that is the same for all Macs of a fleet
 //
-// pf (pf.conf(5), pfctl(8) of macOS): the rules live in anchors below com.apple/, which
-// the rules that macOS ships ask, so that loading them needs no other rule to be loaded
-// anew, above all not those of running machines. Their names begin with 000 because
-// anchors are asked in the order of their names.
+// The rules for pf (pf.conf(5), pfctl(8) of macOS) are in anchors below com.apple/, which the rules
+// that macOS ships evaluate. Loading these anchors therefore reloads no other rules, in particular
+// not those of running machines. The names of the anchors begin with 000 because pf evaluates
+// anchors in the order of their names.
 package mac

@@ -12,63 +12,64 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
 )
 
-// renderFirewall keeps machines away from the networks of the host's owner.
+// renderFirewall adds the firewall that keeps machines away from the networks of the host's owner.
 func renderFirewall(d *plan.Draft, cfg Config) {
-	loader := helpers + "firewall"
-	text, err := anchor(cfg)
+	loader := helperDir + "firewall"
+	text, err := renderAnchor(cfg)
 
-	rules := parts.File("firewall-anchor", plan.File, parts.Place{Path: egressRules, Mode: 0o644, Owner: rootWheel}, plan.Text(text))
+	place := parts.FileSpec{Path: egressRules, Mode: 0o644, Owner: rootWheel}
+	rules := parts.NewFile("firewall-anchor", plan.File, place, plan.NewText(text))
 	rules.Reapplies = []string{"firewall"}
 	d.Add(rules, err)
 
-	d.Add(helper("firewall-load", loader, plan.Text(plan.Render(body("pf"),
+	d.Add(newHelper("firewall-load", loader, plan.NewText(plan.Render(readScript("pf"),
 		plan.Var{Name: "ANCHOR", Value: egressAnchor},
 		plan.Var{Name: "RULES", Value: egressRules},
 		plan.Var{Name: "CONF", Value: pfConf})), "firewall"), nil)
 
-	d.Add(parts.Script("firewall", body("firewall"),
+	d.Add(parts.NewScript("firewall", readScript("firewall"),
 		"grep -qxF '# BEGIN hyperfleet' "+pfConf+"\n"+
 			"pfctl -q -s info | grep '^Status: Enabled'\n"+
 			"pfctl -q -s rules | grep -F 'anchor \"com.apple/*\"'\n"+
-			// Comments and lists are gone from what is in force, but a rule is.
+			// pf does not print comments and lists, so the probe looks for a rule.
 			"pfctl -q -a "+egressAnchor+" -s rules | grep '^block drop in quick'",
 		plan.Var{Name: "ANCHOR", Value: egressAnchor},
 		plan.Var{Name: "RULES", Value: egressRules},
 		plan.Var{Name: "CONF", Value: pfConf},
 		plan.Var{Name: "LOADER", Value: loader}), nil)
 
-	// Whoever loads all of pf.conf flushes nothing of ours, but pf may be off after a boot.
+	// A reload of pf.conf does not flush our anchor, but pf may be disabled after a boot.
 	addJob(d, "firewall", job{name: "io.hyperfleet.firewall", arguments: []string{loader}}, 0)
 }
 
-// anchor is the text of the rules. First come the ways that are open, then what is shut;
-// the first that fits decides.
-func anchor(cfg Config) (string, error) {
+// renderAnchor returns the rules of the egress anchor: first the networks that are allowed, then
+// those that are denied. The first matching rule decides.
+func renderAnchor(cfg Config) (string, error) {
 	var b strings.Builder
 
-	fmt.Fprintf(&b, "# Written by hyperfleet: changes are lost.\nvms = %q\n", vms)
+	fmt.Fprintf(&b, "# Managed by HyperFleet: changes are overwritten.\nvms = %q\n", vmNetwork)
 
 	var errs []error
 
-	open := func(field, cidr, form string) {
+	allow := func(field, cidr, format string) {
 		if cidr == "" {
 			return
 		}
 
-		err := parts.CheckCIDR(field, cidr)
+		err := parts.ValidateCIDR(field, cidr)
 		if field == "vmClusterDNSIP" {
-			err = parts.CheckIPv4(field, cidr)
+			err = parts.ValidateIPv4(field, cidr)
 		}
 
 		errs = append(errs, err)
-		fmt.Fprintf(&b, form, cidr)
+		fmt.Fprintf(&b, format, cidr)
 	}
 
-	open("vmClusterDNSIP", cfg.VMClusterDNSIP, "pass in quick inet proto { tcp, udp } from $vms to %s port 53\n")
-	open("vmKuraEgressCIDR", cfg.VMKuraEgressCIDR, "pass in quick inet from $vms to %s\n")
-	open("vmCachePNCIDR", cfg.VMCachePNCIDR, "pass in quick inet from $vms to %s\n")
+	allow("vmClusterDNSIP", cfg.VMClusterDNSIP, "pass in quick inet proto { tcp, udp } from $vms to %s port 53\n")
+	allow("vmKuraEgressCIDR", cfg.VMKuraEgressCIDR, "pass in quick inet from $vms to %s\n")
+	allow("vmCachePNCIDR", cfg.VMCachePNCIDR, "pass in quick inet from $vms to %s\n")
 
-	for _, network := range parts.Shut() {
+	for _, network := range parts.DeniedNetworks() {
 		fmt.Fprintf(&b, "block drop in quick inet from $vms to %s\n", network)
 	}
 
@@ -79,20 +80,20 @@ func anchor(cfg Config) (string, error) {
 	return b.String(), nil
 }
 
-// renderVMNAT gives machines their way out, again and again.
+// renderVMNAT adds the address translation for machines. A job renews it every minute.
 func renderVMNAT(d *plan.Draft, _ Config) {
 	const everyMinute = 60
 
-	run := helpers + "vmnat"
+	runPath := helperDir + "vmnat"
 
-	d.Add(helper("vmnat-run", run, plan.Text(plan.Render(body("vmnat"),
+	d.Add(newHelper("vmnat-run", runPath, plan.NewText(plan.Render(readScript("vmnat"),
 		plan.Var{Name: "ANCHOR", Value: natAnchor},
 		plan.Var{Name: "RULES", Value: stateDir + "nat.rules"},
-		plan.Var{Name: "SERVICE", Value: service},
-		plan.Var{Name: "VMS", Value: vms})), "vmnat"), nil)
+		plan.Var{Name: "SERVICE", Value: networkService},
+		plan.Var{Name: "VMS", Value: vmNetwork})), "vmnat"), nil)
 
-	d.Add(parts.Script("vmnat", "main() { "+plan.Quote(run)+"; }",
+	d.Add(parts.NewScript("vmnat", "main() { "+plan.Quote(runPath)+"; }",
 		"test -n \"$(pfctl -q -a "+natAnchor+" -s nat)\""), nil)
 
-	addJob(d, "vmnat", job{name: "io.hyperfleet.vmnat", arguments: []string{run}, interval: everyMinute}, 0)
+	addJob(d, "vmnat", job{name: "io.hyperfleet.vmnat", arguments: []string{runPath}, interval: everyMinute}, 0)
 }

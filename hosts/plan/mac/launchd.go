@@ -15,80 +15,86 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
 )
 
-// job is a job of launchd (launchd.plist(5)).
+// job is a launchd job (launchd.plist(5)).
 type job struct {
 	name      string
 	arguments []string
-	// keep starts it anew when it ends; interval, in seconds, again and again.
-	keep     bool
-	interval int
-	// login is the user in whose console session the job runs; the system's where it is empty.
-	login string
+	// keepAlive restarts the job when it ends. interval is the number of seconds between periodic
+	// starts.
+	keepAlive bool
+	interval  int
+	// user is the user in whose console session the job runs. If it is empty, the job runs in the
+	// system session.
+	user string
 }
 
 func (j job) path() string {
-	if j.login != "" {
+	if j.user != "" {
 		return "/Library/LaunchAgents/" + j.name + ".plist"
 	}
 
 	return "/Library/LaunchDaemons/" + j.name + ".plist"
 }
 
-// service is the job as launchctl names it, in bash.
-func (j job) service() string {
-	if j.login != "" {
-		return `"gui/$(id -u ` + plan.Quote(j.login) + `)/` + j.name + `"`
+// target returns the service target of the job for launchctl, as a bash word.
+func (j job) target() string {
+	if j.user != "" {
+		return `"gui/$(id -u ` + plan.Quote(j.user) + `)/` + j.name + `"`
 	}
 
 	return "system/" + j.name
 }
 
-func (j job) stamp() string { return stateDir + "jobs/" + j.name + ".plist" }
+func (j job) stampPath() string { return stateDir + "jobs/" + j.name + ".plist" }
 
 func (j job) vars() []plan.Var {
 	return []plan.Var{
 		{Name: "JOB", Value: j.name},
 		{Name: "PLIST", Value: j.path()},
-		{Name: "STAMP", Value: j.stamp()},
+		{Name: "STAMP", Value: j.stampPath()},
 	}
 }
 
-// addJob adds the two parts of a job: LABEL-plist, and LABEL-job, which starts it anew.
+// addJob adds the two parts of a job: LABEL-plist, and LABEL-job, which restarts the job.
 func addJob(d *plan.Draft, label string, j job, stable int, restarts ...string) {
-	unit := j.unit(label + "-plist")
+	unit := j.unitPart(label + "-plist")
 	unit.Reapplies = []string{label + "-job"}
 	d.Add(unit, nil)
 
-	start := j.start(label+"-job", stable)
+	start := j.startPart(label+"-job", stable)
 	start.Reapplies = restarts
 	d.Add(start, nil)
 }
 
-func (j job) unit(label string) plan.Part {
-	return parts.File(label, plan.Unit, parts.Place{Path: j.path(), Mode: 0o644, Owner: rootWheel}, plan.Text(j.plist()))
+func (j job) unitPart(label string) plan.Part {
+	place := parts.FileSpec{Path: j.path(), Mode: 0o644, Owner: rootWheel}
+
+	return parts.NewFile(label, plan.Unit, place, plan.NewText(j.renderPlist()))
 }
 
-// start has launchd run the job anew. With a time in seconds it demands a new process that
-// lives that long.
-func (j job) start(label string, stable int) plan.Part {
-	probe := "launchctl print " + j.service()
+// startPart returns a part that makes launchd restart the job. If stable is not 0, the part fails
+// unless a new process runs for that many seconds.
+func (j job) startPart(label string, stable int) plan.Part {
+	probe := "launchctl print " + j.target()
 	if stable > 0 {
 		probe += " | grep -E '^[[:space:]]*pid = [0-9]+'"
 	}
 
-	return parts.Script(label, body("job"), probe,
-		append(j.vars(), plan.Var{Name: "LOGIN", Value: j.login}, plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
+	return parts.NewScript(label, readScript("job"), probe,
+		append(j.vars(),
+			plan.Var{Name: "LOGIN", Value: j.user},
+			plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})...)
 }
 
-// jobOff takes a job away.
-func jobOff(label string, j job) plan.Part {
-	return parts.Script(label, body("job-off"),
+// newJobRemoval returns a part that removes a job.
+func newJobRemoval(label string, j job) plan.Part {
+	return parts.NewScript(label, readScript("job-off"),
 		"test ! -e "+j.path()+"\ntest -z \"$(launchctl list | grep -F "+j.name+")\"", j.vars()...)
 }
 
-// plist writes the job. AbandonProcessGroup lets machines that the job has started live
-// on when it is started anew.
-func (j job) plist() string {
+// renderPlist returns the plist of the job. With AbandonProcessGroup, machines that the job has
+// started keep running when the job restarts.
+func (j job) renderPlist() string {
 	var b strings.Builder
 
 	b.WriteString(xml.Header +
@@ -109,7 +115,7 @@ func (j job) plist() string {
 	entry("RunAtLoad", "<true/>")
 	entry("AbandonProcessGroup", "<true/>")
 
-	if j.keep {
+	if j.keepAlive {
 		entry("KeepAlive", "<true/>")
 	}
 
@@ -119,10 +125,10 @@ func (j job) plist() string {
 
 	home, logs := "/var/root", "/var/log/"
 
-	if j.login != "" {
+	if j.user != "" {
 		entry("LimitLoadToSessionType", text("Aqua"))
 
-		home = "/Users/" + j.login
+		home = "/Users/" + j.user
 		logs = home + "/Library/Logs/"
 	}
 
@@ -137,17 +143,17 @@ func (j job) plist() string {
 
 func escape(text string) string {
 	var b strings.Builder
-	// A strings.Builder takes all.
+	// Writing to a strings.Builder never fails.
 	_ = xml.EscapeText(&b, []byte(text))
 
 	return b.String()
 }
 
-// labels writes the labels of a node in one order.
-func labels(of map[string]string) string {
+// formatLabels formats the labels of a Node, sorted by key.
+func formatLabels(nodeLabels map[string]string) string {
 	var pairs []string
-	for _, key := range slices.Sorted(maps.Keys(of)) {
-		pairs = append(pairs, key+"="+of[key])
+	for _, key := range slices.Sorted(maps.Keys(nodeLabels)) {
+		pairs = append(pairs, key+"="+nodeLabels[key])
 	}
 
 	return strings.Join(pairs, ",")

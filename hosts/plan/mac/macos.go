@@ -8,35 +8,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// Question is one about a host's macOS.
-type Question struct {
+// OSQuery is one step of an update of a host's macOS.
+type OSQuery struct {
 	// Step is version, offer, install or cancel.
 	Step string
-	// Version that is wanted, and Label under which softwareupdate offers it.
+	// Version is the desired version. Label is the label under which softwareupdate offers it.
 	Version, Label string
-	// Attempt tells this installation from those before.
+	// Attempt distinguishes this installation from earlier ones.
 	Attempt string
-	// User owns the host's volumes, and Password is that user's: Apple silicon asks an owner of
-	// them before it installs (softwareupdate(8): --user, --stdinpass).
+	// User owns the host's volumes, and Password is the user's password. On Apple silicon, a volume
+	// owner must authenticate before an installation (softwareupdate(8): --user, --stdinpass).
 	User     string
 	Password log.Secret
 }
 
-// AskMacOS is the script that asks. It prints lines: "version VERSION" always, "offered LABEL",
-// "running WORDS" and "failed REASON WORDS".
-func AskMacOS(ask Question) plan.Part {
-	label := "macos-" + ask.Step
-	part := plan.Part{Label: label, Kind: plan.Script, Apply: plan.Render(body("macos"),
-		plan.Var{Name: "STEP", Value: ask.Step},
-		plan.Var{Name: "WANTED", Value: ask.Version},
-		plan.Var{Name: "LABEL", Value: ask.Label},
-		plan.Var{Name: "ATTEMPT", Value: ask.Attempt},
-		plan.Var{Name: "OWNER", Value: ask.User},
+// NewOSQuery returns the script of a step. It prints the line "version VERSION" in any case, and
+// may print "offered LABEL", "running MESSAGE" and "failed REASON MESSAGE".
+func NewOSQuery(query OSQuery) plan.Part {
+	label := "macos-" + query.Step
+	part := plan.Part{Label: label, Kind: plan.Script, Apply: plan.Render(readScript("macos"),
+		plan.Var{Name: "STEP", Value: query.Step},
+		plan.Var{Name: "WANTED", Value: query.Version},
+		plan.Var{Name: "LABEL", Value: query.Label},
+		plan.Var{Name: "ATTEMPT", Value: query.Attempt},
+		plan.Var{Name: "OWNER", Value: query.User},
 		plan.Var{Name: "STATE", Value: stateDir + "macos-update"},
-		plan.Var{Name: "END", Value: plan.End})}
+		plan.Var{Name: "END", Value: plan.EndMarker})}
 
-	if ask.Step == "install" {
-		part.Secret = ask.Password
+	if query.Step == "install" {
+		part.Secret = query.Password
 	}
 
 	return part

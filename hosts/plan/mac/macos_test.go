@@ -12,13 +12,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// Each question is a whole script. The password goes with an installation alone, and is no part of
-// its text.
+// Each step is a complete script. Only an installation gets the password, which is not part of the
+// script's text.
 func TestAskMacOS(t *testing.T) {
 	t.Parallel()
 
 	for _, step := range []string{"version", "offer", "install", "cancel"} {
-		part := mac.AskMacOS(mac.Question{
+		part := mac.NewOSQuery(mac.OSQuery{
 			Step: step, Version: "15.3.1", Label: "macOS 'Sequoia'", Attempt: "1", User: "m1", Password: log.NewSecret("correct horse"),
 		})
 

@@ -20,9 +20,9 @@ var scripts embed.FS
 const (
 	rootWheel = "root:wheel"
 
-	binDir   = "/usr/local/bin/"
-	helpers  = "/usr/local/libexec/hyperfleet/"
-	stateDir = "/var/db/hyperfleet/"
+	binDir    = "/usr/local/bin/"
+	helperDir = "/usr/local/libexec/hyperfleet/"
+	stateDir  = "/var/db/hyperfleet/"
 
 	kubeconfigPath = "/etc/tart-kubelet/kubeconfig"
 	kubeletPath    = binDir + "tart-kubelet"
@@ -35,20 +35,20 @@ const (
 	natAnchor    = "com.apple/000.hyperfleet.nat"
 	egressRules  = "/etc/pf.anchors/hyperfleet.egress"
 
-	// vms is the network that macOS gives to machines (vmnet(3), shared mode).
-	vms = "192.168.64.0/24"
-	// service is the network service of the private network.
-	service = "hyperfleet-pn"
-	cable   = "en0"
+	// vmNetwork is the network that macOS assigns to machines (vmnet(3), shared mode).
+	vmNetwork = "192.168.64.0/24"
+	// networkService is the name of the network service of the private network.
+	networkService = "hyperfleet-pn"
+	ethernetDevice = "en0"
 
-	// stable is for how many seconds a job has to live to count as started. launchd starts
-	// what crashes anew after ten.
-	stable = 15
+	// stableSeconds is how long a job must run to count as started. launchd restarts a crashed job
+	// after ten seconds.
+	stableSeconds = 15
 )
 
-// draft is what a Mac is made of, in order: the kubelet's part comes last, when all that
-// its machines need is there.
-func draft(cfg Config) *plan.Draft {
+// renderDraft renders the parts of a Mac in order. The kubelet comes last, after everything that
+// its machines need.
+func renderDraft(cfg Config) *plan.Draft {
 	d := &plan.Draft{}
 
 	for _, render := range []func(*plan.Draft, Config){
@@ -61,28 +61,29 @@ func draft(cfg Config) *plan.Draft {
 	return d
 }
 
-// body gives a script of this package. They are built in: one that is not there gives an
-// empty one, which the tests of every script would find.
-func body(name string) string {
+// readScript returns an embedded script of this package. A missing script gives an empty text,
+// which the tests of every script would detect.
+func readScript(name string) string {
 	text, _ := scripts.ReadFile(path.Join("scripts", name+".sh"))
 
 	return string(text)
 }
 
 func renderSettings(d *plan.Draft, cfg Config) {
-	d.Add(parts.OnFirstBoot(parts.Script("settings", body("settings"), "", plan.Var{Name: "NAME", Value: cfg.NodeName})), nil)
+	settings := parts.NewScript("settings", readScript("settings"), "", plan.Var{Name: "NAME", Value: cfg.NodeName})
+	d.Add(parts.OnlyOnFirstBoot(settings), nil)
 }
 
-// renderConsole has the host's user logged in at the console (Apple, Virtualization.framework:
-// a machine with macOS takes a key of the host, which only a process of that session gets).
-// The password, other than everything else here, can't be another one for as long as the host
-// is not installed anew.
+// renderConsole adds the part that logs the host's user in at the console. A machine with macOS
+// needs a key of the host, and only a process in that session can get the key (Apple,
+// Virtualization.framework). Unlike all other secrets, the password stays the same until the host
+// is reinstalled.
 func renderConsole(d *plan.Draft, cfg Config) {
-	part := parts.Script("console", body("console"),
-		"test \"$(stat -f %Su /dev/console)\" = "+plan.Quote(cfg.login())+"\ntest -s /etc/kcpassword",
-		plan.Var{Name: "LOGIN", Value: cfg.login()}, plan.Var{Name: "END", Value: plan.End})
+	part := parts.NewScript("console", readScript("console"),
+		"test \"$(stat -f %Su /dev/console)\" = "+plan.Quote(cfg.consoleUser())+"\ntest -s /etc/kcpassword",
+		plan.Var{Name: "LOGIN", Value: cfg.consoleUser()}, plan.Var{Name: "END", Value: plan.EndMarker})
 	part.Secret = cfg.UserPassword
-	part.Reapplies = []string{"launchd"} // what ran in another session has ended with it
+	part.Reapplies = []string{"launchd"} // a job in another session has ended with that session
 	d.Add(part, nil)
 }
 
@@ -90,13 +91,13 @@ func renderTart(d *plan.Draft, cfg Config) {
 	const app = "/opt/tart/tart.app"
 
 	d.Add(plan.Part{
-		Label: "tart", Kind: plan.Executable, When: plan.FirstBoot,
+		Label: "tart", Kind: plan.Executable, Schedule: plan.FirstBoot,
 		Path: app, Mode: 0o755, Owner: rootWheel, Content: cfg.TartTarball,
-		Apply: plan.Render(body("tart"),
+		Apply: plan.Render(readScript("tart"),
 			plan.Var{Name: "APP", Value: app},
 			plan.Var{Name: "LINK", Value: binDir + "tart"},
 			plan.Var{Name: "SHA256", Value: cfg.TartTarball.SHA256()}),
-	}, parts.CheckBinary("tartTarball", cfg.TartTarball))
+	}, parts.ValidateBinary("tartTarball", cfg.TartTarball))
 }
 
 func renderInterface(d *plan.Draft, cfg Config) {
@@ -105,43 +106,43 @@ func renderInterface(d *plan.Draft, cfg Config) {
 		vlan = strconv.Itoa(cfg.VMCachePNVLAN)
 	}
 
-	const ours = "networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: " + service + "'"
+	const ours = "networksetup -listVLANs | grep -A 3 -xF 'VLAN User Defined Name: " + networkService + "'"
 
 	probe := ours + " | grep -xF 'Tag: " + vlan + "'"
 	if vlan == "" {
 		probe = "test -z \"$(" + ours + ")\""
 	}
 
-	d.Add(parts.Script("pn-interface", body("interface"), probe,
-		plan.Var{Name: "SERVICE", Value: service},
-		plan.Var{Name: "PARENT", Value: cable},
+	d.Add(parts.NewScript("pn-interface", readScript("interface"), probe,
+		plan.Var{Name: "SERVICE", Value: networkService},
+		plan.Var{Name: "PARENT", Value: ethernetDevice},
 		plan.Var{Name: "VLAN", Value: vlan}), nil)
 }
 
 func renderTailscale(d *plan.Draft, cfg Config) {
 	if !cfg.Tailnet {
-		d.Add(jobOff("tailscale", tailscaleJob()), nil)
+		d.Add(newJobRemoval("tailscale", newTailscaleJob()), nil)
 
 		return
 	}
 
-	d.Add(program("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
-		parts.CheckBinary("tailscaleBinary", cfg.TailscaleBinary))
-	d.Add(program("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-job"),
-		parts.CheckBinary("tailscaledBinary", cfg.TailscaledBinary))
-	addJob(d, "tailscaled", tailscaleJob(), stable, "tailscale")
+	d.Add(newProgram("tailscale-cli", tailscalePath, cfg.TailscaleBinary, "tailscale"),
+		parts.ValidateBinary("tailscaleBinary", cfg.TailscaleBinary))
+	d.Add(newProgram("tailscaled", tailscaledPath, cfg.TailscaledBinary, "tailscaled-job"),
+		parts.ValidateBinary("tailscaledBinary", cfg.TailscaledBinary))
+	addJob(d, "tailscaled", newTailscaleJob(), stableSeconds, "tailscale")
 
-	d.Add(parts.Tailscale(parts.Tailnet{
+	d.Add(parts.NewTailscale(parts.Tailnet{
 		CLI: tailscalePath, Hostname: cfg.NodeName, Tags: cfg.TailscaleTags,
 		AcceptRoutes: cfg.TailscaleAcceptRoutes, AuthKey: cfg.TailscaleAuthKey,
-	}), parts.CheckTags("tailscaleTags", cfg.TailscaleTags))
+	}), parts.ValidateTags("tailscaleTags", cfg.TailscaleTags))
 }
 
-func tailscaleJob() job {
+func newTailscaleJob() job {
 	return job{
 		name:      "io.hyperfleet.tailscaled",
 		arguments: []string{tailscaledPath, "--statedir=/var/db/tailscale"},
-		keep:      true,
+		keepAlive: true,
 	}
 }
 
@@ -151,40 +152,41 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 		cli = tailscalePath
 	}
 
-	run := helpers + "node-exporter"
+	runPath := helperDir + "node-exporter"
 
-	d.Add(program("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-job"),
-		parts.CheckBinary("nodeExporterBinary", cfg.NodeExporterBinary))
-	d.Add(helper("node-exporter-run", run, parts.ExporterRun(exporterPath, cli), "node-exporter-job"), nil)
-	addJob(d, "node-exporter", job{name: "io.hyperfleet.node-exporter", arguments: []string{run}, keep: true}, stable)
+	d.Add(newProgram("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-job"),
+		parts.ValidateBinary("nodeExporterBinary", cfg.NodeExporterBinary))
+	d.Add(newHelper("node-exporter-run", runPath, parts.RenderExporterRun(exporterPath, cli), "node-exporter-job"), nil)
+	addJob(d, "node-exporter", job{name: "io.hyperfleet.node-exporter", arguments: []string{runPath}, keepAlive: true}, stableSeconds)
 }
 
 func renderKubelet(d *plan.Draft, cfg Config) {
-	place := parts.Place{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.login() + ":staff"}
-	kubeconfig := parts.Secret(plan.Kubeconfig, place, cfg.Kubeconfig)
+	place := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: cfg.consoleUser() + ":staff"}
+	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, place, cfg.Kubeconfig)
 	kubeconfig.Reapplies = []string{"launchd"}
 	d.Add(kubeconfig, nil)
 
-	d.Add(kubeletInstall(cfg), parts.CheckBinary("tartKubeletBinary", cfg.TartKubeletBinary))
+	d.Add(newKubeletInstall(cfg), parts.ValidateBinary("tartKubeletBinary", cfg.TartKubeletBinary))
 
-	kubelet, err := kubeletJob(cfg)
-	plist := kubelet.unit("launchd-plist")
+	kubelet, err := newKubeletJob(cfg)
+	plist := kubelet.unitPart("launchd-plist")
 	plist.Reapplies = []string{"launchd"}
 	d.Add(plist, err)
-	d.Add(kubelet.start("launchd", stable), nil)
+	d.Add(kubelet.startPart("launchd", stableSeconds), nil)
 }
 
-// kubeletInstall differs from other programs in that the host signs it.
-func kubeletInstall(cfg Config) plan.Part {
+// newKubeletInstall returns the part that installs the kubelet. Unlike other programs, the host
+// signs the kubelet.
+func newKubeletInstall(cfg Config) plan.Part {
 	stamp := stateDir + "tart-kubelet.sums"
 	sum := cfg.TartKubeletBinary.SHA256()
-	place := parts.Place{Path: kubeletPath, Mode: 0o755, Owner: rootWheel}
+	place := parts.FileSpec{Path: kubeletPath, Mode: 0o755, Owner: rootWheel}
 	quoted := plan.Quote(place.Path)
 
 	return plan.Part{
-		Label: "tart-kubelet-install", Kind: plan.Executable, When: plan.Always,
+		Label: "tart-kubelet-install", Kind: plan.Executable, Schedule: plan.Always,
 		Path: place.Path, Mode: place.Mode, Owner: place.Owner, Content: cfg.TartKubeletBinary,
-		Apply: plan.Render(body("kubelet"), append(place.Vars(),
+		Apply: plan.Render(readScript("kubelet"), append(place.Vars(),
 			plan.Var{Name: "STAMP", Value: stamp},
 			plan.Var{Name: "SHA256", Value: sum})...),
 		Probe: "read -r pushed signed <" + stamp + "\n" +
@@ -195,7 +197,7 @@ func kubeletInstall(cfg Config) plan.Part {
 	}
 }
 
-func kubeletJob(cfg Config) (job, error) {
+func newKubeletJob(cfg Config) (job, error) {
 	arguments := []string{
 		kubeletPath,
 		"--node-name=" + cfg.NodeName,
@@ -204,10 +206,10 @@ func kubeletJob(cfg Config) (job, error) {
 		"--host-cpu=" + strconv.Itoa(cfg.HostCPU),
 		"--host-memory-mb=" + strconv.Itoa(cfg.HostMemoryMB),
 		"--max-pods=" + strconv.Itoa(cfg.MaxPods),
-		"--node-labels=" + labels(cfg.NodeLabels),
+		"--node-labels=" + formatLabels(cfg.NodeLabels),
 	}
 
-	// Without a tailnet the kubelet finds the host's address by itself.
+	// Without a tailnet the kubelet detects the host's address.
 	if cfg.Tailnet {
 		arguments = append(arguments, "--node-ip-source=tailscale")
 	}
@@ -216,26 +218,26 @@ func kubeletJob(cfg Config) (job, error) {
 		arguments = append(arguments, "--disable-vm-gc")
 	}
 
-	err := parts.CheckNodeLabels("nodeLabels", cfg.NodeLabels)
-	if cfg.MaxPods < 1 || cfg.MaxPods > mostPods {
+	err := parts.ValidateNodeLabels("nodeLabels", cfg.NodeLabels)
+	if cfg.MaxPods < 1 || cfg.MaxPods > maxPodsLimit {
 		err = errors.Join(err,
-			fmt.Errorf("maxPods %d: must be 1 or %d, the most that Apple's licence allows on a Mac", cfg.MaxPods, mostPods))
+			fmt.Errorf("maxPods %d: must be 1 or %d, the maximum that Apple's license allows on a Mac", cfg.MaxPods, maxPodsLimit))
 	}
 
-	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keep: true, login: cfg.login()}, err
+	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keepAlive: true, user: cfg.consoleUser()}, err
 }
 
-// program is a part that is a program, and what is started anew after it.
-func program(label, dest string, content plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.Executable, parts.Place{Path: dest, Mode: 0o755, Owner: rootWheel}, content)
+// newProgram returns a part that is a program and that reapplies the part that restarts it.
+func newProgram(label, dest string, content plan.Content, restarts string) plan.Part {
+	part := parts.NewFile(label, plan.Executable, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootWheel}, content)
 	part.Reapplies = []string{restarts}
 
 	return part
 }
 
-// helper is a script of ours that stays at the host.
-func helper(label, dest string, text plan.Content, restarts string) plan.Part {
-	part := parts.File(label, plan.File, parts.Place{Path: dest, Mode: 0o755, Owner: rootWheel}, text)
+// newHelper returns a part that is a script of ours that stays on the host.
+func newHelper(label, dest string, text plan.Content, restarts string) plan.Part {
+	part := parts.NewFile(label, plan.File, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootWheel}, text)
 	part.Reapplies = []string{restarts}
 
 	return part

@@ -22,11 +22,11 @@ func one() Config {
 		SSHPrivateKey: log.NewSecret("ssh-key-of-one"), KnownHostFingerprint: "SHA256:one",
 		NodeName: "mac-1", ProviderID: "scw-applesilicon://fr-par-1/1", Kubeconfig: log.NewSecret("kubeconfig-of-one\n"),
 		HostCPU: 10, HostMemoryMB: 24576, MaxPods: 2, NodeLabels: map[string]string{"example.com/fleet": "a", "zone": "one"},
-		TartKubeletBinary: plan.Text("kubelet one"), TartTarball: plan.Text("tart one"),
-		Tailnet: true, TailscaleBinary: plan.Text("tailscale one"), TailscaledBinary: plan.Text("tailscaled one"),
+		TartKubeletBinary: plan.NewText("kubelet one"), TartTarball: plan.NewText("tart one"),
+		Tailnet: true, TailscaleBinary: plan.NewText("tailscale one"), TailscaledBinary: plan.NewText("tailscaled one"),
 		TailscaleTags: []string{"tag:host", "tag:mac"}, TailscaleAcceptRoutes: true, TailscaleAuthKey: log.NewSecret("tailnet-one"),
 		VMKuraEgressCIDR: "10.32.0.0/16", VMClusterDNSIP: "10.96.0.10", VMCachePNCIDR: "172.16.16.0/22", VMCachePNVLAN: 1597,
-		NodeExporterBinary: plan.Text("exporter one"),
+		NodeExporterBinary: plan.NewText("exporter one"),
 	}
 }
 
@@ -36,17 +36,17 @@ func other() Config {
 		SSHPrivateKey: log.NewSecret("ssh-key-of-other"), KnownHostFingerprint: "SHA256:other",
 		NodeName: "mac-2.example.com", ProviderID: "scw-applesilicon://fr-par-1/2", Kubeconfig: log.NewSecret("kubeconfig-of-other"),
 		HostCPU: 8, HostMemoryMB: 16384, DisableVMGC: true, MaxPods: 1, NodeLabels: map[string]string{"zone": "other"},
-		TartKubeletBinary: plan.Text("kubelet other"), TartTarball: plan.Text("tart other"),
-		TailscaleBinary: plan.Text("tailscale other"), TailscaledBinary: plan.Text("tailscaled other"),
+		TartKubeletBinary: plan.NewText("kubelet other"), TartTarball: plan.NewText("tart other"),
+		TailscaleBinary: plan.NewText("tailscale other"), TailscaledBinary: plan.NewText("tailscaled other"),
 		TailscaleTags: []string{"tag:other"}, TailscaleAuthKey: log.NewSecret("tailnet-other"),
 		VMKuraEgressCIDR: "10.64.0.0/16", VMClusterDNSIP: "10.96.0.11", VMCachePNCIDR: "172.16.32.0/22", VMCachePNVLAN: 1600,
-		NodeExporterBinary: plan.Text("exporter other"),
+		NodeExporterBinary: plan.NewText("exporter other"),
 	}
 }
 
 func kind() plantest.Kind[Config] {
 	return plantest.Kind[Config]{
-		One: one(), Other: other(), Draft: draft, Render: Render, Hash: HostConfigHash,
+		One: one(), Other: other(), Draft: renderDraft, Render: Render, Hash: HostConfigHash,
 		Parts: []string{
 			"settings script first-boot",
 			"console script always",
@@ -98,7 +98,7 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 		"DNS server that is a network": {func(c *Config) { c.VMClusterDNSIP = "10.96.0.0/24" }, []string{"vmClusterDNSIP", "10.96.0.10"}},
 		"no kubelet":                   {func(c *Config) { c.TartKubeletBinary = plan.Content{} }, []string{"tartKubeletBinary is missing", "image"}},
 		"no tailscale":                 {func(c *Config) { c.TailscaleBinary = plan.Content{} }, []string{"tailscaleBinary is missing"}},
-		"no tailscaled":                {func(c *Config) { c.TailscaledBinary = plan.Text("") }, []string{"tailscaledBinary is missing"}},
+		"no tailscaled":                {func(c *Config) { c.TailscaledBinary = plan.NewText("") }, []string{"tailscaledBinary is missing"}},
 		"no exporter":                  {func(c *Config) { c.NodeExporterBinary = plan.Content{} }, []string{"nodeExporterBinary is missing"}},
 		"no Tart":                      {func(c *Config) { c.TartTarball = plan.Content{} }, []string{"tartTarball is missing"}},
 		"tag without its prefix":       {func(c *Config) { c.TailscaleTags = []string{"host"} }, []string{"tailscaleTags", "tag:host"}},
@@ -109,11 +109,11 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 		"root":                         {func(c *Config) { c.SSHUser = "root" }, []string{"sshUser", "other than root"}},
 		"no password of the user":      {func(c *Config) { c.UserPassword = log.Secret{} }, []string{"userPassword is missing"}},
 		"no kubeconfig":                {func(c *Config) { c.Kubeconfig = log.Secret{} }, []string{"kubeconfig is missing"}},
-		"no tailnet key":               {func(c *Config) { c.TailscaleAuthKey = log.Secret{} }, []string{"tailscaleAuthKey is missing", "turn tailnet off"}},
+		"no tailnet key":               {func(c *Config) { c.TailscaleAuthKey = log.Secret{} }, []string{"tailscaleAuthKey is missing", "disable the tailnet"}},
 		"no size":                      {func(c *Config) { c.HostCPU = 0 }, []string{"hostCPU 0"}},
 		"no VLAN":                      {func(c *Config) { c.VMCachePNVLAN = 0 }, []string{"vmCachePNVLAN 0", "1 to 4094"}},
 		"VLAN without a network":       {func(c *Config) { c.VMCachePNCIDR = "" }, []string{"set vmCachePNCIDR"}},
-		"three machines":               {func(c *Config) { c.MaxPods = 3 }, []string{"maxPods 3", "licence"}},
+		"three machines":               {func(c *Config) { c.MaxPods = 3 }, []string{"maxPods 3", "license"}},
 		"label with a space":           {func(c *Config) { c.NodeLabels = map[string]string{"a": "b c"} }, []string{"nodeLabels", "b c"}},
 		"two things at once":           {func(c *Config) { c.MaxPods, c.NodeName = 0, "" }, []string{"maxPods", "nodeName"}},
 	}
@@ -161,7 +161,7 @@ func TestHashOfWhatCannotBeRendered(t *testing.T) {
 		seen[hash(cidr)] = cidr
 	}
 
-	// A host's own value that is wrong is no matter of the fleet.
+	// An invalid per-host field does not change the fleet's hash.
 	cfg := one()
 	cfg.NodeName = "a;reboot"
 
@@ -172,7 +172,7 @@ func TestHashOfWhatCannotBeRendered(t *testing.T) {
 
 func BenchmarkHostConfigHash(b *testing.B) {
 	cfg := one()
-	cfg.TartKubeletBinary = plan.Binary(make([]byte, 60<<20))
+	cfg.TartKubeletBinary = plan.NewBinary(make([]byte, 60<<20))
 
 	for b.Loop() {
 		HostConfigHash(cfg)

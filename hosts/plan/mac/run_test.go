@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan/plantest"
 )
 
-// pfctl keeps an anchor in a file of its name, and the main rules in main.
+// pfctl keeps each anchor in a file with the anchor's name, and the main rules in the file main.
 const pfctl = `
 anchor=main file= show= dry=
 while [ $# -gt 0 ]; do
@@ -45,7 +45,7 @@ esac`
 
 const stockPF = "scrub-anchor \"com.apple/*\"\nanchor \"com.apple/*\"\n# somebody's own\nblock in proto tcp to port 23\n"
 
-// firewall gives the script of the firewall with the files of a host, and the host.
+// firewall returns a host and the firewall script with the host's files.
 func firewall(t *testing.T) (plantest.Host, string) {
 	t.Helper()
 
@@ -56,16 +56,16 @@ func firewall(t *testing.T) (plantest.Host, string) {
 		{Name: "CONF", Value: host.Path("pf.conf")},
 	}
 
-	text, err := anchor(one())
+	text, err := renderAnchor(one())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	host.Write("rules", text)
 	host.Write("pf.conf", stockPF)
-	host.Program("loader", plan.Render(body("pf"), vars...))
+	host.Program("loader", plan.Render(readScript("pf"), vars...))
 
-	return host, plan.Render(body("firewall"), append(vars, plan.Var{Name: "LOADER", Value: "loader"})...)
+	return host, plan.Render(readScript("firewall"), append(vars, plan.Var{Name: "LOADER", Value: "loader"})...)
 }
 
 func TestFirewallKeepsItsBlockAndLoadsTheAnchorAlone(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFirewallKeepsItsBlockAndLoadsTheAnchorAlone(t *testing.T) {
 		t.Errorf("the second time changed pf.conf:\n%s", again)
 	}
 
-	// -n asks only.
+	// With -n, pfctl only parses the rules.
 	loads := slices.DeleteFunc(host.Calls(), func(call string) bool {
 		return !strings.Contains(call, " -f ") || strings.Contains(call, " -n ")
 	})
@@ -112,7 +112,7 @@ func TestFirewallFailsClosed(t *testing.T) {
 		"rules that pf refuses": {func(h plantest.Host) { h.Write("rules", "REFUSED") }, "nothing was changed"},
 		"pf.conf it refuses":    {func(h plantest.Host) { h.Write("pf.conf", "REFUSED\n") }, "nothing was changed"},
 		"half a block":          {func(h plantest.Host) { h.Write("pf.conf", stockPF+"# BEGIN hyperfleet\n") }, "fix it by hand"},
-		"rules that ask nobody": {func(h plantest.Host) { h.Write("main", "pass all\n") }, "do not ask the anchors"},
+		"rules that ask nobody": {func(h plantest.Host) { h.Write("main", "pass all\n") }, "do not evaluate the anchors"},
 		"an anchor left empty":  {func(h plantest.Host) { h.Write("rules", "") }, "machines would reach everything"},
 	}
 	for name, tc := range cases {
@@ -138,8 +138,8 @@ func TestFirewallFailsClosed(t *testing.T) {
 	}
 }
 
-// launchctl has one job: its process is in pid, and each print of a job that crashes shows
-// another one.
+// launchctl has one job, whose PID is in the file pid. If the job crashes, each print shows another
+// PID.
 const launchctl = `
 next() { echo $(($(cat "$HOST/pid") + 1)) >"$HOST/pid"; }
 case $1 in
@@ -161,7 +161,7 @@ func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
 	host.Write("pid", "100\n")
 	host.Write("plist", "one")
 
-	script := plan.Render(body("job"),
+	script := plan.Render(readScript("job"),
 		plan.Var{Name: "JOB", Value: "job"}, plan.Var{Name: "PLIST", Value: host.Path("plist")},
 		plan.Var{Name: "STAMP", Value: host.Path("state/job.plist")}, plan.Var{Name: "LOGIN"}, plan.Var{Name: "STABLE", Value: "15"})
 
@@ -181,8 +181,8 @@ func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
 		{name: "a new job", did: "enable bootstrap"},
 		{name: "the same job starts anew in place", did: "kickstart"},
 		{name: "a changed job is loaded anew", change: "echo two >$HOST/plist", did: "bootout enable bootstrap"},
-		{name: "a job that goes on as it was", change: "touch $HOST/stuck", did: "kickstart", refuses: "has not started job anew"},
-		{name: "a job that crashes", change: "rm $HOST/stuck; touch $HOST/crashes", did: "kickstart", refuses: "did not live for 15 s"},
+		{name: "a job that goes on as it was", change: "touch $HOST/stuck", did: "kickstart", refuses: "did not restart job"},
+		{name: "a job that crashes", change: "rm $HOST/stuck; touch $HOST/crashes", did: "kickstart", refuses: "did not run for 15 s"},
 		{name: "a job that is well again", change: "rm $HOST/crashes", did: "kickstart"},
 	} {
 		host.Must(step.change + "\n")
@@ -221,8 +221,8 @@ func TestInterfaceFollowsItsTag(t *testing.T) {
 		"ipconfig":     `[ "$1 $2" = "getifaddr vlan0" ] && [ ! -e "$HOST/nodhcp" ] && echo 172.16.16.3`,
 	})
 	script := func(tag string) string {
-		return plan.Render(body("interface"), plan.Var{Name: "SERVICE", Value: service},
-			plan.Var{Name: "PARENT", Value: cable}, plan.Var{Name: "VLAN", Value: tag})
+		return plan.Render(readScript("interface"), plan.Var{Name: "SERVICE", Value: networkService},
+			plan.Var{Name: "PARENT", Value: ethernetDevice}, plan.Var{Name: "VLAN", Value: tag})
 	}
 
 	for _, step := range []struct{ name, tag, vlan string }{
@@ -257,9 +257,9 @@ func TestVMNATArmsAgain(t *testing.T) {
 		"ifconfig": `printf 'en0: flags=8863<UP> mtu 1500\n\tinet 51.159.0.1 netmask 0xffffff00\nutun2: flags=8051<UP>\n\tinet6 fe80::1\nutun3: flags=8051<UP>\n\tinet 100.101.1.2 --> 100.101.1.2 netmask 0xffffffff\n'`,
 		"route":    `[ ! -e "$HOST/noroute" ] && printf '   route to: default\n  interface: en0\n'`,
 	})
-	script := plan.Render(body("vmnat"),
+	script := plan.Render(readScript("vmnat"),
 		plan.Var{Name: "ANCHOR", Value: "nat"}, plan.Var{Name: "RULES", Value: host.Path("state/nat.rules")},
-		plan.Var{Name: "SERVICE", Value: service}, plan.Var{Name: "VMS", Value: vms})
+		plan.Var{Name: "SERVICE", Value: networkService}, plan.Var{Name: "VMS", Value: vmNetwork})
 	loads := func() int {
 		host.Calls()
 		host.Must(script)
@@ -305,7 +305,7 @@ func TestKubeletIsSignedAndItsProbeKnows(t *testing.T) {
 
 	host := plantest.NewHost(t, map[string]string{"codesign": `printf signature >>"${@: -1}"`})
 	local := strings.NewReplacer(kubeletPath, host.Path("bin/tart-kubelet"), stateDir, host.Path("state")+"/")
-	part := kubeletInstall(one())
+	part := newKubeletInstall(one())
 	input := local.Replace(part.Input())
 	probe := "set -euo pipefail\n" + local.Replace(part.Probe) + "\n"
 
@@ -323,12 +323,12 @@ func TestKubeletIsSignedAndItsProbeKnows(t *testing.T) {
 	host.Refuses(input[:len(input)-1], "push it again")
 }
 
-// A plist is XML, whatever is in it, and says what it was told.
+// A plist is valid XML and contains its arguments unchanged.
 func TestPlistIsXML(t *testing.T) {
 	t.Parallel()
 
 	argument := "--labels=<a>&\"b\"'c'</string>"
-	decoder := xml.NewDecoder(strings.NewReader(job{name: "job", arguments: []string{argument}, keep: true, interval: 60}.plist()))
+	decoder := xml.NewDecoder(strings.NewReader(job{name: "job", arguments: []string{argument}, keepAlive: true, interval: 60}.renderPlist()))
 	found := false
 
 	for {

@@ -14,9 +14,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 )
 
-// CheckCIDR takes an IPv4 network in its canonical form. A firewall is built of it, so
-// what could open more than was meant is refused: host bits, and networks wider than /8.
-func CheckCIDR(field, text string) error {
+// ValidateCIDR returns an error unless the text is an IPv4 network in canonical form. Firewall
+// rules are built from the network, so ValidateCIDR rejects what could open more than intended:
+// host bits, and networks wider than /8.
+func ValidateCIDR(field, text string) error {
 	const widest = 8
 
 	prefix, err := netip.ParsePrefix(text)
@@ -25,7 +26,7 @@ func CheckCIDR(field, text string) error {
 	case err != nil || !prefix.Addr().Is4():
 		return fmt.Errorf("%s %q: must be an IPv4 network such as 10.32.0.0/16", field, text)
 	case prefix.Bits() < widest:
-		return fmt.Errorf("%s %q: is wider than /%d, and would open nearly everything: name the network that is meant",
+		return fmt.Errorf("%s %q: is wider than /%d, and would open nearly everything: use a smaller network",
 			field, text, widest)
 	case prefix.Masked().String() != text:
 		return fmt.Errorf("%s %q: has bits set beyond its prefix: write %s", field, text, prefix.Masked())
@@ -34,8 +35,8 @@ func CheckCIDR(field, text string) error {
 	}
 }
 
-// CheckIPv4 takes the address of one machine.
-func CheckIPv4(field, text string) error {
+// ValidateIPv4 returns an error unless the text is the IPv4 address of one machine.
+func ValidateIPv4(field, text string) error {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !addr.Is4() || !addr.IsGlobalUnicast() {
 		return fmt.Errorf("%s %q: must be the IPv4 address of one machine, such as 10.96.0.10", field, text)
@@ -44,66 +45,66 @@ func CheckIPv4(field, text string) error {
 	return nil
 }
 
-// CheckBinary demands a program.
-func CheckBinary(field string, content plan.Content) error {
+// ValidateBinary returns an error if the content is empty.
+func ValidateBinary(field string, content plan.Content) error {
 	if content.Size() == 0 {
-		return fmt.Errorf("%s is missing: the operator's image must carry it", field)
+		return fmt.Errorf("%s is missing: the operator's image must contain it", field)
 	}
 
 	return nil
 }
 
-// CheckTags takes the tags of a tailnet (Tailscale, "Group devices with tags": tag: and
-// then a letter, letters, digits and hyphens). A host without a tag would belong to the
-// person whose key it used.
-func CheckTags(field string, tags []string) error {
-	form := regexp.MustCompile(`^tag:[A-Za-z][A-Za-z0-9-]*$`)
+// ValidateTags returns an error unless there is at least one tag and all tags are valid (Tailscale,
+// "Group devices with tags": "tag:", then a letter, then letters, digits and hyphens). A host
+// without a tag would belong to the person whose key it used.
+func ValidateTags(field string, tags []string) error {
+	pattern := regexp.MustCompile(`^tag:[A-Za-z][A-Za-z0-9-]*$`)
 
 	if len(tags) == 0 {
 		return fmt.Errorf("%s is empty: name at least one tag, such as tag:host", field)
 	}
 
 	for _, tag := range tags {
-		if !form.MatchString(tag) {
-			return fmt.Errorf("%s %q: must be tag: and a name of letters, digits and hyphens, such as tag:host", field, tag)
+		if !pattern.MatchString(tag) {
+			return fmt.Errorf("%s %q: must be \"tag:\" and a name of letters, digits and hyphens, such as tag:host", field, tag)
 		}
 	}
 
 	return nil
 }
 
-// CheckNodeLabels takes labels of a Kubernetes node.
-func CheckNodeLabels(field string, labels map[string]string) error {
+// ValidateNodeLabels returns an error unless all labels are valid labels of a Kubernetes node.
+func ValidateNodeLabels(field string, labels map[string]string) error {
 	for key, value := range labels {
-		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
-			return fmt.Errorf("%s: key %q: %s", field, key, strings.Join(wrong, "; "))
+		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
+			return fmt.Errorf("%s: key %q: %s", field, key, strings.Join(problems, "; "))
 		}
 
-		if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
-			return fmt.Errorf("%s: value %q of %s: %s", field, value, key, strings.Join(wrong, "; "))
+		if problems := validation.IsValidLabelValue(value); len(problems) > 0 {
+			return fmt.Errorf("%s: value %q of %s: %s", field, value, key, strings.Join(problems, "; "))
 		}
 	}
 
 	return nil
 }
 
-// CheckNodeName takes the name of a Kubernetes node.
-func CheckNodeName(field, name string) error {
+// ValidateNodeName returns an error unless the name is a valid name of a Kubernetes node.
+func ValidateNodeName(field, name string) error {
 	if name == "" {
 		return fmt.Errorf("%s is missing: it is the name of this host's machine", field)
 	}
 
-	if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
-		return fmt.Errorf("%s %q: %s", field, name, strings.Join(wrong, "; "))
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return fmt.Errorf("%s %q: %s", field, name, strings.Join(problems, "; "))
 	}
 
 	return nil
 }
 
-// Shut are the networks that machines may not reach, but for what a configuration opens:
-// private ones (RFC 1918, without 192.168.0.0/16, where machines themselves live), those
-// of a tailnet or a provider (RFC 6598), and link-local ones (RFC 3927), where clouds
-// answer with credentials.
-func Shut() []string {
+// DeniedNetworks returns the networks that machines can't reach unless the configuration opens
+// them: private networks (RFC 1918, except 192.168.0.0/16, which machines themselves use), networks
+// of tailnets and providers (RFC 6598), and link-local networks (RFC 3927), where clouds serve
+// credentials.
+func DeniedNetworks() []string {
 	return []string{"10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10", "169.254.0.0/16"}
 }

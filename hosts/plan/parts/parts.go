@@ -25,8 +25,8 @@ var (
 	exporterBody string
 )
 
-// Place is where a part lies at a host.
-type Place struct {
+// FileSpec is the path, mode and owner of a file on a host.
+type FileSpec struct {
 	// Path is absolute.
 	Path string
 	Mode fs.FileMode
@@ -34,90 +34,93 @@ type Place struct {
 	Owner string
 }
 
-// File is a part that is kept at a place: a file, unit or binary.
-func File(label string, kind plan.Kind, place Place, content plan.Content) plan.Part {
+// NewFile returns a part that is a file, unit or executable.
+func NewFile(label string, kind plan.Kind, place FileSpec, content plan.Content) plan.Part {
 	return plan.Part{
-		Label: label, Kind: kind, When: plan.Always,
+		Label: label, Kind: kind, Schedule: plan.Always,
 		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
 		Content: content,
 		Apply: plan.Render(installBody, append(place.Vars(),
 			plan.Var{Name: "SHA256", Value: content.SHA256()})...),
-		Probe: SumProbe(place.Path, content.SHA256()) + "\n" + place.probe(),
+		Probe: RenderSumProbe(place.Path, content.SHA256()) + "\n" + place.renderProbe(),
 	}
 }
 
-// Secret is a file whose content belongs to one host and is in no digest, and so it is
-// probed for being there alone.
-func Secret(label string, place Place, secret log.Secret) plan.Part {
+// NewSecret returns a part that is a secret file. The content belongs to one host and is in no
+// digest. The probe therefore only checks that the file exists, is not empty, and has the right
+// mode and owner.
+func NewSecret(label string, place FileSpec, secret log.Secret) plan.Part {
 	return plan.Part{
-		Label: label, Kind: plan.File, When: plan.Always,
+		Label: label, Kind: plan.File, Schedule: plan.Always,
 		Path: place.Path, Mode: place.Mode, Owner: place.Owner,
 		Secret: secret,
-		Apply:  plan.Render(secretBody, append(place.Vars(), plan.Var{Name: "END", Value: plan.End})...),
-		Probe:  "test -s " + plan.Quote(place.Path) + "\n" + place.probe(),
+		Apply:  plan.Render(secretBody, append(place.Vars(), plan.Var{Name: "END", Value: plan.EndMarker})...),
+		Probe:  "test -s " + plan.Quote(place.Path) + "\n" + place.renderProbe(),
 	}
 }
 
-// Script is a part that is a script.
-func Script(label, body, probe string, vars ...plan.Var) plan.Part {
+// NewScript returns a part that is a script.
+func NewScript(label, body, probe string, vars ...plan.Var) plan.Part {
 	return plan.Part{
-		Label: label, Kind: plan.Script, When: plan.Always,
+		Label: label, Kind: plan.Script, Schedule: plan.Always,
 		Apply: plan.Render(body, vars...),
 		Probe: probe,
 	}
 }
 
-// OnFirstBoot gives the part as one that is never applied again. Nothing looks whether
-// it is there, as nothing would bring it back.
-func OnFirstBoot(part plan.Part) plan.Part {
-	part.When, part.Probe = plan.FirstBoot, ""
+// OnlyOnFirstBoot returns the part with the schedule FirstBoot and without a probe. A lost part
+// would not be applied again, so it is not probed.
+func OnlyOnFirstBoot(part plan.Part) plan.Part {
+	part.Schedule, part.Probe = plan.FirstBoot, ""
 
 	return part
 }
 
-// Tailnet is how a host is in its tailnet.
+// Tailnet is the configuration of a host in its tailnet.
 type Tailnet struct {
-	// CLI is the path of tailscale.
+	// CLI is the path of the program tailscale.
 	CLI string
-	// Hostname that the host has in the tailnet; its own.
+	// Hostname is the name of the host, in the tailnet too.
 	Hostname     string
 	Tags         []string
 	AcceptRoutes bool
 	AuthKey      log.Secret
 }
 
-// Tailscale joins a host to its tailnet, or tells it what is new there.
-func Tailscale(t Tailnet) plan.Part {
-	part := Script("tailscale", tailscaleBody,
+// NewTailscale returns a part that joins a host to its tailnet, or updates its settings there.
+func NewTailscale(t Tailnet) plan.Part {
+	part := NewScript("tailscale", tailscaleBody,
 		plan.Quote(t.CLI)+" ip -4 | grep '^100\\.'",
 		plan.Var{Name: "TAILSCALE", Value: t.CLI},
 		plan.Var{Name: "TAGS", Value: strings.Join(t.Tags, ",")},
 		plan.Var{Name: "ACCEPT_ROUTES", Value: strconv.FormatBool(t.AcceptRoutes)},
 		plan.Var{Name: "TAILNET_NAME", Value: t.Hostname},
-		plan.Var{Name: "END", Value: plan.End})
+		plan.Var{Name: "END", Value: plan.EndMarker})
 	part.Secret = t.AuthKey
 
 	return part
 }
 
-// ExporterRun is the text of a program that starts node_exporter where the tailnet alone
-// reaches it; without a tailnet (no cli) where the host alone does.
-func ExporterRun(exporter, cli string) plan.Content {
-	return plan.Text(plan.Render(exporterBody,
+// RenderExporterRun returns a program that starts node_exporter. The exporter listens on the
+// address in the tailnet. If cli is empty, the host has no tailnet and the exporter listens on
+// loopback.
+func RenderExporterRun(exporter, cli string) plan.Content {
+	return plan.NewText(plan.Render(exporterBody,
 		plan.Var{Name: "EXPORTER", Value: exporter},
 		plan.Var{Name: "TAILSCALE", Value: cli}))
 }
 
-// SumProbe looks for the SHA-256 of a file. Linux has sha256sum, macOS shasum.
-func SumProbe(path, sum string) string {
+// RenderSumProbe returns probe commands that check the SHA-256 of a file, with sha256sum on Linux
+// or shasum on macOS.
+func RenderSumProbe(path, sum string) string {
 	quoted := plan.Quote(path)
 
 	return "sum=$(sha256sum <" + quoted + " || shasum -a 256 <" + quoted + ")\n" +
 		"test \"${sum%% *}\" = " + plan.Quote(sum)
 }
 
-// Vars are the variables of a script that puts something there: DEST, MODE and OWNER.
-func (p Place) Vars() []plan.Var {
+// Vars returns the variables DEST, MODE and OWNER of a script that writes the file.
+func (p FileSpec) Vars() []plan.Var {
 	return []plan.Var{
 		{Name: "DEST", Value: p.Path},
 		{Name: "MODE", Value: fmt.Sprintf("%04o", p.Mode)},
@@ -125,8 +128,9 @@ func (p Place) Vars() []plan.Var {
 	}
 }
 
-// probe looks at mode and owner. The first stat is that of Linux, the other that of macOS.
-func (p Place) probe() string {
+// renderProbe returns probe commands that check the mode and the owner. The first stat has the
+// options of Linux, the second those of macOS.
+func (p FileSpec) renderProbe() string {
 	path := plan.Quote(p.Path)
 
 	return "test ! -L " + path + "\n" +

@@ -16,22 +16,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// binary has all bytes, and lines that look like a script.
+// binary returns content with all byte values and lines that look like a script.
 func binary() plan.Content {
 	var all []byte
 	for i := range 256 {
 		all = append(all, byte(i))
 	}
 
-	return plan.Binary([]byte("exit 1\n" + strings.Repeat(string(all), 500) + "\nexit 1\n"))
+	return plan.NewBinary([]byte("exit 1\n" + strings.Repeat(string(all), 500) + "\nexit 1\n"))
 }
 
 func TestFileArrivesWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, nil)
-	place := parts.Place{Path: host.Path("deep/er/file"), Mode: 0o755, Owner: "root:root"}
-	part := parts.File("file", plan.Executable, place, binary())
+	place := parts.FileSpec{Path: host.Path("deep/er/file"), Mode: 0o755, Owner: "root:root"}
+	part := parts.NewFile("file", plan.Executable, place, binary())
 
 	for range 2 {
 		host.Must(part.Input())
@@ -46,7 +46,7 @@ func TestFileArrivesWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("mode %v: %v", info.Mode(), err)
 	}
 
-	newer := parts.File("file", plan.Executable, place, plan.Text("newer and longer"))
+	newer := parts.NewFile("file", plan.Executable, place, plan.NewText("newer and longer"))
 	for cut := range len("newer and longer") {
 		host.Refuses(newer.Input()[:len(newer.Input())-cut-1], "push it again")
 	}
@@ -64,8 +64,8 @@ func TestSecretArrivesWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, nil)
-	place := parts.Place{Path: host.Path("etc/kubeconfig"), Mode: 0o600, Owner: "root:root"}
-	part := func(text string) plan.Part { return parts.Secret("kubeconfig", place, log.NewSecret(text)) }
+	place := parts.FileSpec{Path: host.Path("etc/kubeconfig"), Mode: 0o600, Owner: "root:root"}
+	part := func(text string) plan.Part { return parts.NewSecret("kubeconfig", place, log.NewSecret(text)) }
 
 	host.Must(part("apiVersion: v1\nexit 1\n").Input())
 
@@ -95,9 +95,9 @@ func TestProbeSeesWhatChanged(t *testing.T) {
 	host := plantest.NewHost(t, nil)
 
 	own := strings.TrimSpace(mustRun(t, host, "stat -c %U:%G $HOST\n"))
-	place := parts.Place{Path: host.Path("etc/file"), Mode: 0o640, Owner: own}
-	part := parts.File("file", plan.File, place, plan.Text("as it was sent"))
-	secret := parts.Secret("secret", parts.Place{Path: host.Path("etc/secret"), Mode: 0o600, Owner: own}, log.NewSecret("s"))
+	place := parts.FileSpec{Path: host.Path("etc/file"), Mode: 0o640, Owner: own}
+	part := parts.NewFile("file", plan.File, place, plan.NewText("as it was sent"))
+	secret := parts.NewSecret("secret", parts.FileSpec{Path: host.Path("etc/secret"), Mode: 0o600, Owner: own}, log.NewSecret("s"))
 
 	p, err := plan.New(part, secret)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestProbeSeesWhatChanged(t *testing.T) {
 	}
 
 	lost := func() []string {
-		states, err := p.ReadProbe(strings.NewReader(mustRun(t, host, p.ProbeScript())))
+		states, err := p.ParseProbe(strings.NewReader(mustRun(t, host, p.ProbeScript())))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func mustRun(t *testing.T, host plantest.Host, script string) string {
 	return out
 }
 
-// tailscale writes down what it is called with and the key that it is given.
+// tailscale records its arguments and its auth key.
 const tailscale = `
 case $1 in
 up)
@@ -178,7 +178,7 @@ func TestTailnetKeyIsNeverAnArgumentAndDoesNotStay(t *testing.T) {
 			t.Parallel()
 
 			host := plantest.NewHost(t, map[string]string{"tailscale": tailscale})
-			input := parts.Tailscale(parts.Tailnet{
+			input := parts.NewTailscale(parts.Tailnet{
 				CLI: "tailscale", Hostname: "h", Tags: []string{"tag:a", "tag:b"}, AcceptRoutes: true, AuthKey: log.NewSecret(key),
 			}).Input()
 
@@ -187,7 +187,7 @@ func TestTailnetKeyIsNeverAnArgumentAndDoesNotStay(t *testing.T) {
 			}
 
 			if name == "input is cut short" {
-				input = input[:len(input)-len(plan.End)]
+				input = input[:len(input)-len(plan.EndMarker)]
 			}
 
 			out, err := host.Run(input)
@@ -217,14 +217,14 @@ func TestExporterWaitsForTheTailnet(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, map[string]string{"tailscale": tailscale, "exporter": ""})
-	run := parts.ExporterRun("exporter", "tailscale").String()
+	run := parts.RenderExporterRun("exporter", "tailscale").String()
 
 	host.Write("unreachable", "")
 	host.Refuses(run, "no address in the tailnet yet")
 	host.Must("rm $HOST/unreachable\n")
 	host.Calls()
 	host.Must(run)
-	host.Must(parts.ExporterRun("exporter", "").String())
+	host.Must(parts.RenderExporterRun("exporter", "").String())
 
 	want := []string{"tailscale ip -4", "exporter --web.listen-address=100.101.102.103:9100", "exporter --web.listen-address=127.0.0.1:9100"}
 	if diff := cmp.Diff(want, host.Calls()); diff != "" {
@@ -232,7 +232,8 @@ func TestExporterWaitsForTheTailnet(t *testing.T) {
 	}
 }
 
-// What the checks let through must be nothing but what it says: it goes into rules.
+// A text that passes validation is used in firewall rules, so it must contain nothing but the
+// address.
 func FuzzCheckCIDR(f *testing.F) {
 	f.Add("10.0.0.0/8")
 	f.Add("10.0.0.1/8")
@@ -240,15 +241,15 @@ func FuzzCheckCIDR(f *testing.F) {
 	f.Add("::ffff:10.0.0.0/104")
 
 	f.Fuzz(func(t *testing.T, text string) {
-		if err := parts.CheckCIDR("field", text); err == nil && strings.Trim(text, "0123456789./") != "" {
+		if err := parts.ValidateCIDR("field", text); err == nil && strings.Trim(text, "0123456789./") != "" {
 			t.Errorf("%q is let through", text)
 		}
 
-		if err := parts.CheckIPv4("field", text); err == nil && strings.Trim(text, "0123456789.") != "" {
+		if err := parts.ValidateIPv4("field", text); err == nil && strings.Trim(text, "0123456789.") != "" {
 			t.Errorf("%q is let through", text)
 		}
 
-		if err := parts.CheckTags("field", []string{text}); err == nil && strings.ContainsAny(text, ", '\"\n$%") {
+		if err := parts.ValidateTags("field", []string{text}); err == nil && strings.ContainsAny(text, ", '\"\n$%") {
 			t.Errorf("%q is let through", text)
 		}
 	})

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plantest has the tests that the plan of every kind of host has to pass: what it
-// means that what is pushed is what is hashed, golden files, and a look at each script by
-// bash and shellcheck.
+// Package plantest has the tests that the plan of every kind of host must pass. They check that the
+// hash covers exactly what is pushed, compare the plan with golden files, and run bash and
+// shellcheck on each script.
 package plantest

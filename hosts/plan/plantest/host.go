@@ -14,15 +14,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 )
 
-// Host runs scripts on this machine, with some programs in place of those of a host. Its
-// folder is $HOST to them, and each call is in the file calls there.
+// Host runs scripts on this machine, with fake programs that replace those of a host. Scripts find
+// its folder in $HOST. The file "calls" in that folder records each call of a program.
 type Host struct {
 	t   *testing.T
 	Dir string
 }
 
-// NewHost makes a host of programs: name and bash. Waiting takes no time there, and files
-// have no other owner.
+// NewHost returns a host with the programs, given by name and bash script. Its sleep returns at
+// once, and its chown does nothing.
 func NewHost(t *testing.T, programs map[string]string) Host {
 	t.Helper()
 
@@ -37,7 +37,7 @@ func NewHost(t *testing.T, programs map[string]string) Host {
 	return h
 }
 
-// Program puts a program in place.
+// Program adds a program.
 func (h Host) Program(name, script string) {
 	h.t.Helper()
 
@@ -50,7 +50,7 @@ func (h Host) Program(name, script string) {
 	}
 }
 
-// Run runs a script with what it reads. It gives what it said, and whether it ended well.
+// Run runs a script with its input. It returns the output and an error if the script failed.
 func (h Host) Run(input string) (string, error) {
 	h.t.Helper()
 
@@ -59,7 +59,7 @@ func (h Host) Run(input string) (string, error) {
 	words := strings.Fields(plan.Interpreter)
 	cmd := exec.CommandContext(h.t.Context(), words[0], words[1:]...) //nolint:gosec // G204: a constant
 	cmd.Env = []string{"HOST=" + h.Dir, "PATH=" + filepath.Join(h.Dir, "bin") + ":" + os.Getenv("PATH"), "TMPDIR=" + h.Dir}
-	// Not a file: a shell reads ahead in one. SSH gives a pipe too.
+	// The input must be a pipe, as with SSH. A shell would read ahead in a file.
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
@@ -67,7 +67,7 @@ func (h Host) Run(input string) (string, error) {
 	return out.String(), err
 }
 
-// Must runs a script that has to end well.
+// Must runs a script that must succeed.
 func (h Host) Must(input string) {
 	h.t.Helper()
 
@@ -76,16 +76,16 @@ func (h Host) Must(input string) {
 	}
 }
 
-// Refuses runs a script that must not end well, and has to say why.
-func (h Host) Refuses(input, why string) {
+// Refuses runs a script that must fail and print the reason.
+func (h Host) Refuses(input, reason string) {
 	h.t.Helper()
 
-	if out, err := h.Run(input); err == nil || !strings.Contains(out, why) {
-		h.t.Errorf("ended with %v and said %q, want %q", err, out, why)
+	if out, err := h.Run(input); err == nil || !strings.Contains(out, reason) {
+		h.t.Errorf("ended with %v and said %q, want %q", err, out, reason)
 	}
 }
 
-// Path of a file.
+// Path returns the path of a file.
 func (h Host) Path(name string) string { return filepath.Join(h.Dir, name) }
 
 // Write writes a file.
@@ -101,7 +101,7 @@ func (h Host) Write(name, text string) {
 	}
 }
 
-// Read reads a file; empty if it is not there.
+// Read returns the content of a file, or an empty string if the file does not exist.
 func (h Host) Read(name string) string {
 	h.t.Helper()
 
@@ -113,7 +113,7 @@ func (h Host) Read(name string) string {
 	return string(text)
 }
 
-// Calls gives the calls of programs since the last time, without those that wait.
+// Calls returns the calls of programs since the previous Calls, except sleep and chown.
 func (h Host) Calls() []string {
 	h.t.Helper()
 
@@ -130,7 +130,7 @@ func (h Host) Calls() []string {
 	return out
 }
 
-// Left gives what is in a folder.
+// Left returns the names of the files in a folder.
 func (h Host) Left(name string) []string {
 	h.t.Helper()
 

@@ -20,7 +20,7 @@ import (
 
 const maxGolden = 100 << 10
 
-// golden compares what is pushed with files, part by part; -update writes them.
+// golden compares the pushed parts with golden files. The flag -update writes the files.
 func (k Kind[C]) golden(t *testing.T) {
 	p := k.plan(t, k.One)
 	got := map[string]string{"probe.sh": p.ProbeScript()}
@@ -29,7 +29,7 @@ func (k Kind[C]) golden(t *testing.T) {
 
 	for _, part := range p.Parts() {
 		fmt.Fprintf(&index, "%s %s %s path=%s mode=%04o owner=%s reapplies=%s\n",
-			part.Label, part.Kind, part.When, part.Path, part.Mode, part.Owner, strings.Join(part.Reapplies, ","))
+			part.Label, part.Kind, part.Schedule, part.Path, part.Mode, part.Owner, strings.Join(part.Reapplies, ","))
 
 		got[part.Label+".apply.sh"] = part.Apply
 		if part.Kind == plan.File || part.Kind == plan.Unit {
@@ -61,11 +61,11 @@ func (k Kind[C]) golden(t *testing.T) {
 	}
 
 	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (run with -update after a look):\n%s", dir, diff)
+		t.Errorf("%s (if the change is intended, run with -update):\n%s", dir, diff)
 	}
 }
 
-// update asks for the flag of the test that runs the suite.
+// update returns the -update flag of the test that runs the suite.
 func update() bool {
 	f := flag.Lookup("update")
 
@@ -94,8 +94,8 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// scripts has bash and shellcheck look at every script that a plan has: what is run, what
-// stays at the host, and the probe.
+// scripts runs bash and shellcheck on every script of a plan: the scripts that are run, those that
+// stay on the host, and the probe.
 func (k Kind[C]) scripts(t *testing.T) {
 	bash, shellcheck := Tool(t, "bash", "bash"), Tool(t, "shellcheck", "shellcheck")
 	seen := map[string]bool{}
@@ -110,9 +110,9 @@ func (k Kind[C]) scripts(t *testing.T) {
 				all[part.Label+", at the host"] = text
 			}
 
-			for _, demand := range []string{"set -euo pipefail\n", "\nmain; exit 0\n"} {
-				if !strings.Contains(part.Apply, demand) {
-					t.Errorf("%s: the script has no %q", part.Label, demand)
+			for _, required := range []string{"set -euo pipefail\n", "\nmain; exit 0\n"} {
+				if !strings.Contains(part.Apply, required) {
+					t.Errorf("%s: the script has no %q", part.Label, required)
 				}
 			}
 
@@ -124,10 +124,10 @@ func (k Kind[C]) scripts(t *testing.T) {
 		for name, script := range all {
 			lint(t, name, script, bash, "-n")
 
-			// Scripts of one body differ in the values of their variables alone.
+			// Scripts with the same body differ only in the values of their variables.
 			_, body, _ := strings.Cut(script, "\n\n")
 			if !seen[body] {
-				// Probes are called by their names, which stand in a variable.
+				// Probes are called through a variable that contains their name.
 				lint(t, name, script, shellcheck, "--shell=bash", "--exclude=SC2317", "-")
 			}
 
@@ -136,7 +136,7 @@ func (k Kind[C]) scripts(t *testing.T) {
 	}
 }
 
-// Lint has bash and shellcheck look at a script that is in no plan.
+// Lint runs bash and shellcheck on a script that is in no plan.
 func Lint(t *testing.T, name, script string) {
 	t.Helper()
 	lint(t, name, script, Tool(t, "bash", "bash"), "-n")
@@ -157,7 +157,8 @@ func lint(t *testing.T, name, script, tool string, args ...string) {
 	}
 }
 
-// Tool finds a program. Without it there is no test: make setup installs it.
+// Tool returns the path of a program. It fails the test if the program is missing: make setup
+// installs it.
 func Tool(t *testing.T, name, pkg string) string {
 	t.Helper()
 

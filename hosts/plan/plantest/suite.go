@@ -19,13 +19,13 @@ import (
 
 // Kind is a kind of host under test.
 type Kind[C any] struct {
-	// One and Other are whole configurations that differ in every field and are both right.
+	// One and Other are complete, valid configurations that differ in every field.
 	One, Other C
 	Draft      func(C) *plan.Draft
 	Render     func(C) (plan.Plan, error)
 	Hash       func(C) string
-	// Parts is what a host of One must have, in order, written down apart from the code: one
-	// line for each part, "LABEL KIND WHEN".
+	// Parts lists the expected parts of One in order, independently of the code: one line per part,
+	// "LABEL KIND SCHEDULE".
 	Parts []string
 }
 
@@ -57,7 +57,7 @@ func (k Kind[C]) plan(t *testing.T, cfg C) plan.Plan {
 }
 
 func (k Kind[C]) tags(t *testing.T) {
-	if err := plan.CheckTags[C](); err != nil {
+	if err := plan.ValidateTags[C](); err != nil {
 		t.Error(err)
 	}
 }
@@ -81,8 +81,8 @@ func (k Kind[C]) stable(t *testing.T) {
 	}
 }
 
-// fields changes one field at a time: those of one host leave the hash alone, those of
-// all change it, but for what new hosts alone get.
+// fields changes one field at a time. A per-host field must not change the hash. A fleet field must
+// change it, except for fields that only affect new hosts.
 func (k Kind[C]) fields(t *testing.T) {
 	fields := reflect.TypeFor[C]()
 	for i := range fields.NumField() {
@@ -95,10 +95,10 @@ func (k Kind[C]) fields(t *testing.T) {
 			t.Errorf("%s changed: the hash changed too: %v, want %v", field.Name, got, want)
 		}
 
-		// A field that reaches no part would be of no use to anybody.
-		reaches := input(k.plan(t, cfg).FirstBootSteps()) != input(k.plan(t, k.One).FirstBootSteps())
-		if want := field.Tag.Get("use") != "connection"; reaches != want {
-			t.Errorf("%s changed: what is pushed to a new host changed too: %v, want %v", field.Name, reaches, want)
+		// Every field must affect what is pushed to a new host.
+		isPushed := input(k.plan(t, cfg).FirstBootSteps()) != input(k.plan(t, k.One).FirstBootSteps())
+		if want := field.Tag.Get("use") != "connection"; isPushed != want {
+			t.Errorf("%s changed: what is pushed to a new host changed too: %v, want %v", field.Name, isPushed, want)
 		}
 	}
 }
@@ -112,10 +112,10 @@ func input(steps []plan.Part) string {
 	return b.String()
 }
 
-// pushed compares the hash with the plan itself: one code renders both, and a host's own
-// values change no part's being there.
+// pushed compares the hash with the hash of the plan, because the same code renders both. Per-host
+// values must not add or remove parts.
 func (k Kind[C]) pushed(t *testing.T) {
-	p, err := k.Draft(plan.Fleet(k.One)).Plan()
+	p, err := k.Draft(plan.ClearPerHost(k.One)).Plan()
 	if err != nil {
 		t.Fatalf("without the values of a host the plan has to render still: %v", err)
 	}
@@ -132,24 +132,24 @@ func (k Kind[C]) pushed(t *testing.T) {
 func list(p plan.Plan) []string {
 	var out []string
 	for _, part := range p.Parts() {
-		out = append(out, fmt.Sprintf("%s %s %s", part.Label, part.Kind, part.When))
+		out = append(out, fmt.Sprintf("%s %s %s", part.Label, part.Kind, part.Schedule))
 	}
 
 	return out
 }
 
-// whole says what the plan of One lacks: of the list, and between what is hashed and what
-// a drifted host gets.
-func (k Kind[C]) whole(p plan.Plan) error {
+// checkParts returns an error if the plan's parts differ from the list, or if the hashed parts
+// differ from those that a drifted host gets.
+func (k Kind[C]) checkParts(p plan.Plan) error {
 	if diff := gocmp.Diff(k.Parts, list(p)); diff != "" {
 		return fmt.Errorf("parts (-want +got):\n%s", diff)
 	}
 
-	return applied(p)
+	return checkApplied(p)
 }
 
-// applied says where what is hashed and what a drifted host gets are not the same.
-func applied(p plan.Plan) error {
+// checkApplied returns an error if the hashed parts differ from those that a drifted host gets.
+func checkApplied(p plan.Plan) error {
 	var steps []plan.Digest
 	for _, part := range p.AllDriftSteps() {
 		steps = append(steps, part.Digest())
@@ -163,13 +163,13 @@ func applied(p plan.Plan) error {
 }
 
 func (k Kind[C]) complete(t *testing.T) {
-	if err := k.whole(k.plan(t, k.One)); err != nil {
+	if err := k.checkParts(k.plan(t, k.One)); err != nil {
 		t.Error(err)
 	}
 
 	for name, cfg := range map[string]C{"one": k.One, "other": k.Other} {
 		p := k.plan(t, cfg)
-		if err := applied(p); err != nil {
+		if err := checkApplied(p); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 
@@ -177,15 +177,15 @@ func (k Kind[C]) complete(t *testing.T) {
 			steps := p.DriftSteps(part.Label)
 			alone := slices.ContainsFunc(steps, func(s plan.Part) bool { return s.Label == part.Label })
 
-			if alone != part.Hashed() {
-				t.Errorf("%s: part %s has drifted and is applied: %v; it is hashed: %v", name, part.Label, alone, part.Hashed())
+			if alone != part.IsHashed() {
+				t.Errorf("%s: part %s has drifted and is applied: %v; it is hashed: %v", name, part.Label, alone, part.IsHashed())
 			}
 		}
 	}
 }
 
-// mutations makes sure that complete could fail: without any one part, with it on the
-// first boot alone, and with one byte more or less in it.
+// mutations makes sure that the test complete can fail: if a part is missing, if a part has another
+// schedule, and if a part has one more or one changed byte.
 func (k Kind[C]) mutations(t *testing.T) {
 	p := k.plan(t, k.One)
 
@@ -193,25 +193,25 @@ func (k Kind[C]) mutations(t *testing.T) {
 		for name, mutate := range map[string]func([]plan.Part) []plan.Part{
 			"dropped": func(parts []plan.Part) []plan.Part { return slices.Delete(parts, i, i+1) },
 			"on another pass": func(parts []plan.Part) []plan.Part {
-				parts[i].When = cmp.Or(map[plan.When]plan.When{plan.Always: plan.FirstBoot}[part.When], plan.Always)
+				parts[i].Schedule = cmp.Or(map[plan.Schedule]plan.Schedule{plan.Always: plan.FirstBoot}[part.Schedule], plan.Always)
 				parts[i].Probe = "true"
 
 				return parts
 			},
 		} {
 			mutant, err := plan.New(mutate(p.Parts())...)
-			if err == nil && k.whole(mutant) == nil {
+			if err == nil && k.checkParts(mutant) == nil {
 				t.Errorf("%s %s: nothing noticed", part.Label, name)
 			}
 
-			if err == nil && (part.Hashed() || name != "dropped") && mutant.Hash() == p.Hash() {
+			if err == nil && (part.IsHashed() || name != "dropped") && mutant.Hash() == p.Hash() {
 				t.Errorf("%s %s: the hash is the same", part.Label, name)
 			}
 		}
 
 		for name, mutant := range map[string]plan.Part{
 			"script": with(part, func(m *plan.Part) { m.Apply += "#" }),
-			"text":   with(part, func(m *plan.Part) { m.Content = plan.Text(m.Content.String() + "#") }),
+			"text":   with(part, func(m *plan.Part) { m.Content = plan.NewText(m.Content.String() + "#") }),
 			"mode":   with(part, func(m *plan.Part) { m.Mode ^= 0o100 }),
 			"owner":  with(part, func(m *plan.Part) { m.Owner += "x" }),
 			"path":   with(part, func(m *plan.Part) { m.Path += "x" }),
@@ -229,7 +229,7 @@ func with(part plan.Part, change func(*plan.Part)) plan.Part {
 	return part
 }
 
-// secrets looks for every secret of the configuration in all but the input of a script.
+// secrets looks for every secret of the configuration in everything except the input of scripts.
 func (k Kind[C]) secrets(t *testing.T) {
 	p := k.plan(t, k.One)
 	v := reflect.ValueOf(k.One)

@@ -19,76 +19,76 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Responses are the answers of the API, as the file of --api-responses has them. Answers
-// are matched in the order of the file.
+// Responses is the content of the --api-responses file. The first matching rule in the order of the file
+// applies.
 type Responses struct {
-	Responses []Response `yaml:"responses"`
+	Responses []Rule `yaml:"responses"`
 }
 
-// Response is what a call that matches is answered with.
-type Response struct {
+// Rule defines the responses to matching calls.
+type Rule struct {
 	Match Match `yaml:"match"`
-	// Responses are given one after the other; the last one again and again.
-	Responses []Answer `yaml:"responses"`
+	// Responses are returned one after the other. The last response is repeated.
+	Responses []CannedResponse `yaml:"responses"`
 
 	pattern *regexp.Regexp
-	given   int
+	used    int
 }
 
-// Match is met by calls with the method (empty: any) whose path, with its query, the
-// regular expression describes as a whole.
+// Match matches calls by method and URL. An empty method matches all methods. URLPattern is a regular
+// expression for the whole path with the query, or for the whole URL if the call is not to the fleet API.
 type Match struct {
 	Method     string `yaml:"method"`
 	URLPattern string `yaml:"urlPattern"`
 }
 
-// Answer is one answer.
-type Answer struct {
+// CannedResponse is one response of a rule.
+type CannedResponse struct {
 	StatusCode int               `yaml:"statusCode"`
 	Headers    map[string]string `yaml:"headers"`
-	// Body is sent as JSON, a text as it is.
+	// Body is returned as JSON. A string is returned unchanged.
 	Body any `yaml:"body"`
 }
 
-// Call is a call that was made.
+// Call records a call of the event.
 type Call struct {
 	Method string `json:"method"`
 	URL    string `json:"url"`
-	// Body that was sent.
+	// Body is the body of the request.
 	Body string `json:"body,omitempty"`
-	// Status of the answer; 0 if the file has none.
+	// Status is the status of the response. It is 0 if the file has no response for the call.
 	Status int `json:"status"`
 }
 
-// api is an http.RoundTripper that answers out of a file.
+// api is an http.RoundTripper that returns the responses of a file.
 type api struct {
-	rules []Response
+	rules []Rule
 
-	// host is the fleet API's; calls of others are matched by their whole URL.
+	// host is the host of the fleet API. Calls to other hosts are matched by their whole URL.
 	host string
-	// id, kind and generation are of the event's resource.
+	// id, kind and generation are those of the event's resource.
 	id, kind   string
 	generation int32
 
 	calls []Call
-	// gone says that the resource was answered for as missing.
+	// gone is true if a response has stated that the event's resource does not exist.
 	gone bool
 }
 
-// newAPI reads the file, and compiles its patterns. Base is where the fleet API is.
+// newAPI decodes the file and compiles its patterns. Base is the base URL of the fleet API.
 func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 	var (
 		out       = api{calls: []Call{}}
 		responses Responses
-		about     struct {
+		resource  struct {
 			ID         string `json:"id"`
 			Kind       string `json:"kind"`
 			Generation int32  `json:"generation"`
 		}
 	)
 
-	_ = json.Unmarshal(event.Data(), &about) // the pipeline says what is wrong with it
-	out.id, out.kind, out.generation = about.ID, about.Kind, about.Generation
+	_ = json.Unmarshal(event.Data(), &resource) // the pipeline reports invalid data
+	out.id, out.kind, out.generation = resource.ID, resource.Kind, resource.Generation
 
 	if parsed, err := url.Parse(base); err == nil {
 		out.host = parsed.Host
@@ -108,14 +108,14 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 			errs = append(errs, fmt.Errorf("responses[%d].match.urlPattern: %w", i, err))
 		case response.Match.URLPattern == "":
 			errs = append(errs, fmt.Errorf(
-				"responses[%d].match.urlPattern: say which calls it is for, for example /api/hyperfleet/v1/clusters/.*", i))
+				"responses[%d].match.urlPattern: set a pattern, for example /api/hyperfleet/v1/clusters/.*", i))
 		case len(response.Responses) == 0:
-			errs = append(errs, fmt.Errorf("responses[%d].responses: it needs at least one", i))
+			errs = append(errs, fmt.Errorf("responses[%d].responses: want at least one response", i))
 		}
 
 		for j, answer := range response.Responses {
 			if answer.StatusCode < 100 || answer.StatusCode > 599 {
-				errs = append(errs, fmt.Errorf("responses[%d].responses[%d].statusCode: %d is no HTTP status", i, j, answer.StatusCode))
+				errs = append(errs, fmt.Errorf("responses[%d].responses[%d].statusCode: %d is not an HTTP status", i, j, answer.StatusCode))
 			}
 		}
 
@@ -130,8 +130,8 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 	return &out, nil
 }
 
-// RoundTrip answers with the next answer of the first rule that matches. A report of a
-// status that no rule is for is taken.
+// RoundTrip returns the next response of the first matching rule. Without a matching rule, it accepts status
+// reports and returns the event's resource. For any other call it returns an error.
 func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	call := Call{Method: r.Method, URL: r.URL.RequestURI()}
 	if r.URL.Host != a.host {
@@ -149,11 +149,11 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		call.Body = string(body)
 	}
 
-	answer, ok := a.answer(call)
+	answer, ok := a.findResponse(call)
 	if !ok {
-		a.note(call)
+		a.recordUnanswered(call)
 
-		return nil, fmt.Errorf("the file of API responses has none for %s %s", call.Method, call.URL)
+		return nil, fmt.Errorf("the API responses file has no response for %s %s", call.Method, call.URL)
 	}
 
 	path, _, _ := strings.Cut(call.URL, "?")
@@ -164,11 +164,11 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	call.Status = answer.StatusCode
 	a.calls = append(a.calls, call)
 
-	return answer.response(r)
+	return answer.newHTTPResponse(r)
 }
 
-// note keeps a call without an answer once, however often it is tried.
-func (a *api) note(call Call) {
+// recordUnanswered records a call without a response. It records several attempts of the call only once.
+func (a *api) recordUnanswered(call Call) {
 	if n := len(a.calls); n > 0 && a.calls[n-1] == call {
 		return
 	}
@@ -176,36 +176,36 @@ func (a *api) note(call Call) {
 	a.calls = append(a.calls, call)
 }
 
-func (a *api) answer(call Call) (Answer, bool) {
+func (a *api) findResponse(call Call) (CannedResponse, bool) {
 	for i := range a.rules {
 		rule := &a.rules[i]
 		if method := rule.Match.Method; method != "" && !strings.EqualFold(method, call.Method) || !rule.pattern.MatchString(call.URL) {
 			continue
 		}
 
-		at := min(rule.given, len(rule.Responses)-1)
-		rule.given++
+		i := min(rule.used, len(rule.Responses)-1)
+		rule.used++
 
-		return rule.Responses[at], true
+		return rule.Responses[i], true
 	}
 
-	return a.usual(call)
+	return a.defaultResponse(call)
 }
 
-// usual is what the API answers if the file does not say: it takes reports, and has the
-// event's resource in the event's generation.
-func (a *api) usual(call Call) (Answer, bool) {
+// defaultResponse returns the response to a call without a matching rule. It accepts status reports, and
+// returns the event's resource with the event's generation.
+func (a *api) defaultResponse(call Call) (CannedResponse, bool) {
 	switch {
 	case call.Method == http.MethodPut && strings.HasSuffix(call.URL, "/statuses"):
-		return Answer{StatusCode: http.StatusCreated, Body: call.Body}, true
+		return CannedResponse{StatusCode: http.StatusCreated, Body: call.Body}, true
 	case call.Method != http.MethodGet || call.URL != "/api/hyperfleet/v1/resources/"+a.id:
-		return Answer{}, false
+		return CannedResponse{}, false
 	case a.gone:
-		return Answer{StatusCode: http.StatusNotFound, Body: map[string]any{
+		return CannedResponse{StatusCode: http.StatusNotFound, Body: map[string]any{
 			"type": "about:blank", "title": "no such resource", "status": http.StatusNotFound, "code": "HYPERFLEET-NTF-001",
 		}}, true
 	default:
-		return Answer{StatusCode: http.StatusOK, Body: map[string]any{
+		return CannedResponse{StatusCode: http.StatusOK, Body: map[string]any{
 			"id": a.id, "kind": a.kind, "name": a.id, "href": call.URL, "spec": map[string]any{}, "generation": a.generation,
 			"created_time": "1970-01-01T00:00:00Z", "updated_time": "1970-01-01T00:00:00Z",
 			"status": map[string]any{"conditions": []any{}},
@@ -213,7 +213,7 @@ func (a *api) usual(call Call) (Answer, bool) {
 	}
 }
 
-func (a *Answer) response(r *http.Request) (*http.Response, error) {
+func (a *CannedResponse) newHTTPResponse(r *http.Request) (*http.Response, error) {
 	header := http.Header{"Content-Type": {"application/json"}}
 	if a.StatusCode >= http.StatusBadRequest {
 		header.Set("Content-Type", "application/problem+json")
@@ -229,7 +229,7 @@ func (a *Answer) response(r *http.Request) (*http.Response, error) {
 	if !isText && a.Body != nil {
 		var err error
 		if body, err = json.Marshal(a.Body); err != nil {
-			return nil, fmt.Errorf("write the body of the answer: %w", err)
+			return nil, fmt.Errorf("encode response body: %w", err)
 		}
 	}
 

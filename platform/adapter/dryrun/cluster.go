@@ -26,16 +26,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Discovery is what the cluster has, and what it adds to what is made there.
+// Discovery is the content of the --discovery file.
 type Discovery struct {
-	// Existing are objects that are there before the event, by their names.
+	// Existing are the objects that exist before the event, by name.
 	Existing map[string]map[string]any `yaml:"existing"`
-	// Created are added to objects of that name when they are made: a status, a UID.
+	// Created are fields, by name of the object, that are added to an object when it is created, such
+	// as a status or a UID.
 	Created map[string]map[string]any `yaml:"created"`
 }
 
-// parseDiscovery reads the file of --discovery. Upstream's has no two keys above the objects: one
-// that bears a mark of an adapter exists there, any other is added to what is made.
+// parseDiscovery decodes the --discovery file. It also accepts the format of upstream's adapter, without the
+// keys existing and created. In this format, an object with a label or annotation of an adapter exists, and
+// the fields of any other object are added to the created object.
 func parseDiscovery(data []byte) (Discovery, error) {
 	var (
 		out  Discovery
@@ -48,7 +50,7 @@ func parseDiscovery(data []byte) (Discovery, error) {
 	}
 
 	if err != nil {
-		return out, fmt.Errorf("read discovery, which has objects by their names below existing and created: %w", err)
+		return out, fmt.Errorf("read discovery: want objects by name below existing and created: %w", err)
 	}
 
 	if len(flat) > 0 {
@@ -56,24 +58,24 @@ func parseDiscovery(data []byte) (Discovery, error) {
 	}
 
 	for name, object := range flat {
-		if marked(object) {
+		if isAdapterObject(object) {
 			out.Existing[name] = object
 		} else {
 			out.Created[name] = object
 		}
 	}
 
-	return out, check(out)
+	return out, validateDiscovery(out)
 }
 
-func marked(object map[string]any) bool {
+func isAdapterObject(object map[string]any) bool {
 	o := unstructured.Unstructured{Object: object}
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(o.GetLabels())), maps.Keys(o.GetAnnotations()))
 
 	return slices.ContainsFunc(keys, func(key string) bool { return strings.HasPrefix(key, adapter.Prefix) })
 }
 
-func check(discovery Discovery) error {
+func validateDiscovery(discovery Discovery) error {
 	var errs []error
 
 	for name, object := range discovery.Existing {
@@ -90,43 +92,42 @@ func check(discovery Discovery) error {
 	return errors.Join(errs...)
 }
 
-// cluster stands for the cluster, whichever transport leads to it. It is a model of what
-// an adapter sees there: nothing validates, defaults or runs what is made.
+// cluster simulates the cluster of all transports in memory. It does not validate, default or run objects.
 type cluster struct {
 	clock   clock.PassiveClock
 	created map[string]map[string]any
 
 	objects map[string]*unstructured.Unstructured
-	// unfound are the keys of objects that were there before the event and that nothing has
-	// found yet, with the reason.
-	unfound map[string]string
-	count   int
+	// unmatched are the keys of the existing objects that no discovery has found, with the reason.
+	unmatched map[string]string
+	count     int
 }
 
 func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
 	c := &cluster{
 		clock: timer, created: discovery.Created,
-		objects: map[string]*unstructured.Unstructured{}, unfound: map[string]string{},
+		objects: map[string]*unstructured.Unstructured{}, unmatched: map[string]string{},
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(discovery.Existing)) {
 		object := &unstructured.Unstructured{Object: discovery.Existing[name]}
 		object.SetName(name)
-		c.complete(object)
+		c.setServerFields(object)
 
-		at := key(transport.RefTo(object))
-		c.objects[at], c.unfound[at] = object, "nothing asks for a "+object.GetKind()+" of this name and namespace"
+		objectKey := keyOf(transport.RefTo(object))
+		c.objects[objectKey] = object
+		c.unmatched[objectKey] = "no discovery looks for a " + object.GetKind() + " with this name and namespace"
 	}
 
 	return c
 }
 
-func key(ref transport.Ref) string {
+func keyOf(ref transport.Ref) string {
 	return ref.GVK.GroupKind().String() + " " + ref.Namespace + "/" + ref.Name
 }
 
-// complete adds what a server adds.
-func (c *cluster) complete(object *unstructured.Unstructured) {
+// setServerFields sets the fields that an API server sets: resourceVersion, uid and creationTimestamp.
+func (c *cluster) setServerFields(object *unstructured.Unstructured) {
 	c.count++
 	object.SetResourceVersion(strconv.Itoa(c.count))
 
@@ -139,15 +140,15 @@ func (c *cluster) complete(object *unstructured.Unstructured) {
 	}
 }
 
-// Namespaced is not known here: everything is looked for.
-func (c *cluster) Namespaced(schema.GroupVersionKind) bool { return false }
+// IsNamespaced returns false, which means unknown, so that the adapter reads all objects.
+func (c *cluster) IsNamespaced(schema.GroupVersionKind) bool { return false }
 
-// Find reads the objects that match, by name.
+// Find returns the matching objects, sorted by name.
 func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Read) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 
-	for _, at := range slices.Sorted(maps.Keys(c.objects)) {
-		object := c.objects[at]
+	for _, objectKey := range slices.Sorted(maps.Keys(c.objects)) {
+		object := c.objects[objectKey]
 
 		if query.Name != "" && query.Name != object.GetName() ||
 			(query.Name != "" || query.Namespace != "") && query.Namespace != object.GetNamespace() ||
@@ -155,129 +156,132 @@ func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Rea
 			continue
 		}
 
-		why := unlike(query.Labels, object.GetLabels())
-		if why == "" {
+		mismatch := describeMismatch(query.Labels, object.GetLabels())
+		if mismatch == "" {
 			out = append(out, object.DeepCopy())
 
-			delete(c.unfound, at)
-		} else if _, there := c.unfound[at]; there {
-			c.unfound[at] = why
+			delete(c.unmatched, objectKey)
+		} else if _, ok := c.unmatched[objectKey]; ok {
+			c.unmatched[objectKey] = mismatch
 		}
 	}
 
 	return out, nil
 }
 
-// unlike says which labels are asked for, and are other ones.
-func unlike(want, have map[string]string) string {
+// describeMismatch returns the labels that are missing or have another value, and an empty string if all
+// labels match.
+func describeMismatch(want, labels map[string]string) string {
 	var out []string
 
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		got, there := have[name]
+		got, ok := labels[name]
 
 		switch {
-		case !there:
-			out = append(out, fmt.Sprintf("it has no label %s (%q is asked for)", name, want[name]))
+		case !ok:
+			out = append(out, fmt.Sprintf("label %s is missing (want %q)", name, want[name]))
 		case got != want[name]:
-			out = append(out, fmt.Sprintf("its label %s is %q (%q is asked for)", name, got, want[name]))
+			out = append(out, fmt.Sprintf("label %s is %q (want %q)", name, got, want[name]))
 		}
 	}
 
 	return strings.Join(out, ", ")
 }
 
-// passedOver are the objects that were there, and that nothing has found.
-func (c *cluster) passedOver() []string {
-	out := make([]string, 0, len(c.unfound))
-	for _, at := range slices.Sorted(maps.Keys(c.unfound)) {
-		out = append(out, at+": "+c.unfound[at])
+// listUnmatched returns the existing objects that no discovery has found, with the reason.
+func (c *cluster) listUnmatched() []string {
+	out := make([]string, 0, len(c.unmatched))
+	for _, objectKey := range slices.Sorted(maps.Keys(c.unmatched)) {
+		out = append(out, objectKey+": "+c.unmatched[objectKey])
 	}
 
 	return out
 }
 
-// Create makes an object.
+// Create creates an object, with the fields of Discovery.Created.
 func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	made := object.DeepCopy()
+	created := object.DeepCopy()
 
-	at := key(transport.RefTo(made))
-	if c.objects[at] != nil {
-		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", at, transport.ErrExists)
+	objectKey := keyOf(transport.RefTo(created))
+	if c.objects[objectKey] != nil {
+		return nil, errclass.New(errclass.Transient, transport.ReasonExists, "create %s: %w", objectKey, transport.ErrExists)
 	}
 
-	added, there := c.created[made.GetName()]
-	if kind, said := added["kind"]; there && (!said || kind == made.GetKind()) {
+	fields, hasFields := c.created[created.GetName()]
+	if kind, hasKind := fields["kind"]; hasFields && (!hasKind || kind == created.GetKind()) {
 		var err error
-		// The manifest's own values stay.
-		if made.Object, err = merged(added, made.Object); err != nil {
+		// The values of the manifest take precedence.
+		if created.Object, err = applyMergePatch(fields, created.Object); err != nil {
 			return nil, err
 		}
 	}
 
-	c.complete(made)
-	c.objects[at] = made
+	c.setServerFields(created)
+	c.objects[objectKey] = created
 
-	return made.DeepCopy(), nil
+	return created.DeepCopy(), nil
 }
 
-// Apply lays the manifest over the live object. What is null in a manifest is not said there.
-func (c *cluster) Apply(ctx context.Context, live, said *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
-	document, err := merged(map[string]any{}, said.Object)
+// Apply merges the manifest into the live object. It ignores fields of the manifest that are null.
+func (c *cluster) Apply(
+	ctx context.Context, live, manifest *unstructured.Unstructured,
+) (*unstructured.Unstructured, string, error) {
+	document, err := applyMergePatch(map[string]any{}, manifest.Object)
 	if err != nil {
 		return nil, "", err
 	}
 
-	changed, err := c.Patch(ctx, transport.RefTo(live), document)
+	patched, err := c.Patch(ctx, transport.RefTo(live), document)
 
-	return changed, "", err
+	return patched, "", err
 }
 
 // Patch merges a document into the object.
 func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	now, ok := c.objects[key(ref)]
+	current, ok := c.objects[keyOf(ref)]
 	if !ok {
-		return nil, missing(ref)
+		return nil, newNotFoundError(ref)
 	}
 
-	object, err := merged(now.Object, document)
+	object, err := applyMergePatch(current.Object, document)
 	if err != nil {
 		return nil, err
 	}
 
-	changed := &unstructured.Unstructured{Object: object}
-	c.complete(changed)
-	c.objects[key(ref)] = changed
+	patched := &unstructured.Unstructured{Object: object}
+	c.setServerFields(patched)
+	c.objects[keyOf(ref)] = patched
 
-	return changed.DeepCopy(), nil
+	return patched.DeepCopy(), nil
 }
 
-// Delete removes an object; one with finalizers stays, and is being deleted.
+// Delete deletes an object. An object with finalizers gets a deletion timestamp and stays.
 func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.DeletionPropagation) error {
-	object, ok := c.objects[key(ref)]
+	object, ok := c.objects[keyOf(ref)]
 	if !ok {
-		return missing(ref)
+		return newNotFoundError(ref)
 	}
 
 	if len(object.GetFinalizers()) == 0 {
-		delete(c.objects, key(ref))
+		delete(c.objects, keyOf(ref))
 
 		return nil
 	}
 
-	leaving := object.DeepCopy()
+	deleting := object.DeepCopy()
 	now := metav1.NewTime(c.clock.Now().UTC())
-	leaving.SetDeletionTimestamp(&now)
-	c.objects[key(ref)] = leaving
+	deleting.SetDeletionTimestamp(&now)
+	c.objects[keyOf(ref)] = deleting
 
 	return nil
 }
 
-func missing(ref transport.Ref) error {
+func newNotFoundError(ref transport.Ref) error {
 	return errclass.New(errclass.Transient, transport.ReasonNotFound, "%s: %w", ref, transport.ErrNotFound)
 }
 
-// merged is an object with a merge patch (RFC 7396).
-func merged(object, patch map[string]any) (map[string]any, error) {
+// applyMergePatch returns an object with a merge patch (RFC 7396) applied.
+func applyMergePatch(object, patch map[string]any) (map[string]any, error) {
 	before, err := json.Marshal(object)
 	if err != nil {
 		return nil, err

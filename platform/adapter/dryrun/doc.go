@@ -1,8 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dryrun plays one event through an adapter's task file without a cluster, an
-// API or a broker: the answers of the API come from a file, and so do the objects that
-// are found. What is left is the pipeline itself (platform/adapter/pipeline), and the
-// trace of its every decision.
+// Package dryrun runs an adapter's task file for one event without a cluster, an API or a broker. One
+// file contains the API's responses and another file the objects that discovery finds. The package runs
+// the real pipeline (platform/adapter/pipeline) and reports a trace of every decision.
 package dryrun

@@ -24,49 +24,50 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Options of Run.
+// Options configure a dry run. Task and Event are required.
 type Options struct {
-	// Task was loaded with Deployment, and with Clock if there is one.
+	// Task is the task file, which was loaded with Deployment, and with Clock if Clock is set.
 	Task *task.Task
-	// Deployment may be nil: a name and an API are assumed then.
+	// Deployment is the deployment configuration. If it is nil, Run uses a default name and API.
 	Deployment *adapter.Deployment
-	// Version of the program.
+	// Version is the version of the program.
 	Version string
 	// Event is a CloudEvent in JSON. Required.
 	Event []byte
-	// Responses and Discovery are the files; empty: none.
+	// Responses and Discovery are the contents of the two files. Both may be empty.
 	Responses, Discovery []byte
-	// Env are the environment variables that the task file sees.
+	// Env are the environment variables that the task file can read.
 	Env map[string]string
-	// Clock says what time it is. Default: the real one.
+	// Clock is the clock of the dry run. Default: the real clock.
 	Clock clock.PassiveClock
-	// Log of the task file's own lines. Default: none.
+	// Log is the logger for the log lines of the task file. Default: no logs.
 	Log *slog.Logger
 }
 
-// Report is what a dry run found.
+// Report is the result of a dry run.
 type Report struct {
-	// Adapter is the name that objects bear; Assumed says that no configuration named it.
+	// Adapter is the name of the adapter in the labels of objects. Assumed is true if no configuration
+	// has the name.
 	Adapter string `json:"adapter"`
 	Assumed bool   `json:"adapter_assumed,omitempty"`
 
 	pipeline.Trace
 
-	// PassedOver are the objects of Options.Discovery that nothing has found, and why.
-	PassedOver []string `json:"passed_over,omitempty"`
-	// Calls are those that were made, and Objects what is on the cluster in the end, by
-	// kind and name. Objects of kind Secret have no values.
+	// Unmatched are the objects of Options.Discovery that no discovery has found, with the reason.
+	Unmatched []string `json:"passed_over,omitempty"`
+	// Calls are the calls of the event. Objects are the final objects on the cluster, sorted by kind,
+	// namespace and name. The values of Secrets are redacted.
 	Calls   []Call           `json:"calls"`
 	Objects []map[string]any `json:"objects"`
 }
 
-// Run plays the event. Its error is about the files; what went wrong with the event is in
-// the report.
+// Run runs the pipeline for the event. It returns an error only if a file is invalid. Failures of the
+// event are in the report.
 func Run(ctx context.Context, options Options) (*Report, error) {
 	options.Clock = cmp.Or[clock.PassiveClock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 
-	// As Sentinel sends it. What is missing, the pipeline says.
+	// The event has the format of Sentinel's events. The pipeline checks its data.
 	event := cloudevents.NewEvent()
 	if err := json.Unmarshal(options.Event, &event); err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
@@ -74,7 +75,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 
 	assumed := options.Deployment == nil
 	if assumed {
-		options.Deployment = &task.Deployment(false).Default
+		options.Deployment = &task.NewDeploymentSpec(false).Default
 		options.Deployment.Adapter.Name = "dry-run"
 		options.Deployment.Clients.HyperFleetAPI.BaseURL = "http://hyperfleet-api:8000"
 	}
@@ -87,51 +88,51 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	}
 
 	deployment := *options.Deployment
-	deployment.Clients.HyperFleetAPI.Auth = adapter.Auth{} // nobody is asked
+	deployment.Clients.HyperFleetAPI.Auth = adapter.Auth{} // no request leaves the process
 
 	objects := newCluster(discovery, options.Clock)
 
-	handle, err := pipeline.New(pipeline.Options{
+	p, err := pipeline.New(pipeline.Options{
 		Deployment: &deployment, Task: options.Task, FrameworkVersion: options.Version, Env: options.Env,
 		Clients:   map[string]transport.Client{transport.Kubernetes: objects, transport.Maestro: objects},
-		Transport: api, Values: true, Clock: still{now: options.Clock}, Log: options.Log,
+		Transport: api, IncludeValues: true, Clock: instantClock{now: options.Clock}, Log: options.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
 
-	result := handle.Handle(ctx, event)
+	result := p.Handle(ctx, event)
 
 	return &Report{
 		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
-		PassedOver: objects.passedOver(), Calls: api.calls, Objects: objects.all(),
+		Unmatched: objects.listUnmatched(), Calls: api.calls, Objects: objects.listObjects(),
 	}, nil
 }
 
-// still is a clock on which waits are over at once.
-type still struct {
+// instantClock is a clock with the time of the dry run, whose timers fire immediately.
+type instantClock struct {
 	clock.RealClock
 
 	now clock.PassiveClock
 }
 
-// Now is the time of the dry run.
-func (s still) Now() time.Time { return s.now.Now() }
+// Now returns the time of the dry run.
+func (s instantClock) Now() time.Time { return s.now.Now() }
 
-// Since is by the time of the dry run.
-func (s still) Since(at time.Time) time.Duration { return s.now.Since(at) }
+// Since returns the duration since t at the time of the dry run.
+func (s instantClock) Since(t time.Time) time.Duration { return s.now.Since(t) }
 
-// NewTimer is over at once.
-func (s still) NewTimer(time.Duration) clock.Timer { return s.RealClock.NewTimer(0) }
+// NewTimer returns a timer that fires immediately.
+func (s instantClock) NewTimer(time.Duration) clock.Timer { return s.RealClock.NewTimer(0) }
 
-// all are the objects by kind and name.
-func (c *cluster) all() []map[string]any {
+// listObjects returns the objects sorted by kind, namespace and name. It redacts the values of Secrets.
+func (c *cluster) listObjects() []map[string]any {
 	out := []map[string]any{}
 
 	for _, name := range slices.Sorted(maps.Keys(c.objects)) {
 		object := c.objects[name].DeepCopy().Object
 		if object["kind"] == "Secret" {
-			hide(object)
+			redactSecret(object)
 		}
 
 		out = append(out, object)
@@ -140,8 +141,8 @@ func (c *cluster) all() []map[string]any {
 	return out
 }
 
-// hide keeps the keys of a Secret, without their values.
-func hide(object map[string]any) {
+// redactSecret replaces the values of a Secret, and keeps its keys.
+func redactSecret(object map[string]any) {
 	for _, field := range []string{"data", "stringData"} {
 		values, _ := object[field].(map[string]any)
 		for key := range values {

@@ -14,8 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
-// Text writes the report for people. With verbose also what was sent and what is on the
-// cluster in the end.
+// Text writes the report as text for people. With verbose, the text also contains the payloads, the calls and
+// the final objects on the cluster.
 func (r *Report) Text(w io.Writer, verbose bool) error {
 	t := &writer{}
 
@@ -23,39 +23,39 @@ func (r *Report) Text(w io.Writer, verbose bool) error {
 		r.Event.ID, r.Event.Type, cmp.Or(r.Event.Kind, "(none)"), cmp.Or(r.Event.ResourceID, "(none)"), r.Event.Generation)
 
 	if r.Assumed {
-		t.linef("Adapter %s: assumed, as there is no --config; objects of another adapter are not its own", r.Adapter)
+		t.linef("Adapter: %s (assumed, because --config is not set; objects of other adapters are not managed)", r.Adapter)
 	}
 
-	section(t, "Params", r.Params, func(s *pipeline.Step) { t.value("  ", s) })
-	section(t, "Preconditions", r.Preconditions, func(s *pipeline.Step) {
-		t.step(s.Name, s, map[string]string{pipeline.StepDone: "met"})
+	writeSection(t, "Params", r.Params, func(s *pipeline.Step) { t.writeValue("  ", s) })
+	writeSection(t, "Preconditions", r.Preconditions, func(s *pipeline.Step) {
+		t.writeStep(s.Name, s, map[string]string{pipeline.StepDone: "met"})
 	})
-	section(t, "Resources", r.Resources, t.resource)
-	section(t, "Passed over", r.PassedOver, func(object *string) { t.linef("  %s", *object) })
-	t.post(&r.Trace, verbose)
+	writeSection(t, "Resources", r.Resources, t.writeResource)
+	writeSection(t, "Objects not found by any discovery", r.Unmatched, func(object *string) { t.linef("  %s", *object) })
+	t.writePost(&r.Trace, verbose)
 
 	if verbose {
-		t.calls(r.Calls)
-		t.objects(r.Objects)
+		t.writeCalls(r.Calls)
+		t.writeObjects(r.Objects)
 	}
 
-	t.result(&r.Trace)
+	t.writeResult(&r.Trace)
 
 	_, err := io.WriteString(w, t.String())
 
 	return err
 }
 
-// JSON writes the report for programs, as one object.
+// JSON writes the report as one JSON object for programs.
 func (r *Report) JSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // expressions are full of & and <
+	encoder.SetEscapeHTML(false) // expressions contain & and <
 	encoder.SetIndent("", "  ")
 
 	return encoder.Encode(r)
 }
 
-// writer gathers lines.
+// writer collects the lines of the text.
 type writer struct{ strings.Builder }
 
 func (t *writer) linef(format string, args ...any) {
@@ -63,86 +63,85 @@ func (t *writer) linef(format string, args ...any) {
 	t.WriteByte('\n')
 }
 
-// head begins a part.
-func (t *writer) head(text string) { t.linef("\n%s", text) }
+// writeHeading writes an empty line and a heading.
+func (t *writer) writeHeading(text string) { t.linef("\n%s", text) }
 
-func (t *writer) trouble(indent, text string) {
+func (t *writer) writeError(indent, text string) {
 	if text != "" {
 		t.linef("%serror: %s", indent, text)
 	}
 }
 
-// section is a part with a line or more for each of its things; none without any.
-func section[T any](t *writer, title string, all []T, write func(*T)) {
+// writeSection writes a heading and the items below it. It writes nothing if there are no items.
+func writeSection[T any](t *writer, title string, all []T, write func(*T)) {
 	for i := range all {
 		if i == 0 {
-			t.head(title)
+			t.writeHeading(title)
 		}
 
 		write(&all[i])
 	}
 }
 
-// value is one line for a param or a capture.
-func (t *writer) value(indent string, s *pipeline.Step) {
+// writeValue writes a param or a capture.
+func (t *writer) writeValue(indent string, s *pipeline.Step) {
 	switch s.Outcome {
 	case pipeline.StepDone:
-		t.linef("%s%-20s = %s  (%s)", indent, s.Name, encode(s.Value), s.Source)
+		t.linef("%s%-20s = %s  (%s)", indent, s.Name, encodeJSON(s.Value), s.Source)
 	case pipeline.StepDefault:
-		t.linef("%s%-20s = %s  (default; %s)", indent, s.Name, encode(s.Value), s.Source)
+		t.linef("%s%-20s = %s  (default; %s)", indent, s.Name, encodeJSON(s.Value), s.Source)
 	default:
 		t.linef("%s%-20s %s  (%s)", indent, s.Name, s.Outcome, s.Source)
 	}
 
-	t.call(indent+"  ", s.Call)
-	t.trouble(indent+"  ", s.Error)
+	t.writeCall(indent+"  ", s.Call)
+	t.writeError(indent+"  ", s.Error)
 }
 
-// step is a precondition, a payload or an action; words are for outcomes that are called
-// something else here.
-func (t *writer) step(name string, s *pipeline.Step, words map[string]string) {
-	t.linef("  %-28s %s", name, strings.TrimSuffix(cmp.Or(words[s.Outcome], s.Outcome)+": "+s.Reason, ": "))
-	t.gate("    ", s.When)
-	t.call("    ", s.Call)
+// writeStep writes a precondition, a payload or an action. The map outcomes replaces the names of outcomes.
+func (t *writer) writeStep(name string, s *pipeline.Step, outcomes map[string]string) {
+	t.linef("  %-28s %s", name, strings.TrimSuffix(cmp.Or(outcomes[s.Outcome], s.Outcome)+": "+s.Reason, ": "))
+	t.writeGate("    ", s.When)
+	t.writeCall("    ", s.Call)
 
 	for i := range s.Captured {
-		t.value("    ", &s.Captured[i])
+		t.writeValue("    ", &s.Captured[i])
 	}
 
 	for _, condition := range s.Conditions {
-		t.linef("    %s %s: %v  (is %s)", condition.Field, condition.Operator, condition.Met, encode(condition.Value))
+		t.linef("    %s %s: %v  (is %s)", condition.Field, condition.Operator, condition.Met, encodeJSON(condition.Value))
 	}
 
-	t.gate("    ", s.Expression)
-	t.trouble("    ", s.Error)
+	t.writeGate("    ", s.Expression)
+	t.writeError("    ", s.Error)
 }
 
-func (t *writer) call(indent string, call *pipeline.Call) {
+func (t *writer) writeCall(indent string, call *pipeline.Call) {
 	switch {
 	case call == nil:
 	case call.Status == 0:
-		t.linef("%s%s %s -> no answer", indent, call.Method, call.URL)
+		t.linef("%s%s %s -> no response", indent, call.Method, call.URL)
 	default:
 		t.linef("%s%s %s -> %d", indent, call.Method, call.URL, call.Status)
 	}
 }
 
-func (t *writer) gate(indent string, gate *resources.Gate) {
+func (t *writer) writeGate(indent string, gate *resources.Gate) {
 	if gate == nil {
 		return
 	}
 
-	reads := ""
+	inputs := ""
 	if len(gate.Inputs) > 0 {
-		reads = "; reads " + strings.Join(gate.Inputs, ", ")
+		inputs = "; reads " + strings.Join(gate.Inputs, ", ")
 	}
 
 	expression := strings.Join(strings.Fields(gate.Expression), " ")
-	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, expression, reads)
+	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, expression, inputs)
 }
 
-func (t *writer) resource(entry *resources.Outcome) {
-	t.linef("  %-28s %s: %s", entry.Resource, operation(entry), entry.Reason)
+func (t *writer) writeResource(entry *resources.Outcome) {
+	t.linef("  %-28s %s: %s", entry.Resource, describeOperation(entry), entry.Reason)
 
 	if entry.Object != "" {
 		t.linef("    object: %s", entry.Object)
@@ -152,7 +151,7 @@ func (t *writer) resource(entry *resources.Outcome) {
 
 	for _, step := range entry.Path {
 		if len(gates) > 0 && gates[0].Gate == step.Question {
-			t.gate("    ", &gates[0])
+			t.writeGate("    ", &gates[0])
 			gates = gates[1:]
 
 			continue
@@ -161,7 +160,7 @@ func (t *writer) resource(entry *resources.Outcome) {
 		t.linef("    %s: %s", step.Question, step.Answer)
 
 		for len(gates) > 0 && isPatch(gates[0].Gate) && isPatch(step.Question) {
-			t.gate("      ", &gates[0])
+			t.writeGate("      ", &gates[0])
 			gates = gates[1:]
 		}
 	}
@@ -171,20 +170,20 @@ func (t *writer) resource(entry *resources.Outcome) {
 	}
 
 	if entry.Pending {
-		t.linef("    deletion pending: a later event goes on")
+		t.linef("    deletion pending: a later event continues")
 	}
 
 	if len(entry.Pruned) > 0 {
 		t.linef("    pruned: %s", strings.Join(entry.Pruned, ", "))
 	}
 
-	t.trouble("    ", entry.Error)
+	t.writeError("    ", entry.Error)
 }
 
-// isPatch tells the gates of patches, and the question about all of them.
+// isPatch reports whether a text is the name of a patch's gate or the question about the gates of all patches.
 func isPatch(text string) bool { return strings.Contains(text, "lifecycle.patch[") }
 
-func operation(entry *resources.Outcome) string {
+func describeOperation(entry *resources.Outcome) string {
 	if entry.Operation == resources.None || entry.Operation == "" {
 		return string(entry.Outcome)
 	}
@@ -196,29 +195,29 @@ func operation(entry *resources.Outcome) string {
 	return string(entry.Operation)
 }
 
-func (t *writer) post(trace *pipeline.Trace, verbose bool) {
+func (t *writer) writePost(trace *pipeline.Trace, verbose bool) {
 	if len(trace.Payloads)+len(trace.Actions) == 0 {
 		return
 	}
 
-	t.head("Post")
+	t.writeHeading("Post")
 
 	for i := range trace.Payloads {
 		payload := &trace.Payloads[i]
-		t.step("payload "+payload.Name, payload, nil)
+		t.writeStep("payload "+payload.Name, payload, nil)
 
 		if verbose && payload.Value != nil {
-			t.block("    ", payload.Value)
+			t.writeJSON("    ", payload.Value)
 		}
 	}
 
 	for i := range trace.Actions {
-		t.step("action "+trace.Actions[i].Name, &trace.Actions[i], nil)
+		t.writeStep("action "+trace.Actions[i].Name, &trace.Actions[i], nil)
 	}
 }
 
-func (t *writer) calls(calls []Call) {
-	t.head("Calls")
+func (t *writer) writeCalls(calls []Call) {
+	t.writeHeading("Calls")
 
 	for _, call := range calls {
 		t.linef("  %s %s -> %d", call.Method, call.URL, call.Status)
@@ -229,23 +228,23 @@ func (t *writer) calls(calls []Call) {
 
 		var value any
 		if json.Unmarshal([]byte(call.Body), &value) == nil {
-			t.block("    ", value)
+			t.writeJSON("    ", value)
 		} else {
 			t.linef("    %s", call.Body)
 		}
 	}
 }
 
-func (t *writer) objects(objects []map[string]any) {
-	t.head("Cluster in the end")
+func (t *writer) writeObjects(objects []map[string]any) {
+	t.writeHeading("Final objects on the cluster")
 
 	for _, object := range objects {
-		t.block("  ", object)
+		t.writeJSON("  ", object)
 	}
 }
 
-// block is JSON over several lines.
-func (t *writer) block(indent string, value any) {
+// writeJSON writes a value as indented JSON.
+func (t *writer) writeJSON(indent string, value any) {
 	text, err := json.MarshalIndent(value, indent, "  ")
 	if err != nil {
 		text = []byte(err.Error())
@@ -254,26 +253,26 @@ func (t *writer) block(indent string, value any) {
 	t.linef("%s%s", indent, text)
 }
 
-func (t *writer) result(trace *pipeline.Trace) {
-	t.head("Result: " + string(trace.Result.Status))
+func (t *writer) writeResult(trace *pipeline.Trace) {
+	t.writeHeading("Result: " + string(trace.Result.Status))
 
 	if trace.Result.Phase != "" {
 		t.linef("  phase: %s", trace.Result.Phase)
 	}
 
-	t.trouble("  ", trace.Result.Error)
+	t.writeError("  ", trace.Result.Error)
 
 	if report := trace.Report; report != nil {
 		t.linef("  the framework reports Available=False, %s: %s", report.Reason, report.Outcome)
-		t.trouble("  ", report.Error)
+		t.writeError("  ", report.Error)
 	}
 
 	t.linef("  the event is %s", map[string]string{
-		pipeline.AckDone: "done", pipeline.AckAgain: "delivered again", pipeline.AckPoison: "put to the dead letters",
+		pipeline.AckDone: "done", pipeline.AckRedeliver: "delivered again", pipeline.AckPoison: "moved to the dead letters",
 	}[trace.Result.Event])
 }
 
-func encode(value any) string {
+func encodeJSON(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return err.Error()

@@ -1,12 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package feed lets an adapter follow the fleet API by itself, without a broker and a
-// Sentinel: Sentinel's own decisions on what has to be looked at (platform/sentinel), over the
-// queue that a broker's subscriptions have (platform/broker).
+// Package feed lets an adapter follow the fleet API without a broker and a separate Sentinel. It runs
+// Sentinel's decisions on due resources (platform/sentinel) in the adapter's process, and puts the
+// events into the queue that a broker's subscriptions use (platform/broker).
 //
-//	/changes, lists, cadence ──► what is due ──► queue: a lane for each resource ──► handler
+//	/changes, lists, resyncs ──► due events ──► queue: a lane for each resource ──► handler
 //
-// Nothing is kept between two lives of the process: what begins to lead looks at every
-// resource once. Replicas agree by a lease of the API on one that works.
+// A restart of the process loses all state. A process that becomes the leader handles every resource
+// once. A lease of the API elects the one replica that handles events.
 package feed

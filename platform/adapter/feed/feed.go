@@ -24,45 +24,45 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
 
-// Options of New. Deployment and API are required.
+// Options configure a Source. Deployment and API are required.
 type Options struct {
-	// Deployment, checked: its events say what is followed.
+	// Deployment is the validated deployment configuration. Its events section selects the resources.
 	Deployment *adapter.Deployment
-	// API is the fleet API.
+	// API is the client of the fleet API.
 	API *client.Client
-	// PollInterval is the pace of decisions on what is known. Default: Sentinel's.
+	// PollInterval is the interval between decisions on due resources. Default: Sentinel's.
 	PollInterval time.Duration
-	// MinBackoff and MaxBackoff are between two tries. Default: the broker's.
+	// MinBackoff and MaxBackoff limit the back-off between two attempts. Default: the broker's.
 	MinBackoff, MaxBackoff time.Duration
-	// Log. Default: none.
+	// Log is the logger. Default: no logs.
 	Log *slog.Logger
-	// Metrics. Default: none.
+	// Metrics is the registry of the metrics. Default: no metrics.
 	Metrics prometheus.Registerer
 }
 
-// Source hands an adapter what has to be looked at.
+// Source delivers the events of due resources to an adapter.
 type Source struct {
-	watch *sentinel.Sentinel
-	queue *broker.Queue
-	log   *slog.Logger
-	// drained is closed when nothing is in work any more.
+	sentinel *sentinel.Sentinel
+	queue    *broker.Queue
+	log      *slog.Logger
+	// drained is closed when no event is in progress.
 	drained chan struct{}
 }
 
-// line is the queue as Sentinel's broker.
-type line struct{ *broker.Queue }
+// queuePublisher implements sentinel.Publisher with the queue.
+type queuePublisher struct{ *broker.Queue }
 
 // Publish implements sentinel.Publisher.
-func (l line) Publish(_ context.Context, _ string, event cloudevents.Event) error {
+func (l queuePublisher) Publish(_ context.Context, _ string, event cloudevents.Event) error {
 	l.Add(event)
 
 	return nil
 }
 
 // Health implements sentinel.Publisher.
-func (line) Health(context.Context) error { return nil }
+func (queuePublisher) Health(context.Context) error { return nil }
 
-// New makes a source. It makes no call.
+// New creates a source. It sends no requests.
 func New(options Options) (*Source, error) {
 	metrics, err := broker.NewMetrics(options.Metrics)
 	if err != nil {
@@ -70,35 +70,35 @@ func New(options Options) (*Source, error) {
 	}
 
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
-	follows, name := options.Deployment.Events, options.Deployment.Adapter.Name
+	config, name := options.Deployment.Events, options.Deployment.Adapter.Name
 
 	s := &Source{log: options.Log, drained: make(chan struct{})}
 	s.queue = broker.NewQueue(broker.QueueOptions{
 		Conf: platform.Broker{
-			Parallelism: follows.Parallelism, MaxDeliveries: follows.MaxTries,
+			Parallelism: config.Parallelism, MaxDeliveries: config.MaxTries,
 			MinBackoff: options.MinBackoff, MaxBackoff: options.MaxBackoff,
 		},
-		Topic: follows.ResourceType, Subscription: name, GiveUp: s.setAside, Log: options.Log, Metrics: metrics,
+		Topic: config.ResourceType, Subscription: name, GiveUp: s.handleDeadLetter, Log: options.Log, Metrics: metrics,
 	})
 
 	conf := sentinel.Defaults()
-	conf.ResourceType = follows.ResourceType
-	conf.MaxAgeNotReconciled, conf.MaxAgeReconciled = follows.MaxAgeNotReconciled, follows.MaxAgeReconciled
+	conf.ResourceType = config.ResourceType
+	conf.MaxAgeNotReconciled, conf.MaxAgeReconciled = config.MaxAgeNotReconciled, config.MaxAgeReconciled
 	conf.Clients.HyperFleetAPI.BaseURL = options.Deployment.Clients.HyperFleetAPI.BaseURL
-	// The fleet API lets an adapter have the leases that begin with its name.
-	conf.Lease = "adapter." + name + "." + follows.ResourceType
+	// The fleet API permits an adapter to use leases whose name starts with the adapter's name.
+	conf.Lease = "adapter." + name + "." + config.ResourceType
 
 	if options.PollInterval > 0 {
 		conf.PollInterval = options.PollInterval
 	}
 
-	for _, label := range slices.Sorted(maps.Keys(follows.ResourceSelector)) {
+	for _, label := range slices.Sorted(maps.Keys(config.ResourceSelector)) {
 		conf.ResourceSelector = append(conf.ResourceSelector,
-			platform.LabelSelector{Label: label, Value: follows.ResourceSelector[label]})
+			platform.LabelSelector{Label: label, Value: config.ResourceSelector[label]})
 	}
 
-	s.watch, err = sentinel.New(sentinel.Options{
-		Conf: conf, API: options.API, Broker: line{s.queue}, Anew: true, Drain: func() { <-s.drained },
+	s.sentinel, err = sentinel.New(sentinel.Options{
+		Conf: conf, API: options.API, Broker: queuePublisher{s.queue}, ShouldResendAll: true, Drain: func() { <-s.drained },
 		Log: options.Log, Metrics: options.Metrics,
 	})
 	if err != nil {
@@ -108,18 +108,18 @@ func New(options Options) (*Source, error) {
 	return s, nil
 }
 
-// Subscribe hands what is due to the handler until ctx ends, and returns when what is in
-// work then is handled and another replica may go on. Topic and subscription are those of
-// the configuration, whatever is said here. It may be called once.
+// Subscribe delivers due events to the handler until ctx ends. It returns when the events in progress are
+// handled and another replica can become the leader. It ignores its topic and subscription, and uses those
+// of the configuration. Subscribe can be called only once.
 func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handler) error {
-	var watching sync.WaitGroup
+	var group sync.WaitGroup
 
-	watching.Go(func() { _ = s.watch.Run(ctx) })
+	group.Go(func() { _ = s.sentinel.Run(ctx) })
 
 	s.queue.Run(ctx, func(ctx context.Context, event cloudevents.Event) error {
-		// Another replica may have gone on, which looks at everything; or this one will.
-		if !s.watch.Leads() {
-			s.watch.Unsend(event.Subject())
+		// A replica that is not the leader handles no events. The next leader handles every resource.
+		if !s.sentinel.IsLeader() {
+			s.sentinel.ResetSent(event.Subject())
 
 			return nil
 		}
@@ -128,32 +128,34 @@ func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handl
 	})
 
 	close(s.drained)
-	watching.Wait()
+	group.Wait()
 
 	return nil
 }
 
-// setAside takes events that were given up. The log has said why. One that was tried often
-// comes again at the cadence of what is not reconciled: what it met may be over. One that no
-// try fixes does not.
-func (s *Source) setAside(given broker.Letter) error {
-	if given.Reason == broker.ReasonExhausted {
+// handleDeadLetter handles an event that the queue does not retry any more. The queue has logged the
+// reason. After too many attempts, the event is sent again at the interval of resources that are not
+// reconciled, because its error may be transient. After any other reason, the resource is excluded until it
+// changes.
+func (s *Source) handleDeadLetter(letter broker.Letter) error {
+	if letter.Reason == broker.ReasonExhausted {
 		return nil
 	}
 
-	var said events.Data
-	if err := given.Event.DataAs(&said); err != nil {
-		return fmt.Errorf("read event: %w", err)
+	var data events.Data
+	if err := letter.Event.DataAs(&data); err != nil {
+		return fmt.Errorf("decode event: %w", err)
 	}
 
-	s.watch.SetAside(said.ID, said.Generation)
-	s.log.Warn("the event is set aside until the resource changes", "resourceId", said.ID, "generation", said.Generation)
+	s.sentinel.ExcludeGeneration(data.ID, data.Generation)
+	s.log.Warn("resource is excluded until it changes", "resourceId", data.ID, "generation", data.Generation)
 
 	return nil
 }
 
-// Health says why nothing is handed out; nil if all is well, or another replica works.
-func (s *Source) Health(ctx context.Context) error { return s.watch.Ready(ctx) }
+// Health returns why no events are delivered. It returns nil if events are delivered or another replica
+// is the leader.
+func (s *Source) Health(ctx context.Context) error { return s.sentinel.CheckReady(ctx) }
 
-// Live says why the process has to be started anew; nil if it need not.
-func (s *Source) Live(ctx context.Context) error { return s.watch.Live(ctx) }
+// Live returns why the process has to be restarted, and nil if a restart is not necessary.
+func (s *Source) Live(ctx context.Context) error { return s.sentinel.CheckLive(ctx) }

@@ -336,7 +336,7 @@ func TestSetAside(t *testing.T) {
 	dns.handle.Store(&poison)
 
 	id := f.create("home")
-	f.eventually("it is set aside", func() bool { return strings.Contains(dns.log.String(), "set aside") })
+	f.eventually("the resource is excluded", func() bool { return strings.Contains(dns.log.String(), "excluded") })
 
 	tries := len(dns.seen(id))
 

@@ -1,20 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gates decides what happens to one object in one event. It is pure: what was
-// found and what the gates' expressions gave goes in, the actions come out.
+// Package gates decides what the adapter does to one object in one event. The package is pure: its
+// input is the state of the object and the values of the gates' expressions, and its output is a
+// list of actions.
 //
 //	discover -> detach -> delete -> (stale event?) -> when -> recreate -> patch
 //	         -> apply.when -> apply by generation -> prune
 //
-// The decision tree is data. [Decide] walks it and [Diagram] draws it, so that the guide
-// shows what the program does. The rules behind it:
+// The decision tree is data. [Decide] walks the tree, and a test draws the diagram of the guide from
+// it, so that the guide shows what the program does. The tree follows these rules:
 //
-//   - Detach wins over delete, and a false when blocks neither.
-//   - A gate that errors is never false: nothing is written, and the resource fails.
-//   - A gate that is not reached does not matter, whatever it gave. Recreate and patch are
-//     about objects that are there, and are not reached where there is none.
-//   - Detached objects are left alone for good; strangers' objects are never written.
-//   - An event that is older than the object changes nothing. It may still detach and
-//     delete: that a resource is to go is read from the API, where it is never undone.
+//   - Detach takes precedence over delete. A false when blocks neither of them.
+//   - An error of a gate is not false. The resource fails and nothing is written.
+//   - A gate that the tree does not reach has no effect, whatever its value. Recreate and patch
+//     need an existing object and are not reached without one.
+//   - The adapter never changes detached objects and unmanaged objects.
+//   - A stale event, which is older than the object, applies nothing. It can still detach and
+//     delete, because the deletion of a resource is read from the API and is never undone.
 package gates

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Diagram is the tree as a Mermaid flow chart.
+// Diagram returns the tree as a Mermaid flow chart.
 func Diagram() string {
 	var out strings.Builder
 
@@ -16,18 +16,18 @@ func Diagram() string {
 
 	ends := 0
 
-	for _, one := range append(removal(), writing()...) {
-		fmt.Fprintf(&out, "    %s{%q}\n", one.name, one.question)
+	for _, n := range append(removalNodes(), writeNodes()...) {
+		fmt.Fprintf(&out, "    %s{%q}\n", n.name, n.question)
 
-		for _, next := range one.branches {
+		for _, next := range n.branches {
 			if next.end == nil {
-				fmt.Fprintf(&out, "    %s -->|%q| %s\n", one.name, next.answer, next.to)
+				fmt.Fprintf(&out, "    %s -->|%q| %s\n", n.name, next.answer, next.node)
 
 				continue
 			}
 
 			ends++
-			fmt.Fprintf(&out, "    %s -->|%q| out%d[%q]\n", one.name, next.answer, ends, next.end.label())
+			fmt.Fprintf(&out, "    %s -->|%q| out%d[%q]\n", n.name, next.answer, ends, next.end.label())
 		}
 	}
 

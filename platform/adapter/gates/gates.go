@@ -5,11 +5,11 @@ package gates
 
 import "slices"
 
-// Value is what a gate's expression gave.
+// Value is the value of a gate's expression.
 type Value int
 
-// Values. Unset is a gate that the task file does not have: it is as false for detach,
-// delete and recreate, and as true for when and apply.when.
+// Values of gates. Unset means that the task file does not have the gate. It counts as false for
+// detach, delete and recreate, and as true for when and apply.when.
 const (
 	Unset Value = iota
 	False
@@ -17,188 +17,186 @@ const (
 	Error
 )
 
-// String is the value in words.
+// String returns the value as it appears in traces.
 func (v Value) String() string { return [...]string{"not set", "false", "true", "error"}[v] }
 
-// Of is the value of an evaluation.
-func Of(yes bool, err error) Value {
+// ValueOf returns the value for the result of an evaluation.
+func ValueOf(result bool, err error) Value {
 	switch {
 	case err != nil:
 		return Error
-	case yes:
+	case result:
 		return True
 	default:
 		return False
 	}
 }
 
-// Found is what discovery has found.
-type Found int
+// ObjectState is the state of the object that discovery has found.
+type ObjectState int
 
-// Found states.
+// States of objects.
 const (
-	// Absent: there is no object.
-	Absent Found = iota
-	// Managed: the object bears this adapter's label.
+	// Absent means that there is no object.
+	Absent ObjectState = iota
+	// Managed means that the object has this adapter's label.
 	Managed
-	// Deleting: it is managed, and being deleted already.
+	// Deleting means that the object is managed and is being deleted.
 	Deleting
-	// Detached: it was managed once: it has the generation's annotation, and no
+	// Detached means that an adapter managed the object and has handed it over. The object has no
 	// adapter's label.
 	Detached
-	// Unmanaged: it is somebody else's: it has another adapter's label, or no trace of
-	// any.
+	// Unmanaged means that the object has another adapter's label, or that it has no label of an
+	// adapter and was not detached.
 	Unmanaged
 )
 
-// String is the state in words.
-func (f Found) String() string {
+// String returns the state as it appears in traces.
+func (f ObjectState) String() string {
 	return [...]string{"absent", "managed", "deleting", "detached", "unmanaged"}[f]
 }
 
-// State is all that a decision depends on.
+// State is the complete input of a decision.
 type State struct {
-	Found Found
-	// Generation compares the one that the object was applied for (of several versions, the
-	// newest) with the event's: -1 for an older one or none, 0 for the same, 1 for a newer
-	// one. It is looked at where a managed object was found.
+	Object ObjectState
+	// Generation compares the generation that the object was applied for with the generation of
+	// the event: -1 means older or missing, 0 means equal, 1 means newer. If there are several
+	// versions, the newest version counts. Decide uses Generation only for a managed object.
 	Generation int
-	// DeleteEvent says that the API's resource is being deleted.
-	DeleteEvent bool
-	// Retain says that the resource has a retention: recreating makes an object beside
-	// the one that is there.
-	Retain bool
-	// PatchOnly says that the resource has no manifest.
+	// ResourceDeleting is true if the API's resource is being deleted.
+	ResourceDeleting bool
+	// HasRetention is true if the entry has a retention. Recreate then creates a new object and
+	// keeps the existing one.
+	HasRetention bool
+	// PatchOnly is true if the entry has no manifest.
 	PatchOnly bool
 
 	Detach, Delete, When, Recreate, Apply Value
-	// Patch are the gates of lifecycle.patch, in its order.
+	// Patch are the values of the gates of lifecycle.patch, in the order of the file.
 	Patch []Value
 }
 
-// Verb is what is done to an object.
+// Verb is an operation on an object.
 type Verb string
 
-// Verbs.
+// Verbs of actions.
 const (
-	// Detach takes the management labels off all versions.
+	// Detach removes the management labels from all versions.
 	Detach Verb = "detach"
 	// Delete deletes all versions.
 	Delete Verb = "delete"
-	// Recreate deletes the object, and creates it once it is gone; with a retention it
-	// creates one beside it.
+	// Recreate deletes the object, and creates it when it no longer exists. With a retention,
+	// Recreate only creates a new object.
 	Recreate Verb = "recreate"
 	// Patch merges one document into the object.
 	Patch Verb = "patch"
-	// Apply creates or changes the object.
+	// Apply creates or updates the object.
 	Apply Verb = "apply"
-	// Prune removes earlier versions that the retention does not keep.
+	// Prune deletes earlier versions that the retention does not keep.
 	Prune Verb = "prune"
 )
 
-// Action is one thing to do.
+// Action is one operation of a decision.
 type Action struct {
 	Verb Verb
-	// Index of the entry of lifecycle.patch.
+	// Index is the index in lifecycle.patch. It is used only by Patch.
 	Index int
 }
 
-// Outcome says how the decision ended.
+// Outcome is the kind of result of a decision.
 type Outcome string
 
-// Outcomes.
+// Outcomes of decisions.
 const (
-	// Act: there is something to write.
+	// Act means that the adapter has to write the object.
 	Act Outcome = "act"
-	// Skip: there is nothing to write, and nothing wrong.
+	// Skip means that nothing has to be written and nothing has failed.
 	Skip Outcome = "skip"
-	// Fail: the resource has failed, and nothing is written.
+	// Fail means that the resource has failed and nothing is written.
 	Fail Outcome = "fail"
 )
 
-// Reason says why a decision ended as it did, in one word.
+// Reason is the reason of a decision in one word.
 type Reason string
 
-// Reasons. Those of Act are the gate that led there.
+// Reasons of decisions. The reason of Act is the gate or the comparison that led to the decision.
 const (
 	ReasonDetach   Reason = "DetachGate"
 	ReasonDelete   Reason = "DeleteGate"
 	ReasonRecreate Reason = "RecreateGate"
 	ReasonPatch    Reason = "PatchGate"
-	// ReasonCreate: there is no object yet.
+	// ReasonCreate means that the object does not exist.
 	ReasonCreate Reason = "Absent"
-	// ReasonGeneration: the object is older than the event, or does not say.
+	// ReasonGeneration means that the object is older than the event or has no generation.
 	ReasonGeneration Reason = "GenerationChanged"
 
-	// ReasonDetached: the object was handed over.
+	// ReasonDetached means that the object was detached before.
 	ReasonDetached Reason = "Detached"
-	// ReasonNotManaged: the object is somebody else's.
+	// ReasonNotManaged means that this adapter does not manage the object.
 	ReasonNotManaged Reason = "NotManaged"
-	// ReasonNothingThere: there is nothing to detach or delete.
+	// ReasonNothingThere means that there is no object to detach or delete.
 	ReasonNothingThere Reason = "NothingThere"
-	// ReasonDeletionPending: the object is still being deleted; a later event goes on.
+	// ReasonDeletionPending means that the object is still being deleted. A later event continues.
 	ReasonDeletionPending Reason = "DeletionPending"
-	// ReasonWhen: the resource's when is false.
+	// ReasonWhen means that the resource's when is false.
 	ReasonWhen Reason = "WhenFalse"
-	// ReasonApplyWhen: lifecycle.apply.when is false.
+	// ReasonApplyWhen means that lifecycle.apply.when is false.
 	ReasonApplyWhen Reason = "ApplyWhenFalse"
-	// ReasonNoManifest: no patch was wanted, and there is no manifest.
+	// ReasonNoManifest means that no gate of a patch is true and the entry has no manifest.
 	ReasonNoManifest Reason = "NothingToApply"
-	// ReasonUnchanged: the object was applied for this generation.
+	// ReasonUnchanged means that the object was applied for the event's generation.
 	ReasonUnchanged Reason = "GenerationUnchanged"
-	// ReasonStale: the object is newer than the event.
+	// ReasonStale means that the object is newer than the event.
 	ReasonStale Reason = "Stale"
-	// ReasonGate: an expression has failed.
+	// ReasonGate means that an expression has failed.
 	ReasonGate Reason = "GateFailed"
 )
 
-// Decision is what is to be done.
+// Decision is the result of Decide.
 type Decision struct {
 	Outcome Outcome
 	Reason  Reason
-	// Actions in their order; without those of Prune none for Skip, and none at all for
-	// Fail.
+	// Actions are the operations in their order. Skip has no action except Prune, and Fail has none.
 	Actions []Action
-	// Path are the questions that were asked, with their answers: the way through the
-	// tree.
+	// Path is the path through the tree: the questions and their answers.
 	Path []Step
 }
 
-// Step is one question and its answer.
+// Step is one question of the tree and its answer.
 type Step struct {
 	Question string `json:"question"`
 	Answer   string `json:"answer"`
 }
 
-// Has says whether something is to be done.
-func (d Decision) Has(verb Verb) bool {
+// HasAction reports whether the decision has an action with the verb.
+func (d Decision) HasAction(verb Verb) bool {
 	return slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == verb })
 }
 
-// Decide says what is to be done.
+// Decide walks the tree with a state and returns the decision.
 func Decide(state State) Decision {
 	nodes := tree()
-	at := nodes[root]
+	current := nodes[root]
 
 	decision := Decision{Path: make([]Step, 0, len(nodes))}
 
 	for {
-		answer := at.ask(state)
-		decision.Path = append(decision.Path, Step{Question: at.question, Answer: answer})
+		answer := current.answer(state)
+		decision.Path = append(decision.Path, Step{Question: current.question, Answer: answer})
 
 		if answer == Unset.String() {
-			answer = at.unset
+			answer = current.unset
 		}
 
-		next := at.branches[slices.IndexFunc(at.branches, func(b branch) bool { return b.answer == answer })]
+		next := current.branches[slices.IndexFunc(current.branches, func(b branch) bool { return b.answer == answer })]
 		if next.end == nil {
-			at = nodes[next.to]
+			current = nodes[next.node]
 
 			continue
 		}
 
 		decision.Outcome, decision.Reason = next.end.outcome, next.end.reason
-		decision.Actions = next.end.actions(state)
+		decision.Actions = next.end.listActions(state)
 
 		return decision
 	}

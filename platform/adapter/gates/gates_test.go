@@ -40,23 +40,23 @@ func TestNamedCases(t *testing.T) {
 		reason  gates.Reason
 		actions []gates.Action
 	}{
-		{"first event creates", s{Found: absent}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
-		{"same generation is left", s{Found: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
-		{"older object is applied", s{Found: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
-		{"stale event writes nothing", s{Found: managed, Generation: newer, Retain: true, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonStale, nil},
-		{"stale event still deletes", s{Found: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
-		{"detach wins over delete", s{Found: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, do(gates.Detach)},
-		{"redelivery after detach", s{Found: detached, DeleteEvent: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
-		{"delete goes before a false when", s{Found: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
-		{"deleted already", s{Found: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
-		{"a stranger's object is not deleted", s{Found: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
-		{"a stranger's object on a delete event", s{Found: unmanaged, DeleteEvent: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
-		{"create-only leaves a stranger's object", s{Found: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
-		{"recreate with retention prunes", s{Found: managed, Recreate: yes, Retain: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
-		{"recreate waits for the deletion", s{Found: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"nothing is applied to what is being deleted", s{Found: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"patches in order, no apply", s{Found: managed, Generation: older, Patch: v(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
-		{"patch-only without a patch", s{Found: managed, Generation: older, PatchOnly: true, Patch: v(no)}, gates.Skip, gates.ReasonNoManifest, nil},
+		{"first event creates", s{Object: absent}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
+		{"same generation is left", s{Object: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
+		{"older object is applied", s{Object: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
+		{"stale event writes nothing", s{Object: managed, Generation: newer, HasRetention: true, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonStale, nil},
+		{"stale event still deletes", s{Object: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
+		{"detach wins over delete", s{Object: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, do(gates.Detach)},
+		{"redelivery after detach", s{Object: detached, ResourceDeleting: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
+		{"delete goes before a false when", s{Object: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
+		{"deleted already", s{Object: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
+		{"a stranger's object is not deleted", s{Object: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"a stranger's object on a delete event", s{Object: unmanaged, ResourceDeleting: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"create-only leaves a stranger's object", s{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
+		{"recreate with retention prunes", s{Object: managed, Recreate: yes, HasRetention: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
+		{"recreate waits for the deletion", s{Object: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"nothing is applied to what is being deleted", s{Object: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"patches in order, no apply", s{Object: managed, Generation: older, Patch: v(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
+		{"patch-only without a patch", s{Object: managed, Generation: older, PatchOnly: true, Patch: v(no)}, gates.Skip, gates.ReasonNoManifest, nil},
 	}
 
 	for _, test := range cases {
@@ -89,7 +89,7 @@ func do(verbs ...gates.Verb) []gates.Action {
 func TestValues(t *testing.T) {
 	t.Parallel()
 
-	if gates.Of(true, nil) != gates.True || gates.Of(false, nil) != gates.False || gates.Of(true, errors.New("x")) != gates.Error {
+	if gates.ValueOf(true, nil) != gates.True || gates.ValueOf(false, nil) != gates.False || gates.ValueOf(true, errors.New("x")) != gates.Error {
 		t.Error("a gate's value is another one")
 	}
 }
@@ -111,11 +111,11 @@ func rules() []rule {
 	passes := func(v gates.Value) bool { return v == gates.Unset || v == gates.True }
 	fires := func(v gates.Value) bool { return v == gates.True }
 	off := func(v gates.Value) bool { return v == gates.Unset || v == gates.False }
-	there := func(st gates.State) bool { return st.Found == gates.Managed || st.Found == gates.Deleting }
+	there := func(st gates.State) bool { return st.Object == gates.Managed || st.Object == gates.Deleting }
 	anyPatch := func(st gates.State, v gates.Value) bool { return slices.Contains(st.Patch, v) }
 	// below says that when is reached.
 	below := func(st gates.State) bool {
-		return (!there(st) || st.Generation <= 0) && st.Found != gates.Detached && (st.Found != gates.Unmanaged || !st.DeleteEvent) && off(st.Detach) && off(st.Delete)
+		return (!there(st) || st.Generation <= 0) && st.Object != gates.Detached && (st.Object != gates.Unmanaged || !st.ResourceDeleting) && off(st.Detach) && off(st.Delete)
 	}
 	none := func(_ gates.State, d gates.Decision) bool { return !writes(d) }
 	only := func(verb gates.Verb) func(gates.State, gates.Decision) bool {
@@ -124,7 +124,7 @@ func rules() []rule {
 			for _, a := range d.Actions {
 				if a.Verb == verb {
 					count++
-				} else if a.Verb != gates.Prune || !st.Retain {
+				} else if a.Verb != gates.Prune || !st.HasRetention {
 					return false
 				}
 			}
@@ -135,9 +135,9 @@ func rules() []rule {
 
 	return []rule{
 		{"strangers' and detached objects are never written", func(st gates.State) bool {
-			return st.Found == gates.Unmanaged || st.Found == gates.Detached
+			return st.Object == gates.Unmanaged || st.Object == gates.Detached
 		}, none},
-		{"a detached object never fails an event", func(st gates.State) bool { return st.Found == gates.Detached },
+		{"a detached object never fails an event", func(st gates.State) bool { return st.Object == gates.Detached },
 			func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Skip && len(d.Actions) == 0 }},
 		{"a failed decision does nothing at all", func(gates.State) bool { return true },
 			func(_ gates.State, d gates.Decision) bool { return d.Outcome != gates.Fail || len(d.Actions) == 0 }},
@@ -147,29 +147,31 @@ func rules() []rule {
 			func(st gates.State, d gates.Decision) bool {
 				i := slices.IndexFunc(d.Actions, func(a gates.Action) bool { return a.Verb == gates.Prune })
 
-				return i < 0 || (st.Retain && i == len(d.Actions)-1)
+				return i < 0 || (st.HasRetention && i == len(d.Actions)-1)
 			}},
 		{"detach fires: that and nothing else", func(st gates.State) bool { return there(st) && fires(st.Detach) }, func(st gates.State, d gates.Decision) bool {
-			return only(gates.Detach)(st, d) && !d.Has(gates.Prune)
+			return only(gates.Detach)(st, d) && !d.HasAction(gates.Prune)
 		}},
 		{"delete fires, detach does not", func(st gates.State) bool { return there(st) && off(st.Detach) && fires(st.Delete) },
-			func(st gates.State, d gates.Decision) bool { return only(gates.Delete)(st, d) && !d.Has(gates.Prune) }},
+			func(st gates.State, d gates.Decision) bool {
+				return only(gates.Delete)(st, d) && !d.HasAction(gates.Prune)
+			}},
 		{"neither fires on what is not there, and nothing is made", func(st gates.State) bool {
-			return st.Found == gates.Absent && st.Detach != gates.Error && (fires(st.Detach) || fires(st.Delete) && off(st.Detach))
+			return st.Object == gates.Absent && st.Detach != gates.Error && (fires(st.Detach) || fires(st.Delete) && off(st.Detach))
 		}, func(_ gates.State, d gates.Decision) bool {
 			return d.Outcome == gates.Skip && d.Reason == gates.ReasonNothingThere && len(d.Actions) == 0
 		}},
 		{"only detach detaches, only delete deletes", func(gates.State) bool { return true }, func(st gates.State, d gates.Decision) bool {
-			return (!d.Has(gates.Detach) || fires(st.Detach)) && (!d.Has(gates.Delete) || fires(st.Delete) && !fires(st.Detach))
+			return (!d.HasAction(gates.Detach) || fires(st.Detach)) && (!d.HasAction(gates.Delete) || fires(st.Delete) && !fires(st.Detach))
 		}},
-		{"an error of detach is the end", func(st gates.State) bool { return (there(st) || st.Found == gates.Absent) && st.Detach == gates.Error },
+		{"an error of detach is the end", func(st gates.State) bool { return (there(st) || st.Object == gates.Absent) && st.Detach == gates.Error },
 			failed},
 		{"an error of delete is the end", func(st gates.State) bool {
-			return (there(st) || st.Found == gates.Absent) && off(st.Detach) && st.Delete == gates.Error
+			return (there(st) || st.Object == gates.Absent) && off(st.Detach) && st.Delete == gates.Error
 		}, failed},
 		{"when is false: nothing but pruning", func(st gates.State) bool { return below(st) && st.When == gates.False },
 			func(st gates.State, d gates.Decision) bool {
-				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.Has(gates.Prune) == st.Retain && !writes(d)
+				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.HasAction(gates.Prune) == st.HasRetention && !writes(d)
 			}},
 		{"an error of when is the end", func(st gates.State) bool { return below(st) && st.When == gates.Error }, failed},
 		{"an older event never writes over a newer object", func(st gates.State) bool {
@@ -177,19 +179,19 @@ func rules() []rule {
 		},
 			func(_ gates.State, d gates.Decision) bool { return len(d.Actions) == 0 }},
 		{"recreate", func(st gates.State) bool {
-			return below(st) && passes(st.When) && st.Found == gates.Managed && fires(st.Recreate)
+			return below(st) && passes(st.When) && st.Object == gates.Managed && fires(st.Recreate)
 		}, only(gates.Recreate)},
 		{"recreate waits without a retention, and not with one", func(st gates.State) bool {
-			return below(st) && passes(st.When) && st.Found == gates.Deleting && fires(st.Recreate)
+			return below(st) && passes(st.When) && st.Object == gates.Deleting && fires(st.Recreate)
 		}, func(st gates.State, d gates.Decision) bool {
-			return d.Has(gates.Recreate) == st.Retain && !d.Has(gates.Apply)
+			return d.HasAction(gates.Recreate) == st.HasRetention && !d.HasAction(gates.Apply)
 		}},
 		{"recreate only where its gate fires and there is an object", func(gates.State) bool { return true },
 			func(st gates.State, d gates.Decision) bool {
-				return !d.Has(gates.Recreate) || fires(st.Recreate) && there(st)
+				return !d.HasAction(gates.Recreate) || fires(st.Recreate) && there(st)
 			}},
 		{"patches that fire are sent, each once, in order, and no apply", func(st gates.State) bool {
-			return below(st) && passes(st.When) && st.Found == gates.Managed && off(st.Recreate) &&
+			return below(st) && passes(st.When) && st.Object == gates.Managed && off(st.Recreate) &&
 				anyPatch(st, gates.True) && !anyPatch(st, gates.Error)
 		}, func(st gates.State, d gates.Decision) bool {
 			var want []gates.Action
@@ -199,23 +201,23 @@ func rules() []rule {
 				}
 			}
 
-			if st.Retain {
+			if st.HasRetention {
 				want = append(want, gates.Action{Verb: gates.Prune})
 			}
 
 			return slices.Equal(want, d.Actions)
 		}},
-		{"patches never without an object of ours", func(st gates.State) bool { return st.Found != gates.Managed },
-			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Patch) }},
+		{"patches never without an object of ours", func(st gates.State) bool { return st.Object != gates.Managed },
+			func(_ gates.State, d gates.Decision) bool { return !d.HasAction(gates.Patch) }},
 		{"an error of a gate that is reached is the end", func(st gates.State) bool {
-			if !below(st) || !passes(st.When) || st.Found == gates.Absent {
+			if !below(st) || !passes(st.When) || st.Object == gates.Absent {
 				return false
 			}
 
-			return st.Recreate == gates.Error || (off(st.Recreate) && st.Found != gates.Deleting && anyPatch(st, gates.Error))
+			return st.Recreate == gates.Error || (off(st.Recreate) && st.Object != gates.Deleting && anyPatch(st, gates.Error))
 		}, failed},
 		{"no object: apply unless there is nothing to apply or its gate is false", func(st gates.State) bool {
-			return below(st) && passes(st.When) && st.Found == gates.Absent
+			return below(st) && passes(st.When) && st.Object == gates.Absent
 		}, func(st gates.State, d gates.Decision) bool {
 			switch {
 			case st.PatchOnly:
@@ -223,21 +225,23 @@ func rules() []rule {
 			case st.Apply == gates.Error:
 				return d.Outcome == gates.Fail
 			default:
-				return d.Has(gates.Apply) == passes(st.Apply)
+				return d.HasAction(gates.Apply) == passes(st.Apply)
 			}
 		}},
 		{"apply by generation", func(st gates.State) bool {
-			return below(st) && passes(st.When) && st.Found == gates.Managed && off(st.Recreate) && !anyPatch(st, gates.True) &&
+			return below(st) && passes(st.When) && st.Object == gates.Managed && off(st.Recreate) && !anyPatch(st, gates.True) &&
 				!anyPatch(st, gates.Error) && !st.PatchOnly && passes(st.Apply)
 		}, func(st gates.State, d gates.Decision) bool {
-			return d.Has(gates.Apply) == (st.Generation < 0)
+			return d.HasAction(gates.Apply) == (st.Generation < 0)
 		}},
 		{"apply.when is false: no apply", func(st gates.State) bool { return st.Apply == gates.False },
-			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Apply) }},
-		{"what is being deleted is not applied or patched", func(st gates.State) bool { return st.Found == gates.Deleting },
-			func(_ gates.State, d gates.Decision) bool { return !d.Has(gates.Apply) && !d.Has(gates.Patch) }},
+			func(_ gates.State, d gates.Decision) bool { return !d.HasAction(gates.Apply) }},
+		{"what is being deleted is not applied or patched", func(st gates.State) bool { return st.Object == gates.Deleting },
+			func(_ gates.State, d gates.Decision) bool {
+				return !d.HasAction(gates.Apply) && !d.HasAction(gates.Patch)
+			}},
 		{"a stranger's object fails what would write it, and nothing else", func(st gates.State) bool {
-			return st.Found == gates.Unmanaged && !st.DeleteEvent && off(st.Detach) && off(st.Delete) && passes(st.When) &&
+			return st.Object == gates.Unmanaged && !st.ResourceDeleting && off(st.Detach) && off(st.Delete) && passes(st.When) &&
 				st.Recreate != gates.Error && !anyPatch(st, gates.Error)
 		}, func(st gates.State, d gates.Decision) bool {
 			switch {
@@ -254,8 +258,8 @@ func rules() []rule {
 			}
 		}},
 		{"pruning runs on every event that is neither stale, nor failed, nor the end of the objects", func(st gates.State) bool {
-			return st.Retain && below(st)
-		}, func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Fail || d.Has(gates.Prune) }},
+			return st.HasRetention && below(st)
+		}, func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Fail || d.HasAction(gates.Prune) }},
 	}
 }
 
@@ -284,8 +288,8 @@ func every(visit func(gates.State)) {
 				for generation := -1; generation <= 1; generation++ {
 					for flags := range 8 {
 						st := base
-						st.Patch, st.Found, st.Generation = patch, found, generation
-						st.DeleteEvent, st.Retain, st.PatchOnly = flags&1 != 0, flags&2 != 0, flags&4 != 0
+						st.Patch, st.Object, st.Generation = patch, found, generation
+						st.ResourceDeleting, st.HasRetention, st.PatchOnly = flags&1 != 0, flags&2 != 0, flags&4 != 0
 						visit(st)
 					}
 				}

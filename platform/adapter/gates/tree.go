@@ -11,37 +11,37 @@ import (
 // root is the name of the first node.
 const root = "detached"
 
-// Answers.
+// Answers of yes-or-no questions.
 const (
 	yes = "yes"
 	no  = "no"
 )
 
-// node is one question.
+// node is one question of the tree.
 type node struct {
 	name, question string
-	ask            func(State) string
+	answer         func(State) string
 	branches       []branch
-	// unset is the answer that counts for a gate which the task file does not have.
+	// unset is the answer that replaces Unset, for a gate that the task file does not have.
 	unset string
 }
 
-// branch is where an answer leads: to a node or to an end.
+// branch leads from an answer to a node or to an end.
 type branch struct {
-	answer, to string
-	end        *end
+	answer, node string
+	end          *end
 }
 
-// end is a decision.
+// end is a decision at the end of the tree.
 type end struct {
 	outcome Outcome
 	reason  Reason
 	verb    Verb
-	// prune says that pruning follows, where there is a retention.
+	// prune adds the action Prune if the entry has a retention.
 	prune bool
 }
 
-func (e *end) actions(state State) []Action {
+func (e *end) listActions(state State) []Action {
 	var out []Action
 
 	switch e.verb {
@@ -56,45 +56,45 @@ func (e *end) actions(state State) []Action {
 		out = append(out, Action{Verb: e.verb})
 	}
 
-	if e.prune && state.Retain {
+	if e.prune && state.HasRetention {
 		out = append(out, Action{Verb: Prune})
 	}
 
 	return out
 }
 
-func to(answer, node string) branch { return branch{answer: answer, to: node} }
+func branchTo(answer, node string) branch { return branch{answer: answer, node: node} }
 
-// skip leaves the object as it is; earlier versions are pruned.
-func skip(answer string, reason Reason) branch {
+// skipAndPrune returns a branch that does not write the object, but prunes earlier versions.
+func skipAndPrune(answer string, reason Reason) branch {
 	return branch{answer: answer, end: &end{outcome: Skip, reason: reason, prune: true}}
 }
 
-// leave writes nothing at all. A stale event does not prune, either: the versions that it
-// takes for earlier ones are not.
-func leave(answer string, reason Reason) branch {
+// skipAll returns a branch that neither writes nor prunes. A stale event must not prune, because
+// the versions that it would treat as earlier versions may be newer than the event.
+func skipAll(answer string, reason Reason) branch {
 	return branch{answer: answer, end: &end{outcome: Skip, reason: reason}}
 }
 
-func fail(answer string, reason Reason) branch {
+func failWith(answer string, reason Reason) branch {
 	return branch{answer: answer, end: &end{outcome: Fail, reason: reason}}
 }
 
-func act(answer string, verb Verb, reason Reason) branch {
+func actWith(answer string, verb Verb, reason Reason) branch {
 	prune := verb != Detach && verb != Delete
 
 	return branch{answer: answer, end: &end{outcome: Act, reason: reason, verb: verb, prune: prune}}
 }
 
-// gate is the question whether a gate holds.
-func gate(name, question string, unset Value, of func(State) Value, branches ...branch) node {
-	return node{name, question, func(s State) string { return of(s).String() }, branches, unset.String()}
+// gateNode returns a node that branches on the value of a gate.
+func gateNode(name, question string, unset Value, valueOf func(State) Value, branches ...branch) node {
+	return node{name, question, func(s State) string { return valueOf(s).String() }, branches, unset.String()}
 }
 
-// check is a question that has a yes and a no.
-func check(name, question string, is func(State) bool, branches ...branch) node {
-	return choice(name, question, func(s State) string {
-		if is(s) {
+// boolNode returns a node that branches on yes or no.
+func boolNode(name, question string, holds func(State) bool, branches ...branch) node {
+	return choiceNode(name, question, func(s State) string {
+		if holds(s) {
 			return yes
 		}
 
@@ -102,15 +102,16 @@ func check(name, question string, is func(State) bool, branches ...branch) node 
 	}, branches...)
 }
 
-// choice is any other question.
-func choice(name, question string, ask func(State) string, branches ...branch) node {
-	return node{name: name, question: question, ask: ask, branches: branches}
+// choiceNode returns a node that branches on any other answer.
+func choiceNode(name, question string, ask func(State) string, branches ...branch) node {
+	return node{name: name, question: question, answer: ask, branches: branches}
 }
 
-func found(state State) string { return state.Found.String() }
+func objectState(state State) string { return state.Object.String() }
 
-// anyPatch is error before true: no patch is sent while one of the gates has failed.
-func anyPatch(state State) Value {
+// combinePatchGates combines the gates of all patches. It returns Error before True, so that no patch
+// is sent if one of the gates has failed.
+func combinePatchGates(state State) Value {
 	for _, value := range []Value{Error, True, False} {
 		if slices.Contains(state.Patch, value) {
 			return value
@@ -120,88 +121,90 @@ func anyPatch(state State) Value {
 	return Unset
 }
 
-// tree is the decision tree. An error in any gate that is reached ends it.
+// tree returns the decision tree. The error of any gate that is reached ends the walk.
 //
-//nolint:gochecknoglobals // made once and never changed: each event asks it for each object
+//nolint:gochecknoglobals // created once and never changed: each event walks the tree for each object
 var tree = sync.OnceValue(func() map[string]node {
-	nodes := append(removal(), writing()...)
+	nodes := append(removalNodes(), writeNodes()...)
 	out := make(map[string]node, len(nodes))
 
-	for _, one := range nodes {
-		out[one.name] = one
+	for _, n := range nodes {
+		out[n.name] = n
 	}
 
 	return out
 })
 
-// removal is the part of the tree that no when gates.
-func removal() []node {
+// removalNodes returns the part of the tree before when: detach and delete.
+func removalNodes() []node {
 	return []node{
-		check(root, "was the object detached before?", func(s State) bool { return s.Found == Detached },
-			leave(yes, ReasonDetached), to(no, "foreign")),
-		check("foreign", "is it somebody else's, and the resource being deleted?",
-			func(s State) bool { return s.Found == Unmanaged && s.DeleteEvent },
-			leave(yes, ReasonNotManaged), to(no, "detach")),
-		gate("detach", "lifecycle.detach.when", False, func(s State) Value { return s.Detach },
-			to("true", "detachIt"), fail("error", ReasonGate), to("false", "delete")),
-		choice("detachIt", "what is there to detach?", found,
-			act("managed", Detach, ReasonDetach), act("deleting", Detach, ReasonDetach),
-			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged)),
-		gate("delete", "lifecycle.delete.when", False, func(s State) Value { return s.Delete },
-			to("true", "deleteIt"), fail("error", ReasonGate), to("false", "stale")),
-		choice("deleteIt", "what is there to delete?", found,
-			act("managed", Delete, ReasonDelete), act("deleting", Delete, ReasonDelete),
-			leave("absent", ReasonNothingThere), leave("unmanaged", ReasonNotManaged)),
+		boolNode(root, "was the object detached before?", func(s State) bool { return s.Object == Detached },
+			skipAll(yes, ReasonDetached), branchTo(no, "foreign")),
+		boolNode("foreign", "is the object unmanaged, and is the resource being deleted?",
+			func(s State) bool { return s.Object == Unmanaged && s.ResourceDeleting },
+			skipAll(yes, ReasonNotManaged), branchTo(no, "detach")),
+		gateNode("detach", "lifecycle.detach.when", False, func(s State) Value { return s.Detach },
+			branchTo("true", "detachIt"), failWith("error", ReasonGate), branchTo("false", "delete")),
+		choiceNode("detachIt", "in which state is the object to detach?", objectState,
+			actWith("managed", Detach, ReasonDetach), actWith("deleting", Detach, ReasonDetach),
+			skipAll("absent", ReasonNothingThere), skipAll("unmanaged", ReasonNotManaged)),
+		gateNode("delete", "lifecycle.delete.when", False, func(s State) Value { return s.Delete },
+			branchTo("true", "deleteIt"), failWith("error", ReasonGate), branchTo("false", "stale")),
+		choiceNode("deleteIt", "in which state is the object to delete?", objectState,
+			actWith("managed", Delete, ReasonDelete), actWith("deleting", Delete, ReasonDelete),
+			skipAll("absent", ReasonNothingThere), skipAll("unmanaged", ReasonNotManaged)),
 	}
 }
 
-// writing is the part of the tree that a stale event does not reach.
-func writing() []node {
+// writeNodes returns the part of the tree that a stale event does not reach, after the check for
+// stale events.
+func writeNodes() []node {
 	return []node{
-		check("stale", "is it managed, and newer than the event?",
-			func(s State) bool { return (s.Found == Managed || s.Found == Deleting) && s.Generation > 0 },
-			leave(yes, ReasonStale), to(no, "when")),
-		gate("when", "when", True, func(s State) Value { return s.When },
-			to("true", "exists"), skip("false", ReasonWhen), fail("error", ReasonGate)),
-		check("exists", "is there an object?", func(s State) bool { return s.Found != Absent },
-			to(yes, "recreate"), to(no, "manifest")),
-		gate("recreate", "lifecycle.recreate.when", False, func(s State) Value { return s.Recreate },
-			to("true", "mayMake"), fail("error", ReasonGate), to("false", "pending")),
-		choice("mayMake", "can it be made anew?", mayMake,
-			act(yes, Recreate, ReasonRecreate), skip("still being deleted", ReasonDeletionPending), fail("not ours", ReasonNotManaged)),
-		check("pending", "is it being deleted?", func(s State) bool { return s.Found == Deleting },
-			skip(yes, ReasonDeletionPending), to(no, "patch")),
-		gate("patch", "any of lifecycle.patch[].when", False, anyPatch,
-			to("true", "mayPatch"), fail("error", ReasonGate), to("false", "manifest")),
-		check("mayPatch", "is it ours to patch?", func(s State) bool { return s.Found == Managed },
-			act(yes, Patch, ReasonPatch), fail(no, ReasonNotManaged)),
-		check("manifest", "is there a manifest?", func(s State) bool { return !s.PatchOnly },
-			to(yes, "apply"), skip(no, ReasonNoManifest)),
-		gate("apply", "lifecycle.apply.when", True, func(s State) Value { return s.Apply },
-			to("true", "outdated"), skip("false", ReasonApplyWhen), fail("error", ReasonGate)),
-		choice("outdated", "which generation is there?", outdated,
-			act("none", Apply, ReasonCreate), act("an older one", Apply, ReasonGeneration),
-			skip("the event's", ReasonUnchanged), fail("not ours", ReasonNotManaged)),
+		boolNode("stale", "is the object managed, and newer than the event?",
+			func(s State) bool { return (s.Object == Managed || s.Object == Deleting) && s.Generation > 0 },
+			skipAll(yes, ReasonStale), branchTo(no, "when")),
+		gateNode("when", "when", True, func(s State) Value { return s.When },
+			branchTo("true", "exists"), skipAndPrune("false", ReasonWhen), failWith("error", ReasonGate)),
+		boolNode("exists", "does the object exist?", func(s State) bool { return s.Object != Absent },
+			branchTo(yes, "recreate"), branchTo(no, "manifest")),
+		gateNode("recreate", "lifecycle.recreate.when", False, func(s State) Value { return s.Recreate },
+			branchTo("true", "canRecreate"), failWith("error", ReasonGate), branchTo("false", "pending")),
+		choiceNode("canRecreate", "can the object be recreated?", canRecreate,
+			actWith(yes, Recreate, ReasonRecreate), skipAndPrune("still being deleted", ReasonDeletionPending),
+			failWith("unmanaged", ReasonNotManaged)),
+		boolNode("pending", "is the object being deleted?", func(s State) bool { return s.Object == Deleting },
+			skipAndPrune(yes, ReasonDeletionPending), branchTo(no, "patch")),
+		gateNode("patch", "any of lifecycle.patch[].when", False, combinePatchGates,
+			branchTo("true", "canPatch"), failWith("error", ReasonGate), branchTo("false", "manifest")),
+		boolNode("canPatch", "is the object managed?", func(s State) bool { return s.Object == Managed },
+			actWith(yes, Patch, ReasonPatch), failWith(no, ReasonNotManaged)),
+		boolNode("manifest", "does the entry have a manifest?", func(s State) bool { return !s.PatchOnly },
+			branchTo(yes, "apply"), skipAndPrune(no, ReasonNoManifest)),
+		gateNode("apply", "lifecycle.apply.when", True, func(s State) Value { return s.Apply },
+			branchTo("true", "outdated"), skipAndPrune("false", ReasonApplyWhen), failWith("error", ReasonGate)),
+		choiceNode("outdated", "which generation was the object applied for?", appliedGeneration,
+			actWith("none", Apply, ReasonCreate), actWith("an older one", Apply, ReasonGeneration),
+			skipAndPrune("the event's", ReasonUnchanged), failWith("unmanaged", ReasonNotManaged)),
 	}
 }
 
-func mayMake(state State) string {
+func canRecreate(state State) string {
 	switch {
-	case state.Found == Unmanaged:
-		return "not ours"
-	case state.Found == Deleting && !state.Retain:
+	case state.Object == Unmanaged:
+		return "unmanaged"
+	case state.Object == Deleting && !state.HasRetention:
 		return "still being deleted"
 	default:
 		return yes
 	}
 }
 
-func outdated(state State) string {
+func appliedGeneration(state State) string {
 	switch {
-	case state.Found == Absent:
+	case state.Object == Absent:
 		return "none"
-	case state.Found == Unmanaged:
-		return "not ours"
+	case state.Object == Unmanaged:
+		return "unmanaged"
 	case state.Generation == 0:
 		return "the event's"
 	default:

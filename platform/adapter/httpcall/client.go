@@ -28,123 +28,125 @@ import (
 )
 
 const (
-	// MaxBody of an answer, in bytes.
+	// MaxBody is the maximum size of a response body, in bytes.
 	MaxBody = 4 << 20
 
 	maxRedirects = 5
 )
 
-// How the pauses between tries grow.
+// Types of back-off between attempts.
 const (
 	Exponential = "exponential"
 	Linear      = "linear"
 	Constant    = "constant"
 )
 
-// Options of New.
+// Options configure a Client. API is required.
 type Options struct {
-	// API is the fleet API, complete, and gives the defaults of every call.
+	// API is the complete configuration of the fleet API. It contains the defaults of all calls.
 	API adapter.HyperFleetAPI
-	// Transport of the connections. Default: that of kit/httpbound.
+	// Transport sends the requests. Default: the transport of kit/httpbound.
 	Transport http.RoundTripper
-	// Calls, if there, count and time each try.
-	Calls *metrics.Calls
-	// Clock of pauses. Default: the real one.
+	// Calls, if set, counts and times each attempt.
+	Calls *metrics.CallMetrics
+	// Clock is the clock of the delays between attempts. Default: the real clock.
 	Clock clock.Clock
 }
 
-// Client makes calls. It may be used from any goroutine.
+// Client sends calls. It is safe for concurrent use.
 type Client struct {
 	api   adapter.HyperFleetAPI
 	base  *url.URL
 	http  *http.Client
 	clock clock.Clock
-	// random gives numbers in [0,1) for the jitter.
+	// random returns numbers in [0,1) for the jitter.
 	random func() float64
 }
 
-// Request is one call; its texts are rendered.
+// Request is one call with rendered texts.
 type Request struct {
-	// Method; empty is GET.
+	// Method is the HTTP method. Default: GET.
 	Method string
 	// URL is absolute, or relative to the fleet API's root.
 	URL string
-	// Header of this call alone.
+	// Header contains the headers of this call.
 	Header http.Header
-	// Body, possibly empty. A body without a Content-Type is application/json.
+	// Body may be empty. The default Content-Type of a body is application/json.
 	Body string
-	// Timeout of one try. Default: that of the API.
+	// Timeout is the timeout of one attempt. Default: the timeout of Options.API.
 	Timeout time.Duration
-	// Attempts is how often it is tried, at most adapter.MaxAttempts. Default: that of the API.
+	// Attempts is the maximum number of attempts, at most adapter.MaxAttempts. Default: the number of
+	// Options.API.
 	Attempts int
-	// Backoff is Exponential, Linear or Constant. Default: that of the API.
+	// Backoff is Exponential, Linear or Constant. Default: the back-off of Options.API.
 	Backoff string
 }
 
-// Response is an answer of class 2xx.
+// Response is a response with a status of class 2xx.
 type Response struct {
 	Status int
 	Body   []byte
 }
 
-// New checks the options. The fleet API's base URL is http or https, without user,
-// query or fragment.
+// New creates a client. It returns an error if the base URL of the fleet API is not http or https, or has a
+// user, a query or a fragment.
 func New(options Options) (*Client, error) {
-	base, ok := client.ParseBase(options.API.BaseURL)
+	base, ok := client.ParseBaseURL(options.API.BaseURL)
 	if !ok {
-		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, with the token in auth.token_path")
+		return nil, errors.New("clients.hyperfleet_api.base_url: want http(s)://HOST:PORT; put the token into the file auth.token_path")
 	}
 
 	if base.Path == "" {
-		base.Path = "/" // JoinPath would leave it out
+		base.Path = "/" // JoinPath would omit the slash
 	}
 
 	c := &Client{
 		api: options.API, base: base, clock: cmp.Or[clock.Clock](options.Clock, clock.RealClock{}), random: rand.Float64,
 	}
 
-	transport, err := c.transport(options)
+	transport, err := c.newTransport(options)
 	if err != nil {
 		return nil, err
 	}
 
-	c.http = &http.Client{Transport: transport, CheckRedirect: redirect}
+	c.http = &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 
 	return c, nil
 }
 
-// transport adds to the plain one what every try needs.
-func (c *Client) transport(options Options) (http.RoundTripper, error) {
+// transport returns the transport of all attempts. It sends the credentials of the fleet API only to the
+// fleet API.
+func (c *Client) newTransport(options Options) (http.RoundTripper, error) {
 	toAPI, toOthers := options.Transport, options.Transport
 	if options.Transport == nil {
-		own, err := client.Network(c.api.CAFile)
+		own, err := client.NewNetworkTransport(c.api.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("clients.%w", err)
 		}
 
-		plain := httpbound.Plain()
+		plain := httpbound.NewTransport()
 		plain.MaxIdleConnsPerHost = own.MaxIdleConnsPerHost
-		own.ResponseHeaderTimeout, plain.ResponseHeaderTimeout = 0, 0 // each try has its own
+		own.ResponseHeaderTimeout, plain.ResponseHeaderTimeout = 0, 0 // each attempt has its own timeout
 
-		toAPI, toOthers = httpbound.Transport(own), httpbound.Transport(plain)
+		toAPI, toOthers = httpbound.LimitBodies(own), httpbound.LimitBodies(plain)
 	}
 
 	if options.Calls != nil {
-		toAPI = options.Calls.Transport("hyperfleet_api", nil, toAPI)
-		toOthers = options.Calls.Transport("api_call", nil, toOthers)
+		toAPI = options.Calls.WrapTransport("hyperfleet_api", nil, toAPI)
+		toOthers = options.Calls.WrapTransport("api_call", nil, toOthers)
 	}
 
-	return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !c.isAPI(r.URL) {
 			return toOthers.RoundTrip(r)
 		}
 
-		return c.toAPI(r, toAPI)
+		return c.sendToAPI(r, toAPI)
 	}), nil
 }
 
-// toAPI sends what only the fleet API is sent.
-func (c *Client) toAPI(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+// sendToAPI adds the default headers and the token of the fleet API to a request and sends it.
+func (c *Client) sendToAPI(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 	r = r.Clone(r.Context())
 
 	for name, value := range c.api.DefaultHeaders {
@@ -154,7 +156,7 @@ func (c *Client) toAPI(r *http.Request, next http.RoundTripper) (*http.Response,
 	}
 
 	if file := c.api.Auth.TokenPath; file != "" && r.Header.Get("Authorization") == "" {
-		token, err := client.Token(file)
+		token, err := client.ReadToken(file)
 		if err != nil {
 			return nil, err
 		}
@@ -165,18 +167,20 @@ func (c *Client) toAPI(r *http.Request, next http.RoundTripper) (*http.Response,
 	return next.RoundTrip(r)
 }
 
-// isAPI compares origins: what the fleet API may be told, no other host and no other
-// port of the same host may.
+// isAPI reports whether a URL has the origin of the fleet API. Other hosts, and other ports of the same host,
+// must not get the credentials of the fleet API.
 func (c *Client) isAPI(target *url.URL) bool {
-	return sameOrigin(target, c.base)
+	return isSameOrigin(target, c.base)
 }
 
-func sameOrigin(a, b *url.URL) bool { return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host) }
+func isSameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Host, b.Host)
+}
 
-// redirect follows redirects to where the first request went. What a call carries is
-// meant for the server that the task file names.
-func redirect(next *http.Request, via []*http.Request) error {
-	if !sameOrigin(next.URL, via[0].URL) {
+// checkRedirect permits redirects only to the origin of the first request, because the headers and the body of
+// a call are for the server in the task file.
+func checkRedirect(next *http.Request, via []*http.Request) error {
+	if !isSameOrigin(next.URL, via[0].URL) {
 		return http.ErrUseLastResponse
 	}
 
@@ -187,8 +191,8 @@ func redirect(next *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Do makes the call. An answer of another class than 2xx is a *StatusError; Transient
-// tells whether the same call may succeed later.
+// Do sends the call, with retries. It returns a *StatusError for a response with a status of another class
+// than 2xx. IsTransient reports whether the same call may succeed later.
 func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 	target, err := c.resolve(request.URL)
 	if err != nil {
@@ -200,34 +204,34 @@ func (c *Client) Do(ctx context.Context, request Request) (*Response, error) {
 	request.Attempts = min(cmp.Or(request.Attempts, c.api.RetryAttempts), adapter.MaxAttempts)
 	request.Backoff = cmp.Or(request.Backoff, c.api.RetryBackoff)
 
-	for try := 1; ; try++ {
-		response, err := c.once(ctx, target, request)
+	for attempt := 1; ; attempt++ {
+		response, err := c.doOnce(ctx, target, request)
 		if err == nil {
 			return response, nil
 		}
 
-		pause, again := c.pause(err, try, request)
-		if !again || ctx.Err() != nil {
+		delay, shouldRetry := c.retryDelay(err, attempt, request)
+		if !shouldRetry || ctx.Err() != nil {
 			return nil, err
 		}
 
-		if retry.Pause(ctx, c.clock, pause) != nil {
-			return nil, err // it says more than that the time is up
+		if retry.Sleep(ctx, c.clock, delay) != nil {
+			return nil, err // the error of the attempt has more information than the context's error
 		}
 	}
 }
 
-// once is one try.
-func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*Response, error) {
-	// The time of a try is not the injected clock's: it bounds a connection.
+// doOnce makes one attempt.
+func (c *Client) doOnce(ctx context.Context, target *url.URL, request Request) (*Response, error) {
+	// The timeout of an attempt uses the real clock, because it limits a connection.
 	bounded, cancel := context.WithTimeout(ctx, request.Timeout)
 	defer cancel()
 
-	where := request.Method + " " + shown(target)
+	call := request.Method + " " + redactURL(target)
 
 	httpRequest, err := http.NewRequestWithContext(bounded, request.Method, target.String(), strings.NewReader(request.Body))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, bare(err))
+		return nil, fmt.Errorf("%s: %w", call, stripURL(err))
 	}
 
 	maps.Copy(httpRequest.Header, request.Header)
@@ -238,56 +242,55 @@ func (c *Client) once(ctx context.Context, target *url.URL, request Request) (*R
 
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(httpRequest.Header))
 
-	answer, err := c.http.Do(httpRequest)
+	response, err := c.http.Do(httpRequest)
 	if err != nil {
-		return nil, &networkError{where: where, err: bare(err)}
+		return nil, &networkError{call: call, err: stripURL(err)}
 	}
-	defer answer.Body.Close() //nolint:errcheck // it was read, or is of no use
+	defer response.Body.Close() //nolint:errcheck // the body was read, or is not used
 
-	read, err := io.ReadAll(io.LimitReader(answer.Body, MaxBody+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, MaxBody+1))
 	if err != nil {
-		return nil, &networkError{where: where, err: fmt.Errorf("read the answer: %w", bare(err))}
+		return nil, &networkError{call: call, err: fmt.Errorf("read response: %w", stripURL(err))}
 	}
 
-	if len(read) > MaxBody {
-		return nil, fmt.Errorf("%s: the answer is larger than %d bytes", where, MaxBody)
+	if len(body) > MaxBody {
+		return nil, fmt.Errorf("%s: the response is larger than %d bytes", call, MaxBody)
 	}
 
-	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		answer.Body = io.NopCloser(bytes.NewReader(read))
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		response.Body = io.NopCloser(bytes.NewReader(body))
 
-		return nil, c.statusError(where, target, answer)
+		return nil, c.newStatusError(call, target, response)
 	}
 
-	return &Response{Status: answer.StatusCode, Body: read}, nil
+	return &Response{Status: response.StatusCode, Body: body}, nil
 }
 
-// pause says whether to try again, and after how long.
-func (c *Client) pause(err error, try int, request Request) (time.Duration, bool) {
-	if try >= request.Attempts || !Transient(err) {
+// retryDelay returns the delay before the next attempt, and false if the call must not be retried.
+func (c *Client) retryDelay(err error, attempt int, request Request) (time.Duration, bool) {
+	if attempt >= request.Attempts || !IsTransient(err) {
 		return 0, false
 	}
 
-	wait := c.api.BaseDelay
+	delay := c.api.BaseDelay
 
 	switch request.Backoff {
 	case Linear:
-		wait *= time.Duration(try)
+		delay *= time.Duration(attempt)
 	case Exponential:
-		wait <<= try - 1
+		delay <<= attempt - 1
 	}
 
-	wait = min(wait, c.api.MaxDelay)
+	delay = min(delay, c.api.MaxDelay)
 
 	const jitter = 0.1
-	wait += time.Duration((2*c.random() - 1) * jitter * float64(wait))
+	delay += time.Duration((2*c.random() - 1) * jitter * float64(delay))
 
 	var status *StatusError
-	if errors.As(err, &status) && status.retryAfter > wait {
-		// A server that wants to be left alone for longer than is waited here is asked
-		// again with the next event.
+	if errors.As(err, &status) && status.retryAfter > delay {
+		// If the server's Retry-After is longer than MaxDelay, only the next event sends the call again.
 		return status.retryAfter, status.retryAfter <= c.api.MaxDelay
 	}
 
-	return wait, true
+	return delay, true
 }

@@ -85,14 +85,14 @@ func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *http
 		t.Fatal(err)
 	}
 
-	client.Jitter(middle)
+	client.SetRandom(middle)
 
 	return client
 }
 
 // complete is the configuration as the adapter loads it.
 func complete(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
-	out := task.Deployment(false).Default.Clients.HyperFleetAPI
+	out := task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI
 	out.BaseURL, out.CAFile, out.Auth, out.DefaultHeaders = api.BaseURL, api.CAFile, api.Auth, api.DefaultHeaders
 	out.MaxDelay = gocmp.Or(api.MaxDelay, out.MaxDelay)
 	out.RetryAttempts = gocmp.Or(api.RetryAttempts, out.RetryAttempts)
@@ -118,12 +118,12 @@ func TestWhereCallsGo(t *testing.T) {
 		"an href of the API":         {url: "/api/hyperfleet/v1/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
 		"escapes stay":               {url: "clusters/a%2Fb", want: "/fleet/api/hyperfleet/v1/clusters/a%2Fb"},
 		"absolute":                   {url: base + "/elsewhere?x=1", want: "/elsewhere?x=1"},
-		"a value that climbs":        {url: "clusters/../leases/x", fails: "no . and .."},
-		"an escaped climb":           {url: "clusters/%2e%2e/leases/x", fails: "no . and .."},
+		"a value that climbs":        {url: "clusters/../leases/x", fails: "must not contain . or .."},
+		"an escaped climb":           {url: "clusters/%2e%2e/leases/x", fails: "must not contain . or .."},
 		"empty":                      {url: " ", fails: "empty"},
 		"files are not read":         {url: "file:///etc/passwd", fails: "only http and https"},
-		"no scheme":                  {url: "//host/path", fails: "write the scheme"},
-		"no URL":                     {url: "http://[", fails: "does not parse"},
+		"no scheme":                  {url: "//host/path", fails: "the scheme is missing"},
+		"no URL":                     {url: "http://[", fails: "is invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +132,7 @@ func TestWhereCallsGo(t *testing.T) {
 
 			switch {
 			case tc.fails != "":
-				if err == nil || !strings.Contains(err.Error(), tc.fails) || httpcall.Transient(err) {
+				if err == nil || !strings.Contains(err.Error(), tc.fails) || httpcall.IsTransient(err) {
 					t.Errorf("got %v, want a lasting error with %q", err, tc.fails)
 				}
 			case err != nil:
@@ -221,7 +221,7 @@ func TestJitterIsTenPercentAtMost(t *testing.T) {
 		base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 
 		client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, timer)
-		client.Jitter(func() float64 { return random })
+		client.SetRandom(func() float64 { return random })
 
 		_, _ = client.Do(t.Context(), httpcall.Request{URL: "x", Attempts: 2})
 
@@ -269,7 +269,7 @@ func TestTheTokenIsTheFleetAPIsAlone(t *testing.T) {
 	}
 
 	_, err := client.Do(t.Context(), httpcall.Request{URL: "away"})
-	if err == nil || !strings.Contains(err.Error(), "another host") || httpcall.Transient(err) {
+	if err == nil || !strings.Contains(err.Error(), "another host") || httpcall.IsTransient(err) {
 		t.Errorf("a redirect away: %v", err)
 	}
 
@@ -418,7 +418,7 @@ func TestATryThatHangsIsGivenUp(t *testing.T) {
 	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{})
 
 	_, err := client.Do(t.Context(), httpcall.Request{URL: "x", Timeout: time.Millisecond, Attempts: 2})
-	if !httpcall.Transient(err) || !errors.Is(err, context.DeadlineExceeded) {
+	if !httpcall.IsTransient(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want a transient timeout", err)
 	}
 }

@@ -3,5 +3,5 @@
 
 package httpcall
 
-// Jitter has the pauses by chance be by these numbers, in [0,1).
-func (c *Client) Jitter(random func() float64) { c.random = random }
+// SetRandom replaces the random numbers in [0,1) of the jitter.
+func (c *Client) SetRandom(random func() float64) { c.random = random }

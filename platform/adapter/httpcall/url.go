@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// root is where the fleet API lives below its base URL.
+// root is the path of the fleet API below its base URL.
 const root = "api/hyperfleet/"
 
-// resolve gives the URL that a call goes to. A relative one is below
-// /api/hyperfleet/VERSION of the fleet API, or below / if it begins with api/.
+// resolve returns the absolute URL of a call. A relative URL is below /api/hyperfleet/VERSION of the fleet
+// API, or below its base URL if it starts with api/.
 func (c *Client) resolve(text string) (*url.URL, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -24,24 +24,24 @@ func (c *Client) resolve(text string) (*url.URL, error) {
 
 	target, err := url.Parse(text)
 	if err != nil {
-		return nil, errors.New("api_call: the URL does not parse") // the text may hold a secret
+		return nil, errors.New("api_call: the URL is invalid") // the text is omitted because it may contain a secret
 	}
 
 	if target.IsAbs() {
 		if target.Scheme != "http" && target.Scheme != "https" || target.Host == "" {
-			return nil, fmt.Errorf("api_call: %s: only http and https are spoken", shown(target))
+			return nil, fmt.Errorf("api_call: %s: only http and https are supported", redactURL(target))
 		}
 
 		return target, nil
 	}
 
 	if target.Host != "" {
-		return nil, fmt.Errorf("api_call: %s: write the scheme, http or https", shown(target))
+		return nil, fmt.Errorf("api_call: %s: the scheme is missing; write http or https", redactURL(target))
 	}
 
-	// A value put into a path must not climb out of the place that the task file names.
+	// A rendered value must not lead out of the path in the task file.
 	if slices.ContainsFunc(strings.Split(target.Path, "/"), func(s string) bool { return s == ".." || s == "." }) {
-		return nil, fmt.Errorf("api_call: %s: a relative URL has no . and .. in it", shown(target))
+		return nil, fmt.Errorf("api_call: %s: a relative URL must not contain . or .. as a part", redactURL(target))
 	}
 
 	relative := strings.TrimPrefix(target.EscapedPath(), "/")
@@ -55,7 +55,7 @@ func (c *Client) resolve(text string) (*url.URL, error) {
 	return out, nil
 }
 
-// shown is a URL for texts: without user and query, which may hold secrets.
-func shown(target *url.URL) string {
+// redactURL returns a URL for messages, without user and query, which may contain secrets.
+func redactURL(target *url.URL) string {
 	return (&url.URL{Scheme: target.Scheme, Host: target.Host, Path: target.Path}).String()
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// fetch makes a call of a param or a precondition, and gives its answer: JSON, or nil for
-// an answer without a body. A 404 is a value that is not there.
+// fetch sends the call of a param or a precondition and returns the decoded JSON of the response, or
+// nil for a response without a body. If the fleet API responds with a problem of status 404, the error
+// wraps errAbsent.
 func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, error) {
-	_, response, err := r.call(ctx, call, step)
+	_, response, err := r.callAPI(ctx, call, step)
 	if err != nil {
 		if status, ok := errors.AsType[*httpcall.StatusError](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
 			err = fmt.Errorf("%w: %w", errAbsent, err)
@@ -29,46 +30,46 @@ func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, e
 	}
 
 	if len(response.Body) == 0 {
-		return nil, nil //nolint:nilnil // no value is one
+		return nil, nil //nolint:nilnil // null is a value
 	}
 
-	answer, err := decode(response.Body)
+	value, err := decodeJSON(response.Body)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: read the answer: %w", call.Method, call.URL, err)
+		return nil, fmt.Errorf("%s %s: decode response: %w", call.Method, call.URL, err)
 	}
 
-	r.learn(answer)
+	r.recordResponse(value)
 
-	return answer, nil
+	return value, nil
 }
 
-// learn takes out of an answer what it says of the event's own resource.
-func (r *run) learn(answer any) {
-	resource, ok := answer.(map[string]any)
-	if !ok || resource["id"] != r.about.ResourceID {
+// recordResponse records the state of the event's resource, if a response contains the resource.
+func (r *run) recordResponse(value any) {
+	resource, ok := value.(map[string]any)
+	if !ok || resource["id"] != r.event.ResourceID {
 		return
 	}
 
 	generation, _ := resource["generation"].(int64)
-	r.know(generation, resource["deleted_time"] != nil)
+	r.recordResource(generation, resource["deleted_time"] != nil)
 }
 
-func (r *run) know(generation int64, deleting bool) {
-	r.answered, r.deleting = true, deleting
-	r.current = max(r.current, generation)
+func (r *run) recordResource(generation int64, deleting bool) {
+	r.resourceKnown, r.deleting = true, deleting
+	r.currentGeneration = max(r.currentGeneration, generation)
 }
 
-// call renders and makes one call, and gives what was sent and what came back.
-func (r *run) call(ctx context.Context, call *task.APICall, step *Step) (httpcall.Request, *httpcall.Response, error) {
+// callAPI renders and sends one call, and returns the request and the response.
+func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (httpcall.Request, *httpcall.Response, error) {
 	step.Call = &Call{Method: call.Method}
 
-	request, err := render(call, r.vars)
+	request, err := renderRequest(call, r.vars)
 	if err != nil {
 		return request, nil, err
 	}
 
 	step.Call.URL = call.URL.String()
-	if r.p.Values {
+	if r.p.IncludeValues {
 		step.Call.URL = request.URL
 	}
 
@@ -83,31 +84,31 @@ func (r *run) call(ctx context.Context, call *task.APICall, step *Step) (httpcal
 		step.Call.Status = status.Status
 
 		if status.Gone {
-			// It may be another resource that the call was about.
-			err = errors.Join(err, r.ask(ctx))
+			// The call may have been for another resource, so read the event's resource.
+			err = errors.Join(err, r.readResource(ctx))
 		}
 	}
 
 	return request, nil, err
 }
 
-// ask has the API say what is true of the event's own resource now.
-func (r *run) ask(ctx context.Context) error {
-	resource, err := r.p.api.Get(ctx, r.about.ResourceID)
+// readResource reads the event's resource from the API and records its state.
+func (r *run) readResource(ctx context.Context) error {
+	resource, err := r.p.api.Get(ctx, r.event.ResourceID)
 
 	switch {
 	case errors.Is(err, client.ErrNotFound):
 		r.gone = true
 	case err != nil:
-		return fmt.Errorf("ask whether the resource is being deleted: %w", err)
+		return fmt.Errorf("read resource from the API: %w", err)
 	default:
-		r.know(int64(resource.Generation), resource.DeletedTime != nil)
+		r.recordResource(int64(resource.Generation), resource.DeletedTime != nil)
 	}
 
 	return nil
 }
 
-func render(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
+func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 	request := httpcall.Request{
 		Method: call.Method, Timeout: call.Timeout, Attempts: call.Attempts, Backoff: call.Backoff, Header: http.Header{},
 	}
@@ -124,7 +125,7 @@ func render(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 		}
 
 		if strings.ContainsAny(value, "\r\n") {
-			return request, fmt.Errorf("api_call.headers %s: its value has more than one line", header.Name)
+			return request, fmt.Errorf("api_call.headers %s: the value has more than one line", header.Name)
 		}
 
 		request.Header.Add(header.Name, value)
@@ -139,14 +140,14 @@ func render(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 	return request, nil
 }
 
-// mayPass says whether trying the event again may help: the network, an outage, a limit,
-// a conflict, or the event's own time. What the task file does wrong, and what the cluster
-// refuses, stays until a person fixes it.
-func mayPass(err error) bool {
+// isRetryable reports whether handling the event again may succeed: after errors of the network,
+// outages, rate limits, conflicts and timeouts. Errors of the task file and requests that the cluster
+// rejects are not retryable, because a person has to fix them.
+func isRetryable(err error) bool {
 	var (
-		status  *httpcall.StatusError
-		classed *errclass.Error
-		answer  *client.Error
+		statusErr *httpcall.StatusError
+		classErr  *errclass.Error
+		apiErr    *client.Error
 	)
 
 	switch {
@@ -154,20 +155,20 @@ func mayPass(err error) bool {
 		return false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return true
-	case errors.As(err, &status):
-		return httpcall.Transient(err) || misleading(status)
-	case errors.As(err, &classed):
-		return classed.Class() == errclass.Transient || classed.Class() == errclass.Resource
-	case errors.As(err, &answer):
-		return answer.Temporary()
+	case errors.As(err, &statusErr):
+		return httpcall.IsTransient(err) || isUnrelated(statusErr)
+	case errors.As(err, &classErr):
+		return classErr.Class() == errclass.Transient || classErr.Class() == errclass.Resource
+	case errors.As(err, &apiErr):
+		return apiErr.IsTransient()
 	default:
-		return httpcall.Transient(err)
+		return httpcall.IsTransient(err)
 	}
 }
 
-// misleading are answers that are about something else than the request: who asks, a
-// conflict with another writer, or a 404 of something that is not the fleet API.
-func misleading(status *httpcall.StatusError) bool {
+// isUnrelated reports whether a status is not caused by the request itself: a missing permission, a
+// conflict with another writer, or a 404 that is not a problem of the fleet API.
+func isUnrelated(status *httpcall.StatusError) bool {
 	switch status.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict:
 		return true

@@ -7,11 +7,11 @@
 //	            │ failed      │ unmet       │ failed    ▲
 //	            └─────────────┴─────────────┴───────────┘
 //
-// The post phase runs whatever came before. When something has failed, and the task file
-// did not itself report Available=False for the event's generation, the framework does:
-// so that a failure always shows at the resource, and Sentinel comes back soon.
+// The post phase runs after success, after failure and after an unmet precondition. If a phase has
+// failed and the task file did not report Available=False for the event's generation, the framework
+// reports it. The failure is then visible in the resource's status, and Sentinel sends the next event
+// soon.
 //
-// What happens to the event: failures that may go away by themselves are handed back to
-// the broker, which tries again; failures that a person has to fix are reported and the
-// event is done; an event that can't be meant is poison.
+// The pipeline returns transient failures to the broker, which delivers the event again. It reports
+// terminal failures, which a person has to fix, and the event is done. A malformed event is poison.
 package pipeline

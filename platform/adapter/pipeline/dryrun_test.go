@@ -24,7 +24,7 @@ import (
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func demo() *adapter.Deployment {
-	out := task.Deployment(false).Default
+	out := task.NewDeploymentSpec(false).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "demo", Version: "1"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = "http://fleet.example"
 
@@ -154,13 +154,13 @@ func TestDryRunSaysWhatItPassedOver(t *testing.T) {
 		"another adapter's label": {
 			`{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"c1","labels":{"hyperfleet.io/adapter":"demo"}}}`, nil,
 			[]string{
-				"\nAdapter dry-run: assumed, as there is no --config;",
-				"\nPassed over\n  Job.batch c1/x: its label hyperfleet.io/adapter is \"demo\" (\"dry-run\" is asked for), it has no label hyperfleet.io/resource-id",
+				"\nAdapter: dry-run (assumed, because --config is not set;",
+				"\nObjects not found by any discovery\n  Job.batch c1/x: label hyperfleet.io/adapter is \"demo\" (want \"dry-run\"), label hyperfleet.io/resource-id is missing",
 			},
 		},
 		"a kind that no entry has": {
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"c1"}}`, demo(),
-			[]string{"\nPassed over\n  Pod c1/x: nothing asks for a Pod of this name and namespace\n"},
+			[]string{"\nObjects not found by any discovery\n  Pod c1/x: no discovery looks for a Pod with this name and namespace\n"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -201,14 +201,14 @@ func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 	}{
 		"no event":         {func(o *dryrun.Options) { o.Event = []byte("{") }, "read event"},
 		"an unknown field": {func(o *dryrun.Options) { o.Responses = []byte(`{"answers":[]}`) }, "answers: unknown field"},
-		"no pattern":       {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"responses":[{"statusCode":200}]}]}`) }, "say which calls"},
+		"no pattern":       {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"responses":[{"statusCode":200}]}]}`) }, "set a pattern"},
 		"a broken pattern": {func(o *dryrun.Options) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"("},"responses":[{"statusCode":200}]}]}`)
 		}, "urlPattern"},
 		"no answer": {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"}}]}`) }, "at least one"},
 		"no status": {func(o *dryrun.Options) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"},"responses":[{}]}]}`)
-		}, "no HTTP status"},
+		}, "not an HTTP status"},
 		"no objects":           {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
 		"one of three keys":    {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{},"a":{"kind":"Pod"}}`) }, "below existing and created"},
 		"an object of no kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},

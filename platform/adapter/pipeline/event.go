@@ -16,46 +16,47 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/events"
 )
 
-// ErrMalformed is an event that nobody can handle: of another type, or without what every
-// event has. Trying it again changes nothing.
+// ErrMalformed is the error of an event with the wrong type or without required data. A redelivery
+// of the event would fail with the same error.
 var ErrMalformed = errors.New("malformed event")
 
-// parse reads what an event is about, and its data as expressions see it: the variable event.
-func parse(event cloudevents.Event) (EventTrace, map[string]any, error) {
-	about := EventTrace{ID: event.ID(), Type: event.Type()}
+// parseEvent returns the identity of an event and its data, which is the variable event of expressions.
+func parseEvent(event cloudevents.Event) (EventTrace, map[string]any, error) {
+	parsed := EventTrace{ID: event.ID(), Type: event.Type()}
 
-	if !isReconcile(event.Type()) {
-		return about, nil, fmt.Errorf("%w: its type is %q, want %sKIND%s",
+	if !isReconcileEvent(event.Type()) {
+		return parsed, nil, fmt.Errorf("%w: type is %q, want %sKIND%s",
 			ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
 	}
 
-	value, err := decode(event.Data())
+	value, err := decodeJSON(event.Data())
 	data, ok := value.(map[string]any)
 
 	if err != nil || !ok {
-		return about, nil, fmt.Errorf("%w: its data is no JSON object", ErrMalformed)
+		return parsed, nil, fmt.Errorf("%w: data is not a JSON object", ErrMalformed)
 	}
 
 	id, _ := data["id"].(string)
 	if id == "" || len(validation.IsValidLabelValue(id)) > 0 {
-		return about, nil, fmt.Errorf("%w: its data has no id that can be one", ErrMalformed)
+		return parsed, nil, fmt.Errorf("%w: data.id is missing or is not a valid label value", ErrMalformed)
 	}
 
 	generation, ok := data["generation"].(int64)
 	if !ok || generation < 1 || generation > math.MaxInt32 {
-		return about, nil, fmt.Errorf("%w: the generation in its data is no whole number from 1 on, of 32 bits", ErrMalformed)
+		return parsed, nil, fmt.Errorf("%w: data.generation is not a whole number from 1 to %d", ErrMalformed, math.MaxInt32)
 	}
 
-	about.Kind, _ = data["kind"].(string)
-	about.ResourceID, about.Generation = id, generation
+	parsed.Kind, _ = data["kind"].(string)
+	parsed.ResourceID, parsed.Generation = id, generation
 
-	return about, data, nil
+	return parsed, data, nil
 }
 
-// isReconcile knows the type of events, and the one that upstream's Sentinel gives them.
-func isReconcile(kind string) bool {
+// isReconcileEvent reports whether a type is that of a reconcile event of this platform or of
+// upstream's Sentinel.
+func isReconcileEvent(eventType string) bool {
 	for _, prefix := range []string{events.TypePrefix, events.UpstreamTypePrefix} {
-		rest, ok := strings.CutPrefix(kind, prefix)
+		rest, ok := strings.CutPrefix(eventType, prefix)
 		if ok && len(rest) > len(events.TypeSuffix) && strings.HasSuffix(rest, events.TypeSuffix) {
 			return true
 		}
@@ -64,12 +65,12 @@ func isReconcile(kind string) bool {
 	return false
 }
 
-// decode reads one JSON value: whole numbers are int64, the others float64. Errors don't hold
-// what was read.
-func decode(data []byte) (any, error) {
+// decodeJSON decodes one JSON value. It decodes whole numbers to int64 and other numbers to float64.
+// Its error does not contain the data.
+func decodeJSON(data []byte) (any, error) {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {
-		return nil, errors.New("it is no JSON")
+		return nil, errors.New("invalid JSON")
 	}
 
 	return value, nil

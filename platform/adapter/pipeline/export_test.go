@@ -9,8 +9,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
-// With replaces the resources phase.
-func (p *Pipeline) With(phase func(context.Context, resources.Input) (resources.Result, error)) *Pipeline {
+// WithResources replaces the resources phase.
+func (p *Pipeline) WithResources(phase func(context.Context, resources.Input) (resources.Result, error)) *Pipeline {
 	p.resources = phase
 
 	return p

@@ -29,7 +29,7 @@ func FuzzParse(f *testing.F) {
 		event.SetType(kind)
 		event.DataEncoded = encoded
 
-		about, data, err := parse(event)
+		about, data, err := parseEvent(event)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
 				t.Errorf("another error: %v", err)

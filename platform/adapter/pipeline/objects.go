@@ -12,31 +12,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
-// resources runs the resources phase.
-func (r *run) resources(ctx context.Context) {
+// runResources runs the resources phase.
+func (r *run) runResources(ctx context.Context) {
 	if len(r.p.Task.Resources) == 0 {
 		return
 	}
 
-	// No call of the task file may have shown it.
-	if !r.answered {
-		if err := r.ask(ctx); err != nil {
-			r.fail(PhaseResources, "", err)
+	// The calls of the task file may not have returned the event's resource.
+	if !r.resourceKnown {
+		if err := r.readResource(ctx); err != nil {
+			r.recordFailure(PhaseResources, "", err)
 
 			return
 		}
 	}
 
-	if r.gone || r.outdated() {
+	if r.gone || r.isOutdated() {
 		return
 	}
 
-	r.vars["adapter"] = r.adapter()
+	r.vars["adapter"] = r.adapterVariable()
 
 	result, err := r.p.resources(ctx, resources.Input{
 		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
-		ResourceID: r.about.ResourceID, Generation: r.about.Generation, Deleting: r.deleting,
-		Seen: r.p.seen, Clock: r.p.Clock, Log: r.p.Log,
+		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.deleting,
+		Generations: r.p.generations, Clock: r.p.Clock, Log: r.p.Log,
 	})
 	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes
 
@@ -45,45 +45,45 @@ func (r *run) resources(ctx context.Context) {
 	}
 
 	step := ""
-	if failed := result.Failed(); len(failed) > 0 {
+	if failed := result.FailedOutcomes(); len(failed) > 0 {
 		step = failed[0].Resource
 	}
 
-	r.fail(PhaseResources, step, err)
-	r.transient = again(result, err)
+	r.recordFailure(PhaseResources, step, err)
+	r.transient = shouldRedeliver(result, err)
 }
 
-// again: one entry that may do better next time is enough.
-func again(result resources.Result, err error) bool {
-	failed := result.Failed()
+// shouldRedeliver reports whether at least one failed entry may succeed when the event is handled again.
+func shouldRedeliver(result resources.Result, err error) bool {
+	failed := result.FailedOutcomes()
 	if len(failed) == 0 {
-		return mayPass(err)
+		return isRetryable(err)
 	}
 
-	return slices.ContainsFunc(failed, func(o resources.Outcome) bool { return mayPass(o.Err) })
+	return slices.ContainsFunc(failed, func(o resources.Outcome) bool { return isRetryable(o.Err) })
 }
 
-func stale(result resources.Result) bool {
+func isStale(result resources.Result) bool {
 	return slices.ContainsFunc(result.Outcomes, func(o resources.Outcome) bool {
 		return o.Reason == string(gates.ReasonStale)
 	})
 }
 
-// adapter is the variable adapter: who the adapter is, and how the event went so far. A
-// when of an entry that is false is no reason for resourcesSkipped: that is about
-// preconditions alone.
-func (r *run) adapter() map[string]any {
+// adapterVariable returns the value of the variable adapter: the identity of the adapter and the
+// current result of the event. Only an unmet precondition sets resourcesSkipped, not a false when of
+// an entry.
+func (r *run) adapterVariable() map[string]any {
 	failures, outcomes := map[string]any{}, map[string]any{}
 	out := map[string]any{
 		"name": r.p.Deployment.Adapter.Name, "version": r.p.Deployment.Adapter.Version, "frameworkVersion": r.p.FrameworkVersion,
-		"executionStatus": "success", "resourcesSkipped": r.skipped != "", "skipReason": r.skipped,
+		"executionStatus": "success", "resourcesSkipped": r.skipReason != "", "skipReason": r.skipReason,
 		"errorReason": "", "errorMessage": "", "executionError": nil,
 		"resourceErrors": failures, "resourceOutcomes": outcomes,
 	}
 
 	if err := r.result.Failure; err != nil {
-		out["executionStatus"], out["errorReason"], out["errorMessage"] = "failed", reason(r.result.Phase), short(err)
-		out["executionError"] = map[string]any{"phase": string(r.result.Phase), "step": r.step, "message": short(err)}
+		out["executionStatus"], out["errorReason"], out["errorMessage"] = "failed", phaseReason(r.result.Phase), shortenError(err)
+		out["executionError"] = map[string]any{"phase": string(r.result.Phase), "step": r.failedStep, "message": shortenError(err)}
 	}
 
 	for i := range r.result.Resources.Outcomes {
@@ -91,7 +91,7 @@ func (r *run) adapter() map[string]any {
 		outcomes[outcome.Resource] = map[string]any{"operation": string(outcome.Operation), "reason": outcome.Reason}
 
 		if outcome.Err != nil {
-			failures[outcome.Resource] = short(outcome.Err)
+			failures[outcome.Resource] = shortenError(outcome.Err)
 		}
 	}
 

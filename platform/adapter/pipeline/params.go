@@ -17,26 +17,26 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// maxParamFile is how long a file of a param may be, in bytes.
-const maxParamFile = 1 << 20
+// maxParamFileSize is the maximum size of a param's file, in bytes.
+const maxParamFileSize = 1 << 20
 
-// errAbsent is a value that is not there.
-var errAbsent = errors.New("there is no value")
+// errAbsent is the error of a value that is absent.
+var errAbsent = errors.New("the value is absent")
 
-// params takes the params in their order. One that is required and has no value ends the
-// phase; for one that is optional its default stands in, or null.
-func (r *run) params(ctx context.Context) {
+// evaluateParams evaluates the params in their order. If a required param has no value, the phase
+// fails. An optional param without a value gets its default, or null.
+func (r *run) evaluateParams(ctx context.Context) {
 	for i := range r.p.Task.Params {
 		param := &r.p.Task.Params[i]
-		step := Step{Name: param.Name, Source: source(param), Outcome: StepNotReached}
+		step := Step{Name: param.Name, Source: describeSource(param), Outcome: StepNotReached}
 
-		if r.going() {
+		if r.canContinue() {
 			step.Outcome = StepDone
 
-			if value, err := r.param(ctx, param, &step); err != nil {
-				r.missing(param, err, &step)
+			if value, err := r.evaluateParam(ctx, param, &step); err != nil {
+				r.handleMissingParam(param, err, &step)
 			} else {
-				r.give(param, value, &step)
+				r.setParam(param, value, &step)
 			}
 		}
 
@@ -44,13 +44,13 @@ func (r *run) params(ctx context.Context) {
 	}
 }
 
-// give makes a value a variable. The trace has it for dry runs alone, and never what a file
-// holds.
-func (r *run) give(param *task.Param, value any, step *Step) {
+// setParam sets the variable of a param. It adds the value to the trace only with
+// Options.IncludeValues, and never adds the content of a file.
+func (r *run) setParam(param *task.Param, value any, step *Step) {
 	r.vars[param.Name] = value
 
 	switch {
-	case !r.p.Values:
+	case !r.p.IncludeValues:
 	case param.File != nil:
 		step.Value = log.Redacted
 	default:
@@ -58,10 +58,10 @@ func (r *run) give(param *task.Param, value any, step *Step) {
 	}
 }
 
-// missing decides about a param without a value. A default stands in for what is not
-// there; it does not hide that the place where it might be could not be looked at.
-func (r *run) missing(param *task.Param, err error, step *Step) {
-	if err != errAbsent { //nolint:errorlint // a wrapped one says more than that
+// handleMissingParam handles a param without a value. A param with an absent value gets its default.
+// The default does not replace a value that could not be read, for example because a call failed.
+func (r *run) handleMissingParam(param *task.Param, err error, step *Step) {
+	if err != errAbsent { //nolint:errorlint // a wrapped error has more information
 		step.Error = err.Error()
 	}
 
@@ -72,19 +72,19 @@ func (r *run) missing(param *task.Param, err error, step *Step) {
 	}
 
 	switch {
-	case param.APICall != nil && !errors.Is(err, errAbsent), hard(err), param.Required && param.Default == nil:
+	case param.APICall != nil && !errors.Is(err, errAbsent), isHardError(err), param.Required && param.Default == nil:
 		step.Outcome = StepFailed
-		r.fail(PhaseParams, param.Name, fmt.Errorf("param %s: %w", param.Name, err))
+		r.recordFailure(PhaseParams, param.Name, fmt.Errorf("param %s: %w", param.Name, err))
 	case param.Default != nil:
 		step.Outcome = StepDefault
-		r.give(param, param.Default, step)
+		r.setParam(param, param.Default, step)
 	default:
 		step.Outcome = StepAbsent
 	}
 }
 
-// param takes one value.
-func (r *run) param(ctx context.Context, param *task.Param, step *Step) (any, error) {
+// evaluateParam returns the value of a param, and errAbsent if the value is absent or null.
+func (r *run) evaluateParam(ctx context.Context, param *task.Param, step *Step) (any, error) {
 	var (
 		value any
 		err   error
@@ -112,9 +112,10 @@ func (r *run) param(ctx context.Context, param *task.Param, step *Step) (any, er
 	return task.Convert(value, param.Type)
 }
 
-// readFile reads a file anew for each event. Its error names the file, not what is in it.
-func readFile(from *adapter.FileSource) (any, error) {
-	file, err := os.Open(from.Path)
+// readFile reads the file of a param, for each event again. Its error contains the path of the file, but
+// not its content.
+func readFile(source *adapter.FileSource) (any, error) {
+	file, err := os.Open(source.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", errAbsent, err)
 	}
@@ -122,25 +123,25 @@ func readFile(from *adapter.FileSource) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() //nolint:errcheck // the file was only read
 
-	data, err := io.ReadAll(io.LimitReader(file, maxParamFile+1))
+	data, err := io.ReadAll(io.LimitReader(file, maxParamFileSize+1))
 	if err != nil {
 		return nil, err
 	}
 
-	if len(data) > maxParamFile {
-		return nil, fmt.Errorf("file %s is larger than %d bytes", from.Path, maxParamFile)
+	if len(data) > maxParamFileSize {
+		return nil, fmt.Errorf("file %s is larger than %d bytes", source.Path, maxParamFileSize)
 	}
 
-	if from.Trim == nil || *from.Trim {
+	if source.Trim == nil || *source.Trim {
 		return strings.TrimSpace(string(data)), nil
 	}
 
 	return string(data), nil
 }
 
-func source(param *task.Param) string {
+func describeSource(param *task.Param) string {
 	switch {
 	case param.Path != nil:
 		return param.Path.String()

@@ -31,57 +31,57 @@ import (
 
 const tracerName = "github.com/hyperfleet/hyperfleet/platform/adapter"
 
-// Options of New. Deployment and Task are required and checked.
+// Options configure a Pipeline. Deployment and Task are required and must be validated.
 type Options struct {
 	Deployment *adapter.Deployment
-	// Task is what to do with events.
+	// Task is the compiled task file.
 	Task *task.Task
-	// Clients by the name of their transport.
+	// Clients are the clients by the name of their transport.
 	Clients map[string]transport.Client
-	// Keys of the HMAC. Without them objects carry none, as in dry runs.
+	// Keys sign and verify the HMAC of objects. If Keys is nil, as in dry runs, objects have no HMAC.
 	Keys *stamp.Keys
-	// FrameworkVersion is the program's.
+	// FrameworkVersion is the version of the program.
 	FrameworkVersion string
-	// Env are the environment variables that the task file sees.
+	// Env are the environment variables that the task file can read.
 	Env map[string]string
-	// Transport of calls to the fleet API and others. Default: the network.
+	// Transport sends the calls to the fleet API and to other servers. Default: the network.
 	Transport http.RoundTripper
-	// Calls, if there, count and time the calls.
-	Calls *metrics.Calls
-	// Values puts the values of params, captures and payloads into the trace: for dry
-	// runs, never for logs.
-	Values bool
-	// Clock. Default: the real one.
+	// Calls, if set, counts and times the calls.
+	Calls *metrics.CallMetrics
+	// IncludeValues adds the values of params, captures and payloads to the trace. Use it only for
+	// dry runs, and never if the trace is logged.
+	IncludeValues bool
+	// Clock is the clock of expressions, reports and retries. Default: the real clock.
 	Clock clock.Clock
-	// Log, also of the task file's own lines. Default: slog.Default.
+	// Log is the logger, also for the log lines of the task file. Default: slog.Default.
 	Log *slog.Logger
 }
 
-// Pipeline handles events. It may be used from any goroutine.
+// Pipeline handles events. It is safe for concurrent use.
 type Pipeline struct {
 	Options
 
-	// http makes the calls of the task file.
+	// http sends the calls of the task file.
 	http *httpcall.Client
-	// api takes the framework's own reports, and says whether a resource is gone.
-	api     *client.Client
-	stamper *stamp.Stamper
-	seen    *resources.Generations
-	// resources is the resources phase; tests have their own.
+	// api sends the framework's own reports, and reads resources.
+	api         *client.Client
+	stamper     *stamp.Stamper
+	generations *resources.Generations
+	// resources runs the resources phase. Tests replace it.
 	resources func(context.Context, resources.Input) (resources.Result, error)
-	// config and env are the variables of those names.
+	// config and env are the variables of the same names.
 	config, env map[string]any
 }
 
-// New makes the pipeline of an adapter.
+// New creates the pipeline of an adapter.
 func New(options Options) (*Pipeline, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
 
 	p := &Pipeline{
-		Options: options, seen: resources.NewGenerations(), resources: resources.Run,
+		Options: options, generations: resources.NewGenerations(), resources: resources.Run,
 		stamper: stamp.New(options.Deployment.Adapter.Name, options.Keys),
-		config:  task.Redacted(options.Deployment), env: map[string]any{},
+		config:  task.Redact(options.Deployment), env: map[string]any{},
 	}
 	for name, value := range options.Env {
 		p.env[name] = value
@@ -92,16 +92,16 @@ func New(options Options) (*Pipeline, error) {
 	p.http, errHTTP = httpcall.New(httpcall.Options{
 		API: options.Deployment.Clients.HyperFleetAPI, Transport: options.Transport, Calls: options.Calls, Clock: options.Clock,
 	})
-	p.api, errAPI = APIClient(options.Deployment, client.Options{
+	p.api, errAPI = NewAPIClient(options.Deployment, client.Options{
 		Calls: options.Calls, Transport: options.Transport, Clock: options.Clock,
 	})
 
 	return p, errors.Join(errHTTP, errAPI)
 }
 
-// APIClient is the framework's own client of the fleet API. Headers such as those of a
-// tenant belong to its calls as well.
-func APIClient(deployment *adapter.Deployment, options client.Options) (*client.Client, error) {
+// NewAPIClient creates the framework's own client of the fleet API. Its calls have the default
+// headers of the deployment, for example a tenant's header.
+func NewAPIClient(deployment *adapter.Deployment, options client.Options) (*client.Client, error) {
 	api := deployment.Clients.HyperFleetAPI
 	options.Headers, options.UserAgent = api.DefaultHeaders, "hyperfleet-adapter"
 
@@ -110,34 +110,36 @@ func APIClient(deployment *adapter.Deployment, options client.Options) (*client.
 	}, options)
 }
 
-// Handle handles one event. Of a Look whose preconditions are unmet it reports nothing:
-// there is nothing new to say, and what was reported before stays true.
+// Handle handles one event. If the context is of WithRequeue and a precondition is not met, Handle
+// skips the post phase, because an earlier report about the event is still true.
 func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "adapter event")
 	defer span.End()
 
-	about, data, err := parse(event)
+	parsed, data, err := parseEvent(event)
 	r := &run{
-		p: p, about: about, look: ctx.Value(lookKey{}) != nil, result: Result{Status: Success, Trace: Trace{Event: about}},
-		log: p.Log.With("event", about.ID, "resourceId", about.ResourceID, "kind", about.Kind, "generation", about.Generation),
+		p: p, event: parsed, isRequeue: ctx.Value(requeueKey{}) != nil,
+		log: p.Log.With(
+			"event", parsed.ID, "resourceId", parsed.ResourceID, "kind", parsed.Kind, "generation", parsed.Generation),
+		result: Result{Status: Success, Trace: Trace{Event: parsed}},
 	}
 
 	if err != nil {
-		r.fail(PhaseEvent, "", err)
-		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", about.ID, err))
-		r.finish()
+		r.recordFailure(PhaseEvent, "", err)
+		r.result.Err = broker.Poison(fmt.Errorf("event %s: %w", parsed.ID, err))
+		r.completeTrace()
 
 		return r.result
 	}
 
-	span.SetAttributes(attribute.String("hyperfleet.resource.id", about.ResourceID),
-		attribute.String("hyperfleet.resource.kind", about.Kind), attribute.Int64("hyperfleet.generation", about.Generation))
+	span.SetAttributes(attribute.String("hyperfleet.resource.id", parsed.ResourceID),
+		attribute.String("hyperfleet.resource.kind", parsed.Kind), attribute.Int64("hyperfleet.generation", parsed.Generation))
 
-	r.vars = p.variables(data)
-	r.vars["adapter"] = r.adapter()
+	r.vars = p.initialVariables(data)
+	r.vars["adapter"] = r.adapterVariable()
 
-	r.phases(ctx)
-	r.finish()
+	r.runPhases(ctx)
+	r.completeTrace()
 
 	if r.result.Status == Failed {
 		span.SetStatus(codes.Error, string(r.result.Phase))
@@ -146,14 +148,17 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	return r.result
 }
 
-type lookKey struct{}
+type requeueKey struct{}
 
-// Look marks the handling of an event again because an object has changed.
-func Look(ctx context.Context) context.Context { return context.WithValue(ctx, lookKey{}, true) }
+// WithRequeue returns a context for Handle that marks an event as handled again because an object has
+// changed.
+func WithRequeue(ctx context.Context) context.Context {
+	return context.WithValue(ctx, requeueKey{}, true)
+}
 
-// variables are those of an event before its params are taken. Names that get their
-// value later are there and null, so that what was not reached reads as absent.
-func (p *Pipeline) variables(event map[string]any) map[string]any {
+// initialVariables returns the variables of an event before its params are evaluated. Names that get
+// their value later are null, so that a step that is not reached reads as absent.
+func (p *Pipeline) initialVariables(event map[string]any) map[string]any {
 	vars := map[string]any{"event": event, "config": p.config, "env": p.env}
 
 	for i := range p.Task.Params {
@@ -161,120 +166,119 @@ func (p *Pipeline) variables(event map[string]any) map[string]any {
 	}
 
 	for i := range p.Task.Preconditions {
-		one := &p.Task.Preconditions[i]
-		if one.APICall != nil {
-			vars[one.Name] = nil
+		precondition := &p.Task.Preconditions[i]
+		if precondition.APICall != nil {
+			vars[precondition.Name] = nil
 		}
 
-		for j := range one.Capture {
-			vars[one.Capture[j].Name] = nil
+		for j := range precondition.Capture {
+			vars[precondition.Capture[j].Name] = nil
 		}
 	}
 
 	return vars
 }
 
-// run is the work on one event.
+// run is the state of one event while it is handled.
 type run struct {
 	p     *Pipeline
-	about EventTrace
+	event EventTrace
 	vars  map[string]any
 	log   *slog.Logger
 
-	// answered says that the API's own answer for the resource was seen, deleting whether
-	// it is being deleted, and current its generation.
-	answered, deleting bool
-	current            int64
-	// gone says that the API has no such resource.
+	// resourceKnown is true if the API has returned the event's resource. deleting is then true if
+	// the resource is being deleted, and currentGeneration is its generation.
+	resourceKnown, deleting bool
+	currentGeneration       int64
+	// gone is true if the resource does not exist in the API.
 	gone bool
-	// skipped is the reason why the resources phase did not run, if a precondition is
-	// unmet.
-	skipped string
-	// look says that the event was handled before, and an object has changed since.
-	look bool
-	// step that failed, and whether what failed may go away by itself.
-	step      string
-	transient bool
-	// reported says that the task file itself reported Available=False for the event's
-	// generation.
-	reported bool
+	// skipReason names the precondition that is not met. It is empty if all preconditions are met.
+	skipReason string
+	// isRequeue is true if the event is handled again because an object has changed.
+	isRequeue bool
+	// failedStep is the step that failed. transient is true if the failure can go away by itself.
+	failedStep string
+	transient  bool
+	// reportedUnavailable is true if the task file reported Available=False for the event's generation.
+	reportedUnavailable bool
 
 	result Result
 }
 
-// phases runs them.
-func (r *run) phases(ctx context.Context) {
-	r.params(ctx)
+// runPhases runs the phases in their order.
+func (r *run) runPhases(ctx context.Context) {
+	r.evaluateParams(ctx)
 
-	if r.going() {
-		r.preconditions(ctx)
+	if r.canContinue() {
+		r.evaluatePreconditions(ctx)
 	}
 
-	if r.going() && r.skipped == "" {
-		r.resources(ctx)
+	if r.canContinue() && r.skipReason == "" {
+		r.runResources(ctx)
 	}
 
-	if !r.gone && !r.outdated() && (!r.look || r.skipped == "") {
-		r.post(ctx)
+	if !r.gone && !r.isOutdated() && (!r.isRequeue || r.skipReason == "") {
+		r.runPost(ctx)
 	}
 
-	r.settle(ctx)
+	r.decideResult(ctx)
 }
 
-// going says whether the next phase is to run.
-func (r *run) going() bool { return r.result.Failure == nil && !r.gone && !r.outdated() }
+// canContinue reports whether the next phase can run.
+func (r *run) canContinue() bool { return r.result.Failure == nil && !r.gone && !r.isOutdated() }
 
-// outdated says that the API has a later generation than the event. Its own event comes,
-// or was here: this one writes and reports nothing, lest it make again what the later one
-// has removed.
-func (r *run) outdated() bool { return r.current > r.about.Generation }
+// isOutdated reports whether the API has a later generation than the event. There is a separate event
+// for the later generation. An outdated event writes and reports nothing, so that it does not
+// recreate objects that the later event has deleted.
+func (r *run) isOutdated() bool { return r.currentGeneration > r.event.Generation }
 
-// fail notes the first failure; what fails after it is only in the trace.
-func (r *run) fail(phase Phase, step string, err error) {
-	transient := mayPass(err)
+// recordFailure records the first failure. Later failures appear only in the trace.
+func (r *run) recordFailure(phase Phase, step string, err error) {
+	transient := isRetryable(err)
 	if r.result.Failure != nil {
-		// A transient failure of a report has the event come again, whatever failed first.
+		// If a report fails with a transient error, the event is delivered again, whatever failed first.
 		r.transient = r.transient || transient
 
 		return
 	}
 
 	r.result.Status, r.result.Phase, r.result.Failure = Failed, phase, err
-	r.step, r.transient = step, transient
+	r.failedStep, r.transient = step, transient
 }
 
-// settle reports what the task file did not, and decides what becomes of the event.
-func (r *run) settle(ctx context.Context) {
-	if r.gone || r.outdated() {
-		// There is nobody to report to, or nothing to report.
+// decideResult reports a failure that the task file did not report, and decides about the status and
+// the error for the broker.
+func (r *run) decideResult(ctx context.Context) {
+	if r.gone || r.isOutdated() {
+		// A resource that does not exist has no status, and an outdated event reports nothing.
 		r.result.Status, r.result.Failure, r.result.Phase = Skipped, nil, ""
 
 		return
 	}
 
 	if r.result.Failure == nil {
-		if r.skipped != "" || stale(r.result.Resources) {
+		if r.skipReason != "" || isStale(r.result.Resources) {
 			r.result.Status = Skipped
 		}
 
 		return
 	}
 
-	r.report(ctx)
+	r.reportFailure(ctx)
 
 	if r.gone {
-		r.settle(ctx)
+		r.decideResult(ctx)
 
 		return
 	}
 
 	if r.transient {
-		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.about.ResourceID, r.about.Generation, r.result.Failure)
+		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.event.ResourceID, r.event.Generation, r.result.Failure)
 	}
 }
 
-// finish writes down how it ended.
-func (r *run) finish() {
+// completeTrace adds the result to the trace.
+func (r *run) completeTrace() {
 	r.result.Deleting = r.deleting
 
 	trace := &r.result.Trace.Result
@@ -283,10 +287,10 @@ func (r *run) finish() {
 	switch {
 	case r.gone:
 		trace.Reason = ReasonGone
-	case r.outdated():
+	case r.isOutdated():
 		trace.Reason = ReasonStale
-	case r.skipped != "":
-		trace.Reason = r.skipped
+	case r.skipReason != "":
+		trace.Reason = r.skipReason
 	}
 
 	if r.result.Failure != nil {
@@ -299,6 +303,6 @@ func (r *run) finish() {
 	case broker.IsPoison(r.result.Err):
 		trace.Event = AckPoison
 	default:
-		trace.Event = AckAgain
+		trace.Event = AckRedeliver
 	}
 }

@@ -274,7 +274,7 @@ func TestALookWithUnmetPreconditionsReportsNothing(t *testing.T) {
 	for name, want := range map[string]string{"other": "none", "test-one": "True Fine"} {
 		cluster := w.cluster(name)
 
-		result := p.Handle(pipeline.Look(t.Context()), event(cluster.Id, 1))
+		result := p.Handle(pipeline.WithRequeue(t.Context()), event(cluster.Id, 1))
 		if got := w.available(cluster.Id); got != want || result.Failure != nil {
 			t.Errorf("a look at %s reported %q, want %q: %v", name, got, want, result.Failure)
 		}

@@ -19,10 +19,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// post builds the payloads and runs the actions, whatever came before. It stops at the
-// first that fails.
-func (r *run) post(ctx context.Context) {
-	r.vars["adapter"] = r.adapter()
+// runPost builds the payloads and runs the actions, and stops at the first failure. It also runs after
+// a failure of an earlier phase.
+func (r *run) runPost(ctx context.Context) {
+	r.vars["adapter"] = r.adapterVariable()
 
 	r.vars["resources"] = r.result.Resources.Objects
 	if r.result.Resources.Objects == nil {
@@ -32,9 +32,9 @@ func (r *run) post(ctx context.Context) {
 	for i := range r.p.Task.Payloads {
 		payload := &r.p.Task.Payloads[i]
 		step := Step{Name: payload.Name}
-		done, err := r.payload(ctx, payload, &step)
+		done, err := r.buildPayload(ctx, payload, &step)
 
-		r.result.Trace.Payloads = append(r.result.Trace.Payloads, r.posted("payload", step, done, err))
+		r.result.Trace.Payloads = append(r.result.Trace.Payloads, r.recordPostStep("payload", step, done, err))
 
 		if err != nil {
 			return
@@ -44,9 +44,9 @@ func (r *run) post(ctx context.Context) {
 	for i := range r.p.Task.Actions {
 		action := &r.p.Task.Actions[i]
 		step := Step{Name: action.Name}
-		done, err := r.act(ctx, action, &step)
+		done, err := r.runAction(ctx, action, &step)
 
-		r.result.Trace.Actions = append(r.result.Trace.Actions, r.posted("post action", step, done, err))
+		r.result.Trace.Actions = append(r.result.Trace.Actions, r.recordPostStep("post action", step, done, err))
 
 		if err != nil {
 			return
@@ -54,9 +54,9 @@ func (r *run) post(ctx context.Context) {
 	}
 }
 
-// posted is how a step of the phase has ended.
-func (r *run) posted(what string, step Step, done bool, err error) Step {
-	r.ended(PhasePost, what, &step, err)
+// recordPostStep records the result of a step of the post phase and returns the step with its outcome.
+func (r *run) recordPostStep(stepType string, step Step, done bool, err error) Step {
+	r.recordStep(PhasePost, stepType, &step, err)
 
 	if err == nil && !done {
 		step.Outcome = StepSkipped
@@ -65,21 +65,21 @@ func (r *run) posted(what string, step Step, done bool, err error) Step {
 	return step
 }
 
-// when asks the gate of a step; one that it does not have holds.
-func (r *run) when(ctx context.Context, expression *cel.Program, step *Step) (bool, error) {
+// evaluateWhen evaluates the gate of a step. It returns true if the step has no gate.
+func (r *run) evaluateWhen(ctx context.Context, expression *cel.Program, step *Step) (bool, error) {
 	if expression == nil {
 		return true, nil
 	}
 
-	holds, gate, err := resources.Ask(ctx, "when", expression, r.vars)
+	holds, gate, err := resources.EvaluateGate(ctx, "when", expression, r.vars)
 	step.When = &gate
 
 	return holds, err
 }
 
-// payload says whether the payload was built.
-func (r *run) payload(ctx context.Context, payload *task.Payload, step *Step) (bool, error) {
-	if holds, err := r.when(ctx, payload.When, step); !holds {
+// buildPayload builds a payload and sets its variable. It returns false if the gate is false.
+func (r *run) buildPayload(ctx context.Context, payload *task.Payload, step *Step) (bool, error) {
+	if holds, err := r.evaluateWhen(ctx, payload.When, step); !holds {
 		return false, err
 	}
 
@@ -88,13 +88,13 @@ func (r *run) payload(ctx context.Context, payload *task.Payload, step *Step) (b
 		return false, err
 	}
 
-	if r.p.Values {
+	if r.p.IncludeValues {
 		step.Value = value
 	}
 
 	text, err := json.Marshal(value)
 	if err != nil {
-		return false, fmt.Errorf("it is no JSON: %w", err)
+		return false, fmt.Errorf("encode payload as JSON: %w", err)
 	}
 
 	r.vars[payload.Name] = string(text)
@@ -102,8 +102,9 @@ func (r *run) payload(ctx context.Context, payload *task.Payload, step *Step) (b
 	return true, nil
 }
 
-// act says whether the action was run.
-func (r *run) act(ctx context.Context, action *task.PostAction, step *Step) (bool, error) {
+// runAction runs a post action. It returns false if the action is skipped, because its gate is false or
+// because a payload that it uses was skipped.
+func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step) (bool, error) {
 	for _, payload := range r.result.Trace.Payloads {
 		if payload.Outcome == StepSkipped && slices.Contains(action.Payloads, payload.Name) {
 			step.Reason = "payload " + payload.Name + " was skipped"
@@ -112,42 +113,41 @@ func (r *run) act(ctx context.Context, action *task.PostAction, step *Step) (boo
 		}
 	}
 
-	if holds, err := r.when(ctx, action.When, step); !holds {
+	if holds, err := r.evaluateWhen(ctx, action.When, step); !holds {
 		return false, err
 	}
 
-	r.say(ctx, action.Name, action.Log)
+	r.logLine(ctx, action.Name, action.Log)
 
 	if action.APICall == nil {
 		return true, nil
 	}
 
-	request, response, err := r.call(ctx, action.APICall, step)
+	request, response, err := r.callAPI(ctx, action.APICall, step)
 	if err != nil {
 		return false, err
 	}
 
-	r.reported = r.reported || r.isReport(&request, response)
+	r.reportedUnavailable = r.reportedUnavailable || r.isReport(&request, response)
 
 	return true, nil
 }
 
-// isReport says whether a call that the API took was a report of this adapter for the
-// event's generation that says Available=False. A report that the API has discarded (204)
-// does not count.
+// isReport reports whether a successful call was a status report of this adapter with Available=False
+// for the event's generation. A report that the API has discarded (204) does not count.
 func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) bool {
 	if request.Method != http.MethodPut || response.Status == http.StatusNoContent {
 		return false
 	}
 
 	target, err := url.Parse(request.URL)
-	if err != nil || !strings.HasSuffix(target.Path, "/"+r.about.ResourceID+"/statuses") {
+	if err != nil || !strings.HasSuffix(target.Path, "/"+r.event.ResourceID+"/statuses") {
 		return false
 	}
 
 	var report openapi.StatusReport
 	if json.Unmarshal([]byte(request.Body), &report) != nil ||
-		report.Adapter != r.p.Deployment.Adapter.Name || int64(report.ObservedGeneration) != r.about.Generation {
+		report.Adapter != r.p.Deployment.Adapter.Name || int64(report.ObservedGeneration) != r.event.Generation {
 		return false
 	}
 

@@ -14,19 +14,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// preconditions looks at them in their order, up to the first that is unmet or fails.
-func (r *run) preconditions(ctx context.Context) {
+// evaluatePreconditions evaluates the preconditions in their order, and stops at the first that is not
+// met or fails.
+func (r *run) evaluatePreconditions(ctx context.Context) {
 	for i := range r.p.Task.Preconditions {
-		one := &r.p.Task.Preconditions[i]
-		step := Step{Name: one.Name, Outcome: StepNotReached}
+		precondition := &r.p.Task.Preconditions[i]
+		step := Step{Name: precondition.Name, Outcome: StepNotReached}
 
-		if r.going() && r.skipped == "" {
-			met, err := r.precondition(ctx, one, &step)
-			r.ended(PhasePreconditions, "precondition", &step, err)
+		if r.canContinue() && r.skipReason == "" {
+			isMet, err := r.evaluatePrecondition(ctx, precondition, &step)
+			r.recordStep(PhasePreconditions, "precondition", &step, err)
 
-			if err == nil && !met {
+			if err == nil && !isMet {
 				step.Outcome = StepUnmet
-				r.skipped = "precondition " + one.Name + " is not met"
+				r.skipReason = "precondition " + precondition.Name + " is not met"
 			}
 		}
 
@@ -34,9 +35,9 @@ func (r *run) preconditions(ctx context.Context) {
 	}
 }
 
-// ended writes down how a step has ended. The failure of one that finds the resource gone is
-// none.
-func (r *run) ended(phase Phase, what string, step *Step, err error) {
+// recordStep records the result of a step. If the step has found that the resource does not exist, its
+// error does not fail the phase.
+func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 	if err == nil {
 		step.Outcome = StepDone
 
@@ -46,67 +47,67 @@ func (r *run) ended(phase Phase, what string, step *Step, err error) {
 	step.Outcome, step.Error = StepFailed, err.Error()
 
 	if !r.gone {
-		r.fail(phase, step.Name, fmt.Errorf("%s %s: %w", what, step.Name, err))
+		r.recordFailure(phase, step.Name, fmt.Errorf("%s %s: %w", stepType, step.Name, err))
 	}
 }
 
-func (r *run) precondition(ctx context.Context, one *task.Precondition, step *Step) (bool, error) {
-	if one.APICall != nil {
-		answer, err := r.fetch(ctx, one.APICall, step)
+func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Precondition, step *Step) (bool, error) {
+	if precondition.APICall != nil {
+		response, err := r.fetch(ctx, precondition.APICall, step)
 		if err != nil {
 			return false, err
 		}
 
-		r.vars[one.Name] = answer
+		r.vars[precondition.Name] = response
 
-		if err := r.capture(ctx, one, answer, step); err != nil {
+		if err := r.captureValues(ctx, precondition, response, step); err != nil {
 			return false, err
 		}
 	}
 
-	met := true
+	isMet := true
 
-	for _, condition := range one.Conditions {
-		holds, err := condition.Met(r.vars)
-		line := Compared{Field: condition.Field.String(), Operator: condition.Operator, Met: holds}
+	for _, condition := range precondition.Conditions {
+		holds, err := condition.IsMet(r.vars)
+		compared := ConditionTrace{Field: condition.Field.String(), Operator: condition.Operator, Met: holds}
 
-		if r.p.Values {
-			line.Value, _ = condition.Field.Lookup(r.vars)
+		if r.p.IncludeValues {
+			compared.Value, _ = condition.Field.Lookup(r.vars)
 		}
 
 		if err != nil {
-			line.Error = err.Error()
+			compared.Error = err.Error()
 		}
 
-		step.Conditions = append(step.Conditions, line)
+		step.Conditions = append(step.Conditions, compared)
 
 		if err != nil {
 			return false, err
 		}
 
-		met = met && holds
+		isMet = isMet && holds
 	}
 
-	if one.Expression != nil {
-		holds, gate, err := resources.Ask(ctx, "expression", one.Expression, r.vars)
+	if precondition.Expression != nil {
+		holds, gate, err := resources.EvaluateGate(ctx, "expression", precondition.Expression, r.vars)
 		step.Expression = &gate
 
 		if err != nil {
 			return false, err
 		}
 
-		met = met && holds
+		isMet = isMet && holds
 	}
 
-	r.say(ctx, one.Name, one.Log)
+	r.logLine(ctx, precondition.Name, precondition.Log)
 
-	return met, nil
+	return isMet, nil
 }
 
-// capture takes values out of an answer.
-func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, step *Step) error {
-	for _, capture := range one.Capture {
-		line := Step{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
+// captureValues sets the variables of the precondition's captures from the response.
+func (r *run) captureValues(ctx context.Context, precondition *task.Precondition, response any, step *Step) error {
+	for _, capture := range precondition.Capture {
+		captured := Step{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
 
 		var (
 			value any
@@ -114,56 +115,57 @@ func (r *run) capture(ctx context.Context, one *task.Precondition, answer any, s
 		)
 
 		if capture.Expression != nil {
-			line.Source = "expression: " + capture.Expression.String()
+			captured.Source = "expression: " + capture.Expression.String()
 			vars := maps.Clone(r.vars)
-			vars["response"] = answer
+			vars["response"] = response
 			value, err = capture.Expression.Eval(ctx, vars)
 		} else {
-			value = cel.Dig(answer, capture.Field)
+			value = cel.Dig(response, capture.Field)
 		}
 
 		switch {
-		case err != nil && (capture.Default == nil || hard(err)):
-			line.Outcome, line.Error = StepFailed, err.Error()
-			step.Captured = append(step.Captured, line)
+		case err != nil && (capture.Default == nil || isHardError(err)):
+			captured.Outcome, captured.Error = StepFailed, err.Error()
+			step.Captured = append(step.Captured, captured)
 
 			return fmt.Errorf("capture %s: %w", capture.Name, err)
 		case value == nil && capture.Default != nil:
-			value, line.Outcome = capture.Default, StepDefault
+			value, captured.Outcome = capture.Default, StepDefault
 		case value == nil:
-			line.Outcome = StepAbsent
+			captured.Outcome = StepAbsent
 		}
 
 		r.vars[capture.Name] = value
 
-		if r.p.Values {
-			line.Value = value
+		if r.p.IncludeValues {
+			captured.Value = value
 		}
 
-		step.Captured = append(step.Captured, line)
+		step.Captured = append(step.Captured, captured)
 	}
 
 	return nil
 }
 
-// hard errors are no sign of a value that is not there.
-func hard(err error) bool {
-	return mayPass(err) || errors.Is(err, cel.ErrCost) || errors.Is(err, cel.ErrTime)
+// isHardError reports whether an error does not mean that a value is absent: a retryable error, or an
+// expression that exceeds a limit.
+func isHardError(err error) bool {
+	return isRetryable(err) || errors.Is(err, cel.ErrCostLimit) || errors.Is(err, cel.ErrTimeout)
 }
 
-// say writes a line of the task file's own. One that can't be rendered is said so: a line
-// of the log fails nothing.
-func (r *run) say(ctx context.Context, step string, line *task.Log) {
+// logLine writes a log line of the task file. If the line can't be rendered, logLine writes a warning
+// instead and does not fail the step.
+func (r *run) logLine(ctx context.Context, step string, line *task.Log) {
 	if line == nil || !r.log.Enabled(ctx, line.Level) {
 		return
 	}
 
 	text, err := line.Message.Render(r.vars)
 	if err != nil {
-		r.log.WarnContext(ctx, "log line of the task file can't be rendered", "step", step, "error", err)
+		r.log.WarnContext(ctx, "failed to render log line of task file", "step", step, "error", err)
 
 		return
 	}
 
-	r.log.Log(ctx, line.Level, "task file says", "step", step, "text", text)
+	r.log.Log(ctx, line.Level, "log line of task file", "step", step, "text", text)
 }

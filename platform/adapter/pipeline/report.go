@@ -22,60 +22,62 @@ const (
 	statusFalse        = "False"
 	statusUnknown      = "Unknown"
 
-	// reportTimeout is for the report of an event whose own time is up.
+	// reportTimeout is the timeout of the framework's report. It is independent of the event's timeout.
 	reportTimeout = 20 * time.Second
-	// maxMessage of a report, in bytes.
-	maxMessage = 1024
+	// maxMessageLength is the maximum length of a message in a report, in bytes.
+	maxMessageLength = 1024
 )
 
-// reason is the word for a phase that failed: ParamsFailed.
-func reason(phase Phase) string {
+// phaseReason returns the condition reason for a phase that failed, such as ParamsFailed.
+func phaseReason(phase Phase) string {
 	return cmp.Or(map[Phase]string{
 		PhaseParams: "ParamsFailed", PhasePreconditions: "PreconditionsFailed", PhaseResources: "ResourcesFailed",
 	}[phase], "PostActionsFailed")
 }
 
-// short is an error for a report.
-func short(err error) string {
+// shortenError returns the text of an error for a report: valid UTF-8, in one line, with at most
+// maxMessageLength bytes.
+func shortenError(err error) string {
 	text := strings.Join(strings.Fields(strings.ToValidUTF8(err.Error(), "?")), " ")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage-3], "") + "..."
+	if len(text) > maxMessageLength {
+		text = strings.ToValidUTF8(text[:maxMessageLength-3], "") + "..."
 	}
 
 	return text
 }
 
-// report tells the API of the failure, unless the task file did. A failure of the post
-// phase alone that may pass is not reported: the next try reports what is.
-func (r *run) report(ctx context.Context) {
-	if r.reported || r.result.Phase == PhasePost && r.transient {
+// reportFailure reports the failure to the API, unless the task file has reported it. It does not
+// report a transient failure of the post phase, because the next attempt runs the post phase again.
+func (r *run) reportFailure(ctx context.Context) {
+	if r.reportedUnavailable || r.result.Phase == PhasePost && r.transient {
 		return
 	}
 
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
 
-	trace := &ReportTrace{Reason: reason(r.result.Phase), Message: short(r.result.Failure), Outcome: StepDone}
+	trace := &ReportTrace{Reason: phaseReason(r.result.Phase), Message: shortenError(r.result.Failure), Outcome: StepDone}
 	r.result.Trace.Report = trace
 
-	taken, err := r.p.api.PutStatus(bounded, r.about.ResourceID, r.failure(trace))
+	accepted, err := r.p.api.PutStatus(bounded, r.event.ResourceID, r.newReport(trace))
 
 	switch {
-	case err == nil && !taken:
+	case err == nil && !accepted:
 		trace.Outcome = StepDiscarded
 	case err == nil:
 	case errors.Is(err, client.ErrNotFound):
 		r.gone = true
 	default:
 		trace.Outcome, trace.Error = StepFailed, err.Error()
-		r.fail(PhaseReport, "", fmt.Errorf("report the failure: %w", err))
+		r.recordFailure(PhaseReport, "", fmt.Errorf("report the failure: %w", err))
 	}
 }
 
-// failure is the report: not available, whatever else is known.
-func (r *run) failure(trace *ReportTrace) openapi.StatusReport {
-	condition := func(kind, status string) openapi.AdapterCondition {
-		return openapi.AdapterCondition{Type: kind, Status: status, Reason: trace.Reason, Message: trace.Message}
+// newReport returns the status report of a failure, with Available=False and Health=False. Applied is
+// False if the resources phase has failed, and Unknown otherwise.
+func (r *run) newReport(trace *ReportTrace) openapi.StatusReport {
+	condition := func(conditionType, status string) openapi.AdapterCondition {
+		return openapi.AdapterCondition{Type: conditionType, Status: status, Reason: trace.Reason, Message: trace.Message}
 	}
 
 	applied := statusUnknown
@@ -85,7 +87,7 @@ func (r *run) failure(trace *ReportTrace) openapi.StatusReport {
 
 	return openapi.StatusReport{
 		Adapter:            r.p.Deployment.Adapter.Name,
-		ObservedGeneration: int32(r.about.Generation), //nolint:gosec // parse has checked the range
+		ObservedGeneration: int32(r.event.Generation), //nolint:gosec // parseEvent checks the range
 		ObservedTime:       r.p.Clock.Now().UTC(),
 		Conditions: []openapi.AdapterCondition{
 			condition(conditionAvailable, statusFalse), condition(conditionApplied, applied), condition(conditionHealth, statusFalse),

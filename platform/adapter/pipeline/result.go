@@ -5,24 +5,24 @@ package pipeline
 
 import "github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 
-// Status is how an event ended.
+// Status is the result of an event in one word.
 type Status string
 
-// Statuses.
+// Statuses of events.
 const (
-	// Success: all is as the task file wants it, or on its way there.
+	// Success means that no phase has failed. Deletions may still be pending.
 	Success Status = "success"
-	// Failed: a phase has failed.
+	// Failed means that a phase has failed.
 	Failed Status = "failed"
-	// Skipped: preconditions are unmet, the event is older than its objects, or its
-	// resource is gone.
+	// Skipped means that a precondition is not met, that the event is stale, or that its resource no
+	// longer exists.
 	Skipped Status = "skipped"
 )
 
-// Phase is a part of the work on an event.
+// Phase is a phase of the pipeline.
 type Phase string
 
-// Phases.
+// Phases of the pipeline.
 const (
 	PhaseEvent         Phase = "event"
 	PhaseParams        Phase = "params"
@@ -33,19 +33,19 @@ const (
 	PhaseReport Phase = "report"
 )
 
-// Result is what became of an event.
+// Result is the result of an event.
 type Result struct {
 	Status Status
-	// Phase that failed, if one has.
+	// Phase is the phase that failed. It is empty if no phase has failed.
 	Phase Phase
-	// Err is what the broker is to be told: nil if the event is done with, an error if it
-	// is to be delivered again, and one marked with broker.Poison if nobody can handle it.
+	// Err is the error for the broker. It is nil if the event is done, an error of broker.Poison if
+	// the event is malformed, and another error if the event has to be delivered again.
 	Err error
-	// Failure is what has failed; it is there also when the event is done with.
+	// Failure is the first failure. It is also set if the event is done.
 	Failure error
-	// Deleting says that the API's resource is being deleted.
+	// Deleting is true if the API's resource is being deleted.
 	Deleting bool
-	// Resources are what became of the entries.
+	// Resources is the result of the resources phase.
 	Resources resources.Result
 	Trace     Trace
 }

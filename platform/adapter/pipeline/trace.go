@@ -5,9 +5,8 @@ package pipeline
 
 import "github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 
-// Trace is what was done with one event, and why: every decision with the expression
-// behind it. Values are in it only where Options.Values asks for them; they may be
-// secrets.
+// Trace records what the pipeline did with one event: every decision, with the expression that caused
+// it. It contains values only with Options.IncludeValues, because values may be secrets.
 type Trace struct {
 	Event         EventTrace          `json:"event"`
 	Params        []Step              `json:"params,omitempty"`
@@ -15,45 +14,46 @@ type Trace struct {
 	Resources     []resources.Outcome `json:"resources,omitempty"`
 	Payloads      []Step              `json:"payloads,omitempty"`
 	Actions       []Step              `json:"actions,omitempty"`
-	// Report is what the framework itself reported; nil if it had no cause to.
+	// Report is the framework's own report. It is nil if the framework did not report.
 	Report *ReportTrace `json:"report,omitempty"`
 	Result ResultTrace  `json:"result"`
 }
 
-// EventTrace is the event.
+// EventTrace identifies the event.
 type EventTrace struct {
 	ID   string `json:"id"`
 	Type string `json:"type"`
-	// ResourceID, Kind and Generation are those of its data.
+	// ResourceID, Kind and Generation are from the event's data.
 	ResourceID string `json:"resource_id,omitempty"`
 	Kind       string `json:"kind,omitempty"`
 	Generation int64  `json:"generation,omitempty"`
 }
 
-// What became of a step.
+// Outcomes of a step.
 const (
-	// StepDone: it has a value, was met, built or done.
+	// StepDone means that the param has a value, that the precondition is met, that the payload is
+	// built, or that the action has run.
 	StepDone = "done"
-	// StepDefault: the param's default stands in.
+	// StepDefault means that the param has its default.
 	StepDefault = "default"
-	// StepAbsent: an optional param has no value; expressions see it as null.
+	// StepAbsent means that an optional param has no value. Expressions read it as null.
 	StepAbsent = "absent"
-	// StepUnmet: the precondition does not hold.
+	// StepUnmet means that the precondition is not met.
 	StepUnmet = "unmet"
-	// StepSkipped: its gate is false, or what it needs was skipped.
+	// StepSkipped means that the gate of the step is false, or that a payload it uses was skipped.
 	StepSkipped = "skipped"
-	// StepFailed: see the error.
+	// StepFailed means that the step has failed. Error has the error.
 	StepFailed = "failed"
-	// StepDiscarded: the API has a later report already.
+	// StepDiscarded means that the API has discarded the report, because it has a later report.
 	StepDiscarded = "discarded"
-	// StepNotReached: an earlier step ended the phase.
+	// StepNotReached means that an earlier step ended the phase.
 	StepNotReached = "not reached"
 )
 
-// Step is what became of a param, a captured value, a precondition, a payload or an action.
+// Step records a param, a captured value, a precondition, a payload or an action.
 type Step struct {
 	Name string `json:"name"`
-	// Source is where a value comes from.
+	// Source describes the source of the value.
 	Source  string `json:"source,omitempty"`
 	Outcome string `json:"outcome"`
 	// When is the gate of a payload or an action.
@@ -61,24 +61,24 @@ type Step struct {
 	Value any             `json:"value,omitempty"`
 	Call  *Call           `json:"call,omitempty"`
 	// Captured, Conditions and Expression are those of a precondition.
-	Captured   []Step          `json:"captured,omitempty"`
-	Conditions []Compared      `json:"conditions,omitempty"`
-	Expression *resources.Gate `json:"expression,omitempty"`
-	// Reason why an action was skipped, where that is not its gate.
+	Captured   []Step           `json:"captured,omitempty"`
+	Conditions []ConditionTrace `json:"conditions,omitempty"`
+	Expression *resources.Gate  `json:"expression,omitempty"`
+	// Reason is the reason why an action was skipped, if the gate is not the reason.
 	Reason string `json:"reason,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
 
-// Call is one call of the task file, however often it was tried.
+// Call records one call of the task file, including all its attempts.
 type Call struct {
 	Method string `json:"method"`
 	URL    string `json:"url,omitempty"`
-	// Status of the answer; 0 if there was none.
+	// Status is the HTTP status of the response. It is 0 if there was no response.
 	Status int `json:"status"`
 }
 
-// Compared is one condition of a precondition.
-type Compared struct {
+// ConditionTrace records one condition of a precondition.
+type ConditionTrace struct {
 	Field    string `json:"field"`
 	Operator string `json:"operator"`
 	Met      bool   `json:"met"`
@@ -86,40 +86,40 @@ type Compared struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// ReportTrace is the framework's own report.
+// ReportTrace records the framework's own report.
 type ReportTrace struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-	// Outcome is done, discarded, or failed with an error.
+	// Outcome is done, discarded or failed. If it is failed, Error is set.
 	Outcome string `json:"outcome"`
 	Error   string `json:"error,omitempty"`
 }
 
-// What becomes of an event.
+// Acknowledgments of an event.
 const (
-	// AckDone: it is done with.
+	// AckDone means that the event is done.
 	AckDone = "done"
-	// AckAgain: it is delivered again.
-	AckAgain = "again"
-	// AckPoison: it goes to the dead letters.
+	// AckRedeliver means that the broker delivers the event again.
+	AckRedeliver = "again"
+	// AckPoison means that the event becomes a dead letter.
 	AckPoison = "poison"
 )
 
-// Why a whole event was skipped, beside an unmet precondition.
+// Reasons why a whole event was skipped, in addition to an unmet precondition.
 const (
-	// ReasonGone: the API has no such resource.
-	ReasonGone = "the resource is gone"
-	// ReasonStale: the API has a later generation than the event.
+	// ReasonGone means that the resource does not exist in the API.
+	ReasonGone = "the resource does not exist"
+	// ReasonStale means that the API has a later generation than the event.
 	ReasonStale = "the resource has a later generation than the event"
 )
 
-// ResultTrace is how it ended.
+// ResultTrace records the result of the event.
 type ResultTrace struct {
 	Status Status `json:"status"`
-	// Phase that failed, if one has.
+	// Phase is the phase that failed. It is empty if no phase has failed.
 	Phase Phase  `json:"phase,omitempty"`
 	Error string `json:"error,omitempty"`
-	// Reason why resources were left as they are, if the whole event was skipped.
+	// Reason is the reason why the whole event was skipped.
 	Reason string `json:"reason,omitempty"`
 	// Event is done, again or poison.
 	Event string `json:"event"`

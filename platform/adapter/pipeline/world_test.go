@@ -37,7 +37,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(fleetapi.With(func(a *fleetapi.API) { fleet = a }, m.Run,
+	os.Exit(fleetapi.RunWith(func(a *fleetapi.API) { fleet = a }, m.Run,
 		platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}, NameMinLen: 3, NameMaxLen: 53}))
 }
 
@@ -157,7 +157,7 @@ func (w *world) condition(id, kind string) string {
 }
 
 func deployment(url string) *adapter.Deployment {
-	out := task.Deployment(false).Default
+	out := task.NewDeploymentSpec(false).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "landing", Version: "7"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = url
 	out.Clients.Broker = adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}
@@ -190,7 +190,7 @@ func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
 		w.t.Fatal(err)
 	}
 
-	return out.With(objects)
+	return out.WithResources(objects)
 }
 
 // event is what Sentinel sends of a cluster.

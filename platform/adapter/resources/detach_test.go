@@ -133,7 +133,7 @@ func TestWhatIsPassedOverIsSaid(t *testing.T) {
 	must(t, env.Client.Create(t.Context(), other))
 
 	result := f.want(event{generation: 1, value: "a"}, "create/Absent")
-	if got := result.Outcomes[0].Message; !strings.Contains(got, `other is passed over: it is of adapter "another"`) {
+	if got := result.Outcomes[0].Message; !strings.Contains(got, `other is ignored: it belongs to adapter "another"`) {
 		t.Errorf("message %q", got)
 	}
 }

@@ -153,7 +153,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 			changed, err := c.Patch(t.Context(), transport.RefTo(stale), map[string]any{"data": map[string]any{"b": "1"}})
 			must(t, err)
 
-			if err := write(t.Context(), stale); !errors.Is(err, transport.ErrConflict) || errclass.Of(err) != errclass.Transient {
+			if err := write(t.Context(), stale); !errors.Is(err, transport.ErrConflict) || errclass.ClassOf(err) != errclass.Transient {
 				t.Errorf("on a changed object: %v, want ErrConflict", err)
 			}
 
@@ -213,7 +213,7 @@ func TestDirectErrors(t *testing.T) {
 		"invalid secret":        {object: secret, class: errclass.Permanent, reason: transport.ReasonInvalid},
 		"not permitted":         {client: reader, object: plainMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, says: `User "nobody" cannot`},
 		"namespace is missing":  {object: plainMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "set metadata.namespace"},
-		"namespace is too much": {object: namespaced(plainMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "leave metadata.namespace out"},
+		"namespace is too much": {object: namespaced(plainMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "remove metadata.namespace"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -228,9 +228,9 @@ func TestDirectErrors(t *testing.T) {
 			object.SetResourceVersion("")
 
 			_, err := with.Create(t.Context(), object)
-			if err == nil || errclass.Of(err) != tc.class || errclass.Reason(err, "") != tc.reason || !strings.Contains(err.Error(), tc.says) {
+			if err == nil || errclass.ClassOf(err) != tc.class || errclass.ReasonOf(err, "") != tc.reason || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("Create() = %v (%s, %s), want %s %s with %q",
-					err, errclass.Of(err), errclass.Reason(err, ""), tc.class, tc.reason, tc.says)
+					err, errclass.ClassOf(err), errclass.ReasonOf(err, ""), tc.class, tc.reason, tc.says)
 			}
 
 			if tc.is != nil && !errors.Is(err, tc.is) {
@@ -258,8 +258,8 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
 
 	_, _, err := c.Apply(t.Context(), live, secret)
-	if err == nil || errclass.Of(err) != errclass.Permanent || strings.Contains(err.Error(), "8675309") {
-		t.Errorf("Apply() = %v (%s)", err, errclass.Of(err))
+	if err == nil || errclass.ClassOf(err) != errclass.Permanent || strings.Contains(err.Error(), "8675309") {
+		t.Errorf("Apply() = %v (%s)", err, errclass.ClassOf(err))
 	}
 
 	secret.SetKind("ConfigMap")
@@ -282,8 +282,8 @@ func TestDirectUnreachableIsTransient(t *testing.T) {
 	})
 
 	_, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: "x", Name: "y"}, transport.Cached)
-	if err == nil || errclass.Of(err) != errclass.Transient || errors.Is(err, transport.ErrNotFound) {
-		t.Errorf("Find() = %v (%s), want a transient error", err, errclass.Of(err))
+	if err == nil || errclass.ClassOf(err) != errclass.Transient || errors.Is(err, transport.ErrNotFound) {
+		t.Errorf("Find() = %v (%s), want a transient error", err, errclass.ClassOf(err))
 	}
 }
 
@@ -396,9 +396,9 @@ func TestDirectGetWithoutANamespace(t *testing.T) {
 	t.Parallel()
 
 	_, err := one(t.Context(), clients[transport.Kubernetes], transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
-	if errclass.Of(err) != errclass.Permanent || errclass.Reason(err, "") != transport.ReasonInvalid ||
+	if errclass.ClassOf(err) != errclass.Permanent || errclass.ReasonOf(err, "") != transport.ReasonInvalid ||
 		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
-		t.Errorf("Find() = %v (%s), want to be told to name a namespace", err, errclass.Of(err))
+		t.Errorf("Find() = %v (%s), want to be told to name a namespace", err, errclass.ClassOf(err))
 	}
 }
 

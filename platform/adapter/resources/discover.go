@@ -23,48 +23,48 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// run is one event's work.
+// run is the state of the resources phase of one event.
 type run struct {
 	in      Input
 	vars    map[string]any
 	entries []*entry
 	result  Result
-	// failed: writing an entry has failed, so later ones are not written.
-	failed bool
-	// stale: a later generation was handled here before.
-	stale bool
+	// hasFailed is true if writing an entry has failed. Later entries are then not written.
+	hasFailed bool
+	// isStale is true if this process has handled a later generation before.
+	isStale bool
 }
 
-// entry is one of the task's resources with what was found for it.
+// entry is one entry of the task's resources with its discovered objects.
 type entry struct {
 	*task.Resource
 
 	client transport.Client
 
-	// query is what discovery looks for.
+	// query selects the objects of the entry.
 	query transport.Query
 
-	found found
-	// live: found is of a live read.
-	live bool
+	objects objectSet
+	// isLive is true if objects is the result of a live read.
+	isLive bool
 }
 
-// found is what discovery came to.
-type found struct {
-	state gates.Found
-	// why says of an object that is not managed why not.
-	why string
-	// current is the object that gates are about; nil if there is none.
+// objectSet is the result of a discovery.
+type objectSet struct {
+	state gates.ObjectState
+	// reason is the reason why the object is not managed.
+	reason string
+	// current is the object that the gates decide about. It is nil if there is no object.
 	current *unstructured.Unstructured
-	// versions are all managed objects, the current one among them, the newest first.
+	// versions are all managed objects including current, sorted from the newest to the oldest.
 	versions []*unstructured.Unstructured
 }
 
-// discoverAll finds the objects of all entries before any gate is asked. If it fails for
-// one, nothing is done to any: gates may ask about it.
+// discoverAll discovers the objects of all entries before any gate is evaluated. If the discovery of one
+// entry fails, it returns false and no entry is handled, because gates may read the failed entry.
 func (r *run) discoverAll(ctx context.Context) bool {
 	for i, e := range r.entries {
-		err := r.look(ctx, e)
+		err := r.setQuery(ctx, e)
 		if err == nil {
 			err = r.discover(ctx, e, transport.Cached)
 		}
@@ -75,10 +75,10 @@ func (r *run) discoverAll(ctx context.Context) bool {
 
 		for j := range r.result.Outcomes {
 			r.result.Outcomes[j].Reason = ReasonEarlierFailed
-			r.result.Outcomes[j].Message = fmt.Sprintf("discovery of %s has failed", e.Name)
+			r.result.Outcomes[j].Message = fmt.Sprintf("discovery of %s failed", e.Name)
 		}
 
-		r.result.Outcomes[i].fail(ReasonDiscovery, err)
+		r.result.Outcomes[i].setFailure(ReasonDiscovery, err)
 
 		return false
 	}
@@ -86,11 +86,11 @@ func (r *run) discoverAll(ctx context.Context) bool {
 	return true
 }
 
-// look renders what to look for.
-func (r *run) look(ctx context.Context, e *entry) error {
-	query, err := r.wanted(e.Discovery)
+// setQuery renders the query of an entry.
+func (r *run) setQuery(ctx context.Context, e *entry) error {
+	query, err := r.renderQuery(e.Discovery)
 	if err == nil {
-		query.GVK, err = r.kindOf(ctx, e)
+		query.GVK, err = r.resolveKind(ctx, e)
 	}
 
 	if err == nil && e.TargetCluster != nil {
@@ -100,7 +100,7 @@ func (r *run) look(ctx context.Context, e *entry) error {
 	}
 
 	if err != nil {
-		return permanent(ReasonDiscovery, "look for %s: %w", e.Name, err)
+		return newPermanentError(ReasonDiscovery, "discover %s: %w", e.Name, err)
 	}
 
 	e.query = query
@@ -108,8 +108,8 @@ func (r *run) look(ctx context.Context, e *entry) error {
 	return nil
 }
 
-// wanted renders a discovery.
-func (r *run) wanted(discovery task.Discovery) (transport.Query, error) {
+// renderQuery renders a discovery to a query without a kind.
+func (r *run) renderQuery(discovery task.Discovery) (transport.Query, error) {
 	var (
 		out transport.Query
 		err error
@@ -144,12 +144,11 @@ func (r *run) wanted(discovery task.Discovery) (transport.Query, error) {
 	return out, nil
 }
 
-// kindOf gives the kind to look for: out of the manifest as it is written, where that says
-// it, so that a manifest that can't be rendered any more does not keep its object from
-// being deleted.
-func (r *run) kindOf(ctx context.Context, e *entry) (schema.GroupVersionKind, error) {
+// resolveKind returns the kind of an entry's objects. It renders the manifest only if the kind is a
+// template, so that the adapter can delete the object of a manifest that can no longer be rendered.
+func (r *run) resolveKind(ctx context.Context, e *entry) (schema.GroupVersionKind, error) {
 	kind, err := e.Kind()
-	if !errors.Is(err, task.ErrKind) || e.Manifest == nil {
+	if !errors.Is(err, task.ErrUnknownKind) || e.Manifest == nil {
 		return kind, err
 	}
 
@@ -160,15 +159,15 @@ func (r *run) kindOf(ctx context.Context, e *entry) (schema.GroupVersionKind, er
 
 	manifest := unstructured.Unstructured{Object: object}
 
-	return task.KindOf(manifest.GetAPIVersion(), manifest.GetKind())
+	return task.ParseKind(manifest.GetAPIVersion(), manifest.GetKind())
 }
 
-// discover finds the entry's objects and shows them to expressions.
+// discover finds the entry's objects and sets the variables of expressions.
 func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error {
-	if r.nowhere(e) {
-		e.live = true
+	if r.isNamespaceAbsent(e) {
+		e.isLive = true
 
-		return r.show(e, r.sort(e, nil))
+		return r.setObjects(e, r.classify(e, nil))
 	}
 
 	objects, err := e.client.Find(ctx, e.query, read)
@@ -176,63 +175,63 @@ func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error
 		return fmt.Errorf("discover %s: %w", e.Name, err)
 	}
 
-	// What a cache does not hold is read live.
-	e.live = read == transport.Live || len(objects) == 0
+	// If the cache has no object, Find reads live.
+	e.isLive = read == transport.Live || len(objects) == 0
 
-	return r.show(e, r.sort(e, objects))
+	return r.setObjects(e, r.classify(e, objects))
 }
 
-// nowhere says of an entry that was not read yet that its objects would be in a namespace
-// which this event has found not to be there. A create that meets one by then all the
-// same reads.
-func (r *run) nowhere(e *entry) bool {
-	if e.live || e.query.Namespace == "" {
+// isNamespaceAbsent reports whether the namespace of an entry's objects is known to be absent, because
+// another entry of this event has discovered this. It returns false for an entry that was read before. If
+// an object exists nevertheless, a create request fails and the object is read then.
+func (r *run) isNamespaceAbsent(e *entry) bool {
+	if e.isLive || e.query.Namespace == "" {
 		return false
 	}
 
 	return slices.ContainsFunc(r.entries, func(other *entry) bool {
 		return other.query.GVK.GroupKind() == (schema.GroupKind{Kind: "Namespace"}) && other.query.Name == e.query.Namespace &&
-			other.client == e.client && other.live && other.found.state == gates.Absent
-	}) && e.client.Namespaced(e.query.GVK)
+			other.client == e.client && other.isLive && other.objects.state == gates.Absent
+	}) && e.client.IsNamespaced(e.query.GVK)
 }
 
-// sort tells whose the objects are, and which is the current one.
-func (r *run) sort(e *entry, objects []*unstructured.Unstructured) found {
+// classify determines which objects are managed and which object is the current version.
+func (r *run) classify(e *entry, objects []*unstructured.Unstructured) objectSet {
 	var managed, others []*unstructured.Unstructured
 
 	for _, object := range objects {
-		standing, _ := r.in.Stamper.Standing(object, e.query.GVK.GroupKind(), r.in.ResourceID)
+		standing, _ := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
 		case standing != stamp.Managed:
 			others = append(others, object)
-		case e.query.Name != "" || !r.sibling(e, object):
+		case e.query.Name != "" || !r.isSibling(e, object):
 			managed = append(managed, object)
 		}
 	}
 
 	if len(managed) > 0 {
-		slices.SortStableFunc(managed, r.newest)
+		slices.SortStableFunc(managed, r.compareNewest)
 
-		return managing(r.current(managed), managed)
+		return newManaged(r.currentVersion(managed), managed)
 	}
 
-	return r.strangers(e, others)
+	return r.classifyUnmanaged(e, others)
 }
 
-// managing is what is found where objects are managed.
-func managing(current *unstructured.Unstructured, versions []*unstructured.Unstructured) found {
+// newManaged returns the objectSet of managed objects.
+func newManaged(current *unstructured.Unstructured, versions []*unstructured.Unstructured) objectSet {
 	state := gates.Managed
 	if current.GetDeletionTimestamp() != nil {
 		state = gates.Deleting
 	}
 
-	return found{state: state, current: current, versions: versions}
+	return objectSet{state: state, current: current, versions: versions}
 }
 
-// current is the version of the event's generation, else the newest. Where there is one of
-// a later generation the event is stale, and that one shows it.
-func (r *run) current(versions []*unstructured.Unstructured) *unstructured.Unstructured {
+// currentVersion returns the version of the event's generation, or else the newest version. If a version
+// has a later generation, it returns that version, so that the event is recognized as stale.
+func (r *run) currentVersion(versions []*unstructured.Unstructured) *unstructured.Unstructured {
 	latest := slices.MaxFunc(versions, func(a, b *unstructured.Unstructured) int {
 		return cmp.Compare(generationOf(a), generationOf(b))
 	})
@@ -249,57 +248,58 @@ func (r *run) current(versions []*unstructured.Unstructured) *unstructured.Unstr
 	return versions[0]
 }
 
-// generationOf is 0 for what is no number: it was never applied by us as it is.
+// generationOf returns the generation of an object, and 0 if the annotation is missing or not a number.
 func generationOf(object *unstructured.Unstructured) int64 {
 	generation, _ := stamp.Generation(object)
 
 	return generation
 }
 
-// strangers is what was found where nothing is managed.
-func (r *run) strangers(e *entry, objects []*unstructured.Unstructured) found {
-	slices.SortStableFunc(objects, r.newest)
+// classifyUnmanaged returns the objectSet for objects that are all not managed.
+func (r *run) classifyUnmanaged(e *entry, objects []*unstructured.Unstructured) objectSet {
+	slices.SortStableFunc(objects, r.compareNewest)
 
 	for _, object := range objects {
-		standing, why := r.in.Stamper.Standing(object, e.query.GVK.GroupKind(), r.in.ResourceID)
+		standing, reason := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
 		case standing == stamp.Detached:
-			return found{state: gates.Detached, current: object, why: why}
+			return objectSet{state: gates.Detached, current: object, reason: reason}
 		case e.query.Name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
-			return found{state: gates.Unmanaged, current: object, why: why}
+			return objectSet{state: gates.Unmanaged, current: object, reason: reason}
 		}
 	}
 
-	// What labels alone find of somebody else's is not what this entry is about. And what
-	// was detached can't be found by its labels any more: that a deletion finds nothing
-	// where it should detach means that it has.
+	// The remaining objects only match the labels and do not belong to the entry. A detached object no
+	// longer has the labels. So if a discovery by labels finds no managed object, the resource is being
+	// deleted and the entry has a detach gate, the object counts as detached.
 	if e.query.Name == "" && e.Detach != nil && r.in.Deleting {
-		return found{state: gates.Detached, why: "there is nothing to detach any more"}
+		return objectSet{state: gates.Detached, reason: "there is no object to detach"}
 	}
 
-	out := found{state: gates.Absent}
+	out := objectSet{state: gates.Absent}
 
 	if len(objects) > 0 {
-		_, why := r.in.Stamper.Standing(objects[0], e.query.GVK.GroupKind(), r.in.ResourceID)
-		out.why = fmt.Sprintf("%s is passed over: %s", transport.RefTo(objects[0]), why)
+		_, reason := r.in.Stamper.OwnershipOf(objects[0], e.query.GVK.GroupKind(), r.in.ResourceID)
+		out.reason = fmt.Sprintf("%s is ignored: %s", transport.RefTo(objects[0]), reason)
 	}
 
 	return out
 }
 
-// sibling says that a managed object belongs to another entry of the task, whose kind and
-// labels are alike.
-func (r *run) sibling(e *entry, object *unstructured.Unstructured) bool {
+// isSibling reports whether a managed object belongs to another entry of the task with the same kind and
+// matching labels.
+func (r *run) isSibling(e *entry, object *unstructured.Unstructured) bool {
 	name := object.GetLabels()[adapter.LabelResourceName]
 
 	return name != "" && name != e.Name &&
 		slices.ContainsFunc(r.entries, func(other *entry) bool { return other.Name == name })
 }
 
-// newest orders versions, those that are being deleted last. Creation has a resolution of
-// one second; names, which vary, tell within it.
-func (r *run) newest(a, b *unstructured.Unstructured) int {
+// compareNewest sorts versions from the newest to the oldest, with versions that are being deleted last.
+// Creation times have a resolution of one second, so versions with the same time are sorted by generation
+// and name.
+func (r *run) compareNewest(a, b *unstructured.Unstructured) int {
 	switch {
 	case a.GetDeletionTimestamp() != nil && b.GetDeletionTimestamp() == nil:
 		return 1
@@ -314,37 +314,37 @@ func (r *run) newest(a, b *unstructured.Unstructured) int {
 	)
 }
 
-// show is what expressions see from now on.
-func (r *run) show(e *entry, f found) error {
-	e.found = f
-	r.forget(e)
+// setObjects stores the objects of an entry and sets the variables of expressions to them.
+func (r *run) setObjects(e *entry, discovered objectSet) error {
+	e.objects = discovered
+	r.removeVariables(e)
 
-	if f.current == nil {
+	if discovered.current == nil {
 		return nil
 	}
 
-	r.result.Objects[e.Name] = view(f.current)
+	r.result.Objects[e.Name] = toVariable(discovered.current)
 
 	for _, nested := range e.Nested {
-		wanted, err := r.wanted(nested.Discovery)
+		query, err := r.renderQuery(nested.Discovery)
 		if err != nil {
-			return permanent(ReasonDiscovery, "look for %s in %s: %w", nested.Name, e.Name, err)
+			return newPermanentError(ReasonDiscovery, "discover %s in %s: %w", nested.Name, e.Name, err)
 		}
 
-		object, err := maestro.Nested(f.current, wanted)
+		object, err := maestro.FindNested(discovered.current, query)
 		if err != nil {
-			return permanent(ReasonDiscovery, "look for %s in %s: %w", nested.Name, e.Name, err)
+			return newPermanentError(ReasonDiscovery, "discover %s in %s: %w", nested.Name, e.Name, err)
 		}
 
 		if object != nil {
-			r.result.Objects[nested.Name] = view(object)
+			r.result.Objects[nested.Name] = toVariable(object)
 		}
 	}
 
 	return nil
 }
 
-func (r *run) forget(e *entry) {
+func (r *run) removeVariables(e *entry) {
 	delete(r.result.Objects, e.Name)
 
 	for _, nested := range e.Nested {
@@ -352,15 +352,15 @@ func (r *run) forget(e *entry) {
 	}
 }
 
-// view is an object as expressions see it: always with labels and annotations, so that
-// asking for one is no error, and without managed fields. It shares the object's memory.
-func view(object *unstructured.Unstructured) map[string]any {
+// toVariable returns an object as expressions read it: without managed fields, and always with labels and
+// annotations, so that reading a missing label is not an error. It shares the object's memory.
+func toVariable(object *unstructured.Unstructured) map[string]any {
 	metadata, _ := object.Object["metadata"].(map[string]any)
-	_, labels := metadata["labels"]
-	_, annotations := metadata["annotations"]
-	_, managed := metadata["managedFields"]
+	_, hasLabels := metadata["labels"]
+	_, hasAnnotations := metadata["annotations"]
+	_, hasManagedFields := metadata["managedFields"]
 
-	if labels && annotations && !managed {
+	if hasLabels && hasAnnotations && !hasManagedFields {
 		return object.Object
 	}
 
@@ -371,23 +371,23 @@ func view(object *unstructured.Unstructured) map[string]any {
 
 	delete(metadata, "managedFields")
 
-	if !labels {
+	if !hasLabels {
 		metadata["labels"] = map[string]any{}
 	}
 
-	if !annotations {
+	if !hasAnnotations {
 		metadata["annotations"] = map[string]any{}
 	}
 
-	shown := maps.Clone(object.Object)
-	shown["metadata"] = metadata
+	out := maps.Clone(object.Object)
+	out["metadata"] = metadata
 
-	return shown
+	return out
 }
 
-// permanent is an error that stays until the task file or the object is changed; unless it
-// is the end of the event's time, which says nothing about either.
-func permanent(reason, format string, args ...any) error {
+// newPermanentError returns a permanent error, which stays until the task file or the object changes. If
+// the cause is the end of the context, it returns a transient error instead.
+func newPermanentError(reason, format string, args ...any) error {
 	err := errclass.New(errclass.Permanent, reason, format, args...)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return errclass.New(errclass.Transient, transport.ReasonTimeout, format, args...)

@@ -1,8 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resources is the third phase of an event: it finds the objects of a task file's
-// entries, asks platform/adapter/gates what is to be done with each, and does it.
+// Package resources runs the resources phase of an event. It discovers the objects of the task file's
+// entries, decides with platform/adapter/gates what to do with each object, and does it.
 //
 //	discover all ──► per entry, in order:
 //	                 gates ──► nothing to write: next entry
@@ -12,11 +12,10 @@
 //	                   ▲                                    │ it has changed: at most 3 times
 //	                   └────────────────────────────────────┘
 //
-// Reads for the first decision come out of a cache, so an event that changes nothing
-// costs the API server nothing. A write is decided on live state and names the UID and
-// resource version it was decided on: an older event, a late cache or another process
-// cannot make it hit anything else.
+// The first decision uses cached reads, so that an event without changes costs the API server nothing. A
+// write is decided on live state, and names the UID and the resource version of that state. An older
+// event, an outdated cache or another process therefore can't make the write change a different state.
 //
-// When writing an entry has failed, the entries after it are detached and deleted as
-// their gates say, but not written: they may build on the one that failed.
+// If writing an entry fails, later entries are not written, because they may depend on the failed entry.
+// Later entries are still detached and deleted as their gates decide.
 package resources

@@ -15,129 +15,130 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// maxTries is how often an entry is decided again because its object changes under our
-// hands. After that the event is redelivered.
-const maxTries = 3
+// maxAttempts is the maximum number of attempts to write an entry whose object another program changes at
+// the same time. After that, the event is delivered again.
+const maxAttempts = 3
 
-// handle does what is to be done for one entry.
-func (r *run) handle(ctx context.Context, i int) {
+// handleEntry decides about one entry and executes the decision.
+func (r *run) handleEntry(ctx context.Context, i int) {
 	e, out := r.entries[i], &r.result.Outcomes[i]
 
 	var decision gates.Decision
 
-	for tries := 0; ; {
+	for attempts := 0; ; {
 		decision = r.decide(ctx, e, out)
 
-		if decision.Outcome != gates.Act && (e.live || out.Err == nil && !out.Pending) {
+		if decision.Outcome != gates.Act && (e.isLive || out.Err == nil && !out.Pending) {
 			break
 		}
 
-		// Decided on what a cache had; what is written is decided on what is there. So is
-		// what has failed, and whether a deletion still is not done: caches learn of late.
-		if e.live {
-			err := r.act(ctx, e, decision, out)
+		// The decision may be based on a cached read. A write, a failure and a pending deletion need a
+		// decision on a live read, because the cache may be outdated.
+		if e.isLive {
+			err := r.execute(ctx, e, decision, out)
 			if err == nil {
 				break
 			}
 
-			tries++
+			attempts++
 
-			if !changed(err) || tries == maxTries {
-				out.fail(errclass.Reason(err, string(decision.Reason)), err)
+			if !isOutdated(err) || attempts == maxAttempts {
+				out.setFailure(errclass.ReasonOf(err, string(decision.Reason)), err)
 
 				break
 			}
 		}
 
 		if err := r.discover(ctx, e, transport.Live); err != nil {
-			out.fail(ReasonDiscovery, err)
+			out.setFailure(ReasonDiscovery, err)
 
 			break
 		}
 	}
 
 	if out.Reason == string(gates.ReasonUnchanged) {
-		r.renew(ctx, e)
+		r.renewIdentity(ctx, e)
 	}
 
-	r.finish(ctx, e, decision, out)
+	r.finishEntry(ctx, e, decision, out)
 }
 
-// finish prunes, and says which object it was about.
-func (r *run) finish(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
-	if out.Err == nil && decision.Has(gates.Prune) && !r.stale {
+// finishEntry prunes earlier versions, completes the outcome and logs it.
+func (r *run) finishEntry(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
+	if out.Err == nil && decision.HasAction(gates.Prune) && !r.isStale {
 		if err := r.prune(ctx, e, out); err != nil {
-			out.fail(errclass.Reason(err, string(gates.Prune)), err)
+			out.setFailure(errclass.ReasonOf(err, string(gates.Prune)), err)
 		}
 	}
 
-	if e.found.current != nil {
-		out.Object = transport.RefTo(e.found.current).String()
+	if e.objects.current != nil {
+		out.Object = transport.RefTo(e.objects.current).String()
 	}
 
 	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
-		r.failed = true
+		r.hasFailed = true
 	}
 
 	if out.Err == nil && out.Reason == string(gates.ReasonNotManaged) {
-		r.in.Log.WarnContext(ctx, "resource is being deleted, its object is not managed and stays",
+		r.in.Log.WarnContext(ctx, "resource is being deleted, but its object is not managed and is not deleted",
 			"name", e.Name, "object", out.Object, "message", out.Message)
 	}
 
 	if out.Operation != None || len(out.Pruned) > 0 {
-		words := []any{"name", e.Name, "operation", out.Operation, "reason", out.Reason, "object", out.Object}
+		attributes := []any{"name", e.Name, "operation", out.Operation, "reason", out.Reason, "object", out.Object}
 		if out.Message != "" {
-			words = append(words, "message", out.Message)
+			attributes = append(attributes, "message", out.Message)
 		}
 
 		if len(out.Pruned) > 0 {
-			words = append(words, "pruned", out.Pruned)
+			attributes = append(attributes, "pruned", out.Pruned)
 		}
 
-		r.in.Log.InfoContext(ctx, "resource", words...)
+		r.in.Log.InfoContext(ctx, "resource", attributes...)
 	}
 }
 
-// changed tells errors that a look at what is there now answers.
-func changed(err error) bool {
+// isOutdated reports whether an error means that the object has changed since it was read, so that the
+// object has to be discovered again.
+func isOutdated(err error) bool {
 	return errors.Is(err, transport.ErrConflict) || errors.Is(err, transport.ErrExists) ||
 		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
 }
 
-// decide asks the gates and the tree, and writes down what they say.
+// decide evaluates the gates, walks the decision tree and writes the decision to the outcome.
 func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision {
-	asked, failed := map[string][]Gate{}, map[string]error{}
+	evaluated, errs := map[string][]Gate{}, map[string]error{}
 
-	ask := func(question, name string, program *cel.Program) gates.Value {
+	evaluate := func(question, name string, program *cel.Program) gates.Value {
 		if program == nil {
 			return gates.Unset
 		}
 
-		yes, gate, err := Ask(ctx, name, program, r.vars)
-		asked[question] = append(asked[question], gate)
-		failed[question] = errors.Join(failed[question], err)
+		result, gate, err := EvaluateGate(ctx, name, program, r.vars)
+		evaluated[question] = append(evaluated[question], gate)
+		errs[question] = errors.Join(errs[question], err)
 
-		return gates.Of(yes, err)
+		return gates.ValueOf(result, err)
 	}
-	gate := func(name string, program *cel.Program) gates.Value { return ask(name, name, program) }
+	gate := func(name string, program *cel.Program) gates.Value { return evaluate(name, name, program) }
 
 	state := gates.State{
-		Found: e.found.state, DeleteEvent: r.in.Deleting, Retain: e.Retention != nil, PatchOnly: e.Manifest == nil,
+		Object: e.objects.state, ResourceDeleting: r.in.Deleting, HasRetention: e.Retention != nil, PatchOnly: e.Manifest == nil,
 		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
 		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
-	if r.failed || r.stale {
+	if r.hasFailed || r.isStale {
 		state.When = gates.False
 	}
 
 	for i, patch := range e.Patches {
 		name := fmt.Sprintf("lifecycle.patch[%d].when", i)
-		state.Patch = append(state.Patch, ask("any of lifecycle.patch[].when", name, patch.When))
+		state.Patch = append(state.Patch, evaluate("any of lifecycle.patch[].when", name, patch.When))
 	}
 
-	if e.found.current != nil {
-		state.Generation = cmp.Compare(generationOf(e.found.current), r.in.Generation)
+	if e.objects.current != nil {
+		state.Generation = cmp.Compare(generationOf(e.objects.current), r.in.Generation)
 	}
 
 	decision := gates.Decide(state)
@@ -146,49 +147,50 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 	}
 
 	for _, step := range decision.Path {
-		for _, gate := range asked[step.Question] {
+		for _, gate := range evaluated[step.Question] {
 			if gate.Gate == step.Question {
-				gate.Value = step.Answer // when counts as false after a failure, whatever it gives
+				gate.Value = step.Answer // after a failure, when counts as false, whatever its value
 			}
 
 			out.Gates = append(out.Gates, gate)
 		}
 	}
 
-	r.explain(e, decision, failed[decision.Path[len(decision.Path)-1].Question], out)
+	r.addMessage(e, decision, errs[decision.Path[len(decision.Path)-1].Question], out)
 
 	return decision
 }
 
-// explain adds words to a decision that writes nothing; why is the error of the last gate.
-func (r *run) explain(e *entry, decision gates.Decision, why error, out *Outcome) {
+// addMessage adds the error or the message of a decision to the outcome. gateErr is the error of the last gate.
+func (r *run) addMessage(e *entry, decision gates.Decision, gateErr error, out *Outcome) {
 	switch {
 	case decision.Reason == gates.ReasonGate:
-		out.fail(string(gates.ReasonGate), permanent(string(gates.ReasonGate), "evaluate %w", why))
+		out.setFailure(string(gates.ReasonGate), newPermanentError(string(gates.ReasonGate), "evaluate %w", gateErr))
 	case decision.Outcome == gates.Fail:
-		out.fail(string(decision.Reason), r.notManaged(e))
-	case decision.Reason == gates.ReasonWhen && r.stale:
+		out.setFailure(string(decision.Reason), r.newNotManagedError(e))
+	case decision.Reason == gates.ReasonWhen && r.isStale:
 		out.Reason, out.Message = string(gates.ReasonStale), "a later generation was handled before"
-	case decision.Reason == gates.ReasonWhen && r.failed:
+	case decision.Reason == gates.ReasonWhen && r.hasFailed:
 		out.Reason, out.Message = ReasonEarlierFailed, "an earlier entry has failed"
 	case decision.Reason == gates.ReasonDeletionPending:
 		out.Pending = true
 	case decision.Reason == gates.ReasonNotManaged, decision.Reason == gates.ReasonDetached, decision.Reason == gates.ReasonCreate:
-		out.Message = e.found.why
+		out.Message = e.objects.reason
 	}
 }
 
-// notManaged names the object that is in the way, and how to hand it over.
-func (r *run) notManaged(e *entry) error {
-	return permanent(string(gates.ReasonNotManaged),
-		"%s is there and not managed: %s; it is left alone. To hand it over, delete it "+
-			"(kubectl delete --cascade=orphan leaves what it owns): the adapter then makes its own; else rename one of the two",
-		transport.RefTo(e.found.current), e.found.why)
+// newNotManagedError returns the error of an existing object that is not managed. The error describes how
+// to hand the object over to the adapter.
+func (r *run) newNotManagedError(e *entry) error {
+	return newPermanentError(string(gates.ReasonNotManaged),
+		"%s exists and is not managed: %s; the adapter does not change it. To hand it over, delete it "+
+			"(kubectl delete --cascade=orphan keeps its dependents), and the adapter creates its own; otherwise rename one of the two",
+		transport.RefTo(e.objects.current), e.objects.reason)
 }
 
-// act does what was decided, bound to what was found.
-func (r *run) act(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
-	if decision.Has(gates.Patch) {
+// execute executes a decision on the discovered objects.
+func (r *run) execute(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
+	if decision.HasAction(gates.Patch) {
 		return r.patch(ctx, e, decision, out)
 	}
 
@@ -202,6 +204,6 @@ func (r *run) act(ctx context.Context, e *entry, decision gates.Decision, out *O
 	case gates.Apply:
 		return r.apply(ctx, e, out)
 	default:
-		return fmt.Errorf("do %s: there is no such action", verb)
+		return fmt.Errorf("execute decision: unknown action %s", verb)
 	}
 }

@@ -19,35 +19,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// variable is how expressions and templates call what was found.
-const variable = "resources"
+// variableName is the name of the variable with the discovered objects in expressions and templates.
+const variableName = "resources"
 
-// Input is one event's work.
+// Input is the input of the resources phase of one event.
 type Input struct {
-	// Task says what is kept. Required, as are Stamper, ResourceID and Generation.
+	// Task is the compiled task file. Required, as are Stamper, ResourceID and Generation.
 	Task *task.Task
-	// Vars are what expressions and templates see, but for resources. It is not changed.
+	// Vars are the variables of expressions and templates, without resources. Run does not change it.
 	Vars map[string]any
-	// Clients by the name of their transport; those that the task uses are there.
+	// Clients are the clients by the name of their transport, for all transports that the task uses.
 	Clients map[string]transport.Client
-	// Stamper marks the adapter's objects and knows them again.
+	// Stamper sets the ownership labels and annotations of objects, and checks them.
 	Stamper *stamp.Stamper
-	// ResourceID and Generation are of the API's resource, as the event has them.
+	// ResourceID and Generation are those of the API's resource in the event.
 	ResourceID string
 	Generation int64
-	// Deleting says that the API's resource is being deleted.
+	// Deleting is true if the API's resource is being deleted.
 	Deleting bool
-	// Seen, if there, keeps events that are older than one that was handled here from
-	// making again what that one has removed.
-	Seen *Generations
-	// Clock of retention. Default: the real one.
+	// Generations, if set, prevents that a stale event recreates objects that a later event, which this
+	// process has handled, has deleted.
+	Generations *Generations
+	// Clock is the clock of the retention. Default: the real clock.
 	Clock clock.PassiveClock
-	// Log of what is done to objects. Default: none.
+	// Log is the logger for writes. Default: no logs.
 	Log *slog.Logger
 }
 
-// Run handles the task's entries. What went wrong with an entry is in its outcome; the
-// error is the context's end.
+// Run handles the entries of the task. The errors of entries are in their outcomes. Run returns only the
+// error of the context.
 func Run(ctx context.Context, in Input) (Result, error) {
 	r := newRun(in)
 
@@ -56,25 +56,25 @@ func Run(ctx context.Context, in Input) (Result, error) {
 	}
 
 	for i := range r.entries {
-		r.handle(ctx, i)
+		r.handleEntry(ctx, i)
 	}
 
-	r.handedOver()
+	r.hideDetached()
 
 	return r.result, ctx.Err()
 }
 
-// handedOver takes detached objects out of what reports see of a deletion: it does not wait
-// for them. Gates have seen them all the while, so that nothing they are in, such as their
-// namespace, is deleted with them.
-func (r *run) handedOver() {
+// hideDetached removes detached objects from the variables of reports if the resource is being deleted,
+// because the deletion does not wait for detached objects. Gates can read detached objects, so that an
+// object that contains them, such as their namespace, is not deleted.
+func (r *run) hideDetached() {
 	if !r.in.Deleting {
 		return
 	}
 
 	for _, e := range r.entries {
-		if e.found.state == gates.Detached {
-			r.forget(e)
+		if e.objects.state == gates.Detached {
+			r.removeVariables(e)
 		}
 	}
 }
@@ -83,12 +83,12 @@ func newRun(in Input) *run {
 	in.Clock = cmp.Or[clock.PassiveClock](in.Clock, clock.RealClock{})
 	in.Log = cmp.Or(in.Log, slog.New(slog.DiscardHandler))
 
-	r := &run{in: in, vars: map[string]any{}, stale: in.Seen.stale(in.ResourceID, in.Generation)}
+	r := &run{in: in, vars: map[string]any{}, isStale: in.Generations.observe(in.ResourceID, in.Generation)}
 	r.result.Objects = map[string]any{}
 	r.result.Outcomes = make([]Outcome, len(in.Task.Resources))
 
 	maps.Copy(r.vars, in.Vars)
-	r.vars[variable] = r.result.Objects
+	r.vars[variableName] = r.result.Objects
 
 	for i := range in.Task.Resources {
 		resource := &in.Task.Resources[i]
@@ -100,22 +100,22 @@ func newRun(in Input) *run {
 	return r
 }
 
-// maxSeen bounds how many resources Generations remembers.
-const maxSeen = 100_000
+// maxGenerations is the maximum number of resources in Generations.
+const maxGenerations = 100_000
 
-// Generations remembers the highest generation of each resource that was handled by this
-// process. It may be used from any goroutine, and nil remembers nothing. It is a help and
-// no promise: a process that starts knows of none, and the API is asked there.
+// Generations stores the highest generation of each resource that this process has handled. It is safe
+// for concurrent use. A nil Generations stores nothing. Generations gives no guarantee, because it is
+// empty when the process starts. The pipeline also reads the current generation from the API.
 type Generations struct {
-	mu   sync.Mutex
-	seen *lru.Cache
+	mu    sync.Mutex
+	cache *lru.Cache
 }
 
-// NewGenerations remembers.
-func NewGenerations() *Generations { return &Generations{seen: lru.New(maxSeen)} }
+// NewGenerations creates an empty Generations.
+func NewGenerations() *Generations { return &Generations{cache: lru.New(maxGenerations)} }
 
-// stale notes the generation, and says whether a later one was noted before.
-func (g *Generations) stale(resourceID string, generation int64) bool {
+// observe stores the generation, and returns true if a later generation was stored before.
+func (g *Generations) observe(resourceID string, generation int64) bool {
 	if g == nil {
 		return false
 	}
@@ -123,12 +123,12 @@ func (g *Generations) stale(resourceID string, generation int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	noted, _ := g.seen.Get(resourceID)
-	if last, _ := noted.(int64); last > generation {
+	value, _ := g.cache.Get(resourceID)
+	if last, _ := value.(int64); last > generation {
 		return true
 	}
 
-	g.seen.Add(resourceID, generation)
+	g.cache.Add(resourceID, generation)
 
 	return false
 }

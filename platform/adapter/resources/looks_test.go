@@ -18,29 +18,29 @@ import (
 
 const (
 	firstLook, lastLook, goneLook = time.Second, 10 * time.Second, 200 * time.Millisecond
-	// looksQuiet is how long nothing has to change until the next change is looked at soon again.
+	// looksQuiet is the time without a change after which the delay is firstLook again.
 	looksQuiet = 30 * time.Second
 )
 
-// looked is an adapter in a bubble of time, with the events and looks that it has handled.
+// looked is an adapter in a synctest bubble, with the IDs of the events that it has handled.
 type looked struct {
-	*serve.Looks
+	requeuer *serve.Requeuer
 
 	events  *source
 	handled chan string
-	// result is what becomes of each.
+	// result is the result of each event.
 	result pipeline.Result
-	// hold keeps an event in work until it is closed.
+	// hold keeps an event in progress until the channel is closed.
 	hold chan struct{}
 }
 
-// inTime runs a test in a bubble of time.
+// inTime runs a test in a synctest bubble.
 func inTime(t *testing.T, test func(*testing.T, *looked)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &looked{
-			Looks: serve.NewLooks(nil), events: newSource(t, platform.Broker{Parallelism: 2}), handled: make(chan string, 100),
+			requeuer: serve.NewRequeuer(nil), events: newSource(t, platform.Broker{Parallelism: 2}), handled: make(chan string, 100),
 			hold: make(chan struct{}),
 		}
 		close(l.hold)
@@ -52,7 +52,7 @@ func inTime(t *testing.T, test func(*testing.T, *looked)) {
 
 			return l.result
 		})
-		options.Looks = l.Looks
+		options.Requeuer = l.requeuer
 
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -66,12 +66,12 @@ func inTime(t *testing.T, test func(*testing.T, *looked)) {
 			t.Error(err)
 		}
 
-		// Its queues see that they are shut down when they next look.
+		// The queues notice their shutdown only with the next tick.
 		time.Sleep(time.Minute)
 	})
 }
 
-// tell has an event of a resource handled.
+// tell sends an event of a resource and waits until it is handled.
 func (l *looked) tell(t *testing.T, id, eventID string) {
 	t.Helper()
 
@@ -86,8 +86,8 @@ func (l *looked) tell(t *testing.T, id, eventID string) {
 	synctest.Wait()
 }
 
-// pass lets time pass until a look is handled, and tells which and after how long; nothing
-// if none is within the bound.
+// pass waits until an event is handled again, and returns the event's ID and the time it took. It
+// returns an empty ID if no event is handled within the bound.
 func (l *looked) pass(bound time.Duration) (string, time.Duration) {
 	begin := time.Now()
 
@@ -99,8 +99,8 @@ func (l *looked) pass(bound time.Duration) (string, time.Duration) {
 	}
 }
 
-// Changes that follow each other are one look, later and later while they go on, and soon
-// again once there was quiet.
+// Several changes cause one requeue. Its delay grows while changes continue, and is short again after
+// a time without changes.
 func TestLooksArePaced(t *testing.T) {
 	inTime(t, func(t *testing.T, l *looked) {
 		t.Helper()
@@ -109,8 +109,8 @@ func TestLooksArePaced(t *testing.T) {
 		want := firstLook
 
 		for range 6 {
-			l.Changed("a", false)
-			l.Changed("a", false)
+			l.requeuer.EnqueueChange("a", false)
+			l.requeuer.EnqueueChange("a", false)
 
 			if id, after := l.pass(looksQuiet); id != "a1" || after < want {
 				t.Fatalf("handled %q after %s, want a1 after %s", id, after, want)
@@ -124,7 +124,7 @@ func TestLooksArePaced(t *testing.T) {
 		}
 
 		time.Sleep(time.Second)
-		l.Changed("a", false)
+		l.requeuer.EnqueueChange("a", false)
 
 		if id, after := l.pass(looksQuiet); id != "a1" || after >= lastLook {
 			t.Errorf("after quiet: handled %q after %s", id, after)
@@ -135,7 +135,7 @@ func TestLooksArePaced(t *testing.T) {
 func TestLooksAreOfTheLastEvent(t *testing.T) {
 	inTime(t, func(t *testing.T, l *looked) {
 		t.Helper()
-		l.Changed("a", false)
+		l.requeuer.EnqueueChange("a", false)
 		l.tell(t, "a", "a1")
 		l.tell(t, "a", "a2")
 
@@ -149,7 +149,7 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 		<-l.handled
 
 		for _, id := range []string{"a", "gone", "b", "x"} {
-			l.Changed(id, false)
+			l.requeuer.EnqueueChange(id, false)
 		}
 
 		if id, _ := l.pass(looksQuiet); id != "a2" {
@@ -162,8 +162,8 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 	})
 }
 
-// Whoever deletes a resource waits for its last object: that it is gone is looked at soon,
-// however much has changed before. It is so once for each object, and for no others.
+// The deletion of an object of a resource that is being deleted causes a requeue with a short delay,
+// even after many changes. Other changes keep their delay.
 func TestTheEndOfADeletionIsLookedAtSoon(t *testing.T) {
 	t.Parallel()
 
@@ -184,13 +184,13 @@ func TestTheEndOfADeletionIsLookedAtSoon(t *testing.T) {
 				l.tell(t, "a", "a1")
 
 				for range 2 {
-					l.Changed("a", false)
+					l.requeuer.EnqueueChange("a", false)
 					l.pass(looksQuiet)
 				}
 
-				// One is planned already.
-				l.Changed("a", false)
-				l.Changed("a", tc.gone)
+				// A requeue is already scheduled.
+				l.requeuer.EnqueueChange("a", false)
+				l.requeuer.EnqueueChange("a", tc.gone)
 
 				if id, after := l.pass(looksQuiet); id != "a1" || after != tc.want {
 					t.Errorf("handled %q after %s, want a1 after %s", id, after, tc.want)
@@ -200,7 +200,7 @@ func TestTheEndOfADeletionIsLookedAtSoon(t *testing.T) {
 					t.Errorf("%s is handled twice", id)
 				}
 
-				l.Changed("a", tc.gone)
+				l.requeuer.EnqueueChange("a", tc.gone)
 
 				if id, _ := l.pass(looksQuiet); id != "a1" {
 					t.Errorf("handled %q after quiet, want a1", id)
@@ -210,7 +210,7 @@ func TestTheEndOfADeletionIsLookedAtSoon(t *testing.T) {
 	}
 }
 
-// A look waits while an event of its resource is in work, and comes after it.
+// A requeued event waits until another event of its resource is handled.
 func TestLooksWaitForTheEventInWork(t *testing.T) {
 	inTime(t, func(t *testing.T, l *looked) {
 		t.Helper()
@@ -218,10 +218,10 @@ func TestLooksWaitForTheEventInWork(t *testing.T) {
 		hold := make(chan struct{})
 		l.hold = hold
 		l.tell(t, "a", "a1")
-		l.Changed("a", false)
+		l.requeuer.EnqueueChange("a", false)
 
 		if id, _ := l.pass(2 * firstLook); id != "" {
-			t.Fatalf("%s is handled beside the event in work", id)
+			t.Fatalf("%s is handled while another event is in progress", id)
 		}
 
 		close(hold)

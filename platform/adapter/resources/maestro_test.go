@@ -154,7 +154,7 @@ func work(cluster, generation string, manifests ...any) *unstructured.Unstructur
 		},
 		"spec": map[string]any{"workload": map[string]any{"manifests": manifests}},
 	}}
-	o.SetGroupVersionKind(task.ManifestWork())
+	o.SetGroupVersionKind(task.ManifestWorkKind())
 
 	return o
 }
@@ -217,7 +217,7 @@ func TestHubWorks(t *testing.T) {
 	}
 
 	found, err := c.Find(t.Context(), transport.Query{
-		GVK: task.ManifestWork(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
+		GVK: task.ManifestWorkKind(), Namespace: cluster, Labels: map[string]string{adapter.LabelAdapter: "dns"},
 	}, transport.Live)
 	if err != nil || len(found) != 1 {
 		t.Errorf("Find() = %d, %v", len(found), err)
@@ -247,7 +247,7 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 
 			must(t, c.Delete(t.Context(), transport.RefTo(made), policy))
 
-			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWork(), Namespace: cluster, Name: "app"}, transport.Live)
+			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWorkKind(), Namespace: cluster, Name: "app"}, transport.Live)
 			must(t, err)
 
 			option, _, _ := unstructured.NestedString(got.Object, "spec", "deleteOption", "propagationPolicy")
@@ -266,10 +266,10 @@ func TestWorksThatCanNotBeCompleted(t *testing.T) {
 	t.Parallel()
 
 	for want, work := range map[string]*unstructured.Unstructured{
-		`"x" is no whole number`: work("c1", "x", nested("one", nil)),
+		`"x" is not an integer`: work("c1", "x", nested("one", nil)),
 		`manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`: work("c1", "1", nested("one", nil),
 			nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
-		"manifest 1 is no object": work("c1", "1", "text"),
+		"manifest 1 is not an object": work("c1", "1", "text"),
 	} {
 		if err := maestro.Complete(work); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Complete() = %v, want %q", err, want)
@@ -324,7 +324,7 @@ func TestHubNested(t *testing.T) {
 		"highest, then by name": {transport.Query{Labels: map[string]string{"app": "web"}}, "b and what is told of it"},
 		"none":                  {transport.Query{Labels: map[string]string{"app": "db"}}, ""},
 	} {
-		found, err := maestro.Nested(full.DeepCopy(), tc.wanted)
+		found, err := maestro.FindNested(full.DeepCopy(), tc.wanted)
 		must(t, err)
 
 		got := ""
@@ -371,7 +371,7 @@ func said(t *testing.T, what string, of map[string]any, want []string) {
 func hiding(name string) *rest.Config {
 	out := rest.CopyConfig(env.Config)
 	out.Wrap(func(to http.RoundTripper) http.RoundTripper {
-		return retry.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/"+name) {
 				return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
 			}

@@ -63,7 +63,7 @@ func TestMain(m *testing.M) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 
-	code := fleetapi.With(func(a *fleetapi.API) { api = a }, func() int {
+	code := fleetapi.RunWith(func(a *fleetapi.API) { api = a }, func() int {
 		return kube.Run(m, func(e *kube.Env) {
 			env = e
 
@@ -202,7 +202,7 @@ func (f *fleet) input(e event) resources.Input {
 
 	return resources.Input{
 		Task: f.task, Clients: used, Stamper: f.stamper, ResourceID: f.id, Generation: e.generation, Deleting: e.deleting,
-		Clock: f.clock, Seen: f.seen, Log: f.log,
+		Clock: f.clock, Generations: f.seen, Log: f.log,
 		Vars: map[string]any{
 			"ns": f.ns, "id": f.id, "generation": e.generation, "deleting": e.deleting, "value": e.value, "flag": e.flag,
 			"serial": e.serial,

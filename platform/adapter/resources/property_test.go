@@ -133,7 +133,7 @@ func (k *keeper) deliver(events ...event) {
 
 	for _, result := range results {
 		// What two do at once may fail for one of them, and is then delivered again.
-		if err := result.Err(); err != nil && (len(events) == 1 || errclass.Of(err) != errclass.Transient) {
+		if err := result.Err(); err != nil && (len(events) == 1 || errclass.ClassOf(err) != errclass.Transient) {
 			k.problems = append(k.problems, fmt.Sprintf("events %v: %v", events, err))
 		}
 	}

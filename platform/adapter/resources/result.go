@@ -12,10 +12,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// Operation is what was done to an entry's object.
+// Operation is an operation on an entry's object.
 type Operation string
 
-// Operations.
+// Operations on objects.
 const (
 	None     Operation = "none"
 	Created  Operation = "create"
@@ -26,22 +26,21 @@ const (
 	Detached Operation = "detach"
 )
 
-// Reasons beside those of gates.
+// Reasons of outcomes, in addition to the reasons of gates.
 const (
-	// ReasonEarlierFailed: writing an earlier entry has failed, so this one was not
-	// written.
+	// ReasonEarlierFailed means that the entry was not written because an earlier entry has failed.
 	ReasonEarlierFailed = "EarlierFailed"
-	// ReasonOwnerMissing: the object that is to be the owner is not there.
+	// ReasonOwnerMissing means that the owner of the object does not exist.
 	ReasonOwnerMissing = "OwnerMissing"
-	// ReasonManifest: the manifest can't be rendered or sent as it is.
+	// ReasonManifest means that the manifest can't be rendered or is invalid.
 	ReasonManifest = "ManifestInvalid"
-	// ReasonDiscovery: looking for the objects has failed.
+	// ReasonDiscovery means that the discovery of the objects has failed.
 	ReasonDiscovery = "DiscoveryFailed"
 )
 
-// Gate is one expression that decided something.
+// Gate records the evaluation of one gate.
 type Gate struct {
-	// Gate names it: when, lifecycle.delete.when.
+	// Gate is the name of the gate, for example when or lifecycle.delete.when.
 	Gate       string `json:"gate"`
 	Expression string `json:"expression"`
 	// Value is true, false or error.
@@ -51,11 +50,11 @@ type Gate struct {
 	Error  string   `json:"error,omitempty"`
 }
 
-// Ask evaluates a gate. Its error names the gate.
-func Ask(ctx context.Context, name string, expression *cel.Program, vars map[string]any) (bool, Gate, error) {
-	holds, err := expression.Bool(ctx, vars)
+// EvaluateGate evaluates a gate and returns its value and its record. The error contains the gate's name.
+func EvaluateGate(ctx context.Context, name string, expression *cel.Program, vars map[string]any) (bool, Gate, error) {
+	holds, err := expression.EvalBool(ctx, vars)
 	gate := Gate{
-		Gate: name, Expression: expression.String(), Value: gates.Of(holds, err).String(), Inputs: expression.Variables(),
+		Gate: name, Expression: expression.String(), Value: gates.ValueOf(holds, err).String(), Inputs: expression.Variables(),
 	}
 
 	if err != nil {
@@ -67,61 +66,61 @@ func Ask(ctx context.Context, name string, expression *cel.Program, vars map[str
 	return holds, gate, nil
 }
 
-// Outcome is what became of one entry, and why.
+// Outcome is the result of one entry.
 type Outcome struct {
 	// Resource is the entry's name.
 	Resource string `json:"name"`
 	// Outcome is act, skip or fail.
 	Outcome gates.Outcome `json:"outcome"`
-	// Operation that was done; for a failure, the one that was tried.
+	// Operation is the last operation. If the entry has failed, the operation may have failed.
 	Operation Operation `json:"operation"`
-	// Reason is one word: the gates', or the error's.
+	// Reason is the reason of the gates or of the error, in one word.
 	Reason string `json:"reason"`
-	// Message is for people; it may be empty. No secrets.
+	// Message is a message for people. It may be empty, and contains no secrets.
 	Message string `json:"message,omitempty"`
-	// Object names the current object: Kind.group namespace/name.
+	// Object is the current object: Kind.group namespace/name.
 	Object string `json:"object,omitempty"`
-	// Pending says that a deletion was asked for and is not done: a later event goes on.
+	// Pending is true if a deletion was requested and is not done. A later event continues.
 	Pending bool `json:"pending,omitempty"`
-	// Pruned are the names of earlier versions that were removed.
+	// Pruned are the names of the earlier versions that were deleted.
 	Pruned []string `json:"pruned,omitempty"`
-	// Path are the questions on the way to the last decision, with their answers, and Gates
-	// the entry's expressions that those were about.
+	// Path is the path of the last decision: the questions and their answers. Gates are the gates on
+	// this path.
 	Path  []gates.Step `json:"path,omitempty"`
 	Gates []Gate       `json:"gates,omitempty"`
-	// Err is nil unless the entry has failed; kit/errclass has its class. Error is its text.
+	// Err is nil unless the entry has failed. Its class is one of kit/errclass. Error is its text.
 	Err   error  `json:"-"`
 	Error string `json:"error,omitempty"`
 }
 
-// fail makes the outcome a failure.
-func (o *Outcome) fail(reason string, err error) {
+// setFailure changes the outcome to a failure.
+func (o *Outcome) setFailure(reason string, err error) {
 	o.Outcome, o.Reason, o.Err = gates.Fail, reason, err
 	o.Error, o.Message = err.Error(), err.Error()
 }
 
-// Result is what became of all entries.
+// Result is the result of all entries.
 type Result struct {
-	// Outcomes are one for each entry, in their order.
+	// Outcomes has one outcome for each entry, in the order of the task file.
 	Outcomes []Outcome
-	// Objects are the objects as CEL sees them (resources.NAME), after everything was
-	// done. They are shared with caches and must not be changed.
+	// Objects are the final objects as CEL reads them (resources.NAME). The caller must not change
+	// them, because they are shared with caches.
 	Objects map[string]any
 }
 
-// Err joins the entries' errors; nil if none has failed.
+// Err joins the errors of all entries. It returns nil if no entry has failed.
 func (r Result) Err() error {
 	var all []error
 
-	for _, outcome := range r.Failed() {
+	for _, outcome := range r.FailedOutcomes() {
 		all = append(all, fmt.Errorf("resource %s: %w", outcome.Resource, outcome.Err))
 	}
 
 	return errors.Join(all...)
 }
 
-// Failed gives the outcomes that have failed.
-func (r Result) Failed() []Outcome {
+// FailedOutcomes returns the outcomes with an error.
+func (r Result) FailedOutcomes() []Outcome {
 	var failed []Outcome
 
 	for _, outcome := range r.Outcomes {

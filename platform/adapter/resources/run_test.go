@@ -124,7 +124,7 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 
 	result := f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
 
-	if err := result.Err(); errclass.Of(err) != errclass.Permanent || !strings.Contains(err.Error(), "ConfigMap "+f.ns+"/web") ||
+	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "ConfigMap "+f.ns+"/web") ||
 		!strings.Contains(err.Error(), "To hand it over, delete it") {
 		t.Errorf("error: %v", err)
 	}
@@ -231,8 +231,8 @@ func TestGateErrors(t *testing.T) {
 	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
 	result := f.want(event{generation: 2, value: "b"}, "!none/GateFailed", "none/EarlierFailed")
-	if err := result.Err(); errclass.Of(err) != errclass.Permanent || !strings.Contains(err.Error(), "evaluate lifecycle.recreate.when") {
-		t.Errorf("error: %v (%s)", err, errclass.Of(err))
+	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "evaluate lifecycle.recreate.when") {
+		t.Errorf("error: %v (%s)", err, errclass.ClassOf(err))
 	}
 
 	if f.data("second")["value"] != "a" {
@@ -299,9 +299,9 @@ func TestEndOfTimeIsTransient(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 
-	for _, outcome := range result.Failed() {
-		if errclass.Of(outcome.Err) != errclass.Transient {
-			t.Errorf("%s: %v is %s", outcome.Resource, outcome.Err, errclass.Of(outcome.Err))
+	for _, outcome := range result.FailedOutcomes() {
+		if errclass.ClassOf(outcome.Err) != errclass.Transient {
+			t.Errorf("%s: %v is %s", outcome.Resource, outcome.Err, errclass.ClassOf(outcome.Err))
 		}
 	}
 
@@ -324,8 +324,8 @@ func TestRefusedByAdmission(t *testing.T) {
 	})
 
 	result := f.run(event{generation: 2, value: "yes"})
-	if err := result.Err(); errclass.Of(err) != errclass.Permanent || !strings.Contains(err.Error(), "refused by the house") {
-		t.Errorf("outcome %v, error %v (%s)", short(result), err, errclass.Of(err))
+	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "refused by the house") {
+		t.Errorf("outcome %v, error %v (%s)", short(result), err, errclass.ClassOf(err))
 	}
 
 	if got := f.data("web")["refuse"]; got != "no" {
@@ -356,13 +356,13 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 		"another name":      {"metadata: {name: web", "metadata: {name: other", "ManifestInvalid", "discovery looks for the name web"},
 		"another namespace": {`metadata: {name: web, namespace: "{{ .ns }}"`, "metadata: {name: web, namespace: default", "ManifestInvalid", "discovery looks in namespace"},
 		"labels that are not found": {
-			"by_name: web", "by_selectors: {label_selector: {app: web}}", "ManifestInvalid", "its labels are not those that discovery looks for: app=web",
+			"by_name: web", "by_selectors: {label_selector: {app: web}}", "ManifestInvalid", "its labels do not match those of discovery: app=web",
 		},
 		"generation that is a word": {
-			"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "x"}, name: web,`, "ManifestInvalid", "no whole number",
+			"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "x"}, name: web,`, "ManifestInvalid", "is not an integer",
 		},
 		"no name": {
-			"web", "Web_1", "ManifestInvalid", "metadata.name is no name that an API server takes",
+			"web", "Web_1", "ManifestInvalid", "metadata.name is not a valid name",
 		},
 		"namespace that is not there": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
 	}
@@ -382,7 +382,7 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 			}
 
 			transient := errors.Is(result.Err(), transport.ErrNoNamespace)
-			if got := errclass.Of(result.Err()); (got == errclass.Transient) != transient {
+			if got := errclass.ClassOf(result.Err()); (got == errclass.Transient) != transient {
 				t.Errorf("class is %s", got)
 			}
 		})

@@ -105,7 +105,7 @@ func TestPoisonIsGivenUp(t *testing.T) {
 
 	select {
 	case got := <-s.source.dead:
-		if got.Reason != "poison" || got.Tries != 1 {
+		if got.Reason != "poison" || got.Attempts != 1 {
 			t.Errorf("%+v", got)
 		}
 	case <-time.After(patience):
@@ -193,7 +193,7 @@ func TestTheDrainIsBounded(t *testing.T) {
 		end()
 
 		from := time.Now()
-		if err := <-ended; err == nil || !strings.Contains(err.Error(), "still in work") {
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), "still in progress") {
 			t.Errorf("%v", err)
 		}
 
@@ -286,7 +286,7 @@ func TestProbes(t *testing.T) {
 
 	server, err := probes.Listen(t.Context(), probes.Options{
 		HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0", Gatherer: registry,
-		Ready: func(context.Context) error { return errors.New("the broker is away") },
+		CheckReady: func(context.Context) error { return errors.New("the broker is away") },
 		Extra: map[string]http.Handler{"GET /config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, "config")
 		})},
@@ -298,11 +298,11 @@ func TestProbes(t *testing.T) {
 		status int
 		body   string
 	}{
-		{server.Health + "/healthz", 200, "ok"},
-		{server.Health + "/readyz", 503, "the broker is away"},
-		{server.Health + "/config", 200, "config"},
-		{server.Health + "/metrics", 404, ""},
-		{server.Metrics + "/metrics", 200, "things_total 0"},
+		{server.HealthAddress + "/healthz", 200, "ok"},
+		{server.HealthAddress + "/readyz", 503, "the broker is away"},
+		{server.HealthAddress + "/config", 200, "config"},
+		{server.HealthAddress + "/metrics", 404, ""},
+		{server.MetricsAddress + "/metrics", 200, "things_total 0"},
 	} {
 		response, err := http.Get("http://" + tc.url)
 		must(t, err)
@@ -315,7 +315,7 @@ func TestProbes(t *testing.T) {
 		}
 	}
 
-	if _, err := probes.Listen(t.Context(), probes.Options{MetricsAddress: server.Health}); err == nil {
+	if _, err := probes.Listen(t.Context(), probes.Options{MetricsAddress: server.HealthAddress}); err == nil {
 		t.Error("an address was taken twice")
 	}
 
@@ -323,7 +323,7 @@ func TestProbes(t *testing.T) {
 		t.Error(err)
 	}
 
-	if off, err := probes.Listen(t.Context(), probes.Options{HealthAddress: "0"}); err != nil || off.Health != "" || off.Close(t.Context()) != nil {
+	if off, err := probes.Listen(t.Context(), probes.Options{HealthAddress: "0"}); err != nil || off.HealthAddress != "" || off.Close(t.Context()) != nil {
 		t.Errorf("without addresses: %v", err)
 	}
 }

@@ -126,7 +126,7 @@ func landing() adapter.Deployment {
 	return adapter.Deployment{
 		Adapter: adapter.Identity{Name: "landing", Version: "7"},
 		Clients: adapter.Clients{
-			HyperFleetAPI: task.Deployment(false).Default.Clients.HyperFleetAPI,
+			HyperFleetAPI: task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
 		},
 		DebugConfig: true, EventTimeout: patience, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
@@ -146,7 +146,7 @@ type served struct {
 type handler = func(context.Context, cloudevents.Event) pipeline.Result
 
 // serveWith runs an adapter with a handler, until the end of the test.
-func serveWith(t testing.TB, handle handler, looks *serve.Looks) *served {
+func serveWith(t testing.TB, handle handler, looks *serve.Requeuer) *served {
 	t.Helper()
 
 	s := &served{t: t, registry: prometheus.NewRegistry(), source: newSource(t, platform.Broker{
@@ -158,10 +158,10 @@ func serveWith(t testing.TB, handle handler, looks *serve.Looks) *served {
 
 	go func() {
 		ended <- serve.Run(ctx, serve.Options{
-			Deployment: landing(), Version: "1.2.3", Events: s.source, Handle: handle, Looks: looks, Registry: s.registry,
-			Log:       slog.New(slog.NewJSONHandler(said, nil)),
-			Config:    http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "the configuration") }),
-			Listening: func(health, metrics string) { s.metrics = metrics; listening <- health },
+			Deployment: landing(), Version: "1.2.3", Events: s.source, Handle: handle, Requeuer: looks, Registry: s.registry,
+			Log:      slog.New(slog.NewJSONHandler(said, nil)),
+			Config:   http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "the configuration") }),
+			OnListen: func(health, metrics string) { s.metrics = metrics; listening <- health },
 		})
 	}()
 
@@ -243,7 +243,7 @@ type whole struct {
 	t         testing.TB
 	url       string
 	namespace string
-	looks     *serve.Looks
+	looks     *serve.Requeuer
 	handle    handler
 }
 
@@ -258,14 +258,14 @@ func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
 	listening := httptest.NewServer(api)
 	t.Cleanup(listening.Close)
 
-	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewLooks(nil)}
+	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer(nil)}
 	deployment := landing()
 	deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
 	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(configTask, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
 	must(t, err)
 
-	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: "landing", Changed: w.looks.Changed})
+	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange})
 	must(t, err)
 
 	watching, end := context.WithCancel(context.Background())

@@ -40,8 +40,8 @@ func TestIDsInAnotherSpelling(t *testing.T) {
 		want[label] = reason
 		object := f.configMap("named-" + strings.ToLower(uuid.NewString()))
 
-		mark := stamp.Mark{ResourceID: label, ResourceName: "x", Generation: 1}
-		must(t, stamp.New(sweeping, keysWith(t, strings.Repeat("k", 32))).Stamp(object, mark))
+		mark := stamp.Owner{ResourceID: label, ResourceName: "x", Generation: 1}
+		must(t, stamp.New(sweeping, keysWith(t, strings.Repeat("k", 32))).SetOwnership(object, mark))
 
 		must(t, env.Client.Create(t.Context(), object))
 	}

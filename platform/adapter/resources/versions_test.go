@@ -322,7 +322,7 @@ func TestOwnerElsewhere(t *testing.T) {
 	f := newFleet(t, first+"  - name: owned"+strings.ReplaceAll(second, "{{ .ns }}", "{{ .value }}"))
 
 	result := f.want(event{generation: 1, value: env.Namespace(t)}, "create/Absent", "!none/ManifestInvalid")
-	if err := result.Err(); !strings.Contains(err.Error(), "an owner is in the same one, or in none") {
+	if err := result.Err(); !strings.Contains(err.Error(), "an owner must be in the same namespace or cluster-scoped") {
 		t.Errorf("error: %v", err)
 	}
 }

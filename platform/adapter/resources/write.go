@@ -19,24 +19,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// apply makes the object, or changes it to what the manifest says.
+// apply creates the object, or updates it to the manifest.
 func (r *run) apply(ctx context.Context, e *entry, out *Outcome) error {
-	object, err := r.render(ctx, e)
+	object, err := r.renderObject(ctx, e)
 	if err != nil {
 		return err
 	}
 
-	live := e.found.current
+	live := e.objects.current
 	if live == nil || e.Retention != nil && live.GetName() != object.GetName() {
 		return r.create(ctx, e, object, out, Created)
 	}
 
-	return r.change(ctx, e, live, object, out)
+	return r.update(ctx, e, live, object, out)
 }
 
-// change applies the manifest to an object that is there.
-func (r *run) change(ctx context.Context, e *entry, live, object *unstructured.Unstructured, out *Outcome) error {
-	if r.upToDate(live, object, out) {
+// update applies the manifest to an existing object.
+func (r *run) update(ctx context.Context, e *entry, live, object *unstructured.Unstructured, out *Outcome) error {
+	if r.isUpToDate(live, object, out) {
 		return nil
 	}
 
@@ -48,21 +48,21 @@ func (r *run) change(ctx context.Context, e *entry, live, object *unstructured.U
 	}
 
 	if takenOver != "" {
-		out.Message = "fields that others had changed have the manifest's values again: " + takenOver
+		out.Message = "overwrote fields that other managers had changed: " + takenOver
 	}
 
-	return r.replace(e, applied)
+	return r.replaceObject(e, applied)
 }
 
-// upToDate heeds a generation that the manifest has of its own, which may differ from the
-// event's: an object of the same is left as it is, as is one of a later.
-func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) bool {
-	wanted, there := generationOf(object), generationOf(live)
+// isUpToDate reports whether the live object needs no apply, because the manifest sets its own generation
+// and the live object has the same or a later generation. It sets the reason of the outcome in this case.
+func (r *run) isUpToDate(live, object *unstructured.Unstructured, out *Outcome) bool {
+	desired, current := generationOf(object), generationOf(live)
 
 	switch {
-	case wanted == r.in.Generation || there < wanted:
+	case desired == r.in.Generation || current < desired:
 		return false
-	case there == wanted:
+	case current == desired:
 		out.Reason = string(gates.ReasonUnchanged)
 	default:
 		out.Reason = string(gates.ReasonStale)
@@ -71,67 +71,71 @@ func (r *run) upToDate(live, object *unstructured.Unstructured, out *Outcome) bo
 	return true
 }
 
-// create makes the object. One of the name that is there by then is not taken over.
-func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, as Operation) error {
-	out.Operation = as
+// create creates the object. It does not take over an existing object of the same name.
+func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, operation Operation) error {
+	out.Operation = operation
 
-	made, err := e.client.Create(ctx, object)
+	created, err := e.client.Create(ctx, object)
 	if errors.Is(err, transport.ErrExists) {
-		return r.inTheWay(ctx, e, object, out, err)
+		return r.handleExisting(ctx, e, object, out, err)
 	}
 
 	if err != nil {
 		return err
 	}
 
-	return r.show(e, managing(made, slices.Insert(e.found.versions, 0, made)))
+	return r.setObjects(e, newManaged(created, slices.Insert(e.objects.versions, 0, created)))
 }
 
-// inTheWay looks at an object that discovery has not found and that has the manifest's
-// name.
-func (r *run) inTheWay(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, exists error) error {
+// handleExisting handles an existing object that has the manifest's name and that discovery did not find.
+// existsErr is the error of the create request.
+func (r *run) handleExisting(
+	ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, existsErr error,
+) error {
 	ref := transport.RefTo(object)
 
-	there, err := e.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
+	objects, err := e.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
 	if err != nil {
 		return err
 	}
 
-	if len(there) == 0 {
-		return exists // and has gone since
+	if len(objects) == 0 {
+		return existsErr // the object was deleted after the create request
 	}
 
-	live := there[0]
-	standing, why := r.in.Stamper.Standing(live, e.query.GVK.GroupKind(), r.in.ResourceID)
-	among := slices.ContainsFunc(e.found.versions, func(o *unstructured.Unstructured) bool { return o.GetUID() == live.GetUID() })
+	live := objects[0]
+	standing, reason := r.in.Stamper.OwnershipOf(live, e.query.GVK.GroupKind(), r.in.ResourceID)
+	isVersion := slices.ContainsFunc(e.objects.versions, func(version *unstructured.Unstructured) bool {
+		return version.GetUID() == live.GetUID()
+	})
 
 	switch {
-	case standing == stamp.Managed && among:
-		return permanent(ReasonManifest,
-			"create %s: a version of that name is there; with retention the manifest's name has to vary", ref)
+	case standing == stamp.Managed && isVersion:
+		return newPermanentError(ReasonManifest,
+			"create %s: a version with this name exists; with retention the manifest's name has to vary", ref)
 	case standing == stamp.Managed && live.GetDeletionTimestamp() != nil:
 		out.Pending, out.Reason = true, string(gates.ReasonDeletionPending)
 
 		return nil
 	case standing == stamp.Managed && e.query.Name == "":
-		// Somebody has changed the labels it is found by.
-		return r.change(ctx, e, live, object, out)
+		// Another program has changed the labels by which discovery finds the object.
+		return r.update(ctx, e, live, object, out)
 	case standing == stamp.Managed:
-		return exists
+		return existsErr
 	case standing == stamp.Detached:
-		out.Operation, out.Reason, out.Message = None, string(gates.ReasonDetached), why
+		out.Operation, out.Reason, out.Message = None, string(gates.ReasonDetached), reason
 
-		return r.show(e, found{state: gates.Detached, current: live, why: why})
+		return r.setObjects(e, objectSet{state: gates.Detached, current: live, reason: reason})
 	default:
-		e.found.current, e.found.why = live, why
+		e.objects.current, e.objects.reason = live, reason
 
-		return r.notManaged(e)
+		return r.newNotManagedError(e)
 	}
 }
 
-// replace puts the object that a write has answered in the place of the one before.
-func (r *run) replace(e *entry, object *unstructured.Unstructured) error {
-	versions := slices.Clone(e.found.versions)
+// replaceObject replaces the discovered object by the object that a write has returned.
+func (r *run) replaceObject(e *entry, object *unstructured.Unstructured) error {
+	versions := slices.Clone(e.objects.versions)
 
 	for i, version := range versions {
 		if version.GetUID() == object.GetUID() {
@@ -139,10 +143,10 @@ func (r *run) replace(e *entry, object *unstructured.Unstructured) error {
 		}
 	}
 
-	return r.show(e, managing(object, versions))
+	return r.setObjects(e, newManaged(object, versions))
 }
 
-// patch applies the documents whose gates hold, in their order.
+// patch applies the patches whose gates are true, in the order of the task file.
 func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
 	for _, action := range decision.Actions {
 		if action.Verb != gates.Patch {
@@ -151,22 +155,22 @@ func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out 
 
 		rendered, err := e.Patches[action.Index].Document.Render(ctx, r.vars)
 		if err != nil {
-			return permanent(ReasonManifest, "render lifecycle.patch[%d].document: %w", action.Index, err)
+			return newPermanentError(ReasonManifest, "render lifecycle.patch[%d].document: %w", action.Index, err)
 		}
 
 		document, ok := rendered.(map[string]any)
 		if !ok {
-			return permanent(ReasonManifest, "render lifecycle.patch[%d].document: it is no object", action.Index)
+			return newPermanentError(ReasonManifest, "render lifecycle.patch[%d].document: it is not an object", action.Index)
 		}
 
 		out.Operation = Patched
 
-		patched, err := e.client.Patch(ctx, transport.RefTo(e.found.current), document)
+		patched, err := e.client.Patch(ctx, transport.RefTo(e.objects.current), document)
 		if err != nil {
 			return err
 		}
 
-		if err := r.replace(e, patched); err != nil {
+		if err := r.replaceObject(e, patched); err != nil {
 			return err
 		}
 	}
@@ -174,13 +178,13 @@ func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out 
 	return nil
 }
 
-// recreate removes the object and makes it anew if it has gone at once; with retention it
-// makes one beside it. The manifest is rendered first: nothing is removed that can't be
-// made again.
+// recreate deletes the object, and creates it if the deletion is done immediately. With a retention, it
+// only creates a new object. It renders the manifest first, so that it does not delete an object that it
+// can't create again.
 func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Recreate
 
-	object, err := r.render(ctx, e)
+	object, err := r.renderObject(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -189,7 +193,7 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 		return r.create(ctx, e, object, out, Recreate)
 	}
 
-	if err := e.client.Delete(ctx, transport.RefTo(e.found.current), metav1.DeletePropagationBackground); err != nil {
+	if err := e.client.Delete(ctx, transport.RefTo(e.objects.current), metav1.DeletePropagationBackground); err != nil {
 		return err
 	}
 
@@ -197,7 +201,7 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 		return err
 	}
 
-	if e.found.current != nil {
+	if e.objects.current != nil {
 		out.Pending, out.Message = true, "deletion pending"
 
 		return nil
@@ -206,11 +210,11 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 	return r.create(ctx, e, object, out, Recreate)
 }
 
-// delete asks for the deletion of all versions, and looks what is left.
+// delete requests the deletion of all versions, and discovers the versions that remain.
 func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Deleted
 
-	err := e.each(func(version *unstructured.Unstructured) error {
+	err := e.forEachVersion(func(version *unstructured.Unstructured) error {
 		if version.GetDeletionTimestamp() != nil {
 			return nil
 		}
@@ -225,16 +229,16 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 		return err
 	}
 
-	out.Pending = len(e.found.versions) > 0
+	out.Pending = len(e.objects.versions) > 0
 
 	return nil
 }
 
-// each does something to all versions. One that has gone since is none any more.
-func (e *entry) each(do func(*unstructured.Unstructured) error) error {
+// forEachVersion calls do for all versions and joins the errors. It ignores ErrNotFound.
+func (e *entry) forEachVersion(do func(*unstructured.Unstructured) error) error {
 	var errs []error
 
-	for _, version := range e.found.versions {
+	for _, version := range e.objects.versions {
 		if err := do(version); err != nil && !errors.Is(err, transport.ErrNotFound) {
 			errs = append(errs, err)
 		}
@@ -243,17 +247,17 @@ func (e *entry) each(do func(*unstructured.Unstructured) error) error {
 	return errors.Join(errs...)
 }
 
-// detach takes the marks off all versions but for the generation, and marks them as
-// handed over.
+// detach removes the ownership labels and annotations from all versions, except for the generation, and
+// adds the annotation of detached objects.
 func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 	out.Operation = Detached
 
-	var left *unstructured.Unstructured
+	var current *unstructured.Unstructured
 
-	err := e.each(func(version *unstructured.Unstructured) error {
-		freed, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.Detachment())
-		if err == nil && version.GetUID() == e.found.current.GetUID() {
-			left = freed
+	err := e.forEachVersion(func(version *unstructured.Unstructured) error {
+		patched, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.DetachPatch())
+		if err == nil && version.GetUID() == e.objects.current.GetUID() {
+			current = patched
 		}
 
 		return err
@@ -262,51 +266,51 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 		return err
 	}
 
-	if left == nil {
-		return r.show(e, found{state: gates.Absent})
+	if current == nil {
+		return r.setObjects(e, objectSet{state: gates.Absent})
 	}
 
-	return r.show(e, found{state: gates.Detached, current: left, why: "it was detached"})
+	return r.setObjects(e, objectSet{state: gates.Detached, current: current, reason: "it was detached"})
 }
 
-// renew signs what is signed with an old key anew. That it can't be done keeps nothing
-// from working: the next event tries again.
-func (r *run) renew(ctx context.Context, e *entry) {
-	for _, version := range e.found.versions {
-		value, needed := r.in.Stamper.Renewed(version, e.query.GVK.GroupKind(), r.in.ResourceID)
+// renewIdentity replaces the identity annotation of versions that were signed with an old key. An error
+// does not fail the entry, because the next event tries again.
+func (r *run) renewIdentity(ctx context.Context, e *entry) {
+	for _, version := range e.objects.versions {
+		value, needed := r.in.Stamper.RenewedIdentity(version, e.query.GVK.GroupKind(), r.in.ResourceID)
 		if !needed || version.GetDeletionTimestamp() != nil {
 			continue
 		}
 
 		document := map[string]any{"metadata": map[string]any{"annotations": map[string]any{adapter.AnnotationIdentity: value}}}
 
-		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !changed(err) {
-			r.in.Log.WarnContext(ctx, "sign object anew", "name", e.Name, "error", err)
+		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !isOutdated(err) {
+			r.in.Log.WarnContext(ctx, "failed to renew identity annotation", "name", e.Name, "error", err)
 		}
 	}
 }
 
-// prune removes the earlier versions that the retention does not keep.
+// prune deletes the earlier versions that the retention does not keep.
 func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
-	if e.found.state != gates.Managed {
+	if e.objects.state != gates.Managed {
 		return nil
 	}
 
-	earlier := slices.DeleteFunc(slices.Clone(e.found.versions), func(version *unstructured.Unstructured) bool {
-		return version.GetUID() == e.found.current.GetUID() || version.GetDeletionTimestamp() != nil
+	earlier := slices.DeleteFunc(slices.Clone(e.objects.versions), func(version *unstructured.Unstructured) bool {
+		return version.GetUID() == e.objects.current.GetUID() || version.GetDeletionTimestamp() != nil
 	})
 
-	over, err := r.over(ctx, e, earlier)
+	expired, err := r.selectExpired(ctx, e, earlier)
 	if err != nil {
 		return err
 	}
 
-	for _, version := range over {
+	for _, version := range expired {
 		err := e.client.Delete(ctx, transport.RefTo(version), metav1.DeletePropagationBackground)
 
 		switch {
 		case errors.Is(err, transport.ErrNotFound), errors.Is(err, transport.ErrConflict):
-			// Gone, or changed since it was read: the next event looks again.
+			// The version was deleted or has changed since it was read. The next event prunes again.
 		case err != nil:
 			return fmt.Errorf("prune: %w", err)
 		default:
@@ -317,36 +321,39 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 	return nil
 }
 
-// over gives the versions that one of the rules of the retention removes, of those from
-// the newest to the oldest.
-func (r *run) over(ctx context.Context, e *entry, earlier []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+// selectExpired returns the versions that at least one rule of the retention deletes. The earlier versions
+// have to be sorted from the newest to the oldest.
+func (r *run) selectExpired(
+	ctx context.Context, e *entry, earlier []*unstructured.Unstructured,
+) ([]*unstructured.Unstructured, error) {
 	var (
-		items []any
-		over  []*unstructured.Unstructured
+		items   []any
+		expired []*unstructured.Unstructured
 	)
 
 	for _, version := range earlier {
-		items = append(items, view(version))
+		items = append(items, toVariable(version))
 	}
 
 	for i, version := range earlier {
 		age := r.in.Clock.Since(version.GetCreationTimestamp().Time)
-		goes := e.Retention.HistoryLimit != nil && i >= *e.Retention.HistoryLimit || e.Retention.TTL > 0 && age > e.Retention.TTL
+		isExpired := e.Retention.HistoryLimit != nil && i >= *e.Retention.HistoryLimit ||
+			e.Retention.TTL > 0 && age > e.Retention.TTL
 
-		if !goes && e.Retention.Expression != nil {
+		if !isExpired && e.Retention.Expression != nil {
 			vars := maps.Clone(r.vars)
 			vars["item"], vars["items"], vars["itemIndex"] = items[i], items, int64(i)
 
 			var err error
-			if goes, err = e.Retention.Expression.Bool(ctx, vars); err != nil {
-				return nil, permanent(string(gates.ReasonGate), "evaluate retention.expression: %w", err)
+			if isExpired, err = e.Retention.Expression.EvalBool(ctx, vars); err != nil {
+				return nil, newPermanentError(string(gates.ReasonGate), "evaluate retention.expression: %w", err)
 			}
 		}
 
-		if goes {
-			over = append(over, version)
+		if isExpired {
+			expired = append(expired, version)
 		}
 	}
 
-	return over, nil
+	return expired, nil
 }

@@ -18,100 +18,103 @@ import (
 )
 
 const (
-	// firstLook is how long after a change of an object its resource is looked at: changes
-	// that follow each other are one look.
-	firstLook = time.Second
-	// lastLook is what that grows to while changes go on: Sentinel's own cadence for what
-	// is not reconciled.
-	lastLook = 10 * time.Second
-	// quiet is how long nothing has to change until the next change is looked at soon again.
-	quiet = 30 * time.Second
-	// goneLook is how long after the end of an object its resource is looked at, if that is
-	// being deleted: somebody waits for the last of them, and each ends once.
-	goneLook = 200 * time.Millisecond
-	// lookers handle events again.
-	lookers = 4
-	// maxKnown events are kept. The resources beyond them wait for Sentinel.
-	maxKnown = 10_000
+	// minDelay is the delay between the first change of an object and the requeue of its resource.
+	// All changes during the delay cause one requeue.
+	minDelay = time.Second
+	// maxDelay is the maximum delay while changes continue. It equals Sentinel's resync period for
+	// resources that are not reconciled.
+	maxDelay = 10 * time.Second
+	// resetInterval is the time without a change after which the delay is minDelay again.
+	resetInterval = 30 * time.Second
+	// deletionDelay is the delay after the deletion of an object whose resource is being deleted. It is
+	// short because the deletion of the resource waits for its last object, and each object is
+	// deleted only once.
+	deletionDelay = 200 * time.Millisecond
+	// workers is the number of events that are handled again at the same time.
+	workers = 4
+	// maxResources is the number of resources whose last event is kept. Other resources wait for
+	// Sentinel's next event.
+	maxResources = 10_000
 )
 
-// Looks handle the last event of a resource again when one of its objects has changed:
-// when a deletion is done, a job has ended, or somebody has removed an object. Else the
-// adapter would learn of it with Sentinel's next event for the resource, 10 seconds later
-// or 30 minutes.
+// Requeuer handles the last event of a resource again when one of its objects has changed, for
+// example when a deletion is done, when a job has ended, or when another program has deleted an
+// object. Without the Requeuer, the adapter would see the change only with Sentinel's next event for
+// the resource, after 10 seconds or 30 minutes.
 //
-// It is a help and no promise: what it does not know, and what fails, waits for Sentinel.
-// An event that is handled twice does no harm; the API is asked what is true now.
-type Looks struct {
+// The Requeuer gives no guarantee. Resources without a stored event and failed events wait for
+// Sentinel. Handling an event twice is safe, because the pipeline reads the current state from the API.
+type Requeuer struct {
 	clock clock.WithTicker
 	queue workqueue.TypedDelayingInterface[string]
-	// known are the last events, by resource.
-	known *lru.Cache
+	// records are the last events, by resource.
+	records *lru.Cache
 
 	mu sync.Mutex
-	// busy counts the events of a resource that are in work.
-	busy map[string]int
+	// inProgress counts the events in progress, by resource.
+	inProgress map[string]int
 }
 
-// known is what is kept of a resource.
-type known struct {
+// record is the state of a resource.
+type record struct {
 	event cloudevents.Event
-	// deleting says that the resource was being deleted when it was last handled.
+	// deleting is true if the resource was being deleted when its event was last handled.
 	deleting bool
-	// at is when a look was last planned, and pause how long it was to wait.
-	at    time.Time
-	pause time.Duration
+	// requeuedAt is the time of the last requeue, and delay its delay.
+	requeuedAt time.Time
+	delay      time.Duration
 }
 
-// NewLooks makes one. The clock's default is the real one.
-func NewLooks(timer clock.WithTicker) *Looks {
+// NewRequeuer creates a Requeuer. If timer is nil, it uses the real clock.
+func NewRequeuer(timer clock.WithTicker) *Requeuer {
 	timer = cmp.Or[clock.WithTicker](timer, clock.RealClock{})
 
 	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: timer})
 
-	return &Looks{clock: timer, queue: queue, known: lru.New(maxKnown), busy: map[string]int{}}
+	return &Requeuer{clock: timer, queue: queue, records: lru.New(maxResources), inProgress: map[string]int{}}
 }
 
-// Changed says that an object of the resource has changed, or gone. It does not wait.
-func (l *Looks) Changed(resourceID string, gone bool) {
+// EnqueueChange requeues the resource because one of its objects has changed or was deleted. It does
+// nothing for a resource without a stored event. It does not block.
+func (l *Requeuer) EnqueueChange(resourceID string, deleted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	one := l.get(resourceID)
-	if one == nil {
+	resource := l.get(resourceID)
+	if resource == nil {
 		return
 	}
 
 	now := l.clock.Now()
-	since := now.Sub(one.at)
-	// planned is how long it is to the look that is planned.
-	planned := one.pause - since
+	since := now.Sub(resource.requeuedAt)
+	// remaining is the time until the requeue that is already scheduled.
+	remaining := resource.delay - since
 
 	switch {
-	case gone && one.deleting && (planned <= 0 || planned > goneLook):
-		one.pause = goneLook
-	case planned > 0:
+	case deleted && resource.deleting && (remaining <= 0 || remaining > deletionDelay):
+		resource.delay = deletionDelay
+	case remaining > 0:
 		return
-	case since > quiet:
-		one.pause = firstLook
+	case since > resetInterval:
+		resource.delay = minDelay
 	default:
-		one.pause = min(2*one.pause, lastLook)
+		resource.delay = min(2*resource.delay, maxDelay)
 	}
 
-	one.at = now
-	l.queue.AddAfter(resourceID, one.pause)
+	resource.requeuedAt = now
+	l.queue.AddAfter(resourceID, resource.delay)
 }
 
-func (l *Looks) get(resourceID string) *known {
-	value, _ := l.known.Get(resourceID)
-	one, _ := value.(*known)
+func (l *Requeuer) get(resourceID string) *record {
+	value, _ := l.records.Get(resourceID)
+	resource, _ := value.(*record)
 
-	return one
+	return resource
 }
 
-// begin notes an event that is taken up; what is returned notes its end, and whether the
-// resource is gone, or being deleted.
-func (l *Looks) begin(event *cloudevents.Event) (end func(gone, deleting bool)) {
+// beginEvent records the start of an event. The returned function records its end, with whether the
+// resource is gone and whether it is being deleted.
+func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(gone, deleting bool)) {
 	id, _ := event.Extensions()[events.PartitionKey].(string)
 	if id == "" {
 		return func(bool, bool) {}
@@ -120,68 +123,68 @@ func (l *Looks) begin(event *cloudevents.Event) (end func(gone, deleting bool)) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.busy[id]++
+	l.inProgress[id]++
 
-	if one := l.get(id); one != nil {
-		one.event = event.Clone()
+	if resource := l.get(id); resource != nil {
+		resource.event = event.Clone()
 	} else {
-		l.known.Add(id, &known{event: event.Clone()})
+		l.records.Add(id, &record{event: event.Clone()})
 	}
 
 	return func(gone, deleting bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 
-		l.busy[id]--
-		if l.busy[id] == 0 {
-			delete(l.busy, id)
+		l.inProgress[id]--
+		if l.inProgress[id] == 0 {
+			delete(l.inProgress, id)
 		}
 
-		if one := l.get(id); one != nil {
-			one.deleting = deleting
+		if resource := l.get(id); resource != nil {
+			resource.deleting = deleting
 		}
 
 		if gone {
-			l.known.Remove(id)
+			l.records.Remove(id)
 		}
 	}
 }
 
-// take gives the event to handle again; false while another of the resource is in work,
-// after which the next look is due.
-func (l *Looks) take(id string) (event cloudevents.Event, ok bool) {
+// takeEvent returns the event to handle again. While another event of the resource is in progress, it
+// requeues the resource and returns false. It also returns false if the resource has no stored event.
+func (l *Requeuer) takeEvent(id string) (event cloudevents.Event, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	one := l.get(id)
-	if one == nil {
+	resource := l.get(id)
+	if resource == nil {
 		return event, false
 	}
 
-	if l.busy[id] > 0 {
-		l.queue.AddAfter(id, one.pause)
+	if l.inProgress[id] > 0 {
+		l.queue.AddAfter(id, resource.delay)
 
 		return event, false
 	}
 
-	return one.event.Clone(), true
+	return resource.event.Clone(), true
 }
 
-// run looks until ctx ends, which ends those in work.
-func (l *Looks) run(ctx context.Context, look func(context.Context, cloudevents.Event)) {
-	var workers sync.WaitGroup
-	defer workers.Wait()
+// run calls handle for requeued events until ctx ends, and then waits for the calls in progress.
+func (l *Requeuer) run(ctx context.Context, handle func(context.Context, cloudevents.Event)) {
+	var group sync.WaitGroup
+	defer group.Wait()
 
-	for range lookers {
-		workers.Go(func() {
+	for range workers {
+		group.Go(func() {
 			for {
-				id, ended := l.queue.Get()
-				if ended {
+				id, shutdown := l.queue.Get()
+				if shutdown {
 					return
 				}
 
-				if event, ok := l.take(id); ok && ctx.Err() == nil {
-					look(ctx, event)
+				if event, ok := l.takeEvent(id); ok && ctx.Err() == nil {
+					handle(ctx, event)
 				}
 
 				l.queue.Done(id)

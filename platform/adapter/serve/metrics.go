@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// maxKinds of objects are told apart in labels.
+	// maxKinds is the maximum number of kinds in labels.
 	maxKinds = 64
-	// maxPending deletions are timed at once.
+	// maxPending is the maximum number of pending deletions that are timed.
 	maxPending = 10_000
 )
 
-// pending is a deletion that is not done: of what kind of object, and since when.
+// pending is a deletion that is not done, with the kind of the object and the start time.
 type pending struct {
 	kind  string
 	since time.Time
@@ -36,44 +36,43 @@ type meters struct {
 	build      *prometheus.GaugeVec
 	events     *prometheus.CounterVec
 	duration   prometheus.Observer
-	looks      *prometheus.CounterVec
+	requeues   *prometheus.CounterVec
 	errors     *prometheus.CounterVec
 	deleted    *prometheus.CounterVec
 	deletion   *prometheus.HistogramVec
 	inProgress *prometheus.GaugeVec
 
 	clock clock.PassiveClock
-	kinds *metrics.Bounded
+	kinds *metrics.LabelLimiter
 
 	mu sync.Mutex
-	// pending are the deletions that were asked for and are not done, by resource and
-	// entry, with when they were first seen.
+	// pending are the requested deletions that are not done, by resource and entry.
 	pending map[string]pending
-	// byEntry are the kinds of the task file's entries, as far as they were seen.
-	byEntry map[string]string
+	// entryKinds are the kinds of the objects of the task file's entries, as far as they are known.
+	entryKinds map[string]string
 }
 
 func newMeters(
 	registry prometheus.Registerer, timer clock.PassiveClock, identity adapter.Identity, version string,
 ) (*meters, error) {
 	buckets := []float64{.1, .5, 1, 2, 5, 10, 30, 60, 120}
-	// Upstream's dashboards choose an adapter by this label.
+	// Upstream's dashboards select an adapter by this label.
 	set := metrics.NewSet("adapter", prometheus.Labels{"adapter_name": identity.Name})
 	m := &meters{
-		up:       set.Gauge("up", "1 while the adapter takes events."),
-		build:    set.Gauges("build_info", "Versions of program and task file.", "version", "framework_version"),
-		events:   set.Counters("events_processed_total", "Events by how they ended: success, failed, skipped.", "status"),
-		duration: set.Histograms("event_processing_duration_seconds", "How long events took, in seconds.", buckets).WithLabelValues(),
-		looks: set.Counters("looks_total",
-			"Events handled again because an object had changed, by how they ended: success, failed, skipped.", "status"),
-		errors: set.Counters("errors_total", "Events that failed, by the phase that failed.", "error_type"),
-		deleted: set.Counters("resources_deleted_total",
-			"Deletions by kind of object: success (it is gone), pending (asked for, not done), error.", "resource_type", "status"),
-		deletion: set.Histograms("resource_deletion_duration_seconds",
-			"How long objects took to go, from the first event that asked for it, in seconds.", buckets, "resource_type"),
-		inProgress: set.Gauges("resource_deletions_in_progress",
-			"Deletions that were asked for and are not done.", "resource_type"),
-		clock: timer, kinds: metrics.NewBounded(maxKinds), pending: map[string]pending{}, byEntry: map[string]string{},
+		up:       set.NewGauge("up", "1 while the adapter handles events."),
+		build:    set.NewGaugeVec("build_info", "Versions of the program and the task file.", "version", "framework_version"),
+		events:   set.NewCounterVec("events_processed_total", "Events by result: success, failed, skipped.", "status"),
+		duration: set.NewHistogramVec("event_processing_duration_seconds", "Duration of events, in seconds.", buckets).WithLabelValues(),
+		requeues: set.NewCounterVec("looks_total",
+			"Events handled again because an object had changed, by result: success, failed, skipped.", "status"),
+		errors: set.NewCounterVec("errors_total", "Failed events, by the phase that failed.", "error_type"),
+		deleted: set.NewCounterVec("resources_deleted_total",
+			"Deletions by kind of object: success (deleted), pending (requested, not done), error.", "resource_type", "status"),
+		deletion: set.NewHistogramVec("resource_deletion_duration_seconds",
+			"Duration of deletions, from the first event that requested the deletion, in seconds.", buckets, "resource_type"),
+		inProgress: set.NewGaugeVec("resource_deletions_in_progress",
+			"Deletions that were requested and are not done.", "resource_type"),
+		clock: timer, kinds: metrics.NewLabelLimiter(maxKinds), pending: map[string]pending{}, entryKinds: map[string]string{},
 	}
 
 	if err := set.Register(registry); err != nil {
@@ -84,7 +83,7 @@ func newMeters(
 
 	for _, status := range []pipeline.Status{pipeline.Success, pipeline.Failed, pipeline.Skipped} {
 		m.events.WithLabelValues(string(status))
-		m.looks.WithLabelValues(string(status))
+		m.requeues.WithLabelValues(string(status))
 	}
 
 	for _, phase := range []pipeline.Phase{
@@ -97,81 +96,84 @@ func newMeters(
 	return m, nil
 }
 
-func (m *meters) observe(result *pipeline.Result, took time.Duration) {
+// observeEvent counts and times an event.
+func (m *meters) observeEvent(result *pipeline.Result, duration time.Duration) {
 	m.events.WithLabelValues(string(result.Status)).Inc()
-	m.duration.Observe(took.Seconds())
+	m.duration.Observe(duration.Seconds())
 
 	if result.Status == pipeline.Failed {
 		m.errors.WithLabelValues(string(result.Phase)).Inc()
 	}
 
-	m.outcomes(result)
+	m.observeOutcomes(result)
 }
 
-// look counts an event that was handled again.
-func (m *meters) look(result *pipeline.Result) {
-	m.looks.WithLabelValues(string(result.Status)).Inc()
-	m.outcomes(result)
+// observeRequeue counts an event that was handled again.
+func (m *meters) observeRequeue(result *pipeline.Result) {
+	m.requeues.WithLabelValues(string(result.Status)).Inc()
+	m.observeOutcomes(result)
 }
 
-func (m *meters) outcomes(result *pipeline.Result) {
+func (m *meters) observeOutcomes(result *pipeline.Result) {
 	for i := range result.Resources.Outcomes {
-		m.deletions(result.Trace.Event.ResourceID, &result.Resources.Outcomes[i])
+		m.observeDeletion(result.Trace.Event.ResourceID, &result.Resources.Outcomes[i])
 	}
 }
 
-// deletions counts and times what was deleted. A deletion that takes its time is seen in
-// the events that follow.
-func (m *meters) deletions(resourceID string, outcome *resources.Outcome) {
+// observeDeletion counts and times the deletion of an entry's objects. A pending deletion ends in a
+// later event of the resource.
+func (m *meters) observeDeletion(resourceID string, outcome *resources.Outcome) {
 	key := resourceID + "/" + outcome.Resource
-	ours := outcome.Operation == resources.Deleted
+	isDelete := outcome.Operation == resources.Deleted
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	kind := m.kindOf(outcome)
 
-	before, waiting := m.pending[key]
+	deletion, isPending := m.pending[key]
 
 	switch {
-	case ours && outcome.Err != nil:
+	case isDelete && outcome.Err != nil:
 		m.deleted.WithLabelValues(kind, "error").Inc()
 	case outcome.Pending:
-		if ours && !waiting && len(m.pending) < maxPending {
+		if isDelete && !isPending && len(m.pending) < maxPending {
 			m.pending[key] = pending{kind: kind, since: m.clock.Now()}
 			m.inProgress.WithLabelValues(kind).Inc()
 			m.deleted.WithLabelValues(kind, "pending").Inc()
 		}
-	case ours || waiting && outcome.Err == nil:
-		m.gone(key, kind, before, waiting)
+	case isDelete || isPending && outcome.Err == nil:
+		m.observeDeleted(key, kind, deletion, isPending)
 	}
 }
 
-// kindOf is the kind of an entry's objects, also when there is none any more.
+// kindOf returns the kind of an entry's objects. If the outcome names no object, kindOf returns the
+// kind of an earlier outcome of the entry, or "unknown".
 func (m *meters) kindOf(outcome *resources.Outcome) string {
 	kind, _, _ := strings.Cut(outcome.Object, " ")
 	if kind == "" {
-		if known, ok := m.byEntry[outcome.Resource]; ok {
-			return known
+		if entryKind, ok := m.entryKinds[outcome.Resource]; ok {
+			return entryKind
 		}
 
 		return "unknown"
 	}
 
-	m.byEntry[outcome.Resource] = m.kinds.Value(kind)
+	m.entryKinds[outcome.Resource] = m.kinds.Limit(kind)
 
-	return m.byEntry[outcome.Resource]
+	return m.entryKinds[outcome.Resource]
 }
 
-func (m *meters) gone(key, kind string, before pending, waited bool) {
-	var took time.Duration
+// observeDeleted counts a deletion that is done. Its duration is 0 if the deletion was not pending.
+func (m *meters) observeDeleted(key, kind string, deletion pending, wasPending bool) {
+	var duration time.Duration
 
-	if waited {
-		took = m.clock.Since(before.since)
-		m.inProgress.WithLabelValues(before.kind).Dec()
+	if wasPending {
+		duration = m.clock.Since(deletion.since)
+		m.inProgress.WithLabelValues(deletion.kind).Dec()
 		delete(m.pending, key)
 	}
 
-	m.deletion.WithLabelValues(kind).Observe(took.Seconds())
+	m.deletion.WithLabelValues(kind).Observe(duration.Seconds())
 	m.deleted.WithLabelValues(kind, "success").Inc()
 }

@@ -27,72 +27,72 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 )
 
-// DrainTimeout is how long events that are in work may take when the adapter ends.
+// DrainTimeout is the time that events in progress get to finish when the adapter stops.
 const DrainTimeout = 30 * time.Second
 
-// Source hands out events: a *broker.Broker, or a feed.Source.
+// Source delivers events. It is a *broker.Broker or a feed.Source.
 type Source interface {
 	Subscribe(ctx context.Context, topic, subscriptionID string, handle broker.Handler) error
 	Health(ctx context.Context) error
 }
 
-// Options of Run.
+// Options configure Run. Deployment, Events and Handle are required.
 type Options struct {
-	// Deployment, complete.
+	// Deployment is the complete deployment configuration.
 	Deployment adapter.Deployment
-	// Version of the program, for the metric build_info.
+	// Version is the version of the program for the metric build_info.
 	Version string
-	// Events come from it.
+	// Events is the source of events.
 	Events Source
-	// Handle handles one event: Handle of a pipeline.Pipeline.
+	// Handle handles one event. It is the method Handle of a pipeline.Pipeline.
 	Handle func(context.Context, cloudevents.Event) pipeline.Result
-	// Looks have events handled again when objects change. Default: those of nobody.
-	Looks *Looks
-	// Config answers /config if the deployment says debug_config; it shows no secrets.
+	// Requeuer handles events again when objects change. Default: a Requeuer that gets no changes.
+	Requeuer *Requeuer
+	// Config serves /config if the deployment sets debug_config. It must not show secrets.
 	Config http.Handler
-	// Registry of the metrics. Default: one of its own.
+	// Registry is the registry of the metrics. Default: a new registry.
 	Registry *prometheus.Registry
-	// Clock. Default: the real one.
+	// Clock is the clock of durations and requeues. Default: the real clock.
 	Clock clock.Clock
-	// Log. Default: slog.Default.
+	// Log is the logger. Default: slog.Default.
 	Log *slog.Logger
-	// Listening, if there, is told the addresses of health and metrics.
-	Listening func(health, metrics string)
+	// OnListen, if set, is called with the addresses of health and metrics.
+	OnListen func(health, metrics string)
 }
 
 // server is a running adapter.
 type server struct {
 	Options
 
-	metrics *meters
-	ending  atomic.Bool
-	// late ends events that are still in work when the time to drain is over.
-	late context.Context
+	metrics  *meters
+	stopping atomic.Bool
+	// drainCtx ends when DrainTimeout is over. Its end cancels the events in progress.
+	drainCtx context.Context
 }
 
-// Run handles events until ctx ends, and then drains: it is not ready any more, takes no
-// more events, and waits for those in work, for DrainTimeout at most. What is not done by
-// then is delivered again.
+// Run handles events until ctx ends, and then drains. While Run drains, the adapter is not ready and
+// takes no new events, and Run waits at most DrainTimeout for the events in progress. Events that do
+// not finish in this time are delivered again.
 func Run(ctx context.Context, options Options) error {
 	s, err := newServer(options)
 	if err != nil {
 		return err
 	}
 
-	probe, err := probes.Listen(ctx, s.probes())
+	probe, err := probes.Listen(ctx, s.probeOptions())
 	if err != nil {
 		return err
 	}
 	defer probe.Close(ctx) //nolint:errcheck // the process ends
 
-	if s.Listening != nil {
-		s.Listening(probe.Health, probe.Metrics)
+	if s.OnListen != nil {
+		s.OnListen(probe.HealthAddress, probe.MetricsAddress)
 	}
 
-	late, endLate := context.WithCancel(context.Background())
-	defer endLate()
+	drainCtx, cancelDrain := context.WithCancel(context.Background())
+	defer cancelDrain()
 
-	s.late = late
+	s.drainCtx = drainCtx
 	clients := s.Deployment.Clients.Broker
 	s.Log.InfoContext(ctx, "adapter starts", "adapter", s.Deployment.Adapter.Name, "topic", clients.Topic,
 		"subscription", clients.SubscriptionID, "follows", s.Deployment.Events.ResourceType)
@@ -100,38 +100,38 @@ func Run(ctx context.Context, options Options) error {
 
 	defer s.metrics.up.Set(0)
 
-	var looks sync.WaitGroup
-	defer looks.Wait()
+	var requeues sync.WaitGroup
+	defer requeues.Wait()
 
-	looking, endLooks := context.WithCancel(ctx)
-	defer endLooks()
+	requeueCtx, cancelRequeues := context.WithCancel(ctx)
+	defer cancelRequeues()
 
-	looks.Go(func() { s.Looks.run(looking, s.look) })
+	requeues.Go(func() { s.Requeuer.run(requeueCtx, s.handleAgain) })
 
-	subscribed := make(chan error, 1)
+	subscription := make(chan error, 1)
 
-	go func() { subscribed <- s.Events.Subscribe(ctx, clients.Topic, clients.SubscriptionID, s.handle) }()
+	go func() { subscription <- s.Events.Subscribe(ctx, clients.Topic, clients.SubscriptionID, s.handle) }()
 
 	select {
-	case err := <-subscribed:
-		s.ending.Store(true)
+	case err := <-subscription:
+		s.stopping.Store(true)
 
 		if ctx.Err() == nil {
-			err = fmt.Errorf("subscribe to events: %w", cmp.Or(err, errors.New("the source has ended the subscription")))
+			err = fmt.Errorf("subscribe to events: %w", cmp.Or(err, errors.New("the source ended the subscription")))
 		}
 
 		return err
 	case <-ctx.Done():
 	}
 
-	s.ending.Store(true)
+	s.stopping.Store(true)
 	s.Log.InfoContext(ctx, "adapter drains")
 
-	defer time.AfterFunc(DrainTimeout, endLate).Stop()
+	defer time.AfterFunc(DrainTimeout, cancelDrain).Stop()
 
-	err = <-subscribed
-	if late.Err() != nil {
-		err = errors.Join(err, fmt.Errorf("events were still in work after %s", DrainTimeout))
+	err = <-subscription
+	if drainCtx.Err() != nil {
+		err = errors.Join(err, fmt.Errorf("events were still in progress after %s", DrainTimeout))
 	}
 
 	if err != nil {
@@ -145,7 +145,7 @@ func Run(ctx context.Context, options Options) error {
 
 func newServer(options Options) (*server, error) {
 	if options.Events == nil || options.Handle == nil {
-		return nil, errors.New("run adapter: it needs a source of events and a pipeline")
+		return nil, errors.New("run adapter: Options.Events and Options.Handle are required")
 	}
 
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
@@ -153,9 +153,9 @@ func newServer(options Options) (*server, error) {
 
 	options.Registry = cmp.Or(options.Registry, prometheus.NewRegistry())
 
-	// One that is made runs until it is shut down: none is made in vain.
-	if options.Looks == nil {
-		options.Looks = NewLooks(nil)
+	// Create a Requeuer only if none is given, because its queue runs until it is shut down.
+	if options.Requeuer == nil {
+		options.Requeuer = NewRequeuer(nil)
 	}
 
 	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
@@ -166,16 +166,16 @@ func newServer(options Options) (*server, error) {
 	return &server{Options: options, metrics: meters}, nil
 }
 
-func (s *server) probes() probes.Options {
+func (s *server) probeOptions() probes.Options {
 	options := probes.Options{
 		HealthAddress: s.Deployment.HealthAddress, MetricsAddress: s.Deployment.MetricsAddress,
-		Ready: s.ready, Gatherer: s.Registry, Log: s.Log,
+		CheckReady: s.checkReady, Gatherer: s.Registry, Log: s.Log,
 	}
 
-	if watched, ok := s.Events.(interface {
+	if source, ok := s.Events.(interface {
 		Live(ctx context.Context) error
 	}); ok {
-		options.Live = watched.Live
+		options.CheckLive = source.Live
 	}
 
 	if s.Deployment.DebugConfig && s.Config != nil {
@@ -185,9 +185,9 @@ func (s *server) probes() probes.Options {
 	return options
 }
 
-func (s *server) ready(ctx context.Context) error {
-	if s.ending.Load() {
-		return errors.New("the adapter is ending")
+func (s *server) checkReady(ctx context.Context) error {
+	if s.stopping.Load() {
+		return errors.New("the adapter is stopping")
 	}
 
 	if err := s.Events.Health(ctx); err != nil {
@@ -197,44 +197,43 @@ func (s *server) ready(ctx context.Context) error {
 	return nil
 }
 
-// handle is the broker's handler.
+// handle handles an event of the source.
 func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
-	begin := s.Clock.Now()
-	result := s.work(ctx, event)
-	s.metrics.observe(&result, s.Clock.Since(begin))
-	s.note(ctx, &result)
+	start := s.Clock.Now()
+	result := s.runPipeline(ctx, event)
+	s.metrics.observeEvent(&result, s.Clock.Since(start))
+	s.logResult(ctx, &result)
 
 	return result.Err
 }
 
-// look handles an event again because an object has changed. That it fails is no matter of
-// the broker's.
-func (s *server) look(ctx context.Context, event cloudevents.Event) {
-	result := s.work(pipeline.Look(ctx), event)
+// handleAgain handles an event again because an object has changed. The source does not get its error.
+func (s *server) handleAgain(ctx context.Context, event cloudevents.Event) {
+	result := s.runPipeline(pipeline.WithRequeue(ctx), event)
 	if ctx.Err() != nil {
 		return
 	}
 
-	s.metrics.look(&result)
-	s.note(ctx, &result)
+	s.metrics.observeRequeue(&result)
+	s.logResult(ctx, &result)
 }
 
-func (s *server) work(ctx context.Context, event cloudevents.Event) pipeline.Result {
-	// The time of an event is not the injected clock's: it bounds calls to others.
+func (s *server) runPipeline(ctx context.Context, event cloudevents.Event) pipeline.Result {
+	// The timeout of an event uses the real clock, because it limits calls to other servers.
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Deployment.EventTimeout,
 		fmt.Errorf("the event takes longer than event_timeout, %s: %w", s.Deployment.EventTimeout, context.DeadlineExceeded))
 	defer cancel()
-	defer context.AfterFunc(s.late, cancel)()
+	defer context.AfterFunc(s.drainCtx, cancel)()
 
-	ended := s.Looks.begin(&event)
+	end := s.Requeuer.beginEvent(&event)
 	result := s.Handle(ctx, event)
-	ended(result.Trace.Result.Reason == pipeline.ReasonGone, result.Deleting)
+	end(result.Trace.Result.Reason == pipeline.ReasonGone, result.Deleting)
 
 	return result
 }
 
-// note logs what became of an event: one line, and at debug the whole trace.
-func (s *server) note(ctx context.Context, result *pipeline.Result) {
+// logResult logs the result of an event in one line, and the whole trace at level debug.
+func (s *server) logResult(ctx context.Context, result *pipeline.Result) {
 	event := result.Trace.Event
 	log := s.Log.With("event", event.ID, "resourceId", event.ResourceID, "kind", event.Kind, "generation", event.Generation)
 
@@ -246,10 +245,10 @@ func (s *server) note(ctx context.Context, result *pipeline.Result) {
 	case result.Status == pipeline.Failed:
 		log.WarnContext(ctx, "event failed", "phase", result.Phase, "error", result.Failure,
 			"outcome", result.Trace.Result.Event)
-	case changed(result):
+	case hasChanges(result):
 		log.InfoContext(ctx, "event handled", "status", result.Status)
 	default:
-		log.DebugContext(ctx, "event handled, and nothing was to be done", "status", result.Status)
+		log.DebugContext(ctx, "event handled without changes", "status", result.Status)
 	}
 
 	if log.Enabled(ctx, slog.LevelDebug) {
@@ -257,7 +256,7 @@ func (s *server) note(ctx context.Context, result *pipeline.Result) {
 	}
 }
 
-func changed(result *pipeline.Result) bool {
+func hasChanges(result *pipeline.Result) bool {
 	return slices.ContainsFunc(result.Resources.Outcomes, func(o resources.Outcome) bool {
 		return o.Operation != resources.None || len(o.Pruned) > 0
 	})

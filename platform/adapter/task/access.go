@@ -17,19 +17,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Rule is what has to be allowed on one kind, in all namespaces: watches are of all.
+// Rule is an RBAC rule for one resource type in all namespaces. The rule is not limited to a
+// namespace because the adapter watches all namespaces.
 type Rule struct {
-	// Group is empty for Kubernetes' core; Resource is the plural in lower case.
+	// Group is empty for the core API group. Resource is the plural in lower case.
 	Group, Resource string
-	// Verbs, sorted.
+	// Verbs are sorted.
 	Verbs []string
 }
 
-// Access gives what the task file's entries need of the cluster of a transport, sorted. It
-// is empty for a transport that the file does not use. Resources are named by Kubernetes'
-// rule for plurals, which a CustomResourceDefinition need not follow. An entry whose kind
-// is a template is an error.
-func (t *Task) Access(name string) ([]Rule, error) {
+// RequiredRules returns the sorted RBAC rules that the task file's entries need on the cluster of a
+// transport. It returns no rules for a transport that the file does not use. It guesses the names
+// of resource types by Kubernetes' rule for plurals, which a CustomResourceDefinition can ignore.
+// It returns an error for an entry whose kind is a template.
+func (t *Task) RequiredRules(name string) ([]Rule, error) {
 	var rules []Rule
 
 	for i := range t.Resources {
@@ -44,24 +45,24 @@ func (t *Task) Access(name string) ([]Rule, error) {
 		}
 
 		plural, _ := meta.UnsafeGuessKindToResource(gvk)
-		rules = append(rules, Rule{Group: plural.Group, Resource: plural.Resource, Verbs: r.verbs()})
+		rules = append(rules, Rule{Group: plural.Group, Resource: plural.Resource, Verbs: r.requiredVerbs()})
 	}
 
 	return MergeRules(rules), nil
 }
 
-// MergeRules puts the rules for one kind together, and sorts all.
+// MergeRules merges the rules for the same resource type, and sorts the result.
 func MergeRules(rules []Rule) []Rule {
 	verbs := map[schema.GroupResource]sets.Set[string]{}
 
 	for _, rule := range rules {
-		of := schema.GroupResource{Group: rule.Group, Resource: rule.Resource}
-		verbs[of] = verbs[of].Union(sets.New(rule.Verbs...))
+		resource := schema.GroupResource{Group: rule.Group, Resource: rule.Resource}
+		verbs[resource] = verbs[resource].Union(sets.New(rule.Verbs...))
 	}
 
 	out := make([]Rule, 0, len(verbs))
-	for of, all := range verbs {
-		out = append(out, Rule{Group: of.Group, Resource: of.Resource, Verbs: sets.List(all)})
+	for resource, all := range verbs {
+		out = append(out, Rule{Group: resource.Group, Resource: resource.Resource, Verbs: sets.List(all)})
 	}
 
 	slices.SortFunc(out, func(a, b Rule) int {
@@ -71,13 +72,14 @@ func MergeRules(rules []Rule) []Rule {
 	return out
 }
 
-// verbs are those that the entry's discovery, manifest and gates come to.
-func (r *Resource) verbs() []string {
-	// Watches begin with a list, where the server does not stream it. An entry has a manifest,
-	// which is applied and detached by patches, or has patches alone.
+// requiredVerbs returns the verbs that the entry's discovery, manifest and gates need.
+func (r *Resource) requiredVerbs() []string {
+	// A watch starts with a list if the server does not support streaming lists. Every entry needs
+	// patch, because apply, detach and patches all send patches.
 	out := []string{"list", "patch", "watch"}
 
-	// What is found by labels is read by name if a manifest's name turns out to be taken.
+	// An entry that finds objects by labels also reads an object by name, if an object with the
+	// manifest's name already exists.
 	if r.Discovery.ByName != nil || r.Manifest != nil {
 		out = append(out, "get")
 	}
@@ -86,61 +88,61 @@ func (r *Resource) verbs() []string {
 		out = append(out, "create")
 	}
 
-	if r.Delete != nil || r.Recreate != nil || r.Retention.prunes() {
+	if r.Delete != nil || r.Recreate != nil || r.Retention.canPrune() {
 		out = append(out, "delete")
 	}
 
 	return out
 }
 
-func (r *Retention) prunes() bool {
+func (r *Retention) canPrune() bool {
 	return r != nil && (r.HistoryLimit != nil || r.TTL > 0 || r.Expression != nil)
 }
 
-// ErrKind is an entry whose kind its manifest has a template for, or nothing.
-var ErrKind = errors.New(
-	"its kind is known only when an event comes: say it in discovery.api_version and discovery.kind, or without a template")
+// ErrUnknownKind is the error of an entry whose kind is a template or missing.
+var ErrUnknownKind = errors.New(
+	"the kind is unknown before an event; set discovery.api_version and discovery.kind, or write the kind without a template")
 
-// ManifestWork is the kind of all objects of transport maestro.
-func ManifestWork() schema.GroupVersionKind {
+// ManifestWorkKind returns the kind of all objects of transport maestro.
+func ManifestWorkKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "work.open-cluster-management.io", Version: "v1", Kind: "ManifestWork"}
 }
 
-// Kind is what the manifest says as it is written, else what discovery says; else the error
-// is ErrKind.
+// Kind returns the kind that the manifest contains without a template, or else the kind of the
+// discovery. It returns ErrUnknownKind if neither has one.
 func (r *Resource) Kind() (schema.GroupVersionKind, error) {
 	if r.Transport == transport.Maestro {
-		return ManifestWork(), nil
+		return ManifestWorkKind(), nil
 	}
 
-	version, kind := r.written()
+	version, kind := r.literalKind()
 	if version == "" || kind == "" {
-		return schema.GroupVersionKind{}, ErrKind
+		return schema.GroupVersionKind{}, ErrUnknownKind
 	}
 
-	return KindOf(version, kind)
+	return ParseKind(version, kind)
 }
 
-// KindOf reads apiVersion and kind.
-func KindOf(version, kind string) (schema.GroupVersionKind, error) {
+// ParseKind returns the kind for an apiVersion and a kind.
+func ParseKind(version, kind string) (schema.GroupVersionKind, error) {
 	parsed, err := schema.ParseGroupVersion(version)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("read apiVersion: %w", err)
+		return schema.GroupVersionKind{}, fmt.Errorf("parse apiVersion: %w", err)
 	}
 
 	return parsed.WithKind(kind), nil
 }
 
-// written gives apiVersion and kind as the manifest says them, else as discovery does; each
-// is empty where it is a template, or nowhere.
-func (r *Resource) written() (version, kind string) {
-	return cmp.Or(r.Manifest.constant("apiVersion"), r.Discovery.APIVersion),
-		cmp.Or(r.Manifest.constant("kind"), r.Discovery.Kind)
+// literalKind returns apiVersion and kind of the manifest, or else of the discovery. Each is empty
+// if it is a template or missing.
+func (r *Resource) literalKind() (version, kind string) {
+	return cmp.Or(r.Manifest.literalField("apiVersion"), r.Discovery.APIVersion),
+		cmp.Or(r.Manifest.literalField("kind"), r.Discovery.Kind)
 }
 
-// constant is the text of a field on the manifest's first level; empty where there is
-// none, or it is a template.
-func (m *Manifest) constant(field string) string {
+// literalField returns the value of a top-level field of the manifest, and an empty string if the
+// field is missing or a template.
+func (m *Manifest) literalField(field string) string {
 	switch {
 	case m == nil:
 		return ""
@@ -155,7 +157,7 @@ func (m *Manifest) constant(field string) string {
 
 		return ""
 	default:
-		if text, ok := childOf(m.tree.root, field).(*Template); ok && text.Constant() {
+		if text, ok := findChild(m.tree.root, field).(*Template); ok && text.IsConstant() {
 			return text.String()
 		}
 

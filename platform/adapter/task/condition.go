@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Condition compares the value at a path.
+// Condition compares the value at a path with a constant.
 type Condition struct {
 	Field    Path
 	Operator string
-	// Value, or Values for in and notIn.
+	// Value is the value to compare with. The operators in and notIn use Values instead.
 	Value  any
 	Values []any
 }
 
-// Operators of conditions.
+// operators returns the operators of conditions.
 func operators() []string {
 	return []string{
 		"equals", "notEquals", "in", "notIn", "contains", "greaterThan", "greaterThanOrEqual", "lessThan", "lessThanOrEqual",
@@ -29,9 +29,9 @@ func operators() []string {
 	}
 }
 
-// Met says whether the condition holds. Values that can't be compared are an error, which
-// does not hold them.
-func (c Condition) Met(vars map[string]any) (bool, error) {
+// IsMet reports whether the condition is met. It returns an error if the values can't be compared.
+// The error does not contain the values.
+func (c Condition) IsMet(vars map[string]any) (bool, error) {
 	value, ok := c.Field.Lookup(vars)
 
 	switch c.Operator {
@@ -40,33 +40,33 @@ func (c Condition) Met(vars map[string]any) (bool, error) {
 	case "notExists":
 		return !ok, nil
 	case "equals":
-		return same(value, c.Value), nil
+		return isEqual(value, c.Value), nil
 	case "notEquals":
-		return !same(value, c.Value), nil
+		return !isEqual(value, c.Value), nil
 	case "in":
-		return slices.ContainsFunc(c.Values, func(one any) bool { return same(value, one) }), nil
+		return slices.ContainsFunc(c.Values, func(v any) bool { return isEqual(value, v) }), nil
 	case "notIn":
-		return !slices.ContainsFunc(c.Values, func(one any) bool { return same(value, one) }), nil
+		return !slices.ContainsFunc(c.Values, func(v any) bool { return isEqual(value, v) }), nil
 	case "contains":
 		return c.contains(value)
 	default:
-		return c.ordered(value)
+		return c.compareOrdered(value)
 	}
 }
 
-// same compares values; whole numbers and others are the same if they are as much.
-func same(a, b any) bool {
-	left, leftNumber := number(a)
-	right, rightNumber := number(b)
+// isEqual reports whether two values are equal. It compares integers and floats by their numeric value.
+func isEqual(a, b any) bool {
+	left, isLeftNumber := toNumber(a)
+	right, isRightNumber := toNumber(b)
 
-	if leftNumber && rightNumber {
+	if isLeftNumber && isRightNumber {
 		return left == right
 	}
 
 	return reflect.DeepEqual(a, b)
 }
 
-func number(value any) (float64, bool) {
+func toNumber(value any) (float64, bool) {
 	switch typed := value.(type) {
 	case int64:
 		return float64(typed), true
@@ -86,31 +86,32 @@ func (c Condition) contains(value any) (bool, error) {
 	case string:
 		part, ok := c.Value.(string)
 		if !ok {
-			return false, fmt.Errorf("condition on %s: contains on a text wants a text", c.Field)
+			return false, fmt.Errorf("condition on %s: contains on a string needs a string value", c.Field)
 		}
 
 		return strings.Contains(typed, part), nil
 	case []any:
-		return slices.ContainsFunc(typed, func(one any) bool { return same(one, c.Value) }), nil
+		return slices.ContainsFunc(typed, func(item any) bool { return isEqual(item, c.Value) }), nil
 	case map[string]any:
 		key, ok := c.Value.(string)
-		_, has := typed[key]
+		_, hasKey := typed[key]
 
-		return ok && has, nil
+		return ok && hasKey, nil
 	default:
-		return false, fmt.Errorf("condition on %s: contains wants a text, a list or a map there", c.Field)
+		return false, fmt.Errorf("condition on %s: contains needs a field with a string, a list or a map", c.Field)
 	}
 }
 
-// ordered compares numbers, times, or texts.
-func (c Condition) ordered(value any) (bool, error) {
+// compareOrdered applies the operators greaterThan, greaterThanOrEqual, lessThan and lessThanOrEqual
+// to numbers, times or strings.
+func (c Condition) compareOrdered(value any) (bool, error) {
 	if value == nil {
 		return false, fmt.Errorf("condition on %s: there is no value to compare", c.Field)
 	}
 
-	order, ok := compare(value, c.Value)
+	order, ok := compareValues(value, c.Value)
 	if !ok {
-		return false, fmt.Errorf("condition on %s: %s wants two numbers, two times or two texts", c.Field, c.Operator)
+		return false, fmt.Errorf("condition on %s: %s needs two numbers, two times or two strings", c.Field, c.Operator)
 	}
 
 	return map[string]bool{
@@ -118,22 +119,22 @@ func (c Condition) ordered(value any) (bool, error) {
 	}[c.Operator], nil
 }
 
-func compare(a, b any) (order int, ok bool) {
-	left, leftNumber := number(a)
-	right, rightNumber := number(b)
+func compareValues(a, b any) (order int, ok bool) {
+	left, isLeftNumber := toNumber(a)
+	right, isRightNumber := toNumber(b)
 
-	if leftNumber && rightNumber {
+	if isLeftNumber && isRightNumber {
 		return cmp.Compare(left, right), true
 	}
 
-	leftText, leftOK := a.(string)
-	rightText, rightOK := b.(string)
+	leftText, isLeftText := a.(string)
+	rightText, isRightText := b.(string)
 
 	leftTime, errLeft := time.Parse(time.RFC3339, leftText)
 	rightTime, errRight := time.Parse(time.RFC3339, rightText)
 
 	if errLeft != nil || errRight != nil {
-		return strings.Compare(leftText, rightText), leftOK && rightOK
+		return strings.Compare(leftText, rightText), isLeftText && isRightText
 	}
 
 	return leftTime.Compare(rightTime), true

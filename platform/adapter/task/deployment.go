@@ -21,35 +21,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Variables that name the two files.
+// Environment variables with the paths of the two files.
 const (
 	EnvDeployment = "HYPERFLEET_ADAPTER_CONFIG"
 	EnvTask       = "HYPERFLEET_TASK_CONFIG"
 )
 
-// Deployment describes the deployment configuration: its defaults, flags, variables and
-// checks. With required there has to be a file.
-func Deployment(required bool) *strictyaml.Spec[adapter.Deployment] {
+// NewDeploymentSpec returns the specification of the deployment configuration: its defaults,
+// flags, environment variables and validation. With required, loading fails without a file.
+func NewDeploymentSpec(required bool) *strictyaml.Spec[adapter.Deployment] {
 	return &strictyaml.Spec[adapter.Deployment]{
-		Default:  defaults(),
-		EnvFile:  EnvDeployment,
-		Required: required,
-		Aliases:  map[string]string{"log.level": "LOG_LEVEL", "log.format": "LOG_FORMAT", "log.output": "LOG_OUTPUT"},
+		Default:      defaultDeployment(),
+		EnvFile:      EnvDeployment,
+		FileRequired: required,
+		Aliases:      map[string]string{"log.level": "LOG_LEVEL", "log.format": "LOG_FORMAT", "log.output": "LOG_OUTPUT"},
 		Help: map[string]string{
 			"adapter.name":                    "name of the adapter, in labels and reports",
-			"clients.hyperfleet_api.base_url": "the fleet API, without the path",
+			"clients.hyperfleet_api.base_url": "URL of the fleet API, without the path",
 			"events.resource_type":            "collection to follow, for example clusters",
-			"identity_key_file":               "file with the key that objects are stamped with",
-			"environment":                     "variables that the task file may read",
+			"identity_key_file":               "file with the HMAC key of the objects' identity annotation",
+			"environment":                     "environment variables that the task file can read",
 		},
 		Validate: validate,
 	}
 }
 
-// OfflineDeployment is Deployment for dry runs, which stamp nothing that is sent: it needs
-// no key.
-func OfflineDeployment() *strictyaml.Spec[adapter.Deployment] {
-	spec := Deployment(true)
+// NewOfflineDeploymentSpec returns the specification of the deployment configuration for dry runs.
+// It does not require identity_key_file, because a dry run sends no objects.
+func NewOfflineDeploymentSpec() *strictyaml.Spec[adapter.Deployment] {
+	spec := NewDeploymentSpec(true)
 	check := spec.Validate
 	spec.Validate = func(d *adapter.Deployment) error {
 		checked := *d
@@ -61,7 +61,7 @@ func OfflineDeployment() *strictyaml.Spec[adapter.Deployment] {
 	return spec
 }
 
-func defaults() adapter.Deployment {
+func defaultDeployment() adapter.Deployment {
 	return adapter.Deployment{
 		Log: adapter.LogOutput{Level: "info", Format: "json", Output: "stdout"},
 		Clients: adapter.Clients{
@@ -78,59 +78,59 @@ func defaults() adapter.Deployment {
 	}
 }
 
-// checks are what is wrong with keys.
-type checks []error
+// keyErrors are the errors of keys of the configuration.
+type keyErrors []error
 
-// wantf says what is wrong where something does not hold.
-func (c *checks) wantf(holds bool, key, format string, args ...any) {
+// requiref adds an error for the key if the requirement does not hold.
+func (c *keyErrors) requiref(holds bool, key, format string, args ...any) {
 	if !holds {
 		*c = append(*c, strictyaml.ErrorAt(key, format, args...))
 	}
 }
 
-func (c *checks) oneOf(key, value string, words ...string) {
-	c.wantf(slices.Contains(words, value), key, "%q is none of %s", value, strings.Join(words, ", "))
+func (c *keyErrors) requireOneOf(key, value string, words ...string) {
+	c.requiref(slices.Contains(words, value), key, "%q is not one of %s", value, strings.Join(words, ", "))
 }
 
-func (c *checks) positive(key string, value time.Duration) {
-	c.wantf(value > 0, key, "want more than 0")
+func (c *keyErrors) requirePositive(key string, value time.Duration) {
+	c.requiref(value > 0, key, "want more than 0")
 }
 
-var collection = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+var collectionPattern = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
-// validate checks the whole; errors name keys.
+// validate checks the whole configuration. Each of its errors names a key.
 func validate(d *adapter.Deployment) error {
-	var c checks
+	var c keyErrors
 
 	api := &d.Clients.HyperFleetAPI
 	problems := validation.IsDNS1123Label(d.Adapter.Name)
 	base, err := url.Parse(api.BaseURL)
 
-	c.wantf(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
-	c.wantf(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
+	c.requiref(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
+	c.requiref(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
 		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
-	c.wantf(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
-		"want 1 to %d tries", adapter.MaxAttempts)
-	c.oneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
-	c.oneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
-	c.oneOf("log.format", d.Log.Format, "json", "text")
-	c.oneOf("log.output", d.Log.Output, "stdout", "stderr")
-	c.positive("clients.hyperfleet_api.timeout", api.Timeout)
-	c.positive("clients.hyperfleet_api.base_delay", api.BaseDelay)
-	c.positive("clients.hyperfleet_api.max_delay", api.MaxDelay)
-	c.positive("event_timeout", d.EventTimeout)
-	c.wantf(d.IdentityKeyFile != "", "identity_key_file", "is required")
-	c.events(d)
+	c.requiref(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
+		"want 1 to %d attempts", adapter.MaxAttempts)
+	c.requireOneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
+	c.requireOneOf("log.level", d.Log.Level, "debug", "info", "warn", "error")
+	c.requireOneOf("log.format", d.Log.Format, "json", "text")
+	c.requireOneOf("log.output", d.Log.Output, "stdout", "stderr")
+	c.requirePositive("clients.hyperfleet_api.timeout", api.Timeout)
+	c.requirePositive("clients.hyperfleet_api.base_delay", api.BaseDelay)
+	c.requirePositive("clients.hyperfleet_api.max_delay", api.MaxDelay)
+	c.requirePositive("event_timeout", d.EventTimeout)
+	c.requiref(d.IdentityKeyFile != "", "identity_key_file", "is required")
+	c.checkEvents(d)
 
 	if m := d.Clients.Maestro; m != nil {
-		c.wantf((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
-			"want one of grpc_server_address, for a Maestro server, and kube_config_path, for a hub")
+		c.requiref((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
+			"want exactly one of grpc_server_address (a Maestro server) and kube_config_path (a hub)")
 	}
 
 	for i, name := range d.Environment {
 		if !variableName.MatchString(name) {
 			c = append(c, &strictyaml.KeyError{
-				Path: strictyaml.Path{"environment", i}, Err: fmt.Errorf("%q is not a variable's name", name),
+				Path: strictyaml.Path{"environment", i}, Err: fmt.Errorf("%q is not a valid variable name", name),
 			})
 		}
 	}
@@ -138,46 +138,45 @@ func validate(d *adapter.Deployment) error {
 	return errors.Join(c...)
 }
 
-// events checks how events are heard of.
-func (c *checks) events(d *adapter.Deployment) {
+// checkEvents checks the source of events.
+func (c *keyErrors) checkEvents(d *adapter.Deployment) {
 	e := &d.Events
 
-	c.wantf(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
-		"events.source", "%q: write api or broker", e.Source)
+	c.requiref(slices.Contains([]string{"", adapter.SourceAPI, adapter.SourceBroker}, e.Source),
+		"events.source", "%q is not api or broker", e.Source)
 
 	if d.FromBroker() {
-		c.wantf(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
-		c.wantf(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
-		c.wantf(len(e.ResourceSelector) == 0, "events.resource_selector", "goes with source: api; with a broker, Sentinel has it")
+		c.requiref(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
+		c.requiref(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
+		c.requiref(len(e.ResourceSelector) == 0, "events.resource_selector", "needs source: api; with a broker, set it in Sentinel")
 
 		return
 	}
 
-	c.wantf(collection.MatchString(e.ResourceType), "events.resource_type",
-		"name the collection to follow, for example clusters; or clients.broker, for events from a broker")
-	c.wantf(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "at least 100ms")
-	c.wantf(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "not less than max_age_not_reconciled")
-	c.wantf(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "parallelism and max_tries: 1 or more")
+	c.requiref(collectionPattern.MatchString(e.ResourceType), "events.resource_type",
+		"set the collection to follow, for example clusters, or set clients.broker to receive events from a broker")
+	c.requiref(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "want at least 100ms")
+	c.requiref(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "want at least max_age_not_reconciled")
+	c.requiref(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "want 1 or more for parallelism and max_tries")
 }
 
-// CheckFramework compares the version that a task file was written for with the program's:
-// major and minor have to be the same. Versions that are none, such as (devel), are not
-// compared.
+// CheckFramework returns an error if the version that a task file needs and the version of the
+// program differ in major or minor. It ignores versions that can't be parsed, such as (devel).
 func CheckFramework(wanted, program string) error {
 	want, errWant := version.ParseGeneric(wanted)
 	have, errHave := version.ParseGeneric(program)
 
 	if errWant == nil && errHave == nil && (want.Major() != have.Major() || want.Minor() != have.Minor()) {
-		return fmt.Errorf("adapter.frameworkVersion: the task file is for version %s, and this program is %s: change one of them",
-			wanted, program)
+		return fmt.Errorf("adapter.frameworkVersion: the task file needs version %s, but this program has version %s; "+
+			"update one of them", wanted, program)
 	}
 
 	return nil
 }
 
-// Redacted is the deployment configuration as expressions and /config see it: a map by the
-// names of the file, without values of headers and passwords in URLs. Durations are texts.
-func Redacted(d *adapter.Deployment) map[string]any {
+// Redact returns the deployment configuration as expressions and /config show it: a map with the
+// keys of the file, without the values of headers and without passwords in URLs. Durations are strings.
+func Redact(d *adapter.Deployment) map[string]any {
 	hidden := *d
 	hidden.Clients.HyperFleetAPI.DefaultHeaders = make(map[string]string, len(d.Clients.HyperFleetAPI.DefaultHeaders))
 
@@ -185,11 +184,11 @@ func Redacted(d *adapter.Deployment) map[string]any {
 		hidden.Clients.HyperFleetAPI.DefaultHeaders[name] = log.Redacted
 	}
 
-	hidden.Clients.HyperFleetAPI.BaseURL = log.URL(d.Clients.HyperFleetAPI.BaseURL)
+	hidden.Clients.HyperFleetAPI.BaseURL = log.RedactURL(d.Clients.HyperFleetAPI.BaseURL)
 
 	if d.Clients.Maestro != nil {
 		maestro := *d.Clients.Maestro
-		maestro.HTTPServerAddress = log.URL(maestro.HTTPServerAddress)
+		maestro.HTTPServerAddress = log.RedactURL(maestro.HTTPServerAddress)
 		hidden.Clients.Maestro = &maestro
 	}
 

@@ -26,7 +26,7 @@ clients:
 func deployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
 	t.Helper()
 
-	return loadSpec(t, task.Deployment(true), text, environ...)
+	return loadSpec(t, task.NewDeploymentSpec(true), text, environ...)
 }
 
 func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text string, environ ...string) (*adapter.Deployment, error) {
@@ -62,11 +62,11 @@ func TestDeploymentsThatAreRefused(t *testing.T) {
 		"topic":           {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
 		"key":             {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
 		"url":             {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
-		"backoff":         {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is none of exponential, linear, constant`},
-		"too many tries":  {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 tries"},
+		"backoff":         {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is not one of exponential, linear, constant`},
+		"too many tries":  {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 attempts"},
 		"wait":            {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
-		"variable":        {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a variable's name`},
-		"maestro of none": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want one of grpc_server_address"},
+		"variable":        {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a valid variable name`},
+		"maestro of none": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want exactly one of grpc_server_address"},
 		"unknown":         {minimal + "debug: true", "debug: unknown field"},
 	}
 
@@ -108,7 +108,7 @@ func TestRedacted(t *testing.T) {
 	got, err := deployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
 	must(t, err)
 
-	text, err := json.Marshal(task.Redacted(got))
+	text, err := json.Marshal(task.Redact(got))
 	if err != nil || strings.Contains(string(text), "s3cret") || !strings.Contains(string(text), `"X-Key":"REDACTED"`) {
 		t.Errorf("redacted: %s, %v", text, err)
 	}
@@ -118,7 +118,7 @@ func TestRedacted(t *testing.T) {
 	}
 
 	if path := (task.Path{Variable: "config", Rest: "clients.broker.topic"}); true {
-		if value, _ := path.Lookup(map[string]any{"config": task.Redacted(got)}); value != "clusters" {
+		if value, _ := path.Lookup(map[string]any{"config": task.Redact(got)}); value != "clusters" {
 			t.Errorf("config.%s: %v", path.Rest, value)
 		}
 	}
@@ -132,7 +132,7 @@ func TestDryRunsNeedNoKey(t *testing.T) {
 		strings.Replace(minimal, "identity_key_file: /run/key", "", 1):                   "",
 		strings.Replace(minimal, "identity_key_file: /run/key", "log: {level: loud}", 1): "log.level",
 	} {
-		loaded, err := loadSpec(t, task.OfflineDeployment(), text)
+		loaded, err := loadSpec(t, task.NewOfflineDeploymentSpec(), text)
 		if want == "" && (err != nil || loaded.IdentityKeyFile != "") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%+v, %v, want %q", loaded, err, want)
 		}

@@ -1,39 +1,38 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package task reads an adapter's two files (api/adapter) and compiles the task file:
-// paths, templates and expressions are checked when it is loaded, and all that is wrong is
-// said at once, each with file, line and column.
+// Package task reads the two files of an adapter (api/adapter) and compiles the task file. Load
+// checks all paths, templates and expressions, and returns all problems at once, each with its
+// file, line and column.
 //
 //	loaded, err := task.LoadFile("task.yaml", deployment)    // err: strictyaml.Problems
 //	object, err := loaded.Resources[0].Manifest.RenderObject(ctx, vars)
 //
 // # Variables
 //
-// CEL and templates see the same variables, in one map of JSON values (map[string]any,
-// []any, string, int64, float64, bool, nil):
+// CEL expressions and templates read the same variables from one map of JSON values
+// (map[string]any, []any, string, int64, float64, bool, nil):
 //
 //	event      data of the event
 //	config     the deployment configuration, without secrets
 //	env        the environment variables that the deployment configuration lists
-//	adapter    name, version, and how the event went so far (AdapterFields)
-//	NAME       each param, in the order of the file; one that is optional and has no value
-//	           is there as nil
-//	NAME       each precondition with an api_call: its answer; and what it captures
-//	resources  what was found, by the name of the entry; one that is absent is not in it.
-//	           Not yet seen by params and preconditions
-//	NAME       in templates of post actions alone: each payload, as JSON text
+//	adapter    name, version and current result of the event (AdapterFields)
+//	NAME       each param, in the order of the file; nil if the param is optional and has no value
+//	NAME       the response of each precondition with an api_call, and each captured value
+//	resources  the discovered objects by the name of their entry, without absent objects.
+//	           Params and preconditions can't read it
+//	NAME       each payload as JSON text, only in templates of post actions
 //
 // # Templates
 //
-// Go's text/template. A variable that is not known, and one without a value, is an error.
-// Beside Go's own functions: now, date, dateFormat, lower, upper, title, trim, trimPrefix,
-// trimSuffix, replace, contains, hasPrefix, hasSuffix, quote, default, int, int64, float,
-// float64, string. The text may be the first argument, or be piped in:
+// Templates are Go's text/template. An unknown variable and a variable without a value are
+// errors. In addition to Go's functions, templates can call: now, date, dateFormat, lower, upper,
+// title, trim, trimPrefix, trimSuffix, replace, contains, hasPrefix, hasSuffix, quote, default,
+// int, int64, float, float64, string. The text is the first argument or the piped value:
 //
 //	{{ replace .now ":" "-" }}     {{ .now | replace ":" "-" }}
 //
-// What a template renders is data: in a manifest that is YAML, a text stays a text,
-// whatever is in it. A manifest that is a block string is YAML after it was rendered; there
-// it is the author's part to quote.
+// The result of a template is data: in a manifest that is YAML, a rendered string stays a string,
+// whatever it contains. A manifest that is a block string is parsed as YAML after it is rendered,
+// so its author has to quote the values.
 package task

@@ -19,130 +19,132 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
-// How many bytes functions make of one at most.
+// Maximum growth of a string in a function: bytes of the result for one byte of the argument.
 const (
-	// perFolded: some letters take more bytes in another case.
-	perFolded = 3
-	// perQuoted: as \x00.
-	perQuoted = 4
-	// perLayout: an element of a layout is written as a longer text, as September for Jan.
-	perLayout = 10
+	// maxCaseGrowth is larger than 1 because some letters have more bytes in another case.
+	maxCaseGrowth = 3
+	// maxQuoteGrowth is the growth of a byte that is quoted as \x00.
+	maxQuoteGrowth = 4
+	// maxLayoutGrowth is larger than 1 because an element of a layout, such as Jan, can become a
+	// longer string, such as September.
+	maxLayoutGrowth = 10
 )
 
-// piped is before the name of a function of textFirst that gets its text piped in, as its
-// last argument; the parser of templates puts it there, authors can't.
-const piped = "piped_"
+// pipedPrefix is the prefix of internal functions. A function of textFirstFunctions has a second,
+// internal version that takes the piped text as its last argument. The walker inserts the prefix.
+const pipedPrefix = "piped_"
 
-// textFirst are the functions that take the text first.
-func textFirst() []string {
+// textFirstFunctions returns the functions whose first argument is the text.
+func textFirstFunctions() []string {
 	return []string{"replace", "trimPrefix", "trimSuffix", "contains", "hasPrefix", "hasSuffix"}
 }
 
-// instant is a time that is written as RFC 3339.
+// instant is a time that templates print in RFC 3339.
 type instant struct {
 	time.Time
 }
 
-// String is the time as RFC 3339.
+// String returns the time in RFC 3339.
 func (i instant) String() string { return i.Format(time.RFC3339) }
 
-// functions are those of templates; package task's documentation lists them.
-func functions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMap {
+// newFunctions returns the functions of templates. The package documentation lists them.
+func newFunctions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMap {
 	made := func(growth int, f func(string) string) func(any) (string, error) {
 		return func(v any) (string, error) {
-			if err := budget.Room(growth * templates.Size(v)); err != nil {
+			if err := budget.CheckWork(growth * templates.MaxPrintedSize(v)); err != nil {
 				return "", err
 			}
 
-			return budget.Made(f(text(v)))
+			return budget.CountWork(f(toText(v)))
 		}
 	}
 
 	replace := func(s, before, after any) (string, error) {
-		if err := budget.Room(templates.Size(s, before, after)); err != nil {
+		if err := budget.CheckWork(templates.MaxPrintedSize(s, before, after)); err != nil {
 			return "", err
 		}
 
-		in, from, to := text(s), text(before), text(after)
+		in, from, to := toText(s), toText(before), toText(after)
 
-		if err := budget.Room(len(in) + strings.Count(in, from)*max(len(to)-len(from), 0)); err != nil {
+		if err := budget.CheckWork(len(in) + strings.Count(in, from)*max(len(to)-len(from), 0)); err != nil {
 			return "", err
 		}
 
-		return budget.Made(strings.ReplaceAll(in, from, to))
+		return budget.CountWork(strings.ReplaceAll(in, from, to))
 	}
 
 	out := template.FuncMap{
 		"now":        func() instant { return instant{clk.Now().UTC()} },
-		"date":       dateWithin(budget),
-		"dateFormat": dateWithin(budget),
-		"lower":      made(perFolded, strings.ToLower),
-		"upper":      made(perFolded, strings.ToUpper),
-		"title":      made(perFolded, title),
+		"date":       newDateFunc(budget),
+		"dateFormat": newDateFunc(budget),
+		"lower":      made(maxCaseGrowth, strings.ToLower),
+		"upper":      made(maxCaseGrowth, strings.ToUpper),
+		"title":      made(maxCaseGrowth, toTitle),
 		"trim":       made(1, strings.TrimSpace),
-		"quote":      made(perQuoted, strconv.Quote),
-		"default":    defaultTo,
-		"int":        func(v any) (int, error) { n, err := whole(v); return int(n), err },
-		"int64":      whole,
-		"float":      float,
-		"float64":    float,
+		"quote":      made(maxQuoteGrowth, strconv.Quote),
+		"default":    withDefault,
+		"int":        func(v any) (int, error) { n, err := toInt64(v); return int(n), err },
+		"int64":      toInt64,
+		"float":      toFloat64,
+		"float64":    toFloat64,
 		"string":     made(1, func(s string) string { return s }),
 		"replace":    replace,
-		piped + "replace": func(before, after, s any) (string, error) {
+		pipedPrefix + "replace": func(before, after, s any) (string, error) {
 			return replace(s, before, after)
 		},
-		piped + methodOf: method(budget),
+		pipedPrefix + methodFunction: newMethodFunc(budget),
 	}
 
-	// Go ranges over numbers as well, and a large one would take for ever.
-	out[piped+"ranged"] = func(v any) (any, error) {
+	// Go can range over numbers, and a range over a large number would not end.
+	out[pipedPrefix+"ranged"] = func(v any) (any, error) {
 		switch reflect.ValueOf(v).Kind() {
 		case reflect.Invalid, reflect.Slice, reflect.Map:
 			return v, nil
 		default:
-			return nil, errors.New("range wants a list or a map")
+			return nil, errors.New("range needs a list or a map")
 		}
 	}
 
-	// Everything that is printed goes through it: Go would print null as <no value>, and
-	// large whole numbers out of JSON with an exponent.
-	out[piped+"printed"] = func(v any) (any, error) {
+	// Every printed value passes through this function, because Go would print null as <no value>
+	// and large whole numbers from JSON with an exponent.
+	out[pipedPrefix+"printed"] = func(v any) (any, error) {
 		if v == nil {
 			return nil, errNoValue
 		}
 
 		if _, ok := v.(float64); ok {
-			return text(v), nil
+			return toText(v), nil
 		}
 
 		return v, nil
 	}
 
-	both(out, budget, "trimPrefix", strings.TrimPrefix)
-	both(out, budget, "trimSuffix", strings.TrimSuffix)
-	both(out, budget, "contains", strings.Contains)
-	both(out, budget, "hasPrefix", strings.HasPrefix)
-	both(out, budget, "hasSuffix", strings.HasSuffix)
+	addTextFunction(out, budget, "trimPrefix", strings.TrimPrefix)
+	addTextFunction(out, budget, "trimSuffix", strings.TrimSuffix)
+	addTextFunction(out, budget, "contains", strings.Contains)
+	addTextFunction(out, budget, "hasPrefix", strings.HasPrefix)
+	addTextFunction(out, budget, "hasSuffix", strings.HasSuffix)
 
 	return out
 }
 
-// both adds a function for the text as its first argument and for the text piped in.
-func both[T any](out template.FuncMap, budget *templates.Budget, name string, function func(s, arg string) T) {
+// addTextFunction adds two versions of a function: with the text as the first argument, and with
+// the text piped in as the last argument.
+func addTextFunction[T any](out template.FuncMap, budget *templates.Budget, name string, function func(s, arg string) T) {
 	call := func(s, arg any) (result T, err error) {
-		if err := budget.Room(templates.Size(s, arg)); err != nil {
+		if err := budget.CheckWork(templates.MaxPrintedSize(s, arg)); err != nil {
 			return result, err
 		}
 
-		return function(text(s), text(arg)), nil
+		return function(toText(s), toText(arg)), nil
 	}
 
 	out[name] = call
-	out[piped+name] = func(arg, s any) (T, error) { return call(s, arg) }
+	out[pipedPrefix+name] = func(arg, s any) (T, error) { return call(s, arg) }
 }
 
-// text is a value as a template prints it; null is empty.
-func text(value any) string {
+// toText returns a value as a template prints it, and an empty string for null.
+func toText(value any) string {
 	switch typed := value.(type) {
 	case nil:
 		return ""
@@ -157,7 +159,7 @@ func text(value any) string {
 	return fmt.Sprint(value)
 }
 
-func title(s string) string {
+func toTitle(s string) string {
 	before := ' '
 
 	return strings.Map(func(c rune) rune {
@@ -172,40 +174,41 @@ func title(s string) string {
 	}, s)
 }
 
-// dateWithin formats a time after a layout of Go, in either order.
-func dateWithin(budget *templates.Budget) func(a, b any) (string, error) {
+// newDateFunc returns a function that formats a time with a Go layout. The function accepts the time
+// and the layout in either order.
+func newDateFunc(budget *templates.Budget) func(a, b any) (string, error) {
 	return func(a, b any) (string, error) {
-		if err := budget.Room(perLayout * templates.Size(a, b)); err != nil {
+		if err := budget.CheckWork(maxLayoutGrowth * templates.MaxPrintedSize(a, b)); err != nil {
 			return "", err
 		}
 
-		for _, try := range [][2]any{{a, b}, {b, a}} {
-			if at, ok := timeOf(try[0]); ok {
-				return budget.Made(at.Format(text(try[1])))
+		for _, args := range [][2]any{{a, b}, {b, a}} {
+			if t, ok := parseTime(args[0]); ok {
+				return budget.CountWork(t.Format(toText(args[1])))
 			}
 		}
 
-		return "", errors.New("want a time, as RFC 3339 or from now, and a layout such as 2006-01-02")
+		return "", errors.New("want a time (RFC 3339 or now) and a layout such as 2006-01-02")
 	}
 }
 
-func timeOf(value any) (time.Time, bool) {
+func parseTime(value any) (time.Time, bool) {
 	switch typed := value.(type) {
 	case instant:
 		return typed.Time, true
 	case time.Time:
 		return typed, true
 	case string:
-		at, err := time.Parse(time.RFC3339, typed)
+		t, err := time.Parse(time.RFC3339, typed)
 
-		return at, err == nil
+		return t, err == nil
 	default:
 		return time.Time{}, false
 	}
 }
 
-// defaultTo is the value, or the other where it is null, empty, zero or false.
-func defaultTo(otherwise, value any) any {
+// withDefault returns the value, or otherwise if the value is null, empty, zero or false.
+func withDefault(otherwise, value any) any {
 	if value == nil || reflect.ValueOf(value).IsZero() {
 		return otherwise
 	}
@@ -213,7 +216,7 @@ func defaultTo(otherwise, value any) any {
 	return value
 }
 
-func whole(value any) (int64, error) {
+func toInt64(value any) (int64, error) {
 	switch typed := value.(type) {
 	case int64:
 		return typed, nil
@@ -236,8 +239,8 @@ func whole(value any) (int64, error) {
 	return 0, errors.New("the value is not a whole number")
 }
 
-func float(value any) (float64, error) {
-	if out, ok := number(value); ok {
+func toFloat64(value any) (float64, error) {
+	if out, ok := toNumber(value); ok {
 		return out, nil
 	}
 

@@ -22,41 +22,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// conditionApplied is a condition of Open Cluster Management.
+// conditionApplied is a condition type of Open Cluster Management.
 const conditionApplied = "Applied"
 
-// maxFile bounds a task file and each file that it refers to.
-const maxFile = 1 << 20
+// maxFileSize limits a task file and each file that it refers to, in bytes.
+const maxFileSize = 1 << 20
 
-// Option changes how a task file is loaded.
+// Option configures how a task file is loaded.
 type Option func(*loader)
 
-// WithClock is the clock of expressions and templates. Default: the real one.
+// WithClock sets the clock of expressions and templates. Default: the real clock.
 func WithClock(clk clock.PassiveClock) Option { return func(l *loader) { l.clock = clk } }
 
-// LoadFile is Load for a file on disk. Files that it refers to are beside it or below; a
-// symbolic link does not lead out of there.
+// LoadFile loads a task file from disk as Load does. The files that it refers to have to be in its
+// folder or below. LoadFile does not follow symbolic links that lead out of the folder.
 func LoadFile(name string, deployment *adapter.Deployment, options ...Option) (*Task, error) {
 	root, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
-		return nil, strictyaml.Problems{{File: name, Message: "open folder: " + withoutPath(err)}}
+		return nil, strictyaml.Problems{{File: name, Message: "open folder: " + stripPath(err)}}
 	}
-	defer root.Close() //nolint:errcheck // it was only read
+	defer root.Close() //nolint:errcheck // the folder was only read
 
 	inFolder := func(l *loader) { l.folder = filepath.Dir(name) }
 
 	return Load(root.FS(), filepath.Base(name), deployment, append([]Option{inFolder}, options...)...)
 }
 
-// Load reads and checks a task file. With a deployment (it may be nil) what the file uses
-// of it is checked, too: environment variables, config paths, transports. The error is of
-// type strictyaml.Problems and has everything that is wrong. It and the files that it refers
-// to are in dir; where that follows symbolic links, so does Load: use LoadFile for files on
-// disk.
+// Load reads, validates and compiles a task file in dir. If deployment is not nil, Load also
+// checks the environment variables, config paths and transports that the file uses. The error is
+// of type strictyaml.Problems and lists all problems. The files that the task file refers to have
+// to be in dir. Load follows symbolic links if dir does, so use LoadFile for files on disk.
 func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Option) (*Task, error) {
 	l := &loader{
 		dir: dir, deployment: deployment, clock: clock.RealClock{}, task: &Task{},
-		known: map[string]bool{}, later: map[string]string{}, fixed: map[string]bool{},
+		available: map[string]bool{}, declared: map[string]string{}, constantParams: map[string]bool{},
 	}
 	for _, option := range options {
 		option(l)
@@ -64,7 +63,7 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 
 	if l.text == nil {
 		var err error
-		if l.text, err = l.read(name); err != nil {
+		if l.text, err = l.readFile(name); err != nil {
 			return nil, strictyaml.Problems{{File: filepath.Join(l.folder, name), Message: err.Error()}}
 		}
 	}
@@ -75,8 +74,8 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 	}
 
 	l.doc = doc
-	l.problems = append(l.problems, problemsOf(doc.Decode(&l.task.Spec))...)
-	l.phases()
+	l.problems = append(l.problems, toProblems(doc.Decode(&l.task.Spec))...)
+	l.compilePhases()
 
 	if err := l.problems.Err(); err != nil {
 		return nil, err
@@ -87,10 +86,10 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 	return l.task, nil
 }
 
-// loader checks and compiles one file.
+// loader validates and compiles one task file.
 type loader struct {
 	dir fs.FS
-	// text is the file's, if it need not be read.
+	// text is the content of the task file. If it is nil, Load reads the file.
 	text       []byte
 	folder     string
 	deployment *adapter.Deployment
@@ -98,67 +97,68 @@ type loader struct {
 	doc        *strictyaml.Document
 	task       *Task
 	problems   strictyaml.Problems
-	// env, capture and retention are where expressions of the file, of captures and of
-	// retentions are compiled: they know all names of the file.
-	env, capture, retention *cel.Env
-	// known are the names that have a value by now; later are all of the file, with what
-	// they are.
-	known map[string]bool
-	later map[string]string
-	// fixed are the params that are the same in all events of a resource.
-	fixed map[string]bool
-	// resources are the names of what is discovered.
-	resources []string
-	// used are the variables of the templates that were compiled.
-	used []string
+	// env compiles most expressions, captureEnv those of captures and retentionEnv those of
+	// retentions. All three declare all names of the file.
+	env, captureEnv, retentionEnv *cel.Env
+	// available are the names that have a value at the current position in the file. declared are
+	// all names of the file, with a phrase that describes them.
+	available map[string]bool
+	declared  map[string]string
+	// constantParams are the params that have the same value in all events of a resource.
+	constantParams map[string]bool
+	// objectNames are the names of all resources and nested discoveries.
+	objectNames []string
+	// usedVariables are the variables of the templates that were compiled since the last reset.
+	usedVariables []string
 }
 
-func (l *loader) problem(at strictyaml.Path, format string, args ...any) *strictyaml.Problem {
-	l.problems = append(l.problems, l.doc.At(at, format, args...))
+func (l *loader) addProblem(keyPath strictyaml.Path, format string, args ...any) *strictyaml.Problem {
+	l.problems = append(l.problems, l.doc.ProblemAt(keyPath, format, args...))
 
 	return &l.problems[len(l.problems)-1]
 }
 
-func (l *loader) warnf(at strictyaml.Path, hint, format string, args ...any) {
-	l.task.Warnings = append(l.task.Warnings, l.doc.At(at, format, args...).WithHint("%s", hint))
+func (l *loader) warnf(keyPath strictyaml.Path, hint, format string, args ...any) {
+	l.task.Warnings = append(l.task.Warnings, l.doc.ProblemAt(keyPath, format, args...).WithHint("%s", hint))
 }
 
-// read reads a file of the folder.
-func (l *loader) read(name string) ([]byte, error) {
+// readFile reads a file in the folder of the task file or below.
+func (l *loader) readFile(name string) ([]byte, error) {
 	clean := path.Clean(filepath.ToSlash(name))
 	if !fs.ValidPath(clean) {
-		return nil, fmt.Errorf("%s is not in the folder of the task file, or below", name)
+		return nil, fmt.Errorf("%s is outside the folder of the task file", name)
 	}
 
 	info, err := fs.Stat(l.dir, clean)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %s", name, withoutPath(err))
+		return nil, fmt.Errorf("read %s: %s", name, stripPath(err))
 	}
 
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, fmt.Errorf("%s is not a file, or larger than %d bytes", name, maxFile)
+	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
+		return nil, fmt.Errorf("%s is not a regular file, or is larger than %d bytes", name, maxFileSize)
 	}
 
 	data, err := fs.ReadFile(l.dir, clean)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %s", name, withoutPath(err))
+		return nil, fmt.Errorf("read %s: %s", name, stripPath(err))
 	}
 
 	return data, nil
 }
 
-// withoutPath is a file's error without its path, which is said elsewhere.
-func withoutPath(err error) string {
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		return at.Err.Error()
+// stripPath returns the text of a file error without the path, because the caller's message names
+// the file.
+func stripPath(err error) string {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return pathErr.Err.Error()
 	}
 
 	return err.Error()
 }
 
-// within places problems in another file for as long as compile takes.
-func (l *loader) within(doc *strictyaml.Document, compile func()) {
+// withDocument calls compile, and adds its problems to doc instead of the task file.
+func (l *loader) withDocument(doc *strictyaml.Document, compile func()) {
 	main := l.doc
 	l.doc = doc
 
@@ -167,8 +167,8 @@ func (l *loader) within(doc *strictyaml.Document, compile func()) {
 	l.doc = main
 }
 
-// object reads a YAML object.
-func object(label string, data []byte) (*strictyaml.Document, map[string]any, error) {
+// parseObject parses a YAML document that has to be a mapping.
+func parseObject(label string, data []byte) (*strictyaml.Document, map[string]any, error) {
 	out := map[string]any{}
 
 	doc, err := strictyaml.Parse(label, data)
@@ -179,7 +179,7 @@ func object(label string, data []byte) (*strictyaml.Document, map[string]any, er
 	return doc, out, err
 }
 
-func problemsOf(err error) strictyaml.Problems {
+func toProblems(err error) strictyaml.Problems {
 	var problems strictyaml.Problems
 
 	errors.As(err, &problems)
@@ -187,52 +187,52 @@ func problemsOf(err error) strictyaml.Problems {
 	return problems
 }
 
-// phases goes through the file in the order in which it is executed.
-func (l *loader) phases() {
+// compilePhases compiles the file in the order in which the pipeline executes it.
+func (l *loader) compilePhases() {
 	for _, name := range builtins() {
-		l.known[name] = true
+		l.available[name] = true
 	}
 
-	l.collect()
+	l.declareNames()
 
-	if err := l.environments(); err != nil {
-		l.problem(nil, "%v", err)
+	if err := l.createEnvironments(); err != nil {
+		l.addProblem(nil, "%v", err)
 
 		return
 	}
 
 	for i := range l.task.Spec.Params {
-		l.param(i)
+		l.compileParam(i)
 	}
 
 	for i := range l.task.Spec.Preconditions {
-		l.precondition(i)
+		l.compilePrecondition(i)
 	}
 
-	l.known[varResources] = true
+	l.available[varResources] = true
 
 	for i := range l.task.Spec.Resources {
-		l.resource(i)
+		l.compileResource(i)
 	}
 
 	for i := range l.task.Spec.Post.Payloads {
-		l.payload(i)
+		l.compilePayload(i)
 	}
 
 	for i := range l.task.Spec.Post.PostActions {
-		l.action(i)
+		l.compileAction(i)
 	}
 }
 
-// environments makes those of CEL, with all names of the file.
-func (l *loader) environments() error {
+// createEnvironments creates the CEL environments with all names of the file.
+func (l *loader) createEnvironments() error {
 	var variables []cel.Variable
 	for _, name := range append(builtins(), varResources) {
-		variables = append(variables, cel.Variable{Name: name, Fields: l.fieldsOf(name)})
+		variables = append(variables, cel.Variable{Name: name, Fields: l.listFields(name)})
 	}
 
-	for _, name := range slices.Sorted(maps.Keys(l.later)) {
-		if l.later[name] != whatPayload {
+	for _, name := range slices.Sorted(maps.Keys(l.declared)) {
+		if l.declared[name] != phrasePayload {
 			variables = append(variables, cel.Variable{Name: name})
 		}
 	}
@@ -242,17 +242,18 @@ func (l *loader) environments() error {
 		return err
 	}
 
-	if l.capture, err = l.env.Extend(cel.Variable{Name: varResponse}); err != nil {
+	if l.captureEnv, err = l.env.Extend(cel.Variable{Name: varResponse}); err != nil {
 		return err
 	}
 
-	l.retention, err = l.env.Extend(cel.Dyn(varItem, varItems, varItemIndex)...)
+	l.retentionEnv, err = l.env.Extend(cel.NewDynVariables(varItem, varItems, varItemIndex)...)
 
 	return err
 }
 
-// expression compiles one; nil, with a problem, where that fails.
-func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate bool) *cel.Program {
+// compileExpression compiles an expression. If the expression is invalid, it adds problems and
+// returns nil. A gate has to yield a bool.
+func (l *loader) compileExpression(env *cel.Env, keyPath strictyaml.Path, text string, gate bool) *cel.Program {
 	compile := env.Compile
 	if gate {
 		compile = env.CompileBool
@@ -263,14 +264,14 @@ func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate 
 	var failed *cel.CompileError
 	if errors.As(err, &failed) {
 		for _, issue := range failed.Issues {
-			problem, ok := l.doc.Inside(at, issue.Line, issue.Column, "%s", issue.Message)
+			problem, ok := l.doc.ProblemInside(keyPath, issue.Line, issue.Column, "%s", issue.Message)
 			if !ok {
 				problem.Message += fmt.Sprintf(", at %d:%d of the expression", issue.Line, issue.Column)
 			}
 
 			hint := issue.Hint
-			if name, ok := strings.CutPrefix(issue.Message, "unknown variable or function "); ok && env == l.capture && hint == "" {
-				hint = "a field of the answer is response." + name
+			if name, ok := strings.CutPrefix(issue.Message, "unknown variable or function "); ok && env == l.captureEnv && hint == "" {
+				hint = "to read a field of the response, write response." + name
 			}
 
 			l.problems = append(l.problems, problem.WithHint("%s", hint))
@@ -280,106 +281,111 @@ func (l *loader) expression(env *cel.Env, at strictyaml.Path, text string, gate 
 	}
 
 	for _, name := range program.Variables() {
-		if what := l.later[name]; what != "" && !l.known[name] || name == varResources && !l.known[varResources] {
-			l.notYet(at, name)
+		if description := l.declared[name]; description != "" && !l.available[name] ||
+			name == varResources && !l.available[varResources] {
+			l.reportUnavailable(keyPath, name)
 		}
 	}
 
-	l.neverGiven(at, text)
+	l.warnObservedGeneration(keyPath, text)
 
 	return program
 }
 
-// neverGiven warns of what Open Cluster Management's work agent does not say: of a manifest
-// in a work, the condition Applied alone has the generation that it is about.
-func (l *loader) neverGiven(at strictyaml.Path, text string) {
+// warnObservedGeneration adds a warning if an expression reads the observedGeneration of a
+// condition of a manifest in a ManifestWork. The work agent of Open Cluster Management sets it
+// only for the condition Applied.
+func (l *loader) warnObservedGeneration(keyPath strictyaml.Path, text string) {
 	if !strings.Contains(text, "observedGeneration") || strings.Contains(text, conditionApplied) {
 		return
 	}
 
-	about := strings.Contains(text, "resourceStatus")
+	readsManifestStatus := strings.Contains(text, "resourceStatus")
 
 	for i := range l.task.Spec.Resources {
 		for _, nested := range l.task.Spec.Resources[i].NestedDiscoveries {
-			about = about || regexp.MustCompile(`resources\.\??`+regexp.QuoteMeta(nested.Name)+`\b`).MatchString(text)
+			readsManifestStatus = readsManifestStatus ||
+				regexp.MustCompile(`resources\.\??`+regexp.QuoteMeta(nested.Name)+`\b`).MatchString(text)
 		}
 	}
 
-	if about {
-		l.warnf(at, "compare that of the work's own conditions, status.conditions",
-			"conditions of a manifest in a ManifestWork have no observedGeneration, but for Applied")
+	if readsManifestStatus {
+		l.warnf(keyPath, "compare the observedGeneration of the work's own conditions, status.conditions",
+			"conditions of a manifest in a ManifestWork have no observedGeneration, except for Applied")
 	}
 }
 
-// notYet is the problem of a name that has no value there.
-func (l *loader) notYet(at strictyaml.Path, name string) {
+// reportUnavailable adds a problem for a name that has no value at this position in the file.
+func (l *loader) reportUnavailable(keyPath strictyaml.Path, name string) {
 	if name == varResources {
-		l.problem(at, "%s is not known there: the resources phase comes later", name)
+		l.addProblem(keyPath, "%s is not available here, because the resources phase runs later", name)
 
 		return
 	}
 
-	l.problem(at, "%s is not known there: it is %s that comes later", name, l.later[name])
+	l.addProblem(keyPath, "%s is not available here, because it is %s that is defined later", name, l.declared[name])
 }
 
-// template compiles one; nil, with a problem, where that fails.
-func (l *loader) template(at strictyaml.Path, text string) *Template {
+// compileTemplate compiles a template. If the template is invalid, it adds a problem and returns nil.
+func (l *loader) compileTemplate(keyPath strictyaml.Path, text string) *Template {
 	out, err := newTemplate(text, l.clock)
 	if err != nil {
-		l.problem(at, "bad template: %v", err)
+		l.addProblem(keyPath, "invalid template: %v", err)
 
 		return nil
 	}
 
-	l.used = append(l.used, out.Variables()...)
+	l.usedVariables = append(l.usedVariables, out.Variables()...)
 
-	for _, one := range out.uses {
-		if message, hint := l.checkUse(one); message != "" {
-			l.problem(at, "%s", message).Hint = hint
+	for _, variable := range out.references {
+		if message, hint := l.checkVariable(variable); message != "" {
+			l.addProblem(keyPath, "%s", message).Hint = hint
 		}
 	}
 
 	return out
 }
 
-// optionalTemplate is nil for the empty text.
-func (l *loader) optionalTemplate(at strictyaml.Path, text string) *Template {
+// compileOptionalTemplate compiles a template, and returns nil for an empty string.
+func (l *loader) compileOptionalTemplate(keyPath strictyaml.Path, text string) *Template {
 	if text == "" {
 		return nil
 	}
 
-	return l.template(at, text)
+	return l.compileTemplate(keyPath, text)
 }
 
-// checkUse says what is wrong with a variable of a template.
-func (l *loader) checkUse(one use) (message, hint string) {
-	if one.variable == nowVariable {
+// checkVariable returns a message and a hint if the variable or its field does not exist or has no
+// value at this position in the file, and empty strings otherwise.
+func (l *loader) checkVariable(reference variableRef) (message, hint string) {
+	if reference.variable == nowVariable {
 		return "", ""
 	}
 
-	if !l.known[one.variable] {
-		if what := l.later[one.variable]; what != "" {
-			return fmt.Sprintf("variable %s is not known there: it is %s that comes later", one.variable, what), ""
+	if !l.available[reference.variable] {
+		if description := l.declared[reference.variable]; description != "" {
+			return fmt.Sprintf("variable %s is not available here, because it is %s that is defined later",
+				reference.variable, description), ""
 		}
 
-		names := slices.Collect(maps.Keys(l.known))
+		names := slices.Collect(maps.Keys(l.available))
 
-		return "unknown variable " + one.variable, strictyaml.Nearest(one.variable, append(names, nowVariable))
+		return "unknown variable " + reference.variable, strictyaml.SuggestName(reference.variable, append(names, nowVariable))
 	}
 
-	fields := l.fieldsOf(one.variable)
-	if one.field == "" || fields == nil || slices.Contains(fields, one.field) {
+	fields := l.listFields(reference.variable)
+	if reference.field == "" || fields == nil || slices.Contains(fields, reference.field) {
 		return "", ""
 	}
 
-	return fmt.Sprintf("unknown %s.%s", one.variable, one.field), strictyaml.Nearest(one.field, fields)
+	return fmt.Sprintf("unknown %s.%s", reference.variable, reference.field), strictyaml.SuggestName(reference.field, fields)
 }
 
-// fieldsOf are the fields that a variable has; nil where they are not known.
-func (l *loader) fieldsOf(variable string) []string {
+// listFields returns the fields of a variable, and nil if they are unknown.
+func (l *loader) listFields(variable string) []string {
 	switch variable {
 	case varResources:
-		return append([]string{}, l.resources...)
+		return append([]string{}, l.objectNames...)
 	case varAdapter:
 		return AdapterFields()
 	case varEnv:
@@ -388,7 +394,7 @@ func (l *loader) fieldsOf(variable string) []string {
 		}
 	case varConfig:
 		if l.deployment != nil {
-			return configFields()
+			return listConfigFields()
 		}
 	}
 

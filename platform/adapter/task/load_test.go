@@ -62,7 +62,7 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"unknown field of a resource", space + "  lifecycl: {}", "task.yaml:9:3: resources[0].lifecycl: unknown field (did you mean lifecycle?)"},
 		{"old precondition of another type", "preconditions: [{name: a, type: other, id: x, output_param: b}]", "preconditions[0].type: want type: hyperfleet_api"},
 		{"old precondition without an id", "preconditions: [{name: a, type: hyperfleet_api, output_param: b}]", "preconditions[0]: type: hyperfleet_api needs id and output_param"},
-		{"old precondition and new", "preconditions: [{name: a, type: hyperfleet_api, api_call: {method: GET, url: x}}]", "preconditions[0].type: there is api_call as well"},
+		{"old precondition and new", "preconditions: [{name: a, type: hyperfleet_api, api_call: {method: GET, url: x}}]", "preconditions[0].type: api_call is set as well"},
 		{"unknown function", space + "  when: {expression: 'nowish()'}", "task.yaml:9:29: resources[0].when.expression: unknown variable or function nowish"},
 		{"unknown variable", space + "  when: {expression: is_deletin}", "unknown variable or function is_deletin (did you mean is_deleting?)"},
 		{"unknown resource", space + "  when: {expression: resources.spce.x}", "task.yaml:9:31: resources[0].when.expression: unknown resources.spce (did you mean space?)"},
@@ -73,18 +73,18 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"gate without an expression", space + "  lifecycle: {apply: {when: {}}}", "the expression is empty"},
 		{"syntax", space + "  when: {expression: 'id =='}", "Syntax error"},
 		{"template variable", space + "  when: {expression: 'true'}\n  lifecycle: {patch: [{when: {expression: 'true'}, document: {a: '{{ .idd }}'}}]}", "unknown variable idd (did you mean id?)"},
-		{"template function", strings.Replace(space, "{{ .id }}", "{{ .id | shout }}", 1), `bad template: line 1: function "shout" not defined`},
-		{"template syntax", strings.Replace(space, "{{ .id }}", "{{ .id", 1), "bad template: line 1: unclosed action"},
+		{"template function", strings.Replace(space, "{{ .id }}", "{{ .id | shout }}", 1), `invalid template: line 1: function "shout" not defined`},
+		{"template syntax", strings.Replace(space, "{{ .id }}", "{{ .id", 1), "invalid template: line 1: unclosed action"},
 		{"template resource", strings.Replace(space, "{{ .id }}", "{{ .resources.nope }}", 1), "unknown resources.nope"},
 
 		{"both gates true", space + "  lifecycle: {detach: {when: {expression: 'true'}}, delete: {when: {expression: '1 == 1'}}}", "detach and delete are both always true"},
-		{"both gates the same", space + "  lifecycle: {detach: {when: {expression: 'is_deleting'}}, delete: {when: {expression: ' is_deleting '}}}", "resources[0].lifecycle.delete: detach and delete have the same expression (detach would always win"},
+		{"both gates the same", space + "  lifecycle: {detach: {when: {expression: 'is_deleting'}}, delete: {when: {expression: ' is_deleting '}}}", "resources[0].lifecycle.delete: detach and delete have the same expression (detach always takes precedence"},
 		{"unknown policy", space + "  lifecycle: {delete: {when: {expression: is_deleting}, propagationPolicy: background}}", `unknown "background" (did you mean Background?)`},
-		{"owner declared later", strings.Replace(space, "\nresources:", "\nresources:"+job+"  owner: {resource: space}", 1), "resource space comes later (put the owner before what it owns)"},
+		{"owner declared later", strings.Replace(space, "\nresources:", "\nresources:"+job+"  owner: {resource: space}", 1), "resource space is defined later (define the owner before the resources that it owns)"},
 		{"owner unknown", space + job + "  owner: {resource: none}", `unknown resource "none"`},
 		{"owner of itself", space + job + "  owner: {resource: job}", "can't own itself"},
-		{"owner on maestro", space + job + "  owner: {resource: space}\n  transport: {client: maestro, maestro: {target_cluster: c}}", "ManifestWorks have no owner"},
-		{"owner is on maestro", space + "  transport: {client: maestro, maestro: {target_cluster: c}}" + job + "  owner: {resource: space}", "resource space is on transport maestro"},
+		{"owner on maestro", space + job + "  owner: {resource: space}\n  transport: {client: maestro, maestro: {target_cluster: c}}", "a ManifestWork can't have an owner"},
+		{"owner is on maestro", space + "  transport: {client: maestro, maestro: {target_cluster: c}}" + job + "  owner: {resource: space}", "resource space has transport maestro"},
 		{"retention without a varying name", space + strings.Replace(versions, `{{ .id }}-{{ .now | lower | replace ":" "-" }}`, "job", 1), "resources[1].manifest.metadata.name: with retention, the name has to vary"},
 		{"retention by name", space + strings.Replace(versions, "by_selectors: {label_selector: {hyperfleet.io/resource-name: job}}", "by_name: x", 1), "retention needs by_selectors"},
 		{"retention of less than none", space + strings.Replace(versions, "historyLimit: 1", "historyLimit: -1, ttl: 2d", 1), `"2d" is not a duration`},
@@ -92,38 +92,38 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"item elsewhere", space + "  when: {expression: item.x}", "unknown variable or function item"},
 		{"missing discovery", strings.Replace(space, "  discovery: {by_name: \"{{ .id }}\"}", "", 1), "resources[0].discovery: a resource needs discovery"},
 		{"discovery twice", strings.Replace(space, "by_name:", "by_selectors: {label_selector: {a: b}}, by_name:", 1), "want exactly one of by_name and by_selectors"},
-		{"recreate without manifest", "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "no manifest to make the object anew from"},
+		{"recreate without manifest", "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "no manifest to recreate the object from"},
 		{"neither manifest nor patch", "resources:\n- name: a\n  discovery: {api_version: v1, kind: Pod, by_name: x}", "want a manifest, or lifecycle.patch"},
 		{"patch-only of no kind", "resources:\n- name: a\n  discovery: {by_name: x}\n  lifecycle: {patch: [{when: {expression: 'true'}, document: {a: b}}]}", "discovery needs api_version and kind"},
 		{"empty patch", space + "  lifecycle: {patch: [{when: {expression: 'true'}}]}", "a patch needs a document"},
-		{"manifest without a name", strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {generateName: x}", 1), "a manifest needs metadata.name (a name that the API server makes up"},
+		{"manifest without a name", strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {generateName: x}", 1), "a manifest needs metadata.name (the adapter can't find an object whose name"},
 		{"manifest of no kind", strings.Replace(space, "kind: Namespace, ", "", 1), "a manifest needs kind"},
-		{"block that is no object", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "|\n    just text", 1), "is not YAML of an object"},
+		{"block that is no object", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "|\n    just text", 1), "it is not a YAML object"},
 
-		{"by name in any namespace", space + strings.Replace(job, "{namespace: x, by_name", `{namespace: "*", by_name`, 1), `resources[1].discovery.namespace: the manifest has a namespace, and discovery by name looks in none (write namespace: "x")`},
-		{"by name in no namespace", space + strings.Replace(job, "{namespace: x, by_name", "{by_name", 1), "discovery by name looks in none"},
+		{"by name in any namespace", space + strings.Replace(job, "{namespace: x, by_name", `{namespace: "*", by_name`, 1), `resources[1].discovery.namespace: the manifest has a namespace, but discovery by name has none (write namespace: "x")`},
+		{"by name in no namespace", space + strings.Replace(job, "{namespace: x, by_name", "{by_name", 1), "discovery by name has none"},
 
-		{"names twice", space + strings.Replace(job, "name: job", "name: space", 1), "the name space is there twice among resources"},
-		{"nested name twice", space + "  transport: {client: maestro, maestro: {target_cluster: c}}\n  nested_discoveries: [{name: space, discovery: {by_name: x}}]", "resources[0].nested_discoveries[0].name: the name space is there twice"},
+		{"names twice", space + strings.Replace(job, "name: job", "name: space", 1), "the name space is used twice in resources"},
+		{"nested name twice", space + "  transport: {client: maestro, maestro: {target_cluster: c}}\n  nested_discoveries: [{name: space, discovery: {by_name: x}}]", "resources[0].nested_discoveries[0].name: the name space is used twice"},
 		{"nested on kubernetes", space + "  nested_discoveries: [{name: inner, discovery: {by_name: x}}]", "only a ManifestWork"},
-		{"bad name", space + strings.Replace(job, "name: job", "name: Job-1", 1), `"Job-1" can't be a resource's name`},
-		{"alias and name", space + "  alias: other", "resources[0].alias: there is name as well (alias is an old form of it: take it out)"},
-		{"orphan and detach", space + "  lifecycle: {detach: {when: {expression: 'is_deleting'}}, orphan: {when: {expression: 'false'}}}", "there is lifecycle.detach as well"},
-		{"create and apply", space + "  lifecycle: {apply: {when: {expression: 'true'}}, create: {when: {expression: 'true'}}}", "there is lifecycle.apply as well"},
-		{"recreate_on_change and recreate", space + "  recreate_on_change: true\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "there is lifecycle.recreate as well"},
+		{"bad name", space + strings.Replace(job, "name: job", "name: Job-1", 1), `"Job-1" is not a valid resource name`},
+		{"alias and name", space + "  alias: other", "resources[0].alias: name is set as well (alias is a deprecated form of name: remove it)"},
+		{"orphan and detach", space + "  lifecycle: {detach: {when: {expression: 'is_deleting'}}, orphan: {when: {expression: 'false'}}}", "lifecycle.detach is set as well"},
+		{"create and apply", space + "  lifecycle: {apply: {when: {expression: 'true'}}, create: {when: {expression: 'true'}}}", "lifecycle.apply is set as well"},
+		{"recreate_on_change and recreate", space + "  recreate_on_change: true\n  lifecycle: {recreate: {when: {expression: 'true'}}}", "lifecycle.recreate is set as well"},
 		{"maestro without a target", space + "  transport: {client: maestro}", "transport maestro needs maestro.target_cluster"},
 		{"maestro not deployed", space + "  transport: {client: maestro, maestro: {target_cluster: c}}", "the deployment configuration has no clients.maestro"},
 		{"unknown transport", space + "  transport: {client: kubernets}", `unknown "kubernets" (did you mean kubernetes?)`},
 
 		{"param without a source", "params: [{name: a}]", "a param needs a source"},
-		{"field of an answer", "preconditions: [{name: p, api_call: {method: GET, url: x}, capture: [{name: c, expression: 'status.conditions'}]}]", "unknown variable or function status (a field of the answer is response.status)"},
-		{"manifest of another folder", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: /etc/adapter/x.yaml}", 1), "(it is read where the task file is in /etc/adapter; here write ref: x.yaml)"},
-		{"param of a taken name", "params: [{name: resources, source: event.a}]", "the name resources is taken"},
-		{"param that is no name", "params: [{name: a-b, source: event.a}]", `"a-b" can't be a name`},
-		{"param of a later one", "params: [{name: a, source: b.x}, {name: b, source: event.b}]", "b is not known there: it is a param that comes later"},
-		{"expression of a later one", "params: [{name: a, source: {expression: b}}, {name: b, source: event.b}]", "b is not known there"},
-		{"template of a later one", "params: [{name: a, source: {api_call: {method: GET, url: '{{ .b }}'}}}, {name: b, source: event.b}]", "variable b is not known there: it is a param that comes later"},
-		{"resources in a param", "params: [{name: a, source: {expression: 'resources.?space.hasValue()'}}]" + strings.Replace(space, "params:\n- {name: id, source: event.id}\n- {name: is_deleting, source: {expression: 'dig(event, \"deleted_time\") != null'}}", "", 1), "resources is not known there: the resources phase comes later"},
+		{"field of an answer", "preconditions: [{name: p, api_call: {method: GET, url: x}, capture: [{name: c, expression: 'status.conditions'}]}]", "unknown variable or function status (to read a field of the response, write response.status)"},
+		{"manifest of another folder", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: /etc/adapter/x.yaml}", 1), "(this path needs a task file in /etc/adapter; here write ref: x.yaml)"},
+		{"param of a taken name", "params: [{name: resources, source: event.a}]", "the name resources is reserved"},
+		{"param that is no name", "params: [{name: a-b, source: event.a}]", `"a-b" is not a valid name`},
+		{"param of a later one", "params: [{name: a, source: b.x}, {name: b, source: event.b}]", "b is not available here, because it is a param that is defined later"},
+		{"expression of a later one", "params: [{name: a, source: {expression: b}}, {name: b, source: event.b}]", "b is not available here"},
+		{"template of a later one", "params: [{name: a, source: {api_call: {method: GET, url: '{{ .b }}'}}}, {name: b, source: event.b}]", "variable b is not available here, because it is a param that is defined later"},
+		{"resources in a param", "params: [{name: a, source: {expression: 'resources.?space.hasValue()'}}]" + strings.Replace(space, "params:\n- {name: id, source: event.id}\n- {name: is_deleting, source: {expression: 'dig(event, \"deleted_time\") != null'}}", "", 1), "resources is not available here, because the resources phase runs later"},
 		{"two sources", "params: [{name: a, source: {expression: '1', file: {path: x}}}]", "exactly one of api_call, expression and file"},
 		{"unknown source", "params: [{name: a, source: {exec: rm}}]", "params[0].source.exec: unknown field"},
 		{"source of no kind", "params: [{name: a, source: 5}]", "want a path"},
@@ -136,29 +136,29 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		{"bad method", "params: [{name: a, source: {api_call: {method: FETCH, url: x}}}]", `unknown "FETCH"`},
 		{"call without url", "params: [{name: a, source: {api_call: {method: GET}}}]", "a call needs a url"},
 		{"bad wait", "params: [{name: a, source: {api_call: {method: GET, url: x, timeout: soon, retry_attempts: 0, retry_backoff: no}}}]", `"soon" is not a duration`},
-		{"bad header", "params: [{name: a, source: {api_call: {method: GET, url: x, headers: [{name: 'a b', value: x}]}}}]", `"a b" is not a header's name`},
+		{"bad header", "params: [{name: a, source: {api_call: {method: GET, url: x, headers: [{name: 'a b', value: x}]}}}]", `"a b" is not a valid header name`},
 
 		{"empty precondition", "preconditions: [{name: a}]", "at least one of api_call, conditions and expression"},
-		{"capture without a call", "preconditions: [{name: a, expression: 'true', capture: [{name: b, field: x}]}]", "there is no api_call to take values from"},
+		{"capture without a call", "preconditions: [{name: a, expression: 'true', capture: [{name: b, field: x}]}]", "there is no api_call to capture values from"},
 		{"capture of two", "preconditions: [{name: a, api_call: {method: GET, url: x}, capture: [{name: b, field: x, expression: response.x}]}]", "exactly one of field and expression"},
 		{"unknown operator", "preconditions: [{name: a, conditions: [{field: event.x, operator: equal, value: 1}]}]", `unknown "equal" (did you mean equals?)`},
 		{"condition on nothing known", "preconditions: [{name: a, conditions: [{field: x, operator: exists}]}]", "unknown variable x"},
-		{"condition without a value", "preconditions: [{name: a, conditions: [{field: event.x, operator: equals}]}]", "equals wants a value"},
-		{"condition without values", "preconditions: [{name: a, conditions: [{field: event.x, operator: in, value: 1}]}]", "in wants values, a list"},
+		{"condition without a value", "preconditions: [{name: a, conditions: [{field: event.x, operator: equals}]}]", "equals needs a value"},
+		{"condition without values", "preconditions: [{name: a, conditions: [{field: event.x, operator: in, value: 1}]}]", "in needs values, a list"},
 		{"condition with a value too many", "preconditions: [{name: a, conditions: [{field: event.x, operator: exists, value: 1}]}]", "exists takes no value"},
 
 		{"payload of two", "post: {payloads: [{name: a, build: {}, build_ref: x}]}", "exactly one of build and build_ref"},
-		{"payload of a param's name", "params: [{name: a, source: event.a}]\npost: {payloads: [{name: a, build: {}}]}", "the name a is there twice: it is a param already"},
+		{"payload of a param's name", "params: [{name: a, source: event.a}]\npost: {payloads: [{name: a, build: {}}]}", "the name a is used twice: it is already the name of a param"},
 		{"field of nothing known", "post: {payloads: [{name: a, build: {x: {field: nope.x}}}]}", "post.payloads[0].build.x.field: unknown variable nope"},
 		{"expression of nothing known", "post: {payloads: [{name: a, build: {x: {expression: nope}}}]}", "unknown variable or function nope"},
 		{"action of nothing", "post: {post_actions: [{name: a}]}", "want an api_call, a log, or both"},
 		{"unknown payload", "post: {post_actions: [{name: a, api_call: {method: PUT, url: x, body: '{{ .p }}'}}]}", "unknown variable p"},
-		{"payload in a payload", "post: {payloads: [{name: p, build: {}}, {name: q, build: {a: '{{ .p }}'}}]}", "variable p is not known there"},
+		{"payload in a payload", "post: {payloads: [{name: p, build: {}}, {name: q, build: {a: '{{ .p }}'}}]}", "variable p is not available here"},
 		{"level of a line", "post: {post_actions: [{name: a, log: {message: x, level: loud}}]}", `unknown "loud"`},
 
-		{"file outside", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: ../x.yaml}", 1), "resources[0].manifest.ref: ../x.yaml is not in the folder of the task file, or below"},
+		{"file outside", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: ../x.yaml}", 1), "resources[0].manifest.ref: ../x.yaml is outside the folder of the task file"},
 		{"file that is not there", "post: {payloads: [{name: a, build_ref: none.yaml}]}", "post.payloads[0].build_ref: read none.yaml: file does not exist"},
-		{"bad file", "post: {payloads: [{name: a, build_ref: bad.yaml}]}", "bad.yaml:2:6: x.y: bad template"},
+		{"bad file", "post: {payloads: [{name: a, build_ref: bad.yaml}]}", "bad.yaml:2:6: x.y: invalid template"},
 		{"bad manifest file", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: bad.yaml}", 1), "bad.yaml:1:1: a manifest needs apiVersion"},
 		{"manifest file that is no YAML", strings.Replace(space, `{apiVersion: v1, kind: Namespace, metadata: {name: "{{ .id }}"}}`, "{ref: worse.yaml}", 1), "worse.yaml:1:"},
 	}
@@ -296,7 +296,7 @@ func TestRepeatedParams(t *testing.T) {
 		t.Errorf("params: %+v", loaded.Params)
 	}
 
-	if got := fmt.Sprint(loaded.Warnings); !strings.Contains(got, "task.yaml:1:17") || !strings.Contains(got, "the param a is there again below") {
+	if got := fmt.Sprint(loaded.Warnings); !strings.Contains(got, "task.yaml:1:17") || !strings.Contains(got, "the param a is defined again below") {
 		t.Errorf("warnings: %s", got)
 	}
 }
@@ -317,7 +317,7 @@ func TestNames(t *testing.T) {
 		loaded, err := load(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
 		must(t, err)
 
-		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is no name"); got != warned {
+		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is not a valid name"); got != warned {
 			t.Errorf("%s: warnings %v", name, loaded.Warnings)
 		}
 	}
@@ -374,11 +374,11 @@ func TestOldNames(t *testing.T) {
 	} {
 		test.vars["event"] = map[string]any{"generation": int64(2)}
 
-		if got, err := r.Apply.Bool(t.Context(), test.vars); err != nil || got != test.apply {
+		if got, err := r.Apply.EvalBool(t.Context(), test.vars); err != nil || got != test.apply {
 			t.Errorf("apply of %v: %v, %v", test.vars, got, err)
 		}
 
-		if got, err := r.Recreate.Bool(t.Context(), test.vars); err != nil || got != test.recreate {
+		if got, err := r.Recreate.EvalBool(t.Context(), test.vars); err != nil || got != test.recreate {
 			t.Errorf("recreate of %v: %v, %v", test.vars, got, err)
 		}
 	}
@@ -406,7 +406,7 @@ func TestFilesOutsideAreNotRead(t *testing.T) {
 	}
 
 	for ref, want := range map[string]string{
-		"out.yaml": "escapes", "up.yaml": "escapes", "../secret.yaml": "is not in the folder", "parts": "is not a file",
+		"out.yaml": "escapes", "up.yaml": "escapes", "../secret.yaml": "is outside the folder", "parts": "is not a regular file",
 		"parts/build.yaml": "", "in.yaml": "",
 	} {
 		path := filepath.Join(inside, "task.yaml")

@@ -13,68 +13,68 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// manifest compiles what stands there: a mapping, a block string, or {ref: PATH}.
-func (l *loader) manifest(at strictyaml.Path, in *adapter.Resource, out *Resource) {
+// compileManifest compiles a manifest, which is a mapping, a block string, or {ref: PATH}.
+func (l *loader) compileManifest(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	switch typed := in.Manifest.(type) {
 	case nil:
 	case string:
-		out.Manifest = l.block(at, typed)
+		out.Manifest = l.compileBlock(keyPath, typed)
 	case map[string]any:
 		if ref, ok := typed["ref"].(string); ok && len(typed) == 1 {
-			out.Manifest = l.reference(at.With("ref"), ref)
+			out.Manifest = l.compileReference(keyPath.Append("ref"), ref)
 
 			return
 		}
 
-		out.Manifest = l.mapping(at, typed)
+		out.Manifest = l.compileMapping(keyPath, typed)
 	default:
-		l.problem(at, "want an object, a block string or {ref: PATH}")
+		l.addProblem(keyPath, "want an object, a block string or {ref: PATH}")
 	}
 }
 
-func (l *loader) mapping(at strictyaml.Path, in map[string]any) *Manifest {
+func (l *loader) compileMapping(keyPath strictyaml.Path, in map[string]any) *Manifest {
 	for _, key := range []string{"apiVersion", "kind", "metadata"} {
-		if !l.doc.Has(at.With(key)) {
-			l.problem(at, "a manifest needs %s", key)
+		if !l.doc.HasValue(keyPath.Append(key)) {
+			l.addProblem(keyPath, "a manifest needs %s", key)
 		}
 	}
 
-	if l.doc.Has(at.With("metadata")) && !l.doc.Has(at.With("metadata", "name")) {
-		l.problem(at.With("metadata"), "a manifest needs metadata.name").
-			Hint = "a name that the API server makes up can't be found again"
+	if l.doc.HasValue(keyPath.Append("metadata")) && !l.doc.HasValue(keyPath.Append("metadata", "name")) {
+		l.addProblem(keyPath.Append("metadata"), "a manifest needs metadata.name").
+			Hint = "the adapter can't find an object whose name the API server generates"
 	}
 
-	return &Manifest{tree: l.tree(at, in, false)}
+	return &Manifest{tree: l.compileTree(keyPath, in, false)}
 }
 
-func (l *loader) block(at strictyaml.Path, text string) *Manifest {
-	out := l.template(at, text)
+func (l *loader) compileBlock(keyPath strictyaml.Path, text string) *Manifest {
+	out := l.compileTemplate(keyPath, text)
 	if out == nil {
 		return nil
 	}
 
-	if out.Constant() {
+	if out.IsConstant() {
 		object, err := parseBlock(text)
 		if err == nil {
 			err = checkObject(object)
 		}
 
 		if err != nil {
-			l.problem(at, "%v", err)
+			l.addProblem(keyPath, "%v", err)
 		}
 	}
 
 	return &Manifest{block: out}
 }
 
-// reference is a manifest in a file of its own: a tree where the file is YAML as it
-// stands, else a block.
-func (l *loader) reference(at strictyaml.Path, name string) (out *Manifest) {
-	data, err := l.read(name)
+// compileReference compiles a manifest in a separate file. It compiles a tree if the file is valid
+// YAML before rendering, and a block otherwise.
+func (l *loader) compileReference(keyPath strictyaml.Path, name string) (out *Manifest) {
+	data, err := l.readFile(name)
 	if err != nil {
-		problem := l.problem(at, "%v", err)
+		problem := l.addProblem(keyPath, "%v", err)
 		if filepath.IsAbs(name) {
-			problem.Hint = "it is read where the task file is in " + filepath.Dir(name) + "; here write ref: " + filepath.Base(name)
+			problem.Hint = "this path needs a task file in " + filepath.Dir(name) + "; here write ref: " + filepath.Base(name)
 		}
 
 		return nil
@@ -82,30 +82,30 @@ func (l *loader) reference(at strictyaml.Path, name string) (out *Manifest) {
 
 	label := filepath.Join(l.folder, name)
 
-	doc, in, err := object(label, data)
+	doc, in, err := parseObject(label, data)
 
 	switch {
 	case err == nil:
-		l.within(doc, func() { out = l.mapping(nil, in) })
+		l.withDocument(doc, func() { out = l.compileMapping(nil, in) })
 	case !strings.Contains(string(data), "{{"):
-		l.problems = append(l.problems, problemsOf(err)...)
+		l.problems = append(l.problems, toProblems(err)...)
 	default:
-		// It is no YAML yet, and its problems have no place in it.
+		// The file is not YAML before rendering, so problems get no position in the file.
 		if doc, err = strictyaml.Parse(label, nil); err != nil {
-			l.problem(at, "%v", err)
+			l.addProblem(keyPath, "%v", err)
 
 			return nil
 		}
 
-		l.within(doc, func() { out = l.block(nil, string(data)) })
+		l.withDocument(doc, func() { out = l.compileBlock(nil, string(data)) })
 	}
 
 	return out
 }
 
-// name is the template of metadata.name; the whole block where it is one; nil where
-// there is no manifest.
-func (m *Manifest) name() *Template {
+// nameTemplate returns the template of metadata.name, the whole template if the manifest is a block
+// string, and nil if the manifest is nil.
+func (m *Manifest) nameTemplate() *Template {
 	if m == nil {
 		return nil
 	}
@@ -114,50 +114,51 @@ func (m *Manifest) name() *Template {
 		return m.block
 	}
 
-	return m.field("metadata", "name")
+	return m.fieldTemplate("metadata", "name")
 }
 
-// field is the template of a text in a manifest that is a tree; nil where there is none.
-func (m *Manifest) field(path ...string) *Template {
+// fieldTemplate returns the template at a path of a manifest that is a tree. It returns nil if the
+// manifest is not a tree or the path does not lead to a string.
+func (m *Manifest) fieldTemplate(path ...string) *Template {
 	if m == nil || m.tree == nil {
 		return nil
 	}
 
 	value := m.tree.root
 	for _, key := range path {
-		value = childOf(value, key)
+		value = findChild(value, key)
 	}
 
-	out, _ := value.(*Template) // nil for what is no text
+	out, _ := value.(*Template) // nil if the value is not a string
 
 	return out
 }
 
-func childOf(in any, key string) any {
-	mapping, ok := in.(tree)
+func findChild(in any, key string) any {
+	mapping, ok := in.(templateMap)
 	if !ok {
 		return nil
 	}
 
-	for _, one := range mapping {
-		if one.key.String() == key {
-			return one.value
+	for _, entry := range mapping {
+		if entry.key.String() == key {
+			return entry.value
 		}
 	}
 
 	return nil
 }
 
-// tree compiles a value whose texts are templates. With leaves, mappings with field or
-// expression, and perhaps default, are values out of variables.
-func (l *loader) tree(at strictyaml.Path, in any, leaves bool) *Tree {
-	return &Tree{root: l.compile(at, in, leaves)}
+// compileTree compiles a value whose strings are templates. With leaves, a mapping with only field
+// or expression and an optional default becomes the value of a path or an expression.
+func (l *loader) compileTree(keyPath strictyaml.Path, in any, leaves bool) *Tree {
+	return &Tree{root: l.compileNode(keyPath, in, leaves)}
 }
 
-func (l *loader) compile(at strictyaml.Path, in any, leaves bool) any {
+func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
 	switch typed := in.(type) {
 	case string:
-		out := l.template(at, typed)
+		out := l.compileTemplate(keyPath, typed)
 		if out == nil {
 			return nil
 		}
@@ -166,24 +167,24 @@ func (l *loader) compile(at strictyaml.Path, in any, leaves bool) any {
 	case []any:
 		out := make([]any, len(typed))
 		for i, item := range typed {
-			out[i] = l.compile(at.With(i), item, leaves)
+			out[i] = l.compileNode(keyPath.Append(i), item, leaves)
 		}
 
 		return out
 	case map[string]any:
 		if leaves && isLeaf(typed) {
-			return l.leaf(at, typed)
+			return l.compileLeaf(keyPath, typed)
 		}
 
-		out := make(tree, 0, len(typed))
+		out := make(templateMap, 0, len(typed))
 
 		for _, key := range slices.Sorted(maps.Keys(typed)) {
-			name := l.template(at.With(key), key)
+			name := l.compileTemplate(keyPath.Append(key), key)
 			if name == nil {
 				continue
 			}
 
-			out = append(out, branch{key: name, value: l.compile(at.With(key), typed[key], leaves)})
+			out = append(out, mapEntry{key: name, value: l.compileNode(keyPath.Append(key), typed[key], leaves)})
 		}
 
 		return out
@@ -192,7 +193,7 @@ func (l *loader) compile(at strictyaml.Path, in any, leaves bool) any {
 	}
 }
 
-// isLeaf says whether a mapping is {field|expression, default}.
+// isLeaf reports whether a mapping has field or expression, and no other key except default.
 func isLeaf(in map[string]any) bool {
 	_, field := in["field"].(string)
 	_, expression := in["expression"].(string)
@@ -206,19 +207,19 @@ func isLeaf(in map[string]any) bool {
 	return field || expression
 }
 
-func (l *loader) leaf(at strictyaml.Path, in map[string]any) *leaf {
-	out := &leaf{otherwise: in["default"]}
+func (l *loader) compileLeaf(keyPath strictyaml.Path, in map[string]any) *leaf {
+	out := &leaf{defaultValue: in["default"]}
 
 	field, hasField := in["field"].(string)
 	expression, hasExpression := in["expression"].(string)
 
 	switch {
 	case hasField && hasExpression:
-		l.problem(at, "want exactly one of field and expression")
+		l.addProblem(keyPath, "want exactly one of field and expression")
 	case hasField:
-		out.path = l.path(at.With("field"), field, false)
+		out.path = l.compilePath(keyPath.Append("field"), field, false)
 	default:
-		out.expression = l.expression(l.env, at.With("expression"), expression, false)
+		out.expression = l.compileExpression(l.env, keyPath.Append("expression"), expression, false)
 	}
 
 	return out

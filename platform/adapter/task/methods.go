@@ -15,48 +15,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
-// methodOf is the name, after piped, of the function that stands for a field that may be a
-// method: what executes templates calls none (ADR 0057).
-const methodOf = "method"
+// methodFunction is the name, after pipedPrefix, of the function that replaces a field that may be
+// a method. The template engine itself calls no methods (ADR 0057).
+const methodFunction = "method"
 
-// methodsOf are the methods of a time, and of what they give, as Go has them; no other value
-// of a template has any. Nil: the value has none.
-func methodsOf(value any, budget *templates.Budget) map[string]any {
-	switch at := value.(type) {
+// listMethods returns the methods that templates can call on a value: Go's methods of times,
+// durations and other results of these methods. It returns nil if the value has no methods.
+func listMethods(value any, budget *templates.Budget) map[string]any {
+	switch v := value.(type) {
 	case instant:
-		out := methodsOf(at.Time, budget)
-		out["String"] = at.String
+		out := listMethods(v.Time, budget)
+		out["String"] = v.String
 
 		return out
 	case time.Time:
 		return map[string]any{
-			"Year": at.Year, "Month": at.Month, "Day": at.Day, "YearDay": at.YearDay, "Weekday": at.Weekday,
-			"Hour": at.Hour, "Minute": at.Minute, "Second": at.Second, "Nanosecond": at.Nanosecond,
-			"Unix": at.Unix, "UnixMilli": at.UnixMilli, "UnixMicro": at.UnixMicro, "UnixNano": at.UnixNano,
-			"Add": at.Add, "AddDate": at.AddDate, "Sub": at.Sub, "Truncate": at.Truncate, "Round": at.Round,
-			"After": at.After, "Before": at.Before, "Equal": at.Equal, "Compare": at.Compare, "IsZero": at.IsZero,
-			"UTC": at.UTC, "String": at.String,
-			"Format": func(layout string) (string, error) { return dateWithin(budget)(at, layout) },
+			"Year": v.Year, "Month": v.Month, "Day": v.Day, "YearDay": v.YearDay, "Weekday": v.Weekday,
+			"Hour": v.Hour, "Minute": v.Minute, "Second": v.Second, "Nanosecond": v.Nanosecond,
+			"Unix": v.Unix, "UnixMilli": v.UnixMilli, "UnixMicro": v.UnixMicro, "UnixNano": v.UnixNano,
+			"Add": v.Add, "AddDate": v.AddDate, "Sub": v.Sub, "Truncate": v.Truncate, "Round": v.Round,
+			"After": v.After, "Before": v.Before, "Equal": v.Equal, "Compare": v.Compare, "IsZero": v.IsZero,
+			"UTC": v.UTC, "String": v.String,
+			"Format": func(layout string) (string, error) { return newDateFunc(budget)(v, layout) },
 		}
 	case time.Duration:
 		return map[string]any{
-			"Hours": at.Hours, "Minutes": at.Minutes, "Seconds": at.Seconds, "Milliseconds": at.Milliseconds,
-			"Microseconds": at.Microseconds, "Nanoseconds": at.Nanoseconds,
-			"Abs": at.Abs, "Round": at.Round, "Truncate": at.Truncate, "String": at.String,
+			"Hours": v.Hours, "Minutes": v.Minutes, "Seconds": v.Seconds, "Milliseconds": v.Milliseconds,
+			"Microseconds": v.Microseconds, "Nanoseconds": v.Nanoseconds,
+			"Abs": v.Abs, "Round": v.Round, "Truncate": v.Truncate, "String": v.String,
 		}
 	case fmt.Stringer:
-		return map[string]any{"String": at.String}
+		return map[string]any{"String": v.String}
 	default:
 		return nil
 	}
 }
 
-// method calls the method of a value, or gives the value's field where it has no methods.
-func method(budget *templates.Budget) func(value any, name string, args ...any) (any, error) {
+// newMethodFunc returns a function that calls a method of a value. If the value has no methods, the
+// function returns a field of the value.
+func newMethodFunc(budget *templates.Budget) func(value any, name string, args ...any) (any, error) {
 	return func(value any, name string, args ...any) (any, error) {
-		methods := methodsOf(value, budget)
+		methods := listMethods(value, budget)
 		if methods == nil {
-			return field(value, name, args)
+			return lookUpField(value, name, args)
 		}
 
 		function, ok := methods[name]
@@ -73,7 +74,7 @@ func method(budget *templates.Budget) func(value any, name string, args ...any) 
 
 		for i, arg := range args {
 			var err error
-			if in[i], err = argument(arg, call.Type().In(i)); err != nil {
+			if in[i], err = convertArgument(arg, call.Type().In(i)); err != nil {
 				return nil, fmt.Errorf("call %s: %w", name, err)
 			}
 		}
@@ -89,10 +90,11 @@ func method(budget *templates.Budget) func(value any, name string, args ...any) 
 	}
 }
 
-// argument is a value as an argument of a type: whole numbers are durations, too.
-func argument(value any, want reflect.Type) (reflect.Value, error) {
-	if at, ok := value.(instant); ok {
-		value = at.Time
+// convertArgument converts a value to the type of a method's parameter. It converts between integer
+// types, so that a whole number can be a duration.
+func convertArgument(value any, want reflect.Type) (reflect.Value, error) {
+	if i, ok := value.(instant); ok {
+		value = i.Time
 	}
 
 	in := reflect.ValueOf(value)
@@ -109,8 +111,8 @@ func argument(value any, want reflect.Type) (reflect.Value, error) {
 	}
 }
 
-// field is a field of a map of JSON. Errors are those of Go's templates.
-func field(value any, name string, args []any) (any, error) {
+// lookUpField returns a field of a JSON object. Its errors have the texts of Go's templates.
+func lookUpField(value any, name string, args []any) (any, error) {
 	fields, ok := value.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
@@ -128,32 +130,33 @@ func field(value any, name string, args []any) (any, error) {
 	return found, nil
 }
 
-// calls puts calls of the function in the place of a command's fields that may be methods.
-func (w *walker) calls(command *parse.CommandNode) {
+// replaceMethods replaces the fields of a command that may be methods by calls of methodFunction.
+func (w *walker) replaceMethods(command *parse.CommandNode) {
 	for i, arg := range command.Args[1:] {
-		if call := w.callOf(arg); call != nil {
-			command.Args[1+i] = inParentheses(call)
+		if call := w.newMethodCall(arg); call != nil {
+			command.Args[1+i] = parenthesize(call)
 		}
 	}
 
-	if call := w.callOf(command.Args[0]); call != nil {
+	if call := w.newMethodCall(command.Args[0]); call != nil {
 		command.Args = append(call.Args, command.Args[1:]...)
 	}
 }
 
-// callOf is the call that gives a node's last field. Nil: none of its fields can be a method.
-func (w *walker) callOf(in parse.Node) *parse.CommandNode {
-	value, names := w.split(in)
+// newMethodCall returns the call of methodFunction that returns a node's last field, and nil if none
+// of the node's fields can be a method.
+func (w *walker) newMethodCall(in parse.Node) *parse.CommandNode {
+	value, names := w.splitMethods(in)
 
 	var call *parse.CommandNode
 
 	for _, name := range names {
 		if call != nil {
-			value = inParentheses(call)
+			value = parenthesize(call)
 		}
 
 		call = &parse.CommandNode{NodeType: parse.NodeCommand, Pos: in.Position(), Args: []parse.Node{
-			parse.NewIdentifier(piped + methodOf).SetPos(in.Position()).SetTree(nil), value,
+			parse.NewIdentifier(pipedPrefix + methodFunction).SetPos(in.Position()).SetTree(nil), value,
 			&parse.StringNode{NodeType: parse.NodeString, Pos: in.Position(), Quoted: strconv.Quote(name), Text: name},
 		}}
 	}
@@ -161,13 +164,14 @@ func (w *walker) callOf(in parse.Node) *parse.CommandNode {
 	return call
 }
 
-// split gives a node without the fields from the first on that can be a method, and those.
-func (w *walker) split(in parse.Node) (value parse.Node, names []string) {
+// splitMethods splits the fields of a node at the first field that can be a method. It returns the
+// node without the second part, and the names in the second part.
+func (w *walker) splitMethods(in parse.Node) (value parse.Node, names []string) {
 	switch typed := in.(type) {
 	case *parse.FieldNode:
-		// The dot itself is no time where it is all variables.
-		from := firstMethod(typed.Ident)
-		if from == 0 && w.atRoot {
+		// If the dot is the map of all variables, it is not a time and has no methods.
+		from := indexOfMethod(typed.Ident)
+		if from == 0 && w.isDotRoot {
 			return in, nil
 		}
 
@@ -177,11 +181,11 @@ func (w *walker) split(in parse.Node) (value parse.Node, names []string) {
 
 		return &parse.FieldNode{NodeType: typed.NodeType, Pos: typed.Pos, Ident: typed.Ident[:from]}, typed.Ident[from:]
 	case *parse.VariableNode:
-		from := 1 + firstMethod(typed.Ident[1:])
+		from := 1 + indexOfMethod(typed.Ident[1:])
 
 		return &parse.VariableNode{NodeType: typed.NodeType, Pos: typed.Pos, Ident: typed.Ident[:from]}, typed.Ident[from:]
 	case *parse.ChainNode:
-		from := firstMethod(typed.Field)
+		from := indexOfMethod(typed.Field)
 		if from == 0 {
 			return typed.Node, typed.Field
 		}
@@ -194,8 +198,9 @@ func (w *walker) split(in parse.Node) (value parse.Node, names []string) {
 	}
 }
 
-// firstMethod is where the first name is that can be a method's: those start with a capital.
-func firstMethod(names []string) int {
+// indexOfMethod returns the index of the first name that starts with a capital letter and so can be
+// a method. It returns len(names) if there is none.
+func indexOfMethod(names []string) int {
 	for i, name := range names {
 		if first, _ := utf8.DecodeRuneInString(name); unicode.IsUpper(first) {
 			return i
@@ -205,6 +210,6 @@ func firstMethod(names []string) int {
 	return len(names)
 }
 
-func inParentheses(call *parse.CommandNode) *parse.PipeNode {
+func parenthesize(call *parse.CommandNode) *parse.PipeNode {
 	return &parse.PipeNode{NodeType: parse.NodePipe, Pos: call.Pos, Cmds: []*parse.CommandNode{call}}
 }

@@ -16,21 +16,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Migration is a file of upstream's adapter as ours reads it.
+// Migration is a file of upstream's adapter that was rewritten for this adapter.
 type Migration struct {
-	// Text of the file now.
+	// Text is the rewritten content of the file.
 	Text []byte
-	// Changes that were made, and what to know of the rest.
+	// Changes are the changes that Migrate made, and warnings about the rest of the file.
 	Changes strictyaml.Problems
-	// Left is what is still wrong, for a person to fix.
-	Left strictyaml.Problems
+	// Remaining are the problems that a person has to fix.
+	Remaining strictyaml.Problems
 }
 
-// maxRewrites of one file: each takes one problem away.
+// maxRewrites limits the rewrites of one file. Each rewrite removes one problem.
 const maxRewrites = 1000
 
-// Migrate rewrites a task file or a deployment configuration, which is left as it is on
-// disk. The error is of files that can't be read.
+// Migrate rewrites a task file or a deployment configuration of upstream's adapter. It returns the
+// new text and does not change the file. It returns an error if the file can't be read or parsed.
 func Migrate(name string) (*Migration, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -44,7 +44,7 @@ func Migrate(name string) (*Migration, error) {
 
 	out := &Migration{Text: text}
 	if _, deployment := keys["clients"]; deployment || keys["adapter"] != nil {
-		out.deployment(name, keys)
+		out.migrateDeployment(name, keys)
 
 		return out, nil
 	}
@@ -61,7 +61,7 @@ func Migrate(name string) (*Migration, error) {
 			continue
 		}
 
-		out.Left = problems
+		out.Remaining = problems
 		if loaded != nil {
 			out.Changes = append(out.Changes, loaded.Warnings...)
 		}
@@ -69,83 +69,84 @@ func Migrate(name string) (*Migration, error) {
 		break
 	}
 
-	out.differs(name)
+	out.noteDifferences(name)
 
 	return out, nil
 }
 
 var (
-	unknownName = regexp.MustCompile(`^unknown variable or function ([A-Za-z_]\w*)`)
-	otherFolder = regexp.MustCompile(`here write ref: (.+)$`)
-	ofCapture   = regexp.MustCompile(`^preconditions\[\d+\]\.capture\[\d+\]`)
+	unknownNamePattern = regexp.MustCompile(`^unknown variable or function ([A-Za-z_]\w*)`)
+	otherFolderPattern = regexp.MustCompile(`here write ref: (.+)$`)
+	capturePathPattern = regexp.MustCompile(`^preconditions\[\d+\]\.capture\[\d+\]`)
 )
 
-// rewrite takes a problem away by a change of the text; false if it is none of those that it
-// knows.
+// rewrite changes the text so that it no longer has the problem. It returns false if it can't fix
+// the problem.
 func (m *Migration) rewrite(problem strictyaml.Problem) bool {
-	if found := otherFolder.FindStringSubmatch(problem.Hint); found != nil {
-		at := regexp.MustCompile(`/\S*/` + regexp.QuoteMeta(found[1]) + `\b`)
+	if found := otherFolderPattern.FindStringSubmatch(problem.Hint); found != nil {
+		pattern := regexp.MustCompile(`/\S*/` + regexp.QuoteMeta(found[1]) + `\b`)
 
-		return m.replace(problem, at, found[1], "the manifest is in the folder of the task file")
+		return m.replace(problem, pattern, found[1], "the manifest is in the folder of the task file")
 	}
 
-	found := unknownName.FindStringSubmatch(problem.Message)
-	if found == nil || !ofCapture.MatchString(problem.Path) {
+	found := unknownNamePattern.FindStringSubmatch(problem.Message)
+	if found == nil || !capturePathPattern.MatchString(problem.Path) {
 		return false
 	}
 
-	at := regexp.MustCompile(`(^|[^\w.])` + found[1] + `\b`)
+	pattern := regexp.MustCompile(`(^|[^\w.])` + found[1] + `\b`)
 
-	return m.replace(problem, at, "${1}response."+found[1], "a capture reads the answer as response")
+	return m.replace(problem, pattern, "${1}response."+found[1], "a capture reads the response as the variable response")
 }
 
-// replace replaces the first match from the problem's place on.
-func (m *Migration) replace(problem strictyaml.Problem, what *regexp.Regexp, by, why string) bool {
+// replace replaces the first match of a pattern at or after the position of the problem, and
+// records the change. It returns false if nothing matches.
+func (m *Migration) replace(problem strictyaml.Problem, pattern *regexp.Regexp, template, reason string) bool {
 	lines := bytes.SplitAfterN(m.Text, []byte("\n"), max(problem.Line, 1))
-	// What stands before the place tells whether a word begins there.
+	// The pattern needs the character before the position to find the start of a word.
 	from := min(len(m.Text)-len(lines[len(lines)-1])+max(problem.Column-2, 0), len(m.Text))
 
-	match := what.FindSubmatchIndex(m.Text[from:])
+	match := pattern.FindSubmatchIndex(m.Text[from:])
 	if match == nil {
 		return false
 	}
 
 	rest := m.Text[from:]
-	found, now := rest[match[0]:match[1]], what.Expand(nil, []byte(by), rest, match)
+	found, replacement := rest[match[0]:match[1]], pattern.Expand(nil, []byte(template), rest, match)
 
 	m.Changes = append(m.Changes, strictyaml.Problem{
-		File: problem.File, Line: 1 + bytes.Count(m.Text[:from+match[1]], []byte("\n")), Path: problem.Path, Hint: why,
-		Message: strings.TrimSpace(string(found)) + " -> " + strings.TrimSpace(string(now)),
+		File: problem.File, Line: 1 + bytes.Count(m.Text[:from+match[1]], []byte("\n")), Path: problem.Path, Hint: reason,
+		Message: strings.TrimSpace(string(found)) + " -> " + strings.TrimSpace(string(replacement)),
 	})
-	m.Text = slices.Concat(m.Text[:from], rest[:match[0]], now, rest[match[1]:])
+	m.Text = slices.Concat(m.Text[:from], rest[:match[0]], replacement, rest[match[1]:])
 
 	return true
 }
 
-// differs says what works in another way.
-func (m *Migration) differs(name string) {
+// noteDifferences records behavior that differs from upstream's adapter.
+func (m *Migration) noteDifferences(name string) {
 	if bytes.Contains(m.Text, []byte("resourcesSkipped")) && regexp.MustCompile(`(?m)^\s*create:`).Match(m.Text) {
 		m.Changes = append(m.Changes, strictyaml.Problem{
 			File:    name,
-			Message: "adapter.resourcesSkipped is about preconditions alone here: a lifecycle.create.when that is false does not set it",
-			Hint:    "ask resources.?NAME.hasValue() in its place",
+			Message: "adapter.resourcesSkipped covers only preconditions: a false lifecycle.create.when does not set it",
+			Hint:    "use resources.?NAME.hasValue() instead",
 		})
 	}
 }
 
-// deployment adds the key of the HMAC, which upstream's configurations don't have.
-func (m *Migration) deployment(name string, keys map[string]any) {
+// migrateDeployment adds the path of the HMAC key, which upstream's configurations don't have.
+func (m *Migration) migrateDeployment(name string, keys map[string]any) {
 	const keyFile = "/etc/hyperfleet/identity-key"
 
 	if keys["identity_key_file"] == nil {
 		m.Text = append(bytes.TrimRight(m.Text, "\n"), []byte("\nidentity_key_file: "+keyFile+"\n")...)
 		m.Changes = append(m.Changes, strictyaml.Problem{
-			File: name, Path: "identity_key_file", Message: "added: objects bear an HMAC that proves whose they are",
-			Hint: "openssl rand -base64 48 makes one; all adapters and sweep have the same",
+			File: name, Path: "identity_key_file", Message: "added: objects have an annotation with an HMAC that proves ownership",
+			Hint: "create the key with openssl rand -base64 48, and use the same key for all adapters and sweep",
 		})
 	}
 
-	spec := Deployment(true)
+	spec := NewDeploymentSpec(true)
 	copied := spec.Default
 
 	err := strictyaml.Decode(name, m.Text, &copied)
@@ -153,7 +154,7 @@ func (m *Migration) deployment(name string, keys map[string]any) {
 		err = spec.Validate(&copied)
 	}
 
-	if err != nil && !errors.As(err, &m.Left) {
-		m.Left = strictyaml.Problems{{File: filepath.Base(name), Message: err.Error()}}
+	if err != nil && !errors.As(err, &m.Remaining) {
+		m.Remaining = strictyaml.Problems{{File: filepath.Base(name), Message: err.Error()}}
 	}
 }

@@ -65,8 +65,8 @@ resources:
 		t.Errorf("%v in:\n%s", err, got.Text)
 	}
 
-	if len(got.Changes) != 5 || len(got.Left) != 0 || !strings.Contains(got.Changes[4].Message, "there again below") {
-		t.Errorf("changes %v, left %v", got.Changes, got.Left)
+	if len(got.Changes) != 5 || len(got.Remaining) != 0 || !strings.Contains(got.Changes[4].Message, "defined again below") {
+		t.Errorf("changes %v, left %v", got.Changes, got.Remaining)
 	}
 
 	if again, err := task.Migrate(filepath.Join(dir, "migrated.yaml")); err != nil || len(again.Changes) != 1 {
@@ -77,7 +77,7 @@ resources:
 		"  broker: {topic: clusters, subscription_id: dns}\n")
 
 	got, err = task.Migrate(config)
-	if err != nil || len(got.Left) != 0 || len(got.Changes) != 1 || !strings.Contains(string(got.Text), "identity_key_file: /") {
+	if err != nil || len(got.Remaining) != 0 || len(got.Changes) != 1 || !strings.Contains(string(got.Text), "identity_key_file: /") {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

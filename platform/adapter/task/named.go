@@ -14,8 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// CheckName says what keeps an API server from taking a name of an object of the group
-// (Kubernetes, "Object Names and IDs"); empty if nothing does. Some kinds are stricter.
+// CheckName returns why an API server rejects the name of an object of the group (Kubernetes,
+// "Object Names and IDs"), and an empty string if the name is valid. Some kinds are stricter.
 func CheckName(group, name string) string {
 	check := validation.IsDNS1123Subdomain
 	if group == "rbac.authorization.k8s.io" {
@@ -25,37 +25,37 @@ func CheckName(group, name string) string {
 	return strings.Join(check(name), "; ")
 }
 
-// named checks an object's name and namespace as far as they are known before an event.
-func (l *loader) named(at strictyaml.Path, out *Resource) {
+// checkObjectName checks an object's name and namespace as far as they are known before an event.
+func (l *loader) checkObjectName(keyPath strictyaml.Path, out *Resource) {
 	if out.Transport == transport.Kubernetes && out.Discovery.ByName != nil && out.Discovery.Namespace == nil {
-		if namespace := out.Manifest.field("metadata", "namespace"); namespace != nil {
-			l.problem(at.With("discovery", "namespace"), "the manifest has a namespace, and discovery by name looks in none").
+		if namespace := out.Manifest.fieldTemplate("metadata", "namespace"); namespace != nil {
+			l.addProblem(keyPath.Append("discovery", "namespace"), "the manifest has a namespace, but discovery by name has none").
 				Hint = "write namespace: " + strconv.Quote(namespace.String())
 		}
 	}
 
-	name := out.Manifest.field("metadata", "name")
+	name := out.Manifest.fieldTemplate("metadata", "name")
 	if name == nil {
 		return
 	}
 
-	// What a variable will be is not known: a plain letter stands for it. Where that can't
-	// be, such as for a field of a field, the name is checked with each event.
+	// The values of variables are unknown, so the name is rendered with the letter x for each value.
+	// If rendering fails, for example because of a field of a field, the name is checked with each event.
 	vars := map[string]any{}
 
-	for _, one := range name.uses {
+	for _, reference := range name.references {
 		switch {
-		case one.variable == nowVariable:
-		case one.field == "":
-			vars[one.variable] = "x"
+		case reference.variable == nowVariable:
+		case reference.field == "":
+			vars[reference.variable] = "x"
 		default:
-			fields, _ := vars[one.variable].(map[string]any)
+			fields, _ := vars[reference.variable].(map[string]any)
 			if fields == nil {
 				fields = map[string]any{}
 			}
 
-			fields[one.field] = "x"
-			vars[one.variable] = fields
+			fields[reference.field] = "x"
+			vars[reference.variable] = fields
 		}
 	}
 
@@ -64,11 +64,11 @@ func (l *loader) named(at strictyaml.Path, out *Resource) {
 		return
 	}
 
-	version, _ := out.written()
+	version, _ := out.literalKind()
 	group, _, _ := strings.Cut(version, "/")
 
 	if problem := CheckName(group, rendered); problem != "" {
-		l.warnf(at.With("manifest", "metadata", "name"), `such as {{ .now | lower | replace ":" "-" }}`,
-			"it would be something like %q, which is no name: %s", rendered, problem)
+		l.warnf(keyPath.Append("manifest", "metadata", "name"), `for example, write {{ .now | lower | replace ":" "-" }}`,
+			"the name would be, for example, %q, which is not a valid name: %s", rendered, problem)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Variables that are always there, or in some expressions alone.
+// Variables that exist in all expressions or, from varResponse on, only in some of them.
 const (
 	varEvent     = "event"
 	varConfig    = "config"
@@ -27,17 +27,17 @@ const (
 	varItemIndex = "itemIndex"
 )
 
-// What names are, in words.
+// Phrases that describe names in messages.
 const (
-	whatParam        = "a param"
-	whatPrecondition = "a precondition"
-	whatCapture      = "a captured value"
-	whatPayload      = "a payload"
+	phraseParam        = "a param"
+	phrasePrecondition = "a precondition"
+	phraseCapture      = "a captured value"
+	phrasePayload      = "a payload"
 )
 
 func builtins() []string { return []string{varEvent, varConfig, varEnv, varAdapter} }
 
-func reserved() []string {
+func reservedNames() []string {
 	return append(builtins(), varResources, varResponse, varItem, varItems, varItemIndex, nowVariable, "true", "false", "null", "in")
 }
 
@@ -46,152 +46,153 @@ var (
 	resourceName = regexp.MustCompile(`^[a-z][a-zA-Z0-9_]*$`)
 )
 
-// collect takes up all names of the file, and says which are wrong or there twice.
-func (l *loader) collect() {
+// declareNames declares all names of the file, and adds problems for invalid and repeated names.
+func (l *loader) declareNames() {
 	spec := &l.task.Spec
 
 	for i := range spec.Params {
-		at, name := strictyaml.Path{"params", i, "name"}, spec.Params[i].Name
+		keyPath, name := strictyaml.Path{"params", i, "name"}, spec.Params[i].Name
 
-		// Files of other programs repeat params, and the last one counts there.
+		// Files for other programs repeat params. These programs use the last definition.
 		if slices.ContainsFunc(spec.Params[i+1:], func(later adapter.Param) bool { return name != "" && later.Name == name }) {
-			l.warnf(at, "take it out", "the param %s is there again below: that one counts", name)
+			l.warnf(keyPath, "remove this definition", "the param %s is defined again below, and the last definition is used", name)
 
 			continue
 		}
 
-		l.declare(at, name, whatParam)
+		l.declareVariable(keyPath, name, phraseParam)
 	}
 
 	preconditions := map[string]bool{}
 
 	for i := range spec.Preconditions {
-		one, at := &spec.Preconditions[i], strictyaml.Path{"preconditions", i}
-		l.oldForm(at, one)
+		precondition, keyPath := &spec.Preconditions[i], strictyaml.Path{"preconditions", i}
+		l.convertDeprecatedCall(keyPath, precondition)
 
 		switch {
-		case one.APICall != nil:
-			l.declare(at.With("name"), one.Name, whatPrecondition)
-		case one.Name == "":
-			l.problem(at.With("name"), "a precondition needs a name")
-		case preconditions[one.Name] || l.later[one.Name] == whatPrecondition:
-			l.problem(at.With("name"), "the name %s is there twice", one.Name)
+		case precondition.APICall != nil:
+			l.declareVariable(keyPath.Append("name"), precondition.Name, phrasePrecondition)
+		case precondition.Name == "":
+			l.addProblem(keyPath.Append("name"), "a precondition needs a name")
+		case preconditions[precondition.Name] || l.declared[precondition.Name] == phrasePrecondition:
+			l.addProblem(keyPath.Append("name"), "the name %s is used twice", precondition.Name)
 		}
 
-		preconditions[one.Name] = true
+		preconditions[precondition.Name] = true
 
-		for j := range one.Capture {
-			l.declare(at.With("capture", j, "name"), one.Capture[j].Name, whatCapture)
+		for j := range precondition.Capture {
+			l.declareVariable(keyPath.Append("capture", j, "name"), precondition.Capture[j].Name, phraseCapture)
 		}
 	}
 
 	for i := range spec.Post.Payloads {
-		l.declare(strictyaml.Path{"post", "payloads", i, "name"}, spec.Post.Payloads[i].Name, whatPayload)
+		l.declareVariable(strictyaml.Path{"post", "payloads", i, "name"}, spec.Post.Payloads[i].Name, phrasePayload)
 	}
 
 	for i := range spec.Resources {
-		l.resourceNames(i)
+		l.declareResourceNames(i)
 	}
 }
 
-// declare takes up one name of the variables.
-func (l *loader) declare(at strictyaml.Path, name, what string) {
+// declareVariable declares the name of a variable.
+func (l *loader) declareVariable(keyPath strictyaml.Path, name, description string) {
 	switch {
 	case name == "":
-		l.problem(at, "%s needs a name", what)
+		l.addProblem(keyPath, "%s needs a name", description)
 	case !variableName.MatchString(name):
-		l.problem(at, "%q can't be a name: letters, digits and _, and no digit first", name)
-	case slices.Contains(reserved(), name):
-		l.problem(at, "the name %s is taken", name).Hint = "call it something else"
-	case l.later[name] != "":
-		l.problem(at, "the name %s is there twice: it is %s already", name, l.later[name])
+		l.addProblem(keyPath, "%q is not a valid name: use letters, digits and _, and start with a letter or _", name)
+	case slices.Contains(reservedNames(), name):
+		l.addProblem(keyPath, "the name %s is reserved", name).Hint = "use another name"
+	case l.declared[name] != "":
+		l.addProblem(keyPath, "the name %s is used twice: it is already the name of %s", name, l.declared[name])
 	default:
-		l.later[name] = what
+		l.declared[name] = description
 	}
 }
 
-// resourceNames takes up the names of an entry and of what is nested in it.
-func (l *loader) resourceNames(i int) {
-	one, at := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
-	where := at.With("name")
+// declareResourceNames declares the names of an entry and of its nested discoveries.
+func (l *loader) declareResourceNames(i int) {
+	resource, keyPath := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
+	fieldPath := keyPath.Append("name")
 
-	if one.Alias != "" {
-		where = at.With("alias")
+	if resource.Alias != "" {
+		fieldPath = keyPath.Append("alias")
 
-		if l.old(where, "alias", "name", one.Name != "") {
-			one.Name = one.Alias
+		if l.acceptDeprecated(fieldPath, "alias", "name", resource.Name != "") {
+			resource.Name = resource.Alias
 		}
 	}
 
-	l.declareResource(where, one.Name)
+	l.declareResource(fieldPath, resource.Name)
 
-	for j := range one.NestedDiscoveries {
-		l.declareResource(at.With("nested_discoveries", j, "name"), one.NestedDiscoveries[j].Name)
+	for j := range resource.NestedDiscoveries {
+		l.declareResource(keyPath.Append("nested_discoveries", j, "name"), resource.NestedDiscoveries[j].Name)
 	}
 }
 
-func (l *loader) declareResource(at strictyaml.Path, name string) {
+func (l *loader) declareResource(keyPath strictyaml.Path, name string) {
 	switch {
 	case name == "":
-		l.problem(at, "a resource needs a name")
+		l.addProblem(keyPath, "a resource needs a name")
 	case !resourceName.MatchString(name):
-		l.problem(at, "%q can't be a resource's name: letters, digits and _, beginning with a small letter", name)
-	case slices.Contains(l.resources, name):
-		l.problem(at, "the name %s is there twice among resources and nested discoveries", name)
+		l.addProblem(keyPath, "%q is not a valid resource name: use letters, digits and _, and start with a lower-case letter", name)
+	case slices.Contains(l.objectNames, name):
+		l.addProblem(keyPath, "the name %s is used twice in resources and nested discoveries", name)
 	default:
-		l.resources = append(l.resources, name)
+		l.objectNames = append(l.objectNames, name)
 	}
 }
 
-// path checks a path to a value. Where bare is set, a path that begins with no name that
-// is known is one into the event.
-func (l *loader) path(at strictyaml.Path, text string, bare bool) *Path {
+// compilePath parses and checks a path to a value. With bare, a path that does not start with the
+// name of a variable is a path in the event.
+func (l *loader) compilePath(keyPath strictyaml.Path, text string, bare bool) *Path {
 	out := parsePath(text)
 
 	switch {
 	case text == "" || strings.HasPrefix(text, ".") || strings.HasSuffix(text, ".") || strings.Contains(text, ".."):
-		l.problem(at, "%q is not a path", text).Hint = "write event.id, env.NAME, config.adapter.name or PARAM.field"
+		l.addProblem(keyPath, "%q is not a path", text).Hint = "write event.id, env.NAME, config.adapter.name or PARAM.field"
 
 		return nil
-	case l.known[out.Variable]:
-	case l.later[out.Variable] != "" || out.Variable == varResources:
-		l.notYet(at, out.Variable)
+	case l.available[out.Variable]:
+	case l.declared[out.Variable] != "" || out.Variable == varResources:
+		l.reportUnavailable(keyPath, out.Variable)
 
 		return nil
 	case bare:
 		out = Path{Variable: varEvent, Rest: text}
 	default:
-		l.problem(at, "unknown variable %s", out.Variable).Hint = strictyaml.Nearest(out.Variable, slices.Collect(maps.Keys(l.known)))
+		names := slices.Collect(maps.Keys(l.available))
+		l.addProblem(keyPath, "unknown variable %s", out.Variable).Hint = strictyaml.SuggestName(out.Variable, names)
 
 		return nil
 	}
 
-	l.checkPath(at, out)
+	l.checkPath(keyPath, out)
 
 	return &out
 }
 
-// checkPath checks what follows the variable, as far as it is known.
-func (l *loader) checkPath(at strictyaml.Path, path Path) {
+// checkPath checks the fields after the variable, as far as they are known.
+func (l *loader) checkPath(keyPath strictyaml.Path, path Path) {
 	field, _, _ := strings.Cut(path.Rest, ".")
 
-	if message, hint := l.checkUse(use{variable: path.Variable, field: field}); message != "" {
-		l.problem(at, "%s", message).Hint = hint
+	if message, hint := l.checkVariable(variableRef{variable: path.Variable, field: field}); message != "" {
+		l.addProblem(keyPath, "%s", message).Hint = hint
 
 		if path.Variable == varEnv && hint == "" {
-			l.problems[len(l.problems)-1].Hint = "list it under environment of the deployment configuration"
+			l.problems[len(l.problems)-1].Hint = "add the variable to environment in the deployment configuration"
 		}
 
 		return
 	}
 
 	if path.Variable == varConfig && l.deployment != nil && !hasField(reflect.TypeFor[adapter.Deployment](), path.Rest) {
-		l.problem(at, "the deployment configuration has no %s", path.Rest)
+		l.addProblem(keyPath, "the deployment configuration has no %s", path.Rest)
 	}
 }
 
-// configFields are the keys of the deployment configuration.
-func configFields() []string {
+// listConfigFields returns the top-level keys of the deployment configuration.
+func listConfigFields() []string {
 	var out []string
 	for field := range reflect.TypeFor[adapter.Deployment]().Fields() {
 		out = append(out, field.Tag.Get("yaml"))
@@ -200,7 +201,7 @@ func configFields() []string {
 	return out
 }
 
-// hasField says whether a struct has a key, with dots for keys of keys.
+// hasField reports whether a struct has a YAML key. Dots separate the keys of nested structs.
 func hasField(kind reflect.Type, key string) bool {
 	if kind.Kind() == reflect.Pointer {
 		kind = kind.Elem()

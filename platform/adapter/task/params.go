@@ -15,39 +15,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// param compiles one and makes its name known.
-func (l *loader) param(i int) {
-	in, at := &l.task.Spec.Params[i], strictyaml.Path{"params", i}
+// compileParam compiles a param and makes its name available.
+func (l *loader) compileParam(i int) {
+	in, keyPath := &l.task.Spec.Params[i], strictyaml.Path{"params", i}
 	if slices.ContainsFunc(l.task.Spec.Params[i+1:], func(later adapter.Param) bool { return later.Name == in.Name }) {
-		return // collect has said so
+		return // declareNames has added a warning
 	}
 
 	out := Param{Name: in.Name, Type: in.Type, Required: in.Required, Default: in.Default}
 
-	l.oneOf(at.With("type"), in.Type, paramTypes(), true)
+	l.checkOneOf(keyPath.Append("type"), in.Type, paramTypes(), true)
 
 	if in.Required && in.Default != nil {
-		l.warnf(at.With("default"), "take out one of the two", "a param with a default always has a value: required has no meaning")
+		l.warnf(keyPath.Append("default"), "remove one of the two",
+			"required has no effect, because a param with a default always has a value")
 	}
 
 	switch source := in.Source.(type) {
 	case nil:
-		l.problem(at.With("source"), "a param needs a source")
+		l.addProblem(keyPath.Append("source"), "a param needs a source")
 	case string:
-		out.Path = l.path(at.With("source"), source, true)
-		l.fixed[in.Name] = out.Path != nil && l.fixedPath(*out.Path)
+		out.Path = l.compilePath(keyPath.Append("source"), source, true)
+		l.constantParams[in.Name] = out.Path != nil && l.isConstantPath(*out.Path)
 	case map[string]any:
-		l.source(at.With("source"), &out)
+		l.compileSource(keyPath.Append("source"), &out)
 	default:
-		l.problem(at.With("source"), "want a path, or one of api_call, expression and file")
+		l.addProblem(keyPath.Append("source"), "want a path, or one of api_call, expression and file")
 	}
 
 	l.task.Params = append(l.task.Params, out)
-	l.known[in.Name] = true
+	l.available[in.Name] = true
 }
 
-// fixedPath says whether a path has the same value in all events of a resource.
-func (l *loader) fixedPath(path Path) bool {
+// isConstantPath reports whether a path has the same value in all events of a resource.
+func (l *loader) isConstantPath(path Path) bool {
 	switch path.Variable {
 	case varConfig, varEnv, varAdapter:
 		return true
@@ -56,28 +57,30 @@ func (l *loader) fixedPath(path Path) bool {
 
 		return slices.Contains([]string{"id", "kind", "href", "name"}, last)
 	default:
-		return l.fixed[path.Variable]
+		return l.constantParams[path.Variable]
 	}
 }
 
-// source compiles a source that is not a path.
-func (l *loader) source(at strictyaml.Path, out *Param) {
+// compileSource compiles the source of a param that is not a path.
+func (l *loader) compileSource(keyPath strictyaml.Path, out *Param) {
 	var in adapter.Source
 
-	l.problems = append(l.problems, problemsOf(l.doc.DecodeAt(at, &in))...)
+	l.problems = append(l.problems, toProblems(l.doc.DecodeAt(keyPath, &in))...)
 
 	count := 0
 
 	if in.APICall != nil {
 		count++
-		out.APICall = l.apiCall(at.With("api_call"), in.APICall)
+		out.APICall = l.compileAPICall(keyPath.Append("api_call"), in.APICall)
 	}
 
-	if l.doc.Has(at.With("expression")) {
+	if l.doc.HasValue(keyPath.Append("expression")) {
 		count++
 
-		if out.Expression = l.expression(l.env, at.With("expression"), in.Expression, false); out.Expression != nil {
-			l.fixed[out.Name] = !slices.ContainsFunc(out.Expression.Variables(), func(name string) bool { return !l.fixed[name] })
+		if out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, false); out.Expression != nil {
+			l.constantParams[out.Name] = !slices.ContainsFunc(out.Expression.Variables(), func(name string) bool {
+				return !l.constantParams[name]
+			})
 		}
 	}
 
@@ -86,176 +89,180 @@ func (l *loader) source(at strictyaml.Path, out *Param) {
 		out.File = in.File
 
 		if in.File.Path == "" {
-			l.problem(at.With("file"), "a file needs a path")
+			l.addProblem(keyPath.Append("file"), "a file needs a path")
 		}
 	}
 
 	if count != 1 {
-		l.problem(at, "want exactly one of api_call, expression and file")
+		l.addProblem(keyPath, "want exactly one of api_call, expression and file")
 	}
 }
 
-// oneOf checks a word against those there are; empty says whether it may be left out.
-func (l *loader) oneOf(at strictyaml.Path, word string, words []string, empty bool) {
+// checkOneOf adds a problem if a value is not in the list. With empty, it accepts the empty string.
+func (l *loader) checkOneOf(keyPath strictyaml.Path, word string, words []string, empty bool) {
 	if slices.Contains(words, word) || (word == "" && empty) {
 		return
 	}
 
-	hint := strictyaml.Nearest(word, words)
+	hint := strictyaml.SuggestName(word, words)
 	if hint == "" {
 		hint = "one of " + strings.Join(words, ", ")
 	}
 
-	l.problem(at, "unknown %q", word).Hint = hint
+	l.addProblem(keyPath, "unknown %q", word).Hint = hint
 }
 
-// duration reads one that is longer than 0; 0 for the empty text.
-func (l *loader) duration(at strictyaml.Path, text string) time.Duration {
+// parseDuration parses a positive duration, and returns 0 for an empty string.
+func (l *loader) parseDuration(keyPath strictyaml.Path, text string) time.Duration {
 	if text == "" {
 		return 0
 	}
 
 	out, err := time.ParseDuration(text)
 	if err != nil || out <= 0 {
-		l.problem(at, "%q is not a duration", text).Hint = "write 30s, 10m or 48h"
+		l.addProblem(keyPath, "%q is not a duration", text).Hint = "for example 30s, 10m or 48h"
 	}
 
 	return out
 }
 
-func (l *loader) apiCall(at strictyaml.Path, in *adapter.APICall) *APICall {
-	out := &APICall{Method: in.Method, Timeout: l.duration(at.With("timeout"), in.Timeout), Backoff: in.RetryBackoff}
+func (l *loader) compileAPICall(keyPath strictyaml.Path, in *adapter.APICall) *APICall {
+	out := &APICall{Method: in.Method, Timeout: l.parseDuration(keyPath.Append("timeout"), in.Timeout), Backoff: in.RetryBackoff}
 
 	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
-	l.oneOf(at.With("method"), in.Method, methods, false)
-	l.oneOf(at.With("retry_backoff"), in.RetryBackoff, []string{"exponential", "linear", "constant"}, true)
+	l.checkOneOf(keyPath.Append("method"), in.Method, methods, false)
+	l.checkOneOf(keyPath.Append("retry_backoff"), in.RetryBackoff, []string{"exponential", "linear", "constant"}, true)
 
 	if in.RetryAttempts != nil {
 		if out.Attempts = *in.RetryAttempts; out.Attempts < 1 || out.Attempts > adapter.MaxAttempts {
-			l.problem(at.With("retry_attempts"), "want 1 to %d tries", adapter.MaxAttempts)
+			l.addProblem(keyPath.Append("retry_attempts"), "want 1 to %d attempts", adapter.MaxAttempts)
 		}
 	}
 
 	if in.URL == "" {
-		l.problem(at.With("url"), "a call needs a url")
+		l.addProblem(keyPath.Append("url"), "a call needs a url")
 	}
 
-	out.URL = l.template(at.With("url"), in.URL)
-	out.Body = l.optionalTemplate(at.With("body"), in.Body)
+	out.URL = l.compileTemplate(keyPath.Append("url"), in.URL)
+	out.Body = l.compileOptionalTemplate(keyPath.Append("body"), in.Body)
 
 	for i, header := range in.Headers {
 		if header.Name == "" || strings.ContainsAny(header.Name, " :\r\n") {
-			l.problem(at.With("headers", i, "name"), "%q is not a header's name", header.Name)
+			l.addProblem(keyPath.Append("headers", i, "name"), "%q is not a valid header name", header.Name)
 		}
 
-		out.Headers = append(out.Headers, Header{Name: header.Name, Value: l.template(at.With("headers", i, "value"), header.Value)})
+		out.Headers = append(out.Headers, Header{
+			Name: header.Name, Value: l.compileTemplate(keyPath.Append("headers", i, "value"), header.Value),
+		})
 	}
 
 	return out
 }
 
-func (l *loader) log(at strictyaml.Path, in *adapter.Log) *Log {
+func (l *loader) compileLog(keyPath strictyaml.Path, in *adapter.Log) *Log {
 	if in == nil {
 		return nil
 	}
 
 	level, err := log.ParseLevel(in.Level)
 	if err != nil {
-		l.problem(at.With("level"), "unknown %q", in.Level).Hint = "one of debug, info, warning, error"
+		l.addProblem(keyPath.Append("level"), "unknown %q", in.Level).Hint = "one of debug, info, warning, error"
 	}
 
 	if in.Message == "" {
-		l.problem(at.With("message"), "a line needs a message")
+		l.addProblem(keyPath.Append("message"), "a log needs a message")
 	}
 
-	return &Log{Message: l.template(at.With("message"), in.Message), Level: level}
+	return &Log{Message: l.compileTemplate(keyPath.Append("message"), in.Message), Level: level}
 }
 
-// oldCall is the type of preconditions in their old form.
-const oldCall = "hyperfleet_api"
+// deprecatedCallType is the only type of a precondition in its deprecated form.
+const deprecatedCallType = "hyperfleet_api"
 
-// oldForm is the call of a precondition in its old form.
-func (l *loader) oldForm(at strictyaml.Path, in *adapter.Precondition) {
+// convertDeprecatedCall converts the deprecated form of a precondition's call to an api_call.
+func (l *loader) convertDeprecatedCall(keyPath strictyaml.Path, in *adapter.Precondition) {
 	switch {
 	case in.Type == "" && in.Resource == "" && in.ID == "" && in.OutputParam == "":
-	case in.Type != oldCall:
-		l.problem(at.With("type"), "want type: %s, or an api_call without type, resource, id and output_param", oldCall)
+	case in.Type != deprecatedCallType:
+		l.addProblem(keyPath.Append("type"),
+			"want type: %s, or an api_call without type, resource, id and output_param", deprecatedCallType)
 	case in.APICall != nil:
-		l.problem(at.With("type"), "there is api_call as well").Hint = "type is an old form of it: take the old one out"
+		l.addProblem(keyPath.Append("type"), "api_call is set as well").Hint = "type is a deprecated form of api_call: remove it"
 	case in.ID == "" || in.OutputParam == "":
-		l.problem(at, "type: %s needs id and output_param", oldCall)
+		l.addProblem(keyPath, "type: %s needs id and output_param", deprecatedCallType)
 	default:
-		l.warnf(at.With("type"), fmt.Sprintf("write name: %s, and api_call: {method: GET, url: resources/%s}", in.OutputParam, in.ID),
-			"type: %s is an old form of api_call", oldCall)
+		l.warnf(keyPath.Append("type"),
+			fmt.Sprintf("write name: %s, and api_call: {method: GET, url: resources/%s}", in.OutputParam, in.ID),
+			"type: %s is a deprecated form of api_call", deprecatedCallType)
 		in.Name, in.APICall = in.OutputParam, &adapter.APICall{Method: http.MethodGet, URL: "resources/" + in.ID}
 	}
 }
 
-// precondition compiles one and makes its names known.
-func (l *loader) precondition(i int) {
-	in, at := &l.task.Spec.Preconditions[i], strictyaml.Path{"preconditions", i}
+// compilePrecondition compiles a precondition and makes its names available.
+func (l *loader) compilePrecondition(i int) {
+	in, keyPath := &l.task.Spec.Preconditions[i], strictyaml.Path{"preconditions", i}
 	out := Precondition{Name: in.Name}
 
-	if in.APICall == nil && len(in.Conditions) == 0 && !l.doc.Has(at.With("expression")) {
-		l.problem(at, "want at least one of api_call, conditions and expression")
+	if in.APICall == nil && len(in.Conditions) == 0 && !l.doc.HasValue(keyPath.Append("expression")) {
+		l.addProblem(keyPath, "want at least one of api_call, conditions and expression")
 	}
 
 	if in.APICall != nil {
-		out.APICall = l.apiCall(at.With("api_call"), in.APICall)
-		l.known[in.Name] = true
+		out.APICall = l.compileAPICall(keyPath.Append("api_call"), in.APICall)
+		l.available[in.Name] = true
 	} else if len(in.Capture) > 0 {
-		l.problem(at.With("capture"), "there is no api_call to take values from")
+		l.addProblem(keyPath.Append("capture"), "there is no api_call to capture values from")
 	}
 
 	for j := range in.Capture {
-		out.Capture = append(out.Capture, l.captured(at.With("capture", j), &in.Capture[j]))
+		out.Capture = append(out.Capture, l.compileCapture(keyPath.Append("capture", j), &in.Capture[j]))
 	}
 
 	for j := range in.Conditions {
-		out.Conditions = append(out.Conditions, l.condition(at.With("conditions", j), &in.Conditions[j]))
+		out.Conditions = append(out.Conditions, l.compileCondition(keyPath.Append("conditions", j), &in.Conditions[j]))
 	}
 
-	if l.doc.Has(at.With("expression")) {
-		out.Expression = l.expression(l.env, at.With("expression"), in.Expression, true)
+	if l.doc.HasValue(keyPath.Append("expression")) {
+		out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, true)
 	}
 
-	out.Log = l.log(at.With("log"), in.Log)
+	out.Log = l.compileLog(keyPath.Append("log"), in.Log)
 	l.task.Preconditions = append(l.task.Preconditions, out)
 }
 
-func (l *loader) captured(at strictyaml.Path, in *adapter.Capture) Capture {
+func (l *loader) compileCapture(keyPath strictyaml.Path, in *adapter.Capture) Capture {
 	out := Capture{Name: in.Name, Field: in.Field, Default: in.Default}
 
-	hasExpression := l.doc.Has(at.With("expression"))
+	hasExpression := l.doc.HasValue(keyPath.Append("expression"))
 	if hasExpression == (in.Field != "") {
-		l.problem(at, "want exactly one of field and expression")
+		l.addProblem(keyPath, "want exactly one of field and expression")
 	}
 
 	if hasExpression {
-		out.Expression = l.expression(l.capture, at.With("expression"), in.Expression, false)
+		out.Expression = l.compileExpression(l.captureEnv, keyPath.Append("expression"), in.Expression, false)
 	}
 
-	l.known[in.Name] = true
+	l.available[in.Name] = true
 
 	return out
 }
 
-func (l *loader) condition(at strictyaml.Path, in *adapter.Condition) Condition {
+func (l *loader) compileCondition(keyPath strictyaml.Path, in *adapter.Condition) Condition {
 	out := Condition{Operator: in.Operator, Value: in.Value, Values: in.Values}
 
-	l.oneOf(at.With("operator"), in.Operator, operators(), false)
+	l.checkOneOf(keyPath.Append("operator"), in.Operator, operators(), false)
 
-	if field := l.path(at.With("field"), in.Field, false); field != nil {
+	if field := l.compilePath(keyPath.Append("field"), in.Field, false); field != nil {
 		out.Field = *field
 	}
 
 	list, isList := in.Value.([]any)
-	hasValue, hasValues := l.doc.Has(at.With("value")), l.doc.Has(at.With("values"))
+	hasValue, hasValues := l.doc.HasValue(keyPath.Append("value")), l.doc.HasValue(keyPath.Append("values"))
 
 	switch in.Operator {
 	case "exists", "notExists":
 		if hasValue || hasValues {
-			l.problem(at, "%s takes no value", in.Operator)
+			l.addProblem(keyPath, "%s takes no value", in.Operator)
 		}
 	case "in", "notIn":
 		if isList && !hasValues {
@@ -263,11 +270,11 @@ func (l *loader) condition(at strictyaml.Path, in *adapter.Condition) Condition 
 		}
 
 		if !hasValues {
-			l.problem(at, "%s wants values, a list", in.Operator)
+			l.addProblem(keyPath, "%s needs values, a list", in.Operator)
 		}
 	default:
 		if !hasValue || hasValues {
-			l.problem(at, "%s wants a value", in.Operator)
+			l.addProblem(keyPath, "%s needs a value", in.Operator)
 		}
 	}
 

@@ -16,7 +16,7 @@ import (
 type Path struct {
 	// Variable is the first part.
 	Variable string
-	// Rest is what follows; empty for the variable itself.
+	// Rest is the path after the variable. It is empty for the variable itself.
 	Rest string
 }
 
@@ -26,7 +26,7 @@ func parsePath(text string) Path {
 	return Path{Variable: variable, Rest: rest}
 }
 
-// String is the path as it is written.
+// String returns the path with dots.
 func (p Path) String() string {
 	if p.Rest == "" {
 		return p.Variable
@@ -35,7 +35,7 @@ func (p Path) String() string {
 	return p.Variable + "." + p.Rest
 }
 
-// Lookup is the value in vars; ok is false where there is none, or it is null.
+// Lookup returns the value at the path in vars, and false if the value is absent or null.
 func (p Path) Lookup(vars map[string]any) (value any, ok bool) {
 	value = vars[p.Variable]
 	if p.Rest != "" {
@@ -45,12 +45,12 @@ func (p Path) Lookup(vars map[string]any) (value any, ok bool) {
 	return value, value != nil
 }
 
-// Types of params.
+// paramTypes returns the types of params.
 func paramTypes() []string { return []string{"string", "int", "int64", "float", "float64", "bool"} }
 
-// Convert makes a value of a param's type out of a text; values that are not texts, and
-// the type "", stay as they are. Its error does not hold the value.
-func Convert(value any, kind string) (any, error) {
+// Convert converts a string to the type of a param. It returns values that are not strings
+// unchanged, and also strings if the type is "". Its error does not contain the value.
+func Convert(value any, paramType string) (any, error) {
 	text, ok := value.(string)
 	if !ok {
 		return value, nil
@@ -61,7 +61,7 @@ func Convert(value any, kind string) (any, error) {
 		err error
 	)
 
-	switch kind {
+	switch paramType {
 	case "int", "int64":
 		out, err = strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	case "float", "float64":
@@ -73,9 +73,9 @@ func Convert(value any, kind string) (any, error) {
 	}
 
 	if err != nil {
-		wanted := map[string]string{"bool": "true or false", "float": "a number", "float64": "a number"}
+		formats := map[string]string{"bool": "true or false", "float": "a number", "float64": "a number"}
 
-		return nil, fmt.Errorf("the value can't be converted: want a text that is %s", cmp.Or(wanted[kind], "a whole number"))
+		return nil, fmt.Errorf("the value can't be converted: want a string that is %s", cmp.Or(formats[paramType], "a whole number"))
 	}
 
 	return out, nil

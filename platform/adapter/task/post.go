@@ -10,78 +10,78 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// payload compiles one. Its name is known to actions.
-func (l *loader) payload(i int) {
-	in, at := &l.task.Spec.Post.Payloads[i], strictyaml.Path{"post", "payloads", i}
-	out := Payload{Name: in.Name, When: l.gate(at.With("when"), in.When)}
+// compilePayload compiles a payload. Only actions can read its name.
+func (l *loader) compilePayload(i int) {
+	in, keyPath := &l.task.Spec.Post.Payloads[i], strictyaml.Path{"post", "payloads", i}
+	out := Payload{Name: in.Name, When: l.compileGate(keyPath.Append("when"), in.When)}
 
 	switch {
 	case (in.Build != nil) == (in.BuildRef != ""):
-		l.problem(at, "want exactly one of build and build_ref")
+		l.addProblem(keyPath, "want exactly one of build and build_ref")
 	case in.Build != nil:
-		out.Build = l.tree(at.With("build"), in.Build, true)
+		out.Build = l.compileTree(keyPath.Append("build"), in.Build, true)
 	default:
-		out.Build = l.buildRef(at.With("build_ref"), in.BuildRef)
+		out.Build = l.compileBuildRef(keyPath.Append("build_ref"), in.BuildRef)
 	}
 
 	l.task.Payloads = append(l.task.Payloads, out)
 }
 
-func (l *loader) buildRef(at strictyaml.Path, name string) (out *Tree) {
-	data, err := l.read(name)
+func (l *loader) compileBuildRef(keyPath strictyaml.Path, name string) (out *Tree) {
+	data, err := l.readFile(name)
 	if err != nil {
-		l.problem(at, "%v", err)
+		l.addProblem(keyPath, "%v", err)
 
 		return nil
 	}
 
-	doc, build, err := object(filepath.Join(l.folder, name), data)
+	doc, build, err := parseObject(filepath.Join(l.folder, name), data)
 	if err != nil {
-		l.problems = append(l.problems, problemsOf(err)...)
+		l.problems = append(l.problems, toProblems(err)...)
 
 		return nil
 	}
 
-	l.within(doc, func() { out = l.tree(nil, build, true) })
+	l.withDocument(doc, func() { out = l.compileTree(nil, build, true) })
 
 	return out
 }
 
-// action compiles one; its templates see payloads.
-func (l *loader) action(i int) {
-	in, at := &l.task.Spec.Post.PostActions[i], strictyaml.Path{"post", "post_actions", i}
-	out := PostAction{Name: in.Name, When: l.gate(at.With("when"), in.When)}
+// compileAction compiles a post action, whose templates can read payloads.
+func (l *loader) compileAction(i int) {
+	in, keyPath := &l.task.Spec.Post.PostActions[i], strictyaml.Path{"post", "post_actions", i}
+	out := PostAction{Name: in.Name, When: l.compileGate(keyPath.Append("when"), in.When)}
 
 	if in.Name == "" {
-		l.problem(at.With("name"), "an action needs a name")
+		l.addProblem(keyPath.Append("name"), "an action needs a name")
 	}
 
 	for j := range i {
 		if l.task.Spec.Post.PostActions[j].Name == in.Name && in.Name != "" {
-			l.problem(at.With("name"), "the name %s is there twice", in.Name)
+			l.addProblem(keyPath.Append("name"), "the name %s is used twice", in.Name)
 		}
 	}
 
 	if in.APICall == nil && in.Log == nil {
-		l.problem(at, "want an api_call, a log, or both")
+		l.addProblem(keyPath, "want an api_call, a log, or both")
 	}
 
 	for _, payload := range l.task.Payloads {
-		l.known[payload.Name] = true
+		l.available[payload.Name] = true
 	}
 
-	l.used = nil
+	l.usedVariables = nil
 
 	if in.APICall != nil {
-		out.APICall = l.apiCall(at.With("api_call"), in.APICall)
+		out.APICall = l.compileAPICall(keyPath.Append("api_call"), in.APICall)
 	}
 
-	out.Log = l.log(at.With("log"), in.Log)
+	out.Log = l.compileLog(keyPath.Append("log"), in.Log)
 
 	for _, payload := range l.task.Payloads {
-		delete(l.known, payload.Name)
+		delete(l.available, payload.Name)
 
-		if slices.Contains(l.used, payload.Name) {
+		if slices.Contains(l.usedVariables, payload.Name) {
 			out.Payloads = append(out.Payloads, payload.Name)
 		}
 	}

@@ -130,8 +130,8 @@ func TestTemplatesFailAndHoldNoValue(t *testing.T) {
 		`{{ $x := printf "%0100000d" 1 }}{{ $y := replace $x "0" $x }}`:            "more than 8388608 bytes of text",
 		`{{ $x := "0" }}` + strings.Repeat(`{{ $x = $x | replace "0" "00" }}`, 60): "more than 8388608 bytes of text",
 		`{{ $x := "'" }}` + strings.Repeat(`{{ $x = quote $x }}`, 60):              "more than 8388608 bytes of text",
-		`{{ range 9223372036854775807 }}{{ end }}`:                                 "range wants a list or a map",
-		`{{ range $i := .n }}{{ end }}`:                                            "range wants a list or a map",
+		`{{ range 9223372036854775807 }}{{ end }}`:                                 "range needs a list or a map",
+		`{{ range $i := .n }}{{ end }}`:                                            "range needs a list or a map",
 		`{{ .event.nope }}`:                                                        `map has no entry for key "nope"`,
 		`{{ .absent }}`:                                                            "has no value",
 		`{{ .x.y }}`:                                                               "can't evaluate field y",
@@ -318,7 +318,7 @@ func TestConditions(t *testing.T) {
 	for _, test := range cases {
 		condition := task.Condition{Field: task.Path{Variable: "v", Rest: test.field}, Operator: test.operator, Value: test.value, Values: test.values}
 
-		got, err := condition.Met(vars)
+		got, err := condition.IsMet(vars)
 		if got != test.want || (err != nil) != test.fails {
 			t.Errorf("%s %s %v %v: %v, %v", test.field, test.operator, test.value, test.values, got, err)
 		}

@@ -15,108 +15,108 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// resource compiles one entry.
-func (l *loader) resource(i int) {
-	in, at := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
-	out := Resource{Name: in.Name, When: l.gate(at.With("when"), in.When)}
+// compileResource compiles one entry of resources.
+func (l *loader) compileResource(i int) {
+	in, keyPath := &l.task.Spec.Resources[i], strictyaml.Path{"resources", i}
+	out := Resource{Name: in.Name, When: l.compileGate(keyPath.Append("when"), in.When)}
 
-	l.transport(at.With("transport"), &in.Transport, &out)
+	l.compileTransport(keyPath.Append("transport"), &in.Transport, &out)
 
 	if in.Discovery == nil {
-		l.problem(at.With("discovery"), "a resource needs discovery").Hint =
-			"say by_name or by_selectors, and the namespace where it has one"
+		l.addProblem(keyPath.Append("discovery"), "a resource needs discovery").Hint =
+			"set by_name or by_selectors, and the namespace if the object has one"
 	} else {
-		out.Discovery = l.discovery(at.With("discovery"), in.Discovery)
+		out.Discovery = l.compileDiscovery(keyPath.Append("discovery"), in.Discovery)
 	}
 
 	if len(in.NestedDiscoveries) > 0 && out.Transport != transport.Maestro {
-		l.problem(at.With("nested_discoveries"), "only a ManifestWork, of transport maestro, has objects inside")
+		l.addProblem(keyPath.Append("nested_discoveries"), "only a ManifestWork (transport maestro) contains objects")
 	}
 
 	for j := range in.NestedDiscoveries {
 		nested := &in.NestedDiscoveries[j]
 		out.Nested = append(out.Nested, Nested{
-			Name: nested.Name, Discovery: l.discovery(at.With("nested_discoveries", j, "discovery"), &nested.Discovery),
+			Name: nested.Name, Discovery: l.compileDiscovery(keyPath.Append("nested_discoveries", j, "discovery"), &nested.Discovery),
 		})
 	}
 
-	l.manifest(at.With("manifest"), in, &out)
-	l.named(at, &out)
-	l.lifecycle(at, in, &out)
-	l.owner(at.With("owner", "resource"), in, &out)
+	l.compileManifest(keyPath.Append("manifest"), in, &out)
+	l.checkObjectName(keyPath, &out)
+	l.compileLifecycle(keyPath, in, &out)
+	l.compileOwner(keyPath.Append("owner", "resource"), in, &out)
 
 	if in.Retention != nil {
-		l.keep(at, in, &out)
+		l.compileRetention(keyPath, in, &out)
 	}
 
 	if in.Manifest == nil {
-		l.withoutManifest(at, in, &out)
+		l.checkPatchOnly(keyPath, in, &out)
 	}
 
 	l.task.Resources = append(l.task.Resources, out)
 }
 
-// withoutManifest checks an entry of which nothing but patches is written.
-func (l *loader) withoutManifest(at strictyaml.Path, in *adapter.Resource, out *Resource) {
+// checkPatchOnly checks an entry that has patches and no manifest.
+func (l *loader) checkPatchOnly(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if len(out.Patches) == 0 {
-		l.problem(at, "want a manifest, or lifecycle.patch")
+		l.addProblem(keyPath, "want a manifest, or lifecycle.patch")
 	}
 
 	if in.Discovery != nil && in.Discovery.Kind == "" && out.Transport == transport.Kubernetes {
-		l.problem(at.With("discovery"), "without a manifest, discovery needs api_version and kind").Hint =
-			"say what is to be found, such as api_version: v1, kind: Namespace"
+		l.addProblem(keyPath.Append("discovery"), "without a manifest, discovery needs api_version and kind").Hint =
+			"for example api_version: v1, kind: Namespace"
 	}
 }
 
-// gate compiles one; nil where there is none.
-func (l *loader) gate(at strictyaml.Path, in *adapter.When) *cel.Program {
+// compileGate compiles a gate, and returns nil if the file does not have it.
+func (l *loader) compileGate(keyPath strictyaml.Path, in *adapter.When) *cel.Program {
 	if in == nil {
 		return nil
 	}
 
-	return l.expression(l.env, at.With("expression"), in.Expression, true)
+	return l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, true)
 }
 
-func (l *loader) transport(at strictyaml.Path, in *adapter.Transport, out *Resource) {
+func (l *loader) compileTransport(keyPath strictyaml.Path, in *adapter.Transport, out *Resource) {
 	out.Transport = in.Client
 	if in.Client == "" {
 		out.Transport = transport.Kubernetes
 	}
 
-	l.oneOf(at.With("client"), in.Client, []string{transport.Kubernetes, transport.Maestro}, true)
+	l.checkOneOf(keyPath.Append("client"), in.Client, []string{transport.Kubernetes, transport.Maestro}, true)
 
 	if in.Maestro != nil {
-		out.TargetCluster = l.optionalTemplate(at.With("maestro", "target_cluster"), in.Maestro.TargetCluster)
+		out.TargetCluster = l.compileOptionalTemplate(keyPath.Append("maestro", "target_cluster"), in.Maestro.TargetCluster)
 	}
 
 	switch {
 	case out.Transport == transport.Maestro && out.TargetCluster == nil:
-		l.problem(at.With("maestro", "target_cluster"), "transport maestro needs maestro.target_cluster")
+		l.addProblem(keyPath.Append("maestro", "target_cluster"), "transport maestro needs maestro.target_cluster")
 	case out.Transport == transport.Maestro && l.deployment != nil && l.deployment.Clients.Maestro == nil:
-		l.problem(at.With("client"), "the deployment configuration has no clients.maestro")
+		l.addProblem(keyPath.Append("client"), "the deployment configuration has no clients.maestro")
 	case out.Transport != transport.Maestro && in.Maestro != nil:
-		l.warnf(at.With("maestro"), "take it out, or set client to maestro", "maestro is not used by transport %s", out.Transport)
+		l.warnf(keyPath.Append("maestro"), "remove maestro, or set client to maestro", "transport %s ignores maestro", out.Transport)
 		out.TargetCluster = nil
 	}
 }
 
-func (l *loader) discovery(at strictyaml.Path, in *adapter.Discovery) Discovery {
+func (l *loader) compileDiscovery(keyPath strictyaml.Path, in *adapter.Discovery) Discovery {
 	out := Discovery{
 		APIVersion: in.APIVersion, Kind: in.Kind,
-		ByName: l.optionalTemplate(at.With("by_name"), in.ByName),
+		ByName: l.compileOptionalTemplate(keyPath.Append("by_name"), in.ByName),
 	}
 
-	// The star stands for none: objects of all namespaces, or outside of them.
+	// A * means no namespace: objects in any namespace, or cluster-scoped objects.
 	if in.Namespace != "*" {
-		out.Namespace = l.optionalTemplate(at.With("namespace"), in.Namespace)
+		out.Namespace = l.compileOptionalTemplate(keyPath.Append("namespace"), in.Namespace)
 	}
 
 	if (in.APIVersion == "") != (in.Kind == "") {
-		l.problem(at, "want both or none of api_version and kind")
+		l.addProblem(keyPath, "want both or none of api_version and kind")
 	}
 
 	if strings.Contains(in.APIVersion+in.Kind, "{{") {
-		l.problem(at.With("kind"), "api_version and kind are no templates")
+		l.addProblem(keyPath.Append("kind"), "api_version and kind can't be templates")
 	}
 
 	labels := 0
@@ -125,7 +125,7 @@ func (l *loader) discovery(at strictyaml.Path, in *adapter.Discovery) Discovery 
 	}
 
 	if (in.ByName != "") == (labels > 0) {
-		l.problem(at, "want exactly one of by_name and by_selectors.label_selector")
+		l.addProblem(keyPath, "want exactly one of by_name and by_selectors.label_selector")
 	}
 
 	if labels == 0 {
@@ -135,13 +135,13 @@ func (l *loader) discovery(at strictyaml.Path, in *adapter.Discovery) Discovery 
 	out.Labels = make(map[string]*Template, labels)
 
 	for _, key := range slices.Sorted(maps.Keys(in.BySelectors.LabelSelector)) {
-		out.Labels[key] = l.template(at.With("by_selectors", "label_selector", key), in.BySelectors.LabelSelector[key])
+		out.Labels[key] = l.compileTemplate(keyPath.Append("by_selectors", "label_selector", key), in.BySelectors.LabelSelector[key])
 	}
 
 	return out
 }
 
-func (l *loader) lifecycle(at strictyaml.Path, in *adapter.Resource, out *Resource) {
+func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	out.PropagationPolicy = "Background"
 
 	lifecycle := in.Lifecycle
@@ -149,24 +149,24 @@ func (l *loader) lifecycle(at strictyaml.Path, in *adapter.Resource, out *Resour
 		lifecycle = &adapter.Lifecycle{}
 	}
 
-	below := at.With("lifecycle")
+	childPath := keyPath.Append("lifecycle")
 
-	step := func(name string, in *adapter.Gate) *cel.Program {
+	compileGate := func(name string, in *adapter.Gate) *cel.Program {
 		if in == nil {
 			return nil
 		}
 
-		return l.gate(below.With(name, "when"), &in.When)
+		return l.compileGate(childPath.Append(name, "when"), &in.When)
 	}
-	out.Detach = step("detach", lifecycle.Detach)
-	out.Apply = step("apply", lifecycle.Apply)
-	out.Recreate = step("recreate", lifecycle.Recreate)
+	out.Detach = compileGate("detach", lifecycle.Detach)
+	out.Apply = compileGate("apply", lifecycle.Apply)
+	out.Recreate = compileGate("recreate", lifecycle.Recreate)
 
 	if lifecycle.Delete != nil {
-		out.Delete = l.gate(below.With("delete", "when"), &lifecycle.Delete.When)
+		out.Delete = l.compileGate(childPath.Append("delete", "when"), &lifecycle.Delete.When)
 
 		policies := []string{"Background", "Foreground", "Orphan"}
-		l.oneOf(below.With("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, true)
+		l.checkOneOf(childPath.Append("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, true)
 
 		if lifecycle.Delete.PropagationPolicy != "" {
 			out.PropagationPolicy = lifecycle.Delete.PropagationPolicy
@@ -174,84 +174,93 @@ func (l *loader) lifecycle(at strictyaml.Path, in *adapter.Resource, out *Resour
 	}
 
 	for j := range lifecycle.Patch {
-		out.Patches = append(out.Patches, l.patch(below.With("patch", j), &lifecycle.Patch[j]))
+		out.Patches = append(out.Patches, l.compilePatch(childPath.Append("patch", j), &lifecycle.Patch[j]))
 	}
 
-	l.oldForms(at, in, lifecycle, out)
-	l.contradictions(below, in, out)
+	l.convertDeprecatedFields(keyPath, in, lifecycle, out)
+	l.checkContradictions(childPath, in, out)
 }
 
-func (l *loader) patch(at strictyaml.Path, in *adapter.Patch) Patch {
+func (l *loader) compilePatch(keyPath strictyaml.Path, in *adapter.Patch) Patch {
 	if len(in.Document) == 0 {
-		l.problem(at.With("document"), "a patch needs a document")
+		l.addProblem(keyPath.Append("document"), "a patch needs a document")
 	}
 
-	return Patch{When: l.gate(at.With("when"), &in.When), Document: l.tree(at.With("document"), in.Document, false)}
+	return Patch{
+		When: l.compileGate(keyPath.Append("when"), &in.When), Document: l.compileTree(keyPath.Append("document"), in.Document, false),
+	}
 }
 
-// oldForms takes lifecycle.orphan, lifecycle.create and recreate_on_change for what they
-// are called now.
-func (l *loader) oldForms(at strictyaml.Path, in *adapter.Resource, lifecycle *adapter.Lifecycle, out *Resource) {
-	below := at.With("lifecycle")
+// convertDeprecatedFields compiles the deprecated fields lifecycle.orphan, lifecycle.create and
+// recreate_on_change to the gates that replace them.
+func (l *loader) convertDeprecatedFields(
+	keyPath strictyaml.Path, in *adapter.Resource, lifecycle *adapter.Lifecycle, out *Resource,
+) {
+	childPath := keyPath.Append("lifecycle")
 
-	if lifecycle.Orphan != nil && l.old(below.With("orphan"), "lifecycle.orphan", "lifecycle.detach", lifecycle.Detach != nil) {
-		out.Detach = l.gate(below.With("orphan", "when"), &lifecycle.Orphan.When)
+	if lifecycle.Orphan != nil &&
+		l.acceptDeprecated(childPath.Append("orphan"), "lifecycle.orphan", "lifecycle.detach", lifecycle.Detach != nil) {
+		out.Detach = l.compileGate(childPath.Append("orphan", "when"), &lifecycle.Orphan.When)
 	}
 
-	if lifecycle.Create != nil && l.old(below.With("create"), "lifecycle.create", "lifecycle.apply", lifecycle.Apply != nil) &&
-		l.gate(below.With("create", "when"), &lifecycle.Create.When) != nil {
-		// The old gate was not asked once the object was there.
+	if lifecycle.Create != nil &&
+		l.acceptDeprecated(childPath.Append("create"), "lifecycle.create", "lifecycle.apply", lifecycle.Apply != nil) &&
+		l.compileGate(childPath.Append("create", "when"), &lifecycle.Create.When) != nil {
+		// The deprecated gate was evaluated only if the object was absent.
 		expression := fmt.Sprintf("resources.?%s.hasValue() || (%s)", in.Name, lifecycle.Create.When.Expression)
-		out.Apply = l.expression(l.env, below.With("create", "when", "expression"), expression, true)
+		out.Apply = l.compileExpression(l.env, childPath.Append("create", "when", "expression"), expression, true)
 	}
 
-	where := at.With("recreate_on_change")
-	if in.RecreateOnChange && l.old(where, "recreate_on_change", "lifecycle.recreate", lifecycle.Recreate != nil) {
-		// The generation rule leaves an object that is newer than the event.
+	fieldPath := keyPath.Append("recreate_on_change")
+	if in.RecreateOnChange && l.acceptDeprecated(fieldPath, "recreate_on_change", "lifecycle.recreate", lifecycle.Recreate != nil) {
+		// A stale event does not reach this gate, so an object that is newer than the event is not recreated.
 		expression := fmt.Sprintf(`dig(resources.?%s, "metadata.annotations.%s", "") != string(event.generation)`,
 			in.Name, adapter.AnnotationGeneration)
-		out.Recreate = l.expression(l.env, where, expression, true)
+		out.Recreate = l.compileExpression(l.env, fieldPath, expression, true)
 	}
 }
 
-// old says whether an old form stands in for what is written now: not beside it.
-func (l *loader) old(at strictyaml.Path, old, now string, both bool) bool {
-	if both {
-		l.problem(at, "there is %s as well", now).Hint = old + " is an old form of it: take it out"
+// acceptDeprecated reports whether a deprecated field can be used. It adds a warning if so, and a
+// problem if the file has the current field as well.
+func (l *loader) acceptDeprecated(keyPath strictyaml.Path, deprecated, current string, hasBoth bool) bool {
+	if hasBoth {
+		l.addProblem(keyPath, "%s is set as well", current).Hint = deprecated + " is a deprecated form of " + current + ": remove it"
 	} else {
-		l.warnf(at, "write "+now, "%s is an old form of %s", old, now)
+		l.warnf(keyPath, "write "+current, "%s is a deprecated form of %s", deprecated, current)
 	}
 
-	return !both
+	return !hasBoth
 }
 
-// contradictions are gates that can't be meant.
-func (l *loader) contradictions(at strictyaml.Path, in *adapter.Resource, out *Resource) {
+// checkContradictions adds problems for gates that contradict each other or need a manifest.
+func (l *loader) checkContradictions(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if in.Manifest == nil && out.Recreate != nil {
-		l.problem(at.With("recreate"), "there is no manifest to make the object anew from")
+		l.addProblem(keyPath.Append("recreate"), "there is no manifest to recreate the object from")
 	}
 
 	if in.Manifest == nil && out.Apply != nil {
-		l.problem(at.With("apply"), "there is no manifest to apply")
+		l.addProblem(keyPath.Append("apply"), "there is no manifest to apply")
 	}
 
 	if out.Detach == nil || out.Delete == nil {
 		return
 	}
 
-	detach, detachFixed := out.Detach.Constant()
-	remove, removeFixed := out.Delete.Constant()
+	const hint = "detach always takes precedence: keep one of them"
+
+	detach, isDetachConstant := out.Detach.EvalConstant()
+	remove, isDeleteConstant := out.Delete.EvalConstant()
 
 	switch {
-	case detachFixed && removeFixed && detach == true && remove == true:
-		l.problem(at.With("delete"), "detach and delete are both always true").Hint = "detach would always win: keep one of them"
+	case isDetachConstant && isDeleteConstant && detach == true && remove == true:
+		l.addProblem(keyPath.Append("delete"), "detach and delete are both always true").Hint = hint
 	case strings.Join(strings.Fields(out.Detach.String()), " ") == strings.Join(strings.Fields(out.Delete.String()), " ") &&
-		(!detachFixed || detach == true):
-		l.problem(at.With("delete"), "detach and delete have the same expression").Hint = "detach would always win: keep one of them"
+		(!isDetachConstant || detach == true):
+		l.addProblem(keyPath.Append("delete"), "detach and delete have the same expression").Hint = hint
 	}
 }
 
-func (l *loader) owner(at strictyaml.Path, in *adapter.Resource, out *Resource) {
+func (l *loader) compileOwner(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if in.Owner == nil {
 		return
 	}
@@ -259,81 +268,82 @@ func (l *loader) owner(at strictyaml.Path, in *adapter.Resource, out *Resource) 
 	out.Owner = in.Owner.Resource
 
 	if out.Transport == transport.Maestro {
-		l.problem(at, "ManifestWorks have no owner").Hint = "owner is for transport kubernetes"
+		l.addProblem(keyPath, "a ManifestWork can't have an owner").Hint = "owner needs transport kubernetes"
 	}
 
-	i := slices.IndexFunc(l.task.Spec.Resources, func(one adapter.Resource) bool { return one.Name == in.Owner.Resource })
+	i := slices.IndexFunc(l.task.Spec.Resources, func(r adapter.Resource) bool { return r.Name == in.Owner.Resource })
 	if i < 0 {
-		l.problem(at, "unknown resource %q", in.Owner.Resource)
+		l.addProblem(keyPath, "unknown resource %q", in.Owner.Resource)
 
 		return
 	}
 
-	earlier := slices.IndexFunc(l.task.Resources, func(one Resource) bool { return one.Name == in.Owner.Resource })
+	earlier := slices.IndexFunc(l.task.Resources, func(r Resource) bool { return r.Name == in.Owner.Resource })
 
 	switch {
 	case earlier < 0 && in.Owner.Resource == in.Name:
-		l.problem(at, "a resource can't own itself")
+		l.addProblem(keyPath, "a resource can't own itself")
 	case earlier < 0:
-		l.problem(at, "resource %s comes later", in.Owner.Resource).Hint = "put the owner before what it owns"
+		l.addProblem(keyPath, "resource %s is defined later", in.Owner.Resource).
+			Hint = "define the owner before the resources that it owns"
 	case l.task.Resources[earlier].Transport == transport.Maestro:
-		l.problem(at, "resource %s is on transport maestro, and owns nothing on this cluster", in.Owner.Resource)
+		l.addProblem(keyPath, "resource %s has transport maestro and can't own objects on this cluster", in.Owner.Resource)
 	}
 }
 
-// keep compiles a retention.
-func (l *loader) keep(at strictyaml.Path, in *adapter.Resource, out *Resource) {
-	below := at.With("retention")
-	kept := &Retention{HistoryLimit: in.Retention.HistoryLimit, TTL: l.duration(below.With("ttl"), in.Retention.TTL)}
+// compileRetention compiles the retention of an entry.
+func (l *loader) compileRetention(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
+	childPath := keyPath.Append("retention")
+	retention := &Retention{HistoryLimit: in.Retention.HistoryLimit, TTL: l.parseDuration(childPath.Append("ttl"), in.Retention.TTL)}
 
-	if kept.HistoryLimit != nil && *kept.HistoryLimit < 0 {
-		l.problem(below.With("historyLimit"), "want 0 or more")
+	if retention.HistoryLimit != nil && *retention.HistoryLimit < 0 {
+		l.addProblem(childPath.Append("historyLimit"), "want 0 or more")
 	}
 
-	if l.doc.Has(below.With("expression")) {
-		kept.Expression = l.expression(l.retention, below.With("expression"), in.Retention.Expression, true)
+	if l.doc.HasValue(childPath.Append("expression")) {
+		retention.Expression = l.compileExpression(l.retentionEnv, childPath.Append("expression"), in.Retention.Expression, true)
 	}
 
-	out.Retention = kept
+	out.Retention = retention
 
 	switch {
 	case in.Manifest == nil:
-		l.problem(below, "there is no manifest to make versions from")
+		l.addProblem(childPath, "there is no manifest to create versions from")
 	case in.Discovery != nil && in.Discovery.ByName != "":
-		l.problem(at.With("discovery", "by_name"), "retention needs by_selectors: by_name finds one version alone")
+		l.addProblem(keyPath.Append("discovery", "by_name"), "retention needs by_selectors, because by_name finds only one version")
 	}
 
-	l.varies(at, out)
+	l.checkNameVaries(keyPath, out)
 
 	if in.Discovery == nil || in.Discovery.BySelectors == nil {
 		return
 	}
 
 	if _, ok := in.Discovery.BySelectors.LabelSelector[adapter.LabelResourceName]; !ok {
-		l.warnf(at.With("discovery", "by_selectors", "label_selector"), "add "+adapter.LabelResourceName+": "+in.Name,
+		l.warnf(keyPath.Append("discovery", "by_selectors", "label_selector"), "add "+adapter.LabelResourceName+": "+in.Name,
 			"the selector also finds objects of other entries that have these labels")
 	}
 }
 
-// varies checks that each version has a name of its own.
-func (l *loader) varies(at strictyaml.Path, out *Resource) {
-	name := out.Manifest.name()
+// checkNameVaries checks that the name differs between the versions of a retention.
+func (l *loader) checkNameVaries(keyPath strictyaml.Path, out *Resource) {
+	name := out.Manifest.nameTemplate()
 	if name == nil {
 		return
 	}
 
-	hint := "put {{ .now | lower | replace \":\" \"-\" }} in it"
-	where := at.With("manifest", "metadata", "name")
+	hint := "add {{ .now | lower | replace \":\" \"-\" }} to the name"
+	fieldPath := keyPath.Append("manifest", "metadata", "name")
 
-	if name.Constant() {
-		l.problem(where, "with retention, the name has to vary").Hint = hint
+	if name.IsConstant() {
+		l.addProblem(fieldPath, "with retention, the name has to vary").Hint = hint
 
 		return
 	}
 
-	if name.clocked || slices.ContainsFunc(name.Variables(), func(one string) bool { return !l.fixed[one] }) {
+	if name.readsClock || slices.ContainsFunc(name.Variables(), func(variable string) bool { return !l.constantParams[variable] }) {
 		return
 	}
 
-	l.warnf(where, hint, "with retention, the name has to vary: this is the same in all events of a resource")
+	l.warnf(fieldPath, hint, "with retention, the name has to vary, but this name is the same in all events of a resource")
 }

@@ -67,7 +67,7 @@ func TestConfigurationReferenceIsWhole(t *testing.T) {
 		said = append(said, warning.String())
 	}
 
-	for _, want := range []string{"alias is an old form", "orphan is an old form", "maestro is not used", "the name has to vary", "also finds objects"} {
+	for _, want := range []string{"alias is a deprecated form", "orphan is a deprecated form", "ignores maestro", "the name has to vary", "also finds objects"} {
 		if !strings.Contains(strings.Join(said, "\n"), want) {
 			t.Errorf("warnings: %q, want %s", said, want)
 		}
@@ -82,7 +82,7 @@ func TestConditionsExample(t *testing.T) {
 	loaded, err := task.LoadFile("testdata/seed/5-conditions.yaml", nil, fixed())
 	must(t, err)
 
-	if len(loaded.Warnings) != 1 || !strings.HasSuffix(loaded.Warnings[0].String(), "type: hyperfleet_api is an old form of api_call "+
+	if len(loaded.Warnings) != 1 || !strings.HasSuffix(loaded.Warnings[0].String(), "type: hyperfleet_api is a deprecated form of api_call "+
 		"(write name: clusterResource, and api_call: {method: GET, url: resources/{{ .clusterId }}})") {
 		t.Errorf("warnings: %v", loaded.Warnings)
 	}
@@ -98,7 +98,7 @@ func TestConditionsExample(t *testing.T) {
 	}
 
 	gate := func(conditions ...any) (bool, error) {
-		return loaded.Resources[0].Patches[0].When.Bool(t.Context(), map[string]any{
+		return loaded.Resources[0].Patches[0].When.EvalBool(t.Context(), map[string]any{
 			"resources":       map[string]any{"certSecret": map[string]any{}},
 			"clusterResource": map[string]any{"status": map[string]any{"conditions": conditions}},
 		})
@@ -214,7 +214,7 @@ func TestAccess(t *testing.T) {
 		},
 		"a hub":        {resources: work, transport: transport.Maestro, want: "manifestworks.work.open-cluster-management.io: create get list patch watch"},
 		"another's":    {resources: work, want: ""},
-		"kind unknown": {resources: strings.Replace(config, "ConfigMap", `"{{ .id }}"`, 1), err: "resources[0] (one): its kind is known only when an event comes"},
+		"kind unknown": {resources: strings.Replace(config, "ConfigMap", `"{{ .id }}"`, 1), err: "resources[0] (one): the kind is unknown before an event"},
 		"kind of discovery": {
 			resources: strings.NewReplacer("ConfigMap", `"{{ .id }}"`, "{namespace: n, by", "{api_version: v1, kind: Secret, namespace: n, by").Replace(config),
 			want:      "secrets.: create get list patch watch",
@@ -234,7 +234,7 @@ func TestAccess(t *testing.T) {
 
 			var rules []task.Rule
 			if err == nil {
-				rules, err = loaded.Access(tc.transport)
+				rules, err = loaded.RequiredRules(tc.transport)
 			}
 
 			if tc.err != "" {

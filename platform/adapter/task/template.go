@@ -18,36 +18,36 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/templates"
 )
 
-// Bounds of one template, in bytes.
+// Limits of one template, in bytes.
 const (
-	// maxRendered bounds what it renders to.
+	// maxRendered limits the rendered text.
 	maxRendered = 4 << 20
-	// maxWork bounds all texts that its functions make.
+	// maxWork limits the total size of the strings that the template's functions return.
 	maxWork = 2 * maxRendered
 )
 
 const nowVariable = "now"
 
-var errNoValue = errors.New("a variable in it has no value: give it one with default")
+var errNoValue = errors.New("a variable has no value; set one with default")
 
-// Template is a text with Go templates in it. It is safe for concurrent use.
+// Template is a string that may contain Go templates. It is safe for concurrent use.
 type Template struct {
 	source string
-	// compiled is nil for a text without templates.
+	// compiled is nil for a string without templates.
 	compiled *templates.Template
-	// uses are the variables it names.
-	uses []use
-	// clocked says that it calls now.
-	clocked bool
-	clock   clock.PassiveClock
+	// references are the variables that the template uses.
+	references []variableRef
+	// readsClock is true if the template calls now.
+	readsClock bool
+	clock      clock.PassiveClock
 }
 
-// use is a variable that a template names, with the field it asks it for.
-type use struct {
+// variableRef is a variable that a template uses, with the field that the template reads.
+type variableRef struct {
 	variable, field string
 }
 
-// newTemplate parses a text; the error says where in it.
+// newTemplate parses a string. Its error contains the line.
 func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	out := &Template{source: source, clock: clk}
 	if !strings.Contains(source, "{{") {
@@ -55,13 +55,13 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	}
 
 	limits := templates.Limits{Output: maxRendered, Work: maxWork}
-	of := func(budget *templates.Budget) template.FuncMap { return functions(clk, budget) }
+	newFuncMap := func(budget *templates.Budget) template.FuncMap { return newFunctions(clk, budget) }
 
-	compiled, err := templates.Parse("", source, limits, of, func(one *parse.Tree) {
-		walk := walker{atRoot: one.Name == ""}
-		walk.node(one.Root)
-		out.uses = append(out.uses, walk.uses...)
-		out.clocked = out.clocked || walk.clocked
+	compiled, err := templates.Parse("", source, limits, newFuncMap, func(tree *parse.Tree) {
+		walk := walker{isDotRoot: tree.Name == ""}
+		walk.walkNode(tree.Root)
+		out.references = append(out.references, walk.references...)
+		out.readsClock = out.readsClock || walk.readsClock
 	})
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(templatePlace.ReplaceAllString(err.Error(), "line $1: "), "template: "))
@@ -74,17 +74,17 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 
 var templatePlace = regexp.MustCompile(`^template: :(\d+)(?::\d+)?: `)
 
-// String is the text.
+// String returns the text of the template.
 func (t *Template) String() string { return t.source }
 
-// Constant says whether the text has no templates.
-func (t *Template) Constant() bool { return t.compiled == nil }
+// IsConstant reports whether the string contains no templates.
+func (t *Template) IsConstant() bool { return t.compiled == nil }
 
-// Variables are the names of the variables it uses, sorted.
+// Variables returns the sorted names of the variables that the template uses.
 func (t *Template) Variables() []string {
 	var out []string
-	for _, one := range t.uses {
-		out = append(out, one.variable)
+	for _, reference := range t.references {
+		out = append(out, reference.variable)
 	}
 
 	slices.Sort(out)
@@ -92,13 +92,15 @@ func (t *Template) Variables() []string {
 	return slices.Compact(out)
 }
 
-// Render gives the text with the values of vars. Its error holds none of them.
+// Render renders the template with the values of vars. Its error contains no values.
 func (t *Template) Render(vars map[string]any) (string, error) {
 	if t.compiled == nil {
 		return t.source, nil
 	}
 
-	if _, ok := vars[nowVariable]; !ok && slices.ContainsFunc(t.uses, func(u use) bool { return u.variable == nowVariable }) {
+	isNow := func(reference variableRef) bool { return reference.variable == nowVariable }
+
+	if _, ok := vars[nowVariable]; !ok && slices.ContainsFunc(t.references, isNow) {
 		vars = maps.Clone(vars)
 		if vars == nil {
 			vars = map[string]any{}
@@ -108,7 +110,7 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 	}
 
 	out, err := t.compiled.Execute(vars)
-	if reached, ok := templates.Limit(err); ok {
+	if reached, ok := templates.AsLimitError(err); ok {
 		return "", fmt.Errorf("render template: %w", reached)
 	}
 
@@ -121,96 +123,97 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 	return out, nil
 }
 
-// walker finds the variables that a template names, puts functions that get their text
-// piped in right, and puts functions of ours after what is printed and ranged over, and in the
-// place of methods.
+// walker finds the variables that a template uses and rewrites the template's tree: it renames
+// functions whose text is piped in, appends functions of this package to pipes of actions and
+// ranges, and replaces calls of methods by function calls.
 type walker struct {
-	// atRoot says whether the dot is what the template was called with: not so inside
-	// of range and with.
-	atRoot  bool
-	uses    []use
-	clocked bool
+	// isDotRoot is true if the dot is the value that the template was called with. It is false
+	// inside range and with.
+	isDotRoot  bool
+	references []variableRef
+	readsClock bool
 }
 
-func (w *walker) use(names []string) {
-	one := use{variable: names[0]}
+func (w *walker) addReference(names []string) {
+	found := variableRef{variable: names[0]}
 	if len(names) > 1 {
-		one.field = names[1]
+		found.field = names[1]
 	}
 
-	w.uses = append(w.uses, one)
+	w.references = append(w.references, found)
 }
 
-func (w *walker) node(in parse.Node) {
+func (w *walker) walkNode(in parse.Node) {
 	switch typed := in.(type) {
 	case *parse.ListNode:
 		if typed != nil {
-			for _, one := range typed.Nodes {
-				w.node(one)
+			for _, child := range typed.Nodes {
+				w.walkNode(child)
 			}
 		}
 	case *parse.ActionNode:
-		w.node(typed.Pipe)
+		w.walkNode(typed.Pipe)
 
 		if len(typed.Pipe.Decl) == 0 {
-			pipeInto(typed.Pipe, "printed")
+			appendToPipe(typed.Pipe, "printed")
 		}
 	case *parse.PipeNode:
-		w.pipe(typed)
+		w.walkPipe(typed)
 	case *parse.FieldNode:
-		if w.atRoot {
-			w.use(typed.Ident)
+		if w.isDotRoot {
+			w.addReference(typed.Ident)
 		}
 	case *parse.VariableNode:
 		if typed.Ident[0] == "$" && len(typed.Ident) > 1 {
-			w.use(typed.Ident[1:])
+			w.addReference(typed.Ident[1:])
 		}
 	case *parse.IdentifierNode:
-		w.clocked = w.clocked || typed.Ident == nowVariable
+		w.readsClock = w.readsClock || typed.Ident == nowVariable
 	case *parse.ChainNode:
-		w.node(typed.Node)
+		w.walkNode(typed.Node)
 	case *parse.IfNode:
-		w.branch(&typed.BranchNode, w.atRoot)
+		w.walkBranch(&typed.BranchNode, w.isDotRoot)
 	case *parse.RangeNode:
-		w.branch(&typed.BranchNode, false)
-		pipeInto(typed.Pipe, "ranged")
+		w.walkBranch(&typed.BranchNode, false)
+		appendToPipe(typed.Pipe, "ranged")
 	case *parse.WithNode:
-		w.branch(&typed.BranchNode, false)
+		w.walkBranch(&typed.BranchNode, false)
 	case *parse.TemplateNode:
-		w.pipe(typed.Pipe)
+		w.walkPipe(typed.Pipe)
 	}
 }
 
-// pipeInto makes a function of ours the last of a pipe.
-func pipeInto(pipe *parse.PipeNode, name string) {
-	last := parse.NewIdentifier(piped + name).SetPos(pipe.Pos).SetTree(nil)
+// appendToPipe appends a function of this package to a pipe.
+func appendToPipe(pipe *parse.PipeNode, name string) {
+	last := parse.NewIdentifier(pipedPrefix + name).SetPos(pipe.Pos).SetTree(nil)
 	pipe.Cmds = append(pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pipe.Pos, Args: []parse.Node{last}})
 }
 
-func (w *walker) branch(in *parse.BranchNode, inside bool) {
-	w.pipe(in.Pipe)
+// walkBranch walks a branch, in whose list the dot is the root if isRootInside is true.
+func (w *walker) walkBranch(in *parse.BranchNode, isRootInside bool) {
+	w.walkPipe(in.Pipe)
 
-	outside := w.atRoot
-	w.atRoot = inside
-	w.node(in.List)
-	w.atRoot = outside
-	w.node(in.ElseList)
+	isRootOutside := w.isDotRoot
+	w.isDotRoot = isRootInside
+	w.walkNode(in.List)
+	w.isDotRoot = isRootOutside
+	w.walkNode(in.ElseList)
 }
 
-func (w *walker) pipe(in *parse.PipeNode) {
+func (w *walker) walkPipe(in *parse.PipeNode) {
 	if in == nil {
 		return
 	}
 
 	for i, command := range in.Cmds {
 		for j, arg := range command.Args {
-			if name, ok := arg.(*parse.IdentifierNode); ok && j == 0 && i > 0 && slices.Contains(textFirst(), name.Ident) {
-				name.Ident = piped + name.Ident
+			if name, ok := arg.(*parse.IdentifierNode); ok && j == 0 && i > 0 && slices.Contains(textFirstFunctions(), name.Ident) {
+				name.Ident = pipedPrefix + name.Ident
 			}
 
-			w.node(arg)
+			w.walkNode(arg)
 		}
 
-		w.calls(command)
+		w.replaceMethods(command)
 	}
 }

@@ -12,42 +12,43 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// Tree is a YAML value whose texts are templates. It is safe for concurrent use.
+// Tree is a YAML value whose strings are templates. It is safe for concurrent use.
 type Tree struct {
-	// root is tree, []any, *Template, *leaf, or a value that stays as it is.
+	// root is a templateMap, []any, *Template, *leaf, or a value that Render returns unchanged.
 	root any
 }
 
-// tree is a mapping; its keys are templates, too.
-type tree []branch
+// templateMap is a mapping whose keys are templates as well.
+type templateMap []mapEntry
 
-type branch struct {
+type mapEntry struct {
 	key   *Template
 	value any
 }
 
-// leaf is a value out of a path or an expression, with a default. Exactly one of path and
+// leaf is the value of a path or an expression, with a default. Exactly one of path and
 // expression is set.
 type leaf struct {
-	path       *Path
-	expression *cel.Program
-	otherwise  any
+	path         *Path
+	expression   *cel.Program
+	defaultValue any
 }
 
-// Render gives the value with what vars has. Its error says where, and holds no value.
+// Render renders the templates with the values of vars. Its error contains the path of the
+// template, but no value.
 func (t *Tree) Render(ctx context.Context, vars map[string]any) (any, error) {
 	return renderNode(ctx, t.root, vars, nil)
 }
 
 func renderNode(ctx context.Context, in any, vars map[string]any, path strictyaml.Path) (any, error) {
 	switch typed := in.(type) {
-	case tree:
+	case templateMap:
 		return renderMap(ctx, typed, vars, path)
 	case []any:
 		out := make([]any, len(typed))
 
 		for i, item := range typed {
-			value, err := renderNode(ctx, item, vars, path.With(i))
+			value, err := renderNode(ctx, item, vars, path.Append(i))
 			if err != nil {
 				return nil, err
 			}
@@ -75,20 +76,20 @@ func renderNode(ctx context.Context, in any, vars map[string]any, path strictyam
 	}
 }
 
-func renderMap(ctx context.Context, in tree, vars map[string]any, path strictyaml.Path) (any, error) {
+func renderMap(ctx context.Context, in templateMap, vars map[string]any, path strictyaml.Path) (any, error) {
 	out := make(map[string]any, len(in))
 
-	for _, one := range in {
-		key, err := one.key.Render(vars)
+	for _, entry := range in {
+		key, err := entry.key.Render(vars)
 		if err != nil {
-			return nil, fmt.Errorf("key of %s: %w", path.With(one.key.String()), err)
+			return nil, fmt.Errorf("key of %s: %w", path.Append(entry.key.String()), err)
 		}
 
-		if _, twice := out[key]; twice {
-			return nil, fmt.Errorf("key of %s: it is rendered to the same as another one", path.With(one.key.String()))
+		if _, exists := out[key]; exists {
+			return nil, fmt.Errorf("key of %s: another key renders to the same text", path.Append(entry.key.String()))
 		}
 
-		value, err := renderNode(ctx, one.value, vars, path.With(key))
+		value, err := renderNode(ctx, entry.value, vars, path.Append(key))
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +100,8 @@ func renderMap(ctx context.Context, in tree, vars map[string]any, path strictyam
 	return out, nil
 }
 
-// render is the value; the default stands in where there is none, or it is null.
+// render returns the value, or the default if the value is null. It also returns the default if
+// the expression fails, unless the expression has exceeded a limit or ctx has ended.
 func (l *leaf) render(ctx context.Context, vars map[string]any) (any, error) {
 	var value any
 
@@ -108,8 +110,8 @@ func (l *leaf) render(ctx context.Context, vars map[string]any) (any, error) {
 	} else {
 		var err error
 		if value, err = l.expression.Eval(ctx, vars); err != nil {
-			if l.otherwise != nil && !errors.Is(err, cel.ErrCost) && !errors.Is(err, cel.ErrTime) && ctx.Err() == nil {
-				return l.otherwise, nil
+			if l.defaultValue != nil && !errors.Is(err, cel.ErrCostLimit) && !errors.Is(err, cel.ErrTimeout) && ctx.Err() == nil {
+				return l.defaultValue, nil
 			}
 
 			return nil, err
@@ -117,21 +119,20 @@ func (l *leaf) render(ctx context.Context, vars map[string]any) (any, error) {
 	}
 
 	if value == nil {
-		return l.otherwise, nil
+		return l.defaultValue, nil
 	}
 
 	return value, nil
 }
 
-// Manifest is an object to render: a tree, or a block string that is YAML once it was
-// rendered.
+// Manifest is a template of an object: a tree, or a block string that renders to YAML.
 type Manifest struct {
 	tree  *Tree
 	block *Template
 }
 
-// RenderObject gives the object. It has apiVersion, kind and metadata.name; labels and
-// annotations that are null are left out.
+// RenderObject renders the object. It returns an error if apiVersion, kind or metadata.name is
+// missing, and removes labels and annotations that are null.
 func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[string]any, error) {
 	var object map[string]any
 
@@ -141,7 +142,7 @@ func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[s
 			return nil, fmt.Errorf("render manifest: %w", err)
 		}
 
-		object, _ = value.(map[string]any) // the loader has seen to it
+		object, _ = value.(map[string]any) // the loader accepts only mappings
 	} else {
 		text, err := m.block.Render(vars)
 		if err != nil {
@@ -156,16 +157,16 @@ func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[s
 	return object, checkObject(object)
 }
 
-// parseBlock reads a rendered block. YAML's errors may have pieces of values in them, so
-// that their places alone are said.
+// parseBlock parses a rendered block. Its error contains only the position, because an error of the
+// YAML parser may contain parts of values.
 func parseBlock(text string) (map[string]any, error) {
-	_, object, err := object("manifest", []byte(text))
+	_, object, err := parseObject("manifest", []byte(text))
 
 	var problems strictyaml.Problems
 	if errors.As(err, &problems) {
 		first := problems[0]
 
-		return nil, fmt.Errorf("read rendered manifest: line %d, column %d is not YAML of an object", first.Line, first.Column)
+		return nil, fmt.Errorf("parse rendered manifest: it is not a YAML object, see line %d, column %d", first.Line, first.Column)
 	}
 
 	return object, err
@@ -174,7 +175,7 @@ func parseBlock(text string) (map[string]any, error) {
 func checkObject(object map[string]any) error {
 	for _, key := range []string{"apiVersion", "kind"} {
 		if value, ok := object[key].(string); !ok || value == "" {
-			return fmt.Errorf("rendered manifest: %s is missing or not a text", key)
+			return fmt.Errorf("rendered manifest: %s is missing or not a string", key)
 		}
 	}
 
@@ -184,7 +185,7 @@ func checkObject(object map[string]any) error {
 	}
 
 	if name, ok := metadata["name"].(string); !ok || name == "" {
-		return errors.New("rendered manifest: metadata.name is missing, empty or not a text")
+		return errors.New("rendered manifest: metadata.name is missing, empty or not a string")
 	}
 
 	for _, key := range []string{"labels", "annotations"} {

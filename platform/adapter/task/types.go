@@ -12,24 +12,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// Task is a task file that was checked, with everything compiled. It does not change and
-// is safe for concurrent use.
+// Task is a validated and compiled task file. It does not change and is safe for concurrent use.
 type Task struct {
-	// Spec is the file as it was read; old names stand where they stood.
+	// Spec is the decoded file, including deprecated fields.
 	Spec          adapter.Task
 	Params        []Param
 	Preconditions []Precondition
 	Resources     []Resource
 	Payloads      []Payload
 	Actions       []PostAction
-	// Warnings are what works, and should be written in another way.
+	// Warnings are problems that do not prevent the file from loading, such as deprecated fields.
 	Warnings strictyaml.Problems
 }
 
-// Param is one value to take. Exactly one of Path, APICall, Expression and File is set.
+// Param is one named value. Exactly one of Path, APICall, Expression and File is set.
 type Param struct {
 	Name string
-	// Type converts texts: see Convert.
+	// Type is the type that Convert converts a string to.
 	Type       string
 	Required   bool
 	Default    any
@@ -39,12 +38,13 @@ type Param struct {
 	File       *adapter.FileSource
 }
 
-// APICall is one HTTP request. What is zero is the deployment's.
+// APICall is one HTTP request. A zero Timeout, Attempts or Backoff means the value of the
+// deployment configuration.
 type APICall struct {
 	Method  string
 	URL     *Template
 	Timeout time.Duration
-	// Attempts is the number of tries.
+	// Attempts is the maximum number of attempts.
 	Attempts int
 	// Backoff is exponential, linear or constant.
 	Backoff string
@@ -59,11 +59,11 @@ type Header struct {
 	Value *Template
 }
 
-// Precondition is what has to hold. It holds if all its Conditions do, and Expression,
-// where there is one.
+// Precondition is a requirement for the resources phase. It is met if all Conditions are met and
+// Expression is true or nil.
 type Precondition struct {
 	Name string
-	// APICall's answer is the variable of the precondition's name.
+	// APICall is the request whose response becomes the variable Name.
 	APICall    *APICall
 	Capture    []Capture
 	Conditions []Condition
@@ -71,50 +71,50 @@ type Precondition struct {
 	Log        *Log
 }
 
-// Capture takes a value out of the answer. Exactly one of Field and Expression is set.
+// Capture reads a value from the response. Exactly one of Field and Expression is set.
 type Capture struct {
 	Name string
-	// Field is a path into the answer: cel.Dig.
+	// Field is a path in the response, which cel.Dig looks up.
 	Field string
-	// Expression sees the answer as response, beside the other variables.
+	// Expression reads the response as the variable response, in addition to the other variables.
 	Expression *cel.Program
 	Default    any
 }
 
-// Log is a line to write.
+// Log is a log line.
 type Log struct {
 	Message *Template
 	Level   slog.Level
 }
 
-// Resource is one object to keep.
+// Resource is one entry of resources: an object that the adapter manages.
 type Resource struct {
 	Name string
 	// Transport is transport.Kubernetes or transport.Maestro.
 	Transport string
-	// TargetCluster is set for Maestro.
+	// TargetCluster is set only for transport Maestro.
 	TargetCluster *Template
-	// Manifest is nil where patches alone write.
+	// Manifest is nil if the entry has only patches.
 	Manifest  *Manifest
 	Discovery Discovery
 	Nested    []Nested
 	// Owner is the name of an earlier entry, or empty.
 	Owner     string
 	Retention *Retention
-	// Gates; nil where the file has none.
+	// When, Detach, Delete, Recreate and Apply are the gates. Each is nil if the file does not have it.
 	When, Detach, Delete, Recreate, Apply *cel.Program
 	Patches                               []Patch
 	// PropagationPolicy is Background, Foreground or Orphan.
 	PropagationPolicy string
 }
 
-// Discovery finds objects: by name, or by labels.
+// Discovery finds objects by name or by labels.
 type Discovery struct {
-	// APIVersion and Kind of what is found; empty where the manifest says them.
+	// APIVersion and Kind are those of the objects. Both are empty if only the manifest has them.
 	APIVersion, Kind string
-	// Namespace is nil for objects without one.
+	// Namespace is nil for cluster-scoped objects and for objects in any namespace.
 	Namespace *Template
-	// ByName is nil where Labels are set.
+	// ByName is nil if Labels is set.
 	ByName *Template
 	Labels map[string]*Template
 }
@@ -125,14 +125,14 @@ type Nested struct {
 	Discovery Discovery
 }
 
-// Retention says which earlier versions stay.
+// Retention selects the earlier versions that are kept.
 type Retention struct {
-	// HistoryLimit is nil for any number.
+	// HistoryLimit is the maximum number of earlier versions. Nil means no limit.
 	HistoryLimit *int
-	// TTL is 0 for any age.
+	// TTL is the maximum age of an earlier version. 0 means no limit.
 	TTL time.Duration
-	// Expression sees item, items and itemIndex, beside the other variables; nil where
-	// there is none.
+	// Expression is true for a version to delete. It reads item, items and itemIndex, in addition
+	// to the other variables. Nil selects no version.
 	Expression *cel.Program
 }
 
@@ -142,33 +142,33 @@ type Patch struct {
 	Document *Tree
 }
 
-// Payload is JSON to build.
+// Payload is a JSON document that the post phase builds.
 type Payload struct {
 	Name string
-	// When is nil where there is no gate.
+	// When is nil if the payload has no gate.
 	When  *cel.Program
 	Build *Tree
 }
 
-// PostAction is a call, a line, or both.
+// PostAction is an API call, a log line, or both.
 type PostAction struct {
 	Name string
-	// When is nil where there is no gate.
+	// When is nil if the action has no gate.
 	When    *cel.Program
 	APICall *APICall
 	Log     *Log
-	// Payloads are the names of those that its templates use: the action is skipped if
-	// one of them was.
+	// Payloads are the names of the payloads that the action's templates use. The action is
+	// skipped if one of these payloads is skipped.
 	Payloads []string
 }
 
-// AdapterFields are the fields of the variable adapter.
+// AdapterFields returns the names of the fields of the variable adapter.
 func AdapterFields() []string {
 	return []string{
 		"name", "version", "frameworkVersion",
 		// executionStatus is success or failed.
 		"executionStatus",
-		// resourcesSkipped says that a precondition was not met, and skipReason which.
+		// resourcesSkipped is true if a precondition is not met. skipReason names the precondition.
 		"resourcesSkipped", "skipReason",
 		"errorReason", "errorMessage",
 		// executionError is {phase, step, message} or null.

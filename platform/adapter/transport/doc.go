@@ -1,11 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package transport is how an adapter reads and writes its objects, wherever they live:
-// on a Kubernetes cluster (transport/kubernetes) or, in a ManifestWork, on one that
-// another hub looks after (transport/maestro).
+// Package transport defines how an adapter reads and writes its objects: directly on a Kubernetes
+// cluster (transport/kubernetes), or through ManifestWorks on an Open Cluster Management hub
+// (transport/maestro).
 //
-// Reads for deciding may come out of a cache, reads before a write are live, and a write
-// names the object and its state as it was read (UID and resource version): what was
-// changed or made anew since is not written over, it is ErrConflict.
+// Reads for a decision can come from a cache. Reads before a write are live. A write names the object
+// with the UID and the resource version of the read. If the object has changed or was recreated since
+// then, the write fails with ErrConflict and does not overwrite the object.
 package transport

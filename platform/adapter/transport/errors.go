@@ -19,20 +19,20 @@ import (
 
 // Kinds of errors, for errors.Is.
 var (
-	// ErrNotFound is an object that is not there.
+	// ErrNotFound means that the object does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrExists is an object that should have been made and is there.
-	ErrExists = errors.New("it exists already")
-	// ErrConflict is an object that has changed since it was read, or is another one of
-	// the same name by now.
-	ErrConflict = errors.New("it has changed since it was read")
-	// ErrNoNamespace is an object whose namespace is not there, yet or any more.
-	ErrNoNamespace = errors.New("its namespace is not there")
-	// ErrNoKind is a kind that the cluster does not serve.
-	ErrNoKind = errors.New("the cluster has no such kind")
+	// ErrExists means that the object to create exists.
+	ErrExists = errors.New("object already exists")
+	// ErrConflict means that the object has changed since it was read, or was recreated with the same
+	// name.
+	ErrConflict = errors.New("object has changed since it was read")
+	// ErrNoNamespace means that the namespace of the object does not exist or is being deleted.
+	ErrNoNamespace = errors.New("namespace does not exist")
+	// ErrNoKind means that the cluster does not serve the kind.
+	ErrNoKind = errors.New("the cluster does not serve the kind")
 )
 
-// Reasons of errors, for reports.
+// Reasons of errors in reports.
 const (
 	ReasonConflict    = "Conflict"
 	ReasonExists      = "AlreadyExists"
@@ -46,10 +46,10 @@ const (
 	ReasonTimeout     = "Timeout"
 )
 
-// Error gives an error of the API server its class, its reason and its match for
-// errors.Is. Answers that stay what they are (refused by admission or validation, not
-// permitted) are Permanent; the network, outages, rate limits, conflicts and a namespace
-// that is missing are Transient.
+// Error wraps an error of the API server with a class, a reason and one of the errors above. It returns
+// nil for nil. Errors that do not go away by themselves (rejected by admission or validation, missing
+// permission, unknown kind) are Permanent. Errors of the network, outages, rate limits, conflicts and a
+// missing namespace are Transient. For a Secret that is invalid, Error removes values from the text.
 func Error(verb string, ref Ref, err error) error {
 	if err == nil {
 		return nil
@@ -57,7 +57,7 @@ func Error(verb string, ref Ref, err error) error {
 
 	class, reason, kind := classify(ref, err)
 	if reason == ReasonInvalid && ref.GVK.GroupKind() == (schema.GroupKind{Kind: "Secret"}) {
-		err = withoutValues(err)
+		err = redactValues(err)
 	}
 
 	if kind == nil {
@@ -71,7 +71,7 @@ func classify(ref Ref, err error) (errclass.Class, string, error) {
 	switch {
 	case meta.IsNoMatchError(err):
 		return errclass.Permanent, ReasonNoKind, ErrNoKind
-	case apierrors.IsNotFound(err) && namespaceMissing(ref, err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
+	case apierrors.IsNotFound(err) && isNamespaceMissing(ref, err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		return errclass.Transient, ReasonNoNamespace, ErrNoNamespace
 	case apierrors.IsNotFound(err):
 		return errclass.Transient, ReasonNotFound, ErrNotFound
@@ -81,25 +81,26 @@ func classify(ref Ref, err error) (errclass.Class, string, error) {
 		return errclass.Transient, ReasonConflict, ErrConflict
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return errclass.Transient, ReasonTimeout, nil
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), untyped(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), isSchemaError(err):
 		return errclass.Permanent, ReasonInvalid, nil
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return errclass.Permanent, ReasonForbidden, nil
 	default:
-		return byStatus(err)
+		return classifyStatus(err)
 	}
 }
 
-// untyped tells a manifest that does not fit its kind's schema: a server-side apply answers
-// it as an internal error (apimachinery, managedfields/internal/structuredmerge.go).
-func untyped(err error) bool {
+// isSchemaError reports whether a manifest does not match the schema of its kind. The API server returns
+// such an error of a server-side apply as an internal error (apimachinery,
+// managedfields/internal/structuredmerge.go).
+func isSchemaError(err error) bool {
 	return strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
-// withoutValues is what is wrong with a Secret without what is in it, which the API
-// server's own words may quote.
-func withoutValues(err error) error {
-	fields := "the server does not say which fields"
+// redactValues returns an error that names only the invalid fields of a Secret, because the API server's
+// error may contain values.
+func redactValues(err error) error {
+	fields := "the server reports no fields"
 
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil && len(status.Status().Details.Causes) > 0 {
@@ -111,12 +112,12 @@ func withoutValues(err error) error {
 		fields = strings.Join(names, ", ")
 	}
 
-	return fmt.Errorf("it is invalid (%s); values of Secrets are not repeated here", fields)
+	return fmt.Errorf("the Secret is invalid (%s); its values are redacted", fields)
 }
 
-// byStatus sorts the rest by HTTP status: what the server may answer otherwise later is
-// transient.
-func byStatus(err error) (errclass.Class, string, error) {
+// classifyStatus classifies an error by its HTTP status. A 4xx status is permanent, except 408 and 429.
+// All other errors are transient.
+func classifyStatus(err error) (errclass.Class, string, error) {
 	code := http.StatusServiceUnavailable
 
 	var status apierrors.APIStatus
@@ -132,9 +133,9 @@ func byStatus(err error) (errclass.Class, string, error) {
 	return errclass.Transient, ReasonUnavailable, nil
 }
 
-// namespaceMissing tells the answer to a write into a namespace that is not there from
-// one about the object itself: its details name the namespace.
-func namespaceMissing(ref Ref, err error) bool {
+// isNamespaceMissing reports whether a not-found error is about the namespace of the object and not about
+// the object itself. The details of the error then name the namespace.
+func isNamespaceMissing(ref Ref, err error) bool {
 	var status apierrors.APIStatus
 	if ref.Namespace == "" || ref.GVK.Kind == "Namespace" || !errors.As(err, &status) {
 		return false

@@ -14,59 +14,60 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Names of the transports in task files.
+// Names of transports in task files.
 const (
 	Kubernetes = "kubernetes"
 	Maestro    = "maestro"
 )
 
-// Client reads and writes objects of one transport. All methods may be called at once.
-// Their errors are of kit/errclass and match the package's for errors.Is; no call is
-// tried again inside.
+// Client reads and writes the objects of one transport. It is safe for concurrent use. The errors of its
+// methods are errors of kit/errclass and match the errors of this package with errors.Is. Writes are
+// not retried.
 type Client interface {
-	// Find reads the objects that match, in no order. None is no error, also of a kind that
-	// is not served.
+	// Find returns the matching objects in no particular order. It returns no error if no object
+	// matches or the cluster does not serve the kind.
 	Find(ctx context.Context, query Query, read Read) ([]*unstructured.Unstructured, error)
-	// Create makes the object, which is not there yet. Errors: ErrExists, ErrNoNamespace.
+	// Create creates the object. Errors: ErrExists, ErrNoNamespace.
 	Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error)
-	// Apply makes live what object says, where it says something: a field that an earlier
-	// apply has set and this one does not name is removed, those of others stay. Live is
-	// as a live read gave it. TakenOver tells which fields somebody else had set to other
-	// values, and who; they now have the manifest's. Errors: ErrConflict, ErrNotFound.
+	// Apply updates the live object to the fields of object. It removes fields that an earlier apply has
+	// set and that object does not contain, and keeps the fields of others. Live has to be the result
+	// of a live read. If other field managers had set fields to other values, Apply overwrites these
+	// values and returns the fields and their managers in takenOver. Errors: ErrConflict, ErrNotFound.
 	Apply(ctx context.Context, live, object *unstructured.Unstructured) (
 		applied *unstructured.Unstructured, takenOver string, err error)
-	// Patch applies a JSON merge patch (RFC 7396), which may be written to. Errors:
-	// ErrConflict, ErrNotFound.
+	// Patch applies a JSON merge patch (RFC 7396). It may modify document. Errors: ErrConflict,
+	// ErrNotFound.
 	Patch(ctx context.Context, ref Ref, document map[string]any) (*unstructured.Unstructured, error)
-	// Delete asks for the object's deletion, which may take its time. Errors:
-	// ErrConflict, ErrNotFound.
+	// Delete requests the deletion of the object, and does not wait for its end. Errors: ErrConflict,
+	// ErrNotFound.
 	Delete(ctx context.Context, ref Ref, propagation metav1.DeletionPropagation) error
-	// Namespaced says whether objects of the kind live in namespaces; false where that is not
-	// known. What is in a namespace that is not there is not there either, and need not be read.
-	Namespaced(gvk schema.GroupVersionKind) bool
+	// IsNamespaced reports whether objects of the kind are in namespaces. It returns false if this is
+	// unknown. If a namespace does not exist, its objects do not exist and need not be read.
+	IsNamespaced(gvk schema.GroupVersionKind) bool
 }
 
-// Read says how fresh a read has to be.
+// Read selects between cached and live reads.
 type Read int
 
 const (
-	// Cached may be behind. What it gives is shared and must not be changed; it holds at
-	// least what carries the adapter's own label, and what it does not hold is read live.
+	// Cached reads from a cache that may be outdated. The caller must not change the objects, because
+	// they are shared. The cache contains at least the objects with the adapter's label. If the cache
+	// has no matching object, the read is live.
 	Cached Read = iota
-	// Live asks the server.
+	// Live reads from the server.
 	Live
 )
 
-// Ref names an object.
+// Ref identifies an object.
 type Ref struct {
 	GVK             schema.GroupVersionKind
 	Namespace, Name string
-	// UID and ResourceVersion are of the only object and state that may be written to.
+	// UID and ResourceVersion identify the state of the object. A write to any other state fails.
 	UID             types.UID
 	ResourceVersion string
 }
 
-// RefTo names a live object in its present state.
+// RefTo returns the reference to a live object in its current state.
 func RefTo(object *unstructured.Unstructured) Ref {
 	return Ref{
 		GVK: object.GroupVersionKind(), Namespace: object.GetNamespace(), Name: object.GetName(),
@@ -74,16 +75,17 @@ func RefTo(object *unstructured.Unstructured) Ref {
 	}
 }
 
-// String names the object for messages.
+// String returns the kind, namespace and name of the object for messages.
 func (r Ref) String() string {
 	return fmt.Sprintf("%s %s", r.GVK.GroupKind(), strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"))
 }
 
-// Query says which objects to find: the one of a name, or all that have labels.
+// Query selects the objects to find: the object with a name, or all objects with labels.
 type Query struct {
 	GVK schema.GroupVersionKind
-	// Namespace; empty: none for a name, all of them for labels.
+	// Namespace is the namespace of the objects. If it is empty, a query by name finds a cluster-scoped
+	// object, and a query by labels finds objects in all namespaces.
 	Namespace, Name string
-	// Labels that all have to be there with these values.
+	// Labels are labels that an object must have, with these values.
 	Labels map[string]string
 }

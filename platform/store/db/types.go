@@ -10,11 +10,11 @@ import (
 )
 
 type (
-	// Conditions are a resource's, by type.
+	// Conditions are the conditions of a resource by type.
 	Conditions map[string]openapi.ResourceCondition
-	// Reported are the times at which conditions, by type, were last reported as they are.
+	// Reported has the times at which unchanged conditions were last reported, by type.
 	Reported map[string]time.Time
-	// Ref is a reference of a resource, as the view resource_rows has it.
+	// Ref is a reference of a resource, as in the view resource_rows.
 	Ref struct {
 		Type string `json:"type"`
 		ID   string `json:"id"`

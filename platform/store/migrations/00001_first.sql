@@ -13,7 +13,7 @@ create table resources (
     generation   integer     not null check (generation >= 1),
     owner_id     uuid references resources (id),
     owner_kind   text,
-    -- An object by condition type, so that a condition's status is found by containment.
+    -- An object by condition type, so that containment can find a condition's status.
     conditions   jsonb       not null,
     created_time timestamptz not null,
     updated_time timestamptz not null,
@@ -24,22 +24,22 @@ create table resources (
     check ((owner_id is null) = (owner_kind is null))
 );
 
--- A name is taken until its resource is gone for good, in its tenant alone.
+-- A name is unique in its tenant, and can be used again after its resource was removed.
 create unique index resources_name on resources
     (kind, name, coalesce(owner_id, '00000000-0000-0000-0000-000000000000'::uuid), tenancy);
 create index resources_kind_created on resources (kind, created_time desc, id desc);
 create index resources_created on resources (created_time desc, id desc);
 create index resources_owner on resources (owner_id);
 create index resources_deleted on resources (deleted_time) where deleted_time is not null;
--- Without a list of pending entries, which searches would read whole and planners shun.
+-- fastupdate is off, because every search would read the whole pending list, and planners avoid that.
 create index resources_labels on resources using gin (labels jsonb_path_ops) with (fastupdate = off);
 create index resources_conditions on resources using gin (conditions jsonb_path_ops) with (fastupdate = off);
 create index resources_tenancy on resources using gin (tenancy jsonb_path_ops) with (fastupdate = off);
--- Few of many, and asked for at every scrape.
+-- This partial index is small, and every scrape of the metrics uses it.
 create index resources_not_reconciled on resources (kind)
     where conditions @> '{"Reconciled": {"status": "False"}}';
 
--- A target may be gone, so nothing ties it to its row.
+-- The target may have been removed, so target_id has no foreign key.
 create table resource_references (
     source_id   uuid    not null references resources (id) on delete cascade,
     ref_type    text    not null,
@@ -74,7 +74,7 @@ create table statuses (
     primary key (resource_id, adapter)
 );
 
--- The change feed: see the package's description.
+-- The change feed: see the documentation of package store.
 create sequence change_seq;
 
 create table changes (
@@ -88,7 +88,7 @@ create table changes (
     operation   text        not null
 );
 
--- One row: epoch names this feed; changes up to floor may have been pruned.
+-- This table has one row. The epoch identifies this feed. Changes up to floor may have been pruned.
 create table feed (
     single boolean primary key default true check (single),
     epoch  bigint  not null,
@@ -97,14 +97,14 @@ create table feed (
 insert into feed (epoch, floor)
 values ((random() * 4294967295)::bigint, 0);
 
--- The last number drawn.
+-- change_seq_drawn returns the last number that was drawn from the sequence.
 -- +goose StatementBegin
 create function change_seq_drawn() returns bigint language sql volatile as $$
     select case when is_called then last_value else 0 end from change_seq
 $$;
 -- +goose StatementEnd
 
--- Before a transaction draws its first numbers, it says after which one they will be.
+-- Before a transaction draws its first number, it locks the last number that was drawn so far.
 -- +goose StatementBegin
 create function change_begins() returns trigger language plpgsql as $$
 begin
@@ -115,8 +115,8 @@ $$;
 -- +goose StatementEnd
 create trigger change_begins before insert on changes for each statement execute function change_begins();
 
--- The number up to which all transactions that drew one have ended, and the last one
--- drawn. That one is read first: who draws a lower one later does not exist.
+-- change_horizon returns the last number drawn, and the number up to which all transactions that drew a
+-- number have ended. It reads the last number first, because no transaction can draw a lower one later.
 -- +goose StatementBegin
 create function change_horizon(out drawn bigint, out horizon bigint) language plpgsql volatile as $$
 begin
@@ -126,7 +126,7 @@ begin
           from pg_locks
           where locktype = 'advisory' and classid = 1752002816 and objsubid = 2
             and database = (select oid from pg_database where datname = current_database())) held
-    -- More than half way round is one that began after the number was read.
+    -- A larger difference means that the transaction began after the last number was read.
     where behind < 2147483648;
 end
 $$;

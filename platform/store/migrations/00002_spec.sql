@@ -3,5 +3,5 @@
 
 -- +goose Up
 
--- Answers searches for a value of the spec, at any place in it.
+-- This index supports searches for a value at any path of the spec.
 create index resources_spec on resources using gin (spec jsonb_path_ops) with (fastupdate = off);

@@ -3,9 +3,9 @@
 
 -- +goose Up
 
--- When conditions were last reported as they are, by type: later than their last_updated_time
--- where nothing else of them has changed since. A report that says the same again writes this
--- alone, which no index has, so that no index is written.
+-- The times at which unchanged conditions were last reported, by type. Such a time is later than the
+-- condition's last_updated_time. A report that repeats the previous one only writes this column, which
+-- no index contains, so that no index has to be updated.
 alter table resources add column reported jsonb not null default '{}';
 
 create or replace view resource_rows as

@@ -17,15 +17,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/forgetest"
 )
 
-// Defaults that New fills into empty options.
+// Defaults of New for empty options.
 const (
 	Organization = "acme"
 	Repo         = "acme/app"
 	Queue        = "default"
-	Token        = "bkct_simulatedclusteragenttoken0000000" // opens nothing but the simulator
+	Token        = "bkct_simulatedclusteragenttoken0000000" // only the simulator accepts this token
 )
 
-// Server is a simulator served on loopback.
+// Server is a simulator that a test serves on loopback.
 type Server struct {
 	*buildkite.Server
 	forgetest.Served
@@ -33,9 +33,9 @@ type Server struct {
 	Endpoint string // of the agent API, with /v3
 }
 
-// New starts a simulator that stops with the test. Empty options get one token Token.
-// Violations that are left at the end fail the test; use ExpectViolations for those that a
-// test provokes.
+// New starts a simulator that stops with the test. By default, the simulator has the token Token.
+// Violations that remain at the end fail the test. Call ExpectViolations for the violations that a
+// test causes.
 func New(t testing.TB, opts buildkite.Options) *Server {
 	t.Helper()
 	if len(opts.Tokens) == 0 {
@@ -51,7 +51,7 @@ func New(t testing.TB, opts buildkite.Options) *Server {
 	return s
 }
 
-// Queue adds jobs and fails the test when they are refused.
+// Queue queues jobs and fails the test if the simulator rejects them.
 func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	if spec.Repo == "" {
@@ -60,15 +60,15 @@ func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	return s.MustQueue(spec)
 }
 
-// Agent is a stand-in agent inside the test process.
+// Agent is a simulated agent inside the test process.
 type Agent struct {
 	*forgetest.Program
 
-	Abort func() // as SIGQUIT would
+	Abort func() // like SIGQUIT
 }
 
-// StartAgent runs the stand-in buildkite-agent for a job, with a token, in a folder of its
-// own. More variables may override its environment.
+// StartAgent runs the simulated buildkite-agent for a job, with a token, in a folder of its own.
+// env may override its environment.
 func (s *Server) StartAgent(t testing.TB, job, token string, env map[string]string) *Agent {
 	t.Helper()
 	all := map[string]string{
@@ -92,10 +92,10 @@ func (s *Server) StartAgent(t testing.TB, job, token string, env map[string]stri
 // Receiver records webhooks.
 type Receiver = forgetest.Receiver
 
-// Webhook is one delivery as received.
+// Webhook is one received delivery.
 type Webhook = forgetest.Webhook
 
-// NewReceiver listens for webhooks on loopback and answers 202.
+// NewReceiver starts a webhook receiver on loopback that responds with 202.
 func NewReceiver(t testing.TB) *Receiver {
 	t.Helper()
 	return forgetest.NewReceiver(t, nil)

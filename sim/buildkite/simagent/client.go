@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// callTimeout bounds every call.
+// callTimeout is the timeout of every call.
 const callTimeout = 15 * time.Second
 
-// statusError is a refusal by the server, in the agent's words.
+// statusError is an error response of the server. Its text is that of the real agent.
 type statusError struct {
-	code    int
-	text    string
-	message string
-	after   time.Duration
+	code       int
+	text       string
+	message    string
+	retryAfter time.Duration
 }
 
 func (e *statusError) Error() string {
@@ -35,12 +35,12 @@ func (e *statusError) Error() string {
 	return e.text + ": " + e.message
 }
 
-func refusedWith(err error, code int) bool {
-	var refused *statusError
-	return errors.As(err, &refused) && refused.code == code
+func hasStatus(err error, code int) bool {
+	var statusErr *statusError
+	return errors.As(err, &statusErr) && statusErr.code == code
 }
 
-// client speaks the agent API.
+// client calls the agent API.
 type client struct {
 	http  *http.Client
 	base  string
@@ -54,29 +54,29 @@ func newClient(base, token string, delay time.Duration) *client {
 	}
 }
 
-func (c *client) call(ctx context.Context, method, path string, body, into any) error {
+func (c *client) call(ctx context.Context, method, path string, body, target any) error {
 	if body == nil {
-		return c.send(ctx, method, path, nil, nil, into)
+		return c.send(ctx, method, path, nil, nil, target)
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("encode request: %w", err)
 	}
-	return c.send(ctx, method, path, text, map[string]string{"Content-Type": "application/json"}, into)
+	return c.send(ctx, method, path, text, map[string]string{"Content-Type": "application/json"}, target)
 }
 
-// chunk uploads a piece of the job's log, compressed.
-func (c *client) chunk(ctx context.Context, job string, sequence, offset int, data []byte) error {
+// uploadChunk uploads a compressed chunk of the job's log.
+func (c *client) uploadChunk(ctx context.Context, job string, sequence, offset int, data []byte) error {
 	var body bytes.Buffer
 	zip := gzip.NewWriter(&body)
-	_, _ = zip.Write(data) // into memory
+	_, _ = zip.Write(data) // a write to memory does not fail
 	_ = zip.Close()
 	return c.send(ctx, http.MethodPost,
 		fmt.Sprintf("/jobs/%s/chunks?sequence=%d&offset=%d&size=%d", job, sequence, offset, len(data)),
 		body.Bytes(), map[string]string{"Content-Type": "text/plain", "Content-Encoding": "gzip"}, nil)
 }
 
-func (c *client) send(ctx context.Context, method, path string, body []byte, headers map[string]string, into any) error {
+func (c *client) send(ctx context.Context, method, path string, body []byte, headers map[string]string, target any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
@@ -95,47 +95,50 @@ func (c *client) send(ctx context.Context, method, path string, body []byte, hea
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
-		return fmt.Errorf("read answer: %w", err)
+		return fmt.Errorf("read response: %w", err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		refused := &statusError{code: resp.StatusCode, text: method + " " + c.base + path + ": " + resp.Status}
-		var said struct {
+		statusErr := &statusError{code: resp.StatusCode, text: method + " " + c.base + path + ": " + resp.Status}
+		var body struct {
 			Message string `json:"message"`
 		}
-		_ = json.Unmarshal(raw, &said)
-		refused.message = said.Message
+		_ = json.Unmarshal(raw, &body)
+		statusErr.message = body.Message
 		if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
-			refused.after = time.Duration(seconds) * time.Second
+			statusErr.retryAfter = time.Duration(seconds) * time.Second
 		}
-		return refused
+		return statusErr
 	}
-	if into == nil {
+	if target == nil {
 		return nil
 	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		return fmt.Errorf("decode answer: %w", err)
+	if err := json.Unmarshal(raw, target); err != nil {
+		return fmt.Errorf("decode response: %w", err)
 	}
 	return nil
 }
 
-// retryable is what the agent tries again: no answer, 429 and 5xx.
-func retryable(err error) bool {
-	var refused *statusError
-	return !errors.As(err, &refused) || refused.code == http.StatusTooManyRequests || refused.code >= 500
+// isRetryable reports whether the agent repeats a call after an error: a network error, 429 or 5xx.
+func isRetryable(err error) bool {
+	var statusErr *statusError
+	return !errors.As(err, &statusErr) || statusErr.code == http.StatusTooManyRequests || statusErr.code >= 500
 }
 
-// retry repeats a call; warn is told of every failure that is not the last.
-func (c *client) retry(ctx context.Context, attempts int, again func(error) bool, warn func(error), do func() error) error {
+// retry repeats a call while shouldRetry returns true, up to the number of attempts. It calls warn
+// for every error that it retries.
+func (c *client) retry(
+	ctx context.Context, attempts int, shouldRetry func(error) bool, warn func(error), call func() error,
+) error {
 	for attempt := 1; ; attempt++ {
-		err := do()
-		if err == nil || attempt == attempts || !again(err) {
+		err := call()
+		if err == nil || attempt == attempts || !shouldRetry(err) {
 			return err
 		}
 		warn(err)
 		wait := c.delay
-		var refused *statusError
-		if errors.As(err, &refused) && refused.after > 0 {
-			wait = refused.after
+		var statusErr *statusError
+		if errors.As(err, &statusErr) && statusErr.retryAfter > 0 {
+			wait = statusErr.retryAfter
 		}
 		select {
 		case <-time.After(wait):

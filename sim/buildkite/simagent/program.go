@@ -14,35 +14,35 @@ import (
 	"time"
 )
 
-// Exit codes of the real agent; that of the job itself with --reflect-exit-status.
+// Exit codes of the real agent. With --reflect-exit-status, the exit code is that of the job.
 const (
 	ExitSuccess     = 0
 	ExitFatal       = 1
-	ExitNotAcquired = 27 // the job is taken, over or cancelled
-	ExitJobLocked   = 28 // the job waits for something else
+	ExitNotAcquired = 27 // the job is acquired, finished or cancelled
+	ExitJobLocked   = 28 // the job waits for a dependency
 )
 
-// version the agent claims to be.
+// version is the version that the agent reports.
 const version = "3.130.0"
 
-// Program is one invocation.
+// Program is one invocation of the agent.
 type Program struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string // default: os.Getenv
-	// Abort, when closed, cancels the job, as SIGQUIT does. May be nil.
+	// Abort cancels the job if it is closed, like SIGQUIT. It may be nil.
 	Abort <-chan struct{}
-	Delay time.Duration // between attempts when the server cannot be reached; default 1 s
+	Delay time.Duration // between attempts while the server is unreachable; default 1 s
 }
 
-// options of start that matter here.
+// options are the options of start that the simulated agent uses.
 type options struct {
 	token, endpoint, name, job, buildPath string
 	tags                                  []string
-	reflect, logsToStdout                 bool
+	reflectExitStatus, logsToStdout       bool
 }
 
-// Main runs "start ARGS" and returns the exit code. When ctx ends (SIGINT, SIGTERM) an
-// agent without a job ends, and one with a job ends after it.
+// Main runs "start ARGS" and returns the exit code. If ctx ends (SIGINT, SIGTERM), an agent without
+// a job stops, and an agent with a job stops after the job.
 func (p *Program) Main(ctx context.Context, args []string) int {
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
@@ -55,28 +55,28 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 		return ExitSuccess
 	}
 	if len(args) == 0 || args[0] != "start" {
-		return p.fatal(errors.New("the stand-in knows start and --version alone"))
+		return p.fatal(errors.New("the simulated agent has only the command start and the flag --version"))
 	}
-	opts, err := p.parse(args[1:])
+	opts, err := p.parseOptions(args[1:])
 	if err != nil {
 		return p.fatal(err)
 	}
 	return p.start(ctx, opts)
 }
 
-// parse reads flags, and variables where a flag is not set.
-func (p *Program) parse(args []string) (options, error) {
+// parseOptions parses the flags. The default of a flag is the value of its variable.
+func (p *Program) parseOptions(args []string) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("start", flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
-	text := func(into *string, name, variable, fallback string) {
+	text := func(target *string, name, variable, fallback string) {
 		if value := p.Getenv(variable); value != "" {
 			fallback = value
 		}
-		flags.StringVar(into, name, fallback, "$"+variable)
+		flags.StringVar(target, name, fallback, "$"+variable)
 	}
-	yes := func(into *bool, name, variable string) {
-		flags.BoolVar(into, name, p.Getenv(variable) == "true" || p.Getenv(variable) == "1", "$"+variable)
+	boolean := func(target *bool, name, variable string) {
+		flags.BoolVar(target, name, p.Getenv(variable) == "true" || p.Getenv(variable) == "1", "$"+variable)
 	}
 	var tags, queue, ignored string
 	var unused bool
@@ -87,8 +87,8 @@ func (p *Program) parse(args []string) (options, error) {
 	text(&opts.buildPath, "build-path", "BUILDKITE_BUILD_PATH", "")
 	text(&tags, "tags", "BUILDKITE_AGENT_TAGS", "")
 	text(&queue, "queue", "BUILDKITE_AGENT_QUEUE", "")
-	yes(&opts.reflect, "reflect-exit-status", "BUILDKITE_AGENT_REFLECT_EXIT_STATUS")
-	yes(&opts.logsToStdout, "write-job-logs-to-stdout", "BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT")
+	boolean(&opts.reflectExitStatus, "reflect-exit-status", "BUILDKITE_AGENT_REFLECT_EXIT_STATUS")
+	boolean(&opts.logsToStdout, "write-job-logs-to-stdout", "BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT")
 	for name, variable := range map[string]string{
 		"config": "BUILDKITE_AGENT_CONFIG", "hooks-path": "BUILDKITE_HOOKS_PATH", "plugins-path": "BUILDKITE_PLUGINS_PATH",
 		"sockets-path": "BUILDKITE_SOCKETS_PATH", "log-level": "BUILDKITE_AGENT_LOG_LEVEL", "log-format": "BUILDKITE_LOG_FORMAT",
@@ -100,7 +100,7 @@ func (p *Program) parse(args []string) (options, error) {
 		"no-color": "BUILDKITE_AGENT_NO_COLOR", "debug": "BUILDKITE_AGENT_DEBUG",
 		"disconnect-after-job": "BUILDKITE_AGENT_DISCONNECT_AFTER_JOB",
 	} {
-		yes(&unused, name, variable)
+		boolean(&unused, name, variable)
 	}
 	if err := flags.Parse(args); err != nil {
 		return opts, fmt.Errorf("parse options: %w", err)
@@ -113,20 +113,20 @@ func (p *Program) parse(args []string) (options, error) {
 	if queue != "" {
 		opts.tags = append(opts.tags, "queue="+queue)
 	}
-	if err := opts.check(); err != nil {
+	if err := opts.validate(); err != nil {
 		return opts, err
 	}
 	return opts, nil
 }
 
-func (o *options) check() error {
+func (o *options) validate() error {
 	switch {
 	case o.token == "":
 		return errors.New("missing token: set it with --token or $BUILDKITE_AGENT_TOKEN")
 	case o.buildPath == "":
 		return errors.New("missing build-path: set it with --build-path or $BUILDKITE_BUILD_PATH")
 	case o.job == "":
-		return errors.New("the stand-in takes the job of --acquire-job alone")
+		return errors.New("the simulated agent needs --acquire-job")
 	}
 	return nil
 }
@@ -136,8 +136,8 @@ func (p *Program) fatal(err error) int {
 	return ExitFatal
 }
 
-// sayf prints a line as the agent's logger does: time, level, the agent's name, text.
-func (p *Program) sayf(level, agent, format string, args ...any) {
+// logf prints a line in the format of the agent's logger: time, level, the agent's name, text.
+func (p *Program) logf(level, agent, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if agent != "" {
 		text = agent + " " + text

@@ -19,23 +19,24 @@ import (
 	"time"
 )
 
-// Attempts, as the real agent makes them.
+// Maximum numbers of attempts, as in the real agent.
 const (
-	registerTries = 30
-	connectTries  = 10
-	acquireTries  = 7
-	finishTries   = 12
-	leaveTries    = 4
+	registerAttempts   = 30
+	connectAttempts    = 10
+	acquireAttempts    = 7
+	finishAttempts     = 12
+	disconnectAttempts = 4
 )
 
-// Exit statuses of a job whose command did not end by itself.
 const (
+	// statusNotRun is the exit status of a job whose command did not run.
 	statusNotRun = -1
-	killGrace    = 5 * time.Second
+	// killGrace is the time between SIGTERM and SIGKILL for the command of a cancelled job.
+	killGrace = 5 * time.Second
 )
 
-// acquired is the job as the server gives it.
-type acquired struct {
+// acquiredJob is the job as the server sends it.
+type acquiredJob struct {
 	ID    string            `json:"id"`
 	Env   map[string]string `json:"env"`
 	Token string            `json:"token"`
@@ -48,14 +49,14 @@ type acquired struct {
 type agent struct {
 	*Program
 
-	opts   options
-	client *client
-	name   string
-	every  time.Duration // between looks at the job's state
+	opts           options
+	client         *client
+	name           string
+	statusInterval time.Duration // interval between requests for the job's state
 }
 
 func (p *Program) start(ctx context.Context, opts options) int {
-	p.sayf("NOTICE", "", "Starting buildkite-agent v%s with PID: %d", version, os.Getpid())
+	p.logf("NOTICE", "", "Starting buildkite-agent v%s with PID: %d", version, os.Getpid())
 	if err := os.MkdirAll(opts.buildPath, 0o777); err != nil {
 		return p.fatal(fmt.Errorf("failed to create builds path: %w", err))
 	}
@@ -63,153 +64,153 @@ func (p *Program) start(ctx context.Context, opts options) int {
 	if err := a.register(ctx); err != nil {
 		return p.fatal(err)
 	}
-	p.sayf("INFO", "", "Starting 1 Agent(s)")
-	p.sayf("INFO", "", "You can press Ctrl-C to stop the agents")
+	p.logf("INFO", "", "Starting 1 Agent(s)")
+	p.logf("INFO", "", "You can press Ctrl-C to stop the agents")
 	a.infof("Connecting to Buildkite...")
-	if err := a.client.retry(ctx, connectTries, always, a.warn, func() error {
+	if err := a.client.retry(ctx, connectAttempts, alwaysRetry, a.warnError, func() error {
 		return a.client.call(ctx, http.MethodPost, "/connect", nil, nil)
 	}); err != nil {
 		return p.fatal(err)
 	}
 	job, err := a.acquire(ctx)
 	if err == nil {
-		exit := a.run(job)
-		a.leave()
-		if a.opts.reflect {
-			return exit & 0xff
+		code := a.run(job)
+		a.disconnect()
+		if a.opts.reflectExitStatus {
+			return code & 0xff
 		}
 		return ExitSuccess
 	}
-	a.leave()
+	a.disconnect()
 	switch {
 	case ctx.Err() != nil:
 		return ExitSuccess
-	case refusedWith(err, http.StatusUnprocessableEntity):
+	case hasStatus(err, http.StatusUnprocessableEntity):
 		_, _ = fmt.Fprintf(p.Stderr, "failed to acquire job %q: failed to acquire job: job acquisition rejected: %v\n", opts.job, err)
 		return ExitNotAcquired
-	case refusedWith(err, http.StatusLocked):
+	case hasStatus(err, http.StatusLocked):
 		_, _ = fmt.Fprintf(p.Stderr, "failed to acquire job: job is locked: %v\n", err)
 		return ExitJobLocked
 	}
-	// As the real agent: it has logged the error, and ends as if all were well.
-	a.sayf("ERROR", a.name, "Failed to acquire and run job: failed to acquire job: %v", err)
+	// Like the real agent, it logs the error and returns success.
+	a.logf("ERROR", a.name, "Failed to acquire and run job: failed to acquire job: %v", err)
 	return ExitSuccess
 }
 
-func always(error) bool { return true }
+func alwaysRetry(error) bool { return true }
 
-func (a *agent) infof(format string, args ...any) { a.sayf("INFO", a.name, format, args...) }
-func (a *agent) warn(err error)                   { a.sayf("WARN", a.name, "%v", err) }
+func (a *agent) infof(format string, args ...any) { a.logf("INFO", a.name, format, args...) }
+func (a *agent) warnError(err error)              { a.logf("WARN", a.name, "%v", err) }
 
-// register trades the token for a session.
+// register registers the agent with the token and stores the access token of its session.
 func (a *agent) register(ctx context.Context) error {
-	a.sayf("INFO", "", "Registering agent with Buildkite...")
+	a.logf("INFO", "", "Registering agent with Buildkite...")
 	host, _ := os.Hostname()
 	body := map[string]any{
 		"name": a.opts.name, "hostname": host, "os": "linux", "arch": "amd64", "script_eval_enabled": true,
 		"ignore_in_dispatches": true, "version": version, "build": "1", "meta_data": a.opts.tags, "pid": os.Getpid(),
 		"features": []string{"acquire-job"},
 	}
-	var got struct {
+	var response struct {
 		Name     string   `json:"name"`
 		Token    string   `json:"access_token"`
 		Interval int      `json:"job_status_interval"`
 		Tags     []string `json:"meta_data"`
 	}
-	if err := a.client.retry(ctx, registerTries, retryable, a.warn, func() error {
-		return a.client.call(ctx, http.MethodPost, "/register", body, &got)
+	if err := a.client.retry(ctx, registerAttempts, isRetryable, a.warnError, func() error {
+		return a.client.call(ctx, http.MethodPost, "/register", body, &response)
 	}); err != nil {
 		return err
 	}
-	a.name, a.client.token = got.Name, got.Token
-	a.every = max(time.Duration(got.Interval)*time.Second, 100*time.Millisecond)
-	a.sayf("INFO", "", "Successfully registered agent \"%s\" with tags [%s]", got.Name, strings.Join(got.Tags, ", "))
+	a.name, a.client.token = response.Name, response.Token
+	a.statusInterval = max(time.Duration(response.Interval)*time.Second, 100*time.Millisecond)
+	a.logf("INFO", "", "Successfully registered agent \"%s\" with tags [%s]", response.Name, strings.Join(response.Tags, ", "))
 	return nil
 }
 
-// acquire tries until the job is had, refused or locked for long.
-func (a *agent) acquire(ctx context.Context) (*acquired, error) {
+// acquire repeats the acquisition until it succeeds, the server rejects it, or acquireAttempts is
+// reached.
+func (a *agent) acquire(ctx context.Context) (*acquiredJob, error) {
 	a.infof("Attempting to acquire job %s...", a.opts.job)
-	var job acquired
-	again := func(err error) bool { return retryable(err) || refusedWith(err, http.StatusLocked) }
-	err := a.client.retry(ctx, acquireTries, again, a.warn, func() error {
+	var job acquiredJob
+	shouldRetry := func(err error) bool { return isRetryable(err) || hasStatus(err, http.StatusLocked) }
+	err := a.client.retry(ctx, acquireAttempts, shouldRetry, a.warnError, func() error {
 		return a.client.send(ctx, http.MethodPut, "/jobs/"+a.opts.job+"/acquire", nil,
 			map[string]string{"X-Buildkite-Lock-Acquire-Job": "1"}, &job)
 	})
-	if refusedWith(err, http.StatusUnprocessableEntity) {
-		a.sayf("ERROR", a.name, "Buildkite rejected the call to acquire the job: %v", err)
+	if hasStatus(err, http.StatusUnprocessableEntity) {
+		a.logf("ERROR", a.name, "Buildkite rejected the call to acquire the job: %v", err)
 	}
 	return &job, err
 }
 
-// leave looks once whether the server wants something, and ends the session.
-func (a *agent) leave() {
-	ctx := context.Background() // a session that is open must be closed
+// disconnect pings the server once and ends the session.
+func (a *agent) disconnect() {
+	ctx := context.Background() // an open session must be closed
 	_ = a.client.call(ctx, http.MethodGet, "/ping", nil, nil)
 	a.infof("Disconnecting...")
-	if err := a.client.retry(ctx, leaveTries, retryable, a.warn, func() error {
+	if err := a.client.retry(ctx, disconnectAttempts, isRetryable, a.warnError, func() error {
 		return a.client.call(ctx, http.MethodPost, "/disconnect", nil, nil)
 	}); err == nil {
 		a.infof("Disconnected")
 	}
 }
 
-// run does the job and gives its exit status. It ends when the job does, whatever signal
-// asked the agent to go.
-func (a *agent) run(job *acquired) int {
+// run runs the job and returns its exit status. A signal to the agent does not end the job.
+func (a *agent) run(job *acquiredJob) int {
 	ctx := context.Background()
-	work := newClient(a.opts.endpoint, job.Token, a.Delay)
-	where := job.Env["BUILDKITE_BUILD_URL"]
-	a.infof("Starting job %s for build at %s", job.ID, where)
-	if err := work.retry(ctx, acquireTries, retryable, a.warn, func() error {
-		return work.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/start", map[string]string{"started_at": timestamp()}, nil)
+	jobClient := newClient(a.opts.endpoint, job.Token, a.Delay)
+	buildURL := job.Env["BUILDKITE_BUILD_URL"]
+	a.infof("Starting job %s for build at %s", job.ID, buildURL)
+	if err := jobClient.retry(ctx, acquireAttempts, isRetryable, a.warnError, func() error {
+		return jobClient.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/start", map[string]string{"started_at": formatNow()}, nil)
 	}); err != nil {
-		a.sayf("WARN", a.name, "Buildkite rejected the call to start the job (%v)", err)
+		a.logf("WARN", a.name, "Buildkite rejected the call to start the job (%v)", err)
 		return statusNotRun
 	}
-	done := a.execute(ctx, work, job)
+	result := a.execute(ctx, jobClient, job)
 	body := map[string]any{
-		"finished_at": timestamp(), "exit_status": strconv.Itoa(done.status), "chunks_failed_count": done.lost,
+		"finished_at": formatNow(), "exit_status": strconv.Itoa(result.status), "chunks_failed_count": result.lostChunks,
 	}
-	if done.signal != "" {
-		body["signal"] = done.signal
+	if result.signal != "" {
+		body["signal"] = result.signal
 	}
-	if done.reason != "" {
-		body["signal_reason"] = done.reason
+	if result.reason != "" {
+		body["signal_reason"] = result.reason
 	}
-	if err := work.retry(ctx, finishTries, retryable, a.warn, func() error {
-		return work.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/finish", body, nil)
+	if err := jobClient.retry(ctx, finishAttempts, isRetryable, a.warnError, func() error {
+		return jobClient.call(ctx, http.MethodPut, "/jobs/"+job.ID+"/finish", body, nil)
 	}); err != nil {
-		a.sayf("ERROR", a.name, "Couldn't mark job as finished: %v", err)
+		a.logf("ERROR", a.name, "Couldn't mark job as finished: %v", err)
 	}
-	a.infof("Finished job %s for build at %s", job.ID, where)
-	return done.status
+	a.infof("Finished job %s for build at %s", job.ID, buildURL)
+	return result.status
 }
 
-func timestamp() string { return time.Now().UTC().Format(time.RFC3339Nano) }
+func formatNow() string { return time.Now().UTC().Format(time.RFC3339Nano) }
 
-// outcome is how a job's command ended.
+// outcome is the result of a job's command.
 type outcome struct {
 	status         int
 	signal, reason string
-	lost           int // pieces of the log
+	lostChunks     int // number of chunks of the log that could not be uploaded
 }
 
-// execute runs the command, uploads its output, and cancels it when the server or a
-// signal says so.
-func (a *agent) execute(ctx context.Context, work *client, job *acquired) outcome {
+// execute runs the command, uploads its output, and cancels the command if the server cancels the
+// job or the agent is aborted.
+func (a *agent) execute(ctx context.Context, jobClient *client, job *acquiredJob) outcome {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var done outcome
+	var result outcome
 	var output lockedBuffer
-	cmd := a.command(ctx, job, &output)
+	cmd := a.newCommand(ctx, job, &output)
 	if err := cmd.Start(); err != nil {
-		done.status, done.reason = statusNotRun, "process_run_error"
-		return done
+		result.status, result.reason = statusNotRun, "process_run_error"
+		return result
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	tick := time.NewTicker(a.every)
+	tick := time.NewTicker(a.statusInterval)
 	defer tick.Stop()
 	var sent, sequence int
 	upload := func() {
@@ -218,8 +219,8 @@ func (a *agent) execute(ctx context.Context, work *client, job *acquired) outcom
 			return
 		}
 		sequence++
-		if err := work.chunk(context.WithoutCancel(ctx), job.ID, sequence, sent, data); err != nil {
-			done.lost++
+		if err := jobClient.uploadChunk(context.WithoutCancel(ctx), job.ID, sequence, sent, data); err != nil {
+			result.lostChunks++
 		}
 		sent += len(data)
 	}
@@ -228,17 +229,17 @@ func (a *agent) execute(ctx context.Context, work *client, job *acquired) outcom
 		select {
 		case err := <-ended:
 			upload()
-			done.status, done.signal = status(err)
-			return done
+			result.status, result.signal = exitStatus(err)
+			return result
 		case <-abort:
 			abort = nil
-			done.reason = "agent_stop"
+			result.reason = "agent_stop"
 			a.infof("Canceling job %s with a signal grace period of %v (agent is stopping)", job.ID, killGrace)
 			cancel()
 		case <-tick.C:
 			upload()
-			if done.reason == "" && a.cancelled(ctx, work, job.ID) {
-				done.reason = "cancel"
+			if result.reason == "" && a.isCancelled(ctx, jobClient, job.ID) {
+				result.reason = "cancel"
 				a.infof("Canceling job %s with a signal grace period of %v (job cancelled on Buildkite)", job.ID, killGrace)
 				cancel()
 			}
@@ -246,15 +247,15 @@ func (a *agent) execute(ctx context.Context, work *client, job *acquired) outcom
 	}
 }
 
-func (a *agent) cancelled(ctx context.Context, work *client, id string) bool {
-	var got struct {
+func (a *agent) isCancelled(ctx context.Context, jobClient *client, id string) bool {
+	var response struct {
 		State string `json:"state"`
 	}
-	err := work.call(ctx, http.MethodGet, "/jobs/"+id, nil, &got)
-	return got.State == "canceling" || got.State == "canceled" || refusedWith(err, http.StatusUnauthorized)
+	err := jobClient.call(ctx, http.MethodGet, "/jobs/"+id, nil, &response)
+	return response.State == "canceling" || response.State == "canceled" || hasStatus(err, http.StatusUnauthorized)
 }
 
-func (a *agent) command(ctx context.Context, job *acquired, output *lockedBuffer) *exec.Cmd {
+func (a *agent) newCommand(ctx context.Context, job *acquiredJob, output *lockedBuffer) *exec.Cmd {
 	dir := filepath.Join(a.opts.buildPath, a.name, job.Env["BUILDKITE_ORGANIZATION_SLUG"], job.Env["BUILDKITE_PIPELINE_SLUG"])
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		dir = a.opts.buildPath
@@ -262,10 +263,10 @@ func (a *agent) command(ctx context.Context, job *acquired, output *lockedBuffer
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-e", "-c", job.Step.Command)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
 	if a.opts.logsToStdout {
-		output.also = a.Stdout
+		output.tee = a.Stdout
 	}
 	for _, pair := range os.Environ() {
-		// The agent's own token is not for the job.
+		// The job must not see the agent's own token.
 		if !strings.HasPrefix(pair, "BUILDKITE_AGENT_TOKEN=") {
 			cmd.Env = append(cmd.Env, pair)
 		}
@@ -281,34 +282,34 @@ func (a *agent) command(ctx context.Context, job *acquired, output *lockedBuffer
 	return cmd
 }
 
-// status reads how a command ended: its exit status, or its signal.
-func status(err error) (int, string) {
-	var exit *exec.ExitError
+// exitStatus returns the exit status of a command, or its signal.
+func exitStatus(err error) (int, string) {
+	var code *exec.ExitError
 	switch {
 	case err == nil:
 		return 0, ""
-	case !errors.As(err, &exit):
+	case !errors.As(err, &code):
 		return statusNotRun, ""
 	}
-	if wait, ok := exit.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
+	if wait, ok := code.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
 		names := map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}
 		return 128 + int(wait.Signal()), names[wait.Signal()]
 	}
-	return exit.ExitCode(), ""
+	return code.ExitCode(), ""
 }
 
-// lockedBuffer collects output until it is taken.
+// lockedBuffer holds output until take returns it.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	data bytes.Buffer
-	also interface{ Write(p []byte) (int, error) }
+	tee  interface{ Write(p []byte) (int, error) }
 }
 
 func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.also != nil {
-		_, _ = b.also.Write(p)
+	if b.tee != nil {
+		_, _ = b.tee.Write(p)
 	}
 	return b.data.Write(p)
 }

@@ -15,17 +15,16 @@ import (
 	"time"
 )
 
-// callTimeout bounds a control call.
+// callTimeout is the timeout of a control call.
 const callTimeout = 30 * time.Second
 
-// Client drives a simulator through its control API.
+// Client calls the control API of a simulator.
 type Client struct {
 	base string
 	http *http.Client
 }
 
-// NewClient returns a client for the control listener at base, such as
-// http://127.0.0.1:8481.
+// NewClient returns a client for the control API at base, such as http://127.0.0.1:8481.
 func NewClient(base string) *Client {
 	return &Client{
 		base: strings.TrimRight(base, "/"),
@@ -33,51 +32,51 @@ func NewClient(base string) *Client {
 	}
 }
 
-// Queue adds jobs and returns them.
+// Queue queues jobs and returns them.
 func (c *Client) Queue(ctx context.Context, spec JobSpec) ([]Job, error) {
 	var jobs []Job
-	err := c.call(ctx, http.MethodPost, "/sim/jobs", spec, &jobs)
+	err := c.send(ctx, http.MethodPost, "/sim/jobs", spec, &jobs)
 	return jobs, err
 }
 
-// Approve lets a job that waits for a protected environment into the queue.
+// Approve queues a job that waits for a protected environment.
 func (c *Client) Approve(ctx context.Context, job int64) error {
-	return c.call(ctx, http.MethodPost, "/sim/jobs/"+strconv.FormatInt(job, 10)+"/approve", nil, nil)
+	return c.send(ctx, http.MethodPost, "/sim/jobs/"+strconv.FormatInt(job, 10)+"/approve", nil, nil)
 }
 
 // Cancel cancels an unfinished job.
 func (c *Client) Cancel(ctx context.Context, job int64) error {
-	return c.call(ctx, http.MethodPost, "/sim/jobs/"+strconv.FormatInt(job, 10)+"/cancel", nil, nil)
+	return c.send(ctx, http.MethodPost, "/sim/jobs/"+strconv.FormatInt(job, 10)+"/cancel", nil, nil)
 }
 
-// State returns a snapshot of jobs, runners and counters.
+// State returns a snapshot of the jobs, runners and counters.
 func (c *Client) State(ctx context.Context) (State, error) {
 	var state State
-	err := c.call(ctx, http.MethodGet, "/sim/state", nil, &state)
+	err := c.send(ctx, http.MethodGet, "/sim/state", nil, &state)
 	return state, err
 }
 
-// Violations returns the breaches of the platform's contract seen so far.
+// Violations returns the violations of the platform's contract so far.
 func (c *Client) Violations(ctx context.Context) ([]Violation, error) {
 	var list []Violation
-	err := c.call(ctx, http.MethodGet, "/sim/violations", nil, &list)
+	err := c.send(ctx, http.MethodGet, "/sim/violations", nil, &list)
 	return list, err
 }
 
 // SetFaults replaces the faults.
 func (c *Client) SetFaults(ctx context.Context, faults Faults) error {
-	return c.call(ctx, http.MethodPost, "/sim/faults", faults, nil)
+	return c.send(ctx, http.MethodPost, "/sim/faults", faults, nil)
 }
 
-// SetWebhook points all webhooks at a target.
+// SetWebhook sets the target of all webhooks.
 func (c *Client) SetWebhook(ctx context.Context, target WebhookTarget) error {
-	return c.call(ctx, http.MethodPost, "/sim/webhook", target, nil)
+	return c.send(ctx, http.MethodPost, "/sim/webhook", target, nil)
 }
 
-func (c *Client) call(ctx context.Context, method, path string, body, into any) error {
+func (c *Client) send(ctx context.Context, method, path string, body, result any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return fmt.Errorf("encode %s: %w", path, err)
+		return fmt.Errorf("encode request to %s: %w", path, err)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(text))
 	if err != nil {
@@ -97,11 +96,11 @@ func (c *Client) call(ctx context.Context, method, path string, body, into any) 
 		_ = json.Unmarshal(raw, &fault)
 		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, fault.Message)
 	}
-	if into == nil {
+	if result == nil {
 		return nil
 	}
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		return fmt.Errorf("parse reply of %s: %w", path, err)
+	if err := json.NewDecoder(resp.Body).Decode(result); err != nil {
+		return fmt.Errorf("decode response of %s: %w", path, err)
 	}
 	return nil
 }

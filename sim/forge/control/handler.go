@@ -11,10 +11,10 @@ import (
 	"strconv"
 )
 
-// maxBody bounds request bodies.
+// maxBody is the maximum size of a request body in bytes.
 const maxBody = 4 << 20
 
-// Simulator is what the control API drives. Its methods may be called at the same time.
+// Simulator is a simulator that the control API controls. Its methods may be called concurrently.
 type Simulator interface {
 	State() State
 	Violations() []Violation
@@ -24,80 +24,82 @@ type Simulator interface {
 	SetFaults(faults Faults) error
 }
 
-// Handler serves the control API for a simulator, whose webhooks setWebhook points at a
-// target. It answers 400 to what it cannot read, unknown fields among them, 404 to jobs
-// that are not there and 422 to what the simulator refuses, with the reason in "message".
-func Handler(sim Simulator, setWebhook func(WebhookTarget) error) http.Handler {
+// NewHandler returns the handler of a simulator's control API. The handler calls setWebhook to set
+// the target of the webhooks. It responds with 400 to a body that it cannot decode or that has an
+// unknown field, with 404 if a job cannot be approved or cancelled, and with 422 to a request that
+// the simulator rejects. The field "message" of these responses holds the reason.
+func NewHandler(sim Simulator, setWebhook func(WebhookTarget) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, _ *http.Request) {
-		send(w, http.StatusOK, sim.State())
+		writeJSON(w, http.StatusOK, sim.State())
 	})
 	mux.HandleFunc("GET /sim/violations", func(w http.ResponseWriter, _ *http.Request) {
-		send(w, http.StatusOK, append([]Violation{}, sim.Violations()...))
+		writeJSON(w, http.StatusOK, append([]Violation{}, sim.Violations()...))
 	})
 	mux.HandleFunc("POST /sim/jobs", func(w http.ResponseWriter, r *http.Request) {
 		var jobs []Job
-		if take(w, r, func(spec JobSpec) (err error) { jobs, err = sim.Queue(spec); return err }) {
-			send(w, http.StatusCreated, jobs)
+		if applyBody(w, r, func(spec JobSpec) (err error) { jobs, err = sim.Queue(spec); return err }) {
+			writeJSON(w, http.StatusCreated, jobs)
 		}
 	})
-	mux.HandleFunc("POST /sim/jobs/{id}/approve", onJob(sim.Approve))
-	mux.HandleFunc("POST /sim/jobs/{id}/cancel", onJob(sim.Cancel))
+	mux.HandleFunc("POST /sim/jobs/{id}/approve", newJobHandler(sim.Approve))
+	mux.HandleFunc("POST /sim/jobs/{id}/cancel", newJobHandler(sim.Cancel))
 	mux.HandleFunc("POST /sim/faults", func(w http.ResponseWriter, r *http.Request) {
-		if take(w, r, sim.SetFaults) {
+		if applyBody(w, r, sim.SetFaults) {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
 	mux.HandleFunc("POST /sim/webhook", func(w http.ResponseWriter, r *http.Request) {
-		if take(w, r, setWebhook) {
+		if applyBody(w, r, setWebhook) {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
 	return mux
 }
 
-// onJob does something to the job that the path names.
-func onJob(act func(int64) error) http.HandlerFunc {
+// newJobHandler returns a handler that calls act with the id of the job in the path.
+func newJobHandler(act func(int64) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 		if err == nil {
 			err = act(id)
 		}
 		if err != nil {
-			refuse(w, http.StatusNotFound, err)
+			writeError(w, http.StatusNotFound, err)
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
-// take reads a body and hands it over. When either fails it answers, and is false.
-func take[T any](w http.ResponseWriter, r *http.Request, use func(T) error) bool {
+// applyBody decodes a body and calls apply with the value. If either fails, it writes the error
+// response and returns false.
+func applyBody[T any](w http.ResponseWriter, r *http.Request, apply func(T) error) bool {
 	var value T
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&value)
 	if err == nil {
 		if _, end := decoder.Token(); !errors.Is(end, io.EOF) {
-			err = errors.New("something follows the JSON value")
+			err = errors.New("unexpected data after the JSON value")
 		}
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, errors.New("read the body: "+err.Error()))
+		writeError(w, http.StatusBadRequest, errors.New("decode body: "+err.Error()))
 		return false
 	}
-	if err := use(value); err != nil {
-		refuse(w, http.StatusUnprocessableEntity, err)
+	if err := apply(value); err != nil {
+		writeError(w, http.StatusUnprocessableEntity, err)
 		return false
 	}
 	return true
 }
 
-func refuse(w http.ResponseWriter, status int, err error) {
-	send(w, status, map[string]string{"message": err.Error()})
+func writeError(w http.ResponseWriter, status int, err error) {
+	writeJSON(w, status, map[string]string{"message": err.Error()})
 }
 
-func send(w http.ResponseWriter, status int, body any) {
+func writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	if text, err := json.Marshal(body); err == nil {

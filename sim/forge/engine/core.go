@@ -17,30 +17,31 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Config is what a Core is made of.
+// Config configures a Core.
 type Config struct {
 	Clock  clock.Clock
 	Log    *slog.Logger
 	Faults control.Faults
-	// Check refuses faults that the platform doesn't have.
+	// Check returns an error for faults that the platform does not have.
 	Check func(control.Faults) error
 	// Seed and Platform make the faults repeatable, and different for each platform.
 	Seed, Platform uint64
-	// HookTimeout bounds one delivery of a webhook.
+	// HookTimeout is the timeout of one webhook delivery.
 	HookTimeout time.Duration
 }
 
-// Record is what the control API asks any simulator for. Its methods take the lock.
+// Record holds the faults and the contract violations of a simulator for the control API. Its
+// methods take the lock.
 type Record struct {
-	mu     sync.Mutex
-	clock  clock.Clock
-	log    *slog.Logger
-	check  func(control.Faults) error
-	faults control.Faults
-	breach []control.Violation
+	mu         sync.Mutex
+	clock      clock.Clock
+	log        *slog.Logger
+	check      func(control.Faults) error
+	faults     control.Faults
+	violations []control.Violation
 }
 
-// SetFaults replaces the faults.
+// SetFaults replaces the faults. It returns an error if the platform does not have a fault.
 func (r *Record) SetFaults(f control.Faults) error {
 	if err := r.check(f); err != nil {
 		return err
@@ -51,44 +52,44 @@ func (r *Record) SetFaults(f control.Faults) error {
 	return nil
 }
 
-// Violations returns the breaches seen so far.
+// Violations returns the contract violations so far.
 func (r *Record) Violations() []control.Violation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]control.Violation(nil), r.breach...)
+	return append([]control.Violation(nil), r.violations...)
 }
 
-// TakeViolations returns the breaches seen so far and forgets them.
+// TakeViolations returns the contract violations so far and deletes them.
 func (r *Record) TakeViolations() []control.Violation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	taken := r.breach
-	r.breach = nil
-	return taken
+	violations := r.violations
+	r.violations = nil
+	return violations
 }
 
-// Core is the state and the life of one simulator. Unless said otherwise its methods are
-// called with Mu held.
+// Core holds the state that all simulators have, and runs their goroutines. Call its methods with
+// Mu held, unless their comments say otherwise.
 type Core struct {
 	*Record
 
-	Mu       *sync.Mutex // guards the platform's state, too
+	Mu       *sync.Mutex // also guards the platform's state
 	Counts   control.WebhookCounts
-	Requests map[string]int // calls by operation
+	Requests map[string]int // number of calls by operation
 	Rand     *rand.Rand
 
 	ctx    context.Context //nolint:containedctx // lifetime of the simulator's goroutines and held calls
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	kick   chan struct{}
+	wake   chan struct{}
 	client *http.Client
 }
 
-// New makes a Core.
+// New creates a Core.
 func New(c Config) *Core {
 	record := &Record{clock: c.Clock, log: c.Log, check: c.Check, faults: c.Faults}
 	out := &Core{
-		Record: record, Mu: &record.mu, Requests: map[string]int{}, kick: make(chan struct{}, 1),
+		Record: record, Mu: &record.mu, Requests: map[string]int{}, wake: make(chan struct{}, 1),
 		Rand:   rand.New(rand.NewPCG(c.Seed, c.Platform)), // #nosec G404 -- faults must be repeatable
 		client: &http.Client{Timeout: c.HookTimeout, Transport: &http.Transport{Proxy: nil}},
 	}
@@ -96,46 +97,48 @@ func New(c Config) *Core {
 	return out
 }
 
-// Close stops background work and ends held calls. Mu is not held.
+// Close stops the goroutines and ends the calls that the simulator holds open. The caller must not
+// hold Mu.
 func (c *Core) Close() {
 	c.stop()
 	c.wg.Wait()
 	c.client.CloseIdleConnections()
 }
 
-// Done is closed when the simulator is.
+// Done returns a channel that is closed when the simulator is closed.
 func (c *Core) Done() <-chan struct{} { return c.ctx.Done() }
 
-// Now is the simulator's time. Mu need not be held.
+// Now returns the simulator's time. The caller need not hold Mu.
 func (c *Core) Now() time.Time { return c.clock.Now() }
 
-// Faults are those in force.
+// Faults returns the current faults.
 func (c *Core) Faults() control.Faults { return c.faults }
 
-// Chance draws from the seeded source.
-func (c *Core) Chance(p float64) bool { return p > 0 && c.Rand.Float64() < p }
+// Occurs reports whether a fault with probability p occurs. It draws from the seeded source.
+func (c *Core) Occurs(p float64) bool { return p > 0 && c.Rand.Float64() < p }
 
-// maxMessage bounds a violation's text; schema errors quote whole schemas.
+// maxMessage is the maximum length of a violation's message in bytes. Schema errors quote whole
+// schemas.
 const maxMessage = 1000
 
-// Violate records a breach of the contract.
-func (c *Core) Violate(kind, method, path, message string) {
+// AddViolation logs and records a violation of the contract.
+func (c *Core) AddViolation(kind, method, path, message string) {
 	if len(message) > maxMessage {
 		message = message[:maxMessage] + "..."
 	}
 	c.log.Error("contract violation", "kind", kind, "method", method, "path", path, "error", message)
-	c.breach = append(c.breach, control.Violation{Time: c.Now(), Kind: kind, Method: method, Path: path, Message: message})
+	c.violations = append(c.violations, control.Violation{Time: c.Now(), Kind: kind, Method: method, Path: path, Message: message})
 }
 
-// Snapshot is the part of the state that the Core knows.
+// Snapshot returns the part of the state that the Core holds.
 func (c *Core) Snapshot() control.State {
 	return control.State{
 		Now: c.Now(), Jobs: []control.Job{}, Runners: []control.Runner{}, Webhooks: c.Counts, Requests: maps.Clone(c.Requests),
 	}
 }
 
-// Sleep waits on the simulator's clock; false when the caller or the simulator is gone. Mu
-// is not held.
+// Sleep waits for d on the simulator's clock. It returns false if ctx ends or the simulator is
+// closed first. The caller must not hold Mu.
 func (c *Core) Sleep(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -149,15 +152,17 @@ func (c *Core) Sleep(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// Kick has Watch look again now.
-func (c *Core) Kick() { Poke(c.kick) }
+// Wake makes the goroutine of Schedule call its function now.
+func (c *Core) Wake() { Wake(c.wake) }
 
-// Watch keeps the state moving when nobody calls: it calls next, which takes Mu itself and
-// says how long nothing will be due, when that time is over and when it is kicked.
-func (c *Core) Watch(next func() time.Duration) { c.wg.Go(func() { c.loop(c.kick, next) }) }
+// Schedule starts a goroutine that updates the state while no requests arrive. The goroutine calls
+// next, which takes Mu itself and returns the delay until the next change is due. The goroutine
+// calls next again after this delay or a call to Wake.
+func (c *Core) Schedule(next func() time.Duration) { c.wg.Go(func() { c.runLoop(c.wake, next) }) }
 
-// loop calls next again when the time that it gave is over, or when it is woken.
-func (c *Core) loop(wake <-chan struct{}, next func() time.Duration) {
+// runLoop calls next again after each delay that next returns, and after each signal on wake, until
+// the simulator is closed.
+func (c *Core) runLoop(wake <-chan struct{}, next func() time.Duration) {
 	for c.ctx.Err() == nil {
 		timer := c.clock.NewTimer(max(next(), time.Millisecond))
 		select {
@@ -169,8 +174,8 @@ func (c *Core) loop(wake <-chan struct{}, next func() time.Duration) {
 	}
 }
 
-// Poke wakes whoever listens on a channel of capacity 1.
-func Poke(ch chan struct{}) {
+// Wake sends a signal on a channel of capacity 1, unless a signal is already pending.
+func Wake(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:

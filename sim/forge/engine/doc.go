@@ -1,12 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine is what the simulators of CI platforms have in common: one lock and one
-// clock, a seeded source of faults, the breaches of the platform's contract, and the
-// webhooks that are on their way.
+// Package engine holds what the simulators of CI platforms share: one lock and one clock, a seeded
+// source of faults, the record of contract violations, and the queue of outgoing webhooks.
 //
-// A simulator embeds a Record, which answers the control API for it, and keeps a Core and
-// an Outbox for itself:
+// A simulator embeds a Record, which implements a part of control.Simulator, and has a Core and an
+// Outbox:
 //
-//	change ──► Outbox.Post ──(faults: lost, late, twice)──► Deliver, in the order of each job
+//	change ──► Outbox.Post ──(faults: lost, late, twice)──► deliver, in order for each job
 package engine

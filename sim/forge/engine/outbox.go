@@ -13,102 +13,104 @@ import (
 )
 
 const (
-	// Idle is how long nothing is due when nothing is known to be.
-	Idle = time.Hour
-	// lateBy bounds how late a reordered or duplicated webhook is.
-	lateBy = 3 * time.Second
-	// parallel is how many webhooks are under way at a time.
-	parallel = 8
-	// maxAnswer bounds what is read of a receiver's answer.
-	maxAnswer = 4 << 10
+	// IdleDelay is the delay until the next run if nothing is due.
+	IdleDelay = time.Hour
+	// maxLateness is the maximum delay of a reordered or duplicated webhook.
+	maxLateness = 3 * time.Second
+	// maxParallel is the maximum number of deliveries at the same time.
+	maxParallel = 8
+	// maxResponse is the maximum number of bytes that Send reads of a receiver's response.
+	maxResponse = 4 << 10
 )
 
-// Webhook is one that is on its way. What is the platform's.
+// Webhook is a webhook that is to be sent. Payload holds the data of the platform.
 type Webhook[T any] struct {
-	// Job is whose news it is: webhooks of one job are sent one after the other.
+	// Job identifies the job that the webhook is about. The webhooks of one job are sent one after
+	// the other.
 	Job string
-	// Free ones keep no order: those that a fault has made late, and deliveries that a person
-	// asked for again.
-	Free      bool
+	// Unordered webhooks are sent without regard to the order of their job's webhooks. These are
+	// webhooks that a fault has delayed, and redeliveries that a person has requested.
+	Unordered bool
 	NotBefore time.Time
-	What      T
+	Payload   T
 }
 
-// Outbox holds the webhooks that are to be sent. Platforms promise no order; simulators keep
-// it between the webhooks of one job, unless a fault says otherwise. Its methods are called
+// Outbox holds the webhooks that are to be sent. The platforms guarantee no order. The simulators
+// keep the order of the webhooks of one job, unless a fault changes the order. Call the methods
 // with the Core's Mu held.
 type Outbox[T any] struct {
-	core    *Core
-	deliver func(*Webhook[T])
-	items   []*Webhook[T]
-	sending int
-	flying  map[string]bool // jobs that a webhook is under way for
-	mail    chan struct{}
+	core     *Core
+	deliver  func(*Webhook[T])
+	items    []*Webhook[T]
+	sending  int
+	inFlight map[string]bool // jobs with a delivery in progress
+	wake     chan struct{}
 }
 
-// NewOutbox starts to send. deliver makes one attempt; it is called without Mu, takes it to
-// note what came of it, and may have it sent Again.
+// NewOutbox returns an Outbox and starts to send its webhooks. deliver makes one attempt. The
+// outbox calls deliver without Mu. deliver takes Mu to record the result, and may call Requeue for
+// another attempt.
 func NewOutbox[T any](core *Core, deliver func(*Webhook[T])) *Outbox[T] {
-	o := &Outbox[T]{core: core, deliver: deliver, flying: map[string]bool{}, mail: make(chan struct{}, 1)}
-	slots := make(chan struct{}, parallel)
-	core.wg.Go(func() { core.loop(o.mail, func() time.Duration { return o.sendDue(slots) }) })
+	o := &Outbox[T]{core: core, deliver: deliver, inFlight: map[string]bool{}, wake: make(chan struct{}, 1)}
+	slots := make(chan struct{}, maxParallel)
+	core.wg.Go(func() { core.runLoop(o.wake, func() time.Duration { return o.sendDue(slots) }) })
 	return o
 }
 
-// Lost says whether a fault loses the next webhook, and counts it.
-func (c *Core) Lost() bool {
-	lost := c.Chance(c.faults.WebhookLost)
+// ShouldDrop reports whether a fault drops the next webhook, and counts a dropped webhook.
+func (c *Core) ShouldDrop() bool {
+	lost := c.Occurs(c.faults.WebhookLost)
 	if lost {
 		c.Counts.Lost++
 	}
 	return lost
 }
 
-// Post queues a webhook with faults applied: it may come late, and twice.
+// Post queues a webhook and applies faults: a fault may delay the webhook or send it twice.
 func (o *Outbox[T]) Post(w Webhook[T]) {
 	w.NotBefore = o.core.Now()
-	if o.core.Chance(o.core.faults.WebhookReordered) {
+	if o.core.Occurs(o.core.faults.WebhookReordered) {
 		o.delay(&w)
 	}
 	o.Queue(&w)
-	if o.core.Chance(o.core.faults.WebhookDuplicated) {
+	if o.core.Occurs(o.core.faults.WebhookDuplicated) {
 		o.core.Counts.Duplicated++
-		again := w
-		o.delay(&again)
-		o.Queue(&again)
+		duplicate := w
+		o.delay(&duplicate)
+		o.Queue(&duplicate)
 	}
 }
 
 func (o *Outbox[T]) delay(w *Webhook[T]) {
-	w.NotBefore, w.Free = o.core.Now().Add(time.Duration(o.core.Rand.Int64N(int64(lateBy)))), true
+	w.NotBefore, w.Unordered = o.core.Now().Add(time.Duration(o.core.Rand.Int64N(int64(maxLateness)))), true
 }
 
-// Queue has a webhook sent after the earlier ones of its job.
+// Queue adds a webhook after the earlier webhooks of its job.
 func (o *Outbox[T]) Queue(w *Webhook[T]) {
 	o.items = append(o.items, w)
-	Poke(o.mail)
+	Wake(o.wake)
 }
 
-// Again has deliver's webhook sent once more, before the later ones of its job.
-func (o *Outbox[T]) Again(w *Webhook[T]) {
-	at := slices.IndexFunc(o.items, func(other *Webhook[T]) bool { return other.Job == w.Job && !other.Free })
-	if at < 0 {
-		at = len(o.items)
+// Requeue queues a webhook of deliver again, before the later webhooks of its job.
+func (o *Outbox[T]) Requeue(w *Webhook[T]) {
+	index := slices.IndexFunc(o.items, func(other *Webhook[T]) bool { return other.Job == w.Job && !other.Unordered })
+	if index < 0 {
+		index = len(o.items)
 	}
-	o.items = slices.Insert(o.items, at, w)
-	Poke(o.mail)
+	o.items = slices.Insert(o.items, index, w)
+	Wake(o.wake)
 }
 
-// Pending is how many are queued or under way.
-func (o *Outbox[T]) Pending() int { return len(o.items) + o.sending }
+// CountPending returns the number of webhooks that are queued or being delivered.
+func (o *Outbox[T]) CountPending() int { return len(o.items) + o.sending }
 
-// Clear forgets what is queued.
+// Clear deletes the queued webhooks.
 func (o *Outbox[T]) Clear() { o.items = nil }
 
-// sendDue sends what is due, and says for how long nothing else will be.
+// sendDue sends the webhooks that are due, and returns the delay until another webhook is due.
 func (o *Outbox[T]) sendDue(slots chan struct{}) time.Duration {
 	for o.core.ctx.Err() == nil {
-		w, wait := o.next()
+		w, wait := o.takeNext()
 		if w == nil {
 			return wait
 		}
@@ -119,70 +121,70 @@ func (o *Outbox[T]) sendDue(slots chan struct{}) time.Duration {
 			o.core.Mu.Lock()
 			defer o.core.Mu.Unlock()
 			o.sending--
-			if !w.Free {
-				delete(o.flying, w.Job)
+			if !w.Unordered {
+				delete(o.inFlight, w.Job)
 			}
-			Poke(o.mail)
+			Wake(o.wake)
 		})
 	}
-	return Idle
+	return IdleDelay
 }
 
-// next takes the first webhook that is due and that no other of its job is before, or says
-// how long to wait.
-func (o *Outbox[T]) next() (*Webhook[T], time.Duration) {
+// takeNext removes and returns the first webhook that is due and has no earlier webhook of its job
+// before it. If there is no such webhook, takeNext returns nil and the time to wait.
+func (o *Outbox[T]) takeNext() (*Webhook[T], time.Duration) {
 	o.core.Mu.Lock()
 	defer o.core.Mu.Unlock()
-	now, wait, before := o.core.Now(), Idle, map[string]bool{}
+	now, wait, queued := o.core.Now(), IdleDelay, map[string]bool{}
 	for i, w := range o.items {
-		held := !w.Free && (before[w.Job] || o.flying[w.Job])
-		if !w.Free {
-			before[w.Job] = true
+		isBlocked := !w.Unordered && (queued[w.Job] || o.inFlight[w.Job])
+		if !w.Unordered {
+			queued[w.Job] = true
 		}
-		if due := w.NotBefore.Sub(now); due > 0 {
-			wait = min(wait, due)
+		if delay := w.NotBefore.Sub(now); delay > 0 {
+			wait = min(wait, delay)
 			continue
 		}
-		if held {
+		if isBlocked {
 			continue
 		}
 		o.items = slices.Delete(o.items, i, i+1)
 		o.sending++
-		if !w.Free {
-			o.flying[w.Job] = true
+		if !w.Unordered {
+			o.inFlight[w.Job] = true
 		}
 		return w, 0
 	}
 	return nil, wait
 }
 
-// Answer is what became of one attempt. Code is 0 when there was no answer.
-type Answer struct {
-	Code         int
-	Sent, Header http.Header
-	Text         string
-	Took         time.Duration
-	Err          error
+// Response is the result of one attempt. Code is 0 if the receiver did not respond.
+type Response struct {
+	Code                  int
+	RequestHeader, Header http.Header
+	Text                  string
+	Duration              time.Duration
+	Err                   error
 }
 
-// Send posts a webhook once, with the headers that sign gives it. Mu is not held.
-func (c *Core) Send(url string, body []byte, sign func(http.Header)) Answer {
+// Send posts a webhook once, with the headers that sign sets. The caller must not hold Mu.
+func (c *Core) Send(url string, body []byte, sign func(http.Header)) Response {
 	ctx, cancel := context.WithTimeout(c.ctx, c.client.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return Answer{Err: err}
+		return Response{Err: err}
 	}
 	sign(req.Header)
-	out, began := Answer{Sent: req.Header}, c.Now()
+	out, start := Response{RequestHeader: req.Header}, c.Now()
 	resp, err := c.client.Do(req)
-	out.Took = c.Now().Sub(began)
+	out.Duration = c.Now().Sub(start)
 	if err != nil {
 		out.Err = err
 		return out
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	out.Code, out.Header, out.Text = resp.StatusCode, resp.Header, string(text)
 	return out
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// log is what was delivered, in order.
+// log holds the delivered webhooks in order.
 type log struct {
 	mu   sync.Mutex
 	said []string
@@ -38,7 +38,7 @@ func newCore(faults control.Faults) *engine.Core {
 	})
 }
 
-// A webhook that is tried again holds back those of its job, and no others.
+// While a webhook is retried, the later webhooks of its job wait. Webhooks of other jobs do not wait.
 func TestOrderOfAJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -49,40 +49,40 @@ func TestOrderOfAJob(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			core.Mu.Lock()
 			defer core.Mu.Unlock()
-			if w.What == "a1" && tries < 3 {
+			if w.Payload == "a1" && tries < 3 {
 				tries++
 				w.NotBefore = core.Now().Add(time.Minute)
-				outbox.Again(w)
+				outbox.Requeue(w)
 				return
 			}
-			got.add(w.What)
+			got.add(w.Payload)
 		})
 		core.Mu.Lock()
 		for _, what := range []string{"a1", "a2", "b1", "a3", "b2"} {
-			outbox.Post(engine.Webhook[string]{Job: what[:1], What: what})
+			outbox.Post(engine.Webhook[string]{Job: what[:1], Payload: what})
 		}
 		core.Mu.Unlock()
 		time.Sleep(time.Hour)
 		core.Mu.Lock()
 		defer core.Mu.Unlock()
-		if diff := cmp.Diff([]string{"b1", "b2", "a1", "a2", "a3"}, got.said); diff != "" || outbox.Pending() != 0 {
-			t.Errorf("%d pending; delivered, want -, got +:\n%s", outbox.Pending(), diff)
+		if diff := cmp.Diff([]string{"b1", "b2", "a1", "a2", "a3"}, got.said); diff != "" || outbox.CountPending() != 0 {
+			t.Errorf("%d pending; delivered, want -, got +:\n%s", outbox.CountPending(), diff)
 		}
 	})
 }
 
-// Faults make webhooks late and double, and the counts are those of what was delivered.
+// Faults delay and duplicate webhooks, and the counters match the deliveries.
 func TestFaultsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		core, got := newCore(control.Faults{WebhookReordered: 0.5, WebhookDuplicated: 0.5, WebhookLost: 0.3}), log{}
 		defer core.Close()
-		outbox := engine.NewOutbox(core, func(w *engine.Webhook[string]) { got.add(w.What) })
+		outbox := engine.NewOutbox(core, func(w *engine.Webhook[string]) { got.add(w.Payload) })
 		const posted = 200
 		core.Mu.Lock()
 		for i := range posted {
-			if !core.Lost() {
-				outbox.Post(engine.Webhook[string]{Job: "a", What: fmt.Sprintf("%03d", i)})
+			if !core.ShouldDrop() {
+				outbox.Post(engine.Webhook[string]{Job: "a", Payload: fmt.Sprintf("%03d", i)})
 			}
 		}
 		counts := core.Counts

@@ -8,15 +8,15 @@ import (
 	"encoding/hex"
 )
 
-// Hex gives random bytes as text.
-func Hex(bytes int) string {
+// RandomHex returns the given number of random bytes as hexadecimal text.
+func RandomHex(bytes int) string {
 	raw := make([]byte, bytes)
 	_, _ = rand.Read(raw) // never fails
 	return hex.EncodeToString(raw)
 }
 
-// UUID gives a random one, of version 4.
-func UUID() string {
+// NewUUID returns a random UUID of version 4.
+func NewUUID() string {
 	raw := make([]byte, 16)
 	_, _ = rand.Read(raw) // never fails
 	raw[6], raw[8] = raw[6]&0x0f|0x40, raw[8]&0x3f|0x80

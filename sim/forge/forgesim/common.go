@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// simulator is what the simulators of all platforms have.
+// simulator is implemented by the simulators of all platforms.
 type simulator interface {
 	Handler() http.Handler
 	Control() http.Handler
@@ -27,7 +27,7 @@ type simulator interface {
 	Close()
 }
 
-// common are the flags that the commands of all simulators have.
+// common holds the flags that the commands of all simulators have.
 type common struct {
 	listen, control, webhookURL, webhookSecretFile, faults string
 	seed                                                   uint64
@@ -36,30 +36,30 @@ type common struct {
 	log *slog.Logger
 }
 
-// texts are where the help of the common flags differs.
-type texts struct {
+// flagTexts holds the parts of the help of the common flags that differ between the commands.
+type flagTexts struct {
 	listen, control       string // default addresses
 	api, secret, injected string // what listens, what the secret is, examples of faults
 }
 
-// flagSet makes the flags of a command out of the common ones, to which the caller adds
-// its own.
-func (c *common) flagSet(command string, say texts, stderr io.Writer) *flag.FlagSet {
+// newFlagSet returns the flag set of a command with the common flags. The caller adds the flags of
+// the command.
+func (c *common) newFlagSet(command string, help flagTexts, stderr io.Writer) *flag.FlagSet {
 	c.log = slog.New(slog.NewTextHandler(stderr, nil))
 	set := flag.NewFlagSet("forgesim "+command, flag.ContinueOnError)
 	set.SetOutput(stderr)
-	set.StringVar(&c.listen, "listen", say.listen, say.api+"; port 0 picks one")
-	set.StringVar(&c.control, "control", say.control, "address of the control API; must be loopback")
-	set.StringVar(&c.webhookURL, "webhook-url", "", "where webhooks go")
-	set.StringVar(&c.webhookSecretFile, "webhook-secret-file", "", "file with "+say.secret)
-	set.StringVar(&c.faults, "faults", "", "faults to inject, such as "+say.injected)
-	set.Uint64Var(&c.seed, "seed", 1, "seed of faults and choices")
-	set.BoolVar(&c.exports, "E", false, "print shell exports with the addresses once ready")
+	set.StringVar(&c.listen, "listen", help.listen, help.api+"; port 0 picks one")
+	set.StringVar(&c.control, "control", help.control, "address of the control API; must be loopback")
+	set.StringVar(&c.webhookURL, "webhook-url", "", "URL that webhooks are sent to")
+	set.StringVar(&c.webhookSecretFile, "webhook-secret-file", "", "file with "+help.secret)
+	set.StringVar(&c.faults, "faults", "", "faults to inject, such as "+help.injected)
+	set.Uint64Var(&c.seed, "seed", 1, "seed of the random source for faults and for the choice of runners")
+	set.BoolVar(&c.exports, "E", false, "print shell exports with the addresses when the simulator is ready")
 	return set
 }
 
-// parse reads flags alone: the commands take no arguments.
-func parse(set *flag.FlagSet, args []string) error {
+// parseFlags parses the flags, and returns an error if there are other arguments.
+func parseFlags(set *flag.FlagSet, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func parse(set *flag.FlagSet, args []string) error {
 	return nil
 }
 
-// read gives what the common flags say of faults and webhooks.
-func (c *common) read() (control.Faults, control.WebhookTarget, error) {
+// readFaultsAndWebhook returns the faults and the webhook target of the common flags.
+func (c *common) readFaultsAndWebhook() (control.Faults, control.WebhookTarget, error) {
 	target := control.WebhookTarget{URL: c.webhookURL}
 	faults, err := parseFaults(c.faults)
 	if err == nil {
@@ -79,7 +79,7 @@ func (c *common) read() (control.Faults, control.WebhookTarget, error) {
 	return faults, target, err
 }
 
-// readSecret reads a file that holds one secret; without a file it is the fallback.
+// readSecret reads a file that holds one secret. If file is empty, it returns the fallback.
 func readSecret(file, fallback string) (string, error) {
 	if file == "" {
 		return fallback, nil
@@ -95,45 +95,45 @@ func readSecret(file, fallback string) (string, error) {
 	return secret, nil
 }
 
-// site is one simulator that is ready to be served.
-type site struct {
+// instance is one simulator that is ready to be served.
+type instance struct {
 	common
 
 	sim  simulator
-	name string // of the platform, for people
-	path string // of the API below its address, for people
-	// serves is who calls, in error texts; default "the API".
-	serves string
-	// begin hears the API's URL before anything is served, and gives the variables
-	// NAME=VALUE that -E tells.
-	begin func(api string) []string
+	name string // name of the platform, for messages
+	path string // path of the API below its address, for messages
+	// callers is who calls the simulator, for error texts; default "the API".
+	callers string
+	// prepare is called with the URL of the API before the simulator is served. It returns the
+	// variables NAME=VALUE that -E prints.
+	prepare func(api string) []string
 }
 
 // runSite starts a simulator and serves it until ctx ends.
 func runSite(
-	ctx context.Context, start func(args []string, stderr io.Writer) (*site, error), args []string, stdout, stderr io.Writer,
+	ctx context.Context, start func(args []string, stderr io.Writer) (*instance, error), args []string, stdout, stderr io.Writer,
 ) int {
-	at, err := start(args, stderr)
+	inst, err := start(args, stderr)
 	if err != nil {
-		return report(stderr, err)
+		return reportError(stderr, err)
 	}
-	defer at.sim.Close()
-	if err := at.serve(ctx, stdout, stderr); err != nil {
-		return report(stderr, err)
+	defer inst.sim.Close()
+	if err := inst.serve(ctx, stdout, stderr); err != nil {
+		return reportError(stderr, err)
 	}
-	if broken := at.sim.Violations(); len(broken) > 0 {
-		printf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(broken), broken[0])
+	if violations := inst.sim.Violations(); len(violations) > 0 {
+		printf(stderr, "forgesim: %d contract violations, the first: %+v\n", len(violations), violations[0])
 		return exitViolation
 	}
 	return exitOK
 }
 
-// serve runs both listeners until ctx ends.
-func (s *site) serve(ctx context.Context, stdout, stderr io.Writer) error {
+// serve serves the API and the control API until ctx ends.
+func (s *instance) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	var config net.ListenConfig
 	api, err := config.Listen(ctx, "tcp", s.listen)
 	if err != nil {
-		return fmt.Errorf("listen for %s: %w", cmp.Or(s.serves, "the API"), err)
+		return fmt.Errorf("listen for %s: %w", cmp.Or(s.callers, "the API"), err)
 	}
 	defer func() { _ = api.Close() }()
 	ctl, err := config.Listen(ctx, "tcp", s.control)
@@ -144,7 +144,7 @@ func (s *site) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	if addr, ok := ctl.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
 		return fmt.Errorf("listen for control: %s is not a loopback address", ctl.Addr())
 	}
-	environment := s.begin("http://" + api.Addr().String())
+	environment := s.prepare("http://" + api.Addr().String())
 	failed := make(chan error, 2)
 	servers := []*http.Server{
 		{Handler: s.sim.Handler(), ReadHeaderTimeout: 10 * time.Second},
@@ -165,7 +165,7 @@ func (s *site) serve(ctx context.Context, stdout, stderr io.Writer) error {
 	case err = <-failed:
 	case <-ctx.Done():
 	}
-	s.sim.Close() // ends held polls, so that Shutdown is quick
+	s.sim.Close() // ends the open polls, so that Shutdown is quick
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for _, server := range servers {

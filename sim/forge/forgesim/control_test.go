@@ -29,9 +29,9 @@ func TestHandlerAnswers(t *testing.T) {
 		"a job":                          {path: "/sim/jobs", body: `{"repo":"demo"}`, want: http.StatusCreated, say: `"status":"queued"`},
 		"faults":                         {path: "/sim/faults", body: `{}`, want: http.StatusNoContent},
 		"a webhook":                      {path: "/sim/webhook", body: `{"url":""}`, want: http.StatusNoContent},
-		"no JSON":                        {path: "/sim/jobs", body: `{`, want: http.StatusBadRequest, say: "read the body"},
+		"no JSON":                        {path: "/sim/jobs", body: `{`, want: http.StatusBadRequest, say: "decode body"},
 		"a field nobody knows":           {path: "/sim/jobs", body: `{"rain":1}`, want: http.StatusBadRequest, say: "rain"},
-		"more than one value":            {path: "/sim/faults", body: `{} {}`, want: http.StatusBadRequest, say: "follows"},
+		"more than one value":            {path: "/sim/faults", body: `{} {}`, want: http.StatusBadRequest, say: "unexpected data"},
 		"too long a body":                {path: "/sim/jobs", body: `{"name":"` + strings.Repeat("x", 5<<20) + `"}`, want: http.StatusBadRequest},
 		"a job that the platform lacks":  {path: "/sim/jobs", body: `{"repo":"none"}`, want: http.StatusUnprocessableEntity, say: "none"},
 		"a workflow":                     {path: "/sim/jobs", body: `{"repo":"demo","workflow":"CI"}`, want: http.StatusUnprocessableEntity},
@@ -49,7 +49,7 @@ func TestHandlerAnswers(t *testing.T) {
 				tc.method = http.MethodPost
 			}
 			got := httptest.NewRecorder()
-			control.Handler(sim, sim.SetWebhook).ServeHTTP(got, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)))
+			control.NewHandler(sim, sim.SetWebhook).ServeHTTP(got, httptest.NewRequest(tc.method, tc.path, strings.NewReader(tc.body)))
 			if got.Code != tc.want || !strings.Contains(got.Body.String(), tc.say) {
 				t.Errorf("answered %d %s, want %d with %q", got.Code, got.Body, tc.want, tc.say)
 			}

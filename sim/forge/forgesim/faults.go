@@ -14,8 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// parseFaults reads name=value pairs; the names are those of control.Faults in
-// JSON, the values probabilities or durations.
+// parseFaults parses pairs name=value with commas. The names are the JSON names of control.Faults.
+// The values are probabilities or durations.
 func parseFaults(text string) (control.Faults, error) {
 	var faults control.Faults
 	fields := map[string]any{}

@@ -21,28 +21,28 @@ const usage = `usage: forgesim COMMAND [options]
 commands:
   github                       serve a simulated GitHub (forgesim github -h)
   gitlab                       serve a simulated GitLab (forgesim gitlab -h)
-  gitlab-runner run-single     stand-in gitlab-runner
+  gitlab-runner run-single     run the simulated gitlab-runner
   buildkite                    serve a simulated Buildkite (forgesim buildkite -h)
-  buildkite-agent start ARGS   stand-in buildkite-agent
+  buildkite-agent start ARGS   run the simulated buildkite-agent
   forgejo                      serve a simulated Forgejo (forgesim forgejo -h)
-  forgejo-runner one-job ARGS  stand-in forgejo-runner
+  forgejo-runner one-job ARGS  run the simulated forgejo-runner
   gitea                        serve a simulated Gitea (forgesim gitea -h)
-  act_runner daemon            stand-in act_runner
-  runner [--root DIR] VERB     stand-in runner: config, config remove, or run
+  act_runner daemon            run the simulated act_runner
+  runner [--root DIR] VERB     run the simulated GitHub runner: config, config remove, or run
   generic                      serve a simulated sender of jobs (forgesim generic -h)
-  generic-job                  do the job of HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL
-  image [--link] DIR           lay out DIR/opt/actions-runner, and the other stand-ins in DIR/usr/bin
+  generic-job                  run the job of HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL
+  image [--link] DIR           write the simulated runners to DIR/opt/actions-runner and DIR/usr/bin
 `
 
-// Exit codes of the simulators and of image; the stand-ins have the codes of what they stand for.
+// Exit codes of the simulators and of image. The simulated runners have the exit codes of the real programs.
 const (
 	exitOK        = 0
 	exitError     = 1
 	exitUsage     = 2
-	exitViolation = 3 // somebody broke the platform's contract while the simulator ran
+	exitViolation = 3 // the platform's contract was violated while the simulator ran
 )
 
-// Run runs one command until it is done or ctx ends, and returns the exit code.
+// Run runs one command until the command or ctx ends, and returns the exit code.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		printf(stderr, "%s", usage)
@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "generic":
 		return runSite(ctx, startGeneric, args[1:], stdout, stderr)
 	case "image":
-		return report(stderr, runImage(args[1:], stderr))
+		return reportError(stderr, runImage(args[1:], stderr))
 	}
 	if code, known := standin.Run(ctx, args, stdout, stderr); known {
 		return code
@@ -73,7 +73,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func printf(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
-func report(stderr io.Writer, err error) int {
+func reportError(stderr io.Writer, err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
@@ -83,9 +83,10 @@ func report(stderr io.Writer, err error) int {
 	}
 }
 
-// standIn is the program of the stand-ins: the one of their own where it is beside this one, since
-// it starts in less time, or else this one, which has them too.
-func standIn() (string, error) {
+// findRunnerProgram returns the path of the program that runs the simulated runners. This is the
+// program standin in the folder of this program if it exists, since it starts faster. Otherwise it
+// is this program, which has the same commands.
+func findRunnerProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
@@ -100,28 +101,28 @@ func standIn() (string, error) {
 func runImage(args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("forgesim image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	link := flags.Bool("link", false, "link to the stand-ins' program instead of copying it")
+	link := flags.Bool("link", false, "link to the program of the simulated runners instead of copying it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() != 1 {
-		return errors.New("image needs one folder")
+		return errors.New("image needs exactly one folder")
 	}
-	program, err := standIn()
+	program, err := findRunnerProgram()
 	if err != nil {
 		return err
 	}
 	if err := simrunner.Layout(flags.Arg(0), program, *link); err != nil {
 		return err
 	}
-	if err := layGitLabRunner(flags.Arg(0)); err != nil {
+	if err := writeGitLabRunner(flags.Arg(0)); err != nil {
 		return err
 	}
-	if err := layBuildkiteAgent(flags.Arg(0)); err != nil {
+	if err := writeBuildkiteAgent(flags.Arg(0)); err != nil {
 		return err
 	}
-	if err := layGiteaRunners(flags.Arg(0)); err != nil {
+	if err := writeGiteaRunners(flags.Arg(0)); err != nil {
 		return err
 	}
-	return layGenericJob(flags.Arg(0))
+	return writeGenericJob(flags.Arg(0))
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitea"
 )
 
-// defaultGiteaToken is the access token when no --token-file is given. It opens nothing but
-// the simulator.
+// defaultGiteaToken is the access token if --token-file is not set. Only the simulator accepts it.
 const defaultGiteaToken = "0123456789abcdef0123456789abcdef01234567"
 
 type giteaFlags struct {
@@ -29,25 +28,25 @@ type giteaFlags struct {
 
 func parseGitea(name string, args []string, stderr io.Writer) (giteaFlags, error) {
 	var f giteaFlags
-	set := f.flagSet(name, texts{
+	set := f.newFlagSet(name, flagTexts{
 		listen: "127.0.0.1:8482", control: "127.0.0.1:8483", api: "address of the instance",
 		secret: "the webhooks' secret", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
-	set.StringVar(&f.url, "url", "", "URL of the instance in links and webhooks (default: that of --listen)")
-	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token to accept")
+	set.StringVar(&f.url, "url", "", "URL of the instance in links and webhooks (default: the address of --listen)")
+	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token that the simulator accepts")
 	set.Var(&f.repositories, "repo", "OWNER/NAME of a repository (repeatable; default: acme/demo)")
-	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job whose runner is silent fails after this (default 10m)")
-	err := parse(set, args) // fills f in: not in the return, which may copy f first
+	set.DurationVar(&f.lost, "lost-timeout", 0, "time without a call of the runner after which its running job fails (default 10m)")
+	err := parseFlags(set, args) // parse fills f: a call in the return statement might run after f is copied
 	return f, err
 }
 
-func (f *giteaFlags) options(forgejo bool) (gitea.Options, error) {
+func (f *giteaFlags) newOptions(forgejo bool) (gitea.Options, error) {
 	opts := gitea.Options{Forgejo: forgejo, Seed: f.seed, Log: f.log, LostTimeout: f.lost}
 	if opts.Repositories = f.repositories; len(opts.Repositories) == 0 {
 		opts.Repositories = []string{"acme/demo"}
 	}
 	var err error
-	if opts.Faults, opts.Webhook, err = f.read(); err != nil {
+	if opts.Faults, opts.Webhook, err = f.readFaultsAndWebhook(); err != nil {
 		return opts, err
 	}
 	token, err := readSecret(f.tokenFile, defaultGiteaToken)
@@ -55,19 +54,19 @@ func (f *giteaFlags) options(forgejo bool) (gitea.Options, error) {
 	return opts, err
 }
 
-// startGitea starts either server.
-func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*site, error) {
+// startGitea returns the function that starts a simulated Gitea or Forgejo.
+func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*instance, error) {
 	title := "Gitea"
 	if forgejo {
 		title = "Forgejo"
 	}
 	name := strings.ToLower(title)
-	return func(args []string, stderr io.Writer) (*site, error) {
+	return func(args []string, stderr io.Writer) (*instance, error) {
 		f, err := parseGitea(name, args, stderr)
 		if err != nil {
 			return nil, err
 		}
-		opts, err := f.options(forgejo)
+		opts, err := f.newOptions(forgejo)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +74,7 @@ func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*site, erro
 		if err != nil {
 			return nil, err
 		}
-		return &site{common: f.common, sim: sim, name: title, begin: func(api string) []string {
+		return &instance{common: f.common, sim: sim, name: title, prepare: func(api string) []string {
 			url, prefix := cmp.Or(f.url, api), strings.ToUpper(title)
 			sim.SetURL(url)
 			return []string{
@@ -85,24 +84,24 @@ func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*site, erro
 	}
 }
 
-// giteaRunnerScript starts a stand-in out of the image that it lies in, wherever that was
-// copied to.
+// giteaRunnerScript starts a simulated runner from the image that contains the script, wherever the
+// image was copied to.
 const giteaRunnerScript = `#!/bin/sh
-# Stand-in for %[1]s.
+# Simulated %[1]s.
 root=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
 exec "$root/opt/actions-runner/bin/Runner.Listener" %[1]s "$@"
 `
 
-// layGiteaRunners writes usr/bin/act_runner and usr/bin/forgejo-runner below root, beside
-// the runner of simrunner.Layout, whose program they share.
-func layGiteaRunners(root string) error {
+// writeGiteaRunners writes usr/bin/act_runner and usr/bin/forgejo-runner below root. The scripts
+// run the program that simrunner.Layout installs.
+func writeGiteaRunners(root string) error {
 	for _, name := range []string{"act_runner", "forgejo-runner"} {
 		path := filepath.Join(root, "usr", "bin", name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("lay out %s: %w", name, err)
+			return fmt.Errorf("write %s: %w", name, err)
 		}
 		if err := os.WriteFile(path, fmt.Appendf(nil, giteaRunnerScript, name), 0o755); err != nil {
-			return fmt.Errorf("lay out %s: %w", name, err)
+			return fmt.Errorf("write %s: %w", name, err)
 		}
 	}
 	return nil

@@ -18,11 +18,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github"
 )
 
-// installationID is the id of the one installation forgesim makes per owner,
-// counted up from here.
-const installationID = 50_000_001
+// firstInstallationID is the id of the first installation. forgesim creates one installation per
+// owner, and the ids count up.
+const firstInstallationID = 50_000_001
 
-// defaultPAT is the token when no --pat-file is given. It opens nothing but the simulator.
+// defaultPAT is the personal access token if --pat-file is not set. Only the simulator accepts it.
 const defaultPAT = "ghp_simulatedpersonalaccesstoken0000000"
 
 type gitHubFlags struct {
@@ -35,7 +35,7 @@ type gitHubFlags struct {
 	pickup, lost                         time.Duration
 }
 
-// list is a flag that may be given several times, or with commas.
+// list is a flag that may be repeated and may hold several values with commas.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
@@ -51,31 +51,31 @@ func (l *list) Set(value string) error {
 
 func parseGitHub(args []string, stderr io.Writer) (gitHubFlags, error) {
 	var f gitHubFlags
-	set := f.flagSet("github", texts{
+	set := f.newFlagSet("github", flagTexts{
 		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the API and the runner service",
 		secret: "the webhook secret", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
 	set.StringVar(&f.url, "url", "",
-		"URL of an Enterprise Server in links and webhooks, without a trailing slash (default: github.com's)")
-	set.StringVar(&f.patFile, "pat-file", "", "file with the personal access token to accept")
+		"URL of an Enterprise Server in links and webhooks, without a trailing slash (default: the URLs of github.com)")
+	set.StringVar(&f.patFile, "pat-file", "", "file with the personal access token that the simulator accepts")
 	set.Int64Var(&f.appID, "app-id", 0, "id of a GitHub App")
 	set.StringVar(&f.appKeyFile, "app-key-file", "", "PEM file with the App's private or public key")
-	set.Var(&f.orgs, "org", "organisation; gets a repository ORG/demo unless --repo names one (repeatable)")
+	set.Var(&f.orgs, "org", "organisation; has a repository ORG/demo unless --repo names a repository of it (repeatable)")
 	set.Var(&f.repos, "repo", "repository OWNER/NAME (repeatable)")
-	set.StringVar(&f.enterprise, "enterprise", "", "slug of an enterprise that holds all organisations")
-	set.DurationVar(&f.pickup, "pickup-timeout", 0, "an offered job returns to the queue after this (default 1m)")
-	set.BoolVar(&f.unlimited, "no-rate-limits", false, "answer any number of calls, as GitHub Enterprise Server does by default")
-	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job of a silent runner fails after this (default 10m)")
-	err := parse(set, args) // fills f in: not in the return, which may copy f first
+	set.StringVar(&f.enterprise, "enterprise", "", "slug of an enterprise that contains all organisations")
+	set.DurationVar(&f.pickup, "pickup-timeout", 0, "time after which an offered job returns to the queue (default 1m)")
+	set.BoolVar(&f.unlimited, "no-rate-limits", false, "allow any number of calls, as GitHub Enterprise Server does by default")
+	set.DurationVar(&f.lost, "lost-timeout", 0, "time without a call of the runner after which its running job fails (default 10m)")
+	err := parseFlags(set, args) // parse fills f: a call in the return statement might run after f is copied
 	return f, err
 }
 
-func startGitHub(args []string, stderr io.Writer) (*site, error) {
+func startGitHub(args []string, stderr io.Writer) (*instance, error) {
 	f, err := parseGitHub(args, stderr)
 	if err != nil {
 		return nil, err
 	}
-	opts, err := f.options()
+	opts, err := f.newOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -83,20 +83,20 @@ func startGitHub(args []string, stderr io.Writer) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{
+	return &instance{
 		common: f.common, sim: sim, name: "GitHub",
-		begin: func(api string) []string { return gitHubEnvironment(api, opts) },
+		prepare: func(api string) []string { return newGitHubEnvironment(api, opts) },
 	}, nil
 }
 
-func (f *gitHubFlags) options() (github.Options, error) {
+func (f *gitHubFlags) newOptions() (github.Options, error) {
 	opts := github.Options{
 		URL: f.url, Enterprise: f.enterprise, Seed: f.seed, Log: f.log,
 		PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
 	}
 	f.addRepos(&opts)
 	var err error
-	if opts.Faults, opts.Webhook, err = f.read(); err != nil {
+	if opts.Faults, opts.Webhook, err = f.readFaultsAndWebhook(); err != nil {
 		return opts, err
 	}
 	token, err := readSecret(f.patFile, defaultPAT)
@@ -107,10 +107,10 @@ func (f *gitHubFlags) options() (github.Options, error) {
 		"repo", "admin:org", "admin:org_hook", "admin:repo_hook", "manage_runners:enterprise",
 	}}}
 	if (f.appID != 0) != (f.appKeyFile != "") {
-		return opts, errors.New("--app-id and --app-key-file go together")
+		return opts, errors.New("--app-id and --app-key-file must be set together")
 	}
 	if f.appID != 0 {
-		opts.App, err = f.app(opts.Repos)
+		opts.App, err = f.newApp(opts.Repos)
 	}
 	return opts, err
 }
@@ -132,8 +132,8 @@ func (f *gitHubFlags) addRepos(opts *github.Options) {
 	}
 }
 
-// app installs the App on every owner with the rights runners need.
-func (f *gitHubFlags) app(repos []github.Repo) (*github.App, error) {
+// newApp returns an App that is installed on every owner with the permissions that runners need.
+func (f *gitHubFlags) newApp(repos []github.Repo) (*github.App, error) {
 	key, err := readPublicKey(f.appKeyFile)
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (f *gitHubFlags) app(repos []github.Repo) (*github.App, error) {
 		}
 		seen[owner] = true
 		app.Installations = append(app.Installations, github.Installation{
-			ID: installationID + int64(len(app.Installations)), Account: owner,
+			ID: firstInstallationID + int64(len(app.Installations)), Account: owner,
 			Permissions: map[string]string{
 				"actions": "read", "administration": "write", "metadata": "read",
 				"organization_self_hosted_runners": "write",
@@ -164,7 +164,7 @@ func readPublicKey(file string) (*rsa.PublicKey, error) {
 	}
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, fmt.Errorf("read App key: %s holds no PEM block", file)
+		return nil, fmt.Errorf("read App key: %s has no PEM block", file)
 	}
 	if key, err := x509.ParsePKCS1PrivateKey(block.Bytes); err == nil {
 		return &key.PublicKey, nil
@@ -179,11 +179,12 @@ func readPublicKey(file string) (*rsa.PublicKey, error) {
 			return public, nil
 		}
 	}
-	return nil, fmt.Errorf("read App key: %s holds no RSA key (PKCS#1, PKCS#8 or PKIX)", file)
+	return nil, fmt.Errorf("read App key: %s has no RSA key (PKCS#1, PKCS#8 or PKIX)", file)
 }
 
-// gitHubEnvironment are the variables of GitHub's own programs, and what names the App.
-func gitHubEnvironment(api string, opts github.Options) []string {
+// newGitHubEnvironment returns the variables of GitHub's own programs, and the variables that
+// identify the App.
+func newGitHubEnvironment(api string, opts github.Options) []string {
 	out := []string{"GITHUB_API_URL=" + api, "GITHUB_SERVER_URL=" + api, "GITHUB_TOKEN=" + opts.PATs[0].Token}
 	if opts.App != nil {
 		out = append(out,

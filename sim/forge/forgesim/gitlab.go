@@ -14,8 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab"
 )
 
-// defaultGitLabToken is the access token when no --token-file is given. It opens nothing
-// but the simulator.
+// defaultGitLabToken is the access token if --token-file is not set. Only the simulator accepts it.
 const defaultGitLabToken = "glpat-simulatedaccesstoken"
 
 type gitLabFlags struct {
@@ -28,20 +27,20 @@ type gitLabFlags struct {
 
 func parseGitLab(args []string, stderr io.Writer) (gitLabFlags, error) {
 	var f gitLabFlags
-	set := f.flagSet("gitlab", texts{
+	set := f.newFlagSet("gitlab", flagTexts{
 		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the instance",
 		secret: "the webhooks' secret token or signing token (whsec_)", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
-	set.StringVar(&f.url, "url", "", "URL of the instance in links and webhooks (default: that of --listen)")
-	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token to accept")
+	set.StringVar(&f.url, "url", "", "URL of the instance in links and webhooks (default: the address of --listen)")
+	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token that the simulator accepts")
 	set.Var(&f.projects, "project", "full path of a project, such as group/project (repeatable; default: gitlab-org/demo)")
-	set.DurationVar(&f.lost, "lost-timeout", 0, "a running job whose runner is silent fails after this (default 1h)")
-	set.DurationVar(&f.timeout, "job-timeout", 0, "a job that runs for longer fails (default 1h)")
-	err := parse(set, args) // fills f in: not in the return, which may copy f first
+	set.DurationVar(&f.lost, "lost-timeout", 0, "time without a call of the runner after which its running job fails (default 1h)")
+	set.DurationVar(&f.timeout, "job-timeout", 0, "time after which a running job fails (default 1h)")
+	err := parseFlags(set, args) // parse fills f: a call in the return statement might run after f is copied
 	return f, err
 }
 
-func (f *gitLabFlags) options() (gitlab.Options, error) {
+func (f *gitLabFlags) newOptions() (gitlab.Options, error) {
 	opts := gitlab.Options{Seed: f.seed, Log: f.log, LostTimeout: f.lost, JobTimeout: f.timeout}
 	if len(f.projects) == 0 {
 		f.projects = list{"gitlab-org/demo"}
@@ -50,7 +49,7 @@ func (f *gitLabFlags) options() (gitlab.Options, error) {
 		opts.Projects = append(opts.Projects, gitlab.Project{Path: path})
 	}
 	var err error
-	if opts.Faults, opts.Webhook, err = f.read(); err != nil {
+	if opts.Faults, opts.Webhook, err = f.readFaultsAndWebhook(); err != nil {
 		return opts, err
 	}
 	token, err := readSecret(f.tokenFile, defaultGitLabToken)
@@ -58,12 +57,12 @@ func (f *gitLabFlags) options() (gitlab.Options, error) {
 	return opts, err
 }
 
-func startGitLab(args []string, stderr io.Writer) (*site, error) {
+func startGitLab(args []string, stderr io.Writer) (*instance, error) {
 	f, err := parseGitLab(args, stderr)
 	if err != nil {
 		return nil, err
 	}
-	opts, err := f.options()
+	opts, err := f.newOptions()
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +70,7 @@ func startGitLab(args []string, stderr io.Writer) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &site{common: f.common, sim: sim, name: "GitLab", begin: func(api string) []string {
+	return &instance{common: f.common, sim: sim, name: "GitLab", prepare: func(api string) []string {
 		url := cmp.Or(f.url, api)
 		sim.SetURL(url)
 		return []string{
@@ -81,24 +80,24 @@ func startGitLab(args []string, stderr io.Writer) (*site, error) {
 	}}, nil
 }
 
-// gitLabRunnerScript starts the stand-in out of the image that it lies in, wherever that
-// was copied to.
+// gitLabRunnerScript starts the simulated runner from the image that contains the script, wherever
+// the image was copied to.
 const gitLabRunnerScript = `#!/bin/sh
-# Stand-in for gitlab-runner.
+# Simulated gitlab-runner.
 root=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
 exec "$root/opt/actions-runner/bin/Runner.Listener" gitlab-runner "$@"
 `
 
-// layGitLabRunner writes usr/bin/gitlab-runner below root, beside the runner of
-// simrunner.Layout, whose program it shares.
-func layGitLabRunner(root string) error {
+// writeGitLabRunner writes usr/bin/gitlab-runner below root. The script runs the program that
+// simrunner.Layout installs.
+func writeGitLabRunner(root string) error {
 	path := filepath.Join(root, "usr", "bin", "gitlab-runner")
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
 		err = os.WriteFile(path, []byte(gitLabRunnerScript), 0o755)
 	}
 	if err != nil {
-		return errors.Join(errors.New("lay out gitlab-runner"), err)
+		return errors.Join(errors.New("write gitlab-runner"), err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func file(t *testing.T, text string) string {
 	return name
 }
 
-// The programs as the demo and the machines start them.
+// The test starts the programs as the demo and the machines do.
 func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 	hooks := githubtest.NewReceiver(t)
@@ -47,7 +47,7 @@ func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 	must(t, err)
 	self, err := os.Executable()
 	must(t, err)
-	runner := func(script string, args ...string) *exec.Cmd { // each has an installation of its own
+	runner := func(script string, args ...string) *exec.Cmd { // each runner has its own installation
 		root := t.TempDir()
 		must(t, simrunner.Layout(root, self, true))
 		return command(t, filepath.Join(root, simrunner.InstallDir, script), args...)
@@ -108,7 +108,7 @@ func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 	if want := 3 * len(state.Jobs); state.Webhooks.Delivered != want {
 		t.Errorf("%d webhooks came, want %d", state.Webhooks.Delivered, want)
 	}
-	first := hooks.Received()[0]
+	first := hooks.Webhooks()[0]
 	must(t, gh.ValidateSignature(first.Header.Get(gh.SHA256SignatureHeader), first.Body, []byte("of the hook")))
 	p.ends(t, 0)
 }
@@ -143,7 +143,7 @@ func TestGitHubWithAppAndViolation(t *testing.T) {
 	}
 }
 
-// registered makes a runner of group acme and returns its token.
+// registered creates a runner of the group acme and returns its token.
 func registered(t *testing.T, base string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/api/v4/user/runners",
@@ -210,7 +210,7 @@ func TestGitLabProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 		}
 	})
 	p.await(t, "all webhooks came", noWebhooksPending)
-	if got := hooks.Received(); len(got) != 12 || got[0].Header.Get("X-Gitlab-Token") != "of the hook" {
+	if got := hooks.Webhooks(); len(got) != 12 || got[0].Header.Get("X-Gitlab-Token") != "of the hook" {
 		t.Errorf("%d webhooks came", len(got))
 	}
 	p.ends(t, 0)
@@ -233,7 +233,7 @@ func TestGenericProcesses(t *testing.T) {
 		t.Errorf("%+v", state)
 	}
 	for i, want := range []string{`"source":"scans"`, `"running"`, `"completed"`} {
-		if got := hooks.Received()[i]; !strings.Contains(string(got.Body), want) || got.Header.Get("Webhook-Signature") == "" {
+		if got := hooks.Webhooks()[i]; !strings.Contains(string(got.Body), want) || got.Header.Get("Webhook-Signature") == "" {
 			t.Errorf("webhook %d says %s", i, got.Body)
 		}
 	}
@@ -245,7 +245,7 @@ func TestGenericProcesses(t *testing.T) {
 	}
 }
 
-// forgesim buildkite tells its addresses and serves until it is told to end.
+// forgesim buildkite prints its addresses and serves until it is stopped.
 func TestBuildkiteProcess(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "BUILDKITE_ORGANIZATION_SLUG", "buildkite", "--organization", "octo", "--queue", "ci,mac",

@@ -64,7 +64,7 @@ type program struct {
 	control *control.Client
 }
 
-// serve serves a simulated platform in a process of its own; last is what it exports last.
+// serve starts a process that serves a simulated platform. last is the last variable that it exports.
 func serve(t *testing.T, last, platform string, args ...string) *program {
 	t.Helper()
 	args = append([]string{platform, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "-E"}, args...)
@@ -86,7 +86,7 @@ func serve(t *testing.T, last, platform string, args ...string) *program {
 	return p
 }
 
-// ends stops the process, which must end with a code.
+// ends stops the process and fails the test unless its exit code is want.
 func (p *program) ends(t *testing.T, want int) {
 	t.Helper()
 	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -119,7 +119,7 @@ func (p *program) await(t *testing.T, what string, cond func(control.State) bool
 	}
 }
 
-// count says whether n jobs have a status.
+// count reports whether n jobs have a status.
 func count(status string, n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
@@ -134,7 +134,7 @@ func count(status string, n int) func(control.State) bool {
 
 func noWebhooksPending(st control.State) bool { return st.Webhooks.Pending == 0 }
 
-// killed has a runner killed in the midst of its job, which must fail, and gives that job.
+// killed kills a runner while it runs its job, and returns the job. The job must fail.
 func (p *program) killed(t *testing.T, run *exec.Cmd) control.Job {
 	t.Helper()
 	before, err := p.control.State(t.Context())
@@ -158,7 +158,7 @@ func TestRefusals(t *testing.T) {
 	must(t, os.WriteFile(empty, nil, 0o600))
 	for name, tc := range map[string]struct {
 		args []string
-		code int // 0 is any but success
+		code int // 0 stands for any code except success
 		says string
 	}{
 		"no command":                      {args: nil, says: "usage"},
@@ -205,7 +205,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An image has the stand-ins, as programs of their own or linked to this one.
+// An image has the simulated runners, as copies of this program or links to it.
 func TestImage(t *testing.T) {
 	t.Parallel()
 	copied, linked := t.TempDir(), t.TempDir()

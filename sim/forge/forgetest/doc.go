@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forgetest is what the test packages of the forge simulators share: it serves a
-// simulator for one test, which fails when the platform's contract is broken, runs
-// stand-in programs inside the test process, and receives webhooks.
+// Package forgetest holds what the test packages of the forge simulators share. It serves a
+// simulator for one test and fails the test if the platform's contract is violated. It also runs
+// simulated runner programs inside the test process, and receives webhooks.
 package forgetest

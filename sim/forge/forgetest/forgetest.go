@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// Simulator is what the simulators of all platforms have.
+// Simulator is implemented by the simulators of all platforms.
 type Simulator interface {
 	control.Simulator
 	Handler() http.Handler
@@ -21,17 +21,18 @@ type Simulator interface {
 	Close()
 }
 
-// Served is a simulator served on loopback.
+// Served is a simulator that a test serves on loopback.
 type Served struct {
 	ControlURL string
 
-	T testing.TB // the test that it is served for
+	T testing.TB // the test that serves the simulator
 
 	sim Simulator
 }
 
-// Serve serves a simulator until the test ends, and gives the URL of its API, without a
-// slash at its end. Violations that are left then fail the test; name is the platform's.
+// Serve serves a simulator until the test ends, and returns the URL of its API without a trailing
+// slash. Violations that remain at the end fail the test. name is the name of the platform in the
+// error messages.
 func Serve(t testing.TB, name string, sim Simulator) (Served, string) {
 	t.Helper()
 	api, ctl := httptest.NewServer(sim.Handler()), httptest.NewServer(sim.Control())
@@ -46,17 +47,17 @@ func Serve(t testing.TB, name string, sim Simulator) (Served, string) {
 	return Served{ControlURL: ctl.URL, T: t, sim: sim}, api.URL
 }
 
-// ExpectViolations takes the violations so far and fails unless there are n.
+// ExpectViolations returns and deletes the violations so far. It fails the test unless there are n.
 func (s *Served) ExpectViolations(t testing.TB, n int) []control.Violation {
 	t.Helper()
-	got := s.sim.TakeViolations()
-	if len(got) != n {
-		t.Fatalf("violations: got %d, want %d: %v", len(got), n, got)
+	violations := s.sim.TakeViolations()
+	if len(violations) != n {
+		t.Fatalf("violations: got %d, want %d: %v", len(violations), n, violations)
 	}
-	return got
+	return violations
 }
 
-// MustQueue adds jobs and fails the test when they are refused.
+// MustQueue queues jobs and fails the test if the simulator rejects them.
 func (s *Served) MustQueue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	jobs, err := s.sim.Queue(spec)
@@ -66,8 +67,9 @@ func (s *Served) MustQueue(spec control.JobSpec) []control.Job {
 	return jobs
 }
 
-// Eventually polls until cond holds; it fails the test after a minute.
-func (s *Served) Eventually(what string, cond func(control.State) bool) control.State {
+// WaitUntil polls the state until cond holds, and returns the state. It fails the test after a
+// minute.
+func (s *Served) WaitUntil(description string, cond func(control.State) bool) control.State {
 	s.T.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -76,7 +78,7 @@ func (s *Served) Eventually(what string, cond func(control.State) bool) control.
 			return state
 		}
 		if time.Now().After(deadline) {
-			s.T.Fatalf("timed out waiting until %s; state: %+v", what, state)
+			s.T.Fatalf("timed out waiting until %s; state: %+v", description, state)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

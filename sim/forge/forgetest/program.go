@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// Program is a stand-in program inside the test process.
+// Program is a simulated program that runs inside the test process.
 type Program struct {
-	Stop func() // as SIGTERM would
+	Stop func() // like SIGTERM
 	done chan int
 	out  lockedBuffer
 }
 
-// Start runs main, which gives the exit code, until it is over or the test ends.
+// Start runs main until main returns or the test ends. main returns the exit code.
 func Start(t testing.TB, main func(ctx context.Context, out io.Writer) int) *Program {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -32,10 +32,10 @@ func Start(t testing.TB, main func(ctx context.Context, out io.Writer) int) *Pro
 	return p
 }
 
-// Wait returns the exit code.
+// Wait waits until the program ends, and returns its exit code.
 func (p *Program) Wait() int { return <-p.done }
 
-// Output is what the program has printed so far.
+// Output returns the program's output so far.
 func (p *Program) Output() string { return p.out.String() }
 
 type lockedBuffer struct {

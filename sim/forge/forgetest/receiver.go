@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Webhook is one delivery as received.
+// Webhook is one received delivery.
 type Webhook struct {
 	Header http.Header
 	Body   []byte
@@ -22,26 +22,26 @@ type Webhook struct {
 type Receiver struct {
 	URL string
 
-	mu     sync.Mutex
-	got    []Webhook
-	answer func(n int, hook Webhook) int
+	mu       sync.Mutex
+	webhooks []Webhook
+	respond  func(n int, hook Webhook) int
 }
 
-// NewReceiver listens for webhooks on loopback. answer gives the status code for the
-// n-th webhook, counted from 1; nil answers 202 to all.
-func NewReceiver(t testing.TB, answer func(n int, hook Webhook) int) *Receiver {
+// NewReceiver starts a webhook receiver on loopback. respond returns the status code for the n-th
+// webhook, counted from 1. If respond is nil, the receiver responds with 202.
+func NewReceiver(t testing.TB, respond func(n int, hook Webhook) int) *Receiver {
 	t.Helper()
-	r := &Receiver{answer: answer}
-	if answer == nil {
-		r.Answer(http.StatusAccepted)
+	r := &Receiver{respond: respond}
+	if respond == nil {
+		r.SetStatus(http.StatusAccepted)
 	}
-	server := httptest.NewServer(http.HandlerFunc(r.take))
+	server := httptest.NewServer(http.HandlerFunc(r.receive))
 	t.Cleanup(server.Close)
 	r.URL = server.URL
 	return r
 }
 
-func (r *Receiver) take(w http.ResponseWriter, req *http.Request) {
+func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
@@ -49,22 +49,22 @@ func (r *Receiver) take(w http.ResponseWriter, req *http.Request) {
 	}
 	hook := Webhook{Header: req.Header, Body: body}
 	r.mu.Lock()
-	r.got = append(r.got, hook)
-	n, answer := len(r.got), r.answer
+	r.webhooks = append(r.webhooks, hook)
+	n, respond := len(r.webhooks), r.respond
 	r.mu.Unlock()
-	w.WriteHeader(answer(n, hook))
+	w.WriteHeader(respond(n, hook))
 }
 
-// Answer sets the status code of later answers.
-func (r *Receiver) Answer(code int) {
+// SetStatus sets the status code of later responses.
+func (r *Receiver) SetStatus(code int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answer = func(int, Webhook) int { return code }
+	r.respond = func(int, Webhook) int { return code }
 }
 
-// Received returns what came so far.
-func (r *Receiver) Received() []Webhook {
+// Webhooks returns the webhooks received so far.
+func (r *Receiver) Webhooks() []Webhook {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.got)
+	return slices.Clone(r.webhooks)
 }

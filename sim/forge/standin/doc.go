@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package standin is the programs that stand in for the platforms' runners in the image of a
-// simulated machine. A thousand of them may share two cores: it imports nothing that takes time
-// when a program starts, and no simulator.
+// Package standin runs the simulated runner programs in the image of a simulated machine. A
+// thousand machines may share two cores, so the package imports no simulator and nothing that slows
+// down the start of a program.
 package standin

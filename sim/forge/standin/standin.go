@@ -18,18 +18,18 @@ import (
 	gitlabrunner "github.com/hyperfleet/hyperfleet/sim/gitlab/simrunner"
 )
 
-// exitUsage is the code for wrong arguments.
+// exitUsage is the exit code for invalid arguments.
 const exitUsage = 2
 
-// Run runs the stand-in that the first argument names until it is done or ctx ends, and returns
-// its exit code; false where there is none of the name.
+// Run runs the simulated program that the first argument names, until the program or ctx ends. It
+// returns the exit code, and false if no program has this name.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (int, bool) {
 	if len(args) == 0 {
 		return exitUsage, false
 	}
 	run := map[string]func(context.Context, []string, io.Writer, io.Writer) int{
-		"runner": gitHub, "gitlab-runner": gitLab, "buildkite-agent": buildkite,
-		"forgejo-runner": gitea, "act_runner": gitea, "generic-job": generic,
+		"runner": runGitHub, "gitlab-runner": runGitLab, "buildkite-agent": runBuildkite,
+		"forgejo-runner": runGitea, "act_runner": runGitea, "generic-job": runGeneric,
 	}[args[0]]
 	if run == nil {
 		return exitUsage, false
@@ -37,8 +37,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (int, boo
 	return run(ctx, args[1:], stdout, stderr), true
 }
 
-// gitHub is the stand-in for GitHub's runner.
-func gitHub(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runGitHub runs the simulated GitHub runner.
+func runGitHub(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := "."
 	if len(args) >= 2 && args[0] == "--root" {
 		root, args = args[1], args[2:]
@@ -47,15 +47,15 @@ func gitHub(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program.Main(ctx, args)
 }
 
-// gitLab is the stand-in for gitlab-runner.
-func gitLab(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runGitLab runs the simulated gitlab-runner.
+func runGitLab(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	program := gitlabrunner.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv}
 	return program.Main(ctx, args)
 }
 
-// buildkite is the stand-in for buildkite-agent. SIGQUIT cancels its job; the signals that end
-// ctx let it finish.
-func buildkite(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runBuildkite runs the simulated buildkite-agent. SIGQUIT cancels its job. The signals that end
+// ctx let the job finish.
+func runBuildkite(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	quit, abort := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
@@ -72,21 +72,21 @@ func buildkite(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	return program.Main(ctx, args)
 }
 
-// gitea is the stand-in for act_runner and forgejo-runner.
-func gitea(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runGitea runs the simulated act_runner and forgejo-runner.
+func runGitea(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	program := gitearunner.Program{Stdout: stdout, Stderr: stderr}
 	return program.Main(ctx, args)
 }
 
-// generic does the job of the environment, as the command of a generic pool does.
-func generic(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// runGeneric runs the job that the environment names, like the command of a generic pool.
+func runGeneric(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
-		_, _ = fmt.Fprintln(stderr, "generic-job takes no arguments: its job is in the environment")
+		_, _ = fmt.Fprintln(stderr, "generic-job takes no arguments: the environment names its job")
 		return exitUsage
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		host = "" // only for people
+		host = "" // the sender uses the name for display only
 	}
 	program := simjob.Program{Stdout: stdout, Stderr: stderr, Getenv: os.Getenv, Host: host}
 	return program.Main(ctx)

@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/standin"
 )
 
-// What a program imports, it sets up when it starts: the simulator of GitHub's API takes longer for
-// that than a job.
+// A program initializes its imports when it starts. The simulator of GitHub's API needs more time for
+// this than a job.
 func TestStandInsImportLittle(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()

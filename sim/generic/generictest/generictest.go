@@ -11,23 +11,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 )
 
-// Defaults that New fills into empty options.
+// Defaults of New for empty options.
 const (
 	Source = "demo"
-	// Secret of webhooks.
+	// Secret is the secret of webhooks.
 	Secret = "whsec_c2VjcmV0IG9mIHRoZSBzaW11bGF0ZWQgc2VuZGVy"
 )
 
-// Server is a sender served on loopback.
+// Server is a sender that a test serves on loopback.
 type Server struct {
 	*generic.Server
 	forgetest.Served
 
-	URL string // of the jobs' commands, without a trailing slash
+	URL string // for the commands of jobs, without a trailing slash
 }
 
-// New starts a sender that stops with the test. Violations that are left at the end fail
-// the test; use ExpectViolations for those a test provokes.
+// New starts a sender that stops with the test. Violations that remain at the end fail the test.
+// Call ExpectViolations for the violations that a test causes.
 func New(t testing.TB, opts generic.Options) *Server {
 	t.Helper()
 	if opts.Webhook.Secret == "" {
@@ -43,7 +43,7 @@ func New(t testing.TB, opts generic.Options) *Server {
 	return s
 }
 
-// Queue adds jobs and fails the test when they are refused.
+// Queue queues jobs and fails the test if the simulator rejects them.
 func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	return s.MustQueue(spec)
@@ -52,12 +52,12 @@ func (s *Server) Queue(spec control.JobSpec) []control.Job {
 // Receiver records webhooks.
 type Receiver = forgetest.Receiver
 
-// Webhook is one delivery as received.
+// Webhook is one received delivery.
 type Webhook = forgetest.Webhook
 
-// NewReceiver listens for webhooks on loopback. answer gives the status code for the
-// n-th webhook, counted from 1; nil answers 202 to all.
-func NewReceiver(t testing.TB, answer func(n int, hook Webhook) int) *Receiver {
+// NewReceiver starts a webhook receiver on loopback. respond returns the status code for the n-th
+// webhook, counted from 1. If respond is nil, the receiver responds with 202.
+func NewReceiver(t testing.TB, respond func(n int, hook Webhook) int) *Receiver {
 	t.Helper()
-	return forgetest.NewReceiver(t, answer)
+	return forgetest.NewReceiver(t, respond)
 }

@@ -19,39 +19,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 )
 
-// Exit codes, beside those of the job's own command.
+// Exit codes in addition to those of the job's own command.
 const (
 	ExitOK = 0
-	// ExitError: the job could not be done.
+	// ExitError means that the job could not be run.
 	ExitError = 70
-	// ExitUsage: the environment is not that of a job.
+	// ExitUsage means that the environment is not that of the job.
 	ExitUsage = 64
-	// ExitStopped: it was told to stop.
+	// ExitStopped means that a signal has stopped the job.
 	ExitStopped = 143
 )
 
 const (
-	callTimeout = 10 * time.Second
-	callTries   = 8
-	callPause   = 100 * time.Millisecond
-	killAfter   = 2 * time.Second
-	maxReply    = 64 << 10
+	callTimeout  = 10 * time.Second
+	callAttempts = 8
+	callDelay    = 100 * time.Millisecond
+	killAfter    = 2 * time.Second
+	maxReply     = 64 << 10
 )
 
 // Program is one run of the command.
 type Program struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
-	// Host is who does the job; it may be empty.
+	// Host is the name of the host that runs the job. It may be empty.
 	Host string
 }
 
-// Main does the job of the environment and returns the exit code. When ctx ends the job
-// is cancelled.
+// Main runs the job that the environment names, and returns the exit code. If ctx ends, Main
+// cancels the job.
 func (p *Program) Main(ctx context.Context) int {
 	id, url := p.Getenv("HYPERFLEET_JOB_ID"), p.Getenv("HYPERFLEET_JOB_URL")
 	if id == "" || url == "" {
-		p.complain("HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL must be set")
+		p.printError("HYPERFLEET_JOB_ID and HYPERFLEET_JOB_URL must be set")
 		return ExitUsage
 	}
 	client := &http.Client{Timeout: callTimeout, Transport: &http.Transport{Proxy: nil}}
@@ -62,16 +62,16 @@ func (p *Program) Main(ctx context.Context) int {
 		return p.fail(err)
 	}
 	if err := p.check(job); err != nil {
-		p.complain(err.Error())
+		p.printError(err.Error())
 		return ExitUsage
 	}
-	// The sender hears of a job that was told to stop, too.
-	tell := context.WithoutCancel(ctx)
-	if err := c.call(tell, http.MethodPost, url+"/started", generic.Started{By: p.Host}, nil); err != nil {
+	// The sender also receives the reports of a job that a signal has stopped.
+	reportCtx := context.WithoutCancel(ctx)
+	if err := c.call(reportCtx, http.MethodPost, url+"/started", generic.StartRequest{By: p.Host}, nil); err != nil {
 		return p.fail(err)
 	}
 	p.printf("job %s (%s) started", job.ID, job.Name)
-	code := p.work(ctx, job)
+	code := p.runJob(ctx, job)
 	conclusion := "success"
 	switch {
 	case ctx.Err() != nil:
@@ -79,28 +79,28 @@ func (p *Program) Main(ctx context.Context) int {
 	case code != ExitOK:
 		conclusion = "failure"
 	}
-	if err := c.call(tell, http.MethodPost, url+"/finished", generic.Finished{Conclusion: conclusion}, nil); err != nil {
+	if err := c.call(reportCtx, http.MethodPost, url+"/finished", generic.FinishRequest{Conclusion: conclusion}, nil); err != nil {
 		return p.fail(err)
 	}
 	p.printf("job %s finished: %s", job.ID, conclusion)
 	return code
 }
 
-// check compares the environment with what the sender knows of the job.
+// check compares the environment with the job of the sender.
 func (p *Program) check(job generic.Job) error {
 	for name, want := range map[string]string{
 		"HYPERFLEET_JOB_ID": job.ID, "HYPERFLEET_JOB_NAME": job.Name, "HYPERFLEET_JOB_SOURCE": job.Source,
 		"HYPERFLEET_JOB_LABELS": strings.Join(job.Labels, ","),
 	} {
 		if got := p.Getenv(name); got != want {
-			return fmt.Errorf("%s is %q, the job's own is %q", name, got, want)
+			return fmt.Errorf("%s is %q, the job has %q", name, got, want)
 		}
 	}
 	return nil
 }
 
-// work does what the job asks for and gives its exit code.
-func (p *Program) work(ctx context.Context, job generic.Job) int {
+// runJob does the work of the job and returns its exit code.
+func (p *Program) runJob(ctx context.Context, job generic.Job) int {
 	if job.Command == "" {
 		select {
 		case <-ctx.Done():
@@ -110,7 +110,7 @@ func (p *Program) work(ctx context.Context, job generic.Job) int {
 	}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", job.Command) // #nosec G204 -- the simulated job's own
 	cmd.Stdout, cmd.Stderr = p.Stdout, p.Stderr
-	// What it has started ends with it.
+	// The signal also ends the processes that the command has started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = killAfter
@@ -122,7 +122,7 @@ func (p *Program) work(ctx context.Context, job generic.Job) int {
 	case errors.As(err, &exit) && exit.ExitCode() > 0:
 		return exit.ExitCode()
 	default:
-		p.complain(err.Error())
+		p.printError(err.Error())
 		return ExitError
 	}
 }
@@ -131,25 +131,24 @@ func (p *Program) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.Stdout, format+"\n", args...)
 }
 
-func (p *Program) complain(message string) {
+func (p *Program) printError(message string) {
 	_, _ = fmt.Fprintf(p.Stderr, "generic-job: %s\n", message)
 }
 
 func (p *Program) fail(err error) int {
-	p.complain(err.Error())
+	p.printError(err.Error())
 	return ExitError
 }
 
-// caller calls the sender of jobs.
+// caller makes calls to the sender of jobs.
 type caller struct{ http *http.Client }
 
-// call makes one call, again and again while the sender cannot be reached or is in
-// trouble.
-func (c caller) call(ctx context.Context, method, url string, body, into any) error {
-	wait := callPause
-	for try := 1; ; try++ {
-		again, err := c.once(ctx, method, url, body, into)
-		if err == nil || !again || try == callTries {
+// call makes one call, and retries it while the sender is unreachable or responds with 5xx.
+func (c caller) call(ctx context.Context, method, url string, body, target any) error {
+	wait := callDelay
+	for attempt := 1; ; attempt++ {
+		canRetry, err := c.callOnce(ctx, method, url, body, target)
+		if err == nil || !canRetry || attempt == callAttempts {
 			return err
 		}
 		select {
@@ -161,15 +160,15 @@ func (c caller) call(ctx context.Context, method, url string, body, into any) er
 	}
 }
 
-// once makes one call; again says that another try may help.
-func (c caller) once(ctx context.Context, method, url string, body, into any) (again bool, err error) {
+// callOnce makes one call. canRetry means that a retry may succeed.
+func (c caller) callOnce(ctx context.Context, method, url string, body, target any) (canRetry bool, err error) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return false, fmt.Errorf("write %s: %w", url, err)
+		return false, fmt.Errorf("encode request to %s: %w", url, err)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(text))
 	if err != nil {
-		return false, fmt.Errorf("make request to %s: %w", url, err)
+		return false, fmt.Errorf("build request to %s: %w", url, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := c.http.Do(req)
@@ -180,15 +179,15 @@ func (c caller) once(ctx context.Context, method, url string, body, into any) (a
 	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 	switch {
 	case err != nil:
-		return true, fmt.Errorf("read reply of %s: %w", url, err)
+		return true, fmt.Errorf("read response of %s: %w", url, err)
 	case resp.StatusCode/100 != 2:
-		again = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented
-		return again, fmt.Errorf("%s %s: %s: %s", method, url, resp.Status, reply)
-	case into == nil:
+		canRetry = resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented
+		return canRetry, fmt.Errorf("%s %s: %s: %s", method, url, resp.Status, reply)
+	case target == nil:
 		return false, nil
 	}
-	if err := json.Unmarshal(reply, into); err != nil {
-		return false, fmt.Errorf("read reply of %s: %w", url, err)
+	if err := json.Unmarshal(reply, target); err != nil {
+		return false, fmt.Errorf("decode response of %s: %w", url, err)
 	}
 	return false, nil
 }

@@ -17,24 +17,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitea/simrunner"
 )
 
-// Defaults that New fills into empty options.
+// Defaults of New for empty options.
 const (
 	Repository   = "acme/shop"
 	Organization = "acme"
 	Token        = "0123456789abcdef0123456789abcdef01234567"
 )
 
-// Server is a simulator served on loopback.
+// Server is a simulator that a test serves on loopback.
 type Server struct {
 	*gitea.Server
 	forgetest.Served
 
-	URL string // without a slash at its end
+	URL string // without a trailing slash
 }
 
-// New starts a simulator that stops with the test. Empty options get one repository
-// Repository and a token Token with the scopes that runners need. Violations that are left
-// at the end fail the test; use ExpectViolations for those a test provokes.
+// New starts a simulator that stops with the test. By default, the simulator has the repository
+// Repository, and the token Token with the scopes that runners need. Violations that remain at the
+// end fail the test. Call ExpectViolations for the violations that a test causes.
 func New(t testing.TB, opts gitea.Options) *Server {
 	t.Helper()
 	if len(opts.Repositories) == 0 {
@@ -53,7 +53,7 @@ func New(t testing.TB, opts gitea.Options) *Server {
 	return s
 }
 
-// Queue adds jobs and fails the test when they are refused.
+// Queue queues jobs and fails the test if the simulator rejects them.
 func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	if spec.Repo == "" {
@@ -62,8 +62,8 @@ func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	return s.MustQueue(spec)
 }
 
-// StartRunner runs the stand-in of Forgejo for the job of that handle, or for any without
-// one.
+// StartRunner runs the simulated forgejo-runner for the job of a handle, or for any job if handle
+// is empty.
 func (s *Server) StartRunner(t testing.TB, uuid, token, handle string, labels ...string) *forgetest.Program {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func (s *Server) StartRunner(t testing.TB, uuid, token, handle string, labels ..
 		args = append(args, "--label", label+":host")
 	}
 	return forgetest.Start(t, func(ctx context.Context, out io.Writer) int {
-		program := simrunner.Program{Stdout: out, Stderr: out, Dir: dir, Fetch: 10 * time.Millisecond}
+		program := simrunner.Program{Stdout: out, Stderr: out, Dir: dir, FetchInterval: 10 * time.Millisecond}
 		return program.Main(ctx, args)
 	})
 }

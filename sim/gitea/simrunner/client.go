@@ -18,7 +18,7 @@ import (
 
 const callTimeout = 30 * time.Second
 
-// task is a job as the server gives it out.
+// task is a job as the server sends it.
 type task struct {
 	ID       string `json:"id"`
 	Workflow []byte `json:"workflowPayload"`
@@ -28,7 +28,7 @@ type task struct {
 	} `json:"context"`
 }
 
-// scripts are those of the steps of the task's one job.
+// scripts returns the scripts of the steps of the task's one job.
 func (t *task) scripts() ([]string, error) {
 	var workflow struct {
 		Jobs map[string]struct {
@@ -58,22 +58,22 @@ func newClient(conn connection) *client {
 	return &client{conn: conn, http: &http.Client{Timeout: callTimeout, Transport: &http.Transport{Proxy: nil}}}
 }
 
-// refusal is an error of the Connect protocol.
-type refusal struct {
+// rpcError is an error of the Connect protocol.
+type rpcError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// Error gives code and message as the real programs print them.
-func (r *refusal) Error() string { return r.Code + ": " + r.Message }
+// Error returns the code and the message in the format of the real programs.
+func (r *rpcError) Error() string { return r.Code + ": " + r.Message }
 
 func isUnregistered(err error) bool {
-	refused, ok := errors.AsType[*refusal](err)
-	return ok && refused.Code == "unauthenticated"
+	rpcErr, ok := errors.AsType[*rpcError](err)
+	return ok && rpcErr.Code == "unauthenticated"
 }
 
 // call makes one call of the RunnerService.
-func (c *client) call(ctx context.Context, method string, body, into any) error {
+func (c *client) call(ctx context.Context, method string, body, target any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("encode request: %w", err)
@@ -93,51 +93,52 @@ func (c *client) call(ctx context.Context, method string, body, into any) error 
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		said := &refusal{Code: "unavailable", Message: resp.Status}
+		rpcErr := &rpcError{Code: "unavailable", Message: resp.Status}
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-		_ = json.Unmarshal(raw, said)
-		return said
+		_ = json.Unmarshal(raw, rpcErr)
+		return rpcErr
 	}
-	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-		return fmt.Errorf("read reply: %w", err)
+	if err := json.NewDecoder(resp.Body).Decode(target); err != nil {
+		return fmt.Errorf("decode response: %w", err)
 	}
 	return nil
 }
 
-// fetch asks for a job; nil without one.
+// fetch requests a job. It returns nil if there is no job.
 func (c *client) fetch(ctx context.Context) (*task, error) {
 	method, body := "FetchTask", map[string]any{"tasksVersion": "0"}
 	if c.conn.handle != "" {
 		method, body["handle"] = "FetchSingleTask", c.conn.handle
 	}
-	var said struct {
+	var response struct {
 		Task *task `json:"task"`
 	}
-	err := c.call(ctx, method, body, &said)
-	return said.Task, err
+	err := c.call(ctx, method, body, &response)
+	return response.Task, err
 }
 
-// update tells the server of a job's state, and gives what the server makes of it.
+// update reports the state of a job, and returns the result that the server has for the job.
 func (c *client) update(ctx context.Context, t *task, result string) (string, error) {
 	state := map[string]any{"id": t.ID, "result": result}
-	if result != resultNone {
+	if result != resultUnspecified {
 		state["stoppedAt"] = time.Now().UTC().Format(time.RFC3339Nano)
 	}
-	var said struct {
+	var response struct {
 		State struct {
 			Result string `json:"result"`
 		} `json:"state"`
 	}
-	err := c.call(ctx, "UpdateTask", map[string]any{"state": state}, &said)
-	return said.State.Result, err
+	err := c.call(ctx, "UpdateTask", map[string]any{"state": state}, &response)
+	return response.State.Result, err
 }
 
-// logs sends lines of a job's log.
-func (c *client) logs(ctx context.Context, t *task, from int, lines []string, last bool) error {
+// sendLog sends lines of a job's log. from is the index of the first line.
+func (c *client) sendLog(ctx context.Context, t *task, offset int, lines []string, last bool) error {
 	rows := make([]map[string]any, 0, len(lines))
 	for _, line := range lines {
 		rows = append(rows, map[string]any{"time": time.Now().UTC().Format(time.RFC3339Nano), "content": line})
 	}
-	var said map[string]any
-	return c.call(ctx, "UpdateLog", map[string]any{"taskId": t.ID, "index": strconv.Itoa(from), "rows": rows, "noMore": last}, &said)
+	var response map[string]any
+	return c.call(ctx, "UpdateLog",
+		map[string]any{"taskId": t.ID, "index": strconv.Itoa(offset), "rows": rows, "noMore": last}, &response)
 }

@@ -18,31 +18,31 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Exit codes of the real ones: a failed job is no failure of the runner.
+// Exit codes of the real programs. A failed job is not a failure of the runner.
 const (
 	ExitSuccess = 0
 	ExitError   = 1
 )
 
-// version the runner claims to be.
+// version is the version that the runner reports.
 const version = "v12.9.0"
 
-// fetchInterval is how often a job is asked for.
+// fetchInterval is the default interval between requests for a job.
 const fetchInterval = 2 * time.Second
 
-// Program is one invocation.
+// Program is one invocation of a runner.
 type Program struct {
 	Stdout io.Writer
 	Stderr io.Writer
-	// Dir is where act_runner's settings are; default the working directory.
+	// Dir is the folder with the settings of act_runner; default: the working directory.
 	Dir string
-	// Fetch is how often a job is asked for; default 2 s.
-	Fetch time.Duration
+	// Fetch is the interval between requests for a job; default 2 s.
+	FetchInterval time.Duration
 
 	writing sync.Mutex
 }
 
-// connection is what a runner connects with.
+// connection holds the settings of a runner.
 type connection struct {
 	Address   string   `json:"address"`
 	UUID      string   `json:"uuid"`
@@ -51,30 +51,30 @@ type connection struct {
 	Labels    []string `json:"labels"`
 	Ephemeral bool     `json:"ephemeral"`
 
-	handle string
-	wait   bool
-	// env is what a job's environment has from the configuration.
+	handle     string
+	shouldWait bool
+	// env holds the variables of the configuration for the environment of jobs.
 	env []string
 }
 
 type list []string
 
-// String joins the list.
+// String returns the items of the list with commas.
 func (l *list) String() string { return strings.Join(*l, ",") }
 
-// Set adds to it.
+// Set appends the items of a value with commas.
 func (l *list) Set(value string) error {
 	*l = append(*l, strings.Split(value, ",")...)
 	return nil
 }
 
-// Main runs "daemon" or "one-job OPTIONS" and returns the exit code. When ctx ends (SIGINT,
-// SIGTERM) a job that runs is cancelled.
+// Main runs "daemon" or "one-job OPTIONS" and returns the exit code. If ctx ends (SIGINT, SIGTERM),
+// Main cancels a running job.
 func (p *Program) Main(ctx context.Context, args []string) int {
-	if p.Fetch <= 0 {
-		p.Fetch = fetchInterval
+	if p.FetchInterval <= 0 {
+		p.FetchInterval = fetchInterval
 	}
-	conn, err := p.read(args)
+	conn, err := p.readConnection(args)
 	if err != nil {
 		_, _ = fmt.Fprintln(p.Stderr, "Error:", err)
 		return ExitError
@@ -82,65 +82,65 @@ func (p *Program) Main(ctx context.Context, args []string) int {
 	return p.run(ctx, conn)
 }
 
-func (p *Program) read(args []string) (connection, error) {
+func (p *Program) readConnection(args []string) (connection, error) {
 	var conn connection
 	if len(args) == 0 {
-		return conn, errors.New("the stand-in knows the commands daemon and one-job only")
+		return conn, errors.New("the simulated runner has only the commands daemon and one-job")
 	}
 	switch args[0] {
 	case "daemon":
-		flags, config := p.flags("daemon")
+		flags, config := p.newFlags("daemon")
 		if err := flags.Parse(args[1:]); err != nil {
 			return conn, fmt.Errorf("parse options: %w", err)
 		}
 		if flags.NArg() > 0 {
 			return conn, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 		}
-		text, err := os.ReadFile(p.path(".runner"))
+		text, err := os.ReadFile(p.resolvePath(".runner"))
 		if err != nil {
 			p.log("error", "registration file not found, please register the runner first")
-			return conn, fmt.Errorf("read the registration: %w", err)
+			return conn, fmt.Errorf("read registration: %w", err)
 		}
 		if err := json.Unmarshal(text, &conn); err != nil {
 			return conn, fmt.Errorf("failed to load registration file: %w", err)
 		}
 		if !conn.Ephemeral {
-			return conn, errors.New("the stand-in runs ephemeral runners only")
+			return conn, errors.New("the simulated runner must be ephemeral")
 		}
-		conn.wait = true
+		conn.shouldWait = true
 		err = conn.configure(*config)
 		return conn, err
 	case "one-job":
-		return p.options(args[1:])
+		return p.parseOptions(args[1:])
 	default:
 		return conn, fmt.Errorf("unknown command %q", args[0])
 	}
 }
 
-func (p *Program) path(name string) string {
+func (p *Program) resolvePath(name string) string {
 	if p.Dir == "" {
 		return name
 	}
 	return p.Dir + "/" + name
 }
 
-func (p *Program) options(args []string) (connection, error) {
+func (p *Program) parseOptions(args []string) (connection, error) {
 	var (
 		conn   connection
 		labels list
-		from   string
+		offset string
 	)
-	flags, config := p.flags("one-job")
+	flags, config := p.newFlags("one-job")
 	flags.StringVar(&conn.Address, "url", "", "URL of the server")
 	flags.StringVar(&conn.UUID, "uuid", "", "UUID of the runner")
-	flags.StringVar(&from, "token-url", "", "where the token is, such as file:/etc/token")
+	flags.StringVar(&offset, "token-url", "", "URL of the token, such as file:/etc/token")
 	flags.Var(&labels, "label", "label of the runner (repeatable)")
 	flags.StringVar(&conn.handle, "handle", "", "handle of the job to run")
-	flags.BoolVar(&conn.wait, "wait", false, "wait for a job")
+	flags.BoolVar(&conn.shouldWait, "wait", false, "wait for a job")
 	if err := flags.Parse(args); err != nil {
 		return conn, fmt.Errorf("parse options: %w", err)
 	}
-	file, ok := strings.CutPrefix(from, "file:")
+	file, ok := strings.CutPrefix(offset, "file:")
 	if flags.NArg() > 0 || conn.Address == "" || conn.UUID == "" || !ok {
 		return conn, errors.New("invalid configuration: `url`, `uuid` or `token-url` is empty, or an argument is unexpected")
 	}
@@ -153,17 +153,17 @@ func (p *Program) options(args []string) (connection, error) {
 	return conn, err
 }
 
-// flags are those that both commands have.
-func (p *Program) flags(command string) (*flag.FlagSet, *string) {
+// newFlags returns the flags that both commands have.
+func (p *Program) newFlags(command string) (*flag.FlagSet, *string) {
 	flags := flag.NewFlagSet(command, flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
 	config := flags.String("config", "", "configuration of the runner")
 	return flags, config
 }
 
-// configure reads what the stand-in knows of a configuration: variables for jobs, and the
-// cache server that actions/cache is told of (config.example.yaml of act_runner). With
-// Forgejo such a server has a secret.
+// configure reads the part of a configuration that the simulated runner supports: the variables for
+// jobs, and the URL of the cache server for actions/cache (config.example.yaml of act_runner). With
+// Forgejo, a cache server also needs a secret, so configure returns an error.
 func (c *connection) configure(path string) error {
 	if path == "" {
 		return nil
@@ -229,15 +229,15 @@ func (p *Program) run(ctx context.Context, conn connection) int {
 			}
 		}
 		if task != nil {
-			p.work(ctx, c, task)
+			p.runTask(ctx, c, task)
 			p.log("info", "single task poller is shutting down")
 			return ExitSuccess
 		}
-		if !conn.wait {
+		if !conn.shouldWait {
 			return ExitError
 		}
 		select {
-		case <-time.After(p.Fetch):
+		case <-time.After(p.FetchInterval):
 		case <-ctx.Done():
 			p.log("info", "single task poller is shutting down")
 			return ExitSuccess
@@ -245,7 +245,7 @@ func (p *Program) run(ctx context.Context, conn connection) int {
 	}
 }
 
-// log writes a line as the real ones do.
+// log prints a line in the format of the real programs.
 func (p *Program) log(level, message string, fields ...string) {
 	line := fmt.Appendf(nil, "time=%q level=%s msg=%q", time.Now().Format(time.RFC3339), level, message)
 	for i := 0; i+1 < len(fields); i += 2 {

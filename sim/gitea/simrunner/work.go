@@ -15,37 +15,37 @@ import (
 	"time"
 )
 
-// Results of a task, in the words of the protocol.
+// Results of a task in the protocol.
 const (
-	resultNone      = "RESULT_UNSPECIFIED"
-	resultSuccess   = "RESULT_SUCCESS"
-	resultFailure   = "RESULT_FAILURE"
-	resultCancelled = "RESULT_CANCELLED"
+	resultUnspecified = "RESULT_UNSPECIFIED"
+	resultSuccess     = "RESULT_SUCCESS"
+	resultFailure     = "RESULT_FAILURE"
+	resultCancelled   = "RESULT_CANCELLED"
 )
 
 const (
-	// reportTries of the last word on a job.
-	reportTries = 5
-	reportPause = time.Second
+	// reportAttempts is the number of attempts to report the end of a job.
+	reportAttempts = 5
+	reportDelay    = time.Second
 )
 
 var errCancelled = errors.New("cancelled by the server")
 
-// work runs one job and reports it.
-func (p *Program) work(ctx context.Context, c *client, t *task) {
-	finish := context.WithoutCancel(ctx) // a signal must not leave a job taken and forgotten
+// runTask runs one job and reports it.
+func (p *Program) runTask(ctx context.Context, c *client, t *task) {
+	reportCtx := context.WithoutCancel(ctx) // a signal must not end the calls of an accepted job
 	p.log("info", fmt.Sprintf("task %s repo is %s %s %s", t.ID, t.Context.Repository, t.Context.ActionsURL, c.conn.Address))
-	inner, cancel := context.WithCancelCause(ctx)
+	jobCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	reported := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(reported)
-		p.report(inner, cancel, c, t)
+		defer close(done)
+		p.reportProgress(jobCtx, cancel, c, t)
 	}()
-	lines, err := p.scripts(inner, c, t)
-	cause := context.Cause(inner)
+	lines, err := p.runScripts(jobCtx, c, t)
+	cause := context.Cause(jobCtx)
 	cancel(nil)
-	<-reported
+	<-done
 	result := resultSuccess
 	switch {
 	case cause != nil:
@@ -55,28 +55,29 @@ func (p *Program) work(ctx context.Context, c *client, t *task) {
 		lines = append(lines, "::error::"+err.Error())
 	}
 	if errors.Is(cause, errCancelled) {
-		return // the server knows
+		return // the server has ended the job
 	}
-	if err := c.logs(finish, t, 0, lines, true); err != nil {
+	if err := c.sendLog(reportCtx, t, 0, lines, true); err != nil {
 		p.log("warning", "ReportLog error: "+err.Error())
 	}
-	for try := 1; ; try++ {
-		if _, err = c.update(finish, t, result); err == nil || try == reportTries {
+	for attempt := 1; ; attempt++ {
+		if _, err = c.update(reportCtx, t, result); err == nil || attempt == reportAttempts {
 			return
 		}
 		p.log("warning", "ReportState error: "+err.Error())
-		time.Sleep(reportPause)
+		time.Sleep(reportDelay)
 	}
 }
 
-// report keeps the job alive, and stops it when the server says so. A server that cancels a
-// job removes its ephemeral runner with it, and knows neither then.
-func (p *Program) report(ctx context.Context, stop context.CancelCauseFunc, c *client, t *task) {
-	tick := time.NewTicker(p.Fetch)
+// reportProgress renews the job at an interval, and calls stop if the server has ended the job. A
+// server that cancels a job also deletes its ephemeral runner, so the next call fails because the
+// runner is unknown.
+func (p *Program) reportProgress(ctx context.Context, stop context.CancelCauseFunc, c *client, t *task) {
+	tick := time.NewTicker(p.FetchInterval)
 	defer tick.Stop()
 	for {
-		result, err := c.update(ctx, t, resultNone)
-		if isUnregistered(err) || err == nil && result != resultNone && result != "" {
+		result, err := c.update(ctx, t, resultUnspecified)
+		if isUnregistered(err) || err == nil && result != resultUnspecified && result != "" {
 			stop(errCancelled)
 			return
 		}
@@ -88,8 +89,8 @@ func (p *Program) report(ctx context.Context, stop context.CancelCauseFunc, c *c
 	}
 }
 
-// scripts runs the steps of a job, one after the other, and gives what they print.
-func (p *Program) scripts(ctx context.Context, c *client, t *task) ([]string, error) {
+// runScripts runs the scripts of a job one after the other, and returns the lines of their output.
+func (p *Program) runScripts(ctx context.Context, c *client, t *task) ([]string, error) {
 	scripts, err := t.scripts()
 	if err != nil {
 		return nil, err

@@ -19,44 +19,43 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 )
 
-// Defaults that New fills into empty options.
+// Defaults of New for empty options.
 const (
 	Repo = "octo-org/octo-repo"
 	Org  = "octo-org"
 	PAT  = "ghp_simulatedpersonalaccesstoken0000000"
 )
 
-// costly is what servers of one test binary share: it is read-only, and making
-// it anew takes a second under the race detector.
-type costly struct {
+// sharedParts are read-only values that the servers of one test binary share. Creating them takes a
+// second with the race detector.
+type sharedParts struct {
 	spec *github.Spec
 	key  *rsa.PrivateKey
 }
 
-var shared = sync.OnceValues(func() (costly, error) { //nolint:gochecknoglobals // read-only, made once
+var loadSharedParts = sync.OnceValues(func() (sharedParts, error) { //nolint:gochecknoglobals // read-only, created once
 	spec, err := github.LoadSpec()
 	if err != nil {
-		return costly{}, fmt.Errorf("load the description: %w", err)
+		return sharedParts{}, fmt.Errorf("load description: %w", err)
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return costly{}, fmt.Errorf("make the runners' key: %w", err)
+		return sharedParts{}, fmt.Errorf("create the runners' key: %w", err)
 	}
-	return costly{spec, key}, nil
+	return sharedParts{spec, key}, nil
 })
 
-// Server is a simulator served on loopback.
+// Server is a simulator that a test serves on loopback.
 type Server struct {
 	*github.Server
 	forgetest.Served
 
-	URL string // API and runner service, without a trailing slash
+	URL string // of the API and the runner service, without a trailing slash
 }
 
-// New starts a simulator that stops with the test. Empty options get one
-// repository Repo and a classic token PAT with all the scopes runners need.
-// Violations that are left at the end fail the test; use ExpectViolations for
-// those a test provokes.
+// New starts a simulator that stops with the test. By default, the simulator has the repository
+// Repo and the classic token PAT with all scopes that runners need. Violations that remain at the
+// end fail the test. Call ExpectViolations for the violations that a test causes.
 func New(t testing.TB, opts github.Options) *Server {
 	t.Helper()
 	if len(opts.Repos) == 0 {
@@ -67,7 +66,7 @@ func New(t testing.TB, opts github.Options) *Server {
 			Token: PAT, Scopes: []string{"repo", "admin:org", "admin:org_hook", "manage_runners:enterprise"},
 		}}
 	}
-	parts, err := shared()
+	parts, err := loadSharedParts()
 	if err != nil {
 		t.Fatalf("start simulated GitHub: %v", err)
 	}
@@ -86,7 +85,7 @@ func New(t testing.TB, opts github.Options) *Server {
 	return s
 }
 
-// Queue adds jobs and fails the test when they are refused.
+// Queue queues jobs and fails the test if the simulator rejects them.
 func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	if spec.Repo == "" {
@@ -95,11 +94,11 @@ func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	return s.MustQueue(spec)
 }
 
-// Runner is a stand-in runner inside the test process.
+// Runner is a simulated runner inside the test process.
 type Runner = forgetest.Program
 
-// StartRunner runs the stand-in runner with arguments such as "run",
-// "--jitconfig", BLOB in a folder of its own.
+// StartRunner runs the simulated runner with arguments such as "run", "--jitconfig", BLOB in the
+// folder dir.
 func StartRunner(t testing.TB, dir string, args ...string) *Runner {
 	t.Helper()
 	return forgetest.Start(t, func(ctx context.Context, out io.Writer) int {
@@ -114,10 +113,10 @@ func StartRunner(t testing.TB, dir string, args ...string) *Runner {
 // Receiver records webhooks.
 type Receiver = forgetest.Receiver
 
-// Webhook is one delivery as received.
+// Webhook is one received delivery.
 type Webhook = forgetest.Webhook
 
-// NewReceiver listens for webhooks on loopback and answers 202.
+// NewReceiver starts a webhook receiver on loopback that responds with 202.
 func NewReceiver(t testing.TB) *Receiver {
 	t.Helper()
 	return forgetest.NewReceiver(t, nil)

@@ -12,18 +12,18 @@ import (
 	"math/big"
 )
 
-// Names of the files of a configured runner, also the keys of a JIT blob.
+// Names of the files of a configured runner. They are also the keys of a just-in-time config.
 const (
 	FileRunner      = ".runner"
 	FileCredentials = ".credentials"
 	FileRSAParams   = ".credentials_rsaparams"
 )
 
-// maxBlob bounds an encoded JIT blob; GitHub's are about 5 kB.
+// maxBlob is the maximum size of an encoded just-in-time config in bytes. GitHub's are about 5 kB.
 const maxBlob = 64 << 10
 
-// RunnerFile is `.runner`: who the runner is. All values are strings, as in
-// GitHub's JIT configurations.
+// RunnerFile is the file `.runner`, which identifies the runner. All values are strings, as in
+// GitHub's just-in-time configs.
 type RunnerFile struct {
 	AgentID       string `json:"AgentId"`
 	AgentName     string `json:"AgentName"`
@@ -38,8 +38,8 @@ type RunnerFile struct {
 	ServerURLV2   string `json:"ServerUrlV2"`
 }
 
-// CredentialsFile is `.credentials`: where a runner trades a signed assertion
-// for an access token.
+// CredentialsFile is the file `.credentials`. It names the URL at which a runner exchanges a signed
+// assertion for an access token.
 type CredentialsFile struct {
 	Scheme string          `json:"Scheme"`
 	Data   CredentialsData `json:"Data"`
@@ -52,8 +52,8 @@ type CredentialsData struct {
 	RequireFips      string `json:"RequireFipsCryptography"`
 }
 
-// RSAParamsFile is `.credentials_rsaparams`: the runner's private key, each
-// number in base64, big endian.
+// RSAParamsFile is the file `.credentials_rsaparams`, which holds the runner's private key. Each
+// number is in base64, big endian.
 type RSAParamsFile struct {
 	D        string `json:"d"`
 	DP       string `json:"dp"`
@@ -65,20 +65,20 @@ type RSAParamsFile struct {
 	Q        string `json:"q"`
 }
 
-// Config is everything a configured runner knows.
+// Config is the complete configuration of a runner.
 type Config struct {
 	Runner      RunnerFile
 	Credentials CredentialsFile
 	RSA         RSAParamsFile
 }
 
-// Files returns the configuration as the three files a runner keeps.
-func (c Config) Files() (map[string][]byte, error) {
+// EncodeFiles encodes the configuration as the three files of a runner, by name.
+func (c Config) EncodeFiles() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for name, part := range map[string]any{
+	for name, section := range map[string]any{
 		FileRunner: c.Runner, FileCredentials: c.Credentials, FileRSAParams: c.RSA,
 	} {
-		text, err := json.Marshal(part)
+		text, err := json.Marshal(section)
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", name, err)
 		}
@@ -87,34 +87,34 @@ func (c Config) Files() (map[string][]byte, error) {
 	return files, nil
 }
 
-// ParseFiles is the inverse of Files.
+// ParseFiles is the inverse of EncodeFiles.
 func ParseFiles(files map[string][]byte) (Config, error) {
 	var c Config
-	for name, part := range map[string]any{
+	for name, section := range map[string]any{
 		FileRunner: &c.Runner, FileCredentials: &c.Credentials, FileRSAParams: &c.RSA,
 	} {
 		text, ok := files[name]
 		if !ok {
-			return Config{}, fmt.Errorf("read the runner configuration: %s is missing", name)
+			return Config{}, fmt.Errorf("parse runner configuration: %s is missing", name)
 		}
-		if err := json.Unmarshal(text, part); err != nil {
+		if err := json.Unmarshal(text, section); err != nil {
 			return Config{}, fmt.Errorf("parse %s: %w", name, err)
 		}
 	}
 	if c.Runner.ServerURL == "" || c.Credentials.Data.ClientID == "" {
-		return Config{}, errors.New("read the runner configuration: server URL or client id is empty")
+		return Config{}, errors.New("parse runner configuration: server URL or client id is empty")
 	}
 	return c, nil
 }
 
-// EncodeJIT packs the configuration the way GitHub's encoded_jit_config is
-// packed: base64 of a JSON object that maps file names to base64 contents.
+// EncodeJIT encodes the configuration in the format of GitHub's encoded_jit_config: base64 of a
+// JSON object that maps file names to contents in base64.
 func EncodeJIT(c Config) (string, error) {
-	files, err := c.Files()
+	files, err := c.EncodeFiles()
 	if err != nil {
 		return "", err
 	}
-	text, err := json.Marshal(files) // []byte values are written as base64
+	text, err := json.Marshal(files) // encodes []byte values as base64
 	if err != nil {
 		return "", fmt.Errorf("encode JIT configuration: %w", err)
 	}
@@ -124,7 +124,7 @@ func EncodeJIT(c Config) (string, error) {
 // DecodeJIT is the inverse of EncodeJIT. The blob is untrusted.
 func DecodeJIT(blob string) (Config, error) {
 	if len(blob) > maxBlob {
-		return Config{}, fmt.Errorf("decode JIT configuration: %d bytes, at most %d", len(blob), maxBlob)
+		return Config{}, fmt.Errorf("decode JIT configuration: it has %d bytes, want at most %d", len(blob), maxBlob)
 	}
 	text, err := base64.StdEncoding.DecodeString(blob)
 	if err != nil {
@@ -137,35 +137,35 @@ func DecodeJIT(blob string) (Config, error) {
 	return ParseFiles(files)
 }
 
-// RSAParams writes a private key of two primes as `.credentials_rsaparams` has it.
-func RSAParams(key *rsa.PrivateKey) RSAParamsFile {
-	enc := func(n *big.Int) string { return base64.StdEncoding.EncodeToString(n.Bytes()) }
+// NewRSAParams returns the content of `.credentials_rsaparams` for a private key of two primes.
+func NewRSAParams(key *rsa.PrivateKey) RSAParamsFile {
+	encode := func(n *big.Int) string { return base64.StdEncoding.EncodeToString(n.Bytes()) }
 	return RSAParamsFile{
-		D: enc(key.D), DP: enc(key.Precomputed.Dp), DQ: enc(key.Precomputed.Dq),
-		Exponent: enc(big.NewInt(int64(key.E))), InverseQ: enc(key.Precomputed.Qinv),
-		Modulus: enc(key.N), P: enc(key.Primes[0]), Q: enc(key.Primes[1]),
+		D: encode(key.D), DP: encode(key.Precomputed.Dp), DQ: encode(key.Precomputed.Dq),
+		Exponent: encode(big.NewInt(int64(key.E))), InverseQ: encode(key.Precomputed.Qinv),
+		Modulus: encode(key.N), P: encode(key.Primes[0]), Q: encode(key.Primes[1]),
 	}
 }
 
-// Key is the inverse of RSAParams.
-func (f RSAParamsFile) Key() (*rsa.PrivateKey, error) {
-	var bad error
-	dec := func(s string) *big.Int {
+// DecodeKey is the inverse of NewRSAParams. It validates the key.
+func (f RSAParamsFile) DecodeKey() (*rsa.PrivateKey, error) {
+	var decodeErr error
+	decode := func(s string) *big.Int {
 		raw, err := base64.StdEncoding.DecodeString(s)
 		if err != nil || len(raw) == 0 || len(raw) > 1024 {
-			bad = errors.New("parse .credentials_rsaparams: not a base64 number")
+			decodeErr = errors.New("parse .credentials_rsaparams: a value is not a base64 number")
 			return big.NewInt(0)
 		}
 		return new(big.Int).SetBytes(raw)
 	}
-	e := dec(f.Exponent)
+	e := decode(f.Exponent)
 	key := &rsa.PrivateKey{
-		PublicKey: rsa.PublicKey{N: dec(f.Modulus), E: int(e.Int64())},
-		D:         dec(f.D),
-		Primes:    []*big.Int{dec(f.P), dec(f.Q)},
+		PublicKey: rsa.PublicKey{N: decode(f.Modulus), E: int(e.Int64())},
+		D:         decode(f.D),
+		Primes:    []*big.Int{decode(f.P), decode(f.Q)},
 	}
-	if bad != nil || !e.IsInt64() {
-		return nil, errors.Join(bad, errors.New("parse .credentials_rsaparams: bad exponent or number"))
+	if decodeErr != nil || !e.IsInt64() {
+		return nil, errors.Join(decodeErr, errors.New("parse .credentials_rsaparams: the exponent or a number is invalid"))
 	}
 	if err := key.Validate(); err != nil {
 		return nil, fmt.Errorf("check .credentials_rsaparams: %w", err)

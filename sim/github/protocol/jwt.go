@@ -15,19 +15,19 @@ import (
 	"strings"
 )
 
-// Claims are the claims of a JSON web token used here and by GitHub Apps.
-// Issuer is kept raw: GitHub Apps send a number or a client id.
+// Claims are the claims of a JSON web token of a runner or a GitHub App. Issuer is raw JSON,
+// because GitHub Apps send a number or a client id.
 type Claims struct {
 	Issuer    json.RawMessage `json:"iss,omitempty"`
 	Subject   string          `json:"sub,omitempty"`
 	Audience  string          `json:"aud,omitempty"`
 	IssuedAt  json.Number     `json:"iat,omitempty"`
-	Expires   json.Number     `json:"exp,omitempty"`
+	ExpiresAt json.Number     `json:"exp,omitempty"`
 	TokenUUID string          `json:"jti,omitempty"`
 }
 
-// ErrToken says that a text is no RS256 token of the expected key.
-var ErrToken = errors.New("JSON web token could not be decoded")
+// ErrInvalidToken is the error for a text that is not an RS256 token of the expected key.
+var ErrInvalidToken = errors.New("JSON web token could not be decoded")
 
 // IssuerText returns the issuer without quotes.
 func (c Claims) IssuerText() string { return strings.Trim(string(c.Issuer), `"`) }
@@ -48,42 +48,43 @@ func Sign(key *rsa.PrivateKey, claims Claims) (string, error) {
 	return signed + "." + enc.EncodeToString(sig), nil
 }
 
-// ParseClaims reads the claims without checking the signature.
+// ParseClaims parses the claims of a token. It does not verify the signature.
 func ParseClaims(token string) (Claims, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || strings.ContainsAny(token, "\r\n") {
-		return Claims{}, ErrToken
+		return Claims{}, ErrInvalidToken
 	}
 	var header struct {
 		Alg string `json:"alg"`
 	}
 	var claims Claims
-	for part, into := range map[string]any{parts[0]: &header, parts[1]: &claims} {
-		raw, err := base64.RawURLEncoding.Strict().DecodeString(part)
-		if err != nil || json.Unmarshal(raw, into) != nil {
-			return Claims{}, ErrToken
+	for section, target := range map[string]any{parts[0]: &header, parts[1]: &claims} {
+		raw, err := base64.RawURLEncoding.Strict().DecodeString(section)
+		if err != nil || json.Unmarshal(raw, target) != nil {
+			return Claims{}, ErrInvalidToken
 		}
 	}
 	if header.Alg != "RS256" {
-		return Claims{}, ErrToken
+		return Claims{}, ErrInvalidToken
 	}
 	return claims, nil
 }
 
-// Verify checks an RS256 signature and returns the claims. Times are not checked.
+// Verify verifies the RS256 signature of a token and returns its claims. It does not check the
+// times.
 func Verify(key *rsa.PublicKey, token string) (Claims, error) {
 	claims, err := ParseClaims(token)
 	if err != nil {
 		return Claims{}, err
 	}
-	cut := strings.LastIndexByte(token, '.')
-	sig, err := base64.RawURLEncoding.Strict().DecodeString(token[cut+1:])
+	dot := strings.LastIndexByte(token, '.')
+	sig, err := base64.RawURLEncoding.Strict().DecodeString(token[dot+1:])
 	if err != nil {
-		return Claims{}, ErrToken
+		return Claims{}, ErrInvalidToken
 	}
-	sum := sha256.Sum256([]byte(token[:cut]))
+	sum := sha256.Sum256([]byte(token[:dot]))
 	if err := rsa.VerifyPKCS1v15(key, crypto.SHA256, sum[:], sig); err != nil {
-		return Claims{}, ErrToken
+		return Claims{}, ErrInvalidToken
 	}
 	return claims, nil
 }

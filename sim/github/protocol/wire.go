@@ -7,16 +7,16 @@ import "time"
 
 // Paths of the private protocol, below the server's address.
 const (
-	PathRegister = "/sim/runner/register" // POST RegisterRequest -> Config as JITReply
+	PathRegister = "/sim/runner/register" // POST RegisterRequest -> RegisterResponse
 	PathRemove   = "/sim/runner/remove"   // POST RemoveRequest -> 204
-	PathToken    = "/sim/runner/token"    // POST TokenRequest -> TokenReply
-	PathSessions = "/sim/runner/sessions" // POST -> SessionReply; DELETE PathSessions/{id} -> 204
-	PathMessages = "/sim/runner/messages" // GET ?session= -> Message, or 204 when nothing came
+	PathToken    = "/sim/runner/token"    // POST TokenRequest -> TokenResponse
+	PathSessions = "/sim/runner/sessions" // POST -> SessionResponse; DELETE PathSessions/{id} -> 204
+	PathMessages = "/sim/runner/messages" // GET ?session= -> Message, or 204 if there is no job
 	PathJobs     = "/sim/runner/jobs"     // POST PathJobs/{id}/{acquire|renew|finish} with JobRequest
 )
 
-// RegisterRequest is what `config.sh` sends. The registration token travels in
-// the Authorization header as "RemoteAuth TOKEN".
+// RegisterRequest is the request of `config.sh`. The registration token is in the Authorization
+// header as "RemoteAuth TOKEN".
 type RegisterRequest struct {
 	URL             string   `json:"url"` // https://HOST/OWNER[/REPO] or https://HOST/enterprises/NAME
 	Name            string   `json:"name"`
@@ -29,31 +29,31 @@ type RegisterRequest struct {
 	Replace         bool     `json:"replace"`
 }
 
-// RegisterReply carries the runner's files, packed like a JIT configuration.
-type RegisterReply struct {
+// RegisterResponse holds the files of the runner in the format of a just-in-time config.
+type RegisterResponse struct {
 	EncodedConfig string `json:"encodedConfig"`
 }
 
-// RemoveRequest is what `config.sh remove` sends, with a removal token in the
-// Authorization header.
+// RemoveRequest is the request of `config.sh remove`. The removal token is in the Authorization
+// header.
 type RemoveRequest struct {
 	URL     string `json:"url"`
 	AgentID string `json:"agentId"`
 }
 
-// TokenRequest trades an assertion signed with the runner's key for a token.
+// TokenRequest requests an access token with an assertion that is signed with the runner's key.
 type TokenRequest struct {
 	ClientID  string `json:"clientId"`
 	Assertion string `json:"assertion"`
 }
 
-// TokenReply is the access token of one runner.
-type TokenReply struct {
+// TokenResponse holds the access token of one runner.
+type TokenResponse struct {
 	AccessToken string `json:"accessToken"`
 }
 
-// SessionReply names an open session. At most one is open per runner.
-type SessionReply struct {
+// SessionResponse identifies an open session. A runner has at most one open session.
+type SessionResponse struct {
 	SessionID string `json:"sessionId"`
 }
 
@@ -61,22 +61,22 @@ type SessionReply struct {
 type Message struct {
 	JobID    int64         `json:"jobId"`
 	Name     string        `json:"name"`
-	Duration time.Duration `json:"duration"`          // nanoseconds to run when Command is empty
+	Duration time.Duration `json:"duration"`          // nanoseconds to run if Command is empty
 	Command  string        `json:"command,omitempty"` // run with sh -c in the work folder
 }
 
-// JobRequest goes with each call about a job.
+// JobRequest is the body of each call about a job.
 type JobRequest struct {
 	SessionID string `json:"sessionId"`
 	Result    string `json:"result,omitempty"` // succeeded, failed or canceled; for finish
 }
 
-// JobReply answers renew. Cancelled asks the runner to stop the job.
-type JobReply struct {
+// JobResponse is the response to renew. If Cancelled is set, the runner must stop the job.
+type JobResponse struct {
 	Cancelled bool `json:"cancelled"`
 }
 
-// Fault is the body of a refusal.
-type Fault struct {
+// ErrorBody is the body of an error response.
+type ErrorBody struct {
 	Message string `json:"message"`
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-// callTimeout bounds every call but the long poll; pollTimeout bounds that.
+// callTimeout is the timeout of every call except the long poll, and pollTimeout that of the long poll.
 const (
 	callTimeout = 15 * time.Second
 	pollTimeout = 2 * time.Minute
 )
 
-// statusError is a refusal by the server.
+// statusError is an error response of the server.
 type statusError struct {
 	code    int
 	message string
@@ -35,12 +35,12 @@ func (e *statusError) Error() string {
 	return "Http response code: " + strconv.Itoa(e.code) + " (" + e.message + ")"
 }
 
-func refusedWith(err error, code int) bool {
-	var refused *statusError
-	return errors.As(err, &refused) && refused.code == code
+func hasStatus(err error, code int) bool {
+	var statusErr *statusError
+	return errors.As(err, &statusErr) && statusErr.code == code
 }
 
-// client speaks the private protocol.
+// client calls the server with the private protocol.
 type client struct {
 	http  *http.Client
 	base  string
@@ -53,9 +53,10 @@ func newClient(base string, delay time.Duration, clk clock.WithTicker) *client {
 	return &client{base: base, http: &http.Client{Transport: &http.Transport{Proxy: nil}}, delay: delay, clock: clk}
 }
 
-// call sends one request; reply may be nil. The status 204 leaves reply alone.
-func (c *client) call(ctx context.Context, limit time.Duration, method, path string, body, reply any) (status int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// call sends one request and decodes the response into reply, which may be nil. If the status is
+// 204, call does not change reply.
+func (c *client) call(ctx context.Context, timeout time.Duration, method, path string, body, reply any) (status int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -76,27 +77,28 @@ func (c *client) call(ctx context.Context, limit time.Duration, method, path str
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return 0, fmt.Errorf("read reply: %w", err)
+		return 0, fmt.Errorf("read response: %w", err)
 	}
 	if resp.StatusCode >= 300 {
-		var fault protocol.Fault
+		var fault protocol.ErrorBody
 		_ = json.Unmarshal(raw, &fault)
 		return resp.StatusCode, &statusError{resp.StatusCode, fault.Message}
 	}
 	if reply != nil && resp.StatusCode != http.StatusNoContent {
 		if err := json.Unmarshal(raw, reply); err != nil {
-			return resp.StatusCode, fmt.Errorf("parse reply of %s: %w", path, err)
+			return resp.StatusCode, fmt.Errorf("decode response of %s: %w", path, err)
 		}
 	}
 	return resp.StatusCode, nil
 }
 
-// retry repeats a call while the network or the server (5xx) is at fault.
-func (c *client) retry(ctx context.Context, attempts int, do func() error) error {
+// retry repeats a call while it fails with a network error or a 5xx response, up to the number of
+// attempts.
+func (c *client) retry(ctx context.Context, attempts int, call func() error) error {
 	for attempt := 1; ; attempt++ {
-		err := do()
-		var refused *statusError
-		if err == nil || attempt == attempts || (errors.As(err, &refused) && refused.code < 500) {
+		err := call()
+		var statusErr *statusError
+		if err == nil || attempt == attempts || (errors.As(err, &statusErr) && statusErr.code < 500) {
 			return err
 		}
 		select {
@@ -107,22 +109,22 @@ func (c *client) retry(ctx context.Context, attempts int, do func() error) error
 	}
 }
 
-// login trades the runner's key for an access token.
+// login exchanges an assertion that is signed with the runner's key for an access token.
 func (c *client) login(ctx context.Context, config protocol.Config) error {
-	key, err := config.RSA.Key()
+	key, err := config.RSA.DecodeKey()
 	if err != nil {
-		return fmt.Errorf("read the runner's key: %w", err)
+		return fmt.Errorf("decode the runner's key: %w", err)
 	}
 	id := config.Credentials.Data.ClientID
 	now := c.clock.Now()
 	assertion, err := protocol.Sign(key, protocol.Claims{
 		Issuer: json.RawMessage(strconv.Quote(id)), Subject: id, Audience: config.Credentials.Data.AuthorizationURL,
-		IssuedAt: unix(now), Expires: unix(now.Add(5 * time.Minute)),
+		IssuedAt: formatUnix(now), ExpiresAt: formatUnix(now.Add(5 * time.Minute)),
 	})
 	if err != nil {
-		return fmt.Errorf("sign in: %w", err)
+		return fmt.Errorf("sign assertion: %w", err)
 	}
-	var token protocol.TokenReply
+	var token protocol.TokenResponse
 	if _, err := c.call(ctx, callTimeout, http.MethodPost, protocol.PathToken,
 		protocol.TokenRequest{ClientID: id, Assertion: assertion}, &token); err != nil {
 		return err
@@ -131,4 +133,4 @@ func (c *client) login(ctx context.Context, config protocol.Config) error {
 	return nil
 }
 
-func unix(t time.Time) json.Number { return json.Number(strconv.FormatInt(t.Unix(), 10)) }
+func formatUnix(t time.Time) json.Number { return json.Number(strconv.FormatInt(t.Unix(), 10)) }

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	renewEvery   = 5 * time.Second
-	connectTries = 5
-	pollTries    = 30
+	renewInterval   = 5 * time.Second
+	connectAttempts = 5
+	pollAttempts    = 30
 )
 
-// deleted is what the real runner says when its registration is gone.
-const deleted = "The runner registration has been deleted from the server, please re-configure."
+// deletedMessage is the message of the real runner if its registration was deleted.
+const deletedMessage = "The runner registration has been deleted from the server, please re-configure."
 
-// Results as the runner reports and prints them.
+// resultWords maps the results that the runner reports to the words that it prints.
 var resultWords = map[string]string{ //nolint:gochecknoglobals // read-only table
 	"succeeded": "Succeeded", "failed": "Failed", "canceled": "Canceled",
 }
 
-// listener is one run.sh: a session and the jobs it takes.
+// listener is one run of run.sh: a session and its jobs.
 type listener struct {
 	*Program
 
@@ -45,12 +45,12 @@ type listener struct {
 func (p *Program) run(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
-	blob := flags.String("jitconfig", p.input("jitconfig"), "encoded JIT configuration")
+	encoded := flags.String("jitconfig", p.readInput("jitconfig"), "encoded JIT configuration")
 	once := flags.Bool("once", false, "exit after one job")
 	if err := flags.Parse(args); err != nil {
 		return ExitTerminated
 	}
-	config, err := p.settings(*blob)
+	config, err := p.readSettings(*encoded)
 	if err != nil {
 		p.warnln(err)
 		return ExitTerminated
@@ -62,29 +62,29 @@ func (p *Program) run(ctx context.Context, args []string) int {
 	return l.listen(ctx, *once || config.Runner.Ephemeral == "True")
 }
 
-func (p *Program) settings(blob string) (protocol.Config, error) {
-	if blob == "" {
+func (p *Program) readSettings(encoded string) (protocol.Config, error) {
+	if encoded == "" {
 		return p.load()
 	}
-	config, err := protocol.DecodeJIT(blob)
+	config, err := protocol.DecodeJIT(encoded)
 	if err != nil {
-		return protocol.Config{}, fmt.Errorf("read --jitconfig: %w", err)
+		return protocol.Config{}, fmt.Errorf("decode --jitconfig: %w", err)
 	}
 	return config, p.save(config)
 }
 
-// connect opens the session, or returns the exit code.
+// connect opens the session. If it fails, it returns the exit code and false.
 func (l *listener) connect(ctx context.Context) (code int, connected bool) {
-	var session protocol.SessionReply
-	err := l.client.retry(ctx, connectTries, func() error {
+	var session protocol.SessionResponse
+	err := l.client.retry(ctx, connectAttempts, func() error {
 		if err := l.client.login(ctx, l.config); err != nil {
 			return err
 		}
-		finish := context.WithoutCancel(ctx) // a session that is open must be known, to be closed
+		finish := context.WithoutCancel(ctx) // an open session must be known, so that close can end it
 		_, err := l.client.call(finish, callTimeout, http.MethodPost, protocol.PathSessions, nil, &session)
 		return err
 	})
-	var refused *statusError
+	var statusErr *statusError
 	switch {
 	case err == nil:
 		l.session = session.SessionID
@@ -92,24 +92,24 @@ func (l *listener) connect(ctx context.Context) (code int, connected bool) {
 		return ExitSuccess, true
 	case ctx.Err() != nil:
 		return ExitSuccess, false
-	case refusedWith(err, http.StatusConflict):
+	case hasStatus(err, http.StatusConflict):
 		l.warnln("A session for this runner already exists.")
 		return ExitSessionConflict, false
-	case errors.As(err, &refused) && refused.code < 500:
-		l.warnln("Failed to create a session. " + deleted)
+	case errors.As(err, &statusErr) && statusErr.code < 500:
+		l.warnln("Failed to create a session. " + deletedMessage)
 		return ExitTerminated, false
 	}
 	l.warnln("An error occurred:", err)
 	return ExitRetryable, false
 }
 
-func (l *listener) sayf(format string, args ...any) {
+func (l *listener) logf(format string, args ...any) {
 	l.printf(l.Clock.Now().UTC().Format("2006-01-02 15:04:05Z")+": "+format+"\n", args...)
 }
 
-// listen takes jobs until it is told to stop, or one job when once is set.
+// listen runs jobs until ctx ends. If once is set, it returns after one job.
 func (l *listener) listen(ctx context.Context, once bool) int {
-	l.sayf("Listening for Jobs")
+	l.logf("Listening for Jobs")
 	for {
 		message, err := l.poll(ctx)
 		switch {
@@ -117,8 +117,8 @@ func (l *listener) listen(ctx context.Context, once bool) int {
 			l.println("Exiting...")
 			l.close()
 			return ExitSuccess
-		case refusedWith(err, http.StatusUnauthorized):
-			l.warnln(deleted)
+		case hasStatus(err, http.StatusUnauthorized):
+			l.warnln(deletedMessage)
 			return ExitTerminated
 		case err != nil:
 			l.warnln("An error occurred:", err)
@@ -127,10 +127,10 @@ func (l *listener) listen(ctx context.Context, once bool) int {
 		case message == nil:
 			continue
 		}
-		took := l.take(ctx, message)
-		if took && once {
+		ran := l.runJob(ctx, message)
+		if ran && once {
 			l.close()
-			l.forget()
+			l.removeSettings()
 			return ExitSuccess
 		}
 	}
@@ -139,7 +139,7 @@ func (l *listener) listen(ctx context.Context, once bool) int {
 func (l *listener) poll(ctx context.Context) (*protocol.Message, error) {
 	var message protocol.Message
 	var status int
-	err := l.client.retry(ctx, pollTries, func() (err error) {
+	err := l.client.retry(ctx, pollAttempts, func() (err error) {
 		status, err = l.client.call(ctx, pollTimeout, http.MethodGet,
 			protocol.PathMessages+"?session="+l.session, nil, &message)
 		return err
@@ -150,35 +150,36 @@ func (l *listener) poll(ctx context.Context) (*protocol.Message, error) {
 	return &message, nil
 }
 
-// close ends the session. The job's end may have removed the runner already.
+// close ends the session. An error is ignored, because the end of the job may have removed the
+// runner already.
 func (l *listener) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	_, _ = l.client.call(ctx, callTimeout, http.MethodDelete, protocol.PathSessions+"/"+l.session, nil, nil)
 }
 
-// take runs one job; false when it could not be acquired.
-func (l *listener) take(ctx context.Context, message *protocol.Message) bool {
+// runJob runs one job. It returns false if the job could not be acquired.
+func (l *listener) runJob(ctx context.Context, message *protocol.Message) bool {
 	path := protocol.PathJobs + "/" + strconv.FormatInt(message.JobID, 10)
 	body := protocol.JobRequest{SessionID: l.session}
-	finish := context.WithoutCancel(ctx) // a signal must not leave a job acquired and forgotten
+	finish := context.WithoutCancel(ctx) // a signal must not end the calls of an acquired job
 	if _, err := l.client.call(finish, callTimeout, http.MethodPost, path+"/acquire", body, nil); err != nil {
-		l.sayf("Skipping message Job. Job message not found")
+		l.logf("Skipping message Job. Job message not found")
 		return false
 	}
-	l.sayf("Running job: %s", message.Name)
+	l.logf("Running job: %s", message.Name)
 	body.Result = l.execute(ctx, message, path)
-	if err := l.client.retry(finish, connectTries, func() error {
+	if err := l.client.retry(finish, connectAttempts, func() error {
 		_, err := l.client.call(finish, callTimeout, http.MethodPost, path+"/finish", body, nil)
 		return err
 	}); err != nil {
 		l.warnln("report the job's result:", err)
 	}
-	l.sayf("Job %s completed with result: %s", message.Name, resultWords[body.Result])
+	l.logf("Job %s completed with result: %s", message.Name, resultWords[body.Result])
 	return true
 }
 
-// execute runs the job and its hooks and returns the result to report.
+// execute runs the job and its hooks, and returns the result to report.
 func (l *listener) execute(ctx context.Context, message *protocol.Message, path string) string {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -189,8 +190,8 @@ func (l *listener) execute(ctx context.Context, message *protocol.Message, path 
 	}()
 	result := "succeeded"
 	for _, step := range []func() error{
-		func() error { return l.hook(ctx, "STARTED") },
-		func() error { return l.work(ctx, message) },
+		func() error { return l.runHook(ctx, "STARTED") },
+		func() error { return l.runWork(ctx, message) },
 	} {
 		if err := step(); err != nil {
 			result = "failed"
@@ -201,7 +202,7 @@ func (l *listener) execute(ctx context.Context, message *protocol.Message, path 
 	if ctx.Err() != nil {
 		result = "canceled"
 	}
-	if err := l.hook(context.WithoutCancel(ctx), "COMPLETED"); err != nil && result == "succeeded" {
+	if err := l.runHook(context.WithoutCancel(ctx), "COMPLETED"); err != nil && result == "succeeded" {
 		result = "failed"
 	}
 	cancel()
@@ -209,9 +210,10 @@ func (l *listener) execute(ctx context.Context, message *protocol.Message, path 
 	return result
 }
 
-// renew keeps the job alive and stops it when the server says so.
+// renew renews the job at an interval. If the server cancels the job or has removed it, renew calls
+// stop.
 func (l *listener) renew(ctx context.Context, stop context.CancelFunc, path string) {
-	tick := l.Clock.NewTicker(renewEvery)
+	tick := l.Clock.NewTicker(renewInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -219,28 +221,28 @@ func (l *listener) renew(ctx context.Context, stop context.CancelFunc, path stri
 			return
 		case <-tick.C():
 		}
-		var reply protocol.JobReply
+		var reply protocol.JobResponse
 		_, err := l.client.call(ctx, callTimeout, http.MethodPost, path+"/renew",
 			protocol.JobRequest{SessionID: l.session}, &reply)
-		if reply.Cancelled || refusedWith(err, http.StatusNotFound) || refusedWith(err, http.StatusUnauthorized) {
+		if reply.Cancelled || hasStatus(err, http.StatusNotFound) || hasStatus(err, http.StatusUnauthorized) {
 			stop()
 			return
 		}
 	}
 }
 
-// hook runs the script named by ACTIONS_RUNNER_HOOK_JOB_STARTED or _COMPLETED.
-func (l *listener) hook(ctx context.Context, when string) error {
-	script := l.Getenv("ACTIONS_RUNNER_HOOK_JOB_" + when)
+// runHook runs the script that ACTIONS_RUNNER_HOOK_JOB_STARTED or _COMPLETED names.
+func (l *listener) runHook(ctx context.Context, event string) error {
+	script := l.Getenv("ACTIONS_RUNNER_HOOK_JOB_" + event)
 	if script == "" {
 		return nil
 	}
-	return l.command(ctx, script)
+	return l.runCommand(ctx, script)
 }
 
-func (l *listener) work(ctx context.Context, message *protocol.Message) error {
+func (l *listener) runWork(ctx context.Context, message *protocol.Message) error {
 	if message.Command != "" {
-		return l.command(ctx, "/bin/sh", "-c", message.Command)
+		return l.runCommand(ctx, "/bin/sh", "-c", message.Command)
 	}
 	select {
 	case <-l.Clock.After(message.Duration):
@@ -249,10 +251,10 @@ func (l *listener) work(ctx context.Context, message *protocol.Message) error {
 	return nil
 }
 
-func (l *listener) command(ctx context.Context, name string, args ...string) error {
+func (l *listener) runCommand(ctx context.Context, name string, args ...string) error {
 	dir := filepath.Join(l.Root, l.config.Runner.WorkFolder)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make work folder: %w", err)
+		return fmt.Errorf("create work folder: %w", err)
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, l.Stdout, l.Stderr

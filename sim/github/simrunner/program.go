@@ -29,21 +29,21 @@ const (
 	ExitSessionConflict = 5
 )
 
-// version the runner claims to be.
+// version is the version that the runner reports.
 const version = "2.330.0"
 
-// Program is one invocation.
+// Program is one invocation of the runner.
 type Program struct {
-	Root   string // install folder: holds .runner, .credentials and the work folder
+	Root   string // installation folder, which holds .runner, .credentials and the work folder
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string // default: os.Getenv
-	Delay  time.Duration       // between attempts when the server cannot be reached; default 1 s
+	Delay  time.Duration       // between attempts while the server is unreachable; default 1 s
 	Clock  clock.WithTicker    // default: the real clock
 }
 
-// Main runs "config ARGS", "config remove ARGS" or "run ARGS" and returns the
-// exit code. When ctx ends (a signal) the session is closed before it returns.
+// Main runs "config ARGS", "config remove ARGS" or "run ARGS" and returns the exit code. If ctx
+// ends (a signal), Main closes the session before it returns.
 func (p *Program) Main(ctx context.Context, args []string) int {
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
@@ -82,8 +82,9 @@ func (p *Program) printf(format string, args ...any) { _, _ = fmt.Fprintf(p.Stdo
 
 func (p *Program) warnln(args ...any) { _, _ = fmt.Fprintln(p.Stderr, args...) }
 
-// input reads a flag's fallback as the real runner does: ACTIONS_RUNNER_INPUT_NAME.
-func (p *Program) input(name string) string {
+// readInput returns the default of a flag, as the real runner does: the variable
+// ACTIONS_RUNNER_INPUT_NAME.
+func (p *Program) readInput(name string) string {
 	return p.Getenv("ACTIONS_RUNNER_INPUT_" + strings.ToUpper(name))
 }
 
@@ -91,24 +92,24 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("config", flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
 	req := protocol.RegisterRequest{}
-	flags.StringVar(&req.URL, "url", p.input("url"), "repository, organisation or enterprise to register at")
-	token := flags.String("token", p.input("token"), "registration token")
-	flags.StringVar(&req.Name, "name", p.input("name"), "name of the runner (default: the host's name)")
-	labels := flags.String("labels", p.input("labels"), "extra labels, comma separated")
-	flags.StringVar(&req.Group, "runnergroup", p.input("runnergroup"), "runner group")
-	flags.StringVar(&req.WorkFolder, "work", p.input("work"), "work folder")
-	flags.BoolVar(&req.Ephemeral, "ephemeral", false, "take one job, then deregister")
+	flags.StringVar(&req.URL, "url", p.readInput("url"), "URL of the repository, organisation or enterprise to register at")
+	token := flags.String("token", p.readInput("token"), "registration token")
+	flags.StringVar(&req.Name, "name", p.readInput("name"), "name of the runner (default: the host's name)")
+	labels := flags.String("labels", p.readInput("labels"), "extra labels, comma separated")
+	flags.StringVar(&req.Group, "runnergroup", p.readInput("runnergroup"), "runner group")
+	flags.StringVar(&req.WorkFolder, "work", p.readInput("work"), "work folder")
+	flags.BoolVar(&req.Ephemeral, "ephemeral", false, "run one job, then deregister")
 	flags.BoolVar(&req.Replace, "replace", false, "replace a runner of the same name")
-	flags.BoolVar(&req.DisableUpdate, "disableupdate", false, "no self-update")
-	flags.BoolVar(&req.NoDefaultLabels, "no-default-labels", false, "without self-hosted, Linux, X64")
-	flags.Bool("unattended", false, "ask nothing")
+	flags.BoolVar(&req.DisableUpdate, "disableupdate", false, "disable self-update")
+	flags.BoolVar(&req.NoDefaultLabels, "no-default-labels", false, "do not add the labels self-hosted, Linux and X64")
+	flags.Bool("unattended", false, "do not prompt")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("parse options: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(p.Root, protocol.FileRunner)); err == nil {
 		return errors.New("cannot configure the runner because it is already configured; run './config.sh remove' first")
 	}
-	base, err := serverOf(req.URL)
+	base, err := serverURL(req.URL)
 	if err != nil || *token == "" {
 		return errors.Join(err, errors.New("config needs --url and --token"))
 	}
@@ -118,7 +119,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 	req.Labels = strings.Split(*labels, ",")
 	c := newClient(base, p.Delay, p.Clock)
 	c.auth = "RemoteAuth " + *token
-	var reply protocol.RegisterReply
+	var reply protocol.RegisterResponse
 	if err := c.retry(ctx, 3, func() error {
 		_, err := c.call(ctx, callTimeout, http.MethodPost, protocol.PathRegister, req, &reply)
 		return err
@@ -128,7 +129,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 	p.println("√ Connected to GitHub\n\n# Runner Registration\n\n√ Runner successfully added")
 	config, err := protocol.DecodeJIT(reply.EncodedConfig)
 	if err != nil {
-		return fmt.Errorf("read the registration: %w", err)
+		return fmt.Errorf("decode registration: %w", err)
 	}
 	if err := p.save(config); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (p *Program) configure(ctx context.Context, args []string) error {
 func (p *Program) remove(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("remove", flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
-	token := flags.String("token", p.input("token"), "removal token")
+	token := flags.String("token", p.readInput("token"), "removal token")
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("parse options: %w", err)
 	}
@@ -155,20 +156,20 @@ func (p *Program) remove(ctx context.Context, args []string) error {
 		return fmt.Errorf("remove runner %q: %w", config.Runner.AgentName, err)
 	}
 	p.println("√ Runner removed successfully")
-	p.forget()
+	p.removeSettings()
 	return nil
 }
 
-func serverOf(address string) (string, error) {
+func serverURL(address string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return "", errors.New("--url is not an http or https address")
+		return "", errors.New("--url must be an http or https URL")
 	}
 	return u.Scheme + "://" + u.Host, nil
 }
 
 func (p *Program) save(config protocol.Config) error {
-	files, err := config.Files()
+	files, err := config.EncodeFiles()
 	if err != nil {
 		return fmt.Errorf("save settings: %w", err)
 	}
@@ -196,8 +197,8 @@ func (p *Program) load() (protocol.Config, error) {
 	return config, nil
 }
 
-// forget removes the settings, as the real runner does after an ephemeral job.
-func (p *Program) forget() {
+// removeSettings removes the settings, as the real runner does after an ephemeral job.
+func (p *Program) removeSettings() {
 	for _, name := range []string{protocol.FileRunner, protocol.FileCredentials, protocol.FileRSAParams} {
 		_ = os.Remove(filepath.Join(p.Root, name))
 	}

@@ -15,24 +15,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/simrunner"
 )
 
-// Defaults that New fills into empty options.
+// Defaults of New for empty options.
 const (
 	Project = "gitlab-org/ci/gitlab-test"
 	Group   = "gitlab-org"
 	Token   = "glpat-simulatedaccesstoken"
 )
 
-// Server is a simulator served on loopback.
+// Server is a simulator that a test serves on loopback.
 type Server struct {
 	*gitlab.Server
 	forgetest.Served
 
-	URL string // without a slash at its end
+	URL string // without a trailing slash
 }
 
-// New starts a simulator that stops with the test. Empty options get one project Project
-// and a token Token of an administrator with the scopes that runners need. Violations
-// that are left at the end fail the test; use ExpectViolations for those a test provokes.
+// New starts a simulator that stops with the test. By default, the simulator has the project
+// Project, and the token Token of an administrator with the scopes that runners need. Violations
+// that remain at the end fail the test. Call ExpectViolations for the violations that a test
+// causes.
 func New(t testing.TB, opts gitlab.Options) *Server {
 	t.Helper()
 	if len(opts.Projects) == 0 {
@@ -51,7 +52,7 @@ func New(t testing.TB, opts gitlab.Options) *Server {
 	return s
 }
 
-// Queue adds jobs and fails the test when they are refused.
+// Queue queues jobs and fails the test if the simulator rejects them.
 func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	s.T.Helper()
 	if spec.Repo == "" {
@@ -60,18 +61,18 @@ func (s *Server) Queue(spec control.JobSpec) []control.Job {
 	return s.MustQueue(spec)
 }
 
-// Runner is a stand-in runner inside the test process.
+// Runner is a simulated runner inside the test process.
 type Runner = forgetest.Program
 
-// StartRunner runs the stand-in for one job of the server, with more options.
-func (s *Server) StartRunner(t testing.TB, token string, more ...string) *Runner {
+// StartRunner runs the simulated runner for one job of the server. more are additional options.
+func (s *Server) StartRunner(t testing.TB, token string, options ...string) *Runner {
 	t.Helper()
 	args := append([]string{
 		"run-single", "--max-builds", "1", "--executor", "shell", "--url", s.URL, "--builds-dir", t.TempDir(),
-	}, more...)
+	}, options...)
 	return forgetest.Start(t, func(ctx context.Context, out io.Writer) int {
 		program := simrunner.Program{
-			Stdout: out, Stderr: out, Check: 10 * time.Millisecond, Unhealthy: 10 * time.Millisecond,
+			Stdout: out, Stderr: out, CheckInterval: 10 * time.Millisecond, UnhealthyDelay: 10 * time.Millisecond,
 			Getenv: func(name string) string { return map[string]string{"CI_SERVER_TOKEN": token}[name] },
 		}
 		return program.Main(ctx, args)
@@ -81,10 +82,10 @@ func (s *Server) StartRunner(t testing.TB, token string, more ...string) *Runner
 // Receiver records webhooks.
 type Receiver = forgetest.Receiver
 
-// Webhook is one delivery as received.
+// Webhook is one received delivery.
 type Webhook = forgetest.Webhook
 
-// NewReceiver listens for webhooks on loopback and answers 202.
+// NewReceiver starts a webhook receiver on loopback that responds with 202.
 func NewReceiver(t testing.TB) *Receiver {
 	t.Helper()
 	return forgetest.NewReceiver(t, nil)

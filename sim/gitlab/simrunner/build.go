@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// reportTries of the last word on a job.
-	reportTries = 5
-	reportPause = time.Second
+	// reportAttempts is the number of attempts to report the end of a job.
+	reportAttempts = 5
+	reportDelay    = time.Second
 )
 
-// log of a job, written by its scripts and sent by and by.
+// jobLog is the log of a job. The scripts write to it, and the runner sends it in parts.
 type jobLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -38,7 +38,7 @@ func (l *jobLog) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-func (l *jobLog) rest() ([]byte, int) {
+func (l *jobLog) unsent() ([]byte, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Clone(l.text.Bytes()[l.sent:]), l.sent
@@ -46,35 +46,36 @@ func (l *jobLog) rest() ([]byte, int) {
 
 var errAborted = errors.New("aborted: terminated")
 
-// build runs one job and reports it. It returns what went wrong with the job.
+// build runs one job and reports it. It returns the error of the job.
 func (r *runner) build(ctx context.Context, w *work) error {
-	finish := context.WithoutCancel(ctx) // a signal must not leave a job taken and forgotten
-	begun := time.Now()
-	if goes, _ := r.update(finish, w, "running", "", 0); !goes { // it was cancelled since it was given out
-		return r.conclude(finish, w, &jobLog{}, time.Since(begun), nil, errCanceled)
+	reportCtx := context.WithoutCancel(ctx) // a signal must not end the calls of an accepted job
+	start := time.Now()
+	if active, _ := r.update(reportCtx, w, "running", "", 0); !active { // the job was cancelled after its assignment
+		return r.conclude(reportCtx, w, &jobLog{}, time.Since(start), nil, errCanceled)
 	}
 	trace := &jobLog{}
-	_, _ = fmt.Fprintf(trace, "Running with gitlab-runner %s\n  on %s, system ID: %s\n", version, short(r.token), r.systemID)
+	_, _ = fmt.Fprintf(trace, "Running with gitlab-runner %s\n  on %s, system ID: %s\n", version, shorten(r.token), r.systemID)
 	_, _ = fmt.Fprintf(trace, "Preparing the %q executor\nUsing Shell (bash) executor...\n", r.executor)
-	inner, cancel := context.WithCancelCause(ctx)
+	jobCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	reported := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(reported)
-		r.keepTold(inner, cancel, w, trace)
+		defer close(done)
+		r.reportProgress(jobCtx, cancel, w, trace)
 	}()
-	err := r.scripts(inner, w, trace)
-	cause := context.Cause(inner)
+	err := r.runSteps(jobCtx, w, trace)
+	cause := context.Cause(jobCtx)
 	cancel(nil)
-	<-reported
-	return r.conclude(finish, w, trace, time.Since(begun), err, cause)
+	<-done
+	return r.conclude(reportCtx, w, trace, time.Since(start), err, cause)
 }
 
 var errCanceled = errors.New("canceled")
 
-// keepTold sends the log and keeps the job alive, and stops it when the server says so.
-func (r *runner) keepTold(ctx context.Context, stop context.CancelCauseFunc, w *work, trace *jobLog) {
-	tick := time.NewTicker(r.Check)
+// reportProgress sends the log and renews the job at an interval. If the server ends the job,
+// reportProgress calls stop.
+func (r *runner) reportProgress(ctx context.Context, stop context.CancelCauseFunc, w *work, trace *jobLog) {
+	tick := time.NewTicker(r.CheckInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -82,61 +83,62 @@ func (r *runner) keepTold(ctx context.Context, stop context.CancelCauseFunc, w *
 			return
 		case <-tick.C:
 		}
-		if !r.tell(ctx, w, trace) && ctx.Err() == nil {
+		if !r.sendProgress(ctx, w, trace) && ctx.Err() == nil {
 			stop(errCanceled)
 			return
 		}
 	}
 }
 
-// tell sends what is new in the log or, without any, that the job still runs.
-func (r *runner) tell(ctx context.Context, w *work, trace *jobLog) bool {
-	if text, _ := trace.rest(); len(text) > 0 {
+// sendProgress sends the new part of the log. If there is none, it reports that the job still runs.
+// It returns false if the server has ended the job.
+func (r *runner) sendProgress(ctx context.Context, w *work, trace *jobLog) bool {
+	if text, _ := trace.unsent(); len(text) > 0 {
 		return r.flush(ctx, w, trace)
 	}
-	goes, _ := r.update(ctx, w, "running", "", 0)
-	return goes
+	active, _ := r.update(ctx, w, "running", "", 0)
+	return active
 }
 
-// flush sends what is new in the log; false when the server wants no more of the job.
+// flush sends the new part of the log. It returns false if the server has ended the job.
 func (r *runner) flush(ctx context.Context, w *work, trace *jobLog) bool {
-	text, from := trace.rest()
+	text, offset := trace.unsent()
 	if len(text) == 0 {
 		return true
 	}
-	sent, goes, err := r.patch(ctx, w, text, from)
+	sent, active, err := r.appendLog(ctx, w, text, offset)
 	if err != nil {
 		r.log("WARNING: ", "Appending trace to coordinator... failed", "job", w.ID, "status", err)
 	}
 	trace.mu.Lock()
 	trace.sent = sent
 	trace.mu.Unlock()
-	return goes
+	return active
 }
 
-// sendRest sends the log to its end, so that the server has it before the job's last word.
+// sendRest sends the rest of the log, so that the server has the whole log before the job ends.
 func (r *runner) sendRest(ctx context.Context, w *work, trace *jobLog) {
-	for range reportTries {
-		goes := r.flush(ctx, w, trace)
-		if left, _ := trace.rest(); len(left) == 0 || !goes {
+	for range reportAttempts {
+		active := r.flush(ctx, w, trace)
+		if rest, _ := trace.unsent(); len(rest) == 0 || !active {
 			return
 		}
 	}
 }
 
-// conclude prints and reports how the job ended.
-func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, took time.Duration, err, cause error) error {
-	fields := []any{"duration_s", took.Seconds(), "job", w.ID, "project", w.JobInfo.ProjectID, "runner", short(r.token)}
+// conclude prints and reports the result of the job.
+func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, duration time.Duration, err, cause error) error {
+	fields := []any{"duration_s", duration.Seconds(), "job", w.ID, "project", w.JobInfo.ProjectID, "runner", shorten(r.token)}
 	state, failure, code := "success", "", 0
-	var exited *exec.ExitError
+	var exitErr *exec.ExitError
 	switch {
 	case errors.Is(cause, errCanceled):
 		r.log("WARNING: ", "Job failed: canceled", fields...)
 		return errCanceled
 	case cause != nil:
 		err, state, failure = errAborted, "failed", "runner_system_failure"
-	case errors.As(err, &exited):
-		state, failure, code = "failed", "script_failure", exited.ExitCode()
+	case errors.As(err, &exitErr):
+		state, failure, code = "failed", "script_failure", exitErr.ExitCode()
 	case errors.Is(err, errTimeout):
 		state, failure = "failed", "job_execution_timeout"
 	case err != nil:
@@ -150,21 +152,21 @@ func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, took time
 		r.log("WARNING: ", fmt.Sprintf("Job failed: %v", err), fields...)
 	}
 	r.sendRest(ctx, w, trace)
-	for try := 1; ; try++ {
-		goes, reported := r.update(ctx, w, state, failure, code)
-		if reported == nil || !goes || try == reportTries {
+	for attempt := 1; ; attempt++ {
+		active, updateErr := r.update(ctx, w, state, failure, code)
+		if updateErr == nil || !active || attempt == reportAttempts {
 			return err
 		}
-		r.log("WARNING: ", "Submitting job to coordinator... failed", "job", w.ID, "status", reported)
-		time.Sleep(reportPause)
+		r.log("WARNING: ", "Submitting job to coordinator... failed", "job", w.ID, "status", updateErr)
+		time.Sleep(reportDelay)
 	}
 }
 
 var errTimeout = errors.New("execution took longer than the job's timeout")
 
-// scripts runs the steps of a job, one after the other.
-func (r *runner) scripts(ctx context.Context, w *work, trace *jobLog) error {
-	dir := filepath.Join(r.builds, short(r.token), "0", filepath.FromSlash(w.JobInfo.ProjectName))
+// runSteps runs the steps of a job one after the other.
+func (r *runner) runSteps(ctx context.Context, w *work, trace *jobLog) error {
+	dir := filepath.Join(r.buildsDir, shorten(r.token), "0", filepath.FromSlash(w.JobInfo.ProjectName))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("prepare environment: %w", err)
 	}
@@ -172,7 +174,7 @@ func (r *runner) scripts(ctx context.Context, w *work, trace *jobLog) error {
 	defer cancel()
 	for _, step := range w.Steps {
 		_, _ = fmt.Fprintf(trace, "Executing %q stage of the job script\n", "step_"+step.Name)
-		if err := r.script(limit, w, dir, strings.Join(step.Script, "\n"), trace); err != nil {
+		if err := r.runScript(limit, w, dir, strings.Join(step.Script, "\n"), trace); err != nil {
 			if errors.Is(context.Cause(limit), errTimeout) {
 				return errTimeout
 			}
@@ -182,10 +184,10 @@ func (r *runner) scripts(ctx context.Context, w *work, trace *jobLog) error {
 	return nil
 }
 
-func (r *runner) script(ctx context.Context, w *work, dir, text string, trace *jobLog) error {
+func (r *runner) runScript(ctx context.Context, w *work, dir, text string, trace *jobLog) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "set -e\n"+text)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, trace, trace
-	cmd.Env = r.variables(w, dir)
+	cmd.Env = r.newEnvironment(w, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
@@ -195,9 +197,9 @@ func (r *runner) script(ctx context.Context, w *work, dir, text string, trace *j
 	return nil
 }
 
-// variables are the runner's own, its token among them, as the shell executor has them;
-// those of its settings; and the job's.
-func (r *runner) variables(w *work, dir string) []string {
+// newEnvironment returns the environment of the scripts: the runner's own variables with its token,
+// as with the shell executor; the variables of its settings; and the variables of the job.
+func (r *runner) newEnvironment(w *work, dir string) []string {
 	out := os.Environ()
 	if r.environment != "" {
 		out = append(out, strings.Split(r.environment, ",")...)

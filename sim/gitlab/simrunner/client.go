@@ -18,12 +18,13 @@ import (
 )
 
 const (
-	// callTimeout bounds a call, pollTimeout the question for a job, which is held.
+	// callTimeout is the timeout of a call, and pollTimeout that of a request for a job, which the
+	// server may hold.
 	callTimeout = 30 * time.Second
 	pollTimeout = 2 * time.Minute
 )
 
-// work is a job as the server gives it out.
+// work is a job as the server sends it.
 type work struct {
 	ID      int64  `json:"id"`
 	Token   string `json:"token"`
@@ -59,15 +60,15 @@ func newClient(address string) *client {
 	return &client{base: base + "/api/v4/", http: &http.Client{Timeout: pollTimeout, Transport: &http.Transport{Proxy: nil}}}
 }
 
-// reply is an answer whose body was read.
-type reply struct {
+// response is a response whose body was read.
+type response struct {
 	code   int
 	status string
 	header http.Header
 	text   []byte
 }
 
-func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (reply, error) {
+func (c *client) send(ctx context.Context, method, path string, header http.Header, body []byte) (response, error) {
 	if path != "jobs/request" {
 		limit, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
@@ -75,26 +76,26 @@ func (c *client) send(ctx context.Context, method, path string, header http.Head
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return reply{}, fmt.Errorf("build request: %w", err)
+		return response{}, fmt.Errorf("build request: %w", err)
 	}
 	maps.Copy(req.Header, header)
 	req.Header.Set("User-Agent", "gitlab-runner "+version+" (18-9-stable; go; linux/amd64)")
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return reply{}, fmt.Errorf("connect to the server: %w", err)
+		return response{}, fmt.Errorf("connect to the server: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
-		return reply{}, fmt.Errorf("read reply: %w", err)
+		return response{}, fmt.Errorf("read response: %w", err)
 	}
-	return reply{resp.StatusCode, resp.Status, resp.Header, text}, nil
+	return response{resp.StatusCode, resp.Status, resp.Header, text}, nil
 }
 
-func (c *client) sendJSON(ctx context.Context, method, path string, body any) (reply, error) {
+func (c *client) sendJSON(ctx context.Context, method, path string, body any) (response, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return reply{}, fmt.Errorf("encode request: %w", err)
+		return response{}, fmt.Errorf("encode request: %w", err)
 	}
 	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}}
 	return c.send(ctx, method, path, header, text)
@@ -108,52 +109,54 @@ func (r *runner) versionInfo() map[string]any {
 	}
 }
 
-// request asks for a job: nil without one, false where the server refuses the runner.
-func (r *runner) request(ctx context.Context) (*work, bool) {
+// requestJob requests a job. It returns nil if there is no job, and false if the server rejects the
+// runner.
+func (r *runner) requestJob(ctx context.Context) (*work, bool) {
 	body := map[string]any{"info": r.versionInfo(), "token": r.token, "system_id": r.systemID}
-	if r.heard != "" {
-		body["last_update"] = r.heard
+	if r.lastUpdate != "" {
+		body["last_update"] = r.lastUpdate
 	}
-	got, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", body)
+	resp, err := r.client.sendJSON(ctx, http.MethodPost, "jobs/request", body)
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil, true
 	case err != nil:
-		r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
-		return nil, true // the real one counts some of these before it gives up
+		r.log("ERROR: ", "Checking for jobs... error", "runner", shorten(r.token), "status", err)
+		return nil, true // the real program counts some of these errors before it gives up
 	}
-	switch got.code {
+	switch resp.code {
 	case http.StatusCreated:
 		var out work
-		if err := json.Unmarshal(got.text, &out); err != nil {
-			r.log("ERROR: ", "Checking for jobs... error", "runner", short(r.token), "status", err)
+		if err := json.Unmarshal(resp.text, &out); err != nil {
+			r.log("ERROR: ", "Checking for jobs... error", "runner", shorten(r.token), "status", err)
 			return nil, true
 		}
-		r.info("Checking for jobs... received", "job", out.ID, "repo_url", cleaned(out.GitInfo.RepoURL), "runner", short(r.token))
+		r.info("Checking for jobs... received",
+			"job", out.ID, "repo_url", stripCredentials(out.GitInfo.RepoURL), "runner", shorten(r.token))
 		return &out, true
 	case http.StatusNoContent:
-		r.heard = got.header.Get("X-Gitlab-Last-Update")
+		r.lastUpdate = resp.header.Get("X-Gitlab-Last-Update")
 		return nil, true
 	case http.StatusForbidden:
-		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", short(r.token), "status", got.status)
+		r.log("ERROR: ", "Checking for jobs... forbidden", "runner", shorten(r.token), "status", resp.status)
 		return nil, false
 	default:
-		r.log("WARNING: ", "Checking for jobs... failed", "runner", short(r.token), "status", got.status)
+		r.log("WARNING: ", "Checking for jobs... failed", "runner", shorten(r.token), "status", resp.status)
 		return nil, true
 	}
 }
 
-// cleaned takes the credentials out of a repository's URL.
-func cleaned(address string) string {
+// stripCredentials removes the credentials from the URL of a repository.
+func stripCredentials(address string) string {
 	scheme, rest, found := strings.Cut(address, "://")
-	at := strings.LastIndex(rest, "@")
-	if !found || at < 0 {
+	index := strings.LastIndex(rest, "@")
+	if !found || index < 0 {
 		return address
 	}
-	return scheme + "://" + rest[at+1:]
+	return scheme + "://" + rest[index+1:]
 }
 
-// update tells the server of the job's state; false when the server wants no more of it.
+// update reports the state of a job. It returns false if the server has ended the job.
 func (r *runner) update(ctx context.Context, w *work, state, failure string, code int) (bool, error) {
 	body := map[string]any{"info": r.versionInfo(), "token": w.Token, "state": state}
 	if failure != "" {
@@ -162,39 +165,39 @@ func (r *runner) update(ctx context.Context, w *work, state, failure string, cod
 	if code != 0 {
 		body["exit_code"] = code
 	}
-	got, err := r.client.sendJSON(ctx, http.MethodPut, "jobs/"+strconv.FormatInt(w.ID, 10), body)
-	return err != nil || !got.abandoned(), err
+	resp, err := r.client.sendJSON(ctx, http.MethodPut, "jobs/"+strconv.FormatInt(w.ID, 10), body)
+	return err != nil || !resp.isAbandoned(), err
 }
 
-// abandoned reads whether the job goes on.
-func (r reply) abandoned() bool {
+// isAbandoned reports whether the server has ended the job.
+func (r response) isAbandoned() bool {
 	state := r.header.Get("Job-Status")
 	return r.code == http.StatusForbidden || r.code == http.StatusNotFound || state == "canceled" || state == "failed"
 }
 
-// patch appends to the job's log what the server has not got yet, and gives how much of it
-// the server has then. A server that has another part than the runner believes, as after a
-// call whose answer never came, says in Range where to go on.
-func (r *runner) patch(ctx context.Context, w *work, text []byte, from int) (int, bool, error) {
+// appendLog appends text to the job's log at the server, and returns the size of the log at the
+// server. If the server has another size than from, for example after a call whose response was
+// lost, its header Range names the size.
+func (r *runner) appendLog(ctx context.Context, w *work, text []byte, offset int) (int, bool, error) {
 	header := http.Header{
 		"Content-Type": {"text/plain"}, "Job-Token": {w.Token},
-		"Content-Range": {fmt.Sprintf("%d-%d", from, from+len(text)-1)},
+		"Content-Range": {fmt.Sprintf("%d-%d", offset, offset+len(text)-1)},
 	}
 	path := "jobs/" + strconv.FormatInt(w.ID, 10) + "/trace?debug_trace=false"
-	got, err := r.client.send(ctx, http.MethodPatch, path, header, text)
+	resp, err := r.client.send(ctx, http.MethodPatch, path, header, text)
 	switch {
 	case err != nil:
-		return from, true, err
-	case got.abandoned():
-		return from, false, nil
-	case got.code == http.StatusRequestedRangeNotSatisfiable:
-		var at int
-		if _, err := fmt.Sscanf(got.header.Get("Range"), "0-%d", &at); err != nil || at > from+len(text) {
-			return from, true, fmt.Errorf("append to the log: range mismatch, and Range is %q", got.header.Get("Range"))
+		return offset, true, err
+	case resp.isAbandoned():
+		return offset, false, nil
+	case resp.code == http.StatusRequestedRangeNotSatisfiable:
+		var size int
+		if _, err := fmt.Sscanf(resp.header.Get("Range"), "0-%d", &size); err != nil || size > offset+len(text) {
+			return offset, true, fmt.Errorf("append to the log: range mismatch: Range is %q", resp.header.Get("Range"))
 		}
-		return at, true, fmt.Errorf("append to the log: range mismatch: the server has %d bytes, and not %d", at, from)
-	case got.code != http.StatusAccepted:
-		return from, true, fmt.Errorf("append to the log: %s", got.status)
+		return size, true, fmt.Errorf("append to the log: range mismatch: the server has %d bytes, want %d", size, offset)
+	case resp.code != http.StatusAccepted:
+		return offset, true, fmt.Errorf("append to the log: %s", resp.status)
 	}
-	return from + len(text), true, nil
+	return offset + len(text), true, nil
 }

@@ -20,139 +20,140 @@ import (
 	"time"
 )
 
-// Exit codes of the real one: a failed job is no failure of the runner.
+// Exit codes of the real program. A failed job is not a failure of the runner.
 const (
 	ExitSuccess = 0
 	ExitFatal   = 1
 )
 
-// version the runner claims to be.
+// version is the version that the runner reports.
 const version = "18.9.0"
 
-// Times of the real one.
+// Intervals of the real program.
 const (
 	checkInterval     = 3 * time.Second
 	unhealthyInterval = 5 * time.Minute
 )
 
-// Program is one invocation.
+// Program is one invocation of the runner.
 type Program struct {
 	Stdout io.Writer
 	Stderr io.Writer
 	Getenv func(string) string // default: os.Getenv
-	// Check is how often a job is asked for; default 3 s. Unhealthy is how long a runner
-	// that was refused waits; default 5 min.
-	Check, Unhealthy time.Duration
+	// Check is the interval between requests for a job; default 3 s. Unhealthy is the delay after
+	// the server has rejected the runner; default 5 min.
+	CheckInterval, UnhealthyDelay time.Duration
 
 	writing sync.Mutex
 }
 
-// settings are the options of run-single that matter here.
+// settings are the options of run-single that the simulated runner uses.
 type settings struct {
-	url, token, executor, shell, name, builds, cache, configFile string
-	environment                                                  string
-	maxBuilds, waitTimeout                                       int
+	url, token, executor, shell, name, buildsDir, cacheDir, configFile string
+	environment                                                        string
+	maxBuilds, waitTimeout                                             int
 }
 
-// Main runs "run-single OPTIONS" and returns the exit code. When ctx ends (SIGTERM) a job
-// that runs is aborted; SIGQUIT lets it end. As with the real one, a
-// question for a job that is under way is waited for then, and a job that it brings is run.
+// Main runs "run-single OPTIONS" and returns the exit code. If ctx ends (SIGTERM), Main aborts a
+// running job. After SIGQUIT, Main lets a running job finish. As with the real program, Main then
+// still waits for the response to an open request for a job, and runs a job in the response.
 func (p *Program) Main(ctx context.Context, args []string) int {
 	p.setDefaults()
 	if len(args) == 0 || args[0] != "run-single" {
-		return p.fatal("the stand-in knows the command run-single only")
+		return p.fatal("the simulated runner has only the command run-single")
 	}
-	set, err := p.parse(args[1:])
+	opts, err := p.parseOptions(args[1:])
 	if err != nil {
 		return p.fatal(err.Error())
 	}
-	for _, missing := range []struct{ value, what string }{
-		{set.url, "Missing URL"}, {set.token, "Missing Token"}, {set.executor, "Missing Executor"},
+	for _, missing := range []struct{ value, message string }{
+		{opts.url, "Missing URL"}, {opts.token, "Missing Token"}, {opts.executor, "Missing Executor"},
 	} {
 		if missing.value == "" {
-			return p.fatal(missing.what)
+			return p.fatal(missing.message)
 		}
 	}
-	if set.executor != "shell" {
-		return p.fatal("Unknown executor: " + set.executor)
+	if opts.executor != "shell" {
+		return p.fatal("Unknown executor: " + opts.executor)
 	}
-	return p.run(ctx, set)
+	return p.run(ctx, opts)
 }
 
 func (p *Program) setDefaults() {
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
-	if p.Check <= 0 {
-		p.Check = checkInterval
+	if p.CheckInterval <= 0 {
+		p.CheckInterval = checkInterval
 	}
-	if p.Unhealthy <= 0 {
-		p.Unhealthy = unhealthyInterval
+	if p.UnhealthyDelay <= 0 {
+		p.UnhealthyDelay = unhealthyInterval
 	}
 }
 
-func (p *Program) parse(args []string) (settings, error) {
-	var set settings
+func (p *Program) parseOptions(args []string) (settings, error) {
+	var opts settings
 	flags := flag.NewFlagSet("run-single", flag.ContinueOnError)
 	flags.SetOutput(p.Stderr)
-	option := func(into *string, variable string, names ...string) {
+	option := func(target *string, variable string, names ...string) {
 		for _, name := range names {
-			flags.StringVar(into, name, p.Getenv(variable), "["+variable+"]")
+			flags.StringVar(target, name, p.Getenv(variable), "["+variable+"]")
 		}
 	}
-	option(&set.url, "CI_SERVER_URL", "url", "u")
-	option(&set.token, "CI_SERVER_TOKEN", "token", "t")
-	option(&set.executor, "RUNNER_EXECUTOR", "executor")
-	option(&set.shell, "RUNNER_SHELL", "shell")
-	option(&set.name, "RUNNER_NAME", "name")
-	option(&set.builds, "RUNNER_BUILDS_DIR", "builds-dir")
-	option(&set.cache, "RUNNER_CACHE_DIR", "cache-dir")
-	option(&set.environment, "RUNNER_ENV", "env")
-	option(&set.configFile, "CONFIG_FILE", "config", "c")
-	flags.IntVar(&set.maxBuilds, "max-builds", 0, "how many builds to process before exiting; 0 is without end")
-	flags.IntVar(&set.waitTimeout, "wait-timeout", 0, "how long to wait in seconds before receiving the first job; 0 is for ever")
+	option(&opts.url, "CI_SERVER_URL", "url", "u")
+	option(&opts.token, "CI_SERVER_TOKEN", "token", "t")
+	option(&opts.executor, "RUNNER_EXECUTOR", "executor")
+	option(&opts.shell, "RUNNER_SHELL", "shell")
+	option(&opts.name, "RUNNER_NAME", "name")
+	option(&opts.buildsDir, "RUNNER_BUILDS_DIR", "builds-dir")
+	option(&opts.cacheDir, "RUNNER_CACHE_DIR", "cache-dir")
+	option(&opts.environment, "RUNNER_ENV", "env")
+	option(&opts.configFile, "CONFIG_FILE", "config", "c")
+	flags.IntVar(&opts.maxBuilds, "max-builds", 0, "number of builds to process before exiting; 0 is unlimited")
+	flags.IntVar(&opts.waitTimeout, "wait-timeout", 0, "seconds to wait for the first job before exiting; 0 is unlimited")
 	if err := flags.Parse(args); err != nil {
-		return set, fmt.Errorf("parse options: %w", err)
+		return opts, fmt.Errorf("parse options: %w", err)
 	}
 	if flags.NArg() > 0 {
-		return set, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		return opts, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	if set.builds == "" {
+	if opts.buildsDir == "" {
 		home, err := os.Getwd()
 		if err != nil {
-			return set, errors.New("find the builds folder: set --builds-dir")
+			return opts, errors.New("find the builds folder: set --builds-dir")
 		}
-		set.builds = filepath.Join(home, "builds")
+		opts.buildsDir = filepath.Join(home, "builds")
 	}
-	return set, nil
+	return opts, nil
 }
 
-// runner is one run-single.
+// runner is one run of run-single.
 type runner struct {
 	*Program
 	settings
 
-	client   *client
-	systemID string
-	left     int
-	last     time.Time // of the last job's end, or of the start
-	// idle ends with SIGQUIT too, which a job does not.
-	idle context.Context //nolint:containedctx // the runner's life
-	// heard is what the server's last answer without a job bore.
-	heard string
+	client    *client
+	systemID  string
+	remaining int
+	lastEnd   time.Time // end of the last job, or the start of the runner
+	// idleCtx ends with ctx, and also with SIGQUIT, which does not end a job.
+	idleCtx context.Context //nolint:containedctx // the lifetime of the runner
+	// lastUpdate is the value of X-GitLab-Last-Update in the last response without a job.
+	lastUpdate string
 }
 
-func (p *Program) run(ctx context.Context, set settings) int {
+func (p *Program) run(ctx context.Context, opts settings) int {
 	p.info("Runtime platform", "arch", "amd64", "os", "linux", "pid", os.Getpid(), "version", version)
-	p.info(fmt.Sprintf("Starting runner for %s with token %s ...", set.url, short(set.token)))
+	p.info(fmt.Sprintf("Starting runner for %s with token %s ...", opts.url, shorten(opts.token)))
 	r := &runner{
-		Program: p, settings: set, client: newClient(set.url), systemID: systemID(), left: set.maxBuilds, last: time.Now(),
+		Program: p, settings: opts, client: newClient(opts.url), systemID: newSystemID(),
+		remaining: opts.maxBuilds, lastEnd: time.Now(),
 	}
 	idle, stop := signal.NotifyContext(ctx, syscall.SIGQUIT)
 	defer stop()
-	r.idle = idle
+	r.idleCtx = idle
 	for {
-		r.turn(ctx)
+		r.runOnce(ctx)
 		switch {
 		case ctx.Err() != nil:
 			p.log("WARNING: ", "Requested exit: terminated")
@@ -160,60 +161,60 @@ func (p *Program) run(ctx context.Context, set settings) int {
 		case idle.Err() != nil:
 			p.log("WARNING: ", "Requested quit, waiting for builds to finish")
 			return ExitSuccess
-		case r.finished():
+		case r.isFinished():
 			return ExitSuccess
 		}
 	}
 }
 
-// turn asks for one job and runs it, or waits for a while.
-func (r *runner) turn(ctx context.Context) {
-	work, healthy := r.request(ctx)
+// runOnce requests a job and runs it. If there is no job, runOnce waits.
+func (r *runner) runOnce(ctx context.Context) {
+	work, healthy := r.requestJob(ctx)
 	switch {
 	case !healthy:
 		r.info("Runner is not healthy!")
-		r.pause(r.Unhealthy)
+		r.sleep(r.UnhealthyDelay)
 	case work == nil:
-		r.pause(r.Check)
+		r.sleep(r.CheckInterval)
 	default:
 		if err := r.build(ctx, work); err != nil {
 			r.log("ERROR: ", "Failed to process build", "error", err, "job", work.ID)
 		}
-		r.last = time.Now()
-		if r.left > 0 {
-			r.left--
+		r.lastEnd = time.Now()
+		if r.remaining > 0 {
+			r.remaining--
 		}
 	}
 }
 
-func (r *runner) pause(wait time.Duration) {
+func (r *runner) sleep(wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-r.idle.Done():
+	case <-r.idleCtx.Done():
 	}
 }
 
-func (r *runner) finished() bool {
-	if r.maxBuilds > 0 && r.left < 1 {
+func (r *runner) isFinished() bool {
+	if r.maxBuilds > 0 && r.remaining < 1 {
 		r.info("This runner has processed its build limit, so now exiting")
 		return true
 	}
-	if r.waitTimeout > 0 && int(time.Since(r.last).Seconds()) > r.waitTimeout {
+	if r.waitTimeout > 0 && int(time.Since(r.lastEnd).Seconds()) > r.waitTimeout {
 		r.info(fmt.Sprintf("This runner has not received a job in %d seconds, so now exiting", r.waitTimeout))
 		return true
 	}
 	return false
 }
 
-// short is what logs tell of a token: nine characters, without its prefix.
-func short(token string) string {
+// shorten returns the part of a token that logs contain: nine characters without the prefix.
+func shorten(token string) string {
 	token = strings.TrimPrefix(token, "glrt-")
 	return token[:min(len(token), 9)]
 }
 
-func systemID() string {
+func newSystemID() string {
 	raw := make([]byte, 6)
 	_, _ = rand.Read(raw) // never fails
 	return "s_" + hex.EncodeToString(raw)
@@ -226,7 +227,8 @@ func (p *Program) fatal(message string) int {
 
 func (p *Program) info(message string, fields ...any) { p.log("", message, fields...) }
 
-// log writes a line as the real one does: the level, the message filled up, the fields.
+// log prints a line in the format of the real program: the level, the padded message, and the
+// fields.
 func (p *Program) log(level, message string, fields ...any) {
 	line := level + message
 	for i := 0; i+1 < len(fields); i += 2 {

@@ -13,49 +13,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// HyperShift is the module with HostedCluster and NodePool.
-func HyperShift() gomod.Module {
+// HyperShiftModule returns the Go module that contains the CRDs HostedCluster and NodePool.
+func HyperShiftModule() gomod.Module {
 	return gomod.Module{
 		Path: "github.com/openshift/hypershift", Version: "v0.1.82",
 		Sum: "h1:iIzHGjWKSCrAstypC+qZrlEROGFrvsuvo4SL/p9VP38=",
 	}
 }
 
-// MetalLB is the module with IPAddressPool and L2Advertisement.
-func MetalLB() gomod.Module {
+// MetalLBModule returns the Go module that contains the CRDs IPAddressPool and L2Advertisement.
+func MetalLBModule() gomod.Module {
 	return gomod.Module{
 		Path: "go.universe.tf/metallb", Version: "v0.16.2",
 		Sum: "h1:RCSAGoZmqcvTg0e56+Okbwz8iTuQVX30JpKX5mYEPUM=",
 	}
 }
 
-// InstallHyperShift gives an API server HostedCluster and NodePool.
+// InstallHyperShift installs the CRDs HostedCluster and NodePool on an API server.
 func InstallHyperShift(ctx context.Context, config *rest.Config) error {
 	const folder = "cmd/install/assets/crds/hypershift-operator/zz_generated.crd-manifests"
 
-	return install(ctx, config, HyperShift(), folder, "hostedclusters-Hypershift-Default.crd.yaml", "nodepools-Default.crd.yaml")
+	return install(ctx, config, HyperShiftModule(), folder,
+		"hostedclusters-Hypershift-Default.crd.yaml", "nodepools-Default.crd.yaml")
 }
 
-// InstallMetalLB gives an API server IPAddressPool and L2Advertisement.
+// InstallMetalLB installs the CRDs IPAddressPool and L2Advertisement on an API server.
 func InstallMetalLB(ctx context.Context, config *rest.Config) error {
-	return install(ctx, config, MetalLB(), "config/crd/bases", "metallb.io_ipaddresspools.yaml", "metallb.io_l2advertisements.yaml")
+	return install(ctx, config, MetalLBModule(), "config/crd/bases",
+		"metallb.io_ipaddresspools.yaml", "metallb.io_l2advertisements.yaml")
 }
 
-// InstallDPUCluster gives an API server DPUCluster and DPUFlavor.
+// InstallDPUCluster installs the CRDs DPUCluster and DPUFlavor on an API server.
 func InstallDPUCluster(ctx context.Context, config *rest.Config) error {
-	if err := installDefinition(ctx, config, dpuCluster()); err != nil {
+	if err := installDefinition(ctx, config, newDPUClusterCRD()); err != nil {
 		return err
 	}
 
-	return installDefinition(ctx, config, dpuFlavor())
+	return installDefinition(ctx, config, newDPUFlavorCRD())
 }
 
-// InstallDPU gives an API server DPU.
+// InstallDPU installs the CRD DPU on an API server.
 func InstallDPU(ctx context.Context, config *rest.Config) error {
-	return installDefinition(ctx, config, dpu())
+	return installDefinition(ctx, config, newDPUCRD())
 }
 
-// Install gives an API server all of them.
+// Install installs all CRDs of this package on an API server.
 func Install(ctx context.Context, config *rest.Config) error {
 	for _, install := range []func(context.Context, *rest.Config) error{
 		InstallHyperShift, InstallMetalLB, InstallDPUCluster, InstallDPU,
@@ -69,7 +71,7 @@ func Install(ctx context.Context, config *rest.Config) error {
 }
 
 func install(ctx context.Context, config *rest.Config, module gomod.Module, folder string, files ...string) error {
-	dir, err := module.Dir(ctx)
+	dir, err := module.Download(ctx)
 	if err != nil {
 		return err
 	}

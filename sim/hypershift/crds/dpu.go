@@ -9,37 +9,37 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// dpu is DPU with the fields by which its worker is recognised, and their rules:
-// https://docs.nvidia.com/networking/display/dpf/ (API reference, DPU). Other fields are
-// kept.
-func dpu() *apiextensionsv1.CustomResourceDefinition {
-	fixed := schema{Type: "string", XValidations: rules{{Rule: "self == oldSelf", Message: "Value is immutable"}}}
-	open := new(true)
+// newDPUCRD returns the CRD of DPU. Its schema has only the fields by which the bridge recognises a
+// DPU's worker, with the validation of https://docs.nvidia.com/networking/display/dpf/ (API reference,
+// DPU). The schema preserves other fields.
+func newDPUCRD() *apiextensionsv1.CustomResourceDefinition {
+	immutable := schema{Type: "string", XValidations: rules{{Rule: "self == oldSelf", Message: "Value is immutable"}}}
+	preserveUnknown := new(true)
 
 	spec := schema{
-		Type: "object", XPreserveUnknownFields: open,
-		Properties: props{
+		Type: "object", XPreserveUnknownFields: preserveUnknown,
+		Properties: properties{
 			"cluster": {
-				Type: "object", XPreserveUnknownFields: open,
-				Properties: props{"name": fixed, "namespace": fixed},
+				Type: "object", XPreserveUnknownFields: preserveUnknown,
+				Properties: properties{"name": immutable, "namespace": immutable},
 			},
 		},
 	}
 	status := schema{
-		Type: "object", XPreserveUnknownFields: open,
-		Properties: props{"phase": {Type: "string", Enum: dpuPhases()}},
+		Type: "object", XPreserveUnknownFields: preserveUnknown,
+		Properties: properties{"phase": {Type: "string", Enum: newPhaseEnum()}},
 	}
 
-	return definition("DPU", &schema{
+	return newCRD("DPU", &schema{
 		Type: "object",
-		Properties: props{
+		Properties: properties{
 			"apiVersion": {Type: "string"}, "kind": {Type: "string"}, "metadata": {Type: "object"},
 			"spec": spec, "status": status,
 		},
 	})
 }
 
-func dpuPhases() []apiextensionsv1.JSON {
+func newPhaseEnum() []apiextensionsv1.JSON {
 	var out []apiextensionsv1.JSON
 
 	for _, phase := range []string{
@@ -49,7 +49,7 @@ func dpuPhases() []apiextensionsv1.JSON {
 	} {
 		raw, err := json.Marshal(phase)
 		if err != nil {
-			panic(err) // strings can be written
+			panic(err) // a string can always be encoded
 		}
 
 		out = append(out, apiextensionsv1.JSON{Raw: raw})
@@ -58,32 +58,32 @@ func dpuPhases() []apiextensionsv1.JSON {
 	return out
 }
 
-// dpuFlavor is DPUFlavor with the fields that the bridge reads.
-func dpuFlavor() *apiextensionsv1.CustomResourceDefinition {
-	open, text := new(true), schema{Type: "string"}
+// newDPUFlavorCRD returns the CRD of DPUFlavor. Its schema has only the fields that the bridge reads.
+func newDPUFlavorCRD() *apiextensionsv1.CustomResourceDefinition {
+	preserveUnknown, text := new(true), schema{Type: "string"}
 	texts := schema{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &text}}
 	file := schema{
 		Type: "object",
-		Properties: props{
+		Properties: properties{
 			"operation": {Type: "string", Enum: []apiextensionsv1.JSON{{Raw: []byte(`"override"`)}, {Raw: []byte(`"append"`)}}},
 			"path":      text, "permissions": text, "raw": text,
 		},
 	}
 	spec := schema{
-		Type: "object", XPreserveUnknownFields: open,
-		Properties: props{
+		Type: "object", XPreserveUnknownFields: preserveUnknown,
+		Properties: properties{
 			"configFiles": {Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &file}},
 			"dpuMode": {Type: "string", Enum: []apiextensionsv1.JSON{
 				{Raw: []byte(`"dpu"`)}, {Raw: []byte(`"zero-trust"`)}, {Raw: []byte(`"nic"`)},
 			}},
-			"grub": {Type: "object", Properties: props{"kernelParameters": texts}},
-			"ovs":  {Type: "object", Properties: props{"rawConfigScript": text}},
+			"grub": {Type: "object", Properties: properties{"kernelParameters": texts}},
+			"ovs":  {Type: "object", Properties: properties{"rawConfigScript": text}},
 		},
 	}
 
-	return definition("DPUFlavor", &schema{
+	return newCRD("DPUFlavor", &schema{
 		Type: "object",
-		Properties: props{
+		Properties: properties{
 			"apiVersion": {Type: "string"}, "kind": {Type: "string"}, "metadata": {Type: "object"}, "spec": spec,
 		},
 	})

@@ -23,15 +23,15 @@ const (
 	fileMode = 0o600
 )
 
-// dpuCluster is DPUCluster with the fields that the bridge reads or writes, and their
-// rules: https://docs.nvidia.com/networking/display/dpf/ (API reference, DPUCluster).
-// Other fields are kept.
-func dpuCluster() *apiextensionsv1.CustomResourceDefinition {
-	return definition("DPUCluster", dpuClusterSchema())
+// newDPUClusterCRD returns the CRD of DPUCluster. Its schema has only the fields that the bridge reads
+// or writes, with the validation of https://docs.nvidia.com/networking/display/dpf/ (API reference,
+// DPUCluster). The schema preserves other fields.
+func newDPUClusterCRD() *apiextensionsv1.CustomResourceDefinition {
+	return newCRD("DPUCluster", dpuClusterSchema())
 }
 
-// definition is that of a namespaced kind of DPF's with a status.
-func definition(kind string, kindSchema *schema) *apiextensionsv1.CustomResourceDefinition {
+// newCRD returns the CRD of a namespaced DPF kind with the status subresource.
+func newCRD(kind string, kindSchema *schema) *apiextensionsv1.CustomResourceDefinition {
 	singular := strings.ToLower(kind)
 
 	return &apiextensionsv1.CustomResourceDefinition{
@@ -54,17 +54,17 @@ func definition(kind string, kindSchema *schema) *apiextensionsv1.CustomResource
 }
 
 type (
-	props  = map[string]apiextensionsv1.JSONSchemaProps
-	schema = apiextensionsv1.JSONSchemaProps
-	rules  = apiextensionsv1.ValidationRules
+	properties = map[string]apiextensionsv1.JSONSchemaProps
+	schema     = apiextensionsv1.JSONSchemaProps
+	rules      = apiextensionsv1.ValidationRules
 )
 
 func dpuClusterSchema() *schema {
-	open := new(true)
+	preserveUnknown := new(true)
 
 	spec := schema{
-		Type: "object", Required: []string{"type"}, XPreserveUnknownFields: open,
-		Properties: props{
+		Type: "object", Required: []string{"type"}, XPreserveUnknownFields: preserveUnknown,
+		Properties: properties{
 			"type": {
 				Type: "string", Pattern: "kamaji|static|[^/]+/.*",
 				XValidations: rules{{Rule: "self == oldSelf", Message: "Value is immutable"}},
@@ -79,8 +79,8 @@ func dpuClusterSchema() *schema {
 		},
 	}
 	status := schema{
-		Type: "object", XPreserveUnknownFields: open,
-		Properties: props{
+		Type: "object", XPreserveUnknownFields: preserveUnknown,
+		Properties: properties{
 			"phase": {Type: "string", Enum: []apiextensionsv1.JSON{
 				{Raw: []byte(`"Pending"`)}, {Raw: []byte(`"Creating"`)}, {Raw: []byte(`"Ready"`)},
 				{Raw: []byte(`"NotReady"`)}, {Raw: []byte(`"Failed"`)},
@@ -92,7 +92,7 @@ func dpuClusterSchema() *schema {
 
 	return &schema{
 		Type: "object", Required: []string{"spec"},
-		Properties: props{
+		Properties: properties{
 			"apiVersion": {Type: "string"}, "kind": {Type: "string"}, "metadata": {Type: "object"},
 			"spec": spec, "status": status,
 		},
@@ -108,16 +108,16 @@ func installDefinition(
 		return fmt.Errorf("install %s: %w", definition.Name, err)
 	}
 
-	defer os.RemoveAll(dir) //nolint:errcheck // the system cleans its temporary files, too
+	defer os.RemoveAll(dir) //nolint:errcheck // the operating system also cleans up temporary files
 
 	raw, err := json.Marshal(definition)
 	if err != nil {
-		return fmt.Errorf("write definition of %s: %w", definition.Name, err)
+		return fmt.Errorf("encode CRD of %s: %w", definition.Name, err)
 	}
 
 	file := filepath.Join(dir, "definition.yaml")
 	if err := os.WriteFile(file, raw, fileMode); err != nil {
-		return fmt.Errorf("write definition of %s: %w", definition.Name, err)
+		return fmt.Errorf("write CRD of %s: %w", definition.Name, err)
 	}
 
 	return kubeproc.Apply(ctx, config, file)

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hypershifttest starts simulated HyperShifts for tests.
+// Package hypershifttest starts HyperShift simulators for tests.
 package hypershifttest

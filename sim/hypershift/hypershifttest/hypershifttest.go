@@ -9,9 +9,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
-// New starts a Sim and ends it when the test ends. The test fails if a client made
-// something that HyperShift or MetalLB does not take, or if the Sim itself met an error.
-// Make the namespaces first: what is cleaned up last is made first.
+// New starts a Sim and stops it when the test ends. The test fails if a client created an object that
+// HyperShift or MetalLB rejects, or if the Sim itself had an error. Create namespaces before you call
+// New: tests clean up in reverse order, and the Sim must stop before the namespaces are deleted.
 func New(t testing.TB, options hypershift.Options) *hypershift.Sim {
 	t.Helper()
 
@@ -26,7 +26,7 @@ func New(t testing.TB, options hypershift.Options) *hypershift.Sim {
 		}
 
 		for _, v := range sim.Violations() {
-			t.Errorf("hypershift: violation: %s: %s", v.Object, v.What)
+			t.Errorf("hypershift: violation: %s: %s", v.Object, v.Message)
 		}
 
 		for _, err := range sim.Problems() {

@@ -29,25 +29,24 @@ import (
 )
 
 const (
-	// Version of KubeVirt whose schemas these are.
+	// Version is the version of KubeVirt's module with the schemas.
 	Version = "v1.9.0"
 
-	file = "pkg/virt-operator/resource/generate/components/validations_generated.go"
+	schemaFile = "pkg/virt-operator/resource/generate/components/validations_generated.go"
 
 	group    = "kubevirt.io"
 	fileMode = 0o600
 
-	lookAt   = 50 * time.Millisecond
-	patience = time.Minute
+	pollInterval = 50 * time.Millisecond
+	waitTimeout  = time.Minute
 )
 
-// kind is what crds.go says of a kind beside its schema.
+// kind holds the properties of a kind that KubeVirt's crds.go defines in addition to the schema.
 type kind struct {
 	name, plural string
 	short        []string
-	// status says that the kind has the status subresource. A VirtualMachineInstance has
-	// none.
-	status bool
+	// hasStatus enables the status subresource. VirtualMachineInstance has none.
+	hasStatus bool
 }
 
 func kinds() []kind {
@@ -61,17 +60,17 @@ func kinds() []kind {
 
 func (k kind) singular() string { return strings.ToLower(k.name) }
 
-// Install gives the API server the kinds, and returns when it has served them for a second: a new
-// kind may be away for a moment once more.
+// Install installs the CRDs on the API server. It returns when the API server has served all kinds for a
+// second without interruption, because a new kind can become unavailable once more for a short time.
 func Install(ctx context.Context, config *rest.Config) error {
 	dir, err := os.MkdirTemp("", "hyperfleet-kubevirt-crds-")
 	if err != nil {
-		return fmt.Errorf("install KubeVirt's kinds: %w", err)
+		return fmt.Errorf("install KubeVirt's CRDs: %w", err)
 	}
 
 	defer func() { _ = os.RemoveAll(dir) }()
 
-	if err := Write(ctx, dir); err != nil {
+	if err := WriteCRDs(ctx, dir); err != nil {
 		return err
 	}
 
@@ -79,15 +78,15 @@ func Install(ctx context.Context, config *rest.Config) error {
 		return err
 	}
 
-	if err := settled(ctx, config); err != nil {
-		return fmt.Errorf("wait for KubeVirt's kinds: %w", err)
+	if err := waitUntilServed(ctx, config); err != nil {
+		return fmt.Errorf("wait for KubeVirt's CRDs: %w", err)
 	}
 
 	return nil
 }
 
-// settled waits until all kinds are served for a second without a break.
-func settled(ctx context.Context, config *rest.Config) error {
+// waitUntilServed waits until the API server has served all kinds for a second without interruption.
+func waitUntilServed(ctx context.Context, config *rest.Config) error {
 	reader, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return err
@@ -95,7 +94,7 @@ func settled(ctx context.Context, config *rest.Config) error {
 
 	served := 0
 
-	return wait.PollUntilContextTimeout(ctx, lookAt, patience, true, func(ctx context.Context) (bool, error) {
+	return wait.PollUntilContextTimeout(ctx, pollInterval, waitTimeout, true, func(ctx context.Context) (bool, error) {
 		served++
 
 		for _, k := range kinds() {
@@ -105,13 +104,13 @@ func settled(ctx context.Context, config *rest.Config) error {
 			}
 		}
 
-		return served > int(time.Second/lookAt), nil
+		return served > int(time.Second/pollInterval), nil
 	})
 }
 
-// Write writes the kinds' definitions into the folder, a file for each.
-func Write(ctx context.Context, dir string) error {
-	schemas, err := Schemas(ctx)
+// WriteCRDs writes each CRD to a file in the directory.
+func WriteCRDs(ctx context.Context, dir string) error {
+	schemas, err := ReadSchemas(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,30 +118,31 @@ func Write(ctx context.Context, dir string) error {
 	for _, k := range kinds() {
 		text, ok := schemas[k.singular()]
 		if !ok {
-			return fmt.Errorf("read KubeVirt's schemas: %s has none for %s", Version, k.singular())
+			return fmt.Errorf("read KubeVirt's schemas: version %s has no schema of %s", Version, k.singular())
 		}
 
-		definition, err := k.definition(text)
+		definition, err := k.encodeCRD(text)
 		if err != nil {
 			return err
 		}
 
 		if err := os.WriteFile(filepath.Join(dir, k.plural+".json"), definition, fileMode); err != nil {
-			return fmt.Errorf("write definition of %s: %w", k.name, err)
+			return fmt.Errorf("write CRD of %s: %w", k.name, err)
 		}
 	}
 
 	return nil
 }
 
-// Schemas reads KubeVirt's schemas out of its module, by singular name.
-func Schemas(ctx context.Context) (map[string]string, error) {
-	dir, err := module().Dir(ctx)
+// ReadSchemas returns KubeVirt's schemas in YAML by the singular names of their kinds. It reads them from
+// KubeVirt's Go module.
+func ReadSchemas(ctx context.Context) (map[string]string, error) {
+	dir, err := kubevirtModule().Download(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, file), nil, 0)
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, schemaFile), nil, 0)
 	if err != nil {
 		return nil, fmt.Errorf("parse KubeVirt's schemas: %w", err)
 	}
@@ -155,8 +155,8 @@ func Schemas(ctx context.Context) (map[string]string, error) {
 			return true
 		}
 
-		key, keyOK := text(pair.Key)
-		if value, ok := text(pair.Value); ok && keyOK {
+		key, keyOK := unquoteLiteral(pair.Key)
+		if value, ok := unquoteLiteral(pair.Value); ok && keyOK {
 			schemas[key] = value
 		}
 
@@ -166,8 +166,8 @@ func Schemas(ctx context.Context) (map[string]string, error) {
 	return schemas, nil
 }
 
-// text is a string literal's value.
-func text(expr ast.Expr) (string, bool) {
+// unquoteLiteral returns the value of a string literal, and false for any other expression.
+func unquoteLiteral(expr ast.Expr) (string, bool) {
 	literal, ok := expr.(*ast.BasicLit)
 	if !ok || literal.Kind != token.STRING {
 		return "", false
@@ -178,15 +178,15 @@ func text(expr ast.Expr) (string, bool) {
 	return value, err == nil
 }
 
-// module is KubeVirt's.
-func module() gomod.Module {
+// kubevirtModule returns KubeVirt's Go module.
+func kubevirtModule() gomod.Module {
 	return gomod.Module{
 		Path: "kubevirt.io/kubevirt", Version: Version, Sum: "h1:eauQfI39dRALNciMIQtR7UsbTUjUft5V6IBO57Icl/k=",
 	}
 }
 
-// definition is the kind's CustomResourceDefinition in JSON.
-func (k kind) definition(text string) ([]byte, error) {
+// encodeCRD returns the kind's CustomResourceDefinition in JSON.
+func (k kind) encodeCRD(text string) ([]byte, error) {
 	var validation apiextensionsv1.CustomResourceValidation
 	if err := yaml.Unmarshal([]byte(text), &validation); err != nil {
 		return nil, fmt.Errorf("parse schema of %s: %w", k.name, err)
@@ -195,14 +195,14 @@ func (k kind) definition(text string) ([]byte, error) {
 	version := apiextensionsv1.CustomResourceDefinitionVersion{
 		Name: "v1", Served: true, Storage: true, Schema: &validation,
 	}
-	if k.status {
+	if k.hasStatus {
 		version.Subresources = &apiextensionsv1.CustomResourceSubresources{
 			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
 		}
 	}
 
-	old := *version.DeepCopy()
-	old.Name, old.Storage, old.Deprecated = "v1alpha3", false, true
+	deprecated := *version.DeepCopy()
+	deprecated.Name, deprecated.Storage, deprecated.Deprecated = "v1alpha3", false, true
 
 	raw, err := json.Marshal(&apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
@@ -212,11 +212,11 @@ func (k kind) definition(text string) ([]byte, error) {
 			Names: apiextensionsv1.CustomResourceDefinitionNames{
 				Kind: k.name, Plural: k.plural, Singular: k.singular(), ShortNames: k.short, Categories: []string{"all"},
 			},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version, old},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version, deprecated},
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("write definition of %s: %w", k.name, err)
+		return nil, fmt.Errorf("encode CRD of %s: %w", k.name, err)
 	}
 
 	return raw, nil

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirttest starts simulated KubeVirts in tests.
+// Package kubevirttest starts KubeVirt simulators for tests.
 package kubevirttest

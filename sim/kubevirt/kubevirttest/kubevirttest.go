@@ -11,9 +11,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-// New starts a cluster and stops it when the test ends. The test fails if a client made
-// something that KubeVirt does not take, or if the cluster itself met an error. Make the
-// namespaces first: what is cleaned up last is made first.
+// New starts a cluster and stops it when the test ends. The test fails if a client created an object that
+// KubeVirt rejects, or if the cluster itself had an error. Create namespaces before you call New: tests
+// clean up in reverse order, and the cluster must stop before the namespaces are deleted.
 func New(t testing.TB, config *rest.Config, options kubevirt.Options) *kubevirt.Cluster {
 	t.Helper()
 
@@ -28,7 +28,7 @@ func New(t testing.TB, config *rest.Config, options kubevirt.Options) *kubevirt.
 		}
 
 		for _, v := range c.Violations() {
-			t.Errorf("kubevirt: violation: %s: %s", v.Object, v.What)
+			t.Errorf("kubevirt: violation: %s: %s", v.Object, v.Message)
 		}
 
 		for _, err := range c.Problems() {

@@ -10,7 +10,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// Start starts a host that ends with the test.
+// Start starts a host and closes it when the test ends.
 func Start(t testing.TB, options machost.Options) *machost.Host {
 	t.Helper()
 
@@ -20,8 +20,8 @@ func Start(t testing.TB, options machost.Options) *machost.Host {
 	}
 
 	t.Cleanup(func() {
-		if unknown := host.Unknown(); len(unknown) > 0 {
-			t.Errorf("the simulator does not know: %q", unknown)
+		if unknown := host.UnknownCalls(); len(unknown) > 0 {
+			t.Errorf("the simulator does not support these calls: %q", unknown)
 		}
 
 		if err := host.Close(); err != nil {
@@ -32,8 +32,8 @@ func Start(t testing.TB, options machost.Options) *machost.Host {
 	return host
 }
 
-// Key makes a private key, and the line of authorized_keys(5) that lets it in.
-func Key(t testing.TB) (log.Secret, string) {
+// NewKey creates a private key and the line of authorized_keys(5) that permits logins with this key.
+func NewKey(t testing.TB) (log.Secret, string) {
 	t.Helper()
 
 	private, public, err := machost.NewKey()

@@ -14,25 +14,27 @@ import (
 )
 
 const (
-	// Version of the module whose schemas these are.
+	// Version is the version of OCM's module with the CRDs.
 	Version = "v1.3.0"
 
 	folder = "work/v1"
 
-	works   = "0000_00_work.open-cluster-management.io_manifestworks.crd.yaml"
-	applied = "0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
+	manifestWorksFile        = "0000_00_work.open-cluster-management.io_manifestworks.crd.yaml"
+	appliedManifestWorksFile = "0000_01_work.open-cluster-management.io_appliedmanifestworks.crd.yaml"
 )
 
-// InstallHub gives the API server of a hub the kind ManifestWork.
-func InstallHub(ctx context.Context, config *rest.Config) error { return install(ctx, config, works) }
+// InstallHub installs the CRD ManifestWork on the API server of a hub.
+func InstallHub(ctx context.Context, config *rest.Config) error {
+	return install(ctx, config, manifestWorksFile)
+}
 
-// InstallSpoke gives the API server of a spoke the kind AppliedManifestWork.
+// InstallSpoke installs the CRD AppliedManifestWork on the API server of a spoke.
 func InstallSpoke(ctx context.Context, config *rest.Config) error {
-	return install(ctx, config, applied)
+	return install(ctx, config, appliedManifestWorksFile)
 }
 
 func install(ctx context.Context, config *rest.Config, file string) error {
-	dir, err := module().Dir(ctx)
+	dir, err := ocmModule().Download(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,8 +42,8 @@ func install(ctx context.Context, config *rest.Config, file string) error {
 	return kubeproc.Apply(ctx, config, filepath.Join(dir, folder, file))
 }
 
-// module is OCM's.
-func module() gomod.Module {
+// ocmModule returns the Go module of OCM that contains the CRDs.
+func ocmModule() gomod.Module {
 	return gomod.Module{
 		Path: "open-cluster-management.io/api", Version: Version, Sum: "h1:Q3miH38BE3N5+PesHQ0kcFi5nhX5350m7OJWapZcVqY=",
 	}

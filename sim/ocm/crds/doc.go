@@ -1,6 +1,6 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crds has Open Cluster Management's own schemas of ManifestWork and
-// AppliedManifestWork, read out of its module and checked against the module's sum.
+// Package crds installs Open Cluster Management's own CRDs of ManifestWork and AppliedManifestWork. It
+// reads them from OCM's Go module and verifies the module's checksum.
 package crds

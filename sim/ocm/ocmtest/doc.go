@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ocmtest starts simulated work agents for tests.
+// Package ocmtest starts work agent simulators for tests.
 package ocmtest

@@ -9,9 +9,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/ocm"
 )
 
-// New starts an agent and ends it when the test ends. The test fails if a client made
-// something that the hub's webhook does not take, or if the agent itself met an error.
-// Make the namespaces first: what is cleaned up last is made first.
+// New starts an agent and stops it when the test ends. The test fails if a client created a ManifestWork
+// that the hub's webhook rejects, or if the agent itself had an error. Create namespaces before you call
+// New: tests clean up in reverse order, and the agent must stop before the namespaces are deleted.
 func New(t testing.TB, options ocm.Options) *ocm.Agent {
 	t.Helper()
 
@@ -24,7 +24,7 @@ func New(t testing.TB, options ocm.Options) *ocm.Agent {
 		agent.Close()
 
 		for _, violation := range agent.Violations() {
-			t.Errorf("ocm: violation: %s: %s", violation.Work, violation.What)
+			t.Errorf("ocm: violation: %s: %s", violation.Work, violation.Message)
 		}
 
 		for _, err := range agent.Problems() {

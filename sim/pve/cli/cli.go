@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/control"
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	listen, control, model, guest, program, image, faults, env string
 
@@ -33,65 +33,66 @@ type options struct {
 	clone, boot, stayUp, lag, login time.Duration
 }
 
-// New is the command. It serves until its context ends.
+// New returns the command. The command serves until its context ends.
 func New() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "pvesim",
 		Short: "Simulate the API of a Proxmox VE cluster",
-		Long: "pvesim answers like a Proxmox VE cluster: VMs, templates, storages, tasks, locks, permissions\n" +
-			"and failures, all in memory. Point any Proxmox client at the address it prints.\n\n" +
-			"With --backend qemu, VMs are real: processes of QEMU with linked clones of an image as disks.\n" +
-			"In them, the loopback address of this machine is 10.0.2.2.",
+		Long: "pvesim simulates a Proxmox VE cluster in memory: VMs, templates, storages, tasks, locks,\n" +
+			"permissions and failures. It prints the address of its API for any client of Proxmox VE.\n\n" +
+			"With --backend qemu, each VM is a QEMU process with linked clones of an image as disks.\n" +
+			"In such a VM, the loopback address of this machine is 10.0.2.2.",
 		Example: "  pvesim -E                          # print export lines and serve\n" +
 			"  pvesim --faults clone-lock=0.2,vm-crash=0.1@5s\n" +
 			"  pvesim --backend qemu --image debian.qcow2",
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, err := o.build(cmd)
+			m, err := o.buildModel(cmd)
 			if err != nil {
 				return err
 			}
 			return o.serve(cmd.Context(), m, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.flags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
-func (o *options) flags(cmd *cobra.Command) {
+func (o *options) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "address of the API")
 	f.StringVar(&o.control, "control", "127.0.0.1:0", "address of the control API (loopback only)")
 	f.StringVar(&o.model, "model", "", "YAML `file` describing the cluster (default: three nodes)")
-	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, pve1 and so on (default: as the model)")
-	f.DurationVar(&o.clone, "clone-delay", 0, "time a clone takes")
-	f.DurationVar(&o.boot, "boot-delay", 0, "time a VM takes to boot")
-	f.DurationVar(&o.login, "login-delay", 0, "delay of answers to a bad login; real clusters use 3s")
-	f.IntVar(&o.clones, "parallel-clones", 0, "clones one storage makes at a time")
-	f.DurationVar(&o.lag, "status-lag", 0, "age of status in the cluster listing")
+	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, named pve1, pve2 and so on (default: the model's)")
+	f.DurationVar(&o.clone, "clone-delay", 0, "time to clone a VM")
+	f.DurationVar(&o.boot, "boot-delay", 0, "time to boot a VM")
+	f.DurationVar(&o.login, "login-delay", 0, "delay of the response to a failed login; real clusters use 3s")
+	f.IntVar(&o.clones, "parallel-clones", 0, "maximum number of parallel clones per storage")
+	f.DurationVar(&o.lag, "status-lag", 0, "age of the status in the cluster listing")
 	f.StringVar(&o.guest, "guest", "", "what a booted VM does: nothing, script or exec")
-	f.DurationVar(&o.stayUp, "guest-stays", 0, "how long a script guest stays up")
-	f.StringVar(&o.program, "bootstrap-service", "", "`program` an exec guest runs")
+	f.DurationVar(&o.stayUp, "guest-stays", 0, "time after which a script guest powers off")
+	f.StringVar(&o.program, "bootstrap-service", "", "`program` that an exec guest runs")
 	f.StringVar(&o.image, "image", "",
-		"the template's disk: a `directory` with its files, or with --backend qemu an image, qcow2 or raw")
-	f.StringVar(&o.backend, "backend", backendSim, "what VMs are: sim, or qemu for real ones")
-	f.StringVar(&o.qemu.Kernel, "kernel", "", "qemu: kernel `file` to boot in place of the image's boot loader")
+		"the template's disk: a `directory` with its files, or with --backend qemu a qcow2 or raw image")
+	f.StringVar(&o.backend, "backend", backendSim, "how VMs run: sim (simulated) or qemu (QEMU processes)")
+	f.StringVar(&o.qemu.Kernel, "kernel", "", "qemu: kernel `file` that replaces the image's boot loader")
 	f.StringVar(&o.qemu.Initrd, "initrd", "", "qemu: initial ramdisk `file` for the kernel")
 	f.StringVar(&o.qemu.Append, "append", "", "qemu: `arguments` of the kernel, such as 'root=/dev/sda console=ttyS0'")
 	f.StringVar(&o.qemu.Accel, "accel", "tcg", "qemu: tcg (software emulation) or kvm")
-	f.StringVar(&o.diskSlot, "disk-slot", "", "where the template's disk is attached, such as virtio0 (default: scsi0)")
+	f.StringVar(&o.diskSlot, "disk-slot", "", "slot of the template's disk, such as virtio0 (default: scsi0)")
 	f.StringVar(&o.ciSlot, "cloud-init-slot", "",
-		"where the template's cloud-init drive is attached, such as scsi1 (default: ide2)")
+		"slot of the template's cloud-init drive, such as scsi1 (default: ide2)")
 	f.StringVar(&o.workDir, "work-dir", "",
-		"existing `directory` for the VMs' files; consoles stay in its folder serial (default: a temporary one)")
-	f.StringVar(&o.faults, "faults", "", "faults by name and probability: "+strings.Join(pve.FaultNames(), ", "))
-	f.StringVarP(&o.env, "env", "E", "", "print export lines once listening, or with -E=FILE write them there")
+		"existing `directory` for the VMs' files; consoles stay in its subdirectory serial (default: a temporary directory)")
+	f.StringVar(&o.faults, "faults", "",
+		"faults by name and probability, such as vm-crash=0.1: "+strings.Join(pve.FaultNames(), ", "))
+	f.StringVarP(&o.env, "env", "E", "", "print export lines when the API listens, or with -E=FILE write them to the file")
 	f.Lookup("env").NoOptDefVal = "-"
 }
 
-// build is the model with what the flags say.
-func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
+// buildModel returns the model with the values of the flags.
+func (o *options) buildModel(cmd *cobra.Command) (pve.Model, error) {
 	m := pve.DefaultModel()
 	if o.model != "" {
 		var err error
@@ -113,7 +114,7 @@ func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
 	set("guest", func() { m.Guest.Kind = pve.GuestKind(o.guest) })
 	set("guest-stays", func() { m.Guest.StayUp = o.stayUp })
 	set("work-dir", func() { m.Guest.WorkDir = o.workDir })
-	for i := range m.Templates { // LoadModel and DefaultModel make them anew
+	for i := range m.Templates { // LoadModel and DefaultModel return new slices
 		set("disk-slot", func() { m.Templates[i].DiskSlot = o.diskSlot })
 		set("cloud-init-slot", func() { m.Templates[i].CloudInitSlot = o.ciSlot })
 	}
@@ -135,23 +136,23 @@ func (o *options) build(cmd *cobra.Command) (pve.Model, error) {
 	return m, m.Validate()
 }
 
-// What VMs can be.
+// The backends, which define how VMs run.
 const (
 	backendSim  = "sim"
 	backendQEMU = "qemu"
 )
 
-// applyBackend sets what VMs are, and their image.
+// applyBackend sets the backend and its image in the model.
 func (o *options) applyBackend(cmd *cobra.Command, m *pve.Model) error {
-	given := cmd.Flags().Changed
+	isSet := cmd.Flags().Changed
 	switch o.backend {
 	case backendSim:
 		for _, name := range []string{"kernel", "initrd", "append", "accel"} {
-			if given(name) {
-				return fmt.Errorf("--%s needs --backend qemu", name)
+			if isSet(name) {
+				return fmt.Errorf("--%s requires --backend qemu", name)
 			}
 		}
-		if given("image") {
+		if isSet("image") {
 			m.Guest.ImageDir = o.image
 		}
 		return nil
@@ -160,8 +161,8 @@ func (o *options) applyBackend(cmd *cobra.Command, m *pve.Model) error {
 		return fmt.Errorf("--backend must be sim or qemu, not %q", o.backend)
 	}
 	for _, name := range []string{"guest", "guest-stays", "bootstrap-service", "boot-delay"} {
-		if given(name) {
-			return fmt.Errorf("--%s is not for --backend qemu: real VMs do what their image does", name)
+		if isSet(name) {
+			return fmt.Errorf("--%s cannot be used with --backend qemu: the VM's image defines what the VM does", name)
 		}
 	}
 	m.Guest.Kind = pve.GuestQEMU
@@ -171,13 +172,13 @@ func (o *options) applyBackend(cmd *cobra.Command, m *pve.Model) error {
 		"initrd": func() { q.Initrd = o.qemu.Initrd }, "append": func() { q.Append = o.qemu.Append },
 		"accel": func() { q.Accel = o.qemu.Accel },
 	} {
-		if given(name) {
+		if isSet(name) {
 			set()
 		}
 	}
 	for i := range m.Templates {
 		if m.Templates[i].Image == "" && q.Image == "" {
-			return errors.New("--backend qemu needs --image: a disk image that boots")
+			return errors.New("--backend qemu requires --image with a bootable disk image")
 		}
 	}
 	return nil
@@ -190,37 +191,38 @@ func (o *options) serve(ctx context.Context, m pve.Model, out, errOut io.Writer)
 		return fmt.Errorf("--control %q: %w", o.control, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--control %q: it has no login, so use a loopback address such as 127.0.0.1:0", o.control)
+		return fmt.Errorf("--control %q: the control API has no login: use a loopback address such as 127.0.0.1:0", o.control)
 	}
 	s, err := pve.New(m)
 	if err != nil {
 		return err
 	}
-	if err := s.Start(pve.Listen{Address: o.listen}); err != nil {
+	if err := s.Start(pve.ListenOptions{Address: o.listen}); err != nil {
 		return errors.Join(err, s.Close())
 	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.control)
 	if err != nil {
-		return errors.Join(fmt.Errorf("listen for control: %w", err), s.Close())
+		return errors.Join(fmt.Errorf("listen for control API: %w", err), s.Close())
 	}
 	ctl := &http.Server{Handler: control.Handler(s), ReadHeaderTimeout: time.Minute}
-	served := make(chan error, 1)
-	go func() { served <- ctl.Serve(ln) }()
-	if err = o.announce(s, m, "http://"+ln.Addr().String(), out); err == nil {
+	serveErr := make(chan error, 1)
+	go func() { serveErr <- ctl.Serve(ln) }()
+	if err = o.printAddresses(s, m, "http://"+ln.Addr().String(), out); err == nil {
 		select {
 		case <-ctx.Done():
-		case err = <-served:
+		case err = <-serveErr:
 		}
 	}
 	err = errors.Join(err, ctl.Close(), s.Close())
 	for _, v := range s.Violations() {
-		_, _ = fmt.Fprintf(errOut, "violation: %s: %s %s\n", v.What, v.Call.Method, v.Call.Path)
+		_, _ = fmt.Fprintf(errOut, "violation: %s: %s %s\n", v.Message, v.Call.Method, v.Call.Path)
 	}
 	return err
 }
 
-// announce says how to reach the simulator.
-func (o *options) announce(s *pve.Server, m pve.Model, ctl string, out io.Writer) error {
+// printAddresses prints the addresses and the credentials of the simulator or writes them to a file,
+// depending on the flag --env.
+func (o *options) printAddresses(s *pve.Server, m pve.Model, ctl string, out io.Writer) error {
 	token := pve.Token{}
 	if len(m.Tokens) > 0 {
 		token = m.Tokens[0]
@@ -240,12 +242,12 @@ func (o *options) announce(s *pve.Server, m pve.Model, ctl string, out io.Writer
 		_, err := io.WriteString(out, b.String())
 		return err
 	default:
-		return writeWhole(o.env, b.String())
+		return writeFileAtomically(o.env, b.String())
 	}
 }
 
-// writeWhole lets a waiting reader see all of the file or nothing.
-func writeWhole(name, text string) error {
+// writeFileAtomically writes a file so that a reader sees either the complete file or none.
+func writeFileAtomically(name, text string) error {
 	const private = 0o600
 	if err := os.WriteFile(name+".tmp", []byte(text), private); err != nil {
 		return fmt.Errorf("write environment: %w", err)

@@ -1,5 +1,5 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is the command line of pvesim, the simulator as a program.
+// Package cli is the command line of pvesim, the simulator of Proxmox VE.
 package cli

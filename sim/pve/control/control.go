@@ -14,14 +14,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// State is everything the cluster holds, and how much of it.
+// State is the state of the cluster with its counts.
 type State struct {
 	pve.State
 
 	Counts Counts `json:"counts"`
 }
 
-// Counts leaves out what was there from the start.
+// Counts counts the objects that did not exist from the start.
 type Counts struct {
 	VMs          int `json:"vms"`
 	Running      int `json:"running"`
@@ -29,7 +29,7 @@ type Counts struct {
 	TasksRunning int `json:"tasksRunning"`
 }
 
-// Floor is the fastest possible run of identical jobs on this cluster.
+// Floor is the fastest possible run of identical jobs on the cluster.
 type Floor struct {
 	Input   pve.FloorInput `json:"input"`
 	Seconds float64        `json:"seconds"`
@@ -37,23 +37,23 @@ type Floor struct {
 
 const maxBody = 1 << 20
 
-// Handler serves the control API of a simulator.
+// Handler returns the handler of a simulator's control API.
 func Handler(s *pve.Server) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, _ *http.Request) { send(w, StateOf(s)) })
-	mux.HandleFunc("GET /sim/calls", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Counts()) })
-	mux.HandleFunc("GET /sim/violations", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Violations()) })
-	mux.HandleFunc("GET /sim/faults", func(w http.ResponseWriter, _ *http.Request) { send(w, s.Faults()) })
+	mux.HandleFunc("GET /sim/state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, NewState(s)) })
+	mux.HandleFunc("GET /sim/calls", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Counts()) })
+	mux.HandleFunc("GET /sim/violations", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Violations()) })
+	mux.HandleFunc("GET /sim/faults", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Faults()) })
 	mux.HandleFunc("DELETE /sim/faults", func(w http.ResponseWriter, _ *http.Request) {
 		s.ClearFaults()
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("POST /sim/faults", func(w http.ResponseWriter, r *http.Request) { addFaults(s, w, r) })
-	mux.HandleFunc("GET /sim/floor", func(w http.ResponseWriter, r *http.Request) { floor(s, w, r) })
+	mux.HandleFunc("GET /sim/floor", func(w http.ResponseWriter, r *http.Request) { serveFloor(s, w, r) })
 	mux.HandleFunc("GET /sim/vm/{id}/log", func(w http.ResponseWriter, r *http.Request) {
 		id, err := strconv.Atoi(r.PathValue("id"))
 		if err != nil {
-			http.Error(w, "the id of a VM is a number", http.StatusBadRequest)
+			http.Error(w, "the id of a VM must be a number", http.StatusBadRequest)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -62,10 +62,10 @@ func Handler(s *pve.Server) http.Handler {
 	return mux
 }
 
-// StateOf is what GET /sim/state answers.
-func StateOf(s *pve.Server) State {
+// NewState returns the response of GET /sim/state.
+func NewState(s *pve.Server) State {
 	out := State{State: s.Snapshot()}
-	for _, v := range out.Made() {
+	for _, v := range out.CreatedVMs() {
 		out.Counts.VMs++
 		if v.Status == "running" {
 			out.Counts.Running++
@@ -80,17 +80,17 @@ func StateOf(s *pve.Server) State {
 	return out
 }
 
-func send(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(v) //nolint:errchkjson // plain structs; a reader that has gone is no matter
+	_ = enc.Encode(v) //nolint:errchkjson // plain structs; the client may have disconnected
 }
 
 func addFaults(s *pve.Server, w http.ResponseWriter, r *http.Request) {
 	var rules []pve.Fault
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&rules); err != nil {
-		http.Error(w, fmt.Sprintf("want a list of faults: %s", err), http.StatusBadRequest)
+		http.Error(w, fmt.Sprintf("decode faults: want a JSON list: %s", err), http.StatusBadRequest)
 		return
 	}
 	for _, f := range rules {
@@ -105,7 +105,7 @@ func addFaults(s *pve.Server, w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func floor(s *pve.Server, w http.ResponseWriter, r *http.Request) {
+func serveFloor(s *pve.Server, w http.ResponseWriter, r *http.Request) {
 	jobs, err := strconv.Atoi(r.URL.Query().Get("jobs"))
 	if err != nil || jobs < 0 {
 		http.Error(w, "jobs must be a number, such as jobs=20", http.StatusBadRequest)
@@ -116,6 +116,6 @@ func floor(s *pve.Server, w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "job must be a duration, such as job=90s", http.StatusBadRequest)
 		return
 	}
-	in := s.FloorInput(jobs, job)
-	send(w, Floor{Input: in, Seconds: pve.Floor(in).Seconds()})
+	input := s.FloorInput(jobs, job)
+	writeJSON(w, Floor{Input: input, Seconds: pve.Floor(input).Seconds()})
 }

@@ -9,16 +9,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// New starts a cluster on a free loopback port and closes it when the test
-// ends. The test fails if a client made a call no correct client makes, or if
-// a guest's process outlives the cluster.
+// New starts a cluster on a free loopback port and closes it when the test ends. The test fails if a
+// client made a call that no correct client makes, or if a guest's process outlives the cluster.
 func New(t testing.TB, m pve.Model, opts ...pve.Option) *pve.Server {
 	t.Helper()
-	return Listen(t, m, pve.Listen{}, opts...)
+	return Listen(t, m, pve.ListenOptions{}, opts...)
 }
 
-// Listen is New with a choice of address and client certificates.
-func Listen(t testing.TB, m pve.Model, l pve.Listen, opts ...pve.Option) *pve.Server {
+// Listen is like New, with an address and client certificates.
+func Listen(t testing.TB, m pve.Model, l pve.ListenOptions, opts ...pve.Option) *pve.Server {
 	t.Helper()
 	s, err := pve.New(m, opts...)
 	if err != nil {
@@ -35,7 +34,7 @@ func Listen(t testing.TB, m pve.Model, l pve.Listen, opts ...pve.Option) *pve.Se
 			t.Errorf("pve: processes of a guest outlived the cluster (group %d)", g)
 		}
 		for _, v := range s.Violations() {
-			t.Errorf("pve: violation: %s: %s %s", v.What, v.Call.Method, v.Call.Path)
+			t.Errorf("pve: violation: %s: %s %s", v.Message, v.Call.Method, v.Call.Path)
 		}
 	})
 	return s

@@ -18,19 +18,17 @@ import (
 // agentPort is the id of the agent's port in QMP events.
 const agentPort = "qga0"
 
-// Limits of what a guest may answer: it is not trusted.
+// The limits of a guest's response. Guests are untrusted.
 const (
 	maxAgentReply = 4 << 20
-	// agentDelimiter precedes the reply to guest-sync-delimited; it is in no
-	// JSON text.
+	// agentDelimiter precedes the response to guest-sync-delimited. It does not occur in JSON text.
 	agentDelimiter = 0xff
 )
 
-// ErrNoAgent is a guest in which no agent has opened its port, or that has
-// none.
+// ErrNoAgent means that the guest has no agent or that the agent has not opened its port.
 var ErrNoAgent = errors.New("QEMU guest agent is not running")
 
-// agent talks to the guest agent.
+// agent is a connection to the guest agent.
 type agent struct {
 	conn net.Conn
 
@@ -38,26 +36,26 @@ type agent struct {
 	sync int64
 
 	state sync.Mutex
-	open  chan struct{} // closed while the guest has the port open
+	open  chan struct{} // closed while the agent's port is open
 	isUp  bool
 }
 
 func newAgent(conn net.Conn) *agent { return &agent{conn: conn, open: make(chan struct{})} }
 
-// opened follows the port (QMP event VSERPORT_CHANGE).
-func (a *agent) opened(up bool) {
+// setOpen records that the guest has opened or closed the port (QMP event VSERPORT_CHANGE).
+func (a *agent) setOpen(isOpen bool) {
 	a.state.Lock()
 	defer a.state.Unlock()
 	switch {
-	case up && !a.isUp:
+	case isOpen && !a.isUp:
 		close(a.open)
-	case !up && a.isUp:
+	case !isOpen && a.isUp:
 		a.open = make(chan struct{})
 	}
-	a.isUp = up
+	a.isUp = isOpen
 }
 
-func (a *agent) ready() <-chan struct{} {
+func (a *agent) openChannel() <-chan struct{} {
 	a.state.Lock()
 	defer a.state.Unlock()
 	return a.open
@@ -66,7 +64,7 @@ func (a *agent) ready() <-chan struct{} {
 // call runs a command in the guest. It waits for the agent until ctx ends.
 func (a *agent) call(ctx context.Context, command string) (json.RawMessage, error) {
 	select {
-	case <-a.ready():
+	case <-a.openChannel():
 	case <-ctx.Done():
 		return nil, ErrNoAgent
 	}
@@ -83,39 +81,39 @@ func (a *agent) call(ctx context.Context, command string) (json.RawMessage, erro
 	})
 	defer func() {
 		if !stop() {
-			<-ended // else it would end the next call
+			<-ended // otherwise the deadline would end the next call
 		}
 	}()
 	a.sync++
-	in := bufio.NewReader(io.LimitReader(a.conn, maxAgentReply))
-	if err := a.synchronise(in); err != nil {
+	reader := bufio.NewReader(io.LimitReader(a.conn, maxAgentReply))
+	if err := a.synchronize(reader); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
 	if _, err := fmt.Fprintf(a.conn, "{\"execute\":%q}\n", command); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
-	return readAgentReply(in)
+	return readAgentReply(reader)
 }
 
-// synchronise drops what is left of commands given up before.
-func (a *agent) synchronise(in *bufio.Reader) error {
-	// The delimiter makes the agent drop half a command, too.
+// synchronize discards the responses of earlier commands whose callers have stopped waiting.
+func (a *agent) synchronize(reader *bufio.Reader) error {
+	// The delimiter also makes the agent discard an incomplete command.
 	_, err := fmt.Fprintf(a.conn, "\xff{\"execute\":\"guest-sync-delimited\",\"arguments\":{\"id\":%d}}\n", a.sync)
 	if err != nil {
 		return err
 	}
-	return awaitSync(in, a.sync)
+	return awaitSync(reader, a.sync)
 }
 
-// awaitSync reads up to the reply to the sync with this id.
-func awaitSync(in *bufio.Reader, id int64) error {
+// awaitSync reads until the response to the sync command with this id.
+func awaitSync(reader *bufio.Reader, id int64) error {
 	for {
-		if _, err := in.ReadSlice(agentDelimiter); errors.Is(err, bufio.ErrBufferFull) {
+		if _, err := reader.ReadSlice(agentDelimiter); errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		} else if err != nil {
 			return err
 		}
-		line, err := in.ReadBytes('\n')
+		line, err := reader.ReadBytes('\n')
 		if err != nil {
 			return err
 		}
@@ -128,8 +126,8 @@ func awaitSync(in *bufio.Reader, id int64) error {
 	}
 }
 
-func readAgentReply(in *bufio.Reader) (json.RawMessage, error) {
-	line, err := in.ReadBytes('\n')
+func readAgentReply(reader *bufio.Reader) (json.RawMessage, error) {
+	line, err := reader.ReadBytes('\n')
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, err)
 	}
@@ -140,13 +138,13 @@ func readAgentReply(in *bufio.Reader) (json.RawMessage, error) {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(line, &reply); err != nil {
-		return nil, fmt.Errorf("read the guest agent's reply: %w", err)
+		return nil, fmt.Errorf("read guest agent's response: %w", err)
 	}
 	if reply.Error != nil {
 		return nil, fmt.Errorf("guest agent: %s", reply.Error.Desc)
 	}
 	if reply.Return == nil {
-		return nil, errors.New("read the guest agent's reply: it has neither return nor error")
+		return nil, errors.New("read guest agent's response: it has neither return nor error")
 	}
 	return reply.Return, nil
 }

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// qga is the far end of the agent's port: it answers as qemu-ga does
-// (docs/interop/qemu-ga-ref), after what was left in the pipe.
-func qga(conn net.Conn, left string, answers map[string]string) {
+// serveGuestAgent acts as the guest agent at the other end of the port. It first writes left, the remains of
+// earlier output, and then responds as qemu-ga does (docs/interop/qemu-ga-ref).
+func serveGuestAgent(conn net.Conn, left string, answers map[string]string) {
 	_, _ = io.WriteString(conn, left)
-	in := bufio.NewReader(conn)
+	reader := bufio.NewReader(conn)
 	for {
-		line, err := in.ReadBytes('\n')
+		line, err := reader.ReadBytes('\n')
 		if err != nil {
 			return
 		}
@@ -44,19 +44,19 @@ func qga(conn net.Conn, left string, answers map[string]string) {
 	}
 }
 
-// pair is a connection as QEMU has it.
-func pair(t *testing.T) (ours, theirs net.Conn) {
+// pair returns a connection like the one of QEMU.
+func pair(t *testing.T) (local, remote net.Conn) {
 	t.Helper()
-	ours, file, err := socketPair()
+	local, file, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err = net.FileConn(file)
+	remote, err = net.FileConn(file)
 	if err := errors.Join(err, file.Close()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
-	return ours, theirs
+	t.Cleanup(func() { _, _ = local.Close(), remote.Close() })
+	return local, remote
 }
 
 func TestAgent(t *testing.T) {
@@ -75,12 +75,12 @@ func TestAgent(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			ours, theirs := pair(t)
-			go qga(theirs, left, map[string]string{tc.command: tc.answer})
-			a := newAgent(ours)
-			a.opened(true)
+			local, remote := pair(t)
+			go serveGuestAgent(remote, left, map[string]string{tc.command: tc.answer})
+			a := newAgent(local)
+			a.setOpen(true)
 			if tc.closed {
-				a.opened(false)
+				a.setOpen(false)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -96,13 +96,13 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// TestAgentAgain gives up on one command and has the next one answered.
+// TestAgentAgain cancels one command and receives the response of the next one.
 func TestAgentAgain(t *testing.T) {
 	t.Parallel()
-	ours, theirs := pair(t)
-	go qga(theirs, "", map[string]string{"guest-ping": `{"return": {}}`})
-	a := newAgent(ours)
-	a.opened(true)
+	local, remote := pair(t)
+	go serveGuestAgent(remote, "", map[string]string{"guest-ping": `{"return": {}}`})
+	a := newAgent(local)
+	a.setOpen(true)
 	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := a.call(short, "guest-silent"); !errors.Is(err, ErrNoAgent) {
@@ -113,7 +113,7 @@ func TestAgentAgain(t *testing.T) {
 	}
 }
 
-// FuzzAgentReply reads what a hostile guest may write to its agent's port.
+// FuzzAgentReply reads the output of a malicious guest on its agent's port.
 func FuzzAgentReply(f *testing.F) {
 	for _, seed := range []string{
 		"\xff{\"return\": 1}\n{\"return\": []}\n", "\xff\xff{\"return\": 1}\n{\"error\": {\"desc\": \"x\"}}\n",
@@ -122,30 +122,30 @@ func FuzzAgentReply(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		in := bufio.NewReader(bytes.NewReader(data))
-		if awaitSync(in, 1) != nil {
+		reader := bufio.NewReader(bytes.NewReader(data))
+		if awaitSync(reader, 1) != nil {
 			return
 		}
 		if !bytes.Contains(data, []byte{agentDelimiter}) {
 			t.Error("in step without a delimiter")
 		}
-		got, err := readAgentReply(in)
+		got, err := readAgentReply(reader)
 		if (err == nil) != (got != nil) || err == nil && !json.Valid(got) {
 			t.Errorf("%q %v", got, err)
 		}
 	})
 }
 
-// TestQMPEnds wakes a caller whose QEMU goes away, and refuses further ones.
+// TestQMPEnds checks that a waiting call and later calls fail when QEMU has ended.
 func TestQMPEnds(t *testing.T) {
 	t.Parallel()
-	ours, theirs := pair(t)
-	q := newQMP(ours, func(string, json.RawMessage) {})
+	local, remote := pair(t)
+	q := newQMP(local, func(string, json.RawMessage) {})
 	done := make(chan struct{})
 	go func() { defer close(done); q.run() }()
 	go func() {
-		_, _ = bufio.NewReader(theirs).ReadString('\n')
-		_ = theirs.Close()
+		_, _ = bufio.NewReader(remote).ReadString('\n')
+		_ = remote.Close()
 	}()
 	if err := q.call(t.Context(), "quit", nil); !errors.Is(err, errClosed) {
 		t.Errorf("cut off: %v", err)

@@ -1,18 +1,18 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vm runs virtual machines as QEMU processes: their disks are qcow2
-// images, their serial console is a stream, QMP follows their power state and
-// the QEMU guest agent answers for what is inside.
+// Package vm runs virtual machines as QEMU processes. Their disks are qcow2 images, and their serial
+// console is a stream. QMP reports their power state, and the QEMU guest agent reports the state of
+// the guest.
 //
-// It knows nothing of the API that asks for the machines; package pve maps a
-// VM's configuration to a [Spec].
+// The package does not depend on the API that creates the machines. Package pve converts a VM's
+// configuration to a [Spec].
 //
-// The control sockets are socket pairs that QEMU inherits, so no path can be
-// too long and nobody else can connect. QEMU dies with the process that
-// started it, also when that one is killed (on Linux).
+// The control sockets are socket pairs that QEMU inherits. They have no path, so a path can't be too
+// long, and no other process can connect. On Linux, QEMU ends with the process that started it, even
+// if that process is killed.
 //
-// The protocols are QEMU's own (QMP: docs/interop/qmp-spec; guest agent:
-// docs/interop/qemu-ga-ref). The clients here are a hundred lines each; the
-// libraries there are want a socket in the file system.
+// The protocols are those of QEMU (QMP: docs/interop/qmp-spec; guest agent:
+// docs/interop/qemu-ga-ref). Each client in this package has about a hundred lines. The existing
+// libraries require a socket in the file system.
 package vm

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// startTimeout bounds the time from exec until QEMU answers; it is long
-	// because the machine may be busy with other VMs.
+	// startTimeout is the timeout from exec until QEMU responds. It is long because the machine can
+	// be busy with other VMs.
 	startTimeout = 2 * time.Minute
-	// quitTimeout is how long QEMU may take to quit before it is killed.
+	// quitTimeout is how long QEMU can take to quit before it is killed.
 	quitTimeout = 5 * time.Second
 	maxStderr   = 16 << 10
 )
@@ -32,84 +32,84 @@ const (
 type VM struct {
 	pid     int
 	qmp     *qmp
-	agent   *agent // nil without one
+	agent   *agent // nil if the machine has no agent
 	serial  net.Conn
 	stderr  *tailBuffer
-	exited  chan struct{} // closed when the process has been waited for
-	done    chan struct{} // closed when what it wrote last has been read, too
-	pumps   sync.WaitGroup
-	waitErr error // once exited is closed
+	exited  chan struct{} // closed when the process has ended
+	done    chan struct{} // closed when the process has ended and all of its output has been read
+	readers sync.WaitGroup
+	waitErr error // valid after exited is closed
 
 	mu     sync.Mutex
 	reason string
 }
 
-// StartError is a QEMU that ended before the machine ran.
+// StartError means that QEMU ended before the machine ran.
 type StartError struct {
-	// Code is its exit code, -1 if a signal ended it.
+	// Code is QEMU's exit code, or -1 if a signal ended QEMU.
 	Code int
-	// Stderr is what it said.
+	// Stderr is QEMU's error output.
 	Stderr string
 }
 
-// Error says what QEMU said.
+// Error returns a message with the exit code and QEMU's error output.
 func (e *StartError) Error() string {
-	return strings.TrimSpace(fmt.Sprintf("start QEMU: it exited with code %d: %s", e.Code, e.Stderr))
+	return strings.TrimSpace(fmt.Sprintf("start QEMU: exited with code %d: %s", e.Code, e.Stderr))
 }
 
-// Exit is how a machine ended.
+// Exit describes how a machine ended.
 type Exit struct {
-	// Code is the exit code of the process, -1 if a signal ended it.
+	// Code is the exit code of the process, or -1 if a signal ended the process.
 	Code int
-	// Reason is that of the QMP event SHUTDOWN, such as guest-shutdown or
-	// host-qmp-quit; empty if there was none, as after a kill.
+	// Reason is the reason of the QMP event SHUTDOWN, such as guest-shutdown or host-qmp-quit. It is
+	// empty if there was no such event, for example after a kill.
 	Reason string
-	// Stderr is what QEMU said.
+	// Stderr is QEMU's error output.
 	Stderr string
 }
 
-// Start starts a machine and returns once it runs. What the guest writes to its
-// first serial port goes to console. The machine outlives ctx, which bounds the
-// start alone; stop it with [VM.Stop].
+// Start starts a machine and returns when the machine runs. Start writes the output of the guest's
+// first serial port to console. ctx limits only the start, and the machine outlives it. Stop the
+// machine with [VM.Stop].
 func Start(ctx context.Context, t Tools, spec *Spec, console io.Writer) (*VM, error) {
 	args, err := spec.Args()
 	if err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	ours, theirs, err := socketPairs(fdAgent - fdQMP + 1)
+	local, remote, err := socketPairs(fdAgent - fdQMP + 1)
 	if err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	v := &VM{serial: ours[1], stderr: &tailBuffer{}, exited: make(chan struct{}), done: make(chan struct{})}
-	v.qmp = newQMP(ours[0], v.event)
+	v := &VM{serial: local[1], stderr: &tailBuffer{}, exited: make(chan struct{}), done: make(chan struct{})}
+	v.qmp = newQMP(local[0], v.handleEvent)
 	if spec.Agent {
-		v.agent = newAgent(ours[2])
+		v.agent = newAgent(local[2])
 	}
-	err = v.exec(exec.Command(t.QEMU, args...), theirs) //nolint:noctx // #nosec G204 -- outlives ctx; no shell
-	closeFiles(theirs)
+	err = v.exec(exec.Command(t.QEMU, args...), remote) //nolint:noctx // #nosec G204 -- outlives ctx; no shell
+	closeFiles(remote)
 	if err != nil {
-		closeConns(ours)
+		closeConns(local)
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
-	v.pumps.Go(v.qmp.run)
-	v.pumps.Go(func() { _, _ = io.Copy(console, v.serial) })
+	v.readers.Go(v.qmp.run)
+	v.readers.Go(func() { _, _ = io.Copy(console, v.serial) })
 	go func() {
 		<-v.exited
-		v.pumps.Wait()
-		closeConns(ours)
+		v.readers.Wait()
+		closeConns(local)
 		close(v.done)
 	}()
 	if err := v.handshake(ctx, spec); err != nil {
-		return nil, v.failed(err)
+		return nil, v.newStartError(err)
 	}
 	return v, nil
 }
 
-// exec starts the process and waits for it on a thread of their own: the
-// kernel ends the child with the thread that started it.
+// exec starts the process and waits for its end on a thread of its own. The kernel kills the process
+// when the thread that started it ends.
 func (v *VM) exec(cmd *exec.Cmd, files []*os.File) error {
 	cmd.ExtraFiles, cmd.Env, cmd.Stderr = files, []string{}, v.stderr
-	cmd.SysProcAttr = dieWithParent()
+	cmd.SysProcAttr = newSysProcAttr()
 	cmd.WaitDelay = quitTimeout
 	started := make(chan error, 1)
 	go func() {
@@ -130,9 +130,10 @@ func (v *VM) exec(cmd *exec.Cmd, files []*os.File) error {
 	return nil
 }
 
-// handshake ends when QEMU has built the machine and lets it run.
+// handshake waits until QEMU has created the machine, and disconnects the network cards that are
+// down.
 func (v *VM) handshake(ctx context.Context, spec *Spec) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("QEMU does not answer"))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("QEMU does not respond"))
 	defer cancel()
 	if err := v.qmp.call(ctx, "qmp_capabilities", nil); err != nil {
 		return err
@@ -148,8 +149,8 @@ func (v *VM) handshake(ctx context.Context, spec *Spec) error {
 	return nil
 }
 
-// failed ends a machine that did not start, and says why it did not.
-func (v *VM) failed(err error) error {
+// newStartError stops a machine whose start failed and returns the error.
+func (v *VM) newStartError(err error) error {
 	if !errors.Is(err, errClosed) {
 		v.Kill()
 	}
@@ -160,8 +161,8 @@ func (v *VM) failed(err error) error {
 	return fmt.Errorf("start QEMU: %w", err)
 }
 
-// event follows what QEMU reports.
-func (v *VM) event(name string, data json.RawMessage) {
+// handleEvent handles the QMP events.
+func (v *VM) handleEvent(name string, data json.RawMessage) {
 	var e struct {
 		Reason string `json:"reason"`
 		ID     string `json:"id"`
@@ -177,18 +178,19 @@ func (v *VM) event(name string, data json.RawMessage) {
 		v.mu.Unlock()
 	case "VSERPORT_CHANGE":
 		if v.agent != nil && e.ID == agentPort {
-			v.agent.opened(e.Open)
+			v.agent.setOpen(e.Open)
 		}
 	}
 }
 
-// PID is QEMU's process id; its process group has the same.
+// PID returns QEMU's process id, which is also the id of its process group.
 func (v *VM) PID() int { return v.pid }
 
-// Done is closed when the process has ended and all it wrote has been read.
+// Done returns a channel that is closed when the process has ended and all of its output has been
+// read.
 func (v *VM) Done() <-chan struct{} { return v.done }
 
-// Exit tells how the machine ended; call it when Done is closed.
+// Exit returns how the machine ended. It is valid after the channel of Done is closed.
 func (v *VM) Exit() Exit {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -203,18 +205,17 @@ func (v *VM) Exit() Exit {
 	return out
 }
 
-// PowerButton presses the power button; the guest may take its time, or not
-// care.
+// PowerButton presses the power button. The guest can take time to react or ignore the button.
 func (v *VM) PowerButton(ctx context.Context) error {
 	return v.qmp.call(ctx, "system_powerdown", nil)
 }
 
-// Stop ends the machine at once, as pulling its plug does, but with its disks
-// closed in good order, and waits until the process has gone.
+// Stop ends the machine at once, without a shutdown of the guest, and waits until the process has
+// ended. QEMU closes the machine's disks properly.
 func (v *VM) Stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), quitTimeout)
 	defer cancel()
-	// QEMU may close the socket before it has answered.
+	// QEMU can close the socket before it has sent its response.
 	_ = v.qmp.call(ctx, "quit", nil)
 	select {
 	case <-v.done:
@@ -224,22 +225,22 @@ func (v *VM) Stop() {
 	}
 }
 
-// Kill ends the process without further ado.
+// Kill kills the process.
 func (v *VM) Kill() {
 	select {
-	case <-v.exited: // the id may be somebody else's by now
+	case <-v.exited: // another process can have the process id
 	default:
 		_ = syscall.Kill(-v.pid, syscall.SIGKILL)
 	}
 }
 
-// Resize tells the guest that a disk has grown, and grows its image.
+// Resize grows the image of a disk and reports the new size to the guest.
 func (v *VM) Resize(ctx context.Context, slot string, size int64) error {
 	return v.qmp.call(ctx, "block_resize", map[string]any{"device": driveID(slot), "size": size})
 }
 
-// ChangeMedium puts an image into a CD drive; an empty name takes out what is
-// in it, also when the guest has locked the drive.
+// ChangeMedium inserts an image into a CD drive. An empty file name ejects the medium. Both work
+// even if the guest has locked the drive.
 func (v *VM) ChangeMedium(ctx context.Context, slot, file string) error {
 	if file == "" {
 		return v.qmp.call(ctx, "eject", map[string]any{"id": slot, "force": true})
@@ -249,31 +250,31 @@ func (v *VM) ChangeMedium(ctx context.Context, slot, file string) error {
 	})
 }
 
-// Agent runs a guest agent's command without arguments, such as guest-ping, and
-// gives what it returned. The error is [ErrNoAgent] when no agent has answered
-// before ctx ended.
-func (v *VM) Agent(ctx context.Context, command string) (json.RawMessage, error) {
+// RunAgentCommand runs a command of the guest agent without arguments, such as guest-ping, and
+// returns the agent's result. The error is [ErrNoAgent] if no agent has responded before ctx ends.
+func (v *VM) RunAgentCommand(ctx context.Context, command string) (json.RawMessage, error) {
 	if v.agent == nil {
 		return nil, ErrNoAgent
 	}
 	return v.agent.call(ctx, command)
 }
 
-// Type writes to the guest's first serial port, as a terminal would.
+// Type writes to the guest's first serial port, as a terminal does.
 func (v *VM) Type(p []byte) (int, error) { return v.serial.Write(p) }
 
-// socketPairs makes n connected pairs: our ends and the process's.
-func socketPairs(n int) (ours []net.Conn, theirs []*os.File, err error) {
+// socketPairs creates n pairs of connected sockets. It returns this process's ends and the child
+// process's ends.
+func socketPairs(n int) (local []net.Conn, remote []*os.File, err error) {
 	for range n {
 		conn, file, err := socketPair()
 		if err != nil {
-			closeConns(ours)
-			closeFiles(theirs)
+			closeConns(local)
+			closeFiles(remote)
 			return nil, nil, err
 		}
-		ours, theirs = append(ours, conn), append(theirs, file)
+		local, remote = append(local, conn), append(remote, file)
 	}
-	return ours, theirs, nil
+	return local, remote, nil
 }
 
 func socketPair() (net.Conn, *os.File, error) {
@@ -285,16 +286,16 @@ func socketPair() (net.Conn, *os.File, error) {
 	}
 	syscall.ForkLock.RUnlock()
 	if err != nil {
-		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+		return nil, nil, fmt.Errorf("create socket pair: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
-	conn, err := net.FileConn(ours) // a copy
-	_ = ours.Close()
+	local, remote := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	conn, err := net.FileConn(local) // a copy
+	_ = local.Close()
 	if err != nil {
-		_ = theirs.Close()
-		return nil, nil, fmt.Errorf("make socket pair: %w", err)
+		_ = remote.Close()
+		return nil, nil, fmt.Errorf("create socket pair: %w", err)
 	}
-	return conn, theirs, nil
+	return conn, remote, nil
 }
 
 func closeConns(conns []net.Conn) {
@@ -309,7 +310,7 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// tailBuffer keeps the end of what is written to it.
+// tailBuffer keeps the last maxStderr bytes that are written to it.
 type tailBuffer struct {
 	mu   sync.Mutex
 	data []byte
@@ -319,8 +320,8 @@ func (b *tailBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.data = append(b.data, p...)
-	if over := len(b.data) - maxStderr; over > 0 {
-		b.data = b.data[over:]
+	if excess := len(b.data) - maxStderr; excess > 0 {
+		b.data = b.data[excess:]
 	}
 	return len(p), nil
 }

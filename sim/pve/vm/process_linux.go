@@ -5,8 +5,8 @@ package vm
 
 import "syscall"
 
-// dieWithParent puts the child in a process group of its own and has the kernel
-// end it with the thread that started it.
-func dieWithParent() *syscall.SysProcAttr {
+// newSysProcAttr puts the child into a process group of its own. The kernel kills the child when the
+// thread that started it ends.
+func newSysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

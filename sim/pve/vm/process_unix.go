@@ -7,6 +7,6 @@ package vm
 
 import "syscall"
 
-// dieWithParent puts the child in a process group of its own. Other systems
-// than Linux cannot end it with its parent.
+// newSysProcAttr puts the child into a process group of its own. Systems other than Linux cannot
+// kill the child when its parent ends.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -14,17 +14,17 @@ import (
 	"sync"
 )
 
-// errClosed is a call on a control socket whose QEMU has gone.
+// errClosed means that QEMU has closed the control socket of the call.
 var errClosed = errors.New("QEMU has closed its control socket")
 
-// qmp is a QMP session: one JSON object per line, replies by id, events in
-// between.
+// qmp is a QMP session. Each line is one JSON object. Responses have the ids of their calls, and
+// events can occur between responses.
 type qmp struct {
 	conn    net.Conn
 	onEvent func(event string, data json.RawMessage)
 
 	mu      sync.Mutex
-	next    int
+	lastID  int
 	waiting map[int]chan<- qmpReply // nil once the session has ended
 }
 
@@ -39,18 +39,19 @@ type qmpReply struct {
 	Data  json.RawMessage `json:"data"`
 }
 
-// newQMP reads from the connection until it ends; run must be called once.
+// newQMP returns a session on the connection. The caller calls run once, which reads from the
+// connection until it is closed.
 func newQMP(conn net.Conn, onEvent func(string, json.RawMessage)) *qmp {
 	return &qmp{conn: conn, onEvent: onEvent, waiting: map[int]chan<- qmpReply{}}
 }
 
-// run hands out what QEMU says until it has closed the socket.
+// run passes responses to their callers and events to onEvent until QEMU closes the socket.
 func (q *qmp) run() {
-	defer q.end()
-	in := json.NewDecoder(bufio.NewReader(q.conn))
+	defer q.endSession()
+	reader := json.NewDecoder(bufio.NewReader(q.conn))
 	for {
 		var r qmpReply
-		if err := in.Decode(&r); err != nil {
+		if err := reader.Decode(&r); err != nil {
 			if !errors.Is(err, io.EOF) {
 				_ = q.conn.Close()
 			}
@@ -60,23 +61,23 @@ func (q *qmp) run() {
 		case r.Event != "":
 			q.onEvent(r.Event, r.Data)
 		case r.Return != nil || r.Error != nil:
-			q.answer(r)
+			q.deliver(r)
 		default: // the greeting
 		}
 	}
 }
 
-func (q *qmp) answer(r qmpReply) {
+func (q *qmp) deliver(r qmpReply) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if ch := q.waiting[r.ID]; ch != nil {
 		delete(q.waiting, r.ID)
-		ch <- r // has room
+		ch <- r // the channel has a buffer
 	}
 }
 
-// end wakes all callers.
-func (q *qmp) end() {
+// endSession makes all waiting calls fail.
+func (q *qmp) endSession() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, ch := range q.waiting {
@@ -85,7 +86,7 @@ func (q *qmp) end() {
 	q.waiting = nil
 }
 
-// call runs a command and waits for its reply.
+// call runs a command and waits for its response.
 func (q *qmp) call(ctx context.Context, command string, arguments map[string]any) error {
 	reply := make(chan qmpReply, 1)
 	q.mu.Lock()
@@ -93,8 +94,8 @@ func (q *qmp) call(ctx context.Context, command string, arguments map[string]any
 		q.mu.Unlock()
 		return fmt.Errorf("qmp %s: %w", command, errClosed)
 	}
-	q.next++
-	id := q.next
+	q.lastID++
+	id := q.lastID
 	q.waiting[id] = reply
 	q.mu.Unlock()
 	request := map[string]any{"execute": command, "id": id}
@@ -106,9 +107,9 @@ func (q *qmp) call(ctx context.Context, command string, arguments map[string]any
 		return fmt.Errorf("qmp %s: %w", command, err)
 	}
 	deadline, _ := ctx.Deadline()
-	_ = q.conn.SetWriteDeadline(deadline) // if that fails, so does the write
+	_ = q.conn.SetWriteDeadline(deadline) // if this call fails, the write fails too
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
-		q.forget(id)
+		q.cancelCall(id)
 		return fmt.Errorf("qmp %s: %w", command, errors.Join(errClosed, err))
 	}
 	select {
@@ -121,12 +122,12 @@ func (q *qmp) call(ctx context.Context, command string, arguments map[string]any
 		}
 		return nil
 	case <-ctx.Done():
-		q.forget(id)
+		q.cancelCall(id)
 		return fmt.Errorf("qmp %s: %w", command, context.Cause(ctx))
 	}
 }
 
-func (q *qmp) forget(id int) {
+func (q *qmp) cancelCall(id int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.waiting, id)

@@ -12,38 +12,37 @@ import (
 	"strings"
 )
 
-// Accel says how the guest's instructions run.
+// Accel is the accelerator that runs the guest's instructions.
 type Accel string
 
-// Accelerators.
+// The accelerators.
 const (
-	// TCG is software emulation: it works everywhere.
+	// TCG is software emulation, which works on every machine.
 	TCG Accel = "tcg"
-	// KVM is the processor's own virtualisation. It is never chosen because
-	// /dev/kvm opens: where machines are nested, guests may die under it.
+	// KVM is the virtualization of the processor. The package never selects KVM on its own, even if
+	// /dev/kvm can be opened, because guests can crash under nested KVM.
 	KVM Accel = "kvm"
 )
 
-// Spec is one machine.
+// Spec describes a machine.
 type Spec struct {
-	// Name is shown in the process's title; UUID is the SMBIOS system UUID.
+	// Name appears in the title of the process. UUID is the SMBIOS system UUID.
 	Name, UUID string
-	// Accel is TCG if empty.
+	// Accel is the accelerator. Default: TCG.
 	Accel Accel
-	// Q35 chooses the chipset q35 in place of i440fx.
+	// Q35 selects the chipset q35 instead of i440fx.
 	Q35 bool
-	// MemoryMiB and the number of processors.
+	// MemoryMiB is the memory. Sockets times Cores is the number of processors.
 	MemoryMiB      int64
 	Sockets, Cores int
-	// SCSI is the controller of scsi drives: virtio-scsi-pci,
-	// virtio-scsi-single (one controller per drive), lsi, lsi53c810, megasas
-	// or pvscsi.
+	// SCSI is the controller of scsi drives: virtio-scsi-pci, virtio-scsi-single (one controller per
+	// drive), lsi, lsi53c810, megasas or pvscsi.
 	SCSI   string
 	Drives []Drive
 	NICs   []NIC
-	// Kernel, when set, is booted in place of the disk's boot loader.
+	// Kernel, Initrd and Append, if Kernel is set, replace the disk's boot loader.
 	Kernel, Initrd, Append string
-	// Agent gives the guest the serial port of the QEMU guest agent.
+	// Agent adds the serial port of the QEMU guest agent.
 	Agent bool
 	// NoReboot ends the machine when the guest reboots.
 	NoReboot bool
@@ -51,29 +50,30 @@ type Spec struct {
 
 // Drive is a disk or a CD drive.
 type Drive struct {
-	// Slot names bus and place: scsi0, virtio3, ide2, sata5.
+	// Slot is the bus and the number of the drive: scsi0, virtio3, ide2, sata5.
 	Slot string
-	// File is the image; empty means a CD drive without a medium.
+	// File is the path of the image. Empty means a CD drive without a medium.
 	File string
 	// Format is qcow2 or raw.
 	Format string
 	CDROM  bool
-	// BootIndex is the place in the boot order from 1; 0 is not booted from.
+	// BootIndex is the position in the boot order, starting at 1. The machine does not boot from a
+	// drive with 0.
 	BootIndex int
 }
 
-// NIC is a network card on a user-mode network of its own, on which the host's
-// loopback address is 10.0.2.2.
+// NIC is a network card on a user-mode network of its own. On this network, 10.0.2.2 is the loopback
+// address of the host.
 type NIC struct {
-	// Model is QEMU's name of the card, with virtio for virtio-net-pci.
+	// Model is QEMU's name of the card, or virtio for virtio-net-pci.
 	Model, MAC string
-	// Down unplugs the cable.
+	// Down disconnects the cable.
 	Down bool
-	// BootIndex is as in Drive.
+	// BootIndex is the position in the boot order, as in Drive.
 	BootIndex int
 }
 
-// File descriptors that the process inherits.
+// The file descriptors that the process inherits.
 const (
 	fdQMP = 3 + iota
 	fdSerial
@@ -82,12 +82,12 @@ const (
 
 var reSlot = regexp.MustCompile(`^(scsi|virtio|ide|sata)(\d+)$`)
 
-// controllers are those of scsi drives.
+// controllers returns the supported controllers of scsi drives.
 func controllers() []string {
 	return []string{"virtio-scsi-pci", "virtio-scsi-single", "lsi", "lsi53c810", "megasas", "pvscsi"}
 }
 
-// Args are QEMU's arguments.
+// Args returns QEMU's arguments.
 func (s *Spec) Args() ([]string, error) {
 	a := &args{}
 	a.add("-name", escape(s.Name), "-nodefaults", "-no-user-config", "-display", "none", "-vga", "none")
@@ -113,12 +113,12 @@ func (s *Spec) Args() ([]string, error) {
 	if s.NoReboot {
 		a.add("-no-reboot")
 	}
-	a.channels(s.Agent)
-	a.kernel(s)
-	if err := a.drives(s); err != nil {
+	a.addChannels(s.Agent)
+	a.addKernel(s)
+	if err := a.addDrives(s); err != nil {
 		return nil, err
 	}
-	a.nics(s.NICs)
+	a.addNICs(s.NICs)
 	return a.list, nil
 }
 
@@ -126,8 +126,8 @@ type args struct{ list []string }
 
 func (a *args) add(words ...string) { a.list = append(a.list, words...) }
 
-// channels are the control socket, the console and the agent's port.
-func (a *args) channels(agent bool) {
+// addChannels adds the control socket, the console and the agent's port.
+func (a *args) addChannels(agent bool) {
 	a.add("-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fdQMP), "-mon", "chardev=qmp,mode=control")
 	a.add("-chardev", fmt.Sprintf("socket,id=serial0,fd=%d", fdSerial), "-serial", "chardev:serial0")
 	if agent {
@@ -136,7 +136,7 @@ func (a *args) channels(agent bool) {
 	}
 }
 
-func (a *args) kernel(s *Spec) {
+func (a *args) addKernel(s *Spec) {
 	for _, o := range [][2]string{{"-kernel", s.Kernel}, {"-initrd", s.Initrd}, {"-append", s.Append}} {
 		if s.Kernel != "" && o[1] != "" {
 			a.add(o[0], o[1])
@@ -144,21 +144,21 @@ func (a *args) kernel(s *Spec) {
 	}
 }
 
-func (a *args) drives(s *Spec) error {
-	if err := a.scsi(s); err != nil {
+func (a *args) addDrives(s *Spec) error {
+	if err := a.addSCSI(s); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(s.Drives, func(d Drive) bool { return strings.HasPrefix(d.Slot, "sata") }) {
 		a.add("-device", "ahci,id=ahci0")
 	}
 	for _, d := range s.Drives {
-		device, err := d.device(s)
+		device, err := d.formatDevice(s)
 		if err != nil {
 			return err
 		}
 		drive := "if=none,id=" + driveID(d.Slot)
 		if d.File != "" {
-			// Throw-away machines: what a crash of the host would lose is lost.
+			// The machines are temporary, so a crash of the host may lose data.
 			drive += ",cache=unsafe,format=" + d.Format + ",file=" + escape(d.File)
 		}
 		if d.CDROM {
@@ -172,8 +172,8 @@ func (a *args) drives(s *Spec) error {
 	return nil
 }
 
-// scsi adds the controllers that the drives hang on.
-func (a *args) scsi(s *Spec) error {
+// addSCSI adds the controllers of scsi drives.
+func (a *args) addSCSI(s *Spec) error {
 	if !slices.ContainsFunc(s.Drives, func(d Drive) bool { return strings.HasPrefix(d.Slot, "scsi") }) {
 		return nil
 	}
@@ -192,12 +192,12 @@ func (a *args) scsi(s *Spec) error {
 	return nil
 }
 
-// device is the front end of a drive, where Proxmox VE puts it
-// (PVE::QemuServer::print_drivedevice_full).
-func (d Drive) device(s *Spec) (string, error) {
+// formatDevice returns the device argument of a drive, with the bus and the address that Proxmox VE
+// uses (PVE::QemuServer::print_drivedevice_full).
+func (d Drive) formatDevice(s *Spec) (string, error) {
 	parts := reSlot.FindStringSubmatch(d.Slot)
 	if parts == nil {
-		return "", fmt.Errorf("drive %q: its slot is none of scsi, virtio, ide and sata", d.Slot)
+		return "", fmt.Errorf("drive %q: unknown slot: use scsi, virtio, ide or sata with a number", d.Slot)
 	}
 	n, err := strconv.Atoi(parts[2])
 	if err != nil {
@@ -216,7 +216,7 @@ func (d Drive) device(s *Spec) (string, error) {
 	case parts[1] == "ide" && s.Q35:
 		return fmt.Sprintf("ide-%s,bus=ide.%d", kind, n) + tail, nil
 	case parts[1] == "ide":
-		return fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2) + tail, nil //nolint:mnd // two on a channel
+		return fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2) + tail, nil //nolint:mnd // a channel has two drives
 	case s.SCSI == "virtio-scsi-single":
 		return fmt.Sprintf("scsi-%s,bus=scsihw%d.0,channel=0,scsi-id=0,lun=%d", kind, n, n) + tail, nil
 	case s.SCSI == "virtio-scsi-pci":
@@ -226,7 +226,7 @@ func (d Drive) device(s *Spec) (string, error) {
 	}
 }
 
-func (a *args) nics(nics []NIC) {
+func (a *args) addNICs(nics []NIC) {
 	for i, n := range nics {
 		id, model := netID(i), n.Model
 		if model == "virtio" {
@@ -234,7 +234,7 @@ func (a *args) nics(nics []NIC) {
 		}
 		device := fmt.Sprintf("%s,netdev=%s,id=%s,mac=%s", model, id, id, n.MAC)
 		if !strings.HasPrefix(model, "ne2k_isa") {
-			device += ",romfile=" // nothing boots from the network without being asked
+			device += ",romfile=" // without a boot ROM, no machine boots from the network by accident
 		}
 		if n.BootIndex > 0 {
 			device += ",bootindex=" + strconv.Itoa(n.BootIndex)
@@ -247,5 +247,5 @@ func netID(i int) string { return "net" + strconv.Itoa(i) }
 
 func driveID(slot string) string { return "drive-" + slot }
 
-// escape doubles commas, which separate QEMU's options.
+// escape doubles commas, because a comma separates QEMU's options.
 func escape(v string) string { return strings.ReplaceAll(v, ",", ",,") }

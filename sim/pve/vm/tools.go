@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// Tools are the programs of QEMU.
+// Tools holds the paths of QEMU's programs.
 type Tools struct {
-	// QEMU is qemu-system-x86_64, Img qemu-img.
+	// QEMU is the path of qemu-system-x86_64, and Img is the path of qemu-img.
 	QEMU, Img string
 }
 
-// toolTimeout bounds one run of qemu-img; a full copy is the longest.
+// toolTimeout is the timeout of one run of qemu-img. A full copy takes the longest.
 const toolTimeout = 10 * time.Minute
 
-// FindTools looks QEMU's programs up on the PATH. The error names the Debian
-// packages of what is missing.
+// FindTools finds QEMU's programs on the PATH. The error names the Debian packages of missing
+// programs.
 func FindTools() (Tools, error) {
 	var t Tools
 	var errs []error
@@ -37,7 +37,7 @@ func FindTools() (Tools, error) {
 	} {
 		path, err := exec.LookPath(tool.name)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("find program %s: it is not installed: apt-get install %s", tool.name, tool.debian))
+			errs = append(errs, fmt.Errorf("find program %s: not installed: run apt-get install %s", tool.name, tool.debian))
 			continue
 		}
 		*tool.path = path
@@ -45,18 +45,18 @@ func FindTools() (Tools, error) {
 	return t, errors.Join(errs...)
 }
 
-// ImageInfo is what an image says of itself.
+// ImageInfo is the header of an image.
 type ImageInfo struct {
-	// Format is qcow2, raw and so on; Size what the guest sees, in bytes.
+	// Format is the format, such as qcow2 or raw. Size is the size in bytes that the guest sees.
 	Format string `json:"format"`
 	Size   int64  `json:"virtual-size"`
-	// Backing is the image that an overlay is on; empty if it stands alone.
+	// Backing is the path of the image below an overlay. It is empty if the image is not an overlay.
 	Backing string `json:"full-backing-filename"`
 }
 
-// Info reads an image's header, also while a machine uses it.
+// Info reads the header of an image, even while a machine uses the image.
 func (t Tools) Info(ctx context.Context, path string) (ImageInfo, error) {
-	out, err := t.img(ctx, "info", "--force-share", "--output=json", path)
+	out, err := t.runImg(ctx, "info", "--force-share", "--output=json", path)
 	if err != nil {
 		return ImageInfo{}, fmt.Errorf("read image %s: %w", path, err)
 	}
@@ -67,42 +67,42 @@ func (t Tools) Info(ctx context.Context, path string) (ImageInfo, error) {
 	return info, nil
 }
 
-// Create makes an empty qcow2 image of size bytes.
+// Create creates an empty qcow2 image of size bytes.
 func (t Tools) Create(ctx context.Context, path string, size int64) error {
-	if _, err := t.img(ctx, "create", "-q", "-f", "qcow2", path, strconv.FormatInt(size, 10)); err != nil {
+	if _, err := t.runImg(ctx, "create", "-q", "-f", "qcow2", path, strconv.FormatInt(size, 10)); err != nil {
 		return fmt.Errorf("create image %s: %w", path, err)
 	}
 	return nil
 }
 
-// Overlay makes a linked clone: a qcow2 image of size bytes that holds only
-// what differs from the base, which must not change any more.
+// Overlay creates a linked clone: a qcow2 image of size bytes that holds only the differences from
+// the base. The base must not change afterwards.
 func (t Tools) Overlay(ctx context.Context, path, base, baseFormat string, size int64) error {
-	_, err := t.img(ctx, "create", "-q", "-f", "qcow2", "-b", base, "-F", baseFormat, path, strconv.FormatInt(size, 10))
+	_, err := t.runImg(ctx, "create", "-q", "-f", "qcow2", "-b", base, "-F", baseFormat, path, strconv.FormatInt(size, 10))
 	if err != nil {
 		return fmt.Errorf("create linked image %s on %s: %w", path, base, err)
 	}
 	return nil
 }
 
-// Copy makes a qcow2 image that holds all of another one and its bases.
-func (t Tools) Copy(ctx context.Context, path, from string) error {
-	if _, err := t.img(ctx, "convert", "-q", "-O", "qcow2", from, path); err != nil {
-		return fmt.Errorf("copy image %s to %s: %w", from, path, err)
+// Copy creates a qcow2 image with the complete content of another image and its bases.
+func (t Tools) Copy(ctx context.Context, path, source string) error {
+	if _, err := t.runImg(ctx, "convert", "-q", "-O", "qcow2", source, path); err != nil {
+		return fmt.Errorf("copy image %s to %s: %w", source, path, err)
 	}
 	return nil
 }
 
 // Resize grows an image that no machine uses.
 func (t Tools) Resize(ctx context.Context, path string, size int64) error {
-	if _, err := t.img(ctx, "resize", "-q", "-f", "qcow2", path, strconv.FormatInt(size, 10)); err != nil {
+	if _, err := t.runImg(ctx, "resize", "-q", "-f", "qcow2", path, strconv.FormatInt(size, 10)); err != nil {
 		return fmt.Errorf("resize image %s: %w", path, err)
 	}
 	return nil
 }
 
-// img runs qemu-img; its error is what the program says.
-func (t Tools) img(ctx context.Context, args ...string) ([]byte, error) {
+// runImg runs qemu-img. The error is the program's error output.
+func (t Tools) runImg(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, t.Img, args...) // #nosec G204 -- found by FindTools; no shell

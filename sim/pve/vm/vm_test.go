@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
 )
 
-// console keeps what a guest writes and wakes who waits for it.
+// console records the output of a guest and wakes waiting readers.
 type console struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,10 +46,10 @@ func (c *console) String() string {
 	return c.text.String()
 }
 
-// await waits for a text after what was there before.
+// await waits for a text after the output that has been read before.
 func (c *console) await(t *testing.T, text string, after int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for !strings.Contains(c.String()[after:], text) {
 		select {
@@ -60,11 +60,11 @@ func (c *console) await(t *testing.T, text string, after int) {
 	}
 }
 
-// patience is for machines that are busy with other things.
-const patience = time.Minute
+// testTimeout is the timeout on a busy machine.
+const testTimeout = time.Minute
 
-// spec is a small machine with a guest on its disk.
-func spec(t *testing.T, end vmtest.End) *vm.Spec {
+// spec returns a small machine with a guest on its disk.
+func spec(t *testing.T, end vmtest.Behavior) *vm.Spec {
 	t.Helper()
 	return &vm.Spec{
 		Name: "guest, of a test", MemoryMiB: 16, SCSI: "virtio-scsi-single",
@@ -89,7 +89,7 @@ func end(t *testing.T, v *vm.VM) vm.Exit {
 	select {
 	case <-v.Done():
 		return v.Exit()
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the machine does not end")
 		return vm.Exit{}
 	}
@@ -117,7 +117,7 @@ func iso(t *testing.T, label string) string {
 	return name
 }
 
-// TestDrives has a guest tell what it sees on every bus.
+// TestDrives checks what a guest reports about each bus.
 func TestDrives(t *testing.T) {
 	for _, tc := range []struct {
 		name, disk, cd, scsi string
@@ -148,7 +148,7 @@ func TestDrives(t *testing.T) {
 	}
 }
 
-// TestPower presses the button of guests that heed it and of one that doesn't.
+// TestPower presses the power button of guests that react to it and of one that ignores it.
 func TestPower(t *testing.T) {
 	v, out := start(t, spec(t, vmtest.AwaitsButton))
 	out.await(t, "READY", 0)
@@ -180,7 +180,7 @@ func TestPower(t *testing.T) {
 	if err := syscall.Kill(v.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("process %d: %v", v.PID(), err)
 	}
-	v.Stop() // again, of one that has gone
+	v.Stop() // a second stop, when the machine has ended
 
 	s := spec(t, vmtest.Reboots)
 	s.NoReboot = true
@@ -202,7 +202,7 @@ func TestStartErrors(t *testing.T) {
 		{"no such kernel", func(s *vm.Spec) { s.Kernel = "/does/not/exist" }, "could not open kernel", 1},
 		{"no such accelerator", func(s *vm.Spec) { s.Accel = "warp" }, "use tcg or kvm", 0},
 		{"no such controller", func(s *vm.Spec) { s.SCSI = "nope" }, "use one of virtio-scsi-pci", 0},
-		{"no such slot", func(s *vm.Spec) { s.Drives[0].Slot = "floppy0" }, "none of scsi, virtio", 0},
+		{"no such slot", func(s *vm.Spec) { s.Drives[0].Slot = "floppy0" }, "unknown slot: use scsi, virtio", 0},
 	} {
 		s := spec(t, vmtest.PowersOff)
 		tc.change(s)

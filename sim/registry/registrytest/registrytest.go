@@ -16,39 +16,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/registry"
 )
 
-// Server is a registry that is served.
+// Server is a simulated registry with its address and its CA certificate.
 type Server struct {
 	*registry.Server
 
-	// Host is its host:port, as an image's reference begins.
+	// Host is the registry's host:port, with which the reference of an image begins.
 	Host string
-	// CA verifies it, in PEM.
+	// CA is the CA certificate in PEM format that verifies the registry.
 	CA []byte
 }
 
-// New serves a registry until the test ends. The test fails if somebody asked it for
-// something that no client of a registry asks for.
+// New serves a registry until the test ends. The test fails if the registry has recorded a
+// violation.
 func New(t testing.TB, options registry.Options) *Server {
 	t.Helper()
 
 	server := registry.New(options)
-	served := httptest.NewTLSServer(server)
+	httpServer := httptest.NewTLSServer(server)
 
 	t.Cleanup(func() {
-		served.Close()
+		httpServer.Close()
 
-		for _, what := range server.Violations() {
-			t.Errorf("registry: violation: %s", what)
+		for _, violation := range server.Violations() {
+			t.Errorf("registry: violation: %s", violation)
 		}
 	})
 
 	return &Server{
-		Server: server, Host: strings.TrimPrefix(served.URL, "https://"),
-		CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: served.Certificate().Raw}),
+		Server: server, Host: strings.TrimPrefix(httpServer.URL, "https://"),
+		CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: httpServer.Certificate().Raw}),
 	}
 }
 
-// CAFile writes the CA to a file of the test.
+// CAFile writes the CA certificate to a file in a temporary directory of the test and returns the
+// path.
 func (s *Server) CAFile(t testing.TB) string {
 	t.Helper()
 
@@ -60,13 +61,13 @@ func (s *Server) CAFile(t testing.TB) string {
 	return path
 }
 
-// PullSecret is a Docker configuration that logs in to the registry.
+// PullSecret returns a Docker configuration that logs in to the registry.
 func (s *Server) PullSecret(user, password string) string {
 	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 
 	text, err := json.Marshal(map[string]any{"auths": map[string]any{s.Host: map[string]string{"auth": auth}}})
 	if err != nil {
-		panic(err) // strings can be written
+		panic(err) // strings can always be encoded
 	}
 
 	return string(text)

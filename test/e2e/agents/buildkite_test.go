@@ -39,7 +39,7 @@ func repository(t *testing.T) string {
 	t.Helper()
 
 	dir := t.TempDir()
-	git := exe.Find(t, "git", "git")
+	git := exe.FindProgram(t, "git", "git")
 
 	if err := os.WriteFile(filepath.Join(dir, "hello"), []byte("checked out\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -78,8 +78,8 @@ func newBuildkite(t *testing.T, command string) *buildkiteWorld {
 // runs waits until the job's command has said so.
 func (w *buildkiteWorld) runs() {
 	w.t.Helper()
-	w.Eventually("the job runs", func(control.State) bool {
-		_, log := w.Raw(w.job.Key)
+	w.WaitUntil("the job runs", func(control.State) bool {
+		_, log := w.JobLog(w.job.Key)
 
 		return strings.Contains(log, "it runs")
 	})
@@ -131,7 +131,7 @@ func TestBuildkiteAgent(t *testing.T) {
 			command: long, want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
 			prepare: func(w *buildkiteWorld) {
 				w.StartAgent(w.t, w.job.Key, w.config.RunnerToken, nil)
-				w.Eventually("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+				w.WaitUntil("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 			},
 		},
 		"the job is not there": {
@@ -166,7 +166,7 @@ func TestBuildkiteAgent(t *testing.T) {
 
 			report, log := w.m.end()
 			job := w.State().Jobs[0]
-			_, said := w.Raw(w.job.Key)
+			_, said := w.JobLog(w.job.Key)
 			tc.want.check(t, report, log+"\nThe job's log:\n"+said, job.Conclusion)
 
 			if !strings.Contains(said, tc.logs) {

@@ -1,12 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents runs the CI platforms' own programs in machines: the real buildkite-agent
-// and gitlab-runner, under the real bootstrap service, beside the simulators, with a whole
-// job in every ending. What a simulator believes that the real program does not do, or the
-// other way round, fails a test here.
+// Package agents runs the CI platforms' own programs in machines: the real buildkite-agent and
+// gitlab-runner, under the real bootstrap service, with the CI platforms simulated. The tests run a complete
+// job for every way in which a job can end. A test fails if a simulator and the real program behave
+// differently.
 //
-// BUILDKITE_AGENT and GITLAB_RUNNER name the programs; without them those in PATH are used,
-// and `make e2e-agents` builds a buildkite-agent into bin/ where its Go modules are to be
-// had. A program that is not there is skipped. The tests are no part of `make e2e`.
+// The environment variables BUILDKITE_AGENT and GITLAB_RUNNER name the programs. If they are not set, the
+// tests use the programs in PATH. `make e2e-agents` builds buildkite-agent into bin/ if its Go modules can be
+// downloaded. The tests of a missing program are skipped. `make e2e` does not run these tests.
 package agents

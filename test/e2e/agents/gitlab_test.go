@@ -48,7 +48,7 @@ func newGitLab(t *testing.T, command string) *gitLabWorld {
 // runs waits until the job's command has said so.
 func (w *gitLabWorld) runs() {
 	w.t.Helper()
-	w.Eventually("the job runs", func(control.State) bool { return strings.Contains(w.Trace(w.job.ID), "it runs") })
+	w.WaitUntil("the job runs", func(control.State) bool { return strings.Contains(w.Trace(w.job.ID), "it runs") })
 }
 
 func TestGitLabRunner(t *testing.T) {
@@ -87,7 +87,7 @@ func TestGitLabRunner(t *testing.T) {
 		},
 		"no job comes": {
 			prepare: func(w *gitLabWorld) { w.config.IdleTimeout = api.Duration(3 * time.Second) },
-			want:    want{api.PhaseFinished, api.ReasonIdleTimeout, "no job came within 3s", "", ""},
+			want:    want{api.PhaseFinished, api.ReasonIdleTimeout, "no job started within 3s", "", ""},
 		},
 		"the token is refused": {
 			prepare: func(w *gitLabWorld) { w.config.RunnerToken = "glrt-wrong-token" },

@@ -24,7 +24,7 @@ import (
 var service string
 
 func TestMain(m *testing.M) {
-	os.Exit(exe.With(func(dir string) int {
+	os.Exit(exe.RunWith(func(dir string) int {
 		service = filepath.Join(dir, "bootstrap-service")
 
 		return m.Run()
@@ -65,7 +65,7 @@ func open(
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Name, template.Spec.Bootstrap.Config = "linux", &bootstrap
 
-	runner, err := platform.Runner(template, v1alpha1.Workload{Config: &load})
+	runner, err := platform.ResolveRunner(template, v1alpha1.Workload{Config: &load})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func configure(t *testing.T, provider workload.Provider, runner workload.RunnerS
 
 	request := workload.RunnerRequest{Name: "vm-1", Labels: runner.Labels, Job: job}
 
-	credential, err := provider.Issue(t.Context(), request)
+	credential, err := provider.IssueCredential(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bridge runs hosted clusters for DPUs from bridge to gone: the operator's program,
-// with the rights of its service account, on a real API server with HyperShift's and
-// MetalLB's own schemas, whose controllers are simulated, and a registry on loopback
-// (make e2e-bridge).
+// Package bridge tests the complete lifecycle of hosted clusters for DPUs, from the creation of a bridge to
+// its deletion (make e2e-bridge). The operator's program runs with the permissions of its service account, on
+// a real API server with the CRDs of HyperShift and MetalLB, whose controllers are simulated. A registry runs
+// on loopback.
 //
-// The operator is also killed with SIGKILL before and after everything that it writes. No
-// object is made twice then, and none is left. What HyperShift refuses, and what else may go
-// wrong, the area's own tests have (bridge).
+// The tests also kill the operator with SIGKILL before and after each of its writes. Then no object may be
+// created twice, and none may be left over. The bridge area's own tests cover objects that HyperShift rejects
+// and other failures (package bridge).
 package bridge

@@ -44,7 +44,7 @@ func TestPatterns(t *testing.T) {
 
 	// A person has brought back a key of etcd's, which is theirs.
 	key := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: hcp.EncryptionKeyName(bridges[0].Name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: hcp.EncryptionKeySecretName(bridges[0].Name)},
 		Data:       map[string][]byte{hcp.EncryptionKeyKey: bytes.Repeat([]byte("k"), 32)},
 	}
 	w.theirs = []string{key.Name}

@@ -77,7 +77,7 @@ type world struct {
 func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Options)) *world {
 	t.Helper()
 
-	w := &world{t: t, sayf: progress.From(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
+	w := &world{t: t, sayf: progress.NewPrinter(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
 
 	options := hypershift.Options{Config: env.Config, Delays: hypershift.Delays{
 		Address: moment, Kubeconfig: moment, ControlPlane: moment, Rollout: moment, Delete: moment,

@@ -1,12 +1,11 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts runs fleets of hosts from their first boot to the day they are given back:
-// the operator's program on a real API server, Macs that are ordered and adopted at a
-// simulated Scaleway and reached at simulated hosts that really run the scripts
-// (sim/machost), and a Linux host behind OpenSSH (make e2e-hosts).
+// Package hosts tests the complete lifecycle of hosts, from their first boot until they are returned (make
+// e2e-hosts). The operator's program runs on a real API server. It orders and adopts Macs at a simulated
+// Scaleway, and configures them on simulated hosts that really run the scripts (sim/machost). It also
+// configures a Linux host with a real OpenSSH server.
 //
-// What may not happen is watched at the hosts: more of them in the middle of a push than
-// maxUnavailable, a canary overtaken, a machine that does not survive, a status that says
-// of a host what is not on its disk.
+// The tests check invariants on the hosts: never more hosts in the middle of a push than maxUnavailable, no
+// push before the canary has finished, no loss of a host, and no status that differs from the host's disk.
 package hosts

@@ -27,7 +27,7 @@ import (
 // life of a fleet.
 func TestFleets(t *testing.T) {
 	w := newWorld(t)
-	tell := progress.From(t)
+	tell := progress.NewPrinter(t)
 
 	first := configuration{kubelet: "1", egress: "10.21.0.0/16"}
 	w.firstBoot(first)
@@ -304,7 +304,7 @@ func (w *world) lost(to configuration) string {
 		rules, err := w.site.host(rack).Exec(w.t.Context(), "nft list ruleset")
 
 		return err == nil && strings.Contains(rules, "hyperfleet") &&
-			w.site.host(mac.Status.ServerID).Read("/sim/run/pf/com.apple_000.hyperfleet.egress") != "" && w.converged(to)
+			w.site.host(mac.Status.ServerID).ReadFile("/sim/run/pf/com.apple_000.hyperfleet.egress") != "" && w.converged(to)
 	})
 
 	for name, one := range w.diff("--probe") {
@@ -329,7 +329,7 @@ func (w *world) givenBack() {
 	// What its status says of a host is not on its disk while it is given back.
 	w.wait("all hosts are given back", func() bool { return len(w.macs()) == 0 && w.linuxes() == 0 }, func() {})
 
-	if left := w.site.host(rack).Read(credential); left != "" {
+	if left := w.site.host(rack).ReadFile(credential); left != "" {
 		w.t.Error("the Linux host has its credential still")
 	}
 
@@ -340,7 +340,7 @@ func (w *world) givenBack() {
 			w.t.Errorf("server %s was not wiped", server.Name)
 		}
 
-		if !server.Leaving {
+		if !server.DeletionScheduled {
 			pool = append(pool, server.Name)
 		}
 	}
@@ -368,7 +368,7 @@ func (w *world) noSecrets() {
 		planted["password of "+server.Name] = server.Password
 	}
 
-	_, key, made := strings.Cut(w.site.host(rack).Read(credential), "client-key-data: ")
+	_, key, made := strings.Cut(w.site.host(rack).ReadFile(credential), "client-key-data: ")
 	if planted["key of a Node"], _, _ = strings.Cut(key, "\n"); !made {
 		w.t.Error("the Linux host has no certificate of its Node")
 	}

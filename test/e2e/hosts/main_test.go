@@ -28,12 +28,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.Logr(slog.New(slog.DiscardHandler)))
+	log.SetLogger(kitlog.ToLogr(slog.New(slog.DiscardHandler)))
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
 		return kube.Run(m, func(e *kube.Env) { env = e },

@@ -53,7 +53,7 @@ func newSite(t testing.TB) *site {
 		t: t, hosts: map[string]*machost.Host{}, pushing: map[string]int{}, labels: map[string]bool{}, port: loopback.Port(t),
 	}
 	s.cloud = scaleway.New(scaleway.Options{
-		Deliver: time.Millisecond, Reboot: time.Millisecond, Reinstall: time.Millisecond, Address: s.deliver, Changed: s.changed,
+		DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond, Address: s.deliver, OnChange: s.changed,
 	})
 
 	server := httptest.NewServer(s.cloud)
@@ -227,7 +227,7 @@ func (s *site) all() map[string]*machost.Host {
 func (s *site) unknown() []string {
 	var out []string
 	for id, host := range s.all() {
-		for _, call := range host.Unknown() {
+		for _, call := range host.UnknownCalls() {
 			out = append(out, id+": "+call)
 		}
 	}
@@ -253,14 +253,14 @@ func (s *site) has(id, kubelet, rules string) string {
 
 	version := "?"
 
-	for line := range strings.Lines(host.Read(kubelet)) {
+	for line := range strings.Lines(host.ReadFile(kubelet)) {
 		if v, ok := strings.CutPrefix(line, "# version "); ok {
 			version = strings.TrimSpace(v)
 		}
 	}
 
 	network := "?"
-	for _, field := range strings.FieldsFunc(host.Read(rules), func(r rune) bool { return strings.ContainsRune(" \n\t{},;\"", r) }) {
+	for _, field := range strings.FieldsFunc(host.ReadFile(rules), func(r rune) bool { return strings.ContainsRune(" \n\t{},;\"", r) }) {
 		if strings.HasPrefix(field, "10.2") {
 			network = field
 		}

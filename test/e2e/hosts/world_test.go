@@ -68,7 +68,7 @@ type world struct {
 	namespace string
 	site      *site
 	key       string
-	sshd      *machost.OpenSSH
+	sshd      *machost.OpenSSHServer
 
 	dir, kubeconfig, config, log string
 	process                      *procrun.Process
@@ -97,7 +97,7 @@ func newWorld(t testing.TB) *world {
 
 	for i := range adopted {
 		w.site.cloud.AddKey(scaleway.Key{Name: "operator", PublicKey: w.public()})
-		w.site.cloud.Add(poolPrefix+strconv.Itoa(i+1), "M4-S")
+		w.site.cloud.AddServer(poolPrefix+strconv.Itoa(i+1), "M4-S")
 	}
 
 	t.Cleanup(w.kill)
@@ -128,7 +128,7 @@ func (w *world) allowSecrets() {
 
 // makeSecrets makes what hosts are reached with and given.
 func (w *world) makeSecrets() {
-	private, _ := machosttest.Key(w.t)
+	private, _ := machosttest.NewKey(w.t)
 	w.key = private.Reveal()
 
 	for name, data := range map[string]map[string]string{
@@ -158,7 +158,7 @@ func (w *world) rack() {
 		w.t.Fatal(err)
 	}
 
-	w.sshd, err = host.OpenSSH(w.t.Context())
+	w.sshd, err = host.StartOpenSSH(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -551,7 +551,7 @@ func (w *world) describe() string {
 	}
 
 	for _, server := range w.site.cloud.Servers() {
-		fmt.Fprintf(&out, "server %s: installed %d times, to be deleted %t\n", server.Name, server.Installs, server.Leaving)
+		fmt.Fprintf(&out, "server %s: installed %d times, to be deleted %t\n", server.Name, server.Installs, server.DeletionScheduled)
 	}
 
 	return out.String()

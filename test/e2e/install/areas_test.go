@@ -46,7 +46,7 @@ monitoring: {enabled: true}
 ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecret: hyperfleet-tls}
 `)
 
-	u.types(kubelet.MonitorKinds + "kubectl create namespace monitoring\nkubectl create serviceaccount prometheus-k8s --namespace monitoring\n")
+	u.types(kubelet.MonitorCRDs + "kubectl create namespace monitoring\nkubectl create serviceaccount prometheus-k8s --namespace monitoring\n")
 
 	const options = " --namespace " + space + " --create-namespace --values values.yaml\n"
 
@@ -65,7 +65,7 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		u.tellMemory(area, pod.Process.PID())
 	}
 
-	kubelet.Scraped(t, env, kubelet.Monitor{
+	kubelet.CheckScrapes(t, env, kubelet.Monitor{
 		Kind: "ServiceMonitor", Namespace: space, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
 	}, "hyperfleet_build_info", len(pods), slices.Collect(maps.Values(pods))...)
 
@@ -81,7 +81,7 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	}
 
 	said := u.types(template + " --set areas.runners.enabled=false 2>&1 || true\n")
-	if want := "ingress.enabled: it leads to the area runners, which is off"; !strings.Contains(said, want) {
+	if want := "ingress.enabled: the ingress needs the area runners"; !strings.Contains(said, want) {
 		t.Errorf("an ingress to nobody: %s, want %s", said, want)
 	}
 
@@ -95,7 +95,7 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	}
 
 	for area, pod := range pods {
-		if said := pod.Said(t); strings.Contains(said, "orbidden") {
+		if said := pod.Log(t); strings.Contains(said, "orbidden") {
 			t.Errorf("the account of %s lacks a right:\n%s", area, said)
 		}
 	}

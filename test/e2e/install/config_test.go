@@ -19,24 +19,24 @@ func TestAChangedConfigMapIsTakenUp(t *testing.T) {
 	change := func(from, to string) {
 		t.Helper()
 		u.types("kubectl -n " + usual + " get configmap hyperfleet-runners -o yaml | sed 's/" + from + "/" + to + "/' | kubectl replace -f -")
-		pod.Mount()
+		pod.UpdateVolumes()
 	}
 
 	change("level: INFO", "level: LOUD")
 
-	for deadline := time.Now().Add(patience); !strings.Contains(pod.Said(t), "has changed and is invalid"); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !strings.Contains(pod.Log(t), "changed configuration is invalid"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not say that the configuration is invalid:\n%s", pod.Said(t))
+			t.Fatalf("it does not say that the configuration is invalid:\n%s", pod.Log(t))
 		}
 	}
 
 	ready(t, pod)
 
 	change("level: LOUD", "level: DEBUG")
-	pod.Restarted(t)
+	pod.WaitAndRestart(t)
 	ready(t, pod)
 
-	if said := pod.Said(t); !strings.Contains(said, `"DEBUG"`) || !strings.Contains(said, "to be started with the new one") {
+	if said := pod.Log(t); !strings.Contains(said, `"DEBUG"`) || !strings.Contains(said, "restarted with the new configuration") {
 		t.Errorf("the new configuration is not in force:\n%s", said)
 	}
 }

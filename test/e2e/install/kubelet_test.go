@@ -19,7 +19,7 @@ import (
 func run(t *testing.T, env *kube.Env, namespace, name string, variables ...string) *kubelet.Pod {
 	t.Helper()
 
-	node := &kubelet.Node{T: t, Env: env, Namespace: namespace, Binary: program(t, "hyperfleet"), Change: func(text string) string {
+	node := &kubelet.Node{T: t, Env: env, Namespace: namespace, Binary: program(t, "hyperfleet"), EditFile: func(text string) string {
 		for image, machine := range map[string]string{"x64": "amd64", "arm64": "arm64"} {
 			text = strings.ReplaceAll(text, "/opt/hyperfleet/bootstrap-service-"+image, released(t, "bootstrap-service-linux-"+machine))
 		}
@@ -27,7 +27,7 @@ func run(t *testing.T, env *kube.Env, namespace, name string, variables ...strin
 		return text
 	}}
 
-	return node.Deployment(name, "KUBECONFIG", variables...)
+	return node.RunDeployment(name, "KUBECONFIG", variables...)
 }
 
 // playJobs runs the Jobs of a namespace that have not ended, and gives them their end.

@@ -48,7 +48,7 @@ type user struct {
 func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 	t.Helper()
 
-	u := &user{t: t, dir: t.TempDir(), sayf: progress.From(t)}
+	u := &user{t: t, dir: t.TempDir(), sayf: progress.NewPrinter(t)}
 	bin := filepath.Join(u.dir, ".bin")
 	u.must(os.Mkdir(bin, 0o755))
 
@@ -131,6 +131,14 @@ func (u *user) wait(ended <-chan struct{}) {
 	}
 }
 
+// tutorialBlocks are the commands of the tutorial that TestTutorial types, without those for Proxmox VE, a
+// registry and the settings of GitHub.
+func tutorialBlocks(t *testing.T) []string {
+	t.Helper()
+
+	return blocksOf(t, tutorial, "run: TestTutorial.*")
+}
+
 // blocks are the commands of a page.
 func blocks(t *testing.T, file string) []string {
 	t.Helper()
@@ -166,10 +174,10 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	own := strings.NewReplacer(
 		"pve.example.com", f.PVE.URL(), "hyperfleet@pve!operator", pve.DefaultTokenID, "--organization my-org", "--organization "+githubtest.Org,
-		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(strings.Join(blocks(t, tutorial), "")), f.PVE.Fingerprint(),
+		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(strings.Join(tutorialBlocks(t), "")), f.PVE.Fingerprint(),
 	)
 
-	page := blocks(t, tutorial)
+	page := tutorialBlocks(t)
 	if len(page) != 4 {
 		t.Fatalf("the page has %d blocks of commands: see which of them needs what", len(page))
 	}
@@ -177,7 +185,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	readme, err := os.ReadFile(root + "README.md")
 	u.must(err)
 
-	if indented := "    " + strings.ReplaceAll(strings.TrimSpace(page[0]), "\n", "\n    "); !strings.Contains(string(readme), indented) {
+	if !strings.Contains(string(readme), "```sh\n"+page[0]+"```") {
 		t.Errorf("README.md installs in another way than %s:\n%s", tutorial, page[0])
 	}
 
@@ -187,13 +195,13 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	operator := run(t, f.Env, usual, "hyperfleet-runners",
 		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
-	f.Eventually("the operator being ready", func() (bool, string) { return operator.Ready(t.Context()), operator.Process.LogTail() })
+	f.Eventually("the operator being ready", func() (bool, string) { return operator.IsReady(t.Context()), operator.Process.LogTail() })
 	f.Front.Serve(trusting(t, f.Env, operator.Ports["8443"]))
 	u.types(own.Replace(page[1]))
 	u.webhook(f)
 	u.types(page[2])
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "x64"}})
-	f.EventuallyDone(1)
+	f.EventuallyJobsDone(1)
 
 	took, commands := time.Since(begun), u.commands
 
@@ -210,7 +218,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	f.OperatorUID, f.Namespace = anyOperator, "ci"
 	f.EventuallyClean()
 
-	if said := operator.Said(t); strings.Contains(said, "orbidden") {
+	if said := operator.Log(t); strings.Contains(said, "orbidden") {
 		t.Errorf("the account lacks a right:\n%s", said)
 	}
 

@@ -32,7 +32,7 @@ func TestPagesApply(t *testing.T) {
 		u.file(file, "a secret")
 	}
 
-	u.types(kubelet.MonitorKinds + `
+	u.types(kubelet.MonitorCRDs + `
 kubectl create namespace hyperfleet-system
 kubectl create namespace monitoring
 kubectl create namespace ci

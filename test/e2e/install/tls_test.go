@@ -82,9 +82,9 @@ func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Tran
 func ready(t *testing.T, pod *kubelet.Pod) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !pod.Ready(t.Context()); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !pod.IsReady(t.Context()); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it is not ready:\n%s", pod.Said(t))
+			t.Fatalf("it is not ready:\n%s", pod.Log(t))
 		}
 	}
 }
@@ -95,7 +95,7 @@ func installed(t *testing.T) (*user, *kubelet.Pod) {
 
 	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
 	u := newUser(t, env, "")
-	u.types(blocks(t, tutorial)[0])
+	u.types(tutorialBlocks(t)[0])
 
 	pod := run(t, env, usual, "hyperfleet-runners")
 	ready(t, pod)

@@ -53,8 +53,8 @@ func TestDrainThatHangs(t *testing.T) {
 	w.eventually("all machines run", func() bool { return w.ready() == 4 })
 
 	for name, m := range w.machines() {
-		env.Joins(t, name, map[string]string{"world": w.namespace})
-		env.Pod(t, w.namespace, name, "on-"+name, func(pod *corev1.Pod) { pod.Labels["app"] = m.Labels[infrav1.LabelNodePool] })
+		env.CreateNode(t, name, map[string]string{"world": w.namespace})
+		env.CreatePod(t, w.namespace, name, "on-"+name, func(pod *corev1.Pod) { pod.Labels["app"] = m.Labels[infrav1.LabelNodePool] })
 	}
 
 	w.create(&policyv1.PodDisruptionBudget{
@@ -71,7 +71,7 @@ func TestDrainThatHangs(t *testing.T) {
 
 	w.eventually("the status says which pod of which budget holds it", func() bool {
 		for name := range w.machines() {
-			if strings.Contains(w.drained(name), "Draining: left: 1 pod ("+w.namespace+"/on-"+name+"); "+
+			if strings.Contains(w.drained(name), "Draining: remaining: 1 pod ("+w.namespace+"/on-"+name+"); "+
 				"eviction refused for now: "+w.namespace+"/on-"+name+" by PodDisruptionBudget never") {
 				leaving = name
 			}
@@ -105,7 +105,7 @@ func TestDrainThatHangs(t *testing.T) {
 		return w.machines()[leaving].Name == "" && !slices.Contains(w.nodes(), leaving)
 	})
 	w.eventually("an event says what was left", func() bool {
-		return w.told("DrainTimedOut", leaving+" was not drained within 1s: left: 1 pod", "by PodDisruptionBudget never")
+		return w.told("DrainTimedOut", leaving+" was not drained within 1s: remaining: 1 pod", "by PodDisruptionBudget never")
 	})
 
 	// One left of the other pool, one stays of this one; the machine that was made has not joined.

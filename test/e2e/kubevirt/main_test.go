@@ -29,7 +29,7 @@ var (
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
 		return kube.Run(m, func(e *kube.Env) { env = e },

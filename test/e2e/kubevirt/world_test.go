@@ -67,14 +67,14 @@ func bareWorld(t testing.TB) *world {
 	t.Helper()
 
 	w := &world{
-		t: t, sayf: progress.From(t), namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{},
+		t: t, sayf: progress.NewPrinter(t), namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{},
 	}
 	w.writeConfig()
 	t.Cleanup(w.kill)
 
 	w.start()
 	w.eventually("the area says once that it is off, or starts", func() bool {
-		return strings.Contains(w.logged(), "area is off until kinds that it needs are installed") || w.areaStarted()
+		return strings.Contains(w.logged(), "area is off until the kinds that it needs are installed") || w.areaStarted()
 	})
 
 	w.must(crds.Install(t.Context(), env.Config))
@@ -96,7 +96,7 @@ func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 
 	w.virt = kubevirttest.New(t, env.Config, kubevirt.Options{
 		Namespaces: []string{w.namespace}, Delays: delays, Guest: w.guest, Nodes: nodes,
-		Judge: upstream.VirtAPI(t),
+		Webhook: upstream.StartVirtAPI(t),
 	})
 
 	return w
@@ -145,7 +145,7 @@ func addressesOf(data []byte) ([]string, error) {
 	}
 
 	link := network.Links[0]
-	if format != netdata.OpenStack || link.Name != "eno101" || link.MAC == "" || len(link.Routes) != 2 {
+	if format != netdata.FormatOpenStack || link.Name != "eno101" || link.MAC == "" || len(link.Routes) != 2 {
 		return nil, fmt.Errorf("unexpected network data: %s", data)
 	}
 

@@ -1,13 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package platform runs the platform as users do (make e2e-platform): the programs api,
-// sentinel, adapter and sweep as processes, with the files of deploy/samples/platform, over
-// real PostgreSQL, with RabbitMQ and without, and a real API server with garbage collection.
+// Package platform runs the platform as users do (make e2e-platform). The programs api, sentinel, adapter and
+// sweep run as processes, with the files of deploy/samples/platform. They use a real PostgreSQL, with or
+// without RabbitMQ, and a real API server with garbage collection.
 //
-// TestInACluster runs them from the manifests that are shipped, as the chart and kustomize
-// give them to the API server, each under its own account (test/kubelet).
+// TestInACluster runs the programs from the released manifests, as the chart and kustomize apply them to the
+// API server, each with its own service account (test/kubelet).
 //
-// Two things are played by the tests: jobs, which nothing runs here, end at once, and
-// ManifestWorks are brought by sim/ocm.
+// The tests simulate two parts of a cluster. They end Jobs at once, because nothing runs Jobs here, and
+// sim/ocm applies ManifestWorks.
 package platform

@@ -48,9 +48,9 @@ func TestInACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newPageWorld(t)
 			w.tls = strings.HasSuffix(name, "TLS")
-			w.write("database-url", postgres.Start(t).Database(t))
+			w.write("database-url", postgres.Start(t).NewDatabase(t))
 			w.write("task.yaml", w.read(filepath.Join(samples, "clusters", "task.yaml")))
-			w.shell(kubelet.MonitorKinds)
+			w.shell(kubelet.MonitorCRDs)
 			install(w)
 			w.livesInACluster()
 		})
@@ -225,7 +225,7 @@ func (w *world) livesInACluster() {
 		scheme, file = "https://", w.certificate()
 	}
 
-	api := node.Deployment("hyperfleet-api", "")
+	api := node.RunDeployment("hyperfleet-api", "")
 	w.ready("the API", api)
 
 	w.base = scheme + api.Ports["8000"]
@@ -237,19 +237,19 @@ func (w *world) livesInACluster() {
 
 	pods := map[string]*kubelet.Pod{"the API": api}
 	for _, name := range []string{"an adapter", "another one"} {
-		pods[name] = node.Deployment("hyperfleet-adapter-cluster-space", "HYPERFLEET_CLIENTS_KUBERNETES_KUBE_CONFIG_PATH")
+		pods[name] = node.RunDeployment("hyperfleet-adapter-cluster-space", "HYPERFLEET_CLIENTS_KUBERNETES_KUBE_CONFIG_PATH")
 		w.ready(name, pods[name])
 	}
 
-	kubelet.Scraped(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: space, Name: "hyperfleet-platform"},
+	kubelet.CheckScrapes(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: space, Name: "hyperfleet-platform"},
 		"hyperfleet_adapter_up == 1", 2, slices.Collect(maps.Values(pods))...)
 
 	// A changed ConfigMap is taken up by each.
 	w.shell("kubectl -n " + space + " get configmaps -o yaml | sed 's/level: info/level: debug/' | kubectl replace -f -")
 
 	for name, pod := range pods {
-		pod.Mount()
-		pod.Restarted(w.t)
+		pod.UpdateVolumes()
+		pod.WaitAndRestart(w.t)
 		w.ready(name, pod)
 	}
 
@@ -283,23 +283,23 @@ func (w *world) livesInACluster() {
 
 	w.must(w.kube.Client.Get(w.t.Context(), kubeclient.ObjectKey{Namespace: space, Name: "hyperfleet-sweep"}, &cron))
 
-	sweep := node.Run("sweep", cron.Spec.JobTemplate.Spec.Template, "HYPERFLEET_KUBE_CONFIG_PATH")
+	sweep := node.RunPod("sweep", cron.Spec.JobTemplate.Spec.Template, "HYPERFLEET_KUBE_CONFIG_PATH")
 	pods["sweep"] = sweep
 
 	if err := sweep.Process.Wait(w.t.Context()); err != nil {
-		w.t.Fatalf("sweep: %v\n%s", err, sweep.Said(w.t))
+		w.t.Fatalf("sweep: %v\n%s", err, sweep.Log(w.t))
 	}
 
 	w.eventually("what the other left is swept", func() string {
 		if w.namespace("lost") != nil {
-			return "its namespace is there: " + sweep.Said(w.t)
+			return "its namespace is there: " + sweep.Log(w.t)
 		}
 
 		return ""
 	})
 
 	for name, pod := range pods {
-		if said := pod.Said(w.t); strings.Contains(said, "orbidden") {
+		if said := pod.Log(w.t); strings.Contains(said, "orbidden") {
 			w.t.Errorf("the account of %s lacks a right:\n%s", name, said)
 		}
 	}
@@ -338,7 +338,7 @@ func silver(name string) resource {
 func (w *world) ready(name string, pod *kubelet.Pod) {
 	w.t.Helper()
 	w.eventually(name+" is ready", func() string {
-		if pod.Ready(w.t.Context()) {
+		if pod.IsReady(w.t.Context()) {
 			return ""
 		}
 

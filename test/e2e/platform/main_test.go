@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 func run(m *testing.M) int {
 	ctrl.SetLogger(logr.Discard())
 
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet-platform")
 
 		return m.Run()

@@ -218,7 +218,7 @@ type limits struct{ pairs, reads float64 }
 func (w *world) apiLimit(ids map[string]string) (out limits) {
 	w.t.Helper()
 
-	api := task.Deployment(false).Default.Clients.HyperFleetAPI
+	api := task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI
 	api.BaseURL = w.base
 
 	calls, err := httpcall.New(httpcall.Options{API: api})

@@ -51,7 +51,7 @@ func newPageWorld(t *testing.T) *world {
 		}
 	}
 
-	w := &world{t: t, dir: t.TempDir(), kube: kube.Start(t, kube.WithControllerManager()), sayf: progress.From(t)}
+	w := &world{t: t, dir: t.TempDir(), kube: kube.Start(t, kube.WithControllerManager()), sayf: progress.NewPrinter(t)}
 	w.runJobs()
 
 	return w
@@ -117,7 +117,7 @@ func (w *world) runs(page string, atLeast int, want ...string) {
 
 // What the reference of the API shows at its beginning is so.
 func TestFleetAPIPage(t *testing.T) {
-	w := &world{t: t, dir: t.TempDir(), sayf: progress.From(t)}
+	w := &world{t: t, dir: t.TempDir(), sayf: progress.NewPrinter(t)}
 
 	var script strings.Builder
 

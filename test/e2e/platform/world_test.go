@@ -94,7 +94,7 @@ type setup struct {
 func newWorld(t testing.TB, s setup) *world {
 	t.Helper()
 
-	w := &world{t: t, dir: t.TempDir(), programs: map[string]*program{}, sayf: progress.From(t)}
+	w := &world{t: t, dir: t.TempDir(), programs: map[string]*program{}, sayf: progress.NewPrinter(t)}
 	w.copySamples(s)
 
 	w.kube = kube.Start(t, kube.WithControllerManager())
@@ -105,7 +105,7 @@ func newWorld(t testing.TB, s setup) *world {
 	w.write("identity-key", identityKey+"\n")
 
 	db := postgres.Start(t)
-	w.write("database-url", db.Database(t)+"\n")
+	w.write("database-url", db.NewDatabase(t)+"\n")
 
 	if s.rabbit {
 		w.broker = brokers.StartRabbitMQ(t)
@@ -270,7 +270,7 @@ func (w *world) metric(name, metric, labels string) float64 {
 	w.t.Helper()
 
 	sum, err := scrape.Sum(w.t.Context(), w.programs[name].metrics+"/metrics", metric, labels)
-	if !errors.Is(err, scrape.ErrNone) {
+	if !errors.Is(err, scrape.ErrNoSeries) {
 		w.must(err)
 	}
 

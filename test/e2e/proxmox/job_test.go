@@ -30,7 +30,7 @@ type report struct {
 // machine that boots with our cloud-init ISO, the bootstrap service, a job, gone. Nothing of it
 // is left: on Proxmox VE, at GitHub, in the API server, on this machine.
 func TestJob(t *testing.T) {
-	realpve.Get(t)
+	realpve.GetSite(t)
 
 	address := os.Getenv("PVE_ADDRESS")
 	if address == "" {
@@ -53,7 +53,7 @@ func TestJob(t *testing.T) {
 		jobs = "1"
 	}
 
-	sayf := progress.From(t)
+	sayf := progress.NewPrinter(t)
 	dir := t.TempDir()
 
 	var out bytes.Buffer

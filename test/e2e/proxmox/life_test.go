@@ -46,7 +46,7 @@ func newLife(t *testing.T, site *realpve.Site) *life {
 	t.Helper()
 
 	return &life{
-		T: t, part: site.Part(t), woken: make(chan struct{}, 1), patience: patience,
+		T: t, part: site.NewPart(t), woken: make(chan struct{}, 1), patience: patience,
 		spec: hypervisor.MachineSpec{
 			Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: claimUID, Pool: "pool"},
 			Hostname: "claim", Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(),
@@ -58,7 +58,7 @@ func newLife(t *testing.T, site *realpve.Site) *life {
 func (l *life) process(transport func(http.RoundTripper) http.RoundTripper) hypervisor.Connection {
 	l.Helper()
 
-	return l.part.Connect(l.T, hypervisor.Options{OperatorUID: operatorUID, Transport: transport, Wake: func(hypervisor.Owner) {
+	return l.part.Connect(l.T, hypervisor.Options{OperatorUID: operatorUID, WrapTransport: transport, Wake: func(hypervisor.Owner) {
 		if l.onWake != nil {
 			l.onWake()
 		}
@@ -174,7 +174,7 @@ func (l *life) nothingLeft() {
 
 // A machine lives and is gone, each change is asked for once, and what that took is told.
 func TestLife(t *testing.T) {
-	site := realpve.Get(t)
+	site := realpve.GetSite(t)
 	l := newLife(t, site)
 	m := newMeter(t, site)
 	l.onWake = m.wake
@@ -208,7 +208,7 @@ func TestLife(t *testing.T) {
 	m.event("is gone")
 	l.nothingLeft()
 
-	say := progress.From(t)
+	say := progress.NewPrinter(t)
 	say("%s", m.table())
 
 	if unlike := slices.DeleteFunc(m.changes(), func(s string) bool { return strings.HasSuffix(s, " 1") }); len(unlike) > 0 {
@@ -220,7 +220,7 @@ func TestLife(t *testing.T) {
 func TestLivesAtOnce(t *testing.T) {
 	const machines = 12
 
-	site := realpve.Get(t)
+	site := realpve.GetSite(t)
 
 	long(t)
 
@@ -242,7 +242,7 @@ func TestLivesAtOnce(t *testing.T) {
 
 	p := one.part.Connect(t, hypervisor.Options{
 		OperatorUID: operatorUID,
-		Transport: func(next http.RoundTripper) http.RoundTripper {
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(req *http.Request) (*http.Response, error) {
 				mu.Lock()
 				calls[classOf(req)]++
@@ -273,5 +273,5 @@ func TestLivesAtOnce(t *testing.T) {
 
 	wg.Wait()
 	one.nothingLeft()
-	progress.From(t)("%d machines at once: %.1f calls each, with all that they share: %v", machines, float64(all)/machines, calls)
+	progress.NewPrinter(t)("%d machines at once: %.1f calls each, with all that they share: %v", machines, float64(all)/machines, calls)
 }

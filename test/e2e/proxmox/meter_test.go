@@ -168,7 +168,7 @@ func (m *meter) follow(what, upid string) {
 		defer ticker.Stop()
 
 		for range ticker.C {
-			ended, _ := m.site.Ended(ctx, upid)
+			ended, _ := m.site.TaskResult(ctx, upid)
 			if ended || ctx.Err() != nil {
 				m.mu.Lock()
 				task.over = time.Now()

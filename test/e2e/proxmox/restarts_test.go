@@ -98,7 +98,7 @@ func (l *life) ends() {
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 
-	site := realpve.Get(t)
+	site := realpve.GetSite(t)
 
 	long(t)
 
@@ -154,7 +154,7 @@ func TestRestarts(t *testing.T) {
 func TestRestartsDuringClone(t *testing.T) {
 	t.Parallel()
 
-	site := realpve.Get(t)
+	site := realpve.GetSite(t)
 
 	if site.SlowTemplate == 0 {
 		t.Skip("PVE_SLOW_TEMPLATE names no template whose clone takes a while")

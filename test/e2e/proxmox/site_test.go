@@ -43,19 +43,19 @@ func shape() hypervisor.Shape {
 // The conformance cases of every provider. Crashes and Property step in at calls by the hundred;
 // restarts_test.go has the most telling ones.
 func TestConformance(t *testing.T) {
-	site := realpve.Get(t)
+	site := realpve.GetSite(t)
 
 	long(t)
 
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
 
-		part := site.Part(t)
+		part := site.NewPart(t)
 
 		return conformance.Harness{
 			Connect: part.Connect, RealTime: true, TPMsHidden: true,
 			Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(), IDMin: part.First,
-			Inspect: part.Inspect, PowerOff: part.PowerOff, Occupy: part.Occupy, Vanish: part.Vanish,
+			Inspect: part.Inspect, PowerOff: part.PowerOff, OccupyID: part.OccupyID, DeleteExternally: part.DeleteExternally,
 		}
 	})
 }

@@ -36,7 +36,7 @@ func TestJobs(t *testing.T) {
 			w.begin()
 			w.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}})
 			w.EventuallyEvent("Attested")
-			w.EventuallyDone(1)
+			w.EventuallyJobsDone(1)
 			w.eventuallyForgotten()
 
 			if job := w.GitHub.State().Jobs[0]; job.Conclusion != "success" {

@@ -21,10 +21,10 @@ import (
 func TestTPM(t *testing.T) {
 	t.Parallel()
 
-	authority, devices := tpm.NewAuthority(t), tpm.DevID(t)
-	device := authority.TPM(t) // before its server: the authority is there with it
+	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
+	device := authority.NewTPM(t) // before its server: the authority is there with it
 	w := newWorld(t, v1alpha1.BootstrapCallback, settings{
-		spire: []spire.Option{spire.WithPlugin(authority.Attestor(devices))},
+		spire: []spire.Option{spire.WithPlugin(authority.AttestorConfig(devices))},
 	})
 	w.DevID = devices
 	w.template.Spec.Attestation.Method = v1alpha1.AttestationTPM
@@ -39,7 +39,7 @@ func TestTPM(t *testing.T) {
 	w.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}})
 	w.EventuallyEvent(devid.ReasonCertified)
 	w.EventuallyEvent("Attested")
-	w.EventuallyDone(1)
+	w.EventuallyJobsDone(1)
 	w.eventuallyForgotten()
 
 	if job := w.GitHub.State().Jobs[0]; job.Conclusion != "success" {

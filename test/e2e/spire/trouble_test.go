@@ -183,7 +183,7 @@ func (w *world) ends(claim *v1alpha1.MachineClaim, condition, reason string) {
 	}
 
 	w.Eventually("the VM being gone", func() (bool, string) {
-		left := strings.Join(w.Leftovers(), ", ")
+		left := strings.Join(w.FindLeftovers(), ", ")
 
 		return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
 	})

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 
 // withPrograms builds what machines run, as releases have it.
 func withPrograms(run func() int) int {
-	return exe.With(func(dir string) int {
+	return exe.RunWith(func(dir string) int {
 		programs = dir
 
 		return run()
@@ -166,22 +166,22 @@ func (w *world) useVault(auth, path string) {
 	ours := "spiffe://" + w.spire.TrustDomain + "/vm/" + w.Namespace + "/*"
 
 	server.MountKV(w.T, "secret", 2)
-	server.Policy(w.T, "runners", `path "secret/data/runners/`+w.Namespace+`/*" { capabilities = ["read"] }`)
+	server.WritePolicy(w.T, "runners", `path "secret/data/runners/`+w.Namespace+`/*" { capabilities = ["read"] }`)
 
 	switch auth {
 	case guest.SecretsAuthJWT:
 		server.EnableJWT(w.T, auth, vault.ServeJWKS(w.T, func() []byte { return w.spire.JWKS(w.T) }), spire.JWTIssuer)
-		server.JWTRole(w.T, auth, "runners", "vault", ours, "runners")
+		server.WriteJWTRole(w.T, auth, "runners", "vault", ours, "runners")
 	case guest.SecretsAuthCert:
 		server.EnableCert(w.T, auth)
-		server.CertRole(w.T, auth, "runners", w.spire.Bundle(w.T), ours, "runners")
+		server.WriteCertRole(w.T, auth, "runners", w.spire.Bundle(w.T), ours, "runners")
 	}
 
 	w.template.Spec.Bootstrap.Config.ExternalSecrets = &v1alpha1.ExternalSecrets{
 		Address: server.Address, CABundle: server.CABundle, Auth: auth, Role: "runners", Path: "secret/data/runners/{namespace}/runner",
 	}
 
-	server.PutKV(w.T, "secret", path, map[string]any{
+	server.WriteKV(w.T, "secret", path, map[string]any{
 		"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
 	})
 }
@@ -220,7 +220,7 @@ func (w *world) eventuallyForgotten() {
 	w.T.Helper()
 	w.EventuallyClean()
 	w.Eventually("no identity being left", func() (bool, string) {
-		left := w.spire.Known(w.T)
+		left := w.spire.ListRegistered(w.T)
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})

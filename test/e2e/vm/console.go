@@ -16,47 +16,47 @@ import (
 	"time"
 )
 
-// Line is a line of a machine's console and the moment in which its end was seen.
+// Line is a line of a machine's console, with the time at which its end was read.
 type Line struct {
-	At   time.Time
+	Time time.Time
 	Text string
 }
 
-// lookEvery is how often a console's file is looked at, and so how exact its times are.
-const lookEvery = 10 * time.Millisecond
+// pollInterval is the interval at which a console's file is read. It is also the precision of Line.Time.
+const pollInterval = 10 * time.Millisecond
 
-// escapes are what colours a terminal.
-var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
+// escapeSequences matches the control sequences of terminals, for example for colors.
+var escapeSequences = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 
-// Console is what a machine writes, line by line.
+// Console stores the output of a machine as lines.
 type Console struct {
-	mu    sync.Mutex
-	lines []Line
-	rest  []byte
+	mu          sync.Mutex
+	lines       []Line
+	partialLine []byte
 }
 
-// Write takes what the machine writes; it never fails.
+// Write stores output of the machine. It never fails.
 func (c *Console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	now := time.Now()
-	c.rest = append(c.rest, p...)
+	c.partialLine = append(c.partialLine, p...)
 
 	for {
-		at := bytes.IndexByte(c.rest, '\n')
-		if at < 0 {
+		end := bytes.IndexByte(c.partialLine, '\n')
+		if end < 0 {
 			return len(p), nil
 		}
 
-		text := escapes.ReplaceAll(bytes.TrimRight(c.rest[:at], "\r"), nil)
-		c.lines = append(c.lines, Line{At: now, Text: string(text)})
-		c.rest = c.rest[at+1:]
+		text := escapeSequences.ReplaceAll(bytes.TrimRight(c.partialLine[:end], "\r"), nil)
+		c.lines = append(c.lines, Line{Time: now, Text: string(text)})
+		c.partialLine = c.partialLine[end+1:]
 	}
 }
 
-// First is the first line that matches.
-func (c *Console) First(pattern *regexp.Regexp) (Line, bool) {
+// FindFirst returns the first line that matches, and false if there is none.
+func (c *Console) FindFirst(pattern *regexp.Regexp) (Line, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -69,14 +69,14 @@ func (c *Console) First(pattern *regexp.Regexp) (Line, bool) {
 	return Line{}, false
 }
 
-// Follow copies the only file of a folder into the console, as it grows, until ctx ends.
+// Follow copies the log file of a directory into the console as the file grows, until ctx ends.
 func (c *Console) Follow(ctx context.Context, folder string) error {
 	var file *os.File
 
 	for {
 		if file == nil {
 			var err error
-			if file, err = openOnly(folder); err != nil {
+			if file, err = openLog(folder); err != nil {
 				return err
 			}
 		}
@@ -94,13 +94,13 @@ func (c *Console) Follow(ctx context.Context, folder string) error {
 			}
 
 			return nil
-		case <-time.After(lookEvery):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// openOnly opens the only log of a folder; nil when there is none yet.
-func openOnly(folder string) (*os.File, error) {
+// openLog opens the log file of a directory. It returns nil if there is none yet.
+func openLog(folder string) (*os.File, error) {
 	names, err := filepath.Glob(filepath.Join(folder, "*.log"))
 	if err != nil || len(names) == 0 {
 		return nil, err
@@ -108,7 +108,7 @@ func openOnly(folder string) (*os.File, error) {
 
 	file, err := os.Open(names[0])
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // not there yet
+		return nil, nil //nolint:nilnil // nil means that the file does not exist yet
 	}
 
 	return file, err

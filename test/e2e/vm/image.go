@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// The machine's shape, the same for both images.
+// The size of the machine, which is the same for both images.
 const (
 	processors = 2
 	memoryMiB  = 1024
@@ -25,10 +25,10 @@ const (
 	diskSize   = 4 * gib
 )
 
-// Images is where hack/vm-image/build.sh puts what it makes.
+// Images is the directory with the images that hack/vm-image/build.sh builds.
 type Images struct{ Dir string }
 
-// FindImages fails the test where the images are not made.
+// FindImages returns the images. It fails the test if the images have not been built.
 func FindImages(t testing.TB) Images {
 	t.Helper()
 
@@ -50,8 +50,8 @@ func FindImages(t testing.TB) Images {
 
 func (i Images) path(name string) string { return filepath.Join(i.Dir, name) }
 
-// Logs is the folder of what machines wrote, emptied.
-func (i Images) Logs(t testing.TB) string {
+// CreateLogDir returns the directory for console output. It deletes the logs of earlier runs.
+func (i Images) CreateLogDir(t testing.TB) string {
 	t.Helper()
 
 	logs := i.path("logs")
@@ -66,8 +66,8 @@ func (i Images) Logs(t testing.TB) string {
 	return logs
 }
 
-// Runner is how the simulated hypervisor boots the tuned image.
-func (i Images) Runner(t testing.TB) pve.QEMU {
+// NewQEMU returns the QEMU configuration with which the simulated hypervisor boots the tuned image.
+func (i Images) NewQEMU(t testing.TB) pve.QEMU {
 	t.Helper()
 
 	arguments, err := os.ReadFile(i.path("runner.cmdline"))
@@ -83,12 +83,12 @@ func (i Images) Runner(t testing.TB) pve.QEMU {
 
 var reRunCmd = regexp.MustCompile(`RUNCMD-REACHED`)
 
-// untunedPatience is how long the untuned image may take, on a machine that is busy.
-const untunedPatience = 10 * time.Minute
+// untunedTimeout limits the boot of the untuned image. It allows for a busy host.
+const untunedTimeout = 10 * time.Minute
 
-// BootUntuned boots the untuned image and says how long it took from power on until the
-// user's first command ran, which is where a machine's service is started by default. Name
-// is that of the log.
+// BootUntuned boots the untuned image, and returns the time from power-on until the first runcmd of the user
+// data ran. That is the point at which a machine's service starts by default. name is part of the log's file
+// name.
 func (i Images) BootUntuned(t testing.TB, logs, name string) time.Duration {
 	t.Helper()
 
@@ -100,7 +100,7 @@ func (i Images) BootUntuned(t testing.TB, logs, name string) time.Duration {
 	dir := t.TempDir()
 	disk, medium := filepath.Join(dir, "disk.qcow2"), filepath.Join(dir, "medium.iso")
 
-	iso, err := cloudinit.ISO(map[string][]byte{
+	iso, err := cloudinit.BuildISO(map[string][]byte{
 		cloudinit.FileMetaData: []byte("instance-id: untuned\nlocal-hostname: untuned\n"),
 		cloudinit.FileUserData: []byte("#cloud-config\nruncmd:\n- [sh, -c, 'echo RUNCMD-REACHED >/dev/ttyS0']\n"),
 	})
@@ -123,33 +123,33 @@ func (i Images) BootUntuned(t testing.TB, logs, name string) time.Duration {
 	defer log.Close() //nolint:errcheck // a log
 
 	console := &Console{}
-	begun := time.Now()
+	startTime := time.Now()
 
-	machine, err := vm.Start(t.Context(), tools, i.untuned(disk, medium), &tee{console, log})
+	machine, err := vm.Start(t.Context(), tools, i.newUntunedSpec(disk, medium), &tee{console, log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer machine.Stop()
 
-	ctx, cancel := context.WithTimeout(t.Context(), untunedPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), untunedTimeout)
 	defer cancel()
 
 	for {
-		if line, ok := console.First(reRunCmd); ok {
-			return line.At.Sub(begun)
+		if line, ok := console.FindFirst(reRunCmd); ok {
+			return line.Time.Sub(startTime)
 		}
 
 		select {
 		case <-machine.Done():
 			t.Fatalf("the untuned machine ended: %+v: see %s", machine.Exit(), log.Name())
 		case <-ctx.Done():
-			t.Fatalf("the untuned machine did not boot within %s: see %s", untunedPatience, log.Name())
-		case <-time.After(lookEvery):
+			t.Fatalf("the untuned machine did not boot within %s: see %s", untunedTimeout, log.Name())
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-func (i Images) untuned(disk, medium string) *vm.Spec {
+func (i Images) newUntunedSpec(disk, medium string) *vm.Spec {
 	return &vm.Spec{
 		Name: "untuned", MemoryMiB: memoryMiB, Cores: processors, SCSI: "virtio-scsi-pci",
 		Drives: []vm.Drive{
@@ -162,7 +162,7 @@ func (i Images) untuned(disk, medium string) *vm.Spec {
 	}
 }
 
-// tee writes to both; the log's trouble is nobody's.
+// tee writes to the console and to a log file. It ignores errors of the log file.
 type tee struct {
 	console *Console
 	log     *os.File

@@ -12,14 +12,16 @@ import (
 	"time"
 )
 
-// Phase is a moment on a machine's way to its job, told by a line of its console.
+// Phase is a step from a machine's start to its job. Its start is a console line that matches Line.
 type Phase struct {
 	Name string
 	Line *regexp.Regexp
-	At   time.Time
+	// Time is the time of the console line.
+	Time time.Time
 }
 
-// Phases of a boot, by their lines. Those of a parallel boot need not come in this order.
+// Phases returns the phases of a boot without their times. Phases that run in parallel may have another
+// order.
 func Phases() []Phase {
 	line := regexp.MustCompile
 
@@ -31,25 +33,27 @@ func Phases() []Phase {
 		{Name: "cloud-init reads the cloud-init ISO", Line: line(`Cloud-init .* running 'init-local'`)},
 		{Name: "cloud-init is done with it", Line: line(`Finished .*cloud-init-local`)},
 		{Name: "network is up", Line: line(`Finished .*Wait for Network`)},
-		{Name: "bootstrap service begins", Line: report("Started")},
-		{Name: "machine attests", Line: report("Attesting")},
-		{Name: "machine has its SVID", Line: report("Attested")},
-		{Name: "machine has its credential", Line: report("Configuring")},
-		{Name: "runner is online", Line: report("Listening")},
-		{Name: "job runs", Line: report("Running")},
+		{Name: "bootstrap service begins", Line: newReportPattern("Started")},
+		{Name: "machine attests", Line: newReportPattern("Attesting")},
+		{Name: "machine has its SVID", Line: newReportPattern("Attested")},
+		{Name: "machine has its credential", Line: newReportPattern("Configuring")},
+		{Name: "runner is online", Line: newReportPattern("Listening")},
+		{Name: "job runs", Line: newReportPattern("Running")},
 	}
 }
 
-// report is the line that the bootstrap service writes for a phase.
-func report(phase string) *regexp.Regexp { return regexp.MustCompile(`"phase":"` + phase + `"`) }
+// newReportPattern returns a pattern for the line that the bootstrap service writes for a phase.
+func newReportPattern(phase string) *regexp.Regexp {
+	return regexp.MustCompile(`"phase":"` + phase + `"`)
+}
 
-// Times gives the phases that the console tells of.
-func Times(console *Console) []Phase {
+// ReachedPhases returns the phases that the machine has reached, with their times.
+func ReachedPhases(console *Console) []Phase {
 	var out []Phase
 
 	for _, phase := range Phases() {
-		if line, ok := console.First(phase.Line); ok {
-			phase.At = line.At
+		if line, ok := console.FindFirst(phase.Line); ok {
+			phase.Time = line.Time
 			out = append(out, phase)
 		}
 	}
@@ -57,24 +61,24 @@ func Times(console *Console) []Phase {
 	return out
 }
 
-// Table shows when each phase was, after the beginning and after the one before it, and as a
-// part of a whole.
-func Table(begun time.Time, phases []Phase, whole time.Duration) string {
+// FormatTable returns a table of the phases in the order of their times. It shows the time of each phase
+// since startTime, since the phase before it, and as a percentage of total.
+func FormatTable(startTime time.Time, phases []Phase, total time.Duration) string {
 	phases = slices.Clone(phases)
-	slices.SortStableFunc(phases, func(a, b Phase) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(phases, func(a, b Phase) int { return a.Time.Compare(b.Time) })
 
 	var text strings.Builder
 
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "phase\tseconds\tsince the last\tof the untuned boot")
+	_, _ = fmt.Fprintln(w, "phase\tseconds\tsince previous phase\tof untuned boot")
 
-	last := begun
+	previous := startTime
 
 	for _, phase := range phases {
-		at := phase.At.Sub(begun)
+		elapsed := phase.Time.Sub(startTime)
 		_, _ = fmt.Fprintf(w, "%s\t%6.1f\t%6.1f\t%4.0f %%\n",
-			phase.Name, at.Seconds(), phase.At.Sub(last).Seconds(), percent(at, whole))
-		last = phase.At
+			phase.Name, elapsed.Seconds(), phase.Time.Sub(previous).Seconds(), percent(elapsed, total))
+		previous = phase.Time
 	}
 
 	_ = w.Flush()
@@ -82,4 +86,4 @@ func Table(begun time.Time, phases []Phase, whole time.Duration) string {
 	return text.String()
 }
 
-func percent(part, whole time.Duration) float64 { return 100 * part.Seconds() / whole.Seconds() }
+func percent(part, total time.Duration) float64 { return 100 * part.Seconds() / total.Seconds() }

@@ -51,10 +51,10 @@ if ls /run/hyperfleet/spire || cat /var/lib/cloud/instance/user-data.txt; then e
 // handed its credential.
 func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots are to have the machine for themselves
 	images := vm.FindImages(t)
-	logs := images.Logs(t)
+	logs := images.CreateLogDir(t)
 	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
 
-	sayf := progress.From(t)
+	sayf := progress.NewPrinter(t)
 	before := untuned(t, images, logs, "before", sayf)
 	server := spire.Start(t)
 	f := newFleet(t, env, images, logs)
@@ -82,19 +82,19 @@ func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots a
 	// before it and after it.
 	mean := (before + untuned(t, images, logs, "after", sayf)) / 2
 
-	phases := vm.Times(console)
+	phases := vm.ReachedPhases(console)
 	begun, ok := started(f)
 	if !ok {
 		t.Fatal("the job is not known to have started")
 	}
 
-	phases = append(phases, vm.Phase{Name: "GitHub knows of it", At: begun})
+	phases = append(phases, vm.Phase{Name: "GitHub knows of it", Time: begun})
 	ratio := begun.Sub(queued).Seconds() / mean.Seconds()
-	sayf("from webhook to job:\n%s", vm.Table(queued, phases, mean))
+	sayf("from webhook to job:\n%s", vm.FormatTable(queued, phases, mean))
 	sayf("webhook to job started: %.2f of the untuned boot (goal on a machine that does nothing else: at most %.2f)", ratio, goal)
 
 	for _, line := range []string{`"phase":"Attested"`, `"phase":"Running"`} {
-		if _, ok := console.First(regexp.MustCompile(line)); !ok {
+		if _, ok := console.FindFirst(regexp.MustCompile(line)); !ok {
 			t.Errorf("the machine's console does not say %s: see %s", line, logs)
 		}
 	}
@@ -153,14 +153,14 @@ func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet
 	t.Helper()
 
 	model := pve.DefaultModel()
-	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.Runner(t)}
+	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.NewQEMU(t)}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Patience = patience
+	f.Timeout = patience
 
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
-	template.Spec.Bootstrap.Config.GitHub.APIURL = vm.Forge(t, f)
+	template.Spec.Bootstrap.Config.GitHub.APIURL = vm.StartForgeProxy(t, f)
 	template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
 	template.Spec.Resources = v1alpha1.MachineResources{CPU: 2, Memory: resource.MustParse("1Gi")}
 

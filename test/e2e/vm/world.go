@@ -32,14 +32,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// root is the repository's folder.
+// root is the root directory of the repository.
 const root = "../../.."
 
-// hostInside is the host's loopback address as machines see it (QEMU's user network).
-const hostInside = "10.0.2.2"
+// guestHostIP is the address by which guests reach the host's loopback interface (QEMU's user network).
+const guestHostIP = "10.0.2.2"
 
-// inside is a loopback address of the host as machines see it.
-func inside(t testing.TB, address string) string {
+// guestAddress converts a host:port of the host's loopback interface to the address by which guests reach it.
+func guestAddress(t testing.TB, address string) string {
 	t.Helper()
 
 	_, port, err := net.SplitHostPort(address)
@@ -47,27 +47,27 @@ func inside(t testing.TB, address string) string {
 		t.Fatal(err)
 	}
 
-	return net.JoinHostPort(hostInside, port)
+	return net.JoinHostPort(guestHostIP, port)
 }
 
-// Operator is the operator's program.
+// Operator runs the operator's program.
 type Operator struct {
 	dir, address string
 	ca           []byte
 	process      *procrun.Process
 }
 
-// StartOperator starts the program with a certificate for the address that machines know,
-// and lets the fleet's webhooks through to it.
+// StartOperator starts the operator's program until the test ends. The program has a certificate for the
+// address by which guests reach it. The fleet's Front forwards webhooks to the program.
 func StartOperator(t testing.TB, f *fleet.Fleet, server *spire.Server, logs string) *Operator {
 	t.Helper()
 
 	o := &Operator{dir: t.TempDir(), address: loopback.Address(t)}
-	o.certify(t)
-	o.write(t, f, server)
+	o.createCertificate(t)
+	o.writeConfig(t, f, server)
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
-		Path: o.binary(t), Dir: o.dir, LogPath: filepath.Join(logs, "operator.log"),
+		Path: o.findBinary(t), Dir: o.dir, LogPath: filepath.Join(logs, "operator.log"),
 		Args: []string{"operator", "--config", o.path("operator.yaml"), "--kubeconfig", f.Env.Kubeconfig(t, f.Env.Config)},
 		Env:  []string{"HOME=" + o.dir, "PATH=" + os.Getenv("PATH")},
 	})
@@ -99,7 +99,7 @@ func StartOperator(t testing.TB, f *fleet.Fleet, server *spire.Server, logs stri
 
 func (o *Operator) path(name string) string { return filepath.Join(o.dir, name) }
 
-func (o *Operator) binary(t testing.TB) string {
+func (o *Operator) findBinary(t testing.TB) string {
 	t.Helper()
 
 	path, err := filepath.Abs(filepath.Join(root, "bin", "hyperfleet"))
@@ -108,14 +108,14 @@ func (o *Operator) binary(t testing.TB) string {
 	}
 
 	if err != nil {
-		t.Fatalf("find the operator: %v: run make build", err)
+		t.Fatalf("find the operator's program: %v: run make build", err)
 	}
 
 	return path
 }
 
-// write writes down the operator's configuration: its intervals are those of production.
-func (o *Operator) write(t testing.TB, f *fleet.Fleet, server *spire.Server) {
+// writeConfig writes the operator's configuration, with the default intervals as in production.
+func (o *Operator) writeConfig(t testing.TB, f *fleet.Fleet, server *spire.Server) {
 	t.Helper()
 
 	text, err := yaml.Marshal(map[string]any{
@@ -126,23 +126,23 @@ func (o *Operator) write(t testing.TB, f *fleet.Fleet, server *spire.Server) {
 		"metrics":        map[string]any{"bindAddress": "0"},
 		"health":         map[string]any{"bindAddress": "0"},
 		"webhooks":       map[string]any{"bindAddress": o.address, "certFile": o.path("tls.crt"), "keyFile": o.path("tls.key")},
-		"guest":          map[string]any{"url": "https://" + inside(t, o.address), "caFile": o.path("tls.crt")},
+		"guest":          map[string]any{"url": "https://" + guestAddress(t, o.address), "caFile": o.path("tls.crt")},
 		"leaderElection": map[string]any{"enabled": false},
 		"runners":        map[string]any{"platformURLs": f.Runners.PlatformURLs},
 		"identity": map[string]any{"spire": map[string]any{
 			"address": "unix://" + server.Socket, "trustDomain": server.TrustDomain,
-			"machineAddress": inside(t, server.Address),
+			"machineAddress": guestAddress(t, server.Address),
 		}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	save(t, o.path("operator.yaml"), text)
+	writeFile(t, o.path("operator.yaml"), text)
 }
 
-// certify makes the certificate of the operator's server.
-func (o *Operator) certify(t testing.TB) {
+// createCertificate creates a self-signed certificate for the operator's server.
+func (o *Operator) createCertificate(t testing.TB) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -153,7 +153,7 @@ func (o *Operator) certify(t testing.TB) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "operator"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.ParseIP(hostInside), net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.ParseIP(guestHostIP), net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
 	}
@@ -169,11 +169,11 @@ func (o *Operator) certify(t testing.TB) {
 	}
 
 	o.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	save(t, o.path("tls.crt"), o.ca)
-	save(t, o.path("tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
+	writeFile(t, o.path("tls.crt"), o.ca)
+	writeFile(t, o.path("tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
 }
 
-func save(t testing.TB, path string, content []byte) {
+func writeFile(t testing.TB, path string, content []byte) {
 	t.Helper()
 
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -181,9 +181,9 @@ func save(t testing.TB, path string, content []byte) {
 	}
 }
 
-// Forge is the address of the simulated GitHub for the operator. GitHub tells runners the
-// name that it was called by; here that has to be the one by which machines reach it.
-func Forge(t testing.TB, f *fleet.Fleet) string {
+// StartForgeProxy starts a proxy to the simulated GitHub, and returns its URL for the operator. GitHub sends
+// runners the host name of the request. The proxy sets it to the name by which guests reach GitHub.
+func StartForgeProxy(t testing.TB, f *fleet.Fleet) string {
 	t.Helper()
 
 	target, err := url.Parse(f.GitHub.URL)
@@ -191,7 +191,7 @@ func Forge(t testing.TB, f *fleet.Fleet) string {
 		t.Fatal(err)
 	}
 
-	name := inside(t, target.Host)
+	name := guestAddress(t, target.Host)
 	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
 		r.Out.Host = name

@@ -12,32 +12,32 @@ import (
 	"testing"
 )
 
-// data is the link to the folder that has the files.
-const data = "..data"
+// dataLink is the name of the symbolic link to the directory with the files.
+const dataLink = "..data"
 
-// Mount mounts files in a folder, or others in the place of those that are.
+// Mount writes files into a directory, or replaces the files of an earlier call.
 func Mount(t testing.TB, dir string, texts map[string]string) {
 	t.Helper()
 
 	entries, err := os.ReadDir(dir)
 	must(t, err)
 
-	// Nothing is removed, so that no name comes again.
+	// Old directories are never deleted, so the number of entries gives a new name.
 	folder := filepath.Join(dir, fmt.Sprintf("..%d", len(entries)))
 	must(t, os.Mkdir(folder, 0o700))
 
 	for name, text := range texts {
 		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 
-		if err := os.Symlink(filepath.Join(data, name), filepath.Join(dir, name)); !errors.Is(err, fs.ErrExist) {
+		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); !errors.Is(err, fs.ErrExist) {
 			must(t, err)
 		}
 	}
 
-	// In one moment.
+	// Replace the link atomically.
 	next := folder + ".link"
 	must(t, os.Symlink(filepath.Base(folder), next))
-	must(t, os.Rename(next, filepath.Join(dir, data)))
+	must(t, os.Rename(next, filepath.Join(dir, dataLink)))
 }
 
 func must(t testing.TB, err error) {

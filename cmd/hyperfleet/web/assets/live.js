@@ -1,58 +1,60 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Renews the page every few seconds, while it is looked at. Without it, pages are renewed by hand.
+// Reloads the content of the page every 3 seconds while the page is visible. Without this script, users reload pages
+// themselves.
 "use strict";
 
 (() => {
-  const every = 3000;
-  const sign = document.getElementById("live");
-  let busy = false;
+  const intervalMs = 3000;
+  const status = document.getElementById("live");
+  let isLoading = false;
 
-  const selected = () => {
+  const hasSelection = () => {
     const selection = document.getSelection();
 
     return selection !== null && !selection.isCollapsed;
   };
 
-  const typing = () => document.activeElement instanceof HTMLInputElement;
+  const isTyping = () => document.activeElement instanceof HTMLInputElement;
 
-  async function renew() {
+  // Replaces the content, unless that would disturb the user: while text is selected or an input has the focus.
+  async function refresh() {
     const main = document.querySelector("main[data-live]");
-    if (main === null || busy || document.hidden || selected() || typing()) {
+    if (main === null || isLoading || document.hidden || hasSelection() || isTyping()) {
       return;
     }
 
-    busy = true;
+    isLoading = true;
 
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      const text = await answer.text();
-      const next = new DOMParser().parseFromString(text, "text/html");
-      const fresh = next.querySelector("main");
+      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const text = await response.text();
+      const newPage = new DOMParser().parseFromString(text, "text/html");
+      const newMain = newPage.querySelector("main");
 
-      if (fresh !== null && fresh.innerHTML !== main.innerHTML) {
+      if (newMain !== null && newMain.innerHTML !== main.innerHTML) {
         const log = main.querySelector(".log");
-        const at = log === null ? 0 : log.scrollTop;
+        const scrollTop = log === null ? 0 : log.scrollTop;
 
-        main.innerHTML = fresh.innerHTML;
+        main.innerHTML = newMain.innerHTML;
 
-        const renewed = main.querySelector(".log");
-        if (renewed !== null) {
-          renewed.scrollTop = at;
+        const newLog = main.querySelector(".log");
+        if (newLog !== null) {
+          newLog.scrollTop = scrollTop;
         }
       }
 
-      sign.textContent = "as of " + next.getElementById("live").dataset.at;
-      sign.className = "";
+      status.textContent = "as of " + newPage.getElementById("live").dataset.at;
+      status.className = "";
     } catch {
-      sign.textContent = "as of " + sign.textContent.replace(/^as of |: .*$/g, "") + ": hyperfleet web does not answer";
-      sign.className = "lost";
+      status.textContent = "as of " + status.textContent.replace(/^as of |: .*$/g, "") + ": hyperfleet web does not respond";
+      status.className = "lost";
     } finally {
-      busy = false;
+      isLoading = false;
     }
   }
 
-  setInterval(renew, every);
-  document.addEventListener("visibilitychange", renew);
+  setInterval(refresh, intervalMs);
+  document.addEventListener("visibilitychange", refresh);
 })();

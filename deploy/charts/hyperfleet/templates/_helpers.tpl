@@ -1,4 +1,4 @@
-{{- /* The objects are those that kustomize applies, too: files/ links to deploy/. Here they get what differs from one installation to the next. */}}
+{{- /* The chart uses the same objects as the kustomizations, because files/ links to deploy/. These templates set the values of a release. */}}
 
 {{- define "hyperfleet.labels" -}}
 app.kubernetes.io/part-of: hyperfleet
@@ -15,10 +15,10 @@ hosts: [files/base/hosts.yaml]
 bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 
-{{- /* Each object of a file: dict of root, path, what "hyperfleet.object" takes, and the name of an adapter if it is one's. */}}
+{{- /* Renders each object in a file. The argument is a dict with root, path, the arguments of "hyperfleet.object", and adapter, the name of an adapter. */}}
 {{- define "hyperfleet.each" }}
 {{- $text := .root.Files.Get .path }}
-{{- if not $text }}{{ fail (printf "the chart has no %s" .path) }}{{ end }}
+{{- if not $text }}{{ fail (printf "the chart has no file %s" .path) }}{{ end }}
 {{- with .adapter }}{{ $text = replace "hyperfleet-adapter" (printf "hyperfleet-adapter-%s" .) $text }}{{ end }}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml $part }}
@@ -30,7 +30,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 {{- end }}
 
-{{- /* One object as this release has it: dict of root, object, settings of its area, and namespace where it is not the release's. */}}
+{{- /* Renders one object with the values of the release. The argument is a dict with root, object, settings of its area, and namespace if it differs from the namespace of the release. */}}
 {{- define "hyperfleet.object" }}
 {{- $object := .object }}
 {{- $settings := .settings | default dict }}
@@ -43,7 +43,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- $_ := set $subject "namespace" $release }}
 {{- with $.account }}{{ $_ := mergeOverwrite $subject . }}{{ end }}
 {{- end }}
-{{- $wanted := true }}
+{{- $isRendered := true }}
 {{- if eq $object.kind "ConfigMap" }}
 {{- range $file, $text := $object.data }}
 {{- $_ := set $object.data $file (include "hyperfleet.config" (dict "root" $.root "settings" $settings "file" $file "text" $text "adapter" $.adapter)) }}
@@ -54,15 +54,15 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- else if and (eq $object.kind "ClusterRole") $settings.rules }}
 {{- $_ := set $object "rules" $settings.rules }}
 {{- else if eq $object.kind "PodDisruptionBudget" }}
-{{- $wanted = ne (int ($settings.replicas | default 2)) 1 }}
+{{- $isRendered = ne (int ($settings.replicas | default 2)) 1 }}
 {{- else if eq $object.kind "NetworkPolicy" }}
-{{- $wanted = .root.Values.networkPolicies }}
+{{- $isRendered = .root.Values.networkPolicies }}
 {{- $_ := set $object.spec "egress" (concat $object.spec.egress ($settings.egress | default list)) }}
 {{- end }}
-{{- if $wanted }}{{ toYaml $object }}{{ end }}
+{{- if $isRendered }}{{ toYaml $object }}{{ end }}
 {{- end }}
 
-{{- /* An object that is there while the release is deleted, and gone when that went well: dict of root, object, and weight. */}}
+{{- /* Renders an object that exists during helm uninstall and is deleted after its success. The argument is a dict with root, object and weight. */}}
 {{- define "hyperfleet.hook" }}
 {{- $metadata := dict "name" "hyperfleet-drain" "labels" (include "hyperfleet.labels" .root | fromYaml) }}
 {{- if not (hasPrefix "ClusterRole" .object.kind) }}{{ $_ := set $metadata "namespace" .root.Release.Namespace }}{{ end }}
@@ -77,17 +77,17 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- toYaml $config }}
 {{- end }}
 
-{{- /* The settings of the area runners, with how it serves: by a certificate that is given, or in the clear behind an ingress. Values of an earlier release have no tls. */}}
+{{- /* Adds the TLS settings to the settings of the area runners: the certificate in tls.secret, or plain HTTP behind an ingress. The values of an earlier release may have no tls. */}}
 {{- define "hyperfleet.serving" -}}
 {{- $settings := deepCopy .settings }}
 {{- $config := dict }}
 {{- $tls := .root.Values.tls | default dict }}
-{{- $at := "/etc/hyperfleet-webhooks" }}
+{{- $mountPath := "/etc/hyperfleet-webhooks" }}
 {{- if $tls.secret }}
-{{- $_ := set $config "webhooks" (dict "certFile" (printf "%s/tls.crt" $at) "keyFile" (printf "%s/tls.key" $at)) }}
-{{- if $tls.ca }}{{ $_ := set $config "guest" (dict "caFile" (printf "%s/ca.crt" $at)) }}{{ end }}
+{{- $_ := set $config "webhooks" (dict "certFile" (printf "%s/tls.crt" $mountPath) "keyFile" (printf "%s/tls.key" $mountPath)) }}
+{{- if $tls.ca }}{{ $_ := set $config "guest" (dict "caFile" (printf "%s/ca.crt" $mountPath)) }}{{ end }}
 {{- $_ := set $settings "volumes" (append ($settings.volumes | default list) (dict "name" "webhooks-tls" "secret" (dict "secretName" $tls.secret))) }}
-{{- $_ := set $settings "volumeMounts" (append ($settings.volumeMounts | default list) (dict "name" "webhooks-tls" "mountPath" $at "readOnly" true)) }}
+{{- $_ := set $settings "volumeMounts" (append ($settings.volumeMounts | default list) (dict "name" "webhooks-tls" "mountPath" $mountPath "readOnly" true)) }}
 {{- else if .root.Values.ingress.enabled }}
 {{- $_ := set $config "webhooks" (dict "plainHTTP" true) }}
 {{- end }}
@@ -99,7 +99,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{- /* Changes the Deployment or CronJob that it is given, and prints nothing. */}}
+{{- /* Sets the values of the release in a Deployment or CronJob. It changes the object and prints nothing. */}}
 {{- define "hyperfleet.pods" }}
 {{- $settings := .settings }}
 {{- $spec := .object.spec }}
@@ -112,7 +112,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 {{- $pod := $template.spec }}
 {{- $container := first $pod.containers }}
-{{- /* A changed configuration makes new pods: it is read at the start. */}}
+{{- /* Create new pods if the configuration changes, because the programs read it at their start. */}}
 {{- $_ := set $template.metadata "annotations" (merge (dict "checksum/config" (print (toYaml ($settings.config | default dict)) ($settings.task | default "") | sha256sum)) ($settings.podAnnotations | default dict)) }}
 {{- $_ := set $container "image" (include "hyperfleet.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}

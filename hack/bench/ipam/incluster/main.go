@@ -1,9 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures networking/alloc beside the allocator of Cluster API's in-cluster
-// IPAM provider, in one run. The module has a path below the provider's, for the allocator is
-// in a folder that only such code may import; nothing of it is copied here.
+// Command bench compares networking/alloc with the allocator of Cluster API's in-cluster IPAM provider. The path of this
+// module is below the path of the provider, so that the module can import the internal package with the allocator.
 package main
 
 import (
@@ -21,15 +20,15 @@ import (
 )
 
 const (
-	// prefix has room for 65,534 addresses.
+	// prefix has 65,534 addresses.
 	prefix = "10.0.0.0/16"
 	bits   = 16
-	// singles is how many addresses are acquired one by one on top of those in use.
+	// singles is the number of addresses that are acquired one by one in addition to the addresses in use.
 	singles = 20
 )
 
 func main() {
-	count := flag.Int("addresses", 16_000, "how many addresses to fill")
+	count := flag.Int("addresses", 16_000, "number of addresses to allocate")
 	flag.Parse()
 
 	if err := run(*count); err != nil {
@@ -41,42 +40,42 @@ func main() {
 func run(count int) error {
 	fmt.Printf("%-34s %14s %20s %10s\n", "", "alloc", "CAPI in-cluster 1.0.3", "ratio")
 
-	ours, err := fill(count)
+	fillTime, err := measureFill(count)
 	if err != nil {
 		return err
 	}
 
 	var (
-		inUse  []string
-		filled time.Duration
+		inUse        []string
+		peerFillTime time.Duration
 	)
 
-	for _, at := range []int{1_000, 10_000, count} {
-		if at > count || at <= len(inUse) {
+	for _, target := range []int{1_000, 10_000, count} {
+		if target > count || target <= len(inUse) {
 			continue
 		}
 
-		begun := time.Now()
+		start := time.Now()
 
-		for len(inUse) < at {
+		for len(inUse) < target {
 			if inUse, err = acquire(inUse); err != nil {
 				return err
 			}
 		}
 
-		filled += time.Since(begun)
+		peerFillTime += time.Since(start)
 
-		theirs, err := one(inUse)
+		peerAcquireTime, err := measureAcquire(inUse)
 		if err != nil {
 			return err
 		}
 
-		network, err := filledTo(at)
+		network, err := newNetwork(target)
 		if err != nil {
 			return err
 		}
 
-		begun = time.Now()
+		start = time.Now()
 
 		for i := range singles {
 			if _, err := network.Acquire("p", "more-"+strconv.Itoa(i)); err != nil {
@@ -84,55 +83,57 @@ func run(count int) error {
 			}
 		}
 
-		line(fmt.Sprintf("one more with %d in use", at), time.Since(begun)/singles, theirs)
+		printLine(fmt.Sprintf("one more with %d in use", target), time.Since(start)/singles, peerAcquireTime)
 	}
 
-	line(fmt.Sprintf("filling %d addresses", count), ours, filled)
+	printLine(fmt.Sprintf("filling %d addresses", count), fillTime, peerFillTime)
 
 	return nil
 }
 
-func line(what string, ours, theirs time.Duration) {
-	fmt.Printf("%-34s %14s %20s %9.0fx\n", what, ours, theirs, float64(theirs)/float64(ours))
+func printLine(title string, allocTime, peerTime time.Duration) {
+	fmt.Printf("%-34s %14s %20s %9.0fx\n", title, allocTime, peerTime, float64(peerTime)/float64(allocTime))
 }
 
-// acquire is what the provider does for one claim, once it has listed the addresses in use:
-// it makes sets of the pool and of them, and looks for the first that is free.
+// acquire allocates one address as the provider does for a claim after it has listed the addresses in use. It creates
+// sets of the pool's addresses and of the addresses in use, and finds the first free address.
 func acquire(inUse []string) ([]string, error) {
 	pool, err := poolutil.PoolSpecToIPSet(&v1alpha2.InClusterIPPoolSpec{Addresses: []string{prefix}, Prefix: bits})
 	if err != nil {
 		return nil, err
 	}
 
-	taken, err := poolutil.AddressesToIPSet(inUse)
+	inUseSet, err := poolutil.AddressesToIPSet(inUse)
 	if err != nil {
 		return nil, err
 	}
 
 	var free netip.Addr
 
-	if free, err = poolutil.FindFreeAddress(pool, taken); err != nil {
+	if free, err = poolutil.FindFreeAddress(pool, inUseSet); err != nil {
 		return nil, err
 	}
 
 	return append(inUse, free.String()), nil
 }
 
-func one(inUse []string) (time.Duration, error) {
-	begun := time.Now()
-	more := inUse
+// measureAcquire returns the time to acquire one address. It does not change inUse.
+func measureAcquire(inUse []string) (time.Duration, error) {
+	start := time.Now()
+	addresses := inUse
 
 	for range singles {
 		var err error
-		if more, err = acquire(more); err != nil {
+		if addresses, err = acquire(addresses); err != nil {
 			return 0, err
 		}
 	}
 
-	return time.Since(begun) / singles, nil
+	return time.Since(start) / singles, nil
 }
 
-func filledTo(count int) (*alloc.Network, error) {
+// newNetwork returns a network with count addresses in use.
+func newNetwork(count int) (*alloc.Network, error) {
 	pool, err := alloc.NewPool("p", alloc.Spec{Addresses: []string{prefix}})
 	if err != nil {
 		return nil, err
@@ -152,9 +153,9 @@ func filledTo(count int) (*alloc.Network, error) {
 	return network, nil
 }
 
-func fill(count int) (time.Duration, error) {
-	begun := time.Now()
-	_, err := filledTo(count)
+func measureFill(count int) (time.Duration, error) {
+	start := time.Now()
+	_, err := newNetwork(count)
 
-	return time.Since(begun), err
+	return time.Since(start), err
 }

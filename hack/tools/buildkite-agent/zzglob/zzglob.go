@@ -1,9 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package zzglob stands in for the module of that name, whose host is not one that every
-// module proxy serves: the calls that buildkite-agent makes, over doublestar. Files that
-// jobs upload or hash are found by it, steps of a pipeline left out; no more is.
+// Package zzglob replaces the module with the same name, because not every module proxy serves its host. It implements
+// the functions that buildkite-agent calls, on top of doublestar. buildkite-agent uses them to find files that jobs
+// upload or hash, and to skip steps of a pipeline.
 package zzglob
 
 import (
@@ -17,25 +17,24 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Pattern is a glob with * and **, and {a,b}.
+// Pattern is a glob pattern with *, ** and {a,b}.
 type Pattern struct{ text string }
 
 type settings struct{ literalTilde, followLinks, fixedDir bool }
 
-// Option changes how a pattern is read or walked.
+// Option is an option for parsing or walking a pattern.
 type Option func(*settings)
 
-// ExpandTilde says whether a leading ~ is the home directory; by default it is.
-func ExpandTilde(yes bool) Option { return func(s *settings) { s.literalTilde = !yes } }
+// ExpandTilde replaces a leading ~ by the home directory. It is enabled by default.
+func ExpandTilde(enabled bool) Option { return func(s *settings) { s.literalTilde = !enabled } }
 
-// TraverseSymlinks says whether links to directories are followed; by default they are not.
-func TraverseSymlinks(yes bool) Option { return func(s *settings) { s.followLinks = yes } }
+// TraverseSymlinks follows symbolic links to directories. It is disabled by default.
+func TraverseSymlinks(enabled bool) Option { return func(s *settings) { s.followLinks = enabled } }
 
-// WalkIntermediateDirs says whether the function hears of the directory that a walk begins
-// in, too.
-func WalkIntermediateDirs(yes bool) Option { return func(s *settings) { s.fixedDir = yes } }
+// WalkIntermediateDirs calls the function also for the directory in which the walk starts.
+func WalkIntermediateDirs(enabled bool) Option { return func(s *settings) { s.fixedDir = enabled } }
 
-func apply(options []Option) (out settings) {
+func applyOptions(options []Option) (out settings) {
 	for _, option := range options {
 		option(&out)
 	}
@@ -43,9 +42,9 @@ func apply(options []Option) (out settings) {
 	return out
 }
 
-// Parse reads a pattern.
+// Parse parses a pattern.
 func Parse(text string, options ...Option) (*Pattern, error) {
-	if rest, is := strings.CutPrefix(text, "~"); is && !apply(options).literalTilde && (rest == "" || rest[0] == '/') {
+	if rest, hasTilde := strings.CutPrefix(text, "~"); hasTilde && !applyOptions(options).literalTilde && (rest == "" || rest[0] == '/') {
 		home, err := os.UserHomeDir()
 		if err != nil {
 			return nil, fmt.Errorf("expand ~ of %q: %w", text, err)
@@ -61,18 +60,18 @@ func Parse(text string, options ...Option) (*Pattern, error) {
 	return &Pattern{text}, nil
 }
 
-// Match says whether a path is one of the pattern's.
+// Match returns true if a path matches the pattern.
 func (p *Pattern) Match(path string) bool {
 	return doublestar.PathMatchUnvalidated(p.text, path)
 }
 
-// Glob calls walk for every path of the pattern.
+// Glob calls walk for each path that matches the pattern.
 func (p *Pattern) Glob(walk fs.WalkDirFunc, options ...Option) error {
-	how := apply(options)
+	opts := applyOptions(options)
 	base, rest := doublestar.SplitPattern(filepath.ToSlash(p.text))
 
-	// A walk tells of no error of its own where it begins.
-	if info, err := os.Stat(base); err != nil || how.fixedDir {
+	// Check the start directory, because GlobWalk does not report an error for it.
+	if info, err := os.Stat(base); err != nil || opts.fixedDir {
 		var entry fs.DirEntry
 		if err == nil {
 			entry = fs.FileInfoToDirEntry(info)
@@ -83,17 +82,17 @@ func (p *Pattern) Glob(walk fs.WalkDirFunc, options ...Option) error {
 		}
 	}
 
-	var opts []doublestar.GlobOption
-	if !how.followLinks {
-		opts = append(opts, doublestar.WithNoFollow())
+	var globOpts []doublestar.GlobOption
+	if !opts.followLinks {
+		globOpts = append(globOpts, doublestar.WithNoFollow())
 	}
 
 	return doublestar.GlobWalk(os.DirFS(base), rest, func(path string, d fs.DirEntry) error {
 		return walk(filepath.Join(base, path), d, nil)
-	}, opts...)
+	}, globOpts...)
 }
 
-// MultiGlob is Glob for several patterns, until one fails or ctx ends.
+// MultiGlob calls Glob for each pattern, until one of them fails or ctx is done.
 func MultiGlob(ctx context.Context, patterns []*Pattern, walk fs.WalkDirFunc, options ...Option) error {
 	for _, p := range patterns {
 		if err := ctx.Err(); err != nil {

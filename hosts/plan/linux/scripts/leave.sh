@@ -1,7 +1,7 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Stops a service for good, and takes away what it joined its cluster with.
+# Stops and disables a service, and deletes the kubeconfig with which it joined its cluster.
 main() {
 	rm -f "$KUBECONFIG_FILE"
 	if [ -e "$FILE" ]; then

@@ -1,7 +1,7 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Takes a service away from systemd for good.
+# Stops a service and removes it from systemd.
 main() {
 	if [ -e "$FILE" ]; then
 		systemctl disable --now --quiet "$UNIT"

@@ -1,17 +1,17 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Logs the user LOGIN in at the console, now and after each start. macOS gives the keys of
-# machines with macOS to processes of that session alone. What is read is the password.
+# Logs the user LOGIN in at the console, now and after each start. Only processes of that
+# session get the keys of machines with macOS. Standard input is the user's password.
 temp=
-# A character is a byte.
+# With this locale, a character is a byte.
 LC_ALL=C
 
 owner() { stat -f %Su /dev/console; }
 
-# encoded prints what loginwindow reads: the password and a NUL, filled up to twelves, under a
-# key that all Macs have.
-encoded() {
+# encode prints the password in the format that loginwindow reads: the password and a NUL,
+# padded to a multiple of 12 bytes and XORed with a key that is the same on all Macs.
+encode() {
 	local key=(0x7d 0x89 0x52 0x23 0xd2 0xbc 0xdd 0xea 0xa3 0xb9 0x1f) text=$1 i code
 	for ((i = 0; i < ${#text} / 12 * 12 + 12; i++)); do
 		code=0
@@ -21,18 +21,18 @@ encoded() {
 	done
 }
 
-keep() {
+write_password() {
 	local password end
 	IFS= read -r password || true
 	IFS= read -r end || true
 	if [ "$end" != "$END" ]; then
-		echo "what arrived for /etc/kcpassword was cut short: push it again" >&2
+		echo "the input for /etc/kcpassword was truncated: push it again" >&2
 		exit 1
 	fi
 
 	temp=$(mktemp /etc/.hyperfleet.XXXXXX)
 	trap 'rm -f "$temp"' EXIT
-	encoded "$password" >"$temp"
+	encode "$password" >"$temp"
 	chown root:wheel "$temp"
 	chmod 600 "$temp"
 	mv -f "$temp" /etc/kcpassword
@@ -41,13 +41,13 @@ keep() {
 main() {
 	local i
 	if fdesetup status </dev/null | grep -q 'FileVault is On'; then
-		echo "FileVault is on, and macOS logs nobody in by itself: turn it off with fdesetup disable" >&2
+		echo "FileVault is on, so macOS does not log the user in automatically: turn FileVault off with fdesetup disable" >&2
 		exit 1
 	fi
 
-	keep
+	write_password
 	defaults write /Library/Preferences/com.apple.loginwindow autoLoginUser -string "$LOGIN"
-	# Whoever is logged in already may have machines that run.
+	# Keep a session of the user, because machines may run in it.
 	if [ "$(owner)" = "$LOGIN" ]; then return; fi
 
 	killall -HUP loginwindow
@@ -55,6 +55,6 @@ main() {
 		if [ "$(owner)" = "$LOGIN" ]; then return; fi
 		sleep 1
 	done
-	echo "$LOGIN is not logged in at the console after a minute: look whether this is the user's password, and restart the host" >&2
+	echo "$LOGIN is not logged in at the console after a minute: check the user's password, and restart the host" >&2
 	exit 1
 }

@@ -1,8 +1,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Keeps the VLAN of the private network on the host's cable; without a tag it goes away.
-# It gets its address by DHCP, as every new network service of macOS does.
+# Creates the VLAN of the private network on the host's Ethernet device. If VLAN is empty, it
+# deletes the VLAN. macOS uses DHCP for the address, as for every new network service.
 field() {
 	networksetup -listVLANs | awk -v want="VLAN User Defined Name: $SERVICE" -v form="$1" '
 		/^VLAN User Defined Name: / { ours = ($0 == want) }
@@ -28,6 +28,6 @@ main() {
 		if [ -n "$device" ] && [ -n "$(ipconfig getifaddr "$device" || true)" ]; then return; fi
 		sleep 1
 	done
-	echo "VLAN $VLAN on $PARENT has no address after a minute: is the private network attached to this host, with DHCP on?" >&2
+	echo "VLAN $VLAN on $PARENT has no address after a minute: attach the private network to this host, and enable its DHCP" >&2
 	exit 1
 }

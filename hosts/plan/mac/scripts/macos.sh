@@ -1,15 +1,16 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Says which macOS the host has, and does one step of an update to the version WANTED. What is
-# read, for an installation, is the password of OWNER, who owns the host's volumes: Apple silicon
-# asks for it. How softwareupdate ends says nothing (it ends well where it did not install), so
-# that what it printed counts, and after a restart the version.
+# Prints the version of the host's macOS, and runs one step of an update to the version WANTED.
+# For an installation, standard input is the password of OWNER, who owns the host's volumes,
+# because Apple silicon requires it. The exit code of softwareupdate does not help, because it
+# is 0 even if nothing was installed. The script therefore checks the output, and the version
+# after a restart.
 RUN=/var/run/hyperfleet.macos-update
 
 version() { sw_vers -productVersion </dev/null; }
 
-# reached says whether the version $1 is WANTED or later.
+# reached succeeds if the version $1 is WANTED or later.
 reached() {
 	awk -v has="$1" -v want="$WANTED" 'BEGIN {
 		split(has, a, "."); split(want, b, ".")
@@ -17,8 +18,8 @@ reached() {
 	}'
 }
 
-# listed prints, of a list of updates, the label of macOS in the version WANTED, or else, with
-# "versions", those that there are.
+# listed prints the label of macOS WANTED from the list of updates in file $2. If $1 is
+# "versions", it prints all versions in the list.
 listed() {
 	awk -v want="$WANTED" -v what="$1" '
 		sub(/^[ \t]*[*-][ \t]*Label: /, "") { label = $0; next }
@@ -42,29 +43,30 @@ offer() {
 	elif grep -qE "Can.?.?.?t connect|Couldn't communicate" "$list"; then
 		echo "failed UpdateServersUnreachable $(tail -n 1 "$list")"
 	else
-		echo "failed UpdateNotOffered Apple offers this Mac no macOS $WANTED; offered:$(listed versions "$list")"
+		echo "failed UpdateNotOffered Apple does not offer macOS $WANTED to this Mac; offered:$(listed versions "$list")"
 	fi
 }
 
-# alive says whether softwareupdate, which this boot has started, still runs.
-alive() { [ -s "$RUN" ] && kill -0 "$(cat "$RUN")" 2>/dev/null; }
+# is_running succeeds if a softwareupdate that was started since the last boot still runs.
+is_running() { [ -s "$RUN" ] && kill -0 "$(cat "$RUN")" 2>/dev/null; }
 
 halt() {
 	local pid
-	if ! alive; then return 0; fi
+	if ! is_running; then return 0; fi
 	pid=$(cat "$RUN")
 	kill -TERM -- "-$pid" 2>/dev/null || true
 	sleep 2
 	kill -KILL -- "-$pid" 2>/dev/null || true
 }
 
-# begin leaves softwareupdate to itself, which takes many minutes and then restarts the host.
+# begin starts softwareupdate in the background. It takes many minutes and then restarts the
+# host.
 begin() {
 	local password end
 	IFS= read -r password || true
 	IFS= read -r end || true
 	if [ "$end" != "$END" ]; then
-		echo "what arrived for softwareupdate was cut short: push it again" >&2
+		echo "the input for softwareupdate was truncated: push it again" >&2
 		exit 1
 	fi
 
@@ -72,7 +74,7 @@ begin() {
 	mkdir -p "$STATE"
 	: >"$STATE/log"
 	echo "$ATTEMPT" >"$STATE/attempt"
-	# A group of its own, which ends with nothing of this script's.
+	# Use a separate process group, so that softwareupdate outlives this script.
 	set -m
 	(
 		printf '%s\n' "$password" | softwareupdate --install "$LABEL" --restart --force --agree-to-license \
@@ -84,8 +86,8 @@ begin() {
 	set +m
 }
 
-# said prints the last line of what softwareupdate said.
-said() { tr '\r' '\n' <"$STATE/log" | grep -v '^[[:space:]]*$' | tail -n 1 || true; }
+# last_line prints the last line of the output of softwareupdate.
+last_line() { tr '\r' '\n' <"$STATE/log" | grep -v '^[[:space:]]*$' | tail -n 1 || true; }
 
 install() {
 	local reason=
@@ -104,18 +106,18 @@ install() {
 	elif grep -qE "Failed to download|Can.?.?.?t connect|Couldn't communicate" "$STATE/log"; then
 		reason=DownloadFailed
 	elif [ ! -e "$RUN" ]; then
-		# The host was started since.
-		echo "failed VersionUnchanged the host has restarted and still has macOS $(version)"
+		# The host has restarted since the installation began.
+		echo "failed VersionUnchanged the host has restarted but still has macOS $(version)"
 		return
 	fi
 
 	if [ -n "$reason" ]; then
 		halt
 		echo "failed $reason $(grep -v '^softwareupdate ended$' "$STATE/log" | tr '\r' '\n' | tail -n 1)"
-	elif alive; then
-		echo "running $(said)"
+	elif is_running; then
+		echo "running $(last_line)"
 	else
-		echo "running softwareupdate has ended, and the host is to restart"
+		echo "running softwareupdate has ended, and the host is about to restart"
 	fi
 }
 
@@ -130,7 +132,7 @@ main() {
 	install) install ;;
 	cancel)
 		halt
-		echo "failed UpdateTimedOut the update was ended, as its time was up: $(said)"
+		echo "failed UpdateTimedOut the update was stopped because its time was up: $(last_line)"
 		;;
 	esac
 }

@@ -1,15 +1,15 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the egress rules of machines into force. Only the anchor is loaded: loading all of
-# pf.conf anew would flush the rules that the running machines' network lives on.
+# Loads the egress rules of machines. Only the anchor is loaded, because a reload of pf.conf
+# would flush the rules that the network of running machines needs.
 main() {
 	if ! pfctl -s rules 2>/dev/null | grep 'anchor "com.apple/\*"' >/dev/null; then
 		if [ -n "$(pfctl -s rules 2>/dev/null)" ]; then
-			echo "pf's rules do not ask the anchors com.apple/*: fix /etc/pf.conf and restart the host" >&2
+			echo "pf's rules do not evaluate the anchors com.apple/*: fix /etc/pf.conf and restart the host" >&2
 			exit 1
 		fi
-		# Nothing is loaded yet, so there is nothing to lose.
+		# No rules are loaded yet, so none can be lost.
 		pfctl -q -f "$CONF"
 	fi
 	pfctl -q -a "$ANCHOR" -f "$RULES"

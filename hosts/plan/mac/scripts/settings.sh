@@ -1,11 +1,11 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Gives the host its name, and keeps it awake and coming back after a power cut.
+# Sets the host's name, disables sleep, and makes the host restart after a power failure.
 main() {
 	local kind
 	for kind in HostName LocalHostName ComputerName; do
-		# A name in the local network has no dots.
+		# Host names in the local network must not contain dots.
 		scutil --set "$kind" "${NAME//./-}"
 	done
 	pmset -a sleep 0 disksleep 0 displaysleep 0 autorestart 1

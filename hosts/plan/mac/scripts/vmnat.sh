@@ -1,9 +1,9 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Gives machines their way out: into the tailnet, into the private network and to the
-# world. Runs once a minute, because interfaces come and go, and because whoever loads all
-# of pf.conf flushes the anchor.
+# Sets up the address translation that machines need to reach the tailnet, the private network
+# and the Internet. Runs once a minute, because interfaces change and because a reload of
+# pf.conf flushes the anchor.
 temp=
 
 # device_of prints the VLAN device of our private network.
@@ -27,7 +27,7 @@ default_route() {
 	{ route -n get default 2>/dev/null || true; } | awk '$1 == "interface:" { print $2 }'
 }
 
-# Each leg takes what is routed out of its device. A device appears once.
+# rules prints one NAT rule for each outgoing device, without duplicates.
 rules() {
 	local device seen=' '
 	for device in $(tailnet) $(device_of "$SERVICE") $(default_route); do
@@ -43,7 +43,7 @@ main() {
 	trap 'rm -f "$temp"' EXIT
 	rules >"$temp"
 	if [ ! -s "$temp" ]; then
-		echo "the host has no way out: machines have none either" >&2
+		echo "the host has no outgoing network device, so machines have no network either" >&2
 		exit 1
 	fi
 

@@ -33,26 +33,27 @@ const (
 	patchSuffix    = "-patch"
 )
 
-// Options of a Client.
+// Options configure a Client.
 type Options struct {
-	// Config of the cluster; see Config. Required. Its QPS and Burst hold.
+	// Config is the configuration of the cluster, for example from LoadConfig. The client uses its QPS
+	// and Burst. Required.
 	Config *rest.Config
-	// Adapter is the adapter's name: that of the field manager, and the value of the
-	// label of what is cached. Required.
+	// Adapter is the name of the adapter. The field manager contains the name, and the cache contains
+	// the objects whose adapter label has the name. Required.
 	Adapter string
-	// System names the cluster in metrics. Default: kubernetes.
+	// System is the name of the cluster in metrics. Default: kubernetes.
 	System string
-	// Timeout of one call. Default: 30s.
+	// Timeout is the timeout of one call. Default: 30s.
 	Timeout time.Duration
-	// Calls, if there, count and time the calls.
-	Calls *metrics.Calls
-	// Changed, if there, is told the resource id of an object that bears the adapter's label
-	// when the object's status has changed and when it has gone, of the kinds that are read
-	// Cached. It must not wait.
-	Changed func(resourceID string, gone bool)
-	// Log of trouble with watches. Default: none.
+	// Calls, if set, counts and times the calls.
+	Calls *metrics.CallMetrics
+	// OnChange, if set, is called with the resource ID of an object with the adapter's label when the
+	// object's status has changed, and when the object was deleted. It is called only for kinds that
+	// were read with Cached. It must not block.
+	OnChange func(resourceID string, deleted bool)
+	// Log is the logger for errors of watches. Default: no logs.
 	Log *slog.Logger
-	// Clock of pauses between tries of a read. Default: the real one.
+	// Clock is the clock of the delays between attempts of a read. Default: the real clock.
 	Clock clock.Clock
 }
 
@@ -67,14 +68,15 @@ type Client struct {
 
 var _ transport.Client = (*Client)(nil)
 
-// Config reads how the cluster is reached: from the kubeconfig, else from the pod that
-// the program runs in.
-func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error) {
+// LoadConfig loads the configuration of the cluster from the kubeconfig, or from the pod that the program
+// runs in if the path is empty. A qps or burst of 0 means the default, 100 and 200.
+func LoadConfig(kubeConfigPath string, qps float32, burst int) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeConfigPath}
 
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w; set clients.kubernetes.kube_config_path outside a cluster", kubeConfigPath, err)
+		return nil, fmt.Errorf("read kubeconfig %s: %w; outside a cluster, set clients.kubernetes.kube_config_path",
+			kubeConfigPath, err)
 	}
 
 	config.QPS, config.Burst = cmp.Or(qps, defaultQPS), cmp.Or(burst, defaultBurst)
@@ -82,7 +84,7 @@ func Config(kubeConfigPath string, qps float32, burst int) (*rest.Config, error)
 	return config, nil
 }
 
-// New makes a client. Nothing is asked of the cluster yet.
+// New creates a client. It sends no requests to the cluster.
 func New(options Options) (*Client, error) {
 	options.System = cmp.Or(options.System, transport.Kubernetes)
 	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
@@ -90,28 +92,28 @@ func New(options Options) (*Client, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 
 	config := rest.CopyConfig(options.Config)
-	kubeconfig.Bound(config)
+	kubeconfig.LimitResponses(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		if options.Calls != nil {
-			next = options.Calls.Transport(options.System, operation, next)
+			next = options.Calls.WrapTransport(options.System, operationName, next)
 		}
 
-		return retry.Transport(next, options.Clock, repeatable)
+		return retry.NewTransport(next, options.Clock, isRetryable)
 	})
 
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("make kubernetes transport: %w", err)
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
 	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("make kubernetes transport: %w", err)
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
 	dynamicClient, err := dynamic.NewForConfigAndClient(config, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("make kubernetes transport: %w", err)
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
 	cached, err := newStore(config, httpClient, mapper, options)
@@ -124,19 +126,19 @@ func New(options Options) (*Client, error) {
 	}, nil
 }
 
-// Run keeps the watches of cached reads until ctx ends. Before, and without it, all reads
-// are live.
+// Run runs the watches of cached reads until ctx ends. All reads are live while Run is not running.
 func (c *Client) Run(ctx context.Context) error { return c.cache.run(ctx) }
 
-// Namespaced says whether objects of the kind live in namespaces.
-func (c *Client) Namespaced(gvk schema.GroupVersionKind) bool {
-	_, namespaced, _ := c.resource(gvk, "")
+// IsNamespaced reports whether objects of the kind are in namespaces.
+func (c *Client) IsNamespaced(gvk schema.GroupVersionKind) bool {
+	_, namespaced, _ := c.resourceFor(gvk, "")
 
 	return namespaced
 }
 
-// resource gives the calls for a kind: those of the namespace, if it has any.
-func (c *Client) resource(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, bool, error) {
+// resourceFor returns the client for a kind and reports whether the kind is namespaced. The client of a
+// namespaced kind is limited to the namespace.
+func (c *Client) resourceFor(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, bool, error) {
 	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, false, err
@@ -150,20 +152,21 @@ func (c *Client) resource(gvk schema.GroupVersionKind, namespace string) (dynami
 	return all.Namespace(namespace), true, nil
 }
 
-func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+func (c *Client) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, c.timeout)
 }
 
-// operation names a call for the metrics.
-func operation(request *http.Request) string {
-	if kubeconfig.Watches(request) {
+// operation returns the name of a call in metrics.
+func operationName(request *http.Request) string {
+	if kubeconfig.IsWatch(request) {
 		return "watch"
 	}
 
 	return request.Method
 }
 
-// repeatable are reads. Writes are not repeated: the event is handled again.
-func repeatable(request *http.Request) bool {
-	return request.Method == http.MethodGet && !kubeconfig.Watches(request)
+// isRetryable reports whether a request is a read, which can be retried. Writes are not retried here,
+// because the adapter handles the event again.
+func isRetryable(request *http.Request) bool {
+	return request.Method == http.MethodGet && !kubeconfig.IsWatch(request)
 }

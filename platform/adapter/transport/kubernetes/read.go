@@ -17,21 +17,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Find reads the objects that match.
+// Find returns the matching objects.
 func (c *Client) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
-	about := transport.Ref{
+	ref := transport.Ref{
 		GVK: query.GVK, Namespace: query.Namespace, Name: cmp.Or(query.Name, "with "+labels.Set(query.Labels).String()),
 	}
-	calls, namespaced, err := c.resource(query.GVK, query.Namespace)
+	calls, namespaced, err := c.resourceFor(query.GVK, query.Namespace)
 
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, nil
 	case err != nil:
-		return nil, transport.Error("find", about, err)
+		return nil, transport.Error("find", ref, err)
 	case namespaced && query.Namespace == "" && query.Name != "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"find %s: the kind lives in namespaces, and none is named; set discovery.namespace", about)
+			"find %s: the kind is namespaced, but no namespace is given; set discovery.namespace", ref)
 	case !namespaced:
 		query.Namespace = ""
 	}
@@ -42,16 +42,16 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 		}
 	}
 
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 
 	if query.Name == "" {
 		found, err := calls.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(query.Labels).String()})
 		if err != nil {
-			return nil, transport.Error("find", about, err)
+			return nil, transport.Error("find", ref, err)
 		}
 
-		return pointers(found), nil
+		return toPointers(found), nil
 	}
 
 	object, err := calls.Get(ctx, query.Name, metav1.GetOptions{})
@@ -59,10 +59,10 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 		return nil, nil
 	}
 
-	return []*unstructured.Unstructured{object}, transport.Error("find", about, err)
+	return []*unstructured.Unstructured{object}, transport.Error("find", ref, err)
 }
 
-func pointers(list *unstructured.UnstructuredList) []*unstructured.Unstructured {
+func toPointers(list *unstructured.UnstructuredList) []*unstructured.Unstructured {
 	objects := make([]*unstructured.Unstructured, len(list.Items))
 	for i := range list.Items {
 		objects[i] = &list.Items[i]

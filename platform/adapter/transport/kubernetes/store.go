@@ -25,15 +25,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// store holds the objects that carry the adapter's label, of the kinds that were asked
-// for.
+// store caches the objects with the adapter's label, of the kinds that were read.
 type store struct {
 	cache   cache.Cache
 	running atomic.Bool
-	// changed, if there, is told of changes of the kinds that are followed.
-	changed  func(resourceID string, gone bool)
-	mu       sync.Mutex
-	followed map[schema.GroupVersionKind]bool
+	// onChange, if set, is called for changes of the watched kinds.
+	onChange     func(resourceID string, deleted bool)
+	mu           sync.Mutex
+	watchedKinds map[schema.GroupVersionKind]bool
 }
 
 func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapper, options Options) (*store, error) {
@@ -46,15 +45,15 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
 			if ctx.Err() == nil {
-				options.Log.WarnContext(ctx, "watch objects: their reads are live until it works again", "error", err)
+				options.Log.WarnContext(ctx, "watch of objects failed; reads are live until it recovers", "error", err)
 			}
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make kubernetes transport: %w", err)
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
-	return &store{cache: cached, changed: options.Changed, followed: map[schema.GroupVersionKind]bool{}}, nil
+	return &store{cache: cached, onChange: options.OnChange, watchedKinds: map[schema.GroupVersionKind]bool{}}, nil
 }
 
 func (s *store) run(ctx context.Context) error {
@@ -68,8 +67,8 @@ func (s *store) run(ctx context.Context) error {
 	return nil
 }
 
-// ready says whether the kind's watch has caught up; the first question starts it.
-func (s *store) ready(ctx context.Context, gvk schema.GroupVersionKind) bool {
+// isSynced reports whether the watch of the kind has synced. The first call for a kind starts the watch.
+func (s *store) isSynced(ctx context.Context, gvk schema.GroupVersionKind) bool {
 	if !s.running.Load() {
 		return false
 	}
@@ -78,63 +77,63 @@ func (s *store) ready(ctx context.Context, gvk schema.GroupVersionKind) bool {
 	object.SetGroupVersionKind(gvk)
 
 	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil || s.follow(gvk, informer) != nil {
+	if err != nil || s.addHandler(gvk, informer) != nil {
 		return false
 	}
 
 	return informer.HasSynced()
 }
 
-// follow has changes of the kind told, from its first use on.
-func (s *store) follow(gvk schema.GroupVersionKind, informer cache.Informer) error {
-	if s.changed == nil {
+// addHandler makes the informer of a kind call onChange. It adds the handler only once for each kind.
+func (s *store) addHandler(gvk schema.GroupVersionKind, informer cache.Informer) error {
+	if s.onChange == nil {
 		return nil
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.followed[gvk] {
+	if s.watchedKinds[gvk] {
 		return nil
 	}
 
 	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
-			was, ok1 := before.(*unstructured.Unstructured)
-			is, ok2 := after.(*unstructured.Unstructured)
+			oldObject, okOld := before.(*unstructured.Unstructured)
+			newObject, okNew := after.(*unstructured.Unstructured)
 
-			if ok1 && ok2 && !equality.Semantic.DeepEqual(was.Object["status"], is.Object["status"]) {
-				s.tell(is, false)
+			if okOld && okNew && !equality.Semantic.DeepEqual(oldObject.Object["status"], newObject.Object["status"]) {
+				s.notify(newObject, false)
 			}
 		},
-		DeleteFunc: func(gone any) {
-			if last, ok := gone.(toolscache.DeletedFinalStateUnknown); ok {
-				gone = last.Obj
+		DeleteFunc: func(deleted any) {
+			if last, ok := deleted.(toolscache.DeletedFinalStateUnknown); ok {
+				deleted = last.Obj
 			}
 
-			if object, ok := gone.(*unstructured.Unstructured); ok {
-				s.tell(object, true)
+			if object, ok := deleted.(*unstructured.Unstructured); ok {
+				s.notify(object, true)
 			}
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow changes of %s: %w", gvk.Kind, err)
+		return fmt.Errorf("watch changes of %s: %w", gvk.Kind, err)
 	}
 
-	s.followed[gvk] = true
+	s.watchedKinds[gvk] = true
 
 	return nil
 }
 
-func (s *store) tell(object *unstructured.Unstructured, gone bool) {
+func (s *store) notify(object *unstructured.Unstructured, deleted bool) {
 	if id := object.GetLabels()[adapter.LabelResourceID]; id != "" {
-		s.changed(id, gone)
+		s.onChange(id, deleted)
 	}
 }
 
-// find gives none for what it does not hold.
+// find returns the matching objects in the cache. It returns none if the watch has not synced.
 func (s *store) find(ctx context.Context, query transport.Query) []*unstructured.Unstructured {
-	if !s.ready(ctx, query.GVK) {
+	if !s.isSynced(ctx, query.GVK) {
 		return nil
 	}
 
@@ -156,5 +155,5 @@ func (s *store) find(ctx context.Context, query transport.Query) []*unstructured
 		return nil
 	}
 
-	return pointers(list)
+	return toPointers(list)
 }

@@ -22,25 +22,25 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// Create makes the object.
+// Create creates the object.
 func (c *Client) Create(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	return c.write(ctx, "create", transport.RefTo(object), func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
 		return calls.Create(ctx, object, metav1.CreateOptions{FieldManager: c.manager})
 	})
 }
 
-// Apply is a server-side apply. Fields that other managers have set to other values are
-// taken over, and that is told: the object is the adapter's, and it could not wait for
-// somebody to resolve the conflict.
+// Apply updates the object by server-side apply. It overwrites fields that other field managers have set
+// to other values and returns these fields. It does not return a conflict over fields, because the
+// adapter owns the object and can't wait until a person resolves the conflict.
 func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	ref := transport.RefTo(live)
-	// The request is for the version that the manifest is written in.
+	// The request uses the API version of the manifest.
 	ref.GVK = object.GroupVersionKind()
 
 	var fields string
 
 	applied, err := c.write(ctx, "apply", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
-		live, err := c.adopt(ctx, calls, live)
+		live, err := c.moveFields(ctx, calls, live)
 		if err != nil {
 			return nil, err
 		}
@@ -53,12 +53,12 @@ func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructu
 		options := metav1.ApplyOptions{FieldManager: c.manager}
 		applied, err := calls.Apply(ctx, ref.Name, object, options)
 
-		taken, conflict := c.takenOver(err)
-		if !conflict {
+		conflictFields, isConflict := c.fieldConflicts(err)
+		if !isConflict {
 			return applied, err
 		}
 
-		fields, options.Force = taken, true
+		fields, options.Force = conflictFields, true
 
 		return calls.Apply(ctx, ref.Name, object, options)
 	})
@@ -66,10 +66,10 @@ func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructu
 	return applied, fields, err
 }
 
-// adopt makes the fields that Create has set those of Apply, once: an apply removes only
-// what an apply has set (Kubernetes, "Server-Side Apply", section "Upgrading from
-// client-side apply to server-side apply").
-func (c *Client) adopt(ctx context.Context, calls api, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// moveFields moves the fields that Create has set to the field manager of Apply. This is
+// necessary once for each object, because an apply removes only fields that an apply has set (Kubernetes,
+// "Server-Side Apply", section "Upgrading from client-side apply to server-side apply").
+func (c *Client) moveFields(ctx context.Context, calls api, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, sets.New(c.manager), c.manager)
 	if err != nil {
 		return nil, fmt.Errorf("read managed fields: %w", err)
@@ -84,30 +84,30 @@ func (c *Client) adopt(ctx context.Context, calls api, live *unstructured.Unstru
 	return calls.Patch(ctx, live.GetName(), types.JSONPatchType, patch, options)
 }
 
-// takenOver tells a conflict over fields from one over the object's state, and which
-// fields it is about. Those that a patch of ours had set are not worth telling.
-func (c *Client) takenOver(err error) (fields string, conflict bool) {
+// fieldConflicts reports whether an error is a conflict over fields and not over the resource version. It
+// returns the fields with their managers, without the fields that a patch of this adapter has set.
+func (c *Client) fieldConflicts(err error) (fields string, isConflict bool) {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return "", false
 	}
 
-	var told []string
+	var conflicts []string
 
 	for _, cause := range status.Status().Details.Causes {
 		if cause.Type != metav1.CauseTypeFieldManagerConflict {
 			return "", false
 		}
 
-		conflict = true
+		isConflict = true
 
-		// The manager is told as: conflict with "NAME" using v1
+		// The message contains the field manager: conflict with "NAME" using v1
 		if !strings.Contains(cause.Message, `"`+c.manager+patchSuffix+`"`) {
-			told = append(told, fmt.Sprintf("%s (%s)", cause.Field, cause.Message))
+			conflicts = append(conflicts, fmt.Sprintf("%s (%s)", cause.Field, cause.Message))
 		}
 	}
 
-	return strings.Join(told, ", "), conflict
+	return strings.Join(conflicts, ", "), isConflict
 }
 
 // Patch applies a merge patch.
@@ -126,7 +126,7 @@ func (c *Client) Patch(ctx context.Context, ref transport.Ref, document map[stri
 	})
 }
 
-// Delete asks for the object's deletion.
+// Delete requests the deletion of the object.
 func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
 	_, err := c.write(ctx, "delete", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
 		return nil, calls.Delete(ctx, ref.Name, metav1.DeleteOptions{
@@ -138,27 +138,27 @@ func (c *Client) Delete(ctx context.Context, ref transport.Ref, propagation meta
 	return err
 }
 
-// api are the calls for the objects of a kind, in a namespace where it has them.
+// api is the client for the objects of a kind, in a namespace if the kind is namespaced.
 type api = dynamic.ResourceInterface
 
-// write makes calls for the object to write, within the time of one.
+// write calls do with the client for the object. All calls of do share the timeout of one call.
 func (c *Client) write(
 	ctx context.Context, verb string, ref transport.Ref, do func(context.Context, api) (*unstructured.Unstructured, error),
 ) (*unstructured.Unstructured, error) {
-	calls, namespaced, err := c.resource(ref.GVK, ref.Namespace)
+	calls, namespaced, err := c.resourceFor(ref.GVK, ref.Namespace)
 
 	switch {
 	case err != nil:
 		return nil, transport.Error(verb, ref, err)
 	case namespaced && ref.Namespace == "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"%s %s: the kind lives in namespaces, and none is named; set metadata.namespace", verb, ref)
+			"%s %s: the kind is namespaced, but no namespace is given; set metadata.namespace", verb, ref)
 	case !namespaced && ref.Namespace != "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
-			"%s %s: the kind lives in no namespace; leave metadata.namespace out", verb, ref)
+			"%s %s: the kind is cluster-scoped; remove metadata.namespace", verb, ref)
 	}
 
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 
 	object, err := do(ctx, calls)

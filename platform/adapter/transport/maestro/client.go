@@ -19,12 +19,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 )
 
-// Check says what of the configuration, which may be nil, can't be done.
+// Check returns an error if the configuration is nil, incomplete or not supported.
 func Check(config *adapter.Maestro) error {
 	switch {
 	case config != nil && (config.GRPCServerAddress != "" || config.HTTPServerAddress != ""):
 		return errors.New("clients.maestro: a Maestro server (grpc_server_address, http_server_address) is not supported; " +
-			"set kube_config_path to reach the Open Cluster Management hub, and leave them out")
+			"set kube_config_path to use the Open Cluster Management hub, and remove these keys")
 	case config == nil || config.KubeConfigPath == "":
 		return errors.New("clients.maestro: set kube_config_path, the kubeconfig of the Open Cluster Management hub")
 	default:
@@ -32,14 +32,14 @@ func Check(config *adapter.Maestro) error {
 	}
 }
 
-// Open makes a client out of the configuration, with the options that remain; calls to the
-// hub are bounded by those of limits.
+// Open creates a client from the configuration. It sets Config and Timeout of the options. The QPS and
+// burst of limits apply to the calls to the hub.
 func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (Client, error) {
 	if err := Check(config); err != nil {
 		return Client{}, err
 	}
 
-	hub, err := kubernetes.Config(config.KubeConfigPath, limits.QPS, limits.Burst)
+	hub, err := kubernetes.LoadConfig(config.KubeConfigPath, limits.QPS, limits.Burst)
 	if err != nil {
 		return Client{}, err
 	}
@@ -49,12 +49,12 @@ func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes
 	return New(options)
 }
 
-// Client keeps ManifestWorks on a hub.
+// Client reads and writes ManifestWorks on a hub.
 type Client struct{ *kubernetes.Client }
 
 var _ transport.Client = Client{}
 
-// New makes a client of the hub that options.Config is of.
+// New creates a client of the hub that options.Config connects to.
 func New(options kubernetes.Options) (Client, error) {
 	options.System = transport.Maestro
 
@@ -63,12 +63,12 @@ func New(options kubernetes.Options) (Client, error) {
 	return Client{hub}, err
 }
 
-// Apply merges the work's labels, annotations and spec into the live one. Labels and
-// annotations of others stay; the spec is as the manifest says.
+// Apply merges the work's labels and annotations into the live work, and replaces the spec of the live
+// work. Labels and annotations of other programs stay.
 func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	ref := transport.RefTo(live)
 
-	document, err := difference(live, work)
+	document, err := createPatch(live, work)
 	if err != nil {
 		return nil, "", errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
 	}
@@ -78,16 +78,16 @@ func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured
 	return patched, "", err
 }
 
-// difference is the merge patch from the live object to the work.
-func difference(live, work *unstructured.Unstructured) (map[string]any, error) {
-	from, err := json.Marshal(spec(live))
+// createPatch returns the merge patch from the live work to the desired work.
+func createPatch(live, work *unstructured.Unstructured) (map[string]any, error) {
+	from, err := json.Marshal(specOf(live))
 	if err != nil {
-		return nil, fmt.Errorf("read spec: %w", err)
+		return nil, fmt.Errorf("encode spec: %w", err)
 	}
 
-	to, err := json.Marshal(spec(work))
+	to, err := json.Marshal(specOf(work))
 	if err != nil {
-		return nil, fmt.Errorf("read spec: %w", err)
+		return nil, fmt.Errorf("encode spec: %w", err)
 	}
 
 	merge, err := jsonpatch.CreateMergePatch(from, to)
@@ -112,13 +112,13 @@ func difference(live, work *unstructured.Unstructured) (map[string]any, error) {
 	return document, nil
 }
 
-func spec(work *unstructured.Unstructured) map[string]any {
+func specOf(work *unstructured.Unstructured) map[string]any {
 	return map[string]any{"spec": work.Object["spec"]}
 }
 
-// Delete asks for the ManifestWork's deletion. What becomes of the objects on the cluster
-// is the work's own deleteOption, which propagation Foreground and Orphan set first;
-// Background leaves it as the manifest has it.
+// Delete requests the deletion of the ManifestWork. The work's deleteOption decides whether the objects on
+// the cluster are deleted. With propagation Foreground or Orphan, Delete first sets the deleteOption.
+// With Background, the deleteOption of the manifest applies.
 func (c Client) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
 	if propagation != metav1.DeletePropagationBackground {
 		patched, err := c.Patch(ctx, ref, map[string]any{

@@ -1,12 +1,12 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maestro is the transport of ManifestWorks
-// (work.open-cluster-management.io/v1): objects on an Open Cluster Management hub, in the
-// namespace of the cluster that an agent brings the manifests in them to. The hub is
-// reached with clients.maestro.kube_config_path; Maestro's own gRPC is not spoken
+// Package maestro implements the transport of ManifestWorks (work.open-cluster-management.io/v1).
+// ManifestWorks are objects on an Open Cluster Management hub, in the namespace of a managed cluster.
+// An agent applies their manifests on that cluster. The client reaches the hub with the kubeconfig
+// clients.maestro.kube_config_path. It does not support Maestro's gRPC API
 // (docs/adr/0026-manifestworks-by-the-hub.md).
 //
-// A ManifestWork and every manifest in it has the annotation hyperfleet.io/generation: one
-// that a manifest lacks is filled in from the work's, one that is no number is refused.
+// A ManifestWork and each of its manifests have the annotation hyperfleet.io/generation. Complete
+// copies the work's annotation to manifests without one, and rejects an annotation that is not a number.
 package maestro

@@ -17,9 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// Complete gives each manifest of a work a generation: one that has none has the work's.
+// Complete sets the generation annotation of each manifest without one to the generation of the work. It
+// returns an error if a manifest has an invalid generation.
 func Complete(work *unstructured.Unstructured) error {
-	manifests, err := manifestsOf(work)
+	manifests, err := listManifests(work)
 	if err != nil {
 		return err
 	}
@@ -28,7 +29,7 @@ func Complete(work *unstructured.Unstructured) error {
 
 	for i, manifest := range manifests {
 		annotations := manifest.GetAnnotations()
-		if _, there := annotations[adapter.AnnotationGeneration]; !there {
+		if _, ok := annotations[adapter.AnnotationGeneration]; !ok {
 			if annotations == nil {
 				annotations = map[string]string{}
 			}
@@ -45,8 +46,8 @@ func Complete(work *unstructured.Unstructured) error {
 	return nil
 }
 
-// manifestsOf gives the manifests of a work; they share its memory.
-func manifestsOf(work *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
+// listManifests returns the manifests of a work, without copying them.
+func listManifests(work *unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
 	found, _, err := unstructured.NestedFieldNoCopy(work.Object, "spec", "workload", "manifests")
 	if err != nil {
 		return nil, fmt.Errorf("read spec.workload.manifests: %w", err)
@@ -54,7 +55,7 @@ func manifestsOf(work *unstructured.Unstructured) ([]*unstructured.Unstructured,
 
 	list, ok := found.([]any)
 	if !ok && found != nil {
-		return nil, errors.New("spec.workload.manifests is no list")
+		return nil, errors.New("spec.workload.manifests is not a list")
 	}
 
 	manifests := make([]*unstructured.Unstructured, 0, len(list))
@@ -62,7 +63,7 @@ func manifestsOf(work *unstructured.Unstructured) ([]*unstructured.Unstructured,
 	for i, item := range list {
 		object, ok := item.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("manifest %d is no object", i+1)
+			return nil, fmt.Errorf("manifest %d is not an object", i+1)
 		}
 
 		manifests = append(manifests, &unstructured.Unstructured{Object: object})
@@ -71,11 +72,11 @@ func manifestsOf(work *unstructured.Unstructured) ([]*unstructured.Unstructured,
 	return manifests, nil
 }
 
-// Nested gives the manifest of a live work that is wanted, with what the agent has told of
-// it as statusFeedback and conditions: nil if there is none. Of several that match labels,
-// the one of the highest generation, then the first by name. It is a copy.
-func Nested(work *unstructured.Unstructured, wanted transport.Query) (*unstructured.Unstructured, error) {
-	manifests, err := manifestsOf(work)
+// FindNested returns a copy of the manifest of a live work that matches the query, and nil if no manifest
+// matches. It adds the manifest's statusFeedback and conditions from the work's status. If several
+// manifests match, it returns the manifest with the highest generation, or else the first by name.
+func FindNested(work *unstructured.Unstructured, query transport.Query) (*unstructured.Unstructured, error) {
+	manifests, err := listManifests(work)
 	if err != nil {
 		return nil, err
 	}
@@ -83,40 +84,40 @@ func Nested(work *unstructured.Unstructured, wanted transport.Query) (*unstructu
 	var matching []*unstructured.Unstructured
 
 	for _, manifest := range manifests {
-		if matches(wanted, manifest) {
+		if matchesQuery(query, manifest) {
 			matching = append(matching, manifest)
 		}
 	}
 
 	if len(matching) == 0 {
-		return nil, nil //nolint:nilnil // no manifest is no error
+		return nil, nil //nolint:nilnil // a missing manifest is not an error
 	}
 
 	best := slices.MinFunc(matching, func(a, b *unstructured.Unstructured) int {
-		// What is no number counts as none.
+		// A generation that is not a number counts as 0.
 		generationA, _ := stamp.Generation(a)
 		generationB, _ := stamp.Generation(b)
 
 		return cmp.Or(cmp.Compare(generationB, generationA), cmp.Compare(a.GetName(), b.GetName()))
 	})
 
-	return told(work, best.DeepCopy()), nil
+	return addStatus(work, best.DeepCopy()), nil
 }
 
-func matches(w transport.Query, manifest *unstructured.Unstructured) bool {
-	if w.Namespace != "" && manifest.GetNamespace() != "" && w.Namespace != manifest.GetNamespace() {
+func matchesQuery(query transport.Query, manifest *unstructured.Unstructured) bool {
+	if query.Namespace != "" && manifest.GetNamespace() != "" && query.Namespace != manifest.GetNamespace() {
 		return false
 	}
 
-	if w.Name != "" {
-		return w.Name == manifest.GetName()
+	if query.Name != "" {
+		return query.Name == manifest.GetName()
 	}
 
-	return labels.SelectorFromSet(w.Labels).Matches(labels.Set(manifest.GetLabels()))
+	return labels.SelectorFromSet(query.Labels).Matches(labels.Set(manifest.GetLabels()))
 }
 
-// told adds what status.resourceStatus.manifests has of the manifest.
-func told(work, manifest *unstructured.Unstructured) *unstructured.Unstructured {
+// addStatus adds the manifest's statusFeedback and conditions from status.resourceStatus.manifests.
+func addStatus(work, manifest *unstructured.Unstructured) *unstructured.Unstructured {
 	statuses, _, _ := unstructured.NestedSlice(work.Object, "status", "resourceStatus", "manifests")
 
 	gvk := manifest.GroupVersionKind()
@@ -127,18 +128,18 @@ func told(work, manifest *unstructured.Unstructured) *unstructured.Unstructured 
 			continue
 		}
 
-		is := func(field, want string) bool {
+		hasField := func(field, want string) bool {
 			got, _, _ := unstructured.NestedString(status, "resourceMeta", field)
 
 			return got == want
 		}
-		if !is("kind", gvk.Kind) || !is("group", gvk.Group) ||
-			!is("name", manifest.GetName()) || !is("namespace", manifest.GetNamespace()) {
+		if !hasField("kind", gvk.Kind) || !hasField("group", gvk.Group) ||
+			!hasField("name", manifest.GetName()) || !hasField("namespace", manifest.GetNamespace()) {
 			continue
 		}
 
 		for _, field := range []string{"statusFeedback", "conditions"} {
-			if value, there := status[field]; there {
+			if value, ok := status[field]; ok {
 				manifest.Object[field] = value
 			}
 		}

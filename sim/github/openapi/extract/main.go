@@ -26,7 +26,7 @@ func run(args []string) error {
 	}
 	raw, err := os.ReadFile(args[0])
 	if err != nil {
-		return fmt.Errorf("read the description: %w", err)
+		return fmt.Errorf("read description: %w", err)
 	}
 	var doc map[string]any
 	if err := json.Unmarshal(raw, &doc); err != nil {
@@ -34,21 +34,21 @@ func run(args []string) error {
 	}
 	list, err := os.ReadFile(args[1])
 	if err != nil {
-		return fmt.Errorf("read the list of paths: %w", err)
+		return fmt.Errorf("read list of paths: %w", err)
 	}
 	out, err := extract(doc, list)
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(args[2], out, 0o600); err != nil {
-		return fmt.Errorf("write the extract: %w", err)
+		return fmt.Errorf("write extract: %w", err)
 	}
 	return nil
 }
 
 // extract returns the reduced description as JSON with sorted keys.
 func extract(doc map[string]any, list []byte) ([]byte, error) {
-	correct(doc)
+	correctInstallations(doc)
 	paths, hooks := map[string]any{}, map[string]any{}
 	lines := bufio.NewScanner(bytes.NewReader(list))
 	for lines.Scan() {
@@ -76,32 +76,32 @@ func extract(doc map[string]any, list []byte) ([]byte, error) {
 	out["components"] = components
 	text, err := json.MarshalIndent(out, "", " ")
 	if err != nil {
-		return nil, fmt.Errorf("encode the extract: %w", err)
+		return nil, fmt.Errorf("encode extract: %w", err)
 	}
 	return append(text, '\n'), nil
 }
 
-// correct fixes the one place where the description contradicts GitHub and
-// itself: the list of installations wants each account to be a user and an
-// enterprise at once (allOf), where apps/get-installation says either (anyOf).
-func correct(doc map[string]any) {
-	node := object(doc["paths"])
+// correctInstallations fixes the one place where the description contradicts GitHub and itself. In the list of
+// installations, the description requires each account to be a user and an enterprise at the same
+// time (allOf). In apps/get-installation, it allows either (anyOf).
+func correctInstallations(doc map[string]any) {
+	node := asObject(doc["paths"])
 	for _, key := range []string{"/app/installations", "get", "responses", "200", "content", "application/json", "schema"} {
-		node = object(node[key])
+		node = asObject(node[key])
 	}
 	if node != nil {
 		node["items"] = map[string]any{"$ref": "#/components/schemas/installation"}
 	}
 }
 
-// keep copies the named methods of one path, and what belongs to all of them.
+// keep copies the named methods of one path, and the parameters that all methods of the path share.
 func keep(from any, to map[string]any, path string, methods []string) error {
-	item := object(object(from)[path])
+	item := asObject(asObject(from)[path])
 	kept := map[string]any{}
 	for _, method := range methods {
 		op, ok := item[method]
 		if !ok {
-			return fmt.Errorf("find %s %q: not described", method, path)
+			return fmt.Errorf("find %s %q: the description does not have it", method, path)
 		}
 		kept[method] = prune(op)
 	}
@@ -112,44 +112,44 @@ func keep(from any, to map[string]any, path string, methods []string) error {
 	return nil
 }
 
-// collect copies every component that node refers to, directly or not.
-func collect(doc map[string]any, node any, into map[string]any) {
+// collect copies every component that node refers to, directly or indirectly.
+func collect(doc map[string]any, node any, components map[string]any) {
 	switch v := node.(type) {
 	case []any:
 		for _, item := range v {
-			collect(doc, item, into)
+			collect(doc, item, components)
 		}
 	case map[string]any:
 		if ref, ok := v["$ref"].(string); ok {
-			collectRef(doc, ref, into)
+			collectRef(doc, ref, components)
 		}
 		for _, item := range v {
-			collect(doc, item, into)
+			collect(doc, item, components)
 		}
 	}
 }
 
-func collectRef(doc map[string]any, ref string, into map[string]any) {
+func collectRef(doc map[string]any, ref string, components map[string]any) {
 	parts := strings.Split(ref, "/") // #/components/KIND/NAME
 	if len(parts) != 4 {
 		return
 	}
 	kind, name := parts[2], parts[3]
-	bucket, ok := into[kind].(map[string]any)
+	bucket, ok := components[kind].(map[string]any)
 	if !ok {
 		bucket = map[string]any{}
-		into[kind] = bucket
+		components[kind] = bucket
 	}
 	if _, seen := bucket[name]; seen {
 		return
 	}
-	item := prune(object(object(doc["components"])[kind])[name])
+	item := prune(asObject(asObject(doc["components"])[kind])[name])
 	bucket[name] = item
-	collect(doc, item, into)
+	collect(doc, item, components)
 }
 
-// prune drops what validation never reads: examples and vendor extensions of
-// operations. Property names are kept whatever they are called.
+// prune deletes what the validation does not use: examples, links and vendor extensions. It keeps
+// every property, whatever its name is.
 func prune(node any) any {
 	switch v := node.(type) {
 	case []any:
@@ -165,7 +165,7 @@ func prune(node any) any {
 func pruneObject(v map[string]any) {
 	for key, item := range v {
 		if key == "properties" {
-			for _, property := range object(item) {
+			for _, property := range asObject(item) {
 				prune(property)
 			}
 			continue
@@ -180,7 +180,7 @@ func pruneObject(v map[string]any) {
 	}
 }
 
-func object(v any) map[string]any {
+func asObject(v any) map[string]any {
 	m, _ := v.(map[string]any)
 	return m
 }

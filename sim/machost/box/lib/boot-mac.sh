@@ -2,8 +2,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What was prepared is installed before anybody can log in. It brings files of the system as Apple
-# has them.
+# A prepared update of macOS is installed before a user can log in. The update restores Apple's
+# version of the system's files.
 if [ -e /sim/macos/pending ]; then
 	if [ "$(cat /sim/macos/fault 2>/dev/null)" != stays ]; then
 		cp /sim/macos/pending /sim/macos/version

@@ -2,9 +2,9 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the disk of a host in the folder $1, for the system $2, out of the programs in $3,
-# and goes on for as long as its standard input is open. Runs in namespaces of its own, so
-# nothing of it is to be seen from outside, and nothing is left when it ends.
+# Builds the disk of a host in the directory $1, for the system $2, from the programs in $3, and then
+# runs for as long as its standard input is open. It runs in namespaces of its own. The disk is
+# therefore not visible from outside, and nothing remains when this process ends.
 set -euo pipefail
 root=$1 system=$2 from=$3
 
@@ -14,7 +14,7 @@ mkdir -p usr dev proc tmp var/run var/root var/log etc/alternatives opt sim/bin 
 chmod 1777 tmp
 
 mount --rbind -o ro /usr usr
-# The programs that hosts are given lie in /usr/local.
+# /usr/local holds the programs that are pushed to the host.
 mount -t tmpfs -o size=32m,mode=755 none usr/local
 mkdir -p usr/local/bin usr/local/libexec
 for dir in bin sbin lib lib64; do
@@ -48,7 +48,7 @@ echo "$group:x:0:" >etc/group
 cp "$from"/common/* "$from/$system"/* sim/bin/
 cp "$from"/lib/* sim/lib/
 chmod 755 sim/bin/*
-# What else a host has of what its scripts may call.
+# The real programs that scripts can call.
 for program in awk basename bash cat chmod chown cmp cp cut date dirname env false grep gzip head id ln ls mkdir mktemp mv \
 	ps rm sed setsid sh sort tail tar touch tr true uname wc; do
 	[ -e "sim/bin/$program" ] || ln -s "/usr/bin/$program" "sim/bin/$program"

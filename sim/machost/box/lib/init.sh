@@ -2,8 +2,8 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# The first process of a host: starts what starts with it. The host is switched off when
-# its standard input ends.
+# The first process of a host. It boots the host and ends when its standard input is closed, which
+# turns the host off.
 set -u
 rm -rf /sim/run /var/run /tmp/*
 mkdir -p /sim/run /var/run

@@ -2,30 +2,30 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# What launchctl and systemctl have in common.
-note() { printf '%s %s\n' "${0##*/}" "$*" >>/sim/calls; }
+# The functions that launchctl and systemctl share.
+record_call() { printf '%s %s\n' "${0##*/}" "$*" >>/sim/calls; }
 
-# unknown is for calls that the simulator does not know: they end the test.
-unknown() {
+# fail_unknown records a call that the simulator does not support. Such a call fails the test.
+fail_unknown() {
 	printf '%s %s\n' "${0##*/}" "$*" >>/sim/unknown
-	echo "${0##*/}: the simulator does not know: $*" >&2
+	echo "${0##*/}: the simulator does not support: $*" >&2
 	exit 127
 }
 
-# of prints the line that a file holds, where there is one.
-of() {
+# read_line prints the first line of a file, or nothing if the file is missing.
+read_line() {
 	local line=
 	[ ! -e "$1" ] || IFS= read -r line 2>/dev/null <"$1" || true
 	printf '%s' "$line"
 }
 
-# pause waits without another process: those are what a host of the simulator costs.
+# pause waits for $1 seconds. It starts no process, because processes make a simulated host slow.
 pause() { read -rt "$1" <>/sim/never || true; }
 
-# halt ends a job by its folder; with "group", also what it has started.
-halt() {
+# stop_job stops the job with the directory $1. If $2 is "group", it also kills the job's process group.
+stop_job() {
 	local keeper pid i
-	keeper=$(of "$1/keeper") pid=$(of "$1/pid")
+	keeper=$(read_line "$1/keeper") pid=$(read_line "$1/pid")
 	[ -z "$keeper" ] || kill -KILL "$keeper" 2>/dev/null
 	rm -f "$1/pid" "$1/keeper"
 	[ -n "$pid" ] || return 0
@@ -39,8 +39,8 @@ halt() {
 	return 0
 }
 
-# run has a job kept, and returns when its program is started.
-run() {
+# start_job starts the supervisor of a job. It returns when the job's program has been started.
+start_job() {
 	local state=$1 i
 	rm -f "$state/ended"
 	setsid /bin/bash /sim/lib/supervise.sh "$@" </dev/null >/dev/null 2>&1 &

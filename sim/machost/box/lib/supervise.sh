@@ -2,11 +2,11 @@
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Keeps a job whose state is in the folder $1: its program is run, with what is after the
-# first three; again after $2 seconds when it has ended, or never where $2 is "never"; and
-# its output goes to $3.
+# Supervises a job whose state is in the directory $1. It runs the program that the arguments from $4
+# on name. After the program has ended, it runs the program again after $2 seconds, or never if $2 is
+# "never". The program's output goes to the file $3.
 set -u
-state=$1 again=$2 log=$3
+state=$1 interval=$2 log=$3
 shift 3
 echo "$BASHPID" >"$state/keeper"
 while :; do
@@ -15,6 +15,6 @@ while :; do
 	wait "$!"
 	echo "$?" >"$state/ended"
 	rm -f "$state/pid"
-	[ "$again" != never ] || break
-	/bin/sleep "$again"
+	[ "$interval" != never ] || break
+	/bin/sleep "$interval"
 done

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 . /sim/lib/jobs.sh
-note "$@"
+record_call "$@"
 case $1 in
 status) [ -e /var/run/tailscaled ] ;;
 ip) cat /sim/run/tailnet 2>/dev/null ;;
@@ -17,11 +17,11 @@ up)
 				exit 1
 			fi ;;
 		--reset | --timeout=* | --advertise-tags=tag:* | --accept-routes=* | --accept-dns=false | --hostname=*) ;;
-		*) unknown "$word" ;;
+		*) fail_unknown "$word" ;;
 		esac
 	done
 	[ -e /var/run/tailscaled ] || exit 1
 	echo 100.101.102.103 >/sim/run/tailnet
 	;;
-*) unknown "$@" ;;
+*) fail_unknown "$@" ;;
 esac

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vmtest makes disks that boot, for tests: a guest of one sector that
-// reports on its first serial port what it sees of its machine, and is up in a
-// moment under software emulation.
+// Package vmtest creates bootable disks for tests. The guest is a single boot sector that reports
+// the properties of its machine on its first serial port. It boots in a fraction of a second under
+// software emulation.
 package vmtest

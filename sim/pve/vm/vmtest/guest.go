@@ -6,30 +6,30 @@ package vmtest
 import "encoding/binary"
 
 // The guest is a boot sector in 16-bit real mode (IBM PC BIOS, with the disk
-// calls of Enhanced Disk Drive: INT 13h, functions 42h, 43h and 48h). It says
+// calls of Enhanced Disk Drive: INT 13h, functions 42h, 43h and 48h). It prints
 //
-//	BOOT           it runs
-//	disk=00000800  the sectors of its disk
-//	runs=00000001  how often this disk was booted: it counts in sector 1
+//	BOOT           the guest runs
+//	disk=00000800  the number of sectors of its disk
+//	runs=00000001  how often this disk was booted; sector 1 holds the counter
 //	cd=cidata      the label of the ISO in its first CD drive
-//	BUTTON         somebody pressed the power button
+//	BUTTON         the power button was pressed
 //
-// and powers off through the ACPI register PM1a_CNT, which SeaBIOS puts at 604h
-// on both of QEMU's chipsets (PM1 status 600h, enable 602h; the power button is
-// bit 8, ACPI 6.5 section 4.8.3.1).
+// and powers off through the ACPI register PM1a_CNT. SeaBIOS maps this register
+// to 604h on both of QEMU's chipsets (PM1 status 600h, enable 602h; the power
+// button is bit 8, ACPI 6.5 section 4.8.3.1).
 
-// End is how a guest goes on when it has said what it sees.
-type End int
+// Behavior is what a guest does after its report.
+type Behavior int
 
-// How guests go on.
+// The behaviors of guests.
 const (
-	// PowersOff at once.
-	PowersOff End = iota
-	// AwaitsButton until the power button is pressed, then powers off.
+	// PowersOff powers off at once.
+	PowersOff Behavior = iota
+	// AwaitsButton waits for the power button and then powers off.
 	AwaitsButton
-	// Hangs for ever, deaf to the power button.
+	// Hangs runs forever and ignores the power button.
 	Hangs
-	// Reboots at once.
+	// Reboots reboots at once.
 	Reboots
 )
 
@@ -38,20 +38,20 @@ const (
 	sector   = 512
 	counter  = 0x8000 // sector 1 of the disk
 	volume   = 0x9000 // sector 16 of the CD
-	geometry = 0xa000 // what the BIOS says of the disk
+	geometry = 0xa000 // the BIOS's parameters of the disk
 	disk     = 0x80
 	cd       = 0xe0 // SeaBIOS: the first CD drive
 )
 
-// BootSector is the guest.
-func BootSector(end End) []byte {
+// BootSector returns the boot sector of a guest.
+func BootSector(behavior Behavior) []byte {
 	p := newProgram()
 	p.emit(0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, 0xbc).word(origin).emit(0xfb) // cli; segments and stack; sti
-	p.say("boot")
+	p.print("boot")
 	p.diskSize()
 	p.countRuns()
 	p.readLabel()
-	switch end {
+	switch behavior {
 	case PowersOff:
 		p.jump(0xe9, "off")
 	case AwaitsButton:
@@ -68,15 +68,15 @@ func BootSector(end End) []byte {
 	return p.link()
 }
 
-// program is a little assembler.
+// program is a small assembler.
 type program struct {
 	code   []byte
 	labels map[string]int
-	fixes  []fix
+	fixups []fixup
 }
 
-type fix struct {
-	at       int
+type fixup struct {
+	offset   int
 	label    string
 	relative bool
 }
@@ -92,30 +92,30 @@ func (p *program) word(v uint16) *program {
 
 func (p *program) label(name string) *program { p.labels[name] = len(p.code); return p }
 
-// jump emits a jump, call or (with prefix 0fh) conditional jump.
+// jump emits a jump, a call or (with prefix 0fh) a conditional jump.
 func (p *program) jump(op byte, label string) *program {
 	if op != 0xe8 && op != 0xe9 {
 		p.emit(0x0f)
 	}
 	p.emit(op)
-	p.fixes = append(p.fixes, fix{len(p.code), label, true})
+	p.fixups = append(p.fixups, fixup{len(p.code), label, true})
 	return p.word(0)
 }
 
 // address emits the address of a label.
 func (p *program) address(label string) *program {
-	p.fixes = append(p.fixes, fix{at: len(p.code), label: label})
+	p.fixups = append(p.fixups, fixup{offset: len(p.code), label: label})
 	return p.word(0)
 }
 
-// link fills in the addresses and signs the sector.
+// link inserts the addresses and adds the signature of a boot sector.
 func (p *program) link() []byte {
-	for _, f := range p.fixes {
+	for _, f := range p.fixups {
 		v := p.labels[f.label] + origin
 		if f.relative {
-			v = p.labels[f.label] - f.at - 2
+			v = p.labels[f.label] - f.offset - 2
 		}
-		binary.LittleEndian.PutUint16(p.code[f.at:], uint16(v)) // #nosec G115 -- wraps around on purpose
+		binary.LittleEndian.PutUint16(p.code[f.offset:], uint16(v)) // #nosec G115 -- intentional overflow
 	}
 	out := make([]byte, sector)
 	if copy(out, p.code) > sector-2 {
@@ -125,12 +125,12 @@ func (p *program) link() []byte {
 	return out
 }
 
-// say prints a text: mov si,text; call print.
-func (p *program) say(text string) *program {
+// print emits code that prints a text: mov si,text; call print.
+func (p *program) print(text string) *program {
 	return p.emit(0xbe).address(text).jump(0xe8, "print")
 }
 
-// bios calls INT 13h for a drive, with DS:SI on a packet.
+// bios emits a call of INT 13h for a drive. DS:SI points to the packet.
 func (p *program) bios(function, drive byte) {
 	p.emit(0xb4, function, 0xb2, drive, 0xcd, 0x13)
 }
@@ -138,29 +138,29 @@ func (p *program) bios(function, drive byte) {
 func (p *program) diskSize() {
 	p.emit(0xc7, 0x06).word(geometry).word(0x1e) // mov word [geometry],size
 	p.emit(0xbe).word(geometry).bios(0x48, disk)
-	p.say("disk").emit(0x66, 0xa1).word(geometry+16).jump(0xe8, "hex") // mov eax,[sectors]
+	p.print("disk").emit(0x66, 0xa1).word(geometry+16).jump(0xe8, "hex") // mov eax,[sectors]
 }
 
 func (p *program) countRuns() {
 	p.emit(0xbe).address("sector1").bios(0x42, disk)
 	p.emit(0xff, 0x06).word(counter) // inc word [counter]
 	p.emit(0xb0, 0x00, 0xbe).address("sector1").bios(0x43, disk)
-	p.say("runs").emit(0x66, 0xa1).word(counter).jump(0xe8, "hex")
+	p.print("runs").emit(0x66, 0xa1).word(counter).jump(0xe8, "hex")
 }
 
 func (p *program) readLabel() {
 	p.emit(0xbe).address("sector16").bios(0x42, cd)
 	p.jump(0x82, "nocd") // jc
-	p.say("cd").emit(0xc6, 0x06).word(volume+46).emit(0x00, 0xbe).word(volume+40).jump(0xe8, "print").say("line")
+	p.print("cd").emit(0xc6, 0x06).word(volume+46).emit(0x00, 0xbe).word(volume+40).jump(0xe8, "print").print("line")
 	p.label("nocd")
 }
 
 func (p *program) awaitButton() {
 	p.emit(0xba).word(0x602).emit(0xed, 0x80, 0xcc, 0x01, 0xef) // mov dx,602h; in ax,dx; or ah,1; out dx,ax
-	p.say("ready")
-	p.label("wait").emit(0xfb, 0xf4)                                         // sti; hlt: until the next tick
+	p.print("ready")
+	p.label("wait").emit(0xfb, 0xf4)                                         // sti; hlt: waits for the next tick
 	p.emit(0xba).word(0x600).emit(0xed, 0xf6, 0xc4, 0x01).jump(0x84, "wait") // in ax,dx; test ah,1; jz
-	p.say("button")
+	p.print("button")
 }
 
 func (p *program) powerOff() {
@@ -172,14 +172,14 @@ func (p *program) subroutines() {
 	// print: lodsb; test al,al; jz; call putc; jmp
 	p.label("print").emit(0xac, 0x84, 0xc0).jump(0x84, "printed").jump(0xe8, "putc").jump(0xe9, "print")
 	p.label("printed").emit(0xc3)
-	// putc: waits for room in the UART at 3f8h, then writes al.
+	// putc: waits until the UART at 3f8h can transmit, then writes al.
 	p.label("putc").emit(0x52, 0x50, 0xba).word(0x3fd).label("busy").emit(0xec, 0xa8, 0x20).jump(0x84, "busy")
 	p.emit(0x58, 0xba).word(0x3f8).emit(0xee, 0x5a, 0xc3)
-	// hex: prints eax and a line end.
+	// hex: prints eax and a line break.
 	p.label("hex").emit(0xb9).word(8)
 	p.label("digit").emit(0x66, 0xc1, 0xc0, 0x04, 0x66, 0x50, 0x24, 0x0f, 0x3c, 0x0a).jump(0x82, "low").emit(0x04, 0x27)
 	p.label("low").emit(0x04, 0x30).jump(0xe8, "putc").emit(0x66, 0x58, 0x49).jump(0x85, "digit")
-	p.say("line").emit(0xc3)
+	p.print("line").emit(0xc3)
 }
 
 func (p *program) data() {

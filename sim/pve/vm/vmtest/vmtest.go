@@ -11,10 +11,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
 )
 
-// DiskSize is the size of [Disk]'s image in bytes.
+// DiskSize is the size of the image of [Disk] in bytes.
 const DiskSize = 1 << 20
 
-// Tools are QEMU's programs.
+// Tools returns QEMU's programs. The test fails if they are not installed.
 func Tools(t testing.TB) vm.Tools {
 	t.Helper()
 	tools, err := vm.FindTools()
@@ -24,11 +24,11 @@ func Tools(t testing.TB) vm.Tools {
 	return tools
 }
 
-// Disk writes a raw image with the guest on it.
-func Disk(t testing.TB, end End) string {
+// Disk writes a raw image with the guest and returns its path.
+func Disk(t testing.TB, behavior Behavior) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "guest.raw")
-	if err := os.WriteFile(name, BootSector(end), 0o600); err != nil {
+	if err := os.WriteFile(name, BootSector(behavior), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(name, DiskSize); err != nil {

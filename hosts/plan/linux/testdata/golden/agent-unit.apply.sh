@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/systemd/system/hyperfleet-agent.service'
 MODE='0644'
 OWNER='root:root'
-SHA256='17a73634cea78c0859dd9fb65e9e0d70f554650896fe46bb08ab68777a0e03b4'
+SHA256='480abb069d239b60b24e480c56b2a55a901979d2151ae19e71dfa0b42b6d1fb4'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/hyperfleet/egress.nft'
 MODE='0644'
 OWNER='root:root'
-SHA256='d19b87ee025f6d923aaee52713c4eaa9affe89b28f4f23bd2daa648d8743e43d'
+SHA256='1fd60c24d032d1a35cc23b6fff5549a5d03f6da7d5b4289234fb13c2122d523a'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

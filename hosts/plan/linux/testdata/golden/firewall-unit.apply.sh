@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/systemd/system/hyperfleet-firewall.service'
 MODE='0644'
 OWNER='root:root'
-SHA256='513295d65d0a2f45cabb36b388788ec09353a6645d076bec5cef4855408d4417'
+SHA256='383bb21983b6fb520ed55b16bac7421ca9c86134a5133170573c3fe7d733d4c4'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

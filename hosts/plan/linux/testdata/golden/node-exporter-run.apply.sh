@@ -4,12 +4,12 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/node-exporter'
 MODE='0755'
 OWNER='root:root'
-SHA256='c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
+SHA256='37f3b2461968052d4b11213abcb6e6237a8590485570a43ba519b5f4081c4290'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

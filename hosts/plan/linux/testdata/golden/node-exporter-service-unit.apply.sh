@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/systemd/system/hyperfleet-node-exporter.service'
 MODE='0644'
 OWNER='root:root'
-SHA256='20d92c4de50607f2cbf39ebff22fbde331ef477b25073aaefcc7a550cb3e1d9a'
+SHA256='45376467e4b79e930f8366703a73f4b5e156ae8fe372a73af167cd9d3949762f'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

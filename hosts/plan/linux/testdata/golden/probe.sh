@@ -11,7 +11,7 @@ probe() {
 
 probe_firewall_rules() {
 	sum=$(sha256sum <'/etc/hyperfleet/egress.nft' || shasum -a 256 <'/etc/hyperfleet/egress.nft')
-	test "${sum%% *}" = 'd19b87ee025f6d923aaee52713c4eaa9affe89b28f4f23bd2daa648d8743e43d'
+	test "${sum%% *}" = '1fd60c24d032d1a35cc23b6fff5549a5d03f6da7d5b4289234fb13c2122d523a'
 	test ! -L '/etc/hyperfleet/egress.nft'
 	test "$(stat -c '%a %U:%G' '/etc/hyperfleet/egress.nft' || stat -f '%Lp %Su:%Sg' '/etc/hyperfleet/egress.nft')" = '644 root:root'
 }
@@ -19,7 +19,7 @@ probe firewall-rules
 
 probe_firewall_unit() {
 	sum=$(sha256sum <'/etc/systemd/system/hyperfleet-firewall.service' || shasum -a 256 <'/etc/systemd/system/hyperfleet-firewall.service')
-	test "${sum%% *}" = '513295d65d0a2f45cabb36b388788ec09353a6645d076bec5cef4855408d4417'
+	test "${sum%% *}" = '383bb21983b6fb520ed55b16bac7421ca9c86134a5133170573c3fe7d733d4c4'
 	test ! -L '/etc/systemd/system/hyperfleet-firewall.service'
 	test "$(stat -c '%a %U:%G' '/etc/systemd/system/hyperfleet-firewall.service' || stat -f '%Lp %Su:%Sg' '/etc/systemd/system/hyperfleet-firewall.service')" = '644 root:root'
 }
@@ -50,7 +50,7 @@ probe tailscaled
 
 probe_tailscaled_service_unit() {
 	sum=$(sha256sum <'/etc/systemd/system/hyperfleet-tailscaled.service' || shasum -a 256 <'/etc/systemd/system/hyperfleet-tailscaled.service')
-	test "${sum%% *}" = '16ff0c197348fd5ac31e32b463bc391d072456bec2f78981ad821e545ffb3d40'
+	test "${sum%% *}" = '293a4f7acb30d7f46f9d76b98dd5070fdb4851c8b13158554cfc5838b7c29eb9'
 	test ! -L '/etc/systemd/system/hyperfleet-tailscaled.service'
 	test "$(stat -c '%a %U:%G' '/etc/systemd/system/hyperfleet-tailscaled.service' || stat -f '%Lp %Su:%Sg' '/etc/systemd/system/hyperfleet-tailscaled.service')" = '644 root:root'
 }
@@ -77,7 +77,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = 'c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
+	test "${sum%% *}" = '37f3b2461968052d4b11213abcb6e6237a8590485570a43ba519b5f4081c4290'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:root'
 }
@@ -85,7 +85,7 @@ probe node-exporter-run
 
 probe_node_exporter_service_unit() {
 	sum=$(sha256sum <'/etc/systemd/system/hyperfleet-node-exporter.service' || shasum -a 256 <'/etc/systemd/system/hyperfleet-node-exporter.service')
-	test "${sum%% *}" = '20d92c4de50607f2cbf39ebff22fbde331ef477b25073aaefcc7a550cb3e1d9a'
+	test "${sum%% *}" = '45376467e4b79e930f8366703a73f4b5e156ae8fe372a73af167cd9d3949762f'
 	test ! -L '/etc/systemd/system/hyperfleet-node-exporter.service'
 	test "$(stat -c '%a %U:%G' '/etc/systemd/system/hyperfleet-node-exporter.service' || stat -f '%Lp %Su:%Sg' '/etc/systemd/system/hyperfleet-node-exporter.service')" = '644 root:root'
 }
@@ -114,7 +114,7 @@ probe agent
 
 probe_agent_unit() {
 	sum=$(sha256sum <'/etc/systemd/system/hyperfleet-agent.service' || shasum -a 256 <'/etc/systemd/system/hyperfleet-agent.service')
-	test "${sum%% *}" = '17a73634cea78c0859dd9fb65e9e0d70f554650896fe46bb08ab68777a0e03b4'
+	test "${sum%% *}" = '480abb069d239b60b24e480c56b2a55a901979d2151ae19e71dfa0b42b6d1fb4'
 	test ! -L '/etc/systemd/system/hyperfleet-agent.service'
 	test "$(stat -c '%a %U:%G' '/etc/systemd/system/hyperfleet-agent.service' || stat -f '%Lp %Su:%Sg' '/etc/systemd/system/hyperfleet-agent.service')" = '644 root:root'
 }

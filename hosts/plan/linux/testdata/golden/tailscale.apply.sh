@@ -10,14 +10,14 @@ END='--- end of input ---'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Joins the tailnet with the key that it reads. The key is in a file of root's for as long
-# as tailscale needs it, and never in an argument; nothing here may trace its commands.
+# Joins the tailnet with the auth key on standard input. The key is in a file that only root can
+# read while tailscale needs it, and never in an argument. This script must not trace commands.
 staged=
 
 main() {
 	local key end i
 	if ! IFS= read -r key || ! IFS= read -r end || [ "$end" != "$END" ]; then
-		echo "the tailnet key was cut short: push it again" >&2
+		echo "the tailnet key was truncated: push it again" >&2
 		exit 1
 	fi
 

@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/systemd/system/hyperfleet-tailscaled.service'
 MODE='0644'
 OWNER='root:root'
-SHA256='16ff0c197348fd5ac31e32b463bc391d072456bec2f78981ad821e545ffb3d40'
+SHA256='293a4f7acb30d7f46f9d76b98dd5070fdb4851c8b13158554cfc5838b7c29eb9'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

@@ -7,21 +7,21 @@ STABLE='10'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes systemd run the service in the version that is there now.
+# Makes systemd run the service with its current unit and program.
 pid() { systemctl show --property=MainPID --value "$UNIT"; }
 
 main() {
-	local now
+	local current
 	systemctl daemon-reload
 	systemctl enable --quiet "$UNIT"
 	systemctl restart "$UNIT"
 	if [ "$STABLE" = 0 ]; then return; fi
 
-	# One that crashes again and again has a new process each time it is looked at.
-	now=$(pid)
+	# A service that keeps crashing has a new process each time.
+	current=$(pid)
 	sleep "$STABLE"
-	if [ "$now" = 0 ] || [ "$(pid)" != "$now" ]; then
-		echo "$UNIT did not live for $STABLE s: see journalctl -u $UNIT" >&2
+	if [ "$current" = 0 ] || [ "$(pid)" != "$current" ]; then
+		echo "$UNIT did not run for $STABLE s: see journalctl -u $UNIT" >&2
 		exit 1
 	fi
 }

@@ -4,12 +4,12 @@ umask 077
 DEST='/etc/pf.anchors/hyperfleet.egress'
 MODE='0644'
 OWNER='root:wheel'
-SHA256='e3e7f297209c458143bdccd883e8a2288b9454f5d4aec738c5b49eb78c9e6a53'
+SHA256='f6324f66d06e2fad52252cf761dc8eb386789336a207770a201b098ff54a26c3'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

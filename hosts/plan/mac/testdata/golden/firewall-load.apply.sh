@@ -4,12 +4,12 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/firewall'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='294d0f08d08931fde76ed1e372cdb2726546c2ff5d21b7a65915d8bdf6c585ac'
+SHA256='ceda9dda9c48b9424f6730453deae73227edf91d809394ca01f065a821b064b0'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

@@ -9,14 +9,15 @@ LOADER='/usr/local/libexec/hyperfleet/firewall'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Writes our block of pf.conf, and nothing else there, and loads our anchor.
+# Writes the hyperfleet block of pf.conf, leaves the rest of the file unchanged, and loads our
+# anchor.
 BEGIN='# BEGIN hyperfleet'
 FINISH='# END hyperfleet'
 temp=
 
 main() {
 	if ! pfctl -q -n -a "$ANCHOR" -f "$RULES"; then
-		echo "pf refuses $RULES: nothing was changed" >&2
+		echo "pf rejects $RULES: nothing was changed" >&2
 		exit 1
 	fi
 
@@ -33,7 +34,7 @@ main() {
 	printf '%s\nload anchor "%s" from "%s"\n%s\n' "$BEGIN" "$ANCHOR" "$RULES" "$FINISH" >>"$temp"
 
 	if ! pfctl -q -n -f "$temp"; then
-		echo "pf refuses $CONF with our block in it: nothing was changed" >&2
+		echo "pf rejects $CONF with the hyperfleet block: nothing was changed" >&2
 		exit 1
 	fi
 	if ! cmp -s "$temp" "$CONF"; then

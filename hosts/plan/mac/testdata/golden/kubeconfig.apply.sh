@@ -9,8 +9,8 @@ END='--- end of input ---'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the secret that it reads at DEST, whole or not at all. Nobody but root can read it
-# at any time.
+# Writes the secret on standard input to DEST, completely or not at all. Until the file has its
+# owner, only root can read it.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 
 	cat >"$temp"
 	if [ "$(tail -n 1 "$temp")" != "$END" ]; then
-		echo "what arrived for $DEST was cut short: push it again" >&2
+		echo "the input for $DEST was truncated: push it again" >&2
 		exit 1
 	fi
 

@@ -10,9 +10,9 @@ STABLE='15'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Makes launchd run the job of a plist, in the version that is there now. Where the plist is
-# the one that launchd has, the job is started anew in place, else it is loaded again. It is
-# a job of the console session of LOGIN; of the system where that is empty.
+# Makes launchd run the job of a plist with its current program. If launchd has loaded this
+# version of the plist, the job is restarted in place. Otherwise the job is loaded again. The
+# job runs in the console session of LOGIN, or in the system session if LOGIN is empty.
 domain=system
 if [ -n "$LOGIN" ]; then domain=gui/$(id -u "$LOGIN"); fi
 
@@ -21,14 +21,14 @@ pid() {
 		awk '$1 == "pid" && $2 == "=" && !seen { print $3; seen = 1 }'
 }
 
-loaded() { launchctl print "$domain/$JOB" >/dev/null 2>&1; }
+is_loaded() { launchctl print "$domain/$JOB" >/dev/null 2>&1; }
 
 reload() {
 	local i
-	if loaded; then
+	if is_loaded; then
 		launchctl bootout "$domain/$JOB"
 		for ((i = 0; i < 60; i++)); do
-			if ! loaded; then break; fi
+			if ! is_loaded; then break; fi
 			sleep 1
 		done
 	fi
@@ -38,21 +38,22 @@ reload() {
 	cp "$PLIST" "$STAMP"
 }
 
-# A job that crashes again and again has a new process each time it is looked at.
-stays() {
-	local before=$1 now i
+# require_stable fails unless a new process runs for STABLE seconds. A job that keeps crashing
+# has a new process each time.
+require_stable() {
+	local before=$1 current i
 	for ((i = 0; i < 60; i++)); do
-		now=$(pid)
-		if [ -n "$now" ] && [ "$now" != "$before" ]; then break; fi
+		current=$(pid)
+		if [ -n "$current" ] && [ "$current" != "$before" ]; then break; fi
 		sleep 1
 	done
-	if [ -z "$now" ] || [ "$now" = "$before" ]; then
-		echo "launchd has not started $JOB anew within a minute: see launchctl print $domain/$JOB" >&2
+	if [ -z "$current" ] || [ "$current" = "$before" ]; then
+		echo "launchd did not restart $JOB within a minute: see launchctl print $domain/$JOB" >&2
 		exit 1
 	fi
 	sleep "$STABLE"
-	if [ "$(pid)" != "$now" ]; then
-		echo "$JOB did not live for $STABLE s: see its log" >&2
+	if [ "$(pid)" != "$current" ]; then
+		echo "$JOB did not run for $STABLE s: see its log" >&2
 		exit 1
 	fi
 }
@@ -60,12 +61,12 @@ stays() {
 main() {
 	local before
 	before=$(pid)
-	if loaded && cmp -s "$PLIST" "$STAMP"; then
+	if is_loaded && cmp -s "$PLIST" "$STAMP"; then
 		launchctl kickstart -k "$domain/$JOB"
 	else
 		reload
 	fi
-	if [ "$STABLE" != 0 ]; then stays "$before"; fi
+	if [ "$STABLE" != 0 ]; then require_stable "$before"; fi
 }
 
 main; exit 0

@@ -22,7 +22,7 @@ probe pn-interface
 
 probe_firewall_anchor() {
 	sum=$(sha256sum <'/etc/pf.anchors/hyperfleet.egress' || shasum -a 256 <'/etc/pf.anchors/hyperfleet.egress')
-	test "${sum%% *}" = 'e3e7f297209c458143bdccd883e8a2288b9454f5d4aec738c5b49eb78c9e6a53'
+	test "${sum%% *}" = 'f6324f66d06e2fad52252cf761dc8eb386789336a207770a201b098ff54a26c3'
 	test ! -L '/etc/pf.anchors/hyperfleet.egress'
 	test "$(stat -c '%a %U:%G' '/etc/pf.anchors/hyperfleet.egress' || stat -f '%Lp %Su:%Sg' '/etc/pf.anchors/hyperfleet.egress')" = '644 root:wheel'
 }
@@ -30,7 +30,7 @@ probe firewall-anchor
 
 probe_firewall_load() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/firewall' || shasum -a 256 <'/usr/local/libexec/hyperfleet/firewall')
-	test "${sum%% *}" = '294d0f08d08931fde76ed1e372cdb2726546c2ff5d21b7a65915d8bdf6c585ac'
+	test "${sum%% *}" = 'ceda9dda9c48b9424f6730453deae73227edf91d809394ca01f065a821b064b0'
 	test ! -L '/usr/local/libexec/hyperfleet/firewall'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/firewall' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/firewall')" = '755 root:wheel'
 }
@@ -59,7 +59,7 @@ probe firewall-job
 
 probe_vmnat_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/vmnat' || shasum -a 256 <'/usr/local/libexec/hyperfleet/vmnat')
-	test "${sum%% *}" = '867aeecf6214fe261b395747af85f67aa095e7ad01e200e5a2824bb3cf5b699f'
+	test "${sum%% *}" = 'e576c5a895a2177feebf17273f372442ba453e0e1a6898fc6df223202886147f'
 	test ! -L '/usr/local/libexec/hyperfleet/vmnat'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/vmnat' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/vmnat')" = '755 root:wheel'
 }
@@ -127,7 +127,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = 'c70bf87e24a03a043ed78f0ac1f0191807091591e0f0324558879e5976e76f38'
+	test "${sum%% *}" = '37f3b2461968052d4b11213abcb6e6237a8590485570a43ba519b5f4081c4290'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:wheel'
 }

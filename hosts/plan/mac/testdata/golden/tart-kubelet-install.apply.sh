@@ -10,8 +10,8 @@ SHA256='3ca167d3fbf69131cbd647cd7dc85c9605ddaf0238b6ef1f87a0a050550a7c58'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts the program at DEST and signs it for this host, without which macOS kills it. A
-# signature changes the file, so both digests are written down for the probe.
+# Installs the program at DEST and signs it on this host. macOS kills an unsigned program. The
+# signature changes the file, so both digests are recorded for the probe.
 temp=
 
 digest() {
@@ -27,14 +27,14 @@ main() {
 
 	cat >"$temp"
 	if [ "$(digest "$temp")" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 
 	chown "$OWNER" "$temp"
 	chmod "$MODE" "$temp"
 	codesign --force --sign - "$temp" </dev/null
-	# A new file, not new bytes in the old one: the running program keeps its own.
+	# Replace the file instead of writing into it, so that the running program keeps its file.
 	mv -f "$temp" "$DEST"
 	printf '%s %s\n' "$SHA256" "$(digest "$DEST")" >"$STAMP"
 }

@@ -8,7 +8,8 @@ SHA256='9134691725ca7a55b7d036e39d8b35c0598add62a64e1bf28f75c3554da0ce09'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Unpacks Tart, once in the life of a host: machines run on it.
+# Unpacks Tart if the host does not have it yet. An existing Tart is kept, because machines run
+# on it.
 temp=
 
 main() {
@@ -20,13 +21,13 @@ main() {
 	cat >"$temp/tart.tar.gz"
 	sum=$(sha256sum <"$temp/tart.tar.gz" 2>/dev/null || shasum -a 256 <"$temp/tart.tar.gz")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived of Tart is not what was sent: push it again" >&2
+		echo "the checksum of the input for Tart does not match: push it again" >&2
 		exit 1
 	fi
 
 	tar -xzf "$temp/tart.tar.gz" -C "$temp" </dev/null
 	if [ ! -x "$temp/tart.app/Contents/MacOS/tart" ]; then
-		echo "the archive has no tart.app/Contents/MacOS/tart: take one of Tart's releases" >&2
+		echo "the archive has no tart.app/Contents/MacOS/tart: use a release of Tart" >&2
 		exit 1
 	fi
 	chown -R root:wheel "$temp/tart.app"

@@ -9,7 +9,7 @@ SHA256='1d24b5a4cc5f0b32c0ed43ff5c8c6e2f20d6962bc144b9778e6f060d14e8af2a'
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

@@ -4,12 +4,12 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/vmnat'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='867aeecf6214fe261b395747af85f67aa095e7ad01e200e5a2824bb3cf5b699f'
+SHA256='e576c5a895a2177feebf17273f372442ba453e0e1a6898fc6df223202886147f'
 
 # Copyright The HyperFleet Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Puts what it reads at DEST, whole or not at all.
+# Writes standard input to DEST, completely or not at all.
 temp=
 
 main() {
@@ -22,7 +22,7 @@ main() {
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
-		echo "what arrived for $DEST is not what was sent: push it again" >&2
+		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
 

@@ -1,9 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package core stands in for the package of that name, whose module is not one that every
-// module proxy serves: the names that KubeVirt's webhooks compile against. No template of
-// KubeVirt's is ever looked at here.
+// Package core replaces the package with the same name, because not every module proxy serves its module. It has the
+// names that KubeVirt's webhooks need to compile. No code here uses templates of KubeVirt.
 package core
 
 const (

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package virttemplate stands in for the package of that name, as virt-template-api does.
+// Package virttemplate replaces the package with the same name, because not every module proxy serves its module.
 package virttemplate
 
 import (
@@ -10,16 +10,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Client has no server.
+// Client is an empty client type.
 type Client struct{}
 
-// NewForConfig refuses: there is no such client here.
+// NewForConfig always returns an error, because this package has no client.
 func NewForConfig(*rest.Config) (*Client, error) {
 	return nil, errors.New("this program has no client of virt-template")
 }
 
-// TemplateV1beta1 is the client of that version.
+// TemplateV1beta1 returns the client itself.
 func (c *Client) TemplateV1beta1() *Client { return c }
 
-// RESTClient is nil: NewForConfig gives no client.
+// RESTClient returns nil. It is never called, because NewForConfig returns no client.
 func (*Client) RESTClient() rest.Interface { return nil }

@@ -1,10 +1,9 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1beta1 stands in for the package of that name, whose version is not one that
-// every module proxy serves: the names that MetalLB compiles against. They are about BGP
-// by FRR, which no test here uses: nothing of this is ever read from or written to an API
-// server.
+// Package v1beta1 replaces the package with the same name, because not every module proxy serves its version. It has the
+// names that MetalLB needs to compile. They are for BGP with FRR, which no test uses. The types are never read from or
+// written to an API server.
 package v1beta1
 
 import (
@@ -14,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// AddToScheme adds nothing: the controller has no use for the kinds.
+// AddToScheme does nothing, because the controller does not use the kinds.
 func AddToScheme(*runtime.Scheme) error { return nil }
 
 type (
-	// FRRConfiguration is what a speaker would write for FRR.
+	// FRRConfiguration is the configuration that a speaker writes for FRR.
 	FRRConfiguration struct {
 		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
@@ -92,24 +91,24 @@ type (
 	}
 )
 
-// DeepCopy copies by way of JSON.
-func (c *FRRConfiguration) DeepCopy() *FRRConfiguration { return copied(c) }
+// DeepCopy returns a copy that is made through JSON.
+func (c *FRRConfiguration) DeepCopy() *FRRConfiguration { return copyByJSON(c) }
 
-// DeepCopyObject makes it an object of Kubernetes.
+// DeepCopyObject implements runtime.Object.
 func (c *FRRConfiguration) DeepCopyObject() runtime.Object { return c.DeepCopy() }
 
-// DeepCopyInto copies by way of JSON.
-func (s *FRRConfigurationSpec) DeepCopyInto(out *FRRConfigurationSpec) { *out = *copied(s) }
+// DeepCopyInto copies the spec to out through JSON.
+func (s *FRRConfigurationSpec) DeepCopyInto(out *FRRConfigurationSpec) { *out = *copyByJSON(s) }
 
-func copied[T any](in *T) *T {
+func copyByJSON[T any](in *T) *T {
 	raw, err := json.Marshal(in)
 	if err != nil {
-		panic(err) // texts and numbers can be written
+		panic(err) // the types have only fields that JSON can encode
 	}
 
 	out := new(T)
 	if err := json.Unmarshal(raw, out); err != nil {
-		panic(err) // it was just written
+		panic(err) // the data was just encoded
 	}
 
 	return out

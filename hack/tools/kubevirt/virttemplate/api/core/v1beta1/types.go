@@ -1,10 +1,10 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1beta1 stands in for the package of that name, as core does.
+// Package v1beta1 replaces the package with the same name, for the same reason as package core.
 package v1beta1
 
 import "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-// VirtualMachineTemplate is an object, and nothing more is known of it here.
+// VirtualMachineTemplate is an object without known fields.
 type VirtualMachineTemplate struct{ unstructured.Unstructured }

@@ -1,0 +1,40 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guides_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestStartPage checks that the first page for runners has the commands of the permissions guide: the
+// page has no command of its own, and no role or grant of the guide is missing, except those of a pool.
+func TestStartPage(t *testing.T) {
+	t.Parallel()
+
+	page, guide := read(t, "../../docs/start/runners.md"), read(t, permissionsGuide)
+	found := 0
+
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "pveum ") && !strings.HasPrefix(line, "pvesm ") {
+			continue
+		}
+
+		found++
+
+		if !strings.Contains(guide, "\n"+line) {
+			t.Errorf("the permissions guide does not have the command %s", line)
+		}
+	}
+
+	if found == 0 {
+		t.Error("the page has no command for Proxmox VE: the search is broken")
+	}
+
+	for _, command := range append(roleCommand.FindAllString(guide, -1), grantCommand.FindAllString(guide, -1)...) {
+		if !strings.Contains(command, "HyperFleetPool") && !strings.Contains(page, "\n"+command+"\n") {
+			t.Errorf("docs/start/runners.md does not have the command %s", command)
+		}
+	}
+}
